@@ -1,0 +1,40 @@
+# Helpers of CMakeLists.txt: flags, one library per folder, plug-ins.
+
+function(athanor_flags target)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wimplicit-fallthrough -Werror
+    $<$<CONFIG:Release>:-O3 -g1> -fno-math-errno -ffp-contract=off)
+  target_compile_definitions(${target} PRIVATE SPDLOG_HEADER_ONLY SPDLOG_FMT_EXTERNAL FMT_HEADER_ONLY)
+  if(ATHANOR_SANITIZE)
+    target_compile_options(${target} PRIVATE -fsanitize=${ATHANOR_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+    target_compile_definitions(${target} PRIVATE ATHANOR_SANITIZED)
+    target_link_options(${target} PRIVATE -fsanitize=${ATHANOR_SANITIZE})
+  endif()
+endfunction()
+
+# athanor_library(folder dep...): all of src/<folder>/*.cc as athanor_<folder>; header-only folders become interfaces.
+function(athanor_library folder)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${folder}/*.cc)
+  list(TRANSFORM ARGN PREPEND athanor_ OUTPUT_VARIABLE deps)
+  if(sources)
+    add_library(athanor_${folder} STATIC ${sources})
+    target_include_directories(athanor_${folder} PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_BINARY_DIR}/generated)
+    target_link_libraries(athanor_${folder} PUBLIC ${deps})
+    athanor_flags(athanor_${folder})
+    if(folder STREQUAL base)
+      target_link_libraries(athanor_base PUBLIC Threads::Threads ${CMAKE_DL_LIBS})
+    elseif(folder STREQUAL cpu)
+      target_link_libraries(athanor_cpu PUBLIC OpenMP::OpenMP_CXX)
+    endif()
+  else()
+    add_library(athanor_${folder} INTERFACE)
+    target_include_directories(athanor_${folder} INTERFACE ${CMAKE_SOURCE_DIR}/src)
+    target_link_libraries(athanor_${folder} INTERFACE ${deps})
+  endif()
+endfunction()
+
+# Optional libraries live behind small shared objects beside the program, opened on demand (src/cpu/README in src/README.md).
+function(athanor_plugins)
+  if(EXISTS ${CMAKE_SOURCE_DIR}/src/cpu/plugin/CMakeLists.txt)
+    add_subdirectory(${CMAKE_SOURCE_DIR}/src/cpu/plugin ${CMAKE_BINARY_DIR}/plugin)
+  endif()
+endfunction()

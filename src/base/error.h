@@ -1,0 +1,57 @@
+// The one exception type, checks for programmer errors, and string building without <format> (device code includes this).
+// User or world at fault: throw Error("subject: expectation: actual values: remedy"). Programmer at fault: CHECK.
+#pragma once
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace athanor {
+
+// Process exit codes; documented in README.md ("Exit codes").
+enum class Exit : int {
+  done = 0,
+  error = 1,      // the world is at fault: a file, the network, memory
+  usage = 2,      // command line or config is wrong; found in the first second
+  diverged = 3,   // loss or gradients stayed non-finite
+  peer_lost = 4,  // another rank died or hangs
+  requeue = 85,   // checkpoint written, please start again (Slurm's RequeueExit)
+};
+
+class Error : public std::runtime_error {
+ public:
+  explicit Error(const std::string& message, Exit code = Exit::error) : std::runtime_error(message), code_(code) {}
+  Exit code() const { return code_; }
+
+ private:
+  Exit code_;
+};
+
+// cat("x ", shape, " is not ", 3) -> one string, through operator<<.
+template <class... A>
+std::string cat(const A&... parts) {
+  std::ostringstream out;
+  (out << ... << parts);
+  return out.str();
+}
+
+[[noreturn]] void check_failed(const char* file, int line, const char* condition, const std::string& message);
+
+// Runs fn; an Error that leaves it gains "what: " in front and keeps its exit code.
+template <class Fn>
+decltype(auto) with_context(std::string_view what, Fn&& fn) {
+  try {
+    return std::forward<Fn>(fn)();
+  } catch (const Error& e) {
+    throw Error(cat(what, ": ", e.what()), e.code());
+  }
+}
+
+}  // namespace athanor
+
+// On in release builds. CHECK(cond, "part ", value, ...): the parts are only built on failure.
+#define CHECK(cond, ...)                                                                              \
+  do {                                                                                                \
+    if (!(cond)) ::athanor::check_failed(__FILE__, __LINE__, #cond, ::athanor::cat(__VA_ARGS__));    \
+  } while (0)

@@ -1,0 +1,29 @@
+// Program-wide log lines on stderr, behind plain functions so that only log.cc compiles spdlog.
+#pragma once
+#include <string>
+
+#include "base/error.h"
+
+namespace athanor::log {
+
+enum class Level { debug, info, warn, error, off };
+
+struct Options {
+  Level level = Level::info;
+  int rank = 0;
+  bool color = true;  // only on a terminal, never with NO_COLOR
+};
+void configure(const Options&);
+
+void write(Level, const std::string& message);
+
+template <class... A>
+void debug(const A&... parts) { write(Level::debug, cat(parts...)); }
+template <class... A>
+void info(const A&... parts) { write(Level::info, cat(parts...)); }
+template <class... A>
+void warn(const A&... parts) { write(Level::warn, cat(parts...)); }
+template <class... A>
+void error(const A&... parts) { write(Level::error, cat(parts...)); }
+
+}  // namespace athanor::log
