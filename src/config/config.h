@@ -1,0 +1,145 @@
+// Everything a run can be told, as plain data, and the ways in and out of JSON. Keys, defaults, ranges, help and resume
+// rules of all members live in the table of config_fields.cc. Nothing here opens data or looks at the machine.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/log.h"
+#include "config/model_config.h"
+
+namespace athanor {
+
+enum class DeviceChoice { automatic, cpu, cuda };
+enum class OptimizerChoice { adamw };
+enum class LrDecayStyle { constant, linear, cosine, wsd };
+enum class WsdDecayStyle { linear, cosine, minus_sqrt };
+enum class Precision { fp32, tf32, bf16, fp16 };
+enum class MasterWeights { fp32, bf16 };
+enum class RecomputeGranularity { none, selective, full };
+enum class ProgressMode { automatic, on, off };
+enum class TokenDtype { automatic, uint16, uint32 };
+
+// One entry of train_data or valid_data: files that are read as one stream.
+struct DataSource {
+  std::string path;     // file or glob
+  double weight = 1.0;  // share of the blend, relative to the other entries
+  TokenDtype dtype = TokenDtype::automatic;
+};
+
+struct Config {
+  ModelConfig model;
+  // run
+  std::string save;           // run folder; "" = nothing is written
+  std::string load = "auto";  // "auto" = newest valid checkpoint in save, "none", or a folder
+  int64_t load_step = -1;     // -1 = newest
+  int64_t seed = 1234;
+  DeviceChoice device = DeviceChoice::automatic;
+  int64_t threads = 0;  // 0 = all cores this process may use
+  log::Level log_level = log::Level::info;
+  // train
+  int64_t train_iters = 0;
+  int64_t train_tokens = 0;                 // alternative to train_iters; 0 after validate()
+  int64_t global_batch_size = 0;            // sequences
+  int64_t micro_batch_size = 0;             // sequences; 0 = "auto"
+  int64_t gradient_accumulation_steps = 0;  // 0 = not checked
+  int64_t seq_length = 0;                   // tokens; after validate() never 0
+  // optimizer
+  OptimizerChoice optimizer = OptimizerChoice::adamw;
+  double learning_rate = 0.0;
+  double min_lr = -1.0;  // -1 until validate(): 10 % of learning_rate
+  LrDecayStyle lr_decay_style = LrDecayStyle::cosine;
+  int64_t lr_warmup_iters = 0;
+  int64_t lr_decay_iters = 0;  // 0 until validate(): train_iters
+  WsdDecayStyle lr_wsd_decay_style = WsdDecayStyle::minus_sqrt;
+  int64_t lr_wsd_decay_iters = 0;  // last part of lr_decay_iters; with WSD 0 until validate(): a tenth of it
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.95;
+  double adam_eps = 1e-8;
+  double weight_decay = 0.1;
+  double clip_grad = 1.0;          // largest global gradient norm; 0 = off
+  int64_t max_skipped_steps = 20;  // consecutive non-finite steps before the run stops
+  // precision
+  Precision precision = Precision::bf16;
+  MasterWeights master_weights = MasterWeights::fp32;
+  double loss_scale = 0.0;  // fp16 only; 0 = dynamic
+  double initial_loss_scale = 65536.0;
+  int64_t loss_scale_window = 1000;  // finite steps before the scale doubles
+  int64_t hysteresis = 2;            // overflows before the scale halves
+  double min_loss_scale = 1.0;
+  // memory
+  RecomputeGranularity recompute_granularity = RecomputeGranularity::none;
+  int64_t recompute_num_layers = 1;   // every k-th block is recomputed
+  double memory_limit_gib = 0.0;      // 0 = what the machine or its control group has
+  int64_t runtime_reserve_mib = 256;  // kept free of the plan for libraries and the system
+  int64_t loss_chunk_rows = 0;        // rows of logits held at once; 0 = chosen by the plan
+  // data
+  std::vector<DataSource> train_data;
+  std::vector<DataSource> valid_data;
+  int64_t eod_id = -1;  // token between documents; -1 = none
+  // evaluation
+  int64_t eval_interval = 250;  // steps; 0 = never
+  int64_t eval_iters = 20;      // global batches per evaluation
+  // checkpoints and limits
+  int64_t save_interval = 1000;        // steps; 0 = only at the end
+  double save_interval_minutes = 0.0;  // 0 = off
+  int64_t keep_latest_k = 0;           // 0 = all
+  double exit_signal_budget = 20.0;    // seconds between a stop signal and the end of the last checkpoint
+  double exit_duration_in_mins = 0.0;  // 0 = no limit
+  // reports
+  int64_t log_interval = 10;  // steps
+  bool tensorboard = true;
+  bool log_jsonl = true;
+  ProgressMode progress = ProgressMode::automatic;
+  double peak_tflops = 0.0;  // of the device, for MFU; 0 = measured at start
+  std::string profile;       // path of a Chrome trace; "" = off
+};
+
+std::string_view name_of(DeviceChoice);
+std::string_view name_of(OptimizerChoice);
+std::string_view name_of(LrDecayStyle);
+std::string_view name_of(WsdDecayStyle);
+std::string_view name_of(Precision);
+std::string_view name_of(MasterWeights);
+std::string_view name_of(RecomputeGranularity);
+std::string_view name_of(ProgressMode);
+std::string_view name_of(TokenDtype);
+
+// All of these throw Error(..., Exit::usage) naming file, line and key. Overrides are "a.b=value": value is JSON, or
+// else a string; they win over the file. Aliases and other remarks are appended to `notices` if it is given. path "-"
+// reads standard input. The result is validated and complete.
+Config load_config(const std::string& path, std::span<const std::string> overrides = {},
+                   std::vector<std::string>* notices = nullptr);
+// `name` stands for the file in messages; a model path is relative to `base_dir`.
+Config parse_config(std::string_view text, const std::string& name, const std::string& base_dir,
+                    std::span<const std::string> overrides = {}, std::vector<std::string>* notices = nullptr);
+
+// A model shape alone, from the text of a config.json.
+ModelConfig parse_model_config(std::string_view text, const std::string& name);
+ModelConfig load_model_config(const std::string& path);
+
+// Refuses combinations that cannot work and fills what follows from other keys (min_lr, lr_decay_iters, ...).
+void validate(Config&);
+
+// Every key with its value in force; parse_config of it gives the same Config.
+std::string dump_resolved(const Config&);
+std::string json_schema();
+std::string defaults();          // a JSON object of all defaults; null where a value must be given
+std::string config_reference();  // configs/README.md
+
+// What may happen to a key when a run goes on from a checkpoint with another value.
+enum class OnResume { free, notice, refused };
+std::string_view name_of(OnResume);
+
+struct ConfigChange {
+  std::string key;
+  std::string old_value;  // as JSON
+  std::string new_value;
+  OnResume rule = OnResume::free;
+};
+// Differences between the configuration stored in a checkpoint (dump_resolved) and the one of now, in table order.
+std::vector<ConfigChange> resume_changes(const std::string& old_resolved_json, const Config& now);
+
+}  // namespace athanor

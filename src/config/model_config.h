@@ -1,0 +1,62 @@
+// Shape of the model, under the names of Hugging Face's config.json, so that "model": "path/to/config.json" works.
+// Plain data plus parameter counting and config.json export; JSON reading is in config.cc, the layers are in model/.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace athanor {
+
+enum class ModelType { gpt2, llama, qwen2, qwen3, mistral };
+enum class RopeType { none, linear, llama3 };
+
+// Stretching of rotary embeddings to longer contexts; the members after `factor` are llama3's only.
+struct RopeScaling {
+  RopeType rope_type = RopeType::none;
+  double factor = 1.0;
+  double low_freq_factor = 1.0;
+  double high_freq_factor = 4.0;
+  int64_t original_max_position_embeddings = 0;
+};
+
+struct ModelConfig {
+  ModelType model_type = ModelType::gpt2;
+  int64_t vocab_size = 0;               // V
+  int64_t hidden_size = 0;              // C
+  int64_t num_hidden_layers = 0;        // L
+  int64_t num_attention_heads = 0;      // H
+  int64_t num_key_value_heads = 0;      // K; 0 until complete(): H
+  int64_t head_dim = 0;                 // D; 0 until complete(): C / H
+  int64_t intermediate_size = 0;        // F; 0 until complete(): 4 C, gpt2 only
+  int64_t max_position_embeddings = 0;  // longest sequence; rows of gpt2's position table
+  double norm_eps = 1e-5;               // rms_norm_eps or layer_norm_epsilon
+  double rope_theta = 10000.0;
+  RopeScaling rope_scaling;
+  int64_t sliding_window = 0;        // tokens each position sees, itself included; 0 = all before it
+  bool attention_bias = false;       // bias on Q, K and V; gpt2 has biases everywhere
+  bool qk_norm = false;              // RMSNorm of each head's Q and K before RoPE
+  bool tie_word_embeddings = false;  // the output head is the token embedding
+  double initializer_range = 0.02;   // standard deviation of initial weights
+  int64_t bos_token_id = -1;         // -1 = none
+  int64_t eos_token_id = -1;         // -1 = none
+};
+
+std::string_view name_of(ModelType);
+std::string_view name_of(RopeType);
+
+// An empty shape with the family's own values set: attention_bias, qk_norm, tie_word_embeddings.
+ModelConfig model_defaults(ModelType);
+
+// Fills num_key_value_heads, head_dim and intermediate_size where they are 0.
+void complete(ModelConfig&);
+
+// Throws Error(..., Exit::usage) naming the key if a complete() shape cannot be built. `where` opens the message.
+void validate(const ModelConfig&, std::string_view where = "model");
+
+// Trained values, a tied head counted once.
+int64_t parameter_count(const ModelConfig&);
+
+// A config.json that transformers 4 and 5 open. torch_dtype: "float32", "bfloat16" or "float16".
+std::string hf_config_json(const ModelConfig&, const char* torch_dtype);
+
+}  // namespace athanor
