@@ -5,17 +5,24 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <mutex>
+#include <utility>
 
 namespace athanor::log {
 namespace {
 
 spdlog::level::level_enum to_spdlog(Level level) {
   switch (level) {
-    case Level::debug: return spdlog::level::debug;
-    case Level::info: return spdlog::level::info;
-    case Level::warn: return spdlog::level::warn;
-    case Level::error: return spdlog::level::err;
-    case Level::off: return spdlog::level::off;
+    case Level::debug:
+      return spdlog::level::debug;
+    case Level::info:
+      return spdlog::level::info;
+    case Level::warn:
+      return spdlog::level::warn;
+    case Level::error:
+      return spdlog::level::err;
+    case Level::off:
+      return spdlog::level::off;
   }
   return spdlog::level::info;
 }
@@ -27,6 +34,16 @@ spdlog::logger& logger() {
     return made;
   }();
   return *instance;
+}
+
+struct Guard {
+  std::mutex mutex;
+  std::function<void(bool)> around;
+};
+
+Guard& guard() {
+  static Guard instance;
+  return instance;
 }
 
 }  // namespace
@@ -42,7 +59,16 @@ void configure(const Options& options) {
 }
 
 void write(Level level, const std::string& message) {
+  if (!logger().should_log(to_spdlog(level))) return;
+  const std::lock_guard lock(guard().mutex);
+  if (guard().around) guard().around(true);
   logger().log(to_spdlog(level), spdlog::string_view_t(message.data(), message.size()));
+  if (guard().around) guard().around(false);
+}
+
+void set_guard(std::function<void(bool)> around) {
+  const std::lock_guard lock(guard().mutex);
+  guard().around = std::move(around);
 }
 
 }  // namespace athanor::log

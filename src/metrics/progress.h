@@ -1,0 +1,56 @@
+// The live progress bar: one terminal line, at most 10 redraws a second, gone when it is destroyed. It hides itself
+// around every line of base/log.h, so that lines and bar do not garble each other.
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace athanor {
+
+enum class Progress {
+  automatic,  // on a terminal, unless NO_COLOR or CI is set or TERM is "dumb"
+  on,         // always
+  off,
+};
+bool wants_bar(Progress, int fd);
+
+struct BarState {
+  int64_t step = 0, total_steps = 0;
+  double loss = 0, tokens_per_second = 0, eta_seconds = 0;
+  std::vector<double> losses;  // recent ones, oldest first: the sparkline
+};
+
+// One line of at most `columns` terminal columns, without control codes; the least important parts go first when the
+// line is short. `unicode` allows block characters.
+std::string render_bar(const BarState&, int columns, bool unicode);
+
+class ProgressBar {
+ public:
+  static constexpr std::chrono::milliseconds kInterval{100};
+
+  explicit ProgressBar(int fd);  // at most one at a time in a process
+  ~ProgressBar();
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+
+  void update(const BarState&);  // draws unless the last drawing is younger than kInterval
+  void hide();                   // until show(); calls nest
+  void show();
+
+ private:
+  void draw();
+  void erase();
+
+  std::mutex mutex_;
+  int fd_;
+  bool unicode_;
+  int hidden_ = 0;
+  bool drawn_ = false;  // the bar is on the screen
+  bool known_ = false;  // there is a state to draw
+  BarState state_;
+  std::chrono::steady_clock::time_point last_draw_{};
+};
+
+}  // namespace athanor

@@ -1,0 +1,96 @@
+// What a run reports: one record per step, per evaluation and per event, and the one table of their fields from which
+// the JSON lines, the TensorBoard tags and the table in configs/LOGS.md are made.
+#pragma once
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+
+namespace athanor {
+
+inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+
+// One optimizer step. Times are host wall-clock; data + forward + backward + optimizer + other = step.
+struct StepMetrics {
+  int64_t step = 0;               // steps finished, this one included: the first is 1
+  int64_t total_steps = 0;        // of the whole run
+  int64_t consumed_samples = 0;   // since step 0 of the run
+  int64_t consumed_tokens = 0;    // since step 0 of the run
+  int64_t global_batch_size = 0;  // sequences in this step
+  double loss = kUnknown;         // mean over the predicted tokens of the step, nats
+  double grad_norm = kUnknown;    // before clipping
+  double learning_rate = 0;
+  double loss_scale = 1;
+  int64_t skipped_steps = 0;  // since step 0 of the run
+  int64_t nan_steps = 0;      // since step 0 of the run: steps whose loss was not finite
+  bool skipped = false;       // this step left the parameters unchanged
+  double step_ms = 0;
+  double data_ms = 0;
+  double forward_ms = 0;
+  double backward_ms = 0;
+  double optimizer_ms = 0;
+  double other_ms = 0;
+  double tokens_per_second = 0;
+  double tflops = 0;            // per device, causal count
+  double mfu = kUnknown;        // 0..1, causal count (flops.h)
+  double mfu_full = kUnknown;   // 0..1, full count
+  uint64_t memory_planned = 0;  // bytes
+  uint64_t memory_used = 0;     // bytes resident
+  double eta_seconds = kUnknown;
+  std::optional<double> valid_loss;  // of an evaluation just after this step
+  double loss_z = kUnknown;          // filled by MetricFanOut
+  double grad_norm_z = kUnknown;     // filled by MetricFanOut
+  double time = 0;                   // Unix seconds; 0: MetricFanOut fills it
+};
+
+// One evaluation of one held-out set.
+struct EvalMetrics {
+  int64_t step = 0;
+  std::string name = "valid";
+  double loss = kUnknown;        // mean over the predicted tokens, nats
+  double perplexity = kUnknown;  // exp(loss); NaN: MetricFanOut fills it
+  int64_t tokens = 0;
+  double seconds = 0;
+  double time = 0;  // Unix seconds; 0: MetricFanOut fills it
+};
+
+enum class EventKind { start, checkpoint, resume, restart, skip, signal, warn, end };
+std::string_view to_string(EventKind);
+std::optional<EventKind> event_kind(std::string_view name);
+
+// Something that happened at a step.
+struct EventRecord {
+  EventKind kind = EventKind::warn;
+  int64_t step = 0;
+  std::string text;
+  double seconds = 0;                      // how long it took, if it took time
+  uint64_t bytes = 0;                      // how much it wrote, if it wrote
+  std::optional<int64_t> supersedes_from;  // set by the JSON-lines sink: earlier records from this step on are void
+  double time = 0;                         // Unix seconds; 0: MetricFanOut fills it
+};
+
+// One field of a record. A `tag` makes it a TensorBoard scalar. NaN in a field with `nan_is_unknown` means "not known";
+// in any other field it is a value that the run really had.
+template <class Record>
+struct Field {
+  using Member = std::variant<int64_t Record::*, uint64_t Record::*, double Record::*, bool Record::*,
+                              std::string Record::*, std::optional<double> Record::*, std::optional<int64_t> Record::*>;
+  std::string_view name;
+  std::string_view unit;
+  std::string_view help;
+  std::string_view tag;
+  bool nan_is_unknown;
+  Member member;
+};
+
+std::span<const Field<StepMetrics>> step_fields();
+std::span<const Field<EvalMetrics>> eval_fields();
+std::span<const Field<EventRecord>> event_fields();
+
+// The table of configs/LOGS.md, as Markdown.
+std::string fields_markdown();
+
+}  // namespace athanor

@@ -1,0 +1,47 @@
+// Where records go: the seam (MetricSink) and the fan-out that completes each record and hands it to every sink.
+// Metrics never stop training: a sink that throws is reported once and the others go on.
+#pragma once
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "metrics/outlier.h"
+#include "metrics/record.h"
+
+namespace athanor {
+
+class MetricSink {
+ public:
+  virtual ~MetricSink() = default;
+  virtual void step(const StepMetrics&) = 0;
+  virtual void eval(const EvalMetrics&) = 0;
+  virtual void event(const EventRecord&) = 0;
+};
+
+// Fills time, z-scores and perplexity, sends the record to every sink, and raises a `warn` event when the loss of a
+// step lies more than kLossAlarm standard deviations above its last steps. May be called from several threads.
+class MetricFanOut : public MetricSink {
+ public:
+  static constexpr double kLossAlarm = 6;  // as OLMo-core's step skipping: 6 sigma over 128 steps
+
+  void add(std::unique_ptr<MetricSink>);
+  void step(const StepMetrics&) override;
+  void eval(const EvalMetrics&) override;
+  void event(const EventRecord&) override;
+
+ private:
+  struct Entry {
+    std::unique_ptr<MetricSink> sink;
+    bool failed = false;  // already reported
+  };
+  template <class Call>
+  void each(Call&&);
+  void send(EventRecord);
+
+  std::mutex mutex_;
+  std::vector<Entry> entries_;
+  Outlier loss_, grad_norm_;
+};
+
+}  // namespace athanor
