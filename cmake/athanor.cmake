@@ -2,7 +2,7 @@
 
 function(athanor_flags target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wimplicit-fallthrough -Werror
-    $<$<CONFIG:Release>:-O3 -g1> -fno-math-errno -ffp-contract=off)
+    $<$<CONFIG:Release>:-O3 -g1> -fno-math-errno -ffp-contract=off -fopenmp-simd)
   target_compile_definitions(${target} PRIVATE SPDLOG_HEADER_ONLY SPDLOG_FMT_EXTERNAL FMT_HEADER_ONLY)
   if(ATHANOR_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${ATHANOR_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
@@ -22,8 +22,6 @@ function(athanor_library folder)
     athanor_flags(athanor_${folder})
     if(folder STREQUAL base)
       target_link_libraries(athanor_base PUBLIC Threads::Threads ${CMAKE_DL_LIBS})
-    elseif(folder STREQUAL cpu)
-      target_link_libraries(athanor_cpu PUBLIC OpenMP::OpenMP_CXX)
     endif()
   else()
     add_library(athanor_${folder} INTERFACE)

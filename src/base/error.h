@@ -1,5 +1,6 @@
-// The one exception type, checks for programmer errors, and string building without <format> (device code includes this).
-// User or world at fault: throw Error("subject: expectation: actual values: remedy"). Programmer at fault: CHECK.
+// The one exception type, checks for programmer errors, and string building without <format> (device code includes
+// this). User or world at fault: throw Error("subject: expectation: actual values: remedy"). Programmer at fault:
+// CHECK.
 #pragma once
 #include <sstream>
 #include <stdexcept>
@@ -32,7 +33,7 @@ class Error : public std::runtime_error {
 template <class... A>
 std::string cat(const A&... parts) {
   std::ostringstream out;
-  (out << ... << parts);
+  (void)(out << ... << parts);
   return out.str();
 }
 
@@ -51,7 +52,7 @@ decltype(auto) with_context(std::string_view what, Fn&& fn) {
 }  // namespace athanor
 
 // On in release builds. CHECK(cond, "part ", value, ...): the parts are only built on failure.
-#define CHECK(cond, ...)                                                                              \
-  do {                                                                                                \
-    if (!(cond)) ::athanor::check_failed(__FILE__, __LINE__, #cond, ::athanor::cat(__VA_ARGS__));    \
+#define CHECK(cond, ...)                                                                          \
+  do {                                                                                            \
+    if (!(cond)) ::athanor::check_failed(__FILE__, __LINE__, #cond, ::athanor::cat(__VA_ARGS__)); \
   } while (0)

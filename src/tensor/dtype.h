@@ -16,12 +16,16 @@ enum class DType : uint8_t { f32 = 0, bf16 = 1, f16 = 2, i32 = 3, u8 = 4, i64 = 
 constexpr size_t size_of(DType t) {
   switch (t) {
     case DType::f64:
-    case DType::i64: return 8;
+    case DType::i64:
+      return 8;
     case DType::f32:
-    case DType::i32: return 4;
+    case DType::i32:
+      return 4;
     case DType::bf16:
-    case DType::f16: return 2;
-    case DType::u8: return 1;
+    case DType::f16:
+      return 2;
+    case DType::u8:
+      return 1;
   }
   return 0;
 }
@@ -36,28 +40,46 @@ inline std::ostream& operator<<(std::ostream& out, DType t) { return out << name
 template <class T>
 struct DTypeOf;
 template <>
-struct DTypeOf<float> { static constexpr DType value = DType::f32; };
+struct DTypeOf<float> {
+  static constexpr DType value = DType::f32;
+};
 template <>
-struct DTypeOf<bf16> { static constexpr DType value = DType::bf16; };
+struct DTypeOf<bf16> {
+  static constexpr DType value = DType::bf16;
+};
 template <>
-struct DTypeOf<f16> { static constexpr DType value = DType::f16; };
+struct DTypeOf<f16> {
+  static constexpr DType value = DType::f16;
+};
 template <>
-struct DTypeOf<int32_t> { static constexpr DType value = DType::i32; };
+struct DTypeOf<int32_t> {
+  static constexpr DType value = DType::i32;
+};
 template <>
-struct DTypeOf<uint8_t> { static constexpr DType value = DType::u8; };
+struct DTypeOf<uint8_t> {
+  static constexpr DType value = DType::u8;
+};
 template <>
-struct DTypeOf<int64_t> { static constexpr DType value = DType::i64; };
+struct DTypeOf<int64_t> {
+  static constexpr DType value = DType::i64;
+};
 template <>
-struct DTypeOf<double> { static constexpr DType value = DType::f64; };
+struct DTypeOf<double> {
+  static constexpr DType value = DType::f64;
+};
 
 // by_float(t.dtype, [&]<class T>() { kernel<T>(...); }): runs fn for the float type that dtype names.
 template <class Fn>
 decltype(auto) by_float(DType dtype, Fn&& fn) {
   switch (dtype) {
-    case DType::f32: return fn.template operator()<float>();
-    case DType::bf16: return fn.template operator()<bf16>();
-    case DType::f16: return fn.template operator()<f16>();
-    default: throw Error(cat("expected a float dtype (f32, bf16, f16), got ", dtype));
+    case DType::f32:
+      return fn.template operator()<float>();
+    case DType::bf16:
+      return fn.template operator()<bf16>();
+    case DType::f16:
+      return fn.template operator()<f16>();
+    default:
+      throw Error(cat("expected a float dtype (f32, bf16, f16), got ", dtype));
   }
 }
 

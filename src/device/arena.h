@@ -1,0 +1,80 @@
+// Arena: activation memory whose plan is a recorded dry run of the very code that will run.
+// Recording hands out fake addresses and notes birth and death of each block; pack() assigns offsets; running hands
+// block k of a phase the offset planned for block k and refuses any divergence by name.
+#pragma once
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tensor/tensor.h"
+
+namespace athanor {
+
+constexpr size_t kArenaAlign = 256;  // bytes; the alignment CUDA libraries like best
+
+struct Block {
+  std::string name;
+  size_t bytes = 0;  // rounded up to kArenaAlign
+  int64_t born = 0, died = 0;
+  size_t offset = 0;
+};
+
+class Arena;
+
+// Shared ownership of one arena block: the block dies with the last Buffer.
+class Buffer {
+ public:
+  Tensor t;
+  Buffer() = default;
+  explicit operator bool() const { return lease_ != nullptr; }
+
+ private:
+  friend class Arena;
+  struct Lease;
+  std::shared_ptr<Lease> lease_;
+};
+
+// The recorded allocations of one repeatable piece of work (a micro-batch, an evaluation batch, an optimizer step).
+struct Phase {
+  std::string name;
+  std::vector<Block> blocks;
+  size_t packed_bytes = 0;  // needed with the chosen offsets
+  size_t peak_live = 0;     // lower bound: most bytes alive at once
+};
+
+class Arena {
+ public:
+  Arena() = default;
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  void record(std::string phase);      // start recording a new phase (fake addresses, nothing may dereference them)
+  void finish_recording();             // every buffer must be dead; packs the phase
+  size_t bytes() const;                // largest phase
+  void commit(void* memory);           // from now on phases run in this memory of bytes()
+  void begin(std::string_view phase);  // start (again) a recorded phase
+  void end();                          // every buffer must be dead and every planned block used
+
+  Buffer alloc(std::string_view name, DType, Shape);
+
+  bool recording() const { return mode_ == Mode::recording; }
+  const std::vector<Phase>& phases() const { return phases_; }
+
+ private:
+  friend struct Buffer::Lease;
+  enum class Mode { idle, recording, running };
+  void release(size_t block);
+
+  Mode mode_ = Mode::idle;
+  std::vector<Phase> phases_;
+  Phase* phase_ = nullptr;
+  size_t next_ = 0, live_blocks_ = 0, live_bytes_ = 0;
+  int64_t clock_ = 0;
+  char* memory_ = nullptr;
+};
+
+// Greedy-by-size packing of lifetimes [Pisarchyk & Lee 2020, sec. 4]: sets offsets, returns bytes needed.
+size_t pack(std::vector<Block>& blocks);
+
+}  // namespace athanor

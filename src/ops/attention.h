@@ -1,0 +1,109 @@
+// Causal attention over sequences described by spans: packed documents, sliding windows, key/value caches and
+// query/key offsets are all rows of one small table. Never stores the T x T scores [Dao et al. 2022].
+#pragma once
+#include "ops/op.h"
+
+namespace athanor {
+
+// One row of `spans` per sequence, int32. Query i of the sequence has position q_pos + i, key j has k_pos + j; key j is
+// visible to query i when k_position <= q_position and, with a window, q_position - k_position < window.
+// Rows with q_len = 0 are empty, so that the table can have a fixed size.
+struct Span {
+  int32_t q_begin, q_len, k_begin, k_len, q_pos, k_pos;
+};
+constexpr int64_t kSpanWords = sizeof(Span) / sizeof(int32_t);
+
+// Grouped-query geometry [Ainslie et al. 2023]: query head h reads key/value head h / (heads / kv_heads).
+struct AttentionShape {
+  int64_t heads, kv_heads, head_dim;
+  int64_t window = 0;  // 0 = unlimited
+  float scale = 0;     // on q·k, usually 1/sqrt(head_dim)
+};
+
+// y = softmax(mask(q k^T scale)) v per sequence and head. Rows of y outside every span are written as zeros; a query
+// that sees no key gives y = 0 and lse = -inf.
+struct AttentionFwd {
+  Tensor y;        // [Nq, H D]
+  Tensor lse;      // [Nq, H] f32: log of the softmax's denominator, natural, scale included
+  Tensor q, k, v;  // [Nq, H D], [Nk, K D], [Nk, K D]; rows may be strided
+  Tensor spans;    // [S, 6] i32
+  AttentionShape shape;
+  static constexpr const char* kName = "attention_fwd";
+  std::array<Field, 6> fields() {
+    return {{{"y", Io::out, &y},
+             {"lse", Io::out, &lse},
+             {"q", Io::in, &q},
+             {"k", Io::in, &k},
+             {"v", Io::in, &v},
+             {"spans", Io::in, &spans}}};
+  }
+  void check() const {
+    Expect e{kName};
+    const int64_t qc = shape.heads * shape.head_dim, kc = shape.kv_heads * shape.head_dim;
+    e.that(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0, "heads to be a multiple of kv_heads");
+    e.floating("q", q)
+        .shape("q", q, {q.rows(), qc})
+        .is("k", k, q.dtype, {k.rows(), kc})
+        .is("v", v, q.dtype, {k.rows(), kc});
+    e.is("y", y, q.dtype, {q.rows(), qc}).is("lse", lse, DType::f32, {q.rows(), shape.heads});
+    e.is("spans", spans, DType::i32, {spans.rows(), kSpanWords});
+  }
+  // Upper bound: full squares halved for causality when queries and keys are as many.
+  Cost cost() const {
+    return {2.0 * double(q.numel()) * double(k.rows()) / double(spans.rows() ? spans.rows() : 1), traffic(*this)};
+  }
+};
+
+// Rows of dq, dk, dv outside every span are written as zeros. Deterministic.
+struct AttentionBwd {
+  Tensor dq, dk, dv;  // like q, k, v; rows may be strided
+  Tensor dy, y;       // [Nq, H D]
+  Tensor lse;         // [Nq, H] f32
+  Tensor q, k, v;     // as forward
+  Tensor spans;       // [S, 6] i32
+  AttentionShape shape;
+  static constexpr const char* kName = "attention_bwd";
+  std::array<Field, 10> fields() {
+    return {{{"dq", Io::out, &dq},
+             {"dk", Io::out, &dk},
+             {"dv", Io::out, &dv},
+             {"dy", Io::in, &dy},
+             {"y", Io::in, &y},
+             {"lse", Io::in, &lse},
+             {"q", Io::in, &q},
+             {"k", Io::in, &k},
+             {"v", Io::in, &v},
+             {"spans", Io::in, &spans}}};
+  }
+  void check() const {
+    Expect e{kName};
+    e.is("dq", dq, q.dtype, q.shape).is("dk", dk, k.dtype, k.shape).is("dv", dv, v.dtype, v.shape);
+    e.is("dy", dy, q.dtype, q.shape).is("y", y, q.dtype, q.shape).is("lse", lse, DType::f32, {q.rows(), shape.heads});
+    e.is("spans", spans, DType::i32, {spans.rows(), kSpanWords});
+  }
+  Cost cost() const {
+    return {5.0 * double(q.numel()) * double(k.rows()) / double(spans.rows() ? spans.rows() : 1), traffic(*this)};
+  }
+};
+
+// Rotary position embedding in place [Su et al. 2021, eq. 34], halves layout (rotate_half): for each head
+// (a, b) -> (a cos - b sin, b cos + a sin); inverse rotates back (its own gradient).
+struct Rope {
+  Tensor x;          // [N, heads D], rows may be strided
+  Tensor cos_sin;    // [P, D] f32: cos of the D/2 angles, then sin
+  Tensor positions;  // [N] i32, each < P
+  int64_t heads, head_dim;
+  bool inverse = false;
+  static constexpr const char* kName = "rope";
+  std::array<Field, 3> fields() {
+    return {{{"x", Io::inout, &x}, {"cos_sin", Io::in, &cos_sin}, {"positions", Io::in, &positions}}};
+  }
+  void check() const {
+    Expect e{kName};
+    e.floating("x", x).shape("x", x, {x.rows(), heads * head_dim}).that(head_dim % 2 == 0, "an even head_dim");
+    e.is("cos_sin", cos_sin, DType::f32, {cos_sin.rows(), head_dim}).is("positions", positions, DType::i32, {x.rows()});
+  }
+  Cost cost() const { return {3.0 * double(x.numel()), traffic(*this)}; }
+};
+
+}  // namespace athanor

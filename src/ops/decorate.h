@@ -1,0 +1,40 @@
+// Decorators: backends that wrap backends. Decorated<D> implements every op through one template member D::on(op,
+// scratch) and asks D::inner() for scratch sizes.
+#pragma once
+#include "ops/ops.h"
+
+namespace athanor {
+
+template <class D, class Base, class... Op>
+struct EachOp : Base {};
+template <class D, class Base, class First, class... Rest>
+struct EachOp<D, Base, First, Rest...> : EachOp<D, Base, Rest...> {
+  using Parent = EachOp<D, Base, Rest...>;
+  using Parent::run;
+  using Parent::scratch;
+  void run(const First& op, void* scratch) override { static_cast<D*>(this)->on(op, scratch); }
+  size_t scratch(const First& op) const override { return static_cast<const D*>(this)->inner().scratch(op); }
+};
+template <class D>
+using Decorated = EachOp<D, Ops, ATHANOR_ALL_OPS>;
+
+// Launches nothing; counts work. The backend of a dry run: scratch sizes are the real backend's.
+class PlanOps final : public Decorated<PlanOps> {
+ public:
+  explicit PlanOps(const Ops& real) : real_(real) {}
+  template <class Op>
+  void on(const Op& op, void*) {
+    const Cost c = op.cost();
+    flops += c.flops;
+    bytes += c.bytes;
+    ++launches;
+  }
+  const Ops& inner() const { return real_; }
+  double flops = 0, bytes = 0;
+  int64_t launches = 0;
+
+ private:
+  const Ops& real_;
+};
+
+}  // namespace athanor

@@ -1,0 +1,81 @@
+// Token and learned position embeddings, and row moves by index.
+#pragma once
+#include "ops/op.h"
+
+namespace athanor {
+
+// y[i] = wte[tokens[i]] (+ wpe[positions[i]])
+struct EmbeddingFwd {
+  Tensor y;                  // [N, C]
+  Tensor tokens, positions;  // [N] i32; positions with wpe only
+  Tensor wte, wpe;           // [V, C], [P, C] optional
+  static constexpr const char* kName = "embedding_fwd";
+  std::array<Field, 5> fields() {
+    return {{{"y", Io::out, &y},
+             {"tokens", Io::in, &tokens},
+             {"positions", Io::in, &positions},
+             {"wte", Io::in, &wte},
+             {"wpe", Io::in, &wpe}}};
+  }
+  void check() const {
+    Expect e{kName};
+    e.floating("y", y)
+        .contiguous("y", y)
+        .is("tokens", tokens, DType::i32, {y.rows()})
+        .is("wte", wte, y.dtype, {wte.rows(), y.cols()});
+    if (wpe) e.is("wpe", wpe, y.dtype, {wpe.rows(), y.cols()}).is("positions", positions, DType::i32, {y.rows()});
+  }
+  Cost cost() const { return {double(y.numel()), (wpe ? 3.0 : 2.0) * double(y.bytes())}; }
+};
+
+// dwte[tokens[i]] += dy[i], dwpe[positions[i]] += dy[i]; sums in order of i, whatever the number of threads.
+struct EmbeddingBwd {
+  Tensor dwte, dwpe;         // [V, C], [P, C] f32, accumulate; dwpe optional
+  Tensor dy;                 // [N, C]
+  Tensor tokens, positions;  // [N] i32
+  static constexpr const char* kName = "embedding_bwd";
+  std::array<Field, 5> fields() {
+    return {{{"dwte", Io::inout, &dwte},
+             {"dwpe", Io::inout, &dwpe},
+             {"dy", Io::in, &dy},
+             {"tokens", Io::in, &tokens},
+             {"positions", Io::in, &positions}}};
+  }
+  void check() const {
+    Expect e{kName};
+    e.floating("dy", dy)
+        .is("tokens", tokens, DType::i32, {dy.rows()})
+        .is("dwte", dwte, DType::f32, {dwte.rows(), dy.cols()});
+    if (dwpe)
+      e.is("dwpe", dwpe, DType::f32, {dwpe.rows(), dy.cols()}).is("positions", positions, DType::i32, {dy.rows()});
+  }
+  Cost cost() const { return {double(dy.numel()) * (dwpe ? 2 : 1), (dwpe ? 5.0 : 3.0) * double(dy.bytes())}; }
+};
+
+// y[i] = x[rows[i]]
+struct GatherRows {
+  Tensor y;     // [n, C]
+  Tensor x;     // [N, C], rows may be strided
+  Tensor rows;  // [n] i32
+  static constexpr const char* kName = "gather_rows";
+  std::array<Field, 3> fields() { return {{{"y", Io::out, &y}, {"x", Io::in, &x}, {"rows", Io::in, &rows}}}; }
+  void check() const {
+    Expect{kName}.is("y", y, x.dtype, {rows.shape[0], x.cols()}).is("rows", rows, DType::i32, {rows.shape[0]});
+  }
+  Cost cost() const { return {0, 2.0 * double(y.bytes())}; }
+};
+
+// y[rows[i]] = x[i]; rows are distinct, other rows of y stay (key/value caches).
+struct ScatterRows {
+  Tensor y;     // [N, C]
+  Tensor x;     // [n, C], rows may be strided
+  Tensor rows;  // [n] i32
+  static constexpr const char* kName = "scatter_rows";
+  std::array<Field, 3> fields() { return {{{"y", Io::inout, &y}, {"x", Io::in, &x}, {"rows", Io::in, &rows}}}; }
+  void check() const {
+    Expect{kName}.is("x", x, y.dtype, {rows.shape[0], y.cols()}).is("rows", rows, DType::i32, {rows.shape[0]});
+  }
+  Cost cost() const { return {0, 2.0 * double(x.bytes())}; }
+};
+
+}  // namespace athanor

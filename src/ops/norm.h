@@ -1,0 +1,152 @@
+// Residual add fused with RMSNorm or LayerNorm. The residual stream is (res, delta); the add happens in the next norm.
+#pragma once
+#include "ops/op.h"
+
+namespace athanor {
+
+enum class NormKind : uint8_t { rms, layer };
+
+// h = res + delta;  rms:   y = h * rstd * w,                rstd = 1/sqrt(mean(h^2) + eps)  [Zhang & Sennrich 2019, eq.
+// 4]
+//                   layer: y = (h - mean) * rstd * w + b,   rstd = 1/sqrt(var(h) + eps)     [Ba et al. 2016, eq. 4]
+// Everything after h is computed from the rounded h that is stored, so that recomputation repeats its bits.
+struct AddNormFwd {
+  NormKind kind;
+  Tensor h;           // [N, C]; absent when delta is absent (then h is res)
+  Tensor y;           // [N, C]
+  Tensor mean, rstd;  // [N] f32; mean absent for rms
+  Tensor res, delta;  // [N, C]; delta optional
+  Tensor w, b;        // [C]; b absent for rms
+  float eps;
+  static constexpr const char* kName = "add_norm_fwd";
+  std::array<Field, 8> fields() {
+    return {{{"h", Io::out, &h},
+             {"y", Io::out, &y},
+             {"mean", Io::out, &mean},
+             {"rstd", Io::out, &rstd},
+             {"res", Io::in, &res},
+             {"delta", Io::in, &delta},
+             {"w", Io::in, &w},
+             {"b", Io::in, &b}}};
+  }
+  void check() const {
+    const Shape full{res.rows(), res.cols()}, row{res.cols()}, col{res.rows()};
+    Expect e{kName};
+    e.floating("res", res).contiguous("res", res).is("y", y, res.dtype, full).is("rstd", rstd, DType::f32, col);
+    e.floating("w", w).shape("w", w, row).that(bool(h) == bool(delta), "h exactly when delta is given");
+    if (delta) e.is("delta", delta, res.dtype, full).is("h", h, res.dtype, full);
+    e.that((kind == NormKind::layer) == (bool(b) && bool(mean)), "b and mean exactly for layer norm");
+    if (b) e.is("b", b, w.dtype, row).is("mean", mean, DType::f32, col);
+  }
+  Cost cost() const { return {8.0 * double(res.numel()), traffic(*this)}; }
+};
+
+// y again from the stored h and statistics: the same bits as AddNormFwd's y (selective recomputation).
+struct NormApply {
+  NormKind kind;
+  Tensor y;           // [N, C]
+  Tensor h;           // [N, C]
+  Tensor mean, rstd;  // [N] f32; mean absent for rms
+  Tensor w, b;        // [C]
+  static constexpr const char* kName = "norm_apply";
+  std::array<Field, 6> fields() {
+    return {{{"y", Io::out, &y},
+             {"h", Io::in, &h},
+             {"mean", Io::in, &mean},
+             {"rstd", Io::in, &rstd},
+             {"w", Io::in, &w},
+             {"b", Io::in, &b}}};
+  }
+  void check() const {
+    Expect e{kName};
+    e.floating("h", h).contiguous("h", h).is("y", y, h.dtype, h.shape).is("rstd", rstd, DType::f32, {h.rows()});
+    e.shape("w", w, {h.cols()})
+        .that((kind == NormKind::layer) == (bool(b) && bool(mean)), "b and mean exactly for layer norm");
+  }
+  Cost cost() const { return {3.0 * double(h.numel()), traffic(*this)}; }
+};
+
+// dh: in = gradient of h from above, out = gradient of res and of delta. dw, db accumulate in f32, fixed order.
+struct AddNormBwd {
+  NormKind kind;
+  Tensor dh;          // [N, C]
+  Tensor dw, db;      // [C] f32; db absent for rms
+  Tensor dy, h;       // [N, C]
+  Tensor mean, rstd;  // [N] f32
+  Tensor w;           // [C]
+  static constexpr const char* kName = "add_norm_bwd";
+  std::array<Field, 8> fields() {
+    return {{{"dh", Io::inout, &dh},
+             {"dw", Io::inout, &dw},
+             {"db", Io::inout, &db},
+             {"dy", Io::in, &dy},
+             {"h", Io::in, &h},
+             {"mean", Io::in, &mean},
+             {"rstd", Io::in, &rstd},
+             {"w", Io::in, &w}}};
+  }
+  void check() const {
+    const Shape row{h.cols()};
+    Expect e{kName};
+    e.floating("h", h).contiguous("h", h).is("dh", dh, h.dtype, h.shape).is("dy", dy, h.dtype, h.shape);
+    e.is("dw", dw, DType::f32, row).shape("w", w, row).is("rstd", rstd, DType::f32, {h.rows()});
+    e.that((kind == NormKind::layer) == (bool(db) && bool(mean)), "db and mean exactly for layer norm");
+    if (db) e.is("db", db, DType::f32, row);
+  }
+  Cost cost() const { return {12.0 * double(h.numel()), traffic(*this)}; }
+};
+
+// Per-head RMSNorm of the q and k parts of packed qkv [q heads | k heads | v heads], v copied (Qwen3's QK-norm).
+struct QkNormFwd {
+  Tensor y;       // [N, (H + 2K) D]
+  Tensor rstd;    // [N, H + K] f32
+  Tensor x;       // [N, (H + 2K) D]
+  Tensor wq, wk;  // [D]
+  int64_t heads, kv_heads;
+  float eps;
+  static constexpr const char* kName = "qk_norm_fwd";
+  std::array<Field, 5> fields() {
+    return {
+        {{"y", Io::out, &y}, {"rstd", Io::out, &rstd}, {"x", Io::in, &x}, {"wq", Io::in, &wq}, {"wk", Io::in, &wk}}};
+  }
+  void check() const {
+    const int64_t d = wq.shape[0];
+    Expect e{kName};
+    e.floating("x", x)
+        .contiguous("x", x)
+        .shape("x", x, {x.rows(), (heads + 2 * kv_heads) * d})
+        .is("y", y, x.dtype, x.shape);
+    e.is("rstd", rstd, DType::f32, {x.rows(), heads + kv_heads}).shape("wk", wk, {d});
+  }
+  Cost cost() const { return {4.0 * double(x.numel()), traffic(*this)}; }
+};
+
+struct QkNormBwd {
+  Tensor dx;        // [N, (H + 2K) D]
+  Tensor dwq, dwk;  // [D] f32, accumulate
+  Tensor dy, x;     // [N, (H + 2K) D]
+  Tensor rstd;      // [N, H + K] f32
+  Tensor wq, wk;    // [D]
+  int64_t heads, kv_heads;
+  static constexpr const char* kName = "qk_norm_bwd";
+  std::array<Field, 8> fields() {
+    return {{{"dx", Io::out, &dx},
+             {"dwq", Io::inout, &dwq},
+             {"dwk", Io::inout, &dwk},
+             {"dy", Io::in, &dy},
+             {"x", Io::in, &x},
+             {"rstd", Io::in, &rstd},
+             {"wq", Io::in, &wq},
+             {"wk", Io::in, &wk}}};
+  }
+  void check() const {
+    const int64_t d = wq.shape[0];
+    Expect e{kName};
+    e.floating("x", x).shape("x", x, {x.rows(), (heads + 2 * kv_heads) * d}).is("dy", dy, x.dtype, x.shape);
+    e.is("dx", dx, x.dtype, x.shape).is("dwq", dwq, DType::f32, {d}).is("dwk", dwk, DType::f32, {d});
+    e.is("rstd", rstd, DType::f32, {x.rows(), heads + kv_heads});
+  }
+  Cost cost() const { return {8.0 * double(x.numel()), traffic(*this)}; }
+};
+
+}  // namespace athanor

@@ -1,0 +1,64 @@
+// What every op shares: the roles of its tensors, its cost, and the words for its shape checks.
+// An op is a plain struct of tensors and scalars; it runs nothing. A backend is a set of run(const Op&) overloads.
+#pragma once
+#include <array>
+#include <vector>
+
+#include "tensor/tensor.h"
+
+namespace athanor {
+
+enum class Io : uint8_t { in, out, inout };
+
+struct Field {
+  const char* name;
+  Io io;
+  Tensor* t;  // an absent optional tensor has no data
+};
+
+struct Cost {
+  double flops = 0;
+  double bytes = 0;  // least traffic: every tensor read or written once per role
+};
+
+// Least memory traffic of an op, from the roles of its tensors.
+template <class Op>
+double traffic(const Op& op) {
+  Op copy = op;
+  double bytes = 0;
+  for (const Field& f : copy.fields())
+    if (*f.t) bytes += double(f.t->bytes()) * (f.io == Io::inout ? 2 : 1);
+  return bytes;
+}
+
+// Shape and dtype checks; a failure names op and tensor. User sizes reach ops only through checked configs, so these
+// are internal checks.
+struct Expect {
+  const char* op;
+  const Expect& shape(const char* name, const Tensor& t, const Shape& s) const {
+    CHECK(t.shape == s, op, ".", name, " is ", t.shape, ", expected ", s);
+    return *this;
+  }
+  const Expect& dtype(const char* name, const Tensor& t, DType d) const {
+    CHECK(t.dtype == d, op, ".", name, " is ", t.dtype, ", expected ", d);
+    return *this;
+  }
+  const Expect& is(const char* name, const Tensor& t, DType d, const Shape& s) const {
+    return dtype(name, t, d).shape(name, t, s);
+  }
+  const Expect& floating(const char* name, const Tensor& t) const {
+    CHECK(t.dtype == DType::f32 || t.dtype == DType::bf16 || t.dtype == DType::f16, op, ".", name, " is ", t.dtype,
+          ", expected a float");
+    return *this;
+  }
+  const Expect& contiguous(const char* name, const Tensor& t) const {
+    CHECK(t.contiguous(), op, ".", name, " must be contiguous");
+    return *this;
+  }
+  const Expect& that(bool ok, const char* what) const {
+    CHECK(ok, op, ": expected ", what);
+    return *this;
+  }
+};
+
+}  // namespace athanor

@@ -1,0 +1,33 @@
+// THE LIST of ops. A backend derives from Ops and implements run() for every one; missing one does not compile.
+#pragma once
+#include "ops/attention.h"
+#include "ops/basic.h"
+#include "ops/embedding.h"
+#include "ops/gemm.h"
+#include "ops/loss.h"
+#include "ops/mlp.h"
+#include "ops/norm.h"
+#include "ops/optimizer.h"
+
+namespace athanor {
+
+#define ATHANOR_ALL_OPS                                                                                                \
+  Gemm, ColumnSum, AddNormFwd, NormApply, AddNormBwd, QkNormFwd, QkNormBwd, AttentionFwd, AttentionBwd, Rope, GeluFwd, \
+      GeluBwd, SwigluFwd, SwigluBwd, EmbeddingFwd, EmbeddingBwd, GatherRows, ScatterRows, CrossEntropy, Fill, Cast,    \
+      Add, ReduceSum, SquaredNorm, RandomNormal, StepControl, AdamW
+
+// run() launches on the compute lane; scratch() is the temporary memory it needs (bytes), a pure function of the op.
+template <class Op>
+struct Runs {
+  virtual void run(const Op&, void* scratch) = 0;
+  virtual size_t scratch(const Op&) const { return 0; }
+};
+template <class... Op>
+struct OpsOf : Runs<Op>... {
+  using Runs<Op>::run...;
+  using Runs<Op>::scratch...;
+  virtual ~OpsOf() = default;
+};
+using Ops = OpsOf<ATHANOR_ALL_OPS>;
+
+}  // namespace athanor
