@@ -1,0 +1,21 @@
+// Tokens are bytes: ids 0..255, and 256 for the end of a document. Needs no files, loses nothing, works on any
+// language.
+#pragma once
+#include "data/tokenizer.h"
+
+namespace athanor {
+
+class ByteTokenizer final : public Tokenizer {
+ public:
+  static constexpr int32_t kEod = 256;
+  static constexpr int64_t kVocab = 257;
+
+  std::string name() const override { return "byte"; }
+  int64_t vocab_size() const override { return kVocab; }
+  int32_t eod_id() const override { return kEod; }
+  std::vector<int32_t> encode(std::string_view text) const override;
+  // The end of a document comes out as "<|endoftext|>".
+  std::string decode(std::span<const int32_t> ids) const override;
+};
+
+}  // namespace athanor

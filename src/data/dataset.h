@@ -1,0 +1,73 @@
+// All token shards of one data set behind one sample numbering: sample number -> source, epoch, window -> T+1 tokens.
+// A window is T+1 consecutive tokens of one shard, windows start T apart, so that every token but a shard's tail is
+// predicted once an epoch. The order depends on (files, weights, T, seed) alone. Thread-safe once open.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/order.h"
+#include "data/token_file.h"
+
+namespace athanor {
+
+struct DataSource {
+  std::string path_glob;       // a file, or a pattern with * ? [abc]; matches are taken in byte order of their names
+  double weight = 1;           // share of the samples, relative to the other sources
+  std::string dtype = "auto";  // "auto", "uint16", "uint32": see TokenFile::open
+};
+
+struct SampleOrder {
+  uint64_t seed = 0;
+  bool shuffled = true;  // false: windows in file order, blended by weight; for validation
+};
+
+// Where a sample lies: tokens [token, token + T + 1) of a source's shard number `shard`.
+struct Sample {
+  int64_t source, epoch, window, shard, token;
+};
+
+class Dataset {
+ public:
+  // Opens and validates every shard; also its first and last 64 KiB against vocab_size (0 = not checked).
+  static Dataset open(const std::vector<DataSource>& sources, int64_t seq_length, int64_t vocab_size);
+
+  int64_t seq_length() const { return seq_length_; }
+  int64_t windows() const { return windows_; }  // of all sources: distinct samples that there are
+  int64_t tokens() const { return tokens_; }    // of all shards
+
+  // Sample number n >= 0, without end: a source starts its next epoch when it has given all its windows.
+  Sample locate(const SampleOrder& order, int64_t n) const;
+  // tokens: T+1 of them; inputs are the first T, targets the last T.
+  void read(const SampleOrder& order, int64_t n, std::span<int32_t> tokens) const;
+
+  // 32 hex digits over shard base names, sizes, first and last 64 KiB, dtypes, weights and T: a checkpoint keeps it,
+  // and a run that resumes on other data is told so.
+  const std::string& fingerprint() const { return fingerprint_; }
+  // One line per source, for logs.
+  const std::string& description() const { return description_; }
+
+ private:
+  struct Source {
+    std::string path_glob;
+    std::vector<TokenFile> shards;
+    std::vector<int64_t> first_window;  // [shards + 1], ascending: shard s has windows [first[s], first[s + 1])
+    int64_t windows() const { return first_window.back(); }
+  };
+
+  Dataset(int64_t seq_length, Blend blend) : seq_length_(seq_length), blend_(std::move(blend)) {}
+  static Source open_source(const DataSource& source, int64_t seq_length, int64_t vocab_size);
+  std::string compute_fingerprint(const std::vector<DataSource>& sources) const;
+  std::string describe() const;
+
+  int64_t seq_length_ = 0, windows_ = 0, tokens_ = 0;
+  Blend blend_;
+  std::vector<Source> sources_;
+  std::string fingerprint_, description_;
+};
+
+// Files that a pattern matches, in byte order; an Error naming the pattern when there are none.
+std::vector<std::string> expand_glob(const std::string& pattern);
+
+}  // namespace athanor

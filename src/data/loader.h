@@ -1,0 +1,59 @@
+// Micro-batches in order, prepared ahead by one thread. Which samples a rank gets follows from the sample numbers
+// alone: micro-batch m of rank r holds samples first_sample + (m * world + r) * rows + [0, rows), so a step of the same
+// global batch takes the same samples whatever the number of ranks, micro-batches or restarts.
+#pragma once
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "data/dataset.h"
+
+namespace athanor {
+
+struct HostBatch {
+  int64_t first_sample = 0;              // sample number of row 0
+  std::vector<int32_t> tokens, targets;  // [rows, T]; targets are tokens one further
+};
+
+struct LoaderOptions {
+  SampleOrder order;
+  int64_t first_sample = 0;  // global: samples that all ranks have consumed
+  int64_t rows = 1;          // per micro-batch and rank
+  int rank = 0, world = 1;   // data-parallel
+  int depth = 4;             // micro-batches prepared ahead
+};
+
+class Loader {
+ public:
+  Loader(const Dataset& dataset, const LoaderOptions& options);  // dataset must outlive it
+  ~Loader();
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
+  // The next micro-batch; valid until the following next(). Rethrows what stopped the thread, once the micro-batches
+  // before it are consumed, and at every call after that.
+  const HostBatch& next();
+  // Total time that next() spent waiting for data.
+  double wait_seconds() const { return wait_seconds_; }
+
+ private:
+  void produce();
+  void fill(HostBatch& batch, int64_t micro, std::vector<int32_t>& window) const;
+
+  const Dataset& dataset_;
+  const LoaderOptions options_;
+  double wait_seconds_ = 0;  // of the consumer's thread only
+
+  std::mutex mutex_;  // guards all below; batch_[i % slots] belongs to one side between two looks at the counters
+  std::condition_variable filled_changed_, released_changed_;
+  std::vector<HostBatch> batches_;  // [depth + 1]: one of them is in the consumer's hands
+  int64_t filled_ = 0, taken_ = 0;  // micro-batches
+  bool stop_ = false;
+  std::exception_ptr failure_;
+  std::thread thread_;
+};
+
+}  // namespace athanor

@@ -1,0 +1,236 @@
+#include "data/token_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+
+namespace athanor {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "shards are little-endian and are read without swapping");
+
+// What a format's reader may look at: the file's name, size and first bytes, and what the user said about it.
+struct Probe {
+  const std::string& path;
+  int64_t size;
+  std::string_view head;
+  std::string_view dtype;
+};
+
+int32_t word(const Probe& probe, size_t index) {
+  int32_t value = 0;
+  if (probe.head.size() >= 4 * (index + 1)) std::memcpy(&value, probe.head.data() + 4 * index, 4);
+  return value;
+}
+
+int64_t size_of_dtype(std::string_view dtype) { return dtype == "uint16" ? 2 : 4; }
+
+// ---- llm.c: 256 int32 (magic, version, tokens, zeros), then the tokens [llm.c dev/data/data_common.py]
+constexpr int64_t kLlmcHeader = 1024;
+
+template <int32_t kVersion, int64_t kItem>
+TokenLayout read_llmc(const Probe& probe) {
+  if (probe.size < kLlmcHeader)
+    throw Error(cat(probe.path, ": truncated: an llm.c header has ", kLlmcHeader, " bytes, the file ", probe.size));
+  if (word(probe, 1) != kVersion)
+    throw Error(cat(probe.path, ": this llm.c shard should have version ", kVersion, ", it says ", word(probe, 1)));
+  if (probe.dtype != "auto" && size_of_dtype(probe.dtype) != kItem)
+    throw Error(cat(probe.path, ": dtype is given as ", probe.dtype, ", but the header says uint", kItem * 8,
+                    ": leave dtype at \"auto\""),
+                Exit::usage);
+  // The header's count is an int32 and some writers let it wrap: the file's size is the truth and the count must agree
+  // with it in the bits that it has.
+  const int64_t payload = probe.size - kLlmcHeader, count = payload / kItem;
+  if (payload % kItem != 0 || uint32_t(word(probe, 2)) != uint32_t(count))
+    throw Error(cat(probe.path, ": the header promises ", word(probe, 2), " tokens of ", kItem, " bytes, but ", payload,
+                    " bytes follow it: the file is truncated or was appended to; write it again"));
+  return {cat("llm.c-v", kVersion), kLlmcHeader, kItem, count};
+}
+
+// ---- Headerless (nanoGPT, OLMo): the user must say the type
+TokenLayout read_raw(const Probe& probe) {
+  if (probe.dtype == "auto")
+    throw Error(
+        cat(probe.path, ": expected a token shard with a header (llm.c magic 20240520 or 20240801), found first word ",
+            uint32_t(word(probe, 0)), ": for headerless tokens set the source's dtype to \"uint16\" or \"uint32\""),
+        Exit::usage);
+  const int64_t item = size_of_dtype(probe.dtype);
+  if (probe.size % item != 0)
+    throw Error(cat(probe.path, ": its ", probe.size, " bytes are no whole number of ", probe.dtype, " tokens"));
+  return {cat("raw-", probe.dtype), 0, item, probe.size / item};
+}
+
+struct Format {
+  std::string_view magic;  // first bytes of the file
+  TokenLayout (*read)(const Probe&);
+};
+
+// The formats that can be read. A new one is a function above and a row here; headerless files match the last row.
+constexpr Format kFormats[] = {
+    {std::string_view("\x88\xD8\x34\x01", 4), read_llmc<1, 2>},  // 20240520: GPT-2, FineWeb, modded-nanogpt
+    {std::string_view("\xA1\xD9\x34\x01", 4), read_llmc<7, 4>},  // 20240801: Llama 3
+    {std::string_view(), read_raw},
+};
+
+// Files that people give by mistake: better named than read as tokens.
+struct Stranger {
+  std::string_view magic;
+  const char* what;
+};
+constexpr Stranger kStrangers[] = {
+    {std::string_view("\x8A\xD8\x34\x01", 4), "an llm.c evaluation set"},
+    {std::string_view("\xC6\xD7\x34\x01", 4), "an llm.c model"},
+    {std::string_view("\xC8\xD7\x34\x01", 4), "an llm.c tokenizer"},
+    {std::string_view("\xC7\xD7\x34\x01", 4), "an llm.c optimizer state"},
+    {std::string_view("MMIDIDX\0", 8), "the index of a Megatron data set"},
+    {std::string_view("BIN.TOK\n", 8), "an LLMQ token file"},
+    {std::string_view("LITPKDS", 7), "a lit-gpt packed data set"},
+    {std::string_view("\x93NUMPY", 6), "a NumPy array file"},
+};
+
+TokenLayout find_layout(const Probe& probe) {
+  if (probe.size == 0) throw Error(cat(probe.path, ": the file is empty, expected tokens"));
+  for (const Stranger& s : kStrangers)
+    if (probe.head.starts_with(s.magic))
+      throw Error(cat(probe.path, ": this is ", s.what, ", which athanor does not read: convert it (data/README.md)"),
+                  Exit::usage);
+  for (const Format& f : kFormats)
+    if (probe.head.starts_with(f.magic)) return f.read(probe);
+  throw Error(cat(probe.path, ": unknown format"));
+}
+
+// Reads exactly the bytes asked for, or throws.
+void pread_all(int fd, const std::string& path, int64_t offset, std::span<char> out) {
+  size_t done = 0;
+  while (done < out.size()) {
+    const ssize_t got = ::pread(fd, out.data() + done, out.size() - done, offset + int64_t(done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw Error(cat(path, ": cannot read at byte ", offset + int64_t(done), ": ", std::strerror(errno)));
+    if (got == 0)
+      throw Error(cat(path, ": ended at byte ", offset + int64_t(done), " while bytes up to ",
+                      offset + int64_t(out.size()), " were there at open: something truncates it during the run"));
+    done += size_t(got);
+  }
+}
+
+int open_readable(const std::string& path) {
+  const int fd =
+      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // non-blocking: a named pipe must not hang us
+  if (fd >= 0) return fd;
+  const int reason = errno;
+  const bool files = reason == EMFILE || reason == ENFILE;
+  throw Error(cat(path, ": cannot open: ", std::strerror(reason),
+                  files ? ": raise the limit (ulimit -n) or use fewer, larger shards" : ""));
+}
+
+int64_t size_of_regular(int fd, const std::string& path) {
+  struct stat st {};
+  if (::fstat(fd, &st) != 0) throw Error(cat(path, ": cannot stat: ", std::strerror(errno)));
+  if (!S_ISREG(st.st_mode))
+    throw Error(cat(path, ": is ", S_ISDIR(st.st_mode) ? "a directory" : "no regular file", ", expected a token shard"),
+                Exit::usage);
+  return st.st_size;
+}
+
+}  // namespace
+
+void require_token_dtype(std::string_view dtype) {
+  if (dtype != "auto" && dtype != "uint16" && dtype != "uint32")
+    throw Error(cat("dtype: expected \"auto\", \"uint16\" or \"uint32\", got \"", dtype, "\""), Exit::usage);
+}
+
+TokenFile TokenFile::open(const std::string& path, std::string_view dtype, int64_t vocab_size) {
+  require_token_dtype(dtype);
+  TokenFile file;
+  file.path_ = path;
+  file.vocab_size_ = vocab_size;
+  file.fd_ = open_readable(path);
+  file.bytes_ = size_of_regular(file.fd_, path);
+  std::array<char, 16> head{};
+  const size_t head_size = size_t(std::min<int64_t>(file.bytes_, head.size()));
+  pread_all(file.fd_, path, 0, std::span(head).first(head_size));
+  file.layout_ = find_layout({path, file.bytes_, std::string_view(head.data(), head_size), dtype});
+  return file;
+}
+
+TokenFile::TokenFile(TokenFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      layout_(std::move(other.layout_)),
+      bytes_(other.bytes_),
+      vocab_size_(other.vocab_size_),
+      fd_(std::exchange(other.fd_, -1)) {}
+
+TokenFile& TokenFile::operator=(TokenFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(layout_, other.layout_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(vocab_size_, other.vocab_size_);
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+TokenFile::~TokenFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+// Catches growth and truncation. Not caught: a file rewritten in place at the same size (the fingerprint of a resumed
+// run sees that at the file's ends).
+void TokenFile::require_unchanged() const {
+  const int64_t now = size_of_regular(fd_, path_);
+  if (now != bytes_)
+    throw Error(cat(path_, ": had ", bytes_, " bytes at open and has ", now,
+                    " now: shards must not change during a run; write new ones under new names"));
+}
+
+void TokenFile::require_vocabulary(int64_t at, std::span<const int32_t> tokens) const {
+  const int64_t limit = vocab_size_ > 0 ? vocab_size_ : int64_t{std::numeric_limits<int32_t>::max()} + 1;
+  uint32_t largest = 0;
+  for (int32_t t : tokens) largest = std::max(largest, uint32_t(t));
+  if (int64_t{largest} < limit) return;
+  const auto bad = std::find_if(tokens.begin(), tokens.end(), [&](int32_t t) { return int64_t{uint32_t(t)} >= limit; });
+  throw Error(cat(path_, ": token ", at + (bad - tokens.begin()), " is ", uint32_t(*bad), ", expected less than the ",
+                  "vocabulary's size ", limit, ": wrong tokenizer, wrong dtype, or a damaged file"));
+}
+
+void TokenFile::read_unchecked(int64_t at, std::span<int32_t> out) const {
+  const int64_t size = int64_t(out.size());
+  if (at < 0 || at > count() || size > count() - at)
+    throw Error(cat(path_, ": tokens ", at, " to ", at, " + ", size, " are asked for, it has ", count()));
+  require_unchanged();
+  if (layout_.item_size == 4) {
+    pread_all(fd_, path_, layout_.offset + at * 4, {reinterpret_cast<char*>(out.data()), out.size_bytes()});
+    return;
+  }
+  std::array<uint16_t, 16384> chunk;
+  for (int64_t done = 0; done < size;) {
+    const int64_t n = std::min<int64_t>(size - done, chunk.size());
+    pread_all(fd_, path_, layout_.offset + (at + done) * 2, {reinterpret_cast<char*>(chunk.data()), size_t(n) * 2});
+    std::copy_n(chunk.begin(), n, out.begin() + done);
+    done += n;
+  }
+}
+
+void TokenFile::read(int64_t at, std::span<int32_t> out) const {
+  read_unchecked(at, out);
+  require_vocabulary(at, out);
+}
+
+void TokenFile::read_bytes(int64_t offset, std::span<char> out) const {
+  CHECK(offset >= 0 && int64_t(out.size()) <= bytes_ - offset, "bytes ", offset, " + ", out.size(), " of ", bytes_);
+  require_unchanged();
+  pread_all(fd_, path_, offset, out);
+}
+
+}  // namespace athanor
