@@ -1,0 +1,275 @@
+// POSIX calls behind file.h; each result is checked, each failure told with its remedy.
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <limits>
+#include <system_error>
+
+#include "base/error.h"
+
+namespace athanor {
+namespace {
+
+// One write or read call moves at most 0x7ffff000 bytes [write(2)]; smaller pieces keep a failing disk responsive.
+constexpr size_t kMaxTransfer = size_t{1} << 30;
+// Written data is handed to the disk in pieces of this size while more is still being written, so that the final
+// fsync waits for little.
+constexpr int64_t kFlushBytes = int64_t{64} << 20;
+
+std::string space_left(const std::string& path) {
+  struct statvfs fs;
+  if (statvfs(parent_dir(path).c_str(), &fs) != 0) return "";
+  return cat(", ", int64_t(fs.f_bavail) * int64_t(fs.f_frsize), " bytes are free");
+}
+
+std::string remedy(int error, const std::string& path, int64_t bytes_needed) {
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+      return cat(bytes_needed > 0 ? cat(bytes_needed, " more bytes were needed") : "more space was needed",
+                 error == ENOSPC ? space_left(path) : ", the quota is used up", ": free some or choose another folder");
+    case EROFS:
+      return "the file system is mounted read-only: remount it or choose another folder";
+    case EACCES:
+    case EPERM:
+      return cat("user id ", geteuid(), " lacks the permission: check owner and mode, or choose another folder");
+    case ENOENT:
+      return "check the path";
+    case ENOTDIR:
+      return "a part of the path is a file, not a folder: remove it or choose another path";
+    case EISDIR:
+      return "expected a file, found a folder";
+    case EEXIST:
+      return "remove it or choose another name";
+    case EMFILE:
+    case ENFILE:
+      return "too many open files: raise the limit (ulimit -n)";
+    case EFBIG:
+      return cat(bytes_needed > 0 ? cat(bytes_needed, " more bytes were needed: ") : "",
+                 "raise the file size limit (ulimit -f) or choose another file system");
+    case EIO:
+      return "the disk or network file system failed: see the kernel log";
+    case ESTALE:
+      return "the network file system was lost: mount it again";
+    default:
+      return "";
+  }
+}
+
+// Runs a call again while signals interrupt it.
+template <class Call>
+auto retry(Call&& call) {
+  for (;;) {
+    const auto result = call();
+    if (result >= 0 || errno != EINTR) return result;
+  }
+}
+
+struct WriteCount {
+  int64_t& written;  // grows as bytes reach the file, also when a later one fails
+  int64_t total;     // what the file will hold; the rest is told when space runs out
+};
+
+void write_counted(const Fd& file, std::span<const std::byte> bytes, const std::string& path, WriteCount count) {
+  while (!bytes.empty()) {
+    const ssize_t n = retry([&] { return ::write(file.get(), bytes.data(), std::min(bytes.size(), kMaxTransfer)); });
+    if (n <= 0) throw_io("writing", path, n < 0 ? errno : ENOSPC, count.total - count.written);
+    bytes = bytes.subspan(size_t(n));
+    count.written += n;
+  }
+}
+
+void sync_fd(const Fd& file, const std::string& path) {
+  if (retry([&] { return fsync(file.get()); }) < 0) throw_io("syncing", path, errno);
+}
+
+OutputFile open_tmp_beside(const std::string& path) {
+  const std::string name = path.substr(path.find_last_of('/') + 1);
+  const std::string stem = cat(parent_dir(path), "/.", name, ".", getpid(), ".");
+  // A crashed process with our id may have left its file behind: take the next number.
+  for (int k = 0;; ++k) {
+    std::string tmp = cat(stem, k, ".tmp");
+    if (k == 1000 || access(tmp.c_str(), F_OK) != 0) return OutputFile(std::move(tmp));
+  }
+}
+
+}  // namespace
+
+Fd::~Fd() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void throw_io(std::string_view doing, const std::string& path, int error, int64_t bytes_needed) {
+  const std::string help = remedy(error, path, bytes_needed);
+  throw Error(cat(doing, " ", path, ": ", std::generic_category().message(error), help.empty() ? "" : ": ", help));
+}
+
+std::string parent_dir(const std::string& path) {
+  const size_t slash = path.find_last_of('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+Fd open_file(const std::string& path, int flags) {
+  const int fd = retry([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); });
+  if (fd < 0) throw_io((flags & O_CREAT) ? "creating" : "opening", path, errno);
+  return Fd(fd);
+}
+
+Fd open_regular(const std::string& path) {
+  Fd file = open_file(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);  // O_NONBLOCK: a pipe without a writer does not hang us
+  struct stat info;
+  if (fstat(file.get(), &info) != 0) throw_io("reading the size of", path, errno);
+  if (!S_ISREG(info.st_mode))
+    throw Error(cat("opening ", path, ": expected a regular file, found ",
+                    S_ISDIR(info.st_mode) ? "a folder" : "a pipe, socket or device"));
+  return file;
+}
+
+int64_t file_bytes(const Fd& file, const std::string& path) {
+  struct stat info;
+  if (fstat(file.get(), &info) != 0) throw_io("reading the size of", path, errno);
+  return int64_t(info.st_size);
+}
+
+void write_all(const Fd& file, std::span<const std::byte> bytes, const std::string& path) {
+  int64_t written = 0;
+  write_counted(file, bytes, path, {.written = written, .total = int64_t(bytes.size())});
+}
+
+void pread_all(const Fd& file, std::span<std::byte> bytes, int64_t offset, const std::string& path) {
+  while (!bytes.empty()) {
+    const size_t want = std::min(bytes.size(), kMaxTransfer);
+    const ssize_t n = retry([&] { return ::pread(file.get(), bytes.data(), want, offset); });
+    if (n < 0) throw_io("reading", path, errno);
+    if (n == 0)
+      throw Error(cat("reading ", path, ": it ends at byte ", offset, ", ", bytes.size(),
+                      " more bytes were expected: the file was truncated"));
+    bytes = bytes.subspan(size_t(n));
+    offset += n;
+  }
+}
+
+std::string read_all(const Fd& file, int64_t max_bytes, const std::string& path) {
+  std::string text;
+  constexpr size_t kPiece = size_t{1} << 16;
+  // One byte past the limit is asked for, so that "exactly max_bytes" and "more" can be told apart.
+  const size_t limit = size_t(max_bytes) + 1;
+  for (;;) {
+    const size_t have = text.size();
+    text.resize(have + std::min(limit - have, std::max(kPiece, have)));
+    const ssize_t n = retry([&] { return ::read(file.get(), text.data() + have, text.size() - have); });
+    if (n < 0) throw_io("reading", path, errno);
+    text.resize(have + size_t(n));
+    if (n == 0) return text;
+    if (text.size() == limit)
+      throw Error(cat("reading ", path, ": it holds more than the ", max_bytes, " bytes allowed"));
+  }
+}
+
+std::string read_file(const std::string& path, int64_t max_bytes) {
+  return read_all(open_file(path, O_RDONLY), max_bytes, path);
+}
+
+void make_dirs(const std::string& path) {
+  struct stat info;
+  if (stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return;
+  const std::string clean = path.size() > 1 && path.back() == '/' ? path.substr(0, path.size() - 1) : path;
+  const std::string parent = parent_dir(clean);
+  if (parent != clean) make_dirs(parent);
+  if (mkdir(clean.c_str(), 0777) != 0) {
+    if (errno != EEXIST) throw_io("creating the folder", clean, errno);
+    // Another process was faster, which is fine, or a file stands there.
+    if (stat(clean.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) throw_io("creating the folder", clean, ENOTDIR);
+  }
+  fsync_dir(parent);
+}
+
+void fsync_dir(const std::string& path) {
+  const Fd dir = open_file(path, O_RDONLY | O_DIRECTORY);
+  // EINVAL: some network file systems cannot sync folders; they order metadata themselves.
+  if (retry([&] { return fsync(dir.get()); }) < 0 && errno != EINVAL) throw_io("syncing the folder", path, errno);
+}
+
+void rename_path(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) throw_io(cat("renaming ", from, " to"), to, errno);
+}
+
+void remove_tree(const std::string& path) {
+  std::error_code error;
+  std::filesystem::remove_all(path, error);
+  if (error) throw_io("removing", path, error.value());
+}
+
+OutputFile::OutputFile(std::string path)
+    : path_(std::move(path)), file_(open_file(path_, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW)) {}
+
+void OutputFile::reserve(int64_t total_bytes) {
+  total_ = total_bytes;
+  if (total_bytes <= 0) return;
+  // KEEP_SIZE: the size still tells how much was written. File systems without fallocate just go without.
+  if (retry([&] { return fallocate(file_.get(), FALLOC_FL_KEEP_SIZE, 0, total_bytes); }) == 0) return;
+  if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) throw_io("reserving space for", path_, errno, total_bytes);
+}
+
+void OutputFile::write(std::span<const std::byte> bytes) {
+  const int64_t total = std::max(total_, written_ + int64_t(bytes.size()));
+  while (!bytes.empty()) {
+    const auto piece = bytes.first(std::min(bytes.size(), size_t(kFlushBytes)));
+    write_counted(file_, piece, path_, {.written = written_, .total = total});
+    bytes = bytes.subspan(piece.size());
+    if (written_ - flushed_ < kFlushBytes) continue;
+    // Only starts the transfer; its errors reappear at fsync.
+    sync_file_range(file_.get(), flushed_, written_ - flushed_, SYNC_FILE_RANGE_WRITE);
+    flushed_ = written_;
+  }
+}
+
+void OutputFile::finish() {
+  sync_fd(file_, path_);
+  // Network file systems may report a full disk only here. The descriptor is gone even on failure.
+  if (::close(file_.release()) != 0 && errno != EINTR) throw_io("closing", path_, errno);
+}
+
+AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), out_(open_tmp_beside(path_)) {}
+
+AtomicFile::~AtomicFile() {
+  if (!committed_) ::unlink(out_.path().c_str());
+}
+
+void AtomicFile::commit() {
+  out_.finish();
+  rename_path(out_.path(), path_);
+  committed_ = true;
+  fsync_dir(parent_dir(path_));
+}
+
+void write_file(const std::string& path, std::string_view content) {
+  AtomicFile file(path);
+  file.out().write(content);
+  file.commit();
+}
+
+MappedFile::MappedFile(const std::string& path) : MappedFile(open_regular(path), path) {}
+
+MappedFile::MappedFile(const Fd& file, const std::string& path) {
+  const int64_t size = file_bytes(file, path);
+  if (size == 0) return;  // an empty mapping is EINVAL
+  void* data = mmap(nullptr, size_t(size), PROT_READ, MAP_SHARED, file.get(), 0);
+  if (data == MAP_FAILED) throw_io("mapping", path, errno);
+  bytes_ = {static_cast<const std::byte*>(data), size_t(size)};
+}
+
+MappedFile::~MappedFile() {
+  if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+}  // namespace athanor

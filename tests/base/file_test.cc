@@ -1,0 +1,284 @@
+// Laws of files: replacement is all or nothing, limits hold before memory is taken, errors name path, reason and
+// remedy.
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <thread>
+
+#include "base/error.h"
+#include "base/rng.h"
+
+namespace athanor {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::span<const std::byte> bytes_of(std::string_view s) { return std::as_bytes(std::span(s)); }
+
+std::string message_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+// The action must throw an Error whose text has all the parts.
+void expect_error(const std::function<void()>& action, std::initializer_list<std::string> parts) {
+  const std::string text = message_of(action);
+  for (const std::string& part : parts) EXPECT_NE(text.find(part), text.npos) << text << "\nlacks: " << part;
+}
+#define EXPECT_ERROR(action, ...) expect_error([&] { action; }, {__VA_ARGS__})
+
+class File : public testing::Test {
+ protected:
+  std::string dir;
+  void SetUp() override {
+    std::string name = (fs::temp_directory_path() / "athanor-file-XXXXXX").string();
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    dir = name;
+  }
+  void TearDown() override { fs::remove_all(dir); }
+  std::string at(std::string_view name) const { return cat(dir, "/", name); }
+  int count() const { return int(std::distance(fs::directory_iterator(dir), fs::directory_iterator())); }
+};
+
+TEST_F(File, WriteFileReplacesAndLeavesNothingElse) {
+  write_file(at("x"), "old");
+  EXPECT_EQ(read_file(at("x"), 100), "old");
+  write_file(at("x"), "new content");
+  EXPECT_EQ(read_file(at("x"), 100), "new content");
+  write_file(at("empty"), "");
+  EXPECT_EQ(read_file(at("empty"), 0), "");
+  EXPECT_EQ(count(), 2);
+}
+
+TEST_F(File, WithoutCommitTheOldContentStays) {
+  write_file(at("x"), "old");
+  {
+    AtomicFile f(at("x"));
+    f.out().write("half of the ne");
+    EXPECT_EQ(read_file(at("x"), 100), "old");
+    EXPECT_EQ(count(), 2);
+  }
+  EXPECT_EQ(read_file(at("x"), 100), "old");
+  EXPECT_EQ(count(), 1);
+}
+
+TEST_F(File, AtomicFilesToOnePathDoNotDisturbEachOther) {
+  AtomicFile a(at("x")), b(at("x"));
+  a.out().write("from a");
+  b.out().write("from b, longer");
+  a.commit();
+  EXPECT_EQ(read_file(at("x"), 100), "from a");
+  b.commit();
+  EXPECT_EQ(read_file(at("x"), 100), "from b, longer");
+  EXPECT_EQ(count(), 1);
+}
+
+TEST_F(File, ConcurrentReadersNeverSeeAMixture) {
+  const std::string old_text(10000, 'o'), new_text(20000, 'n');
+  write_file(at("x"), old_text);
+  std::jthread writer([&](std::stop_token stop) {
+    for (bool even = true; !stop.stop_requested(); even = !even) write_file(at("x"), even ? new_text : old_text);
+  });
+  for (int i = 0; i < 200; ++i) {
+    const std::string seen = read_file(at("x"), 100000);
+    ASSERT_TRUE(seen == old_text || seen == new_text) << seen.size();
+  }
+}
+
+TEST_F(File, ReadFileRefusesMoreThanItsLimit) {
+  for (int64_t size : {0, 1, 65535, 65536, 65537, 300000}) {
+    write_file(at("x"), std::string(size_t(size), 'q'));
+    EXPECT_EQ(int64_t(read_file(at("x"), size).size()), size);
+    if (size > 0) EXPECT_ERROR(read_file(at("x"), size - 1), at("x"), "more than", std::to_string(size - 1));
+  }
+  EXPECT_ERROR(read_file("/dev/zero", 1000), "/dev/zero", "1000 bytes allowed");  // endless
+}
+
+TEST_F(File, ErrorsNamePathReasonAndRemedy) {
+  EXPECT_ERROR(read_file(at("none"), 10), "opening", at("none"), "No such file", "check the path");
+  EXPECT_ERROR(read_file(dir, 10), dir, "Is a directory");
+  write_file(at("file"), "x");
+  EXPECT_ERROR(write_file(at("file/below"), "x"), "creating", "file/", "Not a directory", "is a file, not a folder");
+  EXPECT_ERROR(make_dirs(at("file/a/b")), at("file"), "Not a directory");
+  EXPECT_ERROR(make_dirs(at("file")), at("file"), "Not a directory", "is a file, not a folder");
+  EXPECT_ERROR(OutputFile(at("file")), at("file"), "File exists", "another name");
+  EXPECT_ERROR(make_dirs("/proc/nothing"), "/proc/nothing");
+  EXPECT_ERROR(write_file("/proc/self/athanor", "x"), "creating", "/proc/self/");
+  EXPECT_ERROR(write_file(at("none/x"), "x"), at("none/"), "No such file");
+  EXPECT_ERROR(throw_io("writing", at("x"), ENOSPC, 12345), at("x"), "No space left", "12345 more bytes were needed",
+               "bytes are free");
+  EXPECT_ERROR(throw_io("writing", at("x"), EDQUOT, 5), "5 more bytes", "quota");
+  EXPECT_ERROR(throw_io("writing", at("x"), EROFS), "Read-only", "mounted read-only");
+  EXPECT_ERROR(throw_io("writing", at("x"), EACCES), "Permission denied", "user id", "owner and mode");
+  EXPECT_ERROR(throw_io("reading", at("x"), EIO), "Input/output error", "kernel log");
+}
+
+TEST_F(File, OpenRegularNeverHangsOnAPipeAndRefusesFolders) {
+  ASSERT_EQ(mkfifo(at("pipe").c_str(), 0600), 0);
+  EXPECT_ERROR(open_regular(at("pipe")), at("pipe"), "expected a regular file", "pipe");
+  EXPECT_ERROR(open_regular(dir), dir, "expected a regular file", "a folder");
+  EXPECT_ERROR(open_regular("/dev/null"), "expected a regular file");
+}
+
+TEST_F(File, PreadAllSaysWhereATruncatedFileEnds) {
+  write_file(at("x"), "0123456789");
+  const Fd f = open_regular(at("x"));
+  EXPECT_EQ(file_bytes(f, at("x")), 10);
+  char buffer[8];
+  pread_all(f, std::as_writable_bytes(std::span(buffer, 4)), 6, at("x"));
+  EXPECT_EQ(std::string_view(buffer, 4), "6789");
+  EXPECT_ERROR(pread_all(f, std::as_writable_bytes(std::span(buffer, 5)), 6, at("x")), at("x"), "ends at byte 10",
+               "1 more bytes", "truncated");
+}
+
+TEST_F(File, WriteAllSurvivesSignalsAndShortWrites) {
+  // A slow reader on a pipe and a 1 ms timer without SA_RESTART: writes are cut short and interrupted many times.
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  Fd in(ends[0]), out(ends[1]);
+  struct sigaction act = {}, before;
+  act.sa_handler = [](int) {};
+  ASSERT_EQ(sigaction(SIGALRM, &act, &before), 0);
+  std::string sent(3'000'000, 0), got;
+  for (size_t i = 0; i < sent.size(); ++i) sent[i] = char(i * 2654435761u >> 13);
+  std::jthread reader([&] {
+    sigset_t block;  // the writer is the one to be interrupted
+    sigemptyset(&block);
+    sigaddset(&block, SIGALRM);
+    pthread_sigmask(SIG_BLOCK, &block, nullptr);
+    char piece[30000];
+    for (ssize_t n; (n = read(in.get(), piece, sizeof piece)) > 0;) got.append(piece, size_t(n)), usleep(200);
+  });
+  const itimerval fast = {{0, 1000}, {0, 1000}}, off = {};
+  setitimer(ITIMER_REAL, &fast, nullptr);
+  write_all(out, bytes_of(sent), "pipe");
+  setitimer(ITIMER_REAL, &off, nullptr);
+  out = Fd();
+  reader.join();
+  sigaction(SIGALRM, &before, nullptr);
+  EXPECT_TRUE(got == sent);
+}
+
+TEST_F(File, FileSizeLimitIsAnErrorWithTheBytesNeededAndLeavesTheOldFile) {
+  write_file(at("x"), "old");
+  const pid_t child = fork();
+  if (child == 0) {
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit = {1000, 1000};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    const std::string m = message_of([&] { write_file(at("x"), std::string(5000, 'n')); });
+    const bool told = m.find("File too large") != m.npos && m.find("4000 more bytes were needed") != m.npos &&
+                      m.find("ulimit -f") != m.npos;
+    _exit(told ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(read_file(at("x"), 100), "old");
+  EXPECT_EQ(count(), 1);
+}
+
+TEST_F(File, AFullDiskIsAnError) {
+  if (access("/dev/full", W_OK) != 0) GTEST_SKIP() << "this system has no /dev/full";
+  const Fd full = open_file("/dev/full", O_WRONLY);
+  EXPECT_ERROR(write_all(full, bytes_of("abc"), "/dev/full"), "No space left", "3 more bytes were needed");
+}
+
+TEST_F(File, OutputFileCountsAndCrossesItsFlushPieces) {
+  std::string big((size_t{65} << 20) + 3, 'b');
+  OutputFile f(at("big"));
+  f.reserve(int64_t(big.size()) + 2);
+  f.write(big);
+  f.write("ok");
+  EXPECT_EQ(f.written(), int64_t(big.size()) + 2);
+  f.finish();
+  EXPECT_EQ(fs::file_size(at("big")), big.size() + 2);
+  char tail[3];
+  pread_all(open_regular(at("big")), std::as_writable_bytes(std::span(tail)), int64_t(big.size()) - 1, at("big"));
+  EXPECT_EQ(std::string_view(tail, 3), "bok");
+}
+
+TEST_F(File, ReservedButUnwrittenSpaceIsNotPartOfTheFile) {
+  OutputFile f(at("x"));
+  f.reserve(1 << 20);
+  f.write("abc");
+  f.finish();
+  EXPECT_EQ(fs::file_size(at("x")), 3u);
+}
+
+TEST_F(File, ReservingMoreThanTheDiskHasFailsAtOnce) {
+  OutputFile f(at("x"));
+  const int64_t absurd = int64_t{1} << 43;  // 8 TiB
+  const std::string m = message_of([&] { f.reserve(absurd); });
+  // File systems without fallocate say nothing; those with it must name the bytes.
+  EXPECT_TRUE(m == "no error" || m.find(std::to_string(absurd)) != m.npos) << m;
+}
+
+TEST_F(File, MakeDirsIsIdempotentAndNested) {
+  make_dirs(at("a/b/c"));
+  make_dirs(at("a/b/c/"));
+  make_dirs(at("a//d/"));
+  make_dirs(at("a"));
+  EXPECT_TRUE(fs::is_directory(at("a/b/c")) && fs::is_directory(at("a/d")));
+  make_dirs("/");
+  EXPECT_ERROR(make_dirs(""), "creating the folder");
+}
+
+TEST_F(File, RemoveTreeDoesNotFollowLinks) {
+  make_dirs(at("keep"));
+  write_file(at("keep/x"), "x");
+  make_dirs(at("gone/deep"));
+  fs::create_directory_symlink(at("keep"), at("gone/link"));
+  remove_tree(at("gone"));
+  remove_tree(at("gone"));
+  EXPECT_FALSE(fs::exists(at("gone")));
+  EXPECT_EQ(read_file(at("keep/x"), 9), "x");
+}
+
+TEST_F(File, MappingShowsTheBytesAndMayBeEmpty) {
+  write_file(at("x"), "mapped");
+  write_file(at("empty"), "");
+  MappedFile m(at("x"));
+  EXPECT_EQ(std::string_view(reinterpret_cast<const char*>(m.bytes().data()), m.bytes().size()), "mapped");
+  MappedFile moved = std::move(m);
+  EXPECT_TRUE(m.bytes().empty());
+  EXPECT_EQ(moved.bytes().size(), 6u);
+  EXPECT_TRUE(MappedFile(at("empty")).bytes().empty());
+  EXPECT_ERROR(MappedFile(at("none")), at("none"), "No such file");
+}
+
+TEST_F(File, FdClosesOnceAndMoves) {
+  write_file(at("x"), "x");
+  Fd a = open_regular(at("x"));
+  const int raw = a.get();
+  Fd b = std::move(a);
+  EXPECT_FALSE(a);
+  EXPECT_EQ(b.get(), raw);
+  EXPECT_NE(fcntl(raw, F_GETFD) & FD_CLOEXEC, 0);
+  b = Fd();
+  EXPECT_EQ(fcntl(raw, F_GETFD), -1);
+}
+
+TEST(ParentDir, EdgeCases) {
+  EXPECT_EQ(parent_dir("a"), ".");
+  EXPECT_EQ(parent_dir("/a"), "/");
+  EXPECT_EQ(parent_dir("/a/b"), "/a");
+  EXPECT_EQ(parent_dir("a/b"), "a");
+}
+
+}  // namespace
+}  // namespace athanor
