@@ -1,18 +1,14 @@
 #include "data/dataset.h"
 
-#include <glob.h>
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <cstring>
-#include <iomanip>
 #include <sstream>
 #include <utility>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
+#include "base/checksum.h"
 #include "base/error.h"
+#include "data/glob.h"
 
 namespace athanor {
 namespace {
@@ -36,41 +32,13 @@ void check_ends(const TokenFile& shard) {
   shard.read(shard.count() - int64_t(tokens.size()), tokens);
 }
 
-class Hash {
- public:
-  Hash() { XXH3_128bits_reset(&state_); }
-  void add(std::string_view bytes) {
-    const uint64_t size = bytes.size();  // length first: ("ab", "c") and ("a", "bc") differ
-    XXH3_128bits_update(&state_, &size, sizeof size);
-    XXH3_128bits_update(&state_, bytes.data(), bytes.size());
-  }
-  void add(int64_t value) { XXH3_128bits_update(&state_, &value, sizeof value); }
-  std::string hex() const {
-    const XXH128_hash_t h = XXH3_128bits_digest(&state_);
-    std::ostringstream out;
-    out << std::hex << std::setfill('0') << std::setw(16) << h.high64 << std::setw(16) << h.low64;
-    return out.str();
-  }
-
- private:
-  XXH3_state_t state_;
-};
+void add(Xxh3& hash, int64_t value) { hash.update(&value, sizeof value); }
+void add(Xxh3& hash, const std::string& text) {
+  add(hash, int64_t(text.size()));  // "ab", "c" and "a", "bc" differ
+  hash.update(text.data(), text.size());
+}
 
 }  // namespace
-
-std::vector<std::string> expand_glob(const std::string& pattern) {
-  glob_t found{};
-  const int rc = ::glob(pattern.c_str(), GLOB_ERR | GLOB_NOSORT, nullptr, &found);
-  std::vector<std::string> paths(found.gl_pathv, found.gl_pathv + found.gl_pathc);
-  ::globfree(&found);
-  if (rc == GLOB_NOMATCH)
-    throw Error(
-        cat("data: no file matches \"", pattern, "\": check the path; relative ones start at the working directory"),
-        Exit::usage);
-  if (rc != 0) throw Error(cat("data: cannot list \"", pattern, "\": ", std::strerror(errno)));
-  std::sort(paths.begin(), paths.end());
-  return paths;
-}
 
 Dataset::Source Dataset::open_source(const DataSource& source, int64_t seq_length, int64_t vocab_size) {
   Source opened{source.path_glob, {}, {0}};
@@ -102,7 +70,7 @@ Dataset Dataset::open(const std::vector<DataSource>& sources, int64_t seq_length
     dataset.windows_ += dataset.sources_.back().windows();
     for (const TokenFile& shard : dataset.sources_.back().shards) dataset.tokens_ += shard.count();
   }
-  dataset.fingerprint_ = dataset.compute_fingerprint(sources);
+  dataset.fingerprint_ = dataset.compute_fingerprint();
   dataset.description_ = dataset.describe();
   return dataset;
 }
@@ -127,26 +95,24 @@ void Dataset::read(const SampleOrder& order, int64_t n, std::span<int32_t> token
   sources_[size_t(at.source)].shards[size_t(at.shard)].read(at.token, tokens);
 }
 
-std::string Dataset::compute_fingerprint(const std::vector<DataSource>& sources) const {
-  Hash hash;
-  hash.add(seq_length_);
-  hash.add(int64_t(sources_.size()));
-  std::vector<char> end;
+std::string Dataset::compute_fingerprint() const {
+  Xxh3 hash;
+  add(hash, seq_length_);
+  std::vector<std::byte> end;
   for (size_t i = 0; i < sources_.size(); ++i) {
-    hash.add(blend_.shares()[i]);
-    hash.add(int64_t(sources_[i].shards.size()));
+    add(hash, blend_.shares()[i]);
+    add(hash, int64_t(sources_[i].shards.size()));
     for (const TokenFile& shard : sources_[i].shards) {
-      hash.add(base_name(shard.path()));
-      hash.add(shard.layout().format);
-      hash.add(shard.bytes());
+      add(hash, base_name(shard.path()));
+      add(hash, shard.layout().format);
+      add(hash, shard.bytes());
       end.resize(size_t(std::min(shard.bytes(), kEndBytes)));
       shard.read_bytes(0, end);
-      hash.add(std::string_view(end.data(), end.size()));
+      hash.update(end);
       shard.read_bytes(shard.bytes() - int64_t(end.size()), end);
-      hash.add(std::string_view(end.data(), end.size()));
+      hash.update(end);
     }
   }
-  CHECK(sources.size() == sources_.size(), "sources ", sources.size(), " and ", sources_.size());
   return hash.hex();
 }
 

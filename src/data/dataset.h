@@ -58,7 +58,7 @@ class Dataset {
 
   Dataset(int64_t seq_length, Blend blend) : seq_length_(seq_length), blend_(std::move(blend)) {}
   static Source open_source(const DataSource& source, int64_t seq_length, int64_t vocab_size);
-  std::string compute_fingerprint(const std::vector<DataSource>& sources) const;
+  std::string compute_fingerprint() const;
   std::string describe() const;
 
   int64_t seq_length_ = 0, windows_ = 0, tokens_ = 0;
@@ -66,8 +66,5 @@ class Dataset {
   std::vector<Source> sources_;
   std::string fingerprint_, description_;
 };
-
-// Files that a pattern matches, in byte order; an Error naming the pattern when there are none.
-std::vector<std::string> expand_glob(const std::string& pattern);
 
 }  // namespace athanor

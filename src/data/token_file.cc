@@ -1,18 +1,10 @@
 #include "data/token_file.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 #include <limits>
-#include <optional>
-#include <utility>
-#include <vector>
 
 #include "base/error.h"
 
@@ -111,39 +103,6 @@ TokenLayout find_layout(const Probe& probe) {
   throw Error(cat(probe.path, ": unknown format"));
 }
 
-// Reads exactly the bytes asked for, or throws.
-void pread_all(int fd, const std::string& path, int64_t offset, std::span<char> out) {
-  size_t done = 0;
-  while (done < out.size()) {
-    const ssize_t got = ::pread(fd, out.data() + done, out.size() - done, offset + int64_t(done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw Error(cat(path, ": cannot read at byte ", offset + int64_t(done), ": ", std::strerror(errno)));
-    if (got == 0)
-      throw Error(cat(path, ": ended at byte ", offset + int64_t(done), " while bytes up to ",
-                      offset + int64_t(out.size()), " were there at open: something truncates it during the run"));
-    done += size_t(got);
-  }
-}
-
-int open_readable(const std::string& path) {
-  const int fd =
-      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // non-blocking: a named pipe must not hang us
-  if (fd >= 0) return fd;
-  const int reason = errno;
-  const bool files = reason == EMFILE || reason == ENFILE;
-  throw Error(cat(path, ": cannot open: ", std::strerror(reason),
-                  files ? ": raise the limit (ulimit -n) or use fewer, larger shards" : ""));
-}
-
-int64_t size_of_regular(int fd, const std::string& path) {
-  struct stat st {};
-  if (::fstat(fd, &st) != 0) throw Error(cat(path, ": cannot stat: ", std::strerror(errno)));
-  if (!S_ISREG(st.st_mode))
-    throw Error(cat(path, ": is ", S_ISDIR(st.st_mode) ? "a directory" : "no regular file", ", expected a token shard"),
-                Exit::usage);
-  return st.st_size;
-}
-
 }  // namespace
 
 void require_token_dtype(std::string_view dtype) {
@@ -156,39 +115,19 @@ TokenFile TokenFile::open(const std::string& path, std::string_view dtype, int64
   TokenFile file;
   file.path_ = path;
   file.vocab_size_ = vocab_size;
-  file.fd_ = open_readable(path);
-  file.bytes_ = size_of_regular(file.fd_, path);
+  file.file_ = open_regular(path);
+  file.bytes_ = file_bytes(file.file_, path);
   std::array<char, 16> head{};
   const size_t head_size = size_t(std::min<int64_t>(file.bytes_, head.size()));
-  pread_all(file.fd_, path, 0, std::span(head).first(head_size));
+  pread_all(file.file_, std::as_writable_bytes(std::span(head)).first(head_size), 0, path);
   file.layout_ = find_layout({path, file.bytes_, std::string_view(head.data(), head_size), dtype});
   return file;
-}
-
-TokenFile::TokenFile(TokenFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      layout_(std::move(other.layout_)),
-      bytes_(other.bytes_),
-      vocab_size_(other.vocab_size_),
-      fd_(std::exchange(other.fd_, -1)) {}
-
-TokenFile& TokenFile::operator=(TokenFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(layout_, other.layout_);
-  std::swap(bytes_, other.bytes_);
-  std::swap(vocab_size_, other.vocab_size_);
-  std::swap(fd_, other.fd_);
-  return *this;
-}
-
-TokenFile::~TokenFile() {
-  if (fd_ >= 0) ::close(fd_);
 }
 
 // Catches growth and truncation. Not caught: a file rewritten in place at the same size (the fingerprint of a resumed
 // run sees that at the file's ends).
 void TokenFile::require_unchanged() const {
-  const int64_t now = size_of_regular(fd_, path_);
+  const int64_t now = file_bytes(file_, path_);
   if (now != bytes_)
     throw Error(cat(path_, ": had ", bytes_, " bytes at open and has ", now,
                     " now: shards must not change during a run; write new ones under new names"));
@@ -210,13 +149,14 @@ void TokenFile::read_unchecked(int64_t at, std::span<int32_t> out) const {
     throw Error(cat(path_, ": tokens ", at, " to ", at, " + ", size, " are asked for, it has ", count()));
   require_unchanged();
   if (layout_.item_size == 4) {
-    pread_all(fd_, path_, layout_.offset + at * 4, {reinterpret_cast<char*>(out.data()), out.size_bytes()});
+    pread_all(file_, std::as_writable_bytes(out), layout_.offset + at * 4, path_);
     return;
   }
   std::array<uint16_t, 16384> chunk;
   for (int64_t done = 0; done < size;) {
     const int64_t n = std::min<int64_t>(size - done, chunk.size());
-    pread_all(fd_, path_, layout_.offset + (at + done) * 2, {reinterpret_cast<char*>(chunk.data()), size_t(n) * 2});
+    pread_all(file_, std::as_writable_bytes(std::span(chunk)).first(size_t(n) * 2), layout_.offset + (at + done) * 2,
+              path_);
     std::copy_n(chunk.begin(), n, out.begin() + done);
     done += n;
   }
@@ -227,10 +167,10 @@ void TokenFile::read(int64_t at, std::span<int32_t> out) const {
   require_vocabulary(at, out);
 }
 
-void TokenFile::read_bytes(int64_t offset, std::span<char> out) const {
+void TokenFile::read_bytes(int64_t offset, std::span<std::byte> out) const {
   CHECK(offset >= 0 && int64_t(out.size()) <= bytes_ - offset, "bytes ", offset, " + ", out.size(), " of ", bytes_);
   require_unchanged();
-  pread_all(fd_, path_, offset, out);
+  pread_all(file_, out, offset, path_);
 }
 
 }  // namespace athanor

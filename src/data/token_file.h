@@ -2,10 +2,13 @@
 // Reads are pread(2), not a mapping: a file that shrinks under the run gives an Error here, where a mapping gives
 // SIGBUS. Thread-safe once open. The byte layouts are described in data/README.md.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
+
+#include "base/file.h"
 
 namespace athanor {
 
@@ -23,10 +26,6 @@ class TokenFile {
   // vocab_size: tokens at or above it are errors; 0 = unknown, then only tokens above 2^31-1 are.
   static TokenFile open(const std::string& path, std::string_view dtype = "auto", int64_t vocab_size = 0);
 
-  TokenFile(TokenFile&& other) noexcept;
-  TokenFile& operator=(TokenFile&& other) noexcept;
-  ~TokenFile();
-
   const std::string& path() const { return path_; }
   const TokenLayout& layout() const { return layout_; }
   int64_t count() const { return layout_.count; }
@@ -40,7 +39,7 @@ class TokenFile {
   void read_unchecked(int64_t at, std::span<int32_t> out) const;
 
   // Raw bytes [offset, offset + size) of the file, header included. For fingerprints.
-  void read_bytes(int64_t offset, std::span<char> out) const;
+  void read_bytes(int64_t offset, std::span<std::byte> out) const;
 
  private:
   TokenFile() = default;
@@ -51,7 +50,7 @@ class TokenFile {
   TokenLayout layout_;
   int64_t bytes_ = 0;
   int64_t vocab_size_ = 0;
-  int fd_ = -1;
+  Fd file_;
 };
 
 // Throws Error(usage) unless dtype is "auto", "uint16" or "uint32".

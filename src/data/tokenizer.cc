@@ -1,31 +1,23 @@
 #include "data/tokenizer.h"
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "data/byte_tokenizer.h"
-#include "data/output_file.h"
 
 namespace athanor {
 namespace {
+
+constexpr int64_t kMaxDescriptor = 64 << 10;
 
 std::string beside(const std::string& folder) {
   return (std::filesystem::path(folder.empty() ? "." : folder) / kTokenizerFile).string();
 }
 
 nlohmann::json read_descriptor(const std::string& path) {
-  constexpr std::streamsize kLimit = 64 << 10;
-  std::ifstream in(path, std::ios::binary);
-  if (!in) throw Error(cat(path, ": cannot open the tokenizer's descriptor"));
-  std::string text(size_t(kLimit) + 1, '\0');
-  in.read(text.data(), kLimit + 1);
-  text.resize(size_t(in.gcount()));
-  if (in.bad() || text.size() > size_t(kLimit))
-    throw Error(cat(path, ": expected a readable JSON descriptor of at most ", kLimit, " bytes"));
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  const nlohmann::json json = nlohmann::json::parse(read_file(path, kMaxDescriptor), nullptr, false);
   if (!json.is_object() || !json.contains("type") || !json["type"].is_string())
     throw Error(cat(path, ": expected a JSON object with a string \"type\", such as {\"type\": \"byte\"}"),
                 Exit::usage);
@@ -64,10 +56,8 @@ std::unique_ptr<Tokenizer> find_tokenizer(const std::string& shard_path) {
 void write_tokenizer(const Tokenizer& tokenizer, const std::string& folder) {
   const nlohmann::ordered_json json = {
       {"type", tokenizer.name()}, {"vocab_size", tokenizer.vocab_size()}, {"eod_id", tokenizer.eod_id()}};
-  OutputFile file(beside(folder));
-  file.append(json.dump() + "\n");
-  file.close();
-  file.publish();
+  make_dirs(folder);
+  write_file(beside(folder), json.dump() + "\n");
 }
 
 }  // namespace athanor
