@@ -1,0 +1,53 @@
+// The manifest of a checkpoint: which files and tensors it consists of, with sizes and checksums, and what run it
+// belongs to. Written last; a folder without a valid one is no checkpoint. Its own bytes carry a checksum too.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tensor/tensor.h"
+
+namespace athanor {
+
+constexpr int64_t kManifestVersion = 1;
+inline constexpr const char* kManifestName = "manifest.json";
+
+struct ManifestFile {
+  std::string name;  // inside the folder, no slash
+  int64_t bytes = 0;
+  std::string xxh3;  // 32 hex digits, of the whole file
+};
+
+// A piece of a logical tensor: elements [begin, end) of every dimension of `shape`. All pieces of one name tile it.
+struct ManifestTensor {
+  std::string file, name;
+  DType dtype = DType::f32;
+  Shape shape;       // of the whole, logical tensor
+  Shape begin, end;  // same rank
+  std::string xxh3;  // of the piece's bytes
+
+  Shape piece_shape() const;
+};
+
+struct Manifest {
+  int64_t format_version = kManifestVersion;
+  std::string program_version, program_commit;
+  int64_t step = 0;
+  std::string created;  // UTC, ISO 8601
+  std::string config_hash, data_fingerprint;
+  std::vector<ManifestFile> files;
+  std::vector<ManifestTensor> tensors;
+
+  const ManifestFile* find_file(std::string_view name) const;
+};
+
+std::string manifest_json(const Manifest& manifest);
+// Hostile or damaged text ends in an Error starting with `where`. A newer format_version is refused with the remedy.
+Manifest parse_manifest(std::string_view text, const std::string& where);
+Manifest read_manifest(const std::string& dir);
+
+// Whether a name may stand for a file of a folder: not empty, no slash, not hidden, no control characters.
+bool is_plain_file_name(std::string_view name);
+
+}  // namespace athanor

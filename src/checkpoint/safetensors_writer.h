@@ -1,0 +1,50 @@
+// Writes safetensors files front to back from the caller's memory: no second copy, checksums computed on the way.
+// Bytes are those of the reference writer: sorted by dtype and name, header padded with spaces to 8 bytes.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/file.h"
+#include "checkpoint/safetensors.h"
+#include "tensor/tensor.h"
+
+namespace athanor {
+
+// A tensor whose bytes lie in one or more pieces of memory, in order (row blocks, column slices copied row by row,
+// ...).
+struct TensorData {
+  std::string name;
+  DType dtype = DType::f32;
+  Shape shape;
+  std::vector<std::span<const std::byte>> pieces;  // together exactly the shape's bytes
+};
+TensorData tensor_data(std::string name, const Tensor& tensor);  // contiguous or strided rows; refers to its memory
+
+// Transformers refuses a file whose "format" it does not know.
+inline const TextMap kPlainMetadata = {{"format", "pt"}};
+
+struct SafetensorsSummary {
+  int64_t bytes = 0;                     // of the whole file
+  std::string xxh3;                      // of the whole file
+  std::vector<std::string> tensor_xxh3;  // in the order of the input
+};
+
+int64_t safetensors_bytes(std::span<const TensorData> tensors, const TextMap& metadata = kPlainMetadata);
+
+struct SafetensorsWriteOptions {
+  TextMap metadata = kPlainMetadata;
+  std::function<void(std::string_view name)> after_tensor;  // called when a tensor's bytes were handed to the system
+};
+// Writes into an empty file; the caller finishes it.
+SafetensorsSummary write_safetensors(OutputFile& out, std::span<const TensorData> tensors,
+                                     const SafetensorsWriteOptions& options = {});
+// A whole file, atomically.
+SafetensorsSummary save_safetensors(const std::string& path, std::span<const TensorData> tensors,
+                                    const SafetensorsWriteOptions& options = {});
+
+}  // namespace athanor

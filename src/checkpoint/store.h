@@ -1,0 +1,113 @@
+// The folder of a run's checkpoints. A step is written to .step-N.tmp/, synced, and renamed to step-N/: it is there
+// completely or not at all. `latest` is only a hint for people; resume scans for the newest valid step.
+// Does not know what is saved: the trainer gives tensors and texts.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/file.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/safetensors_writer.h"
+#include "checkpoint/verify.h"
+
+namespace athanor {
+
+// The right to write into a save folder; at most one run has it (flock on ROOT/.lock, freed by the system when the
+// process ends in whatever way). Taking it creates the folder and clears away what killed runs left half written.
+class RunLock {
+ public:
+  explicit RunLock(std::string root);  // Error naming host and process that hold it
+  const std::string& root() const { return root_; }
+
+ private:
+  std::string root_;
+  Fd file_;
+};
+
+// Where a rank's piece lies in the logical tensor; the piece's extent is its own shape.
+struct TensorPlacement {
+  Shape whole;
+  Shape begin;
+};
+struct CheckpointTensor {
+  TensorData data;
+  std::optional<TensorPlacement> placement;  // absent: the piece is the whole tensor
+};
+
+// What one rank wrote: rank 0 collects these into the manifest.
+struct WrittenFile {
+  ManifestFile file;
+  std::vector<ManifestTensor> tensors;
+};
+
+struct CheckpointOptions {
+  std::string program_version, program_commit, config_hash, data_fingerprint;
+  TextMap metadata = kPlainMetadata;  // of every safetensors file
+  // Called with the name of each point the save passes (kSavePoints); tests die there.
+  std::function<void(std::string_view point)> at_point;
+};
+
+// In this order; those of a file repeat for every file. "moved_aside" and "old_removed" only when a step is replaced.
+inline constexpr std::string_view kSavePoints[] = {
+    "begin",       "tensor_written", "file_written", "file_synced", "manifest_written", "folder_synced",
+    "moved_aside", "renamed",        "root_synced",  "old_removed", "latest_replaced",
+};
+
+// Writes one checkpoint. Destroyed before commit() it removes what it wrote and nothing else. The lock must outlive it.
+class CheckpointWriter {
+ public:
+  CheckpointWriter(const RunLock& lock, int64_t step, CheckpointOptions options = {});
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+  ~CheckpointWriter();
+
+  void add_safetensors(const std::string& name, std::span<const CheckpointTensor> tensors);
+  void add_text(const std::string& name, std::string_view text);
+
+  // For ranks that write their own files: each calls write_part on the writer's folder; rank 0 adopts the results.
+  const std::string& folder() const { return tmp_; }
+  void adopt(WrittenFile part);
+
+  // Durable when it returns; gives the checkpoint's folder. A step that is already there is replaced, and a crash at
+  // any instant leaves the old or the new one.
+  std::string commit();
+
+ private:
+  void pass(std::string_view point) const;
+  void replace(const std::string& target);
+
+  std::string root_, tmp_;
+  int64_t step_;
+  CheckpointOptions options_;
+  Manifest manifest_;
+  bool committed_ = false;
+};
+
+// Writes and syncs one safetensors file in `folder`.
+WrittenFile write_part(const std::string& folder, const std::string& name, std::span<const CheckpointTensor> tensors,
+                       const CheckpointOptions& options);
+
+struct CheckpointInfo {
+  int64_t step = 0;
+  std::string path;
+};
+
+// Ascending by step; nothing is opened. A missing root has no checkpoints.
+std::vector<CheckpointInfo> list_checkpoints(const std::string& root);
+std::string step_folder(int64_t step);  // "step-00001000"
+
+// The newest step that passes verification; the reasons against newer ones go to why_skipped.
+std::optional<CheckpointInfo> newest_valid(const std::string& root, std::vector<std::string>* why_skipped = nullptr,
+                                           Depth depth = Depth::checksums);
+
+// Removes old steps, keeping the newest keep_latest that are whole. Nothing is removed before one kept step has passed
+// checksum verification; if none passes, the newest older one that does is kept as well. Gives the removed steps.
+std::vector<int64_t> prune(const RunLock& lock, int64_t keep_latest);
+
+}  // namespace athanor

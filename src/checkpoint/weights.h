@@ -1,0 +1,49 @@
+// Weights spread over several safetensors files, as the Hugging Face hub lays them out: model.safetensors alone, or
+// model-00001-of-0000N.safetensors with model.safetensors.index.json.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/safetensors.h"
+#include "checkpoint/safetensors_writer.h"
+
+namespace athanor {
+
+// index.json -> tensor name to file name. File names that leave the folder are an Error.
+std::map<std::string, std::string> parse_weight_index(std::string_view json, const std::string& where);
+
+class WeightFiles {
+ public:
+  // A .safetensors file, or a folder holding one of the two layouts.
+  explicit WeightFiles(const std::string& path);
+
+  struct Place {
+    const SafetensorsFile* file;
+    const TensorEntry* entry;
+  };
+  const std::map<std::string, Place, std::less<>>& tensors() const { return tensors_; }
+  Place at(std::string_view name) const;  // Error if there is no such tensor
+
+ private:
+  void add_file(const std::string& path);
+
+  std::string path_;
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;  // pointers into them stay valid
+  std::map<std::string, Place, std::less<>> tensors_;
+};
+
+// One file to write: its name and which tensors (positions in the input) it holds.
+struct WeightShard {
+  std::string file;
+  std::vector<size_t> tensors;
+};
+// Fills files in order of the input up to max_bytes each (a larger tensor gets its own); a single file needs no index.
+std::vector<WeightShard> plan_weight_shards(std::span<const TensorData> tensors, int64_t max_bytes);
+std::string weight_index_json(std::span<const WeightShard> shards, std::span<const TensorData> tensors);
+
+}  // namespace athanor
