@@ -1,0 +1,67 @@
+// The CPU backend: every op on host memory, over one thread pool. One .cc per family of ops, named as in ops/.
+#pragma once
+#include "cpu/thread_pool.h"
+#include "ops/ops.h"
+
+namespace athanor {
+
+struct GemmPlugin;  // gemm_plugin.h
+
+class CpuOps final : public Ops {
+ public:
+  // The plug-in, when given, computes the matrix products; both must outlive the ops.
+  explicit CpuOps(ThreadPool& pool, const GemmPlugin* plugin = nullptr) : pool_(pool), plugin_(plugin) {}
+  using Ops::run;
+  using Ops::scratch;
+
+  // gemm.cc
+  void run(const Gemm&, void* scratch) override;
+  void run(const ColumnSum&, void* scratch) override;
+  size_t scratch(const Gemm&) const override;
+  size_t scratch(const ColumnSum&) const override;
+  // attention.cc, attention_bwd.cc, rope.cc
+  void run(const AttentionFwd&, void* scratch) override;
+  void run(const AttentionBwd&, void* scratch) override;
+  void run(const Rope&, void* scratch) override;
+  size_t scratch(const AttentionFwd&) const override;
+  size_t scratch(const AttentionBwd&) const override;
+  // norm.cc
+  void run(const AddNormFwd&, void* scratch) override;
+  void run(const NormApply&, void* scratch) override;
+  void run(const AddNormBwd&, void* scratch) override;
+  void run(const QkNormFwd&, void* scratch) override;
+  void run(const QkNormBwd&, void* scratch) override;
+  size_t scratch(const AddNormBwd&) const override;
+  size_t scratch(const QkNormBwd&) const override;
+  // mlp.cc
+  void run(const GeluFwd&, void* scratch) override;
+  void run(const GeluBwd&, void* scratch) override;
+  void run(const SwigluFwd&, void* scratch) override;
+  void run(const SwigluBwd&, void* scratch) override;
+  // embedding.cc
+  void run(const EmbeddingFwd&, void* scratch) override;
+  void run(const EmbeddingBwd&, void* scratch) override;
+  void run(const GatherRows&, void* scratch) override;
+  void run(const ScatterRows&, void* scratch) override;
+  size_t scratch(const EmbeddingBwd&) const override;
+  // loss.cc
+  void run(const CrossEntropy&, void* scratch) override;
+  // basic.cc
+  void run(const Fill&, void* scratch) override;
+  void run(const Cast&, void* scratch) override;
+  void run(const Add&, void* scratch) override;
+  void run(const ReduceSum&, void* scratch) override;
+  void run(const SquaredNorm&, void* scratch) override;
+  void run(const RandomNormal&, void* scratch) override;
+  size_t scratch(const ReduceSum&) const override;
+  size_t scratch(const SquaredNorm&) const override;
+  // optimizer.cc
+  void run(const StepControl&, void* scratch) override;
+  void run(const AdamW&, void* scratch) override;
+
+ private:
+  ThreadPool& pool_;
+  const GemmPlugin* plugin_;
+};
+
+}  // namespace athanor

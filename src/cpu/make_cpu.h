@@ -1,0 +1,25 @@
+// The CPU backend as main sees it: memory and ops.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "device/device.h"
+#include "ops/ops.h"
+
+namespace athanor {
+
+struct CpuOptions {
+  int threads = 0;            // 0 = all usable cores
+  size_t memory_limit = 0;    // bytes; 0 = what the machine and its cgroup allow
+  std::string gemm = "auto";  // auto | onednn | builtin
+};
+
+struct CpuBackend {
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Ops> ops;  // must not outlive device
+  std::string description;   // cores, instruction set and GEMM, for the log
+};
+
+CpuBackend make_cpu(const CpuOptions&);
+
+}  // namespace athanor

@@ -1,0 +1,101 @@
+// The pool's hand-out of chunks, its idle waiting and its exceptions.
+#include "cpu/thread_pool.h"
+
+#include "base/error.h"
+#include "base/int.h"
+
+namespace athanor {
+namespace {
+
+// About 20 us of spinning before a thread sleeps: longer than the serial code between two ops, shorter than a wake-up
+// is worth on a machine that others use.
+constexpr int kSpins = 500;
+
+inline void pause_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+template <class Ready>
+bool spin_until(Ready ready) {
+  for (int i = 0; i < kSpins; ++i) {
+    if (ready()) return true;
+    pause_cpu();
+  }
+  return false;
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(int threads) : size_(threads > 0 ? threads : usable_cores()) {
+  threads_.reserve(size_t(size_ - 1));
+  for (int worker = 1; worker < size_; ++worker) threads_.emplace_back([this, worker] { serve(worker); });
+}
+
+ThreadPool::~ThreadPool() {
+  stop_.store(true);
+  epoch_.fetch_add(1);
+  epoch_.notify_all();
+  for (std::thread& t : threads_) t.join();
+}
+
+void ThreadPool::run(int64_t chunks, void* fn, Call call) {
+  if (chunks <= 0) return;
+  if (size_ == 1 || chunks == 1 || busy_.exchange(true, std::memory_order_acquire)) {
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) call(fn, chunk, 0);
+    return;
+  }
+  fn_ = fn;
+  call_ = call;
+  chunks_ = chunks;
+  failed_.store(false, std::memory_order_relaxed);
+  done_.store(0, std::memory_order_relaxed);
+  const int32_t total = narrow<int32_t>(chunks);
+  remaining_.store(chunks, std::memory_order_release);
+  epoch_.fetch_add(1, std::memory_order_release);
+  epoch_.notify_all();
+  work(0);
+  const auto finished = [&] { return done_.load(std::memory_order_acquire) == total; };
+  if (!spin_until(finished))
+    for (int32_t now; (now = done_.load(std::memory_order_acquire)) != total;) done_.wait(now);
+  std::exception_ptr error = std::move(error_);
+  error_ = nullptr;
+  busy_.store(false, std::memory_order_release);
+  if (error) std::rethrow_exception(error);
+}
+
+void ThreadPool::work(int worker) {
+  for (;;) {
+    int64_t left = remaining_.load(std::memory_order_acquire);
+    do {
+      if (left == 0) return;
+    } while (!remaining_.compare_exchange_weak(left, left - 1, std::memory_order_acq_rel));
+    if (!failed_.load(std::memory_order_relaxed)) {
+      try {
+        call_(fn_, chunks_ - left, worker);
+      } catch (...) {
+        keep_first_exception();
+      }
+    }
+    const int32_t total = int32_t(chunks_);
+    if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 == total) done_.notify_one();
+  }
+}
+
+void ThreadPool::serve(int worker) {
+  for (;;) {
+    const uint32_t seen = epoch_.load(std::memory_order_acquire);
+    work(worker);
+    if (stop_.load()) return;
+    if (!spin_until([&] { return epoch_.load(std::memory_order_acquire) != seen; })) epoch_.wait(seen);
+  }
+}
+
+void ThreadPool::keep_first_exception() {
+  const std::lock_guard lock(error_mutex_);
+  if (!error_) error_ = std::current_exception();
+  failed_.store(true, std::memory_order_relaxed);
+}
+
+}  // namespace athanor

@@ -1,0 +1,73 @@
+// Persistent worker threads for data-parallel loops. Chunks are handed out dynamically, so callers cut work by shape
+// alone: then results have the same bits for any number of threads.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace athanor {
+
+class ThreadPool {
+ public:
+  explicit ThreadPool(int threads = 0);  // 0 = usable_cores()
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int size() const { return size_; }  // threads that work, the caller included
+
+  // Runs fn(chunk) or fn(chunk, worker) for every chunk in [0, chunks) and returns when all are done. `worker` is in
+  // [0, size()) and no two chunks that run at the same time in this call share it: it selects private scratch memory.
+  // A call while the pool is busy (nested, or from another thread) runs inline as worker 0. The first exception leaves
+  // the call; chunks not yet started are then skipped. Allocates nothing.
+  template <class Fn>
+  void parallel_for(int64_t chunks, Fn&& fn) {
+    using F = std::remove_reference_t<Fn>;
+    run(chunks, const_cast<void*>(static_cast<const void*>(&fn)), [](void* f, int64_t chunk, int worker) {
+      if constexpr (std::is_invocable_v<F&, int64_t, int>)
+        (*static_cast<F*>(f))(chunk, worker);
+      else
+        (*static_cast<F*>(f))(chunk);
+    });
+  }
+
+  // Cuts [0, n) into pieces of `grain` (the last one shorter) and runs fn(begin, end) on each. `grain` must not depend
+  // on the number of threads.
+  template <class Fn>
+  void parallel_ranges(int64_t n, int64_t grain, Fn&& fn) {
+    parallel_for((n + grain - 1) / grain, [&](int64_t chunk) {
+      const int64_t begin = chunk * grain;
+      fn(begin, begin + grain < n ? begin + grain : n);
+    });
+  }
+
+ private:
+  using Call = void (*)(void* fn, int64_t chunk, int worker);
+  void run(int64_t chunks, void* fn, Call call);
+  void work(int worker);   // claims and runs chunks until none is left
+  void serve(int worker);  // a worker thread's life
+  void keep_first_exception();
+
+  int size_;
+  std::vector<std::thread> threads_;
+  // The current job. fn_, call_ and chunks_ are written before remaining_ is released and only read between a claim
+  // and its entry in done_, so they never change under a reader.
+  void* fn_ = nullptr;
+  Call call_ = nullptr;
+  int64_t chunks_ = 0;
+  std::exception_ptr error_;
+  std::mutex error_mutex_;
+  std::atomic<bool> failed_{false}, busy_{false}, stop_{false};
+  alignas(64) std::atomic<int64_t> remaining_{0};  // chunks not yet claimed
+  alignas(64) std::atomic<int32_t> done_{0};       // chunks finished
+  alignas(64) std::atomic<uint32_t> epoch_{0};     // jobs published: what idle workers sleep on
+};
+
+// Cores this process may use: the affinity mask, limited by the cgroup's CPU quota rounded up. At least 1.
+int usable_cores();
+
+}  // namespace athanor
