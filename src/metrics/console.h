@@ -49,7 +49,8 @@ class ConsoleSink : public MetricSink {
   ConsoleOptions options_;
   LogInterval interval_;
   std::unique_ptr<ProgressBar> bar_;  // null: no bar
-  bool broken_ = false;               // stdout could not be written; reported
+  BarState bar_state_;
+  bool broken_ = false;  // stdout could not be written; reported
 };
 
 }  // namespace athanor

@@ -40,10 +40,10 @@ struct StepMetrics {
   uint64_t memory_planned = 0;  // bytes
   uint64_t memory_used = 0;     // bytes resident
   double eta_seconds = kUnknown;
-  std::optional<double> valid_loss;  // of an evaluation just after this step
-  double loss_z = kUnknown;          // filled by MetricFanOut
-  double grad_norm_z = kUnknown;     // filled by MetricFanOut
-  double time = 0;                   // Unix seconds; 0: MetricFanOut fills it
+  std::optional<double> valid_loss = std::nullopt;  // of an evaluation just after this step
+  double loss_z = kUnknown;                         // filled by MetricFanOut
+  double grad_norm_z = kUnknown;                    // filled by MetricFanOut
+  double time = 0;                                  // Unix seconds; 0: MetricFanOut fills it
 };
 
 // One evaluation of one held-out set.
@@ -65,11 +65,12 @@ std::optional<EventKind> event_kind(std::string_view name);
 struct EventRecord {
   EventKind kind = EventKind::warn;
   int64_t step = 0;
-  std::string text;
-  double seconds = 0;                      // how long it took, if it took time
-  uint64_t bytes = 0;                      // how much it wrote, if it wrote
-  std::optional<int64_t> supersedes_from;  // set by the JSON-lines sink: earlier records from this step on are void
-  double time = 0;                         // Unix seconds; 0: MetricFanOut fills it
+  std::string text = {};
+  double seconds = 0;  // how long it took, if it took time
+  uint64_t bytes = 0;  // how much it wrote, if it wrote
+  std::optional<int64_t> supersedes_from =
+      std::nullopt;  // set by the JSON-lines sink: earlier records from this step on are void
+  double time = 0;   // Unix seconds; 0: MetricFanOut fills it
 };
 
 // One field of a record. A `tag` makes it a TensorBoard scalar. NaN in a field with `nan_is_unknown` means "not known";

@@ -1,0 +1,149 @@
+#include "metrics/console.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cinttypes>
+#include <cmath>
+#include <cstdarg>
+#include <cstring>
+#include <ctime>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "metrics/format.h"
+
+namespace athanor {
+namespace {
+
+constexpr size_t kSparkline = 64;  // losses kept for the bar
+
+__attribute__((format(printf, 2, 3))) void append(std::string& out, const char* format, ...) {
+  char text[128];
+  va_list args;
+  va_start(args, format);
+  std::vsnprintf(text, sizeof(text), format, args);
+  va_end(args);
+  out += text;
+}
+
+// " [2026-08-21 09:12:45]", local time as in Megatron-LM.
+std::string stamp(double time) {
+  const std::time_t seconds = std::time_t(time);
+  std::tm local{};
+  localtime_r(&seconds, &local);
+  char text[32];
+  std::strftime(text, sizeof(text), " [%Y-%m-%d %H:%M:%S]", &local);
+  return text;
+}
+
+std::string z_score(double z) {
+  if (!std::isfinite(z)) return "-";
+  char text[32];
+  std::snprintf(text, sizeof(text), "%+.2f", z);
+  return text;
+}
+
+}  // namespace
+
+void LogInterval::add(const StepMetrics& m) {
+  last_ = m;
+  ++steps_;
+  skipped_ += m.skipped;
+  nan_ += !std::isfinite(m.loss);
+  if (!m.skipped && std::isfinite(m.loss)) {
+    ++losses_;
+    loss_ += m.loss;
+  }
+  step_ms_ += m.step_ms;
+  data_ms_ += m.data_ms;
+  tokens_ += m.tokens_per_second * m.step_ms * 1e-3;
+  mfu_ms_ += m.mfu * m.step_ms;
+  mfu_full_ms_ += m.mfu_full * m.step_ms;
+}
+
+// The words and formats up to "number of nan iterations" are Megatron-LM's [megatron/training/training.py,
+// training_log]; scripts in the wild match them. New figures go behind them only.
+std::string LogInterval::line() const {
+  const double loss = losses_ > 0 ? loss_ / double(losses_) : last_.loss;
+  std::string out = stamp(last_.time);
+  append(out, " iteration %8" PRId64 "/%8" PRId64 " |", last_.step, last_.total_steps);
+  append(out, " consumed samples: %12" PRId64 " |", last_.consumed_samples);
+  append(out, " elapsed time per iteration (ms): %.1f |", step_ms_ / double(std::max<int64_t>(1, steps_)));
+  append(out, " learning rate: %.6E |", last_.learning_rate);
+  append(out, " global batch size: %5" PRId64 " |", last_.global_batch_size);
+  append(out, " lm loss: %.6E |", loss);
+  append(out, " loss scale: %.1f |", last_.loss_scale);
+  append(out, " grad norm: %.3f |", last_.grad_norm);
+  append(out, " number of skipped iterations: %3" PRId64 " |", skipped_);
+  append(out, " number of nan iterations: %3" PRId64 " |", nan_);
+
+  append(out, " tokens/s: %.1f |", step_ms_ > 0 ? tokens_ / (step_ms_ * 1e-3) : 0);
+  out += cat(" MFU: ", format_percent(mfu_ms_ / step_ms_), " |");
+  out += cat(" MFU(full): ", format_percent(mfu_full_ms_ / step_ms_), " |");
+  append(out, " mem(GB): %.2f |", double(last_.memory_used) * 1e-9);
+  append(out, " data(%%): %.1f |", step_ms_ > 0 ? 100 * data_ms_ / step_ms_ : 0);
+  out += cat(" ETA: ", format_duration(last_.eta_seconds), " |");
+  out += cat(" loss z: ", z_score(last_.loss_z), " | grad norm z: ", z_score(last_.grad_norm_z), " |");
+  return out;
+}
+
+ConsoleSink::ConsoleSink(const ConsoleOptions& options) : options_(options) {
+  if (options_.log_interval < 1)
+    throw Error(cat("log interval: expected at least 1 step, got ", options_.log_interval), Exit::usage);
+  if (wants_bar(options_.progress, options_.bar_fd)) bar_ = std::make_unique<ProgressBar>(options_.bar_fd);
+}
+
+ConsoleSink::~ConsoleSink() = default;
+
+void ConsoleSink::step(const StepMetrics& m) {
+  interval_.add(m);
+  if (bar_) {
+    auto& losses = bar_state_.losses;
+    if (losses.size() == kSparkline) losses.erase(losses.begin());
+    losses.push_back(m.loss);
+    bar_state_.step = m.step;
+    bar_state_.total_steps = m.total_steps;
+    bar_state_.loss = m.loss;
+    bar_state_.tokens_per_second = m.tokens_per_second;
+    bar_state_.eta_seconds = m.eta_seconds;
+    bar_->update(bar_state_);
+  }
+  if (m.step % options_.log_interval != 0 && m.step != m.total_steps) return;
+  print(interval_.line());
+  interval_ = {};
+}
+
+// Megatron-LM's line, between rulers.
+void ConsoleSink::eval(const EvalMetrics& m) {
+  std::string line = cat(" validation loss at iteration ", m.step, " | ");
+  if (m.name != "valid") line += cat("set: ", m.name, " | ");
+  append(line, "lm loss value: %.6E | lm loss PPL: %.6E | ", m.loss, m.perplexity);
+  const std::string ruler(line.size() + 1, '-');
+  print(cat(ruler, "\n", line, "\n", ruler));
+}
+
+void ConsoleSink::event(const EventRecord& e) {
+  if (e.kind == EventKind::warn) {
+    log::warn("step ", e.step, ": ", e.text);
+    return;
+  }
+  std::string line = cat(stamp(e.time), " ", to_string(e.kind), " at iteration ", e.step);
+  if (!e.text.empty()) line += cat(" | ", e.text);
+  if (e.bytes > 0) line += cat(" | ", format_bytes(e.bytes));
+  if (e.seconds > 0) line += cat(" | ", format_duration(e.seconds));
+  print(line);
+}
+
+void ConsoleSink::print(const std::string& line) {
+  if (bar_) bar_->hide();
+  errno = 0;
+  const bool written = std::fputs(line.c_str(), options_.out) >= 0 && std::fputc('\n', options_.out) != EOF &&
+                       std::fflush(options_.out) == 0;
+  const int error = errno;
+  if (bar_) bar_->show();
+  if (written || broken_) return;
+  broken_ = true;
+  log::warn("metrics: standard output cannot be written: ", std::strerror(error), ": training goes on without it");
+}
+
+}  // namespace athanor

@@ -1,0 +1,40 @@
+// environment.json: on what a run ran, for whoever reproduces it. Holds no environment variables: they may be secrets.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "metrics/process_memory.h"
+
+namespace athanor {
+
+struct Library {
+  std::string name, version;
+};
+
+// What the caller knows; the rest is found out.
+struct ProgramInfo {
+  std::string version;               // of the program, with its source revision
+  std::vector<std::string> command;  // the command line
+  std::vector<Library> libraries;    // those in use, with the versions found at run time
+};
+
+struct Environment {
+  ProgramInfo program;
+  std::string time;      // ISO 8601, UTC
+  std::string compiler;  // that built the program
+  std::string host, kernel, os, cpu_model;
+  int64_t cores_online = 0;
+  std::vector<int> affinity;  // cores that this process may run on
+  CgroupLimits cgroup;
+  MachineMemory memory;
+};
+
+Environment find_environment(ProgramInfo, const SystemRoot& = {});
+std::string to_json(const Environment&);
+
+// Atomically; throws Error if the file cannot be written.
+void write_environment(const Environment&, const std::string& path);
+
+}  // namespace athanor

@@ -1,0 +1,31 @@
+#include "metrics/flops.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace athanor {
+
+FlopCount attention_training_flops_per_token(const ModelSize& m) {
+  if (m.seq_length <= 0) return {};
+  const double t = double(m.seq_length);
+  const double w = m.window > 0 ? std::min(double(m.window), t) : t;
+  const double per_key = 12.0 * double(m.heads) * double(m.head_dim);  // 3 passes x 2 products x 2 operations
+  return {.causal = per_key * (w - w * w / (2 * t)), .full = per_key * w};
+}
+
+FlopCount training_flops_per_token(const ModelSize& m) {
+  const FlopCount attention = attention_training_flops_per_token(m);
+  const double matmul = 6.0 * double(m.matmul_parameters), layers = double(m.layers);
+  return {.causal = matmul + layers * attention.causal, .full = matmul + layers * attention.full};
+}
+
+Utilization utilization(const FlopCount& per_token, const Speed& speed) {
+  constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+  const double tokens = speed.tokens_per_second / double(std::max<int64_t>(1, speed.devices));
+  const double peak = speed.measured_peak_flops > 0 ? speed.measured_peak_flops : kUnknown;
+  return {.tflops = per_token.causal * tokens / 1e12,
+          .mfu = per_token.causal * tokens / peak,
+          .mfu_full = per_token.full * tokens / peak};
+}
+
+}  // namespace athanor

@@ -1,0 +1,48 @@
+// How many floating-point operations training a model takes by definition, and what share of a device that is. Pure
+// functions; recomputed activations do not count (that would be HFU, not MFU).
+//
+// Per token, forward: 2 per matmul parameter (one multiply, one add), and per layer 4 * H * D for each key that the
+// token's query meets (scores and weighted sum). Backward costs twice the forward [Kaplan et al. 2020, sec. 2.1;
+// Narayanan et al. 2021, appendix], hence 6 * N + 12 * L * H * D * keys. The two counts in use differ in `keys`:
+//   full    T: every key [PaLM, Chowdhery et al. 2022, appendix B]. Comparable with torchtitan, nanoGPT, nanotron,
+//   NeMo. causal  T / 2: what a causal model needs. Comparable with llm.c and Megatron-LM since 2025-03.
+// With a sliding window of W <= T keys: full W [OLMo-core], causal W - W^2 / (2 T), which is T / 2 at W = T.
+#pragma once
+#include <cstdint>
+
+namespace athanor {
+
+struct ModelSize {
+  int64_t matmul_parameters = 0;  // N: weights that are multiplied with, the head included (also a tied one), look-up
+                                  // tables (token and position embeddings) excluded
+  int64_t layers = 0;             // L
+  int64_t heads = 0;              // H: query heads
+  int64_t head_dim = 0;           // D
+  int64_t seq_length = 0;         // T
+  int64_t window = 0;             // W: keys that a query sees, 0 for all
+};
+
+struct FlopCount {
+  double causal = 0, full = 0;
+};
+
+FlopCount training_flops_per_token(const ModelSize&);
+
+// Of the attention of one layer alone: for models whose layers differ in their windows. `layers` is ignored.
+FlopCount attention_training_flops_per_token(const ModelSize&);
+
+struct Speed {
+  double tokens_per_second = 0;  // over all devices
+  int64_t devices = 1;
+  double measured_peak_flops = 0;  // of one device, per second; 0: not known
+};
+
+struct Utilization {
+  double tflops = 0;  // per device, causal
+  double mfu = 0;     // causal over peak; NaN without a peak
+  double mfu_full = 0;
+};
+
+Utilization utilization(const FlopCount& per_token, const Speed&);
+
+}  // namespace athanor

@@ -1,0 +1,68 @@
+#include "metrics/format.h"
+
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace athanor {
+namespace {
+
+// Three significant digits.
+std::string three_digits(double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.*f", value < 9.995 ? 2 : value < 99.95 ? 1 : 0, value);
+  return text;
+}
+
+// "2h05m": a major unit without and a minor one with leading zero.
+std::string two_units(int64_t major, char major_unit, int64_t minor, char minor_unit) {
+  return cat(major, major_unit, minor < 10 ? "0" : "", minor, minor_unit);
+}
+
+}  // namespace
+
+std::string format_bytes(uint64_t bytes) {
+  constexpr std::array<std::string_view, 7> kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  if (bytes < 1000) return cat(bytes, " B");
+  double value = double(bytes);
+  size_t unit = 0;
+  for (; value >= 999.5 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
+  return cat(three_digits(value), " ", kUnits[unit]);
+}
+
+std::string format_count(double count) {
+  constexpr std::array<std::string_view, 7> kUnits = {"", "k", "M", "G", "T", "P", "E"};
+  if (!std::isfinite(count)) return "-";
+  if (count < 0) return cat("-", format_count(-count));
+  if (count < 999.5 && count == std::floor(count)) return cat(int64_t(count));
+  size_t unit = 0;
+  for (; count >= 999.5 && unit + 1 < kUnits.size(); ++unit) count /= 1000;
+  if (count >= 99999) return "huge";
+  return cat(three_digits(count), kUnits[unit]);
+}
+
+std::string format_duration(double seconds) {
+  if (!std::isfinite(seconds)) return "-";
+  if (seconds < 0) return cat("-", format_duration(-seconds));
+  if (seconds < 0.9995) return cat(three_digits(seconds * 1e3), "ms");
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1fs", seconds);
+  if (seconds < 59.95) return text;
+  if (seconds > 1e15) return "for ever";
+  const int64_t s = std::llround(seconds), minutes = s / 60, hours = s / 3600, days = s / 86400;
+  if (hours == 0) return two_units(minutes, 'm', s % 60, 's');
+  if (days == 0) return two_units(hours, 'h', minutes % 60, 'm');
+  return two_units(days, 'd', hours % 24, 'h');
+}
+
+std::string format_percent(double fraction) {
+  if (!std::isfinite(fraction)) return "-";
+  char text[64];
+  std::snprintf(text, sizeof(text), "%.1f%%", fraction * 100);
+  return text;
+}
+
+}  // namespace athanor

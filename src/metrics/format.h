@@ -1,0 +1,13 @@
+// Numbers for people: bytes, durations, counts. Short, and never wider than 10 characters.
+#pragma once
+#include <cstdint>
+#include <string>
+
+namespace athanor {
+
+std::string format_bytes(uint64_t bytes);     // "512 B", "1.50 GiB"
+std::string format_count(double count);       // "950", "12.3k", "124.4M", "1.27T"; powers of 1000
+std::string format_duration(double seconds);  // "12.3ms", "45.3s", "3m05s", "2h11m", "3d04h"; "-" if not finite
+std::string format_percent(double fraction);  // 0.4123 -> "41.2%"; "-" if not finite
+
+}  // namespace athanor

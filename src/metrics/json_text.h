@@ -1,0 +1,17 @@
+// Appends JSON strings and numbers to text, always valid: for the writers of this folder, which stream.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace athanor {
+
+// Quoted and escaped; bytes that are not UTF-8 become U+FFFD.
+void append_json_string(std::string& out, std::string_view text);
+
+// The shortest digits that read back as the same value, in any locale; `null` if not finite.
+void append_json_number(std::string& out, double value);
+void append_json_number(std::string& out, int64_t value);
+void append_json_number(std::string& out, uint64_t value);
+
+}  // namespace athanor

@@ -1,0 +1,109 @@
+#include "metrics/record.h"
+
+#include <array>
+
+#include "base/error.h"
+
+namespace athanor {
+namespace {
+
+constexpr std::array<std::string_view, 8> kEventNames = {"start", "checkpoint", "resume", "restart",
+                                                         "skip",  "signal",     "warn",   "end"};
+
+using S = StepMetrics;
+constexpr std::array<Field<S>, 29> kStepFields = {{
+    {"step", "", "optimizer steps finished, this one included", "", false, &S::step},
+    {"total_steps", "", "steps of the whole run", "", false, &S::total_steps},
+    {"consumed_samples", "sequences", "seen since the start of the run", "data/consumed_samples", false,
+     &S::consumed_samples},
+    {"consumed_tokens", "tokens", "seen since the start of the run", "data/consumed_tokens", false,
+     &S::consumed_tokens},
+    {"global_batch_size", "sequences", "in this step, over all ranks", "data/global_batch_size", false,
+     &S::global_batch_size},
+    {"loss", "nats", "mean cross-entropy over the predicted tokens of the step", "train/loss", false, &S::loss},
+    {"grad_norm", "", "L2 norm of the whole gradient before clipping", "train/grad_norm", false, &S::grad_norm},
+    {"learning_rate", "", "used in this step", "train/learning_rate", false, &S::learning_rate},
+    {"loss_scale", "", "factor on the loss (fp16), else 1", "train/loss_scale", false, &S::loss_scale},
+    {"skipped_steps", "", "steps without an update since the start of the run", "train/skipped_steps", false,
+     &S::skipped_steps},
+    {"nan_steps", "", "steps whose loss was not finite since the start of the run", "train/nan_steps", false,
+     &S::nan_steps},
+    {"skipped", "", "this step left the parameters unchanged", "", false, &S::skipped},
+    {"step_ms", "ms", "wall-clock time of the step, the sum of the next five", "time/step_ms", false, &S::step_ms},
+    {"data_ms", "ms", "waiting for the loader", "time/data_ms", false, &S::data_ms},
+    {"forward_ms", "ms", "forward passes of all micro-batches", "time/forward_ms", false, &S::forward_ms},
+    {"backward_ms", "ms", "backward passes of all micro-batches", "time/backward_ms", false, &S::backward_ms},
+    {"optimizer_ms", "ms", "gradient norm, clipping and update", "time/optimizer_ms", false, &S::optimizer_ms},
+    {"other_ms", "ms", "the rest of the step", "time/other_ms", false, &S::other_ms},
+    {"tokens_per_second", "tokens/s", "tokens of the step over its time, all ranks", "speed/tokens_per_second", false,
+     &S::tokens_per_second},
+    {"tflops", "TFLOP/s", "model operations per second and device, causal count", "speed/tflops", false, &S::tflops},
+    {"mfu", "0..1", "tflops over the device's peak, causal count; null: peak not known", "speed/mfu", true, &S::mfu},
+    {"mfu_full", "0..1", "the same with attention counted in full; null: peak not known", "speed/mfu_full", true,
+     &S::mfu_full},
+    {"memory_planned", "bytes", "of the memory plan, this rank", "memory/planned", false, &S::memory_planned},
+    {"memory_used", "bytes", "resident in this process (RSS)", "memory/used", false, &S::memory_used},
+    {"eta_seconds", "s", "expected time to the last step; null: not known", "time/eta_seconds", true, &S::eta_seconds},
+    {"valid_loss", "nats", "of an evaluation just after the step; absent without one", "", false, &S::valid_loss},
+    {"loss_z", "", "z-score of loss in the last 128 steps; null until there are 128", "train/loss_z", true, &S::loss_z},
+    {"grad_norm_z", "", "z-score of grad_norm in the last 128 steps; null until there are 128", "train/grad_norm_z",
+     true, &S::grad_norm_z},
+    {"time", "s", "Unix time", "", false, &S::time},
+}};
+
+using E = EvalMetrics;
+constexpr std::array<Field<E>, 7> kEvalFields = {{
+    {"step", "", "optimizer steps finished before the evaluation", "", false, &E::step},
+    {"name", "", "the held-out set; part of the TensorBoard tag", "", false, &E::name},
+    {"loss", "nats", "mean cross-entropy over the predicted tokens", "eval/{name}/loss", false, &E::loss},
+    {"perplexity", "", "exp(loss)", "eval/{name}/perplexity", false, &E::perplexity},
+    {"tokens", "tokens", "predicted", "", false, &E::tokens},
+    {"seconds", "s", "the evaluation took", "", false, &E::seconds},
+    {"time", "s", "Unix time", "", false, &E::time},
+}};
+
+using V = EventRecord;
+constexpr std::array<Field<V>, 6> kEventFields = {{
+    {"step", "", "optimizer steps finished when it happened", "", false, &V::step},
+    {"text", "", "what happened, for people", "", false, &V::text},
+    {"seconds", "s", "it took; 0 if it took no time", "", false, &V::seconds},
+    {"bytes", "bytes", "it wrote; 0 if it wrote nothing", "", false, &V::bytes},
+    {"supersedes_from", "", "records above this line with step >= this are void; absent in most events", "", false,
+     &V::supersedes_from},
+    {"time", "s", "Unix time", "", false, &V::time},
+}};
+
+template <class Record>
+void append_table(std::string& out, std::string_view title, std::span<const Field<Record>> fields) {
+  out += cat("#### ", title, "\n\n| field | unit | meaning | TensorBoard tag |\n|---|---|---|---|\n");
+  for (const auto& f : fields) {
+    const std::string tag = f.tag.empty() ? "" : cat("`", f.tag, "`");
+    out += cat("| `", f.name, "` | ", f.unit, " | ", f.help, " | ", tag, " |\n");
+  }
+  out += "\n";
+}
+
+}  // namespace
+
+std::string_view to_string(EventKind kind) { return kEventNames.at(size_t(kind)); }
+
+std::optional<EventKind> event_kind(std::string_view name) {
+  for (size_t i = 0; i < kEventNames.size(); ++i)
+    if (kEventNames[i] == name) return EventKind(i);
+  return std::nullopt;
+}
+
+std::span<const Field<StepMetrics>> step_fields() { return kStepFields; }
+std::span<const Field<EvalMetrics>> eval_fields() { return kEvalFields; }
+std::span<const Field<EventRecord>> event_fields() { return kEventFields; }
+
+std::string fields_markdown() {
+  std::string out, names;
+  for (std::string_view name : kEventNames) names += cat(names.empty() ? "`" : ", `", name, "`");
+  append_table<StepMetrics>(out, "`\"event\": \"step\"`", step_fields());
+  append_table<EvalMetrics>(out, "`\"event\": \"eval\"`", eval_fields());
+  append_table<EventRecord>(out, cat("every other event: ", names), event_fields());
+  return out;
+}
+
+}  // namespace athanor

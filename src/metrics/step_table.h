@@ -1,0 +1,81 @@
+// Where the time of a run goes: a clock that is always in exactly one phase, and the table over the run. Times are
+// whole nanoseconds, so that phases sum to the total exactly.
+#pragma once
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "metrics/record.h"
+
+namespace athanor {
+
+enum class Phase { data, forward, backward, optimizer, checkpoint, eval, other };
+inline constexpr size_t kPhases = 7;
+std::string_view to_string(Phase);
+
+struct PhaseTimes {
+  std::array<int64_t, kPhases> ns{};
+
+  int64_t& operator[](Phase p) { return ns[size_t(p)]; }
+  int64_t operator[](Phase p) const { return ns[size_t(p)]; }
+  int64_t total() const;
+};
+
+// Host wall-clock. A phase that only launches work on a device shows the launching; wait for the device before leaving
+// it where that matters.
+class PhaseClock {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using Now = Clock::time_point (*)();
+
+  explicit PhaseClock(Now now = &Clock::now) : now_(now), since_(now()) {}  // starts in Phase::other
+
+  // Ends the current phase; returns it, to go back to.
+  Phase enter(Phase);
+  // The times since the last lap (or the start). Ends at this instant, where the next lap begins; the phase goes on.
+  PhaseTimes lap();
+
+ private:
+  void settle();
+
+  Now now_;
+  Clock::time_point since_;
+  Phase phase_ = Phase::other;
+  PhaseTimes times_;
+};
+
+// In `phase` until the end of the scope, then back in the phase before.
+class PhaseScope {
+ public:
+  PhaseScope(PhaseClock& clock, Phase phase) : clock_(clock), before_(clock.enter(phase)) {}
+  ~PhaseScope() { clock_.enter(before_); }
+  PhaseScope(const PhaseScope&) = delete;
+  PhaseScope& operator=(const PhaseScope&) = delete;
+
+ private:
+  PhaseClock& clock_;
+  Phase before_;
+};
+
+// step_ms and its parts; checkpoint and evaluation count as other.
+void set_times(StepMetrics&, const PhaseTimes&);
+
+class StepTable {
+ public:
+  // A lap: `steps` is 1 for a step, 0 for what lies between steps.
+  void add(const PhaseTimes&, int64_t steps = 1);
+  int64_t steps() const { return steps_; }
+  const PhaseTimes& times() const { return times_; }
+
+  // Milliseconds per step and percent by phase. The printed figures sum to the printed total: they are rounded so that
+  // their sum is the rounded sum (largest remainders). Empty without a step.
+  std::string report() const;
+
+ private:
+  PhaseTimes times_;
+  int64_t steps_ = 0;
+};
+
+}  // namespace athanor
