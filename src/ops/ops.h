@@ -21,6 +21,9 @@ template <class Op>
 struct Runs {
   virtual void run(const Op&, void* scratch) = 0;
   virtual size_t scratch(const Op&) const { return 0; }
+
+ protected:
+  ~Runs() = default;
 };
 template <class... Op>
 struct OpsOf : Runs<Op>... {

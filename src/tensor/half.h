@@ -56,4 +56,12 @@ inline float round_tf32(float x) {
   return std::bit_cast<float>(finite ? (u + 0x1000u) & 0xffffe000u : u);
 }
 
+// Float to bf16, up or down with probability in proportion to the distance: adds the upper 16 of 32 uniform bits below
+// the kept mantissa and truncates. Exact values stay; Inf and NaN as from_float.
+inline bf16 round_stochastic(float x, uint32_t random) {
+  const uint32_t u = std::bit_cast<uint32_t>(x);
+  const bool finite = (u & 0x7f800000u) != 0x7f800000u;
+  return finite ? bf16{uint16_t((u + (random >> 16)) >> 16)} : from_float<bf16>(x);
+}
+
 }  // namespace athanor

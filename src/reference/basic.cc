@@ -1,0 +1,63 @@
+// Fill, cast, add, sums and initial values.
+#include "base/rng.h"
+#include "reference/reference_ops.h"
+#include "reference/values.h"
+
+namespace athanor {
+namespace {
+
+template <class T>
+void fill_whole(const Tensor& t, float value) {
+  for (int64_t i = 0; i < t.numel(); ++i) t.as<T>()[i] = T(value);
+}
+
+}  // namespace
+
+void ReferenceOps::run(const Fill& op, void*) {
+  switch (op.x.dtype) {
+    case DType::i32:
+      return fill_whole<int32_t>(op.x, op.value);
+    case DType::i64:
+      return fill_whole<int64_t>(op.x, op.value);
+    case DType::u8:
+      return fill_whole<uint8_t>(op.x, op.value);
+    default: {
+      Values x = zeros_like(op.x);
+      for (double& v : x.v) v = op.value;
+      store(op.x, x);
+    }
+  }
+}
+
+void ReferenceOps::run(const Cast& op, void*) { store(op.y, load(op.x)); }
+
+void ReferenceOps::run(const Add& op, void*) {
+  Values y = load(op.a);
+  const Values b = load(op.b);
+  for (int64_t i = 0; i < y.size(); ++i) y[i] += b[i];
+  store(op.y, y);
+}
+
+void ReferenceOps::run(const ReduceSum& op, void*) {
+  double sum = 0;
+  for (double x : load(op.x).v) sum += x;
+  *op.out.as<double>() += sum;
+}
+
+void ReferenceOps::run(const SquaredNorm& op, void*) {
+  double sum = 0;
+  for (double x : load(op.x).v) sum += x * x;
+  *op.out.as<double>() += sum;
+}
+
+// The two operations are float, as written in the header: initial weights are the same bits everywhere.
+void ReferenceOps::run(const RandomNormal& op, void*) {
+  Values x = zeros_like(op.x);
+  for (int64_t i = 0; i < x.size(); ++i) {
+    const float scaled = op.std * random_normal(op.seed, op.stream, op.first + uint64_t(i));
+    x[i] = op.mean + scaled;
+  }
+  store(op.x, x);
+}
+
+}  // namespace athanor

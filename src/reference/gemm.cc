@@ -1,0 +1,46 @@
+// Matrix product and column sums, from their definitions.
+#include "reference/reference_ops.h"
+#include "reference/values.h"
+
+namespace athanor {
+namespace {
+
+Values transposed(const Values& x) {
+  Values t(x.cols, x.rows);
+  for (int64_t i = 0; i < x.rows; ++i)
+    for (int64_t j = 0; j < x.cols; ++j) t(j, i) = x(i, j);
+  return t;
+}
+
+// The factor as the product sees it: TF32-rounded if asked, transposed if asked.
+Values factor(const Tensor& t, bool transpose, bool tf32) {
+  Values x = load(t);
+  if (tf32 && t.dtype == DType::f32)
+    for (double& v : x.v) v = round_tf32(float(v));
+  return transpose ? transposed(x) : x;
+}
+
+}  // namespace
+
+void ReferenceOps::run(const Gemm& op, void*) {
+  const Values a = factor(op.a, op.ta, op.tf32);                    // [M, K]
+  const Values b = factor(op.b, op.tb, op.tf32);                    // [K, N]
+  Values d = op.accumulate ? load(op.d) : zeros_like(op.d);         // [M, N]
+  const Values bias = op.bias ? load(op.bias) : Values(1, d.cols);  // [N]
+  for (int64_t i = 0; i < d.rows; ++i) {
+    for (int64_t j = 0; j < d.cols; ++j) d(i, j) += bias[j];
+    for (int64_t k = 0; k < a.cols; ++k)
+      for (int64_t j = 0; j < d.cols; ++j) d(i, j) += a(i, k) * b(k, j);
+  }
+  store(op.d, d);
+}
+
+void ReferenceOps::run(const ColumnSum& op, void*) {
+  const Values x = load(op.x);  // [N, C]
+  Values out = load(op.out);    // [C]
+  for (int64_t i = 0; i < x.rows; ++i)
+    for (int64_t c = 0; c < x.cols; ++c) out[c] += x(i, c);
+  store(op.out, out);
+}
+
+}  // namespace athanor

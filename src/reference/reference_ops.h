@@ -1,0 +1,43 @@
+// ReferenceOps: the specification of every op as a backend. Plain single-threaded loops in double that read like the
+// formulas in ops/; results are rounded once, where the op's header says. Needs no scratch, knows no speed.
+#pragma once
+#include <memory>
+
+#include "ops/ops.h"
+
+namespace athanor {
+
+class ReferenceOps final : public Ops {
+ public:
+  void run(const Gemm&, void*) override;
+  void run(const ColumnSum&, void*) override;
+  void run(const AddNormFwd&, void*) override;
+  void run(const NormApply&, void*) override;
+  void run(const AddNormBwd&, void*) override;
+  void run(const QkNormFwd&, void*) override;
+  void run(const QkNormBwd&, void*) override;
+  void run(const AttentionFwd&, void*) override;
+  void run(const AttentionBwd&, void*) override;
+  void run(const Rope&, void*) override;
+  void run(const GeluFwd&, void*) override;
+  void run(const GeluBwd&, void*) override;
+  void run(const SwigluFwd&, void*) override;
+  void run(const SwigluBwd&, void*) override;
+  void run(const EmbeddingFwd&, void*) override;
+  void run(const EmbeddingBwd&, void*) override;
+  void run(const GatherRows&, void*) override;
+  void run(const ScatterRows&, void*) override;
+  void run(const CrossEntropy&, void*) override;
+  void run(const Fill&, void*) override;
+  void run(const Cast&, void*) override;
+  void run(const Add&, void*) override;
+  void run(const ReduceSum&, void*) override;
+  void run(const SquaredNorm&, void*) override;
+  void run(const RandomNormal&, void*) override;
+  void run(const StepControl&, void*) override;
+  void run(const AdamW&, void*) override;
+};
+
+std::unique_ptr<Ops> make_reference();
+
+}  // namespace athanor

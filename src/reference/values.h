@@ -1,0 +1,27 @@
+// Values: a tensor's elements widened to double, dense, row after row. The reference loads Values, computes, and
+// stores them; storing is the one place that rounds: double to f32 (the arithmetic of every backend), then to the
+// tensor's dtype, both to nearest even.
+#pragma once
+#include <vector>
+
+#include "tensor/tensor.h"
+
+namespace athanor {
+
+struct Values {
+  int64_t rows = 1, cols = 0;
+  std::vector<double> v;  // [rows, cols]
+
+  Values(int64_t r, int64_t c) : rows(r), cols(c), v(size_t(r * c)) {}
+  double& operator()(int64_t r, int64_t c) { return v[size_t(r * cols + c)]; }
+  double operator()(int64_t r, int64_t c) const { return v[size_t(r * cols + c)]; }
+  double& operator[](int64_t i) { return v[size_t(i)]; }
+  double operator[](int64_t i) const { return v[size_t(i)]; }
+  int64_t size() const { return rows * cols; }
+};
+
+Values zeros_like(const Tensor&);  // rank 2 keeps its shape; other ranks become one row
+Values load(const Tensor&);        // float dtypes and f64
+void store(const Tensor&, const Values&);
+
+}  // namespace athanor
