@@ -75,7 +75,7 @@ Buffer Arena::alloc(std::string_view name, DType dtype, Shape shape) {
     b.t.data = reinterpret_cast<void*>(uintptr_t{kArenaAlign});  // never dereferenced: a recording launches nothing
   } else {
     CHECK(id < phase_->blocks.size(), "phase ", phase_->name, " allocates '", name, "' beyond its plan");
-    const Block& planned = phase_->blocks[id];
+    const PlannedBlock& planned = phase_->blocks[id];
     CHECK(planned.name == name && planned.bytes == bytes, "phase ", phase_->name, " diverged from its plan at buffer ",
           id, ": planned '", planned.name, "' of ", planned.bytes, " bytes, got '", name, "' of ", bytes);
     b.t.data = memory_ + planned.offset;
@@ -88,13 +88,13 @@ Buffer Arena::alloc(std::string_view name, DType dtype, Shape shape) {
 }
 
 void Arena::release(size_t block) {
-  Block& b = phase_->blocks[block];
+  PlannedBlock& b = phase_->blocks[block];
   if (mode_ == Mode::recording) b.died = clock_++;
   --live_blocks_;
   live_bytes_ -= b.bytes;
 }
 
-size_t pack(std::vector<Block>& blocks) {
+size_t pack(std::vector<PlannedBlock>& blocks) {
   std::vector<size_t> order(blocks.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return blocks[a].bytes > blocks[b].bytes; });

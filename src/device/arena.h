@@ -13,7 +13,7 @@ namespace athanor {
 
 constexpr size_t kArenaAlign = 256;  // bytes; the alignment CUDA libraries like best
 
-struct Block {
+struct PlannedBlock {
   std::string name;
   size_t bytes = 0;  // rounded up to kArenaAlign
   int64_t born = 0, died = 0;
@@ -38,7 +38,7 @@ class Buffer {
 // The recorded allocations of one repeatable piece of work (a micro-batch, an evaluation batch, an optimizer step).
 struct Phase {
   std::string name;
-  std::vector<Block> blocks;
+  std::vector<PlannedBlock> blocks;
   size_t packed_bytes = 0;  // needed with the chosen offsets
   size_t peak_live = 0;     // lower bound: most bytes alive at once
 };
@@ -75,6 +75,6 @@ class Arena {
 };
 
 // Greedy-by-size packing of lifetimes [Pisarchyk & Lee 2020, sec. 4]: sets offsets, returns bytes needed.
-size_t pack(std::vector<Block>& blocks);
+size_t pack(std::vector<PlannedBlock>& blocks);
 
 }  // namespace athanor

@@ -9,7 +9,7 @@ struct Gemm {
   Tensor d;     // [M, N]; f32, bf16 or f16
   Tensor a;     // [M, K], or [K, M] with ta
   Tensor b;     // [K, N], or [N, K] with tb
-  Tensor bias;  // [N], optional; not together with accumulate
+  Tensor bias = {};  // [N], optional; not together with accumulate
   bool ta = false, tb = false;
   bool accumulate = false;  // add to d
   bool tf32 = false;        // round f32 inputs to TF32 first (round_tf32), as tensor cores do

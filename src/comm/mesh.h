@@ -1,0 +1,26 @@
+// ProcessMesh: every parallelism axis always exists; an axis of size 1 is a group of one, so no code asks "is TP on?".
+#pragma once
+#include <array>
+#include <memory>
+
+#include "comm/communicator.h"
+
+namespace athanor {
+
+enum class Axis : uint8_t { pp, dp_replicate, dp_shard, cp, tp, ep };
+constexpr int kAxes = 6;
+
+class ProcessMesh {
+ public:
+  // Splits world into a grid, the last axis varying fastest; the product of sizes must be world's size.
+  ProcessMesh(std::unique_ptr<Communicator> world, std::array<int, kAxes> sizes);
+  Communicator& world() { return *world_; }
+  Communicator& operator[](Axis axis) { return *axes_[static_cast<size_t>(axis)]; }
+  int coord(Axis axis) const { return axes_[static_cast<size_t>(axis)]->rank(); }
+
+ private:
+  std::unique_ptr<Communicator> world_;
+  std::array<std::unique_ptr<Communicator>, kAxes> axes_;
+};
+
+}  // namespace athanor

@@ -1,0 +1,33 @@
+// The communicator of a group of one.
+#include "comm/communicator.h"
+
+namespace athanor {
+namespace {
+
+class Single final : public Communicator {
+ public:
+  explicit Single(Device& device) : device_(device) {}
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  std::unique_ptr<Communicator> split(int, int) override { return std::make_unique<Single>(device_); }
+  void all_reduce(Tensor, Reduce, Lane) override {}
+  void all_gather(Tensor full, Tensor shard, Lane lane) override { move(full, shard, lane); }
+  void reduce_scatter(Tensor shard, Tensor full, Reduce, Lane lane) override { move(shard, full, lane); }
+  void send(Tensor, int, Lane) override { CHECK(false, "a group of one has no peer to send to"); }
+  void recv(Tensor, int, Lane) override { CHECK(false, "a group of one has no peer to receive from"); }
+  void broadcast(Tensor, int root, Lane) override { CHECK(root == 0, "root ", root, " of a group of one"); }
+  void barrier() override {}
+
+ private:
+  void move(Tensor to, Tensor from, Lane lane) {
+    CHECK(to.bytes() == from.bytes(), "a group of one moves ", from.bytes(), " bytes into ", to.bytes());
+    if (to.data != from.data) device_.copy(to.data, from.data, to.bytes(), lane);
+  }
+  Device& device_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_single(Device& device) { return std::make_unique<Single>(device); }
+
+}  // namespace athanor

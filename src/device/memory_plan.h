@@ -1,0 +1,51 @@
+// MemoryPlan: everything a run will hold, known before the first allocation. Owners add their tensors as lines; commit
+// makes one allocation and points every tensor into it, so that allocations equal the plan to the byte.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "device/arena.h"
+#include "device/device.h"
+
+namespace athanor {
+
+enum class MemoryKind : uint8_t { weights, masters, gradients, optimizer, activations, inputs, constants, cache };
+constexpr int kMemoryKinds = 8;
+const char* name_of(MemoryKind);
+const char* knob_of(MemoryKind);  // which option makes it smaller
+
+class MemoryPlan {
+ public:
+  struct Line {
+    MemoryKind kind;
+    std::string name;
+    size_t bytes;  // rounded up to kArenaAlign
+    Tensor* target;
+    size_t offset;
+  };
+  MemoryPlan() = default;
+  MemoryPlan(const MemoryPlan&) = delete;
+  MemoryPlan& operator=(const MemoryPlan&) = delete;
+  ~MemoryPlan();
+
+  // *target gets dtype, shape and, until commit, a fake address that nothing may dereference. It must stay where it is.
+  void add(MemoryKind, std::string name, DType, Shape, Tensor* target);
+  // Adds what the arena's phases need; call after all phases are recorded.
+  void add(Arena&);
+
+  size_t total() const { return total_; }
+  size_t total(MemoryKind) const;
+  const std::vector<Line>& lines() const { return lines_; }
+  // Throws Error naming the largest kinds and the knob of each when total() + reserve is above capacity.
+  void require_fits(size_t capacity, size_t reserve) const;
+  void commit(Device&);  // zero-filled
+
+ private:
+  std::vector<Line> lines_;
+  size_t total_ = 0;
+  Arena* arena_ = nullptr;
+  Device* device_ = nullptr;
+  void* memory_ = nullptr;
+};
+
+}  // namespace athanor

@@ -1,0 +1,73 @@
+// GPT-2 and GPT-3 [Radford et al. 2019; Brown et al. 2020]: LayerNorm, GELU, learned positions, biases, tied head.
+#include "model/families.h"
+
+namespace athanor {
+namespace {
+
+class Gpt2 final : public Model {
+ public:
+  explicit Gpt2(const ModelConfig& config) : Model(config) {}
+
+  void declare() override {
+    const ModelConfig& m = config_;
+    const int64_t c = m.hidden_size, f = m.intermediate_size;
+    wte_ = table("wte", 0, "transformer.wte.weight", m.vocab_size, padded_vocab());
+    wpe_ = table("wpe", 0, "transformer.wpe.weight", m.max_position_embeddings, m.max_position_embeddings);
+    head_ = m.tie_word_embeddings ? wte_ : table("head", head_unit(), "lm_head.weight", m.vocab_size, padded_vocab());
+    for (int l = 0; l < int(m.num_hidden_layers); ++l) {
+      const std::string p = cat("transformer.h.", l, ".");
+      const int u = l + 1;
+      layers_.push_back({.norm1 = norm(p + "ln_1", u),
+                         .qkv = conv1d(p + "attn.c_attn", u, c, 3 * c, init_std()),
+                         .out = conv1d(p + "attn.c_proj", u, c, c, output_init_std()),
+                         .norm2 = norm(p + "ln_2", u),
+                         .up = conv1d(p + "mlp.c_fc", u, c, f, init_std()),
+                         .down = conv1d(p + "mlp.c_proj", u, f, c, output_init_std())});
+    }
+    norm_f_ = norm("transformer.ln_f", head_unit());
+  }
+
+  Var embed(Ctx& c, const Batch& batch) override { return embedding(net(c), batch, wte_, wpe_); }
+
+  Stream block(Ctx& c, int l, Stream in, const Batch& batch) override {
+    const Layer& w = layers_[size_t(l)];
+    auto [h, x] = add_norm(net(c), std::move(in), w.norm1);                                   // [N, C]
+    x = attention(net(c), linear(net(c), std::move(x), w.qkv), batch, attention_shape(), l);  // [N, C]
+    x = linear(net(c), std::move(x), w.out);
+    auto [h2, y] = add_norm(net(c), {std::move(h), std::move(x)}, w.norm2);
+    y = gelu(net(c), linear(net(c), std::move(y), w.up));  // [N, F]
+    y = linear(net(c), std::move(y), w.down);              // [N, C]
+    return {std::move(h2), std::move(y)};
+  }
+
+  Var final_norm(Ctx& c, Stream in) override { return finish(c, add_norm(net(c), std::move(in), norm_f_)); }
+
+ private:
+  struct Layer {
+    Norm norm1;
+    Linear qkv, out;
+    Norm norm2;
+    Linear up, down;
+  };
+
+  Norm norm(const std::string& name, int unit) {
+    const int64_t c = config_.hidden_size;
+    return {NormKind::layer, vector(name + ".w", unit, {{name + ".weight", c}}, 1),
+            vector(name + ".b", unit, {{name + ".bias", c}}, 0), float(config_.norm_eps)};
+  }
+  // Files hold [in, out] ("Conv1D"); memory has the same order, so that nothing is ever transposed.
+  Linear conv1d(const std::string& name, int unit, int64_t in, int64_t out, float std_dev) {
+    return {matrix(name + ".w", unit, {{name + ".weight", {in, out}}}, std_dev),
+            vector(name + ".b", unit, {{name + ".bias", out}}, 0), WeightOrder::in_out};
+  }
+
+  Param wte_, wpe_;
+  std::vector<Layer> layers_;
+  Norm norm_f_{};
+};
+
+}  // namespace
+
+std::unique_ptr<Model> make_gpt2(const ModelConfig& config) { return std::make_unique<Gpt2>(config); }
+
+}  // namespace athanor

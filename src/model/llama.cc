@@ -1,0 +1,88 @@
+// Llama and its relatives [Grattafiori et al. 2024, sec. 3.2]: RMSNorm, rotary positions, SwiGLU, grouped queries.
+// Qwen2 adds a QKV bias, Qwen3 a norm of queries and keys, Mistral a sliding window: all from the config.
+#include "model/families.h"
+
+namespace athanor {
+namespace {
+
+class Llama final : public Model {
+ public:
+  explicit Llama(const ModelConfig& config) : Model(config) { has_rope_ = true; }
+
+  void declare() override {
+    const ModelConfig& m = config_;
+    wte_ = table("embed_tokens", 0, "model.embed_tokens.weight", m.vocab_size, padded_vocab());
+    head_ =
+        m.tie_word_embeddings ? wte_ : table("lm_head", head_unit(), "lm_head.weight", m.vocab_size, padded_vocab());
+    for (int l = 0; l < int(m.num_hidden_layers); ++l) layers_.push_back(declare_layer(l));
+    norm_f_ = norm("model.norm", head_unit());
+  }
+
+  Var embed(Ctx& c, const Batch& batch) override { return embedding(net(c), batch, wte_, {}); }
+
+  Stream block(Ctx& c, int l, Stream in, const Batch& batch) override {
+    const Layer& w = layers_[size_t(l)];
+    const AttentionShape shape = attention_shape();
+    auto [h, x] = add_norm(net(c), std::move(in), w.norm1);  // [N, C]
+    x = linear(net(c), std::move(x), w.qkv);                 // [N, (H + 2K) D]
+    if (config_.qk_norm) x = qk_norm(net(c), std::move(x), w.q_norm, w.k_norm, shape, float(config_.norm_eps));
+    x = rope(net(c), std::move(x), batch, rope_table(), shape);
+    x = linear(net(c), attention(net(c), std::move(x), batch, shape, l), w.out);  // [N, C]
+    auto [h2, y] = add_norm(net(c), {std::move(h), std::move(x)}, w.norm2);
+    y = swiglu(net(c), linear(net(c), std::move(y), w.gate_up));  // [N, F]
+    y = linear(net(c), std::move(y), w.down);                     // [N, C]
+    return {std::move(h2), std::move(y)};
+  }
+
+  Var final_norm(Ctx& c, Stream in) override { return finish(c, add_norm(net(c), std::move(in), norm_f_)); }
+
+ private:
+  struct Layer {
+    Norm norm1;
+    Linear qkv;
+    Param q_norm, k_norm;
+    Linear out;
+    Norm norm2;
+    Linear gate_up, down;
+  };
+
+  Layer declare_layer(int l) {
+    const ModelConfig& m = config_;
+    const int64_t c = m.hidden_size, f = m.intermediate_size, d = m.head_dim;
+    const int64_t q = m.num_attention_heads * d, kv = m.num_key_value_heads * d;
+    const std::string p = cat("model.layers.", l, "."), a = p + "self_attn.", mlp = p + "mlp.";
+    const int u = l + 1;
+    Layer w{};
+    w.norm1 = norm(p + "input_layernorm", u);
+    w.qkv.w = matrix(a + "qkv.w", u,
+                     {{a + "q_proj.weight", {q, c}}, {a + "k_proj.weight", {kv, c}}, {a + "v_proj.weight", {kv, c}}},
+                     init_std());
+    if (m.attention_bias)
+      w.qkv.b = vector(a + "qkv.b", u, {{a + "q_proj.bias", q}, {a + "k_proj.bias", kv}, {a + "v_proj.bias", kv}}, 0);
+    if (m.qk_norm) {
+      w.q_norm = vector(a + "q_norm", u, {{a + "q_norm.weight", d}}, 1);
+      w.k_norm = vector(a + "k_norm", u, {{a + "k_norm.weight", d}}, 1);
+    }
+    w.out.w = matrix(a + "o_proj", u, {{a + "o_proj.weight", {c, q}}}, output_init_std());
+    w.norm2 = norm(p + "post_attention_layernorm", u);
+    w.gate_up.w =
+        matrix(mlp + "gate_up", u, {{mlp + "gate_proj.weight", {f, c}}, {mlp + "up_proj.weight", {f, c}}}, init_std());
+    w.down.w = matrix(mlp + "down", u, {{mlp + "down_proj.weight", {c, f}}}, output_init_std());
+    return w;
+  }
+
+  Norm norm(const std::string& name, int unit) {
+    return {
+        NormKind::rms, vector(name, unit, {{name + ".weight", config_.hidden_size}}, 1), {}, float(config_.norm_eps)};
+  }
+
+  Param wte_;
+  std::vector<Layer> layers_;
+  Norm norm_f_{};
+};
+
+}  // namespace
+
+std::unique_ptr<Model> make_llama(const ModelConfig& config) { return std::make_unique<Llama>(config); }
+
+}  // namespace athanor

@@ -1,0 +1,117 @@
+#include "model/model.h"
+
+#include <cmath>
+
+#include "base/int.h"
+
+namespace athanor {
+namespace {
+
+// Vocabularies are padded inside to a multiple of this, so that products with the head run at full speed.
+constexpr int64_t kVocabMultiple = 64;
+
+}  // namespace
+
+Model::Model(const ModelConfig& config) : config_(config), padded_vocab_(round_up(config.vocab_size, kVocabMultiple)) {}
+
+AttentionShape Model::attention_shape() const {
+  return {.heads = config_.num_attention_heads,
+          .kv_heads = config_.num_key_value_heads,
+          .head_dim = config_.head_dim,
+          .window = config_.sliding_window,
+          .scale = 1.0f / std::sqrt(float(config_.head_dim))};
+}
+
+float Model::output_init_std() const { return init_std() / std::sqrt(2.0f * float(config_.num_hidden_layers)); }
+
+Param Model::matrix(const std::string& name, int unit, const std::vector<std::pair<std::string, Shape>>& parts,
+                    float std_dev, Role role) {
+  ParamSpec spec{.name = name, .shape = parts[0].second, .role = role, .unit = unit, .init_std = std_dev};
+  spec.shape.dim[0] = 0;
+  for (const auto& [file_name, shape] : parts) {
+    CHECK(shape[1] == spec.shape[1], name, ": parts of different width");
+    spec.slices.push_back({file_name, shape, spec.shape.numel()});
+    spec.shape.dim[0] += shape[0];
+  }
+  spec.shard_axis = 0;
+  return params_.declare(std::move(spec));
+}
+
+Param Model::vector(const std::string& name, int unit, const std::vector<std::pair<std::string, int64_t>>& parts,
+                    float value) {
+  ParamSpec spec{.name = name, .shape = {0}, .role = Role::vector, .unit = unit, .init_mean = value};
+  for (const auto& [file_name, size] : parts) {
+    spec.slices.push_back({file_name, {size}, spec.shape[0]});
+    spec.shape.dim[0] += size;
+  }
+  return params_.declare(std::move(spec));
+}
+
+Param Model::table(const std::string& name, int unit, const std::string& file_name, int64_t rows, int64_t padded_rows) {
+  const int64_t c = config_.hidden_size;
+  return params_.declare({.name = name,
+                          .shape = {padded_rows, c},
+                          .role = Role::embedding,
+                          .unit = unit,
+                          .init_std = init_std(),
+                          .slices = {{file_name, {rows, c}, 0}},
+                          .shard_axis = 0});
+}
+
+void Model::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std::vector<StateSpec> states) {
+  params_.plan(plan, recipe, training, std::move(states));
+  if (has_rope_)
+    plan.add(MemoryKind::constants, "rotary table", DType::f32, {config_.max_position_embeddings, config_.head_dim},
+             &rope_table_);
+}
+
+void Model::init_constants(Device& device) {
+  if (!has_rope_) return;
+  const std::vector<float> table = athanor::rope_table(config_, config_.max_position_embeddings);
+  device.copy(rope_table_.data, table.data(), rope_table_.bytes(), Lane::compute);
+  device.sync();
+}
+
+Var forward(Model& model, Ctx& c, const Batch& batch, const Recompute& recompute) {
+  ParamStore& params = model.params();
+  const bool full = recompute.granularity == Recompute::Granularity::full;
+  c.selective = recompute.granularity == Recompute::Granularity::selective;
+  params.use(c, 0);
+  Stream stream{model.embed(c, batch), {}};
+  params.done(c, 0);
+  const int layers = int(model.config().num_hidden_layers);
+  for (int l = 0; l < layers; ++l) {
+    params.use(c, l + 1);
+    Block block = [&model, &batch, l](Ctx& cc, Stream s) { return model.block(cc, l, std::move(s), batch); };
+    stream = full && l % recompute.every == 0 ? checkpoint(c, std::move(block), std::move(stream))
+                                              : block(c, std::move(stream));
+    params.done(c, l + 1);
+  }
+  params.use(c, layers + 1);
+  return model.final_norm(c, std::move(stream));
+}
+
+std::vector<float> rope_table(const ModelConfig& m, int64_t positions) {
+  const int64_t half = m.head_dim / 2;
+  std::vector<float> table(size_t(positions * m.head_dim));
+  for (int64_t i = 0; i < half; ++i) {
+    double frequency = std::pow(m.rope_theta, -2.0 * double(i) / double(m.head_dim));  // [Su et al. 2021, eq. 15]
+    const RopeScaling& s = m.rope_scaling;
+    if (s.rope_type == RopeType::linear) frequency /= s.factor;  // [Chen et al. 2023, position interpolation]
+    if (s.rope_type ==
+        RopeType::llama3) {  // [Llama 3.1 release: long wavelengths scaled, short ones kept, blend between]
+      const double wavelength = 2 * M_PI / frequency, context = double(s.original_max_position_embeddings);
+      const double smooth = (context / wavelength - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
+      const double blend = std::min(1.0, std::max(0.0, smooth));
+      frequency = (1 - blend) * frequency / s.factor + blend * frequency;
+    }
+    for (int64_t p = 0; p < positions; ++p) {
+      const double angle = double(p) * double(float(frequency));
+      table[size_t(p * m.head_dim + i)] = float(std::cos(angle));
+      table[size_t(p * m.head_dim + half + i)] = float(std::sin(angle));
+    }
+  }
+  return table;
+}
+
+}  // namespace athanor

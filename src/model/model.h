@@ -1,0 +1,71 @@
+// Model: a family is a declaration of parameters and the body of one block; everything around it is shared.
+// Recomputation, sharding and pipelines cut at block boundaries.
+#pragma once
+#include <memory>
+
+#include "config/model_config.h"
+#include "nn/layers.h"
+
+namespace athanor {
+
+class Model {
+ public:
+  explicit Model(const ModelConfig& config);
+  virtual ~Model() = default;
+
+  virtual void declare() = 0;  // once, before anything else
+  virtual Var embed(Ctx&, const Batch&) = 0;
+  virtual Stream block(Ctx&, int layer, Stream, const Batch&) = 0;
+  virtual Var final_norm(Ctx&, Stream) = 0;
+
+  // Adds parameters (with gradients and states when training) and constant tables to the plan.
+  void plan(MemoryPlan&, const Recipe&, bool training, std::vector<StateSpec> states);
+  void init_constants(Device&);  // after commit
+
+  const ModelConfig& config() const { return config_; }
+  ParamStore& params() { return params_; }
+  const ParamStore& params() const { return params_; }
+  Param head() const { return head_; }
+  AttentionShape attention_shape() const;
+  int64_t padded_vocab() const { return padded_vocab_; }
+
+ protected:
+  Net net(Ctx& c) { return {c, params_}; }
+  Tensor rope_table() const { return rope_table_; }
+  // Declares a weight that is one tensor of the file, or several stacked along dimension 0.
+  Param matrix(const std::string& name, int unit, const std::vector<std::pair<std::string, Shape>>& parts,
+               float std_dev, Role role = Role::matrix);
+  Param vector(const std::string& name, int unit, const std::vector<std::pair<std::string, int64_t>>& parts,
+               float value);
+  Param table(const std::string& name, int unit, const std::string& file_name, int64_t rows, int64_t padded_rows);
+  // 0.02 for most weights; output projections of residual branches divided by sqrt(2 L) [Radford et al. 2019,
+  // sec. 2.3].
+  float init_std() const { return float(config_.initializer_range); }
+  float output_init_std() const;
+  int head_unit() const { return int(config_.num_hidden_layers) + 1; }
+
+  ModelConfig config_;
+  ParamStore params_;
+  Param head_;
+  bool has_rope_ = false;
+
+ private:
+  int64_t padded_vocab_;
+  Tensor rope_table_;  // [max_position_embeddings, D] f32: cos, then sin
+};
+
+std::unique_ptr<Model> make_model(const ModelConfig&);
+
+// How much of the activations is kept for backward.
+struct Recompute {
+  enum class Granularity : uint8_t { none, selective, full } granularity = Granularity::none;
+  int64_t every = 1;  // full: every k-th block is recomputed
+};
+
+// Embedding, all blocks and the final norm: [N] tokens -> [N, C].
+Var forward(Model&, Ctx&, const Batch&, const Recompute&);
+
+// Angles of rotary embeddings with the family's scaling, as the table of Rope: [positions, D].
+std::vector<float> rope_table(const ModelConfig&, int64_t positions);
+
+}  // namespace athanor

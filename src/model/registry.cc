@@ -1,0 +1,35 @@
+// Which file builds which family; a plain table.
+#include "model/families.h"
+
+namespace athanor {
+
+std::unique_ptr<Model> make_model(const ModelConfig& config) {
+  std::unique_ptr<Model> model;
+  switch (config.model_type) {
+    case ModelType::gpt2:
+      model = make_gpt2(config);
+      break;
+    case ModelType::llama:
+    case ModelType::qwen2:
+    case ModelType::qwen3:
+    case ModelType::mistral:
+      model = make_llama(config);
+      break;
+  }
+  model->declare();
+  return model;
+}
+
+Var finish(Ctx& c, std::pair<Var, Var> residual_and_norm) {
+  auto& [residual, x] = residual_and_norm;
+  if (c.recording()) {
+    c.record("finish", [slot = residual.slot(), like = residual.t().shape](Ctx& cc) {
+      Buffer zero = cc.alloc("finish.dh", like);
+      cc.run(Fill{.x = zero.t});
+      cc.put(slot, std::move(zero));
+    });
+  }
+  return std::move(x);
+}
+
+}  // namespace athanor

@@ -1,0 +1,77 @@
+#include "nn/layers.h"
+
+namespace athanor {
+namespace {
+
+// The q, k and v column blocks of packed [N, (H + 2K) D].
+struct Packed {
+  Tensor q, k, v;
+  Packed(const Tensor& qkv, const AttentionShape& s) {
+    const int64_t qc = s.heads * s.head_dim, kc = s.kv_heads * s.head_dim;
+    q = qkv.columns(0, qc);
+    k = qkv.columns(qc, qc + kc);
+    v = qkv.columns(qc + kc, qc + 2 * kc);
+  }
+};
+
+Rope rotation(const Tensor& qkv, const Batch& batch, Tensor cos_sin, const AttentionShape& s, bool inverse) {
+  const int64_t heads = s.heads + s.kv_heads;
+  return {.x = qkv.columns(0, heads * s.head_dim),
+          .cos_sin = cos_sin,
+          .positions = batch.positions,
+          .heads = heads,
+          .head_dim = s.head_dim,
+          .inverse = inverse};
+}
+
+}  // namespace
+
+Var rope(Net n, Var qkv, const Batch& batch, Tensor cos_sin, AttentionShape shape) {
+  Ctx& c = n.c;
+  c.run(rotation(qkv.t(), batch, cos_sin, shape, false));  // in place: the producer keeps inputs, not its output
+  Var out = c.var(qkv.keep());
+  c.record("rope", [batch, cos_sin, shape, sx = qkv.slot(), s = out.slot()](Ctx& cc) {
+    Buffer d = cc.take(s);
+    cc.run(rotation(d.t, batch, cos_sin, shape, true));
+    cc.put(sx, std::move(d));
+  });
+  return out;
+}
+
+Var attention(Net n, Var qkv, const Batch& batch, AttentionShape shape, int layer) {
+  Ctx& c = n.c;
+  Packed in(qkv.t(), shape);
+  if (batch.cache) {
+    CHECK(!c.recording(), "a key/value cache is for sampling, not for training");
+    const Tensor ck = batch.cache->k[size_t(layer)], cv = batch.cache->v[size_t(layer)];
+    c.run(ScatterRows{.y = ck, .x = in.k, .rows = batch.cache_rows});
+    c.run(ScatterRows{.y = cv, .x = in.v, .rows = batch.cache_rows});
+    in.k = ck;
+    in.v = cv;
+  }
+  const int64_t rows = qkv.t().rows();
+  Buffer y = c.alloc("attention.y", {rows, shape.heads * shape.head_dim});
+  Buffer lse = c.alloc("attention.lse", DType::f32, {rows, shape.heads});
+  c.run(AttentionFwd{.y = y.t, .lse = lse.t, .q = in.q, .k = in.k, .v = in.v, .spans = batch.spans, .shape = shape});
+  Var out = c.var(y);
+  c.record("attention",
+           [kept = qkv.keep(), y, lse, spans = batch.spans, shape, sx = qkv.slot(), s = out.slot()](Ctx& cc) {
+             Buffer dy = cc.take(s), d = cc.alloc("attention.dqkv", kept.t.shape);
+             const Packed x(kept.t, shape), dx(d.t, shape);
+             cc.run(AttentionBwd{.dq = dx.q,
+                                 .dk = dx.k,
+                                 .dv = dx.v,
+                                 .dy = dy.t,
+                                 .y = y.t,
+                                 .lse = lse.t,
+                                 .q = x.q,
+                                 .k = x.k,
+                                 .v = x.v,
+                                 .spans = spans,
+                                 .shape = shape});
+             cc.put(sx, std::move(d));
+           });
+  return out;
+}
+
+}  // namespace athanor

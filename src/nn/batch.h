@@ -1,0 +1,24 @@
+// One micro-batch on the device: what every layer may look at besides activations.
+#pragma once
+#include <vector>
+
+#include "ops/attention.h"
+
+namespace athanor {
+
+// Keys and values of earlier tokens, one pair per layer; rows of one sequence are consecutive.
+struct KvCache {
+  std::vector<Tensor> k, v;  // [sequences * capacity, K D] each
+  int64_t capacity = 0;      // tokens per sequence
+};
+
+struct Batch {
+  Tensor tokens;             // [N] i32
+  Tensor targets;            // [N] i32, -1 = ignored; absent when sampling
+  Tensor positions;          // [N] i32, position within the sequence or document
+  Tensor spans;              // [S, 6] i32: which keys each query sees
+  KvCache* cache = nullptr;  // sampling: keys and values go there and are read from there
+  Tensor cache_rows;         // [N] i32: row of the cache that each token's key and value take
+};
+
+}  // namespace athanor

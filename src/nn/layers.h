@@ -1,0 +1,50 @@
+// Differentiable layers: forward and its vector-Jacobian product stand side by side in one .cc per family.
+// Every function consumes its Vars and records its backward on c.tape.
+#pragma once
+#include "nn/batch.h"
+#include "param/param_store.h"
+
+namespace athanor {
+
+// Parameters of a model together with the context they are used in.
+struct Net {
+  Ctx& c;
+  ParamStore& params;
+};
+
+// [in, out] is the order of GPT-2's files (Conv1D), [out, in] everyone else's.
+enum class WeightOrder : uint8_t { out_in, in_out };
+struct Linear {
+  Param w;  // [out, in] or [in, out]
+  Param b;  // [out], optional
+  WeightOrder order = WeightOrder::out_in;
+};
+struct Norm {
+  NormKind kind;
+  Param w, b;  // [C]; b for layer norm only
+  float eps;
+};
+
+Var embedding(Net, const Batch&, Param wte, Param wpe);  // -> [N, C]; wpe optional
+Var linear(Net, Var x, const Linear&);                   // [N, in] -> [N, out]
+std::pair<Var, Var> add_norm(Net, Stream, const Norm&);  // -> (res + delta, norm of it)
+Var gelu(Net, Var x);                                    // [N, F] -> [N, F]
+Var swiglu(Net, Var gate_up);                            // [N, 2F] -> [N, F]
+Var qk_norm(Net, Var qkv, Param wq, Param wk, AttentionShape, float eps);
+Var rope(Net, Var qkv, const Batch&, Tensor cos_sin, AttentionShape);  // rotates the q and k parts in place
+Var attention(Net, Var qkv, const Batch&, AttentionShape, int layer);  // [N, (H+2K)D] -> [N, H D]
+
+// Head and loss in one: logits of chunk_rows rows at a time, turned into their gradient in place, so that [N, V] is
+// never held. Writes losses [N]; with a recording tape also computes all gradients of the head at once.
+struct Classifier {
+  Param w;        // [Vp, C]
+  int64_t vocab;  // V <= Vp
+  int64_t chunk_rows;
+  Tensor loss_scale;  // [1] f32
+  float inv_count;    // 1 / targets in the global batch
+};
+void classifier(Net, Var x, const Batch&, const Classifier&, Tensor losses);
+// Logits [n, Vp] of chosen rows of x, f32 or the compute dtype; no gradient.
+Buffer logits(Net, Var x, Tensor rows, Param w);
+
+}  // namespace athanor

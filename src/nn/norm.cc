@@ -1,0 +1,81 @@
+#include "nn/layers.h"
+
+namespace athanor {
+
+std::pair<Var, Var> add_norm(Net n, Stream in, const Norm& norm) {
+  Ctx& c = n.c;
+  const bool layer = norm.kind == NormKind::layer;
+  const Shape full = in.res.t().shape, column{full[0]};
+  const Tensor w = n.params.value(norm.w), b = layer ? n.params.value(norm.b) : Tensor{};
+  Buffer h = in.delta ? c.alloc("norm.h", full) : in.res.keep();
+  Buffer y = c.alloc("norm.y", full);
+  Buffer mean = layer ? c.alloc("norm.mean", DType::f32, column) : Buffer{};
+  Buffer rstd = c.alloc("norm.rstd", DType::f32, column);
+  c.run(AddNormFwd{.kind = norm.kind,
+                   .h = in.delta ? h.t : Tensor{},
+                   .y = y.t,
+                   .mean = mean.t,
+                   .rstd = rstd.t,
+                   .res = in.res.t(),
+                   .delta = in.delta ? in.delta.t() : Tensor{},
+                   .w = w,
+                   .b = b,
+                   .eps = norm.eps});
+  Remake remake;
+  if (c.recording() && c.selective)
+    remake = std::make_shared<UniqueFn<Buffer(Ctx&)>>([h, mean, rstd, kind = norm.kind, w, b](Ctx& cc) {
+      Buffer again = cc.alloc("norm.y again", h.t.shape);
+      cc.run(NormApply{.kind = kind, .y = again.t, .h = h.t, .mean = mean.t, .rstd = rstd.t, .w = w, .b = b});
+      return again;
+    });
+  Var vh = c.var(h), vy = c.var(std::move(y), std::move(remake));
+  c.record("add_norm", [&params = n.params, norm, h, mean, rstd, sh = vh.slot(), sy = vy.slot(), sr = in.res.slot(),
+                        sd = in.delta ? in.delta.slot() : -1](Ctx& cc) {
+    Buffer dy = cc.take(sy), dh = cc.take(sh);
+    cc.run(AddNormBwd{.kind = norm.kind,
+                      .dh = dh.t,
+                      .dw = params.grad(norm.w),
+                      .db = norm.kind == NormKind::layer ? params.grad(norm.b) : Tensor{},
+                      .dy = dy.t,
+                      .h = h.t,
+                      .mean = mean.t,
+                      .rstd = rstd.t,
+                      .w = params.value(norm.w)});
+    if (sd >= 0) cc.put(sd, dh);  // d(res) = d(delta): shared; the next writer comes later on the tape
+    cc.put(sr, std::move(dh));
+  });
+  return {std::move(vh), std::move(vy)};
+}
+
+Var qk_norm(Net n, Var qkv, Param wq, Param wk, AttentionShape shape, float eps) {
+  Ctx& c = n.c;
+  Buffer y = c.alloc("qk_norm.y", qkv.t().shape);
+  Buffer rstd = c.alloc("qk_norm.rstd", DType::f32, {qkv.t().rows(), shape.heads + shape.kv_heads});
+  c.run(QkNormFwd{.y = y.t,
+                  .rstd = rstd.t,
+                  .x = qkv.t(),
+                  .wq = n.params.value(wq),
+                  .wk = n.params.value(wk),
+                  .heads = shape.heads,
+                  .kv_heads = shape.kv_heads,
+                  .eps = eps});
+  Var out = c.var(std::move(y));
+  c.record("qk_norm",
+           [&params = n.params, x = qkv.keep(), rstd, wq, wk, shape, sx = qkv.slot(), s = out.slot()](Ctx& cc) {
+             Buffer dy = cc.take(s), dx = cc.alloc("qk_norm.dx", x.t.shape);
+             cc.run(QkNormBwd{.dx = dx.t,
+                              .dwq = params.grad(wq),
+                              .dwk = params.grad(wk),
+                              .dy = dy.t,
+                              .x = x.t,
+                              .rstd = rstd.t,
+                              .wq = params.value(wq),
+                              .wk = params.value(wk),
+                              .heads = shape.heads,
+                              .kv_heads = shape.kv_heads});
+             cc.put(sx, std::move(dx));
+           });
+  return out;
+}
+
+}  // namespace athanor

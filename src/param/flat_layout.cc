@@ -1,0 +1,25 @@
+#include "param/flat_layout.h"
+
+#include "base/int.h"
+
+namespace athanor {
+
+FlatLayout FlatLayout::make(std::span<const ParamSpec> specs, int shards, int64_t align) {
+  FlatLayout layout;
+  layout.offset.resize(specs.size());
+  int64_t at = 0;
+  const auto place = [&](bool vectors) {
+    for (size_t i = 0; i < specs.size(); ++i)
+      if ((specs[i].role == Role::vector) == vectors) {
+        layout.offset[i] = at;
+        at = round_up(at + specs[i].shape.numel(), align);
+      }
+  };
+  place(false);
+  layout.decayed = at;
+  place(true);
+  layout.numel = round_up(at, align * shards);
+  return layout;
+}
+
+}  // namespace athanor

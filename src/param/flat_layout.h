@@ -1,0 +1,19 @@
+// FlatLayout: where each parameter of a unit lies in the unit's flat buffers. A pure function of the specs.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "param/spec.h"
+
+namespace athanor {
+
+struct FlatLayout {
+  std::vector<int64_t> offset;  // of each spec, in elements, in the order given
+  int64_t decayed = 0;          // [0, decayed) holds matrices and embeddings, the rest vectors
+  int64_t numel = 0;            // of the whole buffer, padding included; a multiple of shards * align
+
+  // Every parameter starts at a multiple of `align` elements.
+  static FlatLayout make(std::span<const ParamSpec> specs, int shards, int64_t align);
+};
+
+}  // namespace athanor

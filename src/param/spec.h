@@ -1,0 +1,33 @@
+// What a parameter is: its shape, its role for optimizers, its initial values and its names in files.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "tensor/tensor.h"
+
+namespace athanor {
+
+// Optimizers choose by role: vectors (norm weights, biases) are not decayed.
+enum class Role : uint8_t { matrix, embedding, vector };
+
+// A contiguous part of a parameter that is one tensor of a Hugging Face file. Parts outside every slice (vocabulary
+// padding) are zero and stay zero; they exist in memory only.
+struct HfSlice {
+  std::string name;
+  Shape shape;
+  int64_t offset = 0;  // elements from the start of the parameter
+};
+
+struct ParamSpec {
+  std::string name;
+  Shape shape;
+  Role role;
+  int unit = 0;         // gathered, sharded and recomputed together: embedding, each block, head
+  float init_mean = 0;  // initial values: normal(mean, std) from (seed, slice name, index within the slice)
+  float init_std = 0;
+  std::vector<HfSlice> slices = {};
+  int shard_axis = -1;  // dimension that tensor parallelism cuts, within each slice; -1 = none
+  bool trainable = true;
+};
+
+}  // namespace athanor

@@ -1,0 +1,110 @@
+// Ctx: everything a layer needs, passed explicitly, so that several models and ranks can live in one process.
+// Tape: what forward code leaves behind to unwind its own backward. Var: the right to consume a value once.
+#pragma once
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "base/unique_fn.h"
+#include "comm/mesh.h"
+#include "device/arena.h"
+#include "ops/ops.h"
+#include "tape/recipe.h"
+
+namespace athanor {
+
+struct Ctx;
+
+// Makes a value again from what is kept anyway, to the same bits (selective recomputation).
+using Remake = std::shared_ptr<UniqueFn<Buffer(Ctx&)>>;
+
+// Move-only: a value is consumed once, fan-out is an explicit fork(). Ownership is the liveness analysis, and no
+// gradient is ever accumulated behind the scenes.
+class Var {
+ public:
+  Var() = default;
+  Var(Var&&) = default;
+  Var& operator=(Var&&) = default;
+  Var(const Var&) = delete;
+  Var& operator=(const Var&) = delete;
+
+  const Tensor& t() const { return buffer_.t; }
+  int slot() const { return slot_; }
+  explicit operator bool() const { return slot_ >= 0; }
+  Buffer keep() const { return buffer_; }  // shares the memory, not the right to consume
+
+ private:
+  friend struct Ctx;
+  Buffer buffer_;
+  int slot_ = -1;
+  Remake remake_;
+};
+
+// A value kept for backward: its bytes, or the way to make them again.
+class Saved {
+ public:
+  Buffer get(Ctx& c) const { return remake_ ? (*remake_)(c) : buffer_; }
+
+ private:
+  friend struct Ctx;
+  Buffer buffer_;
+  Remake remake_;
+};
+
+class Tape {
+ public:
+  struct Entry {
+    const char* op;
+    UniqueFn<void(Ctx&)> backward;
+  };
+  std::vector<Entry> entries;
+  std::map<int, Buffer> grads;  // by slot
+  bool recording = true;
+  int next_slot = 0;
+};
+
+struct Ctx {
+  Ops& ops;
+  Device& device;
+  Arena& arena;
+  ProcessMesh& mesh;
+  const Recipe& recipe;
+  Tape* tape = nullptr;    // null: forward only
+  bool selective = false;  // recompute what Remake can instead of keeping it
+
+  Buffer alloc(std::string_view name, DType dtype, Shape shape) { return arena.alloc(name, dtype, shape); }
+  Buffer alloc(std::string_view name, Shape shape) { return arena.alloc(name, recipe.compute, shape); }
+
+  // Checks the op, lends it its scratch memory and launches it.
+  template <class Op>
+  void run(const Op& op) {
+    op.check();
+    const size_t bytes = ops.scratch(op);
+    Buffer scratch = bytes ? arena.alloc("scratch", DType::u8, {int64_t(bytes)}) : Buffer{};
+    ops.run(op, scratch.t.data);
+  }
+
+  bool recording() const { return tape && tape->recording; }
+  Var var(Buffer buffer, Remake remake = nullptr);
+  Saved save(const Var& v) const;
+  void record(const char* op, UniqueFn<void(Ctx&)> backward);
+  // Gradients by slot: put by the consumer of a value, taken by its producer. Exactly one each.
+  void put(int slot, Buffer grad);
+  Buffer take(int slot);
+  // Unwinds the whole tape.
+  void backward();
+};
+
+// Fan-out: two rights to one value; their gradients are added.
+std::pair<Var, Var> fork(Ctx&, Var);
+
+// The residual stream between blocks: the add of delta is fused into the next norm. delta is empty before block 0.
+struct Stream {
+  Var res, delta;
+};
+
+// Runs a block without recording and keeps only its inputs; backward runs it again, recording, then unwinds it.
+using Block = UniqueFn<Stream(Ctx&, Stream)>;
+Stream checkpoint(Ctx&, Block block, Stream in);
+
+}  // namespace athanor
