@@ -1,0 +1,346 @@
+#!/usr/bin/env python3
+"""Writes tests/golden/<name>/: tiny Hugging Face models and what PyTorch computes with them, for the tests of the models.
+
+Everything is computed in float64 and stored in float32, so that a difference is the rounding of the program under test.
+The layers are those of `transformers`; where these fall back to float32 inside a float64 model they are replaced, and
+self_check() compares the result with untouched transformers models in float32, document by document when packed.
+
+usage: make_references.py [--out tests/golden] [--only NAME]   write the references
+       make_references.py --check                              compare the stored files with what would be written
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+import types
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+import safetensors.torch
+import torch
+import torch.nn.functional as F
+import transformers
+from transformers.utils import logging as transformers_logging
+
+STEPS = 10
+LEARNING_RATE = 1e-3
+BETAS = (0.9, 0.95)
+EPS = 1e-8
+WEIGHT_DECAY = 0.1  # matrices and embeddings; vectors have none
+CLIP_GRAD = 1.0
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+# batch, time: shape of one step. norm_gain: factor of the weights of the last norm; it sets the sharpness of the loss, so
+# that some models are clipped at every step and others at none or some. packed: lengths of the documents of each row.
+CASES = {
+    "gpt2": dict(
+        seed=11, batch=3, time=23, norm_gain=0.5,
+        packed=[[5, 17, 1], [23], [1, 1, 10, 11]],
+        config=transformers.GPT2Config(
+            vocab_size=97, n_positions=29, n_embd=36, n_layer=2, n_head=3, n_inner=116, activation_function="gelu_new",
+            resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, layer_norm_epsilon=1e-3, bos_token_id=96, eos_token_id=96,
+            tie_word_embeddings=True)),
+    "llama": dict(
+        seed=12, batch=4, time=19, norm_gain=0.35,
+        packed=[[19], [2, 3, 14], [18, 1], [1, 9, 9]],
+        config=transformers.LlamaConfig(
+            vocab_size=103, hidden_size=36, intermediate_size=52, num_hidden_layers=2, num_attention_heads=6,
+            num_key_value_heads=2, head_dim=6, max_position_embeddings=64, rms_norm_eps=1e-4, bos_token_id=1,
+            eos_token_id=2, tie_word_embeddings=False)),
+    "llama3": dict(
+        seed=13, batch=3, time=31, norm_gain=0.2,
+        config=transformers.LlamaConfig(
+            vocab_size=61, hidden_size=48, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=1, head_dim=12, max_position_embeddings=256, rms_norm_eps=1e-5, bos_token_id=1,
+            eos_token_id=2, tie_word_embeddings=True,
+            # wavelengths 6.3, 18, 50, 141, 396 and 1115 tokens: kept below 16, divided by `factor` above 64, blended
+            # between
+            rope_parameters=dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0,
+                                 high_freq_factor=4.0, original_max_position_embeddings=64))),
+    "qwen2": dict(
+        seed=14, batch=3, time=17, norm_gain=0.5,
+        config=transformers.Qwen2Config(
+            vocab_size=131, hidden_size=40, intermediate_size=44, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-6, bos_token_id=1, eos_token_id=2,
+            tie_word_embeddings=True)),
+    "qwen3": dict(
+        seed=15, batch=3, time=21, norm_gain=0.25,
+        config=transformers.Qwen3Config(
+            vocab_size=89, hidden_size=32, intermediate_size=36, num_hidden_layers=3, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=14, max_position_embeddings=64, rms_norm_eps=1e-6, bos_token_id=1,
+            eos_token_id=2, tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="default", rope_theta=1000000.0))),
+    "mistral": dict(
+        seed=16, batch=3, time=32, norm_gain=0.2,
+        config=transformers.MistralConfig(
+            vocab_size=71, hidden_size=32, intermediate_size=60, num_hidden_layers=3, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=8, max_position_embeddings=64, rms_norm_eps=1e-3, sliding_window=7,
+            bos_token_id=1, eos_token_id=2, tie_word_embeddings=False)),
+}
+
+
+def rms_norm(self, x):
+    return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
+
+
+def rotary_angles(self, x, position_ids):
+    angles = position_ids[..., None].to(x.dtype) * self.inv_freq.to(x.dtype)  # [B, T, D/2]
+    angles = torch.cat((angles, angles), dim=-1)
+    return angles.cos() * self.attention_scaling, angles.sin() * self.attention_scaling
+
+
+def in_float64(model):
+    """Turns a transformers model into one that computes in float64 throughout."""
+    model = model.double()
+    for module in model.modules():
+        if type(module).__name__.endswith("RMSNorm"):
+            module.forward = types.MethodType(rms_norm, module)
+        elif hasattr(module, "inv_freq"):
+            module.forward = types.MethodType(rotary_angles, module)
+    return model
+
+
+def make_model(case):
+    """A float32 model with random weights: none is 0 or 1, and attention is far from uniform."""
+    torch.manual_seed(case["seed"])
+    model = transformers.AutoModelForCausalLM.from_config(case["config"], attn_implementation="sdpa").eval()
+    generator = torch.Generator().manual_seed(case["seed"])
+    last_norm = {id(p) for name, p in model.named_parameters() if name.split(".")[-2] in ("norm", "ln_f")}
+    with torch.no_grad():
+        for name, p in sorted(model.named_parameters()):
+            noise = torch.randn(p.shape, generator=generator, dtype=torch.float64)
+            if name.endswith("bias"):
+                value = 0.2 * noise
+            elif p.dim() == 1:  # a norm
+                value = 1.0 + 0.2 * noise
+            else:  # a matrix, stored either way round, or an embedding
+                value = noise / max(model.config.hidden_size, min(p.shape)) ** 0.5
+            p.copy_(value * case["norm_gain"] if id(p) in last_norm else value)
+    return model
+
+
+def make_stream(case, vocab):
+    """Learnable sequences [STEPS, B, T + 1]: six times out of ten the next token follows from the one before."""
+    generator = torch.Generator().manual_seed(case["seed"] + 1000)
+    shape = (STEPS, case["batch"], case["time"] + 1)
+    stream = torch.randint(0, vocab, shape, generator=generator)
+    follows = torch.rand(shape, generator=generator) < 0.6
+    for t in range(1, shape[-1]):
+        stream[..., t] = torch.where(follows[..., t], (5 * stream[..., t - 1] + 3) % vocab, stream[..., t])
+    return stream[..., :-1].contiguous(), stream[..., 1:].contiguous()
+
+
+def causal_mask(document, window):
+    """[B, 1, T, T] bool: query i sees key j of its own document if 0 <= i - j < window. document: [B, T]."""
+    time = document.shape[1]
+    distance = torch.arange(time)[:, None] - torch.arange(time)[None, :]
+    seen = (distance >= 0) & (distance < (window or time))
+    return (seen & (document[:, :, None] == document[:, None, :]))[:, None]
+
+
+def whole_rows(case):
+    document = torch.zeros(case["batch"], case["time"], dtype=torch.int64)
+    return document, torch.arange(case["time"]).expand_as(document)
+
+
+def packed_rows(case):
+    """Document number and position in the document of each token, [B, T], and the spans [S, 2]: begin in B * T, length."""
+    document, position, spans = [], [], []
+    for row, lengths in enumerate(case["packed"]):
+        assert sum(lengths) == case["time"]
+        begin = row * case["time"]
+        for length in lengths:
+            document += [len(spans)] * length
+            position += range(length)
+            spans.append([begin, length])
+            begin += length
+    shape = (case["batch"], case["time"])
+    return (torch.tensor(document).view(shape), torch.tensor(position).view(shape),
+            torch.tensor(spans, dtype=torch.int32))
+
+
+def forward(model, tokens, targets, document, position):
+    mask = causal_mask(document, getattr(model.config, "sliding_window", None))
+    logits = model(input_ids=tokens, attention_mask=mask, position_ids=position, use_cache=False).logits
+    return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def make_optimizer(model):
+    decayed = [p for p in model.parameters() if p.dim() >= 2]
+    plain = [p for p in model.parameters() if p.dim() < 2]
+    return torch.optim.AdamW(
+        [dict(params=decayed, weight_decay=WEIGHT_DECAY), dict(params=plain, weight_decay=0.0)], lr=LEARNING_RATE,
+        betas=BETAS, eps=EPS, foreach=False)
+
+
+def gradients(model, prefix):
+    return {prefix + name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+def train(model, case, tokens, targets):
+    """STEPS optimizer steps; returns the tensors of reference.safetensors that come from them."""
+    document, position = whole_rows(case)
+    optimizer = make_optimizer(model)
+    out, losses, norms = {}, [], []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        logits, loss = forward(model, tokens[step], targets[step], document, position)
+        loss.backward()
+        if step == 0:
+            out["logits"] = logits.detach()
+            out.update(gradients(model, "grad."))
+        losses.append(loss.detach())
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_GRAD))
+        optimizer.step()
+    out["losses"] = torch.stack(losses)
+    out["grad_norms"] = torch.stack(norms)
+    out.update({"final." + name: p.detach().clone() for name, p in model.named_parameters()})
+    return out
+
+
+def packed_reference(model, case, tokens, targets):
+    """Loss, logits and gradients of the first batch when its rows hold several documents each."""
+    document, position, spans = packed_rows(case)
+    model.zero_grad()
+    logits, loss = forward(model, tokens[0], targets[0], document, position)
+    loss.backward()
+    out = {"packed.spans": spans, "packed.loss": loss.detach(), "packed.logits": logits.detach()}
+    out.update(gradients(model, "packed.grad."))
+    return out
+
+
+def determined(name, p):
+    """What of a trained weight is more than noise: the gradient of GPT-2's key bias is 0 but for rounding, and Adam divides
+    rounding by rounding."""
+    keep = torch.ones(p.shape, dtype=torch.bool)
+    if name.endswith("c_attn.bias"):
+        keep[len(keep) // 3:2 * len(keep) // 3] = False
+    return keep
+
+
+def self_check(folder, case, tokens, targets, reference):
+    """Compares the stored files with untouched transformers models in float32; returns the largest differences."""
+    def fresh():
+        return transformers.AutoModelForCausalLM.from_pretrained(
+            folder, attn_implementation="eager", dtype=torch.float32, local_files_only=True).eval()
+
+    model = fresh()
+    logits = model(input_ids=tokens[0], use_cache=False).logits
+    worst = {"logits": (logits - reference["logits"]).abs().max().item()}
+    optimizer = make_optimizer(model)
+    losses = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        logits = model(input_ids=tokens[step], use_cache=False).logits
+        loss = F.cross_entropy(logits.flatten(0, 1), targets[step].flatten())
+        loss.backward()
+        if step == 0:
+            worst["grad"] = max((p.grad - reference["grad." + name]).abs().max().item()
+                                for name, p in model.named_parameters())
+        losses.append(loss.detach())
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_GRAD)
+        optimizer.step()
+    worst["losses"] = (torch.stack(losses) - reference["losses"]).abs().max().item()
+    worst["final"] = max((p.detach() - reference["final." + name])[determined(name, p)].abs().max().item()
+                         for name, p in model.named_parameters())
+    if "packed" in case:
+        model, flat = fresh(), reference["packed.logits"].flatten(0, 1)
+        worst["packed.logits"] = max(
+            (model(input_ids=tokens[0].flatten()[None, b:b + n], use_cache=False).logits[0] - flat[b:b + n])
+            .abs().max().item() for b, n in reference["packed.spans"].tolist())
+    limits = {"logits": 5e-5, "packed.logits": 5e-5, "grad": 5e-6, "losses": 2e-5, "final": 1e-4}
+    for what, difference in worst.items():
+        if not difference <= limits[what]:
+            raise SystemExit(f"{folder}: {what} differs from transformers by {difference:.2e} > {limits[what]:.0e}")
+    return worst
+
+
+def write_safetensors(path, tensors, metadata):
+    """safetensors.torch.save, but with the metadata in a fixed order and in float32 or int32."""
+    tensors = {name: t.to(torch.float32 if t.is_floating_point() else torch.int32).contiguous()
+               for name, t in tensors.items()}
+    raw = safetensors.torch.save(tensors, metadata=metadata)
+    size = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8:8 + size])
+    header["__metadata__"] = dict(sorted(metadata.items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(len(text).to_bytes(8, "little") + text + raw[8 + size:])
+
+
+def describe(about):
+    return {"format": "pt", "about": about, "made_by": "scripts/make_references.py", "torch": torch.__version__,
+            "transformers": transformers.__version__}
+
+
+def save_model(folder, model):
+    """config.json and model.safetensors as save_pretrained writes them, with the versions in the header."""
+    with tempfile.TemporaryDirectory() as temporary:
+        model.save_pretrained(temporary)
+        shutil.copy(pathlib.Path(temporary) / "config.json", folder / "config.json")
+        weights = safetensors.torch.load_file(pathlib.Path(temporary) / "model.safetensors")
+    write_safetensors(folder / "model.safetensors", weights, describe("initial weights"))
+
+
+def write_case(name, out):
+    case, folder = CASES[name], out / name
+    folder.mkdir(parents=True, exist_ok=True)
+    model = make_model(case)
+    save_model(folder, model)
+    model = in_float64(model)
+    tokens, targets = make_stream(case, model.config.vocab_size)
+    reference = {"tokens": tokens, "targets": targets}
+    if "packed" in case:
+        reference.update(packed_reference(model, case, tokens, targets))
+    reference.update(train(model, case, tokens, targets))
+    metadata = describe("what PyTorch computes from model.safetensors")
+    metadata["arithmetic"] = "float64, stored as float32; rotary frequencies rounded to float32"
+    metadata["optimizer"] = (f"AdamW lr={LEARNING_RATE} betas={BETAS} eps={EPS} weight_decay={WEIGHT_DECAY} "
+                             f"(0 for vectors) clip_grad_norm={CLIP_GRAD} steps={STEPS}")
+    write_safetensors(folder / "reference.safetensors", reference, metadata)
+    worst = self_check(folder, case, tokens, targets, reference)
+    losses, norms = reference["losses"].tolist(), reference["grad_norms"].tolist()
+    print(f"{name:8} loss {losses[0]:.4f} -> {losses[-1]:.4f}, gradient norm {min(norms):.2f} .. {max(norms):.2f}; "
+          + "off float32 transformers by " + ", ".join(f"{what} {d:.0e}" for what, d in worst.items()))
+
+
+def compare_files(stored, fresh):
+    """Exits with a message if two safetensors files differ in names, shapes or, beyond rounding, in values."""
+    old, new = safetensors.torch.load_file(stored), safetensors.torch.load_file(fresh)
+    if old.keys() != new.keys():
+        raise SystemExit(f"{stored}: tensors differ: {sorted(old.keys() ^ new.keys())}")
+    for name in old:
+        if old[name].shape != new[name].shape or old[name].dtype != new[name].dtype:
+            raise SystemExit(f"{stored}: {name} is {list(old[name].shape)}, now {list(new[name].shape)}")
+        if not torch.allclose(old[name].double(), new[name].double(), rtol=1e-5, atol=1e-7):
+            raise SystemExit(f"{stored}: {name} differs by {(old[name] - new[name]).abs().max():.2e}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "tests" / "golden")
+    parser.add_argument("--only", choices=CASES, help="one case instead of all")
+    parser.add_argument("--check", action="store_true", help="compare, write nothing")
+    args = parser.parse_args()
+    torch.set_num_threads(1)  # fixes the order of sums
+    transformers_logging.disable_progress_bar()
+    names = [args.only] if args.only else list(CASES)
+    if not args.check:
+        for name in names:
+            write_case(name, args.out)
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        for name in names:
+            write_case(name, pathlib.Path(temporary))
+            for file in ("model.safetensors", "reference.safetensors"):
+                compare_files(args.out / name / file, pathlib.Path(temporary) / name / file)
+    print("stored references are reproduced")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
