@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/error.h"
 #include "cpu/thread_pool.h"
 
 namespace athanor {
@@ -30,8 +31,8 @@ std::vector<std::string> groups(const CgroupPaths& paths, const std::string& con
   while (std::getline(in, line)) {  // hierarchy:controllers:path
     const size_t first = line.find(':'), second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string names = "," + line.substr(first + 1, second - first - 1) + ",";
-    if (controller.empty() ? names == ",," : names.find("," + controller + ",") != std::string::npos)
+    const std::string names = cat(",", line.substr(first + 1, second - first - 1), ",");
+    if (controller.empty() ? names == ",," : names.find(cat(",", controller, ",")) != std::string::npos)
       group = line.substr(second + 1);
   }
   const std::string root = controller.empty() ? paths.mount : paths.mount + "/" + controller;
@@ -94,6 +95,16 @@ int usable_cores() {
   const double quota = cgroup_cpu_quota(CgroupPaths{});
   if (quota > 0) cores = std::min(cores, int(std::ceil(quota)));
   return std::max(cores, 1);
+}
+
+const char* instruction_set() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl"))
+    return "AVX-512";
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return "AVX2";
+#endif
+  return "baseline";
 }
 
 }  // namespace athanor

@@ -13,4 +13,7 @@ double cgroup_cpu_quota(const CgroupPaths&);     // cores; 0 = no limit
 size_t cgroup_memory_limit(const CgroupPaths&);  // bytes; 0 = no limit
 size_t usable_memory();                          // physical memory or the cgroup's limit, whichever is less
 
+// The widest instruction set the kernels use here: "AVX-512", "AVX2" or "baseline".
+const char* instruction_set();
+
 }  // namespace athanor

@@ -31,7 +31,10 @@ class CpuOps final : public Ops {
   void run(const AddNormBwd&, void* scratch) override;
   void run(const QkNormFwd&, void* scratch) override;
   void run(const QkNormBwd&, void* scratch) override;
+  size_t scratch(const AddNormFwd&) const override;
+  size_t scratch(const NormApply&) const override;
   size_t scratch(const AddNormBwd&) const override;
+  size_t scratch(const QkNormFwd&) const override;
   size_t scratch(const QkNormBwd&) const override;
   // mlp.cc
   void run(const GeluFwd&, void* scratch) override;

@@ -42,6 +42,7 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::run(int64_t chunks, void* fn, Call call) {
   if (chunks <= 0) return;
+  const int32_t total = narrow<int32_t>(chunks);
   if (size_ == 1 || chunks == 1 || busy_.exchange(true, std::memory_order_acquire)) {
     for (int64_t chunk = 0; chunk < chunks; ++chunk) call(fn, chunk, 0);
     return;
@@ -51,7 +52,6 @@ void ThreadPool::run(int64_t chunks, void* fn, Call call) {
   chunks_ = chunks;
   failed_.store(false, std::memory_order_relaxed);
   done_.store(0, std::memory_order_relaxed);
-  const int32_t total = narrow<int32_t>(chunks);
   remaining_.store(chunks, std::memory_order_release);
   epoch_.fetch_add(1, std::memory_order_release);
   epoch_.notify_all();

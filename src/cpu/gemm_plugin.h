@@ -1,0 +1,23 @@
+// The C interface between the program and optional GEMM libraries in shared objects beside it.
+#pragma once
+#include <cstdint>
+#include <string>
+
+namespace athanor {
+
+constexpr int kGemmPluginVersion = 1;
+
+// Filled by the plug-in's `const athanor::GemmPlugin* athanor_gemm_plugin()`.
+struct GemmPlugin {
+  int version;              // kGemmPluginVersion
+  const char* description;  // library and version
+  // d[m, n] = op(a) op(b) [+ d] in f32 on the calling thread alone; row-major with row strides. 0 = done.
+  int (*sgemm)(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b,
+               int64_t ldb, float* d, int64_t ldd, bool accumulate);
+};
+
+// Opens lib<name>.so on its first call, in $ATHANOR_PLUGIN_DIR, beside the program, or in ../lib/athanor. nullptr and
+// the reason in *why when there is none that works. Never closed: worker threads may keep state in it.
+const GemmPlugin* load_gemm_plugin(const std::string& name, std::string* why);
+
+}  // namespace athanor

@@ -1,0 +1,26 @@
+// Builds the CPU backend: device, ops, and the GEMM plug-in when asked for.
+#include "cpu/make_cpu.h"
+
+#include "cpu/cpu_device.h"
+#include "cpu/cpu_ops.h"
+#include "cpu/gemm_plugin.h"
+
+namespace athanor {
+
+CpuBackend make_cpu(const CpuOptions& options) {
+  if (options.threads < 0) throw Error(cat("cpu: threads must be 0 (all) or more, got ", options.threads), Exit::usage);
+  if (options.gemm != "auto" && options.gemm != "onednn" && options.gemm != "builtin")
+    throw Error(cat("cpu: gemm must be auto, onednn or builtin, got \"", options.gemm, "\""), Exit::usage);
+  const GemmPlugin* plugin = nullptr;
+  if (options.gemm == "onednn") {
+    std::string why;
+    plugin = load_gemm_plugin("athanor_onednn", &why);
+    if (!plugin) throw Error(cat("cpu: gemm onednn is not available: ", why, "; use gemm auto or builtin"));
+  }
+  auto device = std::make_unique<CpuDevice>(options.threads, options.memory_limit);
+  auto ops = std::make_unique<CpuOps>(device->pool(), plugin);
+  std::string description = cat(device->description(), ", GEMM ", plugin ? plugin->description : "builtin");
+  return {std::move(device), std::move(ops), std::move(description)};
+}
+
+}  // namespace athanor
