@@ -1,0 +1,25 @@
+// Optimizer: declares the states it keeps per parameter and turns gradients into weights. States are allocated, sharded
+// and saved by others from the declaration alone.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "param/param_store.h"
+
+namespace athanor {
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  virtual std::vector<StateSpec> states() const = 0;
+  // One step over all units, after StepControl has decided about it; zeroes the gradients.
+  virtual void step(Ctx&, ParamStore&, Tensor step_state) = 0;
+};
+
+struct AdamWOptions {
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
+  uint64_t seed = 0;  // of stochastic rounding
+};
+std::unique_ptr<Optimizer> make_adamw(const AdamWOptions&);
+
+}  // namespace athanor

@@ -1,0 +1,239 @@
+#include "train/engine.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
+
+#include "base/int.h"
+
+namespace athanor {
+namespace {
+
+// Rows of logits held at once: equal chunks within the budget.
+int64_t auto_chunk_rows(int64_t rows, int64_t padded_vocab, DType dtype) {
+  const int64_t most = std::max<int64_t>(1, int64_t(Engine::kLogitsBudget) / (padded_vocab * int64_t(size_of(dtype))));
+  return div_ceil(rows, div_ceil(rows, most));
+}
+
+}  // namespace
+
+Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend backend)
+    : options_(options),
+      backend_(backend),
+      ops_(&backend.ops),
+      model_(make_model(config)),
+      optimizer_(make_adamw(options.adamw)) {
+  const int64_t sequences = options_.micro_batch_size, n = sequences * options_.seq_length;
+  if (options_.loss_chunk_rows == 0)
+    options_.loss_chunk_rows = auto_chunk_rows(n, model_->padded_vocab(), options_.recipe.compute);
+  model_->plan(memory_, options_.recipe, options_.training, optimizer_->states());
+  const auto input = [&](const char* name, DType dtype, Shape shape, Tensor* t) {
+    memory_.add(MemoryKind::inputs, name, dtype, shape, t);
+  };
+  input("tokens", DType::i32, {n}, &batch_.tokens);
+  input("targets", DType::i32, {n}, &batch_.targets);
+  input("positions", DType::i32, {n}, &batch_.positions);
+  input("spans", DType::i32, {sequences, kSpanWords}, &batch_.spans);
+  input("losses", DType::f32, {n}, &losses_);
+  input("step state", DType::u8, {int64_t(sizeof(StepState))}, &state_);
+  input("evaluation sum", DType::f64, {1}, &eval_sum_);
+}
+
+void Engine::want_logits() {
+  CHECK(!recorded_, "want_logits() comes after the plan was recorded");
+  want_logits_ = true;
+  memory_.add(MemoryKind::inputs, "logit rows", DType::i32, batch_.tokens.shape, &logit_rows_);
+}
+
+Ctx Engine::context(Ops& ops, Tape* tape) {
+  return {.ops = ops,
+          .device = backend_.device,
+          .arena = arena_,
+          .mesh = backend_.mesh,
+          .recipe = options_.recipe,
+          .tape = tape};
+}
+
+// Each phase runs once on a backend that launches nothing.
+void Engine::record_phases() {
+  recorded_ = true;
+  PlanOps plan(*ops_);
+  if (options_.training) {
+    arena_.record("micro-batch");
+    Tape tape;
+    run_micro_batch(context(plan, &tape), nullptr);
+    arena_.finish_recording();
+    micro_launches_ = plan.launches;
+    arena_.record("optimizer");
+    run_optimizer(context(plan, nullptr));
+    arena_.finish_recording();
+    arena_.record("initial weights");
+    Ctx c = context(plan, nullptr);
+    model_->params().init(c, options_.seed);
+    arena_.finish_recording();
+  }
+  arena_.record("evaluation");
+  run_evaluation(context(plan, nullptr));
+  arena_.finish_recording();
+  if (want_logits_) {
+    arena_.record("logits");
+    run_logits(context(plan, nullptr), nullptr);
+    arena_.finish_recording();
+  }
+  memory_.add(arena_);
+}
+
+const MemoryPlan& Engine::memory() {
+  if (!recorded_) record_phases();
+  return memory_;
+}
+
+void Engine::commit() {
+  memory();
+  Device& device = backend_.device;
+  memory_.commit(device);
+  model_->init_constants(device);
+  const int64_t t = options_.seq_length, sequences = options_.micro_batch_size;
+  std::vector<int32_t> positions(size_t(sequences * t)), rows(size_t(sequences * t));
+  std::iota(rows.begin(), rows.end(), 0);
+  for (size_t i = 0; i < positions.size(); ++i) positions[i] = int32_t(int64_t(i) % t);
+  std::vector<Span> spans;
+  for (int64_t s = 0; s < sequences; ++s)
+    spans.push_back({.q_begin = int32_t(s * t),
+                     .q_len = int32_t(t),
+                     .k_begin = int32_t(s * t),
+                     .k_len = int32_t(t),
+                     .q_pos = 0,
+                     .k_pos = 0});
+  device.copy(batch_.positions.data, positions.data(), batch_.positions.bytes(), Lane::compute);
+  device.copy(batch_.spans.data, spans.data(), batch_.spans.bytes(), Lane::compute);
+  if (want_logits_) device.copy(logit_rows_.data, rows.data(), logit_rows_.bytes(), Lane::compute);
+  StepState state;
+  state.loss_scale = float(options_.loss_scale);
+  state.hysteresis_left = options_.scaling.hysteresis;
+  write_state(state);
+}
+
+void Engine::init_weights() {
+  arena_.begin("initial weights");
+  Ctx c = context(*ops_, nullptr);
+  model_->params().init(c, options_.seed);
+  arena_.end();
+}
+
+void Engine::load(std::span<const int32_t> tokens, std::span<const int32_t> targets) {
+  CHECK(int64_t(tokens.size()) == batch_.tokens.numel() && targets.size() == tokens.size(), "a micro-batch has ",
+        batch_.tokens.numel(), " tokens, got ", tokens.size());
+  backend_.device.copy(batch_.tokens.data, tokens.data(), tokens.size_bytes(), Lane::compute);
+  backend_.device.copy(batch_.targets.data, targets.data(), targets.size_bytes(), Lane::compute);
+}
+
+Tensor Engine::scalar(size_t offset, DType dtype) const { return {state_.at(int64_t(offset)), dtype, {1}}; }
+
+Classifier Engine::head() const {
+  return {.w = model_->head(),
+          .vocab = model_->config().vocab_size,
+          .chunk_rows = options_.loss_chunk_rows,
+          .loss_scale = scalar(offsetof(StepState, loss_scale), DType::f32),
+          .inv_count = float(1.0 / double(options_.global_batch_size * options_.seq_length))};
+}
+
+void Engine::run_micro_batch(Ctx c, PhaseClock* clock) {
+  ParamStore& params = model_->params();
+  if (clock) clock->enter(Phase::forward);
+  Var x = forward(*model_, c, batch_, options_.recompute);
+  classifier({c, params}, std::move(x), batch_, head(), losses_);
+  params.done(c, int(params.units().size()) - 1);
+  if (clock) clock->enter(Phase::backward);
+  c.backward();
+  CHECK(c.tape->grads.empty(), c.tape->grads.size(), " gradients were never taken");
+  c.run(ReduceSum{.out = scalar(offsetof(StepState, loss_sum), DType::f64), .x = losses_});
+}
+
+void Engine::run_evaluation(Ctx c) {
+  Var x = forward(*model_, c, batch_, {});
+  classifier({c, model_->params()}, std::move(x), batch_, head(), losses_);
+  c.run(Fill{.x = eval_sum_});
+  c.run(ReduceSum{.out = eval_sum_, .x = losses_});
+}
+
+void Engine::run_optimizer(Ctx c) {
+  for (const auto& unit : model_->params().units())
+    c.run(SquaredNorm{.out = scalar(offsetof(StepState, norm_sq), DType::f64), .x = unit->grad});
+  c.run(StepControl{.state = state_,
+                    .schedule = options_.schedule,
+                    .scaling = options_.scaling,
+                    .clip_grad = options_.clip_grad,
+                    .beta1 = options_.adamw.beta1,
+                    .beta2 = options_.adamw.beta2});
+  optimizer_->step(c, model_->params(), state_);
+}
+
+void Engine::run_logits(Ctx c, std::vector<float>* out) {
+  Var x = forward(*model_, c, batch_, {});
+  Buffer z = athanor::logits({c, model_->params()}, std::move(x), logit_rows_, model_->head());
+  if (!out) return;
+  const int64_t rows = z.t.rows(), padded = z.t.cols(), vocab = model_->config().vocab_size;
+  std::vector<float> all(size_t(rows * padded));
+  backend_.device.copy(all.data(), z.t.data, z.t.bytes(), Lane::compute);
+  backend_.device.sync();
+  for (int64_t r = 0; r < rows; ++r)
+    out->insert(out->end(), all.begin() + r * padded, all.begin() + r * padded + vocab);
+}
+
+void Engine::micro_batch(std::span<const int32_t> tokens, std::span<const int32_t> targets, PhaseClock& clock) {
+  load(tokens, targets);
+  arena_.begin("micro-batch");
+  Tape tape;
+  run_micro_batch(context(*ops_, &tape), &clock);
+  arena_.end();
+  clock.enter(Phase::other);
+}
+
+StepState Engine::finish_step() {
+  arena_.begin("optimizer");
+  run_optimizer(context(*ops_, nullptr));
+  arena_.end();
+  return read_state();
+}
+
+void Engine::discard_step() {
+  for (const auto& unit : model_->params().units()) ops_->run(Fill{.x = unit->grad}, nullptr);
+  StepState state = read_state();
+  state.loss_sum = 0;
+  write_state(state);
+}
+
+double Engine::evaluate(std::span<const int32_t> tokens, std::span<const int32_t> targets) {
+  load(tokens, targets);
+  arena_.begin("evaluation");
+  run_evaluation(context(*ops_, nullptr));
+  arena_.end();
+  double sum = 0;
+  backend_.device.copy(&sum, eval_sum_.data, sizeof sum, Lane::compute);
+  backend_.device.sync();
+  return sum;
+}
+
+std::vector<float> Engine::logits(std::span<const int32_t> tokens) {
+  load(tokens, std::vector<int32_t>(tokens.size(), -1));
+  arena_.begin("logits");
+  std::vector<float> out;
+  run_logits(context(*ops_, nullptr), &out);
+  arena_.end();
+  return out;
+}
+
+StepState Engine::read_state() {
+  StepState state;
+  backend_.device.copy(&state, state_.data, sizeof state, Lane::compute);
+  backend_.device.sync();
+  return state;
+}
+
+void Engine::write_state(const StepState& state) {
+  backend_.device.copy(state_.data, &state, sizeof state, Lane::compute);
+  backend_.device.sync();
+}
+
+}  // namespace athanor
