@@ -1,0 +1,57 @@
+// Words of the enums; see choices.h. name_of gives the word of one value.
+#include "config/choices.h"
+
+#include "base/error.h"
+
+namespace athanor {
+namespace {
+
+constexpr std::string_view kModelTypes[] = {"gpt2", "llama", "qwen2", "qwen3", "mistral"};
+constexpr std::string_view kRopeTypes[] = {"none", "linear", "llama3"};
+constexpr std::string_view kDevices[] = {"auto", "cpu", "cuda"};
+constexpr std::string_view kOptimizers[] = {"adamw"};
+constexpr std::string_view kLrDecayStyles[] = {"constant", "linear", "cosine", "WSD"};
+constexpr std::string_view kWsdDecayStyles[] = {"linear", "cosine", "minus_sqrt"};
+constexpr std::string_view kPrecisions[] = {"fp32", "tf32", "bf16", "fp16"};
+constexpr std::string_view kMasterWeights[] = {"fp32", "bf16"};
+constexpr std::string_view kRecompute[] = {"none", "selective", "full"};
+constexpr std::string_view kProgress[] = {"auto", "on", "off"};
+constexpr std::string_view kTokenDtypes[] = {"auto", "uint16", "uint32"};
+constexpr std::string_view kLogLevels[] = {"debug", "info", "warn", "error", "off"};
+constexpr std::string_view kRules[] = {"free", "notice", "refused"};
+
+template <class E>
+std::string_view word(ChoiceNames names, E value) {
+  CHECK(size_t(value) < names.size(), "no name for value ", int(value));
+  return names[size_t(value)];
+}
+
+}  // namespace
+
+ChoiceNames choice_names(ModelType) { return kModelTypes; }
+ChoiceNames choice_names(RopeType) { return kRopeTypes; }
+ChoiceNames choice_names(DeviceChoice) { return kDevices; }
+ChoiceNames choice_names(OptimizerChoice) { return kOptimizers; }
+ChoiceNames choice_names(LrDecayStyle) { return kLrDecayStyles; }
+ChoiceNames choice_names(WsdDecayStyle) { return kWsdDecayStyles; }
+ChoiceNames choice_names(Precision) { return kPrecisions; }
+ChoiceNames choice_names(MasterWeights) { return kMasterWeights; }
+ChoiceNames choice_names(RecomputeGranularity) { return kRecompute; }
+ChoiceNames choice_names(ProgressMode) { return kProgress; }
+ChoiceNames choice_names(TokenDtype) { return kTokenDtypes; }
+ChoiceNames log::choice_names(Level) { return kLogLevels; }
+
+std::string_view name_of(ModelType v) { return word(choice_names(v), v); }
+std::string_view name_of(RopeType v) { return word(choice_names(v), v); }
+std::string_view name_of(DeviceChoice v) { return word(choice_names(v), v); }
+std::string_view name_of(OptimizerChoice v) { return word(choice_names(v), v); }
+std::string_view name_of(LrDecayStyle v) { return word(choice_names(v), v); }
+std::string_view name_of(WsdDecayStyle v) { return word(choice_names(v), v); }
+std::string_view name_of(Precision v) { return word(choice_names(v), v); }
+std::string_view name_of(MasterWeights v) { return word(choice_names(v), v); }
+std::string_view name_of(RecomputeGranularity v) { return word(choice_names(v), v); }
+std::string_view name_of(ProgressMode v) { return word(choice_names(v), v); }
+std::string_view name_of(TokenDtype v) { return word(choice_names(v), v); }
+std::string_view name_of(OnResume v) { return word(kRules, v); }
+
+}  // namespace athanor

@@ -1,0 +1,171 @@
+// From files, text and overrides to a Config, and back to JSON.
+#include "config/config.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+#include "base/error.h"
+#include "config/fields.h"
+#include "config/fields_walk.h"
+#include "config/json.h"
+
+namespace athanor {
+namespace {
+
+namespace fs = std::filesystem;
+using Strings = std::vector<std::string>;
+
+constexpr int kMaxPathDots = 4;
+
+std::string read_stream(std::istream& in, const std::string& name) {
+  // One byte more than the reader accepts, so that it names the size problem itself.
+  std::string text(kMaxConfigBytes + 1, '\0');
+  in.read(text.data(), std::streamsize(text.size()));
+  if (in.bad()) throw Error(cat(name, ": cannot be read"), Exit::usage);
+  text.resize(size_t(in.gcount()));
+  return text;
+}
+
+std::string read_file(const std::string& path) {
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) throw Error(cat(path, ": expected a file, found a folder"), Exit::usage);
+  errno = 0;
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw Error(cat(path, ": cannot be opened: ", std::strerror(errno)), Exit::usage);
+  return read_stream(in, path);
+}
+
+// Replaces "model": "path" by what the file holds.
+void load_model(Json& root, const std::string& base_dir) {
+  Json* model = root.find("model");
+  if (!model || !model->is(Json::Kind::string)) return;
+  const std::string given = read_string(*model, "model");
+  const bool from_command_line = model->where.starts_with("--set");
+  fs::path path = from_command_line ? fs::path(given) : fs::path(base_dir) / given;
+  std::error_code error;
+  if (fs::is_directory(path, error)) path /= "config.json";
+  if (!fs::is_regular_file(path, error)) {
+    throw Error(cat(model->where, ": model: there is no file ", path.string()), Exit::usage);
+  }
+  *model = parse_json(read_file(path.string()), path.string());
+}
+
+void set_origin(Json& value, const std::string& where) {
+  value.where = where;
+  for (auto& item : value.items) set_origin(item, where);
+}
+
+// JSON if it is JSON, or else the text itself; what begins like a JSON list, object or string must be one.
+Json override_value(const std::string& text, const std::string& where) {
+  const size_t start = text.find_first_not_of(" \t");
+  const bool structured = start != std::string::npos && std::strchr("{[\"", text[start]) != nullptr;
+  Json value;
+  try {
+    value = parse_json(text, where);
+  } catch (const Error&) {
+    if (structured) throw;
+    value = Json::of(text);
+  }
+  set_origin(value, where);
+  return value;
+}
+
+template <class T>
+Strings names_in(const std::vector<Field<T>>& fields, std::string_view key) {
+  const Field<T>* field = find_field(fields, key);
+  if (!field) return {std::string(key)};
+  Strings names{std::string(field->key)};
+  names.insert(names.end(), field->aliases.begin(), field->aliases.end());
+  names.insert(names.end(), field->synonyms.begin(), field->synonyms.end());
+  return names;
+}
+
+// Every name under which the object at `prefix` may hold the option `key`; an override replaces them all.
+Strings names_of_option(const std::string& prefix, const std::string& key) {
+  if (prefix == "model") {
+    Strings names = names_in(model_fields(), key);
+    // Keys of config.json that repeat or switch off what is being set.
+    if (key == "rope_parameters") names = {"rope_scaling", "rope_theta"};
+    if (key == "sliding_window") names = {"use_sliding_window", "max_window_layers", "layer_types"};
+    if (names.front() == "max_position_embeddings") names.push_back("n_ctx");
+    return names;
+  }
+  if (!prefix.empty()) return {key};
+  Strings names = names_in(config_fields(), key);
+  // These two are alternatives: the command line chooses.
+  const Strings iters = names_in(config_fields(), "train_iters"), tokens = names_in(config_fields(), "train_tokens");
+  if (names == iters) {
+    names.insert(names.end(), tokens.begin(), tokens.end());
+  } else if (names == tokens) {
+    names.insert(names.end(), iters.begin(), iters.end());
+  }
+  return names;
+}
+
+void apply_override(Json& root, const std::string& text, const std::string& base_dir) {
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    throw Error(cat("--set ", text, ": expected key=value, such as --set learning_rate=3e-4"), Exit::usage);
+  }
+  const std::string path = text.substr(0, equals), where = cat("--set ", path);
+  Json* node = &root;
+  std::string prefix;
+  size_t from = 0;
+  for (size_t dot; (dot = path.find('.', from)) != std::string::npos; from = dot + 1) {
+    const std::string key = path.substr(from, dot - from);
+    prefix = dotted(prefix, key);
+    if (std::count(prefix.begin(), prefix.end(), '.') > kMaxPathDots) {
+      throw Error(cat("--set ", prefix, "...: no key is that deep"), Exit::usage);
+    }
+    if (prefix == "model") load_model(root, base_dir);
+    Json* child = node->find(key);
+    if (child && prefix == "model") merge_rope_keys(*child, prefix);
+    if (!child || child->is(Json::Kind::null)) {
+      child = &node->set(key, Json::object());
+      child->where = where;
+    }
+    if (!child->is(Json::Kind::object)) throw Error(cat(where, ": ", prefix, " is not an object"), Exit::usage);
+    node = child;
+  }
+  const std::string key = path.substr(from);
+  for (const auto& name : names_of_option(prefix, key)) {
+    if (name != key) node->erase(name);
+  }
+  node->set(key, override_value(text.substr(equals + 1), where));
+}
+
+}  // namespace
+
+Config parse_config(std::string_view text, const std::string& name, const std::string& base_dir,
+                    std::span<const std::string> overrides, std::vector<std::string>* notices) {
+  Json root = parse_json(text, name);
+  require_object(root, "");
+  for (const auto& each : overrides) apply_override(root, each, base_dir);
+  load_model(root, base_dir);
+  Config config;
+  read_fields(config_fields(), root, "", config, notices);
+  with_context(name, [&] { validate(config); });
+  return config;
+}
+
+Config load_config(const std::string& path, std::span<const std::string> overrides, std::vector<std::string>* notices) {
+  if (path == "-") {
+    const std::string name = "standard input";
+    return parse_config(read_stream(std::cin, name), name, ".", overrides, notices);
+  }
+  return parse_config(read_file(path), path, fs::path(path).parent_path().string(), overrides, notices);
+}
+
+ModelConfig parse_model_config(std::string_view text, const std::string& name) {
+  return read_model(parse_json(text, name), "model", nullptr);
+}
+
+ModelConfig load_model_config(const std::string& path) { return parse_model_config(read_file(path), path); }
+
+std::string dump_resolved(const Config& config) { return to_pretty(write_fields(config_fields(), config)); }
+
+}  // namespace athanor

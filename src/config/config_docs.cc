@@ -1,0 +1,87 @@
+// Documentation that follows from the option tables: JSON schema, defaults, and the reference of configs/README.md.
+#include "base/error.h"
+#include "config/config.h"
+#include "config/fields.h"
+#include "config/fields_walk.h"
+#include "config/json.h"
+
+namespace athanor {
+namespace {
+
+template <class T>
+Json defaults_of(const std::vector<Field<T>>& fields) {
+  Json out = Json::object();
+  for (const auto& field : fields) {
+    const bool none = field.is_required || !field.word_for_default.empty();
+    out.set(std::string(field.key), none ? Json() : write_field(field, T{}));
+  }
+  return out;
+}
+
+std::string code(const std::string& text) { return text.empty() ? "" : cat("`", text, "`"); }
+
+std::string row(const FieldDoc& doc, bool with_rule) {
+  std::string aliases, type = doc.type;
+  for (const auto& name : doc.aliases) aliases += cat(aliases.empty() ? "" : ", ", code(name));
+  if (!doc.range.empty()) type += ", " + doc.range;
+  const bool words = doc.default_value.find(' ') != std::string::npos;
+  const std::string initial = doc.required ? "**required**" : words ? doc.default_value : code(doc.default_value);
+  std::string line = cat("| ", code(doc.key), " | ", initial, " | ", type, " | ", doc.unit, " | ");
+  if (with_rule) line += doc.rule + " | ";
+  return line + cat(doc.help, aliases.empty() ? "" : cat(" (also ", aliases, ")"), " |\n");
+}
+
+std::string head(bool with_rule) {
+  return with_rule ? "| key | default | values | unit | on resume | meaning |\n|---|---|---|---|---|---|\n"
+                   : "| key | default | values | unit | meaning |\n|---|---|---|---|---|\n";
+}
+
+template <class T>
+std::string table(const std::vector<Field<T>>& fields) {
+  std::string text = head(false);
+  for (const auto& field : fields) text += row(describe(field), false);
+  return text;
+}
+
+}  // namespace
+
+std::string json_schema() {
+  Json schema = Json::object();
+  schema.set("$schema", Json::of("https://json-schema.org/draft/2020-12/schema"));
+  schema.set("title", Json::of("athanor configuration"));
+  const Json body = schema_of(config_fields());
+  for (size_t i = 0; i < body.keys.size(); ++i) schema.set(body.keys[i], body.items[i]);
+  return to_pretty(schema);
+}
+
+std::string defaults() {
+  Json out = defaults_of(config_fields());
+  out.set("model", defaults_of(model_fields()));
+  return to_pretty(out);
+}
+
+std::string config_reference() {
+  std::string text =
+      "A key that is not listed here is an error. *On resume* says what happens when a run goes on from a checkpoint\n"
+      "that was written with another value: *free* = nothing, *notice* = it is logged, *refused* = the run stops, "
+      "because\n"
+      "it would not be the same run.\n";
+  std::string_view group;
+  for (const auto& field : config_fields()) {
+    if (field.group != group) text += cat("\n### ", field.group, "\n\n", head(true));
+    group = field.group;
+    text += row(describe(field), true);
+  }
+  text += cat("\n### Entries of train_data and valid_data\n\nA plain path stands for an entry with only `path`.\n\n",
+              table(data_source_fields()));
+  text += cat(
+      "\n### Keys of model\n\nThe names of Hugging Face's config.json. All are *refused* on resume. Its keys without\n"
+      "meaning for training are skipped; keys with one supported value (dropout, `hidden_act`, `mlp_bias`, ...) must\n"
+      "have it.\n\n",
+      table(model_fields()));
+  text += cat("\n### Keys of model.rope_scaling\n\n`\"type\"` is read as `rope_type`, `\"default\"` as `none`.\n\n",
+              table(rope_scaling_fields()));
+  return text;
+}
+
+}  // namespace athanor

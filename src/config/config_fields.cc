@@ -1,0 +1,265 @@
+// The options of a run: one row each. What is not said here (C++ type, default) is the member's own in config.h.
+// Rules on resume: free = silently, notice = allowed and logged, refused = the run would not be the same run.
+#include "base/error.h"
+#include "config/fields.h"
+#include "config/fields_walk.h"
+
+namespace athanor {
+namespace {
+
+using enum OnResume;
+using Fields = std::vector<Field<Config>>;
+
+constexpr double kMaxCount = 2147483648.0;  // 2^31: sequences, tokens of a sequence, token ids
+
+void read_source(DataSource& out, const Json& value, const std::string& path, Notices notices) {
+  if (value.is(Json::Kind::string)) {
+    out.path = read_string(value, path);
+  } else {
+    read_fields(data_source_fields(), value, path, out, notices);
+  }
+  if (out.path.empty()) bad_value(value, path, "a path that is not empty");
+}
+
+template <std::vector<DataSource> Config::*M>
+void read_sources(Config& out, const Json& value, const std::string& path, Notices notices) {
+  out.*M = {};
+  if (!value.is(Json::Kind::array)) return read_source((out.*M).emplace_back(), value, path, notices);
+  for (size_t i = 0; i < value.items.size(); ++i) {
+    read_source((out.*M).emplace_back(), value.items[i], cat(path, "[", i, "]"), notices);
+  }
+}
+
+template <std::vector<DataSource> Config::*M>
+Json write_sources(const Config& in) {
+  Json list = Json::array();
+  for (const auto& source : in.*M) list.items.push_back(write_fields(data_source_fields(), source));
+  return list;
+}
+
+Json sources_schema() {
+  Json path = Json::object(), entry = Json::object(), list = Json::object(), any = Json::object();
+  path.set("type", Json::of("string"));
+  Json entries = Json::array();
+  entries.items = {path, schema_of(data_source_fields())};
+  entry.set("anyOf", entries);
+  list.set("type", Json::of("array"));
+  list.set("items", std::move(entry));
+  entries.items.push_back(std::move(list));
+  any.set("anyOf", std::move(entries));
+  return any;
+}
+
+template <std::vector<DataSource> Config::*M>
+Field<Config> sources(std::string_view key, OnResume rule, std::string_view help) {
+  return custom(key, Custom<Config>{read_sources<M>, write_sources<M>, sources_schema, "path, or list of entries"},
+                rule, help);
+}
+
+void read_model_member(Config& out, const Json& value, const std::string& path, Notices notices) {
+  out.model = read_model(value, path, notices);
+}
+Json write_model_member(const Config& in) { return write_model(in.model); }
+Json model_member_schema() {
+  Json path = Json::object(), either = Json::object(), any = Json::array();
+  path.set("type", Json::of("string"));
+  any.items = {std::move(path), model_schema()};
+  either.set("anyOf", std::move(any));
+  return either;
+}
+
+Fields model_group() {
+  return {
+      custom("model",
+             Custom<Config>{read_model_member, write_model_member, model_member_schema,
+                            "object, or path of a config.json"},
+             refused, "shape of the model; a path is relative to the file that names it")
+          .required(),
+  };
+}
+
+Fields run_group() {
+  return {
+      option("save", &Config::save, free,
+             "run folder for checkpoints, logs and the resolved configuration; empty = nothing is written")
+          .alias({"out_dir", "save_folder"}),
+      option(
+          "load", &Config::load, free,
+          "what to go on from: auto = the newest valid checkpoint in `save`, none = start anew, or a checkpoint folder")
+          .alias({"resume"}),
+      number("load_step", &Config::load_step, at_least(-1), free, "step", "go on from this step; -1 = the newest")
+          .alias({"ckpt_step"}),
+      number("seed", &Config::seed, at_least(0), refused, "", "initial weights and data order follow from it")
+          .alias({"global_seed"}),
+      choice<&Config::device>("device", notice, "where to compute; auto = a GPU if there is one"),
+      number("threads", &Config::threads, between(0, 65536), free, "",
+             "CPU threads; 0 = every core that the process may use")
+          .alias({"num_threads"}),
+      choice<&Config::log_level>("log_level", free, "least important messages that are shown"),
+  };
+}
+
+Fields train_group() {
+  return {
+      number("train_iters", &Config::train_iters, at_least(0), free, "steps",
+             "length of the run; give this or train_tokens")
+          .alias({"steps", "max_iters", "max_steps", "train_steps"}),
+      number("train_tokens", &Config::train_tokens, at_least(0), free, "tokens",
+             "length of the run; becomes train_iters, rounded up")
+          .alias({"max_tokens"}),
+      number("global_batch_size", &Config::global_batch_size, between(1, kMaxCount), refused, "sequences",
+             "sequences of one step, over all devices and micro-batches")
+          .alias({"train_batch_size", "global_train_batch_size"})
+          .required(),
+      number("micro_batch_size", &Config::micro_batch_size, between(1, kMaxCount), free, "sequences",
+             "sequences that one device computes at once; auto = the most that fits in memory")
+          .or_word("auto", 0)
+          .alias({"batch_size", "train_micro_batch_size_per_gpu"}),
+      number("gradient_accumulation_steps", &Config::gradient_accumulation_steps, between(0, kMaxCount), free, "",
+             "follows from the batch sizes; if given it must agree with them; 0 = not given"),
+      number("seq_length", &Config::seq_length, between(0, kMaxCount), refused, "tokens",
+             "tokens of one sequence; 0 = max_position_embeddings of the model")
+          .alias({"block_size", "sequence_length", "max_seq_length", "max_seq_len"}),
+  };
+}
+
+Fields optimizer_group() {
+  return {
+      choice<&Config::optimizer>("optimizer", refused, "update rule"),
+      number("learning_rate", &Config::learning_rate, above(0), notice, "", "peak learning rate")
+          .alias({"lr"})
+          .required(),
+      number("min_lr", &Config::min_lr, at_least(0), notice, "", "learning rate at the end of the decay")
+          .alias({"min_decay_lr"})
+          .unset_is("10 % of learning_rate"),
+      choice<&Config::lr_decay_style>(
+          "lr_decay_style", notice,
+          "course of the learning rate after the warm-up; WSD = constant, then a decay at the end"),
+      number("lr_warmup_iters", &Config::lr_warmup_iters, at_least(0), notice, "steps", "linear warm-up from 0")
+          .alias({"warmup_iters", "warmup_steps", "lr_warmup_steps"}),
+      number("lr_decay_iters", &Config::lr_decay_iters, at_least(0), notice, "steps",
+             "step at which min_lr is reached, warm-up included; 0 = train_iters"),
+      choice<&Config::lr_wsd_decay_style>("lr_wsd_decay_style", notice, "course of the decay of WSD"),
+      number("lr_wsd_decay_iters", &Config::lr_wsd_decay_iters, at_least(0), notice, "steps",
+             "length of the decay of WSD, which ends at lr_decay_iters; 0 = a tenth of lr_decay_iters"),
+      number("adam_beta1", &Config::adam_beta1, below(0, 1), notice, "", "decay of the first moment").alias({"beta1"}),
+      number("adam_beta2", &Config::adam_beta2, below(0, 1), notice, "", "decay of the second moment").alias({"beta2"}),
+      number("adam_eps", &Config::adam_eps, above(0), notice, "", "added to the root of the second moment")
+          .alias({"eps"}),
+      number("weight_decay", &Config::weight_decay, at_least(0), notice, "",
+             "decoupled decay of matrices and embeddings; norms and biases have none"),
+      number("clip_grad", &Config::clip_grad, at_least(0), notice, "",
+             "largest global gradient norm; larger gradients are scaled down; 0 = off")
+          .alias({"gradient_clipping", "max_norm", "grad_clip"}),
+      number("max_skipped_steps", &Config::max_skipped_steps, at_least(1), free, "steps",
+             "consecutive steps with a non-finite gradient, each skipped, after which the run stops"),
+  };
+}
+
+Fields precision_group() {
+  return {
+      choice<&Config::precision>("precision", refused, "type of activations and matrix products").alias({"dtype"}),
+      choice<&Config::master_weights>("master_weights", refused, "type of the weights that the optimizer updates"),
+      number("loss_scale", &Config::loss_scale, at_least(0), notice, "", "fp16: constant loss scale; 0 = dynamic"),
+      number("initial_loss_scale", &Config::initial_loss_scale, above(0), notice, "", "fp16: first dynamic loss scale"),
+      number("loss_scale_window", &Config::loss_scale_window, at_least(1), notice, "steps",
+             "fp16: finite steps after which the scale doubles"),
+      number("hysteresis", &Config::hysteresis, at_least(1), notice, "steps",
+             "fp16: overflows before the scale halves"),
+      number("min_loss_scale", &Config::min_loss_scale, above(0), notice, "", "fp16: the scale never falls below"),
+  };
+}
+
+Fields memory_group() {
+  return {
+      choice<&Config::recompute_granularity>(
+          "recompute_granularity", free,
+          "activations recomputed in the backward pass: none, selective = the cheap ones, full = whole blocks"),
+      number("recompute_num_layers", &Config::recompute_num_layers, between(1, 65536), free, "blocks",
+             "every how many-th block recomputes"),
+      number("memory_limit_gib", &Config::memory_limit_gib, at_least(0), free, "GiB",
+             "memory that the run may use on one device; 0 = what the device or the control group has"),
+      number("runtime_reserve_mib", &Config::runtime_reserve_mib, at_least(0), free, "MiB",
+             "part of the limit that the plan leaves to libraries and the system"),
+      number("loss_chunk_rows", &Config::loss_chunk_rows, at_least(0), free, "rows",
+             "rows of logits held at once; 0 = chosen with the memory plan"),
+  };
+}
+
+Fields data_group() {
+  return {
+      sources<&Config::train_data>(
+          "train_data", refused,
+          "token shards to train on; paths may be globs and are relative to the working directory")
+          .required(),
+      sources<&Config::valid_data>("valid_data", free, "token shards to evaluate on; none = no evaluation"),
+      number("eod_id", &Config::eod_id, between(-1, kMaxCount - 1), refused, "token",
+             "token between documents; -1 = none"),
+  };
+}
+
+Fields report_group() {
+  return {
+      number("eval_interval", &Config::eval_interval, at_least(0), free, "steps",
+             "steps between evaluations; 0 = never"),
+      number("eval_iters", &Config::eval_iters, at_least(1), free, "batches", "global batches of one evaluation"),
+      number("log_interval", &Config::log_interval, at_least(1), free, "steps", "steps between log lines")
+          .alias({"log_freq", "steps_per_print"}),
+      option("tensorboard", &Config::tensorboard, free, "write TensorBoard event files to the run folder"),
+      option("log_jsonl", &Config::log_jsonl, free, "write metrics.jsonl, one record a step, to the run folder"),
+      choice<&Config::progress>("progress", free, "progress line; auto = on a terminal"),
+      number("peak_tflops", &Config::peak_tflops, at_least(0), free, "TFLOP/s",
+             "peak of one device, which MFU is a fraction of; 0 = measured at start"),
+      option("profile", &Config::profile, free, "path of a Chrome trace of some steps; empty = off"),
+  };
+}
+
+Fields checkpoint_group() {
+  return {
+      number("save_interval", &Config::save_interval, at_least(0), free, "steps",
+             "steps between checkpoints; 0 = only at the end")
+          .alias({"checkpoint_interval"}),
+      number("save_interval_minutes", &Config::save_interval_minutes, at_least(0), free, "min",
+             "minutes between checkpoints, besides save_interval; 0 = off"),
+      number("keep_latest_k", &Config::keep_latest_k, at_least(0), free, "",
+             "older checkpoints are deleted; 0 = all are kept")
+          .alias({"most_recent_k", "save_num_checkpoints_to_keep"}),
+      number("exit_signal_budget", &Config::exit_signal_budget, above(0), free, "s",
+             "time from a stop signal to the end of the last checkpoint"),
+      number("exit_duration_in_mins", &Config::exit_duration_in_mins, at_least(0), free, "min",
+             "save and stop after this time; 0 = no limit"),
+  };
+}
+
+void append(Fields& all, std::string_view group, Fields rows) {
+  for (auto& row : rows) {
+    row.group = group;
+    all.push_back(std::move(row));
+  }
+}
+
+}  // namespace
+
+std::vector<Field<Config>> config_fields() {
+  Fields all;
+  append(all, "Model", model_group());
+  append(all, "Run", run_group());
+  append(all, "Training", train_group());
+  append(all, "Optimizer", optimizer_group());
+  append(all, "Precision", precision_group());
+  append(all, "Memory", memory_group());
+  append(all, "Data", data_group());
+  append(all, "Evaluation and reports", report_group());
+  append(all, "Checkpoints and limits", checkpoint_group());
+  return all;
+}
+
+std::vector<Field<DataSource>> data_source_fields() {
+  return {
+      option("path", &DataSource::path, refused, "shard, or glob of shards that are read as one stream").required(),
+      number("weight", &DataSource::weight, above(0), refused, "", "share of the blend, relative to the other entries"),
+      choice<&DataSource::dtype>("dtype", refused, "type of a token in files without a header; auto = by file"),
+  };
+}
+
+}  // namespace athanor

@@ -1,0 +1,189 @@
+// Scalars and errors of the option tables: exact types, ranges, and the nearest name for a misspelled key.
+#include "config/fields.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+#include "config/fields_walk.h"
+
+namespace athanor {
+namespace {
+
+constexpr size_t kMaxShown = 80;      // bytes of a wrong value that a message quotes
+constexpr size_t kMaxCompared = 100;  // longer keys are not misspellings
+
+std::string shown(const Json& value) {
+  switch (value.kind) {
+    case Json::Kind::null:
+    case Json::Kind::boolean:
+      return to_line(value);
+    case Json::Kind::integer:
+    case Json::Kind::real:
+      return value.text;
+    case Json::Kind::string: {
+      const bool long_text = value.text.size() > kMaxShown;
+      return cat("the string ", json_string(value.text.substr(0, kMaxShown)), long_text ? "..." : "");
+    }
+    case Json::Kind::array:
+      return "a list";
+    case Json::Kind::object:
+      return "an object";
+  }
+  return "";
+}
+
+std::string plain(double v) {  // bounds: 2147483648, not 2147483648.0
+  std::string text = number_text(v);
+  if (text.ends_with(".0")) text.resize(text.size() - 2);
+  return text;
+}
+
+std::string expectation(std::string_view what, const Range& range, const Word& word) {
+  std::string text = cat(what, to_text(range).empty() ? "" : " ", to_text(range));
+  if (word.text == "null") return text + " or null";
+  if (!word.text.empty()) text += cat(" or \"", word.text, "\"");
+  return text;
+}
+
+bool is_word(const Json& value, std::string_view word) {
+  if (word.empty()) return false;
+  return word == "null" ? value.is(Json::Kind::null) : value.is(Json::Kind::string) && value.text == word;
+}
+
+bool in_range(double v, const Range& range) {
+  const bool above_low = range.open_low ? v > range.low : v >= range.low;
+  const bool below_high = range.open_high ? v < range.high : v <= range.high;
+  return std::isfinite(v) && above_low && below_high;
+}
+
+// Insertions, deletions, replacements and swaps of neighbours [Damerau 1964], case ignored.
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> before(b.size() + 1), last(b.size() + 1), now(b.size() + 1);
+  std::iota(last.begin(), last.end(), size_t(0));
+  const auto same = [](char x, char y) { return std::tolower(uint8_t(x)) == std::tolower(uint8_t(y)); };
+  for (size_t i = 1; i <= a.size(); ++i) {
+    now[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      now[j] = std::min({last[j] + 1, now[j - 1] + 1, last[j - 1] + !same(a[i - 1], b[j - 1])});
+      const bool swapped = i > 1 && j > 1 && same(a[i - 1], b[j - 2]) && same(a[i - 2], b[j - 1]);
+      if (swapped) now[j] = std::min(now[j], before[j - 2] + 1);
+    }
+    before.swap(last);
+    last.swap(now);
+  }
+  return last[b.size()];
+}
+
+}  // namespace
+
+std::string to_text(const Range& range) {
+  const bool low = std::isfinite(range.low), high = std::isfinite(range.high) && range.high != kMaxInteger;
+  if (low && high && !range.open_low && !range.open_high) return cat(plain(range.low), " ... ", plain(range.high));
+  std::string text;
+  if (low) text = cat(range.open_low ? "> " : ">= ", plain(range.low));
+  if (high) text += cat(low ? " and " : "", range.open_high ? "< " : "<= ", plain(range.high));
+  return text;
+}
+
+std::string joined(std::span<const std::string_view> words, std::string_view separator) {
+  std::string text;
+  for (size_t i = 0; i < words.size(); ++i) text += cat(i > 0 ? separator : "", words[i]);
+  return text;
+}
+
+std::string dotted(const std::string& prefix, std::string_view key) {
+  const std::string shown_key(key.substr(0, kMaxShown));
+  return prefix.empty() ? shown_key : cat(prefix, ".", shown_key);
+}
+
+void bad_value(const Json& value, const std::string& path, const std::string& expected) {
+  throw Error(cat(value.where, ": ", path, ": expected ", expected, ", got ", shown(value)), Exit::usage);
+}
+
+bool read_bool(const Json& value, const std::string& path) {
+  if (!value.is(Json::Kind::boolean)) bad_value(value, path, "true or false");
+  return value.boolean;
+}
+
+std::string read_string(const Json& value, const std::string& path) {
+  if (!value.is(Json::Kind::string)) bad_value(value, path, "a string");
+  if (value.text.find('\0') != std::string::npos) bad_value(value, path, "a string without a zero byte");
+  return value.text;
+}
+
+int64_t read_integer(const Json& value, const std::string& path, const Range& range, const Word& word) {
+  if (is_word(value, word.text)) return word.value;
+  if (!value.is(Json::Kind::integer) || !in_range(value.real, range)) {
+    bad_value(value, path, expectation("an integer", range, word));
+  }
+  return value.integer;
+}
+
+double read_real(const Json& value, const std::string& path, const Range& range, const Word& word) {
+  if (is_word(value, word.text)) return double(word.value);
+  if (!value.is_number() || !in_range(value.real, range)) {
+    bad_value(value, path, expectation("a number", range, word));
+  }
+  return value.real;
+}
+
+int read_choice(const Json& value, const std::string& path, std::span<const std::string_view> names) {
+  for (size_t i = 0; i < names.size() && value.is(Json::Kind::string); ++i) {
+    if (names[i] == value.text) return int(i);
+  }
+  const std::string expected = cat(names.size() > 1 ? "one of " : "", joined(names, ", "));
+  const std::string near = value.is(Json::Kind::string) ? nearest(value.text, names) : "";
+  if (near.empty()) bad_value(value, path, expected);
+  throw Error(
+      cat(value.where, ": ", path, ": expected ", expected, ", got ", shown(value), "; did you mean \"", near, "\"?"),
+      Exit::usage);
+}
+
+void require_object(const Json& value, const std::string& path) {
+  if (!value.is(Json::Kind::object)) bad_value(value, path.empty() ? "configuration" : path, "an object");
+}
+
+void unknown_key(const Json& value, const std::string& path, std::string_view key,
+                 std::span<const std::string_view> known) {
+  const std::string near = nearest(key, known);
+  const std::string remedy = near.empty() ? "configs/README.md lists all keys" : cat("did you mean \"", near, "\"?");
+  throw Error(cat(value.where, ": unknown key ", json_string(dotted(path, key)), "; ", remedy), Exit::usage);
+}
+
+std::string nearest(std::string_view word, std::span<const std::string_view> candidates) {
+  if (word.empty() || word.size() > kMaxCompared) return "";
+  std::string_view best;
+  size_t best_distance = std::max<size_t>(1, word.size() / 3) + 1;
+  for (auto candidate : candidates) {
+    const size_t distance = edit_distance(word, candidate);
+    if (distance >= best_distance) continue;
+    best = candidate;
+    best_distance = distance;
+  }
+  return std::string(best);
+}
+
+Json number_schema(std::string_view type, const Range& range, const Word& word) {
+  Json number = Json::object();
+  number.set("type", Json::of(type));
+  const auto bound = [&](double v) { return type == "integer" ? Json::of(int64_t(v)) : Json::of(v); };
+  if (std::isfinite(range.low)) number.set(range.open_low ? "exclusiveMinimum" : "minimum", bound(range.low));
+  if (std::isfinite(range.high)) number.set(range.open_high ? "exclusiveMaximum" : "maximum", bound(range.high));
+  if (word.text.empty()) return number;
+  Json constant = Json::object(), either = Json::object(), options = Json::array();
+  constant.set("const", word.text == "null" ? Json() : Json::of(word.text));
+  options.items = {std::move(number), std::move(constant)};
+  either.set("anyOf", std::move(options));
+  return either;
+}
+
+Json choice_schema(std::span<const std::string_view> names) {
+  Json words = Json::array(), schema = Json::object();
+  for (auto name : names) words.items.push_back(Json::of(name));
+  schema.set("enum", std::move(words));
+  return schema;
+}
+
+}  // namespace athanor

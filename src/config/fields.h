@@ -1,0 +1,149 @@
+// Tables of options: one row says key, member, range, unit, resume rule, help and aliases of one option. Parsing,
+// dumping, documentation and resume comparison are generic walks over such rows. Defaults are the members' own
+// initialisers.
+#pragma once
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "config/choices.h"
+#include "config/config.h"
+#include "config/json.h"
+
+namespace athanor {
+
+// Bounds of a number; both belong to it unless said to be open.
+struct Range {
+  double low = -std::numeric_limits<double>::infinity();
+  double high = std::numeric_limits<double>::infinity();
+  bool open_low = false, open_high = false;
+};
+inline constexpr double kMaxInteger = 9007199254740992.0;  // 2^53: exact in every JSON reader
+constexpr Range at_least(double low) { return {.low = low, .high = kMaxInteger}; }
+constexpr Range above(double low) { return {.low = low, .open_low = true}; }
+constexpr Range between(double low, double high) { return {.low = low, .high = high}; }
+constexpr Range below(double low, double high) { return {.low = low, .high = high, .open_high = true}; }
+
+// A string, or the text null, that stands for a number in JSON.
+struct Word {
+  std::string_view text;
+  int64_t value = 0;
+};
+std::string to_text(const Range&);  // ">= 0", "0 ... 1", "> 0"; "" without bounds
+
+using Notices = std::vector<std::string>*;  // may be nullptr
+
+template <class T>
+struct Choice {  // an enum member; the JSON string is a name of its value
+  std::span<const std::string_view> names;
+  int (*get)(const T&);
+  void (*set)(T&, int);
+};
+
+template <class T>
+struct Custom {  // a member with a grammar of its own
+  void (*read)(T&, const Json&, const std::string& path, Notices);
+  Json (*write)(const T&);
+  Json (*schema)();
+  std::string_view type;  // for the documentation
+};
+
+template <class T>
+struct Field {
+  using Member = std::variant<bool T::*, int64_t T::*, double T::*, std::string T::*, Choice<T>, Custom<T>>;
+
+  std::string_view key;
+  Member member;
+  Range range;
+  OnResume rule = OnResume::refused;
+  std::string_view unit;
+  std::string_view help;
+  std::string_view group;
+  bool is_required = false;
+  Word word;
+  std::string_view word_for_default;       // in the documentation, where the initialiser only means "not given"
+  std::vector<std::string_view> aliases;   // read with a notice
+  std::vector<std::string_view> synonyms;  // read without one
+
+  Field required() && { return is_required = true, std::move(*this); }
+  Field or_word(std::string_view text, int64_t value) && { return word = {text, value}, std::move(*this); }
+  Field unset_is(std::string_view text) && { return word_for_default = text, std::move(*this); }
+  Field alias(std::initializer_list<std::string_view> keys) && { return aliases = keys, std::move(*this); }
+  Field synonym(std::initializer_list<std::string_view> keys) && { return synonyms = keys, std::move(*this); }
+};
+
+// Rows. Numbers have a range and a unit, the others do not.
+template <class T, class V>
+Field<T> number(std::string_view key, V T::*member, Range range, OnResume rule, std::string_view unit,
+                std::string_view help) {
+  Field<T> field{};
+  field.key = key, field.member = member, field.range = range, field.rule = rule, field.unit = unit, field.help = help;
+  return field;
+}
+template <class T, class V>
+Field<T> option(std::string_view key, V T::*member, OnResume rule, std::string_view help) {
+  return number(key, member, Range{}, rule, "", help);
+}
+template <class T, class E>
+T owner_of(E T::*);
+template <auto M>
+auto choice(std::string_view key, OnResume rule, std::string_view help) {
+  using T = decltype(owner_of(M));
+  using E = std::remove_cvref_t<decltype(std::declval<T>().*M)>;
+  Field<T> field{};
+  field.key = key, field.rule = rule, field.help = help;
+  field.member =
+      Choice<T>{choice_names(E{}), [](const T& t) { return int(t.*M); }, [](T& t, int value) { t.*M = E(value); }};
+  return field;
+}
+template <class T>
+Field<T> custom(std::string_view key, Custom<T> member, OnResume rule, std::string_view help) {
+  Field<T> field{};
+  field.key = key, field.member = member, field.rule = rule, field.help = help;
+  return field;
+}
+
+// What is known of a row apart from the struct it belongs to.
+struct FieldDoc {
+  std::string key, type, default_value, range, unit, rule, help, group;
+  std::vector<std::string> aliases;
+  bool required = false;
+  Json schema;
+};
+
+// The tables (config_fields.cc, model_fields.cc).
+std::vector<Field<Config>> config_fields();
+std::vector<Field<DataSource>> data_source_fields();
+std::vector<Field<ModelConfig>> model_fields();
+std::vector<Field<RopeScaling>> rope_scaling_fields();
+
+// Model shapes have a reader of their own for what Hugging Face files contain besides.
+ModelConfig read_model(const Json& object, const std::string& path, Notices);
+Json write_model(const ModelConfig&);
+// Rewrites rope_parameters, if present, as the rope_theta and rope_scaling of the same object.
+void merge_rope_keys(Json& model, const std::string& path);
+Json model_schema();
+
+// Errors and scalars (fields.cc). `path` is the dotted key; all throw Error(..., Exit::usage).
+[[noreturn]] void bad_value(const Json& value, const std::string& path, const std::string& expected);
+bool read_bool(const Json&, const std::string& path);
+std::string read_string(const Json&, const std::string& path);
+int64_t read_integer(const Json&, const std::string& path, const Range&, const Word& = {});
+double read_real(const Json&, const std::string& path, const Range&, const Word& = {});
+int read_choice(const Json&, const std::string& path, std::span<const std::string_view> names);
+void require_object(const Json&, const std::string& path);
+[[noreturn]] void unknown_key(const Json& value, const std::string& path, std::string_view key,
+                              std::span<const std::string_view> known);
+// The candidate that `word` is most likely a misspelling of, or "".
+std::string nearest(std::string_view word, std::span<const std::string_view> candidates);
+std::string joined(std::span<const std::string_view> words, std::string_view separator);
+std::string dotted(const std::string& prefix, std::string_view key);
+
+}  // namespace athanor

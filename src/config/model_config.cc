@@ -1,0 +1,223 @@
+// What follows from a model shape: missing sizes, whether it can be built, how many values it trains, and its
+// config.json.
+#include "config/model_config.h"
+
+#include "base/error.h"
+#include "config/json.h"
+
+namespace athanor {
+namespace {
+
+constexpr double kMaxParameters = 1125899906842624.0;  // 2^50: offsets in bytes stay far from 2^63
+
+template <class N>
+N count_parameters(const ModelConfig& m) {
+  const N vocab = N(m.vocab_size), hidden = N(m.hidden_size), ffn = N(m.intermediate_size);
+  const N queries = N(m.num_attention_heads) * N(m.head_dim), keys = N(m.num_key_value_heads) * N(m.head_dim);
+  const bool gpt2 = m.model_type == ModelType::gpt2;
+  N embeddings = vocab * hidden;
+  if (!m.tie_word_embeddings) embeddings += vocab * hidden;
+  if (gpt2) embeddings += N(m.max_position_embeddings) * hidden;
+  N block = hidden * (queries + keys + keys) + queries * hidden;
+  if (m.attention_bias) block += queries + keys + keys;
+  if (m.qk_norm) block += N(m.head_dim) + N(m.head_dim);
+  const N norm = gpt2 ? hidden + hidden : hidden;  // gpt2's LayerNorm has a bias
+  block += norm + norm;
+  block += gpt2 ? hidden * ffn + ffn + ffn * hidden + hidden : hidden * ffn + hidden * ffn + ffn * hidden;
+  if (gpt2) block += hidden;  // bias of the attention's output
+  return embeddings + N(m.num_hidden_layers) * block + norm;
+}
+
+// Throws "where.key: parts" with the user's exit code unless ok.
+template <class... A>
+void require(bool ok, std::string_view where, std::string_view key, const A&... parts) {
+  if (!ok) throw Error(cat(where, ".", key, ": ", parts...), Exit::usage);
+}
+
+void require_size(std::string_view where, std::string_view key, int64_t value) {
+  require(value > 0, where, key, "expected a size of at least 1, got ", value);
+}
+
+void validate_heads(const ModelConfig& m, std::string_view where) {
+  require(m.num_attention_heads % m.num_key_value_heads == 0, where, "num_key_value_heads", "num_attention_heads ",
+          m.num_attention_heads, " is not a multiple of ", m.num_key_value_heads);
+  const bool whole = m.hidden_size % m.num_attention_heads == 0;
+  if (m.model_type == ModelType::gpt2) {
+    require(m.num_key_value_heads == m.num_attention_heads, where, "num_key_value_heads",
+            "gpt2 has as many as num_attention_heads, ", m.num_attention_heads, ", got ", m.num_key_value_heads);
+    require(whole && m.head_dim == m.hidden_size / m.num_attention_heads, where, "head_dim",
+            "gpt2 has hidden_size / num_attention_heads, which is ", m.hidden_size, " / ", m.num_attention_heads,
+            ", got ", m.head_dim);
+  } else {
+    require(m.head_dim % 2 == 0, where, "head_dim", "rotary embeddings need an even number, got ", m.head_dim);
+  }
+  require(whole || m.model_type != ModelType::llama, where, "hidden_size", m.hidden_size,
+          " is not a multiple of num_attention_heads ", m.num_attention_heads, ", which llama in transformers needs");
+}
+
+void validate_family(const ModelConfig& m, std::string_view where) {
+  const ModelConfig family = model_defaults(m.model_type);
+  const auto fixed = [&](std::string_view key, bool value, bool expected) {
+    require(value == expected, where, key, name_of(m.model_type), " has ", expected ? "true" : "false", ", got ",
+            value ? "true" : "false", "; choose another model_type");
+  };
+  fixed("attention_bias", m.attention_bias, family.attention_bias);
+  fixed("qk_norm", m.qk_norm, family.qk_norm);
+  const bool windows = m.model_type != ModelType::gpt2 && m.model_type != ModelType::llama;
+  require(windows || m.sliding_window == 0, where, "sliding_window", name_of(m.model_type), " has none, got ",
+          m.sliding_window, "; mistral, qwen2 and qwen3 have one");
+  if (m.model_type != ModelType::gpt2) return;
+  require(m.rope_theta == family.rope_theta, where, "rope_theta", "gpt2 has no rotary embeddings");
+  require(m.rope_scaling.rope_type == RopeType::none, where, "rope_scaling", "gpt2 has no rotary embeddings");
+}
+
+void validate_scaling(const ModelConfig& m, std::string_view where) {
+  const RopeScaling& r = m.rope_scaling;
+  if (r.rope_type != RopeType::none) {
+    require(r.factor >= 1.0, where, "rope_scaling.factor", "expected at least 1, got ", r.factor);
+  }
+  if (r.rope_type != RopeType::llama3) return;
+  require(r.low_freq_factor > 0.0 && r.high_freq_factor > r.low_freq_factor, where, "rope_scaling.high_freq_factor",
+          "expected more than low_freq_factor ", r.low_freq_factor, ", got ", r.high_freq_factor);
+  require(r.original_max_position_embeddings > 0, where, "rope_scaling.original_max_position_embeddings",
+          "llama3 needs the context before stretching");
+}
+
+Json optional_id(int64_t id) { return id < 0 ? Json() : Json::of(id); }
+
+Json scaling_json(const ModelConfig& m, bool with_theta) {
+  const RopeScaling& r = m.rope_scaling;
+  Json out = Json::object();
+  out.set("rope_type", Json::of(r.rope_type == RopeType::none ? std::string_view("default") : name_of(r.rope_type)));
+  if (with_theta) out.set("rope_theta", Json::of(m.rope_theta));
+  if (r.rope_type == RopeType::none) return out;
+  out.set("factor", Json::of(r.factor));
+  if (r.rope_type != RopeType::llama3) return out;
+  out.set("low_freq_factor", Json::of(r.low_freq_factor));
+  out.set("high_freq_factor", Json::of(r.high_freq_factor));
+  out.set("original_max_position_embeddings", Json::of(r.original_max_position_embeddings));
+  return out;
+}
+
+void add_gpt2_keys(const ModelConfig& m, Json& out) {
+  out.set("n_positions", Json::of(m.max_position_embeddings));
+  out.set("n_embd", Json::of(m.hidden_size));
+  out.set("n_layer", Json::of(m.num_hidden_layers));
+  out.set("n_head", Json::of(m.num_attention_heads));
+  out.set("n_inner", m.intermediate_size == 4 * m.hidden_size ? Json() : Json::of(m.intermediate_size));
+  out.set("activation_function", Json::of("gelu_new"));
+  out.set("layer_norm_epsilon", Json::of(m.norm_eps));
+  for (auto key : {"attn_pdrop", "embd_pdrop", "resid_pdrop"}) out.set(key, Json::of(0.0));
+}
+
+void add_llama_keys(const ModelConfig& m, Json& out) {
+  out.set("hidden_size", Json::of(m.hidden_size));
+  out.set("intermediate_size", Json::of(m.intermediate_size));
+  out.set("num_hidden_layers", Json::of(m.num_hidden_layers));
+  out.set("num_attention_heads", Json::of(m.num_attention_heads));
+  out.set("num_key_value_heads", Json::of(m.num_key_value_heads));
+  out.set("head_dim", Json::of(m.head_dim));
+  out.set("hidden_act", Json::of("silu"));
+  out.set("max_position_embeddings", Json::of(m.max_position_embeddings));
+  out.set("rms_norm_eps", Json::of(m.norm_eps));
+  // transformers 4 reads rope_theta and rope_scaling, 5 reads rope_parameters.
+  out.set("rope_theta", Json::of(m.rope_theta));
+  out.set("rope_scaling", m.rope_scaling.rope_type == RopeType::none ? Json() : scaling_json(m, false));
+  out.set("rope_parameters", scaling_json(m, true));
+  out.set("attention_dropout", Json::of(0.0));
+  const bool qwen = m.model_type == ModelType::qwen2 || m.model_type == ModelType::qwen3;
+  if (m.model_type == ModelType::llama || m.model_type == ModelType::qwen3) {
+    out.set("attention_bias", Json::of(m.attention_bias));
+  }
+  if (m.model_type == ModelType::llama) out.set("mlp_bias", Json::of(false));
+  if (m.model_type == ModelType::llama) return;
+  out.set("sliding_window", m.sliding_window > 0 ? Json::of(m.sliding_window) : Json());
+  if (!qwen) return;
+  out.set("use_sliding_window", Json::of(m.sliding_window > 0));
+  out.set("max_window_layers", Json::of(m.sliding_window > 0 ? int64_t(0) : m.num_hidden_layers));
+}
+
+std::string_view architecture(ModelType type) {
+  switch (type) {
+    case ModelType::gpt2:
+      return "GPT2LMHeadModel";
+    case ModelType::llama:
+      return "LlamaForCausalLM";
+    case ModelType::qwen2:
+      return "Qwen2ForCausalLM";
+    case ModelType::qwen3:
+      return "Qwen3ForCausalLM";
+    case ModelType::mistral:
+      return "MistralForCausalLM";
+  }
+  return "";
+}
+
+}  // namespace
+
+ModelConfig model_defaults(ModelType type) {
+  ModelConfig m;
+  m.model_type = type;
+  m.attention_bias = type == ModelType::gpt2 || type == ModelType::qwen2;
+  m.qk_norm = type == ModelType::qwen3;
+  m.tie_word_embeddings = type == ModelType::gpt2;
+  return m;
+}
+
+void complete(ModelConfig& m) {
+  if (m.num_key_value_heads == 0) m.num_key_value_heads = m.num_attention_heads;
+  if (m.head_dim == 0 && m.num_attention_heads > 0 && m.hidden_size % m.num_attention_heads == 0) {
+    m.head_dim = m.hidden_size / m.num_attention_heads;
+  }
+  if (m.intermediate_size == 0 && m.model_type == ModelType::gpt2) m.intermediate_size = 4 * m.hidden_size;
+}
+
+void validate(const ModelConfig& m, std::string_view where) {
+  require_size(where, "vocab_size", m.vocab_size);
+  require_size(where, "hidden_size", m.hidden_size);
+  require_size(where, "num_hidden_layers", m.num_hidden_layers);
+  require_size(where, "num_attention_heads", m.num_attention_heads);
+  require_size(where, "num_key_value_heads", m.num_key_value_heads);
+  require(m.head_dim > 0, where, "head_dim", "hidden_size ", m.hidden_size,
+          " is not a multiple of num_attention_heads ", m.num_attention_heads, "; change one of them or give head_dim");
+  require(m.intermediate_size > 0, where, "intermediate_size", "is required for ", name_of(m.model_type));
+  require_size(where, "max_position_embeddings", m.max_position_embeddings);
+  require(m.norm_eps > 0.0 && m.rope_theta > 1.0 && m.initializer_range > 0.0, where, "norm_eps", "norm_eps ",
+          m.norm_eps, ", rope_theta ", m.rope_theta, " and initializer_range ", m.initializer_range,
+          " must be positive");
+  validate_heads(m, where);
+  validate_family(m, where);
+  validate_scaling(m, where);
+  require(m.sliding_window >= 0, where, "sliding_window", "expected 0 or more, got ", m.sliding_window);
+  require(m.bos_token_id < m.vocab_size, where, "bos_token_id", m.bos_token_id, " is not below vocab_size ",
+          m.vocab_size);
+  require(m.eos_token_id < m.vocab_size, where, "eos_token_id", m.eos_token_id, " is not below vocab_size ",
+          m.vocab_size);
+  const double parameters = count_parameters<double>(m);
+  require(parameters <= kMaxParameters, where, "hidden_size", "these sizes make ", parameters,
+          " parameters; the limit is ", kMaxParameters);
+}
+
+int64_t parameter_count(const ModelConfig& m) { return count_parameters<int64_t>(m); }
+
+std::string hf_config_json(const ModelConfig& m, const char* torch_dtype) {
+  Json out = Json::object(), architectures = Json::array();
+  architectures.items.push_back(Json::of(architecture(m.model_type)));
+  out.set("architectures", std::move(architectures));
+  out.set("model_type", Json::of(name_of(m.model_type)));
+  out.set("vocab_size", Json::of(m.vocab_size));
+  if (m.model_type == ModelType::gpt2) {
+    add_gpt2_keys(m, out);
+  } else {
+    add_llama_keys(m, out);
+  }
+  out.set("initializer_range", Json::of(m.initializer_range));
+  out.set("tie_word_embeddings", Json::of(m.tie_word_embeddings));
+  out.set("bos_token_id", optional_id(m.bos_token_id));
+  out.set("eos_token_id", optional_id(m.eos_token_id));
+  out.set("torch_dtype", Json::of(torch_dtype));  // transformers 4
+  out.set("dtype", Json::of(torch_dtype));        // transformers 5
+  return to_pretty(out);
+}
+
+}  // namespace athanor

@@ -1,0 +1,52 @@
+// What changed between the configuration that a checkpoint was written with and the one of now.
+#include "base/error.h"
+#include "config/config.h"
+#include "config/fields.h"
+#include "config/fields_walk.h"
+#include "config/json.h"
+
+namespace athanor {
+namespace {
+
+bool same(const Json& a, const Json& b) {
+  if (a.is_number() && b.is_number()) return a.real == b.real;
+  if (a.kind != b.kind || a.items.size() != b.items.size()) return false;
+  if (a.items.empty()) return to_line(a) == to_line(b);
+  for (size_t i = 0; i < a.items.size(); ++i) {
+    const bool object = a.is(Json::Kind::object);
+    const Json* other = object ? b.find(a.keys[i]) : &b.items[i];
+    if (!other || !same(a.items[i], *other)) return false;
+  }
+  return true;
+}
+
+// A key that the stored configuration lacks did not exist then: it had its default.
+template <class T>
+void compare(const std::vector<Field<T>>& fields, const std::string& prefix, const Json& old, const T& now,
+             const T& blank, std::vector<ConfigChange>& changes) {
+  for (const auto& field : fields) {
+    const Json* stored = old.find(field.key);
+    const Json before = stored ? *stored : write_field(field, blank);
+    const Json after = write_field(field, now);
+    if (same(before, after)) continue;
+    changes.push_back({dotted(prefix, field.key), to_line(before), to_line(after), field.rule});
+  }
+}
+
+}  // namespace
+
+std::vector<ConfigChange> resume_changes(const std::string& old_resolved_json, const Config& now) {
+  const std::string name = "stored configuration";
+  const Json old = parse_json(old_resolved_json, name);
+  require_object(old, name);
+  std::vector<ConfigChange> changes;
+  const Json* old_model = old.find("model");
+  if (!old_model) throw Error(cat(name, ": has no model"), Exit::usage);
+  compare(model_fields(), "model", *old_model, now.model, model_defaults(now.model.model_type), changes);
+  auto fields = config_fields();
+  std::erase_if(fields, [](const auto& field) { return field.key == "model"; });
+  compare(fields, "", old, now, Config{}, changes);
+  return changes;
+}
+
+}  // namespace athanor

@@ -1,0 +1,128 @@
+// Combinations of options that cannot work, and options that follow from others.
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/int.h"
+#include "config/config.h"
+
+namespace athanor {
+namespace {
+
+constexpr double kMaxStepTokens = 1099511627776.0;       // 2^40: tokens of one step
+constexpr double kMaxRunTokens = 4611686018427387904.0;  // 2^62: counters of tokens never overflow
+
+template <class... A>
+void require(bool ok, const A&... parts) {
+  if (!ok) throw Error(cat(parts...), Exit::usage);
+}
+
+void validate_batch(Config& c) {
+  const int64_t longest = c.model.max_position_embeddings;
+  if (c.seq_length == 0) c.seq_length = longest;
+  require(c.seq_length > 0 && c.seq_length <= longest, "seq_length: ", c.seq_length,
+          " is more than model.max_position_embeddings ", longest, "; shorten the one or raise the other");
+  require(c.global_batch_size > 0, "global_batch_size: expected at least 1, got ", c.global_batch_size);
+  const int64_t accumulation = c.gradient_accumulation_steps;
+  if (c.micro_batch_size > 0) {
+    require(c.global_batch_size % c.micro_batch_size == 0, "global_batch_size: ", c.global_batch_size,
+            " is not a multiple of micro_batch_size ", c.micro_batch_size);
+  }
+  if (accumulation > 0) {
+    // The devices divide what is left; the trainer compares with their number.
+    const double once = double(std::max<int64_t>(c.micro_batch_size, 1)) * double(accumulation);
+    require(once <= double(c.global_batch_size) && c.global_batch_size % int64_t(once) == 0,
+            "gradient_accumulation_steps: ", accumulation, " times micro_batch_size ",
+            c.micro_batch_size > 0 ? cat(c.micro_batch_size) : "auto", " does not divide global_batch_size ",
+            c.global_batch_size, "; leave it out, it follows from the batch sizes");
+  }
+  require(double(c.global_batch_size) * double(c.seq_length) <= kMaxStepTokens,
+          "global_batch_size: ", c.global_batch_size, " sequences of ", c.seq_length,
+          " tokens are too many for one step");
+}
+
+void resolve_length(Config& c) {
+  const int64_t step_tokens = c.global_batch_size * c.seq_length;
+  if (c.train_tokens > 0) {
+    require(c.train_iters == 0, "train_tokens: ", c.train_tokens, " and train_iters ", c.train_iters,
+            " are both given; keep one of them");
+    c.train_iters = div_ceil(c.train_tokens, step_tokens);
+    c.train_tokens = 0;
+  }
+  require(c.train_iters > 0, "train_iters is required (or train_tokens): the length of the run");
+  require(double(c.train_iters) * double(step_tokens) <= kMaxRunTokens, "train_iters: ", c.train_iters, " steps of ",
+          step_tokens, " tokens overflow the token counter");
+}
+
+void resolve_schedule(Config& c) {
+  require(c.learning_rate > 0.0, "learning_rate: expected more than 0, got ", c.learning_rate);
+  if (c.min_lr < 0.0) c.min_lr = 0.1 * c.learning_rate;
+  require(c.min_lr <= c.learning_rate, "min_lr: ", c.min_lr, " is more than learning_rate ", c.learning_rate);
+  if (c.lr_decay_iters == 0) c.lr_decay_iters = c.train_iters;
+  require(c.lr_warmup_iters <= c.lr_decay_iters, "lr_warmup_iters: ", c.lr_warmup_iters,
+          " are more than the lr_decay_iters ", c.lr_decay_iters, " (by default train_iters) that contain them");
+  const int64_t after_warmup = c.lr_decay_iters - c.lr_warmup_iters;
+  if (c.lr_decay_style != LrDecayStyle::wsd) {
+    require(c.lr_wsd_decay_iters == 0, "lr_wsd_decay_iters: ", c.lr_wsd_decay_iters,
+            " has a meaning only with lr_decay_style WSD, not ", name_of(c.lr_decay_style));
+    return;
+  }
+  if (c.lr_wsd_decay_iters == 0)
+    c.lr_wsd_decay_iters = std::min(std::max<int64_t>(1, c.lr_decay_iters / 10), after_warmup);
+  require(c.lr_wsd_decay_iters <= after_warmup, "lr_wsd_decay_iters: ", c.lr_wsd_decay_iters,
+          " steps do not fit into the ", after_warmup, " between the end of the warm-up and lr_decay_iters ",
+          c.lr_decay_iters);
+}
+
+void validate_precision(const Config& c) {
+  require(c.loss_scale == 0.0 || c.precision == Precision::fp16, "loss_scale: ", c.loss_scale,
+          " has a meaning only with precision fp16, not ", name_of(c.precision));
+  require(c.min_loss_scale <= c.initial_loss_scale, "min_loss_scale: ", c.min_loss_scale,
+          " is more than initial_loss_scale ", c.initial_loss_scale);
+  require(c.master_weights == MasterWeights::fp32 || c.precision == Precision::bf16,
+          "master_weights: ", name_of(c.master_weights), " needs precision bf16, got ", name_of(c.precision));
+}
+
+void validate_memory(const Config& c) {
+  const bool recomputes = c.recompute_granularity != RecomputeGranularity::none;
+  require(recomputes || c.recompute_num_layers == 1, "recompute_num_layers: ", c.recompute_num_layers,
+          " has a meaning only with recompute_granularity selective or full");
+  require(c.recompute_num_layers <= c.model.num_hidden_layers, "recompute_num_layers: every ", c.recompute_num_layers,
+          "th block of ", c.model.num_hidden_layers, " is none");
+  const double limit_mib = c.memory_limit_gib * 1024.0;
+  require(limit_mib == 0.0 || limit_mib > double(c.runtime_reserve_mib), "runtime_reserve_mib: ", c.runtime_reserve_mib,
+          " leaves nothing of memory_limit_gib ", c.memory_limit_gib);
+}
+
+void validate_sources(const std::vector<DataSource>& sources, std::string_view key) {
+  std::vector<std::string_view> paths;
+  for (const auto& source : sources) paths.push_back(source.path);
+  std::sort(paths.begin(), paths.end());
+  const auto twice = std::adjacent_find(paths.begin(), paths.end());
+  require(twice == paths.end(), key, ": ", twice == paths.end() ? "" : *twice,
+          " is listed twice; list it once with a larger weight");
+  for (const auto& source : sources) require(!source.path.empty(), key, ": a path is empty");
+}
+
+void validate_run(const Config& c) {
+  require(!c.load.empty(), "load: expected auto, none or a checkpoint folder, got an empty string");
+  require(c.load_step < 0 || c.load != "none", "load_step: ", c.load_step, " has no meaning with load none");
+  require(c.eod_id < c.model.vocab_size, "eod_id: ", c.eod_id, " is not below model.vocab_size ", c.model.vocab_size);
+}
+
+}  // namespace
+
+void validate(Config& c) {
+  complete(c.model);
+  validate(c.model);
+  validate_batch(c);
+  resolve_length(c);
+  resolve_schedule(c);
+  validate_precision(c);
+  validate_memory(c);
+  require(!c.train_data.empty(), "train_data: expected at least one path, got none");
+  validate_sources(c.train_data, "train_data");
+  validate_sources(c.valid_data, "valid_data");
+  validate_run(c);
+}
+
+}  // namespace athanor
