@@ -1,0 +1,61 @@
+// CheckOps: a backend that runs every op twice, on the backend at work and on a reference, from the same inputs, and
+// keeps the worst difference of every output. The run goes on with the worker's results, so that an error is
+// reported where it arises and does not add up. For backends whose memory the host can read.
+#pragma once
+#include <cstddef>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "ops/compare.h"
+#include "ops/decorate.h"
+
+namespace athanor {
+
+class CheckOps final : public Decorated<CheckOps> {
+ public:
+  // One output of one op in one dtype, over all launches so far.
+  struct Worst {
+    std::string op, tensor;
+    DType dtype;
+    int64_t launches = 0, failures = 0;  // failures: beyond tolerance_of(dtype)
+    Difference nmse, peak;               // the launches with the largest of each
+    int64_t peak_launch = 0;             // counted over all ops from 1
+    Shape peak_shape;
+  };
+
+  CheckOps(Ops& work, Ops& reference) : work_(work), reference_(reference) {}
+  const Ops& inner() const { return work_; }
+
+  template <class Op>
+  void on(const Op& op, void* scratch) {
+    ++launches_;
+    Op twin = op;  // its outputs are copies; its inputs are the worker's, read before the worker may overwrite them
+    std::deque<std::vector<std::max_align_t>> memory;
+    for (const Field& f : twin.fields())
+      if (*f.t && f.io != Io::in) *f.t = copy_of(*f.t, memory.emplace_back());
+    std::vector<std::max_align_t> twin_scratch(blocks(reference_.scratch(twin)));
+    reference_.run(twin, twin_scratch.data());
+    work_.run(op, scratch);
+    Op done = op;
+    const auto got = done.fields(), want = twin.fields();
+    for (size_t i = 0; i < got.size(); ++i)
+      if (*got[i].t && got[i].io != Io::in) note(Op::kName, got[i].name, *got[i].t, *want[i].t);
+  }
+
+  const std::vector<Worst>& worst() const { return worst_; }
+  bool passed() const;         // every output of every launch within tolerance
+  std::string report() const;  // one line per op and tensor, failures marked
+
+ private:
+  static size_t blocks(size_t bytes) { return bytes / sizeof(std::max_align_t) + 1; }
+  static Tensor copy_of(const Tensor&, std::vector<std::max_align_t>& memory);  // dense
+  void note(const char* op, const char* tensor, const Tensor& got, const Tensor& want);
+
+  Ops& work_;
+  Ops& reference_;
+  int64_t launches_ = 0;
+  std::vector<Worst> worst_;
+};
+
+}  // namespace athanor

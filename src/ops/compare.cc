@@ -1,0 +1,83 @@
+// Comparison of tensors in double, element by element.
+#include "ops/compare.h"
+
+#include <cmath>
+#include <limits>
+
+namespace athanor {
+namespace {
+
+double widen(double x) { return x; }
+double widen(int64_t x) { return double(x); }
+double widen(int32_t x) { return double(x); }
+double widen(uint8_t x) { return double(x); }
+template <class T>
+double widen(T x) {
+  return double(to_float(x));
+}
+
+// 0 for equal values, both NaN included; infinite when only one is a number.
+double distance(double got, double want) {
+  if (got == want || (std::isnan(got) && std::isnan(want))) return 0;
+  const double d = std::abs(got - want);
+  return std::isfinite(d) ? d : std::numeric_limits<double>::infinity();
+}
+
+template <class T>
+Difference compare_as(const Tensor& got, const Tensor& want) {
+  const int64_t rows = want.shape.rank == 2 ? want.rows() : 1, cols = rows ? want.numel() / rows : 0;
+  const int64_t got_stride = rows > 1 ? got.stride() : 0, want_stride = rows > 1 ? want.stride() : 0;
+  double error = 0, power = 0, most = 0;
+  Difference result;
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < cols; ++c) {
+      const double g = widen(got.as<T>()[r * got_stride + c]), w = widen(want.as<T>()[r * want_stride + c]);
+      const double d = distance(g, w);
+      error += d * d;
+      if (std::isfinite(w)) power += w * w;
+      if (d > most) {
+        most = d;
+        result = {.at = r * cols + c, .got = g, .want = w};
+      }
+    }
+  if (most > 0) {
+    result.nmse = error / power;  // infinite where nothing but zeros was expected
+    result.peak = most / std::sqrt(power / double(want.numel()));
+  }
+  return result;
+}
+
+}  // namespace
+
+Tolerance tolerance_of(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+    case DType::f32:
+      return {1e-11, 5e-5};  // sums of 1e3 terms in f32: relative error some 1e-6
+    case DType::f16:
+      return {1e-6, 2e-2};  // half an ulp is 2^-11 of a value, values reach some 4 rms
+    case DType::bf16:
+      return {5e-5, 1e-1};  // half an ulp is 2^-8
+    default:
+      return {0, 0};
+  }
+}
+
+Difference compare(const Tensor& got, const Tensor& want) {
+  CHECK(got.dtype == want.dtype && got.shape == want.shape, "comparing ", got.dtype, " ", got.shape, " with ",
+        want.dtype, " ", want.shape);
+  switch (want.dtype) {
+    case DType::f64:
+      return compare_as<double>(got, want);
+    case DType::i64:
+      return compare_as<int64_t>(got, want);
+    case DType::i32:
+      return compare_as<int32_t>(got, want);
+    case DType::u8:
+      return compare_as<uint8_t>(got, want);
+    default:
+      return by_float(want.dtype, [&]<class T>() { return compare_as<T>(got, want); });
+  }
+}
+
+}  // namespace athanor
