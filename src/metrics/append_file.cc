@@ -32,7 +32,7 @@ AppendFile::AppendFile(std::string path, int64_t size) : path_(std::move(path)) 
   std::error_code ignored;  // open() reports
   const auto folder = std::filesystem::path(path_).parent_path();
   if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
-  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (fd_ < 0) {
     warn("cannot be opened", errno);
     return;

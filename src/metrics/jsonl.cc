@@ -34,7 +34,7 @@ void append_double(std::string& out, std::string_view name, bool nan_is_unknown,
 }
 
 template <class Record>
-std::string line_of(std::string_view event, const Record& record, std::span<const Field<Record>> fields) {
+std::string line_of(std::string_view event, const Record& record, std::span<const RecordField<Record>> fields) {
   std::string out = "{\"event\": ";
   append_json_string(out, event);
   for (const auto& field : fields) {
@@ -93,7 +93,7 @@ std::optional<int64_t> read_step(const Json& object, std::string_view name) {
 
 // A field of the wrong type keeps its default: a log is read as far as it can be.
 template <class Record>
-Record record_of(const Json& object, std::span<const Field<Record>> fields) {
+Record record_of(const Json& object, std::span<const RecordField<Record>> fields) {
   Record record;
   for (const auto& field : fields) {
     const auto it = object.find(field.name);

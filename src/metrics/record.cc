@@ -11,7 +11,7 @@ constexpr std::array<std::string_view, 8> kEventNames = {"start", "checkpoint", 
                                                          "skip",  "signal",     "warn",   "end"};
 
 using S = StepMetrics;
-constexpr std::array<Field<S>, 29> kStepFields = {{
+constexpr std::array<RecordField<S>, 29> kStepFields = {{
     {"step", "", "optimizer steps finished, this one included", "", false, &S::step},
     {"total_steps", "", "steps of the whole run", "", false, &S::total_steps},
     {"consumed_samples", "sequences", "seen since the start of the run", "data/consumed_samples", false,
@@ -52,7 +52,7 @@ constexpr std::array<Field<S>, 29> kStepFields = {{
 }};
 
 using E = EvalMetrics;
-constexpr std::array<Field<E>, 7> kEvalFields = {{
+constexpr std::array<RecordField<E>, 7> kEvalFields = {{
     {"step", "", "optimizer steps finished before the evaluation", "", false, &E::step},
     {"name", "", "the held-out set; part of the TensorBoard tag", "", false, &E::name},
     {"loss", "nats", "mean cross-entropy over the predicted tokens", "eval/{name}/loss", false, &E::loss},
@@ -63,7 +63,7 @@ constexpr std::array<Field<E>, 7> kEvalFields = {{
 }};
 
 using V = EventRecord;
-constexpr std::array<Field<V>, 6> kEventFields = {{
+constexpr std::array<RecordField<V>, 6> kEventFields = {{
     {"step", "", "optimizer steps finished when it happened", "", false, &V::step},
     {"text", "", "what happened, for people", "", false, &V::text},
     {"seconds", "s", "it took; 0 if it took no time", "", false, &V::seconds},
@@ -74,7 +74,7 @@ constexpr std::array<Field<V>, 6> kEventFields = {{
 }};
 
 template <class Record>
-void append_table(std::string& out, std::string_view title, std::span<const Field<Record>> fields) {
+void append_table(std::string& out, std::string_view title, std::span<const RecordField<Record>> fields) {
   out += cat("#### ", title, "\n\n| field | unit | meaning | TensorBoard tag |\n|---|---|---|---|\n");
   for (const auto& f : fields) {
     const std::string tag = f.tag.empty() ? "" : cat("`", f.tag, "`");
@@ -93,9 +93,9 @@ std::optional<EventKind> event_kind(std::string_view name) {
   return std::nullopt;
 }
 
-std::span<const Field<StepMetrics>> step_fields() { return kStepFields; }
-std::span<const Field<EvalMetrics>> eval_fields() { return kEvalFields; }
-std::span<const Field<EventRecord>> event_fields() { return kEventFields; }
+std::span<const RecordField<StepMetrics>> step_fields() { return kStepFields; }
+std::span<const RecordField<EvalMetrics>> eval_fields() { return kEvalFields; }
+std::span<const RecordField<EventRecord>> event_fields() { return kEventFields; }
 
 std::string fields_markdown() {
   std::string out, names;

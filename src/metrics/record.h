@@ -76,7 +76,7 @@ struct EventRecord {
 // One field of a record. A `tag` makes it a TensorBoard scalar. NaN in a field with `nan_is_unknown` means "not known";
 // in any other field it is a value that the run really had.
 template <class Record>
-struct Field {
+struct RecordField {
   using Member = std::variant<int64_t Record::*, uint64_t Record::*, double Record::*, bool Record::*,
                               std::string Record::*, std::optional<double> Record::*, std::optional<int64_t> Record::*>;
   std::string_view name;
@@ -87,9 +87,9 @@ struct Field {
   Member member;
 };
 
-std::span<const Field<StepMetrics>> step_fields();
-std::span<const Field<EvalMetrics>> eval_fields();
-std::span<const Field<EventRecord>> event_fields();
+std::span<const RecordField<StepMetrics>> step_fields();
+std::span<const RecordField<EvalMetrics>> eval_fields();
+std::span<const RecordField<EventRecord>> event_fields();
 
 // The table of configs/LOGS.md, as Markdown.
 std::string fields_markdown();

@@ -63,7 +63,7 @@ void append_scalar(std::string& summary, std::string_view tag, double value) {
 }
 
 template <class Record>
-std::string summary_of(const Record& record, std::span<const Field<Record>> fields, std::string_view name = {}) {
+std::string summary_of(const Record& record, std::span<const RecordField<Record>> fields, std::string_view name = {}) {
   std::string summary;
   for (const auto& field : fields) {
     if (field.tag.empty()) continue;
