@@ -40,7 +40,7 @@ void add(Xxh3& hash, const std::string& text) {
 
 }  // namespace
 
-Dataset::Source Dataset::open_source(const DataSource& source, int64_t seq_length, int64_t vocab_size) {
+Dataset::Source Dataset::open_source(const ShardSource& source, int64_t seq_length, int64_t vocab_size) {
   Source opened{source.path_glob, {}, {0}};
   int64_t tokens = 0;
   for (const std::string& path : expand_glob(source.path_glob)) {
@@ -58,14 +58,14 @@ Dataset::Source Dataset::open_source(const DataSource& source, int64_t seq_lengt
   return opened;
 }
 
-Dataset Dataset::open(const std::vector<DataSource>& sources, int64_t seq_length, int64_t vocab_size) {
+Dataset Dataset::open(const std::vector<ShardSource>& sources, int64_t seq_length, int64_t vocab_size) {
   if (sources.empty()) throw Error("data: expected at least one source, got none", Exit::usage);
   if (seq_length < 1) throw Error(cat("data: expected seq_length of at least 1, got ", seq_length), Exit::usage);
   std::vector<double> weights;
-  for (const DataSource& s : sources) weights.push_back(s.weight);
+  for (const ShardSource& s : sources) weights.push_back(s.weight);
   Dataset dataset(seq_length, Blend(weights));
   raise_file_limit();
-  for (const DataSource& s : sources) {
+  for (const ShardSource& s : sources) {
     dataset.sources_.push_back(open_source(s, seq_length, vocab_size));
     dataset.windows_ += dataset.sources_.back().windows();
     for (const TokenFile& shard : dataset.sources_.back().shards) dataset.tokens_ += shard.count();

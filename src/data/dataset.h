@@ -12,7 +12,7 @@
 
 namespace athanor {
 
-struct DataSource {
+struct ShardSource {
   std::string path_glob;       // a file, or a pattern with * ? [abc]; matches are taken in byte order of their names
   double weight = 1;           // share of the samples, relative to the other sources
   std::string dtype = "auto";  // "auto", "uint16", "uint32": see TokenFile::open
@@ -31,7 +31,7 @@ struct Sample {
 class Dataset {
  public:
   // Opens and validates every shard; also its first and last 64 KiB against vocab_size (0 = not checked).
-  static Dataset open(const std::vector<DataSource>& sources, int64_t seq_length, int64_t vocab_size);
+  static Dataset open(const std::vector<ShardSource>& sources, int64_t seq_length, int64_t vocab_size);
 
   int64_t seq_length() const { return seq_length_; }
   int64_t windows() const { return windows_; }  // of all sources: distinct samples that there are
@@ -57,7 +57,7 @@ class Dataset {
   };
 
   Dataset(int64_t seq_length, Blend blend) : seq_length_(seq_length), blend_(std::move(blend)) {}
-  static Source open_source(const DataSource& source, int64_t seq_length, int64_t vocab_size);
+  static Source open_source(const ShardSource& source, int64_t seq_length, int64_t vocab_size);
   std::string compute_fingerprint() const;
   std::string describe() const;
 

@@ -1,0 +1,26 @@
+// Losses that a trained model must beat: n-gram models of a token stream, in nats per token, next to nothing to
+// compute.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace athanor {
+
+// Mean negative log-likelihood of the validation tokens, each predicted from those before it.
+struct NgramBaselines {
+  double uniform = 0;  // log of the vocabulary's size
+  double unigram = 0;  // counts, add one
+  double bigram = 0;   // interpolated with the unigram
+  double trigram = 0;  // interpolated with both
+  int64_t train_tokens = 0, valid_tokens = 0;
+};
+
+// Interpolation weights are fitted by EM on the last twentieth of `train`, held out for that [Jelinek & Mercer 1980].
+// vocab_size of at most 2^21. Memory: about 32 bytes per distinct trigram of `train`.
+NgramBaselines ngram_baselines(std::span<const int32_t> train, std::span<const int32_t> valid, int64_t vocab_size);
+
+// "uniform 5.549, unigram 3.230, ... nats per token"
+std::string to_string(const NgramBaselines& baselines);
+
+}  // namespace athanor

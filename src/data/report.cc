@@ -1,0 +1,256 @@
+#include "data/report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iomanip>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/int.h"
+#include "data/glob.h"
+#include "data/ngram.h"
+#include "data/token_file.h"
+#include "data/tokenizer.h"
+
+namespace athanor {
+namespace {
+
+constexpr int64_t kChunk = 1 << 18;            // tokens read at a time
+constexpr int64_t kSampleTokens = 32'000'000;  // that info looks at
+constexpr int64_t kNgramTokens = 8'000'000;    // of training and of validation at most
+constexpr int64_t kExcerptTokens = 240;
+constexpr int kTopTokens = 10, kMaxRanges = 20;
+
+std::vector<std::string> expand_all(const std::vector<std::string>& patterns) {
+  if (patterns.empty()) throw Error("data: expected at least one file or pattern, got none", Exit::usage);
+  std::vector<std::string> paths;
+  for (const std::string& pattern : patterns)
+    for (std::string& path : expand_glob(pattern)) paths.push_back(std::move(path));
+  return paths;
+}
+
+int64_t vocab_of(const ReportOptions& options, const Tokenizer* tokenizer) {
+  return options.vocab_size > 0 || !tokenizer ? options.vocab_size : tokenizer->vocab_size();
+}
+
+// Calls fn(first token's number, tokens) for the tokens [at, end) in chunks.
+template <class Fn>
+void each_chunk(const TokenFile& shard, int64_t at, int64_t end, Fn&& fn) {
+  std::vector<int32_t> tokens;
+  for (; at < end; at += kChunk) {
+    tokens.resize(size_t(std::min(kChunk, end - at)));
+    shard.read_unchecked(at, tokens);
+    fn(at, std::span<const int32_t>(tokens));
+  }
+}
+
+// ---- verify
+
+// Collects the runs of consecutive tokens that are outside the vocabulary.
+class BadRanges {
+ public:
+  explicit BadRanges(int64_t limit) : limit_(limit) {}
+  void add(int64_t at, std::span<const int32_t> tokens) {
+    uint32_t largest = 0;
+    for (int32_t t : tokens) largest = std::max(largest, uint32_t(t));
+    if (int64_t{largest} < limit_) return;
+    for (size_t i = 0; i < tokens.size(); ++i)
+      if (int64_t{uint32_t(tokens[i])} >= limit_) add_one(at + int64_t(i), uint32_t(tokens[i]));
+  }
+  bool empty() const { return count_ == 0; }
+  std::string report(const std::string& path) const {
+    std::ostringstream out;
+    for (const Range& r : ranges_) {
+      out << "\n  " << path << ": token" << (r.end - r.begin > 1 ? "s " : " ") << r.begin;
+      if (r.end - r.begin > 1) out << " to " << r.end - 1;
+      out << " (largest " << r.largest << ") not below the vocabulary's size " << limit_;
+    }
+    if (count_ > int64_t(ranges_.size()))
+      out << "\n  " << path << ": and " << count_ - int64_t(ranges_.size()) << " more ranges";
+    return out.str();
+  }
+
+ private:
+  struct Range {
+    int64_t begin, end;
+    uint32_t largest;
+  };
+  void add_one(int64_t at, uint32_t token) {
+    if (at != last_ + 1 || empty()) {
+      ++count_;
+      if (count_ <= kMaxRanges) ranges_.push_back({at, at, 0});
+    }
+    last_ = at;
+    if (count_ > kMaxRanges) return;
+    ranges_.back().end = at + 1;
+    ranges_.back().largest = std::max(ranges_.back().largest, token);
+  }
+  int64_t limit_, count_ = 0, last_ = -1;
+  std::vector<Range> ranges_;
+};
+
+// ---- info
+
+struct Frequencies {
+  std::vector<int64_t> counts;  // [ids]
+  int64_t total = 0, invalid = 0;
+  void add(std::span<const int32_t> tokens) {
+    constexpr int32_t kMaxIds = 1 << 22;  // larger ids are no vocabulary that exists
+    for (int32_t t : tokens) {
+      if (t < 0 || t >= kMaxIds) {
+        ++invalid;
+        continue;
+      }
+      if (size_t(t) >= counts.size()) counts.resize(std::max(size_t(t) + 1, counts.size() * 2));
+      ++counts[size_t(t)];
+      ++total;
+    }
+  }
+};
+
+std::string printable(const std::string& text) {
+  std::ostringstream out;
+  for (char c : text) {
+    const auto byte = uint8_t(c);
+    if (c == '\n')
+      out << "\\n";
+    else if (byte < 0x20 || byte == 0x7f)  // a terminal must not act on what it is shown
+      out << "\\x" << std::hex << std::setw(2) << std::setfill('0') << int(byte) << std::dec;
+    else
+      out << c;
+  }
+  return out.str();
+}
+
+std::string decode_or_complain(const Tokenizer& tokenizer, std::span<const int32_t> ids) {
+  try {
+    return printable(tokenizer.decode(ids));
+  } catch (const Error& e) {
+    return cat("(", e.what(), ")");
+  }
+}
+
+std::string describe(const Frequencies& f, int64_t vocab_size, const Tokenizer* tokenizer) {
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(2);
+  std::vector<int32_t> ids;
+  double entropy = 0;
+  for (size_t id = 0; id < f.counts.size(); ++id) {
+    if (f.counts[id] == 0) continue;
+    ids.push_back(narrow<int32_t>(id));
+    const double p = double(f.counts[id]) / double(f.total);
+    entropy -= p * std::log(p);
+  }
+  out << "frequencies: of " << f.total << " tokens looked at, " << ids.size() << " distinct ids";
+  if (!ids.empty()) out << " from " << ids.front() << " to " << ids.back() << ", entropy " << entropy << " nats";
+  if (vocab_size > 0) out << ", vocabulary " << vocab_size;
+  out << "\n";
+  const size_t top = std::min<size_t>(kTopTokens, ids.size());
+  std::partial_sort(ids.begin(), ids.begin() + int64_t(top), ids.end(), [&](int32_t a, int32_t b) {
+    return std::pair(-f.counts[size_t(a)], a) < std::pair(-f.counts[size_t(b)], b);
+  });
+  for (size_t i = 0; i < top; ++i) {
+    out << "  " << std::setw(6) << 100.0 * double(f.counts[size_t(ids[i])]) / double(f.total) << " %  " << ids[i];
+    if (tokenizer) out << "  \"" << decode_or_complain(*tokenizer, {&ids[i], 1}) << "\"";
+    out << "\n";
+  }
+  return out.str();
+}
+
+// Tokens from the start of each shard in turn until there are `limit`.
+std::vector<int32_t> first_tokens(const std::vector<TokenFile>& shards, int64_t limit) {
+  std::vector<int32_t> tokens;
+  for (const TokenFile& shard : shards) {
+    const int64_t have = int64_t(tokens.size()), n = std::min(limit - have, shard.count());
+    tokens.resize(size_t(have + n));
+    shard.read(0, std::span(tokens).last(size_t(n)));
+  }
+  return tokens;
+}
+
+std::string ngram_report(const ReportOptions& options, const std::vector<TokenFile>& shards, int64_t vocab_size) {
+  if (vocab_size <= 0) return "n-grams: need the vocabulary's size\n";
+  std::vector<int32_t> train = first_tokens(shards, kNgramTokens), valid;
+  if (!options.ngram_valid_glob.empty()) {
+    std::vector<TokenFile> held_out;
+    for (const std::string& path : expand_glob(options.ngram_valid_glob))
+      held_out.push_back(TokenFile::open(path, options.dtype, vocab_size));
+    valid = first_tokens(held_out, kNgramTokens);
+  } else {
+    const size_t kept = train.size() - train.size() / 20;
+    valid.assign(train.begin() + int64_t(kept), train.end());
+    train.resize(kept);
+  }
+  return cat("n-grams: ", to_string(ngram_baselines(train, valid, vocab_size)), "\n");
+}
+
+}  // namespace
+
+std::string data_verify(const ReportOptions& options) {
+  std::ostringstream bad;
+  int64_t tokens = 0;
+  const std::vector<std::string> paths = expand_all(options.path_globs);
+  for (const std::string& path : paths) {
+    try {
+      const auto tokenizer = find_tokenizer(path);
+      const int64_t vocab = vocab_of(options, tokenizer.get());
+      BadRanges ranges(vocab > 0 ? vocab : int64_t{std::numeric_limits<int32_t>::max()} + 1);
+      const TokenFile shard = TokenFile::open(path, options.dtype);
+      each_chunk(shard, 0, shard.count(), [&](int64_t at, auto chunk) { ranges.add(at, chunk); });
+      tokens += shard.count();
+      bad << ranges.report(path);
+    } catch (const Error& e) {
+      bad << "\n  " << e.what();
+    }
+  }
+  if (!bad.str().empty()) throw Error(cat("data verify: bad shards, make or fetch them again:", bad.str()));
+  return cat(paths.size(), " shard(s), ", tokens, " tokens: every one read and in range\n");
+}
+
+std::string data_info(const ReportOptions& options) {
+  std::ostringstream out, problems;
+  std::vector<TokenFile> shards;
+  int64_t total = 0;
+  for (const std::string& path : expand_all(options.path_globs)) {
+    try {
+      shards.push_back(TokenFile::open(path, options.dtype));
+      const TokenLayout& layout = shards.back().layout();
+      out << path << ": " << layout.format << ", " << layout.count << " tokens, " << shards.back().bytes()
+          << " bytes\n";
+      total += layout.count;
+    } catch (const Error& e) {
+      problems << "problem: " << e.what() << "\n";
+    }
+  }
+  out << "total: " << shards.size() << " shard(s), " << total << " tokens\n";
+  if (shards.empty() || total == 0) return out.str() + problems.str();
+
+  const auto tokenizer = find_tokenizer(shards.front().path());
+  const int64_t vocab = vocab_of(options, tokenizer.get());
+  Frequencies frequencies;
+  // Every shard is looked at in chunks spread evenly over it, as many as its share of the tokens.
+  const double keep = std::min(1.0, double(kSampleTokens) / double(total));
+  for (const TokenFile& shard : shards) {
+    const int64_t stride = std::max(kChunk, int64_t(double(kChunk) / keep));
+    for (int64_t at = 0; at < shard.count(); at += stride)
+      each_chunk(shard, at, std::min(at + kChunk, shard.count()), [&](int64_t, auto chunk) { frequencies.add(chunk); });
+  }
+  out << describe(frequencies, vocab, tokenizer.get());
+  int64_t outside = frequencies.invalid;
+  for (size_t id = size_t(vocab); vocab > 0 && id < frequencies.counts.size(); ++id) outside += frequencies.counts[id];
+  if (outside > 0)
+    problems << "problem: " << outside
+             << " of the tokens looked at are outside the vocabulary: `data verify` says where\n";
+  if (tokenizer) {
+    std::vector<int32_t> start(size_t(std::min(kExcerptTokens, shards.front().count())));
+    shards.front().read_unchecked(0, start);
+    out << "starts: \"" << decode_or_complain(*tokenizer, start) << "\"\n";
+  }
+  if (options.ngram && outside == 0) out << ngram_report(options, shards, vocab);
+  return out.str() + problems.str();
+}
+
+}  // namespace athanor

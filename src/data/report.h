@@ -1,0 +1,24 @@
+// What is in these shards, and are they whole: the texts of `athanor data info` and `athanor data verify`.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace athanor {
+
+struct ReportOptions {
+  std::vector<std::string> path_globs;  // files or patterns
+  std::string dtype = "auto";           // of all of them: see TokenFile::open
+  int64_t vocab_size = 0;               // 0: that of the tokenizer descriptor beside the shards, if there is one
+  bool ngram = false;                   // info: n-gram losses too; the last twentieth of the tokens is validation
+  std::string ngram_valid_glob;         // info: or these shards are
+};
+
+// Shards, token counts, a summary of the token frequencies (of a spread-out sample where there is much), an excerpt in
+// plain text where the tokenizer is known, and problems. Bad shards are reported in the text, not thrown.
+std::string data_info(const ReportOptions& options);
+
+// Reads every token. Returns a report when all is well; throws an Error that lists every bad file and token range.
+std::string data_verify(const ReportOptions& options);
+
+}  // namespace athanor

@@ -1,0 +1,83 @@
+// Helpers of this folder's tests: a folder that vanishes, shards of any bytes, and the message of an expected Error.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace athanor::testing {
+
+class TempDir {
+ public:
+  TempDir() {
+    static std::atomic<int> number = 0;
+    path_ = std::filesystem::temp_directory_path() / cat("athanor_data_", ::getpid(), "_", number++);
+    std::filesystem::create_directories(path_);
+  }
+  TempDir(const TempDir&) = delete;
+  ~TempDir() { std::filesystem::remove_all(path_); }
+  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline void write_bytes(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+}
+
+inline std::string read_bytes(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+template <class Item>
+std::string raw(const std::vector<Item>& items) {
+  return {reinterpret_cast<const char*>(items.data()), items.size() * sizeof(Item)};
+}
+
+// An llm.c shard whose header says what the arguments say, true or not.
+template <class Item>
+std::string llmc(const std::vector<Item>& tokens, std::optional<int32_t> count = {},
+                 int32_t version = sizeof(Item) == 2 ? 1 : 7) {
+  std::vector<int32_t> header(256);
+  header[0] = sizeof(Item) == 2 ? 20240520 : 20240801;
+  header[1] = version;
+  header[2] = count.value_or(int32_t(tokens.size()));
+  return raw(header) + raw(tokens);
+}
+
+// 0, 1, 2, ... modulo `modulus`, from `first` on.
+inline std::vector<uint16_t> counting(int64_t count, int64_t first = 0, int64_t modulus = 60000) {
+  std::vector<uint16_t> tokens;
+  for (int64_t i = 0; i < count; ++i) tokens.push_back(uint16_t((first + i) % modulus));
+  return tokens;
+}
+
+// The message of the Error that fn throws; a test failure when it throws none.
+template <class Fn>
+std::string error_of(Fn&& fn) {
+  try {
+    fn();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  ADD_FAILURE() << "expected an Error";
+  return "";
+}
+
+inline void expect_parts(const std::string& text, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts)
+    EXPECT_NE(text.find(part), std::string::npos) << "\"" << part << "\" in: " << text;
+}
+
+}  // namespace athanor::testing

@@ -1,0 +1,199 @@
+// Laws of a data set: every window once an epoch, overlap by one token, proportions, fingerprints, and early errors.
+#include "data/dataset.h"
+
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "data_testing.h"
+
+namespace athanor {
+namespace {
+
+using namespace testing;
+
+constexpr int64_t kT = 8;
+
+struct DatasetTest : ::testing::Test {
+  TempDir dir;
+  DatasetTest() {
+    write_bytes(dir / "a_000000.bin", llmc(counting(100, 0)));    // 12 windows
+    write_bytes(dir / "a_000001.bin", llmc(counting(8, 1000)));   // none: one token short
+    write_bytes(dir / "a_000002.bin", llmc(counting(50, 2000)));  // 6
+    write_bytes(dir / "b.bin", raw(counting(9, 3000)));           // 1
+  }
+  Dataset open_a(int64_t vocab = 0) const { return Dataset::open({{dir / "a_*.bin"}}, kT, vocab); }
+  Dataset open_ab(double b_weight = 1) const {
+    return Dataset::open({{dir / "a_*.bin", 1}, {dir / "b.bin", b_weight, "uint16"}}, kT, 0);
+  }
+};
+
+std::vector<int32_t> window(const Dataset& data, const SampleOrder& order, int64_t n) {
+  std::vector<int32_t> tokens(size_t(data.seq_length() + 1));
+  data.read(order, n, tokens);
+  return tokens;
+}
+
+TEST_F(DatasetTest, CountsWindowsThatDoNotCrossShards) {
+  const Dataset data = open_a();
+  EXPECT_EQ(data.windows(), 18);
+  EXPECT_EQ(data.tokens(), 158);
+  EXPECT_EQ(Dataset::open({{dir / "a_000000.bin"}}, 99, 0).windows(), 1);
+  EXPECT_EQ(Dataset::open({{dir / "a_000000.bin"}}, 33, 0).windows(), 3);
+}
+
+TEST_F(DatasetTest, FileOrderCutsWindowsThatShareOneToken) {
+  const Dataset data = open_a();
+  const SampleOrder in_order{.seed = 1, .shuffled = false};
+  for (int64_t n = 0; n < 18; ++n) {
+    const auto tokens = window(data, in_order, n);
+    const int64_t first = n < 12 ? n * kT : 2000 + (n - 12) * kT;
+    for (int64_t i = 0; i <= kT; ++i) EXPECT_EQ(tokens[size_t(i)], first + i) << n;
+  }
+  EXPECT_EQ(window(data, in_order, 18), window(data, in_order, 0));  // second epoch
+}
+
+TEST_F(DatasetTest, EveryWindowComesOnceAnEpochInAnOrderOfItsOwn) {
+  const Dataset data = open_a();
+  std::set<std::vector<int64_t>> orders;
+  for (int64_t epoch = 0; epoch < 5; ++epoch) {
+    std::vector<int64_t> seen;
+    for (int64_t n = epoch * 18; n < (epoch + 1) * 18; ++n) {
+      const Sample s = data.locate({.seed = 3}, n);
+      EXPECT_EQ(s.epoch, epoch);
+      seen.push_back(s.window);
+      EXPECT_EQ(window(data, {.seed = 3}, n).front(), (s.shard == 0 ? 0 : 2000) + s.token);
+    }
+    orders.insert(seen);
+    std::sort(seen.begin(), seen.end());
+    for (int64_t w = 0; w < 18; ++w) EXPECT_EQ(seen[size_t(w)], w);
+  }
+  EXPECT_EQ(orders.size(), 5u);
+}
+
+TEST_F(DatasetTest, SourcesOfDifferentSizesKeepTheirWeightsAndEpochs) {
+  const Dataset data = open_ab(2);  // a: 18 windows, a third of the samples; b: 1 window
+  std::map<int64_t, int64_t> samples;
+  int64_t last_epoch_of_b = -1;
+  for (int64_t n = 0; n < 54; ++n) {
+    const Sample s = data.locate({.seed = 3}, n);
+    ++samples[s.source];
+    EXPECT_EQ(s.epoch, s.source == 0 ? 0 : ++last_epoch_of_b);
+  }
+  EXPECT_EQ(samples[0], 18);
+  EXPECT_EQ(samples[1], 36);
+}
+
+TEST_F(DatasetTest, TwoSourcesWithTheSameFilesAreShuffledApart) {
+  const Dataset data = Dataset::open({{dir / "a_*.bin"}, {dir / "a_*.bin"}}, kT, 0);
+  std::vector<int64_t> first, second;
+  for (int64_t n = 0; n < 36; ++n) {
+    const Sample s = data.locate({.seed = 3}, n);
+    (s.source ? second : first).push_back(s.window);
+  }
+  EXPECT_NE(first, second);
+}
+
+TEST_F(DatasetTest, SeedsChangeTheOrderAndNothingElseDoes) {
+  const Dataset data = open_a(), again = open_a();
+  std::vector<int64_t> a, b, c;
+  for (int64_t n = 0; n < 18; ++n) {
+    a.push_back(data.locate({.seed = 3}, n).window);
+    b.push_back(again.locate({.seed = 3}, n).window);
+    c.push_back(data.locate({.seed = 4}, n).window);
+  }
+  EXPECT_EQ(a, b);
+  EXPECT_NE(a, c);
+}
+
+TEST_F(DatasetTest, VeryLateSamplesCostNoMoreThanTheFirst) {
+  const Dataset data = open_ab();
+  for (int64_t n : {int64_t{1'000'000'000}, int64_t{1'000'000'001}}) EXPECT_EQ(window(data, {.seed = 1}, n).size(), 9u);
+}
+
+TEST_F(DatasetTest, WrongWindowSizesAreErrors) {
+  const Dataset data = open_a();
+  std::vector<int32_t> tokens(kT);
+  EXPECT_THROW(data.read({}, 0, tokens), Error);
+  EXPECT_THROW(data.locate({}, -1), Error);
+}
+
+// ---- Errors at open
+
+TEST_F(DatasetTest, NoMatchIsAnErrorNamingThePattern) {
+  for (const char* pattern : {"none_*.bin", "no/such/folder/*.bin", "none.bin"})
+    expect_parts(error_of([&] { Dataset::open({{dir / pattern}}, kT, 0); }), {dir / pattern, "no file matches"});
+  EXPECT_THROW(Dataset::open({}, kT, 0), Error);
+}
+
+TEST_F(DatasetTest, TooLittleDataIsAnError) {
+  expect_parts(error_of([&] { Dataset::open({{dir / "a_000001.bin"}}, kT, 0); }),
+               {"a_000001.bin", "at least 9", "found 8 tokens"});
+  expect_parts(error_of([&] { Dataset::open({{dir / "a_*.bin"}}, 100, 0); }), {"at least 101", "found 158", "3 shard"});
+  EXPECT_THROW(Dataset::open({{dir / "a_*.bin"}}, 0, 0), Error);
+  EXPECT_THROW(Dataset::open({{dir / "a_*.bin"}}, INT64_MAX, 0), Error);
+}
+
+TEST_F(DatasetTest, OneBadShardAmongManyIsAnErrorAtOpen) {
+  write_bytes(dir / "a_000003.bin", llmc(counting(50)).substr(0, 1100));
+  expect_parts(error_of([&] { open_a(); }), {"a_000003.bin", "promises 50"});
+}
+
+TEST_F(DatasetTest, TokensOutsideTheVocabularyAreFoundAtBothEnds) {
+  EXPECT_NO_THROW(open_a(2050));
+  expect_parts(error_of([&] { open_a(2049); }), {"a_000002.bin", "token 49 is 2049"});
+  expect_parts(error_of([&] { open_a(2000); }), {"a_000002.bin", "token 0 is 2000"});
+}
+
+TEST_F(DatasetTest, AHeaderlessFileOfTheWrongTypeIsFoundAtOpen) {
+  write_bytes(dir / "wrong.bin", raw(counting(1000, 1)));
+  expect_parts(error_of([&] { Dataset::open({{dir / "wrong.bin", 1, "uint32"}}, kT, 50257); }), {"wrong.bin", "dtype"});
+}
+
+TEST_F(DatasetTest, BadWeightsAreErrors) {
+  expect_parts(error_of([&] { open_ab(0); }), {"weight"});
+}
+
+TEST_F(DatasetTest, PatternsWithCharactersOfPatternsMatchTheirOwnFile) {
+  write_bytes(dir / "odd[1]*.bin", llmc(counting(100)));
+  EXPECT_EQ(Dataset::open({{dir / "odd[1]*.bin"}}, kT, 0).windows(), 12);
+}
+
+// ---- Fingerprint and description
+
+TEST_F(DatasetTest, FingerprintIsOfContentAndSettings) {
+  const std::string base = open_ab().fingerprint();
+  EXPECT_EQ(base.size(), 32u);
+  EXPECT_EQ(base, open_ab().fingerprint());
+  std::set<std::string> all = {base};
+  const auto differs = [&](const std::string& fingerprint, const char* why) {
+    EXPECT_TRUE(all.insert(fingerprint).second) << why;
+  };
+  differs(open_ab(2).fingerprint(), "weight");
+  differs(Dataset::open({{dir / "a_*.bin"}, {dir / "b.bin", 1, "uint16"}}, kT - 1, 0).fingerprint(), "seq_length");
+  differs(open_a().fingerprint(), "sources");
+  std::string bytes = read_bytes(dir / "a_000002.bin");
+  bytes.back() ^= 1;
+  write_bytes(dir / "a_000002.bin", bytes);
+  differs(open_ab().fingerprint(), "last byte");
+  write_bytes(dir / "a_000002.bin", llmc(counting(51, 2000)));
+  differs(open_ab().fingerprint(), "size");
+  std::filesystem::rename(dir / "a_000002.bin", dir / "a_000007.bin");
+  differs(open_ab().fingerprint(), "name");
+}
+
+TEST_F(DatasetTest, FingerprintDoesNotDependOnTheFolder) {
+  const std::string here = open_a().fingerprint();
+  std::filesystem::create_directories(dir / "moved");
+  for (const char* name : {"a_000000.bin", "a_000001.bin", "a_000002.bin"})
+    std::filesystem::rename(dir / name, dir / (std::string("moved/") + name));
+  EXPECT_EQ(Dataset::open({{dir / "moved/a_*.bin"}}, kT, 0).fingerprint(), here);
+}
+
+TEST_F(DatasetTest, DescriptionNamesWhatThereIs) {
+  expect_parts(open_ab(3).description(), {"a_*.bin", "3 shard(s)", "llm.c-v1", "158 tokens", "18 windows of 8", "1/4",
+                                          "b.bin", "raw-uint16", "3/4"});
+}
+
+}  // namespace
+}  // namespace athanor

@@ -1,0 +1,130 @@
+// Laws of the loader: rows are the data set's samples, the order ignores ranks and restarts, failures surface in
+// next().
+#include "data/loader.h"
+
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "data_testing.h"
+
+namespace athanor {
+namespace {
+
+using namespace testing;
+
+constexpr int64_t kT = 16;
+
+struct LoaderTest : ::testing::Test {
+  TempDir dir;
+  std::unique_ptr<Dataset> data;
+  LoaderTest() {
+    write_bytes(dir / "a.bin", llmc(counting(10'001)));  // 625 windows
+    write_bytes(dir / "b.bin", llmc(counting(1'601, 30'000)));
+    data = std::make_unique<Dataset>(Dataset::open({{dir / "a.bin", 3}, {dir / "b.bin", 1}}, kT, 0));
+  }
+  void expect_row(const HostBatch& batch, int64_t row, const SampleOrder& order) const {
+    std::vector<int32_t> window(kT + 1);
+    data->read(order, batch.first_sample + row, window);
+    for (int64_t t = 0; t < kT; ++t) {
+      ASSERT_EQ(batch.tokens[size_t(row * kT + t)], window[size_t(t)]);
+      ASSERT_EQ(batch.targets[size_t(row * kT + t)], window[size_t(t) + 1]);
+    }
+  }
+};
+
+TEST_F(LoaderTest, DeliversSamplesInOrderForEveryDepth) {
+  for (int depth : {1, 2, 7}) {
+    Loader loader(*data, {.order = {.seed = 5}, .first_sample = 13, .rows = 3, .depth = depth});
+    for (int64_t micro = 0; micro < 50; ++micro) {
+      const HostBatch& batch = loader.next();
+      ASSERT_EQ(batch.first_sample, 13 + micro * 3);
+      ASSERT_EQ(batch.tokens.size(), size_t(3 * kT));
+      for (int64_t row = 0; row < 3; ++row) expect_row(batch, row, {.seed = 5});
+    }
+    EXPECT_GE(loader.wait_seconds(), 0);
+  }
+}
+
+// The batch in hand must not be overwritten however far the thread runs ahead.
+TEST_F(LoaderTest, ABatchStaysValidUntilTheFollowingNext) {
+  Loader loader(*data, {.order = {.seed = 5}, .rows = 2, .depth = 1});
+  for (int i = 0; i < 20; ++i) {
+    const HostBatch& batch = loader.next();
+    const HostBatch copy = batch;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    ASSERT_EQ(batch.tokens, copy.tokens);
+    ASSERT_EQ(batch.first_sample, copy.first_sample);
+  }
+}
+
+// The global batch of 24 rows as 1 x 24, 2 ranks x 12, 4 x 3 x 2 micro-batches, ...: the same rows at the same places.
+TEST_F(LoaderTest, TheOrderDoesNotDependOnRanksOrMicroBatches) {
+  constexpr int64_t kGlobal = 24, kSteps = 3;
+  std::vector<int32_t> expected;
+  {
+    Loader loader(*data, {.order = {.seed = 9}, .rows = kGlobal * kSteps});
+    expected = loader.next().tokens;
+  }
+  for (const auto& [world, rows] : {std::pair<int, int64_t>{2, 12}, {4, 3}, {3, 8}, {8, 1}, {1, 4}}) {
+    std::vector<int32_t> got(expected.size(), -1);
+    for (int rank = 0; rank < world; ++rank) {
+      Loader loader(*data, {.order = {.seed = 9}, .rows = rows, .rank = rank, .world = world});
+      for (int64_t micro = 0; micro < kSteps * kGlobal / (world * rows); ++micro) {
+        const HostBatch& batch = loader.next();
+        std::copy(batch.tokens.begin(), batch.tokens.end(), got.begin() + batch.first_sample * kT);
+      }
+    }
+    EXPECT_EQ(got, expected) << world << " ranks of " << rows << " rows";
+  }
+}
+
+TEST_F(LoaderTest, ARestartContinuesWhereTheRunStopped) {
+  Loader whole(*data, {.order = {.seed = 9}, .rows = 4});
+  for (int i = 0; i < 10; ++i) whole.next();
+  Loader resumed(*data, {.order = {.seed = 9}, .first_sample = 40, .rows = 4});
+  for (int i = 0; i < 10; ++i) ASSERT_EQ(whole.next().tokens, resumed.next().tokens);
+}
+
+TEST_F(LoaderTest, UnshuffledModeGivesTheFirstWindows) {
+  const Dataset only_a = Dataset::open({{dir / "a.bin"}}, kT, 0);
+  Loader loader(only_a, {.order = {.shuffled = false}, .rows = 2});
+  const HostBatch& batch = loader.next();
+  for (int64_t i = 0; i < 2 * kT; ++i) {
+    EXPECT_EQ(batch.tokens[size_t(i)], i);
+    EXPECT_EQ(batch.targets[size_t(i)], i + 1);
+  }
+}
+
+TEST_F(LoaderTest, FailuresComeOutOfNextAndStay) {
+  Loader loader(*data, {.order = {.seed = 5}, .rows = 2, .depth = 2});
+  const std::vector<int32_t> first = loader.next().tokens;
+  std::filesystem::resize_file(dir / "a.bin", 1500);
+  std::string message;
+  for (int i = 0; i < 10 && message.empty(); ++i) try {
+      loader.next();
+    } catch (const Error& e) {
+      message = e.what();
+    }
+  expect_parts(message, {"a.bin", "1500 now"});
+  EXPECT_THROW(loader.next(), Error);
+  EXPECT_THROW(loader.next(), Error);
+}
+
+TEST_F(LoaderTest, StopsAtOnceWhetherUsedOrNot) {
+  for (int i = 0; i < 20; ++i) {
+    Loader loader(*data, {.rows = 8, .depth = 3});
+    if (i % 2) loader.next();
+  }
+}
+
+TEST_F(LoaderTest, ImpossibleOptionsAreErrors) {
+  EXPECT_THROW(Loader(*data, {.rows = 0}), Error);
+  EXPECT_THROW(Loader(*data, {.depth = 0}), Error);
+  EXPECT_THROW(Loader(*data, {.rank = 2, .world = 2}), Error);
+  EXPECT_THROW(Loader(*data, {.rank = -1}), Error);
+  EXPECT_THROW(Loader(*data, {.first_sample = -1}), Error);
+}
+
+}  // namespace
+}  // namespace athanor

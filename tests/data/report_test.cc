@@ -1,0 +1,178 @@
+// The n-gram losses against theory, and the reports of `data info` and `data verify` on good and bad shards.
+#include "data/report.h"
+
+#include <cmath>
+
+#include "base/rng.h"
+#include "data/byte_tokenizer.h"
+#include "data/ngram.h"
+#include "data_testing.h"
+
+namespace athanor {
+namespace {
+
+using namespace testing;
+
+// ---- n-grams
+
+TEST(Ngram, IndependentTokensCostTheirEntropyAtEveryOrder) {
+  std::vector<int32_t> tokens;  // P(0) = 1/2, P(1) = P(2) = 1/4
+  for (uint64_t i = 0; i < 220'000; ++i) tokens.push_back(int32_t(std::max(0, int(random_bits(1, 2, i) % 4) - 1)));
+  const NgramBaselines b = ngram_baselines(std::span(tokens).first(200'000), std::span(tokens).last(20'000), 3);
+  EXPECT_DOUBLE_EQ(b.uniform, std::log(3.0));
+  for (double loss : {b.unigram, b.bigram, b.trigram}) EXPECT_NEAR(loss, 1.5 * std::log(2.0), 0.01);
+  EXPECT_EQ(b.train_tokens, 200'000);
+  EXPECT_EQ(b.valid_tokens, 20'000);
+}
+
+// A chain where two tokens decide the third: c = (a + b) mod 5, with an error in one of ten.
+TEST(Ngram, SecondOrderDependenceIsSeenByTheTrigramAlone) {
+  std::vector<int32_t> tokens = {1, 2};
+  for (uint64_t i = 2; i < 220'000; ++i) {
+    const bool noise = random_bits(1, 2, i) % 10 == 0;
+    tokens.push_back(noise ? int32_t(random_bits(1, 3, i) % 5) : (tokens[i - 1] + tokens[i - 2]) % 5);
+  }
+  const NgramBaselines b = ngram_baselines(std::span(tokens).first(200'000), std::span(tokens).last(20'000), 5);
+  EXPECT_NEAR(b.unigram, std::log(5.0), 0.02);
+  EXPECT_NEAR(b.bigram, std::log(5.0), 0.02);
+  EXPECT_NEAR(b.trigram, -0.92 * std::log(0.92) - 0.08 * std::log(0.02), 0.03);
+}
+
+TEST(Ngram, TokensNeverSeenCostFinitely) {
+  const std::vector<int32_t> train(1000, 3), valid = {9, 3, 9, 200, 3, 3};
+  const NgramBaselines b = ngram_baselines(train, valid, 257);
+  for (double loss : {b.unigram, b.bigram, b.trigram}) {
+    EXPECT_TRUE(std::isfinite(loss));
+    EXPECT_GT(loss, 1);
+    EXPECT_LT(loss, 20);
+  }
+  EXPECT_TRUE(std::isfinite(ngram_baselines(valid, valid, 257).trigram));
+  expect_parts(to_string(b), {"uniform 5.549", "1000 training", "6 validation"});
+}
+
+TEST(Ngram, LargeVocabulariesWork) {
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < 60'000; ++i) tokens.push_back((i % 2000) * 1000);
+  const NgramBaselines b = ngram_baselines(tokens, tokens, 2'000'000);
+  EXPECT_GT(b.unigram, 7);
+  EXPECT_LT(b.bigram, 0.2);  // the next one is certain
+}
+
+TEST(Ngram, BadStreamsAreErrors) {
+  const std::vector<int32_t> good = {1, 2, 3, 4}, little = {1, 2}, outside = {1, 2, 257}, negative = {1, 2, -1};
+  expect_parts(error_of([&] { ngram_baselines(little, good, 257); }), {"training", "got 2"});
+  expect_parts(error_of([&] { ngram_baselines(good, little, 257); }), {"validation", "got 2"});
+  expect_parts(error_of([&] { ngram_baselines(outside, good, 257); }), {"257"});
+  expect_parts(error_of([&] { ngram_baselines(good, negative, 257); }), {"-1"});
+  for (int64_t vocab : {int64_t{0}, (int64_t{1} << 21) + 1})
+    expect_parts(error_of([&] { ngram_baselines(good, good, vocab); }), {cat(vocab)});
+}
+
+// ---- Reports
+
+struct ReportTest : ::testing::Test {
+  TempDir dir;
+  ReportOptions all() const {
+    ReportOptions options;
+    options.path_globs = {dir / "*.bin"};
+    return options;
+  }
+  void text_shard(const std::string& name, const std::string& text) {
+    std::vector<uint16_t> tokens;
+    for (int32_t id : ByteTokenizer().encode(text)) tokens.push_back(uint16_t(id));
+    write_bytes(dir / name, llmc(tokens));
+  }
+};
+
+TEST_F(ReportTest, InfoTellsCountsFrequenciesAndText) {
+  text_shard("a.bin", "aaaaaabb\n\x1b[31mred");
+  text_shard("b.bin", "cc");
+  write_tokenizer(ByteTokenizer(), dir.path());
+  const std::string info = data_info(all());
+  expect_parts(info, {"a.bin: llm.c-v1, 17 tokens", "1058 bytes", "2 shard(s), 19 tokens", "distinct ids",
+                      "vocabulary 257", "31.58 %  97  \"a\"", "starts: \"aaaaaabb\\n\\x1b[31mred\""});
+  EXPECT_EQ(info.find('\x1b'), std::string::npos) << "control characters reach the terminal";
+  EXPECT_EQ(info.find("problem"), std::string::npos);
+}
+
+TEST_F(ReportTest, InfoListsProblemsWithoutThrowing) {
+  write_bytes(dir / "a.bin", llmc<uint16_t>({1, 300, 2}));
+  write_bytes(dir / "b.bin", llmc<uint16_t>({1, 2}).substr(0, 1026));
+  write_bytes(dir / "c.bin", llmc<uint32_t>({1, 0xffffffffu}));
+  write_tokenizer(ByteTokenizer(), dir.path());
+  expect_parts(data_info(all()), {"problem:", "b.bin", "promises 2", "problem: 2 of the tokens",
+                                  "outside the vocabulary", "id 300 is outside", "2 shard(s), 5 tokens"});
+}
+
+TEST_F(ReportTest, InfoOfShardsThatAreAllBadOrEmpty) {
+  write_bytes(dir / "a.bin", "nonsense, not tokens");
+  expect_parts(data_info(all()), {"0 shard(s), 0 tokens", "problem:", "a.bin"});
+  write_bytes(dir / "a.bin", llmc<uint16_t>({}));
+  expect_parts(data_info(all()), {"1 shard(s), 0 tokens"});
+}
+
+TEST_F(ReportTest, InfoGivesNgramLosses) {
+  std::string text;
+  for (int i = 0; i < 2000; ++i) text += "the cat sat. ";
+  text_shard("a.bin", text);
+  text_shard("b.valid", "the cat sat. the cat");
+  ReportOptions options = all();
+  options.ngram = true;
+  expect_parts(data_info(options), {"n-grams: need the vocabulary"});
+  options.vocab_size = 257;
+  expect_parts(data_info(options), {"uniform 5.549", "24700 training", "1300 validation"});
+  options.ngram_valid_glob = dir / "*.valid";
+  expect_parts(data_info(options), {"26000 training", "20 validation"});
+}
+
+TEST_F(ReportTest, VerifyReadsEverything) {
+  write_bytes(dir / "a.bin", llmc(counting(700'000, 0, 50'000)));
+  write_bytes(dir / "b.bin", llmc(counting(3)));
+  ReportOptions options = all();
+  options.vocab_size = 50'000;
+  expect_parts(data_verify(options), {"2 shard(s), 700003 tokens"});
+}
+
+TEST_F(ReportTest, VerifyNamesEveryBadRangeAndFile) {
+  auto tokens = counting(700'000, 0, 50'000);
+  tokens[5] = 50'000;
+  for (size_t i = 262'140; i < 262'150; ++i) tokens[i] = uint16_t(50'001 + i % 10);  // across a chunk's border
+  tokens.back() = 65'535;
+  write_bytes(dir / "a.bin", llmc(tokens));
+  write_bytes(dir / "b.bin", "");
+  write_bytes(dir / "c.bin", llmc(counting(3)));
+  write_bytes(dir / "d.bin", llmc<uint32_t>({7, 0x80000000u}));
+  ReportOptions options = all();
+  options.vocab_size = 50'000;
+  const std::string message = error_of([&] { data_verify(options); });
+  expect_parts(message, {"a.bin: token 5 (largest 50000)", "a.bin: tokens 262140 to 262149 (largest 50010)",
+                         "a.bin: token 699999 (largest 65535)", "size 50000", "b.bin", "empty",
+                         "d.bin: token 1 (largest 2147483648)"});
+  EXPECT_EQ(message.find("c.bin"), std::string::npos);
+}
+
+TEST_F(ReportTest, VerifyStopsListingWhenAllIsBad) {
+  std::vector<uint16_t> tokens;
+  for (int i = 0; i < 10'000; ++i) tokens.push_back(i % 2 ? 5 : 500);
+  write_bytes(dir / "a.bin", llmc(tokens));
+  ReportOptions options = all();
+  options.vocab_size = 257;
+  const std::string message = error_of([&] { data_verify(options); });
+  expect_parts(message, {"token 0 ", "token 38 ", "and 4980 more ranges"});
+  EXPECT_LT(message.size(), 10'000u);
+}
+
+TEST_F(ReportTest, VerifyUsesTheVocabularyOfTheDescriptor) {
+  write_bytes(dir / "a.bin", llmc<uint16_t>({256, 257}));
+  EXPECT_NO_THROW(data_verify(all()));
+  write_tokenizer(ByteTokenizer(), dir.path());
+  expect_parts(error_of([&] { data_verify(all()); }), {"token 1 (largest 257)"});
+}
+
+TEST_F(ReportTest, NoFilesIsAnError) {
+  EXPECT_THROW(data_info(all()), Error);
+  EXPECT_THROW(data_verify({}), Error);
+}
+
+}  // namespace
+}  // namespace athanor
