@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "checkpoint/layout.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/safetensors_writer.h"
 #include "checkpoint/verify.h"
@@ -79,8 +80,7 @@ class CheckpointWriter {
   std::string commit();
 
  private:
-  void pass(std::string_view point) const;
-  void replace(const std::string& target);
+  std::string swap_in(const std::string& target) const;
 
   std::string root_, tmp_;
   int64_t step_;
@@ -100,7 +100,6 @@ struct CheckpointInfo {
 
 // Ascending by step; nothing is opened. A missing root has no checkpoints.
 std::vector<CheckpointInfo> list_checkpoints(const std::string& root);
-std::string step_folder(int64_t step);  // "step-00001000"
 
 // The newest step that passes verification; the reasons against newer ones go to why_skipped.
 std::optional<CheckpointInfo> newest_valid(const std::string& root, std::vector<std::string>* why_skipped = nullptr,

@@ -1,0 +1,106 @@
+// The table that people see: what a checkpoint holds, read from its manifest and its small JSON files.
+#include <algorithm>
+#include <iomanip>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "checkpoint/quoted.h"
+#include "checkpoint/verify.h"
+
+namespace athanor {
+namespace {
+
+constexpr int64_t kMaxStateBytes = int64_t{16} << 20;
+constexpr size_t kMaxValueShown = 60;
+
+std::string human_bytes(int64_t bytes) {
+  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  double value = double(bytes);
+  int unit = 0;
+  for (; value >= 1024 && unit < 6; ++unit) value /= 1024;
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(unit ? 1 : 0) << value << " " << kUnits[unit];
+  return out.str();
+}
+
+using Row = std::vector<std::string>;
+
+// Columns as wide as their widest cell, two spaces apart.
+std::string table(const std::vector<Row>& rows) {
+  std::vector<size_t> width;
+  for (const Row& row : rows) {
+    width.resize(std::max(width.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) width[i] = std::max(width[i], row[i].size());
+  }
+  std::string out;
+  for (const Row& row : rows) {
+    std::string line = " ";
+    for (size_t i = 0; i < row.size(); ++i)
+      line.append(1, ' ').append(row[i]).append(width[i] - row[i].size() + 1, ' ');
+    out.append(line, 0, line.find_last_not_of(' ') + 1).append(1, '\n');
+  }
+  return out;
+}
+
+std::string bare(std::string_view text) {  // escaped and shortened like quoted(), without the quotes
+  const std::string q = quoted(text);
+  return q.substr(1, q.size() - 2);
+}
+
+std::string tensor_table(const Manifest& m) {
+  std::vector<Row> rows = {{"tensor", "dtype", "shape", "piece", "bytes", "file"}};
+  int64_t elements = 0, total = 0;
+  for (const ManifestTensor& t : m.tensors) {
+    const Shape piece = t.piece_shape();
+    const int64_t bytes = piece.numel() * int64_t(size_of(t.dtype));
+    elements += piece.numel();
+    total += bytes;
+    rows.push_back({bare(t.name), name_of(t.dtype), cat(t.shape),
+                    piece == t.shape ? "whole" : cat(t.begin, "..", t.end), human_bytes(bytes), bare(t.file)});
+  }
+  rows.push_back({cat(m.tensors.size(), " tensors"), "", cat(elements, " elements"), "", human_bytes(total), ""});
+  return table(rows);
+}
+
+std::string state_keys(const std::string& dir, const ManifestFile& file) {
+  const std::string path = cat(dir, "/", file.name);
+  std::vector<Row> rows;
+  try {
+    const auto json = nlohmann::json::parse(read_all(open_regular(path), kMaxStateBytes, path));
+    if (!json.is_object()) return "";
+    for (const auto& [key, value] : json.items()) {
+      const std::string shown = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+      rows.push_back({bare(key), shown.size() > kMaxValueShown ? shown.substr(0, kMaxValueShown) + "..." : shown});
+    }
+  } catch (const nlohmann::json::exception& e) {
+    return cat("  not valid JSON: ", e.what(), "\n");
+  } catch (const Error& e) {
+    return cat("  ", e.what(), "\n");
+  }
+  return table(rows);
+}
+
+}  // namespace
+
+std::string inspect_checkpoint(const std::string& dir) {
+  const Verification v = verify_checkpoint(dir, Depth::sizes);
+  if (!v.ok && v.file == kManifestName) throw Error(v.problem);
+  const Manifest& m = v.manifest;
+  std::string out = cat("checkpoint ", dir, "\n");
+  out += table({{"step", cat(m.step)},
+                {"created", bare(m.created)},
+                {"written by", bare(cat("athanor ", m.program_version, " ", m.program_commit))},
+                {"config hash", bare(m.config_hash)},
+                {"data fingerprint", bare(m.data_fingerprint)},
+                {"condition", v.ok ? "whole (sizes checked, not checksums)" : cat("DAMAGED: ", v.problem)}});
+  std::vector<Row> files = {{"file", "bytes", "xxh3"}};
+  for (const ManifestFile& f : m.files) files.push_back({bare(f.name), human_bytes(f.bytes), f.xxh3});
+  out += "\n" + table(files) + "\n" + tensor_table(m);
+  for (const ManifestFile& f : m.files)
+    if (f.name.ends_with(".json")) out += cat("\n", bare(f.name), "\n", state_keys(dir, f));
+  return out;
+}
+
+}  // namespace athanor

@@ -1,0 +1,56 @@
+// Names of a save folder, made and recognised; only exact round trips are recognised.
+#include "checkpoint/layout.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <filesystem>
+#include <system_error>
+
+#include "base/error.h"
+#include "base/file.h"
+
+namespace athanor {
+namespace {
+
+constexpr std::string_view kStep = "step-", kTmp = ".tmp", kAside = ".old";
+
+std::optional<int64_t> parse_hidden(std::string_view name, std::string_view suffix) {
+  if (!name.starts_with('.') || !name.ends_with(suffix)) return std::nullopt;
+  return parse_step_folder(name.substr(1, name.size() - 1 - suffix.size()));
+}
+
+}  // namespace
+
+std::string step_folder(int64_t step) {
+  CHECK(step >= 0, "step ", step);
+  char name[32];
+  std::snprintf(name, sizeof name, "step-%08lld", static_cast<long long>(step));
+  return name;
+}
+
+std::string tmp_folder(int64_t step) { return cat(".", step_folder(step), kTmp); }
+std::string aside_folder(int64_t step) { return cat(".", step_folder(step), kAside); }
+
+std::optional<int64_t> parse_step_folder(std::string_view name) {
+  if (!name.starts_with(kStep)) return std::nullopt;
+  int64_t step = 0;
+  const auto [end, error] = std::from_chars(name.data() + kStep.size(), name.data() + name.size(), step);
+  if (error != std::errc() || step < 0 || step_folder(step) != name) return std::nullopt;
+  return step;
+}
+
+std::optional<int64_t> parse_tmp_folder(std::string_view name) { return parse_hidden(name, kTmp); }
+std::optional<int64_t> parse_aside_folder(std::string_view name) { return parse_hidden(name, kAside); }
+
+std::vector<std::string> folder_names(const std::string& path) {
+  std::error_code error;
+  std::vector<std::string> names;
+  std::filesystem::directory_iterator it(path, error), end;
+  for (; !error && it != end; it.increment(error)) names.push_back(it->path().filename().string());
+  if (error && error.value() != ENOENT) throw_io("listing the folder", path, error.value());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace athanor

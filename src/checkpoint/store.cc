@@ -1,0 +1,236 @@
+// The commit protocol, the list of steps, and retention.
+#include "checkpoint/store.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <ctime>
+#include <filesystem>
+#include <set>
+
+#include "base/checksum.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "checkpoint/quoted.h"
+
+namespace athanor {
+namespace {
+
+std::string utc_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+void pass(const CheckpointOptions& options, std::string_view point) {
+  if (options.at_point) options.at_point(point);
+}
+
+ManifestTensor manifest_tensor(const CheckpointTensor& t, const std::string& file, const std::string& xxh3) {
+  const Shape& piece = t.data.shape;
+  TensorPlacement place{.whole = piece, .begin = piece};
+  place.begin.dim.fill(0);
+  if (t.placement) place = *t.placement;
+  CHECK(place.whole.rank == piece.rank && place.begin.rank == piece.rank, t.data.name, " ", piece, " in ", place.whole);
+  Shape end = place.begin;
+  for (int i = 0; i < piece.rank; ++i) {
+    end.dim[i] += piece.dim[i];
+    CHECK(place.begin.dim[i] >= 0 && end.dim[i] <= place.whole.dim[i], t.data.name, " ", piece, " at ", place.begin,
+          " leaves ", place.whole);
+  }
+  return {.file = file,
+          .name = t.data.name,
+          .dtype = t.data.dtype,
+          .shape = place.whole,
+          .begin = place.begin,
+          .end = end,
+          .xxh3 = xxh3};
+}
+
+void check_name(const std::string& name) {
+  CHECK(is_plain_file_name(name) && name != kManifestName, "a checkpoint cannot hold a file named ", quoted(name));
+}
+
+// Writes a new file in `folder`, durable when it returns. fill(OutputFile&) gives the file's checksum.
+template <class Fill>
+ManifestFile write_member(const std::string& folder, const std::string& name, const CheckpointOptions& options,
+                          Fill&& fill) {
+  OutputFile out(cat(folder, "/", name));
+  const std::string xxh3 = fill(out);
+  pass(options, "file_written");
+  out.finish();
+  pass(options, "file_synced");
+  return {.name = name, .bytes = out.written(), .xxh3 = xxh3};
+}
+
+// Hides a step, then removes it: a removal that is cut short never leaves half a step under a step's name.
+void remove_step(const std::string& root, const CheckpointInfo& info) {
+  const std::string hidden = cat(root, "/", tmp_folder(info.step));
+  rename_path(info.path, hidden);
+  fsync_dir(root);
+  remove_tree(hidden);
+}
+
+}  // namespace
+
+WrittenFile write_part(const std::string& folder, const std::string& name, std::span<const CheckpointTensor> tensors,
+                       const CheckpointOptions& options) {
+  check_name(name);
+  CHECK(name.ends_with(".safetensors"), "a file of tensors cannot be named ", quoted(name));
+  std::vector<TensorData> data;
+  for (const CheckpointTensor& t : tensors) data.push_back(t.data);
+  SafetensorsSummary summary;
+  WrittenFile part;
+  part.file = write_member(folder, name, options, [&](OutputFile& out) {
+    const auto after_tensor = [&](std::string_view) { pass(options, "tensor_written"); };
+    summary = write_safetensors(out, data, {.metadata = options.metadata, .after_tensor = after_tensor});
+    return summary.xxh3;
+  });
+  for (size_t i = 0; i < tensors.size(); ++i)
+    part.tensors.push_back(manifest_tensor(tensors[i], name, summary.tensor_xxh3[i]));
+  return part;
+}
+
+CheckpointWriter::CheckpointWriter(const RunLock& lock, int64_t step, CheckpointOptions options)
+    : root_(lock.root()), tmp_(cat(root_, "/", tmp_folder(step))), step_(step), options_(std::move(options)) {
+  remove_tree(tmp_);
+  make_dirs(tmp_);
+  pass(options_, "begin");
+}
+
+CheckpointWriter::~CheckpointWriter() {
+  if (committed_) return;
+  try {
+    remove_tree(tmp_);
+  } catch (const Error& e) {
+    log::warn("leaving an unfinished checkpoint behind: ", e.what());
+  }
+}
+
+void CheckpointWriter::add_safetensors(const std::string& name, std::span<const CheckpointTensor> tensors) {
+  adopt(write_part(tmp_, name, tensors, options_));
+}
+
+void CheckpointWriter::add_text(const std::string& name, std::string_view text) {
+  check_name(name);
+  const ManifestFile file = write_member(tmp_, name, options_, [&](OutputFile& out) {
+    out.write(text);
+    return xxh3_hex(std::as_bytes(std::span(text)));
+  });
+  adopt({.file = file, .tensors = {}});
+}
+
+void CheckpointWriter::adopt(WrittenFile part) {
+  CHECK(!manifest_.find_file(part.file.name), "two files of a checkpoint are named ", part.file.name);
+  manifest_.files.push_back(std::move(part.file));
+  for (ManifestTensor& t : part.tensors) manifest_.tensors.push_back(std::move(t));
+}
+
+std::string CheckpointWriter::commit() {
+  CHECK(!committed_, "step ", step_, " was committed before");
+  manifest_.program_version = options_.program_version;
+  manifest_.program_commit = options_.program_commit;
+  manifest_.config_hash = options_.config_hash;
+  manifest_.data_fingerprint = options_.data_fingerprint;
+  manifest_.step = step_;
+  manifest_.created = utc_now();
+  OutputFile out(cat(tmp_, "/", kManifestName));
+  out.write(manifest_json(manifest_));
+  out.finish();
+  pass(options_, "manifest_written");
+  fsync_dir(tmp_);
+  pass(options_, "folder_synced");
+
+  const std::string target = cat(root_, "/", step_folder(step_));
+  std::error_code none;
+  const bool replaces = std::filesystem::exists(std::filesystem::symlink_status(target, none));
+  const std::string old_path = replaces ? swap_in(target) : "";
+  if (!replaces) rename_path(tmp_, target);
+  committed_ = true;
+  pass(options_, "renamed");
+  fsync_dir(root_);
+  pass(options_, "root_synced");
+  if (replaces) {
+    remove_tree(old_path);
+    pass(options_, "old_removed");
+  }
+  // The step is safe by now; a hint that could not be written must not make its save look failed.
+  try {
+    write_file(cat(root_, "/", kLatestName), cat(step_folder(step_), "\n"));
+  } catch (const Error& e) {
+    log::warn("step ", step_, " is saved, but not named as the latest: ", e.what());
+  }
+  pass(options_, "latest_replaced");
+  return target;
+}
+
+// Puts the new folder in place of an old one and gives the path under which the old one is now.
+std::string CheckpointWriter::swap_in(const std::string& target) const {
+  if (renameat2(AT_FDCWD, tmp_.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) return tmp_;
+  if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) throw_io(cat("renaming ", tmp_, " to"), target, errno);
+  // File systems that cannot swap: two renames. Between them the step is found under its aside name.
+  const std::string aside = cat(root_, "/", aside_folder(step_));
+  remove_tree(aside);
+  rename_path(target, aside);
+  pass(options_, "moved_aside");
+  rename_path(tmp_, target);
+  return aside;
+}
+
+std::vector<CheckpointInfo> list_checkpoints(const std::string& root) {
+  std::map<int64_t, std::string> steps;
+  for (const std::string& name : folder_names(root)) {
+    // A step that was moved aside counts only while nothing stands in its place; hidden names sort first.
+    if (const auto aside = parse_aside_folder(name)) steps[*aside] = name;
+    if (const auto step = parse_step_folder(name)) steps[*step] = name;
+  }
+  std::vector<CheckpointInfo> list;
+  for (const auto& [step, name] : steps) list.push_back({.step = step, .path = cat(root, "/", name)});
+  return list;
+}
+
+std::optional<CheckpointInfo> newest_valid(const std::string& root, std::vector<std::string>* why_skipped,
+                                           Depth depth) {
+  std::vector<CheckpointInfo> list = list_checkpoints(root);
+  std::reverse(list.begin(), list.end());
+  for (const CheckpointInfo& info : list) {
+    const Verification v = verify_checkpoint(info.path, depth);
+    if (v.ok) return info;
+    if (why_skipped) why_skipped->push_back(cat(step_folder(info.step), ": ", v.problem));
+  }
+  return std::nullopt;
+}
+
+std::vector<int64_t> prune(const RunLock& lock, int64_t keep_latest) {
+  CHECK(keep_latest >= 1, "keep ", keep_latest, " checkpoints");
+  const std::vector<CheckpointInfo> list = list_checkpoints(lock.root());
+  size_t first_kept = list.size();
+  for (int64_t whole = 0; whole < keep_latest; whole += verify_checkpoint(list[first_kept].path, Depth::sizes).ok) {
+    if (first_kept == 0) return {};  // not even keep_latest whole ones: everything stays
+    --first_kept;
+  }
+  if (first_kept == 0) return {};
+  size_t proven = list.size();  // the newest step whose bytes are known to be good
+  do {
+    if (proven == 0) {
+      log::warn("save folder ", lock.root(), ": no checkpoint passes verification, so none is removed");
+      return {};
+    }
+    --proven;
+  } while (!verify_checkpoint(list[proven].path, Depth::checksums).ok);
+
+  std::vector<int64_t> removed;
+  for (size_t i = 0; i < first_kept; ++i) {
+    if (i == proven) continue;
+    remove_step(lock.root(), list[i]);
+    removed.push_back(list[i].step);
+  }
+  return removed;
+}
+
+}  // namespace athanor

@@ -1,0 +1,118 @@
+// Verification: the manifest first, then sizes, then the checksum of every file; only for a file that fails are its
+// tensors looked at one by one to say where the damage lies.
+#include "checkpoint/verify.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/checksum.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "checkpoint/layout.h"
+#include "checkpoint/quoted.h"
+#include "checkpoint/safetensors.h"
+
+namespace athanor {
+namespace {
+
+constexpr size_t kReadBytes = size_t{1} << 20;
+
+std::string hash_range(const Fd& file, int64_t begin, int64_t end, const std::string& path) {
+  std::vector<std::byte> buffer(size_t(std::min(int64_t(kReadBytes), end - begin)));
+  Xxh3 hash;
+  while (begin < end) {
+    const auto part = std::span(buffer).first(size_t(std::min(int64_t(buffer.size()), end - begin)));
+    pread_all(file, part, begin, path);
+    hash.update(part);
+    begin += int64_t(part.size());
+  }
+  return hash.hex();
+}
+
+struct Damage {
+  std::string tensor;
+  int64_t begin = 0, end = 0;
+  std::string reason;
+};
+
+// Where a safetensors file of the right size differs from the manifest.
+Damage locate(const Manifest& manifest, const std::string& name, const std::string& path) {
+  try {
+    const SafetensorsFile file(path);
+    const Fd fd = open_regular(path);
+    for (const ManifestTensor& t : manifest.tensors) {
+      if (t.file != name) continue;
+      const TensorEntry* entry = file.find(t.name);
+      if (!entry)
+        return {.tensor = t.name, .begin = 0, .end = file.header().data_begin(), .reason = "its header lacks it"};
+      const int64_t end = entry->offset + entry->bytes;
+      if (hash_range(fd, entry->offset, end, path) != t.xxh3)
+        return {.tensor = t.name, .begin = entry->offset, .end = end, .reason = "the data differs from what was saved"};
+    }
+    return {.tensor = "",
+            .begin = 0,
+            .end = file.header().data_begin(),
+            .reason = "the header differs from what was saved"};
+  } catch (const Error& e) {
+    // The header cannot be read, so its length is not known either: it ends where the first tensor began.
+    int64_t data = 0, total = manifest.find_file(name)->bytes;
+    for (const ManifestTensor& t : manifest.tensors)
+      if (t.file == name) data += t.piece_shape().numel() * int64_t(size_of(t.dtype));
+    return {.tensor = "", .begin = 0, .end = std::max(int64_t{0}, total - data), .reason = e.what()};
+  }
+}
+
+void report(Verification& v, const std::string& file, const Damage& damage) {
+  v.file = file;
+  v.tensor = damage.tensor;
+  v.begin = damage.begin;
+  v.end = damage.end;
+  v.problem = cat(file, damage.tensor.empty() ? "" : cat(", tensor ", quoted(damage.tensor)), ", bytes ", damage.begin,
+                  " to ", damage.end, ": ", damage.reason);
+}
+
+// Checks one file; false after reporting its damage.
+bool check_file(Verification& v, const std::string& dir, const ManifestFile& f, Depth depth) {
+  const std::string path = cat(dir, "/", f.name);
+  const Fd file = open_regular(path);
+  const int64_t bytes = file_bytes(file, path);
+  if (bytes != f.bytes) {
+    report(v, f.name,
+           {.tensor = "",
+            .begin = std::min(bytes, f.bytes),
+            .end = std::max(bytes, f.bytes),
+            .reason = cat("it has ", bytes, " bytes, the manifest says ", f.bytes,
+                          bytes < f.bytes ? ": truncated" : ": it grew after it was saved")});
+    return false;
+  }
+  if (depth == Depth::sizes || hash_range(file, 0, bytes, path) == f.xxh3) return true;
+  const bool weights = f.name.ends_with(".safetensors");
+  report(v, f.name,
+         weights ? locate(v.manifest, f.name, path)
+                 : Damage{.tensor = "", .begin = 0, .end = bytes, .reason = "the content differs from what was saved"});
+  return false;
+}
+
+}  // namespace
+
+Verification verify_checkpoint(const std::string& dir, Depth depth) {
+  Verification v;
+  v.file = kManifestName;
+  try {
+    v.manifest = read_manifest(dir);
+    const auto named = parse_step_folder(std::filesystem::path(dir).filename().string());
+    if (named && *named != v.manifest.step)
+      throw Error(cat(dir, "/", kManifestName, ": is of step ", v.manifest.step, ", the folder's name says ", *named));
+    for (const ManifestFile& f : v.manifest.files) {
+      v.file = f.name;
+      if (!check_file(v, dir, f, depth)) return v;
+    }
+    v.file.clear();
+    v.ok = true;
+  } catch (const Error& e) {
+    v.problem = e.what();
+  }
+  return v;
+}
+
+}  // namespace athanor

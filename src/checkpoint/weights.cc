@@ -1,0 +1,124 @@
+// The two folder layouts of the hub, read and planned.
+#include "checkpoint/weights.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/error.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/quoted.h"
+#include "checkpoint/strict_json.h"
+
+namespace athanor {
+namespace {
+
+constexpr const char* kSingleName = "model.safetensors";
+constexpr const char* kIndexName = "model.safetensors.index.json";
+constexpr int64_t kMaxIndexBytes = int64_t{256} << 20;
+
+bool exists(const std::string& path) {
+  struct stat info;
+  return stat(path.c_str(), &info) == 0;
+}
+
+bool is_folder(const std::string& path) {
+  struct stat info;
+  return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+int64_t bytes_of(const TensorData& t) { return t.shape.numel() * int64_t(size_of(t.dtype)); }
+
+}  // namespace
+
+std::map<std::string, std::string> parse_weight_index(std::string_view text, const std::string& where) {
+  require_strict_json(text, where);
+  const auto json = nlohmann::json::parse(text);
+  const auto map = json.find("weight_map");
+  if (!json.is_object() || map == json.end() || !map->is_object())
+    throw Error(cat(where, ": expected an object with an object \"weight_map\""));
+  std::map<std::string, std::string> files;
+  for (const auto& [tensor, file] : map->items()) {
+    if (!file.is_string()) throw Error(cat(where, ": weight_map: ", quoted(tensor), ": expected a file name"));
+    const auto& name = file.get_ref<const std::string&>();
+    if (!is_plain_file_name(name))
+      throw Error(cat(where, ": weight_map: ", quoted(tensor), ": the file name ", quoted(name),
+                      " is refused: files must lie in the folder itself"));
+    files.emplace(tensor, name);
+  }
+  return files;
+}
+
+WeightFiles::WeightFiles(const std::string& path) : path_(path) {
+  const std::string index = cat(path, "/", kIndexName);
+  if (!is_folder(path) || !exists(index)) {
+    add_file(is_folder(path) ? cat(path, "/", kSingleName) : path);
+    return;
+  }
+  const auto map = parse_weight_index(read_all(open_regular(index), kMaxIndexBytes, index), index);
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : map) names.insert(file);
+  for (const std::string& name : names) add_file(cat(path, "/", name));
+  for (const auto& [tensor, file] : map) {
+    const auto it = tensors_.find(tensor);
+    if (it == tensors_.end() || it->second.file->path() != cat(path, "/", file))
+      throw Error(cat(index, ": says that ", quoted(tensor), " lies in ", file, ", which does not hold it"));
+  }
+}
+
+void WeightFiles::add_file(const std::string& path) {
+  files_.push_back(std::make_unique<SafetensorsFile>(path));
+  const SafetensorsFile& file = *files_.back();
+  for (const TensorEntry& t : file.tensors()) {
+    const auto [it, added] = tensors_.emplace(t.name, Place{&file, &t});
+    if (!added)
+      throw Error(cat(path_, ": the tensor ", quoted(t.name), " lies in ", it->second.file->path(), " and in ", path));
+  }
+}
+
+WeightFiles::Place WeightFiles::at(std::string_view name) const {
+  const auto it = tensors_.find(name);
+  if (it == tensors_.end())
+    throw Error(cat(path_, ": has no tensor ", quoted(name), "; it holds ", tensors_.size(), " others"));
+  return it->second;
+}
+
+std::vector<WeightShard> plan_weight_shards(std::span<const TensorData> tensors, int64_t max_bytes) {
+  CHECK(max_bytes > 0, "a file of at most ", max_bytes, " bytes");
+  std::vector<WeightShard> shards(1);
+  int64_t bytes = 0;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const int64_t more = bytes_of(tensors[i]);
+    if (!shards.back().tensors.empty() && bytes + more > max_bytes) {
+      shards.emplace_back();
+      bytes = 0;
+    }
+    shards.back().tensors.push_back(i);
+    bytes += more;
+  }
+  for (size_t k = 0; k < shards.size(); ++k) {
+    char name[64];
+    std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", k + 1, shards.size());
+    shards[k].file = shards.size() == 1 ? kSingleName : name;
+  }
+  return shards;
+}
+
+std::string weight_index_json(std::span<const WeightShard> shards, std::span<const TensorData> tensors) {
+  nlohmann::ordered_json json;
+  int64_t total = 0;
+  std::map<std::string, std::string> map;
+  for (const WeightShard& shard : shards)
+    for (size_t i : shard.tensors) {
+      map[tensors[i].name] = shard.file;
+      total += bytes_of(tensors[i]);
+    }
+  json["metadata"]["total_size"] = total;
+  json["weight_map"] = map;
+  return json.dump(2) + "\n";
+}
+
+}  // namespace athanor
