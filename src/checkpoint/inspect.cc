@@ -34,14 +34,13 @@ std::string table(const std::vector<Row>& rows) {
     width.resize(std::max(width.size(), row.size()));
     for (size_t i = 0; i < row.size(); ++i) width[i] = std::max(width[i], row[i].size());
   }
-  std::string out;
+  std::ostringstream out;
+  out << std::left;
   for (const Row& row : rows) {
-    std::string line = " ";
-    for (size_t i = 0; i < row.size(); ++i)
-      line.append(1, ' ').append(row[i]).append(width[i] - row[i].size() + 1, ' ');
-    out.append(line, 0, line.find_last_not_of(' ') + 1).append(1, '\n');
+    for (size_t i = 0; i + 1 < row.size(); ++i) out << "  " << std::setw(int(width[i])) << row[i];
+    out << "  " << row.back() << "\n";
   }
-  return out;
+  return out.str();
 }
 
 std::string bare(std::string_view text) {  // escaped and shortened like quoted(), without the quotes
@@ -97,7 +96,7 @@ std::string inspect_checkpoint(const std::string& dir) {
                 {"condition", v.ok ? "whole (sizes checked, not checksums)" : cat("DAMAGED: ", v.problem)}});
   std::vector<Row> files = {{"file", "bytes", "xxh3"}};
   for (const ManifestFile& f : m.files) files.push_back({bare(f.name), human_bytes(f.bytes), f.xxh3});
-  out += "\n" + table(files) + "\n" + tensor_table(m);
+  out += cat("\n", table(files), "\n", tensor_table(m));
   for (const ManifestFile& f : m.files)
     if (f.name.ends_with(".json")) out += cat("\n", bare(f.name), "\n", state_keys(dir, f));
   return out;
