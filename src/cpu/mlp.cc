@@ -22,12 +22,14 @@ ATHANOR_CLONES void gelu_fwd(T* y, const T* x, int64_t n) {
   }
 }
 
-// d gelu / dx = s + x s (1 - s) (k1 + 3 k3 x^2), s = logistic(...)
+// d gelu / dx = s + x s (1 - s) (k1 + 3 k3 x^2), s = logistic(...). It is 0 or 1 long before |x| = 30; beyond, x^2
+// could overflow.
 template <class T>
 ATHANOR_CLONES void gelu_bwd(T* dx, const T* dy, const T* x, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
-    const float v = to_float(x[i]), v2 = v * v, s = logistic(v * (kGelu1 + kGelu3 * v2));
+    const float in = to_float(x[i]), low = in < -30.0f ? -30.0f : in, v = low > 30.0f ? 30.0f : low;
+    const float v2 = v * v, s = logistic(v * (kGelu1 + kGelu3 * v2));
     dx[i] = from_float<T>(to_float(dy[i]) * (s + v * s * (1 - s) * (kGelu1 + 3 * kGelu3 * v2)));
   }
 }

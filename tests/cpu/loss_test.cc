@@ -1,0 +1,147 @@
+// Cross-entropy against plain sums in double: vocabularies around the block sizes, padding, ignored targets,
+// infinite and NaN logits.
+#include <limits>
+
+#include "tests/cpu/host_tensor.h"
+
+namespace athanor {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+struct Xent {
+  int64_t n, vocab, padded;
+  HostTensor logits, losses, targets, scale;
+  Xent(DType type, int64_t rows, int64_t v, int64_t vp, double std = 3)
+      : n(rows),
+        vocab(v),
+        padded(vp),
+        logits(HostTensor::normal(type, {n, padded}, 1, 0, std)),
+        losses(DType::f32, {n}),
+        targets(DType::i32, {n}),
+        scale(DType::f32, {1}) {
+    for (int64_t i = 0; i < n; ++i) targets.set(i, double(random_bits(2, 3, uint64_t(i)) % uint32_t(vocab)));
+    scale.set(0, 512);
+  }
+  CrossEntropy op(bool grad = true) const { return {logits.t, losses.t, targets.t, scale.t, 0.125f, vocab, grad}; }
+};
+
+void expect_loss_and_gradient(const Xent& before, const Xent& after) {
+  const double tol = tolerance(before.logits.t.dtype), weight = 512 * 0.125;
+  for (int64_t i = 0; i < before.n; ++i) {
+    const int64_t row = i * before.padded, target = int64_t(before.targets[i]);
+    double max = -kInf, sum = 0;
+    for (int64_t c = 0; c < before.vocab; ++c) max = std::max(max, before.logits[row + c]);
+    for (int64_t c = 0; c < before.vocab; ++c) sum += std::exp(before.logits[row + c] - max);
+    expect_near(after.losses[i], std::log(sum) + max - before.logits[row + target], 4e-6, "loss", i);
+    for (int64_t c = 0; c < before.padded; ++c) {
+      const double p = c < before.vocab ? std::exp(before.logits[row + c] - max) / sum : 0;
+      const double expected = weight * (p - (c == target ? 1 : 0));
+      ASSERT_NEAR(after.logits[row + c], expected, tol * std::abs(expected) + 1e-6) << "dlogits " << i << ", " << c;
+    }
+  }
+}
+
+TEST(CrossEntropy, LossAndGradient) {
+  for (DType type : kFloats)
+    for (int64_t vocab : {1, 2, 257, 2048, 2049, 5000}) {
+      const Xent before(type, 3, vocab, vocab + vocab % 7);
+      const Xent after = before;
+      run_op(after.op());
+      expect_loss_and_gradient(before, after);
+    }
+}
+
+TEST(CrossEntropy, WithoutGradientLogitsStay) {
+  const Xent before(DType::bf16, 4, 300, 320);
+  const Xent after = before, with = before;
+  run_op(after.op(false));
+  run_op(with.op(true));
+  EXPECT_EQ(after.logits.bytes(), before.logits.bytes());
+  EXPECT_EQ(after.losses.bytes(), with.losses.bytes());
+}
+
+TEST(CrossEntropy, PaddingIsNeverRead) {
+  const Xent clean(DType::f32, 2, 100, 128);
+  Xent dirty = clean;
+  for (int64_t i = 0; i < 2; ++i)
+    for (int64_t c = 100; c < 128; ++c) dirty.logits.set(i * 128 + c, c % 2 ? kInf : std::nan(""));
+  run_op(clean.op());
+  run_op(dirty.op());
+  EXPECT_EQ(clean.losses.bytes(), dirty.losses.bytes());
+  EXPECT_EQ(clean.logits.bytes(), dirty.logits.bytes());
+}
+
+TEST(CrossEntropy, IgnoredRowsAreZeroWhateverTheyHold) {
+  Xent x(DType::f16, 3, 40, 48);
+  for (int64_t c = 0; c < 40; ++c) x.logits.set(48 + c, std::nan(""));
+  x.targets.set(1, -1);
+  x.targets.set(2, -100);
+  run_op(x.op());
+  EXPECT_NE(x.losses[0], 0);
+  EXPECT_EQ(x.losses[1], 0);
+  EXPECT_EQ(x.losses[2], 0);
+  for (int64_t c = 48; c < 3 * 48; ++c) EXPECT_EQ(x.logits[c], 0);
+}
+
+// Logits of -inf have probability 0, also when they fill whole blocks; a target of -inf costs infinity.
+TEST(CrossEntropy, MinusInfinity) {
+  const Xent before = [] {
+    Xent x(DType::f32, 2, 6000, 6000);
+    for (int64_t i = 0; i < 2; ++i)
+      for (int64_t c = 0; c < 6000; ++c)
+        if (i == 0 ? c < 4500 : c > 1000) x.logits.set(i * 6000 + c, -kInf);
+    x.targets.set(0, 5000);
+    x.targets.set(1, 7);
+    return x;
+  }();
+  const Xent after = before;
+  run_op(after.op());
+  expect_loss_and_gradient(before, after);
+  Xent lost = before;
+  lost.targets.set(0, 3);
+  run_op(lost.op());
+  EXPECT_EQ(lost.losses[0], kInf);
+}
+
+TEST(CrossEntropy, LargeLogitsDoNotOverflow) {
+  const Xent before(DType::f32, 3, 3000, 3000, 1e4);
+  const Xent after = before;
+  run_op(after.op());
+  expect_loss_and_gradient(before, after);
+}
+
+TEST(CrossEntropy, NanAndInfinityAreNotHidden) {
+  for (double bad : {std::nan(""), kInf})
+    for (int64_t at : {0, 1999, 4999}) {
+      Xent x(DType::f32, 2, 5000, 5000);
+      x.logits.set(at, bad);
+      x.targets.set(0, 2);
+      run_op(x.op());
+      EXPECT_FALSE(std::isfinite(x.losses[0])) << bad << " at " << at;
+      EXPECT_TRUE(std::isfinite(x.losses[1]));
+    }
+}
+
+TEST(CrossEntropy, TargetsOutsideTheVocabularyAreNamed) {
+  Xent x(DType::f32, 3, 10, 16);
+  x.targets.set(2, 10);
+  try {
+    run_op(x.op());
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(), "cross_entropy: targets[2] = 10 is outside the vocabulary of 10");
+  }
+}
+
+TEST(CrossEntropy, BitsDoNotDependOnThreads) {
+  const Xent start(DType::f32, 40, 5003, 5008);
+  expect_same_bits([&](int threads) {
+    const Xent x = start;
+    run_op(x.op(), threads);
+    return std::vector<HostTensor>{x.logits, x.losses};
+  });
+}
+
+}  // namespace
+}  // namespace athanor
