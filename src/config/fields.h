@@ -25,7 +25,7 @@ struct Range {
   double high = std::numeric_limits<double>::infinity();
   bool open_low = false, open_high = false;
 };
-inline constexpr double kMaxInteger = 9007199254740992.0;  // 2^53: exact in every JSON reader
+inline constexpr double kMaxInteger = 9007199254740991.0;  // 2^53 - 1: exact in every JSON reader
 constexpr Range at_least(double low) { return {.low = low, .high = kMaxInteger}; }
 constexpr Range above(double low) { return {.low = low, .open_low = true}; }
 constexpr Range between(double low, double high) { return {.low = low, .high = high}; }

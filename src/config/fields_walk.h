@@ -133,7 +133,7 @@ FieldDoc describe(const Field<T>& field, const T& blank = T{}) {
                .group = std::string(field.group),
                .aliases = {field.aliases.begin(), field.aliases.end()},
                .required = field.is_required,
-               .schema = {}};
+               .schema = Json::object()};
   doc.aliases.insert(doc.aliases.end(), field.synonyms.begin(), field.synonyms.end());
   if (!field.word_for_default.empty()) doc.default_value = field.word_for_default;
   std::visit(

@@ -228,6 +228,7 @@ Json* Json::find(std::string_view key) {
 }
 
 Json& Json::set(std::string key, Json value) {
+  CHECK(is(Kind::object), "only objects have keys: ", key);
   if (Json* old = find(key)) return *old = std::move(value);
   keys.push_back(std::move(key));
   items.push_back(std::move(value));

@@ -1,0 +1,47 @@
+// Small valid configurations and the message of the Error that a text leads to.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "config/config.h"
+
+namespace athanor {
+
+inline const char* kSmallModel =
+    R"({"model_type": "gpt2", "vocab_size": 257, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 32})";
+
+// A valid configuration; `extra` is more keys, each line ending in a comma.
+inline std::string small_config(const std::string& extra = "", const std::string& model = kSmallModel) {
+  return cat("{\n", extra, "\"model\": ", model,
+             ",\n\"train_data\": \"a.bin\", \"train_iters\": 10,\n\"global_batch_size\": 8, \"learning_rate\": 1e-3}");
+}
+
+inline Config parse(const std::string& text, std::vector<std::string> overrides = {},
+                    std::vector<std::string>* notices = nullptr) {
+  return parse_config(text, "run.json", ".", overrides, notices);
+}
+
+// The message of the Error that fn throws, which must carry the exit code of wrong usage; "" if it throws none.
+template <class Fn>
+std::string error_of(Fn&& fn) {
+  try {
+    fn();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), Exit::usage) << e.what();
+    return e.what();
+  }
+  return "";
+}
+
+inline std::string error_in(const std::string& text, std::vector<std::string> overrides = {}) {
+  return error_of([&] { parse(text, overrides); });
+}
+
+inline void expect_parts(const std::string& message, const std::vector<std::string>& parts) {
+  for (const auto& part : parts) EXPECT_NE(message.find(part), std::string::npos) << part << "\nis not in: " << message;
+}
+
+}  // namespace athanor

@@ -1,0 +1,185 @@
+// Model shapes: Hugging Face files in and out, family rules, sizes that cannot be built.
+#include <nlohmann/json.hpp>
+
+#include "tests/config/helpers.h"
+
+namespace athanor {
+namespace {
+
+using nlohmann::json;
+
+json llama_json() {
+  return {{"model_type", "llama"},    {"vocab_size", 1000},
+          {"hidden_size", 64},        {"num_hidden_layers", 2},
+          {"num_attention_heads", 4}, {"num_key_value_heads", 2},
+          {"intermediate_size", 128}, {"max_position_embeddings", 256}};
+}
+ModelConfig read(const json& j) { return parse_model_config(j.dump(), "config.json"); }
+std::string error_with(const json& j) {
+  return error_of([&] { read(j); });
+}
+json with(json j, const std::string& key, const json& value) {
+  j[key] = value;
+  return j;
+}
+// All members at once: the resolved dump without the training keys.
+std::string text_of(const ModelConfig& m) {
+  Config c;
+  c.model = m;
+  return json::parse(dump_resolved(c))["model"].dump();
+}
+
+TEST(ModelConfig, FamilyDefaults) {
+  const ModelConfig llama = read(llama_json());
+  EXPECT_FALSE(llama.attention_bias || llama.qk_norm || llama.tie_word_embeddings);
+  EXPECT_EQ(llama.head_dim, 16);
+  EXPECT_TRUE(read(with(llama_json(), "model_type", "qwen2")).attention_bias);
+  EXPECT_TRUE(read(with(llama_json(), "model_type", "qwen3")).qk_norm);
+  EXPECT_FALSE(read(with(llama_json(), "model_type", "mistral")).attention_bias);
+}
+
+TEST(ModelConfig, PublishedGpt2FileIsReadButForDropout) {
+  json j = {{"activation_function", "gelu_new"},
+            {"architectures", {"GPT2LMHeadModel"}},
+            {"attn_pdrop", 0.1},
+            {"bos_token_id", 50256},
+            {"embd_pdrop", 0.1},
+            {"eos_token_id", 50256},
+            {"initializer_range", 0.02},
+            {"layer_norm_epsilon", 1e-05},
+            {"model_type", "gpt2"},
+            {"n_ctx", 1024},
+            {"n_embd", 768},
+            {"n_head", 12},
+            {"n_layer", 12},
+            {"n_positions", 1024},
+            {"resid_pdrop", 0.1},
+            {"summary_activation", nullptr},
+            {"summary_first_dropout", 0.1},
+            {"summary_proj_to_labels", true},
+            {"summary_type", "cls_index"},
+            {"summary_use_proj", true},
+            {"task_specific_params", {{"text-generation", {{"do_sample", true}}}}},
+            {"vocab_size", 50257}};
+  expect_parts(error_with(j), {"config.json:1: model.attn_pdrop", "dropout is not supported", "got 0.1"});
+  for (auto key : {"attn_pdrop", "embd_pdrop", "resid_pdrop"}) j[key] = 0;
+  const ModelConfig m = read(j);
+  EXPECT_EQ(m.hidden_size, 768);
+  EXPECT_EQ(m.num_attention_heads, 12);
+  EXPECT_EQ(parameter_count(m), 124439808);
+  expect_parts(error_with(with(j, "n_ctx", 512)), {"n_ctx", "1024"});
+  expect_parts(error_with(with(j, "activation_function", "relu")), {"activation_function", "gelu_new", "relu"});
+}
+
+TEST(ModelConfig, UnsupportedValuesAreNamed) {
+  expect_parts(error_with(with(llama_json(), "hidden_act", "gelu")), {"hidden_act", "silu", "gelu"});
+  expect_parts(error_with(with(llama_json(), "mlp_bias", true)), {"mlp_bias", "got true"});
+  expect_parts(error_with(with(llama_json(), "attention_dropout", 0.5)), {"attention_dropout", "0.5"});
+  expect_parts(error_with(with(llama_json(), "attention_bias", true)), {"attention_bias", "llama has false"});
+  expect_parts(error_with(with(llama_json(), "qk_norm", true)), {"qk_norm", "llama has false"});
+  expect_parts(error_with(with(llama_json(), "sliding_window", 8)), {"sliding_window", "llama has none"});
+  expect_parts(error_with(with(llama_json(), "quantization_config", json::object())), {"unknown key"});
+  expect_parts(error_with(with(llama_json(), "model_type", "lama")), {"gpt2, llama", "did you mean \"llama\"?"});
+  json qwen = with(with(llama_json(), "model_type", "qwen2"), "sliding_window", 8);
+  expect_parts(error_with(with(qwen, "use_sliding_window", true)), {"use_sliding_window", "max_window_layers 0"});
+  expect_parts(error_with(with(qwen, "layer_types", {"full_attention", "sliding_attention"})), {"layer_types"});
+}
+
+TEST(ModelConfig, RopeFormsAgree) {
+  const json v5 = {{"rope_type", "linear"}, {"factor", 2.0}, {"rope_theta", 5e5}};
+  const json v4 = {{"type", "linear"}, {"factor", 2.0}};
+  const ModelConfig a = read(with(llama_json(), "rope_parameters", v5));
+  const ModelConfig b = read(with(with(llama_json(), "rope_scaling", v4), "rope_theta", 5e5));
+  EXPECT_EQ(text_of(a), text_of(b));
+  EXPECT_EQ(a.rope_theta, 5e5);
+  EXPECT_EQ(a.rope_scaling.rope_type, RopeType::linear);
+  const json plain = {{"rope_type", "default"}, {"rope_theta", 1e4}};
+  EXPECT_EQ(read(with(llama_json(), "rope_parameters", plain)).rope_scaling.rope_type, RopeType::none);
+  EXPECT_EQ(read(with(llama_json(), "rope_scaling", nullptr)).rope_scaling.rope_type, RopeType::none);
+  json both = with(with(llama_json(), "rope_parameters", v5), "rope_scaling", v4);
+  EXPECT_EQ(read(both).rope_scaling.factor, 2.0);
+  both["rope_scaling"]["factor"] = 3.0;
+  expect_parts(error_with(both), {"rope_parameters", "the same as rope_scaling"});
+  expect_parts(error_with(with(with(llama_json(), "rope_parameters", v5), "rope_theta", 1e4)),
+               {"rope_theta", "the same"});
+  expect_parts(error_with(with(llama_json(), "rope_scaling", {{"rope_type", "yarn"}})), {"none, linear, llama3"});
+  expect_parts(error_with(with(llama_json(), "rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}})),
+               {"original_max_position_embeddings"});
+}
+
+TEST(ModelConfig, ImpossibleSizes) {
+  expect_parts(error_with(with(llama_json(), "num_attention_heads", 5)), {"head_dim", "64", "5"});
+  expect_parts(error_with(with(llama_json(), "num_key_value_heads", 3)), {"num_key_value_heads", "4", "3"});
+  expect_parts(error_with(with(llama_json(), "head_dim", 15)), {"head_dim", "even", "15"});
+  expect_parts(error_with(with(llama_json(), "hidden_size", int64_t(1) << 40)), {"hidden_size", "1 ... 1048576"});
+  expect_parts(error_with(with(llama_json(), "bos_token_id", 1000)), {"bos_token_id", "vocab_size 1000"});
+  json no_ffn = llama_json();
+  no_ffn.erase("intermediate_size");
+  expect_parts(error_with(no_ffn), {"intermediate_size", "required for llama"});
+  json huge = llama_json();
+  huge["vocab_size"] = 2147483647;
+  huge["hidden_size"] = 1048576;
+  huge["num_hidden_layers"] = 65536;
+  huge["intermediate_size"] = 16777216;
+  huge["head_dim"] = 8192;
+  expect_parts(error_with(huge), {"parameters", "limit"});
+  json gpt2 = with(llama_json(), "model_type", "gpt2");
+  expect_parts(error_with(gpt2), {"num_key_value_heads", "gpt2"});
+  gpt2["num_key_value_heads"] = 4;
+  expect_parts(error_with(with(gpt2, "rope_theta", 5.0)), {"rope_theta", "no rotary"});
+  expect_parts(error_with(with(gpt2, "head_dim", 32)), {"head_dim", "gpt2"});
+}
+
+TEST(ModelConfig, SmallCountByHand) {
+  // Embedding and head 2*1000*64; per block: 2 norms, q 64*64, k and v 64*32 each, o 64*64, 3 of 64*128; last norm 64.
+  const int64_t block = 2 * 64 + 64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 128;
+  EXPECT_EQ(parameter_count(read(llama_json())), 2 * 1000 * 64 + 2 * block + 64);
+  EXPECT_EQ(parameter_count(read(with(llama_json(), "tie_word_embeddings", true))), 1000 * 64 + 2 * block + 64);
+  EXPECT_EQ(parameter_count(read(with(llama_json(), "model_type", "qwen3"))),
+            2 * 1000 * 64 + 2 * (block + 2 * 16) + 64);
+  EXPECT_EQ(parameter_count(read(with(llama_json(), "model_type", "qwen2"))),
+            2 * 1000 * 64 + 2 * (block + 64 + 32 + 32) + 64);
+}
+
+TEST(ModelConfig, ExportedFileReadsBackTheSame) {
+  for (auto family : {"gpt2", "llama", "qwen2", "qwen3", "mistral"}) {
+    json j = with(llama_json(), "model_type", family);
+    j["bos_token_id"] = 1;
+    if (family == std::string("gpt2")) j["num_key_value_heads"] = 4;
+    if (family == std::string("qwen2") || family == std::string("mistral")) j["sliding_window"] = 32;
+    if (family == std::string("llama")) {
+      j["rope_theta"] = 5e5;
+      j["rope_scaling"] = {{"rope_type", "llama3"}, {"factor", 8.0}, {"original_max_position_embeddings", 64}};
+    }
+    const ModelConfig m = read(j);
+    const std::string text = hf_config_json(m, "bfloat16");
+    EXPECT_EQ(text_of(parse_model_config(text, "exported")), text_of(m)) << text;
+    const json hf = json::parse(text);
+    EXPECT_EQ(hf["torch_dtype"], "bfloat16");
+    EXPECT_EQ(hf["dtype"], "bfloat16");
+    EXPECT_TRUE(hf["tie_word_embeddings"].is_boolean());
+    EXPECT_TRUE(hf["eos_token_id"].is_null());
+    const bool gpt2 = m.model_type == ModelType::gpt2;
+    EXPECT_TRUE(hf[gpt2 ? "layer_norm_epsilon" : "rms_norm_eps"].is_number_float()) << text;
+    if (gpt2) continue;
+    EXPECT_EQ(hf["rope_theta"], hf["rope_parameters"]["rope_theta"]);
+    EXPECT_TRUE(hf["rope_theta"].is_number_float()) << text;
+  }
+  EXPECT_EQ(json::parse(hf_config_json(read(llama_json()), "float32"))["architectures"][0], "LlamaForCausalLM");
+}
+
+TEST(ModelConfig, Gpt2NamesInOtherFamiliesAreNoted) {
+  std::vector<std::string> notices;
+  json j = llama_json();
+  j.erase("num_hidden_layers");
+  j["n_layer"] = 2;
+  parse(small_config("", j.dump()), {}, &notices);
+  ASSERT_EQ(notices.size(), 1u);
+  expect_parts(notices[0], {"model.n_layer", "num_hidden_layers"});
+  notices.clear();
+  parse(small_config(), {}, &notices);
+  EXPECT_TRUE(notices.empty());
+}
+
+}  // namespace
+}  // namespace athanor

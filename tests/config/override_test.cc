@@ -1,0 +1,115 @@
+// Overrides of the command line, configuration files and model files on disk.
+#include <filesystem>
+#include <fstream>
+
+#include <unistd.h>
+
+#include "tests/config/helpers.h"
+
+namespace athanor {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Folder {
+ public:
+  Folder() : path_(fs::temp_directory_path() / cat("athanor-config-", getpid(), "-", counter_++)) {
+    fs::create_directories(path_);
+  }
+  ~Folder() { fs::remove_all(path_); }
+  std::string write(const std::string& name, const std::string& text) const {
+    fs::create_directories((path_ / name).parent_path());
+    std::ofstream(path_ / name) << text;
+    return (path_ / name).string();
+  }
+  std::string path() const { return path_.string(); }
+
+ private:
+  static inline int counter_ = 0;
+  fs::path path_;
+};
+
+TEST(Override, ValuesAreJsonOrElseText) {
+  const Config c = parse(small_config(), {"seed=7", "learning_rate=2e-4", "save=runs/my run", "tensorboard=false",
+                                          "lr_decay_style=linear", "micro_batch_size=auto", "train_data=[\"x\",\"y\"]",
+                                          "profile=a=b", "save_interval_minutes=1.5", "load=\"none\""});
+  EXPECT_EQ(c.seed, 7);
+  EXPECT_EQ(c.learning_rate, 2e-4);
+  EXPECT_EQ(c.save, "runs/my run");
+  EXPECT_FALSE(c.tensorboard);
+  EXPECT_EQ(c.lr_decay_style, LrDecayStyle::linear);
+  EXPECT_EQ(c.train_data.size(), 2u);
+  EXPECT_EQ(c.profile, "a=b");
+  EXPECT_EQ(c.load, "none");
+}
+
+TEST(Override, WinsOverTheFileUnderEveryName) {
+  EXPECT_EQ(parse(small_config("\"clip_grad\": 3,\n"), {"max_norm=4"}).clip_grad, 4.0);
+  EXPECT_EQ(parse(small_config(), {"seed=1", "seed=2"}).seed, 2);
+  EXPECT_EQ(parse(small_config(), {"model.hidden_size=128"}).model.hidden_size, 128);  // the file says n_embd
+  EXPECT_EQ(parse(small_config(), {"train_tokens=257"}).train_iters, 2);               // instead of train_iters
+  EXPECT_EQ(parse(small_config(), {"save="}).save, "");
+}
+
+TEST(Override, ErrorsNameTheOverride) {
+  expect_parts(error_in(small_config(), {"seed"}), {"--set seed", "key=value"});
+  expect_parts(error_in(small_config(), {"=3"}), {"key=value"});
+  expect_parts(error_in(small_config(), {"sead=3"}), {"--set sead: unknown key", "\"seed\"?"});
+  expect_parts(error_in(small_config(), {"seed=x"}), {"--set seed: seed: expected an integer", "\"x\""});
+  expect_parts(error_in(small_config(), {"seed.x=3"}), {"--set seed.x: seed: expected an integer", "got an object"});
+  expect_parts(error_in(small_config("\"seed\": 3,\n"), {"seed.x=3"}), {"--set seed.x", "seed is not an object"});
+  expect_parts(error_in(small_config(), {"train_data=[\"a\""}), {"--set train_data", "not valid JSON"});
+  expect_parts(error_in(small_config(), {"model.n_layer=0"}), {"--set model.n_layer", "1 ... 65536"});
+  expect_parts(error_in(small_config(), {std::string("a.a.a.a.a.a.a.a=1")}), {"deep"});
+  std::string deep;
+  for (int i = 0; i < 10000; ++i) deep += "a.";
+  expect_parts(error_in(small_config(), {deep + "b=1"}), {"deep"});
+}
+
+TEST(Override, ReachesIntoRopeScaling) {
+  const std::string model = R"({"model_type": "llama", "vocab_size": 256, "hidden_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "intermediate_size": 128, "max_position_embeddings": 64, "rope_parameters":
+    {"rope_type": "linear", "factor": 2.0, "rope_theta": 5000.0}})";
+  const Config theta = parse(small_config("", model), {"model.rope_theta=7000"});
+  EXPECT_EQ(theta.model.rope_theta, 7000.0);
+  EXPECT_EQ(theta.model.rope_scaling.factor, 2.0);
+  const Config factor = parse(small_config("", model), {"model.rope_scaling.factor=3"});
+  EXPECT_EQ(factor.model.rope_scaling.factor, 3.0);
+  EXPECT_EQ(factor.model.rope_theta, 5000.0);
+  EXPECT_EQ(parse(small_config("", model), {"model.rope_scaling=null"}).model.rope_scaling.rope_type, RopeType::none);
+}
+
+TEST(Override, SlidingWindowSwitchesItOn) {
+  const std::string model = R"({"model_type": "qwen2", "vocab_size": 256, "hidden_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "intermediate_size": 128, "max_position_embeddings": 64, "sliding_window": 8,
+    "use_sliding_window": false, "max_window_layers": 2, "layer_types": ["full_attention", "full_attention"]})";
+  EXPECT_EQ(parse(small_config("", model)).model.sliding_window, 0);
+  EXPECT_EQ(parse(small_config("", model), {"model.sliding_window=16"}).model.sliding_window, 16);
+}
+
+TEST(Files, ModelPathIsRelativeToTheFileThatNamesIt) {
+  Folder folder;
+  folder.write("models/small/config.json", kSmallModel);
+  const std::string path = folder.write("run.json", small_config("", "\"models/small/config.json\""));
+  EXPECT_EQ(load_config(path).model.hidden_size, 64);
+  const std::vector<std::string> shrink{"model.n_layer=1"};
+  EXPECT_EQ(load_config(path, shrink).model.num_hidden_layers, 1);
+  EXPECT_EQ(load_config(path, shrink).model.hidden_size, 64);
+  const std::vector<std::string> other{cat("model=", folder.path(), "/models/small")};  // a folder holds config.json
+  EXPECT_EQ(load_config(path, other).model.hidden_size, 64);
+  EXPECT_EQ(load_model_config(folder.path() + "/models/small/config.json").vocab_size, 257);
+}
+
+TEST(Files, ErrorsNameTheFile) {
+  Folder folder;
+  expect_parts(error_of([&] { load_config(folder.path() + "/none.json"); }), {"none.json", "No such file"});
+  expect_parts(error_of([&] { load_config(folder.path()); }), {folder.path(), "found a folder"});
+  const std::string path = folder.write("run.json", small_config("", "\"none/config.json\""));
+  expect_parts(error_of([&] { load_config(path); }), {"run.json:2: model: there is no file", "none/config.json"});
+  folder.write("broken.json", "{\n\"model_type\": \"gpt2\",\n\"vocab_size\": 0}");
+  const std::string names_broken = folder.write("b.json", small_config("", "\"broken.json\""));
+  expect_parts(error_of([&] { load_config(names_broken); }), {"broken.json:3: model.vocab_size"});
+}
+
+}  // namespace
+}  // namespace athanor

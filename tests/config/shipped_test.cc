@@ -1,0 +1,126 @@
+// Every file of configs/ loads, survives a round trip and has the published number of parameters; the reference in
+// configs/README.md is the generated one; schema and defaults cover the same keys.
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "tests/config/helpers.h"
+
+namespace athanor {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+std::string file_text(const fs::path& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// Published sizes: the checkpoints of these names, tied heads counted once.
+const std::map<std::string, int64_t> kParameters = {
+    {"gpt2-124m", 124439808},    {"gpt2-350m", 354823168},     {"gpt2-774m", 774030080},   {"gpt2-1558m", 1557611200},
+    {"gpt3-125m", 125226240},    {"llama-1b", 1235814400},     {"llama-3b", 3212749824},   {"llama-8b", 8030261248},
+    {"qwen2.5-0.5b", 494032768}, {"qwen2.5-1.5b", 1543714304}, {"qwen2.5-7b", 7615616512}, {"quickstart", 3258112}};
+
+TEST(Shipped, EveryFileIsValidAndOfPublishedSize) {
+  size_t seen = 0;
+  const std::string readme = file_text("configs/README.md");
+  for (const auto& entry : fs::directory_iterator("configs")) {
+    if (entry.path().extension() != ".json") continue;
+    const std::string name = entry.path().stem();
+    std::vector<std::string> notices;
+    const Config c = load_config(entry.path(), {}, &notices);
+    EXPECT_TRUE(notices.empty()) << name << ": " << notices[0];
+    ASSERT_TRUE(kParameters.contains(name)) << name;
+    EXPECT_EQ(parameter_count(c.model), kParameters.at(name)) << name;
+    EXPECT_EQ(c.save, "runs/" + name);
+    EXPECT_FALSE(c.valid_data.empty());
+    EXPECT_NE(readme.find("`" + name + ".json`"), std::string::npos) << name << " is not described";
+    ++seen;
+  }
+  EXPECT_EQ(seen, kParameters.size());
+}
+
+TEST(Shipped, ResolvedDumpReadsBackTheSame) {
+  for (const auto& [name, size] : kParameters) {
+    const Config c = load_config(cat("configs/", name, ".json"));
+    const std::string text = dump_resolved(c);
+    const Config again = parse(text);
+    EXPECT_EQ(dump_resolved(again), text) << name;
+    EXPECT_TRUE(resume_changes(text, again).empty()) << name;
+  }
+}
+
+TEST(Reference, CommittedFileIsTheGeneratedOne) {
+  const std::string marker = "<!-- Generated from the option tables from here on. -->\n";
+  const std::string path = "configs/README.md", text = file_text(path);
+  const size_t at = text.find(marker);
+  ASSERT_NE(at, std::string::npos);
+  const std::string expected = text.substr(0, at + marker.size()) + config_reference();
+  if (std::getenv("ATHANOR_UPDATE_REFERENCE")) std::ofstream(path) << expected;
+  EXPECT_TRUE(text == expected) << path << " is stale: run test_config with ATHANOR_UPDATE_REFERENCE=1 set";
+}
+
+TEST(Reference, SchemaAndDefaultsCoverTheSameKeys) {
+  const json schema = json::parse(json_schema()), values = json::parse(defaults());
+  const json resolved = json::parse(dump_resolved(parse(small_config())));
+  EXPECT_EQ(schema["additionalProperties"], false);
+  for (const auto& [key, value] : resolved.items()) {
+    EXPECT_TRUE(values.contains(key)) << key;
+    ASSERT_TRUE(schema["properties"].contains(key)) << key;
+    EXPECT_FALSE(schema["properties"][key]["description"].get<std::string>().empty()) << key;
+  }
+  EXPECT_EQ(values.size(), resolved.size());
+  for (const auto& [key, value] : values["model"].items()) EXPECT_TRUE(resolved["model"].contains(key)) << key;
+  EXPECT_TRUE(values["learning_rate"].is_null());
+  EXPECT_EQ(values["seed"], 1234);
+  EXPECT_EQ(schema["properties"]["seed"]["minimum"], 0);
+  EXPECT_EQ(schema["properties"]["adam_beta1"]["exclusiveMaximum"], 1.0);
+  EXPECT_EQ(schema["properties"]["precision"]["enum"].size(), 4u);
+  EXPECT_TRUE(schema["properties"].contains("lr"));
+}
+
+TEST(Reference, EveryDefaultIsAccepted) {
+  const json values = json::parse(defaults()), given = json::parse(small_config());
+  for (const auto& [key, value] : values.items()) {
+    if (value.is_null() || given.contains(key) || key == "model") continue;
+    json text = given;
+    text[key] = value;
+    EXPECT_EQ(error_in(text.dump()), "") << key;
+  }
+}
+
+TEST(Resume, ChangesCarryTheirRule) {
+  const std::string old = dump_resolved(parse(small_config()));
+  const Config now = parse(small_config(), {"seed=5", "learning_rate=0.01", "min_lr=1e-4", "log_interval=3",
+                                            "train_data=b.bin", "model.n_layer=3", "micro_batch_size=4"});
+  std::map<std::string, ConfigChange> changes;
+  for (const auto& change : resume_changes(old, now)) changes[change.key] = change;
+  EXPECT_EQ(changes.size(), 6u);
+  EXPECT_EQ(changes["seed"].rule, OnResume::refused);
+  EXPECT_EQ(changes["seed"].old_value, "1234");
+  EXPECT_EQ(changes["seed"].new_value, "5");
+  EXPECT_EQ(changes["learning_rate"].rule, OnResume::notice);
+  EXPECT_EQ(changes["log_interval"].rule, OnResume::free);
+  EXPECT_EQ(changes["micro_batch_size"].old_value, "\"auto\"");
+  EXPECT_EQ(changes["train_data"].rule, OnResume::refused);
+  expect_parts(changes["train_data"].new_value, {"b.bin"});
+  EXPECT_EQ(changes["model.num_hidden_layers"].rule, OnResume::refused);
+}
+
+TEST(Resume, KeysThatTheOldVersionLackedHadTheirDefault) {
+  json old = json::parse(dump_resolved(parse(small_config())));
+  old.erase("adam_beta2");
+  old["model"].erase("initializer_range");
+  old["a_key_of_another_version"] = 3;
+  EXPECT_TRUE(resume_changes(old.dump(), parse(small_config())).empty());
+  EXPECT_EQ(resume_changes(old.dump(), parse(small_config(), {"adam_beta2=0.5"})).size(), 1u);
+  expect_parts(error_of([] { resume_changes("{", parse(small_config())); }), {"stored configuration", "not valid"});
+  expect_parts(error_of([] { resume_changes("{}", parse(small_config())); }), {"stored configuration", "no model"});
+}
+
+}  // namespace
+}  // namespace athanor

@@ -1,0 +1,72 @@
+// Combinations that cannot work are refused with both values; what follows from other keys is filled in.
+#include "tests/config/helpers.h"
+
+namespace athanor {
+namespace {
+
+std::string error_with(std::vector<std::string> overrides) { return error_in(small_config(), std::move(overrides)); }
+
+TEST(Validate, Batches) {
+  expect_parts(error_with({"micro_batch_size=3"}), {"run.json: global_batch_size: 8", "micro_batch_size 3"});
+  expect_parts(error_with({"seq_length=33"}), {"seq_length: 33", "max_position_embeddings 32"});
+  expect_parts(error_with({"gradient_accumulation_steps=3"}), {"gradient_accumulation_steps: 3", "8"});
+  expect_parts(error_with({"gradient_accumulation_steps=4", "micro_batch_size=4"}), {"4 times micro_batch_size 4"});
+  EXPECT_EQ(error_with({"gradient_accumulation_steps=2", "micro_batch_size=4"}), "");
+  EXPECT_EQ(error_with({"gradient_accumulation_steps=2", "micro_batch_size=2"}), "");  // two devices
+  expect_parts(error_with({"gradient_accumulation_steps=2147483648", "micro_batch_size=8"}), {"does not divide"});
+  expect_parts(error_with({"global_batch_size=2147483648", "model.n_positions=2147483647"}), {"too many"});
+}
+
+TEST(Validate, Length) {
+  const Config c = parse(small_config(), {"train_tokens=1000000"});
+  EXPECT_EQ(c.train_iters, 3907);  // 256 tokens a step, rounded up
+  EXPECT_EQ(c.train_tokens, 0);
+  expect_parts(error_in(small_config("\"train_tokens\": 5,\n")), {"train_tokens: 5", "train_iters 10", "keep one"});
+  expect_parts(error_with({"train_iters=0"}), {"train_iters is required"});
+  expect_parts(error_with({"train_iters=9007199254740991", "model.n_positions=100000"}), {"overflow"});
+}
+
+TEST(Validate, Schedule) {
+  expect_parts(error_with({"min_lr=1"}), {"min_lr: 1", "learning_rate 0.001"});
+  expect_parts(error_with({"lr_warmup_iters=11"}), {"lr_warmup_iters: 11", "lr_decay_iters 10"});
+  expect_parts(error_with({"lr_wsd_decay_iters=2"}), {"lr_wsd_decay_iters: 2", "cosine"});
+  expect_parts(error_with({"lr_decay_style=WSD", "lr_warmup_iters=5", "lr_wsd_decay_iters=6"}), {"6 steps", "5"});
+  EXPECT_EQ(parse(small_config(), {"lr_decay_style=WSD", "train_iters=100"}).lr_wsd_decay_iters, 10);
+  EXPECT_EQ(parse(small_config(), {"lr_decay_style=WSD", "lr_warmup_iters=10"}).lr_wsd_decay_iters, 0);
+  EXPECT_EQ(parse(small_config(), {"min_lr=0"}).min_lr, 0.0);
+}
+
+TEST(Validate, PrecisionAndMemory) {
+  expect_parts(error_with({"loss_scale=128"}), {"loss_scale: 128", "bf16"});
+  EXPECT_EQ(error_with({"loss_scale=128", "precision=fp16"}), "");
+  expect_parts(error_with({"min_loss_scale=1e6"}), {"min_loss_scale", "65536"});
+  expect_parts(error_with({"master_weights=bf16", "precision=fp32"}), {"master_weights: bf16", "fp32"});
+  expect_parts(error_with({"recompute_num_layers=2"}), {"recompute_num_layers: 2", "recompute_granularity"});
+  expect_parts(error_with({"recompute_num_layers=3", "recompute_granularity=full"}), {"of 2"});
+  expect_parts(error_with({"memory_limit_gib=0.1"}), {"runtime_reserve_mib: 256", "0.1"});
+}
+
+TEST(Validate, DataAndRun) {
+  expect_parts(error_with({"train_data=[]"}), {"train_data", "at least one"});
+  expect_parts(error_with({"valid_data=[\"a\",\"b\",\"a\"]"}), {"valid_data: a is listed twice", "weight"});
+  expect_parts(error_with({"eod_id=257"}), {"eod_id: 257", "vocab_size 257"});
+  expect_parts(error_with({"load="}), {"load: expected auto"});
+  expect_parts(error_with({"load=none", "load_step=3"}), {"load_step: 3", "none"});
+}
+
+TEST(Validate, StructsBuiltByHandAreCheckedToo) {
+  Config c;
+  expect_parts(error_of([&] { validate(c); }), {"model.vocab_size"});
+  c.model = model_defaults(ModelType::gpt2);
+  c.model.vocab_size = 10, c.model.hidden_size = 8, c.model.num_hidden_layers = 1, c.model.num_attention_heads = 2;
+  c.model.max_position_embeddings = 4;
+  c.learning_rate = 1, c.train_iters = 1, c.global_batch_size = 1;
+  c.train_data.push_back({.path = "a"});
+  EXPECT_EQ(error_of([&] { validate(c); }), "");
+  EXPECT_EQ(c.model.head_dim, 4);
+  c.seq_length = -1;
+  expect_parts(error_of([&] { validate(c); }), {"seq_length"});
+}
+
+}  // namespace
+}  // namespace athanor
