@@ -12,6 +12,7 @@ class CpuDevice final : public Device {
   // threads: 0 = all usable cores. limit: bytes the device may hand out; 0 = what machine and cgroup allow.
   explicit CpuDevice(int threads = 0, size_t limit = 0);
   ThreadPool& pool() { return pool_; }
+  bool unified() const override { return true; }
   std::string description() const override;
   void* allocate(size_t bytes, Mem) override;
   void release(void* memory, size_t bytes, Mem) override;

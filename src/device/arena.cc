@@ -18,7 +18,7 @@ struct Buffer::Lease {
 
 void Arena::record(std::string phase) {
   CHECK(mode_ == Mode::idle && memory_ == nullptr, "recording starts before commit");
-  for (const Phase& p : phases_) CHECK(p.name != phase, "phase ", phase, " is recorded twice");
+  for (const ArenaPhase& p : phases_) CHECK(p.name != phase, "phase ", phase, " is recorded twice");
   phases_.push_back({.name = std::move(phase), .blocks = {}});
   phase_ = &phases_.back();
   mode_ = Mode::recording;
@@ -34,7 +34,7 @@ void Arena::finish_recording() {
 
 size_t Arena::bytes() const {
   size_t most = 0;
-  for (const Phase& p : phases_) most = std::max(most, p.packed_bytes);
+  for (const ArenaPhase& p : phases_) most = std::max(most, p.packed_bytes);
   return most;
 }
 
@@ -46,7 +46,7 @@ void Arena::commit(void* memory) {
 void Arena::begin(std::string_view phase) {
   CHECK(mode_ == Mode::idle && (memory_ != nullptr || bytes() == 0), "begin(", phase,
         ") before commit or inside a phase");
-  for (Phase& p : phases_)
+  for (ArenaPhase& p : phases_)
     if (p.name == phase) {
       phase_ = &p;
       mode_ = Mode::running;

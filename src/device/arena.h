@@ -36,7 +36,7 @@ class Buffer {
 };
 
 // The recorded allocations of one repeatable piece of work (a micro-batch, an evaluation batch, an optimizer step).
-struct Phase {
+struct ArenaPhase {
   std::string name;
   std::vector<PlannedBlock> blocks;
   size_t packed_bytes = 0;  // needed with the chosen offsets
@@ -59,7 +59,7 @@ class Arena {
   Buffer alloc(std::string_view name, DType, Shape);
 
   bool recording() const { return mode_ == Mode::recording; }
-  const std::vector<Phase>& phases() const { return phases_; }
+  const std::vector<ArenaPhase>& phases() const { return phases_; }
 
  private:
   friend struct Buffer::Lease;
@@ -67,8 +67,8 @@ class Arena {
   void release(size_t block);
 
   Mode mode_ = Mode::idle;
-  std::vector<Phase> phases_;
-  Phase* phase_ = nullptr;
+  std::vector<ArenaPhase> phases_;
+  ArenaPhase* phase_ = nullptr;
   size_t next_ = 0, live_blocks_ = 0, live_bytes_ = 0;
   int64_t clock_ = 0;
   char* memory_ = nullptr;

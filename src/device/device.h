@@ -21,6 +21,7 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual std::string description() const = 0;
+  virtual bool unified() const { return false; }  // the host may read and write device memory
   // 4096-byte aligned, zero-filled. Called O(1) times per run: everything else is carved out of the plan.
   virtual void* allocate(size_t bytes, Mem) = 0;
   virtual void release(void* memory, size_t bytes, Mem) = 0;

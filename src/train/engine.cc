@@ -72,6 +72,10 @@ void Engine::record_phases() {
     model_->params().init(c, options_.seed);
     arena_.finish_recording();
   }
+  arena_.record("refresh");
+  Ctx refreshing = context(plan, nullptr);
+  model_->params().refresh_values(refreshing);
+  arena_.finish_recording();
   arena_.record("evaluation");
   run_evaluation(context(plan, nullptr));
   arena_.finish_recording();
@@ -118,6 +122,13 @@ void Engine::init_weights() {
   arena_.begin("initial weights");
   Ctx c = context(*ops_, nullptr);
   model_->params().init(c, options_.seed);
+  arena_.end();
+}
+
+void Engine::refresh_values() {
+  arena_.begin("refresh");
+  Ctx c = context(*ops_, nullptr);
+  model_->params().refresh_values(c);
   arena_.end();
 }
 

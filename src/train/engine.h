@@ -48,7 +48,8 @@ class Engine {
   int64_t launches_per_micro_batch() const { return micro_launches_; }
 
   void commit();        // the one allocation
-  void init_weights();  // from the seed
+  void init_weights();    // from the seed
+  void refresh_values();  // compute copies of the weights, after masters were loaded
 
   // tokens, targets: [micro_batch_size * T]; target -1 is ignored. The clock is moved through forward and backward.
   void micro_batch(std::span<const int32_t> tokens, std::span<const int32_t> targets, PhaseClock&);

@@ -1,0 +1,39 @@
+// What a checkpoint of a run holds and how it comes back: weights under Hugging Face names, optimizer states, and the
+// small numbers of the run. The file protocol itself is checkpoint/.
+#pragma once
+#include <optional>
+#include <string>
+
+#include "checkpoint/store.h"
+#include "train/engine.h"
+
+namespace athanor {
+
+// Everything outside tensors that a resumed run needs; state.json.
+struct RunState {
+  int64_t step = 0;              // steps done, skipped ones included
+  int64_t consumed_samples = 0;  // sequences taken from the data: where the sample order goes on
+  int64_t nan_steps = 0;
+  int64_t micro_batch_size = 0;  // what "auto" chose
+  StepState device;              // the part of it that outlives a step
+};
+std::string state_json(const RunState&);
+RunState parse_state(const std::string& text, const std::string& where);
+
+struct SaveExtras {
+  std::string resolved_config;  // config.resolved.json
+  std::string hf_config;        // config.json, for transformers
+  std::string tokenizer;        // descriptor, "" = none
+};
+
+// Writes and commits one checkpoint; returns its folder.
+std::string save_checkpoint(const RunLock&, Engine&, Device&, const RunState&, const SaveExtras&, CheckpointOptions);
+
+// Weights alone, converted to the dtype the engine keeps them in; names are those of transformers.
+void load_weights(Engine&, Device&, const std::string& folder);
+// Weights, optimizer states and scalars of a checkpoint made with the same master and state dtypes.
+RunState load_checkpoint(Engine&, Device&, const std::string& folder);
+// state.json alone: what a resume must know before it builds an engine.
+RunState read_run_state(const std::string& folder);
+
+}  // namespace athanor

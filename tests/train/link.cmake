@@ -1,0 +1,1 @@
+target_link_libraries(test_train PRIVATE athanor_cpu athanor_reference)
