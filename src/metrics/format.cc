@@ -51,7 +51,7 @@ std::string format_duration(double seconds) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.1fs", seconds);
   if (seconds < 59.95) return text;
-  if (seconds > 1e15) return "for ever";
+  if (seconds >= 86400e5) return "for ever";
   const int64_t s = std::llround(seconds), minutes = s / 60, hours = s / 3600, days = s / 86400;
   if (hours == 0) return two_units(minutes, 'm', s % 60, 's');
   if (days == 0) return two_units(hours, 'h', minutes % 60, 'm');

@@ -235,8 +235,12 @@ MetricHistory read_metrics(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) throw Error(cat("metrics: cannot open ", path, ": ", std::strerror(errno)));
   MetricHistory history;
-  for (std::string line; std::getline(in, line);)
-    if (!line.empty()) add_line(history, line);
+  for (std::string line; std::getline(in, line);) {
+    if (in.eof())
+      ++history.bad_lines;  // a record ends with its newline
+    else if (!line.empty())
+      add_line(history, line);
+  }
   if (in.bad()) throw Error(cat("metrics: cannot read ", path, ": ", std::strerror(errno)));
   return history;
 }

@@ -96,7 +96,8 @@ Cells sparkline(const std::vector<double>& losses, int columns, bool unicode) {
 bool wants_bar(Progress progress, int fd) {
   if (progress != Progress::automatic) return progress == Progress::on;
   const char* term = std::getenv("TERM");
-  return ::isatty(fd) && !is_set("NO_COLOR") && !is_set("CI") && term != nullptr && std::string_view(term) != "dumb";
+  const bool moves_cursor = term != nullptr && *term != '\0' && std::string_view(term) != "dumb";
+  return moves_cursor && ::isatty(fd) && !is_set("NO_COLOR") && !is_set("CI");
 }
 
 std::string render_bar(const BarState& state, int columns, bool unicode) {

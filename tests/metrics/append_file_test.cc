@@ -1,0 +1,70 @@
+// Whole records or nothing, also when the space runs out in the middle of one.
+#include "metrics/append_file.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include "tests/metrics/capture.h"
+#include "tests/metrics/temp_dir.h"
+
+namespace athanor {
+namespace {
+
+// A limit on file sizes fails like a full disk: a partial write, then an error.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : handler_(::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    rlimit limit = before_;
+    limit.rlim_cur = bytes;
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    ::signal(SIGXFSZ, handler_);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  rlimit before_{};
+  sighandler_t handler_;
+};
+
+TEST(AppendFile, ARecordThatDoesNotFitLeavesNoPart) {
+  const TempDir dir;
+  AppendFile file(dir / "log");
+  EXPECT_TRUE(file.append("first\n"));
+  std::string log;
+  {
+    // The capture file of standard error is under the same limit: written from inside, only read outside.
+    const FileSizeLimit limit(4096);
+    log = stderr_of([&] {
+      EXPECT_FALSE(file.append(std::string(8000, 'x') + "\n"));
+      EXPECT_EQ(contents(dir / "log"), "first\n");
+      EXPECT_FALSE(file.append(std::string(8000, 'y') + "\n"));
+      EXPECT_TRUE(file.append("small\n")) << "what fits is written";
+    });
+  }
+  EXPECT_EQ(count_of(log, "cannot be written: File too large"), 1) << log;
+  EXPECT_TRUE(file.append(std::string(8000, 'z') + "\n")) << "space is back";
+  EXPECT_EQ(contents(dir / "log"), "first\nsmall\n" + std::string(8000, 'z') + "\n");
+}
+
+TEST(AppendFile, AGivenSizeCutsWhatLiesBehind) {
+  const TempDir dir;
+  put(dir / "log", "one\ntorn");
+  EXPECT_TRUE(AppendFile(dir / "log", 4).append("two\n"));
+  EXPECT_EQ(contents(dir / "log"), "one\ntwo\n");
+}
+
+TEST(AppendFile, WithoutASizeTheFileIsKept) {
+  const TempDir dir;
+  put(dir / "log", "one\n");
+  EXPECT_TRUE(AppendFile(dir / "log").append("two\n"));
+  EXPECT_EQ(contents(dir / "log"), "one\ntwo\n");
+}
+
+}  // namespace
+}  // namespace athanor

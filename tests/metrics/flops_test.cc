@@ -1,0 +1,93 @@
+// Operation counts against published figures and against counting pairs one by one.
+#include "metrics/flops.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace athanor {
+namespace {
+
+// GPT-2 124M: 12 x 12 x 768^2 in the blocks (biases and norms do not multiply matrices) and the tied head 50257 x 768.
+ModelSize gpt2() {
+  return {.matmul_parameters = 12 * 12 * 768 * 768 + 50257 * 768,
+          .layers = 12,
+          .heads = 12,
+          .head_dim = 64,
+          .seq_length = 1024};
+}
+
+TEST(Flops, AttentionIsHalvedExactlyInTheCausalCount) {
+  const FlopCount count = training_flops_per_token(gpt2());
+  const double n = 6.0 * (12.0 * 12 * 768 * 768 + 50257.0 * 768);
+  EXPECT_DOUBLE_EQ(count.causal, n + 6.0 * 12 * 1024 * 768);
+  EXPECT_DOUBLE_EQ(count.full, n + 12.0 * 12 * 1024 * 768);
+}
+
+// Llama-3.1-8B at 8192: 57.9 GFLOP per token in full, 51.5 causal (as published throughputs imply).
+TEST(Flops, AgreesWithLlama8b) {
+  const int64_t layer = 4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336;
+  const FlopCount count = training_flops_per_token({.matmul_parameters = 32 * layer + 128256 * 4096,
+                                                    .layers = 32,
+                                                    .heads = 32,
+                                                    .head_dim = 128,
+                                                    .seq_length = 8192});
+  EXPECT_NEAR(count.full / 1e9, 57.9, 0.05);
+  EXPECT_NEAR(count.causal / 1e9, 51.5, 0.05);
+}
+
+// Keys met per query, counted: the formulas leave out the diagonal's half, 1/(2T) of the whole.
+TEST(Flops, WindowsAgreeWithCountedPairs) {
+  for (int64_t t : {64, 1024})
+    for (int64_t w : {int64_t(1), int64_t(16), t / 2, t, 2 * t, int64_t(0)}) {
+      int64_t pairs = 0;
+      for (int64_t query = 0; query < t; ++query) pairs += w > 0 ? std::min(query + 1, w) : query + 1;
+      const FlopCount one =
+          attention_training_flops_per_token({.heads = 1, .head_dim = 1, .seq_length = t, .window = w});
+      EXPECT_NEAR(one.causal, 12.0 * double(pairs) / double(t), 12 * 0.5) << "T " << t << " W " << w;
+      EXPECT_DOUBLE_EQ(one.full, 12.0 * double(w > 0 && w < t ? w : t));
+    }
+}
+
+TEST(Flops, AWindowAsLongAsTheSequenceChangesNothing) {
+  ModelSize size = gpt2();
+  const double all = training_flops_per_token(size).causal;
+  for (int64_t window : {1024, 5000}) {
+    size.window = window;
+    EXPECT_DOUBLE_EQ(training_flops_per_token(size).causal, all);
+  }
+  size.window = 1023;
+  EXPECT_LT(training_flops_per_token(size).causal, all);
+}
+
+TEST(Flops, HugeModelsDoNotOverflow) {
+  const FlopCount count = training_flops_per_token({.matmul_parameters = int64_t(1) << 62,
+                                                    .layers = 1 << 30,
+                                                    .heads = 1 << 30,
+                                                    .head_dim = 1 << 30,
+                                                    .seq_length = int64_t(1) << 40});
+  EXPECT_TRUE(std::isfinite(count.full));
+  EXPECT_GT(count.full, 0);
+}
+
+TEST(Flops, ASequenceOfNothingCostsNoAttention) {
+  EXPECT_EQ(training_flops_per_token({.matmul_parameters = 10, .layers = 1, .heads = 1, .head_dim = 1}).full, 60);
+}
+
+TEST(Flops, UtilizationIsPerDevice) {
+  const FlopCount count{.causal = 1e9, .full = 2e9};
+  const auto u = utilization(count, {.tokens_per_second = 1e5, .devices = 8, .measured_peak_flops = 1e14});
+  EXPECT_DOUBLE_EQ(u.tflops, 12.5);
+  EXPECT_DOUBLE_EQ(u.mfu, 0.125);
+  EXPECT_DOUBLE_EQ(u.mfu_full, 0.25);
+}
+
+TEST(Flops, WithoutAPeakUtilizationIsUnknown) {
+  const auto u = utilization({.causal = 1e9, .full = 2e9}, {.tokens_per_second = 1e3});
+  EXPECT_DOUBLE_EQ(u.tflops, 1);
+  EXPECT_TRUE(std::isnan(u.mfu));
+  EXPECT_TRUE(std::isnan(u.mfu_full));
+}
+
+}  // namespace
+}  // namespace athanor

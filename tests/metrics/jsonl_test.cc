@@ -1,0 +1,284 @@
+// metrics.jsonl: always valid JSON, exact round trip, and the effective series over crashes and restarts.
+#include "metrics/jsonl.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "tests/metrics/capture.h"
+#include "tests/metrics/temp_dir.h"
+
+namespace athanor {
+namespace {
+
+using Json = nlohmann::json;
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+StepMetrics at(int64_t step, double loss = 2.5) {
+  StepMetrics m;
+  m.step = step;
+  m.total_steps = 100;
+  m.loss = loss;
+  m.grad_norm = 0.1 * double(step);
+  m.time = 1.7e9 + double(step);
+  return m;
+}
+
+std::vector<int64_t> steps_of(const MetricHistory& history) {
+  std::vector<int64_t> steps;
+  for (const auto& m : history.steps) steps.push_back(m.step);
+  return steps;
+}
+
+using Steps = std::vector<int64_t>;
+
+TEST(Jsonl, EveryFieldReadsBackExactly) {
+  const TempDir dir;
+  const std::string path = dir / "metrics.jsonl";
+  StepMetrics m = at(7, 1.0 / 3.0);
+  m.consumed_tokens = (int64_t(1) << 53) + 1;  // not a double
+  m.memory_used = UINT64_MAX;
+  m.skipped = true;
+  m.valid_loss = 3.25;
+  m.mfu = 0.4123;
+  JsonlSink(path).step(m);
+  const auto history = read_metrics(path);
+  ASSERT_EQ(history.steps.size(), 1u);
+  const auto same = [](const auto& a, const auto& b) {
+    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(a)>, double>) return a == b || (a != a && b != b);
+    return a == b;
+  };
+  for (const auto& f : step_fields())
+    std::visit([&](auto member) { EXPECT_TRUE(same(m.*member, history.steps[0].*member)) << f.name; }, f.member);
+}
+
+TEST(Jsonl, NonFiniteNumbersAreNullWithTheirNameBeside) {
+  StepMetrics m = at(1, std::nan(""));
+  m.grad_norm = kInf;
+  m.learning_rate = -kInf;
+  m.valid_loss = std::nan("");
+  const Json json = Json::parse(json_line(m));
+  EXPECT_TRUE(json.at("loss").is_null());
+  EXPECT_EQ(json.at("loss_nonfinite"), "nan");
+  EXPECT_EQ(json.at("grad_norm_nonfinite"), "inf");
+  EXPECT_EQ(json.at("learning_rate_nonfinite"), "-inf");
+  EXPECT_EQ(json.at("valid_loss_nonfinite"), "nan");
+  EXPECT_TRUE(json.at("mfu").is_null());
+  EXPECT_FALSE(json.contains("mfu_nonfinite")) << "not known is no value";
+
+  const TempDir dir;
+  JsonlSink(dir / "m.jsonl").step(m);
+  const auto back = read_metrics(dir / "m.jsonl").steps.at(0);
+  EXPECT_TRUE(std::isnan(back.loss));
+  EXPECT_EQ(back.grad_norm, kInf);
+  EXPECT_EQ(back.learning_rate, -kInf);
+  EXPECT_TRUE(back.valid_loss && std::isnan(*back.valid_loss));
+}
+
+TEST(Jsonl, TextIsEscapedAndMadeUtf8) {
+  EventRecord e{
+      .kind = EventKind::warn, .step = 3, .text = "a \"b\"\\\n\t\x01\x7f \xC3\xA9 \xFF \xE2\x82 \xF0\x9F\x94\xA5"};
+  const std::string line = json_line(e);
+  EXPECT_EQ(line.find('\n'), std::string::npos) << "one record, one line";
+  EXPECT_EQ(Json::parse(line).at("text"),
+            "a \"b\"\\\n\t\x01\x7f \xC3\xA9 \xEF\xBF\xBD \xEF\xBF\xBD\xEF\xBF\xBD \xF0\x9F\x94\xA5");
+}
+
+// Surrogates, overlong forms and code points beyond the last are no UTF-8.
+TEST(Jsonl, InvalidSequencesDoNotReachTheFile) {
+  for (const char* bad : {"\xED\xA0\x80", "\xC0\xAF", "\xE0\x80\x80", "\xF4\x90\x80\x80", "\xF8\x88", "\x80", "\xC3"}) {
+    const Json json = Json::parse(json_line(EventRecord{.text = bad}), nullptr, false);
+    ASSERT_FALSE(json.is_discarded());
+    EXPECT_EQ(json.at("text").get<std::string>().find_first_not_of("\xEF\xBF\xBD"), std::string::npos);
+  }
+}
+
+TEST(Jsonl, EveryLineIsInTheFileAtOnce) {
+  const TempDir dir;
+  JsonlSink sink(dir / "metrics.jsonl");
+  sink.step(at(1));
+  EXPECT_EQ(steps_of(read_metrics(dir / "metrics.jsonl")), (Steps{1})) << "while the sink is open";
+}
+
+TEST(Jsonl, AFolderThatLacksIsMade) {
+  const TempDir dir;
+  JsonlSink(dir / "run/a/metrics.jsonl").step(at(1));
+  EXPECT_EQ(read_metrics(dir / "run/a/metrics.jsonl").steps.size(), 1u);
+}
+
+// ---- restarts ----
+
+TEST(Jsonl, ResumeMarksTheStepsThatItRepeats) {
+  const TempDir dir;
+  const std::string path = dir / "metrics.jsonl";
+  {
+    JsonlSink sink(path);
+    for (int64_t s = 1; s <= 9; ++s) sink.step(at(s, 1.0));
+    sink.eval({.step = 5, .loss = 4});
+    sink.eval({.step = 8, .loss = 5});
+  }
+  {
+    JsonlSink sink(path);
+    sink.event({.kind = EventKind::resume, .step = 6, .text = "from step-6"});
+    for (int64_t s = 7; s <= 10; ++s) sink.step(at(s, 2.0));
+  }
+  EXPECT_NE(contents(path).find("\"event\": \"resume\", \"step\": 6, \"text\": \"from step-6\""), std::string::npos);
+  EXPECT_NE(contents(path).find("\"supersedes_from\": 7"), std::string::npos);
+  const auto history = read_metrics(path);
+  EXPECT_EQ(steps_of(history), (Steps{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}));
+  EXPECT_EQ(history.steps[5].loss, 1.0);
+  EXPECT_EQ(history.steps[6].loss, 2.0) << "the repeated step counts";
+  ASSERT_EQ(history.evals.size(), 1u) << "the evaluation at step 8 is void";
+  EXPECT_EQ(history.evals[0].step, 5);
+  EXPECT_EQ(history.superseded, 4);
+  EXPECT_EQ(history.bad_lines, 0);
+}
+
+TEST(Jsonl, ResumeAtTheLastStepSupersedesNothing) {
+  const TempDir dir;
+  const std::string path = dir / "metrics.jsonl";
+  JsonlSink(path).step(at(1));
+  JsonlSink(path).event({.kind = EventKind::resume, .step = 1});
+  EXPECT_EQ(contents(path).find("supersedes_from"), std::string::npos);
+  EXPECT_EQ(read_metrics(path).events.size(), 1u);
+}
+
+TEST(Jsonl, RepeatedStepsWithoutAResumeEventAreMarkedToo) {
+  const TempDir dir;
+  const std::string path = dir / "metrics.jsonl";
+  for (double loss : {1.0, 2.0}) {
+    JsonlSink sink(path);
+    for (int64_t s = 1; s <= 3; ++s) sink.step(at(s, loss));
+  }
+  EXPECT_EQ(count_of(contents(path), "\"supersedes_from\": 1"), 1);
+  const auto history = read_metrics(path);
+  EXPECT_EQ(steps_of(history), (Steps{1, 2, 3}));
+  EXPECT_EQ(history.steps[0].loss, 2.0);
+}
+
+TEST(Jsonl, TwoRestartsFromDifferentStepsCompose) {
+  const TempDir dir;
+  const std::string path = dir / "metrics.jsonl";
+  const auto run = [&](int64_t from, int64_t to, double loss) {
+    JsonlSink sink(path);
+    if (from > 0) sink.event({.kind = EventKind::resume, .step = from});
+    for (int64_t s = from + 1; s <= to; ++s) sink.step(at(s, loss));
+  };
+  run(0, 10, 1);
+  run(4, 6, 2);
+  run(6, 8, 3);  // nothing to supersede: the effective series ends at 6
+  run(2, 3, 4);
+  const auto history = read_metrics(path);
+  EXPECT_EQ(steps_of(history), (Steps{1, 2, 3}));
+  EXPECT_EQ(history.steps[2].loss, 4);
+  EXPECT_EQ(count_of(contents(path), "supersedes_from"), 2);
+}
+
+TEST(Jsonl, AnEvaluationRepeatedAtTheSameStepCountsOnce) {
+  const TempDir dir;
+  const std::string path = dir / "metrics.jsonl";
+  JsonlSink sink(path);
+  sink.eval({.step = 5, .name = "a", .loss = 1});
+  sink.eval({.step = 5, .name = "b", .loss = 2});
+  sink.event({.kind = EventKind::resume, .step = 5});
+  sink.eval({.step = 5, .name = "a", .loss = 3});
+  const auto evals = read_metrics(path).evals;
+  ASSERT_EQ(evals.size(), 2u);
+  EXPECT_EQ(evals[0].name, "b");
+  EXPECT_EQ(evals[1].loss, 3);
+}
+
+// ---- damage ----
+
+// kill -9 in the middle of a write, at bytes all over the line, its newline alone included.
+TEST(Jsonl, ATornLastLineIsToleratedAndCutOff) {
+  const TempDir dir;
+  const std::string path = dir / "metrics.jsonl";
+  {
+    JsonlSink sink(path);
+    sink.step(at(1));
+    sink.step(at(2));
+  }
+  const std::string whole = contents(path);
+  const size_t first = whole.find('\n') + 1;
+  std::vector<size_t> sizes = {whole.size() - 1};
+  for (size_t size = first; size < whole.size(); size += 23) sizes.push_back(size);
+  for (size_t size : sizes) {
+    put(path, whole.substr(0, size));
+    EXPECT_EQ(read_metrics(path).steps.size(), 1u);
+    EXPECT_EQ(read_metrics(path).bad_lines, size > first ? 1 : 0);
+    JsonlSink(path).step(at(2, 9.0));
+    const auto history = read_metrics(path);
+    EXPECT_EQ(steps_of(history), (Steps{1, 2}));
+    EXPECT_EQ(history.steps[1].loss, 9.0);
+    EXPECT_EQ(history.bad_lines, 0) << "the torn line is gone";
+  }
+}
+
+TEST(Jsonl, HostileLinesAreCountedNotBelieved) {
+  const TempDir dir;
+  const std::string path = dir / "metrics.jsonl";
+  const std::string deep(100'000, '[');
+  put(path, json_line(at(1)) + "\n" + "not json\n" + "[1, 2]\n" + "{\"event\": \"step\"}\n" +
+                "{\"event\": \"step\", \"step\": -4}\n" + "{\"event\": \"step\", \"step\": 18446744073709551615}\n" +
+                "{\"event\": \"step\", \"step\": 1e3}\n" + "{\"event\": 5, \"step\": 3}\n" + deep + "\n" +
+                std::string("\0\0\0", 3) + "\n" + "{\"event\": \"resume\", \"step\": 1, \"supersedes_from\": -9}\n" +
+                "{\"event\": \"party\", \"step\": 1}\n" +
+                "{\"event\": \"step\", \"step\": 2, \"loss\": \"x\", \"skipped\": 3, \"consumed_tokens\": 1e300}\n");
+  const auto history = read_metrics(path);
+  EXPECT_EQ(steps_of(history), (Steps{1, 2}));
+  EXPECT_EQ(history.bad_lines, 9);
+  EXPECT_TRUE(std::isnan(history.steps[1].loss));
+  EXPECT_FALSE(history.steps[1].skipped);
+  EXPECT_EQ(history.steps[1].consumed_tokens, 0);
+}
+
+TEST(Jsonl, TheLastStepIsFoundBehindManyEventsAndALongLine) {
+  const TempDir dir;
+  const std::string path = dir / "metrics.jsonl";
+  {
+    JsonlSink sink(path);
+    sink.step(at(41));
+    sink.event({.kind = EventKind::warn, .step = 41, .text = std::string(300'000, 'x')});
+    for (int i = 0; i < 2000; ++i) sink.event({.kind = EventKind::checkpoint, .step = 41});
+  }
+  JsonlSink(path).event({.kind = EventKind::resume, .step = 40});
+  EXPECT_EQ(count_of(contents(path), "\"supersedes_from\": 41"), 1);
+}
+
+TEST(Jsonl, AMissingFileIsAnErrorOfTheReader) {
+  try {
+    read_metrics("/nonexistent/metrics.jsonl");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("/nonexistent/metrics.jsonl: No such file"), std::string::npos) << e.what();
+  }
+}
+
+// ---- a sink that cannot write ----
+
+TEST(Jsonl, AFullDiskWarnsOnceAndTrainingGoesOn) {
+  const std::string log = stderr_of([] {
+    JsonlSink sink("/dev/full");
+    for (int64_t s = 1; s <= 5; ++s) EXPECT_NO_THROW(sink.step(at(s)));
+  });
+  EXPECT_EQ(count_of(log, "warn"), 1) << log;
+  EXPECT_NE(log.find("/dev/full cannot be written: No space left on device"), std::string::npos) << log;
+  EXPECT_NE(log.find("training goes on without it"), std::string::npos) << log;
+}
+
+TEST(Jsonl, AFileThatCannotBeOpenedWarnsOnce) {
+  const TempDir dir;
+  put(dir / "file", "");
+  const std::string log = stderr_of([&] {
+    JsonlSink sink(dir / "file/metrics.jsonl");  // below a file, not a folder
+    for (int64_t s = 1; s <= 5; ++s) EXPECT_NO_THROW(sink.step(at(s)));
+  });
+  EXPECT_EQ(count_of(log, "cannot be opened: Not a directory"), 1) << log;
+}
+
+}  // namespace
+}  // namespace athanor

@@ -1,0 +1,115 @@
+// The timeline: valid JSON with what viewers need, bounded on disk and in memory, readable after a kill.
+#include "metrics/trace.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <vector>
+
+#include "tests/metrics/capture.h"
+#include "tests/metrics/temp_dir.h"
+
+namespace athanor {
+namespace {
+
+using Json = nlohmann::json;
+using std::chrono::microseconds;
+
+TEST(Trace, HoldsSpansNamesCountersAndInstants) {
+  const TempDir dir;
+  const auto begin = TraceWriter::Clock::now() + std::chrono::seconds(1);
+  {
+    TraceWriter trace(dir / "trace.json", {.pid = 3});
+    trace.process_name("rank 3");
+    trace.thread_name(1, "loader \"0\"");
+    trace.complete({.name = "forward", .category = "step", .tid = 1, .begin = begin, .end = begin + microseconds(250)});
+    trace.counter("memory", 1.5);
+    trace.instant("checkpoint");
+    TraceScope scope(&trace, "scope", 2);
+  }
+  const Json events = Json::parse(contents(dir / "trace.json"));
+  ASSERT_EQ(events.size(), 6u);
+  for (const Json& e : events) {
+    EXPECT_EQ(e.at("pid"), 3);
+    EXPECT_TRUE(e.at("ts").is_number());
+  }
+  EXPECT_EQ(events[0].at("ph"), "M");
+  EXPECT_EQ(events[0].at("args").at("name"), "rank 3");
+  EXPECT_EQ(events[1].at("name"), "thread_name");
+  EXPECT_EQ(events[1].at("args").at("name"), "loader \"0\"");
+  EXPECT_EQ(events[2].at("ph"), "X");
+  EXPECT_EQ(events[2].at("cat"), "step");
+  EXPECT_EQ(events[2].at("tid"), 1);
+  EXPECT_EQ(events[2].at("dur"), 250);
+  EXPECT_NEAR(events[2].at("ts").get<double>(), 1e6, 1e5);
+  EXPECT_EQ(events[3].at("ph"), "C");
+  EXPECT_EQ(events[3].at("args").at("value"), 1.5);
+  EXPECT_EQ(events[4].at("ph"), "i");
+  EXPECT_EQ(events[5].at("name"), "scope");
+  EXPECT_EQ(events[5].at("tid"), 2);
+  EXPECT_GE(events[5].at("dur").get<double>(), 0);
+}
+
+TEST(Trace, AnEmptyTraceIsAnEmptyArray) {
+  const TempDir dir;
+  TraceWriter(dir / "trace.json").close();
+  EXPECT_EQ(Json::parse(contents(dir / "trace.json")), Json::array());
+}
+
+TEST(Trace, ReplacesAnOlderOne) {
+  const TempDir dir;
+  put(dir / "trace.json", std::string(10'000, 'x'));
+  TraceWriter(dir / "trace.json").instant("a");
+  EXPECT_EQ(Json::parse(contents(dir / "trace.json")).size(), 1u);
+}
+
+// A killed run leaves no end: viewers add it, as here.
+TEST(Trace, StreamsAndIsReadableWithoutItsEnd) {
+  const TempDir dir;
+  TraceWriter trace(dir / "trace.json", {.buffer_bytes = 1000});
+  for (int i = 0; i < 1000; ++i) trace.instant("event");
+  const std::string so_far = contents(dir / "trace.json");
+  EXPECT_GT(so_far.size(), 40'000u) << "written while the run goes on";
+  EXPECT_GT(Json::parse(so_far + "]").size(), 900u);
+}
+
+TEST(Trace, TheFileIsBoundedAndSaysWhatItLacks) {
+  const TempDir dir;
+  TraceWriter trace(dir / "trace.json", {.max_bytes = 5000});
+  for (int i = 0; i < 1000; ++i) trace.instant("event");
+  trace.close();
+  EXPECT_GT(trace.dropped(), 800);
+  const std::string text = contents(dir / "trace.json");
+  EXPECT_LE(text.size(), 5100u);
+  EXPECT_EQ(int64_t(Json::parse(text).size()), 1000 - trace.dropped());
+}
+
+TEST(Trace, ThreadsMayShareIt) {
+  const TempDir dir;
+  {
+    TraceWriter trace(dir / "trace.json");
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t)
+      threads.emplace_back([&, t] {
+        for (int i = 0; i < 500; ++i) TraceScope(&trace, "work", t);
+      });
+    for (auto& t : threads) t.join();
+  }
+  EXPECT_EQ(Json::parse(contents(dir / "trace.json")).size(), 2000u);
+}
+
+TEST(Trace, AFullDiskWarnsOnceAndTrainingGoesOn) {
+  const std::string log = stderr_of([] {
+    TraceWriter trace("/dev/full", {.buffer_bytes = 100});
+    for (int i = 0; i < 100; ++i) EXPECT_NO_THROW(trace.instant("event"));
+    trace.close();
+    EXPECT_EQ(trace.dropped(), 100);
+  });
+  EXPECT_EQ(count_of(log, "training goes on without it"), 1) << log;
+}
+
+TEST(Trace, AScopeWithoutAWriterDoesNothing) { EXPECT_NO_THROW(TraceScope(nullptr, "scope")); }
+
+}  // namespace
+}  // namespace athanor
