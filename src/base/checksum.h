@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace athanor {
 
@@ -24,6 +25,7 @@ class Xxh3 {
 };
 
 std::string xxh3_hex(std::span<const std::byte> bytes);
+inline std::string xxh3_hex(std::string_view text) { return xxh3_hex(std::as_bytes(std::span(text))); }
 
 // CRC-32C (Castagnoli, reflected 0x82F63B78), the checksum of iSCSI [RFC 3720, B.4] and TFRecord. To continue a stream
 // pass the CRC of what came before. Uses the SSE4.2 instruction where the machine has it.

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "checkpoint/quoted.h"
+#include "checkpoint/printable.h"
 #include "checkpoint/verify.h"
 
 namespace athanor {
@@ -43,8 +43,8 @@ std::string table(const std::vector<Row>& rows) {
   return out.str();
 }
 
-std::string bare(std::string_view text) {  // escaped and shortened like quoted(), without the quotes
-  const std::string q = quoted(text);
+std::string bare(std::string_view text) {  // escaped and shortened like printable(), without the quotes
+  const std::string q = printable(text);
   return q.substr(1, q.size() - 2);
 }
 

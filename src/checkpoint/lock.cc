@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/layout.h"
-#include "checkpoint/quoted.h"
+#include "checkpoint/printable.h"
 #include "checkpoint/store.h"
 
 namespace athanor {
@@ -56,7 +56,7 @@ RunLock::RunLock(std::string root) : root_(std::move(root)) {
     if (errno != EWOULDBLOCK) throw_io("locking", path, errno);
     const std::string holder = read_all(file_, 4096, path);
     throw Error(cat("save folder ", root_, " is in use by another run (",
-                    holder.empty() ? "unknown holder" : quoted(holder.substr(0, holder.find('\n'))),
+                    holder.empty() ? "unknown holder" : printable(holder.substr(0, holder.find('\n'))),
                     "): wait for it, stop it, or choose another save folder"));
   }
   if (ftruncate(file_.get(), 0) != 0) throw_io("writing", path, errno);

@@ -10,7 +10,7 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "checkpoint/quoted.h"
+#include "checkpoint/printable.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/strict_json.h"
 
@@ -83,7 +83,7 @@ ManifestFile parse_file(const Json& object, const std::string& where) {
   const Fields f(object, where);
   ManifestFile file{.name = f.text("name"), .bytes = f.count("bytes"), .xxh3 = f.checksum("xxh3")};
   if (!is_plain_file_name(file.name) || file.name == kManifestName)
-    f.fail(cat("the file name ", quoted(file.name), " is not allowed"));
+    f.fail(cat("the file name ", printable(file.name), " is not allowed"));
   return file;
 }
 
@@ -98,16 +98,16 @@ ManifestTensor parse_tensor(const Json& object, const std::string& where) {
                    .xxh3 = f.checksum("xxh3")};
   const std::string dtype = f.text("dtype");
   const auto known = dtype_of_safetensors(dtype);
-  if (!known) f.fail(cat(quoted(t.name), ": unknown dtype ", quoted(dtype)));
+  if (!known) f.fail(cat(printable(t.name), ": unknown dtype ", printable(dtype)));
   t.dtype = *known;
   if (t.begin.rank != t.shape.rank || t.end.rank != t.shape.rank)
-    f.fail(cat(quoted(t.name), ": slice ", t.begin, " to ", t.end, " is not of rank ", t.shape.rank));
+    f.fail(cat(printable(t.name), ": slice ", t.begin, " to ", t.end, " is not of rank ", t.shape.rank));
   int64_t bytes = int64_t(size_of(t.dtype));
   for (int i = 0; i < t.shape.rank; ++i) {
     if (t.begin.dim[i] > t.end.dim[i] || t.end.dim[i] > t.shape.dim[i])
-      f.fail(cat(quoted(t.name), ": slice ", t.begin, " to ", t.end, " does not lie in shape ", t.shape));
+      f.fail(cat(printable(t.name), ": slice ", t.begin, " to ", t.end, " does not lie in shape ", t.shape));
     if (__builtin_mul_overflow(bytes, t.shape.dim[i], &bytes))
-      f.fail(cat(quoted(t.name), ": the size of shape ", t.shape, " overflows 64 bits"));
+      f.fail(cat(printable(t.name), ": the size of shape ", t.shape, " overflows 64 bits"));
   }
   return t;
 }
@@ -115,14 +115,14 @@ ManifestTensor parse_tensor(const Json& object, const std::string& where) {
 void check_names(const Manifest& m, const std::string& where) {
   std::set<std::string_view> files;
   for (const ManifestFile& f : m.files)
-    if (!files.insert(f.name).second) throw Error(cat(where, ": the file ", quoted(f.name), " is listed twice"));
+    if (!files.insert(f.name).second) throw Error(cat(where, ": the file ", printable(f.name), " is listed twice"));
   std::set<std::tuple<std::string_view, std::string_view>> tensors;
   for (const ManifestTensor& t : m.tensors) {
     if (!files.contains(t.file))
-      throw Error(
-          cat(where, ": the tensor ", quoted(t.name), " is said to lie in ", quoted(t.file), ", which is not listed"));
+      throw Error(cat(where, ": the tensor ", printable(t.name), " is said to lie in ", printable(t.file),
+                      ", which is not listed"));
     if (!tensors.emplace(t.file, t.name).second)
-      throw Error(cat(where, ": the tensor ", quoted(t.name), " of ", quoted(t.file), " is listed twice"));
+      throw Error(cat(where, ": the tensor ", printable(t.name), " of ", printable(t.file), " is listed twice"));
   }
 }
 
@@ -130,7 +130,7 @@ void check_own_checksum(std::string_view text, const std::string& where) {
   const size_t rest = kHead.size() + Xxh3::kHexDigits + kTail.size();
   const bool framed =
       text.size() > rest && text.starts_with(kHead) && text.substr(kHead.size() + Xxh3::kHexDigits).starts_with(kTail);
-  if (!framed || text.substr(kHead.size(), Xxh3::kHexDigits) != xxh3_hex(std::as_bytes(std::span(text.substr(rest)))))
+  if (!framed || text.substr(kHead.size(), Xxh3::kHexDigits) != xxh3_hex(text.substr(rest)))
     throw Error(cat(where, ": does not match its own checksum: it was damaged or edited"));
 }
 
@@ -175,7 +175,7 @@ std::string manifest_json(const Manifest& m) {
                                {"xxh3", t.xxh3}});
   try {
     const std::string rest = json.dump(1).substr(1) + "\n";
-    return cat(kHead, xxh3_hex(std::as_bytes(std::span(rest))), kTail, rest);
+    return cat(kHead, xxh3_hex(rest), kTail, rest);
   } catch (const nlohmann::json::exception& e) {
     throw Error(cat("manifest of step ", m.step, ": a name or value is not valid UTF-8: ", e.what()));
   }
@@ -191,7 +191,7 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
     const auto writer = json.find("program_version");
     const std::string version = writer != json.end() && writer->is_string() ? writer->get<std::string>() : "";
     f.fail(cat("format_version ", m.format_version, " is unknown, this program reads ", kManifestVersion,
-               ": use the athanor that wrote it", version.empty() ? "" : cat(" (", quoted(version), ")"),
+               ": use the athanor that wrote it", version.empty() ? "" : cat(" (", printable(version), ")"),
                " or a newer one"));
   }
   check_own_checksum(text, where);

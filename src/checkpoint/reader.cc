@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "checkpoint/quoted.h"
+#include "checkpoint/printable.h"
 
 namespace athanor {
 namespace {
@@ -80,12 +80,12 @@ void CheckpointReader::open_pieces() {
     if (!file) file = std::make_unique<SafetensorsFile>(cat(dir_, "/", t.file));
     const TensorEntry& entry = file->at(t.name);
     if (entry.checked_dtype() != t.dtype || entry.checked_shape() != t.piece_shape())
-      throw Error(cat(file->path(), ": ", quoted(t.name), " is ", entry.dtype, " ", entry.checked_shape(),
+      throw Error(cat(file->path(), ": ", printable(t.name), " is ", entry.dtype, " ", entry.checked_shape(),
                       ", the manifest expects ", t.dtype, " ", t.piece_shape()));
     const auto [it, added] = infos_.emplace(t.name, Info{t.dtype, t.shape});
     if (!added && (it->second.dtype != t.dtype || it->second.shape != t.shape))
-      throw Error(cat(dir_, ": the pieces of ", quoted(t.name), " disagree: ", it->second.dtype, " ", it->second.shape,
-                      " and ", t.dtype, " ", t.shape));
+      throw Error(cat(dir_, ": the pieces of ", printable(t.name), " disagree: ", it->second.dtype, " ",
+                      it->second.shape, " and ", t.dtype, " ", t.shape));
     pieces_[t.name].push_back({&t, file.get(), &entry});
   }
 }
@@ -95,26 +95,26 @@ void CheckpointReader::check_tiling(const std::string& name) const {
   const std::vector<Piece>& pieces = pieces_.find(name)->second;
   if (pieces.size() > kMaxPieces)
     throw Error(
-        cat(dir_, ": ", quoted(name), " has ", pieces.size(), " pieces, at most ", kMaxPieces, " are supported"));
+        cat(dir_, ": ", printable(name), " has ", pieces.size(), " pieces, at most ", kMaxPieces, " are supported"));
   int64_t covered = 0;
   for (size_t i = 0; i < pieces.size(); ++i) {
     const Box a{pieces[i].place->begin, pieces[i].place->end};
     covered += a.volume();
     for (size_t j = 0; j < i; ++j)
       if (intersect(a, {pieces[j].place->begin, pieces[j].place->end}).volume() != 0)
-        throw Error(cat(dir_, ": ", quoted(name), ": the pieces in ", pieces[j].place->file, " and ",
+        throw Error(cat(dir_, ": ", printable(name), ": the pieces in ", pieces[j].place->file, " and ",
                         pieces[i].place->file, " overlap"));
   }
   const Shape& whole = infos_.find(name)->second.shape;
   if (covered != whole.numel())
-    throw Error(
-        cat(dir_, ": ", quoted(name), " ", whole, ": its pieces hold ", covered, " of ", whole.numel(), " elements"));
+    throw Error(cat(dir_, ": ", printable(name), " ", whole, ": its pieces hold ", covered, " of ", whole.numel(),
+                    " elements"));
 }
 
 const CheckpointReader::Info& CheckpointReader::at(std::string_view name) const {
   const auto it = infos_.find(name);
   if (it == infos_.end())
-    throw Error(cat(dir_, ": has no tensor ", quoted(name), "; it holds ", infos_.size(), " others"));
+    throw Error(cat(dir_, ": has no tensor ", printable(name), "; it holds ", infos_.size(), " others"));
   return it->second;
 }
 
@@ -148,7 +148,7 @@ void CheckpointReader::read(std::string_view name, std::span<std::byte> out) con
 }
 
 std::string CheckpointReader::text(const std::string& file, int64_t max_bytes) const {
-  if (!manifest_.find_file(file)) throw Error(cat(dir_, ": has no file ", quoted(file)));
+  if (!manifest_.find_file(file)) throw Error(cat(dir_, ": has no file ", printable(file)));
   const std::string path = cat(dir_, "/", file);
   return read_all(open_regular(path), max_bytes, path);
 }

@@ -10,7 +10,7 @@
 #include <tuple>
 
 #include "base/error.h"
-#include "checkpoint/quoted.h"
+#include "checkpoint/printable.h"
 #include "checkpoint/strict_json.h"
 
 namespace athanor {
@@ -74,7 +74,7 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
   enum class At { start, top, value, metadata, metadata_value, tensor, dtype, shape, shape_list, offsets, offset_list };
 
   [[noreturn]] void fail(const std::string& message) const {
-    throw Error(cat(where_, ": header: ", name_.empty() ? "" : cat(quoted(name_), ": "), message));
+    throw Error(cat(where_, ": header: ", name_.empty() ? "" : cat(printable(name_), ": "), message));
   }
   [[noreturn]] void unexpected(std::string_view what) const {
     static constexpr const char* kExpected[] = {
@@ -110,7 +110,7 @@ bool HeaderHandler::string(string_t& text) {
     if (!metadata.emplace(name_, std::move(text)).second) fail("this metadata key appears twice");
     at_ = At::metadata;
   } else if (at_ == At::dtype) {
-    if (!find_dtype(text)) fail(cat("unknown dtype ", quoted(text)));
+    if (!find_dtype(text)) fail(cat("unknown dtype ", printable(text)));
     entries.back().entry.dtype = std::move(text);
     at_ = At::tensor;
   } else {
@@ -176,7 +176,7 @@ bool HeaderHandler::key(string_t& name) {
 void HeaderHandler::enter_field(const std::string& field) {
   const bool dtype = field == "dtype", shape = field == "shape", offsets = field == "data_offsets";
   const unsigned bit = dtype ? 1 : shape ? 2 : offsets ? 4 : 0;
-  if (bit == 0) fail(cat("unknown field ", quoted(field)));
+  if (bit == 0) fail(cat("unknown field ", printable(field)));
   if (seen_ & bit) fail(cat(field, " appears twice"));
   seen_ |= bit;
   at_ = dtype ? At::dtype : shape ? At::shape : At::offsets;
@@ -187,8 +187,8 @@ int64_t checked_bytes(const TensorEntry& t, const std::string& where) {
   bool fits = true;
   for (int64_t d : t.shape) fits = !__builtin_mul_overflow(bits, uint64_t(d), &bits) && fits;
   fits = !__builtin_mul_overflow(bits, uint64_t(find_dtype(t.dtype)->bits), &bits) && fits;
-  if (!fits) throw Error(cat(where, ": header: ", quoted(t.name), ": the size of its shape overflows 64 bits"));
-  if (bits % 8 != 0) throw Error(cat(where, ": header: ", quoted(t.name), ": ", bits, " bits are not whole bytes"));
+  if (!fits) throw Error(cat(where, ": header: ", printable(t.name), ": the size of its shape overflows 64 bits"));
+  if (bits % 8 != 0) throw Error(cat(where, ": header: ", printable(t.name), ": ", bits, " bits are not whole bytes"));
   return int64_t(bits / 8);
 }
 
@@ -197,7 +197,7 @@ void check_unique(std::span<const RawEntry> entries, const std::string& where) {
   for (const RawEntry& e : entries) names.push_back(e.entry.name);
   std::sort(names.begin(), names.end());
   const auto twice = std::adjacent_find(names.begin(), names.end());
-  if (twice != names.end()) throw Error(cat(where, ": header: the tensor ", quoted(*twice), " appears twice"));
+  if (twice != names.end()) throw Error(cat(where, ": header: the tensor ", printable(*twice), " appears twice"));
 }
 
 }  // namespace
@@ -215,13 +215,13 @@ std::optional<DType> dtype_of_safetensors(std::string_view name) {
 
 DType TensorEntry::checked_dtype() const {
   const auto known = dtype_of_safetensors(dtype);
-  if (!known) throw Error(cat("tensor ", quoted(name), ": dtype ", dtype, " is not supported"));
+  if (!known) throw Error(cat("tensor ", printable(name), ": dtype ", dtype, " is not supported"));
   return *known;
 }
 
 Shape TensorEntry::checked_shape() const {
   if (shape.size() > Shape::kMaxRank)
-    throw Error(cat("tensor ", quoted(name), ": rank ", shape.size(), " is above ", Shape::kMaxRank));
+    throw Error(cat("tensor ", printable(name), ": rank ", shape.size(), " is above ", Shape::kMaxRank));
   Shape s;
   for (int64_t d : shape) s.dim[s.rank++] = d;
   return s;
@@ -255,15 +255,15 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, int64_t file_b
   for (RawEntry& r : raw) {
     TensorEntry& t = r.entry;
     if (r.begin != next)
-      throw Error(cat(where, ": header: ", quoted(t.name), ": data begins at ", r.begin, ", expected ", next,
+      throw Error(cat(where, ": header: ", printable(t.name), ": data begins at ", r.begin, ", expected ", next,
                       ": tensors must lie back to back"));
     t.bytes = checked_bytes(t, where);
     if (r.end < r.begin || r.end - r.begin != uint64_t(t.bytes))
-      throw Error(cat(where, ": header: ", quoted(t.name), ": data_offsets [", r.begin, ", ", r.end,
+      throw Error(cat(where, ": header: ", printable(t.name), ": data_offsets [", r.begin, ", ", r.end,
                       "] do not hold the ", t.bytes, " bytes of its shape"));
     if (r.end > uint64_t(data_bytes))
       throw Error(
-          cat(where, ": truncated: ", quoted(t.name), " ends at data byte ", r.end, ", the file has ", data_bytes));
+          cat(where, ": truncated: ", printable(t.name), " ends at data byte ", r.end, ", the file has ", data_bytes));
     t.offset = header.data_begin() + int64_t(r.begin);
     next = r.end;
     header.tensors.push_back(std::move(t));
@@ -300,7 +300,7 @@ const TensorEntry* SafetensorsFile::find(std::string_view name) const {
 
 const TensorEntry& SafetensorsFile::at(std::string_view name) const {
   const TensorEntry* t = find(name);
-  if (!t) throw Error(cat(path_, ": has no tensor ", quoted(name), "; it holds ", tensors().size(), " others"));
+  if (!t) throw Error(cat(path_, ": has no tensor ", printable(name), "; it holds ", tensors().size(), " others"));
   return *t;
 }
 

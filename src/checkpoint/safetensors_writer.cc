@@ -9,7 +9,7 @@
 
 #include "base/checksum.h"
 #include "base/error.h"
-#include "checkpoint/quoted.h"
+#include "checkpoint/printable.h"
 
 namespace athanor {
 namespace {
@@ -56,7 +56,7 @@ std::string json_string(const std::string& text) {
   try {
     return nlohmann::json(text).dump();
   } catch (const nlohmann::json::exception&) {
-    throw Error(cat("safetensors: the name or metadata ", quoted(text), " is not valid UTF-8"));
+    throw Error(cat("safetensors: the name or metadata ", printable(text), " is not valid UTF-8"));
   }
 }
 

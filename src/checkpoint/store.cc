@@ -13,7 +13,7 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "checkpoint/quoted.h"
+#include "checkpoint/printable.h"
 
 namespace athanor {
 namespace {
@@ -53,7 +53,7 @@ ManifestTensor manifest_tensor(const CheckpointTensor& t, const std::string& fil
 }
 
 void check_name(const std::string& name) {
-  CHECK(is_plain_file_name(name) && name != kManifestName, "a checkpoint cannot hold a file named ", quoted(name));
+  CHECK(is_plain_file_name(name) && name != kManifestName, "a checkpoint cannot hold a file named ", printable(name));
 }
 
 // Writes a new file in `folder`, durable when it returns. fill(OutputFile&) gives the file's checksum.
@@ -81,7 +81,7 @@ void remove_step(const std::string& root, const CheckpointInfo& info) {
 WrittenFile write_part(const std::string& folder, const std::string& name, std::span<const CheckpointTensor> tensors,
                        const CheckpointOptions& options) {
   check_name(name);
-  CHECK(name.ends_with(".safetensors"), "a file of tensors cannot be named ", quoted(name));
+  CHECK(name.ends_with(".safetensors"), "a file of tensors cannot be named ", printable(name));
   std::vector<TensorData> data;
   for (const CheckpointTensor& t : tensors) data.push_back(t.data);
   SafetensorsSummary summary;
@@ -120,7 +120,7 @@ void CheckpointWriter::add_text(const std::string& name, std::string_view text) 
   check_name(name);
   const ManifestFile file = write_member(tmp_, name, options_, [&](OutputFile& out) {
     out.write(text);
-    return xxh3_hex(std::as_bytes(std::span(text)));
+    return xxh3_hex(text);
   });
   adopt({.file = file, .tensors = {}});
 }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "checkpoint/quoted.h"
+#include "checkpoint/printable.h"
 
 namespace athanor {
 namespace {
@@ -27,7 +27,7 @@ class StrictHandler : public nlohmann::json_sax<nlohmann::json> {
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
   bool key(string_t& name) override {
-    if (!keys_.back().insert(name).second) throw Error(cat(where_, ": the key ", quoted(name), " appears twice"));
+    if (!keys_.back().insert(name).second) throw Error(cat(where_, ": the key ", printable(name), " appears twice"));
     return true;
   }
   bool parse_error(size_t position, const std::string&, const nlohmann::json::exception& e) override {

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "checkpoint/layout.h"
-#include "checkpoint/quoted.h"
+#include "checkpoint/printable.h"
 #include "checkpoint/safetensors.h"
 
 namespace athanor {
@@ -67,8 +67,8 @@ void report(Verification& v, const std::string& file, const Damage& damage) {
   v.tensor = damage.tensor;
   v.begin = damage.begin;
   v.end = damage.end;
-  v.problem = cat(file, damage.tensor.empty() ? "" : cat(", tensor ", quoted(damage.tensor)), ", bytes ", damage.begin,
-                  " to ", damage.end, ": ", damage.reason);
+  v.problem = cat(file, damage.tensor.empty() ? "" : cat(", tensor ", printable(damage.tensor)), ", bytes ",
+                  damage.begin, " to ", damage.end, ": ", damage.reason);
 }
 
 // Checks one file; false after reporting its damage.

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "checkpoint/manifest.h"
-#include "checkpoint/quoted.h"
+#include "checkpoint/printable.h"
 #include "checkpoint/strict_json.h"
 
 namespace athanor {
@@ -42,10 +42,10 @@ std::map<std::string, std::string> parse_weight_index(std::string_view text, con
     throw Error(cat(where, ": expected an object with an object \"weight_map\""));
   std::map<std::string, std::string> files;
   for (const auto& [tensor, file] : map->items()) {
-    if (!file.is_string()) throw Error(cat(where, ": weight_map: ", quoted(tensor), ": expected a file name"));
+    if (!file.is_string()) throw Error(cat(where, ": weight_map: ", printable(tensor), ": expected a file name"));
     const auto& name = file.get_ref<const std::string&>();
     if (!is_plain_file_name(name))
-      throw Error(cat(where, ": weight_map: ", quoted(tensor), ": the file name ", quoted(name),
+      throw Error(cat(where, ": weight_map: ", printable(tensor), ": the file name ", printable(name),
                       " is refused: files must lie in the folder itself"));
     files.emplace(tensor, name);
   }
@@ -65,7 +65,7 @@ WeightFiles::WeightFiles(const std::string& path) : path_(path) {
   for (const auto& [tensor, file] : map) {
     const auto it = tensors_.find(tensor);
     if (it == tensors_.end() || it->second.file->path() != cat(path, "/", file))
-      throw Error(cat(index, ": says that ", quoted(tensor), " lies in ", file, ", which does not hold it"));
+      throw Error(cat(index, ": says that ", printable(tensor), " lies in ", file, ", which does not hold it"));
   }
 }
 
@@ -75,14 +75,15 @@ void WeightFiles::add_file(const std::string& path) {
   for (const TensorEntry& t : file.tensors()) {
     const auto [it, added] = tensors_.emplace(t.name, Place{&file, &t});
     if (!added)
-      throw Error(cat(path_, ": the tensor ", quoted(t.name), " lies in ", it->second.file->path(), " and in ", path));
+      throw Error(
+          cat(path_, ": the tensor ", printable(t.name), " lies in ", it->second.file->path(), " and in ", path));
   }
 }
 
 WeightFiles::Place WeightFiles::at(std::string_view name) const {
   const auto it = tensors_.find(name);
   if (it == tensors_.end())
-    throw Error(cat(path_, ": has no tensor ", quoted(name), "; it holds ", tensors_.size(), " others"));
+    throw Error(cat(path_, ": has no tensor ", printable(name), "; it holds ", tensors_.size(), " others"));
   return it->second;
 }
 

@@ -1,12 +1,12 @@
 // Names from files as they may appear in messages: quoted, short, without control characters (a hostile file must not
-// write to the terminal).
+// write to the terminal). Not called quoted: std::quoted would be found first and escapes nothing of that.
 #pragma once
 #include <string>
 #include <string_view>
 
 namespace athanor {
 
-inline std::string quoted(std::string_view text) {
+inline std::string printable(std::string_view text) {
   static constexpr char kHex[] = "0123456789abcdef";
   static constexpr size_t kMaxShown = 120;
   std::string out = "'";

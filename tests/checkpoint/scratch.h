@@ -1,0 +1,67 @@
+// What the checkpoint tests share: a folder that vanishes, errors as text, and tensors with known random content.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/rng.h"
+#include "checkpoint/safetensors_writer.h"
+
+namespace athanor::test {
+
+class Scratch : public testing::Test {
+ protected:
+  std::string dir;
+  void SetUp() override {
+    std::string name = (std::filesystem::temp_directory_path() / "athanor-ckpt-XXXXXX").string();
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    dir = name;
+  }
+  void TearDown() override { std::filesystem::remove_all(dir); }
+  std::string at(std::string_view name) const { return cat(dir, "/", name); }
+};
+
+inline std::string message_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+// The action must throw an Error whose text has all the parts.
+inline void expect_error(const std::function<void()>& action, std::initializer_list<std::string> parts) {
+  const std::string text = message_of(action);
+  for (const std::string& part : parts) EXPECT_NE(text.find(part), text.npos) << text << "\nlacks: " << part;
+}
+#define EXPECT_ERROR(action, ...) ::athanor::test::expect_error([&] { action; }, {__VA_ARGS__})
+
+// Plain, non-atomic access for tests that damage files.
+inline std::string slurp(const std::string& path) { return read_file(path, int64_t{1} << 30); }
+inline void spill(const std::string& path, std::string_view content) {
+  std::filesystem::remove(path);  // some file systems sync what is truncated and written again: slow
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
+}
+
+// A tensor with its own memory, filled from (seed, name).
+struct OwnedTensor {
+  std::vector<std::byte> bytes;
+  TensorData data;
+};
+inline OwnedTensor random_tensor(std::string name, DType dtype, Shape shape, uint64_t seed = 0) {
+  OwnedTensor t;
+  t.bytes.resize(size_t(shape.numel()) * size_of(dtype));
+  for (size_t i = 0; i < t.bytes.size(); ++i) t.bytes[i] = std::byte(random_bits(seed, stream_of(name), i));
+  t.data = {.name = std::move(name), .dtype = dtype, .shape = shape, .pieces = {}};
+  t.data.pieces.emplace_back(t.bytes);  // a moved vector keeps its memory
+  return t;
+}
+
+}  // namespace athanor::test
