@@ -53,11 +53,11 @@ Tolerance tolerance_of(DType dtype) {
   switch (dtype) {
     case DType::f64:
     case DType::f32:
-      return {1e-11, 5e-5};  // sums of 1e3 terms in f32: relative error some 1e-6
+      return {1e-11, 3e-5};  // sums of 1e3 terms in f32: relative error some 1e-6
     case DType::f16:
       return {1e-6, 2e-2};  // half an ulp is 2^-11 of a value, values reach some 4 rms
     case DType::bf16:
-      return {5e-5, 1e-1};  // half an ulp is 2^-8
+      return {2e-5, 1e-1};  // half an ulp is 2^-8
     default:
       return {0, 0};
   }

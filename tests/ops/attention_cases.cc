@@ -1,0 +1,161 @@
+// Cases of attention: head groups, windows, packed and empty spans, key/value caches, strided views; and of RoPE.
+#include <cmath>
+
+#include "tests/ops/cases.h"
+
+namespace athanor {
+namespace {
+
+struct Setting {
+  std::string name;
+  std::vector<Span> spans;
+  int64_t queries, keys;
+  AttentionShape shape;
+};
+
+Init listed_spans(const std::vector<Span>& spans) {
+  std::vector<double> words;
+  for (const Span& s : spans)
+    for (int32_t w : {s.q_begin, s.q_len, s.k_begin, s.k_len, s.q_pos, s.k_pos}) words.push_back(w);
+  return listed(std::move(words));
+}
+
+// gap: elements between the rows of q, k, v (and of their gradients), as in packed [q | k | v].
+OpCase<AttentionFwd> forward(const Setting& s, DType dt, int64_t gap) {
+  const int64_t qc = s.shape.heads * s.shape.head_dim, kc = s.shape.kv_heads * s.shape.head_dim;
+  const Tensor q = tensor(dt, {s.queries, qc}, gap ? qc + gap : 0), k = tensor(dt, {s.keys, kc}, gap ? kc + gap : 0);
+  return {cat(s.name, " ", s.shape.heads, "/", s.shape.kv_heads, "x", s.shape.head_dim, " ", dt, gap ? " strided" : ""),
+          {.y = tensor(dt, {s.queries, qc}),
+           .lse = tensor(DType::f32, {s.queries, s.shape.heads}),
+           .q = q,
+           .k = k,
+           .v = k,
+           .spans = tensor(DType::i32, {int64_t(s.spans.size()), kSpanWords}),
+           .shape = s.shape},
+          {{"spans", listed_spans(s.spans)}}};
+}
+
+OpCase<AttentionBwd> backward(Examiner& examine, const OpCase<AttentionFwd>& fwd) {
+  const AttentionFwd& f = fwd.op;
+  OpCase<AttentionBwd> bwd{fwd.name,
+                           {.dq = f.q,
+                            .dk = f.k,
+                            .dv = f.v,
+                            .dy = f.y,
+                            .y = f.y,
+                            .lse = f.lse,
+                            .q = f.q,
+                            .k = f.k,
+                            .v = f.v,
+                            .spans = f.spans,
+                            .shape = f.shape},
+                           fwd.values};
+  const auto results = examine.reference_results(fwd);
+  for (const char* name : {"y", "lse"}) {
+    const Result& r = result(results, name);
+    bwd.values[name] = listed(decoded(r.like.dtype, r.after));
+  }
+  return bwd;
+}
+
+AttentionShape heads(int64_t heads, int64_t kv_heads, int64_t dim, int64_t window = 0) {
+  return {heads, kv_heads, dim, window, float(1 / std::sqrt(double(dim)))};
+}
+
+std::vector<Setting> settings() {
+  const Span whole33{0, 33, 0, 33, 0, 0};
+  return {
+      {"one token", {{0, 1, 0, 1, 0, 0}}, 1, 1, heads(1, 1, 1)},
+      {"three", {{0, 3, 0, 3, 0, 0}}, 3, 3, heads(2, 2, 4)},
+      {"whole", {whole33}, 33, 33, heads(1, 1, 8)},
+      {"group of 2", {whole33}, 33, 33, heads(4, 2, 16)},
+      {"group of 4", {whole33}, 33, 33, heads(4, 1, 17)},
+      {"window 1", {whole33}, 33, 33, heads(2, 1, 8, 1)},
+      {"window 5", {whole33}, 33, 33, heads(2, 1, 8, 5)},
+      {"window over all", {whole33}, 33, 33, heads(2, 1, 8, 1000)},
+      {"long", {{0, 130, 0, 130, 0, 0}}, 130, 130, heads(2, 1, 32)},
+      {"long window", {{0, 150, 0, 150, 0, 0}}, 150, 150, heads(1, 1, 64, 40)},
+      {"packed, empty rows",
+       {{0, 5, 0, 5, 0, 0}, {5, 1, 5, 1, 0, 0}, {6, 0, 6, 0, 0, 0}, {6, 27, 6, 27, 0, 0}, {0, 0, 0, 0, 0, 0}},
+       33,
+       33,
+       heads(4, 2, 8)},
+      {"packed with window", {{0, 20, 0, 20, 0, 0}, {20, 13, 20, 13, 0, 0}}, 33, 33, heads(2, 2, 8, 4)},
+      {"rows outside spans", {{3, 7, 2, 7, 0, 0}, {15, 4, 20, 4, 0, 0}}, 21, 26, heads(2, 1, 8)},
+      {"no spans used", {{0, 0, 0, 0, 0, 0}, {4, 0, 4, 0, 0, 0}}, 5, 4, heads(2, 1, 8)},
+      {"second half of the queries", {{0, 8, 0, 16, 8, 0}}, 8, 16, heads(2, 1, 8)},
+      {"key offset", {{0, 9, 0, 12, 40, 35}}, 9, 12, heads(2, 1, 8)},
+      {"queries before all keys", {{0, 6, 0, 6, 0, 4}}, 6, 6, heads(2, 1, 8)},
+      {"positions as in document", {{0, 12, 0, 12, 1000, 1000}, {12, 5, 12, 5, 7, 7}}, 17, 17, heads(2, 1, 8)},
+      {"cache, one query each",
+       {{0, 1, 0, 7, 6, 0}, {1, 1, 32, 1, 0, 0}, {2, 1, 64, 30, 29, 0}},
+       3,
+       96,
+       heads(4, 2, 16)},
+      {"cache with window", {{0, 1, 0, 40, 39, 0}, {1, 2, 64, 20, 18, 0}}, 3, 96, heads(2, 1, 16, 8)},
+  };
+}
+
+void gradients(Examiner& examine) {
+  for (const Setting& s : {Setting{"gradient", {{0, 4, 0, 4, 0, 0}, {4, 3, 4, 3, 0, 0}}, 8, 8, heads(4, 2, 3)},
+                           Setting{"gradient, window, offset", {{0, 5, 0, 7, 2, 0}}, 5, 7, heads(2, 1, 4, 3)}}) {
+    const auto fwd = forward(s, DType::f32, 0);
+    examine.gradient(fwd, backward(examine, fwd), {{"y", "dy"}}, {{"q", "dq"}, {"k", "dk"}, {"v", "dv"}});
+  }
+}
+
+// Scores of some hundreds: a softmax without its maximum overflows.
+void large_scores(Examiner& examine) {
+  for (double std : {0.0, 12.0}) {
+    auto fwd = forward({cat("std ", std), {{0, 40, 0, 40, 0, 0}}, 40, 40, heads(2, 1, 16)}, DType::f32, 0);
+    fwd.values["q"] = fwd.values["k"] = normal(0, std);
+    examine(fwd);
+  }
+}
+
+}  // namespace
+
+void attention_cases(Examiner& examine) {
+  for (const Setting& s : settings())
+    for (DType dt : kFloats)
+      for (int64_t gap : {0, 24}) {
+        const auto fwd = forward(s, dt, gap);
+        examine(fwd);
+        examine(backward(examine, fwd));
+      }
+  // Two spans of queries may read the same keys: the gradients of the keys add up.
+  const Setting shared{"shared keys", {{0, 3, 0, 9, 2, 0}, {3, 4, 0, 9, 5, 0}}, 7, 9, heads(4, 2, 8)};
+  examine(forward(shared, DType::f32, 0));
+  large_scores(examine);
+  gradients(examine);
+}
+
+void rope_cases(Examiner& examine) {
+  constexpr int64_t kTable = 40;
+  for (DType dt : kFloats)
+    for (bool inverse : {false, true})
+      for (const auto& [rows, heads, dim, gap] :
+           {std::array<int64_t, 4>{1, 1, 2, 0}, {3, 3, 8, 0}, {17, 2, 34, 5}, {257, 4, 16, 32}, {65, 5, 64, 0}}) {
+        const int64_t half = dim / 2;
+        OpCase<Rope> c{cat(rows, "x", heads, "x", dim, " ", dt, gap ? " strided" : "", inverse ? " inverse" : ""),
+                       {.x = tensor(dt, {rows, heads * dim}, gap ? heads * dim + gap : 0),
+                        .cos_sin = tensor(DType::f32, {kTable, dim}),
+                        .positions = tensor(DType::i32, {rows}),
+                        .heads = heads,
+                        .head_dim = dim,
+                        .inverse = inverse}};
+        c.values["positions"] = below(kTable);
+        c.values["cos_sin"] = [dim = dim, half](uint64_t, int64_t i) {
+          const double angle = double(i / dim) * std::pow(10000.0, -double(i % half) / double(half));
+          return i % dim < half ? std::cos(angle) : std::sin(angle);
+        };
+        examine(c);
+        if (rows == 3 && dt == DType::f32) {
+          OpCase<Rope> back = c;
+          back.op.inverse = !inverse;
+          examine.gradient(c, back, {{"x", "x"}}, {{"x", "x"}});
+        }
+      }
+}
+
+}  // namespace athanor

@@ -1,0 +1,119 @@
+// Cases of fill, cast, add, sums and initial values.
+#include <cmath>
+#include <limits>
+
+#include "tests/ops/cases.h"
+
+namespace athanor {
+namespace {
+
+constexpr int64_t kLengths[] = {1, 3, 17, 257, 5000};
+
+// Ties of both parities, the edges of f16's and bf16's ranges, subnormals, infinities.
+const Init kHardToRound = listed({0,
+                                  -0.0,
+                                  1,
+                                  1.00390625,
+                                  1.01171875,
+                                  1 + 0x1p-11,
+                                  1 + 0x3p-11,
+                                  -1 - 0x1p-8,
+                                  65504,
+                                  65519.996,
+                                  65520,
+                                  -65536,
+                                  0x1p-14,
+                                  0x1p-24,
+                                  0x1p-25,
+                                  0x1.8p-25,
+                                  -0x1.8p-24,
+                                  3e-5,
+                                  3.38953139e38,
+                                  3.4028e38,
+                                  0x1p-126,
+                                  0x1p-133,
+                                  std::numeric_limits<double>::infinity(),
+                                  -std::numeric_limits<double>::infinity(),
+                                  3.14159265,
+                                  -1e-3});
+
+void fills(Examiner& examine) {
+  for (DType dt : {DType::f32, DType::bf16, DType::f16, DType::f64, DType::i32, DType::i64, DType::u8})
+    for (int64_t n : kLengths)
+      for (float value : {0.0f, 3.0f})
+        examine(OpCase<Fill>{cat(n, " ", dt, " ", value), {.x = tensor(dt, {n}), .value = value}, {}, true});
+  examine(OpCase<Fill>{"negative", {.x = tensor(DType::bf16, {3, 5}), .value = -1.7f}, {}, true});
+}
+
+void element_wise(Examiner& examine) {
+  for (DType to : kFloats)
+    for (DType from : kFloats)
+      for (int64_t n : kLengths)
+        for (const Init& x : {kHardToRound, normal()})
+          examine(OpCase<Cast>{
+              cat(n, " ", to, " of ", from), {.y = tensor(to, {n}), .x = tensor(from, {n})}, {{"x", x}}, true});
+  for (DType dt : kFloats)
+    for (int64_t n : kLengths) {
+      const Tensor x = tensor(dt, {n});
+      const Add op{.y = x, .a = x, .b = x};
+      examine(OpCase<Add>{cat(n, " ", dt), op, {}, true});
+      examine(OpCase<Add>{cat(n, " ", dt, " onto a"), op, {}, true, {{"y", "a"}}});
+      examine(OpCase<Add>{cat(n, " ", dt, " onto b"), op, {}, true, {{"y", "b"}}});
+    }
+}
+
+void sums(Examiner& examine) {
+  const Tensor out = tensor(DType::f64, {1});
+  for (int64_t n : {1, 3, 17, 257, 5000, 70001}) {
+    examine(OpCase<ReduceSum>{cat(n), {.out = out, .x = tensor(DType::f32, {n})}});
+    examine(OpCase<ReduceSum>{cat(n, " offset"), {.out = out, .x = tensor(DType::f32, {n})}, {{"x", normal(100)}}});
+    examine(OpCase<SquaredNorm>{cat(n), {.out = out, .x = tensor(DType::f32, {n})}});
+  }
+  for (double bad : {double(NAN), double(INFINITY), -double(INFINITY)})
+    for (int64_t at : {0, 4999}) {
+      const Init x = [=](uint64_t s, int64_t i) { return i == at ? bad : normal()(s, i); };
+      examine(OpCase<SquaredNorm>{cat(bad, " at ", at), {.out = out, .x = tensor(DType::f32, {5000})}, {{"x", x}}});
+      examine(OpCase<ReduceSum>{cat(bad, " at ", at), {.out = out, .x = tensor(DType::f32, {5000})}, {{"x", x}}});
+    }
+}
+
+void random_values(Examiner& examine) {
+  for (DType dt : {DType::f32, DType::bf16})
+    for (int64_t n : kLengths)
+      for (uint64_t first : {uint64_t{0}, uint64_t{1}, uint64_t{12345678901}}) {
+        RandomNormal op{.x = tensor(dt, {n}), .seed = 7, .stream = stream_of("weight"), .first = first, .std = 0.02f};
+        examine(OpCase<RandomNormal>{cat(n, " ", dt, " from ", first), op, {}, true});
+        op.mean = 1.5f;
+        examine(OpCase<RandomNormal>{cat(n, " ", dt, " from ", first, " mean"), op, {}, true});
+        op.std = 0;
+        examine(OpCase<RandomNormal>{cat(n, " ", dt, " from ", first, " std 0"), op, {}, true});
+      }
+}
+
+// Any sharding gives the same weights: pieces of a range equal the range.
+void sharded_random_values(Examiner& examine) {
+  if (!examine.wanted(RandomNormal::kName)) return;
+  const auto draw = [&](int64_t first, int64_t n) {
+    const RandomNormal op{.x = tensor(DType::f32, {n}), .seed = 3, .stream = 4, .first = uint64_t(first)};
+    return result(examine.backend_results(OpCase<RandomNormal>{"piece", op}), "x").after;
+  };
+  const auto whole = draw(0, 101);
+  std::vector<std::byte> pieces;
+  for (int64_t first : {0, 1, 2, 17, 50}) {
+    const auto piece = draw(first, first == 0 ? 1 : first == 1 ? 1 : first == 2 ? 15 : first == 17 ? 33 : 51);
+    pieces.insert(pieces.end(), piece.begin(), piece.end());
+  }
+  if (pieces != whole) examine.note({Fault::wrong_value, RandomNormal::kName, "x", "pieces differ from the whole"});
+}
+
+}  // namespace
+
+void basic_cases(Examiner& examine) {
+  fills(examine);
+  element_wise(examine);
+  sums(examine);
+  random_values(examine);
+  sharded_random_values(examine);
+}
+
+}  // namespace athanor

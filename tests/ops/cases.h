@@ -1,0 +1,27 @@
+// The cases of every op, by family. A family examines its ops on whatever backend the Examiner holds.
+#pragma once
+#include <utility>
+
+#include "tests/ops/examiner.h"
+
+namespace athanor {
+
+void gemm_cases(Examiner&);
+void norm_cases(Examiner&);
+void attention_cases(Examiner&);
+void rope_cases(Examiner&);
+void mlp_cases(Examiner&);
+void embedding_cases(Examiner&);
+void loss_cases(Examiner&);
+void basic_cases(Examiner&);
+void optimizer_cases(Examiner&);
+
+struct Family {
+  const char* name;
+  void (*run)(Examiner&);
+};
+constexpr Family kFamilies[] = {{"gemm", gemm_cases}, {"norm", norm_cases},   {"attention", attention_cases},
+                                {"rope", rope_cases}, {"mlp", mlp_cases},     {"embedding", embedding_cases},
+                                {"loss", loss_cases}, {"basic", basic_cases}, {"optimizer", optimizer_cases}};
+
+}  // namespace athanor

@@ -1,0 +1,63 @@
+// Cases of embeddings and row moves: repeated and unused indices, with and without positions, strided rows.
+#include "tests/ops/cases.h"
+
+namespace athanor {
+namespace {
+
+struct Size {
+  int64_t n, vocab, cols;
+};
+
+void embedding(Examiner& examine, DType dt, const Size& s, bool positions) {
+  constexpr int64_t kContext = 11;
+  const std::string name = cat(s.n, " of ", s.vocab, "x", s.cols, " ", dt, positions ? " wpe" : "");
+  const Tensor index = tensor(DType::i32, {s.n}), rows = tensor(dt, {s.n, s.cols});
+  OpCase<EmbeddingFwd> fwd{name, {.y = rows, .tokens = index, .wte = tensor(dt, {s.vocab, s.cols})}};
+  OpCase<EmbeddingBwd> bwd{name, {.dwte = tensor(DType::f32, {s.vocab, s.cols}), .dy = rows, .tokens = index}};
+  fwd.values = bwd.values = {{"tokens", below(s.vocab)}, {"positions", below(kContext)}};
+  fwd.exact = true;  // one addition, one rounding
+  if (positions) {
+    fwd.op.wpe = tensor(dt, {kContext, s.cols});
+    bwd.op.dwpe = tensor(DType::f32, {kContext, s.cols});
+    fwd.op.positions = bwd.op.positions = index;
+  }
+  examine(fwd);
+  examine(bwd);
+  if (dt == DType::f32 && s.n == 3) {
+    Examiner::Pairs gradients{{"wte", "dwte"}};
+    if (positions) gradients.push_back({"wpe", "dwpe"});
+    examine.gradient(fwd, bwd, {{"y", "dy"}}, gradients);
+  }
+}
+
+void row_moves(Examiner& examine, DType dt, int64_t rows, int64_t picked, int64_t cols, int64_t gap) {
+  const std::string name = cat(picked, " of ", rows, "x", cols, " ", dt, gap ? " strided" : "");
+  const Tensor index = tensor(DType::i32, {picked});
+  examine(OpCase<GatherRows>{
+      name,
+      {.y = tensor(dt, {picked, cols}), .x = tensor(dt, {rows, cols}, gap ? cols + gap : 0), .rows = index},
+      {{"rows", below(rows)}},
+      true});
+  const auto distinct = [rows](uint64_t, int64_t i) { return double((i * 7 + 3) % rows); };  // 7 divides no `rows`
+  examine(OpCase<ScatterRows>{
+      name,
+      {.y = tensor(dt, {rows, cols}), .x = tensor(dt, {picked, cols}, gap ? cols + gap : 0), .rows = index},
+      {{"rows", distinct}},
+      true});
+}
+
+}  // namespace
+
+void embedding_cases(Examiner& examine) {
+  for (DType dt : kFloats) {
+    for (const Size& s : {Size{1, 1, 1}, Size{3, 5, 17}, Size{17, 3, 257}, Size{257, 33, 40}, Size{600, 700, 9}})
+      for (bool positions : {false, true}) embedding(examine, dt, s, positions);
+    for (int64_t gap : {0, 6}) {
+      row_moves(examine, dt, 1, 1, 1, gap);
+      row_moves(examine, dt, 17, 3, 33, gap);
+      row_moves(examine, dt, 130, 65, 257, gap);
+    }
+  }
+}
+
+}  // namespace athanor

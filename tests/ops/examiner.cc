@@ -1,0 +1,246 @@
+// The judgements of the Examiner; everything here is free of op types.
+#include "tests/ops/examiner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "ops/compare.h"
+#include "reference/reference_ops.h"
+#include "tests/ops/guarded.h"
+#include "tests/ops/host_device.h"
+
+namespace athanor {
+namespace {
+
+std::vector<std::byte> encoded(const Tensor& like, const Init& value, uint64_t stream) {
+  std::vector<std::byte> out(like.bytes());
+  const auto put = [&]<class T>(int64_t i, T x) { std::memcpy(out.data() + size_t(i) * sizeof x, &x, sizeof x); };
+  for (int64_t i = 0; i < like.numel(); ++i) {
+    const double x = value(stream, i);
+    switch (like.dtype) {
+      case DType::f64:
+        put(i, x);
+        break;
+      case DType::i64:
+        put(i, int64_t(x));
+        break;
+      case DType::i32:
+        put(i, int32_t(x));
+        break;
+      case DType::u8:
+        put(i, uint8_t(x));
+        break;
+      default:
+        by_float(like.dtype, [&]<class T>() { put(i, from_float<T>(float(x))); });
+    }
+  }
+  return out;
+}
+
+// A NaN in every float dtype (16-bit words 0xffXX), another one for another salt.
+std::vector<std::byte> poison(size_t bytes, uint32_t salt) {
+  std::vector<std::byte> out(bytes, std::byte{0xff});
+  for (size_t i = 0; i < bytes; i += 2) out[i] = std::byte(uint8_t(0xa0 + salt % 8));
+  return out;
+}
+
+int64_t first_unwritten(const Result& r, uint32_t salt) {
+  const size_t size = size_of(r.like.dtype);
+  const auto mark = poison(size, salt);
+  if (size < 2) return -1;  // a single byte proves nothing
+  for (size_t i = 0; i < r.after.size() / size; ++i)
+    if (std::memcmp(r.after.data() + i * size, mark.data(), size) == 0) return int64_t(i);
+  return -1;
+}
+
+Tensor as_tensor(const Result& r, const std::vector<std::byte>& bytes) {
+  return {const_cast<std::byte*>(bytes.data()), r.like.dtype, r.like.shape};
+}
+
+}  // namespace
+
+const char* name_of(Fault f) {
+  constexpr const char* kNames[] = {"wrong value",    "written out of bounds",    "left unwritten", "modified input",
+                                    "irreproducible", "depends on thread number", "wrong gradient", "threw"};
+  return kNames[int(f)];
+}
+
+std::vector<double> decoded(DType dtype, const std::vector<std::byte>& bytes) {
+  std::vector<double> out(bytes.size() / size_of(dtype));
+  by_float(dtype, [&]<class T>() {
+    for (size_t i = 0; i < out.size(); ++i) {
+      T x;
+      std::memcpy(&x, bytes.data() + i * sizeof x, sizeof x);
+      out[i] = double(to_float(x));
+    }
+  });
+  return out;
+}
+
+const Result& result(const std::vector<Result>& results, const std::string& tensor) {
+  for (const Result& r : results)
+    if (r.name == tensor) return r;
+  throw Error(cat("the case has no tensor ", tensor));
+}
+
+Examiner::Examiner(const MakeBackend& make, Options options) : options_(std::move(options)) {
+  reference_ = {std::make_shared<HostDevice>(),
+                options_.reference ? options_.reference : std::shared_ptr<Ops>(make_reference())};
+  for (int threads : options_.threads) backends_.push_back(make(threads));
+}
+
+void Examiner::note(Finding f) { findings_.push_back(std::move(f)); }
+
+void Examiner::guard(const char* op, const std::string& name, const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const std::exception& e) {
+    note({Fault::threw, op, "", cat(name, ": ", e.what())});
+  }
+}
+
+Examiner::Outcome Examiner::run_guarded(const char* op, std::span<const Field> fields, const Values& values,
+                                        const Shared& shared, Device& device, uint32_t salt, size_t scratch_bytes,
+                                        const std::function<void(void*)>& run) {
+  Outcome out{op, {}, {}};
+  std::map<std::string, std::unique_ptr<Guarded>> memory;
+  for (const Field& f : fields) {
+    if (!*f.t || shared.count(f.name)) continue;
+    const auto value = values.find(f.name);
+    auto m = std::make_unique<Guarded>(device, *f.t, salt);
+    out.results.push_back({f.name, f.io, *f.t, {}, {}});
+    Result& r = out.results.back();
+    r.before = f.io == Io::out ? poison(f.t->bytes(), salt)
+                               : encoded(*f.t, value == values.end() ? normal() : value->second, stream_of(f.name));
+    m->write(r.before);
+    *f.t = m->tensor();
+    memory[f.name] = std::move(m);
+  }
+  for (const Field& f : fields)
+    if (const auto s = shared.find(f.name); *f.t && s != shared.end()) f.t->data = memory.at(s->second)->tensor().data;
+
+  Guarded scratch(device, tensor(DType::u8, {int64_t(scratch_bytes)}), salt);
+  scratch.write(poison(scratch_bytes, salt));
+  run(scratch.tensor().data);
+  device.sync();
+
+  scratch.read();
+  if (const auto at = scratch.damage()) out.faults.push_back({Fault::out_of_bounds, op, "scratch", cat("byte ", *at)});
+  for (Result& r : out.results) {
+    r.after = memory.at(r.name)->read();
+    const bool lent = std::any_of(shared.begin(), shared.end(), [&](const auto& s) { return s.second == r.name; });
+    if (const auto at = memory.at(r.name)->damage())
+      out.faults.push_back({Fault::out_of_bounds, op, r.name, cat("byte ", *at, " from the data")});
+    if (r.io == Io::in && !lent && r.before != r.after) out.faults.push_back({Fault::modified_input, op, r.name, ""});
+    if (r.io == Io::out)
+      if (const int64_t at = first_unwritten(r, salt); at >= 0)
+        out.faults.push_back({Fault::unwritten, op, r.name, cat("element ", at)});
+  }
+  for (const auto& [output, input] : shared) {
+    Result r = result(out.results, input);
+    r.name = output;
+    r.io = Io::out;
+    out.results.push_back(r);
+  }
+  return out;
+}
+
+void Examiner::judge(const std::string& name, bool exact, const Outcome& got, const Outcome& want) {
+  for (Finding f : got.faults) {
+    f.detail = cat(name, ": ", f.detail);
+    note(f);
+  }
+  for (const Result& w : want.results) {
+    if (w.io == Io::in) continue;
+    const Result& g = result(got.results, w.name);
+    const Difference d = compare(as_tensor(w, g.after), as_tensor(w, w.after));
+    if (exact ? g.after != w.after : !d.within(tolerance_of(w.like.dtype)))
+      note({Fault::wrong_value, got.op, w.name,
+            cat(name, ": element ", d.at, " is ", d.got, ", reference ", d.want, " (nmse ", d.nmse, ", peak ", d.peak,
+                ")")});
+  }
+}
+
+void Examiner::judge_same(Fault fault, const std::string& name, const Outcome& a, const Outcome& b) {
+  for (Finding f : b.faults) {
+    f.detail = cat(name, ": ", f.detail);
+    note(f);
+  }
+  for (const Result& r : a.results)
+    if (r.io != Io::in && r.after != result(b.results, r.name).after) {
+      const Difference d = compare(as_tensor(r, result(b.results, r.name).after), as_tensor(r, r.after));
+      note({fault, a.op, r.name, cat(name, ": element ", d.at, " is ", d.got, ", was ", d.want)});
+    }
+}
+
+void Examiner::adopt_one(Values& values, const char* tensor, const std::vector<Result>& forward,
+                         const Pairs& upstream) {
+  const bool is_upstream =
+      std::any_of(upstream.begin(), upstream.end(), [&](const auto& pair) { return pair.second == tensor; });
+  if (values.count(tensor) || is_upstream) return;
+  for (const Result& r : forward)
+    if (r.name == tensor && r.like.dtype != DType::i32) values[tensor] = listed(decoded(r.like.dtype, r.after));
+}
+
+double Examiner::projection(const std::vector<Result>& forward, const Pairs& upstream,
+                            const std::vector<Result>& backward) {
+  double sum = 0;
+  for (const auto& [from, to] : upstream) {
+    const Result &y = result(forward, from), &dy = result(backward, to);
+    const auto a = decoded(y.like.dtype, y.after), b = decoded(dy.like.dtype, dy.before);
+    for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  }
+  return sum;
+}
+
+std::vector<double> Examiner::value_before(const std::vector<Result>& results, const std::string& tensor) {
+  const Result& r = result(results, tensor);
+  return decoded(r.like.dtype, r.before);
+}
+
+std::vector<double> Examiner::gained(const std::vector<Result>& backward, const std::string& tensor,
+                                     const Pairs& upstream) {
+  const Result& r = result(backward, tensor);
+  auto after = decoded(r.like.dtype, r.after);
+  const bool carries_upstream =
+      std::any_of(upstream.begin(), upstream.end(), [&](const auto& pair) { return pair.second == tensor; });
+  if (r.io != Io::inout || carries_upstream) return after;
+  const auto before = decoded(r.like.dtype, r.before);
+  for (size_t i = 0; i < after.size(); ++i) after[i] -= before[i];
+  return after;
+}
+
+// Central differences of fourth order; in f32 with this step truncation and rounding both stay near 1e-5.
+void Examiner::judge_gradient(const char* op, const std::string& name, const std::string& tensor,
+                              const std::function<double(const std::vector<double>&)>& loss,
+                              const std::vector<double>& x, const std::vector<double>& analytic) {
+  constexpr double kStep = 0x1p-5, kTolerance = 1e-3;
+  constexpr size_t kElements = 48;  // spread over the tensor
+  double power = 0;
+  for (double a : analytic) power += a * a;
+  const double rms = std::sqrt(power / double(analytic.size()));
+  const size_t stride = std::max<size_t>(1, x.size() / kElements);
+  for (size_t i = 0; i < x.size(); i += stride) {
+    const auto moved = [&](double by) {
+      auto copy = x;
+      copy[i] += by;
+      return loss(copy);
+    };
+    const double numeric = (8 * (moved(kStep) - moved(-kStep)) - (moved(2 * kStep) - moved(-2 * kStep))) / (12 * kStep);
+    if (std::abs(numeric - analytic[i]) > kTolerance * std::max(rms, std::abs(numeric)))
+      return note({Fault::gradient, op, tensor,
+                   cat(name, ": element ", i, " is ", analytic[i], ", differences give ", numeric, ", rms ", rms)});
+  }
+}
+
+std::string Examiner::report() const {
+  std::string text = cat(findings_.size(), " findings in ", cases_, " cases\n");
+  for (size_t i = 0; i < findings_.size() && i < 40; ++i) {
+    const Finding& f = findings_[i];
+    text += cat("  ", f.op, ".", f.tensor, " ", name_of(f.fault), " [", f.detail, "]\n");
+  }
+  return text;
+}
+
+}  // namespace athanor

@@ -1,0 +1,101 @@
+// Cases of Gemm and ColumnSum: odd sizes, all transpositions and dtypes, bias, accumulation, TF32, strided views.
+#include "tests/ops/cases.h"
+
+namespace athanor {
+namespace {
+
+struct Size {
+  int64_t m, n, k;
+};
+constexpr Size kSizes[] = {{1, 1, 1}, {1, 17, 3}, {3, 1, 257}, {17, 3, 1}, {17, 33, 65}, {65, 49, 96}, {130, 70, 257}};
+
+struct Types {
+  DType d, a, b;
+};
+
+// gap: elements between the rows of d, a and b.
+Gemm product(Size s, Types t, bool ta, bool tb, int64_t gap = 0) {
+  const auto matrix = [&](DType dtype, int64_t rows, int64_t cols) {
+    return tensor(dtype, {rows, cols}, gap ? cols + gap : 0);
+  };
+  return {.d = matrix(t.d, s.m, s.n),
+          .a = ta ? matrix(t.a, s.k, s.m) : matrix(t.a, s.m, s.k),
+          .b = tb ? matrix(t.b, s.n, s.k) : matrix(t.b, s.k, s.n),
+          .ta = ta,
+          .tb = tb};
+}
+
+void every_size(Examiner& examine, Types t) {
+  for (const Size& s : kSizes)
+    for (int flags = 0; flags < 4; ++flags) {
+      const bool ta = flags & 1, tb = flags & 2;
+      const std::string name =
+          cat(s.m, "x", s.n, "x", s.k, ta ? " ta" : "", tb ? " tb" : "", " ", t.d, "=", t.a, "*", t.b);
+      examine(OpCase<Gemm>{name, product(s, t, ta, tb)});
+      Gemm accumulating = product(s, t, ta, tb);
+      accumulating.accumulate = true;
+      examine(OpCase<Gemm>{cat(name, " accumulate"), accumulating});
+    }
+}
+
+void variants(Examiner& examine, DType dt) {
+  for (const Size& s : {Size{3, 17, 5}, Size{33, 65, 40}}) {
+    for (int flags = 0; flags < 4; ++flags) {
+      const bool ta = flags & 1, tb = flags & 2;
+      const std::string name = cat(s.m, "x", s.n, "x", s.k, ta ? " ta" : "", tb ? " tb" : "", " ", dt);
+      examine(OpCase<Gemm>{cat(name, " strided"), product(s, {dt, dt, dt}, ta, tb, 5)});
+      for (DType bias : {dt, DType::f32}) {
+        Gemm op = product(s, {dt, dt, dt}, ta, tb);
+        op.bias = tensor(bias, {s.n});
+        examine(OpCase<Gemm>{cat(name, " bias ", bias), op});
+      }
+      Gemm strided = product(s, {DType::f32, dt, dt}, ta, tb, 3);
+      strided.accumulate = true;
+      examine(OpCase<Gemm>{cat(name, " strided accumulate f32"), strided});
+    }
+  }
+}
+
+void tf32(Examiner& examine) {
+  for (const Size& s : kSizes) {
+    Gemm op = product(s, {DType::f32, DType::f32, DType::f32}, false, true);
+    op.tf32 = true;
+    examine(OpCase<Gemm>{cat(s.m, "x", s.n, "x", s.k, " tf32"), op});
+    op = product(s, {DType::bf16, DType::bf16, DType::bf16}, true, false);
+    op.tf32 = true;  // means nothing for 16-bit inputs
+    examine(OpCase<Gemm>{cat(s.m, "x", s.n, "x", s.k, " tf32 bf16"), op});
+  }
+}
+
+// y = x w^T: dx = dy w, dw += dy^T x, db += column sums of dy.
+void linear_gradients(Examiner& examine) {
+  constexpr DType f = DType::f32;
+  OpCase<Gemm> fwd{"linear", product({5, 7, 3}, {f, f, f}, false, true)};
+  fwd.op.bias = tensor(f, {7});
+  OpCase<Gemm> dgrad{"dx", product({5, 3, 7}, {f, f, f}, false, false)};
+  examine.gradient(fwd, dgrad, {{"d", "a"}}, {{"a", "d"}});
+  OpCase<Gemm> wgrad{"dw", product({7, 3, 5}, {f, f, f}, true, false)};
+  wgrad.op.accumulate = true;
+  fwd.values["a"] = uniform(-1, 1);  // x, which the weight gradient calls b
+  wgrad.values["b"] = [](uint64_t, int64_t i) { return uniform(-1, 1)(stream_of("a"), i); };
+  examine.gradient(fwd, wgrad, {{"d", "a"}}, {{"b", "d"}});
+  const OpCase<ColumnSum> bgrad{"db", {.out = tensor(f, {7}), .x = tensor(f, {5, 7})}};
+  examine.gradient(fwd, bgrad, {{"d", "x"}}, {{"bias", "out"}});
+}
+
+}  // namespace
+
+void gemm_cases(Examiner& examine) {
+  for (DType dt : kFloats) {
+    every_size(examine, {dt, dt, dt});
+    variants(examine, dt);
+    for (const Shape& s : {Shape{1, 1}, Shape{1, 17}, Shape{257, 3}, Shape{65, 130}, Shape{600, 33}})
+      examine(OpCase<ColumnSum>{cat(s, " ", dt), {.out = tensor(DType::f32, {s[1]}), .x = tensor(dt, s)}});
+  }
+  every_size(examine, {DType::f32, DType::bf16, DType::bf16});
+  examine(OpCase<Gemm>{"mixed", product({17, 33, 65}, {DType::bf16, DType::f32, DType::f16}, false, true)});
+  tf32(examine);
+  linear_gradients(examine);
+}
+
+}  // namespace athanor

@@ -1,0 +1,71 @@
+// Cases of cross entropy: ignored targets, padded vocabularies, loss scale, extreme logits, gradient.
+#include "tests/ops/cases.h"
+
+namespace athanor {
+namespace {
+
+struct Size {
+  int64_t n, vocab, padded;
+};
+
+OpCase<CrossEntropy> cross_entropy(const Size& s, DType dt, bool grad, double scale) {
+  OpCase<CrossEntropy> c{cat(s.n, "x", s.vocab, "/", s.padded, " ", dt, grad ? " grad scale " : "", grad ? scale : 0),
+                         {.logits = tensor(dt, {s.n, s.padded}),
+                          .losses = tensor(DType::f32, {s.n}),
+                          .targets = tensor(DType::i32, {s.n}),
+                          .inv_count = 1.0f / float(s.n + 3),
+                          .vocab = s.vocab,
+                          .grad = grad}};
+  if (grad) c.op.scale = tensor(DType::f32, {1});
+  c.values["scale"] = constant(scale);
+  // Padding columns hold what would win every softmax; a fifth of the rows is ignored.
+  c.values["logits"] = [s](uint64_t stream, int64_t i) {
+    return i % s.padded < s.vocab ? normal(0, 3)(stream, i) : 1000.0;
+  };
+  c.values["targets"] = [s](uint64_t stream, int64_t i) {
+    return i % 5 == 2 ? -1.0 - double(i) : below(s.vocab)(stream, i);
+  };
+  return c;
+}
+
+void extremes(Examiner& examine) {
+  OpCase<CrossEntropy> c = cross_entropy({4, 9, 12}, DType::f32, true, 1);
+  c.name = "large logits";
+  c.values["logits"] = listed({1e4, -1e4, 5000, 0, 9999, 1e4, -3e38, 7, 8, -1, -2, -3});
+  examine(c);
+  c.name = "all ignored";
+  c.values["targets"] = constant(-1);
+  examine(c);
+}
+
+// L = scale inv_count sum of losses; the logits become dL/dlogits.
+void gradient(Examiner& examine) {
+  for (double scale : {1.0, 512.0}) {
+    OpCase<CrossEntropy> bwd = cross_entropy({5, 9, 11}, DType::f32, true, scale), fwd = bwd;
+    fwd.op.grad = false;
+    bwd.name = fwd.name = cat("gradient scale ", scale);
+    if (!examine.wanted(CrossEntropy::kName)) return;
+    const double weight = scale * double(fwd.op.inv_count);
+    examine.gradient_of(bwd, "logits", [&](const std::vector<double>& x) {
+      fwd.values["logits"] = listed(x);
+      double sum = 0;
+      for (double l : decoded(DType::f32, result(examine.reference_results(fwd), "losses").after)) sum += l;
+      return weight * sum;
+    });
+  }
+}
+
+}  // namespace
+
+void loss_cases(Examiner& examine) {
+  for (DType dt : kFloats)
+    for (const Size& s : {Size{1, 1, 1}, Size{3, 17, 17}, Size{17, 257, 320}, Size{5, 5000, 5056}, Size{130, 33, 40}}) {
+      examine(cross_entropy(s, dt, false, 1));
+      examine(cross_entropy(s, dt, true, 1));
+      examine(cross_entropy(s, dt, true, 1024));
+    }
+  extremes(examine);
+  gradient(examine);
+}
+
+}  // namespace athanor

@@ -1,0 +1,159 @@
+// Cases of the residual norms and of QK-norm, their gradients, and recomputation that repeats the bits.
+#include "tests/ops/cases.h"
+
+namespace athanor {
+namespace {
+
+const char* name_of(NormKind k) { return k == NormKind::rms ? "rms" : "layer"; }
+
+struct Setting {
+  NormKind kind;
+  DType x, w;
+  int64_t rows, cols;
+  bool delta;
+  bool layer() const { return kind == NormKind::layer; }
+  std::string name() const { return cat(name_of(kind), " ", rows, "x", cols, " ", x, " w ", w, delta ? " delta" : ""); }
+};
+
+AddNormFwd forward(const Setting& s) {
+  const Shape full{s.rows, s.cols};
+  AddNormFwd op{.kind = s.kind,
+                .y = tensor(s.x, full),
+                .rstd = tensor(DType::f32, {s.rows}),
+                .res = tensor(s.x, full),
+                .w = tensor(s.w, {s.cols}),
+                .eps = 1e-5f};
+  if (s.delta) op.h = op.delta = tensor(s.x, full);
+  if (s.layer()) {
+    op.mean = op.rstd;
+    op.b = op.w;
+  }
+  return op;
+}
+
+AddNormBwd backward(const Setting& s) {
+  const Tensor full = tensor(s.x, {s.rows, s.cols});
+  AddNormBwd op{.kind = s.kind,
+                .dh = full,
+                .dw = tensor(DType::f32, {s.cols}),
+                .dy = full,
+                .h = full,
+                .rstd = tensor(DType::f32, {s.rows}),
+                .w = tensor(s.w, {s.cols})};
+  if (s.layer()) {
+    op.mean = op.rstd;
+    op.db = op.dw;
+  }
+  return op;
+}
+
+NormApply apply(const Setting& s) {
+  const AddNormFwd f = forward(s);
+  return {.kind = s.kind, .y = f.y, .h = f.res, .mean = f.mean, .rstd = f.rstd, .w = f.w, .b = f.b};
+}
+
+// Values of the forward results for the inputs of another op.
+Values stored(Examiner& examine, const OpCase<AddNormFwd>& fwd) {
+  Values values;
+  for (const Result& r : examine.reference_results(fwd)) {
+    const bool is_h = r.name == (fwd.op.delta ? "h" : "res");
+    if (is_h || r.io == Io::in || r.name == "rstd" || r.name == "mean")
+      values[is_h ? "h" : r.name] = listed(decoded(r.like.dtype, r.after));
+  }
+  return values;
+}
+
+void add_norm(Examiner& examine, const Setting& s) {
+  OpCase<AddNormFwd> fwd{s.name(), forward(s)};
+  fwd.values["res"] = normal(0.5, 2);
+  examine(fwd);
+  const Values values = stored(examine, fwd);
+  examine(OpCase<NormApply>{s.name(), apply(s), values});
+  examine(OpCase<AddNormBwd>{s.name(), backward(s), values});
+}
+
+// A mean far above the deviation: one-pass variances cancel here.
+void offset_mean(Examiner& examine) {
+  OpCase<AddNormFwd> fwd{"mean 30", forward({NormKind::layer, DType::f32, DType::f32, 5, 257, true})};
+  fwd.values["res"] = normal(30, 1);
+  examine(fwd);
+}
+
+void gradients(Examiner& examine) {
+  for (NormKind kind : {NormKind::rms, NormKind::layer})
+    for (bool delta : {true, false}) {
+      const Setting s{kind, DType::f32, DType::f32, 3, 9, delta};
+      const OpCase<AddNormFwd> fwd{s.name(), forward(s)};
+      OpCase<AddNormBwd> bwd{s.name(), backward(s), stored(examine, fwd)};
+      Examiner::Pairs gradients{{"res", "dh"}, {"w", "dw"}};
+      if (delta) gradients.push_back({"delta", "dh"});
+      if (s.layer()) gradients.push_back({"b", "db"});
+      examine.gradient(fwd, bwd, {{"y", "dy"}, {delta ? "h" : "res", "dh"}}, gradients);
+    }
+}
+
+// Selective recomputation: NormApply on what AddNormFwd stored gives y's bits, on the backend itself.
+void repeats_bits(Examiner& examine, const Setting& s) {
+  if (!examine.wanted(NormApply::kName)) return;
+  OpCase<AddNormFwd> fwd{s.name(), forward(s)};
+  const auto first = examine.backend_results(fwd);
+  OpCase<NormApply> again{s.name(), apply(s)};
+  for (const char* name : {"rstd", "mean", "w", "b"})
+    for (const Result& r : first)
+      if (r.name == name) again.values[name] = listed(decoded(r.like.dtype, r.after));
+  const Result& h = result(first, s.delta ? "h" : "res");
+  again.values["h"] = listed(decoded(h.like.dtype, h.after));
+  if (result(examine.backend_results(again), "y").after != result(first, "y").after)
+    examine.note({Fault::wrong_value, NormApply::kName, "y", cat(s.name(), ": not the bits of add_norm_fwd")});
+}
+
+struct Heads {
+  int64_t rows, heads, kv_heads, dim;
+};
+
+void qk_norm(Examiner& examine, DType dt, DType wt, const Heads& h) {
+  const std::string name = cat(h.rows, " rows ", h.heads, "/", h.kv_heads, "x", h.dim, " ", dt, " w ", wt);
+  const Tensor x = tensor(dt, {h.rows, (h.heads + 2 * h.kv_heads) * h.dim}), w = tensor(wt, {h.dim});
+  const Tensor rstd = tensor(DType::f32, {h.rows, h.heads + h.kv_heads}), dw = tensor(DType::f32, {h.dim});
+  const OpCase<QkNormFwd> fwd{
+      name, {.y = x, .rstd = rstd, .x = x, .wq = w, .wk = w, .heads = h.heads, .kv_heads = h.kv_heads, .eps = 1e-6f}};
+  examine(fwd);
+  OpCase<QkNormBwd> bwd{name,
+                        {.dx = x,
+                         .dwq = dw,
+                         .dwk = dw,
+                         .dy = x,
+                         .x = x,
+                         .rstd = rstd,
+                         .wq = w,
+                         .wk = w,
+                         .heads = h.heads,
+                         .kv_heads = h.kv_heads}};
+  bwd.values["rstd"] = listed(decoded(DType::f32, result(examine.reference_results(fwd), "rstd").after));
+  examine(bwd);
+  if (dt == DType::f32 && h.rows == 3)
+    examine.gradient(fwd, bwd, {{"y", "dy"}}, {{"x", "dx"}, {"wq", "dwq"}, {"wk", "dwk"}});
+}
+
+}  // namespace
+
+void norm_cases(Examiner& examine) {
+  for (NormKind kind : {NormKind::rms, NormKind::layer})
+    for (DType dt : kFloats)
+      for (bool delta : {true, false}) {
+        for (const Shape& s : {Shape{1, 1}, Shape{3, 17}, Shape{17, 257}, Shape{257, 33}, Shape{65, 96}})
+          add_norm(examine, {kind, dt, dt, s[0], s[1], delta});
+        add_norm(examine, {kind, dt, DType::f32, 17, 65, delta});
+        repeats_bits(examine, {kind, dt, dt, 17, 257, delta});
+        repeats_bits(examine, {kind, dt, DType::f32, 3, 33, delta});
+      }
+  offset_mean(examine);
+  gradients(examine);
+  for (DType dt : kFloats) {
+    for (const Heads& h : {Heads{1, 1, 1, 2}, Heads{3, 4, 2, 8}, Heads{17, 6, 3, 16}, Heads{65, 4, 1, 64}})
+      qk_norm(examine, dt, dt, h);
+    qk_norm(examine, dt, DType::f32, {17, 2, 2, 33});
+  }
+}
+
+}  // namespace athanor

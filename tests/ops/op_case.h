@@ -1,0 +1,68 @@
+// OpCase: an op with the shapes and dtypes of its tensors and the values they start with. It owns no memory: the
+// Examiner places it on whatever backend it examines.
+#pragma once
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/rng.h"
+#include "ops/ops.h"
+
+namespace athanor {
+
+constexpr DType kFloats[] = {DType::f32, DType::bf16, DType::f16};
+
+// A present tensor of a case: shape and dtype, an address nobody may follow.
+inline Tensor tensor(DType dtype, Shape shape, int64_t row_stride = 0) {
+  return {reinterpret_cast<void*>(uintptr_t{256}), dtype, shape, row_stride};
+}
+
+// Value of element i (row-major); `stream` is derived from the tensor's name, so that tensors of one name agree.
+using Init = std::function<double(uint64_t stream, int64_t i)>;
+constexpr uint64_t kCaseSeed = 1;
+
+inline Init normal(double mean = 0, double std = 1) {
+  return [=](uint64_t s, int64_t i) { return mean + std * double(random_normal(kCaseSeed, s, uint64_t(i))); };
+}
+inline Init uniform(double lo, double hi) {
+  return [=](uint64_t s, int64_t i) { return lo + (hi - lo) * double(random_uniform(kCaseSeed, s, uint64_t(i))); };
+}
+inline Init below(int64_t n) {  // integers in [0, n)
+  return [=](uint64_t s, int64_t i) { return double(random_bits(kCaseSeed, s, uint64_t(i)) % uint64_t(n)); };
+}
+inline Init constant(double x) {
+  return [=](uint64_t, int64_t) { return x; };
+}
+// The list, again and again.
+inline Init listed(std::vector<double> values) {
+  return [values = std::move(values)](uint64_t, int64_t i) { return values[size_t(i) % values.size()]; };
+}
+template <class T>
+Init bytes_of(const T& record) {
+  const auto* p = reinterpret_cast<const uint8_t*>(&record);
+  return listed(std::vector<double>(p, p + sizeof record));
+}
+
+using Values = std::map<std::string, Init>;
+
+template <class Op>
+struct OpCase {
+  std::string name;  // tells the cases of one op apart
+  Op op;
+  Values values = {};                              // by tensor; standard normal where nothing is said
+  bool exact = false;                              // the outputs must have the reference's very bits
+  std::map<std::string, std::string> shared = {};  // output -> input whose memory it uses
+};
+
+// What one tensor of a case held before and after a run, dense.
+struct Result {
+  std::string name;
+  Io io;
+  Tensor like;
+  std::vector<std::byte> before, after;
+};
+
+std::vector<double> decoded(DType, const std::vector<std::byte>&);
+
+}  // namespace athanor
