@@ -14,6 +14,7 @@ namespace athanor {
 namespace {
 
 constexpr int64_t kEndBytes = 64 << 10;  // looked at from either end of a shard when it is opened
+constexpr int64_t kMaxSeqLength = int64_t{1} << 30;
 
 std::string base_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
@@ -60,7 +61,8 @@ Dataset::Source Dataset::open_source(const ShardSource& source, int64_t seq_leng
 
 Dataset Dataset::open(const std::vector<ShardSource>& sources, int64_t seq_length, int64_t vocab_size) {
   if (sources.empty()) throw Error("data: expected at least one source, got none", Exit::usage);
-  if (seq_length < 1) throw Error(cat("data: expected seq_length of at least 1, got ", seq_length), Exit::usage);
+  if (seq_length < 1 || seq_length > kMaxSeqLength)
+    throw Error(cat("data: expected seq_length of 1 to ", kMaxSeqLength, ", got ", seq_length), Exit::usage);
   std::vector<double> weights;
   for (const ShardSource& s : sources) weights.push_back(s.weight);
   Dataset dataset(seq_length, Blend(weights));

@@ -16,7 +16,7 @@ struct NgramBaselines {
   int64_t train_tokens = 0, valid_tokens = 0;
 };
 
-// Interpolation weights are fitted by EM on the last twentieth of `train`, held out for that [Jelinek & Mercer 1980].
+// Interpolation weights are fitted by EM on a twentieth of `train`, held out for that [Jelinek & Mercer 1980].
 // vocab_size of at most 2^21. Memory: about 32 bytes per distinct trigram of `train`.
 NgramBaselines ngram_baselines(std::span<const int32_t> train, std::span<const int32_t> valid, int64_t vocab_size);
 

@@ -53,11 +53,15 @@ std::unique_ptr<Tokenizer> find_tokenizer(const std::string& shard_path) {
   return std::filesystem::exists(file, ignored) ? load_tokenizer(file) : nullptr;
 }
 
-void write_tokenizer(const Tokenizer& tokenizer, const std::string& folder) {
+std::string tokenizer_descriptor(const Tokenizer& tokenizer) {
   const nlohmann::ordered_json json = {
       {"type", tokenizer.name()}, {"vocab_size", tokenizer.vocab_size()}, {"eod_id", tokenizer.eod_id()}};
+  return json.dump() + "\n";
+}
+
+void write_tokenizer(const Tokenizer& tokenizer, const std::string& folder) {
   make_dirs(folder);
-  write_file(beside(folder), json.dump() + "\n");
+  write_file(beside(folder), tokenizer_descriptor(tokenizer));
 }
 
 }  // namespace athanor

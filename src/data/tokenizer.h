@@ -30,6 +30,8 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path);
 // The same for the folder of a shard; null when there is no descriptor beside it.
 std::unique_ptr<Tokenizer> find_tokenizer(const std::string& shard_path);
 
+// The descriptor's text.
+std::string tokenizer_descriptor(const Tokenizer& tokenizer);
 // Writes folder/tokenizer.athanor.json, atomically.
 void write_tokenizer(const Tokenizer& tokenizer, const std::string& folder);
 
