@@ -97,6 +97,7 @@ std::vector<Setting> settings() {
 }
 
 void gradients(Examiner& examine) {
+  if (!examine.wanted(AttentionBwd::kName)) return;
   for (const Setting& s : {Setting{"gradient", {{0, 4, 0, 4, 0, 0}, {4, 3, 4, 3, 0, 0}}, 8, 8, heads(4, 2, 3)},
                            Setting{"gradient, window, offset", {{0, 5, 0, 7, 2, 0}}, 5, 7, heads(2, 1, 4, 3)}}) {
     const auto fwd = forward(s, DType::f32, 0);
@@ -121,7 +122,7 @@ void attention_cases(Examiner& examine) {
       for (int64_t gap : {0, 24}) {
         const auto fwd = forward(s, dt, gap);
         examine(fwd);
-        examine(backward(examine, fwd));
+        if (examine.wanted(AttentionBwd::kName)) examine(backward(examine, fwd));
       }
   // Two spans of queries may read the same keys: the gradients of the keys add up.
   const Setting shared{"shared keys", {{0, 3, 0, 9, 2, 0}, {3, 4, 0, 9, 5, 0}}, 7, 9, heads(4, 2, 8)};

@@ -4,6 +4,7 @@
 // counted; the backend is a parameter, so that any backend runs the same cases.
 #pragma once
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -39,17 +40,17 @@ struct Finding {
 class Examiner {
  public:
   struct Options {
-    std::vector<int> threads = {1, 2, 3, 4, 8, 16};  // the first one is compared with the reference
-    std::string only = "";                           // examine only this op
-    bool stop_at_first = false;                      // the first finding ends the examination
-    std::shared_ptr<Ops> reference = nullptr;        // default: ReferenceOps
+    // The first is compared with the reference; none: cases are listed, not run.
+    std::vector<int> threads = {1, 2, 3, 4, 8, 16};
+    std::string only = "";                     // examine only this op
+    bool stop_at_first = false;                // the first finding ends the examination
+    std::shared_ptr<Ops> reference = nullptr;  // default: ReferenceOps
   };
   Examiner(const MakeBackend&, Options);
 
   template <class Op>
   void operator()(const OpCase<Op>& c) {
-    if (!wanted(Op::kName)) return;
-    ++cases_;
+    if (!take(Op::kName)) return;
     guard(Op::kName, c.name, [&] {
       const Outcome want = execute(c, reference_, 0);
       const Outcome first = execute(c, backends_[0], 1);
@@ -77,8 +78,7 @@ class Examiner {
   using Pairs = std::vector<std::pair<std::string, std::string>>;
   template <class Fwd, class Bwd>
   void gradient(const OpCase<Fwd>& fwd, OpCase<Bwd> bwd, const Pairs& upstream, const Pairs& gradients) {
-    if (!wanted(Bwd::kName)) return;
-    ++cases_;
+    if (!take(Bwd::kName)) return;
     guard(Bwd::kName, bwd.name, [&] {
       const auto forward = reference_results(fwd);
       adopt(bwd.values, bwd.op, forward, upstream);
@@ -98,8 +98,7 @@ class Examiner {
   template <class Bwd>
   void gradient_of(const OpCase<Bwd>& bwd, const char* tensor,
                    const std::function<double(const std::vector<double>&)>& loss) {
-    if (!wanted(Bwd::kName)) return;
-    ++cases_;
+    if (!take(Bwd::kName)) return;
     guard(Bwd::kName, bwd.name, [&] {
       const auto results = backend_results(bwd);
       const Result& r = result(results, tensor);
@@ -108,14 +107,14 @@ class Examiner {
     });
   }
 
+  bool lists() const { return backends_.empty(); }
   void note(Finding);
   const std::vector<Finding>& findings() const { return findings_; }
-  int cases() const { return cases_; }
-  std::string report() const;  // one line per finding
+  const std::set<std::string>& ops() const { return ops_; }  // of which there were cases
+  std::string report() const;                                // one line per finding
   bool wanted(const char* op) const {
     return (options_.only.empty() || options_.only == op) && !(options_.stop_at_first && !findings_.empty());
   }
-  Ops& ops(size_t i = 0) { return *backends_[i].ops; }
 
  private:
   struct Outcome {
@@ -146,6 +145,12 @@ class Examiner {
       if (*f.t && f.io == Io::in) adopt_one(values, f.name, forward, upstream);
   }
 
+  bool take(const char* op) {
+    if (!wanted(op)) return false;
+    ops_.insert(op);
+    ++cases_;
+    return !lists();
+  }
   void guard(const char* op, const std::string& name, const std::function<void()>& body);
   void judge(const std::string& name, bool exact, const Outcome& got, const Outcome& want);
   void judge_same(Fault, const std::string& name, const Outcome& a, const Outcome& b);
@@ -163,6 +168,7 @@ class Examiner {
   TestBackend reference_;
   std::vector<TestBackend> backends_;
   std::vector<Finding> findings_;
+  std::set<std::string> ops_;
   int cases_ = 0;
 };
 

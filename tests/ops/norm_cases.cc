@@ -67,6 +67,7 @@ void add_norm(Examiner& examine, const Setting& s) {
   OpCase<AddNormFwd> fwd{s.name(), forward(s)};
   fwd.values["res"] = normal(0.5, 2);
   examine(fwd);
+  if (!examine.wanted(NormApply::kName) && !examine.wanted(AddNormBwd::kName)) return;
   const Values values = stored(examine, fwd);
   examine(OpCase<NormApply>{s.name(), apply(s), values});
   examine(OpCase<AddNormBwd>{s.name(), backward(s), values});
@@ -80,6 +81,7 @@ void offset_mean(Examiner& examine) {
 }
 
 void gradients(Examiner& examine) {
+  if (!examine.wanted(AddNormBwd::kName)) return;
   for (NormKind kind : {NormKind::rms, NormKind::layer})
     for (bool delta : {true, false}) {
       const Setting s{kind, DType::f32, DType::f32, 3, 9, delta};
@@ -94,7 +96,7 @@ void gradients(Examiner& examine) {
 
 // Selective recomputation: NormApply on what AddNormFwd stored gives y's bits, on the backend itself.
 void repeats_bits(Examiner& examine, const Setting& s) {
-  if (!examine.wanted(NormApply::kName)) return;
+  if (examine.lists() || !examine.wanted(NormApply::kName)) return;
   OpCase<AddNormFwd> fwd{s.name(), forward(s)};
   const auto first = examine.backend_results(fwd);
   OpCase<NormApply> again{s.name(), apply(s)};
@@ -118,6 +120,7 @@ void qk_norm(Examiner& examine, DType dt, DType wt, const Heads& h) {
   const OpCase<QkNormFwd> fwd{
       name, {.y = x, .rstd = rstd, .x = x, .wq = w, .wk = w, .heads = h.heads, .kv_heads = h.kv_heads, .eps = 1e-6f}};
   examine(fwd);
+  if (!examine.wanted(QkNormBwd::kName)) return;
   OpCase<QkNormBwd> bwd{name,
                         {.dx = x,
                          .dwq = dw,
