@@ -2,35 +2,13 @@
 #include "metrics/append_file.h"
 
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/resource.h>
 
 #include "tests/metrics/capture.h"
+#include "tests/metrics/file_size_limit.h"
 #include "tests/metrics/temp_dir.h"
 
 namespace athanor {
 namespace {
-
-// A limit on file sizes fails like a full disk: a partial write, then an error.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) : handler_(::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    rlimit limit = before_;
-    limit.rlim_cur = bytes;
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
-    ::signal(SIGXFSZ, handler_);
-  }
-  FileSizeLimit(const FileSizeLimit&) = delete;
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-
- private:
-  rlimit before_{};
-  sighandler_t handler_;
-};
 
 TEST(AppendFile, ARecordThatDoesNotFitLeavesNoPart) {
   const TempDir dir;

@@ -85,6 +85,13 @@ TEST(Cgroup, VersionOneIsRead) {
   EXPECT_EQ(limits.cpus, 1.5);
 }
 
+TEST(Cgroup, VersionOnesLargestNumberMeansNoLimit) {
+  const TempDir dir;
+  put(dir / "proc/self/cgroup", "4:memory:/\n");
+  put(dir / "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  EXPECT_FALSE(cgroup_limits({dir.path()}).memory);
+}
+
 TEST(Cgroup, NoOrBadFilesMeanNoLimit) {
   const TempDir dir;
   EXPECT_FALSE(cgroup_limits({dir.path()}).memory);

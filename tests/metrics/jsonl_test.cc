@@ -159,6 +159,28 @@ TEST(Jsonl, RepeatedStepsWithoutAResumeEventAreMarkedToo) {
   EXPECT_EQ(history.steps[0].loss, 2.0);
 }
 
+TEST(Jsonl, TheSameStepTwiceIsMarked) {
+  const TempDir dir;
+  const std::string path = dir / "metrics.jsonl";
+  JsonlSink sink(path);
+  sink.step(at(3));
+  sink.step(at(3));
+  EXPECT_EQ(count_of(contents(path), "\"supersedes_from\": 3"), 1);
+}
+
+// A run that dies between its resume and its first step leaves a marker as the last word.
+TEST(Jsonl, ASecondResumeAtTheSameStepFindsNothingToSupersede) {
+  const TempDir dir;
+  const std::string path = dir / "metrics.jsonl";
+  {
+    JsonlSink sink(path);
+    for (int64_t s = 1; s <= 6; ++s) sink.step(at(s));
+  }
+  for (int i = 0; i < 3; ++i) JsonlSink(path).event({.kind = EventKind::resume, .step = 4});
+  EXPECT_EQ(count_of(contents(path), "supersedes_from"), 1);
+  EXPECT_EQ(read_metrics(path).events.size(), 3u);
+}
+
 TEST(Jsonl, TwoRestartsFromDifferentStepsCompose) {
   const TempDir dir;
   const std::string path = dir / "metrics.jsonl";

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/metrics/capture.h"
+#include "tests/metrics/file_size_limit.h"
 #include "tests/metrics/temp_dir.h"
 
 namespace athanor {
@@ -107,6 +108,23 @@ TEST(Trace, AFullDiskWarnsOnceAndTrainingGoesOn) {
     EXPECT_EQ(trace.dropped(), 100);
   });
   EXPECT_EQ(count_of(log, "training goes on without it"), 1) << log;
+}
+
+// A gap in the middle of a timeline would mislead: it ends at the first failure, validly.
+TEST(Trace, EndsWhereTheDiskWasFull) {
+  const TempDir dir;
+  TraceWriter trace(dir / "trace.json", {.buffer_bytes = 200});
+  for (int i = 0; i < 50; ++i) trace.instant("before");
+  stderr_of([&] {
+    const FileSizeLimit limit(1000);
+    for (int i = 0; i < 50; ++i) trace.instant("lost");
+  });
+  for (int i = 0; i < 50; ++i) trace.instant("after");
+  trace.close();
+  const std::string text = contents(dir / "trace.json");
+  EXPECT_EQ(text.find("after"), std::string::npos);
+  EXPECT_GT(Json::parse(text).size(), 10u);
+  EXPECT_GE(trace.dropped(), 50);
 }
 
 TEST(Trace, AScopeWithoutAWriterDoesNothing) { EXPECT_NO_THROW(TraceScope(nullptr, "scope")); }
