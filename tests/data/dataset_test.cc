@@ -145,6 +145,22 @@ TEST_F(DatasetTest, TokensOutsideTheVocabularyAreFoundAtBothEnds) {
   expect_parts(error_of([&] { open_a(2000); }), {"a_000002.bin", "token 0 is 2000"});
 }
 
+// Beyond the 64 KiB that are read from the start.
+TEST_F(DatasetTest, TheEndOfALargeShardIsLookedAt) {
+  auto tokens = counting(200'000, 0, 1000);
+  const auto open_large = [&] {
+    write_bytes(dir / "large.bin", llmc(tokens));
+    return Dataset::open({{dir / "large.bin"}}, kT, 1000).fingerprint();
+  };
+  const std::string before = open_large();
+  tokens[100'000] = 999;  // only verify reads the middle
+  EXPECT_EQ(open_large(), before);
+  tokens.back() = 7;
+  EXPECT_NE(open_large(), before);
+  tokens.back() = 1000;
+  expect_parts(error_of(open_large), {"large.bin", "token 199999 is 1000"});
+}
+
 TEST_F(DatasetTest, AHeaderlessFileOfTheWrongTypeIsFoundAtOpen) {
   write_bytes(dir / "wrong.bin", raw(counting(1000, 1)));
   expect_parts(error_of([&] { Dataset::open({{dir / "wrong.bin", 1, "uint32"}}, kT, 50257); }), {"wrong.bin", "dtype"});

@@ -48,11 +48,11 @@ TEST_F(LoaderTest, DeliversSamplesInOrderForEveryDepth) {
 
 // The batch in hand must not be overwritten however far the thread runs ahead.
 TEST_F(LoaderTest, ABatchStaysValidUntilTheFollowingNext) {
-  Loader loader(*data, {.order = {.seed = 5}, .rows = 2, .depth = 1});
+  Loader loader(*data, {.order = {.seed = 5}, .rows = 2, .depth = 2});
   for (int i = 0; i < 20; ++i) {
     const HostBatch& batch = loader.next();
     const HostBatch copy = batch;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));
     ASSERT_EQ(batch.tokens, copy.tokens);
     ASSERT_EQ(batch.first_sample, copy.first_sample);
   }
@@ -109,6 +109,22 @@ TEST_F(LoaderTest, FailuresComeOutOfNextAndStay) {
   expect_parts(message, {"a.bin", "1500 now"});
   EXPECT_THROW(loader.next(), Error);
   EXPECT_THROW(loader.next(), Error);
+}
+
+// What was prepared before the failure is still good: a run trains on it before it stops.
+TEST_F(LoaderTest, BatchesBeforeAFailureAreDelivered) {
+  auto tokens = counting(1'000, 0, 100);
+  tokens.insert(tokens.begin(), 100'000, 5);
+  tokens[60'000] = 100;  // in window 3750: not near the ends that are checked at open
+  write_bytes(dir / "bad.bin", llmc(tokens));
+  const Dataset bad = Dataset::open({{dir / "bad.bin"}}, kT, 100);
+  Loader loader(bad, {.order = {.shuffled = false}, .first_sample = 3747, .depth = 8});
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  for (int64_t n = 3747; n < 3749; ++n) EXPECT_EQ(loader.next().first_sample, n);
+  expect_parts(error_of([&] {
+                 loader.next();  // 3749's last target is 60000 = 3750's first token
+               }),
+               {"bad.bin", "token 60000 is 100"});
 }
 
 TEST_F(LoaderTest, StopsAtOnceWhetherUsedOrNot) {
