@@ -96,29 +96,29 @@ WrittenFile write_part(const std::string& folder, const std::string& name, std::
   return part;
 }
 
-CheckpointWriter::CheckpointWriter(const RunLock& lock, int64_t step, CheckpointOptions options)
-    : root_(lock.root()), tmp_(cat(root_, "/", tmp_folder(step))), step_(step), options_(std::move(options)) {
-  remove_tree(tmp_);
-  make_dirs(tmp_);
-  pass(options_, "begin");
-}
-
-CheckpointWriter::~CheckpointWriter() {
-  if (committed_) return;
+CheckpointWriter::Unfinished::~Unfinished() {
+  if (kept) return;
   try {
-    remove_tree(tmp_);
+    remove_tree(path);
   } catch (const Error& e) {
     log::warn("leaving an unfinished checkpoint behind: ", e.what());
   }
 }
 
+CheckpointWriter::CheckpointWriter(const RunLock& lock, int64_t step, CheckpointOptions options)
+    : root_(lock.root()), tmp_{cat(root_, "/", tmp_folder(step))}, step_(step), options_(std::move(options)) {
+  remove_tree(folder());
+  make_dirs(folder());
+  pass(options_, "begin");
+}
+
 void CheckpointWriter::add_safetensors(const std::string& name, std::span<const CheckpointTensor> tensors) {
-  adopt(write_part(tmp_, name, tensors, options_));
+  adopt(write_part(folder(), name, tensors, options_));
 }
 
 void CheckpointWriter::add_text(const std::string& name, std::string_view text) {
   check_name(name);
-  const ManifestFile file = write_member(tmp_, name, options_, [&](OutputFile& out) {
+  const ManifestFile file = write_member(folder(), name, options_, [&](OutputFile& out) {
     out.write(text);
     return xxh3_hex(text);
   });
@@ -132,26 +132,26 @@ void CheckpointWriter::adopt(WrittenFile part) {
 }
 
 std::string CheckpointWriter::commit() {
-  CHECK(!committed_, "step ", step_, " was committed before");
+  CHECK(!tmp_.kept, "step ", step_, " was committed before");
   manifest_.program_version = options_.program_version;
   manifest_.program_commit = options_.program_commit;
   manifest_.config_hash = options_.config_hash;
   manifest_.data_fingerprint = options_.data_fingerprint;
   manifest_.step = step_;
   manifest_.created = utc_now();
-  OutputFile out(cat(tmp_, "/", kManifestName));
+  OutputFile out(cat(folder(), "/", kManifestName));
   out.write(manifest_json(manifest_));
   out.finish();
   pass(options_, "manifest_written");
-  fsync_dir(tmp_);
+  fsync_dir(folder());
   pass(options_, "folder_synced");
 
   const std::string target = cat(root_, "/", step_folder(step_));
   std::error_code none;
   const bool replaces = std::filesystem::exists(std::filesystem::symlink_status(target, none));
   const std::string old_path = replaces ? swap_in(target) : "";
-  if (!replaces) rename_path(tmp_, target);
-  committed_ = true;
+  if (!replaces) rename_path(folder(), target);
+  tmp_.kept = true;
   pass(options_, "renamed");
   fsync_dir(root_);
   pass(options_, "root_synced");
@@ -171,14 +171,15 @@ std::string CheckpointWriter::commit() {
 
 // Puts the new folder in place of an old one and gives the path under which the old one is now.
 std::string CheckpointWriter::swap_in(const std::string& target) const {
-  if (renameat2(AT_FDCWD, tmp_.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) return tmp_;
-  if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP) throw_io(cat("renaming ", tmp_, " to"), target, errno);
+  if (renameat2(AT_FDCWD, folder().c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) return folder();
+  if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
+    throw_io(cat("renaming ", folder(), " to"), target, errno);
   // File systems that cannot swap: two renames. Between them the step is found under its aside name.
   const std::string aside = cat(root_, "/", aside_folder(step_));
   remove_tree(aside);
   rename_path(target, aside);
   pass(options_, "moved_aside");
-  rename_path(tmp_, target);
+  rename_path(folder(), target);
   return aside;
 }
 

@@ -66,13 +66,12 @@ class CheckpointWriter {
   CheckpointWriter(const RunLock& lock, int64_t step, CheckpointOptions options = {});
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
-  ~CheckpointWriter();
 
   void add_safetensors(const std::string& name, std::span<const CheckpointTensor> tensors);
   void add_text(const std::string& name, std::string_view text);
 
   // For ranks that write their own files: each calls write_part on the writer's folder; rank 0 adopts the results.
-  const std::string& folder() const { return tmp_; }
+  const std::string& folder() const { return tmp_.path; }
   void adopt(WrittenFile part);
 
   // Durable when it returns; gives the checkpoint's folder. A step that is already there is replaced, and a crash at
@@ -80,13 +79,19 @@ class CheckpointWriter {
   std::string commit();
 
  private:
+  // A folder that vanishes unless it is kept; as a member it does so even if the constructor fails.
+  struct Unfinished {
+    std::string path;
+    bool kept = false;
+    ~Unfinished();
+  };
   std::string swap_in(const std::string& target) const;
 
-  std::string root_, tmp_;
+  std::string root_;
+  Unfinished tmp_;
   int64_t step_;
   CheckpointOptions options_;
   Manifest manifest_;
-  bool committed_ = false;
 };
 
 // Writes and syncs one safetensors file in `folder`.

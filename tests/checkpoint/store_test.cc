@@ -1,0 +1,325 @@
+// Laws of the save folder: only whole steps are listed, one run at a time writes, saving a step again replaces it,
+// pruning never costs the last good step, and failure leaves what was there before.
+#include "checkpoint/store.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/checkpoint/sample_run.h"
+#include "tests/checkpoint/scratch.h"
+
+namespace athanor::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Store : public Scratch {
+ protected:
+  std::string root;
+  void SetUp() override {
+    Scratch::SetUp();
+    root = at("run/save");
+  }
+  std::string step(int64_t n) const { return cat(root, "/", step_folder(n)); }
+  std::vector<int64_t> steps() const {
+    std::vector<int64_t> s;
+    for (const auto& info : list_checkpoints(root)) s.push_back(info.step);
+    return s;
+  }
+  void damage(int64_t n) const {
+    const std::string path = step(n) + "/optim.safetensors";
+    std::string bytes = slurp(path);
+    bytes.back() = char(bytes.back() ^ 1);
+    spill(path, bytes);
+  }
+};
+
+using Steps = std::vector<int64_t>;
+
+TEST_F(Store, ACommittedStepIsListedValidAndLoads) {
+  EXPECT_TRUE(list_checkpoints(root).empty());
+  EXPECT_FALSE(newest_valid(root));
+  const RunLock lock(root);
+  save_sample(lock, 1000);
+  EXPECT_EQ(steps(), Steps{1000});
+  EXPECT_EQ(slurp(root + "/latest"), "step-00001000\n");
+  EXPECT_TRUE(hidden_names(root).empty());
+  const auto newest = newest_valid(root);
+  ASSERT_TRUE(newest);
+  EXPECT_EQ(newest->step, 1000);
+  EXPECT_EQ(newest->path, step(1000));
+  EXPECT_EQ(loaded_generation(newest->path, 1000, 2), 0);
+  const Manifest m = read_manifest(newest->path);
+  EXPECT_EQ(m.step, 1000);
+  EXPECT_EQ(m.program_version, "0.1.0");
+  EXPECT_EQ(m.config_hash, "cfg");
+  EXPECT_EQ(m.data_fingerprint, "data");
+  ASSERT_EQ(m.created.size(), 20u);
+  EXPECT_EQ(m.created[10], 'T');
+  EXPECT_EQ(m.files.size(), 3u);
+  EXPECT_EQ(m.tensors.size(), 6u);
+}
+
+TEST_F(Store, ListIsAscendingAndIgnoresForeignNames) {
+  const RunLock lock(root);
+  for (int64_t n : {123456789, 5, 0, 99999999}) save_sample(lock, n);
+  for (const char* name :
+       {"step-1", "step-000000010", "step--0000001", "step-0000000x", "step-00000007.bak", "steps", "wandb"})
+    make_dirs(cat(root, "/", name));
+  EXPECT_EQ(steps(), (Steps{0, 5, 99999999, 123456789}));
+  EXPECT_EQ(newest_valid(root)->step, 123456789);
+  EXPECT_ERROR(step_folder(-1), "step -1");
+}
+
+TEST_F(Store, WithoutCommitNothingRemains) {
+  const RunLock lock(root);
+  save_sample(lock, 1);
+  {
+    CheckpointWriter w(lock, 2);
+    add_sample(w, 2, 0);
+    EXPECT_EQ(steps(), Steps{1});
+    EXPECT_EQ(hidden_names(root), std::vector<std::string>{".step-00000002.tmp"});
+  }
+  EXPECT_EQ(steps(), Steps{1});
+  EXPECT_TRUE(hidden_names(root).empty());
+}
+
+TEST_F(Store, SavingAStepAgainReplacesItWhetherOrNotTheOldOneIsWhole) {
+  const RunLock lock(root);
+  save_sample(lock, 7, 0);
+  spill(step(7) + "/extra.txt", "left by a person");
+  save_sample(lock, 7, 1);
+  EXPECT_EQ(steps(), Steps{7});
+  EXPECT_EQ(loaded_generation(step(7), 7, 3), 1);
+  EXPECT_FALSE(fs::exists(step(7) + "/extra.txt"));
+  damage(7);
+  EXPECT_FALSE(newest_valid(root));
+  save_sample(lock, 7, 2);
+  EXPECT_EQ(loaded_generation(newest_valid(root)->path, 7, 3), 2);
+  EXPECT_TRUE(hidden_names(root).empty());
+}
+
+TEST_F(Store, NewestValidSkipsDamageAndSaysWhy) {
+  const RunLock lock(root);
+  for (int64_t n = 1; n <= 4; ++n) save_sample(lock, n);
+  fs::remove(step(4) + "/state.json");
+  damage(3);
+  std::vector<std::string> why;
+  const auto newest = newest_valid(root, &why);
+  ASSERT_TRUE(newest);
+  EXPECT_EQ(newest->step, 2);
+  ASSERT_EQ(why.size(), 2u);
+  EXPECT_NE(why[0].find("step-00000004"), std::string::npos);
+  EXPECT_NE(why[0].find("state.json"), std::string::npos);
+  EXPECT_NE(why[1].find("step-00000003: optim.safetensors, tensor 'embed.weight.m'"), std::string::npos) << why[1];
+  EXPECT_EQ(newest_valid(root, nullptr, Depth::sizes)->step, 3);  // sizes alone cannot see a flipped bit
+}
+
+TEST_F(Store, AFolderRenamedToAnotherStepIsNotThatStep) {
+  const RunLock lock(root);
+  save_sample(lock, 1);
+  fs::rename(step(1), step(2));
+  std::vector<std::string> why;
+  EXPECT_FALSE(newest_valid(root, &why));
+  EXPECT_NE(why.at(0).find("is of step 1, the folder's name says 2"), std::string::npos) << why.at(0);
+}
+
+TEST_F(Store, TheLockHasOneHolderAndSaysWho) {
+  {
+    const RunLock lock(root);
+    EXPECT_ERROR(RunLock{root}, "save folder", root, "in use by another run", "host ", cat("process ", getpid()),
+                 "choose another save folder");
+  }
+  const RunLock again(root);  // freed by the destructor
+}
+
+TEST_F(Store, AKilledHolderFreesTheLock) {
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const RunLock lock(root);
+    (void)!write(ready[1], "x", 1);
+    pause();
+    _exit(0);
+  }
+  char c;
+  ASSERT_EQ(read(ready[0], &c, 1), 1);
+  EXPECT_ERROR(RunLock{root}, cat("process ", child));
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  close(ready[0]);
+  close(ready[1]);
+  const RunLock lock(root);
+}
+
+TEST_F(Store, TakingTheLockClearsLeftoversAndNothingElse) {
+  {
+    const RunLock lock(root);
+    save_sample(lock, 1);
+    save_sample(lock, 3);
+  }
+  make_dirs(cat(root, "/", tmp_folder(2), "/sub"));
+  spill(cat(root, "/", tmp_folder(2), "/model.safetensors"), "half");
+  spill(root + "/.latest.123.0.tmp", "step-0");
+  make_dirs(root + "/.step-5.tmp");  // not a name this program makes
+  spill(root + "/.mine", "x");
+  const RunLock lock(root);
+  EXPECT_EQ(steps(), (Steps{1, 3}));
+  EXPECT_EQ(hidden_names(root), (std::vector<std::string>{".mine", ".step-5.tmp"}));
+}
+
+TEST_F(Store, AStepMovedAsideIsFoundAndSettled) {
+  {
+    const RunLock lock(root);
+    save_sample(lock, 1);
+    save_sample(lock, 2, 1);
+  }
+  const std::string aside = cat(root, "/", aside_folder(2));
+  fs::rename(step(2), aside);  // a crash between the two renames
+  EXPECT_EQ(newest_valid(root)->path, aside);
+  { const RunLock lock(root); }
+  EXPECT_EQ(newest_valid(root)->path, step(2));
+  EXPECT_EQ(loaded_generation(step(2), 2, 2), 1);
+
+  fs::copy(step(2), aside, fs::copy_options::recursive);  // a crash before the old one was removed
+  EXPECT_EQ(newest_valid(root)->path, step(2));
+  { const RunLock lock(root); }
+  EXPECT_TRUE(hidden_names(root).empty());
+
+  fs::copy(step(2), aside, fs::copy_options::recursive);
+  fs::remove(step(2) + "/optim.safetensors");  // the replacement did not reach the disk
+  { const RunLock lock(root); }
+  EXPECT_EQ(loaded_generation(newest_valid(root)->path, 2, 2), 1);
+  EXPECT_TRUE(hidden_names(root).empty());
+}
+
+TEST_F(Store, PruneKeepsTheNewest) {
+  const RunLock lock(root);
+  for (int64_t n = 1; n <= 5; ++n) save_sample(lock, n);
+  EXPECT_EQ(prune(lock, 9), Steps{});
+  EXPECT_EQ(prune(lock, 5), Steps{});
+  EXPECT_EQ(prune(lock, 2), (Steps{1, 2, 3}));
+  EXPECT_EQ(steps(), (Steps{4, 5}));
+  EXPECT_EQ(prune(lock, 1), Steps{4});
+  EXPECT_EQ(prune(lock, 1), Steps{});
+  EXPECT_TRUE(hidden_names(root).empty());
+  EXPECT_ERROR(prune(lock, 0), "keep 0");
+}
+
+TEST_F(Store, PruneNeverRemovesTheLastGoodStep) {
+  const RunLock lock(root);
+  for (int64_t n = 1; n <= 5; ++n) save_sample(lock, n);
+  damage(4);
+  damage(5);  // all that would be kept is damaged in a way that sizes do not show
+  EXPECT_EQ(prune(lock, 2), (Steps{1, 2}));
+  EXPECT_EQ(steps(), (Steps{3, 4, 5}));
+  EXPECT_EQ(newest_valid(root)->step, 3);
+  damage(3);
+  EXPECT_EQ(prune(lock, 1), Steps{});  // nothing is good: nothing is removed
+  EXPECT_EQ(steps(), (Steps{3, 4, 5}));
+}
+
+TEST_F(Store, StepsThatAreVisiblyTornDoNotCountAsKept) {
+  const RunLock lock(root);
+  for (int64_t n = 1; n <= 4; ++n) save_sample(lock, n);
+  fs::remove(step(4) + "/model.safetensors");
+  fs::remove(step(2) + "/manifest.json");
+  EXPECT_EQ(prune(lock, 3), Steps{});  // only 1 and 3 are whole
+  EXPECT_EQ(prune(lock, 1), (Steps{1, 2}));
+  EXPECT_EQ(steps(), (Steps{3, 4}));
+}
+
+TEST_F(Store, RanksWriteTheirOwnFilesAndOneCommits) {
+  const RunLock lock(root);
+  const auto whole = random_tensor("w", DType::f32, {6, 4});
+  CheckpointWriter w(lock, 1, sample_options());
+  for (int rank = 0; rank < 3; ++rank) {
+    CheckpointTensor piece{.data = whole.data, .placement = TensorPlacement{.whole = {6, 4}, .begin = {rank * 2, 0}}};
+    piece.data.shape = {2, 4};
+    piece.data.pieces = {std::span(whole.bytes).subspan(size_t(rank) * 32, 32)};
+    w.adopt(write_part(w.folder(), cat("optim-", rank, ".safetensors"), std::span(&piece, 1), sample_options()));
+  }
+  const CheckpointReader r(w.commit());
+  std::vector<std::byte> got(whole.bytes.size());
+  r.read("w", got);
+  EXPECT_EQ(got, whole.bytes);
+}
+
+TEST_F(Store, ProgrammersMistakesAreNamed) {
+  const RunLock lock(root);
+  CheckpointWriter w(lock, 1);
+  w.add_text("state.json", "{}");
+  EXPECT_ERROR(w.add_text("state.json", "{}"), "state.json", "File exists");
+  EXPECT_ERROR(w.add_text("manifest.json", "{}"), "'manifest.json'");
+  EXPECT_ERROR(w.add_text("../x", "{}"), "'../x'");
+  EXPECT_ERROR(w.add_safetensors("x.bin", {}), "'x.bin'");
+  const auto t = random_tensor("w", DType::f32, {2, 4});
+  const CheckpointTensor outside{.data = t.data, .placement = TensorPlacement{.whole = {3, 4}, .begin = {2, 0}}};
+  EXPECT_ERROR(w.add_safetensors("x.safetensors", std::span(&outside, 1)), "w [2, 4] at [2, 0] leaves [3, 4]");
+}
+
+TEST_F(Store, AFileInPlaceOfAFolderIsAnError) {
+  make_dirs(at("run"));
+  spill(root, "a file");
+  EXPECT_ERROR(RunLock{root}, root, "Not a directory", "is a file, not a folder");
+  EXPECT_ERROR(RunLock{"/proc/athanor"}, "/proc/athanor");
+}
+
+// A child that may not write files above 3000 bytes saves step 2 with one of 4000; gives its exit status.
+int save_beyond_the_size_limit(const std::string& root) {
+  const pid_t child = fork();
+  if (child == 0) {
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit = {3000, 3000};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    const RunLock lock(root);
+    const auto big = random_tensor("big", DType::u8, {4000});
+    const std::string m = message_of([&] {
+      CheckpointWriter w(lock, 2);
+      add_sample(w, 2, 0);
+      const CheckpointTensor t{.data = big.data, .placement = {}};
+      w.add_safetensors("big.safetensors", std::span(&t, 1));
+      w.commit();
+    });
+    const bool told = m.find("big.safetensors: File too large") != m.npos && m.find("bytes were needed") != m.npos;
+    _exit(told && hidden_names(root).empty() ? 0 : 1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  return status;
+}
+
+TEST_F(Store, RunningOutOfRoomInTheMiddleKeepsWhatWasThere) {
+  {
+    const RunLock lock(root);
+    save_sample(lock, 1);
+  }
+  EXPECT_EQ(save_beyond_the_size_limit(root), 0);
+  EXPECT_EQ(steps(), Steps{1});
+  EXPECT_EQ(newest_valid(root)->step, 1);
+  EXPECT_EQ(loaded_generation(step(1), 1, 1), 0);
+  const RunLock lock(root);
+  save_sample(lock, 2);  // and the run can go on once there is room
+  EXPECT_EQ(newest_valid(root)->step, 2);
+}
+
+TEST_F(Store, InspectShowsWhatAPersonAsksFor) {
+  const RunLock lock(root);
+  save_sample(lock, 1000);
+  const std::string text = inspect_checkpoint(step(1000));
+  for (const char* part :
+       {"step-00001000", "athanor 0.1.0 abc", "cfg", "whole (sizes checked", "model.safetensors", "embed.weight",
+        "bf16", "[9, 5]", "90 B", "6 tensors", "99 elements", "state.json", "generation", "rng", "[1,2]"})
+    EXPECT_NE(text.find(part), text.npos) << part << "\n" << text;
+  spill(step(1000) + "/state.json", "{");
+  const std::string damaged = inspect_checkpoint(step(1000));
+  EXPECT_NE(damaged.find("DAMAGED: state.json"), text.npos) << damaged;
+  EXPECT_NE(damaged.find("not valid JSON"), text.npos) << damaged;
+  EXPECT_ERROR(inspect_checkpoint(root), "manifest.json", "No such file");
+}
+
+}  // namespace
+}  // namespace athanor::test
