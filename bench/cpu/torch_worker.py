@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""The PyTorch side of compare.py: GPT-2 training steps in plain PyTorch, driven by one JSON object per line on stdin.
+
+It answers each {"steps": n, "warmup": m} with {"step_ms": [...], "tokens_per_second": x, ...} on one line and sleeps in
+between, so that compilation is paid once and the cores are free for others. Started by compare.py with its settings.
+"""
+
+import argparse
+import json
+import sys
+import time
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Block(nn.Module):
+    def __init__(self, hidden, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
+        self.qkv, self.out = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden)
+        self.up, self.down = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
+
+    def forward(self, x):  # [B, T, C]
+        batch, time_, hidden = x.shape
+        q, k, v = (part.view(batch, time_, self.heads, hidden // self.heads).transpose(1, 2)
+                   for part in self.qkv(self.norm1(x)).split(hidden, dim=2))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(batch, time_, hidden))
+        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
+
+
+class Gpt2(nn.Module):
+    """GPT-2 with biases everywhere and the token embedding as output head; forward returns the loss."""
+
+    def __init__(self, layers, hidden, heads, time_, vocab):
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(vocab, hidden), nn.Embedding(time_, hidden)
+        self.blocks = nn.ModuleList(Block(hidden, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(hidden)
+        for p in self.parameters():
+            if p.dim() >= 2:
+                nn.init.normal_(p, std=0.02)
+
+    def forward(self, tokens, targets):  # [B, T]
+        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        logits = F.linear(self.norm(x), self.tokens.weight)  # [B, T, V]
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def make_step(shape, variant):
+    """A function that does one whole training step on random tokens and returns its loss, and the parameter count."""
+    torch.manual_seed(1234)
+    model = Gpt2(shape["layers"], shape["hidden"], shape["heads"], shape["time"], shape["vocab"])
+    decayed = [p for p in model.parameters() if p.dim() >= 2]
+    plain = [p for p in model.parameters() if p.dim() < 2]
+    optimizer = torch.optim.AdamW(
+        [dict(params=decayed, weight_decay=0.1), dict(params=plain, weight_decay=0.0)], lr=3e-4, betas=(0.9, 0.95),
+        eps=1e-8, fused=True)
+    loss_of = model
+    if variant != "eager":
+        loss_of = torch.compile(model, mode=None if variant == "compile" else variant, dynamic=False)
+    stream = torch.randint(0, shape["vocab"], (shape["batch"], shape["time"] + 1))
+    tokens, targets = stream[:, :-1].contiguous(), stream[:, 1:].contiguous()
+
+    def step():
+        loss = loss_of(tokens, targets)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.item()
+
+    return step, sum(p.numel() for p in model.parameters())
+
+
+def timed(step, steps, warmup):
+    losses, times = [], []
+    for i in range(warmup + steps):
+        start = time.perf_counter()
+        losses.append(step())
+        if i >= warmup:
+            times.append((time.perf_counter() - start) * 1e3)
+    return times, losses
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--shape", type=json.loads, required=True, help="{layers, hidden, heads, time, batch, vocab}")
+    parser.add_argument("--variant", default="eager", help="eager, compile, or a mode of torch.compile")
+    parser.add_argument("--threads", type=int, required=True)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    torch.set_float32_matmul_precision("highest")
+    torch.set_flush_denormal(True)
+    step, parameters = make_step(args.shape, args.variant)
+    tokens = args.shape["batch"] * args.shape["time"]
+    for line in sys.stdin:
+        request = json.loads(line)
+        times, losses = timed(step, request["steps"], request["warmup"])
+        if not all(loss == loss for loss in losses):
+            raise SystemExit(f"the loss is not a number: {losses}")
+        median = sorted(times)[len(times) // 2]
+        print(json.dumps(dict(step_ms=times, tokens_per_step=tokens, median_ms=median,
+                              tokens_per_second=tokens / median * 1e3, threads=torch.get_num_threads(),
+                              parameters=parameters, last_loss=losses[-1])), flush=True)
+
+
+if __name__ == "__main__":
+    main()
