@@ -21,6 +21,7 @@ function(athanor_library folder)
     target_include_directories(athanor_${folder} PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_BINARY_DIR}/generated)
     target_link_libraries(athanor_${folder} PUBLIC ${deps})
     athanor_flags(athanor_${folder})
+    include(${CMAKE_SOURCE_DIR}/src/${folder}/flags.cmake OPTIONAL) # flags of single sources
     if(folder STREQUAL base)
       target_link_libraries(athanor_base PUBLIC Threads::Threads ${CMAKE_DL_LIBS})
     endif()

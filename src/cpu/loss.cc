@@ -14,14 +14,15 @@ namespace {
 constexpr int64_t kBlock = 2048;  // logits per step of the online sum: read twice from the L1 cache
 
 struct LogSum {
-  float max;   // of the logits; 0 when all are -inf
-  double sum;  // of exp(logit - max)
+  float base;  // the largest logit; 0 when all are -inf
+  double sum;  // of exp(logit - base)
 };
 
 template <class T>
 ATHANOR_INLINE LogSum log_sum(const T* x, int64_t vocab) {
-  float max = -std::numeric_limits<float>::infinity();
-  double sum = 0;
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  float max = -kInf;
+  LogSum s{0, 0};
   for (int64_t begin = 0; begin < vocab; begin += kBlock) {
     const T* block = x + begin;
     const int64_t n = vocab - begin < kBlock ? vocab - begin : kBlock;
@@ -31,15 +32,15 @@ ATHANOR_INLINE LogSum log_sum(const T* x, int64_t vocab) {
       const float v = to_float(block[i]);
       block_max = v > block_max ? v : block_max;
     }
-    if (block_max == -std::numeric_limits<float>::infinity()) block_max = 0;  // exp(-inf - 0) = 0, without inf - inf
-    if (block_max > max) sum *= double(fast_exp(max - block_max));
+    if (block_max > max) s.sum *= double(exp_nonpositive(max - block_max));
     max = block_max;
+    s.base = max == -kInf ? 0 : max;  // -inf - -inf would be NaN
     float block_sum = 0;
 #pragma omp simd reduction(+ : block_sum)
-    for (int64_t i = 0; i < n; ++i) block_sum += fast_exp(to_float(block[i]) - max);
-    sum += double(block_sum);
+    for (int64_t i = 0; i < n; ++i) block_sum += exp_nonpositive(to_float(block[i]) - s.base);
+    s.sum += double(block_sum);
   }
-  return {max, sum};
+  return s;
 }
 
 struct XentRow {
@@ -53,12 +54,12 @@ template <class T>
 ATHANOR_CLONES float xent_row(T* x, int32_t target, const XentRow& a) {
   const LogSum s = log_sum(x, a.vocab);
   const float logit = to_float(x[target]);
-  const float loss = float(std::log(s.sum) + (double(s.max) - double(logit)));
+  const float loss = float(std::log(s.sum) + (double(s.base) - double(logit)));
   if (!a.grad) return loss;
-  const float factor = float(double(a.scale) / s.sum), max = s.max;
+  const float factor = float(double(a.scale) / s.sum), base = s.base;
 #pragma omp simd
-  for (int64_t i = 0; i < a.vocab; ++i) x[i] = from_float<T>(fast_exp(to_float(x[i]) - max) * factor);
-  x[target] = from_float<T>(a.scale * float(double(fast_exp(logit - max)) / s.sum - 1.0));
+  for (int64_t i = 0; i < a.vocab; ++i) x[i] = from_float<T>(exp_nonpositive(to_float(x[i]) - base) * factor);
+  x[target] = from_float<T>(a.scale * float(double(exp_nonpositive(logit - base)) / s.sum - 1.0));
   std::memset(x + a.vocab, 0, size_t(a.padded - a.vocab) * sizeof(T));
   return loss;
 }

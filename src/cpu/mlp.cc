@@ -6,8 +6,18 @@
 namespace athanor {
 namespace {
 
-// 1 / (1 + e^-x)
-ATHANOR_INLINE float logistic(float x) { return 1.0f / (1.0f + fast_exp(-x)); }
+// The logistic function 1 / (1 + e^-x) of x and of -x, each with full relative precision.
+struct Logistic {
+  float of, of_minus;
+};
+// Both are 1 / (1 + e) or e / (1 + e) with e = e^-|x|, chosen by the sign of x in the integer domain: a comparison
+// would make the compiler evaluate the exponential once per branch.
+ATHANOR_INLINE Logistic logistic(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x), one = std::bit_cast<uint32_t>(1.0f);
+  const float exp = exp_nonpositive(std::bit_cast<float>(bits | 0x80000000u)), t = 1.0f / (1.0f + exp);
+  const uint32_t e = std::bit_cast<uint32_t>(exp), swap = (e ^ one) & uint32_t(int32_t(bits) >> 31);
+  return {std::bit_cast<float>(one ^ swap) * t, std::bit_cast<float>(e ^ swap) * t};
+}
 
 // 0.5 (1 + tanh(u)) = logistic(2u), so gelu(x) = x logistic(x (k1 + k3 x^2)).
 constexpr float kGelu1 = 1.5957691216057308f;    // 2 sqrt(2/pi)
@@ -18,7 +28,7 @@ ATHANOR_CLONES void gelu_fwd(T* y, const T* x, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     const float v = to_float(x[i]);
-    y[i] = from_float<T>(v * logistic(v * (kGelu1 + kGelu3 * (v * v))));
+    y[i] = from_float<T>(v * logistic(v * (kGelu1 + kGelu3 * (v * v))).of);
   }
 }
 
@@ -28,9 +38,9 @@ template <class T>
 ATHANOR_CLONES void gelu_bwd(T* dx, const T* dy, const T* x, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
-    const float in = to_float(x[i]), low = in < -30.0f ? -30.0f : in, v = low > 30.0f ? 30.0f : low;
-    const float v2 = v * v, s = logistic(v * (kGelu1 + kGelu3 * v2));
-    dx[i] = from_float<T>(to_float(dy[i]) * (s + v * s * (1 - s) * (kGelu1 + 3 * kGelu3 * v2)));
+    const float v = to_float(x[i]), v2 = v * v;
+    const Logistic s = logistic(v * (kGelu1 + kGelu3 * v2));
+    dx[i] = from_float<T>(to_float(dy[i]) * (s.of + v * s.of * s.of_minus * (kGelu1 + 3 * kGelu3 * v2)));
   }
 }
 
@@ -42,7 +52,7 @@ ATHANOR_CLONES void swiglu_fwd(T* y, const T* gu, int64_t f, int64_t begin, int6
 #pragma omp simd
     for (int64_t c = 0; c < f; ++c) {
       const float g = to_float(gate[c]);
-      out[c] = from_float<T>(g * logistic(g) * to_float(up[c]));
+      out[c] = from_float<T>(g * logistic(g).of * to_float(up[c]));
     }
   }
 }
@@ -56,9 +66,10 @@ ATHANOR_CLONES void swiglu_bwd(T* dgu, const T* dy, const T* gu, int64_t f, int6
     T *dgate = dgu + i * 2 * f, *dup = dgate + f;
 #pragma omp simd
     for (int64_t c = 0; c < f; ++c) {
-      const float g = to_float(gate[c]), u = to_float(up[c]), d = to_float(dout[c]), s = logistic(g);
-      dgate[c] = from_float<T>(d * u * s * (1 + g * (1 - s)));
-      dup[c] = from_float<T>(d * g * s);
+      const float g = to_float(gate[c]), u = to_float(up[c]), ds = to_float(dout[c]);
+      const Logistic s = logistic(g);
+      dgate[c] = from_float<T>(ds * u * s.of * (1 + g * s.of_minus));
+      dup[c] = from_float<T>(ds * g * s.of);
     }
   }
 }

@@ -98,6 +98,11 @@ TEST(CrossEntropy, MinusInfinity) {
   const Xent after = before;
   run_op(after.op());
   expect_loss_and_gradient(before, after);
+  Xent low = before;  // the first finite block lies far below 0
+  for (int64_t c = 4500; c < 6000; ++c) low.logits.set(c, low.logits[c] - 1000);
+  const Xent after_low = low;
+  run_op(after_low.op());
+  expect_loss_and_gradient(low, after_low);
   Xent lost = before;
   lost.targets.set(0, 3);
   run_op(lost.op());
