@@ -43,8 +43,8 @@ struct AttentionFwd {
     e.that(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0, "heads to be a multiple of kv_heads");
     e.floating("q", q)
         .shape("q", q, {q.rows(), qc})
-        .is("k", k, q.dtype, {k.rows(), kc})
-        .is("v", v, q.dtype, {k.rows(), kc});
+        .view("k", k, q.dtype, {k.rows(), kc})
+        .view("v", v, q.dtype, {k.rows(), kc});
     e.is("y", y, q.dtype, {q.rows(), qc}).is("lse", lse, DType::f32, {q.rows(), shape.heads});
     e.is("spans", spans, DType::i32, {spans.rows(), kSpanWords});
   }
@@ -77,7 +77,13 @@ struct AttentionBwd {
   }
   void check() const {
     Expect e{kName};
-    e.is("dq", dq, q.dtype, q.shape).is("dk", dk, k.dtype, k.shape).is("dv", dv, v.dtype, v.shape);
+    const int64_t qc = shape.heads * shape.head_dim, kc = shape.kv_heads * shape.head_dim;
+    e.that(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0, "heads to be a multiple of kv_heads");
+    e.floating("q", q)
+        .shape("q", q, {q.rows(), qc})
+        .view("k", k, q.dtype, {k.rows(), kc})
+        .view("v", v, q.dtype, {k.rows(), kc});
+    e.view("dq", dq, q.dtype, q.shape).view("dk", dk, k.dtype, k.shape).view("dv", dv, v.dtype, v.shape);
     e.is("dy", dy, q.dtype, q.shape).is("y", y, q.dtype, q.shape).is("lse", lse, DType::f32, {q.rows(), shape.heads});
     e.is("spans", spans, DType::i32, {spans.rows(), kSpanWords});
   }

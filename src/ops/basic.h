@@ -18,7 +18,9 @@ struct Cast {
   Tensor y, x;  // same shape
   static constexpr const char* kName = "cast";
   std::array<Field, 2> fields() { return {{{"y", Io::out, &y}, {"x", Io::in, &x}}}; }
-  void check() const { Expect{kName}.floating("y", y).floating("x", x).shape("y", y, x.shape); }
+  void check() const {
+    Expect{kName}.floating("y", y).floating("x", x).contiguous("x", x).is("y", y, y.dtype, x.shape);
+  }
   Cost cost() const { return {0, traffic(*this)}; }
 };
 
@@ -27,7 +29,9 @@ struct Add {
   Tensor y, a, b;  // same shape and dtype
   static constexpr const char* kName = "add";
   std::array<Field, 3> fields() { return {{{"y", Io::out, &y}, {"a", Io::in, &a}, {"b", Io::in, &b}}}; }
-  void check() const { Expect{kName}.floating("y", y).is("a", a, y.dtype, y.shape).is("b", b, y.dtype, y.shape); }
+  void check() const {
+    Expect{kName}.floating("y", y).contiguous("y", y).is("a", a, y.dtype, y.shape).is("b", b, y.dtype, y.shape);
+  }
   Cost cost() const { return {double(y.numel()), traffic(*this)}; }
 };
 
@@ -37,7 +41,7 @@ struct ReduceSum {
   Tensor x;    // [n] f32
   static constexpr const char* kName = "reduce_sum";
   std::array<Field, 2> fields() { return {{{"out", Io::inout, &out}, {"x", Io::in, &x}}}; }
-  void check() const { Expect{kName}.is("out", out, DType::f64, {1}).dtype("x", x, DType::f32); }
+  void check() const { Expect{kName}.is("out", out, DType::f64, {1}).is("x", x, DType::f32, x.shape); }
   Cost cost() const { return {double(x.numel()), traffic(*this)}; }
 };
 
@@ -47,7 +51,7 @@ struct SquaredNorm {
   Tensor x;    // [n] f32
   static constexpr const char* kName = "squared_norm";
   std::array<Field, 2> fields() { return {{{"out", Io::inout, &out}, {"x", Io::in, &x}}}; }
-  void check() const { Expect{kName}.is("out", out, DType::f64, {1}).dtype("x", x, DType::f32); }
+  void check() const { Expect{kName}.is("out", out, DType::f64, {1}).is("x", x, DType::f32, x.shape); }
   Cost cost() const { return {2.0 * double(x.numel()), traffic(*this)}; }
 };
 

@@ -20,6 +20,7 @@ struct EmbeddingFwd {
   void check() const {
     Expect e{kName};
     e.floating("y", y)
+        .matrix("y", y)
         .contiguous("y", y)
         .is("tokens", tokens, DType::i32, {y.rows()})
         .is("wte", wte, y.dtype, {wte.rows(), y.cols()});
@@ -44,6 +45,8 @@ struct EmbeddingBwd {
   void check() const {
     Expect e{kName};
     e.floating("dy", dy)
+        .matrix("dy", dy)
+        .contiguous("dy", dy)
         .is("tokens", tokens, DType::i32, {dy.rows()})
         .is("dwte", dwte, DType::f32, {dwte.rows(), dy.cols()});
     if (dwpe)
@@ -54,26 +57,32 @@ struct EmbeddingBwd {
 
 // y[i] = x[rows[i]]
 struct GatherRows {
-  Tensor y;     // [n, C]
+  Tensor y;     // [n, C], rows may be strided
   Tensor x;     // [N, C], rows may be strided
   Tensor rows;  // [n] i32
   static constexpr const char* kName = "gather_rows";
   std::array<Field, 3> fields() { return {{{"y", Io::out, &y}, {"x", Io::in, &x}, {"rows", Io::in, &rows}}}; }
   void check() const {
-    Expect{kName}.is("y", y, x.dtype, {rows.shape[0], x.cols()}).is("rows", rows, DType::i32, {rows.shape[0]});
+    Expect{kName}
+        .matrix("x", x)
+        .view("y", y, x.dtype, {rows.shape[0], x.cols()})
+        .is("rows", rows, DType::i32, {rows.shape[0]});
   }
   Cost cost() const { return {0, 2.0 * double(y.bytes())}; }
 };
 
 // y[rows[i]] = x[i]; rows are distinct, other rows of y stay (key/value caches).
 struct ScatterRows {
-  Tensor y;     // [N, C]
+  Tensor y;     // [N, C], rows may be strided
   Tensor x;     // [n, C], rows may be strided
   Tensor rows;  // [n] i32
   static constexpr const char* kName = "scatter_rows";
   std::array<Field, 3> fields() { return {{{"y", Io::inout, &y}, {"x", Io::in, &x}, {"rows", Io::in, &rows}}}; }
   void check() const {
-    Expect{kName}.is("x", x, y.dtype, {rows.shape[0], y.cols()}).is("rows", rows, DType::i32, {rows.shape[0]});
+    Expect{kName}
+        .matrix("y", y)
+        .view("x", x, y.dtype, {rows.shape[0], y.cols()})
+        .is("rows", rows, DType::i32, {rows.shape[0]});
   }
   Cost cost() const { return {0, 2.0 * double(x.bytes())}; }
 };

@@ -6,9 +6,9 @@ namespace athanor {
 
 // d = op(a) op(b) [+ bias] [+ d]; op transposes where ta/tb. Sums in f32; the result is rounded once to d's dtype.
 struct Gemm {
-  Tensor d;     // [M, N]; f32, bf16 or f16
-  Tensor a;     // [M, K], or [K, M] with ta
-  Tensor b;     // [K, N], or [N, K] with tb
+  Tensor d;          // [M, N]; f32, bf16 or f16
+  Tensor a;          // [M, K], or [K, M] with ta
+  Tensor b;          // [K, N], or [N, K] with tb
   Tensor bias = {};  // [N], optional; not together with accumulate
   bool ta = false, tb = false;
   bool accumulate = false;  // add to d
@@ -24,9 +24,13 @@ struct Gemm {
   }
   void check() const {
     Expect e{kName};
-    e.floating("d", d).floating("a", a).floating("b", b);
+    e.floating("d", d).matrix("d", d).floating("a", a).floating("b", b);
     e.shape("a", a, ta ? Shape{k(), m()} : Shape{m(), k()}).shape("b", b, tb ? Shape{n(), k()} : Shape{k(), n()});
-    if (bias) e.floating("bias", bias).shape("bias", bias, {n()}).that(!accumulate, "no bias when accumulating");
+    if (bias)
+      e.floating("bias", bias)
+          .shape("bias", bias, {n()})
+          .contiguous("bias", bias)
+          .that(!accumulate, "no bias when accumulating");
   }
   Cost cost() const { return {2.0 * double(m()) * double(n()) * double(k()), traffic(*this)}; }
 };
@@ -37,7 +41,9 @@ struct ColumnSum {
   Tensor x;    // [N, C]
   static constexpr const char* kName = "column_sum";
   std::array<Field, 2> fields() { return {{{"out", Io::inout, &out}, {"x", Io::in, &x}}}; }
-  void check() const { Expect{kName}.floating("x", x).contiguous("x", x).is("out", out, DType::f32, {x.cols()}); }
+  void check() const {
+    Expect{kName}.floating("x", x).matrix("x", x).contiguous("x", x).is("out", out, DType::f32, {x.cols()});
+  }
   Cost cost() const { return {double(x.numel()), traffic(*this)}; }
 };
 

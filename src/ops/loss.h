@@ -24,7 +24,10 @@ struct CrossEntropy {
   }
   void check() const {
     Expect e{kName};
-    e.floating("logits", logits).contiguous("logits", logits).is("losses", losses, DType::f32, {logits.rows()});
+    e.floating("logits", logits)
+        .matrix("logits", logits)
+        .contiguous("logits", logits)
+        .is("losses", losses, DType::f32, {logits.rows()});
     e.is("targets", targets, DType::i32, {logits.rows()})
         .that(vocab > 0 && vocab <= logits.cols(), "0 < vocab <= columns");
     if (grad) e.is("scale", scale, DType::f32, {1});

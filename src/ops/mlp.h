@@ -30,7 +30,10 @@ struct SwigluFwd {
   static constexpr const char* kName = "swiglu_fwd";
   std::array<Field, 2> fields() { return {{{"y", Io::out, &y}, {"gu", Io::in, &gu}}}; }
   void check() const {
-    Expect{kName}.floating("gu", gu).contiguous("gu", gu).is("y", y, gu.dtype, {gu.rows(), gu.cols() / 2});
+    Expect{kName}
+        .floating("gu", gu)
+        .is("gu", gu, gu.dtype, {gu.rows(), 2 * y.cols()})
+        .is("y", y, gu.dtype, {gu.rows(), y.cols()});
   }
   Cost cost() const { return {6.0 * double(y.numel()), traffic(*this)}; }
 };
@@ -44,8 +47,9 @@ struct SwigluBwd {
   void check() const {
     Expect{kName}
         .floating("gu", gu)
+        .is("gu", gu, gu.dtype, {gu.rows(), 2 * dy.cols()})
         .is("dgu", dgu, gu.dtype, gu.shape)
-        .is("dy", dy, gu.dtype, {gu.rows(), gu.cols() / 2});
+        .is("dy", dy, gu.dtype, {gu.rows(), dy.cols()});
   }
   Cost cost() const { return {12.0 * double(dy.numel()), traffic(*this)}; }
 };

@@ -32,8 +32,12 @@ struct AddNormFwd {
   void check() const {
     const Shape full{res.rows(), res.cols()}, row{res.cols()}, col{res.rows()};
     Expect e{kName};
-    e.floating("res", res).contiguous("res", res).is("y", y, res.dtype, full).is("rstd", rstd, DType::f32, col);
-    e.floating("w", w).shape("w", w, row).that(bool(h) == bool(delta), "h exactly when delta is given");
+    e.floating("res", res)
+        .matrix("res", res)
+        .contiguous("res", res)
+        .is("y", y, res.dtype, full)
+        .is("rstd", rstd, DType::f32, col);
+    e.floating("w", w).is("w", w, w.dtype, row).that(bool(h) == bool(delta), "h exactly when delta is given");
     if (delta) e.is("delta", delta, res.dtype, full).is("h", h, res.dtype, full);
     e.that((kind == NormKind::layer) == (bool(b) && bool(mean)), "b and mean exactly for layer norm");
     if (b) e.is("b", b, w.dtype, row).is("mean", mean, DType::f32, col);
@@ -58,10 +62,12 @@ struct NormApply {
              {"b", Io::in, &b}}};
   }
   void check() const {
+    const Shape row{h.cols()}, col{h.rows()};
     Expect e{kName};
-    e.floating("h", h).contiguous("h", h).is("y", y, h.dtype, h.shape).is("rstd", rstd, DType::f32, {h.rows()});
-    e.shape("w", w, {h.cols()})
-        .that((kind == NormKind::layer) == (bool(b) && bool(mean)), "b and mean exactly for layer norm");
+    e.floating("h", h).contiguous("h", h).is("y", y, h.dtype, h.shape).is("rstd", rstd, DType::f32, col);
+    e.floating("w", w).is("w", w, w.dtype, row);
+    e.that((kind == NormKind::layer) == (bool(b) && bool(mean)), "b and mean exactly for layer norm");
+    if (b) e.is("b", b, w.dtype, row).is("mean", mean, DType::f32, col);
   }
   Cost cost() const { return {3.0 * double(h.numel()), traffic(*this)}; }
 };
@@ -86,12 +92,12 @@ struct AddNormBwd {
              {"w", Io::in, &w}}};
   }
   void check() const {
-    const Shape row{h.cols()};
+    const Shape row{h.cols()}, col{h.rows()};
     Expect e{kName};
     e.floating("h", h).contiguous("h", h).is("dh", dh, h.dtype, h.shape).is("dy", dy, h.dtype, h.shape);
-    e.is("dw", dw, DType::f32, row).shape("w", w, row).is("rstd", rstd, DType::f32, {h.rows()});
+    e.is("dw", dw, DType::f32, row).floating("w", w).is("w", w, w.dtype, row).is("rstd", rstd, DType::f32, col);
     e.that((kind == NormKind::layer) == (bool(db) && bool(mean)), "db and mean exactly for layer norm");
-    if (db) e.is("db", db, DType::f32, row);
+    if (db) e.is("db", db, DType::f32, row).is("mean", mean, DType::f32, col);
   }
   Cost cost() const { return {12.0 * double(h.numel()), traffic(*this)}; }
 };
@@ -116,7 +122,8 @@ struct QkNormFwd {
         .contiguous("x", x)
         .shape("x", x, {x.rows(), (heads + 2 * kv_heads) * d})
         .is("y", y, x.dtype, x.shape);
-    e.is("rstd", rstd, DType::f32, {x.rows(), heads + kv_heads}).shape("wk", wk, {d});
+    e.is("rstd", rstd, DType::f32, {x.rows(), heads + kv_heads});
+    e.floating("wq", wq).is("wq", wq, wq.dtype, {d}).is("wk", wk, wq.dtype, {d});
   }
   Cost cost() const { return {4.0 * double(x.numel()), traffic(*this)}; }
 };
@@ -142,9 +149,10 @@ struct QkNormBwd {
   void check() const {
     const int64_t d = wq.shape[0];
     Expect e{kName};
-    e.floating("x", x).shape("x", x, {x.rows(), (heads + 2 * kv_heads) * d}).is("dy", dy, x.dtype, x.shape);
+    e.floating("x", x).is("x", x, x.dtype, {x.rows(), (heads + 2 * kv_heads) * d}).is("dy", dy, x.dtype, x.shape);
     e.is("dx", dx, x.dtype, x.shape).is("dwq", dwq, DType::f32, {d}).is("dwk", dwk, DType::f32, {d});
     e.is("rstd", rstd, DType::f32, {x.rows(), heads + kv_heads});
+    e.floating("wq", wq).is("wq", wq, wq.dtype, {d}).is("wk", wk, wq.dtype, {d});
   }
   Cost cost() const { return {8.0 * double(x.numel()), traffic(*this)}; }
 };

@@ -44,7 +44,15 @@ struct Expect {
     return *this;
   }
   const Expect& is(const char* name, const Tensor& t, DType d, const Shape& s) const {
+    return view(name, t, d, s).contiguous(name, t);
+  }
+  // As is(), but the rows may be strided.
+  const Expect& view(const char* name, const Tensor& t, DType d, const Shape& s) const {
     return dtype(name, t, d).shape(name, t, s);
+  }
+  const Expect& matrix(const char* name, const Tensor& t) const {
+    CHECK(t.shape.rank == 2, op, ".", name, " is ", t.shape, ", expected a matrix");
+    return *this;
   }
   const Expect& floating(const char* name, const Tensor& t) const {
     CHECK(t.dtype == DType::f32 || t.dtype == DType::bf16 || t.dtype == DType::f16, op, ".", name, " is ", t.dtype,
@@ -52,7 +60,7 @@ struct Expect {
     return *this;
   }
   const Expect& contiguous(const char* name, const Tensor& t) const {
-    CHECK(t.contiguous(), op, ".", name, " must be contiguous");
+    CHECK(t.contiguous(), op, ".", name, " is ", t.shape, " with rows ", t.row_stride, " apart, expected no gaps");
     return *this;
   }
   const Expect& that(bool ok, const char* what) const {

@@ -81,9 +81,12 @@ struct AdamW {
   }
   void check() const {
     Expect e{kName};
-    e.floating("master", master).is("m", m, DType::f32, master.shape).is("v", v, DType::f32, master.shape);
+    e.floating("master", master)
+        .contiguous("master", master)
+        .is("m", m, DType::f32, master.shape)
+        .is("v", v, DType::f32, master.shape);
     e.is("grad", grad, DType::f32, master.shape).is("state", state, DType::u8, {int64_t(sizeof(StepState))});
-    if (param) e.floating("param", param).shape("param", param, master.shape);
+    if (param) e.floating("param", param).is("param", param, param.dtype, master.shape);
   }
   Cost cost() const { return {14.0 * double(master.numel()), traffic(*this)}; }
 };

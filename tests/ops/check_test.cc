@@ -1,0 +1,175 @@
+// check() of every op: a wrong dtype or shape of any tensor is an error that names the op and a tensor.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "ops/decorate.h"
+#include "reference/reference_ops.h"
+#include "tests/ops/cases.h"
+#include "tests/ops/host_device.h"
+
+namespace athanor {
+namespace {
+
+// Instead of running an op, changes its tensors one at a time and notes what check() lets pass.
+class Mutator final : public Decorated<Mutator> {
+ public:
+  const Ops& inner() const { return reference_; }
+
+  template <class Op>
+  void on(const Op& op, void*) {
+    Op probe = op;
+    for (const Field& f : probe.fields()) {
+      if (!*f.t) continue;
+      const Tensor whole = *f.t;
+      const std::string tensor = cat(Op::kName, ".", f.name);
+      f.t->dtype = DType::i64;
+      expect_refused(probe, cat(tensor, " dtype"));
+      *f.t = whole;
+      for (int d = 0; d < whole.shape.rank; ++d) {
+        ++f.t->shape.dim[size_t(d)];
+        expect_refused(probe, cat(tensor, " dimension ", d));
+        *f.t = whole;
+      }
+      f.t->shape = {1, whole.numel(), 1};
+      f.t->row_stride = 0;
+      expect_refused(probe, cat(tensor, " rank"));
+      *f.t = whole;
+      if (whole.shape.rank == 2) f.t->row_stride = whole.stride() + 1;
+      if (whole.shape.rank == 2) expect_refused(probe, cat(tensor, " stride"));
+      *f.t = whole;
+    }
+  }
+  std::set<std::string> passed, unnamed;
+
+ private:
+  template <class Op>
+  void expect_refused(Op& op, const std::string& change) {
+    try {
+      op.check();
+      passed.insert(change);
+    } catch (const std::exception& e) {
+      const std::string message = e.what();
+      bool named = false;
+      for (const Field& f : op.fields()) named = named || message.find(cat(Op::kName, ".", f.name)) != message.npos;
+      if (!named) unnamed.insert(cat(change, ": ", message));
+    }
+  }
+  ReferenceOps reference_;
+};
+
+// The freedoms of the ops: table sizes, padding, tensors that are just elements, rows that may be strided.
+const std::set<std::string> kAllowed = {"attention_bwd.dk stride",
+                                        "attention_bwd.dq stride",
+                                        "attention_bwd.dv stride",
+                                        "attention_bwd.k stride",
+                                        "attention_bwd.q stride",
+                                        "attention_bwd.spans dimension 0",
+                                        "attention_bwd.v stride",
+                                        "attention_fwd.k stride",
+                                        "attention_fwd.q stride",
+                                        "attention_fwd.spans dimension 0",
+                                        "attention_fwd.v stride",
+                                        "column_sum.x dimension 0",
+                                        "cross_entropy.logits dimension 1",
+                                        "embedding_bwd.dwpe dimension 0",
+                                        "embedding_bwd.dwte dimension 0",
+                                        "embedding_fwd.wpe dimension 0",
+                                        "embedding_fwd.wte dimension 0",
+                                        "fill.x dimension 0",
+                                        "fill.x dimension 1",
+                                        "fill.x dtype",
+                                        "fill.x rank",
+                                        "gather_rows.x dimension 0",
+                                        "gather_rows.x stride",
+                                        "gather_rows.y stride",
+                                        "gemm.a stride",
+                                        "gemm.b stride",
+                                        "gemm.d stride",
+                                        "random_normal.x dimension 0",
+                                        "random_normal.x rank",
+                                        "reduce_sum.x dimension 0",
+                                        "reduce_sum.x rank",
+                                        "rope.cos_sin dimension 0",
+                                        "rope.x stride",
+                                        "scatter_rows.x stride",
+                                        "scatter_rows.y dimension 0",
+                                        "scatter_rows.y stride",
+                                        "squared_norm.x dimension 0",
+                                        "squared_norm.x rank"};
+
+std::string joined(const std::set<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += cat("  ", line, "\n");
+  return text;
+}
+
+TEST(Check, RefusesEveryWrongTensorByName) {
+  const auto mutator = std::make_shared<Mutator>();
+  Examiner examine([&](int) { return TestBackend{std::make_shared<HostDevice>(), mutator}; }, {.threads = {1}});
+  for (const Family& family : kFamilies) family.run(examine);
+  EXPECT_EQ(joined(mutator->passed), joined(kAllowed));
+  EXPECT_EQ(joined(mutator->unnamed), "");
+}
+
+template <class Op>
+std::string refusal(const Op& op) {
+  try {
+    op.check();
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(Check, SaysWhatIsAndWhatWasExpected) {
+  const Tensor x = tensor(DType::bf16, {3, 5});
+  EXPECT_NE(refusal(GeluFwd{.y = tensor(DType::bf16, {3, 4}), .x = x}).find("gelu_fwd.y is [3, 4], expected [3, 5]"),
+            std::string::npos);
+  EXPECT_NE(refusal(GeluFwd{.y = tensor(DType::f32, {3, 5}), .x = x}).find("gelu_fwd.y is f32, expected bf16"),
+            std::string::npos);
+  EXPECT_NE(refusal(GeluFwd{.y = x, .x = tensor(DType::i32, {3, 5})}).find("gelu_fwd.x is i32, expected a float"),
+            std::string::npos);
+  EXPECT_NE(refusal(Add{.y = tensor(DType::bf16, {3, 5}, 8), .a = x, .b = x}).find("rows 8 apart, expected no gaps"),
+            std::string::npos);
+}
+
+TEST(Check, RefusesContradictions) {
+  const Tensor m = tensor(DType::f32, {4, 4}), v = tensor(DType::f32, {4});
+  Gemm gemm{.d = m, .a = m, .b = m, .bias = v};
+  EXPECT_EQ(refusal(gemm), "");
+  gemm.accumulate = true;
+  EXPECT_NE(refusal(gemm).find("gemm: expected no bias when accumulating"), std::string::npos);
+
+  AddNormFwd norm{.kind = NormKind::rms, .y = m, .rstd = v, .res = m, .w = v, .eps = 0};
+  EXPECT_EQ(refusal(norm), "");
+  norm.delta = m;
+  EXPECT_NE(refusal(norm).find("add_norm_fwd: expected h exactly when delta is given"), std::string::npos);
+  norm.h = m;
+  norm.b = norm.mean = v;
+  EXPECT_NE(refusal(norm).find("b and mean exactly for layer norm"), std::string::npos);
+
+  Rope rope{.x = tensor(DType::f32, {4, 6}),
+            .cos_sin = tensor(DType::f32, {9, 3}),
+            .positions = tensor(DType::i32, {4}),
+            .heads = 2,
+            .head_dim = 3};
+  EXPECT_NE(refusal(rope).find("rope: expected an even head_dim"), std::string::npos);
+
+  CrossEntropy loss{.logits = m, .losses = v, .targets = tensor(DType::i32, {4}), .vocab = 5, .grad = false};
+  EXPECT_NE(refusal(loss).find("cross_entropy: expected 0 < vocab <= columns"), std::string::npos);
+
+  AttentionFwd attention{.y = m,
+                         .lse = tensor(DType::f32, {4, 2}),
+                         .q = m,
+                         .k = m,
+                         .v = m,
+                         .spans = tensor(DType::i32, {1, kSpanWords}),
+                         .shape = {.heads = 2, .kv_heads = 2, .head_dim = 2}};
+  EXPECT_EQ(refusal(attention), "");
+  attention.shape.kv_heads = 3;
+  EXPECT_NE(refusal(attention).find("attention_fwd: expected heads to be a multiple of kv_heads"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace athanor
