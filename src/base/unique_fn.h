@@ -26,8 +26,8 @@ class UniqueFn<R(A...)> {
  public:
   UniqueFn() = default;
   template <class F>
-    requires(!std::is_same_v<std::remove_cvref_t<F>, UniqueFn>)
-  UniqueFn(F&& fn) : impl_(std::make_unique<Holder<std::remove_cvref_t<F>>>(std::forward<F>(fn))) {}
+  requires(!std::is_same_v<std::remove_cvref_t<F>, UniqueFn>) UniqueFn(F&& fn)
+      : impl_(std::make_unique<Holder<std::remove_cvref_t<F>>>(std::forward<F>(fn))) {}
   explicit operator bool() const { return impl_ != nullptr; }
   R operator()(A... args) { return impl_->call(std::forward<A>(args)...); }
 };

@@ -47,7 +47,7 @@ class Engine {
   int64_t micro_batches() const { return options_.global_batch_size / options_.micro_batch_size; }
   int64_t launches_per_micro_batch() const { return micro_launches_; }
 
-  void commit();        // the one allocation
+  void commit();          // the one allocation
   void init_weights();    // from the seed
   void refresh_values();  // compute copies of the weights, after masters were loaded
 

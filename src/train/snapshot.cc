@@ -52,8 +52,8 @@ std::vector<float> to_floats(std::span<const std::byte> bytes, DType dtype) {
 void load_tensor(Device& device, const WeightFiles& files, const std::string& name, const Tensor& to) {
   const auto [file, entry] = files.at(name);
   if (entry->checked_shape() != to.shape)
-    throw Error(cat(file->path(), ": tensor ", name, " has shape ", entry->checked_shape(), ", the model needs ", to.shape,
-                    ": the folder is of another model"));
+    throw Error(cat(file->path(), ": tensor ", name, " has shape ", entry->checked_shape(), ", the model needs ",
+                    to.shape, ": the folder is of another model"));
   std::vector<std::byte> bytes(size_t(entry->bytes));
   file->read(*entry, bytes);
   if (entry->checked_dtype() != to.dtype) {
@@ -101,7 +101,8 @@ RunState parse_state(const std::string& text, const std::string& where) {
     s.device.loss_scale = float(j.at("loss_scale").get<double>());
     s.device.good_steps = j.at("good_steps").get<int32_t>();
     s.device.hysteresis_left = j.at("hysteresis_left").get<int32_t>();
-    if (s.step < 0 || s.consumed_samples < 0 || s.device.updates < 0 || s.micro_batch_size <= 0 || !(s.device.loss_scale > 0))
+    if (s.step < 0 || s.consumed_samples < 0 || s.device.updates < 0 || s.micro_batch_size <= 0 ||
+        !(s.device.loss_scale > 0))
       throw Error(cat(where, ": numbers out of range; the checkpoint is damaged"));
     return s;
   } catch (const nlohmann::json::exception& e) {
@@ -118,7 +119,8 @@ std::string save_checkpoint(const RunLock& lock, Engine& engine, Device& device,
     const ParamStore::Unit& unit = *params.units()[size_t(piece.unit)];
     weights.add(piece.slice->name, part(unit.master, piece.offset, piece.slice->shape));
     for (size_t s = 0; s < unit.states.size(); ++s)
-      moments.add(cat(params.state_specs()[s].name, ".", piece.slice->name), part(unit.states[s], piece.offset, piece.slice->shape));
+      moments.add(cat(params.state_specs()[s].name, ".", piece.slice->name),
+                  part(unit.states[s], piece.offset, piece.slice->shape));
   }
   writer.add_safetensors("model.safetensors", weights.finish());
   writer.add_safetensors("optimizer.safetensors", moments.finish());
@@ -129,13 +131,17 @@ std::string save_checkpoint(const RunLock& lock, Engine& engine, Device& device,
   return writer.commit();
 }
 
-void load_weights(Engine& engine, Device& device, const std::string& folder) {
+void load_weights(const ParamStore& params, Device& device, const std::string& folder) {
   const WeightFiles files(folder);
-  const ParamStore& params = engine.model().params();
   for (const auto& piece : params.pieces()) {
     const ParamStore::Unit& unit = *params.units()[size_t(piece.unit)];
-    load_tensor(device, files, piece.slice->name, part(unit.master ? unit.master : unit.value, piece.offset, piece.slice->shape));
+    load_tensor(device, files, piece.slice->name,
+                part(unit.master ? unit.master : unit.value, piece.offset, piece.slice->shape));
   }
+}
+
+void load_weights(Engine& engine, Device& device, const std::string& folder) {
+  load_weights(engine.model().params(), device, folder);
   engine.refresh_values();
 }
 

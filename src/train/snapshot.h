@@ -31,6 +31,8 @@ std::string save_checkpoint(const RunLock&, Engine&, Device&, const RunState&, c
 
 // Weights alone, converted to the dtype the engine keeps them in; names are those of transformers.
 void load_weights(Engine&, Device&, const std::string& folder);
+// The same without masters to refresh from: sampling.
+void load_weights(const ParamStore&, Device&, const std::string& folder);
 // Weights, optimizer states and scalars of a checkpoint made with the same master and state dtypes.
 RunState load_checkpoint(Engine&, Device&, const std::string& folder);
 // state.json alone: what a resume must know before it builds an engine.

@@ -1,0 +1,18 @@
+# Writes OUTPUT with the version and the git revision of SOURCE; untouched when nothing changed, so nothing rebuilds.
+execute_process(COMMAND git -C ${SOURCE} rev-parse --short=12 HEAD OUTPUT_VARIABLE commit RESULT_VARIABLE failed
+                OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+if(failed)
+  set(commit "unknown")
+else()
+  execute_process(COMMAND git -C ${SOURCE} diff --quiet HEAD -- src cmake CMakeLists.txt RESULT_VARIABLE dirty ERROR_QUIET)
+  if(dirty)
+    string(APPEND commit "+dirty")
+  endif()
+endif()
+set(text "#define ATHANOR_VERSION \"${VERSION}\"\n#define ATHANOR_COMMIT \"${commit}\"\n")
+if(EXISTS ${OUTPUT})
+  file(READ ${OUTPUT} old)
+endif()
+if(NOT "${old}" STREQUAL "${text}")
+  file(WRITE ${OUTPUT} "${text}")
+endif()

@@ -1,0 +1,62 @@
+// athanor check-backend CONFIG.json: training steps in which every op also runs on the double-precision reference.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+
+#include "base/rng.h"
+#include "command/command.h"
+#include "command/machine.h"
+#include "ops/check_ops.h"
+#include "reference/reference_ops.h"
+#include "train/setup.h"
+
+namespace athanor {
+namespace {
+
+struct Args {
+  std::string config;
+  std::vector<std::string> overrides;
+  int64_t steps = 3;
+};
+
+Exit check_backend(const Args& args) {
+  const Config config = load_config_logged(args.config, args.overrides);
+  Machine machine(config);
+  const auto engine = make_engine(config, machine.backend(), true);
+  engine->commit();
+  engine->init_weights();
+  const auto reference = make_reference();
+  CheckOps check(machine.backend().ops, *reference);
+  engine->set_ops(check);
+  const size_t n = size_t(engine->options().micro_batch_size * config.seq_length);
+  std::vector<int32_t> tokens(n), targets(n);
+  PhaseClock clock;
+  uint64_t draw = 0;
+  for (int64_t step = 0; step < args.steps; ++step) {
+    for (int64_t m = 0; m < engine->micro_batches(); ++m) {
+      for (auto* side : {&tokens, &targets})
+        for (int32_t& t : *side)
+          t = int32_t(random_bits(uint64_t(config.seed), stream_of("check tokens"), draw++) %
+                      uint64_t(config.model.vocab_size));
+      engine->micro_batch(tokens, targets, clock);
+    }
+    engine->finish_step();
+  }
+  std::printf("%s\n%s", machine.description().c_str(), check.report().c_str());
+  if (!check.passed()) throw Error("check-backend: an op is outside its tolerance; see the table");
+  return Exit::done;
+}
+
+}  // namespace
+
+void add_check_backend(Cli& cli) {
+  auto args = std::make_shared<Args>();
+  CLI::App* verb = cli.app.add_subcommand("check-backend",
+                                          "train some steps while every op is compared with the reference in double");
+  verb->add_option("config", args->config, "configuration file; use a small one, the reference is slow")->required();
+  verb->add_option("--set", args->overrides, "override a key: a.b=value (may repeat)")->allow_extra_args(false);
+  verb->add_option("--steps", args->steps, "optimizer steps")->capture_default_str()->check(CLI::PositiveNumber);
+  verb->callback([&cli, args] { cli.action = [args] { return check_backend(*args); }; });
+}
+
+}  // namespace athanor

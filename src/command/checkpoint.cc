@@ -1,0 +1,54 @@
+// athanor checkpoint list|inspect|verify
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+
+#include "checkpoint/store.h"
+#include "command/command.h"
+
+namespace athanor {
+namespace {
+
+void add_verb(Cli& cli, CLI::App* parent, const char* name, const char* help, Exit (*run)(const std::string&)) {
+  auto path = std::make_shared<std::string>();
+  CLI::App* verb = parent->add_subcommand(name, help);
+  verb->add_option("folder", *path, "the folder")->required();
+  verb->callback([&cli, path, run] { cli.action = [path, run] { return run(*path); }; });
+}
+
+Exit list(const std::string& root) {
+  const auto all = list_checkpoints(root);
+  if (all.empty())
+    throw Error(
+        cat(root, ": no checkpoints in this folder; expected step-NNNNNNNN folders, as `save` of a config makes them"));
+  for (const CheckpointInfo& c : all) {
+    const Verification v = verify_checkpoint(c.path, Depth::sizes);
+    std::printf("%10lld  %s  %s\n", static_cast<long long>(c.step), c.path.c_str(), v.ok ? "whole" : v.problem.c_str());
+  }
+  return Exit::done;
+}
+
+Exit inspect(const std::string& folder) {
+  std::fputs(inspect_checkpoint(folder).c_str(), stdout);
+  return Exit::done;
+}
+
+Exit verify(const std::string& folder) {
+  const Verification v = verify_checkpoint(folder, Depth::checksums);
+  if (!v.ok) throw Error(cat(folder, ": damaged: ", v.problem));
+  std::printf("%s: every byte is as written (%zu files, %zu tensors)\n", folder.c_str(), v.manifest.files.size(),
+              v.manifest.tensors.size());
+  return Exit::done;
+}
+
+}  // namespace
+
+void add_checkpoint(Cli& cli) {
+  CLI::App* verb = cli.app.add_subcommand("checkpoint", "look at checkpoints");
+  verb->require_subcommand(1);
+  add_verb(cli, verb, "list", "checkpoints of a save folder and whether they are whole", list);
+  add_verb(cli, verb, "inspect", "files, tensors and state of one checkpoint", inspect);
+  add_verb(cli, verb, "verify", "read every byte and compare with the checksums", verify);
+}
+
+}  // namespace athanor

@@ -1,0 +1,39 @@
+// The command line: one file per verb adds its subcommand and says what to do; cli.cc parses, runs and turns every
+// Error into a message and an exit code.
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace CLI {
+class App;
+}
+
+namespace athanor {
+
+// Set by the chosen subcommand's callback.
+using Action = std::function<Exit()>;
+
+struct Cli {
+  CLI::App& app;
+  Action& action;
+  std::vector<std::string> command_line;
+};
+
+void add_train(Cli&);
+void add_plan(Cli&);
+void add_eval(Cli&);
+void add_sample(Cli&);
+void add_config(Cli&);
+void add_tokenize(Cli&);
+void add_data(Cli&);
+void add_checkpoint(Cli&);
+void add_bench(Cli&);
+void add_check_backend(Cli&);
+
+// Parses and runs; returns the process exit code.
+int run_cli(int argc, char** argv);
+
+}  // namespace athanor

@@ -1,0 +1,45 @@
+// athanor config schema|defaults|reference|validate
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+
+#include "command/command.h"
+#include "command/machine.h"
+
+namespace athanor {
+namespace {
+
+void print_on(Cli& cli, CLI::App* parent, const char* name, const char* help, std::string (*text)()) {
+  parent->add_subcommand(name, help)->callback([&cli, text] {
+    cli.action = [text] {
+      std::fputs(text().c_str(), stdout);
+      return Exit::done;
+    };
+  });
+}
+
+}  // namespace
+
+void add_config(Cli& cli) {
+  CLI::App* verb = cli.app.add_subcommand("config", "what a configuration may say, and checks of one");
+  verb->require_subcommand(1);
+  print_on(cli, verb, "schema", "JSON schema of the configuration file", json_schema);
+  print_on(cli, verb, "defaults", "all keys with their defaults", defaults);
+  print_on(cli, verb, "reference", "the text of configs/README.md", config_reference);
+  struct Args {
+    std::string config;
+    std::vector<std::string> overrides;
+  };
+  auto args = std::make_shared<Args>();
+  CLI::App* validate = verb->add_subcommand("validate", "check a file and print it with every default filled in");
+  validate->add_option("config", args->config, "configuration file")->required();
+  validate->add_option("--set", args->overrides, "override a key: a.b=value (may repeat)")->allow_extra_args(false);
+  validate->callback([&cli, args] {
+    cli.action = [args] {
+      std::fputs(dump_resolved(load_config_logged(args->config, args->overrides)).c_str(), stdout);
+      return Exit::done;
+    };
+  });
+}
+
+}  // namespace athanor

@@ -1,0 +1,48 @@
+// athanor train CONFIG.json
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "base/version.h"
+#include "command/command.h"
+#include "command/machine.h"
+#include "train/trainer.h"
+
+namespace athanor {
+namespace {
+
+struct Args {
+  std::string config;
+  std::vector<std::string> overrides;
+  std::string load;
+  bool allow_changed_data = false;
+};
+
+Exit train(Args args, const std::vector<std::string>& command_line) {
+  if (!args.load.empty()) args.overrides.push_back("load=" + args.load);
+  const Config config = load_config_logged(args.config, args.overrides);
+  Machine machine(config);
+  Trainer trainer(config, machine.backend(),
+                  {.program = program_info(command_line),
+                   .commit = program_version().commit,
+                   .backend_description = machine.description(),
+                   .allow_changed_data = args.allow_changed_data});
+  return trainer.run();
+}
+
+}  // namespace
+
+void add_train(Cli& cli) {
+  auto args = std::make_shared<Args>();
+  CLI::App* verb =
+      cli.app.add_subcommand("train", "train a model; resumes by itself when the save folder holds a checkpoint");
+  verb->add_option("config", args->config, "configuration file (JSON), - for standard input; keys: configs/README.md")
+      ->required();
+  verb->add_option("--set", args->overrides, "override a key: a.b=value (may repeat)")->allow_extra_args(false);
+  verb->add_option("--load", args->load,
+                   "auto: newest valid checkpoint of the save folder; none: start anew; or a checkpoint folder");
+  verb->add_flag("--allow-changed-data", args->allow_changed_data,
+                 "resume although the training data differs from the checkpoint's");
+  verb->callback([&cli, args] { cli.action = [args, line = cli.command_line] { return train(*args, line); }; });
+}
+
+}  // namespace athanor

@@ -1,0 +1,57 @@
+// Sampler: text out of a model, token by token, with a key/value cache. Draws are f(seed, position).
+#pragma once
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "model/model.h"
+#include "train/engine.h"
+
+namespace athanor {
+
+struct SamplingOptions {
+  double temperature = 1;  // 0: the likeliest token always
+  int64_t top_k = 0;       // only the k likeliest; 0 = all
+  double top_p = 1;        // the fewest tokens that have this probability together [Holtzman et al. 2020]
+  uint64_t seed = 0;
+};
+
+// The next token from logits [V]; `draw` numbers the draws of one text.
+int32_t choose_token(std::span<const float> logits, const SamplingOptions&, uint64_t draw);
+
+class Sampler {
+ public:
+  // The prompt may have up to capacity tokens; so may prompt and continuation together.
+  Sampler(const ModelConfig&, const Recipe&, Backend, int64_t prompt_tokens, int64_t capacity);
+  Model& model() { return *model_; }
+  const MemoryPlan& memory() const { return memory_; }
+  void commit();  // then load weights into model()
+
+  // Logits [V] after the prompt, which must have prompt_tokens tokens; forgets what was before.
+  std::vector<float> prompt(std::span<const int32_t> tokens);
+  // Logits after one more token.
+  std::vector<float> next(int32_t token);
+  int64_t length() const { return length_; }
+  int64_t capacity() const { return cache_.capacity; }
+
+ private:
+  struct Inputs {
+    Batch batch;
+    Tensor last_row;
+  };
+  Ctx context(Ops& ops);
+  void plan_inputs(Inputs&, int64_t tokens, const char* name);
+  void run(Ctx, const Inputs&, std::vector<float>* out);
+  std::vector<float> feed(const char* phase, Inputs&, std::span<const int32_t> tokens);
+
+  Recipe recipe_;
+  Backend backend_;
+  Arena arena_;
+  std::unique_ptr<Model> model_;
+  KvCache cache_;
+  Inputs prompt_, next_;
+  int64_t length_ = 0;
+  MemoryPlan memory_;
+};
+
+}  // namespace athanor

@@ -1,0 +1,155 @@
+#include "train/setup.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+
+#include "metrics/flops.h"
+
+namespace athanor {
+namespace {
+
+DecayStyle to_style(LrDecayStyle s) {
+  switch (s) {
+    case LrDecayStyle::constant:
+      return DecayStyle::constant;
+    case LrDecayStyle::linear:
+      return DecayStyle::linear;
+    case LrDecayStyle::cosine:
+      return DecayStyle::cosine;
+    case LrDecayStyle::wsd:
+      return DecayStyle::wsd;
+  }
+  return DecayStyle::constant;
+}
+
+WsdDecay to_wsd(WsdDecayStyle s) {
+  switch (s) {
+    case WsdDecayStyle::linear:
+      return WsdDecay::linear;
+    case WsdDecayStyle::cosine:
+      return WsdDecay::cosine;
+    case WsdDecayStyle::minus_sqrt:
+      return WsdDecay::minus_sqrt;
+  }
+  return WsdDecay::linear;
+}
+
+Recompute to_recompute(const Config& c) {
+  using G = Recompute::Granularity;
+  switch (c.recompute_granularity) {
+    case RecomputeGranularity::none:
+      return {G::none, 1};
+    case RecomputeGranularity::selective:
+      return {G::selective, 1};
+    case RecomputeGranularity::full:
+      return {G::full, c.recompute_num_layers};
+  }
+  return {};
+}
+
+}  // namespace
+
+EngineOptions engine_options(const Config& c, bool training) {
+  EngineOptions o;
+  o.recipe = make_recipe(name_of(c.precision), c.master_weights == MasterWeights::bf16 ? DType::bf16 : DType::f32);
+  o.recompute = to_recompute(c);
+  o.seq_length = c.seq_length;
+  o.micro_batch_size = c.micro_batch_size;
+  o.global_batch_size = c.global_batch_size;
+  o.loss_chunk_rows = c.loss_chunk_rows;
+  o.training = training;
+  o.seed = uint64_t(c.seed);
+  o.adamw = {.beta1 = c.adam_beta1,
+             .beta2 = c.adam_beta2,
+             .eps = c.adam_eps,
+             .weight_decay = c.weight_decay,
+             .seed = uint64_t(c.seed)};
+  o.schedule = {.style = to_style(c.lr_decay_style),
+                .wsd = to_wsd(c.lr_wsd_decay_style),
+                .lr = c.learning_rate,
+                .min_lr = c.min_lr,
+                .warmup = c.lr_warmup_iters,
+                .decay = c.lr_decay_iters,
+                .wsd_decay = c.lr_wsd_decay_iters};
+  if (o.recipe.loss_scaling) {
+    o.scaling = {.dynamic = c.loss_scale == 0,
+                 .window = int32_t(c.loss_scale_window),
+                 .hysteresis = int32_t(c.hysteresis),
+                 .min_scale = float(c.min_loss_scale)};
+    o.loss_scale = c.loss_scale > 0 ? c.loss_scale : c.initial_loss_scale;
+  }
+  o.clip_grad = c.clip_grad;
+  return o;
+}
+
+Dataset open_dataset(const std::vector<DataSource>& sources, const Config& c) {
+  std::vector<ShardSource> shards;
+  for (const DataSource& s : sources) shards.push_back({s.path, s.weight, std::string(name_of(s.dtype))});
+  return Dataset::open(shards, c.seq_length, c.model.vocab_size);
+}
+
+size_t memory_capacity(const Config& c, const Device& device) {
+  return c.memory_limit_gib > 0 ? size_t(c.memory_limit_gib * double(size_t{1} << 30)) : device.capacity(Mem::device);
+}
+
+size_t runtime_reserve(const Config& c) { return size_t(c.runtime_reserve_mib) << 20; }
+
+std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool training) {
+  EngineOptions options = engine_options(c, training);
+  const size_t capacity = memory_capacity(c, backend.device), reserve = runtime_reserve(c);
+  if (options.micro_batch_size == 0) {
+    const int64_t most = std::max<int64_t>(1, kAutoTokens / c.seq_length);
+    for (int64_t b = std::min(most, c.global_batch_size); b >= 1; --b) {
+      if (c.global_batch_size % b != 0) continue;
+      options.micro_batch_size = b;
+      auto engine = std::make_unique<Engine>(c.model, options, backend);
+      if (b == 1 || engine->memory().total() + reserve <= capacity) {
+        engine->memory().require_fits(capacity, reserve);
+        return engine;
+      }
+    }
+  }
+  auto engine = std::make_unique<Engine>(c.model, options, backend);
+  engine->memory().require_fits(capacity, reserve);
+  return engine;
+}
+
+FlopCount flops_per_token(Model& model, int64_t seq_length) {
+  const ModelConfig& m = model.config();
+  int64_t matmul = m.vocab_size * m.hidden_size;  // the head, tied or not
+  for (const ParamSpec& spec : model.params().specs())
+    if (spec.role == Role::matrix) matmul += spec.shape.numel();
+  return training_flops_per_token({.matmul_parameters = matmul,
+                                   .layers = m.num_hidden_layers,
+                                   .heads = m.num_attention_heads,
+                                   .head_dim = m.head_dim,
+                                   .seq_length = seq_length,
+                                   .window = m.sliding_window});
+}
+
+double measure_peak_flops(Backend backend) {
+  constexpr int64_t kSize = 768;  // large enough for the full rate, small enough for a few milliseconds
+  using Clock = std::chrono::steady_clock;
+  Tensor a, b, d;
+  MemoryPlan plan;
+  plan.add(MemoryKind::inputs, "a", DType::f32, {kSize, kSize}, &a);
+  plan.add(MemoryKind::inputs, "b", DType::f32, {kSize, kSize}, &b);
+  plan.add(MemoryKind::inputs, "d", DType::f32, {kSize, kSize}, &d);
+  const Gemm product{.d = d, .a = a, .b = b, .tb = true};
+  Tensor scratch;
+  if (const size_t bytes = backend.ops.scratch(product))
+    plan.add(MemoryKind::inputs, "scratch", DType::u8, {int64_t(bytes)}, &scratch);
+  plan.commit(backend.device);
+  const Gemm real{.d = d, .a = a, .b = b, .tb = true};
+  double best = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < 5; ++i) {
+    const auto start = Clock::now();
+    backend.ops.run(real, scratch.data);
+    backend.device.sync();
+    best = std::min(best, std::chrono::duration<double>(Clock::now() - start).count());
+  }
+  return real.cost().flops / best;
+}
+
+}  // namespace athanor

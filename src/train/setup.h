@@ -1,0 +1,34 @@
+// From a config to the pieces of a run: engine options, datasets, the micro-batch size that memory allows.
+#pragma once
+#include <memory>
+#include <optional>
+
+#include "config/config.h"
+#include "data/dataset.h"
+#include "metrics/flops.h"
+#include "train/engine.h"
+
+namespace athanor {
+
+EngineOptions engine_options(const Config&, bool training);
+
+// Opens and checks all shards of a list of sources.
+Dataset open_dataset(const std::vector<DataSource>&, const Config&);
+
+// Bytes the plan may use: memory_limit_gib, or what the device has; the run-time reserve comes on top of the plan.
+size_t memory_capacity(const Config&, const Device&);
+size_t runtime_reserve(const Config&);
+
+// An engine whose plan fits, not yet committed. micro_batch_size 0 takes the largest divisor of the global batch that
+// fits and keeps a micro-batch within kAutoTokens tokens, where larger ones no longer gain speed.
+constexpr int64_t kAutoTokens = 8192;
+std::unique_ptr<Engine> make_engine(const Config&, Backend, bool training);
+
+// Operations per token for MFU.
+
+FlopCount flops_per_token(Model&, int64_t seq_length);
+
+// Rate of a large product on this device, FLOP/s: the peak that MFU refers to unless the config names one.
+double measure_peak_flops(Backend);
+
+}  // namespace athanor

@@ -1,0 +1,54 @@
+#include "train/signals.h"
+
+#include <unistd.h>
+#include <csignal>
+#include <ctime>
+
+#include <array>
+#include <atomic>
+
+#include "base/error.h"
+
+namespace athanor {
+namespace {
+
+constexpr std::array kSignals = {SIGTERM, SIGUSR1, SIGINT};
+std::atomic<int> stop_signal{0};
+std::atomic<int64_t> stop_time{0};  // nanoseconds of the steady clock
+std::array<struct sigaction, kSignals.size()> previous;
+bool installed = false;
+
+// Async-signal-safe: lock-free atomics, clock_gettime and _exit only.
+void on_signal(int signal) {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  if (stop_signal.load() != 0) _exit(128 + signal);
+  stop_time.store(int64_t(now.tv_sec) * 1'000'000'000 + now.tv_nsec);
+  stop_signal.store(signal);
+}
+
+}  // namespace
+
+StopSignals::StopSignals() {
+  CHECK(!installed, "stop signals are installed once at a time");
+  installed = true;
+  stop_signal = 0;
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &action, &previous[i]);
+}
+
+StopSignals::~StopSignals() {
+  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &previous[i], nullptr);
+  installed = false;
+}
+
+std::optional<StopSignals::Received> StopSignals::received() const {
+  const int signal = stop_signal.load();
+  if (signal == 0) return std::nullopt;
+  return Received{signal, std::chrono::steady_clock::time_point(std::chrono::nanoseconds(stop_time.load()))};
+}
+
+}  // namespace athanor

@@ -1,0 +1,24 @@
+// Stop signals: SIGTERM, SIGUSR1 and SIGINT ask the run to stop after a checkpoint; a second one exits at once.
+// The only process-wide state of the program: handlers can reach nothing else.
+#pragma once
+#include <chrono>
+#include <optional>
+
+namespace athanor {
+
+// Installs the handlers for its lifetime, one at a time; afterwards the previous ones are back.
+class StopSignals {
+ public:
+  StopSignals();
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  struct Received {
+    int signal;
+    std::chrono::steady_clock::time_point when;
+  };
+  std::optional<Received> received() const;
+};
+
+}  // namespace athanor

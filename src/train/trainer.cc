@@ -1,0 +1,162 @@
+// The loop: micro-batches, optimizer steps, evaluation, checkpoints, and a clean stop for every reason to stop.
+#include "train/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+
+#include "data/loader.h"
+#include "metrics/format.h"
+#include "metrics/process_memory.h"
+
+namespace athanor {
+namespace {
+
+using Seconds = std::chrono::duration<double>;
+
+}  // namespace
+
+Exit Trainer::run() {
+  open_run();
+  start(find_resume());
+  clock_.lap();
+  return finish(loop());
+}
+
+Exit Trainer::loop() {
+  Loader loader(train_, {.order = {.seed = uint64_t(config_.seed)},
+                         .first_sample = state_.consumed_samples,
+                         .rows = config_.micro_batch_size});
+  while (state_.step < config_.train_iters) {
+    if (!step(loader)) {
+      metrics_.event({.kind = EventKind::signal, .step = state_.step, .text = "the step in progress was discarded"});
+      break;
+    }
+    after_step();
+    if (state_.device.skipped_in_row >= config_.max_skipped_steps) {
+      log::error("diverged: ", state_.device.skipped_in_row,
+                 " steps in a row had a non-finite loss or gradient; weights are those of the last good step");
+      save("diverged");
+      return Exit::diverged;
+    }
+    if (signals_.received()) break;
+    if (config_.exit_duration_in_mins > 0 &&
+        Seconds(PhaseClock::Clock::now() - started_).count() > config_.exit_duration_in_mins * 60) {
+      save("time limit");
+      return Exit::requeue;
+    }
+  }
+  if (const auto stop = signals_.received()) {
+    metrics_.event({.kind = EventKind::signal, .step = state_.step, .text = ::strsignal(stop->signal)});
+    save("stop signal");
+    return state_.step < config_.train_iters ? Exit::requeue : Exit::done;
+  }
+  save("end of training");
+  return Exit::done;
+}
+
+bool Trainer::out_of_time(int64_t micro_left) const {
+  const auto stop = signals_.received();
+  if (!stop) return false;
+  const double used = Seconds(PhaseClock::Clock::now() - stop->when).count();
+  return used + double(micro_left) * micro_seconds_ + save_seconds_ > config_.exit_signal_budget;
+}
+
+bool Trainer::step(Loader& loader) {
+  const int64_t micros = engine_->micro_batches();
+  for (int64_t m = 0; m < micros; ++m) {
+    if (out_of_time(micros - m)) {
+      engine_->discard_step();
+      return false;
+    }
+    const auto begin = PhaseClock::Clock::now();
+    clock_.enter(Phase::data);
+    const HostBatch& batch = loader.next();
+    engine_->micro_batch(batch.tokens, batch.targets, clock_);
+    micro_seconds_ = Seconds(PhaseClock::Clock::now() - begin).count();
+  }
+  clock_.enter(Phase::optimizer);
+  const StepState done = engine_->finish_step();
+  clock_.enter(Phase::other);
+  ++state_.step;
+  state_.consumed_samples += config_.global_batch_size;
+  state_.device = done;
+  if (!std::isfinite(done.loss)) ++state_.nan_steps;
+  report(done, clock_.lap());
+  return true;
+}
+
+void Trainer::report(const StepState& done, const PhaseTimes& times) {
+  const double tokens = double(config_.global_batch_size * config_.seq_length);
+  const double seconds = double(times.total()) * 1e-9;
+  mean_step_seconds_ = mean_step_seconds_ == 0 ? seconds : 0.9 * mean_step_seconds_ + 0.1 * seconds;
+  const Utilization use =
+      utilization(flops_, {.tokens_per_second = tokens / seconds, .devices = 1, .measured_peak_flops = peak_flops_});
+  StepMetrics m;
+  m.step = state_.step;
+  m.total_steps = config_.train_iters;
+  m.consumed_samples = state_.consumed_samples;
+  m.consumed_tokens = state_.consumed_samples * config_.seq_length;
+  m.global_batch_size = config_.global_batch_size;
+  m.loss = done.loss / tokens;
+  m.grad_norm = done.grad_norm;
+  m.learning_rate = done.lr;
+  m.loss_scale = done.loss_scale;
+  m.skipped_steps = done.skipped;
+  m.nan_steps = state_.nan_steps;
+  m.skipped = done.skip != 0;
+  set_times(m, times);
+  m.tokens_per_second = tokens / seconds;
+  m.tflops = use.tflops;
+  m.mfu = use.mfu;
+  m.mfu_full = use.mfu_full;
+  m.memory_planned = engine_->memory().total();
+  m.memory_used = process_memory().anonymous;
+  m.eta_seconds = double(config_.train_iters - state_.step) * mean_step_seconds_;
+  table_.add(times);
+  metrics_.step(m);
+}
+
+bool Trainer::save_due() const {
+  if (config_.save_interval > 0 && state_.step % config_.save_interval == 0) return true;
+  return config_.save_interval_minutes > 0 &&
+         Seconds(PhaseClock::Clock::now() - last_save_).count() > config_.save_interval_minutes * 60;
+}
+
+void Trainer::after_step() {
+  const bool last = state_.step == config_.train_iters;
+  if (valid_ && config_.eval_interval > 0 && (last || state_.step % config_.eval_interval == 0) && !signals_.received())
+    evaluate();
+  if (save_due()) save("interval");
+  table_.add(clock_.lap(), 0);
+}
+
+void Trainer::evaluate() {
+  const PhaseScope phase(clock_, Phase::eval);
+  const auto begin = PhaseClock::Clock::now();
+  const EvalResult result = athanor::evaluate(*engine_, *valid_, config_.eval_iters * config_.global_batch_size);
+  last_valid_loss_ = result.loss;
+  metrics_.eval({.step = state_.step,
+                 .loss = result.loss,
+                 .tokens = result.tokens,
+                 .seconds = Seconds(PhaseClock::Clock::now() - begin).count()});
+}
+
+Exit Trainer::finish(Exit code) {
+  table_.add(clock_.lap(), 0);
+  metrics_.event({.kind = EventKind::end,
+                  .step = state_.step,
+                  .text = code == Exit::done      ? "done"
+                          : code == Exit::requeue ? "stopped; resume with the same command"
+                                                  : "diverged"});
+  if (const std::string table = table_.report(); !table.empty()) std::fputs(table.c_str(), stdout);
+  std::fflush(stdout);
+  const uint64_t used = process_memory().anonymous, planned = engine_->memory().total() + runtime_reserve(config_);
+  if (used > planned)
+    log::warn("memory: the process holds ", format_bytes(used), ", more than plan and reserve (", format_bytes(planned),
+              "); raise runtime_reserve_mib");
+  return code;
+}
+
+}  // namespace athanor

@@ -1,0 +1,75 @@
+// Trainer: the loop of one run. Opens data and run folder, plans, resumes, trains, evaluates, saves, stops cleanly.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "checkpoint/store.h"
+#include "config/config.h"
+#include "data/loader.h"
+#include "metrics/environment.h"
+#include "metrics/sink.h"
+#include "metrics/trace.h"
+#include "train/evaluate.h"
+#include "train/setup.h"
+#include "train/signals.h"
+#include "train/snapshot.h"
+
+namespace athanor {
+
+struct TrainerOptions {
+  ProgramInfo program;              // for environment.json and the manifest
+  std::string commit;               // source revision
+  std::string backend_description;  // for the log
+  bool allow_changed_data = false;  // resume although the data's fingerprint differs
+};
+
+class Trainer {
+ public:
+  Trainer(Config, Backend, TrainerOptions);
+  ~Trainer();
+  Exit run();
+
+ private:
+  struct Resume {
+    std::string folder;
+    RunState state;
+  };
+  void open_run();                      // run folder, lock, sinks, records of the start
+  std::optional<Resume> find_resume();  // and checks that the config may continue it
+  void check_resume(const Resume&);
+  void start(const std::optional<Resume>&);
+  Exit loop();
+  bool step(Loader&);  // false: discarded because of a stop signal
+  bool out_of_time(int64_t micro_left) const;
+  void report(const StepState&, const PhaseTimes&);
+  void after_step();
+  void evaluate();
+  void save(const char* why);
+  bool save_due() const;
+  Exit finish(Exit);
+
+  Config config_;
+  Backend backend_;
+  TrainerOptions options_;
+  Dataset train_;
+  std::optional<Dataset> valid_;
+  std::unique_ptr<Engine> engine_;
+  std::optional<RunLock> lock_;
+  MetricFanOut metrics_;
+  std::unique_ptr<TraceWriter> trace_;
+  std::unique_ptr<Ops> traced_ops_;
+  StopSignals signals_;
+  RunState state_;
+  FlopCount flops_;
+  double peak_flops_ = 0;
+  PhaseClock clock_;
+  PhaseTimes since_step_;  // time spent between steps: evaluation, checkpoints
+  StepTable table_;
+  PhaseClock::Clock::time_point started_, last_save_;
+  int64_t first_step_ = 0, last_saved_step_ = -1;
+  double micro_seconds_ = 0, save_seconds_ = 0, mean_step_seconds_ = 0;  // latest of each, for the stop budget and ETA
+  double last_valid_loss_ = kUnknown;
+};
+
+}  // namespace athanor

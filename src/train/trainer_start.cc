@@ -1,0 +1,165 @@
+// The first second of a run: everything that can be wrong is found here, before a step is computed.
+#include <cstdlib>
+
+#include "base/checksum.h"
+#include "base/file.h"
+#include "data/glob.h"
+#include "data/tokenizer.h"
+#include "metrics/console.h"
+#include "metrics/format.h"
+#include "metrics/jsonl.h"
+#include "metrics/tensorboard.h"
+#include "train/trace_ops.h"
+#include "train/trainer.h"
+
+namespace athanor {
+namespace {
+
+Progress to_progress(ProgressMode mode) {
+  switch (mode) {
+    case ProgressMode::automatic:
+      return Progress::automatic;
+    case ProgressMode::on:
+      return Progress::on;
+    case ProgressMode::off:
+      return Progress::off;
+  }
+  return Progress::automatic;
+}
+
+constexpr int64_t kMaxConfigBytes = 1 << 20;
+
+}  // namespace
+
+Trainer::Trainer(Config config, Backend backend, TrainerOptions options)
+    : config_(std::move(config)),
+      backend_(backend),
+      options_(std::move(options)),
+      train_(with_context("train_data", [&] { return open_dataset(config_.train_data, config_); })),
+      started_(PhaseClock::Clock::now()),
+      last_save_(started_) {
+  if (!config_.valid_data.empty())
+    valid_ = with_context("valid_data", [&] { return open_dataset(config_.valid_data, config_); });
+}
+
+Trainer::~Trainer() = default;
+
+void Trainer::open_run() {
+  metrics_.add(std::make_unique<ConsoleSink>(
+      ConsoleOptions{.log_interval = config_.log_interval, .progress = to_progress(config_.progress)}));
+  if (config_.save.empty()) return;
+  const std::string& run = config_.save;
+  lock_.emplace(run);
+  if (config_.log_jsonl) metrics_.add(std::make_unique<JsonlSink>(run + "/metrics.jsonl"));
+  if (config_.tensorboard) metrics_.add(std::make_unique<TensorboardSink>(run + "/tensorboard"));
+  write_environment(find_environment(options_.program), run + "/environment.json");
+}
+
+std::optional<Trainer::Resume> Trainer::find_resume() {
+  if (config_.load == "none") return std::nullopt;
+  std::string folder;
+  if (config_.load == "auto") {
+    if (config_.save.empty()) return std::nullopt;
+    std::vector<std::string> skipped;
+    const auto newest = newest_valid(config_.save, &skipped);
+    for (const std::string& why : skipped) log::warn("checkpoint skipped: ", why);
+    if (!newest) return std::nullopt;
+    folder = newest->path;
+  } else {
+    folder = config_.load;
+    if (config_.load_step >= 0) folder = cat(folder, "/", step_folder(config_.load_step));
+    const Verification whole = verify_checkpoint(folder, Depth::checksums);
+    if (!whole.ok)
+      throw Error(cat("load: ", folder, " is not a whole checkpoint: ", whole.problem, "; `athanor checkpoint list ",
+                      config_.save.empty() ? parent_dir(folder) : config_.save, "` shows what there is"));
+  }
+  Resume resume{folder, read_run_state(folder)};
+  check_resume(resume);
+  return resume;
+}
+
+void Trainer::check_resume(const Resume& resume) {
+  std::string refused;
+  for (const ConfigChange& c :
+       resume_changes(read_file(resume.folder + "/config.resolved.json", kMaxConfigBytes), config_)) {
+    const std::string text = cat(c.key, ": ", c.old_value, " -> ", c.new_value);
+    if (c.rule == OnResume::refused) refused += cat("\n  ", text);
+    if (c.rule == OnResume::notice) log::info("changed on resume: ", text);
+  }
+  if (!refused.empty())
+    throw Error(cat("resume: ", resume.folder, " was made with other values, which cannot change:", refused,
+                    "\nset them back, or start anew with --load none and another `save` folder"),
+                Exit::usage);
+  const std::string& was = read_manifest(resume.folder).data_fingerprint;
+  if (was != train_.fingerprint()) {
+    const std::string text = cat("train_data is not what ", resume.folder, " was trained on (fingerprint ", was,
+                                 ", now ", train_.fingerprint(), ")");
+    if (!options_.allow_changed_data)
+      throw Error(cat("resume: ", text,
+                      "; restore the files, or accept another sample order from here on with --allow-changed-data"),
+                  Exit::usage);
+    log::warn(text);
+  }
+}
+
+void Trainer::start(const std::optional<Resume>& resume) {
+  if (resume && config_.micro_batch_size == 0) config_.micro_batch_size = resume->state.micro_batch_size;
+  engine_ = make_engine(config_, backend_, true);
+  config_.micro_batch_size = engine_->options().micro_batch_size;
+  const MemoryPlan& plan = engine_->memory();
+  const size_t before = backend_.device.allocated();
+  engine_->commit();
+  CHECK(backend_.device.allocated() - before == plan.total(), "allocated ", backend_.device.allocated() - before,
+        " bytes, planned ", plan.total());
+  const std::string size =
+      cat(format_count(double(engine_->model().params().parameter_count())), " parameters, micro-batch ",
+          config_.micro_batch_size, " x ", engine_->micro_batches(), ", plan ", format_bytes(plan.total()));
+  if (resume) {
+    const RunState loaded = load_checkpoint(*engine_, backend_.device, resume->folder);
+    state_ = loaded;
+    metrics_.event({.kind = EventKind::resume, .step = state_.step, .text = cat("from ", resume->folder, "; ", size)});
+  } else {
+    engine_->init_weights();
+    state_.device = engine_->read_state();
+    metrics_.event({.kind = EventKind::start, .step = 0, .text = cat(size, "; ", options_.backend_description)});
+  }
+  state_.micro_batch_size = config_.micro_batch_size;
+  first_step_ = last_saved_step_ = state_.step;
+  if (!resume) last_saved_step_ = -1;
+  flops_ = flops_per_token(engine_->model(), config_.seq_length);
+  peak_flops_ = config_.peak_tflops > 0 ? config_.peak_tflops * 1e12 : measure_peak_flops(backend_);
+  if (lock_) write_file(config_.save + "/config.resolved.json", dump_resolved(config_));
+  if (!config_.profile.empty()) {
+    trace_ = std::make_unique<TraceWriter>(config_.profile);
+    traced_ops_ = std::make_unique<TraceOps>(backend_.ops, backend_.device, *trace_);
+    engine_->set_ops(*traced_ops_);
+  }
+}
+
+void Trainer::save(const char* why) {
+  if (!lock_ || last_saved_step_ == state_.step) return;
+  const PhaseScope phase(clock_, Phase::checkpoint);
+  const auto begin = PhaseClock::Clock::now();
+  const std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(expand_glob(config_.train_data[0].path)[0]);
+  const std::string resolved = dump_resolved(config_);
+  const SaveExtras extras{.resolved_config = resolved,
+                          .hf_config = hf_config_json(
+                              config_.model, config_.master_weights == MasterWeights::bf16 ? "bfloat16" : "float32"),
+                          .tokenizer = tokenizer ? tokenizer_descriptor(*tokenizer) : ""};
+  CheckpointOptions options;
+  options.program_version = options_.program.version;
+  options.program_commit = options_.commit;
+  options.config_hash = xxh3_hex(resolved);
+  options.data_fingerprint = train_.fingerprint();
+  const std::string folder = save_checkpoint(*lock_, *engine_, backend_.device, state_, extras, std::move(options));
+  if (config_.keep_latest_k > 0) prune(*lock_, config_.keep_latest_k);
+  last_save_ = PhaseClock::Clock::now();
+  save_seconds_ = std::chrono::duration<double>(last_save_ - begin).count();
+  last_saved_step_ = state_.step;
+  metrics_.event({.kind = EventKind::checkpoint,
+                  .step = state_.step,
+                  .text = cat(folder, " (", why, ")"),
+                  .seconds = save_seconds_});
+}
+
+}  // namespace athanor
