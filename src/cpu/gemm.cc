@@ -1,53 +1,74 @@
-// Matrix products and column sums on the thread pool.
+// Matrix products and column sums on the thread pool: which way each product goes.
+#include <algorithm>
+
 #include "cpu/cpu_ops.h"
+#include "cpu/gemm_blocked.h"
 #include "cpu/simd.h"
 
 namespace athanor {
 
-size_t CpuOps::scratch(const Gemm&) const { return 0; }
-
-void CpuOps::run(const Gemm& op, void*) {
-  const int64_t m = op.m(), n = op.n(), k = op.k();
-  by_float(op.d.dtype, [&]<class D>() {
-    by_float(op.a.dtype, [&]<class A>() {
-      by_float(op.b.dtype, [&]<class B>() {
-        D* d = op.d.as<D>();
-        const A* a = op.a.as<A>();
-        const B* b = op.b.as<B>();
-        const int64_t as = op.a.stride(), bs = op.b.stride(), ds = op.d.stride();
-        pool_.parallel_for(m, [&](int64_t i) {
-          for (int64_t j = 0; j < n; ++j) {
-            float sum = 0;
-            for (int64_t l = 0; l < k; ++l) {
-              float x = to_float(op.ta ? a[l * as + i] : a[i * as + l]);
-              float y = to_float(op.tb ? b[j * bs + l] : b[l * bs + j]);
-              if (op.tf32) x = round_tf32(x), y = round_tf32(y);
-              sum += x * y;
-            }
-            if (op.accumulate) sum += to_float(d[i * ds + j]);
-            if (op.bias) by_float(op.bias.dtype, [&]<class T>() { sum += to_float(op.bias.as<T>()[j]); });
-            d[i * ds + j] = from_float<D>(sum);
-          }
-        });
-      });
-    });
-  });
+size_t CpuOps::scratch(const Gemm& op) const {
+  if (op.d.numel() == 0 || op.k() == 0) return 0;
+  return gemm_blocked_scratch(op, kernels(), pool_.size());
 }
 
-size_t CpuOps::scratch(const ColumnSum&) const { return 0; }
+void CpuOps::run(const Gemm& op, void* scratch) {
+  if (op.d.numel() == 0) return;
+  if (op.k() == 0) return finish_tile(op, {nullptr, 0, 0, 0}, 0, op.m(), 0, op.n());
+  gemm_blocked(op, kernels(), pool_, scratch);
+}
 
-void CpuOps::run(const ColumnSum& op, void*) {
+namespace {
+
+constexpr int64_t kSumColumns = 256, kSumRows = 256;  // one chunk of a column sum
+
+// sums[0, cols) = sum over rows of x[row, 0 .. cols); in four interleaved chains per column, added at the end.
+template <class T>
+ATHANOR_CLONES void sum_columns(float* sums, const T* x, int64_t stride, int64_t rows, int64_t cols) {
+  float chain[4][kSumColumns] = {};
+  int64_t r = 0;
+  for (; r + 4 <= rows; r += 4) {
+    const T* row = x + r * stride;
+#pragma omp simd
+    for (int64_t c = 0; c < cols; ++c) {
+      chain[0][c] += to_float(row[c]);
+      chain[1][c] += to_float(row[stride + c]);
+      chain[2][c] += to_float(row[2 * stride + c]);
+      chain[3][c] += to_float(row[3 * stride + c]);
+    }
+  }
+  for (; r < rows; ++r)
+    for (int64_t c = 0; c < cols; ++c) chain[r % 4][c] += to_float(x[r * stride + c]);
+#pragma omp simd
+  for (int64_t c = 0; c < cols; ++c) sums[c] = (chain[0][c] + chain[1][c]) + (chain[2][c] + chain[3][c]);
+}
+
+}  // namespace
+
+// Scratch: one row of partial sums [C] per block of rows.
+size_t CpuOps::scratch(const ColumnSum& op) const {
+  return size_t(div_ceil(op.x.rows(), kSumRows) * op.x.cols()) * sizeof(float);
+}
+
+void CpuOps::run(const ColumnSum& op, void* scratch) {
   const int64_t rows = op.x.rows(), cols = op.x.cols();
+  const int64_t row_blocks = div_ceil(rows, kSumRows), col_blocks = div_ceil(cols, kSumColumns);
+  float* partial = static_cast<float*>(scratch);  // [row_blocks, C]
+  float* out = op.out.as<float>();
   by_float(op.x.dtype, [&]<class T>() {
     const T* x = op.x.as<T>();
-    float* out = op.out.as<float>();
-    pool_.parallel_ranges(cols, 64, [&](int64_t begin, int64_t end) {
-      for (int64_t c = begin; c < end; ++c) {
-        float sum = 0;
-        for (int64_t r = 0; r < rows; ++r) sum += to_float(x[r * cols + c]);
-        out[c] += sum;
-      }
+    pool_.parallel_for(row_blocks * col_blocks, [&](int64_t chunk) {
+      const int64_t row = chunk / col_blocks * kSumRows, col = chunk % col_blocks * kSumColumns;
+      sum_columns(partial + chunk / col_blocks * cols + col, x + row * cols + col, cols, std::min(kSumRows, rows - row),
+                  std::min(kSumColumns, cols - col));
     });
+  });
+  pool_.parallel_ranges(cols, kSumColumns, [&](int64_t begin, int64_t end) {
+    for (int64_t c = begin; c < end; ++c) {
+      float sum = 0;
+      for (int64_t b = 0; b < row_blocks; ++b) sum += partial[b * cols + c];
+      out[c] += sum;
+    }
   });
 }
 

@@ -1,0 +1,283 @@
+// Cutting, packing and tile order of the blocked product.
+#include "cpu/gemm_blocked.h"
+
+#include <algorithm>
+
+#include "cpu/simd.h"
+
+namespace athanor {
+namespace {
+
+// Depth of one micro-kernel pass in units: a panel of b then has kUnits x nr floats (AVX-512: 32 KiB) and stays in L1.
+constexpr int64_t kUnits = 256;
+constexpr int64_t kBlockColumns = 2048;                  // of an outer block
+constexpr int64_t kPackedFloats = 4 << 20;               // packed b of one step: 16 MiB, a share of L3
+constexpr int64_t kTileRowPanels = 8, kTileWidth = 512;  // of the largest tile: its part of a stays in L2
+constexpr int64_t kWantedTiles = 40;                     // enough for 16 threads to end together
+constexpr int64_t kLaneDepth = 512;                      // least k worth a lane of its own
+// Piece of b packed per chunk of work: columns of d, a multiple of every nr, by k.
+constexpr int64_t kPackColumns = 384, kPackDepth = 64;
+
+// Equal blocks of at most `most` that are multiples of `unit`.
+int64_t even_block(int64_t size, int64_t most, int64_t unit) {
+  return round_up(div_ceil(size, div_ceil(size, most)), unit);
+}
+
+// a is read in place when nothing is to be converted and its elements are whole units.
+bool can_read_a(const Gemm& op, bool pairs) {
+  if (pairs) return !op.ta && op.a.stride() % 2 == 0 && op.k() % 2 == 0;
+  return op.a.dtype == DType::f32 && !op.tf32;
+}
+
+// Halves the larger side of the tiles until there are enough of them.
+void cut_tiles(GemmBlocking& g, int64_t m, int64_t mr, int64_t nr) {
+  int64_t tall = std::min(kTileRowPanels, div_ceil(m, mr)), wide = std::min(kTileWidth / nr, div_ceil(g.nb, nr));
+  const auto tiles = [&] { return div_ceil(m, tall * mr) * div_ceil(g.nb, wide * nr); };
+  while (tiles() < kWantedTiles && (tall > 1 || wide > 1)) {
+    if (wide * nr > tall * mr && wide > 1)
+      wide = div_ceil<int64_t>(wide, 2);
+    else
+      tall = div_ceil<int64_t>(tall, 2);
+  }
+  g.tile_m = tall * mr;
+  g.tile_n = wide * nr;
+}
+
+}  // namespace
+
+GemmBlocking gemm_blocking(const Gemm& op, const Kernels& kern) {
+  const int64_t m = op.m(), n = op.n(), k = op.k();
+  GemmBlocking g{};
+  g.pairs = kern.by_row_pairs && op.a.dtype == DType::bf16 && op.b.dtype == DType::bf16;
+  g.direct_a = can_read_a(op, g.pairs);
+  const int64_t per_unit = g.pairs ? 2 : 1;
+  g.kc = even_block(k, kUnits * per_unit, 8);
+  g.kcs = div_ceil(k, g.kc);
+  g.units = g.kc / per_unit;
+  g.nb = even_block(n, kBlockColumns, kern.nr);
+  g.b_panels = g.nb / kern.nr;
+  cut_tiles(g, m, kern.mr, kern.nr);
+  const int64_t tiles = div_ceil(m, g.tile_m) * div_ceil(g.nb, g.tile_n);
+  g.lanes = std::clamp<int64_t>(std::min(kWantedTiles / tiles, k / kLaneDepth), 1, g.kcs);
+  const int64_t lane_kcs = div_ceil(g.kcs, g.lanes), floats = g.lanes * g.units * g.nb;  // of one inner block per lane
+  g.steps = div_ceil(lane_kcs, std::clamp<int64_t>(kPackedFloats / floats, 1, lane_kcs));
+  g.step_kcs = div_ceil(lane_kcs, g.steps);
+  g.staged = g.lanes > 1 || (g.steps > 1 && op.d.dtype != DType::f32);
+  return g;
+}
+
+namespace {
+
+// Scratch memory in floats: packed b | staged block of d | per worker: a tile's part of a, and the tile.
+struct Layout {
+  int64_t b_size, staged_size, worker_size, a_size, total;
+  Layout(const Gemm& op, const GemmBlocking& g, int nr, int threads) {
+    constexpr int64_t kLine = 64;  // keeps parts apart in cache
+    b_size = round_up(g.lanes * g.step_kcs * g.b_panels * nr * g.units, kLine);
+    staged_size = g.staged ? round_up(g.lanes * op.m() * g.nb, kLine) : 0;
+    a_size = g.direct_a ? 0 : g.tile_m * g.units;
+    const bool tile = !g.staged && op.d.dtype != DType::f32;
+    worker_size = round_up(a_size + (tile ? g.tile_m * g.tile_n : 0), kLine);
+    total = b_size + staged_size + threads * worker_size;
+  }
+};
+
+// One outer block of d: all rows, up to nb columns.
+class Block {
+ public:
+  Block(const Gemm& op, const Kernels& kern, const GemmBlocking& g, const Layout& layout, float* scratch)
+      : op_(op),
+        kern_(kern),
+        g_(g),
+        layout_(layout),
+        mr_(kern.mr),
+        nr_(kern.nr),
+        packed_b_(scratch),
+        staged_(scratch + layout.b_size),
+        workers_(staged_ + layout.staged_size),
+        tiles_m_(div_ceil(op.m(), g.tile_m)) {}
+
+  void run(ThreadPool& pool, int64_t col) {
+    col_ = col, cols_ = std::min(g_.nb, op_.n() - col);
+    tiles_ = tiles_m_ * div_ceil(cols_, g_.tile_n);
+    for (int64_t step = 0; step < g_.steps; ++step) run_step(pool, step);
+    if (!g_.staged) return;
+    pool.parallel_for(tiles_, [&](int64_t t) {
+      const Tile tile = tile_at(t);
+      const float* from = staged_ + tile.row * g_.nb + tile.col;
+      finish_tile(op_, {from, g_.nb, op_.m() * g_.nb, g_.lanes}, tile.row, tile.rows, col_ + tile.col, tile.cols);
+    });
+  }
+
+ private:
+  struct Tile {
+    int64_t row, rows, col, cols;  // columns within the block
+  };
+  Tile tile_at(int64_t t) const {
+    const int64_t i = t % tiles_m_ * g_.tile_m, j = t / tiles_m_ * g_.tile_n;
+    return {i, std::min(g_.tile_m, op_.m() - i), j, std::min(g_.tile_n, cols_ - j)};
+  }
+
+  // Inner blocks [first, last) of a lane in a step.
+  struct Range {
+    int64_t first, last;
+  };
+  Range kcs_of(int64_t lane, int64_t step) const {
+    const int64_t begin = g_.kcs * lane / g_.lanes, end = g_.kcs * (lane + 1) / g_.lanes;
+    return {std::min(begin + step * g_.step_kcs, end), std::min(begin + (step + 1) * g_.step_kcs, end)};
+  }
+  int64_t depth(int64_t kc) const { return std::min(g_.kc, op_.k() - kc * g_.kc); }  // k of an inner block
+  int64_t units_of(int64_t k) const { return g_.pairs ? div_ceil<int64_t>(k, 2) : k; }
+  float* b_at(int64_t slot, int64_t panel) const { return packed_b_ + (slot * g_.b_panels + panel) * nr_ * g_.units; }
+
+  // Packing and tiles of a step are one parallel loop: tiles come after all packing chunks in the order of hand-out
+  // and wait for them, so a thread that is done packing need not be joined first.
+  void run_step(ThreadPool& pool, int64_t step) {
+    const int64_t depths = div_ceil(g_.kc, kPackDepth), per_kc = div_ceil(cols_, kPackColumns) * depths;
+    const int64_t packs = g_.lanes * g_.step_kcs * per_kc;
+    std::atomic<int64_t> packed{0};
+    pool.parallel_for(packs + g_.lanes * tiles_, [&](int64_t chunk, int worker) {
+      if (chunk < packs) {
+        const int64_t slot = chunk / per_kc, part = chunk % per_kc;
+        const Range range = kcs_of(slot / g_.step_kcs, step);
+        const int64_t kc = range.first + slot % g_.step_kcs;
+        if (kc < range.last) pack_b(slot, kc, part % depths * kPackDepth, part / depths * kPackColumns);
+        packed.fetch_add(1, std::memory_order_release);
+      } else {
+        while (packed.load(std::memory_order_acquire) < packs) std::this_thread::yield();
+        run_tile((chunk - packs) / tiles_, step, tile_at((chunk - packs) % tiles_), worker);
+      }
+    });
+  }
+
+  // Packs kPackDepth k from `k` of inner block kc on, kPackColumns columns from `col` of the block on.
+  void pack_b(int64_t slot, int64_t kc, int64_t k, int64_t col) const {
+    const int64_t deep = std::min(kPackDepth, depth(kc) - k), end = std::min(col + kPackColumns, cols_);
+    if (deep <= 0) return;
+    const Source b{op_.b.data, op_.b.stride(), op_.b.dtype, op_.tf32};
+    float* to = b_at(slot, col / nr_) + units_of(k) * nr_;
+    if (!op_.tb)
+      return kern_.pack_columns(to, nr_ * g_.units, kern_.nr, b, kc * g_.kc + k, deep, col_ + col, end - col, g_.pairs);
+    for (; col < end; col += nr_, to += nr_ * g_.units)
+      kern_.pack_transposed(to, b, col_ + col, std::min(nr_, end - col), kc * g_.kc + k, deep, g_.pairs);
+  }
+
+  void run_tile(int64_t lane, int64_t step, const Tile& tile, int worker) const {
+    float* a_buffer = workers_ + worker * layout_.worker_size;
+    const bool direct = !g_.staged && op_.d.dtype == DType::f32;
+    const int64_t stride = direct ? op_.d.stride() : g_.staged ? g_.nb : g_.tile_n;
+    float* c = direct      ? op_.d.as<float>() + tile.row * stride + col_ + tile.col
+               : g_.staged ? staged_ + (lane * op_.m() + tile.row) * stride + tile.col
+                           : a_buffer + layout_.a_size;
+    bool add = step > 0 || (direct && (op_.accumulate || op_.bias));
+    if (direct && op_.bias && step == 0) fill_bias(c, stride, tile);
+    const Range range = kcs_of(lane, step);
+    for (int64_t kc = range.first; kc < range.last; ++kc, add = true) {
+      Micro micro{};
+      micro.c = c, micro.c_stride = stride, micro.add = add, micro.k = units_of(depth(kc));
+      run_inner(lane * g_.step_kcs + kc - range.first, kc, tile, micro, a_buffer);
+    }
+    if (!direct && !g_.staged) finish_tile(op_, {c, stride, 0, 1}, tile.row, tile.rows, col_ + tile.col, tile.cols);
+  }
+
+  // One inner block of a tile: every panel of b meets every panel of a, while the next panel of b is fetched.
+  void run_inner(int64_t slot, int64_t kc, const Tile& tile, Micro micro, float* a_buffer) const {
+    const Kernels::MicroFn* micros =
+        op_.ta ? (g_.pairs ? kern_.by_column_pairs : kern_.by_column) : (g_.pairs ? kern_.by_row_pairs : kern_.by_row);
+    const float* a = a_operand(kc, tile, micro, a_buffer);
+    const int64_t a_next = !op_.ta ? mr_ * micro.a_stride : g_.direct_a ? mr_ : mr_ * g_.units;
+    float* const c = micro.c;
+    micro.b_stride = nr_;
+    micro.ahead_step = div_ceil(nr_ * mr_, tile.rows);
+    for (int64_t j = 0; j < tile.cols; j += nr_) {
+      micro.b = b_at(slot, (tile.col + j) / nr_);
+      micro.n = std::min(nr_, tile.cols - j);
+      micro.ahead = j + nr_ < tile.cols ? micro.b + nr_ * g_.units : b_at(slot + 1, tile.col / nr_);
+      for (int64_t i = 0; i < tile.rows; i += mr_, micro.ahead += micro.ahead_step * micro.k) {
+        micro.a = a + i / mr_ * a_next;
+        micro.c = c + i * micro.c_stride + j;
+        micros[std::min(mr_, tile.rows - i) - 1](micro);
+      }
+    }
+  }
+
+  // Where the tile's rows of a are for one inner block: in place, or packed now. Sets micro.a_stride.
+  const float* a_operand(int64_t kc, const Tile& tile, Micro& micro, float* buffer) const {
+    const int64_t k = kc * g_.kc, deep = depth(kc);
+    if (g_.direct_a) {
+      micro.a_stride = op_.a.stride() / (g_.pairs ? 2 : 1);
+      if (op_.ta) return static_cast<const float*>(op_.a.at(k * op_.a.stride() + tile.row));
+      return static_cast<const float*>(op_.a.at(tile.row * op_.a.stride() + k));
+    }
+    const Source a{op_.a.data, op_.a.stride(), op_.a.dtype, op_.tf32};
+    micro.a_stride = op_.ta ? mr_ : micro.k;
+    if (op_.ta)
+      kern_.pack_columns(buffer, mr_ * g_.units, kern_.mr, a, k, deep, tile.row, tile.rows, g_.pairs);
+    else
+      kern_.pack_rows(buffer, micro.k, a, tile.row, tile.rows, k, deep, g_.pairs);
+    return buffer;
+  }
+
+  void fill_bias(float* c, int64_t stride, const Tile& tile) const {
+    by_float(op_.bias.dtype, [&]<class T>() {
+      const T* bias = op_.bias.as<T>() + col_ + tile.col;
+      for (int64_t i = 0; i < tile.rows; ++i)
+        for (int64_t j = 0; j < tile.cols; ++j) c[i * stride + j] = to_float(bias[j]);
+    });
+  }
+
+  const Gemm& op_;
+  const Kernels& kern_;
+  const GemmBlocking& g_;
+  const Layout& layout_;
+  const int64_t mr_, nr_;
+  float *packed_b_, *staged_, *workers_;
+  int64_t tiles_m_, tiles_ = 0, col_ = 0, cols_ = 0;  // of this block
+};
+
+}  // namespace
+
+size_t gemm_blocked_scratch(const Gemm& op, const Kernels& kern, int threads) {
+  return size_t(Layout(op, gemm_blocking(op, kern), kern.nr, threads).total) * sizeof(float);
+}
+
+void gemm_blocked(const Gemm& op, const Kernels& kern, ThreadPool& pool, void* scratch) {
+  const GemmBlocking g = gemm_blocking(op, kern);
+  const Layout layout(op, g, kern.nr, pool.size());
+  Block block(op, kern, g, layout, static_cast<float*>(scratch));
+  for (int64_t col = 0; col < op.n(); col += g.nb) block.run(pool, col);
+}
+
+namespace {
+
+template <class T>
+ATHANOR_CLONES void finish_row(T* d, const float* from, int64_t lane_stride, int64_t lanes, const float* bias,
+                               bool accumulate, int64_t n) {
+#pragma omp simd
+  for (int64_t j = 0; j < n; ++j) {
+    float sum = 0;
+    for (int64_t l = 0; l < lanes; ++l) sum += from[l * lane_stride + j];
+    if (bias) sum += bias[j];
+    if (accumulate) sum += to_float(d[j]);
+    d[j] = from_float<T>(sum);
+  }
+}
+
+}  // namespace
+
+void finish_tile(const Gemm& op, const GemmSum& sum, int64_t row, int64_t rows, int64_t col, int64_t cols) {
+  constexpr int64_t kStrip = 256;  // columns at a time, so that the bias fits a stack buffer
+  float bias[kStrip];
+  by_float(op.d.dtype, [&]<class T>() {
+    T* d = op.d.as<T>() + row * op.d.stride() + col;
+    for (int64_t j = 0; j < cols; j += kStrip) {
+      const int64_t n = std::min(kStrip, cols - j);
+      if (op.bias) by_float(op.bias.dtype, [&]<class B>() { load_row(bias, op.bias.as<B>() + col + j, n); });
+      for (int64_t i = 0; i < rows; ++i)
+        finish_row(d + i * op.d.stride() + j, sum.from + i * sum.stride + j, sum.lane_stride, sum.lanes,
+                   op.bias ? bias : nullptr, op.accumulate, n);
+    }
+  });
+}
+
+}  // namespace athanor

@@ -1,0 +1,72 @@
+// The innermost loops of matrix products and attention, compiled once per instruction set and chosen at run time.
+// A "unit" is 32 bits along k: one f32, or two bf16 neighbours for the products that read bf16 pairs.
+#pragma once
+#include <cstdint>
+
+#include "tensor/dtype.h"
+
+namespace athanor {
+
+// c[rows, n] = A B, or += with add. All strides in units.
+struct Micro {
+  const float* a;  // row kernels: A[i, k] at a[i * a_stride + k]; column kernels: at a[k * a_stride + i]
+  int64_t a_stride;
+  const float* b;  // B[k, j] at b[k * b_stride + j]; Kernels::nr columns are read
+  int64_t b_stride;
+  float* c;  // c[i, j] at c[i * c_stride + j]; n columns are written
+  int64_t c_stride;
+  int64_t k;  // units
+  int64_t n;  // 1 .. Kernels::nr
+  bool add;
+  const float* ahead;  // memory that a later call reads: ahead[k * ahead_step] is fetched into L2 for every k
+  int64_t ahead_step;
+};
+
+// A rank-2 operand in memory as packing reads it.
+struct Source {
+  const void* data;
+  int64_t stride;  // elements between rows
+  DType dtype;     // f32, bf16 or f16
+  bool tf32;       // round f32 elements to TF32
+};
+
+constexpr int kMaxMr = 12, kMaxNr = 32;  // over all instruction sets: sizes of stack buffers
+
+struct Kernels {
+  const char* name;
+  int mr, nr;
+  // [rows - 1] with rows in 1 .. mr. The *_pairs products are null without bf16 instructions.
+  using MicroFn = void (*)(const Micro&);
+  const MicroFn* by_row;
+  const MicroFn* by_column;
+  const MicroFn* by_row_pairs;
+  const MicroFn* by_column_pairs;
+
+  // Packing starts at element [row, column] of the source and writes whole panels, zeros outside the source.
+  // rows: dst[rows][dst_stride] from src[row .. row + rows, column .. column + k]
+  void (*pack_rows)(float* dst, int64_t dst_stride, const Source&, int64_t row, int64_t rows, int64_t column, int64_t k,
+                    bool pairs);
+  // columns: dst[k][width] from src[row .. row + k, column .. column + n]; width is mr or nr; every `width` columns
+  // start a new panel, `panel` floats after the one before
+  void (*pack_columns)(float* dst, int64_t panel, int width, const Source&, int64_t row, int64_t k, int64_t column,
+                       int64_t n, bool pairs);
+  // transposed: dst[k][nr] from src[row .. row + n, column .. column + k], n <= nr
+  void (*pack_transposed)(float* dst, const Source&, int64_t row, int64_t n, int64_t column, int64_t k, bool pairs);
+};
+
+// 0 .. N-1 as template arguments: std's own templates must not be used under a target pragma.
+template <int... I>
+struct Indices {};
+template <int N, int... I>
+struct IndicesTo : IndicesTo<N - 1, N - 1, I...> {};
+template <int... I>
+struct IndicesTo<0, I...> {
+  using type = Indices<I...>;
+};
+
+// The best table for this CPU.
+const Kernels& kernels();
+// One instruction set: "AVX-512", "AVX2" or "baseline"; nullptr when this CPU or compiler lacks it.
+const Kernels* kernels_named(const char* name);
+
+}  // namespace athanor

@@ -1,0 +1,261 @@
+// Bodies of kernel.h for one instruction set. The includer has defined, inside a namespace of its own and under its
+// target pragma: kLanes, kMr, kVectors, kPairs, V (a vector of kLanes floats), madd(a, b, c) = a b + c and
+// madd_pairs. Nothing here may call a library template: it would be compiled for the wrong CPU.
+
+constexpr int kNr = kVectors * kLanes;
+typedef float Unaligned __attribute__((vector_size(kLanes * 4), aligned(1), may_alias));
+typedef uint32_t Unit __attribute__((may_alias));
+
+inline V load(const float* p) { return *reinterpret_cast<const Unaligned*>(p); }
+inline void store(float* p, V v) { *reinterpret_cast<Unaligned*>(p) = v; }
+
+template <int R>
+inline void write_back(const V (&acc)[R][kVectors], const Micro& m) {
+  float edge[R * kNr];
+  const bool whole = m.n == kNr;
+  float* c = whole ? m.c : edge;
+  const int64_t stride = whole ? m.c_stride : kNr;
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      float* at = c + r * stride + v * kLanes;
+      store(at, whole && m.add ? load(at) + acc[r][v] : acc[r][v]);
+    }
+  if (whole) return;
+  for (int r = 0; r < R; ++r)
+    for (int64_t j = 0; j < m.n; ++j) {
+      float& at = m.c[r * m.c_stride + j];
+      at = m.add ? at + edge[r * kNr + j] : edge[r * kNr + j];
+    }
+}
+
+// R x kNr accumulators in registers; per k one row of b and R broadcasts of a.
+template <int R, bool kByRow, bool kInPairs>
+void micro(const Micro& m) {
+  V acc[R][kVectors] = {};
+  // Rows in groups of three: base, base + s and base + 2 s are addresses an x86 load can form itself.
+  constexpr int kGroups = (R + 2) / 3;
+  const int64_t s = m.a_stride;
+  const float* group[kGroups];
+#pragma GCC unroll 8
+  for (int g = 0; g < kGroups; ++g) group[g] = m.a + 3 * g * s;
+  const float *a = m.a, *b = m.b;
+  const float* ahead = m.ahead;
+#pragma GCC unroll 2
+  for (int64_t k = 0; k < m.k; ++k) {
+    V bv[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) bv[v] = load(b + v * kLanes);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const float x = kByRow ? group[r / 3][(r % 3) * s + k] : a[r];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        if constexpr (kInPairs)
+          acc[r][v] = madd_pairs(x, bv[v], acc[r][v]);
+        else
+          acc[r][v] = madd(x, bv[v], acc[r][v]);
+      }
+    }
+    __builtin_prefetch(ahead, 0, 2);
+    ahead += m.ahead_step;
+    b += m.b_stride;
+    if (!kByRow) a += s;
+  }
+  write_back<R>(acc, m);
+}
+
+// --- packing ---------------------------------------------------------------------------------------------------------
+
+template <bool kTf32>
+inline float as_f32(float x) {
+  return kTf32 ? round_tf32(x) : x;
+}
+template <bool kTf32, class T>
+inline float as_f32(T x) {
+  return to_float(x);
+}
+
+// Calls fn.run<T, tf32>() for what the source holds.
+template <class Fn>
+inline void by_source(const Source& s, const Fn& fn) {
+  if (s.dtype == DType::bf16)
+    fn.template run<bf16, false>();
+  else if (s.dtype == DType::f16)
+    fn.template run<f16, false>();
+  else if (s.tf32)
+    fn.template run<float, true>();
+  else
+    fn.template run<float, false>();
+}
+
+template <class T>
+inline const T* at(const Source& s, int64_t row, int64_t column) {
+  return static_cast<const T*>(s.data) + row * s.stride + column;
+}
+
+// Two bf16 neighbours along k as one unit: the lower k in the lower half. `high` is ignored without has_high.
+inline uint32_t pair_of(bf16 low, bf16 high) { return uint32_t(low.bits) | uint32_t(high.bits) << 16; }
+
+struct PackRows {
+  float* dst;
+  int64_t dst_stride;
+  const Source& source;
+  int64_t row, rows, column, k;
+  template <class T, bool kTf32>
+  void run() const {
+    for (int64_t r = 0; r < rows; ++r) {
+      const T* __restrict from = at<T>(source, row + r, column);
+      float* __restrict to = dst + r * dst_stride;
+      for (int64_t i = 0; i < k; ++i) to[i] = as_f32<kTf32>(from[i]);
+    }
+  }
+  void pairs() const {
+    const int64_t whole = k / 2, all = (k + 1) / 2;
+    for (int64_t r = 0; r < rows; ++r) {
+      const bf16* __restrict from = at<bf16>(source, row + r, column);
+      Unit* __restrict to = reinterpret_cast<Unit*>(dst + r * dst_stride);
+      for (int64_t i = 0; i < whole; ++i) to[i] = pair_of(from[2 * i], from[2 * i + 1]);
+      if (whole < all) to[whole] = pair_of(from[k - 1], bf16{0});
+    }
+  }
+};
+
+// Rows of the source are read whole, across panels: they are the only contiguous runs there are.
+template <int W>
+struct PackColumns {
+  float* dst;
+  int64_t panel;
+  const Source& source;
+  int64_t row, k, column, n;
+  template <class T, bool kTf32>
+  void run() const {
+    for (int64_t i = 0; i < k; ++i) {
+      const T* __restrict from = at<T>(source, row + i, column);
+      float* __restrict to = dst + i * W;
+      int64_t j = 0;
+      for (; j + W <= n; j += W, to += panel)
+        for (int l = 0; l < W; ++l) to[l] = as_f32<kTf32>(from[j + l]);
+      if (j < n)
+        for (int l = 0; l < W; ++l) to[l] = j + l < n ? as_f32<kTf32>(from[j + l]) : 0.0f;
+    }
+  }
+  void pairs() const {
+    for (int64_t i = 0; i < k; i += 2) {
+      const bf16* __restrict low = at<bf16>(source, row + i, column), * __restrict high =
+                                                                          i + 1 < k ? low + source.stride : nullptr;
+      Unit* __restrict to = reinterpret_cast<Unit*>(dst + i / 2 * W);
+      int64_t j = 0;
+      if (high)
+        for (; j + W <= n; j += W, to += panel)
+          for (int l = 0; l < W; ++l) to[l] = pair_of(low[j + l], high[j + l]);
+      for (; j < n; j += W, to += panel)
+        for (int l = 0; l < W; ++l) to[l] = j + l < n ? pair_of(low[j + l], high ? high[j + l] : bf16{0}) : 0;
+    }
+  }
+};
+
+template <int... I>
+inline V interleave_low(V a, V b, Indices<I...>) {
+  return __builtin_shufflevector(a, b, (I % 2 ? kLanes + I / 2 : I / 2)...);
+}
+template <int... I>
+inline V interleave_high(V a, V b, Indices<I...>) {
+  return __builtin_shufflevector(a, b, (kLanes / 2 + (I % 2 ? kLanes + I / 2 : I / 2))...);
+}
+
+// dst[k][kNr] = transpose of rows of units; from(j) is row j, n of them exist. One step of the network rotates the bits
+// of (row, lane) by one: after log2(kLanes) steps rows are lanes.
+inline void transpose(float* dst, const char* from, int64_t row_bytes, int64_t n, int64_t k) {
+  using All = typename IndicesTo<kLanes>::type;
+  for (int64_t j = 0; j < kNr; j += kLanes) {
+    int64_t i = 0;
+    for (; i + kLanes <= k; i += kLanes) {
+      V x[kLanes], y[kLanes];
+#pragma GCC unroll 16
+      for (int l = 0; l < kLanes; ++l)
+        x[l] = j + l < n ? load(reinterpret_cast<const float*>(from + (j + l) * row_bytes) + i) : V{};
+#pragma GCC unroll 4
+      for (int step = 1; step < kLanes; step *= 2) {
+#pragma GCC unroll 8
+        for (int l = 0; l < kLanes / 2; ++l) {
+          y[2 * l] = interleave_low(x[l], x[l + kLanes / 2], All{});
+          y[2 * l + 1] = interleave_high(x[l], x[l + kLanes / 2], All{});
+        }
+#pragma GCC unroll 16
+        for (int l = 0; l < kLanes; ++l) x[l] = y[l];
+      }
+#pragma GCC unroll 16
+      for (int l = 0; l < kLanes; ++l) store(dst + (i + l) * kNr + j, x[l]);
+    }
+    for (; i < k; ++i)
+      for (int64_t l = j; l < j + kLanes; ++l) {
+        Unit unit = 0;
+        if (l < n) __builtin_memcpy(&unit, from + l * row_bytes + i * 4, 4);
+        reinterpret_cast<Unit*>(dst)[i * kNr + l] = unit;
+      }
+  }
+}
+
+struct PackTransposed {
+  float* dst;
+  const Source& source;
+  int64_t row, n, column, k;
+  template <class T, bool kTf32>
+  void run() const {
+    if constexpr (sizeof(T) == 4 && !kTf32) {
+      transpose(dst, reinterpret_cast<const char*>(at<T>(source, row, column)), source.stride * 4, n, k);
+    } else {
+      constexpr int64_t kStrip = 64;
+      float strip[kNr * kStrip];
+      for (int64_t i = 0; i < k; i += kStrip) {
+        const int64_t width = k - i < kStrip ? k - i : kStrip;
+        for (int64_t j = 0; j < n; ++j) {
+          const T* __restrict from = at<T>(source, row + j, column + i);
+          for (int64_t l = 0; l < width; ++l) strip[j * kStrip + l] = as_f32<kTf32>(from[l]);
+        }
+        transpose(dst + i * kNr, reinterpret_cast<const char*>(strip), kStrip * 4, n, width);
+      }
+    }
+  }
+  void pairs() const {
+    transpose(dst, reinterpret_cast<const char*>(at<bf16>(source, row, column)), source.stride * 2, n, k / 2);
+    if (k % 2 == 0) return;
+    Unit* last = reinterpret_cast<Unit*>(dst + k / 2 * kNr);
+    for (int64_t j = 0; j < kNr; ++j)
+      last[j] = j < n ? pair_of(*at<bf16>(source, row + j, column + k - 1), bf16{0}) : 0;
+  }
+};
+
+template <class Pack>
+inline void pack(const Pack& p, bool pairs) {
+  if (pairs)
+    p.pairs();
+  else
+    by_source(p.source, p);
+}
+void pack_rows(float* dst, int64_t dst_stride, const Source& s, int64_t row, int64_t rows, int64_t column, int64_t k,
+               bool pairs) {
+  pack(PackRows{dst, dst_stride, s, row, rows, column, k}, pairs);
+}
+void pack_columns(float* dst, int64_t panel, int width, const Source& s, int64_t row, int64_t k, int64_t column,
+                  int64_t n, bool pairs) {
+  if (width == kNr)
+    pack(PackColumns<kNr>{dst, panel, s, row, k, column, n}, pairs);
+  else
+    pack(PackColumns<kMr>{dst, panel, s, row, k, column, n}, pairs);
+}
+void pack_transposed(float* dst, const Source& s, int64_t row, int64_t n, int64_t column, int64_t k, bool pairs) {
+  pack(PackTransposed{dst, s, row, n, column, k}, pairs);
+}
+
+// --- the table -------------------------------------------------------------------------------------------------------
+
+template <bool kByRow, bool kInPairs, class Rows>
+struct Micros;
+template <bool kByRow, bool kInPairs, int... R>
+struct Micros<kByRow, kInPairs, Indices<R...>> {
+  static constexpr Kernels::MicroFn kTable[] = {micro<R + 1, kByRow, kInPairs>...};
+};
+using Rows = typename IndicesTo<kMr>::type;
