@@ -11,7 +11,8 @@
 namespace athanor::testing {
 
 struct Rig {
-  explicit Rig(int threads = 2) : cpu(make_cpu({.threads = threads})), mesh(make_single(*cpu.device), {1, 1, 1, 1, 1, 1}) {}
+  explicit Rig(int threads = 2)
+      : cpu(make_cpu({.threads = threads})), mesh(make_single(*cpu.device), {1, 1, 1, 1, 1, 1}) {}
   Backend backend() { return {*cpu.device, *cpu.ops, mesh}; }
   CpuBackend cpu;
   ProcessMesh mesh;

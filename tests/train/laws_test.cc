@@ -1,0 +1,316 @@
+// The single law, on one rank: losses and weights are a function of config, seed and data, to the bit, whatever the
+// recomputation, the number of threads or the run; micro-batching changes only the order of sums.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/rng.h"
+#include "tests/train/harness.h"
+
+namespace athanor {
+namespace {
+
+using testing::Rig;
+
+ModelConfig tiny(ModelType type) {
+  ModelConfig m = model_defaults(type);
+  m.vocab_size = 67;
+  m.hidden_size = 24;
+  m.num_hidden_layers = 3;
+  m.num_attention_heads = 4;
+  m.num_key_value_heads = type == ModelType::gpt2 ? 4 : 2;
+  m.head_dim = 6;
+  m.intermediate_size = 40;
+  m.max_position_embeddings = 20;
+  if (type == ModelType::mistral) m.sliding_window = 5;
+  return m;
+}
+
+struct Setting {
+  const char* precision = "fp32";
+  DType master = DType::f32;
+  Recompute recompute;
+  int64_t micro = 4;
+  int threads = 2;
+  int64_t chunk_rows = 0;
+};
+
+EngineOptions options(const Setting& s) {
+  EngineOptions o;
+  o.recipe = make_recipe(s.precision, s.master);
+  o.recompute = s.recompute;
+  o.seq_length = 17;
+  o.micro_batch_size = s.micro;
+  o.global_batch_size = 4;
+  o.loss_chunk_rows = s.chunk_rows;
+  o.seed = 7;
+  o.adamw.seed = 7;
+  o.schedule = {.style = DecayStyle::constant, .lr = 3e-3, .min_lr = 3e-3};
+  o.clip_grad = 1;
+  if (o.recipe.loss_scaling) {
+    o.scaling = {.dynamic = true, .window = 3, .hysteresis = 1, .min_scale = 1};
+    o.loss_scale = 1024;
+  }
+  return o;
+}
+
+struct Curve {
+  std::vector<double> losses;
+  std::vector<float> norms;
+  std::vector<std::byte> weights;
+  size_t activations = 0;
+  bool operator==(const Curve& b) const { return losses == b.losses && norms == b.norms && weights == b.weights; }
+};
+
+std::vector<int32_t> stream(int64_t n, int64_t vocab, const char* name) {
+  std::vector<int32_t> t(static_cast<size_t>(n));
+  for (size_t i = 0; i < t.size(); ++i) t[i] = int32_t(random_bits(3, stream_of(name), i) % uint64_t(vocab));
+  return t;
+}
+
+void accumulate(Engine& engine, int64_t step) {
+  const int64_t n = 4 * 17, per = engine.options().micro_batch_size * 17;
+  const auto tokens = stream(n * 8, 67, "tokens"), targets = stream(n * 8, 67, "targets");
+  PhaseClock clock;
+  for (int64_t at = 0; at < n; at += per)
+    engine.micro_batch(std::span(tokens).subspan(size_t(step * n + at), size_t(per)),
+                       std::span(targets).subspan(size_t(step * n + at), size_t(per)), clock);
+}
+
+std::vector<std::byte> weights_of(Engine& engine) {
+  std::vector<std::byte> all;
+  for (const auto& unit : engine.model().params().units()) {
+    const auto* p = static_cast<const std::byte*>(unit->master.data);
+    all.insert(all.end(), p, p + unit->master.bytes());
+  }
+  return all;
+}
+
+Curve train(ModelType type, const Setting& s, int64_t steps = 4) {
+  Rig rig(s.threads);
+  Engine engine(tiny(type), options(s), rig.backend());
+  engine.commit();
+  engine.init_weights();
+  Curve c;
+  for (int64_t step = 0; step < steps; ++step) {
+    accumulate(engine, step);
+    const StepState state = engine.finish_step();
+    c.losses.push_back(state.loss);
+    c.norms.push_back(state.grad_norm);
+  }
+  c.weights = weights_of(engine);
+  c.activations = engine.memory().total(MemoryKind::activations);
+  return c;
+}
+
+struct Case {
+  ModelType type;
+  const char* precision;
+  DType master;
+};
+class Laws : public ::testing::TestWithParam<Case> {
+ protected:
+  Setting setting() const { return {.precision = GetParam().precision, .master = GetParam().master, .recompute = {}}; }
+};
+
+TEST_P(Laws, TrainsAndRepeats) {
+  const Curve a = train(GetParam().type, setting(), 8), b = train(GetParam().type, setting(), 8);
+  EXPECT_EQ(a, b);
+  EXPECT_NEAR(a.losses[0] / 68, std::log(67.0), 0.05);  // nothing known yet: uniform
+  for (const double loss : a.losses) EXPECT_TRUE(std::isfinite(loss));
+}
+
+TEST_P(Laws, RecomputationChangesNoBit) {
+  using G = Recompute::Granularity;
+  const Curve none = train(GetParam().type, setting());
+  for (const Recompute r : {Recompute{G::selective, 1}, Recompute{G::full, 1}, Recompute{G::full, 2}}) {
+    Setting s = setting();
+    s.recompute = r;
+    const Curve again = train(GetParam().type, s);
+    EXPECT_EQ(none, again) << int(r.granularity) << " every " << r.every;
+    EXPECT_LT(again.activations, none.activations);
+  }
+}
+
+TEST_P(Laws, ThreadsChangeNoBit) {
+  Setting s = setting();
+  s.threads = 1;
+  const Curve one = train(GetParam().type, s, 3);
+  for (const int threads : {2, 3, 4, 8, 16}) {
+    s.threads = threads;
+    EXPECT_EQ(one, train(GetParam().type, s, 3)) << threads << " threads";
+  }
+}
+
+TEST_P(Laws, MicroBatchesChangeOnlyRounding) {
+  Setting s = setting();
+  const Curve whole = train(GetParam().type, s, 3);
+  s.micro = 1;
+  const Curve parts = train(GetParam().type, s, 3);
+  const double tolerance = std::string(GetParam().precision) == "fp32" ? 1e-5 : 1e-2;
+  for (size_t i = 0; i < whole.losses.size(); ++i)
+    EXPECT_NEAR(whole.losses[i], parts.losses[i], tolerance * whole.losses[i]);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Families, Laws,
+    ::testing::Values(Case{ModelType::gpt2, "fp32", DType::f32}, Case{ModelType::gpt2, "tf32", DType::f32},
+                      Case{ModelType::gpt2, "bf16", DType::f32}, Case{ModelType::gpt2, "bf16", DType::bf16},
+                      Case{ModelType::gpt2, "fp16", DType::f32}, Case{ModelType::llama, "fp32", DType::f32},
+                      Case{ModelType::llama, "bf16", DType::f32}, Case{ModelType::qwen3, "bf16", DType::f32},
+                      Case{ModelType::qwen2, "fp16", DType::f32}, Case{ModelType::mistral, "fp32", DType::f32}),
+    [](const auto& which) {
+      return std::string(name_of(which.param.type)) + "_" + which.param.precision + "_" + name_of(which.param.master);
+    });
+
+TEST(Precisions, FollowTheSameCurve) {
+  const Curve reference = train(ModelType::llama, {}, 8);
+  for (const auto& [precision, band] : {std::pair{"tf32", 5e-3}, {"bf16", 2e-2}, {"fp16", 5e-3}}) {
+    Setting s;
+    s.precision = precision;
+    const Curve c = train(ModelType::llama, s, 8);
+    for (size_t i = 0; i < 8; ++i)
+      EXPECT_NEAR(c.losses[i], reference.losses[i], band * reference.losses[i]) << precision << " step " << i;
+  }
+}
+
+TEST(Engine, LogitsInChunksGiveTheSameLoss) {
+  const Curve whole = train(ModelType::gpt2, {}, 2);
+  Setting s;
+  s.chunk_rows = 13;
+  const Curve chunks = train(ModelType::gpt2, s, 2);
+  EXPECT_LT(chunks.activations, whole.activations);
+  for (size_t i = 0; i < 2; ++i) EXPECT_NEAR(whole.losses[i], chunks.losses[i], 1e-5 * whole.losses[i]);
+}
+
+TEST(Engine, AllocatesWhatItPlanned) {
+  Rig rig;
+  const size_t before = rig.cpu.device->allocated();
+  {
+    Engine engine(tiny(ModelType::llama), options({}), rig.backend());
+    engine.commit();
+    EXPECT_EQ(rig.cpu.device->allocated() - before, engine.memory().total());
+  }
+  EXPECT_EQ(rig.cpu.device->allocated(), before);
+}
+
+TEST(Engine, TwoModelsLiveInOneProcess) {
+  Rig rig;
+  Engine a(tiny(ModelType::gpt2), options({}), rig.backend()), b(tiny(ModelType::llama), options({}), rig.backend());
+  a.commit(), b.commit();
+  a.init_weights(), b.init_weights();
+  std::vector<double> la, lb;
+  for (int64_t step = 0; step < 3; ++step) {
+    accumulate(a, step);
+    accumulate(b, step);
+    la.push_back(a.finish_step().loss);
+    lb.push_back(b.finish_step().loss);
+  }
+  EXPECT_EQ(la, train(ModelType::gpt2, {}, 3).losses);
+  EXPECT_EQ(lb, train(ModelType::llama, {}, 3).losses);
+}
+
+TEST(Engine, NumberOfMicroBatchesMayChangeBetweenSteps) {
+  Rig rig;
+  Setting s;
+  s.micro = 1;
+  Engine engine(tiny(ModelType::gpt2), options(s), rig.backend());
+  engine.commit();
+  engine.init_weights();
+  for (const int64_t micros : {4, 1, 7}) {
+    PhaseClock clock;
+    const auto tokens = stream(17, 67, "tokens"), targets = stream(17, 67, "targets");
+    for (int64_t m = 0; m < micros; ++m) engine.micro_batch(tokens, targets, clock);
+    EXPECT_NEAR(engine.finish_step().loss, double(micros) * 17 * std::log(67.0), double(micros) * 2);
+  }
+}
+
+// A poisoned weight makes loss and gradients non-finite: nothing may change but the counts, and training goes on.
+TEST(Engine, NonFiniteStepIsSkippedOnTheDevice) {
+  Rig rig;
+  Engine engine(tiny(ModelType::llama), options({}), rig.backend());
+  engine.commit();
+  engine.init_weights();
+  accumulate(engine, 0);
+  EXPECT_EQ(engine.finish_step().updates, 1);
+  float& weight = engine.model().params().units()[1]->master.as<float>()[5];
+  const float good = weight;
+  weight = std::numeric_limits<float>::infinity();
+  accumulate(engine, 1);
+  const auto before = weights_of(engine);
+  const StepState bad = engine.finish_step();
+  EXPECT_EQ(bad.skip, 1);
+  EXPECT_EQ(bad.updates, 1);
+  EXPECT_EQ(bad.skipped, 1);
+  EXPECT_EQ(weights_of(engine), before);
+  weight = good;
+  accumulate(engine, 1);
+  const StepState next = engine.finish_step();
+  EXPECT_EQ(next.skip, 0);
+  EXPECT_EQ(next.updates, 2);
+  EXPECT_EQ(next.skipped_in_row, 0);
+  EXPECT_TRUE(std::isfinite(next.loss));
+}
+
+TEST(Engine, DiscardedStepLeavesNoTrace) {
+  Rig rig;
+  Engine a(tiny(ModelType::gpt2), options({}), rig.backend()), b(tiny(ModelType::gpt2), options({}), rig.backend());
+  a.commit(), b.commit();
+  a.init_weights(), b.init_weights();
+  accumulate(a, 3);
+  a.discard_step();
+  for (auto* e : {&a, &b}) accumulate(*e, 0);
+  EXPECT_EQ(a.finish_step().loss, b.finish_step().loss);
+  EXPECT_EQ(weights_of(a), weights_of(b));
+}
+
+// Vocabulary padding (67 -> 128 rows) must never get a value.
+TEST(Engine, PaddedVocabularyStaysZero) {
+  Rig rig;
+  Engine engine(tiny(ModelType::gpt2), options({}), rig.backend());
+  engine.commit();
+  engine.init_weights();
+  for (int64_t step = 0; step < 3; ++step) {
+    accumulate(engine, step);
+    engine.finish_step();
+  }
+  const Tensor wte = engine.model().params().value(engine.model().head());
+  ASSERT_EQ(wte.rows(), 128);
+  for (int64_t i = 67 * wte.cols(); i < wte.numel(); ++i) ASSERT_EQ(wte.as<float>()[i], 0.0f) << i;
+}
+
+TEST(Engine, InitialWeightsAreAFunctionOfSeedAndName) {
+  Rig rig;
+  Engine engine(tiny(ModelType::llama), options({}), rig.backend());
+  engine.commit();
+  engine.init_weights();
+  for (const auto& piece : engine.model().params().pieces()) {
+    const float* w = engine.model().params().units()[size_t(piece.unit)]->master.as<float>() + piece.offset;
+    const std::string& name = piece.slice->name;
+    const bool residual_output = name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight");
+    for (int64_t i = 0; i < piece.slice->shape.numel(); ++i) {
+      const float normal = random_normal(7, stream_of(name), uint64_t(i));
+      const float std_dev = residual_output ? 0.02f / std::sqrt(6.0f) : 0.02f;
+      const float want = piece.slice->shape.rank == 1 ? 1.0f : std_dev * normal;
+      ASSERT_NEAR(w[i], want, 1e-8) << name << " " << i;
+    }
+  }
+}
+
+TEST(MemoryPlan, RefusesWhatDoesNotFitAndNamesTheKnobs) {
+  Rig rig;
+  Engine engine(tiny(ModelType::gpt2), options({}), rig.backend());
+  try {
+    engine.memory().require_fits(1000, 0);
+    FAIL() << "fits into 1000 bytes?";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), Exit::usage);
+    EXPECT_NE(std::string(e.what()).find("activations"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("micro_batch_size"), std::string::npos) << e.what();
+  }
+}
+
+}  // namespace
+}  // namespace athanor

@@ -1,0 +1,165 @@
+// Whole runs: resume is bit-exact in every precision, what is stored decides, what changed is noticed.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/file.h"
+#include "base/rng.h"
+#include "data/shard_writer.h"
+#include "metrics/jsonl.h"
+#include "tests/train/harness.h"
+#include "train/trainer.h"
+
+namespace athanor {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::Rig;
+using testing::TempDir;
+
+class TrainerTest : public ::testing::Test {
+ protected:
+  TrainerTest() { write_shard("data.bin", 0); }
+
+  void write_shard(const std::string& name, uint64_t seed) {
+    std::ofstream out(dir_.path() + "/" + name, std::ios::binary);
+    for (uint64_t i = 0; i < 5000; ++i) {
+      const auto token = uint16_t(random_bits(seed, stream_of("shard"), i) % 50 * (i % 3 ? 1 : 0));
+      out.write(reinterpret_cast<const char*>(&token), 2);
+    }
+  }
+
+  Config config(const std::string& run, const std::vector<std::string>& set = {}) {
+    const std::string text =
+        cat(R"({"model": {"model_type": "llama", "vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2,
+      "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 24, "max_position_embeddings": 16},
+      "seq_length": 16, "global_batch_size": 4, "micro_batch_size": 2, "train_iters": 8, "learning_rate": 0.01,
+      "lr_warmup_iters": 2, "precision": "fp32", "eval_interval": 4, "eval_iters": 1, "save_interval": 0, "log_interval": 1000,
+      "progress": "off", "peak_tflops": 1, "save": ")",
+            run.empty() ? "" : dir_.path() + "/" + run, R"(", "train_data": [{"path": ")", dir_.path(),
+            R"(/data.bin", "dtype": "uint16"}], "valid_data": [{"path": ")", dir_.path(),
+            R"(/data.bin", "dtype": "uint16"}]})");
+    return parse_config(text, "test", "", set);
+  }
+
+  Exit run(const Config& c, bool allow_changed_data = false) {
+    Trainer trainer(
+        c, rig_.backend(),
+        {.program = {.version = "test", .command = {}, .libraries = {}}, .allow_changed_data = allow_changed_data});
+    ::testing::internal::CaptureStdout();
+    try {
+      const Exit code = trainer.run();
+      ::testing::internal::GetCapturedStdout();
+      return code;
+    } catch (...) {
+      ::testing::internal::GetCapturedStdout();
+      throw;
+    }
+  }
+
+  std::string bytes(const std::string& run, int64_t step, const std::string& file) {
+    return read_file(cat(dir_.path(), "/", run, "/", step_folder(step), "/", file), 1 << 24);
+  }
+
+  std::string error_of(const Config& c) {
+    try {
+      run(c);
+      return "no error";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), Exit::usage) << e.what();
+      return e.what();
+    }
+  }
+
+  TempDir dir_;
+  Rig rig_;
+};
+
+struct Precise {
+  const char* precision;
+  const char* master;
+};
+class Resume : public TrainerTest, public ::testing::WithParamInterface<Precise> {};
+
+TEST_P(Resume, NPlusMStepsEqualNSaveResumeM) {
+  const std::vector<std::string> set = {cat("precision=", GetParam().precision),
+                                        cat("master_weights=", GetParam().master)};
+  ASSERT_EQ(run(config("whole", set)), Exit::done);
+  auto first = set, second = set;
+  // The schedule must not end early in the first half: it is 8 steps long in both.
+  first.insert(first.end(), {"train_iters=3", "lr_decay_iters=8"});
+  second.push_back("lr_decay_iters=8");
+  ASSERT_EQ(run(config("parts", first)), Exit::done);
+  ASSERT_EQ(run(config("parts", second)), Exit::done);
+  for (const char* file : {"model.safetensors", "optimizer.safetensors", "state.json"})
+    EXPECT_EQ(bytes("whole", 8, file), bytes("parts", 8, file)) << file;
+  const auto a = read_metrics(dir_.path() + "/whole/metrics.jsonl"),
+             b = read_metrics(dir_.path() + "/parts/metrics.jsonl");
+  ASSERT_EQ(a.steps.size(), 8u);
+  ASSERT_EQ(b.steps.size(), 8u);
+  for (size_t i = 0; i < 8; ++i) EXPECT_EQ(a.steps[i].loss, b.steps[i].loss) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(Precisions, Resume,
+                         ::testing::Values(Precise{"fp32", "fp32"}, Precise{"tf32", "fp32"}, Precise{"bf16", "fp32"},
+                                           Precise{"bf16", "bf16"}, Precise{"fp16", "fp32"}),
+                         [](const auto& which) { return std::string(which.param.precision) + "_" + which.param.master; });
+
+TEST_F(TrainerTest, SupersededStepsAreMarked) {
+  ASSERT_EQ(run(config("r", {"save_interval=3", "train_iters=5", "lr_decay_iters=8"})), Exit::done);
+  fs::remove_all(dir_.path() + "/r/" + step_folder(5));
+  ASSERT_EQ(run(config("r", {"save_interval=3", "lr_decay_iters=8"})), Exit::done);
+  const auto history = read_metrics(dir_.path() + "/r/metrics.jsonl");
+  ASSERT_EQ(history.steps.size(), 8u);
+  EXPECT_GE(history.superseded, 2);
+}
+
+TEST_F(TrainerTest, AutoMicroBatchIsStoredAndKept) {
+  ASSERT_EQ(run(config("r", {"micro_batch_size=auto", "train_iters=2", "lr_decay_iters=8"})), Exit::done);
+  const RunState state = read_run_state(cat(dir_.path(), "/r/", step_folder(2)));
+  EXPECT_EQ(state.micro_batch_size, 4);
+  ASSERT_EQ(run(config("r", {"micro_batch_size=auto", "train_iters=3", "lr_decay_iters=8", "memory_limit_gib=2"})),
+            Exit::done);
+  EXPECT_EQ(read_run_state(cat(dir_.path(), "/r/", step_folder(3))).micro_batch_size, 4);
+}
+
+TEST_F(TrainerTest, RefusesAnotherModelNamingOldAndNew) {
+  ASSERT_EQ(run(config("r", {"train_iters=2", "lr_decay_iters=8"})), Exit::done);
+  const std::string text = error_of(config("r", {"model.num_hidden_layers=3", "seed=5"}));
+  EXPECT_NE(text.find("model.num_hidden_layers: 2 -> 3"), std::string::npos) << text;
+  EXPECT_NE(text.find("seed: 1234 -> 5"), std::string::npos) << text;
+}
+
+TEST_F(TrainerTest, NoticesChangedData) {
+  ASSERT_EQ(run(config("r", {"train_iters=2", "lr_decay_iters=8"})), Exit::done);
+  write_shard("data.bin", 1);
+  const std::string text = error_of(config("r"));
+  EXPECT_NE(text.find("fingerprint"), std::string::npos) << text;
+  EXPECT_EQ(run(config("r"), true), Exit::done);
+}
+
+TEST_F(TrainerTest, DivergenceStopsWithItsOwnCode) {
+  const Config c = config("r", {"precision=fp16", "loss_scale=9e15", "max_skipped_steps=3", "train_iters=8"});
+  EXPECT_EQ(run(c), Exit::diverged);
+  const RunState state = read_run_state(cat(dir_.path(), "/r/", step_folder(3)));
+  EXPECT_EQ(state.device.skipped, 3);
+  EXPECT_EQ(state.device.updates, 0);
+  EXPECT_EQ(state.consumed_samples, 12);  // a skipped step advances the samples
+}
+
+TEST_F(TrainerTest, RunsWithoutASaveFolder) { EXPECT_EQ(run(config("", {"train_iters=2"})), Exit::done); }
+
+TEST_F(TrainerTest, WhatCannotFitStopsBeforeStepOne) {
+  const std::string text = error_of(config("r", {"memory_limit_gib=0.0001", "runtime_reserve_mib=0"}));
+  EXPECT_NE(text.find("memory"), std::string::npos) << text;
+  EXPECT_TRUE(list_checkpoints(dir_.path() + "/r").empty());
+}
+
+TEST_F(TrainerTest, TwoRunsCannotShareAFolder) {
+  const RunLock held(dir_.path() + "/r");
+  EXPECT_THROW(run(config("r")), Error);
+}
+
+}  // namespace
+}  // namespace athanor
