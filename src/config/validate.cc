@@ -119,7 +119,6 @@ void validate(Config& c) {
   resolve_schedule(c);
   validate_precision(c);
   validate_memory(c);
-  require(!c.train_data.empty(), "train_data: expected at least one path, got none");
   validate_sources(c.train_data, "train_data");
   validate_sources(c.valid_data, "valid_data");
   validate_run(c);

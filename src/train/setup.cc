@@ -84,6 +84,7 @@ EngineOptions engine_options(const Config& c, bool training) {
 }
 
 Dataset open_dataset(const std::vector<DataSource>& sources, const Config& c) {
+  if (sources.empty()) throw Error("expected at least one path of token shards, got none", Exit::usage);
   std::vector<ShardSource> shards;
   for (const DataSource& s : sources) shards.push_back({s.path, s.weight, std::string(name_of(s.dtype))});
   return Dataset::open(shards, c.seq_length, c.model.vocab_size);

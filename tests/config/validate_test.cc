@@ -47,7 +47,6 @@ TEST(Validate, PrecisionAndMemory) {
 }
 
 TEST(Validate, DataAndRun) {
-  expect_parts(error_with({"train_data=[]"}), {"train_data", "at least one"});
   expect_parts(error_with({"valid_data=[\"a\",\"b\",\"a\"]"}), {"valid_data: a is listed twice", "weight"});
   expect_parts(error_with({"eod_id=257"}), {"eod_id: 257", "vocab_size 257"});
   expect_parts(error_with({"load="}), {"load: expected auto"});
