@@ -69,14 +69,14 @@ Exit bench_step(const Args& args) {
   }
   const double tokens = double(b.config.global_batch_size * b.config.seq_length), mid = median(ms);
   const double flops = flops_per_token(b.engine->model(), b.config.seq_length).causal * tokens / mid * 1e3;
-  const int threads = int(b.config.threads);
   if (args.json) {
     std::string list;
     for (double x : ms) list += cat(list.empty() ? "" : ", ", x);
     std::printf(
         "{\"step_ms\": [%s], \"tokens_per_step\": %.0f, \"median_ms\": %.4f, \"tokens_per_second\": %.2f, \"flops\": "
         "%.6g, \"threads\": %d}\n",
-        list.c_str(), tokens, mid, tokens / mid * 1e3, flops, threads);
+        list.c_str(), tokens, mid, tokens / mid * 1e3, flops,
+        static_cast<long long>(b.engine->model().params().parameter_count()), b.machine.threads());
   } else {
     std::printf("%s\nmedian of %lld steps: %.2f ms, %s tokens/s, %s FLOP/s (causal count)\n",
                 b.machine.description().c_str(), static_cast<long long>(args.steps), mid,

@@ -16,6 +16,7 @@ class Machine {
   // Throws Error(usage) when the config asks for a device that this program or machine has not.
   explicit Machine(const Config&);
   Backend backend() { return {*cpu_.device, *cpu_.ops, *mesh_}; }
+  int threads() const { return cpu_.threads; }
   const std::string& description() const { return cpu_.description; }
 
  private:

@@ -20,7 +20,8 @@ CpuBackend make_cpu(const CpuOptions& options) {
   auto device = std::make_unique<CpuDevice>(options.threads, options.memory_limit);
   auto ops = std::make_unique<CpuOps>(device->pool(), plugin);
   std::string description = cat(device->description(), ", GEMM ", plugin ? plugin->description : "builtin");
-  return {std::move(device), std::move(ops), std::move(description)};
+  const int threads = device->pool().size();
+  return {std::move(device), std::move(ops), threads, std::move(description)};
 }
 
 }  // namespace athanor

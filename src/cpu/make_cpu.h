@@ -17,6 +17,7 @@ struct CpuOptions {
 struct CpuBackend {
   std::unique_ptr<Device> device;
   std::unique_ptr<Ops> ops;  // must not outlive device
+  int threads = 0;           // in use
   std::string description;   // cores, instruction set and GEMM, for the log
 };
 
