@@ -1,117 +1,148 @@
-// Causal attention over spans: forward and backward.
+// Attention forward: blocks of queries against blocks of keys with a running softmax [Dao et al. 2022, alg. 1].
+// Scores are kept transposed, [keys, queries]: lanes are queries, so that the softmax needs no sums across lanes, and
+// keys and values are read in place.
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
-#include <vector>
 
+#include "cpu/attention_block.h"
 #include "cpu/cpu_ops.h"
-#include "cpu/simd.h"
 
 namespace athanor {
 namespace {
 
-bool visible(const AttentionShape& s, const Span& span, int64_t i, int64_t j) {
-  const int64_t distance = (span.q_pos + i) - (span.k_pos + j);
-  return distance >= 0 && (s.window == 0 || distance < s.window);
-}
+// A worker's scratch memory, in floats.
+struct FwdLayout {
+  int64_t q, scores, y, k, v, state, total;
+  FwdLayout(const AttentionShape& s, DType dtype, const Kernels& kern) {
+    const int64_t wide = round_up<int64_t>(s.head_dim, kern.nr);
+    const bool convert = dtype != DType::f32;
+    q = 0;                                                               // [panels][D][nr]
+    scores = q + kQueryBlock * s.head_dim;                               // [kKeyBlock][nr] of one panel
+    y = scores + kKeyBlock * kern.nr;                                    // [kQueryBlock][wide]
+    k = y + kQueryBlock * wide;                                          // [kKeyBlock][D]
+    v = k + (convert ? kKeyBlock * s.head_dim : 0);                      // panels of [kKeyBlock][nr]
+    state = v + (convert || s.head_dim != wide ? kKeyBlock * wide : 0);  // top, sum, rescale [kQueryBlock] each
+    total = round_up<int64_t>(state + 3 * kQueryBlock, 64);
+  }
+};
 
-template <class T>
-void zero_rows(const Tensor& t) {
-  for (int64_t r = 0; r < t.rows(); ++r)
-    for (int64_t c = 0; c < t.cols(); ++c) t.as<T>()[r * t.stride() + c] = from_float<T>(0);
-}
+// One block of queries of one head.
+class FwdBlock {
+ public:
+  FwdBlock(const AttentionFwd& op, const Kernels& kern, const FwdLayout& layout, float* memory)
+      : op_(op),
+        kern_(kern),
+        at_(layout),
+        memory_(memory),
+        dim_(op.shape.head_dim),
+        wide_(round_up<int64_t>(dim_, kern.nr)) {}
+
+  void run(const SpanBlocks::Block& block, int64_t head) {
+    span_ = block.span, first_ = block.first, size_ = block.size;
+    q_col_ = head * dim_, k_col_ = head / (op_.shape.heads / op_.shape.kv_heads) * dim_;
+    const int64_t row = span_.q_begin + first_;
+    rows_as_lanes(kern_, {op_.q, row, size_, q_col_, dim_}, memory_ + at_.q);
+    float *top = state(0), *sum = state(1);
+    std::fill_n(top, kQueryBlock, -std::numeric_limits<float>::infinity());
+    std::fill_n(sum, kQueryBlock, 0.0f);
+    started_.fill(false);
+    std::fill_n(memory_ + at_.y, kQueryBlock * wide_, 0.0f);
+    const KeyRange keys = visible_keys(span_, op_.shape, first_, size_);
+    for (int64_t k = keys.first; k < keys.last; k += kKeyBlock) meet_keys({k, std::min(k + kKeyBlock, keys.last)});
+    float* factor = state(2);
+    float* lse = op_.lse.as<float>() + row * op_.shape.heads + head;
+    for (int64_t i = 0; i < size_; ++i) {
+      lse[i * op_.shape.heads] = top[i] + std::log(sum[i]);  // -inf + -inf for a query without keys
+      factor[i] = sum[i] == 0 ? 0.0f : 1.0f / sum[i];
+    }
+    store_rows({op_.y, row, size_, q_col_, dim_}, memory_ + at_.y, wide_, factor);
+  }
+
+ private:
+  float* state(int i) const { return memory_ + at_.state + i * kQueryBlock; }
+
+  void meet_keys(KeyRange keys) {
+    const int64_t row = span_.k_begin + keys.first;
+    const Rows k = rows_as_f32(kern_, {op_.k, row, keys.size(), k_col_, dim_}, memory_ + at_.k);
+    const Panels v = rows_as_panels(kern_, {op_.v, row, keys.size(), k_col_, dim_}, memory_ + at_.v);
+    for (int64_t i = 0; i < size_; i += kern_.nr) {
+      const int64_t lanes = std::min<int64_t>(kern_.nr, size_ - i);
+      const KeyRange seen = visible_keys(span_, op_.shape, first_ + i, lanes);
+      const KeyRange now{std::max(keys.first, seen.first), std::min(keys.last, seen.last)};
+      if (now.size() > 0) meet_panel(i, lanes, now, now.first - keys.first, k, v);
+    }
+  }
+
+  // Queries [i, i + lanes) of the block against keys `now`, which start at row `skip` of k and v.
+  void meet_panel(int64_t i, int64_t lanes, KeyRange now, int64_t skip, const Rows& k, const Panels& v) {
+    const int64_t nr = kern_.nr;
+    float* scores = memory_ + at_.scores;
+    multiply(kern_, {.by_column = false,
+                     .a = k.data + skip * k.stride,
+                     .a_stride = k.stride,
+                     .b = memory_ + at_.q + i * dim_,
+                     .b_stride = nr,
+                     .b_panel = 0,
+                     .c = scores,
+                     .c_stride = nr,
+                     .rows = now.size(),
+                     .cols = nr,
+                     .k = dim_,
+                     .add = false});
+    mask_scores(scores, nr, span_, op_.shape, first_ + i, lanes, now);
+    float* rescale = state(2) + i;
+    kern_.softmax({scores, now.size(), op_.shape.scale, state(0) + i, state(1) + i, rescale});
+    float* y = memory_ + at_.y + i * wide_;
+    for (int64_t l = 0; l < lanes && started_[i / nr]; ++l)
+      if (rescale[l] != 1.0f)
+        for (int64_t d = 0; d < dim_; ++d) y[l * wide_ + d] *= rescale[l];
+    started_[i / nr] = true;
+    multiply(kern_, {.by_column = true,
+                     .a = scores,
+                     .a_stride = nr,
+                     .b = v.data + skip * v.stride,
+                     .b_stride = v.stride,
+                     .b_panel = v.panel,
+                     .c = y,
+                     .c_stride = wide_,
+                     .rows = lanes,
+                     .cols = dim_,
+                     .k = now.size(),
+                     .add = true});
+  }
+
+  const AttentionFwd& op_;
+  const Kernels& kern_;
+  const FwdLayout& at_;
+  float* memory_;
+  const int64_t dim_, wide_;
+  Span span_{};
+  int64_t first_ = 0, size_ = 0, q_col_ = 0, k_col_ = 0;
+  std::array<bool, kQueryBlock> started_;  // per panel: has met keys, so that y holds something
+};
 
 }  // namespace
 
-size_t CpuOps::scratch(const AttentionFwd&) const { return 0; }
-
-void CpuOps::run(const AttentionFwd& op, void*) {
-  const AttentionShape s = op.shape;
-  const Span* spans = static_cast<const Span*>(op.spans.data);
-  by_float(op.q.dtype, [&]<class T>() {
-    zero_rows<T>(op.y);
-    float* lse = op.lse.as<float>();
-    for (int64_t i = 0; i < op.lse.numel(); ++i) lse[i] = -std::numeric_limits<float>::infinity();
-    pool_.parallel_for(op.spans.rows() * s.heads, [&](int64_t chunk) {
-      const Span span = spans[chunk / s.heads];
-      const int64_t h = chunk % s.heads, g = h / (s.heads / s.kv_heads), D = s.head_dim;
-      std::vector<float> score(size_t(span.k_len)), y(static_cast<size_t>(D));
-      for (int64_t i = 0; i < span.q_len; ++i) {
-        const int64_t qi = span.q_begin + i;
-        const T* q = op.q.as<T>() + qi * op.q.stride() + h * D;
-        float top = -std::numeric_limits<float>::infinity(), sum = 0;
-        for (int64_t j = 0; j < span.k_len; ++j) {
-          if (!visible(s, span, i, j)) continue;
-          const T* k = op.k.as<T>() + (span.k_begin + j) * op.k.stride() + g * D;
-          float dot = 0;
-          for (int64_t d = 0; d < D; ++d) dot += to_float(q[d]) * to_float(k[d]);
-          score[size_t(j)] = dot * s.scale;
-          top = std::max(top, score[size_t(j)]);
-        }
-        y.assign(size_t(D), 0);
-        for (int64_t j = 0; j < span.k_len; ++j) {
-          if (!visible(s, span, i, j)) continue;
-          const float p = std::exp(score[size_t(j)] - top);
-          const T* v = op.v.as<T>() + (span.k_begin + j) * op.v.stride() + g * D;
-          sum += p;
-          for (int64_t d = 0; d < D; ++d) y[size_t(d)] += p * to_float(v[d]);
-        }
-        if (sum == 0) continue;
-        lse[qi * s.heads + h] = top + std::log(sum);
-        for (int64_t d = 0; d < D; ++d)
-          op.y.as<T>()[qi * op.y.stride() + h * D + d] = from_float<T>(y[size_t(d)] / sum);
-      }
-    });
-  });
+size_t CpuOps::scratch(const AttentionFwd& op) const {
+  return size_t(FwdLayout(op.shape, op.q.dtype, kernels()).total) * size_t(pool_.size()) * sizeof(float);
 }
 
-size_t CpuOps::scratch(const AttentionBwd&) const { return 0; }
-
-void CpuOps::run(const AttentionBwd& op, void*) {
-  const AttentionShape s = op.shape;
-  const Span* spans = static_cast<const Span*>(op.spans.data);
-  const int64_t D = s.head_dim, group = s.heads / s.kv_heads;
-  by_float(op.q.dtype, [&]<class T>() {
-    zero_rows<T>(op.dq);
-    zero_rows<T>(op.dk);
-    zero_rows<T>(op.dv);
-    const auto row = [&](const Tensor& t, int64_t r, int64_t head) { return t.as<T>() + r * t.stride() + head * D; };
-    pool_.parallel_for(op.spans.rows() * s.kv_heads, [&](int64_t chunk) {
-      const Span span = spans[chunk / s.kv_heads];
-      const int64_t g = chunk % s.kv_heads;
-      std::vector<float> dq(size_t(span.q_len * D)), dk(size_t(span.k_len * D)), dv(size_t(span.k_len * D));
-      for (int64_t h = g * group; h < (g + 1) * group; ++h) {
-        dq.assign(dq.size(), 0);
-        for (int64_t i = 0; i < span.q_len; ++i) {
-          const int64_t qi = span.q_begin + i;
-          const T *q = row(op.q, qi, h), *y = row(op.y, qi, h), *dy = row(op.dy, qi, h);
-          float delta = 0;
-          for (int64_t d = 0; d < D; ++d) delta += to_float(y[d]) * to_float(dy[d]);
-          for (int64_t j = 0; j < span.k_len; ++j) {
-            if (!visible(s, span, i, j)) continue;
-            const T *k = row(op.k, span.k_begin + j, g), *v = row(op.v, span.k_begin + j, g);
-            float dot = 0, dp = 0;
-            for (int64_t d = 0; d < D; ++d) {
-              dot += to_float(q[d]) * to_float(k[d]);
-              dp += to_float(dy[d]) * to_float(v[d]);
-            }
-            const float p = std::exp(dot * s.scale - op.lse.as<float>()[qi * s.heads + h]);
-            const float ds = p * (dp - delta) * s.scale;
-            for (int64_t d = 0; d < D; ++d) {
-              dv[size_t(j * D + d)] += p * to_float(dy[d]);
-              dk[size_t(j * D + d)] += ds * to_float(q[d]);
-              dq[size_t(i * D + d)] += ds * to_float(k[d]);
-            }
-          }
-        }
-        for (int64_t i = 0; i < span.q_len; ++i)
-          for (int64_t d = 0; d < D; ++d) row(op.dq, span.q_begin + i, h)[d] = from_float<T>(dq[size_t(i * D + d)]);
-      }
-      for (int64_t j = 0; j < span.k_len; ++j)
-        for (int64_t d = 0; d < D; ++d) {
-          row(op.dk, span.k_begin + j, g)[d] = from_float<T>(dk[size_t(j * D + d)]);
-          row(op.dv, span.k_begin + j, g)[d] = from_float<T>(dv[size_t(j * D + d)]);
-        }
-    });
+void CpuOps::run(const AttentionFwd& op, void* scratch) {
+  check_spans(op.kName, op.spans, op.q.rows(), op.k.rows(), false);
+  const std::vector<RowRange> gaps = uncovered_rows(op.spans, SpanSide::queries, op.q.rows());
+  zero_rows(op.y, gaps, pool_);
+  const int64_t heads = op.shape.heads;
+  for (const RowRange& gap : gaps)
+    std::fill_n(op.lse.as<float>() + gap.begin * heads, gap.size * heads, -std::numeric_limits<float>::infinity());
+  const Kernels& kern = kernels();
+  const FwdLayout layout(op.shape, op.q.dtype, kern);
+  const SpanBlocks blocks = span_blocks(op.spans, SpanSide::queries, kQueryBlock);
+  pool_.parallel_for(blocks.count() * heads, [&](int64_t chunk, int worker) {
+    FwdBlock block(op, kern, layout, static_cast<float*>(scratch) + worker * layout.total);
+    // Later blocks see more keys: the longest work first, so that threads end together.
+    block.run(blocks.at(blocks.count() - 1 - chunk / heads), chunk % heads);
   });
 }
 

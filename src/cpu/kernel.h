@@ -30,7 +30,25 @@ struct Source {
   bool tf32;       // round f32 elements to TF32
 };
 
-constexpr int kMaxMr = 12, kMaxNr = 32;  // over all instruction sets: sizes of stack buffers
+// Scores of nr queries (lanes) against some keys (rows), and the state of their softmax [Milakov & Gimelshein 2018].
+struct Softmax {
+  float* s;  // [rows, nr]: q·k, -inf where masked; becomes exp(scale q·k - top)
+  int64_t rows;
+  float scale;
+  float* top;      // [nr]: largest scaled score so far, -inf before the first block
+  float* sum;      // [nr]: sum of exponentials so far, 0 before the first block
+  float* rescale;  // [nr], out: what earlier results must be multiplied by
+};
+
+// The same scores on the way back: p = exp(scale q·k - lse), ds = p (dp - delta) scale.
+struct ScoreGradient {
+  float* s;   // [rows, stride]: q·k, -inf where masked; becomes p
+  float* ds;  // [rows, stride]: dp = dy·v; becomes ds
+  int64_t rows, stride;
+  float scale;
+  const float* lse;    // [nr], +inf for queries without keys
+  const float* delta;  // [nr]: dy·y
+};
 
 struct Kernels {
   const char* name;
@@ -52,6 +70,9 @@ struct Kernels {
                        int64_t n, bool pairs);
   // transposed: dst[k][nr] from src[row .. row + n, column .. column + k], n <= nr
   void (*pack_transposed)(float* dst, const Source&, int64_t row, int64_t n, int64_t column, int64_t k, bool pairs);
+
+  void (*softmax)(const Softmax&);
+  void (*score_gradient)(const ScoreGradient&);
 };
 
 // 0 .. N-1 as template arguments: std's own templates must not be used under a target pragma.

@@ -1,5 +1,5 @@
 // Bodies of kernel.h for one instruction set. The includer has defined, inside a namespace of its own and under its
-// target pragma: kLanes, kMr, kVectors, kPairs, V (a vector of kLanes floats), madd(a, b, c) = a b + c and
+// target pragma: kLanes, kMr, kVectors, V (a vector of kLanes floats), madd(a, b, c) = a b + c and
 // madd_pairs. Nothing here may call a library template: it would be compiled for the wrong CPU.
 
 constexpr int kNr = kVectors * kLanes;
@@ -248,6 +248,64 @@ void pack_columns(float* dst, int64_t panel, int width, const Source& s, int64_t
 }
 void pack_transposed(float* dst, const Source& s, int64_t row, int64_t n, int64_t column, int64_t k, bool pairs) {
   pack(PackTransposed{dst, s, row, n, column, k}, pairs);
+}
+
+// --- attention -------------------------------------------------------------------------------------------------------
+
+typedef int32_t Ints __attribute__((vector_size(kLanes * 4)));
+
+inline V all(float x) { return V{} + x; }
+
+// e^x for x <= 88, about 2 ulp, 0 below -87; NaN stays NaN. As fast_exp of simd.h, but products and sums may fuse,
+// and the polynomial is of degree 6 (Chebyshev fit of (e^r - 1 - r)/r^2, error 1e-8).
+inline V exp_of(V x) {
+  const V c = x < all(-87.0f) ? all(-87.0f) : x;
+  constexpr float kRound = 0x1.8p23f;  // adding it leaves the nearest integer in the low bits
+  const V shifted = c * 0x1.715476p0f + kRound, n = shifted - kRound;
+  const V r = (c - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;
+  V p = r * 0.00139262508f + 0.00836323288f;
+  p = p * r + 0.0416665542f;
+  p = p * r + 0.166665767f;
+  p = p * r + 0.5f;
+  p = (p * r) * r + (r + 1.0f);
+  const Ints power = ((Ints)shifted - 0x4b400000 + 127) << 23;
+  const V e = p * (V)power;
+  return x < all(-87.0f) ? V{} : e;
+}
+
+void softmax(const Softmax& m) {
+  const float minus_inf = -__builtin_inff();
+  for (int v = 0; v < kNr; v += kLanes) {
+    V top = load(m.top + v);
+    for (int64_t r = 0; r < m.rows; ++r) {
+      const V s = load(m.s + r * kNr + v) * m.scale;
+      top = s > top ? s : top;
+    }
+    const V safe = top == all(minus_inf) ? V{} : top;  // nothing visible yet: exp(-inf - 0) = 0
+    const V rescale = exp_of(load(m.top + v) - safe);
+    V sum = {};
+    for (int64_t r = 0; r < m.rows; ++r) {
+      float* at = m.s + r * kNr + v;
+      const V e = exp_of(load(at) * m.scale - safe);
+      store(at, e);
+      sum += e;
+    }
+    store(m.top + v, top);
+    store(m.sum + v, load(m.sum + v) * rescale + sum);
+    store(m.rescale + v, rescale);
+  }
+}
+
+void score_gradient(const ScoreGradient& g) {
+  for (int v = 0; v < kNr; v += kLanes) {
+    const V lse = load(g.lse + v), delta = load(g.delta + v);
+    for (int64_t r = 0; r < g.rows; ++r) {
+      float *s = g.s + r * g.stride + v, *ds = g.ds + r * g.stride + v;
+      const V p = exp_of(load(s) * g.scale - lse);
+      store(s, p);
+      store(ds, p * (load(ds) - delta) * g.scale);
+    }
+  }
 }
 
 // --- the table -------------------------------------------------------------------------------------------------------

@@ -24,7 +24,9 @@ constexpr Kernels kTable = {"AVX2",
                             nullptr,
                             pack_rows,
                             pack_columns,
-                            pack_transposed};
+                            pack_transposed,
+                            softmax,
+                            score_gradient};
 
 }  // namespace
 #pragma GCC pop_options

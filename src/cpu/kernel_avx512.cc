@@ -25,7 +25,9 @@ constexpr Kernels kPlain = {"AVX-512",
                             nullptr,
                             pack_rows,
                             pack_columns,
-                            pack_transposed};
+                            pack_transposed,
+                            softmax,
+                            score_gradient};
 constexpr Kernels kWithPairs = {"AVX-512 with bf16",
                                 kMr,
                                 kNr,
@@ -35,7 +37,9 @@ constexpr Kernels kWithPairs = {"AVX-512 with bf16",
                                 Micros<false, true, Rows>::kTable,
                                 pack_rows,
                                 pack_columns,
-                                pack_transposed};
+                                pack_transposed,
+                                softmax,
+                                score_gradient};
 
 }  // namespace
 #pragma GCC pop_options

@@ -19,7 +19,9 @@ constexpr Kernels kTable = {"baseline",
                             nullptr,
                             pack_rows,
                             pack_columns,
-                            pack_transposed};
+                            pack_transposed,
+                            softmax,
+                            score_gradient};
 
 }  // namespace
 

@@ -1,0 +1,97 @@
+// What attention forward and backward share: the span table made safe, which keys a query sees, and products of blocks.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "cpu/kernel.h"
+#include "cpu/thread_pool.h"
+#include "ops/attention.h"
+
+namespace athanor {
+
+constexpr int64_t kQueryBlock = 64;  // queries whose packed form is shared; a multiple of every nr
+constexpr int64_t kKeyBlock = 128;   // keys at a time: scores of one panel of queries then stay in L1
+
+struct KeyRange {
+  int64_t first, last;  // keys [first, last) of a span; empty when first >= last
+  int64_t size() const { return last > first ? last - first : 0; }
+};
+
+// Keys that some query in [q, q + n) of the span sees.
+inline KeyRange visible_keys(const Span& s, const AttentionShape& shape, int64_t q, int64_t n) {
+  const int64_t newest = int64_t(s.q_pos) + q + n - 1 - s.k_pos;  // the last query's own position, as a key index
+  const int64_t oldest = shape.window ? int64_t(s.q_pos) + q - s.k_pos - shape.window + 1 : 0;
+  return {oldest > 0 ? oldest : 0, newest + 1 < s.k_len ? newest + 1 : s.k_len};
+}
+
+// Sets scores[key - keys.first, query] to -inf where the query q + i (i < lanes) does not see the key.
+void mask_scores(float* scores, int64_t stride, const Span&, const AttentionShape&, int64_t q, int64_t lanes,
+                 KeyRange keys);
+
+enum class SpanSide : uint8_t { queries, keys };
+
+// The spans that have work, cut into blocks of rows on one side.
+struct SpanBlocks {
+  struct Block {
+    Span span;
+    int64_t first, size;  // rows of the block within its span
+  };
+  std::vector<Span> spans;
+  std::vector<int64_t> before;  // [spans + 1]: blocks of earlier spans
+  int64_t rows_per_block;
+  SpanSide side;
+  int64_t count() const { return before.back(); }
+  Block at(int64_t block) const;
+};
+SpanBlocks span_blocks(const Tensor& spans, SpanSide, int64_t rows_per_block);
+
+// Refuses a table that points outside the tensors; rows in two spans are refused on the sides that are written.
+void check_spans(const char* op, const Tensor& spans, int64_t query_rows, int64_t key_rows, bool keys_written);
+// Rows of [0, rows) that no span covers on that side.
+struct RowRange {
+  int64_t begin, size;
+};
+std::vector<RowRange> uncovered_rows(const Tensor& spans, SpanSide, int64_t rows);
+void zero_rows(const Tensor& t, const std::vector<RowRange>&, ThreadPool&);
+
+// c[rows, cols] (+)= A B with b in panels of nr columns, b_panel floats apart, each [k, nr] with rows b_stride apart.
+struct BlockProduct {
+  bool by_column;  // A[i, k] at a[k * a_stride + i], else at a[i * a_stride + k]
+  const float* a;
+  int64_t a_stride;
+  const float* b;
+  int64_t b_stride, b_panel;
+  float* c;
+  int64_t c_stride;
+  int64_t rows, cols, k;
+  bool add;
+};
+void multiply(const Kernels&, const BlockProduct&);
+
+// Rows of one head of a tensor.
+struct HeadRows {
+  const Tensor& t;
+  int64_t row, rows, col, cols;
+};
+
+// The same in f32: in place when they are f32, else converted into buffer.
+struct Rows {
+  const float* data;
+  int64_t stride;
+};
+Rows rows_as_f32(const Kernels&, const HeadRows&, float* buffer);
+
+// The same as panels of nr columns [ceil(cols / nr)][rows][nr], in place when that is what they are already.
+struct Panels {
+  const float* data;
+  int64_t stride, panel;  // floats between rows and between panels
+};
+Panels rows_as_panels(const Kernels&, const HeadRows&, float* buffer);
+
+// Their transpose [cols, rows] as panels of nr rows each [ceil(rows / nr)][cols][nr], zeros past the last row.
+void rows_as_lanes(const Kernels&, const HeadRows&, float* dst);
+
+// The rows become x[i, j] * factor[i] (1 when factor is null), rounded to the tensor's dtype.
+void store_rows(const HeadRows&, const float* x, int64_t stride, const float* factor);
+
+}  // namespace athanor

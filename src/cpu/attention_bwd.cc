@@ -1,0 +1,338 @@
+// Attention backward: scores again from the stored log-sum-exp, then the five products of a block [Dao et al. 2022,
+// alg. 4]. Either one pass per key/value head (all of its sums stay with one thread), or, when there are too few of
+// those to share out, one pass for dq over blocks of queries and one for dk, dv over blocks of keys.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "cpu/attention_block.h"
+#include "cpu/cpu_ops.h"
+#include "cpu/simd.h"
+
+namespace athanor {
+namespace {
+
+constexpr int64_t kWholeHeads = 8;  // with so many key/value heads (over all spans), one pass is used
+
+// A worker's scratch memory, in floats.
+struct BwdLayout {
+  int64_t q_lanes, dy_lanes, q, dy, scores, gradient, k, v, k_panels, dq, lse, delta, total;
+  BwdLayout(const AttentionShape& s, DType dtype, const Kernels& kern) {
+    const int64_t dim = s.head_dim, wide = round_up<int64_t>(dim, kern.nr);
+    const bool convert = dtype != DType::f32, pad = convert || wide != dim;
+    q_lanes = 0;                                     // [panels][D][nr]
+    dy_lanes = q_lanes + kQueryBlock * dim;          // [panels][D][nr]
+    q = dy_lanes + kQueryBlock * dim;                // panels of [kQueryBlock][nr]
+    dy = q + (pad ? kQueryBlock * wide : 0);         // panels of [kQueryBlock][nr]
+    scores = dy + (pad ? kQueryBlock * wide : 0);    // [kKeyBlock][kQueryBlock]
+    gradient = scores + kKeyBlock * kQueryBlock;     // [kKeyBlock][kQueryBlock]
+    k = gradient + kKeyBlock * kQueryBlock;          // [kKeyBlock][D]
+    v = k + (convert ? kKeyBlock * dim : 0);         // [kKeyBlock][D]
+    k_panels = v + (convert ? kKeyBlock * dim : 0);  // panels of [kKeyBlock][nr]
+    dq = k_panels + (pad ? kKeyBlock * wide : 0);    // [kQueryBlock][wide]
+    lse = dq + kQueryBlock * wide;                   // [kQueryBlock]
+    delta = lse + kQueryBlock;                       // [kQueryBlock]
+    total = round_up<int64_t>(delta + kQueryBlock, 64);
+  }
+};
+
+// Where dk and dv are summed: the tensors themselves when they are f32, else f32 scratch [Nk, kv_heads D].
+struct KeySums {
+  Tensor dk, dv;
+};
+
+template <class T>
+ATHANOR_CLONES float dot(const T* a, const T* b, int64_t n) {
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < n; ++i) sum += to_float(a[i]) * to_float(b[i]);
+  return sum;
+}
+
+// One block of queries of one head, and its products with blocks of keys.
+class BwdBlock {
+ public:
+  BwdBlock(const AttentionBwd& op, const KeySums& sums, const Kernels& kern, const BwdLayout& layout, float* memory)
+      : op_(op),
+        sums_(sums),
+        kern_(kern),
+        at_(layout),
+        memory_(memory),
+        dim_(op.shape.head_dim),
+        wide_(round_up<int64_t>(dim_, kern.nr)) {}
+
+  void start(const SpanBlocks::Block& block, int64_t head) {
+    span_ = block.span, first_ = block.first, size_ = block.size;
+    q_col_ = head * dim_, k_col_ = head / (op_.shape.heads / op_.shape.kv_heads) * dim_;
+    const HeadRows q = queries(op_.q), dy = queries(op_.dy);
+    rows_as_lanes(kern_, q, memory_ + at_.q_lanes);
+    rows_as_lanes(kern_, dy, memory_ + at_.dy_lanes);
+    q_panels_ = rows_as_panels(kern_, q, memory_ + at_.q);
+    dy_panels_ = rows_as_panels(kern_, dy, memory_ + at_.dy);
+    float *lse = memory_ + at_.lse, *delta = memory_ + at_.delta;
+    std::fill_n(lse, kQueryBlock, std::numeric_limits<float>::infinity());
+    std::fill_n(delta, kQueryBlock, 0.0f);
+    by_float(op_.q.dtype, [&]<class T>() {
+      for (int64_t i = 0; i < size_; ++i) {
+        const float stored = op_.lse.as<float>()[(q.row + i) * op_.shape.heads + head];
+        lse[i] = stored == -std::numeric_limits<float>::infinity() ? -stored : stored;  // no keys: e^(x - inf) = 0
+        delta[i] = dot(op_.dy.as<T>() + (q.row + i) * op_.dy.stride() + q_col_,
+                       op_.y.as<T>() + (q.row + i) * op_.y.stride() + q_col_, dim_);
+      }
+    });
+    std::fill_n(memory_ + at_.dq, kQueryBlock * wide_, 0.0f);
+  }
+
+  KeyRange seen() const { return visible_keys(span_, op_.shape, first_, size_); }
+
+  struct Want {
+    bool dq, dkv;
+  };
+  // Adds what keys (at most kKeyBlock, all of them seen by some query of the block) give and take.
+  void meet_keys(KeyRange keys, Want want) const {
+    const HeadRows k_rows{op_.k, span_.k_begin + keys.first, keys.size(), k_col_, dim_};
+    const HeadRows v_rows{op_.v, k_rows.row, k_rows.rows, k_col_, dim_};
+    const Rows k = rows_as_f32(kern_, k_rows, memory_ + at_.k), v = rows_as_f32(kern_, v_rows, memory_ + at_.v);
+    const Panels k_panels = want.dq ? rows_as_panels(kern_, k_rows, memory_ + at_.k_panels) : Panels{};
+    for (int64_t i = 0; i < size_; i += kern_.nr) {
+      const int64_t lanes = std::min<int64_t>(kern_.nr, size_ - i);
+      const KeyRange near = visible_keys(span_, op_.shape, first_ + i, lanes);
+      const KeyRange now{std::clamp(near.first, keys.first, keys.last), std::clamp(near.last, keys.first, keys.last)};
+      clear_scores(i, keys, now);
+      if (now.size() == 0) continue;
+      find_scores(i, lanes, now, now.first - keys.first, k, v);
+      if (want.dq) add_dq(i, lanes, now.size(), now.first - keys.first, k_panels);
+    }
+    if (want.dkv) add_dkv(keys);
+  }
+
+  void finish_dq() const { store_rows(queries(op_.dq), memory_ + at_.dq, wide_, nullptr); }
+
+ private:
+  HeadRows queries(const Tensor& t) const { return {t, span_.q_begin + first_, size_, q_col_, dim_}; }
+  float* scores_at(int64_t key, int64_t query) const { return memory_ + at_.scores + key * kQueryBlock + query; }
+  float* gradient_at(int64_t key, int64_t query) const { return memory_ + at_.gradient + key * kQueryBlock + query; }
+
+  // Keys that the panel at query i does not meet count as zeros in dk and dv.
+  void clear_scores(int64_t i, KeyRange keys, KeyRange now) const {
+    const auto clear = [&](int64_t begin, int64_t end) {
+      for (int64_t key = begin - keys.first; key < end - keys.first; ++key) {
+        std::fill_n(scores_at(key, i), kern_.nr, 0.0f);
+        std::fill_n(gradient_at(key, i), kern_.nr, 0.0f);
+      }
+    };
+    if (now.size() == 0) return clear(keys.first, keys.last);
+    clear(keys.first, now.first);
+    clear(now.last, keys.last);
+  }
+
+  // p and ds of the panel at query i; `skip` is the row of now.first within k, v and the scores.
+  void find_scores(int64_t i, int64_t lanes, KeyRange now, int64_t skip, const Rows& k, const Rows& v) const {
+    float *s = scores_at(skip, i), *ds = gradient_at(skip, i);
+    BlockProduct p{.by_column = false,
+                   .a = k.data + skip * k.stride,
+                   .a_stride = k.stride,
+                   .b = memory_ + at_.q_lanes + i * dim_,
+                   .b_stride = kern_.nr,
+                   .b_panel = 0,
+                   .c = s,
+                   .c_stride = kQueryBlock,
+                   .rows = now.size(),
+                   .cols = kern_.nr,
+                   .k = dim_,
+                   .add = false};
+    multiply(kern_, p);
+    p.a = v.data + skip * v.stride, p.a_stride = v.stride;
+    p.b = memory_ + at_.dy_lanes + i * dim_, p.c = ds;
+    multiply(kern_, p);
+    mask_scores(s, kQueryBlock, span_, op_.shape, first_ + i, lanes, now);
+    kern_.score_gradient(
+        {s, ds, now.size(), kQueryBlock, op_.shape.scale, memory_ + at_.lse + i, memory_ + at_.delta + i});
+  }
+
+  void add_dq(int64_t i, int64_t lanes, int64_t keys, int64_t skip, const Panels& k) const {
+    multiply(kern_, {.by_column = true,
+                     .a = gradient_at(skip, i),
+                     .a_stride = kQueryBlock,
+                     .b = k.data + skip * k.stride,
+                     .b_stride = k.stride,
+                     .b_panel = k.panel,
+                     .c = memory_ + at_.dq + i * wide_,
+                     .c_stride = wide_,
+                     .rows = lanes,
+                     .cols = dim_,
+                     .k = keys,
+                     .add = true});
+  }
+
+  // dv += p dy and dk += ds q, a few keys at a time, so that queries before the first of them can be skipped.
+  void add_dkv(KeyRange keys) const {
+    for (int64_t key = keys.first; key < keys.last; key += kern_.mr) {
+      const int64_t rows = std::min<int64_t>(kern_.mr, keys.last - key), skip = key - keys.first;
+      const int64_t lane = std::clamp<int64_t>(int64_t(span_.k_pos) + key - span_.q_pos - first_, 0, size_ - 1);
+      const int64_t row = span_.k_begin + key;
+      BlockProduct p{.by_column = false,
+                     .a = scores_at(skip, lane),
+                     .a_stride = kQueryBlock,
+                     .b = dy_panels_.data + lane * dy_panels_.stride,
+                     .b_stride = dy_panels_.stride,
+                     .b_panel = dy_panels_.panel,
+                     .c = sums_.dv.as<float>() + row * sums_.dv.stride() + k_col_,
+                     .c_stride = sums_.dv.stride(),
+                     .rows = rows,
+                     .cols = dim_,
+                     .k = size_ - lane,
+                     .add = true};
+      multiply(kern_, p);
+      p.a = gradient_at(skip, lane);
+      p.b = q_panels_.data + lane * q_panels_.stride, p.b_stride = q_panels_.stride, p.b_panel = q_panels_.panel;
+      p.c = sums_.dk.as<float>() + row * sums_.dk.stride() + k_col_, p.c_stride = sums_.dk.stride();
+      multiply(kern_, p);
+    }
+  }
+
+  const AttentionBwd& op_;
+  const KeySums& sums_;
+  const Kernels& kern_;
+  const BwdLayout& at_;
+  float* memory_;
+  const int64_t dim_, wide_;
+  Span span_{};
+  int64_t first_ = 0, size_ = 0, q_col_ = 0, k_col_ = 0;
+  Panels q_panels_{}, dy_panels_{};
+};
+
+// The whole backward pass of one op.
+class Backward {
+ public:
+  Backward(const AttentionBwd& op, const Kernels& kern, float* scratch, ThreadPool& pool)
+      : op_(op),
+        kern_(kern),
+        pool_(pool),
+        layout_(op.shape, op.q.dtype, kern),
+        workers_(scratch),
+        group_(op.shape.heads / op.shape.kv_heads) {
+    float* sums = scratch + pool.size() * layout_.total;
+    sums_ = {op.dk, op.dv};
+    if (op.k.dtype != DType::f32)
+      sums_ = {{sums, DType::f32, op.k.shape}, {sums + op.k.numel(), DType::f32, op.k.shape}};
+  }
+  static size_t scratch_floats(const AttentionBwd& op, const Kernels& kern, int threads) {
+    const int64_t sums = op.k.dtype == DType::f32 ? 0 : 2 * op.k.numel();
+    return size_t(threads * BwdLayout(op.shape, op.q.dtype, kern).total + sums);
+  }
+
+  void run() {
+    const SpanBlocks queries = span_blocks(op_.spans, SpanSide::queries, kQueryBlock);
+    const SpanBlocks keys = span_blocks(op_.spans, SpanSide::keys, kKeyBlock);
+    if (int64_t(keys.spans.size()) * op_.shape.kv_heads >= kWholeHeads)
+      whole_heads();
+    else
+      by_blocks(queries, keys);
+    // Queries of spans without keys get no gradient.
+    std::vector<RowRange> blind;
+    for (const Span& s : queries.spans)
+      if (s.k_len == 0) blind.push_back({s.q_begin, s.q_len});
+    zero_rows(op_.dq, blind, pool_);
+  }
+
+ private:
+  BwdBlock block(int worker) const { return {op_, sums_, kern_, layout_, workers_ + worker * layout_.total}; }
+
+  void whole_heads() {
+    SpanBlocks spans = span_blocks(op_.spans, SpanSide::keys, std::numeric_limits<int32_t>::max());
+    // The longest work first, so that threads end together.
+    std::stable_sort(spans.spans.begin(), spans.spans.end(), [](const Span& a, const Span& b) {
+      return int64_t(a.q_len) * a.k_len > int64_t(b.q_len) * b.k_len;
+    });
+    const int64_t kv_heads = op_.shape.kv_heads;
+    pool_.parallel_for(int64_t(spans.spans.size()) * kv_heads, [&](int64_t chunk, int worker) {
+      const Span& span = spans.spans[size_t(chunk / kv_heads)];
+      const int64_t kv = chunk % kv_heads;
+      BwdBlock part = block(worker);
+      clear_sums(span.k_begin, span.k_len, kv);
+      for (int64_t head = kv * group_; head < (kv + 1) * group_; ++head)
+        for (int64_t q = 0; q < span.q_len; q += kQueryBlock) {
+          part.start({span, q, std::min<int64_t>(kQueryBlock, span.q_len - q)}, head);
+          meet_all(part, {true, true});
+          part.finish_dq();
+        }
+      finish_sums(span.k_begin, span.k_len, kv);
+    });
+  }
+
+  void by_blocks(const SpanBlocks& queries, const SpanBlocks& keys) {
+    const int64_t heads = op_.shape.heads, kv_heads = op_.shape.kv_heads;
+    pool_.parallel_for(queries.count() * heads, [&](int64_t chunk, int worker) {
+      BwdBlock part = block(worker);
+      part.start(queries.at(queries.count() - 1 - chunk / heads), chunk % heads);
+      meet_all(part, {true, false});
+      part.finish_dq();
+    });
+    pool_.parallel_for(keys.count() * kv_heads, [&](int64_t chunk, int worker) {
+      const SpanBlocks::Block mine = keys.at(chunk / kv_heads);
+      const int64_t kv = chunk % kv_heads;
+      BwdBlock part = block(worker);
+      clear_sums(mine.span.k_begin + mine.first, mine.size, kv);
+      for (int64_t head = kv * group_; head < (kv + 1) * group_; ++head)
+        for (int64_t q = 0; q < mine.span.q_len; q += kQueryBlock) {
+          const int64_t size = std::min<int64_t>(kQueryBlock, mine.span.q_len - q);
+          const KeyRange seen = visible_keys(mine.span, op_.shape, q, size);
+          const KeyRange now{std::max(seen.first, mine.first), std::min(seen.last, mine.first + mine.size)};
+          if (now.size() == 0) continue;
+          part.start({mine.span, q, size}, head);
+          part.meet_keys(now, {false, true});
+        }
+      finish_sums(mine.span.k_begin + mine.first, mine.size, kv);
+    });
+  }
+
+  // Key blocks start at multiples of kKeyBlock.
+  static void meet_all(const BwdBlock& part, BwdBlock::Want want) {
+    const KeyRange seen = part.seen();
+    for (int64_t k = seen.first; k < seen.last;) {
+      const int64_t end = std::min((k / kKeyBlock + 1) * kKeyBlock, seen.last);
+      part.meet_keys({k, end}, want);
+      k = end;
+    }
+  }
+
+  void clear_sums(int64_t row, int64_t rows, int64_t kv) const {
+    for (const Tensor& t : {sums_.dk, sums_.dv})
+      for (int64_t r = row; r < row + rows; ++r)
+        std::fill_n(t.as<float>() + r * t.stride() + kv * op_.shape.head_dim, op_.shape.head_dim, 0.0f);
+  }
+  void finish_sums(int64_t row, int64_t rows, int64_t kv) const {
+    if (op_.k.dtype == DType::f32) return;
+    const int64_t col = kv * op_.shape.head_dim;
+    for (auto [to, from] : {std::pair<const Tensor&, const Tensor&>{op_.dk, sums_.dk}, {op_.dv, sums_.dv}})
+      store_rows({to, row, rows, col, op_.shape.head_dim}, from.as<float>() + row * from.stride() + col, from.stride(),
+                 nullptr);
+  }
+
+  const AttentionBwd& op_;
+  const Kernels& kern_;
+  ThreadPool& pool_;
+  const BwdLayout layout_;
+  float* workers_;
+  const int64_t group_;
+  KeySums sums_;
+};
+
+}  // namespace
+
+size_t CpuOps::scratch(const AttentionBwd& op) const {
+  return Backward::scratch_floats(op, kernels(), pool_.size()) * sizeof(float);
+}
+
+void CpuOps::run(const AttentionBwd& op, void* scratch) {
+  check_spans(op.kName, op.spans, op.q.rows(), op.k.rows(), true);
+  zero_rows(op.dq, uncovered_rows(op.spans, SpanSide::queries, op.q.rows()), pool_);
+  const std::vector<RowRange> gaps = uncovered_rows(op.spans, SpanSide::keys, op.k.rows());
+  zero_rows(op.dk, gaps, pool_);
+  zero_rows(op.dv, gaps, pool_);
+  Backward(op, kernels(), static_cast<float*>(scratch), pool_).run();
+}
+
+}  // namespace athanor
