@@ -215,6 +215,10 @@ OutputFile::OutputFile(std::string path)
 void OutputFile::reserve(int64_t total_bytes) {
   total_ = total_bytes;
   if (total_bytes <= 0) return;
+  // Asked first, because a fallocate that fails may have filled the disk before it noticed.
+  struct statvfs fs;
+  if (fstatvfs(file_.get(), &fs) == 0 && fs.f_blocks > 0 && uint64_t(total_bytes) / fs.f_frsize > fs.f_bfree)
+    throw_io("reserving space for", path_, ENOSPC, total_bytes);
   // KEEP_SIZE: the size still tells how much was written. File systems without fallocate just go without.
   if (retry([&] { return fallocate(file_.get(), FALLOC_FL_KEEP_SIZE, 0, total_bytes); }) == 0) return;
   if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) throw_io("reserving space for", path_, errno, total_bytes);

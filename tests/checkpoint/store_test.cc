@@ -259,6 +259,9 @@ TEST_F(Store, ProgrammersMistakesAreNamed) {
   const auto t = random_tensor("w", DType::f32, {2, 4});
   const CheckpointTensor outside{.data = t.data, .placement = TensorPlacement{.whole = {3, 4}, .begin = {2, 0}}};
   EXPECT_ERROR(w.add_safetensors("x.safetensors", std::span(&outside, 1)), "w [2, 4] at [2, 0] leaves [3, 4]");
+  CheckpointWriter done(lock, 2);
+  done.commit();
+  EXPECT_ERROR(done.commit(), "step 2 was committed before");
 }
 
 TEST_F(Store, AFileInPlaceOfAFolderIsAnError) {
