@@ -71,7 +71,8 @@ std::string state_keys(const std::string& dir, const ManifestFile& file) {
     if (!json.is_object()) return "";
     for (const auto& [key, value] : json.items()) {
       const std::string shown = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-      rows.push_back({bare(key), shown.size() > kMaxValueShown ? shown.substr(0, kMaxValueShown) + "..." : shown});
+      rows.push_back(
+          {bare(key), shown.size() > kMaxValueShown ? cat(bare(shown.substr(0, kMaxValueShown)), "...") : bare(shown)});
     }
   } catch (const nlohmann::json::exception& e) {
     return cat("  not valid JSON: ", e.what(), "\n");

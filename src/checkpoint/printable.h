@@ -9,13 +9,20 @@ namespace athanor {
 inline std::string printable(std::string_view text) {
   static constexpr char kHex[] = "0123456789abcdef";
   static constexpr size_t kMaxShown = 120;
+  const std::string_view shown = text.substr(0, kMaxShown);
   std::string out = "'";
-  for (char c : text.substr(0, kMaxShown)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte >= 0x20 && byte != 0x7f)
-      out += c;
-    else
-      out.append("\\x").append({kHex[byte >> 4], kHex[byte & 15]});
+  size_t control_left = 0;  // bytes of a control character still to come
+  for (size_t i = 0; i < shown.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(shown[i]);
+    const auto next = static_cast<unsigned char>(i + 1 < shown.size() ? shown[i + 1] : 0);
+    if (byte < 0x20 || byte == 0x7f) control_left = 1;
+    if (byte == 0xc2 && next >= 0x80 && next < 0xa0) control_left = 2;  // U+0080 to U+009F
+    if (control_left == 0) {
+      out += shown[i];
+      continue;
+    }
+    out.append("\\x").append({kHex[byte >> 4], kHex[byte & 15]});
+    --control_left;
   }
   return out + (text.size() > kMaxShown ? "...'" : "'");
 }

@@ -207,9 +207,10 @@ std::optional<CheckpointInfo> newest_valid(const std::string& root, std::vector<
   return std::nullopt;
 }
 
-std::vector<int64_t> prune(const RunLock& lock, int64_t keep_latest) {
+std::vector<int64_t> prune(const RunLock& lock, int64_t keep_latest, int64_t up_to) {
   CHECK(keep_latest >= 1, "keep ", keep_latest, " checkpoints");
-  const std::vector<CheckpointInfo> list = list_checkpoints(lock.root());
+  std::vector<CheckpointInfo> list = list_checkpoints(lock.root());
+  std::erase_if(list, [&](const CheckpointInfo& info) { return info.step > up_to; });
   size_t first_kept = list.size();
   for (int64_t whole = 0; whole < keep_latest; whole += verify_checkpoint(list[first_kept].path, Depth::sizes).ok) {
     if (first_kept == 0) return {};  // not even keep_latest whole ones: everything stays

@@ -112,6 +112,8 @@ std::optional<CheckpointInfo> newest_valid(const std::string& root, std::vector<
 
 // Removes old steps, keeping the newest keep_latest that are whole. Nothing is removed before one kept step has passed
 // checksum verification; if none passes, the newest older one that does is kept as well. Gives the removed steps.
-std::vector<int64_t> prune(const RunLock& lock, int64_t keep_latest);
+// Steps above up_to neither count nor go: a run that went back to an earlier step must not lose what it saves now to
+// what it left behind.
+std::vector<int64_t> prune(const RunLock& lock, int64_t keep_latest, int64_t up_to = INT64_MAX);
 
 }  // namespace athanor

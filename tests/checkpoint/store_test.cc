@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "checkpoint/printable.h"
 #include "tests/checkpoint/sample_run.h"
 #include "tests/checkpoint/scratch.h"
 
@@ -222,6 +223,16 @@ TEST_F(Store, PruneNeverRemovesTheLastGoodStep) {
   EXPECT_EQ(steps(), (Steps{3, 4, 5}));
 }
 
+TEST_F(Store, PruneAfterGoingBackKeepsWhatIsSavedNow) {
+  const RunLock lock(root);
+  for (int64_t n : {1, 2, 3, 8, 9}) save_sample(lock, n);  // the run went back to 1 and has just saved 3
+  EXPECT_EQ(prune(lock, 2, 3), Steps{1});
+  EXPECT_EQ(steps(), (Steps{2, 3, 8, 9}));
+  EXPECT_EQ(prune(lock, 1, 3), Steps{2});
+  EXPECT_EQ(prune(lock, 1, 0), Steps{});
+  EXPECT_EQ(steps(), (Steps{3, 8, 9}));
+}
+
 TEST_F(Store, StepsThatAreVisiblyTornDoNotCountAsKept) {
   const RunLock lock(root);
   for (int64_t n = 1; n <= 4; ++n) save_sample(lock, n);
@@ -307,6 +318,16 @@ TEST_F(Store, RunningOutOfRoomInTheMiddleKeepsWhatWasThere) {
   const RunLock lock(root);
   save_sample(lock, 2);  // and the run can go on once there is room
   EXPECT_EQ(newest_valid(root)->step, 2);
+}
+
+TEST(Printable, NamesCannotSteerATerminal) {
+  EXPECT_EQ(printable("a.weight \xc3\xa9"), "'a.weight \xc3\xa9'");
+  EXPECT_EQ(printable("\x1b[2J\n\x7f"), "'\\x1b[2J\\x0a\\x7f'");
+  EXPECT_EQ(printable("\xc2\x9b"
+                      "2J"),
+            "'\\xc2\\x9b2J'");  // U+009B, which begins a control sequence like ESC [
+  EXPECT_EQ(printable("\xc2\xa9 \xc2"), "'\xc2\xa9 \xc2'");
+  EXPECT_EQ(printable(std::string(500, 'x')), cat("'", std::string(120, 'x'), "...'"));
 }
 
 TEST_F(Store, InspectShowsWhatAPersonAsksFor) {
