@@ -18,12 +18,12 @@ struct FwdLayout {
   FwdLayout(const AttentionShape& s, DType dtype, const Kernels& kern) {
     const int64_t wide = round_up<int64_t>(s.head_dim, kern.nr);
     const bool convert = dtype != DType::f32;
-    q = 0;                                                               // [panels][D][nr]
-    scores = q + kQueryBlock * s.head_dim;                               // [kKeyBlock][nr] of one panel
-    y = scores + kKeyBlock * kern.nr;                                    // [kQueryBlock][wide]
-    k = y + kQueryBlock * wide;                                          // [kKeyBlock][D]
-    v = k + (convert ? kKeyBlock * s.head_dim : 0);                      // panels of [kKeyBlock][nr]
-    state = v + (convert || s.head_dim != wide ? kKeyBlock * wide : 0);  // top, sum, rescale [kQueryBlock] each
+    q = 0;                                           // [panels][D][nr]
+    scores = q + kQueryBlock * s.head_dim;           // [kKeyBlock][nr] of one panel
+    y = scores + kKeyBlock * kern.nr;                // [kQueryBlock][wide]
+    k = y + kQueryBlock * wide;                      // [kKeyBlock][D]
+    v = k + (convert ? kKeyBlock * s.head_dim : 0);  // panels of [kKeyBlock][nr]
+    state = v + kKeyBlock * wide;                    // top, sum, rescale [kQueryBlock] each
     total = round_up<int64_t>(state + 3 * kQueryBlock, 64);
   }
 };
@@ -66,24 +66,24 @@ class FwdBlock {
   void meet_keys(KeyRange keys) {
     const int64_t row = span_.k_begin + keys.first;
     const Rows k = rows_as_f32(kern_, {op_.k, row, keys.size(), k_col_, dim_}, memory_ + at_.k);
-    const Panels v = rows_as_panels(kern_, {op_.v, row, keys.size(), k_col_, dim_}, memory_ + at_.v);
+    rows_as_panels(kern_, {op_.v, row, keys.size(), k_col_, dim_}, memory_ + at_.v);
     for (int64_t i = 0; i < size_; i += kern_.nr) {
       const int64_t lanes = std::min<int64_t>(kern_.nr, size_ - i);
       const KeyRange seen = visible_keys(span_, op_.shape, first_ + i, lanes);
       const KeyRange now{std::max(keys.first, seen.first), std::min(keys.last, seen.last)};
-      if (now.size() > 0) meet_panel(i, lanes, now, now.first - keys.first, k, v);
+      if (now.size() > 0) meet_panel(i, lanes, now, now.first - keys.first, k, keys.size() * kern_.nr);
     }
   }
 
-  // Queries [i, i + lanes) of the block against keys `now`, which start at row `skip` of k and v.
-  void meet_panel(int64_t i, int64_t lanes, KeyRange now, int64_t skip, const Rows& k, const Panels& v) {
+  // Queries [i, i + lanes) of the block against keys `now`, which start at row `skip` of k and of v's panels.
+  void meet_panel(int64_t i, int64_t lanes, KeyRange now, int64_t skip, const Rows& k, int64_t v_panel) {
     const int64_t nr = kern_.nr;
     float* scores = memory_ + at_.scores;
     multiply(kern_, {.by_column = false,
                      .a = k.data + skip * k.stride,
                      .a_stride = k.stride,
                      .b = memory_ + at_.q + i * dim_,
-                     .b_stride = nr,
+
                      .b_panel = 0,
                      .c = scores,
                      .c_stride = nr,
@@ -102,9 +102,9 @@ class FwdBlock {
     multiply(kern_, {.by_column = true,
                      .a = scores,
                      .a_stride = nr,
-                     .b = v.data + skip * v.stride,
-                     .b_stride = v.stride,
-                     .b_panel = v.panel,
+                     .b = memory_ + at_.v + skip * nr,
+
+                     .b_panel = v_panel,
                      .c = y,
                      .c_stride = wide_,
                      .rows = lanes,

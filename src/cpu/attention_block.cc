@@ -100,7 +100,7 @@ void zero_rows(const Tensor& t, const std::vector<RowRange>& gaps, ThreadPool& p
 void multiply(const Kernels& kern, const BlockProduct& p) {
   const Kernels::MicroFn* micros = p.by_column ? kern.by_column : kern.by_row;
   Micro m{};
-  m.a_stride = p.a_stride, m.b_stride = p.b_stride, m.c_stride = p.c_stride, m.k = p.k, m.add = p.add;
+  m.a_stride = p.a_stride, m.b_stride = kern.nr, m.c_stride = p.c_stride, m.k = p.k, m.add = p.add;
   for (int64_t j = 0; j < p.cols; j += kern.nr) {
     m.b = m.ahead = p.b + j / kern.nr * p.b_panel;
     m.n = std::min<int64_t>(kern.nr, p.cols - j);
@@ -123,11 +123,8 @@ Rows rows_as_f32(const Kernels& kern, const HeadRows& x, float* buffer) {
   return {buffer, x.cols};
 }
 
-Panels rows_as_panels(const Kernels& kern, const HeadRows& x, float* buffer) {
-  if (x.t.dtype == DType::f32 && x.cols % kern.nr == 0) return {in_place(x), x.t.stride(), kern.nr};
-  const int64_t panel = x.rows * kern.nr;
-  kern.pack_columns(buffer, panel, kern.nr, source_of(x.t), x.row, x.rows, x.col, x.cols, false);
-  return {buffer, kern.nr, panel};
+void rows_as_panels(const Kernels& kern, const HeadRows& x, float* dst) {
+  kern.pack_columns(dst, x.rows * kern.nr, kern.nr, source_of(x.t), x.row, x.rows, x.col, x.cols, false);
 }
 
 void rows_as_lanes(const Kernels& kern, const HeadRows& x, float* dst) {

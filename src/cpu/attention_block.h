@@ -54,13 +54,13 @@ struct RowRange {
 std::vector<RowRange> uncovered_rows(const Tensor& spans, SpanSide, int64_t rows);
 void zero_rows(const Tensor& t, const std::vector<RowRange>&, ThreadPool&);
 
-// c[rows, cols] (+)= A B with b in panels of nr columns, b_panel floats apart, each [k, nr] with rows b_stride apart.
+// c[rows, cols] (+)= A B; B in panels of nr columns [k][nr], b_panel floats apart.
 struct BlockProduct {
   bool by_column;  // A[i, k] at a[k * a_stride + i], else at a[i * a_stride + k]
   const float* a;
   int64_t a_stride;
   const float* b;
-  int64_t b_stride, b_panel;
+  int64_t b_panel;
   float* c;
   int64_t c_stride;
   int64_t rows, cols, k;
@@ -81,12 +81,8 @@ struct Rows {
 };
 Rows rows_as_f32(const Kernels&, const HeadRows&, float* buffer);
 
-// The same as panels of nr columns [ceil(cols / nr)][rows][nr], in place when that is what they are already.
-struct Panels {
-  const float* data;
-  int64_t stride, panel;  // floats between rows and between panels
-};
-Panels rows_as_panels(const Kernels&, const HeadRows&, float* buffer);
+// The same as panels of nr columns [ceil(cols / nr)][rows][nr], zeros past the last column.
+void rows_as_panels(const Kernels&, const HeadRows&, float* dst);
 
 // Their transpose [cols, rows] as panels of nr rows each [ceil(rows / nr)][cols][nr], zeros past the last row.
 void rows_as_lanes(const Kernels&, const HeadRows&, float* dst);

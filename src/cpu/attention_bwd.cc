@@ -20,17 +20,17 @@ struct BwdLayout {
   int64_t q_lanes, dy_lanes, q, dy, scores, gradient, k, v, k_panels, dq, lse, delta, total;
   BwdLayout(const AttentionShape& s, DType dtype, const Kernels& kern) {
     const int64_t dim = s.head_dim, wide = round_up<int64_t>(dim, kern.nr);
-    const bool convert = dtype != DType::f32, pad = convert || wide != dim;
+    const bool convert = dtype != DType::f32;
     q_lanes = 0;                                     // [panels][D][nr]
     dy_lanes = q_lanes + kQueryBlock * dim;          // [panels][D][nr]
     q = dy_lanes + kQueryBlock * dim;                // panels of [kQueryBlock][nr]
-    dy = q + (pad ? kQueryBlock * wide : 0);         // panels of [kQueryBlock][nr]
-    scores = dy + (pad ? kQueryBlock * wide : 0);    // [kKeyBlock][kQueryBlock]
+    dy = q + kQueryBlock * wide;                     // panels of [kQueryBlock][nr]
+    scores = dy + kQueryBlock * wide;                // [kKeyBlock][kQueryBlock]
     gradient = scores + kKeyBlock * kQueryBlock;     // [kKeyBlock][kQueryBlock]
     k = gradient + kKeyBlock * kQueryBlock;          // [kKeyBlock][D]
     v = k + (convert ? kKeyBlock * dim : 0);         // [kKeyBlock][D]
     k_panels = v + (convert ? kKeyBlock * dim : 0);  // panels of [kKeyBlock][nr]
-    dq = k_panels + (pad ? kKeyBlock * wide : 0);    // [kQueryBlock][wide]
+    dq = k_panels + kKeyBlock * wide;                // [kQueryBlock][wide]
     lse = dq + kQueryBlock * wide;                   // [kQueryBlock]
     delta = lse + kQueryBlock;                       // [kQueryBlock]
     total = round_up<int64_t>(delta + kQueryBlock, 64);
@@ -68,8 +68,8 @@ class BwdBlock {
     const HeadRows q = queries(op_.q), dy = queries(op_.dy);
     rows_as_lanes(kern_, q, memory_ + at_.q_lanes);
     rows_as_lanes(kern_, dy, memory_ + at_.dy_lanes);
-    q_panels_ = rows_as_panels(kern_, q, memory_ + at_.q);
-    dy_panels_ = rows_as_panels(kern_, dy, memory_ + at_.dy);
+    rows_as_panels(kern_, q, memory_ + at_.q);
+    rows_as_panels(kern_, dy, memory_ + at_.dy);
     float *lse = memory_ + at_.lse, *delta = memory_ + at_.delta;
     std::fill_n(lse, kQueryBlock, std::numeric_limits<float>::infinity());
     std::fill_n(delta, kQueryBlock, 0.0f);
@@ -94,7 +94,7 @@ class BwdBlock {
     const HeadRows k_rows{op_.k, span_.k_begin + keys.first, keys.size(), k_col_, dim_};
     const HeadRows v_rows{op_.v, k_rows.row, k_rows.rows, k_col_, dim_};
     const Rows k = rows_as_f32(kern_, k_rows, memory_ + at_.k), v = rows_as_f32(kern_, v_rows, memory_ + at_.v);
-    const Panels k_panels = want.dq ? rows_as_panels(kern_, k_rows, memory_ + at_.k_panels) : Panels{};
+    if (want.dq) rows_as_panels(kern_, k_rows, memory_ + at_.k_panels);
     for (int64_t i = 0; i < size_; i += kern_.nr) {
       const int64_t lanes = std::min<int64_t>(kern_.nr, size_ - i);
       const KeyRange near = visible_keys(span_, op_.shape, first_ + i, lanes);
@@ -102,7 +102,7 @@ class BwdBlock {
       clear_scores(i, keys, now);
       if (now.size() == 0) continue;
       find_scores(i, lanes, now, now.first - keys.first, k, v);
-      if (want.dq) add_dq(i, lanes, now.size(), now.first - keys.first, k_panels);
+      if (want.dq) add_dq(i, lanes, now.size(), now.first - keys.first, keys.size() * kern_.nr);
     }
     if (want.dkv) add_dkv(keys);
   }
@@ -134,7 +134,7 @@ class BwdBlock {
                    .a = k.data + skip * k.stride,
                    .a_stride = k.stride,
                    .b = memory_ + at_.q_lanes + i * dim_,
-                   .b_stride = kern_.nr,
+
                    .b_panel = 0,
                    .c = s,
                    .c_stride = kQueryBlock,
@@ -151,13 +151,13 @@ class BwdBlock {
         {s, ds, now.size(), kQueryBlock, op_.shape.scale, memory_ + at_.lse + i, memory_ + at_.delta + i});
   }
 
-  void add_dq(int64_t i, int64_t lanes, int64_t keys, int64_t skip, const Panels& k) const {
+  void add_dq(int64_t i, int64_t lanes, int64_t keys, int64_t skip, int64_t k_panel) const {
     multiply(kern_, {.by_column = true,
                      .a = gradient_at(skip, i),
                      .a_stride = kQueryBlock,
-                     .b = k.data + skip * k.stride,
-                     .b_stride = k.stride,
-                     .b_panel = k.panel,
+                     .b = memory_ + at_.k_panels + skip * kern_.nr,
+
+                     .b_panel = k_panel,
                      .c = memory_ + at_.dq + i * wide_,
                      .c_stride = wide_,
                      .rows = lanes,
@@ -175,9 +175,9 @@ class BwdBlock {
       BlockProduct p{.by_column = false,
                      .a = scores_at(skip, lane),
                      .a_stride = kQueryBlock,
-                     .b = dy_panels_.data + lane * dy_panels_.stride,
-                     .b_stride = dy_panels_.stride,
-                     .b_panel = dy_panels_.panel,
+                     .b = memory_ + at_.dy + lane * kern_.nr,
+
+                     .b_panel = size_ * kern_.nr,
                      .c = sums_.dv.as<float>() + row * sums_.dv.stride() + k_col_,
                      .c_stride = sums_.dv.stride(),
                      .rows = rows,
@@ -186,7 +186,7 @@ class BwdBlock {
                      .add = true};
       multiply(kern_, p);
       p.a = gradient_at(skip, lane);
-      p.b = q_panels_.data + lane * q_panels_.stride, p.b_stride = q_panels_.stride, p.b_panel = q_panels_.panel;
+      p.b = memory_ + at_.q + lane * kern_.nr;
       p.c = sums_.dk.as<float>() + row * sums_.dk.stride() + k_col_, p.c_stride = sums_.dk.stride();
       multiply(kern_, p);
     }
@@ -200,7 +200,6 @@ class BwdBlock {
   const int64_t dim_, wide_;
   Span span_{};
   int64_t first_ = 0, size_ = 0, q_col_ = 0, k_col_ = 0;
-  Panels q_panels_{}, dy_panels_{};
 };
 
 // The whole backward pass of one op.
