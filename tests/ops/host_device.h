@@ -12,7 +12,9 @@ class HostDevice final : public Device {
   std::string description() const override { return "host memory"; }
   void* allocate(size_t bytes, Mem) override {
     allocated_ += bytes;
-    return std::aligned_alloc(4096, round_up<size_t>(bytes, 4096));
+    void* memory = std::aligned_alloc(4096, round_up<size_t>(bytes, 4096));
+    std::memset(memory, 0, bytes);
+    return memory;
   }
   void release(void* memory, size_t bytes, Mem) override {
     allocated_ -= bytes;

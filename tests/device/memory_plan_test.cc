@@ -1,0 +1,137 @@
+// Laws of the memory plan: one allocation, disjoint zeroed tensors, and an error that says what to make smaller.
+#include "device/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "base/int.h"
+
+namespace athanor {
+namespace {
+
+class FakeDevice final : public Device {
+ public:
+  std::string description() const override { return "fake"; }
+  void* allocate(size_t bytes, Mem) override {
+    ++allocations;
+    live += bytes;
+    void* p = std::aligned_alloc(4096, round_up<size_t>(bytes, 4096));
+    std::memset(p, 0, bytes);
+    return p;
+  }
+  void release(void* memory, size_t bytes, Mem) override {
+    live -= bytes;
+    std::free(memory);
+  }
+  void copy(void* dst, const void* src, size_t bytes, Lane) override { std::memcpy(dst, src, bytes); }
+  std::unique_ptr<Event> record(Lane) override { return std::make_unique<Event>(); }
+  void wait(Lane, const Event&) override {}
+  void sync() override {}
+  size_t capacity(Mem) const override { return 1 << 20; }
+  size_t allocated() const override { return live; }
+  size_t live = 0;
+  int allocations = 0;
+};
+
+template <class Fn>
+std::string message(Fn&& fn) {
+  try {
+    fn();
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+  return "";
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST(MemoryPlan, IsOneAllocationOfDisjointZeroedTensors) {
+  FakeDevice device;
+  {
+    Tensor a, b, c;
+    Arena arena;
+    arena.record("p");
+    (void)arena.alloc("x", DType::u8, {1000});
+    arena.finish_recording();
+    MemoryPlan plan;
+    plan.add(MemoryKind::weights, "a", DType::f32, {3, 5}, &a);
+    plan.add(MemoryKind::optimizer, "b", DType::f64, {100}, &b);
+    plan.add(arena);
+    plan.add(MemoryKind::weights, "c", DType::u8, {1}, &c);
+    EXPECT_TRUE(a && b && c);  // present before commit, for the dry run
+    EXPECT_EQ(plan.total(), 256u + 1024 + 1024 + 256);
+    EXPECT_EQ(plan.total(MemoryKind::weights), 512u);
+    EXPECT_EQ(plan.total(MemoryKind::activations), 1024u);
+    EXPECT_EQ(plan.total(MemoryKind::cache), 0u);
+    plan.commit(device);
+    EXPECT_EQ(device.allocations, 1);
+    EXPECT_EQ(device.live, plan.total());
+    EXPECT_EQ(a.shape, (Shape{3, 5}));
+    arena.begin("p");
+    Buffer x = arena.alloc("x", DType::u8, {1000});
+    std::vector<std::pair<char*, size_t>> ranges;
+    for (const Tensor& t : {a, b, c, x.t}) {
+      ranges.push_back({static_cast<char*>(t.data), t.bytes()});
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(t.data) % kArenaAlign, 0u);
+    }
+    for (const Tensor& t : {a, b, c})
+      for (size_t i = 0; i < t.bytes(); ++i) ASSERT_EQ(static_cast<char*>(t.data)[i], 0);
+    for (size_t i = 0; i < ranges.size(); ++i)
+      for (size_t j = 0; j < i; ++j)
+        EXPECT_TRUE(ranges[i].first + ranges[i].second <= ranges[j].first ||
+                    ranges[j].first + ranges[j].second <= ranges[i].first);
+    x = Buffer();
+    arena.end();
+  }
+  EXPECT_EQ(device.live, 0u);
+}
+
+TEST(MemoryPlan, RefusesARunThatDoesNotFitAndNamesTheKnobs) {
+  Tensor a, b;
+  MemoryPlan plan;
+  plan.add(MemoryKind::weights, "a", DType::u8, {1 << 20}, &a);
+  plan.add(MemoryKind::cache, "b", DType::u8, {3 << 20}, &b);
+  EXPECT_EQ(message([&] { plan.require_fits(4 << 20, 0); }), "");
+  const std::string text = message([&] { plan.require_fits(4 << 20, 1); });
+  EXPECT_TRUE(has(text, "the run needs 4.0 MiB + 0.0 MiB reserve, but 4.0 MiB may be used")) << text;
+  EXPECT_LT(text.find("cache 3.0 MiB"), text.find("weights 1.0 MiB")) << text;
+  EXPECT_TRUE(has(text, knob_of(MemoryKind::cache))) << text;
+  EXPECT_FALSE(has(text, "optimizer")) << text;
+  try {
+    plan.require_fits(1, 0);
+    ADD_FAILURE();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), Exit::usage);
+  }
+}
+
+TEST(MemoryPlan, RefusesChangesAfterCommit) {
+  FakeDevice device;
+  Tensor a, b;
+  Arena arena;
+  MemoryPlan plan;
+  plan.add(MemoryKind::weights, "a", DType::u8, {10}, &a);
+  plan.commit(device);
+  EXPECT_TRUE(has(message([&] { plan.add(MemoryKind::weights, "late", DType::u8, {10}, &b); }), "late comes too late"));
+  EXPECT_NE(message([&] { plan.add(arena); }), "");
+  EXPECT_TRUE(has(message([&] { plan.commit(device); }), "committed twice"));
+}
+
+TEST(MemoryPlan, AnEmptyPlanAllocatesNothing) {
+  FakeDevice device;
+  MemoryPlan plan;
+  plan.commit(device);
+  EXPECT_EQ(device.allocations, 0);
+}
+
+TEST(MemoryKinds, AllHaveNamesAndKnobs) {
+  for (int k = 0; k < kMemoryKinds; ++k) {
+    EXPECT_GT(std::string(name_of(MemoryKind(k))).size(), 3u);
+    EXPECT_GT(std::string(knob_of(MemoryKind(k))).size(), 3u);
+  }
+}
+
+}  // namespace
+}  // namespace athanor
