@@ -50,7 +50,7 @@ void Arena::begin(std::string_view phase) {
     if (p.name == phase) {
       phase_ = &p;
       mode_ = Mode::running;
-      next_ = live_bytes_ = 0;
+      next_ = clock_ = live_bytes_ = 0;
       return;
     }
   CHECK(false, "phase ", phase, " was never recorded");
@@ -78,6 +78,10 @@ Buffer Arena::alloc(std::string_view name, DType dtype, Shape shape) {
     const PlannedBlock& planned = phase_->blocks[id];
     CHECK(planned.name == name && planned.bytes == bytes, "phase ", phase_->name, " diverged from its plan at buffer ",
           id, ": planned '", planned.name, "' of ", planned.bytes, " bytes, got '", name, "' of ", bytes);
+    // A buffer held longer than in the recording may share memory with this one.
+    CHECK(planned.born == clock_, "phase ", phase_->name, " diverged from its plan at buffer ", id, ", '", name,
+          "': ", clock_ - int64_t(id), " buffers were released, planned ", planned.born - int64_t(id));
+    ++clock_;
     b.t.data = memory_ + planned.offset;
   }
   ++live_blocks_;
@@ -89,7 +93,8 @@ Buffer Arena::alloc(std::string_view name, DType dtype, Shape shape) {
 
 void Arena::release(size_t block) {
   PlannedBlock& b = phase_->blocks[block];
-  if (mode_ == Mode::recording) b.died = clock_++;
+  if (mode_ == Mode::recording) b.died = clock_;
+  ++clock_;
   --live_blocks_;
   live_bytes_ -= b.bytes;
 }
