@@ -320,6 +320,17 @@ TEST_F(Store, RunningOutOfRoomInTheMiddleKeepsWhatWasThere) {
   EXPECT_EQ(newest_valid(root)->step, 2);
 }
 
+// tests/checkpoint/golden holds sample step 3 as format version 1 wrote it. It is never written anew: what was saved
+// once must load for ever.
+TEST_F(Store, TheFirstFormatStillLoads) {
+  const std::string golden = "tests/checkpoint/golden/step-00000003";
+  const Verification v = verify_checkpoint(golden, Depth::checksums);
+  ASSERT_TRUE(v.ok) << v.problem;
+  EXPECT_EQ(v.manifest.format_version, 1);
+  EXPECT_EQ(v.manifest.data_fingerprint, "data");
+  EXPECT_EQ(loaded_generation(golden, 3, 1), 0);
+}
+
 TEST(Printable, NamesCannotSteerATerminal) {
   EXPECT_EQ(printable("a.weight \xc3\xa9"), "'a.weight \xc3\xa9'");
   EXPECT_EQ(printable("\x1b[2J\n\x7f"), "'\\x1b[2J\\x0a\\x7f'");
