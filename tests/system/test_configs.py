@@ -1,0 +1,72 @@
+"""Every shipped configuration trains: the file itself, shrunk with --set, on synthetic shards, and resumes."""
+import json
+import unittest
+
+from harness import DONE, REQUEUE, ROOT, USAGE, SystemTest
+
+SHRINK = {  # of every model; families keep what makes them different: head shape, rope, biases, tied heads
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+}
+SHRINK_LLAMA = {"num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 96}
+
+
+class ShippedConfigTest(SystemTest):
+    def overrides(self, config):
+        model = dict(SHRINK)
+        if config["model"]["model_type"] != "gpt2":
+            model.update({k: v for k, v in SHRINK_LLAMA.items() if k in config["model"]})
+        run = {"train_data": "data/text_train_*.bin", "valid_data": "data/text_valid_*.bin", "save": "run",
+               "train_iters": 2, "global_batch_size": 2, "seq_length": 32, "eval_interval": 2,
+               "eval_iters": 1, "lr_warmup_iters": 1, "threads": 1, "peak_tflops": 0.1, "save_interval": 1}
+        run.update({f"model.{k}": v for k, v in model.items()})
+        return [part for key, value in run.items() for part in ("--set", f"{key}={value}")]
+
+    def check(self, path):
+        config = json.loads(path.read_text())
+        self.make_data(vocab_size=config["model"]["vocab_size"], tokens=2000)
+        sets = self.overrides(config)
+        self.assertIn("parameters", self.run_program("plan", path, *sets).out)
+        self.run_program("train", path, *sets, "--set", "exit_duration_in_mins=1e-7", code=REQUEUE)
+        self.assertEqual(self.checkpoints(), ["step-00000001"])
+        self.run_program("train", path, *sets)
+        losses = self.losses()
+        self.assertEqual(sorted(losses), [1, 2])
+        self.assertTrue(all(loss is not None and 0 < loss < 20 for loss in losses.values()), losses)
+        self.assertEqual([r["step"] for r in self.records() if r["event"] == "eval"], [2])
+        resolved = json.loads((self.folder / "run" / "config.resolved.json").read_text())
+        self.assertEqual(resolved["precision"], config["precision"])
+        exported = json.loads((self.folder / "run" / "step-00000002" / "config.json").read_text())
+        self.assertEqual(exported["vocab_size"], config["model"]["vocab_size"])
+
+
+def add_tests():
+    for path in sorted((ROOT / "configs").glob("*.json")):
+        def test(self, path=path):
+            self.check(path)
+        setattr(ShippedConfigTest, "test_" + path.stem.replace("-", "_").replace(".", "_"), test)
+
+
+add_tests()
+
+
+class PlanTest(SystemTest):
+    """`plan` of the shipped sizes, unshrunk: no data is needed and no memory is taken."""
+
+    def test_plan_says_what_a_full_size_run_needs(self):
+        done = self.run_program("plan", ROOT / "configs" / "gpt2-124m.json", "--set", "micro_batch_size=1",
+                                "--set", "memory_limit_gib=1000", code=DONE)
+        self.assertIn("124M", done.out)
+        self.assertIn("optimizer", done.out)
+        self.assertIn("9.89G", done.out)  # tokens: 18865 steps of 512 x 1024
+
+    def test_plan_of_a_run_that_cannot_fit_says_so(self):
+        done = self.run_program("plan", ROOT / "configs" / "llama-8b.json", "--set", "memory_limit_gib=4",
+                                code=USAGE)
+        self.assertIn("may be used", done.err)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,163 @@
+"""A run that cannot succeed says so within the first second, names the thing, and exits with the documented code."""
+import json
+import os
+import unittest
+
+from harness import ERROR, TINY, USAGE, SystemTest, random_tokens, write_shard
+
+
+class ConfigTest(SystemTest):
+    def refuse(self, code=USAGE, says=(), **changes):
+        return self.refused("train", self.make_config(**changes), code=code, says=list(says))
+
+    def test_misspelt_key_names_the_nearest(self):
+        self.refuse(says=["learning_rat", "learning_rate"], learning_rat=1e-3)
+
+    def test_misspelt_key_of_the_model(self):
+        self.refuse(says=["hiden_size", "hidden_size"], model={"hiden_size": 32})
+
+    def test_misspelt_override(self):
+        self.refused("train", self.make_config(), "--set", "train_iter=3", code=USAGE, says=["train_iter"])
+
+    def test_wrong_type(self):
+        self.refuse(says=["train_iters", "ten"], train_iters="ten")
+
+    def test_out_of_range(self):
+        self.refuse(says=["learning_rate", "-1"], learning_rate=-1)
+
+    def test_required_key_missing(self):
+        path = self.make_config()
+        config = json.loads(path.read_text())
+        del config["global_batch_size"]
+        path.write_text(json.dumps(config))
+        self.refused("train", path, code=USAGE, says=["global_batch_size"])
+
+    def test_broken_json_names_line(self):
+        path = self.make_config()
+        path.write_text(path.read_text().replace('"global_batch_size": 4,', '"global_batch_size": 4,,'))
+        self.refused("train", path, code=USAGE, says=[path.name])
+
+    def test_no_such_config(self):
+        self.refused("train", "nowhere.json", code=None, says=["nowhere.json"])
+
+    def test_heads_do_not_divide(self):
+        self.refuse(says=["num_attention_heads", "3"], model={"num_attention_heads": 3})
+
+    def test_sequence_longer_than_positions(self):
+        self.refuse(says=["seq_length", "max_position_embeddings", "64", "32"], seq_length=64)
+
+    def test_unknown_verb_and_flag(self):
+        self.refused("trian", self.make_config(), code=USAGE, says=[])
+        self.refused("train", self.make_config(), "--nonsense", code=USAGE, says=["nonsense"])
+        self.refused("train", code=USAGE, says=["config"])
+
+    def test_cuda_is_refused_where_there_is_none(self):
+        self.refuse(says=["device", "no CUDA backend"], device="cuda")
+
+
+class DataTest(SystemTest):
+    def shard(self):
+        return self.folder / "data" / "text_train_000000.bin"
+
+    def refuse(self, code, says):
+        self.refused("train", self.make_config(), code=code, says=says)
+
+    def test_no_file_matches(self):
+        self.refused("train", self.make_config(train_data="data/none_*.bin"), code=USAGE,
+                     says=["train_data", "data/none_*.bin"])
+
+    def test_truncated_shard(self):
+        self.make_data()
+        os.truncate(self.shard(), self.shard().stat().st_size - 100)
+        self.refuse(ERROR, [self.shard().name, "truncated"])
+
+    def test_shard_cut_in_its_header(self):
+        self.make_data()
+        os.truncate(self.shard(), 500)
+        self.refuse(ERROR, [self.shard().name, "truncated"])
+
+    def test_empty_shard(self):
+        self.make_data()
+        os.truncate(self.shard(), 0)
+        self.refuse(ERROR, [self.shard().name, "empty"])
+
+    def test_token_outside_the_vocabulary(self):
+        self.make_data()
+        write_shard(self.shard(), random_tokens(3000) + [300] + random_tokens(500))
+        self.refuse(ERROR, [self.shard().name, "token 3000 is 300", "257"])
+
+    def test_text_instead_of_tokens(self):
+        self.make_data()
+        self.shard().write_text("In the beginning was the word, and it was no token. " * 100)
+        self.refuse(USAGE, [self.shard().name])
+
+    def test_shard_shorter_than_a_sequence(self):
+        self.make_data()
+        write_shard(self.shard(), random_tokens(20))
+        self.refuse(USAGE, ["33", "20"])
+
+    def test_bad_validation_data_is_found_before_training(self):
+        self.make_data()
+        os.truncate(self.folder / "data" / "text_valid_000000.bin", 1500)
+        self.refuse(ERROR, ["valid_data", "text_valid_000000.bin"])
+
+    def test_verify_lists_every_bad_range(self):
+        self.make_data()
+        write_shard(self.shard(), [1] * 50 + [700, 701] + [2] * 50)
+        done = self.run_program("data", "verify", "data/*.bin", "--vocab-size", "257", code=ERROR)
+        self.assertIn("50", done.err)
+        self.assertIn("text_train_000000.bin", done.err)
+
+
+class MemoryTest(SystemTest):
+    def test_model_that_cannot_fit_names_need_and_limit(self):
+        config = self.make_config(memory_limit_gib=0.5, model={"hidden_size": 2048, "num_hidden_layers": 24,
+                                                                "num_attention_heads": 16})
+        self.refused("train", config, code=USAGE, says=["memory", "18663.4 MiB", "512.0 MiB", "optimizer", "smaller with"])
+
+    def test_model_larger_than_any_machine(self):
+        config = self.make_config(model={"hidden_size": 65536, "num_hidden_layers": 100, "num_attention_heads": 512})
+        self.refused("train", config, code=USAGE, says=["memory", "may be used"])
+
+
+class ResumeTest(SystemTest):
+    def setUp(self):
+        super().setUp()
+        self.config = self.make_config(train_iters=20)
+        self.run_program("train", self.config)
+
+    def test_changed_data_is_refused_unless_allowed(self):
+        self.make_data(tokens=5000)
+        more = ("train", self.config, "--set", "train_iters=30")
+        self.refused(*more, code=USAGE, says=["train_data", "fingerprint", "--allow-changed-data"])
+        self.assertEqual(self.checkpoints(), ["step-00000010", "step-00000020"])
+        self.run_program(*more, "--allow-changed-data")
+        self.assertIn("step-00000030", self.checkpoints())
+
+    def test_changed_config_is_refused_naming_old_and_new(self):
+        self.refused("train", self.config, "--set", "model.num_hidden_layers=3", "--set", "seed=7", code=USAGE,
+                     says=["model.num_hidden_layers: 2 -> 3", "seed: 1234 -> 7"])
+
+    def test_changed_learning_rate_is_told(self):
+        done = self.run_program("train", self.config, "--set", "train_iters=30", "--set", "learning_rate=2e-3")
+        self.assertIn("learning_rate", done.err)
+        self.assertIn("0.002", done.err)
+
+    def test_checkpoint_folder_that_is_not_there(self):
+        self.refused("train", self.config, "--load", "run/step-00000015", code=ERROR, says=["run/step-00000015"])
+
+
+class OverrideTest(SystemTest):
+    def test_resolved_config_has_every_override(self):
+        config = self.make_config()
+        done = self.run_program("config", "validate", config, "--set", "train_iters=7", "--set", "model.num_hidden_layers=5")
+        resolved = json.loads(done.out)
+        self.assertEqual((resolved["train_iters"], resolved["model"]["num_hidden_layers"]), (7, 5))
+        self.assertEqual(resolved["learning_rate"], TINY["learning_rate"])
+        again = self.folder / "resolved.json"
+        again.write_text(done.out)
+        self.assertEqual(json.loads(self.run_program("config", "validate", again).out), resolved)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,147 @@
+"""Stops of every kind: after kill -9 and after each stop signal the same command goes on, and ends in the same bits."""
+import json
+import random
+import signal
+import time
+import unittest
+
+from harness import DONE, REQUEUE, SEED, SystemTest, repeats, wait_gone
+
+FINAL = "step-00000060"
+
+
+class ResumeTest(SystemTest):
+    def setUp(self):
+        super().setUp()
+        self.config = self.make_config()
+        self.run_program("train", self.config, "--set", "save=whole")
+        self.expected = self.final_files("whole")
+
+    def final_files(self, run):
+        """All that the last checkpoint holds and that must not depend on stops."""
+        folder = self.folder / run / FINAL
+        state = json.loads((folder / "state.json").read_text())
+        return {"model": (folder / "model.safetensors").read_bytes(),
+                "optimizer": (folder / "optimizer.safetensors").read_bytes(), "state": state}
+
+    def assert_same_end(self, run="run"):
+        got = self.final_files(run)
+        self.assertEqual(got["state"], self.expected["state"])
+        for name in ("model", "optimizer"):
+            self.assertTrue(got[name] == self.expected[name], f"{name}.safetensors differs from an uninterrupted run's")
+        self.assertEqual(self.losses(run), self.losses("whole"))
+
+    def train_to_end(self, *extra):
+        for _ in range(20):
+            done = self.run_program("train", self.config, *extra, code=None)
+            if done.code != REQUEUE:
+                self.assertEqual(done.code, DONE, str(done))
+                return
+
+
+class KillTest(ResumeTest):
+    def test_kill_at_random_moments_loses_nothing_committed(self):
+        rng = random.Random(SEED)
+        kills = repeats(10)
+        arguments = ("train", self.config, "--set", "save_interval=5")
+        begin = time.monotonic()
+        self.run_program(*arguments, "--set", "save=timed")
+        whole_run = time.monotonic() - begin
+        died = 0
+        for attempt in range(kills):
+            committed = self.checkpoints()
+            process = self.start(*arguments)
+            time.sleep(rng.uniform(0, 0.4 * whole_run))
+            code = wait_gone(process)
+            process.communicate()
+            died += code == -signal.SIGKILL
+            now = self.checkpoints()
+            for name in committed:
+                self.assertIn(name, now, f"seed {SEED}, kill {attempt}: a committed checkpoint is gone")
+            for name in now:
+                self.run_program("checkpoint", "verify", f"run/{name}")
+            if FINAL in now:  # it got through: start anew, so that every kill meets a run in progress
+                self.assert_same_end()
+                (self.folder / "run").rename(self.folder / f"run-{attempt}")
+        self.assertGreater(died, 0, "no process was killed while it ran")
+        self.run_program(*arguments)
+        self.assert_same_end()
+        left = [p.name for p in (self.folder / "run").iterdir() if p.name.startswith(".step-")]
+        self.assertEqual(left, [], "leftovers of killed saves are cleared")
+
+
+class StopSignalTest(ResumeTest):
+    def stop_and_resume(self, sig, name):
+        process = self.start("train", self.config)
+        self.assertTrue(self.wait_for_step(process, 3), "the run ended before its third step was seen")
+        process.send_signal(sig)
+        done = self.finish(process)
+        if done.code == DONE:
+            self.skipTest("the run was over before the signal came")
+        self.assertEqual(done.code, REQUEUE, str(done))
+        stopped = json.loads((self.folder / "run" / self.checkpoints()[-1] / "state.json").read_text())
+        self.assertIn(name, [r["text"] for r in self.records() if r["event"] == "signal"][-1])
+        self.assertEqual([r["event"] for r in self.records()][-1], "end")
+        self.assertLess(stopped["step"], 60)
+        self.train_to_end()
+        self.assert_same_end()
+
+    def test_sigterm(self):
+        self.stop_and_resume(signal.SIGTERM, "Terminated")
+
+    def test_sigusr1(self):
+        self.stop_and_resume(signal.SIGUSR1, "User defined signal 1")
+
+    def test_sigint(self):
+        self.stop_and_resume(signal.SIGINT, "Interrupt")
+
+    def test_second_signal_exits_at_once(self):
+        # A step of this model takes long enough that the second signal surely meets the first one's step.
+        config = self.make_config("slow.json", train_iters=1000, global_batch_size=512, seq_length=32, save="slow",
+                                  model={"hidden_size": 128, "num_hidden_layers": 4})
+        process = self.start("train", config)
+        self.assertTrue(self.wait_for_step(process, 1, run="slow"))
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.02)
+        begin = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        done = self.finish(process)
+        self.assertEqual(done.code, 128 + signal.SIGTERM, str(done))
+        self.assertLess(time.monotonic() - begin, 1.0)
+        self.assertEqual(self.checkpoints("slow"), [])
+
+    def test_time_limit_checkpoints_and_asks_to_start_again(self):
+        done = self.run_program("train", self.config, "--set", "exit_duration_in_mins=0.0001", code=REQUEUE)
+        self.assertIn("time limit", done.out)
+        self.train_to_end()
+        self.assert_same_end()
+
+
+class OtherWaysToResumeTest(ResumeTest):
+    def test_other_micro_batch_and_threads_do_not_change_the_loss(self):
+        self.run_program("train", self.config, "--set", "micro_batch_size=4", "--set", "threads=2")
+        mine, whole = self.losses(), self.losses("whole")
+        self.assertEqual(mine.keys(), whole.keys())
+        for step, loss in whole.items():
+            self.assertAlmostEqual(mine[step], loss, delta=1e-4 * loss)
+
+    def test_load_of_a_named_checkpoint(self):
+        self.run_program("train", self.config, "--load", "whole/step-00000030")
+        self.assertEqual(self.final_files("run")["model"], self.expected["model"])
+        self.assertEqual(min(self.losses()), 31)
+
+    def test_load_none_starts_anew(self):
+        self.run_program("train", self.config)
+        self.run_program("train", self.config, "--load", "none")
+        self.assert_same_end()
+
+    def test_a_finished_run_is_left_alone(self):
+        self.run_program("train", self.config)
+        before = self.checkpoints()
+        self.run_program("train", self.config)
+        self.assertEqual(self.checkpoints(), before)
+        self.assert_same_end()
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,128 @@
+"""The scripts around the program: layering checks that can fail, flags that are refused, steps that show their log."""
+import re
+import shutil
+import subprocess
+import unittest
+
+from harness import ROOT, SystemTest
+
+SCRIPTS = ("setup.sh", "build.sh", "test.sh", "quickstart.sh", "format.sh")
+
+
+def run(*command, **named):
+    return subprocess.run([str(c) for c in command], capture_output=True, text=True, stdin=subprocess.DEVNULL, **named)
+
+
+class CheckLayersTest(SystemTest):
+    def setUp(self):
+        super().setUp()
+        shutil.copy(ROOT / "CMakeLists.txt", self.folder)
+        self.write("base/error.h", "// Errors.\n#pragma once\n#include <string>\n")
+
+    def write(self, name, text):
+        path = self.folder / "src" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def check(self, *says):
+        done = run(ROOT / "scripts" / "check_layers.py", self.folder)
+        self.assertEqual(done.returncode, 1 if says else 0, done.stdout + done.stderr)
+        for part in says:
+            self.assertIn(part, done.stdout)
+
+    def test_repository_obeys(self):
+        done = run(ROOT / "scripts" / "check_layers.py")
+        self.assertEqual(done.returncode, 0, done.stdout)
+
+    def test_allowed_directly_and_through_others(self):
+        self.write("ops/op.cc", '#include "base/error.h"\n#include "tensor/tensor.h"\n#include "device/device.h"\n')
+        self.write("main.cc", '#include "command/command.h"\n')
+        self.check()
+
+    def test_upward_include(self):
+        self.write("tensor/tensor.h", '// Tensors.\n#pragma once\n\n#include "ops/op.h"\n')
+        self.check('src/tensor/tensor.h:4: src/tensor may not include "ops/op.h"')
+
+    def test_sideways_include(self):
+        self.write("data/loader.cc", '#include "config/config.h"\n')
+        self.check('src/data/loader.cc:1: src/data may not include "config/config.h"')
+
+    def test_third_party_header_in_a_header(self):
+        self.write("config/json.h", "// JSON.\n#pragma once\n#include <nlohmann/json.hpp>\n")
+        self.check("src/config/json.h:3: third-party header <nlohmann/json.hpp>")
+
+    def test_mpi_and_cuda_outside_their_place(self):
+        self.write("comm/mpi_transport.cc", "#include <mpi.h>\n")
+        self.check()
+        self.write("train/engine.cc", "#include <mpi.h>\n#include <cuda_runtime.h>\n")
+        self.check("src/train/engine.cc:1: <mpi.h>", "src/train/engine.cc:2: <cuda_runtime.h>")
+
+    def test_long_file_bare_opening_and_missing_guard(self):
+        self.write("nn/long.cc", "// Long.\n" * 600)
+        self.write("nn/bare.cc", "int x;\n")
+        self.write("nn/guard.h", "// No guard.\n")
+        self.check("src/nn/long.cc:600: 600 lines", "src/nn/bare.cc:1: opens neither", "src/nn/guard.h:1:")
+
+    def test_folder_nobody_declared(self):
+        self.write("magic/spell.cc", "#include <string>\n")
+        self.check("src/magic/spell.cc:1: src/magic is declared by no athanor_library line")
+
+
+class FlagTest(SystemTest):
+    def test_help(self):
+        for name in SCRIPTS:
+            done = run(ROOT / "scripts" / name, "--help")
+            self.assertEqual(done.returncode, 0, name)
+            self.assertIn("usage: scripts/" + name, done.stdout)
+            self.assertNotIn("#", done.stdout.split("\n")[0])
+
+    def test_unknown_flag_is_an_error(self):
+        for name in SCRIPTS:
+            done = run(ROOT / "scripts" / name, "--nonsense")
+            self.assertEqual(done.returncode, 2, name)
+            self.assertIn("--nonsense", done.stderr)
+
+    def test_cuda_arch_is_refused_with_the_reason(self):
+        done = run(ROOT / "scripts" / "build.sh", "--cuda-arch", "90a", "--build-dir", self.folder / "b")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--cuda-arch 90a", done.stderr)
+        self.assertIn("no CUDA backend", done.stderr)
+        self.assertFalse((self.folder / "b").exists())
+
+    def test_two_variants_exclude_each_other(self):
+        done = run(ROOT / "scripts" / "build.sh", "--asan", "--tsan", "--build-dir", self.folder / "b")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("exclude each other", done.stderr)
+
+    def test_jobs_must_be_a_number(self):
+        for value in ("many", "0", ""):
+            self.assertEqual(run(ROOT / "scripts" / "build.sh", "--jobs", value).returncode, 2, value)
+
+
+class LibraryTest(SystemTest):
+    def bash(self, script):
+        return run("bash", "-c", f'source "{ROOT}/scripts/lib.sh"\n{script}',
+                   env={"PATH": "/usr/bin:/bin", "ATHANOR_LOGS": str(self.folder / "logs")})
+
+    def test_failed_step_shows_the_end_of_its_log_and_the_status(self):
+        done = self.bash('run_step "counting" bash -c "seq 1 100; exit 7"')
+        self.assertEqual(done.returncode, 7)
+        self.assertIn("counting", done.stdout)
+        self.assertIn("exit status 7", done.stdout)
+        self.assertRegex(done.stdout, re.compile(r"^ +100$", re.M))
+        self.assertNotRegex(done.stdout, re.compile(r"^ +50$", re.M))
+        self.assertEqual((self.folder / "logs" / "counting.log").read_text().split(), [str(i) for i in range(1, 101)])
+
+    def test_step_that_succeeds_is_quiet(self):
+        done = self.bash('run_step "counting" seq 1 100; say after')
+        self.assertEqual(done.returncode, 0)
+        self.assertNotIn("50", done.stdout)
+        self.assertIn("after", done.stdout)
+
+    def test_missing_packages(self):
+        done = self.bash("missing_packages dpkg no-such-package-as-this bash")
+        self.assertEqual(done.stdout.split(), ["no-such-package-as-this"])
+
+
+if __name__ == "__main__":
+    unittest.main()
