@@ -74,7 +74,7 @@ Exit bench_step(const Args& args) {
     for (double x : ms) list += cat(list.empty() ? "" : ", ", x);
     std::printf(
         "{\"step_ms\": [%s], \"tokens_per_step\": %.0f, \"median_ms\": %.4f, \"tokens_per_second\": %.2f, \"flops\": "
-        "%.6g, \"threads\": %d}\n",
+        "%.6g, \"parameters\": %lld, \"threads\": %d}\n",
         list.c_str(), tokens, mid, tokens / mid * 1e3, flops,
         static_cast<long long>(b.engine->model().params().parameter_count()), b.machine.threads());
   } else {
