@@ -54,7 +54,8 @@ struct AttentionFwd {
   }
 };
 
-// Rows of dq, dk, dv outside every span are written as zeros. Deterministic.
+// Rows of dq, dk, dv outside every span are written as zeros. Spans share no key rows (in forward they may).
+// Deterministic.
 struct AttentionBwd {
   Tensor dq, dk, dv;  // like q, k, v; rows may be strided
   Tensor dy, y;       // [Nq, H D]

@@ -78,6 +78,8 @@ std::vector<Setting> settings() {
       {"window over all", {whole33}, 33, 33, heads(2, 1, 8, 1000)},
       {"long", {{0, 130, 0, 130, 0, 0}}, 130, 130, heads(2, 1, 32)},
       {"long window", {{0, 150, 0, 150, 0, 0}}, 150, 150, heads(1, 1, 64, 40)},
+      {"wide heads", {{0, 70, 0, 70, 0, 0}}, 70, 70, heads(2, 1, 128)},
+      {"many keys", {{0, 3, 0, 300, 297, 0}}, 3, 300, heads(2, 1, 40)},
       {"packed, empty rows",
        {{0, 5, 0, 5, 0, 0}, {5, 1, 5, 1, 0, 0}, {6, 0, 6, 0, 0, 0}, {6, 27, 6, 27, 0, 0}, {0, 0, 0, 0, 0, 0}},
        33,
@@ -127,7 +129,7 @@ void attention_cases(Examiner& examine) {
         examine(fwd);
         if (examine.wanted(AttentionBwd::kName)) examine(backward(examine, fwd));
       }
-  // Two spans of queries may read the same keys: the gradients of the keys add up.
+  // Two spans of queries may read the same keys.
   const Setting shared{"shared keys", {{0, 3, 0, 9, 2, 0}, {3, 4, 0, 9, 5, 0}}, 7, 9, heads(4, 2, 8)};
   examine(forward(shared, DType::f32, 0));
   large_scores(examine);

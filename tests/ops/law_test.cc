@@ -1,0 +1,186 @@
+// Laws of single ops, by known values: they check the reference itself, and every other backend as well.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/ops/backends.h"
+
+namespace athanor {
+namespace {
+
+class Laws : public testing::TestWithParam<NamedBackend> {
+ protected:
+  using V = std::vector<float>;
+  template <class Op>
+  void run(const Op& op) {
+    op.check();
+    OnDevice<uint8_t> scratch(*b.device, std::vector<uint8_t>(b.ops->scratch(op) + 1));
+    b.ops->run(op, scratch.t().data);
+  }
+  OnDevice<float> f32(const V& v) { return {*b.device, v}; }
+  OnDevice<int32_t> i32(const std::vector<int32_t>& v) { return {*b.device, v}; }
+  static Tensor as(const OnDevice<float>& x, Shape s) { return x.t().view(s); }
+  static void expect_near(const V& got, const V& want) {
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 2e-6) << i;
+  }
+  TestBackend b = GetParam().make(2);
+};
+INSTANTIATE_TEST_SUITE_P(On, Laws, testing::ValuesIn(kBackends),
+                         [](const auto& backend) { return std::string(backend.param.name); });
+
+TEST_P(Laws, GemmMultipliesAddsBiasAndAccumulates) {
+  const auto a = f32({1, 2, 3, 4, 5, 6}), w = f32({1, 0, -1, 2, 1, 0}), bias = f32({10, 20});
+  auto d = f32({0, 0, 0, 0});
+  Gemm op{.d = as(d, {2, 2}), .a = as(a, {2, 3}), .b = as(w, {2, 3}), .bias = bias.t(), .tb = true};
+  run(op);
+  EXPECT_EQ(d.read(), (V{8, 24, 8, 33}));
+  op.bias = {};
+  op.accumulate = true;
+  run(op);
+  EXPECT_EQ(d.read(), (V{6, 28, 6, 46}));
+}
+
+TEST_P(Laws, LayerNormCentresAndScales) {
+  const auto x = f32({1, 2, 3, 4}), w = f32({1, 1, 1, 2}), bias = f32({0, 0, 5, 0});
+  auto y = f32(V(4)), mean = f32(V(1)), rstd = f32(V(1));
+  run(AddNormFwd{.kind = NormKind::layer,
+                 .y = as(y, {1, 4}),
+                 .mean = mean.t(),
+                 .rstd = rstd.t(),
+                 .res = as(x, {1, 4}),
+                 .w = w.t(),
+                 .b = bias.t(),
+                 .eps = 0});
+  const float r = float(1 / std::sqrt(1.25));
+  expect_near(mean.read(), {2.5f});
+  expect_near(rstd.read(), {r});
+  expect_near(y.read(), {-1.5f * r, -0.5f * r, 5 + 0.5f * r, 3 * r});
+}
+
+TEST_P(Laws, RmsNormScalesTheSumOfResidualAndDelta) {
+  const auto res = f32({1, 5}), delta = f32({2, -1}), w = f32({1, 10});
+  auto y = f32(V(2)), h = f32(V(2)), rstd = f32(V(1));
+  run(AddNormFwd{.kind = NormKind::rms,
+                 .h = as(h, {1, 2}),
+                 .y = as(y, {1, 2}),
+                 .rstd = rstd.t(),
+                 .res = as(res, {1, 2}),
+                 .delta = as(delta, {1, 2}),
+                 .w = w.t(),
+                 .eps = 3.5f});
+  const float r = 0.25f;  // mean square 12.5, with eps 16
+  EXPECT_EQ(h.read(), (V{3, 4}));
+  expect_near(rstd.read(), {r});
+  expect_near(y.read(), {3 * r, 40 * r});
+}
+
+TEST_P(Laws, QkNormLeavesValuesAlone) {  // one query, one key, one value head of size 2
+  const auto x = f32({3, 4, 6, 8, 7, 9}), wq = f32({1, 1}), wk = f32({1, -1});
+  auto y = f32(V(6)), rstd = f32(V(2));
+  run(QkNormFwd{.y = as(y, {1, 6}),
+                .rstd = as(rstd, {1, 2}),
+                .x = as(x, {1, 6}),
+                .wq = wq.t(),
+                .wk = wk.t(),
+                .heads = 1,
+                .kv_heads = 1,
+                .eps = 0});
+  const float r = float(1 / std::sqrt(12.5));
+  expect_near(rstd.read(), {r, r / 2});
+  expect_near(y.read(), {3 * r, 4 * r, 3 * r, -4 * r, 7, 9});
+}
+
+// Queries of zero see all their keys alike: y is the mean of the visible values, lse the log of their number.
+TEST_P(Laws, AttentionOfEqualScoresIsTheMean) {
+  const auto q = f32(V(8)), k = f32({1, 2, 3, 4}), v = f32({1, 3, 8, 100});
+  auto y = f32(V(8)), lse = f32(V(8));
+  OnDevice<int32_t> spans = i32({0, 3, 0, 3, 0, 0, 3, 1, 3, 1, 0, 0});
+  AttentionFwd op{.y = as(y, {4, 2}),
+                  .lse = as(lse, {4, 2}),
+                  .q = as(q, {4, 2}),
+                  .k = as(k, {4, 1}),
+                  .v = as(v, {4, 1}),
+                  .spans = spans.t().view({2, 6}),
+                  .shape = {.heads = 2, .kv_heads = 1, .head_dim = 1, .scale = 1}};
+  run(op);
+  const float l2 = std::log(2.0f), l3 = std::log(3.0f);
+  expect_near(y.read(), {1, 1, 2, 2, 4, 4, 100, 100});
+  expect_near(lse.read(), {0, 0, l2, l2, l3, l3, 0, 0});
+  op.shape.window = 2;
+  run(op);
+  expect_near(y.read(), {1, 1, 2, 2, 5.5f, 5.5f, 100, 100});
+}
+
+TEST_P(Laws, AttentionWeighsByTheExponentOfTheScaledScore) {
+  const auto q = f32({9, 2}), k = f32({0, 3}), v = f32({10, 20});
+  auto y = f32(V(2)), lse = f32(V(2));
+  OnDevice<int32_t> spans = i32({0, 2, 0, 2, 0, 0});
+  run(AttentionFwd{.y = as(y, {2, 1}),
+                   .lse = as(lse, {2, 1}),
+                   .q = as(q, {2, 1}),
+                   .k = as(k, {2, 1}),
+                   .v = as(v, {2, 1}),
+                   .spans = spans.t().view({1, 6}),
+                   .shape = {.heads = 1, .kv_heads = 1, .head_dim = 1, .scale = 0.5f}});
+  const float e3 = std::exp(3.0f);
+  expect_near(lse.read(), {0, std::log(1 + e3)});
+  EXPECT_NEAR(y.read()[1], (10 + 20 * e3) / (1 + e3), 2e-5);
+}
+
+TEST_P(Laws, RopeTurnsPairsOfHalvesAndBack) {  // one head of size 4: pairs (0, 2) and (1, 3)
+  auto x = f32({1, 2, 3, 4, 1, 2, 3, 4});
+  const auto table = f32({1, 1, 0, 0, 0, 0.6f, 1, 0.8f});
+  OnDevice<int32_t> positions = i32({1, 0});
+  Rope op{.x = as(x, {2, 4}), .cos_sin = as(table, {2, 4}), .positions = positions.t(), .heads = 1, .head_dim = 4};
+  run(op);
+  expect_near(x.read(), {-3, 2 * 0.6f - 4 * 0.8f, 1, 4 * 0.6f + 2 * 0.8f, 1, 2, 3, 4});
+  op.inverse = true;
+  run(op);
+  expect_near(x.read(), {1, 2, 3, 4, 1, 2, 3, 4});
+}
+
+TEST_P(Laws, ActivationsHaveTheirKnownValues) {
+  const auto x = f32({0, 1, -1, 3}), gu = f32({0, 1, -1, 3, 5, 2, 2, 10});
+  auto y = f32(V(4));
+  run(GeluFwd{.y = as(y, {1, 4}), .x = as(x, {1, 4})});
+  expect_near(y.read(), {0, 0.841192f, -0.158808f, 2.996363f});
+  run(SwigluFwd{.y = as(y, {1, 4}), .gu = as(gu, {1, 8})});
+  expect_near(y.read(), {0, 2 * 0.7310586f, -2 * 0.2689414f, 30 * 0.9525741f});
+}
+
+TEST_P(Laws, CrossEntropyOfEqualLogitsIsTheLogOfTheVocabulary) {
+  auto logits = f32({2, 2, 2, 2, 9, 1, 1, 1, 1, 9}), losses = f32({7, 7});
+  const auto scale = f32({8});
+  OnDevice<int32_t> targets = i32({1, -1});
+  run(CrossEntropy{.logits = as(logits, {2, 5}),
+                   .losses = losses.t(),
+                   .targets = targets.t(),
+                   .scale = scale.t(),
+                   .inv_count = 0.5f,
+                   .vocab = 4});
+  expect_near(losses.read(), {std::log(4.0f), 0});
+  expect_near(logits.read(), {1, -3, 1, 1, 0, 0, 0, 0, 0, 0});
+}
+
+TEST_P(Laws, EmbeddingsLookUpAddAndCollect) {
+  const auto wte = f32({1, 2, 3, 4}), wpe = f32({10, 20, 30, 40}), dy = f32({1, 2, 3, 4, 5, 6});
+  OnDevice<int32_t> tokens = i32({1, 0, 1}), positions = i32({0, 1, 1});
+  auto y = f32(V(6)), dwte = f32({100, 0, 0, 0}), dwpe = f32(V(4));
+  run(EmbeddingFwd{.y = as(y, {3, 2}),
+                   .tokens = tokens.t(),
+                   .positions = positions.t(),
+                   .wte = as(wte, {2, 2}),
+                   .wpe = as(wpe, {2, 2})});
+  EXPECT_EQ(y.read(), (V{13, 24, 31, 42, 33, 44}));
+  run(EmbeddingBwd{.dwte = as(dwte, {2, 2}),
+                   .dwpe = as(dwpe, {2, 2}),
+                   .dy = as(dy, {3, 2}),
+                   .tokens = tokens.t(),
+                   .positions = positions.t()});
+  EXPECT_EQ(dwte.read(), (V{103, 4, 6, 8}));
+  EXPECT_EQ(dwpe.read(), (V{1, 2, 8, 10}));
+}
+
+}  // namespace
+}  // namespace athanor
