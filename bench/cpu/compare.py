@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Times training steps of athanor and of PyTorch side by side: same model, batch, optimizer, cores and precision (fp32).
+"""Times training steps of athanor and of PyTorch side by side: same model, batch, optimizer, cores, precision (fp32).
 
-The sides take turns, several rounds each, so that a machine that slows down or is shared slows both. PyTorch stays alive
-between its turns, asleep, and is measured eager and compiled; its best counts. Results go to a table and to JSON.
-See README.md beside this file.
+The sides take turns, several rounds each, so that a machine that slows down or is shared slows both. PyTorch stays
+alive between its turns, asleep, and is measured eager and compiled, with MKL and with oneDNN; its best counts. Results
+go to a table and to JSON. See README.md beside this file.
 
 usage: compare.py --athanor build/athanor        compare.py --torch-only
 """
@@ -23,6 +23,9 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
+# glibc gives freed tensors back to the system and PyTorch faults them in again at every step, for up to a tenth of it.
+KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "100000000000", "MALLOC_MMAP_THRESHOLD_": "100000000000",
+               "MALLOC_TOP_PAD_": "1000000000"}
 DISTURBED = 0.05  # share of the cores that other programs may take
 SETTLE_SECONDS = 0.5  # threads of the other side that still spin for work fall asleep
 
@@ -42,23 +45,25 @@ class TorchSide:
         command = [args.python, str(HERE / "torch_worker.py"), "--shape", json.dumps(numbers), "--variant", variant,
                    "--threads", str(args.threads)]
         self.name = "torch " + variant
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                        env=os.environ | KEEP_MEMORY)
 
     def cpu_seconds(self):
         fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def turn(self, steps, warmup):
-        self.process.stdin.write(json.dumps(dict(steps=steps, warmup=warmup)) + "\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit(f"{self.name}: the worker ended with status {self.process.wait()}")
-        return json.loads(line)
+        try:
+            self.process.stdin.write(json.dumps(dict(steps=steps, warmup=warmup)) + "\n")
+            self.process.stdin.flush()
+            return json.loads(self.process.stdout.readline())
+        except (BrokenPipeError, json.JSONDecodeError):
+            self.process.kill()
+            raise SystemExit(f"{self.name}: torch_worker.py ended with status {self.process.wait()}") from None
 
     def close(self):
-        self.process.stdin.close()
-        self.process.wait()
+        if self.process.poll() is None:
+            self.process.communicate()  # closes its input, which ends it
 
 
 class AthanorSide:
@@ -186,22 +191,28 @@ def compare_shape(name, args, folder):
     out["parameters"] = results[torch_sides[0].name][0]["parameters"]
     out["best_torch"] = min((s.name for s in torch_sides), key=lambda side: out["sides"][side]["median_ms"])
     if not args.torch_only:
-        ours, theirs = (out["sides"][side]["turn_medians_ms"] for side in ("athanor", out["best_torch"]))
-        ratios = [t / o for o, t in zip(ours, theirs)]
-        out["speedup"] = round(statistics.median(ratios), 3)  # of athanor over the best PyTorch, turn by turn
-        out["speedup_range"] = [round(min(ratios), 3), round(max(ratios), 3)]
+        ours = out["sides"]["athanor"]["turn_medians_ms"]
+        for side in torch_sides:
+            ratios = [t / o for o, t in zip(ours, out["sides"][side.name]["turn_medians_ms"])]
+            out["sides"][side.name]["athanor_speedup"] = round(statistics.median(ratios), 3)
+            out["sides"][side.name]["athanor_speedup_range"] = [round(min(ratios), 3), round(max(ratios), 3)]
+        out["speedup"] = out["sides"][out["best_torch"]]["athanor_speedup"]
     return out
 
 
 def print_shape(result):
-    print(f"\n{result['name']}: {result['parameters']:,} parameters, {result['batch']} x {result['time']} tokens a step")
-    print(f"  {'':34}{'median ms':>10}{'fastest':>10}{'slowest':>10}{'tokens/s':>10}{'others':>8}")
+    tokens = f"{result['batch']} x {result['time']} tokens a step"
+    print(f"\n{result['name']}: {result['parameters']:,} parameters, {tokens}")
+    columns = "".join(f"{title:>10}" for title in ("median ms", "fastest", "slowest", "tokens/s"))
+    print(f"  {'':22}{columns}{'others':>8}  athanor is faster by")
     for side, s in result["sides"].items():
-        print(f"  {side:34}{s['median_ms']:10.1f}{s['fastest_ms']:10.1f}{s['slowest_ms']:10.1f}"
-              f"{s['tokens_per_second']:10.0f}{s['cpu_taken_by_others']:8.0%}")
-    if "speedup" in result:
-        low, high = result["speedup_range"]
-        print(f"  athanor over {result['best_torch']}: {result['speedup']:.2f}x ({low:.2f} .. {high:.2f})")
+        faster = ""
+        if "athanor_speedup" in s:
+            low, high = s["athanor_speedup_range"]
+            faster = f"{s['athanor_speedup']:8.2f}x ({low:.2f} .. {high:.2f})"
+            faster += "  <- its best" if side == result["best_torch"] else ""
+        print(f"  {side:22}{s['median_ms']:10.1f}{s['fastest_ms']:10.1f}{s['slowest_ms']:10.1f}"
+              f"{s['tokens_per_second']:10.0f}{s['cpu_taken_by_others']:8.0%}{faster}")
     if max(s["cpu_taken_by_others"] for s in result["sides"].values()) > DISTURBED:
         print("  other programs were running: these times say little, repeat on an idle machine")
     sys.stdout.flush()
@@ -226,8 +237,8 @@ def parse_arguments():
     parser.add_argument("--athanor", type=pathlib.Path, default=ROOT / "build" / "athanor")
     parser.add_argument("--torch-only", action="store_true", help="measure PyTorch alone")
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
-    parser.add_argument("--variants", nargs="+", default=["eager", "compile"],
-                        help="of PyTorch: eager, compile, or a mode of torch.compile (default: eager compile)")
+    parser.add_argument("--variants", nargs="+", default=["eager", "compile", "eager+onednn", "compile+onednn"],
+                        help="of PyTorch: eager, compile or a mode of torch.compile, +onednn (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=0, help="of one turn (default: by shape)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))

@@ -15,13 +15,56 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 
+@torch.library.custom_op("athanor_bench::product", mutates_args=())
+def onednn_product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """x [..., K] times the transpose of weight [N, K]. A custom operator, because the compiler takes this operator of
+    oneDNN for constant weights only."""
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+@onednn_product.register_fake
+def _(x, weight, bias):
+    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
+class OnednnLinear(torch.autograd.Function):
+    """F.linear by oneDNN, which PyTorch's wheels contain but use for inference only. Their MKL, which they use for fp32
+    training, leaves AVX-512 unused on processors of other makers than Intel; oneDNN does not."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias):
+        ctx.save_for_backward(x, weight)
+        ctx.has_bias = bias is not None
+        return onednn_product(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, weight = ctx.saved_tensors
+        dx = onednn_product(dy, weight.t(), None)
+        dy = dy.flatten(0, -2)
+        return dx, onednn_product(dy.t(), x.flatten(0, -2).t(), None), dy.sum(0) if ctx.has_bias else None
+
+
+def linear(x, weight, bias, onednn):
+    return OnednnLinear.apply(x, weight, bias) if onednn else F.linear(x, weight, bias)
+
+
+class Linear(nn.Linear):
+    def __init__(self, inputs, outputs, onednn):
+        super().__init__(inputs, outputs)
+        self.onednn = onednn
+
+    def forward(self, x):
+        return linear(x, self.weight, self.bias, self.onednn)
+
+
 class Block(nn.Module):
-    def __init__(self, hidden, heads):
+    def __init__(self, hidden, heads, onednn):
         super().__init__()
         self.heads = heads
         self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
-        self.qkv, self.out = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden)
-        self.up, self.down = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
+        self.qkv, self.out = Linear(hidden, 3 * hidden, onednn), Linear(hidden, hidden, onednn)
+        self.up, self.down = Linear(hidden, 4 * hidden, onednn), Linear(4 * hidden, hidden, onednn)
 
     def forward(self, x):  # [B, T, C]
         batch, time_, hidden = x.shape
@@ -35,10 +78,11 @@ class Block(nn.Module):
 class Gpt2(nn.Module):
     """GPT-2 with biases everywhere and the token embedding as output head; forward returns the loss."""
 
-    def __init__(self, layers, hidden, heads, time_, vocab):
+    def __init__(self, layers, hidden, heads, time_, vocab, onednn):
         super().__init__()
+        self.onednn = onednn
         self.tokens, self.positions = nn.Embedding(vocab, hidden), nn.Embedding(time_, hidden)
-        self.blocks = nn.ModuleList(Block(hidden, heads) for _ in range(layers))
+        self.blocks = nn.ModuleList(Block(hidden, heads, onednn) for _ in range(layers))
         self.norm = nn.LayerNorm(hidden)
         for p in self.parameters():
             if p.dim() >= 2:
@@ -48,22 +92,23 @@ class Gpt2(nn.Module):
         x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1]))
         for block in self.blocks:
             x = block(x)
-        logits = F.linear(self.norm(x), self.tokens.weight)  # [B, T, V]
+        logits = linear(self.norm(x), self.tokens.weight, None, self.onednn)  # [B, T, V]
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 def make_step(shape, variant):
     """A function that does one whole training step on random tokens and returns its loss, and the parameter count."""
     torch.manual_seed(1234)
-    model = Gpt2(shape["layers"], shape["hidden"], shape["heads"], shape["time"], shape["vocab"])
+    mode = variant.removesuffix("+onednn")
+    model = Gpt2(shape["layers"], shape["hidden"], shape["heads"], shape["time"], shape["vocab"], mode != variant)
     decayed = [p for p in model.parameters() if p.dim() >= 2]
     plain = [p for p in model.parameters() if p.dim() < 2]
     optimizer = torch.optim.AdamW(
         [dict(params=decayed, weight_decay=0.1), dict(params=plain, weight_decay=0.0)], lr=3e-4, betas=(0.9, 0.95),
         eps=1e-8, fused=True)
     loss_of = model
-    if variant != "eager":
-        loss_of = torch.compile(model, mode=None if variant == "compile" else variant, dynamic=False)
+    if mode != "eager":
+        loss_of = torch.compile(model, mode=None if mode == "compile" else mode, dynamic=False)
     stream = torch.randint(0, shape["vocab"], (shape["batch"], shape["time"] + 1))
     tokens, targets = stream[:, :-1].contiguous(), stream[:, 1:].contiguous()
 
@@ -91,7 +136,8 @@ def timed(step, steps, warmup):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--shape", type=json.loads, required=True, help="{layers, hidden, heads, time, batch, vocab}")
-    parser.add_argument("--variant", default="eager", help="eager, compile, or a mode of torch.compile")
+    parser.add_argument("--variant", default="eager",
+                        help="eager, compile or a mode of torch.compile; with +onednn: matrix products by oneDNN")
     parser.add_argument("--threads", type=int, required=True)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
