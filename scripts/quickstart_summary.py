@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""Says how good the quick start's model is: its loss beside n-gram models, whether it writes words, whether it copies.
+
+usage: quickstart_summary.py RUN [--short] PROMPT...
+RUN holds what scripts/quickstart.sh made, sample-N.txt for the N-th prompt. Exit status 1 if a whole run is not as good as it should be; with --short, or
+where a slow machine trained fewer steps than the configuration says, it only tells.
+"""
+import json
+import re
+import sys
+from pathlib import Path
+
+GOAL = 1.5             # nats per byte on held-out text
+LEAST_WORDS = 0.85     # share of the words written that the corpus has; random letters score 0.2 to 0.4
+MOST_COPIED = 80       # bytes in a row that stand in the corpus too; common phrases of its style have 30 to 50
+CONFIG = Path(__file__).resolve().parent.parent / "configs" / "quickstart.json"
+
+
+def words_of(text):
+    return re.findall(r"[a-z]+(?:'[a-z]+)?", text.lower())
+
+
+def longest_copied(text, corpus):
+    """Length of the longest part of text that stands in corpus."""
+    best = begin = 0
+    while begin + best < len(text):
+        if text[begin:begin + best + 1] in corpus:
+            best += 1
+        else:
+            begin += 1
+    return best
+
+
+def read_steps(path):
+    """The effective series of step records, as configs/LOGS.md says how to read it."""
+    steps = {}
+    for line in path.read_text().splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        since = record.get("supersedes_from")
+        if since is not None:
+            steps = {s: r for s, r in steps.items() if s < since}
+        if record["event"] == "step":
+            steps[record["step"]] = record
+    return [steps[s] for s in sorted(steps)]
+
+
+def read_ngrams(path):
+    line = next(line for line in path.read_text().splitlines() if line.startswith("n-grams:"))
+    return [(name, float(value)) for name, value in re.findall(r"([a-z ]+?) ([0-9.]+)(?:,| nats)", line[8:])]
+
+
+def read_samples(run, prompts):
+    """What the model added to each prompt, the last word left out, which may be cut."""
+    texts = []
+    for number, prompt in enumerate(prompts):
+        text = (run / f"sample-{number}.txt").read_text(errors="replace")[len(prompt):]
+        texts.append(text[:max(text.rfind(" "), 0)])
+    return texts
+
+
+def duration(seconds):
+    return f"{seconds:.0f} s" if seconds < 60 else f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
+
+
+def main():
+    arguments = [a for a in sys.argv[1:] if a != "--short"]
+    if len(arguments) < 2:
+        sys.exit(__doc__)
+    run, prompts = Path(arguments[0]), arguments[1:]
+    steps = read_steps(run / "metrics.jsonl")
+    whole = "--short" not in sys.argv and steps[-1]["step"] >= json.loads(CONFIG.read_text())["train_iters"]
+    loss = json.loads((run / "valid.json").read_text())["loss"]
+    ngrams = [(name.strip(), value) for name, value in read_ngrams(run / "ngrams.txt")]
+    corpus = (run / "corpus.txt").read_text()
+    vocabulary = set(words_of(corpus))
+    samples = read_samples(run, prompts)
+    words = [w for text in samples for w in words_of(text)]
+    real = sum(w in vocabulary for w in words) / max(len(words), 1)
+    copied = max(longest_copied(text, corpus) for text in samples)
+    seconds = sum(r["step_ms"] for r in steps) * 1e-3
+    tokens = steps[-1]["consumed_tokens"]
+
+    print(f"\ntrained on {tokens / 1e6:.1f} million bytes in {len(steps)} steps, {duration(seconds)}: "
+          f"{tokens / seconds / 1e3:.1f} thousand bytes a second, {steps[-1]['memory_used'] / 1e6:.0f} MB of memory")
+    print("\nheld-out text, nats per byte (less is better)")
+    for name, value in [*ngrams, ("this model", loss)]:
+        print(f"  {name:24} {value:6.3f}  {'#' * round(value * 8)}")
+    checks = [
+        (loss <= GOAL, f"held-out loss {loss:.3f} nats per byte, goal {GOAL}"),
+        (loss < min(value for _, value in ngrams), "better than every n-gram model"),
+        (real >= LEAST_WORDS, f"{100 * real:.0f} % of the {len(words)} words it wrote are words of the corpus, "
+                              f"goal {100 * LEAST_WORDS:.0f} %"),
+        (copied <= MOST_COPIED, f"the longest part copied from the corpus has {copied} bytes, at most {MOST_COPIED}"),
+    ]
+    print()
+    for ok, text in checks:
+        print(f"  {'yes' if ok else 'NO '}  {text}")
+    latest = (run / "latest").read_text().strip()
+    print(f"""
+in {run}
+  {latest}/   the model (model.safetensors, config.json: Hugging Face's format) and the optimizer, checksummed
+  metrics.jsonl    every step and evaluation; tensorboard/ has the same as TensorBoard scalars
+  config.resolved.json, environment.json    what was run, and on what
+
+what to try next
+  build/athanor sample --checkpoint {run} --prompt "And it came to pass "
+  build/athanor train configs/quickstart.json --set train_iters={2 * steps[-1]["step"]}    goes on from here
+  build/athanor plan configs/gpt2-124m.json    memory and operations of a real run, before it runs
+  build/athanor bench ops configs/quickstart.json    where the time goes on this machine
+configs/README.md lists every option, data/README.md says how to bring your own text.
+""")
+    if not all(ok for ok, _ in checks):
+        print("not every goal was reached" + ("" if whole else ": fewer steps were trained than configs/quickstart.json says"))
+        sys.exit(1 if whole else 0)
+
+
+if __name__ == "__main__":
+    main()
