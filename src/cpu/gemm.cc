@@ -7,6 +7,23 @@
 
 namespace athanor {
 
+namespace {
+
+// The product of no terms: the bias, zeros, or what d was.
+void empty_product(const Gemm& op) {
+  if (op.accumulate) return;
+  by_float(op.d.dtype, [&]<class T>() {
+    for (int64_t i = 0; i < op.m(); ++i)
+      for (int64_t j = 0; j < op.n(); ++j) {
+        float value = 0;
+        if (op.bias) by_float(op.bias.dtype, [&]<class B>() { value = to_float(op.bias.as<B>()[j]); });
+        op.d.as<T>()[i * op.d.stride() + j] = from_float<T>(value);
+      }
+  });
+}
+
+}  // namespace
+
 size_t CpuOps::scratch(const Gemm& op) const {
   if (op.d.numel() == 0 || op.k() == 0) return 0;
   return gemm_blocked_scratch(op, kernels(), pool_.size());
@@ -14,7 +31,7 @@ size_t CpuOps::scratch(const Gemm& op) const {
 
 void CpuOps::run(const Gemm& op, void* scratch) {
   if (op.d.numel() == 0) return;
-  if (op.k() == 0) return finish_tile(op, {nullptr, 0, 0, 0}, 0, op.m(), 0, op.n());
+  if (op.k() == 0) return empty_product(op);
   gemm_blocked(op, kernels(), pool_, scratch);
 }
 

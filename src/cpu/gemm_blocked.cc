@@ -13,8 +13,10 @@ constexpr int64_t kUnits = 256;
 constexpr int64_t kBlockColumns = 2048;                  // of an outer block
 constexpr int64_t kPackedFloats = 4 << 20;               // packed b of one step: 16 MiB, a share of L3
 constexpr int64_t kTileRowPanels = 8, kTileWidth = 512;  // of the largest tile: its part of a stays in L2
-constexpr int64_t kWantedTiles = 40;                     // enough for 16 threads to end together
-constexpr int64_t kLaneDepth = 512;                      // least k worth a lane of its own
+constexpr int64_t kPackedTileWidth = 256;
+constexpr int64_t kGroupFloats = 128 << 10;  // of a tile's part of a: 512 KiB, half of a typical L2
+constexpr int64_t kWantedTiles = 40;         // enough for 16 threads to end together
+constexpr int64_t kLaneDepth = 512;          // least k worth a lane of its own
 // Piece of b packed per chunk of work: columns of d, a multiple of every nr, by k.
 constexpr int64_t kPackColumns = 384, kPackDepth = 64;
 
@@ -29,13 +31,15 @@ bool can_read_a(const Gemm& op, bool pairs) {
   return op.a.dtype == DType::f32 && !op.tf32;
 }
 
-// Halves the larger side of the tiles until there are enough of them.
+// Halves the larger side of the tiles until there are enough of them. Tiles for which a is packed stay wide: their part
+// of a is packed again for every tile beside them.
 void cut_tiles(GemmBlocking& g, int64_t m, int64_t mr, int64_t nr) {
   int64_t tall = std::min(kTileRowPanels, div_ceil(m, mr)), wide = std::min(kTileWidth / nr, div_ceil(g.nb, nr));
+  const int64_t narrow = g.direct_a ? 1 : std::min(kPackedTileWidth / nr, wide);
   const auto tiles = [&] { return div_ceil(m, tall * mr) * div_ceil(g.nb, wide * nr); };
-  while (tiles() < kWantedTiles && (tall > 1 || wide > 1)) {
-    if (wide * nr > tall * mr && wide > 1)
-      wide = div_ceil<int64_t>(wide, 2);
+  while (tiles() < kWantedTiles && (tall > 1 || wide > narrow)) {
+    if (wide > narrow && (wide * nr > tall * mr || tall == 1))
+      wide = std::max(div_ceil<int64_t>(wide, 2), narrow);
     else
       tall = div_ceil<int64_t>(tall, 2);
   }
@@ -62,20 +66,37 @@ GemmBlocking gemm_blocking(const Gemm& op, const Kernels& kern) {
   const int64_t lane_kcs = div_ceil(g.kcs, g.lanes), floats = g.lanes * g.units * g.nb;  // of one inner block per lane
   g.steps = div_ceil(lane_kcs, std::clamp<int64_t>(kPackedFloats / floats, 1, lane_kcs));
   g.step_kcs = div_ceil(lane_kcs, g.steps);
+  g.group_kcs = std::clamp<int64_t>(kGroupFloats / (g.tile_m * g.units), 1, g.step_kcs);
   g.staged = g.lanes > 1 || (g.steps > 1 && op.d.dtype != DType::f32);
   return g;
 }
 
 namespace {
 
-// Scratch memory in floats: packed b | staged block of d | per worker: a tile's part of a, and the tile.
+template <class T>
+ATHANOR_CLONES void read_rows(float* dst, int64_t dst_stride, const T* src, int64_t src_stride, int64_t rows,
+                              int64_t n) {
+  for (int64_t i = 0; i < rows; ++i) load_row(dst + i * dst_stride, src + i * src_stride, n);
+}
+template <class T>
+ATHANOR_CLONES void round_rows(T* dst, int64_t dst_stride, const float* src, int64_t src_stride, int64_t rows,
+                               int64_t n) {
+  for (int64_t i = 0; i < rows; ++i) store_row(dst + i * dst_stride, src + i * src_stride, n);
+}
+ATHANOR_CLONES void add_floats(float* sum, const float* x, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) sum[i] += x[i];
+}
+
+// Scratch memory in floats: packed b | d's outer block as panels of nr columns per lane, when staged | per worker: a
+// tile's part of a, and the tile as panels.
 struct Layout {
   int64_t b_size, staged_size, worker_size, a_size, total;
   Layout(const Gemm& op, const GemmBlocking& g, int nr, int threads) {
     constexpr int64_t kLine = 64;  // keeps parts apart in cache
     b_size = round_up(g.lanes * g.step_kcs * g.b_panels * nr * g.units, kLine);
-    staged_size = g.staged ? round_up(g.lanes * op.m() * g.nb, kLine) : 0;
-    a_size = g.direct_a ? 0 : g.tile_m * g.units;
+    staged_size = g.staged ? round_up(g.lanes * g.b_panels * op.m() * nr, kLine) : 0;
+    a_size = g.direct_a ? 0 : g.group_kcs * g.tile_m * g.units;
     const bool tile = !g.staged && op.d.dtype != DType::f32;
     worker_size = round_up(a_size + (tile ? g.tile_m * g.tile_n : 0), kLine);
     total = b_size + staged_size + threads * worker_size;
@@ -90,6 +111,7 @@ class Block {
         kern_(kern),
         g_(g),
         layout_(layout),
+        direct_d_(!g.staged && op.d.dtype == DType::f32),
         mr_(kern.mr),
         nr_(kern.nr),
         packed_b_(scratch),
@@ -104,8 +126,12 @@ class Block {
     if (!g_.staged) return;
     pool.parallel_for(tiles_, [&](int64_t t) {
       const Tile tile = tile_at(t);
-      const float* from = staged_ + tile.row * g_.nb + tile.col;
-      finish_tile(op_, {from, g_.nb, op_.m() * g_.nb, g_.lanes}, tile.row, tile.rows, col_ + tile.col, tile.cols);
+      for (int64_t j = 0; j < tile.cols; j += nr_) {
+        const Collector sum = collector(0, tile, j, 0);
+        for (int64_t lane = 1; lane < g_.lanes; ++lane)
+          add_floats(sum.c, collector(lane, tile, j, 0).c, tile.rows * nr_);
+        finish(tile, j, sum);
+      }
     });
   }
 
@@ -116,6 +142,17 @@ class Block {
   Tile tile_at(int64_t t) const {
     const int64_t i = t % tiles_m_ * g_.tile_m, j = t / tiles_m_ * g_.tile_n;
     return {i, std::min(g_.tile_m, op_.m() - i), j, std::min(g_.tile_n, cols_ - j)};
+  }
+
+  // Where the products of a tile's panel at column j are summed: d itself, staged or the worker's own memory.
+  struct Collector {
+    float* c;
+    int64_t stride;
+  };
+  Collector collector(int64_t lane, const Tile& tile, int64_t j, int worker) const {
+    if (direct_d_) return {op_.d.as<float>() + tile.row * op_.d.stride() + col_ + tile.col + j, op_.d.stride()};
+    if (g_.staged) return {staged_ + ((lane * g_.b_panels + (tile.col + j) / nr_) * op_.m() + tile.row) * nr_, nr_};
+    return {workers_ + worker * layout_.worker_size + layout_.a_size + j * g_.tile_m, nr_};
   }
 
   // Inner blocks [first, last) of a lane in a step.
@@ -162,67 +199,83 @@ class Block {
       kern_.pack_transposed(to, b, col_ + col, std::min(nr_, end - col), kc * g_.kc + k, deep, g_.pairs);
   }
 
+  // A few inner blocks at a time, as many as have their part of a in L2: every panel of b meets them all, so that its
+  // part of d stays in L1.
   void run_tile(int64_t lane, int64_t step, const Tile& tile, int worker) const {
-    float* a_buffer = workers_ + worker * layout_.worker_size;
-    const bool direct = !g_.staged && op_.d.dtype == DType::f32;
-    const int64_t stride = direct ? op_.d.stride() : g_.staged ? g_.nb : g_.tile_n;
-    float* c = direct      ? op_.d.as<float>() + tile.row * stride + col_ + tile.col
-               : g_.staged ? staged_ + (lane * op_.m() + tile.row) * stride + tile.col
-                           : a_buffer + layout_.a_size;
-    bool add = step > 0 || (direct && (op_.accumulate || op_.bias));
-    if (direct && op_.bias && step == 0) fill_bias(c, stride, tile);
+    float* packed_a = workers_ + worker * layout_.worker_size;
     const Range range = kcs_of(lane, step);
-    for (int64_t kc = range.first; kc < range.last; ++kc, add = true) {
-      Micro micro{};
-      micro.c = c, micro.c_stride = stride, micro.add = add, micro.k = units_of(depth(kc));
-      run_inner(lane * g_.step_kcs + kc - range.first, kc, tile, micro, a_buffer);
-    }
-    if (!direct && !g_.staged) finish_tile(op_, {c, stride, 0, 1}, tile.row, tile.rows, col_ + tile.col, tile.cols);
-  }
-
-  // One inner block of a tile: every panel of b meets every panel of a, while the next panel of b is fetched.
-  void run_inner(int64_t slot, int64_t kc, const Tile& tile, Micro micro, float* a_buffer) const {
-    const Kernels::MicroFn* micros =
-        op_.ta ? (g_.pairs ? kern_.by_column_pairs : kern_.by_column) : (g_.pairs ? kern_.by_row_pairs : kern_.by_row);
-    const float* a = a_operand(kc, tile, micro, a_buffer);
-    const int64_t a_next = !op_.ta ? mr_ * micro.a_stride : g_.direct_a ? mr_ : mr_ * g_.units;
-    float* const c = micro.c;
-    micro.b_stride = nr_;
-    micro.ahead_step = div_ceil(nr_ * mr_, tile.rows);
-    for (int64_t j = 0; j < tile.cols; j += nr_) {
-      micro.b = b_at(slot, (tile.col + j) / nr_);
-      micro.n = std::min(nr_, tile.cols - j);
-      micro.ahead = j + nr_ < tile.cols ? micro.b + nr_ * g_.units : b_at(slot + 1, tile.col / nr_);
-      for (int64_t i = 0; i < tile.rows; i += mr_, micro.ahead += micro.ahead_step * micro.k) {
-        micro.a = a + i / mr_ * a_next;
-        micro.c = c + i * micro.c_stride + j;
-        micros[std::min(mr_, tile.rows - i) - 1](micro);
+    for (int64_t first = range.first; first < range.last; first += g_.group_kcs) {
+      const Range group{first, std::min(first + g_.group_kcs, range.last)};
+      if (!g_.direct_a)
+        for (int64_t kc = group.first; kc < group.last; ++kc)
+          pack_a(kc, tile, packed_a + (kc - first) * g_.tile_m * g_.units);
+      for (int64_t j = 0; j < tile.cols; j += nr_) {
+        const Collector sum = collector(lane, tile, j, worker);
+        const bool fresh = first == g_.kcs * lane / g_.lanes;
+        bool add = fresh ? lane == 0 && start(tile, j, sum) : true;
+        for (int64_t kc = group.first; kc < group.last; ++kc, add = true) {
+          const int64_t slot = lane * g_.step_kcs + kc - range.first;
+          const bool last = kc + 1 == group.last;
+          const float* ahead =
+              last ? b_at(slot - (kc - first), (tile.col + j) / nr_ + 1) : b_at(slot + 1, (tile.col + j) / nr_);
+          const float* a = g_.direct_a ? a_in_place(kc, tile) : packed_a + (kc - first) * g_.tile_m * g_.units;
+          run_panel(a, b_at(slot, (tile.col + j) / nr_), ahead, units_of(depth(kc)), tile, j, sum, add);
+        }
+        if (!direct_d_ && !g_.staged && group.last == range.last) finish(tile, j, sum);
       }
     }
   }
 
-  // Where the tile's rows of a are for one inner block: in place, or packed now. Sets micro.a_stride.
-  const float* a_operand(int64_t kc, const Tile& tile, Micro& micro, float* buffer) const {
-    const int64_t k = kc * g_.kc, deep = depth(kc);
-    if (g_.direct_a) {
-      micro.a_stride = op_.a.stride() / (g_.pairs ? 2 : 1);
-      if (op_.ta) return static_cast<const float*>(op_.a.at(k * op_.a.stride() + tile.row));
-      return static_cast<const float*>(op_.a.at(tile.row * op_.a.stride() + k));
+  // One panel of b meets the tile's part of a, while the panel after it is fetched.
+  void run_panel(const float* a, const float* b, const float* ahead, int64_t units, const Tile& tile, int64_t j,
+                 Collector sum, bool add) const {
+    const Kernels::MicroFn* micros =
+        op_.ta ? (g_.pairs ? kern_.by_column_pairs : kern_.by_column) : (g_.pairs ? kern_.by_row_pairs : kern_.by_row);
+    Micro micro{};
+    micro.a_stride = g_.direct_a ? op_.a.stride() / (g_.pairs ? 2 : 1) : op_.ta ? mr_ : units;
+    const int64_t a_next = !op_.ta ? mr_ * micro.a_stride : g_.direct_a ? mr_ : mr_ * g_.units;
+    micro.b = b, micro.b_stride = nr_;
+    micro.c_stride = sum.stride, micro.n = std::min(nr_, tile.cols - j);
+    micro.k = units, micro.add = add;
+    micro.ahead = ahead, micro.ahead_step = div_ceil(nr_ * mr_, tile.rows);
+    for (int64_t i = 0; i < tile.rows; i += mr_, micro.ahead += micro.ahead_step * units) {
+      micro.a = a + i / mr_ * a_next;
+      micro.c = sum.c + i * sum.stride;
+      micros[std::min(mr_, tile.rows - i) - 1](micro);
     }
-    const Source a{op_.a.data, op_.a.stride(), op_.a.dtype, op_.tf32};
-    micro.a_stride = op_.ta ? mr_ : micro.k;
-    if (op_.ta)
-      kern_.pack_columns(buffer, mr_ * g_.units, kern_.mr, a, k, deep, tile.row, tile.rows, g_.pairs);
-    else
-      kern_.pack_rows(buffer, micro.k, a, tile.row, tile.rows, k, deep, g_.pairs);
-    return buffer;
   }
 
-  void fill_bias(float* c, int64_t stride, const Tile& tile) const {
-    by_float(op_.bias.dtype, [&]<class T>() {
-      const T* bias = op_.bias.as<T>() + col_ + tile.col;
-      for (int64_t i = 0; i < tile.rows; ++i)
-        for (int64_t j = 0; j < tile.cols; ++j) c[i * stride + j] = to_float(bias[j]);
+  const float* a_in_place(int64_t kc, const Tile& tile) const {
+    const int64_t row = op_.ta ? kc * g_.kc : tile.row, col = op_.ta ? tile.row : kc * g_.kc;
+    return static_cast<const float*>(op_.a.at(row * op_.a.stride() + col));
+  }
+  void pack_a(int64_t kc, const Tile& tile, float* to) const {
+    const Source a{op_.a.data, op_.a.stride(), op_.a.dtype, op_.tf32};
+    const int64_t k = kc * g_.kc, deep = depth(kc);
+    if (op_.ta)
+      kern_.pack_columns(to, mr_ * g_.units, kern_.mr, a, k, deep, tile.row, tile.rows, g_.pairs);
+    else
+      kern_.pack_rows(to, units_of(deep), a, tile.row, tile.rows, k, deep, g_.pairs);
+  }
+
+  // Puts what the products are added to into the collector; false when they are not added to anything.
+  bool start(const Tile& tile, int64_t j, Collector sum) const {
+    const int64_t cols = std::min(nr_, tile.cols - j), col = col_ + tile.col + j;
+    if (op_.bias)
+      by_float(op_.bias.dtype,
+               [&]<class T>() { read_rows(sum.c, sum.stride, op_.bias.as<T>() + col, 0, tile.rows, cols); });
+    if (op_.accumulate && !direct_d_)
+      by_float(op_.d.dtype, [&]<class T>() {
+        const T* d = op_.d.as<T>() + tile.row * op_.d.stride() + col;
+        read_rows(sum.c, sum.stride, d, op_.d.stride(), tile.rows, cols);
+      });
+    return op_.bias || op_.accumulate;
+  }
+
+  void finish(const Tile& tile, int64_t j, Collector sum) const {
+    by_float(op_.d.dtype, [&]<class T>() {
+      T* d = op_.d.as<T>() + tile.row * op_.d.stride() + col_ + tile.col + j;
+      round_rows(d, op_.d.stride(), sum.c, sum.stride, tile.rows, std::min(nr_, tile.cols - j));
     });
   }
 
@@ -230,6 +283,7 @@ class Block {
   const Kernels& kern_;
   const GemmBlocking& g_;
   const Layout& layout_;
+  const bool direct_d_;
   const int64_t mr_, nr_;
   float *packed_b_, *staged_, *workers_;
   int64_t tiles_m_, tiles_ = 0, col_ = 0, cols_ = 0;  // of this block
@@ -246,38 +300,6 @@ void gemm_blocked(const Gemm& op, const Kernels& kern, ThreadPool& pool, void* s
   const Layout layout(op, g, kern.nr, pool.size());
   Block block(op, kern, g, layout, static_cast<float*>(scratch));
   for (int64_t col = 0; col < op.n(); col += g.nb) block.run(pool, col);
-}
-
-namespace {
-
-template <class T>
-ATHANOR_CLONES void finish_row(T* d, const float* from, int64_t lane_stride, int64_t lanes, const float* bias,
-                               bool accumulate, int64_t n) {
-#pragma omp simd
-  for (int64_t j = 0; j < n; ++j) {
-    float sum = 0;
-    for (int64_t l = 0; l < lanes; ++l) sum += from[l * lane_stride + j];
-    if (bias) sum += bias[j];
-    if (accumulate) sum += to_float(d[j]);
-    d[j] = from_float<T>(sum);
-  }
-}
-
-}  // namespace
-
-void finish_tile(const Gemm& op, const GemmSum& sum, int64_t row, int64_t rows, int64_t col, int64_t cols) {
-  constexpr int64_t kStrip = 256;  // columns at a time, so that the bias fits a stack buffer
-  float bias[kStrip];
-  by_float(op.d.dtype, [&]<class T>() {
-    T* d = op.d.as<T>() + row * op.d.stride() + col;
-    for (int64_t j = 0; j < cols; j += kStrip) {
-      const int64_t n = std::min(kStrip, cols - j);
-      if (op.bias) by_float(op.bias.dtype, [&]<class B>() { load_row(bias, op.bias.as<B>() + col + j, n); });
-      for (int64_t i = 0; i < rows; ++i)
-        finish_row(d + i * op.d.stride() + j, sum.from + i * sum.stride + j, sum.lane_stride, sum.lanes,
-                   op.bias ? bias : nullptr, op.accumulate, n);
-    }
-  });
 }
 
 }  // namespace athanor

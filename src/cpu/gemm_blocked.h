@@ -17,6 +17,7 @@ struct GemmBlocking {
   int64_t tile_m, tile_n;   // rows and columns of d per chunk of work
   int64_t lanes;            // k is cut in so many lanes that are summed at the end in order: small d, large k
   int64_t step_kcs, steps;  // inner blocks per lane for which b is packed at a time
+  int64_t group_kcs;        // inner blocks for which a is held at a time
   bool staged;              // d's outer block is collected in f32 scratch memory, one copy per lane
   int64_t units;            // of an inner block: kc, or half of it for pairs
   int64_t b_panels;         // panels per outer block
@@ -25,13 +26,5 @@ GemmBlocking gemm_blocking(const Gemm&, const Kernels&);
 
 size_t gemm_blocked_scratch(const Gemm&, const Kernels&, int threads);  // bytes
 void gemm_blocked(const Gemm&, const Kernels&, ThreadPool&, void* scratch);
-
-// The end of every product: d[rows, cols] = sum of `lanes` f32 blocks (+ bias) (+ d), rounded to d's dtype.
-struct GemmSum {
-  const float* from;            // block of lane 0
-  int64_t stride, lane_stride;  // floats between rows and between lanes
-  int64_t lanes;
-};
-void finish_tile(const Gemm&, const GemmSum&, int64_t row, int64_t rows, int64_t col, int64_t cols);
 
 }  // namespace athanor
