@@ -5,7 +5,7 @@
 #   --debug            no optimisation, assertions of the standard library   (default folder build-debug)
 #   --asan             address and undefined-behaviour sanitizers            (default folder build-asan)
 #   --tsan             thread sanitizer                                      (default folder build-tsan)
-#   --tests            also the test programs
+#   --tests            also the test programs (with --target tests: only these)
 #   --fuzzers          only the libFuzzer targets, with clang                (default folder build-fuzz)
 #   --build-dir DIR    where to build
 #   --cuda-arch LIST   GPU architectures; refused as long as this version has no CUDA backend
@@ -53,6 +53,7 @@ done
 cache=()
 if command -v ccache >/dev/null; then
   cache=(-DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+  export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1 # another clone finds what this one compiled
 fi
 if nvidia-smi -L >/dev/null 2>&1; then
   say "a GPU is present, but this version of athanor has no CUDA backend yet: building for CPUs"
@@ -63,7 +64,7 @@ tests_flag=OFF
 if [ -n "$tests" ] || grep -qs '^ATHANOR_TESTS:BOOL=ON' "$dir/CMakeCache.txt"; then tests_flag=ON; fi
 if [ "${#targets[@]}" = 0 ]; then
   targets=(program)
-  [ -z "$tests" ] || targets+=(all)
+  [ -z "$tests" ] || targets+=(tests)
   [ "$fuzzers" = OFF ] || targets=(fuzzers)
 fi
 

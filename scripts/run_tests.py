@@ -1,0 +1,321 @@
+#!/usr/bin/env python3
+"""Runs the groups of scripts/test.sh one after the other, counts what passed, failed and was skipped, and says so.
+
+usage: scripts/test.sh [flags]      (it installs what is missing, then starts this)
+Output of a group goes to .cache/logs; the end of it is shown when the group fails.
+"""
+import argparse
+import datetime
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LOGS = ROOT / ".cache" / "logs"
+TAIL = 60  # lines of a failed group's log
+CORES = len(os.sched_getaffinity(0))
+
+# Tests that share state between threads; the thread sanitizer runs these.
+TSAN_PROGRAMS = {"cpu": "ThreadPool*:*Thread*", "data": "Loader*", "metrics": "*", "train": "Trainer*"}
+ASAN_ENVIRONMENT = {"ASAN_OPTIONS": "detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1",
+                    "UBSAN_OPTIONS": "print_stacktrace=1"}
+FUZZ_SEEDS = {  # inputs that reach deep at once
+    "config_fuzz": ["configs/*.json"],
+    "shard_fuzz": ["data/fixtures/*.bin"],
+    "safetensors_fuzz": ["tests/golden/*/model.safetensors"],
+}
+FUZZ_SEED_BYTES = 1 << 16
+
+
+@dataclass
+class Result:
+    """What a group found. A failure has a name and a log; a skip has a name and a reason."""
+    passed: int = 0
+    failures: list = field(default_factory=list)
+    skips: list = field(default_factory=list)
+    seconds: float = 0.0
+
+    def add(self, name, ok):
+        if ok:
+            self.passed += 1
+        else:
+            self.failures.append(name)
+
+    def merge(self, other):
+        self.passed += other.passed
+        self.failures += other.failures
+        self.skips += other.skips
+
+
+class Runner:
+    def __init__(self, args):
+        self.args = args
+        self.build = Path(args.build_dir).resolve()
+        self.temporary = Path(tempfile.mkdtemp(prefix="athanor-tests-"))
+
+    def call(self, name, command, timeout=1800, env=None):
+        """Runs a command with its output in a log; shows the log's end if it fails. Returns whether it succeeded."""
+        log = LOGS / f"{name}.log"
+        with log.open("w") as out:
+            try:
+                code = subprocess.run([str(c) for c in command], stdout=out, stderr=subprocess.STDOUT, cwd=ROOT,
+                                      stdin=subprocess.DEVNULL, timeout=timeout,
+                                      env=dict(os.environ, **(env or {}))).returncode
+                why = f"exit status {code}"
+            except subprocess.TimeoutExpired:
+                code, why = -1, f"still running after {timeout} s"
+        if code != 0:
+            lines = log.read_text(errors="replace").splitlines()
+            print(f"  {name}: {why}; the end of {log.relative_to(ROOT)}:")
+            print("\n".join("    " + line for line in lines[-TAIL:]), flush=True)
+        return code == 0
+
+    def one(self, name, command, **named):
+        result = Result()
+        result.add(name, self.call(name, command, **named))
+        return result
+
+    def build_with(self, name, *flags):
+        return self.one(f"build {name}".strip().replace(" ", "-"),
+                        [ROOT / "scripts" / "build.sh", "--jobs", self.args.jobs, *flags], timeout=5400)
+
+    def variant(self, name):
+        return self.build.with_name(f"{self.build.name}-{name}")
+
+    # ---- GoogleTest programs
+
+    def test_programs(self, build):
+        return sorted(p for p in (build / "tests").glob("test_*") if os.access(p, os.X_OK) and p.is_file())
+
+    def run_googletest(self, program, label, filter="*", timeout=600, env=None):
+        result, report = Result(), self.temporary / f"{label}-{program.name}.json"
+        ok = self.call(f"{label}-{program.name}",
+                       [program, f"--gtest_output=json:{report}", f"--gtest_filter={filter}"], timeout, env)
+        try:
+            suites = json.loads(report.read_text())["testsuites"]
+        except (OSError, ValueError):
+            result.failures.append(f"{label}: {program.name} ended without a report")
+            return result
+        for suite in suites:
+            for case in suite["testsuite"]:
+                name = f"{label}: {program.name} {suite['name']}.{case['name']}"
+                if case.get("failures"):
+                    result.failures.append(name)
+                elif case.get("result") == "SKIPPED" or case.get("status") == "NOTRUN":
+                    result.skips.append([name, skip_reason(LOGS / f"{label}-{program.name}.log")])
+                else:
+                    result.passed += 1
+        if not suites or result.passed + len(result.failures) + len(result.skips) == 0:
+            result.failures.append(f"{label}: {program.name} has no test (filter {filter})")
+        if not ok and not result.failures:  # a sanitizer's report at exit, a crash of the last test
+            result.failures.append(f"{label}: {program.name} failed at its end")
+        return result
+
+    def run_programs(self, build, label, chosen=None, **named):
+        result = Result()
+        programs = self.test_programs(build)
+        if not programs:
+            result.failures.append(f"{label}: no test programs in {build}")
+        for program in programs:
+            folder = program.name.removeprefix("test_")
+            if chosen is None or folder in chosen:
+                result.merge(self.run_googletest(program, label, chosen[folder] if chosen else "*", **named))
+        return result
+
+    # ---- groups
+
+    def format(self):
+        return self.one("format", [ROOT / "scripts" / "format.sh", "--check"])
+
+    def layers(self):
+        return self.one("layers", [ROOT / "scripts" / "check_layers.py"])
+
+    def build_all(self):
+        return self.build_with("", "--tests", "--build-dir", self.build)
+
+    def unit(self):
+        python = ROOT / ".cache" / "python" / "bin" / "python"
+        return self.run_programs(self.build, "unit", env={"ATHANOR_PYTHON": str(python)} if python.exists() else None)
+
+    def tidy(self):
+        report = self.temporary / "tidy.json"
+        self.call("tidy", [ROOT / "scripts" / "tidy.py", "--build-dir", self.build, "--jobs", self.args.jobs, "--json",
+                           report], timeout=3600)
+        return self.read_report(report, "tidy")
+
+    def asan(self):
+        build = self.variant("asan")
+        result = self.build_with("asan", "--asan", "--tests", "--target", "tests", "--build-dir", build)
+        if not result.failures:
+            result.merge(self.run_programs(build, "asan", timeout=1200, env=ASAN_ENVIRONMENT))
+        if self.args.all and not result.failures:
+            result.merge(self.build_with("asan program", "--asan", "--build-dir", build))
+            result.merge(self.run_system("system-asan", build / "athanor", 1, env=ASAN_ENVIRONMENT))
+        return result
+
+    def tsan(self):
+        build = self.variant("tsan")
+        targets = [part for name in TSAN_PROGRAMS for part in ("--target", f"test_{name}")]
+        result = self.build_with("tsan", "--tsan", "--tests", "--build-dir", build, *targets)
+        if not result.failures:
+            result.merge(self.run_programs(build, "tsan", TSAN_PROGRAMS, timeout=1200,
+                                           env={"TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1"}))
+        return result
+
+    def fuzz(self):
+        build = self.variant("fuzz")
+        result = self.build_with("fuzz", "--fuzzers", "--build-dir", build)
+        seconds = 120 if self.args.all else 10
+        targets = sorted((build / "fuzz").glob("*_fuzz"))
+        if not targets:
+            result.failures.append("fuzz: no targets")
+        for target in targets:
+            corpus = self.temporary / target.name
+            corpus.mkdir()
+            for pattern in FUZZ_SEEDS.get(target.name, []):
+                for seed in ROOT.glob(pattern):
+                    name = "-".join(seed.relative_to(ROOT).parts)
+                    (corpus / name).write_bytes(seed.read_bytes()[:FUZZ_SEED_BYTES])
+            found = ROOT / ".cache" / "fuzz-findings"
+            found.mkdir(parents=True, exist_ok=True)
+            result.merge(self.one(target.name, [target, f"-max_total_time={seconds}", "-timeout=20", "-rss_limit_mb=2048",
+                                                f"-artifact_prefix={found}/{target.name}-", corpus],
+                                  timeout=seconds + 300))
+        return result
+
+    def system(self):
+        return self.run_system("system", self.build / "athanor", 5 if self.args.all else 1)
+
+    def run_system(self, name, program, repeat, env=None):
+        report = self.temporary / f"{name}.json"
+        self.call(name, [sys.executable, ROOT / "tests" / "system" / "run.py", "--program", program, "--repeat", repeat,
+                         "--json", report], timeout=3600, env=env)
+        return self.read_report(report, name)
+
+    def quickstart(self):
+        return self.one("quickstart", [ROOT / "scripts" / "quickstart.sh", "--short", "--program",
+                                       self.build / "athanor", "--run", self.temporary / "quickstart"])
+
+    def gpu(self):
+        return Result(skips=[["gpu: tests on a GPU", "this version has no CUDA backend"]])
+
+    def read_report(self, path, name):
+        result = Result()
+        try:
+            report = json.loads(path.read_text())
+        except (OSError, ValueError):
+            result.failures.append(f"{name} ended without a report")
+            return result
+        result.passed += report["passed"]
+        result.failures += [f"{name}: {failure}" for failure in report["failures"]]
+        result.skips += report.get("skips", [])
+        return result
+
+
+def skip_reason(log):
+    """GoogleTest's report does not have the reasons of skips; its output does, in the line before the verdict."""
+    lines = log.read_text(errors="replace").splitlines()
+    reasons = [lines[i - 1].strip() for i, line in enumerate(lines) if line.startswith("[  SKIPPED ]") and i > 0]
+    return reasons[0] if reasons else "no reason given"
+
+
+GROUPS = {  # name -> (method, what it does)
+    "format": (Runner.format, "C++ files are formatted"),
+    "layers": (Runner.layers, "folders include only what they may"),
+    "build": (Runner.build_all, "program and tests compile without a warning"),
+    "unit": (Runner.unit, "all GoogleTest programs"),
+    "tidy": (Runner.tidy, "clang-tidy over src/"),
+    "asan": (Runner.asan, "unit tests with address and undefined-behaviour sanitizers"),
+    "tsan": (Runner.tsan, "tests of threads with the thread sanitizer"),
+    "fuzz": (Runner.fuzz, "each fuzz target for a while"),
+    "system": (Runner.system, "the built program: resume, faults, refusals, shipped configurations"),
+    "quickstart": (Runner.quickstart, "the quick start, shortened"),
+    "gpu": (Runner.gpu, "tests on a GPU"),
+}
+FAST = ("format", "layers", "build", "unit")
+
+
+def run_groups(runner, names):
+    results = {}
+    for name in names:
+        print(f"== {name}: {GROUPS[name][1]}", flush=True)
+        begin = time.monotonic()
+        result = GROUPS[name][0](runner)
+        result.seconds = time.monotonic() - begin
+        results[name] = result
+        print(f"   {result.passed} passed, {len(result.failures)} failed, {len(result.skips)} skipped in "
+              f"{result.seconds / 60:.1f} min", flush=True)
+        if name == "build" and result.failures:
+            print("   nothing can be tested without a build")
+            break
+    return results
+
+
+def describe():
+    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, cwd=ROOT).stdout.strip()
+    model = next((line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
+                  if line.startswith("model name")), platform.machine())
+    return {"date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"), "commit": commit, "cpu": model,
+            "cores": CORES, "system": platform.platform()}
+
+
+def write_results(path, results):
+    groups = {name: {"minutes": round(r.seconds / 60, 2), "passed": r.passed, "failed": len(r.failures),
+                     "skipped": len(r.skips), "failures": r.failures, "skips": r.skips} for name, r in results.items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**describe(), "groups": groups}, indent=1) + "\n")
+
+
+def report(results, stopped_early):
+    """Prints minutes per group, every failure and skip, and the line of the sum, which is the last one."""
+    print("\nminutes  passed  failed  skipped")
+    for name, r in results.items():
+        print(f"{r.seconds / 60:7.1f} {r.passed:7} {len(r.failures):7} {len(r.skips):8}  {name}")
+    failures = [f for r in results.values() for f in r.failures]
+    skips = [s for r in results.values() for s in r.skips]
+    for name, why in skips:
+        print(f"skipped: {name}: {why}")
+    for name in failures:
+        print(f"FAILED: {name}")
+    passed = sum(r.passed for r in results.values())
+    print(f"{passed} passed, {len(failures)} failed, {len(skips)} skipped", flush=True)
+    return 0 if not failures and passed > 0 and not stopped_early else 1
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="scripts/test.sh")
+    parser.add_argument("--fast", action="store_true")
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--jobs", type=int, default=CORES)
+    parser.add_argument("--build-dir", default=str(ROOT / "build"))
+    args = parser.parse_args()
+    if args.list:
+        print("\n".join(f"{name:11} {what}" for name, (_, what) in GROUPS.items()))
+        return 0
+    names = [n for n in args.only.split(",") if n] or (FAST if args.fast else list(GROUPS))
+    for name in names:
+        if name not in GROUPS:
+            parser.error(f"--only {name}: no such group; there are {', '.join(GROUPS)}")
+    LOGS.mkdir(parents=True, exist_ok=True)
+    runner = Runner(args)
+    try:
+        results = run_groups(runner, names)
+    finally:
+        shutil.rmtree(runner.temporary, ignore_errors=True)
+    write_results(ROOT / ".cache" / "test-results.json", results)
+    if args.all and not args.only:
+        write_results(ROOT / "bench" / "results" / "tests-all.json", results)
+    return report(results, stopped_early=len(results) < len(names))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

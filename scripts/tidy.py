@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Runs clang-tidy (.clang-tidy) over src/, several files at once; a file whose text, headers and flags are unchanged since
+it was clean is not checked again.
+
+usage: tidy.py [--build-dir DIR] [--jobs N] [--json FILE] [FILE...]
+DIR must be configured, for its compile_commands.json. Exit status 1 if a file has findings. --json writes
+{"passed", "failed", "cached", "failures"}. What was clean is remembered in ~/.cache/athanor-tidy.
+"""
+import argparse
+import concurrent.futures
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "athanor-tidy"
+INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.M)
+
+
+def closure(path, seen):
+    """The file and all project headers that it includes, directly or not."""
+    if path in seen or not path.exists():
+        return seen
+    seen.add(path)
+    for name in INCLUDE.findall(path.read_text()):
+        for base in (ROOT / "src", path.parent):
+            if (base / name).exists():
+                closure((base / name).resolve(), seen)
+                break
+    return seen
+
+
+def key_of(entry, version):
+    digest = hashlib.sha256()
+    flags = entry["command"].replace(entry["directory"], "BUILD").replace(str(ROOT), "ROOT")
+    for part in (version, (ROOT / ".clang-tidy").read_text(), flags):
+        digest.update(part.encode() + b"\0")
+    for path in sorted(closure(Path(entry["file"]), set())):
+        digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def check(entry, build_dir, version):
+    """(file, findings or "", from the cache)."""
+    stamp = CACHE / key_of(entry, version)
+    name = str(Path(entry["file"]).relative_to(ROOT))
+    if stamp.exists():
+        stamp.touch()  # the oldest are forgotten first
+        return name, "", True
+    done = subprocess.run(["clang-tidy", "--quiet", "-p", build_dir, entry["file"]], capture_output=True, text=True)
+    if done.returncode == 0:
+        stamp.touch()
+        return name, "", False
+    return name, done.stdout or done.stderr, False
+
+
+def forget_oldest(most=5000):
+    stamps = sorted(CACHE.iterdir(), key=lambda p: p.stat().st_mtime, reverse=True)
+    for path in stamps[most:]:
+        path.unlink(missing_ok=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--build-dir", default=str(ROOT / "build"))
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--json")
+    parser.add_argument("files", nargs="*")
+    args = parser.parse_args()
+    database = Path(args.build_dir) / "compile_commands.json"
+    if not database.exists():
+        sys.exit(f"tidy.py: {database} is missing: configure first (scripts/build.sh)")
+    wanted = {str(Path(f).resolve()) for f in args.files}
+    entries = {e["file"]: e for e in json.loads(database.read_text())
+               if (e["file"] in wanted if wanted else e["file"].startswith(str(ROOT / "src") + "/"))}
+    if not entries:
+        sys.exit(f"tidy.py: no file of src/ in {database}")
+    CACHE.mkdir(parents=True, exist_ok=True)
+    version = subprocess.run(["clang-tidy", "--version"], capture_output=True, text=True, check=True).stdout
+    failures, cached = [], 0
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        futures = [pool.submit(check, e, args.build_dir, version) for _, e in sorted(entries.items())]
+        for future in concurrent.futures.as_completed(futures):
+            name, findings, known = future.result()
+            cached += known
+            if findings:
+                failures.append(name)
+                print(findings.replace(str(ROOT) + "/", ""), flush=True)
+    forget_oldest()
+    passed = len(entries) - len(failures)
+    print(f"{passed} of {len(entries)} files are clean ({cached} unchanged since they were)")
+    if args.json:
+        Path(args.json).write_text(json.dumps({"passed": passed, "failed": len(failures), "cached": cached,
+                                               "failures": sorted(failures)}) + "\n")
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()
