@@ -1,63 +1,75 @@
 // Fill, cast, add, sums in fixed blocks, and normally distributed initial values.
-#include "cpu/chunks.h"
-#include "cpu/cpu_ops.h"
-#include "cpu/simd.h"
-
+#include <algorithm>
 #include <cstring>
 
 #include "base/rng.h"
+#include "cpu/chunks.h"
+#include "cpu/cpu_ops.h"
+#include "cpu/vec.h"
 
 namespace athanor {
 namespace {
 
-template <class T>
-ATHANOR_CLONES void fill(T* x, T value, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) x[i] = value;
-}
+using simd::Vec;
 
-template <class To, class From>
-ATHANOR_CLONES void cast(To* y, const From* x, int64_t n) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) y[i] = from_float<To>(to_float(x[i]));
-}
+struct Convert {
+  template <int L, class To, class From>
+  static ATHANOR_INLINE void run(To* y, const From* x, int64_t n) {
+    using Narrow = std::conditional_t<sizeof(To) == 2, To, From>;
+    simd::for_columns<L, Narrow>(n, [&](auto at) ATHANOR_INLINE_LAMBDA { at.store(y, at.load(x)); });
+  }
+};
 
-template <class T>
-ATHANOR_CLONES void add(T* y, const T* a, const T* b, int64_t n) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) y[i] = from_float<T>(to_float(a[i]) + to_float(b[i]));
-}
+struct Sum {
+  template <int L, class T>
+  static ATHANOR_INLINE void run(T* y, const T* a, const T* b, int64_t n) {
+    simd::for_columns<L, T>(n, [&](auto at) ATHANOR_INLINE_LAMBDA { at.store(y, at.load(a) + at.load(b)); });
+  }
+};
 
-ATHANOR_CLONES double sum(const float* x, int64_t n) {
-  double s = 0;
-#pragma omp simd reduction(+ : s)
-  for (int64_t i = 0; i < n; ++i) s += double(x[i]);
-  return s;
-}
-
-// Squares in double: those of small gradients would vanish in f32, those of large ones overflow.
-ATHANOR_CLONES double sum_of_squares(const float* x, int64_t n) {
-  double s = 0;
-#pragma omp simd reduction(+ : s)
-  for (int64_t i = 0; i < n; ++i) s += double(x[i]) * double(x[i]);
-  return s;
-}
+// *out = sum of x, or of x^2, in double: squares of small gradients would vanish in f32, those of large ones overflow.
+template <bool kSquare>
+struct BlockSum {
+  template <int L>
+  static ATHANOR_INLINE void run(double* out, const float* x, int64_t n) {
+    constexpr int kLanes = L / 2, kParts = int(simd::kWidth) / kLanes;
+    using Double = typename simd::Hardware<kLanes, double>::type;
+    Double sum[kParts] = {};
+    const auto add = [&](const float* p) ATHANOR_INLINE_LAMBDA {
+#pragma GCC unroll 16
+      for (int i = 0; i < kParts; ++i) {
+        const auto v = __builtin_convertvector(simd::read<simd::Float<kLanes>>(p + i * kLanes), Double);
+        sum[i] += kSquare ? v * v : v;
+      }
+    };
+    int64_t i = 0;
+    for (; i + simd::kWidth <= n; i += simd::kWidth) add(x + i);
+    float rest[simd::kWidth] = {};
+    std::copy(x + i, x + n, rest);
+    add(rest);
+    double lanes[simd::kWidth];
+    std::memcpy(lanes, sum, sizeof lanes);
+    for (int64_t half = simd::kWidth / 2; half > 0; half /= 2)
+      for (int64_t k = 0; k < half; ++k) lanes[k] += lanes[k + half];
+    *out = lanes[0];
+  }
+};
 
 size_t block_sum_bytes(const Tensor& x) { return size_t(div_ceil(x.numel(), kChunkElements)) * sizeof(double); }
 
 // out += the sums of all blocks of x, added in order.
-template <class Fn>
-void add_block_sums(ThreadPool& pool, const Tensor& out, const Tensor& x, void* scratch, Fn block_sum) {
+template <class Kernel>
+void add_block_sums(ThreadPool& pool, const Tensor& out, const Tensor& x, void* scratch) {
   double* sums = static_cast<double*>(scratch);
   const float* data = flat<float>(x);
   pool.parallel_ranges(x.numel(), kChunkElements, [&](int64_t begin, int64_t end) {
-    sums[begin / kChunkElements] = block_sum(data + begin, end - begin);
+    simd::dispatch<Kernel>(sums + begin / kChunkElements, data + begin, end - begin);
   });
   double total = 0;
   for (int64_t k = 0; k < div_ceil(x.numel(), kChunkElements); ++k) total += sums[k];
   *out.as<double>() += total;
 }
 
-// fn<T>() for the type of any dtype, with the value converted.
 template <class T>
 T value_as(float value) {
   if constexpr (std::is_same_v<T, bf16> || std::is_same_v<T, f16>)
@@ -69,8 +81,13 @@ T value_as(float value) {
 template <class T>
 void fill_all(ThreadPool& pool, const Tensor& x, float value) {
   T* data = flat<T>(x);
-  pool.parallel_ranges(x.numel(), kChunkElements,
-                       [&](int64_t begin, int64_t end) { fill(data + begin, value_as<T>(value), end - begin); });
+  const bool zero = std::bit_cast<uint32_t>(value) == 0;  // memset is faster than stores: it need not read the lines
+  pool.parallel_ranges(x.numel(), kChunkElements, [&](int64_t begin, int64_t end) {
+    if (zero)
+      std::memset(static_cast<void*>(data + begin), 0, size_t(end - begin) * sizeof(T));
+    else
+      std::fill(data + begin, data + end, value_as<T>(value));
+  });
 }
 
 }  // namespace
@@ -95,8 +112,9 @@ void CpuOps::run(const Cast& op, void*) {
     by_float(op.x.dtype, [&]<class From>() {
       To* y = flat<To>(op.y);
       const From* x = flat<From>(op.x);
-      pool_.parallel_ranges(op.x.numel(), kChunkElements,
-                            [&](int64_t begin, int64_t end) { cast(y + begin, x + begin, end - begin); });
+      pool_.parallel_ranges(op.x.numel(), kChunkElements, [&](int64_t begin, int64_t end) {
+        simd::dispatch<Convert>(y + begin, x + begin, end - begin);
+      });
     });
   });
 }
@@ -105,16 +123,17 @@ void CpuOps::run(const Add& op, void*) {
   by_float(op.y.dtype, [&]<class T>() {
     T* y = flat<T>(op.y);
     const T *a = flat<T>(op.a), *b = flat<T>(op.b);
-    pool_.parallel_ranges(op.y.numel(), kChunkElements,
-                          [&](int64_t begin, int64_t end) { add(y + begin, a + begin, b + begin, end - begin); });
+    pool_.parallel_ranges(op.y.numel(), kChunkElements, [&](int64_t begin, int64_t end) {
+      simd::dispatch<Sum>(y + begin, a + begin, b + begin, end - begin);
+    });
   });
 }
 
 size_t CpuOps::scratch(const ReduceSum& op) const { return block_sum_bytes(op.x); }
-void CpuOps::run(const ReduceSum& op, void* scratch) { add_block_sums(pool_, op.out, op.x, scratch, sum); }
+void CpuOps::run(const ReduceSum& op, void* scratch) { add_block_sums<BlockSum<false>>(pool_, op.out, op.x, scratch); }
 
 size_t CpuOps::scratch(const SquaredNorm& op) const { return block_sum_bytes(op.x); }
-void CpuOps::run(const SquaredNorm& op, void* scratch) { add_block_sums(pool_, op.out, op.x, scratch, sum_of_squares); }
+void CpuOps::run(const SquaredNorm& op, void* scratch) { add_block_sums<BlockSum<true>>(pool_, op.out, op.x, scratch); }
 
 void CpuOps::run(const RandomNormal& op, void*) {
   by_float(op.x.dtype, [&]<class T>() {

@@ -1,12 +1,14 @@
 // Embedding look-up and its gradient; row moves by index. Every index is checked before anything is read or written.
+#include <cstring>
+
 #include "cpu/chunks.h"
 #include "cpu/cpu_ops.h"
-#include "cpu/simd.h"
-
-#include <cstring>
+#include "cpu/vec.h"
 
 namespace athanor {
 namespace {
+
+using simd::Vec;
 
 // The indices of an op, each known to be in [0, limit).
 const int32_t* checked_indices(const char* op, const char* name, const Tensor& t, int64_t limit) {
@@ -18,29 +20,45 @@ const int32_t* checked_indices(const char* op, const char* name, const Tensor& t
   return index;
 }
 
-template <class T>
-ATHANOR_CLONES void add_rows(T* y, const T* a, const T* b, int64_t n) {
-#pragma omp simd
-  for (int64_t c = 0; c < n; ++c) y[c] = from_float<T>(to_float(a[c]) + to_float(b[c]));
+// Rows at random places defeat the hardware's prefetching: asks for the row that comes a few rows later.
+constexpr int64_t kAhead = 4;
+ATHANOR_INLINE void prefetch_row(const void* row, size_t bytes) {
+  for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(row) + i, 0, 2);
 }
 
+struct AddRow {
+  template <int L, class T>
+  static ATHANOR_INLINE void run(T* y, const T* a, const T* b, int64_t n) {
+    simd::for_columns<L, T>(n, [&](auto at) ATHANOR_INLINE_LAMBDA { at.store(y, at.load(a) + at.load(b)); });
+  }
+};
+
 template <class T>
-ATHANOR_INLINE void accumulate(float* sum, const T* x, int64_t n) {
-#pragma omp simd
-  for (int64_t c = 0; c < n; ++c) sum[c] += to_float(x[c]);
-}
+struct ScatterGrads {
+  const T* dy;
+  float *dwte, *dwpe;  // dwpe may be null
+  const int32_t *tokens, *positions;
+  int64_t rows, cols;
+};
 
 // Columns [begin, end) of the gradients, all rows in order.
-template <class T>
-ATHANOR_CLONES void embedding_bwd_columns(const EmbeddingBwd& op, const T* dy, float* dwte, float* dwpe,
-                                          const int32_t* tokens, const int32_t* positions, int64_t begin, int64_t end) {
-  const int64_t rows = op.dy.shape.dim[0], cols = op.dy.shape.dim[1];
-  for (int64_t i = 0; i < rows; ++i) {
-    const T* d = dy + i * cols + begin;
-    accumulate(dwte + tokens[i] * cols + begin, d, end - begin);
-    if (dwpe) accumulate(dwpe + positions[i] * cols + begin, d, end - begin);
+struct EmbeddingBackward {
+  template <int L, class T>
+  static ATHANOR_INLINE void run(const ScatterGrads<T>& a, int64_t begin, int64_t end) {
+    const int64_t n = end - begin;
+    for (int64_t i = 0; i < a.rows; ++i) {
+      if (i + kAhead < a.rows) prefetch_row(a.dwte + a.tokens[i + kAhead] * a.cols + begin, size_t(n) * sizeof(float));
+      const T* dy = a.dy + i * a.cols + begin;
+      accumulate<L>(a.dwte + a.tokens[i] * a.cols + begin, dy, n);
+      if (a.dwpe) accumulate<L>(a.dwpe + a.positions[i] * a.cols + begin, dy, n);
+    }
   }
-}
+
+  template <int L, class T>
+  static ATHANOR_INLINE void accumulate(float* sum, const T* x, int64_t n) {
+    simd::for_columns<L, T>(n, [&](auto at) ATHANOR_INLINE_LAMBDA { at.store(sum, at.load(sum) + at.load(x)); });
+  }
+};
 
 }  // namespace
 
@@ -54,8 +72,9 @@ void CpuOps::run(const EmbeddingFwd& op, void*) {
     pool_.parallel_ranges(op.y.rows(), row_grain(cols), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const T* token = wte + tokens[i] * cols;
+        if (i + kAhead < end) prefetch_row(wte + tokens[i + kAhead] * cols, size_t(cols) * sizeof(T));
         if (wpe)
-          add_rows(y + i * cols, token, wpe + positions[i] * cols, cols);
+          simd::dispatch<AddRow>(y + i * cols, token, wpe + positions[i] * cols, cols);
         else
           std::memcpy(y + i * cols, token, size_t(cols) * sizeof(T));
       }
@@ -63,17 +82,18 @@ void CpuOps::run(const EmbeddingFwd& op, void*) {
   });
 }
 
+// Every sum runs over the rows in order, so the cut into columns may follow the number of threads.
 size_t CpuOps::scratch(const EmbeddingBwd&) const { return 0; }
 void CpuOps::run(const EmbeddingBwd& op, void*) {
-  constexpr int64_t kColumns = 64;
   const int32_t* tokens = checked_indices(op.kName, "tokens", op.tokens, op.dwte.rows());
   const int32_t* positions = op.dwpe ? checked_indices(op.kName, "positions", op.positions, op.dwpe.rows()) : nullptr;
-  float *dwte = flat<float>(op.dwte), *dwpe = op.dwpe ? flat<float>(op.dwpe) : nullptr;
+  const int64_t rows = op.dy.rows(), cols = op.dy.cols();
+  const int64_t width = round_up(div_ceil(cols, int64_t(pool_.size())), simd::kWidth);
   by_float(op.dy.dtype, [&]<class T>() {
-    const T* dy = flat<T>(op.dy);
-    pool_.parallel_ranges(op.dy.cols(), kColumns, [&](int64_t begin, int64_t end) {
-      embedding_bwd_columns(op, dy, dwte, dwpe, tokens, positions, begin, end);
-    });
+    const ScatterGrads<T> grads{
+        flat<T>(op.dy), flat<float>(op.dwte), op.dwpe ? flat<float>(op.dwpe) : nullptr, tokens, positions, rows, cols};
+    pool_.parallel_ranges(cols, width,
+                          [&](int64_t begin, int64_t end) { simd::dispatch<EmbeddingBackward>(grads, begin, end); });
   });
 }
 
@@ -82,7 +102,10 @@ void CpuOps::run(const GatherRows& op, void*) {
   const size_t bytes = size_t(op.x.cols()) * size_of(op.x.dtype);
   const int64_t y_stride = op.y.stride(), x_stride = op.x.stride();
   pool_.parallel_ranges(op.y.rows(), row_grain(op.x.cols()), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) std::memcpy(op.y.at(i * y_stride), op.x.at(rows[i] * x_stride), bytes);
+    for (int64_t i = begin; i < end; ++i) {
+      if (i + kAhead < end) prefetch_row(op.x.at(rows[i + kAhead] * x_stride), bytes);
+      std::memcpy(op.y.at(i * y_stride), op.x.at(rows[i] * x_stride), bytes);
+    }
   });
 }
 

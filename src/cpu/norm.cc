@@ -1,54 +1,47 @@
 // Residual add with RMSNorm or LayerNorm, and per-head RMSNorm of queries and keys. Memory bound: a row is read once
-// and its passes run in the L1 cache. Row functions are compiled per instruction set; sums are f32.
-#include "cpu/chunks.h"
-#include "cpu/cpu_ops.h"
-#include "cpu/simd.h"
-
+// and its passes run in the L1 cache. Sums are f32.
 #include <cmath>
 #include <cstring>
 
+#include "cpu/chunks.h"
+#include "cpu/cpu_ops.h"
+#include "cpu/vec.h"
+
 namespace athanor {
 namespace {
+
+using simd::Vec;
 
 struct RowStats {
   float mean, rstd;  // mean is 0 for rms
 };
 
-// h = round(res + delta)
-template <class T>
-ATHANOR_INLINE void add_row(T* h, const T* res, const T* delta, int64_t n) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) h[i] = from_float<T>(to_float(res[i]) + to_float(delta[i]));
-}
-
-template <class T>
+// Of the stored (rounded) h; the layer norm's variance needs the mean first.
+template <int L, class T>
 ATHANOR_INLINE RowStats row_stats(const T* h, int64_t n, float eps, bool layer) {
   float mean = 0;
   if (layer) {
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; ++i) sum += to_float(h[i]);
-    mean = sum / float(n);
+    Vec<L> sum = simd::broadcast<L>(0);
+    simd::for_columns<L, T>(n, [&](auto at) ATHANOR_INLINE_LAMBDA { sum += at.load(h); });
+    mean = simd::sum(sum) / float(n);
   }
-  float squares = 0;
-#pragma omp simd reduction(+ : squares)
-  for (int64_t i = 0; i < n; ++i) {
-    const float d = to_float(h[i]) - mean;
+  Vec<L> squares = simd::broadcast<L>(0);
+  simd::for_columns<L, T>(n, [&](auto at) ATHANOR_INLINE_LAMBDA {
+    const Vec<L> d = at.or_else(at.load(h) - mean, 0);
     squares += d * d;
-  }
-  return {mean, 1.0f / std::sqrt(squares / float(n) + eps)};
+  });
+  return {mean, 1.0f / std::sqrt(simd::sum(squares) / float(n) + eps)};
 }
 
 // y = (h - mean) * rstd * w + b; b is absent for rms. The one place that computes y, for the same bits everywhere.
-template <class T>
+template <int L, class T>
 ATHANOR_INLINE void apply_row(T* y, const T* h, RowStats s, const float* w, const float* b, int64_t n) {
-  if (b) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) y[i] = from_float<T>((to_float(h[i]) - s.mean) * s.rstd * w[i] + b[i]);
-  } else {
-#pragma omp simd
-    for (int64_t i = 0; i < n; ++i) y[i] = from_float<T>(to_float(h[i]) * s.rstd * w[i]);
-  }
+  if (b)
+    simd::for_columns<L, T>(n, [&](auto at) ATHANOR_INLINE_LAMBDA {
+      at.store(y, (at.load(h) - s.mean) * s.rstd * at.load(w) + at.load(b));
+    });
+  else
+    simd::for_columns<L, T>(n, [&](auto at) ATHANOR_INLINE_LAMBDA { at.store(y, at.load(h) * s.rstd * at.load(w)); });
 }
 
 template <class T>
@@ -61,27 +54,33 @@ struct NormRows {
   float eps;
 };
 
-template <class T>
-ATHANOR_CLONES void add_norm_rows(const NormRows<T>& a, int64_t begin, int64_t end) {
-  for (int64_t i = begin; i < end; ++i) {
-    const int64_t at = i * a.cols;
-    const T* h = a.res + at;
-    if (a.delta) {
-      add_row(a.h + at, a.res + at, a.delta + at, a.cols);
-      h = a.h + at;
+struct AddNorm {
+  template <int L, class T>
+  static ATHANOR_INLINE void run(const NormRows<T>& a, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t row = i * a.cols;
+      const T* h = a.res + row;
+      if (a.delta) {
+        simd::for_columns<L, T>(a.cols, [&](auto at) ATHANOR_INLINE_LAMBDA {
+          at.store(a.h + row, at.load(a.res + row) + at.load(a.delta + row));
+        });
+        h = a.h + row;
+      }
+      const RowStats s = row_stats<L>(h, a.cols, a.eps, a.b != nullptr);
+      a.rstd[i] = s.rstd;
+      if (a.mean) a.mean[i] = s.mean;
+      apply_row<L>(a.y + row, h, s, a.w, a.b, a.cols);
     }
-    const RowStats s = row_stats(h, a.cols, a.eps, a.b != nullptr);
-    a.rstd[i] = s.rstd;
-    if (a.mean) a.mean[i] = s.mean;
-    apply_row(a.y + at, h, s, a.w, a.b, a.cols);
   }
-}
+};
 
-template <class T>
-ATHANOR_CLONES void norm_apply_rows(const NormRows<T>& a, int64_t begin, int64_t end) {
-  for (int64_t i = begin; i < end; ++i)
-    apply_row(a.y + i * a.cols, a.h + i * a.cols, {a.mean ? a.mean[i] : 0, a.rstd[i]}, a.w, a.b, a.cols);
-}
+struct ApplyNorm {
+  template <int L, class T>
+  static ATHANOR_INLINE void run(const NormRows<T>& a, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      apply_row<L>(a.y + i * a.cols, a.h + i * a.cols, {a.mean ? a.mean[i] : 0, a.rstd[i]}, a.w, a.b, a.cols);
+  }
+};
 
 template <class T>
 struct NormBwdRows {
@@ -92,66 +91,82 @@ struct NormBwdRows {
   int64_t cols;
 };
 
-// With x = (h - mean) rstd and g = dy w:  dh += rstd (g - mean(g) - x mean(g x)), without mean(g) for rms;
-// dw += dy x, db += dy into the partial sums of these rows.
-template <class T>
-ATHANOR_CLONES void add_norm_bwd_rows(const NormBwdRows<T>& a, float* dw, float* db, int64_t begin, int64_t end) {
-  const int64_t n = a.cols;
-  std::memset(dw, 0, size_t(n) * sizeof(float));
-  if (db) std::memset(db, 0, size_t(n) * sizeof(float));
-  for (int64_t i = begin; i < end; ++i) {
-    const T *dy = a.dy + i * n, *h = a.h + i * n;
-    T* dh = a.dh + i * n;
-    const float mean = a.mean ? a.mean[i] : 0, rstd = a.rstd[i];
-    float sum_g = 0, sum_gx = 0;
-    if (db) {
-#pragma omp simd reduction(+ : sum_g, sum_gx)
-      for (int64_t c = 0; c < n; ++c) {
-        const float d = to_float(dy[c]), x = (to_float(h[c]) - mean) * rstd, g = d * a.w[c];
-        sum_g += g;
-        sum_gx += g * x;
-        dw[c] += d * x;
-        db[c] += d;
-      }
-    } else {
-#pragma omp simd reduction(+ : sum_gx)
-      for (int64_t c = 0; c < n; ++c) {
-        const float d = to_float(dy[c]), x = to_float(h[c]) * rstd;
-        sum_gx += d * a.w[c] * x;
-        dw[c] += d * x;
-      }
+// With x = (h - mean) rstd and g = dy w:  dh += rstd (g - mean(g) - x mean(g x)), without mean(g) for rms; dw += dy x
+// and db += dy into the partial sums of these rows.
+struct AddNormBackward {
+  static constexpr int kGroup = 4;  // rows whose weight gradients are summed before the partial sums are touched
+
+  template <int L, class T>
+  static ATHANOR_INLINE void run(const NormBwdRows<T>& a, float* dw, float* db, int64_t begin, int64_t end) {
+    std::memset(dw, 0, size_t(a.cols) * sizeof(float));
+    if (db) std::memset(db, 0, size_t(a.cols) * sizeof(float));
+    int64_t i = begin;
+    for (; i + kGroup <= end; i += kGroup) {
+      for (int64_t r = i; r < i + kGroup; ++r) input_gradient<L>(a, r);
+      weight_gradients<L, kGroup>(a, dw, db, i);
     }
-    const float mean_g = sum_g / float(n), mean_gx = sum_gx / float(n);
-#pragma omp simd
-    for (int64_t c = 0; c < n; ++c) {
-      const float x = (to_float(h[c]) - mean) * rstd, g = to_float(dy[c]) * a.w[c];
-      dh[c] = from_float<T>(to_float(dh[c]) + rstd * (g - mean_g - x * mean_gx));
+    for (; i < end; ++i) {
+      input_gradient<L>(a, i);
+      weight_gradients<L, 1>(a, dw, db, i);
     }
   }
-}
+
+  template <int L, class T>
+  static ATHANOR_INLINE void input_gradient(const NormBwdRows<T>& a, int64_t row) {
+    const T *dy = a.dy + row * a.cols, *h = a.h + row * a.cols;
+    T* dh = a.dh + row * a.cols;
+    const float mean = a.mean ? a.mean[row] : 0, rstd = a.rstd[row];
+    Vec<L> sum_g = simd::broadcast<L>(0), sum_gx = sum_g;
+    simd::for_columns<L, T>(a.cols, [&](auto at) ATHANOR_INLINE_LAMBDA {
+      const Vec<L> g = at.load(dy) * at.load(a.w);  // 0 past the end
+      sum_g += g;
+      sum_gx += g * ((at.load(h) - mean) * rstd);
+    });
+    const float mean_g = a.mean ? simd::sum(sum_g) / float(a.cols) : 0, mean_gx = simd::sum(sum_gx) / float(a.cols);
+    simd::for_columns<L, T>(a.cols, [&](auto at) ATHANOR_INLINE_LAMBDA {
+      const Vec<L> x = (at.load(h) - mean) * rstd, g = at.load(dy) * at.load(a.w);
+      at.store(dh, at.load(dh) + rstd * (g - mean_g - x * mean_gx));
+    });
+  }
+
+  template <int L, int kRows, class T>
+  static ATHANOR_INLINE void weight_gradients(const NormBwdRows<T>& a, float* dw, float* db, int64_t row) {
+    const T *dy = a.dy + row * a.cols, *h = a.h + row * a.cols;
+    simd::for_columns<L, T>(a.cols, [&](auto at) ATHANOR_INLINE_LAMBDA {
+      Vec<L> sum = simd::broadcast<L>(0), sum_x = sum;
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        const float mean = a.mean ? a.mean[row + r] : 0;
+        const Vec<L> d = at.load(dy + r * a.cols);
+        sum += d;
+        sum_x += d * ((at.load(h + r * a.cols) - mean) * a.rstd[row + r]);
+      }
+      at.store(dw, at.load(dw) + sum_x);
+      if (db) at.store(db, at.load(db) + sum);
+    });
+  }
+};
 
 // out[begin, end) += the same columns of `count` rows of partial sums, in order.
-ATHANOR_CLONES void add_partials(float* out, const float* partials, int64_t count, int64_t stride, int64_t begin,
+struct AddPartials {
+  template <int L>
+  static ATHANOR_INLINE void run(float* out, const float* partials, int64_t count, int64_t stride, int64_t begin,
                                  int64_t end) {
-  constexpr int64_t kWidth = 64;
-  for (int64_t c0 = begin; c0 < end; c0 += kWidth) {
-    const int64_t n = std::min(kWidth, end - c0);
-    float sum[kWidth] = {};
-    for (int64_t k = 0; k < count; ++k) {
-      const float* p = partials + k * stride + c0;
-#pragma omp simd
-      for (int64_t c = 0; c < n; ++c) sum[c] += p[c];
-    }
-#pragma omp simd
-    for (int64_t c = 0; c < n; ++c) out[c0 + c] += sum[c];
+    simd::for_columns<L, float>(end - begin, [&](auto at) ATHANOR_INLINE_LAMBDA {
+      Vec<L> sum = simd::broadcast<L>(0);
+      for (int64_t k = 0; k < count; ++k) sum += at.load(partials + k * stride + begin);
+      at.store(out + begin, at.load(out + begin) + sum);
+    });
   }
-}
+};
 
 // A per-feature vector as f32: in place when it is f32 already, else converted into `room`.
 const float* as_f32(const Tensor& w, float* room) {
   if (!w) return nullptr;
   if (w.dtype == DType::f32) return w.as<float>();
-  by_float(w.dtype, [&]<class W>() { load_row(room, w.as<W>(), w.numel()); });
+  by_float(w.dtype, [&]<class W>() {
+    for (int64_t i = 0; i < w.numel(); ++i) room[i] = to_float(w.as<W>()[i]);
+  });
   return room;
 }
 
@@ -181,7 +196,7 @@ void CpuOps::run(const AddNormFwd& op, void* scratch) {
                            cols,
                            op.eps};
     pool_.parallel_ranges(op.res.rows(), row_grain(cols),
-                          [&](int64_t begin, int64_t end) { add_norm_rows(rows, begin, end); });
+                          [&](int64_t begin, int64_t end) { simd::dispatch<AddNorm>(rows, begin, end); });
   });
 }
 
@@ -202,7 +217,7 @@ void CpuOps::run(const NormApply& op, void* scratch) {
                            cols,
                            0};
     pool_.parallel_ranges(op.h.rows(), row_grain(cols),
-                          [&](int64_t begin, int64_t end) { norm_apply_rows(rows, begin, end); });
+                          [&](int64_t begin, int64_t end) { simd::dispatch<ApplyNorm>(rows, begin, end); });
   });
 }
 
@@ -222,12 +237,13 @@ void CpuOps::run(const AddNormBwd& op, void* scratch) {
     pool_.parallel_for(blocks.count, [&](int64_t k) {
       float* dw = partials + k * stride;
       const int64_t begin = k * blocks.rows_per_block;
-      add_norm_bwd_rows(rows, dw, op.db ? dw + cols : nullptr, begin, std::min(n, begin + blocks.rows_per_block));
+      float* db = op.db ? dw + cols : nullptr;
+      simd::dispatch<AddNormBackward>(rows, dw, db, begin, std::min(n, begin + blocks.rows_per_block));
     });
   });
   pool_.parallel_ranges(cols, 512, [&](int64_t begin, int64_t end) {
-    add_partials(op.dw.as<float>(), partials, blocks.count, stride, begin, end);
-    if (op.db) add_partials(op.db.as<float>(), partials + cols, blocks.count, stride, begin, end);
+    simd::dispatch<AddPartials>(op.dw.as<float>(), partials, blocks.count, stride, begin, end);
+    if (op.db) simd::dispatch<AddPartials>(op.db.as<float>(), partials + cols, blocks.count, stride, begin, end);
   });
 }
 
@@ -244,20 +260,22 @@ struct QkRows {
   int64_t cols() const { return (heads + 2 * kv_heads) * head_dim; }
 };
 
-template <class T>
-ATHANOR_CLONES void qk_norm_rows(const QkRows<T>& a, int64_t begin, int64_t end) {
-  const int64_t d = a.head_dim, normed = a.heads + a.kv_heads, cols = (a.heads + 2 * a.kv_heads) * d;
-  for (int64_t i = begin; i < end; ++i) {
-    const T* x = a.x + i * cols;
-    T* y = a.y + i * cols;
-    for (int64_t h = 0; h < normed; ++h) {
-      const RowStats s = row_stats(x + h * d, d, a.eps, false);
-      a.rstd[i * normed + h] = s.rstd;
-      apply_row(y + h * d, x + h * d, s, h < a.heads ? a.wq : a.wk, nullptr, d);
+struct QkNorm {
+  template <int L, class T>
+  static ATHANOR_INLINE void run(const QkRows<T>& a, int64_t begin, int64_t end) {
+    const int64_t d = a.head_dim, normed = a.heads + a.kv_heads, cols = a.cols();
+    for (int64_t i = begin; i < end; ++i) {
+      const T* x = a.x + i * cols;
+      T* y = a.y + i * cols;
+      for (int64_t h = 0; h < normed; ++h) {
+        const RowStats s = row_stats<L>(x + h * d, d, a.eps, false);
+        a.rstd[i * normed + h] = s.rstd;
+        apply_row<L>(y + h * d, x + h * d, s, h < a.heads ? a.wq : a.wk, nullptr, d);
+      }
+      std::memcpy(y + normed * d, x + normed * d, size_t(a.kv_heads * d) * sizeof(T));
     }
-    std::memcpy(y + normed * d, x + normed * d, size_t(a.kv_heads * d) * sizeof(T));
   }
-}
+};
 
 template <class T>
 struct QkBwdRows {
@@ -267,33 +285,39 @@ struct QkBwdRows {
   int64_t heads, kv_heads, head_dim;
 };
 
-// Per head as add_norm_bwd_rows for rms, without an incoming dx; dw = [dwq | dwk] of these rows.
-template <class T>
-ATHANOR_CLONES void qk_norm_bwd_rows(const QkBwdRows<T>& a, float* dw, int64_t begin, int64_t end) {
-  const int64_t d = a.head_dim, normed = a.heads + a.kv_heads, cols = (a.heads + 2 * a.kv_heads) * d;
-  std::memset(dw, 0, size_t(2 * d) * sizeof(float));
-  for (int64_t i = begin; i < end; ++i) {
-    for (int64_t h = 0; h < normed; ++h) {
-      const T *dy = a.dy + i * cols + h * d, *x = a.x + i * cols + h * d;
-      T* dx = a.dx + i * cols + h * d;
-      const float* w = h < a.heads ? a.wq : a.wk;
-      float* dwh = h < a.heads ? dw : dw + d;
-      const float rstd = a.rstd[i * normed + h];
-      float sum_gx = 0;
-#pragma omp simd reduction(+ : sum_gx)
-      for (int64_t c = 0; c < d; ++c) {
-        const float g = to_float(dy[c]), xn = to_float(x[c]) * rstd;
-        sum_gx += g * w[c] * xn;
-        dwh[c] += g * xn;
+// Per head as AddNormBackward for rms, without an incoming dx; dw = [dwq | dwk] of these rows.
+struct QkNormBackward {
+  template <int L, class T>
+  static ATHANOR_INLINE void run(const QkBwdRows<T>& a, float* dw, int64_t begin, int64_t end) {
+    const int64_t d = a.head_dim, normed = a.heads + a.kv_heads, cols = (a.heads + 2 * a.kv_heads) * d;
+    std::memset(dw, 0, size_t(2 * d) * sizeof(float));
+    for (int64_t i = begin; i < end; ++i) {
+      for (int64_t h = 0; h < normed; ++h) {
+        const int64_t head = i * cols + h * d;
+        const bool query = h < a.heads;
+        one_head<L>(a.dx + head, a.dy + head, a.x + head, a.rstd[i * normed + h], query ? a.wq : a.wk,
+                    query ? dw : dw + d, d);
       }
-      const float mean_gx = sum_gx / float(d);
-#pragma omp simd
-      for (int64_t c = 0; c < d; ++c)
-        dx[c] = from_float<T>(rstd * (to_float(dy[c]) * w[c] - to_float(x[c]) * rstd * mean_gx));
+      const int64_t v = i * cols + normed * d;
+      std::memcpy(a.dx + v, a.dy + v, size_t(a.kv_heads * d) * sizeof(T));
     }
-    std::memcpy(a.dx + i * cols + normed * d, a.dy + i * cols + normed * d, size_t(a.kv_heads * d) * sizeof(T));
   }
-}
+
+  template <int L, class T>
+  static ATHANOR_INLINE void one_head(T* dx, const T* dy, const T* x, float rstd, const float* w, float* dw,
+                                      int64_t d) {
+    Vec<L> sum_gx = simd::broadcast<L>(0);
+    simd::for_columns<L, T>(d, [&](auto at) ATHANOR_INLINE_LAMBDA {
+      const Vec<L> dyx = at.load(dy) * (at.load(x) * rstd);
+      sum_gx += dyx * at.load(w);
+      at.store(dw, at.load(dw) + dyx);
+    });
+    const float mean_gx = simd::sum(sum_gx) / float(d);
+    simd::for_columns<L, T>(d, [&](auto at) ATHANOR_INLINE_LAMBDA {
+      at.store(dx, rstd * (at.load(dy) * at.load(w) - at.load(x) * rstd * mean_gx));
+    });
+  }
+};
 
 }  // namespace
 
@@ -305,7 +329,7 @@ void CpuOps::run(const QkNormFwd& op, void* scratch) {
   by_float(op.x.dtype, [&]<class T>() {
     const QkRows<T> rows{flat<T>(op.y), flat<float>(op.rstd), flat<T>(op.x), wq, wk, op.heads, op.kv_heads, d, op.eps};
     pool_.parallel_ranges(op.x.rows(), row_grain(op.x.cols()),
-                          [&](int64_t begin, int64_t end) { qk_norm_rows(rows, begin, end); });
+                          [&](int64_t begin, int64_t end) { simd::dispatch<QkNorm>(rows, begin, end); });
   });
 }
 
@@ -324,11 +348,11 @@ void CpuOps::run(const QkNormBwd& op, void* scratch) {
         flat<T>(op.dx), flat<T>(op.dy), flat<T>(op.x), flat<float>(op.rstd), wq, wk, op.heads, op.kv_heads, d};
     pool_.parallel_for(blocks.count, [&](int64_t k) {
       const int64_t begin = k * blocks.rows_per_block;
-      qk_norm_bwd_rows(rows, partials + k * 2 * d, begin, std::min(n, begin + blocks.rows_per_block));
+      simd::dispatch<QkNormBackward>(rows, partials + k * 2 * d, begin, std::min(n, begin + blocks.rows_per_block));
     });
   });
-  add_partials(op.dwq.as<float>(), partials, blocks.count, 2 * d, 0, d);
-  add_partials(op.dwk.as<float>(), partials + d, blocks.count, 2 * d, 0, d);
+  simd::dispatch<AddPartials>(op.dwq.as<float>(), partials, blocks.count, 2 * d, 0, d);
+  simd::dispatch<AddPartials>(op.dwk.as<float>(), partials + d, blocks.count, 2 * d, 0, d);
 }
 
 }  // namespace athanor

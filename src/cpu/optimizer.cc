@@ -1,15 +1,16 @@
 // The end of a step and fused AdamW: one pass over weights, moments and gradient, at the speed of memory.
-#include "cpu/chunks.h"
-#include "cpu/cpu_ops.h"
-#include "cpu/simd.h"
-
 #include <cmath>
 #include <cstring>
 
 #include "base/rng.h"
+#include "cpu/chunks.h"
+#include "cpu/cpu_ops.h"
+#include "cpu/vec.h"
 
 namespace athanor {
 namespace {
+
+using simd::Vec;
 
 // Computed in double and rounded once to f32, as torch.optim.AdamW does.
 struct AdamScalars {
@@ -28,49 +29,117 @@ AdamScalars scalars_of(const AdamW& op, const StepState& s) {
           .eps = float(op.eps)};
 }
 
-// One element, in f32, in the order of torch.optim.AdamW. Returns the new weight.
-ATHANOR_INLINE float adamw(float w, float& m, float& v, float grad, const AdamScalars& a) {
-  const float g = grad * a.grad_scale;
-  m = a.beta1 * m + a.one_minus_beta1 * g;
-  v = a.beta2 * v + a.one_minus_beta2 * g * g;
-  return w * a.decay - a.step_size * m / (std::sqrt(v) / a.root_bias2 + a.eps);
-}
-
-struct Rows {
+struct Moments {
   float *m, *v, *grad;
-  int64_t n;
 };
 
-// master f32; param of type P or null.
-template <class P>
-ATHANOR_CLONES void adamw_f32(float* master, P* param, const Rows& r, const AdamScalars& a) {
-  for (int64_t i = 0; i < r.n; ++i) {
-    master[i] = adamw(master[i], r.m[i], r.v[i], r.grad[i], a);
-    if (param) param[i] = from_float<P>(master[i]);
-    r.grad[i] = 0;
+// The new weights of 32 elements, in the order of torch.optim.AdamW; moves the moments and zeroes the gradient.
+template <int L, class At>
+ATHANOR_INLINE Vec<L> adamw(const At& at, const Vec<L>& w, const Moments& p, const AdamScalars& a) {
+  const Vec<L> g = at.load(p.grad) * a.grad_scale;
+  const Vec<L> m = a.beta1 * at.load(p.m) + a.one_minus_beta1 * g;
+  const Vec<L> v = a.beta2 * at.load(p.v) + a.one_minus_beta2 * g * g;
+  at.store(p.m, m);
+  at.store(p.v, v);
+  at.store(p.grad, simd::broadcast<L>(0));
+  return w * a.decay - a.step_size * m / (simd::sqrt(v) / a.root_bias2 + a.eps);
+}
+
+struct UpdateF32 {
+  template <int L, class P>
+  static ATHANOR_INLINE void run(float* master, P* param, const Moments& p, int64_t n, const AdamScalars& a) {
+    simd::for_columns<L, float>(n, [&](auto at) ATHANOR_INLINE_LAMBDA {
+      const Vec<L> w = adamw<L>(at, at.load(master), p, a);
+      at.store(master, w);
+      if (param) at.store(param, w);
+    });
+  }
+};
+
+struct Noise {
+  uint64_t seed, stream, first;
+};
+
+// bits[i] = random_bits(seed, stream, first + i) for kCount values, first a multiple of 4: the rounds of philox() over
+// arrays, so that they vectorise.
+constexpr int64_t kPiece = 256;  // elements that share one call
+constexpr int64_t kNoiseCount = kPiece + 4;
+ATHANOR_INLINE void random_words(uint32_t* bits, const Noise& noise) {
+  constexpr int64_t kBlocks = kNoiseCount / 4;
+  uint32_t c0[kBlocks], c1[kBlocks], c2[kBlocks], c3[kBlocks];
+  const uint64_t block = noise.first / 4;
+#pragma omp simd
+  for (int64_t j = 0; j < kBlocks; ++j) {
+    c0[j] = uint32_t(block + uint64_t(j));
+    c1[j] = uint32_t((block + uint64_t(j)) >> 32);
+    c2[j] = uint32_t(noise.stream);
+    c3[j] = uint32_t(noise.stream >> 32);
+  }
+  uint32_t k0 = uint32_t(noise.seed), k1 = uint32_t(noise.seed >> 32);
+  for (int round = 0; round < 10; ++round) {
+#pragma omp simd
+    for (int64_t j = 0; j < kBlocks; ++j) {
+      const uint64_t p0 = uint64_t(0xD2511F53u) * c0[j], p1 = uint64_t(0xCD9E8D57u) * c2[j];
+      c0[j] = uint32_t(p1 >> 32) ^ c1[j] ^ k0;
+      c1[j] = uint32_t(p1);
+      c2[j] = uint32_t(p0 >> 32) ^ c3[j] ^ k1;
+      c3[j] = uint32_t(p0);
+    }
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+#pragma omp simd
+  for (int64_t j = 0; j < kBlocks; ++j) {
+    bits[4 * j] = c0[j];
+    bits[4 * j + 1] = c1[j];
+    bits[4 * j + 2] = c2[j];
+    bits[4 * j + 3] = c3[j];
   }
 }
 
-template <class P>
-ATHANOR_CLONES void adamw_bf16(bf16* master, P* param, const Rows& r, const AdamScalars& a, uint64_t seed,
-                               uint64_t stream, uint64_t first) {
-  for (int64_t i = 0; i < r.n; ++i) {
-    const float w = adamw(to_float(master[i]), r.m[i], r.v[i], r.grad[i], a);
-    master[i] = round_stochastic(w, random_bits(seed, stream, first + uint64_t(i)));
-    if (param) param[i] = from_float<P>(to_float(master[i]));
-    r.grad[i] = 0;
-  }
+// round_stochastic() of tensor/half.h; lanes in order.
+template <int L>
+ATHANOR_INLINE Vec<L> round_stochastic(const Vec<L>& x, const uint32_t* random) {
+  using Word = simd::Word<L>;
+  return simd::each_part<L>([&](int i) ATHANOR_INLINE_LAMBDA {
+    const Word u = (Word)x.part[i], noisy = (u + (simd::read<Word>(random + i * L) >> 16)) & 0xffff0000u;
+    return (u & 0x7f800000u) != 0x7f800000u ? (simd::Float<L>)noisy : x.part[i];
+  });
 }
+
+struct UpdateBf16 {
+  template <int L, class P>
+  static ATHANOR_INLINE void run(bf16* master, P* param, const Moments& p, int64_t n, const AdamScalars& a,
+                                 const Noise& noise) {
+    for (int64_t begin = 0; begin < n; begin += kPiece) {
+      uint32_t bits[kNoiseCount];
+      const uint64_t first = noise.first + uint64_t(begin);
+      random_words(bits, {noise.seed, noise.stream, first / 4 * 4});
+      const Moments piece{p.m + begin, p.v + begin, p.grad + begin};
+      bf16* w = master + begin;
+      simd::for_columns<L, float>(std::min(kPiece, n - begin), [&](auto at) ATHANOR_INLINE_LAMBDA {
+        const Vec<L> rounded = round_stochastic(adamw<L>(at, at.load(w), piece, a), bits + first % 4 + at.at);
+        at.store(w, rounded);
+        if (param) at.store(param + begin, rounded);
+      });
+    }
+  }
+};
 
 // The compute copy is an output like any other: it is written on every path.
+struct CopyMaster {
+  template <int L, class P, class M>
+  static ATHANOR_INLINE void run(P* param, const M* master, int64_t n) {
+    simd::for_columns<L, float>(n, [&](auto at) ATHANOR_INLINE_LAMBDA { at.store(param, at.load(master)); });
+  }
+};
+
 template <class P>
-ATHANOR_CLONES void copy_master(P* param, const Tensor& master, int64_t begin, int64_t end) {
-  const float* f32 = static_cast<const float*>(master.data);
-  const bf16* b16 = static_cast<const bf16*>(master.data);
+void copy_master(P* param, const Tensor& master, int64_t begin, int64_t end) {
   if (master.dtype == DType::f32)
-    for (int64_t i = begin; i < end; ++i) param[i] = from_float<P>(f32[i]);
+    simd::dispatch<CopyMaster>(param + begin, master.as<float>() + begin, end - begin);
   else
-    for (int64_t i = begin; i < end; ++i) param[i] = from_float<P>(to_float(b16[i]));
+    simd::dispatch<CopyMaster>(param + begin, master.as<bf16>() + begin, end - begin);
 }
 
 void skip_step(ThreadPool& pool, const AdamW& op) {
@@ -97,12 +166,13 @@ void CpuOps::run(const AdamW& op, void*) {
   by_float(op.param ? op.param.dtype : op.master.dtype, [&]<class P>() {
     P* param = op.param ? flat<P>(op.param) : nullptr;
     pool_.parallel_ranges(n, kChunkElements, [&](int64_t begin, int64_t end) {
-      const Rows rows{m + begin, v + begin, grad + begin, end - begin};
+      const Moments moments{m + begin, v + begin, grad + begin};
       P* out = param ? param + begin : nullptr;
       if (op.master.dtype == DType::f32)
-        adamw_f32(op.master.as<float>() + begin, out, rows, a);
+        simd::dispatch<UpdateF32>(op.master.as<float>() + begin, out, moments, end - begin, a);
       else
-        adamw_bf16(op.master.as<bf16>() + begin, out, rows, a, op.seed, op.stream, first + uint64_t(begin));
+        simd::dispatch<UpdateBf16>(op.master.as<bf16>() + begin, out, moments, end - begin, a,
+                                   Noise{op.seed, op.stream, first + uint64_t(begin)});
     });
   });
 }

@@ -40,25 +40,6 @@ ATHANOR_INLINE float fast_exp(float x) {
   return p * s1 * s2;
 }
 
-// e^x for x <= 0 (or NaN, which stays), error below 1 ulp; 0 where it would fall below the normal range (x < -87).
-// As fast_exp, in two thirds of the instructions: one scale factor, no upper limit, and e^r = 1 + r + r^2 q(r) with q
-// interpolated at the Chebyshev nodes of |r| <= ln2/2 (relative error 1e-8).
-ATHANOR_INLINE float exp_nonpositive(float x) {
-  constexpr float kRound = 0x1.8p23f + 127.0f;  // leaves the nearest integer plus the exponent bias in the low bits
-  const float shifted = x * 0x1.715476p0f + kRound;
-  const float n = shifted - kRound;
-  const float r = (x - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;
-  float p = 0x1.6d11fep-10f;
-  p = p * r + 0x1.120c62p-7f;
-  p = p * r + 0x1.555518p-5f;
-  p = p * r + 0x1.5554dcp-3f;
-  p = p * r + 0.5f;
-  p = p * r + 1.0f;
-  p = p * r + 1.0f;
-  const float y = p * std::bit_cast<float>(std::bit_cast<uint32_t>(shifted) << 23);
-  return x < -87.0f ? 0.0f : y;
-}
-
 // tanh(x), error below 2 ulp. Near 0 by an odd polynomial (Chebyshev fit of (tanh(x)/x - 1)/x^2 over x^2 < 0.4),
 // elsewhere 1 - 2/(e^2x + 1).
 ATHANOR_INLINE float fast_tanh(float x) {
