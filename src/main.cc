@@ -1,4 +1,9 @@
 // athanor: see command/cli.cc.
+#include <csignal>
+
 #include "command/command.h"
 
-int main(int argc, char** argv) { return athanor::run_cli(argc, argv); }
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a reader of our output that goes away must not end weeks of training
+  return athanor::run_cli(argc, argv);
+}

@@ -152,7 +152,7 @@ void Trainer::save(const char* why) {
   options.config_hash = xxh3_hex(resolved);
   options.data_fingerprint = train_.fingerprint();
   const std::string folder = save_checkpoint(*lock_, *engine_, backend_.device, state_, extras, std::move(options));
-  if (config_.keep_latest_k > 0) prune(*lock_, config_.keep_latest_k);
+  if (config_.keep_latest_k > 0) prune(*lock_, config_.keep_latest_k, state_.step);
   last_save_ = PhaseClock::Clock::now();
   save_seconds_ = std::chrono::duration<double>(last_save_ - begin).count();
   last_saved_step_ = state_.step;

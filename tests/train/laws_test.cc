@@ -223,7 +223,8 @@ TEST(Engine, NumberOfMicroBatchesMayChangeBetweenSteps) {
     PhaseClock clock;
     const auto tokens = stream(17, 67, "tokens"), targets = stream(17, 67, "targets");
     for (int64_t m = 0; m < micros; ++m) engine.micro_batch(tokens, targets, clock);
-    EXPECT_NEAR(engine.finish_step().loss, double(micros) * 17 * std::log(67.0), double(micros) * 2);
+    EXPECT_NEAR(engine.finish_step().loss / double(micros * 17), std::log(67.0),
+                0.5);  // near uniform, whatever the count
   }
 }
 
