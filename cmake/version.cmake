@@ -1,7 +1,9 @@
 # Writes OUTPUT with the version and the git revision of SOURCE; untouched when nothing changed, so nothing rebuilds.
 execute_process(COMMAND git -C ${SOURCE} rev-parse --short=12 HEAD OUTPUT_VARIABLE commit RESULT_VARIABLE failed
                 OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-if(failed)
+if(failed AND DEFINED ENV{ATHANOR_REVISION}) # sources without .git, as in an image's build
+  set(commit $ENV{ATHANOR_REVISION})
+elseif(failed)
   set(commit "unknown")
 else()
   execute_process(COMMAND git -C ${SOURCE} diff --quiet HEAD -- src cmake CMakeLists.txt RESULT_VARIABLE dirty ERROR_QUIET)

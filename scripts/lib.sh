@@ -1,5 +1,5 @@
 # Sourced by the scripts of this folder: where things are, messages, steps that show the end of their log when they fail.
-# Uses nothing but bash and the tools of a bare system. Sets root, and makes it the working directory.
+# Needs bash and the tools of a bare system. Sets root, and makes it the working directory.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"

@@ -22,7 +22,6 @@ done
 
 packages=(build-essential cmake ninja-build ccache git python3
   nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libgtest-dev libxxhash-dev)
-optional=(libdnnl-dev) # faster matrix products on some CPUs; without it athanor uses its own
 [ -z "$quickstart" ] || packages+=(bible-kjv bible-kjv-text fortunes fortune-mod)
 
 # The clang that the distribution calls `clang`: the fuzzing run-time is a package with its number in the name.
@@ -46,15 +45,13 @@ fi
 
 python_ready() { [ -z "$tests" ] || [ "$(cat "$python/installed" 2>/dev/null)" = "${python_packages[*]}" ]; }
 install() { as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"; }
-install_python() {
-  rm -rf "$python"
-  python3 -m venv "$python"
-  "$python/bin/pip" install --disable-pip-version-check "${python_packages[@]}"
-  printf '%s\n' "${python_packages[*]}" >"$python/installed"
+install_python() { # the stamp comes last, so that half an installation is tried again
+  rm -rf "$python" && python3 -m venv "$python" &&
+    "$python/bin/pip" install --disable-pip-version-check "${python_packages[@]}" &&
+    printf '%s\n' "${python_packages[*]}" >"$python/installed"
 }
 
 mapfile -t missing < <(missing_packages "${packages[@]}")
-mapfile -t wanted < <(missing_packages "${optional[@]}")
 
 if [ -n "$check" ]; then
   python_ready || missing+=("Python packages: ${python_packages[*]}")
@@ -63,20 +60,11 @@ if [ -n "$check" ]; then
   exit 0
 fi
 
-tried=$root/.cache/optional-tried # asked for once; a system that does not have them is not asked at every start
-[ "$(cat "$tried" 2>/dev/null)" != "${wanted[*]:-}" ] || wanted=()
-if [ $((${#missing[@]} + ${#wanted[@]})) -gt 0 ]; then
-  say "to install: ${missing[*]:-} ${wanted[*]:-}"
+if [ ${#missing[@]} -gt 0 ]; then
+  say "to install: ${missing[*]}"
   run_step "reading the package lists" as_root apt-get update || warn "the package lists are not up to date"
-  [ ${#missing[@]} = 0 ] || run_step "installing ${#missing[@]} packages" install "${missing[@]}" ||
+  run_step "installing ${#missing[@]} packages" install "${missing[@]}" ||
     fail "packages could not be installed; the log above says why"
-  for package in ${wanted[@]:+"${wanted[@]}"}; do
-    run_step "installing $package (optional)" install "$package" || {
-      warn "$package is not to be had: athanor is built without it"
-      mkdir -p "$root/.cache"
-      printf '%s\n' "${wanted[*]}" >"$tried"
-    }
-  done
 fi
 python_ready || run_step "installing ${python_packages[*]} into .cache/python" install_python ||
   warn "the Python oracles are missing: tests that compare with them will be skipped"
