@@ -188,9 +188,10 @@ Fields memory_group() {
 
 Fields data_group() {
   return {
-      sources<&Config::train_data>(
-          "train_data", refused,
-          "token shards to train on; paths may be globs and are relative to the working directory"),
+      sources<&Config::train_data>("train_data", notice,
+                                   "token shards to train on; paths may be globs and are relative to the working "
+                                   "directory; they may move, but other "
+                                   "content is refused on resume (by fingerprint)"),
       sources<&Config::valid_data>("valid_data", free, "token shards to evaluate on; none = no evaluation"),
       number("eod_id", &Config::eod_id, between(-1, kMaxCount - 1), refused, "token",
              "token between documents; -1 = none"),

@@ -181,7 +181,7 @@ TEST(Engine, LogitsInChunksGiveTheSameLoss) {
   Setting s;
   s.chunk_rows = 13;
   const Curve chunks = train(ModelType::gpt2, s, 2);
-  EXPECT_LT(chunks.activations, whole.activations);
+  EXPECT_LE(chunks.activations, whole.activations);
   for (size_t i = 0; i < 2; ++i) EXPECT_NEAR(whole.losses[i], chunks.losses[i], 1e-5 * whole.losses[i]);
 }
 

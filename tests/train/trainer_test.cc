@@ -1,6 +1,7 @@
 // Whole runs: resume is bit-exact in every precision, what is stored decides, what changed is noticed.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -104,7 +105,34 @@ TEST_P(Resume, NPlusMStepsEqualNSaveResumeM) {
 INSTANTIATE_TEST_SUITE_P(Precisions, Resume,
                          ::testing::Values(Precise{"fp32", "fp32"}, Precise{"tf32", "fp32"}, Precise{"bf16", "fp32"},
                                            Precise{"bf16", "bf16"}, Precise{"fp16", "fp32"}),
-                         [](const auto& which) { return std::string(which.param.precision) + "_" + which.param.master; });
+                         [](const auto& which) {
+                           return std::string(which.param.precision) + "_" + which.param.master;
+                         });
+
+// A checkpoint of format version 1, committed once: it must load for ever. To make one for a new version, run this test
+// with ATHANOR_UPDATE_GOLDEN=1 and change the folder's name here.
+TEST_F(TrainerTest, GoldenRunOfVersion1GoesOn) {
+  const fs::path golden = fs::path("tests/golden/run-v1") / step_folder(3), here = fs::path(dir_.path()) / "golden";
+  const std::vector<std::string> set = {"precision=bf16", "lr_decay_iters=8"};
+  auto first = set;
+  first.push_back("train_iters=3");
+  if (std::getenv("ATHANOR_UPDATE_GOLDEN")) {
+    ASSERT_EQ(run(config("made", first)), Exit::done);
+    fs::create_directories(golden.parent_path());
+    fs::copy(fs::path(dir_.path()) / "made" / step_folder(3), golden,
+             fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+  }
+  fs::create_directories(here);
+  fs::copy(golden, here / step_folder(3), fs::copy_options::recursive);
+  ASSERT_EQ(run(config("golden", set)), Exit::done);
+  ASSERT_EQ(run(config("whole", set)), Exit::done);
+  const auto a = read_metrics(here / "metrics.jsonl"), b = read_metrics(dir_.path() + "/whole/metrics.jsonl");
+  ASSERT_EQ(a.steps.size(), 5u);
+  for (size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(a.steps[i].step, int64_t(i) + 4);
+    EXPECT_NEAR(a.steps[i].loss, b.steps[i + 3].loss, 1e-3);  // another CPU may round otherwise
+  }
+}
 
 TEST_F(TrainerTest, SupersededStepsAreMarked) {
   ASSERT_EQ(run(config("r", {"save_interval=3", "train_iters=5", "lr_decay_iters=8"})), Exit::done);
