@@ -3,6 +3,8 @@
 
 #include "cpu/cpu_ops.h"
 #include "cpu/gemm_blocked.h"
+#include "cpu/gemm_external.h"
+#include "cpu/gemm_small.h"
 #include "cpu/simd.h"
 
 namespace athanor {
@@ -26,12 +28,15 @@ void empty_product(const Gemm& op) {
 
 size_t CpuOps::scratch(const Gemm& op) const {
   if (op.d.numel() == 0 || op.k() == 0) return 0;
-  return gemm_blocked_scratch(op, kernels(), pool_.size());
+  if (plugin_) return gemm_external_scratch(op, pool_.size());
+  return gemm_is_small(op) ? gemm_small_scratch(op) : gemm_blocked_scratch(op, kernels(), pool_.size());
 }
 
 void CpuOps::run(const Gemm& op, void* scratch) {
   if (op.d.numel() == 0) return;
   if (op.k() == 0) return empty_product(op);
+  if (plugin_) return gemm_external(op, *plugin_, pool_, scratch);
+  if (gemm_is_small(op)) return gemm_small(op, kernels(), pool_, scratch);
   gemm_blocked(op, kernels(), pool_, scratch);
 }
 

@@ -30,6 +30,17 @@ struct Source {
   bool tf32;       // round f32 elements to TF32
 };
 
+// out[i, j] = x row i · w row j, for few rows of x: w is read once, in place, whatever its type.
+struct Dots {
+  const float* x;  // [m, k], m in 1 .. kMaxDots
+  int64_t x_stride;
+  Source w;  // from row `row` on
+  int64_t row, rows, k;
+  float* out;
+  int64_t out_stride;
+};
+constexpr int kMaxDots = 4;
+
 // Scores of nr queries (lanes) against some keys (rows), and the state of their softmax [Milakov & Gimelshein 2018].
 struct Softmax {
   float* s;  // [rows, nr]: q·k, -inf where masked; becomes exp(scale q·k - top)
@@ -71,6 +82,7 @@ struct Kernels {
   // transposed: dst[k][nr] from src[row .. row + n, column .. column + k], n <= nr
   void (*pack_transposed)(float* dst, const Source&, int64_t row, int64_t n, int64_t column, int64_t k, bool pairs);
 
+  void (*const* dots)(const Dots&);  // [m - 1]
   void (*softmax)(const Softmax&);
   void (*score_gradient)(const ScoreGradient&);
 };

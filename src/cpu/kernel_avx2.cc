@@ -25,6 +25,7 @@ constexpr Kernels kTable = {"AVX2",
                             pack_rows,
                             pack_columns,
                             pack_transposed,
+                            kDots,
                             softmax,
                             score_gradient};
 

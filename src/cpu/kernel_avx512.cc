@@ -26,6 +26,7 @@ constexpr Kernels kPlain = {"AVX-512",
                             pack_rows,
                             pack_columns,
                             pack_transposed,
+                            kDots,
                             softmax,
                             score_gradient};
 constexpr Kernels kWithPairs = {"AVX-512 with bf16",
@@ -38,6 +39,7 @@ constexpr Kernels kWithPairs = {"AVX-512 with bf16",
                                 pack_rows,
                                 pack_columns,
                                 pack_transposed,
+                                kDots,
                                 softmax,
                                 score_gradient};
 

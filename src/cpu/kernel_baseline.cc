@@ -20,6 +20,7 @@ constexpr Kernels kTable = {"baseline",
                             pack_rows,
                             pack_columns,
                             pack_transposed,
+                            kDots,
                             softmax,
                             score_gradient};
 
