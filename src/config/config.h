@@ -78,7 +78,6 @@ struct Config {
   // data
   std::vector<DataSource> train_data;
   std::vector<DataSource> valid_data;
-  int64_t eod_id = -1;  // token between documents; -1 = none
   // evaluation
   int64_t eval_interval = 250;  // steps; 0 = never
   int64_t eval_iters = 20;      // global batches per evaluation

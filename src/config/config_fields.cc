@@ -193,8 +193,6 @@ Fields data_group() {
                                    "directory; they may move, but other "
                                    "content is refused on resume (by fingerprint)"),
       sources<&Config::valid_data>("valid_data", free, "token shards to evaluate on; none = no evaluation"),
-      number("eod_id", &Config::eod_id, between(-1, kMaxCount - 1), refused, "token",
-             "token between documents; -1 = none"),
   };
 }
 

@@ -106,7 +106,6 @@ void validate_sources(const std::vector<DataSource>& sources, std::string_view k
 void validate_run(const Config& c) {
   require(!c.load.empty(), "load: expected auto, none or a checkpoint folder, got an empty string");
   require(c.load_step < 0 || c.load != "none", "load_step: ", c.load_step, " has no meaning with load none");
-  require(c.eod_id < c.model.vocab_size, "eod_id: ", c.eod_id, " is not below model.vocab_size ", c.model.vocab_size);
 }
 
 }  // namespace

@@ -15,6 +15,12 @@ int64_t auto_chunk_rows(int64_t rows, int64_t padded_vocab, DType dtype) {
   return div_ceil(rows, div_ceil(rows, most));
 }
 
+// Row s of a micro-batch as one document.
+Span whole_sequence(int64_t s, int64_t t) {
+  const auto begin = narrow<int32_t>(s * t), length = narrow<int32_t>(t);
+  return {.q_begin = begin, .q_len = length, .k_begin = begin, .k_len = length, .q_pos = 0, .k_pos = 0};
+}
+
 }  // namespace
 
 Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend backend)
@@ -26,6 +32,8 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   const int64_t sequences = options_.micro_batch_size, n = sequences * options_.seq_length;
   if (options_.loss_chunk_rows == 0)
     options_.loss_chunk_rows = auto_chunk_rows(n, model_->padded_vocab(), options_.recipe.compute);
+  if (options_.documents.empty())
+    for (int64_t s = 0; s < sequences; ++s) options_.documents.push_back(whole_sequence(s, options_.seq_length));
   model_->plan(memory_, options_.recipe, options_.training, optimizer_->states());
   const auto input = [&](const char* name, DType dtype, Shape shape, Tensor* t) {
     memory_.add(MemoryKind::inputs, name, dtype, shape, t);
@@ -33,7 +41,7 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   input("tokens", DType::i32, {n}, &batch_.tokens);
   input("targets", DType::i32, {n}, &batch_.targets);
   input("positions", DType::i32, {n}, &batch_.positions);
-  input("spans", DType::i32, {sequences, kSpanWords}, &batch_.spans);
+  input("spans", DType::i32, {int64_t(options_.documents.size()), kSpanWords}, &batch_.spans);
   input("losses", DType::f32, {n}, &losses_);
   input("step state", DType::u8, {int64_t(sizeof(StepState))}, &state_);
   input("evaluation sum", DType::f64, {1}, &eval_sum_);
@@ -97,20 +105,12 @@ void Engine::commit() {
   Device& device = backend_.device;
   memory_.commit(device);
   model_->init_constants(device);
-  const int64_t t = options_.seq_length, sequences = options_.micro_batch_size;
-  std::vector<int32_t> positions(size_t(sequences * t)), rows(size_t(sequences * t));
+  std::vector<int32_t> positions(size_t(batch_.tokens.numel())), rows(positions.size());
   std::iota(rows.begin(), rows.end(), 0);
-  for (size_t i = 0; i < positions.size(); ++i) positions[i] = int32_t(int64_t(i) % t);
-  std::vector<Span> spans;
-  for (int64_t s = 0; s < sequences; ++s)
-    spans.push_back({.q_begin = int32_t(s * t),
-                     .q_len = int32_t(t),
-                     .k_begin = int32_t(s * t),
-                     .k_len = int32_t(t),
-                     .q_pos = 0,
-                     .k_pos = 0});
+  for (const Span& span : options_.documents)
+    std::iota(positions.begin() + span.q_begin, positions.begin() + span.q_begin + span.q_len, span.q_pos);
   device.copy(batch_.positions.data, positions.data(), batch_.positions.bytes(), Lane::compute);
-  device.copy(batch_.spans.data, spans.data(), batch_.spans.bytes(), Lane::compute);
+  device.copy(batch_.spans.data, options_.documents.data(), batch_.spans.bytes(), Lane::compute);
   if (want_logits_) device.copy(logit_rows_.data, rows.data(), logit_rows_.bytes(), Lane::compute);
   StepState state;
   state.loss_scale = float(options_.loss_scale);

@@ -96,7 +96,9 @@ size_t memory_capacity(const Config& c, const Device& device) {
 
 size_t runtime_reserve(const Config& c) { return size_t(c.runtime_reserve_mib) << 20; }
 
-std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool training) {
+namespace {
+
+std::unique_ptr<Engine> fitting_engine(const Config& c, Backend backend, bool training) {
   EngineOptions options = engine_options(c, training);
   const size_t capacity = memory_capacity(c, backend.device), reserve = runtime_reserve(c);
   if (options.micro_batch_size == 0) {
@@ -113,6 +115,18 @@ std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool train
   }
   auto engine = std::make_unique<Engine>(c.model, options, backend);
   engine->memory().require_fits(capacity, reserve);
+  return engine;
+}
+
+}  // namespace
+
+std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool training) {
+  auto engine = fitting_engine(c, backend, training);
+  if (c.gradient_accumulation_steps > 0 && c.gradient_accumulation_steps != engine->micro_batches())
+    throw Error(cat("gradient_accumulation_steps: ", c.gradient_accumulation_steps, " does not agree with ",
+                    engine->micro_batches(), " micro-batches of ", engine->options().micro_batch_size,
+                    " in a global batch of ", c.global_batch_size, "; leave it out, it follows from the other two"),
+                Exit::usage);
   return engine;
 }
 

@@ -29,6 +29,15 @@ Progress to_progress(ProgressMode mode) {
 
 constexpr int64_t kMaxConfigBytes = 1 << 20;
 
+// The folder itself, once every byte of it is verified.
+std::string whole_checkpoint(const std::string& folder) {
+  const Verification whole = verify_checkpoint(folder, Depth::checksums);
+  if (!whole.ok)
+    throw Error(cat("load: ", folder, " is not a whole checkpoint: ", whole.problem, "; `athanor checkpoint list ",
+                    parent_dir(folder), "` shows what there is"));
+  return folder;
+}
+
 }  // namespace
 
 Trainer::Trainer(Config config, Backend backend, TrainerOptions options)
@@ -58,7 +67,9 @@ void Trainer::open_run() {
 std::optional<Trainer::Resume> Trainer::find_resume() {
   if (config_.load == "none") return std::nullopt;
   std::string folder;
-  if (config_.load == "auto") {
+  if (config_.load == "auto" && config_.load_step >= 0) {
+    folder = whole_checkpoint(cat(config_.save, "/", step_folder(config_.load_step)));
+  } else if (config_.load == "auto") {
     if (config_.save.empty()) return std::nullopt;
     std::vector<std::string> skipped;
     const auto newest = newest_valid(config_.save, &skipped);
@@ -66,12 +77,8 @@ std::optional<Trainer::Resume> Trainer::find_resume() {
     if (!newest) return std::nullopt;
     folder = newest->path;
   } else {
-    folder = config_.load;
-    if (config_.load_step >= 0) folder = cat(folder, "/", step_folder(config_.load_step));
-    const Verification whole = verify_checkpoint(folder, Depth::checksums);
-    if (!whole.ok)
-      throw Error(cat("load: ", folder, " is not a whole checkpoint: ", whole.problem, "; `athanor checkpoint list ",
-                      config_.save.empty() ? parent_dir(folder) : config_.save, "` shows what there is"));
+    folder = whole_checkpoint(config_.load_step >= 0 ? cat(config_.load, "/", step_folder(config_.load_step))
+                                                     : config_.load);
   }
   Resume resume{folder, read_run_state(folder)};
   check_resume(resume);

@@ -48,7 +48,6 @@ TEST(Validate, PrecisionAndMemory) {
 
 TEST(Validate, DataAndRun) {
   expect_parts(error_with({"valid_data=[\"a\",\"b\",\"a\"]"}), {"valid_data: a is listed twice", "weight"});
-  expect_parts(error_with({"eod_id=257"}), {"eod_id: 257", "vocab_size 257"});
   expect_parts(error_with({"load="}), {"load: expected auto"});
   expect_parts(error_with({"load=none", "load_step=3"}), {"load_step: 3", "none"});
 }

@@ -176,6 +176,39 @@ TEST_F(TrainerTest, DivergenceStopsWithItsOwnCode) {
   EXPECT_EQ(state.consumed_samples, 12);  // a skipped step advances the samples
 }
 
+TEST_F(TrainerTest, LoadStepChoosesAnEarlierCheckpoint) {
+  ASSERT_EQ(run(config("r", {"save_interval=2", "train_iters=6", "lr_decay_iters=8"})), Exit::done);
+  const std::string at_six = bytes("r", 6, "model.safetensors");
+  ASSERT_EQ(run(config("r", {"load_step=2", "train_iters=6", "lr_decay_iters=8"})), Exit::done);
+  EXPECT_EQ(bytes("r", 6, "model.safetensors"), at_six);
+  EXPECT_THROW(run(config("r", {"load_step=3"})), Error);
+}
+
+TEST_F(TrainerTest, AccumulationStepsMustAgree) {
+  EXPECT_EQ(run(config("", {"train_iters=1", "lr_warmup_iters=0", "gradient_accumulation_steps=2"})), Exit::done);
+  EXPECT_NE(error_of(config("", {"gradient_accumulation_steps=1"})).find("2 micro-batches"), std::string::npos);
+}
+
+// The folder of a checkpoint opens in transformers with the same logits. Needs ATHANOR_PYTHON: an interpreter with it.
+TEST_F(TrainerTest, CheckpointOpensInTransformers) {
+  const char* python = std::getenv("ATHANOR_PYTHON");
+  if (!python) GTEST_SKIP() << "ATHANOR_PYTHON names no interpreter with transformers";
+  const Config c = config("r", {"train_iters=3", "lr_decay_iters=8"});
+  ASSERT_EQ(run(c), Exit::done);
+  const std::string folder = cat(dir_.path(), "/r/", step_folder(3));
+  Engine engine(c.model, engine_options(c, false), rig_.backend());
+  engine.want_logits();
+  engine.commit();
+  load_weights(engine, *rig_.cpu.device, folder);
+  std::vector<int32_t> tokens(2 * 16);
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = int32_t(i * 7 % 50);
+  std::vector<float> logits = engine.logits(tokens);
+  const std::string file = dir_.path() + "/logits.safetensors";
+  save_safetensors(file, std::vector<TensorData>{tensor_data("tokens", {tokens.data(), DType::i32, {2, 16}}),
+                                                 tensor_data("logits", {logits.data(), DType::f32, {2, 16, 50}})});
+  EXPECT_EQ(std::system(cat(python, " scripts/check_transformers.py ", folder, " --logits ", file).c_str()), 0);
+}
+
 TEST_F(TrainerTest, RunsWithoutASaveFolder) { EXPECT_EQ(run(config("", {"train_iters=2"})), Exit::done); }
 
 TEST_F(TrainerTest, WhatCannotFitStopsBeforeStepOne) {
