@@ -192,7 +192,8 @@ TEST_F(TrainerTest, AccumulationStepsMustAgree) {
 // The folder of a checkpoint opens in transformers with the same logits. Needs ATHANOR_PYTHON: an interpreter with it.
 TEST_F(TrainerTest, CheckpointOpensInTransformers) {
   const char* python = std::getenv("ATHANOR_PYTHON");
-  if (!python) GTEST_SKIP() << "ATHANOR_PYTHON names no interpreter with transformers";
+  if (!python || std::system(cat(python, " -c 'import torch, transformers' 2>/dev/null").c_str()) != 0)
+    GTEST_SKIP() << "ATHANOR_PYTHON names no interpreter with torch and transformers";
   const Config c = config("r", {"train_iters=3", "lr_decay_iters=8"});
   ASSERT_EQ(run(c), Exit::done);
   const std::string folder = cat(dir_.path(), "/r/", step_folder(3));
