@@ -1,8 +1,7 @@
-// Fill, cast, add, sums in fixed blocks, and normally distributed initial values.
+// Fill, cast, add and sums in fixed blocks.
 #include <algorithm>
 #include <cstring>
 
-#include "base/rng.h"
 #include "cpu/chunks.h"
 #include "cpu/cpu_ops.h"
 #include "cpu/vec.h"
@@ -134,16 +133,5 @@ void CpuOps::run(const ReduceSum& op, void* scratch) { add_block_sums<BlockSum<f
 
 size_t CpuOps::scratch(const SquaredNorm& op) const { return block_sum_bytes(op.x); }
 void CpuOps::run(const SquaredNorm& op, void* scratch) { add_block_sums<BlockSum<true>>(pool_, op.out, op.x, scratch); }
-
-void CpuOps::run(const RandomNormal& op, void*) {
-  by_float(op.x.dtype, [&]<class T>() {
-    T* x = flat<T>(op.x);
-    pool_.parallel_ranges(op.x.numel(), 4096, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i)
-        x[i] = from_float<T>(
-            op.std == 0 ? op.mean : op.mean + op.std * random_normal(op.seed, op.stream, op.first + uint64_t(i)));
-    });
-  });
-}
 
 }  // namespace athanor

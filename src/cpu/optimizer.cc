@@ -2,9 +2,9 @@
 #include <cmath>
 #include <cstring>
 
-#include "base/rng.h"
 #include "cpu/chunks.h"
 #include "cpu/cpu_ops.h"
+#include "cpu/philox.h"
 #include "cpu/vec.h"
 
 namespace athanor {
@@ -56,44 +56,20 @@ struct UpdateF32 {
   }
 };
 
-struct Noise {
-  uint64_t seed, stream, first;
-};
+constexpr int kBlocks = 80;
+constexpr int64_t kPiece = 9 * simd::kWidth;  // elements that share one call, wherever in a block they start
+static_assert(kPiece + 3 <= 4 * kBlocks);
 
-// bits[i] = random_bits(seed, stream, first + i) for kCount values, first a multiple of 4: the rounds of philox() over
-// arrays, so that they vectorise.
-constexpr int64_t kPiece = 256;  // elements that share one call
-constexpr int64_t kNoiseCount = kPiece + 4;
+// bits[i] = random_bits(seed, stream, first + i), first a multiple of 4.
 ATHANOR_INLINE void random_words(uint32_t* bits, const Noise& noise) {
-  constexpr int64_t kBlocks = kNoiseCount / 4;
-  uint32_t c0[kBlocks], c1[kBlocks], c2[kBlocks], c3[kBlocks];
-  const uint64_t block = noise.first / 4;
+  PhiloxBlocks<kBlocks> random;
+  random.fill(noise.seed, noise.stream, noise.first / 4);
 #pragma omp simd
-  for (int64_t j = 0; j < kBlocks; ++j) {
-    c0[j] = uint32_t(block + uint64_t(j));
-    c1[j] = uint32_t((block + uint64_t(j)) >> 32);
-    c2[j] = uint32_t(noise.stream);
-    c3[j] = uint32_t(noise.stream >> 32);
-  }
-  uint32_t k0 = uint32_t(noise.seed), k1 = uint32_t(noise.seed >> 32);
-  for (int round = 0; round < 10; ++round) {
-#pragma omp simd
-    for (int64_t j = 0; j < kBlocks; ++j) {
-      const uint64_t p0 = uint64_t(0xD2511F53u) * c0[j], p1 = uint64_t(0xCD9E8D57u) * c2[j];
-      c0[j] = uint32_t(p1 >> 32) ^ c1[j] ^ k0;
-      c1[j] = uint32_t(p1);
-      c2[j] = uint32_t(p0 >> 32) ^ c3[j] ^ k1;
-      c3[j] = uint32_t(p0);
-    }
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
-#pragma omp simd
-  for (int64_t j = 0; j < kBlocks; ++j) {
-    bits[4 * j] = c0[j];
-    bits[4 * j + 1] = c1[j];
-    bits[4 * j + 2] = c2[j];
-    bits[4 * j + 3] = c3[j];
+  for (int j = 0; j < kBlocks; ++j) {
+    bits[4 * j] = random.word[0][j];
+    bits[4 * j + 1] = random.word[1][j];
+    bits[4 * j + 2] = random.word[2][j];
+    bits[4 * j + 3] = random.word[3][j];
   }
 }
 
@@ -112,7 +88,7 @@ struct UpdateBf16 {
   static ATHANOR_INLINE void run(bf16* master, P* param, const Moments& p, int64_t n, const AdamScalars& a,
                                  const Noise& noise) {
     for (int64_t begin = 0; begin < n; begin += kPiece) {
-      uint32_t bits[kNoiseCount];
+      uint32_t bits[4 * kBlocks];
       const uint64_t first = noise.first + uint64_t(begin);
       random_words(bits, {noise.seed, noise.stream, first / 4 * 4});
       const Moments piece{p.m + begin, p.v + begin, p.grad + begin};

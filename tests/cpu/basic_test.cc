@@ -130,6 +130,15 @@ TEST(RandomNormal, IsTheSharedFunctionOfItsIndex) {
       }
 }
 
+// Values so near the middle between two floats that the fast evaluation cannot decide.
+TEST(RandomNormal, UndecidedRoundings) {
+  for (uint64_t index : {5663301u, 14449212u, 29270165u, 29597886u, 49030392u}) {
+    HostTensor x(DType::f32, {1});
+    run_op(RandomNormal{x.t, 11, 22, index, 0, 1});
+    EXPECT_EQ(x[0], double(random_normal(11, 22, index))) << index;
+  }
+}
+
 TEST(RandomNormal, NoSpreadFillsWithTheMean) {
   HostTensor x(DType::f32, {100});
   run_op(RandomNormal{x.t, 1, 2, 3, 1.5f, 0});
