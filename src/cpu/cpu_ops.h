@@ -49,7 +49,7 @@ class CpuOps final : public Ops {
   size_t scratch(const EmbeddingBwd&) const override;
   // loss.cc
   void run(const CrossEntropy&, void* scratch) override;
-  // basic.cc
+  // basic.cc, random_normal.cc
   void run(const Fill&, void* scratch) override;
   void run(const Cast&, void* scratch) override;
   void run(const Add&, void* scratch) override;
