@@ -66,7 +66,7 @@ std::shared_ptr<CheckOps> checked(Ops& work, Ops& reference) {
       [&](int) {
         return TestBackend{std::make_shared<HostDevice>(), check};
       },
-      {.threads = {1}, .reference = std::shared_ptr<Ops>(&reference, [](Ops*) {})});
+      {.threads = {1}, .every = 10, .reference = std::shared_ptr<Ops>(&reference, [](Ops*) {})});
   for (const Family& family : kFamilies) family.run(examine);
   return check;
 }
@@ -79,7 +79,7 @@ TEST(CheckOps, PassesASoundBackendInPlaceAndStrided) {
     EXPECT_EQ(w.peak.peak, 0) << w.op << "." << w.tensor;
     EXPECT_GT(w.launches, 0);
   }
-  EXPECT_GT(check->worst().size(), 60u);  // outputs of 27 ops in up to three dtypes
+  EXPECT_GT(check->worst().size(), 60u);  // outputs of all ops, some in several dtypes
 }
 
 TEST(CheckOps, ReportsThePlantedBugsAlone) {

@@ -50,7 +50,8 @@ void row_moves(Examiner& examine, DType dt, int64_t rows, int64_t picked, int64_
 
 void embedding_cases(Examiner& examine) {
   for (DType dt : kFloats) {
-    for (const Size& s : {Size{1, 1, 1}, Size{3, 5, 17}, Size{17, 3, 257}, Size{257, 33, 40}, Size{600, 700, 9}})
+    for (const Size& s :
+         {Size{1, 1, 1}, Size{3, 5, 17}, Size{17, 3, 257}, Size{257, 33, 40}, Size{600, 700, 9}, Size{900, 50, 100}})
       for (bool positions : {false, true}) embedding(examine, dt, s, positions);
     for (int64_t gap : {0, 6}) {
       row_moves(examine, dt, 1, 1, 1, gap);
@@ -58,6 +59,7 @@ void embedding_cases(Examiner& examine) {
       row_moves(examine, dt, 130, 65, 257, gap);
     }
   }
+  row_moves(examine, DType::f32, 513, 450, 200, 0);
 }
 
 }  // namespace athanor

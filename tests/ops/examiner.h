@@ -4,7 +4,6 @@
 // counted; the backend is a parameter, so that any backend runs the same cases.
 #pragma once
 #include <memory>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,6 +43,7 @@ class Examiner {
     std::vector<int> threads = {1, 2, 3, 4, 8, 16};
     std::string only = "";                     // examine only this op
     bool stop_at_first = false;                // the first finding ends the examination
+    int every = 1;                             // examine one in so many cases of an op, and all gradients
     std::shared_ptr<Ops> reference = nullptr;  // default: ReferenceOps
   };
   Examiner(const MakeBackend&, Options);
@@ -78,7 +78,7 @@ class Examiner {
   using Pairs = std::vector<std::pair<std::string, std::string>>;
   template <class Fwd, class Bwd>
   void gradient(const OpCase<Fwd>& fwd, OpCase<Bwd> bwd, const Pairs& upstream, const Pairs& gradients) {
-    if (!take(Bwd::kName)) return;
+    if (!take(Bwd::kName, true)) return;
     guard(Bwd::kName, bwd.name, [&] {
       const auto forward = reference_results(fwd);
       adopt(bwd.values, bwd.op, forward, upstream);
@@ -98,7 +98,7 @@ class Examiner {
   template <class Bwd>
   void gradient_of(const OpCase<Bwd>& bwd, const char* tensor,
                    const std::function<double(const std::vector<double>&)>& loss) {
-    if (!take(Bwd::kName)) return;
+    if (!take(Bwd::kName, true)) return;
     guard(Bwd::kName, bwd.name, [&] {
       const auto results = backend_results(bwd);
       const Result& r = result(results, tensor);
@@ -110,8 +110,8 @@ class Examiner {
   bool lists() const { return backends_.empty(); }
   void note(Finding);
   const std::vector<Finding>& findings() const { return findings_; }
-  const std::set<std::string>& ops() const { return ops_; }  // of which there were cases
-  std::string report() const;                                // one line per finding
+  const std::map<std::string, int>& seen() const { return seen_; }  // how many cases of which ops there were
+  std::string report() const;                                       // one line per finding
   bool wanted(const char* op) const {
     return (options_.only.empty() || options_.only == op) && !(options_.stop_at_first && !findings_.empty());
   }
@@ -145,11 +145,12 @@ class Examiner {
       if (*f.t && f.io == Io::in) adopt_one(values, f.name, forward, upstream);
   }
 
-  bool take(const char* op) {
+  bool take(const char* op, bool always = false) {
     if (!wanted(op)) return false;
-    ops_.insert(op);
+    const int number = seen_[op]++;
+    if (lists() || !(always || number % options_.every == 0)) return false;
     ++cases_;
-    return !lists();
+    return true;
   }
   void guard(const char* op, const std::string& name, const std::function<void()>& body);
   void judge(const std::string& name, bool exact, const Outcome& got, const Outcome& want);
@@ -168,8 +169,8 @@ class Examiner {
   TestBackend reference_;
   std::vector<TestBackend> backends_;
   std::vector<Finding> findings_;
-  std::set<std::string> ops_;
-  int cases_ = 0;
+  std::map<std::string, int> seen_;
+  int cases_ = 0;  // examined
 };
 
 const Result& result(const std::vector<Result>&, const std::string& tensor);

@@ -56,6 +56,17 @@ void variants(Examiner& examine, DType dt) {
   }
 }
 
+// Beyond the blocks of any cache, one dimension at a time.
+void long_sides(Examiner& examine) {
+  for (DType dt : {DType::f32, DType::bf16})
+    for (const Size& s : {Size{20, 30, 1300}, Size{3, 2100, 40}, Size{400, 40, 50}, Size{1, 700, 600}}) {
+      examine(OpCase<Gemm>{cat(s.m, "x", s.n, "x", s.k, " ", dt), product(s, {dt, dt, dt}, false, true)});
+      Gemm wgrad = product(s, {DType::f32, dt, dt}, true, false);
+      wgrad.accumulate = true;
+      examine(OpCase<Gemm>{cat(s.m, "x", s.n, "x", s.k, " ta accumulate f32 of ", dt), wgrad});
+    }
+}
+
 void tf32(Examiner& examine) {
   for (const Size& s : kSizes) {
     Gemm op = product(s, {DType::f32, DType::f32, DType::f32}, false, true);
@@ -89,11 +100,12 @@ void gemm_cases(Examiner& examine) {
   for (DType dt : kFloats) {
     every_size(examine, {dt, dt, dt});
     variants(examine, dt);
-    for (const Shape& s : {Shape{1, 1}, Shape{1, 17}, Shape{257, 3}, Shape{65, 130}, Shape{600, 33}})
+    for (const Shape& s : {Shape{1, 1}, Shape{1, 17}, Shape{257, 3}, Shape{65, 130}, Shape{600, 33}, Shape{300, 600}})
       examine(OpCase<ColumnSum>{cat(s, " ", dt), {.out = tensor(DType::f32, {s[1]}), .x = tensor(dt, s)}});
   }
   every_size(examine, {DType::f32, DType::bf16, DType::bf16});
   examine(OpCase<Gemm>{"mixed", product({17, 33, 65}, {DType::bf16, DType::f32, DType::f16}, false, true)});
+  long_sides(examine);
   tf32(examine);
   linear_gradients(examine);
 }

@@ -58,7 +58,8 @@ void gradient(Examiner& examine) {
 
 void loss_cases(Examiner& examine) {
   for (DType dt : kFloats)
-    for (const Size& s : {Size{1, 1, 1}, Size{3, 17, 17}, Size{17, 257, 320}, Size{5, 5000, 5056}, Size{130, 33, 40}}) {
+    for (const Size& s : {Size{1, 1, 1}, Size{3, 17, 17}, Size{17, 257, 320}, Size{5, 5000, 5056}, Size{130, 33, 40},
+                          Size{100, 1000, 1024}}) {
       examine(cross_entropy(s, dt, false, 1));
       examine(cross_entropy(s, dt, true, 1));
       examine(cross_entropy(s, dt, true, 1024));

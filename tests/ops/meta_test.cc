@@ -44,7 +44,7 @@ std::map<std::string, std::vector<Family>> families_of_ops() {
   for (const Family& family : kFamilies) {
     Examiner examine(sabotaged({"", "", Fault::threw}), {.threads = {}});
     family.run(examine);
-    for (const auto& op : examine.ops()) map[op].push_back(family);
+    for (const auto& [op, cases] : examine.seen()) map[op].push_back(family);
   }
   return map;
 }
@@ -52,8 +52,11 @@ const std::map<std::string, std::vector<Family>> kFamiliesOf = families_of_ops()
 
 // The first finding of the cases of plan.op, or nothing.
 std::vector<Finding> findings(const Sabotage::Plan& plan, std::shared_ptr<Ops> reference = nullptr) {
-  Examiner examine(sabotaged(plan),
-                   {.threads = {1, 3}, .only = plan.op, .stop_at_first = true, .reference = std::move(reference)});
+  Examiner examine(sabotaged(plan), {.threads = {1, 3},
+                                     .only = plan.op,
+                                     .stop_at_first = true,
+                                     .every = reference ? 100 : 1,  // a shared bug shows in the gradients alone
+                                     .reference = std::move(reference)});
   for (const Family& family : kFamiliesOf.at(plan.op)) family.run(examine);
   return examine.findings();
 }

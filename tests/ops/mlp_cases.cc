@@ -22,7 +22,8 @@ void family(Examiner& examine, const std::string& name, const Fwd& fwd, const Bw
 
 void mlp_cases(Examiner& examine) {
   for (DType dt : kFloats)
-    for (const Shape& s : {Shape{1, 1}, Shape{3, 17}, Shape{17, 257}, Shape{1, 1000}, Shape{257, 40}}) {
+    for (const Shape& s :
+         {Shape{1, 1}, Shape{3, 17}, Shape{17, 257}, Shape{1, 1000}, Shape{257, 40}, Shape{300, 260}}) {
       const Tensor x = tensor(dt, s), gu = tensor(dt, {s[0], 2 * s[1]});
       const GeluBwd gelu_bwd{.dx = x, .dy = x, .x = x};
       const SwigluBwd swiglu_bwd{.dgu = gu, .dy = x, .gu = gu};

@@ -150,6 +150,11 @@ void norm_cases(Examiner& examine) {
         repeats_bits(examine, {kind, dt, dt, 17, 257, delta});
         repeats_bits(examine, {kind, dt, DType::f32, 3, 33, delta});
       }
+  for (DType dt : {DType::f32, DType::bf16}) {  // work for many threads
+    add_norm(examine, {NormKind::rms, dt, dt, 700, 150, true});
+    add_norm(examine, {NormKind::layer, dt, DType::f32, 700, 150, true});
+    qk_norm(examine, dt, dt, {300, 4, 2, 48});
+  }
   offset_mean(examine);
   gradients(examine);
   for (DType dt : kFloats) {
