@@ -70,6 +70,7 @@ class Finished:
 
 class SystemTest(unittest.TestCase):
     maxDiff = 2000
+    program = PROGRAM
 
     def setUp(self):
         self.folder = Path(tempfile.mkdtemp(prefix="athanor-system-"))
@@ -117,7 +118,7 @@ class SystemTest(unittest.TestCase):
     # ---- processes
 
     def start(self, *arguments, preexec=None, env=None):
-        return subprocess.Popen([str(PROGRAM), *map(str, arguments)], cwd=self.folder, stdout=subprocess.PIPE,
+        return subprocess.Popen([str(self.program), *map(str, arguments)], cwd=self.folder, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
                                 errors="surrogateescape", preexec_fn=preexec,
                                 env=dict(os.environ, **env) if env else None)
