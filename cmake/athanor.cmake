@@ -6,8 +6,8 @@ function(athanor_flags target)
     $<$<CONFIG:Release>:-O3 -g1> -fno-math-errno -ffp-contract=off -fopenmp-simd)
   target_compile_definitions(${target} PRIVATE SPDLOG_HEADER_ONLY SPDLOG_FMT_EXTERNAL FMT_HEADER_ONLY)
   if(ATHANOR_SANITIZE)
-    # GCC's flow warnings see ghosts in instrumented code.
-    target_compile_options(${target} PRIVATE -Wno-maybe-uninitialized -fsanitize=${ATHANOR_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+    # GCC's flow warnings see ghosts in instrumented code; the plain build is where warnings are errors.
+    target_compile_options(${target} PRIVATE -Wno-error -Wno-maybe-uninitialized -fsanitize=${ATHANOR_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
     target_compile_definitions(${target} PRIVATE ATHANOR_SANITIZED)
     target_link_options(${target} PRIVATE -fsanitize=${ATHANOR_SANITIZE})
   endif()
