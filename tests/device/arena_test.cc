@@ -66,6 +66,7 @@ std::vector<PlannedBlock> random_blocks(uint64_t seed, int64_t count) {
 TEST(Pack, NoTwoLiveBlocksShareAByte) {
   double worst = 1;
   for (uint64_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(cat("seed ", seed));
     auto blocks = random_blocks(seed, 10 + int64_t(seed) * 5);
     const size_t total = pack(blocks);
     expect_sound(blocks, total);
@@ -119,6 +120,7 @@ void play(Arena& arena, uint64_t seed, std::vector<std::pair<Buffer, uint8_t>>* 
 
 TEST(Arena, ValuesLiveUntilTheirBufferDies) {
   for (uint64_t seed = 0; seed < 10; ++seed) {
+    SCOPED_TRACE(cat("seed ", seed));
     Arena arena;
     std::vector<std::pair<Buffer, uint8_t>> live;
     arena.record("step");
