@@ -2,8 +2,8 @@
 """Runs clang-tidy (.clang-tidy) over src/, several files at once; a file whose text, headers and flags are unchanged since
 it was clean is not checked again.
 
-usage: tidy.py [--build-dir DIR] [--jobs N] [--json FILE] [FILE...]
-DIR must be configured, for its compile_commands.json. Exit status 1 if a file has findings. --json writes
+usage: tidy.py [--analyze] [--build-dir DIR] [--jobs N] [--json FILE] [FILE...]
+--analyze adds clang's static analyzer, which takes twice as long. DIR must be configured, for its compile_commands.json. Exit status 1 if a file has findings. --json writes
 {"passed", "failed", "cached", "failures"}. What was clean is remembered in ~/.cache/athanor-tidy.
 """
 import argparse
@@ -34,24 +34,28 @@ def closure(path, seen):
     return seen
 
 
-def key_of(entry, version):
+ANALYZER = "clang-analyzer-*,-clang-analyzer-optin.performance.Padding"
+
+
+def key_of(entry, tool):
     digest = hashlib.sha256()
     flags = entry["command"].replace(entry["directory"], "BUILD").replace(str(ROOT), "ROOT")
-    for part in (version, (ROOT / ".clang-tidy").read_text(), flags):
+    for part in (*tool, (ROOT / ".clang-tidy").read_text(), flags):
         digest.update(part.encode() + b"\0")
     for path in sorted(closure(Path(entry["file"]), set())):
         digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 
-def check(entry, build_dir, version):
+def check(entry, build_dir, tool):
     """(file, findings or "", from the cache)."""
-    stamp = CACHE / key_of(entry, version)
+    stamp = CACHE / key_of(entry, tool)
     name = str(Path(entry["file"]).relative_to(ROOT))
     if stamp.exists():
         stamp.touch()  # the oldest are forgotten first
         return name, "", True
-    done = subprocess.run(["clang-tidy", "--quiet", "-p", build_dir, entry["file"]], capture_output=True, text=True)
+    done = subprocess.run(["clang-tidy", "--quiet", *tool[1:], "-p", build_dir, entry["file"]], capture_output=True,
+                          text=True)
     if done.returncode == 0:
         stamp.touch()
         return name, "", False
@@ -67,6 +71,7 @@ def forget_oldest(most=5000):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--build-dir", default=str(ROOT / "build"))
+    parser.add_argument("--analyze", action="store_true")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--json")
     parser.add_argument("files", nargs="*")
@@ -81,9 +86,10 @@ def main():
         sys.exit(f"tidy.py: no file of src/ in {database}")
     CACHE.mkdir(parents=True, exist_ok=True)
     version = subprocess.run(["clang-tidy", "--version"], capture_output=True, text=True, check=True).stdout
+    tool = [version] + ([f"--checks={ANALYZER}"] if args.analyze else [])
     failures, cached = [], 0
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        futures = [pool.submit(check, e, args.build_dir, version) for _, e in sorted(entries.items())]
+        futures = [pool.submit(check, e, args.build_dir, tool) for _, e in sorted(entries.items())]
         for future in concurrent.futures.as_completed(futures):
             name, findings, known = future.result()
             cached += known
