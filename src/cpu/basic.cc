@@ -9,8 +9,6 @@
 namespace athanor {
 namespace {
 
-using simd::Vec;
-
 struct Convert {
   template <int L, class To, class From>
   static ATHANOR_INLINE void run(To* y, const From* x, int64_t n) {

@@ -166,7 +166,7 @@ ATHANOR_INLINE Word<L> round_bits(const Float<L>& x) {
   const Word<L> u = (Word<L>)x;
   if constexpr (std::is_same_v<T, bf16>) {
     const Word<L> rounded = u + 0x7fffu + ((u >> 16) & 1u);
-    return x == x ? rounded : (u | 0x400000u);
+    return x == x ? rounded : (u | 0x400000u);  // NOLINT(misc-redundant-expression): false for NaN
   } else {
     const Word<L> a = u & 0x7fffffffu, ones = Word<L>{} + 1u;
     const Word<L> normal = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13;
