@@ -1,0 +1,63 @@
+// What a test says to the emulated GPU and asks of it: schedules, faults, statistics, memory carved by own allocators.
+// Nothing here exists on a real GPU, so a test that is also built by nvcc uses it only when __CUDACC__ is not defined.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+namespace emu {
+
+enum class Fault {
+  kNone,
+  kRace,
+  kBounds,
+  kMisaligned,
+  kUninitialized,
+  kInFlight,  // memory that an asynchronous copy has not filled or read yet
+  kDeadlock,
+  kBarrier,    // threads of a block meet in different barriers, or some never come
+  kWarp,       // a warp collective with a wrong mask
+  kMbarrier,   // wrong use of an mbarrier
+  kProxy,      // a fence between the generic and the asynchronous proxy is missing
+  kRefused,    // not emulated, or not available on the simulated GPU: the text names it
+  kConfigure,  // impossible launch or instruction arguments
+  kHost,       // host code misuses the runtime: touches device memory, leaks, frees twice
+};
+const char* fault_name(Fault fault);
+
+struct Report {
+  Fault fault = Fault::kNone;
+  std::string text;  // kernel, block, thread, and in a check build file and line
+};
+Report take_report();  // the first fault since the last call; also clears sticky errors and drops queued work
+
+// Chooses the order of threads, blocks, streams and asynchronous completions from now on.
+void seed(uint64_t value);
+// OS threads that share the blocks of one launch.
+void set_threads(int count);
+
+// For an allocator that cuts up one big cudaMalloc: fresh and poisoned, or not to be touched.
+void mark_live(void* begin, size_t bytes);
+void mark_dead(void* begin, size_t bytes);
+
+struct Statistics {
+  uint64_t switches, collectives, accesses, threads, blocks, launches;
+};
+Statistics statistics();
+
+// What a kernel's accesses would cost on a GPU, by kernel name, summed over its launches. Only accesses by whole
+// warps through access.h and ldmatrix/stmatrix are counted: those whose width the optimiser cannot change.
+struct KernelCounters {
+  uint64_t launches = 0;
+  uint64_t global_requests = 0;     // warp-wide accesses to global memory
+  uint64_t global_sectors = 0;      // 32-byte sectors that they touch
+  uint64_t global_sectors_min = 0;  // the fewest that could hold the bytes asked for
+  uint64_t shared_requests = 0;     // warp-wide accesses to shared memory
+  uint64_t shared_passes = 0;       // passes over the 32 banks
+  uint64_t shared_passes_min = 0;   // passes without conflicts
+};
+std::map<std::string, KernelCounters> kernel_counters();
+void reset_kernel_counters();
+
+double measure_switch_ns();  // time of one change between CUDA threads
+}  // namespace emu
