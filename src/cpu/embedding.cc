@@ -8,8 +8,6 @@
 namespace athanor {
 namespace {
 
-using simd::Vec;
-
 // The indices of an op, each known to be in [0, limit).
 const int32_t* checked_indices(const char* op, const char* name, const Tensor& t, int64_t limit) {
   const int32_t* index = flat<int32_t>(t);

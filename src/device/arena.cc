@@ -72,7 +72,7 @@ Buffer Arena::alloc(std::string_view name, DType dtype, Shape shape) {
   const size_t id = next_++;
   if (mode_ == Mode::recording) {
     phase_->blocks.push_back({.name = std::string(name), .bytes = bytes, .born = clock_++});
-    b.t.data = reinterpret_cast<void*>(uintptr_t{kArenaAlign});  // never dereferenced: a recording launches nothing
+    b.t.data = planned_address();  // a recording launches nothing
   } else {
     CHECK(id < phase_->blocks.size(), "phase ", phase_->name, " allocates '", name, "' beyond its plan");
     const PlannedBlock& planned = phase_->blocks[id];

@@ -44,7 +44,7 @@ MemoryPlan::~MemoryPlan() {
 
 void MemoryPlan::add(MemoryKind kind, std::string name, DType dtype, Shape shape, Tensor* target) {
   CHECK(!memory_, "the plan is committed; ", name, " comes too late");
-  *target = {reinterpret_cast<void*>(uintptr_t{kArenaAlign}), dtype, shape};
+  *target = {planned_address(), dtype, shape};
   const size_t bytes = round_up(target->bytes(), kArenaAlign);
   lines_.push_back({kind, std::move(name), bytes, target, total_});
   total_ += bytes;

@@ -146,9 +146,9 @@ void add_line(MetricHistory& history, std::string_view line) {
   }
   const std::string name = object->at("event");
   if (name == "step") {
-    StepMetrics m = record_of(*object, step_fields());
+    const StepMetrics m = record_of(*object, step_fields());
     if (!history.steps.empty() && history.steps.back().step >= m.step) supersede(history, m.step);
-    history.steps.push_back(std::move(m));
+    history.steps.push_back(m);
   } else if (name == "eval") {
     EvalMetrics m = record_of(*object, eval_fields());
     history.superseded += int64_t(

@@ -27,7 +27,7 @@ class HostTensor {
   }
   static HostTensor indices(std::vector<int32_t> values) {
     HostTensor x(DType::i32, {int64_t(values.size())});
-    std::memcpy(x.t.data, values.data(), values.size() * sizeof(int32_t));
+    std::ranges::copy(values, x.t.as<int32_t>());
     return x;
   }
 

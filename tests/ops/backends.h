@@ -32,7 +32,7 @@ class OnDevice {
   std::vector<T> read() {
     const auto bytes = guarded_.read();
     std::vector<T> values(bytes.size() / sizeof(T));
-    std::memcpy(values.data(), bytes.data(), bytes.size());
+    if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
     return values;
   }
   const Tensor& t() const { return guarded_.tensor(); }

@@ -1,7 +1,6 @@
 #include "tests/ops/guarded.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "device/arena.h"
 
@@ -29,7 +28,7 @@ void Guarded::each_row(Fn&& fn) const {
 void Guarded::write(const std::vector<std::byte>& elements) {
   CHECK(elements.size() == rows_ * row_bytes_, elements.size(), " bytes for ", tensor_.shape);
   for (size_t i = 0; i < image_.size(); ++i) image_[i] = canary(i);
-  each_row([&](size_t at, size_t from) { std::memcpy(image_.data() + at, elements.data() + from, row_bytes_); });
+  each_row([&](size_t at, size_t from) { std::copy_n(elements.begin() + from, row_bytes_, image_.begin() + at); });
   device_.copy(memory_, image_.data(), image_.size(), Lane::compute);
   device_.sync();
 }
@@ -38,7 +37,7 @@ std::vector<std::byte> Guarded::read() {
   device_.copy(image_.data(), memory_, image_.size(), Lane::compute);
   device_.sync();
   std::vector<std::byte> elements(rows_ * row_bytes_);
-  each_row([&](size_t at, size_t to) { std::memcpy(elements.data() + to, image_.data() + at, row_bytes_); });
+  each_row([&](size_t at, size_t to) { std::copy_n(image_.begin() + at, row_bytes_, elements.begin() + to); });
   return elements;
 }
 
