@@ -1,0 +1,61 @@
+// What a test says to the fake CUDA runtime and asks of it: which GPUs there are, planned failures, leaks, the order in
+// which queued work runs. emulator.h has the rest: seeds, faults, statistics.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+namespace emu {
+
+// A simulated GPU. The presets are in device_models.cc; a test may change a field, say fewer multiprocessors.
+struct GpuModel {
+  std::string name;
+  int major = 0, minor = 0;
+  int multiprocessors = 0;
+  size_t memory_bytes = 0;  // what cudaMemGetInfo calls total; allocations beyond it fail
+  size_t l2_bytes = 0;
+  int clock_khz = 0, memory_clock_khz = 0, memory_bus_bits = 0;
+  int threads_per_multiprocessor = 0, blocks_per_multiprocessor = 0;
+  size_t shared_per_multiprocessor = 0, shared_per_block_optin = 0;
+  int copy_engines = 0;
+  bool peer_access = false;  // GeForce cards have none
+  bool error_correction = false;
+};
+GpuModel gpu_a100();
+GpuModel gpu_rtx4090();
+GpuModel gpu_h200();
+GpuModel gpu_b200();
+
+// Starts a new process, as it were: frees everything, forgets errors and plans, and has these devices from now on.
+// A program that never calls it has one H200. No device at all is possible: cudaErrorNoDevice.
+void simulate(const std::vector<GpuModel>& gpus);
+
+// Less memory than the model has, for tests of running out of it.
+void set_memory_limit(size_t bytes, int device = 0);
+
+// The nth call of `api` from now on (1: the next) fails with `error`; nothing else of that call happens. A code that is
+// sticky on a real GPU is sticky here.
+void fail_next(const std::string& api, int nth, cudaError_t error);
+void fail_next(const std::string& api, int nth, int code);  // calls of the fake libraries: their own codes
+
+// When queued work runs. The default mixes: most of it at the latest moment, some at once, in a seeded random order.
+enum class Schedule { kMixed, kLate, kAtOnce };
+void set_schedule(Schedule schedule);
+
+// How long a host thread waits for operations whose `ready` other threads must make true, before it is a deadlock.
+void set_wait_limit(double seconds);
+
+// What was made and never destroyed, one line each with the place of the call: memory, streams, events, graphs, pools.
+std::vector<std::string> leaks();
+
+// Host code that touches device memory dies by SIGSEGV with a message that names the allocation (default: on).
+void protect_device_memory(bool on);
+
+// Registers per thread and static shared memory of a kernel, for the occupancy model; unknown unless a test says so.
+void declare_kernel_resources(const void* kernel, int registers, size_t static_shared_bytes);
+
+// Host misuse that is no error code on a GPU, such as a pinned buffer changed before its copy ran, is a Report like any
+// fault of a kernel; see take_report(). This one only looks.
+bool report_pending();
+}  // namespace emu
