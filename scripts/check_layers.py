@@ -18,7 +18,7 @@ THIRD_PARTY = ("nlohmann/", "CLI/", "spdlog/", "fmt/", "xxhash.h", "dnnl", "onea
 # Headers that belong to one place: pattern of the header -> pattern of the files that may include it, from src/.
 PLACES = {
     r"mpi\.h|mpi/.*": r"comm/mpi.*",
-    r"nccl\.h": r"comm/nccl.*",
+    r"nccl\.h": r"comm/nccl.*|cuda/libraries/.*",
     r"(cuda|cublas|cudnn|cupti|nvml|nvtx3/|curand|nvrtc|cutlass/|cute/).*": r"cuda/.*|comm/nccl.*",
     r"dnnl.*|oneapi/dnnl/.*": r"cpu/.*",
 }

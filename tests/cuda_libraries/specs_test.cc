@@ -1,0 +1,64 @@
+// The libraries of this machine: every build can say what is installed; what is installed has all functions wanted.
+#include "cuda/libraries/specs.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+namespace athanor {
+namespace {
+
+TEST(Libraries, EachIsUsableOrHasAProblemThatNamesItself) {
+  std::vector<LibraryReport> reports = probe_libraries(search_places(library_specs()));
+  ASSERT_EQ(reports.size(), 6u);
+  for (const LibraryReport& report : reports) {
+    SCOPED_TRACE(report.name + ": " + report.path + report.problem);
+    EXPECT_NE(report.path.empty(), report.problem.empty());
+    if (!built_with_cuda_libraries()) {
+      EXPECT_NE(report.problem.find("headers"), std::string::npos);
+    }
+    if (report.problem.empty() && report.name != "NVML") {
+      EXPECT_GT(report.version.major, 0);
+    }
+  }
+}
+
+TEST(Libraries, AllMissingIsReportedWithPackages) {
+  SearchPlaces nowhere;
+  nowhere.system = false;
+  for (const LibraryReport& report : probe_libraries(nowhere)) {
+    EXPECT_TRUE(report.path.empty());
+    EXPECT_NE(report.problem.find("install"), std::string::npos) << report.problem;
+  }
+}
+
+TEST(Libraries, SpecsAreComplete) {
+  for (const LibrarySpec& spec : library_specs()) {
+    EXPECT_EQ(spec.variable.rfind("ATHANOR_", 0), 0u) << spec.name;
+    EXPECT_NE(spec.file.find(".so."), std::string::npos) << spec.name;
+    EXPECT_FALSE(spec.packages.empty()) << spec.name;
+    EXPECT_GT(spec.oldest.major, 0) << spec.name;
+  }
+}
+
+// Where the toolkit with its libraries is installed, three of them must be found: a search that finds nothing passes
+// the tests above.
+TEST(Libraries, TheToolkitIsFound) {
+  const char* toolkit = std::getenv("CUDA_HOME");
+  if (!built_with_cuda_libraries() || !toolkit) GTEST_SKIP() << "no CUDA_HOME";
+  SearchPlaces places;
+  places.system = false;
+  places.cuda_folders = {toolkit};
+  std::vector<LibraryReport> reports = probe_libraries(places);
+  EXPECT_EQ(reports[0].problem, "");
+  EXPECT_GE(reports[0].version, (Version{13, 0, 0}));
+  if (!reports[1].path.empty()) {
+    EXPECT_EQ(reports[1].version.major, 9);
+  }
+  if (!reports[2].path.empty()) {
+    EXPECT_EQ(reports[2].version.major, 2);
+  }
+}
+
+}  // namespace
+}  // namespace athanor
