@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,21 @@ void set_state(void* begin, size_t bytes, ByteState state);
 void mark_unwritten(void* begin, size_t bytes);  // nobody wrote it: reading is a fault in a check build
 void mark_written(void* begin, size_t bytes);    // written before all operations
 void rebase_stamps(void* begin, size_t bytes);   // forget who wrote what, keep whether; after a device synchronisation
+
+// The runtime half keeps device memory closed to host code. Host code that works on it (mark_live) holds one of these.
+class OpenMemory {
+ public:
+  OpenMemory();
+  ~OpenMemory();
+  OpenMemory(const OpenMemory&) = delete;
+  OpenMemory& operator=(const OpenMemory&) = delete;
+
+ private:
+  std::unique_lock<std::recursive_mutex> lock_;
+  bool opened_;
+};
+// For the handler of SIGSEGV outside kernels: says on stderr which device memory the host touched, if it did.
+void explain_host_fault(const void* address);
 
 // ---- operations: what is queued on streams
 // Stamps in memory name an operation by a small number. 0 is "before everything". The runtime starts again at 1 after
@@ -63,6 +79,7 @@ bool report(Fault fault, const std::string& text);  // keeps the first; returns 
 bool faulted();
 Report first_report();
 void clear_report();
+std::string source_of(const void* caller);    // " at file:line" of a return address
 std::string kernel_name(const void* kernel);  // demangled, without its parameters
 
 // ---- schedules

@@ -46,6 +46,9 @@ void set_schedule(Schedule schedule);
 // How long a host thread waits for operations whose `ready` other threads must make true, before it is a deadlock.
 void set_wait_limit(double seconds);
 
+// Why the latest failing call failed, in words: subject, expectation, actual values. Empty if it was planned.
+std::string explanation();
+
 // What was made and never destroyed, one line each with the place of the call: memory, streams, events, graphs, pools.
 std::vector<std::string> leaks();
 

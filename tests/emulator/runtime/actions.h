@@ -1,0 +1,69 @@
+// What an operation does when its turn comes: the same description serves a stream's queue and a graph's node.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "emulator/device/device.h"
+#include "emulator/runtime/library.h"
+namespace emu {
+
+// A kernel that the runtime has seen, and the attributes that the program gave it.
+struct Kernel {
+  void* function = nullptr;
+  Trampoline trampoline = nullptr;
+  size_t parameter_bytes = 0;
+  std::vector<ParameterSlot> slots;
+  std::string name;
+  int max_dynamic_shared = 49152;  // until cudaFuncSetAttribute raises it
+  int carveout = -1;
+  bool non_portable_cluster = false;
+  int registers = 0;  // 0: unknown, see declare_kernel_resources()
+  size_t static_shared = 0;
+};
+
+struct EmptyAction {  // event records, waits, the ends of a graph
+  const char* name = "nothing";
+};
+struct KernelAction {
+  const Kernel* kernel = nullptr;
+  std::vector<uint8_t> parameters;
+  LaunchShape shape;
+};
+struct CopyAction {
+  uint8_t* to = nullptr;
+  const uint8_t* from = nullptr;
+  size_t width = 0, height = 1, to_pitch = 0, from_pitch = 0;
+  std::shared_ptr<const std::vector<uint8_t>> staged;  // pageable source: its bytes at the time of the call
+};
+struct FillAction {
+  uint8_t* to = nullptr;
+  size_t width = 0, height = 1, pitch = 0;  // bytes
+  unsigned value = 0;
+  unsigned element_bytes = 1;
+};
+struct HostAction {
+  cudaHostFn_t function = nullptr;
+  void* data = nullptr;
+};
+struct AllocateAction {  // the memory of cudaMallocAsync becomes usable here
+  uint8_t* begin = nullptr;
+  size_t bytes = 0;
+};
+struct FreeAction {
+  uint8_t* begin = nullptr;
+  size_t bytes = 0;
+};
+using Action = std::variant<EmptyAction, KernelAction, CopyAction, FillAction, HostAction, AllocateAction, FreeAction,
+                            LibraryOperation>;
+
+std::string action_name(const Action& action);
+bool touches_memory(const Action& action);  // needs a number in the stamps
+double action_microseconds(const Action& action);
+bool may_write_host_memory(const Action& action);
+void execute(const Action& action, Operation operation);
+}  // namespace emu

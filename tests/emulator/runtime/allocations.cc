@@ -1,0 +1,184 @@
+// Which memory exists: placing it in the arena, freeing it, finding what an address belongs to, and what was leaked.
+#include <algorithm>
+#include <cstring>
+#include <sstream>
+
+#include "emulator/runtime/api.h"
+
+namespace emu {
+namespace {
+// cudaMalloc aligns to 256 bytes (CUDA C++ Programming Guide, "Size and Alignment Requirement"); pinned memory to
+// pages.
+constexpr size_t kDeviceAlignment = 512;
+constexpr size_t kPinnedAlignment = 4096;
+constexpr size_t kRedZone = 4096;  // between two allocations, so that small overruns are seen
+constexpr size_t kFreedNotes = 4096;
+
+size_t room_for(size_t bytes, size_t alignment) { return (bytes + kRedZone + alignment - 1) / alignment * alignment; }
+
+std::string bytes_text(size_t bytes) {
+  std::ostringstream out;
+  out << bytes << " bytes";
+  if (bytes >= size_t{1} << 20) out << " (" << double(bytes >> 20) << " MiB)";
+  return out.str();
+}
+
+std::string site_text(const char* name, void* caller) {
+  std::string site = source_of(caller);
+  return std::string(name) + (site.empty() ? "" : site);
+}
+
+AddressSpace& space_of(int device, MemoryKind kind) {
+  Runtime& rt = runtime();
+  return kind == MemoryKind::kDevice ? rt.devices[size_t(device)].addresses : rt.pinned_addresses;
+}
+
+void forget(uint8_t* begin, const Allocation& allocation, const char* name) {
+  Runtime& rt = runtime();
+  if (rt.freed.size() >= kFreedNotes) rt.freed.erase(rt.freed.begin());
+  rt.freed[begin] = bytes_text(allocation.bytes) + " of " + allocation.api + ", freed by " + name;
+  if (allocation.kind == MemoryKind::kRegistered) return;
+  open_memory();
+  set_state(begin, allocation.bytes, ByteState::kFree);
+  mark_unwritten(begin, allocation.bytes);
+  if (allocation.kind == MemoryKind::kDevice && allocation.pool == nullptr) {
+    rt.devices[size_t(allocation.device)].memory_used -= allocation.bytes;
+  }
+  size_t alignment = allocation.kind == MemoryKind::kDevice ? kDeviceAlignment : kPinnedAlignment;
+  space_of(allocation.device, allocation.kind).holes.push_back({begin, room_for(allocation.bytes, alignment)});
+}
+}  // namespace
+
+uint8_t* place(AddressSpace& space, size_t bytes) {
+  if (space.size - space.used >= bytes) {
+    uint8_t* begin = space.base + space.used;
+    space.used += bytes;
+    return begin;
+  }
+  for (auto hole = space.holes.begin(); hole != space.holes.end(); ++hole) {
+    if (hole->bytes < bytes) continue;
+    uint8_t* begin = hole->begin;
+    AddressSpace::Hole rest{begin + bytes, hole->bytes - bytes};
+    space.holes.erase(hole);
+    if (rest.bytes != 0) space.holes.push_back(rest);
+    runtime().freed.erase(begin);
+    return begin;
+  }
+  return nullptr;
+}
+
+uint8_t* allocate(int device, size_t bytes, MemoryKind kind, const char* name, void* caller) {
+  Runtime& rt = runtime();
+  Device& gpu = rt.devices[size_t(device)];
+  const bool counted = kind == MemoryKind::kDevice;
+  if (counted && bytes > gpu.memory_limit - std::min(gpu.memory_limit, gpu.memory_used)) {
+    refuse(cudaErrorMemoryAllocation, std::string(name) + ": " + bytes_text(bytes) + " asked, " +
+                                          bytes_text(gpu.memory_limit - std::min(gpu.memory_limit, gpu.memory_used)) +
+                                          " of " + bytes_text(gpu.memory_limit) + " free on device " +
+                                          std::to_string(device));
+    return nullptr;
+  }
+  open_memory();  // pages never used before are open anyway
+  uint8_t* begin = place(space_of(device, kind), room_for(bytes, counted ? kDeviceAlignment : kPinnedAlignment));
+  if (begin == nullptr) {
+    not_emulated(name, "the emulator has addresses for 16 GiB per device; set_memory_limit() gives a smaller GPU");
+    return nullptr;
+  }
+  rt.allocations[begin] = {bytes, kind, device, 0, name, caller};
+  set_state(begin, bytes, ByteState::kLive);
+  mark_unwritten(begin, bytes);
+  memset(begin, 0xff, bytes);  // NaN in all float formats
+  if (counted) gpu.memory_used += bytes;
+  if (!counted) mark_written(begin, bytes);  // the host writes it without telling
+  return begin;
+}
+
+Allocation* find_allocation(const void* address, uint8_t** begin) {
+  auto& all = runtime().allocations;
+  auto* byte = static_cast<uint8_t*>(const_cast<void*>(address));
+  auto next = all.upper_bound(byte);
+  if (next == all.begin()) return nullptr;
+  auto& [start, allocation] = *std::prev(next);
+  if (byte >= start + std::max<size_t>(allocation.bytes, 1)) return nullptr;
+  if (begin != nullptr) *begin = start;
+  return &allocation;
+}
+
+cudaError_t release(void* address, const char* name) {
+  auto* begin = static_cast<uint8_t*>(address);
+  auto& all = runtime().allocations;
+  auto found = all.find(begin);
+  if (found == all.end()) {
+    return refuse(cudaErrorInvalidValue,
+                  std::string(name) + ": not the start of an allocation: " + describe_address(address));
+  }
+  Allocation gone = found->second;
+  all.erase(found);
+  forget(begin, gone, name);
+  return cudaSuccess;
+}
+
+std::string describe_address(const void* address) {
+  std::ostringstream out;
+  out << address;
+  uint8_t* begin = nullptr;
+  if (const Allocation* held = find_allocation(address, &begin)) {
+    out << ", byte " << static_cast<const uint8_t*>(address) - begin << " of " << bytes_text(held->bytes) << " of "
+        << held->api;
+    return out.str();
+  }
+  const auto& freed = runtime().freed;
+  auto next = freed.upper_bound(static_cast<uint8_t*>(const_cast<void*>(address)));
+  if (next != freed.begin() && in_arena(address)) {
+    auto& [start, note] = *std::prev(next);
+    out << ", " << static_cast<const uint8_t*>(address) - start << " bytes after the start of " << note;
+    return out.str();
+  }
+  out << (in_arena(address) ? ", outside all allocations" : ", not from the CUDA runtime");
+  return out.str();
+}
+
+bool is_pageable(const void* address, size_t bytes) {
+  if (in_arena(address)) return false;
+  uint8_t* begin = nullptr;
+  const Allocation* held = find_allocation(address, &begin);
+  return held == nullptr || static_cast<const uint8_t*>(address) + bytes > begin + held->bytes;
+}
+bool is_host_memory(const void* address) { return device_of(address) < 0; }
+
+void drop_freed_notes() { runtime().freed.clear(); }
+
+void release_all() {
+  auto& all = runtime().allocations;
+  while (!all.empty()) {
+    auto [begin, allocation] = *all.begin();
+    all.erase(all.begin());
+    allocation.pool = nullptr;
+    forget(begin, allocation, "the end of the process");
+  }
+  for (Device& device : runtime().devices) device.memory_used = 0;
+}
+
+std::vector<std::string> leaks() {
+  Runtime& rt = runtime();
+  std::unique_lock lock(rt.mutex);
+  std::vector<std::string> lines;
+  for (auto& [begin, held] : rt.allocations) {
+    lines.push_back(bytes_text(held.bytes) + " of " + site_text(held.api, held.made_at) + " never freed");
+  }
+  auto list = [&](const char* what, const char* maker, const auto& objects) {
+    for (auto& [handle, object] : objects) {
+      lines.push_back(std::string(what) + " of " + site_text(maker, object->made_at) + " never destroyed");
+    }
+  };
+  list("stream", "cudaStreamCreate", rt.streams);
+  list("event", "cudaEventCreate", rt.events);
+  list("graph", "capture or cudaGraphCreate", rt.graphs);
+  list("executable graph", "cudaGraphInstantiate", rt.executables);
+  list("memory pool", "cudaMemPoolCreate", rt.pools);
+  for (auto& capture : rt.captures) {
+    lines.push_back("capture " + std::to_string(capture->id) + " never ended");
+  }
+  return lines;
+}
+}  // namespace emu

@@ -1,0 +1,61 @@
+// Device memory is closed to host code: its pages allow no access except while the runtime itself works on them. A host
+// thread that touches it dies like on a machine with a GPU, but with a message that names the allocation.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "emulator/runtime/api.h"
+
+namespace emu {
+namespace {
+constexpr size_t kPage = 4096;
+
+void set_access(int protection) {
+  for (const Device& device : runtime().devices) {
+    const AddressSpace& space = device.addresses;
+    if (space.used == 0) continue;
+    if (mprotect(space.base, (space.used + kPage - 1) / kPage * kPage, protection) != 0) {
+      perror("emulator: mprotect of device memory");
+      abort();
+    }
+  }
+}
+}  // namespace
+
+void open_memory() {
+  Runtime& rt = runtime();
+  if (rt.memory_open) return;
+  rt.memory_open = true;
+  set_access(PROT_READ | PROT_WRITE);
+}
+
+void close_memory() {
+  Runtime& rt = runtime();
+  if (!rt.memory_open || !rt.protect) return;
+  rt.memory_open = false;
+  set_access(PROT_NONE);
+}
+
+void protect_device_memory(bool on) {
+  std::unique_lock lock(runtime().mutex);
+  open_memory();
+  runtime().protect = on;
+  close_memory();
+}
+
+OpenMemory::OpenMemory() : lock_(runtime().mutex), opened_(!runtime().memory_open) { open_memory(); }
+OpenMemory::~OpenMemory() {
+  if (opened_) close_memory();
+}
+
+// Called from the signal handler with the process about to die, so it takes no lock.
+void explain_host_fault(const void* address) {
+  if (device_of(address) < 0) return;
+  std::string text = "emulator: host code touches device memory: " + describe_address(address) +
+                     ". Copy it with cudaMemcpy, or use pinned memory (cudaMallocHost).\n";
+  if (write(STDERR_FILENO, text.data(), text.size()) < 0) abort();
+}
+}  // namespace emu

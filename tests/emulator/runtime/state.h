@@ -1,0 +1,162 @@
+// All that the fake runtime remembers: devices, allocations, streams, events, graphs, captures, errors. One process has
+// one CUDA runtime, so there is one Runtime, guarded by one lock that every API call holds (api.h).
+#pragma once
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "emulator/runtime/control.h"
+#include "emulator/runtime/queue.h"
+
+namespace emu {
+struct Capture;
+}
+// The objects behind CUDA's handles; their names are fixed by the real headers.
+struct CUstream_st {
+  int device = 0;
+  unsigned flags = 0;
+  int priority = 0;
+  unsigned long long id = 0;
+  void* made_at = nullptr;  // return address of the creating call, for leaks
+  emu::TaskPtr tail;        // the last task; the next one comes after it
+  emu::Capture* capture = nullptr;
+  std::vector<CUgraphNode_st*> capture_tail;
+};
+struct CUevent_st {
+  int device = 0;
+  unsigned flags = 0;
+  void* made_at = nullptr;
+  bool recorded = false;
+  emu::TaskPtr task;
+  emu::Capture* capture = nullptr;  // recorded in a captured stream
+  std::vector<CUgraphNode_st*> capture_nodes;
+};
+struct CUgraphNode_st {
+  CUgraph_st* graph = nullptr;
+  uint64_t id = 0;  // kept by clones and executable graphs
+  int device = 0;
+  emu::Action action;
+  std::vector<CUgraphNode_st*> after;
+};
+struct CUgraph_st {
+  std::vector<std::unique_ptr<CUgraphNode_st>> nodes;  // in an order that respects the edges
+  void* made_at = nullptr;
+  emu::Capture* capture = nullptr;  // while it is being captured
+};
+struct CUgraphExec_st {
+  struct Node {
+    uint64_t id = 0;
+    int device = 0;
+    bool enabled = true;
+    emu::Action action;
+    std::vector<size_t> after;  // indices of nodes
+  };
+  std::vector<Node> nodes;
+  unsigned long long flags = 0;
+  void* made_at = nullptr;
+  emu::TaskPtr last;  // the end of the latest launch: launches of one executable graph never overlap
+};
+struct CUmemPoolHandle_st {
+  int device = 0;
+  bool is_default = false;
+  bool destroyed = false;  // lives on until its last allocation is freed
+  void* made_at = nullptr;
+  uint64_t release_threshold = 0, maximum_bytes = 0;
+  uint64_t used = 0, used_high = 0, reserved = 0, reserved_high = 0;
+  int reuse_event_dependencies = 1, reuse_opportunistic = 1, reuse_internal_dependencies = 1;
+  std::map<int, cudaMemAccessFlags> access;
+};
+
+namespace emu {
+
+enum class MemoryKind { kDevice, kPinned, kRegistered };
+struct Allocation {
+  size_t bytes = 0;
+  MemoryKind kind = MemoryKind::kDevice;
+  int device = 0;  // current device at the call for host memory
+  unsigned flags = 0;
+  const char* api = "";
+  void* made_at = nullptr;
+  cudaMemPool_t pool = nullptr;       // of a stream-ordered allocation
+  const CUgraph_st* graph = nullptr;  // of a captured allocation
+};
+
+// Addresses are handed out upwards and used again only when all have been used, oldest first, so that a use after free
+// does not hit a new object.
+struct AddressSpace {
+  uint8_t* base = nullptr;
+  size_t size = 0, used = 0;
+  struct Hole {
+    uint8_t* begin;
+    size_t bytes;
+  };
+  std::deque<Hole> holes;
+};
+
+struct Device {
+  GpuModel model;
+  size_t memory_limit = 0, memory_used = 0;
+  AddressSpace addresses;
+  uint32_t peers = 0;  // bit d: this device may access device d
+  unsigned flags = 0;
+  CUstream_st legacy;                                                  // the default stream
+  std::map<std::thread::id, std::unique_ptr<CUstream_st>> per_thread;  // cudaStreamPerThread
+  std::unique_ptr<CUmemPoolHandle_st> default_pool;
+  cudaMemPool_t current_pool = nullptr;
+  std::map<int, size_t> limits;  // cudaDeviceSetLimit
+};
+
+struct Capture {
+  unsigned long long id = 0;
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+  std::thread::id thread;
+  cudaStream_t origin = nullptr;
+  std::vector<cudaStream_t> streams;  // the origin and all that joined
+  std::unique_ptr<CUgraph_st> graph;
+  cudaError_t broken = cudaSuccess;  // an operation that captures do not allow ended it
+};
+
+// A copy between pinned memory and a device that the host does not know to be finished: the buffer must not change.
+struct PinnedGuard {
+  uint8_t* begin = nullptr;
+  std::vector<uint8_t> expected;
+  TaskPtr task;
+  bool source = true;  // false: the copy writes the buffer
+};
+
+struct PlannedFailure {
+  std::string api;
+  int calls_left = 0;
+  int code = 0;
+};
+
+struct Runtime {
+  std::recursive_mutex mutex;
+  std::condition_variable_any progress;
+  std::vector<Device> devices;
+  AddressSpace pinned_addresses;
+  std::map<uint8_t*, Allocation> allocations;
+  std::map<uint8_t*, std::string> freed;  // what was there, for messages about late uses
+  std::map<cudaStream_t, std::unique_ptr<CUstream_st>> streams;
+  std::map<cudaEvent_t, std::unique_ptr<CUevent_st>> events;
+  std::map<cudaGraph_t, std::unique_ptr<CUgraph_st>> graphs;
+  std::map<cudaGraphExec_t, std::unique_ptr<CUgraphExec_st>> executables;
+  std::map<cudaMemPool_t, std::unique_ptr<CUmemPoolHandle_st>> pools;
+  std::vector<std::unique_ptr<Capture>> captures;
+  std::map<const void*, Kernel> kernels;
+  std::vector<PinnedGuard> guards;
+  Queue queue;
+  cudaError_t sticky = cudaSuccess;
+  std::vector<PlannedFailure> planned;
+  std::string explanation;  // of the latest error that the runtime itself returned
+  uint64_t next_object = 1;
+  bool protect = true;
+  bool memory_open = false;
+};
+Runtime& runtime();
+}  // namespace emu
