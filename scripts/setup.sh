@@ -37,7 +37,7 @@ clang_version() {
 # The formatter is pinned: other versions of it lay code out differently.
 python_packages=('clang-format==14.0.6' numpy safetensors tensorboard)
 python=$root/.cache/python
-[ -z "$tests" ] || packages+=(clang clang-tidy "libclang-rt-$(clang_version)-dev" python3-venv)
+[ -z "$tests" ] || packages+=(libdnnl-dev clang clang-tidy "libclang-rt-$(clang_version)-dev" python3-venv)
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   fail "this is no Debian or Ubuntu; install with your package manager, then run scripts/build.sh: ${packages[*]}"

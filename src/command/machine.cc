@@ -8,7 +8,7 @@ namespace athanor {
 Machine::Machine(const Config& config) {
   if (config.device == DeviceChoice::cuda)
     throw Error("device: this program has no CUDA backend yet; use \"device\": \"cpu\" or \"auto\"", Exit::usage);
-  cpu_ = make_cpu({.threads = int(config.threads)});
+  cpu_ = make_cpu({.threads = int(config.threads), .onednn = config.cpu_gemm == CpuGemm::onednn});
   mesh_ = std::make_unique<ProcessMesh>(make_single(*cpu_.device), std::array<int, kAxes>{1, 1, 1, 1, 1, 1});
 }
 

@@ -6,6 +6,7 @@
 #include "command/command.h"
 #include "command/machine.h"
 #include "metrics/format.h"
+#include "train/advice.h"
 #include "train/setup.h"
 
 namespace athanor {
@@ -50,6 +51,9 @@ Exit plan(const std::string& path, const std::vector<std::string>& overrides) {
   std::printf("micro-batches     %lld of %lld sequences of %lld tokens\n",
               static_cast<long long>(engine->micro_batches()),
               static_cast<long long>(engine->options().micro_batch_size), static_cast<long long>(config.seq_length));
+  const int64_t multiple = machine.backend().device.dimension_multiple();
+  for (const DimensionAdvice& advice : dimension_advice(engine->model().config(), multiple))
+    std::printf("advice            %s\n", to_text(advice, multiple).c_str());
   print_memory(config, *engine, machine.backend().device);
   std::printf("launches per micro-batch: %lld\n", static_cast<long long>(engine->launches_per_micro_batch()));
   return Exit::done;

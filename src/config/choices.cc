@@ -9,6 +9,7 @@ namespace {
 constexpr std::string_view kModelTypes[] = {"gpt2", "llama", "qwen2", "qwen3", "mistral"};
 constexpr std::string_view kRopeTypes[] = {"none", "linear", "llama3"};
 constexpr std::string_view kDevices[] = {"auto", "cpu", "cuda"};
+constexpr std::string_view kCpuGemms[] = {"builtin", "onednn"};
 constexpr std::string_view kOptimizers[] = {"adamw"};
 constexpr std::string_view kLrDecayStyles[] = {"constant", "linear", "cosine", "WSD"};
 constexpr std::string_view kWsdDecayStyles[] = {"linear", "cosine", "minus_sqrt"};
@@ -31,6 +32,7 @@ std::string_view word(ChoiceNames names, E value) {
 ChoiceNames choice_names(ModelType) { return kModelTypes; }
 ChoiceNames choice_names(RopeType) { return kRopeTypes; }
 ChoiceNames choice_names(DeviceChoice) { return kDevices; }
+ChoiceNames choice_names(CpuGemm) { return kCpuGemms; }
 ChoiceNames choice_names(OptimizerChoice) { return kOptimizers; }
 ChoiceNames choice_names(LrDecayStyle) { return kLrDecayStyles; }
 ChoiceNames choice_names(WsdDecayStyle) { return kWsdDecayStyles; }

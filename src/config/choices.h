@@ -12,6 +12,7 @@ using ChoiceNames = std::span<const std::string_view>;
 ChoiceNames choice_names(ModelType);
 ChoiceNames choice_names(RopeType);
 ChoiceNames choice_names(DeviceChoice);
+ChoiceNames choice_names(CpuGemm);
 ChoiceNames choice_names(OptimizerChoice);
 ChoiceNames choice_names(LrDecayStyle);
 ChoiceNames choice_names(WsdDecayStyle);

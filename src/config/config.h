@@ -13,6 +13,7 @@
 namespace athanor {
 
 enum class DeviceChoice { automatic, cpu, cuda };
+enum class CpuGemm { builtin, onednn };
 enum class OptimizerChoice { adamw };
 enum class LrDecayStyle { constant, linear, cosine, wsd };
 enum class WsdDecayStyle { linear, cosine, minus_sqrt };
@@ -38,6 +39,7 @@ struct Config {
   int64_t seed = 1234;
   DeviceChoice device = DeviceChoice::automatic;
   int64_t threads = 0;  // 0 = all cores this process may use
+  CpuGemm cpu_gemm = CpuGemm::builtin;
   log::Level log_level = log::Level::info;
   // train
   int64_t train_iters = 0;

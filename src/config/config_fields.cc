@@ -95,6 +95,8 @@ Fields run_group() {
       number("threads", &Config::threads, between(0, 65536), free, "",
              "CPU threads; 0 = every core that the process may use")
           .alias({"num_threads"}),
+      choice<&Config::cpu_gemm>("cpu_gemm", notice,
+                                "who multiplies matrices on the CPU; onednn needs its plug-in beside the program"),
       choice<&Config::log_level>("log_level", free, "least important messages that are shown"),
   };
 }

@@ -9,13 +9,13 @@ namespace athanor {
 
 CpuBackend make_cpu(const CpuOptions& options) {
   if (options.threads < 0) throw Error(cat("cpu: threads must be 0 (all) or more, got ", options.threads), Exit::usage);
-  if (options.gemm != "auto" && options.gemm != "onednn" && options.gemm != "builtin")
-    throw Error(cat("cpu: gemm must be auto, onednn or builtin, got \"", options.gemm, "\""), Exit::usage);
   const GemmPlugin* plugin = nullptr;
-  if (options.gemm == "onednn") {
+  if (options.onednn) {
     std::string why;
     plugin = load_gemm_plugin("athanor_onednn", &why);
-    if (!plugin) throw Error(cat("cpu: gemm onednn is not available: ", why, "; use gemm auto or builtin"));
+    if (!plugin)
+      throw Error(cat("cpu_gemm onednn: the plug-in cannot be used: ", why,
+                      "; install libdnnl-dev and build again, or use \"cpu_gemm\": \"builtin\""));
   }
   auto device = std::make_unique<CpuDevice>(options.threads, options.memory_limit);
   auto ops = std::make_unique<CpuOps>(device->pool(), plugin);

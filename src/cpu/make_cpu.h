@@ -9,9 +9,9 @@
 namespace athanor {
 
 struct CpuOptions {
-  int threads = 0;            // 0 = all usable cores
-  size_t memory_limit = 0;    // bytes; 0 = what the machine and its cgroup allow
-  std::string gemm = "auto";  // auto | onednn | builtin
+  int threads = 0;          // 0 = all usable cores
+  size_t memory_limit = 0;  // bytes; 0 = what the machine and its cgroup allow
+  bool onednn = false;      // products by the oneDNN plug-in instead of our own
 };
 
 struct CpuBackend {

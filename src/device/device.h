@@ -21,6 +21,8 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual std::string description() const = 0;
+  // Elements that dimensions of products should be multiples of: a vector of 64 bytes here, tiles on other devices.
+  virtual int64_t dimension_multiple() const { return 16; }
   virtual bool unified() const { return false; }  // the host may read and write device memory
   // 4096-byte aligned, zero-filled. Called O(1) times per run: everything else is carved out of the plan.
   virtual void* allocate(size_t bytes, Mem) = 0;

@@ -125,6 +125,15 @@ class OtherWaysToResumeTest(ResumeTest):
         for step, loss in whole.items():
             self.assertAlmostEqual(mine[step], loss, delta=1e-4 * loss)
 
+    def test_products_by_onednn_train_too_or_say_why_not(self):
+        done = self.run_program("train", self.config, "--set", "cpu_gemm=onednn", code=None)
+        if done.code == 1:
+            self.assertIn("install libdnnl-dev", str(done))
+            return
+        self.assertIn("GEMM oneDNN", str(done))
+        for step, loss in self.losses("whole").items():
+            self.assertAlmostEqual(self.losses()[step], loss, delta=1e-4 * loss)
+
     def test_load_of_a_named_checkpoint(self):
         self.run_program("train", self.config, "--load", "whole/step-00000030")
         self.assertEqual(self.final_files("run")["model"], self.expected["model"])
