@@ -45,10 +45,10 @@ struct Statistics {
 };
 Statistics statistics();
 
-// What a kernel's accesses would cost on a GPU, by kernel name, summed over its launches. Only accesses by whole
-// warps through access.h and ldmatrix/stmatrix are counted: those whose width the optimiser cannot change.
+// What a kernel's accesses would cost on a GPU, by kernel name, summed over its launches. Check builds count all
+// accesses, fast builds those through cuda/access.h and cuda/ptx.h.
+void count_accesses(bool on);  // off at first: it costs time
 struct KernelCounters {
-  uint64_t launches = 0;
   uint64_t global_requests = 0;     // warp-wide accesses to global memory
   uint64_t global_sectors = 0;      // 32-byte sectors that they touch
   uint64_t global_sectors_min = 0;  // the fewest that could hold the bytes asked for

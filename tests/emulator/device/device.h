@@ -82,6 +82,9 @@ void clear_report();
 std::string source_of(const void* caller);    // " at file:line" of a return address
 std::string kernel_name(const void* kernel);  // demangled, without its parameters
 
+// A memory fault of host code: `handler` says whether the access may be repeated. Faults of kernels never get there.
+void set_host_fault_handler(bool (*handler)(void* address));
+
 // ---- schedules
 void set_schedule_seed(uint64_t value);
 extern const bool kChecking;  // linked with the check variant of the device half

@@ -1,0 +1,315 @@
+// Runs a grid: gangs of resident blocks go to OS threads in random order.
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <numeric>
+#include <thread>
+
+#include "emulator/device/state.h"
+#include "emulator/device/wgmma_work.h"
+#include "emulator/instructions.h"
+namespace emu {
+
+const bool kChecking = kCheck;
+
+namespace {
+std::mutex mutex;
+uint64_t seed_value = 1;
+int os_threads = 1;
+Statistics totals{};
+bool (*host_fault)(void*) = nullptr;
+constexpr size_t kRedzone = 128;
+constexpr size_t kMaxStaticShared = 48 << 10;
+
+uint64_t block_count(const dim3& grid) { return uint64_t{grid.x} * grid.y * grid.z; }
+
+void start_thread(Block& b, size_t pool_index, uint32_t linear) {
+  const LaunchShape& shape = b.gang->grid->launch->shape;
+  Thread* t = b.threads[linear] = pooled_thread(pool_index);
+  Fiber& f = *t->fiber;
+  Ticks ticks = std::move(f.ticks);
+  f = Fiber{};
+  f.block = &b;
+  if (kCheck) {
+    ticks.assign(b.size + kAsyncEngines, 0);
+    f.ticks = std::move(ticks);
+  }
+  const dim3 d = shape.block;
+  t->thread_index = {linear % d.x, linear / d.x % d.y, linear / d.x / d.y};
+  t->block_index = b.index;
+  t->block_dim = d;
+  t->grid_dim = shape.grid;
+  t->linear = linear;
+  t->lane = linear % 32;
+  t->warp = linear / 32;
+  b.warps[t->warp].exists |= 1u << t->lane;
+  prepare_fiber(t);
+  b.gang->ready.push_back(t);
+}
+
+void start_block(Gang& gang, Cluster& cluster, uint32_t rank, uint32_t number, size_t window) {
+  const GridLaunch& launch = *gang.grid->launch;
+  const dim3 g = launch.shape.grid, d = launch.shape.block;
+  gang.blocks.push_back(std::make_unique<Block>());
+  Block& b = *gang.blocks.back();
+  b.gang = &gang;
+  b.cluster = &cluster;
+  b.cluster_rank = rank;
+  b.number = number;
+  b.index = {number % g.x, number / g.x % g.y, number / g.x / g.y};
+  b.size = b.live = d.x * d.y * d.z;
+  b.warps.resize((b.size + 31) / 32);
+  b.wgmma.resize(b.size / 128);
+  b.base.assign(b.size + kAsyncEngines, 0);
+  b.window = window_base(window);
+  std::copy(launch.parameters.begin(), launch.parameters.end(), b.parameters);
+  b.threads.resize(b.size);
+  const size_t first = (gang.blocks.size() - 1) * b.size;
+  for (uint32_t i = 0; i < b.size; ++i) start_thread(b, first + i, i);
+  if (launch.shape.shared_bytes)
+    b.dynamic = static_cast<unsigned char*>(take_shared(b, launch.shape.shared_bytes, 1024));
+}
+
+void report_stuck(const Gang& gang) {
+  std::string text = gang.grid->launch->operation.name + ": nothing can proceed:";
+  size_t stuck = 0;
+  for (const auto& b : gang.blocks) {
+    for (const Thread* t : b->threads) {
+      const Fiber& f = *t->fiber;
+      if (f.waiting == Wait::kExited || ++stuck > 4) continue;
+      char reason[200];
+      const Reason& r = f.reason;
+      snprintf(reason, sizeof reason, r.format, r.file, r.value[0], r.value[1], r.value[2]);
+      text += " block " + std::to_string(b->number) + " thread " + std::to_string(t->linear) + " in " + reason + ";";
+    }
+  }
+  report(Fault::kDeadlock, text + " " + std::to_string(stuck) + " threads stuck");
+}
+
+// One gang: `clusters` clusters from `first` on, with windows from `window` on.
+void run_gang(Grid& grid, uint64_t first, uint64_t clusters, size_t window) {
+  const LaunchShape& shape = grid.launch->shape;
+  Gang gang{};
+  gang.grid = &grid;
+  gang.random.state = seed_value * 0x9e3779b97f4a7c15ull + first * 0x1234567ull + grid.launch->operation.id * 77ull + 1;
+  gang.random.next();
+  const uint64_t per_row = shape.grid.x / shape.cluster;
+  for (uint64_t c = first; c < first + clusters; ++c) {
+    gang.clusters.push_back(std::make_unique<Cluster>());
+    Cluster& cluster = *gang.clusters.back();
+    cluster.first = uint32_t(gang.blocks.size());
+    cluster.size = shape.cluster;
+    const uint64_t start = c / per_row * shape.grid.x + c % per_row * shape.cluster;
+    for (uint32_t rank = 0; rank < shape.cluster; ++rank) {
+      start_block(gang, cluster, rank, uint32_t(start + rank), window++);
+    }
+  }
+  enter_gang(gang);
+  size_t live = 0;
+  for (const auto& b : gang.blocks) live += b->live;
+  if (!gang.failed && live) report_stuck(gang);
+  flush_counters(gang);
+  for (const auto& b : gang.blocks) set_state(b->window, b->window_used, ByteState::kFree);
+  const std::lock_guard lock(mutex);
+  totals.switches += gang.counts.switches;
+  totals.collectives += gang.counts.collectives;
+  totals.accesses += gang.counts.accesses;
+  totals.blocks += gang.blocks.size();
+  totals.threads += gang.blocks.size() * gang.blocks[0]->size;
+}
+
+void on_segv(int, siginfo_t* info, void*) {
+  if (running()) fail(Fault::kBounds, "illegal address %p", info->si_addr);  // leaves the signal stack for good
+  if (host_fault && host_fault(info->si_addr)) return;
+  signal(SIGSEGV, SIG_DFL);
+}
+
+// Fast builds have no callbacks of plain accesses; wild pointers still become faults.
+void catch_segv() {
+  static thread_local std::vector<char> stack;
+  if (!stack.empty()) return;
+  stack.resize(128 << 10);
+  stack_t alternative{};
+  alternative.ss_sp = stack.data();
+  alternative.ss_size = stack.size();
+  sigaltstack(&alternative, nullptr);
+  struct sigaction action {};
+  action.sa_sigaction = on_segv;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+  sigaction(SIGSEGV, &action, nullptr);
+}
+
+bool check_launch(const GridLaunch& launch) {
+  const LaunchShape& s = launch.shape;
+  const uint64_t blocks = block_count(s.grid);
+  const std::string& name = launch.operation.name;
+  if (kCheck && blocks > kMaxBlocks) {
+    return report(Fault::kRefused,
+                  name + ": " + std::to_string(blocks) + " blocks; a checked launch has at most 65536");
+  }
+  if (s.cooperative && blocks > kWindows) {
+    return report(Fault::kRefused, name + ": a cooperative launch of " + std::to_string(blocks) +
+                                       " blocks; at most 1024 can be resident");
+  }
+  if (s.cluster < 1 || s.cluster > 16 || s.grid.x % s.cluster) {
+    return report(Fault::kConfigure, name + ": clusters of " + std::to_string(s.cluster) +
+                                         " blocks in a grid of width " + std::to_string(s.grid.x));
+  }
+  return true;
+}
+}  // namespace
+
+void set_schedule_seed(uint64_t value) { seed_value = value; }
+uint64_t schedule_seed() { return seed_value; }
+void set_threads(int count) { os_threads = count; }
+void set_host_fault_handler(bool (*handler)(void* address)) {
+  host_fault = handler;
+  catch_segv();
+}
+Statistics statistics() {
+  const std::lock_guard lock(mutex);
+  return totals;
+}
+
+bool run_grid(const GridLaunch& launch) {
+  if (!check_launch(launch)) return false;
+  Grid grid{};
+  grid.launch = &launch;
+  grid.accessible = uint64_t{1} << launch.operation.device | launch.operation.peers;
+  const LaunchShape& s = launch.shape;
+  const uint64_t clusters = block_count(s.grid) / s.cluster, gang_clusters = s.cooperative ? clusters : 1;
+  std::vector<uint64_t> order(clusters / gang_clusters);
+  std::iota(order.begin(), order.end(), uint64_t{0});
+  Random random{seed_value * 31 + launch.operation.id * 1299709ull + 7};
+  for (uint64_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(uint32_t(i))]);
+  std::atomic<uint64_t> next{0};
+  const auto work = [&](size_t worker) {
+    catch_segv();
+    for (uint64_t k = 0; !faulted() && (k = next++) < order.size();) {
+      run_gang(grid, order[k] * gang_clusters, gang_clusters, worker * gang_clusters * s.cluster);
+    }
+  };
+  const size_t workers = std::min<size_t>({size_t(os_threads), order.size(), kWindows / s.cluster});
+  std::vector<std::thread> threads;
+  for (size_t w = 1; w < workers; ++w) threads.emplace_back(work, w);
+  work(0);
+  for (auto& t : threads) t.join();
+  const std::lock_guard lock(mutex);
+  ++totals.launches;
+  return !faulted();
+}
+
+void finish_thread() {
+  Block& b = block();
+  Fiber& f = fiber();
+  const Thread& t = *self();
+  check_async_at_exit();
+  if (f.cluster_arrived) fail(Fault::kBarrier, "thread exits between barrier.cluster.arrive and barrier.cluster.wait");
+  f.waiting = Wait::kExited;
+  --b.live;
+  Warp& warp = b.warps[t.warp];
+  warp.exited |= 1u << t.lane;
+  for (const Rendezvous& r : warp.open) {
+    if (r.mask >> t.lane & 1) {
+      fail(Fault::kWarp, "lane %u exits while lanes %#x wait for it in a warp collective", t.lane, r.arrived);
+    }
+  }
+  if (b.barrier.arrived) {
+    fail(Fault::kBarrier, "thread exits while %u threads wait in __syncthreads at %s:%d", b.barrier.arrived,
+         b.barrier.file, b.barrier.line);
+  }
+  made_progress(*b.gang);
+}
+
+// ---- shared memory of a block: objects with a redzone in front of each
+void* take_shared(Block& b, size_t bytes, size_t align) {
+  const size_t offset = (b.window_used + kRedzone + align - 1) / align * align;
+  if (offset + bytes > size_t{256} << 10) {
+    report(Fault::kConfigure, b.gang->grid->launch->operation.name + ": more shared memory than a block can have");
+    b.gang->failed = true;
+    return b.window;
+  }
+  b.window_used = offset + bytes;
+  mark_live(b.window + offset, bytes);
+  return b.window + offset;
+}
+
+void* static_shared(const void* key, size_t size, size_t align) {
+  Block& b = block();
+  void*& object = b.statics[key];
+  if (object) return object;
+  b.static_bytes += size;
+  if (b.static_bytes > kMaxStaticShared) fail(Fault::kConfigure, "more than 48 KiB of static shared memory");
+  return object = take_shared(b, size, align);
+}
+
+unsigned char* dynamic_shared() {
+  Block& b = block();
+  if (!b.dynamic) fail(Fault::kConfigure, "dynamic shared memory used but none was asked for at launch");
+  return b.dynamic;
+}
+
+double measure_switch_ns() {  // two threads yield to each other through the random scheduler
+  GridLaunch launch;
+  launch.shape.grid = dim3(1);
+  launch.shape.block = dim3(2);
+  launch.trampoline = [](void*, void*) {
+    for (int i = 0; i < 300'000; ++i) {
+      made_progress(*block().gang);
+      yield();
+    }
+  };
+  launch.operation.name = "switch";
+  init_memory();
+  const auto start = std::chrono::steady_clock::now();
+  const uint64_t before = statistics().switches;
+  run_grid(launch);
+  const std::chrono::duration<double, std::nano> time = std::chrono::steady_clock::now() - start;
+  return time.count() / double(statistics().switches - before);
+}
+}  // namespace emu
+
+namespace emu::ptx {
+
+uint32_t shared_address(const void* p) {
+  const size_t offset = size_t(static_cast<const uint8_t*>(p) - block().window);
+  if (offset >= kWindowBytes) fail(Fault::kBounds, "the address %p is not in shared memory of this block", p);
+  return uint32_t(offset);
+}
+uint32_t cluster_address(const void* p, uint32_t rank) {
+  require_capability(90, "mapa");
+  if (rank >= block().cluster->size) {
+    fail(Fault::kConfigure, "mapa to block %u of a cluster of %u", rank, block().cluster->size);
+  }
+  return (rank + 1) << 24 | shared_address(p);
+}
+void* cluster_pointer(void* p, uint32_t rank) {
+  const Block& mine = block();
+  const uint32_t offset = cluster_address(p, rank) & 0xffffff;
+  return mine.gang->blocks[mine.cluster->first + rank]->window + offset;
+}
+
+uint32_t load_acquire(const uint32_t* flag) {
+  check_aligned(flag, 4, "ld.acquire", __builtin_return_address(0));
+  note(flag, 4, kRead | kAtomic, __builtin_return_address(0));
+  atomic_order(flag);
+  const uint32_t value = __atomic_load_n(flag, __ATOMIC_ACQUIRE);
+  fence(false);
+  return value;
+}
+void store_release(uint32_t* flag, uint32_t value) {
+  check_aligned(flag, 4, "st.release", __builtin_return_address(0));
+  note(flag, 4, kWrite | kAtomic, __builtin_return_address(0));
+  fence(false);
+  atomic_order(flag);
+  if (__atomic_exchange_n(flag, value, __ATOMIC_ACQ_REL) != value) atomic_changed();
+}
+uint32_t add_release(uint32_t* flag, uint32_t value) {
+  check_aligned(flag, 4, "red.release", __builtin_return_address(0));
+  note(flag, 4, kWrite | kAtomic, __builtin_return_address(0));
+  fence(false);
+  atomic_order(flag);
+  atomic_changed();
+  return __atomic_fetch_add(flag, value, __ATOMIC_ACQ_REL);
+}
+}  // namespace emu::ptx

@@ -1,0 +1,271 @@
+// The arena (device memory, pinned memory, shared windows), the state of each byte, and the check of every access:
+// bounds, asynchronous copies in flight, and in check builds order, first use and proxy fences.
+#include <dlfcn.h>
+#include <sys/mman.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "emulator/device/state.h"
+namespace emu {
+namespace {
+
+constexpr size_t kDevicesBytes = kMaxDevices * kDeviceBytes;
+constexpr size_t kHeapBytes = kDevicesBytes + kPinnedBytes;
+constexpr size_t kArenaBytes = kHeapBytes + kWindows * kWindowBytes;
+
+struct Cell {  // the last writer and one recent reader of a byte
+  uint64_t writer, reader;
+};
+uint8_t* arena = nullptr;
+ByteState* states = nullptr;
+Cell* cells = nullptr;
+
+uint8_t* reserve(size_t bytes) {
+  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, kFlags, -1, 0);
+  if (p == MAP_FAILED) {
+    fprintf(stderr, "emulator: cannot reserve %zu bytes of addresses; lift the limit on virtual memory\n", bytes);
+    abort();
+  }
+  return static_cast<uint8_t*>(p);
+}
+size_t offset_of(const void* p) { return size_t(static_cast<const uint8_t*>(p) - arena); }
+}  // namespace
+
+void init_memory() {
+  if (arena) return;
+  uint8_t* a = reserve(kArenaBytes + kWindowBytes);
+  states = reinterpret_cast<ByteState*>(reserve(kArenaBytes));
+  if (kCheck) cells = reinterpret_cast<Cell*>(reserve(kArenaBytes * sizeof(Cell)));
+  arena = a + kWindowBytes - (reinterpret_cast<uintptr_t>(a) & (kWindowBytes - 1));
+}
+
+uint8_t* device_base(int device) { return arena + size_t(device) * kDeviceBytes; }
+uint8_t* pinned_base() { return arena + kDevicesBytes; }
+uint8_t* window_base(size_t index) { return arena + kHeapBytes + index * kWindowBytes; }
+bool in_arena(const void* p) { return arena && offset_of(p) < kArenaBytes; }
+bool is_pinned(const void* p) { return in_arena(p) && offset_of(p) - kDevicesBytes < kPinnedBytes; }
+int device_of(const void* p) { return arena && offset_of(p) < kDevicesBytes ? int(offset_of(p) / kDeviceBytes) : -1; }
+
+void set_state(void* begin, size_t bytes, ByteState state) {
+  memset(static_cast<void*>(states + offset_of(begin)), int(state), bytes);
+}
+void mark_unwritten(void* begin, size_t bytes) {
+  if (kCheck) memset(static_cast<void*>(cells + offset_of(begin)), 0, bytes * sizeof(Cell));
+}
+void mark_written(void* begin, size_t bytes) {
+  if (!kCheck) return;
+  Cell* cell = cells + offset_of(begin);
+  for (size_t i = 0; i < bytes; ++i) cell[i] = {kStampValid, 0};
+}
+void rebase_stamps(void* begin, size_t bytes) {
+  if (!kCheck) return;
+  Cell* cell = cells + offset_of(begin);
+  for (size_t i = 0; i < bytes; ++i) cell[i] = {cell[i].writer ? kStampValid : 0, 0};
+}
+void mark_live(void* begin, size_t bytes) {
+  set_state(begin, bytes, ByteState::kLive);
+  mark_unwritten(begin, bytes);
+  memset(begin, 0xff, bytes);
+}
+void mark_dead(void* begin, size_t bytes) { set_state(begin, bytes, ByteState::kFree); }
+
+void restamp(void* begin, size_t bytes, bool write, uint64_t stamp) {
+  if (!kCheck) return;
+  Cell* cell = cells + offset_of(begin);
+  for (size_t i = 0; i < bytes; ++i) (write ? cell[i].writer : cell[i].reader) = stamp;
+}
+
+void check_range_live(const void* begin, size_t bytes, const char* what) {
+  const ByteState* s = states + offset_of(begin);
+  for (size_t i = 0; i < bytes; ++i) {
+    if (s[i] != ByteState::kLive) fail(Fault::kInFlight, "%s", what);
+  }
+}
+
+Block& window_owner(const void* p) {
+  for (auto& b : block().gang->blocks) {
+    if (size_t(static_cast<const uint8_t*>(p) - b->window) < kWindowBytes) return *b;
+  }
+  fail(Fault::kBounds, "shared memory of a block that is not resident beside this one");
+}
+
+std::string source_of(const void* caller) {
+  Dl_info info;
+  if (!caller || !dladdr(caller, &info)) return "";
+  const size_t offset = size_t(static_cast<const char*>(caller) - static_cast<const char*>(info.dli_fbase)) - 1;
+  char command[512], line[512] = "";
+  snprintf(command, sizeof command, "addr2line -i -e '%s' %#zx 2>/dev/null", info.dli_fname, offset);
+  if (FILE* pipe = popen(command, "r")) {  // the first frame outside the language's own headers
+    while (fgets(line, sizeof line, pipe) && (strstr(line, "emulator/language") || strstr(line, "cuda/access.h"))) {
+    }
+    pclose(pipe);
+  }
+  std::string text = line;
+  text.erase(text.find_last_not_of('\n') + 1);
+  text.erase(0, text.rfind('/') + 1);
+  return text.empty() ? "" : " at " + text;
+}
+
+// ---- the check of one access
+extern "C" {
+extern char __executable_start, _end;
+}
+namespace {
+constexpr size_t kStackBytes = size_t{256} << 10;
+
+const char* verb(int access) { return access & kAtomic ? "atomic" : access & kWrite ? "write" : "read"; }
+
+bool own_memory(const uint8_t* p) {
+  const auto* top = reinterpret_cast<const uint8_t*>(self()) + 4096;
+  const uint8_t* parameters = block().parameters;
+  return size_t(top - p) <= kStackBytes ||
+         (p >= reinterpret_cast<uint8_t*>(&__executable_start) && p < reinterpret_cast<uint8_t*>(&_end)) ||
+         size_t(p - parameters) < sizeof block().parameters;
+}
+
+void check_region(const uint8_t* p, size_t bytes, int access, const void* caller) {
+  const size_t offset = offset_of(p);
+  if (offset < kDevicesBytes) {
+    const auto device = offset / kDeviceBytes;
+    if (block().gang->grid->accessible >> device & 1) return;
+    fail(Fault::kBounds, "%s of memory of device %zu without peer access%s", verb(access), device,
+         source_of(caller).c_str());
+  }
+  if (offset < kHeapBytes) return;
+  Block& mine = block();
+  if (size_t(p - mine.window) < kWindowBytes) return;
+  Block& owner = window_owner(p);
+  if (owner.cluster != mine.cluster || owner.cluster->size == 1) {
+    fail(Fault::kBounds, "%zu-byte %s of shared memory of another block%s", bytes, verb(access),
+         source_of(caller).c_str());
+  }
+  if (!owner.live) {
+    fail(Fault::kBounds, "distributed shared memory of block %u of the cluster, which has exited%s", owner.cluster_rank,
+         source_of(caller).c_str());
+  }
+}
+
+void check_states(const uint8_t* p, size_t bytes, int access, const void* caller) {
+  const size_t offset = offset_of(p);
+  for (size_t i = 0; i < bytes; ++i) {
+    const ByteState s = states[offset + i];
+    if (s == ByteState::kLive) continue;
+    const std::string source = source_of(caller);
+    if (s == ByteState::kInFlight) {
+      fail(Fault::kInFlight, "%s of shared byte %zu while an asynchronous copy into it is in flight (missing wait)%s",
+           verb(access), (offset + i) & (kWindowBytes - 1), source.c_str());
+    }
+    fail(Fault::kBounds, "%zu-byte %s at %p, byte %zu outside any allocation%s", bytes, verb(access),
+         static_cast<const void*>(p), i, source.c_str());
+  }
+}
+
+[[noreturn]] void fail_race(const char* kind, uint64_t other, const uint8_t* p, const void* caller) {
+  const StampFields s = stamp_fields(other);
+  fail(Fault::kRace, "%s on %s byte %p; other access: operation %u block %u thread %u%s%s", kind,
+       offset_of(p) >= kHeapBytes ? "shared" : "global", static_cast<const void*>(p), s.operation, s.block, s.thread,
+       other & kStampProxy ? " (async proxy)" : "", source_of(caller).c_str());
+}
+
+// The asynchronous proxy reads or overwrites what threads wrote: they must have fenced after the write.
+void check_proxy(uint64_t writer, const uint8_t* p) {
+  const StampFields s = stamp_fields(writer);
+  if ((writer & kStampProxy) || s.operation != (operation().id & 0x7fff)) return;
+  const bool shared = offset_of(p) >= kHeapBytes;
+  for (auto& b : block().gang->blocks) {
+    if ((b->number & 0xffff) != s.block) continue;
+    const Fiber& f = *b->threads[s.thread]->fiber;
+    if (s.tick < (shared ? f.shared_proxy_fence : f.global_proxy_fence)) return;
+    fail(Fault::kProxy,
+         "async proxy touches %s byte %#zx written by thread %u with no fence.proxy.async after the write",
+         shared ? "shared" : "global", shared ? size_t(p - b->window) : reinterpret_cast<size_t>(p), s.thread);
+  }
+}
+
+bool unordered(uint64_t other, int access) {
+  return !((other & kStampAtomic) && (access & kAtomic)) && !happened_before(other);
+}
+
+void check_order(const uint8_t* p, size_t bytes, int access, const void* caller) {
+  const uint64_t mine = stamp_now() | (access & kAtomic ? kStampAtomic : 0);
+  const bool write = access & kWrite;
+  uint64_t good_writer = 0, good_reader = 0;  // neighbouring bytes mostly have the same history
+  for (Cell* c = cells + offset_of(p); bytes--; ++c, ++p) {
+    const uint64_t writer = c->writer, reader = c->reader;
+    if (writer && writer != good_writer) {
+      if (unordered(writer, access)) {
+        fail_race(write ? "write after unordered write" : "read after unordered write", writer, p, caller);
+      }
+      if (access & kAsyncProxy) check_proxy(writer, p);
+      good_writer = writer;
+    }
+    if (!writer && (!write || (access & kAtomic))) {
+      fail(Fault::kUninitialized, "%s of never-written %s byte %p%s", verb(access),
+           offset_of(p) >= kHeapBytes ? "shared" : "global", static_cast<const void*>(p), source_of(caller).c_str());
+    }
+    if (write) {
+      if (reader && reader != good_reader && unordered(reader, access)) {
+        fail_race("write after unordered read", reader, p, caller);
+      }
+      good_reader = reader;
+      *c = {mine, 0};
+    } else if (reader != mine && (!reader || happened_before(reader) || (block().gang->random.next() & 1))) {
+      c->reader = mine;
+    }
+  }
+}
+}  // namespace
+
+void note(const void* address, size_t bytes, int access, const void* caller) {
+  if (!running()) return;
+  const auto* p = static_cast<const uint8_t*>(address);
+  ++block().gang->counts.accesses;
+  if (offset_of(p) >= kArenaBytes) {
+    if (own_memory(p)) return;
+    fail(Fault::kBounds, "illegal address %p (host or foreign memory), %zu-byte %s%s", address, bytes, verb(access),
+         source_of(caller).c_str());
+  }
+  check_region(p, bytes, access, caller);
+  check_states(p, bytes, access, caller);
+  if (kCheck) check_order(p, bytes, access, caller);
+  if (caller) count_access(address, bytes, caller);
+}
+
+void check_aligned(const void* address, size_t bytes, const char* what, const void* caller) {
+  if (!running() || reinterpret_cast<uintptr_t>(address) % bytes == 0) return;
+  fail(Fault::kMisaligned, "%s at %p is not %zu-byte aligned%s", what, address, bytes, source_of(caller).c_str());
+}
+
+void check_operation(const Operation& op, void* begin, size_t bytes, bool write) {
+  if (!in_arena(begin)) return;
+  const size_t offset = offset_of(begin);
+  for (size_t i = 0; i < bytes; ++i) {
+    if (states[offset + i] != ByteState::kLive) {
+      report(Fault::kBounds, op.name + (write ? " writes " : " reads ") + std::to_string(bytes) + " bytes: byte " +
+                                 std::to_string(i) + " is outside the allocation");
+      return;
+    }
+    if (!kCheck) continue;
+    Cell& c = cells[offset + i];
+    const auto conflicts = [&](uint64_t s) {
+      const uint32_t other = stamp_fields(s).operation;
+      return s && other != (op.id & 0x7fff) && !op.ordered(other, true);
+    };
+    const uint64_t other = conflicts(c.writer) ? c.writer : write && conflicts(c.reader) ? c.reader : 0;
+    if (other) {
+      report(Fault::kRace, op.name + " is not ordered after operation " +
+                               std::to_string(stamp_fields(other).operation) + " (missing event wait?), byte " +
+                               std::to_string(i));
+      return;
+    }
+    const uint64_t mine = make_stamp({op.id, 0, 0, 0});
+    if (write) {
+      c = {mine, 0};
+    } else {
+      c.reader = mine;
+    }
+  }
+}
+}  // namespace emu

@@ -1,0 +1,151 @@
+// Fibers: every CUDA thread has a stack of its own; whenever one waits, the next is drawn at random among the threads
+// of the gang that can go on. Asynchronous work of the gang completes at random moments in between.
+#include <sys/mman.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "emulator/device/state.h"
+#include "emulator/device/switch.h"
+
+#if defined(__x86_64__)
+asm(R"(.text
+.globl emu_switch_stack
+.type emu_switch_stack,@function
+emu_switch_stack:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp,(%rdi)
+  movq %rsi,%rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size emu_switch_stack,.-emu_switch_stack
+.section .note.GNU-stack,"",@progbits
+.text)");
+#endif
+
+namespace emu {
+namespace {
+constexpr size_t kStackBytes = size_t{256} << 10;
+constexpr size_t kHeaderBytes = 4096;      // at the top of a stack: the Thread
+constexpr uint64_t kIdleYields = 400'000;  // spins of all threads together with nothing else going on
+constexpr uint64_t kTotalYields = 50'000'000;
+
+thread_local Thread* current __attribute__((tls_model("initial-exec")));
+
+struct StackPool {
+  std::vector<Thread*> threads;
+  ~StackPool() {
+    for (Thread* t : threads) {
+      delete t->fiber;
+      munmap(reinterpret_cast<uint8_t*>(t) + kHeaderBytes - kStackBytes, kStackBytes);
+    }
+  }
+};
+thread_local StackPool pool;
+
+void switch_to(void** save, Thread* to, Gang& gang) {
+  ++gang.counts.switches;
+  current = to;
+  emu_switch_stack(save, to ? to->fiber->stack_pointer : gang.main_stack);
+}
+
+Thread* pick(Gang& gang) {  // null: nobody can go on
+  for (;;) {
+    if (gang.async_open && (gang.ready.empty() || gang.random.below(16) == 0)) {
+      run_random_async(gang);
+      continue;
+    }
+    if (gang.ready.empty()) return nullptr;
+    const size_t k = gang.random.below(uint32_t(gang.ready.size()));
+    Thread* t = gang.ready[k];
+    gang.ready[k] = gang.ready.back();
+    gang.ready.pop_back();
+    return t;
+  }
+}
+
+void thread_main() {
+  {
+    Block& b = block();
+    const GridLaunch& launch = *b.gang->grid->launch;
+    launch.trampoline(launch.kernel, b.parameters);
+    finish_thread();
+  }
+  Gang& gang = *block().gang;
+  switch_to(&fiber().stack_pointer, pick(gang), gang);
+  abort();
+}
+}  // namespace
+
+__attribute__((noinline)) Thread* self() { return current; }
+Thread* running() { return current; }
+
+Thread* pooled_thread(size_t index) {
+  while (pool.threads.size() <= index) {
+    constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    void* stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, kFlags, -1, 0);
+    if (stack == MAP_FAILED) {
+      fprintf(stderr, "emulator: no memory for the stack of thread %zu of this launch\n", index);
+      abort();
+    }
+    auto* t = reinterpret_cast<Thread*>(static_cast<uint8_t*>(stack) + kStackBytes - kHeaderBytes);
+    t->fiber = new Fiber;
+    pool.threads.push_back(t);
+  }
+  return pool.threads[index];
+}
+
+void prepare_fiber(Thread* t) {
+  t->fiber->stack_pointer = make_stack(reinterpret_cast<uint8_t*>(t), kStackBytes - kHeaderBytes, thread_main);
+}
+
+void enter_gang(Gang& gang) {
+  if (Thread* first = pick(gang)) switch_to(&gang.main_stack, first, gang);
+  current = nullptr;
+}
+
+void leave_gang() {
+  switch_to(&fiber().stack_pointer, nullptr, *block().gang);
+  abort();
+}
+
+void park(Wait wait, const Reason& reason) {
+  Fiber& f = fiber();
+  Thread* me = self();
+  f.waiting = wait;
+  f.reason = reason;
+  Gang& gang = *f.block->gang;
+  Thread* next = pick(gang);
+  if (next != me) switch_to(&f.stack_pointer, next, gang);
+}
+
+void made_progress(Gang& gang) { gang.idle_yields = 0; }
+
+void wake(Thread* t) {
+  t->fiber->waiting = Wait::kReady;
+  Gang& gang = *t->fiber->block->gang;
+  gang.ready.push_back(t);
+  made_progress(gang);
+}
+
+void yield() {
+  if (!running()) return;
+  Gang& gang = *block().gang;
+  if (++gang.idle_yields > kIdleYields || ++gang.yields > kTotalYields) {
+    fail(Fault::kDeadlock, "spins without end; blocks wait for each other only in cooperative launches and clusters");
+  }
+  fiber().waiting = Wait::kReady;
+  gang.ready.push_back(self());
+  park(Wait::kReady, {"a spin loop"});
+}
+}  // namespace emu

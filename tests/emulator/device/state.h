@@ -1,0 +1,231 @@
+// The state of a running grid: gangs of resident blocks, their threads as fibers, and everything that blocks and
+// threads wait for. Private to the device half.
+#pragma once
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "emulator/device/clock.h"
+#include "emulator/device/counters.h"
+#include "emulator/device/device.h"
+#include "emulator/language.h"
+namespace emu {
+
+#ifdef EMU_CHECK
+constexpr bool kCheck = true;  // kernels are instrumented: the order of all accesses is watched
+#else
+constexpr bool kCheck = false;
+#endif
+
+// Every resident block has a window of shared memory; offsets stay below 256 KiB, as wgmma descriptors demand.
+constexpr size_t kWindowBytes = size_t{512} << 10;
+constexpr size_t kWindows = 1024;
+
+struct Random {  // xorshift64
+  uint64_t state = 1;
+  uint32_t next() {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return uint32_t(state >> 32);
+  }
+  uint32_t below(uint32_t n) { return uint32_t(uint64_t(next()) * n >> 32); }
+};
+
+struct Block;
+struct Gang;
+
+enum class Wait : uint8_t { kReady, kBarrier, kWarp, kMbarrier, kWgmma, kCluster, kExited };
+struct Reason {  // kept unformatted: it is only read when the gang turns out to be stuck
+  const char* format = "";
+  const char* file = "";
+  long value[3] = {};
+};
+
+struct CopyAsync {
+  void* to;
+  const void* from;
+  unsigned bytes, valid;
+};
+struct BulkGroup {  // stores and reductions of one cp.async.bulk group, by number in the block's engine
+  std::vector<unsigned> numbers;
+  bool read = false;
+};
+struct HeldAccumulator {  // the true value of wgmma accumulators while the registers hold NaN
+  float* registers;
+  std::vector<float> value;
+};
+
+struct Fiber {
+  Block* block = nullptr;
+  void* stack_pointer = nullptr;
+  Wait waiting = Wait::kReady;
+  Reason reason;
+  // order
+  uint32_t tick = 1;
+  Ticks ticks;
+  Others others;
+  Others released;                                          // as of the last fence: what an atomic publishes
+  Others collected;                                         // by atomics: what the next fence acquires
+  uint32_t shared_proxy_fence = 0, global_proxy_fence = 0;  // writes before these ticks are visible to the async proxy
+  bool dependency_waited = false;
+  uint64_t cluster_phase = 0;
+  bool cluster_arrived = false;
+  // asynchronous work of this thread
+  std::vector<CopyAsync> copies;
+  std::vector<std::vector<CopyAsync>> copy_groups;  // oldest first, as all the groups here
+  std::vector<unsigned> bulk;
+  std::vector<BulkGroup> bulk_groups;
+  bool wgmma_fenced = false;
+  uint64_t wgmma_issued = 0, wgmma_finished = 0;
+  std::vector<uint64_t> wgmma_groups;
+  std::vector<HeldAccumulator> held;
+  std::unordered_map<const void*, uint32_t> access_count;  // by call site, for KernelCounters
+};
+
+struct Rendezvous {
+  Collective kind;
+  unsigned mask, arrived;
+  Lanes lanes;
+};
+struct Warp {
+  std::vector<Rendezvous> open;
+  unsigned exists = 0, exited = 0;
+};
+struct BlockBarrier {  // __syncthreads
+  unsigned arrived = 0;
+  const char* file = nullptr;
+  int line = 0;
+  std::vector<Thread*> waiting;
+  unsigned count = 0, result = 0;
+};
+struct NamedBarrier {
+  unsigned arrived = 0, expected = 0;
+  Clock clock;
+  std::vector<Thread*> waiting;
+};
+struct Mbarrier {
+  uint32_t count, pending, owner;
+  bool fenced = false;
+  uint32_t phase = 0;
+  int64_t bytes = 0;  // expected minus arrived
+  Clock arriving, done;
+  std::vector<Thread*> waiting;
+};
+// One asynchronous instruction: its stages run at random later moments, or when somebody waits for them.
+struct AsyncWork {
+  unsigned number;
+  std::vector<std::function<void()>> stages;
+  size_t next = 0;
+};
+struct WgmmaWork;
+struct ClusterBarrier {
+  unsigned arrived = 0;
+  uint64_t phase = 0;
+  Others arriving, done;
+  std::vector<Thread*> waiting;
+};
+struct Cluster {
+  uint32_t first = 0, size = 1;  // blocks of the gang
+  ClusterBarrier barrier;
+};
+
+struct Block {
+  Gang* gang;
+  Cluster* cluster;
+  uint32_t number, cluster_rank, size, live;  // size in threads
+  uint3 index;
+  std::vector<Thread*> threads;
+  std::vector<Warp> warps;
+  BlockBarrier barrier;
+  NamedBarrier named[16];
+  Ticks base;  // what all threads of the block know since the last __syncthreads
+  uint8_t* window;
+  size_t window_used = 0, static_bytes = 0;
+  unsigned char* dynamic = nullptr;
+  std::map<const void*, void*> statics;
+  std::map<const void*, Mbarrier> mbarriers;
+  std::vector<AsyncWork> async;
+  unsigned next_async = 1;
+  std::vector<std::deque<WgmmaWork>> wgmma;  // by warpgroup
+  alignas(128) uint8_t parameters[4096];
+};
+
+// What blocks on different OS threads share.
+struct Grid {
+  const GridLaunch* launch;
+  uint64_t accessible;  // bit d: memory of device d
+  std::mutex mutex;
+  std::unordered_map<const void*, Others> published;  // by the address of an atomic
+};
+
+// Blocks that are resident together on one OS thread: one block, a cluster, or a whole cooperative grid.
+struct Gang {
+  Grid* grid;
+  std::vector<std::unique_ptr<Block>> blocks;
+  std::vector<std::unique_ptr<Cluster>> clusters;
+  std::vector<Thread*> ready;
+  Random random;
+  void* main_stack = nullptr;
+  bool failed = false;
+  uint64_t idle_yields = 0, yields = 0;
+  size_t async_open = 0;  // stages still to run, over all blocks
+  Statistics counts{};
+  std::unique_ptr<GangCounters> counters;  // only while accesses are counted
+};
+
+inline Fiber& fiber() { return *self()->fiber; }
+inline Block& block() { return *fiber().block; }
+inline const Operation& operation() { return block().gang->grid->launch->operation; }
+
+// ---- scheduler.cc
+Thread* running();                    // null outside kernels
+Thread* pooled_thread(size_t index);  // stacks are kept for the next block on this OS thread
+void prepare_fiber(Thread* thread);
+void enter_gang(Gang& gang);  // returns when no thread can go on
+void leave_gang();            // from a fiber, for good
+void park(Wait wait, const Reason& reason);
+void wake(Thread* thread);
+void made_progress(Gang& gang);
+
+// ---- order.cc
+uint32_t advance(Fiber& fiber);  // the next tick of a thread
+uint64_t stamp_now();
+bool happened_before(uint64_t stamp);
+void release_to(Clock& clock, Block& owner);  // the running thread arrives at an object of block `owner`
+void acquire_from(const Clock& clock, Block& owner, bool cluster_scope);
+Others snapshot();  // all that the running thread knows, its own block included
+
+// ---- memory.cc
+uint8_t* window_base(size_t index);
+void restamp(void* begin, size_t bytes, bool write, uint64_t stamp);
+void check_range_live(const void* begin, size_t bytes, const char* what);
+Block& window_owner(const void* address);   // the block of this gang whose shared memory that is
+std::string source_of(const void* caller);  // " at file:line"
+
+// ---- async.cc
+unsigned add_async(Block& owner, std::vector<std::function<void()>> stages);
+void run_async(Block& owner, unsigned number, size_t stages);  // at least the first `stages` of it
+void run_random_async(Gang& gang);
+void check_async_at_exit();
+
+// ---- mbarrier.cc
+Mbarrier& find_mbarrier(void* address, bool remote);
+void complete_bytes(Block& owner, Mbarrier& barrier, int64_t bytes, uint32_t async_number);
+
+// ---- counters.cc
+void flush_counters(Gang& gang);
+void count_matrix_rows(const Lanes& lanes, int matrices);
+
+// ---- grid.cc
+void* take_shared(Block& owner, size_t bytes, size_t align);
+void finish_thread();
+void require_capability(int least, const char* instruction);
+void require_hopper(const char* instruction);  // 9.0 and nothing else: wgmma
+}  // namespace emu

@@ -1,0 +1,131 @@
+// ldmatrix, stmatrix and mma.sync, by the fragment tables of the PTX manual.
+#include "emulator/device/formats.h"
+#include "emulator/device/state.h"
+#include "emulator/instructions.h"
+namespace emu {
+namespace {
+
+struct MatrixRegisters {
+  const void* row;
+  uint32_t* registers;
+};
+
+// Lane i holds, of matrix m, elements 2(i%4) and 2(i%4)+1 of row i/4; transposed: of column i/4.
+template <int Count, bool Transpose>
+void finish_load_matrices(Lanes& lanes) {
+  count_matrix_rows(lanes, Count);
+  const auto row = [&](int m, int r) { return static_cast<const uint16_t*>(lanes.in[m * 8 + r]); };
+  for (int m = 0; m < Count; ++m) {
+    for (int i = 0; i < 32; ++i) {
+      const int major = i / 4, minor = 2 * (i % 4);
+      const uint32_t low = Transpose ? row(m, minor)[major] : row(m, major)[minor];
+      const uint32_t high = Transpose ? row(m, minor + 1)[major] : row(m, major)[minor + 1];
+      static_cast<uint32_t*>(lanes.out[i])[m] = low | high << 16;
+    }
+  }
+}
+
+struct StoreMatrices {
+  const uint32_t* registers;
+  uint16_t* row;
+};
+template <int Count, bool Transpose>
+void finish_store_matrices(Lanes& lanes) {
+  Lanes rows = lanes;
+  for (int i = 0; i < 32; ++i) rows.in[i] = static_cast<const StoreMatrices*>(lanes.in[i])->row;
+  count_matrix_rows(rows, Count);
+  const auto row = [&](int m, int r) { return static_cast<const StoreMatrices*>(lanes.in[m * 8 + r])->row; };
+  for (int m = 0; m < Count; ++m) {
+    for (int i = 0; i < 32; ++i) {
+      const uint32_t value = static_cast<const StoreMatrices*>(lanes.in[i])->registers[m];
+      const int major = i / 4, minor = 2 * (i % 4);
+      (Transpose ? row(m, minor)[major] : row(m, major)[minor]) = uint16_t(value);
+      (Transpose ? row(m, minor + 1)[major] : row(m, major)[minor + 1]) = uint16_t(value >> 16);
+    }
+  }
+}
+
+template <template <int, bool> class Select>
+Finish select(int count, bool transpose) {
+  switch (count) {
+    case 1:
+      return transpose ? Select<1, true>::kFinish : Select<1, false>::kFinish;
+    case 2:
+      return transpose ? Select<2, true>::kFinish : Select<2, false>::kFinish;
+    case 4:
+      return transpose ? Select<4, true>::kFinish : Select<4, false>::kFinish;
+    default:
+      fail(Fault::kConfigure, "ldmatrix or stmatrix of %d matrices; 1, 2 or 4 exist", count);
+  }
+}
+template <int Count, bool Transpose>
+struct LoadFinish {
+  static constexpr Finish kFinish = finish_load_matrices<Count, Transpose>;
+};
+template <int Count, bool Transpose>
+struct StoreFinish {
+  static constexpr Finish kFinish = finish_store_matrices<Count, Transpose>;
+};
+
+struct MmaInput {
+  const uint32_t *a, *b;
+  ptx::MmaType a_type, b_type;
+};
+
+// m16n8, k of 32 bytes. With e elements in a register, lane 4g+t holds in A register r the elements
+// (row g + 8(r%2), column te + i + 4e(r/2)), in B register r (row te + i + 4er, column g).
+void finish_mma(Lanes& lanes) {
+  const auto& first = *static_cast<const MmaInput*>(lanes.in[0]);
+  const uint32_t e = 4 / element_bytes(first.a_type), depth = 8 * e;
+  float a[16][32], b[32][8];
+  for (uint32_t lane = 0; lane < 32; ++lane) {
+    const auto& in = *static_cast<const MmaInput*>(lanes.in[lane]);
+    const uint32_t g = lane / 4, t = lane % 4;
+    for (uint32_t i = 0; i < e; ++i) {
+      for (uint32_t r = 0; r < 4; ++r)
+        a[g + 8 * (r % 2)][t * e + i + 4 * e * (r / 2)] = decode_packed(in.a[r], i, in.a_type);
+      for (uint32_t r = 0; r < 2; ++r) b[t * e + i + 4 * e * r][g] = decode_packed(in.b[r], i, in.b_type);
+    }
+  }
+  for (uint32_t lane = 0; lane < 32; ++lane) {
+    auto* d = static_cast<float*>(lanes.out[lane]);
+    for (uint32_t i = 0; i < 4; ++i) {
+      const uint32_t row = lane / 4 + 8 * (i / 2), column = lane % 4 * 2 + i % 2;
+      float sum = d[i];
+      for (uint32_t k = 0; k < depth; ++k) sum += a[row][k] * b[k][column];
+      d[i] = sum;
+    }
+  }
+}
+}  // namespace
+}  // namespace emu
+
+namespace emu::ptx {
+
+void load_matrices(uint32_t* registers, int count, bool transpose, const void* row) {
+  const void* caller = __builtin_return_address(0);
+  if (int(self()->lane) < 8 * count) {  // the other lanes' addresses are not used
+    check_aligned(row, 16, "ldmatrix row", caller);
+    note(row, 16, kRead);
+  }
+  warp_collective(Collective::kLdmatrix, ~0u, row, registers, select<LoadFinish>(count, transpose));
+}
+
+void store_matrices(const uint32_t* registers, int count, bool transpose, void* row) {
+  require_capability(90, "stmatrix");
+  const void* caller = __builtin_return_address(0);
+  if (int(self()->lane) < 8 * count) {
+    check_aligned(row, 16, "stmatrix row", caller);
+    note(row, 16, kWrite);
+  }
+  const StoreMatrices in{registers, static_cast<uint16_t*>(row)};
+  warp_collective(Collective::kStmatrix, ~0u, &in, nullptr, select<StoreFinish>(count, transpose));
+}
+
+void mma(float* d, const uint32_t* a, const uint32_t* b, MmaType a_type, MmaType b_type) {
+  check_operand_types(a_type, b_type, "mma.sync");
+  require_capability(element_bytes(a_type) == 1 ? 89 : 80, "mma.sync");
+  const MmaInput in{a, b, a_type, b_type};
+  warp_collective(Collective::kMma, ~0u, &in, d, finish_mma);
+}
+}  // namespace emu::ptx
