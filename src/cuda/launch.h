@@ -1,0 +1,82 @@
+// Launching kernels and declaring shared memory, in the same words for nvcc and for the emulated GPU of the tests.
+// A source with kernels includes this header first; it brings the CUDA language in both worlds.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#ifndef __CUDACC__
+#include "emulator/language.h"
+#include "emulator/launch_raw.h"
+#endif
+
+// SHARED(float, part, [32]); static shared memory.  DYN_SMEM(bytes); the dynamic part, 1024-byte aligned.
+#ifdef __CUDACC__
+#define SHARED(type, name, ...) __shared__ __align__(16) type name __VA_ARGS__
+#define DYN_SMEM(name) extern __shared__ __align__(1024) unsigned char name[]
+#endif
+
+namespace athanor::cuda {
+
+struct LaunchConfig {
+  dim3 grid, block;
+  size_t shared_bytes = 0;  // dynamic shared memory
+  cudaStream_t stream = nullptr;
+  unsigned cluster = 1;       // blocks along x in a cluster; sm_90 and later
+  bool programmatic = false;  // may start before its predecessor ends (griddepcontrol); sm_90 and later
+  bool cooperative = false;   // all blocks resident together, so that they may wait for each other
+};
+
+#ifdef __CUDACC__
+template <class... P, class... A>
+cudaError_t launch(void (*kernel)(P...), const LaunchConfig& c, A&&... arguments) {
+  cudaLaunchAttribute attributes[3];
+  unsigned count = 0;
+  if (c.cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {c.cluster, 1, 1};
+  }
+  if (c.programmatic) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (c.cooperative) {
+    attributes[count].id = cudaLaunchAttributeCooperative;
+    attributes[count++].val.cooperative = 1;
+  }
+  cudaLaunchConfig_t config{};
+  config.gridDim = c.grid;
+  config.blockDim = c.block;
+  config.dynamicSmemBytes = c.shared_bytes;
+  config.stream = c.stream;
+  config.attrs = attributes;
+  config.numAttrs = count;
+  return cudaLaunchKernelEx(&config, kernel, static_cast<P>(std::forward<A>(arguments))...);
+}
+#else
+template <class... P, class... A>
+cudaError_t launch(void (*kernel)(P...), const LaunchConfig& c, A&&... arguments) {
+  static_assert((std::is_trivially_copyable_v<P> && ...), "kernel parameters are copied as bytes");
+  using Parameters = std::tuple<P...>;
+  const Parameters parameters(static_cast<P>(std::forward<A>(arguments))...);
+  const emu::Trampoline call = [](void* function, void* bytes) {
+    std::apply(reinterpret_cast<void (*)(P...)>(function), *static_cast<Parameters*>(bytes));
+  };
+  const auto slots = emu::parameter_slots(parameters);
+  return emu::launch_raw(
+      {reinterpret_cast<void*>(kernel), call, &parameters, sizeof parameters, slots.data(), slots.size()},
+      {c.grid, c.block, c.shared_bytes, c.stream, c.cluster, c.programmatic, c.cooperative});
+}
+#endif
+
+// Asks for more than 48 KiB of dynamic shared memory; once per kernel and device.
+template <class... P>
+cudaError_t allow_shared_bytes(void (*kernel)(P...), size_t bytes) {
+  return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              static_cast<int>(bytes));
+}
+}  // namespace athanor::cuda
