@@ -85,27 +85,10 @@ Exit bench_step(const Args& args) {
   return Exit::done;
 }
 
-double copy_bytes_per_second(Backend backend) {
-  constexpr int64_t kBytes = 64 << 20;
-  Tensor a, b;
-  MemoryPlan plan;
-  plan.add(MemoryKind::inputs, "a", DType::f32, {kBytes / 4}, &a);
-  plan.add(MemoryKind::inputs, "b", DType::f32, {kBytes / 4}, &b);
-  plan.commit(backend.device);
-  double best = 1e9;
-  for (int i = 0; i < 5; ++i) {
-    const auto begin = Clock::now();
-    backend.ops.run(Cast{.y = b, .x = a}, nullptr);
-    backend.device.sync();
-    best = std::min(best, seconds_since(begin));
-  }
-  return 2 * double(kBytes) / best;
-}
-
 Exit bench_ops(const Args& args) {
   Bench b(args);
   const Backend backend = b.machine.backend();
-  const double peak = measure_peak_flops(backend), bandwidth = copy_bytes_per_second(backend);
+  const Ceilings ceilings = measure_ceilings(backend);
   TimedOps timed(backend.ops, backend.device);
   b.engine->set_ops(timed);
   for (int64_t i = 0; i < args.warmup; ++i) b.step();
@@ -116,13 +99,14 @@ Exit bench_ops(const Args& args) {
   std::vector<std::pair<std::string, TimedOps::Total>> rows(timed.totals.begin(), timed.totals.end());
   std::sort(rows.begin(), rows.end(), [](const auto& x, const auto& y) { return x.second.seconds > y.second.seconds; });
   std::printf("%s\nmeasured ceilings: %s FLOP/s (product), %s B/s (copy); step %.2f ms\n\n",
-              b.machine.description().c_str(), format_count(peak).c_str(), format_count(bandwidth).c_str(), step * 1e3);
+              b.machine.description().c_str(), format_count(ceilings.flops).c_str(),
+              format_count(ceilings.bytes).c_str(), step * 1e3);
   std::printf("%-16s %8s %10s %7s %10s %10s %9s %8s\n", "op", "launches", "ms/step", "share", "FLOP/s", "B/s",
               "roofline", "lost ms");
   double sum = 0;
   for (const auto& [name, t] : rows) {
     const double seconds = t.seconds / double(args.steps),
-                 least = std::max(t.flops / peak, t.bytes / bandwidth) / double(args.steps);
+                 least = ceilings.least_seconds({t.flops, t.bytes}) / double(args.steps);
     sum += seconds;
     std::printf("%-16s %8lld %10.3f %6.1f%% %10s %10s %8.1f%% %8.3f\n", name.c_str(),
                 static_cast<long long>(t.launches / args.steps), seconds * 1e3, 100 * seconds / step,

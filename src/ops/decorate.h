@@ -18,20 +18,16 @@ struct EachOp<D, Base, First, Rest...> : EachOp<D, Base, Rest...> {
 template <class D>
 using Decorated = EachOp<D, Ops, ATHANOR_ALL_OPS>;
 
-// Launches nothing; counts work. The backend of a dry run: scratch sizes are the real backend's.
+// Launches nothing; lists the cost of every launch. The backend of a dry run: scratch sizes are the real backend's.
 class PlanOps final : public Decorated<PlanOps> {
  public:
   explicit PlanOps(const Ops& real) : real_(real) {}
   template <class Op>
   void on(const Op& op, void*) {
-    const Cost c = op.cost();
-    flops += c.flops;
-    bytes += c.bytes;
-    ++launches;
+    costs.push_back(op.cost());
   }
   const Ops& inner() const { return real_; }
-  double flops = 0, bytes = 0;
-  int64_t launches = 0;
+  std::vector<Cost> costs;
 
  private:
   const Ops& real_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
+#include <utility>
 
 #include "base/int.h"
 
@@ -71,10 +72,11 @@ void Engine::record_phases() {
     Tape tape;
     run_micro_batch(context(plan, &tape), nullptr);
     arena_.finish_recording();
-    micro_launches_ = plan.launches;
+    micro_costs_ = std::exchange(plan.costs, {});
     arena_.record("optimizer");
     run_optimizer(context(plan, nullptr));
     arena_.finish_recording();
+    update_costs_ = std::exchange(plan.costs, {});
     arena_.record("initial weights");
     Ctx c = context(plan, nullptr);
     model_->params().init(c, options_.seed);
@@ -93,6 +95,12 @@ void Engine::record_phases() {
     arena_.finish_recording();
   }
   memory_.add(arena_);
+}
+
+double Engine::least_step_seconds(const Ceilings& ceilings) const {
+  const auto add = [&](double sum, const Cost& cost) { return sum + ceilings.least_seconds(cost); };
+  return double(micro_batches()) * std::accumulate(micro_costs_.begin(), micro_costs_.end(), 0.0, add) +
+         std::accumulate(update_costs_.begin(), update_costs_.end(), 0.0, add);
 }
 
 const MemoryPlan& Engine::memory() {

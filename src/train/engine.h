@@ -46,7 +46,9 @@ class Engine {
   const Arena& arena() const { return arena_; }
   Model& model() { return *model_; }
   int64_t micro_batches() const { return options_.global_batch_size / options_.micro_batch_size; }
-  int64_t launches_per_micro_batch() const { return micro_launches_; }
+  int64_t launches_per_micro_batch() const { return int64_t(micro_costs_.size()); }
+  // Sum of the rooflines of a step's ops: no step is faster. Known once memory() is.
+  double least_step_seconds(const Ceilings&) const;
 
   void commit();          // the one allocation
   void init_weights();    // from the seed
@@ -93,7 +95,7 @@ class Engine {
   Tensor eval_sum_;    // [1] f64
   Tensor logit_rows_;  // [N] i32: 0, 1, 2, ...
   bool want_logits_ = false, recorded_ = false;
-  int64_t micro_launches_ = 0;
+  std::vector<Cost> micro_costs_, update_costs_;  // of each launch
   MemoryPlan memory_;
 };
 

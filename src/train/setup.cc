@@ -143,28 +143,50 @@ FlopCount flops_per_token(Model& model, int64_t seq_length) {
                                    .window = m.sliding_window});
 }
 
+namespace {
+
+// Best of 50 ms: long enough to outlast the waking of threads and a neighbour's turn on a core.
+template <class Op>
+double best_seconds(Backend backend, const Op& op, void* scratch) {
+  using Clock = std::chrono::steady_clock;
+  double best = std::numeric_limits<double>::infinity();
+  for (const auto end = Clock::now() + std::chrono::milliseconds(50); Clock::now() < end;) {
+    const auto start = Clock::now();
+    backend.ops.run(op, scratch);
+    backend.device.sync();
+    best = std::min(best, std::chrono::duration<double>(Clock::now() - start).count());
+  }
+  return best;
+}
+
+double measure_copy_bytes(Backend backend) {
+  constexpr int64_t kElements = 16 << 20;
+  Tensor a, b;
+  MemoryPlan plan;
+  plan.add(MemoryKind::inputs, "a", DType::f32, {kElements}, &a);
+  plan.add(MemoryKind::inputs, "b", DType::f32, {kElements}, &b);
+  plan.commit(backend.device);
+  const Cast copy{.y = b, .x = a};
+  return copy.cost().bytes / best_seconds(backend, copy, nullptr);
+}
+
+}  // namespace
+
 double measure_peak_flops(Backend backend) {
   constexpr int64_t kSize = 768;  // large enough for the full rate, small enough for a few milliseconds
-  using Clock = std::chrono::steady_clock;
   Tensor a, b, d;
   MemoryPlan plan;
   plan.add(MemoryKind::inputs, "a", DType::f32, {kSize, kSize}, &a);
   plan.add(MemoryKind::inputs, "b", DType::f32, {kSize, kSize}, &b);
   plan.add(MemoryKind::inputs, "d", DType::f32, {kSize, kSize}, &d);
-  const Gemm product{.d = d, .a = a, .b = b, .tb = true};
   Tensor scratch;
-  if (const size_t bytes = backend.ops.scratch(product))
+  if (const size_t bytes = backend.ops.scratch(Gemm{.d = d, .a = a, .b = b, .tb = true}))
     plan.add(MemoryKind::inputs, "scratch", DType::u8, {int64_t(bytes)}, &scratch);
   plan.commit(backend.device);
-  const Gemm real{.d = d, .a = a, .b = b, .tb = true};
-  double best = std::numeric_limits<double>::infinity();
-  for (int i = 0; i < 5; ++i) {
-    const auto start = Clock::now();
-    backend.ops.run(real, scratch.data);
-    backend.device.sync();
-    best = std::min(best, std::chrono::duration<double>(Clock::now() - start).count());
-  }
-  return real.cost().flops / best;
+  const Gemm product{.d = d, .a = a, .b = b, .tb = true};
+  return product.cost().flops / best_seconds(backend, product, scratch.data);
 }
+
+Ceilings measure_ceilings(Backend backend) { return {measure_peak_flops(backend), measure_copy_bytes(backend)}; }
 
 }  // namespace athanor

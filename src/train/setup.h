@@ -28,7 +28,9 @@ std::unique_ptr<Engine> make_engine(const Config&, Backend, bool training);
 
 FlopCount flops_per_token(Model&, int64_t seq_length);
 
-// Rate of a large product on this device, FLOP/s: the peak that MFU refers to unless the config names one.
+// What this device does at most, measured in a tenth of a second: a large product (the peak that MFU refers to unless
+// the config names one) and a copy larger than its caches.
 double measure_peak_flops(Backend);
+Ceilings measure_ceilings(Backend);
 
 }  // namespace athanor

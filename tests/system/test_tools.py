@@ -110,6 +110,13 @@ class CheckpointTest(TrainedTest):
 
 
 class CommandTest(SystemTest):
+    def test_plan_predicts_and_advises(self):
+        config = self.make_config(model={"intermediate_size": 100})
+        out = self.run_program("plan", config).out
+        self.assertIn("predicted step", out)
+        self.assertIn("model.intermediate_size 100 is not a multiple of 16: 112 costs the same", out)
+        self.assertNotIn("intermediate_size", self.run_program("plan", self.make_config("round.json")).out)
+
     def test_version_names_revision_and_compiler(self):
         out = self.run_program("--version").out
         for part in ("athanor ", "commit ", "compiler "):

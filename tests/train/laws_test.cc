@@ -8,6 +8,7 @@
 
 #include "base/rng.h"
 #include "tests/train/harness.h"
+#include "train/setup.h"
 
 namespace athanor {
 namespace {
@@ -194,6 +195,22 @@ TEST(Engine, AllocatesWhatItPlanned) {
     EXPECT_EQ(rig.cpu.device->allocated() - before, engine.memory().total());
   }
   EXPECT_EQ(rig.cpu.device->allocated(), before);
+}
+
+TEST(Engine, LeastStepTimeCountsEveryMicroBatchAndTheUpdate) {
+  Rig rig;
+  Setting one, two;
+  one.micro = 4, two.micro = 2;  // of a global batch of 4
+  Engine whole(tiny(ModelType::gpt2), options(one), rig.backend());
+  Engine halves(tiny(ModelType::gpt2), options(two), rig.backend());
+  whole.memory(), halves.memory();
+  ASSERT_EQ(halves.micro_batches(), 2 * whole.micro_batches());
+  const Ceilings endless_bandwidth{.flops = 1.0, .bytes = 1e300}, endless_rate{.flops = 1e300, .bytes = 1.0};
+  const double flops = whole.least_step_seconds(endless_bandwidth);
+  const double tokens = double(whole.micro_batches() * whole.options().micro_batch_size * 17);
+  EXPECT_GT(flops, 0.9 * tokens * flops_per_token(whole.model(), 17).causal);
+  EXPECT_NEAR(halves.least_step_seconds(endless_bandwidth), flops, 0.05 * flops);  // the same work in two pieces
+  EXPECT_GT(halves.least_step_seconds(endless_rate), whole.least_step_seconds(endless_rate));  // weights read twice
 }
 
 TEST(Engine, TwoModelsLiveInOneProcess) {
