@@ -30,7 +30,7 @@ std::string site_text(const char* name, void* caller) {
 
 AddressSpace& space_of(int device, MemoryKind kind) {
   Runtime& rt = runtime();
-  return kind == MemoryKind::kDevice ? rt.devices[size_t(device)].addresses : rt.pinned_addresses;
+  return kind == MemoryKind::kDevice ? rt.device_addresses[size_t(device)] : rt.pinned_addresses;
 }
 
 void forget(uint8_t* begin, const Allocation& allocation, const char* name) {

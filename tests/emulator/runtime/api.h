@@ -58,23 +58,33 @@ void verify_guards();         // did the host change a buffer that a copy still 
 void renew_guards();          // after an operation that may have changed buffers rightly
 void release_known_guards();  // those that the host knows to be finished, verified first
 
-// ---- devices.cc
+// ---- devices.cc, device_properties.cc
 int current_device();
 void set_current_device(int device);
 cudaError_t check_device(int device);
+bool device_attribute(int device, int attribute, int* value);  // false: not known
 
 // ---- streams.cc
 // The stream behind a handle; null after refuse() has been called with the reason.
 CUstream_st* find_stream(cudaStream_t handle, const char* name);
-CUevent_st* find_event(cudaEvent_t handle, const char* name);
 // Puts work on a stream, or a node into the graph it is captured in; `task` is null in the latter case.
 cudaError_t enqueue(CUstream_st& stream, Action action, TaskPtr* task = nullptr);
+cudaError_t enqueue_after(CUstream_st& stream, Action action, const TaskPtr& also, TaskPtr* task);
+void wait_for_stream(CUstream_st& stream);
 bool is_legacy(const CUstream_st& stream);
+
+// ---- events.cc
+CUevent_st* find_event(cudaEvent_t handle, const char* name);
+cudaError_t stream_waits_for(CUstream_st& stream, CUevent_st& event);
+
+// ---- pools.cc
+void trim_pools(int device);  // a synchronisation: pools give back what is above their release threshold
 
 // ---- capture.cc
 cudaError_t check_capture(const char* name);  // kUnsafeInCapture
 cudaError_t break_capture(Capture& capture, cudaError_t error, std::string why);
-cudaError_t check_legacy_use(const CUstream_st& stream);  // a legacy stream beside captured blocking streams
+cudaError_t check_legacy_use(const CUstream_st& stream);           // a legacy stream beside captured blocking streams
+cudaError_t join_capture(CUstream_st& stream, CUevent_st& event);  // the event was recorded in a captured stream
 cudaError_t add_captured_node(CUstream_st& stream, Action action);
 Capture* capture_of_device(int device);  // any that is running, for device-wide synchronisation
 
@@ -85,8 +95,10 @@ cudaError_t add_graph_to_capture(const CUgraphExec_st& executable, CUstream_st& 
 // ---- launch.cc
 cudaError_t check_launch(const Kernel& kernel, const LaunchShape& shape);
 Kernel& known_kernel(const void* function);
+// void** arguments, as CUDA passes them, into the bytes that the trampoline reads.
+cudaError_t pack_parameters(const Kernel& kernel, void* const* arguments, std::vector<uint8_t>& parameters);
 
-// ---- occupancy.cc
+// ---- functions.cc
 int blocks_per_multiprocessor(const GpuModel& gpu, const Kernel& kernel, int block_threads, size_t dynamic_shared);
 int largest_cluster(const GpuModel& gpu, const Kernel& kernel);
 }  // namespace emu

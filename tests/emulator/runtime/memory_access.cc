@@ -14,8 +14,7 @@ namespace {
 constexpr size_t kPage = 4096;
 
 void set_access(int protection) {
-  for (const Device& device : runtime().devices) {
-    const AddressSpace& space = device.addresses;
+  for (const AddressSpace& space : runtime().device_addresses) {
     if (space.used == 0) continue;
     if (mprotect(space.base, (space.used + kPage - 1) / kPage * kPage, protection) != 0) {
       perror("emulator: mprotect of device memory");

@@ -2,7 +2,7 @@
 // streams, events and graph edges; what the host knows to be finished; the virtual clock.
 #pragma once
 #include <cstdint>
-#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -50,6 +50,9 @@ struct Queue {
   Schedule schedule = Schedule::kMixed;
   double wait_limit_seconds = 20;
   bool in_host_function = false;
+  std::map<int, OperationSet> finished;                 // per device: all that has run, and what that was ordered after
+  std::map<unsigned long long, TaskPtr> library_tasks;  // by ticket
+  std::map<uint32_t, std::string> names;                // of operations that have run, for messages
 };
 
 TaskPtr add_task(int device, Action action, std::vector<TaskPtr> after, const TaskPtr& overlapped = nullptr);
@@ -57,7 +60,8 @@ bool run_one_task();                       // false: nothing can run now
 void run_some_tasks();                     // a moment passes: any number may run, also none
 void host_waits_for(const TaskPtr& task);  // null: returns at once
 void host_waits_for_device(int device);
-bool is_done(const TaskPtr& task);
-void drop_queue();  // forgets all queued work and who wrote what
+void host_knows_finished(const TaskPtr& task);  // a query has told it
+void wait_for_everything();                     // all that can run without other threads
+void drop_queue();                              // forgets all queued work and who wrote what
 void reseed_queue(uint64_t seed);
 }  // namespace emu

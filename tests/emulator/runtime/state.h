@@ -1,6 +1,7 @@
 // All that the fake runtime remembers: devices, allocations, streams, events, graphs, captures, errors. One process has
 // one CUDA runtime, so there is one Runtime, guarded by one lock that every API call holds (api.h).
 #pragma once
+#include <array>
 #include <condition_variable>
 #include <deque>
 #include <map>
@@ -31,9 +32,9 @@ struct CUevent_st {
   int device = 0;
   unsigned flags = 0;
   void* made_at = nullptr;
-  bool recorded = false;
-  emu::TaskPtr task;
-  emu::Capture* capture = nullptr;  // recorded in a captured stream
+  enum State { kNever, kRecorded, kCaptured } state = kNever;  // how it was last recorded
+  emu::TaskPtr task;                                           // kRecorded
+  emu::Capture* capture = nullptr;                             // kCaptured, until the capture ends
   std::vector<CUgraphNode_st*> capture_nodes;
 };
 struct CUgraphNode_st {
@@ -101,7 +102,6 @@ struct AddressSpace {
 struct Device {
   GpuModel model;
   size_t memory_limit = 0, memory_used = 0;
-  AddressSpace addresses;
   uint32_t peers = 0;  // bit d: this device may access device d
   unsigned flags = 0;
   CUstream_st legacy;                                                  // the default stream
@@ -139,6 +139,7 @@ struct Runtime {
   std::recursive_mutex mutex;
   std::condition_variable_any progress;
   std::vector<Device> devices;
+  std::array<AddressSpace, kMaxDevices> device_addresses;
   AddressSpace pinned_addresses;
   std::map<uint8_t*, Allocation> allocations;
   std::map<uint8_t*, std::string> freed;  // what was there, for messages about late uses

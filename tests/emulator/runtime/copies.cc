@@ -1,0 +1,238 @@
+// Copies and fills. What returns before its work is done, and what waits, follows "API synchronization behavior" in the
+// CUDA Runtime API: pageable sources are staged at the call, pageable destinations wait, pinned memory does neither.
+#include <cstring>
+
+#include "emulator/runtime/api.h"
+
+namespace emu {
+namespace {
+struct CopyRequest {
+  const char* name;
+  void* to;
+  size_t to_pitch;
+  const void* from;
+  size_t from_pitch;
+  size_t width, height;
+  cudaMemcpyKind kind;
+};
+
+size_t extent(size_t pitch, size_t width, size_t height) { return (height - 1) * pitch + width; }
+
+// Memory of the runtime must be one allocation from the first byte to the last.
+cudaError_t check_range(const char* name, const char* role, const void* begin, size_t bytes) {
+  if (!in_arena(begin)) return cudaSuccess;
+  uint8_t* start = nullptr;
+  const Allocation* held = find_allocation(begin, &start);
+  const auto* first = static_cast<const uint8_t*>(begin);
+  if (held != nullptr && first + bytes <= start + held->bytes) return cudaSuccess;
+  return refuse(cudaErrorInvalidValue, std::string(name) + ": the " + role + " of " + std::to_string(bytes) +
+                                           " bytes is not within one allocation: " + describe_address(begin));
+}
+
+cudaError_t check_direction(const CopyRequest& r) {
+  const bool to_host = is_host_memory(r.to), from_host = is_host_memory(r.from);
+  bool want_to_host = to_host, want_from_host = from_host;
+  switch (r.kind) {
+    case cudaMemcpyHostToHost:
+      want_to_host = want_from_host = true;
+      break;
+    case cudaMemcpyHostToDevice:
+      want_to_host = false, want_from_host = true;
+      break;
+    case cudaMemcpyDeviceToHost:
+      want_to_host = true, want_from_host = false;
+      break;
+    case cudaMemcpyDeviceToDevice:
+      want_to_host = want_from_host = false;
+      break;
+    case cudaMemcpyDefault:
+      break;
+    default:
+      return refuse(cudaErrorInvalidMemcpyDirection, std::string(r.name) + ": unknown kind of copy");
+  }
+  if (to_host == want_to_host && from_host == want_from_host) return cudaSuccess;
+  return refuse(cudaErrorInvalidValue, std::string(r.name) + ": the kind of copy does not match the memory: from " +
+                                           describe_address(r.from) + " to " + describe_address(r.to));
+}
+
+cudaError_t check_copy(const CopyRequest& r) {
+  if (r.to == nullptr || r.from == nullptr)
+    return refuse(cudaErrorInvalidValue, std::string(r.name) + ": null pointer");
+  if (r.height > 1 && (r.to_pitch < r.width || r.from_pitch < r.width)) {
+    return refuse(cudaErrorInvalidPitchValue,
+                  std::string(r.name) + ": a pitch is smaller than the width of " + std::to_string(r.width) + " bytes");
+  }
+  if (cudaError_t error = check_direction(r); error != cudaSuccess) return error;
+  if (cudaError_t error = check_range(r.name, "destination", r.to, extent(r.to_pitch, r.width, r.height));
+      error != cudaSuccess) {
+    return error;
+  }
+  return check_range(r.name, "source", r.from, extent(r.from_pitch, r.width, r.height));
+}
+
+std::shared_ptr<const std::vector<uint8_t>> stage(const CopyRequest& r) {
+  auto bytes = std::make_shared<std::vector<uint8_t>>(r.width * r.height);
+  for (size_t row = 0; row < r.height; ++row) {
+    memcpy(bytes->data() + row * r.width, static_cast<const uint8_t*>(r.from) + row * r.from_pitch, r.width);
+  }
+  return bytes;
+}
+
+CopyAction action_of(const CopyRequest& r) {
+  CopyAction action;
+  action.to = static_cast<uint8_t*>(r.to);
+  action.from = static_cast<const uint8_t*>(r.from);
+  action.width = r.width;
+  action.height = r.height;
+  action.to_pitch = r.to_pitch;
+  action.from_pitch = r.from_pitch;
+  return action;
+}
+
+cudaError_t copy_on(CUstream_st& stream, const CopyRequest& r, TaskPtr* task) {
+  if (r.width == 0 || r.height == 0) return cudaSuccess;
+  if (cudaError_t error = check_copy(r); error != cudaSuccess) return error;
+  CopyAction action = action_of(r);
+  const bool captured = stream.capture != nullptr;
+  if (!captured && is_pageable(r.from, extent(r.from_pitch, r.width, r.height))) action.staged = stage(r);
+  if (cudaError_t error = enqueue(stream, std::move(action), task); error != cudaSuccess) return error;
+  if (!captured && is_pageable(r.to, extent(r.to_pitch, r.width, r.height))) {
+    host_waits_for(*task);
+    return asynchronous();
+  }
+  return cudaSuccess;
+}
+
+cudaError_t copy_async(const CopyRequest& r, cudaStream_t handle) {
+  return api(r.name, kOrdinary, [&](Runtime&) {
+    CUstream_st* stream = find_stream(handle, r.name);
+    if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+    TaskPtr task;
+    return copy_on(*stream, r, &task);
+  });
+}
+
+// cudaMemcpy: on the legacy stream. Copies within devices, and staged ones, are not waited for.
+cudaError_t copy_now(const CopyRequest& r) {
+  return api(r.name, kUnsafeInCapture, [&](Runtime&) {
+    CUstream_st* stream = find_stream(nullptr, r.name);
+    if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+    if (cudaError_t error = check_legacy_use(*stream); error != cudaSuccess) return error;
+    TaskPtr task;
+    if (cudaError_t error = copy_on(*stream, r, &task); error != cudaSuccess || task == nullptr) return error;
+    const bool within_devices = !is_host_memory(r.to) && !is_host_memory(r.from);
+    const bool staged = !is_host_memory(r.to) && is_pageable(r.from, extent(r.from_pitch, r.width, r.height));
+    if (!within_devices && !staged) host_waits_for(task);
+    return asynchronous();
+  });
+}
+
+CopyRequest flat(const char* name, void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  return {name, to, bytes, from, bytes, bytes, 1, kind};
+}
+
+cudaError_t check_owner(const char* name, const void* address, int device) {
+  if (cudaError_t error = check_device(device); error != cudaSuccess) return error;
+  if (device_of(address) == device) return cudaSuccess;
+  return refuse(cudaErrorInvalidValue, std::string(name) + ": not memory of device " + std::to_string(device) + ": " +
+                                           describe_address(address));
+}
+
+struct FillRequest {
+  const char* name;
+  void* to;
+  size_t pitch;
+  int value;
+  size_t width, height;
+};
+
+cudaError_t fill_on(CUstream_st& stream, const FillRequest& r, TaskPtr* task) {
+  if (r.width == 0 || r.height == 0) return cudaSuccess;
+  if (!in_arena(r.to)) {
+    return refuse(cudaErrorInvalidValue,
+                  std::string(r.name) + ": neither device nor pinned memory: " + describe_address(r.to));
+  }
+  if (r.height > 1 && r.pitch < r.width) {
+    return refuse(cudaErrorInvalidPitchValue, std::string(r.name) + ": the pitch is smaller than the width");
+  }
+  if (cudaError_t error = check_range(r.name, "destination", r.to, extent(r.pitch, r.width, r.height));
+      error != cudaSuccess) {
+    return error;
+  }
+  FillAction action;
+  action.to = static_cast<uint8_t*>(r.to);
+  action.pitch = r.pitch;
+  action.value = unsigned(r.value) & 0xff;
+  action.width = r.width;
+  action.height = r.height;
+  return enqueue(stream, action, task);
+}
+
+cudaError_t fill_async(const FillRequest& r, cudaStream_t handle) {
+  return api(r.name, kOrdinary, [&](Runtime&) {
+    CUstream_st* stream = find_stream(handle, r.name);
+    return stream == nullptr ? cudaErrorInvalidResourceHandle : fill_on(*stream, r, nullptr);
+  });
+}
+
+cudaError_t fill_now(const FillRequest& r) {
+  return api(r.name, kUnsafeInCapture, [&](Runtime&) {
+    CUstream_st* stream = find_stream(nullptr, r.name);
+    if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+    TaskPtr task;
+    if (cudaError_t error = fill_on(*stream, r, &task); error != cudaSuccess) return error;
+    if (is_pinned(r.to)) host_waits_for(task);  // device memory: the host does not wait
+    return asynchronous();
+  });
+}
+}  // namespace
+}  // namespace emu
+
+using emu::api;
+using emu::flat;
+using emu::Runtime;
+
+extern "C" {
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  return emu::copy_now(flat("cudaMemcpy", to, from, bytes, kind));
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  return emu::copy_async(flat("cudaMemcpyAsync", to, from, bytes, kind), stream);
+}
+cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
+                         cudaMemcpyKind kind) {
+  return emu::copy_now({"cudaMemcpy2D", to, to_pitch, from, from_pitch, width, height, kind});
+}
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+                              size_t height, cudaMemcpyKind kind, cudaStream_t stream) {
+  return emu::copy_async({"cudaMemcpy2DAsync", to, to_pitch, from, from_pitch, width, height, kind}, stream);
+}
+cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device, size_t bytes,
+                                cudaStream_t handle) {
+  return api("cudaMemcpyPeerAsync", emu::kOrdinary, [&](Runtime&) {
+    if (cudaError_t error = emu::check_owner("cudaMemcpyPeerAsync", to, to_device); error != cudaSuccess) return error;
+    if (cudaError_t error = emu::check_owner("cudaMemcpyPeerAsync", from, from_device); error != cudaSuccess)
+      return error;
+    CUstream_st* stream = emu::find_stream(handle, "cudaMemcpyPeerAsync");
+    if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+    emu::TaskPtr task;
+    return emu::copy_on(*stream, flat("cudaMemcpyPeerAsync", to, from, bytes, cudaMemcpyDeviceToDevice), &task);
+  });
+}
+cudaError_t cudaMemcpyPeer(void* to, int to_device, const void* from, int from_device, size_t bytes) {
+  return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes,
+                             nullptr);  // "asynchronous with respect to the host"
+}
+cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+  return emu::fill_now({"cudaMemset", to, bytes, value, bytes, 1});
+}
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+  return emu::fill_async({"cudaMemsetAsync", to, bytes, value, bytes, 1}, stream);
+}
+cudaError_t cudaMemset2D(void* to, size_t pitch, int value, size_t width, size_t height) {
+  return emu::fill_now({"cudaMemset2D", to, pitch, value, width, height});
+}
+cudaError_t cudaMemset2DAsync(void* to, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream) {
+  return emu::fill_async({"cudaMemset2DAsync", to, pitch, value, width, height}, stream);
+}
+}

@@ -1,0 +1,221 @@
+// Choosing devices, asking about them, and access between them.
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+#include "emulator/runtime/api.h"
+
+namespace emu {
+namespace {
+// "the device ... for the calling host thread" (cudaSetDevice): the documentation demands one per thread.
+thread_local int thread_device = 0;
+
+std::string pci_name(int device) {
+  char text[32];
+  snprintf(text, sizeof text, "0000:%02x:00.0", 0x10 + device);
+  return text;
+}
+
+cudaError_t check_peer(int device, int peer, const char* name) {
+  if (cudaError_t error = check_device(peer); error != cudaSuccess) return error;
+  if (device == peer) return refuse(cudaErrorInvalidDevice, std::string(name) + ": a device is not its own peer");
+  return cudaSuccess;
+}
+
+bool can_access(int device, int peer) {
+  const auto& devices = runtime().devices;
+  return device != peer && devices[size_t(device)].model.peer_access && devices[size_t(peer)].model.peer_access;
+}
+}  // namespace
+
+int current_device() { return thread_device; }
+void set_current_device(int device) { thread_device = device; }
+
+cudaError_t check_device(int device) {
+  size_t count = runtime().devices.size();
+  if (count == 0) return refuse(cudaErrorNoDevice, "there is no simulated GPU: simulate({}) was called");
+  if (device >= 0 && size_t(device) < count) return cudaSuccess;
+  return refuse(cudaErrorInvalidDevice, "device " + std::to_string(device) + " of " + std::to_string(count));
+}
+}  // namespace emu
+
+using emu::api;
+using emu::Device;
+using emu::refuse;
+using emu::Runtime;
+
+extern "C" {
+cudaError_t cudaGetDeviceCount(int* count) {
+  return api("cudaGetDeviceCount", emu::kEvenIfBroken, [&](Runtime& rt) {
+    if (count == nullptr) return cudaErrorInvalidValue;
+    *count = int(rt.devices.size());
+    return *count == 0 ? emu::check_device(0) : cudaSuccess;
+  });
+}
+cudaError_t cudaSetDevice(int device) {
+  return api("cudaSetDevice", emu::kEvenIfBroken, [&](Runtime&) {
+    cudaError_t error = emu::check_device(device);
+    if (error == cudaSuccess) emu::set_current_device(device);
+    return error;
+  });
+}
+cudaError_t cudaGetDevice(int* device) {
+  return api("cudaGetDevice", emu::kEvenIfBroken, [&](Runtime&) {
+    if (device == nullptr) return cudaErrorInvalidValue;
+    *device = emu::current_device();
+    return emu::check_device(*device);
+  });
+}
+cudaError_t cudaInitDevice(int device, unsigned, unsigned) {
+  return api("cudaInitDevice", emu::kOrdinary, [&](Runtime&) { return emu::check_device(device); });
+}
+cudaError_t cudaSetDeviceFlags(unsigned flags) {
+  return api("cudaSetDeviceFlags", emu::kOrdinary, [&](Runtime& rt) {
+    if (cudaError_t error = emu::check_device(emu::current_device()); error != cudaSuccess) return error;
+    rt.devices[size_t(emu::current_device())].flags = flags;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaGetDeviceFlags(unsigned* flags) {
+  return api("cudaGetDeviceFlags", emu::kOrdinary, [&](Runtime& rt) {
+    if (flags == nullptr) return cudaErrorInvalidValue;
+    if (cudaError_t error = emu::check_device(emu::current_device()); error != cudaSuccess) return error;
+    *flags = rt.devices[size_t(emu::current_device())].flags;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaDeviceSynchronize() {
+  return api("cudaDeviceSynchronize", emu::kUnsafeInCapture, [&](Runtime&) {
+    int device = emu::current_device();
+    if (cudaError_t error = emu::check_device(device); error != cudaSuccess) return error;
+    if (emu::Capture* capture = emu::capture_of_device(device)) {
+      return emu::break_capture(*capture, cudaErrorStreamCaptureUnsupported,
+                                "cudaDeviceSynchronize while a stream of the device is being captured");
+    }
+    emu::host_waits_for_device(device);
+    return emu::asynchronous();
+  });
+}
+cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int device) {
+  return api("cudaDeviceGetPCIBusId", emu::kEvenIfBroken, [&](Runtime&) {
+    if (cudaError_t error = emu::check_device(device); error != cudaSuccess) return error;
+    std::string name = emu::pci_name(device);
+    if (text == nullptr || size_t(length) <= name.size()) return cudaErrorInvalidValue;
+    memcpy(text, name.c_str(), name.size() + 1);
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaDeviceGetByPCIBusId(int* device, const char* text) {
+  return api("cudaDeviceGetByPCIBusId", emu::kEvenIfBroken, [&](Runtime& rt) {
+    if (device == nullptr || text == nullptr) return cudaErrorInvalidValue;
+    for (int d = 0; d < int(rt.devices.size()); ++d) {
+      if (emu::pci_name(d) != text) continue;
+      *device = d;
+      return cudaSuccess;
+    }
+    return refuse(cudaErrorInvalidDevice, std::string("no device at ") + text);
+  });
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  return api("cudaDeviceGetStreamPriorityRange", emu::kOrdinary, [&](Runtime&) {
+    if (least != nullptr) *least = 0;
+    if (greatest != nullptr) *greatest = -5;  // as devices of compute capability 7.0 and later report
+    return emu::check_device(emu::current_device());
+  });
+}
+cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value) {
+  return api("cudaDeviceSetLimit", emu::kOrdinary, [&](Runtime& rt) {
+    if (cudaError_t error = emu::check_device(emu::current_device()); error != cudaSuccess) return error;
+    rt.devices[size_t(emu::current_device())].limits[int(limit)] = value;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit) {
+  return api("cudaDeviceGetLimit", emu::kOrdinary, [&](Runtime& rt) {
+    if (value == nullptr) return cudaErrorInvalidValue;
+    if (cudaError_t error = emu::check_device(emu::current_device()); error != cudaSuccess) return error;
+    const auto& limits = rt.devices[size_t(emu::current_device())].limits;
+    auto set = limits.find(int(limit));
+    if (set == limits.end())
+      return emu::not_emulated("cudaDeviceGetLimit", "only limits that the program set are known");
+    *value = set->second;
+    return cudaSuccess;
+  });
+}
+
+// ---- peers
+cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
+  return api("cudaDeviceCanAccessPeer", emu::kOrdinary, [&](Runtime&) {
+    if (can == nullptr) return cudaErrorInvalidValue;
+    for (int d : {device, peer}) {
+      if (cudaError_t error = emu::check_device(d); error != cudaSuccess) return error;
+    }
+    *can = emu::can_access(device, peer);
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
+  return api("cudaDeviceEnablePeerAccess", emu::kOrdinary, [&](Runtime& rt) {
+    int device = emu::current_device();
+    if (flags != 0) return refuse(cudaErrorInvalidValue, "cudaDeviceEnablePeerAccess: flags must be 0");
+    if (cudaError_t error = emu::check_peer(device, peer, "cudaDeviceEnablePeerAccess"); error != cudaSuccess)
+      return error;
+    if (!emu::can_access(device, peer)) {
+      return refuse(cudaErrorPeerAccessUnsupported, rt.devices[size_t(device)].model.name + " has no peer access");
+    }
+    uint32_t& peers = rt.devices[size_t(device)].peers;
+    if ((peers >> peer & 1) != 0) return refuse(cudaErrorPeerAccessAlreadyEnabled, "peer access is enabled already");
+    peers |= 1u << peer;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaDeviceDisablePeerAccess(int peer) {
+  return api("cudaDeviceDisablePeerAccess", emu::kOrdinary, [&](Runtime& rt) {
+    int device = emu::current_device();
+    if (cudaError_t error = emu::check_peer(device, peer, "cudaDeviceDisablePeerAccess"); error != cudaSuccess)
+      return error;
+    uint32_t& peers = rt.devices[size_t(device)].peers;
+    if ((peers >> peer & 1) == 0) return refuse(cudaErrorPeerAccessNotEnabled, "peer access was never enabled");
+    peers &= ~(1u << peer);
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attribute, int device, int peer) {
+  return api("cudaDeviceGetP2PAttribute", emu::kOrdinary, [&](Runtime&) {
+    if (value == nullptr) return cudaErrorInvalidValue;
+    for (int d : {device, peer}) {
+      if (cudaError_t error = emu::check_device(d); error != cudaSuccess) return error;
+    }
+    const bool access = emu::can_access(device, peer);
+    switch (attribute) {
+      case cudaDevP2PAttrPerformanceRank:
+        *value = access ? 0 : 1;
+        return cudaSuccess;
+      case cudaDevP2PAttrAccessSupported:
+      case cudaDevP2PAttrNativeAtomicSupported:
+        *value = access;
+        return cudaSuccess;
+      case cudaDevP2PAttrCudaArrayAccessSupported:
+        *value = 0;
+        return cudaSuccess;
+      default:
+        return refuse(cudaErrorInvalidValue, "cudaDeviceGetP2PAttribute: unknown attribute");
+    }
+  });
+}
+
+cudaError_t cudaDriverGetVersion(int* version) {
+  return api("cudaDriverGetVersion", emu::kEvenIfBroken, [&](Runtime&) {
+    if (version == nullptr) return cudaErrorInvalidValue;
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  return api("cudaRuntimeGetVersion", emu::kEvenIfBroken | emu::kInHostFunction, [&](Runtime&) {
+    if (version == nullptr) return cudaErrorInvalidValue;
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+  });
+}
+}

@@ -1,0 +1,236 @@
+// Streams: handles, the order between them, and waiting for them. The rules of the legacy default stream are those of
+// "Stream synchronization behavior" in the CUDA Runtime API.
+#include <algorithm>
+
+#include "emulator/runtime/api.h"
+
+namespace emu {
+namespace {
+bool is_blocking(const CUstream_st& stream) { return (stream.flags & cudaStreamNonBlocking) == 0; }
+
+// Calls `see` for each stream that the legacy stream of the device waits for.
+template <class See>
+void for_blocking_streams(int device, See see) {
+  Runtime& rt = runtime();
+  for (auto& [handle, stream] : rt.streams) {
+    if (stream->device == device && is_blocking(*stream)) see(*stream);
+  }
+  for (auto& [thread, stream] : rt.devices[size_t(device)].per_thread) see(*stream);
+}
+
+std::vector<TaskPtr> predecessors(CUstream_st& stream) {
+  std::vector<TaskPtr> after{stream.tail};
+  if (is_legacy(stream)) {
+    for_blocking_streams(stream.device, [&](CUstream_st& other) { after.push_back(other.tail); });
+  } else if (is_blocking(stream)) {
+    after.push_back(runtime().devices[size_t(stream.device)].legacy.tail);
+  }
+  return after;
+}
+
+CUstream_st* per_thread_stream(int device) {
+  Runtime& rt = runtime();
+  auto& slot = rt.devices[size_t(device)].per_thread[std::this_thread::get_id()];
+  if (slot == nullptr) {
+    slot = std::make_unique<CUstream_st>();
+    slot->device = device;
+    slot->id = rt.next_object++;
+  }
+  return slot.get();
+}
+
+cudaError_t create(cudaStream_t* out, unsigned flags, int priority, void* caller) {
+  Runtime& rt = runtime();
+  int device = current_device();
+  if (cudaError_t error = check_device(device); error != cudaSuccess) return error;
+  if (out == nullptr) return refuse(cudaErrorInvalidValue, "cudaStreamCreate: no place for the handle");
+  if ((flags & ~unsigned(cudaStreamNonBlocking)) != 0) {
+    return refuse(cudaErrorInvalidValue, "cudaStreamCreate: unknown flags " + std::to_string(flags));
+  }
+  auto stream = std::make_unique<CUstream_st>();
+  stream->device = device;
+  stream->flags = flags;
+  stream->priority = std::clamp(priority, -5, 0);
+  stream->id = rt.next_object++;
+  stream->made_at = caller;
+  *out = stream.get();
+  rt.streams[*out] = std::move(stream);
+  return cudaSuccess;
+}
+
+cudaError_t refuse_captured(CUstream_st& stream, const char* name) {
+  if (stream.capture == nullptr) return check_legacy_use(stream);
+  return break_capture(*stream.capture, cudaErrorStreamCaptureUnsupported,
+                       std::string(name) + " of a stream that is being captured");
+}
+
+template <class Body>
+cudaError_t with_stream(const char* name, unsigned need, cudaStream_t handle, Body&& body) {
+  return api(name, need, [&](Runtime& rt) {
+    CUstream_st* stream = find_stream(handle, name);
+    return stream == nullptr ? cudaErrorInvalidResourceHandle : body(rt, *stream);
+  });
+}
+}  // namespace
+
+bool is_legacy(const CUstream_st& stream) { return &stream == &runtime().devices[size_t(stream.device)].legacy; }
+
+CUstream_st* find_stream(cudaStream_t handle, const char* name) {
+  Runtime& rt = runtime();
+  int device = current_device();
+  if (check_device(device) != cudaSuccess) return nullptr;
+  if (handle == nullptr || handle == cudaStreamLegacy) return &rt.devices[size_t(device)].legacy;
+  if (handle == cudaStreamPerThread) return per_thread_stream(device);
+  auto found = rt.streams.find(handle);
+  if (found != rt.streams.end()) return found->second.get();
+  for (Device& other : rt.devices) {
+    if (&other.legacy == handle) return handle;
+  }
+  refuse(cudaErrorInvalidResourceHandle, std::string(name) + ": not a stream, or one that was destroyed");
+  return nullptr;
+}
+
+cudaError_t enqueue_after(CUstream_st& stream, Action action, const TaskPtr& also, TaskPtr* task) {
+  if (stream.capture != nullptr) return add_captured_node(stream, std::move(action));
+  if (cudaError_t error = check_legacy_use(stream); error != cudaSuccess) return error;
+  const auto* kernel = std::get_if<KernelAction>(&action);
+  const bool programmatic = kernel != nullptr && kernel->shape.programmatic;
+  std::vector<TaskPtr> after = predecessors(stream);
+  after.push_back(also);
+  stream.tail = add_task(stream.device, std::move(action), std::move(after), programmatic ? stream.tail : nullptr);
+  if (task != nullptr) *task = stream.tail;
+  return cudaSuccess;
+}
+
+cudaError_t enqueue(CUstream_st& stream, Action action, TaskPtr* task) {
+  return enqueue_after(stream, std::move(action), nullptr, task);
+}
+
+void wait_for_stream(CUstream_st& stream) {
+  for (const TaskPtr& task : predecessors(stream)) host_waits_for(task);
+}
+
+cudaError_t enqueue_operation(cudaStream_t handle, LibraryOperation operation, unsigned long long* ticket) {
+  std::unique_lock lock(runtime().mutex);
+  if (ticket != nullptr) *ticket = 0;
+  CUstream_st* stream = find_stream(handle, operation.name.c_str());
+  if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  TaskPtr task;
+  cudaError_t error = enqueue(*stream, std::move(operation), &task);
+  if (ticket != nullptr && task != nullptr) *ticket = task->ticket;
+  close_memory();
+  return error;
+}
+
+void wake_waiting_operations() { runtime().progress.notify_all(); }
+
+int device_of_stream(cudaStream_t handle) {
+  std::unique_lock lock(runtime().mutex);
+  const CUstream_st* stream = find_stream(handle, "device_of_stream");
+  return stream == nullptr ? -1 : stream->device;
+}
+
+bool is_capturing(cudaStream_t handle) {
+  std::unique_lock lock(runtime().mutex);
+  const CUstream_st* stream = find_stream(handle, "is_capturing");
+  return stream != nullptr && stream->capture != nullptr;
+}
+}  // namespace emu
+
+using emu::api;
+using emu::refuse;
+using emu::Runtime;
+using emu::with_stream;
+
+extern "C" {
+cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  void* caller = EMU_CALLER;
+  return api("cudaStreamCreate", emu::kOrdinary, [&](Runtime&) { return emu::create(stream, 0, 0, caller); });
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  void* caller = EMU_CALLER;
+  return api("cudaStreamCreateWithFlags", emu::kOrdinary,
+             [&](Runtime&) { return emu::create(stream, flags, 0, caller); });
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
+  void* caller = EMU_CALLER;
+  return api("cudaStreamCreateWithPriority", emu::kOrdinary,
+             [&](Runtime&) { return emu::create(stream, flags, priority, caller); });
+}
+cudaError_t cudaStreamDestroy(cudaStream_t handle) {
+  return with_stream("cudaStreamDestroy", emu::kOrdinary, handle, [&](Runtime& rt, CUstream_st& stream) {
+    if (stream.capture != nullptr) {
+      return emu::break_capture(*stream.capture, cudaErrorStreamCaptureUnsupported,
+                                "cudaStreamDestroy of a stream that is being captured");
+    }
+    if (rt.streams.erase(handle) == 0) {
+      return refuse(cudaErrorInvalidResourceHandle, "cudaStreamDestroy: default streams are never destroyed");
+    }
+    return cudaSuccess;  // its work goes on
+  });
+}
+cudaError_t cudaStreamGetPriority(cudaStream_t handle, int* priority) {
+  return with_stream("cudaStreamGetPriority", emu::kOrdinary, handle, [&](Runtime&, CUstream_st& stream) {
+    if (priority == nullptr) return cudaErrorInvalidValue;
+    *priority = stream.priority;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaStreamGetFlags(cudaStream_t handle, unsigned* flags) {
+  return with_stream("cudaStreamGetFlags", emu::kOrdinary, handle, [&](Runtime&, CUstream_st& stream) {
+    if (flags == nullptr) return cudaErrorInvalidValue;
+    *flags = stream.flags;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaStreamGetId(cudaStream_t handle, unsigned long long* id) {
+  return with_stream("cudaStreamGetId", emu::kOrdinary, handle, [&](Runtime&, CUstream_st& stream) {
+    if (id == nullptr) return cudaErrorInvalidValue;
+    *id = stream.id;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaStreamGetDevice(cudaStream_t handle, int* device) {
+  return with_stream("cudaStreamGetDevice", emu::kOrdinary, handle, [&](Runtime&, CUstream_st& stream) {
+    if (device == nullptr) return cudaErrorInvalidValue;
+    *device = stream.device;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
+  return with_stream("cudaStreamSynchronize", emu::kUnsafeInCapture, handle, [&](Runtime&, CUstream_st& stream) {
+    if (cudaError_t error = emu::refuse_captured(stream, "cudaStreamSynchronize"); error != cudaSuccess) return error;
+    emu::wait_for_stream(stream);
+    emu::trim_pools(stream.device);
+    return emu::asynchronous();
+  });
+}
+cudaError_t cudaStreamQuery(cudaStream_t handle) {
+  return with_stream("cudaStreamQuery", emu::kUnsafeInCapture, handle, [&](Runtime&, CUstream_st& stream) {
+    if (cudaError_t error = emu::refuse_captured(stream, "cudaStreamQuery"); error != cudaSuccess) return error;
+    emu::run_some_tasks();
+    for (const emu::TaskPtr& task : emu::predecessors(stream)) {
+      if (task == nullptr) continue;
+      if (!task->done) return emu::asynchronous() == cudaSuccess ? cudaErrorNotReady : emu::asynchronous();
+      emu::host_knows_finished(task);
+    }
+    return emu::asynchronous();
+  });
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, unsigned flags) {
+  return with_stream("cudaStreamWaitEvent", emu::kOrdinary, handle, [&](Runtime&, CUstream_st& stream) {
+    CUevent_st* event = emu::find_event(event_handle, "cudaStreamWaitEvent");
+    if (event == nullptr) return cudaErrorInvalidResourceHandle;
+    if (flags != cudaEventWaitDefault) {
+      return emu::not_emulated("cudaStreamWaitEvent with cudaEventWaitExternal", "wait outside the capture");
+    }
+    return emu::stream_waits_for(stream, *event);
+  });
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void* data) {
+  return with_stream("cudaLaunchHostFunc", emu::kOrdinary, handle, [&](Runtime&, CUstream_st& stream) {
+    if (function == nullptr) return refuse(cudaErrorInvalidValue, "cudaLaunchHostFunc: no function");
+    return emu::enqueue(stream, emu::HostAction{function, data});
+  });
+}
+}
