@@ -10,19 +10,20 @@ class Gpt2 final : public Model {
 
   void declare() override {
     const ModelConfig& m = config_;
-    const int64_t c = m.hidden_size, f = m.intermediate_size;
+    const int64_t c = m.hidden_size, f = m.intermediate_size, d = m.head_dim;
     wte_ = table("wte", 0, "transformer.wte.weight", m.vocab_size, padded_vocab());
     wpe_ = table("wpe", 0, "transformer.wpe.weight", m.max_position_embeddings, m.max_position_embeddings);
     head_ = m.tie_word_embeddings ? wte_ : table("head", head_unit(), "lm_head.weight", m.vocab_size, padded_vocab());
     for (int l = 0; l < int(m.num_hidden_layers); ++l) {
       const std::string p = cat("transformer.h.", l, ".");
       const int u = l + 1;
-      layers_.push_back({.norm1 = norm(p + "ln_1", u),
-                         .qkv = conv1d(p + "attn.c_attn", u, c, 3 * c, init_std()),
-                         .out = conv1d(p + "attn.c_proj", u, c, c, output_init_std()),
-                         .norm2 = norm(p + "ln_2", u),
-                         .up = conv1d(p + "mlp.c_fc", u, c, f, init_std()),
-                         .down = conv1d(p + "mlp.c_proj", u, f, c, output_init_std())});
+      layers_.push_back(
+          {.norm1 = norm(p + "ln_1", u),
+           .qkv = conv1d(p + "attn.c_attn", u, c, 3 * c, init_std(), {.axis = 1, .parts = {c, c, c}, .whole = d}),
+           .out = conv1d(p + "attn.c_proj", u, c, c, output_init_std(), {.axis = 0, .parts = {c}, .whole = d}),
+           .norm2 = norm(p + "ln_2", u),
+           .up = conv1d(p + "mlp.c_fc", u, c, f, init_std(), {.axis = 1, .parts = {f}}),
+           .down = conv1d(p + "mlp.c_proj", u, f, c, output_init_std(), {.axis = 0, .parts = {f}})});
     }
     norm_f_ = norm("transformer.ln_f", head_unit());
   }
@@ -56,9 +57,11 @@ class Gpt2 final : public Model {
             vector(name + ".b", unit, {{name + ".bias", c}}, 0), float(config_.norm_eps)};
   }
   // Files hold [in, out] ("Conv1D"); memory has the same order, so that nothing is ever transposed.
-  Linear conv1d(const std::string& name, int unit, int64_t in, int64_t out, float std_dev) {
-    return {matrix(name + ".w", unit, {{name + ".weight", {in, out}}}, std_dev),
-            vector(name + ".b", unit, {{name + ".bias", out}}, 0), WeightOrder::in_out};
+  // A product whose outputs are cut has its bias cut alike; one whose inputs are cut has a bias for the sum.
+  Linear conv1d(const std::string& name, int unit, int64_t in, int64_t out, float std_dev, const Cut& cut) {
+    const Cut of_bias = cut.axis == 1 ? Cut{.axis = 0, .parts = cut.parts, .whole = cut.whole} : Cut{};
+    return {matrix(name + ".w", unit, {{name + ".weight", {in, out}}}, std_dev, cut),
+            vector(name + ".b", unit, {{name + ".bias", out}}, 0, of_bias), WeightOrder::in_out};
   }
 
   Param wte_, wpe_;

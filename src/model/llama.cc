@@ -56,18 +56,21 @@ class Llama final : public Model {
     w.norm1 = norm(p + "input_layernorm", u);
     w.qkv.w = matrix(a + "qkv.w", u,
                      {{a + "q_proj.weight", {q, c}}, {a + "k_proj.weight", {kv, c}}, {a + "v_proj.weight", {kv, c}}},
-                     init_std());
+                     init_std(), {.axis = 0, .parts = {q, kv, kv}, .whole = d});
     if (m.attention_bias)
-      w.qkv.b = vector(a + "qkv.b", u, {{a + "q_proj.bias", q}, {a + "k_proj.bias", kv}, {a + "v_proj.bias", kv}}, 0);
+      w.qkv.b = vector(a + "qkv.b", u, {{a + "q_proj.bias", q}, {a + "k_proj.bias", kv}, {a + "v_proj.bias", kv}}, 0,
+                       {.axis = 0, .parts = {q, kv, kv}, .whole = d});
     if (m.qk_norm) {
       w.q_norm = vector(a + "q_norm", u, {{a + "q_norm.weight", d}}, 1);
       w.k_norm = vector(a + "k_norm", u, {{a + "k_norm.weight", d}}, 1);
     }
-    w.out.w = matrix(a + "o_proj", u, {{a + "o_proj.weight", {c, q}}}, output_init_std());
+    w.out.w = matrix(a + "o_proj", u, {{a + "o_proj.weight", {c, q}}}, output_init_std(),
+                     {.axis = 1, .parts = {q}, .whole = d});
     w.norm2 = norm(p + "post_attention_layernorm", u);
-    w.gate_up.w =
-        matrix(mlp + "gate_up", u, {{mlp + "gate_proj.weight", {f, c}}, {mlp + "up_proj.weight", {f, c}}}, init_std());
-    w.down.w = matrix(mlp + "down", u, {{mlp + "down_proj.weight", {c, f}}}, output_init_std());
+    w.gate_up.w = matrix(mlp + "gate_up", u, {{mlp + "gate_proj.weight", {f, c}}, {mlp + "up_proj.weight", {f, c}}},
+                         init_std(), {.axis = 0, .parts = {f, f}});
+    w.down.w =
+        matrix(mlp + "down", u, {{mlp + "down_proj.weight", {c, f}}}, output_init_std(), {.axis = 1, .parts = {f}});
     return w;
   }
 

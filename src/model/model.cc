@@ -25,21 +25,26 @@ AttentionShape Model::attention_shape() const {
 float Model::output_init_std() const { return init_std() / std::sqrt(2.0f * float(config_.num_hidden_layers)); }
 
 Param Model::matrix(const std::string& name, int unit, const std::vector<std::pair<std::string, Shape>>& parts,
-                    float std_dev, Role role) {
-  ParamSpec spec{.name = name, .shape = parts[0].second, .role = role, .unit = unit, .init_std = std_dev};
+                    float std_dev, Cut cut) {
+  ParamSpec spec{.name = name,
+                 .shape = parts[0].second,
+                 .role = Role::matrix,
+                 .unit = unit,
+                 .init_std = std_dev,
+                 .cut = std::move(cut)};
   spec.shape.dim[0] = 0;
   for (const auto& [file_name, shape] : parts) {
     CHECK(shape[1] == spec.shape[1], name, ": parts of different width");
     spec.slices.push_back({file_name, shape, spec.shape.numel()});
     spec.shape.dim[0] += shape[0];
   }
-  spec.shard_axis = 0;
   return params_.declare(std::move(spec));
 }
 
 Param Model::vector(const std::string& name, int unit, const std::vector<std::pair<std::string, int64_t>>& parts,
-                    float value) {
-  ParamSpec spec{.name = name, .shape = {0}, .role = Role::vector, .unit = unit, .init_mean = value};
+                    float value, Cut cut) {
+  ParamSpec spec{
+      .name = name, .shape = {0}, .role = Role::vector, .unit = unit, .init_mean = value, .cut = std::move(cut)};
   for (const auto& [file_name, size] : parts) {
     spec.slices.push_back({file_name, {size}, spec.shape[0]});
     spec.shape.dim[0] += size;
@@ -55,7 +60,7 @@ Param Model::table(const std::string& name, int unit, const std::string& file_na
                           .unit = unit,
                           .init_std = init_std(),
                           .slices = {{file_name, {rows, c}, 0}},
-                          .shard_axis = 0});
+                          .cut = {.axis = 0, .parts = {padded_rows}}});
 }
 
 void Model::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std::vector<StateSpec> states) {

@@ -34,9 +34,9 @@ class Model {
   Tensor rope_table() const { return rope_table_; }
   // Declares a weight that is one tensor of the file, or several stacked along dimension 0.
   Param matrix(const std::string& name, int unit, const std::vector<std::pair<std::string, Shape>>& parts,
-               float std_dev, Role role = Role::matrix);
+               float std_dev, Cut cut);
   Param vector(const std::string& name, int unit, const std::vector<std::pair<std::string, int64_t>>& parts,
-               float value);
+               float value, Cut cut = {});
   Param table(const std::string& name, int unit, const std::string& file_name, int64_t rows, int64_t padded_rows);
   // 0.02 for most weights; output projections of residual branches divided by sqrt(2 L) [Radford et al. 2019,
   // sec. 2.3].

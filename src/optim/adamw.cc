@@ -15,7 +15,7 @@ class AdamWOptimizer final : public Optimizer {
     for (size_t u = 0; u < params.units().size(); ++u) {
       const ParamStore::Unit& unit = *params.units()[u];
       launch(c, unit, int64_t(u), step_state, 0, unit.layout.decayed, options_.weight_decay);
-      launch(c, unit, int64_t(u), step_state, unit.layout.decayed, unit.layout.numel, 0);
+      launch(c, unit, int64_t(u), step_state, unit.layout.decayed, unit.layout.trained, 0);
     }
   }
 

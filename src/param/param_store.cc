@@ -20,6 +20,16 @@ Param ParamStore::declare(ParamSpec spec) {
   return {id};
 }
 
+void ParamStore::freeze(std::string_view part) {
+  bool found = false;
+  for (ParamSpec& spec : specs_) {
+    if (spec.name.find(part) == std::string::npos) continue;
+    spec.trainable = false;
+    found = true;
+  }
+  if (!found) throw Error(cat("freeze: no parameter's name contains \"", part, "\""));
+}
+
 void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std::vector<StateSpec> states) {
   states_ = training ? std::move(states) : std::vector<StateSpec>{};
   for (size_t u = 0; u < units_.size(); ++u) {

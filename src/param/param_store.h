@@ -34,6 +34,8 @@ class ParamStore {
   };
 
   Param declare(ParamSpec spec);
+  // Parameters whose name contains `part` are not trained. Before plan(); an Error if there is none.
+  void freeze(std::string_view part);
   // Adds all buffers to the plan. Without training there are only weights (as values).
   void plan(MemoryPlan&, const Recipe&, bool training, std::vector<StateSpec> states);
   void init(Ctx&, uint64_t seed);  // masters and values from (seed, name, index)

@@ -18,6 +18,14 @@ struct HfSlice {
   int64_t offset = 0;  // elements from the start of the parameter
 };
 
+// How a parameter may be divided among ranks: along `axis`, within each of the parts that lie there one after the other
+// (queries, keys and values; gate and up), so that every rank has its share of each. axis -1: every rank has all of it.
+struct Cut {
+  int axis = -1;
+  std::vector<int64_t> parts = {};  // their lengths along the axis
+  int64_t whole = 1;                // elements that stay together: a head
+};
+
 struct ParamSpec {
   std::string name;
   Shape shape;
@@ -26,8 +34,8 @@ struct ParamSpec {
   float init_mean = 0;  // initial values: normal(mean, std) from (seed, slice name, index within the slice)
   float init_std = 0;
   std::vector<HfSlice> slices = {};
-  int shard_axis = -1;  // dimension that tensor parallelism cuts, within each slice; -1 = none
-  bool trainable = true;
+  Cut cut = {};           // how ranks of a tensor-parallel group may share it
+  bool trainable = true;  // false: stays what it was; optimizers and the gradient norm leave it out
 };
 
 }  // namespace athanor

@@ -35,6 +35,7 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
     options_.loss_chunk_rows = auto_chunk_rows(n, model_->padded_vocab(), options_.recipe.compute);
   if (options_.documents.empty())
     for (int64_t s = 0; s < sequences; ++s) options_.documents.push_back(whole_sequence(s, options_.seq_length));
+  for (const std::string& name : options_.frozen) model_->params().freeze(name);
   model_->plan(memory_, options_.recipe, options_.training, optimizer_->states());
   const auto input = [&](const char* name, DType dtype, Shape shape, Tensor* t) {
     memory_.add(MemoryKind::inputs, name, dtype, shape, t);
@@ -178,7 +179,8 @@ void Engine::run_evaluation(Ctx c) {
 
 void Engine::run_optimizer(Ctx c) {
   for (const auto& unit : model_->params().units())
-    c.run(SquaredNorm{.out = scalar(offsetof(StepState, norm_sq), DType::f64), .x = unit->grad});
+    c.run(SquaredNorm{.out = scalar(offsetof(StepState, norm_sq), DType::f64),
+                      .x = unit->grad.slice(0, unit->layout.trained)});
   c.run(StepControl{.state = state_,
                     .schedule = options_.schedule,
                     .scaling = options_.scaling,

@@ -14,12 +14,13 @@ namespace athanor {
 struct EngineOptions {
   Recipe recipe;
   Recompute recompute;
-  int64_t seq_length = 0;            // T
-  int64_t micro_batch_size = 0;      // sequences at once
-  int64_t global_batch_size = 0;     // sequences per optimizer step
-  int64_t loss_chunk_rows = 0;       // 0: as many rows of logits as fit into kLogitsBudget
-  std::vector<Span> documents = {};  // what sees what in a micro-batch; none: every sequence is one document
-  bool training = true;              // false: weights and evaluation only
+  int64_t seq_length = 0;                // T
+  int64_t micro_batch_size = 0;          // sequences at once
+  int64_t global_batch_size = 0;         // sequences per optimizer step
+  int64_t loss_chunk_rows = 0;           // 0: as many rows of logits as fit into kLogitsBudget
+  std::vector<Span> documents = {};      // what sees what in a micro-batch; none: every sequence is one document
+  std::vector<std::string> frozen = {};  // parameters that are not trained: parts of their names
+  bool training = true;                  // false: weights and evaluation only
   uint64_t seed = 0;
   AdamWOptions adamw;
   Schedule schedule;

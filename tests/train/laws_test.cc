@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 
@@ -165,6 +166,36 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& which) {
       return std::string(name_of(which.param.type)) + "_" + which.param.precision + "_" + name_of(which.param.master);
     });
+
+// Every family, precision, micro-batch size, recomputation and number of threads together: the last two change no bit.
+// A sample of the matrix; all of it with ATHANOR_FULL=1 (scripts/test.sh --all).
+TEST(Matrix, RecomputationAndThreadsChangeNoBit) {
+  using G = Recompute::Granularity;
+  const char* full = std::getenv("ATHANOR_FULL");
+  const int every = full && *full == '1' ? 1 : 23;
+  const Case precisions[] = {{ModelType::gpt2, "fp32", DType::f32},
+                             {ModelType::gpt2, "tf32", DType::f32},
+                             {ModelType::gpt2, "bf16", DType::f32},
+                             {ModelType::gpt2, "bf16", DType::bf16},
+                             {ModelType::gpt2, "fp16", DType::f32}};
+  const Recompute modes[] = {{}, {G::selective, 1}, {G::full, 1}, {G::full, 2}, {G::full, 3}};
+  int at = 0;
+  for (const ModelType type :
+       {ModelType::gpt2, ModelType::llama, ModelType::qwen2, ModelType::qwen3, ModelType::mistral})
+    for (const Case& p : precisions)
+      for (const int64_t micro : {1, 2, 4})
+        for (const Recompute& mode : modes)
+          for (const int threads : {1, 2, 5}) {
+            if (at++ % every != 0) continue;
+            Setting plain{.precision = p.precision, .master = p.master, .recompute = {}, .micro = micro};
+            Setting other = plain;
+            other.recompute = mode;
+            other.threads = threads;
+            EXPECT_EQ(train(type, plain, 2), train(type, other, 2))
+                << name_of(type) << " " << p.precision << " micro " << micro << " recompute " << int(mode.granularity)
+                << " every " << mode.every << " threads " << threads;
+          }
+}
 
 TEST(Precisions, FollowTheSameCurve) {
   const Curve reference = train(ModelType::llama, {}, 8);
