@@ -7,7 +7,8 @@ function(athanor_flags target)
   target_compile_definitions(${target} PRIVATE SPDLOG_HEADER_ONLY SPDLOG_FMT_EXTERNAL FMT_HEADER_ONLY)
   if(ATHANOR_SANITIZE)
     # GCC's flow warnings see ghosts in instrumented code; the plain build is where warnings are errors.
-    target_compile_options(${target} PRIVATE -Wno-error -Wno-maybe-uninitialized -fsanitize=${ATHANOR_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+    target_compile_options(${target} PRIVATE -Wno-error -Wno-maybe-uninitialized -O1
+      -fsanitize=${ATHANOR_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
     target_compile_definitions(${target} PRIVATE ATHANOR_SANITIZED)
     target_link_options(${target} PRIVATE -fsanitize=${ATHANOR_SANITIZE})
   endif()

@@ -142,7 +142,8 @@ class Runner:
 
     def unit(self):
         python = ROOT / ".cache" / "python" / "bin" / "python"
-        return self.run_programs(self.build, "unit", env={"ATHANOR_PYTHON": str(python)} if python.exists() else None)
+        env = {"ATHANOR_PYTHON": str(python)} if python.exists() else {}
+        return self.run_programs(self.build, "unit", env=env | ({"ATHANOR_FULL": "1"} if self.args.all else {}))
 
     def tidy(self):
         report = self.temporary / "tidy.json"
@@ -190,6 +191,12 @@ class Runner:
                                   timeout=seconds + 300))
         return result
 
+    def mutants(self):
+        report = self.temporary / "mutants.json"
+        self.call("mutants", [ROOT / "scripts" / "mutate.py", "--count", 96, "--jobs", self.args.jobs, "--json", report],
+                  timeout=7200)
+        return self.read_report(report, "mutants")
+
     def system(self):
         return self.run_system("system", self.build / "athanor", 5 if self.args.all else 1)
 
@@ -235,11 +242,13 @@ GROUPS = {  # name -> (method, what it does)
     "asan": (Runner.asan, "unit tests with address and undefined-behaviour sanitizers"),
     "tsan": (Runner.tsan, "tests of threads with the thread sanitizer"),
     "fuzz": (Runner.fuzz, "each fuzz target for a while"),
+    "mutants": (Runner.mutants, "planted mistakes, each of which a test must notice (--all only)"),
     "system": (Runner.system, "the built program: resume, faults, refusals, shipped configurations"),
     "quickstart": (Runner.quickstart, "the quick start, shortened"),
     "gpu": (Runner.gpu, "tests on a GPU"),
 }
 FAST = ("format", "layers", "build", "unit")
+LONG = ("mutants",)
 
 
 def run_groups(runner, names):
@@ -301,7 +310,8 @@ def main():
     if args.list:
         print("\n".join(f"{name:11} {what}" for name, (_, what) in GROUPS.items()))
         return 0
-    names = [n for n in args.only.split(",") if n] or (FAST if args.fast else list(GROUPS))
+    names = [n for n in args.only.split(",") if n] or (
+        FAST if args.fast else [n for n in GROUPS if args.all or n not in LONG])
     for name in names:
         if name not in GROUPS:
             parser.error(f"--only {name}: no such group; there are {', '.join(GROUPS)}")

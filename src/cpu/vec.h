@@ -16,7 +16,13 @@
 
 #pragma GCC diagnostic ignored "-Wpsabi"  // to the end of the file that includes this: no vector crosses a real call
 
+#if defined(ATHANOR_SANITIZED)
+#define ATHANOR_INLINE_LAMBDA
+#define ATHANOR_TARGET(features)
+#else
 #define ATHANOR_INLINE_LAMBDA __attribute__((always_inline))
+#define ATHANOR_TARGET(features) __attribute__((target(features)))
+#endif
 
 namespace athanor::simd {
 
@@ -359,11 +365,11 @@ ATHANOR_INLINE void for_columns(int64_t n, const Fn& fn) {
 
 #if defined(__x86_64__)
 template <class Kernel, class... A>
-__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512cd,fma"))) void run_avx512(const A&... args) {
+ATHANOR_TARGET("avx512f,avx512bw,avx512dq,avx512vl,avx512cd,fma") void run_avx512(const A&... args) {
   Kernel::template run<16>(args...);
 }
 template <class Kernel, class... A>
-__attribute__((target("avx2,fma"))) void run_avx2(const A&... args) {
+ATHANOR_TARGET("avx2,fma") void run_avx2(const A&... args) {
   Kernel::template run<8>(args...);
 }
 inline bool has_avx512() {
