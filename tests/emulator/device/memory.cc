@@ -64,10 +64,14 @@ void rebase_stamps(void* begin, size_t bytes) {
   Cell* cell = cells + offset_of(begin);
   for (size_t i = 0; i < bytes; ++i) cell[i] = {cell[i].writer ? kStampValid : 0, 0};
 }
-void mark_live(void* begin, size_t bytes) {
+void make_fresh(void* begin, size_t bytes) {
   set_state(begin, bytes, ByteState::kLive);
   mark_unwritten(begin, bytes);
   memset(begin, 0xff, bytes);
+}
+void mark_live(void* begin, size_t bytes) {
+  const OpenMemory open;
+  make_fresh(begin, bytes);
 }
 void mark_dead(void* begin, size_t bytes) { set_state(begin, bytes, ByteState::kFree); }
 
