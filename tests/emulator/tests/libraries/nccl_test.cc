@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <barrier>
 #include <cstring>
 #include <functional>
 #include <thread>
@@ -289,10 +290,12 @@ TEST_F(Nccl, OperationsOfOneRankKeepTheirOrderAcrossStreams) {
 }
 
 TEST_F(Nccl, RanksThatDisagreeGetAnErrorNotAHang) {
+  std::barrier queued(kRanks);
   run([&](Rank& r) {
     Values x = make(Element::kF32, 8, r.rank);
     size_t count = r.rank == 2 ? 7 : 8;
     nccl.ncclAllReduce(x.data(), x.data(), count, ncclFloat32, ncclSum, r.comm, r.stream);
+    queued.arrive_and_wait();  // a rank that is late would already be told of the failure at its call
     EXPECT_FALSE(machine.synchronize(r.stream, 0.2));
     EXPECT_EQ(async_error(r.comm), ncclInvalidUsage);
     expect_refusal("ncclAllReduce of 8 fp32");
@@ -321,9 +324,11 @@ TEST_F(Nccl, AHangEndsOnlyByAbortOfEveryRank) {
 
 TEST_F(Nccl, ANetworkFailureReachesEveryRank) {
   fake.fail_asynchronously(0, 1, ncclSystemError);
+  std::barrier queued(kRanks);
   run([&](Rank& r) {
     Values x = make(Element::kF32, 8, r.rank);
     nccl.ncclAllReduce(x.data(), x.data(), 8, ncclFloat32, ncclSum, r.comm, r.stream);
+    queued.arrive_and_wait();  // a rank that is late would already be told of the failure at its call
     EXPECT_FALSE(machine.synchronize(r.stream, 0.2));
     EXPECT_EQ(async_error(r.comm), r.rank == 0 ? ncclSystemError : ncclRemoteError);
     EXPECT_NE(nccl.ncclAllReduce(x.data(), x.data(), 8, ncclFloat32, ncclSum, r.comm, r.stream), ncclSuccess);
