@@ -212,7 +212,7 @@ void finish_thread() {
   check_async_at_exit();
   if (f.cluster_arrived) fail(Fault::kBarrier, "thread exits between barrier.cluster.arrive and barrier.cluster.wait");
   f.waiting = Wait::kExited;
-  --b.live;
+  if (--b.live == 0) check_visits(b);
   Warp& warp = b.warps[t.warp];
   warp.exited |= 1u << t.lane;
   for (const Rendezvous& r : warp.open) {

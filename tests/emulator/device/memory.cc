@@ -149,6 +149,7 @@ void check_region(const uint8_t* p, size_t bytes, int access, const void* caller
     fail(Fault::kBounds, "distributed shared memory of block %u of the cluster, which has exited%s", owner.cluster_rank,
          source_of(caller).c_str());
   }
+  if (kCheck && !(access & kAsyncProxy)) owner.visits[{mine.number, self()->linear}] = stamp_now();
 }
 
 void check_states(const uint8_t* p, size_t bytes, int access, const void* caller) {

@@ -157,6 +157,7 @@ struct Block {
   std::vector<std::deque<WgmmaWork>> wgmma;  // by warpgroup
   int free_registers = 0;                    // for setmaxnreg
   std::vector<Thread*> waiting_for_registers;
+  std::map<std::pair<uint32_t, uint32_t>, uint64_t> visits;  // by block and thread: its last access to our memory
   alignas(128) uint8_t parameters[4096];
 };
 
@@ -203,7 +204,8 @@ uint64_t stamp_now();
 bool happened_before(uint64_t stamp);
 void release_to(Clock& clock, Block& owner);  // the running thread arrives at an object of block `owner`
 void acquire_from(const Clock& clock, Block& owner, bool cluster_scope);
-Others snapshot();  // all that the running thread knows, its own block included
+void check_visits(const Block& leaving);  // others may touch shared memory only until its block exits
+Others snapshot();                        // all that the running thread knows, its own block included
 
 // ---- memory.cc
 uint8_t* window_base(size_t index);
