@@ -6,7 +6,7 @@
 #include "base/file.h"
 #include "command/command.h"
 #include "command/machine.h"
-#include "data/tokenizer.h"
+#include "tokenizer/load.h"
 #include "train/sampler.h"
 #include "train/setup.h"
 #include "train/snapshot.h"

@@ -1,12 +1,11 @@
 // wgmma: products of a warpgroup (sm_90a), m64 n8..n256, k of 32 bytes, fp32 accumulators. Not included by cuda/ptx.h:
 // only kernels with wgmma pay for parsing it.
 //
+// Operand types: bf16, fp16, the two fp8 formats, and float for tf32 (the last 13 bits are ignored).
 // The order: wgmma_fence(); wgmma<T>(...); ... wgmma_commit(); wgmma_wait<GroupsLeft>(); then D may be read.
 #pragma once
 #include "cuda/ptx.h"
 namespace athanor::cuda::ptx {
-
-struct Tf32 {};  // operands are 32-bit floats whose last 13 bits are ignored
 
 // How an operand lies in shared memory. Major: which index is contiguous, k or the rows of A (columns of B).
 enum class Major { kK = 0, kRows = 1 };

@@ -29,7 +29,7 @@ template <class T>
 __device__ __forceinline__ void load_vector(const T* p, float (&values)[kVector<T>]) {
   const uint4 raw = ld16(p);
   T elements[kVector<T>];
-  memcpy(elements, &raw, sizeof raw);
+  memcpy(static_cast<void*>(elements), &raw, sizeof raw);
 #pragma unroll
   for (int i = 0; i < kVector<T>; ++i) values[i] = to_float(elements[i]);
 }

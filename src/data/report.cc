@@ -13,7 +13,7 @@
 #include "data/glob.h"
 #include "data/ngram.h"
 #include "data/token_file.h"
-#include "data/tokenizer.h"
+#include "tokenizer/load.h"
 
 namespace athanor {
 namespace {

@@ -19,6 +19,7 @@ namespace athanor {
 namespace {
 
 constexpr size_t kBuffer = 1 << 20;
+constexpr int64_t kHeader = 1024;  // bytes
 
 std::array<int32_t, 256> header_of(int64_t item_size, int64_t count) {
   std::array<int32_t, 256> header{};
@@ -32,15 +33,18 @@ std::string temporary(const std::string& path) { return path + ".tmp"; }
 
 }  // namespace
 
-ShardWriter::ShardWriter(const ShardOptions& options) : options_(options) {
-  if (options.shard_tokens < 1 || options.shard_tokens > std::numeric_limits<int32_t>::max())
+void ShardWriter::require_sane() const {
+  if (options_.shard_tokens < 1 || options_.shard_tokens > std::numeric_limits<int32_t>::max())
     throw Error(cat("shard tokens: expected 1 to ", std::numeric_limits<int32_t>::max(),
-                    " (the header's count is an int32), got ", options.shard_tokens),
+                    " (the header's count is an int32), got ", options_.shard_tokens),
                 Exit::usage);
-  CHECK(options.vocab_size > 0, "vocabulary of ", options.vocab_size);
-  item_size_ = options.vocab_size <= 65536 ? 2 : 4;
-  const std::string folder = parent_dir(options.prefix);
-  make_dirs(folder);
+  CHECK(options_.vocab_size > 0, "vocabulary of ", options_.vocab_size);
+}
+
+ShardWriter::ShardWriter(const ShardOptions& options)
+    : options_(options), item_size_(options.vocab_size <= 65536 ? 2 : 4) {
+  require_sane();
+  make_dirs(parent_dir(options.prefix));
   const auto existing = existing_shards();
   if (!existing.empty() && !options.overwrite)
     throw Error(cat(existing.front(), ": exists already: choose another output prefix or ask for overwriting"),
@@ -48,9 +52,52 @@ ShardWriter::ShardWriter(const ShardOptions& options) : options_(options) {
   buffer_.reserve(kBuffer);
 }
 
+ShardWriter::ShardWriter(const ShardOptions& options, const ShardState& state)
+    : options_(options),
+      item_size_(options.vocab_size <= 65536 ? 2 : 4),
+      tokens_(state.tokens),
+      shard_tokens_(state.shard_tokens),
+      shards_(size_t(state.shards)),
+      closed_(state.closed),
+      kept_(true) {
+  require_sane();
+  buffer_.reserve(kBuffer);
+  for (size_t i = 0; i < shards_ && !closed_; ++i) {
+    const std::string path = temporary(shard_path(i));
+    const bool whole = i + 1 < shards_ || shard_tokens_ == options.shard_tokens;
+    const int64_t bytes = kHeader + item_size_ * (whole ? options.shard_tokens : shard_tokens_);
+    Fd file = open_file(path, O_WRONLY);
+    if (file_bytes(file, path) < bytes)
+      throw Error(cat(path, ": has ", file_bytes(file, path), " bytes, expected ", bytes,
+                      ": it is not what the interrupted run left; start anew with --overwrite"));
+    if (::ftruncate(file.get(), off_t(bytes)) != 0) throw_io("truncating", path, errno);
+    if (whole) continue;
+    if (::lseek(file.get(), 0, SEEK_END) != off_t(bytes)) throw_io("seeking in", path, errno);
+    file_ = std::move(file);
+  }
+}
+
 ShardWriter::~ShardWriter() {
-  if (finished_) return;
+  if (finished_ || kept_) return;
   for (size_t i = 0; i < shards_; ++i) ::unlink(temporary(shard_path(i)).c_str());
+}
+
+void ShardWriter::discard(const std::string& prefix) {
+  for (const std::string& path : match_glob(escape_glob(prefix) + "[0-9][0-9][0-9][0-9][0-9][0-9].bin.tmp"))
+    remove_tree(path);
+}
+
+ShardState ShardWriter::save() {
+  if (file_) {
+    flush();
+    if (::fsync(file_.get()) != 0) throw_io("syncing", temporary(shard_path(shards_ - 1)), errno);
+  }
+  return {.tokens = tokens_, .shard_tokens = shard_tokens_, .shards = int64_t(shards_), .closed = closed_};
+}
+
+void ShardWriter::close() {
+  if (file_) end_shard();
+  closed_ = true;
 }
 
 std::string ShardWriter::shard_path(size_t index) const {
@@ -86,16 +133,23 @@ void ShardWriter::end_shard() {
 }
 
 void ShardWriter::append(std::span<const int32_t> ids) {
-  CHECK(!finished_, "append after finish");
-  for (int32_t id : ids) {
-    if (id < 0 || id >= options_.vocab_size)
-      throw Error(cat(options_.prefix, ": token ", tokens_, " is ", id, ", expected less than the vocabulary's size ",
-                      options_.vocab_size));
+  CHECK(!closed_, "append after close or finish");
+  for (size_t i = 0; i < ids.size(); ++i)
+    if (ids[i] < 0 || ids[i] >= options_.vocab_size)
+      throw Error(cat(options_.prefix, ": token ", tokens_ + int64_t(i), " is ", ids[i],
+                      ", expected less than the vocabulary's size ", options_.vocab_size));
+  while (!ids.empty()) {
     if (!file_) begin_shard();
-    const auto bytes = std::as_bytes(std::span(&id, 1)).first(size_t(item_size_));  // little-endian: low bytes first
-    buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
-    ++tokens_;
-    if (++shard_tokens_ == options_.shard_tokens)
+    const size_t count =
+        size_t(std::min({int64_t(ids.size()), options_.shard_tokens - shard_tokens_, int64_t(kBuffer)}));
+    const size_t before = buffer_.size();
+    buffer_.resize(before + count * size_t(item_size_));
+    for (size_t i = 0; i < count; ++i)  // little-endian: low bytes first
+      std::memcpy(&buffer_[before + i * size_t(item_size_)], &ids[i], size_t(item_size_));
+    ids = ids.subspan(count);
+    tokens_ += int64_t(count);
+    shard_tokens_ += int64_t(count);
+    if (shard_tokens_ == options_.shard_tokens)
       end_shard();
     else if (buffer_.size() >= kBuffer)
       flush();
@@ -104,12 +158,14 @@ void ShardWriter::append(std::span<const int32_t> ids) {
 
 std::vector<std::string> ShardWriter::finish() {
   CHECK(!finished_, "finish after finish");
-  if (file_) end_shard();
+  close();
   const auto existing = existing_shards();
   std::vector<std::string> paths;
   for (size_t i = 0; i < shards_; ++i) {
     paths.push_back(shard_path(i));
-    rename_path(temporary(paths.back()), paths.back());
+    // A run that was killed here has renamed some of them already.
+    if (!kept_ || ::access(temporary(paths.back()).c_str(), F_OK) == 0)
+      rename_path(temporary(paths.back()), paths.back());
   }
   for (const std::string& old : existing)
     if (std::find(paths.begin(), paths.end(), old) == paths.end()) remove_tree(old);

@@ -17,15 +17,30 @@ struct ShardOptions {
   bool overwrite = false;              // replace shards of this prefix; otherwise they are an error
 };
 
+// How far a writer has come; what a restarted program needs to go on.
+struct ShardState {
+  int64_t tokens = 0, shard_tokens = 0;  // in all, in the last shard that was begun
+  int64_t shards = 0;                    // begun
+  bool closed = false;                   // all are complete, and some may have their names already
+};
+
 class ShardWriter {
  public:
   explicit ShardWriter(const ShardOptions& options);
+  // Goes on with what another writer of the same options left behind when it reached this state.
+  ShardWriter(const ShardOptions& options, const ShardState& state);
   ShardWriter(const ShardWriter&) = delete;
   ShardWriter& operator=(const ShardWriter&) = delete;
-  ~ShardWriter();  // without finish(): removes what was written
+  ~ShardWriter();  // without finish() or keep(): removes what was written
 
   void append(std::span<const int32_t> ids);  // an id outside the vocabulary is an Error
   int64_t tokens() const { return tokens_; }
+  ShardState save();             // puts everything so far on disk
+  void close();                  // no more tokens; the last shard gets its header
+  void keep() { kept_ = true; }  // unfinished shards stay for another writer
+
+  // Removes the unfinished shards that writers of this prefix left.
+  static void discard(const std::string& prefix);
 
   // Publishes all shards; older shards of the prefix with higher numbers are removed (overwrite). Returns the paths.
   std::vector<std::string> finish();
@@ -33,6 +48,7 @@ class ShardWriter {
  private:
   std::string shard_path(size_t index) const;
   std::vector<std::string> existing_shards() const;
+  void require_sane() const;
   void begin_shard();
   void flush();
   void end_shard();
@@ -41,7 +57,7 @@ class ShardWriter {
   int64_t item_size_ = 2;
   int64_t tokens_ = 0, shard_tokens_ = 0;  // in all, in the open shard
   size_t shards_ = 0;                      // begun
-  bool finished_ = false;
+  bool closed_ = false, finished_ = false, kept_ = false;
   Fd file_;
   std::vector<std::byte> buffer_;
 };

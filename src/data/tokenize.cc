@@ -1,126 +1,286 @@
 #include "data/tokenize.h"
 
-#include <unistd.h>
+#include <sched.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <chrono>
+#include <filesystem>
 #include <memory>
+#include <optional>
 #include <sstream>
 
+#include "base/checksum.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
+#include "data/json_line.h"
+#include "data/ordered_pool.h"
 #include "data/shard_writer.h"
-#include "data/tokenizer.h"
+#include "data/tokenize_journal.h"
+#include "tokenizer/descriptor.h"
 
 namespace athanor {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+constexpr std::array<const char*, 2> kPartNames = {"train", "valid"};
+
+bool is_standard_input(const TokenizeOptions& o) {
+  return std::find(o.documents.inputs.begin(), o.documents.inputs.end(), "-") != o.documents.inputs.end();
+}
+
 void require_sane(const TokenizeOptions& o) {
   const auto refuse = [](auto... parts) { throw Error(cat("tokenize: ", parts...), Exit::usage); };
-  if (o.inputs.empty()) refuse("expected at least one input file, got none");
+  const DocumentOptions& d = o.documents;
+  if (d.inputs.empty()) refuse("expected at least one input file, got none");
   if (o.output_prefix.empty() || o.output_prefix.back() == '/')
     refuse("output prefix: expected a path that ends in the start of a name, such as data/mine, got \"",
            o.output_prefix, "\"");
-  if (o.valid_every < 0 || o.valid_every == 1)
-    refuse("valid-every: expected 0 (hold out nothing) or at least 2, got ", o.valid_every);
-  if (o.block < 1) refuse("block: expected at least 1 byte, got ", o.block);
+  if (d.valid_every < 0 || d.valid_every == 1)
+    refuse("valid-every: expected 0 (hold out nothing) or at least 2, got ", d.valid_every);
+  if (d.block < 0) refuse("block: expected 0 (documents are held out whole) or bytes, got ", d.block);
+  if (d.format != "auto" && d.format != "text" && d.format != "jsonl")
+    refuse("format: expected \"auto\", \"text\" or \"jsonl\", got \"", d.format, "\"");
+  if (o.threads < 0) refuse("threads: expected 0 (all cores) or more, got ", o.threads);
+  if (d.separator.size() > 4096) refuse("separator: expected at most 4096 bytes, got ", d.separator.size());
 }
 
-// One part of the split, and whether the current document has reached it.
-struct Part {
-  ShardWriter shards;
-  bool in_document = false;
+int64_t cores() {
+  cpu_set_t set;
+  return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
+
+// Everything that the output depends on. Input files count by path, size and time of change.
+std::string identity_of(const TokenizeOptions& o, const Tokenizer& tokenizer, int64_t& bytes) {
+  std::ostringstream text;
+  const DocumentOptions& d = o.documents;
+  text << tokenizer.files()[0].content << o.key << '\0' << d.format << '\0' << d.separator << '\0' << d.valid_every
+       << ' ' << d.block << ' ' << o.shard_tokens;
+  bytes = 0;
+  for (const std::string& path : d.inputs) {
+    struct stat status {};
+    if (path != "-") {
+      open_regular(path);  // all are there before the first is read
+      if (::stat(path.c_str(), &status) != 0) throw_io("looking at", path, errno);
+    }
+    bytes += status.st_size;
+    text << '\0' << path << '\0' << status.st_size << ' ' << status.st_mtim.tv_sec << ' ' << status.st_mtim.tv_nsec;
+  }
+  return xxh3_hex(text.str());
+}
+
+struct Encoded {
+  std::array<std::vector<int32_t>, 2> ids;  // [Part]
+  int64_t documents = 0, text_bytes = 0;
+  StreamPosition after;
 };
 
-// Deals the inputs' bytes out to the parts, block by block.
-class Splitter {
+// What one thread does with jobs.
+class JobEncoder {
  public:
-  Splitter(const TokenizeOptions& options, const Tokenizer& tokenizer, Part& train, Part& valid)
-      : options_(options), tokenizer_(tokenizer), train_(train), valid_(valid), buffer_(size_t{1} << 20, '\0') {}
+  JobEncoder(const TokenizeOptions& options, const Tokenizer& tokenizer)
+      : options_(options), eod_(tokenizer.eod_id()), encoder_(tokenizer.encoder()) {}
 
-  void add_file(const std::string& path) {
-    const Fd file = open_regular(path);
-    for (;;) {
-      const ssize_t got = ::read(file.get(), buffer_.data(), buffer_.size());
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) throw_io("reading", path, errno);
-      if (got == 0) break;
-      add_text(std::string_view(buffer_).substr(0, size_t(got)));
+  Encoded operator()(const Job& job) {
+    Encoded out;
+    out.after = job.after;
+    out.text_bytes = int64_t(job.text.size());
+    if (job.is_lines) {
+      lines(job, out);
+      return out;
     }
-    const int32_t eod = tokenizer_.eod_id();
-    for (Part* part : {&train_, &valid_}) {
-      if (part->in_document) part->shards.append({&eod, 1});
-      part->in_document = false;
+    for (const Segment& s : job.segments) {
+      encoder_->append(std::string_view(job.text).substr(s.begin, s.end - s.begin), out.ids[s.part]);
+      for (const Part part : {kTrain, kValid})
+        if (s.ends >> part & 1) out.ids[part].push_back(eod_);
+      out.documents += s.ends != 0;
     }
+    return out;
   }
-  int64_t bytes() const { return offset_; }
 
  private:
-  void add_text(std::string_view text) {
-    while (!text.empty()) {
-      const int64_t block = offset_ / options_.block;
-      const int64_t left = options_.block - offset_ % options_.block;
-      const std::string_view piece = text.substr(0, size_t(std::min<int64_t>(left, int64_t(text.size()))));
-      Part& part = options_.valid_every > 0 && (block + 1) % options_.valid_every == 0 ? valid_ : train_;
-      part.shards.append(tokenizer_.encode(piece));
-      part.in_document = true;
-      text.remove_prefix(piece.size());
-      offset_ += int64_t(piece.size());
+  void lines(const Job& job, Encoded& out) {
+    const std::string_view text = job.text;
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = std::min(text.find('\n', begin), text.size());
+      const std::string_view line = text.substr(begin, end - begin);
+      if (line.find_first_not_of(" \t\r") != line.npos) {
+        try {
+          json_line_text(line, options_.key, document_);
+        } catch (const Error& e) {
+          throw Error(cat(job.where, ": line at byte ", job.offset + int64_t(begin), ": ", e.what()));
+        }
+        const Part part = is_held_out(document_, options_.documents.valid_every) ? kValid : kTrain;
+        encoder_->append(document_, out.ids[part]);
+        if (!document_.empty()) out.ids[part].push_back(eod_);
+        out.documents += !document_.empty();
+      }
+      begin = end + 1;
     }
   }
 
   const TokenizeOptions& options_;
-  const Tokenizer& tokenizer_;
-  Part& train_;
-  Part& valid_;
-  std::string buffer_;
-  int64_t offset_ = 0;
+  int32_t eod_;
+  std::unique_ptr<Encoder> encoder_;
+  std::string document_;
 };
 
-ShardOptions shards_for(const TokenizeOptions& o, const Tokenizer& tokenizer, const char* part) {
-  return {.prefix = cat(o.output_prefix, "_", part, "_"),
-          .vocab_size = tokenizer.vocab_size(),
-          .shard_tokens = o.shard_tokens,
-          .overwrite = o.overwrite};
-}
+// A run from its start, or from where another was killed, to its shards.
+class Run {
+ public:
+  Run(const TokenizeOptions& options, const Tokenizer& tokenizer)
+      : options_(options),
+        tokenizer_(tokenizer),
+        identity_(identity_of(options, tokenizer, file_bytes_)),
+        journal_(options.output_prefix + "_progress.json", identity_),
+        resumable_(!is_standard_input(options)) {
+    make_dirs(parent_dir(options.output_prefix));
+    require_one_tokenizer();
+    if (auto left = find_interrupted()) state_ = *left, resumed_ = true;
+    if (!resumed_)
+      for (const char* part : kPartNames) ShardWriter::discard(shards_for(part).prefix);
+    for (const Part part : {kTrain, kValid}) {
+      const ShardOptions shards = shards_for(kPartNames[part]);
+      if (resumed_)
+        writers_[part].emplace(shards, state_.parts[part]);
+      else
+        writers_[part].emplace(shards);
+    }
+    progress_.text_bytes = state_.position.total;
+    progress_.file_bytes = file_bytes_;
+  }
 
-std::string summarise(const TokenizeOptions& o, const Tokenizer& tokenizer, const TokenizeResult& r) {
-  std::ostringstream out;
-  out << r.input_bytes << " bytes in " << o.inputs.size() << " file(s), tokenizer " << tokenizer.name()
-      << ", vocabulary " << tokenizer.vocab_size() << "\n";
-  const auto part = [&](const char* name, int64_t tokens, const std::vector<std::string>& shards) {
-    out << name << ": " << tokens << " tokens";
-    if (!shards.empty()) out << " in " << shards.size() << " shard(s): " << shards.front();
-    if (shards.size() > 1) out << " to " << shards.back();
-    out << "\n";
-  };
-  part("training", r.train_tokens, r.train_shards);
-  part("validation", r.valid_tokens, r.valid_shards);
-  return out.str();
-}
+  TokenizeResult go() {
+    if (!state_.parts[kTrain].closed) encode_all();
+    write_tokenizer(tokenizer_, parent_dir(options_.output_prefix));
+    TokenizeResult result{.input_bytes = state_.position.total,
+                          .documents = state_.documents,
+                          .train_tokens = writers_[kTrain]->tokens(),
+                          .valid_tokens = writers_[kValid]->tokens()};
+    result.valid_shards = writers_[kValid]->finish();
+    result.train_shards = writers_[kTrain]->finish();
+    journal_.remove();
+    result.summary = summarise(result);
+    return result;
+  }
+
+ private:
+  ShardOptions shards_for(const char* part) const {
+    return {.prefix = cat(options_.output_prefix, "_", part, "_"),
+            .vocab_size = tokenizer_.vocab_size(),
+            .shard_tokens = options_.shard_tokens,
+            .overwrite = options_.overwrite};
+  }
+
+  // A folder has one descriptor: shards of two tokenizers in it would be read with the wrong one.
+  void require_one_tokenizer() const {
+    const auto beside = tokenizer_files_beside(options_.output_prefix);
+    if (!beside.empty() && beside[0].content != tokenizer_.files()[0].content && !options_.overwrite)
+      throw Error(cat(parent_dir(options_.output_prefix), "/", kTokenizerFile,
+                      ": this folder has shards of another tokenizer; choose another folder, or --overwrite"),
+                  Exit::usage);
+  }
+
+  std::optional<TokenizeState> find_interrupted() const {
+    try {
+      auto state = journal_.load();
+      if (state) log::info("going on after byte ", state->position.total, " of the text, where a run was interrupted");
+      return state;
+    } catch (const Error&) {
+      if (!options_.overwrite) throw;
+      journal_.remove();
+      return {};
+    }
+  }
+
+  void encode_all() {
+    const int64_t threads = options_.threads > 0 ? options_.threads : cores();
+    DocumentStream stream(options_.documents, tokenizer_, state_.position);
+    OrderedPool<Job, Encoded> pool(threads, [this] {
+      return [encoder = std::make_shared<JobEncoder>(options_, tokenizer_)](const Job& job) { return (*encoder)(job); };
+    });
+    const auto begin = Clock::now();
+    auto saved = begin;
+    const int64_t text_before = state_.position.total;
+    std::optional<int64_t> read_before;
+    for (bool more = true; more || !pool.empty();) {
+      while (more && !pool.full()) {
+        auto job = stream.next();
+        if (!read_before) read_before = stream.file_bytes_read();
+        more = job.has_value();
+        if (job) pool.put(std::move(*job));
+      }
+      if (pool.empty()) break;
+      accept(pool.take());
+      const auto now = Clock::now();
+      if (resumable_ && std::chrono::duration<double>(now - saved).count() >= options_.save_seconds) {
+        save();
+        saved = now;
+      }
+      progress_.read_bytes = stream.file_bytes_read();
+      progress_.seconds = std::chrono::duration<double>(now - begin).count();
+      progress_.seconds_text_bytes = progress_.text_bytes - text_before;
+      progress_.seconds_read_bytes = progress_.read_bytes - *read_before;
+      if (options_.progress) options_.progress(progress_);
+    }
+    if (writers_[kTrain]->tokens() == 0)
+      throw Error(cat("tokenize: the inputs hold ", state_.position.total, " bytes, nothing to train on"), Exit::usage);
+    for (auto& writer : writers_) writer->close();
+    if (resumable_) save();
+  }
+
+  void accept(const Encoded& done) {
+    for (const Part part : {kTrain, kValid}) writers_[part]->append(done.ids[part]);
+    state_.position = done.after;
+    state_.documents += done.documents;
+    progress_.text_bytes += done.text_bytes;
+    progress_.tokens = writers_[kTrain]->tokens() + writers_[kValid]->tokens();
+  }
+
+  void save() {
+    for (const Part part : {kTrain, kValid}) state_.parts[part] = writers_[part]->save();
+    journal_.save(state_);
+    for (auto& writer : writers_) writer->keep();  // from now on another run can go on with them
+  }
+
+  std::string summarise(const TokenizeResult& r) const {
+    std::ostringstream out;
+    out << r.input_bytes << " bytes in " << options_.documents.inputs.size() << " file(s), " << r.documents
+        << " document(s), tokenizer " << tokenizer_.name() << ", vocabulary " << tokenizer_.vocab_size() << "\n";
+    const auto part = [&](const char* name, int64_t tokens, const std::vector<std::string>& shards) {
+      out << name << ": " << tokens << " tokens";
+      if (!shards.empty()) out << " in " << shards.size() << " shard(s): " << shards.front();
+      if (shards.size() > 1) out << " to " << shards.back();
+      out << "\n";
+    };
+    part("training", r.train_tokens, r.train_shards);
+    part("validation", r.valid_tokens, r.valid_shards);
+    return out.str();
+  }
+
+  const TokenizeOptions& options_;
+  const Tokenizer& tokenizer_;
+  int64_t file_bytes_ = 0;
+  std::string identity_;
+  TokenizeJournal journal_;
+  bool resumable_, resumed_ = false;
+  TokenizeState state_;
+  std::array<std::optional<ShardWriter>, 2> writers_;  // [Part]
+  TokenizeProgress progress_;
+};
 
 }  // namespace
 
 TokenizeResult tokenize(const TokenizeOptions& options) {
   require_sane(options);
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(options.tokenizer);
-  for (const std::string& path : options.inputs) open_regular(path);  // all are there before the first is read
-  Part train{ShardWriter(shards_for(options, *tokenizer, "train"))};
-  Part valid{ShardWriter(shards_for(options, *tokenizer, "valid"))};
-  Splitter splitter(options, *tokenizer, train, valid);
-  for (const std::string& path : options.inputs) splitter.add_file(path);
-  if (train.shards.tokens() == 0)
-    throw Error(cat("tokenize: the inputs hold ", splitter.bytes(), " bytes, nothing to train on"), Exit::usage);
-
-  TokenizeResult result;
-  result.input_bytes = splitter.bytes();
-  result.train_tokens = train.shards.tokens();
-  result.valid_tokens = valid.shards.tokens();
-  write_tokenizer(*tokenizer, parent_dir(options.output_prefix));
-  result.valid_shards = valid.shards.finish();
-  result.train_shards = train.shards.finish();
-  result.summary = summarise(options, *tokenizer, result);
-  return result;
+  const DocumentOptions& d = options.documents;
+  if (!tokenizer->cuts() && d.separator.empty() && d.block > 0 && d.valid_every > 0 && d.format != "jsonl")
+    log::warn("this tokenizer's split pattern cannot be cut at blocks; give --block 0 to hold out whole files");
+  return Run(options, *tokenizer).go();
 }
 
 }  // namespace athanor

@@ -1,31 +1,44 @@
-// Text files to token shards with a held-out part: what `athanor tokenize` does. Streams, so the text may exceed
-// memory.
+// Texts to token shards with a held-out part: what `athanor tokenize` does. Streams, so the text may exceed memory;
+// uses all cores, with the same bytes for any number of them; goes on where a killed run stopped.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "data/document_stream.h"
+#include "tokenizer/load.h"
+
 namespace athanor {
 
+struct TokenizeProgress {
+  int64_t read_bytes = 0, file_bytes = 0;  // of the input files, compressed as they are; 0 of standard input
+  int64_t text_bytes = 0, tokens = 0;      // so far
+  double seconds = 0;                      // of this process
+  int64_t seconds_text_bytes = 0, seconds_read_bytes = 0;  // done in these seconds
+};
+
 struct TokenizeOptions {
-  std::vector<std::string> inputs;     // plain text files, each one document, in this order
-  std::string output_prefix;           // PREFIX_train_000000.bin..., PREFIX_valid_000000.bin...
-  std::string tokenizer = "byte";      // see make_tokenizer
-  int64_t valid_every = 20;            // every so many-th block is held out for validation; 0: none
-  int64_t block = 4096;                // bytes
+  DocumentOptions documents;
+  std::string key = "text";   // JSON lines: the member that holds the text
+  std::string output_prefix;  // PREFIX_train_000000.bin..., PREFIX_valid_000000.bin...
+  TokenizerOptions tokenizer;
   int64_t shard_tokens = 100'000'000;  // tokens per shard at most
-  bool overwrite = false;              // replace existing shards of this prefix
+  int64_t threads = 0;                 // 0: all cores this process may use
+  bool overwrite = false;              // replace existing shards of this prefix, and what another run left unfinished
+  double save_seconds = 30;            // between notes of how far it came
+  std::function<void(const TokenizeProgress&)> progress;  // called after every job; empty: nobody asks
 };
 
 struct TokenizeResult {
-  int64_t input_bytes = 0, train_tokens = 0, valid_tokens = 0;
+  int64_t input_bytes = 0, documents = 0, train_tokens = 0, valid_tokens = 0;
   std::vector<std::string> train_shards, valid_shards;
   std::string summary;  // some lines for people
 };
 
-// Block b of the concatenated inputs is held out when (b + 1) % valid_every == 0, so the split depends on byte offsets
-// alone. A document ends with the end-of-document token in every part that got some of it. No file has its final name
-// before all are written.
+// A document ends with the end-of-document token, in every part that got some of it. No file has its final name before
+// all are written; then the tokenizer lies beside them. Unfinished shards and PREFIX_progress.json, left by a kill, let
+// the same call go on.
 TokenizeResult tokenize(const TokenizeOptions& options);
 
 }  // namespace athanor

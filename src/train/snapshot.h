@@ -3,8 +3,10 @@
 #pragma once
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "checkpoint/store.h"
+#include "tokenizer/tokenizer.h"
 #include "train/engine.h"
 
 namespace athanor {
@@ -21,9 +23,9 @@ std::string state_json(const RunState&);
 RunState parse_state(const std::string& text, const std::string& where);
 
 struct SaveExtras {
-  std::string resolved_config;  // config.resolved.json
-  std::string hf_config;        // config.json, for transformers
-  std::string tokenizer;        // descriptor, "" = none
+  std::string resolved_config;           // config.resolved.json
+  std::string hf_config;                 // config.json, for transformers
+  std::vector<TokenizerFile> tokenizer;  // descriptor and the files that it names; empty: unknown
 };
 
 // Writes and commits one checkpoint; returns its folder.

@@ -4,11 +4,11 @@
 #include "base/checksum.h"
 #include "base/file.h"
 #include "data/glob.h"
-#include "data/tokenizer.h"
 #include "metrics/console.h"
 #include "metrics/format.h"
 #include "metrics/jsonl.h"
 #include "metrics/tensorboard.h"
+#include "tokenizer/load.h"
 #include "train/advice.h"
 #include "train/trace_ops.h"
 #include "train/trainer.h"
@@ -150,12 +150,11 @@ void Trainer::save(const char* why) {
   if (!lock_ || last_saved_step_ == state_.step) return;
   const PhaseScope phase(clock_, Phase::checkpoint);
   const auto begin = PhaseClock::Clock::now();
-  const std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(expand_glob(config_.train_data[0].path)[0]);
   const std::string resolved = dump_resolved(config_);
   const SaveExtras extras{.resolved_config = resolved,
                           .hf_config = hf_config_json(
                               config_.model, config_.master_weights == MasterWeights::bf16 ? "bfloat16" : "float32"),
-                          .tokenizer = tokenizer ? tokenizer_descriptor(*tokenizer) : ""};
+                          .tokenizer = tokenizer_files_beside(expand_glob(config_.train_data[0].path)[0])};
   CheckpointOptions options;
   options.program_version = options_.program.version;
   options.program_commit = options_.commit;

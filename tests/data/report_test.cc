@@ -4,9 +4,10 @@
 #include <cmath>
 
 #include "base/rng.h"
-#include "data/byte_tokenizer.h"
 #include "data/ngram.h"
 #include "data_testing.h"
+#include "tokenizer/byte_tokenizer.h"
+#include "tokenizer/load.h"
 
 namespace athanor {
 namespace {

@@ -5,11 +5,13 @@
 #include <csignal>
 
 #include "base/rng.h"
-#include "data/byte_tokenizer.h"
 #include "data/glob.h"
 #include "data/shard_writer.h"
 #include "data/token_file.h"
 #include "data_testing.h"
+#include "tokenizer/byte_tokenizer.h"
+#include "tokenizer/descriptor.h"
+#include "tokenizer/load.h"
 
 namespace athanor {
 namespace {
@@ -75,8 +77,8 @@ TEST(TokenizerDescriptor, BadOnesAreErrors) {
     write_bytes(path, bad);
     expect_parts(error_of([&] { load_tokenizer(path); }), {path, "\"type\""});
   }
-  write_bytes(path, "{\"type\": \"gpt2\"}");
-  expect_parts(error_of([&] { load_tokenizer(path); }), {path, "\"gpt2\"", "\"byte\""});
+  write_bytes(path, "{\"type\": \"wordpiece\"}");
+  expect_parts(error_of([&] { load_tokenizer(path); }), {path, "\"wordpiece\"", "\"byte\""});
   write_bytes(path, "{\"type\": \"byte\", \"vocab_size\": 258}");
   expect_parts(error_of([&] { load_tokenizer(path); }), {path, "vocab_size", "257", "258"});
   write_bytes(path, std::string(1 << 20, ' '));
@@ -184,14 +186,14 @@ struct TokenizeTest : ::testing::Test {
   TempDir dir;
   TokenizeOptions options;
   TokenizeTest() {
-    options = {.inputs = {}, .output_prefix = dir / "out/qs"};
-    options.block = 100;
-    options.valid_every = 5;
+    options.output_prefix = dir / "out/qs";
+    options.documents.block = 100;
+    options.documents.valid_every = 5;
   }
   std::string input(const std::string& text) {
-    const std::string path = dir / cat("in", options.inputs.size(), ".txt");
+    const std::string path = dir / cat("in", options.documents.inputs.size(), ".txt");
     write_bytes(path, text);
-    options.inputs.push_back(path);
+    options.documents.inputs.push_back(path);
     return path;
   }
 };
@@ -228,7 +230,7 @@ TEST_F(TokenizeTest, DocumentsEndInEveryPartTheyReach) {
 }
 
 TEST_F(TokenizeTest, ZeroHoldsOutNothing) {
-  options.valid_every = 0;
+  options.documents.valid_every = 0;
   input(random_text(1000));
   const TokenizeResult result = tokenize(options);
   EXPECT_EQ(result.train_tokens, 1001);
@@ -246,9 +248,9 @@ TEST_F(TokenizeTest, SplitsIntoShards) {
 
 TEST_F(TokenizeTest, FailuresLeaveNoShards) {
   input(random_text(1000));
-  options.inputs.push_back(dir / "missing.txt");
+  options.documents.inputs.push_back(dir / "missing.txt");
   expect_parts(error_of([&] { tokenize(options); }), {"missing.txt"});
-  options.inputs.back() = dir.path();
+  options.documents.inputs.back() = dir.path();
   expect_parts(error_of([&] { tokenize(options); }), {dir.path(), "folder"});
   EXPECT_TRUE(match_glob(dir / "out/*").empty());
 }
@@ -269,11 +271,11 @@ TEST_F(TokenizeTest, BadOptionsAreErrors) {
     change(options);
     return error_of([&] { tokenize(options); });
   };
-  expect_parts(message([](auto& o) { o.inputs.clear(); }), {"input"});
-  expect_parts(message([](auto& o) { o.valid_every = 1; }), {"valid-every", "got 1"});
-  expect_parts(message([](auto& o) { o.valid_every = -2; }), {"valid-every", "got -2"});
-  expect_parts(message([](auto& o) { o.block = 0; }), {"block", "got 0"});
-  expect_parts(message([](auto& o) { o.tokenizer = "bite"; }), {"\"bite\""});
+  expect_parts(message([](auto& o) { o.documents.inputs.clear(); }), {"input"});
+  expect_parts(message([](auto& o) { o.documents.valid_every = 1; }), {"valid-every", "got 1"});
+  expect_parts(message([](auto& o) { o.documents.valid_every = -2; }), {"valid-every", "got -2"});
+  expect_parts(message([](auto& o) { o.documents.block = -1; }), {"block", "got -1"});
+  expect_parts(message([](auto& o) { o.tokenizer.source = "bite"; }), {"\"bite\""});
   expect_parts(message([](auto& o) { o.output_prefix = ""; }), {"output prefix"});
   expect_parts(message([](auto& o) { o.output_prefix += "/"; }), {"output prefix"});
   expect_parts(message([](auto& o) { o.shard_tokens = 0; }), {"shard tokens"});

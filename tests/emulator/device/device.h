@@ -44,8 +44,6 @@ class OpenMemory {
   std::unique_lock<std::recursive_mutex> lock_;
   bool opened_;
 };
-// For the handler of SIGSEGV outside kernels: says on stderr which device memory the host touched, if it did.
-void explain_host_fault(const void* address);
 
 // ---- operations: what is queued on streams
 // Stamps in memory name an operation by a small number. 0 is "before everything". The runtime starts again at 1 after

@@ -1,6 +1,5 @@
 // Faults: the first one of a run is kept, with kernel, block, thread and source line; it ends the launch.
 #include <cxxabi.h>
-#include <dlfcn.h>
 
 #include <cstdarg>
 #include <cstdio>
@@ -39,11 +38,10 @@ void clear_report() {
 }
 
 std::string kernel_name(const void* kernel) {
-  Dl_info info;
-  if (!dladdr(kernel, &info) || !info.dli_sname) return "kernel";
+  const std::string symbol = symbol_at(kernel);
   int status = 0;
-  char* demangled = abi::__cxa_demangle(info.dli_sname, nullptr, nullptr, &status);
-  std::string name = demangled ? demangled : info.dli_sname;
+  char* demangled = abi::__cxa_demangle(symbol.c_str(), nullptr, nullptr, &status);
+  std::string name = demangled ? demangled : symbol;
   free(demangled);
   if (name.starts_with("void ")) name.erase(0, 5);  // templates carry their return type
   int depth = 0;

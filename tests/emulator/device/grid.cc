@@ -20,6 +20,10 @@ Statistics totals{};
 bool (*host_fault)(void*) = nullptr;
 constexpr size_t kRedzone = 128;
 constexpr size_t kMaxStaticShared = 48 << 10;
+constexpr int kRegistersOfABlock = 65536;
+
+// What a kernel starts with is the compiler's affair; the most that a block of this size can have is assumed.
+int first_registers(uint32_t threads) { return std::min(248, kRegistersOfABlock / int(threads) / 8 * 8); }
 
 uint64_t block_count(const dim3& grid) { return uint64_t{grid.x} * grid.y * grid.z; }
 
@@ -30,6 +34,7 @@ void start_thread(Block& b, size_t pool_index, uint32_t linear) {
   Ticks ticks = std::move(f.ticks);
   f = Fiber{};
   f.block = &b;
+  f.registers = first_registers(b.size);
   if (kCheck) {
     ticks.assign(b.size + kAsyncEngines, 0);
     f.ticks = std::move(ticks);
@@ -60,6 +65,7 @@ void start_block(Gang& gang, Cluster& cluster, uint32_t rank, uint32_t number, s
   b.size = b.live = d.x * d.y * d.z;
   b.warps.resize((b.size + 31) / 32);
   b.wgmma.resize(b.size / 128);
+  b.free_registers = kRegistersOfABlock - int(b.size) * first_registers(b.size);
   b.base.assign(b.size + kAsyncEngines, 0);
   b.window = window_base(window);
   std::copy(launch.parameters.begin(), launch.parameters.end(), b.parameters);
@@ -206,7 +212,7 @@ void finish_thread() {
   check_async_at_exit();
   if (f.cluster_arrived) fail(Fault::kBarrier, "thread exits between barrier.cluster.arrive and barrier.cluster.wait");
   f.waiting = Wait::kExited;
-  --b.live;
+  if (--b.live == 0) check_visits(b);
   Warp& warp = b.warps[t.warp];
   warp.exited |= 1u << t.lane;
   for (const Rendezvous& r : warp.open) {
@@ -230,7 +236,7 @@ void* take_shared(Block& b, size_t bytes, size_t align) {
     return b.window;
   }
   b.window_used = offset + bytes;
-  mark_live(b.window + offset, bytes);
+  make_fresh(b.window + offset, bytes);
   return b.window + offset;
 }
 

@@ -64,10 +64,14 @@ void rebase_stamps(void* begin, size_t bytes) {
   Cell* cell = cells + offset_of(begin);
   for (size_t i = 0; i < bytes; ++i) cell[i] = {cell[i].writer ? kStampValid : 0, 0};
 }
-void mark_live(void* begin, size_t bytes) {
+void make_fresh(void* begin, size_t bytes) {
   set_state(begin, bytes, ByteState::kLive);
   mark_unwritten(begin, bytes);
   memset(begin, 0xff, bytes);
+}
+void mark_live(void* begin, size_t bytes) {
+  const OpenMemory open;
+  make_fresh(begin, bytes);
 }
 void mark_dead(void* begin, size_t bytes) { set_state(begin, bytes, ByteState::kFree); }
 
@@ -145,6 +149,7 @@ void check_region(const uint8_t* p, size_t bytes, int access, const void* caller
     fail(Fault::kBounds, "distributed shared memory of block %u of the cluster, which has exited%s", owner.cluster_rank,
          source_of(caller).c_str());
   }
+  if (kCheck && !(access & kAsyncProxy)) owner.visits[{mine.number, self()->linear}] = stamp_now();
 }
 
 void check_states(const uint8_t* p, size_t bytes, int access, const void* caller) {

@@ -33,6 +33,15 @@ bool happened_before(uint64_t stamp) {
          s.tick < known_tick(f, s.block, s.thread);
 }
 
+void check_visits(const Block& leaving) {
+  for (const auto& [visitor, stamp] : leaving.visits) {
+    if (happened_before(stamp)) continue;
+    fail(Fault::kBounds,
+         "exits while thread %u of block %u may still access its shared memory (missing barrier.cluster)",
+         visitor.second, visitor.first);
+  }
+}
+
 Others snapshot() {
   Fiber& f = fiber();
   const Block& b = *f.block;

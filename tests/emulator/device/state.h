@@ -41,7 +41,7 @@ struct Random {  // xorshift64
 struct Block;
 struct Gang;
 
-enum class Wait : uint8_t { kReady, kBarrier, kWarp, kMbarrier, kWgmma, kCluster, kExited };
+enum class Wait : uint8_t { kReady, kBarrier, kWarp, kMbarrier, kWgmma, kCluster, kRegisters, kExited };
 struct Reason {  // kept unformatted: it is only read when the gang turns out to be stuck
   const char* format = "";
   const char* file = "";
@@ -75,6 +75,7 @@ struct Fiber {
   Others collected;                                         // by atomics: what the next fence acquires
   uint32_t shared_proxy_fence = 0, global_proxy_fence = 0;  // writes before these ticks are visible to the async proxy
   bool dependency_waited = false;
+  int registers = 0;
   uint64_t cluster_phase = 0;
   bool cluster_arrived = false;
   // asynchronous work of this thread
@@ -154,6 +155,9 @@ struct Block {
   std::vector<AsyncWork> async;
   unsigned next_async = 1;
   std::vector<std::deque<WgmmaWork>> wgmma;  // by warpgroup
+  int free_registers = 0;                    // for setmaxnreg
+  std::vector<Thread*> waiting_for_registers;
+  std::map<std::pair<uint32_t, uint32_t>, uint64_t> visits;  // by block and thread: its last access to our memory
   alignas(128) uint8_t parameters[4096];
 };
 
@@ -200,10 +204,12 @@ uint64_t stamp_now();
 bool happened_before(uint64_t stamp);
 void release_to(Clock& clock, Block& owner);  // the running thread arrives at an object of block `owner`
 void acquire_from(const Clock& clock, Block& owner, bool cluster_scope);
-Others snapshot();  // all that the running thread knows, its own block included
+void check_visits(const Block& leaving);  // others may touch shared memory only until its block exits
+Others snapshot();                        // all that the running thread knows, its own block included
 
 // ---- memory.cc
 uint8_t* window_base(size_t index);
+void make_fresh(void* begin, size_t bytes);  // live, poisoned, never written
 void restamp(void* begin, size_t bytes, bool write, uint64_t stamp);
 void check_range_live(const void* begin, size_t bytes, const char* what);
 Block& window_owner(const void* address);   // the block of this gang whose shared memory that is
@@ -222,6 +228,9 @@ void complete_bytes(Block& owner, Mbarrier& barrier, int64_t bytes, uint32_t asy
 // ---- counters.cc
 void flush_counters(Gang& gang);
 void count_matrix_rows(const Lanes& lanes, int matrices);
+
+// ---- symbols.cc
+std::string symbol_at(const void* function);  // mangled
 
 // ---- grid.cc
 void* take_shared(Block& owner, size_t bytes, size_t align);

@@ -137,12 +137,24 @@ bool elect_one() {
   return chosen;
 }
 
+// Registers of a block are a pool: an increase waits until other warps have given up enough.
 void setmaxnreg(int count) {
   require_capability(90, "setmaxnreg");
   if (count % 8 || count < 24 || count > 256) {
     fail(Fault::kConfigure, "setmaxnreg %d: a multiple of 8 from 24 to 256 is needed", count);
   }
   warp_collective(Collective::kSetmaxnreg, ~0u, nullptr, nullptr, nullptr);
+  Fiber& f = fiber();
+  Block& b = *f.block;
+  while (b.free_registers < count - f.registers) {
+    b.waiting_for_registers.push_back(self());
+    park(Wait::kRegisters, {"setmaxnreg%s %ld with %ld registers left in the block", "", {count, b.free_registers}});
+  }
+  b.free_registers -= count - f.registers;
+  f.registers = count;
+  std::vector<Thread*> waiting;
+  waiting.swap(b.waiting_for_registers);
+  for (Thread* t : waiting) wake(t);
 }
 
 void griddep_wait() { fiber().dependency_waited = true; }

@@ -66,7 +66,9 @@ void make_usable(const AllocateAction& action) {
 
 void make_unusable(const FreeAction& action, const Operation& operation) {
   check_operation(operation, action.begin, action.bytes, true);
-  if (!faulted()) set_state(action.begin, action.bytes, ByteState::kFree);
+  if (faulted()) return;
+  set_state(action.begin, action.bytes, ByteState::kFree);
+  finish_retired(action.begin);
 }
 
 void run_library(const LibraryOperation& action, const Operation& operation) {

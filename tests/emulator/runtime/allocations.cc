@@ -33,19 +33,36 @@ AddressSpace& space_of(int device, MemoryKind kind) {
   return kind == MemoryKind::kDevice ? rt.device_addresses[size_t(device)] : rt.pinned_addresses;
 }
 
-void forget(uint8_t* begin, const Allocation& allocation, const char* name) {
-  Runtime& rt = runtime();
-  if (rt.freed.size() >= kFreedNotes) rt.freed.erase(rt.freed.begin());
-  rt.freed[begin] = bytes_text(allocation.bytes) + " of " + allocation.api + ", freed by " + name;
-  if (allocation.kind == MemoryKind::kRegistered) return;
+void note_freed(uint8_t* begin, const Allocation& allocation, const char* name) {
+  auto& freed = runtime().freed;
+  if (freed.size() >= kFreedNotes) freed.erase(freed.begin());
+  freed[begin] = bytes_text(allocation.bytes) + " of " + allocation.api + ", freed by " + name;
+}
+
+size_t room_of(const Allocation& allocation) {
+  return room_for(allocation.bytes, allocation.kind == MemoryKind::kDevice ? kDeviceAlignment : kPinnedAlignment);
+}
+
+// The addresses may be used again, late.
+void give_back(uint8_t* begin, const Allocation& allocation) {
   open_memory();
   set_state(begin, allocation.bytes, ByteState::kFree);
   mark_unwritten(begin, allocation.bytes);
-  if (allocation.kind == MemoryKind::kDevice && allocation.pool == nullptr) {
-    rt.devices[size_t(allocation.device)].memory_used -= allocation.bytes;
+  space_of(allocation.device, allocation.kind).holes.push_back({begin, room_of(allocation)});
+}
+
+// Finds addresses for the allocation and lists it; null if there are none left.
+uint8_t* make(const Allocation& allocation) {
+  open_memory();  // pages never used before are open anyway
+  uint8_t* begin = place(space_of(allocation.device, allocation.kind), room_of(allocation));
+  if (begin == nullptr) {
+    not_emulated(allocation.api,
+                 "the emulator has addresses for 16 GiB per device; set_memory_limit() makes it smaller");
+    return nullptr;
   }
-  size_t alignment = allocation.kind == MemoryKind::kDevice ? kDeviceAlignment : kPinnedAlignment;
-  space_of(allocation.device, allocation.kind).holes.push_back({begin, room_for(allocation.bytes, alignment)});
+  runtime().allocations[begin] = allocation;
+  mark_unwritten(begin, allocation.bytes);
+  return begin;
 }
 }  // namespace
 
@@ -68,29 +85,47 @@ uint8_t* place(AddressSpace& space, size_t bytes) {
 }
 
 uint8_t* allocate(int device, size_t bytes, MemoryKind kind, const char* name, void* caller) {
-  Runtime& rt = runtime();
-  Device& gpu = rt.devices[size_t(device)];
-  const bool counted = kind == MemoryKind::kDevice;
-  if (counted && bytes > gpu.memory_limit - std::min(gpu.memory_limit, gpu.memory_used)) {
+  Device& gpu = runtime().devices[size_t(device)];
+  const size_t free_bytes = gpu.memory_limit - std::min(gpu.memory_limit, gpu.memory_used);
+  if (kind == MemoryKind::kDevice && bytes > free_bytes) {
     refuse(cudaErrorMemoryAllocation, std::string(name) + ": " + bytes_text(bytes) + " asked, " +
-                                          bytes_text(gpu.memory_limit - std::min(gpu.memory_limit, gpu.memory_used)) +
-                                          " of " + bytes_text(gpu.memory_limit) + " free on device " +
-                                          std::to_string(device));
+                                          bytes_text(free_bytes) + " of " + bytes_text(gpu.memory_limit) +
+                                          " free on device " + std::to_string(device));
     return nullptr;
   }
-  open_memory();  // pages never used before are open anyway
-  uint8_t* begin = place(space_of(device, kind), room_for(bytes, counted ? kDeviceAlignment : kPinnedAlignment));
-  if (begin == nullptr) {
-    not_emulated(name, "the emulator has addresses for 16 GiB per device; set_memory_limit() gives a smaller GPU");
-    return nullptr;
-  }
-  rt.allocations[begin] = {bytes, kind, device, 0, name, caller};
+  uint8_t* begin = make({bytes, kind, device, 0, name, caller, nullptr, nullptr, false});
+  if (begin == nullptr) return nullptr;
+  if (kind == MemoryKind::kDevice) gpu.memory_used += bytes;
   set_state(begin, bytes, ByteState::kLive);
-  mark_unwritten(begin, bytes);
-  memset(begin, 0xff, bytes);  // NaN in all float formats
-  if (counted) gpu.memory_used += bytes;
-  if (!counted) mark_written(begin, bytes);  // the host writes it without telling
+  memset(begin, 0xff, bytes);                                   // NaN in all float formats
+  if (kind == MemoryKind::kPinned) mark_written(begin, bytes);  // the host writes it without telling
   return begin;
+}
+
+uint8_t* allocate_pooled(CUmemPoolHandle_st& pool, size_t bytes, void* caller) {
+  return make({bytes, MemoryKind::kDevice, pool.device, 0, "cudaMallocAsync", caller, &pool, nullptr, false});
+}
+
+void retire(uint8_t* begin, const char* name) {
+  Runtime& rt = runtime();
+  auto found = rt.allocations.find(begin);
+  Allocation& held = found->second;
+  note_freed(begin, held, name);
+  if (held.pool != nullptr) {
+    uncharge(*held.pool, held.bytes);
+    held.pool = nullptr;
+  } else {
+    rt.devices[size_t(held.device)].memory_used -= held.bytes;
+  }
+  rt.retired[begin] = held;
+  rt.allocations.erase(found);
+}
+
+void finish_retired(uint8_t* begin) {
+  auto found = runtime().retired.find(begin);
+  if (found == runtime().retired.end()) return;  // of a graph, which uses the addresses again
+  give_back(begin, found->second);
+  runtime().retired.erase(found);
 }
 
 Allocation* find_allocation(const void* address, uint8_t** begin) {
@@ -114,7 +149,14 @@ cudaError_t release(void* address, const char* name) {
   }
   Allocation gone = found->second;
   all.erase(found);
-  forget(begin, gone, name);
+  note_freed(begin, gone, name);
+  if (gone.kind == MemoryKind::kRegistered) return cudaSuccess;
+  if (gone.pool != nullptr) {
+    uncharge(*gone.pool, gone.bytes);
+  } else if (gone.kind == MemoryKind::kDevice) {
+    runtime().devices[size_t(gone.device)].memory_used -= gone.bytes;
+  }
+  give_back(begin, gone);
   return cudaSuccess;
 }
 
@@ -149,12 +191,12 @@ bool is_host_memory(const void* address) { return device_of(address) < 0; }
 void drop_freed_notes() { runtime().freed.clear(); }
 
 void release_all() {
-  auto& all = runtime().allocations;
-  while (!all.empty()) {
-    auto [begin, allocation] = *all.begin();
-    all.erase(all.begin());
-    allocation.pool = nullptr;
-    forget(begin, allocation, "the end of the process");
+  Runtime& rt = runtime();
+  for (auto* list : {&rt.allocations, &rt.retired}) {
+    for (auto& [begin, held] : *list) {
+      if (held.kind != MemoryKind::kRegistered) give_back(begin, held);
+    }
+    list->clear();
   }
   for (Device& device : runtime().devices) device.memory_used = 0;
 }

@@ -38,12 +38,16 @@ cudaError_t asynchronous();  // the result of a call that has waited: the sticky
 void set_last_error(cudaError_t error);
 
 // ---- memory_access.cc
-void open_memory();   // until the next close_memory(): host code may touch device memory
-void close_memory();  // at the end of each API call and while waiting for other threads
+void open_memory();                      // until the next close_memory(): host code may touch device memory
+bool explain_host_fault(void* address);  // for set_host_fault_handler()
+void close_memory();                     // at the end of each API call and while waiting for other threads
 
 // ---- allocations.cc
 uint8_t* allocate(int device, size_t bytes, MemoryKind kind, const char* name, void* caller);  // null: out of memory
-cudaError_t release(void* address, const char* name);                         // the memory is gone from now on
+uint8_t* allocate_pooled(CUmemPoolHandle_st& pool, size_t bytes, void* caller);  // usable after its AllocateAction
+cudaError_t release(void* address, const char* name);                            // the memory is gone from now on
+void retire(uint8_t* begin, const char* name);  // the program has freed it; it is gone after its FreeAction
+void finish_retired(uint8_t* begin);
 Allocation* find_allocation(const void* address, uint8_t** begin = nullptr);  // that holds this byte
 std::string describe_address(const void* address);
 bool is_host_memory(const void* address);  // pageable, pinned or registered
@@ -78,6 +82,7 @@ CUevent_st* find_event(cudaEvent_t handle, const char* name);
 cudaError_t stream_waits_for(CUstream_st& stream, CUevent_st& event);
 
 // ---- pools.cc
+void uncharge(CUmemPoolHandle_st& pool, size_t bytes);
 void trim_pools(int device);  // a synchronisation: pools give back what is above their release threshold
 
 // ---- capture.cc
@@ -90,7 +95,11 @@ Capture* capture_of_device(int device);  // any that is running, for device-wide
 
 // ---- graphs.cc
 CUgraphNode_st* add_node(CUgraph_st& graph, int device, Action action, const std::vector<CUgraphNode_st*>& after);
-cudaError_t add_graph_to_capture(const CUgraphExec_st& executable, CUstream_st& stream);
+CUgraph_st* find_graph(cudaGraph_t handle, const char* name);
+CUgraphExec_st* find_executable(cudaGraphExec_t handle, const char* name);
+CUgraphNode_st* find_node(cudaGraphNode_t handle, const char* name);
+size_t index_of(const CUgraphNode_st& node);  // within its graph
+cudaGraphNodeType node_type(const Action& action);
 
 // ---- launch.cc
 cudaError_t check_launch(const Kernel& kernel, const LaunchShape& shape);

@@ -7,6 +7,7 @@ namespace emu {
 namespace {
 void set_up_addresses(Runtime& rt) {
   init_memory();
+  set_host_fault_handler(explain_host_fault);
   for (int d = 0; d < kMaxDevices; ++d) rt.device_addresses[size_t(d)] = {device_base(d), kDeviceBytes, 0, {}};
   rt.pinned_addresses = {pinned_base(), kPinnedBytes, 0, {}};
 }

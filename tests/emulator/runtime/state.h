@@ -43,6 +43,7 @@ struct CUgraphNode_st {
   int device = 0;
   emu::Action action;
   std::vector<CUgraphNode_st*> after;
+  std::vector<void*> argument_pointers;  // what cudaGraphKernelNodeGetParams gave out
 };
 struct CUgraph_st {
   std::vector<std::unique_ptr<CUgraphNode_st>> nodes;  // in an order that respects the edges
@@ -85,6 +86,7 @@ struct Allocation {
   void* made_at = nullptr;
   cudaMemPool_t pool = nullptr;       // of a stream-ordered allocation
   const CUgraph_st* graph = nullptr;  // of a captured allocation
+  bool live_in_graph = false;         // allocated by a launch and not freed since
 };
 
 // Addresses are handed out upwards and used again only when all have been used, oldest first, so that a use after free
@@ -142,7 +144,8 @@ struct Runtime {
   std::array<AddressSpace, kMaxDevices> device_addresses;
   AddressSpace pinned_addresses;
   std::map<uint8_t*, Allocation> allocations;
-  std::map<uint8_t*, std::string> freed;  // what was there, for messages about late uses
+  std::map<uint8_t*, Allocation> retired;  // by cudaFreeAsync, whose turn in the stream has not come
+  std::map<uint8_t*, std::string> freed;   // what was there, for messages about late uses
   std::map<cudaStream_t, std::unique_ptr<CUstream_st>> streams;
   std::map<cudaEvent_t, std::unique_ptr<CUevent_st>> events;
   std::map<cudaGraph_t, std::unique_ptr<CUgraph_st>> graphs;

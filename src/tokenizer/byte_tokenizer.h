@@ -1,7 +1,7 @@
 // Tokens are bytes: ids 0..255, and 256 for the end of a document. Needs no files, loses nothing, works on any
 // language.
 #pragma once
-#include "data/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 namespace athanor {
 
@@ -13,9 +13,11 @@ class ByteTokenizer final : public Tokenizer {
   std::string name() const override { return "byte"; }
   int64_t vocab_size() const override { return kVocab; }
   int32_t eod_id() const override { return kEod; }
-  std::vector<int32_t> encode(std::string_view text) const override;
+  std::unique_ptr<Encoder> encoder() const override;
   // The end of a document comes out as "<|endoftext|>".
   std::string decode(std::span<const int32_t> ids) const override;
+  size_t last_cut(std::string_view, size_t, size_t to) const override { return to; }
+  std::vector<TokenizerFile> files() const override;
 };
 
 }  // namespace athanor

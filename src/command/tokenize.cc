@@ -1,0 +1,127 @@
+// athanor tokenize: a thin cover of data/tokenize.h, with the progress that it shows.
+#include "data/tokenize.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+
+#include "base/log.h"
+#include "command/command.h"
+
+namespace athanor {
+namespace {
+
+std::string duration(double seconds) {
+  const auto s = int64_t(seconds + 0.5);
+  return s < 60     ? cat(s, " s")
+         : s < 3600 ? cat(s / 60, " min ", s % 60, " s")
+                    : cat(s / 3600, " h ", s % 3600 / 60, " min");
+}
+
+// A line that replaces itself on a terminal; elsewhere a log line now and then.
+class ProgressLine {
+ public:
+  ~ProgressLine() {
+    if (shown_) std::fputs("\r\033[K", stderr);
+  }
+  void operator()(const TokenizeProgress& p) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - last_ < std::chrono::milliseconds(terminal_ ? 200 : 15'000)) return;
+    last_ = now;
+    if (!terminal_) return log::info("tokenize: ", text_of(p));
+    shown_ = true;
+    std::fprintf(stderr, "\r\033[K%s", text_of(p).c_str());
+    std::fflush(stderr);
+  }
+
+ private:
+  static std::string text_of(const TokenizeProgress& p) {
+    const double rate = p.seconds > 0 ? double(p.seconds_text_bytes) / p.seconds : 0;
+    std::string text = cat(p.text_bytes / 1'000'000, " MB of text, ", p.tokens / 1'000'000, " M tokens, ",
+                           int64_t(rate / 1e6), " MB/s");
+    if (p.file_bytes > 0 && p.seconds_read_bytes > 0) {
+      const double left = double(p.file_bytes - p.read_bytes) * p.seconds / double(p.seconds_read_bytes);
+      text += cat(", ", 100 * p.read_bytes / p.file_bytes, "%, ", duration(std::max(0.0, left)), " left");
+    }
+    return text;
+  }
+
+  const bool terminal_ = ::isatty(STDERR_FILENO) == 1;
+  bool shown_ = false;
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+// "\n", "\t", "\0" and "\\" of a shell's argument, which cannot hold the characters easily.
+std::string unescape(const std::string& text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char next = i + 1 < text.size() ? text[i + 1] : 'x';
+    const size_t which = text[i] == '\\' ? std::string_view("ntr0\\").find(next) : std::string_view::npos;
+    out += which == std::string_view::npos ? text[i] : "\n\t\r\0\\"[which];
+    i += which != std::string_view::npos;
+  }
+  return out;
+}
+
+void add_options(CLI::App& verb, TokenizeOptions& o) {
+  verb.add_option("--input", o.documents.inputs,
+                  "text or JSON lines, plain, gzip or zstd; - is standard input. Parquet: scripts/parquet_to_jsonl.py")
+      ->required();
+  verb.add_option("--output-prefix", o.output_prefix,
+                  "shards are PREFIX_train_000000.bin, PREFIX_valid_000000.bin, ...")
+      ->required();
+  verb.add_option(
+          "--tokenizer", o.tokenizer.source,
+          "\"byte\"; a .tiktoken rank file, tokenizer.json, or vocab.bpe beside encoder.json; a folder with one")
+      ->capture_default_str();
+  verb.add_option("--split", o.tokenizer.split,
+                  "rank files: split pattern, a name (gpt2, cl100k, llama3, qwen2, o200k) or a regular expression; "
+                  "default: by the number of ranks");
+  verb.add_option("--special-token", o.tokenizer.special_tokens, "rank files: TEXT=ID, for each special token");
+  verb.add_option("--eod", o.tokenizer.eod, "text of the token that ends a document; default: the file's");
+  verb.add_flag("--allow-special", o.tokenizer.allow_special,
+                "special tokens written in a text become those tokens; otherwise they are ordinary text");
+  verb.add_option("--format", o.documents.format, "auto (by the name: .jsonl, .ndjson, .json), text or jsonl")
+      ->capture_default_str();
+  verb.add_option("--key", o.key, "JSON lines: the member that holds the text")->capture_default_str();
+  verb.add_option("--separator", o.documents.separator,
+                  "text: what lies between documents, \\n and \\t understood; default: a file is one document");
+  verb.add_option("--valid-every", o.documents.valid_every, "every so many-th block or document is held out; 0: none")
+      ->capture_default_str();
+  verb.add_option("--block", o.documents.block,
+                  "bytes of a block, where a file is one document; 0: files are held out whole")
+      ->capture_default_str();
+  verb.add_option("--shard-tokens", o.shard_tokens, "most tokens in a shard")->capture_default_str();
+  verb.add_option("--threads", o.threads, "0: all cores this process may use; changes no byte of the shards")
+      ->capture_default_str();
+  verb.add_option("--save-seconds", o.save_seconds, "how often a run notes how far it came, to go on after a kill")
+      ->capture_default_str();
+  verb.add_flag("--overwrite", o.overwrite, "replace shards of this prefix, and what another run left unfinished");
+}
+
+}  // namespace
+
+void add_tokenize(Cli& cli) {
+  auto args = std::make_shared<TokenizeOptions>();
+  CLI::App* verb = cli.app.add_subcommand("tokenize", "turn texts into token shards with a held-out part");
+  add_options(*verb, *args);
+  verb->callback([&cli, args] {
+    cli.action = [args] {
+      TokenizeOptions options = *args;
+      options.documents.separator = unescape(options.documents.separator);
+      std::string summary;
+      {
+        ProgressLine line;
+        options.progress = [&](const TokenizeProgress& p) { line(p); };
+        summary = tokenize(options).summary;
+      }
+      std::fputs(summary.c_str(), stdout);
+      return Exit::done;
+    };
+  });
+}
+
+}  // namespace athanor

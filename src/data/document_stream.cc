@@ -1,0 +1,173 @@
+#include "data/document_stream.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/rng.h"
+
+namespace athanor {
+namespace {
+
+constexpr size_t kJob = 1 << 20;       // bytes of text in a job, about
+constexpr size_t kHead = 64 << 10;     // bytes of a document that decide its part
+constexpr size_t kAhead = 2 * kHead;   // read beyond a job: its last document's head, separators, special tokens
+constexpr size_t kMostText = 1 << 30;  // of a line, or of text without a place to cut
+
+bool is_lines_name(std::string_view name) {
+  for (const std::string_view packed : {".gz", ".zst"})
+    if (name.ends_with(packed)) name.remove_suffix(packed.size());
+  return name.ends_with(".jsonl") || name.ends_with(".ndjson") || name.ends_with(".json");
+}
+
+}  // namespace
+
+bool is_held_out(std::string_view document, int64_t valid_every) {
+  if (valid_every <= 0) return false;
+  return philox(stream_of(document.substr(0, kHead)), 0, 0)[0] % uint64_t(valid_every) == 0;
+}
+
+DocumentStream::DocumentStream(const DocumentOptions& options, const Tokenizer& tokenizer, const StreamPosition& from)
+    : options_(options), tokenizer_(tokenizer), at_(from) {}
+
+bool DocumentStream::open() {
+  if (at_.input >= int64_t(options_.inputs.size())) return false;
+  const std::string& path = options_.inputs[size_t(at_.input)];
+  input_ = std::make_unique<TextInput>(path);
+  is_lines_ = options_.format == "auto" ? is_lines_name(path) : options_.format == "jsonl";
+  ended_ = false;
+  if (at_.offset > 0) input_->skip(at_.offset);
+  return true;
+}
+
+void DocumentStream::close() {
+  finished_file_bytes_ += input_->file_offset();
+  input_.reset();
+  ++at_.input;
+  at_.offset = 0;
+}
+
+void DocumentStream::fill(size_t bytes) {
+  if (ended_ || buffer_.size() >= bytes) return;
+  input_->read(buffer_, bytes - buffer_.size());
+  ended_ = buffer_.size() < bytes;
+}
+
+std::optional<Job> DocumentStream::next() {
+  for (;;) {
+    if (!input_ && !open()) return {};
+    if (auto job = is_lines_ ? next_lines() : next_text()) return job;
+    close();
+  }
+}
+
+// The first `bytes` of the buffer become the text of the job.
+Job DocumentStream::take(Job job, size_t bytes) {
+  job.text = buffer_.substr(0, bytes);
+  job.where = options_.inputs[size_t(at_.input)];
+  job.offset = at_.offset;
+  buffer_.erase(0, bytes);
+  at_.offset += int64_t(bytes);
+  at_.total += int64_t(bytes);
+  job.after = at_;
+  return job;
+}
+
+std::optional<Job> DocumentStream::next_lines() {
+  for (size_t wanted = kJob;; wanted *= 4) {
+    fill(wanted);
+    if (buffer_.empty()) return {};
+    const size_t newline = buffer_.rfind('\n');
+    if (newline != buffer_.npos || ended_)
+      return take({.is_lines = true}, newline == buffer_.npos ? buffer_.size() : newline + 1);
+    if (wanted >= kMostText)
+      throw Error(
+          cat(options_.inputs[size_t(at_.input)], ": byte ", at_.offset, ": a line longer than ", kMostText, " bytes"));
+  }
+}
+
+std::optional<Job> DocumentStream::next_text() {
+  for (size_t wanted = kJob;; wanted *= 4) {
+    fill(wanted + kAhead);
+    Job job;
+    if (buffer_.empty()) {
+      if (at_.in_document == 0) return {};
+      job.segments.push_back({.ends = uint8_t(at_.in_document)});  // the end came without a byte before it
+      at_.in_document = 0;
+      return take(std::move(job), 0);
+    }
+    const size_t limit = ended_ ? buffer_.size() : wanted;
+    size_t pos = 0;
+    while (pos < limit && add_segment(job, pos, limit)) {
+    }
+    if (pos > 0) return take(std::move(job), pos);
+    if (wanted >= kMostText)
+      throw Error(cat(options_.inputs[size_t(at_.input)], ": byte ", at_.offset, ": no place to cut the text within ",
+                      kMostText, " bytes",
+                      tokenizer_.cuts() ? "" : " (with this tokenizer's split pattern only documents can be cut)"));
+  }
+}
+
+// Adds what comes next in the buffer, up to `limit` or to the end of the document; false: it cannot be cut there.
+bool DocumentStream::add_segment(Job& job, size_t& pos, size_t limit) {
+  const std::string& separator = options_.separator;
+  const size_t found = separator.empty() ? buffer_.npos : buffer_.find(separator, pos);
+  const size_t document_end = found == buffer_.npos && ended_ ? buffer_.size() : found;
+  size_t end = pos;
+  if (document_end != pos) {
+    if (in_blocks())
+      begin_block(pos);
+    else if (at_.in_document == 0)
+      at_.part = is_held_out(std::string_view(buffer_).substr(pos, document_end - pos), options_.valid_every);
+    const auto part = Part(at_.part);
+    end = segment_end(pos, limit, document_end);
+    if (end == pos) return false;
+    job.segments.push_back({.begin = pos, .end = end, .part = part});
+    at_.in_document |= int64_t{1} << part;
+  }
+  if (end == document_end) {
+    if (at_.in_document != 0 && job.segments.empty()) job.segments.emplace_back();
+    if (at_.in_document != 0) job.segments.back().ends = uint8_t(at_.in_document);
+    at_.in_document = 0;
+    if (found != buffer_.npos) end += separator.size();
+  }
+  pos = end;
+  return true;
+}
+
+Part DocumentStream::part_of_block(int64_t begin) const {
+  return (begin / options_.block + 1) % options_.valid_every == 0 ? kValid : kTrain;
+}
+
+// The very first block, and the first one after text that was not cut into blocks.
+void DocumentStream::begin_block(size_t pos) {
+  const int64_t here = at_.total + int64_t(pos);
+  if (here < at_.block_end) return;
+  const int64_t begin = here / options_.block * options_.block;
+  at_.part = part_of_block(begin);
+  at_.block_end = begin + options_.block;
+}
+
+// Where text[pos...] is cut: at the end of the document, before the end of the block, or before `limit`. A block ends
+// at the last place before its nominal end where the tokenizer allows a cut; without one it goes on to the next
+// block's.
+size_t DocumentStream::segment_end(size_t pos, size_t limit, size_t document_end) {
+  const std::string_view document = std::string_view(buffer_).substr(0, document_end);
+  size_t from = pos;
+  while (in_blocks()) {
+    const int64_t nominal = at_.block_end - at_.total;
+    if (nominal >= int64_t(std::min(limit, document_end))) break;
+    const size_t cut = tokenizer_.last_cut(document, from, size_t(nominal));
+    if (cut > from) {
+      at_.part = part_of_block(at_.block_end);
+      at_.block_end += options_.block;
+      return cut;
+    }
+    from = size_t(nominal);
+    at_.block_end += options_.block;
+  }
+  if (document_end <= std::max(limit, pos) || (document_end != buffer_.npos && !options_.separator.empty()))
+    return document_end;
+  return tokenizer_.last_cut(document, pos, limit);
+}
+
+}  // namespace athanor

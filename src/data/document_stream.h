@@ -1,0 +1,87 @@
+// Cuts the inputs of `athanor tokenize` into jobs of about a megabyte and decides what is held out. Where a job ends,
+// the stream can begin again: a restarted run goes on there.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/text_input.h"
+#include "tokenizer/tokenizer.h"
+
+namespace athanor {
+
+enum Part : uint8_t { kTrain = 0, kValid = 1 };
+
+struct DocumentOptions {
+  std::vector<std::string> inputs;
+  std::string format = "auto";  // "text", "jsonl"; "auto": by the name
+  std::string separator;        // text: what lies between documents; "": a file is one document
+  int64_t valid_every = 20;     // every so many-th document or block is held out; 0: none
+  int64_t block = 4096;         // bytes of a block where a file is one document; 0: documents are held out whole
+};
+
+// A document is held out by a hash of its first 64 KiB: equal documents go to the same part, wherever they stand.
+bool is_held_out(std::string_view document, int64_t valid_every);
+
+// Where in the inputs the next job begins.
+struct StreamPosition {
+  int64_t input = 0;
+  int64_t offset = 0;       // in the text of that input
+  int64_t total = 0;        // bytes of text in all before it
+  int64_t block_end = 0;    // of the open block, as a place in all text
+  int64_t part = kTrain;    // of the open block or document
+  int64_t in_document = 0;  // bit p: the open document has text in part p; 0: none is open
+};
+
+// A part of a job's text that is encoded on its own; `ends` has bit p where part p gets the end of a document behind
+// it.
+struct Segment {
+  size_t begin = 0, end = 0;
+  Part part = kTrain;
+  uint8_t ends = 0;
+};
+
+struct Job {
+  std::string text;
+  bool is_lines = false;  // JSON lines; else the segments
+  std::vector<Segment> segments;
+  std::string where;   // the input
+  int64_t offset = 0;  // of the text in it
+  StreamPosition after;
+};
+
+class DocumentStream {
+ public:
+  DocumentStream(const DocumentOptions& options, const Tokenizer& tokenizer, const StreamPosition& from = {});
+  std::optional<Job> next();
+  const StreamPosition& position() const { return at_; }
+  int64_t file_bytes_read() const { return finished_file_bytes_ + (input_ ? input_->file_offset() : 0); }
+
+ private:
+  bool open();
+  void close();
+  void fill(size_t bytes);
+  bool in_blocks() const { return options_.separator.empty() && options_.block > 0 && options_.valid_every > 0; }
+  std::optional<Job> next_lines();
+  std::optional<Job> next_text();
+  bool add_segment(Job& job, size_t& pos, size_t limit);
+  Part part_of_block(int64_t begin) const;
+  void begin_block(size_t pos);
+  size_t segment_end(size_t pos, size_t limit, size_t document_end);
+  Job take(Job job, size_t bytes);
+
+  const DocumentOptions& options_;
+  const Tokenizer& tokenizer_;
+  StreamPosition at_;
+  std::unique_ptr<TextInput> input_;
+  bool is_lines_ = false;
+  bool ended_ = false;  // the input has no more than what is in buffer_
+  std::string buffer_;  // text from at_.offset on
+  int64_t finished_file_bytes_ = 0;
+};
+
+}  // namespace athanor

@@ -1,0 +1,97 @@
+// Threads that work on a stream of jobs and give the results back in the order of the jobs, so that the outcome does
+// not depend on how many threads there are.
+#pragma once
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace athanor {
+
+template <class Job, class Result>
+class OrderedPool {
+ public:
+  using Work = std::function<Result(Job)>;
+
+  // make_work is called in each thread: what it returns may own working memory.
+  OrderedPool(int64_t threads, const std::function<Work()>& make_work) : capacity_(size_t(2 * threads + 2)) {
+    for (int64_t i = 0; i < threads; ++i) threads_.emplace_back([this, make_work] { run(make_work); });
+  }
+  OrderedPool(const OrderedPool&) = delete;
+  ~OrderedPool() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  bool full() const { return pending_ == capacity_; }
+  bool empty() const { return pending_ == 0; }
+
+  void put(Job job) {
+    {
+      const std::lock_guard lock(mutex_);
+      slots_.emplace_back(std::move(job));
+    }
+    ++pending_;
+    changed_.notify_all();
+  }
+
+  // The result of the oldest job; what its work threw, it throws.
+  Result take() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return slots_.front().done; });
+    Slot slot = std::move(slots_.front());
+    slots_.pop_front();
+    --begun_;
+    --pending_;
+    if (slot.problem) std::rethrow_exception(slot.problem);
+    return std::move(*slot.result);
+  }
+
+ private:
+  struct Slot {
+    explicit Slot(Job j) : job(std::move(j)) {}
+    Job job;
+    std::optional<Result> result;
+    std::exception_ptr problem;
+    bool done = false;
+  };
+
+  void run(const std::function<Work()>& make_work) {
+    const Work work = make_work();
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [&] { return stopping_ || begun_ < slots_.size(); });
+      if (stopping_) return;
+      Slot& slot = slots_[begun_++];  // a deque's elements stay where they are while others come and go at its ends
+      lock.unlock();
+      try {
+        slot.result.emplace(work(std::move(slot.job)));
+      } catch (...) {
+        slot.problem = std::current_exception();
+      }
+      lock.lock();
+      slot.done = true;
+      changed_.notify_all();
+    }
+  }
+
+  const size_t capacity_;
+  size_t pending_ = 0;  // of the thread that puts and takes
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Slot> slots_;
+  size_t begun_ = 0;  // of slots_, from the front
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace athanor

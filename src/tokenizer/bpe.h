@@ -1,0 +1,91 @@
+// Byte-pair encoding of one piece of text: which two neighbours merge first, and the encoder that does it in
+// linear time. Knows nothing of files, split patterns or special tokens.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace athanor {
+
+// One rule: `first` next to `second` becomes `merged`. The least rank goes first; of equal ranks the leftmost pair.
+struct Merge {
+  int32_t first, second, merged;
+  uint32_t rank;
+};
+
+class Bpe {
+ public:
+  // tokens[id]: its bytes, empty for ids that do not exist. All 256 single bytes must be there and merges must name
+  // tokens that are. whole_pieces: a piece that is a token is that token, whatever the merges say.
+  Bpe(std::vector<std::string> tokens, const std::vector<Merge>& merges, bool whole_pieces);
+  // The merges that ranks imply [tiktoken]: any two neighbours whose bytes together are a token; its id is the rank.
+  static std::vector<Merge> merges_of_ranks(const std::vector<std::string>& tokens);
+
+  int64_t size() const { return int64_t(tokens_.size()); }
+  const std::string& bytes_of(int32_t id) const { return tokens_[size_t(id)]; }
+  bool whole_pieces() const { return whole_pieces_; }
+  int32_t token_of(std::string_view bytes) const;  // -1: none
+  int32_t token_of_byte(uint8_t byte) const { return byte_tokens_[byte]; }
+
+  static constexpr uint32_t kNever = UINT32_MAX;
+  struct Rule {
+    uint32_t rank = kNever;
+    int32_t merged = -1;
+  };
+  Rule rule(int32_t first, int32_t second) const {
+    const uint64_t key = key_of(first, second);
+    for (size_t slot = slot_of(key);; slot = (slot + 1) & mask_) {
+      if (slots_[slot].key == key) return slots_[slot].rule;
+      if (slots_[slot].key == kEmpty) return {};
+    }
+  }
+  uint32_t ranks() const { return ranks_; }  // ranks are below it
+
+ private:
+  static constexpr uint64_t kEmpty = UINT64_MAX;
+  struct Slot {
+    uint64_t key = kEmpty;
+    Rule rule;
+  };
+  static uint64_t key_of(int32_t first, int32_t second) { return uint64_t(uint32_t(first)) << 32 | uint32_t(second); }
+  size_t slot_of(uint64_t key) const { return size_t((key * 0x9e3779b97f4a7c15ull) >> shift_); }  // [Knuth 6.4]
+  void add_rule(const Merge& merge);
+
+  std::vector<std::string> tokens_;
+  bool whole_pieces_;
+  std::array<int32_t, 256> byte_tokens_{};
+  std::unordered_map<std::string_view, int32_t> ids_;  // keys view tokens_
+  std::vector<Slot> slots_;                            // open addressing, at most half full
+  uint64_t mask_ = 0;
+  int shift_ = 64;
+  uint32_t ranks_ = 0;
+};
+
+// Encodes pieces with working memory of its own: one per thread. Short pieces are remembered, in memory that
+// does not grow; that changes no result.
+class BpeEncoder {
+ public:
+  explicit BpeEncoder(const Bpe& bpe);
+  ~BpeEncoder();
+  void append(std::string_view piece, std::vector<int32_t>& out);
+
+ private:
+  struct CacheLine;
+  struct Pieces;
+  struct Queue;
+  void merge(std::string_view piece, std::vector<int32_t>& out);
+  void merge_short(std::string_view piece, std::vector<int32_t>& out);
+  void merge_long(std::string_view piece, std::vector<int32_t>& out);
+  bool merge_by_queue(Pieces& pieces);
+  void merge_by_heap(Pieces& pieces);
+
+  const Bpe& bpe_;
+  std::unique_ptr<CacheLine[]> cache_;
+  std::unique_ptr<Queue> queue_;  // made for the first long piece
+};
+
+}  // namespace athanor

@@ -1,0 +1,118 @@
+#include "tokenizer/bpe_tokenizer.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace athanor {
+namespace {
+
+TokenFinder finder_of(const BpeParts& parts, bool allow_special, bool normalized, const Nfc* nfc) {
+  std::vector<std::pair<std::string, int32_t>> tokens;
+  for (const AddedToken& token : parts.added) {
+    if ((token.special && !allow_special) || (token.normalized && nfc != nullptr) != normalized) continue;
+    tokens.emplace_back(normalized ? nfc->of(token.text) : token.text, token.id);
+  }
+  return TokenFinder(std::move(tokens));
+}
+
+}  // namespace
+
+class BpeTokenizer::BpeTextEncoder final : public Encoder {
+ public:
+  explicit BpeTextEncoder(const BpeTokenizer& tokenizer) : t_(tokenizer), bpe_(tokenizer.bpe_) {}
+
+  void append(std::string_view text, std::vector<int32_t>& out) override {
+    between(t_.in_text_, text, out, [&](std::string_view part) {
+      if (!t_.nfc_) return split(part, out);
+      normal_.clear();
+      t_.nfc_->append(part, normal_);
+      between(t_.in_normalized_text_, normal_, out, [&](std::string_view p) { split(p, out); });
+    });
+  }
+
+ private:
+  // The ids of the tokens in a text, and rest(...) for what is between them.
+  template <class Fn>
+  static void between(const TokenFinder& tokens, std::string_view text, std::vector<int32_t>& out, Fn&& rest) {
+    size_t done = 0;
+    for (auto found = tokens.next(text, 0); found; found = tokens.next(text, found.end)) {
+      rest(text.substr(done, found.begin - done));
+      out.push_back(found.id);
+      done = found.end;
+    }
+    rest(text.substr(done));
+  }
+  void split(std::string_view text, std::vector<int32_t>& out) {
+    t_.splitter_.for_each(t_.table_, text, [&](std::string_view piece) { bpe_.append(piece, out); });
+  }
+
+  const BpeTokenizer& t_;
+  BpeEncoder bpe_;
+  std::string normal_;
+};
+
+BpeTokenizer::BpeTokenizer(BpeParts parts, Descriptor descriptor, std::vector<TokenizerFile> sources)
+    : bpe_(std::move(parts.tokens), parts.merges, parts.whole_pieces),
+      splitter_(std::move(parts.splitter)),
+      nfc_(parts.nfc ? std::make_unique<Nfc>() : nullptr),
+      in_text_(finder_of(parts, descriptor.allow_special, false, nfc_.get())),
+      in_normalized_text_(finder_of(parts, descriptor.allow_special, true, nfc_.get())),
+      descriptor_(std::move(descriptor)),
+      sources_(std::move(sources)) {
+  int64_t size = bpe_.size();
+  for (const AddedToken& token : parts.added) size = std::max(size, int64_t{token.id} + 1);
+  texts_.resize(size_t(size));
+  for (int64_t id = 0; id < bpe_.size(); ++id) texts_[size_t(id)] = bpe_.bytes_of(int32_t(id));
+  for (const auto& [id, text] : parts.unreachable) texts_[size_t(id)] = text;
+  for (const AddedToken& token : parts.added) texts_[size_t(token.id)] = token.text;
+  if (descriptor_.vocab_size == 0) descriptor_.vocab_size = size;
+  if (descriptor_.vocab_size < size)
+    throw Error(cat("vocabulary of ", descriptor_.vocab_size, ", but there are ids up to ", size - 1), Exit::usage);
+  texts_.resize(size_t(descriptor_.vocab_size));
+  if (descriptor_.eod_id < 0 || descriptor_.eod_id >= descriptor_.vocab_size)
+    throw Error(
+        cat("end of document: id ", descriptor_.eod_id, " is outside the vocabulary of ", descriptor_.vocab_size),
+        Exit::usage);
+}
+
+std::unique_ptr<Encoder> BpeTokenizer::encoder() const { return std::make_unique<BpeTextEncoder>(*this); }
+
+std::string BpeTokenizer::decode(std::span<const int32_t> ids) const {
+  std::string text;
+  for (const int32_t id : ids) {
+    if (id < 0 || id >= vocab_size() || texts_[size_t(id)].empty())
+      throw Error(cat(name(), " tokenizer: id ", id, " is not in its vocabulary of ", vocab_size()));
+    text += texts_[size_t(id)];
+  }
+  return text;
+}
+
+// Tokens in the normalized text have no fixed place in the text as it is, so with them no cut is known to be safe.
+bool BpeTokenizer::cuts() const { return splitter_.cuts() && in_normalized_text_.empty(); }
+
+bool BpeTokenizer::token_covers(std::string_view text, size_t cut) const {
+  const size_t reach = in_text_.longest() - 1;
+  for (size_t place = cut - std::min(cut, reach); place < cut; ++place)
+    if (in_text_.at(text, place).end > cut) return true;
+  return false;
+}
+
+size_t BpeTokenizer::last_cut(std::string_view text, size_t from, size_t to) const {
+  if (!cuts()) return from;
+  to = std::min(to, text.size() - std::min(text.size(), std::max<size_t>(in_text_.longest(), 1)));
+  while (to > from) {
+    const size_t cut = last_safe_cut(table_, text, from, to);
+    if (cut == from || in_text_.empty() || !token_covers(text, cut)) return cut;
+    to = cut - 1;
+  }
+  return from;
+}
+
+std::vector<TokenizerFile> BpeTokenizer::files() const {
+  std::vector<TokenizerFile> all{{kTokenizerFile, descriptor_text(descriptor_)}};
+  all.insert(all.end(), sources_.begin(), sources_.end());
+  return all;
+}
+
+}  // namespace athanor

@@ -1,0 +1,299 @@
+#include "tokenizer/load.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "tokenizer/byte_tokenizer.h"
+#include "tokenizer/files.h"
+
+namespace athanor {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr int64_t kMaxDescriptor = 64 << 10, kMaxFile = 256 << 20;
+
+// Rank files do not say their pattern and special tokens; those of the published ones are known by their size.
+struct KnownRanks {
+  int64_t count;
+  const char* name;
+  const char* split;
+  std::vector<std::pair<const char*, int32_t>> special_tokens;  // the first ends documents
+};
+const std::vector<KnownRanks>& known_ranks() {
+  // [tiktoken 0.14 openai_public.py; llama3 llama/tokenizer.py]
+  static const std::vector<KnownRanks> all = {
+      {50256, "r50k_base (GPT-2)", "gpt2", {{"<|endoftext|>", 50256}}},
+      {50280, "p50k_base", "gpt2", {{"<|endoftext|>", 50256}}},
+      {100256,
+       "cl100k_base",
+       "cl100k",
+       {{"<|endoftext|>", 100257},
+        {"<|fim_prefix|>", 100258},
+        {"<|fim_middle|>", 100259},
+        {"<|fim_suffix|>", 100260},
+        {"<|endofprompt|>", 100276}}},
+      {128000,
+       "Llama 3",
+       "llama3",
+       {{"<|end_of_text|>", 128001},
+        {"<|begin_of_text|>", 128000},
+        {"<|start_header_id|>", 128006},
+        {"<|end_header_id|>", 128007},
+        {"<|eot_id|>", 128009}}},
+      {199998, "o200k_base", "o200k", {{"<|endoftext|>", 199999}, {"<|endofprompt|>", 200018}}},
+  };
+  return all;
+}
+
+std::string joined(const fs::path& folder, const char* name) { return (folder / name).string(); }
+bool is_file(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_regular_file(path, ignored);
+}
+
+TokenizerFile read_source(const std::string& path) {
+  return {fs::path(path).filename().string(), read_file(path, kMaxFile)};
+}
+
+// ---- what a descriptor must say about files that do not
+
+std::pair<std::string, int32_t> parse_special(const std::string& text) {
+  const size_t sign = text.rfind('=');
+  int32_t id = -1;
+  if (sign != text.npos) {
+    const char* last = text.data() + text.size();
+    const auto [stop, problem] = std::from_chars(text.data() + sign + 1, last, id);
+    if (problem != std::errc() || stop != last) id = -1;
+  }
+  if (sign == 0 || sign > kLongestToken || id < 0 || id >= kMostTokens)
+    throw Error(cat("special token: expected TEXT=ID with an id below ", kMostTokens, ", got \"", text, "\""),
+                Exit::usage);
+  return {text.substr(0, sign), id};
+}
+
+void describe_ranks(Descriptor& d, const BpeParts& parts, const TokenizerOptions& options, const std::string& where) {
+  const auto count = std::count_if(parts.tokens.begin(), parts.tokens.end(), [](auto& t) { return !t.empty(); });
+  const auto& all = known_ranks();
+  const auto known = std::find_if(all.begin(), all.end(), [&](const auto& k) { return k.count == count; });
+  d.split = options.split;
+  std::string first;
+  if (options.split.empty() && options.special_tokens.empty() && known != all.end()) {
+    d.split = known->split;
+    for (const auto& [text, id] : known->special_tokens) d.special_tokens[text] = id;
+    first = known->special_tokens[0].first;
+    log::info(where, ": taken for ", known->name, " by its ", count, " ranks: split pattern ", d.split);
+  }
+  if (d.split.empty())
+    throw Error(cat(where, ": ", count,
+                    " ranks are none of the known vocabularies: say which split pattern is theirs "
+                    "(--split ",
+                    pattern_names(), " or a regular expression)"),
+                Exit::usage);
+  for (const std::string& text : options.special_tokens) d.special_tokens.insert(parse_special(text));
+  const std::string eod = options.eod.empty() ? first : options.eod;
+  const auto found = d.special_tokens.find(eod);
+  if (found == d.special_tokens.end())
+    throw Error(
+        cat(where, ": which token ends a document? Give it with --eod, and its id with --special-token TEXT=ID"),
+        Exit::usage);
+  d.eod_id = found->second;
+}
+
+// "eos_token" of a tokenizer_config.json beside the file; "" when it does not say.
+std::string eos_of_config(const std::string& folder) {
+  const std::string path = joined(folder, "tokenizer_config.json");
+  if (!is_file(path)) return "";
+  const nlohmann::json json = nlohmann::json::parse(read_file(path, kMaxFile), nullptr, false);
+  if (!json.is_object() || !json.contains("eos_token")) return "";
+  const nlohmann::json& eos = json["eos_token"];
+  if (eos.is_string()) return eos.get<std::string>();
+  return eos.is_object() && eos.contains("content") && eos["content"].is_string() ? eos["content"].get<std::string>()
+                                                                                  : "";
+}
+
+int32_t id_of_text(const BpeParts& parts, const std::string& text) {
+  for (const AddedToken& token : parts.added)
+    if (token.text == text) return token.id;
+  const auto in_vocabulary = std::find(parts.tokens.begin(), parts.tokens.end(), text);
+  return in_vocabulary == parts.tokens.end() ? -1 : int32_t(in_vocabulary - parts.tokens.begin());
+}
+
+// The file's own word, then names that models use for the end of a document.
+int32_t find_eod(const BpeParts& parts, const std::string& asked, const std::string& folder, const std::string& where) {
+  const std::string said = asked.empty() ? eos_of_config(folder) : asked;
+  if (!said.empty()) {
+    const int32_t id = id_of_text(parts, said);
+    if (id < 0) throw Error(cat(where, ": has no token \"", said, "\" to end documents with (--eod)"), Exit::usage);
+    return id;
+  }
+  for (const char* name : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<|end▁of▁sentence|>", "<eos>", "<|im_end|>"})
+    if (const int32_t id = id_of_text(parts, name); id >= 0) return id;
+  throw Error(cat(where, ": which token ends a document? Give its text with --eod"), Exit::usage);
+}
+
+// ---- files to tokenizers
+
+// Everything but what the descriptor says; `where` names the files' folder.
+BpeParts parse_files(const std::string& type, const std::vector<TokenizerFile>& files, const std::string& folder) {
+  const auto where = [&](size_t i) { return joined(folder, files[i].name.c_str()); };
+  const auto expect = [&](size_t count) {
+    if (files.size() != count)
+      throw Error(cat(folder, ": a tokenizer of type \"", type, "\" has ", count, " file(s), got ", files.size()),
+                  Exit::usage);
+  };
+  if (type == "tiktoken") {
+    expect(1);
+    return parse_rank_file(files[0].content, where(0));
+  }
+  if (type == "gpt2") {
+    expect(2);
+    BpeParts parts = parse_gpt2(files[0].content, where(0), files[1].content, where(1));
+    parts.splitter.add("gpt2");
+    return parts;
+  }
+  if (type == "huggingface") {
+    expect(1);
+    return parse_huggingface(files[0].content, where(0));
+  }
+  throw Error(cat(folder, ": expected a tokenizer of type \"byte\", \"tiktoken\", \"gpt2\" or \"huggingface\", got \"",
+                  type, "\""),
+              Exit::usage);
+}
+
+std::unique_ptr<Tokenizer> build(BpeParts parts, Descriptor d, std::vector<TokenizerFile> files,
+                                 const std::string& where) {
+  return with_context(where, [&] {
+    if (d.type == "tiktoken") {
+      parts.splitter.add(d.split);
+      for (const auto& [text, id] : d.special_tokens) {
+        if (id < int32_t(parts.tokens.size()) && !parts.tokens[size_t(id)].empty())
+          throw Error(cat("special token ", text, ": id ", id, " is a rank"), Exit::usage);
+        parts.added.push_back({.text = text, .id = id});
+      }
+    } else if (d.type == "gpt2") {
+      parts.added.push_back({.text = parts.tokens.at(size_t(d.eod_id)), .id = d.eod_id});
+    }
+    return std::make_unique<BpeTokenizer>(std::move(parts), std::move(d), std::move(files));
+  });
+}
+
+// The kind of a file and all files that belong to it.
+std::pair<std::string, std::vector<std::string>> companions(const fs::path& path) {
+  const std::string name = path.filename().string();
+  const fs::path folder = path.parent_path();
+  const auto pair = [&](const char* vocab, const char* merges) {
+    for (const char* part : {vocab, merges})
+      if (!is_file(folder / part))
+        throw Error(cat(joined(folder, part), ": is not there; ", vocab, " and ", merges, " belong together"),
+                    Exit::usage);
+    return std::pair{std::string("gpt2"), std::vector{joined(folder, vocab), joined(folder, merges)}};
+  };
+  if (name == "encoder.json" || name == "vocab.bpe") return pair("encoder.json", "vocab.bpe");
+  if (name == "vocab.json" || name == "merges.txt") return pair("vocab.json", "merges.txt");
+  return {path.extension() == ".json" ? "huggingface" : "tiktoken", {path.string()}};
+}
+
+std::string file_in(const fs::path& folder) {
+  for (const char* name : {kTokenizerFile, "tokenizer.json", "vocab.json", "encoder.json", "tokenizer.model"})
+    if (is_file(folder / name)) return joined(folder, name);
+  std::vector<std::string> ranks;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored))
+    if (entry.path().extension() == ".tiktoken") ranks.push_back(entry.path().string());
+  if (ranks.size() == 1) return ranks[0];
+  throw Error(cat(folder.string(), ": no tokenizer in this folder: expected ", kTokenizerFile,
+                  ", tokenizer.json, vocab.json and merges.txt, encoder.json and vocab.bpe, or one .tiktoken file",
+                  ranks.empty() ? "" : cat(", got ", ranks.size(), " .tiktoken files")),
+              Exit::usage);
+}
+
+std::unique_ptr<Tokenizer> open_described(const std::string& path) {
+  const std::string folder = parent_dir(path);
+  Descriptor d = parse_descriptor(read_file(path, kMaxDescriptor), path);
+  if (d.type == "byte") {
+    const ByteTokenizer byte;
+    const auto agree = [&](const char* key, int64_t said, int64_t unsaid, int64_t expected) {
+      if (said != unsaid && said != expected)
+        throw Error(cat(path, ": ", key, " of the \"byte\" tokenizer is ", expected, ", the file says ", said),
+                    Exit::usage);
+    };
+    agree("vocab_size", d.vocab_size, 0, byte.vocab_size());
+    agree("eod_id", d.eod_id, -1, byte.eod_id());
+    return std::make_unique<ByteTokenizer>();
+  }
+  std::vector<TokenizerFile> files;
+  for (const std::string& name : d.files) files.push_back(read_source(joined(folder, name.c_str())));
+  BpeParts parts = with_context(path, [&] { return parse_files(d.type, files, folder); });
+  if (!d.fingerprint.empty() && d.fingerprint != fingerprint_of(files))
+    throw Error(cat(path, ": the tokenizer's files beside it are not those it was written with"), Exit::usage);
+  if (d.type == "gpt2" && (d.eod_id < 0 || size_t(d.eod_id) >= parts.tokens.size()))
+    throw Error(cat(path, ": eod_id ", d.eod_id, " is not in the vocabulary"), Exit::usage);
+  return build(std::move(parts), std::move(d), std::move(files), path);
+}
+
+std::unique_ptr<Tokenizer> open_plain(const std::string& path, const TokenizerOptions& options) {
+  const auto [type, paths] = companions(path);
+  const std::string folder = parent_dir(path);
+  std::vector<TokenizerFile> files;
+  for (const std::string& file : paths) files.push_back(read_source(file));
+  BpeParts parts = parse_files(type, files, folder);
+  Descriptor d{.type = type, .allow_special = options.allow_special};
+  for (const TokenizerFile& file : files) d.files.push_back(file.name);
+  d.fingerprint = fingerprint_of(files);
+  if (type == "tiktoken") {
+    describe_ranks(d, parts, options, path);
+  } else {
+    if (!options.split.empty() || !options.special_tokens.empty())
+      throw Error(cat(path, ": --split and --special-token are for rank files; this file says both itself"),
+                  Exit::usage);
+    d.eod_id = find_eod(parts, options.eod, folder, path);
+  }
+  return build(std::move(parts), std::move(d), std::move(files), path);
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerOptions& options) {
+  if (options.source == "byte") return std::make_unique<ByteTokenizer>();
+  std::error_code ignored;
+  if (!fs::exists(options.source, ignored))
+    throw Error(cat("tokenizer: expected \"byte\" or the path of a tokenizer file or folder, got \"", options.source,
+                    "\", where nothing is"),
+                Exit::usage);
+  const std::string file = fs::is_directory(options.source, ignored) ? file_in(options.source) : options.source;
+  return fs::path(file).filename() == kTokenizerFile ? open_described(file) : open_plain(file, options);
+}
+
+std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
+  std::error_code ignored;
+  const std::string file = fs::is_directory(path, ignored) ? file_in(path) : path;
+  return fs::path(file).filename() == kTokenizerFile ? open_described(file) : open_plain(file, {});
+}
+
+std::unique_ptr<Tokenizer> find_tokenizer(const std::string& shard_path) {
+  const std::string file = joined(parent_dir(shard_path), kTokenizerFile);
+  return is_file(file) ? open_described(file) : nullptr;
+}
+
+std::vector<TokenizerFile> tokenizer_files_beside(const std::string& shard_path) {
+  const std::string folder = parent_dir(shard_path), path = joined(folder, kTokenizerFile);
+  if (!is_file(path)) return {};
+  std::vector<TokenizerFile> files{{kTokenizerFile, read_file(path, kMaxDescriptor)}};
+  for (const std::string& name : parse_descriptor(files[0].content, path).files)
+    files.push_back(read_source(joined(folder, name.c_str())));
+  return files;
+}
+
+void write_tokenizer(const Tokenizer& tokenizer, const std::string& folder) {
+  make_dirs(folder);
+  std::vector<TokenizerFile> files = tokenizer.files();
+  std::reverse(files.begin(), files.end());
+  for (const TokenizerFile& file : files) write_file(joined(folder, file.name.c_str()), file.content);
+}
+
+}  // namespace athanor

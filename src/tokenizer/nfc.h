@@ -1,0 +1,41 @@
+// Unicode's normalization form C, as some tokenizer files demand it before anything else. It loses the difference
+// between ways to write a character; all other normalizers are refused.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace athanor {
+
+// The tables are those of Unicode 9.0, which the `tokenizers` package normalizes with: what came later stays as it is.
+// Bytes that are no UTF-8 stay as they are and combine with nothing.
+class Nfc {
+ public:
+  Nfc();
+  // Appends the normal form of a text.
+  void append(std::string_view text, std::string& out) const;
+  std::string of(std::string_view text) const {
+    std::string out;
+    append(text, out);
+    return out;
+  }
+
+ private:
+  struct Decomposition {
+    uint32_t first, second;
+  };
+  uint8_t combining_class(uint32_t code) const;
+  void decompose(uint32_t code, std::vector<uint32_t>& out) const;
+  uint32_t compose(uint32_t first, uint32_t second) const;  // 0: they do not
+  void append_segment(std::string_view text, std::string& out) const;
+  // Whether the character may change or move, or change the one before it.
+  bool is_active(uint32_t code) const { return code >= 0x300 && code < 0x110000 && active_[code]; }
+
+  std::vector<bool> active_;
+  std::unordered_map<uint32_t, Decomposition> decompositions_;
+  std::unordered_map<uint64_t, uint32_t> compositions_;
+};
+
+}  // namespace athanor

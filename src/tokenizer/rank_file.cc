@@ -1,0 +1,71 @@
+// tiktoken's rank files: parse_rank_file of files.h.
+#include <charconv>
+#include <unordered_set>
+
+#include "base/error.h"
+#include "tokenizer/files.h"
+
+namespace athanor {
+namespace {
+
+int digit_of(char c) {
+  if (c >= 'A' && c <= 'Z') return c - 'A';
+  if (c >= 'a' && c <= 'z') return c - 'a' + 26;
+  if (c >= '0' && c <= '9') return c - '0' + 52;
+  return c == '+' ? 62 : c == '/' ? 63 : -1;
+}
+
+// False for what is no base64 [RFC 4648, section 4].
+bool from_base64(std::string_view text, std::string& bytes) {
+  if (text.empty() || text.size() % 4 != 0) return false;
+  const size_t padding = text.ends_with("==") ? 2 : text.ends_with('=') ? 1 : 0;
+  uint32_t bits = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const int digit = i + padding >= text.size() ? 0 : digit_of(text[i]);
+    if (digit < 0) return false;
+    bits = bits << 6 | uint32_t(digit);
+    if (i % 4 != 3) continue;
+    bytes += {char(bits >> 16), char(bits >> 8), char(bits)};
+    bits = 0;
+  }
+  bytes.resize(bytes.size() - padding);
+  return true;
+}
+
+}  // namespace
+
+BpeParts parse_rank_file(std::string_view content, const std::string& where) {
+  BpeParts parts;
+  parts.whole_pieces = true;
+  std::unordered_set<std::string> seen;
+  size_t number = 0;
+  for (size_t begin = 0; begin < content.size(); ++number) {
+    const size_t end = std::min(content.find('\n', begin), content.size());
+    std::string_view line = content.substr(begin, end - begin);
+    const auto refuse = [&](auto... what) {
+      throw Error(cat(where, ": line ", number + 1, " (byte ", begin, "): ", what...), Exit::usage);
+    };
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    begin = end + 1;
+    if (line.empty()) continue;
+    const size_t space = line.find(' ');
+    std::string token;
+    if (space == line.npos || !from_base64(line.substr(0, space), token))
+      refuse("expected base64 of a token, a space and its rank, got \"", line.substr(0, 40), "\"");
+    int64_t rank = -1;
+    const char* last = line.data() + line.size();
+    const auto [stop, problem] = std::from_chars(line.data() + space + 1, last, rank);
+    if (problem != std::errc() || stop != last || rank < 0 || rank >= kMostTokens)
+      refuse("expected a rank from 0 to ", kMostTokens - 1, ", got \"", line.substr(space + 1, 40), "\"");
+    if (token.size() > kLongestToken) refuse("a token of ", token.size(), " bytes; at most ", kLongestToken);
+    if (rank >= int64_t(parts.tokens.size())) parts.tokens.resize(size_t(rank) + 1);
+    if (!parts.tokens[size_t(rank)].empty()) refuse("rank ", rank, " is there twice");
+    if (!seen.insert(token).second) refuse("this token is there twice");
+    parts.tokens[size_t(rank)] = std::move(token);
+  }
+  if (parts.tokens.empty()) throw Error(cat(where, ": a rank file without a token"), Exit::usage);
+  parts.merges = Bpe::merges_of_ranks(parts.tokens);
+  return parts;
+}
+
+}  // namespace athanor

@@ -1,0 +1,50 @@
+// Cuts a text into the pieces that are encoded on their own: one built-in pattern in nearly all tokenizer files, in
+// some a sequence of patterns, each applied to the pieces of the one before.
+#pragma once
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tokenizer/patterns.h"
+#include "tokenizer/regex.h"
+
+namespace athanor {
+
+class Splitter {
+ public:
+  // A built-in pattern by name or regular expression, or any other expression, then with a warning.
+  void add(const std::string& name_or_regex);
+
+  // Calls piece(text) for each piece in order.
+  template <class Fn>
+  void for_each(const CharTable& table, std::string_view text, Fn&& piece) const {
+    if (stages_.size() == 1 && stages_[0].known) {
+      const NextPiece next = stages_[0].known->next;
+      for (size_t at = 0; at < text.size();) {
+        const size_t end = next(table, text, at);
+        piece(text.substr(at, end - at));
+        at = end;
+      }
+      return;
+    }
+    for (const std::string_view part : split(table, text)) piece(part);
+  }
+
+  // One built-in pattern: its safe cuts are cuts of this splitter.
+  bool cuts() const { return stages_.size() == 1 && stages_[0].known; }
+  // The expressions, as they were given or as the name stands for them.
+  std::vector<std::string> patterns() const;
+
+ private:
+  struct Stage {
+    const Pattern* known = nullptr;
+    std::shared_ptr<const Regex> regex;
+    std::string pattern;
+  };
+  std::vector<std::string_view> split(const CharTable& table, std::string_view text) const;
+
+  std::vector<Stage> stages_;  // none: a text is one piece
+};
+
+}  // namespace athanor

@@ -1,0 +1,47 @@
+// Text to token ids and back. What kinds there are, and how they are found in files, is in load.h.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace athanor {
+
+// Encodes with working memory of its own: one per thread. Outlived by its tokenizer.
+class Encoder {
+ public:
+  virtual ~Encoder() = default;
+  // Appends the ids of a text. Ids are the same wherever a text is cut at a place that last_cut() named.
+  virtual void append(std::string_view text, std::vector<int32_t>& out) = 0;
+};
+
+// A file that belongs to a tokenizer, to be kept beside what was made with it.
+struct TokenizerFile {
+  std::string name, content;
+};
+
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+  virtual std::string name() const = 0;    // the descriptor's "type"
+  virtual int64_t vocab_size() const = 0;  // ids are [0, vocab_size)
+  virtual int32_t eod_id() const = 0;      // end of document
+  virtual std::unique_ptr<Encoder> encoder() const = 0;
+  virtual std::string decode(std::span<const int32_t> ids) const = 0;  // throws on ids outside the vocabulary
+  // The last place in text[from, to] where the text may be cut without changing an id; `from` when there is none.
+  // Where no place is safe in any text, cuts() is false.
+  virtual size_t last_cut(std::string_view text, size_t from, size_t to) const = 0;
+  virtual bool cuts() const { return true; }
+  // The descriptor (load.h) first, then the files that it names.
+  virtual std::vector<TokenizerFile> files() const = 0;
+
+  std::vector<int32_t> encode(std::string_view text) const {
+    std::vector<int32_t> ids;
+    encoder()->append(text, ids);
+    return ids;
+  }
+};
+
+}  // namespace athanor

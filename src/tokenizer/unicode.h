@@ -1,0 +1,58 @@
+// UTF-8 and the character classes that split patterns are made of (Unicode 16.0). Bytes that are no UTF-8 are
+// characters too: one each, of no class.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace athanor {
+
+// Bits: patterns ask for unions of classes. Zero is everything else: punctuation, symbols, controls, invalid bytes.
+enum CharClass : uint8_t {
+  kUpper = 1,     // \p{Lu}, \p{Lt}
+  kLower = 2,     // \p{Ll}
+  kCaseless = 4,  // \p{Lm}, \p{Lo}
+  kMark = 8,      // \p{M}
+  kNumber = 16,   // \p{N}
+  kSpace = 32,    // \s: White_Space
+  kNewline = 64,  // \r and \n, which are kSpace too
+  kLetter = kUpper | kLower | kCaseless,
+};
+
+struct Char {
+  uint32_t code = 0;  // kInvalidByte | byte for a byte that is no UTF-8
+  uint8_t bytes = 1;
+};
+inline constexpr uint32_t kInvalidByte = 0x80000000u;
+
+// The character at text[at], at < text.size(). Overlong forms, surrogates and numbers above 0x10ffff are invalid bytes.
+Char char_at(std::string_view text, size_t at);
+// Where the character that ends at `end` begins; end > 0.
+size_t char_before(std::string_view text, size_t end);
+void append_utf8(std::string& out, uint32_t code);  // any Unicode scalar value
+bool is_utf8(std::string_view text);
+
+// The class of every code point, unfolded from the run-length tables into 1.1 MB, of which a language touches little.
+class CharTable {
+ public:
+  CharTable();
+  // The class and the size of the character at text[at].
+  struct Entry {
+    uint8_t kind, bytes;
+  };
+  Entry at(std::string_view text, size_t at) const {
+    const auto byte = uint8_t(text[at]);
+    if (byte < 0x80) return {classes_[byte], 1};
+    const Char c = char_at(text, at);
+    return {c.code < kCodePoints ? classes_[c.code] : uint8_t{0}, c.bytes};
+  }
+  uint8_t of(uint32_t code) const { return code < kCodePoints ? classes_[code] : uint8_t{0}; }
+
+ private:
+  static constexpr uint32_t kCodePoints = 0x110000;
+  std::unique_ptr<uint8_t[]> classes_;
+};
+
+}  // namespace athanor

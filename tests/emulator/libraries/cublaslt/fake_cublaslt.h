@@ -1,0 +1,43 @@
+// A cuBLASLt that computes on emulated device memory and refuses what the real one's documentation does not allow; the
+// refusal says which rule was broken. Compared with the installed library where that works without a GPU
+// (descriptors). Not emulated, and refused by name: complex, integer and FP4 types, 16-bit and emulated compute types,
+// MX scales, tiled memory orders, pointer-array batches.
+#pragma once
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "../fake_library.h"
+#include "cuda/libraries/cublaslt_table.h"
+
+namespace emu {
+
+class FakeCublasLt {
+ public:
+  explicit FakeCublasLt(Machine machine);
+  ~FakeCublasLt();
+
+  athanor::CublasLtTable table() const;
+
+  std::string last_refusal() const { return refusals_.last(); }
+  // Handles and descriptors that were made and never destroyed.
+  std::vector<std::string> leaks() const;
+
+  // For the functions of the table.
+  const Machine& machine() const { return machine_; }
+  cublasStatus_t refuse(cublasStatus_t status, const std::string& why);
+  void made(const void* object, const char* kind);
+  bool lives(const void* object, const char* kind) const;
+  bool destroy(const void* object, const char* kind);  // false: no such object
+
+ private:
+  Machine machine_;
+  Refusals refusals_;
+  mutable std::mutex mutex_;
+  std::map<const void*, const char*> objects_;
+  Installed<FakeCublasLt> installed_;
+};
+
+}  // namespace emu

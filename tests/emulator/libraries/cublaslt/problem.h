@@ -1,0 +1,82 @@
+// One matrix product as described to cuBLASLt, read out of its descriptors and checked against the documented rules.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "../element.h"
+#include "../machine.h"
+#include "attributes.h"
+
+namespace emu {
+
+struct Matrix {
+  Element type = Element::kNone;
+  int64_t rows = 0, cols = 0, ld = 0;
+  bool row_major = false;
+  int64_t batch_stride = 0;  // elements
+
+  int64_t index(int64_t row, int64_t col, int64_t batch) const {
+    return batch * batch_stride + (row_major ? row * ld + col : col * ld + row);
+  }
+  bool operator==(const Matrix&) const = default;
+};
+
+enum class ScaleMode { kNone, kScalar, kOuterVector, kVector128, kBlock128 };
+
+struct Scale {
+  ScaleMode mode = ScaleMode::kNone;
+  const float* pointer = nullptr;  // device memory
+};
+
+struct Epilogue {
+  bool bias = false, relu = false, gelu = false, aux = false, d_relu = false, d_gelu = false;
+  bool bias_gradient = false;                   // of the rows of D, after dReLU or dGELU
+  bool gradient_a = false, gradient_b = false;  // sums of A's rows or B's columns
+  bool needs_bias_pointer() const { return bias || bias_gradient || gradient_a || gradient_b; }
+  bool needs_aux() const { return aux || d_relu || d_gelu; }
+  bool aux_is_bits() const { return relu || d_relu; }
+};
+
+struct Product {  // D [m, n] = epilogue(alpha * op(A) [m, k] * op(B) [k, n] + beta * C)
+  int64_t m = 0, n = 0, k = 0, batch = 1;
+  Matrix a, b, c, d;
+  bool transpose_a = false, transpose_b = false;
+  cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
+  int32_t pointer_mode = CUBLASLT_POINTER_MODE_HOST;
+  uint32_t epilogue_code = CUBLASLT_EPILOGUE_DEFAULT;
+  Epilogue epilogue;
+  void* bias = nullptr;
+  Element bias_type = Element::kNone;
+  int64_t bias_batch_stride = 0;
+  void* aux = nullptr;
+  Element aux_type = Element::kNone;
+  int64_t aux_ld = 0, aux_batch_stride = 0;
+  Scale scale_a, scale_b;
+  const float* scale_d = nullptr;
+  const float* scale_aux = nullptr;
+  float* amax_d = nullptr;
+  float* amax_aux = nullptr;
+  int32_t multiprocessors = 0;  // 0: all
+
+  bool fp8() const { return is_fp8(a.type) || is_fp8(b.type); }
+  int64_t bias_length() const { return epilogue.gradient_b ? n : m; }
+  uint64_t type_key() const;  // of the types that an algorithm is configured for
+};
+
+struct Verdict {
+  cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+  std::string why;
+  bool ok() const { return status == CUBLAS_STATUS_SUCCESS; }
+};
+
+struct Layouts {
+  cublasLtMatrixLayout_t a, b, c, d;
+};
+
+// Reads the descriptors and checks everything that does not need the pointers of A, B, C and D.
+Verdict describe_product(cublasLtMatmulDesc_t desc, const Layouts& layouts, const MachineDevice& device, Product* out);
+
+// Are the types possible at all? For cublasLtMatmulAlgoInit() and ...GetIds().
+Verdict check_types(cublasComputeType_t compute, Element a, Element b, Element c, Element d);
+
+}  // namespace emu

@@ -1,0 +1,258 @@
+// Making, splitting, finalising and aborting communicators of the fake NCCL.
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "fake_nccl.h"
+
+namespace emu {
+namespace {
+
+constexpr unsigned kConfigMagic = 0xcafebeef;  // NCCL_CONFIG_INITIALIZER
+constexpr auto kPoll = std::chrono::milliseconds(1);
+
+std::string key_of(const ncclUniqueId& id) { return std::string(id.internal, sizeof id.internal); }
+
+std::string missing_ranks(const Team& team) {
+  std::string out;
+  for (int rank = 0; rank < team.size(); ++rank) {
+    if (!team.members[static_cast<size_t>(rank)].here) out += text(" ", rank);
+  }
+  return out;
+}
+
+bool shares_device(const Team& team) {
+  std::set<int> devices;
+  for (const Member& member : team.members) {
+    if (!devices.insert(member.device).second) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+ncclResult_t FakeNccl::check_config(const ncclConfig_t* config, bool* blocking) {
+  if (config == nullptr) return ncclSuccess;
+  if (config->magic != kConfigMagic) {
+    return refuse(ncclInvalidArgument, "ncclConfig_t was not initialised with NCCL_CONFIG_INITIALIZER");
+  }
+  if (config->blocking != NCCL_CONFIG_UNDEF_INT && config->blocking != 0 && config->blocking != 1) {
+    return refuse(ncclInvalidArgument, text("ncclConfig_t: blocking is ", config->blocking));
+  }
+  for (int value : {config->minCTAs, config->maxCTAs, config->cgaClusterSize}) {
+    if (value != NCCL_CONFIG_UNDEF_INT && value < 0) return refuse(ncclInvalidArgument, "ncclConfig_t: negative value");
+  }
+  if (config->minCTAs != NCCL_CONFIG_UNDEF_INT && config->maxCTAs != NCCL_CONFIG_UNDEF_INT &&
+      config->minCTAs > config->maxCTAs) {
+    return refuse(ncclInvalidArgument, "ncclConfig_t: minCTAs exceeds maxCTAs");
+  }
+  if (config->blocking != NCCL_CONFIG_UNDEF_INT) *blocking = config->blocking == 1;
+  return ncclSuccess;
+}
+
+ncclResult_t FakeNccl::init(ncclComm_t* out, int ranks, const ncclUniqueId& id, int rank, ncclConfig_t* config) {
+  if (out == nullptr) return refuse(ncclInvalidArgument, "ncclCommInitRank: comm is NULL");
+  *out = nullptr;
+  bool blocking = true;
+  if (ncclResult_t result = check_config(config, &blocking); result != ncclSuccess) return result;
+  if (ranks < 1 || rank < 0 || rank >= ranks) {
+    return refuse(ncclInvalidArgument, text("ncclCommInitRank: rank ", rank, " of ", ranks));
+  }
+  int device = machine_.current_device();
+  std::unique_lock lock(mutex_);
+  auto found = teams_.find(key_of(id));
+  if (found == teams_.end()) {
+    return refuse(ncclInvalidArgument, "ncclCommInitRank: the id is not from ncclGetUniqueId, or was used up");
+  }
+  if (!found->second) found->second = std::make_shared<Team>(ranks);
+  std::shared_ptr<Team> team = found->second;
+  if (team->size() != ranks || team->members[static_cast<size_t>(rank)].here) {
+    return refuse(ncclInvalidUsage, text("ncclCommInitRank: rank ", rank, " of ", ranks,
+                                         " is there already, or others expect ", team->size(), " ranks"));
+  }
+  Member& member = team->members[static_cast<size_t>(rank)];
+  member.here = true;
+  member.device = device;
+  member.blocking = blocking;
+  auto* comm = new ncclComm{.team = team, .rank = rank, .device = device, .blocking = blocking};
+  comms_.insert(comm);
+  *out = comm;
+  if (team->complete()) {
+    teams_.erase(found);
+    if (!share_device_ && shares_device(*team)) team->init_error = ncclInvalidUsage;
+  }
+  Group& mine = group();
+  if (mine.depth > 0) {
+    mine.inits.push_back({.comm = comm, .blocking = blocking});
+    return ncclSuccess;
+  }
+  lock.unlock();
+  changed_.notify_all();
+  return blocking ? wait_for_team(comm) : ncclInProgress;
+}
+
+ncclResult_t FakeNccl::wait_for_team(ncclComm_t comm) {
+  std::unique_lock lock(mutex_);
+  auto there = [&] { return comm->team && comm->team->complete(); };
+  if (!changed_.wait_for(lock, std::chrono::duration<double>(wait_limit_), there)) {
+    return refuse(ncclSystemError,
+                  text("communicator: these ranks never came:", comm->team ? missing_ranks(*comm->team) : " (split)"));
+  }
+  if (comm->team->init_error == ncclSuccess) return ncclSuccess;
+  return refuse(comm->team->init_error, "Duplicate GPU detected: two ranks of a communicator use one device");
+}
+
+ncclResult_t FakeNccl::split(ncclComm_t comm, int color, int key, ncclComm_t* out, ncclConfig_t* config) {
+  if (out == nullptr) return refuse(ncclInvalidArgument, "ncclCommSplit: newcomm is NULL");
+  *out = nullptr;
+  if (color < 0 && color != NCCL_SPLIT_NOCOLOR)
+    return refuse(ncclInvalidArgument, text("ncclCommSplit: color ", color));
+  bool blocking = comm->blocking;
+  if (ncclResult_t result = check_config(config, &blocking); result != ncclSuccess) return result;
+  std::unique_lock lock(mutex_);
+  Team& parent = *comm->team;
+  if (comm->member().pending > 0) {
+    return refuse(ncclInvalidUsage, "ncclCommSplit: operations of this communicator are still under way");
+  }
+  SplitEntry& entry = parent.split[static_cast<size_t>(comm->rank)];
+  auto free_for_us = [&] { return !entry.came; };  // of an earlier split, in which others are late
+  if (!changed_.wait_for(lock, std::chrono::duration<double>(wait_limit_), free_for_us)) {
+    return refuse(ncclSystemError, "ncclCommSplit: not all ranks took part in the last one");
+  }
+  ncclComm_t made = nullptr;
+  if (color != NCCL_SPLIT_NOCOLOR) {
+    made = new ncclComm{.team = nullptr, .rank = 0, .device = comm->device, .blocking = blocking};
+    comms_.insert(made);
+  }
+  entry = {.color = color, .key = key, .comm = made, .came = true};
+  *out = made;
+  bool all = std::all_of(parent.split.begin(), parent.split.end(), [](const SplitEntry& e) { return e.came; });
+  if (all) finish_split(parent);
+  lock.unlock();
+  changed_.notify_all();
+  if (made == nullptr) return ncclSuccess;
+  return blocking ? wait_for_team(made) : ncclInProgress;
+}
+
+void FakeNccl::finish_split(Team& parent) {
+  std::map<int, std::vector<int>> by_color;
+  for (int rank = 0; rank < parent.size(); ++rank) {
+    const SplitEntry& entry = parent.split[static_cast<size_t>(rank)];
+    if (comms_.count(entry.comm) > 0) by_color[entry.color].push_back(rank);
+  }
+  for (auto& color : by_color) {
+    std::vector<int>& ranks = color.second;
+    std::stable_sort(ranks.begin(), ranks.end(), [&](int x, int y) {
+      return parent.split[static_cast<size_t>(x)].key < parent.split[static_cast<size_t>(y)].key;
+    });
+    auto team = std::make_shared<Team>(static_cast<int>(ranks.size()));
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      ncclComm_t comm = parent.split[static_cast<size_t>(ranks[i])].comm;
+      comm->team = team;
+      comm->rank = static_cast<int>(i);
+      team->members[i].here = true;
+      team->members[i].device = comm->device;
+      team->members[i].blocking = comm->blocking;
+    }
+  }
+  parent.split.assign(parent.members.size(), SplitEntry{});
+}
+
+void FakeNccl::drive(ncclComm_t comm) {
+  std::vector<cudaStream_t> streams;
+  {
+    std::lock_guard lock(mutex_);
+    streams = comm->member().streams;
+  }
+  for (cudaStream_t stream : streams) machine_.progress(stream);
+}
+
+ncclResult_t FakeNccl::finalize(ncclComm_t comm) {
+  {
+    std::lock_guard lock(mutex_);
+    Member& member = comm->member();
+    if (member.finalized) return refuse(ncclInvalidArgument, "ncclCommFinalize: called twice");
+    member.finalized = true;
+    if (!comm->blocking) return ncclInProgress;
+  }
+  auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(wait_limit_);
+  for (;;) {
+    drive(comm);
+    std::unique_lock lock(mutex_);
+    if (comm->member().error != ncclSuccess) return comm->member().error;
+    if (comm->member().pending == 0) return ncclSuccess;
+    if (std::chrono::steady_clock::now() > end) {
+      return refuse(ncclInternalError, "ncclCommFinalize: operations under way never end");
+    }
+    changed_.wait_for(lock, kPoll);
+  }
+}
+
+ncclResult_t FakeNccl::destroy(ncclComm_t comm) {
+  bool flush;
+  {
+    std::lock_guard lock(mutex_);
+    flush = comm->team && !comm->member().finalized && comm->member().error == ncclSuccess;
+  }
+  if (flush) {
+    ncclResult_t result = finalize(comm);
+    if (result != ncclSuccess && result != ncclInProgress) return result;
+  }
+  auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(wait_limit_);
+  while (comm->team && std::chrono::steady_clock::now() < end) {
+    {
+      std::unique_lock lock(mutex_);
+      if (comm->member().pending == 0 || comm->member().error != ncclSuccess) break;
+    }
+    drive(comm);
+  }
+  std::lock_guard lock(mutex_);
+  if (comm->team) {
+    comm->member().aborted = true;
+    comm->team->withdraw(comm->rank);
+  }
+  comms_.erase(comm);
+  delete comm;
+  return ncclSuccess;
+}
+
+ncclResult_t FakeNccl::abort(ncclComm_t comm) {
+  {
+    std::lock_guard lock(mutex_);
+    if (comm->team) {
+      comm->member().aborted = true;
+      comm->team->withdraw(comm->rank);
+    }
+    comms_.erase(comm);
+    delete comm;
+  }
+  changed_.notify_all();
+  machine_.wake();
+  return ncclSuccess;
+}
+
+ncclResult_t FakeNccl::async_error(ncclComm_t comm, ncclResult_t* error) {
+  if (error == nullptr) return refuse(ncclInvalidArgument, "ncclCommGetAsyncError: asyncError is NULL");
+  bool finalizing;
+  {
+    std::lock_guard lock(mutex_);
+    finalizing = comm->team && comm->member().finalized && comm->member().pending > 0;
+  }
+  if (finalizing) drive(comm);
+  std::lock_guard lock(mutex_);
+  *error = ncclInProgress;
+  if (!comm->team || !comm->team->complete()) return ncclSuccess;
+  Member& member = comm->member();
+  if (comm->team->init_error != ncclSuccess) {
+    *error = comm->team->init_error;
+  } else if (member.error != ncclSuccess) {
+    *error = member.error;
+  } else if (member.unread_progress > 0) {
+    --member.unread_progress;
+  } else if (!(member.finalized && member.pending > 0)) {
+    *error = ncclSuccess;
+  }
+  return ncclSuccess;
+}
+
+}  // namespace emu

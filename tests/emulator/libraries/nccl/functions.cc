@@ -1,0 +1,364 @@
+// The C functions of NCCL that the table points at, and what the fake keeps beside communicators.
+#include <cstring>
+
+#include "fake_nccl.h"
+
+namespace emu {
+
+// A struct, so that FakeNccl can make it a friend.
+struct NcclFunctions {
+  static FakeNccl& fake() { return Installed<FakeNccl>::get(); }
+
+  static ncclResult_t version(int* out) {
+    if (out == nullptr) return fake().refuse(ncclInvalidArgument, "ncclGetVersion: version is NULL");
+    *out = NCCL_VERSION_CODE;
+    return ncclSuccess;
+  }
+
+  static const char* error_string(ncclResult_t result) {
+    switch (result) {
+      case ncclSuccess:
+        return "no error";
+      case ncclUnhandledCudaError:
+        return "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
+      case ncclSystemError:
+        return "unhandled system error (run with NCCL_DEBUG=INFO for details)";
+      case ncclInternalError:
+        return "internal error - please report this issue to the NCCL developers";
+      case ncclInvalidArgument:
+        return "invalid argument (run with NCCL_DEBUG=WARN for details)";
+      case ncclInvalidUsage:
+        return "invalid usage (run with NCCL_DEBUG=WARN for details)";
+      case ncclRemoteError:
+        return "remote process exited or there was a network error";
+      case ncclInProgress:
+        return "NCCL operation in progress";
+      default:
+        return "unknown result code";
+    }
+  }
+
+  static const char* last_error(ncclComm_t) {
+    static std::mutex mutex;  // callers read the text after the call returned
+    static std::string held;
+    std::lock_guard lock(mutex);
+    held = fake().last_refusal();
+    return held.c_str();
+  }
+
+  static ncclResult_t unique_id(ncclUniqueId* id) {
+    FakeNccl& f = fake();
+    ncclResult_t result;
+    if (f.planned("ncclGetUniqueId", &result)) return result;
+    if (id == nullptr) return f.refuse(ncclInvalidArgument, "ncclGetUniqueId: uniqueId is NULL");
+    std::memset(id, 0, sizeof *id);
+    std::lock_guard lock(f.mutex_);
+    std::string name = text("emulated NCCL ", f.next_id_++);
+    std::memcpy(id->internal, name.data(), name.size());
+    f.teams_[std::string(id->internal, sizeof id->internal)] = nullptr;
+    return ncclSuccess;
+  }
+
+  static ncclResult_t init_config(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
+    FakeNccl& f = fake();
+    ncclResult_t result;
+    if (f.planned("ncclCommInitRank", &result)) return f.in_group(result);
+    return f.in_group(f.init(comm, ranks, id, rank, config));
+  }
+  static ncclResult_t init_rank(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank) {
+    return init_config(comm, ranks, id, rank, nullptr);
+  }
+
+  static ncclResult_t split(ncclComm_t comm, int color, int key, ncclComm_t* out, ncclConfig_t* config) {
+    FakeNccl& f = fake();
+    ncclResult_t result;
+    if (f.planned("ncclCommSplit", &result)) return result;
+    result = f.ensure_usable("ncclCommSplit", comm);
+    return result == ncclSuccess ? f.split(comm, color, key, out, config) : result;
+  }
+
+  static ncclResult_t finalize(ncclComm_t comm) {
+    ncclResult_t result = fake().ensure_usable("ncclCommFinalize", comm);
+    return result == ncclSuccess ? fake().finalize(comm) : result;
+  }
+  static ncclResult_t dead(const char* function) {
+    return fake().refuse(ncclInvalidArgument, text(function, ": not a live communicator"));
+  }
+  static ncclResult_t destroy(ncclComm_t comm) {
+    if (comm == nullptr) return ncclSuccess;
+    return fake().lives(comm) ? fake().destroy(comm) : dead("ncclCommDestroy");
+  }
+  static ncclResult_t abort(ncclComm_t comm) {
+    if (comm == nullptr) return ncclSuccess;
+    return fake().lives(comm) ? fake().abort(comm) : dead("ncclCommAbort");
+  }
+  static ncclResult_t async_error(ncclComm_t comm, ncclResult_t* error) {
+    return fake().lives(comm) ? fake().async_error(comm, error) : dead("ncclCommGetAsyncError");
+  }
+
+  static ncclResult_t query(const char* function, ncclComm_t comm, int* out, int (*get)(const ncclComm&)) {
+    ncclResult_t result = fake().ensure_usable(function, comm);
+    if (result != ncclSuccess) return result;
+    if (out == nullptr) return fake().refuse(ncclInvalidArgument, text(function, ": the result pointer is NULL"));
+    *out = get(*comm);
+    return ncclSuccess;
+  }
+  static ncclResult_t count(const ncclComm_t comm, int* out) {
+    return query("ncclCommCount", comm, out, [](const ncclComm& c) { return c.team->size(); });
+  }
+  static ncclResult_t device(const ncclComm_t comm, int* out) {
+    return query("ncclCommCuDevice", comm, out, [](const ncclComm& c) { return c.device; });
+  }
+  static ncclResult_t rank(const ncclComm_t comm, int* out) {
+    return query("ncclCommUserRank", comm, out, [](const ncclComm& c) { return c.rank; });
+  }
+
+  static ncclResult_t allocate(void** out, size_t bytes) {
+    FakeNccl& f = fake();
+    ncclResult_t result;
+    if (f.planned("ncclMemAlloc", &result)) return result;
+    if (out == nullptr || bytes == 0) return f.refuse(ncclInvalidArgument, "ncclMemAlloc: no pointer or no bytes");
+    *out = f.machine_.allocate(bytes);
+    if (*out == nullptr) return f.refuse(ncclUnhandledCudaError, "ncclMemAlloc: out of memory");
+    std::lock_guard lock(f.mutex_);
+    f.memory_.insert(*out);
+    return ncclSuccess;
+  }
+  static ncclResult_t release(void* memory) {
+    FakeNccl& f = fake();
+    if (memory == nullptr) return ncclSuccess;
+    {
+      std::lock_guard lock(f.mutex_);
+      if (f.memory_.erase(memory) == 0) return f.refuse(ncclInvalidArgument, "ncclMemFree: not from ncclMemAlloc");
+    }
+    f.machine_.release(memory);
+    return ncclSuccess;
+  }
+
+  static ncclResult_t enlist(const char* function, ncclComm_t comm, void* buffer, size_t bytes, void** handle) {
+    FakeNccl& f = fake();
+    ncclResult_t result = f.ensure_usable(function, comm);
+    if (result != ncclSuccess) return result;
+    if (buffer == nullptr || bytes == 0 || handle == nullptr) {
+      return f.refuse(ncclInvalidArgument, text(function, ": no buffer, no bytes or no result pointer"));
+    }
+    std::lock_guard lock(f.mutex_);
+    *handle = new char;
+    f.registrations_[*handle] = comm;
+    return ncclSuccess;
+  }
+  static ncclResult_t delist(const char* function, ncclComm_t comm, void* handle) {
+    FakeNccl& f = fake();
+    ncclResult_t result = f.ensure_usable(function, comm);
+    if (result != ncclSuccess || handle == nullptr) return result;
+    std::lock_guard lock(f.mutex_);
+    auto found = f.registrations_.find(handle);
+    if (found == f.registrations_.end() || found->second != comm) {
+      return f.refuse(ncclInvalidArgument, text(function, ": not registered with this communicator"));
+    }
+    delete static_cast<char*>(handle);
+    f.registrations_.erase(found);
+    return ncclSuccess;
+  }
+  static ncclResult_t enlist_buffer(const ncclComm_t comm, void* buffer, size_t bytes, void** handle) {
+    return enlist("ncclCommRegister", comm, buffer, bytes, handle);
+  }
+  static ncclResult_t delist_buffer(const ncclComm_t comm, void* handle) {
+    return delist("ncclCommDeregister", comm, handle);
+  }
+  static ncclResult_t enlist_window(ncclComm_t comm, void* buffer, size_t bytes, ncclWindow_t* window, int flags) {
+    FakeNccl& f = fake();
+    if (flags != NCCL_WIN_DEFAULT && flags != NCCL_WIN_COLL_SYMMETRIC) {
+      return f.refuse(ncclInvalidArgument, text("ncclCommWindowRegister: flags ", flags));
+    }
+    if (reinterpret_cast<uintptr_t>(buffer) % NCCL_WIN_REQUIRED_ALIGNMENT != 0) {
+      return f.refuse(ncclInvalidArgument, "ncclCommWindowRegister: the buffer is not 4096-byte aligned");
+    }
+    return enlist("ncclCommWindowRegister", comm, buffer, bytes, reinterpret_cast<void**>(window));
+  }
+  static ncclResult_t delist_window(ncclComm_t comm, ncclWindow_t window) {
+    return delist("ncclCommWindowDeregister", comm, window);
+  }
+
+  static ncclResult_t make_operator(ncclRedOp_t* op, void* scalar, ncclDataType_t type, ncclScalarResidence_t where,
+                                    ncclComm_t comm) {
+    FakeNccl& f = fake();
+    ncclResult_t result = f.ensure_usable("ncclRedOpCreatePreMulSum", comm);
+    if (result != ncclSuccess) return result;
+    Element element = nccl_element(type);
+    if (op == nullptr || scalar == nullptr || element == Element::kNone) {
+      return f.refuse(ncclInvalidArgument, "ncclRedOpCreatePreMulSum: op or scalar is NULL, or the type is unknown");
+    }
+    Reduction reduction{.scaled = true};
+    if (where == ncclScalarHostImmediate) {
+      reduction.scalar = read_double(element, scalar, 0);
+    } else {
+      reduction.device_scalar = scalar;
+    }
+    std::lock_guard lock(f.mutex_);
+    reduction.code = *op = static_cast<ncclRedOp_t>(f.next_operator_++);
+    f.operators_[*op] = {.comm = comm, .type = type, .reduction = reduction};
+    return ncclSuccess;
+  }
+  static ncclResult_t destroy_operator(ncclRedOp_t op, ncclComm_t comm) {
+    FakeNccl& f = fake();
+    std::lock_guard lock(f.mutex_);
+    auto found = f.operators_.find(op);
+    if (op < ncclNumOps || found == f.operators_.end() || found->second.comm != comm) {
+      return f.refuse(ncclInvalidArgument, "ncclRedOpDestroy: a built-in operator, or not one of this communicator");
+    }
+    f.operators_.erase(found);
+    return ncclSuccess;
+  }
+
+  static ncclResult_t reduce(const void* send, void* recv, size_t n, ncclDataType_t type, ncclRedOp_t op, int root,
+                             ncclComm_t comm, cudaStream_t stream) {
+    Task task{.kind = TaskKind::kReduce, .send = send, .recv = recv, .count = n, .type = type, .op = op, .peer = root};
+    return fake().submit("ncclReduce", comm, task, stream);
+  }
+  static ncclResult_t broadcast(const void* send, void* recv, size_t n, ncclDataType_t type, int root, ncclComm_t comm,
+                                cudaStream_t stream) {
+    Task task{.kind = TaskKind::kBroadcast, .send = send, .recv = recv, .count = n, .type = type, .peer = root};
+    return fake().submit("ncclBroadcast", comm, task, stream);
+  }
+  static ncclResult_t all_reduce(const void* send, void* recv, size_t n, ncclDataType_t type, ncclRedOp_t op,
+                                 ncclComm_t comm, cudaStream_t stream) {
+    Task task{.kind = TaskKind::kAllReduce, .send = send, .recv = recv, .count = n, .type = type, .op = op};
+    return fake().submit("ncclAllReduce", comm, task, stream);
+  }
+  static ncclResult_t reduce_scatter(const void* send, void* recv, size_t n, ncclDataType_t type, ncclRedOp_t op,
+                                     ncclComm_t comm, cudaStream_t stream) {
+    Task task{.kind = TaskKind::kReduceScatter, .send = send, .recv = recv, .count = n, .type = type, .op = op};
+    return fake().submit("ncclReduceScatter", comm, task, stream);
+  }
+  static ncclResult_t all_gather(const void* send, void* recv, size_t n, ncclDataType_t type, ncclComm_t comm,
+                                 cudaStream_t stream) {
+    Task task{.kind = TaskKind::kAllGather, .send = send, .recv = recv, .count = n, .type = type};
+    return fake().submit("ncclAllGather", comm, task, stream);
+  }
+  static ncclResult_t all_to_all(const void* send, void* recv, size_t n, ncclDataType_t type, ncclComm_t comm,
+                                 cudaStream_t stream) {
+    Task task{.kind = TaskKind::kAllToAll, .send = send, .recv = recv, .count = n, .type = type};
+    return fake().submit("ncclAlltoAll", comm, task, stream);
+  }
+  static ncclResult_t send(const void* buffer, size_t n, ncclDataType_t type, int peer, ncclComm_t comm,
+                           cudaStream_t stream) {
+    Task task{.kind = TaskKind::kSend, .send = buffer, .count = n, .type = type, .peer = peer};
+    return fake().submit("ncclSend", comm, task, stream);
+  }
+  static ncclResult_t recv(void* buffer, size_t n, ncclDataType_t type, int peer, ncclComm_t comm,
+                           cudaStream_t stream) {
+    Task task{.kind = TaskKind::kRecv, .recv = buffer, .count = n, .type = type, .peer = peer};
+    return fake().submit("ncclRecv", comm, task, stream);
+  }
+  static ncclResult_t group_start() {
+    std::lock_guard lock(fake().mutex_);
+    ++fake().group().depth;
+    return ncclSuccess;
+  }
+  static ncclResult_t group_end() { return fake().end_group(); }
+};
+
+FakeNccl::FakeNccl(Machine machine) : machine_(std::move(machine)), installed_(this) {}
+
+FakeNccl::~FakeNccl() {
+  for (ncclComm_t comm : comms_) delete comm;
+  for (auto& registration : registrations_) delete static_cast<char*>(registration.first);
+  for (void* memory : memory_) machine_.release(memory);
+}
+
+ncclResult_t FakeNccl::refuse(ncclResult_t result, const std::string& why) {
+  refusals_.add(why);
+  return result;
+}
+
+bool FakeNccl::planned(const char* function, ncclResult_t* result) {
+  int code = 0;
+  if (!machine_.planned_failure(function, &code)) return false;
+  *result = refuse(static_cast<ncclResult_t>(code), text(function, ": planned failure"));
+  return true;
+}
+
+bool FakeNccl::lives(ncclComm_t comm) const {
+  std::lock_guard lock(mutex_);
+  return comms_.count(comm) > 0;
+}
+
+FakeNccl::Group& FakeNccl::group() { return groups_[std::this_thread::get_id()]; }
+
+ncclResult_t FakeNccl::in_group(ncclResult_t result) {
+  std::lock_guard lock(mutex_);
+  Group& mine = group();
+  bool bad = result != ncclSuccess && result != ncclInProgress;
+  if (mine.depth > 0 && bad && mine.error == ncclSuccess) mine.error = result;
+  return result;
+}
+
+ncclResult_t FakeNccl::ensure_usable(const char* function, ncclComm_t comm) {
+  std::lock_guard lock(mutex_);
+  if (comms_.count(comm) == 0) return refuse(ncclInvalidArgument, text(function, ": not a live communicator"));
+  if (!comm->team || !comm->team->complete() || comm->member().unread_progress > 0) {
+    return refuse(
+        ncclInvalidArgument,
+        text(function, ": the previous call is still in progress; poll ncclCommGetAsyncError until ncclSuccess"));
+  }
+  if (comm->team->init_error != ncclSuccess) return comm->team->init_error;
+  return comm->member().error;
+}
+
+void FakeNccl::hang(int rank, int nth) {
+  std::lock_guard lock(mutex_);
+  plans_.push_back({.rank = rank, .nth = nth, .hang = true});
+}
+
+void FakeNccl::fail_asynchronously(int rank, int nth, ncclResult_t error) {
+  std::lock_guard lock(mutex_);
+  plans_.push_back({.rank = rank, .nth = nth, .error = error});
+}
+
+std::vector<std::string> FakeNccl::leaks() const {
+  std::lock_guard lock(mutex_);
+  std::vector<std::string> out(comms_.size(), "ncclComm_t");
+  out.insert(out.end(), operators_.size(), "ncclRedOp_t");
+  out.insert(out.end(), registrations_.size(), "registration");
+  out.insert(out.end(), memory_.size(), "ncclMemAlloc");
+  return out;
+}
+
+athanor::NcclTable FakeNccl::table() const {
+  using F = NcclFunctions;
+  return {.ncclGetVersion = F::version,
+          .ncclGetErrorString = F::error_string,
+          .ncclGetLastError = F::last_error,
+          .ncclGetUniqueId = F::unique_id,
+          .ncclCommInitRank = F::init_rank,
+          .ncclCommInitRankConfig = F::init_config,
+          .ncclCommSplit = F::split,
+          .ncclCommFinalize = F::finalize,
+          .ncclCommDestroy = F::destroy,
+          .ncclCommAbort = F::abort,
+          .ncclCommGetAsyncError = F::async_error,
+          .ncclCommCount = F::count,
+          .ncclCommCuDevice = F::device,
+          .ncclCommUserRank = F::rank,
+          .ncclMemAlloc = F::allocate,
+          .ncclMemFree = F::release,
+          .ncclCommRegister = F::enlist_buffer,
+          .ncclCommDeregister = F::delist_buffer,
+          .ncclCommWindowRegister = F::enlist_window,
+          .ncclCommWindowDeregister = F::delist_window,
+          .ncclRedOpCreatePreMulSum = F::make_operator,
+          .ncclRedOpDestroy = F::destroy_operator,
+          .ncclReduce = F::reduce,
+          .ncclBroadcast = F::broadcast,
+          .ncclAllReduce = F::all_reduce,
+          .ncclReduceScatter = F::reduce_scatter,
+          .ncclAllGather = F::all_gather,
+          .ncclAlltoAll = F::all_to_all,
+          .ncclSend = F::send,
+          .ncclRecv = F::recv,
+          .ncclGroupStart = F::group_start,
+          .ncclGroupEnd = F::group_end};
+}
+
+}  // namespace emu

@@ -1,0 +1,250 @@
+// Graphs: their nodes, executable copies, and launches. A launch queues one task per node, ordered by the edges.
+#include <algorithm>
+#include <map>
+
+#include "emulator/runtime/api.h"
+
+namespace emu {
+namespace {
+struct NodeTypes {
+  cudaGraphNodeType operator()(const EmptyAction&) const { return cudaGraphNodeTypeEmpty; }
+  cudaGraphNodeType operator()(const KernelAction&) const { return cudaGraphNodeTypeKernel; }
+  cudaGraphNodeType operator()(const CopyAction&) const { return cudaGraphNodeTypeMemcpy; }
+  cudaGraphNodeType operator()(const FillAction&) const { return cudaGraphNodeTypeMemset; }
+  cudaGraphNodeType operator()(const HostAction&) const { return cudaGraphNodeTypeHost; }
+  cudaGraphNodeType operator()(const AllocateAction&) const { return cudaGraphNodeTypeMemAlloc; }
+  cudaGraphNodeType operator()(const FreeAction&) const { return cudaGraphNodeTypeMemFree; }
+  cudaGraphNodeType operator()(const LibraryOperation&) const { return cudaGraphNodeTypeKernel; }
+};
+
+cudaError_t instantiate(cudaGraphExec_t* out, cudaGraph_t handle, unsigned long long flags, void* caller) {
+  Runtime& rt = runtime();
+  if (out == nullptr) return refuse(cudaErrorInvalidValue, "cudaGraphInstantiate: no place for the handle");
+  *out = nullptr;
+  CUgraph_st* graph = find_graph(handle, "cudaGraphInstantiate");
+  if (graph == nullptr) return cudaErrorInvalidValue;
+  if ((flags & cudaGraphInstantiateFlagDeviceLaunch) != 0) {
+    return not_emulated("cudaGraphInstantiate for launches from the device", "launch from the host");
+  }
+  auto executable = std::make_unique<CUgraphExec_st>();
+  executable->flags = flags;
+  executable->made_at = caller;
+  for (auto& node : graph->nodes) {
+    CUgraphExec_st::Node copy{node->id, node->device, true, node->action, {}};
+    for (const CUgraphNode_st* earlier : node->after) copy.after.push_back(index_of(*earlier));
+    executable->nodes.push_back(std::move(copy));
+  }
+  *out = executable.get();
+  rt.executables[*out] = std::move(executable);
+  return cudaSuccess;
+}
+
+// Memory that the graph allocates and did not free again must be freed before the next launch.
+cudaError_t check_allocations(CUgraphExec_st& executable) {
+  Runtime& rt = runtime();
+  for (const auto& node : executable.nodes) {
+    const auto* made = std::get_if<AllocateAction>(&node.action);
+    if (made == nullptr) continue;
+    Allocation& held = rt.allocations[made->begin];
+    if (held.live_in_graph && (executable.flags & cudaGraphInstantiateFlagAutoFreeOnLaunch) == 0) {
+      return refuse(cudaErrorInvalidValue,
+                    "cudaGraphLaunch: memory that the graph allocates is still in use from the launch before; free it, "
+                    "or instantiate with cudaGraphInstantiateFlagAutoFreeOnLaunch");
+    }
+    held.live_in_graph = true;
+  }
+  for (const auto& node : executable.nodes) {
+    const auto* freed = std::get_if<FreeAction>(&node.action);
+    if (freed == nullptr) continue;
+    auto found = rt.allocations.find(freed->begin);
+    if (found != rt.allocations.end()) found->second.live_in_graph = false;
+  }
+  return cudaSuccess;
+}
+
+void queue_nodes(CUgraphExec_st& executable, CUstream_st& stream, const TaskPtr& first) {
+  std::vector<TaskPtr> tasks, all{first};
+  for (const auto& node : executable.nodes) {
+    std::vector<TaskPtr> after{first};
+    for (size_t i : node.after) after.push_back(tasks[i]);
+    TaskPtr overlapped;
+    const auto* kernel = std::get_if<KernelAction>(&node.action);
+    if (kernel != nullptr && kernel->shape.programmatic && node.after.size() == 1) overlapped = tasks[node.after[0]];
+    Action action = node.enabled ? node.action : Action(EmptyAction{"disabled graph node"});
+    tasks.push_back(add_task(node.device, std::move(action), std::move(after), overlapped));
+    all.push_back(tasks.back());
+  }
+  stream.tail = executable.last = add_task(stream.device, EmptyAction{"end of graph"}, std::move(all));
+}
+
+// A launch in a captured stream becomes nodes of the new graph.
+cudaError_t capture_nodes(const CUgraphExec_st& executable, CUstream_st& stream) {
+  Capture& capture = *stream.capture;
+  if (capture.broken != cudaSuccess) return cudaErrorStreamCaptureInvalidated;
+  std::vector<CUgraphNode_st*> made, ends = stream.capture_tail;
+  std::vector<bool> is_end(executable.nodes.size(), true);
+  for (const auto& node : executable.nodes) {
+    std::vector<CUgraphNode_st*> after = node.after.empty() ? stream.capture_tail : std::vector<CUgraphNode_st*>();
+    for (size_t i : node.after) {
+      after.push_back(made[i]);
+      is_end[i] = false;
+    }
+    made.push_back(add_node(*capture.graph, node.device, node.action, after));
+  }
+  if (!made.empty()) ends.clear();
+  for (size_t i = 0; i < made.size(); ++i) {
+    if (is_end[i]) ends.push_back(made[i]);
+  }
+  stream.capture_tail = ends;
+  return cudaSuccess;
+}
+
+cudaError_t launch(CUgraphExec_st& executable, CUstream_st& stream) {
+  if (stream.capture != nullptr) return capture_nodes(executable, stream);
+  if (cudaError_t error = check_allocations(executable); error != cudaSuccess) return error;
+  TaskPtr first;
+  if (cudaError_t error = enqueue_after(stream, EmptyAction{"start of graph"}, executable.last, &first);
+      error != cudaSuccess) {
+    return error;
+  }
+  queue_nodes(executable, stream, first);
+  return cudaSuccess;
+}
+
+bool allocates(const Action& action, const uint8_t* begin) {
+  const auto* made = std::get_if<AllocateAction>(&action);
+  return made != nullptr && made->begin == begin;
+}
+
+// Memory of graph nodes goes when no graph is left that allocates it.
+void release_graph_memory() {
+  Runtime& rt = runtime();
+  std::vector<uint8_t*> unused;
+  for (auto& [begin, held] : rt.allocations) {
+    if (held.graph == nullptr || held.live_in_graph) continue;
+    uint8_t* address = begin;
+    bool used = false;
+    for (auto& [handle, graph] : rt.graphs) {
+      for (auto& node : graph->nodes) used |= allocates(node->action, address);
+    }
+    for (auto& [handle, executable] : rt.executables) {
+      for (auto& node : executable->nodes) used |= allocates(node.action, address);
+    }
+    if (!used) unused.push_back(address);
+  }
+  for (uint8_t* begin : unused) release(begin, "the end of its graph");
+}
+}  // namespace
+
+cudaGraphNodeType node_type(const Action& action) { return std::visit(NodeTypes{}, action); }
+
+CUgraphNode_st* add_node(CUgraph_st& graph, int device, Action action, const std::vector<CUgraphNode_st*>& after) {
+  auto node = std::make_unique<CUgraphNode_st>();
+  node->graph = &graph;
+  node->id = runtime().next_object++;
+  node->device = device;
+  node->action = std::move(action);
+  node->after = after;
+  graph.nodes.push_back(std::move(node));
+  return graph.nodes.back().get();
+}
+
+size_t index_of(const CUgraphNode_st& node) {
+  const auto& nodes = node.graph->nodes;
+  return size_t(std::find_if(nodes.begin(), nodes.end(), [&](const auto& n) { return n.get() == &node; }) -
+                nodes.begin());
+}
+
+CUgraph_st* find_graph(cudaGraph_t handle, const char* name) {
+  auto found = runtime().graphs.find(handle);
+  if (found != runtime().graphs.end()) return found->second.get();
+  refuse(cudaErrorInvalidValue,
+         std::string(name) + ": not a graph, one that was destroyed, or one still being captured");
+  return nullptr;
+}
+
+CUgraphExec_st* find_executable(cudaGraphExec_t handle, const char* name) {
+  auto found = runtime().executables.find(handle);
+  if (found != runtime().executables.end()) return found->second.get();
+  refuse(cudaErrorInvalidValue, std::string(name) + ": not an executable graph, or one that was destroyed");
+  return nullptr;
+}
+
+CUgraphNode_st* find_node(cudaGraphNode_t handle, const char* name) {
+  Runtime& rt = runtime();
+  auto holds = [&](const CUgraph_st& graph) {
+    return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const auto& n) { return n.get() == handle; });
+  };
+  for (auto& [graph_handle, graph] : rt.graphs) {
+    if (holds(*graph)) return handle;
+  }
+  refuse(cudaErrorInvalidValue, std::string(name) + ": not a node of a graph that exists");
+  return nullptr;
+}
+}  // namespace emu
+
+using emu::api;
+using emu::refuse;
+using emu::Runtime;
+
+extern "C" {
+cudaError_t cudaGraphCreate(cudaGraph_t* out, unsigned flags) {
+  void* caller = EMU_CALLER;
+  return api("cudaGraphCreate", emu::kOrdinary, [&](Runtime& rt) {
+    if (out == nullptr || flags != 0) return refuse(cudaErrorInvalidValue, "cudaGraphCreate: flags must be 0");
+    auto graph = std::make_unique<CUgraph_st>();
+    graph->made_at = caller;
+    *out = graph.get();
+    rt.graphs[*out] = std::move(graph);
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t handle) {
+  return api("cudaGraphDestroy", emu::kOrdinary, [&](Runtime& rt) {
+    if (emu::find_graph(handle, "cudaGraphDestroy") == nullptr) return cudaErrorInvalidValue;
+    rt.graphs.erase(handle);
+    emu::release_graph_memory();
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* out, cudaGraph_t graph, unsigned long long flags) {
+  void* caller = EMU_CALLER;
+  return api("cudaGraphInstantiate", emu::kOrdinary,
+             [&](Runtime&) { return emu::instantiate(out, graph, flags, caller); });
+}
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* out, cudaGraph_t graph, unsigned long long flags) {
+  void* caller = EMU_CALLER;
+  return api("cudaGraphInstantiateWithFlags", emu::kOrdinary,
+             [&](Runtime&) { return emu::instantiate(out, graph, flags, caller); });
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t handle) {
+  return api("cudaGraphExecDestroy", emu::kOrdinary, [&](Runtime& rt) {
+    if (emu::find_executable(handle, "cudaGraphExecDestroy") == nullptr) return cudaErrorInvalidValue;
+    rt.executables.erase(handle);  // launches that are queued go on
+    emu::release_graph_memory();
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaGraphExecGetFlags(cudaGraphExec_t handle, unsigned long long* flags) {
+  return api("cudaGraphExecGetFlags", emu::kOrdinary, [&](Runtime&) {
+    const CUgraphExec_st* executable = emu::find_executable(handle, "cudaGraphExecGetFlags");
+    if (executable == nullptr || flags == nullptr) return cudaErrorInvalidValue;
+    *flags = executable->flags;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaGraphUpload(cudaGraphExec_t handle, cudaStream_t stream) {
+  return api("cudaGraphUpload", emu::kOrdinary, [&](Runtime&) {
+    if (emu::find_executable(handle, "cudaGraphUpload") == nullptr) return cudaErrorInvalidValue;
+    return emu::find_stream(stream, "cudaGraphUpload") == nullptr ? cudaErrorInvalidResourceHandle : cudaSuccess;
+  });
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t handle, cudaStream_t stream_handle) {
+  return api("cudaGraphLaunch", emu::kOrdinary, [&](Runtime&) {
+    CUgraphExec_st* executable = emu::find_executable(handle, "cudaGraphLaunch");
+    if (executable == nullptr) return cudaErrorInvalidValue;
+    CUstream_st* stream = emu::find_stream(stream_handle, "cudaGraphLaunch");
+    return stream == nullptr ? cudaErrorInvalidResourceHandle : emu::launch(*executable, *stream);
+  });
+}
+}

@@ -1,0 +1,302 @@
+// What the fake cuBLASLt refuses, with which status and reason; and that its descriptors answer as the real library's.
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "cublaslt_bench.h"
+#include "cuda/libraries/open.h"
+
+namespace emu {
+namespace {
+
+class CublasLtRefusal : public testing::Test {
+ protected:
+  SimpleMachine machine;
+  FakeCublasLt fake{machine.machine()};
+  athanor::CublasLtTable lt = fake.table();
+
+  void refused(cublasStatus_t status, cublasStatus_t wanted, const std::string& part) {
+    EXPECT_EQ(status, wanted) << lt.cublasLtGetStatusName(status);
+    EXPECT_NE(fake.last_refusal().find(part), std::string::npos) << fake.last_refusal();
+  }
+  void refused(const LtCase& c, cublasStatus_t wanted, const std::string& part) {
+    LtBench bench(machine, lt, c);
+    refused(bench.run(), wanted, part);
+  }
+  // Prepares a bench, lets `spoil` change it, and expects the refusal.
+  template <class Spoil>
+  void spoiled(const LtCase& c, Spoil&& spoil, cublasStatus_t wanted, const std::string& part) {
+    LtBench bench(machine, lt, c);
+    auto found = bench.heuristic();
+    ASSERT_FALSE(found.empty()) << fake.last_refusal();
+    spoil(bench);
+    refused(bench.run(&found[0].algo), wanted, part);
+  }
+};
+
+constexpr auto kInvalid = CUBLAS_STATUS_INVALID_VALUE;
+constexpr auto kUnsupported = CUBLAS_STATUS_NOT_SUPPORTED;
+
+TEST_F(CublasLtRefusal, TypesThatDoNotGoTogether) {
+  refused({.ab = Element::kBf16, .d = Element::kF16}, kUnsupported, "bf16 A and B give no D in fp16");
+  refused({.ab = Element::kF32, .d = Element::kBf16}, kUnsupported, "fp32 A and B");
+  refused({.ab = Element::kBf16, .b = Element::kF16}, kUnsupported, "A is bf16 but B is fp16");
+  refused({.ab = Element::kBf16, .c = Element::kF32, .d = Element::kBf16}, kUnsupported, "C is fp32 but D is bf16");
+  refused({.compute = CUBLAS_COMPUTE_16F}, kUnsupported, "compute type 64");
+  refused({.compute = CUBLAS_COMPUTE_32F_FAST_TF32}, kUnsupported, "fast compute types take fp32");
+  refused({.ab = Element::kU8}, kUnsupported, "is not emulated");
+}
+
+TEST_F(CublasLtRefusal, Fp8Rules) {
+  LtCase good{.m = 32, .n = 32, .k = 32, .ab = Element::kE4m3, .d = Element::kBf16, .transpose_a = true};
+  LtCase c = good;
+  c.transpose_a = false;
+  refused(c, kUnsupported, "(TN)");
+  c = good;
+  c.transpose_b = true;
+  refused(c, kUnsupported, "(TN)");
+  c = good;
+  c.ab = c.b = Element::kE5m2;
+  refused(c, kUnsupported, "e5m2 times e5m2");
+  c = good;
+  c.m = 24;
+  refused(c, kUnsupported, "multiple of 16");
+  c = good;
+  c.pad = 8;
+  refused(c, kUnsupported, "leading dimension 40");
+  c = good;
+  c.d = Element::kE4m3;
+  refused(c, kUnsupported, "C is bf16 or fp16");
+  c = good;
+  c.epilogue = CUBLASLT_EPILOGUE_BGRADB;
+  refused(c, kUnsupported, "BGRADB");
+  machine.describe_devices({.major = 8, .minor = 0, .multiprocessors = 108});
+  refused(good, kUnsupported, "compute capability 8.9");
+  machine.describe_devices({.major = 10, .minor = 0, .multiprocessors = 148});
+  c = good;
+  c.transpose_a = false;
+  LtBench any_layout(machine, lt, c);
+  EXPECT_EQ(any_layout.run(), CUBLAS_STATUS_SUCCESS) << fake.last_refusal();
+}
+
+TEST_F(CublasLtRefusal, ScalesWhereTheyMeanNothing) {
+  refused({.scales = true}, kInvalid, "for FP8 only");
+  spoiled(
+      {.ab = Element::kE4m3, .d = Element::kBf16, .transpose_a = true},
+      [](LtBench& b) { b.set(CUBLASLT_MATMUL_DESC_AMAX_D_POINTER, b.amax.data()); }, kInvalid, "FP8 D only");
+  machine.describe_devices({.major = 10, .minor = 0, .multiprocessors = 148});
+  spoiled(
+      {.ab = Element::kE4m3, .d = Element::kBf16, .transpose_a = true},
+      [](LtBench& b) {
+        b.set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, b.scale_a.data());
+        b.set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, b.scale_b.data());
+        b.set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, int32_t{CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F});
+        b.set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, int32_t{CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F});
+      },
+      kUnsupported, "compute capability 9.0");
+}
+
+TEST_F(CublasLtRefusal, ShapesThatDoNotMatch) {
+  auto layout = [this](auto member, auto name, auto value) {
+    return [=, this](LtBench& b) { LtBench::set(lt, b.*member, name, value); };
+  };
+  spoiled({}, layout(&LtBench::b_layout, CUBLASLT_MATRIX_LAYOUT_ROWS, uint64_t{40}), kInvalid, "op(A) is 32 x 48");
+  spoiled({}, layout(&LtBench::d_layout, CUBLASLT_MATRIX_LAYOUT_COLS, uint64_t{8}), kInvalid, "D is 32 x 8");
+  spoiled({}, layout(&LtBench::c_layout, CUBLASLT_MATRIX_LAYOUT_ROWS, uint64_t{16}), kInvalid, "C is 16 x 16");
+  spoiled({}, layout(&LtBench::a_layout, CUBLASLT_MATRIX_LAYOUT_LD, int64_t{31}), kInvalid, "leading dimension 31");
+  spoiled({}, layout(&LtBench::a_layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, int32_t{2}), kInvalid, "batch counts");
+  spoiled({.batch = 2}, layout(&LtBench::d_layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, int64_t{0}), kInvalid,
+          "overwrite each other");
+  spoiled({}, layout(&LtBench::c_layout, CUBLASLT_MATRIX_LAYOUT_ORDER, int32_t{CUBLASLT_ORDER_ROW}), kInvalid, "");
+  spoiled({}, layout(&LtBench::a_layout, CUBLASLT_MATRIX_LAYOUT_ORDER, int32_t{CUBLASLT_ORDER_COL32}), kUnsupported,
+          "tiled memory orders");
+}
+
+TEST_F(CublasLtRefusal, EpiloguesWithoutTheirBuffers) {
+  void* null = nullptr;
+  spoiled(
+      {.epilogue = CUBLASLT_EPILOGUE_BIAS}, [&](LtBench& b) { b.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, null); },
+      kInvalid, "BIAS_POINTER");
+  spoiled(
+      {.epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS},
+      [&](LtBench& b) { b.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, null); }, kInvalid, "AUX_POINTER");
+  spoiled(
+      {.epilogue = CUBLASLT_EPILOGUE_GELU_AUX},
+      [](LtBench& b) { b.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t{36}); }, kInvalid, "no multiple of 8");
+  spoiled(
+      {.epilogue = CUBLASLT_EPILOGUE_DRELU_BGRAD},
+      [](LtBench& b) { b.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t{64}); }, kInvalid, "no multiple of 128");
+  spoiled(
+      {.epilogue = CUBLASLT_EPILOGUE_GELU_AUX},
+      [](LtBench& b) { b.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t{24}); }, kInvalid, "less than 32");
+  spoiled(
+      {.epilogue = CUBLASLT_EPILOGUE_BIAS},
+      [](LtBench& b) { b.set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, int32_t{CUDA_R_32F}); }, kUnsupported,
+      "bias type fp32");
+  spoiled(
+      {}, [](LtBench& b) { b.set(CUBLASLT_MATMUL_DESC_EPILOGUE, uint32_t{3}); }, kInvalid, "epilogue 3");
+}
+
+TEST_F(CublasLtRefusal, PointersAndAlignment) {
+  auto shift = [](LtBench& b, int64_t bytes) { b.a_pointer = static_cast<const char*>(b.a_pointer) + bytes; };
+  spoiled(
+      {}, [&](LtBench& b) { shift(b, 2); }, kUnsupported, "A: algorithm");
+  spoiled(
+      {}, [&](LtBench& b) { b.a_pointer = nullptr; }, kInvalid, "A, B or D is NULL");
+  spoiled(
+      {}, [&](LtBench& b) { b.d_pointer = const_cast<void*>(b.a_pointer); }, kInvalid, "lies over");
+  spoiled(
+      {}, [&](LtBench& b) { b.d_pointer = b.workspace.data(); }, CUBLAS_STATUS_SUCCESS, "");  // none is needed
+  refused({.pad = 4}, CUBLAS_STATUS_SUCCESS, "");
+  LtBench bench(machine, lt, {.m = 30, .n = 16, .k = 48});  // 60 bytes from column to column
+  for (const auto& result : bench.heuristic()) {
+    uint32_t alignment = 0;
+    size_t written;
+    lt.cublasLtMatmulAlgoCapGetAttribute(&result.algo, CUBLASLT_ALGO_CAP_MIN_ALIGNMENT_A_BYTES, &alignment, 4,
+                                         &written);
+    EXPECT_LE(alignment, 4u);
+  }
+}
+
+TEST_F(CublasLtRefusal, WorkspaceLimits) {
+  LtBench bench(machine, lt, {.m = 64, .n = 64, .k = 64});
+  for (const auto& result : bench.heuristic()) {
+    if (result.workspaceSize == 0) continue;
+    bench.workspace_bytes = result.workspaceSize - 1;
+    refused(bench.run(&result.algo), kInvalid, "bytes of workspace, has");
+    bench.workspace_bytes = result.workspaceSize;
+    EXPECT_EQ(bench.run(&result.algo), CUBLAS_STATUS_SUCCESS);
+  }
+}
+
+TEST_F(CublasLtRefusal, WorkspaceInUseByAnotherOperand) {
+  LtBench bench(machine, lt, {.m = 64, .n = 64, .k = 64});
+  for (const auto& result : bench.heuristic()) {
+    if (result.workspaceSize < 64 * 64 * 4) continue;
+    bench.d_pointer = bench.workspace.data();
+    refused(bench.run(&result.algo), kInvalid, "lies over");
+  }
+}
+
+TEST_F(CublasLtRefusal, AnAlgorithmForOtherTypesIsRefused) {
+  LtBench bf16(machine, lt, {}), fp32(machine, lt, {.ab = Element::kF32, .d = Element::kF32});
+  auto found = bf16.heuristic();
+  refused(fp32.run(&found[0].algo), kInvalid, "other types");
+}
+
+TEST_F(CublasLtRefusal, DeadHandlesAndDescriptors) {
+  LtBench bench(machine, lt, {});
+  auto found = bench.heuristic();
+  cublasLtHandle_t handle = bench.handle;
+  bench.handle = nullptr;
+  refused(bench.run(&found[0].algo), CUBLAS_STATUS_NOT_INITIALIZED, "handle");
+  bench.handle = handle;
+  cublasLtMatmulDesc_t desc = bench.desc;
+  bench.desc = nullptr;
+  refused(bench.run(&found[0].algo), kInvalid, "operation descriptor");
+  bench.desc = desc;
+}
+
+TEST_F(CublasLtRefusal, AStreamOfAnotherDevice) {
+  SimpleMachine two(2);
+  LtBench bench(machine, lt, {});
+  auto found = bench.heuristic();
+  machine.set_device(1);
+  bench.stream = machine.make_stream();
+  machine.set_device(0);
+  refused(bench.run(&found[0].algo), kInvalid, "another device");
+}
+
+TEST_F(CublasLtRefusal, PlannedFailures) {
+  LtBench bench(machine, lt, {});
+  auto found = bench.heuristic();
+  machine.fail_next("cublasLtMatmul", 2, CUBLAS_STATUS_EXECUTION_FAILED);
+  EXPECT_EQ(bench.run(&found[0].algo), CUBLAS_STATUS_SUCCESS);
+  refused(bench.run(&found[0].algo), CUBLAS_STATUS_EXECUTION_FAILED, "planned failure");
+  EXPECT_EQ(bench.run(&found[0].algo), CUBLAS_STATUS_SUCCESS);
+  machine.fail_next("cublasLtMatmulAlgoGetHeuristic", 1, CUBLAS_STATUS_NOT_SUPPORTED);
+  cublasStatus_t status;
+  EXPECT_TRUE(bench.heuristic(0, 1, &status).empty());
+  EXPECT_EQ(status, kUnsupported);
+}
+
+// Which attributes there are, their sizes, defaults and wrong calls: status for status as the installed library.
+class CublasLtLikeReal : public testing::Test {
+ protected:
+  void SetUp() override {
+    try {
+      real = athanor::open_cublaslt(athanor::search_places({})).call;
+    } catch (const athanor::Error& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
+  template <class Get>
+  void same_attributes(int count, Get&& get) {
+    for (int name = 0; name < count; ++name) {
+      SCOPED_TRACE(testing::Message() << "attribute " << name);
+      size_t size_real = 0, size_fake = 0;
+      ASSERT_EQ(get(fake_table, name, nullptr, 0, &size_fake), get(real, name, nullptr, 0, &size_real));
+      ASSERT_EQ(size_fake, size_real);
+      uint64_t value_real = 0, value_fake = 0;
+      EXPECT_EQ(get(fake_table, name, &value_fake, size_real, &size_fake),
+                get(real, name, &value_real, size_real, &size_real));
+      EXPECT_EQ(value_fake, value_real);
+      EXPECT_EQ(get(fake_table, name, &value_fake, 3, &size_fake), get(real, name, &value_real, 3, &size_real));
+      EXPECT_EQ(get(fake_table, name, nullptr, 4, &size_fake), get(real, name, nullptr, 4, &size_real));
+      EXPECT_EQ(get(fake_table, name, nullptr, 0, nullptr), get(real, name, nullptr, 0, nullptr));
+    }
+  }
+
+  SimpleMachine machine;
+  FakeCublasLt fake{machine.machine()};
+  athanor::CublasLtTable fake_table = fake.table(), real;
+};
+
+TEST_F(CublasLtLikeReal, MatmulDescriptors) {
+  cublasLtMatmulDesc_t descs[2];
+  fake_table.cublasLtMatmulDescCreate(&descs[0], CUBLAS_COMPUTE_32F, CUDA_R_32F);
+  real.cublasLtMatmulDescCreate(&descs[1], CUBLAS_COMPUTE_32F, CUDA_R_32F);
+  same_attributes(42, [&](const athanor::CublasLtTable& t, int name, void* buffer, size_t bytes, size_t* written) {
+    return t.cublasLtMatmulDescGetAttribute(descs[&t == &real], static_cast<cublasLtMatmulDescAttributes_t>(name),
+                                            buffer, bytes, written);
+  });
+  int64_t value = 77;
+  for (int name = 0; name < 42; ++name) {
+    for (size_t bytes : {1, 2, 4, 8}) {
+      auto attribute = static_cast<cublasLtMatmulDescAttributes_t>(name);
+      EXPECT_EQ(fake_table.cublasLtMatmulDescSetAttribute(descs[0], attribute, &value, bytes),
+                real.cublasLtMatmulDescSetAttribute(descs[1], attribute, &value, bytes))
+          << name << " of " << bytes << " bytes";
+    }
+  }
+  fake_table.cublasLtMatmulDescDestroy(descs[0]);
+  real.cublasLtMatmulDescDestroy(descs[1]);
+}
+
+TEST_F(CublasLtLikeReal, LayoutsAndPreferences) {
+  cublasLtMatrixLayout_t layouts[2];
+  fake_table.cublasLtMatrixLayoutCreate(&layouts[0], CUDA_R_16BF, 8, 16, 4);
+  real.cublasLtMatrixLayoutCreate(&layouts[1], CUDA_R_16BF, 8, 16, 4);
+  same_attributes(10, [&](const athanor::CublasLtTable& t, int name, void* buffer, size_t bytes, size_t* written) {
+    return t.cublasLtMatrixLayoutGetAttribute(layouts[&t == &real], static_cast<cublasLtMatrixLayoutAttribute_t>(name),
+                                              buffer, bytes, written);
+  });
+  cublasLtMatmulPreference_t preferences[2];
+  fake_table.cublasLtMatmulPreferenceCreate(&preferences[0]);
+  real.cublasLtMatmulPreferenceCreate(&preferences[1]);
+  same_attributes(14, [&](const athanor::CublasLtTable& t, int name, void* buffer, size_t bytes, size_t* written) {
+    return t.cublasLtMatmulPreferenceGetAttribute(
+        preferences[&t == &real], static_cast<cublasLtMatmulPreferenceAttributes_t>(name), buffer, bytes, written);
+  });
+  for (int i : {0, 1}) {
+    const athanor::CublasLtTable& t = i ? real : fake_table;
+    EXPECT_EQ(t.cublasLtMatrixLayoutCreate(nullptr, CUDA_R_16BF, 8, 16, 8), CUBLAS_STATUS_INVALID_VALUE);
+    EXPECT_EQ(t.cublasLtMatrixLayoutDestroy(layouts[i]), CUBLAS_STATUS_SUCCESS);
+    EXPECT_EQ(t.cublasLtMatmulPreferenceDestroy(preferences[i]), CUBLAS_STATUS_SUCCESS);
+    EXPECT_EQ(t.cublasLtMatmulDescDestroy(nullptr), CUBLAS_STATUS_SUCCESS);
+  }
+  EXPECT_STREQ(fake_table.cublasLtGetStatusName(CUBLAS_STATUS_NOT_SUPPORTED),
+               real.cublasLtGetStatusName(CUBLAS_STATUS_NOT_SUPPORTED));
+}
+
+}  // namespace
+}  // namespace emu
