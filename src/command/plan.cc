@@ -52,7 +52,7 @@ Exit plan(const std::string& path, const std::vector<std::string>& overrides) {
               static_cast<long long>(engine->micro_batches()),
               static_cast<long long>(engine->options().micro_batch_size), static_cast<long long>(config.seq_length));
   const int64_t multiple = machine.backend().device.dimension_multiple();
-  for (const DimensionAdvice& advice : dimension_advice(engine->model().config(), multiple))
+  for (const DimensionAdvice& advice : dimension_advice(config.model, config.seq_length, multiple))
     std::printf("advice            %s\n", to_text(advice, multiple).c_str());
   const Ceilings ceilings = measure_ceilings(machine.backend());
   const double least = engine->least_step_seconds(ceilings);

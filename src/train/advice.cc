@@ -4,55 +4,59 @@
 
 #include "base/error.h"
 #include "base/int.h"
+#include "metrics/flops.h"
 
 namespace athanor {
 namespace {
 
-// Weights that are multiplied with: all but the look-up tables; a tied table is the head and counts once.
-int64_t matrix_parameters(ModelConfig m) {
-  m.tie_word_embeddings = true;
-  const int64_t positions = m.model_type == ModelType::gpt2 ? m.max_position_embeddings * m.hidden_size : 0;
-  return parameter_count(m) - positions;
+// Operations of one token by the dimension whose rounding would help: forward and backward, causal.
+struct Work {
+  double width = 0;      // matrices: every one has the width on one side
+  double mlp = 0;        // of which those of the feed-forward layer
+  double attention = 0;  // products of queries, keys and values
+  double total() const { return width + attention; }
+};
+
+Work work_of(const ModelConfig& m, int64_t seq_length) {
+  const double projections = double(m.hidden_size * m.head_dim * 2 * (m.num_attention_heads + m.num_key_value_heads));
+  const double matrices = m.model_type == ModelType::gpt2 ? 2 : 3;  // up, down; gate, up, down
+  const double mlp = matrices * double(m.hidden_size * m.intermediate_size);
+  const auto layers = double(m.num_hidden_layers);
+  Work w;
+  w.mlp = 6 * layers * mlp;
+  w.width = 6 * (layers * (projections + mlp) + double(m.vocab_size * m.hidden_size));
+  w.attention = attention_training_flops_per_token({.layers = m.num_hidden_layers,
+                                                    .heads = m.num_attention_heads,
+                                                    .head_dim = m.head_dim,
+                                                    .seq_length = seq_length,
+                                                    .window = m.sliding_window})
+                    .causal *
+                layers;
+  return w;
 }
 
 }  // namespace
 
-std::vector<DimensionAdvice> dimension_advice(const ModelConfig& model, int64_t multiple) {
+std::vector<DimensionAdvice> dimension_advice(const ModelConfig& m, int64_t seq_length, int64_t multiple) {
+  const Work work = work_of(m, seq_length);
   std::vector<DimensionAdvice> advice;
-  const auto consider = [&](const char* key, int64_t value, auto&& rounder_model) {
+  const auto consider = [&](const char* key, int64_t value, double share) {
     if (value % multiple == 0) return;
     const int64_t better = round_up(value, multiple);
-    const double gain = double(matrix_parameters(rounder_model(better))) / double(matrix_parameters(model)) - 1;
-    advice.push_back({key, value, better, gain});
+    const double padding = share * (double(better) / double(value) - 1);  // in units of the useful work
+    advice.push_back({key, value, better, padding / (work.total() + padding)});
   };
-  const bool heads_make_width = model.head_dim * model.num_attention_heads == model.hidden_size;
-  consider("head_dim", model.head_dim, [&](int64_t better) {
-    ModelConfig m = model;
-    m.head_dim = better;
-    if (heads_make_width) m.hidden_size = better * m.num_attention_heads;
-    return m;
-  });
-  // A width made of round heads is round; one made of odd heads is named by the line above.
-  if (!heads_make_width) {
-    consider("hidden_size", model.hidden_size, [&](int64_t better) {
-      ModelConfig m = model;
-      m.hidden_size = better;
-      return m;
-    });
-  }
-  consider("intermediate_size", model.intermediate_size, [&](int64_t better) {
-    ModelConfig m = model;
-    m.intermediate_size = better;
-    return m;
-  });
+  consider("hidden_size", m.hidden_size, work.width);
+  consider("head_dim", m.head_dim, work.attention);
+  consider("intermediate_size", m.intermediate_size, work.mlp);
   return advice;
 }
 
 std::string to_text(const DimensionAdvice& a, int64_t multiple) {
   char percent[32];
   std::snprintf(percent, sizeof percent, "%.1f", 100 * a.gain);
-  return cat("model.", a.key, " ", a.value, " is not a multiple of ", multiple, ": ", a.better,
-             " costs the same and is a ", percent, " % larger model");
+  return cat("model.", a.key, " ", a.value, " is not a multiple of ", multiple, ": its products cost what ", a.better,
+             " costs, ", percent, " % of the step is wasted");
 }
 
 }  // namespace athanor

@@ -1,5 +1,6 @@
-// Advice on the shape of a model: dimensions that do not fill the machine's vectors or tiles cost what the next round
-// one costs. Nothing is changed behind the user's back; the vocabulary alone is padded inside (model/).
+// Advice on the shape of a model: products run in whole vectors or tiles, so that a dimension which is no multiple of
+// them costs what the next multiple costs. Nothing is changed behind the user's back; the vocabulary alone is padded
+// inside (model/).
 #pragma once
 #include <string>
 #include <vector>
@@ -12,13 +13,14 @@ struct DimensionAdvice {
   std::string key;     // of the model
   int64_t value = 0;   // as given
   int64_t better = 0;  // the next multiple
-  double gain = 0;     // share of matrix parameters, hence of work, that the rounder model has more at the same cost
+  double gain = 0;     // work per time that rounding would gain: the padding's share of all operations of a token
 };
 
 // Dimensions of products that are no multiple of `multiple` elements (Device::dimension_multiple).
-std::vector<DimensionAdvice> dimension_advice(const ModelConfig&, int64_t multiple);
+std::vector<DimensionAdvice> dimension_advice(const ModelConfig&, int64_t seq_length, int64_t multiple);
 
-// "model.intermediate_size 1530 is not a multiple of 16: 1536 costs the same and is a 0.3 % larger model"
+// "model.intermediate_size 1530 is not a multiple of 16: its products cost what 1536 costs, 0.3 % of the step is
+// wasted"
 std::string to_text(const DimensionAdvice&, int64_t multiple);
 
 }  // namespace athanor

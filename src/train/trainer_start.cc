@@ -114,7 +114,8 @@ void Trainer::start(const std::optional<Resume>& resume) {
   if (resume && config_.micro_batch_size == 0) config_.micro_batch_size = resume->state.micro_batch_size;
   engine_ = make_engine(config_, backend_, true);
   const int64_t multiple = backend_.device.dimension_multiple();
-  for (const DimensionAdvice& advice : dimension_advice(config_.model, multiple)) log::info(to_text(advice, multiple));
+  for (const DimensionAdvice& advice : dimension_advice(config_.model, config_.seq_length, multiple))
+    log::info(to_text(advice, multiple));
   config_.micro_batch_size = engine_->options().micro_batch_size;
   const MemoryPlan& plan = engine_->memory();
   const size_t before = backend_.device.allocated();

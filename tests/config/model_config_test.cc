@@ -164,6 +164,9 @@ TEST(ModelConfig, ExportedFileReadsBackTheSame) {
     if (gpt2) continue;
     EXPECT_EQ(hf["rope_theta"], hf["rope_parameters"]["rope_theta"]);
     EXPECT_TRUE(hf["rope_theta"].is_number_float()) << text;
+    const bool scaled = m.rope_scaling.rope_type != RopeType::none;
+    EXPECT_EQ(hf["rope_scaling"].is_object(), scaled) << text;
+    EXPECT_EQ(hf["rope_parameters"]["rope_type"], scaled ? "llama3" : "default") << text;
   }
   EXPECT_EQ(json::parse(hf_config_json(read(llama_json()), "float32"))["architectures"][0], "LlamaForCausalLM");
 }

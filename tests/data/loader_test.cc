@@ -106,7 +106,9 @@ TEST_F(LoaderTest, FailuresComeOutOfNextAndStay) {
     } catch (const Error& e) {
       message = e.what();
     }
-  expect_parts(message, {"a.bin", "1500 now"});
+  expect_parts(message, {"a.bin"});  // noticed before a read, or by one that came too late
+  EXPECT_TRUE(message.find("1500 now") != std::string::npos || message.find("truncated") != std::string::npos)
+      << message;
   EXPECT_THROW(loader.next(), Error);
   EXPECT_THROW(loader.next(), Error);
 }

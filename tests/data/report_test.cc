@@ -86,12 +86,12 @@ struct ReportTest : ::testing::Test {
 };
 
 TEST_F(ReportTest, InfoTellsCountsFrequenciesAndText) {
-  text_shard("a.bin", "aaaaaabb\n\x1b[31mred");
+  text_shard("a.bin", "aaaaaabb\n\x1b[31m red");
   text_shard("b.bin", "cc");
   write_tokenizer(ByteTokenizer(), dir.path());
   const std::string info = data_info(all());
-  expect_parts(info, {"a.bin: llm.c-v1, 17 tokens", "1058 bytes", "2 shard(s), 19 tokens", "distinct ids",
-                      "vocabulary 257", "31.58 %  97  \"a\"", "starts: \"aaaaaabb\\n\\x1b[31mred\""});
+  expect_parts(info, {"a.bin: llm.c-v1, 18 tokens", "1060 bytes", "2 shard(s), 20 tokens", "distinct ids",
+                      "vocabulary 257", "30.00 %  97  \"a\"", "starts: \"aaaaaabb\\n\\x1b[31m red\""});
   EXPECT_EQ(info.find('\x1b'), std::string::npos) << "control characters reach the terminal";
   EXPECT_EQ(info.find("problem"), std::string::npos);
 }

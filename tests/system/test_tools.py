@@ -114,7 +114,7 @@ class CommandTest(SystemTest):
         config = self.make_config(model={"intermediate_size": 100})
         out = self.run_program("plan", config).out
         self.assertIn("predicted step", out)
-        self.assertIn("model.intermediate_size 100 is not a multiple of 16: 112 costs the same", out)
+        self.assertIn("model.intermediate_size 100 is not a multiple of 16: its products cost what 112 costs", out)
         self.assertNotIn("intermediate_size", self.run_program("plan", self.make_config("round.json")).out)
 
     def test_version_names_revision_and_compiler(self):

@@ -197,6 +197,16 @@ TEST(Matrix, RecomputationAndThreadsChangeNoBit) {
           }
 }
 
+TEST(Precisions, MastersAreWhatWasAskedFor) {
+  const auto bytes_of_masters = [](DType master) {
+    Rig rig;
+    Engine engine(tiny(ModelType::gpt2), options({.precision = "bf16", .master = master, .recompute = {}}),
+                  rig.backend());
+    return engine.memory().total(MemoryKind::masters);
+  };
+  EXPECT_NEAR(double(bytes_of_masters(DType::f32)) / double(bytes_of_masters(DType::bf16)), 2.0, 0.05);
+}
+
 TEST(Precisions, FollowTheSameCurve) {
   const Curve reference = train(ModelType::llama, {}, 8);
   for (const auto& [precision, band] : {std::pair{"tf32", 5e-3}, {"bf16", 2e-2}, {"fp16", 5e-3}}) {
