@@ -263,6 +263,7 @@ void reseed_queue(uint64_t value) { queue().random.state = value * 2654435761u +
 
 std::string operation_name(uint32_t id) {
   auto found = queue().names.find(id);
-  return found == queue().names.end() ? "operation " + std::to_string(id) : found->second;
+  const std::string number = "operation " + std::to_string(id);
+  return found == queue().names.end() ? number : found->second + " (" + number + ")";
 }
 }  // namespace emu
