@@ -60,6 +60,8 @@ struct Operation {
   std::function<bool(uint32_t other, bool waited)> ordered;
 };
 
+std::string operation_name(uint32_t id);  // runtime half: "rmsnorm (operation 12)", for messages
+
 struct GridLaunch {
   Operation operation;
   void* kernel = nullptr;

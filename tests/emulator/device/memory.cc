@@ -169,9 +169,10 @@ void check_states(const uint8_t* p, size_t bytes, int access, const void* caller
 
 [[noreturn]] void fail_race(const char* kind, uint64_t other, const uint8_t* p, const void* caller) {
   const StampFields s = stamp_fields(other);
-  fail(Fault::kRace, "%s on %s byte %p; other access: operation %u block %u thread %u%s%s", kind,
-       offset_of(p) >= kHeapBytes ? "shared" : "global", static_cast<const void*>(p), s.operation, s.block, s.thread,
-       other & kStampProxy ? " (async proxy)" : "", source_of(caller).c_str());
+  fail(Fault::kRace, "%s on %s byte %p; other access: %s block %u thread %u%s%s", kind,
+       offset_of(p) >= kHeapBytes ? "shared" : "global", static_cast<const void*>(p),
+       operation_name(s.operation).c_str(), s.block, s.thread, other & kStampProxy ? " (async proxy)" : "",
+       source_of(caller).c_str());
 }
 
 // The asynchronous proxy reads or overwrites what threads wrote: they must have fenced after the write.
@@ -260,9 +261,8 @@ void check_operation(const Operation& op, void* begin, size_t bytes, bool write)
     };
     const uint64_t other = conflicts(c.writer) ? c.writer : write && conflicts(c.reader) ? c.reader : 0;
     if (other) {
-      report(Fault::kRace, op.name + " is not ordered after operation " +
-                               std::to_string(stamp_fields(other).operation) + " (missing event wait?), byte " +
-                               std::to_string(i));
+      report(Fault::kRace, op.name + " is not ordered after " + operation_name(stamp_fields(other).operation) +
+                               " (missing event wait?), byte " + std::to_string(i));
       return;
     }
     const uint64_t mine = make_stamp({op.id, 0, 0, 0});

@@ -16,10 +16,30 @@ constexpr uint32_t kEagerOneIn = 8;         // kMixed: so many calls between tas
 
 Queue& queue() { return runtime().queue; }
 
-bool is_ready(const TaskPtr& task) {
-  if (!std::all_of(task->after.begin(), task->after.end(), [](const TaskPtr& t) { return t->done; })) return false;
-  const auto* library = std::get_if<LibraryOperation>(&task->action);
+// Beside other tasks, library operations wait for other host threads.
+bool may_start(const Task& task) {
+  const auto* library = std::get_if<LibraryOperation>(&task.action);
   return library == nullptr || !library->ready || runtime().sticky != cudaSuccess || library->ready();
+}
+
+void block_on_earlier(const TaskPtr& task) {
+  for (const TaskPtr& earlier : task->after) {
+    if (earlier->done) continue;
+    earlier->followers.push_back(task);
+    ++task->blocked_by;
+  }
+  if (task->blocked_by == 0) queue().unblocked.push_back(task);
+}
+
+void finish(const TaskPtr& task) {
+  task->done = true;
+  task->after.clear();
+  task->overlapped = nullptr;
+  for (const TaskPtr& follower : task->followers) {
+    if (--follower->blocked_by == 0) queue().unblocked.push_back(follower);
+  }
+  task->followers.clear();
+  queue().pending.erase(task->ticket);
 }
 
 void collect_order(Task& task) {
@@ -74,14 +94,10 @@ void run(const TaskPtr& task) {
     adopt_fault();
   }
   task->end_us = task->start_us + action_microseconds(task->action);
-  task->done = true;
-  task->after.clear();
-  task->overlapped = nullptr;
   OperationSet& finished = rt.queue.finished[task->device];
   finished.merge(task->before);
   finished.add(task->id);
-  auto& pending = rt.queue.pending;
-  pending.erase(std::find(pending.begin(), pending.end(), task));
+  finish(task);
   rt.progress.notify_all();
 }
 
@@ -113,7 +129,7 @@ void make_room_for_ids() {
 
 std::string names_of_waiting() {
   std::string names;
-  for (const TaskPtr& task : queue().pending) {
+  for (auto& [ticket, task] : queue().pending) {
     if (std::holds_alternative<LibraryOperation>(task->action)) names += " " + action_name(task->action);
   }
   return names.empty() ? " (nothing)" : names;
@@ -164,7 +180,8 @@ TaskPtr add_task(int device, Action action, std::vector<TaskPtr> after, const Ta
   }
   const bool both_kernels = overlapped != nullptr && std::holds_alternative<KernelAction>(overlapped->action);
   if (both_kernels) task->overlapped = overlapped;
-  q.pending.push_back(task);
+  q.pending[task->ticket] = task;
+  block_on_earlier(task);
   if (std::holds_alternative<LibraryOperation>(task->action)) q.library_tasks[task->ticket] = task;
   if (const auto* copy = std::get_if<CopyAction>(&task->action)) guard_pinned(task, *copy);
   if (q.schedule == Schedule::kAtOnce) {
@@ -179,12 +196,16 @@ TaskPtr add_task(int device, Action action, std::vector<TaskPtr> after, const Ta
 
 bool run_one_task() {
   Queue& q = queue();
-  std::vector<size_t> ready;
-  for (size_t i = 0; i < q.pending.size(); ++i) {
-    if (is_ready(q.pending[i])) ready.push_back(i);
+  std::vector<size_t> choices;
+  for (size_t i = 0; i < q.unblocked.size(); ++i) {
+    if (may_start(*q.unblocked[i])) choices.push_back(i);
   }
-  if (ready.empty()) return false;
-  run(TaskPtr(q.pending[ready[q.random.below(uint32_t(ready.size()))]]));
+  if (choices.empty()) return false;
+  const size_t chosen = choices[q.random.below(uint32_t(choices.size()))];
+  TaskPtr task = std::move(q.unblocked[chosen]);
+  q.unblocked[chosen] = std::move(q.unblocked.back());
+  q.unblocked.pop_back();
+  run(task);
   return true;
 }
 
@@ -211,9 +232,11 @@ void host_knows_finished(const TaskPtr& task) {
 void host_waits_for_device(int device) {
   Queue& q = queue();
   double until = q.host_us;
-  auto mine = [&](const TaskPtr& task) { return task->device == device; };
-  for (const TaskPtr& task : std::vector<TaskPtr>(q.pending)) {
-    if (!mine(task)) continue;
+  std::vector<TaskPtr> mine;
+  for (auto& [ticket, task] : q.pending) {
+    if (task->device == device) mine.push_back(task);
+  }
+  for (const TaskPtr& task : mine) {
     wait_until([&] { return task->done; });
     until = std::max(until, task->end_us);
   }
@@ -230,11 +253,8 @@ void wait_for_everything() {
 void drop_queue() {
   Runtime& rt = runtime();
   Queue& q = rt.queue;
-  for (const TaskPtr& task : q.pending) {
-    task->done = true;
-    task->after.clear();
-  }
-  q.pending.clear();
+  while (!q.pending.empty()) finish(TaskPtr(q.pending.begin()->second));
+  q.unblocked.clear();
   rt.guards.clear();
   renumber();
 }
@@ -243,6 +263,7 @@ void reseed_queue(uint64_t value) { queue().random.state = value * 2654435761u +
 
 std::string operation_name(uint32_t id) {
   auto found = queue().names.find(id);
-  return found == queue().names.end() ? "operation " + std::to_string(id) : found->second;
+  const std::string number = "operation " + std::to_string(id);
+  return found == queue().names.end() ? number : found->second + " (" + number + ")";
 }
 }  // namespace emu

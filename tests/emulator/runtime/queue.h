@@ -21,10 +21,12 @@ struct Task {
   unsigned long long ticket = 0;  // never reused
   int device = 0;
   Action action;
-  std::vector<TaskPtr> after;    // emptied when it runs
-  TaskPtr overlapped;            // the predecessor that a programmatic launch may overlap
-  OperationSet before;           // complete when it runs; until then, what the host knew at the call
-  OperationSet before_unwaited;  // the same before griddepcontrol.wait
+  std::vector<TaskPtr> followers;  // tasks that wait for this one
+  size_t blocked_by = 0;           // tasks that this one still waits for
+  std::vector<TaskPtr> after;      // emptied when it runs
+  TaskPtr overlapped;              // the predecessor that a programmatic launch may overlap
+  OperationSet before;             // complete when it runs; until then, what the host knew at the call
+  OperationSet before_unwaited;    // the same before griddepcontrol.wait
   bool done = false;
   double called_us = 0, start_us = 0, end_us = 0;  // virtual time
 };
@@ -41,7 +43,8 @@ struct Random {
 };
 
 struct Queue {
-  std::vector<TaskPtr> pending;
+  std::map<unsigned long long, TaskPtr> pending;  // by ticket
+  std::vector<TaskPtr> unblocked;                 // those of them that wait for no other task
   uint32_t next_id = 1, epoch = 1;
   unsigned long long next_ticket = 1;
   OperationSet host_knows;

@@ -1,0 +1,61 @@
+// cuDNN's backend (graph) interface, as far as attention needs it: forward and backward of scaled dot products, causal
+// and padded masks, ragged batches, grouped heads, statistics, deterministic or not. Any other graph is refused. Not
+// emulated, and refused by name: device-property descriptors, dropout, bias, FP8, paged caches, the legacy interface.
+#pragma once
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "../fake_library.h"
+#include "cuda/libraries/cudnn_table.h"
+#include "graph.h"
+
+// The handle that a program holds.
+struct cudnnContext {
+  int device = 0;
+  cudaStream_t stream = nullptr;
+};
+
+namespace emu {
+
+class FakeCudnn {
+ public:
+  explicit FakeCudnn(Machine machine);
+
+  athanor::CudnnTable table() const;
+
+  // The first engine configuration of every heuristic cannot be made into a plan, so that programs must try the next.
+  void decline_first_engine(bool declined) { decline_first_ = declined; }
+
+  std::string last_refusal() const { return refusals_.last(); }
+  std::vector<std::string> leaks() const;
+
+ private:
+  friend struct CudnnFunctions;
+
+  cudnnStatus_t answer(const char* function, const CudnnVerdict& verdict);
+  bool planned(const char* function, cudnnStatus_t* status);
+  Descriptor* find(cudnnBackendDescriptor_t descriptor);
+  bool lives(cudnnHandle_t handle);
+  CudnnVerdict finalize(Descriptor& descriptor);
+  CudnnVerdict finalize_heuristic(Descriptor& descriptor);
+  CudnnVerdict finalize_plan(Descriptor& descriptor);
+  CudnnVerdict results(const Descriptor& heuristic, int64_t requested, int64_t* count, void* elements);
+  CudnnVerdict execute(cudnnHandle_t handle, const Descriptor& plan, const Descriptor& pack);
+  CudnnVerdict gather_pointers(const CudnnGraph& graph, const Descriptor& pack, LibraryOperation* operation,
+                               std::map<int64_t, void*>* pointers, std::map<int64_t, float>* values);
+
+  Machine machine_;
+  Refusals refusals_;
+  mutable std::mutex mutex_;
+  std::map<void*, std::unique_ptr<Descriptor>> descriptors_;
+  std::map<cudnnHandle_t, std::unique_ptr<cudnnContext>> handles_;
+  std::atomic<uint64_t> executions_{0};
+  bool decline_first_ = false;
+  Installed<FakeCudnn> installed_;
+};
+
+}  // namespace emu

@@ -1,0 +1,17 @@
+// Runs an operation graph node by node in fp32, rounding what is stored (virtual tensors too) to each tensor's type.
+#pragma once
+#include <map>
+
+#include "graph.h"
+
+namespace emu {
+
+struct GraphRun {
+  std::map<int64_t, void*> pointers;  // by tensor id: device memory
+  std::map<int64_t, float> values;    // tensors by value
+  uint64_t shuffle = 0;               // order of accumulation where the real engine leaves it open
+};
+
+void run_graph(const CudnnGraph& graph, const GraphRun& run);
+
+}  // namespace emu

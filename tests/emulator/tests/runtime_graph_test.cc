@@ -1,0 +1,260 @@
+// Captured graphs: replay, updates, kernel nodes, allocations.
+#include "emulator/tests/runtime_support.h"
+
+namespace emu::testing {
+namespace {
+class RuntimeGraph : public RuntimeTest {
+ protected:
+  void SetUp() override {
+    RuntimeTest::SetUp();
+    stream_ = new_stream();
+    other_ = new_stream();
+    memory_ = device_ints({0, 0, 0, 0});
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  }
+  void TearDown() override {
+    (void)cudaFree(memory_);
+    (void)cudaStreamDestroy(stream_);
+    (void)cudaStreamDestroy(other_);
+    RuntimeTest::TearDown();
+  }
+  cudaGraph_t capture(const std::function<void()>& work) {
+    EXPECT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal), cudaSuccess);
+    work();
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess) << explanation();
+    return graph;
+  }
+  // memory[1] = memory[0] + value on the other stream, memory[2] likewise on the first, then the sum's half: a diamond.
+  void diamond(int value) {
+    cudaEvent_t forked = new_event(), joined = new_event();
+    EXPECT_EQ(launch_add(stream_, memory_, memory_, 1, value), cudaSuccess);
+    EXPECT_EQ(cudaEventRecord(forked, stream_), cudaSuccess);
+    EXPECT_EQ(cudaStreamWaitEvent(other_, forked, 0), cudaSuccess);
+    EXPECT_EQ(launch_add(other_, memory_ + 1, memory_, 1, 100), cudaSuccess);
+    EXPECT_EQ(launch_add(stream_, memory_ + 2, memory_, 1, 200), cudaSuccess);
+    EXPECT_EQ(cudaEventRecord(joined, other_), cudaSuccess);
+    EXPECT_EQ(cudaStreamWaitEvent(stream_, joined, 0), cudaSuccess);
+    EXPECT_EQ(launch_add(stream_, memory_ + 3, memory_ + 1, 1, 1000), cudaSuccess);
+    (void)cudaEventDestroy(forked);
+    (void)cudaEventDestroy(joined);
+  }
+
+  cudaStream_t stream_ = nullptr, other_ = nullptr;
+  int* memory_ = nullptr;
+};
+
+TEST_F(RuntimeGraph, ReplaysInTheOrderOfItsEdges) {
+  for (int s = 1; s <= kSeeds; ++s) {
+    seed(uint64_t(s));
+    ASSERT_EQ(cudaMemset(memory_, 0, 16), cudaSuccess);
+    EMU_OK(cudaDeviceSynchronize());
+    cudaGraph_t graph = capture([&] { diamond(1); });
+    EXPECT_EQ(read_ints(memory_, 1)[0], 0);  // captured, not run
+    cudaGraphExec_t executable = nullptr;
+    EMU_OK(cudaGraphInstantiate(&executable, graph, 0));
+    EMU_OK(cudaGraphDestroy(graph));  // the executable graph lives on
+    for (int i = 0; i < 3; ++i) EMU_OK(cudaGraphLaunch(executable, stream_));
+    EMU_OK(cudaGraphLaunch(executable, other_));  // behind the launches on the other stream
+    EMU_OK(cudaStreamSynchronize(other_));
+    EXPECT_EQ(read_ints(memory_, 4), (std::vector<int>{4, 104, 204, 1104}));
+    EMU_OK(cudaGraphExecDestroy(executable));
+  }
+}
+
+TEST_F(RuntimeGraph, WorkBesideAGraphNeedsOrder) {
+  for (int s = 1; s <= kSeeds && kChecking; ++s) {
+    seed(uint64_t(s));
+    cudaGraph_t graph = capture([&] { diamond(1); });
+    cudaGraphExec_t executable = nullptr;
+    EMU_OK(cudaGraphInstantiate(&executable, graph, 0));
+    EMU_OK(cudaGraphLaunch(executable, stream_));
+    (void)launch_add(other_, memory_, memory_ + 3, 1, 1);  // not ordered after the graph
+    EXPECT_EQ(take_report().fault, Fault::kRace) << "seed " << s;
+    EMU_OK(cudaGraphExecDestroy(executable));
+    EMU_OK(cudaGraphDestroy(graph));
+  }
+}
+
+TEST_F(RuntimeGraph, NodesAndEdgesAreAsCaptured) {
+  cudaGraph_t graph = capture([&] { diamond(1); });
+  size_t count = 0;
+  EMU_OK(cudaGraphGetNodes(graph, nullptr, &count));
+  ASSERT_EQ(count, 4u);
+  cudaGraphNode_t nodes[4], roots[4];
+  EMU_OK(cudaGraphGetNodes(graph, nodes, &count));
+  cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
+  EMU_OK(cudaGraphNodeGetType(nodes[3], &type));
+  EXPECT_EQ(type, cudaGraphNodeTypeKernel);
+  size_t root_count = 4;
+  EMU_OK(cudaGraphGetRootNodes(graph, roots, &root_count));
+  EXPECT_EQ(root_count, 1u);
+  EXPECT_EQ(roots[0], nodes[0]);
+  size_t edges = 0;
+  EMU_OK(cudaGraphNodeGetDependencies(nodes[3], nullptr, nullptr, &edges));
+  EXPECT_EQ(edges, 2u);
+  EMU_OK(cudaGraphDestroy(graph));
+  expect_refused(cudaGraphDestroy(graph), cudaErrorInvalidValue, "destroyed");
+  expect_refused(cudaGraphNodeGetType(nodes[0], &type), cudaErrorInvalidValue, "not a node");
+}
+
+TEST_F(RuntimeGraph, UpdateGivesNewParameters) {
+  cudaGraph_t first = capture([&] { diamond(1); }), second = capture([&] { diamond(5); });
+  cudaGraphExec_t executable = nullptr;
+  EMU_OK(cudaGraphInstantiate(&executable, first, 0));
+  cudaGraphExecUpdateResultInfo info{};
+  EMU_OK(cudaGraphExecUpdate(executable, second, &info));
+  EXPECT_EQ(info.result, cudaGraphExecUpdateSuccess);
+  EMU_OK(cudaGraphLaunch(executable, stream_));
+  EMU_OK(cudaStreamSynchronize(stream_));
+  EXPECT_EQ(read_ints(memory_, 1)[0], 5);
+  EMU_OK(cudaGraphExecDestroy(executable));
+  EMU_OK(cudaGraphDestroy(first));
+  EMU_OK(cudaGraphDestroy(second));
+}
+
+TEST_F(RuntimeGraph, UpdateRefusesOtherShapes) {
+  int* pinned = pinned_ints(1);
+  auto store_and = [&](const std::function<void()>& more) {
+    return capture([&] {
+      EXPECT_EQ(launch_store(stream_, memory_, 1), cudaSuccess);
+      more();
+    });
+  };
+  auto copy = [&](void* to, const void* from) {
+    return [=, this] { EXPECT_EQ(cudaMemcpyAsync(to, from, 4, cudaMemcpyDefault, stream_), cudaSuccess); };
+  };
+  cudaGraph_t base = store_and(copy(memory_ + 1, memory_));
+  struct Case {
+    cudaGraph_t graph;
+    cudaGraphExecUpdateResult result;
+  } cases[] = {
+      {store_and([] {}), cudaGraphExecUpdateErrorTopologyChanged},
+      {store_and([&] { (void)launch_store(stream_, memory_, 2); }), cudaGraphExecUpdateErrorNodeTypeChanged},
+      {store_and(copy(pinned, memory_)), cudaGraphExecUpdateErrorParametersChanged},
+      {store_and(copy(memory_ + 2, memory_)), cudaGraphExecUpdateSuccess},
+  };
+  cudaGraphExec_t executable = nullptr;
+  EMU_OK(cudaGraphInstantiate(&executable, base, 0));
+  for (const Case& c : cases) {
+    cudaGraphExecUpdateResultInfo info{};
+    const cudaError_t error = cudaGraphExecUpdate(executable, c.graph, &info);
+    EXPECT_EQ(info.result, c.result) << explanation();
+    EXPECT_EQ(error, c.result == cudaGraphExecUpdateSuccess ? cudaSuccess : cudaErrorGraphExecUpdateFailure);
+    EMU_OK(cudaGraphDestroy(c.graph));
+  }
+  (void)cudaGetLastError();
+  EMU_OK(cudaGraphExecDestroy(executable));
+  EMU_OK(cudaGraphDestroy(base));
+  EMU_OK(cudaFreeHost(pinned));
+}
+
+TEST_F(RuntimeGraph, KernelNodesTakeNewArguments) {
+  cudaGraph_t graph = capture([&] { EXPECT_EQ(launch_store(stream_, memory_, 1), cudaSuccess); });
+  cudaGraphExec_t executable = nullptr;
+  EMU_OK(cudaGraphInstantiate(&executable, graph, 0));
+  cudaGraphNode_t node = nullptr;
+  size_t count = 1;
+  EMU_OK(cudaGraphGetNodes(graph, &node, &count));
+  cudaKernelNodeParams params{};
+  EMU_OK(cudaGraphKernelNodeGetParams(node, &params));
+  EXPECT_EQ(params.func, store_kernel());
+  EXPECT_EQ(*static_cast<int*>(params.kernelParams[1]), 1);
+  int* to = memory_ + 3;
+  int value = 42;
+  void* arguments[] = {&to, &value};
+  params.kernelParams = arguments;
+  EMU_OK(cudaGraphExecKernelNodeSetParams(executable, node, &params));
+  EMU_OK(cudaGraphLaunch(executable, stream_));
+  EMU_OK(cudaStreamSynchronize(stream_));
+  EXPECT_EQ(read_ints(memory_, 4), (std::vector<int>{0, 0, 0, 42}));
+  EMU_OK(cudaGraphNodeSetEnabled(executable, node, 0));
+  EMU_OK(cudaMemset(memory_, 0, 16));
+  EMU_OK(cudaDeviceSynchronize());
+  EMU_OK(cudaGraphLaunch(executable, stream_));
+  EMU_OK(cudaStreamSynchronize(stream_));
+  EXPECT_EQ(read_ints(memory_, 4)[3], 0);
+  params.blockDim = dim3(2048);
+  expect_refused(cudaGraphExecKernelNodeSetParams(executable, node, &params), cudaErrorInvalidConfiguration, "1024");
+  EMU_OK(cudaGraphExecDestroy(executable));
+  EMU_OK(cudaGraphDestroy(graph));
+}
+
+TEST_F(RuntimeGraph, BuiltByHand) {
+  EMU_OK(launch_store(stream_, memory_, 0));  // makes the kernel known
+  EMU_OK(cudaStreamSynchronize(stream_));
+  cudaGraph_t graph = nullptr;
+  EMU_OK(cudaGraphCreate(&graph, 0));
+  cudaGraphNode_t first = nullptr, last = nullptr, host = nullptr;
+  int one = 1, two = 2;
+  void* arguments[] = {&memory_, &one};
+  cudaKernelNodeParams params{};
+  params.func = const_cast<void*>(store_kernel());
+  params.gridDim = dim3(1);
+  params.blockDim = dim3(32);
+  params.kernelParams = arguments;
+  EMU_OK(cudaGraphAddKernelNode(&first, graph, nullptr, 0, &params));
+  arguments[1] = &two;
+  EMU_OK(cudaGraphAddKernelNode(&last, graph, &first, 1, &params));
+  int calls = 0;
+  cudaHostNodeParams host_params{[](void* p) { ++*static_cast<int*>(p); }, &calls};
+  EMU_OK(cudaGraphAddHostNode(&host, graph, &last, 1, &host_params));
+  cudaGraphExec_t executable = nullptr;
+  EMU_OK(cudaGraphInstantiate(&executable, graph, 0));
+  EMU_OK(cudaGraphLaunch(executable, stream_));
+  EMU_OK(cudaGraphLaunch(executable, stream_));
+  EMU_OK(cudaStreamSynchronize(stream_));
+  EXPECT_EQ(read_ints(memory_, 1)[0], 2);
+  EXPECT_EQ(calls, 2);
+  EMU_OK(cudaGraphExecDestroy(executable));
+  EMU_OK(cudaGraphDestroy(graph));
+}
+
+TEST_F(RuntimeGraph, GraphsLaunchedInACaptureBecomePartOfIt) {
+  cudaGraph_t inner = capture([&] { EXPECT_EQ(launch_add(stream_, memory_, memory_, 1, 1), cudaSuccess); });
+  cudaGraphExec_t inner_executable = nullptr, executable = nullptr;
+  EMU_OK(cudaGraphInstantiate(&inner_executable, inner, 0));
+  cudaGraph_t outer = capture([&] {
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(cudaGraphLaunch(inner_executable, stream_), cudaSuccess);
+  });
+  EMU_OK(cudaGraphInstantiate(&executable, outer, 0));
+  EMU_OK(cudaGraphLaunch(executable, stream_));
+  EMU_OK(cudaStreamSynchronize(stream_));
+  EXPECT_EQ(read_ints(memory_, 1)[0], 3);
+  for (cudaGraphExec_t e : {inner_executable, executable}) EMU_OK(cudaGraphExecDestroy(e));
+  for (cudaGraph_t g : {inner, outer}) EMU_OK(cudaGraphDestroy(g));
+}
+
+TEST_F(RuntimeGraph, AllocationsFromPoolsAreCaptured) {
+  void* scratch = nullptr;
+  cudaGraph_t graph = capture([&] {
+    EXPECT_EQ(cudaMallocAsync(&scratch, 4, stream_), cudaSuccess) << explanation();
+    EXPECT_EQ(launch_store(stream_, static_cast<int*>(scratch), 6), cudaSuccess);
+    EXPECT_EQ(launch_add(stream_, memory_, static_cast<int*>(scratch), 1, 1), cudaSuccess);
+    EXPECT_EQ(cudaFreeAsync(scratch, stream_), cudaSuccess);
+  });
+  cudaGraphExec_t executable = nullptr;
+  EMU_OK(cudaGraphInstantiate(&executable, graph, 0));
+  for (int i = 0; i < 3; ++i) EMU_OK(cudaGraphLaunch(executable, stream_));
+  EMU_OK(cudaStreamSynchronize(stream_));
+  EXPECT_EQ(read_ints(memory_, 1)[0], 7);
+  EMU_OK(cudaGraphExecDestroy(executable));
+  EMU_OK(cudaGraphDestroy(graph));
+}
+
+TEST_F(RuntimeGraph, UnfreedGraphMemoryForbidsTheNextLaunch) {
+  void* scratch = nullptr;
+  cudaGraph_t graph = capture([&] { EXPECT_EQ(cudaMallocAsync(&scratch, 4, stream_), cudaSuccess); });
+  cudaGraphExec_t executable = nullptr;
+  EMU_OK(cudaGraphInstantiate(&executable, graph, 0));
+  EMU_OK(cudaGraphLaunch(executable, stream_));
+  expect_refused(cudaGraphLaunch(executable, stream_), cudaErrorInvalidValue, "AutoFreeOnLaunch");
+  EMU_OK(cudaFreeAsync(scratch, stream_));
+  EMU_OK(cudaGraphLaunch(executable, stream_));
+  EMU_OK(cudaFreeAsync(scratch, stream_));
+  EMU_OK(cudaStreamSynchronize(stream_));
+  EMU_OK(cudaGraphExecDestroy(executable));
+  EMU_OK(cudaGraphDestroy(graph));
+}
+}  // namespace
+}  // namespace emu::testing
