@@ -143,7 +143,10 @@ class Runner:
     def unit(self):
         python = ROOT / ".cache" / "python" / "bin" / "python"
         env = {"ATHANOR_PYTHON": str(python)} if python.exists() else {}
-        return self.run_programs(self.build, "unit", env=env | ({"ATHANOR_FULL": "1"} if self.args.all else {}))
+        result = self.run_programs(self.build, "unit", env=env | ({"ATHANOR_FULL": "1"} if self.args.all else {}))
+        if not list((self.build / "tests").glob("test_emulator_*")):
+            result.skips.append(["unit: kernels on the emulated GPU", "the build found no headers of CUDA, cuDNN and NCCL"])
+        return result
 
     def tidy(self):
         report = self.temporary / "tidy.json"
