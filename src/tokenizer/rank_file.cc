@@ -40,10 +40,10 @@ BpeParts parse_rank_file(std::string_view content, const std::string& where) {
   std::unordered_set<std::string> seen;
   size_t number = 0;
   for (size_t begin = 0; begin < content.size(); ++number) {
-    const size_t end = std::min(content.find('\n', begin), content.size());
+    const size_t place = begin, end = std::min(content.find('\n', begin), content.size());
     std::string_view line = content.substr(begin, end - begin);
     const auto refuse = [&](auto... what) {
-      throw Error(cat(where, ": line ", number + 1, " (byte ", begin, "): ", what...), Exit::usage);
+      throw Error(cat(where, ": line ", number + 1, " (byte ", place, "): ", what...), Exit::usage);
     };
     if (line.ends_with('\r')) line.remove_suffix(1);
     begin = end + 1;

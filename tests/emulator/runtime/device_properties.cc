@@ -11,63 +11,67 @@ constexpr int kThreadsPerBlock = 1024;
 constexpr int kRegisters = 65536;      // per multiprocessor and per block, all these architectures
 constexpr int kReservedShared = 1024;  // per block, compute capability 8.0 and later
 
-std::map<int, int64_t> attributes_of(const GpuModel& gpu, int device) {
+// What all simulated GPUs have in common.
+const std::map<int, int64_t> kCommonAttributes{
+    {cudaDevAttrMaxThreadsPerBlock, kThreadsPerBlock},
+    {cudaDevAttrMaxBlockDimX, 1024},
+    {cudaDevAttrMaxBlockDimY, 1024},
+    {cudaDevAttrMaxBlockDimZ, 64},
+    {cudaDevAttrMaxGridDimX, 2147483647},
+    {cudaDevAttrMaxGridDimY, 65535},
+    {cudaDevAttrMaxGridDimZ, 65535},
+    {cudaDevAttrMaxSharedMemoryPerBlock, 49152},
+    {cudaDevAttrTotalConstantMemory, 65536},
+    {cudaDevAttrWarpSize, kWarp},
+    {cudaDevAttrMaxRegistersPerBlock, kRegisters},
+    {cudaDevAttrGpuOverlap, 1},
+    {cudaDevAttrKernelExecTimeout, 0},
+    {cudaDevAttrIntegrated, 0},
+    {cudaDevAttrCanMapHostMemory, 1},
+    {cudaDevAttrComputeMode, cudaComputeModeDefault},
+    {cudaDevAttrConcurrentKernels, 1},
+    {cudaDevAttrPciDeviceId, 0},
+    {cudaDevAttrPciDomainId, 0},
+    {cudaDevAttrTccDriver, 0},
+    {cudaDevAttrUnifiedAddressing, 1},
+    {cudaDevAttrStreamPrioritiesSupported, 1},
+    {cudaDevAttrGlobalL1CacheSupported, 1},
+    {cudaDevAttrLocalL1CacheSupported, 1},
+    {cudaDevAttrMaxRegistersPerMultiprocessor, kRegisters},
+    {cudaDevAttrManagedMemory, 0},  // not emulated, so a program that asks does without
+    {cudaDevAttrPageableMemoryAccess, 0},
+    {cudaDevAttrConcurrentManagedAccess, 0},
+    {cudaDevAttrComputePreemptionSupported, 1},
+    {cudaDevAttrCanUseHostPointerForRegisteredMem, 1},
+    {cudaDevAttrCooperativeLaunch, 1},
+    {cudaDevAttrHostRegisterSupported, 1},
+    {cudaDevAttrMaxPersistingL2CacheSize, 0},
+    {cudaDevAttrMaxAccessPolicyWindowSize, 0},
+    {cudaDevAttrReservedSharedMemoryPerBlock, kReservedShared},
+    {cudaDevAttrMemoryPoolsSupported, 1},
+    {cudaDevAttrMemoryPoolSupportedHandleTypes, 0},
+    {cudaDevAttrGPUDirectRDMASupported, 0},
+    {cudaDevAttrIpcEventSupport, 0},
+};
+
+std::map<int, int64_t> model_attributes(const GpuModel& gpu, int device) {
   const bool hopper = gpu.major >= 9;
   return {
-      {cudaDevAttrMaxThreadsPerBlock, kThreadsPerBlock},
-      {cudaDevAttrMaxBlockDimX, 1024},
-      {cudaDevAttrMaxBlockDimY, 1024},
-      {cudaDevAttrMaxBlockDimZ, 64},
-      {cudaDevAttrMaxGridDimX, 2147483647},
-      {cudaDevAttrMaxGridDimY, 65535},
-      {cudaDevAttrMaxGridDimZ, 65535},
-      {cudaDevAttrMaxSharedMemoryPerBlock, 49152},
-      {cudaDevAttrTotalConstantMemory, 65536},
-      {cudaDevAttrWarpSize, kWarp},
-      {cudaDevAttrMaxRegistersPerBlock, kRegisters},
       {cudaDevAttrClockRate, gpu.clock_khz},
-      {cudaDevAttrGpuOverlap, 1},
       {cudaDevAttrMultiProcessorCount, gpu.multiprocessors},
-      {cudaDevAttrKernelExecTimeout, 0},
-      {cudaDevAttrIntegrated, 0},
-      {cudaDevAttrCanMapHostMemory, 1},
-      {cudaDevAttrComputeMode, cudaComputeModeDefault},
-      {cudaDevAttrConcurrentKernels, 1},
       {cudaDevAttrEccEnabled, gpu.error_correction},
       {cudaDevAttrPciBusId, 0x10 + device},
-      {cudaDevAttrPciDeviceId, 0},
-      {cudaDevAttrPciDomainId, 0},
-      {cudaDevAttrTccDriver, 0},
       {cudaDevAttrMemoryClockRate, gpu.memory_clock_khz},
       {cudaDevAttrGlobalMemoryBusWidth, gpu.memory_bus_bits},
       {cudaDevAttrL2CacheSize, int64_t(gpu.l2_bytes)},
       {cudaDevAttrMaxThreadsPerMultiProcessor, gpu.threads_per_multiprocessor},
       {cudaDevAttrAsyncEngineCount, gpu.copy_engines},
-      {cudaDevAttrUnifiedAddressing, 1},
       {cudaDevAttrComputeCapabilityMajor, gpu.major},
       {cudaDevAttrComputeCapabilityMinor, gpu.minor},
-      {cudaDevAttrStreamPrioritiesSupported, 1},
-      {cudaDevAttrGlobalL1CacheSupported, 1},
-      {cudaDevAttrLocalL1CacheSupported, 1},
       {cudaDevAttrMaxSharedMemoryPerMultiprocessor, int64_t(gpu.shared_per_multiprocessor)},
-      {cudaDevAttrMaxRegistersPerMultiprocessor, kRegisters},
-      {cudaDevAttrManagedMemory, 0},  // not emulated, so a program that asks does without
-      {cudaDevAttrPageableMemoryAccess, 0},
-      {cudaDevAttrConcurrentManagedAccess, 0},
-      {cudaDevAttrComputePreemptionSupported, 1},
-      {cudaDevAttrCanUseHostPointerForRegisteredMem, 1},
-      {cudaDevAttrCooperativeLaunch, 1},
       {cudaDevAttrMaxSharedMemoryPerBlockOptin, int64_t(gpu.shared_per_block_optin)},
-      {cudaDevAttrHostRegisterSupported, 1},
       {cudaDevAttrMaxBlocksPerMultiprocessor, gpu.blocks_per_multiprocessor},
-      {cudaDevAttrMaxPersistingL2CacheSize, 0},
-      {cudaDevAttrMaxAccessPolicyWindowSize, 0},
-      {cudaDevAttrReservedSharedMemoryPerBlock, kReservedShared},
-      {cudaDevAttrMemoryPoolsSupported, 1},
-      {cudaDevAttrMemoryPoolSupportedHandleTypes, 0},
-      {cudaDevAttrGPUDirectRDMASupported, 0},
       {cudaDevAttrClusterLaunch, hopper},
-      {cudaDevAttrIpcEventSupport, 0},
       {cudaDevAttrMemSyncDomainCount, hopper ? 4 : 1},
   };
 }
@@ -113,11 +117,14 @@ void fill(cudaDeviceProp& prop, const GpuModel& gpu, int device) {
 }  // namespace
 
 bool device_attribute(int device, int attribute, int* value) {
-  auto attributes = attributes_of(runtime().devices[size_t(device)].model, device);
-  auto found = attributes.find(attribute);
-  if (found == attributes.end()) return false;
-  *value = int(found->second);
-  return true;
+  const auto of_model = model_attributes(runtime().devices[size_t(device)].model, device);
+  for (const auto* attributes : {&of_model, &kCommonAttributes}) {
+    auto found = attributes->find(attribute);
+    if (found == attributes->end()) continue;
+    *value = int(found->second);
+    return true;
+  }
+  return false;
 }
 }  // namespace emu
 

@@ -135,25 +135,26 @@ std::string names_of_waiting() {
   return names.empty() ? " (nothing)" : names;
 }
 
-// Runs tasks until `finished`, waiting for other host threads where operations wait for them.
+// Runs tasks until `finished`, waiting for other host threads where operations wait for them. Waits are counted, not
+// timed, so that a process that was stopped for a while finds no deadlock when it goes on.
 template <class Finished>
 void wait_until(Finished finished) {
   Runtime& rt = runtime();
-  using Clock = std::chrono::steady_clock;
-  const auto limit = std::chrono::duration<double>(rt.queue.wait_limit_seconds);
-  auto idle_since = Clock::now();
+  constexpr std::chrono::milliseconds kWait(20);
+  double waited_seconds = 0;
   while (!finished()) {
     if (run_one_task()) {
-      idle_since = Clock::now();
+      waited_seconds = 0;
       continue;
     }
-    if (Clock::now() - idle_since > limit) {
+    if (waited_seconds > rt.queue.wait_limit_seconds) {
       report(Fault::kDeadlock, "the host waits for operations that never become ready:" + names_of_waiting());
       adopt_fault();
       continue;  // with an error, everything queued ends
     }
     close_memory();
-    rt.progress.wait_for(rt.mutex, std::chrono::milliseconds(20));
+    const bool nothing_happened = rt.progress.wait_for(rt.mutex, kWait) == std::cv_status::timeout;
+    if (nothing_happened) waited_seconds += std::chrono::duration<double>(kWait).count();
   }
 }
 

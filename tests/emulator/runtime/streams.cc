@@ -113,6 +113,7 @@ void wait_for_stream(CUstream_st& stream) {
 cudaError_t enqueue_operation(cudaStream_t handle, LibraryOperation operation, unsigned long long* ticket) {
   std::unique_lock lock(runtime().mutex);
   if (ticket != nullptr) *ticket = 0;
+  if (cudaError_t error = asynchronous(); error != cudaSuccess) return error;
   CUstream_st* stream = find_stream(handle, operation.name.c_str());
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
   TaskPtr task;

@@ -1,0 +1,297 @@
+// Documents of `athanor tokenize`: JSON lines, separators, compression, the split by hash; the same bytes for any
+// number of threads and after any kill; and what bad input leaves behind.
+#include <sys/wait.h>
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/rng.h"
+#include "data/glob.h"
+#include "data/json_line.h"
+#include "data/token_file.h"
+#include "data/tokenize.h"
+#include "data_testing.h"
+
+namespace athanor {
+namespace {
+
+using namespace testing;
+
+std::vector<int32_t> tokens_of(const std::vector<std::string>& shards) {
+  std::vector<int32_t> all;
+  for (const std::string& path : shards) {
+    const TokenFile file = TokenFile::open(path);
+    std::vector<int32_t> tokens(size_t(file.count()));
+    file.read(0, tokens);
+    all.insert(all.end(), tokens.begin(), tokens.end());
+  }
+  return all;
+}
+
+std::string words(uint64_t seed, size_t size) {
+  std::string text;
+  for (uint64_t i = 0; text.size() < size; ++i) {
+    const uint32_t r = random_bits(seed, 4, i);
+    const char* const some[] = {"the", "of", "a", "träumt", "123", "it's", "世界", "x", "\n", "Hello,"};
+    text += some[r % 10] + std::string((r >> 8) % 7 ? " " : "\n\n");
+  }
+  return text;
+}
+
+struct DocumentsTest : ::testing::Test {
+  TempDir dir;
+  TokenizeOptions options;
+  int inputs = 0;
+  DocumentsTest() {
+    options.output_prefix = dir / "out/d";
+    options.tokenizer.source = "tests/tokenizer/fixtures/gpt2";
+    options.documents.valid_every = 4;
+    options.threads = 2;
+  }
+  std::string input(const std::string& name, const std::string& content) {
+    const std::string path = dir / cat(inputs++, name);
+    write_bytes(path, content);
+    options.documents.inputs.push_back(path);
+    return path;
+  }
+  // What the shards say, per part: documents as texts.
+  std::vector<std::vector<std::string>> documents(const TokenizeResult& result) const {
+    const auto tokenizer = make_tokenizer(options.tokenizer);
+    std::vector<std::vector<std::string>> parts;
+    for (const auto& shards : {result.train_shards, result.valid_shards}) {
+      auto& part = parts.emplace_back();
+      std::vector<int32_t> ids;
+      for (const int32_t id : tokens_of(shards)) {
+        if (id != tokenizer->eod_id()) {
+          ids.push_back(id);
+          continue;
+        }
+        part.push_back(tokenizer->decode(ids));
+        ids.clear();
+      }
+      EXPECT_TRUE(ids.empty());
+    }
+    return parts;
+  }
+  std::map<std::string, std::string> output() const {
+    std::map<std::string, std::string> files;
+    for (const std::string& path : match_glob(dir / "out/*")) files[path] = read_bytes(path);
+    return files;
+  }
+};
+
+std::string lines_of(const std::vector<std::string>& texts) {
+  std::string lines;
+  for (const std::string& text : texts)
+    lines += nlohmann::json{{"id", 3}, {"text", text}, {"meta", {{"text", "no"}}}}.dump() + "\n";
+  return lines;
+}
+
+std::vector<std::string> some_texts(size_t count) {
+  std::vector<std::string> texts;
+  for (size_t i = 0; i < count; ++i) texts.push_back(words(i, 20 + i * 37 % 3000));
+  return texts;
+}
+
+TEST_F(DocumentsTest, EveryDocumentIsInItsPartOnce) {
+  const auto texts = some_texts(900);  // more than one job
+  input(".jsonl", lines_of(texts));
+  const TokenizeResult result = tokenize(options);
+  std::vector<std::vector<std::string>> expected(2);
+  for (const std::string& text : texts) expected[is_held_out(text, 4) ? 1 : 0].push_back(text);
+  EXPECT_EQ(documents(result), expected);
+  EXPECT_EQ(result.documents, 900);
+  EXPECT_NEAR(double(expected[1].size()), 225, 60);
+  EXPECT_TRUE(std::filesystem::exists(dir / "out/vocab.bpe"));
+}
+
+TEST_F(DocumentsTest, SeparatorsSplitTextAsJsonLinesDo) {
+  const auto texts = some_texts(700);
+  std::string text;
+  for (const std::string& t : texts) text += t + "\n%%\n";
+  input(".txt", text + "\n%%\n");  // an empty document is none
+  options.documents.separator = "\n%%\n";
+  const auto by_separator = documents(tokenize(options));
+  options.documents.inputs.clear();
+  options.output_prefix = dir / "lines/d";
+  input(".jsonl", lines_of(texts));
+  EXPECT_EQ(by_separator, documents(tokenize(options)));
+}
+
+TEST_F(DocumentsTest, BlocksAreCutAtWordsAndNothingIsLost) {
+  const std::string text = words(1, 3'000'000);
+  input(".txt", text);
+  options.documents.block = 1000;
+  const auto parts = documents(tokenize(options));
+  ASSERT_EQ(parts[0].size(), 1u);
+  ASSERT_EQ(parts[1].size(), 1u);
+  EXPECT_EQ(parts[0][0].size() + parts[1][0].size(), text.size());
+  EXPECT_NEAR(double(parts[1][0].size()), double(text.size()) / 4, 5000);
+  options.documents.block = 0;  // whole: ids are those of the text at once
+  options.documents.valid_every = 0;
+  options.output_prefix = dir / "whole/d";
+  auto ids = tokens_of(tokenize(options).train_shards);
+  ids.pop_back();
+  EXPECT_EQ(ids, make_tokenizer(options.tokenizer)->encode(text));
+}
+
+TEST_F(DocumentsTest, ThreadsChangeNoByte) {
+  input(".jsonl", lines_of(some_texts(2500)));
+  input(".txt", words(3, 2'500'000));
+  options.shard_tokens = 300'000;
+  std::optional<std::map<std::string, std::string>> first;
+  for (const int64_t threads : {1, 2, 7}) {
+    options.threads = threads;
+    options.overwrite = true;
+    tokenize(options);
+    if (!first) first = output();
+    EXPECT_EQ(output(), *first) << threads;
+  }
+  EXPECT_GT(first->size(), 6u);
+}
+
+// Killed at any point, the same call goes on and ends with the same bytes.
+TEST_F(DocumentsTest, AKilledRunGoesOn) {
+#ifdef ATHANOR_SANITIZED
+  GTEST_SKIP() << "forks, which sanitizers with threads do not like";
+#endif
+  input(".jsonl", lines_of(some_texts(2500)));
+  input(".txt", words(3, 2'500'000));
+  options.shard_tokens = 300'000;
+  options.save_seconds = 0;
+  tokenize(options);
+  const auto expected = output();
+  for (const int jobs : {1, 2, 4, 5, 6, 7}) {
+    std::filesystem::remove_all(dir / "out");
+    const pid_t child = ::fork();
+    if (child == 0) {
+      int left = jobs;
+      options.progress = [&](const TokenizeProgress&) {
+        if (--left == 0) ::raise(SIGKILL);
+      };
+      tokenize(options);
+      ::_exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "the run has fewer jobs than " << jobs;
+    for (const auto& [path, content] : output())
+      EXPECT_TRUE(path.ends_with(".tmp") || path.ends_with("progress.json")) << path;
+    int64_t begin = -1;
+    options.progress = [&](const TokenizeProgress& p) {
+      if (begin < 0) begin = p.text_bytes - p.seconds_text_bytes;
+    };
+    tokenize(options);
+    options.progress = {};
+    EXPECT_GT(begin, 0) << "it started anew";
+    EXPECT_EQ(output(), expected) << jobs;
+  }
+}
+
+TEST_F(DocumentsTest, AnotherRunsLeftoversAreNotGoneOnWith) {
+  input(".txt", words(1, 50'000));
+  std::filesystem::create_directories(dir / "out");
+  write_bytes(dir / "out/d_progress.json", "{\"identity\": \"other\"}");
+  expect_parts(error_of([&] { tokenize(options); }), {"d_progress.json", "other inputs", "--overwrite"});
+  write_bytes(dir / "out/d_progress.json", "nonsense");
+  expect_parts(error_of([&] { tokenize(options); }), {"d_progress.json", "damaged"});
+  write_bytes(dir / "out/d_train_000000.bin.tmp", "left");
+  options.overwrite = true;
+  tokenize(options);
+  for (const auto& [path, content] : output())
+    EXPECT_FALSE(path.ends_with(".tmp") || path.ends_with("progress.json")) << path;
+}
+
+TEST_F(DocumentsTest, OneFolderHasOneTokenizer) {
+  input(".txt", words(1, 50'000));
+  tokenize(options);
+  options.output_prefix = dir / "out/e";
+  tokenize(options);
+  options.tokenizer.source = "byte";
+  options.output_prefix = dir / "out/f";
+  expect_parts(error_of([&] { tokenize(options); }), {"tokenizer.athanor.json", "another tokenizer"});
+}
+
+TEST_F(DocumentsTest, BadJsonIsNamedByItsPlace) {
+  const std::string good = lines_of({"one", "two"});
+  const std::string path = input(".jsonl", good + "{\"text\": 3}\n");
+  expect_parts(error_of([&] { tokenize(options); }), {path, cat("byte ", good.size()), "string"});
+  EXPECT_TRUE(output().empty());
+  write_bytes(path, good + "{\"other\": \"x\"}\n");
+  expect_parts(error_of([&] { tokenize(options); }), {"no member \"text\"", "--key"});
+  write_bytes(path, good + "\n \r\n{\"other\": \"x\", \"text\": \"\"}");
+  options.documents.valid_every = 0;
+  EXPECT_EQ(tokenize(options).documents, 2);  // blank lines and empty texts are none
+}
+
+TEST(JsonLine, ReadsWhatTheLibraryReads) {
+  std::string text;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    std::string value;
+    for (uint64_t i = 0; i < 20; ++i) value += char(random_bits(seed, 5, i) % 128);
+    const nlohmann::json json = {
+        {"a", {1, -2.5e3, true, nullptr, {{"text", "x"}}}}, {"text", value + "é😀"}, {"z", "\"}"}};
+    for (const bool ascii : {false, true}) {
+      json_line_text(json.dump(-1, ' ', ascii), "text", text);
+      EXPECT_EQ(text, value + "é😀") << json;
+    }
+  }
+  json_line_text("{\"k\":\"\\ud83d\\ude00\\ud800x\\u0000\\/\xff\", \"k\" : \"last\\n\" }\r", "k", text);
+  EXPECT_EQ(text, "last\n");
+  json_line_text("{\"k\":\"\\ud83d\\ude00\\ud800x\\ud800\\u0041\xff\"}", "k", text);
+  EXPECT_EQ(text, "😀\uFFFDx\uFFFDA\xff");
+}
+
+TEST(JsonLine, RefusesWhatIsNoJson) {
+  std::string text;
+  for (const std::string bad :
+       {"", "[]", "{", "{\"text\"}", "{\"text\":}", "{\"text\":\"a}", "{\"text\":\"a\"", "{\"text\":\"a\"} x",
+        "{\"text\":\"a\",}", "{\"text\":\"\\x\"}", "{\"text\":\"\\u12g4\"}", "{\"text\":\"a\tb\"}", "{\"a\":[1,]}",
+        "{\"a\":tru}", "{text:1}", "{\"text\":\"\\", "{\"text\":\"\\u12"})
+    EXPECT_THROW(json_line_text(bad, "text", text), Error) << bad;
+  EXPECT_THROW(json_line_text("{\"a\":" + std::string(100'000, '[') + "}", "text", text), Error);
+}
+
+// What the programs gzip and zstd write, whole and damaged.
+TEST_F(DocumentsTest, CompressedTextIsItsText) {
+  const std::string text = words(5, 400'000);
+  input(".txt", text);
+  options.documents.valid_every = 0;
+  const auto expected = tokens_of(tokenize(options).train_shards);
+  for (const auto& [name, command] : {std::pair{"gz", "gzip -c"}, std::pair{"zst", "zstd -qc"}}) {
+    const std::string packed = dir / cat("packed.", name), half = dir / "half.txt", other = dir / "other.txt";
+    write_bytes(half, text.substr(0, 100'000));
+    write_bytes(other, text.substr(100'000));
+    // Two members in one file are one text.
+    const std::string call = cat("(", command, " ", half, "; ", command, " ", other, ") > ", packed, " 2>/dev/null");
+    if (std::system(call.c_str()) != 0) GTEST_SKIP() << "no program " << command;
+    options.documents.inputs = {packed};
+    options.output_prefix = dir / cat(name, "/d");
+    try {
+      EXPECT_EQ(tokens_of(tokenize(options).train_shards), expected) << name;
+    } catch (const Error& e) {
+      expect_parts(e.what(), {"built without", "-dev"});
+      continue;
+    }
+    const std::string bytes = read_bytes(packed);
+    write_bytes(packed, bytes.substr(0, bytes.size() - 20));
+    options.output_prefix = dir / cat(name, "-cut/d");
+    expect_parts(error_of([&] { tokenize(options); }), {packed, "ends in the middle", "byte"});
+    std::string damaged = bytes;
+    for (size_t i = bytes.size() / 2; i < bytes.size() / 2 + 200; ++i) damaged[i] = char(~damaged[i]);
+    write_bytes(packed, damaged);
+    expect_parts(error_of([&] { tokenize(options); }), {packed, "byte"});
+    EXPECT_TRUE(match_glob(dir / cat(name, "-cut/*")).empty());
+  }
+}
+
+TEST_F(DocumentsTest, ParquetIsRefusedWithTheRemedy) {
+  input(".parquet", "PAR1xxxx");
+  expect_parts(error_of([&] { tokenize(options); }), {".parquet", "parquet_to_jsonl.py"});
+}
+
+}  // namespace
+}  // namespace athanor

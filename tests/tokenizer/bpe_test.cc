@@ -1,0 +1,130 @@
+// Merging: the fast ways give what the definition says, for well-ordered and for hostile rules, in linear time.
+#include "tokenizer/bpe.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "tokenizer_testing.h"
+
+namespace athanor {
+namespace {
+
+using namespace testing;
+
+// 256 bytes, then random unions of tokens; ranks in order or shuffled.
+std::pair<std::vector<std::string>, std::vector<Merge>> random_rules(uint64_t seed, int letters, bool ordered) {
+  std::vector<std::string> tokens;
+  for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, char(byte));
+  std::vector<Merge> merges;
+  auto pick = [&, n = uint64_t{0}]() mutable {
+    const uint32_t r = random_bits(seed, 1, n++);
+    return r % 3 && tokens.size() > 256 ? int32_t(256 + (r >> 8) % (tokens.size() - 256))
+                                        : int32_t('a' + (r >> 8) % uint32_t(letters));
+  };
+  for (uint32_t i = 0; i < 60; ++i) {
+    const int32_t first = pick(), second = pick();
+    const std::string both = tokens[size_t(first)] + tokens[size_t(second)];
+    if (both.size() > 40 || std::find(tokens.begin(), tokens.end(), both) != tokens.end()) continue;
+    tokens.push_back(both);
+    merges.push_back({first, second, int32_t(tokens.size()) - 1, ordered ? i : random_bits(seed, 2, i) % 100});
+  }
+  return {tokens, merges};
+}
+
+// The definition: of all neighbours that may merge, the least rank and of these the leftmost, again and again.
+std::vector<int32_t> by_definition(const Bpe& bpe, std::string_view piece) {
+  std::vector<int32_t> ids;
+  for (const char c : piece) ids.push_back(bpe.token_of_byte(uint8_t(c)));
+  for (;;) {
+    size_t best = ids.size();
+    uint32_t rank = Bpe::kNever;
+    for (size_t i = 0; i + 1 < ids.size(); ++i)
+      if (const auto rule = bpe.rule(ids[i], ids[i + 1]); rule.rank < rank) rank = rule.rank, best = i;
+    if (best == ids.size()) return ids;
+    ids[best] = bpe.rule(ids[best], ids[best + 1]).merged;
+    ids.erase(ids.begin() + ptrdiff_t(best) + 1);
+  }
+}
+
+std::string letters(uint64_t seed, int count, size_t size) {
+  std::string text;
+  for (size_t i = 0; i < size; ++i) text += char('a' + random_bits(seed, 3, i) % uint32_t(count));
+  return text;
+}
+
+TEST(Bpe, EqualsItsDefinition) {
+  for (uint64_t seed = 0; seed < 60; ++seed)
+    for (const bool ordered : {true, false}) {
+      const int alphabet = 1 + int(seed % 3);
+      auto [tokens, merges] = random_rules(seed, alphabet, ordered);
+      const Bpe bpe(tokens, merges, false);
+      BpeEncoder encoder(bpe);
+      for (const size_t size : {1, 2, 3, 7, 24, 25, 47, 48, 49, 50, 200, 700}) {
+        const std::string piece = letters(seed + size, alphabet, size);
+        for (int again = 0; again < 2; ++again) {  // the second time out of the cache
+          std::vector<int32_t> ids;
+          encoder.append(piece, ids);
+          EXPECT_EQ(ids, by_definition(bpe, piece)) << "seed " << seed << ", ordered " << ordered << ", " << piece;
+        }
+      }
+    }
+}
+
+TEST(Bpe, RanksImplyMergesOfEverySplit) {
+  std::vector<std::string> tokens;
+  for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, char(byte));
+  tokens.insert(tokens.end(), {"ab", "ba", "aba", ""});
+  const auto merges = Bpe::merges_of_ranks(tokens);
+  ASSERT_EQ(merges.size(), 4u);  // a+b, b+a, a+ba, ab+a
+  const Bpe bpe(tokens, merges, true);
+  EXPECT_EQ(bpe.rule('a', 257).merged, 258);
+  EXPECT_EQ(bpe.rule(256, 'a').rank, bpe.rule('a', 257).rank);
+  EXPECT_EQ(bpe.rule('a', 'a').rank, Bpe::kNever);
+  BpeEncoder encoder(bpe);
+  std::vector<int32_t> ids;
+  encoder.append("ababa", ids);
+  EXPECT_EQ(ids, by_definition(bpe, "ababa"));
+}
+
+TEST(Bpe, WholePiecesComeFirstWhereAsked) {
+  std::vector<std::string> tokens;
+  for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, char(byte));
+  tokens.push_back("xyz");  // no merge makes it
+  for (const bool whole : {true, false}) {
+    const Bpe bpe(tokens, {}, whole);
+    BpeEncoder encoder(bpe);
+    std::vector<int32_t> ids;
+    encoder.append("xyz", ids);
+    EXPECT_EQ(ids, whole ? std::vector<int32_t>{256} : (std::vector<int32_t>{'x', 'y', 'z'}));
+  }
+}
+
+TEST(Bpe, AVocabularyWithoutAByteIsAnError) {
+  std::vector<std::string> tokens;
+  for (int byte = 0; byte < 255; ++byte) tokens.emplace_back(1, char(byte));
+  expect_parts(error_of([&] { Bpe(tokens, {}, false); }), {"byte 255", "byte-level"});
+}
+
+// Eight times the text takes about eight times as long: a square would take 64 times.
+TEST(Bpe, LongPiecesTakeLinearTime) {
+  std::vector<std::string> tokens;
+  for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, char(byte));
+  for (int power = 1; power < 7; ++power) tokens.emplace_back(size_t(1) << power, 'a');
+  const Bpe bpe(tokens, Bpe::merges_of_ranks(tokens), true);
+  BpeEncoder encoder(bpe);
+  const auto seconds = [&](size_t size) {
+    double best = 1e9;
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      const auto begin = std::chrono::steady_clock::now();
+      std::vector<int32_t> ids;
+      encoder.append(std::string(size, 'a'), ids);
+      best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+      EXPECT_EQ(ids.size(), size / 64);
+    }
+    return best;
+  };
+  EXPECT_LT(seconds(1 << 19) / seconds(1 << 16), 32);
+}
+
+}  // namespace
+}  // namespace athanor
