@@ -365,11 +365,13 @@ ATHANOR_INLINE void for_columns(int64_t n, const Fn& fn) {
 
 #if defined(__x86_64__)
 template <class Kernel, class... A>
-ATHANOR_TARGET("avx512f,avx512bw,avx512dq,avx512vl,avx512cd,fma") void run_avx512(const A&... args) {
+ATHANOR_TARGET("avx512f,avx512bw,avx512dq,avx512vl,avx512cd,fma")
+void run_avx512(const A&... args) {
   Kernel::template run<16>(args...);
 }
 template <class Kernel, class... A>
-ATHANOR_TARGET("avx2,fma") void run_avx2(const A&... args) {
+ATHANOR_TARGET("avx2,fma")
+void run_avx2(const A&... args) {
   Kernel::template run<8>(args...);
 }
 inline bool has_avx512() {
