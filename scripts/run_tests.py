@@ -176,7 +176,7 @@ class Runner:
     def fuzz(self):
         build = self.variant("fuzz")
         result = self.build_with("fuzz", "--fuzzers", "--build-dir", build)
-        seconds = 120 if self.args.all else 10
+        seconds = 60 if self.args.all else 10
         targets = sorted((build / "fuzz").glob("*_fuzz"))
         if not targets:
             result.failures.append("fuzz: no targets")
@@ -196,12 +196,12 @@ class Runner:
 
     def mutants(self):
         report = self.temporary / "mutants.json"
-        self.call("mutants", [ROOT / "scripts" / "mutate.py", "--count", 96, "--jobs", self.args.jobs, "--json", report],
+        self.call("mutants", [ROOT / "scripts" / "mutate.py", "--count", 32, "--jobs", self.args.jobs, "--json", report],
                   timeout=7200)
         return self.read_report(report, "mutants")
 
     def system(self):
-        return self.run_system("system", self.build / "athanor", 5 if self.args.all else 1)
+        return self.run_system("system", self.build / "athanor", 3 if self.args.all else 1)
 
     def run_system(self, name, program, repeat, env=None):
         report = self.temporary / f"{name}.json"
