@@ -35,7 +35,7 @@
 namespace athanor {
 
 struct CublasLtTable {
-#define ATHANOR_MEMBER(name) decltype(&::name) name = nullptr;
+#define ATHANOR_MEMBER(name) decltype(&::name) name = nullptr;  // NOLINT(bugprone-macro-parentheses)
   ATHANOR_CUBLASLT_FUNCTIONS(ATHANOR_MEMBER)
 #undef ATHANOR_MEMBER
 };

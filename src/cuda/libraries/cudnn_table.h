@@ -22,7 +22,7 @@
 namespace athanor {
 
 struct CudnnTable {
-#define ATHANOR_MEMBER(name) decltype(&::name) name = nullptr;
+#define ATHANOR_MEMBER(name) decltype(&::name) name = nullptr;  // NOLINT(bugprone-macro-parentheses)
   ATHANOR_CUDNN_FUNCTIONS(ATHANOR_MEMBER)
 #undef ATHANOR_MEMBER
 };

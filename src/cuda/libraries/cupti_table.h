@@ -18,7 +18,7 @@
 namespace athanor {
 
 struct CuptiTable {
-#define ATHANOR_MEMBER(name) decltype(&::name) name = nullptr;
+#define ATHANOR_MEMBER(name) decltype(&::name) name = nullptr;  // NOLINT(bugprone-macro-parentheses)
   ATHANOR_CUPTI_FUNCTIONS(ATHANOR_MEMBER)
 #undef ATHANOR_MEMBER
 };

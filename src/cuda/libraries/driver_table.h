@@ -15,7 +15,7 @@
 namespace athanor {
 
 struct DriverTable {
-#define ATHANOR_MEMBER(name) decltype(&::name) name = nullptr;
+#define ATHANOR_MEMBER(name) decltype(&::name) name = nullptr;  // NOLINT(bugprone-macro-parentheses)
   ATHANOR_DRIVER_FUNCTIONS(ATHANOR_MEMBER)
 #undef ATHANOR_MEMBER
 };

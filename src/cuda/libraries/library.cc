@@ -92,7 +92,7 @@ std::vector<std::string> candidate_folders(const LibrarySpec& spec, const Search
     folders.push_back(folder + "/lib");
   }
   for (const std::string& site : places.site_packages) {
-    for (const std::string& folder : spec.pip_folders) folders.push_back(site + "/" + folder);
+    for (const std::string& folder : spec.pip_folders) folders.push_back(cat(site, "/", folder));
   }
   return folders;
 }

@@ -11,7 +11,7 @@ namespace athanor {
 
 struct Version {
   int major = 0, minor = 0, patch = 0;
-  auto operator<=>(const Version&) const = default;
+  auto operator<=>(const Version&) const = default;  // NOLINT(modernize-use-nullptr): a false alarm
 };
 std::ostream& operator<<(std::ostream& out, const Version& version);
 

@@ -41,7 +41,7 @@
 namespace athanor {
 
 struct NcclTable {
-#define ATHANOR_MEMBER(name) decltype(&::name) name = nullptr;
+#define ATHANOR_MEMBER(name) decltype(&::name) name = nullptr;  // NOLINT(bugprone-macro-parentheses)
   ATHANOR_NCCL_FUNCTIONS(ATHANOR_MEMBER)
 #undef ATHANOR_MEMBER
 };

@@ -27,7 +27,7 @@
 namespace athanor {
 
 struct NvmlTable {
-#define ATHANOR_MEMBER(name) decltype(&nvml::name) name = nullptr;
+#define ATHANOR_MEMBER(name) decltype(&nvml::name) name = nullptr;  // NOLINT(bugprone-macro-parentheses)
   ATHANOR_NVML_FUNCTIONS(ATHANOR_MEMBER)
 #undef ATHANOR_MEMBER
 };
