@@ -9,7 +9,7 @@
 #include <cstring>
 #include <limits>
 
-namespace emu {
+namespace emu::fakes {
 namespace {
 
 template <class T>
@@ -198,4 +198,4 @@ float round_to_tf32(float value) {
   return value;
 }
 
-}  // namespace emu
+}  // namespace emu::fakes

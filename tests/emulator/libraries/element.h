@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace emu {
+namespace emu::fakes {
 
 enum class Element : uint8_t { kF64, kF32, kF16, kBf16, kE4m3, kE5m2, kI8, kU8, kI32, kU32, kI64, kU64, kNone };
 
@@ -26,4 +26,4 @@ float round_to(Element type, float value);
 // 10 bits of mantissa, to nearest, ties away from zero (cvt.rna.tf32.f32).
 float round_to_tf32(float value);
 
-}  // namespace emu
+}  // namespace emu::fakes

@@ -1,7 +1,7 @@
 // The fakes' machine on the emulated GPU: calls of its runtime and nothing else; see machine.h.
 #include "machine.h"
 
-namespace emu {
+namespace emu::fakes {
 
 Machine emulated_machine() {
   return {.enqueue = [](cudaStream_t stream,
@@ -33,4 +33,4 @@ Machine emulated_machine() {
           .release = [](void* memory) { cudaFree(memory); }};
 }
 
-}  // namespace emu
+}  // namespace emu::fakes

@@ -9,7 +9,7 @@
 
 #include "machine.h"
 
-namespace emu {
+namespace emu::fakes {
 
 template <class... A>
 std::string text(const A&... parts) {
@@ -63,4 +63,4 @@ class Installed {
   }
 };
 
-}  // namespace emu
+}  // namespace emu::fakes

@@ -8,7 +8,7 @@
 
 #include "../runtime/library.h"
 
-namespace emu {
+namespace emu::fakes {
 
 struct MachineDevice {
   int major = 9, minor = 0;  // compute capability
@@ -32,4 +32,4 @@ struct Machine {
 // The emulated GPU: its streams, its simulated devices, its planned failures.
 Machine emulated_machine();
 
-}  // namespace emu
+}  // namespace emu::fakes

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <thread>
 
-namespace emu {
+namespace emu::fakes {
 namespace {
 thread_local int thread_device = 0;  // as cudaSetDevice is: of the thread
 }
@@ -89,4 +89,4 @@ bool SimpleMachine::synchronize(cudaStream_t stream, double seconds) {
   }
 }
 
-}  // namespace emu
+}  // namespace emu::fakes

@@ -8,7 +8,7 @@
 
 #include "machine.h"
 
-namespace emu {
+namespace emu::fakes {
 
 class SimpleMachine {
  public:
@@ -44,4 +44,4 @@ class SimpleMachine {
   uintptr_t next_stream_ = 0x1000;
 };
 
-}  // namespace emu
+}  // namespace emu::fakes

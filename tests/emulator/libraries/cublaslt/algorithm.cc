@@ -7,7 +7,7 @@
 
 #include "../fake_library.h"
 
-namespace emu {
+namespace emu::fakes {
 namespace {
 
 constexpr uint64_t kMagic = 0x656d755f616c676full;
@@ -213,4 +213,4 @@ std::vector<Algorithm> candidates(const Product& product, const Limits& limits, 
   return found;
 }
 
-}  // namespace emu
+}  // namespace emu::fakes

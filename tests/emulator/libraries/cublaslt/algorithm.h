@@ -7,7 +7,7 @@
 
 #include "problem.h"
 
-namespace emu {
+namespace emu::fakes {
 
 struct Algorithm {
   int32_t id = 0;
@@ -51,4 +51,4 @@ uint64_t implementation_flags(const Product& product);
 // All configurations that keep within the limits, the fastest (by a crude estimate) first.
 std::vector<Algorithm> candidates(const Product& product, const Limits& limits, const MachineDevice& device);
 
-}  // namespace emu
+}  // namespace emu::fakes

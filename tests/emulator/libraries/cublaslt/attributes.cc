@@ -1,7 +1,7 @@
 // Names, sizes and defaults from cublasLt.h 13.1; a test compares all of them with the installed library.
 #include "attributes.h"
 
-namespace emu {
+namespace emu::fakes {
 
 cublasStatus_t Attributes::set(int name, const void* buffer, size_t bytes, const char** why) {
   auto slot = slots_.find(name);
@@ -105,4 +105,4 @@ Preference make_preference() {
   return preference;
 }
 
-}  // namespace emu
+}  // namespace emu::fakes

@@ -7,7 +7,7 @@
 
 #include "cuda/libraries/cublaslt_table.h"
 
-namespace emu {
+namespace emu::fakes {
 
 class Attributes {
  public:
@@ -59,4 +59,4 @@ inline const MatmulDesc& as_desc(cublasLtMatmulDesc_t p) { return *reinterpret_c
 inline const MatrixLayout& as_layout(cublasLtMatrixLayout_t p) { return *reinterpret_cast<const MatrixLayout*>(p); }
 inline const Preference& as_preference(cublasLtMatmulPreference_t p) { return *reinterpret_cast<const Preference*>(p); }
 
-}  // namespace emu
+}  // namespace emu::fakes

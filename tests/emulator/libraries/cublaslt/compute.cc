@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-namespace emu {
+namespace emu::fakes {
 namespace {
 
 int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
@@ -226,4 +226,4 @@ void compute_product(const Product& product, const Algorithm& algorithm, const O
   compute_typed<float>(product, algorithm, operands);
 }
 
-}  // namespace emu
+}  // namespace emu::fakes

@@ -3,7 +3,7 @@
 #pragma once
 #include "algorithm.h"
 
-namespace emu {
+namespace emu::fakes {
 
 struct Operands {
   const void* alpha = nullptr;  // host values are copied at the call: see host_alpha
@@ -18,4 +18,4 @@ struct Operands {
 
 void compute_product(const Product& product, const Algorithm& algorithm, const Operands& operands);
 
-}  // namespace emu
+}  // namespace emu::fakes

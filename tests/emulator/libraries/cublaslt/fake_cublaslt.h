@@ -12,7 +12,7 @@
 #include "../fake_library.h"
 #include "cuda/libraries/cublaslt_table.h"
 
-namespace emu {
+namespace emu::fakes {
 
 class FakeCublasLt {
  public:
@@ -40,4 +40,4 @@ class FakeCublasLt {
   Installed<FakeCublasLt> installed_;
 };
 
-}  // namespace emu
+}  // namespace emu::fakes

@@ -3,7 +3,7 @@
 #include "algorithm.h"
 #include "fake_cublaslt.h"
 
-namespace emu {
+namespace emu::fakes {
 
 struct Handle {
   int device = 0;
@@ -50,4 +50,4 @@ cublasStatus_t get_config(const cublasLtMatmulAlgo_t* algorithm, cublasLtMatmulA
 
 }  // namespace lt
 
-}  // namespace emu
+}  // namespace emu::fakes

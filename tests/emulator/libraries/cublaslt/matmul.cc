@@ -4,7 +4,7 @@
 #include "compute.h"
 #include "functions.h"
 
-namespace emu {
+namespace emu::fakes {
 namespace {
 
 Verdict invalid(const std::string& why) { return {CUBLAS_STATUS_INVALID_VALUE, why}; }
@@ -225,4 +225,4 @@ cublasStatus_t matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const 
 }
 
 }  // namespace lt
-}  // namespace emu
+}  // namespace emu::fakes

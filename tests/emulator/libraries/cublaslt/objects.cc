@@ -3,7 +3,7 @@
 
 #include "functions.h"
 
-namespace emu {
+namespace emu::fakes {
 namespace {
 
 template <class T, class Pointer, class... A>
@@ -204,4 +204,4 @@ athanor::CublasLtTable FakeCublasLt::table() const {
           .cublasLtMatmulAlgoConfigGetAttribute = lt::get_config};
 }
 
-}  // namespace emu
+}  // namespace emu::fakes

@@ -3,7 +3,7 @@
 
 #include "../fake_library.h"
 
-namespace emu {
+namespace emu::fakes {
 namespace {
 
 Verdict invalid(const std::string& why) { return {CUBLAS_STATUS_INVALID_VALUE, why}; }
@@ -309,4 +309,4 @@ Verdict describe_product(cublasLtMatmulDesc_t desc_pointer, const Layouts& layou
   return {};
 }
 
-}  // namespace emu
+}  // namespace emu::fakes

@@ -7,7 +7,7 @@
 #include "../machine.h"
 #include "attributes.h"
 
-namespace emu {
+namespace emu::fakes {
 
 struct Matrix {
   Element type = Element::kNone;
@@ -79,4 +79,4 @@ Verdict describe_product(cublasLtMatmulDesc_t desc, const Layouts& layouts, cons
 // Are the types possible at all? For cublasLtMatmulAlgoInit() and ...GetIds().
 Verdict check_types(cublasComputeType_t compute, Element a, Element b, Element c, Element d);
 
-}  // namespace emu
+}  // namespace emu::fakes

@@ -3,7 +3,7 @@
 
 #include "functions.h"
 
-namespace emu {
+namespace emu::fakes {
 namespace {
 
 FakeCublasLt& fake() { return Installed<FakeCublasLt>::get(); }
@@ -303,4 +303,4 @@ cublasStatus_t get_config(const cublasLtMatmulAlgo_t* packed, cublasLtMatmulAlgo
 }
 
 }  // namespace lt
-}  // namespace emu
+}  // namespace emu::fakes

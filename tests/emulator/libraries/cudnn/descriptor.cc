@@ -3,7 +3,7 @@
 
 #include "../fake_library.h"
 
-namespace emu {
+namespace emu::fakes {
 namespace {
 
 struct Attribute {
@@ -180,4 +180,4 @@ CudnnVerdict check_complete(const Descriptor& descriptor) {
   return {};
 }
 
-}  // namespace emu
+}  // namespace emu::fakes

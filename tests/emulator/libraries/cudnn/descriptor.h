@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace emu {
+namespace emu::fakes {
 
 struct CudnnGraph;
 
@@ -53,4 +53,4 @@ CudnnVerdict get_attribute(const Descriptor& descriptor, int name, int type, int
 // Are all required attributes there and sound in themselves?
 CudnnVerdict check_complete(const Descriptor& descriptor);
 
-}  // namespace emu
+}  // namespace emu::fakes

@@ -19,7 +19,7 @@ struct cudnnContext {
   cudaStream_t stream = nullptr;
 };
 
-namespace emu {
+namespace emu::fakes {
 
 class FakeCudnn {
  public:
@@ -58,4 +58,4 @@ class FakeCudnn {
   Installed<FakeCudnn> installed_;
 };
 
-}  // namespace emu
+}  // namespace emu::fakes

@@ -5,7 +5,7 @@
 #include "fake_cudnn.h"
 #include "interpret.h"
 
-namespace emu {
+namespace emu::fakes {
 namespace {
 
 constexpr int64_t kEngines = 2;  // configurations that a heuristic offers
@@ -340,4 +340,4 @@ athanor::CudnnTable FakeCudnn::table() const {
           .cudnnBackendExecute = F::execute};
 }
 
-}  // namespace emu
+}  // namespace emu::fakes

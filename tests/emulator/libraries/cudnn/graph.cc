@@ -5,7 +5,7 @@
 
 #include "../fake_library.h"
 
-namespace emu {
+namespace emu::fakes {
 namespace {
 
 CudnnVerdict bad(const std::string& why) { return {CUDNN_STATUS_BAD_PARAM, why}; }
@@ -275,4 +275,4 @@ int64_t plan_workspace(const CudnnGraph& graph, int engine) {
   return (rows * 4 + deterministic + 255) / 256 * 256 + engine * 4096;
 }
 
-}  // namespace emu
+}  // namespace emu::fakes

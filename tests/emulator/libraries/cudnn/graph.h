@@ -8,7 +8,7 @@
 #include "../machine.h"
 #include "descriptor.h"
 
-namespace emu {
+namespace emu::fakes {
 
 struct GraphTensor {
   int64_t uid = 0;
@@ -51,4 +51,4 @@ CudnnVerdict read_graph(const Descriptor& descriptor, CudnnGraph* out);
 CudnnVerdict check_attention(const CudnnGraph& graph, const MachineDevice& device);
 int64_t plan_workspace(const CudnnGraph& graph, int engine);
 
-}  // namespace emu
+}  // namespace emu::fakes

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <random>
 
-namespace emu {
+namespace emu::fakes {
 namespace {
 
 constexpr int64_t kAccumulateBlock = 64;  // keys whose products are added to dQ at once
@@ -234,4 +234,4 @@ class Interpreter {
 
 void run_graph(const CudnnGraph& graph, const GraphRun& run) { Interpreter(graph, run).run(); }
 
-}  // namespace emu
+}  // namespace emu::fakes

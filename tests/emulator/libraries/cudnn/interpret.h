@@ -4,7 +4,7 @@
 
 #include "graph.h"
 
-namespace emu {
+namespace emu::fakes {
 
 struct GraphRun {
   std::map<int64_t, void*> pointers;  // by tensor id: device memory
@@ -14,4 +14,4 @@ struct GraphRun {
 
 void run_graph(const CudnnGraph& graph, const GraphRun& run);
 
-}  // namespace emu
+}  // namespace emu::fakes

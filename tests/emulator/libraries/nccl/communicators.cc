@@ -5,7 +5,7 @@
 
 #include "fake_nccl.h"
 
-namespace emu {
+namespace emu::fakes {
 namespace {
 
 constexpr unsigned kConfigMagic = 0xcafebeef;  // NCCL_CONFIG_INITIALIZER
@@ -255,4 +255,4 @@ ncclResult_t FakeNccl::async_error(ncclComm_t comm, ncclResult_t* error) {
   return ncclSuccess;
 }
 
-}  // namespace emu
+}  // namespace emu::fakes

@@ -4,7 +4,7 @@
 
 #include "team.h"
 
-namespace emu {
+namespace emu::fakes {
 namespace {
 
 double scalar_of(const Task& task, Element type, int ranks) {
@@ -112,4 +112,4 @@ void execute(const Meeting& meeting) {
   }
 }
 
-}  // namespace emu
+}  // namespace emu::fakes

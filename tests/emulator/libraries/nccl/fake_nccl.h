@@ -16,7 +16,7 @@
 #include "cuda/libraries/nccl_table.h"
 #include "team.h"
 
-namespace emu {
+namespace emu::fakes {
 
 class FakeNccl {
  public:
@@ -109,4 +109,4 @@ class FakeNccl {
   Installed<FakeNccl> installed_;
 };
 
-}  // namespace emu
+}  // namespace emu::fakes

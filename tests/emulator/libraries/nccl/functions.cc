@@ -3,7 +3,7 @@
 
 #include "fake_nccl.h"
 
-namespace emu {
+namespace emu::fakes {
 
 // A struct, so that FakeNccl can make it a friend.
 struct NcclFunctions {
@@ -361,4 +361,4 @@ athanor::NcclTable FakeNccl::table() const {
           .ncclGroupEnd = F::group_end};
 }
 
-}  // namespace emu
+}  // namespace emu::fakes

@@ -3,7 +3,7 @@
 
 #include "fake_nccl.h"
 
-namespace emu {
+namespace emu::fakes {
 namespace {
 
 bool overlaps(const char* x, size_t x_bytes, const char* y, size_t y_bytes) {
@@ -203,4 +203,4 @@ void FakeNccl::compute(Batch& batch) {
   machine_.wake();
 }
 
-}  // namespace emu
+}  // namespace emu::fakes

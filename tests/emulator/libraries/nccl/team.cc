@@ -5,7 +5,7 @@
 
 #include "../fake_library.h"
 
-namespace emu {
+namespace emu::fakes {
 
 const char* task_name(TaskKind kind) {
   static const char* const names[] = {"ncclReduce",    "ncclBroadcast", "ncclAllReduce", "ncclReduceScatter",
@@ -170,4 +170,4 @@ void Team::fail(int rank, ncclResult_t error) {
   }
 }
 
-}  // namespace emu
+}  // namespace emu::fakes

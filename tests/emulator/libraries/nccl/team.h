@@ -11,7 +11,7 @@
 
 #include "../element.h"
 
-namespace emu {
+namespace emu::fakes {
 
 struct Reduction {
   ncclRedOp_t code = ncclSum;
@@ -122,13 +122,13 @@ struct Plan {
 // Moves the data of a meeting whose ranks are all there.
 void execute(const Meeting& meeting);
 
-}  // namespace emu
+}  // namespace emu::fakes
 
 // The handle that a program holds.
 struct ncclComm {
-  std::shared_ptr<emu::Team> team;  // empty while a non-blocking split is under way
+  std::shared_ptr<emu::fakes::Team> team;  // empty while a non-blocking split is under way
   int rank = 0;
   int device = 0;
   bool blocking = true;
-  emu::Member& member() const { return team->members[static_cast<size_t>(rank)]; }
+  emu::fakes::Member& member() const { return team->members[static_cast<size_t>(rank)]; }
 };

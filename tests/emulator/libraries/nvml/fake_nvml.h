@@ -10,7 +10,7 @@
 #include "../fake_library.h"
 #include "cuda/libraries/nvml_table.h"
 
-namespace emu {
+namespace emu::fakes {
 
 // What one GPU's sensors say. A test may change it while the program runs.
 struct GpuSensors {
@@ -51,4 +51,4 @@ class FakeNvml {
   Installed<FakeNvml> installed_;
 };
 
-}  // namespace emu
+}  // namespace emu::fakes

@@ -5,7 +5,7 @@
 #include "fake_nvml.h"
 
 // NVML's device handles are opaque; these are the number of the GPU plus one.
-namespace emu {
+namespace emu::fakes {
 
 using namespace athanor::nvml;
 
@@ -249,4 +249,4 @@ athanor::NvmlTable FakeNvml::table() const {
           .nvmlDeviceGetUtilizationRates = F::utilization};
 }
 
-}  // namespace emu
+}  // namespace emu::fakes

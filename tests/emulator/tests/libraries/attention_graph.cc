@@ -3,7 +3,7 @@
 
 #include <utility>
 
-namespace emu {
+namespace emu::fakes {
 
 AttentionGraph::AttentionGraph(const athanor::CudnnTable& table, cudnnHandle_t handle, const AttentionShape& shape)
     : table_(table), handle_(handle), s_(shape), lengths_(shape.padded || shape.ragged) {
@@ -285,4 +285,4 @@ cudnnStatus_t AttentionGraph::execute(const std::vector<int64_t>& ids, const std
   return status;
 }
 
-}  // namespace emu
+}  // namespace emu::fakes

@@ -8,7 +8,7 @@
 
 #include "cuda/libraries/cudnn_table.h"
 
-namespace emu {
+namespace emu::fakes {
 
 struct AttentionShape {
   int64_t batch = 2, heads = 4, kv_heads = 4, tokens = 33, dim = 16;
@@ -97,4 +97,4 @@ class AttentionGraph {
   T q_, k_, v_, o_, stats_, length_q_, length_kv_, offset_q_, offset_kv_, offset_stats_, scale_, minus_infinity_;
 };
 
-}  // namespace emu
+}  // namespace emu::fakes

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-namespace emu {
+namespace emu::fakes {
 namespace {
 
 bool has(uint32_t epilogue, uint32_t bits) { return (epilogue & bits) == bits; }
@@ -237,4 +237,4 @@ void LtBench::expect_bias_gradient(double tolerance) const {
   }
 }
 
-}  // namespace emu
+}  // namespace emu::fakes

@@ -10,7 +10,7 @@
 #include "libraries/simple_machine.h"
 #include "random_values.h"
 
-namespace emu {
+namespace emu::fakes {
 
 cudaDataType_t cuda_type(Element type);
 
@@ -87,4 +87,4 @@ class LtBench {
   athanor::CublasLtTable table_;
 };
 
-}  // namespace emu
+}  // namespace emu::fakes

@@ -5,7 +5,7 @@
 #include "cublaslt_bench.h"
 #include "cuda/libraries/open.h"
 
-namespace emu {
+namespace emu::fakes {
 namespace {
 
 class CublasLtRefusal : public testing::Test {
@@ -299,4 +299,4 @@ TEST_F(CublasLtLikeReal, LayoutsAndPreferences) {
 }
 
 }  // namespace
-}  // namespace emu
+}  // namespace emu::fakes

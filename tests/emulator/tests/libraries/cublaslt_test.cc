@@ -5,7 +5,7 @@
 
 #include "cublaslt_bench.h"
 
-namespace emu {
+namespace emu::fakes {
 namespace {
 
 class CublasLt : public testing::Test {
@@ -243,4 +243,4 @@ TEST_F(CublasLt, LeaksAreListed) {
 }
 
 }  // namespace
-}  // namespace emu
+}  // namespace emu::fakes

@@ -12,7 +12,7 @@
 #include "libraries/simple_machine.h"
 #include "random_values.h"
 
-namespace emu {
+namespace emu::fakes {
 namespace {
 
 class Cudnn : public testing::Test {
@@ -364,4 +364,4 @@ TEST_F(Cudnn, DescriptorsAnswerAsTheRealLibrary) {
 }
 
 }  // namespace
-}  // namespace emu
+}  // namespace emu::fakes

@@ -15,7 +15,7 @@
 #include "libraries/simple_machine.h"
 #include "random_values.h"
 
-namespace emu {
+namespace emu::fakes {
 namespace {
 
 struct Rank {
@@ -506,4 +506,4 @@ TEST_F(Nccl, AnswersAsTheRealLibraryWhereThatNeedsNoGpu) {
 }
 
 }  // namespace
-}  // namespace emu
+}  // namespace emu::fakes

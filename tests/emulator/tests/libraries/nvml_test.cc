@@ -4,7 +4,7 @@
 #include "libraries/nvml/fake_nvml.h"
 #include "libraries/simple_machine.h"
 
-namespace emu {
+namespace emu::fakes {
 namespace {
 
 using namespace athanor::nvml;
@@ -99,4 +99,4 @@ TEST_F(Nvml, LostGpusMissingSensorsAndPlannedFailures) {
 }
 
 }  // namespace
-}  // namespace emu
+}  // namespace emu::fakes

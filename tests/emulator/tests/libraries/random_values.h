@@ -9,7 +9,7 @@
 
 #include "libraries/element.h"
 
-namespace emu {
+namespace emu::fakes {
 
 // 256-byte aligned elements of one type, as device memory would be.
 class Values {
@@ -64,4 +64,4 @@ inline double rounding(Element type) {
   }
 }
 
-}  // namespace emu
+}  // namespace emu::fakes
