@@ -1,5 +1,6 @@
 // athanor sample --checkpoint DIR --prompt TEXT: streams a continuation to stdout.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 
@@ -35,6 +36,11 @@ Exit sample(const Args& args) {
   const auto tokenizer = load_tokenizer(folder);
   std::vector<int32_t> tokens = tokenizer->encode(args.prompt);
   if (tokens.empty()) tokens.push_back(tokenizer->eod_id());  // a text begins after the end of another
+  for (const int32_t token : tokens)
+    if (token >= model.vocab_size)
+      throw Error(cat(folder, ": the prompt has token ", token, ", the model's vocabulary ends before ",
+                      model.vocab_size, ": this is another model's tokenizer"),
+                  Exit::usage);
   const int64_t room = model.max_position_embeddings;
   if (int64_t(tokens.size()) >= room)
     throw Error(cat("sample: the prompt has ", tokens.size(), " tokens, the model sees ", room, "; shorten the prompt"),
@@ -50,6 +56,8 @@ Exit sample(const Args& args) {
   std::fputs(args.prompt.c_str(), stdout);
   std::vector<float> logits = sampler.prompt(tokens);
   for (uint64_t draw = 0;; ++draw) {
+    // A model's vocabulary may be padded beyond its tokenizer's; what was padded has no text.
+    logits.resize(std::min(logits.size(), size_t(tokenizer->vocab_size())));
     const int32_t token = choose_token(logits, args.sampling, draw);
     if (token == tokenizer->eod_id()) break;
     const std::string text = tokenizer->decode({&token, 1});
