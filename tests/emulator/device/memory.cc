@@ -51,8 +51,22 @@ int device_of(const void* p) { return arena && offset_of(p) < kDevicesBytes ? in
 void set_state(void* begin, size_t bytes, ByteState state) {
   memset(static_cast<void*>(states + offset_of(begin)), int(state), bytes);
 }
+// Zero again, and for large ranges no memory any more: whole pages go back to the system.
+void clear_pages(void* begin, size_t bytes) {
+  constexpr size_t kPage = 4096, kLarge = 2 * kPage;
+  auto* p = static_cast<uint8_t*>(begin);
+  const size_t head = (kPage - reinterpret_cast<uintptr_t>(p) % kPage) % kPage;
+  if (bytes < kLarge) {
+    memset(p, 0, bytes);
+    return;
+  }
+  const size_t whole = (bytes - head) / kPage * kPage;
+  memset(p, 0, head);
+  madvise(p + head, whole, MADV_DONTNEED);
+  memset(p + head + whole, 0, bytes - head - whole);
+}
 void mark_unwritten(void* begin, size_t bytes) {
-  if (kCheck) memset(static_cast<void*>(cells + offset_of(begin)), 0, bytes * sizeof(Cell));
+  if (kCheck) clear_pages(cells + offset_of(begin), bytes * sizeof(Cell));
 }
 void mark_written(void* begin, size_t bytes) {
   if (!kCheck) return;

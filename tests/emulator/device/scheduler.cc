@@ -42,15 +42,29 @@ constexpr uint64_t kTotalYields = 50'000'000;
 
 thread_local Thread* current __attribute__((tls_model("initial-exec")));
 
+// Stacks are kept: those of an OS thread that ends go to the next one that needs some.
+struct SpareStacks {
+  std::mutex mutex;
+  std::vector<Thread*> threads;
+};
+SpareStacks& spare() {
+  static auto* stacks = new SpareStacks;  // outlives the OS threads
+  return *stacks;
+}
 struct StackPool {
   std::vector<Thread*> threads;
   ~StackPool() {
-    for (Thread* t : threads) {
-      delete t->fiber;
-      munmap(reinterpret_cast<uint8_t*>(t) + kHeaderBytes - kStackBytes, kStackBytes);
-    }
+    const std::lock_guard lock(spare().mutex);
+    spare().threads.insert(spare().threads.end(), threads.begin(), threads.end());
   }
 };
+Thread* spare_stack() {
+  const std::lock_guard lock(spare().mutex);
+  if (spare().threads.empty()) return nullptr;
+  Thread* t = spare().threads.back();
+  spare().threads.pop_back();
+  return t;
+}
 thread_local StackPool pool;
 
 void switch_to(void** save, Thread* to, Gang& gang) {
@@ -92,6 +106,10 @@ Thread* running() { return current; }
 
 Thread* pooled_thread(size_t index) {
   while (pool.threads.size() <= index) {
+    if (Thread* kept = spare_stack()) {
+      pool.threads.push_back(kept);
+      continue;
+    }
     constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     void* stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, kFlags, -1, 0);
     if (stack == MAP_FAILED) {

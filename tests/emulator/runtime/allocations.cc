@@ -48,7 +48,7 @@ void give_back(uint8_t* begin, const Allocation& allocation) {
   open_memory();
   set_state(begin, allocation.bytes, ByteState::kFree);
   mark_unwritten(begin, allocation.bytes);
-  clear_pages(begin, allocation.bytes);
+  clear_pages(begin, room_of(allocation));
   space_of(allocation.device, allocation.kind).holes.push_back({begin, room_of(allocation)});
 }
 
