@@ -70,7 +70,7 @@ def sources():
         try:
             with open(path, "rb") as file:
                 yield "\n".join(gettext.GNUTranslations(file)._catalog.values())
-        except (OSError, ValueError, UnicodeDecodeError, TypeError, AttributeError):
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
             continue
     for path in files:
         try:
