@@ -151,7 +151,7 @@ class Runner:
     def tidy(self):
         report = self.temporary / "tidy.json"
         self.call("tidy", [ROOT / "scripts" / "tidy.py", "--build-dir", self.build, "--jobs", self.args.jobs, "--json",
-                           report, *(["--analyze"] if self.args.all else [])], timeout=7200)
+                           report], timeout=7200)
         return self.read_report(report, "tidy")
 
     def asan(self):

@@ -4,7 +4,7 @@
 # usage: scripts/test.sh [flags]
 #   (nothing)        what CI runs: format, layers, build, unit tests, lint, sanitizers, fuzzing, system tests, quick start
 #   --fast           format, layers, build and unit tests only
-#   --all            CI's with long fuzzing, the analyzer, mutants, full matrices, more random stops; writes bench/results/tests-all.json
+#   --all            CI's with long fuzzing, planted mistakes, full matrices, more random stops; writes bench/results/tests-all.json
 #   --only A,B       only these groups (--list names them)
 #   --jobs N         compilers and checks at once (default: one per core)
 #   --build-dir DIR  folder of the plain build (default build); sanitizers and fuzzers build in DIR-asan and so on
