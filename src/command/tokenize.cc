@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <memory>
 
@@ -15,7 +16,7 @@ namespace athanor {
 namespace {
 
 std::string duration(double seconds) {
-  const auto s = int64_t(seconds + 0.5);
+  const int64_t s = std::llround(seconds);
   return s < 60     ? cat(s, " s")
          : s < 3600 ? cat(s / 60, " min ", s % 60, " s")
                     : cat(s / 3600, " h ", s % 3600 / 60, " min");

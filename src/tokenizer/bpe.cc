@@ -11,11 +11,8 @@
 namespace athanor {
 
 Bpe::Bpe(std::vector<std::string> tokens, const std::vector<Merge>& merges, bool whole_pieces)
-    : tokens_(std::move(tokens)), whole_pieces_(whole_pieces) {
+    : tokens_(std::move(tokens)), whole_pieces_(whole_pieces), index_(tokens_) {
   CHECK(tokens_.size() < size_t{INT32_MAX} && merges.size() < size_t{kNever}, "vocabulary of ", tokens_.size());
-  ids_.reserve(tokens_.size());
-  for (size_t id = 0; id < tokens_.size(); ++id)
-    if (!tokens_[id].empty()) ids_.emplace(tokens_[id], int32_t(id));
   for (size_t byte = 0; byte < 256; ++byte) {
     const char c = char(byte);
     byte_tokens_[byte] = token_of({&c, 1});
@@ -41,24 +38,17 @@ void Bpe::add_rule(const Merge& merge) {
                   {merge.rank, merge.merged}};  // a pair that is there twice has its last place, as in `tokenizers`
 }
 
-int32_t Bpe::token_of(std::string_view bytes) const {
-  const auto found = ids_.find(bytes);
-  return found == ids_.end() ? -1 : found->second;
-}
+int32_t Bpe::token_of(std::string_view bytes) const { return index_.find(bytes, tokens_); }
 
 std::vector<Merge> Bpe::merges_of_ranks(const std::vector<std::string>& tokens) {
-  std::unordered_map<std::string_view, int32_t> ids;
-  ids.reserve(tokens.size());
-  for (size_t id = 0; id < tokens.size(); ++id)
-    if (!tokens[id].empty()) ids.emplace(tokens[id], int32_t(id));
+  const TokenIndex index(tokens);
   std::vector<Merge> merges;
   for (size_t id = 0; id < tokens.size(); ++id) {
     const std::string_view token = tokens[id];
     for (size_t cut = 1; cut < token.size(); ++cut) {
-      const auto first = ids.find(token.substr(0, cut));
-      if (first == ids.end()) continue;
-      const auto second = ids.find(token.substr(cut));
-      if (second != ids.end()) merges.push_back({first->second, second->second, int32_t(id), uint32_t(id)});
+      const int32_t first = index.find(token.substr(0, cut), tokens);
+      const int32_t second = first < 0 ? -1 : index.find(token.substr(cut), tokens);
+      if (second >= 0) merges.push_back({first, second, int32_t(id), uint32_t(id)});
     }
   }
   return merges;

@@ -6,8 +6,9 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
+
+#include "tokenizer/token_index.h"
 
 namespace athanor {
 
@@ -58,8 +59,8 @@ class Bpe {
   std::vector<std::string> tokens_;
   bool whole_pieces_;
   std::array<int32_t, 256> byte_tokens_{};
-  std::unordered_map<std::string_view, int32_t> ids_;  // keys view tokens_
-  std::vector<Slot> slots_;                            // open addressing, at most half full
+  TokenIndex index_;
+  std::vector<Slot> slots_;  // open addressing, at most half full
   uint64_t mask_ = 0;
   int shift_ = 64;
   uint32_t ranks_ = 0;

@@ -1,0 +1,25 @@
+// Finds the id of a token by its bytes: open addressing over hashes, so that a miss, the common case, touches no token.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace athanor {
+
+class TokenIndex {
+ public:
+  // tokens[id]; empty ones are no tokens, and of equal ones the first counts. The vector must stay as it is.
+  explicit TokenIndex(const std::vector<std::string>& tokens);
+  int32_t find(std::string_view bytes, const std::vector<std::string>& tokens) const;  // -1: none
+
+ private:
+  struct Slot {
+    uint32_t tag = 0;  // high half of the hash
+    int32_t id = -1;   // -1: free
+  };
+  std::vector<Slot> slots_;  // at most half full
+  uint64_t mask_ = 0;
+};
+
+}  // namespace athanor
