@@ -64,7 +64,7 @@ class Reader {
       refuse("model \"", type, "\" is not supported; expected \"BPE\"");
     if (flag_of(model, "byte_fallback", false, "model")) refuse("model: byte_fallback is not supported");
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
-      if (const Json& value = member(model, key); !value.is_null() && value != std::string())
+      if (const Json& value = member(model, key); !value.is_null() && value != Json(""))
         refuse("model: ", key, " ", shown(value), " is not supported");
     if (const Json& value = member(model, "dropout"); !value.is_null() && value != 0)
       refuse("model: dropout ", shown(value), " is not supported");
