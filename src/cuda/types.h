@@ -13,11 +13,11 @@ using bf16 = __nv_bfloat16;
 using fp16 = __half;
 
 template <class T>
-__device__ __forceinline__ float to_float(T x) {
+__host__ __device__ __forceinline__ float to_float(T x) {
   return static_cast<float>(x);
 }
 template <class T>
-__device__ __forceinline__ T from_float(float x) {  // to nearest, ties to even
+__host__ __device__ __forceinline__ T from_float(float x) {  // to nearest, ties to even
   return static_cast<T>(x);
 }
 

@@ -34,6 +34,6 @@
 #define EMU_UNINSTRUMENTED __attribute__((noinline, no_sanitize("thread")))
 #elif defined(__SANITIZE_THREAD__)
 #define EMU_UNINSTRUMENTED __attribute__((noinline, no_sanitize_thread))
-#else
-#define EMU_UNINSTRUMENTED
+#else  // calls stay calls here too: the return address tells the line
+#define EMU_UNINSTRUMENTED __attribute__((noinline))
 #endif

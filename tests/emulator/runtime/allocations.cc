@@ -13,6 +13,9 @@ constexpr size_t kDeviceAlignment = 512;
 constexpr size_t kPinnedAlignment = 4096;
 constexpr size_t kRedZone = 4096;  // between two allocations, so that small overruns are seen
 constexpr size_t kFreedNotes = 4096;
+// Freed addresses are not used again before so much lies behind them, so that late uses are seen. Not more: each call
+// opens and closes all pages that were ever touched.
+constexpr size_t kQuarantine = size_t{8} << 20;
 
 size_t room_for(size_t bytes, size_t alignment) { return (bytes + kRedZone + alignment - 1) / alignment * alignment; }
 
@@ -49,7 +52,9 @@ void give_back(uint8_t* begin, const Allocation& allocation) {
   set_state(begin, allocation.bytes, ByteState::kFree);
   mark_unwritten(begin, allocation.bytes);
   clear_pages(begin, room_of(allocation));
-  space_of(allocation.device, allocation.kind).holes.push_back({begin, room_of(allocation)});
+  AddressSpace& space = space_of(allocation.device, allocation.kind);
+  space.holes.push_back({begin, room_of(allocation)});
+  space.hole_bytes += room_of(allocation);
 }
 
 // Finds addresses for the allocation and lists it; null if there are none left.
@@ -65,24 +70,28 @@ uint8_t* make(const Allocation& allocation) {
   mark_unwritten(begin, allocation.bytes);
   return begin;
 }
+
+uint8_t* place_at_end(AddressSpace& space, size_t bytes) {
+  uint8_t* begin = space.base + space.used;
+  space.used += bytes;
+  return begin;
+}
 }  // namespace
 
 uint8_t* place(AddressSpace& space, size_t bytes) {
-  if (space.size - space.used >= bytes) {
-    uint8_t* begin = space.base + space.used;
-    space.used += bytes;
-    return begin;
-  }
+  const bool room = space.size - space.used >= bytes;
+  if (room && space.hole_bytes < kQuarantine) return place_at_end(space, bytes);
   for (auto hole = space.holes.begin(); hole != space.holes.end(); ++hole) {
     if (hole->bytes < bytes) continue;
     uint8_t* begin = hole->begin;
     AddressSpace::Hole rest{begin + bytes, hole->bytes - bytes};
     space.holes.erase(hole);
     if (rest.bytes != 0) space.holes.push_back(rest);
+    space.hole_bytes -= bytes;
     runtime().freed.erase(begin);
     return begin;
   }
-  return nullptr;
+  return room ? place_at_end(space, bytes) : nullptr;
 }
 
 uint8_t* allocate(int device, size_t bytes, MemoryKind kind, const char* name, void* caller) {

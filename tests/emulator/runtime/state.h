@@ -99,6 +99,7 @@ struct AddressSpace {
     size_t bytes;
   };
   std::deque<Hole> holes;
+  size_t hole_bytes = 0;
 };
 
 struct Device {

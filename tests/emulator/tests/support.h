@@ -110,6 +110,19 @@ inline void expect_sound(const Run& run, int seeds = 5) {
   }
 }
 
+// Do the results keep every bit when the schedule changes? Sums in an order that schedules decide do not.
+template <class T>
+bool same_bits_over_schedules(const std::function<std::vector<T>()>& run, int seeds = 10) {
+  std::vector<T> first;
+  for (int s = 1; s <= seeds; ++s) {
+    emu::seed(s);
+    const std::vector<T> bits = run();
+    if (s == 1) first = bits;
+    if (bits.size() != first.size() || memcmp(bits.data(), first.data(), bits.size() * sizeof(T)) != 0) return false;
+  }
+  return true;
+}
+
 // A planted bug is noticed under each of ten schedules: by one of these faults, or by wrong numbers where kNone is
 // among them. Fast builds do not watch plain accesses; there it is enough that nothing breaks unless `in_fast` says
 // more.

@@ -1,0 +1,113 @@
+#include "tests/cuda/cuda_backend.h"
+
+#include <cuda_runtime_api.h>
+
+#include <map>
+
+#include "cuda/check.h"
+#include "cuda/residual_norm.h"
+#include "ops/decorate.h"
+#ifdef ATHANOR_EMULATED_GPU
+#include "emulator/emulator.h"
+#endif
+
+namespace athanor {
+namespace {
+
+#ifdef ATHANOR_EMULATED_GPU
+void next_schedule(int threads) {
+  static uint64_t seed = 0;
+  emu::seed(++seed);
+  emu::set_threads(threads);
+}
+void throw_report() {
+  const emu::Report report = emu::take_report();
+  if (report.fault != emu::Fault::kNone) throw Error(report.text);
+}
+#else
+void next_schedule(int) {}
+void throw_report() {}
+#endif
+
+class CudaTestDevice final : public Device {
+ public:
+  std::string description() const override { return "CUDA device of a test"; }
+  void* allocate(size_t bytes, Mem) override {
+    void* memory = nullptr;
+    CUDA_CHECK(cudaMalloc(&memory, bytes + kAlignment));
+    CUDA_CHECK(cudaMemset(memory, 0, bytes + kAlignment));
+    auto* aligned = reinterpret_cast<void*>(round_up<uintptr_t>(reinterpret_cast<uintptr_t>(memory), kAlignment));
+    blocks_[aligned] = memory;
+    allocated_ += bytes;
+    return aligned;
+  }
+  void release(void* memory, size_t bytes, Mem) override {
+    (void)cudaFree(blocks_[memory]);  // also while an Error is on its way
+    blocks_.erase(memory);
+    allocated_ -= bytes;
+  }
+  void copy(void* to, const void* from, size_t bytes, Lane) override {
+    if (bytes == 0) return;
+    const cudaError_t error = cudaMemcpy(to, from, bytes, cudaMemcpyDefault);
+    throw_report();
+    CUDA_CHECK(error);
+  }
+  std::unique_ptr<Event> record(Lane) override { return std::make_unique<Event>(); }
+  void wait(Lane, const Event&) override {}
+  void sync() override {
+    const cudaError_t error = cudaDeviceSynchronize();
+    throw_report();
+    CUDA_CHECK(error);
+  }
+  size_t capacity(Mem) const override { return size_t{1} << 30; }
+  size_t allocated() const override { return allocated_; }
+
+ private:
+  static constexpr size_t kAlignment = 4096;  // Device promises more than cudaMalloc does
+  std::map<void*, void*> blocks_;             // aligned -> as allocated
+  size_t allocated_ = 0;
+};
+
+class CudaTestOps final : public Decorated<CudaTestOps> {
+ public:
+  explicit CudaTestOps(int threads) : threads_(threads) {}
+
+  struct Sizes {
+    template <class Op>
+    size_t scratch(const Op&) const {
+      return 0;
+    }
+    size_t scratch(const AddNormBwd& op) const { return cuda::scratch(op); }
+  };
+  const Sizes& inner() const { return sizes_; }
+
+  template <class Op>
+  void on(const Op& op, [[maybe_unused]] void* scratch) {
+    op.check();
+    next_schedule(threads_);
+    if constexpr (std::is_same_v<Op, AddNormBwd>) {
+      cuda::run(op, scratch, nullptr);
+    } else if constexpr (std::is_same_v<Op, AddNormFwd> || std::is_same_v<Op, NormApply>) {
+      cuda::run(op, nullptr);
+    } else {
+      throw Error(cat(Op::kName, " has no CUDA kernel yet"));
+    }
+  }
+
+ private:
+  Sizes sizes_;
+  int threads_;
+};
+}  // namespace
+
+TestBackend make_cuda_backend(int threads) {
+  return {std::make_shared<CudaTestDevice>(), std::make_shared<CudaTestOps>(threads)};
+}
+
+std::string why_no_gpu() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaSuccess && count > 0) return "";
+  return std::string("no GPU: ") + cudaGetErrorString(error);
+}
+}  // namespace athanor
