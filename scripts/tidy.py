@@ -81,7 +81,8 @@ def main():
         sys.exit(f"tidy.py: {database} is missing: configure first (scripts/build.sh)")
     wanted = {str(Path(f).resolve()) for f in args.files}
     entries = {e["file"]: e for e in json.loads(database.read_text())
-               if (e["file"] in wanted if wanted else e["file"].startswith(str(ROOT / "src") + "/"))}
+               if (e["file"] in wanted if wanted else e["file"].startswith(str(ROOT / "src") + "/") and
+                   e["file"].endswith(".cc"))}  # kernels compiled for the host need reserved names
     if not entries:
         sys.exit(f"tidy.py: no file of src/ in {database}")
     CACHE.mkdir(parents=True, exist_ok=True)

@@ -63,7 +63,6 @@ Damage locate(const Manifest& manifest, const std::string& name, const std::stri
 }
 
 void report(Verification& v, const std::string& file, const Damage& damage) {
-  v.file = file;
   v.tensor = damage.tensor;
   v.begin = damage.begin;
   v.end = damage.end;
