@@ -7,6 +7,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "../fake_library.h"
@@ -28,15 +29,15 @@ class FakeCublasLt {
   // For the functions of the table.
   const Machine& machine() const { return machine_; }
   cublasStatus_t refuse(cublasStatus_t status, const std::string& why);
-  void made(const void* object, const char* kind);
-  bool lives(const void* object, const char* kind) const;
-  bool destroy(const void* object, const char* kind);  // false: no such object
+  void made(const void* object, std::string_view kind);
+  bool lives(const void* object, std::string_view kind) const;
+  bool destroy(const void* object, std::string_view kind);  // false: no such object
 
  private:
   Machine machine_;
   Refusals refusals_;
   mutable std::mutex mutex_;
-  std::map<const void*, const char*> objects_;
+  std::map<const void*, std::string_view> objects_;
   Installed<FakeCublasLt> installed_;
 };
 

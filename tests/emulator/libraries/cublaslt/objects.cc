@@ -150,18 +150,18 @@ cublasStatus_t FakeCublasLt::refuse(cublasStatus_t status, const std::string& wh
   return status;
 }
 
-void FakeCublasLt::made(const void* object, const char* kind) {
+void FakeCublasLt::made(const void* object, std::string_view kind) {
   std::lock_guard lock(mutex_);
   objects_[object] = kind;
 }
 
-bool FakeCublasLt::lives(const void* object, const char* kind) const {
+bool FakeCublasLt::lives(const void* object, std::string_view kind) const {
   std::lock_guard lock(mutex_);
   auto found = objects_.find(object);
   return found != objects_.end() && found->second == kind;
 }
 
-bool FakeCublasLt::destroy(const void* object, const char* kind) {
+bool FakeCublasLt::destroy(const void* object, std::string_view kind) {
   std::lock_guard lock(mutex_);
   auto found = objects_.find(object);
   if (found == objects_.end() || found->second != kind) return false;
