@@ -25,7 +25,7 @@ PLACES = {
     r"emulator/.*": r"cuda/.*",  # of tests/: what compiles kernels for the host
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
-LIBRARY = re.compile(r"^\s*athanor_library\(([a-z_]+)([^)]*)\)")
+LIBRARY = re.compile(r"^\s*athanor_(?:library|interface)\(([a-z_]+)([^)]*)\)")
 
 
 def read_dependencies(cmake, complain):
