@@ -80,6 +80,7 @@ EngineOptions engine_options(const Config& c, bool training) {
     o.loss_scale = c.loss_scale > 0 ? c.loss_scale : c.initial_loss_scale;
   }
   o.clip_grad = c.clip_grad;
+  o.graphs = c.cuda_graph;
   return o;
 }
 
@@ -171,6 +172,11 @@ double measure_copy_bytes(Backend backend) {
 }
 
 }  // namespace
+
+double peak_flops(Backend backend, DType compute) {
+  const double known = backend.device.peak_flops(compute);
+  return known > 0 ? known : measure_peak_flops(backend);
+}
 
 double measure_peak_flops(Backend backend) {
   constexpr int64_t kSize = 768;  // large enough for the full rate, small enough for a few milliseconds

@@ -25,11 +25,11 @@ constexpr int64_t kAutoTokens = 8192;
 std::unique_ptr<Engine> make_engine(const Config&, Backend, bool training);
 
 // Operations per token for MFU.
-
 FlopCount flops_per_token(Model&, int64_t seq_length);
 
-// What this device does at most, measured in a tenth of a second: a large product (the peak that MFU refers to unless
-// the config names one) and a copy larger than its caches.
+// The rate that MFU refers to unless the config names one: of the device's data sheet, or else of a large product.
+double peak_flops(Backend, DType compute);
+// What this device does at most, measured in a tenth of a second: a large product, and a copy larger than its caches.
 double measure_peak_flops(Backend);
 Ceilings measure_ceilings(Backend);
 
