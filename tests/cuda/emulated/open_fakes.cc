@@ -25,7 +25,7 @@ std::vector<LibrarySpec> library_specs() { return {}; }
 std::vector<LibraryReport> probe_libraries(const SearchPlaces&) {
   std::vector<LibraryReport> reports;
   for (const char* name : {"cuBLASLt", "cuDNN", "NCCL", "NVML", "CUDA driver"})
-    reports.push_back({.name = name, .path = "emulated", .version = {}, .problem = {}});
+    reports.push_back({.name = name, .path = "emulated", .version = {1, 0, 0}, .problem = {}});
   return reports;
 }
 
