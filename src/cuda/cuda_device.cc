@@ -90,7 +90,10 @@ std::unique_ptr<Event> CudaDevice::record(Lane lane) {
   return event;
 }
 void CudaDevice::wait(Lane lane, const Event& e) { CUDA_CHECK(cudaStreamWaitEvent(stream(lane), handle(e), 0)); }
-void CudaDevice::wait(const Event& e) { CUDA_CHECK(cudaEventSynchronize(handle(e))); }
+void CudaDevice::wait(const Event& e) {
+  ++host_waits_;
+  CUDA_CHECK(cudaEventSynchronize(handle(e)));
+}
 
 double CudaDevice::seconds(const Event& from, const Event& to) const {
   float ms = 0;
@@ -99,6 +102,7 @@ double CudaDevice::seconds(const Event& from, const Event& to) const {
 }
 
 void CudaDevice::sync() {
+  ++host_waits_;
   for (cudaStream_t stream : streams_) CUDA_CHECK(cudaStreamSynchronize(stream));
 }
 

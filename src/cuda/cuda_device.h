@@ -23,6 +23,7 @@ class CudaDevice final : public Device {
   void wait(Lane, const Event&) override;
   void wait(const Event&) override;
   double seconds(const Event& from, const Event& to) const override;
+  int64_t host_waits() const override { return host_waits_; }
   void sync() override;
   size_t capacity(Mem) const override;
   size_t allocated() const override { return allocated_; }
@@ -39,5 +40,6 @@ class CudaDevice final : public Device {
   std::string description_;
   std::array<cudaStream_t, 3> streams_{};
   size_t capacity_ = 0, allocated_ = 0;
+  int64_t host_waits_ = 0;
 };
 }  // namespace athanor::cuda

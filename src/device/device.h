@@ -43,6 +43,7 @@ class Device {
   virtual void wait(Lane, const Event&) {}                           // the lane waits; the host does not
   virtual void wait(const Event&) {}                                 // the host waits
   virtual double seconds(const Event& from, const Event& to) const;  // between two events that have happened
+  virtual int64_t host_waits() const { return 0; }                   // how often the host has waited so far
   virtual void sync() {}                                             // the host waits for all lanes
   // Rate of matrix products with inputs of this type that MFU is a fraction of; 0: not known, measure one.
   virtual double peak_flops(DType) const { return 0; }
