@@ -31,6 +31,13 @@ struct CudaGraph final : Graph {
 
 }  // namespace
 
+double memory_rate(int index) {
+  int khz = 0, bits = 0;
+  CUDA_CHECK(cudaDeviceGetAttribute(&khz, cudaDevAttrMemoryClockRate, index));
+  CUDA_CHECK(cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, index));
+  return 2e3 * khz * bits / 8;  // two transfers per clock
+}
+
 CudaDevice::CudaDevice(int index) : index_(index) {
   CUDA_CHECK(cudaSetDevice(index));
   CUDA_CHECK(cudaGetDeviceProperties(&properties_, index));

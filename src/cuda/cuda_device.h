@@ -8,6 +8,9 @@
 #include "device/device.h"
 namespace athanor::cuda {
 
+// Bytes per second of a GPU's memory at its data rate.
+double memory_rate(int index);
+
 class CudaDevice final : public Device {
  public:
   explicit CudaDevice(int index);
@@ -29,6 +32,7 @@ class CudaDevice final : public Device {
   size_t allocated() const override { return allocated_; }
   size_t in_use() const override;
   double peak_flops(DType) const override;
+  double peak_bytes() const override { return memory_rate(index_); }
   bool can_capture() const override { return true; }
   void begin_capture() override;
   std::unique_ptr<Graph> end_capture() override;
