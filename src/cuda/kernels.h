@@ -2,4 +2,6 @@
 // in bytes, a function of the op alone. Products come from cuBLASLt, attention also from cuDNN; see cuda_ops.h.
 #pragma once
 #include "cuda/basic.h"
+#include "cuda/loss.h"
+#include "cuda/optimizer.h"
 #include "cuda/residual_norm.h"
