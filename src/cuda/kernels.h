@@ -3,5 +3,6 @@
 #pragma once
 #include "cuda/basic.h"
 #include "cuda/loss.h"
+#include "cuda/mlp.h"
 #include "cuda/optimizer.h"
 #include "cuda/residual_norm.h"
