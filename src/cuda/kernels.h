@@ -1,5 +1,8 @@
 // Every op that kernels of this folder compute: run(op, scratch, stream) launches, scratch(op) is the temporary memory
 // in bytes, a function of the op alone. Products come from cuBLASLt, attention also from cuDNN; see cuda_ops.h.
 #pragma once
+#include "cuda/column_sum.h"
+#include "cuda/embedding.h"
 #include "cuda/mlp.h"
 #include "cuda/residual_norm.h"
+#include "cuda/rope.h"
