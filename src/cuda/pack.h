@@ -6,37 +6,59 @@ namespace athanor::cuda {
 
 template <class T, int E>
 struct Pack {
-  T elements[E];
-  __device__ __forceinline__ float operator[](int i) const { return to_float(elements[i]); }
-  __device__ __forceinline__ void set(int i, float x) { elements[i] = from_float<T>(x); }
+  static constexpr int kWords = (E * static_cast<int>(sizeof(T)) + 3) / 4;
+  uint32_t words[kWords];
+  __device__ __forceinline__ float operator[](int i) const { return element<T>(words, i); }
 };
 
-// p is aligned to 16 bytes unless E is 1; several accesses where E elements take more.
+// p points to global memory and is aligned to 16 bytes unless E is 1; several accesses where E elements take more.
 template <int E, class T>
 __device__ __forceinline__ Pack<T, E> load_pack(const T* p) {
   Pack<T, E> pack;
   if constexpr (E == 1) {
-    pack.elements[0] = *p;
+    const T x = *p;
+    pack.words[0] = 0;
+    memcpy(pack.words, &x, sizeof x);
   } else {
     static_assert(sizeof pack % 16 == 0);
 #pragma unroll
-    for (int i = 0; i < E; i += kVector<T>) {
-      const uint4 raw = ld16(p + i);
-      memcpy(static_cast<void*>(pack.elements + i), &raw, sizeof raw);
+    for (int i = 0; i < pack.kWords / 4; ++i) {
+      const uint4 raw = ld16(p + i * kVector<T>);
+      pack.words[4 * i] = raw.x;
+      pack.words[4 * i + 1] = raw.y;
+      pack.words[4 * i + 2] = raw.z;
+      pack.words[4 * i + 3] = raw.w;
     }
   }
   return pack;
 }
+// As it was loaded, bit by bit.
 template <int E, class T>
 __device__ __forceinline__ void store_pack(T* p, const Pack<T, E>& pack) {
   if constexpr (E == 1) {
-    *p = pack.elements[0];
+    T x;
+    memcpy(static_cast<void*>(&x), pack.words, sizeof x);
+    *p = x;
+  } else {
+#pragma unroll
+    for (int i = 0; i < pack.kWords / 4; ++i) {
+      const uint32_t* w = pack.words + 4 * i;
+      st16_global(p + i * kVector<T>, {w[0], w[1], w[2], w[3]});
+    }
+  }
+}
+// Values, rounded.
+template <int E, class T>
+__device__ __forceinline__ void store_values(T* p, const float (&values)[E]) {
+  if constexpr (E == 1) {
+    *p = from_float<T>(values[0]);
   } else {
 #pragma unroll
     for (int i = 0; i < E; i += kVector<T>) {
-      uint4 raw;
-      memcpy(&raw, pack.elements + i, sizeof raw);
-      st16(p + i, raw);
+      float part[kVector<T>];
+#pragma unroll
+      for (int j = 0; j < kVector<T>; ++j) part[j] = values[i + j];
+      st16_global(p + i, pack_vector<T>(part));
     }
   }
 }

@@ -40,6 +40,11 @@ namespace athanor::cuda::ptx {
 #define PTX_FUNCTION __device__ __forceinline__
 PTX_FUNCTION uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
+// ---- 16 bytes to global memory
+PTX_FUNCTION void st_global16(void* to, uint4 v) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+
 // ---- cp.async: 16 bytes past L1; `valid` false fills with zeros
 PTX_FUNCTION void cp_async16(void* to, const void* from, bool valid = true) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0)
