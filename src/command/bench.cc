@@ -153,6 +153,7 @@ void add_bench(Cli& cli) {
   verb->require_subcommand(1);
   add_bench_verb(cli, verb, "step", "whole optimizer steps on random tokens", bench_step);
   add_bench_verb(cli, verb, "ops", "every op: time, rate, distance from the roofline", bench_ops);
+  add_bench_device(cli, *verb);
   add_bench_verb(cli, verb, "data", "tokens per second of the data loader", bench_data);
 }
 
