@@ -2,17 +2,24 @@
 #pragma once
 #include <cuda_runtime_api.h>
 
+#include <memory>
+
+#include "cuda/gemm.h"
 #include "cuda/kernels.h"
 #include "ops/decorate.h"
 namespace athanor::cuda {
 
 class CudaOps final : public Decorated<CudaOps> {
  public:
-  explicit CudaOps(cudaStream_t stream) : stream_(stream) {}
+  CudaOps(cudaStream_t stream, std::unique_ptr<GemmRunner> gemm) : stream_(stream), sizes_{std::move(gemm)} {}
+  GemmRunner& gemm() const { return *sizes_.gemm; }
 
   struct Sizes {
+    std::unique_ptr<GemmRunner> gemm;
+
     template <class Op>
     size_t scratch(const Op& op) const {
+      if constexpr (std::is_same_v<Op, Gemm>) return gemm->scratch(op);
       if constexpr (requires { cuda::scratch(op); }) return cuda::scratch(op);
       return 0;
     }
@@ -21,7 +28,9 @@ class CudaOps final : public Decorated<CudaOps> {
 
   template <class Op>
   void on(const Op& op, void* scratch) {
-    if constexpr (requires { cuda::run(op, scratch, stream_); }) {
+    if constexpr (std::is_same_v<Op, Gemm>) {
+      gemm().run(op, scratch, stream_);
+    } else if constexpr (requires { cuda::run(op, scratch, stream_); }) {
       cuda::run(op, scratch, stream_);
     } else {
       throw Error(cat(Op::kName, " has no CUDA kernel yet"));
@@ -29,7 +38,7 @@ class CudaOps final : public Decorated<CudaOps> {
   }
 
  private:
-  Sizes sizes_;
   cudaStream_t stream_;
+  Sizes sizes_;
 };
 }  // namespace athanor::cuda

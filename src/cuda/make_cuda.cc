@@ -3,6 +3,8 @@
 #include "cuda/check.h"
 #include "cuda/cuda_device.h"
 #include "cuda/cuda_ops.h"
+#include "cuda/libraries/open.h"
+#include "cuda/libraries/specs.h"
 #include "cuda/peak_rates.h"
 
 namespace athanor {
@@ -51,7 +53,9 @@ CudaBackend make_cuda(const CudaOptions& options) {
   if (const std::string problem = describe(options.index).problem; !problem.empty())
     throw Error(cat("device cuda:", options.index, ": ", problem), Exit::usage);
   auto device = std::make_unique<cuda::CudaDevice>(options.index);
-  auto ops = std::make_unique<cuda::CudaOps>(device->stream(Lane::compute));
+  const SearchPlaces places = search_places(library_specs());
+  auto ops = std::make_unique<cuda::CudaOps>(device->stream(Lane::compute),
+                                             std::make_unique<cuda::GemmRunner>(open_cublaslt(places).call));
   std::string description = device->description();
   return {std::move(device), std::move(ops), std::move(description)};
 }
