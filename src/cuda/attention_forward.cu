@@ -1,8 +1,8 @@
 // Attention forward on tensor cores. y = softmax(mask(scale q k^T)) v per head, by tiles of keys with a running softmax
 // [Dao et al. 2022, alg. 1; Dao 2023]; p is rounded to the type of v before the second product.
 // Layout: a block takes kRows queries of one head, a warp 16 R of them; scores and sums stay in registers. While a
-// product runs the other operand's next tile arrives: values during q k^T, keys during p v. Compute bound. Not timed on a
-// GPU yet. Deterministic: a row's sums run over its keys in order.
+// product runs the other operand's next tile arrives: values during q k^T, keys during p v. Compute bound. Not timed on
+// a GPU yet. Deterministic: a row's sums run over its keys in order.
 #include "cuda/attention.h"
 #include "cuda/attention_plain.h"
 #include "cuda/attention_tiles.h"
@@ -87,44 +87,44 @@ __global__ void __launch_bounds__(Tiles<D>::kThreads) attend(Forward<T> a) {
   DYN_SMEM(raw);
   T *q = reinterpret_cast<T*>(raw), *k = q + Tile::kRows * kPitch<D>, *v = k + N * kPitch<D>;
   const Inputs<T>& in = a.in;
-  const int block = static_cast<int>(gridDim.x - 1 - blockIdx.x);  // later queries see more keys: the longest work first
+  const int block =
+      static_cast<int>(gridDim.x - 1 - blockIdx.x);  // later queries see more keys: the longest work first
   const int head = block % in.heads, first = block / in.heads * Tile::kRows, own = warp_id() * 16 * R;
-  const T* keys = in.k + head / in.group * in.dim;
-  const T* values = in.v + head / in.group * in.dim;
+  const int kv = head / in.group * in.dim;  // column of keys and values
   look<Side::kQueries>(sight, in.spans, first);
   const Seen* seen = sight.seen + own;
-  const Extent extent = extent_of<16 * R>(seen);
-  const int limit = extent_of<Tile::kRows>(sight.seen).some_last;
+  const int limit = last_seen<Tile::kRows>(sight.seen);
   int start = next_seen<Tile::kRows>(sight.seen, 0);
   if (start != kNone) {
     load_tile<Tile::kRows, D>(q, in.q + head * in.dim, in.q_stride, first, in.spans.queries, in.dim);
-    load_tile<N, D>(k, keys, in.k_stride, start, limit, in.dim);
+    load_tile<N, D>(k, in.k + kv, in.k_stride, start, limit, in.dim);
   }
   ptx::cp_async_commit();
   Accumulators<R, D> o = {};
   Softmax<R> softmax;
   while (start != kNone) {
-    const int next = next_seen<Tile::kRows>(sight.seen, start + N);
-    const bool meets = extent.meets(start, N);
+    const bool meets = one_sees<16 * R>(seen, start, start + N);
     Accumulators<R, N> s = {};
     ptx::cp_async_wait<0>();
     __syncthreads();  // keys are here, values of the previous tile are done with
-    load_tile<N, D>(v, values, in.v_stride, start, limit, in.dim);
+    load_tile<N, D>(v, in.v + kv, in.v_stride, start, limit, in.dim);
     ptx::cp_async_commit();
     if (meets) multiply_rows<D, R, N>(s, q + own * kPitch<D>, k);
     ptx::cp_async_wait<0>();
     __syncthreads();  // values are here, keys are done with
-    if (next != kNone) load_tile<N, D>(k, keys, in.k_stride, next, limit, in.dim);
+    const int next = next_seen<Tile::kRows>(sight.seen, start + N);
+    if (next != kNone) load_tile<N, D>(k, in.k + kv, in.k_stride, next, limit, in.dim);
     ptx::cp_async_commit();
     if (meets) {
       const float scale = in.scale * kLog2e;
       for_elements<R, N>(s, [&](float& x, int, int, int) { x *= scale; });
-      if (!extent.covers(start, N)) hide<R, N>(s, seen, start, -INFINITY);
+      if (!all_see<16 * R>(seen, start, start + N)) hide<R, N>(s, seen, start, -INFINITY);
       softmax.template add<D, N>(s, o);
       multiply_columns<D, R, N>(o, s, v);
     }
     start = next;
   }
+  ptx::cp_async_wait<0>();
   finish<D, R>(a, softmax, o, q + own * kPitch<D>, first + own, head);
 }
 
