@@ -7,6 +7,9 @@
 
 namespace athanor::testing {
 
+const std::vector<int> kThreadCounts = {2};
+const int kMatrixEvery = 103;
+
 Rig::Rig([[maybe_unused]] int threads) {
 #ifdef ATHANOR_EMULATED_GPU
   if (const emu::Report report = emu::take_report(); report.fault != emu::Fault::kNone)
