@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "cuda/cudnn_attention.h"
 #include "cuda/gemm.h"
 #include "cuda/kernels.h"
 #include "ops/decorate.h"
@@ -11,15 +12,20 @@ namespace athanor::cuda {
 
 class CudaOps final : public Decorated<CudaOps> {
  public:
-  CudaOps(cudaStream_t stream, std::unique_ptr<GemmRunner> gemm) : stream_(stream), sizes_{std::move(gemm)} {}
+  // Attention that `attention` does not support, or all without it, is for the kernels of this folder.
+  CudaOps(cudaStream_t stream, std::unique_ptr<GemmRunner> gemm, std::unique_ptr<CudnnAttention> attention = nullptr)
+      : stream_(stream), sizes_{std::move(gemm), std::move(attention)} {}
   GemmRunner& gemm() const { return *sizes_.gemm; }
 
   struct Sizes {
     std::unique_ptr<GemmRunner> gemm;
+    std::unique_ptr<CudnnAttention> attention;
 
     template <class Op>
     size_t scratch(const Op& op) const {
       if constexpr (std::is_same_v<Op, Gemm>) return gemm->scratch(op);
+      if constexpr (kIsAttention<Op>)
+        if (attention && attention->supports(op)) return attention->scratch(op);
       if constexpr (requires { cuda::scratch(op); }) return cuda::scratch(op);
       return 0;
     }
@@ -28,6 +34,8 @@ class CudaOps final : public Decorated<CudaOps> {
 
   template <class Op>
   void on(const Op& op, void* scratch) {
+    if constexpr (kIsAttention<Op>)
+      if (sizes_.attention && sizes_.attention->supports(op)) return sizes_.attention->run(op, scratch);
     if constexpr (std::is_same_v<Op, Gemm>) {
       gemm().run(op, scratch, stream_);
     } else if constexpr (requires { cuda::run(op, scratch, stream_); }) {
@@ -38,6 +46,8 @@ class CudaOps final : public Decorated<CudaOps> {
   }
 
  private:
+  template <class Op>
+  static constexpr bool kIsAttention = std::is_same_v<Op, AttentionFwd> || std::is_same_v<Op, AttentionBwd>;
   cudaStream_t stream_;
   Sizes sizes_;
 };

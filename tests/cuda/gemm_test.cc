@@ -101,7 +101,7 @@ class GemmTest : public KernelTest {
 
 // The 17 cases that mix types as no model does are refused; all others agree with the reference.
 TEST_F(GemmTest, AllCasesAgreeOrAreRefusedByName) {
-  Examiner examine(make_cuda_backend, {.threads = {1, 2}, .only = Gemm::kName});
+  Examiner examine([](int threads) { return make_cuda_backend(threads); }, {.threads = {1, 2}, .only = Gemm::kName});
   gemm_cases(examine);
   int refused = 0;
   for (const Finding& finding : examine.findings()) {
