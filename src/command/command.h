@@ -32,6 +32,9 @@ void add_data(Cli&);
 void add_checkpoint(Cli&);
 void add_bench(Cli&);
 void add_check_backend(Cli&);
+void add_import(Cli&);
+void add_export(Cli&);
+void add_logits(Cli&);
 
 // Parses and runs; returns the process exit code.
 int run_cli(int argc, char** argv);
