@@ -35,7 +35,7 @@ bool has_tokenizer(const std::string& folder) {
 // Every id of the model's vocabulary has a text; ids beyond the tokenizer's are never met.
 void add_tokens(GgufFile& file, const BpeParts& parts, int64_t vocab, const std::string& where) {
   std::vector<std::string> texts(size_t(vocab), "");
-  std::vector<int32_t> types(size_t(vocab), int32_t(kUnused));
+  std::vector<int32_t> types(texts.size(), kUnused);
   const auto set = [&](size_t id, const std::string& text, int32_t type) {
     if (id >= texts.size())
       throw Error(cat(where, ": the tokenizer has token ", id, ", the model's vocabulary ends before ", vocab,

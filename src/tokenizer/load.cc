@@ -281,7 +281,7 @@ Opened open_plain(const std::string& path, const TokenizerOptions& options) {
 }
 
 // A descriptor or another tokenizer file.
-Opened open_file(const std::string& file, const TokenizerOptions& options) {
+Opened open_tokenizer(const std::string& file, const TokenizerOptions& options) {
   return fs::path(file).filename() == kTokenizerFile ? open_described(file) : open_plain(file, options);
 }
 
@@ -300,16 +300,16 @@ std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerOptions& options) {
                     "\", where nothing is"),
                 Exit::usage);
   const std::string file = file_at(options.source);
-  return build(open_file(file, options), file);
+  return build(open_tokenizer(file, options), file);
 }
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   const std::string file = file_at(path);
-  return build(open_file(file, {}), file);
+  return build(open_tokenizer(file, {}), file);
 }
 
 LoadedParts load_tokenizer_parts(const std::string& path) {
-  Opened opened = open_file(file_at(path), {});
+  Opened opened = open_tokenizer(file_at(path), {});
   return {std::move(opened.parts), opened.d.eod_id};
 }
 
