@@ -124,8 +124,8 @@ Exit run_all(const Args& args, std::vector<Outcome>& all) {
       log::info("sweep: stopped in ", o.run->name, "; the same command goes on");
       return Exit::requeue;
     }
-    o.code = end.code;
-    if (end.code != 0)
+    o.code = end.code == int(Exit::requeue) ? -1 : end.code;  // stopped by its own limit of time: not a failure
+    if (o.code > 0)
       log::error("sweep: ", o.run->name, " failed with exit code ", end.code, "; its output is in ",
                  log_of(args, *o.run), "; the others go on");
   }
@@ -133,6 +133,8 @@ Exit run_all(const Args& args, std::vector<Outcome>& all) {
 }
 
 Exit sweep(const Args& args) {
+  if (args.config == "-")
+    throw Error("sweep: expected a configuration file, which every run reads; got -", Exit::usage);
   const std::vector<SweepRun> runs = plan_sweep(args.sets);
   check_all(args, runs);
   claim_folder(args, runs);
@@ -141,6 +143,7 @@ Exit sweep(const Args& args) {
     write_file(script, slurm_script({.program = own_program(),
                                      .config = fs::absolute(args.config).string(),
                                      .folder = fs::absolute(args.folder).string(),
+                                     .directory = fs::current_path().string(),
                                      .options = args.sbatch},
                                     runs));
     std::printf("%zu runs: sbatch %s\n", runs.size(), script.c_str());

@@ -116,7 +116,7 @@ std::string slurm_script(const SlurmJob& job, std::span<const SweepRun> runs) {
       throw Error("--sbatch: expected one option, got two lines", Exit::usage);
     out += cat("#SBATCH ", option, "\n");
   }
-  out += "case $SLURM_ARRAY_TASK_ID in\n";
+  out += cat("cd ", shell_quoted(job.directory), " || exit\ncase $SLURM_ARRAY_TASK_ID in\n");
   for (size_t i = 0; i < runs.size(); ++i) {
     out += cat(i, ") set -- --set ", shell_quoted(cat("save=", job.folder, "/", runs[i].name)));
     for (const std::string& o : runs[i].overrides) out += " --set " + shell_quoted(o);

@@ -21,8 +21,8 @@ std::string sweep_json(const std::string& config, std::span<const SweepRun> runs
 
 // A batch script for Slurm: one task of a job array for each run.
 struct SlurmJob {
-  std::string program, config, folder;
-  std::vector<std::string> options;  // lines of #SBATCH besides those that are always there
+  std::string program, config, folder, directory;  // where it works; all absolute
+  std::vector<std::string> options;                // lines of #SBATCH besides those that are always there
 };
 std::string slurm_script(const SlurmJob& job, std::span<const SweepRun> runs);
 

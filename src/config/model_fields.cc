@@ -63,6 +63,7 @@ constexpr OnlyValues kOnly[] = {
     {"reorder_and_upcast_attn", "false", "attention has one order of operations"},
     {"add_cross_attention", "false", "there is no cross attention"},
     {"partial_rotary_factor", "1", "RoPE turns whole heads"},
+    {"use_mrope", "false", "positions have one dimension"},
 };
 
 bool has_value(const Json& value, std::string_view allowed) {
