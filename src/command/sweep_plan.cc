@@ -62,7 +62,7 @@ std::string name_of(size_t number, const std::vector<std::string>& overrides) {
   char digits[24];
   std::snprintf(digits, sizeof digits, "%03zu", number);
   std::string name = digits;
-  for (const std::string& o : overrides) name += "-" + plain(o.substr(o.rfind('.', o.find('=')) + 1));
+  for (const std::string& o : overrides) name.append("-").append(plain(o.substr(o.rfind('.', o.find('=')) + 1)));
   return name.substr(0, kLongest);
 }
 

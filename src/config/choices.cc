@@ -10,6 +10,7 @@ constexpr std::string_view kModelTypes[] = {"gpt2", "llama", "qwen2", "qwen3", "
 constexpr std::string_view kRopeTypes[] = {"none", "linear", "llama3", "yarn"};
 constexpr std::string_view kDevices[] = {"auto", "cpu", "cuda"};
 constexpr std::string_view kCpuGemms[] = {"builtin", "onednn"};
+constexpr std::string_view kAttentions[] = {"auto", "builtin", "cudnn"};
 constexpr std::string_view kOptimizers[] = {"adamw"};
 constexpr std::string_view kLrDecayStyles[] = {"constant", "linear", "cosine", "WSD"};
 constexpr std::string_view kWsdDecayStyles[] = {"linear", "cosine", "minus_sqrt"};
@@ -33,6 +34,7 @@ ChoiceNames choice_names(ModelType) { return kModelTypes; }
 ChoiceNames choice_names(RopeType) { return kRopeTypes; }
 ChoiceNames choice_names(DeviceChoice) { return kDevices; }
 ChoiceNames choice_names(CpuGemm) { return kCpuGemms; }
+ChoiceNames choice_names(AttentionChoice) { return kAttentions; }
 ChoiceNames choice_names(OptimizerChoice) { return kOptimizers; }
 ChoiceNames choice_names(LrDecayStyle) { return kLrDecayStyles; }
 ChoiceNames choice_names(WsdDecayStyle) { return kWsdDecayStyles; }

@@ -14,6 +14,7 @@ namespace athanor {
 
 enum class DeviceChoice { automatic, cpu, cuda };
 enum class CpuGemm { builtin, onednn };
+enum class AttentionChoice { automatic, builtin, cudnn };
 enum class OptimizerChoice { adamw };
 enum class LrDecayStyle { constant, linear, cosine, wsd };
 enum class WsdDecayStyle { linear, cosine, minus_sqrt };
@@ -42,6 +43,9 @@ struct Config {
   int64_t threads = 0;  // 0 = all cores this process may use
   CpuGemm cpu_gemm = CpuGemm::builtin;
   bool cuda_graph = true;
+  AttentionChoice attention = AttentionChoice::automatic;
+  double gemm_search_seconds = 10;
+  std::string tuning_cache = "auto";  // folder; "auto" = ~/.cache/athanor, "none"
   log::Level log_level = log::Level::info;
   // train
   int64_t train_iters = 0;

@@ -103,6 +103,13 @@ Fields run_group() {
                                 "who multiplies matrices on the CPU; onednn needs its plug-in beside the program"),
       option("cuda_graph", &Config::cuda_graph, free,
              "capture micro-batch and optimizer as CUDA graphs and replay them: the same kernels, fewer launches"),
+      choice<&Config::attention>("attention", notice,
+                                 "whose attention kernels run on a GPU; auto = cuDNN's where they can and need little "
+                                 "memory, else the program's own"),
+      number("gemm_search_seconds", &Config::gemm_search_seconds, at_least(0), free, "s",
+             "time to try algorithms of matrix products at the start of a run on a GPU; 0 = take the library's advice"),
+      option("tuning_cache", &Config::tuning_cache, free,
+             "folder that keeps what was tried for later runs; auto = athanor in XDG_CACHE_HOME or ~/.cache, none"),
       choice<&Config::log_level>("log_level", free, "least important messages that are shown"),
   };
 }

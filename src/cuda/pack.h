@@ -1,5 +1,6 @@
-// Pack: neighbouring elements in registers, as they lie in memory; and flat kernels, in which a thread takes a few packs
-// of a tensor, a block's width apart. One access moves a pack of 16 bytes, or one element where 16 bytes do not fit.
+// Pack: neighbouring elements in registers, as they lie in memory; and flat kernels, in which a thread takes a few
+// packs of a tensor, a block's width apart. One access moves a pack of 16 bytes, or one element where 16 bytes do not
+// fit.
 #pragma once
 #include "cuda/host_tools.h"
 namespace athanor::cuda {

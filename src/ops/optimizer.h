@@ -41,9 +41,9 @@ struct LossScaling {
   float min_scale = 1;
 };
 
-// Closes a step by the rule of step_control.h: norm, skip decision, clip factor, learning rate, Adam's bias corrections,
-// loss scale; then clears the sums. A skipped step advances neither `updates` nor the schedule. [DeepSpeed's
-// DynamicLossScaler for fp16]
+// Closes a step by the rule of step_control.h: norm, skip decision, clip factor, learning rate, Adam's bias
+// corrections, loss scale; then clears the sums. A skipped step advances neither `updates` nor the schedule.
+// [DeepSpeed's DynamicLossScaler for fp16]
 struct StepControl {
   Tensor state;  // [sizeof(StepState)] u8
   Schedule schedule;

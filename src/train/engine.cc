@@ -96,6 +96,7 @@ void Engine::record_phases() {
     run_logits(context(plan, nullptr), nullptr);
     arena_.finish_recording();
   }
+  products_ = std::move(plan.products);
   memory_.add(arena_);
 }
 

@@ -9,6 +9,7 @@
 #include "metrics/step_table.h"
 #include "model/model.h"
 #include "ops/decorate.h"
+#include "ops/tuning.h"
 #include "optim/optimizer.h"
 #include "train/host_ring.h"
 #include "train/phase_runner.h"
@@ -39,6 +40,7 @@ struct Backend {
   Device& device;
   Ops& ops;
   ProcessMesh& mesh;
+  Tuning* tuning = nullptr;  // of backends that choose by trial
 };
 
 // A finished optimizer step. Times are those of the device, by phase; all of it from the end of the step before to the
@@ -59,6 +61,7 @@ class Engine {
   const Arena& arena() const { return arena_; }
   Model& model() { return *model_; }
   int64_t micro_batches() const { return options_.global_batch_size / options_.micro_batch_size; }
+  std::span<const Gemm> products() const { return products_; }  // of a micro-batch and an evaluation, once planned
   int64_t launches_per_micro_batch() const { return int64_t(micro_costs_.size()); }
   // Sum of the rooflines of a step's ops: no step is faster. Known once memory() is.
   double least_step_seconds(const Ceilings&) const;
@@ -131,6 +134,7 @@ class Engine {
   std::deque<ClosedStep> closed_;
   std::unique_ptr<Event> last_end_;               // of the step collected last, unless other work came after it
   std::vector<Cost> micro_costs_, update_costs_;  // of each launch
+  std::vector<Gemm> products_;
   MemoryPlan memory_;
 };
 

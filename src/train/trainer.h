@@ -38,6 +38,7 @@ class Trainer {
   void open_run();                      // run folder, lock, sinks, records of the start
   std::optional<Resume> find_resume();  // and checks that the config may continue it
   void check_resume(const Resume&);
+  void tune(const std::optional<Resume>&);  // products: the choices of the run that goes on, or new ones
   void start(const std::optional<Resume>&);
   Exit loop();
   bool launch_step(Loader&);  // false: discarded because of a stop signal
