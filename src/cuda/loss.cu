@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "cuda/host_tools.h"
+#include "cuda/ptx.h"
 #include "cuda/reduce.h"
 #include "cuda/vectors.h"
 
@@ -42,6 +43,9 @@ __device__ __forceinline__ void mask(float (&values)[E], int c, int vocab) {
   for (int i = 0; i < E; ++i) values[i] = c + i < vocab ? values[i] : -kInf;
 }
 
+// e^x for x <= 0, 0 below the normal numbers.
+__device__ __forceinline__ float exp_fast(float x) { return ptx::exp2_approx(x * 0x1.715476p0f); }
+
 // e^(x - base) summed over what a thread has seen, relative to its largest logit.
 struct OnlineSum {
   float most = -kInf, sum = 0;
@@ -56,14 +60,14 @@ struct OnlineSum {
       for (int i = 0; i < E; ++i) top = fmaxf(top, x[b][i]);  // skips NaN, which reaches the sum below
     }
     if (top > most) {
-      sum *= __expf(most - top);
+      sum *= exp_fast(most - top);
       most = top;
     }
     const float from = base();
 #pragma unroll
     for (int b = 0; b < B; ++b) {
 #pragma unroll
-      for (int i = 0; i < E; ++i) sum += __expf(x[b][i] - from);
+      for (int i = 0; i < E; ++i) sum += exp_fast(x[b][i] - from);
     }
   }
 };
@@ -124,7 +128,7 @@ __device__ __forceinline__ void write_gradient(const Logits<T>& a, T* row, const
     if (c < a.vocab) {
       load_chunk(x, c < a.kept ? kept : row, c, a.columns, a.vectors);
 #pragma unroll
-      for (int i = 0; i < kElements; ++i) x[i] = __expf(x[i] - s.base) * s.factor;
+      for (int i = 0; i < kElements; ++i) x[i] = exp_fast(x[i] - s.base) * s.factor;
     }
     if (s.target >= c && s.target < c + kElements) {
 #pragma unroll
@@ -161,14 +165,16 @@ __global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy(Logits<T> a) {
     if (a.scale) write_zeros(a, row);
     return;
   }
-  // Nobody can throw here: a target outside the vocabulary makes the loss NaN, and the step is skipped.
-  const float logit = target < a.vocab ? to_float(row[target]) : __int_as_float(0x7fffffff);
+  // The thread whose chunks hold the target reads it before it writes. Nobody can throw here: a target outside the
+  // vocabulary makes the loss NaN, and the step is skipped.
+  const bool owner = static_cast<int>(threadIdx.x) == target / kVector<T> % static_cast<int>(blockDim.x);
+  const float logit = owner && target < a.vocab ? to_float(row[target]) : __int_as_float(0x7fffffff);
   OnlineSum s = read_row(a, row, kept);
   const float before = s.base();
   s.most = block_reduce(s.most, room, Max{});
-  const float sum = block_sum(s.sum * __expf(before - s.base()), room);
+  const float sum = block_sum(s.sum * exp_fast(before - s.base()), room);
   const float loss = logf(sum) - (logit - s.base());
-  if (threadIdx.x == 0) a.losses[blockIdx.x] = loss;
+  if (owner) a.losses[blockIdx.x] = loss;
   if (!a.scale) return;
   const float scale = *a.scale * a.inv_count;
   write_gradient(a, row, kept, {s.base(), scale / sum, target, scale * expm1f(-loss)});  // softmax = e^-loss
@@ -200,7 +206,7 @@ void run(const CrossEntropy& op, void*, cudaStream_t stream) {
                 columns};
     a.vectors = rows_are_vectors(columns, a.logits);
     a.kept = a.vectors && op.grad ? kept_columns<T>(a.vocab) : 0;
-    const size_t shared_bytes = static_cast<size_t>(a.kept) * sizeof(T);
+    const size_t shared_bytes = static_cast<size_t>(std::max(a.kept, kVector<T>)) * sizeof(T);
     if (shared_bytes > 48 << 10) CUDA_CHECK(allow_shared_bytes(cross_entropy<T>, shared_bytes));
     const int threads = std::min(kMaxThreads, round_up(div_ceil(columns, kVector<T>), 32));
     const LaunchConfig config{dim3(grid_size(op.logits.rows())), dim3(static_cast<unsigned>(threads)), shared_bytes,

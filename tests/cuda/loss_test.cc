@@ -1,5 +1,9 @@
 // The kernel of cuda/loss.cu runs the op cases; rows longer than shared memory, logits that are no numbers, targets
 // outside the vocabulary.
+#include <cmath>
+#include <cstring>
+#include <limits>
+
 #include "tests/cuda/kernel_test.h"
 #include "tests/ops/guarded.h"
 
