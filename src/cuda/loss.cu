@@ -1,8 +1,8 @@
 // Softmax cross-entropy, a block per row of logits.
 //   loss = log sum exp(z) - z_target;  dz = scale (softmax(z) - onehot(target)), written over z.
-// The first pass finds maximum and sum of exponentials together [Milakov & Gimelshein 2018] and leaves the row in shared
-// memory, the second writes the gradient from there: each logit is read once and written once. What does not fit beside
-// a second block of the multiprocessor is read again, from the L2 cache. Memory bound; not timed on a GPU yet.
+// The first pass finds maximum and sum of exponentials together [Milakov & Gimelshein 2018] and leaves the row in
+// shared memory, the second writes the gradient from there: each logit is read once and written once. What does not fit
+// beside a second block of the multiprocessor is read again, from the L2 cache. Memory bound; not timed on a GPU yet.
 // Deterministic: the order of sums follows from the number of columns alone.
 #include "cuda/loss.h"
 
@@ -35,12 +35,12 @@ struct Logits {
   bool vectors;
 };
 
-// values = row[c .. c + E), -inf from column vocab on.
+// The values of columns past the vocabulary, in a chunk at column c.
 template <int E>
-__device__ __forceinline__ void mask(float (&values)[E], int c, int vocab) {
+__device__ __forceinline__ void mask(float (&values)[E], int c, int vocab, float instead) {
   if (c + E <= vocab) return;
 #pragma unroll
-  for (int i = 0; i < E; ++i) values[i] = c + i < vocab ? values[i] : -kInf;
+  for (int i = 0; i < E; ++i) values[i] = c + i < vocab ? values[i] : instead;
 }
 
 // e^x for x <= 0, 0 below the normal numbers.
@@ -51,11 +51,11 @@ struct OnlineSum {
   float most = -kInf, sum = 0;
 
   __device__ __forceinline__ float base() const { return most == -kInf ? 0.f : most; }  // -inf - -inf would be NaN
-  template <int B, int E>
-  __device__ __forceinline__ void add(const float (&x)[B][E]) {
+  template <int E>
+  __device__ __forceinline__ void add(const float (&x)[kBatch][E]) {
     float top = most;
 #pragma unroll
-    for (int b = 0; b < B; ++b) {
+    for (int b = 0; b < kBatch; ++b) {
 #pragma unroll
       for (int i = 0; i < E; ++i) top = fmaxf(top, x[b][i]);  // skips NaN, which reaches the sum below
     }
@@ -65,52 +65,35 @@ struct OnlineSum {
     }
     const float from = base();
 #pragma unroll
-    for (int b = 0; b < B; ++b) {
+    for (int b = 0; b < kBatch; ++b) {
 #pragma unroll
       for (int i = 0; i < E; ++i) sum += exp_fast(x[b][i] - from);
     }
   }
 };
 
-// The chunks c, c + step, ... of a batch, all of them whole.
+// The chunks c, c + step, ... of a batch, -inf past the vocabulary.
 template <class T>
 __device__ __forceinline__ void load_batch(float (&x)[kBatch][kVector<T>], const Logits<T>& a, const T* row, T* kept,
                                            int c, int step) {
-  uint4 raw[kBatch];
-#pragma unroll
-  for (int b = 0; b < kBatch; ++b) raw[b] = ld16(row + c + b * step);
-#pragma unroll
-  for (int b = 0; b < kBatch; ++b) {
-    if (c + b * step < a.kept) st16(kept + c + b * step, raw[b]);
-    T elements[kVector<T>];
-    memcpy(static_cast<void*>(elements), &raw[b], sizeof raw[b]);
-#pragma unroll
-    for (int i = 0; i < kVector<T>; ++i) x[b][i] = to_float(elements[i]);
-  }
-}
-
-// Maximum and sum over the row, of this thread's chunks.
-template <class T>
-__device__ __forceinline__ OnlineSum read_row(const Logits<T>& a, const T* row, T* kept) {
-  constexpr int kElements = kVector<T>;
-  const int step = static_cast<int>(blockDim.x) * kElements;
-  OnlineSum s;
-  int c = static_cast<int>(threadIdx.x) * kElements;
   if (a.vectors) {
-    for (; c + (kBatch - 1) * step + kElements <= a.vocab; c += kBatch * step) {
-      float x[kBatch][kElements];
-      load_batch(x, a, row, kept, c, step);
-      s.add(x);
+    uint4 raw[kBatch];
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) raw[b] = c + b * step < a.vocab ? ld16(row + c + b * step) : uint4{};
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      if (c + b * step < a.kept) st16(kept + c + b * step, raw[b]);
+      T elements[kVector<T>];
+      memcpy(static_cast<void*>(elements), &raw[b], sizeof raw[b]);
+#pragma unroll
+      for (int i = 0; i < kVector<T>; ++i) x[b][i] = to_float(elements[i]);
     }
+  } else {
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) load_chunk(x[b], row, c + b * step, a.vocab, false);
   }
-  for (; c < a.vocab; c += step) {
-    float x[1][kElements];
-    load_chunk(x[0], row, c, a.columns, a.vectors);
-    if (c < a.kept) store_chunk(kept, x[0], c, a.columns, true);
-    mask(x[0], c, a.vocab);
-    s.add(x);
-  }
-  return s;
+#pragma unroll
+  for (int b = 0; b < kBatch; ++b) mask(x[b], c + b * step, a.vocab, -kInf);
 }
 
 struct Softmax {
@@ -134,10 +117,7 @@ __device__ __forceinline__ void write_gradient(const Logits<T>& a, T* row, const
 #pragma unroll
       for (int i = 0; i < kElements; ++i) x[i] = c + i == s.target ? s.at_target : x[i];
     }
-    if (c + kElements > a.vocab) {
-#pragma unroll
-      for (int i = 0; i < kElements; ++i) x[i] = c + i < a.vocab ? x[i] : 0.f;
-    }
+    mask(x, c, a.vocab, 0.f);
     store_chunk(row, x, c, a.columns, a.vectors);
   }
 }
@@ -157,6 +137,7 @@ template <class T>
 __global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy(Logits<T> a) {
   SHARED(float, room, [32]);
   DYN_SMEM(raw);
+  constexpr int kElements = kVector<T>;
   T* kept = reinterpret_cast<T*>(raw);
   T* row = a.logits + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(a.columns);
   const int target = a.targets[blockIdx.x];
@@ -167,9 +148,15 @@ __global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy(Logits<T> a) {
   }
   // The thread whose chunks hold the target reads it before it writes. Nobody can throw here: a target outside the
   // vocabulary makes the loss NaN, and the step is skipped.
-  const bool owner = static_cast<int>(threadIdx.x) == target / kVector<T> % static_cast<int>(blockDim.x);
+  const bool owner = static_cast<int>(threadIdx.x) == target / kElements % static_cast<int>(blockDim.x);
   const float logit = owner && target < a.vocab ? to_float(row[target]) : __int_as_float(0x7fffffff);
-  OnlineSum s = read_row(a, row, kept);
+  const int step = static_cast<int>(blockDim.x) * kElements;
+  OnlineSum s;
+  for (int c = static_cast<int>(threadIdx.x) * kElements; c < a.vocab; c += kBatch * step) {
+    float x[kBatch][kElements];
+    load_batch(x, a, row, kept, c, step);
+    s.add(x);
+  }
   const float before = s.base();
   s.most = block_reduce(s.most, room, Max{});
   const float sum = block_sum(s.sum * exp_fast(before - s.base()), room);

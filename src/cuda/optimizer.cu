@@ -20,12 +20,12 @@ constexpr int kElements = kVector<float>, kChunks = 2;
 struct Moved {
   float w, m, v;
 };
-__device__ __forceinline__ Moved adamw(float w, float m, float v, float grad, const AdamScalars& a) {
+__device__ __forceinline__ Moved adamw(float w, float m, float v, float grad, float decay, const AdamScalars& a) {
   const float g = __fmul_rn(grad, a.grad_scale);
   m = __fadd_rn(__fmul_rn(a.beta1, m), __fmul_rn(a.one_minus_beta1, g));
   v = __fadd_rn(__fmul_rn(a.beta2, v), __fmul_rn(__fmul_rn(a.one_minus_beta2, g), g));
   const float root = __fadd_rn(__fdiv_rn(__fsqrt_rn(v), a.root_bias2), a.eps);
-  return {__fsub_rn(__fmul_rn(w, a.decay), __fdiv_rn(__fmul_rn(a.step_size, m), root)), m, v};
+  return {__fsub_rn(__fmul_rn(w, decay), __fdiv_rn(__fmul_rn(a.step_size, m), root)), m, v};
 }
 
 // bits[k] = random_bits(seed, stream, index + k), from one Philox block or two.
@@ -76,10 +76,12 @@ __global__ void __launch_bounds__(kTileThreads) adamw_tiles(AdamW op, Flat flat)
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
       uint32_t bits[kElements];
-      if constexpr (kRound) random_words(bits, op, (static_cast<uint64_t>(state.updates) << 40) + op.first + tile.at(c));
+      if constexpr (kRound)
+        random_words(bits, op, (static_cast<uint64_t>(state.updates) << 40) + op.first + tile.at(c));
 #pragma unroll
       for (int i = 0; i < kElements; ++i) {
-        const Moved moved = adamw(w[c][i], m[c][i], v[c][i], g[c][i], scalars);
+        const float decay = tile.at(c) + i < op.decayed ? scalars.decay : 1.f;
+        const Moved moved = adamw(w[c][i], m[c][i], v[c][i], g[c][i], decay, scalars);
         const float rounded = kRound ? round_stochastic(moved.w, bits[i]) : moved.w;
         w[c][i] = skip ? w[c][i] : rounded;
         m[c][i] = skip ? m[c][i] : moved.m;
