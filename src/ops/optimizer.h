@@ -1,5 +1,7 @@
 // The optimizer step: scalars that live in device memory, their update without host decisions, and fused AdamW.
 #pragma once
+#include <limits>
+
 #include "ops/op.h"
 
 namespace athanor {
@@ -67,6 +69,7 @@ struct AdamW {
   Tensor grad;    // [n] f32
   Tensor state;   // StepState
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
+  int64_t decayed = std::numeric_limits<int64_t>::max();  // weights before this element decay, the rest does not
   uint64_t seed = 0, stream = 0, first = 0;
   static constexpr const char* kName = "adamw";
   std::array<Field, 6> fields() {
