@@ -4,5 +4,6 @@
 #include "cuda/column_sum.h"
 #include "cuda/embedding.h"
 #include "cuda/mlp.h"
+#include "cuda/qk_norm.h"
 #include "cuda/residual_norm.h"
 #include "cuda/rope.h"
