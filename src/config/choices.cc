@@ -7,7 +7,7 @@ namespace athanor {
 namespace {
 
 constexpr std::string_view kModelTypes[] = {"gpt2", "llama", "qwen2", "qwen3", "mistral"};
-constexpr std::string_view kRopeTypes[] = {"none", "linear", "llama3"};
+constexpr std::string_view kRopeTypes[] = {"none", "linear", "llama3", "yarn"};
 constexpr std::string_view kDevices[] = {"auto", "cpu", "cuda"};
 constexpr std::string_view kCpuGemms[] = {"builtin", "onednn"};
 constexpr std::string_view kOptimizers[] = {"adamw"};

@@ -36,6 +36,7 @@ struct Config {
   std::string save;           // run folder; "" = nothing is written
   std::string load = "auto";  // "auto" = newest valid checkpoint in save, "none", or a folder
   int64_t load_step = -1;     // -1 = newest
+  std::string init_from;      // folder of a model whose weights a new run starts with; "" = random ones
   int64_t seed = 1234;
   DeviceChoice device = DeviceChoice::automatic;
   int64_t threads = 0;  // 0 = all cores this process may use
@@ -120,7 +121,8 @@ Config parse_config(std::string_view text, const std::string& name, const std::s
 
 // A model shape alone, from the text of a config.json.
 ModelConfig parse_model_config(std::string_view text, const std::string& name);
-ModelConfig load_model_config(const std::string& path);
+// Of another program's file, dropout is left out with a notice: it is not part of the shape.
+ModelConfig load_model_config(const std::string& path, std::vector<std::string>* notices = nullptr);
 
 // Refuses combinations that cannot work and fills what follows from other keys (min_lr, lr_decay_iters, ...).
 void validate(Config&);

@@ -89,6 +89,10 @@ Fields run_group() {
           .alias({"resume"}),
       number("load_step", &Config::load_step, at_least(-1), free, "step", "go on from this step; -1 = the newest")
           .alias({"ckpt_step"}),
+      option("init_from", &Config::init_from, free,
+             "folder of a model (config.json and safetensors, as Hugging Face has them) whose weights a new run starts "
+             "with; empty = random ones. Its shape is the run's unless `model` is given")
+          .alias({"init_weights"}),
       number("seed", &Config::seed, at_least(0), refused, "", "initial weights and data order follow from it")
           .alias({"global_seed"}),
       choice<&Config::device>("device", notice, "where to compute; auto = a GPU if there is one"),

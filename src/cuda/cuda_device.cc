@@ -31,6 +31,13 @@ struct CudaGraph final : Graph {
 
 }  // namespace
 
+double memory_rate(int index) {
+  int khz = 0, bits = 0;
+  CUDA_CHECK(cudaDeviceGetAttribute(&khz, cudaDevAttrMemoryClockRate, index));
+  CUDA_CHECK(cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, index));
+  return 2e3 * khz * bits / 8;  // two transfers per clock
+}
+
 CudaDevice::CudaDevice(int index) : index_(index) {
   CUDA_CHECK(cudaSetDevice(index));
   CUDA_CHECK(cudaGetDeviceProperties(&properties_, index));
@@ -90,7 +97,10 @@ std::unique_ptr<Event> CudaDevice::record(Lane lane) {
   return event;
 }
 void CudaDevice::wait(Lane lane, const Event& e) { CUDA_CHECK(cudaStreamWaitEvent(stream(lane), handle(e), 0)); }
-void CudaDevice::wait(const Event& e) { CUDA_CHECK(cudaEventSynchronize(handle(e))); }
+void CudaDevice::wait(const Event& e) {
+  ++host_waits_;
+  CUDA_CHECK(cudaEventSynchronize(handle(e)));
+}
 
 double CudaDevice::seconds(const Event& from, const Event& to) const {
   float ms = 0;
@@ -99,6 +109,7 @@ double CudaDevice::seconds(const Event& from, const Event& to) const {
 }
 
 void CudaDevice::sync() {
+  ++host_waits_;
   for (cudaStream_t stream : streams_) CUDA_CHECK(cudaStreamSynchronize(stream));
 }
 

@@ -8,6 +8,9 @@
 #include "device/device.h"
 namespace athanor::cuda {
 
+// Bytes per second of a GPU's memory at its data rate.
+double memory_rate(int index);
+
 class CudaDevice final : public Device {
  public:
   explicit CudaDevice(int index);
@@ -23,11 +26,13 @@ class CudaDevice final : public Device {
   void wait(Lane, const Event&) override;
   void wait(const Event&) override;
   double seconds(const Event& from, const Event& to) const override;
+  int64_t host_waits() const override { return host_waits_; }
   void sync() override;
   size_t capacity(Mem) const override;
   size_t allocated() const override { return allocated_; }
   size_t in_use() const override;
   double peak_flops(DType) const override;
+  double peak_bytes() const override { return memory_rate(index_); }
   bool can_capture() const override { return true; }
   void begin_capture() override;
   std::unique_ptr<Graph> end_capture() override;
@@ -39,5 +44,6 @@ class CudaDevice final : public Device {
   std::string description_;
   std::array<cudaStream_t, 3> streams_{};
   size_t capacity_ = 0, allocated_ = 0;
+  int64_t host_waits_ = 0;
 };
 }  // namespace athanor::cuda

@@ -12,12 +12,6 @@ namespace {
 
 constexpr int kOldestMajor = 8;  // compute capability 8.0: bf16 on tensor cores and cp.async
 
-int attribute(cudaDeviceAttr what, int index) {
-  int value = 0;
-  CUDA_CHECK(cudaDeviceGetAttribute(&value, what, index));
-  return value;
-}
-
 GpuReport describe(int index) {
   cudaDeviceProp p{};
   CUDA_CHECK(cudaGetDeviceProperties(&p, index));
@@ -26,10 +20,8 @@ GpuReport describe(int index) {
                 .minor = p.minor,
                 .multiprocessors = p.multiProcessorCount,
                 .memory_bytes = p.totalGlobalMem,
-                .peak_flops = cuda::peak_rate(p.name, DType::bf16)};
-  // Two transfers per clock; the attribute is in kHz, the bus in bits.
-  gpu.copy_bytes =
-      2e3 * attribute(cudaDevAttrMemoryClockRate, index) * attribute(cudaDevAttrGlobalMemoryBusWidth, index) / 8;
+                .peak_flops = cuda::peak_rate(p.name, DType::bf16),
+                .copy_bytes = cuda::memory_rate(index)};
   if (p.major < kOldestMajor)
     gpu.problem = cat("compute capability ", p.major, ".", p.minor, " is below 8.0, the oldest with bf16 tensor cores");
   return gpu;

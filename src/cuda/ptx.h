@@ -40,6 +40,11 @@ namespace athanor::cuda::ptx {
 #define PTX_FUNCTION __device__ __forceinline__
 PTX_FUNCTION uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
+// ---- 16 bytes to global memory
+PTX_FUNCTION void st_global16(void* to, uint4 v) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+
 // ---- cp.async: 16 bytes past L1; `valid` false fills with zeros
 PTX_FUNCTION void cp_async16(void* to, const void* from, bool valid = true) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0)
@@ -53,6 +58,13 @@ PTX_FUNCTION void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: 
 template <int GroupsLeft>
 PTX_FUNCTION void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(GroupsLeft) : "memory");
+}
+
+// ---- 2^x to 2 ulp, 0 instead of denormals
+PTX_FUNCTION float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
 
 // ---- named barriers 1..15 among `threads` threads of the block, a multiple of 32
@@ -147,6 +159,8 @@ using emu::ptx::griddep_wait;
 using emu::ptx::load_acquire;
 using emu::ptx::shared_address;
 using emu::ptx::store_release;
+
+inline float exp2_approx(float x) { return exp2f(x); }
 
 #define PTX_CALLER __attribute__((always_inline)) inline  // faults name the kernel's line
 PTX_CALLER void cp_async16(void* to, const void* from, bool valid = true) {

@@ -43,9 +43,11 @@ class Device {
   virtual void wait(Lane, const Event&) {}                           // the lane waits; the host does not
   virtual void wait(const Event&) {}                                 // the host waits
   virtual double seconds(const Event& from, const Event& to) const;  // between two events that have happened
+  virtual int64_t host_waits() const { return 0; }                   // how often the host has waited so far
   virtual void sync() {}                                             // the host waits for all lanes
   // Rate of matrix products with inputs of this type that MFU is a fraction of; 0: not known, measure one.
   virtual double peak_flops(DType) const { return 0; }
+  virtual double peak_bytes() const { return 0; }  // bytes per second of device memory; 0: not known
 
   // Capture: between begin_capture and end_capture the compute lane records work instead of doing it.
   virtual bool can_capture() const { return false; }

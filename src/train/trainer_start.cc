@@ -112,6 +112,11 @@ void Trainer::check_resume(const Resume& resume) {
 
 void Trainer::start(const std::optional<Resume>& resume) {
   if (resume && config_.micro_batch_size == 0) config_.micro_batch_size = resume->state.micro_batch_size;
+  std::optional<ModelFolder> from;
+  if (!resume && !config_.init_from.empty()) {
+    from.emplace(config_.init_from);
+    require_same_model(*from, config_.model);
+  }
   engine_ = make_engine(config_, backend_, true);
   const int64_t multiple = backend_.device.dimension_multiple();
   for (const DimensionAdvice& advice : dimension_advice(config_.model, config_.seq_length, multiple))
@@ -130,9 +135,15 @@ void Trainer::start(const std::optional<Resume>& resume) {
     state_ = loaded;
     metrics_.event({.kind = EventKind::resume, .step = state_.step, .text = cat("from ", resume->folder, "; ", size)});
   } else {
-    engine_->init_weights();
+    if (from) {
+      load_weights(*engine_, backend_.device, *from);
+    } else {
+      engine_->init_weights();
+    }
     state_.device = engine_->read_state();
-    metrics_.event({.kind = EventKind::start, .step = 0, .text = cat(size, "; ", options_.backend_description)});
+    const std::string origin = from ? cat("weights of ", from->path(), "; ") : "";
+    metrics_.event(
+        {.kind = EventKind::start, .step = 0, .text = cat(origin, size, "; ", options_.backend_description)});
   }
   state_.micro_batch_size = config_.micro_batch_size;
   first_step_ = last_saved_step_ = state_.step;
