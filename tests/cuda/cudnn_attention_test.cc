@@ -97,6 +97,8 @@ class CudnnAttentionTest : public KernelTest {
       const Result& r = result(results, output);
       bwd.values[output] = listed(decoded(r.like.dtype, r.after));
     }
+    CudnnAttention attention(library(), nullptr, s.tokens);  // no other kernel takes part
+    EXPECT_TRUE(attention.supports(fwd.op) && attention.supports(bwd.op)) << name;
     examine(fwd);
     examine(bwd);
     EXPECT_TRUE(examine.findings().empty()) << examine.report();
