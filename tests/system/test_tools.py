@@ -123,7 +123,8 @@ class CommandTest(SystemTest):
             self.assertIn(part, out)
 
     def test_help_of_every_verb(self):
-        verbs = ["train", "plan", "eval", "sample", "config", "tokenize", "data", "checkpoint", "bench", "check-backend"]
+        verbs = ["train", "plan", "eval", "sample", "config", "tokenize", "data", "checkpoint", "import", "export",
+                 "logits", "report", "scaling", "sweep", "bench", "check-backend"]
         overview = self.run_program("--help").out
         self.assertIn("85", overview, "exit codes are explained")
         for verb in verbs:
