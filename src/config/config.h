@@ -21,7 +21,7 @@ enum class Precision { fp32, tf32, bf16, fp16 };
 enum class MasterWeights { fp32, bf16 };
 enum class RecomputeGranularity { none, selective, full };
 enum class ProgressMode { automatic, on, off };
-enum class TokenDtype { automatic, uint16, uint32 };
+enum class TokenDtype { automatic, uint8, uint16, uint32, uint64, int8, int16, int32, int64 };
 
 // One entry of train_data or valid_data: files that are read as one stream.
 struct DataSource {

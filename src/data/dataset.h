@@ -15,7 +15,7 @@ namespace athanor {
 struct ShardSource {
   std::string path_glob;       // a file, or a pattern with * ? [abc]; matches are taken in byte order of their names
   double weight = 1;           // share of the samples, relative to the other sources
-  std::string dtype = "auto";  // "auto", "uint16", "uint32": see TokenFile::open
+  std::string dtype = "auto";  // "auto" or the type of a token: see TokenFile::open
 };
 
 struct SampleOrder {
