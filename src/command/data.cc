@@ -14,7 +14,8 @@ void add_report(Cli& cli, CLI::App* parent, const char* name, const char* help,
   auto args = std::make_shared<ReportOptions>();
   CLI::App* verb = parent->add_subcommand(name, help);
   verb->add_option("files", args->path_globs, "token shards, or patterns")->required();
-  verb->add_option("--dtype", args->dtype, "type of a token in headerless shards: uint16, uint32, ...")->capture_default_str();
+  verb->add_option("--dtype", args->dtype, "type of a token in headerless shards: uint16, uint32, ...")
+      ->capture_default_str();
   verb->add_option("--vocab-size", args->vocab_size,
                    "tokens must be below it; default: the tokenizer's, if a descriptor is near");
   if (report == data_info) {
