@@ -88,7 +88,7 @@ Exit bench_step(const Args& args) {
 Exit bench_ops(const Args& args) {
   Bench b(args);
   const Backend backend = b.machine.backend();
-  const Ceilings ceilings = measure_ceilings(backend);
+  const Ceilings ceilings = measure_ceilings(backend, b.engine->options().recipe.compute);
   TimedOps timed(backend.ops, backend.device);
   b.engine->set_ops(timed);
   for (int64_t i = 0; i < args.warmup; ++i) b.step();

@@ -45,7 +45,7 @@ int run_cli(int argc, char** argv) {
   Action action;
   Cli cli{app, action, {argv, argv + argc}};
   for (auto* add : {add_train, add_plan, add_eval, add_sample, add_config, add_tokenize, add_data, add_checkpoint,
-                    add_bench, add_check_backend})
+                    add_bench, add_check_backend, add_devices})
     add(cli);
   try {
     app.parse(argc, argv);

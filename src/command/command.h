@@ -32,6 +32,7 @@ void add_data(Cli&);
 void add_checkpoint(Cli&);
 void add_bench(Cli&);
 void add_check_backend(Cli&);
+void add_devices(Cli&);
 
 // Parses and runs; returns the process exit code.
 int run_cli(int argc, char** argv);

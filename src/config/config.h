@@ -40,6 +40,7 @@ struct Config {
   DeviceChoice device = DeviceChoice::automatic;
   int64_t threads = 0;  // 0 = all cores this process may use
   CpuGemm cpu_gemm = CpuGemm::builtin;
+  bool cuda_graph = true;
   log::Level log_level = log::Level::info;
   // train
   int64_t train_iters = 0;
@@ -94,7 +95,7 @@ struct Config {
   bool tensorboard = true;
   bool log_jsonl = true;
   ProgressMode progress = ProgressMode::automatic;
-  double peak_tflops = 0.0;  // of the device, for MFU; 0 = measured at start
+  double peak_tflops = 0.0;  // of the device, for MFU; 0 = known or measured
   std::string profile;       // path of a Chrome trace; "" = off
 };
 

@@ -97,6 +97,8 @@ Fields run_group() {
           .alias({"num_threads"}),
       choice<&Config::cpu_gemm>("cpu_gemm", notice,
                                 "who multiplies matrices on the CPU; onednn needs its plug-in beside the program"),
+      option("cuda_graph", &Config::cuda_graph, free,
+             "capture micro-batch and optimizer as CUDA graphs and replay them: the same kernels, fewer launches"),
       choice<&Config::log_level>("log_level", free, "least important messages that are shown"),
   };
 }
@@ -209,7 +211,7 @@ Fields report_group() {
       option("log_jsonl", &Config::log_jsonl, free, "write metrics.jsonl, one record a step, to the run folder"),
       choice<&Config::progress>("progress", free, "progress line; auto = on a terminal"),
       number("peak_tflops", &Config::peak_tflops, at_least(0), free, "TFLOP/s",
-             "peak of one device, which MFU is a fraction of; 0 = measured at start"),
+             "peak of one device, which MFU is a fraction of; 0 = the data sheet's, or measured at start"),
       option("profile", &Config::profile, free, "path of a Chrome trace of some steps; empty = off"),
   };
 }

@@ -6,28 +6,12 @@
 #include "cpu/cpu_ops.h"
 #include "cpu/philox.h"
 #include "cpu/vec.h"
+#include "ops/step_control.h"
 
 namespace athanor {
 namespace {
 
 using simd::Vec;
-
-// Computed in double and rounded once to f32, as torch.optim.AdamW does.
-struct AdamScalars {
-  float grad_scale, decay, beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, root_bias2, eps;
-};
-
-AdamScalars scalars_of(const AdamW& op, const StepState& s) {
-  return {.grad_scale = s.grad_scale,
-          .decay = float(1 - double(s.lr) * op.weight_decay),
-          .beta1 = float(op.beta1),
-          .one_minus_beta1 = float(1 - op.beta1),
-          .beta2 = float(op.beta2),
-          .one_minus_beta2 = float(1 - op.beta2),
-          .step_size = float(double(s.lr) / double(s.bias1)),
-          .root_bias2 = float(std::sqrt(double(s.bias2))),
-          .eps = float(op.eps)};
-}
 
 struct Moments {
   float *m, *v, *grad;
@@ -137,7 +121,7 @@ void CpuOps::run(const AdamW& op, void*) {
   const int64_t n = op.master.numel();
   float *m = flat<float>(op.m), *v = flat<float>(op.v), *grad = flat<float>(op.grad);
   if (state.skip) return skip_step(pool_, op);
-  const AdamScalars a = scalars_of(op, state);
+  const AdamScalars a = adam_scalars(op, state);
   const uint64_t first = (uint64_t(state.updates) << 40) + op.first;
   by_float(op.param ? op.param.dtype : op.master.dtype, [&]<class P>() {
     P* param = op.param ? flat<P>(op.param) : nullptr;

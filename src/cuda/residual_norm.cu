@@ -7,7 +7,8 @@
 // Deterministic: sums over rows go through partial sums per block, whose number follows from N alone.
 #include <algorithm>
 
-#include "cuda/check.h"
+#include "cuda/host_tools.h"
+#include "cuda/reduce.h"
 #include "cuda/residual_norm.h"
 #include "cuda/vectors.h"
 
@@ -18,20 +19,6 @@ constexpr int kMaxThreads = 512;
 constexpr int64_t kMaxRowBlocks = 256;  // of the backward pass: about two per multiprocessor of an H200
 
 // ---- device helpers
-
-// The sum over the block, in every thread. `room` is not used by anything else.
-__device__ __forceinline__ float block_sum(float value, float* room) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(~0u, value, offset);
-  const unsigned warps = blockDim.x / 32;
-  if (warps == 1) return value;
-  __syncthreads();  // the sums of the previous call may still be read
-  if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = value;
-  __syncthreads();
-  float sum = 0;
-  for (unsigned i = 0; i < warps; ++i) sum += room[i];
-  return sum;
-}
 
 template <class T, class W>
 struct Rows {
@@ -225,19 +212,6 @@ __global__ void __launch_bounds__(256)
 // ---- launchers
 
 template <class F>
-void by_type(DType dtype, F f) {
-  switch (dtype) {
-    case DType::f32:
-      return f.template operator()<float>();
-    case DType::bf16:
-      return f.template operator()<bf16>();
-    case DType::f16:
-      return f.template operator()<fp16>();
-    default:
-      throw Error(cat("residual norm: ", dtype, " is not a float of the GPU"));
-  }
-}
-template <class F>
 void by_types(NormKind kind, DType stream, DType weights, F f) {
   by_type(stream, [&]<class T>() {
     by_type(weights, [&]<class W>() {
@@ -250,26 +224,17 @@ void by_types(NormKind kind, DType stream, DType weights, F f) {
   });
 }
 
-int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-template <class T>
-T* data(const Tensor& t) {
-  return static_cast<T*>(t.data);
-}
 template <class T>
 unsigned block_threads(int64_t columns) {  // one chunk a thread, whole warps
   return static_cast<unsigned>(
       std::min<int64_t>(kMaxThreads, round_up<int64_t>(columns, 32 * kVector<T>) / kVector<T>));
 }
-int checked_columns(const Tensor& t) {
-  CHECK(t.cols() < 1 << 30 && t.rows() < int64_t{1} << 31, "residual norm: ", t.shape, " is beyond 32-bit indices");
-  return static_cast<int>(t.cols());
-}
-int64_t rows_per_block(int64_t rows) { return std::max<int64_t>(1, div_up(rows, kMaxRowBlocks)); }
-int64_t row_blocks(int64_t rows) { return div_up(rows, rows_per_block(rows)); }
+int64_t rows_per_block(int64_t rows) { return std::max<int64_t>(1, div_ceil<int64_t>(rows, kMaxRowBlocks)); }
+int64_t row_blocks(int64_t rows) { return div_ceil<int64_t>(rows, rows_per_block(rows)); }
 }  // namespace
 
-void run(const AddNormFwd& op, cudaStream_t stream) {
-  const int columns = checked_columns(op.res);
+void run(const AddNormFwd& op, void*, cudaStream_t stream) {
+  const int columns = checked_columns("residual norm", op.res);
   if (op.res.rows() == 0) return;
   by_types(op.kind, op.res.dtype, op.w.dtype, [&]<NormKind K, class T, class W>() {
     Rows<T, W> a{data<T>(op.h),
@@ -283,13 +248,13 @@ void run(const AddNormFwd& op, cudaStream_t stream) {
                  columns,
                  op.eps};
     a.vectors = rows_are_vectors(columns, a.h, a.y, a.res, a.delta, a.w, a.b);
-    const LaunchConfig config{dim3(static_cast<unsigned>(op.res.rows())), dim3(block_threads<T>(columns)), 0, stream};
+    const LaunchConfig config{dim3(grid_size(op.res.rows())), dim3(block_threads<T>(columns)), 0, stream};
     CUDA_CHECK(launch(add_norm_forward<K, T, W>, config, a));
   });
 }
 
-void run(const NormApply& op, cudaStream_t stream) {
-  const int columns = checked_columns(op.h);
+void run(const NormApply& op, void*, cudaStream_t stream) {
+  const int columns = checked_columns("residual norm", op.h);
   if (op.h.rows() == 0) return;
   by_types(op.kind, op.h.dtype, op.w.dtype, [&]<NormKind K, class T, class W>() {
     Rows<T, W> a{.y = data<T>(op.y),
@@ -300,7 +265,7 @@ void run(const NormApply& op, cudaStream_t stream) {
                  .b = data<W>(op.b),
                  .columns = columns};
     a.vectors = rows_are_vectors(columns, a.y, a.res, a.w, a.b);
-    const LaunchConfig config{dim3(static_cast<unsigned>(op.h.rows())), dim3(block_threads<T>(columns)), 0, stream};
+    const LaunchConfig config{dim3(grid_size(op.h.rows())), dim3(block_threads<T>(columns)), 0, stream};
     CUDA_CHECK(launch(norm_apply<K, T, W>, config, a));
   });
 }
@@ -309,16 +274,16 @@ namespace {
 int partial_slots(const AddNormBwd& op) {  // dw and db of one block
   int slots = 0;
   by_type(op.h.dtype, [&]<class T>() {
-    slots = slots_of<T>(checked_columns(op.h), static_cast<int>(block_threads<T>(op.h.cols())));
+    slots = slots_of<T>(checked_columns("residual norm", op.h), static_cast<int>(block_threads<T>(op.h.cols())));
   });
   return slots * (op.db ? 2 : 1);
 }
 
 template <class T>
 void add_all_partials(const AddNormBwd& op, const float* partials, cudaStream_t stream) {
-  const int columns = checked_columns(op.h), threads = static_cast<int>(block_threads<T>(columns));
+  const int columns = checked_columns("residual norm", op.h), threads = static_cast<int>(block_threads<T>(columns));
   const int slots = slots_of<T>(columns, threads), blocks = static_cast<int>(row_blocks(op.h.rows()));
-  const LaunchConfig config{dim3(static_cast<unsigned>(div_up(slots, 256))), dim3(256), 0, stream};
+  const LaunchConfig config{dim3(grid_size(div_ceil<int64_t>(slots, 256))), dim3(256), 0, stream};
   const int stride = partial_slots(op);
   CUDA_CHECK(launch(add_partials<T>, config, data<float>(op.dw), partials, blocks, stride, columns, threads));
   if (!op.db) return;
@@ -331,7 +296,7 @@ size_t scratch(const AddNormBwd& op) {
 }
 
 void run(const AddNormBwd& op, void* scratch, cudaStream_t stream) {
-  const int columns = checked_columns(op.h);
+  const int columns = checked_columns("residual norm", op.h);
   const int64_t rows = op.h.rows();
   if (rows == 0) return;
   auto* partials = static_cast<float*>(scratch);
@@ -342,7 +307,7 @@ void run(const AddNormBwd& op, void* scratch, cudaStream_t stream) {
         data<float>(op.rstd), data<W>(op.w), rows,           rows_per_block(rows), columns};
     a.vectors = rows_are_vectors(columns, a.dh, a.dy, a.h, a.w);
     if (shared_bytes > 48 << 10) CUDA_CHECK(allow_shared_bytes(add_norm_backward<K, T, W>, shared_bytes));
-    const dim3 grid(static_cast<unsigned>(row_blocks(rows))), block(block_threads<T>(columns));
+    const dim3 grid(grid_size(row_blocks(rows))), block(block_threads<T>(columns));
     CUDA_CHECK(launch(add_norm_backward<K, T, W>, {grid, block, shared_bytes, stream}, a));
   });
   by_type(op.h.dtype, [&]<class T>() { add_all_partials<T>(op, partials, stream); });

@@ -14,7 +14,6 @@ struct Schedule {
   double lr = 0, min_lr = 0;
   int64_t warmup = 0, decay = 0, wsd_decay = 0;  // steps; decay counts from 0 and includes warm-up
 };
-double learning_rate(const Schedule&, int64_t step);
 
 // Scalars of the run that kernels read and write; one record in device memory, copied back asynchronously for logs.
 struct StepState {
@@ -42,8 +41,9 @@ struct LossScaling {
   float min_scale = 1;
 };
 
-// Closes a step: norm, skip decision, clip factor, learning rate, Adam's bias corrections, loss scale; then clears the
-// sums. A skipped step advances neither `updates` nor the schedule. [DeepSpeed's DynamicLossScaler for fp16]
+// Closes a step by the rule of step_control.h: norm, skip decision, clip factor, learning rate, Adam's bias corrections,
+// loss scale; then clears the sums. A skipped step advances neither `updates` nor the schedule. [DeepSpeed's
+// DynamicLossScaler for fp16]
 struct StepControl {
   Tensor state;  // [sizeof(StepState)] u8
   Schedule schedule;
@@ -55,8 +55,6 @@ struct StepControl {
   void check() const { Expect{kName}.is("state", state, DType::u8, {int64_t(sizeof(StepState))}); }
   Cost cost() const { return {100, traffic(*this)}; }
 };
-// The rule itself, shared by every backend.
-void close_step(StepState&, const StepControl&);
 
 // Decoupled weight decay [Loshchilov & Hutter 2019, alg. 2], the order of torch.optim.AdamW:
 //   w -= lr wd w;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  w -= lr (m / bias1) / (sqrt(v / bias2) + eps)

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/rng.h"
+#include "ops/step_control.h"
 #include "reference/reference_ops.h"
 #include "reference/values.h"
 

@@ -1,13 +1,17 @@
 // Engine: one model with its optimizer on one device: plans all memory by dry runs of its own code, then runs
 // micro-batches, optimizer steps and evaluations. Knows nothing of files, logs or clocks beyond a phase clock.
 #pragma once
+#include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "metrics/step_table.h"
 #include "model/model.h"
 #include "ops/decorate.h"
 #include "optim/optimizer.h"
+#include "train/host_ring.h"
+#include "train/phase_runner.h"
 
 namespace athanor {
 
@@ -21,6 +25,7 @@ struct EngineOptions {
   std::vector<Span> documents = {};      // what sees what in a micro-batch; none: every sequence is one document
   std::vector<std::string> frozen = {};  // parameters that are not trained: parts of their names
   bool training = true;                  // false: weights and evaluation only
+  bool graphs = true;                    // capture and replay, where the device can
   uint64_t seed = 0;
   AdamWOptions adamw;
   Schedule schedule;
@@ -34,6 +39,13 @@ struct Backend {
   Device& device;
   Ops& ops;
   ProcessMesh& mesh;
+};
+
+// A finished optimizer step. Times are those of the device, by phase; all of it from the end of the step before to the
+// end of this one (without a step before, from the step's own start) is their total, idle time being Phase::other.
+struct StepResult {
+  StepState state;
+  PhaseTimes times;
 };
 
 class Engine {
@@ -57,8 +69,13 @@ class Engine {
 
   // tokens, targets: [micro_batch_size * T]; target -1 is ignored. The clock is moved through forward and backward.
   void micro_batch(std::span<const int32_t> tokens, std::span<const int32_t> targets, PhaseClock&);
-  // Norm, skip decision, clipping, AdamW; returns the scalars of the finished step.
-  StepState finish_step();
+  // Norm, skip decision, clipping, AdamW. Only queued: a step's result is collected once, in order, and at most
+  // kStepsAhead steps may wait for it; the host waits in collect() and nowhere else.
+  void close_step();
+  StepResult collect();
+  int64_t uncollected() const { return int64_t(closed_.size()); }
+  StepState finish_step();  // close_step() and the result of this very step
+  static constexpr int64_t kStepsAhead = 2;
   // Forgets the micro-batches since the last step.
   void discard_step();
   // Sum of the token losses of one micro-batch; changes nothing.
@@ -70,17 +87,28 @@ class Engine {
   void want_logits();
   std::vector<float> logits(std::span<const int32_t> tokens);
 
-  // Replaces the ops that run (not the plan): decorators that check or trace.
-  void set_ops(Ops& ops) { ops_ = &ops; }
+  // Replaces the ops that run (not the plan): decorators that check or trace. Nothing is captured from then on.
+  void set_ops(Ops& ops);
 
  private:
+  struct Mark {
+    Phase phase;
+    std::unique_ptr<Event> start;
+  };
+  struct ClosedStep {
+    int64_t slot;
+    std::vector<Mark> marks;
+    std::unique_ptr<Event> end;
+  };
   Ctx context(Ops& ops, Tape* tape);
   void record_phases();
-  void run_micro_batch(Ctx, PhaseClock*);
+  void run_micro_batch(Ctx, const PhaseRunner::Enter&);
+  void mark(Phase phase) { marks_.push_back({phase, backend_.device.record(Lane::compute)}); }
+  PhaseTimes device_times(const ClosedStep&) const;
   void run_evaluation(Ctx);
   void run_optimizer(Ctx);
   void run_logits(Ctx, std::vector<float>* out);
-  void load(std::span<const int32_t> tokens, std::span<const int32_t> targets);
+  void load(std::span<const int32_t> tokens, std::span<const int32_t> targets, int64_t slot);
   Classifier head() const;
   Tensor scalar(size_t offset, DType dtype) const;
 
@@ -96,6 +124,12 @@ class Engine {
   Tensor eval_sum_;    // [1] f64
   Tensor logit_rows_;  // [N] i32: 0, 1, 2, ...
   bool want_logits_ = false, recorded_ = false;
+  PhaseRunner micro_batch_runner_, optimizer_runner_, evaluation_runner_;
+  std::unique_ptr<HostRing> inputs_, states_;  // pinned: tokens and targets by micro-batch, StepState by step
+  int64_t step_slot_ = 0, micro_slot_ = 0;     // of the step being accumulated, of its next micro-batch
+  std::vector<Mark> marks_;                    // of the step being accumulated
+  std::deque<ClosedStep> closed_;
+  std::unique_ptr<Event> last_end_;               // of the step collected last, unless other work came after it
   std::vector<Cost> micro_costs_, update_costs_;  // of each launch
   MemoryPlan memory_;
 };

@@ -28,25 +28,32 @@ Exit Trainer::loop() {
   Loader loader(train_, {.order = {.seed = uint64_t(config_.seed)},
                          .first_sample = state_.consumed_samples,
                          .rows = config_.micro_batch_size});
-  while (state_.step < config_.train_iters) {
-    if (!step(loader)) {
+  bool discarded = false;
+  while (!discarded && state_.step + engine_->uncollected() < config_.train_iters) {
+    discarded = !launch_step(loader);
+    const bool pause = discarded || pause_due(state_.step + engine_->uncollected());
+    while (engine_->uncollected() > (pause ? 0 : 1)) collect_step();
+    if (discarded) {
+      engine_->discard_step();
       metrics_.event({.kind = EventKind::signal, .step = state_.step, .text = "the step in progress was discarded"});
-      break;
+    } else if (pause) {
+      after_step();
     }
-    after_step();
     if (state_.device.skipped_in_row >= config_.max_skipped_steps) {
+      while (engine_->uncollected() > 0) collect_step();
       log::error("diverged: ", state_.device.skipped_in_row,
                  " steps in a row had a non-finite loss or gradient; weights are those of the last good step");
       save("diverged");
       return Exit::diverged;
     }
     if (signals_.received()) break;
-    if (config_.exit_duration_in_mins > 0 &&
-        Seconds(PhaseClock::Clock::now() - started_).count() > config_.exit_duration_in_mins * 60) {
+    if (time_is_up()) {
+      while (engine_->uncollected() > 0) collect_step();
       save("time limit");
       return Exit::requeue;
     }
   }
+  while (engine_->uncollected() > 0) collect_step();
   if (const auto stop = signals_.received()) {
     metrics_.event({.kind = EventKind::signal, .step = state_.step, .text = ::strsignal(stop->signal)});
     save("stop signal");
@@ -63,13 +70,10 @@ bool Trainer::out_of_time(int64_t micro_left) const {
   return used + double(micro_left) * micro_seconds_ + save_seconds_ > config_.exit_signal_budget;
 }
 
-bool Trainer::step(Loader& loader) {
+bool Trainer::launch_step(Loader& loader) {
   const int64_t micros = engine_->micro_batches();
   for (int64_t m = 0; m < micros; ++m) {
-    if (out_of_time(micros - m)) {
-      engine_->discard_step();
-      return false;
-    }
+    if (out_of_time(micros - m)) return false;
     const auto begin = PhaseClock::Clock::now();
     clock_.enter(Phase::data);
     const HostBatch& batch = loader.next();
@@ -77,14 +81,30 @@ bool Trainer::step(Loader& loader) {
     micro_seconds_ = Seconds(PhaseClock::Clock::now() - begin).count();
   }
   clock_.enter(Phase::optimizer);
-  const StepState done = engine_->finish_step();
+  engine_->close_step();
   clock_.enter(Phase::other);
+  host_times_.push_back(clock_.lap());
+  return true;
+}
+
+// On a device that runs behind the host its own clock counts; what it did not work for us is waiting for data, as far
+// as the host waited for data.
+PhaseTimes Trainer::times_of(const StepResult& done, PhaseTimes host) const {
+  if (backend_.device.unified()) return host;
+  PhaseTimes times = done.times;
+  times[Phase::data] = std::min(times[Phase::other], host[Phase::data]);
+  times[Phase::other] -= times[Phase::data];
+  return times;
+}
+
+void Trainer::collect_step() {
+  const StepResult done = engine_->collect();
   ++state_.step;
   state_.consumed_samples += config_.global_batch_size;
-  state_.device = done;
-  if (!std::isfinite(done.loss)) ++state_.nan_steps;
-  report(done, clock_.lap());
-  return true;
+  state_.device = done.state;
+  if (!std::isfinite(done.state.loss)) ++state_.nan_steps;
+  report(done.state, times_of(done, host_times_.front()));
+  host_times_.pop_front();
 }
 
 void Trainer::report(const StepState& done, const PhaseTimes& times) {
@@ -112,23 +132,35 @@ void Trainer::report(const StepState& done, const PhaseTimes& times) {
   m.mfu = use.mfu;
   m.mfu_full = use.mfu_full;
   m.memory_planned = engine_->memory().total();
-  m.memory_used = process_memory().anonymous;
+  m.memory_used = backend_.device.unified() ? process_memory().anonymous : backend_.device.in_use();
   m.eta_seconds = double(config_.train_iters - state_.step) * mean_step_seconds_;
   table_.add(times);
   metrics_.step(m);
 }
 
-bool Trainer::save_due() const {
-  if (config_.save_interval > 0 && state_.step % config_.save_interval == 0) return true;
+bool Trainer::eval_due(int64_t step) const {
+  return valid_ && config_.eval_interval > 0 && (step == config_.train_iters || step % config_.eval_interval == 0);
+}
+
+bool Trainer::save_due(int64_t step) const {
+  if (config_.save_interval > 0 && step % config_.save_interval == 0) return true;
   return config_.save_interval_minutes > 0 &&
          Seconds(PhaseClock::Clock::now() - last_save_).count() > config_.save_interval_minutes * 60;
 }
 
+bool Trainer::time_is_up() const {
+  return config_.exit_duration_in_mins > 0 &&
+         Seconds(PhaseClock::Clock::now() - started_).count() > config_.exit_duration_in_mins * 60;
+}
+
+bool Trainer::pause_due(int64_t step) const {
+  return backend_.device.unified() || step == config_.train_iters || eval_due(step) || save_due(step) ||
+         signals_.received();
+}
+
 void Trainer::after_step() {
-  const bool last = state_.step == config_.train_iters;
-  if (valid_ && config_.eval_interval > 0 && (last || state_.step % config_.eval_interval == 0) && !signals_.received())
-    evaluate();
-  if (save_due()) save("interval");
+  if (eval_due(state_.step) && !signals_.received()) evaluate();
+  if (save_due(state_.step)) save("interval");
   table_.add(clock_.lap(), 0);
 }
 
@@ -152,9 +184,10 @@ Exit Trainer::finish(Exit code) {
                                                   : "diverged"});
   if (const std::string table = table_.report(); !table.empty()) std::fputs(table.c_str(), stdout);
   std::fflush(stdout);
-  const uint64_t used = process_memory().anonymous, planned = engine_->memory().total() + runtime_reserve(config_);
+  const uint64_t used = backend_.device.unified() ? process_memory().anonymous : backend_.device.in_use();
+  const uint64_t planned = engine_->memory().total() + runtime_reserve(config_);
   if (used > planned)
-    log::warn("memory: the process holds ", format_bytes(used), ", more than plan and reserve (", format_bytes(planned),
+    log::warn("memory: this run holds ", format_bytes(used), ", more than plan and reserve (", format_bytes(planned),
               "); raise runtime_reserve_mib");
   return code;
 }

@@ -40,13 +40,18 @@ class Trainer {
   void check_resume(const Resume&);
   void start(const std::optional<Resume>&);
   Exit loop();
-  bool step(Loader&);  // false: discarded because of a stop signal
+  bool launch_step(Loader&);  // false: discarded because of a stop signal
+  void collect_step();        // the oldest of the launched: counts it, and reports it
   bool out_of_time(int64_t micro_left) const;
+  bool pause_due(int64_t step) const;  // something comes after this step that needs its result
+  PhaseTimes times_of(const StepResult&, PhaseTimes host) const;
   void report(const StepState&, const PhaseTimes&);
   void after_step();
   void evaluate();
   void save(const char* why);
-  bool save_due() const;
+  bool eval_due(int64_t step) const;
+  bool save_due(int64_t step) const;
+  bool time_is_up() const;
   Exit finish(Exit);
 
   Config config_;
@@ -64,7 +69,7 @@ class Trainer {
   FlopCount flops_;
   double peak_flops_ = 0;
   PhaseClock clock_;
-  PhaseTimes since_step_;  // time spent between steps: evaluation, checkpoints
+  std::deque<PhaseTimes> host_times_;  // of the steps launched and not yet collected
   StepTable table_;
   PhaseClock::Clock::time_point started_, last_save_;
   int64_t first_step_ = 0, last_saved_step_ = -1;

@@ -138,7 +138,8 @@ void Trainer::start(const std::optional<Resume>& resume) {
   first_step_ = last_saved_step_ = state_.step;
   if (!resume) last_saved_step_ = -1;
   flops_ = flops_per_token(engine_->model(), config_.seq_length);
-  peak_flops_ = config_.peak_tflops > 0 ? config_.peak_tflops * 1e12 : measure_peak_flops(backend_);
+  peak_flops_ =
+      config_.peak_tflops > 0 ? config_.peak_tflops * 1e12 : peak_flops(backend_, engine_->options().recipe.compute);
   if (lock_) write_file(config_.save + "/config.resolved.json", dump_resolved(config_));
   if (!config_.profile.empty()) {
     trace_ = std::make_unique<TraceWriter>(config_.profile);

@@ -1,31 +1,15 @@
 // The kernels of cuda/residual_norm.cu run the op cases of the norms: parity with the reference in doubles, gradients,
 // guards around every tensor, the same bits in every run. This file is the same on a GPU and on the emulated one.
-#include <gtest/gtest.h>
-
-#include "tests/cuda/cuda_backend.h"
-#include "tests/ops/cases.h"
-#ifdef ATHANOR_EMULATED_GPU
-#include "emulator/budget.h"
-#endif
+#include "tests/cuda/kernel_test.h"
 
 namespace athanor {
 namespace {
 
-class ResidualNorm : public testing::TestWithParam<const char*> {
- protected:
-  void SetUp() override {
-    if (const std::string why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
-  }
-};
-INSTANTIATE_TEST_SUITE_P(Op, ResidualNorm, testing::Values(AddNormFwd::kName, NormApply::kName, AddNormBwd::kName),
-                         [](const auto& op) { return std::string(op.param); });
+class ResidualNorm : public KernelTest {};
 
-TEST_P(ResidualNorm, AgreesWithTheReference) {
-  Examiner examine(make_cuda_backend, {.threads = {1, 2}, .only = GetParam()});
-  norm_cases(examine);
-  EXPECT_GT(examine.seen().at(GetParam()), 10);
-  EXPECT_TRUE(examine.findings().empty()) << examine.report();
-}
+TEST_F(ResidualNorm, Forward) { agrees_with_the_reference(AddNormFwd::kName, norm_cases, 10); }
+TEST_F(ResidualNorm, Apply) { agrees_with_the_reference(NormApply::kName, norm_cases, 10); }
+TEST_F(ResidualNorm, Backward) { agrees_with_the_reference(AddNormBwd::kName, norm_cases, 10); }
 
 // Rows that are whole vectors, where the kernels take their 16-byte path, and one element off.
 TEST_F(ResidualNorm, LongRows) {

@@ -1,10 +1,10 @@
 // Laws of the end of a step: schedules at their corners, clipping, skipped steps, Adam's bias terms, loss scaling.
+#include "ops/step_control.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
-
-#include "ops/optimizer.h"
 
 namespace athanor {
 namespace {
