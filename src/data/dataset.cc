@@ -106,6 +106,30 @@ void Dataset::read(const SampleOrder& order, int64_t n, std::span<int32_t> token
   sources_[size_t(at.source)].shards[size_t(at.shard)].read(at.token, tokens);
 }
 
+int64_t Dataset::read_row(const SampleOrder& order, int64_t n, const PackingOptions& options, const Row& row) const {
+  CHECK(int64_t(row.tokens.size()) == seq_length_, "row of ", row.tokens.size(), " tokens, expected ", seq_length_);
+  const Sample at = locate(order, n);
+  const TokenFile& shard = sources_[size_t(at.source)].shards[size_t(at.shard)];
+  const auto size = size_t(seq_length_ + 1);
+  Window window{.tokens = std::vector<int32_t>(size), .mask = std::vector<uint8_t>(size), .ends = {}};
+  shard.read(at.token, window.tokens);
+  shard.read_mask(at.token, window.mask);
+  if (const auto& index = shard.layout().documents; options.needs_documents() && index) {
+    window.ends = index->ends_within(at.token, seq_length_);
+    for (int64_t& end : window.ends) end -= at.token;
+  } else if (options.needs_documents()) {
+    window.ends = ends_by_token(std::span(window.tokens).first(size - 1), options.eod_id);
+  }
+  return pack(window, options, row);
+}
+
+bool Dataset::has_document_indices() const {
+  for (const Source& source : sources_)
+    for (const TokenFile& shard : source.shards)
+      if (!shard.layout().documents) return false;
+  return true;
+}
+
 std::string Dataset::compute_fingerprint() const {
   Xxh3 hash;
   add(hash, seq_length_);
@@ -132,6 +156,9 @@ std::string Dataset::describe() const {
     out << (i ? "\n" : "") << s.path_glob << ": " << s.shards.size() << " shard(s), "
         << s.shards.front().layout().format << ", " << tokens << " tokens, " << s.windows() << " windows of "
         << seq_length_;
+    if (std::any_of(s.shards.begin(), s.shards.end(),
+                    [](const TokenFile& shard) { return shard.layout().mask.has_value(); }))
+      out << ", loss mask";
     if (sources_.size() > 1) out << ", " << blend_.shares()[i] << "/" << blend_.period() << " of the samples";
   }
   return out.str();
