@@ -90,8 +90,9 @@ void Sampler::feed(const char* phase, Inputs& in, std::span<const int32_t> token
   const auto n = int64_t(tokens.size()), planned = in.batch.tokens.numel();
   CHECK(n >= 1 && n <= planned && length_ + n <= cache_.capacity, "fed ", n, " tokens at ", length_, " of ",
         cache_.capacity);
-  std::vector<int32_t> padded(tokens.begin(), tokens.end()), positions(size_t(planned)), rows(size_t(planned));
-  padded.resize(size_t(planned), 0);
+  const auto size = size_t(planned);
+  std::vector<int32_t> padded(tokens.begin(), tokens.end()), positions(size), rows(size);
+  padded.resize(size, 0);
   const auto most = int32_t(model_->config().max_position_embeddings - 1);
   for (int64_t i = 0; i < planned; ++i) {
     rows[size_t(i)] = int32_t(length_ + i);
