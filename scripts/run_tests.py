@@ -28,7 +28,8 @@ ASAN_ENVIRONMENT = {"ASAN_OPTIONS": "detect_leaks=1:strict_string_checks=1:detec
                     "UBSAN_OPTIONS": "print_stacktrace=1"}
 FUZZ_SEEDS = {  # inputs that reach deep at once
     "config_fuzz": ["configs/*.json"],
-    "shard_fuzz": ["data/fixtures/*.bin"],
+    "shard_fuzz": ["data/fixtures/*.bin", "data/fixtures/*.npy"],
+    "side_files_fuzz": ["data/fixtures/*.idx", "data/fixtures/*.ds.*"],
     "tokenizer_fuzz": ["tests/tokenizer/fixtures/*.json", "tests/tokenizer/fixtures/*.tiktoken"],
     "safetensors_fuzz": ["tests/golden/*/model.safetensors"],
 }

@@ -18,7 +18,8 @@ constexpr std::string_view kPrecisions[] = {"fp32", "tf32", "bf16", "fp16"};
 constexpr std::string_view kMasterWeights[] = {"fp32", "bf16"};
 constexpr std::string_view kRecompute[] = {"none", "selective", "full"};
 constexpr std::string_view kProgress[] = {"auto", "on", "off"};
-constexpr std::string_view kTokenDtypes[] = {"auto", "uint16", "uint32"};
+constexpr std::string_view kTokenDtypes[] = {"auto", "uint8", "uint16", "uint32", "uint64",
+                                             "int8", "int16", "int32",  "int64"};
 constexpr std::string_view kLogLevels[] = {"debug", "info", "warn", "error", "off"};
 constexpr std::string_view kRules[] = {"free", "notice", "refused"};
 

@@ -20,6 +20,7 @@ struct Schedule {
 // Scalars of the run that kernels read and write; one record in device memory, copied back asynchronously for logs.
 struct StepState {
   double loss_sum = 0;         // sum of token losses of the step being accumulated
+  double targets = 0;          // tokens predicted in the step being accumulated: those that are not ignored
   double norm_sq = 0;          // sum of squared (scaled) gradients
   int64_t updates = 0;         // optimizer steps done: Adam's count and the schedule's time
   int64_t skipped = 0;         // steps skipped in all
@@ -34,6 +35,7 @@ struct StepState {
   float bias1 = 1, bias2 = 1;  // Adam's 1 - beta^t of this update
   float grad_norm = 0;         // unscaled, before clipping
   double loss = 0;             // loss_sum of the finished step
+  double loss_targets = 0;     // its targets
 };
 
 struct LossScaling {
@@ -52,6 +54,7 @@ struct StepControl {
   LossScaling scaling;
   double clip_grad = 0;  // global norm; 0 = off
   double beta1 = 0, beta2 = 0;
+  double divided_by = 0;  // what the gradients were divided by instead of `targets`; 0: they are final
   static constexpr const char* kName = "step_control";
   std::array<Field, 1> fields() { return {{{"state", Io::inout, &state}}}; }
   void check() const { Expect{kName}.is("state", state, DType::u8, {int64_t(sizeof(StepState))}); }

@@ -48,10 +48,19 @@ Trainer::Trainer(Config config, Backend backend, TrainerOptions options)
       backend_(backend),
       options_(std::move(options)),
       train_(with_context("train_data", [&] { return open_dataset(config_.train_data, config_); })),
+      packing_(packing_options(config_, train_)),
       started_(PhaseClock::Clock::now()),
       last_save_(started_) {
   if (!config_.valid_data.empty())
     valid_ = with_context("valid_data", [&] { return open_dataset(config_.valid_data, config_); });
+  if (!config_.choice_data.empty()) {
+    const auto tokenizer = find_tokenizer(train_.first_shard());
+    if (!tokenizer)
+      throw Error(cat("choice_data: expected a tokenizer beside ", train_.first_shard(), ", which has none"),
+                  Exit::usage);
+    questions_ = read_questions(config_.choice_data, *tokenizer,
+                                {.seq_length = config_.seq_length, .vocab_size = config_.model.vocab_size});
+  }
 }
 
 Trainer::~Trainer() = default;
