@@ -60,13 +60,6 @@ PTX_FUNCTION void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(GroupsLeft) : "memory");
 }
 
-// ---- 2^x to 2 ulp, 0 instead of denormals
-PTX_FUNCTION float exp2_approx(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 // ---- named barriers 1..15 among `threads` threads of the block, a multiple of 32
 PTX_FUNCTION void bar_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 PTX_FUNCTION void bar_arrive(int id, int threads) {
