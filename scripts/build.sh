@@ -8,6 +8,7 @@
 #   --tests            also the test programs (with --target tests: only these)
 #   --fuzzers          only the libFuzzer targets, with clang                (default folder build-fuzz)
 #   --build-dir DIR    where to build
+#   --no-cuda          nothing of CUDA even where it is installed            (default folder build-no-cuda)
 #   --cuda-arch LIST   GPU architectures; refused as long as this version has no CUDA backend
 #   --jobs N           compilers at once (default: one per core)
 #   --target NAME      one target of CMake instead of the program; may repeat
@@ -20,7 +21,7 @@ set_variant() {
 }
 while [ $# -gt 0 ]; do
   case $1 in
-    --debug | --asan | --tsan | --fuzzers) set_variant "${1#--}" ;;
+    --debug | --asan | --tsan | --fuzzers | --no-cuda) set_variant "${1#--}" ;;
     --tests) tests=1 ;;
     --build-dir) dir=$(value_of "$@"); shift ;;
     --jobs) jobs=$(value_of "$@"); shift ;;
@@ -37,11 +38,12 @@ while [ $# -gt 0 ]; do
 done
 [[ -z $jobs || $jobs =~ ^[1-9][0-9]*$ ]] || { printf 'error: --jobs %s: expected a number\n' "$jobs" >&2; exit 2; }
 
-type=Release sanitize='' fuzzers=OFF compiler=()
+type=Release sanitize='' fuzzers=OFF cuda=AUTO compiler=()
 case $variant in
   debug) type=Debug ;;
   asan) sanitize=address,undefined ;;
   tsan) sanitize=thread ;;
+  no-cuda) cuda=OFF ;;
   fuzzers) sanitize=address,undefined fuzzers=ON compiler=(-DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++) ;;
 esac
 short=${variant%ers}
@@ -70,6 +72,6 @@ fi
 
 run_step "configuring $dir ($type${sanitize:+, $sanitize})" cmake -S "$root" -B "$dir" -G Ninja \
   -DCMAKE_BUILD_TYPE="$type" -DATHANOR_SANITIZE="$sanitize" -DATHANOR_FUZZERS="$fuzzers" \
-  -DATHANOR_TESTS="$tests_flag" "${cache[@]}" "${compiler[@]}"
+  -DATHANOR_TESTS="$tests_flag" -DATHANOR_CUDA="$cuda" "${cache[@]}" "${compiler[@]}"
 run_step "building ${targets[*]} with ${jobs:-$(cores)} jobs" ninja -C "$dir" -j "${jobs:-$(cores)}" "${targets[@]}"
 if [ -x "$dir/athanor" ] && [[ " ${targets[*]} " == *' program '* ]]; then say "${green}$dir/athanor${reset}"; fi
