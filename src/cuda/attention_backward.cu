@@ -92,7 +92,7 @@ __device__ __forceinline__ void load_queries(Stage<T, Tile>& stage, const Backwa
 template <bool Dk, bool Dv, class T, class Tile>
 __device__ __forceinline__ void meet_queries(Accumulators<Tile::R, Tile::D>& dk, Accumulators<Tile::R, Tile::D>& dv,
                                              const T* k, const T* v, const Stage<T, Tile>& stage, const Seen* seen,
-                                             int start, bool covered, float scale) {
+                                             int start, float scale) {
   constexpr int D = Tile::D, R = Tile::R, N = Tile::N;
   Accumulators<R, N> p = {};
   multiply_rows<D, R, N>(p, k, stage.a);
@@ -103,7 +103,7 @@ __device__ __forceinline__ void meet_queries(Accumulators<Tile::R, Tile::D>& dk,
     memcpy(stats + 2 * n, &two, sizeof two);
   }
   for_elements<R, N>(p, [&](float& x, int, int, int c) { x = ptx::exp2_approx(fmaf(x, scale, -stats[c].lse)); });
-  if (!covered) hide<R, N>(p, seen, start, 0.f);
+  if (!all_see<16 * R>(seen, start, start + N)) hide<R, N>(p, seen, start, 0.f);
   if constexpr (Dv) multiply_columns<D, R, N>(dv, p, stage.b);
   if constexpr (Dk) {
     Accumulators<R, N> ds = {};
@@ -131,29 +131,28 @@ __global__ void __launch_bounds__(Tile::kThreads) keys_backward(Backward<T> a) {
   const int kv = static_cast<int>(blockIdx.x) % kv_heads, first = static_cast<int>(blockIdx.x) / kv_heads * kRows;
   look<Side::kKeys>(sight, in.spans, first);
   const Seen* seen = sight.seen + own;
-  const Extent extent = extent_of<16 * R>(seen);
-  const int limit = extent_of<kRows>(sight.seen).some_last, begin = next_seen<kRows>(sight.seen, 0);
-  int start = begin, head = kv * in.group, stage = 0;
+  int start = next_seen<kRows>(sight.seen, 0), head = kv * in.group, stage = 0;
   if (start != kNone) {
     load_tile<kRows, D>(room.a, in.k + kv * in.dim, in.k_stride, first, in.spans.keys, in.dim);
     if constexpr (Dk) load_tile<kRows, D>(room.b, in.v + kv * in.dim, in.v_stride, first, in.spans.keys, in.dim);
-    load_queries(room.stages[0], a, head, start, limit);
+    load_queries(room.stages[0], a, head, start, sight.last);
   }
   ptx::cp_async_commit();
   T *k = room.a + own * kPitch<D>, *v = room.b + own * kPitch<D>;
   Accumulators<R, D> dk = {}, dv = {};
   while (start != kNone) {
     int next = next_seen<kRows>(sight.seen, start + N), next_head = head;
-    if (next == kNone && head + 1 < (kv + 1) * in.group) next = begin, ++next_head;
+    if (next == kNone && head + 1 < (kv + 1) * in.group) next = next_seen<kRows>(sight.seen, 0), ++next_head;
     ptx::cp_async_wait<0>();
     __syncthreads();  // this stage is here, the other one done with
-    if (next != kNone) load_queries(room.stages[1 - stage], a, next_head, next, limit);
+    if (next != kNone) load_queries(room.stages[1 - stage], a, next_head, next, sight.last);
     ptx::cp_async_commit();
-    if (extent.meets(start, N)) {
-      meet_queries<Dk, Dv>(dk, dv, k, v, room.stages[stage], seen, start, extent.covers(start, N), in.scale * kLog2e);
+    if (one_sees<16 * R>(seen, start, start + N)) {
+      meet_queries<Dk, Dv>(dk, dv, k, v, room.stages[stage], seen, start, in.scale * kLog2e);
     }
     start = next, head = next_head, stage = 1 - stage;
   }
+  ptx::cp_async_wait<0>();
   float factor[R][2];
   const auto set = [&](float x) {
     for (int r = 0; r < R; ++r) factor[r][0] = factor[r][1] = x;
@@ -172,12 +171,12 @@ __global__ void __launch_bounds__(Tile::kThreads) keys_backward(Backward<T> a) {
 template <class T, class Tile>
 __device__ __forceinline__ void meet_keys(Accumulators<Tile::R, Tile::D>& dq, const T* q, const T* dy,
                                           const Stage<T, Tile>& stage, const QueryStats (&stats)[Tile::R][2],
-                                          const Seen* seen, int start, bool covered, float scale) {
+                                          const Seen* seen, int start, float scale) {
   constexpr int D = Tile::D, R = Tile::R, N = Tile::N;
   Accumulators<R, N> p = {}, ds = {};
   multiply_rows<D, R, N>(p, q, stage.a);
   for_elements<R, N>(p, [&](float& x, int r, int h, int) { x = ptx::exp2_approx(fmaf(x, scale, -stats[r][h].lse)); });
-  if (!covered) hide<R, N>(p, seen, start, 0.f);
+  if (!all_see<16 * R>(seen, start, start + N)) hide<R, N>(p, seen, start, 0.f);
   multiply_rows<D, R, N>(ds, dy, stage.b);
 #pragma unroll
   for (int r = 0; r < R; ++r) {
@@ -203,19 +202,18 @@ __global__ void __launch_bounds__(Tile::kThreads) queries_backward(Backward<T> a
   DYN_SMEM(raw);
   auto& room = *reinterpret_cast<Shared<T, Tile>*>(raw);
   const Inputs<T>& in = a.in;
-  const int block = static_cast<int>(gridDim.x - 1 - blockIdx.x);  // later queries see more keys: the longest work first
+  const int block =
+      static_cast<int>(gridDim.x - 1 - blockIdx.x);  // later queries see more keys: the longest work first
   const int head = block % in.heads, first = block / in.heads * kRows, own = warp_id() * 16 * R;
   const int queries = in.spans.queries, kv = head / in.group;
   look<Side::kQueries>(sight, in.spans, first);
   const Seen* seen = sight.seen + own;
-  const Extent extent = extent_of<16 * R>(seen);
-  const int limit = extent_of<kRows>(sight.seen).some_last;
   int start = next_seen<kRows>(sight.seen, 0), stage = 0;
   if (start != kNone) {
     const int64_t width = static_cast<int64_t>(in.heads) * in.dim;
     load_tile<kRows, D>(room.a, in.q + head * in.dim, in.q_stride, first, queries, in.dim);
     load_tile<kRows, D>(room.b, a.dy + head * in.dim, width, first, queries, in.dim);
-    load_keys(room.stages[0], in, kv, start, limit);
+    load_keys(room.stages[0], in, kv, start, sight.last);
   }
   ptx::cp_async_commit();
   T *q = room.a + own * kPitch<D>, *dy = room.b + own * kPitch<D>;
@@ -231,12 +229,13 @@ __global__ void __launch_bounds__(Tile::kThreads) queries_backward(Backward<T> a
     const int next = next_seen<kRows>(sight.seen, start + N);
     ptx::cp_async_wait<0>();
     __syncthreads();  // this stage is here, the other one done with
-    if (next != kNone) load_keys(room.stages[1 - stage], in, kv, next, limit);
+    if (next != kNone) load_keys(room.stages[1 - stage], in, kv, next, sight.last);
     ptx::cp_async_commit();
-    if (extent.meets(start, N))
-      meet_keys(dq, q, dy, room.stages[stage], stats, seen, start, extent.covers(start, N), in.scale * kLog2e);
+    if (one_sees<16 * R>(seen, start, start + N))
+      meet_keys(dq, q, dy, room.stages[stage], stats, seen, start, in.scale * kLog2e);
     start = next, stage = 1 - stage;
   }
+  ptx::cp_async_wait<0>();
   const int64_t row = first + own;
   store_rows<D, R>(a.dq + row * a.dq_stride + head * in.dim, a.dq_stride, queries - first - own, in.dim, q, dq, factor);
 }
@@ -302,8 +301,7 @@ void run(const AttentionBwd& op, void* scratch, cudaStream_t stream) {
                                    stats};
     attention::find_stats<T>(stats, op, a.in.vectors, stream);
     if constexpr (sizeof(T) == 2) {
-      if (a.in.vectors && a.in.dim <= attention::kMaxHeadDim)
-        return attention::differentiate_on_tensor_cores(a, stream);
+      if (tensor_cores_take(a.in)) return attention::differentiate_on_tensor_cores(a, stream);
     }
     attention::differentiate_plainly(a, stream);
   });

@@ -1,8 +1,8 @@
 // Attention forward and backward by multiply-add in f32: for f32 tensors, head sizes and strides that the tensor-core
-// kernels do not take. The formulas are those of attention_forward.cu and attention_backward.cu; weights are not rounded.
-// Layout: a block takes 64 rows of a head and 64 columns of its output, a thread 8 x 8 scores, then 8 x 8 sums; weights
-// change hands through shared memory within a warp. Wider heads make their scores again for each 64 columns: this is for
-// tests and small models. Deterministic: every sum runs over the other side's rows in order.
+// kernels do not take. The formulas are those of attention_forward.cu and attention_backward.cu; weights are not
+// rounded. Layout: a block takes 64 rows of a head and 64 columns of its output, a thread 8 x 8 scores, then 8 x 8
+// sums; weights change hands through shared memory within a warp. Wider heads make their scores again for each 64
+// columns: this is for tests and small models. Deterministic: every sum runs over the other side's rows in order.
 #include "cuda/attention_plain.h"
 #include "cuda/vectors.h"
 
@@ -123,7 +123,6 @@ __global__ void __launch_bounds__(kThreads) attend(Forward<T> a) {
   const int row = first + at.rows, column = static_cast<int>(blockIdx.y) * kSlice + at.others;
   look<Side::kQueries>(sight, in.spans, first);
   const Seen *seen = sight.seen + at.rows, mine = together(seen);
-  const int limit = extent_of<kRows>(sight.seen).some_last;
   float top[kPart], sum[kPart] = {}, factor[kPart];
   for (float& t : top) t = -INFINITY;
   Square y = {};
@@ -133,7 +132,7 @@ __global__ void __launch_bounds__(kThreads) attend(Forward<T> a) {
     Square s = {};
     if (key < mine.last && key + kPart > mine.first)
       dots(s, HeadRows<T>{in.q + head * in.dim, in.q_stride, row, in.spans.queries},
-           HeadRows<T>{in.k + kv, in.k_stride, key, limit}, in.dim, in.vectors);
+           HeadRows<T>{in.k + kv, in.k_stride, key, sight.last}, in.dim, in.vectors);
 #pragma unroll
     for (int i = 0; i < kPart; ++i) {
       const Seen now = load_seen(seen + i);
@@ -155,8 +154,8 @@ __global__ void __launch_bounds__(kThreads) attend(Forward<T> a) {
     __syncwarp();  // the weights of the previous tile are done with
     share(weights, s, at);
     __syncwarp();
-    gather(y, weights + at.rows, HeadRows<T>{in.v + kv, in.v_stride, start, limit}, mine.first, mine.last, column, in.dim,
-           in.vectors);
+    gather(y, weights + at.rows, HeadRows<T>{in.v + kv, in.v_stride, start, sight.last}, mine.first, mine.last, column,
+           in.dim, in.vectors);
   }
   for (int i = 0; i < kPart; ++i) {
     for (int lane = 1; lane < 8; lane *= 2) sum[i] += __shfl_xor_sync(~0u, sum[i], lane);
@@ -223,12 +222,11 @@ __global__ void __launch_bounds__(kThreads) differentiate(Backward<T> a) {
   const int row = first + at.rows, column = static_cast<int>(blockIdx.y) * kSlice + at.others;
   look<kOwn>(sight, in.spans, first);
   const Seen *seen = sight.seen + at.rows, mine = together(seen);
-  const int limit = extent_of<kRows>(sight.seen).some_last;
   Square sums = {};
   for (int head = own_head * group; head < (own_head + 1) * group; ++head) {
     for (int start = next_seen<kRows>(sight.seen, 0); start != kNone;
          start = next_seen<kRows>(sight.seen, start + kRows)) {
-      Operands<G, T> x(a, head, row, start, limit);
+      Operands<G, T> x(a, head, row, start, sight.last);
       const HeadRows<T> gathered = G == Gradient::kValues ? x.other_dp : x.other;
       x.other.first += at.others, x.other_dp.first += at.others;
       Square s = {}, dp = {};

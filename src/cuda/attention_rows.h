@@ -1,5 +1,5 @@
-// What all attention kernels share: their arguments, and which rows of the other side a row sees. The span table lies in
-// device memory and is read by each block, so that a captured graph may be replayed with other spans.
+// What all attention kernels share: their arguments, and which rows of the other side a row sees. The span table lies
+// in device memory and is read by each block, so that a captured graph may be replayed with other spans.
 #pragma once
 #include <climits>
 
@@ -90,6 +90,7 @@ struct Sight {
   Seen seen[Rows];
   int spans[Rows];  // those that have rows in the tile
   int count;
+  int last;  // the end of all they see
 };
 
 __device__ __forceinline__ Seen load_seen(const Seen* p) {
@@ -122,7 +123,7 @@ template <Side S, int Rows>
 __device__ __forceinline__ void look(Sight<Rows>& sight, const SpanTable& t, int first_row) {
   constexpr int kWord = S == Side::kQueries ? 0 : 2;
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-  if (thread == 0) sight.count = 0;
+  if (thread == 0) sight.count = sight.last = 0;
   __syncthreads();
   for (int s = thread; s < t.count; s += threads) {
     const uint2 range = ld8(t.words + s * 6 + kWord);
@@ -142,6 +143,7 @@ __device__ __forceinline__ void look(Sight<Rows>& sight, const SpanTable& t, int
       if (index >= 0 && index < static_cast<int>(range.y)) seen = seen_by<S>(t, span, first_row + r);
     }
     st8(&sight.seen[r], make_uint2(seen.first, seen.last));
+    atomicMax(&sight.last, seen.last);
   }
   __syncthreads();
 }
@@ -158,28 +160,15 @@ __device__ __forceinline__ int next_seen(const Seen* rows, int from) {
   return __reduce_min_sync(~0u, next);
 }
 
-// Over some rows: [some_first, some_last) is seen by one of them at most, [all_first, all_last) by all.
-struct Extent {
-  int some_first, some_last, all_first, all_last;
-  __device__ __forceinline__ bool meets(int first, int rows) const {
-    return first < some_last && first + rows > some_first;
-  }
-  __device__ __forceinline__ bool covers(int first, int rows) const {
-    return first >= all_first && first + rows <= all_last;
-  }
-};
+// Does one of a warp's rows see something of [first, last), do all of them see all of it?
 template <int Rows>
-__device__ __forceinline__ Extent extent_of(const Seen* rows) {
-  Extent e{kNone, 0, 0, kNone};
-#pragma unroll
-  for (int r = static_cast<int>(threadIdx.x) % 32 % Rows; r < Rows; r += 32) {
-    const Seen seen = load_seen(rows + r);
-    if (seen.last > seen.first) e.some_first = min(e.some_first, seen.first);
-    e.some_last = max(e.some_last, seen.last);
-    e.all_first = max(e.all_first, seen.first);
-    e.all_last = min(e.all_last, seen.last);
-  }
-  return {__reduce_min_sync(~0u, e.some_first), __reduce_max_sync(~0u, e.some_last),
-          __reduce_max_sync(~0u, e.all_first), __reduce_min_sync(~0u, e.all_last)};
+__device__ __forceinline__ bool one_sees(const Seen* rows, int first, int last) {
+  const Seen seen = load_seen(rows + threadIdx.x % Rows);
+  return __any_sync(~0u, seen.first < last && seen.last > first);
+}
+template <int Rows>
+__device__ __forceinline__ bool all_see(const Seen* rows, int first, int last) {
+  const Seen seen = load_seen(rows + threadIdx.x % Rows);
+  return __all_sync(~0u, seen.first <= first && seen.last >= last);
 }
 }  // namespace athanor::cuda::attention

@@ -16,6 +16,7 @@ __device__ __forceinline__ int warp_id() { return static_cast<int>(threadIdx.x) 
 template <int Rows, int D, class T>
 __device__ __forceinline__ void load_tile(T* tile, const T* tensor, int64_t stride, int first, int limit, int dim) {
   constexpr int kChunks = D / 8;
+#pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x); i < Rows * kChunks; i += static_cast<int>(blockDim.x)) {
     const int row = i / kChunks, column = i % kChunks * 8;
     const bool valid = first + row < limit && column < dim;
@@ -145,6 +146,7 @@ __device__ __forceinline__ void store_rows(T* to, int64_t stride, int rows, int 
                                            Accumulators<R, D>& values, const float (&factor)[R][2]) {
   constexpr int kChunks = D / 8;
   const int lane = lane_id();
+  __syncwarp();  // fragments of these rows have been read
 #pragma unroll
   for (int r = 0; r < R; ++r) {
 #pragma unroll
@@ -177,5 +179,8 @@ void by_head_dim(int dim, F f) {
     f.template operator()<256>();
   }
 }
-constexpr int kMaxHeadDim = 256;
+template <class T>
+bool tensor_cores_take(const Inputs<T>& in) {
+  return in.vectors && in.dim <= 256 && in.scale > 0;
+}
 }  // namespace athanor::cuda::attention

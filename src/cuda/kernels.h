@@ -3,7 +3,11 @@
 #pragma once
 #include "cuda/attention.h"
 #include "cuda/basic.h"
+#include "cuda/column_sum.h"
+#include "cuda/embedding.h"
 #include "cuda/loss.h"
 #include "cuda/mlp.h"
 #include "cuda/optimizer.h"
+#include "cuda/qk_norm.h"
 #include "cuda/residual_norm.h"
+#include "cuda/rope.h"

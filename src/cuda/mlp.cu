@@ -44,9 +44,10 @@ __global__ void __launch_bounds__(kFlatThreads) gelu_forward(T* y, const T* x, u
   for (int k = 0; k < kForward; ++k) {
     const unsigned at = first + k * kFlatThreads;
     if (at >= packs) return;
+    float result[E];
 #pragma unroll
-    for (int i = 0; i < E; ++i) v[k].set(i, v[k][i] * gelu_sigmoid(v[k][i]));
-    store_pack(y + static_cast<size_t>(at) * E, v[k]);
+    for (int i = 0; i < E; ++i) result[i] = v[k][i] * gelu_sigmoid(v[k][i]);
+    store_values(y + static_cast<size_t>(at) * E, result);
   }
 }
 
@@ -65,9 +66,10 @@ __global__ void __launch_bounds__(kFlatThreads) gelu_backward(T* dx, const T* dy
   for (int k = 0; k < kBackward; ++k) {
     const unsigned at = first + k * kFlatThreads;
     if (at >= packs) return;
+    float result[E];
 #pragma unroll
-    for (int i = 0; i < E; ++i) d[k].set(i, d[k][i] * gelu_derivative(v[k][i]));
-    store_pack(dx + static_cast<size_t>(at) * E, d[k]);
+    for (int i = 0; i < E; ++i) result[i] = d[k][i] * gelu_derivative(v[k][i]);
+    store_values(dx + static_cast<size_t>(at) * E, result);
   }
 }
 
@@ -94,9 +96,10 @@ __global__ void __launch_bounds__(kFlatThreads) swiglu_forward(T* y, const T* gu
   for (int k = 0; k < kBackward; ++k) {
     const unsigned at = first + k * kFlatThreads;
     if (at >= packs) return;
+    float result[E];
 #pragma unroll
-    for (int i = 0; i < E; ++i) u[k].set(i, g[k][i] * sigmoid(g[k][i]) * u[k][i]);
-    store_pack(y + static_cast<size_t>(at) * E, u[k]);
+    for (int i = 0; i < E; ++i) result[i] = g[k][i] * sigmoid(g[k][i]) * u[k][i];
+    store_values(y + static_cast<size_t>(at) * E, result);
   }
 }
 
@@ -119,15 +122,16 @@ __global__ void __launch_bounds__(kFlatThreads)
   for (int k = 0; k < kBackward; ++k) {
     const unsigned at = first + k * kFlatThreads;
     if (at >= packs) return;
+    float dgate[E], dup[E];
 #pragma unroll
     for (int i = 0; i < E; ++i) {
-      const float dy_i = d[k][i], gate = g[k][i], up = u[k][i], s = sigmoid(gate);
-      g[k].set(i, dy_i * up * s * (1.f + gate * (1.f - s)));
-      u[k].set(i, dy_i * gate * s);
+      const float gate = g[k][i], s = sigmoid(gate);
+      dgate[i] = d[k][i] * u[k][i] * s * (1.f + gate * (1.f - s));
+      dup[i] = d[k][i] * gate * s;
     }
     const size_t gate = gate_of<E>(at, row_packs);
-    store_pack(dgu + gate, g[k]);
-    store_pack(dgu + gate + to_up, u[k]);
+    store_values(dgu + gate, dgate);
+    store_values(dgu + gate + to_up, dup);
   }
 }
 }  // namespace

@@ -46,7 +46,7 @@ class KernelTest : public testing::Test {
   }
   // All cases of one op of a family; at least `least` of them.
   static void agrees_with_the_reference(const char* op, void (*family)(Examiner&), int least = 1) {
-    Examiner examine(make_cuda_backend, {.threads = {1, 2}, .only = op});
+    Examiner examine([](int threads) { return make_cuda_backend(threads); }, {.threads = {1, 2}, .only = op});
     family(examine);
     const auto& seen = examine.seen();
     EXPECT_TRUE(seen.contains(op) && seen.at(op) >= least) << "few cases of " << op;

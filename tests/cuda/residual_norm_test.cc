@@ -13,7 +13,7 @@ TEST_F(ResidualNorm, Backward) { agrees_with_the_reference(AddNormBwd::kName, no
 
 // Rows that are whole vectors, where the kernels take their 16-byte path, and one element off.
 TEST_F(ResidualNorm, LongRows) {
-  Examiner examine(make_cuda_backend, {.threads = {2}});
+  Examiner examine([](int threads) { return make_cuda_backend(threads); }, {.threads = {2}});
   for (const int64_t columns : {768, 769, 5120}) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       const Tensor x = tensor(dtype, {5, columns}), column = tensor(DType::f32, {5}), w = tensor(dtype, {columns});

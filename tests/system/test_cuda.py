@@ -20,7 +20,7 @@ class CudaTest(SystemTest):
     program = CUDA_PROGRAM
 
     def config(self, name="tiny.json", **changes):
-        base = {"train_iters": 6, "save_interval": 3, "device": "cuda"}
+        base = {"train_iters": 6, "lr_warmup_iters": 2, "lr_decay_iters": 6, "save_interval": 3, "device": "cuda"}
         return self.make_config(name, **{**base, **changes})
 
     def curve(self, save, **changes):

@@ -11,6 +11,10 @@
 
 namespace athanor::testing {
 
+// Numbers of threads that must give the bits of one thread, and how few of the law's whole matrix a quick run takes.
+extern const std::vector<int> kThreadCounts;
+extern const int kMatrixEvery;
+
 struct Rig {
   explicit Rig(int threads = 2);  // on a GPU: another schedule, where those can be chosen
   Backend backend() { return {*device, *ops, *mesh}; }

@@ -140,7 +140,7 @@ TEST_P(Laws, ThreadsChangeNoBit) {
   Setting s = setting();
   s.threads = 1;
   const Curve one = train(GetParam().type, s, 3);
-  for (const int threads : {2, 3, 4, 8, 16}) {
+  for (const int threads : testing::kThreadCounts) {
     s.threads = threads;
     EXPECT_EQ(one, train(GetParam().type, s, 3)) << threads << " threads";
   }
@@ -172,7 +172,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Matrix, RecomputationAndThreadsChangeNoBit) {
   using G = Recompute::Granularity;
   const char* full = std::getenv("ATHANOR_FULL");
-  const int every = full && *full == '1' ? 1 : 23;
+  const int every = full && *full == '1' ? 1 : testing::kMatrixEvery;
   const Case precisions[] = {{ModelType::gpt2, "fp32", DType::f32},
                              {ModelType::gpt2, "tf32", DType::f32},
                              {ModelType::gpt2, "bf16", DType::f32},

@@ -3,6 +3,9 @@
 
 namespace athanor::testing {
 
+const std::vector<int> kThreadCounts = {2, 3, 4, 8, 16};
+const int kMatrixEvery = 23;
+
 Rig::Rig(int threads) {
   CpuBackend cpu = make_cpu({.threads = threads});
   device = std::move(cpu.device);

@@ -1,15 +1,15 @@
-// What the whole program on the emulated GPU is told by its environment, and what it says at its end:
+// The whole program on the emulated GPU: what it is told by its environment, and what it says at its end:
 //   EMULATED_SEED=7              the order of threads, blocks, streams and completions
 //   EMULATED_GPU=A100            A100, RTX4090, H200 (default), B200, none
 //   EMULATED_MEMORY_MIB=64       a smaller memory
 //   EMULATED_FAILURE=cudaLaunchKernel:3:700   the third call fails with this code
-// A fault, a misuse or a leak is printed to stderr; the process then ends with exit status 99.
-#include <unistd.h>
-
+// A fault, a misuse or a leak is printed to stderr; unless a failure was planned, the exit status is then 99.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
+#include "command/command.h"
 #include "emulator/emulator.h"
 #include "emulator/runtime/control.h"
 
@@ -40,26 +40,27 @@ void plan_failure(const std::string& plan) {
   }
 }
 
-void report_at_exit() {
+// Whether the emulated GPU has something to complain of.
+bool complains() {
   const emu::Report report = emu::take_report();
-  bool bad = report.fault != emu::Fault::kNone;
-  if (bad) std::fprintf(stderr, "EMULATED GPU: %s\n", report.text.c_str());
-  for (const std::string& leak : emu::leaks()) {
-    std::fprintf(stderr, "EMULATED GPU: leak: %s\n", leak.c_str());
-    bad = true;
+  if (report.fault != emu::Fault::kNone) {
+    std::fprintf(stderr, "EMULATED GPU: %s\n", report.text.c_str());
+    return true;  // after a fault nothing can be freed
   }
-  std::fflush(nullptr);
-  if (bad) _exit(99);
+  const std::vector<std::string> leaks = emu::leaks();
+  for (const std::string& leak : leaks) std::fprintf(stderr, "EMULATED GPU: leak: %s\n", leak.c_str());
+  return !leaks.empty();
 }
 
-const bool ready = [] {
+}  // namespace
+
+int main(int argc, char** argv) {
   simulate(setting("EMULATED_GPU"));
   if (*setting("EMULATED_SEED")) emu::seed(std::strtoull(setting("EMULATED_SEED"), nullptr, 10));
   if (*setting("EMULATED_MEMORY_MIB"))
     emu::set_memory_limit(std::strtoull(setting("EMULATED_MEMORY_MIB"), nullptr, 10) << 20);
   plan_failure(setting("EMULATED_FAILURE"));
-  std::atexit(report_at_exit);
-  return true;
-}();
-
-}  // namespace
+  const bool planned = *setting("EMULATED_FAILURE");
+  const int code = athanor::run_cli(argc, argv);
+  return complains() && !planned ? 99 : code;
+}

@@ -2,6 +2,8 @@
 // nowhere but in collect().
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "base/rng.h"
 #include "config/config.h"
 #include "tests/train/harness.h"
@@ -92,7 +94,7 @@ TEST_P(Graphs, ChangeNoBit) {
   for (const Recompute recompute : {Recompute{}, Recompute{G::selective, 1}, Recompute{G::full, 1}}) {
     const Outcome eager = train(type, options(precision, false, recompute));
     EXPECT_EQ(eager, train(type, options(precision, true, recompute))) << int(recompute.granularity);
-    EXPECT_LT(eager.losses.back(), 100);
+    EXPECT_LT(eager.losses.back(), 1.1 * 2 * kSeq * std::log(61.0));  // not far above knowing nothing
   }
 }
 

@@ -7,8 +7,13 @@
 
 namespace athanor::testing {
 
+const std::vector<int> kThreadCounts = {2};
+const int kMatrixEvery = 103;
+
 Rig::Rig([[maybe_unused]] int threads) {
 #ifdef ATHANOR_EMULATED_GPU
+  if (const emu::Report report = emu::take_report(); report.fault != emu::Fault::kNone)
+    throw Error(cat("the test before this one: ", report.text));
   static uint64_t schedule = 0;
   emu::seed(++schedule);
   emu::set_threads(threads > 1 ? 2 : 1);
