@@ -81,13 +81,6 @@ PTX_FUNCTION uint32_t add_release(uint32_t* flag, uint32_t value) {
   return old;
 }
 
-// ---- 2^x within 2 units in the last place; results below the normal numbers are 0
-PTX_FUNCTION float exp2_approx(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 // ---- programmatic dependent launch; before sm_90 kernels never overlap
 #if PTX_SM90
 PTX_FUNCTION void griddep_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
@@ -160,8 +153,6 @@ using emu::ptx::griddep_wait;
 using emu::ptx::load_acquire;
 using emu::ptx::shared_address;
 using emu::ptx::store_release;
-
-inline float exp2_approx(float x) { return exp2f(x); }
 
 #define PTX_CALLER __attribute__((always_inline)) inline  // faults name the kernel's line
 PTX_CALLER void cp_async16(void* to, const void* from, bool valid = true) {
