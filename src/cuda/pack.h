@@ -1,5 +1,6 @@
-// Pack: neighbouring elements in registers, as they lie in memory; and flat kernels, in which a thread takes a few packs
-// of a tensor, a block's width apart. One access moves a pack of 16 bytes, or one element where 16 bytes do not fit.
+// Pack: neighbouring elements in registers, as they lie in memory; and flat kernels, in which a thread takes a few
+// packs of a tensor, a block's width apart. One access moves a pack of 16 bytes, or one element where 16 bytes do not
+// fit.
 #pragma once
 #include "cuda/host_tools.h"
 namespace athanor::cuda {
@@ -11,7 +12,8 @@ struct Pack {
   __device__ __forceinline__ float operator[](int i) const { return element<T>(words, i); }
 };
 
-// p points to global memory and is aligned to 16 bytes unless E is 1; one access moves 16 bytes, or 8 where that is all.
+// p points to global memory and is aligned to 16 bytes unless E is 1; one access moves 16 bytes, or 8 where that is
+// all.
 template <int E, class T>
 __device__ __forceinline__ Pack<T, E> load_pack(const T* p) {
   Pack<T, E> pack;

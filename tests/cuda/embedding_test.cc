@@ -1,5 +1,5 @@
-// The kernels of cuda/embedding.cu and cuda/index_sort.cu run the op cases, and what sums by token must stand: runs of one
-// token over many blocks, both ends of the vocabulary, digits of several passes.
+// The kernels of cuda/embedding.cu and cuda/index_sort.cu run the op cases, and what sums by token must stand: runs of
+// one token over many blocks, both ends of the vocabulary, digits of several passes.
 #include <numeric>
 
 #include "tests/cuda/counted.h"
