@@ -28,7 +28,8 @@ ASAN_ENVIRONMENT = {"ASAN_OPTIONS": "detect_leaks=1:strict_string_checks=1:detec
                     "UBSAN_OPTIONS": "print_stacktrace=1"}
 FUZZ_SEEDS = {  # inputs that reach deep at once
     "config_fuzz": ["configs/*.json"],
-    "shard_fuzz": ["data/fixtures/*.bin"],
+    "shard_fuzz": ["data/fixtures/*.bin", "data/fixtures/*.npy"],
+    "side_files_fuzz": ["data/fixtures/*.idx", "data/fixtures/*.ds.*"],
     "tokenizer_fuzz": ["tests/tokenizer/fixtures/*.json", "tests/tokenizer/fixtures/*.tiktoken"],
     "safetensors_fuzz": ["tests/golden/*/model.safetensors"],
 }
@@ -144,7 +145,7 @@ class Runner:
     def unit(self):
         python = ROOT / ".cache" / "python" / "bin" / "python"
         env = {"ATHANOR_PYTHON": str(python)} if python.exists() else {}
-        result = self.run_programs(self.build, "unit", env=env | ({"ATHANOR_FULL": "1"} if self.args.all else {}))
+        result = self.run_programs(self.build, "unit", timeout=1800, env=env | ({"ATHANOR_FULL": "1"} if self.args.all else {}))
         if not list((self.build / "tests").glob("test_emulator_*")):
             result.skips.append(["unit: kernels on the emulated GPU", "the build found no headers of CUDA, cuDNN and NCCL"])
         return result
@@ -214,8 +215,24 @@ class Runner:
         return self.one("quickstart", [ROOT / "scripts" / "quickstart.sh", "--short", "--program",
                                        self.build / "athanor", "--run", self.temporary / "quickstart"])
 
+    def kernels(self):
+        log = LOGS / "kernels.log"
+        result = self.one("kernels", [ROOT / "scripts" / "check_kernels.py", "--build-dir", self.build])
+        if (text := log.read_text()).startswith("skipped: "):
+            return Result(skips=[["kernels: budget of compiled kernels", text.removeprefix("skipped: ").strip()]])
+        return result
+
     def gpu(self):
-        return Result(skips=[["gpu: tests on a GPU", "this version has no CUDA backend"]])
+        """The programs for a GPU are built wherever nvcc is, and run where a GPU is."""
+        if not list((self.build / "cuda").glob("*.o")):
+            return Result(skips=[["gpu: tests on a GPU", "the build has no CUDA backend (no nvcc, or no headers)"]])
+        result = self.build_with("gpu tests", "--build-dir", self.build, "--target", "gpu_tests")
+        if subprocess.run(["nvidia-smi", "-L"], capture_output=True).returncode if shutil.which("nvidia-smi") else True:
+            result.skips.append(["gpu: tests on a GPU", "no GPU here; their programs were built"])
+            return result
+        result.merge(self.one("gpu", [ROOT / "scripts" / "gpu" / "verify.sh", "--out", self.temporary / "verify"],
+                              timeout=7200))
+        return result
 
     def read_report(self, path, name):
         result = Result()
@@ -249,6 +266,7 @@ GROUPS = {  # name -> (method, what it does)
     "mutants": (Runner.mutants, "planted mistakes, each of which a test must notice (--all only)"),
     "system": (Runner.system, "the built program: resume, faults, refusals, shipped configurations"),
     "quickstart": (Runner.quickstart, "the quick start, shortened"),
+    "kernels": (Runner.kernels, "registers, spills and instructions of the compiled kernels"),
     "gpu": (Runner.gpu, "tests on a GPU"),
 }
 FAST = ("format", "layers", "build", "unit")

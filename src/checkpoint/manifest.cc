@@ -3,6 +3,7 @@
 #include "checkpoint/manifest.h"
 
 #include <algorithm>
+#include <ctime>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <tuple>
@@ -145,6 +146,15 @@ Shape ManifestTensor::piece_shape() const {
 const ManifestFile* Manifest::find_file(std::string_view name) const {
   const auto it = std::find_if(files.begin(), files.end(), [&](const ManifestFile& f) { return f.name == name; });
   return it == files.end() ? nullptr : &*it;
+}
+
+std::string utc_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
 }
 
 bool is_plain_file_name(std::string_view name) {

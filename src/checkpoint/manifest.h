@@ -47,6 +47,8 @@ std::string manifest_json(const Manifest& manifest);
 Manifest parse_manifest(std::string_view text, const std::string& where);
 Manifest read_manifest(const std::string& dir);
 
+std::string utc_now();  // as `created`
+
 // Whether a name may stand for a file of a folder: not empty, no slash, not hidden, no control characters.
 bool is_plain_file_name(std::string_view name);
 

@@ -15,13 +15,16 @@
 
 namespace athanor {
 
+using ByteSink = std::function<void(std::span<const std::byte>)>;
+
 // A tensor whose bytes lie in one or more pieces of memory, in order (row blocks, column slices copied row by row,
-// ...).
+// ...), or are made while they are written.
 struct TensorData {
   std::string name;
   DType dtype = DType::f32;
   Shape shape;
   std::vector<std::span<const std::byte>> pieces;  // together exactly the shape's bytes
+  std::function<void(const ByteSink&)> make = {};  // instead of pieces: hands the same bytes to the sink, in order
 };
 TensorData tensor_data(std::string name, const Tensor& tensor);  // contiguous or strided rows; refers to its memory
 

@@ -54,17 +54,23 @@ std::map<std::string, std::string> parse_weight_index(std::string_view text, con
 
 WeightFiles::WeightFiles(const std::string& path) : path_(path) {
   const std::string index = cat(path, "/", kIndexName);
-  if (!is_folder(path) || !exists(index)) {
+  if (is_folder(path) && exists(index)) {
+    add_indexed(index);
+  } else {
     add_file(is_folder(path) ? cat(path, "/", kSingleName) : path);
-    return;
   }
+  leave_out_buffers();
+  add_prefix();
+}
+
+void WeightFiles::add_indexed(const std::string& index) {
   const auto map = parse_weight_index(read_all(open_regular(index), kMaxIndexBytes, index), index);
   std::set<std::string> names;
   for (const auto& [tensor, file] : map) names.insert(file);
-  for (const std::string& name : names) add_file(cat(path, "/", name));
+  for (const std::string& name : names) add_file(cat(path_, "/", name));
   for (const auto& [tensor, file] : map) {
     const auto it = tensors_.find(tensor);
-    if (it == tensors_.end() || it->second.file->path() != cat(path, "/", file))
+    if (it == tensors_.end() || it->second.file->path() != cat(path_, "/", file))
       throw Error(cat(index, ": says that ", printable(tensor), " lies in ", file, ", which does not hold it"));
   }
 }
@@ -78,6 +84,25 @@ void WeightFiles::add_file(const std::string& path) {
       throw Error(
           cat(path_, ": the tensor ", printable(t.name), " lies in ", it->second.file->path(), " and in ", path));
   }
+}
+
+// Causal masks and rotary frequencies that older versions of transformers stored: constants, computed anew.
+void WeightFiles::leave_out_buffers() {
+  std::erase_if(tensors_, [](const auto& tensor) {
+    const std::string& name = tensor.first;
+    return name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".attn.masked_bias") ||
+           name.ends_with(".attn.bias");
+  });
+}
+
+void WeightFiles::add_prefix() {
+  const char* prefix = tensors_.contains("wte.weight") ? "transformer." : "model.";
+  if (!tensors_.contains("wte.weight") && !tensors_.contains("embed_tokens.weight")) return;
+  decltype(tensors_) named;
+  for (const auto& [name, place] : tensors_) named.emplace(name == "lm_head.weight" ? name : prefix + name, place);
+  if (named.size() != tensors_.size())
+    throw Error(cat(path_, ": holds tensors with and without the prefix \"", prefix, "\""));
+  tensors_ = std::move(named);
 }
 
 WeightFiles::Place WeightFiles::at(std::string_view name) const {

@@ -1,5 +1,6 @@
 // Weights spread over several safetensors files, as the Hugging Face hub lays them out: model.safetensors alone, or
-// model-00001-of-0000N.safetensors with model.safetensors.index.json.
+// model-00001-of-0000N.safetensors with model.safetensors.index.json. Names are those of the models with a head: files
+// of the bare model ("wte.weight", "layers.0...") get their prefix, and buffers that are no weights are left out.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -26,11 +27,15 @@ class WeightFiles {
     const SafetensorsFile* file;
     const TensorEntry* entry;
   };
+  const std::string& path() const { return path_; }
   const std::map<std::string, Place, std::less<>>& tensors() const { return tensors_; }
   Place at(std::string_view name) const;  // Error if there is no such tensor
 
  private:
+  void add_indexed(const std::string& index);
   void add_file(const std::string& path);
+  void leave_out_buffers();
+  void add_prefix();
 
   std::string path_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;  // pointers into them stay valid

@@ -31,7 +31,16 @@ void add_tokenize(Cli&);
 void add_data(Cli&);
 void add_checkpoint(Cli&);
 void add_bench(Cli&);
+void add_bench_device(Cli&, CLI::App& bench);
+void add_bench_decode(Cli&, CLI::App* bench);
 void add_check_backend(Cli&);
+void add_devices(Cli&);
+void add_import(Cli&);
+void add_export(Cli&);
+void add_logits(Cli&);
+void add_report(Cli&);
+void add_scaling(Cli&);
+void add_sweep(Cli&);
 
 // Parses and runs; returns the process exit code.
 int run_cli(int argc, char** argv);

@@ -13,12 +13,13 @@ namespace {
 struct Args {
   std::string config;
   std::vector<std::string> overrides;
-  std::string load, profile;
+  std::string load, init_from, profile;
   bool allow_changed_data = false;
 };
 
 Exit train(Args args, const std::vector<std::string>& command_line) {
   if (!args.load.empty()) args.overrides.push_back("load=" + args.load);
+  if (!args.init_from.empty()) args.overrides.push_back("init_from=" + args.init_from);
   if (!args.profile.empty()) args.overrides.push_back("profile=" + args.profile);
   const Config config = load_config_logged(args.config, args.overrides);
   Machine machine(config);
@@ -41,6 +42,8 @@ void add_train(Cli& cli) {
   verb->add_option("--set", args->overrides, "override a key: a.b=value (may repeat)")->allow_extra_args(false);
   verb->add_option("--load", args->load,
                    "auto: newest valid checkpoint of the save folder; none: start anew; or a checkpoint folder");
+  verb->add_option("--init-from", args->init_from,
+                   "folder of a model (Hugging Face layout, or a checkpoint) whose weights a new run starts with");
   verb->add_option("--profile", args->profile, "write a Chrome trace of every op to this file (slows the run)");
   verb->add_flag("--allow-changed-data", args->allow_changed_data,
                  "resume although the training data differs from the checkpoint's");

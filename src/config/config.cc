@@ -40,7 +40,7 @@ std::string read_file(const std::string& path) {
 }
 
 // Replaces "model": "path" by what the file holds.
-void load_model(Json& root, const std::string& base_dir) {
+void load_model(Json& root, const std::string& base_dir, Notices notices) {
   Json* model = root.find("model");
   if (!model || !model->is(Json::Kind::string)) return;
   const std::string given = read_string(*model, "model");
@@ -52,6 +52,16 @@ void load_model(Json& root, const std::string& base_dir) {
     throw Error(cat(model->where, ": model: there is no file ", path.string()), Exit::usage);
   }
   *model = parse_json(read_file(path.string()), path.string());
+  forget_dropout(*model, "model", notices);
+}
+
+// A run that starts from the weights of a folder has its shape too, unless it is told another.
+void take_model_of_weights(Json& root) {
+  const Json* from = root.find("init_from");
+  if (!from || !from->is(Json::Kind::string) || from->text.empty() || root.find("model")) return;
+  Json folder = *from;
+  folder.where = "--set init_from";  // like that key, a path from the working folder
+  root.set("model", std::move(folder));
 }
 
 void set_origin(Json& value, const std::string& where) {
@@ -106,7 +116,7 @@ Strings names_of_option(const std::string& prefix, const std::string& key) {
   return names;
 }
 
-void apply_override(Json& root, const std::string& text, const std::string& base_dir) {
+void apply_override(Json& root, const std::string& text, const std::string& base_dir, Notices notices) {
   const size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0) {
     throw Error(cat("--set ", text, ": expected key=value, such as --set learning_rate=3e-4"), Exit::usage);
@@ -121,7 +131,7 @@ void apply_override(Json& root, const std::string& text, const std::string& base
     if (std::count(prefix.begin(), prefix.end(), '.') > kMaxPathDots) {
       throw Error(cat("--set ", prefix, "...: no key is that deep"), Exit::usage);
     }
-    if (prefix == "model") load_model(root, base_dir);
+    if (prefix == "model") load_model(root, base_dir, notices);
     Json* child = node->find(key);
     if (child && prefix == "model") merge_rope_keys(*child, prefix);
     if (!child || child->is(Json::Kind::null)) {
@@ -144,8 +154,13 @@ Config parse_config(std::string_view text, const std::string& name, const std::s
                     std::span<const std::string> overrides, std::vector<std::string>* notices) {
   Json root = parse_json(text, name);
   require_object(root, "");
-  for (const auto& each : overrides) apply_override(root, each, base_dir);
-  load_model(root, base_dir);
+  const auto is_weights = [](const std::string& each) { return each.starts_with("init_from="); };
+  for (const auto& each : overrides)
+    if (is_weights(each)) apply_override(root, each, base_dir, notices);
+  take_model_of_weights(root);
+  for (const auto& each : overrides)
+    if (!is_weights(each)) apply_override(root, each, base_dir, notices);
+  load_model(root, base_dir, notices);
   Config config;
   read_fields(config_fields(), root, "", config, notices);
   with_context(name, [&] { validate(config); });
@@ -164,7 +179,11 @@ ModelConfig parse_model_config(std::string_view text, const std::string& name) {
   return read_model(parse_json(text, name), "model", nullptr);
 }
 
-ModelConfig load_model_config(const std::string& path) { return parse_model_config(read_file(path), path); }
+ModelConfig load_model_config(const std::string& path, std::vector<std::string>* notices) {
+  Json model = parse_json(read_file(path), path);
+  forget_dropout(model, "model", notices);
+  return read_model(model, "model", notices);
+}
 
 std::string dump_resolved(const Config& config) { return to_pretty(write_fields(config_fields(), config)); }
 

@@ -126,6 +126,8 @@ std::vector<Field<RopeScaling>> rope_scaling_fields();
 
 // Model shapes have a reader of their own for what Hugging Face files contain besides.
 ModelConfig read_model(const Json& object, const std::string& path, Notices);
+// Takes dropout out of a shape that another program's file says: it is a matter of how that program trained.
+void forget_dropout(Json& model, const std::string& path, Notices);
 Json write_model(const ModelConfig&);
 // Rewrites rope_parameters, if present, as the rope_theta and rope_scaling of the same object.
 void merge_rope_keys(Json& model, const std::string& path);

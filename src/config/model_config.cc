@@ -2,6 +2,8 @@
 // config.json.
 #include "config/model_config.h"
 
+#include <cmath>
+
 #include "base/error.h"
 #include "config/json.h"
 
@@ -76,11 +78,16 @@ void validate_scaling(const ModelConfig& m, std::string_view where) {
   if (r.rope_type != RopeType::none) {
     require(r.factor >= 1.0, where, "rope_scaling.factor", "expected at least 1, got ", r.factor);
   }
-  if (r.rope_type != RopeType::llama3) return;
-  require(r.low_freq_factor > 0.0 && r.high_freq_factor > r.low_freq_factor, where, "rope_scaling.high_freq_factor",
-          "expected more than low_freq_factor ", r.low_freq_factor, ", got ", r.high_freq_factor);
+  if (r.rope_type != RopeType::llama3 && r.rope_type != RopeType::yarn) return;
   require(r.original_max_position_embeddings > 0, where, "rope_scaling.original_max_position_embeddings",
-          "llama3 needs the context before stretching");
+          name_of(r.rope_type), " needs the context before stretching");
+  if (r.rope_type == RopeType::llama3) {
+    require(r.low_freq_factor > 0.0 && r.high_freq_factor > r.low_freq_factor, where, "rope_scaling.high_freq_factor",
+            "expected more than low_freq_factor ", r.low_freq_factor, ", got ", r.high_freq_factor);
+  } else {
+    require(r.beta_fast >= r.beta_slow, where, "rope_scaling.beta_fast", "expected at least beta_slow ", r.beta_slow,
+            ", got ", r.beta_fast);
+  }
 }
 
 Json optional_id(int64_t id) { return id < 0 ? Json() : Json::of(id); }
@@ -92,10 +99,19 @@ Json scaling_json(const ModelConfig& m, bool with_theta) {
   if (with_theta) out.set("rope_theta", Json::of(m.rope_theta));
   if (r.rope_type == RopeType::none) return out;
   out.set("factor", Json::of(r.factor));
-  if (r.rope_type != RopeType::llama3) return out;
-  out.set("low_freq_factor", Json::of(r.low_freq_factor));
-  out.set("high_freq_factor", Json::of(r.high_freq_factor));
+  if (r.rope_type == RopeType::linear) return out;
   out.set("original_max_position_embeddings", Json::of(r.original_max_position_embeddings));
+  if (r.rope_type == RopeType::llama3) {
+    out.set("low_freq_factor", Json::of(r.low_freq_factor));
+    out.set("high_freq_factor", Json::of(r.high_freq_factor));
+    return out;
+  }
+  out.set("beta_fast", Json::of(r.beta_fast));
+  out.set("beta_slow", Json::of(r.beta_slow));
+  if (r.attention_factor > 0) out.set("attention_factor", Json::of(r.attention_factor));
+  if (r.mscale > 0) out.set("mscale", Json::of(r.mscale));
+  if (r.mscale_all_dim > 0) out.set("mscale_all_dim", Json::of(r.mscale_all_dim));
+  if (!r.truncate) out.set("truncate", Json::of(false));
   return out;
 }
 
@@ -196,6 +212,14 @@ void validate(const ModelConfig& m, std::string_view where) {
   const double parameters = count_parameters<double>(m);
   require(parameters <= kMaxParameters, where, "hidden_size", "these sizes make ", parameters,
           " parameters; the limit is ", kMaxParameters);
+}
+
+double attention_factor(const RopeScaling& r) {
+  if (r.rope_type != RopeType::yarn) return 1;
+  if (r.attention_factor > 0) return r.attention_factor;
+  // [Peng et al. 2023, eq. 22]; the two-sided form is DeepSeek's, as transformers has it.
+  const auto scale = [&r](double weight) { return r.factor <= 1 ? 1 : 0.1 * weight * std::log(r.factor) + 1; };
+  return r.mscale > 0 && r.mscale_all_dim > 0 ? scale(r.mscale) / scale(r.mscale_all_dim) : scale(1);
 }
 
 int64_t parameter_count(const ModelConfig& m) { return count_parameters<int64_t>(m); }

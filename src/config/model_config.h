@@ -8,16 +8,26 @@
 namespace athanor {
 
 enum class ModelType { gpt2, llama, qwen2, qwen3, mistral };
-enum class RopeType { none, linear, llama3 };
+enum class RopeType { none, linear, llama3, yarn };
 
-// Stretching of rotary embeddings to longer contexts; the members after `factor` are llama3's only.
+// Stretching of rotary embeddings to longer contexts.
 struct RopeScaling {
   RopeType rope_type = RopeType::none;
   double factor = 1.0;
+  int64_t original_max_position_embeddings = 0;  // llama3 and yarn: context before stretching
+  // llama3
   double low_freq_factor = 1.0;
   double high_freq_factor = 4.0;
-  int64_t original_max_position_embeddings = 0;
+  // yarn [Peng et al. 2023]
+  double beta_fast = 32.0;  // frequencies with more turns in the original context are kept
+  double beta_slow = 1.0;   // those with fewer are stretched in full
+  double attention_factor = 0.0;  // scales cos and sin; 0 = by `factor`, or by the next two where both are given
+  double mscale = 0.0;
+  double mscale_all_dim = 0.0;
+  bool truncate = true;  // the two bounds are whole dimensions
 };
+// What cos and sin are multiplied with: yarn's, else 1.
+double attention_factor(const RopeScaling&);
 
 struct ModelConfig {
   ModelType model_type = ModelType::gpt2;

@@ -51,6 +51,10 @@ constexpr OnlyValues kOnly[] = {
     {"resid_pdrop", "0", "dropout is not supported"},
     {"attention_dropout", "0", "dropout is not supported"},
     {"hidden_dropout", "0", "dropout is not supported"},
+    {"quantization_config", "null", "weights are plain floats: take the model from which this one was quantized"},
+    {"num_local_experts", "0 null", "there is no mixture of experts"},
+    {"num_experts", "0 null", "there is no mixture of experts"},
+    {"n_routed_experts", "0 null", "there is no mixture of experts"},
     {"activation_function", "\"gelu_new\" \"gelu_pytorch_tanh\"", "gpt2 has the tanh form of GELU"},
     {"hidden_act", "\"silu\"", "the gate is SwiGLU"},
     {"mlp_bias", "false", "feed-forward layers have no bias"},
@@ -59,10 +63,12 @@ constexpr OnlyValues kOnly[] = {
     {"reorder_and_upcast_attn", "false", "attention has one order of operations"},
     {"add_cross_attention", "false", "there is no cross attention"},
     {"partial_rotary_factor", "1", "RoPE turns whole heads"},
+    {"use_mrope", "false", "positions have one dimension"},
 };
 
 bool has_value(const Json& value, std::string_view allowed) {
-  if (value.is_number()) return (allowed == "0" && value.real == 0.0) || (allowed == "1" && value.real == 1.0);
+  if (value.is_number())
+    return (allowed.starts_with("0") && value.real == 0.0) || (allowed == "1" && value.real == 1.0);
   const std::string text = to_line(value);
   for (size_t from = 0; from < allowed.size();) {
     const size_t end = std::min(allowed.find(' ', from), allowed.size());
@@ -83,6 +89,16 @@ void drop_foreign_keys(Json& object, const std::string& path) {
     }
     object.erase(only.key);
   }
+}
+
+// Instruction-tuned models list all tokens that end an answer; a document ends with the first.
+void take_first_id(Json& object, const std::string& key, const std::string& path, Notices notices) {
+  const Json* ids = object.find(key);
+  if (!ids || !ids->is(Json::Kind::array) || ids->items.empty()) return;
+  if (notices)
+    notices->push_back(cat(ids->where, ": ", dotted(path, key), ": of ", to_line(*ids), " the first is taken"));
+  Json first = ids->items.front();
+  object.set(key, std::move(first));
 }
 
 // rope_scaling or rope_parameters as a rope_scaling of ours: "type" becomes rope_type, "default" becomes none, and a
@@ -234,7 +250,7 @@ std::vector<Field<RopeScaling>> rope_scaling_fields() {
   const Range frequency{.low = 0, .high = 1e6, .open_low = true};
   return {
       choice<&R::rope_type>("rope_type", refused,
-                            "linear divides positions by factor; llama3 only those of low frequencies")
+                            "linear divides positions by factor; llama3 and yarn only those of low frequencies")
           .required(),
       number("factor", &R::factor, factor, refused, "", "how many times longer the context becomes"),
       number("low_freq_factor", &R::low_freq_factor, frequency, refused, "",
@@ -242,7 +258,21 @@ std::vector<Field<RopeScaling>> rope_scaling_fields() {
       number("high_freq_factor", &R::high_freq_factor, frequency, refused, "",
              "llama3: wavelengths below original / this are kept"),
       number("original_max_position_embeddings", &R::original_max_position_embeddings, between(0, kMaxTokenId), refused,
-             "tokens", "llama3: context before stretching"),
+             "tokens", "llama3, yarn: context before stretching"),
+      number("beta_fast", &R::beta_fast, frequency, refused, "",
+             "yarn: frequencies with more turns than this in the original context are kept")
+          .or_word("null", 32),
+      number("beta_slow", &R::beta_slow, frequency, refused, "",
+             "yarn: frequencies with fewer turns than this are stretched in full")
+          .or_word("null", 1),
+      number("attention_factor", &R::attention_factor, between(0, 1e6), refused, "",
+             "yarn: scales cos and sin; null or 0 = 0.1 ln(factor) + 1")
+          .or_word("null", 0),
+      number("mscale", &R::mscale, between(0, 1e6), refused, "",
+             "yarn: with mscale_all_dim, attention_factor is the ratio of 0.1 mscale ln(factor) + 1 of the two")
+          .or_word("null", 0),
+      number("mscale_all_dim", &R::mscale_all_dim, between(0, 1e6), refused, "", "yarn: see mscale").or_word("null", 0),
+      option("truncate", &R::truncate, refused, "yarn: the bounds of the blend are rounded to whole dimensions"),
   };
 }
 
@@ -267,6 +297,17 @@ void merge_rope_keys(Json& model, const std::string& path) {
   model.set("rope_scaling", mine);
 }
 
+void forget_dropout(Json& model, const std::string& path, Notices notices) {
+  for (const auto& only : kOnly) {
+    const Json* value = model.is(Json::Kind::object) ? model.find(only.key) : nullptr;
+    if (!value || !only.meaning.starts_with("dropout") || !value->is_number() || value->real == 0) continue;
+    if (notices)
+      notices->push_back(
+          cat(value->where, ": ", dotted(path, only.key), " ", to_line(*value), " is left out: there is no dropout"));
+    model.erase(only.key);
+  }
+}
+
 ModelConfig read_model(const Json& object, const std::string& path, Notices notices) {
   require_object(object, path);
   Json own = object;
@@ -275,6 +316,7 @@ ModelConfig read_model(const Json& object, const std::string& path, Notices noti
     m = model_defaults(ModelType(read_choice(*type, dotted(path, "model_type"), choice_names(ModelType{}))));
   }
   drop_foreign_keys(own, path);
+  for (auto key : {"bos_token_id", "eos_token_id"}) take_first_id(own, key, path, notices);
   merge_rope_keys(own, path);
   const Dependent dependent = take_dependent(own);
   read_fields(model_fields(), own, path, m, notices);

@@ -1,4 +1,5 @@
-// What every launcher of kernels needs: the element type of a tensor as a template argument, its pointer, checked sizes.
+// What every launcher of kernels needs: the element type of a tensor as a template argument, its pointer, checked
+// sizes.
 #pragma once
 #include <cstdint>
 

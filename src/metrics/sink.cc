@@ -50,6 +50,7 @@ void MetricFanOut::step(const StepMetrics& metrics) {
           .step = m.step,
           .text = cat("loss ", m.loss, " is ", m.loss_z, " standard deviations above its mean over the last ",
                       Outlier::kWindow, " steps: look at the data of this step, or lower the learning rate")});
+  for (std::string& text : speed_.push(m)) send({.kind = EventKind::warn, .step = m.step, .text = std::move(text)});
 }
 
 void MetricFanOut::eval(const EvalMetrics& metrics) {

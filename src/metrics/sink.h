@@ -8,6 +8,7 @@
 
 #include "metrics/outlier.h"
 #include "metrics/record.h"
+#include "metrics/speed_alarm.h"
 
 namespace athanor {
 
@@ -20,7 +21,8 @@ class MetricSink {
 };
 
 // Fills time, z-scores and perplexity, sends the record to every sink, and raises a `warn` event when the loss of a
-// step lies more than kLossAlarm standard deviations above its last steps. May be called from several threads.
+// step lies more than kLossAlarm standard deviations above its last steps, and for what SpeedAlarm says. May be called
+// from several threads.
 class MetricFanOut : public MetricSink {
  public:
   static constexpr double kLossAlarm = 6;  // as OLMo-core's step skipping: 6 sigma over 128 steps
@@ -42,6 +44,7 @@ class MetricFanOut : public MetricSink {
   std::mutex mutex_;
   std::vector<Entry> entries_;
   Outlier loss_, grad_norm_;
+  SpeedAlarm speed_;
 };
 
 }  // namespace athanor

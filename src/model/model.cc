@@ -96,27 +96,4 @@ Var forward(Model& model, Ctx& c, const Batch& batch, const Recompute& recompute
   return model.final_norm(c, std::move(stream));
 }
 
-std::vector<float> rope_table(const ModelConfig& m, int64_t positions) {
-  const int64_t half = m.head_dim / 2;
-  std::vector<float> table(size_t(positions * m.head_dim));
-  for (int64_t i = 0; i < half; ++i) {
-    double frequency = std::pow(m.rope_theta, -2.0 * double(i) / double(m.head_dim));  // [Su et al. 2021, eq. 15]
-    const RopeScaling& s = m.rope_scaling;
-    if (s.rope_type == RopeType::linear) frequency /= s.factor;  // [Chen et al. 2023, position interpolation]
-    if (s.rope_type ==
-        RopeType::llama3) {  // [Llama 3.1 release: long wavelengths scaled, short ones kept, blend between]
-      const double wavelength = 2 * M_PI / frequency, context = double(s.original_max_position_embeddings);
-      const double smooth = (context / wavelength - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
-      const double blend = std::min(1.0, std::max(0.0, smooth));
-      frequency = (1 - blend) * frequency / s.factor + blend * frequency;
-    }
-    for (int64_t p = 0; p < positions; ++p) {
-      const double angle = double(p) * double(float(frequency));
-      table[size_t(p * m.head_dim + i)] = float(std::cos(angle));
-      table[size_t(p * m.head_dim + half + i)] = float(std::sin(angle));
-    }
-  }
-  return table;
-}
-
 }  // namespace athanor

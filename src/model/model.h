@@ -65,7 +65,9 @@ struct Recompute {
 // Embedding, all blocks and the final norm: [N] tokens -> [N, C].
 Var forward(Model&, Ctx&, const Batch&, const Recompute&);
 
-// Angles of rotary embeddings with the family's scaling, as the table of Rope: [positions, D].
+// Frequencies of rotary embeddings with the family's scaling, radians per position: [D / 2]. (rope.cc)
+std::vector<double> rope_frequencies(const ModelConfig&);
+// Their cosines and sines at every position, as the table of Rope: [positions, D].
 std::vector<float> rope_table(const ModelConfig&, int64_t positions);
 
 }  // namespace athanor

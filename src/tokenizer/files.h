@@ -27,6 +27,7 @@ BpeParts parse_huggingface(std::string_view content, const std::string& where);
 // the other 68 in order as U+0100 and up [openai/gpt-2 encoder.py, bytes_to_unicode]. False: a character is none of
 // these.
 bool from_byte_level(std::string_view text, std::string& bytes);
+std::string to_byte_level(std::string_view bytes);
 
 // Places tokens by id and finds them by text, for vocabularies in the byte-level alphabet.
 class Vocabulary {

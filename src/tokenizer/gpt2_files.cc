@@ -44,6 +44,23 @@ bool from_byte_level(std::string_view text, std::string& bytes) {
   return true;
 }
 
+std::string to_byte_level(std::string_view bytes) {
+  static const std::array<std::string, 256> text_of = [] {
+    const std::array<int, 0x144> byte_of = byte_of_character();
+    std::array<std::string, 256> texts;
+    for (size_t c = 0; c < byte_of.size(); ++c) {
+      if (byte_of[c] < 0) continue;
+      std::string& text = texts[size_t(byte_of[c])];  // in UTF-8
+      if (c < 0x80) text = char(c);
+      if (c >= 0x80) text = {char(0xc0 | c >> 6), char(0x80 | (c & 0x3f))};
+    }
+    return texts;
+  }();
+  std::string out;
+  for (const char byte : bytes) out += text_of[uint8_t(byte)];
+  return out;
+}
+
 void Vocabulary::add(const std::string& text, int64_t id) {
   const auto refuse = [&](auto... what) {
     throw Error(cat(where_, ": token \"", text.substr(0, 40), "\": ", what...), Exit::usage);

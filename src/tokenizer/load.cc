@@ -165,20 +165,31 @@ BpeParts parse_files(const std::string& type, const std::vector<TokenizerFile>& 
               Exit::usage);
 }
 
-std::unique_ptr<Tokenizer> build(BpeParts parts, Descriptor d, std::vector<TokenizerFile> files,
-                                 const std::string& where) {
-  return with_context(where, [&] {
-    if (d.type == "tiktoken") {
-      parts.splitter.add(d.split);
-      for (const auto& [text, id] : d.special_tokens) {
-        if (id < int32_t(parts.tokens.size()) && !parts.tokens[size_t(id)].empty())
-          throw Error(cat("special token ", text, ": id ", id, " is a rank"), Exit::usage);
-        parts.added.push_back({.text = text, .id = id});
-      }
-    } else if (d.type == "gpt2") {
-      parts.added.push_back({.text = parts.tokens.at(size_t(d.eod_id)), .id = d.eod_id});
+// All that a tokenizer is made of.
+struct Opened {
+  BpeParts parts;
+  Descriptor d;
+  std::vector<TokenizerFile> files;
+};
+
+// Adds the tokens that the descriptor knows and the files do not.
+void add_described(BpeParts& parts, const Descriptor& d) {
+  if (d.type == "tiktoken") {
+    parts.splitter.add(d.split);
+    for (const auto& [text, id] : d.special_tokens) {
+      if (id < int32_t(parts.tokens.size()) && !parts.tokens[size_t(id)].empty())
+        throw Error(cat("special token ", text, ": id ", id, " is a rank"), Exit::usage);
+      parts.added.push_back({.text = text, .id = id});
     }
-    return std::make_unique<BpeTokenizer>(std::move(parts), std::move(d), std::move(files));
+  } else if (d.type == "gpt2") {
+    parts.added.push_back({.text = parts.tokens.at(size_t(d.eod_id)), .id = d.eod_id});
+  }
+}
+
+std::unique_ptr<Tokenizer> build(Opened opened, const std::string& where) {
+  if (opened.d.type == "byte") return std::make_unique<ByteTokenizer>();
+  return with_context(where, [&] {
+    return std::make_unique<BpeTokenizer>(std::move(opened.parts), std::move(opened.d), std::move(opened.files));
   });
 }
 
@@ -212,7 +223,17 @@ std::string file_in(const fs::path& folder) {
               Exit::usage);
 }
 
-std::unique_ptr<Tokenizer> open_described(const std::string& path) {
+// Bytes as a byte-level vocabulary without merges.
+BpeParts byte_parts() {
+  const ByteTokenizer byte;
+  BpeParts parts;
+  for (int b = 0; b < 256; ++b) parts.tokens.emplace_back(1, char(b));
+  parts.splitter.add("gpt2");
+  parts.added.push_back({.text = "<|endoftext|>", .id = byte.eod_id()});
+  return parts;
+}
+
+Opened open_described(const std::string& path) {
   const std::string folder = parent_dir(path);
   Descriptor d = parse_descriptor(read_file(path, kMaxDescriptor), path);
   if (d.type == "byte") {
@@ -224,7 +245,8 @@ std::unique_ptr<Tokenizer> open_described(const std::string& path) {
     };
     agree("vocab_size", d.vocab_size, 0, byte.vocab_size());
     agree("eod_id", d.eod_id, -1, byte.eod_id());
-    return std::make_unique<ByteTokenizer>();
+    d.eod_id = byte.eod_id();
+    return {.parts = byte_parts(), .d = std::move(d), .files = {}};
   }
   std::vector<TokenizerFile> files;
   for (const std::string& name : d.files) files.push_back(read_source(joined(folder, name.c_str())));
@@ -233,15 +255,23 @@ std::unique_ptr<Tokenizer> open_described(const std::string& path) {
     throw Error(cat(path, ": the tokenizer's files beside it are not those it was written with"), Exit::usage);
   if (d.type == "gpt2" && (d.eod_id < 0 || size_t(d.eod_id) >= parts.tokens.size()))
     throw Error(cat(path, ": eod_id ", d.eod_id, " is not in the vocabulary"), Exit::usage);
-  return build(std::move(parts), std::move(d), std::move(files), path);
+  with_context(path, [&] { add_described(parts, d); });
+  return {std::move(parts), std::move(d), std::move(files)};
 }
 
-std::unique_ptr<Tokenizer> open_plain(const std::string& path, const TokenizerOptions& options) {
+// The names that transformers looks for; what a file was called is of no use to anyone who gets a copy of it.
+void rename_for_copies(const std::string& type, std::vector<TokenizerFile>& files) {
+  if (type == "huggingface") files[0].name = "tokenizer.json";
+  if (type == "gpt2") files[0].name = "vocab.json", files[1].name = "merges.txt";
+}
+
+Opened open_plain(const std::string& path, const TokenizerOptions& options) {
   const auto [type, paths] = companions(path);
   const std::string folder = parent_dir(path);
   std::vector<TokenizerFile> files;
   for (const std::string& file : paths) files.push_back(read_source(file));
   BpeParts parts = parse_files(type, files, folder);
+  rename_for_copies(type, files);
   Descriptor d{.type = type, .allow_special = options.allow_special};
   for (const TokenizerFile& file : files) d.files.push_back(file.name);
   d.fingerprint = fingerprint_of(files);
@@ -253,7 +283,18 @@ std::unique_ptr<Tokenizer> open_plain(const std::string& path, const TokenizerOp
                   Exit::usage);
     d.eod_id = find_eod(parts, options.eod, folder, path);
   }
-  return build(std::move(parts), std::move(d), std::move(files), path);
+  with_context(path, [&] { add_described(parts, d); });
+  return {std::move(parts), std::move(d), std::move(files)};
+}
+
+// A descriptor or another tokenizer file.
+Opened open_tokenizer(const std::string& file, const TokenizerOptions& options) {
+  return fs::path(file).filename() == kTokenizerFile ? open_described(file) : open_plain(file, options);
+}
+
+std::string file_at(const std::string& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored) ? file_in(path) : path;
 }
 
 }  // namespace
@@ -265,19 +306,23 @@ std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerOptions& options) {
     throw Error(cat("tokenizer: expected \"byte\" or the path of a tokenizer file or folder, got \"", options.source,
                     "\", where nothing is"),
                 Exit::usage);
-  const std::string file = fs::is_directory(options.source, ignored) ? file_in(options.source) : options.source;
-  return fs::path(file).filename() == kTokenizerFile ? open_described(file) : open_plain(file, options);
+  const std::string file = file_at(options.source);
+  return build(open_tokenizer(file, options), file);
 }
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
-  std::error_code ignored;
-  const std::string file = fs::is_directory(path, ignored) ? file_in(path) : path;
-  return fs::path(file).filename() == kTokenizerFile ? open_described(file) : open_plain(file, {});
+  const std::string file = file_at(path);
+  return build(open_tokenizer(file, {}), file);
+}
+
+LoadedParts load_tokenizer_parts(const std::string& path) {
+  Opened opened = open_tokenizer(file_at(path), {});
+  return {std::move(opened.parts), opened.d.eod_id};
 }
 
 std::unique_ptr<Tokenizer> find_tokenizer(const std::string& shard_path) {
   const std::string file = joined(parent_dir(shard_path), kTokenizerFile);
-  return is_file(file) ? open_described(file) : nullptr;
+  return is_file(file) ? build(open_described(file), file) : nullptr;
 }
 
 std::vector<TokenizerFile> tokenizer_files_beside(const std::string& shard_path) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "tokenizer/bpe_tokenizer.h"
 #include "tokenizer/tokenizer.h"
 
 namespace athanor {
@@ -20,6 +21,13 @@ std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerOptions& options);
 
 // From a descriptor, another tokenizer file, or a folder: its descriptor if it has one, else the file it has.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path);
+// What load_tokenizer(path) would be made of, for those who write tokenizers down in other forms. "byte" has no merges.
+struct LoadedParts {
+  BpeParts parts;  // special tokens of a descriptor are among the added ones
+  int32_t eod_id = -1;
+};
+LoadedParts load_tokenizer_parts(const std::string& path);
+
 // By the descriptor in the folder of a shard; null when there is none.
 std::unique_ptr<Tokenizer> find_tokenizer(const std::string& shard_path);
 

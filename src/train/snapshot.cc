@@ -1,9 +1,9 @@
 #include "train/snapshot.h"
 
-#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/weights.h"
+#include "convert/floats.h"
 
 namespace athanor {
 namespace {
@@ -36,18 +36,6 @@ class HostTensors {
   std::vector<CheckpointTensor> tensors_;
 };
 
-std::vector<float> to_floats(std::span<const std::byte> bytes, DType dtype) {
-  std::vector<float> out(bytes.size() / size_of(dtype));
-  by_float(dtype, [&]<class T>() {
-    for (size_t i = 0; i < out.size(); ++i) {
-      T value;
-      std::memcpy(&value, bytes.data() + i * sizeof(T), sizeof(T));
-      out[i] = to_float(value);
-    }
-  });
-  return out;
-}
-
 // Reads a tensor of a file into device memory, converting floats where dtypes differ.
 void load_tensor(Device& device, const WeightFiles& files, const std::string& name, const Tensor& to) {
   const auto [file, entry] = files.at(name);
@@ -57,14 +45,9 @@ void load_tensor(Device& device, const WeightFiles& files, const std::string& na
   std::vector<std::byte> bytes(size_t(entry->bytes));
   file->read(*entry, bytes);
   if (entry->checked_dtype() != to.dtype) {
-    const std::vector<float> values = to_floats(bytes, entry->checked_dtype());
-    bytes.resize(to.bytes());
-    by_float(to.dtype, [&]<class T>() {
-      for (size_t i = 0; i < values.size(); ++i) {
-        const T value = from_float<T>(values[i]);
-        std::memcpy(bytes.data() + i * sizeof(T), &value, sizeof(T));
-      }
-    });
+    std::vector<float> values;
+    to_floats(bytes, entry->checked_dtype(), values);
+    from_floats(values, to.dtype, name, bytes);
   }
   device.copy(to.data, bytes.data(), bytes.size(), Lane::compute);
   device.sync();
@@ -127,6 +110,7 @@ std::string save_checkpoint(const RunLock& lock, Engine& engine, Device& device,
   writer.add_text("config.json", extras.hf_config);
   writer.add_text("config.resolved.json", extras.resolved_config);
   writer.add_text("state.json", state_json(state));
+  if (!extras.tuning.empty()) writer.add_text("tuning.json", extras.tuning);
   for (const auto& [name, content] : extras.tokenizer) writer.add_text(name, content);
   return writer.commit();
 }
@@ -142,6 +126,25 @@ void load_weights(const ParamStore& params, Device& device, const std::string& f
 
 void load_weights(Engine& engine, Device& device, const std::string& folder) {
   load_weights(engine.model().params(), device, folder);
+  engine.refresh_values();
+}
+
+void load_weights(Engine& engine, Device& device, const ModelFolder& folder) {
+  std::vector<float> values;
+  std::vector<std::byte> bytes;
+  for (const auto& piece : engine.model().params().pieces()) {
+    const ParamStore::Unit& unit = *engine.model().params().units()[size_t(piece.unit)];
+    const Tensor& flat = unit.master ? unit.master : unit.value;
+    const ModelFolder::Weight& weight = folder.at(piece.slice->name);
+    int64_t at = piece.offset;
+    folder.for_each_block(weight, [&](std::span<const std::byte> block) {
+      to_floats(block, weight.dtype, values);
+      from_floats(values, flat.dtype, weight.name, bytes);
+      device.copy(flat.at(at), bytes.data(), bytes.size(), Lane::compute);
+      device.sync();
+      at += int64_t(values.size());
+    });
+  }
   engine.refresh_values();
 }
 

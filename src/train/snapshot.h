@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "checkpoint/store.h"
+#include "convert/model_folder.h"
 #include "tokenizer/tokenizer.h"
 #include "train/engine.h"
 
@@ -25,6 +26,7 @@ RunState parse_state(const std::string& text, const std::string& where);
 struct SaveExtras {
   std::string resolved_config;           // config.resolved.json
   std::string hf_config;                 // config.json, for transformers
+  std::string tuning;                    // tuning.json: choices that rounding follows from; empty: none
   std::vector<TokenizerFile> tokenizer;  // descriptor and the files that it names; empty: unknown
 };
 
@@ -35,6 +37,8 @@ std::string save_checkpoint(const RunLock&, Engine&, Device&, const RunState&, c
 void load_weights(Engine&, Device&, const std::string& folder);
 // The same without masters to refresh from: sampling.
 void load_weights(const ParamStore&, Device&, const std::string& folder);
+// From another program's model or a checkpoint, into the masters of a run that begins; read block by block.
+void load_weights(Engine&, Device&, const ModelFolder&);
 // Weights, optimizer states and scalars of a checkpoint made with the same master and state dtypes.
 RunState load_checkpoint(Engine&, Device&, const std::string& folder);
 // state.json alone: what a resume must know before it builds an engine.

@@ -1,4 +1,6 @@
 // Model shapes: Hugging Face files in and out, family rules, sizes that cannot be built.
+#include <cstdio>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "tests/config/helpers.h"
@@ -78,7 +80,10 @@ TEST(ModelConfig, UnsupportedValuesAreNamed) {
   expect_parts(error_with(with(llama_json(), "attention_bias", true)), {"attention_bias", "llama has false"});
   expect_parts(error_with(with(llama_json(), "qk_norm", true)), {"qk_norm", "llama has false"});
   expect_parts(error_with(with(llama_json(), "sliding_window", 8)), {"sliding_window", "llama has none"});
-  expect_parts(error_with(with(llama_json(), "quantization_config", json::object())), {"unknown key"});
+  expect_parts(error_with(with(llama_json(), "quantization_config", json::object())),
+               {"quantization_config", "plain floats"});
+  expect_parts(error_with(with(llama_json(), "num_local_experts", 8)), {"num_local_experts", "mixture of experts"});
+  EXPECT_EQ(read(with(llama_json(), "num_experts", 0)).hidden_size, 64);
   expect_parts(error_with(with(llama_json(), "model_type", "lama")), {"gpt2, llama", "did you mean \"llama\"?"});
   json qwen = with(with(llama_json(), "model_type", "qwen2"), "sliding_window", 8);
   expect_parts(error_with(with(qwen, "use_sliding_window", true)), {"use_sliding_window", "max_window_layers 0"});
@@ -102,9 +107,75 @@ TEST(ModelConfig, RopeFormsAgree) {
   expect_parts(error_with(both), {"rope_parameters", "the same as rope_scaling"});
   expect_parts(error_with(with(with(llama_json(), "rope_parameters", v5), "rope_theta", 1e4)),
                {"rope_theta", "the same"});
-  expect_parts(error_with(with(llama_json(), "rope_scaling", {{"rope_type", "yarn"}})), {"none, linear, llama3"});
+  expect_parts(error_with(with(llama_json(), "rope_scaling", {{"rope_type", "dynamic"}})),
+               {"rope_scaling.rope_type", "none, linear, llama3, yarn"});
   expect_parts(error_with(with(llama_json(), "rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}})),
                {"original_max_position_embeddings"});
+}
+
+TEST(ModelConfig, YarnIsReadAndWritten) {
+  const json yarn = {{"type", "yarn"},
+                     {"factor", 4.0},
+                     {"original_max_position_embeddings", 64},
+                     {"beta_fast", nullptr},
+                     {"attention_factor", nullptr}};
+  const ModelConfig m = read(with(llama_json(), "rope_scaling", yarn));
+  EXPECT_EQ(m.rope_scaling.rope_type, RopeType::yarn);
+  EXPECT_EQ(m.rope_scaling.beta_fast, 32);
+  EXPECT_NEAR(attention_factor(m.rope_scaling), 1.1386294361, 1e-9);
+  json full = yarn;
+  full.update({{"beta_fast", 20}, {"beta_slow", 2}, {"attention_factor", 1.5}, {"mscale", 1.0}});
+  full.update({{"mscale_all_dim", 0.5}, {"truncate", false}});
+  const ModelConfig all = read(with(llama_json(), "rope_scaling", full));
+  EXPECT_EQ(attention_factor(all.rope_scaling), 1.5);
+  for (const ModelConfig& each : {m, all})
+    EXPECT_EQ(text_of(parse_model_config(hf_config_json(each, "float32"), "exported")), text_of(each));
+  json bad = yarn;
+  bad.erase("original_max_position_embeddings");
+  expect_parts(error_with(with(llama_json(), "rope_scaling", bad)), {"original_max_position_embeddings", "yarn"});
+  bad = full;
+  bad["beta_slow"] = 21;
+  expect_parts(error_with(with(llama_json(), "rope_scaling", bad)), {"beta_fast", "beta_slow 21"});
+}
+
+// As the hub has them, apart from what belongs to people: dropout and lists of end tokens are noted, not refused.
+TEST(ModelConfig, PublishedFilesAreRead) {
+  const std::string folder = ::testing::TempDir() + "athanor_published_config.json";
+  const auto load = [&](const std::string& text, size_t remarks) {
+    std::ofstream(folder) << text;
+    std::vector<std::string> notices;
+    const ModelConfig m = load_model_config(folder, &notices);
+    EXPECT_EQ(notices.size(), remarks);
+    return m;
+  };
+  const ModelConfig llama = load(R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false,
+    "attention_dropout": 0.0, "bos_token_id": 128000, "eos_token_id": [128001, 128008, 128009], "hidden_act": "silu",
+    "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336, "max_position_embeddings": 131072,
+    "mlp_bias": false, "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 32,
+    "num_key_value_heads": 8, "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": {"factor": 8.0,
+    "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+    "rope_theta": 500000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.42.3",
+    "use_cache": true, "vocab_size": 128256})",
+                                 1);
+  EXPECT_EQ(llama.eos_token_id, 128001);
+  EXPECT_EQ(parameter_count(llama), 8030261248);
+  const ModelConfig qwen = load(R"({"architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0,
+    "bos_token_id": 151643, "eos_token_id": 151643, "hidden_act": "silu", "hidden_size": 896,
+    "initializer_range": 0.02, "intermediate_size": 4864, "max_position_embeddings": 32768, "max_window_layers": 24,
+    "model_type": "qwen2", "num_attention_heads": 14, "num_hidden_layers": 24, "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "sliding_window": 32768, "tie_word_embeddings": true,
+    "torch_dtype": "bfloat16", "transformers_version": "4.40.1", "use_cache": true, "use_mrope": false,
+    "use_sliding_window": false, "vocab_size": 151936})",
+                                0);
+  EXPECT_EQ(qwen.sliding_window, 0);
+  EXPECT_EQ(parameter_count(qwen), 494032768);
+  const ModelConfig gpt2 = load(R"({"activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"],
+    "attn_pdrop": 0.1, "bos_token_id": 50256, "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02,
+    "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12,
+    "n_positions": 1024, "resid_pdrop": 0.1, "vocab_size": 50257})",
+                                3);
+  EXPECT_EQ(parameter_count(gpt2), 124439808);
+  std::remove(folder.c_str());
 }
 
 TEST(ModelConfig, ImpossibleSizes) {

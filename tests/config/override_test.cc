@@ -111,5 +111,21 @@ TEST(Files, ErrorsNameTheFile) {
   expect_parts(error_of([&] { load_config(names_broken); }), {"broken.json:3: model.vocab_size"});
 }
 
+// A run that starts from weights has their shape, wherever init_from is said, and another one only if it is told so.
+TEST(Files, InitFromBringsItsModel) {
+  Folder folder;
+  folder.write("weights/config.json", kSmallModel);
+  const std::string weights = folder.path() + "/weights";
+  const std::string text =
+      R"({"train_data": "a.bin", "train_iters": 10, "global_batch_size": 8, "learning_rate": 1e-3})";
+  EXPECT_EQ(parse(text, {"model.norm_eps=0.5", "init_from=" + weights}).model.vocab_size, 257);
+  EXPECT_EQ(parse(text, {"model.norm_eps=0.5", "init_from=" + weights}).model.norm_eps, 0.5);
+  const std::string own = R"({"model_type": "gpt2", "vocab_size": 99, "n_embd": 64, "n_layer": 2, "n_head": 4,
+      "n_positions": 32})";
+  EXPECT_EQ(parse(small_config("", own), {"init_from=" + weights}).model.vocab_size, 99);
+  expect_parts(error_in(text, {"init_from=" + weights + "/nowhere"}), {"init_from", "nowhere"});
+  expect_parts(error_in(text), {"model"});
+}
+
 }  // namespace
 }  // namespace athanor

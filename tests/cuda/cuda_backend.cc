@@ -6,6 +6,8 @@
 
 #include "cuda/check.h"
 #include "cuda/cuda_ops.h"
+#include "cuda/libraries/open.h"
+#include "cuda/libraries/specs.h"
 #ifdef ATHANOR_EMULATED_GPU
 #include "emulator/emulator.h"
 #endif
@@ -70,7 +72,8 @@ class CudaTestDevice final : public Device {
 // The program's ops; on the emulated GPU every launch has a schedule of its own.
 class CudaTestOps final : public Decorated<CudaTestOps> {
  public:
-  explicit CudaTestOps(int threads) : threads_(threads) {}
+  CudaTestOps(int threads, std::unique_ptr<cuda::CudnnAttention> attention)
+      : ops_(nullptr, make_gemm_runner(), std::move(attention)), threads_(threads) {}
   const cuda::CudaOps& inner() const { return ops_; }
 
   template <class Op>
@@ -81,13 +84,20 @@ class CudaTestOps final : public Decorated<CudaTestOps> {
   }
 
  private:
-  cuda::CudaOps ops_{nullptr};
+  cuda::CudaOps ops_;
   int threads_;
 };
 }  // namespace
 
-TestBackend make_cuda_backend(int threads) {
-  return {std::make_shared<CudaTestDevice>(), std::make_shared<CudaTestOps>(threads)};
+TestBackend make_cuda_backend(int threads) { return make_attention_backend(threads, nullptr); }
+
+TestBackend make_attention_backend(int threads, std::unique_ptr<cuda::CudnnAttention> attention) {
+  return {std::make_shared<CudaTestDevice>(), std::make_shared<CudaTestOps>(threads, std::move(attention))};
+}
+
+std::unique_ptr<cuda::GemmRunner> make_gemm_runner() {
+  static const CublasLtTable table = open_cublaslt(search_places(library_specs())).call;
+  return std::make_unique<cuda::GemmRunner>(table, cuda::GemmRunner::Options{.workspace_bytes = 32 << 10});
 }
 
 std::string why_no_gpu() {

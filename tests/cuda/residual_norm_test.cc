@@ -1,6 +1,6 @@
 // The kernels of cuda/residual_norm.cu run the op cases of the norms: parity with the reference in doubles, gradients,
 // guards around every tensor, the same bits in every run. This file is the same on a GPU and on the emulated one.
-#include "tests/cuda/counted.h"
+#include "tests/cuda/kernel_test.h"
 
 namespace athanor {
 namespace {
@@ -10,6 +10,11 @@ class ResidualNorm : public KernelTest {};
 TEST_F(ResidualNorm, Forward) { agrees_with_the_reference(AddNormFwd::kName, norm_cases, 10); }
 TEST_F(ResidualNorm, Apply) { agrees_with_the_reference(NormApply::kName, norm_cases, 10); }
 TEST_F(ResidualNorm, Backward) { agrees_with_the_reference(AddNormBwd::kName, norm_cases, 10); }
+
+TEST_F(ResidualNorm, AnyAlignment) {
+  for (const char* op : {AddNormFwd::kName, NormApply::kName, AddNormBwd::kName})
+    needs_no_alignment(op, norm_cases, 12);
+}
 
 struct Setting {
   NormKind kind;
@@ -85,18 +90,15 @@ TEST_F(ResidualNorm, ApplyRepeatsTheBits) {
 
 #ifdef ATHANOR_EMULATED_GPU
 TEST(ResidualNormBudget, AccessesAreCoalescedAndFreeOfConflicts) {
-  const Counted counted;
+  const AccessBudget budget;
   const Setting s{NormKind::layer, DType::bf16, DType::bf16, 20, 768};
   AddNormFwd f = forward(s);
   NormApply a = apply(s);
   AddNormBwd b = backward(s);
   for (Tensor* t : {&f.h,    &f.y, &f.mean, &f.rstd, &f.res, &f.delta, &f.w,  &f.b, &a.y,    &a.h,    &a.mean,
                     &a.rstd, &a.w, &a.b,    &b.dh,   &b.dw,  &b.db,    &b.dy, &b.h, &b.mean, &b.rstd, &b.w})
-    *t = counted.zeros(t->dtype, t->shape);
-  counted.run(f);
-  counted.run(a);
-  counted.run(b);
-  counted.expect_within_budget();
+    *t = budget.tensor(t->dtype, t->shape);
+  EXPECT_EQ(budget.check(f, a, b), "");
 }
 #endif
 }  // namespace

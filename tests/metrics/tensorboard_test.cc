@@ -11,6 +11,8 @@
 #include <map>
 
 #include "base/checksum.h"
+#include "metrics/jsonl.h"
+#include "metrics/run_records.h"
 #include "tests/metrics/capture.h"
 #include "tests/metrics/temp_dir.h"
 
@@ -161,6 +163,38 @@ TEST(Tensorboard, ScalarsHaveTagStepTimeAndValue) {
   for (const auto& [tag, value] : event.scalars)
     EXPECT_TRUE(std::any_of(step_fields().begin(), step_fields().end(), [&](const auto& f) { return f.tag == tag; }))
         << tag;
+}
+
+// Every number of the JSON lines that has a tag is a scalar of the same value, and the other way round.
+TEST(Tensorboard, ShowsWhatTheJsonLinesHold) {
+  const TempDir dir;
+  StepMetrics m = at(7, 2.25);
+  double next = 1;
+  for (const auto& field : step_fields())
+    std::visit(
+        [&]<class T>(T StepMetrics::*member) {
+          if constexpr (std::is_same_v<T, double> || std::is_same_v<T, std::optional<double>>) m.*member = next++ / 8;
+        },
+        field.member);
+  JsonlSink lines(dir / "metrics.jsonl");
+  TensorboardSink sink(dir.path());
+  lines.step(m);
+  sink.step(m);
+  RunRecords read;
+  ASSERT_TRUE(parse_record(contents(dir / "metrics.jsonl"), read));
+  const auto scalars = read_events(sink.path()).back().scalars;
+  size_t tagged = 0;
+  for (const auto& field : step_fields()) {
+    if (field.tag.empty()) continue;
+    ++tagged;
+    std::visit(
+        [&]<class T>(T StepMetrics::*member) {
+          if constexpr (std::is_arithmetic_v<T>)
+            EXPECT_EQ(scalars.at(std::string(field.tag)), float(read.steps.at(0).*member)) << field.name;
+        },
+        field.member);
+  }
+  EXPECT_EQ(scalars.size(), tagged);
 }
 
 TEST(Tensorboard, ANonFiniteLossIsLoggedAsItIs) {

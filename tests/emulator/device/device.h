@@ -28,7 +28,7 @@ bool in_arena(const void* address);   // any of the three kinds
 bool is_pinned(const void* address);  // handed out from the pinned range
 int device_of(const void* address);   // the device whose memory this is, -1 for anything else
 void set_state(void* begin, size_t bytes, ByteState state);
-void clear_pages(void* begin, size_t bytes);     // what freed memory held: large ranges cost no memory any more
+void give_back_pages(void* begin, size_t bytes);  // freed memory: what it held is gone, large ranges cost nothing more
 void mark_unwritten(void* begin, size_t bytes);  // nobody wrote it: reading is a fault in a check build
 void mark_written(void* begin, size_t bytes);    // written before all operations
 void rebase_stamps(void* begin, size_t bytes);   // forget who wrote what, keep whether; after a device synchronisation

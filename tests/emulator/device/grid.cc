@@ -15,6 +15,7 @@ const bool kChecking = kCheck;
 namespace {
 std::mutex mutex;
 uint64_t seed_value = 1;
+uint64_t launches_since_seed = 0;  // the schedule of a launch depends on these two
 int os_threads = 1;
 Statistics totals{};
 bool (*host_fault)(void*) = nullptr;
@@ -97,7 +98,7 @@ void run_gang(Grid& grid, uint64_t first, uint64_t clusters, size_t window) {
   const LaunchShape& shape = grid.launch->shape;
   Gang gang{};
   gang.grid = &grid;
-  gang.random.state = seed_value * 0x9e3779b97f4a7c15ull + first * 0x1234567ull + grid.launch->operation.id * 77ull + 1;
+  gang.random.state = seed_value * 0x9e3779b97f4a7c15ull + first * 0x1234567ull + launches_since_seed * 77ull + 1;
   gang.random.next();
   const uint64_t per_row = shape.grid.x / shape.cluster;
   for (uint64_t c = first; c < first + clusters; ++c) {
@@ -165,7 +166,10 @@ bool check_launch(const GridLaunch& launch) {
 }
 }  // namespace
 
-void set_schedule_seed(uint64_t value) { seed_value = value; }
+void set_schedule_seed(uint64_t value) {
+  seed_value = value;
+  launches_since_seed = 0;
+}
 uint64_t schedule_seed() { return seed_value; }
 void set_threads(int count) { os_threads = count; }
 void set_host_fault_handler(bool (*handler)(void* address)) {
@@ -186,7 +190,8 @@ bool run_grid(const GridLaunch& launch) {
   const uint64_t clusters = block_count(s.grid) / s.cluster, gang_clusters = s.cooperative ? clusters : 1;
   std::vector<uint64_t> order(clusters / gang_clusters);
   std::iota(order.begin(), order.end(), uint64_t{0});
-  Random random{seed_value * 31 + launch.operation.id * 1299709ull + 7};
+  ++launches_since_seed;
+  Random random{seed_value * 31 + launches_since_seed * 1299709ull + 7};
   for (uint64_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(uint32_t(i))]);
   std::atomic<uint64_t> next{0};
   const auto work = [&](size_t worker) {

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -13,6 +14,7 @@ namespace {
 constexpr size_t kDevicesBytes = kMaxDevices * kDeviceBytes;
 constexpr size_t kHeapBytes = kDevicesBytes + kPinnedBytes;
 constexpr size_t kArenaBytes = kHeapBytes + kWindows * kWindowBytes;
+constexpr size_t kLargePage = size_t{2} << 20;  // of x86-64 and of most other systems with pages of 4 KiB
 
 struct Cell {  // the last writer and one recent reader of a byte
   uint64_t writer, reader;
@@ -31,14 +33,32 @@ uint8_t* reserve(size_t bytes) {
   return static_cast<uint8_t*>(p);
 }
 size_t offset_of(const void* p) { return size_t(static_cast<const uint8_t*>(p) - arena); }
+
+struct Range {
+  uint8_t *begin, *end;
+};
+Range large_pages_of(void* begin, size_t bytes) {  // those that lie wholly within
+  const auto first = (reinterpret_cast<uintptr_t>(begin) + kLargePage - 1) / kLargePage * kLargePage;
+  const auto last = (reinterpret_cast<uintptr_t>(begin) + bytes) / kLargePage * kLargePage;
+  return {reinterpret_cast<uint8_t*>(first), reinterpret_cast<uint8_t*>(std::max(first, last))};
+}
+void release(Range pages) {
+  if (pages.begin != pages.end) madvise(pages.begin, size_t(pages.end - pages.begin), MADV_DONTNEED);
+}
 }  // namespace
 
 void init_memory() {
   if (arena) return;
-  uint8_t* a = reserve(kArenaBytes + kWindowBytes);
+  uint8_t* a = reserve(kArenaBytes + kLargePage);
   states = reinterpret_cast<ByteState*>(reserve(kArenaBytes));
   if (kCheck) cells = reinterpret_cast<Cell*>(reserve(kArenaBytes * sizeof(Cell)));
-  arena = a + kWindowBytes - (reinterpret_cast<uintptr_t>(a) & (kWindowBytes - 1));
+  arena = a + kLargePage - (reinterpret_cast<uintptr_t>(a) & (kLargePage - 1));
+  // Opening and closing device memory (runtime/memory_access.cc) costs time by the page, first touches too. Only a
+  // request: without large pages everything works, slower. Shared windows lie too far apart for them.
+  madvise(arena, kHeapBytes, MADV_HUGEPAGE);
+  if (!kCheck) return;
+  const Range pages = large_pages_of(cells, kHeapBytes * sizeof(Cell));
+  madvise(pages.begin, size_t(pages.end - pages.begin), MADV_HUGEPAGE);
 }
 
 uint8_t* device_base(int device) { return arena + size_t(device) * kDeviceBytes; }
@@ -51,22 +71,22 @@ int device_of(const void* p) { return arena && offset_of(p) < kDevicesBytes ? in
 void set_state(void* begin, size_t bytes, ByteState state) {
   memset(static_cast<void*>(states + offset_of(begin)), int(state), bytes);
 }
-// Zero again, and for large ranges no memory any more: whole pages go back to the system.
-void clear_pages(void* begin, size_t bytes) {
-  constexpr size_t kPage = 4096, kLarge = 2 * kPage;
-  auto* p = static_cast<uint8_t*>(begin);
-  const size_t head = (kPage - reinterpret_cast<uintptr_t>(p) % kPage) % kPage;
-  if (bytes < kLarge) {
-    memset(p, 0, bytes);
-    return;
-  }
-  const size_t whole = (bytes - head) / kPage * kPage;
-  memset(p, 0, head);
-  madvise(p + head, whole, MADV_DONTNEED);
-  memset(p + head + whole, 0, bytes - head - whole);
+void give_back_pages(void* begin, size_t bytes) {
+  release(large_pages_of(begin, bytes));
+  if (kCheck) release(large_pages_of(cells + offset_of(begin), bytes * sizeof(Cell)));
 }
 void mark_unwritten(void* begin, size_t bytes) {
-  if (kCheck) clear_pages(cells + offset_of(begin), bytes * sizeof(Cell));
+  if (!kCheck) return;
+  auto* first = reinterpret_cast<uint8_t*>(cells + offset_of(begin));
+  uint8_t* last = first + bytes * sizeof(Cell);
+  const Range whole = large_pages_of(first, bytes * sizeof(Cell));
+  if (whole.begin == whole.end) {
+    memset(first, 0, size_t(last - first));
+    return;
+  }
+  memset(first, 0, size_t(whole.begin - first));
+  release(whole);  // zero again at the next touch
+  memset(whole.end, 0, size_t(last - whole.end));
 }
 void mark_written(void* begin, size_t bytes) {
   if (!kCheck) return;

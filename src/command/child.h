@@ -1,0 +1,20 @@
+// Runs this program once more, in the foreground, and passes stop signals on to it.
+#pragma once
+#include <string>
+#include <vector>
+
+namespace athanor {
+
+struct ChildEnd {
+  int code = 0;          // exit code; 128 + number for a signal
+  bool stopped = false;  // a stop signal came to us while it ran
+};
+
+// The path of this program's file.
+std::string own_program();
+
+// Output of both kinds is appended to `log`. The child has a process group of its own, so that a signal from the
+// terminal reaches it once, through us.
+ChildEnd run_child(const std::vector<std::string>& command, const std::string& log);
+
+}  // namespace athanor

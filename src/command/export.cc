@@ -1,0 +1,63 @@
+// athanor export CHECKPOINT OUT: a model for other programs.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+
+#include "command/command.h"
+#include "command/float_names.h"
+#include "convert/gguf_model.h"
+#include "convert/hf_folder.h"
+#include "metrics/format.h"
+
+namespace athanor {
+namespace {
+
+struct Args {
+  std::string from, to, format = "hf", dtype = "same";
+  uint64_t max_shard_bytes = 5'000'000'000;
+};
+
+// "same" is the type of the token embedding.
+GgmlType gguf_type(const Args& args, const ModelFolder& model) {
+  if (args.dtype == "q8_0") return GgmlType::q8_0;
+  const DType dtype = float_named(args.dtype).value_or(model.weights().front().dtype);
+  return dtype == DType::f32 ? GgmlType::f32 : dtype == DType::f16 ? GgmlType::f16 : GgmlType::bf16;
+}
+
+Exit export_model(const Args& args) {
+  const bool gguf = args.format == "gguf";
+  if (args.dtype == "q8_0" && !gguf) throw Error("export: --dtype q8_0 is for --format gguf", Exit::usage);
+  const ModelFolder model(args.from);
+  const int64_t bytes =
+      gguf ? write_gguf(model, args.to, gguf_type(args, model))
+           : write_hf_folder(model, args.to,
+                             {.dtype = float_named(args.dtype), .max_shard_bytes = int64_t(args.max_shard_bytes)});
+  std::printf("%s -> %s: %s of weights\n", model.path().c_str(), args.to.c_str(), format_bytes(size_t(bytes)).c_str());
+  return Exit::done;
+}
+
+}  // namespace
+
+void add_export(Cli& cli) {
+  auto args = std::make_shared<Args>();
+  CLI::App* verb = cli.app.add_subcommand("export", "write a model for other programs");
+  verb->add_option("checkpoint", args->from, "checkpoint, run folder (newest checkpoint) or imported model")->required();
+  verb->add_option("out", args->to, "new folder (hf) or file (gguf)")->required();
+  verb->add_option("--format", args->format,
+                   "hf: a folder that transformers opens; gguf: a file for llama.cpp (gpt2, llama, mistral, qwen2, qwen3)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"hf", "gguf"}));
+  std::vector<std::string> dtypes = float_names();
+  dtypes.push_back("q8_0");
+  verb->add_option("--dtype", args->dtype, "same: as stored; or f32, bf16, f16, and q8_0 for gguf")
+      ->capture_default_str()
+      ->check(CLI::IsMember(dtypes));
+  verb->add_option("--max-shard-size", args->max_shard_bytes,
+                   "hf: largest weight file, in bytes or with a unit (5GB, 500MiB)")
+      ->capture_default_str()
+      ->transform(CLI::AsSizeValue(true))
+      ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 60));
+  verb->callback([&cli, args] { cli.action = [args] { return export_model(*args); }; });
+}
+
+}  // namespace athanor

@@ -1,0 +1,68 @@
+// athanor logits MODEL OUT: what the model computes for random tokens, for comparison with other programs.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+
+#include "base/rng.h"
+#include "checkpoint/safetensors_writer.h"
+#include "command/command.h"
+#include "command/machine.h"
+#include "train/setup.h"
+#include "train/snapshot.h"
+
+namespace athanor {
+namespace {
+
+struct Args {
+  std::string model, out;
+  int64_t batch = 2, seq_length = 32, seed = 1, threads = 0;
+};
+
+Exit write_logits(const Args& args) {
+  const ModelFolder folder(args.model);
+  Config config;
+  config.model = folder.config();
+  config.threads = args.threads;
+  config.precision = Precision::fp32;
+  config.seq_length = std::min(args.seq_length, config.model.max_position_embeddings);
+  config.global_batch_size = config.micro_batch_size = args.batch;
+  Machine machine(config);
+  const Backend backend = machine.backend();
+  Engine engine(config.model, engine_options(config, false), backend);
+  engine.want_logits();
+  engine.memory().require_fits(memory_capacity(config, backend.device), runtime_reserve(config));
+  engine.commit();
+  load_weights(engine, backend.device, folder);
+
+  std::vector<int32_t> tokens(size_t(args.batch * config.seq_length));
+  for (size_t i = 0; i < tokens.size(); ++i)
+    tokens[i] = int32_t(double(random_uniform(uint64_t(args.seed), stream_of("logits"), i)) *
+                        double(config.model.vocab_size));
+  std::vector<float> logits = engine.logits(tokens);
+  const Tensor t{tokens.data(), DType::i32, {args.batch, config.seq_length}};
+  const Tensor l{logits.data(), DType::f32, {args.batch, config.seq_length, config.model.vocab_size}};
+  const std::vector<TensorData> tensors = {tensor_data("tokens", t), tensor_data("logits", l)};
+  save_safetensors(args.out, tensors);
+  std::printf("%s: tokens [%lld, %lld] and their logits\n", args.out.c_str(), static_cast<long long>(args.batch),
+              static_cast<long long>(config.seq_length));
+  return Exit::done;
+}
+
+}  // namespace
+
+void add_logits(Cli& cli) {
+  auto args = std::make_shared<Args>();
+  CLI::App* verb =
+      cli.app.add_subcommand("logits", "write random tokens and a model's logits in fp32, to compare with other programs");
+  verb->add_option("model", args->model, "checkpoint, run folder, or folder in Hugging Face's layout")->required();
+  verb->add_option("out", args->out, "safetensors file with tokens int32 [B, T] and logits float32 [B, T, V]")->required();
+  verb->add_option("--batch", args->batch, "sequences")->capture_default_str()->check(CLI::Range(1, 4096));
+  verb->add_option("--seq-length", args->seq_length, "tokens of each, at most what the model sees")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  verb->add_option("--seed", args->seed, "of the tokens")->capture_default_str();
+  verb->add_option("--threads", args->threads, "0: all cores this process may use")->capture_default_str();
+  verb->callback([&cli, args] { cli.action = [args] { return write_logits(*args); }; });
+}
+
+}  // namespace athanor

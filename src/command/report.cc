@@ -1,0 +1,70 @@
+// athanor report RUN...: one HTML page that shows runs; with --watch it follows them.
+#include <sys/stat.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <thread>
+
+#include "base/file.h"
+#include "command/command.h"
+#include "metrics/html_report.h"
+
+namespace athanor {
+namespace {
+
+struct Args {
+  std::vector<std::string> runs;
+  std::string output;
+  bool watch = false;
+  int every = 5;
+};
+
+// Of all the files that a page is made from; another value means new records.
+std::vector<int64_t> sizes(const std::vector<std::string>& runs) {
+  std::vector<int64_t> all;
+  for (const std::string& run : runs) {
+    struct stat info {};
+    all.push_back(stat((run + "/metrics.jsonl").c_str(), &info) == 0 ? info.st_size : -1);
+  }
+  return all;
+}
+
+Exit report(const Args& args) {
+  const std::string output = !args.output.empty()    ? args.output
+                             : args.runs.size() == 1 ? args.runs[0] + "/report.html"
+                                                     : "report.html";
+  for (;;) {
+    const std::vector<int64_t> before = sizes(args.runs);
+    std::vector<RunRecords> runs;
+    for (const std::string& run : args.runs) runs.push_back(read_run(run));
+    const bool over =
+        !args.watch || std::all_of(runs.begin(), runs.end(), [](const RunRecords& r) { return r.ended(); });
+    write_file(output, html_report(runs, {.refresh_seconds = over ? 0 : args.every}));
+    if (over) break;
+    do std::this_thread::sleep_for(std::chrono::seconds(args.every));
+    while (sizes(args.runs) == before);
+  }
+  std::printf("%s\n", output.c_str());
+  return Exit::done;
+}
+
+}  // namespace
+
+void add_report(Cli& cli) {
+  auto args = std::make_shared<Args>();
+  CLI::App* verb = cli.app.add_subcommand(
+      "report", "one HTML page of runs: curves, step times, memory, events, configuration; several side by side");
+  verb->add_option("runs", args->runs, "run folders (`save` of their configs)")->required();
+  verb->add_option("-o,--output", args->output, "file to write; default RUN/report.html, of several runs report.html");
+  verb->add_flag("--watch", args->watch,
+                 "write it again on new records, until all runs have ended; the page reloads itself");
+  verb->add_option("--every", args->every, "seconds between looks with --watch")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 86400));
+  verb->callback([&cli, args] { cli.action = [args] { return report(*args); }; });
+}
+
+}  // namespace athanor

@@ -1,0 +1,113 @@
+// athanor scaling: how large a model and how many tokens a budget is best spent on, and how long that takes.
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+
+#include "command/command.h"
+#include "command/machine.h"
+#include "metrics/format.h"
+#include "metrics/scaling_law.h"
+#include "train/setup.h"
+
+namespace athanor {
+namespace {
+
+constexpr const char* kSources =
+    "Laws: Kaplan et al. 2020, \"Scaling Laws for Neural Language Models\" (parameters without embeddings); Hoffmann "
+    "et "
+    "al. 2022, \"Training Compute-Optimal Large Language Models\" (Chinchilla: 20 tokens a parameter, and approach 3's "
+    "formula); Besiroglu et al. 2024, \"Chinchilla Scaling: A replication attempt\" (the formula fitted again: take "
+    "this "
+    "one). All count 6 operations per parameter and token. They say where one pass over enough data is best spent on "
+    "training alone; a model that will be used much should be smaller and see more tokens.";
+
+struct Args {
+  std::string config;
+  std::vector<std::string> overrides;
+  double parameters = 0, flops = 0, rate = 0, hours = 0;
+};
+
+void print_row(std::string_view law, const Allocation& a, double rate, double loss = NAN) {
+  char predicted[16] = "-";
+  if (std::isfinite(loss)) std::snprintf(predicted, sizeof predicted, "%.3f", loss);
+  std::printf("  %-36s %10s %10s %12.1f %10s %10s %10s\n", std::string(law).c_str(), format_count(a.parameters).c_str(),
+              format_count(a.tokens).c_str(), a.tokens / a.parameters, format_count(a.flops()).c_str(), predicted,
+              rate > 0 ? format_duration(a.flops() / rate).c_str() : "-");
+}
+
+void print_head(const std::string& title) {
+  std::printf("\n%s\n  %-36s %10s %10s %12s %10s %10s %10s\n", title.c_str(), "law", "parameters", "tokens",
+              "tokens/param", "FLOP", "loss", "time");
+}
+
+void print_for_budget(double flops, double rate) {
+  print_head(cat("best use of ", format_count(flops), " FLOP"));
+  for (const LossLaw& law : loss_laws()) {
+    const Allocation a = law.best_for_flops(flops);
+    print_row(law.name, a, rate, law.loss(a.parameters, a.tokens));
+  }
+  print_row("Hoffmann et al. 2022, 20 tokens each", twenty_tokens_for_flops(flops), rate);
+  print_row("Kaplan et al. 2020 (superseded)", kaplan_best_for_flops(flops), rate);
+}
+
+void print_for_parameters(double parameters, double rate) {
+  print_head(cat("tokens for which ", format_count(parameters), " parameters are best"));
+  for (const LossLaw& law : loss_laws()) {
+    const Allocation a = law.best_for_parameters(parameters);
+    print_row(law.name, a, rate, law.loss(a.parameters, a.tokens));
+  }
+  print_row("Hoffmann et al. 2022, 20 tokens each", {parameters, kTokensPerParameter * parameters}, rate);
+}
+
+// A run as it is configured, by the same laws.
+double print_config(const Args& args) {
+  const Config config = load_config_logged(args.config, args.overrides);
+  const auto model = make_model(config.model);
+  const double parameters = double(parameter_count(config.model));
+  const double tokens = double(config.train_iters) * double(config.global_batch_size * config.seq_length);
+  const double flops = flops_per_token(*model, config.seq_length).causal * tokens;
+  std::printf("%s: %s parameters, %s tokens (%.1f a parameter), %s FLOP with attention", args.config.c_str(),
+              format_count(parameters).c_str(), format_count(tokens).c_str(), tokens / parameters,
+              format_count(flops).c_str());
+  if (args.rate > 0) std::printf(", %s at this rate", format_duration(flops / args.rate).c_str());
+  std::printf("\n");
+  print_head("the run by the same laws");
+  for (const LossLaw& law : loss_laws())
+    print_row(law.name, {parameters, tokens}, args.rate, law.loss(parameters, tokens));
+  print_for_budget(6 * parameters * tokens, args.rate);
+  return parameters;
+}
+
+Exit scaling(const Args& args) {
+  const double flops = args.flops > 0 ? args.flops : args.rate * args.hours * 3600;
+  if (args.config.empty() && args.parameters <= 0 && flops <= 0)
+    throw Error("scaling: nothing to plan: give a config, --parameters, --flops, or --rate with --hours", Exit::usage);
+  double parameters = args.parameters;
+  if (!args.config.empty()) parameters = print_config(args);
+  if (flops > 0) print_for_budget(flops, args.rate);
+  if (parameters > 0) print_for_parameters(parameters, args.rate);
+  std::printf(
+      "\nThe loss is in nats per token of the laws' own data and vocabulary; `athanor scaling --help` names them.\n");
+  return Exit::done;
+}
+
+}  // namespace
+
+void add_scaling(Cli& cli) {
+  auto args = std::make_shared<Args>();
+  CLI::App* verb = cli.app.add_subcommand("scaling", "sizes, tokens and times for a budget, by published scaling laws");
+  verb->footer(kSources);
+  verb->add_option("config", args->config,
+                   "configuration file: its run by the laws, and what its budget is best spent on");
+  verb->add_option("--set", args->overrides, "override a key of the config: a.b=value (may repeat)")
+      ->allow_extra_args(false);
+  verb->add_option("--parameters", args->parameters, "of the model, such as 1.2e9")->check(CLI::Range(1.0, 1e18));
+  verb->add_option("--flops", args->flops, "budget in operations, such as 1e21")->check(CLI::Range(1.0, 1e40));
+  verb->add_option("--rate", args->rate, "FLOP per second of all devices together as they train: peak x MFU")
+      ->check(CLI::Range(1.0, 1e30));
+  verb->add_option("--hours", args->hours, "budget in time at that rate")->check(CLI::Range(0.0, 1e9))->needs("--rate");
+  verb->callback([&cli, args] { cli.action = [args] { return scaling(*args); }; });
+}
+
+}  // namespace athanor

@@ -1,0 +1,134 @@
+#include "command/sweep_plan.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+
+namespace athanor {
+namespace {
+
+struct Axis {
+  std::string key;
+  std::vector<std::string> values;
+};
+
+std::vector<std::string> split_values(std::string_view text) {
+  std::vector<std::string> values(1);
+  int depth = 0;
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (quoted && c == '\\' && i + 1 < text.size()) {
+      values.back() += {c, text[++i]};
+      continue;
+    }
+    if (c == '"') quoted = !quoted;
+    if (!quoted) depth += (c == '[' || c == '{') - (c == ']' || c == '}');
+    if (c == ',' && depth == 0 && !quoted)
+      values.emplace_back();
+    else
+      values.back() += c;
+  }
+  return values;
+}
+
+Axis parse_axis(const std::string& text) {
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0)
+    throw Error(cat("--set ", text, ": expected key=value,value,... such as --set learning_rate=1e-3,2e-3"),
+                Exit::usage);
+  Axis axis{text.substr(0, equals), split_values(std::string_view(text).substr(equals + 1))};
+  for (const std::string& value : axis.values)
+    if (value.empty()) throw Error(cat("--set ", text, ": a value of the list is empty"), Exit::usage);
+  if (axis.key == "save") throw Error("--set save: every run of a sweep gets a folder of its own", Exit::usage);
+  return axis;
+}
+
+// What may stand in a folder's name.
+std::string plain(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    const bool kept = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' ||
+                      c == '-' || c == '_' || c == '=' || c == '+';
+    out += kept ? c : '_';
+  }
+  return out;
+}
+
+std::string name_of(size_t number, const std::vector<std::string>& overrides) {
+  constexpr size_t kLongest = 100;
+  char digits[24];
+  std::snprintf(digits, sizeof digits, "%03zu", number);
+  std::string name = digits;
+  for (const std::string& o : overrides) name += cat("-", plain(o.substr(o.rfind('.', o.find('=')) + 1)));
+  return name.substr(0, kLongest);
+}
+
+std::string shell_quoted(const std::string& text) {
+  std::string out = "'";
+  for (const char c : text) {
+    if (c == '\'') out += "'\\'";  // ends the quotes, a quote of its own, and the quotes begin again
+    out += c;
+  }
+  out += '\'';
+  return out;
+}
+
+}  // namespace
+
+std::vector<SweepRun> plan_sweep(std::span<const std::string> sets) {
+  std::vector<std::vector<std::string>> combinations(1);
+  std::vector<std::string> keys;
+  for (const std::string& set : sets) {
+    const Axis axis = parse_axis(set);
+    if (std::find(keys.begin(), keys.end(), axis.key) != keys.end())
+      throw Error(cat("--set ", axis.key, ": is given twice; list all of its values in one"), Exit::usage);
+    keys.push_back(axis.key);
+    if (combinations.size() * axis.values.size() > kMostRuns)
+      throw Error(cat("sweep: more than ", kMostRuns, " combinations"), Exit::usage);
+    std::vector<std::vector<std::string>> longer;
+    for (const auto& combination : combinations)
+      for (const std::string& value : axis.values) {
+        longer.push_back(combination);
+        longer.back().push_back(cat(axis.key, "=", value));
+      }
+    combinations = std::move(longer);
+  }
+  std::vector<SweepRun> runs;
+  for (auto& overrides : combinations) runs.push_back({name_of(runs.size(), overrides), std::move(overrides)});
+  return runs;
+}
+
+std::string sweep_json(const std::string& config, std::span<const SweepRun> runs) {
+  nlohmann::ordered_json json;
+  json["config"] = config;
+  for (const SweepRun& run : runs) json["runs"].push_back({{"name", run.name}, {"set", run.overrides}});
+  return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+std::string slurm_script(const SlurmJob& job, std::span<const SweepRun> runs) {
+  std::string out =
+      cat("#!/bin/bash\n# One task for each run of a sweep; submit it with sbatch, and send the summary command of "
+          "`athanor\n"
+          "# sweep --help` afterwards. A run that the time limit stops is queued again and goes on where it was.\n"
+          "#SBATCH --array=0-",
+          runs.size() - 1, "\n#SBATCH --requeue\n#SBATCH --open-mode=append\n#SBATCH --signal=USR1@120\n");
+  for (const std::string& option : job.options) {
+    if (option.find('\n') != std::string::npos)
+      throw Error("--sbatch: expected one option, got two lines", Exit::usage);
+    out += cat("#SBATCH ", option, "\n");
+  }
+  out += cat("cd ", shell_quoted(job.directory), " || exit\ncase $SLURM_ARRAY_TASK_ID in\n");
+  for (size_t i = 0; i < runs.size(); ++i) {
+    out += cat(i, ") set -- --set ", shell_quoted(cat("save=", job.folder, "/", runs[i].name)));
+    for (const std::string& o : runs[i].overrides) out += cat(" --set ", shell_quoted(o));
+    out += " ;;\n";
+  }
+  return out + cat("*) echo \"task $SLURM_ARRAY_TASK_ID: there is no such run\" >&2; exit 2 ;;\nesac\nsrun ",
+                   shell_quoted(job.program), " train ", shell_quoted(job.config),
+                   " \"$@\"; code=$?\n[ $code != 85 ] || scontrol requeue \"$SLURM_JOB_ID\"\nexit $code\n");
+}
+
+}  // namespace athanor

@@ -1,0 +1,34 @@
+#include "convert/floats.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+#include "tensor/half.h"
+
+namespace athanor {
+
+void to_floats(std::span<const std::byte> bytes, DType dtype, std::vector<float>& out) {
+  out.resize(bytes.size() / size_of(dtype));
+  by_float(dtype, [&]<class T>() {
+    for (size_t i = 0; i < out.size(); ++i) {
+      T value;
+      std::memcpy(&value, bytes.data() + i * sizeof(T), sizeof(T));
+      out[i] = to_float(value);
+    }
+  });
+}
+
+void from_floats(std::span<const float> values, DType dtype, std::string_view what, std::vector<std::byte>& out) {
+  out.resize(values.size() * size_of(dtype));
+  by_float(dtype, [&]<class T>() {
+    for (size_t i = 0; i < values.size(); ++i) {
+      const T value = from_float<T>(values[i]);
+      if (std::isfinite(values[i]) && !std::isfinite(to_float(value)))
+        throw Error(cat(what, ": the value ", values[i], " is too large for ", dtype, "; take bf16 or f32"));
+      std::memcpy(out.data() + i * sizeof(T), &value, sizeof(T));
+    }
+  });
+}
+
+}  // namespace athanor

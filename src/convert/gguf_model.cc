@@ -1,0 +1,234 @@
+#include "convert/gguf_model.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "convert/floats.h"
+#include "model/model.h"
+
+namespace athanor {
+namespace {
+
+// The architecture that computes a family: llama turns neighbouring elements of a head, the others its two halves.
+const char* architecture(ModelType type) {
+  switch (type) {
+    case ModelType::gpt2:
+      return "gpt2";
+    case ModelType::llama:
+    case ModelType::mistral:
+      return "llama";
+    case ModelType::qwen2:
+      return "qwen2";
+    case ModelType::qwen3:
+      return "qwen3";
+  }
+  return "";
+}
+
+// Last parts of tensor names, theirs and ours.
+const std::map<std::string, std::string>& block_names() {
+  static const std::map<std::string, std::string> names = {
+      {"ln_1", "attn_norm"},
+      {"attn.c_attn", "attn_qkv"},
+      {"attn.c_proj", "attn_output"},
+      {"ln_2", "ffn_norm"},
+      {"mlp.c_fc", "ffn_up"},
+      {"mlp.c_proj", "ffn_down"},
+      {"input_layernorm", "attn_norm"},
+      {"self_attn.q_proj", "attn_q"},
+      {"self_attn.k_proj", "attn_k"},
+      {"self_attn.v_proj", "attn_v"},
+      {"self_attn.q_norm", "attn_q_norm"},
+      {"self_attn.k_norm", "attn_k_norm"},
+      {"self_attn.o_proj", "attn_output"},
+      {"post_attention_layernorm", "ffn_norm"},
+      {"mlp.gate_proj", "ffn_gate"},
+      {"mlp.up_proj", "ffn_up"},
+      {"mlp.down_proj", "ffn_down"},
+  };
+  return names;
+}
+
+std::string gguf_name(const std::string& name) {
+  static const std::map<std::string, std::string> outside = {
+      {"transformer.wte", "token_embd"}, {"transformer.wpe", "position_embd"}, {"transformer.ln_f", "output_norm"},
+      {"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"},     {"lm_head", "output"},
+  };
+  const size_t dot = name.rfind('.');
+  const std::string module = name.substr(0, dot), kind = name.substr(dot);  // ".weight" or ".bias"
+  if (const auto it = outside.find(module); it != outside.end()) return it->second + kind;
+  for (const std::string prefix : {"transformer.h.", "model.layers."}) {
+    if (!module.starts_with(prefix)) continue;
+    const size_t end = module.find('.', prefix.size());
+    const auto it = block_names().find(module.substr(end + 1));
+    if (it != block_names().end())
+      return cat("blk.", module.substr(prefix.size(), end - prefix.size()), ".", it->second, kind);
+  }
+  CHECK(false, "the tensor ", name, " has no name in GGUF");
+}
+
+// Rows of one head from halves to neighbours: row i of the first half and row i of the second come together.
+void interleave_halves(std::vector<float>& head, int64_t rows) {
+  const size_t row = head.size() / size_t(rows);
+  std::vector<float> out;
+  out.reserve(head.size());
+  for (int64_t i = 0; i < rows / 2; ++i)
+    for (const int64_t from : {i, i + rows / 2}) {
+      const auto begin = head.begin() + std::ptrdiff_t(size_t(from) * row);
+      out.insert(out.end(), begin, begin + std::ptrdiff_t(row));
+    }
+  head = std::move(out);
+}
+
+std::vector<float> transposed(const std::vector<float>& in, int64_t rows, int64_t cols) {
+  std::vector<float> out(in.size());
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < cols; ++c) out[size_t(c * rows + r)] = in[size_t(r * cols + c)];
+  return out;
+}
+
+class GgufModelWriter {
+ public:
+  GgufModelWriter(const ModelFolder& model, GgmlType type)
+      : model_(model), m_(model.config()), arch_(architecture(m_.model_type)), type_(type) {}
+
+  int64_t write(const std::string& path) {
+    refuse_what_differs();
+    add_metadata();
+    add_rope();
+    add_gguf_tokenizer(file_, model_);
+    if (m_.rope_scaling.rope_type == RopeType::llama3) add_rope_factors();
+    for (const auto& weight : model_.weights()) add(weight);
+    return file_.write(path);
+  }
+
+ private:
+  std::string key(const char* name) const { return cat(arch_, ".", name); }
+
+  void refuse(const char* what, const std::string& why) const {
+    throw Error(cat("gguf: ", model_.path(), ": ", what, ": ", why), Exit::usage);
+  }
+
+  void refuse_what_differs() const {
+    const RopeScaling& r = m_.rope_scaling, usual{.rope_type = r.rope_type, .factor = r.factor};
+    if (r.rope_type == RopeType::llama3 && std::string_view(arch_) != "llama")
+      refuse("rope_scaling llama3", cat("llama.cpp has it for llama, not for ", arch_));
+    if (r.rope_type != RopeType::yarn) return;
+    if (attention_factor(r) != attention_factor(usual))
+      refuse("rope_scaling.attention_factor", "llama.cpp computes it from the factor");
+    if (!r.truncate) refuse("rope_scaling.truncate", "llama.cpp rounds the bounds of the blend");
+  }
+
+  void add_metadata() {
+    const bool gpt2 = m_.model_type == ModelType::gpt2;
+    file_.set("general.architecture", arch_);
+    file_.set("general.name", std::filesystem::absolute(model_.path()).lexically_normal().filename().string());
+    const std::map<GgmlType, uint32_t> file_types = {
+        {GgmlType::f32, 0}, {GgmlType::f16, 1}, {GgmlType::q8_0, 7}, {GgmlType::bf16, 32}};
+    file_.set("general.file_type", file_types.at(type_));
+    if (type_ == GgmlType::q8_0) file_.set("general.quantization_version", uint32_t{2});
+    file_.set(key("block_count"), uint32_t(m_.num_hidden_layers));
+    file_.set(key("context_length"), uint32_t(context_length()));
+    file_.set(key("embedding_length"), uint32_t(m_.hidden_size));
+    file_.set(key("feed_forward_length"), uint32_t(m_.intermediate_size));
+    file_.set(key("attention.head_count"), uint32_t(m_.num_attention_heads));
+    file_.set(key("vocab_size"), uint32_t(m_.vocab_size));
+    file_.set(key(gpt2 ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon"), float(m_.norm_eps));
+    if (gpt2) return;
+    file_.set(key("attention.head_count_kv"), uint32_t(m_.num_key_value_heads));
+    file_.set(key("attention.key_length"), uint32_t(m_.head_dim));
+    file_.set(key("attention.value_length"), uint32_t(m_.head_dim));
+  }
+
+  // llama.cpp has no sliding window for these architectures: within the window, full attention is the same.
+  int64_t context_length() const {
+    if (m_.sliding_window == 0 || m_.sliding_window >= m_.max_position_embeddings) return m_.max_position_embeddings;
+    log::warn("gguf: llama.cpp has no sliding window for ", arch_, ": the file's context ends with the window, ",
+              m_.sliding_window, " of ", m_.max_position_embeddings, " tokens");
+    return m_.sliding_window;
+  }
+
+  void add_rope() {
+    if (m_.model_type == ModelType::gpt2) return;
+    file_.set(key("rope.dimension_count"), uint32_t(m_.head_dim));
+    file_.set(key("rope.freq_base"), float(m_.rope_theta));
+    const RopeScaling& r = m_.rope_scaling;
+    if (r.rope_type != RopeType::linear && r.rope_type != RopeType::yarn) return;
+    file_.set(key("rope.scaling.type"), std::string(name_of(r.rope_type)));
+    file_.set(key("rope.scaling.factor"), float(r.factor));
+    if (r.rope_type == RopeType::linear) return;
+    file_.set(key("rope.scaling.original_context_length"), uint32_t(r.original_max_position_embeddings));
+    file_.set(key("rope.scaling.yarn_beta_fast"), float(r.beta_fast));
+    file_.set(key("rope.scaling.yarn_beta_slow"), float(r.beta_slow));
+  }
+
+  // What each plain frequency is divided by: llama.cpp's form of llama3's stretching.
+  void add_rope_factors() {
+    ModelConfig plain = m_;
+    plain.rope_scaling = {};
+    const std::vector<double> from = rope_frequencies(plain), to = rope_frequencies(m_);
+    std::vector<float> factors;
+    for (size_t i = 0; i < from.size(); ++i) factors.push_back(float(from[i] / to[i]));
+    file_.add({.name = "rope_freqs.weight",
+               .type = GgmlType::f32,
+               .shape = {int64_t(factors.size())},
+               .make = [factors](const ByteSink& sink) { sink(std::as_bytes(std::span(factors))); }});
+  }
+
+  void add(const ModelFolder::Weight& w) {
+    const bool conv1d = w.shape.rank == 2 && w.name.starts_with("transformer.h.");  // [in, out] in its files
+    const bool halves = std::string_view(arch_) == "llama" && (w.name.ends_with("q_proj.weight") ||
+                                                               w.name.ends_with("k_proj.weight"));
+    std::vector<int64_t> shape(w.shape.dim.begin(), w.shape.dim.begin() + w.shape.rank);
+    if (conv1d) std::swap(shape[0], shape[1]);
+    const bool exact = shape.size() == 1 || w.name == "transformer.wpe.weight";
+    GgmlType type = exact ? GgmlType::f32 : type_;
+    if (type == GgmlType::q8_0 && shape.back() % kQ8Block != 0) {
+      type = GgmlType::f16;
+      log::info("gguf: ", w.name, " has rows of ", shape.back(), " values, no multiple of ", kQ8Block, ": f16");
+    }
+    const auto emit = [type, name = w.name](const std::vector<float>& values, const ByteSink& sink) {
+      std::vector<std::byte> bytes;
+      append_ggml(type, values, name, bytes);
+      sink(bytes);
+    };
+    file_.add({.name = gguf_name(w.name), .type = type, .shape = shape, .make = [=, this, &w](const ByteSink& sink) {
+                 if (conv1d) return emit(transposed(floats(w, 0, w.shape[0]), w.shape[0], w.shape[1]), sink);
+                 const int64_t rows = w.shape.dim[0];
+                 const int64_t columns = w.shape.numel() / rows;
+                 const int64_t step = halves ? m_.head_dim : std::max<int64_t>(kQ8Block, (1 << 20) / columns);
+                 for (int64_t row = 0; row < rows; row += step) {
+                   std::vector<float> values = floats(w, row, std::min(row + step, rows));
+                   if (halves) interleave_halves(values, step);
+                   emit(values, sink);
+                 }
+               }});
+  }
+
+  std::vector<float> floats(const ModelFolder::Weight& w, int64_t begin, int64_t end) const {
+    std::vector<std::byte> bytes;
+    std::vector<float> values;
+    model_.read(w, begin, end, bytes);
+    to_floats(bytes, w.dtype, values);
+    return values;
+  }
+
+  const ModelFolder& model_;
+  const ModelConfig& m_;
+  const char* arch_;
+  GgmlType type_;
+  GgufFile file_;
+};
+
+}  // namespace
+
+int64_t write_gguf(const ModelFolder& model, const std::string& path, GgmlType type) {
+  if (std::filesystem::exists(std::filesystem::symlink_status(path)))
+    throw Error(cat(path, ": exists already; give a new file"), Exit::usage);
+  return GgufModelWriter(model, type).write(path);
+}
+
+}  // namespace athanor

@@ -1,0 +1,88 @@
+// Byte-level vocabularies as llama.cpp has them: tokens and merges in GPT-2's alphabet, a type for each token, and the
+// name of the split pattern.
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "convert/gguf_model.h"
+#include "tokenizer/files.h"
+#include "tokenizer/load.h"
+
+namespace athanor {
+namespace {
+
+enum TokenType : int32_t { kNormal = 1, kControl = 3, kUserDefined = 4, kUnused = 5 };
+
+// llama.cpp's names of the patterns (src/llama-vocab.cpp, tokenizer.ggml.pre).
+std::string pattern_name(const BpeParts& parts) {
+  static const std::map<std::string, std::string> names = {
+      {"gpt2", "gpt-2"}, {"llama3", "llama-bpe"}, {"qwen2", "qwen2"}, {"cl100k", "dbrx"}, {"o200k", "gpt-4o"}};
+  const std::vector<std::string> patterns = parts.splitter.patterns();
+  const auto found = patterns.size() == 1 ? names.find(patterns[0]) : names.end();
+  if (found != names.end()) return found->second;
+  log::warn("gguf: llama.cpp has no split pattern of this tokenizer; it may cut texts in other places");
+  return "default";
+}
+
+bool has_tokenizer(const std::string& folder) {
+  for (const char* name : {kTokenizerFile, "tokenizer.json", "vocab.json", "encoder.json"})
+    if (std::filesystem::exists(std::filesystem::path(folder) / name)) return true;
+  return false;
+}
+
+// Every id of the model's vocabulary has a text; ids beyond the tokenizer's are never met.
+void add_tokens(GgufFile& file, const BpeParts& parts, int64_t vocab, const std::string& where) {
+  std::vector<std::string> texts(size_t(vocab), "");
+  std::vector<int32_t> types(texts.size(), kUnused);
+  const auto set = [&](size_t id, const std::string& text, int32_t type) {
+    if (id >= texts.size())
+      throw Error(cat(where, ": the tokenizer has token ", id, ", the model's vocabulary ends before ", vocab,
+                      ": they do not belong together"),
+                  Exit::usage);
+    texts[id] = text, types[id] = type;
+  };
+  for (size_t id = 0; id < parts.tokens.size(); ++id)
+    if (!parts.tokens[id].empty()) set(id, to_byte_level(parts.tokens[id]), kNormal);
+  for (const auto& [id, text] : parts.unreachable) set(size_t(id), text, kUserDefined);
+  for (const AddedToken& token : parts.added)
+    set(size_t(token.id), token.text, token.special ? kControl : kUserDefined);
+  for (size_t id = 0; id < texts.size(); ++id)
+    if (types[id] == kUnused) texts[id] = cat("[PAD", id, "]");
+  file.set("tokenizer.ggml.tokens", texts);
+  file.set("tokenizer.ggml.token_type", types);
+}
+
+void add_merges(GgufFile& file, BpeParts& parts) {
+  std::stable_sort(parts.merges.begin(), parts.merges.end(),
+                   [](const Merge& a, const Merge& b) { return a.rank < b.rank; });
+  std::vector<std::string> merges;
+  const auto text = [&](int32_t id) { return to_byte_level(parts.tokens[size_t(id)]); };
+  for (const Merge& merge : parts.merges) merges.push_back(cat(text(merge.first), " ", text(merge.second)));
+  file.set("tokenizer.ggml.merges", merges);
+}
+
+}  // namespace
+
+void add_gguf_tokenizer(GgufFile& file, const ModelFolder& model) {
+  const ModelConfig& m = model.config();
+  if (!has_tokenizer(model.path())) {
+    log::warn("gguf: ", model.path(), " has no tokenizer; the file is for programs that bring their own");
+    file.set("tokenizer.ggml.model", "none");
+    return;
+  }
+  LoadedParts loaded = load_tokenizer_parts(model.path());
+  file.set("tokenizer.ggml.model", "gpt2");  // byte-level BPE, whatever the model
+  file.set("tokenizer.ggml.pre", pattern_name(loaded.parts));
+  add_tokens(file, loaded.parts, m.vocab_size, model.path());
+  add_merges(file, loaded.parts);
+  const int64_t eos = m.eos_token_id >= 0 ? m.eos_token_id : loaded.eod_id;
+  const int64_t bos = m.bos_token_id >= 0 ? m.bos_token_id : eos;
+  file.set("tokenizer.ggml.bos_token_id", uint32_t(bos));
+  file.set("tokenizer.ggml.eos_token_id", uint32_t(eos));
+  // A token of its own opens every text (Llama 3); where it is the one that ends documents, texts begin bare.
+  file.set("tokenizer.ggml.add_bos_token", bos != eos);
+}
+
+}  // namespace athanor

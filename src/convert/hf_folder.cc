@@ -1,0 +1,121 @@
+#include "convert/hf_folder.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/checksum.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "config/config.h"
+#include "convert/floats.h"
+#include "convert/new_folder.h"
+#include "tokenizer/descriptor.h"
+
+namespace athanor {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr int64_t kMaxTextBytes = int64_t{256} << 20;
+
+// What a tokenizer may consist of, and what belongs to how a model is asked.
+constexpr const char* kCarried[] = {kTokenizerFile,        "tokenizer.json",          "tokenizer_config.json",
+                                    "vocab.json",          "merges.txt",              "encoder.json",
+                                    "vocab.bpe",           "tokenizer.model",         "added_tokens.json",
+                                    "chat_template.jinja", "special_tokens_map.json", "generation_config.json"};
+
+std::vector<std::string> carried_files(const std::string& folder) {
+  std::vector<std::string> names(std::begin(kCarried), std::end(kCarried));
+  std::error_code ignored;
+  const fs::path descriptor = fs::path(folder) / kTokenizerFile;
+  if (fs::is_regular_file(descriptor, ignored))
+    for (const std::string& name :
+         parse_descriptor(read_file(descriptor.string(), kMaxTextBytes), descriptor.string()).files)
+      names.push_back(name);
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  std::erase_if(names, [&](const std::string& name) {
+    return !is_plain_file_name(name) || !fs::is_regular_file(fs::path(folder) / name, ignored);
+  });
+  return names;
+}
+
+const char* torch_name(DType dtype) {
+  return dtype == DType::bf16 ? "bfloat16" : dtype == DType::f16 ? "float16" : "float32";
+}
+
+TensorData converted(const ModelFolder& model, const ModelFolder::Weight& weight, DType dtype) {
+  const auto make = [&model, &weight, dtype](const ByteSink& sink) {
+    std::vector<float> values;
+    std::vector<std::byte> bytes;
+    model.for_each_block(weight, [&](std::span<const std::byte> block) {
+      if (weight.dtype == dtype) return sink(block);
+      to_floats(block, weight.dtype, values);
+      from_floats(values, dtype, weight.name, bytes);
+      sink(bytes);
+    });
+  };
+  return {.name = weight.name, .dtype = dtype, .shape = weight.shape, .pieces = {}, .make = make};
+}
+
+// Writes the files of a folder and remembers them for its manifest.
+class FolderWriter {
+ public:
+  FolderWriter(std::string folder, const CheckpointOptions& options) : folder_(std::move(folder)), options_(options) {}
+
+  void text(const std::string& name, std::string_view content) {
+    OutputFile out(cat(folder_, "/", name));
+    out.write(content);
+    out.finish();
+    manifest_.files.push_back({.name = name, .bytes = out.written(), .xxh3 = xxh3_hex(content)});
+  }
+  void weights(const std::string& name, std::span<const CheckpointTensor> tensors) {
+    WrittenFile part = write_part(folder_, name, tensors, options_);
+    manifest_.files.push_back(std::move(part.file));
+    for (ManifestTensor& t : part.tensors) manifest_.tensors.push_back(std::move(t));
+  }
+  void manifest() {
+    manifest_.program_version = options_.program_version;
+    manifest_.program_commit = options_.program_commit;
+    manifest_.created = utc_now();
+    OutputFile out(cat(folder_, "/", kManifestName));
+    out.write(manifest_json(manifest_));
+    out.finish();
+  }
+
+ private:
+  std::string folder_;
+  const CheckpointOptions& options_;
+  Manifest manifest_;
+};
+
+}  // namespace
+
+int64_t write_hf_folder(const ModelFolder& model, const std::string& out, const HfFolderOptions& options) {
+  NewFolder folder(out);
+  FolderWriter writer(folder.path(), options.checkpoint);
+  std::vector<TensorData> tensors;
+  int64_t bytes = 0;
+  for (const auto& weight : model.weights()) {
+    const DType dtype = options.dtype.value_or(weight.dtype);
+    tensors.push_back(converted(model, weight, dtype));
+    bytes += weight.shape.numel() * int64_t(size_of(dtype));
+  }
+  const std::vector<WeightShard> shards = plan_weight_shards(tensors, options.max_shard_bytes);
+  for (const WeightShard& shard : shards) {
+    std::vector<CheckpointTensor> held;
+    for (const size_t i : shard.tensors) held.push_back({tensors[i], std::nullopt});
+    writer.weights(shard.file, held);
+  }
+  if (shards.size() > 1) writer.text("model.safetensors.index.json", weight_index_json(shards, tensors));
+  // The dtype of the token embedding stands for all.
+  writer.text("config.json", hf_config_json(model.config(), torch_name(tensors.front().dtype)));
+  const std::vector<std::string> carried = carried_files(model.path());
+  for (const std::string& name : carried) writer.text(name, read_file(cat(model.path(), "/", name), kMaxTextBytes));
+  if (carried.empty()) log::info(model.path(), ": no tokenizer beside the weights, none is written");
+  if (options.manifest) writer.manifest();
+  folder.commit();
+  return bytes;
+}
+
+}  // namespace athanor

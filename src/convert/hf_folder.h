@@ -1,0 +1,22 @@
+// Writes models as folders that transformers opens: config.json, model.safetensors or shards with their index, and the
+// tokenizer's files as they are.
+#pragma once
+#include <optional>
+#include <string>
+
+#include "checkpoint/store.h"
+#include "convert/model_folder.h"
+
+namespace athanor {
+
+struct HfFolderOptions {
+  std::optional<DType> dtype;               // absent: each tensor keeps its own
+  int64_t max_shard_bytes = 5'000'000'000;  // as save_pretrained
+  bool manifest = false;                    // with sizes and checksums of all files, as checkpoints have
+  CheckpointOptions checkpoint = {};        // for the manifest
+};
+
+// `out` must not exist; it is there as a whole or not at all. Returns the bytes of the weights.
+int64_t write_hf_folder(const ModelFolder& model, const std::string& out, const HfFolderOptions& options);
+
+}  // namespace athanor

@@ -1,0 +1,181 @@
+#include "convert/model_folder.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "checkpoint/printable.h"
+#include "checkpoint/store.h"
+#include "config/config.h"
+#include "model/model.h"
+
+namespace athanor {
+namespace {
+
+bool exists(const std::string& path) {
+  struct stat info;
+  return stat(path.c_str(), &info) == 0;
+}
+
+ModelConfig read_config(const std::string& folder) {
+  const std::string path = folder + "/config.json";
+  if (!exists(path)) throw Error(cat(folder, ": holds no model: there is no config.json in it"), Exit::usage);
+  std::vector<std::string> notices;
+  ModelConfig config = load_model_config(path, &notices);
+  for (const std::string& notice : notices) log::info(notice);
+  return config;
+}
+
+int64_t rows_of(const Shape& shape) { return shape.rank == 0 ? 1 : shape.dim[0]; }
+
+}  // namespace
+
+std::string newest_model(const std::string& folder) {
+  if (list_checkpoints(folder).empty()) return folder;
+  const auto newest = newest_valid(folder);
+  if (!newest)
+    throw Error(cat(folder, ": no checkpoint in it is whole; `athanor checkpoint list ", folder, "` says why"));
+  return newest->path;
+}
+
+ModelFolder::ModelFolder(const std::string& path) : path_(newest_model(path)), config_(read_config(path_)) {
+  if (exists(cat(path_, "/", kManifestName))) {
+    const Verification whole = verify_checkpoint(path_, Depth::checksums);
+    if (!whole.ok) throw Error(cat(path_, " is damaged: ", whole.problem));
+    checkpoint_ = std::make_unique<CheckpointReader>(path_);
+  } else {
+    files_ = std::make_unique<WeightFiles>(path_);
+  }
+  check_weights();
+}
+
+ModelFolder::Stored ModelFolder::stored(const std::string& name) const {
+  if (checkpoint_) return {checkpoint_->at(name).dtype, checkpoint_->at(name).shape};
+  const TensorEntry& entry = *files_->at(name).entry;
+  return {entry.checked_dtype(), entry.checked_shape()};
+}
+
+bool ModelFolder::has(const std::string& name) const {
+  return checkpoint_ ? checkpoint_->tensors().contains(name) : files_->tensors().contains(name);
+}
+
+// Of a checkpoint, the tensors of optimizers and others with a prefix of their own are not the model's.
+std::vector<std::string> ModelFolder::names() const {
+  std::vector<std::string> all;
+  if (files_)
+    for (const auto& [name, place] : files_->tensors()) all.push_back(name);
+  return all;
+}
+
+void ModelFolder::check_weights() {
+  const auto model = make_model(config_);
+  for (const ParamSpec& spec : model->params().specs())
+    for (const HfSlice& slice : spec.slices) {
+      if (!has(slice.name))
+        throw Error(cat(path_, ": has no tensor ", slice.name, ", which its config.json needs (",
+                        name_of(config_.model_type), ", ", config_.num_hidden_layers, " layers, tie_word_embeddings ",
+                        config_.tie_word_embeddings ? "true" : "false", ")"));
+      const Stored found = stored(slice.name);
+      if (found.shape != slice.shape)
+        throw Error(cat(path_, ": tensor ", slice.name, " has shape ", found.shape, ", its config.json needs ",
+                        slice.shape));
+      weights_.push_back({slice.name, found.dtype, found.shape});
+      check_float(weights_.back());
+    }
+  for (const std::string& name : names()) {
+    const auto same = [&name](const Weight& w) { return w.name == name; };
+    if (std::any_of(weights_.begin(), weights_.end(), same)) continue;
+    if (name != "lm_head.weight")
+      throw Error(cat(path_, ": the tensor ", printable(name), " is no part of the ", name_of(config_.model_type),
+                      " model that config.json describes"));
+    check_tied_head(weights_.front());
+  }
+}
+
+void ModelFolder::check_float(const Weight& w) const {
+  if (w.dtype != DType::f32 && w.dtype != DType::bf16 && w.dtype != DType::f16)
+    throw Error(cat(path_, ": tensor ", w.name, " is ", w.dtype, "; weights are expected in f32, bf16 or f16"));
+}
+
+// Some files hold the head of a tied model once more. It must be the embedding, or the config.json is wrong.
+void ModelFolder::check_tied_head(const Weight& table) {
+  const Stored head = stored("lm_head.weight");
+  bool same = head.dtype == table.dtype && head.shape == table.shape;
+  std::vector<std::byte> a, b;
+  const int64_t step = std::max<int64_t>(1, kBlockBytes / int64_t(table.shape[1] * int64_t(size_of(table.dtype))));
+  for (int64_t row = 0; same && row < table.shape[0]; row += step) {
+    const int64_t end = std::min(row + step, table.shape[0]);
+    read(table, row, end, a);
+    read({"lm_head.weight", head.dtype, head.shape}, row, end, b);
+    same = a == b;
+  }
+  if (!same)
+    throw Error(cat(path_, ": config.json says tie_word_embeddings true, but lm_head.weight is not ", table.name,
+                    "; set it to false there"));
+}
+
+const ModelFolder::Weight& ModelFolder::at(const std::string& name) const {
+  const auto it = std::find_if(weights_.begin(), weights_.end(), [&](const Weight& w) { return w.name == name; });
+  CHECK(it != weights_.end(), path_, " has no weight ", name);
+  return *it;
+}
+
+void ModelFolder::read(const Weight& w, int64_t begin, int64_t end, std::vector<std::byte>& out) const {
+  const int64_t row_bytes = w.shape.numel() / rows_of(w.shape) * int64_t(size_of(w.dtype));
+  out.resize(size_t((end - begin) * row_bytes));
+  if (checkpoint_) {
+    Shape from = w.shape, to = w.shape;
+    from.dim.fill(0);
+    from.dim[0] = begin, to.dim[0] = end;
+    checkpoint_->read(w.name, from, to, out);
+  } else {
+    const auto [file, entry] = files_->at(w.name);
+    file->read_part(*entry, begin * row_bytes, out);
+  }
+}
+
+void ModelFolder::for_each_block(const Weight& w, const Block& block) const {
+  const int64_t rows = rows_of(w.shape), row_bytes = w.shape.numel() / rows * int64_t(size_of(w.dtype));
+  const int64_t step = std::max<int64_t>(1, kBlockBytes / row_bytes);
+  std::vector<std::byte> bytes;
+  for (int64_t row = 0; row < rows; row += step) {
+    read(w, row, std::min(row + step, rows), bytes);
+    block(bytes);
+  }
+}
+
+void require_same_model(const ModelFolder& from, const ModelConfig& run) {
+  const ModelConfig& have = from.config();
+  std::string refused;
+  const auto same = [&](const char* key, const auto& a, const auto& b) {
+    if (a != b) refused += cat("\n  model.", key, ": the weights have ", a, ", the run ", b);
+  };
+  same("model_type", name_of(have.model_type), name_of(run.model_type));
+  same("vocab_size", have.vocab_size, run.vocab_size);
+  same("hidden_size", have.hidden_size, run.hidden_size);
+  same("num_hidden_layers", have.num_hidden_layers, run.num_hidden_layers);
+  same("num_attention_heads", have.num_attention_heads, run.num_attention_heads);
+  same("num_key_value_heads", have.num_key_value_heads, run.num_key_value_heads);
+  same("head_dim", have.head_dim, run.head_dim);
+  same("intermediate_size", have.intermediate_size, run.intermediate_size);
+  same("norm_eps", have.norm_eps, run.norm_eps);
+  same("tie_word_embeddings", have.tie_word_embeddings, run.tie_word_embeddings);
+  if (have.model_type == ModelType::gpt2)
+    same("max_position_embeddings", have.max_position_embeddings, run.max_position_embeddings);
+  if (!refused.empty())
+    throw Error(cat("init_from: ", from.path(), " is another model:", refused,
+                    "\nleave `model` out of the configuration, then it is that of the folder"),
+                Exit::usage);
+  const auto note = [&](const char* key, const auto& a, const auto& b) {
+    if (a != b) log::info("init_from: model.", key, " of the weights is ", a, ", of the run ", b);
+  };
+  note("max_position_embeddings", have.max_position_embeddings, run.max_position_embeddings);
+  note("rope_theta", have.rope_theta, run.rope_theta);
+  note("rope_scaling.rope_type", name_of(have.rope_scaling.rope_type), name_of(run.rope_scaling.rope_type));
+  note("rope_scaling.factor", have.rope_scaling.factor, run.rope_scaling.factor);
+  note("sliding_window", have.sliding_window, run.sliding_window);
+}
+
+}  // namespace athanor

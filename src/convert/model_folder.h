@@ -1,0 +1,65 @@
+// A folder that holds a model: config.json and weights, as Hugging Face has them, or a checkpoint of ours. Opening it
+// proves that weights and shape belong together: every tensor of the model is there once with its shape, and nothing
+// else. Weights are read in blocks; no second model lies in memory.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "checkpoint/reader.h"
+#include "checkpoint/weights.h"
+#include "config/model_config.h"
+
+namespace athanor {
+
+class ModelFolder {
+ public:
+  // path: the folder; of a run's folder the newest whole checkpoint. With a manifest every byte is verified first.
+  explicit ModelFolder(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  const ModelConfig& config() const { return config_; }
+
+  struct Weight {
+    std::string name;  // as transformers has it
+    DType dtype;       // f32, bf16 or f16
+    Shape shape;
+  };
+  const std::vector<Weight>& weights() const { return weights_; }  // in the order of the model; no tied head
+  const Weight& at(const std::string& name) const;
+
+  // Rows [begin, end) of the first dimension; of a vector, its elements.
+  void read(const Weight&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
+  // All rows in order, in blocks of whole rows of about kBlockBytes.
+  static constexpr int64_t kBlockBytes = 4 << 20;
+  using Block = std::function<void(std::span<const std::byte>)>;
+  void for_each_block(const Weight&, const Block&) const;
+
+ private:
+  struct Stored {
+    DType dtype;
+    Shape shape;
+  };
+  Stored stored(const std::string& name) const;
+  bool has(const std::string& name) const;
+  std::vector<std::string> names() const;
+  void check_weights();
+  void check_tied_head(const Weight& table);
+  void check_float(const Weight&) const;
+
+  std::string path_;
+  ModelConfig config_;
+  std::unique_ptr<CheckpointReader> checkpoint_;  // one of the two
+  std::unique_ptr<WeightFiles> files_;
+  std::vector<Weight> weights_;
+};
+
+// The folder itself, or of a run's folder the newest whole checkpoint.
+std::string newest_model(const std::string& folder);
+
+// What a run with this shape cannot take over from weights of that shape is an Error(usage) naming the keys; what it
+// may change (the context and how positions reach it) is a line of the log.
+void require_same_model(const ModelFolder& from, const ModelConfig& run);
+
+}  // namespace athanor

@@ -1,0 +1,42 @@
+#include "convert/new_folder.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+
+namespace athanor {
+namespace fs = std::filesystem;
+
+NewFolder::NewFolder(const std::string& path) {
+  final_ = fs::path(path).lexically_normal().string();
+  while (final_.size() > 1 && final_.back() == '/') final_.pop_back();
+  std::error_code ignored;
+  if (fs::exists(fs::symlink_status(final_, ignored)))
+    throw Error(cat(final_, ": exists already; give a new folder"), Exit::usage);
+  make_dirs(parent_dir(final_));
+  tmp_ = cat(parent_dir(final_), "/.", fs::path(final_).filename().string(), ".", getpid(), ".tmp");
+  remove_tree(tmp_);
+  make_dirs(tmp_);
+}
+
+NewFolder::~NewFolder() {
+  if (committed_) return;
+  try {
+    remove_tree(tmp_);
+  } catch (const Error& e) {
+    log::warn("leaving an unfinished folder behind: ", e.what());
+  }
+}
+
+void NewFolder::commit() {
+  fsync_dir(tmp_);
+  rename_path(tmp_, final_);
+  committed_ = true;
+  fsync_dir(parent_dir(final_));
+}
+
+}  // namespace athanor

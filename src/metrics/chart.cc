@@ -1,0 +1,175 @@
+#include "metrics/chart.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+
+#include "base/error.h"
+
+namespace athanor {
+namespace {
+
+std::string number(double value, const char* format = "%.6g") {
+  char text[40];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+struct Range {
+  double low = std::numeric_limits<double>::infinity(), high = -low;
+  void include(double v) { low = std::min(low, v), high = std::max(high, v); }
+  bool empty() const { return low > high; }
+};
+
+// Points that fall into one column of the drawing.
+struct Column {
+  int64_t count = 0;
+  double sum = 0;
+  Range range;
+};
+
+class Drawing {
+ public:
+  explicit Drawing(const Chart& chart) : chart_(chart) {
+    for (const ChartLine& line : chart.lines)
+      for (size_t i = 0; i < line.x.size(); ++i)
+        if (std::isfinite(line.x[i]) && std::isfinite(line.y[i])) {
+          x_.include(line.x[i]);
+          all_y_.push_back(line.y[i]);
+        }
+  }
+  bool empty() const { return all_y_.empty(); }
+
+  std::string html() {
+    choose_y();
+    const auto& f = chart_.format;
+    std::string grid, labels;
+    for (const double t : ticks(y_.low, y_.high, 5)) {
+      const double top = at_y(t);
+      grid += cat("<path class=\"grid\" d=\"M0 ", number(top), "H", Chart::kColumns, "\"/>");
+      labels += cat("<span class=\"y\" style=\"top:", number(100 * top / Chart::kHeight), "%\">",
+                    html_text(f ? f(t) : number(t, "%.4g")), "</span>");
+    }
+    for (const double t : ticks(x_.low, x_.high, 4)) {
+      const double left = 100 * at_x(t) / Chart::kColumns;
+      if (left > 88) continue;  // room for the name of the axis
+      labels += cat("<span class=\"x\" style=\"left:", number(left), "%\">", number(t, "%.10g"), "</span>");
+    }
+    labels += "<span class=\"x end\" style=\"left:100%\">step</span>";
+    std::string body = grid;
+    for (const ChartMark& mark : chart_.marks)
+      if (mark.x >= x_.low && mark.x <= x_.high)
+        body += cat("<path class=\"mark ", mark.kind, "\" d=\"M", number(at_x(mark.x)), " 0V", Chart::kHeight,
+                    "\"><title>", html_text(mark.text), "</title></path>");
+    for (const ChartLine& line : chart_.lines) body += line_svg(line);
+    const std::string note = chart_.note.empty() ? "" : cat("<p class=\"note\">", html_text(chart_.note), "</p>");
+    const std::string unit = chart_.unit.empty() ? "" : cat(" <small>", html_text(chart_.unit), "</small>");
+    return cat("<figure><figcaption>", html_text(chart_.title), unit,
+               "<output></output></figcaption>\n<div class=\"plot\"", " data-x0=\"", number(x_.low, "%.10g"),
+               "\" data-x1=\"", number(x_.high, "%.10g"), "\" data-y0=\"", number(y_.low, "%.9g"), "\" data-y1=\"",
+               number(y_.high, "%.9g"), "\">", labels, "<svg viewBox=\"0 0 ", Chart::kColumns, " ", Chart::kHeight,
+               "\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"", html_text(chart_.title), "\">", body,
+               "</svg></div>", note, "</figure>\n");
+  }
+
+ private:
+  // Spikes above the rest by far would flatten everything: the drawing ends where 99 % of the values are, if those
+  // above are more than three times as far away. Clipped values touch the frame.
+  void choose_y() {
+    std::sort(all_y_.begin(), all_y_.end());
+    const auto part = [&](double share) { return all_y_[size_t(share * double(all_y_.size() - 1))]; };
+    y_ = {all_y_.front(), all_y_.back()};
+    const double usual = part(0.99) - y_.low;
+    if (usual > 0 && y_.high - y_.low > 3 * usual) y_.high = y_.low + 1.5 * usual;
+    if (chart_.from_zero) y_.include(0);
+    if (y_.high <= y_.low) {
+      const double space = y_.low == 0 ? 1 : 0.05 * std::fabs(y_.low);
+      y_ = {y_.low - space, y_.high + space};
+    }
+    const double space = 0.04 * (y_.high - y_.low);
+    if (!(chart_.from_zero && y_.low == 0)) y_.low -= space;
+    y_.high += space;
+    if (x_.high <= x_.low) x_ = {x_.low - 1, x_.high + 1};
+  }
+
+  double at_x(double x) const { return (x - x_.low) / (x_.high - x_.low) * Chart::kColumns; }
+  double at_y(double y) const { return std::clamp((y_.high - y) / (y_.high - y_.low), 0.0, 1.0) * Chart::kHeight; }
+  static std::string point(double x, double y) { return cat(number(x, "%.1f"), " ", number(y, "%.1f")); }
+
+  std::string line_svg(const ChartLine& line) const {
+    std::vector<Column> columns(Chart::kColumns + 1);
+    size_t filled = 0, points = 0;
+    for (size_t i = 0; i < line.x.size(); ++i) {
+      if (!std::isfinite(line.x[i]) || !std::isfinite(line.y[i])) continue;
+      Column& c = columns[size_t(std::lround(at_x(line.x[i])))];
+      filled += c.count == 0;
+      ++points;
+      ++c.count;
+      c.sum += line.y[i];
+      c.range.include(line.y[i]);
+    }
+    std::string upper, lower, mean, dots;
+    for (size_t i = 0; i < columns.size(); ++i) {
+      const Column& c = columns[i];
+      if (c.count == 0) continue;
+      const std::string m = point(double(i), at_y(c.sum / double(c.count)));
+      mean += cat(mean.empty() ? "M" : "L", m);
+      dots += cat("M", m, "h.01");  // a round cap without a length is a dot
+      upper += cat(upper.empty() ? "M" : "L", point(double(i), at_y(c.range.high)));
+      lower = cat("L", point(double(i), at_y(c.range.low)), lower);
+    }
+    const std::string color = cat("c", line.color);
+    std::string out;
+    if (points > 2 * filled) out += cat("<path class=\"band ", color, "\" d=\"", upper, lower, "Z\"/>");
+    out += cat("<path class=\"line ", color, line.dashed ? " dashed" : "", "\" data-label=\"", html_text(line.label),
+               "\" d=\"", mean, "\"/>");
+    if (line.dots || filled == 1) out += cat("<path class=\"dots ", color, "\" d=\"", dots, "\"/>");
+    return mean.empty() ? "" : out;
+  }
+
+  const Chart& chart_;
+  Range x_, y_;
+  std::vector<double> all_y_;
+};
+
+}  // namespace
+
+std::string html_text(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '&') {
+      out += "&amp;";
+    } else if (c == '<') {
+      out += "&lt;";
+    } else if (c == '>') {
+      out += "&gt;";
+    } else if (c == '"') {
+      out += "&quot;";
+    } else if (c == '\'') {
+      out += "&#39;";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+std::vector<double> ticks(double low, double high, int most) {
+  CHECK(most > 0, "ticks");
+  if (!(high > low) || !std::isfinite(high - low)) return {};
+  double step = std::pow(10, std::floor(std::log10((high - low) / most)));
+  for (const double factor : {2.0, 2.5, 2.0})  // 1, 2, 5, 10 times a power of ten
+    if ((high - low) / step > most) step *= factor;
+  std::vector<double> all;
+  for (double k = std::ceil(low / step); k * step <= high && all.size() <= size_t(most); ++k)
+    all.push_back(k == 0 ? 0 : k * step);
+  return all;
+}
+
+std::string chart_html(const Chart& chart) {
+  Drawing drawing(chart);
+  return drawing.empty() ? "" : drawing.html();
+}
+
+}  // namespace athanor

@@ -1,0 +1,43 @@
+// Line charts as HTML with inline SVG: the drawing stretches with the page, its labels are text beside it. Any number
+// of points becomes at most kColumns columns with their least, mean and greatest value.
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace athanor {
+
+// Text as it may stand in HTML, attributes included.
+std::string html_text(std::string_view text);
+
+struct ChartLine {
+  std::string label;
+  int color = 0;  // class c0, c1, ... of the page's style
+  std::vector<double> x, y;
+  bool dashed = false;
+  bool dots = false;  // few points, each seen
+};
+
+// A vertical line: something that happened.
+struct ChartMark {
+  double x = 0;
+  std::string kind, text;  // the kind is its class
+};
+
+struct Chart {
+  static constexpr int kColumns = 600, kHeight = 240;
+
+  std::string title, unit, note;
+  std::vector<ChartLine> lines;
+  std::vector<ChartMark> marks;
+  bool from_zero = false;
+  std::string (*format)(double) = nullptr;  // of the labels beside the y axis; none: four digits
+};
+
+// "" if no line has a finite point.
+std::string chart_html(const Chart&);
+
+// Round numbers between low and high, at most `most` + 1.
+std::vector<double> ticks(double low, double high, int most);
+
+}  // namespace athanor

@@ -1,0 +1,362 @@
+#include "metrics/html_report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <ctime>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "metrics/chart.h"
+#include "metrics/format.h"
+
+namespace athanor {
+namespace {
+
+constexpr int kColors = 8;
+
+std::string text_of(double value, const char* format = "%.4g") {
+  if (!std::isfinite(value)) return "-";
+  char text[40];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+std::string utc(double seconds) {
+  if (!(seconds > 0)) return "-";
+  const std::time_t t = std::time_t(seconds);
+  std::tm parts{};
+  gmtime_r(&t, &parts);
+  char text[40];
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &parts);
+  return text;
+}
+
+double median(std::vector<double> values) {
+  std::erase_if(values, [](double v) { return !std::isfinite(v); });
+  if (values.empty()) return kUnknown;
+  std::nth_element(values.begin(), values.begin() + std::ptrdiff_t(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+std::vector<double> column(const RunRecords& run, double (*value)(const StepMetrics&)) {
+  std::vector<double> out;
+  for (const StepMetrics& m : run.steps) out.push_back(value(m));
+  return out;
+}
+
+double step_of(const StepMetrics& m) { return double(m.step); }
+
+std::string value_of(const std::vector<std::pair<std::string, std::string>>& lines, std::string_view key) {
+  for (const auto& [name, value] : lines)
+    if (name == key) return value;
+  return "";
+}
+
+std::string chip(size_t run) { return cat("<i class=\"chip c", run % kColors, "\"></i>"); }
+
+// What is drawn of each step.
+struct Curve {
+  const char* title;
+  const char* unit;
+  double (*value)(const StepMetrics&);
+  bool from_zero;
+  std::string (*format)(double);
+};
+
+class Page {
+ public:
+  Page(std::span<const RunRecords> runs, const ReportOptions& options) : runs_(runs), options_(options) {}
+
+  std::string html() {
+    std::string title = options_.title;
+    if (title.empty())
+      for (const RunRecords& run : runs_) title += cat(title.empty() ? "" : ", ", run.name);
+    out_ =
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
+        "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+        "script-src 'unsafe-inline'\">\n";
+    if (options_.refresh_seconds > 0)
+      out_ += cat("<meta http-equiv=\"refresh\" content=\"", options_.refresh_seconds, "\">\n");
+    out_ += cat("<title>", html_text(title), "</title><style>", kReportStyle, "</style></head><body>\n<h1>",
+                html_text(title), "</h1>\n");
+    out_ += cat("<p class=\"lead\">", runs_.size() == 1 ? "A training run" : cat(runs_.size(), " training runs"),
+                " as of ", utc(latest()), " UTC</p>\n");
+    summary();
+    curves();
+    breakdown();
+    events();
+    configuration("Configuration", &RunRecords::config);
+    configuration("Hardware and software", &RunRecords::environment);
+    out_ += cat("<script>", kReportScript, "</script>\n</body></html>\n");
+    return std::move(out_);
+  }
+
+ private:
+  double latest() const {
+    double time = 0;
+    for (const RunRecords& run : runs_) {
+      if (!run.steps.empty()) time = std::max(time, run.steps.back().time);
+      if (!run.events.empty()) time = std::max(time, run.events.back().time);
+    }
+    return time;
+  }
+
+  static double best_eval(const RunRecords& run) {
+    double best = kUnknown;
+    for (const EvalMetrics& e : run.evals)
+      if (std::isfinite(e.loss) && !(e.loss >= best)) best = e.loss;
+    return best;
+  }
+
+  void summary() {
+    out_ += "<div class=\"card scroll\"><table class=\"short\"><thead><tr>";
+    for (const char* head : {"run", "state", "steps", "tokens", "loss", "best valid", "tokens/s", "MFU", "memory",
+                             "time in steps", "skipped", "hardware"})
+      out_ += cat("<th>", head, "</th>");
+    out_ += "</tr></thead><tbody>\n";
+    for (size_t i = 0; i < runs_.size(); ++i) summary_row(i);
+    out_ += "</tbody></table></div>\n";
+  }
+
+  void summary_row(size_t i) {
+    const RunRecords& run = runs_[i];
+    const StepMetrics last = run.steps.empty() ? StepMetrics{} : run.steps.back();
+    double seconds = 0;
+    for (const StepMetrics& m : run.steps) seconds += m.step_ms * 1e-3;
+    const std::string state = run.ended() ? run.events.back().text
+                              : last.step > 0
+                                  ? cat("step ", last.step, ", ", format_duration(last.eta_seconds), " to go")
+                                  : "starting";
+    const auto speed = column(run, [](const StepMetrics& m) { return m.tokens_per_second; });
+    const auto mfu = column(run, [](const StepMetrics& m) { return m.mfu; });
+    out_ += cat("<tr><th>", chip(i), html_text(run.name), "</th>");
+    for (const std::string& cell :
+         {state, cat(last.step, " of ", last.total_steps), format_count(double(last.consumed_tokens)),
+          text_of(last.loss), text_of(best_eval(run)), format_count(median(speed)), format_percent(median(mfu)),
+          format_bytes(last.memory_planned), format_duration(seconds), cat(last.skipped_steps),
+          value_of(run.environment, "cpu_model")})
+      out_ += cat("<td>", html_text(cell), "</td>");
+    out_ += "</tr>\n";
+    if (run.unreadable_lines > 0)
+      out_ += cat("<tr><td></td><td class=\"bad\" colspan=\"11\">", run.unreadable_lines,
+                  " lines of metrics.jsonl could not be read</td></tr>\n");
+  }
+
+  void curves() {
+    out_ += "<h2>Curves</h2>\n";
+    if (runs_.size() > 1) {
+      out_ += "<p>";
+      for (size_t i = 0; i < runs_.size(); ++i)
+        out_ += cat("<span class=\"key\">", chip(i), html_text(runs_[i].name), "</span>");
+      out_ += "</p>\n";
+    }
+    const auto loss = [](const StepMetrics& m) { return m.loss; };
+    const Curve others[] = {
+        {"Learning rate", "", [](const StepMetrics& m) { return m.learning_rate; }, true, nullptr},
+        {"Gradient norm", "before clipping", [](const StepMetrics& m) { return m.grad_norm; }, true, nullptr},
+        {"Throughput", "tokens/s", [](const StepMetrics& m) { return m.tokens_per_second; }, true, format_count},
+        {"MFU", "of the peak, causal count", [](const StepMetrics& m) { return m.mfu; }, true, format_percent},
+    };
+    out_ += "<div class=\"grid2\">\n";
+    curve({"Training loss", "nats", loss, false, nullptr}, 0, true);
+    validation();
+    curve({"Training loss, later part", "nats, after the first quarter", loss, false, nullptr}, 0.25, true);
+    for (const Curve& c : others) curve(c, 0, false);
+    memory();
+    out_ += "</div>\n";
+  }
+
+  // From this share of each run on.
+  void curve(const Curve& c, double from, bool marks) {
+    Chart chart{.title = c.title,
+                .unit = c.unit,
+                .note = {},
+                .lines = {},
+                .marks = {},
+                .from_zero = c.from_zero,
+                .format = c.format};
+    for (size_t i = 0; i < runs_.size(); ++i) {
+      ChartLine line{.label = runs_[i].name, .color = int(i % kColors), .x = {}, .y = {}};
+      const std::vector<StepMetrics>& steps = runs_[i].steps;
+      for (size_t k = size_t(from * double(steps.size())); k < steps.size(); ++k) {
+        line.x.push_back(double(steps[k].step));
+        line.y.push_back(c.value(steps[k]));
+      }
+      chart.lines.push_back(std::move(line));
+    }
+    if (marks) add_marks(chart);
+    out_ += chart_html(chart);
+  }
+
+  // Steps that were skipped, alarms and restarts; checkpoints are in the list of events.
+  void add_marks(Chart& chart) const {
+    constexpr size_t kMost = 60;  // more would be a fence
+    for (const RunRecords& run : runs_)
+      for (auto e = run.events.rbegin(); e != run.events.rend() && chart.marks.size() < kMost; ++e)
+        if (e->kind == EventKind::skip || e->kind == EventKind::warn || e->kind == EventKind::resume ||
+            e->kind == EventKind::restart)
+          chart.marks.push_back(
+              {double(e->step), std::string(to_string(e->kind)), cat(to_string(e->kind), ": ", e->text)});
+    if (!chart.marks.empty()) chart.note = "Vertical lines: resumes; in red, alarms and skipped steps.";
+  }
+
+  void validation() {
+    Chart chart{.title = "Validation loss", .unit = "nats"};
+    for (size_t i = 0; i < runs_.size(); ++i) {
+      std::map<std::string, ChartLine> sets;
+      for (const EvalMetrics& e : runs_[i].evals) {
+        ChartLine& line = sets[e.name];
+        line.x.push_back(double(e.step));
+        line.y.push_back(e.loss);
+      }
+      int set = 0;  // of one run every set has its color, of several runs every run
+      for (auto& [name, line] : sets) {
+        line.label = runs_.size() == 1 ? name : cat(runs_[i].name, " ", name);
+        line.color = runs_.size() == 1 ? set % kColors : int(i % kColors);
+        line.dashed = runs_.size() > 1 && set > 0;
+        line.dots = line.x.size() <= 40;
+        ++set;
+        chart.lines.push_back(std::move(line));
+      }
+    }
+    out_ += chart_html(chart);
+  }
+
+  void memory() {
+    Chart chart{.title = "Memory",
+                .unit = "GiB",
+                .note = "Dashed: the plan, which is one allocation; line: what the process holds.",
+                .lines = {},
+                .marks = {},
+                .from_zero = true};
+    for (size_t i = 0; i < runs_.size(); ++i) {
+      const auto gib = [](double bytes) { return bytes / double(size_t{1} << 30); };
+      ChartLine used{.label = runs_[i].name, .color = int(i % kColors), .x = column(runs_[i], step_of), .y = {}};
+      ChartLine plan = used;
+      for (const StepMetrics& m : runs_[i].steps) {
+        used.y.push_back(gib(double(m.memory_used)));
+        plan.y.push_back(gib(double(m.memory_planned)));
+      }
+      plan.label += " plan";
+      plan.dashed = true;
+      chart.lines.push_back(std::move(used));
+      chart.lines.push_back(std::move(plan));
+    }
+    out_ += chart_html(chart);
+  }
+
+  void breakdown() {
+    struct Part {
+      const char* name;
+      double StepMetrics::*member;
+    };
+    const Part parts[] = {{"forward", &StepMetrics::forward_ms},
+                          {"backward", &StepMetrics::backward_ms},
+                          {"optimizer", &StepMetrics::optimizer_ms},
+                          {"data", &StepMetrics::data_ms},
+                          {"other", &StepMetrics::other_ms}};
+    out_ += "<h2>Where a step's time goes</h2>\n<div class=\"card\">";
+    for (const RunRecords& run : runs_) {
+      if (run.steps.empty()) continue;
+      double sums[std::size(parts)] = {}, total = 0;
+      for (const StepMetrics& m : run.steps)
+        for (size_t k = 0; k < std::size(parts); ++k) {
+          const double ms = m.*parts[k].member;
+          if (std::isfinite(ms)) sums[k] += ms, total += ms;
+        }
+      const double steps = double(run.steps.size());
+      out_ += cat("<div>", runs_.size() > 1 ? html_text(run.name) : "", " <small>", text_of(total / steps),
+                  " ms a step, mean of ", run.steps.size(), "</small></div><div class=\"bar\">");
+      for (size_t k = 0; k < std::size(parts); ++k)
+        out_ += cat("<i class=\"c", k, "\" style=\"flex:", text_of(total > 0 ? sums[k] / total : 0, "%.5f"), "\"></i>");
+      out_ += "</div><div>";
+      for (size_t k = 0; k < std::size(parts); ++k)
+        out_ += cat("<span class=\"key\"><i class=\"chip c", k, "\"></i>", parts[k].name, " ", text_of(sums[k] / steps),
+                    " ms, ", format_percent(total > 0 ? sums[k] / total : 0), "</span>");
+      out_ += "</div>";
+    }
+    out_ += "</div>\n";
+  }
+
+  void events() {
+    out_ += "<h2>Events</h2>\n";
+    for (size_t i = 0; i < runs_.size(); ++i) {
+      const RunRecords& run = runs_[i];
+      const size_t shown = std::min(run.events.size(), options_.most_events);
+      out_ +=
+          cat("<details class=\"card\"", runs_.size() == 1 ? " open" : "", "><summary>", chip(i), html_text(run.name),
+              ": ", run.events.size(), " events", shown < run.events.size() ? cat(", the newest ", shown) : "",
+              "</summary><div class=\"scroll\"><table><thead><tr><th>time, UTC</th><th>step</th><th>event</th>"
+              "<th>text</th></tr></thead><tbody>\n");
+      for (size_t k = run.events.size() - shown; k < run.events.size(); ++k) {
+        const EventRecord& e = run.events[k];
+        const bool bad = e.kind == EventKind::skip || e.kind == EventKind::warn;
+        out_ += cat("<tr><td>", utc(e.time), "</td><td>", e.step, "</td><td", bad ? " class=\"bad\"" : "", ">",
+                    to_string(e.kind), "</td><td>", html_text(e.text),
+                    e.seconds > 0 ? cat(" (", format_duration(e.seconds), ")") : "", "</td></tr>\n");
+      }
+      out_ += "</tbody></table></div></details>\n";
+    }
+  }
+
+  // All keys; of several runs those that differ are seen at once, the rest on demand.
+  void configuration(const char* title, std::vector<std::pair<std::string, std::string>> RunRecords::*lines) {
+    std::vector<std::string> keys;
+    std::set<std::string> known;
+    for (const RunRecords& run : runs_)
+      for (const auto& [key, value] : run.*lines)
+        if (known.insert(key).second) keys.push_back(key);
+    if (keys.empty()) return;
+    const auto differs = [&](const std::string& key) {
+      const std::string first = value_of(runs_.front().*lines, key);
+      return std::any_of(runs_.begin(), runs_.end(),
+                         [&](const RunRecords& r) { return value_of(r.*lines, key) != first; });
+    };
+    std::vector<std::string> same, different;
+    for (const std::string& key : keys) (differs(key) ? different : same).push_back(key);
+    out_ += cat("<h2>", title, "</h2>\n");
+    if (!different.empty()) {
+      out_ += "<div class=\"card scroll\">";
+      key_table(different, lines, runs_.size());
+      out_ += "</div>\n";
+    }
+    if (same.empty()) return;
+    out_ += cat("<details class=\"card\"><summary>", runs_.size() == 1 ? "" : "Common to all runs: ", same.size(),
+                " keys</summary><div class=\"scroll side\">");
+    key_table(same, lines, 1);
+    out_ += "</div></details>\n";
+  }
+
+  void key_table(const std::vector<std::string>& keys,
+                 std::vector<std::pair<std::string, std::string>> RunRecords::*lines, size_t runs) {
+    out_ += "<table>";
+    if (runs > 1) {
+      out_ += "<thead><tr><th>key</th>";
+      for (size_t i = 0; i < runs; ++i) out_ += cat("<th>", chip(i), html_text(runs_[i].name), "</th>");
+      out_ += "</tr></thead>";
+    }
+    out_ += "<tbody>\n";
+    for (const std::string& key : keys) {
+      out_ += cat("<tr><th>", html_text(key), "</th>");
+      for (size_t i = 0; i < runs; ++i) out_ += cat("<td>", html_text(value_of(runs_[i].*lines, key)), "</td>");
+      out_ += "</tr>\n";
+    }
+    out_ += "</tbody></table>";
+  }
+
+  std::span<const RunRecords> runs_;
+  const ReportOptions& options_;
+  std::string out_;
+};
+
+}  // namespace
+
+std::string html_report(std::span<const RunRecords> runs, const ReportOptions& options) {
+  CHECK(!runs.empty(), "a report of no run");
+  return Page(runs, options).html();
+}
+
+}  // namespace athanor

@@ -1,0 +1,22 @@
+// The picture of one or several runs: one HTML page without anything from outside.
+#pragma once
+#include <span>
+#include <string>
+
+#include "metrics/run_records.h"
+
+namespace athanor {
+
+struct ReportOptions {
+  std::string title;         // "": the names of the runs
+  int refresh_seconds = 0;   // the page loads itself anew; 0: never
+  size_t most_events = 200;  // of each run, the newest
+};
+
+std::string html_report(std::span<const RunRecords> runs, const ReportOptions& options = {});
+
+// Style and script of the page (html_style.cc).
+extern const char* const kReportStyle;
+extern const char* const kReportScript;
+
+}  // namespace athanor

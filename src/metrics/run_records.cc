@@ -1,0 +1,132 @@
+#include "metrics/run_records.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+
+namespace athanor {
+namespace {
+
+using Json = nlohmann::ordered_json;
+namespace fs = std::filesystem;
+constexpr int64_t kMaxTextBytes = int64_t{64} << 20;
+constexpr size_t kMaxLine = size_t{1} << 20;  // far beyond any record: a damaged file must not fill the memory
+
+// A number, or what stands for one that is not finite ("loss": null, "loss_nonfinite": "nan").
+double number_of(const Json& object, const Json& value, std::string_view name) {
+  if (value.is_number()) return value.get<double>();
+  const auto word = object.find(cat(name, "_nonfinite"));
+  if (word == object.end() || !word->is_string()) return kUnknown;
+  if (*word == "inf") return std::numeric_limits<double>::infinity();
+  return *word == "-inf" ? -std::numeric_limits<double>::infinity() : kUnknown;
+}
+
+int64_t integer_of(const Json& value) {
+  if (value.is_number_integer()) return value.get<int64_t>();
+  return 0;
+}
+
+template <class Record>
+Record record_of(const Json& object, std::span<const RecordField<Record>> fields) {
+  Record record{};
+  for (const auto& field : fields) {
+    const auto found = object.find(std::string(field.name));
+    if (found == object.end()) continue;
+    const Json& value = *found;
+    std::visit(
+        [&]<class T>(T Record::*member) {
+          if constexpr (std::is_same_v<T, std::string>) {
+            if (value.is_string()) record.*member = value.get<std::string>();
+          } else if constexpr (std::is_same_v<T, bool>) {
+            record.*member = value.is_boolean() && value.get<bool>();
+          } else if constexpr (std::is_same_v<T, double> || std::is_same_v<T, std::optional<double>>) {
+            record.*member = number_of(object, value, field.name);
+          } else if constexpr (std::is_same_v<T, uint64_t>) {
+            record.*member = uint64_t(std::max<int64_t>(0, integer_of(value)));
+          } else {
+            record.*member = integer_of(value);
+          }
+        },
+        field.member);
+  }
+  return record;
+}
+
+void drop_superseded(RunRecords& run, int64_t from) {
+  std::erase_if(run.steps, [&](const StepMetrics& m) { return m.step >= from; });
+  std::erase_if(run.evals, [&](const EvalMetrics& m) { return m.step >= from; });
+}
+
+void flatten(const Json& value, const std::string& path, std::vector<std::pair<std::string, std::string>>& out) {
+  if (!value.is_object() || value.empty()) {
+    const auto text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+    out.emplace_back(path, value.is_string() ? value.get<std::string>() : text);
+    return;
+  }
+  for (const auto& [key, child] : value.items()) flatten(child, path.empty() ? key : cat(path, ".", key), out);
+}
+
+// A JSON object of the folder as lines of text; nothing if it is not there or damaged: a picture shows what there is.
+std::vector<std::pair<std::string, std::string>> read_object(const fs::path& path) {
+  std::vector<std::pair<std::string, std::string>> lines;
+  std::error_code ignored;
+  if (!fs::is_regular_file(path, ignored)) return lines;
+  const Json json = Json::parse(read_file(path.string(), kMaxTextBytes), nullptr, false);
+  if (json.is_object()) flatten(json, "", lines);
+  return lines;
+}
+
+}  // namespace
+
+bool parse_record(std::string_view line, RunRecords& into) {
+  const Json json = Json::parse(line, nullptr, false);
+  if (!json.is_object()) return false;
+  const auto event = json.find("event");
+  if (event == json.end() || !event->is_string()) return false;
+  const auto& name = event->get_ref<const std::string&>();
+  if (name == "step") {
+    into.steps.push_back(record_of<StepMetrics>(json, step_fields()));
+    return true;
+  }
+  if (name == "eval") {
+    into.evals.push_back(record_of<EvalMetrics>(json, eval_fields()));
+    return true;
+  }
+  const auto kind = event_kind(name);
+  if (!kind) return false;
+  into.events.push_back(record_of<EventRecord>(json, event_fields()));
+  into.events.back().kind = *kind;
+  if (const auto from = into.events.back().supersedes_from) drop_superseded(into, *from);
+  return true;
+}
+
+RunRecords read_run(const std::string& folder) {
+  const fs::path dir = fs::path(folder), path = dir / "metrics.jsonl";
+  std::error_code ignored;
+  if (!fs::is_regular_file(path, ignored))
+    throw Error(cat(folder,
+                    ": is no folder of a run: there is no metrics.jsonl in it (`save` of a config names the "
+                    "folder; log_jsonl must not be false)"),
+                Exit::usage);
+  RunRecords run;
+  run.name = fs::absolute(dir).lexically_normal().filename().string();
+  if (run.name.empty()) run.name = fs::absolute(dir).lexically_normal().parent_path().filename().string();
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw Error(cat(path.string(), ": cannot be opened"));
+  for (std::string line; std::getline(in, line);) {
+    const bool torn = in.eof();  // no newline: the run is writing it, or died there
+    if (line.empty() || (torn && line.back() != '}')) continue;
+    if (line.size() > kMaxLine || !parse_record(line, run)) run.unreadable_lines += !torn;
+  }
+  run.config = read_object(dir / "config.resolved.json");
+  run.environment = read_object(dir / "environment.json");
+  return run;
+}
+
+}  // namespace athanor

@@ -1,0 +1,37 @@
+// Published laws of how large a model and how long a training a number of operations is best spent on.
+#pragma once
+#include <span>
+#include <string_view>
+
+namespace athanor {
+
+// Parameters and tokens of a training of `flops` operations, at 6 per parameter and token.
+struct Allocation {
+  double parameters = 0, tokens = 0;
+  double flops() const { return 6 * parameters * tokens; }
+};
+
+// L(N, D) = e + a / N^alpha + b / D^beta [Hoffmann et al. 2022, eq. 2], nats per token of the paper's data and
+// vocabulary: compare allocations with it, not models.
+struct LossLaw {
+  std::string_view name;
+  double e, a, b, alpha, beta;
+
+  double loss(double parameters, double tokens) const;
+  Allocation best_for_flops(double flops) const;            // [eq. 4]
+  Allocation best_for_parameters(double parameters) const;  // the budget for which so many are best
+};
+
+// Hoffmann et al. 2022, approach 3, and its re-fit by Besiroglu et al. 2024, which agrees with their other two
+// approaches and with how Chinchilla was trained.
+std::span<const LossLaw> loss_laws();
+
+// Kaplan et al. 2020, appendix A: N = 1.3e9 C^0.73, with C in PF-days and N without embeddings. Superseded: it grows
+// models too fast.
+Allocation kaplan_best_for_flops(double flops);
+
+// Twenty tokens for each parameter [Hoffmann et al. 2022, approaches 1 and 2].
+Allocation twenty_tokens_for_flops(double flops);
+inline constexpr double kTokensPerParameter = 20;
+
+}  // namespace athanor

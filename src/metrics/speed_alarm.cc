@@ -1,0 +1,41 @@
+#include "metrics/speed_alarm.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "metrics/format.h"
+
+namespace athanor {
+namespace {
+
+// Whether an alarm goes off now; `on` remembers it until the value is back below half of the limit.
+bool rises(bool& on, double value, double limit) {
+  const bool was = on;
+  on = value > limit * (was ? SpeedAlarm::kRearmShare : 1);
+  return on && !was;
+}
+
+}  // namespace
+
+std::vector<std::string> SpeedAlarm::push(const StepMetrics& m) {
+  if (!(m.step_ms > 0)) return {};
+  window_.push_back({m.step_ms, m.data_ms, m.tokens_per_second * m.step_ms * 1e-3});
+  if (window_.size() > kWindow) window_.pop_front();
+  if (window_.size() < kWindow) return {};
+  Times sum{};
+  for (const Times& t : window_) sum = {sum.step_ms + t.step_ms, sum.data_ms + t.data_ms, sum.tokens + t.tokens};
+  const double share = sum.data_ms / sum.step_ms, speed = sum.tokens / (sum.step_ms * 1e-3);
+  best_ = std::max(best_, speed);
+
+  std::vector<std::string> alarms;
+  if (rises(waiting_, share, kDataShare))
+    alarms.push_back(cat("waiting for data takes ", format_percent(share), " of the last ", kWindow,
+                         " steps: the disk or the network that holds the shards is too slow, or shared"));
+  if (best_ > 0 && rises(slow_, 1 - speed / best_, kSpeedDrop))
+    alarms.push_back(cat(format_count(speed), " tokens/s over the last ", kWindow, " steps, ",
+                         format_percent(1 - speed / best_), " less than the best ", kWindow,
+                         " since the start: look for other load, heat or a slow device"));
+  return alarms;
+}
+
+}  // namespace athanor

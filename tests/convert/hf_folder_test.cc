@@ -1,0 +1,162 @@
+// Laws of model folders: what comes in goes out with the same bits, whatever the files' layout; what is not the model
+// that config.json describes is refused by name; a failed export leaves nothing.
+#include "convert/hf_folder.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "tests/convert/model_scratch.h"
+
+namespace athanor::test {
+namespace {
+
+constexpr ModelType kFamilies[] = {ModelType::gpt2, ModelType::llama, ModelType::qwen2, ModelType::qwen3,
+                                   ModelType::mistral};
+
+class HfFolder : public ModelScratch {
+ protected:
+  std::vector<std::string> names_in(const std::string& folder) {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) names.push_back(entry.path().filename());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+};
+
+TEST_F(HfFolder, RoundTripsAreBitExactInEveryFamilyDtypeAndLayout) {
+  for (const ModelType family : kFamilies)
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+      for (const int64_t limit : {int64_t{1500}, int64_t{1} << 30}) {
+        const std::string name = cat(name_of(family), "-", dtype, "-", limit);
+        SCOPED_TRACE(name);
+        fill(shape(family), dtype);
+        const ModelFolder in(write(name, limit));
+        write_hf_folder(in, at(name + "-imported"), {.max_shard_bytes = 700, .manifest = true});
+        EXPECT_TRUE(verify_checkpoint(at(name + "-imported"), Depth::checksums).ok);
+        const ModelFolder imported(at(name + "-imported"));
+        write_hf_folder(imported, at(name + "-exported"), {.max_shard_bytes = limit});
+        expect_same_tensors(at(name + "-exported"));
+        EXPECT_EQ(slurp(at(name + "-exported/config.json")),
+                  hf_config_json(config, dtype == DType::f32    ? "float32"
+                                         : dtype == DType::bf16 ? "bfloat16"
+                                                                : "float16"));
+      }
+}
+
+TEST_F(HfFolder, WidenedAndNarrowedAgainIsTheSame) {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    fill(shape(ModelType::llama), dtype);
+    const std::string wide = cat(dtype, "-wide"), back = cat(dtype, "-back");
+    write_hf_folder(ModelFolder(write(cat(dtype, "-in"))), at(wide), {.dtype = DType::f32});
+    write_hf_folder(ModelFolder(at(wide)), at(back), {.dtype = dtype});
+    expect_same_tensors(at(back));
+  }
+}
+
+TEST_F(HfFolder, ValuesThatDoNotFitAreNamed) {
+  fill(shape(ModelType::llama), DType::f32);
+  const float large = 70000;
+  std::memcpy(tensor("model.norm.weight").bytes.data() + 8, &large, 4);
+  const ModelFolder model(write("in"));
+  EXPECT_ERROR(write_hf_folder(model, at("out"), {.dtype = DType::f16}), "model.norm.weight", "70000", "f16");
+  EXPECT_EQ(names_in(dir), std::vector<std::string>{"in"}) << "nothing is left of a failed export";
+}
+
+TEST_F(HfFolder, NamesOfBareModelsAndBuffersAreKnown) {
+  fill(shape(ModelType::gpt2), DType::bf16);
+  const auto full = [this] { return ModelFolder(write("full")).weights().size(); }();
+  for (OwnedTensor& t : tensors) t.data.name = t.data.name.substr(std::string("transformer.").size());
+  add("h.0.attn.bias", DType::f32, {1, 1, 16, 16});
+  add("h.1.attn.masked_bias", DType::f32, {});
+  EXPECT_EQ(ModelFolder(write("bare")).weights().size(), full);
+
+  fill(shape(ModelType::llama), DType::bf16);
+  for (OwnedTensor& t : tensors)
+    if (t.data.name != "lm_head.weight") t.data.name = t.data.name.substr(std::string("model.").size());
+  add("layers.0.self_attn.rotary_emb.inv_freq", DType::f32, {3});
+  EXPECT_EQ(ModelFolder(write("bare-llama")).weights().front().name, "model.embed_tokens.weight");
+
+  add("model.layers.0.input_layernorm.weight", DType::bf16, {12});
+  add("model.model.x", DType::bf16, {12});
+  EXPECT_ERROR(ModelFolder(write("mixed")), "is no part of the llama model");
+}
+
+TEST_F(HfFolder, WhatIsNotTheModelIsNamed) {
+  fill(shape(ModelType::qwen2), DType::bf16);
+  add("model.layers.0.mlp.gate_proj.bias", DType::bf16, {20});
+  EXPECT_ERROR(ModelFolder(write("more")), "'model.layers.0.mlp.gate_proj.bias' is no part of the qwen2 model");
+  fill(shape(ModelType::qwen2), DType::bf16);
+  tensors.pop_back();
+  EXPECT_ERROR(ModelFolder(write("less")), "has no tensor", "model.norm.weight");
+  fill(shape(ModelType::qwen2), DType::bf16);
+  tensor("model.norm.weight").data.shape = Shape{3, 4};
+  EXPECT_ERROR(ModelFolder(write("other")), "model.norm.weight has shape [3, 4]", "needs [12]");
+  fill(shape(ModelType::llama), DType::bf16);
+  tensors.pop_back();
+  add("model.norm.weight", DType::f32, {12});
+  tensors.back().data.dtype = DType::i32;
+  EXPECT_ERROR(ModelFolder(write("ints")), "model.norm.weight is i32", "f32, bf16 or f16");
+  EXPECT_ERROR(ModelFolder(at("nothing")), "no config.json");
+}
+
+TEST_F(HfFolder, ATiedHeadMayBeThereTwiceIfItIsTheSame) {
+  ModelConfig m = shape(ModelType::llama);
+  m.tie_word_embeddings = true;
+  fill(m, DType::bf16);
+  OwnedTensor head = random_tensor("lm_head.weight", DType::bf16, {35, 12});
+  head.bytes = tensor("model.embed_tokens.weight").bytes;
+  tensors.push_back(std::move(head));
+  EXPECT_EQ(ModelFolder(write("twice")).weights().size(), tensors.size() - 1);
+  tensors.back().bytes[100] ^= std::byte{1};
+  EXPECT_ERROR(ModelFolder(write("differs")), "tie_word_embeddings", "lm_head.weight is not");
+}
+
+TEST_F(HfFolder, DamageOfAnImportedModelIsFound) {
+  fill(shape(ModelType::qwen3), DType::bf16);
+  write_hf_folder(ModelFolder(write("in")), at("model"), {.manifest = true});
+  std::string bytes = slurp(at("model/model.safetensors"));
+  bytes[bytes.size() - 3] = char(bytes[bytes.size() - 3] ^ 4);
+  spill(at("model/model.safetensors"), bytes);
+  EXPECT_ERROR(ModelFolder(at("model")), "damaged", "model.safetensors");
+}
+
+TEST_F(HfFolder, NothingIsOverwrittenOrLeftHalfWritten) {
+  fill(shape(ModelType::llama), DType::bf16);
+  const ModelFolder model(write("in"));
+  write_hf_folder(model, at("out/deep/model/"), {});
+  EXPECT_EQ(names_in(at("out/deep")), std::vector<std::string>{"model"});
+  EXPECT_ERROR(write_hf_folder(model, at("out/deep/model"), {}), "exists already");
+  std::filesystem::create_symlink("nowhere", at("link"));
+  EXPECT_ERROR(write_hf_folder(model, at("link"), {}), "exists already");
+}
+
+TEST_F(HfFolder, TokenizerFilesComeAlong) {
+  fill(shape(ModelType::llama), DType::bf16);
+  const std::string in = write("in");
+  spill(in + "/tokenizer.json", "{\"any\": \"thing\"}");
+  spill(in + "/tokenizer_config.json", "{}");
+  spill(in + "/README.md", "no");
+  write_hf_folder(ModelFolder(in), at("out"), {});
+  EXPECT_EQ(slurp(at("out/tokenizer.json")), "{\"any\": \"thing\"}");
+  EXPECT_EQ(names_in(at("out")),
+            (std::vector<std::string>{"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}));
+}
+
+TEST_F(HfFolder, ARunTakesOverOnlyItsOwnModel) {
+  fill(shape(ModelType::llama), DType::bf16);
+  const ModelFolder from(write("in"));
+  require_same_model(from, config);
+  ModelConfig longer = config;
+  longer.max_position_embeddings = 64;
+  longer.rope_scaling = {.rope_type = RopeType::linear, .factor = 4};
+  require_same_model(from, longer);
+  ModelConfig mistral = config;
+  mistral.model_type = ModelType::mistral;
+  EXPECT_ERROR(require_same_model(from, mistral), "model.model_type: the weights have llama, the run mistral");
+  ModelConfig heads = config;
+  heads.num_attention_heads = 4, heads.head_dim = 3;
+  EXPECT_ERROR(require_same_model(from, heads), "num_attention_heads: the weights have 2, the run 4", "head_dim");
+}
+
+}  // namespace
+}  // namespace athanor::test

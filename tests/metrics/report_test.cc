@@ -1,0 +1,191 @@
+// The report: reads what was written, drops what was superseded, survives damage and hostile text, stays small.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "metrics/chart.h"
+#include "metrics/html_report.h"
+#include "metrics/jsonl.h"
+#include "tests/metrics/temp_dir.h"
+
+namespace athanor {
+namespace {
+
+StepMetrics at(int64_t step, double loss) {
+  StepMetrics m;
+  m.step = step;
+  m.total_steps = 100;
+  m.loss = loss;
+  m.grad_norm = 1;
+  m.learning_rate = 1e-3;
+  m.step_ms = 10;
+  m.forward_ms = 4, m.backward_ms = 5, m.optimizer_ms = 1;
+  m.tokens_per_second = 1000;
+  m.mfu = 0.4;
+  m.memory_planned = uint64_t{3} << 30;
+  m.memory_used = uint64_t{2} << 30;
+  m.time = 1.7e9 + double(step);
+  return m;
+}
+
+RunRecords sample(const std::string& name, int64_t steps) {
+  RunRecords run;
+  run.name = name;
+  for (int64_t s = 1; s <= steps; ++s) run.steps.push_back(at(s, 5 - std::log(double(s)) / 3));
+  run.evals.push_back({.step = steps, .loss = 3.5});
+  run.events.push_back({.kind = EventKind::start, .text = "go", .time = 1.7e9});
+  return run;
+}
+
+TEST(RunRecords, ReadsWhatTheSinkWrites) {
+  const TempDir dir;
+  {
+    JsonlSink sink(dir / "metrics.jsonl");
+    sink.step(at(1, 4.5));
+    StepMetrics bad = at(2, NAN);
+    bad.grad_norm = INFINITY;
+    bad.mfu = kUnknown;
+    bad.skipped = true;
+    bad.valid_loss = 4.25;
+    sink.step(bad);
+    sink.eval({.step = 2, .name = "wiki", .loss = 4, .perplexity = 54, .tokens = 7});
+    sink.event({.kind = EventKind::warn, .step = 2, .text = "look", .seconds = 1.5});
+  }
+  const RunRecords run = read_run(dir.path());
+  ASSERT_EQ(run.steps.size(), 2u);
+  EXPECT_EQ(run.steps[0].loss, 4.5);
+  EXPECT_EQ(run.steps[0].memory_planned, uint64_t{3} << 30);
+  EXPECT_TRUE(std::isnan(run.steps[1].loss) && std::isnan(run.steps[1].mfu));
+  EXPECT_EQ(run.steps[1].grad_norm, INFINITY);
+  EXPECT_TRUE(run.steps[1].skipped);
+  EXPECT_EQ(run.steps[1].valid_loss, 4.25);
+  ASSERT_EQ(run.evals.size(), 1u);
+  EXPECT_EQ(run.evals[0].name, "wiki");
+  ASSERT_EQ(run.events.size(), 1u);
+  EXPECT_EQ(run.events[0].kind, EventKind::warn);
+  EXPECT_EQ(run.events[0].seconds, 1.5);
+  EXPECT_FALSE(run.ended());
+}
+
+TEST(RunRecords, SupersededStepsAreGone) {
+  RunRecords run;
+  for (int64_t s = 1; s <= 9; ++s) run.steps.push_back(at(s, 1));
+  run.evals.push_back({.step = 5, .loss = 1});
+  EXPECT_TRUE(parse_record(R"({"event": "resume", "step": 4, "text": "", "supersedes_from": 5})", run));
+  EXPECT_EQ(run.steps.size(), 4u);
+  EXPECT_TRUE(run.evals.empty());
+}
+
+TEST(RunRecords, DamageIsCountedAndLeftOut) {
+  const TempDir dir;
+  const std::string good = R"({"event": "step", "step": 1, "loss": 2})";
+  put(dir / "metrics.jsonl",
+      good + "\nnonsense\n[1]\n{\"event\": \"news\"}\n{\"event\": 3}\n" + good + "\n" + good.substr(0, 20));
+  const RunRecords run = read_run(dir.path());
+  EXPECT_EQ(run.steps.size(), 2u);
+  EXPECT_EQ(run.unreadable_lines, 4) << "the torn last line is not damage";
+  put(dir / "metrics.jsonl",
+      "{\"event\": \"step\", \"step\": \"x\", \"loss\": [], \"skipped\": 7, \"memory_used\": -4}\n");
+  EXPECT_EQ(read_run(dir.path()).steps.at(0).memory_used, 0u) << "wrong types are nothing";
+  EXPECT_THROW(read_run(dir / "absent"), Error);
+}
+
+TEST(RunRecords, ConfigurationBecomesLines) {
+  const TempDir dir;
+  put(dir / "metrics.jsonl", "");
+  put(dir / "config.resolved.json", R"({"model": {"hidden_size": 64}, "train_data": ["a", "b"], "save": "r\"u"})");
+  const RunRecords run = read_run(dir.path());
+  ASSERT_EQ(run.config.size(), 3u);
+  EXPECT_EQ(run.config[0], (std::pair<std::string, std::string>("model.hidden_size", "64")));
+  EXPECT_EQ(run.config[1].second, R"(["a","b"])");
+  EXPECT_EQ(run.config[2].second, "r\"u");
+  EXPECT_TRUE(run.environment.empty());
+}
+
+TEST(Report, HasWhatItPromises) {
+  RunRecords run = sample("first", 50);
+  run.config = {{"learning_rate", "0.001"}};
+  run.environment = {{"cpu_model", "A processor"}};
+  run.events.push_back({.kind = EventKind::skip, .step = 7, .text = "not finite"});
+  const std::string page = html_report(std::vector{run});
+  for (const char* part : {"Training loss", "Validation loss", "Learning rate", "Gradient norm", "Throughput", "MFU",
+                           "Memory", "Where a step", "forward", "not finite", "learning_rate", "A processor",
+                           "prefers-color-scheme", "width=device-width", "class=\"mark skip\"", "3.00 GiB"})
+    EXPECT_NE(page.find(part), page.npos) << part;
+  EXPECT_EQ(page.find("http://", page.find("<body>")), page.find("http://www.w3.org")) << "nothing from outside";
+  EXPECT_EQ(page.find("http-equiv=\"refresh\""), page.npos);
+  EXPECT_NE(html_report(std::vector{run}, {.refresh_seconds = 5}).find("content=\"5\""), page.npos);
+}
+
+TEST(Report, SeveralRunsSideBySide) {
+  RunRecords a = sample("a", 10), b = sample("b", 20);
+  a.config = {{"lr", "1"}, {"same", "x"}};
+  b.config = {{"lr", "2"}, {"same", "x"}};
+  const std::string page = html_report(std::vector{a, b});
+  EXPECT_NE(page.find("data-label=\"a\""), page.npos);
+  EXPECT_NE(page.find("data-label=\"b\""), page.npos);
+  EXPECT_LT(page.find("<th>lr</th><td>1</td><td>2</td>"), page.find("Common to all runs: 1 keys"));
+}
+
+TEST(Report, HostileTextStaysText) {
+  const std::string evil = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;";
+  RunRecords run = sample(evil, 5);
+  run.config = {{evil, evil}};
+  run.environment = {{"cpu_model", evil}, {evil, evil}};
+  run.evals.push_back({.step = 5, .name = evil, .loss = 2});
+  run.events.push_back({.kind = EventKind::warn, .step = 3, .text = evil});
+  const std::string page = html_report(std::vector{run, run}, {.title = evil});
+  EXPECT_EQ(page.find("<img"), page.npos);
+  EXPECT_EQ(page.find("alert(1)</script>"), page.npos);
+  EXPECT_EQ(page.find(evil), page.npos);
+  size_t scripts = 0;
+  for (size_t at = 0; (at = page.find("<script", at)) != page.npos; ++at) ++scripts;
+  EXPECT_EQ(scripts, 1u);
+}
+
+TEST(Report, ManyStepsStaySmallAndKeepTheirExtremes) {
+  RunRecords run = sample("long", 200000);
+  EXPECT_LT(html_report(std::vector{run}).size(), 400000u);
+  Chart chart{.title = "t", .unit = {}, .note = {}, .lines = {{.label = "l", .color = 0, .x = {}, .y = {}}}};
+  for (int i = 0; i < 100000; ++i) {
+    chart.lines[0].x.push_back(i);
+    chart.lines[0].y.push_back(i == 77777 ? 2 : 1);
+  }
+  const std::string html = chart_html(chart);
+  EXPECT_LT(html.size(), 40000u);
+  EXPECT_NE(html.find("class=\"band"), html.npos);
+  EXPECT_NE(html.find("data-y1=\"2."), html.npos) << "one step in a hundred thousand is seen: " << html.substr(0, 400);
+}
+
+TEST(Report, StrangeSeriesAreDrawnOrLeftOut) {
+  const auto draw = [](std::vector<double> y) {
+    Chart chart{.title = "t", .unit = {}, .note = {}, .lines = {{.label = "l", .color = 0, .x = {}, .y = y}}};
+    for (size_t i = 0; i < y.size(); ++i) chart.lines[0].x.push_back(double(i));
+    return chart_html(chart);
+  };
+  EXPECT_EQ(draw({}), "");
+  EXPECT_EQ(draw({NAN, INFINITY}), "");
+  for (const auto& y : std::vector<std::vector<double>>{
+           {1}, {0, 0, 0}, {1, NAN, 3}, {-1e300, 1e300}, {5e-324, 1e-320}, {1, 1, INFINITY, 1}}) {
+    const std::string html = draw(y);
+    EXPECT_NE(html.find("class=\"line"), html.npos);
+    EXPECT_EQ(html.find("nan"), html.npos) << html;
+    EXPECT_EQ(html.find("inf\""), html.npos) << html;
+  }
+  RunRecords empty;
+  empty.name = "nothing yet";
+  EXPECT_NE(html_report(std::vector{empty}).find("starting"), std::string::npos);
+}
+
+TEST(Report, TicksAreRoundAndFew) {
+  EXPECT_EQ(ticks(0, 10, 5), (std::vector<double>{0, 2, 4, 6, 8, 10}));
+  EXPECT_EQ(ticks(0.11, 0.42, 4), (std::vector<double>{0.2, 0.30000000000000004, 0.4}));
+  for (const double scale : {1e-9, 1.0, 12345.0, 1e18})
+    for (const int most : {1, 2, 3, 4, 5, 8})
+      EXPECT_LE(ticks(-0.3 * scale, 0.9 * scale, most).size(), size_t(most) + 1);
+  EXPECT_TRUE(ticks(1, 1, 4).empty());
+  EXPECT_TRUE(ticks(0, INFINITY, 4).empty());
+}
+
+}  // namespace
+}  // namespace athanor

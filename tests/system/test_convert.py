@@ -1,0 +1,269 @@
+"""Models in and out: --init-from, import, export, GGUF, and the comparison with transformers and llama.cpp's reader."""
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import unittest
+
+from harness import ERROR, ROOT, USAGE, SystemTest
+
+PYTHON = os.environ.get("ATHANOR_PYTHON", sys.executable)
+GOLDEN = ROOT / "tests" / "golden"
+FIXTURES = ROOT / "tests" / "tokenizer" / "fixtures"
+
+
+def python_has(*modules):
+    return subprocess.run([PYTHON, "-c", "import " + ", ".join(modules)], capture_output=True).returncode == 0
+
+
+def read_safetensors(path):
+    """name -> (dtype, shape, bytes)"""
+    data = path.read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + size])
+    header.pop("__metadata__", None)
+    return {name: (t["dtype"], t["shape"], data[8 + size + t["data_offsets"][0]:8 + size + t["data_offsets"][1]])
+            for name, t in header.items()}
+
+
+def tensors_of(folder):
+    out = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        out.update(read_safetensors(path))
+    return out
+
+
+class FolderTest(SystemTest):
+    def test_import_and_export_are_bit_exact(self):
+        for name in ("gpt2", "llama", "llama3", "qwen2", "qwen3", "mistral"):
+            self.run_program("import", GOLDEN / name, f"{name}-in")
+            self.run_program("checkpoint", "verify", f"{name}-in")
+            self.run_program("export", f"{name}-in", f"{name}-out", "--max-shard-size", "20KB")
+            self.assertTrue((self.folder / f"{name}-out" / "model.safetensors.index.json").is_file())
+            self.assertEqual(tensors_of(self.folder / f"{name}-out"), read_safetensors(GOLDEN / name / "model.safetensors"))
+
+    def test_checkpoint_of_a_run_becomes_bf16(self):
+        self.run_program("train", self.make_config(train_iters=4, lr_warmup_iters=1))
+        self.run_program("export", "run", "out", "--dtype", "bf16")
+        config = json.loads((self.folder / "out" / "config.json").read_text())
+        self.assertEqual(config["torch_dtype"], "bfloat16")
+        self.assertEqual({t[0] for t in tensors_of(self.folder / "out").values()}, {"BF16"})
+        self.assertFalse((self.folder / "out" / "optimizer.safetensors").exists())
+        done = self.run_program("export", "run", "out", code=USAGE)
+        self.assertIn("out: exists already", done.err)
+
+    def test_init_from_starts_where_the_weights_are(self):
+        self.run_program("train", self.make_config(train_iters=60, learning_rate=3e-3))
+        last = self.losses()[60]
+        config = json.loads(self.make_config(save="second", train_iters=3, lr_warmup_iters=1).read_text())
+        del config["model"]
+        (self.folder / "second.json").write_text(json.dumps(config))
+        self.run_program("train", "second.json", "--init-from", "run")
+        self.assertGreater(self.losses()[1] - last, 0.5, "the first run has learnt something to take over")
+        self.assertLess(abs(self.losses("second")[1] - last), 0.4)
+        start = next(r for r in self.records("second") if r["event"] == "start")
+        self.assertIn("weights of run/step-00000060", start["text"])
+        # What has begun goes on: the weights are not taken again.
+        self.run_program("train", "second.json", "--init-from", "run", "--set", "train_iters=4", "--set", "lr_decay_iters=3")
+        self.assertEqual(max(self.losses("second")), 4)
+
+    def test_init_from_another_shape_is_refused(self):
+        config = self.make_config(model={"model_type": "llama", "intermediate_size": 64})
+        self.refused("train", config, "--init-from", GOLDEN / "gpt2", code=USAGE,
+                     says=["init_from", "model.model_type: the weights have gpt2, the run llama", "hidden_size"])
+        self.refused("train", config, "--init-from", "nowhere", code=USAGE, says=["nowhere", "config.json"])
+
+    def test_models_that_are_not_supported_are_named(self):
+        def refused(*says, **changes):
+            shutil.rmtree(self.folder / "model", ignore_errors=True)
+            shutil.copytree(GOLDEN / "llama", self.folder / "model")
+            config = json.loads((GOLDEN / "llama" / "config.json").read_text())
+            config.update(changes)
+            (self.folder / "model" / "config.json").write_text(json.dumps(config))
+            self.refused("import", "model", "out", code=USAGE, says=["model/config.json", *says])
+            self.assertFalse((self.folder / "out").exists())
+
+        refused("model_type", "mixtral", model_type="mixtral")
+        refused("num_local_experts", "mixture of experts", num_local_experts=8)
+        refused("quantization_config", quantization_config={"quant_method": "gptq"})
+        refused("hidden_act", "gelu", hidden_act="gelu")
+        refused("rope_type", "dynamic", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4})
+        refused("moe_layers", moe_layers=3)
+
+    def test_damaged_weights_are_named(self):
+        shutil.copytree(GOLDEN / "llama", self.folder / "model")
+        path = self.folder / "model" / "model.safetensors"
+        path.write_bytes(path.read_bytes()[:-5])
+        done = self.run_program("import", "model", "out", code=ERROR)
+        self.assertIn("model.safetensors: truncated", done.err)
+        (self.folder / "model" / "model.safetensors.index.json").write_text(
+            json.dumps({"weight_map": {"model.norm.weight": "../model.safetensors"}}))
+        done = self.run_program("import", "model", "out", code=ERROR)
+        self.assertIn("files must lie in the folder itself", done.err)
+        self.assertFalse((self.folder / "out").exists())
+
+    def test_logits_have_the_shape_that_was_asked_for(self):
+        self.run_program("logits", GOLDEN / "qwen3", "l.safetensors", "--batch", "3", "--seq-length", "21")
+        ours = read_safetensors(self.folder / "l.safetensors")
+        self.assertEqual(ours["logits"][:2], ("F32", [3, 21, 89]))
+        self.assertEqual(ours["tokens"][:2], ("I32", [3, 21]))
+
+    def test_transformers_computes_the_same(self):
+        if not python_has("transformers", "torch", "safetensors"):
+            self.skipTest("no transformers in ATHANOR_PYTHON")
+        done = subprocess.run([PYTHON, ROOT / "scripts" / "check_exchange.py", "--program", self.program],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("OK", done.stdout)
+
+
+READ_GGUF = """
+import json, sys
+import numpy as np
+from gguf import GGUFReader, dequantize
+reader = GGUFReader(sys.argv[1])
+fields = {name: field.contents() for name, field in reader.fields.items()}
+tensors = {}
+for t in reader.tensors:
+    values = dequantize(t.data, t.tensor_type).astype(np.float32)
+    tensors[t.name] = {"type": t.tensor_type.name, "shape": [int(n) for n in reversed(t.shape)],
+                       "values": values.reshape(-1).tolist()}
+json.dump({"fields": fields, "tensors": tensors}, sys.stdout, default=str)
+"""
+QUANTIZE = """
+import json, sys
+import numpy as np
+from gguf import quantize, dequantize, GGMLQuantizationType as T
+x = np.array(json.load(sys.stdin), dtype=np.float32)
+print(json.dumps(dequantize(quantize(x, T.Q8_0), T.Q8_0).reshape(-1).tolist()))
+"""
+
+
+class GgufTest(SystemTest):
+    def setUp(self):
+        super().setUp()
+        if not python_has("gguf", "numpy"):
+            self.skipTest("no gguf in ATHANOR_PYTHON")
+
+    def python(self, *arguments, text=None):
+        done = subprocess.run([PYTHON, "-c", *arguments], cwd=self.folder, capture_output=True, text=True, input=text)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
+    def read(self, path):
+        return self.python(READ_GGUF, path)
+
+    def golden(self, name):
+        out = {}
+        for key, (_, shape, data) in read_safetensors(GOLDEN / name / "model.safetensors").items():
+            out[key] = (shape, struct.unpack(f"<{len(data) // 4}f", data))
+        return out
+
+    def export(self, name, *more):
+        self.run_program("export", GOLDEN / name, f"{name}.gguf", "--format", "gguf", *more)
+        return self.read(f"{name}.gguf")
+
+    def test_values_of_every_family(self):
+        for name, arch in (("gpt2", "gpt2"), ("llama", "llama"), ("llama3", "llama"), ("mistral", "llama"),
+                           ("qwen2", "qwen2"), ("qwen3", "qwen3")):
+            got = self.export(name)
+            fields, tensors = got["fields"], got["tensors"]
+            config = json.loads((GOLDEN / name / "config.json").read_text())
+            self.assertEqual(fields["general.architecture"], arch)
+            self.assertEqual(fields[f"{arch}.block_count"], config.get("num_hidden_layers", config.get("n_layer")))
+            self.assertEqual(fields["tokenizer.ggml.model"], "none")
+            theirs = self.golden(name)
+            embedding = "transformer.wte.weight" if name == "gpt2" else "model.embed_tokens.weight"
+            self.assertEqual(tuple(tensors["token_embd.weight"]["values"]), theirs[embedding][1])
+            self.assertEqual(tensors["token_embd.weight"]["shape"], theirs[embedding][0])
+            down = tensors["blk.1.ffn_down.weight"]
+            if name == "gpt2":  # stored the other way round
+                shape, values = theirs["transformer.h.1.mlp.c_proj.weight"]
+                self.assertEqual(down["shape"], shape[::-1])
+                self.assertEqual(down["values"][1], values[shape[1]])
+                self.assertEqual(fields["gpt2.feed_forward_length"], 116)
+                self.assertEqual(tuple(tensors["blk.0.attn_qkv.bias"]["values"]),
+                                 theirs["transformer.h.0.attn.c_attn.bias"][1])
+            else:
+                self.assertEqual(tuple(down["values"]), theirs["model.layers.1.mlp.down_proj.weight"][1])
+                self.check_rows_of_heads(tensors, theirs, config, arch)
+            self.assertEqual(len(tensors), len(theirs) + (name == "llama3"))
+        self.assertEqual(fields["qwen3.attention.key_length"], 14)
+
+    def check_rows_of_heads(self, tensors, theirs, config, arch):
+        """llama.cpp turns neighbours of a head for llama, and its halves for the others."""
+        (rows, columns), values = theirs["model.layers.0.self_attn.k_proj.weight"]
+        width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+        got = tensors["blk.0.attn_k.weight"]["values"]
+        for row in range(rows):
+            head, i = divmod(row, width)
+            origin = head * width + (i // 2 + i % 2 * (width // 2) if arch == "llama" else i)
+            self.assertEqual(tuple(got[row * columns:(row + 1) * columns]),
+                             values[origin * columns:(origin + 1) * columns], f"row {row}")
+
+    def test_rope_factors_of_llama3(self):
+        factors = self.export("llama3")["tensors"]["rope_freqs.weight"]["values"]
+        self.assertEqual(len(factors), 6)
+        self.assertEqual(factors[0], 1.0)
+        self.assertEqual(factors[-1], 8.0)
+        self.assertTrue(all(a <= b for a, b in zip(factors, factors[1:])), factors)
+
+    def test_types(self):
+        for dtype, kind, tolerance in (("f16", "F16", 1e-3), ("bf16", "BF16", 8e-3), ("f32", "F32", 0)):
+            (self.folder / "gpt2.gguf").unlink(missing_ok=True)
+            got = self.export("gpt2", "--dtype", dtype)["tensors"]
+            self.assertEqual(got["blk.0.ffn_up.weight"]["type"], kind)
+            self.assertEqual(got["blk.0.ffn_up.bias"]["type"], "F32")
+            self.assertEqual(got["position_embd.weight"]["type"], "F32")
+            for a, b in zip(got["token_embd.weight"]["values"], self.golden("gpt2")["transformer.wte.weight"][1]):
+                self.assertLessEqual(abs(a - b), tolerance * abs(b) + 1e-7)
+
+    def test_eight_bits_as_ggml_has_them(self):
+        tensors = self.export("qwen3", "--dtype", "q8_0")["tensors"]  # rows of 32, and of 36
+        self.assertEqual(tensors["blk.0.ffn_up.weight"]["type"], "Q8_0")
+        self.assertEqual(tensors["blk.0.ffn_down.weight"]["type"], "F16", "36 is no multiple of 32")
+        shape, values = self.golden("qwen3")["model.layers.0.mlp.up_proj.weight"]
+        rows = [values[r * shape[1]:(r + 1) * shape[1]] for r in range(shape[0])]
+        self.assertEqual(tensors["blk.0.ffn_up.weight"]["values"], self.python(QUANTIZE, text=json.dumps(rows)))
+
+    def test_tokenizers(self):
+        for name, pre in (("llama3.json", "llama-bpe"), ("gpt2.json", "gpt-2"), ("qwen2.json", "qwen2")):
+            source = json.loads((FIXTURES / name).read_text())
+            vocab = dict(source["model"]["vocab"])
+            vocab.update({t["content"]: t["id"] for t in source.get("added_tokens", [])})
+            size = max(vocab.values()) + 4
+            model = self.folder / name
+            self.make_model(model, size)
+            shutil.copy(FIXTURES / name, model / "tokenizer.json")
+            self.run_program("export", model, f"{name}.gguf", "--format", "gguf")
+            fields = self.read(f"{name}.gguf")["fields"]
+            self.assertEqual(fields["tokenizer.ggml.model"], "gpt2")
+            self.assertEqual(fields["tokenizer.ggml.pre"], pre)
+            tokens, types = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
+            self.assertEqual(len(tokens), size)
+            self.assertEqual({text: i for i, text in enumerate(tokens) if types[i] != 5}, vocab)
+            self.assertEqual(tokens[-1], f"[PAD{size - 1}]")
+            merges = [m if isinstance(m, str) else " ".join(m) for m in source["model"]["merges"]]
+            self.assertEqual(fields["tokenizer.ggml.merges"], merges)
+
+    def make_model(self, folder, vocab_size):
+        shutil.rmtree(self.folder / "run", ignore_errors=True)
+        self.run_program("train", self.make_config(train_iters=1, lr_warmup_iters=0, model={"vocab_size": vocab_size}))
+        self.run_program("export", "run", folder)
+
+    def test_bytes_are_a_vocabulary_too(self):
+        (self.folder / "text.txt").write_text("some text " * 500)
+        self.run_program("tokenize", "--input", "text.txt", "--output-prefix", "data/text")
+        self.run_program("train", self.make_config(train_iters=1, lr_warmup_iters=0))
+        self.run_program("export", "run", "bytes.gguf", "--format", "gguf", "--dtype", "f16")
+        fields = self.read("bytes.gguf")["fields"]
+        self.assertEqual(fields["tokenizer.ggml.tokens"][97], "a")
+        self.assertEqual(fields["tokenizer.ggml.tokens"][32], "\u0120")
+        self.assertEqual(fields["tokenizer.ggml.tokens"][256], "<|endoftext|>")
+        self.assertEqual(fields["tokenizer.ggml.eos_token_id"], 256)
+
+
+if __name__ == "__main__":
+    unittest.main()

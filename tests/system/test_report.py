@@ -1,0 +1,137 @@
+"""The helper verbs: report, scaling, sweep."""
+import os
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+
+from harness import DONE, ERROR, REQUEUE, USAGE, SystemTest
+
+
+class ReportTest(SystemTest):
+    def test_one_run_and_two(self):
+        self.run_program("train", self.make_config(train_iters=20, eval_interval=10, eval_iters=2))
+        self.assertIn("run/report.html", self.run_program("report", "run").out)
+        page = (self.folder / "run" / "report.html").read_text()
+        for part in ("Training loss", "Validation loss", "Learning rate", "Memory", "hidden_size", "checkpoint", "done"):
+            self.assertIn(part, page)
+        self.assertNotIn('http-equiv="refresh"', page)
+        self.run_program("train", self.make_config(train_iters=20, save="other", learning_rate=2e-3))
+        self.run_program("report", "run", "other", "-o", "both.html")
+        page = (self.folder / "both.html").read_text()
+        self.assertIn("2 training runs", page)
+        self.assertIn("<th>learning_rate</th><td>0.001</td><td>0.002</td>", page)
+
+    def test_not_a_run(self):
+        self.refused("report", "nowhere", code=USAGE, says=["nowhere", "metrics.jsonl"])
+
+    def test_watch_follows_until_the_end(self):
+        run = self.start("train", self.make_config(train_iters=100000, save_interval=0))
+        self.assertTrue(self.wait_for_step(run, 3))
+        watch = self.start("report", "run", "--watch", "--every", "1")
+        page = self.folder / "run" / "report.html"
+        end = time.monotonic() + 60
+        while not page.exists() and time.monotonic() < end:
+            time.sleep(0.02)
+        self.assertIn('http-equiv="refresh"', page.read_text())
+        run.send_signal(signal.SIGTERM)
+        self.assertEqual(self.finish(run).code, REQUEUE)
+        self.assertEqual(self.finish(watch).code, DONE)
+        self.assertNotIn('http-equiv="refresh"', page.read_text())
+
+
+class ScalingTest(SystemTest):
+    def test_budget_parameters_and_config(self):
+        out = self.run_program("scaling", "--flops", "5.76e23", "--rate", "1e18").out
+        self.assertIn("Besiroglu et al. 2024", out)
+        self.assertIn("Kaplan et al. 2020", out)
+        self.assertIn("6d16h", out)  # 5.76e5 seconds
+        self.assertIn("20.0", self.run_program("scaling", "--parameters", "1e9").out)
+        self.assertIn("the run by the same laws", self.run_program("scaling", self.make_config()).out)
+        self.assertIn("Hoffmann", self.run_program("scaling", "--help").out)
+
+    def test_nothing_to_plan(self):
+        self.refused("scaling", code=USAGE, says=["--parameters", "--flops"])
+        self.refused("scaling", "--hours", "3", code=USAGE, says=["--rate"])
+        self.refused("scaling", "--flops", "-1", code=USAGE, says=["--flops"])
+
+
+class SweepTest(SystemTest):
+    def setUp(self):
+        super().setUp()
+        self.config = self.make_config(train_iters=6, lr_warmup_iters=1, eval_interval=6, eval_iters=1)
+
+    def sweep(self, *more, code=DONE):
+        return self.run_program("sweep", self.config, "--set", "learning_rate=1e-3,3e-3", "--set", "seed=1,2", "-o", "sw",
+                                *more, code=code)
+
+    def runs(self):
+        return sorted(p.name for p in (self.folder / "sw").iterdir() if p.is_dir())
+
+    def test_all_combinations_and_again(self):
+        done = self.sweep()
+        self.assertEqual(self.runs(), ["000-learning_rate=1e-3-seed=1", "001-learning_rate=1e-3-seed=2",
+                                       "002-learning_rate=3e-3-seed=1", "003-learning_rate=3e-3-seed=2"])
+        self.assertEqual(done.out.count(" done "), 4, done.out)
+        self.assertIn("Sweep of", (self.folder / "sw" / "report.html").read_text())
+        losses = {self.losses(f"sw/{name}")[1] for name in self.runs()}
+        self.assertEqual(len(losses), 2, "seeds differ, first losses do not depend on the rate")
+        self.assertEqual(self.sweep().err.count("is done already"), 4)
+        shutil.rmtree(self.folder / "sw" / self.runs()[1])
+        again = self.sweep()
+        self.assertEqual(again.err.count("is done already"), 3)
+        self.assertEqual(len(self.runs()), 4)
+
+    def test_a_failed_run_is_named_and_the_others_go_on(self):
+        shutil.copytree(self.folder / "data", self.folder / "broken")
+        for path in (self.folder / "broken").glob("*_train_*"):
+            path.write_bytes(b"not a shard")
+        done = self.run_program("sweep", self.config, "--set", "train_data=broken/*_train_*.bin,data/*_train_*.bin", "-o",
+                                "sw", code=ERROR)
+        self.assertIn("failed with exit code", done.err)
+        self.assertIn("000-train_data=broken", done.err)
+        self.assertIn("text_train_000000.bin",
+                      (self.folder / "sw" / "000-train_data=broken__train__.bin.log").read_text())
+        self.assertEqual(done.out.count(" done "), 1, done.out)
+
+    def test_bad_sweeps_are_refused_before_anything_runs(self):
+        self.refused("sweep", self.config, "--set", "learning_rate=1e-3,-5", "-o", "sw", code=USAGE,
+                     says=["001-learning_rate=-5", "learning_rate"])
+        self.refused("sweep", self.config, "--set", "lerning_rate=1", "-o", "sw", code=USAGE, says=["lerning_rate"])
+        self.refused("sweep", self.config, "--set", "seed=1,,2", "-o", "sw", code=USAGE, says=["empty"])
+        self.refused("sweep", self.config, "--set", "seed=1", "--set", "seed=2", "-o", "sw", code=USAGE, says=["twice"])
+        self.refused("sweep", self.config, "--set", "save=a,b", "-o", "sw", code=USAGE, says=["save"])
+        self.assertFalse((self.folder / "sw").exists())
+        self.sweep("--summary")
+        self.refused("sweep", self.config, "--set", "seed=1,2", "-o", "sw", code=USAGE, says=["belongs to a sweep of another"])
+
+    def test_a_stopped_sweep_goes_on(self):
+        sweep = self.start("sweep", self.config, "--set", "train_iters=100000,3", "--set", "eval_interval=0", "-o", "sw")
+        first = "sw/000-train_iters=100000-eval_interval=0"
+        self.assertTrue(self.wait_for_step(sweep, 3, run=first))
+        sweep.send_signal(signal.SIGTERM)
+        self.assertEqual(self.finish(sweep).code, REQUEUE)
+        self.assertTrue(any(r["event"] == "checkpoint" for r in self.records(first)), "the run has saved before it ended")
+        self.assertEqual(len(self.runs()), 1)
+
+    def test_slurm_script_runs_every_task(self):
+        self.sweep("--slurm", "--sbatch=--time=00:10:00")
+        script = self.folder / "sw" / "sweep.sbatch"
+        text = script.read_text()
+        self.assertIn("#SBATCH --array=0-3\n", text)
+        self.assertIn("#SBATCH --time=00:10:00\n", text)
+        tools = self.folder / "tools"
+        tools.mkdir()
+        (tools / "srun").write_text("#!/bin/sh\nexec \"$@\"\n")
+        (tools / "srun").chmod(0o755)
+        for task, code in ((2, 0), (9, 2)):
+            env = dict(os.environ, PATH=f"{tools}:{os.environ['PATH']}", SLURM_ARRAY_TASK_ID=str(task), SLURM_JOB_ID="1")
+            done = subprocess.run(["bash", script], cwd=self.folder, env=env, capture_output=True, text=True)
+            self.assertEqual(done.returncode, code, done.stderr)
+        self.assertEqual(self.runs(), ["002-learning_rate=3e-3-seed=1"])
+        self.assertEqual(self.sweep("--summary").out.count("not run"), 3)
+
+
+if __name__ == "__main__":
+    unittest.main()
