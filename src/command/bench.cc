@@ -1,4 +1,5 @@
-// athanor bench step|ops|data CONFIG.json: speed of whole steps, of every op against its roofline, of the data loader.
+// athanor bench step|ops|data CONFIG.json (decode: bench_decode.cc): speed of whole steps, of every op against its
+// roofline, of the data loader.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -155,6 +156,7 @@ void add_bench(Cli& cli) {
   add_bench_verb(cli, verb, "ops", "every op: time, rate, distance from the roofline", bench_ops);
   add_bench_device(cli, *verb);
   add_bench_verb(cli, verb, "data", "tokens per second of the data loader", bench_data);
+  add_bench_decode(cli, verb);
 }
 
 }  // namespace athanor

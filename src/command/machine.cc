@@ -7,6 +7,22 @@
 
 namespace athanor {
 
+namespace {
+
+CudaAttention to_cuda(AttentionChoice choice) {
+  switch (choice) {
+    case AttentionChoice::automatic:
+      return CudaAttention::automatic;
+    case AttentionChoice::builtin:
+      return CudaAttention::builtin;
+    case AttentionChoice::cudnn:
+      return CudaAttention::cudnn;
+  }
+  return CudaAttention::automatic;
+}
+
+}  // namespace
+
 Machine::Machine(const Config& config) {
   bool gpu = config.device == DeviceChoice::cuda;
   if (config.device == DeviceChoice::automatic) {
@@ -15,9 +31,10 @@ Machine::Machine(const Config& config) {
     if (!gpu) log::info("device: using the CPU; ", why);
   }
   if (gpu) {
-    CudaBackend cuda = make_cuda({});
+    CudaBackend cuda = make_cuda({.attention = to_cuda(config.attention), .tokens = config.seq_length});
     device_ = std::move(cuda.device);
     ops_ = std::move(cuda.ops);
+    tuning_ = cuda.tuning;
     description_ = std::move(cuda.description);
   } else {
     CpuBackend cpu = make_cpu({.threads = int(config.threads), .onednn = config.cpu_gemm == CpuGemm::onednn});

@@ -14,13 +14,14 @@ class Machine {
  public:
   // Throws Error(usage) when the config asks for a device that this program or machine has not.
   explicit Machine(const Config&);
-  Backend backend() { return {*device_, *ops_, *mesh_}; }
+  Backend backend() { return {*device_, *ops_, *mesh_, tuning_}; }
   int threads() const { return threads_; }  // of the CPU backend; else 0
   const std::string& description() const { return description_; }
 
  private:
   std::unique_ptr<Device> device_;
   std::unique_ptr<Ops> ops_;
+  Tuning* tuning_ = nullptr;
   int threads_ = 0;
   std::string description_;
   std::unique_ptr<ProcessMesh> mesh_;

@@ -62,14 +62,18 @@ std::string name_of(size_t number, const std::vector<std::string>& overrides) {
   char digits[24];
   std::snprintf(digits, sizeof digits, "%03zu", number);
   std::string name = digits;
-  for (const std::string& o : overrides) name += "-" + plain(o.substr(o.rfind('.', o.find('=')) + 1));
+  for (const std::string& o : overrides) name += cat("-", plain(o.substr(o.rfind('.', o.find('=')) + 1)));
   return name.substr(0, kLongest);
 }
 
 std::string shell_quoted(const std::string& text) {
   std::string out = "'";
-  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
+  for (const char c : text) {
+    if (c == '\'') out += "'\\'";  // ends the quotes, a quote of its own, and the quotes begin again
+    out += c;
+  }
+  out += '\'';
+  return out;
 }
 
 }  // namespace
@@ -119,7 +123,7 @@ std::string slurm_script(const SlurmJob& job, std::span<const SweepRun> runs) {
   out += cat("cd ", shell_quoted(job.directory), " || exit\ncase $SLURM_ARRAY_TASK_ID in\n");
   for (size_t i = 0; i < runs.size(); ++i) {
     out += cat(i, ") set -- --set ", shell_quoted(cat("save=", job.folder, "/", runs[i].name)));
-    for (const std::string& o : runs[i].overrides) out += " --set " + shell_quoted(o);
+    for (const std::string& o : runs[i].overrides) out += cat(" --set ", shell_quoted(o));
     out += " ;;\n";
   }
   return out + cat("*) echo \"task $SLURM_ARRAY_TASK_ID: there is no such run\" >&2; exit 2 ;;\nesac\nsrun ",

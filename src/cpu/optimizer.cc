@@ -1,4 +1,5 @@
 // The end of a step and fused AdamW: one pass over weights, moments and gradient, at the speed of memory.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -121,11 +122,13 @@ void CpuOps::run(const AdamW& op, void*) {
   const int64_t n = op.master.numel();
   float *m = flat<float>(op.m), *v = flat<float>(op.v), *grad = flat<float>(op.grad);
   if (state.skip) return skip_step(pool_, op);
-  const AdamScalars a = adam_scalars(op, state);
+  const AdamScalars decayed = adam_scalars(op, state);
+  AdamScalars others = decayed;
+  others.decay = 1;
   const uint64_t first = (uint64_t(state.updates) << 40) + op.first;
   by_float(op.param ? op.param.dtype : op.master.dtype, [&]<class P>() {
     P* param = op.param ? flat<P>(op.param) : nullptr;
-    pool_.parallel_ranges(n, kChunkElements, [&](int64_t begin, int64_t end) {
+    const auto update = [&](int64_t begin, int64_t end, const AdamScalars& a) {
       const Moments moments{m + begin, v + begin, grad + begin};
       P* out = param ? param + begin : nullptr;
       if (op.master.dtype == DType::f32)
@@ -133,6 +136,11 @@ void CpuOps::run(const AdamW& op, void*) {
       else
         simd::dispatch<UpdateBf16>(op.master.as<bf16>() + begin, out, moments, end - begin, a,
                                    Noise{op.seed, op.stream, first + uint64_t(begin)});
+    };
+    pool_.parallel_ranges(n, kChunkElements, [&](int64_t begin, int64_t end) {
+      const int64_t cut = std::clamp(op.decayed, begin, end);
+      update(begin, cut, decayed);
+      update(cut, end, others);
     });
   });
 }

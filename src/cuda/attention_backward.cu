@@ -131,12 +131,11 @@ __global__ void __launch_bounds__(Tile::kThreads) keys_backward(Backward<T> a) {
   const int kv = static_cast<int>(blockIdx.x) % kv_heads, first = static_cast<int>(blockIdx.x) / kv_heads * kRows;
   look<Side::kKeys>(sight, in.spans, first);
   const Seen* seen = sight.seen + own;
-  const int limit = last_seen<kRows>(sight.seen);
   int start = next_seen<kRows>(sight.seen, 0), head = kv * in.group, stage = 0;
   if (start != kNone) {
     load_tile<kRows, D>(room.a, in.k + kv * in.dim, in.k_stride, first, in.spans.keys, in.dim);
     if constexpr (Dk) load_tile<kRows, D>(room.b, in.v + kv * in.dim, in.v_stride, first, in.spans.keys, in.dim);
-    load_queries(room.stages[0], a, head, start, limit);
+    load_queries(room.stages[0], a, head, start, sight.last);
   }
   ptx::cp_async_commit();
   T *k = room.a + own * kPitch<D>, *v = room.b + own * kPitch<D>;
@@ -146,7 +145,7 @@ __global__ void __launch_bounds__(Tile::kThreads) keys_backward(Backward<T> a) {
     if (next == kNone && head + 1 < (kv + 1) * in.group) next = next_seen<kRows>(sight.seen, 0), ++next_head;
     ptx::cp_async_wait<0>();
     __syncthreads();  // this stage is here, the other one done with
-    if (next != kNone) load_queries(room.stages[1 - stage], a, next_head, next, limit);
+    if (next != kNone) load_queries(room.stages[1 - stage], a, next_head, next, sight.last);
     ptx::cp_async_commit();
     if (one_sees<16 * R>(seen, start, start + N)) {
       meet_queries<Dk, Dv>(dk, dv, k, v, room.stages[stage], seen, start, in.scale * kLog2e);
@@ -209,13 +208,12 @@ __global__ void __launch_bounds__(Tile::kThreads) queries_backward(Backward<T> a
   const int queries = in.spans.queries, kv = head / in.group;
   look<Side::kQueries>(sight, in.spans, first);
   const Seen* seen = sight.seen + own;
-  const int limit = last_seen<kRows>(sight.seen);
   int start = next_seen<kRows>(sight.seen, 0), stage = 0;
   if (start != kNone) {
     const int64_t width = static_cast<int64_t>(in.heads) * in.dim;
     load_tile<kRows, D>(room.a, in.q + head * in.dim, in.q_stride, first, queries, in.dim);
     load_tile<kRows, D>(room.b, a.dy + head * in.dim, width, first, queries, in.dim);
-    load_keys(room.stages[0], in, kv, start, limit);
+    load_keys(room.stages[0], in, kv, start, sight.last);
   }
   ptx::cp_async_commit();
   T *q = room.a + own * kPitch<D>, *dy = room.b + own * kPitch<D>;
@@ -231,7 +229,7 @@ __global__ void __launch_bounds__(Tile::kThreads) queries_backward(Backward<T> a
     const int next = next_seen<kRows>(sight.seen, start + N);
     ptx::cp_async_wait<0>();
     __syncthreads();  // this stage is here, the other one done with
-    if (next != kNone) load_keys(room.stages[1 - stage], in, kv, next, limit);
+    if (next != kNone) load_keys(room.stages[1 - stage], in, kv, next, sight.last);
     ptx::cp_async_commit();
     if (one_sees<16 * R>(seen, start, start + N))
       meet_keys(dq, q, dy, room.stages[stage], stats, seen, start, in.scale * kLog2e);
@@ -303,8 +301,7 @@ void run(const AttentionBwd& op, void* scratch, cudaStream_t stream) {
                                    stats};
     attention::find_stats<T>(stats, op, a.in.vectors, stream);
     if constexpr (sizeof(T) == 2) {
-      if (a.in.vectors && a.in.dim <= attention::kMaxHeadDim)
-        return attention::differentiate_on_tensor_cores(a, stream);
+      if (tensor_cores_take(a.in)) return attention::differentiate_on_tensor_cores(a, stream);
     }
     attention::differentiate_plainly(a, stream);
   });

@@ -20,7 +20,7 @@ struct Tiles {
   static constexpr size_t kSharedBytes = (kRows + 2 * N) * kPitch<D> * sizeof(T);
 };
 
-// Of the rows of a warp: the greatest score so far, times log2(e), and the sum of exp2(score - top).
+// Of the rows of a warp: the greatest q·k so far, and the sum of exp2(scale (q·k - top)).
 template <int R>
 struct Softmax {
   float top[R][2], sum[R][2] = {};
@@ -29,9 +29,9 @@ struct Softmax {
 #pragma unroll
     for (int i = 0; i < 2 * R; ++i) top[i / 2][i % 2] = -INFINITY;
   }
-  // Scores of further keys become weights; o is rescaled to the new top.
+  // q·k of further keys, -inf where not seen, become weights; o is rescaled to the new top. scale: times log2(e), > 0.
   template <int D, int N>
-  __device__ __forceinline__ void add(Accumulators<R, N>& s, Accumulators<R, D>& o) {
+  __device__ __forceinline__ void add(Accumulators<R, N>& s, Accumulators<R, D>& o, float scale) {
 #pragma unroll
     for (int r = 0; r < R; ++r) {
 #pragma unroll
@@ -41,14 +41,15 @@ struct Softmax {
         for (int n = 0; n < N / 8; ++n) now = fmaxf(now, fmaxf(s[r][n][2 * h], s[r][n][2 * h + 1]));
         now = fmaxf(now, __shfl_xor_sync(~0u, now, 1));
         now = fmaxf(now, __shfl_xor_sync(~0u, now, 2));
-        const float base = now == -INFINITY ? 0.f : now;  // no key seen yet
-        const float shrink = ptx::exp2_approx(top[r][h] - base);
+        const float base = now == -INFINITY ? 0.f : now * scale;  // no key seen yet
+        const float shrink = ptx::exp2_approx(fmaf(top[r][h], scale, -base));
         top[r][h] = now;
         float total = sum[r][h] * shrink;
 #pragma unroll
         for (int n = 0; n < N / 8; ++n) {
 #pragma unroll
-          for (int i = 2 * h; i < 2 * h + 2; ++i) total += s[r][n][i] = ptx::exp2_approx(s[r][n][i] - base);
+          for (int i = 2 * h; i < 2 * h + 2; ++i)
+            total += s[r][n][i] = ptx::exp2_approx(fmaf(s[r][n][i], scale, -base));
         }
         sum[r][h] = total;
 #pragma unroll
@@ -72,7 +73,7 @@ __device__ __forceinline__ void finish(const Forward<T>& a, Softmax<R>& softmax,
       factor[r][h] = sum == 0 ? 0.f : 1.f / sum;
       const int query = row + r * 16 + h * 8 + lane_id() / 4;
       if (lane_id() % 4 == 0 && query < a.in.spans.queries)  // -inf where no key is seen
-        a.lse[static_cast<int64_t>(query) * a.in.heads + head] = (softmax.top[r][h] + log2f(sum)) / kLog2e;
+        a.lse[static_cast<int64_t>(query) * a.in.heads + head] = softmax.top[r][h] * a.in.scale + logf(sum);
     }
   }
   const int64_t width = static_cast<int64_t>(a.in.heads) * a.in.dim;
@@ -93,11 +94,10 @@ __global__ void __launch_bounds__(Tiles<D>::kThreads) attend(Forward<T> a) {
   const int kv = head / in.group * in.dim;  // column of keys and values
   look<Side::kQueries>(sight, in.spans, first);
   const Seen* seen = sight.seen + own;
-  const int limit = last_seen<Tile::kRows>(sight.seen);
   int start = next_seen<Tile::kRows>(sight.seen, 0);
   if (start != kNone) {
     load_tile<Tile::kRows, D>(q, in.q + head * in.dim, in.q_stride, first, in.spans.queries, in.dim);
-    load_tile<N, D>(k, in.k + kv, in.k_stride, start, limit, in.dim);
+    load_tile<N, D>(k, in.k + kv, in.k_stride, start, sight.last, in.dim);
   }
   ptx::cp_async_commit();
   Accumulators<R, D> o = {};
@@ -107,19 +107,17 @@ __global__ void __launch_bounds__(Tiles<D>::kThreads) attend(Forward<T> a) {
     Accumulators<R, N> s = {};
     ptx::cp_async_wait<0>();
     __syncthreads();  // keys are here, values of the previous tile are done with
-    load_tile<N, D>(v, in.v + kv, in.v_stride, start, limit, in.dim);
+    load_tile<N, D>(v, in.v + kv, in.v_stride, start, sight.last, in.dim);
     ptx::cp_async_commit();
     if (meets) multiply_rows<D, R, N>(s, q + own * kPitch<D>, k);
     ptx::cp_async_wait<0>();
     __syncthreads();  // values are here, keys are done with
     const int next = next_seen<Tile::kRows>(sight.seen, start + N);
-    if (next != kNone) load_tile<N, D>(k, in.k + kv, in.k_stride, next, limit, in.dim);
+    if (next != kNone) load_tile<N, D>(k, in.k + kv, in.k_stride, next, sight.last, in.dim);
     ptx::cp_async_commit();
     if (meets) {
-      const float scale = in.scale * kLog2e;
-      for_elements<R, N>(s, [&](float& x, int, int, int) { x *= scale; });
       if (!all_see<16 * R>(seen, start, start + N)) hide<R, N>(s, seen, start, -INFINITY);
-      softmax.template add<D, N>(s, o);
+      softmax.template add<D, N>(s, o, in.scale * kLog2e);
       multiply_columns<D, R, N>(o, s, v);
     }
     start = next;
@@ -146,7 +144,7 @@ void run(const AttentionFwd& op, void*, cudaStream_t stream) {
   by_type(op.q.dtype, [&]<class T>() {
     const attention::Forward<T> a{attention::inputs_of<T>(op), data<T>(op.y), data<float>(op.lse)};
     if constexpr (sizeof(T) == 2) {
-      if (a.in.vectors && a.in.dim <= attention::kMaxHeadDim) return attention::attend_on_tensor_cores(a, stream);
+      if (tensor_cores_take(a.in)) return attention::attend_on_tensor_cores(a, stream);
     }
     attention::attend_plainly(a, stream);
   });

@@ -123,7 +123,6 @@ __global__ void __launch_bounds__(kThreads) attend(Forward<T> a) {
   const int row = first + at.rows, column = static_cast<int>(blockIdx.y) * kSlice + at.others;
   look<Side::kQueries>(sight, in.spans, first);
   const Seen *seen = sight.seen + at.rows, mine = together(seen);
-  const int limit = last_seen<kRows>(sight.seen);
   float top[kPart], sum[kPart] = {}, factor[kPart];
   for (float& t : top) t = -INFINITY;
   Square y = {};
@@ -133,7 +132,7 @@ __global__ void __launch_bounds__(kThreads) attend(Forward<T> a) {
     Square s = {};
     if (key < mine.last && key + kPart > mine.first)
       dots(s, HeadRows<T>{in.q + head * in.dim, in.q_stride, row, in.spans.queries},
-           HeadRows<T>{in.k + kv, in.k_stride, key, limit}, in.dim, in.vectors);
+           HeadRows<T>{in.k + kv, in.k_stride, key, sight.last}, in.dim, in.vectors);
 #pragma unroll
     for (int i = 0; i < kPart; ++i) {
       const Seen now = load_seen(seen + i);
@@ -155,7 +154,7 @@ __global__ void __launch_bounds__(kThreads) attend(Forward<T> a) {
     __syncwarp();  // the weights of the previous tile are done with
     share(weights, s, at);
     __syncwarp();
-    gather(y, weights + at.rows, HeadRows<T>{in.v + kv, in.v_stride, start, limit}, mine.first, mine.last, column,
+    gather(y, weights + at.rows, HeadRows<T>{in.v + kv, in.v_stride, start, sight.last}, mine.first, mine.last, column,
            in.dim, in.vectors);
   }
   for (int i = 0; i < kPart; ++i) {
@@ -223,12 +222,11 @@ __global__ void __launch_bounds__(kThreads) differentiate(Backward<T> a) {
   const int row = first + at.rows, column = static_cast<int>(blockIdx.y) * kSlice + at.others;
   look<kOwn>(sight, in.spans, first);
   const Seen *seen = sight.seen + at.rows, mine = together(seen);
-  const int limit = last_seen<kRows>(sight.seen);
   Square sums = {};
   for (int head = own_head * group; head < (own_head + 1) * group; ++head) {
     for (int start = next_seen<kRows>(sight.seen, 0); start != kNone;
          start = next_seen<kRows>(sight.seen, start + kRows)) {
-      Operands<G, T> x(a, head, row, start, limit);
+      Operands<G, T> x(a, head, row, start, sight.last);
       const HeadRows<T> gathered = G == Gradient::kValues ? x.other_dp : x.other;
       x.other.first += at.others, x.other_dp.first += at.others;
       Square s = {}, dp = {};

@@ -90,6 +90,7 @@ struct Sight {
   Seen seen[Rows];
   int spans[Rows];  // those that have rows in the tile
   int count;
+  int last;  // the end of all they see
 };
 
 __device__ __forceinline__ Seen load_seen(const Seen* p) {
@@ -122,7 +123,7 @@ template <Side S, int Rows>
 __device__ __forceinline__ void look(Sight<Rows>& sight, const SpanTable& t, int first_row) {
   constexpr int kWord = S == Side::kQueries ? 0 : 2;
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-  if (thread == 0) sight.count = 0;
+  if (thread == 0) sight.count = sight.last = 0;
   __syncthreads();
   for (int s = thread; s < t.count; s += threads) {
     const uint2 range = ld8(t.words + s * 6 + kWord);
@@ -142,6 +143,7 @@ __device__ __forceinline__ void look(Sight<Rows>& sight, const SpanTable& t, int
       if (index >= 0 && index < static_cast<int>(range.y)) seen = seen_by<S>(t, span, first_row + r);
     }
     st8(&sight.seen[r], make_uint2(seen.first, seen.last));
+    atomicMax(&sight.last, seen.last);
   }
   __syncthreads();
 }
@@ -156,15 +158,6 @@ __device__ __forceinline__ int next_seen(const Seen* rows, int from) {
     if (seen.last > from) next = min(next, max(seen.first, from));
   }
   return __reduce_min_sync(~0u, next);
-}
-
-// The end of what the rows of the tile see.
-template <int Rows>
-__device__ __forceinline__ int last_seen(const Seen* rows) {
-  int last = 0;
-#pragma unroll
-  for (int r = static_cast<int>(threadIdx.x) % 32; r < Rows; r += 32) last = max(last, load_seen(rows + r).last);
-  return __reduce_max_sync(~0u, last);
 }
 
 // Does one of a warp's rows see something of [first, last), do all of them see all of it?

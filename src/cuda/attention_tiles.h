@@ -179,5 +179,8 @@ void by_head_dim(int dim, F f) {
     f.template operator()<256>();
   }
 }
-constexpr int kMaxHeadDim = 256;
+template <class T>
+bool tensor_cores_take(const Inputs<T>& in) {
+  return in.vectors && in.dim <= 256 && in.scale > 0;
+}
 }  // namespace athanor::cuda::attention

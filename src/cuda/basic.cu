@@ -12,9 +12,9 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr int kChunks = 4;          // 64 bytes of loads on their way per thread
-constexpr int kMaxRanges = 512;     // of a sum: some four blocks per multiprocessor of an H200
-constexpr int kRangeChunks = 4;     // chunks per thread and step of a range
+constexpr int kChunks = 4;       // 64 bytes of loads on their way per thread
+constexpr int kMaxRanges = 512;  // of a sum: some four blocks per multiprocessor of an H200
+constexpr int kRangeChunks = 4;  // chunks per thread and step of a range
 constexpr int64_t kRangeTile = kTile<kVector<float>, kRangeChunks>;
 
 // ---- kernels

@@ -8,14 +8,20 @@
 #include "cuda/gemm.h"
 #include "cuda/kernels.h"
 #include "ops/decorate.h"
+#include "ops/tuning.h"
 namespace athanor::cuda {
 
-class CudaOps final : public Decorated<CudaOps> {
+class CudaOps final : public Decorated<CudaOps>, public Tuning {
  public:
   // Attention that `attention` does not support, or all without it, is for the kernels of this folder.
   CudaOps(cudaStream_t stream, std::unique_ptr<GemmRunner> gemm, std::unique_ptr<CudnnAttention> attention = nullptr)
       : stream_(stream), sizes_{std::move(gemm), std::move(attention)} {}
   GemmRunner& gemm() const { return *sizes_.gemm; }
+
+  std::string search(std::span<const Gemm> products, double seconds) override;
+  std::string export_choices() const override { return gemm().export_choices(); }
+  std::string import_choices(const std::string& text) override { return gemm().import_choices(text); }
+  std::string key() const override;
 
   struct Sizes {
     std::unique_ptr<GemmRunner> gemm;

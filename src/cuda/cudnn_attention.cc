@@ -215,8 +215,8 @@ void AttentionPlan::run(const AttentionBwd& op, void* scratch) const {
   });
 }
 
-CudnnAttention::CudnnAttention(const CudnnTable& cudnn, cudaStream_t stream, int64_t tokens)
-    : cudnn_(cudnn), tokens_(tokens), handle_(nullptr, cudnn.cudnnDestroy) {
+CudnnAttention::CudnnAttention(const CudnnTable& cudnn, cudaStream_t stream, int64_t tokens, size_t most_scratch)
+    : cudnn_(cudnn), tokens_(tokens), most_scratch_(most_scratch), handle_(nullptr, cudnn.cudnnDestroy) {
   CHECK(tokens > 0, "attention over sequences of ", tokens, " tokens");
   cudnnHandle_t handle = nullptr;
   require_cudnn(cudnn_, cudnn_.cudnnCreate(&handle), "cannot start (memory exhausted, or a driver older than 580?)");
@@ -235,7 +235,12 @@ const AttentionPlan& CudnnAttention::plan_of(const Op& op) {
 template <class Op>
 bool CudnnAttention::supports(const Op& op, std::string* why) {
   std::string reason = why_not(op, tokens_);
-  if (reason.empty()) reason = plan_of(op).why_not();
+  if (reason.empty()) {
+    const AttentionPlan& plan = plan_of(op);
+    reason = plan.why_not();
+    if (reason.empty() && plan.scratch() > most_scratch_)
+      reason = cat(plan.scratch(), " bytes of scratch memory, more than ", most_scratch_);
+  }
   if (why) *why = reason;
   return reason.empty();
 }

@@ -65,7 +65,8 @@ class CudnnAttention {
  public:
   // The caller promises that an op whose table of spans has one row for every `tokens` queries, as many keys as
   // queries, means whole sequences of that length; the table itself is in device memory and not looked at.
-  CudnnAttention(const CudnnTable& cudnn, cudaStream_t stream, int64_t tokens);
+  // Problems whose plan needs more scratch memory than this are not supported.
+  CudnnAttention(const CudnnTable& cudnn, cudaStream_t stream, int64_t tokens, size_t most_scratch = SIZE_MAX);
 
   // May this op be given to run()? `why`, if given, tells why not.
   template <class Op>
@@ -85,6 +86,7 @@ class CudnnAttention {
 
   CudnnTable cudnn_;
   int64_t tokens_;
+  size_t most_scratch_;
   std::unique_ptr<cudnnContext, cudnnStatus_t (*)(cudnnHandle_t)> handle_;
   std::map<AttentionProblem, std::unique_ptr<AttentionPlan>> plans_;
 };

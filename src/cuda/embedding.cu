@@ -1,10 +1,10 @@
 // Embedding look-up and its gradient, rows gathered and scattered by index.
-// Layout: flat packs of 16 bytes where rows allow them. Forward and moves are memory bound: every row is read and written
-// once. The gradient sorts the rows by token first; then a block takes kRun neighbours of that order and sums the rows of
-// each token in registers. A token's first kRun rows or fewer are added to its gradient at once; what later blocks have of
-// it goes to scratch memory, one row of sums a block, and a second launch adds those in order, so that a token that occurs
-// thousands of times keeps many blocks busy. Not timed on a GPU yet.
-// Deterministic: the order of all sums follows from the tokens alone.
+// Layout: flat packs of 16 bytes where rows allow them. Forward and moves are memory bound: every row is read and
+// written once. The gradient sorts the rows by token first; then a block takes kRun neighbours of that order and sums
+// the rows of each token in registers. A token's first kRun rows or fewer are added to its gradient at once; what later
+// blocks have of it goes to scratch memory, one row of sums a block, and a second launch adds those in order, so that a
+// token that occurs thousands of times keeps many blocks busy. Not timed on a GPU yet. Deterministic: the order of all
+// sums follows from the tokens alone.
 #include "cuda/embedding.h"
 
 #include <algorithm>
@@ -134,14 +134,12 @@ __global__ void __launch_bounds__(kFlatThreads) add_embeddings(LookUp<T> a) {
 
 // ---- gradient
 
-constexpr int kRun = 16;         // rows of a block, in sorted order
-constexpr int kRowsInFlight = 4;
+constexpr int kRun = 16;  // rows of a block, in sorted order
+constexpr int kRowsInFlight = 8;
 
-template <class T>
 struct Runs {
   float* grad;      // [V, C]
   float* partials;  // [runs, C]: sums of rows whose token's rows began in an earlier run
-  const T* dy;      // [N, C]
   SortedIndices sorted;
   int rows, columns;
 
@@ -151,8 +149,9 @@ struct Runs {
   }
 };
 
+// A thread sums E columns: four, so that neighbours read and write whole lines of the gradient, or one.
 template <class T, int E>
-__global__ void __launch_bounds__(kFlatThreads) sum_runs(Runs<T> a) {
+__global__ void __launch_bounds__(kFlatThreads) sum_runs(Runs a, const T* dy) {
   const int run = static_cast<int>(blockIdx.x);
   const int column = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) * E;
   if (column >= a.columns) return;
@@ -160,17 +159,18 @@ __global__ void __launch_bounds__(kFlatThreads) sum_runs(Runs<T> a) {
   bool continues = a.continues(run);
   float sum[E] = {};
   for (int first = begin; first < end; first += kRowsInFlight) {
-    Pack<T, E> dy[kRowsInFlight];
+    Pack<T, E> row[kRowsInFlight];
 #pragma unroll
     for (int k = 0; k < kRowsInFlight; ++k) {
-      if (first + k < end) dy[k] = load_pack<E>(a.dy + static_cast<int64_t>(a.sorted.row[first + k]) * a.columns + column);
+      if (first + k < end)
+        row[k] = load_pack<E>(dy + static_cast<int64_t>(a.sorted.row[first + k]) * a.columns + column);
     }
 #pragma unroll
     for (int k = 0; k < kRowsInFlight; ++k) {
       const int at = first + k;
       if (at >= end) break;
 #pragma unroll
-      for (int i = 0; i < E; ++i) sum[i] += dy[k][i];
+      for (int i = 0; i < E; ++i) sum[i] += row[k][i];
       const int token = a.sorted.index[at];
       if (at + 1 < end && a.sorted.index[at + 1] == token) continue;
       float* to = continues ? a.partials + static_cast<int64_t>(run) * a.columns + column
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kFlatThreads) sum_runs(Runs<T> a) {
       if (!continues) {
         const Pack<float, E> before = load_pack<E>(to);
 #pragma unroll
-        for (int i = 0; i < E; ++i) sum[i] = before[i] + sum[i];
+        for (int i = 0; i < E; ++i) sum[i] += before[i];
       }
       store_values(to, sum);
       continues = false;
@@ -189,8 +189,8 @@ __global__ void __launch_bounds__(kFlatThreads) sum_runs(Runs<T> a) {
 }
 
 // A block for each run; the first that continues a token's rows adds what this run and the following ones have of them.
-template <class T, int E>
-__global__ void __launch_bounds__(kFlatThreads) add_continued(Runs<T> a, int runs) {
+template <int E>
+__global__ void __launch_bounds__(kFlatThreads) add_continued(Runs a, int runs) {
   const int first = static_cast<int>(blockIdx.x), token = a.token(first);
   const int column = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) * E;
   const bool is_first = a.continues(first) && !(a.token(first - 1) == token && a.continues(first - 1));
@@ -228,14 +228,20 @@ void add_rows(const Tensor& grad, const Tensor& dy, const Tensor& index, void* s
   const int columns = checked_columns(EmbeddingBwd::kName, dy);
   const SortedIndices sorted = sort_indices({data<int>(index), rows, grad.rows()}, scratch, stream);
   float* partials = reinterpret_cast<float*>(static_cast<char*>(scratch) + sort_scratch(rows, grad.rows()));
-  const auto fits = [&]<class T>() { return in_packs<T>(columns) && aligned16(grad.data, dy.data, partials); };
-  by_pack(dy.dtype, fits, [&]<class T, int E>() {
-    const Runs<T> a{data<float>(grad), partials, data<T>(dy), sorted, static_cast<int>(rows), columns};
+  const Runs a{data<float>(grad), partials, sorted, static_cast<int>(rows), columns};
+  const auto launch_sums = [&]<class T, int E>() {
     const int64_t threads = std::min<int64_t>(kFlatThreads, round_up<int64_t>(div_ceil(columns, E), 32));
     const dim3 grid(grid_size(runs), grid_size(div_ceil<int64_t>(columns, threads * E)));
     const LaunchConfig config{grid, dim3(static_cast<unsigned>(threads)), 0, stream};
-    CUDA_CHECK(launch(sum_runs<T, E>, config, a));
-    if (runs > 1) CUDA_CHECK(launch(add_continued<T, E>, config, a, static_cast<int>(runs)));
+    CUDA_CHECK(launch(sum_runs<T, E>, config, a, data<T>(dy)));
+    if (runs > 1) CUDA_CHECK(launch(add_continued<E>, config, a, static_cast<int>(runs)));
+  };
+  by_type(dy.dtype, [&]<class T>() {
+    if (columns % 4 == 0 && aligned16(grad.data, dy.data, partials)) {
+      launch_sums.template operator()<T, 4>();
+    } else {
+      launch_sums.template operator()<T, 1>();
+    }
   });
 }
 }  // namespace

@@ -1,5 +1,5 @@
-// Flat buffers cut into tiles. A thread has `Chunks` chunks of E elements of a tile, a block's width apart: the accesses
-// of a warp are contiguous, and a thread has the loads of all its chunks on their way at once.
+// Flat buffers cut into tiles. A thread has `Chunks` chunks of E elements of a tile, a block's width apart: the
+// accesses of a warp are contiguous, and a thread has the loads of all its chunks on their way at once.
 #pragma once
 #include <algorithm>
 
@@ -14,7 +14,7 @@ template <class... T>
 constexpr int kChunk = std::min({kVector<T>...});
 
 template <int E, int Chunks>
-constexpr int64_t kTile = int64_t{E} * Chunks * kTileThreads;
+constexpr int64_t kTile = int64_t{E} * Chunks* kTileThreads;
 
 struct Flat {
   int64_t n;

@@ -30,7 +30,8 @@ class GemmRunner {
   size_t scratch(const Gemm&) const { return options_.workspace_bytes; }
   void run(const Gemm& op, void* scratch, cudaStream_t stream);
 
-  // Times the library's best answers for every different problem among the ops, those with the most work first, and
+  // Times the library's best answers for every different problem among the ops that has no measured choice yet, those
+  // with the most work first, and
   // keeps the fastest. Only the alignment of the ops' addresses counts. Holds memory for one problem at a time; before
   // it the library's first answers stand. Times vary, so another search may choose, and round, otherwise.
   struct SearchReport {
@@ -41,6 +42,7 @@ class GemmRunner {
 
   // All choices so far, imported ones included.
   std::string export_choices() const { return to_json(key_, choices_); }
+  const GemmKey& key() const { return key_; }
   // Takes the choices of an earlier run in place of own ones. Returns why they do not apply: another GPU or library,
   // so that products are chosen anew and may round otherwise; empty if they do. Throws Error if the text is damaged.
   std::string import_choices(const std::string& text);

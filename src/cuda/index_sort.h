@@ -1,5 +1,5 @@
-// A stable sort of row numbers by an index, so that all rows of an index are neighbours in their own order. With it sums
-// over rows of equal index need no atomics and have one order.
+// A stable sort of row numbers by an index, so that all rows of an index are neighbours in their own order. With it
+// sums over rows of equal index need no atomics and have one order.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -16,6 +16,6 @@ struct SortedIndices {
   const int* index;
   const int* row;
 };
-size_t sort_scratch(int64_t rows, int64_t limit);  // bytes; a multiple of 256
+size_t sort_scratch(int64_t rows, int64_t limit);                                        // bytes; a multiple of 256
 SortedIndices sort_indices(const Indices& indices, void* scratch, cudaStream_t stream);  // the result lies in scratch
 }  // namespace athanor::cuda

@@ -8,5 +8,6 @@
 #include "cuda/loss.h"
 #include "cuda/mlp.h"
 #include "cuda/optimizer.h"
+#include "cuda/qk_norm.h"
 #include "cuda/residual_norm.h"
 #include "cuda/rope.h"

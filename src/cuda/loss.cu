@@ -1,8 +1,8 @@
 // Softmax cross-entropy, a block per row of logits.
 //   loss = log sum exp(z) - z_target;  dz = scale (softmax(z) - onehot(target)), written over z.
-// The first pass finds maximum and sum of exponentials together [Milakov & Gimelshein 2018] and leaves the row in shared
-// memory, the second writes the gradient from there: each logit is read once and written once. What does not fit beside
-// a second block of the multiprocessor is read again, from the L2 cache. Memory bound; not timed on a GPU yet.
+// The first pass finds maximum and sum of exponentials together [Milakov & Gimelshein 2018] and leaves the row in
+// shared memory, the second writes the gradient from there: each logit is read once and written once. What does not fit
+// beside a second block of the multiprocessor is read again, from the L2 cache. Memory bound; not timed on a GPU yet.
 // Deterministic: the order of sums follows from the number of columns alone.
 #include "cuda/loss.h"
 
@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "cuda/host_tools.h"
+#include "cuda/ptx.h"
 #include "cuda/reduce.h"
 #include "cuda/vectors.h"
 
@@ -34,79 +35,65 @@ struct Logits {
   bool vectors;
 };
 
-// values = row[c .. c + E), -inf from column vocab on.
+// The values of columns past the vocabulary, in a chunk at column c.
 template <int E>
-__device__ __forceinline__ void mask(float (&values)[E], int c, int vocab) {
+__device__ __forceinline__ void mask(float (&values)[E], int c, int vocab, float instead) {
   if (c + E <= vocab) return;
 #pragma unroll
-  for (int i = 0; i < E; ++i) values[i] = c + i < vocab ? values[i] : -kInf;
+  for (int i = 0; i < E; ++i) values[i] = c + i < vocab ? values[i] : instead;
 }
+
+// e^x for x <= 0, 0 below the normal numbers.
+__device__ __forceinline__ float exp_fast(float x) { return ptx::exp2_approx(x * 0x1.715476p0f); }
 
 // e^(x - base) summed over what a thread has seen, relative to its largest logit.
 struct OnlineSum {
   float most = -kInf, sum = 0;
 
   __device__ __forceinline__ float base() const { return most == -kInf ? 0.f : most; }  // -inf - -inf would be NaN
-  template <int B, int E>
-  __device__ __forceinline__ void add(const float (&x)[B][E]) {
+  template <int E>
+  __device__ __forceinline__ void add(const float (&x)[kBatch][E]) {
     float top = most;
 #pragma unroll
-    for (int b = 0; b < B; ++b) {
+    for (int b = 0; b < kBatch; ++b) {
 #pragma unroll
       for (int i = 0; i < E; ++i) top = fmaxf(top, x[b][i]);  // skips NaN, which reaches the sum below
     }
     if (top > most) {
-      sum *= __expf(most - top);
+      sum *= exp_fast(most - top);
       most = top;
     }
     const float from = base();
 #pragma unroll
-    for (int b = 0; b < B; ++b) {
+    for (int b = 0; b < kBatch; ++b) {
 #pragma unroll
-      for (int i = 0; i < E; ++i) sum += __expf(x[b][i] - from);
+      for (int i = 0; i < E; ++i) sum += exp_fast(x[b][i] - from);
     }
   }
 };
 
-// The chunks c, c + step, ... of a batch, all of them whole.
+// The chunks c, c + step, ... of a batch, -inf past the vocabulary.
 template <class T>
 __device__ __forceinline__ void load_batch(float (&x)[kBatch][kVector<T>], const Logits<T>& a, const T* row, T* kept,
                                            int c, int step) {
-  uint4 raw[kBatch];
-#pragma unroll
-  for (int b = 0; b < kBatch; ++b) raw[b] = ld16(row + c + b * step);
-#pragma unroll
-  for (int b = 0; b < kBatch; ++b) {
-    if (c + b * step < a.kept) st16(kept + c + b * step, raw[b]);
-    T elements[kVector<T>];
-    memcpy(static_cast<void*>(elements), &raw[b], sizeof raw[b]);
-#pragma unroll
-    for (int i = 0; i < kVector<T>; ++i) x[b][i] = to_float(elements[i]);
-  }
-}
-
-// Maximum and sum over the row, of this thread's chunks.
-template <class T>
-__device__ __forceinline__ OnlineSum read_row(const Logits<T>& a, const T* row, T* kept) {
-  constexpr int kElements = kVector<T>;
-  const int step = static_cast<int>(blockDim.x) * kElements;
-  OnlineSum s;
-  int c = static_cast<int>(threadIdx.x) * kElements;
   if (a.vectors) {
-    for (; c + (kBatch - 1) * step + kElements <= a.vocab; c += kBatch * step) {
-      float x[kBatch][kElements];
-      load_batch(x, a, row, kept, c, step);
-      s.add(x);
+    uint4 raw[kBatch];
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) raw[b] = c + b * step < a.vocab ? ld16(row + c + b * step) : uint4{};
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      if (c + b * step < a.kept) st16(kept + c + b * step, raw[b]);
+      T elements[kVector<T>];
+      memcpy(static_cast<void*>(elements), &raw[b], sizeof raw[b]);
+#pragma unroll
+      for (int i = 0; i < kVector<T>; ++i) x[b][i] = to_float(elements[i]);
     }
+  } else {
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) load_chunk(x[b], row, c + b * step, a.vocab, false);
   }
-  for (; c < a.vocab; c += step) {
-    float x[1][kElements];
-    load_chunk(x[0], row, c, a.columns, a.vectors);
-    if (c < a.kept) store_chunk(kept, x[0], c, a.columns, true);
-    mask(x[0], c, a.vocab);
-    s.add(x);
-  }
-  return s;
+#pragma unroll
+  for (int b = 0; b < kBatch; ++b) mask(x[b], c + b * step, a.vocab, -kInf);
 }
 
 struct Softmax {
@@ -124,16 +111,13 @@ __device__ __forceinline__ void write_gradient(const Logits<T>& a, T* row, const
     if (c < a.vocab) {
       load_chunk(x, c < a.kept ? kept : row, c, a.columns, a.vectors);
 #pragma unroll
-      for (int i = 0; i < kElements; ++i) x[i] = __expf(x[i] - s.base) * s.factor;
+      for (int i = 0; i < kElements; ++i) x[i] = exp_fast(x[i] - s.base) * s.factor;
     }
     if (s.target >= c && s.target < c + kElements) {
 #pragma unroll
       for (int i = 0; i < kElements; ++i) x[i] = c + i == s.target ? s.at_target : x[i];
     }
-    if (c + kElements > a.vocab) {
-#pragma unroll
-      for (int i = 0; i < kElements; ++i) x[i] = c + i < a.vocab ? x[i] : 0.f;
-    }
+    mask(x, c, a.vocab, 0.f);
     store_chunk(row, x, c, a.columns, a.vectors);
   }
 }
@@ -153,6 +137,7 @@ template <class T>
 __global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy(Logits<T> a) {
   SHARED(float, room, [32]);
   DYN_SMEM(raw);
+  constexpr int kElements = kVector<T>;
   T* kept = reinterpret_cast<T*>(raw);
   T* row = a.logits + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(a.columns);
   const int target = a.targets[blockIdx.x];
@@ -161,14 +146,22 @@ __global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy(Logits<T> a) {
     if (a.scale) write_zeros(a, row);
     return;
   }
-  // Nobody can throw here: a target outside the vocabulary makes the loss NaN, and the step is skipped.
-  const float logit = target < a.vocab ? to_float(row[target]) : __int_as_float(0x7fffffff);
-  OnlineSum s = read_row(a, row, kept);
+  // The thread whose chunks hold the target reads it before it writes. Nobody can throw here: a target outside the
+  // vocabulary makes the loss NaN, and the step is skipped.
+  const bool owner = static_cast<int>(threadIdx.x) == target / kElements % static_cast<int>(blockDim.x);
+  const float logit = owner && target < a.vocab ? to_float(row[target]) : __int_as_float(0x7fffffff);
+  const int step = static_cast<int>(blockDim.x) * kElements;
+  OnlineSum s;
+  for (int c = static_cast<int>(threadIdx.x) * kElements; c < a.vocab; c += kBatch * step) {
+    float x[kBatch][kElements];
+    load_batch(x, a, row, kept, c, step);
+    s.add(x);
+  }
   const float before = s.base();
   s.most = block_reduce(s.most, room, Max{});
-  const float sum = block_sum(s.sum * __expf(before - s.base()), room);
+  const float sum = block_sum(s.sum * exp_fast(before - s.base()), room);
   const float loss = logf(sum) - (logit - s.base());
-  if (threadIdx.x == 0) a.losses[blockIdx.x] = loss;
+  if (owner) a.losses[blockIdx.x] = loss;
   if (!a.scale) return;
   const float scale = *a.scale * a.inv_count;
   write_gradient(a, row, kept, {s.base(), scale / sum, target, scale * expm1f(-loss)});  // softmax = e^-loss
@@ -200,7 +193,7 @@ void run(const CrossEntropy& op, void*, cudaStream_t stream) {
                 columns};
     a.vectors = rows_are_vectors(columns, a.logits);
     a.kept = a.vectors && op.grad ? kept_columns<T>(a.vocab) : 0;
-    const size_t shared_bytes = static_cast<size_t>(a.kept) * sizeof(T);
+    const size_t shared_bytes = static_cast<size_t>(std::max(a.kept, kVector<T>)) * sizeof(T);
     if (shared_bytes > 48 << 10) CUDA_CHECK(allow_shared_bytes(cross_entropy<T>, shared_bytes));
     const int threads = std::min(kMaxThreads, round_up(div_ceil(columns, kVector<T>), 32));
     const LaunchConfig config{dim3(grid_size(op.logits.rows())), dim3(static_cast<unsigned>(threads)), shared_bytes,

@@ -1,5 +1,6 @@
 #include "cuda/make_cuda.h"
 
+#include "base/log.h"
 #include "cuda/check.h"
 #include "cuda/cuda_device.h"
 #include "cuda/cuda_ops.h"
@@ -10,7 +11,8 @@
 namespace athanor {
 namespace {
 
-constexpr int kOldestMajor = 8;  // compute capability 8.0: bf16 on tensor cores and cp.async
+constexpr size_t kMostAutomaticScratch = size_t{2} << 30;  // of cuDNN's attention, where it is not asked for by name
+constexpr int kOldestMajor = 8;                            // compute capability 8.0: bf16 on tensor cores and cp.async
 
 GpuReport describe(int index) {
   cudaDeviceProp p{};
@@ -25,6 +27,23 @@ GpuReport describe(int index) {
   if (p.major < kOldestMajor)
     gpu.problem = cat("compute capability ", p.major, ".", p.minor, " is below 8.0, the oldest with bf16 tensor cores");
   return gpu;
+}
+
+// Null where the program's own kernels do all attention.
+std::unique_ptr<cuda::CudnnAttention> cudnn_attention(const CudaOptions& options, const SearchPlaces& places,
+                                                      cudaStream_t stream, std::string& description) {
+  if (options.attention == CudaAttention::builtin || options.tokens == 0) return nullptr;
+  const bool automatic = options.attention == CudaAttention::automatic;
+  try {
+    const Opened<CudnnTable> cudnn = open_cudnn(places);
+    description += cat(", cuDNN ", cudnn.library.version);
+    return std::make_unique<cuda::CudnnAttention>(cudnn.call, stream, options.tokens,
+                                                  automatic ? kMostAutomaticScratch : SIZE_MAX);
+  } catch (const Error& error) {
+    if (!automatic) throw;
+    log::info("attention: the program's own kernels; ", error.what());
+    return nullptr;
+  }
 }
 
 }  // namespace
@@ -54,10 +73,13 @@ CudaBackend make_cuda(const CudaOptions& options) {
     throw Error(cat("device cuda:", options.index, ": ", problem), Exit::usage);
   auto device = std::make_unique<cuda::CudaDevice>(options.index);
   const SearchPlaces places = search_places(library_specs());
+  const Opened<CublasLtTable> cublaslt = open_cublaslt(places);
+  std::string description = cat(device->description(), ", cuBLASLt ", cublaslt.library.version);
+  auto attention = cudnn_attention(options, places, device->stream(Lane::compute), description);
   auto ops = std::make_unique<cuda::CudaOps>(device->stream(Lane::compute),
-                                             std::make_unique<cuda::GemmRunner>(open_cublaslt(places).call));
-  std::string description = device->description();
-  return {std::move(device), std::move(ops), std::move(description)};
+                                             std::make_unique<cuda::GemmRunner>(cublaslt.call), std::move(attention));
+  cuda::CudaOps* tuning = ops.get();
+  return {std::move(device), std::move(ops), tuning, std::move(description)};
 }
 
 }  // namespace athanor

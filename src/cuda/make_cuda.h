@@ -7,15 +7,23 @@
 
 #include "device/device.h"
 #include "ops/ops.h"
+#include "ops/tuning.h"
 namespace athanor {
+
+enum class CudaAttention : uint8_t { automatic, builtin, cudnn };
 
 struct CudaOptions {
   int index = 0;  // of the GPU, as CUDA counts those that this process sees
+  // cudnn: its attention wherever it can; automatic: where it also needs little memory. Both only for sequences of
+  // `tokens` tokens without gaps, which the caller promises by giving their length.
+  CudaAttention attention = CudaAttention::automatic;
+  int64_t tokens = 0;  // 0: sequences of any length, documents, windows: kernels of the program's own
 };
 
 struct CudaBackend {
   std::unique_ptr<Device> device;
   std::unique_ptr<Ops> ops;  // must not outlive device
+  Tuning* tuning = nullptr;  // part of ops
   std::string description;   // GPU and libraries, for the log
 };
 

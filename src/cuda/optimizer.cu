@@ -1,9 +1,9 @@
 // The end of a step: StepControl in one thread, and AdamW over flat buffers, a block per tile (flat.h).
 // The rules are those of ops/step_control.h. AdamW rounds after each operation, in the order of torch.optim.AdamW; no
 // product fuses with a sum, so its bits are those of the CPU backend.
-// Memory bound: with f32 masters 16 bytes of loads per element and 16 to 18 of stores, each byte once; four loads of 16
-// bytes per chunk are on their way before the first is used, also those that a skipped step does not need. Not timed on
-// a GPU yet.
+// Memory bound: with f32 masters 16 bytes of loads per element and 16 to 18 of stores, each byte once; eight
+// loads of 16 bytes are on their way before the first is used; a skipped step writes back what it read. Not timed on a
+// GPU yet.
 #include "cuda/optimizer.h"
 
 #include "base/rng.h"
@@ -17,13 +17,15 @@ constexpr int kElements = kVector<float>, kChunks = 2;
 
 // ---- device helpers
 
-// The new weight in f32; moves the moments.
-__device__ __forceinline__ float adamw(float w, float& m, float& v, float grad, const AdamScalars& a) {
+struct Moved {
+  float w, m, v;
+};
+__device__ __forceinline__ Moved adamw(float w, float m, float v, float grad, float decay, const AdamScalars& a) {
   const float g = __fmul_rn(grad, a.grad_scale);
   m = __fadd_rn(__fmul_rn(a.beta1, m), __fmul_rn(a.one_minus_beta1, g));
   v = __fadd_rn(__fmul_rn(a.beta2, v), __fmul_rn(__fmul_rn(a.one_minus_beta2, g), g));
   const float root = __fadd_rn(__fdiv_rn(__fsqrt_rn(v), a.root_bias2), a.eps);
-  return __fsub_rn(__fmul_rn(w, a.decay), __fdiv_rn(__fmul_rn(a.step_size, m), root));
+  return {__fsub_rn(__fmul_rn(w, decay), __fdiv_rn(__fmul_rn(a.step_size, m), root)), m, v};
 }
 
 // bits[k] = random_bits(seed, stream, index + k), from one Philox block or two.
@@ -61,6 +63,7 @@ __global__ void step_control(StepState* state, StepControl op) {
 
 template <class M, class P>
 __global__ void __launch_bounds__(kTileThreads) adamw_tiles(AdamW op, Flat flat) {
+  constexpr bool kRound = std::is_same_v<M, bf16>;
   on_tile<kElements, kChunks>(flat, blockIdx.x, [&](auto tile) {
     float w[kChunks][kElements], m[kChunks][kElements], v[kChunks][kElements], g[kChunks][kElements];
     tile.load(w, static_cast<const M*>(op.master.data));
@@ -69,22 +72,25 @@ __global__ void __launch_bounds__(kTileThreads) adamw_tiles(AdamW op, Flat flat)
     tile.load(g, static_cast<const float*>(op.grad.data));
     const auto& state = *static_cast<const StepState*>(op.state.data);
     const AdamScalars scalars = adam_scalars(op, state);
-    if (!state.skip) {
+    const bool skip = state.skip;  // no branch, which would delay the loads until the state is known
 #pragma unroll
-      for (int c = 0; c < kChunks; ++c) {
+    for (int c = 0; c < kChunks; ++c) {
+      uint32_t bits[kElements];
+      if constexpr (kRound)
+        random_words(bits, op, (static_cast<uint64_t>(state.updates) << 40) + op.first + tile.at(c));
 #pragma unroll
-        for (int i = 0; i < kElements; ++i) w[c][i] = adamw(w[c][i], m[c][i], v[c][i], g[c][i], scalars);
-        if constexpr (std::is_same_v<M, bf16>) {
-          uint32_t bits[kElements];
-          random_words(bits, op, (static_cast<uint64_t>(state.updates) << 40) + op.first + tile.at(c));
-#pragma unroll
-          for (int i = 0; i < kElements; ++i) w[c][i] = round_stochastic(w[c][i], bits[i]);
-        }
+      for (int i = 0; i < kElements; ++i) {
+        const float decay = tile.at(c) + i < op.decayed ? scalars.decay : 1.f;
+        const Moved moved = adamw(w[c][i], m[c][i], v[c][i], g[c][i], decay, scalars);
+        const float rounded = kRound ? round_stochastic(moved.w, bits[i]) : moved.w;
+        w[c][i] = skip ? w[c][i] : rounded;
+        m[c][i] = skip ? m[c][i] : moved.m;
+        v[c][i] = skip ? v[c][i] : moved.v;
       }
-      tile.store(static_cast<M*>(op.master.data), w);
-      tile.store(static_cast<float*>(op.m.data), m);
-      tile.store(static_cast<float*>(op.v.data), v);
     }
+    tile.store(static_cast<M*>(op.master.data), w);
+    tile.store(static_cast<float*>(op.m.data), m);
+    tile.store(static_cast<float*>(op.v.data), v);
     if (op.param.data) tile.store(static_cast<P*>(op.param.data), w);
     const float zeros[kChunks][kElements] = {};
     tile.store(static_cast<float*>(op.grad.data), zeros);

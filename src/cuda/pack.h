@@ -1,5 +1,6 @@
-// Pack: neighbouring elements in registers, as they lie in memory; and flat kernels, in which a thread takes a few packs
-// of a tensor, a block's width apart. One access moves a pack of 16 bytes, or one element where 16 bytes do not fit.
+// Pack: neighbouring elements in registers, as they lie in memory; and flat kernels, in which a thread takes a few
+// packs of a tensor, a block's width apart. One access moves a pack of 16 bytes, or one element where 16 bytes do not
+// fit.
 #pragma once
 #include "cuda/host_tools.h"
 namespace athanor::cuda {
@@ -11,7 +12,8 @@ struct Pack {
   __device__ __forceinline__ float operator[](int i) const { return element<T>(words, i); }
 };
 
-// p points to global memory and is aligned to 16 bytes unless E is 1; several accesses where E elements take more.
+// p points to global memory and is aligned to 16 bytes unless E is 1; one access moves 16 bytes, or 8 where that is
+// all.
 template <int E, class T>
 __device__ __forceinline__ Pack<T, E> load_pack(const T* p) {
   Pack<T, E> pack;
@@ -19,6 +21,10 @@ __device__ __forceinline__ Pack<T, E> load_pack(const T* p) {
     const T x = *p;
     pack.words[0] = 0;
     memcpy(pack.words, &x, sizeof x);
+  } else if constexpr (sizeof pack == 8) {
+    const uint2 raw = ld8(p);
+    pack.words[0] = raw.x;
+    pack.words[1] = raw.y;
   } else {
     static_assert(sizeof pack % 16 == 0);
 #pragma unroll
@@ -47,19 +53,48 @@ __device__ __forceinline__ void store_pack(T* p, const Pack<T, E>& pack) {
     }
   }
 }
-// Values, rounded.
-template <int E, class T>
-__device__ __forceinline__ void store_values(T* p, const float (&values)[E]) {
+template <class T, int E>
+__device__ __forceinline__ Pack<T, E> rounded(const float (&values)[E]) {
+  Pack<T, E> pack;
   if constexpr (E == 1) {
-    *p = from_float<T>(values[0]);
+    const T x = from_float<T>(values[0]);
+    pack.words[0] = 0;
+    memcpy(pack.words, &x, sizeof x);
   } else {
 #pragma unroll
-    for (int i = 0; i < E; i += kVector<T>) {
-      float part[kVector<T>];
-#pragma unroll
-      for (int j = 0; j < kVector<T>; ++j) part[j] = values[i + j];
-      st16_global(p + i, pack_vector<T>(part));
+    for (int i = 0; i < pack.kWords; ++i) {
+      if constexpr (sizeof(T) == 4) {
+        pack.words[i] = __float_as_uint(values[i]);
+      } else {
+        pack.words[i] = word_of<T>(values[2 * i], values[2 * i + 1]);
+      }
     }
+  }
+  return pack;
+}
+template <int E, class T>
+__device__ __forceinline__ void store_values(T* p, const float (&values)[E]) {
+  store_pack(p, rounded<T>(values));
+}
+
+// Weights, whose type is known at run time only: few loads, all threads of a warp take the same branch.
+struct Weights {
+  const void* data;
+  DType dtype;
+};
+template <int E>
+__device__ __forceinline__ void load_weights(float (&values)[E], const Weights& w, int column) {
+  const auto load = [&]<class W>(const W* p) {
+    const Pack<W, E> pack = load_pack<E>(p + column);
+#pragma unroll
+    for (int i = 0; i < E; ++i) values[i] = pack[i];
+  };
+  if (w.dtype == DType::f32) {
+    load(static_cast<const float*>(w.data));
+  } else if (w.dtype == DType::bf16) {
+    load(static_cast<const bf16*>(w.data));
+  } else {
+    load(static_cast<const fp16*>(w.data));
   }
 }
 

@@ -63,7 +63,7 @@ __device__ __forceinline__ void load_vector(const T* p, float (&values)[kVector<
   for (int i = 0; i < kVector<T>; ++i) values[i] = element<T>(words, i);
 }
 template <class T>
-__device__ __forceinline__ uint4 pack_vector(const float (&values)[kVector<T>]) {
+__device__ __forceinline__ void store_vector(T* p, const float (&values)[kVector<T>]) {
   uint32_t words[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -73,10 +73,6 @@ __device__ __forceinline__ uint4 pack_vector(const float (&values)[kVector<T>]) 
       words[i] = word_of<T>(values[2 * i], values[2 * i + 1]);
     }
   }
-  return {words[0], words[1], words[2], words[3]};
-}
-template <class T>
-__device__ __forceinline__ void store_vector(T* p, const float (&values)[kVector<T>]) {
-  st16(p, pack_vector<T>(values));
+  st16(p, {words[0], words[1], words[2], words[3]});
 }
 }  // namespace athanor::cuda

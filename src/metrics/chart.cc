@@ -53,9 +53,10 @@ class Drawing {
     }
     for (const double t : ticks(x_.low, x_.high, 4)) {
       const double left = 100 * at_x(t) / Chart::kColumns;
-      if (left > 97) continue;  // its text would leave the drawing
+      if (left > 88) continue;  // room for the name of the axis
       labels += cat("<span class=\"x\" style=\"left:", number(left), "%\">", number(t, "%.10g"), "</span>");
     }
+    labels += "<span class=\"x end\" style=\"left:100%\">step</span>";
     std::string body = grid;
     for (const ChartMark& mark : chart_.marks)
       if (mark.x >= x_.low && mark.x <= x_.high)

@@ -112,7 +112,7 @@ class Page {
   }
 
   void summary() {
-    out_ += "<div class=\"card scroll\"><table><thead><tr>";
+    out_ += "<div class=\"card scroll\"><table class=\"short\"><thead><tr>";
     for (const char* head : {"run", "state", "steps", "tokens", "loss", "best valid", "tokens/s", "MFU", "memory",
                              "time in steps", "skipped", "hardware"})
       out_ += cat("<th>", head, "</th>");
@@ -153,23 +153,24 @@ class Page {
         out_ += cat("<span class=\"key\">", chip(i), html_text(runs_[i].name), "</span>");
       out_ += "</p>\n";
     }
-    const Curve loss{"Training loss", "nats", [](const StepMetrics& m) { return m.loss; }, false, nullptr};
+    const auto loss = [](const StepMetrics& m) { return m.loss; };
     const Curve others[] = {
         {"Learning rate", "", [](const StepMetrics& m) { return m.learning_rate; }, true, nullptr},
         {"Gradient norm", "before clipping", [](const StepMetrics& m) { return m.grad_norm; }, true, nullptr},
         {"Throughput", "tokens/s", [](const StepMetrics& m) { return m.tokens_per_second; }, true, format_count},
         {"MFU", "of the peak, causal count", [](const StepMetrics& m) { return m.mfu; }, true, format_percent},
-        {"Step time", "ms", [](const StepMetrics& m) { return m.step_ms; }, true, nullptr},
     };
     out_ += "<div class=\"grid2\">\n";
-    curve(loss);
+    curve({"Training loss", "nats", loss, false, nullptr}, 0, true);
     validation();
-    for (const Curve& c : others) curve(c);
+    curve({"Training loss, later part", "nats, after the first quarter", loss, false, nullptr}, 0.25, true);
+    for (const Curve& c : others) curve(c, 0, false);
     memory();
     out_ += "</div>\n";
   }
 
-  void curve(const Curve& c) {
+  // From this share of each run on.
+  void curve(const Curve& c, double from, bool marks) {
     Chart chart{.title = c.title,
                 .unit = c.unit,
                 .note = {},
@@ -177,12 +178,16 @@ class Page {
                 .marks = {},
                 .from_zero = c.from_zero,
                 .format = c.format};
-    for (size_t i = 0; i < runs_.size(); ++i)
-      chart.lines.push_back({.label = runs_[i].name,
-                             .color = int(i % kColors),
-                             .x = column(runs_[i], step_of),
-                             .y = column(runs_[i], c.value)});
-    if (std::string_view(c.title) == "Training loss") add_marks(chart);
+    for (size_t i = 0; i < runs_.size(); ++i) {
+      ChartLine line{.label = runs_[i].name, .color = int(i % kColors), .x = {}, .y = {}};
+      const std::vector<StepMetrics>& steps = runs_[i].steps;
+      for (size_t k = size_t(from * double(steps.size())); k < steps.size(); ++k) {
+        line.x.push_back(double(steps[k].step));
+        line.y.push_back(c.value(steps[k]));
+      }
+      chart.lines.push_back(std::move(line));
+    }
+    if (marks) add_marks(chart);
     out_ += chart_html(chart);
   }
 

@@ -16,7 +16,7 @@ body { margin: 0 auto; padding: 20px; max-width: 1280px; background: var(--page)
   font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
 h1 { font-size: 1.45rem; margin: 0 0 4px; overflow-wrap: anywhere; }
 h2 { font-size: 1.05rem; margin: 30px 0 10px; }
-.lead, .note, small, figcaption small { color: var(--soft); }
+.lead, .note, small { color: var(--soft); font-weight: 400; }
 .lead { margin: 0 0 18px; }
 .note { margin: 6px 0 0; font-size: .85rem; }
 figure, .card { margin: 0; padding: 14px 16px; background: var(--card); border: 1px solid var(--rule);
@@ -31,6 +31,7 @@ figcaption output { margin-left: auto; font-weight: 400; font-size: .85rem; colo
   font-variant-numeric: tabular-nums; }
 .plot .y { right: calc(100% + 8px); transform: translateY(-50%); }
 .plot .x { top: calc(100% + 8px); transform: translateX(-50%); }
+.plot .end { transform: translateX(-100%); }
 path { fill: none; vector-effect: non-scaling-stroke; }
 .grid { stroke: var(--rule); }
 .line { stroke-width: 1.8; stroke-linejoin: round; }
@@ -52,6 +53,8 @@ tr:last-child > * { border-bottom: 0; }
 th { font-weight: 600; white-space: nowrap; }
 thead th { color: var(--soft); font-weight: 500; }
 td { overflow-wrap: anywhere; min-width: 5em; }
+.short td { white-space: nowrap; }
+.short td:last-child { white-space: normal; min-width: 11em; }
 td.bad { color: var(--bad); }
 .bar { display: flex; height: 22px; border-radius: 4px; overflow: hidden; margin: 4px 0 10px; background: var(--rule); }
 .bar i { background: var(--c); }

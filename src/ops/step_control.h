@@ -55,12 +55,17 @@ ATHANOR_HOST_DEVICE inline void adapt_loss_scale(StepState& s, const LossScaling
 
 // The rule of StepControl.
 ATHANOR_HOST_DEVICE inline void close_step(StepState& s, const StepControl& c) {
-  const double inv_scale = 1.0 / double(s.loss_scale);
+  // Gradients become those of the mean over the targets, as PyTorch's cross_entropy takes it with ignore_index; a step
+  // without targets has none. Without ignored targets the factor is exactly 1.
+  const double mean = c.divided_by > 0 && s.targets > 0 ? c.divided_by / s.targets : 1;
+  const double inv_scale = mean / double(s.loss_scale);
   const double norm = std::sqrt(s.norm_sq) * inv_scale;
   const bool finite = std::isfinite(norm) && std::isfinite(s.loss_sum);
   s.loss = s.loss_sum;
+  s.loss_targets = s.targets;
   s.grad_norm = float(norm);
   s.loss_sum = 0;
+  s.targets = 0;
   s.norm_sq = 0;
   s.skip = finite ? 0 : 1;
   s.lr = float(learning_rate(c.schedule, s.updates));

@@ -36,6 +36,8 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
     options_.loss_chunk_rows = auto_chunk_rows(n, model_->padded_vocab(), options_.recipe.compute);
   if (options_.documents.empty())
     for (int64_t s = 0; s < sequences; ++s) options_.documents.push_back(whole_sequence(s, options_.seq_length));
+  if (options_.documents_per_sequence > 1)
+    options_.documents.resize(size_t(sequences * options_.documents_per_sequence), Span{});
   for (const std::string& name : options_.frozen) model_->params().freeze(name);
   model_->plan(memory_, options_.recipe, options_.training, optimizer_->states());
   const auto input = [&](const char* name, DType dtype, Shape shape, Tensor* t) {
@@ -46,6 +48,7 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   input("positions", DType::i32, {n}, &batch_.positions);
   input("spans", DType::i32, {int64_t(options_.documents.size()), kSpanWords}, &batch_.spans);
   input("losses", DType::f32, {n}, &losses_);
+  input("target count", DType::f32, {1}, &targets_);
   input("step state", DType::u8, {int64_t(sizeof(StepState))}, &state_);
   input("evaluation sum", DType::f64, {1}, &eval_sum_);
 }
@@ -96,6 +99,7 @@ void Engine::record_phases() {
     run_logits(context(plan, nullptr), nullptr);
     arena_.finish_recording();
   }
+  products_ = std::move(plan.products);
   memory_.add(arena_);
 }
 
@@ -116,15 +120,13 @@ void Engine::commit() {
   memory_.commit(device);
   model_->init_constants(device);
   if (!device.unified())
-    inputs_ = std::make_unique<HostRing>(device, 2 * batch_.tokens.bytes(),
-                                         options_.training ? kStepsAhead * micro_batches() : 1);
+    inputs_ = std::make_unique<HostRing>(
+        device, 2 * batch_.tokens.bytes() + targets_.bytes() + batch_.positions.bytes() + batch_.spans.bytes(),
+        options_.training ? kStepsAhead * micro_batches() : 1);
   states_ = std::make_unique<HostRing>(device, sizeof(StepState), kStepsAhead);
-  std::vector<int32_t> positions(size_t(batch_.tokens.numel())), rows(positions.size());
+  set_documents({}, {});
+  std::vector<int32_t> rows(size_t(batch_.tokens.numel()));
   std::iota(rows.begin(), rows.end(), 0);
-  for (const Span& span : options_.documents)
-    std::iota(positions.begin() + span.q_begin, positions.begin() + span.q_begin + span.q_len, span.q_pos);
-  device.copy(batch_.positions.data, positions.data(), batch_.positions.bytes(), Lane::compute);
-  device.copy(batch_.spans.data, options_.documents.data(), batch_.spans.bytes(), Lane::compute);
   if (want_logits_) device.copy(logit_rows_.data, rows.data(), logit_rows_.bytes(), Lane::compute);
   StepState state;
   state.loss_scale = float(options_.loss_scale);
@@ -146,19 +148,41 @@ void Engine::refresh_values() {
   arena_.end();
 }
 
+void Engine::set_documents(std::vector<Span> documents, std::vector<int32_t> positions) {
+  const auto n = size_t(batch_.tokens.numel());
+  if (documents.empty()) {
+    documents = options_.documents;
+    positions.assign(n, 0);
+    for (const Span& span : documents)
+      std::iota(positions.begin() + span.q_begin, positions.begin() + span.q_begin + span.q_len, span.q_pos);
+  }
+  CHECK(documents.size() == options_.documents.size() && positions.size() == n, documents.size(), " documents and ",
+        positions.size(), " positions, planned for ", options_.documents.size(), " and ", n);
+  documents_ = std::move(documents);
+  positions_ = std::move(positions);
+  documents_changed_ = true;
+}
+
 void Engine::load(std::span<const int32_t> tokens, std::span<const int32_t> targets, int64_t slot) {
   CHECK(int64_t(tokens.size()) == batch_.tokens.numel() && targets.size() == tokens.size(), "a micro-batch has ",
         batch_.tokens.numel(), " tokens, got ", tokens.size());
-  Device& device = backend_.device;
-  if (inputs_) {  // the device reads later: from a slot that no earlier copy reads any more
-    CHECK(slot < inputs_->slots(), "more micro-batches in a step than the ", micro_batches(), " planned");
-    auto* pinned = static_cast<int32_t*>(inputs_->slot(slot));
-    std::copy(targets.begin(), targets.end(), std::copy(tokens.begin(), tokens.end(), pinned));
-    tokens = {pinned, tokens.size()};
-    targets = {pinned + tokens.size(), targets.size()};
-  }
-  device.copy(batch_.tokens.data, tokens.data(), tokens.size_bytes(), Lane::compute);
-  device.copy(batch_.targets.data, targets.data(), targets.size_bytes(), Lane::compute);
+  CHECK(!inputs_ || slot < inputs_->slots(), "more micro-batches in a step than the ", micro_batches(), " planned");
+  // The device may read later: from a slot that no earlier copy reads any more.
+  auto* pinned = inputs_ ? static_cast<std::byte*>(inputs_->slot(slot)) : nullptr;
+  const auto upload = [&](const Tensor& to, const void* from) {
+    if (pinned) {
+      from = std::memcpy(pinned, from, to.bytes());
+      pinned += to.bytes();
+    }
+    backend_.device.copy(to.data, from, to.bytes(), Lane::compute);
+  };
+  const auto count = float(std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; }));
+  upload(batch_.tokens, tokens.data());
+  upload(batch_.targets, targets.data());
+  upload(targets_, &count);
+  if (!std::exchange(documents_changed_, false)) return;
+  upload(batch_.positions, positions_.data());
+  upload(batch_.spans, documents_.data());
 }
 
 Tensor Engine::scalar(size_t offset, DType dtype) const { return {state_.at(int64_t(offset)), dtype, {1}}; }
@@ -181,6 +205,7 @@ void Engine::run_micro_batch(Ctx c, const PhaseRunner::Enter& enter) {
   c.backward();
   CHECK(c.tape->grads.empty(), c.tape->grads.size(), " gradients were never taken");
   c.run(ReduceSum{.out = scalar(offsetof(StepState, loss_sum), DType::f64), .x = losses_});
+  c.run(ReduceSum{.out = scalar(offsetof(StepState, targets), DType::f64), .x = targets_});
 }
 
 void Engine::run_evaluation(Ctx c) {
@@ -199,7 +224,8 @@ void Engine::run_optimizer(Ctx c) {
                     .scaling = options_.scaling,
                     .clip_grad = options_.clip_grad,
                     .beta1 = options_.adamw.beta1,
-                    .beta2 = options_.adamw.beta2});
+                    .beta2 = options_.adamw.beta2,
+                    .divided_by = double(options_.global_batch_size * options_.seq_length)});
   optimizer_->step(c, model_->params(), state_);
 }
 
@@ -280,7 +306,7 @@ void Engine::discard_step() {
   CHECK(uncollected() == 0, "a step cannot be discarded while ", uncollected(), " before it wait to be collected");
   for (const auto& unit : model_->params().units()) ops_->run(Fill{.x = unit->grad}, nullptr);
   StepState state = read_state();
-  state.loss_sum = 0;
+  state.loss_sum = state.targets = 0;
   write_state(state);
   marks_.clear();
   micro_slot_ = 0;
@@ -301,6 +327,13 @@ double Engine::evaluate(std::span<const int32_t> tokens, std::span<const int32_t
   backend_.device.sync();
   last_end_ = nullptr;
   return sum;
+}
+
+std::vector<float> Engine::losses() {
+  std::vector<float> out(size_t(losses_.numel()));
+  backend_.device.copy(out.data(), losses_.data, losses_.bytes(), Lane::compute);
+  backend_.device.sync();
+  return out;
 }
 
 void Engine::set_ops(Ops& ops) {

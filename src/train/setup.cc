@@ -4,6 +4,8 @@
 #include <limits>
 
 #include "metrics/flops.h"
+#include "tokenizer/load.h"
+#include "train/answer.h"
 
 namespace athanor {
 namespace {
@@ -57,6 +59,8 @@ EngineOptions engine_options(const Config& c, bool training) {
   o.micro_batch_size = c.micro_batch_size;
   o.global_batch_size = c.global_batch_size;
   o.loss_chunk_rows = c.loss_chunk_rows;
+  o.documents_per_sequence =
+      std::max<int64_t>(c.max_documents_per_sequence, c.choice_data.empty() ? 1 : kChoicesPerSequence);
   o.training = training;
   o.seed = uint64_t(c.seed);
   o.adamw = {.beta1 = c.adam_beta1,
@@ -88,6 +92,22 @@ Dataset open_dataset(const std::vector<DataSource>& sources, const Config& c) {
   std::vector<ShardSource> shards;
   for (const DataSource& s : sources) shards.push_back({s.path, s.weight, std::string(name_of(s.dtype))});
   return Dataset::open(shards, c.seq_length, c.model.vocab_size);
+}
+
+PackingOptions packing_options(const Config& c, const Dataset& train) {
+  PackingOptions o{.reset_attention_mask = c.reset_attention_mask,
+                   .reset_position_ids = c.reset_position_ids,
+                   .eod_mask_loss = c.eod_mask_loss,
+                   .eod_id = c.eod_token_id,
+                   .max_documents = std::max<int64_t>(1, c.max_documents_per_sequence)};
+  if (!o.needs_documents() || o.eod_id >= 0) return o;
+  if (const auto tokenizer = find_tokenizer(train.first_shard())) o.eod_id = tokenizer->eod_id();
+  if (o.eod_id < 0 && !train.has_document_indices())
+    throw Error(cat("eod_token_id: expected the token that ends a document (for reset_attention_mask, "
+                    "reset_position_ids or eod_mask_loss): ",
+                    train.first_shard(), " has no index of its documents and no tokenizer beside it"),
+                Exit::usage);
+  return o;
 }
 
 size_t memory_capacity(const Config& c, const Device& device) {

@@ -15,6 +15,9 @@ EngineOptions engine_options(const Config&, bool training);
 // Opens and checks all shards of a list of sources.
 Dataset open_dataset(const std::vector<DataSource>&, const Config&);
 
+// How windows become rows; finds out which token ends a document where the config does not say and needs to know.
+PackingOptions packing_options(const Config&, const Dataset& train);
+
 // Bytes the plan may use: memory_limit_gib, or what the device has; the run-time reserve comes on top of the plan.
 size_t memory_capacity(const Config&, const Device&);
 size_t runtime_reserve(const Config&);

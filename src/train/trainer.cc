@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "data/loader.h"
 #include "metrics/format.h"
@@ -27,7 +28,8 @@ Exit Trainer::run() {
 Exit Trainer::loop() {
   Loader loader(train_, {.order = {.seed = uint64_t(config_.seed)},
                          .first_sample = state_.consumed_samples,
-                         .rows = config_.micro_batch_size});
+                         .rows = config_.micro_batch_size,
+                         .packing = packing_});
   bool discarded = false;
   while (!discarded && state_.step + engine_->uncollected() < config_.train_iters) {
     discarded = !launch_step(loader);
@@ -77,6 +79,11 @@ bool Trainer::launch_step(Loader& loader) {
     const auto begin = PhaseClock::Clock::now();
     clock_.enter(Phase::data);
     const HostBatch& batch = loader.next();
+    if (batch.given_up > 0 && !std::exchange(told_given_up_, true))
+      log::warn("sample ", batch.first_sample, ": ", batch.given_up,
+                " predictions are left out, for its sequences have ", "more documents than the ",
+                packing_.max_documents, " of max_documents_per_sequence (told once)");
+    set_documents(*engine_, batch);
     engine_->micro_batch(batch.tokens, batch.targets, clock_);
     micro_seconds_ = Seconds(PhaseClock::Clock::now() - begin).count();
   }
@@ -119,7 +126,7 @@ void Trainer::report(const StepState& done, const PhaseTimes& times) {
   m.consumed_samples = state_.consumed_samples;
   m.consumed_tokens = state_.consumed_samples * config_.seq_length;
   m.global_batch_size = config_.global_batch_size;
-  m.loss = done.loss / tokens;
+  m.loss = done.loss / std::max(1.0, done.loss_targets);
   m.grad_norm = done.grad_norm;
   m.learning_rate = done.lr;
   m.loss_scale = done.loss_scale;
@@ -139,7 +146,8 @@ void Trainer::report(const StepState& done, const PhaseTimes& times) {
 }
 
 bool Trainer::eval_due(int64_t step) const {
-  return valid_ && config_.eval_interval > 0 && (step == config_.train_iters || step % config_.eval_interval == 0);
+  return (valid_ || !questions_.empty()) && config_.eval_interval > 0 &&
+         (step == config_.train_iters || step % config_.eval_interval == 0);
 }
 
 bool Trainer::save_due(int64_t step) const {
@@ -166,11 +174,28 @@ void Trainer::after_step() {
 
 void Trainer::evaluate() {
   const PhaseScope phase(clock_, Phase::eval);
+  if (valid_) {
+    const auto begin = PhaseClock::Clock::now();
+    const EvalResult result = athanor::evaluate(
+        *engine_, *valid_,
+        {.samples = config_.eval_iters * config_.global_batch_size, .packing = packing_, .token_bytes = {}});
+    last_valid_loss_ = result.loss;
+    metrics_.eval({.step = state_.step,
+                   .loss = result.loss,
+                   .tokens = result.tokens,
+                   .seconds = Seconds(PhaseClock::Clock::now() - begin).count()});
+  }
+  if (!questions_.empty()) answer_questions();
+}
+
+void Trainer::answer_questions() {
   const auto begin = PhaseClock::Clock::now();
-  const EvalResult result = athanor::evaluate(*engine_, *valid_, config_.eval_iters * config_.global_batch_size);
-  last_valid_loss_ = result.loss;
+  const ChoiceResult result = grade(questions_, score(*engine_, questions_));
   metrics_.eval({.step = state_.step,
+                 .name = "choices",
                  .loss = result.loss,
+                 .accuracy = result.accuracy,
+                 .accuracy_norm = result.accuracy_per_character,
                  .tokens = result.tokens,
                  .seconds = Seconds(PhaseClock::Clock::now() - begin).count()});
 }

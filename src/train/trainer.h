@@ -10,6 +10,7 @@
 #include "metrics/environment.h"
 #include "metrics/sink.h"
 #include "metrics/trace.h"
+#include "train/answer.h"
 #include "train/evaluate.h"
 #include "train/setup.h"
 #include "train/signals.h"
@@ -38,6 +39,7 @@ class Trainer {
   void open_run();                      // run folder, lock, sinks, records of the start
   std::optional<Resume> find_resume();  // and checks that the config may continue it
   void check_resume(const Resume&);
+  void tune(const std::optional<Resume>&);  // products: the choices of the run that goes on, or new ones
   void start(const std::optional<Resume>&);
   Exit loop();
   bool launch_step(Loader&);  // false: discarded because of a stop signal
@@ -48,6 +50,7 @@ class Trainer {
   void report(const StepState&, const PhaseTimes&);
   void after_step();
   void evaluate();
+  void answer_questions();
   void save(const char* why);
   bool eval_due(int64_t step) const;
   bool save_due(int64_t step) const;
@@ -59,6 +62,9 @@ class Trainer {
   TrainerOptions options_;
   Dataset train_;
   std::optional<Dataset> valid_;
+  PackingOptions packing_;
+  bool told_given_up_ = false;
+  std::vector<Question> questions_;
   std::unique_ptr<Engine> engine_;
   std::optional<RunLock> lock_;
   MetricFanOut metrics_;

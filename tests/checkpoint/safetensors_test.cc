@@ -143,6 +143,26 @@ TEST_F(Safetensors, BlocksLargerThanTheBufferKeepTheirChecksums) {
   EXPECT_EQ(std::memcmp(part.data(), t.bytes.data() + (1 << 20), part.size()), 0);
 }
 
+TEST_F(Safetensors, BytesMadeWhileTheyAreWrittenAreTheSame) {
+  auto t = random_tensor("w", DType::u8, {(1 << 20) + 99});
+  const auto plain = save_safetensors(at("plain"), std::span(&t.data, 1));
+  TensorData made = t.data;
+  made.pieces.clear();
+  size_t less = 0;
+  made.make = [&](const ByteSink& sink) {
+    const auto all = std::span<const std::byte>(t.bytes).first(t.bytes.size() - less);
+    for (size_t i = 0; i < all.size(); i += 1000) sink(all.subspan(i, std::min<size_t>(1000, all.size() - i)));
+  };
+  const auto summary = save_safetensors(at("made"), std::span(&made, 1));
+  EXPECT_EQ(slurp(at("made")), slurp(at("plain")));
+  EXPECT_EQ(summary.tensor_xxh3, plain.tensor_xxh3);
+  less = 1;
+  EXPECT_ERROR(save_safetensors(at("short"), std::span(&made, 1)), "w was made with 1 bytes less");
+  made.shape = {1 << 20};
+  EXPECT_ERROR(save_safetensors(at("long"), std::span(&made, 1)), "w was made with more than its 1048576 bytes");
+  EXPECT_FALSE(std::filesystem::exists(at("short")) || std::filesystem::exists(at("long")));
+}
+
 TEST_F(Safetensors, WriterRefusesWhatItsCallerGotWrong) {
   auto t = random_tensor("w", DType::f32, {2, 2});
   auto save = [&](std::vector<TensorData> v) { save_safetensors(at("x"), v); };

@@ -75,6 +75,26 @@ TEST_F(Weights, FolderSingleFileAndShardsGiveTheSameBytes) {
   expect_all_tensors(dir);
 }
 
+TEST_F(Weights, NamesOfBareModelsGetTheirPrefix) {
+  const auto names = [&](std::vector<std::string> given) {
+    std::vector<OwnedTensor> own;
+    std::vector<TensorData> all;
+    for (const auto& name : given) own.push_back(random_tensor(name, DType::f32, {2}));
+    for (const auto& t : own) all.push_back(t.data);
+    std::filesystem::remove(at("model.safetensors"));
+    save_safetensors(at("model.safetensors"), all);
+    std::string text;
+    const WeightFiles files(dir);
+    for (const auto& [name, place] : files.tensors()) text += cat(name, "=", place.entry->name, " ");
+    return text;
+  };
+  EXPECT_EQ(names({"wte.weight", "h.0.ln_1.bias", "h.0.attn.bias", "h.0.attn.masked_bias"}),
+            "transformer.h.0.ln_1.bias=h.0.ln_1.bias transformer.wte.weight=wte.weight ");
+  EXPECT_EQ(names({"embed_tokens.weight", "lm_head.weight", "layers.3.self_attn.rotary_emb.inv_freq"}),
+            "lm_head.weight=lm_head.weight model.embed_tokens.weight=embed_tokens.weight ");
+  EXPECT_EQ(names({"x", "model.embed_tokens.weight"}), "model.embed_tokens.weight=model.embed_tokens.weight x=x ");
+}
+
 TEST_F(Weights, TheIndexAndTheFilesMustAgree) {
   const auto shards = plan_weight_shards(data, 300);
   write(shards);

@@ -2,6 +2,7 @@
 #include "convert/gguf_model.h"
 
 #include <cmath>
+#include <cstring>
 
 #include "tests/convert/model_scratch.h"
 

@@ -2,7 +2,8 @@
 // that config.json describes is refused by name; a failed export leaves nothing.
 #include "convert/hf_folder.h"
 
-#include <fstream>
+#include <algorithm>
+#include <cstring>
 
 #include "tests/convert/model_scratch.h"
 

@@ -1,5 +1,7 @@
 // What the tests of model folders share: tiny models with random weights, written as other programs write them.
 #pragma once
+#include <cstring>
+
 #include "checkpoint/weights.h"
 #include "config/config.h"
 #include "model/model.h"

@@ -1,5 +1,9 @@
 // The kernel of cuda/loss.cu runs the op cases; rows longer than shared memory, logits that are no numbers, targets
 // outside the vocabulary.
+#include <cmath>
+#include <cstring>
+#include <limits>
+
 #include "tests/cuda/kernel_test.h"
 #include "tests/ops/guarded.h"
 
@@ -45,9 +49,7 @@ TEST_F(Loss, LogitsThatAreNoNumbers) {
       for (const int64_t vocab : {13, 300}) {
         auto c = cross_entropy(cat(special, " in each row, at the target in one"), dtype, {4, vocab + 3}, vocab);
         c.values["targets"] = listed({5, 6, 7, 8});
-        c.values["logits"] = [=](uint64_t s, int64_t i) {
-          return i % (vocab + 3) == 7 ? special : normal(0, 2)(s, i);
-        };
+        c.values["logits"] = [=](uint64_t s, int64_t i) { return i % (vocab + 3) == 7 ? special : normal(0, 2)(s, i); };
         examine(c);
         c.name = cat(special, " everywhere");
         c.values["logits"] = constant(special);

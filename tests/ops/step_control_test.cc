@@ -109,6 +109,32 @@ TEST(StepControl, ReportsAndClearsTheSums) {
   EXPECT_EQ(s.norm_sq, 0);
 }
 
+// Gradients divided by 64 although only 16 targets counted: the mean is over those.
+TEST(StepControl, MeansAreOverTheTargets) {
+  StepControl c = control();
+  c.divided_by = 64;
+  StepState s;
+  s.norm_sq = 4;
+  s.targets = 16;
+  close_step(s, c);
+  EXPECT_EQ(s.grad_norm, 8);
+  EXPECT_EQ(s.grad_scale, 4);
+  EXPECT_EQ(s.loss_targets, 16);
+  EXPECT_EQ(s.targets, 0);
+  c.clip_grad = 4;
+  s.norm_sq = 4;
+  s.targets = 16;
+  close_step(s, c);
+  EXPECT_NEAR(s.grad_scale, 2, 1e-5);  // clipping sees the norm of the mean
+  for (const double targets : {0.0, 64.0}) {
+    s.norm_sq = 4;
+    s.targets = targets;
+    close_step(s, c);
+    EXPECT_EQ(s.grad_norm, 2);
+    EXPECT_EQ(s.grad_scale, 1);
+  }
+}
+
 TEST(StepControl, CountsUpdatesForScheduleAndBias) {
   StepState s;
   const float rates[] = {0.2f, 0.4f, 0.6f, 0.8f, 0.8f};
