@@ -37,6 +37,15 @@ function(athanor_library folder)
   endif()
 endfunction()
 
+# athanor_interface(folder dep...): a folder of which this library has only the headers; whoever makes a program chooses
+# how its sources are compiled.
+function(athanor_interface folder)
+  list(TRANSFORM ARGN PREPEND athanor_ OUTPUT_VARIABLE deps)
+  add_library(athanor_${folder} INTERFACE)
+  target_include_directories(athanor_${folder} INTERFACE ${CMAKE_SOURCE_DIR}/src)
+  target_link_libraries(athanor_${folder} INTERFACE ${deps})
+endfunction()
+
 # Optional libraries live behind small shared objects beside the program, opened on demand (src/cpu/README in src/README.md).
 function(athanor_plugins)
   if(EXISTS ${CMAKE_SOURCE_DIR}/src/cpu/plugin/CMakeLists.txt)

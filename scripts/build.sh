@@ -8,12 +8,13 @@
 #   --tests            also the test programs (with --target tests: only these)
 #   --fuzzers          only the libFuzzer targets, with clang                (default folder build-fuzz)
 #   --build-dir DIR    where to build
-#   --cuda-arch LIST   GPU architectures; refused as long as this version has no CUDA backend
+#   --cuda-arch LIST   GPU architectures, comma separated: 80,86,89,90a,100,120, native, or off for no CUDA backend
+#                      (default: native where a GPU is, else 80,90a,100; there is none without nvcc)
 #   --jobs N           compilers at once (default: one per core)
 #   --target NAME      one target of CMake instead of the program; may repeat
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-variant='' tests='' dir='' jobs='' targets=()
+variant='' tests='' dir='' jobs='' architectures='' targets=()
 set_variant() {
   [ -z "$variant" ] || { printf 'error: --%s and --%s exclude each other\n' "$variant" "$1" >&2; exit 2; }
   variant=$1
@@ -25,11 +26,7 @@ while [ $# -gt 0 ]; do
     --build-dir) dir=$(value_of "$@"); shift ;;
     --jobs) jobs=$(value_of "$@"); shift ;;
     --target) targets+=("$(value_of "$@")"); shift ;;
-    --cuda-arch)
-      printf 'error: --cuda-arch %s: this version of athanor has no CUDA backend; build without the flag for CPUs\n' \
-        "$(value_of "$@")" >&2
-      exit 2
-      ;;
+    --cuda-arch) architectures=$(value_of "$@"); shift ;;
     -h | --help) usage "$0"; exit 0 ;;
     *) bad_flag "$1" ;;
   esac
@@ -55,9 +52,17 @@ if command -v ccache >/dev/null; then
   cache=(-DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
   export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1 # another clone finds what this one compiled
 fi
-if nvidia-smi -L >/dev/null 2>&1; then
-  say "a GPU is present, but this version of athanor has no CUDA backend yet: building for CPUs"
-fi
+cuda=(-DATHANOR_CUDA=AUTO)
+if [ -z "$architectures" ] && nvidia-smi -L >/dev/null 2>&1; then architectures=native; fi
+case $architectures in
+  '') ;;
+  off) cuda=(-DATHANOR_CUDA=OFF) ;;
+  *)
+    [[ $architectures =~ ^(native|[0-9]+[af]?(,[0-9]+[af]?)*)$ ]] ||
+      { printf 'error: --cuda-arch %s: expected a list such as 80,90a, or native, or off\n' "$architectures" >&2; exit 2; }
+    cuda=(-DATHANOR_CUDA=ON "-DATHANOR_CUDA_ARCHITECTURES=${architectures//,/;}")
+    ;;
+esac
 
 # A folder that has tests keeps them: CMake deletes the objects of targets that go away.
 tests_flag=OFF
@@ -70,6 +75,6 @@ fi
 
 run_step "configuring $dir ($type${sanitize:+, $sanitize})" cmake -S "$root" -B "$dir" -G Ninja \
   -DCMAKE_BUILD_TYPE="$type" -DATHANOR_SANITIZE="$sanitize" -DATHANOR_FUZZERS="$fuzzers" \
-  -DATHANOR_TESTS="$tests_flag" "${cache[@]}" "${compiler[@]}"
+  -DATHANOR_TESTS="$tests_flag" "${cuda[@]}" "${cache[@]}" "${compiler[@]}"
 run_step "building ${targets[*]} with ${jobs:-$(cores)} jobs" ninja -C "$dir" -j "${jobs:-$(cores)}" "${targets[@]}"
 if [ -x "$dir/athanor" ] && [[ " ${targets[*]} " == *' program '* ]]; then say "${green}$dir/athanor${reset}"; fi

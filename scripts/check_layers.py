@@ -20,12 +20,13 @@ THIRD_PARTY = ("nlohmann/", "CLI/", "spdlog/", "fmt/", "xxhash.h", "pcre2.h", "z
 PLACES = {
     r"mpi\.h|mpi/.*": r"comm/mpi.*",
     r"nccl\.h": r"comm/nccl.*|cuda/libraries/.*",
-    r"(cuda|cublas|cudnn|cupti|nvml|nvtx3/|curand|nvrtc|cutlass/|cute/).*": r"cuda/.*|comm/nccl.*",
+    r"(cuda[_.]|cublas|cudnn|cupti|nvml|nvtx3/|curand|nvrtc|cutlass/|cute/).*": r"cuda/.*|comm/nccl.*",
+    r"cuda/(?!make_cuda\.h|libraries/specs\.h|libraries/library\.h).*": r"cuda/.*|comm/nccl.*",
     r"dnnl.*|oneapi/dnnl/.*": r"cpu/.*",
     r"emulator/.*": r"cuda/.*",  # of tests/: what compiles kernels for the host
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
-LIBRARY = re.compile(r"^\s*athanor_library\(([a-z_]+)([^)]*)\)")
+LIBRARY = re.compile(r"^\s*athanor_(?:library|interface)\(([a-z_]+)([^)]*)\)")
 
 
 def read_dependencies(cmake, complain):

@@ -23,12 +23,13 @@ TAIL = 60  # lines of a failed group's log
 CORES = len(os.sched_getaffinity(0))
 
 # Tests that share state between threads; the thread sanitizer runs these.
-TSAN_PROGRAMS = {"cpu": "*", "data": "Loader*:Documents*:Tokenize*", "metrics": "*", "train": "Trainer*"}
+TSAN_PROGRAMS = {"cpu": "*", "emulator_libraries": "Nccl*", "data": "Loader*:Documents*:Tokenize*", "metrics": "*", "train": "Trainer*"}
 ASAN_ENVIRONMENT = {"ASAN_OPTIONS": "detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1",
                     "UBSAN_OPTIONS": "print_stacktrace=1"}
 FUZZ_SEEDS = {  # inputs that reach deep at once
     "config_fuzz": ["configs/*.json"],
-    "shard_fuzz": ["data/fixtures/*.bin"],
+    "shard_fuzz": ["data/fixtures/*.bin", "data/fixtures/*.npy"],
+    "side_files_fuzz": ["data/fixtures/*.idx", "data/fixtures/*.ds.*"],
     "tokenizer_fuzz": ["tests/tokenizer/fixtures/*.json", "tests/tokenizer/fixtures/*.tiktoken"],
     "safetensors_fuzz": ["tests/golden/*/model.safetensors"],
 }
@@ -144,7 +145,7 @@ class Runner:
     def unit(self):
         python = ROOT / ".cache" / "python" / "bin" / "python"
         env = {"ATHANOR_PYTHON": str(python)} if python.exists() else {}
-        result = self.run_programs(self.build, "unit", env=env | ({"ATHANOR_FULL": "1"} if self.args.all else {}))
+        result = self.run_programs(self.build, "unit", timeout=1800, env=env | ({"ATHANOR_FULL": "1"} if self.args.all else {}))
         if not list((self.build / "tests").glob("test_emulator_*")):
             result.skips.append(["unit: kernels on the emulated GPU", "the build found no headers of CUDA, cuDNN and NCCL"])
         return result
@@ -201,6 +202,23 @@ class Runner:
                   timeout=7200)
         return self.read_report(report, "mutants")
 
+    def kernel_mutants(self):
+        report = self.temporary / "kernel-mutants.json"
+        if not (self.build / "tests" / "test_cuda_emulated").exists():
+            return Result(skips=[["kernel mutants", "the build found no headers of CUDA, cuDNN and NCCL"]])
+        self.call("kernel-mutants", [ROOT / "scripts" / "mutate_kernels.py", "--build-dir", self.build, "--jobs",
+                                     self.args.jobs, "--json", report], timeout=4 * 3600)
+        return self.read_report(report, "kernel mutants")
+
+    def no_cuda(self):
+        build = self.variant("no-cuda")
+        targets = [part for name in ("program", "test_cuda_libraries") for part in ("--target", name)]
+        result = self.build_with("no-cuda", "--cuda-arch", "off", "--tests", "--build-dir", build, *targets)
+        if not result.failures:
+            result.merge(self.run_programs(build, "no-cuda", {"cuda_libraries": "*"}))
+            result.merge(self.one("no-cuda-program", [build / "athanor", "--version"]))
+        return result
+
     def system(self):
         return self.run_system("system", self.build / "athanor", 3 if self.args.all else 1)
 
@@ -214,8 +232,24 @@ class Runner:
         return self.one("quickstart", [ROOT / "scripts" / "quickstart.sh", "--short", "--program",
                                        self.build / "athanor", "--run", self.temporary / "quickstart"])
 
+    def kernels(self):
+        log = LOGS / "kernels.log"
+        result = self.one("kernels", [ROOT / "scripts" / "check_kernels.py", "--build-dir", self.build])
+        if (text := log.read_text()).startswith("skipped: "):
+            return Result(skips=[["kernels: budget of compiled kernels", text.removeprefix("skipped: ").strip()]])
+        return result
+
     def gpu(self):
-        return Result(skips=[["gpu: tests on a GPU", "this version has no CUDA backend"]])
+        """The programs for a GPU are built wherever nvcc is, and run where a GPU is."""
+        if not list((self.build / "cuda").glob("*.o")):
+            return Result(skips=[["gpu: tests on a GPU", "the build has no CUDA backend (no nvcc, or no headers)"]])
+        result = self.build_with("gpu tests", "--build-dir", self.build, "--target", "gpu_tests")
+        if subprocess.run(["nvidia-smi", "-L"], capture_output=True).returncode if shutil.which("nvidia-smi") else True:
+            result.skips.append(["gpu: tests on a GPU", "no GPU here; their programs were built"])
+            return result
+        result.merge(self.one("gpu", [ROOT / "scripts" / "gpu" / "verify.sh", "--out", self.temporary / "verify"],
+                              timeout=7200))
+        return result
 
     def read_report(self, path, name):
         result = Result()
@@ -242,17 +276,20 @@ GROUPS = {  # name -> (method, what it does)
     "layers": (Runner.layers, "folders include only what they may"),
     "build": (Runner.build_all, "program and tests compile without a warning"),
     "unit": (Runner.unit, "all GoogleTest programs"),
-    "tidy": (Runner.tidy, "clang-tidy over src/"),
+    "tidy": (Runner.tidy, "clang-tidy over src/ and tests/emulator"),
     "asan": (Runner.asan, "unit tests with address and undefined-behaviour sanitizers"),
     "tsan": (Runner.tsan, "tests of threads with the thread sanitizer"),
     "fuzz": (Runner.fuzz, "each fuzz target for a while"),
     "mutants": (Runner.mutants, "planted mistakes, each of which a test must notice (--all only)"),
+    "kernel-mutants": (Runner.kernel_mutants, "each synchronising call of the CUDA kernels deleted (--all only)"),
+    "no-cuda": (Runner.no_cuda, "a program built without CUDA"),
     "system": (Runner.system, "the built program: resume, faults, refusals, shipped configurations"),
     "quickstart": (Runner.quickstart, "the quick start, shortened"),
+    "kernels": (Runner.kernels, "registers, spills and instructions of the compiled kernels"),
     "gpu": (Runner.gpu, "tests on a GPU"),
 }
 FAST = ("format", "layers", "build", "unit")
-LONG = ("mutants",)
+LONG = ("mutants", "kernel-mutants")
 
 
 def run_groups(runner, names):
@@ -312,7 +349,7 @@ def main():
     parser.add_argument("--build-dir", default=str(ROOT / "build"))
     args = parser.parse_args()
     if args.list:
-        print("\n".join(f"{name:11} {what}" for name, (_, what) in GROUPS.items()))
+        print("\n".join(f"{name:15} {what}" for name, (_, what) in GROUPS.items()))
         return 0
     names = [n for n in args.only.split(",") if n] or (
         FAST if args.fast else [n for n in GROUPS if args.all or n not in LONG])

@@ -36,7 +36,7 @@ clang_version() {
 
 # Reference implementations that some tests compare with; a test whose package is absent is skipped and says so.
 # The formatter is pinned: other versions of it lay code out differently.
-python_packages=('clang-format==14.0.6' numpy safetensors tensorboard)
+python_packages=('clang-format==14.0.6' numpy safetensors tensorboard nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm)
 python=$root/.cache/python
 [ -z "$tests" ] || packages+=(libdnnl-dev clang clang-tidy "libclang-rt-$(clang_version)-dev" python3-venv)
 

@@ -1,14 +1,21 @@
 // Counter-based random numbers: value = f(seed, stream, index), the same on every device and for every sharding.
 // Philox4x32-10 [Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"]. Constants are the paper's.
 #pragma once
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <string_view>
 
+#include "base/host_device.h"
+
 namespace athanor {
 
-inline std::array<uint32_t, 4> philox(uint64_t key, uint64_t counter_hi, uint64_t counter_lo) {
+struct PhiloxBlock {
+  uint32_t word[4];
+  ATHANOR_HOST_DEVICE uint32_t operator[](uint64_t i) const { return word[i]; }
+  bool operator==(const PhiloxBlock&) const = default;
+};
+
+ATHANOR_HOST_DEVICE inline PhiloxBlock philox(uint64_t key, uint64_t counter_hi, uint64_t counter_lo) {
   uint32_t c0 = uint32_t(counter_lo), c1 = uint32_t(counter_lo >> 32);
   uint32_t c2 = uint32_t(counter_hi), c3 = uint32_t(counter_hi >> 32);
   uint32_t k0 = uint32_t(key), k1 = uint32_t(key >> 32);
@@ -21,7 +28,7 @@ inline std::array<uint32_t, 4> philox(uint64_t key, uint64_t counter_hi, uint64_
     k0 += 0x9E3779B9u;
     k1 += 0xBB67AE85u;
   }
-  return {c0, c1, c2, c3};
+  return {{c0, c1, c2, c3}};
 }
 
 // FNV-1a, 64 bits: names become streams. Stable for ever: initial weights depend on it.
@@ -32,18 +39,18 @@ constexpr uint64_t stream_of(std::string_view name) {
 }
 
 // Uniform 32-bit value number `index` of a stream.
-inline uint32_t random_bits(uint64_t seed, uint64_t stream, uint64_t index) {
+ATHANOR_HOST_DEVICE inline uint32_t random_bits(uint64_t seed, uint64_t stream, uint64_t index) {
   return philox(seed, stream, index >> 2)[index & 3];
 }
 
 // Uniform in [0, 1), 24 bits.
-inline float random_uniform(uint64_t seed, uint64_t stream, uint64_t index) {
+ATHANOR_HOST_DEVICE inline float random_uniform(uint64_t seed, uint64_t stream, uint64_t index) {
   return float(random_bits(seed, stream, index) >> 8) * 0x1p-24f;
 }
 
 // Standard normal value number `index`: Box-Muller on one Philox block per pair. Double inside, so that every
 // libm rounds to the same float.
-inline float random_normal(uint64_t seed, uint64_t stream, uint64_t index) {
+ATHANOR_HOST_DEVICE inline float random_normal(uint64_t seed, uint64_t stream, uint64_t index) {
   const auto b = philox(seed, stream, index >> 1);
   const double u = (double(b[0]) + 0.5) * 0x1p-32, v = (double(b[1]) + 0.5) * 0x1p-32;
   const double r = std::sqrt(-2.0 * std::log(u)), a = 6.283185307179586476925 * v;

@@ -1,4 +1,5 @@
-// athanor bench step|ops|data CONFIG.json: speed of whole steps, of every op against its roofline, of the data loader.
+// athanor bench step|ops|data CONFIG.json (decode: bench_decode.cc): speed of whole steps, of every op against its
+// roofline, of the data loader.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -88,7 +89,7 @@ Exit bench_step(const Args& args) {
 Exit bench_ops(const Args& args) {
   Bench b(args);
   const Backend backend = b.machine.backend();
-  const Ceilings ceilings = measure_ceilings(backend);
+  const Ceilings ceilings = measure_ceilings(backend, b.engine->options().recipe.compute);
   TimedOps timed(backend.ops, backend.device);
   b.engine->set_ops(timed);
   for (int64_t i = 0; i < args.warmup; ++i) b.step();
@@ -153,7 +154,9 @@ void add_bench(Cli& cli) {
   verb->require_subcommand(1);
   add_bench_verb(cli, verb, "step", "whole optimizer steps on random tokens", bench_step);
   add_bench_verb(cli, verb, "ops", "every op: time, rate, distance from the roofline", bench_ops);
+  add_bench_device(cli, *verb);
   add_bench_verb(cli, verb, "data", "tokens per second of the data loader", bench_data);
+  add_bench_decode(cli, verb);
 }
 
 }  // namespace athanor

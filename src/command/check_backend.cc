@@ -26,7 +26,7 @@ Exit check_backend(const Args& args) {
   engine->commit();
   engine->init_weights();
   const auto reference = make_reference();
-  CheckOps check(machine.backend().ops, *reference);
+  CheckOps check(machine.backend().ops, machine.backend().device, *reference);
   engine->set_ops(check);
   const size_t n = size_t(engine->options().micro_batch_size * config.seq_length);
   std::vector<int32_t> tokens(n), targets(n);

@@ -46,7 +46,7 @@ int run_cli(int argc, char** argv) {
   Cli cli{app, action, {argv, argv + argc}};
   for (auto* add :
        {add_train, add_plan, add_eval, add_sample, add_config, add_tokenize, add_data, add_checkpoint, add_import,
-        add_export, add_report, add_scaling, add_sweep, add_logits, add_bench, add_check_backend})
+        add_export, add_report, add_scaling, add_sweep, add_logits, add_bench, add_check_backend, add_devices})
     add(cli);
   try {
     app.parse(argc, argv);

@@ -1,11 +1,17 @@
-// athanor eval CHECKPOINT --data ...: loss, perplexity and bits per byte of a checkpoint on shards.
+// athanor eval FOLDER: loss, perplexity and bits per byte of a checkpoint on shards, and its answers to multiple-choice
+// questions.
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 
+#include "base/file.h"
 #include "command/command.h"
 #include "command/machine.h"
+#include "tokenizer/load.h"
+#include "train/answer.h"
 #include "train/evaluate.h"
 #include "train/setup.h"
 #include "train/snapshot.h"
@@ -14,33 +20,136 @@ namespace athanor {
 namespace {
 
 struct Args {
-  std::string checkpoint;
+  std::string checkpoint, choices, scores, tokenizer;
   std::vector<std::string> data, overrides;
   int64_t samples = 0;
   bool json = false;
 };
 
-Exit eval(const Args& args) {
+bool is_there(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
+// The run's own config; of a folder that is only a model, one that evaluates it in fp32 at its full length.
+Config config_of(const Args& args) {
+  const std::string resolved = args.checkpoint + "/config.resolved.json";
   std::vector<std::string> overrides = args.overrides;
   overrides.push_back("load=none");
-  Config config = load_config_logged(args.checkpoint + "/config.resolved.json", overrides);
-  if (!args.data.empty()) {
-    config.valid_data.clear();
-    for (const std::string& path : args.data) config.valid_data.push_back({.path = path});
+  Config config;
+  if (is_there(resolved)) {
+    config = load_config_logged(resolved, overrides);
+  } else {
+    constexpr const char* kRest =
+        R"("train_iters": 1, "global_batch_size": 8, "learning_rate": 1, "precision": "fp32", "train_data": []})";
+    config = parse_config(cat(R"({"model": "config.json", )", kRest), args.checkpoint, args.checkpoint, overrides);
   }
-  if (config.valid_data.empty()) throw Error("eval: no data: give --data, or valid_data in the config", Exit::usage);
+  if (!args.data.empty() || !args.choices.empty()) config.valid_data.clear();
+  for (const std::string& path : args.data) config.valid_data.push_back({.path = path});
+  if (!args.choices.empty()) config.choice_data = args.choices;
+  if (config.valid_data.empty() && config.choice_data.empty())
+    throw Error("eval: nothing to do: give --data or --choices, or valid_data or choice_data in the config",
+                Exit::usage);
+  return config;
+}
+
+// --tokenizer, or the folder's own, or that beside the data; null when there is none.
+std::unique_ptr<Tokenizer> tokenizer_of(const Args& args, const Config& config, const std::optional<Dataset>& data) {
+  if (!args.tokenizer.empty()) return make_tokenizer({.source = args.tokenizer});
+  for (const char* name : {"tokenizer.athanor.json", "tokenizer.json", "vocab.json"})
+    if (is_there(args.checkpoint + "/" + name)) return load_tokenizer(args.checkpoint);
+  auto beside = data ? find_tokenizer(data->first_shard()) : nullptr;
+  if (!beside && !config.choice_data.empty())
+    throw Error(
+        cat("eval: ", config.choice_data, " needs a tokenizer, and ", args.checkpoint, " has none: give --tokenizer"),
+        Exit::usage);
+  return beside;
+}
+
+// Bytes of text that each id is; the end of a document is none.
+std::vector<int32_t> bytes_of_tokens(const Tokenizer* tokenizer, int64_t vocab_size) {
+  std::vector<int32_t> bytes;
+  if (!tokenizer) return bytes;
+  for (int32_t id = 0; id < std::min(vocab_size, tokenizer->vocab_size()); ++id) {
+    int32_t length = 0;
+    try {
+      length = id == tokenizer->eod_id() ? 0 : int32_t(tokenizer->decode({&id, 1}).size());
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): an id without text has no bytes
+    }
+    bytes.push_back(length);
+  }
+  return bytes;
+}
+
+void write_scores(const std::string& path, const std::vector<Question>& questions, const ChoiceScores& scores) {
+  std::string text;
+  for (size_t i = 0; i < questions.size(); ++i) {
+    nlohmann::ordered_json line = {{"label", questions[i].label}, {"log_probability", scores[i]}};
+    for (const auto& choice : questions[i].choices) line["tokens"].push_back(choice.size());
+    line["characters"] = questions[i].characters;
+    text += line.dump() + "\n";
+  }
+  write_file(path, text);
+}
+
+void report(const EvalResult& r, nlohmann::ordered_json& json, std::string& text) {
+  const double bits = r.loss / std::log(2.0);
+  json = {{"loss", r.loss}, {"perplexity", std::exp(r.loss)}, {"bits_per_token", bits}, {"tokens", r.tokens}};
+  char line[256];
+  std::snprintf(line, sizeof line, "loss %.4f nats per token, perplexity %.3f, %.4f bits per token", r.loss,
+                std::exp(r.loss), bits);
+  text += line;
+  if (r.bytes > 0) {
+    json["bits_per_byte"] = bits * double(r.tokens) / r.bytes;
+    json["bytes"] = r.bytes;
+    std::snprintf(line, sizeof line, ", %.4f bits per byte", bits * double(r.tokens) / r.bytes);
+    text += line;
+  }
+  text += cat(", over ", r.tokens, " tokens\n");
+}
+
+void report(const ChoiceResult& r, nlohmann::ordered_json& json, std::string& text) {
+  json["choices"] = {{"questions", r.questions},
+                     {"accuracy", r.accuracy},
+                     {"accuracy_per_token", r.accuracy_per_token},
+                     {"accuracy_per_character", r.accuracy_per_character},
+                     {"loss", r.loss}};
+  char line[256];
+  std::snprintf(line, sizeof line,
+                "%lld questions: accuracy %.4f, by likelihood per token %.4f, per character %.4f; loss of the right "
+                "choices %.4f nats per token\n",
+                static_cast<long long>(r.questions), r.accuracy, r.accuracy_per_token, r.accuracy_per_character,
+                r.loss);
+  text += line;
+}
+
+Exit eval(const Args& args) {
+  const Config config = config_of(args);
   Machine machine(config);
-  const Dataset data = open_dataset(config.valid_data, config);
+  std::optional<Dataset> data;
+  if (!config.valid_data.empty()) data = open_dataset(config.valid_data, config);
+  const auto tokenizer = tokenizer_of(args, config, data);
+  std::vector<Question> questions;
+  if (!config.choice_data.empty())
+    questions = read_questions(config.choice_data, *tokenizer,
+                               {.seq_length = config.seq_length, .vocab_size = config.model.vocab_size});
   const auto engine = make_engine(config, machine.backend(), false);
   engine->commit();
   load_weights(*engine, machine.backend().device, args.checkpoint);
-  const EvalResult r = evaluate(*engine, data, args.samples);
-  if (args.json)
-    std::printf("{\"loss\": %.9g, \"perplexity\": %.9g, \"bits_per_token\": %.9g, \"tokens\": %lld}\n", r.loss,
-                std::exp(r.loss), r.loss / std::log(2.0), static_cast<long long>(r.tokens));
-  else
-    std::printf("loss %.4f nats per token, perplexity %.3f, %.4f bits per token, over %lld tokens\n", r.loss,
-                std::exp(r.loss), r.loss / std::log(2.0), static_cast<long long>(r.tokens));
+  nlohmann::ordered_json json;
+  std::string text;
+  if (data)
+    report(evaluate(*engine, *data,
+                    {.samples = args.samples,
+                     .packing = packing_options(config, *data),
+                     .token_bytes = bytes_of_tokens(tokenizer.get(), config.model.vocab_size)}),
+           json, text);
+  if (!questions.empty()) {
+    const ChoiceScores scores = score(*engine, questions);
+    if (!args.scores.empty()) write_scores(args.scores, questions, scores);
+    report(grade(questions, scores), json, text);
+  }
+  std::fputs(args.json ? (json.dump() + "\n").c_str() : text.c_str(), stdout);
   return Exit::done;
 }
 
@@ -48,13 +157,18 @@ Exit eval(const Args& args) {
 
 void add_eval(Cli& cli) {
   auto args = std::make_shared<Args>();
-  CLI::App* verb = cli.app.add_subcommand("eval", "validation loss of a checkpoint");
-  verb->add_option("checkpoint", args->checkpoint, "checkpoint folder (step-NNNNNNNN)")->required();
+  CLI::App* verb = cli.app.add_subcommand("eval", "loss of a checkpoint on held-out data; multiple-choice questions");
+  verb->add_option("checkpoint", args->checkpoint, "checkpoint folder (step-NNNNNNNN), or a model's with config.json")
+      ->required();
   verb->add_option("--data", args->data, "token shards or patterns; default: valid_data of the run");
   verb->add_option("--samples", args->samples, "at most so many windows; 0: all")->capture_default_str();
+  verb->add_option("--choices", args->choices,
+                   "JSON lines of multiple-choice questions: HellaSwag's, or context, choices and label");
+  verb->add_option("--scores", args->scores, "write the log probability of every choice there, a line per question");
+  verb->add_option("--tokenizer", args->tokenizer, "tokenizer file or folder; default: the checkpoint's or the data's");
   verb->add_option("--set", args->overrides, "override a key of the run's config: a.b=value (may repeat)")
       ->allow_extra_args(false);
-  verb->add_flag("--json", args->json, "one JSON object instead of a sentence");
+  verb->add_flag("--json", args->json, "one JSON object instead of sentences");
   verb->callback([&cli, args] { cli.action = [args] { return eval(*args); }; });
 }
 

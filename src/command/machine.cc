@@ -2,14 +2,48 @@
 
 #include "base/log.h"
 #include "base/version.h"
+#include "cpu/make_cpu.h"
+#include "cuda/make_cuda.h"
 
 namespace athanor {
 
+namespace {
+
+CudaAttention to_cuda(AttentionChoice choice) {
+  switch (choice) {
+    case AttentionChoice::automatic:
+      return CudaAttention::automatic;
+    case AttentionChoice::builtin:
+      return CudaAttention::builtin;
+    case AttentionChoice::cudnn:
+      return CudaAttention::cudnn;
+  }
+  return CudaAttention::automatic;
+}
+
+}  // namespace
+
 Machine::Machine(const Config& config) {
-  if (config.device == DeviceChoice::cuda)
-    throw Error("device: this program has no CUDA backend yet; use \"device\": \"cpu\" or \"auto\"", Exit::usage);
-  cpu_ = make_cpu({.threads = int(config.threads), .onednn = config.cpu_gemm == CpuGemm::onednn});
-  mesh_ = std::make_unique<ProcessMesh>(make_single(*cpu_.device), std::array<int, kAxes>{1, 1, 1, 1, 1, 1});
+  bool gpu = config.device == DeviceChoice::cuda;
+  if (config.device == DeviceChoice::automatic) {
+    const std::string why = why_no_cuda();
+    gpu = why.empty();
+    if (!gpu) log::info("device: using the CPU; ", why);
+  }
+  if (gpu) {
+    CudaBackend cuda = make_cuda({.attention = to_cuda(config.attention), .tokens = config.seq_length});
+    device_ = std::move(cuda.device);
+    ops_ = std::move(cuda.ops);
+    tuning_ = cuda.tuning;
+    description_ = std::move(cuda.description);
+  } else {
+    CpuBackend cpu = make_cpu({.threads = int(config.threads), .onednn = config.cpu_gemm == CpuGemm::onednn});
+    device_ = std::move(cpu.device);
+    ops_ = std::move(cpu.ops);
+    threads_ = cpu.threads;
+    description_ = std::move(cpu.description);
+  }
+  mesh_ = std::make_unique<ProcessMesh>(make_single(*device_), std::array<int, kAxes>{1, 1, 1, 1, 1, 1});
 }
 
 Config load_config_logged(const std::string& path, const std::vector<std::string>& overrides) {

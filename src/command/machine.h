@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "config/config.h"
-#include "cpu/make_cpu.h"
 #include "metrics/environment.h"
 #include "train/engine.h"
 
@@ -15,12 +14,16 @@ class Machine {
  public:
   // Throws Error(usage) when the config asks for a device that this program or machine has not.
   explicit Machine(const Config&);
-  Backend backend() { return {*cpu_.device, *cpu_.ops, *mesh_}; }
-  int threads() const { return cpu_.threads; }
-  const std::string& description() const { return cpu_.description; }
+  Backend backend() { return {*device_, *ops_, *mesh_, tuning_}; }
+  int threads() const { return threads_; }  // of the CPU backend; else 0
+  const std::string& description() const { return description_; }
 
  private:
-  CpuBackend cpu_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Ops> ops_;
+  Tuning* tuning_ = nullptr;
+  int threads_ = 0;
+  std::string description_;
   std::unique_ptr<ProcessMesh> mesh_;
 };
 

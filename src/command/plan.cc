@@ -54,13 +54,13 @@ Exit plan(const std::string& path, const std::vector<std::string>& overrides) {
   const int64_t multiple = machine.backend().device.dimension_multiple();
   for (const DimensionAdvice& advice : dimension_advice(config.model, config.seq_length, multiple))
     std::printf("advice            %s\n", to_text(advice, multiple).c_str());
-  const Ceilings ceilings = measure_ceilings(machine.backend());
-  const double least = engine->least_step_seconds(ceilings);
+  const Ceilings most = ceilings(machine.backend(), engine->options().recipe.compute);
+  const double least = engine->least_step_seconds(most);
   std::printf(
       "predicted step    %.4g ms or more, %s tokens/s and %.0f %% MFU at most (every op at its roofline: %s FLOP/s, %s "
       "B/s)\n",
-      least * 1e3, format_count(tokens / least).c_str(), 100 * flops.causal * tokens / least / ceilings.flops,
-      format_count(ceilings.flops).c_str(), format_count(ceilings.bytes).c_str());
+      least * 1e3, format_count(tokens / least).c_str(), 100 * flops.causal * tokens / least / most.flops,
+      format_count(most.flops).c_str(), format_count(most.bytes).c_str());
   print_memory(config, *engine, machine.backend().device);
   std::printf("launches per micro-batch: %lld\n", static_cast<long long>(engine->launches_per_micro_batch()));
   return Exit::done;

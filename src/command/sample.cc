@@ -1,23 +1,29 @@
-// athanor sample --checkpoint DIR --prompt TEXT: streams a continuation to stdout.
+// athanor sample --checkpoint DIR --prompt TEXT: continuations of one prompt, streamed, or of a file of prompts.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "base/file.h"
 #include "command/command.h"
 #include "command/machine.h"
+#include "data/json_line.h"
 #include "tokenizer/load.h"
 #include "train/sampler.h"
 #include "train/setup.h"
 #include "train/snapshot.h"
+#include "train/stop_text.h"
 
 namespace athanor {
 namespace {
 
 struct Args {
-  std::string checkpoint, prompt, precision = "fp32";
+  std::string checkpoint, prompt, prompts_file, precision = "fp32";
+  std::vector<std::string> stops;
   int64_t max_tokens = 256, threads = 0;
+  bool json = false;
   SamplingOptions sampling;
 };
 
@@ -30,44 +36,173 @@ std::string resolve(const std::string& folder) {
   return newest->path;
 }
 
+// One prompt a line; in files named .jsonl the member "prompt" of each line, so that a prompt may hold line ends.
+std::vector<std::string> read_prompts(const std::string& path) {
+  constexpr int64_t kMaxBytes = int64_t{1} << 30;
+  const std::string text = read_file(path, kMaxBytes);
+  std::vector<std::string> prompts;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line = std::string_view(text).substr(begin, end - begin);
+    begin = end + 1;
+    if (!path.ends_with(".jsonl")) {
+      prompts.emplace_back(line);
+    } else if (line.find_first_not_of(" \t\r") != line.npos) {
+      with_context(cat(path, ": line ", std::count(text.begin(), text.begin() + int64_t(end), '\n') + 1),
+                   [&] { json_line_text(line, "prompt", prompts.emplace_back()); });
+    }
+  }
+  if (prompts.empty()) throw Error(cat(path, ": holds no prompt"), Exit::usage);
+  return prompts;
+}
+
+struct Prompt {
+  std::string text;
+  std::vector<int32_t> tokens;
+};
+
+std::vector<Prompt> encode(const std::vector<std::string>& texts, const Tokenizer& tokenizer, const ModelConfig& model,
+                           const std::string& folder) {
+  std::vector<Prompt> prompts;
+  for (const std::string& text : texts) {
+    Prompt p{text, tokenizer.encode(text)};
+    if (p.tokens.empty()) p.tokens.push_back(tokenizer.eod_id());  // a text begins after the end of another
+    for (const int32_t token : p.tokens)
+      if (token >= model.vocab_size)
+        throw Error(cat(folder, ": the prompt has token ", token, ", the model's vocabulary ends before ",
+                        model.vocab_size, ": this is another model's tokenizer"),
+                    Exit::usage);
+    if (int64_t(p.tokens.size()) >= model.max_position_embeddings)
+      throw Error(cat("sample: prompt ", prompts.size() + 1, " has ", p.tokens.size(), " tokens, the model sees ",
+                      model.max_position_embeddings, "; shorten it"),
+                  Exit::usage);
+    prompts.push_back(std::move(p));
+  }
+  return prompts;
+}
+
+// Ids that the tokenizer has a text for. A model's vocabulary may be padded beyond its tokenizer's, and tokenizers have
+// unused ids; neither must be drawn.
+std::vector<bool> drawable(const Tokenizer& tokenizer, int64_t vocab_size) {
+  std::vector<bool> ok(size_t(vocab_size), false);
+  for (int32_t id = 0; id < std::min(vocab_size, tokenizer.vocab_size()); ++id) {
+    try {
+      tokenizer.decode({&id, 1});
+      ok[size_t(id)] = true;
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): an id without text
+    }
+  }
+  return ok;
+}
+
+struct Continuation {
+  std::string text;
+  int64_t tokens = 0;
+  const char* stopped_by = "length";  // "eod", "stop"
+};
+
+class Writer {
+ public:
+  Writer(const Args& args, const Tokenizer& tokenizer, Sampler& sampler)
+      : args_(args),
+        tokenizer_(tokenizer),
+        sampler_(sampler),
+        drawable_(drawable(tokenizer, sampler.model().config().vocab_size)) {}
+
+  // `show` gets the text piece by piece.
+  Continuation go_on(const Prompt& prompt, const SamplingOptions& sampling,
+                     const std::function<void(std::string_view)>& show) {
+    Continuation out;
+    StopText stop(args_.stops);
+    const auto pass = [&](std::string_view piece) {
+      out.text += piece;
+      show(piece);
+    };
+    std::span<const float> logits = sampler_.prompt(prompt.tokens);
+    for (uint64_t draw = 0;; ++draw) {
+      masked_.assign(logits.begin(), logits.end());
+      for (size_t id = 0; id < masked_.size(); ++id)
+        if (!drawable_[id]) masked_[id] = -std::numeric_limits<float>::infinity();
+      const int32_t token = choose_token(masked_, sampling, draw);
+      if (token == tokenizer_.eod_id()) {
+        out.stopped_by = "eod";
+        break;
+      }
+      ++out.tokens;
+      pass(stop.add(tokenizer_.decode({&token, 1})));
+      if (stop.found()) {
+        out.stopped_by = "stop";
+        return out;
+      }
+      if (sampler_.length() == sampler_.capacity() || out.tokens == args_.max_tokens) break;
+      logits = sampler_.next(token);
+    }
+    pass(stop.rest());
+    return out;
+  }
+
+ private:
+  const Args& args_;
+  const Tokenizer& tokenizer_;
+  Sampler& sampler_;
+  std::vector<bool> drawable_;  // [V]
+  std::vector<float> masked_;   // [V]
+};
+
+void write_out(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
 Exit sample(const Args& args) {
   const std::string folder = resolve(args.checkpoint);
   const ModelConfig model = load_model_config(folder + "/config.json");
   const auto tokenizer = load_tokenizer(folder);
-  std::vector<int32_t> tokens = tokenizer->encode(args.prompt);
-  if (tokens.empty()) tokens.push_back(tokenizer->eod_id());  // a text begins after the end of another
-  for (const int32_t token : tokens)
-    if (token >= model.vocab_size)
-      throw Error(cat(folder, ": the prompt has token ", token, ", the model's vocabulary ends before ",
-                      model.vocab_size, ": this is another model's tokenizer"),
-                  Exit::usage);
-  const int64_t room = model.max_position_embeddings;
-  if (int64_t(tokens.size()) >= room)
-    throw Error(cat("sample: the prompt has ", tokens.size(), " tokens, the model sees ", room, "; shorten the prompt"),
-                Exit::usage);
-  const int64_t capacity = std::min(room, int64_t(tokens.size()) + args.max_tokens);
+  const std::vector<Prompt> prompts =
+      encode(args.prompts_file.empty() ? std::vector{args.prompt} : read_prompts(args.prompts_file), *tokenizer, model,
+             folder);
+  size_t longest = 0;
+  for (const Prompt& p : prompts) longest = std::max(longest, p.tokens.size());
+  const int64_t capacity = std::min(model.max_position_embeddings, int64_t(longest) + args.max_tokens);
   Config config;
   config.threads = args.threads;
   Machine machine(config);
-  Sampler sampler(model, make_recipe(args.precision, DType::f32), machine.backend(), int64_t(tokens.size()), capacity);
+  Sampler sampler(model, make_recipe(args.precision, DType::f32), machine.backend(), capacity);
   sampler.memory().require_fits(memory_capacity(config, machine.backend().device), runtime_reserve(config));
   sampler.commit();
   load_weights(sampler.model().params(), machine.backend().device, folder);
-  std::fputs(args.prompt.c_str(), stdout);
-  std::vector<float> logits = sampler.prompt(tokens);
-  for (uint64_t draw = 0;; ++draw) {
-    // A model's vocabulary may be padded beyond its tokenizer's; what was padded has no text.
-    logits.resize(std::min(logits.size(), size_t(tokenizer->vocab_size())));
-    const int32_t token = choose_token(logits, args.sampling, draw);
-    if (token == tokenizer->eod_id()) break;
-    const std::string text = tokenizer->decode({&token, 1});
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
-    if (sampler.length() == sampler.capacity() || int64_t(draw) + 1 == args.max_tokens) break;
-    logits = sampler.next(token);
+  Writer writer(args, *tokenizer, sampler);
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    SamplingOptions sampling = args.sampling;
+    sampling.seed += i;
+    if (!args.json) write_out(prompts[i].text);
+    const Continuation c =
+        writer.go_on(prompts[i], sampling, [&](std::string_view piece) { args.json ? void() : write_out(piece); });
+    if (args.json) {
+      const nlohmann::ordered_json line = {{"prompt", prompts[i].text},
+                                           {"text", c.text},
+                                           {"tokens", c.tokens},
+                                           {"stopped_by", c.stopped_by},
+                                           {"seed", sampling.seed}};
+      write_out(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    }
+    write_out("\n");
   }
-  std::fputs("\n", stdout);
   return Exit::done;
+}
+
+void add_drawing(CLI::App* verb, SamplingOptions& sampling) {
+  verb->add_option("--temperature", sampling.temperature, "0: always the likeliest token")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  verb->add_option("--top-k", sampling.top_k, "draw among the k likeliest; 0: all")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  verb->add_option("--top-p", sampling.top_p, "draw among the fewest that have this probability")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
+  verb->add_option("--seed", sampling.seed, "same seed, same text; the second prompt of a file has the next seed, ...")
+      ->capture_default_str();
 }
 
 }  // namespace
@@ -77,20 +212,16 @@ void add_sample(Cli& cli) {
   CLI::App* verb = cli.app.add_subcommand("sample", "continue a text with a trained model");
   verb->add_option("--checkpoint", args->checkpoint, "checkpoint folder, or run folder (newest checkpoint)")
       ->required();
-  verb->add_option("--prompt", args->prompt, "text to continue");
+  CLI::Option* one = verb->add_option("--prompt", args->prompt, "text to continue");
+  verb->add_option("--prompts", args->prompts_file, "file of prompts: one a line, or .jsonl with a member \"prompt\"")
+      ->excludes(one);
+  verb->add_flag("--json", args->json,
+                 "an object a line and prompt: prompt, text, tokens, stopped_by (length, eod or stop), seed");
+  verb->add_option("--stop", args->stops, "end before this text (may repeat)")->allow_extra_args(false);
   verb->add_option("--max-tokens", args->max_tokens, "tokens to add at most")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  verb->add_option("--temperature", args->sampling.temperature, "0: always the likeliest token")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  verb->add_option("--top-k", args->sampling.top_k, "draw among the k likeliest; 0: all")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  verb->add_option("--top-p", args->sampling.top_p, "draw among the fewest that have this probability")
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 1.0));
-  verb->add_option("--seed", args->sampling.seed, "same seed, same text")->capture_default_str();
+  add_drawing(verb, args->sampling);
   verb->add_option("--precision", args->precision, "fp32, bf16 or fp16")
       ->capture_default_str()
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));

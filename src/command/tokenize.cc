@@ -95,6 +95,8 @@ void add_options(CLI::App& verb, TokenizeOptions& o) {
   verb.add_option("--block", o.documents.block,
                   "bytes of a block, where a file is one document; 0: files are held out whole")
       ->capture_default_str();
+  verb.add_option("--output-format", o.output_format, "llm.c, or megatron: shards with an .idx of their documents")
+      ->capture_default_str();
   verb.add_option("--shard-tokens", o.shard_tokens, "most tokens in a shard")->capture_default_str();
   verb.add_option("--threads", o.threads, "0: all cores this process may use; changes no byte of the shards")
       ->capture_default_str();

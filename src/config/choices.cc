@@ -10,6 +10,7 @@ constexpr std::string_view kModelTypes[] = {"gpt2", "llama", "qwen2", "qwen3", "
 constexpr std::string_view kRopeTypes[] = {"none", "linear", "llama3", "yarn"};
 constexpr std::string_view kDevices[] = {"auto", "cpu", "cuda"};
 constexpr std::string_view kCpuGemms[] = {"builtin", "onednn"};
+constexpr std::string_view kAttentions[] = {"auto", "builtin", "cudnn"};
 constexpr std::string_view kOptimizers[] = {"adamw"};
 constexpr std::string_view kLrDecayStyles[] = {"constant", "linear", "cosine", "WSD"};
 constexpr std::string_view kWsdDecayStyles[] = {"linear", "cosine", "minus_sqrt"};
@@ -17,7 +18,8 @@ constexpr std::string_view kPrecisions[] = {"fp32", "tf32", "bf16", "fp16"};
 constexpr std::string_view kMasterWeights[] = {"fp32", "bf16"};
 constexpr std::string_view kRecompute[] = {"none", "selective", "full"};
 constexpr std::string_view kProgress[] = {"auto", "on", "off"};
-constexpr std::string_view kTokenDtypes[] = {"auto", "uint16", "uint32"};
+constexpr std::string_view kTokenDtypes[] = {"auto", "uint8", "uint16", "uint32", "uint64",
+                                             "int8", "int16", "int32",  "int64"};
 constexpr std::string_view kLogLevels[] = {"debug", "info", "warn", "error", "off"};
 constexpr std::string_view kRules[] = {"free", "notice", "refused"};
 
@@ -33,6 +35,7 @@ ChoiceNames choice_names(ModelType) { return kModelTypes; }
 ChoiceNames choice_names(RopeType) { return kRopeTypes; }
 ChoiceNames choice_names(DeviceChoice) { return kDevices; }
 ChoiceNames choice_names(CpuGemm) { return kCpuGemms; }
+ChoiceNames choice_names(AttentionChoice) { return kAttentions; }
 ChoiceNames choice_names(OptimizerChoice) { return kOptimizers; }
 ChoiceNames choice_names(LrDecayStyle) { return kLrDecayStyles; }
 ChoiceNames choice_names(WsdDecayStyle) { return kWsdDecayStyles; }

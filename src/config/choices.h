@@ -13,6 +13,7 @@ ChoiceNames choice_names(ModelType);
 ChoiceNames choice_names(RopeType);
 ChoiceNames choice_names(DeviceChoice);
 ChoiceNames choice_names(CpuGemm);
+ChoiceNames choice_names(AttentionChoice);
 ChoiceNames choice_names(OptimizerChoice);
 ChoiceNames choice_names(LrDecayStyle);
 ChoiceNames choice_names(WsdDecayStyle);

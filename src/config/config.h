@@ -14,6 +14,7 @@ namespace athanor {
 
 enum class DeviceChoice { automatic, cpu, cuda };
 enum class CpuGemm { builtin, onednn };
+enum class AttentionChoice { automatic, builtin, cudnn };
 enum class OptimizerChoice { adamw };
 enum class LrDecayStyle { constant, linear, cosine, wsd };
 enum class WsdDecayStyle { linear, cosine, minus_sqrt };
@@ -21,7 +22,7 @@ enum class Precision { fp32, tf32, bf16, fp16 };
 enum class MasterWeights { fp32, bf16 };
 enum class RecomputeGranularity { none, selective, full };
 enum class ProgressMode { automatic, on, off };
-enum class TokenDtype { automatic, uint16, uint32 };
+enum class TokenDtype { automatic, uint8, uint16, uint32, uint64, int8, int16, int32, int64 };
 
 // One entry of train_data or valid_data: files that are read as one stream.
 struct DataSource {
@@ -41,6 +42,10 @@ struct Config {
   DeviceChoice device = DeviceChoice::automatic;
   int64_t threads = 0;  // 0 = all cores this process may use
   CpuGemm cpu_gemm = CpuGemm::builtin;
+  bool cuda_graph = true;
+  AttentionChoice attention = AttentionChoice::automatic;
+  double gemm_search_seconds = 10;
+  std::string tuning_cache = "auto";  // folder; "auto" = ~/.cache/athanor, "none"
   log::Level log_level = log::Level::info;
   // train
   int64_t train_iters = 0;
@@ -81,9 +86,15 @@ struct Config {
   // data
   std::vector<DataSource> train_data;
   std::vector<DataSource> valid_data;
+  bool reset_attention_mask = false;
+  bool reset_position_ids = false;
+  bool eod_mask_loss = false;
+  int64_t eod_token_id = -1;               // -1 = that of the tokenizer beside train_data
+  int64_t max_documents_per_sequence = 0;  // 0 after validate() only without reset_attention_mask
   // evaluation
   int64_t eval_interval = 250;  // steps; 0 = never
   int64_t eval_iters = 20;      // global batches per evaluation
+  std::string choice_data;      // multiple-choice questions, JSON lines; "" = none
   // checkpoints and limits
   int64_t save_interval = 1000;        // steps; 0 = only at the end
   double save_interval_minutes = 0.0;  // 0 = off
@@ -95,7 +106,7 @@ struct Config {
   bool tensorboard = true;
   bool log_jsonl = true;
   ProgressMode progress = ProgressMode::automatic;
-  double peak_tflops = 0.0;  // of the device, for MFU; 0 = measured at start
+  double peak_tflops = 0.0;  // of the device, for MFU; 0 = known or measured
   std::string profile;       // path of a Chrome trace; "" = off
 };
 

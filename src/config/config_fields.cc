@@ -101,6 +101,15 @@ Fields run_group() {
           .alias({"num_threads"}),
       choice<&Config::cpu_gemm>("cpu_gemm", notice,
                                 "who multiplies matrices on the CPU; onednn needs its plug-in beside the program"),
+      option("cuda_graph", &Config::cuda_graph, free,
+             "capture micro-batch and optimizer as CUDA graphs and replay them: the same kernels, fewer launches"),
+      choice<&Config::attention>("attention", notice,
+                                 "whose attention kernels run on a GPU; auto = cuDNN's where they can and need little "
+                                 "memory, else the program's own"),
+      number("gemm_search_seconds", &Config::gemm_search_seconds, at_least(0), free, "s",
+             "time to try algorithms of matrix products at the start of a run on a GPU; 0 = take the library's advice"),
+      option("tuning_cache", &Config::tuning_cache, free,
+             "folder that keeps what was tried for later runs; auto = athanor in XDG_CACHE_HOME or ~/.cache, none"),
       choice<&Config::log_level>("log_level", free, "least important messages that are shown"),
   };
 }
@@ -199,6 +208,16 @@ Fields data_group() {
                                    "directory; they may move, but other "
                                    "content is refused on resume (by fingerprint)"),
       sources<&Config::valid_data>("valid_data", free, "token shards to evaluate on; none = no evaluation"),
+      option("reset_attention_mask", &Config::reset_attention_mask, refused,
+             "tokens see their own document only, not those before it in the sequence"),
+      option("reset_position_ids", &Config::reset_position_ids, refused, "positions start anew in every document"),
+      option("eod_mask_loss", &Config::eod_mask_loss, refused,
+             "the first token of a document is not predicted from the end of the one before it"),
+      number("eod_token_id", &Config::eod_token_id, between(-1, kMaxCount), refused, "",
+             "token that ends a document, where no index says it; -1 = that of the tokenizer beside train_data"),
+      number("max_documents_per_sequence", &Config::max_documents_per_sequence, between(0, kMaxCount), refused, "",
+             "reset_attention_mask: documents of a sequence that are kept apart; what lies beyond is not predicted; "
+             "0 = one for every 16 tokens"),
   };
 }
 
@@ -207,13 +226,15 @@ Fields report_group() {
       number("eval_interval", &Config::eval_interval, at_least(0), free, "steps",
              "steps between evaluations; 0 = never"),
       number("eval_iters", &Config::eval_iters, at_least(1), free, "batches", "global batches of one evaluation"),
+      option("choice_data", &Config::choice_data, free,
+             "JSON lines of multiple-choice questions (data/README.md) to answer at every evaluation; empty = none"),
       number("log_interval", &Config::log_interval, at_least(1), free, "steps", "steps between log lines")
           .alias({"log_freq", "steps_per_print"}),
       option("tensorboard", &Config::tensorboard, free, "write TensorBoard event files to the run folder"),
       option("log_jsonl", &Config::log_jsonl, free, "write metrics.jsonl, one record a step, to the run folder"),
       choice<&Config::progress>("progress", free, "progress line; auto = on a terminal"),
       number("peak_tflops", &Config::peak_tflops, at_least(0), free, "TFLOP/s",
-             "peak of one device, which MFU is a fraction of; 0 = measured at start"),
+             "peak of one device, which MFU is a fraction of; 0 = the data sheet's, or measured at start"),
       option("profile", &Config::profile, free, "path of a Chrome trace of some steps; empty = off"),
   };
 }

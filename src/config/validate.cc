@@ -103,6 +103,19 @@ void validate_sources(const std::vector<DataSource>& sources, std::string_view k
   for (const auto& source : sources) require(!source.path.empty(), key, ": a path is empty");
 }
 
+void validate_documents(Config& c) {
+  require(c.eod_token_id < c.model.vocab_size, "eod_token_id: ", c.eod_token_id, " is not below model.vocab_size ",
+          c.model.vocab_size);
+  require(c.reset_attention_mask || c.max_documents_per_sequence == 0,
+          "max_documents_per_sequence: ", c.max_documents_per_sequence,
+          " has a meaning only with reset_attention_mask");
+  require(c.max_documents_per_sequence <= c.seq_length, "max_documents_per_sequence: ", c.max_documents_per_sequence,
+          " is more than the ", c.seq_length, " tokens of a sequence");
+  constexpr int64_t kTokensPerDocument = 16;  // of ordinary text fewer sequences have shorter ones than matter
+  if (c.reset_attention_mask && c.max_documents_per_sequence == 0)
+    c.max_documents_per_sequence = div_ceil(c.seq_length, kTokensPerDocument);
+}
+
 void validate_run(const Config& c) {
   require(!c.load.empty(), "load: expected auto, none or a checkpoint folder, got an empty string");
   require(c.load_step < 0 || c.load != "none", "load_step: ", c.load_step, " has no meaning with load none");
@@ -120,6 +133,7 @@ void validate(Config& c) {
   validate_memory(c);
   validate_sources(c.train_data, "train_data");
   validate_sources(c.valid_data, "valid_data");
+  validate_documents(c);
   validate_run(c);
 }
 

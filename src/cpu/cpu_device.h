@@ -1,4 +1,4 @@
-// Host memory and cores as a Device. Every lane runs at once, so events and waits have nothing to do.
+// Host memory and cores as a Device; every lane runs at once.
 #pragma once
 #include <atomic>
 
@@ -17,9 +17,6 @@ class CpuDevice final : public Device {
   void* allocate(size_t bytes, Mem) override;
   void release(void* memory, size_t bytes, Mem) override;
   void copy(void* dst, const void* src, size_t bytes, Lane) override;
-  std::unique_ptr<Event> record(Lane) override { return std::make_unique<Event>(); }
-  void wait(Lane, const Event&) override {}
-  void sync() override {}
   size_t capacity(Mem) const override { return capacity_; }
   size_t allocated() const override { return allocated_.load(); }
 

@@ -1,4 +1,4 @@
-// Products with few rows of d, as in decoding: b [N, K] is read once, in place, at the speed of memory.
+// Products with few rows of d, as in decoding: b is read once, in place, at the speed of memory.
 #pragma once
 #include "cpu/kernel.h"
 #include "cpu/thread_pool.h"

@@ -1,4 +1,5 @@
 // The end of a step and fused AdamW: one pass over weights, moments and gradient, at the speed of memory.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -6,28 +7,12 @@
 #include "cpu/cpu_ops.h"
 #include "cpu/philox.h"
 #include "cpu/vec.h"
+#include "ops/step_control.h"
 
 namespace athanor {
 namespace {
 
 using simd::Vec;
-
-// Computed in double and rounded once to f32, as torch.optim.AdamW does.
-struct AdamScalars {
-  float grad_scale, decay, beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, root_bias2, eps;
-};
-
-AdamScalars scalars_of(const AdamW& op, const StepState& s) {
-  return {.grad_scale = s.grad_scale,
-          .decay = float(1 - double(s.lr) * op.weight_decay),
-          .beta1 = float(op.beta1),
-          .one_minus_beta1 = float(1 - op.beta1),
-          .beta2 = float(op.beta2),
-          .one_minus_beta2 = float(1 - op.beta2),
-          .step_size = float(double(s.lr) / double(s.bias1)),
-          .root_bias2 = float(std::sqrt(double(s.bias2))),
-          .eps = float(op.eps)};
-}
 
 struct Moments {
   float *m, *v, *grad;
@@ -137,11 +122,13 @@ void CpuOps::run(const AdamW& op, void*) {
   const int64_t n = op.master.numel();
   float *m = flat<float>(op.m), *v = flat<float>(op.v), *grad = flat<float>(op.grad);
   if (state.skip) return skip_step(pool_, op);
-  const AdamScalars a = scalars_of(op, state);
+  const AdamScalars decayed = adam_scalars(op, state);
+  AdamScalars others = decayed;
+  others.decay = 1;
   const uint64_t first = (uint64_t(state.updates) << 40) + op.first;
   by_float(op.param ? op.param.dtype : op.master.dtype, [&]<class P>() {
     P* param = op.param ? flat<P>(op.param) : nullptr;
-    pool_.parallel_ranges(n, kChunkElements, [&](int64_t begin, int64_t end) {
+    const auto update = [&](int64_t begin, int64_t end, const AdamScalars& a) {
       const Moments moments{m + begin, v + begin, grad + begin};
       P* out = param ? param + begin : nullptr;
       if (op.master.dtype == DType::f32)
@@ -149,6 +136,11 @@ void CpuOps::run(const AdamW& op, void*) {
       else
         simd::dispatch<UpdateBf16>(op.master.as<bf16>() + begin, out, moments, end - begin, a,
                                    Noise{op.seed, op.stream, first + uint64_t(begin)});
+    };
+    pool_.parallel_ranges(n, kChunkElements, [&](int64_t begin, int64_t end) {
+      const int64_t cut = std::clamp(op.decayed, begin, end);
+      update(begin, cut, decayed);
+      update(cut, end, others);
     });
   });
 }

@@ -1,7 +1,7 @@
 // Loads and stores of a given width. Kernels use these for vectors: they keep their width and their alignment is
 // checked on the emulated GPU, where the optimiser would split plain vector accesses.
 #pragma once
-#include "cuda/launch.h"
+#include "cuda/ptx.h"
 namespace athanor::cuda {
 
 #ifdef __CUDACC__
@@ -11,6 +11,8 @@ __device__ __forceinline__ uint32_t ld4(const void* p) { return *static_cast<con
 __device__ __forceinline__ void st16(void* p, uint4 v) { *static_cast<uint4*>(p) = v; }
 __device__ __forceinline__ void st8(void* p, uint2 v) { *static_cast<uint2*>(p) = v; }
 __device__ __forceinline__ void st4(void* p, uint32_t v) { *static_cast<uint32_t*>(p) = v; }
+// To global memory in one instruction; between other stores the compiler may take st16 apart.
+__device__ __forceinline__ void st16_global(void* p, uint4 v) { ptx::st_global16(p, v); }
 // Read or written once: first in line to leave the caches.
 __device__ __forceinline__ uint4 ld16_streaming(const void* p) { return __ldcs(static_cast<const uint4*>(p)); }
 __device__ __forceinline__ void st16_streaming(void* p, uint4 v) { __stcs(static_cast<uint4*>(p), v); }
@@ -23,6 +25,7 @@ ATHANOR_ACCESS uint32_t ld4(const void* p) { return emu::load<uint32_t>(p, "4-by
 ATHANOR_ACCESS void st16(void* p, uint4 v) { emu::store(p, v, "16-byte store"); }
 ATHANOR_ACCESS void st8(void* p, uint2 v) { emu::store(p, v, "8-byte store"); }
 ATHANOR_ACCESS void st4(void* p, uint32_t v) { emu::store(p, v, "4-byte store"); }
+ATHANOR_ACCESS void st16_global(void* p, uint4 v) { emu::store(p, v, "16-byte store"); }
 ATHANOR_ACCESS uint4 ld16_streaming(const void* p) { return emu::load<uint4>(p, "16-byte load"); }
 ATHANOR_ACCESS void st16_streaming(void* p, uint4 v) { emu::store(p, v, "16-byte store"); }
 #undef ATHANOR_ACCESS

@@ -40,6 +40,11 @@ namespace athanor::cuda::ptx {
 #define PTX_FUNCTION __device__ __forceinline__
 PTX_FUNCTION uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
+// ---- 16 bytes to global memory
+PTX_FUNCTION void st_global16(void* to, uint4 v) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+
 // ---- cp.async: 16 bytes past L1; `valid` false fills with zeros
 PTX_FUNCTION void cp_async16(void* to, const void* from, bool valid = true) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0)
@@ -74,6 +79,13 @@ PTX_FUNCTION uint32_t add_release(uint32_t* flag, uint32_t value) {
   uint32_t old;
   asm volatile("atom.release.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(flag), "r"(value) : "memory");
   return old;
+}
+
+// ---- 2^x within 2 units in the last place; results below the normal numbers are 0
+PTX_FUNCTION float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
 
 // ---- programmatic dependent launch; before sm_90 kernels never overlap
@@ -142,6 +154,7 @@ using emu::ptx::cluster_rank;
 using emu::ptx::cluster_size;
 using emu::ptx::cluster_wait;
 using emu::ptx::elect_one;
+using emu::ptx::exp2_approx;
 using emu::ptx::griddep_launch;
 using emu::ptx::griddep_wait;
 using emu::ptx::load_acquire;

@@ -2,349 +2,527 @@
 //   h = res + delta;  y = (h - mean) rstd w + b,  mean = 0 and no b for rms  [Ba et al. 2016, eq. 4; Zhang & Sennrich
 //   2019, eq. 4].  With x = (h - mean) rstd and g = dy w:
 //   dh += rstd (g - mean(g) - x mean(g x)), without mean(g) for rms;  dw += sum of dy x, db += sum of dy over the rows.
-// Layout: [N, C] row-major; a block per row forward, a block per range of rows backward. Memory bound: a thread reads
-// its columns again in each pass, from the L1 cache. Not timed on a GPU yet.
-// Deterministic: sums over rows go through partial sums per block, whose number follows from N alone.
+// Layout: [N, C] row-major. Memory bound, each activation is read and written once: a team of whole warps holds a row
+// in registers, a few packs of 16 bytes a thread, forward up to 16384 columns of 16 bits, backward up to 8192 (half as
+// many of 32 bits). Short rows share a block. Other rows take kernels that go through memory element by element, once
+// for each sum. Backward a block keeps its sums for dw and db over many rows. Not timed on a GPU yet. Deterministic:
+// sums over rows go through partial sums per block, whose number follows from the shape alone.
+#include "cuda/residual_norm.h"
+
 #include <algorithm>
 
-#include "cuda/check.h"
-#include "cuda/residual_norm.h"
-#include "cuda/vectors.h"
+#include "cuda/column_sum.h"
+#include "cuda/pack.h"
+#include "cuda/reduce.h"
 
 namespace athanor::cuda {
 namespace {
 
 constexpr int kMaxThreads = 512;
-constexpr int64_t kMaxRowBlocks = 256;  // of the backward pass: about two per multiprocessor of an H200
+constexpr int kShortBlock = 256;        // threads of a block that several rows share
+constexpr int64_t kMaxRowBlocks = 264;  // of the backward pass: two for each multiprocessor of an H200
+constexpr int64_t kMinBlockRows = 8;    // so that partial sums stay few beside the rows
+constexpr int kForwardPacks = 4;        // of a thread
+template <class T>
+constexpr int kBackwardPacks = 16 / kVector<T>;  // 16 elements: their sums stay in registers too
 
 // ---- device helpers
 
-// The sum over the block, in every thread. `room` is not used by anything else.
-__device__ __forceinline__ float block_sum(float value, float* room) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(~0u, value, offset);
-  const unsigned warps = blockDim.x / 32;
-  if (warps == 1) return value;
-  __syncthreads();  // the sums of the previous call may still be read
-  if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = value;
-  __syncthreads();
-  float sum = 0;
-  for (unsigned i = 0; i < warps; ++i) sum += room[i];
-  return sum;
-}
-
-template <class T, class W>
+template <class T>
 struct Rows {
   T *h, *y;  // h is null when there is no delta
   float *mean, *rstd;
   const T *res, *delta;
-  const W *w, *b;
+  Weights w, b;
+  int64_t rows;
   int columns;
   float eps;
-  bool vectors;
 };
 
-// visit(column) for the chunks of this thread.
-template <class T, class F>
-__device__ __forceinline__ void for_chunks(int columns, F visit) {
-  constexpr int kElements = kVector<T>;
-  const int step = static_cast<int>(blockDim.x) * kElements;
-  for (int c = static_cast<int>(threadIdx.x) * kElements; c < columns; c += step) visit(c);
+// The one formula of y, for the same bits everywhere.
+__device__ __forceinline__ float normalised(float h, float mean, float rstd, float w, float b) {
+  return fmaf((h - mean) * rstd, w, b);
 }
 
-// y of one row. The one place that computes y, for the same bits everywhere.
-template <NormKind K, class T, class W>
-__device__ __forceinline__ void apply_row(const Rows<T, W>& a, const T* h, T* y, float mean, float rstd) {
-  constexpr int kElements = kVector<T>;
-  for_chunks<T>(a.columns, [&](int c) {
-    float v[kElements], w[kElements], b[kElements] = {};
-    load_chunk(v, h, c, a.columns, a.vectors);
-    load_chunk(w, a.w, c, a.columns, a.vectors);
-    if constexpr (K == NormKind::layer) load_chunk(b, a.b, c, a.columns, a.vectors);
+__device__ __forceinline__ float inverse_deviation(float squares, int columns, float eps) {
+  return 1.f / sqrtf(squares / static_cast<float>(columns) + eps);
+}
+
+template <NormKind K, int E>
+__device__ __forceinline__ void load_weight_and_bias(float (&w)[E], float (&b)[E], const Weights& weight,
+                                                     const Weights& bias, int column) {
+  load_weights(w, weight, column);
+  if constexpr (K == NormKind::layer) {
+    load_weights(b, bias, column);
+  } else {
 #pragma unroll
-    for (int i = 0; i < kElements; ++i) v[i] = fmaf((v[i] - mean) * rstd, w[i], b[i]);
-    store_chunk(y, v, c, a.columns, a.vectors);
-  });
+    for (int i = 0; i < E; ++i) b[i] = 0;
+  }
 }
 
-// ---- kernels
+// y of the packs of one row that this thread holds.
+template <NormKind K, class T, int P>
+__device__ __forceinline__ void store_normalised(const Rows<T>& a, T* y, const Pack<T, kVector<T>> (&h)[P], float mean,
+                                                 float rstd) {
+  constexpr int kElements = kVector<T>;
+#pragma unroll
+  for (int p = 0; p < P; ++p) {
+    const int column = static_cast<int>(p * blockDim.x + threadIdx.x) * kElements;
+    if (column >= a.columns) continue;
+    float w[kElements], b[kElements], out[kElements];
+    load_weight_and_bias<K>(w, b, a.w, a.b, column);
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) out[i] = normalised(h[p][i], mean, rstd, w[i], b[i]);
+    store_values(y + column, out);
+  }
+}
 
-template <NormKind K, class T, class W>
-__global__ void __launch_bounds__(kMaxThreads) add_norm_forward(Rows<T, W> a) {
+// ---- forward, rows in registers: blockDim.x threads a row, blockDim.y rows of one warp each
+
+template <NormKind K, class T>
+__global__ void __launch_bounds__(kMaxThreads) add_norm_forward(Rows<T> a) {
   SHARED(float, room, [32]);
   constexpr int kElements = kVector<T>;
-  const size_t row = blockIdx.x, start = row * static_cast<size_t>(a.columns);
-  const T* h = a.delta ? a.h + start : a.res + start;
-  float sum = 0, squares = 0;
-  for_chunks<T>(a.columns, [&](int c) {
-    float v[kElements];
-    load_chunk(v, a.res + start, c, a.columns, a.vectors);
-    if (a.delta) {
-      float d[kElements];
-      load_chunk(d, a.delta + start, c, a.columns, a.vectors);
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  if (row >= a.rows) return;  // the whole warp; the other rows of the block meet nowhere
+  const int64_t start = row * a.columns;
+  Pack<T, kElements> h[kForwardPacks] = {}, delta[kForwardPacks] = {};
 #pragma unroll
-      for (int i = 0; i < kElements; ++i) v[i] = to_float(from_float<T>(v[i] + d[i]));  // as it is stored
-      store_chunk(a.h + start, v, c, a.columns, a.vectors);
+  for (int p = 0; p < kForwardPacks; ++p) {
+    const int column = static_cast<int>(p * blockDim.x + threadIdx.x) * kElements;
+    if (column >= a.columns) continue;
+    h[p] = load_pack<kElements>(a.res + start + column);
+    if (a.delta) delta[p] = load_pack<kElements>(a.delta + start + column);
+  }
+  float sum = 0, squares = 0;
+#pragma unroll
+  for (int p = 0; p < kForwardPacks; ++p) {
+    const int column = static_cast<int>(p * blockDim.x + threadIdx.x) * kElements;
+    if (a.delta && column < a.columns) {
+      float v[kElements];
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) v[i] = h[p][i] + delta[p][i];
+      h[p] = rounded<T>(v);  // as it is stored
+      store_pack(a.h + start + column, h[p]);
     }
 #pragma unroll
     for (int i = 0; i < kElements; ++i) {
-      sum += v[i];
-      squares += v[i] * v[i];
+      sum += h[p][i];
+      squares += h[p][i] * h[p][i];
     }
-  });
-  const float count = static_cast<float>(a.columns);
+  }
   float mean = 0;
   if constexpr (K == NormKind::layer) {  // the variance needs the mean first: the difference of squares cancels
-    mean = block_sum(sum, room) / count;
+    mean = block_sum(sum, room) / static_cast<float>(a.columns);
     squares = 0;
-    for_chunks<T>(a.columns, [&](int c) {
-      float v[kElements];
-      load_chunk(v, h, c, a.columns, a.vectors);
 #pragma unroll
-      for (int i = 0; i < kElements; ++i) squares += c + i < a.columns ? (v[i] - mean) * (v[i] - mean) : 0.f;
-    });
+    for (int p = 0; p < kForwardPacks; ++p) {
+      const bool exists = static_cast<int>(p * blockDim.x + threadIdx.x) * kElements < a.columns;
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) squares += exists ? (h[p][i] - mean) * (h[p][i] - mean) : 0.f;
+    }
   }
-  const float rstd = 1.f / sqrtf(block_sum(squares, room) / count + a.eps);
+  const float rstd = inverse_deviation(block_sum(squares, room), a.columns, a.eps);
   if (threadIdx.x == 0) {
     a.rstd[row] = rstd;
     if constexpr (K == NormKind::layer) a.mean[row] = mean;
   }
-  apply_row<K>(a, h, a.y + start, mean, rstd);
+  store_normalised<K>(a, a.y + start, h, mean, rstd);
 }
 
-template <NormKind K, class T, class W>
-__global__ void __launch_bounds__(kMaxThreads) norm_apply(Rows<T, W> a) {
-  const size_t row = blockIdx.x, start = row * static_cast<size_t>(a.columns);
-  apply_row<K>(a, a.res + start, a.y + start, K == NormKind::layer ? a.mean[row] : 0.f, a.rstd[row]);
+template <NormKind K, class T>
+__global__ void __launch_bounds__(kMaxThreads) norm_apply(Rows<T> a) {
+  constexpr int kElements = kVector<T>;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  if (row >= a.rows) return;
+  const int64_t start = row * a.columns;
+  Pack<T, kElements> h[kForwardPacks];
+#pragma unroll
+  for (int p = 0; p < kForwardPacks; ++p) {
+    const int column = static_cast<int>(p * blockDim.x + threadIdx.x) * kElements;
+    if (column < a.columns) h[p] = load_pack<kElements>(a.res + start + column);
+  }
+  store_normalised<K>(a, a.y + start, h, K == NormKind::layer ? a.mean[row] : 0.f, a.rstd[row]);
 }
 
-template <class T, class W>
+// ---- forward, any row: a block a row
+
+template <NormKind K, class T>
+__global__ void __launch_bounds__(kMaxThreads) add_norm_forward_any(Rows<T> a) {
+  SHARED(float, room, [32]);
+  const int64_t start = static_cast<int64_t>(blockIdx.x) * a.columns;
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  const T* h = a.delta ? a.h + start : a.res + start;
+  float sum = 0, squares = 0;
+  for (int c = thread; c < a.columns; c += threads) {
+    float v = to_float(a.res[start + c]);
+    if (a.delta) {
+      a.h[start + c] = from_float<T>(v + to_float(a.delta[start + c]));
+      v = to_float(h[c]);  // as it is stored
+    }
+    sum += v;
+    squares += v * v;
+  }
+  float mean = 0;
+  if constexpr (K == NormKind::layer) {
+    mean = block_sum(sum, room) / static_cast<float>(a.columns);
+    squares = 0;
+    for (int c = thread; c < a.columns; c += threads) squares += (to_float(h[c]) - mean) * (to_float(h[c]) - mean);
+  }
+  const float rstd = inverse_deviation(block_sum(squares, room), a.columns, a.eps);
+  if (threadIdx.x == 0) {
+    a.rstd[blockIdx.x] = rstd;
+    if constexpr (K == NormKind::layer) a.mean[blockIdx.x] = mean;
+  }
+  for (int c = thread; c < a.columns; c += threads) {
+    float w[1], b[1];
+    load_weight_and_bias<K>(w, b, a.w, a.b, c);
+    a.y[start + c] = from_float<T>(normalised(to_float(h[c]), mean, rstd, w[0], b[0]));
+  }
+}
+
+template <NormKind K, class T>
+__global__ void __launch_bounds__(kMaxThreads) norm_apply_any(Rows<T> a) {
+  const int64_t start = static_cast<int64_t>(blockIdx.x) * a.columns;
+  const float mean = K == NormKind::layer ? a.mean[blockIdx.x] : 0.f, rstd = a.rstd[blockIdx.x];
+  for (int c = static_cast<int>(threadIdx.x); c < a.columns; c += static_cast<int>(blockDim.x)) {
+    float w[1], b[1];
+    load_weight_and_bias<K>(w, b, a.w, a.b, c);
+    a.y[start + c] = from_float<T>(normalised(to_float(a.res[start + c]), mean, rstd, w[0], b[0]));
+  }
+}
+
+// ---- backward, rows in registers
+
+template <class T>
 struct BackwardRows {
   T* dh;
   float* partials;  // [blocks, dw | db]
   const T *dy, *h;
   const float *mean, *rstd;
-  const W* w;
+  Weights w;
   int64_t rows, rows_per_block;
   int columns;
-  bool vectors;
 };
 
-// What a chunk contributes: x, g and the incoming dy.
-template <NormKind K, class T, class W>
-struct Chunk {
-  static constexpr int kElements = kVector<T>;
-  float dy[kElements], x[kElements], g[kElements];
+// The sums of both values over a row's warps, in each of its threads. All rows of the block take part; `room` is
+// another half of the shared memory in every second call, so that one barrier is enough.
+__device__ __forceinline__ float2 row_sums(float2 value, float2* room) {
+  value.x = warp_reduce(value.x, Plus{});
+  value.y = warp_reduce(value.y, Plus{});
+  const unsigned warps = blockDim.x / 32, first = threadIdx.y * warps;
+  if (warps == 1) return value;
+  if (threadIdx.x % 32 == 0) room[first + threadIdx.x / 32] = value;
+  __syncthreads();
+  value = room[first];
+  for (unsigned w = 1; w < warps; ++w) {
+    value.x += room[first + w].x;
+    value.y += room[first + w].y;
+  }
+  return value;
+}
 
-  __device__ __forceinline__ Chunk(const BackwardRows<T, W>& a, int64_t row, int c, float mean, float rstd) {
-    const int64_t start = row * a.columns;
-    float w[kElements];
-    load_chunk(dy, a.dy + start, c, a.columns, a.vectors);
-    load_chunk(x, a.h + start, c, a.columns, a.vectors);
-    load_chunk(w, a.w, c, a.columns, a.vectors);
+// Sums for dw and db of the columns of a thread.
+template <class T>
+struct ColumnSums {
+  static constexpr int kPacks = kBackwardPacks<T>, kElements = kVector<T>;
+  float dw[kPacks][kElements] = {}, db[kPacks][kElements] = {};
+
+  // to: [dw | db], each `columns` long
+  template <NormKind K>
+  __device__ __forceinline__ void store(float* to, int columns) const {
 #pragma unroll
-    for (int i = 0; i < kElements; ++i) {
-      x[i] = (x[i] - mean) * rstd;
-      g[i] = dy[i] * w[i];  // 0 past the end
+    for (int p = 0; p < kPacks; ++p) {
+      const int column = static_cast<int>(p * blockDim.x + threadIdx.x) * kElements;
+      if (column >= columns) continue;
+      store_values(to + column, dw[p]);
+      if constexpr (K == NormKind::layer) store_values(to + columns + column, db[p]);
+    }
+  }
+
+  // In shared memory: element i of pack p of a thread at [p, i, thread], in rows of this length, so that neither
+  // neighbouring threads nor neighbouring columns meet in a bank.
+  static __host__ __device__ int pitch(int threads) { return threads + 32 / kElements; }
+  static __host__ __device__ int slots(int threads) { return kPacks * kElements * pitch(threads); }
+  static __device__ __forceinline__ int slot(int column, int threads) {
+    const int pack = column / kElements;
+    return (pack / threads * kElements + column % kElements) * pitch(threads) + pack % threads;
+  }
+  template <NormKind K>
+  __device__ __forceinline__ void store_shared(float* to) const {  // [dw | db] by slot
+    const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) {
+        const int at = (p * kElements + i) * pitch(threads) + thread;
+        to[at] = dw[p][i];
+        if constexpr (K == NormKind::layer) to[slots(threads) + at] = db[p][i];
+      }
     }
   }
 };
 
-// Sums for dw and db stay in shared memory, each column with the thread that owns it: element i of a thread's chunk
-// lies at [chunk, i, thread], so that neighbours use different banks. Partial sums go out in the same order.
+// A row in registers, loaded at once.
 template <class T>
-__host__ __device__ constexpr int slots_of(int columns, int threads) {
-  const int chunk = threads * kVector<T>;
-  return (columns + chunk - 1) / chunk * chunk;
-}
-template <class T>
-__device__ __forceinline__ int slot_of(int column, int i, int threads) {  // column: of the chunk
-  constexpr int kElements = kVector<T>;
-  return (column / (threads * kElements) * kElements + i) * threads + column / kElements % threads;
-}
-template <class T>
-__device__ __forceinline__ int column_of(int slot, int threads) {
-  constexpr int kElements = kVector<T>;
-  const int chunk = slot / (threads * kElements), i = slot / threads % kElements;
-  return (chunk * threads + slot % threads) * kElements + i;
-}
+struct BackwardRow {
+  static constexpr int kPacks = kBackwardPacks<T>, kElements = kVector<T>;
+  Pack<T, kElements> dy[kPacks] = {}, h[kPacks] = {}, dh[kPacks];
+  float mean = 0, rstd = 0;
 
-template <NormKind K, class T, class W>
-__global__ void __launch_bounds__(kMaxThreads) add_norm_backward(BackwardRows<T, W> a) {
-  SHARED(float, room, [32]);
-  DYN_SMEM(raw);
-  float* sums = reinterpret_cast<float*>(raw);  // [dw | db] by slot
-  constexpr int kElements = kVector<T>, kSums = K == NormKind::layer ? 2 : 1;
-  constexpr bool kLayer = K == NormKind::layer;
-  const int threads = static_cast<int>(blockDim.x), slots = slots_of<T>(a.columns, threads);
-  for (int s = static_cast<int>(threadIdx.x); s < kSums * slots; s += threads) sums[s] = 0;  // slots of this thread
-  const int64_t first = blockIdx.x * a.rows_per_block;
-  const int64_t last = first + a.rows_per_block < a.rows ? first + a.rows_per_block : a.rows;
-  for (int64_t row = first; row < last; ++row) {
-    const float mean = kLayer ? a.mean[row] : 0.f, rstd = a.rstd[row];
-    float sum_g = 0, sum_gx = 0;
-    for_chunks<T>(a.columns, [&](int c) {
-      const Chunk<K, T, W> chunk(a, row, c, mean, rstd);
+  template <NormKind K>
+  __device__ __forceinline__ void load(const BackwardRows<T>& a, int64_t row) {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int column = static_cast<int>(p * blockDim.x + threadIdx.x) * kElements;
+      if (column >= a.columns) continue;
+      dy[p] = load_pack<kElements>(a.dy + row * a.columns + column);
+      h[p] = load_pack<kElements>(a.h + row * a.columns + column);
+      dh[p] = load_pack<kElements>(a.dh + row * a.columns + column);
+    }
+    if constexpr (K == NormKind::layer) mean = a.mean[row];
+    rstd = a.rstd[row];
+  }
+  // Adds to the columns' sums; returns this thread's part of the sums of g and g x.
+  __device__ __forceinline__ float2 add_to(ColumnSums<T>& sums, const float (&w)[kPacks][kElements]) const {
+    float2 sum{0, 0};
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
 #pragma unroll
       for (int i = 0; i < kElements; ++i) {
-        if (c + i >= a.columns) continue;
-        const int slot = slot_of<T>(c, i, threads);
-        sum_g += chunk.g[i];
-        sum_gx += chunk.g[i] * chunk.x[i];
-        sums[slot] += chunk.dy[i] * chunk.x[i];
-        if constexpr (kLayer) sums[slots + slot] += chunk.dy[i];
+        const float x = (h[p][i] - mean) * rstd, g = dy[p][i] * w[p][i];  // dy is 0 past the end
+        sum.x += g;
+        sum.y += g * x;
+        sums.dw[p][i] += dy[p][i] * x;
+        sums.db[p][i] += dy[p][i];
       }
-    });
-    const float count = static_cast<float>(a.columns);
-    const float mean_g = kLayer ? block_sum(sum_g, room) / count : 0.f;
-    const float mean_gx = block_sum(sum_gx, room) / count;
-    for_chunks<T>(a.columns, [&](int c) {
-      const Chunk<K, T, W> chunk(a, row, c, mean, rstd);
-      float d[kElements];
-      load_chunk(d, a.dh + row * a.columns, c, a.columns, a.vectors);
-#pragma unroll
-      for (int i = 0; i < kElements; ++i) d[i] += rstd * (chunk.g[i] - mean_g - chunk.x[i] * mean_gx);
-      store_chunk(a.dh + row * a.columns, d, c, a.columns, a.vectors);
-    });
+    }
+    return sum;
   }
-  float* partial = a.partials + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(kSums * slots);
-  for (int s = static_cast<int>(threadIdx.x); s < kSums * slots; s += threads) partial[s] = sums[s];
+  __device__ __forceinline__ void store(const BackwardRows<T>& a, int64_t row, const float (&w)[kPacks][kElements],
+                                        float mean_g, float mean_gx) const {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int column = static_cast<int>(p * blockDim.x + threadIdx.x) * kElements;
+      if (column >= a.columns) continue;
+      float d[kElements];
+#pragma unroll
+      for (int i = 0; i < kElements; ++i)
+        d[i] = dh[p][i] + rstd * (dy[p][i] * w[p][i] - mean_g - (h[p][i] - mean) * rstd * mean_gx);
+      store_values(a.dh + row * a.columns + column, d);
+    }
+  }
+};
+
+// blockDim.y rows at a time, blockDim.x threads each. Shared memory: sums of each of these rows, if there are several.
+// Resident blocks of a multiprocessor load by turns: three where registers allow it without spilling.
+template <NormKind K, class T, int Threads>
+constexpr int kResident = Threads > kShortBlock                  ? 1
+                          : K == NormKind::rms && sizeof(T) == 2 ? 3
+                                                                 : 2;
+
+template <NormKind K, class T, int Threads>
+__global__ void __launch_bounds__(Threads, kResident<K, T, Threads>) add_norm_backward(BackwardRows<T> a) {
+  SHARED(float2, room, [2][kMaxThreads / 32]);
+  DYN_SMEM(raw);
+  float* const shared_sums = reinterpret_cast<float*>(raw);  // [blockDim.y, dw | db]
+  constexpr bool kLayer = K == NormKind::layer;
+  using Row = BackwardRow<T>;
+  float w[Row::kPacks][Row::kElements] = {};
+#pragma unroll
+  for (int p = 0; p < Row::kPacks; ++p) {
+    const int column = static_cast<int>(p * blockDim.x + threadIdx.x) * Row::kElements;
+    if (column < a.columns) load_weights(w[p], a.w, column);
+  }
+  ColumnSums<T> sums;
+  const int64_t first = blockIdx.x * a.rows_per_block;
+  const int64_t last = first + a.rows_per_block < a.rows ? first + a.rows_per_block : a.rows;
+  const float scale = 1.f / static_cast<float>(a.columns);
+  int half = 0;
+  for (int64_t next = first; next < last; next += blockDim.y, half ^= 1) {
+    const int64_t row = next + threadIdx.y;
+    Row r;
+    if (row < last) r.template load<K>(a, row);
+    const float2 total = row_sums(r.add_to(sums, w), room[half]);
+    if (row < last) r.store(a, row, w, kLayer ? total.x * scale : 0.f, total.y * scale);
+  }
+  constexpr int kSums = kLayer ? 2 : 1;
+  float* partial = a.partials + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(kSums * a.columns);
+  if (blockDim.y == 1) return sums.template store<K>(partial, a.columns);
+  const int threads = static_cast<int>(blockDim.x), slots = ColumnSums<T>::slots(threads);
+  sums.template store_shared<K>(shared_sums + static_cast<int>(threadIdx.y) * kSums * slots);
+  __syncthreads();
+  for (int c = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x); c < kSums * a.columns;
+       c += static_cast<int>(blockDim.x * blockDim.y)) {
+    const int is_db = c >= a.columns ? 1 : 0;
+    const float* from = shared_sums + is_db * slots + ColumnSums<T>::slot(c - is_db * a.columns, threads);
+    float total = 0;
+    for (int y = 0; y < static_cast<int>(blockDim.y); ++y) total += from[y * kSums * slots];
+    partial[c] = total;
+  }
 }
 
-// dw or db += the partial sums, block after block. partials: [blocks, stride], by slot
-template <class T>
-__global__ void __launch_bounds__(256)
-    add_partials(float* sum, const float* partials, int blocks, int stride, int columns, int threads) {
-  const int slot = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x), column = column_of<T>(slot, threads);
-  if (slot >= slots_of<T>(columns, threads) || column >= columns) return;
-  float total = 0;
-  for (int b = 0; b < blocks; ++b) total += partials[static_cast<size_t>(b) * static_cast<size_t>(stride) + slot];
-  sum[column] += total;
+// ---- backward, any row: sums for dw and db in shared memory, each column with the thread that owns it
+
+template <NormKind K, class T>
+__global__ void __launch_bounds__(kMaxThreads) add_norm_backward_any(BackwardRows<T> a) {
+  SHARED(float, room, [32]);
+  DYN_SMEM(raw);
+  float* const sums = reinterpret_cast<float*>(raw);  // [dw | db]
+  constexpr bool kLayer = K == NormKind::layer;
+  constexpr int kSums = kLayer ? 2 : 1;
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  const int64_t first = blockIdx.x * a.rows_per_block;
+  const int64_t last = first + a.rows_per_block < a.rows ? first + a.rows_per_block : a.rows;
+  for (int c = thread; c < a.columns; c += threads) {
+    sums[c] = 0;
+    if constexpr (kLayer) sums[a.columns + c] = 0;
+  }
+  for (int64_t row = first; row < last; ++row) {
+    const T *dy = a.dy + row * a.columns, *h = a.h + row * a.columns;
+    const float mean = kLayer ? a.mean[row] : 0.f, rstd = a.rstd[row], scale = 1.f / static_cast<float>(a.columns);
+    float sum_g = 0, sum_gx = 0, w[1];
+    for (int c = thread; c < a.columns; c += threads) {
+      load_weights(w, a.w, c);
+      const float x = (to_float(h[c]) - mean) * rstd, d = to_float(dy[c]);
+      sum_g += d * w[0];
+      sum_gx += d * w[0] * x;
+      sums[c] += d * x;
+      if constexpr (kLayer) sums[a.columns + c] += d;
+    }
+    const float mean_g = kLayer ? block_sum(sum_g, room) * scale : 0.f, mean_gx = block_sum(sum_gx, room) * scale;
+    for (int c = thread; c < a.columns; c += threads) {
+      load_weights(w, a.w, c);
+      const float x = (to_float(h[c]) - mean) * rstd, g = to_float(dy[c]) * w[0];
+      T* dh = a.dh + row * a.columns + c;
+      *dh = from_float<T>(to_float(*dh) + rstd * (g - mean_g - x * mean_gx));
+    }
+  }
+  float* partial = a.partials + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(kSums * a.columns);
+  for (int c = thread; c < a.columns; c += threads) {
+    partial[c] = sums[c];
+    if constexpr (kLayer) partial[a.columns + c] = sums[a.columns + c];
+  }
 }
 
 // ---- launchers
 
 template <class F>
-void by_type(DType dtype, F f) {
-  switch (dtype) {
-    case DType::f32:
-      return f.template operator()<float>();
-    case DType::bf16:
-      return f.template operator()<bf16>();
-    case DType::f16:
-      return f.template operator()<fp16>();
-    default:
-      throw Error(cat("residual norm: ", dtype, " is not a float of the GPU"));
+void by_kind(NormKind kind, DType dtype, F f) {
+  by_type(dtype, [&]<class T>() {
+    if (kind == NormKind::layer) {
+      f.template operator()<NormKind::layer, T>();
+    } else {
+      f.template operator()<NormKind::rms, T>();
+    }
+  });
+}
+
+// Threads of a row that holds so many packs a thread; 0 if the row does not fit or is not whole packs.
+template <class T, class... P>
+unsigned row_threads(int columns, int packs, const P*... pointers) {
+  const int threads = round_up(div_ceil(columns, kVector<T> * packs), 32);
+  return in_packs<T>(columns) && aligned16(pointers...) && threads <= kMaxThreads ? static_cast<unsigned>(threads) : 0;
+}
+unsigned any_row_threads(int columns) { return static_cast<unsigned>(std::min(kMaxThreads, round_up(columns, 32))); }
+
+// Kernel `in_registers` or, where rows do not fit, kernel `any`.
+template <class T>
+void launch_rows(void (*in_registers)(Rows<T>), void (*any)(Rows<T>), const Rows<T>& a, cudaStream_t stream) {
+  const unsigned threads = row_threads<T>(a.columns, kForwardPacks, a.h, a.y, a.res, a.delta, a.w.data, a.b.data);
+  if (threads == 0) {
+    CUDA_CHECK(launch(any, {dim3(grid_size(a.rows)), dim3(any_row_threads(a.columns)), 0, stream}, a));
+    return;
+  }
+  const unsigned together = threads == 32 ? kShortBlock / 32 : 1;
+  CUDA_CHECK(launch(in_registers,
+                    {dim3(grid_size(div_ceil<int64_t>(a.rows, together))), dim3(threads, together), 0, stream}, a));
+}
+
+int64_t rows_per_block(int64_t rows) { return std::max(kMinBlockRows, div_ceil<int64_t>(rows, kMaxRowBlocks)); }
+int64_t row_blocks(int64_t rows) { return div_ceil<int64_t>(rows, rows_per_block(rows)); }
+
+template <NormKind K, class T>
+void launch_backward(const BackwardRows<T>& a, cudaStream_t stream) {
+  constexpr size_t kSums = K == NormKind::layer ? 2 : 1;
+  const unsigned threads = row_threads<T>(a.columns, kBackwardPacks<T>, a.dh, a.dy, a.h, a.w.data, a.partials);
+  const dim3 grid(grid_size(row_blocks(a.rows)));
+  if (threads == 0) {
+    const size_t shared_bytes = kSums * static_cast<size_t>(a.columns) * sizeof(float);
+    if (shared_bytes > 48 << 10) CUDA_CHECK(allow_shared_bytes(add_norm_backward_any<K, T>, shared_bytes));
+    const LaunchConfig config{grid, dim3(any_row_threads(a.columns)), shared_bytes, stream};
+    CUDA_CHECK(launch(add_norm_backward_any<K, T>, config, a));
+    return;
+  }
+  const unsigned together = std::max(1u, kShortBlock / threads);
+  const size_t sums = together * kSums * static_cast<size_t>(ColumnSums<T>::slots(static_cast<int>(threads)));
+  const LaunchConfig config{grid, dim3(threads, together), together > 1 ? sums * sizeof(float) : 0, stream};
+  if (threads <= kShortBlock) {
+    CUDA_CHECK(launch(add_norm_backward<K, T, kShortBlock>, config, a));
+  } else {
+    CUDA_CHECK(launch(add_norm_backward<K, T, kMaxThreads>, config, a));
   }
 }
-template <class F>
-void by_types(NormKind kind, DType stream, DType weights, F f) {
-  by_type(stream, [&]<class T>() {
-    by_type(weights, [&]<class W>() {
-      if (kind == NormKind::layer) {
-        f.template operator()<NormKind::layer, T, W>();
-      } else {
-        f.template operator()<NormKind::rms, T, W>();
-      }
-    });
-  });
-}
-
-int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-template <class T>
-T* data(const Tensor& t) {
-  return static_cast<T*>(t.data);
-}
-template <class T>
-unsigned block_threads(int64_t columns) {  // one chunk a thread, whole warps
-  return static_cast<unsigned>(
-      std::min<int64_t>(kMaxThreads, round_up<int64_t>(columns, 32 * kVector<T>) / kVector<T>));
-}
-int checked_columns(const Tensor& t) {
-  CHECK(t.cols() < 1 << 30 && t.rows() < int64_t{1} << 31, "residual norm: ", t.shape, " is beyond 32-bit indices");
-  return static_cast<int>(t.cols());
-}
-int64_t rows_per_block(int64_t rows) { return std::max<int64_t>(1, div_up(rows, kMaxRowBlocks)); }
-int64_t row_blocks(int64_t rows) { return div_up(rows, rows_per_block(rows)); }
 }  // namespace
 
-void run(const AddNormFwd& op, cudaStream_t stream) {
-  const int columns = checked_columns(op.res);
-  if (op.res.rows() == 0) return;
-  by_types(op.kind, op.res.dtype, op.w.dtype, [&]<NormKind K, class T, class W>() {
-    Rows<T, W> a{data<T>(op.h),
-                 data<T>(op.y),
-                 data<float>(op.mean),
-                 data<float>(op.rstd),
-                 data<T>(op.res),
-                 data<T>(op.delta),
-                 data<W>(op.w),
-                 data<W>(op.b),
-                 columns,
-                 op.eps};
-    a.vectors = rows_are_vectors(columns, a.h, a.y, a.res, a.delta, a.w, a.b);
-    const LaunchConfig config{dim3(static_cast<unsigned>(op.res.rows())), dim3(block_threads<T>(columns)), 0, stream};
-    CUDA_CHECK(launch(add_norm_forward<K, T, W>, config, a));
+void run(const AddNormFwd& op, void*, cudaStream_t stream) {
+  const int columns = checked_columns(op.kName, op.res);
+  if (op.res.numel() == 0) return;
+  by_kind(op.kind, op.res.dtype, [&]<NormKind K, class T>() {
+    const Rows<T> a{.h = data<T>(op.h),
+                    .y = data<T>(op.y),
+                    .mean = data<float>(op.mean),
+                    .rstd = data<float>(op.rstd),
+                    .res = data<T>(op.res),
+                    .delta = data<T>(op.delta),
+                    .w = {op.w.data, op.w.dtype},
+                    .b = {op.b.data, op.w.dtype},
+                    .rows = op.res.rows(),
+                    .columns = columns,
+                    .eps = op.eps};
+    launch_rows<T>(add_norm_forward<K, T>, add_norm_forward_any<K, T>, a, stream);
   });
 }
 
-void run(const NormApply& op, cudaStream_t stream) {
-  const int columns = checked_columns(op.h);
-  if (op.h.rows() == 0) return;
-  by_types(op.kind, op.h.dtype, op.w.dtype, [&]<NormKind K, class T, class W>() {
-    Rows<T, W> a{.y = data<T>(op.y),
-                 .mean = data<float>(op.mean),
-                 .rstd = data<float>(op.rstd),
-                 .res = data<T>(op.h),
-                 .w = data<W>(op.w),
-                 .b = data<W>(op.b),
-                 .columns = columns};
-    a.vectors = rows_are_vectors(columns, a.y, a.res, a.w, a.b);
-    const LaunchConfig config{dim3(static_cast<unsigned>(op.h.rows())), dim3(block_threads<T>(columns)), 0, stream};
-    CUDA_CHECK(launch(norm_apply<K, T, W>, config, a));
+void run(const NormApply& op, void*, cudaStream_t stream) {
+  const int columns = checked_columns(op.kName, op.h);
+  if (op.h.numel() == 0) return;
+  by_kind(op.kind, op.h.dtype, [&]<NormKind K, class T>() {
+    const Rows<T> a{.y = data<T>(op.y),
+                    .mean = data<float>(op.mean),
+                    .rstd = data<float>(op.rstd),
+                    .res = data<T>(op.h),
+                    .w = {op.w.data, op.w.dtype},
+                    .b = {op.b.data, op.w.dtype},
+                    .rows = op.h.rows(),
+                    .columns = columns};
+    launch_rows<T>(norm_apply<K, T>, norm_apply_any<K, T>, a, stream);
   });
 }
-
-namespace {
-int partial_slots(const AddNormBwd& op) {  // dw and db of one block
-  int slots = 0;
-  by_type(op.h.dtype, [&]<class T>() {
-    slots = slots_of<T>(checked_columns(op.h), static_cast<int>(block_threads<T>(op.h.cols())));
-  });
-  return slots * (op.db ? 2 : 1);
-}
-
-template <class T>
-void add_all_partials(const AddNormBwd& op, const float* partials, cudaStream_t stream) {
-  const int columns = checked_columns(op.h), threads = static_cast<int>(block_threads<T>(columns));
-  const int slots = slots_of<T>(columns, threads), blocks = static_cast<int>(row_blocks(op.h.rows()));
-  const LaunchConfig config{dim3(static_cast<unsigned>(div_up(slots, 256))), dim3(256), 0, stream};
-  const int stride = partial_slots(op);
-  CUDA_CHECK(launch(add_partials<T>, config, data<float>(op.dw), partials, blocks, stride, columns, threads));
-  if (!op.db) return;
-  CUDA_CHECK(launch(add_partials<T>, config, data<float>(op.db), partials + slots, blocks, stride, columns, threads));
-}
-}  // namespace
 
 size_t scratch(const AddNormBwd& op) {
-  return static_cast<size_t>(row_blocks(op.h.rows()) * partial_slots(op)) * sizeof(float);
+  return static_cast<size_t>(row_blocks(op.h.rows()) * op.h.cols() * (op.db ? 2 : 1)) * sizeof(float);
 }
 
 void run(const AddNormBwd& op, void* scratch, cudaStream_t stream) {
-  const int columns = checked_columns(op.h);
-  const int64_t rows = op.h.rows();
-  if (rows == 0) return;
+  const int columns = checked_columns(op.kName, op.h);
+  const int64_t rows = op.h.rows(), values = int64_t{columns} * (op.db ? 2 : 1);
+  if (op.h.numel() == 0) return;
   auto* partials = static_cast<float*>(scratch);
-  const size_t shared_bytes = static_cast<size_t>(partial_slots(op)) * sizeof(float);
-  by_types(op.kind, op.h.dtype, op.w.dtype, [&]<NormKind K, class T, class W>() {
-    BackwardRows<T, W> a{
-        data<T>(op.dh),       partials,      data<T>(op.dy), data<T>(op.h),        data<float>(op.mean),
-        data<float>(op.rstd), data<W>(op.w), rows,           rows_per_block(rows), columns};
-    a.vectors = rows_are_vectors(columns, a.dh, a.dy, a.h, a.w);
-    if (shared_bytes > 48 << 10) CUDA_CHECK(allow_shared_bytes(add_norm_backward<K, T, W>, shared_bytes));
-    const dim3 grid(static_cast<unsigned>(row_blocks(rows))), block(block_threads<T>(columns));
-    CUDA_CHECK(launch(add_norm_backward<K, T, W>, {grid, block, shared_bytes, stream}, a));
+  by_kind(op.kind, op.h.dtype, [&]<NormKind K, class T>() {
+    const BackwardRows<T> a{.dh = data<T>(op.dh),
+                            .partials = partials,
+                            .dy = data<T>(op.dy),
+                            .h = data<T>(op.h),
+                            .mean = data<float>(op.mean),
+                            .rstd = data<float>(op.rstd),
+                            .w = {op.w.data, op.w.dtype},
+                            .rows = rows,
+                            .rows_per_block = rows_per_block(rows),
+                            .columns = columns};
+    launch_backward<K, T>(a, stream);
   });
-  by_type(op.h.dtype, [&]<class T>() { add_all_partials<T>(op, partials, stream); });
+  add_partial_sums({data<float>(op.dw), partials, row_blocks(rows), columns, values}, stream);
+  if (op.db) add_partial_sums({data<float>(op.db), partials + columns, row_blocks(rows), columns, values}, stream);
 }
 }  // namespace athanor::cuda

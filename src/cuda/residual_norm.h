@@ -5,8 +5,8 @@
 #include "ops/norm.h"
 namespace athanor::cuda {
 
-void run(const AddNormFwd& op, cudaStream_t stream);
-void run(const NormApply& op, cudaStream_t stream);
+void run(const AddNormFwd& op, void* scratch, cudaStream_t stream);
+void run(const NormApply& op, void* scratch, cudaStream_t stream);
 void run(const AddNormBwd& op, void* scratch, cudaStream_t stream);
 size_t scratch(const AddNormBwd& op);
 }  // namespace athanor::cuda

@@ -38,9 +38,19 @@ __device__ __forceinline__ void load_chunk(float (&values)[E], const T* p, int c
 
 template <int E, class T>
 __device__ __forceinline__ void store_chunk(T* p, const float (&values)[E], int column, int columns, bool vectors) {
-  static_assert(E == kVector<T>, "only the stream's own type is stored");
+  constexpr int kBytes = E * static_cast<int>(sizeof(T));
+  static_assert(kBytes == 8 || kBytes == 16);
   if (vectors) {
-    store_vector(p + column, values);
+    T elements[E];
+#pragma unroll
+    for (int i = 0; i < E; ++i) elements[i] = from_float<T>(values[i]);
+    std::conditional_t<kBytes == 8, uint2, uint4> raw;
+    memcpy(&raw, elements, sizeof raw);
+    if constexpr (kBytes == 8) {
+      st8(p + column, raw);
+    } else {
+      st16(p + column, raw);
+    }
     return;
   }
 #pragma unroll

@@ -28,7 +28,7 @@ void raise_file_limit() {
 
 // Wrong dtype, wrong tokenizer and padding with strange ids show at a shard's ends, long before training gets there.
 void check_ends(const TokenFile& shard) {
-  std::vector<int32_t> tokens(size_t(std::min(shard.count(), kEndBytes / shard.layout().item_size)));
+  std::vector<int32_t> tokens(size_t(std::min(shard.count(), kEndBytes / item_size(shard.layout().type))));
   shard.read(0, tokens);
   shard.read(shard.count() - int64_t(tokens.size()), tokens);
 }
@@ -37,6 +37,15 @@ void add(Xxh3& hash, int64_t value) { hash.update(&value, sizeof value); }
 void add(Xxh3& hash, const std::string& text) {
   add(hash, int64_t(text.size()));  // "ab", "c" and "a", "bc" differ
   hash.update(text.data(), text.size());
+}
+
+void add_ends(Xxh3& hash, const StableFile& file) {
+  add(hash, file.bytes());
+  std::vector<std::byte> end(size_t(std::min(file.bytes(), kEndBytes)));
+  file.read(0, end);
+  hash.update(end);
+  file.read(file.bytes() - int64_t(end.size()), end);
+  hash.update(end);
 }
 
 }  // namespace
@@ -97,22 +106,42 @@ void Dataset::read(const SampleOrder& order, int64_t n, std::span<int32_t> token
   sources_[size_t(at.source)].shards[size_t(at.shard)].read(at.token, tokens);
 }
 
+int64_t Dataset::read_row(const SampleOrder& order, int64_t n, const PackingOptions& options, const Row& row) const {
+  CHECK(int64_t(row.tokens.size()) == seq_length_, "row of ", row.tokens.size(), " tokens, expected ", seq_length_);
+  const Sample at = locate(order, n);
+  const TokenFile& shard = sources_[size_t(at.source)].shards[size_t(at.shard)];
+  const auto size = size_t(seq_length_ + 1);
+  Window window{.tokens = std::vector<int32_t>(size), .mask = std::vector<uint8_t>(size), .ends = {}};
+  shard.read(at.token, window.tokens);
+  shard.read_mask(at.token, window.mask);
+  if (const auto& index = shard.layout().documents; options.needs_documents() && index) {
+    window.ends = index->ends_within(at.token, seq_length_);
+    for (int64_t& end : window.ends) end -= at.token;
+  } else if (options.needs_documents()) {
+    window.ends = ends_by_token(std::span(window.tokens).first(size - 1), options.eod_id);
+  }
+  return pack(window, options, row);
+}
+
+bool Dataset::has_document_indices() const {
+  for (const Source& source : sources_)
+    for (const TokenFile& shard : source.shards)
+      if (!shard.layout().documents) return false;
+  return true;
+}
+
 std::string Dataset::compute_fingerprint() const {
   Xxh3 hash;
   add(hash, seq_length_);
-  std::vector<std::byte> end;
   for (size_t i = 0; i < sources_.size(); ++i) {
     add(hash, blend_.shares()[i]);
     add(hash, int64_t(sources_[i].shards.size()));
     for (const TokenFile& shard : sources_[i].shards) {
       add(hash, base_name(shard.path()));
       add(hash, shard.layout().format);
-      add(hash, shard.bytes());
-      end.resize(size_t(std::min(shard.bytes(), kEndBytes)));
-      shard.read_bytes(0, end);
-      hash.update(end);
-      shard.read_bytes(shard.bytes() - int64_t(end.size()), end);
-      hash.update(end);
+      add_ends(hash, shard.file());
+      if (const auto& documents = shard.layout().documents) add_ends(hash, documents->file());
+      if (const auto& mask = shard.layout().mask; mask && mask->file) add_ends(hash, *mask->file);
     }
   }
   return hash.hex();
@@ -127,6 +156,9 @@ std::string Dataset::describe() const {
     out << (i ? "\n" : "") << s.path_glob << ": " << s.shards.size() << " shard(s), "
         << s.shards.front().layout().format << ", " << tokens << " tokens, " << s.windows() << " windows of "
         << seq_length_;
+    if (std::any_of(s.shards.begin(), s.shards.end(),
+                    [](const TokenFile& shard) { return shard.layout().mask.has_value(); }))
+      out << ", loss mask";
     if (sources_.size() > 1) out << ", " << blend_.shares()[i] << "/" << blend_.period() << " of the samples";
   }
   return out.str();

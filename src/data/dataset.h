@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "data/order.h"
+#include "data/packing.h"
 #include "data/token_file.h"
 
 namespace athanor {
@@ -15,7 +16,7 @@ namespace athanor {
 struct ShardSource {
   std::string path_glob;       // a file, or a pattern with * ? [abc]; matches are taken in byte order of their names
   double weight = 1;           // share of the samples, relative to the other sources
-  std::string dtype = "auto";  // "auto", "uint16", "uint32": see TokenFile::open
+  std::string dtype = "auto";  // "auto" or the type of a token: see TokenFile::open
 };
 
 struct SampleOrder {
@@ -41,6 +42,10 @@ class Dataset {
   Sample locate(const SampleOrder& order, int64_t n) const;
   // tokens: T+1 of them; inputs are the first T, targets the last T.
   void read(const SampleOrder& order, int64_t n, std::span<int32_t> tokens) const;
+  // The same window as a row, with its documents and masks; returns pack()'s.
+  int64_t read_row(const SampleOrder& order, int64_t n, const PackingOptions& options, const Row& row) const;
+  bool has_document_indices() const;  // in every shard
+  const std::string& first_shard() const { return sources_.front().shards.front().path(); }
 
   // 32 hex digits over shard base names, sizes, first and last 64 KiB, dtypes, weights and T: a checkpoint keeps it,
   // and a run that resumes on other data is told so.

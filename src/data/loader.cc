@@ -7,16 +7,30 @@
 
 namespace athanor {
 
+HostBatch::HostBatch(int64_t rows, int64_t seq_length, const PackingOptions& options)
+    : tokens(size_t(rows * seq_length)), targets(tokens.size()) {
+  if (!options.varies()) return;
+  positions.resize(tokens.size());
+  documents.resize(size_t(rows * options.max_documents));
+}
+
+void HostBatch::read(int64_t row, const Dataset& dataset, const SampleOrder& order, int64_t sample,
+                     const PackingOptions& options) {
+  const auto t = size_t(dataset.seq_length()), at = size_t(row) * t, most = size_t(options.max_documents);
+  Row out{.tokens = std::span(tokens).subspan(at, t), .targets = std::span(targets).subspan(at, t)};
+  if (options.varies()) {
+    out.positions = std::span(positions).subspan(at, t);
+    out.documents = std::span(documents).subspan(size_t(row) * most, most);
+  }
+  given_up += dataset.read_row(order, sample, options, out);
+}
+
 Loader::Loader(const Dataset& dataset, const LoaderOptions& options) : dataset_(dataset), options_(options) {
   CHECK(options.rows > 0 && options.depth > 0, "loader: rows ", options.rows, ", depth ", options.depth);
   CHECK(options.world > 0 && 0 <= options.rank && options.rank < options.world, "rank ", options.rank, " of ",
         options.world);
   CHECK(options.first_sample >= 0, "first sample ", options.first_sample);
-  batches_.resize(size_t(options.depth) + 1);
-  for (HostBatch& b : batches_) {
-    b.tokens.resize(size_t(options.rows * dataset.seq_length()));
-    b.targets.resize(b.tokens.size());
-  }
+  batches_.assign(size_t(options.depth) + 1, HostBatch(options.rows, dataset.seq_length(), options.packing));
   thread_ = std::thread([this] { produce(); });
 }
 
@@ -29,19 +43,15 @@ Loader::~Loader() {
   thread_.join();
 }
 
-void Loader::fill(HostBatch& batch, int64_t micro, std::vector<int32_t>& window) const {
-  const int64_t T = dataset_.seq_length();
+void Loader::fill(HostBatch& batch, int64_t micro) const {
   batch.first_sample = options_.first_sample + (micro * options_.world + options_.rank) * options_.rows;
-  for (int64_t row = 0; row < options_.rows; ++row) {
-    dataset_.read(options_.order, batch.first_sample + row, window);
-    std::copy_n(window.begin(), T, batch.tokens.begin() + row * T);
-    std::copy_n(window.begin() + 1, T, batch.targets.begin() + row * T);
-  }
+  batch.given_up = 0;
+  for (int64_t row = 0; row < options_.rows; ++row)
+    batch.read(row, dataset_, options_.order, batch.first_sample + row, options_.packing);
 }
 
 void Loader::produce() {
   try {
-    std::vector<int32_t> window(size_t(dataset_.seq_length() + 1));
     for (int64_t micro = 0;; ++micro) {
       const int64_t slots = int64_t(batches_.size());
       {
@@ -50,7 +60,7 @@ void Loader::produce() {
         released_changed_.wait(lock, [&] { return stop_ || micro < taken_ - 1 + slots; });
         if (stop_) return;
       }
-      fill(batches_[size_t(micro % slots)], micro, window);
+      fill(batches_[size_t(micro % slots)], micro);
       {
         const std::lock_guard lock(mutex_);
         filled_ = micro + 1;

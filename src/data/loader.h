@@ -15,7 +15,15 @@ namespace athanor {
 
 struct HostBatch {
   int64_t first_sample = 0;              // sample number of row 0
-  std::vector<int32_t> tokens, targets;  // [rows, T]; targets are tokens one further
+  std::vector<int32_t> tokens, targets;  // [rows, T]; targets are tokens one further, -1 = ignored
+  std::vector<int32_t> positions;        // [rows, T] and
+  std::vector<Document> documents;       // [rows, max_documents] where they vary; otherwise empty
+  int64_t given_up = 0;                  // predictions ignored for want of rows in `documents`
+
+  HostBatch(int64_t rows, int64_t seq_length, const PackingOptions& options);
+  // Fills a row with a sample.
+  void read(int64_t row, const Dataset& dataset, const SampleOrder& order, int64_t sample,
+            const PackingOptions& options);
 };
 
 struct LoaderOptions {
@@ -24,6 +32,7 @@ struct LoaderOptions {
   int64_t rows = 1;          // per micro-batch and rank
   int rank = 0, world = 1;   // data-parallel
   int depth = 4;             // micro-batches prepared ahead
+  PackingOptions packing = {};
 };
 
 class Loader {
@@ -41,7 +50,7 @@ class Loader {
 
  private:
   void produce();
-  void fill(HostBatch& batch, int64_t micro, std::vector<int32_t>& window) const;
+  void fill(HostBatch& batch, int64_t micro) const;
 
   const Dataset& dataset_;
   const LoaderOptions options_;

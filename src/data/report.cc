@@ -160,6 +160,48 @@ std::string describe(const Frequencies& f, int64_t vocab_size, const Tokenizer* 
   return out.str();
 }
 
+// Lengths of the documents in runs of tokens that a token ends. Where the very first token is that one, it begins
+// documents instead (llm.c), which leaves the lengths the same.
+class DocumentScan {
+ public:
+  explicit DocumentScan(int64_t eod_id) : eod_id_(eod_id) {}
+  // `follows`: these tokens come right after those before; otherwise a document that is cut here is not counted.
+  void add(std::span<const int32_t> tokens, bool follows) {
+    if (!follows) open_ = false;
+    for (const int32_t token : tokens) {
+      if (looked_at_++ == 0) open_ = true, begins_ = token == eod_id_;
+      if (begins_ && token == eod_id_) close();
+      ++length_;
+      if (!begins_ && token == eod_id_) close();
+    }
+  }
+  // `whole`: the last tokens were the end of the data.
+  DocumentStatistics finish(bool whole) {
+    if (whole && length_ > 0) close();
+    return statistics_;
+  }
+
+ private:
+  void close() {
+    if (open_ && length_ > 0) statistics_.add(length_);
+    open_ = true;
+    length_ = 0;
+  }
+  const int64_t eod_id_;
+  bool begins_ = false, open_ = false;  // open_: the start of the present document was seen
+  int64_t length_ = 0, looked_at_ = 0;
+  DocumentStatistics statistics_;
+};
+
+std::string describe(const DocumentStatistics& d, const std::string& source) {
+  std::ostringstream out;
+  out << "documents: " << d.count << " (" << source << ")";
+  if (d.count > 0)
+    out << ", mean " << std::fixed << std::setprecision(1) << double(d.tokens) / double(d.count) << " tokens, shortest "
+        << d.shortest << ", longest " << d.longest;
+  return out.str() + "\n";
+}
+
 // Tokens from the start of each shard in turn until there are `limit`.
 std::vector<int32_t> first_tokens(const std::vector<TokenFile>& shards, int64_t limit) {
   std::vector<int32_t> tokens;
@@ -187,6 +229,84 @@ std::string ngram_report(const ReportOptions& options, const std::vector<TokenFi
   return cat("n-grams: ", to_string(ngram_baselines(train, valid, vocab_size)), "\n");
 }
 
+// The shards that open, and lines about all of them.
+struct Opened {
+  std::vector<TokenFile> shards;
+  int64_t tokens = 0;
+  std::ostringstream lines, problems;
+};
+
+void open_all(const ReportOptions& options, Opened& opened) {
+  for (const std::string& path : expand_all(options.path_globs)) {
+    try {
+      TokenFile shard = TokenFile::open(path, options.dtype);
+      const TokenLayout& layout = shard.layout();
+      opened.lines << path << ": " << layout.format << ", " << layout.count << " tokens, " << shard.bytes() << " bytes"
+                   << (layout.documents ? cat(", ", layout.documents->count(), " documents") : "")
+                   << (layout.mask ? ", loss mask" : "") << "\n";
+      opened.tokens += layout.count;
+      opened.shards.push_back(std::move(shard));
+    } catch (const Error& e) {
+      opened.problems << "problem: " << e.what() << "\n";
+    }
+  }
+  opened.lines << "total: " << opened.shards.size() << " shard(s), " << opened.tokens << " tokens\n";
+}
+
+// What is found in tokens that are looked at: all, or chunks spread evenly over each shard.
+struct Looked {
+  Frequencies frequencies;
+  DocumentStatistics documents;
+  int64_t tokens = 0, masked = 0;
+  bool all = true;
+};
+
+Looked look(const Opened& opened, int64_t eod_id) {
+  Looked found;
+  DocumentScan documents(eod_id);
+  const double keep = std::min(1.0, double(kSampleTokens) / double(opened.tokens));
+  found.all = keep == 1.0;
+  std::vector<uint8_t> mask;
+  for (const TokenFile& shard : opened.shards) {
+    const int64_t stride = std::max(kChunk, int64_t(double(kChunk) / keep));
+    for (int64_t at = 0; at < shard.count(); at += stride)
+      each_chunk(shard, at, std::min(at + kChunk, shard.count()), [&](int64_t begin, auto chunk) {
+        found.frequencies.add(chunk);
+        documents.add(chunk, found.all);
+        found.tokens += int64_t(chunk.size());
+        if (!shard.layout().mask) return;
+        mask.resize(chunk.size());
+        shard.read_mask(begin, mask);
+        found.masked += std::count(mask.begin(), mask.end(), uint8_t{0});
+      });
+  }
+  found.documents = documents.finish(found.all);
+  return found;
+}
+
+// By the index where the format has one, else by the token that ends a document.
+std::string document_report(const Opened& opened, const Looked& looked, int64_t eod_id) {
+  DocumentStatistics indexed;
+  bool all_indexed = true;
+  for (const TokenFile& shard : opened.shards) {
+    all_indexed = all_indexed && shard.layout().documents;
+    if (!shard.layout().documents) continue;
+    const DocumentStatistics one = shard.layout().documents->statistics();
+    indexed.shortest = indexed.count == 0 ? one.shortest : std::min(indexed.shortest, one.shortest);
+    indexed.longest = std::max(indexed.longest, one.longest);
+    indexed.count += one.count;
+    indexed.tokens += one.tokens;
+  }
+  if (all_indexed) return describe(indexed, "by the index");
+  if (eod_id < 0) return "documents: unknown; --eod-id or --tokenizer says what ends one\n";
+  return describe(looked.documents, cat("by token ", eod_id,
+                                        looked.all ? "" : cat(", whole ones in ", looked.tokens, " tokens looked at")));
+}
+
+std::unique_ptr<Tokenizer> tokenizer_of(const ReportOptions& options, const std::string& shard) {
+  return options.tokenizer.empty() ? find_tokenizer(shard) : make_tokenizer({.source = options.tokenizer});
+}
+
 }  // namespace
 
 std::string data_verify(const ReportOptions& options) {
@@ -195,7 +315,7 @@ std::string data_verify(const ReportOptions& options) {
   const std::vector<std::string> paths = expand_all(options.path_globs);
   for (const std::string& path : paths) {
     try {
-      const auto tokenizer = find_tokenizer(path);
+      const auto tokenizer = tokenizer_of(options, path);
       const int64_t vocab = vocab_of(options, tokenizer.get());
       BadRanges ranges(vocab > 0 ? vocab : int64_t{std::numeric_limits<int32_t>::max()} + 1);
       const TokenFile shard = TokenFile::open(path, options.dtype);
@@ -211,46 +331,31 @@ std::string data_verify(const ReportOptions& options) {
 }
 
 std::string data_info(const ReportOptions& options) {
-  std::ostringstream out, problems;
-  std::vector<TokenFile> shards;
-  int64_t total = 0;
-  for (const std::string& path : expand_all(options.path_globs)) {
-    try {
-      shards.push_back(TokenFile::open(path, options.dtype));
-      const TokenLayout& layout = shards.back().layout();
-      out << path << ": " << layout.format << ", " << layout.count << " tokens, " << shards.back().bytes()
-          << " bytes\n";
-      total += layout.count;
-    } catch (const Error& e) {
-      problems << "problem: " << e.what() << "\n";
-    }
-  }
-  out << "total: " << shards.size() << " shard(s), " << total << " tokens\n";
-  if (shards.empty() || total == 0) return out.str() + problems.str();
-
-  const auto tokenizer = find_tokenizer(shards.front().path());
+  Opened opened;
+  open_all(options, opened);
+  if (opened.tokens == 0) return opened.lines.str() + opened.problems.str();
+  const TokenFile& first = opened.shards.front();
+  const auto tokenizer = tokenizer_of(options, first.path());
   const int64_t vocab = vocab_of(options, tokenizer.get());
-  Frequencies frequencies;
-  // Every shard is looked at in chunks spread evenly over it, as many as its share of the tokens.
-  const double keep = std::min(1.0, double(kSampleTokens) / double(total));
-  for (const TokenFile& shard : shards) {
-    const int64_t stride = std::max(kChunk, int64_t(double(kChunk) / keep));
-    for (int64_t at = 0; at < shard.count(); at += stride)
-      each_chunk(shard, at, std::min(at + kChunk, shard.count()), [&](int64_t, auto chunk) { frequencies.add(chunk); });
-  }
-  out << describe(frequencies, vocab, tokenizer.get());
-  int64_t outside = frequencies.invalid;
-  for (size_t id = size_t(vocab); vocab > 0 && id < frequencies.counts.size(); ++id) outside += frequencies.counts[id];
+  const int64_t eod_id = options.eod_id >= 0 || !tokenizer ? options.eod_id : tokenizer->eod_id();
+  const Looked looked = look(opened, eod_id);
+  opened.lines << document_report(opened, looked, eod_id) << describe(looked.frequencies, vocab, tokenizer.get());
+  if (looked.masked > 0)
+    opened.lines << "loss mask: " << looked.masked << " of " << looked.tokens
+                 << " tokens looked at are not predicted\n";
+  int64_t outside = looked.frequencies.invalid;
+  for (size_t id = size_t(vocab); vocab > 0 && id < looked.frequencies.counts.size(); ++id)
+    outside += looked.frequencies.counts[id];
   if (outside > 0)
-    problems << "problem: " << outside
-             << " of the tokens looked at are outside the vocabulary: `data verify` says where\n";
+    opened.problems << "problem: " << outside
+                    << " of the tokens looked at are outside the vocabulary: `data verify` says where\n";
   if (tokenizer) {
-    std::vector<int32_t> start(size_t(std::min(kExcerptTokens, shards.front().count())));
-    shards.front().read_unchecked(0, start);
-    out << "starts: \"" << decode_or_complain(*tokenizer, start) << "\"\n";
+    std::vector<int32_t> start(size_t(std::min(kExcerptTokens, first.count())));
+    first.read_unchecked(0, start);
+    opened.lines << "starts: \"" << decode_or_complain(*tokenizer, start) << "\"\n";
   }
-  if (options.ngram && outside == 0) out << ngram_report(options, shards, vocab);
-  return out.str() + problems.str();
+  if (options.ngram && outside == 0) opened.lines << ngram_report(options, opened.shards, vocab);
+  return opened.lines.str() + opened.problems.str();
 }
 
 }  // namespace athanor

@@ -9,13 +9,16 @@ namespace athanor {
 struct ReportOptions {
   std::vector<std::string> path_globs;  // files or patterns
   std::string dtype = "auto";           // of all of them: see TokenFile::open
-  int64_t vocab_size = 0;               // 0: that of the tokenizer descriptor beside the shards, if there is one
+  std::string tokenizer;                // a tokenizer file or folder; "": by the descriptor beside the shards, if any
+  int64_t vocab_size = 0;               // 0: the tokenizer's
+  int64_t eod_id = -1;                  // info: ends a document, where no index says it; -1: the tokenizer's
   bool ngram = false;                   // info: n-gram losses too; the last twentieth of the tokens is validation
   std::string ngram_valid_glob;         // info: or these shards are
 };
 
-// Shards, token counts, a summary of the token frequencies (of a spread-out sample where there is much), an excerpt in
-// plain text where the tokenizer is known, and problems. Bad shards are reported in the text, not thrown.
+// Shards, token counts, lengths of documents, a summary of the token frequencies (of a spread-out sample where there is
+// much), an excerpt in plain text where the tokenizer is known, and problems. Bad shards are reported in the text, not
+// thrown.
 std::string data_info(const ReportOptions& options);
 
 // Reads every token. Returns a report when all is well; throws an Error that lists every bad file and token range.

@@ -14,12 +14,14 @@
 #include "base/error.h"
 #include "base/int.h"
 #include "data/glob.h"
+#include "data/megatron_index.h"
 
 namespace athanor {
 namespace {
 
 constexpr size_t kBuffer = 1 << 20;
-constexpr int64_t kHeader = 1024;  // bytes
+constexpr int64_t kHeader = 1024;  // bytes, of llm.c
+constexpr const char* kSixDigits = "[0-9][0-9][0-9][0-9][0-9][0-9]";
 
 std::array<int32_t, 256> header_of(int64_t item_size, int64_t count) {
   std::array<int32_t, 256> header{};
@@ -27,6 +29,11 @@ std::array<int32_t, 256> header_of(int64_t item_size, int64_t count) {
   header[1] = item_size == 2 ? 1 : 7;
   header[2] = narrow<int32_t>(count);
   return header;
+}
+
+// Megatron's DType.optimal_dtype [megatron/core/datasets/indexed_dataset.py]: int32 from 65500 on.
+int64_t item_size_of(const ShardOptions& o) {
+  return o.vocab_size < (o.format == ShardFormat::megatron ? 65500 : 65537) ? 2 : 4;
 }
 
 std::string temporary(const std::string& path) { return path + ".tmp"; }
@@ -39,10 +46,10 @@ void ShardWriter::require_sane() const {
                     " (the header's count is an int32), got ", options_.shard_tokens),
                 Exit::usage);
   CHECK(options_.vocab_size > 0, "vocabulary of ", options_.vocab_size);
+  CHECK(options_.format != ShardFormat::megatron || options_.eod_id >= 0, "Megatron shards need documents");
 }
 
-ShardWriter::ShardWriter(const ShardOptions& options)
-    : options_(options), item_size_(options.vocab_size <= 65536 ? 2 : 4) {
+ShardWriter::ShardWriter(const ShardOptions& options) : options_(options), item_size_(item_size_of(options)) {
   require_sane();
   make_dirs(parent_dir(options.prefix));
   const auto existing = existing_shards();
@@ -54,7 +61,7 @@ ShardWriter::ShardWriter(const ShardOptions& options)
 
 ShardWriter::ShardWriter(const ShardOptions& options, const ShardState& state)
     : options_(options),
-      item_size_(options.vocab_size <= 65536 ? 2 : 4),
+      item_size_(item_size_of(options)),
       tokens_(state.tokens),
       shard_tokens_(state.shard_tokens),
       shards_(size_t(state.shards)),
@@ -62,29 +69,36 @@ ShardWriter::ShardWriter(const ShardOptions& options, const ShardState& state)
       kept_(true) {
   require_sane();
   buffer_.reserve(kBuffer);
-  for (size_t i = 0; i < shards_ && !closed_; ++i) {
-    const std::string path = temporary(shard_path(i));
-    const bool whole = i + 1 < shards_ || shard_tokens_ == options.shard_tokens;
-    const int64_t bytes = kHeader + item_size_ * (whole ? options.shard_tokens : shard_tokens_);
-    Fd file = open_file(path, O_WRONLY);
-    if (file_bytes(file, path) < bytes)
-      throw Error(cat(path, ": has ", file_bytes(file, path), " bytes, expected ", bytes,
-                      ": it is not what the interrupted run left; start anew with --overwrite"));
-    if (::ftruncate(file.get(), off_t(bytes)) != 0) throw_io("truncating", path, errno);
-    if (whole) continue;
-    if (::lseek(file.get(), 0, SEEK_END) != off_t(bytes)) throw_io("seeking in", path, errno);
-    file_ = std::move(file);
-  }
+  if (closed_) return;
+  const size_t complete = shards_ - (shard_tokens_ > 0);
+  for (size_t i = 0; i < complete; ++i)
+    open_left_behind(temporary(shard_path(i)), options.format == ShardFormat::llmc ? options.shard_tokens : 0);
+  if (complete == shards_) return;
+  const std::string path = temporary(shard_path(complete));
+  file_ = open_left_behind(path, shard_tokens_);
+  const int64_t bytes = header_bytes() + item_size_ * shard_tokens_;
+  if (::ftruncate(file_.get(), off_t(bytes)) != 0) throw_io("truncating", path, errno);
+  if (::lseek(file_.get(), 0, SEEK_END) != off_t(bytes)) throw_io("seeking in", path, errno);
+}
+
+Fd ShardWriter::open_left_behind(const std::string& path, int64_t tokens) const {
+  Fd file = open_file(path, O_RDWR);
+  const int64_t bytes = header_bytes() + item_size_ * tokens;
+  if (file_bytes(file, path) < bytes)
+    throw Error(cat(path, ": has ", file_bytes(file, path), " bytes, expected ", bytes,
+                    ": it is not what the interrupted run left; start anew with --overwrite"));
+  return file;
 }
 
 ShardWriter::~ShardWriter() {
   if (finished_ || kept_) return;
-  for (size_t i = 0; i < shards_; ++i) ::unlink(temporary(shard_path(i)).c_str());
+  for (size_t i = 0; i < shards_; ++i)
+    for (const std::string& path : {shard_path(i), index_path(shard_path(i))}) ::unlink(temporary(path).c_str());
 }
 
 void ShardWriter::discard(const std::string& prefix) {
-  for (const std::string& path : match_glob(escape_glob(prefix) + "[0-9][0-9][0-9][0-9][0-9][0-9].bin.tmp"))
-    remove_tree(path);
+  for (const char* end : {".bin.tmp", ".idx.tmp"})
+    for (const std::string& path : match_glob(cat(escape_glob(prefix), kSixDigits, end))) remove_tree(path);
 }
 
 ShardState ShardWriter::save() {
@@ -107,12 +121,15 @@ std::string ShardWriter::shard_path(size_t index) const {
 }
 
 std::vector<std::string> ShardWriter::existing_shards() const {
-  return match_glob(escape_glob(options_.prefix) + "[0-9][0-9][0-9][0-9][0-9][0-9].bin");
+  return match_glob(cat(escape_glob(options_.prefix), kSixDigits, ".bin"));
 }
 
+int64_t ShardWriter::header_bytes() const { return options_.format == ShardFormat::llmc ? kHeader : 0; }
+
 void ShardWriter::begin_shard() {
-  file_ = open_file(temporary(shard_path(shards_++)), O_WRONLY | O_CREAT | O_TRUNC);
+  file_ = open_file(temporary(shard_path(shards_++)), O_RDWR | O_CREAT | O_TRUNC);
   shard_tokens_ = 0;
+  if (options_.format == ShardFormat::megatron) return;
   const auto header = header_of(item_size_, 0);
   write_all(file_, std::as_bytes(std::span(header)), temporary(shard_path(shards_ - 1)));
 }
@@ -125,11 +142,27 @@ void ShardWriter::flush() {
 void ShardWriter::end_shard() {
   const std::string path = temporary(shard_path(shards_ - 1));
   flush();
-  if (::lseek(file_.get(), 0, SEEK_SET) != 0) throw_io("seeking in", path, errno);
-  const auto header = header_of(item_size_, shard_tokens_);
-  write_all(file_, std::as_bytes(std::span(header)), path);
+  if (options_.format == ShardFormat::megatron) {
+    write_megatron_index(index_path(shard_path(shards_ - 1)) + ".tmp",
+                         {.tokens = file_, .path = path, .item_size = item_size_, .eod_id = options_.eod_id});
+  } else {
+    if (::lseek(file_.get(), 0, SEEK_SET) != 0) throw_io("seeking in", path, errno);
+    const auto header = header_of(item_size_, shard_tokens_);
+    write_all(file_, std::as_bytes(std::span(header)), path);
+  }
   if (::fsync(file_.get()) != 0) throw_io("syncing", path, errno);
   if (::close(file_.release()) != 0) throw_io("closing", path, errno);
+  shard_tokens_ = 0;
+}
+
+// How many of the ids go into the open shard at once.
+size_t ShardWriter::room(std::span<const int32_t> ids) const {
+  const size_t most = std::min(ids.size(), kBuffer);
+  const int64_t left = options_.shard_tokens - shard_tokens_;
+  if (left > int64_t(most)) return most;
+  if (options_.format == ShardFormat::llmc) return size_t(left);
+  const auto last = ids.begin() + std::max<int64_t>(left, 1) - 1;  // the first that may be the last of the shard
+  return size_t(std::min(std::find(last, ids.end(), options_.eod_id) - ids.begin() + 1, std::ptrdiff_t(most)));
 }
 
 void ShardWriter::append(std::span<const int32_t> ids) {
@@ -140,8 +173,8 @@ void ShardWriter::append(std::span<const int32_t> ids) {
                       ", expected less than the vocabulary's size ", options_.vocab_size));
   while (!ids.empty()) {
     if (!file_) begin_shard();
-    const size_t count =
-        size_t(std::min({int64_t(ids.size()), options_.shard_tokens - shard_tokens_, int64_t(kBuffer)}));
+    const size_t count = room(ids);
+    const bool ends_document = ids[count - 1] == options_.eod_id;
     const size_t before = buffer_.size();
     buffer_.resize(before + count * size_t(item_size_));
     for (size_t i = 0; i < count; ++i)  // little-endian: low bytes first
@@ -149,11 +182,16 @@ void ShardWriter::append(std::span<const int32_t> ids) {
     ids = ids.subspan(count);
     tokens_ += int64_t(count);
     shard_tokens_ += int64_t(count);
-    if (shard_tokens_ == options_.shard_tokens)
+    if (shard_tokens_ >= options_.shard_tokens && (options_.format == ShardFormat::llmc || ends_document))
       end_shard();
     else if (buffer_.size() >= kBuffer)
       flush();
   }
+}
+
+// A run that was killed among these has renamed some of them already.
+void ShardWriter::publish(const std::string& path) const {
+  if (!kept_ || ::access(temporary(path).c_str(), F_OK) == 0) rename_path(temporary(path), path);
 }
 
 std::vector<std::string> ShardWriter::finish() {
@@ -163,12 +201,16 @@ std::vector<std::string> ShardWriter::finish() {
   std::vector<std::string> paths;
   for (size_t i = 0; i < shards_; ++i) {
     paths.push_back(shard_path(i));
-    // A run that was killed here has renamed some of them already.
-    if (!kept_ || ::access(temporary(paths.back()).c_str(), F_OK) == 0)
-      rename_path(temporary(paths.back()), paths.back());
+    if (options_.format == ShardFormat::megatron) publish(index_path(paths.back()));  // a .bin never lacks its index
+    publish(paths.back());
   }
   for (const std::string& old : existing)
-    if (std::find(paths.begin(), paths.end(), old) == paths.end()) remove_tree(old);
+    if (std::find(paths.begin(), paths.end(), old) == paths.end()) {
+      remove_tree(old);
+      remove_tree(index_path(old));
+    } else if (options_.format == ShardFormat::llmc) {
+      remove_tree(index_path(old));  // of the Megatron shard that had this name
+    }
   fsync_dir(parent_dir(options_.prefix));
   finished_ = true;
   return paths;

@@ -1,5 +1,6 @@
-// Writes tokens as llm.c shards PREFIX000000.bin, PREFIX000001.bin, ...: version 1 (uint16) where the vocabulary fits,
-// version 7 (uint32) otherwise. Shards are written as *.bin.tmp, synced, and get their names together in finish().
+// Writes tokens as shards PREFIX000000.bin, PREFIX000001.bin, ...: llm.c's version 1 (uint16) where the vocabulary
+// fits, else version 7 (uint32); or Megatron-LM's, each with its .idx. Shards are written as *.tmp, synced, and get
+// their names together in finish().
 #pragma once
 #include <cstdint>
 #include <span>
@@ -10,16 +11,21 @@
 
 namespace athanor {
 
+enum class ShardFormat : uint8_t { llmc, megatron };
+
 struct ShardOptions {
-  std::string prefix;                  // path and start of the names; missing folders are made
-  int64_t vocab_size = 0;              // at most 65536: version 1
-  int64_t shard_tokens = 100'000'000;  // a new shard begins after so many
-  bool overwrite = false;              // replace shards of this prefix; otherwise they are an error
+  std::string prefix;      // path and start of the names; missing folders are made
+  int64_t vocab_size = 0;  // the size of a token follows from it
+  int64_t shard_tokens =
+      100'000'000;         // a new shard begins after so many; Megatron: after the document that reaches them
+  bool overwrite = false;  // replace shards of this prefix; otherwise they are an error
+  ShardFormat format = ShardFormat::llmc;
+  int32_t eod_id = -1;  // Megatron: what a document ends with
 };
 
 // How far a writer has come; what a restarted program needs to go on.
 struct ShardState {
-  int64_t tokens = 0, shard_tokens = 0;  // in all, in the last shard that was begun
+  int64_t tokens = 0, shard_tokens = 0;  // in all, in the shard that is being written; 0: none is
   int64_t shards = 0;                    // begun
   bool closed = false;                   // all are complete, and some may have their names already
 };
@@ -47,6 +53,11 @@ class ShardWriter {
 
  private:
   std::string shard_path(size_t index) const;
+  int64_t header_bytes() const;
+  size_t room(std::span<const int32_t> ids) const;
+  void publish(const std::string& path) const;
+  // A file of at least so many tokens that another writer left.
+  Fd open_left_behind(const std::string& path, int64_t tokens) const;
   std::vector<std::string> existing_shards() const;
   void require_sane() const;
   void begin_shard();
@@ -55,7 +66,7 @@ class ShardWriter {
 
   ShardOptions options_;
   int64_t item_size_ = 2;
-  int64_t tokens_ = 0, shard_tokens_ = 0;  // in all, in the open shard
+  int64_t tokens_ = 0, shard_tokens_ = 0;  // in all, in the open shard; 0: none is open
   size_t shards_ = 0;                      // begun
   bool closed_ = false, finished_ = false, kept_ = false;
   Fd file_;

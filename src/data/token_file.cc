@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cstring>
+#include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "base/error.h"
 
@@ -13,67 +14,24 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "shards are little-endian and are read without swapping");
 
-// What a format's reader may look at: the file's name, size and first bytes, and what the user said about it.
-struct Probe {
-  const std::string& path;
-  int64_t size;
-  std::string_view head;
-  std::string_view dtype;
-};
-
-int32_t word(const Probe& probe, size_t index) {
-  int32_t value = 0;
-  if (probe.head.size() >= 4 * (index + 1)) std::memcpy(&value, probe.head.data() + 4 * index, 4);
-  return value;
-}
-
-int64_t size_of_dtype(std::string_view dtype) { return dtype == "uint16" ? 2 : 4; }
-
-// ---- llm.c: 256 int32 (magic, version, tokens, zeros), then the tokens [llm.c dev/data/data_common.py]
-constexpr int64_t kLlmcHeader = 1024;
-
-template <int32_t kVersion, int64_t kItem>
-TokenLayout read_llmc(const Probe& probe) {
-  if (probe.size < kLlmcHeader)
-    throw Error(cat(probe.path, ": truncated: an llm.c header has ", kLlmcHeader, " bytes, the file ", probe.size));
-  if (word(probe, 1) != kVersion)
-    throw Error(cat(probe.path, ": this llm.c shard should have version ", kVersion, ", it says ", word(probe, 1)));
-  if (probe.dtype != "auto" && size_of_dtype(probe.dtype) != kItem)
-    throw Error(cat(probe.path, ": dtype is given as ", probe.dtype, ", but the header says uint", kItem * 8,
-                    ": leave dtype at \"auto\""),
-                Exit::usage);
-  // The header's count is an int32 and some writers let it wrap: the file's size is the truth and the count must agree
-  // with it in the bits that it has.
-  const int64_t payload = probe.size - kLlmcHeader, count = payload / kItem;
-  if (payload % kItem != 0 || uint32_t(word(probe, 2)) != uint32_t(count))
-    throw Error(cat(probe.path, ": the header promises ", word(probe, 2), " tokens of ", kItem, " bytes, but ", payload,
-                    " bytes follow it: the file is truncated or was appended to; write it again"));
-  return {cat("llm.c-v", kVersion), kLlmcHeader, kItem, count};
-}
-
-// ---- Headerless (nanoGPT, OLMo): the user must say the type
-TokenLayout read_raw(const Probe& probe) {
-  if (probe.dtype == "auto")
-    throw Error(
-        cat(probe.path, ": expected a token shard with a header (llm.c magic 20240520 or 20240801), found first word ",
-            uint32_t(word(probe, 0)), ": for headerless tokens set the source's dtype to \"uint16\" or \"uint32\""),
-        Exit::usage);
-  const int64_t item = size_of_dtype(probe.dtype);
-  if (probe.size % item != 0)
-    throw Error(cat(probe.path, ": its ", probe.size, " bytes are no whole number of ", probe.dtype, " tokens"));
-  return {cat("raw-", probe.dtype), 0, item, probe.size / item};
-}
-
+// How a file is recognised: all that is not empty must hold.
 struct Format {
-  std::string_view magic;  // first bytes of the file
+  std::string_view magic;   // first bytes of the file
+  std::string_view suffix;  // of its name
+  std::string_view beside;  // a file that lies beside it: the same name with this extension
   TokenLayout (*read)(const Probe&);
 };
 
-// The formats that can be read. A new one is a function above and a row here; headerless files match the last row.
+// The formats that can be read, the first that fits. A new one is a function beside those of token_format.h and a row
+// here; headerless files match the last row.
 constexpr Format kFormats[] = {
-    {std::string_view("\x88\xD8\x34\x01", 4), read_llmc<1, 2>},  // 20240520: GPT-2, FineWeb, modded-nanogpt
-    {std::string_view("\xA1\xD9\x34\x01", 4), read_llmc<7, 4>},  // 20240801: Llama 3
-    {std::string_view(), read_raw},
+    {"", ".bin", ".idx", read_megatron},
+    {"", ".ds", "", read_nanotron},
+    {std::string_view("\x88\xD8\x34\x01", 4), "", "", read_llmc_v1},  // 20240520: GPT-2, FineWeb, modded-nanogpt
+    {std::string_view("\xA1\xD9\x34\x01", 4), "", "", read_llmc_v7},  // 20240801: Llama 3
+    {"BIN.TOK\n", "", "", read_llmq},
+    {"\x93NUMPY", "", "", read_numpy},
+    {"", "", "", read_raw},
 };
 
 // Files that people give by mistake: better named than read as tokens.
@@ -86,51 +44,93 @@ constexpr Stranger kStrangers[] = {
     {std::string_view("\xC6\xD7\x34\x01", 4), "an llm.c model"},
     {std::string_view("\xC8\xD7\x34\x01", 4), "an llm.c tokenizer"},
     {std::string_view("\xC7\xD7\x34\x01", 4), "an llm.c optimizer state"},
-    {std::string_view("MMIDIDX\0", 8), "the index of a Megatron data set"},
-    {std::string_view("BIN.TOK\n", 8), "an LLMQ token file"},
-    {std::string_view("LITPKDS", 7), "a lit-gpt packed data set"},
-    {std::string_view("\x93NUMPY", 6), "a NumPy array file"},
+    {"LITPKDS", "a lit-gpt packed data set"},
 };
 
+bool fits(const Format& format, const Probe& probe) {
+  return probe.head.starts_with(format.magic) && probe.path().ends_with(format.suffix) &&
+         (format.beside.empty() || file_exists(with_extension(probe.path(), format.beside)));
+}
+
 TokenLayout find_layout(const Probe& probe) {
-  if (probe.size == 0) throw Error(cat(probe.path, ": the file is empty, expected tokens"));
+  if (probe.head.starts_with("MMIDIDX"))
+    throw Error(cat(probe.path(), ": this is the index of a Megatron data set: give the .bin file beside it"),
+                Exit::usage);
   for (const Stranger& s : kStrangers)
     if (probe.head.starts_with(s.magic))
-      throw Error(cat(probe.path, ": this is ", s.what, ", which athanor does not read: convert it (data/README.md)"),
+      throw Error(cat(probe.path(), ": this is ", s.what, ", which athanor does not read: convert it (data/README.md)"),
                   Exit::usage);
-  for (const Format& f : kFormats)
-    if (probe.head.starts_with(f.magic)) return f.read(probe);
-  throw Error(cat(probe.path, ": unknown format"));
+  return std::find_if(std::begin(kFormats), std::end(kFormats), [&](const Format& f) { return fits(f, probe); })
+      ->read(probe);
+}
+
+// One byte for each token in PATH.loss, not 0 where its prediction counts [datatrove pipeline/tokens/tokenizer.py].
+std::optional<LossMask> mask_beside(const std::string& path, int64_t count) {
+  const std::string mask = path + ".loss";
+  if (!file_exists(mask)) return {};
+  StableFile file = StableFile::open(mask);
+  if (file.bytes() != count)
+    throw Error(cat(mask, ": a loss mask has one byte for each of the ", count, " tokens of ", path, ", this file has ",
+                    file.bytes()));
+  return LossMask{.file = std::move(file)};
+}
+
+// The type of the values as a C++ type: fn.operator()<T>().
+template <class Fn>
+decltype(auto) by_type(TokenType type, Fn&& fn) {
+  switch (type) {
+    case TokenType::u8:
+      return fn.template operator()<uint8_t>();
+    case TokenType::i8:
+      return fn.template operator()<int8_t>();
+    case TokenType::u16:
+      return fn.template operator()<uint16_t>();
+    case TokenType::i16:
+      return fn.template operator()<int16_t>();
+    case TokenType::u32:
+      return fn.template operator()<uint32_t>();
+    case TokenType::i32:
+      return fn.template operator()<int32_t>();
+    case TokenType::u64:
+      return fn.template operator()<uint64_t>();
+    case TokenType::i64:
+      return fn.template operator()<int64_t>();
+    case TokenType::f32:
+      return fn.template operator()<float>();
+    case TokenType::f64:
+      break;
+  }
+  return fn.template operator()<double>();
+}
+
+// A token's id; -1 for what is none.
+template <class T>
+int32_t to_id(T value) {
+  if constexpr (std::is_floating_point_v<T>)
+    return value >= 0 && value < T(0x1p31) && std::trunc(value) == value ? int32_t(value) : -1;
+  else if constexpr (sizeof(T) < 4 || std::is_same_v<T, uint32_t>)
+    return int32_t(value);  // above 2^31-1 of uint32: negative
+  else
+    return value >= 0 && uint64_t(value) <= uint64_t(std::numeric_limits<int32_t>::max()) ? int32_t(value) : -1;
 }
 
 }  // namespace
 
-void require_token_dtype(std::string_view dtype) {
-  if (dtype != "auto" && dtype != "uint16" && dtype != "uint32")
-    throw Error(cat("dtype: expected \"auto\", \"uint16\" or \"uint32\", got \"", dtype, "\""), Exit::usage);
-}
-
 TokenFile TokenFile::open(const std::string& path, std::string_view dtype, int64_t vocab_size) {
-  require_token_dtype(dtype);
-  TokenFile file;
-  file.path_ = path;
-  file.vocab_size_ = vocab_size;
-  file.file_ = open_regular(path);
-  file.bytes_ = file_bytes(file.file_, path);
-  std::array<char, 16> head{};
-  const size_t head_size = size_t(std::min<int64_t>(file.bytes_, head.size()));
-  pread_all(file.file_, std::as_writable_bytes(std::span(head)).first(head_size), 0, path);
-  file.layout_ = find_layout({path, file.bytes_, std::string_view(head.data(), head_size), dtype});
-  return file;
+  const auto type = token_type(dtype);
+  StableFile file = StableFile::open(path);
+  if (file.bytes() == 0) throw Error(cat(path, ": the file is empty, expected tokens"));
+  std::array<char, 64> head{};
+  const auto head_size = size_t(std::min<int64_t>(file.bytes(), head.size()));
+  file.read(0, std::as_writable_bytes(std::span(head)).first(head_size));
+  TokenLayout layout = find_layout({file, std::string_view(head.data(), head_size), type});
+  if (!layout.mask) layout.mask = mask_beside(path, layout.count);
+  return {std::move(file), std::move(layout), vocab_size};
 }
 
-// Catches growth and truncation. Not caught: a file rewritten in place at the same size (the fingerprint of a resumed
-// run sees that at the file's ends).
-void TokenFile::require_unchanged() const {
-  const int64_t now = file_bytes(file_, path_);
-  if (now != bytes_)
-    throw Error(cat(path_, ": had ", bytes_, " bytes at open and has ", now,
-                    " now: shards must not change during a run; write new ones under new names"));
+void TokenFile::require_range(int64_t at, int64_t size) const {
+  if (at < 0 || at > count() || size > count() - at)
+    throw Error(cat(path(), ": tokens ", at, " to ", at, " + ", size, " are asked for, it has ", count()));
 }
 
 void TokenFile::require_vocabulary(int64_t at, std::span<const int32_t> tokens) const {
@@ -139,27 +139,30 @@ void TokenFile::require_vocabulary(int64_t at, std::span<const int32_t> tokens) 
   for (int32_t t : tokens) largest = std::max(largest, uint32_t(t));
   if (int64_t{largest} < limit) return;
   const auto bad = std::find_if(tokens.begin(), tokens.end(), [&](int32_t t) { return int64_t{uint32_t(t)} >= limit; });
-  throw Error(cat(path_, ": token ", at + (bad - tokens.begin()), " is ", uint32_t(*bad), ", expected less than the ",
+  const int64_t where = at + (bad - tokens.begin());
+  throw Error(cat(path(), ": token ", where, " is ", item_text(where), ", expected less than the ",
                   "vocabulary's size ", limit, ": wrong tokenizer, wrong dtype, or a damaged file"));
 }
 
+std::string TokenFile::item_text(int64_t at) const {
+  require_range(at, 1);
+  return by_type(layout_.type,
+                 [&]<class T>() { return cat(+file_.value<T>(layout_.offset + at * int64_t(sizeof(T)))); });
+}
+
 void TokenFile::read_unchecked(int64_t at, std::span<int32_t> out) const {
-  const int64_t size = int64_t(out.size());
-  if (at < 0 || at > count() || size > count() - at)
-    throw Error(cat(path_, ": tokens ", at, " to ", at, " + ", size, " are asked for, it has ", count()));
-  require_unchanged();
-  if (layout_.item_size == 4) {
-    pread_all(file_, std::as_writable_bytes(out), layout_.offset + at * 4, path_);
-    return;
-  }
-  std::array<uint16_t, 16384> chunk;
-  for (int64_t done = 0; done < size;) {
-    const int64_t n = std::min<int64_t>(size - done, chunk.size());
-    pread_all(file_, std::as_writable_bytes(std::span(chunk)).first(size_t(n) * 2), layout_.offset + (at + done) * 2,
-              path_);
-    std::copy_n(chunk.begin(), n, out.begin() + done);
-    done += n;
-  }
+  const auto size = int64_t(out.size());
+  require_range(at, size);
+  by_type(layout_.type, [&]<class T>() {
+    std::array<T, 32768 / sizeof(T)> chunk;
+    for (int64_t done = 0; done < size;) {
+      const int64_t n = std::min<int64_t>(size - done, chunk.size());
+      file_.read(layout_.offset + (at + done) * int64_t(sizeof(T)),
+                 std::as_writable_bytes(std::span(chunk)).first(size_t(n) * sizeof(T)));
+      std::transform(chunk.begin(), chunk.begin() + n, out.begin() + done, to_id<T>);
+      done += n;
+    }
+  });
 }
 
 void TokenFile::read(int64_t at, std::span<int32_t> out) const {
@@ -167,10 +170,21 @@ void TokenFile::read(int64_t at, std::span<int32_t> out) const {
   require_vocabulary(at, out);
 }
 
-void TokenFile::read_bytes(int64_t offset, std::span<std::byte> out) const {
-  CHECK(offset >= 0 && int64_t(out.size()) <= bytes_ - offset, "bytes ", offset, " + ", out.size(), " of ", bytes_);
-  require_unchanged();
-  pread_all(file_, out, offset, path_);
+void TokenFile::read_mask(int64_t at, std::span<uint8_t> out) const {
+  const auto size = int64_t(out.size());
+  require_range(at, size);
+  if (!layout_.mask) return std::fill(out.begin(), out.end(), uint8_t{1});
+  const LossMask& mask = *layout_.mask;
+  const StableFile& file = mask.file ? *mask.file : file_;
+  if (!mask.is_bits) {
+    file.read(mask.offset + at, std::as_writable_bytes(out));
+    for (uint8_t& value : out) value = value != 0;
+    return;
+  }
+  const int64_t first = at / 8;
+  std::vector<uint8_t> bits(size_t((at + size + 7) / 8 - first));
+  file.read(mask.offset + first, std::as_writable_bytes(std::span(bits)));
+  for (int64_t i = 0; i < size; ++i) out[size_t(i)] = bits[size_t((at + i) / 8 - first)] >> ((at + i) % 8) & 1;
 }
 
 }  // namespace athanor

@@ -1,59 +1,49 @@
-// One read-only token shard: format found and validated at open, then any run of tokens as int32.
-// Reads are pread(2), not a mapping: a file that shrinks under the run gives an Error here, where a mapping gives
-// SIGBUS. Thread-safe once open. The byte layouts are described in data/README.md.
+// One read-only token shard: format found and validated at open, then any run of tokens as int32, what is known of its
+// documents, and which predictions count. Thread-safe once open. The formats are described in data/README.md.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
-#include "base/file.h"
+#include "data/token_format.h"
 
 namespace athanor {
 
-// Where the tokens lie in a file; all that reading needs to know about a format.
-struct TokenLayout {
-  std::string format;     // "llm.c-v1", "llm.c-v7", "raw-uint16", "raw-uint32"
-  int64_t offset = 0;     // bytes before the first token
-  int64_t item_size = 0;  // bytes per token: 2 or 4, unsigned little-endian
-  int64_t count = 0;      // tokens
-};
-
 class TokenFile {
  public:
-  // dtype: "auto" (the file's header says), "uint16" or "uint32" (needed for headerless files, otherwise must agree).
-  // vocab_size: tokens at or above it are errors; 0 = unknown, then only tokens above 2^31-1 are.
+  // dtype: "auto" (the file's header says) or the type of a token, which headerless files need and others must agree
+  // with. vocab_size: tokens at or above it are errors; 0 = unknown, then only tokens above 2^31-1 are.
   static TokenFile open(const std::string& path, std::string_view dtype = "auto", int64_t vocab_size = 0);
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return file_.path(); }
+  const StableFile& file() const { return file_; }
   const TokenLayout& layout() const { return layout_; }
   int64_t count() const { return layout_.count; }
-  int64_t bytes() const { return bytes_; }  // file size at open
+  int64_t bytes() const { return file_.bytes(); }  // file size at open
 
   // Tokens [at, at + out.size()). Throws when the range is outside the file, a token is outside the vocabulary (naming
   // file and token number), the file's size is no longer that of open, or the read fails.
   void read(int64_t at, std::span<int32_t> out) const;
 
-  // The same without the vocabulary check: tokens above 2^31-1 come out negative. For reports on bad files.
+  // The same without the vocabulary check: what is no int32 of at least 0 comes out negative. For reports on bad files.
   void read_unchecked(int64_t at, std::span<int32_t> out) const;
+  std::string item_text(int64_t at) const;  // token number `at` as the file has it, for such reports
 
-  // Raw bytes [offset, offset + size) of the file, header included. For fingerprints.
-  void read_bytes(int64_t offset, std::span<std::byte> out) const;
+  // 1 where the token is to be predicted, 0 where the file's loss mask says that it is not.
+  void read_mask(int64_t at, std::span<uint8_t> out) const;
 
  private:
-  TokenFile() = default;
-  void require_unchanged() const;
+  TokenFile(StableFile file, TokenLayout layout, int64_t vocab_size)
+      : file_(std::move(file)), layout_(std::move(layout)), vocab_size_(vocab_size) {}
+  void require_range(int64_t at, int64_t size) const;
   void require_vocabulary(int64_t at, std::span<const int32_t> tokens) const;
 
-  std::string path_;
+  StableFile file_;
   TokenLayout layout_;
-  int64_t bytes_ = 0;
   int64_t vocab_size_ = 0;
-  Fd file_;
 };
-
-// Throws Error(usage) unless dtype is "auto", "uint16" or "uint32".
-void require_token_dtype(std::string_view dtype);
 
 }  // namespace athanor

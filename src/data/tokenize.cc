@@ -44,6 +44,8 @@ void require_sane(const TokenizeOptions& o) {
   if (d.block < 0) refuse("block: expected 0 (documents are held out whole) or bytes, got ", d.block);
   if (d.format != "auto" && d.format != "text" && d.format != "jsonl")
     refuse("format: expected \"auto\", \"text\" or \"jsonl\", got \"", d.format, "\"");
+  if (o.output_format != "llm.c" && o.output_format != "megatron")
+    refuse("output format: expected \"llm.c\" or \"megatron\", got \"", o.output_format, "\"");
   if (o.threads < 0) refuse("threads: expected 0 (all cores) or more, got ", o.threads);
   if (d.separator.size() > 4096) refuse("separator: expected at most 4096 bytes, got ", d.separator.size());
 }
@@ -57,8 +59,8 @@ int64_t cores() {
 std::string identity_of(const TokenizeOptions& o, const Tokenizer& tokenizer, int64_t& bytes) {
   std::ostringstream text;
   const DocumentOptions& d = o.documents;
-  text << tokenizer.files()[0].content << o.key << '\0' << d.format << '\0' << d.separator << '\0' << d.valid_every
-       << ' ' << d.block << ' ' << o.shard_tokens;
+  text << tokenizer.files()[0].content << o.output_format << '\0' << o.key << '\0' << d.format << '\0' << d.separator
+       << '\0' << d.valid_every << ' ' << d.block << ' ' << o.shard_tokens;
   bytes = 0;
   for (const std::string& path : d.inputs) {
     struct stat status {};
@@ -134,10 +136,10 @@ class Run {
   Run(const TokenizeOptions& options, const Tokenizer& tokenizer)
       : options_(options),
         tokenizer_(tokenizer),
+        lock_(options.output_prefix),
         identity_(identity_of(options, tokenizer, file_bytes_)),
         journal_(options.output_prefix + "_progress.json", identity_),
         resumable_(!is_standard_input(options)) {
-    make_dirs(parent_dir(options.output_prefix));
     require_one_tokenizer();
     if (auto left = find_interrupted()) state_ = *left, resumed_ = true;
     if (!resumed_)
@@ -172,7 +174,9 @@ class Run {
     return {.prefix = cat(options_.output_prefix, "_", part, "_"),
             .vocab_size = tokenizer_.vocab_size(),
             .shard_tokens = options_.shard_tokens,
-            .overwrite = options_.overwrite};
+            .overwrite = options_.overwrite,
+            .format = options_.output_format == "megatron" ? ShardFormat::megatron : ShardFormat::llmc,
+            .eod_id = tokenizer_.eod_id()};
   }
 
   // A folder has one descriptor: shards of two tokenizers in it would be read with the wrong one.
@@ -264,6 +268,7 @@ class Run {
   const TokenizeOptions& options_;
   const Tokenizer& tokenizer_;
   int64_t file_bytes_ = 0;
+  TokenizeLock lock_;
   std::string identity_;
   TokenizeJournal journal_;
   bool resumable_, resumed_ = false;

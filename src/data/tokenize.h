@@ -20,8 +20,9 @@ struct TokenizeProgress {
 
 struct TokenizeOptions {
   DocumentOptions documents;
-  std::string key = "text";   // JSON lines: the member that holds the text
-  std::string output_prefix;  // PREFIX_train_000000.bin..., PREFIX_valid_000000.bin...
+  std::string key = "text";             // JSON lines: the member that holds the text
+  std::string output_prefix;            // PREFIX_train_000000.bin..., PREFIX_valid_000000.bin...
+  std::string output_format = "llm.c";  // or "megatron"
   TokenizerOptions tokenizer;
   int64_t shard_tokens = 100'000'000;  // tokens per shard at most
   int64_t threads = 0;                 // 0: all cores this process may use
@@ -38,7 +39,7 @@ struct TokenizeResult {
 
 // A document ends with the end-of-document token, in every part that got some of it. No file has its final name before
 // all are written; then the tokenizer lies beside them. Unfinished shards and PREFIX_progress.json, left by a kill, let
-// the same call go on.
+// the same call go on. Of two runs with one prefix at once the second is an Error.
 TokenizeResult tokenize(const TokenizeOptions& options);
 
 }  // namespace athanor

@@ -1,5 +1,11 @@
 #include "data/tokenize_journal.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -33,7 +39,31 @@ bool is_sane(const TokenizeState& s) {
   return p.part >= 0 && p.part <= 1 && p.in_document >= 0 && p.in_document <= 3;
 }
 
+// Whether `path` still is the file that is open: a run that ended may have removed it since.
+bool is_at(const Fd& file, const std::string& path) {
+  struct stat open {
+  }, named{};
+  return ::fstat(file.get(), &open) == 0 && ::stat(path.c_str(), &named) == 0 && open.st_dev == named.st_dev &&
+         open.st_ino == named.st_ino;
+}
+
 }  // namespace
+
+TokenizeLock::TokenizeLock(const std::string& prefix) : path_(prefix + ".lock") {
+  make_dirs(parent_dir(prefix));
+  do {
+    file_ = open_file(path_, O_RDWR | O_CREAT | O_NOFOLLOW);
+    while (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno == EINTR) continue;
+      if (errno != EWOULDBLOCK) throw_io("locking", path_, errno);
+      throw Error(cat(path_, ": another `athanor tokenize` is writing shards of this output prefix",
+                      ": wait for it, stop it, or choose another prefix"),
+                  Exit::usage);
+    }
+  } while (!is_at(file_, path_));
+}
+
+TokenizeLock::~TokenizeLock() { ::unlink(path_.c_str()); }
 
 std::optional<TokenizeState> TokenizeJournal::load() const {
   std::error_code ignored;

@@ -1,14 +1,29 @@
-// PREFIX_progress.json: how far a run of `athanor tokenize` came, so that the same call goes on there after a kill.
+// What runs of `athanor tokenize` tell each other: PREFIX_progress.json says how far one came, so that the same call
+// goes on there after a kill; PREFIX.lock says that one is at work.
 #pragma once
 #include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 
+#include "base/file.h"
 #include "data/document_stream.h"
 #include "data/shard_writer.h"
 
 namespace athanor {
+
+// The right to write shards of a prefix; the system frees it when the process ends, however it does.
+class TokenizeLock {
+ public:
+  explicit TokenizeLock(const std::string& prefix);  // makes missing folders; an Error(usage) when another has it
+  TokenizeLock(const TokenizeLock&) = delete;
+  TokenizeLock& operator=(const TokenizeLock&) = delete;
+  ~TokenizeLock();
+
+ private:
+  std::string path_;
+  Fd file_;
+};
 
 struct TokenizeState {
   StreamPosition position;

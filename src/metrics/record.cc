@@ -52,11 +52,15 @@ constexpr std::array<RecordField<S>, 29> kStepFields = {{
 }};
 
 using E = EvalMetrics;
-constexpr std::array<RecordField<E>, 7> kEvalFields = {{
+constexpr std::array<RecordField<E>, 9> kEvalFields = {{
     {"step", "", "optimizer steps finished before the evaluation", "", false, &E::step},
     {"name", "", "the held-out set; part of the TensorBoard tag", "", false, &E::name},
     {"loss", "nats", "mean cross-entropy over the predicted tokens", "eval/{name}/loss", false, &E::loss},
     {"perplexity", "", "exp(loss)", "eval/{name}/perplexity", false, &E::perplexity},
+    {"accuracy", "0..1", "right answers of multiple-choice questions; null without them", "eval/{name}/accuracy", true,
+     &E::accuracy},
+    {"accuracy_norm", "0..1", "the same by likelihood per character; null without them", "eval/{name}/accuracy_norm",
+     true, &E::accuracy_norm},
     {"tokens", "tokens", "predicted", "", false, &E::tokens},
     {"seconds", "s", "the evaluation took", "", false, &E::seconds},
     {"time", "s", "Unix time", "", false, &E::time},

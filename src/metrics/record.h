@@ -52,6 +52,8 @@ struct EvalMetrics {
   std::string name = "valid";
   double loss = kUnknown;        // mean over the predicted tokens, nats
   double perplexity = kUnknown;  // exp(loss); NaN: MetricFanOut fills it
+  double accuracy = kUnknown;    // multiple choice: share of right answers
+  double accuracy_norm = kUnknown;
   int64_t tokens = 0;
   double seconds = 0;
   double time = 0;  // Unix seconds; 0: MetricFanOut fills it

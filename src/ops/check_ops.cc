@@ -2,19 +2,19 @@
 #include "ops/check_ops.h"
 
 #include <algorithm>
-#include <cstring>
 #include <iomanip>
 
 namespace athanor {
 
 Tensor CheckOps::copy_of(const Tensor& t, std::vector<std::max_align_t>& memory) {
-  memory.resize(blocks(t.bytes()));
-  const Tensor dense{memory.data(), t.dtype, t.shape};
-  const int64_t rows = t.contiguous() ? 1 : t.rows();
-  const size_t row = rows ? t.bytes() / size_t(rows) : 0;
-  for (int64_t r = 0; r < rows; ++r)
-    std::memcpy(static_cast<char*>(dense.data) + size_t(r) * row, t.at(r * t.row_stride), row);
-  return dense;
+  const int64_t elements = t.contiguous() || t.rows() == 0 ? t.numel() : (t.rows() - 1) * t.row_stride + t.cols();
+  const size_t bytes = size_t(elements) * size_of(t.dtype);
+  memory.resize(blocks(bytes));
+  device_.copy(memory.data(), t.data, bytes, Lane::compute);
+  device_.sync();
+  Tensor copy = t;
+  copy.data = memory.data();
+  return copy;
 }
 
 void CheckOps::note(const char* op, const char* tensor, const Tensor& got, const Tensor& want) {

@@ -1,12 +1,14 @@
 // CheckOps: a backend that runs every op twice, on the backend at work and on a reference, from the same inputs, and
 // keeps the worst difference of every output. The run goes on with the worker's results, so that an error is
-// reported where it arises and does not add up. For backends whose memory the host can read.
+// reported where it arises and does not add up. The reference computes on the host; what it needs of other devices is
+// copied.
 #pragma once
 #include <cstddef>
 #include <deque>
 #include <string>
 #include <vector>
 
+#include "device/device.h"
 #include "ops/compare.h"
 #include "ops/decorate.h"
 
@@ -24,20 +26,24 @@ class CheckOps final : public Decorated<CheckOps> {
     Shape peak_shape;
   };
 
-  CheckOps(Ops& work, Ops& reference) : work_(work), reference_(reference) {}
+  CheckOps(Ops& work, Device& device, Ops& reference) : work_(work), device_(device), reference_(reference) {}
   const Ops& inner() const { return work_; }
 
   template <class Op>
   void on(const Op& op, void* scratch) {
     ++launches_;
-    Op twin = op;  // its outputs are copies; its inputs are the worker's, read before the worker may overwrite them
+    Op twin = op;  // its outputs are copies; its inputs are read before the worker may overwrite them
     std::deque<std::vector<std::max_align_t>> memory;
-    for (const Field& f : twin.fields())
-      if (*f.t && f.io != Io::in) *f.t = copy_of(*f.t, memory.emplace_back());
+    const auto to_host = [&](Op& of, bool inputs) {
+      for (const Field& f : of.fields())
+        if (*f.t && (inputs || f.io != Io::in)) *f.t = copy_of(*f.t, memory.emplace_back());
+    };
+    to_host(twin, !device_.unified());
     std::vector<std::max_align_t> twin_scratch(blocks(reference_.scratch(twin)));
     reference_.run(twin, twin_scratch.data());
     work_.run(op, scratch);
     Op done = op;
+    if (!device_.unified()) to_host(done, false);
     const auto got = done.fields(), want = twin.fields();
     for (size_t i = 0; i < got.size(); ++i)
       if (*got[i].t && got[i].io != Io::in) note(Op::kName, got[i].name, *got[i].t, *want[i].t);
@@ -49,10 +55,11 @@ class CheckOps final : public Decorated<CheckOps> {
 
  private:
   static size_t blocks(size_t bytes) { return bytes / sizeof(std::max_align_t) + 1; }
-  static Tensor copy_of(const Tensor&, std::vector<std::max_align_t>& memory);  // dense
+  Tensor copy_of(const Tensor&, std::vector<std::max_align_t>& memory);  // on the host, with the same gaps
   void note(const char* op, const char* tensor, const Tensor& got, const Tensor& want);
 
   Ops& work_;
+  Device& device_;
   Ops& reference_;
   int64_t launches_ = 0;
   std::vector<Worst> worst_;

@@ -1,6 +1,8 @@
 // Decorators: backends that wrap backends. Decorated<D> implements every op through one template member D::on(op,
 // scratch) and asks D::inner() for scratch sizes.
 #pragma once
+#include <type_traits>
+
 #include "ops/ops.h"
 
 namespace athanor {
@@ -18,16 +20,19 @@ struct EachOp<D, Base, First, Rest...> : EachOp<D, Base, Rest...> {
 template <class D>
 using Decorated = EachOp<D, Ops, ATHANOR_ALL_OPS>;
 
-// Launches nothing; lists the cost of every launch. The backend of a dry run: scratch sizes are the real backend's.
+// Launches nothing; lists the cost of every launch, and the products. The backend of a dry run: scratch sizes are the
+// real backend's.
 class PlanOps final : public Decorated<PlanOps> {
  public:
   explicit PlanOps(const Ops& real) : real_(real) {}
   template <class Op>
   void on(const Op& op, void*) {
     costs.push_back(op.cost());
+    if constexpr (std::is_same_v<Op, Gemm>) products.push_back(op);
   }
   const Ops& inner() const { return real_; }
   std::vector<Cost> costs;
+  std::vector<Gemm> products;
 
  private:
   const Ops& real_;

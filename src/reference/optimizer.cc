@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/rng.h"
+#include "ops/step_control.h"
 #include "reference/reference_ops.h"
 #include "reference/values.h"
 
@@ -39,7 +40,7 @@ void ReferenceOps::run(const AdamW& op, void*) {
   if (!s.skip) {
     for (int64_t i = 0; i < w.size(); ++i) {
       const double g = grad[i] * double(s.grad_scale), lr = s.lr;
-      w[i] -= lr * op.weight_decay * w[i];
+      if (i < op.decayed) w[i] -= lr * op.weight_decay * w[i];
       m[i] = op.beta1 * m[i] + (1 - op.beta1) * g;
       v[i] = op.beta2 * v[i] + (1 - op.beta2) * g * g;
       w[i] -= lr * (m[i] / double(s.bias1)) / (std::sqrt(v[i] / double(s.bias2)) + op.eps);

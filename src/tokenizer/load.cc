@@ -259,12 +259,19 @@ Opened open_described(const std::string& path) {
   return {std::move(parts), std::move(d), std::move(files)};
 }
 
+// The names that transformers looks for; what a file was called is of no use to anyone who gets a copy of it.
+void rename_for_copies(const std::string& type, std::vector<TokenizerFile>& files) {
+  if (type == "huggingface") files[0].name = "tokenizer.json";
+  if (type == "gpt2") files[0].name = "vocab.json", files[1].name = "merges.txt";
+}
+
 Opened open_plain(const std::string& path, const TokenizerOptions& options) {
   const auto [type, paths] = companions(path);
   const std::string folder = parent_dir(path);
   std::vector<TokenizerFile> files;
   for (const std::string& file : paths) files.push_back(read_source(file));
   BpeParts parts = parse_files(type, files, folder);
+  rename_for_copies(type, files);
   Descriptor d{.type = type, .allow_special = options.allow_special};
   for (const TokenizerFile& file : files) d.files.push_back(file.name);
   d.fingerprint = fingerprint_of(files);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -35,6 +36,8 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
     options_.loss_chunk_rows = auto_chunk_rows(n, model_->padded_vocab(), options_.recipe.compute);
   if (options_.documents.empty())
     for (int64_t s = 0; s < sequences; ++s) options_.documents.push_back(whole_sequence(s, options_.seq_length));
+  if (options_.documents_per_sequence > 1)
+    options_.documents.resize(size_t(sequences * options_.documents_per_sequence), Span{});
   for (const std::string& name : options_.frozen) model_->params().freeze(name);
   model_->plan(memory_, options_.recipe, options_.training, optimizer_->states());
   const auto input = [&](const char* name, DType dtype, Shape shape, Tensor* t) {
@@ -45,6 +48,7 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   input("positions", DType::i32, {n}, &batch_.positions);
   input("spans", DType::i32, {int64_t(options_.documents.size()), kSpanWords}, &batch_.spans);
   input("losses", DType::f32, {n}, &losses_);
+  input("target count", DType::f32, {1}, &targets_);
   input("step state", DType::u8, {int64_t(sizeof(StepState))}, &state_);
   input("evaluation sum", DType::f64, {1}, &eval_sum_);
 }
@@ -71,7 +75,7 @@ void Engine::record_phases() {
   if (options_.training) {
     arena_.record("micro-batch");
     Tape tape;
-    run_micro_batch(context(plan, &tape), nullptr);
+    run_micro_batch(context(plan, &tape), [](Phase) {});
     arena_.finish_recording();
     micro_costs_ = std::exchange(plan.costs, {});
     arena_.record("optimizer");
@@ -95,6 +99,7 @@ void Engine::record_phases() {
     run_logits(context(plan, nullptr), nullptr);
     arena_.finish_recording();
   }
+  products_ = std::move(plan.products);
   memory_.add(arena_);
 }
 
@@ -114,12 +119,14 @@ void Engine::commit() {
   Device& device = backend_.device;
   memory_.commit(device);
   model_->init_constants(device);
-  std::vector<int32_t> positions(size_t(batch_.tokens.numel())), rows(positions.size());
+  if (!device.unified())
+    inputs_ = std::make_unique<HostRing>(
+        device, 2 * batch_.tokens.bytes() + targets_.bytes() + batch_.positions.bytes() + batch_.spans.bytes(),
+        options_.training ? kStepsAhead * micro_batches() : 1);
+  states_ = std::make_unique<HostRing>(device, sizeof(StepState), kStepsAhead);
+  set_documents({}, {});
+  std::vector<int32_t> rows(size_t(batch_.tokens.numel()));
   std::iota(rows.begin(), rows.end(), 0);
-  for (const Span& span : options_.documents)
-    std::iota(positions.begin() + span.q_begin, positions.begin() + span.q_begin + span.q_len, span.q_pos);
-  device.copy(batch_.positions.data, positions.data(), batch_.positions.bytes(), Lane::compute);
-  device.copy(batch_.spans.data, options_.documents.data(), batch_.spans.bytes(), Lane::compute);
   if (want_logits_) device.copy(logit_rows_.data, rows.data(), logit_rows_.bytes(), Lane::compute);
   StepState state;
   state.loss_scale = float(options_.loss_scale);
@@ -141,11 +148,41 @@ void Engine::refresh_values() {
   arena_.end();
 }
 
-void Engine::load(std::span<const int32_t> tokens, std::span<const int32_t> targets) {
+void Engine::set_documents(std::vector<Span> documents, std::vector<int32_t> positions) {
+  const auto n = size_t(batch_.tokens.numel());
+  if (documents.empty()) {
+    documents = options_.documents;
+    positions.assign(n, 0);
+    for (const Span& span : documents)
+      std::iota(positions.begin() + span.q_begin, positions.begin() + span.q_begin + span.q_len, span.q_pos);
+  }
+  CHECK(documents.size() == options_.documents.size() && positions.size() == n, documents.size(), " documents and ",
+        positions.size(), " positions, planned for ", options_.documents.size(), " and ", n);
+  documents_ = std::move(documents);
+  positions_ = std::move(positions);
+  documents_changed_ = true;
+}
+
+void Engine::load(std::span<const int32_t> tokens, std::span<const int32_t> targets, int64_t slot) {
   CHECK(int64_t(tokens.size()) == batch_.tokens.numel() && targets.size() == tokens.size(), "a micro-batch has ",
         batch_.tokens.numel(), " tokens, got ", tokens.size());
-  backend_.device.copy(batch_.tokens.data, tokens.data(), tokens.size_bytes(), Lane::compute);
-  backend_.device.copy(batch_.targets.data, targets.data(), targets.size_bytes(), Lane::compute);
+  CHECK(!inputs_ || slot < inputs_->slots(), "more micro-batches in a step than the ", micro_batches(), " planned");
+  // The device may read later: from a slot that no earlier copy reads any more.
+  auto* pinned = inputs_ ? static_cast<std::byte*>(inputs_->slot(slot)) : nullptr;
+  const auto upload = [&](const Tensor& to, const void* from) {
+    if (pinned) {
+      from = std::memcpy(pinned, from, to.bytes());
+      pinned += to.bytes();
+    }
+    backend_.device.copy(to.data, from, to.bytes(), Lane::compute);
+  };
+  const auto count = float(std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; }));
+  upload(batch_.tokens, tokens.data());
+  upload(batch_.targets, targets.data());
+  upload(targets_, &count);
+  if (!std::exchange(documents_changed_, false)) return;
+  upload(batch_.positions, positions_.data());
+  upload(batch_.spans, documents_.data());
 }
 
 Tensor Engine::scalar(size_t offset, DType dtype) const { return {state_.at(int64_t(offset)), dtype, {1}}; }
@@ -158,16 +195,17 @@ Classifier Engine::head() const {
           .inv_count = float(1.0 / double(options_.global_batch_size * options_.seq_length))};
 }
 
-void Engine::run_micro_batch(Ctx c, PhaseClock* clock) {
+void Engine::run_micro_batch(Ctx c, const PhaseRunner::Enter& enter) {
   ParamStore& params = model_->params();
-  if (clock) clock->enter(Phase::forward);
+  enter(Phase::forward);
   Var x = forward(*model_, c, batch_, options_.recompute);
   classifier({c, params}, std::move(x), batch_, head(), losses_);
   params.done(c, int(params.units().size()) - 1);
-  if (clock) clock->enter(Phase::backward);
+  enter(Phase::backward);
   c.backward();
   CHECK(c.tape->grads.empty(), c.tape->grads.size(), " gradients were never taken");
   c.run(ReduceSum{.out = scalar(offsetof(StepState, loss_sum), DType::f64), .x = losses_});
+  c.run(ReduceSum{.out = scalar(offsetof(StepState, targets), DType::f64), .x = targets_});
 }
 
 void Engine::run_evaluation(Ctx c) {
@@ -186,7 +224,8 @@ void Engine::run_optimizer(Ctx c) {
                     .scaling = options_.scaling,
                     .clip_grad = options_.clip_grad,
                     .beta1 = options_.adamw.beta1,
-                    .beta2 = options_.adamw.beta2});
+                    .beta2 = options_.adamw.beta2,
+                    .divided_by = double(options_.global_batch_size * options_.seq_length)});
   optimizer_->step(c, model_->params(), state_);
 }
 
@@ -203,41 +242,108 @@ void Engine::run_logits(Ctx c, std::vector<float>* out) {
 }
 
 void Engine::micro_batch(std::span<const int32_t> tokens, std::span<const int32_t> targets, PhaseClock& clock) {
-  load(tokens, targets);
-  arena_.begin("micro-batch");
-  Tape tape;
-  run_micro_batch(context(*ops_, &tape), &clock);
-  arena_.end();
+  CHECK(uncollected() < kStepsAhead, uncollected(), " steps wait for collect(); the slots of their inputs are in use");
+  load(tokens, targets, step_slot_ * micro_batches() + micro_slot_++);
+  const auto body = [&](const PhaseRunner::Enter& enter) {
+    arena_.begin("micro-batch");
+    Tape tape;
+    run_micro_batch(context(*ops_, &tape), enter);
+    arena_.end();
+  };
+  micro_batch_runner_.run(backend_.device, options_.graphs, body, [&](Phase phase) {
+    clock.enter(phase);
+    mark(phase);
+  });
   clock.enter(Phase::other);
 }
 
+void Engine::close_step() {
+  Device& device = backend_.device;
+  const auto body = [&](const PhaseRunner::Enter& enter) {
+    enter(Phase::optimizer);
+    arena_.begin("optimizer");
+    run_optimizer(context(*ops_, nullptr));
+    arena_.end();
+  };
+  optimizer_runner_.run(device, options_.graphs, body, [&](Phase phase) { mark(phase); });
+  device.copy(states_->slot(step_slot_), state_.data, sizeof(StepState), Lane::compute);
+  closed_.push_back({step_slot_, std::exchange(marks_, {}), device.record(Lane::compute)});
+  step_slot_ = (step_slot_ + 1) % kStepsAhead;
+  micro_slot_ = 0;
+}
+
+PhaseTimes Engine::device_times(const ClosedStep& step) const {
+  const Device& device = backend_.device;
+  const auto ns = [&](const Event& from, const Event& to) { return int64_t(device.seconds(from, to) * 1e9); };
+  PhaseTimes times;
+  for (size_t i = 0; i < step.marks.size(); ++i)
+    times[step.marks[i].phase] +=
+        ns(*step.marks[i].start, i + 1 < step.marks.size() ? *step.marks[i + 1].start : *step.end);
+  if (last_end_) times[Phase::other] += ns(*last_end_, *step.marks.front().start);
+  return times;
+}
+
+StepResult Engine::collect() {
+  CHECK(!closed_.empty(), "no step waits to be collected");
+  ClosedStep step = std::move(closed_.front());
+  closed_.pop_front();
+  backend_.device.wait(*step.end);
+  StepResult result;
+  std::memcpy(&result.state, states_->slot(step.slot), sizeof result.state);
+  result.times = device_times(step);
+  last_end_ = std::move(step.end);
+  return result;
+}
+
 StepState Engine::finish_step() {
-  arena_.begin("optimizer");
-  run_optimizer(context(*ops_, nullptr));
-  arena_.end();
-  return read_state();
+  close_step();
+  StepResult result;
+  while (uncollected() > 0) result = collect();
+  return result.state;
 }
 
 void Engine::discard_step() {
+  CHECK(uncollected() == 0, "a step cannot be discarded while ", uncollected(), " before it wait to be collected");
   for (const auto& unit : model_->params().units()) ops_->run(Fill{.x = unit->grad}, nullptr);
   StepState state = read_state();
-  state.loss_sum = 0;
+  state.loss_sum = state.targets = 0;
   write_state(state);
+  marks_.clear();
+  micro_slot_ = 0;
 }
 
 double Engine::evaluate(std::span<const int32_t> tokens, std::span<const int32_t> targets) {
-  load(tokens, targets);
-  arena_.begin("evaluation");
-  run_evaluation(context(*ops_, nullptr));
-  arena_.end();
+  CHECK(uncollected() == 0 && micro_slot_ == 0, "evaluation in the middle of a step");
+  load(tokens, targets, 0);
+  const auto body = [&](const PhaseRunner::Enter& enter) {
+    enter(Phase::eval);
+    arena_.begin("evaluation");
+    run_evaluation(context(*ops_, nullptr));
+    arena_.end();
+  };
+  evaluation_runner_.run(backend_.device, options_.graphs, body, [](Phase) {});
   double sum = 0;
   backend_.device.copy(&sum, eval_sum_.data, sizeof sum, Lane::compute);
   backend_.device.sync();
+  last_end_ = nullptr;
   return sum;
 }
 
+std::vector<float> Engine::losses() {
+  std::vector<float> out(size_t(losses_.numel()));
+  backend_.device.copy(out.data(), losses_.data, losses_.bytes(), Lane::compute);
+  backend_.device.sync();
+  return out;
+}
+
+void Engine::set_ops(Ops& ops) {
+  ops_ = &ops;
+  options_.graphs = false;
+  for (PhaseRunner* runner : {&micro_batch_runner_, &optimizer_runner_, &evaluation_runner_}) runner->forget();
+}
+
 std::vector<float> Engine::logits(std::span<const int32_t> tokens) {
-  load(tokens, std::vector<int32_t>(tokens.size(), -1));
+  load(tokens, std::vector<int32_t>(tokens.size(), -1), 0);
   arena_.begin("logits");
   std::vector<float> out;
   run_logits(context(*ops_, nullptr), &out);
@@ -247,6 +353,7 @@ std::vector<float> Engine::logits(std::span<const int32_t> tokens) {
 
 StepState Engine::read_state() {
   StepState state;
+  last_end_ = nullptr;  // what comes between steps is not theirs
   backend_.device.copy(&state, state_.data, sizeof state, Lane::compute);
   backend_.device.sync();
   return state;

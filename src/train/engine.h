@@ -1,13 +1,18 @@
 // Engine: one model with its optimizer on one device: plans all memory by dry runs of its own code, then runs
 // micro-batches, optimizer steps and evaluations. Knows nothing of files, logs or clocks beyond a phase clock.
 #pragma once
+#include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "metrics/step_table.h"
 #include "model/model.h"
 #include "ops/decorate.h"
+#include "ops/tuning.h"
 #include "optim/optimizer.h"
+#include "train/host_ring.h"
+#include "train/phase_runner.h"
 
 namespace athanor {
 
@@ -19,8 +24,10 @@ struct EngineOptions {
   int64_t global_batch_size = 0;         // sequences per optimizer step
   int64_t loss_chunk_rows = 0;           // 0: as many rows of logits as fit into kLogitsBudget
   std::vector<Span> documents = {};      // what sees what in a micro-batch; none: every sequence is one document
+  int64_t documents_per_sequence = 1;    // that set_documents() may give; rows of the table of documents
   std::vector<std::string> frozen = {};  // parameters that are not trained: parts of their names
   bool training = true;                  // false: weights and evaluation only
+  bool graphs = true;                    // capture and replay, where the device can
   uint64_t seed = 0;
   AdamWOptions adamw;
   Schedule schedule;
@@ -34,6 +41,14 @@ struct Backend {
   Device& device;
   Ops& ops;
   ProcessMesh& mesh;
+  Tuning* tuning = nullptr;  // of backends that choose by trial
+};
+
+// A finished optimizer step. Times are those of the device, by phase; all of it from the end of the step before to the
+// end of this one (without a step before, from the step's own start) is their total, idle time being Phase::other.
+struct StepResult {
+  StepState state;
+  PhaseTimes times;
 };
 
 class Engine {
@@ -47,6 +62,7 @@ class Engine {
   const Arena& arena() const { return arena_; }
   Model& model() { return *model_; }
   int64_t micro_batches() const { return options_.global_batch_size / options_.micro_batch_size; }
+  std::span<const Gemm> products() const { return products_; }  // of a micro-batch and an evaluation, once planned
   int64_t launches_per_micro_batch() const { return int64_t(micro_costs_.size()); }
   // Sum of the rooflines of a step's ops: no step is faster. Known once memory() is.
   double least_step_seconds(const Ceilings&) const;
@@ -55,14 +71,24 @@ class Engine {
   void init_weights();    // from the seed
   void refresh_values();  // compute copies of the weights, after masters were loaded
 
-  // tokens, targets: [micro_batch_size * T]; target -1 is ignored. The clock is moved through forward and backward.
+  // From now on: what sees what (as many rows as the table has) and the positions [micro_batch_size * T] of tokens;
+  // none: those of the options.
+  void set_documents(std::vector<Span> documents, std::vector<int32_t> positions);
+  // tokens, targets: [micro_batch_size * T]; target -1 is ignored: the step's loss and gradients are means over the
+  // others. The clock is moved through forward and backward.
   void micro_batch(std::span<const int32_t> tokens, std::span<const int32_t> targets, PhaseClock&);
-  // Norm, skip decision, clipping, AdamW; returns the scalars of the finished step.
-  StepState finish_step();
+  // Norm, skip decision, clipping, AdamW. Only queued: a step's result is collected once, in order, and at most
+  // kStepsAhead steps may wait for it; the host waits in collect() and nowhere else.
+  void close_step();
+  StepResult collect();
+  int64_t uncollected() const { return int64_t(closed_.size()); }
+  StepState finish_step();  // close_step() and the result of this very step
+  static constexpr int64_t kStepsAhead = 2;
   // Forgets the micro-batches since the last step.
   void discard_step();
   // Sum of the token losses of one micro-batch; changes nothing.
   double evaluate(std::span<const int32_t> tokens, std::span<const int32_t> targets);
+  std::vector<float> losses();  // of each token of the micro-batch that was evaluated last
 
   StepState read_state();
   void write_state(const StepState&);
@@ -70,17 +96,28 @@ class Engine {
   void want_logits();
   std::vector<float> logits(std::span<const int32_t> tokens);
 
-  // Replaces the ops that run (not the plan): decorators that check or trace.
-  void set_ops(Ops& ops) { ops_ = &ops; }
+  // Replaces the ops that run (not the plan): decorators that check or trace. Nothing is captured from then on.
+  void set_ops(Ops& ops);
 
  private:
+  struct Mark {
+    Phase phase;
+    std::unique_ptr<Event> start;
+  };
+  struct ClosedStep {
+    int64_t slot;
+    std::vector<Mark> marks;
+    std::unique_ptr<Event> end;
+  };
   Ctx context(Ops& ops, Tape* tape);
   void record_phases();
-  void run_micro_batch(Ctx, PhaseClock*);
+  void run_micro_batch(Ctx, const PhaseRunner::Enter&);
+  void mark(Phase phase) { marks_.push_back({phase, backend_.device.record(Lane::compute)}); }
+  PhaseTimes device_times(const ClosedStep&) const;
   void run_evaluation(Ctx);
   void run_optimizer(Ctx);
   void run_logits(Ctx, std::vector<float>* out);
-  void load(std::span<const int32_t> tokens, std::span<const int32_t> targets);
+  void load(std::span<const int32_t> tokens, std::span<const int32_t> targets, int64_t slot);
   Classifier head() const;
   Tensor scalar(size_t offset, DType dtype) const;
 
@@ -92,11 +129,22 @@ class Engine {
   std::unique_ptr<Optimizer> optimizer_;
   Batch batch_;
   Tensor losses_;      // [N] f32
+  Tensor targets_;     // [1] f32: how many of the micro-batch's targets are not ignored
   Tensor state_;       // StepState
   Tensor eval_sum_;    // [1] f64
   Tensor logit_rows_;  // [N] i32: 0, 1, 2, ...
   bool want_logits_ = false, recorded_ = false;
+  PhaseRunner micro_batch_runner_, optimizer_runner_, evaluation_runner_;
+  std::vector<Span> documents_;  // of the next micro-batches, when they are not those of before
+  std::vector<int32_t> positions_;
+  bool documents_changed_ = true;
+  std::unique_ptr<HostRing> inputs_, states_;  // pinned: what load() copies by micro-batch, StepState by step
+  int64_t step_slot_ = 0, micro_slot_ = 0;     // of the step being accumulated, of its next micro-batch
+  std::vector<Mark> marks_;                    // of the step being accumulated
+  std::deque<ClosedStep> closed_;
+  std::unique_ptr<Event> last_end_;               // of the step collected last, unless other work came after it
   std::vector<Cost> micro_costs_, update_costs_;  // of each launch
+  std::vector<Gemm> products_;
   MemoryPlan memory_;
 };
 

@@ -2,25 +2,44 @@
 
 #include <algorithm>
 
+#include "base/int.h"
+
 namespace athanor {
 
-EvalResult evaluate(Engine& engine, const Dataset& data, int64_t samples) {
-  const int64_t rows = engine.options().micro_batch_size, t = data.seq_length();
-  const int64_t windows = samples > 0 ? std::min(samples, data.windows()) : data.windows();
-  std::vector<int32_t> tokens(size_t(rows * t)), targets(size_t(rows * t)), window(size_t(t + 1));
+void set_documents(Engine& engine, const HostBatch& batch) {
+  if (batch.documents.empty()) return;
+  const EngineOptions& o = engine.options();
+  const int64_t given = int64_t(batch.documents.size()) / o.micro_batch_size;  // of each sequence
+  std::vector<Span> spans;
+  for (int64_t s = 0; s < o.micro_batch_size; ++s)
+    for (int64_t d = 0; d < o.documents_per_sequence; ++d) {
+      const Document document = d < given ? batch.documents[size_t(s * given + d)] : Document{};
+      const auto begin = narrow<int32_t>(s * o.seq_length + document.begin);
+      spans.push_back({.q_begin = begin, .q_len = document.length, .k_begin = begin, .k_len = document.length});
+    }
+  engine.set_documents(std::move(spans), batch.positions);
+}
+
+EvalResult evaluate(Engine& engine, const Dataset& data, const EvalOptions& options) {
+  const int64_t rows = engine.options().micro_batch_size;
+  const int64_t windows = options.samples > 0 ? std::min(options.samples, data.windows()) : data.windows();
+  HostBatch batch(rows, data.seq_length(), options.packing);
+  EvalResult result;
   double sum = 0;
   for (int64_t first = 0; first < windows; first += rows) {
-    std::fill(tokens.begin(), tokens.end(), 0);
-    std::fill(targets.begin(), targets.end(), -1);
-    for (int64_t r = 0; r < std::min(rows, windows - first); ++r) {
-      data.read({.seed = 0, .shuffled = false}, first + r, window);
-      std::copy_n(window.begin(), t, tokens.begin() + r * t);
-      std::copy_n(window.begin() + 1, t, targets.begin() + r * t);
+    std::fill(batch.targets.begin(), batch.targets.end(), -1);  // rows that have no window left keep their last tokens
+    for (int64_t r = 0; r < std::min(rows, windows - first); ++r)
+      batch.read(r, data, {.seed = 0, .shuffled = false}, first + r, options.packing);
+    set_documents(engine, batch);
+    sum += engine.evaluate(batch.tokens, batch.targets);
+    for (const int32_t target : batch.targets) {
+      result.tokens += target >= 0;
+      if (target >= 0 && size_t(target) < options.token_bytes.size())
+        result.bytes += options.token_bytes[size_t(target)];
     }
-    sum += engine.evaluate(tokens, targets);
   }
-  const int64_t count = windows * t;
-  return {.loss = sum / double(count), .tokens = count};
+  result.loss = sum / double(std::max<int64_t>(1, result.tokens));
+  return result;
 }
 
 }  // namespace athanor

@@ -1,16 +1,24 @@
 // Validation: mean loss over the first windows of a data set, in file order, the same ones every time.
 #pragma once
-#include "data/dataset.h"
+#include "data/loader.h"
 #include "train/engine.h"
 
 namespace athanor {
 
+// Gives the engine what varies from one micro-batch to the next besides tokens and targets.
+void set_documents(Engine&, const HostBatch&);
+
 struct EvalResult {
-  double loss = 0;  // nats per predicted token
-  int64_t tokens = 0;
+  double loss = 0;     // mean over the predicted tokens, nats
+  int64_t tokens = 0;  // predicted
+  double bytes = 0;    // of text that the predicted tokens are, where `token_bytes` says it
 };
 
-// At most `samples` windows (0 = all); a last partial micro-batch is filled with ignored rows.
-EvalResult evaluate(Engine&, const Dataset&, int64_t samples);
+struct EvalOptions {
+  int64_t samples = 0;  // windows at most; 0 = all
+  PackingOptions packing;
+  std::vector<int32_t> token_bytes;  // [vocabulary]: bytes of text that each token is; may be empty
+};
+EvalResult evaluate(Engine&, const Dataset&, const EvalOptions&);
 
 }  // namespace athanor

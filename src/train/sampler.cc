@@ -9,33 +9,37 @@
 namespace athanor {
 
 int32_t choose_token(std::span<const float> logits, const SamplingOptions& options, uint64_t draw) {
+  const auto largest = std::max_element(logits.begin(), logits.end());
+  if (options.temperature <= 0) return int32_t(largest - logits.begin());
+  const bool all = options.top_k <= 0 && options.top_p >= 1;  // then their order does not matter
+  const size_t keep = options.top_k > 0 ? std::min(size_t(options.top_k), logits.size()) : logits.size();
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
-  if (options.temperature <= 0) return int32_t(std::max_element(logits.begin(), logits.end()) - logits.begin());
-  const size_t keep = options.top_k > 0 ? std::min(size_t(options.top_k), order.size()) : order.size();
-  std::partial_sort(order.begin(), order.begin() + std::ptrdiff_t(keep), order.end(), [&](int32_t a, int32_t b) {
-    return logits[size_t(a)] != logits[size_t(b)] ? logits[size_t(a)] > logits[size_t(b)] : a < b;
-  });
+  if (!all)
+    std::partial_sort(order.begin(), order.begin() + std::ptrdiff_t(keep), order.end(), [&](int32_t a, int32_t b) {
+      return logits[size_t(a)] != logits[size_t(b)] ? logits[size_t(a)] > logits[size_t(b)] : a < b;
+    });
   std::vector<double> cumulative(keep);
   double sum = 0;
   for (size_t i = 0; i < keep; ++i) {
-    sum += std::exp((double(logits[size_t(order[i])]) - double(logits[size_t(order[0])])) / options.temperature);
+    sum += std::exp((double(logits[size_t(order[i])]) - double(*largest)) / options.temperature);
     cumulative[i] = sum;
   }
-  size_t nucleus = 0;
-  while (nucleus + 1 < keep && cumulative[nucleus] < options.top_p * sum) ++nucleus;
-  const double u = double(random_uniform(options.seed, stream_of("sample"), draw)) * cumulative[nucleus];
-  const auto it = std::upper_bound(cumulative.begin(), cumulative.begin() + std::ptrdiff_t(nucleus) + 1, u);
-  return order[std::min(size_t(it - cumulative.begin()), nucleus)];
+  size_t last = keep - 1;  // of those that may be drawn
+  if (options.top_p < 1)
+    last = size_t(std::lower_bound(cumulative.begin(), cumulative.end(), options.top_p * sum) - cumulative.begin());
+  last = std::min(last, keep - 1);
+  const double u = double(random_uniform(options.seed, stream_of("sample"), draw)) * cumulative[last];
+  const auto it = std::upper_bound(cumulative.begin(), cumulative.begin() + std::ptrdiff_t(last) + 1, u);
+  return order[std::min(size_t(it - cumulative.begin()), last)];
 }
 
-Sampler::Sampler(const ModelConfig& config, const Recipe& recipe, Backend backend, int64_t prompt_tokens,
-                 int64_t capacity)
-    : recipe_(recipe), backend_(backend), model_(make_model(config)) {
-  CHECK(prompt_tokens >= 1 && prompt_tokens <= capacity && capacity <= config.max_position_embeddings, "prompt of ",
-        prompt_tokens, " tokens, capacity ", capacity);
+Sampler::Sampler(const ModelConfig& config, const Recipe& recipe, Backend backend, int64_t capacity)
+    : recipe_(recipe), backend_(backend), model_(make_model(config)), logits_(size_t(config.vocab_size)) {
+  CHECK(capacity >= 1 && capacity <= config.max_position_embeddings, "capacity ", capacity);
+  const int64_t piece = std::min(kPiece, capacity);
   model_->plan(memory_, recipe_, false, {});
-  const Shape cache_shape{capacity, config.num_key_value_heads * config.head_dim};
+  const Shape cache_shape{capacity + piece - 1, config.num_key_value_heads * config.head_dim};
   cache_.capacity = capacity;
   cache_.k.resize(size_t(config.num_hidden_layers));
   cache_.v.resize(size_t(config.num_hidden_layers));
@@ -43,12 +47,12 @@ Sampler::Sampler(const ModelConfig& config, const Recipe& recipe, Backend backen
     memory_.add(MemoryKind::cache, cat("keys of layer ", l), recipe_.compute, cache_shape, &cache_.k[l]);
     memory_.add(MemoryKind::cache, cat("values of layer ", l), recipe_.compute, cache_shape, &cache_.v[l]);
   }
-  plan_inputs(prompt_, prompt_tokens, "prompt");
+  plan_inputs(prompt_, piece, "prompt");
   plan_inputs(next_, 1, "next");
   PlanOps plan(backend_.ops);
   for (auto* in : {&prompt_, &next_}) {
     arena_.record(in == &prompt_ ? "prompt" : "next");
-    run(context(plan), *in, nullptr);
+    run(context(plan), *in);
     arena_.finish_recording();
   }
   memory_.add(arena_);
@@ -75,21 +79,25 @@ Ctx Sampler::context(Ops& ops) {
   return {.ops = ops, .device = backend_.device, .arena = arena_, .mesh = backend_.mesh, .recipe = recipe_};
 }
 
-void Sampler::run(Ctx c, const Inputs& in, std::vector<float>* out) {
+Buffer Sampler::run(Ctx c, const Inputs& in) {
   Var x = forward(*model_, c, in.batch, {});
-  Buffer z = logits({c, model_->params()}, std::move(x), in.last_row, model_->head());
-  if (!out) return;
-  out->resize(size_t(model_->config().vocab_size));
-  backend_.device.copy(out->data(), z.t.data, out->size() * sizeof(float), Lane::compute);
-  backend_.device.sync();
+  return logits({c, model_->params()}, std::move(x), in.last_row, model_->head());
 }
 
-std::vector<float> Sampler::feed(const char* phase, Inputs& in, std::span<const int32_t> tokens) {
-  const auto n = int64_t(tokens.size());
-  CHECK(n == in.batch.tokens.numel() && length_ + n <= cache_.capacity, "fed ", n, " tokens at ", length_, " of ",
+// A last piece that is not full is padded with tokens that nothing sees: their keys and values lie behind the span's
+// and are overwritten by the tokens that follow.
+void Sampler::feed(const char* phase, Inputs& in, std::span<const int32_t> tokens) {
+  const auto n = int64_t(tokens.size()), planned = in.batch.tokens.numel();
+  CHECK(n >= 1 && n <= planned && length_ + n <= cache_.capacity, "fed ", n, " tokens at ", length_, " of ",
         cache_.capacity);
-  std::vector<int32_t> positions(tokens.size());
-  std::iota(positions.begin(), positions.end(), int32_t(length_));
+  const auto size = size_t(planned);
+  std::vector<int32_t> padded(tokens.begin(), tokens.end()), positions(size), rows(size);
+  padded.resize(size, 0);
+  const auto most = int32_t(model_->config().max_position_embeddings - 1);
+  for (int64_t i = 0; i < planned; ++i) {
+    rows[size_t(i)] = int32_t(length_ + i);
+    positions[size_t(i)] = std::min(int32_t(length_ + i), most);
+  }
   const Span span{.q_begin = 0,
                   .q_len = int32_t(n),
                   .k_begin = 0,
@@ -98,24 +106,32 @@ std::vector<float> Sampler::feed(const char* phase, Inputs& in, std::span<const 
                   .k_pos = 0};
   const auto last = int32_t(n - 1);
   Device& device = backend_.device;
-  device.copy(in.batch.tokens.data, tokens.data(), tokens.size_bytes(), Lane::compute);
-  device.copy(in.batch.positions.data, positions.data(), tokens.size_bytes(), Lane::compute);
-  device.copy(in.batch.cache_rows.data, positions.data(), tokens.size_bytes(), Lane::compute);
+  device.copy(in.batch.tokens.data, padded.data(), in.batch.tokens.bytes(), Lane::compute);
+  device.copy(in.batch.positions.data, positions.data(), in.batch.positions.bytes(), Lane::compute);
+  device.copy(in.batch.cache_rows.data, rows.data(), in.batch.cache_rows.bytes(), Lane::compute);
   device.copy(in.batch.spans.data, &span, sizeof span, Lane::compute);
   device.copy(in.last_row.data, &last, sizeof last, Lane::compute);
-  std::vector<float> out;
   arena_.begin(phase);
-  run(context(backend_.ops), in, &out);
+  {
+    const Buffer z = run(context(backend_.ops), in);
+    device.copy(logits_.data(), z.t.data, logits_.size() * sizeof(float), Lane::compute);
+    device.sync();
+  }
   arena_.end();
   length_ += n;
-  return out;
 }
 
-std::vector<float> Sampler::prompt(std::span<const int32_t> tokens) {
+std::span<const float> Sampler::prompt(std::span<const int32_t> tokens) {
   length_ = 0;
-  return feed("prompt", prompt_, tokens);
+  const auto piece = size_t(prompt_.batch.tokens.numel());
+  for (size_t at = 0; at < tokens.size(); at += piece)
+    feed("prompt", prompt_, tokens.subspan(at, std::min(piece, tokens.size() - at)));
+  return logits_;
 }
 
-std::vector<float> Sampler::next(int32_t token) { return feed("next", next_, {&token, 1}); }
+std::span<const float> Sampler::next(int32_t token) {
+  feed("next", next_, {&token, 1});
+  return logits_;
+}
 
 }  // namespace athanor

@@ -21,16 +21,18 @@ int32_t choose_token(std::span<const float> logits, const SamplingOptions&, uint
 
 class Sampler {
  public:
-  // The prompt may have up to capacity tokens; so may prompt and continuation together.
-  Sampler(const ModelConfig&, const Recipe&, Backend, int64_t prompt_tokens, int64_t capacity);
+  // Prompt and continuation may have up to capacity tokens together. Prompts of any length are computed in pieces of
+  // one size, so that what follows a prompt does not depend on what else a sampler was made for.
+  static constexpr int64_t kPiece = 64;  // tokens: enough for the full rate of products
+  Sampler(const ModelConfig&, const Recipe&, Backend, int64_t capacity);
   Model& model() { return *model_; }
   const MemoryPlan& memory() const { return memory_; }
   void commit();  // then load weights into model()
 
-  // Logits [V] after the prompt, which must have prompt_tokens tokens; forgets what was before.
-  std::vector<float> prompt(std::span<const int32_t> tokens);
+  // Logits [V] after the prompt; forgets what was before. Valid until the next call.
+  std::span<const float> prompt(std::span<const int32_t> tokens);
   // Logits after one more token.
-  std::vector<float> next(int32_t token);
+  std::span<const float> next(int32_t token);
   int64_t length() const { return length_; }
   int64_t capacity() const { return cache_.capacity; }
 
@@ -41,8 +43,8 @@ class Sampler {
   };
   Ctx context(Ops& ops);
   void plan_inputs(Inputs&, int64_t tokens, const char* name);
-  void run(Ctx, const Inputs&, std::vector<float>* out);
-  std::vector<float> feed(const char* phase, Inputs&, std::span<const int32_t> tokens);
+  Buffer run(Ctx, const Inputs&);
+  void feed(const char* phase, Inputs&, std::span<const int32_t> tokens);
 
   Recipe recipe_;
   Backend backend_;
@@ -51,6 +53,7 @@ class Sampler {
   KvCache cache_;
   Inputs prompt_, next_;
   int64_t length_ = 0;
+  std::vector<float> logits_;  // [V]
   MemoryPlan memory_;
 };
 

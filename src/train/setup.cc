@@ -1,10 +1,11 @@
 #include "train/setup.h"
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 
 #include "metrics/flops.h"
+#include "tokenizer/load.h"
+#include "train/answer.h"
 
 namespace athanor {
 namespace {
@@ -58,6 +59,8 @@ EngineOptions engine_options(const Config& c, bool training) {
   o.micro_batch_size = c.micro_batch_size;
   o.global_batch_size = c.global_batch_size;
   o.loss_chunk_rows = c.loss_chunk_rows;
+  o.documents_per_sequence =
+      std::max<int64_t>(c.max_documents_per_sequence, c.choice_data.empty() ? 1 : kChoicesPerSequence);
   o.training = training;
   o.seed = uint64_t(c.seed);
   o.adamw = {.beta1 = c.adam_beta1,
@@ -80,6 +83,7 @@ EngineOptions engine_options(const Config& c, bool training) {
     o.loss_scale = c.loss_scale > 0 ? c.loss_scale : c.initial_loss_scale;
   }
   o.clip_grad = c.clip_grad;
+  o.graphs = c.cuda_graph;
   return o;
 }
 
@@ -88,6 +92,22 @@ Dataset open_dataset(const std::vector<DataSource>& sources, const Config& c) {
   std::vector<ShardSource> shards;
   for (const DataSource& s : sources) shards.push_back({s.path, s.weight, std::string(name_of(s.dtype))});
   return Dataset::open(shards, c.seq_length, c.model.vocab_size);
+}
+
+PackingOptions packing_options(const Config& c, const Dataset& train) {
+  PackingOptions o{.reset_attention_mask = c.reset_attention_mask,
+                   .reset_position_ids = c.reset_position_ids,
+                   .eod_mask_loss = c.eod_mask_loss,
+                   .eod_id = c.eod_token_id,
+                   .max_documents = std::max<int64_t>(1, c.max_documents_per_sequence)};
+  if (!o.needs_documents() || o.eod_id >= 0) return o;
+  if (const auto tokenizer = find_tokenizer(train.first_shard())) o.eod_id = tokenizer->eod_id();
+  if (o.eod_id < 0 && !train.has_document_indices())
+    throw Error(cat("eod_token_id: expected the token that ends a document (for reset_attention_mask, "
+                    "reset_position_ids or eod_mask_loss): ",
+                    train.first_shard(), " has no index of its documents and no tokenizer beside it"),
+                Exit::usage);
+  return o;
 }
 
 size_t memory_capacity(const Config& c, const Device& device) {
@@ -102,7 +122,8 @@ std::unique_ptr<Engine> fitting_engine(const Config& c, Backend backend, bool tr
   EngineOptions options = engine_options(c, training);
   const size_t capacity = memory_capacity(c, backend.device), reserve = runtime_reserve(c);
   if (options.micro_batch_size == 0) {
-    const int64_t most = std::max<int64_t>(1, kAutoTokens / c.seq_length);
+    const int64_t most =
+        std::max<int64_t>(1, (backend.device.unified() ? kAutoTokens : kAutoTokensOnGpu) / c.seq_length);
     for (int64_t b = std::min(most, c.global_batch_size); b >= 1; --b) {
       if (c.global_batch_size % b != 0) continue;
       options.micro_batch_size = b;
@@ -145,48 +166,74 @@ FlopCount flops_per_token(Model& model, int64_t seq_length) {
 
 namespace {
 
-// Best of 50 ms: long enough to outlast the waking of threads and a neighbour's turn on a core.
+// A product and a copy that reach the full rate, in a few milliseconds each.
+struct ProbeSizes {
+  int64_t product, copy;  // edge of the matrices; elements of f32
+};
+ProbeSizes probe_sizes(const Device& device) {
+  return device.unified() ? ProbeSizes{768, 16 << 20} : ProbeSizes{8192, 256 << 20};
+}
+
+// Best of 50 ms and of three runs: long enough to outlast the waking of threads and a neighbour's turn on a core.
 template <class Op>
 double best_seconds(Backend backend, const Op& op, void* scratch) {
-  using Clock = std::chrono::steady_clock;
-  double best = std::numeric_limits<double>::infinity();
-  for (const auto end = Clock::now() + std::chrono::milliseconds(50); Clock::now() < end;) {
-    const auto start = Clock::now();
+  Device& device = backend.device;
+  double best = std::numeric_limits<double>::infinity(), sum = 0;
+  for (int runs = 0; runs < 3 || sum < 0.05; ++runs) {
+    const auto start = device.record(Lane::compute);
     backend.ops.run(op, scratch);
-    backend.device.sync();
-    best = std::min(best, std::chrono::duration<double>(Clock::now() - start).count());
+    const auto end = device.record(Lane::compute);
+    device.wait(*end);
+    const double seconds = device.seconds(*start, *end);
+    sum += seconds;
+    best = std::min(best, seconds);
   }
   return best;
 }
 
 double measure_copy_bytes(Backend backend) {
-  constexpr int64_t kElements = 16 << 20;
+  const int64_t elements = probe_sizes(backend.device).copy;
   Tensor a, b;
   MemoryPlan plan;
-  plan.add(MemoryKind::inputs, "a", DType::f32, {kElements}, &a);
-  plan.add(MemoryKind::inputs, "b", DType::f32, {kElements}, &b);
+  plan.add(MemoryKind::inputs, "a", DType::f32, {elements}, &a);
+  plan.add(MemoryKind::inputs, "b", DType::f32, {elements}, &b);
   plan.commit(backend.device);
   const Cast copy{.y = b, .x = a};
   return copy.cost().bytes / best_seconds(backend, copy, nullptr);
 }
 
-}  // namespace
-
-double measure_peak_flops(Backend backend) {
-  constexpr int64_t kSize = 768;  // large enough for the full rate, small enough for a few milliseconds
-  Tensor a, b, d;
+// On random values: zeros run faster than any training does.
+double measure_product_flops(Backend backend, DType compute) {
+  const int64_t size = probe_sizes(backend.device).product;
+  Tensor a, b, d, scratch;
   MemoryPlan plan;
-  plan.add(MemoryKind::inputs, "a", DType::f32, {kSize, kSize}, &a);
-  plan.add(MemoryKind::inputs, "b", DType::f32, {kSize, kSize}, &b);
-  plan.add(MemoryKind::inputs, "d", DType::f32, {kSize, kSize}, &d);
-  Tensor scratch;
-  if (const size_t bytes = backend.ops.scratch(Gemm{.d = d, .a = a, .b = b, .tb = true}))
+  for (auto [name, t] : {std::pair{"a", &a}, {"b", &b}, {"d", &d}})
+    plan.add(MemoryKind::inputs, name, compute, {size, size}, t);
+  const bool tf32 = compute == DType::f32 && !backend.device.unified();
+  if (const size_t bytes = backend.ops.scratch(Gemm{.d = d, .a = a, .b = b, .tb = true, .tf32 = tf32}))
     plan.add(MemoryKind::inputs, "scratch", DType::u8, {int64_t(bytes)}, &scratch);
   plan.commit(backend.device);
-  const Gemm product{.d = d, .a = a, .b = b, .tb = true};
+  for (const Tensor& t : {a, b}) backend.ops.run(RandomNormal{.x = t.view({t.numel()}), .std = 1}, nullptr);
+  const Gemm product{.d = d, .a = a, .b = b, .tb = true, .tf32 = tf32};
   return product.cost().flops / best_seconds(backend, product, scratch.data);
 }
 
-Ceilings measure_ceilings(Backend backend) { return {measure_peak_flops(backend), measure_copy_bytes(backend)}; }
+}  // namespace
+
+double peak_flops(Backend backend, DType compute) {
+  if (backend.device.unified()) compute = DType::f32;  // cores compute in f32, whatever is stored
+  const double known = backend.device.peak_flops(compute);
+  return known > 0 ? known : measure_product_flops(backend, compute);
+}
+
+Ceilings measure_ceilings(Backend backend, DType compute) {
+  if (backend.device.unified()) compute = DType::f32;
+  return {measure_product_flops(backend, compute), measure_copy_bytes(backend)};
+}
+
+Ceilings ceilings(Backend backend, DType compute) {
+  const double bytes = backend.device.peak_bytes();
+  return {peak_flops(backend, compute), bytes > 0 ? bytes : measure_copy_bytes(backend)};
+}
 
 }  // namespace athanor

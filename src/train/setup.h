@@ -15,22 +15,27 @@ EngineOptions engine_options(const Config&, bool training);
 // Opens and checks all shards of a list of sources.
 Dataset open_dataset(const std::vector<DataSource>&, const Config&);
 
+// How windows become rows; finds out which token ends a document where the config does not say and needs to know.
+PackingOptions packing_options(const Config&, const Dataset& train);
+
 // Bytes the plan may use: memory_limit_gib, or what the device has; the run-time reserve comes on top of the plan.
 size_t memory_capacity(const Config&, const Device&);
 size_t runtime_reserve(const Config&);
 
 // An engine whose plan fits, not yet committed. micro_batch_size 0 takes the largest divisor of the global batch that
-// fits and keeps a micro-batch within kAutoTokens tokens, where larger ones no longer gain speed.
-constexpr int64_t kAutoTokens = 8192;
+// fits and keeps a micro-batch within so many tokens, where larger ones no longer gain speed.
+constexpr int64_t kAutoTokens = 8192, kAutoTokensOnGpu = 65536;
 std::unique_ptr<Engine> make_engine(const Config&, Backend, bool training);
 
 // Operations per token for MFU.
-
 FlopCount flops_per_token(Model&, int64_t seq_length);
 
-// What this device does at most, measured in a tenth of a second: a large product (the peak that MFU refers to unless
-// the config names one) and a copy larger than its caches.
-double measure_peak_flops(Backend);
-Ceilings measure_ceilings(Backend);
+// The rate that MFU refers to unless the config names one: of the device's data sheet, or else measured.
+double peak_flops(Backend, DType compute);
+// What this device does at most, measured in a tenth of a second: a large product of random values, and a copy larger
+// than its caches.
+Ceilings measure_ceilings(Backend, DType compute);
+// The same from the device's data sheet where that is known.
+Ceilings ceilings(Backend, DType compute);
 
 }  // namespace athanor

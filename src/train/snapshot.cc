@@ -110,6 +110,7 @@ std::string save_checkpoint(const RunLock& lock, Engine& engine, Device& device,
   writer.add_text("config.json", extras.hf_config);
   writer.add_text("config.resolved.json", extras.resolved_config);
   writer.add_text("state.json", state_json(state));
+  if (!extras.tuning.empty()) writer.add_text("tuning.json", extras.tuning);
   for (const auto& [name, content] : extras.tokenizer) writer.add_text(name, content);
   return writer.commit();
 }

@@ -26,6 +26,7 @@ RunState parse_state(const std::string& text, const std::string& where);
 struct SaveExtras {
   std::string resolved_config;           // config.resolved.json
   std::string hf_config;                 // config.json, for transformers
+  std::string tuning;                    // tuning.json: choices that rounding follows from; empty: none
   std::vector<TokenizerFile> tokenizer;  // descriptor and the files that it names; empty: unknown
 };
 

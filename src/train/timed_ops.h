@@ -1,6 +1,5 @@
-// TimedOps: a decorator that waits for every op and adds up its time, operations and traffic by op name.
+// TimedOps: a decorator that waits for every op and adds up its time on the device, operations and traffic by op name.
 #pragma once
-#include <chrono>
 #include <map>
 #include <string>
 
@@ -19,14 +18,14 @@ class TimedOps final : public Decorated<TimedOps> {
 
   template <class Op>
   void on(const Op& op, void* scratch) {
-    using Clock = std::chrono::steady_clock;
-    const auto begin = Clock::now();
+    const auto begin = device_.record(Lane::compute);
     inner_.run(op, scratch);
-    device_.sync();
+    const auto end = device_.record(Lane::compute);
+    device_.wait(*end);
     const Cost cost = op.cost();
     Total& t = totals[Op::kName];
     ++t.launches;
-    t.seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+    t.seconds += device_.seconds(*begin, *end);
     t.flops += cost.flops;
     t.bytes += cost.bytes;
   }

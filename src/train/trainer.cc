@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "data/loader.h"
 #include "metrics/format.h"
@@ -27,26 +28,34 @@ Exit Trainer::run() {
 Exit Trainer::loop() {
   Loader loader(train_, {.order = {.seed = uint64_t(config_.seed)},
                          .first_sample = state_.consumed_samples,
-                         .rows = config_.micro_batch_size});
-  while (state_.step < config_.train_iters) {
-    if (!step(loader)) {
+                         .rows = config_.micro_batch_size,
+                         .packing = packing_});
+  bool discarded = false;
+  while (!discarded && state_.step + engine_->uncollected() < config_.train_iters) {
+    discarded = !launch_step(loader);
+    const bool pause = discarded || pause_due(state_.step + engine_->uncollected());
+    while (engine_->uncollected() > (pause ? 0 : 1)) collect_step();
+    if (discarded) {
+      engine_->discard_step();
       metrics_.event({.kind = EventKind::signal, .step = state_.step, .text = "the step in progress was discarded"});
-      break;
+    } else if (pause) {
+      after_step();
     }
-    after_step();
     if (state_.device.skipped_in_row >= config_.max_skipped_steps) {
+      while (engine_->uncollected() > 0) collect_step();
       log::error("diverged: ", state_.device.skipped_in_row,
                  " steps in a row had a non-finite loss or gradient; weights are those of the last good step");
       save("diverged");
       return Exit::diverged;
     }
     if (signals_.received()) break;
-    if (config_.exit_duration_in_mins > 0 &&
-        Seconds(PhaseClock::Clock::now() - started_).count() > config_.exit_duration_in_mins * 60) {
+    if (time_is_up()) {
+      while (engine_->uncollected() > 0) collect_step();
       save("time limit");
       return Exit::requeue;
     }
   }
+  while (engine_->uncollected() > 0) collect_step();
   if (const auto stop = signals_.received()) {
     metrics_.event({.kind = EventKind::signal, .step = state_.step, .text = ::strsignal(stop->signal)});
     save("stop signal");
@@ -63,28 +72,46 @@ bool Trainer::out_of_time(int64_t micro_left) const {
   return used + double(micro_left) * micro_seconds_ + save_seconds_ > config_.exit_signal_budget;
 }
 
-bool Trainer::step(Loader& loader) {
+bool Trainer::launch_step(Loader& loader) {
   const int64_t micros = engine_->micro_batches();
   for (int64_t m = 0; m < micros; ++m) {
-    if (out_of_time(micros - m)) {
-      engine_->discard_step();
-      return false;
-    }
+    if (out_of_time(micros - m)) return false;
     const auto begin = PhaseClock::Clock::now();
     clock_.enter(Phase::data);
     const HostBatch& batch = loader.next();
+    if (batch.given_up > 0 && !std::exchange(told_given_up_, true))
+      log::warn("sample ", batch.first_sample, ": ", batch.given_up,
+                " predictions are left out, for its sequences have ", "more documents than the ",
+                packing_.max_documents, " of max_documents_per_sequence (told once)");
+    set_documents(*engine_, batch);
     engine_->micro_batch(batch.tokens, batch.targets, clock_);
     micro_seconds_ = Seconds(PhaseClock::Clock::now() - begin).count();
   }
   clock_.enter(Phase::optimizer);
-  const StepState done = engine_->finish_step();
+  engine_->close_step();
   clock_.enter(Phase::other);
+  host_times_.push_back(clock_.lap());
+  return true;
+}
+
+// On a device that runs behind the host its own clock counts; what it did not work for us is waiting for data, as far
+// as the host waited for data.
+PhaseTimes Trainer::times_of(const StepResult& done, PhaseTimes host) const {
+  if (backend_.device.unified()) return host;
+  PhaseTimes times = done.times;
+  times[Phase::data] = std::min(times[Phase::other], host[Phase::data]);
+  times[Phase::other] -= times[Phase::data];
+  return times;
+}
+
+void Trainer::collect_step() {
+  const StepResult done = engine_->collect();
   ++state_.step;
   state_.consumed_samples += config_.global_batch_size;
-  state_.device = done;
-  if (!std::isfinite(done.loss)) ++state_.nan_steps;
-  report(done, clock_.lap());
-  return true;
+  state_.device = done.state;
+  if (!std::isfinite(done.state.loss)) ++state_.nan_steps;
+  report(done.state, times_of(done, host_times_.front()));
+  host_times_.pop_front();
 }
 
 void Trainer::report(const StepState& done, const PhaseTimes& times) {
@@ -99,7 +126,7 @@ void Trainer::report(const StepState& done, const PhaseTimes& times) {
   m.consumed_samples = state_.consumed_samples;
   m.consumed_tokens = state_.consumed_samples * config_.seq_length;
   m.global_batch_size = config_.global_batch_size;
-  m.loss = done.loss / tokens;
+  m.loss = done.loss / std::max(1.0, done.loss_targets);
   m.grad_norm = done.grad_norm;
   m.learning_rate = done.lr;
   m.loss_scale = done.loss_scale;
@@ -112,33 +139,63 @@ void Trainer::report(const StepState& done, const PhaseTimes& times) {
   m.mfu = use.mfu;
   m.mfu_full = use.mfu_full;
   m.memory_planned = engine_->memory().total();
-  m.memory_used = process_memory().anonymous;
+  m.memory_used = backend_.device.unified() ? process_memory().anonymous : backend_.device.in_use();
   m.eta_seconds = double(config_.train_iters - state_.step) * mean_step_seconds_;
   table_.add(times);
   metrics_.step(m);
 }
 
-bool Trainer::save_due() const {
-  if (config_.save_interval > 0 && state_.step % config_.save_interval == 0) return true;
+bool Trainer::eval_due(int64_t step) const {
+  return (valid_ || !questions_.empty()) && config_.eval_interval > 0 &&
+         (step == config_.train_iters || step % config_.eval_interval == 0);
+}
+
+bool Trainer::save_due(int64_t step) const {
+  if (config_.save_interval > 0 && step % config_.save_interval == 0) return true;
   return config_.save_interval_minutes > 0 &&
          Seconds(PhaseClock::Clock::now() - last_save_).count() > config_.save_interval_minutes * 60;
 }
 
+bool Trainer::time_is_up() const {
+  return config_.exit_duration_in_mins > 0 &&
+         Seconds(PhaseClock::Clock::now() - started_).count() > config_.exit_duration_in_mins * 60;
+}
+
+bool Trainer::pause_due(int64_t step) const {
+  return backend_.device.unified() || step == config_.train_iters || eval_due(step) || save_due(step) ||
+         signals_.received();
+}
+
 void Trainer::after_step() {
-  const bool last = state_.step == config_.train_iters;
-  if (valid_ && config_.eval_interval > 0 && (last || state_.step % config_.eval_interval == 0) && !signals_.received())
-    evaluate();
-  if (save_due()) save("interval");
+  if (eval_due(state_.step) && !signals_.received()) evaluate();
+  if (save_due(state_.step)) save("interval");
   table_.add(clock_.lap(), 0);
 }
 
 void Trainer::evaluate() {
   const PhaseScope phase(clock_, Phase::eval);
+  if (valid_) {
+    const auto begin = PhaseClock::Clock::now();
+    const EvalResult result = athanor::evaluate(
+        *engine_, *valid_,
+        {.samples = config_.eval_iters * config_.global_batch_size, .packing = packing_, .token_bytes = {}});
+    last_valid_loss_ = result.loss;
+    metrics_.eval({.step = state_.step,
+                   .loss = result.loss,
+                   .tokens = result.tokens,
+                   .seconds = Seconds(PhaseClock::Clock::now() - begin).count()});
+  }
+  if (!questions_.empty()) answer_questions();
+}
+
+void Trainer::answer_questions() {
   const auto begin = PhaseClock::Clock::now();
-  const EvalResult result = athanor::evaluate(*engine_, *valid_, config_.eval_iters * config_.global_batch_size);
-  last_valid_loss_ = result.loss;
+  const ChoiceResult result = grade(questions_, score(*engine_, questions_));
   metrics_.eval({.step = state_.step,
+                 .name = "choices",
                  .loss = result.loss,
+                 .accuracy = result.accuracy,
+                 .accuracy_norm = result.accuracy_per_character,
                  .tokens = result.tokens,
                  .seconds = Seconds(PhaseClock::Clock::now() - begin).count()});
 }
@@ -152,9 +209,10 @@ Exit Trainer::finish(Exit code) {
                                                   : "diverged"});
   if (const std::string table = table_.report(); !table.empty()) std::fputs(table.c_str(), stdout);
   std::fflush(stdout);
-  const uint64_t used = process_memory().anonymous, planned = engine_->memory().total() + runtime_reserve(config_);
+  const uint64_t used = backend_.device.unified() ? process_memory().anonymous : backend_.device.in_use();
+  const uint64_t planned = engine_->memory().total() + runtime_reserve(config_);
   if (used > planned)
-    log::warn("memory: the process holds ", format_bytes(used), ", more than plan and reserve (", format_bytes(planned),
+    log::warn("memory: this run holds ", format_bytes(used), ", more than plan and reserve (", format_bytes(planned),
               "); raise runtime_reserve_mib");
   return code;
 }

@@ -10,6 +10,7 @@
 #include "metrics/environment.h"
 #include "metrics/sink.h"
 #include "metrics/trace.h"
+#include "train/answer.h"
 #include "train/evaluate.h"
 #include "train/setup.h"
 #include "train/signals.h"
@@ -38,15 +39,22 @@ class Trainer {
   void open_run();                      // run folder, lock, sinks, records of the start
   std::optional<Resume> find_resume();  // and checks that the config may continue it
   void check_resume(const Resume&);
+  void tune(const std::optional<Resume>&);  // products: the choices of the run that goes on, or new ones
   void start(const std::optional<Resume>&);
   Exit loop();
-  bool step(Loader&);  // false: discarded because of a stop signal
+  bool launch_step(Loader&);  // false: discarded because of a stop signal
+  void collect_step();        // the oldest of the launched: counts it, and reports it
   bool out_of_time(int64_t micro_left) const;
+  bool pause_due(int64_t step) const;  // something comes after this step that needs its result
+  PhaseTimes times_of(const StepResult&, PhaseTimes host) const;
   void report(const StepState&, const PhaseTimes&);
   void after_step();
   void evaluate();
+  void answer_questions();
   void save(const char* why);
-  bool save_due() const;
+  bool eval_due(int64_t step) const;
+  bool save_due(int64_t step) const;
+  bool time_is_up() const;
   Exit finish(Exit);
 
   Config config_;
@@ -54,6 +62,9 @@ class Trainer {
   TrainerOptions options_;
   Dataset train_;
   std::optional<Dataset> valid_;
+  PackingOptions packing_;
+  bool told_given_up_ = false;
+  std::vector<Question> questions_;
   std::unique_ptr<Engine> engine_;
   std::optional<RunLock> lock_;
   MetricFanOut metrics_;
@@ -64,7 +75,7 @@ class Trainer {
   FlopCount flops_;
   double peak_flops_ = 0;
   PhaseClock clock_;
-  PhaseTimes since_step_;  // time spent between steps: evaluation, checkpoints
+  std::deque<PhaseTimes> host_times_;  // of the steps launched and not yet collected
   StepTable table_;
   PhaseClock::Clock::time_point started_, last_save_;
   int64_t first_step_ = 0, last_saved_step_ = -1;

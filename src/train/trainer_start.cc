@@ -1,5 +1,6 @@
 // The first second of a run: everything that can be wrong is found here, before a step is computed.
 #include <cstdlib>
+#include <filesystem>
 
 #include "base/checksum.h"
 #include "base/file.h"
@@ -12,6 +13,7 @@
 #include "train/advice.h"
 #include "train/trace_ops.h"
 #include "train/trainer.h"
+#include "train/tuning_cache.h"
 
 namespace athanor {
 namespace {
@@ -28,7 +30,7 @@ Progress to_progress(ProgressMode mode) {
   return Progress::automatic;
 }
 
-constexpr int64_t kMaxConfigBytes = 1 << 20;
+constexpr int64_t kMaxConfigBytes = 1 << 20, kMaxTuningBytes = 16 << 20;
 
 // The folder itself, once every byte of it is verified.
 std::string whole_checkpoint(const std::string& folder) {
@@ -46,10 +48,19 @@ Trainer::Trainer(Config config, Backend backend, TrainerOptions options)
       backend_(backend),
       options_(std::move(options)),
       train_(with_context("train_data", [&] { return open_dataset(config_.train_data, config_); })),
+      packing_(packing_options(config_, train_)),
       started_(PhaseClock::Clock::now()),
       last_save_(started_) {
   if (!config_.valid_data.empty())
     valid_ = with_context("valid_data", [&] { return open_dataset(config_.valid_data, config_); });
+  if (!config_.choice_data.empty()) {
+    const auto tokenizer = find_tokenizer(train_.first_shard());
+    if (!tokenizer)
+      throw Error(cat("choice_data: expected a tokenizer beside ", train_.first_shard(), ", which has none"),
+                  Exit::usage);
+    questions_ = read_questions(config_.choice_data, *tokenizer,
+                                {.seq_length = config_.seq_length, .vocab_size = config_.model.vocab_size});
+  }
 }
 
 Trainer::~Trainer() = default;
@@ -122,6 +133,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
   for (const DimensionAdvice& advice : dimension_advice(config_.model, config_.seq_length, multiple))
     log::info(to_text(advice, multiple));
   config_.micro_batch_size = engine_->options().micro_batch_size;
+  tune(resume);
   const MemoryPlan& plan = engine_->memory();
   const size_t before = backend_.device.allocated();
   engine_->commit();
@@ -149,13 +161,34 @@ void Trainer::start(const std::optional<Resume>& resume) {
   first_step_ = last_saved_step_ = state_.step;
   if (!resume) last_saved_step_ = -1;
   flops_ = flops_per_token(engine_->model(), config_.seq_length);
-  peak_flops_ = config_.peak_tflops > 0 ? config_.peak_tflops * 1e12 : measure_peak_flops(backend_);
+  peak_flops_ =
+      config_.peak_tflops > 0 ? config_.peak_tflops * 1e12 : peak_flops(backend_, engine_->options().recipe.compute);
   if (lock_) write_file(config_.save + "/config.resolved.json", dump_resolved(config_));
   if (!config_.profile.empty()) {
     trace_ = std::make_unique<TraceWriter>(config_.profile);
     traced_ops_ = std::make_unique<TraceOps>(backend_.ops, backend_.device, *trace_);
     engine_->set_ops(*traced_ops_);
   }
+}
+
+void Trainer::tune(const std::optional<Resume>& resume) {
+  if (!backend_.tuning) return;
+  engine_->memory();  // the dry run names the products
+  Tuning& tuning = *backend_.tuning;
+  if (resume) {
+    const std::string path = resume->folder + "/tuning.json";
+    const std::string why = std::filesystem::exists(path)
+                                ? tuning.import_choices(read_file(path, kMaxTuningBytes))
+                                : "the checkpoint was made without choices, on another device";
+    if (why.empty()) return;
+    log::warn("resume: matrix products are chosen anew, so that losses may differ in the last bits from here on: ",
+              why);
+  }
+  if (config_.gemm_search_seconds <= 0) return;
+  const TuningCache cache(config_.tuning_cache, tuning.key());
+  cache.load(tuning);
+  log::info(tuning.search(engine_->products(), config_.gemm_search_seconds));
+  cache.store(tuning);
 }
 
 void Trainer::save(const char* why) {
@@ -166,6 +199,7 @@ void Trainer::save(const char* why) {
   const SaveExtras extras{.resolved_config = resolved,
                           .hf_config = hf_config_json(
                               config_.model, config_.master_weights == MasterWeights::bf16 ? "bfloat16" : "float32"),
+                          .tuning = backend_.tuning ? backend_.tuning->export_choices() : "",
                           .tokenizer = tokenizer_files_beside(expand_glob(config_.train_data[0].path)[0])};
   CheckpointOptions options;
   options.program_version = options_.program.version;

@@ -10,7 +10,7 @@
 namespace athanor {
 namespace {
 
-using Block = std::array<uint32_t, 4>;
+using Block = PhiloxBlock;
 
 // Random123 1.14, examples/kat_vectors, philox4x32 with 10 rounds.
 TEST(Philox, GivesThePublishedVectors) {

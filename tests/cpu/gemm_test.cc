@@ -295,7 +295,7 @@ TEST(Gemm, AllInstructionSetsAreRight) {
     EXPECT_STREQ(kern->name, name);
     for (DType t : {DType::f32, DType::bf16, DType::f16})
       for (int layout = 0; layout < 4; ++layout)
-        for (auto [m, n, k] : {std::array<int64_t, 3>{13, 37, 75}, {61, 130, 513}, {7, 9, 2}}) {
+        for (auto [m, n, k] : {std::array<int64_t, 3>{13, 37, 75}, {61, 130, 513}, {7, 9, 2}, {3, 2100, 131}}) {
           const Case c{.m = m, .n = n, .k = k, .ta = layout % 2 == 1, .tb = layout / 2 == 1, .a = t, .b = t};
           Operands x(c);
           const Expected e = expected(c, x);
@@ -304,6 +304,7 @@ TEST(Gemm, AllInstructionSetsAreRight) {
           expect_near(c, x, e);
           if (!gemm_is_small(x.op)) continue;
           x = Operands(c);
+          scratch.assign(gemm_small_scratch(x.op) / 4, std::nanf(""));
           gemm_small(x.op, *kern, pool, scratch.data());
           expect_near(c, x, e);
         }
@@ -316,7 +317,9 @@ TEST(Gemm, ScratchIsUsedToTheByteAndNotBeyond) {
   CpuOps ops(pool);
   for (const Case& c : {Case{.m = 65, .n = 96, .k = 8192, .ta = true},
                         Case{.m = 77, .n = 300, .k = 600, .d = DType::bf16, .a = DType::bf16},
-                        Case{.m = 40, .n = 50, .k = 60, .tf32 = true}}) {
+                        Case{.m = 40, .n = 50, .k = 60, .tf32 = true},
+                        Case{.m = 3, .n = 2100, .k = 131, .a = DType::bf16},
+                        Case{.m = 2, .n = 70, .k = 300, .tb = true, .a = DType::f16}}) {
     Operands x(c);
     const size_t floats = ops.scratch(x.op) / 4;
     std::vector<float> scratch(floats + 1024, 77.0f);

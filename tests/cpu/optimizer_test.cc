@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "cpu/chunks.h"
+#include "ops/step_control.h"
 #include "tests/cpu/host_tensor.h"
 
 namespace athanor {

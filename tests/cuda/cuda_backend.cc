@@ -5,8 +5,9 @@
 #include <map>
 
 #include "cuda/check.h"
-#include "cuda/residual_norm.h"
-#include "ops/decorate.h"
+#include "cuda/cuda_ops.h"
+#include "cuda/libraries/open.h"
+#include "cuda/libraries/specs.h"
 #ifdef ATHANOR_EMULATED_GPU
 #include "emulator/emulator.h"
 #endif
@@ -68,40 +69,35 @@ class CudaTestDevice final : public Device {
   size_t allocated_ = 0;
 };
 
+// The program's ops; on the emulated GPU every launch has a schedule of its own.
 class CudaTestOps final : public Decorated<CudaTestOps> {
  public:
-  explicit CudaTestOps(int threads) : threads_(threads) {}
-
-  struct Sizes {
-    template <class Op>
-    size_t scratch(const Op&) const {
-      return 0;
-    }
-    size_t scratch(const AddNormBwd& op) const { return cuda::scratch(op); }
-  };
-  const Sizes& inner() const { return sizes_; }
+  CudaTestOps(int threads, std::unique_ptr<cuda::CudnnAttention> attention)
+      : ops_(nullptr, make_gemm_runner(), std::move(attention)), threads_(threads) {}
+  const cuda::CudaOps& inner() const { return ops_; }
 
   template <class Op>
-  void on(const Op& op, [[maybe_unused]] void* scratch) {
+  void on(const Op& op, void* scratch) {
     op.check();
     next_schedule(threads_);
-    if constexpr (std::is_same_v<Op, AddNormBwd>) {
-      cuda::run(op, scratch, nullptr);
-    } else if constexpr (std::is_same_v<Op, AddNormFwd> || std::is_same_v<Op, NormApply>) {
-      cuda::run(op, nullptr);
-    } else {
-      throw Error(cat(Op::kName, " has no CUDA kernel yet"));
-    }
+    ops_.run(op, scratch);
   }
 
  private:
-  Sizes sizes_;
+  cuda::CudaOps ops_;
   int threads_;
 };
 }  // namespace
 
-TestBackend make_cuda_backend(int threads) {
-  return {std::make_shared<CudaTestDevice>(), std::make_shared<CudaTestOps>(threads)};
+TestBackend make_cuda_backend(int threads) { return make_attention_backend(threads, nullptr); }
+
+TestBackend make_attention_backend(int threads, std::unique_ptr<cuda::CudnnAttention> attention) {
+  return {std::make_shared<CudaTestDevice>(), std::make_shared<CudaTestOps>(threads, std::move(attention))};
+}
+
+std::unique_ptr<cuda::GemmRunner> make_gemm_runner() {
+  static const CublasLtTable table = open_cublaslt(search_places(library_specs())).call;
+  return std::make_unique<cuda::GemmRunner>(table, cuda::GemmRunner::Options{.workspace_bytes = 32 << 10});
 }
 
 std::string why_no_gpu() {

@@ -96,6 +96,28 @@ TEST_F(ReportTest, InfoTellsCountsFrequenciesAndText) {
   EXPECT_EQ(info.find("problem"), std::string::npos);
 }
 
+TEST_F(ReportTest, InfoTellsDocumentsByTheTokenThatEndsThem) {
+  write_bytes(dir / "a.bin", llmc<uint16_t>({1, 2, 9, 3, 9, 9, 4}));  // lengths 3, 2, 1 and 1 + 2 over the border
+  write_bytes(dir / "b.bin", llmc<uint16_t>({5, 9, 6, 7, 8, 6}));     // and 4 that the data end with
+  ReportOptions options = all();
+  expect_parts(data_info(options), {"documents: unknown"});
+  options.eod_id = 9;
+  expect_parts(data_info(options), {"documents: 5 (by token 9), mean 2.6 tokens, shortest 1, longest 4"});
+  write_bytes(dir / "a.bin", llmc<uint16_t>({9, 1, 2, 9, 3, 4, 5}));  // the same token before each document
+  write_bytes(dir / "b.bin", llmc<uint16_t>({9, 1}));
+  expect_parts(data_info(options), {"documents: 3 (by token 9), mean 3.0 tokens, shortest 2, longest 4"});
+}
+
+TEST_F(ReportTest, InfoTellsDocumentsByTheIndexAndWhatTheMaskLeavesOut) {
+  ReportOptions options;
+  options.path_globs = {"data/fixtures/megatron.bin", "data/fixtures/nanotron.ds"};
+  options.tokenizer = "byte";
+  expect_parts(data_info(options),
+               {"megatron.bin: megatron-uint16, 600 tokens, 1200 bytes, 4 documents\n", "4 documents, loss mask\n",
+                "documents: 8 (by the index), mean 150.0 tokens, shortest 0, longest 250", "vocabulary 257",
+                "loss mask: 200 of 1200", "starts: \""});
+}
+
 TEST_F(ReportTest, InfoListsProblemsWithoutThrowing) {
   write_bytes(dir / "a.bin", llmc<uint16_t>({1, 300, 2}));
   write_bytes(dir / "b.bin", llmc<uint16_t>({1, 2}).substr(0, 1026));

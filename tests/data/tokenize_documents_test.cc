@@ -154,7 +154,9 @@ TEST_F(DocumentsTest, ThreadsChangeNoByte) {
 }
 
 // Killed at any point, the same call goes on and ends with the same bytes.
-TEST_F(DocumentsTest, AKilledRunGoesOn) {
+struct KilledRun : DocumentsTest, ::testing::WithParamInterface<const char*> {};
+
+TEST_P(KilledRun, GoesOn) {
 #ifdef ATHANOR_SANITIZED
   GTEST_SKIP() << "forks, which sanitizers with threads do not like";
 #endif
@@ -162,6 +164,7 @@ TEST_F(DocumentsTest, AKilledRunGoesOn) {
   input(".txt", words(3, 2'500'000));
   options.shard_tokens = 300'000;
   options.save_seconds = 0;
+  options.output_format = GetParam();
   tokenize(options);
   const auto expected = output();
   for (const int jobs : {1, 2, 4, 5, 6, 7}) {
@@ -179,7 +182,7 @@ TEST_F(DocumentsTest, AKilledRunGoesOn) {
     ASSERT_EQ(::waitpid(child, &status, 0), child);
     ASSERT_TRUE(WIFSIGNALED(status)) << "the run has fewer jobs than " << jobs;
     for (const auto& [path, content] : output())
-      EXPECT_TRUE(path.ends_with(".tmp") || path.ends_with("progress.json")) << path;
+      EXPECT_TRUE(path.ends_with(".tmp") || path.ends_with("progress.json") || path.ends_with(".lock")) << path;
     int64_t begin = -1;
     options.progress = [&](const TokenizeProgress& p) {
       if (begin < 0) begin = p.text_bytes - p.seconds_text_bytes;
@@ -189,6 +192,64 @@ TEST_F(DocumentsTest, AKilledRunGoesOn) {
     EXPECT_GT(begin, 0) << "it started anew";
     EXPECT_EQ(output(), expected) << jobs;
   }
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, KilledRun, ::testing::Values("llm.c", "megatron"), [](const auto& test) {
+  return std::string(test.param == std::string("megatron") ? "Megatron" : "Llmc");
+});
+
+// A Megatron data set is what an llm.c one is, cut at documents only, with an index that names each of them.
+TEST_F(DocumentsTest, MegatronShardsHoldWholeDocuments) {
+  input(".jsonl", lines_of(some_texts(300)));
+  options.shard_tokens = 5000;
+  const TokenizeResult plain = tokenize(options);
+  options.output_prefix = dir / "out/m";
+  options.output_format = "megatron";
+  const TokenizeResult megatron = tokenize(options);
+  EXPECT_EQ(tokens_of(megatron.train_shards), tokens_of(plain.train_shards));
+  EXPECT_EQ(tokens_of(megatron.valid_shards), tokens_of(plain.valid_shards));
+  EXPECT_GT(megatron.train_shards.size(), 2u);
+  const int32_t eod = make_tokenizer(options.tokenizer)->eod_id();
+  int64_t documents = 0;
+  for (const auto* shards : {&megatron.train_shards, &megatron.valid_shards})
+    for (const std::string& path : *shards) {
+      const TokenFile file = TokenFile::open(path);
+      EXPECT_EQ(file.layout().format, "megatron-uint16");
+      const auto tokens = tokens_of({path});
+      std::vector<int64_t> ends, named;
+      for (size_t i = 0; i < tokens.size(); ++i)
+        if (tokens[i] == eod) ends.push_back(int64_t(i) + 1);
+      for (int64_t i = 0; i < file.layout().documents->count(); ++i) named.push_back(file.layout().documents->end(i));
+      EXPECT_EQ(named, ends) << path;
+      EXPECT_EQ(tokens.back(), eod);
+      if (path != shards->back()) {
+        EXPECT_GE(int64_t(tokens.size()), options.shard_tokens) << path;
+      }
+      documents += int64_t(ends.size());
+    }
+  EXPECT_EQ(documents, megatron.documents);
+  options.output_format = "parquet";
+  expect_parts(error_of([&] { tokenize(options); }), {"output format", "megatron", "parquet"});
+}
+
+TEST_F(DocumentsTest, TwoRunsOfOnePrefixAreRefused) {
+  input(".txt", words(1, 50'000));
+  std::string message;
+  options.progress = [&](const TokenizeProgress&) {
+    TokenizeOptions second = options;
+    second.progress = {};
+    second.overwrite = true;
+    if (message.empty()) message = error_of([&] { tokenize(second); });
+    second.output_prefix = dir / "out/other";
+    tokenize(second);
+  };
+  tokenize(options);
+  expect_parts(message, {"out/d.lock", "another", "prefix"});
+  for (const auto& [path, content] : output()) EXPECT_FALSE(path.ends_with(".lock")) << path;
+  write_bytes(dir / "out/d.lock", "");  // what a killed run leaves
+  options.progress = {};
+  options.overwrite = true;
+  tokenize(options);
 }
 
 TEST_F(DocumentsTest, AnotherRunsLeftoversAreNotGoneOnWith) {

@@ -28,6 +28,12 @@ void store_matrices(const uint32_t* registers, int count, bool transpose, void* 
 enum class MmaType { kBfloat16, kFloat16, kTf32, kE4m3, kE5m2 };
 void mma(float* d, const uint32_t* a, const uint32_t* b, MmaType a_type, MmaType b_type);
 
+// ---- ex2.approx.ftz: computed exactly here, but flushed to zero
+inline float exp2_approx(float x) {
+  const float y = exp2f(x);
+  return y < 0x1p-126f ? 0.f : y;
+}
+
 // ---- cp.async
 void copy_async(void* to, const void* from, unsigned bytes, unsigned valid_bytes);
 void copy_async_commit();

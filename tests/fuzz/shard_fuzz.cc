@@ -1,7 +1,8 @@
 // libFuzzer target: any bytes as a token shard. Whatever they are, opening and reading end in tokens or in an Error.
 // Build by hand:
 //   clang++ -std=c++20 -g -O1 -fsanitize=fuzzer,address,undefined -Isrc tests/fuzz/shard_fuzz.cc \
-//     src/data/{token_file,dataset,order,glob}.cc src/base/{error,file,checksum}.cc -o shard_fuzz
+//     src/data/{token_file,token_format,format_flat,format_megatron,stable_file,document_index,dataset,packing,order,glob}.cc
+//     \ src/base/{error,file,checksum}.cc -o shard_fuzz
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -54,18 +55,23 @@ void require(bool condition) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 2) return 0;
-  const char* dtypes[] = {"auto", "uint16", "uint32"};
-  const std::string dtype = dtypes[data[0] % 3];
+  const char* dtypes[] = {"auto", "uint16", "uint32", "int8", "int32", "uint64", "int64", "float32", "float64"};
+  const std::string dtype = dtypes[data[0] % std::size(dtypes)];
   const int64_t vocab = data[1] % 2 ? int64_t{data[1]} * 300 : 0;
   const MemoryFile memory(data + 2, size - 2);
 
   survives([&] {
     const TokenFile file = TokenFile::open(memory.path(), dtype, vocab);
-    require(file.count() >= 0 && file.layout().offset + file.count() * file.layout().item_size == int64_t(size - 2));
+    const TokenLayout& layout = file.layout();
+    require(layout.count >= 0 && layout.offset >= 0 &&
+            layout.count <= (int64_t(size - 2) - layout.offset) / item_size(layout.type));
     std::vector<int32_t> tokens(size_t(std::min<int64_t>(file.count(), 300)));
     for (int64_t at : {int64_t{0}, file.count() / 2, file.count() - int64_t(tokens.size()), int64_t{-1}})
       if (survives([&] { file.read(at, tokens); }))
         for (int32_t t : tokens) require(t >= 0 && (vocab == 0 || t < vocab));
+    std::vector<uint8_t> mask(tokens.size());
+    file.read_mask(file.count() - int64_t(mask.size()), mask);
+    for (uint8_t m : mask) require(m <= 1);
   });
   survives([&] {
     const Dataset dataset = Dataset::open({{memory.path(), 1, dtype}}, 1 + data[0] % 7, vocab);

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "ops/step_control.h"
 #include "tests/ops/backends.h"
 
 namespace athanor {

@@ -61,7 +61,8 @@ TEST(Compare, HonoursRowStridesAndRefusesOtherShapes) {
 
 // Runs the cases of all families through CheckOps.
 std::shared_ptr<CheckOps> checked(Ops& work, Ops& reference) {
-  auto check = std::make_shared<CheckOps>(work, reference);
+  static HostDevice host;
+  auto check = std::make_shared<CheckOps>(work, host, reference);
   Examiner examine(
       [&](int) {
         return TestBackend{std::make_shared<HostDevice>(), check};
@@ -99,7 +100,8 @@ TEST(CheckOps, ReportsThePlantedBugsAlone) {
 TEST(CheckOps, NamesLaunchElementAndValues) {
   Sabotage work(make_reference(), {"add", "y", Fault::wrong_value});
   ReferenceOps reference;
-  CheckOps check(work, reference);
+  HostDevice host;
+  CheckOps check(work, host, reference);
   std::vector<float> a{1, 2, 3}, b{1, 1, 1}, y(3);
   const Tensor ta = of(a, {3}), tb = of(b, {3}), ty = of(y, {3});
   check.run(Fill{.x = ty, .value = 5}, nullptr);
@@ -129,7 +131,8 @@ struct Greedy final : Decorated<Greedy> {
 TEST(CheckOps, AsksTheWorkerForScratch) {
   Greedy greedy;
   ReferenceOps reference;
-  const CheckOps check(greedy, reference);
+  HostDevice host;
+  const CheckOps check(greedy, host, reference);
   EXPECT_EQ(check.scratch(Add{}), 77u);
 }
 

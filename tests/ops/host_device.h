@@ -21,9 +21,6 @@ class HostDevice final : public Device {
     std::free(memory);
   }
   void copy(void* dst, const void* src, size_t bytes, Lane) override { std::memcpy(dst, src, bytes); }
-  std::unique_ptr<Event> record(Lane) override { return std::make_unique<Event>(); }
-  void wait(Lane, const Event&) override {}
-  void sync() override {}
   size_t capacity(Mem) const override { return size_t{1} << 30; }
   size_t allocated() const override { return allocated_; }
 

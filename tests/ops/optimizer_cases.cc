@@ -44,6 +44,13 @@ void adamw_cases(Examiner& examine) {
           if (skip) c.values["grad"] = constant(INFINITY);  // nothing of it may get through
           examine(c);
         }
+  for (int64_t decayed : {0, 9, 3001}) {
+    OpCase<AdamW> c{cat("decay of ", decayed), adamw(5000, decayed == 9 ? DType::bf16 : DType::f32)};
+    c.op.decayed = decayed;
+    c.op.weight_decay = 20;
+    c.values = {{"state", bytes_of(running_state())}, {"v", uniform(0, 1)}};
+    examine(c);
+  }
   for (DType master : {DType::f32, DType::bf16}) {  // work for many threads
     OpCase<AdamW> c{cat("long ", master), adamw(100003, master)};
     c.op.param = tensor(DType::bf16, {100003});

@@ -1,10 +1,10 @@
 // Laws of the end of a step: schedules at their corners, clipping, skipped steps, Adam's bias terms, loss scaling.
+#include "ops/step_control.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
-
-#include "ops/optimizer.h"
 
 namespace athanor {
 namespace {
@@ -107,6 +107,32 @@ TEST(StepControl, ReportsAndClearsTheSums) {
   EXPECT_EQ(s.grad_norm, 2);
   EXPECT_EQ(s.loss_sum, 0);
   EXPECT_EQ(s.norm_sq, 0);
+}
+
+// Gradients divided by 64 although only 16 targets counted: the mean is over those.
+TEST(StepControl, MeansAreOverTheTargets) {
+  StepControl c = control();
+  c.divided_by = 64;
+  StepState s;
+  s.norm_sq = 4;
+  s.targets = 16;
+  close_step(s, c);
+  EXPECT_EQ(s.grad_norm, 8);
+  EXPECT_EQ(s.grad_scale, 4);
+  EXPECT_EQ(s.loss_targets, 16);
+  EXPECT_EQ(s.targets, 0);
+  c.clip_grad = 4;
+  s.norm_sq = 4;
+  s.targets = 16;
+  close_step(s, c);
+  EXPECT_NEAR(s.grad_scale, 2, 1e-5);  // clipping sees the norm of the mean
+  for (const double targets : {0.0, 64.0}) {
+    s.norm_sq = 4;
+    s.targets = targets;
+    close_step(s, c);
+    EXPECT_EQ(s.grad_norm, 2);
+    EXPECT_EQ(s.grad_scale, 1);
+  }
 }
 
 TEST(StepControl, CountsUpdatesForScheduleAndBias) {

@@ -13,8 +13,9 @@ class TokenizerTest(SystemTest):
     def test_checkpoints_carry_their_tokenizer(self):
         (self.folder / "text.txt").write_text("It's the 1st of many words, träumt 世界.\n" * 3000)
         (self.folder / "model").mkdir()
-        shutil.copy(FIXTURES / "llama3.json", self.folder / "model" / "tokenizer.json")
-        self.run_program("tokenize", "--input", "text.txt", "--output-prefix", "data/text", "--tokenizer", "model")
+        shutil.copy(FIXTURES / "llama3.json", self.folder / "model" / "mine.json")
+        self.run_program("tokenize", "--input", "text.txt", "--output-prefix", "data/text", "--tokenizer",
+                         "model/mine.json")
         self.run_program("train", self.make_config(model={"vocab_size": 704}))
         newest = self.folder / "run" / self.checkpoints()[-1]
         self.assertTrue((newest / "tokenizer.json").is_file())

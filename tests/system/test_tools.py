@@ -3,6 +3,7 @@ import json
 import math
 import os
 import subprocess
+import sys
 import unittest
 
 from harness import DONE, ERROR, PROGRAM, ROOT, USAGE, SystemTest
@@ -54,6 +55,36 @@ class SampleTest(TrainedTest):
         self.assertIn("40 tokens", done.err)
         self.assertIn("32", done.err)
 
+    def test_prompts_of_a_file_as_json(self):
+        (self.maker.folder / "prompts.txt").write_text("The quick\nbrown fox\n")
+        (self.maker.folder / "prompts.jsonl").write_text('{"prompt": "The quick"}\n\n{"prompt": "brown fox"}\n')
+        common = ("sample", "--checkpoint", "run", "--max-tokens", "12", "--threads", "1", "--seed", "4", "--json")
+        lines = [json.loads(x) for x in self.run_program(*common, "--prompts", "prompts.txt").out.splitlines()]
+        self.assertEqual([x["prompt"] for x in lines], ["The quick", "brown fox"])
+        self.assertEqual([x["seed"] for x in lines], [4, 5])
+        self.assertEqual([x["stopped_by"] for x in lines], ["length", "length"])
+        self.assertEqual([x["tokens"] for x in lines], [12, 12])
+        again = [json.loads(x) for x in self.run_program(*common, "--prompts", "prompts.jsonl").out.splitlines()]
+        self.assertEqual(again, lines)
+        # Each of them is what it is alone, with its own seed.
+        alone = self.run_program("sample", "--checkpoint", "run", "--max-tokens", "12", "--threads", "1", "--seed", "5",
+                                 "--json", "--prompt", "brown fox")
+        self.assertEqual(json.loads(alone.out), lines[1])
+
+    def test_stop_text(self):
+        done = self.sample("--temperature", "0", "--stop", "fox", "--json")
+        result = json.loads(done.out)
+        self.assertEqual((result["text"], result["stopped_by"]), (" brown ", "stop"))
+        self.assertEqual(self.sample("--temperature", "0", "--stop", "fox").out, "The quick brown \n")
+
+    def test_bad_prompt_files(self):
+        for name, content, says in (("empty.txt", "", "no prompt"), ("bad.jsonl", '{"prompt": "x"}\n{"x": 1}\n', "line 2")):
+            (self.maker.folder / name).write_text(content)
+            done = self.run_program("sample", "--checkpoint", "run", "--prompts", name, code=None)
+            self.assertIn(done.code, (ERROR, USAGE))
+            self.assertIn(name, done.err)
+            self.assertIn(says, done.err)
+
     def test_no_checkpoint(self):
         done = self.run_program("sample", "--checkpoint", "data", "--prompt", "x", code=None)
         self.assertIn(done.code, (ERROR, USAGE))
@@ -71,6 +102,36 @@ class EvalTest(TrainedTest):
         self.assertEqual(self.run_program("eval", "run/step-00000300", "--json").out, done.out)
         part = json.loads(self.run_program("eval", "run/step-00000300", "--json", "--samples", "4").out)
         self.assertEqual(part["tokens"], 4 * 32)
+
+    def test_bits_per_byte_of_a_byte_tokenizer_are_those_per_token(self):
+        done = self.run_program("eval", "run/step-00000300", "--json", "--data", "data/text_train_000000.bin")
+        result = json.loads(done.out)
+        # Ends of documents are tokens without bytes.
+        self.assertAlmostEqual(result["bits_per_byte"] * result["bytes"], result["bits_per_token"] * result["tokens"],
+                               places=5)
+        self.assertLessEqual(result["tokens"] - result["bytes"], 1)
+
+    def test_choices(self):
+        question = {"context": "The quick brown", "choices": [" fox jumps", " zzz qqqq"], "label": 0}
+        (self.maker.folder / "choices.jsonl").write_text((json.dumps(question) + "\n") * 3)
+        done = self.run_program("eval", "run/step-00000300", "--json", "--choices", "choices.jsonl", "--scores",
+                                "scores.jsonl")
+        result = json.loads(done.out)["choices"]
+        self.assertEqual((result["questions"], result["accuracy"], result["accuracy_per_token"]), (3, 1, 1))
+        scores = [json.loads(x) for x in (self.maker.folder / "scores.jsonl").read_text().splitlines()]
+        self.assertEqual(scores[0], scores[2])
+        self.assertGreater(scores[0]["log_probability"][0], scores[0]["log_probability"][1])
+        (self.maker.folder / "bad.jsonl").write_text('{"context": "x"}\n')
+        done = self.run_program("eval", "run/step-00000300", "--choices", "bad.jsonl", code=USAGE)
+        self.assertIn("bad.jsonl: line 1", done.err)
+
+    def test_choices_of_transformers(self):
+        python = os.environ.get("ATHANOR_PYTHON", sys.executable)
+        if subprocess.run([python, "-c", "import torch, transformers, tokenizers"], capture_output=True).returncode != 0:
+            self.skipTest("ATHANOR_PYTHON lacks torch, transformers or tokenizers")
+        done = subprocess.run([python, ROOT / "scripts" / "check_choices.py", "--program", self.program],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_eval_of_other_data(self):
         own = json.loads(self.run_program("eval", "run/step-00000300", "--json", "--data", "data/text_train_000000.bin",
@@ -94,6 +155,35 @@ class DataTest(TrainedTest):
 
     def test_verify(self):
         self.assertEqual(self.run_program("data", "verify", "data/*.bin").code, DONE)
+
+    def test_info_has_documents(self):
+        out = self.run_program("data", "info", "data/text_train_*.bin").out
+        self.assertIn("documents: 1 (by token 256)", out)
+
+    def test_two_runs_of_one_prefix(self):
+        (self.maker.folder / "long.txt").write_text(TEXT * 40000)
+        command = [self.program, "tokenize", "--input", "-", "--output-prefix", "two/x"]
+        with subprocess.Popen(command, cwd=self.folder, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as first:
+            while not (self.maker.folder / "two" / "x.lock").exists():
+                pass
+            done = self.run_program("tokenize", "--input", "long.txt", "--output-prefix", "two/x", code=USAGE)
+            self.assertIn("two/x.lock", done.err)
+            first.communicate(TEXT.encode() * 1000)
+        self.assertEqual(first.returncode, DONE)
+        self.assertEqual(sorted(p.suffix for p in (self.maker.folder / "two").iterdir()), [".bin", ".bin", ".json"])
+
+    def test_megatron_shards_train_as_others_do(self):
+        self.run_program("tokenize", "--input", "text.txt", "--output-prefix", "megatron/text", "--output-format",
+                         "megatron")
+        self.run_program("data", "verify", "megatron/*.bin")
+        common = dict(train_iters=3, save_interval=0, lr_warmup_iters=0)
+        losses = []
+        for folder in ("data", "megatron"):
+            config = self.maker.make_config(f"{folder}.json", train_data=f"{folder}/text_train_*.bin",
+                                            valid_data=f"{folder}/text_valid_*.bin", save=f"run-{folder}", **common)
+            self.run_program("train", config)
+            losses.append(self.losses(f"run-{folder}"))
+        self.assertEqual(losses[0], losses[1])
 
     def test_token_counts(self):
         self.assertIn(f"{len(TEXT) * 2000} bytes", self.tokenized.out)
@@ -146,6 +236,12 @@ class CommandTest(SystemTest):
         self.assertEqual(len(result["step_ms"]), 3)
         self.assertEqual(result["tokens_per_step"], 4 * 32)
         self.assertGreater(result["tokens_per_second"], 0)
+
+    def test_bench_decode_prints_json(self):
+        result = json.loads(self.run_program("bench", "decode", self.make_config(), "--context", "16", "--rounds", "2",
+                                             "--json").out)
+        self.assertGreater(result["tokens_per_second"], 0)
+        self.assertGreater(result["share"], 0)
 
     def test_bench_ops_and_data(self):
         config = self.make_config()

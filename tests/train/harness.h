@@ -1,21 +1,41 @@
-// What the tests of this folder share: a CPU backend of one rank, small engines, temporary folders.
+// What the tests of this folder share: a backend of one rank, values of device memory, temporary folders. The backend
+// is chosen by the program that links them: the CPU's (rig.cc), or a GPU's (tests/cuda/train_rig.cc).
 #pragma once
 #include <unistd.h>
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
-#include "cpu/make_cpu.h"
 #include "train/engine.h"
 
 namespace athanor::testing {
 
+// Numbers of threads that must give the bits of one thread, and how few of the law's whole matrix a quick run takes.
+extern const std::vector<int> kThreadCounts;
+extern const int kMatrixEvery;
+
 struct Rig {
-  explicit Rig(int threads = 2)
-      : cpu(make_cpu({.threads = threads})), mesh(make_single(*cpu.device), {1, 1, 1, 1, 1, 1}) {}
-  Backend backend() { return {*cpu.device, *cpu.ops, mesh}; }
-  CpuBackend cpu;
-  ProcessMesh mesh;
+  explicit Rig(int threads = 2);  // on a GPU: another schedule, where those can be chosen
+  Backend backend() { return {*device, *ops, *mesh}; }
+
+  template <class T>
+  std::vector<T> read(const Tensor& t) {
+    std::vector<T> values(size_t(t.numel()));
+    CHECK(sizeof(T) == size_of(t.dtype), "read as a type of another size than ", t.dtype);
+    device->copy(values.data(), t.data, t.bytes(), Lane::compute);
+    device->sync();
+    return values;
+  }
+  template <class T>
+  void write(const Tensor& t, int64_t element, T value) {
+    device->copy(t.at(element), &value, sizeof value, Lane::compute);
+    device->sync();
+  }
+
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Ops> ops;
+  std::unique_ptr<ProcessMesh> mesh;
 };
 
 class TempDir {

@@ -81,11 +81,11 @@ void accumulate(Engine& engine, int64_t step) {
                        std::span(targets).subspan(size_t(step * n + at), size_t(per)), clock);
 }
 
-std::vector<std::byte> weights_of(Engine& engine) {
+std::vector<std::byte> weights_of(Rig& rig, Engine& engine) {
   std::vector<std::byte> all;
   for (const auto& unit : engine.model().params().units()) {
-    const auto* p = static_cast<const std::byte*>(unit->master.data);
-    all.insert(all.end(), p, p + unit->master.bytes());
+    const auto part = rig.read<std::byte>({unit->master.data, DType::u8, {int64_t(unit->master.bytes())}});
+    all.insert(all.end(), part.begin(), part.end());
   }
   return all;
 }
@@ -102,7 +102,7 @@ Curve train(ModelType type, const Setting& s, int64_t steps = 4) {
     c.losses.push_back(state.loss);
     c.norms.push_back(state.grad_norm);
   }
-  c.weights = weights_of(engine);
+  c.weights = weights_of(rig, engine);
   c.activations = engine.memory().total(MemoryKind::activations);
   return c;
 }
@@ -140,7 +140,7 @@ TEST_P(Laws, ThreadsChangeNoBit) {
   Setting s = setting();
   s.threads = 1;
   const Curve one = train(GetParam().type, s, 3);
-  for (const int threads : {2, 3, 4, 8, 16}) {
+  for (const int threads : testing::kThreadCounts) {
     s.threads = threads;
     EXPECT_EQ(one, train(GetParam().type, s, 3)) << threads << " threads";
   }
@@ -172,7 +172,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Matrix, RecomputationAndThreadsChangeNoBit) {
   using G = Recompute::Granularity;
   const char* full = std::getenv("ATHANOR_FULL");
-  const int every = full && *full == '1' ? 1 : 23;
+  const int every = full && *full == '1' ? 1 : testing::kMatrixEvery;
   const Case precisions[] = {{ModelType::gpt2, "fp32", DType::f32},
                              {ModelType::gpt2, "tf32", DType::f32},
                              {ModelType::gpt2, "bf16", DType::f32},
@@ -229,13 +229,13 @@ TEST(Engine, LogitsInChunksGiveTheSameLoss) {
 
 TEST(Engine, AllocatesWhatItPlanned) {
   Rig rig;
-  const size_t before = rig.cpu.device->allocated();
+  const size_t before = rig.device->allocated();
   {
     Engine engine(tiny(ModelType::llama), options({}), rig.backend());
     engine.commit();
-    EXPECT_EQ(rig.cpu.device->allocated() - before, engine.memory().total());
+    EXPECT_EQ(rig.device->allocated() - before, engine.memory().total());
   }
-  EXPECT_EQ(rig.cpu.device->allocated(), before);
+  EXPECT_EQ(rig.device->allocated(), before);
 }
 
 TEST(Engine, LeastStepTimeCountsEveryMicroBatchAndTheUpdate) {
@@ -294,17 +294,17 @@ TEST(Engine, NonFiniteStepIsSkippedOnTheDevice) {
   engine.init_weights();
   accumulate(engine, 0);
   EXPECT_EQ(engine.finish_step().updates, 1);
-  float& weight = engine.model().params().units()[1]->master.as<float>()[5];
-  const float good = weight;
-  weight = std::numeric_limits<float>::infinity();
+  const Tensor& master = engine.model().params().units()[1]->master;
+  const float good = rig.read<float>(master)[5];
+  rig.write(master, 5, std::numeric_limits<float>::infinity());
   accumulate(engine, 1);
-  const auto before = weights_of(engine);
+  const auto before = weights_of(rig, engine);
   const StepState bad = engine.finish_step();
   EXPECT_EQ(bad.skip, 1);
   EXPECT_EQ(bad.updates, 1);
   EXPECT_EQ(bad.skipped, 1);
-  EXPECT_EQ(weights_of(engine), before);
-  weight = good;
+  EXPECT_EQ(weights_of(rig, engine), before);
+  rig.write(master, 5, good);
   accumulate(engine, 1);
   const StepState next = engine.finish_step();
   EXPECT_EQ(next.skip, 0);
@@ -322,7 +322,7 @@ TEST(Engine, DiscardedStepLeavesNoTrace) {
   a.discard_step();
   for (auto* e : {&a, &b}) accumulate(*e, 0);
   EXPECT_EQ(a.finish_step().loss, b.finish_step().loss);
-  EXPECT_EQ(weights_of(a), weights_of(b));
+  EXPECT_EQ(weights_of(rig, a), weights_of(rig, b));
 }
 
 // Vocabulary padding (67 -> 128 rows) must never get a value.
@@ -337,7 +337,8 @@ TEST(Engine, PaddedVocabularyStaysZero) {
   }
   const Tensor wte = engine.model().params().value(engine.model().head());
   ASSERT_EQ(wte.rows(), 128);
-  for (int64_t i = 67 * wte.cols(); i < wte.numel(); ++i) ASSERT_EQ(wte.as<float>()[i], 0.0f) << i;
+  const auto values = rig.read<float>(wte);
+  for (int64_t i = 67 * wte.cols(); i < wte.numel(); ++i) ASSERT_EQ(values[size_t(i)], 0.0f) << i;
 }
 
 TEST(Engine, InitialWeightsAreAFunctionOfSeedAndName) {
@@ -346,7 +347,8 @@ TEST(Engine, InitialWeightsAreAFunctionOfSeedAndName) {
   engine.commit();
   engine.init_weights();
   for (const auto& piece : engine.model().params().pieces()) {
-    const float* w = engine.model().params().units()[size_t(piece.unit)]->master.as<float>() + piece.offset;
+    const auto all = rig.read<float>(engine.model().params().units()[size_t(piece.unit)]->master);
+    const float* w = all.data() + piece.offset;
     const std::string& name = piece.slice->name;
     const bool residual_output = name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight");
     for (int64_t i = 0; i < piece.slice->shape.numel(); ++i) {

@@ -35,13 +35,14 @@ TEST_P(Packed, LossAndGradientsAreThoseOfSeparateDocuments) {
     o.documents.push_back({documents[d], documents[d + 1], documents[d], documents[d + 1], 0, 0});
   Engine engine(load_model_config(folder + "/config.json"), o, rig.backend());
   engine.commit();
-  load_weights(engine, *rig.cpu.device, folder);
+  load_weights(engine, *rig.device, folder);
   const auto tokens = read<int32_t>(reference, "tokens"), targets = read<int32_t>(reference, "targets");
   PhaseClock clock;
   engine.micro_batch(std::span(tokens).first(size_t(n)), std::span(targets).first(size_t(n)), clock);
   for (const auto& piece : engine.model().params().pieces()) {
     const auto want = read<float>(reference, "packed.grad." + piece.slice->name);
-    const float* got = engine.model().params().units()[size_t(piece.unit)]->grad.as<float>() + piece.offset;
+    const auto all = rig.read<float>(engine.model().params().units()[size_t(piece.unit)]->grad);
+    const float* got = all.data() + piece.offset;
     for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-6) << piece.slice->name << " " << i;
   }
   const double want = read<float>(reference, "packed.loss")[0];

@@ -136,7 +136,8 @@ Trained train_two_steps(std::vector<std::string> frozen, int steps = 2) {
   }
   const ParamStore& params = engine.model().params();
   for (const ParamStore::Piece& piece : params.pieces()) {
-    const float* p = static_cast<const float*>(params.units()[size_t(piece.unit)]->master.data) + piece.offset;
+    const auto all = rig.read<float>(params.units()[size_t(piece.unit)]->master);
+    const float* p = all.data() + piece.offset;
     t.weights[piece.slice->name].assign(p, p + piece.slice->shape.numel());
   }
   return t;

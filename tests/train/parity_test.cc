@@ -91,7 +91,7 @@ TEST_P(Parity, LogitsOfTheFirstBatch) {
   Engine engine(config_, options(batch_), rig_.backend());
   engine.want_logits();
   engine.commit();
-  load_weights(engine, *rig_.cpu.device, folder_);
+  load_weights(engine, *rig_.device, folder_);
   const auto logits = engine.logits(rows(tokens_, 0, 0, batch_));
   const auto expected = floats(reference_, "logits");
   ASSERT_EQ(logits.size(), expected.size());
@@ -102,12 +102,13 @@ TEST_P(Parity, GradientsOfTheFirstStep) {
   for (const int64_t micro : {batch_, int64_t{1}}) {
     Engine engine(config_, options(micro), rig_.backend());
     engine.commit();
-    load_weights(engine, *rig_.cpu.device, folder_);
+    load_weights(engine, *rig_.device, folder_);
     accumulate(engine, 0);
     const ParamStore& params = engine.model().params();
     for (const auto& piece : params.pieces()) {
       const auto expected = floats(reference_, "grad." + piece.slice->name);
-      const float* got = params.units()[size_t(piece.unit)]->grad.as<float>() + piece.offset;
+      const auto all = rig_.read<float>(params.units()[size_t(piece.unit)]->grad);
+      const float* got = all.data() + piece.offset;
       ASSERT_EQ(int64_t(expected.size()), piece.slice->shape.numel()) << piece.slice->name;
       const Difference d = compare(got, expected);
       EXPECT_GT(d.cosine, kCosine) << piece.slice->name << " micro " << micro;
@@ -121,7 +122,7 @@ TEST_P(Parity, GradientsOfTheFirstStep) {
 TEST_P(Parity, TenSteps) {
   Engine engine(config_, options(batch_), rig_.backend());
   engine.commit();
-  load_weights(engine, *rig_.cpu.device, folder_);
+  load_weights(engine, *rig_.device, folder_);
   const auto losses = floats(reference_, "losses");
   for (int64_t step = 0; step < steps_; ++step) {
     accumulate(engine, step);
@@ -132,7 +133,8 @@ TEST_P(Parity, TenSteps) {
   for (const auto& piece : engine.model().params().pieces()) {
     const std::string& name = piece.slice->name;
     const auto final = floats(reference_, "final." + name), start = floats(initial, name);
-    const float* got = engine.model().params().units()[size_t(piece.unit)]->master.as<float>() + piece.offset;
+    const auto all = rig_.read<float>(engine.model().params().units()[size_t(piece.unit)]->master);
+    const float* got = all.data() + piece.offset;
     double difference = 0, moved = 0;
     for (size_t i = 0; i < final.size(); ++i) {
       if (has_key_bias(name) && i >= final.size() / 3 && i < final.size() * 2 / 3) continue;

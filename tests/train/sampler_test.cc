@@ -2,11 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "config/config.h"
 #include "tests/train/harness.h"
 #include "train/sampler.h"
 #include "train/snapshot.h"
+#include "train/stop_text.h"
 
 namespace athanor {
 namespace {
@@ -23,11 +25,11 @@ TEST_P(CachedLogits, EqualTheFullForwardPass) {
   reference.read(reference.at("tokens"), std::as_writable_bytes(std::span(tokens)));
   std::vector<float> want(size_t(reference.at("logits").bytes / 4));
   reference.read(reference.at("logits"), std::as_writable_bytes(std::span(want)));
-  Sampler sampler(config, make_recipe("fp32", DType::f32), rig.backend(), split, t);
+  Sampler sampler(config, make_recipe("fp32", DType::f32), rig.backend(), t);
   sampler.commit();
-  load_weights(sampler.model().params(), *rig.cpu.device, folder);
+  load_weights(sampler.model().params(), *rig.device, folder);
   for (int round = 0; round < 2; ++round) {  // a second prompt forgets the first
-    std::vector<float> got = sampler.prompt(std::span(tokens).first(size_t(split)));
+    std::span<const float> got = sampler.prompt(std::span(tokens).first(size_t(split)));
     for (int64_t at = split;; ++at) {
       for (int64_t v = 0; v < vocab; ++v)
         ASSERT_NEAR(got[size_t(v)], want[size_t((at - 1) * vocab + v)], 2e-5) << "after " << at;
@@ -40,6 +42,70 @@ TEST_P(CachedLogits, EqualTheFullForwardPass) {
 INSTANTIATE_TEST_SUITE_P(Golden, CachedLogits,
                          ::testing::Values("gpt2", "llama", "llama3", "qwen2", "qwen3", "mistral"),
                          [](const auto& test) { return std::string(test.param); });
+
+// A prompt of several pieces, the last one padded, up to the last position that the model has.
+TEST(Prompts, LongOnesEqualTheirTokensOneByOne) {
+  testing::Rig rig;
+  ModelConfig config = model_defaults(ModelType::gpt2);
+  config.vocab_size = 67;
+  config.hidden_size = 16;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = config.num_key_value_heads = 2;
+  config.head_dim = 8;
+  config.intermediate_size = 32;
+  config.max_position_embeddings = 150;
+  Sampler sampler(config, make_recipe("fp32", DType::f32), rig.backend(), 150);
+  sampler.commit();
+  for (const auto& unit : sampler.model().params().units())
+    rig.backend().ops.run(RandomNormal{.x = unit->value, .std = 0.3f}, nullptr);
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < 150; ++i) tokens.push_back(i * i % 67);
+  sampler.prompt(std::span(tokens).first(1));
+  for (size_t length = 1; length <= tokens.size(); ++length) {
+    const auto now = length > 1 ? sampler.next(tokens[length - 1]) : sampler.prompt(std::span(tokens).first(1));
+    const std::vector<float> one_by_one(now.begin(), now.end());
+    if (length != 63 && length != 64 && length != 65 && length != 128 && length != 150) continue;
+    Sampler other(config, make_recipe("fp32", DType::f32), rig.backend(), 150);
+    other.commit();
+    for (const auto& unit : other.model().params().units())
+      rig.backend().ops.run(RandomNormal{.x = unit->value, .std = 0.3f}, nullptr);
+    const auto whole = other.prompt(std::span(tokens).first(length));
+    for (size_t v = 0; v < whole.size(); ++v) ASSERT_NEAR(whole[v], one_by_one[v], 1e-4) << length;
+    if (length == 65) {
+      const auto a = other.next(5);
+      const std::vector<float> after(a.begin(), a.end());
+      std::vector<int32_t> longer(tokens.begin(), tokens.begin() + 65);
+      longer.push_back(5);
+      const auto b = other.prompt(longer);
+      for (size_t v = 0; v < b.size(); ++v) ASSERT_NEAR(after[v], b[v], 1e-4);
+    }
+  }
+}
+
+TEST(StopText, EndsBeforeTheFirstStopHoweverTheStreamIsCut) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"one END two", "one "}, {"EN EN END", "EN EN "}, {"no stop EN", "no stop EN"},
+      {"a\n\nb END", "a"},     {"EEND", "E"},           {"", ""},
+      {"ENDEND", ""}};
+  for (const auto& [text, want] : cases)
+    for (size_t piece = 1; piece <= 4; ++piece) {
+      StopText stop({"END", "\n\n", ""});
+      std::string shown;
+      for (size_t at = 0; at < text.size() && !stop.found(); at += piece) shown += stop.add(text.substr(at, piece));
+      if (!stop.found()) shown += stop.rest();
+      EXPECT_EQ(shown, want) << text << " in pieces of " << piece;
+    }
+}
+
+TEST(ChooseToken, NeverDrawsWhatIsMasked) {
+  const float none = -std::numeric_limits<float>::infinity();
+  const std::vector<float> logits = {none, 1.0f, none, 1.0f, none};
+  for (const double top_p : {1.0, 0.99})
+    for (uint64_t d = 0; d < 2000; ++d) {
+      const int32_t token = choose_token(logits, {.top_p = top_p, .seed = 2}, d);
+      ASSERT_TRUE(token == 1 || token == 3) << token;
+    }
+}
 
 TEST(ChooseToken, ZeroTemperatureTakesTheLikeliest) {
   EXPECT_EQ(choose_token(std::vector<float>{0.1f, 3.0f, 2.9f}, {.temperature = 0}, 5), 1);

@@ -200,7 +200,7 @@ TEST_F(TrainerTest, CheckpointOpensInTransformers) {
   Engine engine(c.model, engine_options(c, false), rig_.backend());
   engine.want_logits();
   engine.commit();
-  load_weights(engine, *rig_.cpu.device, folder);
+  load_weights(engine, *rig_.device, folder);
   std::vector<int32_t> tokens(2 * 16);
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = int32_t(i * 7 % 50);
   std::vector<float> logits = engine.logits(tokens);

@@ -15,6 +15,7 @@ const bool kChecking = kCheck;
 namespace {
 std::mutex mutex;
 uint64_t seed_value = 1;
+uint64_t launches_since_seed = 0;  // the schedule of a launch depends on these two
 int os_threads = 1;
 Statistics totals{};
 bool (*host_fault)(void*) = nullptr;
@@ -27,18 +28,14 @@ int first_registers(uint32_t threads) { return std::min(248, kRegistersOfABlock 
 
 uint64_t block_count(const dim3& grid) { return uint64_t{grid.x} * grid.y * grid.z; }
 
-void start_thread(Block& b, size_t pool_index, uint32_t linear) {
+void start_thread(Block& b, size_t pool_index, uint32_t linear, int registers) {
   const LaunchShape& shape = b.gang->grid->launch->shape;
   Thread* t = b.threads[linear] = pooled_thread(pool_index);
   Fiber& f = *t->fiber;
-  Ticks ticks = std::move(f.ticks);
-  f = Fiber{};
+  f.reset();
   f.block = &b;
-  f.registers = first_registers(b.size);
-  if (kCheck) {
-    ticks.assign(b.size + kAsyncEngines, 0);
-    f.ticks = std::move(ticks);
-  }
+  f.registers = registers;
+  if (kCheck) f.ticks.assign(b.size + kAsyncEngines, 0);
   const dim3 d = shape.block;
   t->thread_index = {linear % d.x, linear / d.x % d.y, linear / d.x / d.y};
   t->block_index = b.index;
@@ -64,14 +61,15 @@ void start_block(Gang& gang, Cluster& cluster, uint32_t rank, uint32_t number, s
   b.index = {number % g.x, number / g.x % g.y, number / g.x / g.y};
   b.size = b.live = d.x * d.y * d.z;
   b.warps.resize((b.size + 31) / 32);
-  b.wgmma.resize(b.size / 128);
-  b.free_registers = kRegistersOfABlock - int(b.size) * first_registers(b.size);
-  b.base.assign(b.size + kAsyncEngines, 0);
+  const int registers = first_registers(b.size);
+  b.free_registers = kRegistersOfABlock - int(b.size) * registers;
+  if (kCheck) b.base.assign(b.size + kAsyncEngines, 0);
   b.window = window_base(window);
   std::copy(launch.parameters.begin(), launch.parameters.end(), b.parameters);
   b.threads.resize(b.size);
   const size_t first = (gang.blocks.size() - 1) * b.size;
-  for (uint32_t i = 0; i < b.size; ++i) start_thread(b, first + i, i);
+  gang.ready.reserve(gang.ready.size() + b.size);
+  for (uint32_t i = 0; i < b.size; ++i) start_thread(b, first + i, i, registers);
   if (launch.shape.shared_bytes)
     b.dynamic = static_cast<unsigned char*>(take_shared(b, launch.shape.shared_bytes, 1024));
 }
@@ -97,7 +95,7 @@ void run_gang(Grid& grid, uint64_t first, uint64_t clusters, size_t window) {
   const LaunchShape& shape = grid.launch->shape;
   Gang gang{};
   gang.grid = &grid;
-  gang.random.state = seed_value * 0x9e3779b97f4a7c15ull + first * 0x1234567ull + grid.launch->operation.id * 77ull + 1;
+  gang.random.state = seed_value * 0x9e3779b97f4a7c15ull + first * 0x1234567ull + launches_since_seed * 77ull + 1;
   gang.random.next();
   const uint64_t per_row = shape.grid.x / shape.cluster;
   for (uint64_t c = first; c < first + clusters; ++c) {
@@ -165,7 +163,10 @@ bool check_launch(const GridLaunch& launch) {
 }
 }  // namespace
 
-void set_schedule_seed(uint64_t value) { seed_value = value; }
+void set_schedule_seed(uint64_t value) {
+  seed_value = value;
+  launches_since_seed = 0;
+}
 uint64_t schedule_seed() { return seed_value; }
 void set_threads(int count) { os_threads = count; }
 void set_host_fault_handler(bool (*handler)(void* address)) {
@@ -186,7 +187,8 @@ bool run_grid(const GridLaunch& launch) {
   const uint64_t clusters = block_count(s.grid) / s.cluster, gang_clusters = s.cooperative ? clusters : 1;
   std::vector<uint64_t> order(clusters / gang_clusters);
   std::iota(order.begin(), order.end(), uint64_t{0});
-  Random random{seed_value * 31 + launch.operation.id * 1299709ull + 7};
+  ++launches_since_seed;
+  Random random{seed_value * 31 + launches_since_seed * 1299709ull + 7};
   for (uint64_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(uint32_t(i))]);
   std::atomic<uint64_t> next{0};
   const auto work = [&](size_t worker) {

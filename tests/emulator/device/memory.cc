@@ -3,9 +3,11 @@
 #include <dlfcn.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
+#include "emulator/device/pages.h"
 #include "emulator/device/state.h"
 namespace emu {
 namespace {
@@ -31,14 +33,32 @@ uint8_t* reserve(size_t bytes) {
   return static_cast<uint8_t*>(p);
 }
 size_t offset_of(const void* p) { return size_t(static_cast<const uint8_t*>(p) - arena); }
+
+struct Range {
+  uint8_t *begin, *end;
+};
+Range large_pages_of(void* begin, size_t bytes) {  // those that lie wholly within
+  const auto first = (reinterpret_cast<uintptr_t>(begin) + kLargePage - 1) / kLargePage * kLargePage;
+  const auto last = (reinterpret_cast<uintptr_t>(begin) + bytes) / kLargePage * kLargePage;
+  return {reinterpret_cast<uint8_t*>(first), reinterpret_cast<uint8_t*>(std::max(first, last))};
+}
+void release(Range pages) {
+  if (pages.begin != pages.end) madvise(pages.begin, size_t(pages.end - pages.begin), MADV_DONTNEED);
+}
 }  // namespace
 
 void init_memory() {
   if (arena) return;
-  uint8_t* a = reserve(kArenaBytes + kWindowBytes);
+  uint8_t* a = reserve(kArenaBytes + kLargePage);
   states = reinterpret_cast<ByteState*>(reserve(kArenaBytes));
   if (kCheck) cells = reinterpret_cast<Cell*>(reserve(kArenaBytes * sizeof(Cell)));
-  arena = a + kWindowBytes - (reinterpret_cast<uintptr_t>(a) & (kWindowBytes - 1));
+  arena = a + kLargePage - (reinterpret_cast<uintptr_t>(a) & (kLargePage - 1));
+  // Opening and closing device memory (runtime/memory_access.cc) costs time by the page, first touches too. Only a
+  // request: without large pages everything works, slower. Shared windows lie too far apart for them.
+  madvise(arena, kHeapBytes, MADV_HUGEPAGE);
+  if (!kCheck) return;
+  const Range pages = large_pages_of(cells, kHeapBytes * sizeof(Cell));
+  madvise(pages.begin, size_t(pages.end - pages.begin), MADV_HUGEPAGE);
 }
 
 uint8_t* device_base(int device) { return arena + size_t(device) * kDeviceBytes; }
@@ -51,22 +71,22 @@ int device_of(const void* p) { return arena && offset_of(p) < kDevicesBytes ? in
 void set_state(void* begin, size_t bytes, ByteState state) {
   memset(static_cast<void*>(states + offset_of(begin)), int(state), bytes);
 }
-// Zero again, and for large ranges no memory any more: whole pages go back to the system.
-void clear_pages(void* begin, size_t bytes) {
-  constexpr size_t kPage = 4096, kLarge = 2 * kPage;
-  auto* p = static_cast<uint8_t*>(begin);
-  const size_t head = (kPage - reinterpret_cast<uintptr_t>(p) % kPage) % kPage;
-  if (bytes < kLarge) {
-    memset(p, 0, bytes);
-    return;
-  }
-  const size_t whole = (bytes - head) / kPage * kPage;
-  memset(p, 0, head);
-  madvise(p + head, whole, MADV_DONTNEED);
-  memset(p + head + whole, 0, bytes - head - whole);
+void give_back_pages(void* begin, size_t bytes) {
+  release(large_pages_of(begin, bytes));
+  if (kCheck) release(large_pages_of(cells + offset_of(begin), bytes * sizeof(Cell)));
 }
 void mark_unwritten(void* begin, size_t bytes) {
-  if (kCheck) clear_pages(cells + offset_of(begin), bytes * sizeof(Cell));
+  if (!kCheck) return;
+  auto* first = reinterpret_cast<uint8_t*>(cells + offset_of(begin));
+  uint8_t* last = first + bytes * sizeof(Cell);
+  const Range whole = large_pages_of(first, bytes * sizeof(Cell));
+  if (whole.begin == whole.end) {
+    memset(first, 0, size_t(last - first));
+    return;
+  }
+  memset(first, 0, size_t(whole.begin - first));
+  release(whole);  // zero again at the next touch
+  memset(whole.end, 0, size_t(last - whole.end));
 }
 void mark_written(void* begin, size_t bytes) {
   if (!kCheck) return;
@@ -131,14 +151,12 @@ extern "C" {
 extern char __executable_start, _end;
 }
 namespace {
-constexpr size_t kStackBytes = size_t{256} << 10;
-
 const char* verb(int access) { return access & kAtomic ? "atomic" : access & kWrite ? "write" : "read"; }
 
 bool own_memory(const uint8_t* p) {
-  const auto* top = reinterpret_cast<const uint8_t*>(self()) + 4096;
+  const auto* top = reinterpret_cast<const uint8_t*>(running()) + sizeof(Thread);
   const uint8_t* parameters = block().parameters;
-  return size_t(top - p) <= kStackBytes ||
+  return size_t(top - p) <= kFiberStack ||
          (p >= reinterpret_cast<uint8_t*>(&__executable_start) && p < reinterpret_cast<uint8_t*>(&_end)) ||
          size_t(p - parameters) < sizeof block().parameters;
 }
@@ -166,8 +184,21 @@ void check_region(const uint8_t* p, size_t bytes, int access, const void* caller
   if (kCheck && !(access & kAsyncProxy)) owner.visits[{mine.number, self()->linear}] = stamp_now();
 }
 
+bool all_live(size_t offset, size_t bytes) {
+  constexpr uint64_t kEightLive = 0x0101010101010101;
+  static_assert(uint8_t(ByteState::kLive) == 1);
+  size_t i = 0;
+  for (uint64_t eight = 0; i + 8 <= bytes; i += 8) {
+    memcpy(&eight, states + offset + i, 8);
+    if (eight != kEightLive) return false;
+  }
+  while (i < bytes && states[offset + i] == ByteState::kLive) ++i;
+  return i == bytes;
+}
+
 void check_states(const uint8_t* p, size_t bytes, int access, const void* caller) {
   const size_t offset = offset_of(p);
+  if (all_live(offset, bytes)) return;
   for (size_t i = 0; i < bytes; ++i) {
     const ByteState s = states[offset + i];
     if (s == ByteState::kLive) continue;
@@ -261,30 +292,47 @@ void check_aligned(const void* address, size_t bytes, const char* what, const vo
 void check_operation(const Operation& op, void* begin, size_t bytes, bool write) {
   if (!in_arena(begin)) return;
   const size_t offset = offset_of(begin);
+  if (!all_live(offset, bytes)) {
+    size_t i = 0;
+    while (states[offset + i] == ByteState::kLive) ++i;
+    report(Fault::kBounds, op.name + (write ? " writes " : " reads ") + std::to_string(bytes) + " bytes: byte " +
+                               std::to_string(i) + " is outside the allocation");
+    return;
+  }
+  if (!kCheck) return;
+  const uint64_t mine = make_stamp({op.id, 0, 0, 0});
+  uint64_t good_writer = mine, good_reader = mine;  // neighbouring bytes mostly have the same history
+  const auto conflicts = [&](uint64_t stamp, uint64_t& good) {
+    if (stamp == 0 || stamp == good) return false;
+    const uint32_t other = stamp_fields(stamp).operation;
+    if (other != (op.id & 0x7fff) && !op.ordered(other, true)) return true;
+    good = stamp;
+    return false;
+  };
   for (size_t i = 0; i < bytes; ++i) {
-    if (states[offset + i] != ByteState::kLive) {
-      report(Fault::kBounds, op.name + (write ? " writes " : " reads ") + std::to_string(bytes) + " bytes: byte " +
-                                 std::to_string(i) + " is outside the allocation");
-      return;
-    }
-    if (!kCheck) continue;
     Cell& c = cells[offset + i];
-    const auto conflicts = [&](uint64_t s) {
-      const uint32_t other = stamp_fields(s).operation;
-      return s && other != (op.id & 0x7fff) && !op.ordered(other, true);
-    };
-    const uint64_t other = conflicts(c.writer) ? c.writer : write && conflicts(c.reader) ? c.reader : 0;
+    const uint64_t other = conflicts(c.writer, good_writer)            ? c.writer
+                           : write && conflicts(c.reader, good_reader) ? c.reader
+                                                                       : 0;
     if (other) {
       report(Fault::kRace, op.name + " is not ordered after " + operation_name(stamp_fields(other).operation) +
                                " (missing event wait?), byte " + std::to_string(i));
       return;
     }
-    const uint64_t mine = make_stamp({op.id, 0, 0, 0});
     if (write) {
       c = {mine, 0};
     } else {
       c.reader = mine;
     }
+  }
+}
+
+void copy_unwritten(void* to, const void* from, size_t bytes) {
+  if (!kCheck || !in_arena(to) || !in_arena(from)) return;
+  Cell* target = cells + offset_of(to);
+  const Cell* source = cells + offset_of(from);
+  for (size_t i = 0; i < bytes; ++i) {
+    if (!source[i].writer) target[i] = {0, 0};
   }
 }
 }  // namespace emu

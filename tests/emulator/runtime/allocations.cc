@@ -50,8 +50,7 @@ size_t room_of(const Allocation& allocation) {
 void give_back(uint8_t* begin, const Allocation& allocation) {
   open_memory();
   set_state(begin, allocation.bytes, ByteState::kFree);
-  mark_unwritten(begin, allocation.bytes);
-  clear_pages(begin, room_of(allocation));
+  give_back_pages(begin, room_of(allocation));
   AddressSpace& space = space_of(allocation.device, allocation.kind);
   space.holes.push_back({begin, room_of(allocation)});
   space.hole_bytes += room_of(allocation);

@@ -257,7 +257,9 @@ void drop_queue() {
   while (!q.pending.empty()) finish(TaskPtr(q.pending.begin()->second));
   q.unblocked.clear();
   rt.guards.clear();
-  renumber();
+  if (q.next_id > kRenumberAfter) return renumber();
+  q.host_knows.add_all_below(q.next_id);  // before all that will be queued
+  q.library_tasks.clear();
 }
 
 void reseed_queue(uint64_t value) { queue().random.state = value * 2654435761u + 12345; }

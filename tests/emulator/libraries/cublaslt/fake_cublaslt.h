@@ -3,6 +3,7 @@
 // (descriptors). Not emulated, and refused by name: complex, integer and FP4 types, 16-bit and emulated compute types,
 // MX scales, tiled memory orders, pointer-array batches.
 #pragma once
+#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
@@ -23,6 +24,9 @@ class FakeCublasLt {
   athanor::CublasLtTable table() const;
 
   std::string last_refusal() const { return refusals_.last(); }
+  // How long products take on the virtual clock, in microseconds; nullptr: all the same time.
+  void set_time(std::function<double(const cublasLtMatmulAlgo_t&)> time) { time_ = std::move(time); }
+  const std::function<double(const cublasLtMatmulAlgo_t&)>& time() const { return time_; }
   // Handles and descriptors that were made and never destroyed.
   std::vector<std::string> leaks() const;
 
@@ -36,6 +40,7 @@ class FakeCublasLt {
  private:
   Machine machine_;
   Refusals refusals_;
+  std::function<double(const cublasLtMatmulAlgo_t&)> time_;
   mutable std::mutex mutex_;
   std::map<const void*, std::string_view> objects_;
   Installed<FakeCublasLt> installed_;

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Packs what a machine with a GPU needs to run athanor and its tests: one folder and its .tar.gz, at most 40 MB. That
+# machine needs a driver, the CUDA libraries (those of a PyTorch installation will do) and nothing else.
+#
+# usage: scripts/gpu/pack.sh [flags]
+#   --out DIR          the folder (default dist/athanor-gpu; DIR.tar.gz beside it)
+#   --build-dir DIR    build folder (default build-gpu)
+#   --cuda-arch LIST   GPU architectures, comma separated (default 80,90a,100)
+#   --no-tests         only the program: no test programs, no references
+source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
+
+out=dist/athanor-gpu dir=build-gpu architectures=80,90a,100 tests=1
+while [ $# -gt 0 ]; do
+  case $1 in
+    --out) out=$(value_of "$@"); shift ;;
+    --build-dir) dir=$(value_of "$@"); shift ;;
+    --cuda-arch) architectures=$(value_of "$@"); shift ;;
+    --no-tests) tests='' ;;
+    -h | --help) usage "$0"; exit 0 ;;
+    *) bad_flag "$1" ;;
+  esac
+  shift
+done
+most_bytes=$((40 * 1000 * 1000))
+
+targets=(--target program)
+[ -z "$tests" ] || targets+=(--tests --target gpu_tests)
+scripts/build.sh --build-dir "$dir" --cuda-arch "$architectures" "${targets[@]}"
+
+say "${bold}packing $out${reset}"
+rm -rf "$out"
+mkdir -p "$out/scripts" "$out/data"
+strip -o "$out/athanor" "$dir/athanor"
+for plugin in "$dir"/libathanor_*.so; do
+  [ ! -e "$plugin" ] || strip -o "$out/$(basename "$plugin")" "$plugin"
+done
+cp -r configs "$out/configs"
+cp -r scripts/gpu "$out/scripts/gpu"
+git rev-parse HEAD >"$out/COMMIT" 2>/dev/null || echo unknown >"$out/COMMIT"
+if [ -n "$tests" ]; then
+  for program in "$dir"/gpu/gpu_test_*; do strip -o "$out/$(basename "$program")" "$program"; done
+  mkdir -p "$out/tests/cuda"
+  cp -r tests/golden "$out/tests/golden"
+  cp tests/cuda/*.txt "$out/tests/cuda/"
+fi
+# A little real text, as bytes: enough for some hundred steps.
+text=$(mktemp)
+trap 'rm -f "$text"' EXIT
+python3 scripts/corpus.py "$text" >/dev/null 2>&1 || cat README.md src/README.md configs/*.md >"$text"
+"$dir/athanor" tokenize --input "$text" --output-prefix "$out/data/text" >/dev/null
+
+tar -C "$(dirname "$out")" -czf "$out.tar.gz" "$(basename "$out")"
+bytes=$(stat -c %s "$out.tar.gz")
+say "  $out.tar.gz: $((bytes / 1000000)) MB"
+[ "$bytes" -le "$most_bytes" ] || fail "$out.tar.gz has $bytes bytes, more than $most_bytes: pack fewer architectures"
+say "on the machine with a GPU: tar xf $(basename "$out").tar.gz && $(basename "$out")/scripts/gpu/verify.sh"

@@ -1,0 +1,293 @@
+#!/usr/bin/env python3
+"""Proves athanor right on a GPU, part by part; goes on past failures, ends with a table and a JSON report.
+
+usage: verify.py [--parts A,B] [--out DIR] [--device cuda|cpu] [--minutes 9] [--list]
+Runs in the folder that pack.sh makes (program, gpu_test_* programs, tests/golden, data). Each part ends after --minutes.
+--device cpu runs the parts that do not need a GPU's programs on the CPU backend, to try the script itself.
+A part that did not run is never green: its status is 'not run', with the reason. Reports of calls of one commit are
+merged: DIR/verify.json keeps the parts of earlier calls.
+"""
+import argparse
+import datetime
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+PARTS = {}
+
+
+class NotRun(Exception):
+    """Why a part could not run."""
+
+
+class Failed(Exception):
+    """What a part found."""
+
+
+def part(function):
+    PARTS[function.__name__] = function
+    return function
+
+
+class Call:
+    """One call of the script: where things are, how long a part may take."""
+
+    def __init__(self, args):
+        self.device, self.minutes, self.out = args.device, args.minutes, Path(args.out)
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.end = 0.0
+
+    def left(self):
+        return max(1.0, self.end - time.monotonic())
+
+    def run(self, name, command, env=None):
+        """Output goes to OUT/name.log; a time-out or a bad exit status is a failure with the log's end."""
+        log = self.out / f"{name}.log"
+        with log.open("w") as out:
+            try:
+                done = subprocess.run([str(c) for c in command], stdout=out, stderr=subprocess.STDOUT, cwd=ROOT,
+                                      stdin=subprocess.DEVNULL, timeout=self.left(), env=dict(os.environ, **(env or {})))
+                why = f"exit status {done.returncode}" if done.returncode else ""
+            except subprocess.TimeoutExpired:
+                why = "did not end in time"
+        text = log.read_text(errors="replace")
+        if why:
+            raise Failed(f"{name}: {why}\n" + "\n".join(text.splitlines()[-12:]))
+        return text
+
+    def program(self, name):
+        for folder in (ROOT, ROOT / "build", ROOT / "build" / "gpu"):
+            if os.access(folder / name, os.X_OK):
+                return folder / name
+        raise NotRun(f"no program {name} in {ROOT}: pack with tests")
+
+    def gpu_program(self, name):
+        if self.device != "cuda":
+            raise NotRun("needs a GPU")
+        return self.program(name)
+
+    def google_tests(self, name, filter_="*", prefix=()):
+        """Runs a GoogleTest program; returns {passed, failed: [...], skipped: [[name, why]]}."""
+        report = self.out / f"{name}.xml"
+        report.unlink(missing_ok=True)
+        problem = None
+        try:
+            self.run(name, [*prefix, self.gpu_program(name), f"--gtest_filter={filter_}", f"--gtest_output=xml:{report}"])
+        except Failed as failed:
+            problem = failed
+        if not report.exists():
+            raise problem or Failed(f"{name} wrote no report")
+        found = {"passed": 0, "failed": [], "skipped": []}
+        for case in ElementTree.parse(report).getroot().iter("testcase"):
+            title = f"{case.get('classname')}.{case.get('name')}"
+            if case.find("failure") is not None:
+                found["failed"].append(title)
+            elif case.get("result") == "skipped":
+                found["skipped"].append([title, (case.find("skipped").get("message") or "").strip()])
+            else:
+                found["passed"] += 1
+        if found["failed"] or problem:
+            raise Failed(json.dumps(found["failed"]) + (f"\n{problem}" if problem else ""))
+        if not found["passed"]:
+            raise NotRun(f"every test of {name} was skipped: {found['skipped'][:1]}")
+        return found
+
+    def config(self, name, **changes):
+        path = self.out / f"{name}.json"
+        path.write_text(json.dumps(changes, indent=1))
+        return path
+
+
+def tiny(family, **changes):
+    model = {"model_type": family, "vocab_size": 256, "hidden_size": 128, "num_hidden_layers": 2,
+             "num_attention_heads": 4, "max_position_embeddings": 64}
+    if family != "gpt2":
+        model |= {"num_key_value_heads": 2, "intermediate_size": 352}
+    return {"model": model, "train_data": "data/text_train_*.bin", "train_iters": 8, "global_batch_size": 8,
+            "micro_batch_size": 4, "seq_length": 64, "learning_rate": 1e-3, "save_interval": 0, **changes}
+
+
+def torch_or_not_run():
+    if importlib.util.find_spec("torch") is None:
+        raise NotRun("PyTorch is not installed")
+
+
+# ---- the parts, in order
+
+
+@part
+def environment(call):
+    """GPU, driver, libraries, measured rates."""
+    facts = json.loads(call.run("devices", [call.program("athanor"), "devices", "--json"]))
+    facts["host"] = platform.platform()
+    if shutil.which("nvidia-smi"):
+        fields = "name,driver_version,clocks.sm,clocks.max.sm,power.limit,temperature.gpu,ecc.mode.current"
+        facts["nvidia_smi"] = call.run("nvidia_smi", ["nvidia-smi", f"--query-gpu={fields}", "--format=csv"]).strip()
+    if call.device == "cuda" and not any(not g["problem"] for g in facts["gpus"]):
+        raise Failed(f"no usable GPU: {facts['why_no_gpu'] or facts['gpus']}")
+    facts["rates"] = json.loads(call.run("rates", [call.program("athanor"), "bench", "device", "--device", call.device,
+                                                    "--json"]))
+    return facts
+
+
+@part
+def ops(call):
+    """Every op case on the GPU against the reference in float64: dtypes, odd shapes, determinism, guards."""
+    return call.google_tests("gpu_test_cuda")
+
+
+@part
+def kernels(call):
+    """The instructions themselves: what the emulated GPU assumes of PTX, on hardware."""
+    return call.google_tests("gpu_test_kernels")
+
+
+@part
+def sanitizer(call):
+    """compute-sanitizer over a reduced set of op cases."""
+    program = call.gpu_program("gpu_test_cuda")
+    tool = shutil.which("compute-sanitizer")
+    if not tool:
+        raise NotRun("compute-sanitizer is not installed; the emulated GPU's checking build stands in for it")
+    found = {}
+    for check in ("memcheck", "racecheck", "initcheck", "synccheck"):
+        text = call.run(f"sanitizer_{check}", [tool, "--tool", check, "--error-exitcode", "9", program,
+                                               "--gtest_filter=*Forward*:*Backward*:-*Long*"])
+        if "not supported" in text or "Error: Target application terminated before first" in text:
+            raise NotRun(f"{check} refuses this device; the emulated GPU's checking build stands in for it")
+        found[check] = text.strip().splitlines()[-1]
+    return found
+
+
+@part
+def backend(call):
+    """check-backend: training steps of both families in which every op also runs on the reference."""
+    found = {}
+    for family in ("gpt2", "llama"):
+        for precision in ("fp32", "tf32", "bf16", "fp16"):
+            name = f"backend_{family}_{precision}"
+            config = call.config(name, **tiny(family, precision=precision, device=call.device, global_batch_size=2,
+                                              micro_batch_size=2, seq_length=32))
+            table = call.run(name, [call.program("athanor"), "check-backend", config, "--steps", "3"])
+            found[f"{family} {precision}"] = [line for line in table.splitlines() if "e-" in line]
+    return found
+
+
+@part
+def parity(call):
+    """Logits, gradients, losses and ten AdamW steps of six families against PyTorch's stored results."""
+    return call.google_tests("gpu_test_train", "*Parity*:*Packed*")
+
+
+@part
+def laws(call):
+    """Recomputation, graphs, repetition and chunks change no bit; allocations are the plan's; the host does not wait."""
+    return call.google_tests("gpu_test_train", "-*Parity*:*Packed*")
+
+
+@part
+def resume(call):
+    """A stopped and resumed run repeats the bits of one that was not stopped, graphs on and off."""
+    program, found = call.program("athanor"), {}
+    for family in ("gpt2", "llama"):
+        weights = {}
+        for name, extra in {"whole": [], "stopped": [], "eager": ["--set", "cuda_graph=false"]}.items():
+            save = call.out / f"resume_{family}_{name}"
+            shutil.rmtree(save, ignore_errors=True)
+            config = call.config(f"resume_{family}_{name}", **tiny(family, precision="bf16", device=call.device,
+                                                                   save=str(save)))
+            train = [program, "train", config, *extra]
+            if name == "stopped":
+                call.run(f"resume_{family}_half", [*train, "--set", "train_iters=4", "--set", "lr_decay_iters=8"])
+            call.run(f"resume_{family}_{name}", [*train, "--set", "lr_decay_iters=8"])
+            weights[name] = (save / "step-00000008" / "model.safetensors").read_bytes()
+        if len(set(weights.values())) != 1:
+            raise Failed(f"{family}: {[n for n, w in weights.items() if w != weights['whole']]} ended with other weights")
+        found[family] = "equal bits"
+    return found
+
+
+@part
+def curves(call):
+    """Some hundred steps on real text beside PyTorch, within the spread of two of its seeds."""
+    torch_or_not_run()
+    text = call.run("curves", [sys.executable, HERE / "curves.py", "--program", call.program("athanor"), "--device",
+                               call.device, "--out", call.out, "--minutes", str(call.left() / 60)])
+    return json.loads(text.strip().splitlines()[-1])
+
+
+@part
+def ranks(call):
+    """Two and four ranks on one GPU."""
+    raise NotRun("this version trains with one rank")
+
+
+# ---- the report
+
+
+def merged(path, commit):
+    if path.exists():
+        report = json.loads(path.read_text())
+        if report.get("commit") == commit:
+            return report
+    return {"commit": commit, "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"), "parts": {}}
+
+
+def run_part(name, call):
+    begin = time.monotonic()
+    call.end = begin + call.minutes * 60
+    entry = {"device": call.device}
+    try:
+        entry |= {"status": "passed", "found": PARTS[name](call)}
+    except NotRun as why:
+        entry |= {"status": "not run", "why": str(why)}
+    except Failed as why:
+        entry |= {"status": "FAILED", "why": str(why)}
+    entry["seconds"] = round(time.monotonic() - begin, 1)
+    return entry
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], epilog=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--out", default=os.environ.get("OUT", "verify-out"))
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--minutes", type=float, default=9.0)
+    parser.add_argument("--list", action="store_true")
+    args = parser.parse_args()
+    if args.list:
+        for name, function in PARTS.items():
+            print(f"{name:12} {function.__doc__.strip()}")
+        return 0
+    names = args.parts.split(",")
+    if unknown := [n for n in names if n not in PARTS]:
+        parser.error(f"unknown part {unknown[0]}; --list names them")
+    call = Call(args)
+    stamp = ROOT / "COMMIT"
+    commit = stamp.read_text().strip() if stamp.exists() else "unknown"
+    path = call.out / "verify.json"
+    report = merged(path, commit)
+    for name in names:
+        print(f"{name} ...", flush=True)
+        report["parts"][name] = run_part(name, call)
+        path.write_text(json.dumps(report, indent=1) + "\n")
+    print(f"\n{'part':12} {'status':8} {'seconds':>8}  remark")
+    for name, entry in report["parts"].items():
+        remark = entry.get("why", "").splitlines()
+        print(f"{name:12} {entry['status']:8} {entry['seconds']:8.1f}  {remark[0][:90] if remark else ''}")
+    statuses = {report["parts"][n]["status"] for n in names}
+    return 1 if "FAILED" in statuses else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+// athanor bench decode CONFIG.json: tokens per second of sampling one text on the CPU, beside the speed at which the
+// same threads read a buffer of the weights' size: every weight is read once for a token, so that is the bound.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+
+#include "base/rng.h"
+#include "command/command.h"
+#include "command/machine.h"
+#include "cpu/thread_pool.h"
+#include "metrics/format.h"
+#include "train/sampler.h"
+#include "train/setup.h"
+
+namespace athanor {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Args {
+  std::string config;
+  std::vector<std::string> overrides;
+  int64_t context = 128, rounds = 15;
+  bool json = false;
+};
+
+double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
+
+double median(std::vector<double> v) {
+  std::nth_element(v.begin(), v.begin() + int64_t(v.size() / 2), v.end());
+  return v[v.size() / 2];
+}
+
+// Reads all of a buffer with many threads, as fast as memory gives it.
+class StreamReader {
+ public:
+  StreamReader(int64_t bytes, int threads) : pool_(threads), words_(size_t(bytes) / 8) {
+    each_chunk([&](uint64_t* begin, uint64_t* end) { std::fill(begin, end, 1); });  // by the threads that will read
+  }
+  double seconds() {
+    const auto begin = Clock::now();
+    std::atomic<uint64_t> total = 0;
+    each_chunk([&](const uint64_t* at, const uint64_t* end) {
+      uint64_t sums[16] = {};
+      for (; at + 16 <= end; at += 16)
+        for (int i = 0; i < 16; ++i) sums[i] += at[i];
+      for (int i = 1; i < 16; ++i) sums[0] += sums[i];
+      for (; at < end; ++at) sums[0] += *at;
+      total += sums[0];
+    });
+    CHECK(total == words_.size(), "read ", total.load(), " of ", words_.size());  // so that nothing is optimized away
+    return seconds_since(begin);
+  }
+
+ private:
+  void each_chunk(const auto& fn) {
+    constexpr int64_t kWords = 1 << 17;
+    pool_.parallel_ranges(int64_t(words_.size()), kWords,
+                          [&](int64_t begin, int64_t end) { fn(words_.data() + begin, words_.data() + end); });
+  }
+  ThreadPool pool_;
+  std::vector<uint64_t> words_;
+};
+
+struct Measured {
+  int64_t bytes = 0;                   // of the weights
+  double token_seconds, read_seconds;  // medians
+  double share;                        // median of the rounds' read_seconds / token_seconds
+};
+
+Measured measure(const Args& args, const Config& config, Machine& machine) {
+  const int64_t context = std::min(args.context, config.model.max_position_embeddings);
+  Sampler sampler(config.model, make_recipe(name_of(config.precision), DType::f32), machine.backend(), context);
+  sampler.memory().require_fits(memory_capacity(config, machine.backend().device), runtime_reserve(config));
+  sampler.commit();
+  Measured m;
+  auto random_token = [&, drawn = uint64_t{0}]() mutable {
+    return int32_t(random_bits(0, stream_of("bench tokens"), drawn++) % uint64_t(config.model.vocab_size));
+  };
+  for (const auto& unit : sampler.model().params().units()) {
+    Tensor values = unit->value;
+    if (values.dtype == DType::f16) values.dtype = DType::bf16;  // any small numbers will do
+    machine.backend().ops.run(RandomNormal{.x = values, .std = 0.02f}, nullptr);
+    m.bytes += int64_t(unit->value.bytes());
+  }
+  StreamReader reader(m.bytes, machine.threads());
+  const int64_t prompt = std::max<int64_t>(1, context / 2), tokens = context - prompt;
+  std::vector<int32_t> start;
+  for (int64_t i = 0; i < prompt; ++i) start.push_back(random_token());
+  std::vector<double> token, read, share;
+  // Taken in turn, token after token and read after read, so that a busy machine disturbs both alike.
+  for (int64_t round = 0; round < args.rounds; ++round) {
+    sampler.prompt(start);
+    double token_sum = 0, read_sum = 0;
+    for (int64_t i = 0; i < tokens; ++i) {
+      const auto begin = Clock::now();
+      sampler.next(random_token());
+      token_sum += seconds_since(begin);
+      read_sum += reader.seconds();
+    }
+    token.push_back(token_sum / double(tokens));
+    read.push_back(read_sum / double(tokens));
+    share.push_back(read_sum / token_sum);
+  }
+  m.token_seconds = median(token);
+  m.read_seconds = median(read);
+  m.share = median(share);
+  return m;
+}
+
+Exit bench_decode(const Args& args) {
+  const Config config = load_config_logged(args.config, args.overrides);
+  Machine machine(config);
+  if (machine.threads() == 0) throw Error("bench decode: measures the CPU backend: --set device=cpu", Exit::usage);
+  const Measured m = measure(args, config, machine);
+  if (args.json)
+    std::printf(
+        "{\"tokens_per_second\": %.4f, \"read_tokens_per_second\": %.4f, \"share\": %.4f, \"weight_bytes\": %lld, "
+        "\"threads\": %d}\n",
+        1 / m.token_seconds, 1 / m.read_seconds, m.share, static_cast<long long>(m.bytes), machine.threads());
+  else
+    std::printf(
+        "%s\n%s of weights in %s; context up to %lld\ndecoding %.2f tokens/s; reading the weights' size %.2f times/s "
+        "(%s/s): %.1f %% of what memory allows\n",
+        machine.description().c_str(), format_bytes(size_t(m.bytes)).c_str(),
+        std::string(name_of(config.precision)).c_str(), static_cast<long long>(args.context), 1 / m.token_seconds,
+        1 / m.read_seconds, format_bytes(size_t(double(m.bytes) / m.read_seconds)).c_str(), 100 * m.share);
+  return Exit::done;
+}
+
+}  // namespace
+
+void add_bench_decode(Cli& cli, CLI::App* bench) {
+  auto args = std::make_shared<Args>();
+  CLI::App* verb = bench->add_subcommand("decode", "tokens per second of sampling, beside a read of the weights' size");
+  verb->add_option("config", args->config, "configuration file")->required();
+  verb->add_option("--set", args->overrides, "override a key: a.b=value (may repeat)")->allow_extra_args(false);
+  verb->add_option("--context", args->context, "tokens of the longest context; the first half is the prompt")
+      ->capture_default_str()
+      ->check(CLI::Range(2, 1 << 20));
+  verb->add_option("--rounds", args->rounds, "texts decoded; medians are told")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  verb->add_flag("--json", args->json, "one JSON object");
+  verb->callback([&cli, args] { cli.action = [args] { return bench_decode(*args); }; });
+}
+
+}  // namespace athanor

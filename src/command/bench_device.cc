@@ -1,0 +1,56 @@
+// athanor bench device: the rates that rooflines are drawn with, measured on this machine.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "command/command.h"
+#include "command/machine.h"
+#include "metrics/format.h"
+#include "train/setup.h"
+
+namespace athanor {
+namespace {
+
+struct Args {
+  std::string device = "auto";
+  bool json = false;
+};
+
+Exit bench_device(const Args& args) {
+  Config config;
+  config.device = args.device == "cpu"    ? DeviceChoice::cpu
+                  : args.device == "cuda" ? DeviceChoice::cuda
+                                          : DeviceChoice::automatic;
+  Machine machine(config);
+  const Backend backend = machine.backend();
+  const Ceilings half = measure_ceilings(backend, DType::bf16), full = measure_ceilings(backend, DType::f32);
+  if (args.json) {
+    const nlohmann::ordered_json out = {{"device", machine.description()},
+                                        {"product_flops", half.flops},
+                                        {"product_flops_f32", full.flops},
+                                        {"copy_bytes", half.bytes},
+                                        {"data_sheet_flops", backend.device.peak_flops(DType::bf16)},
+                                        {"data_sheet_bytes", backend.device.peak_bytes()}};
+    std::printf("%s\n", out.dump(2).c_str());
+  } else {
+    std::printf("%s\nproduct of 16-bit matrices %sFLOP/s, of f32 (tf32 on a GPU) %sFLOP/s; copy %sB/s\n",
+                machine.description().c_str(), format_count(half.flops).c_str(), format_count(full.flops).c_str(),
+                format_count(half.bytes).c_str());
+  }
+  return Exit::done;
+}
+
+}  // namespace
+
+void add_bench_device(Cli& cli, CLI::App& bench) {
+  auto args = std::make_shared<Args>();
+  CLI::App* verb = bench.add_subcommand("device", "rates of a large matrix product and of a large copy");
+  verb->add_option("--device", args->device, "where")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->capture_default_str();
+  verb->add_flag("--json", args->json, "one JSON object");
+  verb->callback([&cli, args] { cli.action = [args] { return bench_device(*args); }; });
+}
+
+}  // namespace athanor

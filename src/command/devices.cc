@@ -1,0 +1,78 @@
+// athanor devices: the GPUs, the CPU and NVIDIA's libraries that this program finds, and why something is not usable.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "command/command.h"
+#include "cpu/make_cpu.h"
+#include "cuda/libraries/specs.h"
+#include "cuda/make_cuda.h"
+#include "metrics/format.h"
+
+namespace athanor {
+namespace {
+
+struct Found {
+  std::vector<GpuReport> gpus = list_gpus();
+  std::string why_no_gpu = why_no_cuda();
+  std::string cpu = make_cpu({}).description;
+  std::vector<LibraryReport> libraries = probe_libraries(search_places(library_specs()));
+};
+
+std::string rate(double per_second, const char* unit) {
+  return per_second > 0 ? cat(format_count(per_second), unit) : std::string("rate not known");
+}
+
+void print(const Found& found) {
+  std::printf("GPUs\n");
+  if (found.gpus.empty()) std::printf("  none       %s\n", found.why_no_gpu.c_str());
+  for (size_t i = 0; i < found.gpus.size(); ++i) {
+    const GpuReport& g = found.gpus[i];
+    std::printf("  cuda:%-5zu %s, sm_%d%d, %d multiprocessors, %s, %s bf16, %s; %s\n", i, g.name.c_str(), g.major,
+                g.minor, g.multiprocessors, format_bytes(g.memory_bytes).c_str(), rate(g.peak_flops, "FLOP/s").c_str(),
+                rate(g.copy_bytes, "B/s").c_str(), g.problem.empty() ? "usable" : g.problem.c_str());
+  }
+  std::printf("CPU\n  cpu        %s\nLibraries\n", found.cpu.c_str());
+  for (const LibraryReport& l : found.libraries) {
+    if (l.problem.empty())
+      std::printf("  %-12s%s  %s\n", l.name.c_str(), cat(l.version).c_str(), l.path.c_str());
+    else
+      std::printf("  %-12snot usable: %s\n", l.name.c_str(), l.problem.c_str());
+  }
+}
+
+std::string to_json(const Found& found) {
+  using Json = nlohmann::ordered_json;
+  Json gpus = Json::array(), libraries = Json::array();
+  for (const GpuReport& g : found.gpus)
+    gpus.push_back({{"name", g.name},
+                    {"compute_capability", cat(g.major, ".", g.minor)},
+                    {"multiprocessors", g.multiprocessors},
+                    {"memory_bytes", g.memory_bytes},
+                    {"peak_flops_bf16", g.peak_flops},
+                    {"memory_bytes_per_second", g.copy_bytes},
+                    {"problem", g.problem}});
+  for (const LibraryReport& l : found.libraries)
+    libraries.push_back({{"name", l.name}, {"version", cat(l.version)}, {"path", l.path}, {"problem", l.problem}});
+  return Json{{"gpus", gpus}, {"why_no_gpu", found.why_no_gpu}, {"cpu", found.cpu}, {"libraries", libraries}}.dump(2);
+}
+
+}  // namespace
+
+void add_devices(Cli& cli) {
+  auto json = std::make_shared<bool>(false);
+  CLI::App* verb = cli.app.add_subcommand("devices", "GPUs, CPU and NVIDIA's libraries found here, and why not");
+  verb->add_flag("--json", *json, "one JSON object");
+  verb->callback([&cli, json] {
+    cli.action = [json] {
+      const Found found;
+      if (*json)
+        std::printf("%s\n", to_json(found).c_str());
+      else
+        print(found);
+      return Exit::done;
+    };
+  });
+}
+
+}  // namespace athanor

@@ -1,0 +1,16 @@
+// Stands in for make_cuda.cc in a program built without CUDA: there is no GPU, and the reason is said.
+#include "cuda/make_cuda.h"
+
+namespace athanor {
+
+std::vector<GpuReport> list_gpus() { return {}; }
+
+std::string why_no_cuda() {
+  return "this program was built without CUDA (it needs nvcc and the headers of CUDA 13.0, cuDNN 9 and NCCL 2.28; "
+         "build "
+         "again where they are)";
+}
+
+CudaBackend make_cuda(const CudaOptions&) { throw Error(cat("device cuda: ", why_no_cuda()), Exit::usage); }
+
+}  // namespace athanor

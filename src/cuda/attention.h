@@ -1,0 +1,11 @@
+// Attention on a GPU: the ops AttentionFwd and AttentionBwd of ops/attention.h.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include "ops/attention.h"
+namespace athanor::cuda {
+
+void run(const AttentionFwd& op, void* scratch, cudaStream_t stream);
+void run(const AttentionBwd& op, void* scratch, cudaStream_t stream);
+size_t scratch(const AttentionBwd& op);
+}  // namespace athanor::cuda

@@ -1,0 +1,152 @@
+// Attention forward on tensor cores. y = softmax(mask(scale q k^T)) v per head, by tiles of keys with a running softmax
+// [Dao et al. 2022, alg. 1; Dao 2023]; p is rounded to the type of v before the second product.
+// Layout: a block takes kRows queries of one head, a warp 16 R of them; scores and sums stay in registers. While a
+// product runs the other operand's next tile arrives: values during q k^T, keys during p v. Compute bound. Not timed on
+// a GPU yet. Deterministic: a row's sums run over its keys in order.
+#include "cuda/attention.h"
+#include "cuda/attention_plain.h"
+#include "cuda/attention_tiles.h"
+
+namespace athanor::cuda {
+namespace attention {
+namespace {
+
+// Rows and keys of a block: shared memory fits into the 99 KiB of the smallest GPUs, sums and scores into registers.
+template <int D>
+struct Tiles {
+  static constexpr int kWarps = 4, R = D <= 128 ? 2 : 1, N = D <= 128 ? 64 : 32;
+  static constexpr int kThreads = kWarps * 32, kRows = kWarps * 16 * R;
+  template <class T>
+  static constexpr size_t kSharedBytes = (kRows + 2 * N) * kPitch<D> * sizeof(T);
+};
+
+// Of the rows of a warp: the greatest q·k so far, and the sum of exp2(scale (q·k - top)).
+template <int R>
+struct Softmax {
+  float top[R][2], sum[R][2] = {};
+
+  __device__ __forceinline__ Softmax() {
+#pragma unroll
+    for (int i = 0; i < 2 * R; ++i) top[i / 2][i % 2] = -INFINITY;
+  }
+  // q·k of further keys, -inf where not seen, become weights; o is rescaled to the new top. scale: times log2(e), > 0.
+  template <int D, int N>
+  __device__ __forceinline__ void add(Accumulators<R, N>& s, Accumulators<R, D>& o, float scale) {
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float now = top[r][h];
+#pragma unroll
+        for (int n = 0; n < N / 8; ++n) now = fmaxf(now, fmaxf(s[r][n][2 * h], s[r][n][2 * h + 1]));
+        now = fmaxf(now, __shfl_xor_sync(~0u, now, 1));
+        now = fmaxf(now, __shfl_xor_sync(~0u, now, 2));
+        const float base = now == -INFINITY ? 0.f : now * scale;  // no key seen yet
+        const float shrink = ptx::exp2_approx(fmaf(top[r][h], scale, -base));
+        top[r][h] = now;
+        float total = sum[r][h] * shrink;
+#pragma unroll
+        for (int n = 0; n < N / 8; ++n) {
+#pragma unroll
+          for (int i = 2 * h; i < 2 * h + 2; ++i)
+            total += s[r][n][i] = ptx::exp2_approx(fmaf(s[r][n][i], scale, -base));
+        }
+        sum[r][h] = total;
+#pragma unroll
+        for (int n = 0; n < D / 8; ++n) o[r][n][2 * h] *= shrink, o[r][n][2 * h + 1] *= shrink;
+      }
+    }
+  }
+};
+
+template <int D, int R, class T>
+__device__ __forceinline__ void finish(const Forward<T>& a, Softmax<R>& softmax, Accumulators<R, D>& o, T* staging,
+                                       int row, int head) {
+  float factor[R][2];
+#pragma unroll
+  for (int r = 0; r < R; ++r) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float sum = softmax.sum[r][h];  // of this thread's columns
+      sum += __shfl_xor_sync(~0u, sum, 1);
+      sum += __shfl_xor_sync(~0u, sum, 2);
+      factor[r][h] = sum == 0 ? 0.f : 1.f / sum;
+      const int query = row + r * 16 + h * 8 + lane_id() / 4;
+      if (lane_id() % 4 == 0 && query < a.in.spans.queries)  // -inf where no key is seen
+        a.lse[static_cast<int64_t>(query) * a.in.heads + head] = softmax.top[r][h] * a.in.scale + logf(sum);
+    }
+  }
+  const int64_t width = static_cast<int64_t>(a.in.heads) * a.in.dim;
+  store_rows<D, R>(a.y + row * width + head * a.in.dim, width, a.in.spans.queries - row, a.in.dim, staging, o, factor);
+}
+
+template <class T, int D>
+__global__ void __launch_bounds__(Tiles<D>::kThreads) attend(Forward<T> a) {
+  using Tile = Tiles<D>;
+  constexpr int R = Tile::R, N = Tile::N;
+  SHARED(Sight<Tile::kRows>, sight);
+  DYN_SMEM(raw);
+  T *q = reinterpret_cast<T*>(raw), *k = q + Tile::kRows * kPitch<D>, *v = k + N * kPitch<D>;
+  const Inputs<T>& in = a.in;
+  const int block =
+      static_cast<int>(gridDim.x - 1 - blockIdx.x);  // later queries see more keys: the longest work first
+  const int head = block % in.heads, first = block / in.heads * Tile::kRows, own = warp_id() * 16 * R;
+  const int kv = head / in.group * in.dim;  // column of keys and values
+  look<Side::kQueries>(sight, in.spans, first);
+  const Seen* seen = sight.seen + own;
+  int start = next_seen<Tile::kRows>(sight.seen, 0);
+  if (start != kNone) {
+    load_tile<Tile::kRows, D>(q, in.q + head * in.dim, in.q_stride, first, in.spans.queries, in.dim);
+    load_tile<N, D>(k, in.k + kv, in.k_stride, start, sight.last, in.dim);
+  }
+  ptx::cp_async_commit();
+  Accumulators<R, D> o = {};
+  Softmax<R> softmax;
+  while (start != kNone) {
+    const bool meets = one_sees<16 * R>(seen, start, start + N);
+    Accumulators<R, N> s = {};
+    ptx::cp_async_wait<0>();
+    __syncthreads();  // keys are here, values of the previous tile are done with
+    load_tile<N, D>(v, in.v + kv, in.v_stride, start, sight.last, in.dim);
+    ptx::cp_async_commit();
+    if (meets) multiply_rows<D, R, N>(s, q + own * kPitch<D>, k);
+    ptx::cp_async_wait<0>();
+    __syncthreads();  // values are here, keys are done with
+    const int next = next_seen<Tile::kRows>(sight.seen, start + N);
+    if (next != kNone) load_tile<N, D>(k, in.k + kv, in.k_stride, next, sight.last, in.dim);
+    ptx::cp_async_commit();
+    if (meets) {
+      if (!all_see<16 * R>(seen, start, start + N)) hide<R, N>(s, seen, start, -INFINITY);
+      softmax.template add<D, N>(s, o, in.scale * kLog2e);
+      multiply_columns<D, R, N>(o, s, v);
+    }
+    start = next;
+  }
+  ptx::cp_async_wait<0>();
+  finish<D, R>(a, softmax, o, q + own * kPitch<D>, first + own, head);
+}
+
+template <class T>
+void attend_on_tensor_cores(const Forward<T>& a, cudaStream_t stream) {
+  by_head_dim(a.in.dim, [&]<int D>() {
+    using Tile = Tiles<D>;
+    const int64_t blocks = div_ceil<int64_t>(a.in.spans.queries, Tile::kRows) * a.in.heads;
+    constexpr size_t kBytes = Tile::template kSharedBytes<T>;
+    CUDA_CHECK(allow_shared_bytes(attend<T, D>, kBytes));
+    CUDA_CHECK(launch(attend<T, D>, {dim3(grid_size(blocks)), dim3(Tile::kThreads), kBytes, stream}, a));
+  });
+}
+}  // namespace
+}  // namespace attention
+
+void run(const AttentionFwd& op, void*, cudaStream_t stream) {
+  if (op.q.rows() == 0) return;
+  by_type(op.q.dtype, [&]<class T>() {
+    const attention::Forward<T> a{attention::inputs_of<T>(op), data<T>(op.y), data<float>(op.lse)};
+    if constexpr (sizeof(T) == 2) {
+      if (tensor_cores_take(a.in)) return attention::attend_on_tensor_cores(a, stream);
+    }
+    attention::attend_plainly(a, stream);
+  });
+}
+}  // namespace athanor::cuda

@@ -1,0 +1,174 @@
+// What all attention kernels share: their arguments, and which rows of the other side a row sees. The span table lies
+// in device memory and is read by each block, so that a captured graph may be replayed with other spans.
+#pragma once
+#include <climits>
+
+#include "cuda/host_tools.h"
+#include "ops/attention.h"
+namespace athanor::cuda::attention {
+
+constexpr float kLog2e = 1.4426950408889634f;
+
+struct SpanTable {
+  const int32_t* words;  // [count, 6]
+  int count;
+  int queries, keys;  // rows of the tensors; nothing outside them is touched, whatever the table says
+  int64_t window;
+};
+
+template <class T>
+struct Inputs {
+  const T *q, *k, *v;  // rows q_stride, k_stride, v_stride apart
+  int64_t q_stride, k_stride, v_stride;
+  SpanTable spans;
+  int heads, group, dim;  // group: query heads of a key head
+  float scale;
+  bool vectors;  // every row starts on a 16-byte boundary
+};
+template <class T>
+struct Forward {
+  Inputs<T> in;
+  T* y;        // [Nq, H D]
+  float* lse;  // [Nq, H]
+};
+struct QueryStats {
+  float lse;      // times log2(e)
+  float dy_by_y;  // the row's dy·y, which is the sum of its p dp
+};
+template <class T>
+struct Backward {
+  Inputs<T> in;
+  T *dq, *dk, *dv;
+  int64_t dq_stride, dk_stride, dv_stride;
+  const T* dy;              // [Nq, H D]
+  const QueryStats* stats;  // [H, Nq]
+};
+
+template <class Op>
+bool rows_are_aligned(const Op& op) {
+  bool aligned = true;
+  Op copy = op;
+  for (const Field& f : copy.fields())
+    if (f.t != &copy.lse && f.t->dtype == op.q.dtype)
+      aligned &= reinterpret_cast<uintptr_t>(f.t->data) % 16 == 0 && f.t->stride() * size_of(f.t->dtype) % 16 == 0;
+  return aligned && op.shape.head_dim * int64_t(size_of(op.q.dtype)) % 16 == 0;
+}
+
+template <class T, class Op>
+Inputs<T> inputs_of(const Op& op) {
+  constexpr int64_t kRows = INT_MAX - 1024;  // so that a tile's end is an int too
+  const AttentionShape& s = op.shape;
+  CHECK(op.q.rows() < kRows && op.k.rows() < kRows && op.spans.rows() < kRows, Op::kName, ": ", op.q.rows(),
+        " queries, ", op.k.rows(), " keys, ", op.spans.rows(), " spans; the limit is ", kRows);
+  CHECK(op.q.cols() < INT_MAX, Op::kName, ": q ", op.q.shape, " is beyond 32-bit columns");
+  return {data<T>(op.q),
+          data<T>(op.k),
+          data<T>(op.v),
+          op.q.stride(),
+          op.k.stride(),
+          op.v.stride(),
+          {data<int32_t>(op.spans), static_cast<int>(op.spans.rows()), static_cast<int>(op.q.rows()),
+           static_cast<int>(op.k.rows()), std::min<int64_t>(s.window, int64_t{1} << 40)},
+          static_cast<int>(s.heads),
+          static_cast<int>(s.heads / s.kv_heads),
+          static_cast<int>(s.head_dim),
+          s.scale,
+          rows_are_aligned(op)};
+}
+
+// ---- who sees whom: a query sees an interval of key rows, a key is seen by an interval of query rows
+
+enum class Side { kQueries, kKeys };
+struct Seen {
+  int first, last;  // rows [first, last) of the other side; empty is {0, 0}
+};
+constexpr int kNone = INT_MAX;
+
+// Of a tile of rows, in shared memory.
+template <int Rows>
+struct Sight {
+  Seen seen[Rows];
+  int spans[Rows];  // those that have rows in the tile
+  int count;
+  int last;  // the end of all they see
+};
+
+__device__ __forceinline__ Seen load_seen(const Seen* p) {
+  const uint2 raw = ld8(p);
+  return {static_cast<int>(raw.x), static_cast<int>(raw.y)};
+}
+
+template <Side S>
+__device__ __forceinline__ Seen seen_by(const SpanTable& t, const int32_t* span, int row) {
+  const uint2 queries = ld8(span), keys = ld8(span + 2), positions = ld8(span + 4);
+  const int64_t q_begin = static_cast<int>(queries.x), k_begin = static_cast<int>(keys.x);
+  const int64_t ahead = int64_t{static_cast<int>(positions.x)} - static_cast<int>(positions.y);
+  int64_t first, last, begin, length, rows;
+  if constexpr (S == Side::kQueries) {
+    const int64_t own = row - q_begin + ahead;  // the key at the query's own position
+    first = t.window ? own - t.window + 1 : 0, last = own + 1;
+    begin = k_begin, length = static_cast<int>(keys.y), rows = t.keys;
+  } else {
+    const int64_t own = row - k_begin - ahead;  // the query at the key's own position
+    first = own, last = t.window ? own + t.window : INT_MAX;
+    begin = q_begin, length = static_cast<int>(queries.y), rows = t.queries;
+  }
+  first = max(begin + max(first, int64_t{0}), int64_t{0});
+  last = min(begin + min(last, length), rows);
+  return first < last ? Seen{static_cast<int>(first), static_cast<int>(last)} : Seen{0, 0};
+}
+
+// Fills `sight` for the tile's rows, first_row and following; the whole block takes part and may read it afterwards.
+template <Side S, int Rows>
+__device__ __forceinline__ void look(Sight<Rows>& sight, const SpanTable& t, int first_row) {
+  constexpr int kWord = S == Side::kQueries ? 0 : 2;
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  if (thread == 0) sight.count = sight.last = 0;
+  __syncthreads();
+  for (int s = thread; s < t.count; s += threads) {
+    const uint2 range = ld8(t.words + s * 6 + kWord);
+    const int64_t begin = static_cast<int>(range.x), end = begin + static_cast<int>(range.y);
+    if (begin >= end || begin >= first_row + Rows || end <= first_row) continue;
+    const int slot = atomicAdd(&sight.count, 1);  // in any order: spans have no rows in common
+    if (slot < Rows) sight.spans[slot] = s;
+  }
+  __syncthreads();
+  const int count = min(sight.count, Rows);
+  for (int r = thread; r < Rows; r += threads) {
+    Seen seen{0, 0};
+    for (int i = 0; i < count; ++i) {
+      const int32_t* span = t.words + sight.spans[i] * 6;
+      const uint2 range = ld8(span + kWord);
+      const int64_t index = int64_t{first_row} + r - static_cast<int>(range.x);
+      if (index >= 0 && index < static_cast<int>(range.y)) seen = seen_by<S>(t, span, first_row + r);
+    }
+    st8(&sight.seen[r], make_uint2(seen.first, seen.last));
+    atomicMax(&sight.last, seen.last);
+  }
+  __syncthreads();
+}
+
+// The first row from `from` on that some row of the tile sees, kNone if there is none. By full warps.
+template <int Rows>
+__device__ __forceinline__ int next_seen(const Seen* rows, int from) {
+  int next = kNone;
+#pragma unroll
+  for (int r = static_cast<int>(threadIdx.x) % 32; r < Rows; r += 32) {
+    const Seen seen = load_seen(rows + r);
+    if (seen.last > from) next = min(next, max(seen.first, from));
+  }
+  return __reduce_min_sync(~0u, next);
+}
+
+// Does one of a warp's rows see something of [first, last), do all of them see all of it?
+template <int Rows>
+__device__ __forceinline__ bool one_sees(const Seen* rows, int first, int last) {
+  const Seen seen = load_seen(rows + threadIdx.x % Rows);
+  return __any_sync(~0u, seen.first < last && seen.last > first);
+}
+template <int Rows>
+__device__ __forceinline__ bool all_see(const Seen* rows, int first, int last) {
+  const Seen seen = load_seen(rows + threadIdx.x % Rows);
+  return __all_sync(~0u, seen.first <= first && seen.last >= last);
+}
+}  // namespace athanor::cuda::attention

@@ -1,0 +1,194 @@
+// Fill, cast, add; sums of a buffer; normally distributed initial values.
+// Layout: flat buffers, a block per tile (flat.h). Memory bound, each byte moves once, except random values: double
+// arithmetic, once per run. Not timed on a GPU yet.
+// Deterministic: a sum goes through partial sums of ranges whose bounds follow from n alone, all in double: squares of
+// small gradients would vanish in f32, those of large ones overflow.
+#include "cuda/basic.h"
+
+#include "base/rng.h"
+#include "cuda/flat.h"
+#include "cuda/reduce.h"
+
+namespace athanor::cuda {
+namespace {
+
+constexpr int kChunks = 4;       // 64 bytes of loads on their way per thread
+constexpr int kMaxRanges = 512;  // of a sum: some four blocks per multiprocessor of an H200
+constexpr int kRangeChunks = 4;  // chunks per thread and step of a range
+constexpr int64_t kRangeTile = kTile<kVector<float>, kRangeChunks>;
+
+// ---- kernels
+
+template <class T>
+__global__ void __launch_bounds__(kTileThreads) fill(T* x, T value, Flat flat) {
+  constexpr int kElements = kVector<T>;
+  T elements[kElements];
+#pragma unroll
+  for (int i = 0; i < kElements; ++i) elements[i] = value;
+  uint4 raw;
+  memcpy(&raw, elements, sizeof raw);
+  on_tile<kElements, kChunks>(flat, blockIdx.x, [&](auto tile) {
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      T* p = x + tile.at(c);
+      if (tile.vector(c)) {
+        st16(p, raw);
+      } else {
+        for (int i = 0; i < tile.left(c); ++i) p[i] = value;
+      }
+    }
+  });
+}
+
+template <class To, class From>
+__global__ void __launch_bounds__(kTileThreads) cast(To* y, const From* x, Flat flat) {
+  constexpr int kElements = kChunk<To, From>;
+  on_tile<kElements, kChunks>(flat, blockIdx.x, [&](auto tile) {
+    float v[kChunks][kElements];
+    tile.load(v, x);
+    tile.store(y, v);
+  });
+}
+
+template <class T>
+__global__ void __launch_bounds__(kTileThreads) add(T* y, const T* a, const T* b, Flat flat) {
+  constexpr int kElements = kVector<T>, kPairs = kChunks / 2;
+  on_tile<kElements, kPairs>(flat, blockIdx.x, [&](auto tile) {
+    float v[kPairs][kElements], w[kPairs][kElements];
+    tile.load(v, a);
+    tile.load(w, b);
+#pragma unroll
+    for (int c = 0; c < kPairs; ++c) {
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) v[c][i] += w[c][i];
+    }
+    tile.store(y, v);
+  });
+}
+
+// partials[block] = sum of x, or of x^2, over `tiles` tiles.
+template <bool Square>
+__global__ void __launch_bounds__(kTileThreads) sum_ranges(double* partials, const float* x, Flat flat, int tiles) {
+  SHARED(double, room, [32]);
+  constexpr int kElements = kVector<float>;
+  double sum[kElements] = {};
+  for (int t = 0; t < tiles; ++t) {
+    on_tile<kElements, kRangeChunks>(flat, static_cast<int64_t>(blockIdx.x) * tiles + t, [&](auto tile) {
+      float v[kRangeChunks][kElements];
+      tile.load(v, x);
+#pragma unroll
+      for (int c = 0; c < kRangeChunks; ++c) {
+#pragma unroll
+        for (int i = 0; i < kElements; ++i) {
+          const double value = static_cast<double>(v[c][i]);
+          sum[i] += Square ? value * value : value;  // the product is exact
+        }
+      }
+    });
+  }
+  const double total = block_reduce((sum[0] + sum[1]) + (sum[2] + sum[3]), room, Plus{});
+  if (threadIdx.x == 0) partials[blockIdx.x] = total;
+}
+
+// *out += the partial sums, by one block.
+__global__ void __launch_bounds__(kMaxRanges) add_sums(double* out, const double* partials, int count) {
+  SHARED(double, room, [32]);
+  const int i = static_cast<int>(threadIdx.x);
+  const double total = block_reduce(i < count ? partials[i] : 0., room, Plus{});
+  if (i == 0) *out += total;
+}
+
+struct Normal {
+  uint64_t seed, stream, first;
+  float mean, std;
+};
+template <class T>
+__global__ void __launch_bounds__(kTileThreads) fill_normal(T* x, Normal a, Flat flat) {
+  constexpr int kElements = kVector<float>;
+  const int64_t start = (static_cast<int64_t>(blockIdx.x) * kTileThreads + static_cast<int>(threadIdx.x)) * kElements;
+  float v[1][kElements];
+#pragma unroll
+  for (int i = 0; i < kElements; ++i) {  // two roundings, as written in ops/basic.h
+    const uint64_t index = a.first + static_cast<uint64_t>(start + i);
+    v[0][i] = __fadd_rn(a.mean, __fmul_rn(a.std, random_normal(a.seed, a.stream, index)));
+  }
+  on_tile<kElements, 1>(flat, blockIdx.x, [&](auto tile) { tile.store(x, v); });
+}
+
+// ---- launchers
+
+template <class T>
+void fill_all(const Tensor& x, T value, cudaStream_t stream) {
+  const Flat shape = flat(x, data<T>(x));
+  CUDA_CHECK(launch(fill<T>, tiles<kVector<T>, kChunks>(shape, stream), data<T>(x), value, shape));
+}
+
+int64_t range_tiles(int64_t n) { return div_ceil<int64_t>(n, kMaxRanges * kRangeTile); }  // of one range
+int64_t ranges(int64_t n) { return n ? div_ceil(n, range_tiles(n) * kRangeTile) : 0; }
+
+template <bool Square>
+void add_sum(const Tensor& out, const Tensor& x, double* partials, cudaStream_t stream) {
+  const int64_t n = x.numel();
+  if (n == 0) return;
+  const LaunchConfig config{dim3(grid_size(ranges(n))), dim3(kTileThreads), 0, stream};
+  CUDA_CHECK(launch(sum_ranges<Square>, config, partials, data<float>(x), flat(x, data<float>(x)), range_tiles(n)));
+  const LaunchConfig one{dim3(1), dim3(kMaxRanges), 0, stream};
+  CUDA_CHECK(launch(add_sums, one, data<double>(out), partials, ranges(n)));
+}
+}  // namespace
+
+void run(const Fill& op, void*, cudaStream_t stream) {
+  if (op.x.numel() == 0) return;
+  switch (op.x.dtype) {
+    case DType::i32:
+      return fill_all(op.x, static_cast<int32_t>(op.value), stream);
+    case DType::i64:
+      return fill_all(op.x, static_cast<int64_t>(op.value), stream);
+    case DType::u8:
+      return fill_all(op.x, static_cast<uint8_t>(op.value), stream);
+    case DType::f64:
+      return fill_all(op.x, static_cast<double>(op.value), stream);
+    default:
+      by_type(op.x.dtype, [&]<class T>() { fill_all(op.x, from_float<T>(op.value), stream); });
+  }
+}
+
+void run(const Cast& op, void*, cudaStream_t stream) {
+  if (op.x.numel() == 0) return;
+  by_type(op.y.dtype, [&]<class To>() {
+    by_type(op.x.dtype, [&]<class From>() {
+      const Flat shape = flat(op.x, data<To>(op.y), data<From>(op.x));
+      const LaunchConfig config = tiles<kChunk<To, From>, kChunks>(shape, stream);
+      CUDA_CHECK(launch(cast<To, From>, config, data<To>(op.y), data<From>(op.x), shape));
+    });
+  });
+}
+
+void run(const Add& op, void*, cudaStream_t stream) {
+  if (op.y.numel() == 0) return;
+  by_type(op.y.dtype, [&]<class T>() {
+    const Flat shape = flat(op.y, data<T>(op.y), data<T>(op.a), data<T>(op.b));
+    const LaunchConfig config = tiles<kVector<T>, kChunks / 2>(shape, stream);
+    CUDA_CHECK(launch(add<T>, config, data<T>(op.y), data<T>(op.a), data<T>(op.b), shape));
+  });
+}
+
+size_t scratch(const ReduceSum& op) { return static_cast<size_t>(ranges(op.x.numel())) * sizeof(double); }
+void run(const ReduceSum& op, void* scratch, cudaStream_t stream) {
+  add_sum<false>(op.out, op.x, static_cast<double*>(scratch), stream);
+}
+
+size_t scratch(const SquaredNorm& op) { return static_cast<size_t>(ranges(op.x.numel())) * sizeof(double); }
+void run(const SquaredNorm& op, void* scratch, cudaStream_t stream) {
+  add_sum<true>(op.out, op.x, static_cast<double*>(scratch), stream);
+}
+
+void run(const RandomNormal& op, void*, cudaStream_t stream) {
+  if (op.x.numel() == 0) return;
+  by_type(op.x.dtype, [&]<class T>() {
+    const Flat shape = flat(op.x, data<T>(op.x));
+    const Normal normal{op.seed, op.stream, op.first, op.mean, op.std};
+    CUDA_CHECK(launch(fill_normal<T>, tiles<kVector<float>, 1>(shape, stream), data<T>(op.x), normal, shape));
+  });
+}
+}  // namespace athanor::cuda

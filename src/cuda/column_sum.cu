@@ -1,0 +1,119 @@
+// Sums of columns: out += sum over the rows of x.
+// Layout: x [N, C] row-major. A block of 8 warps sums 32 packs of columns over a range of rows: each warp reads whole
+// lines of every eighth row, the warps' sums meet in shared memory. Memory bound: x is read once; partial sums of at
+// most kMaxRanges ranges go through scratch memory to a second launch. Not timed on a GPU yet. Deterministic: the
+// ranges follow from N and C alone, all sums are in a fixed order.
+#include "cuda/column_sum.h"
+
+#include <algorithm>
+
+#include "cuda/pack.h"
+
+namespace athanor::cuda {
+namespace {
+
+constexpr int kWarps = 8;
+constexpr int kRowsInFlight = 4;         // of a warp
+constexpr int64_t kMaxRanges = 256;      // so that the second launch is short
+constexpr int64_t kEnoughBlocks = 1056;  // eight for each multiprocessor of an H200
+
+template <class T>
+struct Columns {
+  float* out;  // [C], added to, if there is one range of rows, else [ranges, C]
+  const T* x;
+  int64_t rows, rows_per_range, stride;
+  int columns;
+};
+
+template <class T, int E>
+__global__ void __launch_bounds__(32 * kWarps) column_sums(Columns<T> a) {
+  constexpr int kPitch = 32 + 32 / E;  // neighbouring columns, which one lane summed, are written from different banks
+  SHARED(float, sums, [kWarps][E][kPitch]);
+  const int lane = static_cast<int>(threadIdx.x), warp = static_cast<int>(threadIdx.y);
+  const int tile = static_cast<int>(blockIdx.x) * 32 * E, column = tile + lane * E;
+  float sum[E] = {};
+  if (column < a.columns) {
+    const int64_t begin = blockIdx.y * a.rows_per_range;
+    const int64_t end = begin + a.rows_per_range < a.rows ? begin + a.rows_per_range : a.rows;
+    for (int64_t row = begin + warp; row < end; row += kWarps * kRowsInFlight) {
+      Pack<T, E> v[kRowsInFlight];
+#pragma unroll
+      for (int k = 0; k < kRowsInFlight; ++k) {
+        if (row + k * kWarps < end) v[k] = load_pack<E>(a.x + (row + k * kWarps) * a.stride + column);
+      }
+#pragma unroll
+      for (int k = 0; k < kRowsInFlight; ++k) {
+        if (row + k * kWarps >= end) break;
+#pragma unroll
+        for (int i = 0; i < E; ++i) sum[i] += v[k][i];
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < E; ++i) sums[warp][i][lane] = sum[i];
+  __syncthreads();
+  const int thread = warp * 32 + lane;
+  if (thread >= 32 * E || tile + thread >= a.columns) return;
+  float total = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) total += sums[w][thread % E][thread / E];
+  if (gridDim.y == 1) {
+    a.out[tile + thread] += total;
+  } else {
+    a.out[static_cast<size_t>(blockIdx.y) * static_cast<size_t>(a.columns) + tile + thread] = total;
+  }
+}
+
+// How rows are cut into ranges.
+struct Ranges {
+  int64_t rows_each, count;
+  Ranges(int64_t rows, int64_t columns) {
+    constexpr int64_t kRound = int64_t{kWarps} * kRowsInFlight;
+    const int64_t tiles = std::max<int64_t>(1, div_ceil<int64_t>(columns, 256));
+    const int64_t wanted = std::clamp<int64_t>(div_ceil<int64_t>(kEnoughBlocks, tiles), 1, kMaxRanges);
+    rows_each = round_up<int64_t>(std::max<int64_t>(1, div_ceil<int64_t>(rows, wanted)), kRound);
+    count = div_ceil<int64_t>(rows, rows_each);
+  }
+};
+
+template <class T, int E>
+void launch_sums(const Columns<T>& a, int64_t ranges, cudaStream_t stream) {
+  const dim3 grid(grid_size(div_ceil<int64_t>(a.columns, 32 * E)), grid_size(ranges));
+  CUDA_CHECK(launch(column_sums<T, E>, {grid, dim3(32, kWarps), 0, stream}, a));
+}
+}  // namespace
+
+void add_partial_sums(const PartialSums& s, cudaStream_t stream) {
+  if (s.rows == 0 || s.columns == 0) return;
+  const Columns<float> a{s.out, s.partials, s.rows, s.rows, s.stride, narrow<int>(s.columns)};
+  if (in_packs<float>(s.columns, s.stride) && aligned16(s.partials)) {
+    launch_sums<float, kVector<float>>(a, 1, stream);
+  } else {
+    launch_sums<float, 1>(a, 1, stream);
+  }
+}
+
+size_t scratch(const ColumnSum& op) {
+  const Ranges ranges(op.x.rows(), op.x.cols());
+  return ranges.count > 1 ? static_cast<size_t>(ranges.count * op.x.cols()) * sizeof(float) : 0;
+}
+
+void run(const ColumnSum& op, void* scratch, cudaStream_t stream) {
+  const int columns = checked_columns(op.kName, op.x);
+  if (op.x.numel() == 0) return;
+  const Ranges ranges(op.x.rows(), columns);
+  const bool direct = ranges.count == 1;
+  const auto fits = [&]<class T>() { return in_packs<T>(columns) && aligned16(op.x.data); };
+  by_pack(op.x.dtype, fits, [&]<class T, int E>() {
+    const Columns<T> a{direct ? data<float>(op.out) : static_cast<float*>(scratch),
+                       data<T>(op.x),
+                       op.x.rows(),
+                       ranges.rows_each,
+                       columns,
+                       columns};
+    launch_sums<T, E>(a, ranges.count, stream);
+  });
+  if (!direct)
+    add_partial_sums({data<float>(op.out), static_cast<const float*>(scratch), ranges.count, columns, columns}, stream);
+}
+}  // namespace athanor::cuda

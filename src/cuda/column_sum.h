@@ -1,0 +1,19 @@
+// Sums of columns on a GPU: the op ColumnSum of ops/gemm.h, and the second pass of kernels that leave partial sums.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include "ops/gemm.h"
+namespace athanor::cuda {
+
+void run(const ColumnSum& op, void* scratch, cudaStream_t stream);
+size_t scratch(const ColumnSum& op);
+
+// out [columns] += the sums of the columns of partials [rows, columns], whose rows lie `stride` apart; in a fixed
+// order. For a few hundred rows at most: one block sums all rows of some columns.
+struct PartialSums {
+  float* out;
+  const float* partials;
+  int64_t rows, columns, stride;
+};
+void add_partial_sums(const PartialSums& sums, cudaStream_t stream);
+}  // namespace athanor::cuda

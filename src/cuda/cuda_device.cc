@@ -1,0 +1,144 @@
+#include "cuda/cuda_device.h"
+
+#include "cuda/check.h"
+#include "cuda/peak_rates.h"
+
+namespace athanor::cuda {
+namespace {
+
+struct CudaEvent final : Event {
+  CudaEvent() { CUDA_CHECK(cudaEventCreate(&event)); }
+  ~CudaEvent() override { (void)cudaEventDestroy(event); }
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+  cudaEvent_t event = nullptr;
+};
+cudaEvent_t handle(const Event& e) { return dynamic_cast<const CudaEvent&>(e).event; }
+
+struct CudaGraph final : Graph {
+  CudaGraph() = default;
+  ~CudaGraph() override { (void)cudaGraphExecDestroy(exec); }
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
+  cudaGraphExec_t exec = nullptr;
+};
+
+// Memory that a failed allocation was about, in words.
+[[noreturn]] void out_of_memory(const std::string& gpu, size_t bytes, size_t free, size_t total) {
+  throw Error(cat(gpu, ": ", bytes, " bytes asked, but ", free, " of ", total,
+                  " bytes are free: use a smaller micro-batch or model, or end other programs on this GPU"));
+}
+
+}  // namespace
+
+double memory_rate(int index) {
+  int khz = 0, bits = 0;
+  CUDA_CHECK(cudaDeviceGetAttribute(&khz, cudaDevAttrMemoryClockRate, index));
+  CUDA_CHECK(cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, index));
+  return 2e3 * khz * bits / 8;  // two transfers per clock
+}
+
+CudaDevice::CudaDevice(int index) : index_(index) {
+  CUDA_CHECK(cudaSetDevice(index));
+  CUDA_CHECK(cudaGetDeviceProperties(&properties_, index));
+  description_ = cat("cuda:", index, " ", properties_.name, ", sm_", properties_.major, properties_.minor, ", ",
+                     properties_.multiProcessorCount, " multiprocessors");
+  int least = 0, greatest = 0;
+  CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  for (const Lane lane : {Lane::compute, Lane::comm, Lane::copy})  // communication goes before waiting compute blocks
+    CUDA_CHECK(cudaStreamCreateWithPriority(&streams_[static_cast<size_t>(lane)], cudaStreamNonBlocking,
+                                            lane == Lane::comm ? greatest : least));
+  size_t free = 0, total = 0;
+  CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  capacity_ = free;
+}
+
+CudaDevice::~CudaDevice() {
+  for (cudaStream_t stream : streams_) (void)cudaStreamDestroy(stream);
+}
+
+void* CudaDevice::allocate(size_t bytes, Mem kind) {
+  void* memory = nullptr;
+  if (kind != Mem::device) {
+    CUDA_CHECK(cudaMallocHost(&memory, bytes));
+    std::fill_n(static_cast<char*>(memory), bytes, 0);
+    return memory;
+  }
+  const cudaError_t error = cudaMalloc(&memory, bytes);
+  if (error == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();  // not sticky; the next launch must not report it
+    size_t free = 0, total = 0;
+    CUDA_CHECK(cudaMemGetInfo(&free, &total));
+    out_of_memory(description_, bytes, free, total);
+  }
+  CUDA_CHECK(error);
+  CUDA_CHECK(cudaMemsetAsync(memory, 0, bytes, stream(Lane::compute)));
+  CUDA_CHECK(cudaStreamSynchronize(stream(Lane::compute)));
+  allocated_ += bytes;
+  return memory;
+}
+
+void CudaDevice::release(void* memory, size_t bytes, Mem kind) {  // errors are those of earlier work, told elsewhere
+  if (kind != Mem::device) {
+    (void)cudaFreeHost(memory);
+    return;
+  }
+  (void)cudaFree(memory);
+  allocated_ -= bytes;
+}
+
+void CudaDevice::copy(void* to, const void* from, size_t bytes, Lane lane) {
+  if (bytes) CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream(lane)));
+}
+
+std::unique_ptr<Event> CudaDevice::record(Lane lane) {
+  auto event = std::make_unique<CudaEvent>();
+  CUDA_CHECK(cudaEventRecord(event->event, stream(lane)));
+  return event;
+}
+void CudaDevice::wait(Lane lane, const Event& e) { CUDA_CHECK(cudaStreamWaitEvent(stream(lane), handle(e), 0)); }
+void CudaDevice::wait(const Event& e) {
+  ++host_waits_;
+  CUDA_CHECK(cudaEventSynchronize(handle(e)));
+}
+
+double CudaDevice::seconds(const Event& from, const Event& to) const {
+  float ms = 0;
+  CUDA_CHECK(cudaEventElapsedTime(&ms, handle(from), handle(to)));
+  return double(ms) * 1e-3;
+}
+
+void CudaDevice::sync() {
+  ++host_waits_;
+  for (cudaStream_t stream : streams_) CUDA_CHECK(cudaStreamSynchronize(stream));
+}
+
+size_t CudaDevice::capacity(Mem kind) const { return kind == Mem::device ? capacity_ : SIZE_MAX; }
+
+size_t CudaDevice::in_use() const {
+  size_t free = 0, total = 0;
+  CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  return total - free;
+}
+
+double CudaDevice::peak_flops(DType dtype) const { return peak_rate(properties_.name, dtype); }
+
+void CudaDevice::begin_capture() {
+  CUDA_CHECK(cudaStreamBeginCapture(stream(Lane::compute), cudaStreamCaptureModeGlobal));
+}
+
+std::unique_ptr<Graph> CudaDevice::end_capture() {
+  cudaGraph_t graph = nullptr;
+  CUDA_CHECK(cudaStreamEndCapture(stream(Lane::compute), &graph));
+  auto result = std::make_unique<CudaGraph>();
+  const cudaError_t error = cudaGraphInstantiate(&result->exec, graph, 0);
+  (void)cudaGraphDestroy(graph);
+  CUDA_CHECK(error);
+  CUDA_CHECK(cudaGraphUpload(result->exec, stream(Lane::compute)));
+  return result;
+}
+
+void CudaDevice::launch(const Graph& graph) {
+  CUDA_CHECK(cudaGraphLaunch(dynamic_cast<const CudaGraph&>(graph).exec, stream(Lane::compute)));
+}
+}  // namespace athanor::cuda

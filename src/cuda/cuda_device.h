@@ -1,0 +1,49 @@
+// One GPU: memory, three streams (compute, communication, copies), events and graphs. Every call is for the thread that
+// made the device; the runtime's current device is set once, by the constructor.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <array>
+
+#include "device/device.h"
+namespace athanor::cuda {
+
+// Bytes per second of a GPU's memory at its data rate.
+double memory_rate(int index);
+
+class CudaDevice final : public Device {
+ public:
+  explicit CudaDevice(int index);
+  ~CudaDevice() override;
+  cudaStream_t stream(Lane lane) const { return streams_[static_cast<size_t>(lane)]; }
+
+  std::string description() const override { return description_; }
+  int64_t dimension_multiple() const override { return 64; }  // a tile row of 128 bytes in 16-bit types
+  void* allocate(size_t bytes, Mem) override;
+  void release(void* memory, size_t bytes, Mem) override;
+  void copy(void* to, const void* from, size_t bytes, Lane) override;
+  std::unique_ptr<Event> record(Lane) override;
+  void wait(Lane, const Event&) override;
+  void wait(const Event&) override;
+  double seconds(const Event& from, const Event& to) const override;
+  int64_t host_waits() const override { return host_waits_; }
+  void sync() override;
+  size_t capacity(Mem) const override;
+  size_t allocated() const override { return allocated_; }
+  size_t in_use() const override;
+  double peak_flops(DType) const override;
+  double peak_bytes() const override { return memory_rate(index_); }
+  bool can_capture() const override { return true; }
+  void begin_capture() override;
+  std::unique_ptr<Graph> end_capture() override;
+  void launch(const Graph&) override;
+
+ private:
+  int index_;
+  cudaDeviceProp properties_{};
+  std::string description_;
+  std::array<cudaStream_t, 3> streams_{};
+  size_t capacity_ = 0, allocated_ = 0;
+  int64_t host_waits_ = 0;
+};
+}  // namespace athanor::cuda

@@ -1,0 +1,60 @@
+// The ops on a GPU: each launches on one stream, in order, and returns at once.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <memory>
+
+#include "cuda/cudnn_attention.h"
+#include "cuda/gemm.h"
+#include "cuda/kernels.h"
+#include "ops/decorate.h"
+#include "ops/tuning.h"
+namespace athanor::cuda {
+
+class CudaOps final : public Decorated<CudaOps>, public Tuning {
+ public:
+  // Attention that `attention` does not support, or all without it, is for the kernels of this folder.
+  CudaOps(cudaStream_t stream, std::unique_ptr<GemmRunner> gemm, std::unique_ptr<CudnnAttention> attention = nullptr)
+      : stream_(stream), sizes_{std::move(gemm), std::move(attention)} {}
+  GemmRunner& gemm() const { return *sizes_.gemm; }
+
+  std::string search(std::span<const Gemm> products, double seconds) override;
+  std::string export_choices() const override { return gemm().export_choices(); }
+  std::string import_choices(const std::string& text) override { return gemm().import_choices(text); }
+  std::string key() const override;
+
+  struct Sizes {
+    std::unique_ptr<GemmRunner> gemm;
+    std::unique_ptr<CudnnAttention> attention;
+
+    template <class Op>
+    size_t scratch(const Op& op) const {
+      if constexpr (std::is_same_v<Op, Gemm>) return gemm->scratch(op);
+      if constexpr (kIsAttention<Op>)
+        if (attention && attention->supports(op)) return attention->scratch(op);
+      if constexpr (requires { cuda::scratch(op); }) return cuda::scratch(op);
+      return 0;
+    }
+  };
+  const Sizes& inner() const { return sizes_; }
+
+  template <class Op>
+  void on(const Op& op, void* scratch) {
+    if constexpr (kIsAttention<Op>)
+      if (sizes_.attention && sizes_.attention->supports(op)) return sizes_.attention->run(op, scratch);
+    if constexpr (std::is_same_v<Op, Gemm>) {
+      gemm().run(op, scratch, stream_);
+    } else if constexpr (requires { cuda::run(op, scratch, stream_); }) {
+      cuda::run(op, scratch, stream_);
+    } else {
+      throw Error(cat(Op::kName, " has no CUDA kernel yet"));
+    }
+  }
+
+ private:
+  template <class Op>
+  static constexpr bool kIsAttention = std::is_same_v<Op, AttentionFwd> || std::is_same_v<Op, AttentionBwd>;
+  cudaStream_t stream_;
+  Sizes sizes_;
+};
+}  // namespace athanor::cuda

@@ -1,0 +1,93 @@
+// Causal attention through cuDNN's graph interface, for sequences of one length without gaps; everything else is for
+// the kernels of attention.h. The log-sum-exp that forward stores and backward reads is that of ops/attention.h, so
+// either may be computed elsewhere. Both repeat their bits: backward keeps the products that make dq in a workspace of
+// two bytes per score instead of adding them up with atomics. Plans are made on first use, in a second or so each;
+// launches allocate nothing on the device and may be captured. For one thread and one stream.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <compare>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "cuda/cudnn_graph.h"
+#include "ops/attention.h"
+namespace athanor::cuda {
+
+// What a plan depends on.
+struct AttentionProblem {
+  bool backward = false;
+  int64_t batch = 0, tokens = 0;  // sequences, and the length of each
+  int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  DType dtype{};
+  int64_t stride_q = 0, stride_k = 0, stride_v = 0;     // elements between tokens
+  int64_t stride_dq = 0, stride_dk = 0, stride_dv = 0;  // backward only
+  auto operator<=>(const AttentionProblem&) const = default;
+};
+std::ostream& operator<<(std::ostream& out, const AttentionProblem& p);
+
+// The graph of one problem, planned for a GPU or for the description of one.
+class AttentionPlan {
+ public:
+  AttentionPlan(const CudnnTable& cudnn, CudnnTarget target, const AttentionProblem& p);
+  const std::string& why_not() const { return why_not_; }  // no engine takes it; empty if one does
+  int64_t engine() const { return graph_.engine(); }
+  size_t scratch() const;  // bytes
+
+  void run(const AttentionFwd& op, void* scratch) const;
+  void run(const AttentionBwd& op, void* scratch) const;
+
+ private:
+  using Node = CudnnGraph::Node;
+  struct Inputs {
+    Node q, k, v, y, lse;
+  };
+  Node rows(int64_t id, int64_t heads, int64_t stride);
+  Inputs inputs();
+  Node like(const Node& x, cudnnDataType_t type = CUDNN_DATA_FLOAT);
+  Node apply(cudnnPointwiseMode_t mode, const Node& x, const Node& b);
+  Node apply(cudnnPointwiseMode_t mode, const Node& x);
+  Node scaled_scores(const Inputs& in, const Node& scale);
+  Node causal(const Node& scores);
+  void forward();
+  void backward();
+  void add_key_gradient(const Node& weights, const Node& rows_of_queries, const Node& out);
+  size_t row_sums_offset() const;
+
+  AttentionProblem p_;
+  CudnnGraph graph_;
+  cudnnDataType_t type_;
+  std::string why_not_;
+};
+
+class CudnnAttention {
+ public:
+  // The caller promises that an op whose table of spans has one row for every `tokens` queries, as many keys as
+  // queries, means whole sequences of that length; the table itself is in device memory and not looked at.
+  // Problems whose plan needs more scratch memory than this are not supported.
+  CudnnAttention(const CudnnTable& cudnn, cudaStream_t stream, int64_t tokens, size_t most_scratch = SIZE_MAX);
+
+  // May this op be given to run()? `why`, if given, tells why not.
+  template <class Op>
+  bool supports(const Op& op, std::string* why = nullptr);
+  template <class Op>
+  size_t scratch(const Op& op) {
+    return plan_of(op).scratch();
+  }
+  template <class Op>
+  void run(const Op& op, void* scratch) {
+    plan_of(op).run(op, scratch);
+  }
+
+ private:
+  template <class Op>
+  const AttentionPlan& plan_of(const Op& op);
+
+  CudnnTable cudnn_;
+  int64_t tokens_;
+  size_t most_scratch_;
+  std::unique_ptr<cudnnContext, cudnnStatus_t (*)(cudnnHandle_t)> handle_;
+  std::map<AttentionProblem, std::unique_ptr<AttentionPlan>> plans_;
+};
+}  // namespace athanor::cuda

@@ -1,0 +1,280 @@
+// Embedding look-up and its gradient, rows gathered and scattered by index.
+// Layout: flat packs of 16 bytes where rows allow them. Forward and moves are memory bound: every row is read and
+// written once. The gradient sorts the rows by token first; then a block takes kRun neighbours of that order and sums
+// the rows of each token in registers. A token's first kRun rows or fewer are added to its gradient at once; what later
+// blocks have of it goes to scratch memory, one row of sums a block, and a second launch adds those in order, so that a
+// token that occurs thousands of times keeps many blocks busy. Not timed on a GPU yet. Deterministic: the order of all
+// sums follows from the tokens alone.
+#include "cuda/embedding.h"
+
+#include <algorithm>
+
+#include "cuda/index_sort.h"
+#include "cuda/pack.h"
+
+namespace athanor::cuda {
+namespace {
+
+// ---- rows moved as they are
+
+constexpr int kMoves = 4;  // of a thread
+
+template <class U>
+__device__ __forceinline__ U load_unit(const U* p) {
+  return *p;
+}
+__device__ __forceinline__ uint4 load_unit(const uint4* p) { return ld16(p); }
+template <class U>
+__device__ __forceinline__ void store_unit(U* p, U unit) {
+  *p = unit;
+}
+__device__ __forceinline__ void store_unit(uint4* p, uint4 unit) { st16_global(p, unit); }
+
+// Sizes and distances in units U: 16, 4, 2 or 1 bytes.
+template <class U>
+struct Moves {
+  U* to;
+  const U* from;
+  const int* rows;
+  int64_t to_stride, from_stride;
+  unsigned row_units, units;
+  bool scatter;  // rows of `to` are chosen, else those of `from`
+};
+
+template <class U>
+__global__ void __launch_bounds__(kFlatThreads) move_rows(Moves<U> a) {
+  const unsigned first = first_pack<kMoves>();
+  U unit[kMoves];
+  int64_t to[kMoves];
+#pragma unroll
+  for (int k = 0; k < kMoves; ++k) {
+    const unsigned at = first + k * kFlatThreads;
+    if (at >= a.units) continue;
+    const unsigned row = at / a.row_units, column = at % a.row_units;
+    const int64_t chosen = a.rows[row];
+    unit[k] = load_unit(a.from + (a.scatter ? row : chosen) * a.from_stride + column);
+    to[k] = (a.scatter ? chosen : row) * a.to_stride + column;
+  }
+#pragma unroll
+  for (int k = 0; k < kMoves; ++k) {
+    if (first + k * kFlatThreads < a.units) store_unit(a.to + to[k], unit[k]);
+  }
+}
+
+struct Move {
+  const char* op;
+  Tensor to, from, rows;
+  bool scatter;
+};
+
+template <class U>
+void launch_move(const Move& m, cudaStream_t stream) {
+  const int64_t size = static_cast<int64_t>(size_of(m.to.dtype)), unit = sizeof(U);
+  const int64_t row_units = m.to.cols() * size / unit, units = row_units * m.rows.numel();
+  const auto config = flat_launch<kMoves>(m.op, units, stream);
+  const Moves<U> a{data<U>(m.to),
+                   data<U>(m.from),
+                   data<int>(m.rows),
+                   m.to.stride() * size / unit,
+                   m.from.stride() * size / unit,
+                   static_cast<unsigned>(row_units),
+                   static_cast<unsigned>(units),
+                   m.scatter};
+  CUDA_CHECK(launch(move_rows<U>, config, a));
+}
+
+void move(const Move& m, cudaStream_t stream) {
+  if (m.rows.numel() == 0 || m.to.cols() == 0) return;
+  const auto fits = [&](int64_t unit) {  // unit: a power of two
+    const int64_t size = static_cast<int64_t>(size_of(m.to.dtype));
+    const auto address = static_cast<int64_t>(reinterpret_cast<uintptr_t>(m.to.data)) |
+                         static_cast<int64_t>(reinterpret_cast<uintptr_t>(m.from.data));
+    return ((address | m.to.cols() * size | m.to.stride() * size | m.from.stride() * size) & (unit - 1)) == 0;
+  };
+  if (fits(16)) return launch_move<uint4>(m, stream);
+  if (fits(4)) return launch_move<uint32_t>(m, stream);
+  if (fits(2)) return launch_move<uint16_t>(m, stream);
+  launch_move<uint8_t>(m, stream);
+}
+
+// ---- token and position
+
+constexpr int kSums = 2;  // packs of a thread
+
+template <class T>
+struct LookUp {
+  T* y;
+  const T *wte, *wpe;
+  const int *tokens, *positions;
+  unsigned row_packs, packs;
+};
+
+template <class T, int E>
+__global__ void __launch_bounds__(kFlatThreads) add_embeddings(LookUp<T> a) {
+  const unsigned first = first_pack<kSums>();
+  Pack<T, E> token[kSums], position[kSums];
+#pragma unroll
+  for (int k = 0; k < kSums; ++k) {
+    const unsigned at = first + k * kFlatThreads;
+    if (at >= a.packs) continue;
+    const unsigned row = at / a.row_packs, column = at % a.row_packs;
+    token[k] = load_pack<E>(a.wte + (static_cast<int64_t>(a.tokens[row]) * a.row_packs + column) * E);
+    position[k] = load_pack<E>(a.wpe + (static_cast<int64_t>(a.positions[row]) * a.row_packs + column) * E);
+  }
+#pragma unroll
+  for (int k = 0; k < kSums; ++k) {
+    const unsigned at = first + k * kFlatThreads;
+    if (at >= a.packs) return;
+    float sum[E];
+#pragma unroll
+    for (int i = 0; i < E; ++i) sum[i] = token[k][i] + position[k][i];
+    store_values(a.y + static_cast<size_t>(at) * E, sum);
+  }
+}
+
+// ---- gradient
+
+constexpr int kRun = 16;  // rows of a block, in sorted order
+constexpr int kRowsInFlight = 8;
+
+struct Runs {
+  float* grad;      // [V, C]
+  float* partials;  // [runs, C]: sums of rows whose token's rows began in an earlier run
+  SortedIndices sorted;
+  int rows, columns;
+
+  __device__ __forceinline__ int token(int run) const { return sorted.index[run * kRun]; }
+  __device__ __forceinline__ bool continues(int run) const {
+    return run > 0 && sorted.index[run * kRun - 1] == token(run);
+  }
+};
+
+// A thread sums E columns: four, so that neighbours read and write whole lines of the gradient, or one.
+template <class T, int E>
+__global__ void __launch_bounds__(kFlatThreads) sum_runs(Runs a, const T* dy) {
+  const int run = static_cast<int>(blockIdx.x);
+  const int column = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) * E;
+  if (column >= a.columns) return;
+  const int begin = run * kRun, end = min(begin + kRun, a.rows);
+  bool continues = a.continues(run);
+  float sum[E] = {};
+  for (int first = begin; first < end; first += kRowsInFlight) {
+    Pack<T, E> row[kRowsInFlight];
+#pragma unroll
+    for (int k = 0; k < kRowsInFlight; ++k) {
+      if (first + k < end)
+        row[k] = load_pack<E>(dy + static_cast<int64_t>(a.sorted.row[first + k]) * a.columns + column);
+    }
+#pragma unroll
+    for (int k = 0; k < kRowsInFlight; ++k) {
+      const int at = first + k;
+      if (at >= end) break;
+#pragma unroll
+      for (int i = 0; i < E; ++i) sum[i] += row[k][i];
+      const int token = a.sorted.index[at];
+      if (at + 1 < end && a.sorted.index[at + 1] == token) continue;
+      float* to = continues ? a.partials + static_cast<int64_t>(run) * a.columns + column
+                            : a.grad + static_cast<int64_t>(token) * a.columns + column;
+      if (!continues) {
+        const Pack<float, E> before = load_pack<E>(to);
+#pragma unroll
+        for (int i = 0; i < E; ++i) sum[i] += before[i];
+      }
+      store_values(to, sum);
+      continues = false;
+#pragma unroll
+      for (int i = 0; i < E; ++i) sum[i] = 0;
+    }
+  }
+}
+
+// A block for each run; the first that continues a token's rows adds what this run and the following ones have of them.
+template <int E>
+__global__ void __launch_bounds__(kFlatThreads) add_continued(Runs a, int runs) {
+  const int first = static_cast<int>(blockIdx.x), token = a.token(first);
+  const int column = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) * E;
+  const bool is_first = a.continues(first) && !(a.token(first - 1) == token && a.continues(first - 1));
+  if (!is_first || column >= a.columns) return;
+  float* grad = a.grad + static_cast<int64_t>(token) * a.columns + column;
+  float sum[E];
+  const Pack<float, E> before = load_pack<E>(grad);
+#pragma unroll
+  for (int i = 0; i < E; ++i) sum[i] = before[i];
+  for (int run = first; run < runs && a.token(run) == token; run += kRowsInFlight) {
+    Pack<float, E> partial[kRowsInFlight];
+    bool same[kRowsInFlight];
+#pragma unroll
+    for (int k = 0; k < kRowsInFlight; ++k) {
+      same[k] = run + k < runs && a.token(run + k) == token;
+      if (same[k]) partial[k] = load_pack<E>(a.partials + static_cast<int64_t>(run + k) * a.columns + column);
+    }
+#pragma unroll
+    for (int k = 0; k < kRowsInFlight; ++k) {
+      if (!same[k]) break;
+#pragma unroll
+      for (int i = 0; i < E; ++i) sum[i] += partial[k][i];
+    }
+  }
+  store_values(grad, sum);
+}
+
+size_t partial_bytes(const EmbeddingBwd& op) {
+  return static_cast<size_t>(div_ceil<int64_t>(op.dy.rows(), kRun) * op.dy.cols()) * sizeof(float);
+}
+
+// grad[index[i]] += dy[i]
+void add_rows(const Tensor& grad, const Tensor& dy, const Tensor& index, void* scratch, cudaStream_t stream) {
+  const int64_t rows = dy.rows(), runs = div_ceil<int64_t>(rows, kRun);
+  const int columns = checked_columns(EmbeddingBwd::kName, dy);
+  const SortedIndices sorted = sort_indices({data<int>(index), rows, grad.rows()}, scratch, stream);
+  float* partials = reinterpret_cast<float*>(static_cast<char*>(scratch) + sort_scratch(rows, grad.rows()));
+  const Runs a{data<float>(grad), partials, sorted, static_cast<int>(rows), columns};
+  const auto launch_sums = [&]<class T, int E>() {
+    const int64_t threads = std::min<int64_t>(kFlatThreads, round_up<int64_t>(div_ceil(columns, E), 32));
+    const dim3 grid(grid_size(runs), grid_size(div_ceil<int64_t>(columns, threads * E)));
+    const LaunchConfig config{grid, dim3(static_cast<unsigned>(threads)), 0, stream};
+    CUDA_CHECK(launch(sum_runs<T, E>, config, a, data<T>(dy)));
+    if (runs > 1) CUDA_CHECK(launch(add_continued<E>, config, a, static_cast<int>(runs)));
+  };
+  by_type(dy.dtype, [&]<class T>() {
+    if (columns % 4 == 0 && aligned16(grad.data, dy.data, partials)) {
+      launch_sums.template operator()<T, 4>();
+    } else {
+      launch_sums.template operator()<T, 1>();
+    }
+  });
+}
+}  // namespace
+
+void run(const GatherRows& op, void*, cudaStream_t stream) { move(Move{op.kName, op.y, op.x, op.rows, false}, stream); }
+void run(const ScatterRows& op, void*, cudaStream_t stream) { move(Move{op.kName, op.y, op.x, op.rows, true}, stream); }
+
+void run(const EmbeddingFwd& op, void*, cudaStream_t stream) {
+  const int64_t n = op.y.numel(), columns = op.y.cols();
+  if (!op.wpe) return move(Move{op.kName, op.y, op.wte, op.tokens, false}, stream);
+  if (n == 0) return;
+  const auto fits = [&]<class T>() { return in_packs<T>(columns) && aligned16(op.y.data, op.wte.data, op.wpe.data); };
+  by_pack(op.y.dtype, fits, [&]<class T, int E>() {
+    const auto config = flat_launch<kSums>(op.kName, n / E, stream);
+    const LookUp<T> a{data<T>(op.y),
+                      data<T>(op.wte),
+                      data<T>(op.wpe),
+                      data<int>(op.tokens),
+                      data<int>(op.positions),
+                      static_cast<unsigned>(columns / E),
+                      static_cast<unsigned>(n / E)};
+    CUDA_CHECK(launch(add_embeddings<T, E>, config, a));
+  });
+}
+
+size_t scratch(const EmbeddingBwd& op) {
+  const int64_t rows = op.dy.rows(), most = std::max(op.dwte.rows(), op.dwpe ? op.dwpe.rows() : 0);
+  return sort_scratch(rows, most) + partial_bytes(op);
+}
+
+void run(const EmbeddingBwd& op, void* scratch, cudaStream_t stream) {
+  if (op.dy.numel() == 0) return;
+  add_rows(op.dwte, op.dy, op.tokens, scratch, stream);
+  if (op.dwpe) add_rows(op.dwpe, op.dy, op.positions, scratch, stream);
+}
+}  // namespace athanor::cuda

@@ -1,0 +1,219 @@
+#include "cuda/gemm.h"
+
+#include <sstream>
+
+#include "cuda/check.h"
+namespace athanor::cuda {
+namespace {
+
+constexpr int kAnswers = 8;  // that are looked through for a deterministic one
+
+cudaDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return CUDA_R_32F;
+    case DType::bf16:
+      return CUDA_R_16BF;
+    case DType::f16:
+      return CUDA_R_16F;
+    default:
+      throw Error(cat("gemm: ", dtype, " matrices have no product on a GPU; expected f32, bf16 or f16"));
+  }
+}
+
+// The combinations that cublasLtMatmul() multiplies without a conversion. [its table of types]
+void check_types(const Gemm& op) {
+  if (op.a.dtype != op.b.dtype)
+    throw Error(cat("gemm: a is ", op.a.dtype, " and b is ", op.b.dtype, "; on a GPU they need one type"));
+  if (op.d.dtype != op.a.dtype && op.d.dtype != DType::f32)
+    throw Error(cat("gemm: products of ", op.a.dtype, " give ", op.a.dtype, " or f32 on a GPU, not ", op.d.dtype));
+  if (op.bias && op.bias.dtype != op.d.dtype)
+    throw Error(cat("gemm: the bias is ", op.bias.dtype, " and d is ", op.d.dtype, "; on a GPU they need one type"));
+}
+
+// The product of no terms.
+void empty_product(const Gemm& op, cudaStream_t stream) {
+  if (op.accumulate) return;
+  CHECK(!op.bias, "gemm: a bias without a product (k = 0)");
+  const size_t size = size_of(op.d.dtype);
+  CUDA_CHECK(cudaMemset2DAsync(op.d.data, static_cast<size_t>(op.d.stride()) * size, 0,
+                               static_cast<size_t>(op.n()) * size, static_cast<size_t>(op.m()), stream));
+}
+
+GemmKey make_key(const CublasLtTable& lt, size_t workspace_bytes) {
+  int device = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  cudaDeviceProp properties{};
+  CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
+  GemmKey key{
+      .gpu = properties.name, .driver = 0, .cublaslt = lt.cublasLtGetVersion(), .workspace_bytes = workspace_bytes};
+  CUDA_CHECK(cudaDriverGetVersion(&key.driver));
+  return key;
+}
+
+const char* remedy(cublasStatus_t status) {
+  switch (status) {
+    case CUBLAS_STATUS_NOT_INITIALIZED:
+      return "install NVIDIA's driver 580 or later and see that nvidia-smi shows the GPU";
+    case CUBLAS_STATUS_ALLOC_FAILED:
+      return "memory is exhausted; use a smaller micro_batch_size";
+    case CUBLAS_STATUS_ARCH_MISMATCH:
+      return "the GPU is too old for this type; use another precision";
+    case CUBLAS_STATUS_NOT_SUPPORTED:
+      return "the library has no algorithm for it; install a newer cuBLAS of major version 13";
+    case CUBLAS_STATUS_EXECUTION_FAILED:
+      return "the GPU failed; an earlier kernel may be the cause: set CUDA_LAUNCH_BLOCKING=1 and look at `dmesg`";
+    default:
+      return "the call is wrong or the library damaged; please report it";
+  }
+}
+
+}  // namespace
+
+GemmRunner::GemmRunner(const CublasLtTable& table, Options options)
+    : lt_(table), options_(options), handle_(nullptr, table.cublasLtDestroy) {
+  cublasLtHandle_t handle = nullptr;
+  const cublasStatus_t status = lt_.cublasLtCreate(&handle);
+  if (status != CUBLAS_STATUS_SUCCESS)
+    throw Error(cat("cuBLASLt: cannot start: ", lt_.cublasLtGetStatusName(status), ": ", remedy(status)));
+  handle_.reset(handle);
+  key_ = make_key(lt_, options_.workspace_bytes);
+}
+
+void GemmRunner::require(cublasStatus_t status, const char* what, const GemmProblem& p) const {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw Error(
+      cat("cuBLASLt: ", what, ": ", lt_.cublasLtGetStatusName(status), " for the product ", p, ": ", remedy(status)));
+}
+
+void GemmRunner::run(const Gemm& op, void* scratch, cudaStream_t stream) {
+  if (op.d.numel() == 0) return;
+  if (op.k() == 0) return empty_product(op, stream);
+  check_types(op);
+  const GemmProblem p = problem_of(op);
+  const Plan& plan = plan_of(p);
+  require(launch(p, plan, {op.a.data, op.b.data, op.bias.data, op.d.data, scratch}, stream), "a launch failed", p);
+}
+
+// Arguments in host memory are read before the call returns, so a captured launch keeps them.
+cublasStatus_t GemmRunner::launch(const GemmProblem& p, const Plan& plan, const Operands& operands,
+                                  cudaStream_t stream) const {
+  if (p.bias) {
+    const cublasStatus_t status = lt_.cublasLtMatmulDescSetAttribute(plan.desc.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                                                                     &operands.bias, sizeof operands.bias);
+    if (status != CUBLAS_STATUS_SUCCESS) return status;
+  }
+  const float alpha = 1, beta = p.accumulate ? 1 : 0;
+  return lt_.cublasLtMatmul(handle_.get(), plan.desc.get(), &alpha, operands.b, plan.a.get(), operands.a, plan.b.get(),
+                            &beta, operands.d, plan.d.get(), operands.d, plan.d.get(), &plan.algorithm,
+                            operands.workspace, options_.workspace_bytes, stream);
+}
+
+GemmRunner::Plan GemmRunner::describe(const GemmProblem& p) const {
+  Plan plan{.desc = {nullptr, lt_.cublasLtMatmulDescDestroy},
+            .a = {nullptr, lt_.cublasLtMatrixLayoutDestroy},
+            .b = {nullptr, lt_.cublasLtMatrixLayoutDestroy},
+            .d = {nullptr, lt_.cublasLtMatrixLayoutDestroy}};
+  const char* what = "a product cannot be described";
+  const cublasComputeType_t compute = p.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  cublasLtMatmulDesc_t desc = nullptr;
+  require(lt_.cublasLtMatmulDescCreate(&desc, compute, CUDA_R_32F), what, p);
+  plan.desc.reset(desc);
+  const auto set = [&](cublasLtMatmulDescAttributes_t name, auto value) {
+    require(lt_.cublasLtMatmulDescSetAttribute(desc, name, &value, sizeof value), what, p);
+  };
+  set(CUBLASLT_MATMUL_DESC_TRANSA, int32_t{p.tb ? CUBLAS_OP_T : CUBLAS_OP_N});
+  set(CUBLASLT_MATMUL_DESC_TRANSB, int32_t{p.ta ? CUBLAS_OP_T : CUBLAS_OP_N});
+  if (p.bias) {
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, uint32_t{CUBLASLT_EPILOGUE_BIAS});  // along its rows: our columns
+    // Choosing an algorithm asks for some address; launches set their own.
+    set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<void*>(uintptr_t{256}));
+  }
+  // Rows of ours, seen as columns.
+  const auto layout = [&](Layout& out, DType dtype, int64_t rows, int64_t cols, int64_t stride) {
+    cublasLtMatrixLayout_t made = nullptr;
+    require(lt_.cublasLtMatrixLayoutCreate(&made, type_of(dtype), static_cast<uint64_t>(cols),
+                                           static_cast<uint64_t>(rows), stride),
+            what, p);
+    out.reset(made);
+  };
+  layout(plan.a, p.b, p.tb ? p.n : p.k, p.tb ? p.k : p.n, p.stride_b);
+  layout(plan.b, p.a, p.ta ? p.k : p.m, p.ta ? p.m : p.k, p.stride_a);
+  layout(plan.d, p.d, p.m, p.n, p.stride_d);
+  return plan;
+}
+
+// Sums that are split over k must meet in f32 and in a fixed order: neither in d, in the order of arrival, nor in 16
+// bits.
+bool GemmRunner::deterministic(const cublasLtMatmulAlgo_t& algorithm) const {
+  uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_MASK;
+  const cublasStatus_t status = lt_.cublasLtMatmulAlgoConfigGetAttribute(
+      &algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &reduction, sizeof reduction, nullptr);
+  return status == CUBLAS_STATUS_SUCCESS && (reduction & ~uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}) == 0;
+}
+
+// The library's answers that will do, the one it expects to be fastest first.
+GemmRunner::Answers GemmRunner::ask(const GemmProblem& p, const Plan& plan, int most) const {
+  const char* what = "no algorithm can be chosen";
+  cublasLtMatmulPreference_t made = nullptr;
+  require(lt_.cublasLtMatmulPreferenceCreate(&made), what, p);
+  const Owned<cublasLtMatmulPreference_t> preference(made, lt_.cublasLtMatmulPreferenceDestroy);
+  const auto set = [&](cublasLtMatmulPreferenceAttributes_t name, auto value) {
+    require(lt_.cublasLtMatmulPreferenceSetAttribute(made, name, &value, sizeof value), what, p);
+  };
+  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{options_.workspace_bytes});
+  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<uint32_t>(p.align_b));
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(p.align_a));
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(p.align_d));
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(p.align_d));
+  Answers answers(static_cast<size_t>(most));
+  int count = 0;
+  const cublasStatus_t status =
+      lt_.cublasLtMatmulAlgoGetHeuristic(handle_.get(), plan.desc.get(), plan.a.get(), plan.b.get(), plan.d.get(),
+                                         plan.d.get(), made, most, answers.data(), &count);
+  require(status, what, p);
+  answers.resize(static_cast<size_t>(count));
+  std::erase_if(answers, [&](const cublasLtMatmulHeuristicResult_t& answer) {
+    return answer.state != CUBLAS_STATUS_SUCCESS || answer.workspaceSize > options_.workspace_bytes ||
+           !deterministic(answer.algo);
+  });
+  if (answers.empty()) require(CUBLAS_STATUS_NOT_SUPPORTED, "no deterministic algorithm is offered", p);
+  return answers;
+}
+
+const GemmRunner::Plan& GemmRunner::plan_of(const GemmProblem& p) {
+  if (const auto found = plans_.find(p); found != plans_.end()) return found->second;
+  Plan plan = describe(p);
+  const std::string words = cat(p);
+  if (const auto chosen = choices_.find(words); chosen != choices_.end()) {
+    plan.algorithm = chosen->second.algorithm;
+    check_imported(p, plan);
+  } else {
+    plan.algorithm = ask(p, plan, kAnswers).front().algo;
+    choices_[words].algorithm = plan.algorithm;
+  }
+  return plans_.emplace(p, std::move(plan)).first->second;
+}
+
+// The bytes come from a file.
+void GemmRunner::check_imported(const GemmProblem& p, const Plan& plan) const {
+  cublasLtMatmulHeuristicResult_t result{};
+  const cublasStatus_t status = lt_.cublasLtMatmulAlgoCheck(handle_.get(), plan.desc.get(), plan.a.get(), plan.b.get(),
+                                                            plan.d.get(), plan.d.get(), &plan.algorithm, &result);
+  if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > options_.workspace_bytes ||
+      !deterministic(plan.algorithm))
+    throw Error(cat("choices of matrix products: the algorithm stored for ", p, " is not usable (",
+                    lt_.cublasLtGetStatusName(status),
+                    "); delete the file to have the algorithms chosen anew, bits may then differ"));
+}
+
+std::string GemmRunner::import_choices(const std::string& text) {
+  const GemmFile file = parse_gemm_choices(text);
+  if (std::string why = difference(file.key, key_); !why.empty()) return why;
+  for (const auto& [problem, choice] : file.choices) choices_[problem] = choice;
+  plans_.clear();
+  return "";
+}
+
+}  // namespace athanor::cuda

@@ -1,0 +1,102 @@
+#include "cuda/gemm_choices.h"
+
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+namespace athanor::cuda {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr const char* kFormat = "athanor gemm choices, version 1";
+constexpr const char* kDigits = "0123456789abcdef";
+
+std::string to_hex(const cublasLtMatmulAlgo_t& algorithm) {
+  unsigned char bytes[sizeof algorithm];
+  std::memcpy(bytes, &algorithm, sizeof bytes);
+  std::string text;
+  for (unsigned char byte : bytes) text += {kDigits[byte / 16], kDigits[byte % 16]};
+  return text;
+}
+
+// False: not the digits of an algorithm.
+bool from_hex(const std::string& text, cublasLtMatmulAlgo_t* algorithm) {
+  unsigned char bytes[sizeof *algorithm];
+  if (text.size() != 2 * sizeof bytes || text.find_first_not_of(kDigits) != std::string::npos) return false;
+  const auto digit = [&](size_t i) { return static_cast<unsigned>(std::strchr(kDigits, text[i]) - kDigits); };
+  for (size_t i = 0; i < sizeof bytes; ++i) bytes[i] = static_cast<unsigned char>(16 * digit(2 * i) + digit(2 * i + 1));
+  std::memcpy(algorithm, bytes, sizeof bytes);
+  return true;
+}
+
+GemmChoice parse_choice(const std::string& problem, const Json& entry) {
+  GemmChoice choice{.algorithm = {}, .microseconds = entry.at("microseconds").get<double>()};
+  if (!from_hex(entry.at("algorithm").get<std::string>(), &choice.algorithm))
+    throw Error(cat("the algorithm of '", problem, "' is not ", 2 * sizeof choice.algorithm, " hexadecimal digits"));
+  if (!(choice.microseconds >= 0) || std::isinf(choice.microseconds))
+    throw Error(cat("the time of '", problem, "' is ", choice.microseconds, ", expected microseconds"));
+  return choice;
+}
+
+// A number that fits 31 bits, as no version or workspace exceeds; conversions of others would not fail.
+int whole_number(const Json& file, const char* name) {
+  const Json& value = file.at(name);
+  if (!value.is_number_unsigned() || value.get<uint64_t>() > 0x7fffffff)
+    throw Error(cat(name, " is ", value.dump(), ", expected a whole number"));
+  return static_cast<int>(value.get<uint64_t>());
+}
+
+GemmFile parse(const std::string& text) {
+  const Json file = Json::parse(text);
+  if (const auto format = file.at("format").get<std::string>(); format != kFormat)
+    throw Error(cat("its format is '", format, "', expected '", kFormat, "'"));
+  GemmFile out{.key = {.gpu = file.at("gpu").get<std::string>(),
+                       .driver = whole_number(file, "driver"),
+                       .cublaslt = static_cast<size_t>(whole_number(file, "cublaslt")),
+                       .workspace_bytes = static_cast<size_t>(whole_number(file, "workspace_bytes"))},
+               .choices = {}};
+  for (const auto& [problem, entry] : file.at("choices").items()) out.choices[problem] = parse_choice(problem, entry);
+  return out;
+}
+
+}  // namespace
+
+std::string to_json(const GemmKey& key, const GemmChoices& choices) {
+  Json list = Json::object();
+  for (const auto& [problem, choice] : choices)
+    list[problem] = {{"algorithm", to_hex(choice.algorithm)}, {"microseconds", choice.microseconds}};
+  return Json{{"format", kFormat},
+              {"gpu", key.gpu},
+              {"driver", key.driver},
+              {"cublaslt", key.cublaslt},
+              {"workspace_bytes", key.workspace_bytes},
+              {"choices", list}}
+             .dump(1) +
+         "\n";
+}
+
+GemmFile parse_gemm_choices(const std::string& text) {
+  const char* remedy = "; delete the file to have the algorithms chosen anew";
+  try {
+    return parse(text);
+  } catch (const Json::exception& e) {
+    throw Error(cat("choices of matrix products: not readable: ", e.what(), remedy));
+  } catch (const Error& e) {
+    throw Error(cat("choices of matrix products: ", e.what(), remedy));
+  }
+}
+
+std::string difference(const GemmKey& file, const GemmKey& here) {
+  std::string text;
+  const auto compare = [&text](const char* what, const auto& old, const auto& now) {
+    if (old != now) text += cat(text.empty() ? "" : ", ", what, " was ", old, " and is ", now);
+  };
+  compare("GPU", file.gpu, here.gpu);
+  compare("driver", file.driver, here.driver);
+  compare("cuBLASLt", file.cublaslt, here.cublaslt);
+  compare("workspace", file.workspace_bytes, here.workspace_bytes);
+  return text;
+}
+
+}  // namespace athanor::cuda

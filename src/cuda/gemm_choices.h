@@ -1,0 +1,36 @@
+// Which algorithm computes which product, as text: kept with a run so that a restart repeats its bits. An algorithm is
+// 64 opaque bytes that mean something to one version of cuBLASLt on one kind of GPU only.
+#pragma once
+#include <cublasLt.h>
+
+#include <map>
+#include <string>
+namespace athanor::cuda {
+
+// What the bytes of an algorithm depend on.
+struct GemmKey {
+  std::string gpu;             // as CUDA names it
+  int driver = 0;              // newest CUDA that the driver serves: 13000
+  size_t cublaslt = 0;         // version: 130101
+  size_t workspace_bytes = 0;  // that an algorithm may use
+  bool operator==(const GemmKey&) const = default;
+};
+
+struct GemmChoice {
+  cublasLtMatmulAlgo_t algorithm{};
+  double microseconds = 0;  // as measured; 0: the library's first answer, not measured
+};
+using GemmChoices = std::map<std::string, GemmChoice>;  // by the problem in words
+
+std::string to_json(const GemmKey& key, const GemmChoices& choices);
+
+struct GemmFile {
+  GemmKey key;
+  GemmChoices choices;
+};
+// Throws Error naming what is wrong with the text.
+GemmFile parse_gemm_choices(const std::string& text);
+
+// How the key of a file differs from the present one, in words; empty where it does not.
+std::string difference(const GemmKey& file, const GemmKey& here);
+}  // namespace athanor::cuda

@@ -1,0 +1,55 @@
+#include "cuda/gemm_problem.h"
+
+#include <algorithm>
+#include <ostream>
+
+namespace athanor::cuda {
+namespace {
+
+int alignment(const void* data) {
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  return static_cast<int>(std::min<uintptr_t>(address & (~address + 1), kMostAlign));  // its lowest bit
+}
+
+}  // namespace
+
+GemmProblem problem_of(const Gemm& op) {
+  GemmProblem p{.m = op.m(),
+                .n = op.n(),
+                .k = op.k(),
+                .stride_d = op.d.stride(),
+                .stride_a = op.a.stride(),
+                .stride_b = op.b.stride(),
+                .d = op.d.dtype,
+                .a = op.a.dtype,
+                .b = op.b.dtype,
+                .ta = op.ta,
+                .tb = op.tb,
+                .bias = bool(op.bias),
+                .accumulate = op.accumulate,
+                .tf32 = op.tf32 && op.a.dtype == DType::f32,
+                .align_d = alignment(op.d.data),
+                .align_a = alignment(op.a.data),
+                .align_b = alignment(op.b.data)};
+  // There is no attribute for the alignment of the bias; it is read where d is written.
+  if (op.bias) p.align_d = std::min(p.align_d, alignment(op.bias.data));
+  return p;
+}
+
+std::ostream& operator<<(std::ostream& out, const GemmProblem& p) {
+  const auto matrix = [&out](DType dtype, int64_t rows, int64_t cols, bool transposed) {
+    if (transposed) std::swap(rows, cols);
+    out << dtype << Shape{rows, cols} << (transposed ? "^T" : "");
+  };
+  matrix(p.d, p.m, p.n, false);
+  out << (p.accumulate ? " += " : " = ");
+  matrix(p.a, p.m, p.k, p.ta);
+  out << ' ';
+  matrix(p.b, p.k, p.n, p.tb);
+  if (p.bias) out << " + bias";
+  if (p.tf32) out << " in tf32";
+  out << ", rows " << p.stride_d << ' ' << p.stride_a << ' ' << p.stride_b;
+  return out << ", aligned " << p.align_d << ' ' << p.align_a << ' ' << p.align_b;
+}
+
+}  // namespace athanor::cuda

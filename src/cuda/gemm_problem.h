@@ -1,0 +1,28 @@
+// What decides which algorithm computes a Gemm: sizes, strides, types, flags and the alignment of the addresses. Two
+// ops with equal problems are computed alike, bit for bit.
+#pragma once
+#include <compare>
+#include <iosfwd>
+
+#include "ops/gemm.h"
+namespace athanor::cuda {
+
+struct GemmProblem {
+  int64_t m = 0, n = 0, k = 0;
+  int64_t stride_d = 0, stride_a = 0, stride_b = 0;  // elements between rows
+  DType d{}, a{}, b{};
+  bool ta = false, tb = false, bias = false, accumulate = false, tf32 = false;
+  int align_d = 0, align_a = 0, align_b = 0;  // bytes; kMostAlign at most
+
+  auto operator<=>(const GemmProblem&) const = default;
+};
+
+// No algorithm of cuBLASLt asks for more, so buffers at any offset of an arena are one problem.
+constexpr int kMostAlign = 16;
+
+GemmProblem problem_of(const Gemm& op);
+
+// In words, also the problem's key in a file of choices:
+// "bf16[64, 96] = bf16[64, 32] bf16[96, 32]^T + bias, rows 96 32 32, aligned 16 16 16".
+std::ostream& operator<<(std::ostream& out, const GemmProblem& p);
+}  // namespace athanor::cuda

@@ -1,0 +1,204 @@
+// Softmax cross-entropy, a block per row of logits.
+//   loss = log sum exp(z) - z_target;  dz = scale (softmax(z) - onehot(target)), written over z.
+// The first pass finds maximum and sum of exponentials together [Milakov & Gimelshein 2018] and leaves the row in
+// shared memory, the second writes the gradient from there: each logit is read once and written once. What does not fit
+// beside a second block of the multiprocessor is read again, from the L2 cache. Memory bound; not timed on a GPU yet.
+// Deterministic: the order of sums follows from the number of columns alone.
+#include "cuda/loss.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "cuda/host_tools.h"
+#include "cuda/ptx.h"
+#include "cuda/reduce.h"
+#include "cuda/vectors.h"
+
+namespace athanor::cuda {
+namespace {
+
+constexpr int kMaxThreads = 512;
+constexpr int kBatch = 4;  // loads of 16 bytes on their way per thread
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+// ---- device helpers
+
+template <class T>
+struct Logits {
+  T* logits;
+  float* losses;
+  const int32_t* targets;
+  const float* scale;  // null without gradient
+  float inv_count;
+  int vocab, columns;
+  int kept;  // columns that stay in shared memory between the passes
+  bool vectors;
+};
+
+// The values of columns past the vocabulary, in a chunk at column c.
+template <int E>
+__device__ __forceinline__ void mask(float (&values)[E], int c, int vocab, float instead) {
+  if (c + E <= vocab) return;
+#pragma unroll
+  for (int i = 0; i < E; ++i) values[i] = c + i < vocab ? values[i] : instead;
+}
+
+// e^x for x <= 0, 0 below the normal numbers.
+__device__ __forceinline__ float exp_fast(float x) { return ptx::exp2_approx(x * 0x1.715476p0f); }
+
+// e^(x - base) summed over what a thread has seen, relative to its largest logit.
+struct OnlineSum {
+  float most = -kInf, sum = 0;
+
+  __device__ __forceinline__ float base() const { return most == -kInf ? 0.f : most; }  // -inf - -inf would be NaN
+  template <int E>
+  __device__ __forceinline__ void add(const float (&x)[kBatch][E]) {
+    float top = most;
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+#pragma unroll
+      for (int i = 0; i < E; ++i) top = fmaxf(top, x[b][i]);  // skips NaN, which reaches the sum below
+    }
+    if (top > most) {
+      sum *= exp_fast(most - top);
+      most = top;
+    }
+    const float from = base();
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+#pragma unroll
+      for (int i = 0; i < E; ++i) sum += exp_fast(x[b][i] - from);
+    }
+  }
+};
+
+// The chunks c, c + step, ... of a batch, -inf past the vocabulary.
+template <class T>
+__device__ __forceinline__ void load_batch(float (&x)[kBatch][kVector<T>], const Logits<T>& a, const T* row, T* kept,
+                                           int c, int step) {
+  if (a.vectors) {
+    uint4 raw[kBatch];
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) raw[b] = c + b * step < a.vocab ? ld16(row + c + b * step) : uint4{};
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      if (c + b * step < a.kept) st16(kept + c + b * step, raw[b]);
+      T elements[kVector<T>];
+      memcpy(static_cast<void*>(elements), &raw[b], sizeof raw[b]);
+#pragma unroll
+      for (int i = 0; i < kVector<T>; ++i) x[b][i] = to_float(elements[i]);
+    }
+  } else {
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) load_chunk(x[b], row, c + b * step, a.vocab, false);
+  }
+#pragma unroll
+  for (int b = 0; b < kBatch; ++b) mask(x[b], c + b * step, a.vocab, -kInf);
+}
+
+struct Softmax {
+  float base, factor;  // dz = factor e^(z - base), but at the target:
+  int target;
+  float at_target;
+};
+
+template <class T>
+__device__ __forceinline__ void write_gradient(const Logits<T>& a, T* row, const T* kept, const Softmax& s) {
+  constexpr int kElements = kVector<T>;
+  const int step = static_cast<int>(blockDim.x) * kElements;
+  for (int c = static_cast<int>(threadIdx.x) * kElements; c < a.columns; c += step) {
+    float x[kElements] = {};
+    if (c < a.vocab) {
+      load_chunk(x, c < a.kept ? kept : row, c, a.columns, a.vectors);
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) x[i] = exp_fast(x[i] - s.base) * s.factor;
+    }
+    if (s.target >= c && s.target < c + kElements) {
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) x[i] = c + i == s.target ? s.at_target : x[i];
+    }
+    mask(x, c, a.vocab, 0.f);
+    store_chunk(row, x, c, a.columns, a.vectors);
+  }
+}
+
+template <class T>
+__device__ __forceinline__ void write_zeros(const Logits<T>& a, T* row) {
+  constexpr int kElements = kVector<T>;
+  const float zeros[kElements] = {};
+  const int step = static_cast<int>(blockDim.x) * kElements;
+  for (int c = static_cast<int>(threadIdx.x) * kElements; c < a.columns; c += step)
+    store_chunk(row, zeros, c, a.columns, a.vectors);
+}
+
+// ---- kernel
+
+template <class T>
+__global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy(Logits<T> a) {
+  SHARED(float, room, [32]);
+  DYN_SMEM(raw);
+  constexpr int kElements = kVector<T>;
+  T* kept = reinterpret_cast<T*>(raw);
+  T* row = a.logits + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(a.columns);
+  const int target = a.targets[blockIdx.x];
+  if (target < 0) {  // ignored
+    if (threadIdx.x == 0) a.losses[blockIdx.x] = 0;
+    if (a.scale) write_zeros(a, row);
+    return;
+  }
+  // The thread whose chunks hold the target reads it before it writes. Nobody can throw here: a target outside the
+  // vocabulary makes the loss NaN, and the step is skipped.
+  const bool owner = static_cast<int>(threadIdx.x) == target / kElements % static_cast<int>(blockDim.x);
+  const float logit = owner && target < a.vocab ? to_float(row[target]) : __int_as_float(0x7fffffff);
+  const int step = static_cast<int>(blockDim.x) * kElements;
+  OnlineSum s;
+  for (int c = static_cast<int>(threadIdx.x) * kElements; c < a.vocab; c += kBatch * step) {
+    float x[kBatch][kElements];
+    load_batch(x, a, row, kept, c, step);
+    s.add(x);
+  }
+  const float before = s.base();
+  s.most = block_reduce(s.most, room, Max{});
+  const float sum = block_sum(s.sum * exp_fast(before - s.base()), room);
+  const float loss = logf(sum) - (logit - s.base());
+  if (owner) a.losses[blockIdx.x] = loss;
+  if (!a.scale) return;
+  const float scale = *a.scale * a.inv_count;
+  write_gradient(a, row, kept, {s.base(), scale / sum, target, scale * expm1f(-loss)});  // softmax = e^-loss
+}
+
+// ---- launcher
+
+// Columns that two blocks of a multiprocessor can keep, in whole chunks.
+template <class T>
+int kept_columns(int vocab) {
+  int device = 0, bytes = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
+  const int most = (bytes / 2 - (2 << 10)) / 16 * kVector<T>;  // 1 KiB per block is the system's
+  return std::min(round_up(vocab, kVector<T>), most);
+}
+}  // namespace
+
+void run(const CrossEntropy& op, void*, cudaStream_t stream) {
+  const int columns = checked_columns("cross entropy", op.logits);
+  if (op.logits.rows() == 0) return;
+  by_type(op.logits.dtype, [&]<class T>() {
+    Logits<T> a{data<T>(op.logits),
+                data<float>(op.losses),
+                data<int32_t>(op.targets),
+                op.grad ? data<float>(op.scale) : nullptr,
+                op.inv_count,
+                static_cast<int>(op.vocab),
+                columns};
+    a.vectors = rows_are_vectors(columns, a.logits);
+    a.kept = a.vectors && op.grad ? kept_columns<T>(a.vocab) : 0;
+    const size_t shared_bytes = static_cast<size_t>(std::max(a.kept, kVector<T>)) * sizeof(T);
+    if (shared_bytes > 48 << 10) CUDA_CHECK(allow_shared_bytes(cross_entropy<T>, shared_bytes));
+    const int threads = std::min(kMaxThreads, round_up(div_ceil(columns, kVector<T>), 32));
+    const LaunchConfig config{dim3(grid_size(op.logits.rows())), dim3(static_cast<unsigned>(threads)), shared_bytes,
+                              stream};
+    CUDA_CHECK(launch(cross_entropy<T>, config, a));
+  });
+}
+}  // namespace athanor::cuda

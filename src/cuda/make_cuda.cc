@@ -1,0 +1,85 @@
+#include "cuda/make_cuda.h"
+
+#include "base/log.h"
+#include "cuda/check.h"
+#include "cuda/cuda_device.h"
+#include "cuda/cuda_ops.h"
+#include "cuda/libraries/open.h"
+#include "cuda/libraries/specs.h"
+#include "cuda/peak_rates.h"
+
+namespace athanor {
+namespace {
+
+constexpr size_t kMostAutomaticScratch = size_t{2} << 30;  // of cuDNN's attention, where it is not asked for by name
+constexpr int kOldestMajor = 8;                            // compute capability 8.0: bf16 on tensor cores and cp.async
+
+GpuReport describe(int index) {
+  cudaDeviceProp p{};
+  CUDA_CHECK(cudaGetDeviceProperties(&p, index));
+  GpuReport gpu{.name = p.name,
+                .major = p.major,
+                .minor = p.minor,
+                .multiprocessors = p.multiProcessorCount,
+                .memory_bytes = p.totalGlobalMem,
+                .peak_flops = cuda::peak_rate(p.name, DType::bf16),
+                .copy_bytes = cuda::memory_rate(index)};
+  if (p.major < kOldestMajor)
+    gpu.problem = cat("compute capability ", p.major, ".", p.minor, " is below 8.0, the oldest with bf16 tensor cores");
+  return gpu;
+}
+
+// Null where the program's own kernels do all attention.
+std::unique_ptr<cuda::CudnnAttention> cudnn_attention(const CudaOptions& options, const SearchPlaces& places,
+                                                      cudaStream_t stream, std::string& description) {
+  if (options.attention == CudaAttention::builtin || options.tokens == 0) return nullptr;
+  const bool automatic = options.attention == CudaAttention::automatic;
+  try {
+    const Opened<CudnnTable> cudnn = open_cudnn(places);
+    description += cat(", cuDNN ", cudnn.library.version);
+    return std::make_unique<cuda::CudnnAttention>(cudnn.call, stream, options.tokens,
+                                                  automatic ? kMostAutomaticScratch : SIZE_MAX);
+  } catch (const Error& error) {
+    if (!automatic) throw;
+    log::info("attention: the program's own kernels; ", error.what());
+    return nullptr;
+  }
+}
+
+}  // namespace
+
+std::string why_no_cuda() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaErrorInsufficientDriver)
+    return "no NVIDIA driver, or one too old for CUDA 13 (580 or later: apt nvidia-driver or nvidia-open)";
+  if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0))
+    return "the driver sees no GPU (CUDA_VISIBLE_DEVICES may hide it)";
+  if (error != cudaSuccess) return cat("CUDA: ", cudaGetErrorString(error));
+  return describe(0).problem;
+}
+
+std::vector<GpuReport> list_gpus() {
+  int count = 0;
+  std::vector<GpuReport> gpus;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) return gpus;
+  for (int index = 0; index < count; ++index) gpus.push_back(describe(index));
+  return gpus;
+}
+
+CudaBackend make_cuda(const CudaOptions& options) {
+  if (const std::string why = why_no_cuda(); !why.empty()) throw Error(cat("device cuda: ", why), Exit::usage);
+  if (const std::string problem = describe(options.index).problem; !problem.empty())
+    throw Error(cat("device cuda:", options.index, ": ", problem), Exit::usage);
+  auto device = std::make_unique<cuda::CudaDevice>(options.index);
+  const SearchPlaces places = search_places(library_specs());
+  const Opened<CublasLtTable> cublaslt = open_cublaslt(places);
+  std::string description = cat(device->description(), ", cuBLASLt ", cublaslt.library.version);
+  auto attention = cudnn_attention(options, places, device->stream(Lane::compute), description);
+  auto ops = std::make_unique<cuda::CudaOps>(device->stream(Lane::compute),
+                                             std::make_unique<cuda::GemmRunner>(cublaslt.call), std::move(attention));
+  cuda::CudaOps* tuning = ops.get();
+  return {std::move(device), std::move(ops), tuning, std::move(description)};
+}
+
+}  // namespace athanor

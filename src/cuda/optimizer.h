@@ -1,0 +1,10 @@
+// The end of a step on a GPU: the ops of ops/optimizer.h.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include "ops/optimizer.h"
+namespace athanor::cuda {
+
+void run(const StepControl& op, void* scratch, cudaStream_t stream);
+void run(const AdamW& op, void* scratch, cudaStream_t stream);
+}  // namespace athanor::cuda

@@ -1,0 +1,299 @@
+// RMSNorm of each head of the q and k parts of packed rows [q heads | k heads | v heads], v copied; and its gradient.
+//   y = x rstd w, rstd = 1 / sqrt(mean(x^2) + eps)  [Zhang & Sennrich 2019, eq. 4].  With n = x rstd and g = dy w:
+//   dx = rstd (g - n mean(g n));  dw += sum of dy n over all rows and the heads of the part.
+// Layout: heads follow each other in memory. A team of lanes, a power of two up to 32, takes a head, one pack of 16
+// bytes a lane (two beyond 32 packs), held in registers; a thread has several heads in flight. Memory bound: x, dy, y
+// and dx are read or written once. Not timed on a GPU yet. Deterministic: gradients of weights go through partial sums
+// per block, whose number follows from the shape alone.
+#include "cuda/qk_norm.h"
+
+#include <algorithm>
+
+#include "cuda/column_sum.h"
+#include "cuda/pack.h"
+
+namespace athanor::cuda {
+namespace {
+
+constexpr int kForwardThreads = 256;
+template <int P>
+constexpr int kBackwardThreads = P == 2 ? 256 : 512;  // two packs take twice the registers
+constexpr int64_t kMaxBlocks = 264;                   // of the backward pass: two for each multiprocessor of an H200
+
+// Heads in flight of a thread, by packs of a head that a lane holds.
+template <int P>
+constexpr int kForwardHeads = P == 1 ? 4 : 1;
+template <int P>
+constexpr int kBackwardHeads = P == 1 ? 2 : 1;
+
+struct Heads {
+  unsigned count;        // N (H + 2 K)
+  unsigned q, k, a_row;  // H, K, H + 2 K
+  int dim;
+  int team_bits;  // 2^team_bits lanes take a head
+  float inverse_dim;
+  Weights wq, wk;
+  __host__ __device__ int team() const { return 1 << team_bits; }
+};
+
+// Where head `number` of all lies.
+struct Head {
+  bool normed, is_q;
+  size_t statistic;  // its place in rstd
+  __device__ __forceinline__ Head(const Heads& a, unsigned number) {
+    const unsigned row = number / a.a_row, head = number % a.a_row;
+    normed = head < a.q + a.k;
+    is_q = head < a.q;
+    statistic = static_cast<size_t>(row) * (a.q + a.k) + head;
+  }
+};
+
+__device__ __forceinline__ float team_sum(float value, int team) {
+  for (int offset = team / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(~0u, value, offset);
+  return value;
+}
+
+// ---- kernels
+
+template <class T, int E, int P>
+__global__ void __launch_bounds__(kForwardThreads) qk_norm_forward(Heads a, T* y, float* rstd, const T* x, float eps) {
+  constexpr int kHeads = kForwardHeads<P>;
+  const unsigned teams = kForwardThreads >> a.team_bits, team = threadIdx.x >> a.team_bits;
+  const int lane = static_cast<int>(threadIdx.x) & (a.team() - 1);
+  const unsigned first = blockIdx.x * teams * kHeads + team;
+  Pack<T, E> v[kHeads][P] = {};
+#pragma unroll
+  for (int h = 0; h < kHeads; ++h) {
+#pragma unroll
+    for (int p = 0; p < P; ++p) {
+      const int column = (p * a.team() + lane) * E;
+      const unsigned number = first + h * teams;
+      if (number < a.count && column < a.dim) v[h][p] = load_pack<E>(x + static_cast<size_t>(number) * a.dim + column);
+    }
+  }
+#pragma unroll
+  for (int h = 0; h < kHeads; ++h) {
+    float squares = 0;
+#pragma unroll
+    for (int p = 0; p < P; ++p) {
+#pragma unroll
+      for (int i = 0; i < E; ++i) squares += v[h][p][i] * v[h][p][i];
+    }
+    const float scale = rsqrtf(team_sum(squares, a.team()) * a.inverse_dim + eps);
+    const unsigned number = first + h * teams;
+    if (number >= a.count) continue;
+    const Head head(a, number);
+    if (head.normed && lane == 0) rstd[head.statistic] = scale;
+#pragma unroll
+    for (int p = 0; p < P; ++p) {
+      const int column = (p * a.team() + lane) * E;
+      if (column >= a.dim) continue;
+      T* to = y + static_cast<size_t>(number) * a.dim + column;
+      if (!head.normed) {
+        store_pack(to, v[h][p]);
+        continue;
+      }
+      float w[E], out[E];
+      load_weights(w, head.is_q ? a.wq : a.wk, column);
+#pragma unroll
+      for (int i = 0; i < E; ++i) out[i] = v[h][p][i] * scale * w[i];
+      store_values(to, out);
+    }
+  }
+}
+
+template <class T>
+struct Backward {
+  T* dx;
+  float* partials;  // [blocks, 2, dim]
+  const T *dy, *x;
+  const float* rstd;
+  unsigned heads_per_block;
+};
+
+// Sums of one head: adds to dw of its part and writes dx.
+template <class T, int E, int P>
+__device__ __forceinline__ void backward_head(const Heads& a, const Backward<T>& b, unsigned number,
+                                              const Pack<T, E> (&x)[P], const Pack<T, E> (&dy)[P],
+                                              float (&dw)[2][P][E]) {
+  const int lane = static_cast<int>(threadIdx.x) & (a.team() - 1);
+  const bool exists = number < a.count;
+  const Head head(a, exists ? number : 0);
+  const bool normed = exists && head.normed;
+  const float scale = normed ? b.rstd[head.statistic] : 0.f;
+  float g[P][E], sum = 0;
+#pragma unroll
+  for (int p = 0; p < P; ++p) {
+    const int column = (p * a.team() + lane) * E;
+    if (normed && column < a.dim) load_weights(g[p], head.is_q ? a.wq : a.wk, column);
+#pragma unroll
+    for (int i = 0; i < E; ++i) {
+      const float n = x[p][i] * scale, dn = dy[p][i] * n;
+      g[p][i] = normed && column < a.dim ? dy[p][i] * g[p][i] : 0.f;
+      sum += g[p][i] * n;
+      dw[0][p][i] += head.is_q ? dn : 0.f;
+      dw[1][p][i] += head.is_q ? 0.f : dn;  // 0 for heads of v
+    }
+  }
+  const float mean = team_sum(sum, a.team()) * a.inverse_dim;
+  if (!exists) return;
+#pragma unroll
+  for (int p = 0; p < P; ++p) {
+    const int column = (p * a.team() + lane) * E;
+    if (column >= a.dim) continue;
+    T* to = b.dx + static_cast<size_t>(number) * a.dim + column;
+    if (!normed) {
+      store_pack(to, dy[p]);
+      continue;
+    }
+    float out[E];
+#pragma unroll
+    for (int i = 0; i < E; ++i) out[i] = scale * (g[p][i] - x[p][i] * scale * mean);
+    store_values(to, out);
+  }
+}
+
+// Packs of a head in shared memory: element i of pack p of a warp at [warp, i, p], in rows of this length, so that
+// neither writing by packs nor reading by columns meets in a bank.
+template <int E>
+__host__ __device__ constexpr int pitch(int dim) {
+  return (dim / E + 31) / 32 * 32 + 32 / E;
+}
+
+template <class T, int E, int P>
+__global__ void __launch_bounds__(kBackwardThreads<P>) qk_norm_backward(Heads a, Backward<T> b) {
+  DYN_SMEM(raw);
+  float* sums = reinterpret_cast<float*>(raw);  // [warps, E, pitch]
+  constexpr int kHeads = kBackwardHeads<P>, kThreads = kBackwardThreads<P>, kWarps = kThreads / 32;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread & (a.team() - 1);
+  const unsigned teams = kThreads >> a.team_bits, team = threadIdx.x >> a.team_bits;
+  const unsigned begin = blockIdx.x * b.heads_per_block;
+  const unsigned end = begin + b.heads_per_block < a.count ? begin + b.heads_per_block : a.count;
+  float dw[2][P][E] = {};
+  for (unsigned at = begin; at < end; at += teams * kHeads) {
+    Pack<T, E> x[kHeads][P] = {}, dy[kHeads][P] = {};
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+#pragma unroll
+      for (int p = 0; p < P; ++p) {
+        const int column = (p * a.team() + lane) * E;
+        const unsigned number = at + h * teams + team;
+        if (number >= end || column >= a.dim) continue;
+        x[h][p] = load_pack<E>(b.x + static_cast<size_t>(number) * a.dim + column);
+        dy[h][p] = load_pack<E>(b.dy + static_cast<size_t>(number) * a.dim + column);
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+      const unsigned number = at + h * teams + team;
+      backward_head<T, E, P>(a, b, number < end ? number : a.count, x[h], dy[h], dw);
+    }
+  }
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {
+    __syncthreads();  // the sums of the other part have been read
+#pragma unroll
+    for (int p = 0; p < P; ++p) {
+      const int pack = p * a.team() + lane;
+#pragma unroll
+      for (int i = 0; i < E; ++i) {
+        float sum = dw[part][p][i];
+        for (int offset = 16; offset >= a.team(); offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+        if (thread % 32 < a.team() && pack * E < a.dim) sums[(warp * E + i) * pitch<E>(a.dim) + pack] = sum;
+      }
+    }
+    __syncthreads();
+    for (int c = thread; c < a.dim; c += kThreads) {
+      float total = 0;
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) total += sums[(w * E + c % E) * pitch<E>(a.dim) + c / E];
+      b.partials[(static_cast<size_t>(blockIdx.x) * 2 + part) * a.dim + c] = total;
+    }
+  }
+}
+
+// ---- launchers
+
+constexpr int most_packs(int elements) { return elements == 1 ? 4 : 2; }  // of a lane
+
+template <class Op>
+Heads heads_of(const Op& op, int elements) {
+  const int64_t dim = op.wq.numel(), a_row = op.heads + 2 * op.kv_heads, count = op.x.rows() * a_row;
+  CHECK(count < int64_t{1} << 31, op.kName, ": ", count, " heads are beyond 32-bit indices; use fewer rows");
+  const int64_t packs = dim / elements;
+  int bits = 0;
+  while (1 << bits < packs && bits < 5) ++bits;
+  if (packs > int64_t{most_packs(elements)} << bits)
+    throw Error(cat(op.kName, " on CUDA: heads of ", dim, " ", op.x.dtype,
+                    " are too long; expected at most 512 elements ",
+                    "of 16 bits, 256 of 32, or 128 where a head is not a multiple of 16 bytes"));
+  return {.count = static_cast<unsigned>(count),
+          .q = static_cast<unsigned>(op.heads),
+          .k = static_cast<unsigned>(op.kv_heads),
+          .a_row = static_cast<unsigned>(a_row),
+          .dim = static_cast<int>(dim),
+          .team_bits = bits,
+          .inverse_dim = 1.f / static_cast<float>(dim),
+          .wq = {op.wq.data, op.wq.dtype},
+          .wk = {op.wk.data, op.wk.dtype}};
+}
+
+// f.operator()<T, E, P>(heads): P packs of E elements a lane.
+template <class Op, class F>
+void by_head(const Op& op, bool aligned, F f) {
+  const int64_t dim = op.wq.numel();
+  const auto fits = [&]<class T>() { return aligned && in_packs<T>(dim) && aligned16(op.wq.data, op.wk.data); };
+  by_pack(op.x.dtype, fits, [&]<class T, int E>() {
+    const Heads heads = heads_of(op, E);
+    if (dim <= int64_t{E} * heads.team()) {
+      f.template operator()<T, E, 1>(heads);
+    } else {
+      f.template operator()<T, E, most_packs(E)>(heads);
+    }
+  });
+}
+
+// The backward pass cuts all heads into ranges, whole rounds of a block.
+struct Cut {
+  int64_t heads_per_block, blocks;
+  Cut(int64_t count, int64_t round) {
+    heads_per_block = round_up<int64_t>(std::max<int64_t>(1, div_ceil(count, kMaxBlocks)), round);
+    blocks = div_ceil(count, heads_per_block);
+  }
+};
+}  // namespace
+
+void run(const QkNormFwd& op, void*, cudaStream_t stream) {
+  if (op.x.numel() == 0) return;
+  by_head(op, aligned16(op.y.data, op.x.data), [&]<class T, int E, int P>(const Heads& heads) {
+    const int64_t in_block = int64_t{kForwardThreads} / heads.team() * kForwardHeads<P>;
+    const LaunchConfig config{dim3(grid_size(div_ceil<int64_t>(heads.count, in_block))), dim3(kForwardThreads), 0,
+                              stream};
+    CUDA_CHECK(
+        launch(qk_norm_forward<T, E, P>, config, heads, data<T>(op.y), data<float>(op.rstd), data<T>(op.x), op.eps));
+  });
+}
+
+// Enough for any way to cut the heads.
+size_t scratch(const QkNormBwd& op) { return static_cast<size_t>(kMaxBlocks * 2 * op.wq.numel()) * sizeof(float); }
+
+void run(const QkNormBwd& op, void* scratch, cudaStream_t stream) {
+  if (op.x.numel() == 0) return;
+  const int64_t dim = op.wq.numel();
+  auto* partials = static_cast<float*>(scratch);
+  int64_t blocks = 0;
+  by_head(op, aligned16(op.dx.data, op.dy.data, op.x.data), [&]<class T, int E, int P>(const Heads& heads) {
+    const Cut cut(heads.count, int64_t{kBackwardThreads<P>} / heads.team() * kBackwardHeads<P>);
+    blocks = cut.blocks;
+    const Backward<T> b{data<T>(op.dx),       partials,
+                        data<T>(op.dy),       data<T>(op.x),
+                        data<float>(op.rstd), static_cast<unsigned>(cut.heads_per_block)};
+    const size_t shared_bytes = static_cast<size_t>(kBackwardThreads<P> / 32 * E * pitch<E>(heads.dim)) * sizeof(float);
+    if (shared_bytes > 48 << 10) CUDA_CHECK(allow_shared_bytes(qk_norm_backward<T, E, P>, shared_bytes));
+    const LaunchConfig config{dim3(grid_size(blocks)), dim3(kBackwardThreads<P>), shared_bytes, stream};
+    CUDA_CHECK(launch(qk_norm_backward<T, E, P>, config, heads, b));
+  });
+  add_partial_sums({data<float>(op.dwq), partials, blocks, dim, 2 * dim}, stream);
+  add_partial_sums({data<float>(op.dwk), partials + dim, blocks, dim, 2 * dim}, stream);
+}
+}  // namespace athanor::cuda

@@ -1,0 +1,11 @@
+// RMSNorm of each head of q and k on a GPU: the ops QkNormFwd and QkNormBwd of ops/norm.h.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include "ops/norm.h"
+namespace athanor::cuda {
+
+void run(const QkNormFwd& op, void* scratch, cudaStream_t stream);
+void run(const QkNormBwd& op, void* scratch, cudaStream_t stream);
+size_t scratch(const QkNormBwd& op);
+}  // namespace athanor::cuda

@@ -1,0 +1,41 @@
+// Sums and maxima over a warp or a block, in an order that depends on the number of threads alone.
+#pragma once
+#include "cuda/launch.h"
+namespace athanor::cuda {
+
+struct Plus {
+  template <class T>
+  __device__ __forceinline__ T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+struct Max {
+  template <class T>
+  __device__ __forceinline__ T operator()(T a, T b) const {
+    return a > b ? a : b;
+  }
+};
+
+// In every lane; all lanes of the warp take part.
+template <class Combine, class T>
+__device__ __forceinline__ T warp_reduce(T value, Combine combine) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) value = combine(value, __shfl_xor_sync(~0u, value, offset));
+  return value;
+}
+
+// In every thread of the block, whose size is a multiple of 32. `room` [32] is not used by anything else.
+template <class Combine, class T>
+__device__ __forceinline__ T block_reduce(T value, T* room, Combine combine) {
+  value = warp_reduce(value, combine);
+  const unsigned warps = blockDim.x / 32;
+  if (warps == 1) return value;
+  __syncthreads();  // the results of the previous call may still be read
+  if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = value;
+  __syncthreads();
+  T result = room[0];
+  for (unsigned i = 1; i < warps; ++i) result = combine(result, room[i]);
+  return result;
+}
+__device__ __forceinline__ float block_sum(float value, float* room) { return block_reduce(value, room, Plus{}); }
+}  // namespace athanor::cuda

@@ -1,0 +1,69 @@
+#include "data/packing.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+
+namespace athanor {
+namespace {
+
+// Row [0, t) cut at the ends, empty pieces left out.
+std::vector<Document> pieces(const std::vector<int64_t>& ends, int64_t t) {
+  std::vector<Document> out;
+  int64_t begin = 0;
+  const auto cut = [&](int64_t end) {
+    if (end > begin) out.push_back({int32_t(begin), int32_t(end - begin)});
+    begin = std::max(begin, end);
+  };
+  for (const int64_t end : ends) cut(std::min(end, t));
+  cut(t);
+  return out;
+}
+
+}  // namespace
+
+std::vector<int64_t> ends_by_token(std::span<const int32_t> tokens, int64_t eod_id) {
+  std::vector<int64_t> ends;
+  for (size_t i = 0; i < tokens.size(); ++i)
+    if (tokens[i] == eod_id) ends.push_back(int64_t(i) + 1);
+  return ends;
+}
+
+int64_t pack(const Window& window, const PackingOptions& options, const Row& row) {
+  const auto t = int64_t(row.tokens.size());
+  CHECK(int64_t(window.tokens.size()) == t + 1 && int64_t(window.mask.size()) == t + 1, "window of ",
+        window.tokens.size(), " for a row of ", t);
+  std::copy_n(window.tokens.begin(), t, row.tokens.begin());
+  for (int64_t i = 0; i < t; ++i)
+    row.targets[size_t(i)] = window.mask[size_t(i) + 1] ? window.tokens[size_t(i) + 1] : -1;
+  if (options.eod_mask_loss)
+    for (const int64_t end : window.ends)
+      if (end <= t) row.targets[size_t(end) - 1] = -1;
+  if (!options.varies()) return 0;
+
+  std::vector<Document> documents = pieces(window.ends, t);
+  std::iota(row.positions.begin(), row.positions.end(), 0);
+  if (options.reset_position_ids)
+    for (const Document& d : documents)
+      std::iota(row.positions.begin() + d.begin, row.positions.begin() + d.begin + d.length, 0);
+  std::fill(row.documents.begin(), row.documents.end(), Document{});
+  if (!options.reset_attention_mask) {
+    row.documents[0] = {0, int32_t(t)};
+    return 0;
+  }
+  int64_t given_up = 0;
+  const auto most = row.documents.size();
+  if (documents.size() > most) {
+    for (int64_t i = documents[most].begin; i < t; ++i) {
+      given_up += row.targets[size_t(i)] >= 0;
+      row.targets[size_t(i)] = -1;
+    }
+    documents[most - 1].length = int32_t(t) - documents[most - 1].begin;
+    documents.resize(most);
+  }
+  std::copy(documents.begin(), documents.end(), row.documents.begin());
+  return given_up;
+}
+
+}  // namespace athanor

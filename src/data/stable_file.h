@@ -1,0 +1,36 @@
+// A read-only file that must not change while it is open: what shards and the files beside them are read through.
+// Reads are pread(2), not a mapping: a file that shrinks under the run gives an Error here, where a mapping gives
+// SIGBUS. Thread-safe once open.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/file.h"
+
+namespace athanor {
+
+class StableFile {
+ public:
+  static StableFile open(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  int64_t bytes() const { return bytes_; }  // at open
+
+  // Bytes [offset, offset + out.size()). Throws when they are not all in the file, or the file has another size by now.
+  void read(int64_t offset, std::span<std::byte> out) const;
+  template <class T>
+  T value(int64_t offset) const {
+    T value{};
+    read(offset, std::as_writable_bytes(std::span(&value, 1)));
+    return value;
+  }
+
+ private:
+  std::string path_;
+  Fd file_;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace athanor

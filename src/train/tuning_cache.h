@@ -1,0 +1,22 @@
+// What was chosen by trial, kept for later runs: one file per GPU, driver and library in a folder of the user's. A
+// cache that cannot be read or written costs time, not the run.
+#pragma once
+#include <string>
+
+#include "ops/tuning.h"
+
+namespace athanor {
+
+class TuningCache {
+ public:
+  // folder: as the option tuning_cache has it ("auto", "none", or a path). key: Tuning::key().
+  TuningCache(const std::string& folder, const std::string& key);
+  void load(Tuning&) const;
+  void store(const Tuning&) const;
+  const std::string& path() const { return path_; }  // empty: there is no cache
+
+ private:
+  std::string path_;
+};
+
+}  // namespace athanor

@@ -1,0 +1,32 @@
+// The kernel of cuda/column_sum.cu runs the op cases, and matrices that are cut into ranges of rows.
+#include "tests/cuda/kernel_test.h"
+
+namespace athanor {
+namespace {
+
+class ColumnSumKernel : public KernelTest {};
+
+TEST_F(ColumnSumKernel, Cases) { agrees_with_the_reference(ColumnSum::kName, gemm_cases, 10); }
+
+TEST_F(ColumnSumKernel, AnyAlignment) { needs_no_alignment(ColumnSum::kName, gemm_cases, 4); }
+
+// Whole packs, several tiles of columns, the last range of rows not full.
+TEST_F(ColumnSumKernel, Packs) {
+  Examiner examine(make_cuda_backend, {.threads = {2}});
+  for (const DType dtype : kFloats) {
+    for (const Shape& s : {Shape{5, 520}, Shape{200, 264}}) {
+      examine(OpCase<ColumnSum>{cat(s, " ", dtype), {.out = tensor(DType::f32, {s[1]}), .x = tensor(dtype, s)}});
+    }
+  }
+  EXPECT_TRUE(examine.findings().empty()) << examine.report();
+}
+
+#ifdef ATHANOR_EMULATED_GPU
+TEST(ColumnSumKernelBudget, AccessesAreCoalesced) {
+  const AccessBudget budget;
+  EXPECT_EQ(
+      budget.check(ColumnSum{.out = budget.tensor(DType::f32, {512}), .x = budget.tensor(DType::bf16, {70, 512})}), "");
+}
+#endif
+}  // namespace
+}  // namespace athanor

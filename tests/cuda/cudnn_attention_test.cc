@@ -1,0 +1,263 @@
+// CudnnAttention: whole sequences against the reference in doubles, forward and backward, packed and grouped; what it
+// leaves to other kernels and why; a captured graph; failures of the library.
+#include "cuda/cudnn_attention.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+
+#include "cuda/check.h"
+#include "cuda/libraries/open.h"
+#include "cuda/libraries/specs.h"
+#include "tests/cuda/kernel_test.h"
+#ifdef ATHANOR_EMULATED_GPU
+#include "emulator/libraries/cudnn/fake_cudnn.h"
+#include "emulator/runtime/control.h"
+#endif
+
+namespace athanor {
+namespace {
+using cuda::CudnnAttention;
+using testing::HasSubstr;
+
+const CudnnTable& library() {
+  static const CudnnTable table = open_cudnn(search_places(library_specs())).call;
+  return table;
+}
+
+template <class Fn>
+std::string error_of(Fn&& fn) {
+  try {
+    fn();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+struct Setting {
+  int64_t batch, tokens, heads, kv_heads, head_dim;
+  int64_t gap = 0;  // elements beside the rows of q, k and v, as in packed [q | k | v]
+};
+
+AttentionFwd forward(const Setting& s, DType dtype) {
+  const int64_t rows = s.batch * s.tokens, qc = s.heads * s.head_dim, kc = s.kv_heads * s.head_dim;
+  const auto strided = [&](int64_t cols) { return tensor(dtype, {rows, cols}, s.gap ? cols + s.gap : 0); };
+  return {.y = tensor(dtype, {rows, qc}),
+          .lse = tensor(DType::f32, {rows, s.heads}),
+          .q = strided(qc),
+          .k = strided(kc),
+          .v = strided(kc),
+          .spans = tensor(DType::i32, {s.batch, kSpanWords}),
+          .shape = {s.heads, s.kv_heads, s.head_dim, 0, float(1 / std::sqrt(double(s.head_dim)))}};
+}
+
+AttentionBwd backward(const AttentionFwd& f) {
+  return {.dq = f.q,
+          .dk = f.k,
+          .dv = f.v,
+          .dy = f.y,
+          .y = f.y,
+          .lse = f.lse,
+          .q = f.q,
+          .k = f.k,
+          .v = f.v,
+          .spans = f.spans,
+          .shape = f.shape};
+}
+
+Init spans_of(const Setting& s) {
+  std::vector<double> words;
+  for (int64_t i = 0; i < s.batch; ++i)
+    for (int64_t word : {i * s.tokens, s.tokens, i * s.tokens, s.tokens, int64_t{0}, int64_t{0}})
+      words.push_back(double(word));
+  return listed(words);
+}
+
+class CudnnAttentionTest : public KernelTest {
+ protected:
+  void TearDown() override {
+#ifdef ATHANOR_EMULATED_GPU
+    const emu::Report report = emu::take_report();
+    EXPECT_EQ(report.fault, emu::Fault::kNone) << report.text;
+#endif
+  }
+  static void agrees(const Setting& s, DType dtype) {
+    Examiner examine(
+        [&](int threads) {
+          return make_attention_backend(threads, std::make_unique<CudnnAttention>(library(), nullptr, s.tokens));
+        },
+        {.threads = {1, 2}});
+    const std::string name = cat(s.batch, "x", s.tokens, " ", s.heads, "/", s.kv_heads, "x", s.head_dim, " ", dtype,
+                                 s.gap ? " strided" : "");
+    const OpCase<AttentionFwd> fwd{name, forward(s, dtype), {{"spans", spans_of(s)}}};
+    OpCase<AttentionBwd> bwd{name, backward(fwd.op), fwd.values};
+    const auto results = examine.reference_results(fwd);
+    for (const char* output : {"y", "lse"}) {
+      const Result& r = result(results, output);
+      bwd.values[output] = listed(decoded(r.like.dtype, r.after));
+    }
+    CudnnAttention attention(library(), nullptr, s.tokens);  // no other kernel takes part
+    EXPECT_TRUE(attention.supports(fwd.op) && attention.supports(bwd.op)) << name;
+    examine(fwd);
+    examine(bwd);
+    EXPECT_TRUE(examine.findings().empty()) << examine.report();
+  }
+};
+
+TEST_F(CudnnAttentionTest, AgreesWithTheReference) {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    agrees({1, 33, 2, 2, 8}, dtype);
+    agrees({3, 17, 4, 2, 16, 24}, dtype);
+    agrees({2, 64, 4, 1, 40, 8}, dtype);
+  }
+  agrees({1, 70, 2, 1, 128}, DType::bf16);
+  agrees({1, 20, 1, 1, 256, 16}, DType::bf16);
+  agrees({5, 1, 4, 4, 8}, DType::f16);
+}
+
+TEST_F(CudnnAttentionTest, TellsWhatItLeavesToOthers) {
+  CudnnAttention attention(library(), nullptr, 16);
+  std::string why = "not asked";
+  const AttentionFwd good = forward({2, 16, 4, 2, 8}, DType::bf16);
+  EXPECT_TRUE(attention.supports(good, &why)) << why;
+  EXPECT_EQ(why, "");
+  EXPECT_TRUE(attention.supports(backward(good), &why)) << why;
+  const auto reason = [&](const auto& op) {
+    EXPECT_FALSE(attention.supports(op, &why));
+    EXPECT_FALSE(attention.supports(op));
+    return why;
+  };
+  EXPECT_THAT(reason(forward({2, 16, 4, 2, 8}, DType::f32)), HasSubstr("q is f32"));
+  EXPECT_THAT(reason(forward({2, 16, 4, 2, 12}, DType::bf16)), HasSubstr("head_dim 12 is no multiple of 8"));
+  EXPECT_THAT(reason(forward({2, 16, 4, 2, 8, 4}, DType::bf16)), HasSubstr("rows 36 elements apart"));
+  EXPECT_THAT(reason(forward({2, 15, 4, 2, 8}, DType::bf16)), HasSubstr("30 queries"));
+  AttentionFwd op = good;
+  op.shape.window = 5;
+  EXPECT_THAT(reason(op), HasSubstr("a window of 5"));
+  op = good;
+  op.spans.shape = {3, kSpanWords};
+  EXPECT_THAT(reason(op), HasSubstr("3 spans of 32 queries and 32 keys are not whole sequences of length 16"));
+  op = good;
+  op.k.shape = op.v.shape = {64, 16};
+  EXPECT_THAT(reason(op), HasSubstr("64 keys"));
+  AttentionBwd back = backward(good);
+  back.dv.row_stride = 17;
+  EXPECT_THAT(reason(back), HasSubstr("rows 17 elements apart"));
+}
+
+struct DeviceMemory {
+  explicit DeviceMemory(size_t bytes) {
+    CUDA_CHECK(cudaMalloc(&data, bytes + 1));
+    CUDA_CHECK(cudaMemset(data, 0, bytes + 1));
+    CUDA_CHECK(cudaDeviceSynchronize());
+  }
+  ~DeviceMemory() { (void)cudaFree(data); }
+  DeviceMemory(const DeviceMemory&) = delete;
+  void* data = nullptr;
+};
+
+// With queries of zeros every visible key counts alike: y is the mean of the values so far.
+TEST_F(CudnnAttentionTest, ACapturedLaunchRunsAtEachReplay) {
+  constexpr int64_t kTokens = 16;
+  cudaStream_t stream = nullptr;
+  CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  {
+    CudnnAttention attention(library(), stream, kTokens);
+    AttentionFwd op = forward({1, kTokens, 1, 1, 8}, DType::bf16);
+    const DeviceMemory q(op.q.bytes()), k(op.k.bytes()), v(op.v.bytes()), y(op.y.bytes()), lse(op.lse.bytes());
+    op.q.data = q.data;
+    op.k.data = k.data;
+    op.v.data = v.data;
+    op.y.data = y.data;
+    op.lse.data = lse.data;
+    ASSERT_TRUE(attention.supports(op));
+    const DeviceMemory scratch(attention.scratch(op));
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t exec = nullptr;
+    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    attention.run(op, scratch.data);
+    CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
+    CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    for (int replay = 0; replay < 2; ++replay) {
+      std::vector<float> sums(kTokens, -1);
+      CUDA_CHECK(cudaMemcpy(lse.data, sums.data(), op.lse.bytes(), cudaMemcpyHostToDevice));
+      CUDA_CHECK(cudaDeviceSynchronize());
+      CUDA_CHECK(cudaGraphLaunch(exec, stream));
+      CUDA_CHECK(cudaStreamSynchronize(stream));
+      CUDA_CHECK(cudaMemcpy(sums.data(), lse.data, op.lse.bytes(), cudaMemcpyDeviceToHost));
+      for (size_t i = 0; i < sums.size(); ++i) EXPECT_NEAR(sums[i], std::log(double(i + 1)), 1e-5);
+    }
+    CUDA_CHECK(cudaGraphExecDestroy(exec));
+    CUDA_CHECK(cudaGraphDestroy(graph));
+  }
+  CUDA_CHECK(cudaStreamDestroy(stream));
+}
+
+#ifdef ATHANOR_EMULATED_GPU
+emu::fakes::FakeCudnn& fake() {
+  library();
+  return emu::fakes::Installed<emu::fakes::FakeCudnn>::get();
+}
+
+TEST_F(CudnnAttentionTest, AsksTheNextEngineWhenTheFirstDeclines) {
+  fake().decline_first_engine(true);
+  agrees({2, 16, 4, 2, 8}, DType::bf16);
+  fake().decline_first_engine(false);
+}
+
+TEST_F(CudnnAttentionTest, WideHeadsGoBackwardOnHopperOnly) {
+  const AttentionFwd op = forward({1, 16, 2, 1, 256}, DType::bf16);
+  emu::simulate({emu::gpu_a100()});
+  {
+    CudnnAttention attention(library(), nullptr, 16);
+    std::string why;
+    EXPECT_TRUE(attention.supports(op, &why)) << why;
+    EXPECT_FALSE(attention.supports(backward(op), &why));
+    EXPECT_THAT(why,
+                HasSubstr("cuDNN has no attention backward of 1 x 16 tokens, 2/1 heads of 256, bf16 for this GPU"));
+    EXPECT_THAT(why, HasSubstr("backward of head dimension 256"));
+  }
+  emu::simulate({emu::gpu_h200()});
+  CudnnAttention attention(library(), nullptr, 16);
+  EXPECT_TRUE(attention.supports(backward(op)));
+}
+
+TEST_F(CudnnAttentionTest, FailuresOfTheLibraryAreErrorsInWords) {
+  emu::fail_next("cudnnCreate", 1, int{CUDNN_STATUS_NOT_INITIALIZED});
+  std::string error = error_of([] { CudnnAttention attention(library(), nullptr, 16); });
+  EXPECT_THAT(error, HasSubstr("cuDNN: cannot start"));
+  EXPECT_THAT(error, HasSubstr("CUDNN_STATUS_NOT_INITIALIZED"));
+
+  CudnnAttention attention(library(), nullptr, 16);
+  AttentionFwd op = forward({1, 16, 2, 1, 8}, DType::f16);
+  for (const char* function : {"cudnnBackendCreateDescriptor", "cudnnBackendFinalize"}) {
+    emu::fail_next(function, 9, int{CUDNN_STATUS_INTERNAL_ERROR});
+    error = error_of([&] { attention.supports(op); });
+    EXPECT_THAT(error, HasSubstr("attention forward of 1 x 16 tokens, 2/1 heads of 8, f16: cuDNN: "));
+    EXPECT_THAT(error, HasSubstr("CUDNN_STATUS_INTERNAL_ERROR"));
+  }
+  EXPECT_TRUE(attention.supports(op));
+  const DeviceMemory memory(4096);
+  for (Tensor* t : {&op.q, &op.k, &op.v, &op.y, &op.lse}) t->data = memory.data;
+  emu::fail_next("cudnnBackendExecute", 1, int{CUDNN_STATUS_EXECUTION_FAILED});
+  error = error_of([&] { attention.run(op, nullptr); });
+  EXPECT_THAT(error, HasSubstr("a launch failed: CUDNN_STATUS_EXECUTION_FAILED"));
+  op.q.data = static_cast<char*>(memory.data) + 2;
+  EXPECT_THAT(error_of([&] { attention.run(op, nullptr); }), HasSubstr("misaligned"));
+}
+
+TEST_F(CudnnAttentionTest, NothingIsLeaked) {
+  const size_t before = fake().leaks().size();
+  {
+    CudnnAttention attention(library(), nullptr, 16);
+    EXPECT_TRUE(attention.supports(backward(forward({1, 16, 2, 1, 8}, DType::f16))));
+    emu::fail_next("cudnnBackendFinalize", 5, int{CUDNN_STATUS_INTERNAL_ERROR});
+    EXPECT_THROW(attention.supports(forward({1, 16, 2, 1, 8}, DType::f16)), Error);
+    EXPECT_GT(fake().leaks().size(), before);
+  }
+  EXPECT_EQ(fake().leaks().size(), before);
+}
+#endif
+}  // namespace
+}  // namespace athanor

@@ -1,0 +1,49 @@
+// Stands in for src/cuda/libraries/open.cc on the emulated GPU: the tables of the fakes in place of NVIDIA's libraries.
+// One fake of each for the life of the process, as libraries are.
+#include "base/error.h"
+#include "cuda/libraries/open.h"
+#include "cuda/libraries/specs.h"
+#include "emulator/libraries/cublaslt/fake_cublaslt.h"
+#include "emulator/libraries/cudnn/fake_cudnn.h"
+#include "emulator/libraries/nccl/fake_nccl.h"
+#include "emulator/libraries/nvml/fake_nvml.h"
+
+namespace athanor {
+namespace {
+
+template <class Fake, class... Argument>
+auto fake_table(Argument&&... argument) {
+  static Fake fake(emu::fakes::emulated_machine(), std::forward<Argument>(argument)...);
+  return fake.table();
+}
+Library emulated(Version version) { return {nullptr, "emulated", version}; }
+
+}  // namespace
+
+bool built_with_cuda_libraries() { return true; }
+std::vector<LibrarySpec> library_specs() { return {}; }
+std::vector<LibraryReport> probe_libraries(const SearchPlaces&) {
+  std::vector<LibraryReport> reports;
+  for (const char* name : {"cuBLASLt", "cuDNN", "NCCL", "NVML", "CUDA driver"})
+    reports.push_back({.name = name, .path = "emulated", .version = {1, 0, 0}, .problem = {}});
+  return reports;
+}
+
+Opened<CublasLtTable> open_cublaslt(const SearchPlaces&) {
+  return {fake_table<emu::fakes::FakeCublasLt>(), emulated({13, 1, 0})};
+}
+Opened<CudnnTable> open_cudnn(const SearchPlaces&) {
+  return {fake_table<emu::fakes::FakeCudnn>(), emulated({9, 19, 0})};
+}
+Opened<NcclTable> open_nccl(const SearchPlaces&) { return {fake_table<emu::fakes::FakeNccl>(), emulated({2, 28, 9})}; }
+Opened<NvmlTable> open_nvml(const SearchPlaces&) {
+  return {fake_table<emu::fakes::FakeNvml>(std::vector<emu::fakes::GpuSensors>(1)), emulated({1, 0, 0})};
+}
+Opened<CuptiTable> open_cupti(const SearchPlaces&) {
+  throw Error("CUPTI: there is none on the emulated GPU; profiles take event times");
+}
+Opened<DriverTable> open_driver(const SearchPlaces&) {
+  return {{cuInit, cuDriverGetVersion, cuGetErrorName, cuGetErrorString, cuTensorMapEncodeTiled}, emulated({13, 0, 0})};
+}
+
+}  // namespace athanor

@@ -1,0 +1,66 @@
+// The whole program on the emulated GPU: what it is told by its environment, and what it says at its end:
+//   EMULATED_SEED=7              the order of threads, blocks, streams and completions
+//   EMULATED_GPU=A100            A100, RTX4090, H200 (default), B200, none
+//   EMULATED_MEMORY_MIB=64       a smaller memory
+//   EMULATED_FAILURE=cudaLaunchKernel:3:700   the third call fails with this code
+// A fault, a misuse or a leak is printed to stderr; unless a failure was planned, the exit status is then 99.
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "command/command.h"
+#include "emulator/emulator.h"
+#include "emulator/runtime/control.h"
+
+namespace {
+
+const char* setting(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+void simulate(const std::string& name) {
+  if (name == "none") return emu::simulate({});
+  if (name == "A100") return emu::simulate({emu::gpu_a100()});
+  if (name == "RTX4090") return emu::simulate({emu::gpu_rtx4090()});
+  if (name == "B200") return emu::simulate({emu::gpu_b200()});
+  emu::simulate({emu::gpu_h200()});
+}
+
+void plan_failure(const std::string& plan) {
+  const size_t first = plan.find(':'), second = plan.find(':', first + 1);
+  if (first == std::string::npos || second == std::string::npos) return;
+  const int nth = std::atoi(plan.c_str() + first + 1), code = std::atoi(plan.c_str() + second + 1);
+  const std::string api = plan.substr(0, first);
+  if (api.rfind("cuda", 0) == 0) {
+    emu::fail_next(api, nth, static_cast<cudaError_t>(code));
+  } else {
+    emu::fail_next(api, nth, code);
+  }
+}
+
+// Whether the emulated GPU has something to complain of.
+bool complains() {
+  const emu::Report report = emu::take_report();
+  if (report.fault != emu::Fault::kNone) {
+    std::fprintf(stderr, "EMULATED GPU: %s\n", report.text.c_str());
+    return true;  // after a fault nothing can be freed
+  }
+  const std::vector<std::string> leaks = emu::leaks();
+  for (const std::string& leak : leaks) std::fprintf(stderr, "EMULATED GPU: leak: %s\n", leak.c_str());
+  return !leaks.empty();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  simulate(setting("EMULATED_GPU"));
+  if (*setting("EMULATED_SEED")) emu::seed(std::strtoull(setting("EMULATED_SEED"), nullptr, 10));
+  if (*setting("EMULATED_MEMORY_MIB"))
+    emu::set_memory_limit(std::strtoull(setting("EMULATED_MEMORY_MIB"), nullptr, 10) << 20);
+  plan_failure(setting("EMULATED_FAILURE"));
+  const bool planned = *setting("EMULATED_FAILURE");
+  const int code = athanor::run_cli(argc, argv);
+  return complains() && !planned ? 99 : code;
+}

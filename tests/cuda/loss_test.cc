@@ -1,0 +1,101 @@
+// The kernel of cuda/loss.cu runs the op cases; rows longer than shared memory, logits that are no numbers, targets
+// outside the vocabulary.
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "tests/cuda/kernel_test.h"
+#include "tests/ops/guarded.h"
+
+namespace athanor {
+namespace {
+
+class Loss : public KernelTest {};
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+OpCase<CrossEntropy> cross_entropy(const std::string& name, DType dtype, const Shape& shape, int64_t vocab) {
+  OpCase<CrossEntropy> c{cat(name, " ", shape, " ", dtype),
+                         {.logits = tensor(dtype, shape),
+                          .losses = tensor(DType::f32, {shape[0]}),
+                          .targets = tensor(DType::i32, {shape[0]}),
+                          .scale = tensor(DType::f32, {1}),
+                          .inv_count = 0.25f,
+                          .vocab = vocab}};
+  c.values["scale"] = constant(2);
+  c.values["targets"] = below(vocab);
+  return c;
+}
+
+TEST_F(Loss, CrossEntropy) { agrees_with_the_reference(CrossEntropy::kName, loss_cases, 50); }
+TEST_F(Loss, NeedsNoAlignment) { needs_no_alignment(CrossEntropy::kName, loss_cases, 5); }
+
+// Rows of which only a part stays in shared memory, and rows that end inside a batch of loads.
+TEST_F(Loss, LongRows) {
+  Examiner examine(make_cuda_backend, {.threads = {2}});
+  for (const int64_t columns : {8192, 8200, 30016}) {
+    examine(cross_entropy("long", DType::f32, {2, columns}, columns - 3));
+    examine(cross_entropy("long", DType::bf16, {2, columns}, columns));
+  }
+  examine(cross_entropy("longer than shared memory", DType::bf16, {1, 65536}, 65530));
+  EXPECT_TRUE(examine.findings().empty()) << examine.report();
+}
+
+// One special logit at a time: -inf says that a token cannot be, NaN and +inf make loss and gradient NaN.
+TEST_F(Loss, LogitsThatAreNoNumbers) {
+  Examiner examine(make_cuda_backend, {.threads = {2}});
+  for (const DType dtype : kFloats)
+    for (const double special : {-kInf, kInf, double(NAN)})
+      for (const int64_t vocab : {13, 300}) {
+        auto c = cross_entropy(cat(special, " in each row, at the target in one"), dtype, {4, vocab + 3}, vocab);
+        c.values["targets"] = listed({5, 6, 7, 8});
+        c.values["logits"] = [=](uint64_t s, int64_t i) { return i % (vocab + 3) == 7 ? special : normal(0, 2)(s, i); };
+        examine(c);
+        c.name = cat(special, " everywhere");
+        c.values["logits"] = constant(special);
+        examine(c);
+      }
+  EXPECT_TRUE(examine.findings().empty()) << examine.report();
+}
+
+// The host refuses such targets when data is read; a kernel cannot, and must not follow them.
+TEST_F(Loss, ATargetOutsideTheVocabularyMakesTheLossNaN) {
+  const TestBackend b = make_cuda_backend(2);
+  Guarded logits(*b.device, tensor(DType::f32, {2, 8}), 1), losses(*b.device, tensor(DType::f32, {2}), 1);
+  Guarded targets(*b.device, tensor(DType::i32, {2}), 1), scale(*b.device, tensor(DType::f32, {1}), 1);
+  logits.write(std::vector<std::byte>(2 * 8 * 4));
+  scale.write(std::vector<std::byte>(4));
+  std::vector<std::byte> bytes(2 * sizeof(int32_t));
+  const int32_t values[] = {3, 2000000000};
+  std::memcpy(bytes.data(), values, sizeof values);
+  targets.write(bytes);
+  b.ops->run(CrossEntropy{.logits = logits.tensor(),
+                          .losses = losses.tensor(),
+                          .targets = targets.tensor(),
+                          .scale = scale.tensor(),
+                          .inv_count = 1,
+                          .vocab = 8},
+             nullptr);
+  const auto got = decoded(DType::f32, losses.read());
+  EXPECT_NEAR(got[0], std::log(8.), 1e-6);
+  EXPECT_TRUE(std::isnan(got[1])) << got[1];
+  logits.read();
+  EXPECT_EQ(logits.damage(), std::nullopt);
+}
+
+#ifdef ATHANOR_EMULATED_GPU
+TEST(LossBudget, AccessesAreCoalescedAndFreeOfConflicts) {
+  const AccessBudget budget;
+  constexpr int64_t n = 4, vocab = 8192 + 1024;
+  CrossEntropy op{.losses = budget.tensor(DType::f32, {n}),
+                  .targets = budget.tensor(DType::i32, {n}),
+                  .scale = budget.tensor(DType::f32, {1}),
+                  .vocab = vocab};
+  CrossEntropy b = op, f = op;
+  b.logits = budget.tensor(DType::bf16, {n, vocab});
+  f.logits = budget.tensor(DType::f32, {n, vocab});
+  EXPECT_EQ(budget.check(b, f), "");
+}
+#endif
+}  // namespace
+}  // namespace athanor

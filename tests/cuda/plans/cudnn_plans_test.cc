@@ -1,0 +1,140 @@
+// Attention plans that the installed cuDNN makes for GPUs that are only described: no GPU and no driver are needed.
+// A plan shows that an engine takes our graph and what workspace it wants, not that it computes right. Prints a table;
+//   test_cudnn_plans --gtest_also_run_disabled_tests --gtest_filter='*Shipped*'
+// plans every shipped configuration, in a minute or two. Skipped where cuDNN is missing.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <set>
+
+#include "config/config.h"
+#include "cuda/cudnn_attention.h"
+#include "cuda/libraries/open.h"
+#include "cuda/libraries/specs.h"
+
+namespace athanor {
+namespace {
+using cuda::AttentionPlan;
+using cuda::AttentionProblem;
+
+// Values of the data sheets and of NVIDIA's table of compute capabilities.
+struct Gpu {
+  const char* name;
+  int capability, multiprocessors, clock_khz, memory_clock_khz, l2_bytes, shared_bytes;
+  int64_t memory_bytes;
+};
+constexpr Gpu kGpus[] = {
+    {"NVIDIA A100-SXM4-80GB", 800, 108, 1410000, 1593000, 41943040, 166912, 85024112640},
+    {"NVIDIA H200", 900, 132, 1980000, 3201000, 62914560, 232448, 150754820096},
+    {"NVIDIA B200", 1000, 148, 1965000, 3996000, 132644864, 232448, 191503138816},
+};
+
+std::string description(const Gpu& gpu) {
+  return cat(R"({"maxGridSize":[2147483647,65535,65535],"maxBlockSize":[1024,1024,64],"deviceName":")", gpu.name,
+             R"(","cudaDeviceId":0,"deviceVer":)", gpu.capability, R"(,"driverVer":13000,"regsPerBlock":65536,)",
+             R"("multiProcessorCount":)", gpu.multiprocessors, R"(,"smClockRateKHz":)", gpu.clock_khz,
+             R"(,"memClockRateKHz":)", gpu.memory_clock_khz, R"(,"l2CacheSize":)", gpu.l2_bytes,
+             R"(,"warpSize":32,"maxSharedMemoryPerBlock":49152,"maxSharedMemoryPerBlockOptin":)", gpu.shared_bytes,
+             R"(,"reservedSharedMemoryPerBlock":1024,"maxRegistersPerSM":65536,"pciDeviceId":0,"maxCtasPerSM":32,)",
+             R"("maxThreadsPerBlock":1024,"maxThreadsPerSM":2048,"isTccDriver":0,"supportCoopLaunch":1,)",
+             R"("totalGlobalMem":)", gpu.memory_bytes, "}");
+}
+
+class CudnnPlans : public testing::Test {
+ protected:
+  // The library stays open until the process ends, and so does the driver that it found.
+  static const CudnnTable* library(std::string* why) {
+    static std::string problem;
+    static const std::unique_ptr<CudnnTable> table = []() -> std::unique_ptr<CudnnTable> {
+      try {
+        if (!dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) && !dlopen(DESCRIBED_DRIVER, RTLD_NOW | RTLD_GLOBAL))
+          throw Error(dlerror());
+        return std::make_unique<CudnnTable>(open_cudnn(search_places(library_specs())).call);
+      } catch (const Error& e) {
+        problem = e.what();
+        return nullptr;
+      }
+    }();
+    *why = problem;
+    return table.get();
+  }
+  void SetUp() override {
+    std::string why;
+    cudnn_ = library(&why);
+    if (!cudnn_) GTEST_SKIP() << why;
+  }
+  AttentionPlan plan(const Gpu& gpu, const AttentionProblem& p) const {
+    const std::string json = description(gpu);
+    cudnnBackendDescriptor_t d = nullptr;
+    const char* what = "cannot describe a GPU";
+    cuda::require_cudnn(*cudnn_, cudnn_->cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &d), what);
+    cuda::require_cudnn(*cudnn_,
+                        cudnn_->cudnnBackendSetAttribute(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+                                                         static_cast<int64_t>(json.size()) + 1, json.c_str()),
+                        what);
+    cuda::require_cudnn(*cudnn_, cudnn_->cudnnBackendFinalize(d), what);
+    return AttentionPlan(*cudnn_, {.handle = nullptr, .properties = d}, p);  // keeps using d until the process ends
+  }
+  // Forward and backward of packed [q | k | v] rows.
+  void plan_both(const Gpu& gpu, const char* name, AttentionProblem p) const {
+    p.stride_q = p.stride_k = p.stride_v = (p.heads + 2 * p.kv_heads) * p.head_dim;
+    p.stride_dq = p.stride_dk = p.stride_dv = p.stride_q;
+    for (const bool backward : {false, true}) {
+      p.backward = backward;
+      const AttentionPlan made = plan(gpu, p);
+      EXPECT_EQ(made.why_not(), "") << gpu.name;
+      std::printf("%-22s %-14s %-8s %2ld x %5ld tokens, %2ld/%2ld heads of %3ld: ", gpu.name, name,
+                  backward ? "backward" : "forward", long(p.batch), long(p.tokens), long(p.heads), long(p.kv_heads),
+                  long(p.head_dim));
+      std::printf("engine %ld, scratch %.1f MiB\n", long(made.engine()), double(made.scratch()) / (1 << 20));
+    }
+  }
+  const CudnnTable* cudnn_ = nullptr;
+};
+
+TEST_F(CudnnPlans, SmallAndGroupedHeads) {
+  for (const Gpu& gpu : kGpus) {
+    plan_both(gpu, "gpt2-124m",
+              {.batch = 16, .tokens = 1024, .heads = 12, .kv_heads = 12, .head_dim = 64, .dtype = DType::bf16});
+    plan_both(gpu, "llama-8b",
+              {.batch = 1, .tokens = 8192, .heads = 32, .kv_heads = 8, .head_dim = 128, .dtype = DType::bf16});
+  }
+}
+
+TEST_F(CudnnPlans, WideHeadsGoForwardEverywhereAndBackwardOnHopper) {
+  AttentionProblem p{.batch = 1, .tokens = 1024, .heads = 4, .kv_heads = 2, .head_dim = 256, .dtype = DType::f16};
+  p.stride_q = p.stride_dq = 1024;
+  p.stride_k = p.stride_v = p.stride_dk = p.stride_dv = 512;
+  for (const Gpu& gpu : kGpus) {
+    p.backward = false;
+    EXPECT_EQ(plan(gpu, p).why_not(), "") << gpu.name;
+    p.backward = true;
+    EXPECT_EQ(plan(gpu, p).why_not().empty(), gpu.capability == 900) << gpu.name << ": " << plan(gpu, p).why_not();
+  }
+}
+
+TEST_F(CudnnPlans, DISABLED_ShippedConfigurations) {
+  std::set<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator("configs"))
+    if (entry.path().extension() == ".json") files.insert(entry.path());
+  std::set<AttentionProblem> seen;
+  for (const auto& file : files) {
+    const Config config = load_config(file);
+    const ModelConfig& m = config.model;
+    const AttentionProblem p{.batch = std::max<int64_t>(1, 16384 / config.seq_length),
+                             .tokens = config.seq_length,
+                             .heads = m.num_attention_heads,
+                             .kv_heads = m.num_key_value_heads,
+                             .head_dim = m.head_dim,
+                             .dtype = DType::bf16};
+    if (!seen.insert(p).second) continue;
+    for (const Gpu& gpu : kGpus) plan_both(gpu, file.stem().c_str(), p);
+  }
+  EXPECT_GE(seen.size(), 8U);
+}
+
+}  // namespace
+}  // namespace athanor

@@ -1,0 +1,148 @@
+// A step on a GPU: graphs are the same kernels and give the same bits as launches one by one, and the host waits
+// nowhere but in collect().
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/rng.h"
+#include "config/config.h"
+#include "tests/train/harness.h"
+
+namespace athanor {
+namespace {
+
+using testing::Rig;
+
+constexpr int64_t kSeq = 16, kSteps = 4;
+
+ModelConfig tiny(ModelType type) {
+  ModelConfig m = model_defaults(type);
+  m.vocab_size = 61;
+  m.hidden_size = 32;
+  m.num_hidden_layers = 2;
+  m.num_attention_heads = 2;
+  m.num_key_value_heads = type == ModelType::gpt2 ? 2 : 1;
+  m.head_dim = 16;
+  m.intermediate_size = 48;
+  m.max_position_embeddings = 32;
+  return m;
+}
+
+EngineOptions options(const char* precision, bool graphs, Recompute recompute = {}) {
+  EngineOptions o;
+  o.recipe = make_recipe(precision, DType::f32);
+  o.recompute = recompute;
+  o.seq_length = kSeq;
+  o.micro_batch_size = 1;
+  o.global_batch_size = 2;
+  o.graphs = graphs;
+  o.schedule = {.style = DecayStyle::cosine, .lr = 3e-3, .min_lr = 3e-4, .warmup = 1, .decay = kSteps};
+  o.clip_grad = 1;
+  if (o.recipe.loss_scaling) {
+    o.scaling = {.dynamic = true, .window = 2, .hysteresis = 1, .min_scale = 1};
+    o.loss_scale = 1024;
+  }
+  return o;
+}
+
+void step(Engine& engine, int64_t s) {
+  PhaseClock clock;
+  for (int64_t m = 0; m < engine.micro_batches(); ++m) {
+    std::vector<int32_t> tokens(kSeq), targets(kSeq);
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      tokens[i] = int32_t(random_bits(1, 0, uint64_t(s * 100 + m * 50) + i) % 61);
+      targets[i] = int32_t(random_bits(1, 1, uint64_t(s * 100 + m * 50) + i) % 61);
+    }
+    engine.micro_batch(tokens, targets, clock);
+  }
+  engine.close_step();
+}
+
+struct Outcome {
+  std::vector<double> losses;
+  std::vector<float> norms;
+  std::vector<std::vector<float>> masters;
+  bool operator==(const Outcome&) const = default;
+};
+
+// Steps are collected one late, as the trainer does.
+Outcome train(ModelType type, const EngineOptions& o) {
+  Rig rig;
+  Engine engine(tiny(type), o, rig.backend());
+  engine.commit();
+  engine.init_weights();
+  Outcome out;
+  const auto collect = [&] {
+    const StepState s = engine.collect().state;
+    out.losses.push_back(s.loss);
+    out.norms.push_back(s.grad_norm);
+  };
+  for (int64_t s = 0; s < kSteps; ++s) {
+    step(engine, s);
+    while (engine.uncollected() > 1) collect();
+  }
+  while (engine.uncollected() > 0) collect();
+  for (const auto& unit : engine.model().params().units()) out.masters.push_back(rig.read<float>(unit->master));
+  return out;
+}
+
+class Graphs : public ::testing::TestWithParam<std::pair<ModelType, const char*>> {};
+
+TEST_P(Graphs, ChangeNoBit) {
+  using G = Recompute::Granularity;
+  const auto [type, precision] = GetParam();
+  for (const Recompute recompute : {Recompute{}, Recompute{G::selective, 1}, Recompute{G::full, 1}}) {
+    const Outcome eager = train(type, options(precision, false, recompute));
+    EXPECT_EQ(eager, train(type, options(precision, true, recompute))) << int(recompute.granularity);
+    EXPECT_LT(eager.losses.back(), 1.1 * 2 * kSeq * std::log(61.0));  // not far above knowing nothing
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Graphs,
+                         ::testing::Values(std::pair{ModelType::gpt2, "bf16"}, std::pair{ModelType::llama, "bf16"},
+                                           std::pair{ModelType::gpt2, "fp16"}, std::pair{ModelType::llama, "fp32"}),
+                         [](const auto& which) {
+                           return std::string(name_of(which.param.first)) + "_" + which.param.second;
+                         });
+
+TEST(Step, HostWaitsOnlyToCollect) {
+  for (const bool graphs : {false, true}) {
+    Rig rig;
+    Engine engine(tiny(ModelType::gpt2), options("bf16", graphs), rig.backend());
+    engine.commit();
+    engine.init_weights();
+    for (int64_t s = 0; s < kSteps; ++s) {
+      const int64_t before = rig.device->host_waits();
+      step(engine, s);
+      EXPECT_EQ(rig.device->host_waits(), before) << "step " << s << (graphs ? " captured" : " eager");
+      engine.collect();
+      EXPECT_EQ(rig.device->host_waits(), before + 1);
+    }
+  }
+}
+
+TEST(Step, TimesOfPhasesAreTheDevices) {
+  Rig rig;
+  Engine engine(tiny(ModelType::gpt2), options("bf16", true), rig.backend());
+  engine.commit();
+  engine.init_weights();
+  for (int64_t s = 0; s < kSteps; ++s) {
+    step(engine, s);
+    const PhaseTimes times = engine.collect().times;
+    for (const Phase phase : {Phase::forward, Phase::backward, Phase::optimizer})
+      EXPECT_GT(times[phase], 0) << int(phase);
+    EXPECT_EQ(times[Phase::eval], 0);
+  }
+}
+
+TEST(Step, MoreUncollectedStepsThanSlotsAreRefused) {
+  Rig rig;
+  Engine engine(tiny(ModelType::gpt2), options("bf16", true), rig.backend());
+  engine.commit();
+  engine.init_weights();
+  for (int64_t s = 0; s < Engine::kStepsAhead; ++s) step(engine, s);
+  EXPECT_THROW(step(engine, 2), Error);
+}
+
+}  // namespace
+}  // namespace athanor

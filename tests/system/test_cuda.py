@@ -1,0 +1,106 @@
+"""The whole program through its CUDA backend: on the emulated GPU (tests/cuda/emulated), or, with ATHANOR_CUDA_PROGRAM set
+to a program on a machine with a GPU, on that. Losses follow the CPU backend's, resuming repeats bits, failures end well.
+"""
+import os
+import unittest
+from pathlib import Path
+
+from harness import DONE, ERROR, PROGRAM, REQUEUE, USAGE, SystemTest
+
+EMULATED = PROGRAM.parent / "tests" / "athanor_emulated"
+CUDA_PROGRAM = Path(os.environ.get("ATHANOR_CUDA_PROGRAM", EMULATED))
+ON_EMULATOR = CUDA_PROGRAM == EMULATED
+
+LLAMA = {"model_type": "llama", "num_key_value_heads": 1, "intermediate_size": 48}
+TOLERANCE = {"fp32": 1e-5, "tf32": 2e-3, "bf16": 2e-2, "fp16": 5e-3}
+
+
+@unittest.skipUnless(CUDA_PROGRAM.exists(), f"no CUDA program at {CUDA_PROGRAM} (built without CUDA's headers)")
+class CudaTest(SystemTest):
+    program = CUDA_PROGRAM
+
+    def config(self, name="tiny.json", **changes):
+        base = {"train_iters": 6, "lr_warmup_iters": 2, "lr_decay_iters": 6, "save_interval": 3, "device": "cuda"}
+        return self.make_config(name, **{**base, **changes})
+
+    def curve(self, save, **changes):
+        self.run_program("train", self.config(f"{save}.json", save=save, **changes))
+        return self.losses(save)
+
+    def weights(self, run, step=6):
+        return (self.folder / run / f"step-{step:08d}" / "model.safetensors").read_bytes()
+
+
+class TrainingTest(CudaTest):
+    def test_losses_are_those_of_the_cpu(self):
+        for family in ({}, LLAMA):
+            for precision, tolerance in TOLERANCE.items():
+                kind = family.get("model_type", "gpt2")
+                with self.subTest(family=kind, precision=precision):
+                    here = self.curve(f"{kind}-{precision}", model=family, precision=precision)
+                    there = self.curve(f"{kind}-{precision}-cpu", model=family, precision=precision, device="cpu")
+                    self.assertEqual(list(here), list(there))
+                    for step, loss in here.items():
+                        self.assertAlmostEqual(loss, there[step], delta=tolerance * there[step], msg=f"step {step}")
+
+    def test_graphs_and_recomputation_change_no_bit(self):
+        plain = self.curve("plain", precision="bf16", cuda_graph=False)
+        for recompute in ("none", "selective", "full"):
+            for graph in (True, False):
+                save = f"{recompute}-{graph}"
+                other = self.curve(save, precision="bf16", cuda_graph=graph, recompute_granularity=recompute)
+                self.assertEqual(plain, other, save)
+                self.assertEqual(self.weights("plain"), self.weights(save), save)
+
+    def test_a_resumed_run_repeats_the_bits(self):
+        whole = self.curve("whole", precision="bf16", model=LLAMA)
+        config = self.config("stopped.json", save="stopped", precision="bf16", model=LLAMA)
+        self.run_program("train", config, "--set", "exit_duration_in_mins=1e-9", code=REQUEUE)
+        self.run_program("train", config)
+        self.assertEqual(whole, self.losses("stopped"))
+        self.assertEqual(self.weights("whole"), self.weights("stopped"))
+
+    def test_evaluation_and_sampling_use_the_gpu(self):
+        config = self.config(precision="bf16", eval_interval=3, eval_iters=1)
+        self.run_program("train", config)
+        evaluations = [r for r in self.records() if r["event"] == "eval"]
+        self.assertEqual([r["step"] for r in evaluations], [3, 6])
+        here = self.run_program("eval", "run/step-00000006", "--data", "data/*_valid_*.bin", "--json").out
+        self.assertIn("loss", here)
+
+    def test_memory_used_is_reported_from_the_device(self):
+        self.curve("run")
+        step = [r for r in self.records() if r["event"] == "step"][-1]
+        self.assertGreater(step["memory_used"], 0)
+
+
+@unittest.skipUnless(ON_EMULATOR, "failures are planned on the emulated GPU only")
+class FailureTest(CudaTest):
+    def fails(self, says, code=ERROR, config=None, **env):
+        done = self.run_program("train", config or self.config(), code=code, env=env)
+        for part in says:
+            self.assertIn(part, done.err, str(done))
+
+    def test_no_gpu(self):
+        self.fails(["device cuda", "no GPU"], code=USAGE, EMULATED_GPU="none")
+        auto = self.run_program("train", self.config(device="auto"), env={"EMULATED_GPU": "none"}, code=DONE)
+        self.assertIn("using the CPU; the driver sees no GPU", auto.err)
+
+    def test_memory_that_does_not_suffice(self):
+        self.fails(["memory", "Largest parts"], code=USAGE, EMULATED_MEMORY_MIB="1",
+                   config=self.config(runtime_reserve_mib=0))
+
+    def test_allocation_that_fails_although_planned(self):
+        self.fails(["bytes asked", "smaller micro-batch"], EMULATED_FAILURE="cudaMalloc:1:2")
+
+    def test_failing_launch_is_named_and_leaves_the_checkpoint(self):
+        config = self.config()
+        self.run_program("train", config, "--set", "train_iters=3")
+        self.fails(["illegal memory access"], EMULATED_FAILURE="cudaGraphLaunch:9:700", config=config)
+        self.assertEqual(self.checkpoints(), ["step-00000003"])
+        self.run_program("train", config)
+        self.assertEqual(max(self.losses()), 6)
+
+
+if __name__ == "__main__":
+    unittest.main()
