@@ -76,7 +76,7 @@ Measured measure(const Args& args, const Config& config, Machine& machine) {
   sampler.memory().require_fits(memory_capacity(config, machine.backend().device), runtime_reserve(config));
   sampler.commit();
   Measured m;
-  const auto random_token = [&, drawn = uint64_t{0}]() mutable {
+  auto random_token = [&, drawn = uint64_t{0}]() mutable {
     return int32_t(random_bits(0, stream_of("bench tokens"), drawn++) % uint64_t(config.model.vocab_size));
   };
   for (const auto& unit : sampler.model().params().units()) {
