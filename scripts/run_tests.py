@@ -23,7 +23,7 @@ TAIL = 60  # lines of a failed group's log
 CORES = len(os.sched_getaffinity(0))
 
 # Tests that share state between threads; the thread sanitizer runs these.
-TSAN_PROGRAMS = {"cpu": "*", "data": "Loader*:Documents*:Tokenize*", "metrics": "*", "train": "Trainer*"}
+TSAN_PROGRAMS = {"cpu": "*", "emulator_libraries": "Nccl*", "data": "Loader*:Documents*:Tokenize*", "metrics": "*", "train": "Trainer*"}
 ASAN_ENVIRONMENT = {"ASAN_OPTIONS": "detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1",
                     "UBSAN_OPTIONS": "print_stacktrace=1"}
 FUZZ_SEEDS = {  # inputs that reach deep at once
@@ -202,6 +202,23 @@ class Runner:
                   timeout=7200)
         return self.read_report(report, "mutants")
 
+    def kernel_mutants(self):
+        report = self.temporary / "kernel-mutants.json"
+        if not (self.build / "tests" / "test_cuda_emulated").exists():
+            return Result(skips=[["kernel mutants", "the build found no headers of CUDA, cuDNN and NCCL"]])
+        self.call("kernel-mutants", [ROOT / "scripts" / "mutate_kernels.py", "--build-dir", self.build, "--jobs",
+                                     self.args.jobs, "--json", report], timeout=4 * 3600)
+        return self.read_report(report, "kernel mutants")
+
+    def no_cuda(self):
+        build = self.variant("no-cuda")
+        targets = [part for name in ("program", "test_cuda_libraries") for part in ("--target", name)]
+        result = self.build_with("no-cuda", "--cuda-arch", "off", "--tests", "--build-dir", build, *targets)
+        if not result.failures:
+            result.merge(self.run_programs(build, "no-cuda", {"cuda_libraries": "*"}))
+            result.merge(self.one("no-cuda-program", [build / "athanor", "--version"]))
+        return result
+
     def system(self):
         return self.run_system("system", self.build / "athanor", 3 if self.args.all else 1)
 
@@ -259,18 +276,20 @@ GROUPS = {  # name -> (method, what it does)
     "layers": (Runner.layers, "folders include only what they may"),
     "build": (Runner.build_all, "program and tests compile without a warning"),
     "unit": (Runner.unit, "all GoogleTest programs"),
-    "tidy": (Runner.tidy, "clang-tidy over src/"),
+    "tidy": (Runner.tidy, "clang-tidy over src/ and tests/emulator"),
     "asan": (Runner.asan, "unit tests with address and undefined-behaviour sanitizers"),
     "tsan": (Runner.tsan, "tests of threads with the thread sanitizer"),
     "fuzz": (Runner.fuzz, "each fuzz target for a while"),
     "mutants": (Runner.mutants, "planted mistakes, each of which a test must notice (--all only)"),
+    "kernel-mutants": (Runner.kernel_mutants, "each synchronising call of the CUDA kernels deleted (--all only)"),
+    "no-cuda": (Runner.no_cuda, "a program built without CUDA"),
     "system": (Runner.system, "the built program: resume, faults, refusals, shipped configurations"),
     "quickstart": (Runner.quickstart, "the quick start, shortened"),
     "kernels": (Runner.kernels, "registers, spills and instructions of the compiled kernels"),
     "gpu": (Runner.gpu, "tests on a GPU"),
 }
 FAST = ("format", "layers", "build", "unit")
-LONG = ("mutants",)
+LONG = ("mutants", "kernel-mutants")
 
 
 def run_groups(runner, names):
@@ -330,7 +349,7 @@ def main():
     parser.add_argument("--build-dir", default=str(ROOT / "build"))
     args = parser.parse_args()
     if args.list:
-        print("\n".join(f"{name:11} {what}" for name, (_, what) in GROUPS.items()))
+        print("\n".join(f"{name:15} {what}" for name, (_, what) in GROUPS.items()))
         return 0
     names = [n for n in args.only.split(",") if n] or (
         FAST if args.fast else [n for n in GROUPS if args.all or n not in LONG])

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Runs clang-tidy (.clang-tidy) over src/, several files at once; a file whose text, headers and flags are unchanged since
-it was clean is not checked again.
+"""Runs clang-tidy (.clang-tidy) over src/ and the emulated GPU of tests/emulator, several files at once; a file whose text,
+headers and flags are unchanged since it was clean is not checked again.
 
 usage: tidy.py [--analyze] [--build-dir DIR] [--jobs N] [--json FILE] [FILE...]
---analyze adds clang's static analyzer, which takes twice as long. DIR must be configured, for its compile_commands.json. Exit status 1 if a file has findings. --json writes
-{"passed", "failed", "cached", "failures"}. What was clean is remembered in ~/.cache/athanor-tidy.
+--analyze adds clang's static analyzer, which takes twice as long. DIR must be configured, for its compile_commands.json.
+Kernels are left out (*.cu, and *kernel* in tests/emulator): for clang they are full of names that CUDA reserves. Exit
+status 1 if a file has findings. --json writes {"passed", "failed", "cached", "failures"}. What was clean is remembered in
+~/.cache/athanor-tidy.
 """
 import argparse
 import concurrent.futures
@@ -27,7 +29,7 @@ def closure(path, seen):
         return seen
     seen.add(path)
     for name in INCLUDE.findall(path.read_text()):
-        for base in (ROOT / "src", path.parent):
+        for base in (ROOT / "src", ROOT / "tests", ROOT / "tests" / "emulator", path.parent):
             if (base / name).exists():
                 closure((base / name).resolve(), seen)
                 break
@@ -62,6 +64,16 @@ def check(entry, build_dir, tool):
     return name, done.stdout or done.stderr, False
 
 
+def is_checked(file):
+    path = Path(file)
+    if path.suffix != ".cc" or not path.is_relative_to(ROOT):
+        return False
+    name = path.relative_to(ROOT).as_posix()
+    return name.startswith("src/") or (name.startswith(("tests/emulator/device/", "tests/emulator/runtime/",
+                                                        "tests/emulator/libraries/", "tests/emulator/tests/"))
+                                       and "kernel" not in path.name)
+
+
 def forget_oldest(most=5000):
     stamps = sorted(CACHE.iterdir(), key=lambda p: p.stat().st_mtime, reverse=True)
     for path in stamps[most:]:
@@ -81,10 +93,9 @@ def main():
         sys.exit(f"tidy.py: {database} is missing: configure first (scripts/build.sh)")
     wanted = {str(Path(f).resolve()) for f in args.files}
     entries = {e["file"]: e for e in json.loads(database.read_text())
-               if (e["file"] in wanted if wanted else e["file"].startswith(str(ROOT / "src") + "/") and
-                   e["file"].endswith(".cc"))}  # kernels compiled for the host need reserved names
+               if (e["file"] in wanted if wanted else is_checked(e["file"]))}  # of two variants, the last: check
     if not entries:
-        sys.exit(f"tidy.py: no file of src/ in {database}")
+        sys.exit(f"tidy.py: no such file in {database}")
     CACHE.mkdir(parents=True, exist_ok=True)
     version = subprocess.run(["clang-tidy", "--version"], capture_output=True, text=True, check=True).stdout
     tool = [version] + ([f"--checks={ANALYZER}"] if args.analyze else [])

@@ -1,8 +1,8 @@
 // Sums of columns: out += sum over the rows of x.
 // Layout: x [N, C] row-major. A block of 8 warps sums 32 packs of columns over a range of rows: each warp reads whole
-// lines of every eighth row, the warps' sums meet in shared memory. Memory bound: x is read once; partial sums of at most
-// kMaxRanges ranges go through scratch memory to a second launch. Not timed on a GPU yet.
-// Deterministic: the ranges follow from N and C alone, all sums are in a fixed order.
+// lines of every eighth row, the warps' sums meet in shared memory. Memory bound: x is read once; partial sums of at
+// most kMaxRanges ranges go through scratch memory to a second launch. Not timed on a GPU yet. Deterministic: the
+// ranges follow from N and C alone, all sums are in a fixed order.
 #include "cuda/column_sum.h"
 
 #include <algorithm>
@@ -13,8 +13,8 @@ namespace athanor::cuda {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kRowsInFlight = 4;       // of a warp
-constexpr int64_t kMaxRanges = 256;    // so that the second launch is short
+constexpr int kRowsInFlight = 4;         // of a warp
+constexpr int64_t kMaxRanges = 256;      // so that the second launch is short
 constexpr int64_t kEnoughBlocks = 1056;  // eight for each multiprocessor of an H200
 
 template <class T>

@@ -1,10 +1,10 @@
 // Embedding look-up and its gradient, rows gathered and scattered by index.
-// Layout: flat packs of 16 bytes where rows allow them. Forward and moves are memory bound: every row is read and written
-// once. The gradient sorts the rows by token first; then a block takes kRun neighbours of that order and sums the rows of
-// each token in registers. A token's first kRun rows or fewer are added to its gradient at once; what later blocks have of
-// it goes to scratch memory, one row of sums a block, and a second launch adds those in order, so that a token that occurs
-// thousands of times keeps many blocks busy. Not timed on a GPU yet.
-// Deterministic: the order of all sums follows from the tokens alone.
+// Layout: flat packs of 16 bytes where rows allow them. Forward and moves are memory bound: every row is read and
+// written once. The gradient sorts the rows by token first; then a block takes kRun neighbours of that order and sums
+// the rows of each token in registers. A token's first kRun rows or fewer are added to its gradient at once; what later
+// blocks have of it goes to scratch memory, one row of sums a block, and a second launch adds those in order, so that a
+// token that occurs thousands of times keeps many blocks busy. Not timed on a GPU yet. Deterministic: the order of all
+// sums follows from the tokens alone.
 #include "cuda/embedding.h"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // Stable radix sort of row numbers by index, least digit first; two passes of up to 9 bits for any usual vocabulary.
 // A pass is three launches: how often each digit occurs in each tile of rows, where each tile's rows of a digit go, and
-// the move. Within a tile a warp ranks 32 rows at a time by comparing digits among its lanes, against counters of its own,
-// so that the order is the rows' own whatever the schedule. Latency bound and small beside what uses it.
+// the move. Within a tile a warp ranks 32 rows at a time by comparing digits among its lanes, against counters of its
+// own, so that the order is the rows' own whatever the schedule. Latency bound and small beside what uses it.
 #include "cuda/index_sort.h"
 
 #include <algorithm>

@@ -174,8 +174,8 @@ void run(const SwigluBwd& op, void*, cudaStream_t stream) {
   const auto fits = [&]<class T>() { return in_packs<T>(columns) && aligned16(op.dgu.data, op.dy.data, op.gu.data); };
   by_pack(op.dy.dtype, fits, [&]<class T, int E>() {
     const auto config = flat_launch<kBackward>(op.kName, n / E, stream);
-    CUDA_CHECK(launch(swiglu_backward<T, E>, config, data<T>(op.dgu), data<T>(op.dy), data<T>(op.gu), n / E,
-                      columns / E));
+    CUDA_CHECK(
+        launch(swiglu_backward<T, E>, config, data<T>(op.dgu), data<T>(op.dy), data<T>(op.gu), n / E, columns / E));
   });
 }
 }  // namespace athanor::cuda

@@ -12,7 +12,8 @@ struct Pack {
   __device__ __forceinline__ float operator[](int i) const { return element<T>(words, i); }
 };
 
-// p points to global memory and is aligned to 16 bytes unless E is 1; one access moves 16 bytes, or 8 where that is all.
+// p points to global memory and is aligned to 16 bytes unless E is 1; one access moves 16 bytes, or 8 where that is
+// all.
 template <int E, class T>
 __device__ __forceinline__ Pack<T, E> load_pack(const T* p) {
   Pack<T, E> pack;

@@ -60,13 +60,6 @@ PTX_FUNCTION void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(GroupsLeft) : "memory");
 }
 
-// ---- 2^x to 2 ulp, 0 instead of denormals
-PTX_FUNCTION float exp2_approx(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 // ---- named barriers 1..15 among `threads` threads of the block, a multiple of 32
 PTX_FUNCTION void bar_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 PTX_FUNCTION void bar_arrive(int id, int threads) {
@@ -167,8 +160,6 @@ using emu::ptx::griddep_wait;
 using emu::ptx::load_acquire;
 using emu::ptx::shared_address;
 using emu::ptx::store_release;
-
-inline float exp2_approx(float x) { return exp2f(x); }
 
 #define PTX_CALLER __attribute__((always_inline)) inline  // faults name the kernel's line
 PTX_CALLER void cp_async16(void* to, const void* from, bool valid = true) {

@@ -1,10 +1,10 @@
 // RMSNorm of each head of the q and k parts of packed rows [q heads | k heads | v heads], v copied; and its gradient.
 //   y = x rstd w, rstd = 1 / sqrt(mean(x^2) + eps)  [Zhang & Sennrich 2019, eq. 4].  With n = x rstd and g = dy w:
 //   dx = rstd (g - n mean(g n));  dw += sum of dy n over all rows and the heads of the part.
-// Layout: heads follow each other in memory. A team of lanes, a power of two up to 32, takes a head, one pack of 16 bytes
-// a lane (two beyond 32 packs), held in registers; a thread has several heads in flight. Memory bound: x, dy, y and dx are
-// read or written once. Not timed on a GPU yet.
-// Deterministic: gradients of weights go through partial sums per block, whose number follows from the shape alone.
+// Layout: heads follow each other in memory. A team of lanes, a power of two up to 32, takes a head, one pack of 16
+// bytes a lane (two beyond 32 packs), held in registers; a thread has several heads in flight. Memory bound: x, dy, y
+// and dx are read or written once. Not timed on a GPU yet. Deterministic: gradients of weights go through partial sums
+// per block, whose number follows from the shape alone.
 #include "cuda/qk_norm.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 constexpr int kForwardThreads = 256;
 template <int P>
 constexpr int kBackwardThreads = P == 2 ? 256 : 512;  // two packs take twice the registers
-constexpr int64_t kMaxBlocks = 264;  // of the backward pass: two for each multiprocessor of an H200
+constexpr int64_t kMaxBlocks = 264;                   // of the backward pass: two for each multiprocessor of an H200
 
 // Heads in flight of a thread, by packs of a head that a lane holds.
 template <int P>
@@ -224,7 +224,8 @@ Heads heads_of(const Op& op, int elements) {
   int bits = 0;
   while (1 << bits < packs && bits < 5) ++bits;
   if (packs > int64_t{most_packs(elements)} << bits)
-    throw Error(cat(op.kName, " on CUDA: heads of ", dim, " ", op.x.dtype, " are too long; expected at most 512 elements ",
+    throw Error(cat(op.kName, " on CUDA: heads of ", dim, " ", op.x.dtype,
+                    " are too long; expected at most 512 elements ",
                     "of 16 bits, 256 of 32, or 128 where a head is not a multiple of 16 bytes"));
   return {.count = static_cast<unsigned>(count),
           .q = static_cast<unsigned>(op.heads),
@@ -241,9 +242,7 @@ Heads heads_of(const Op& op, int elements) {
 template <class Op, class F>
 void by_head(const Op& op, bool aligned, F f) {
   const int64_t dim = op.wq.numel();
-  const auto fits = [&]<class T>() {
-    return aligned && in_packs<T>(dim) && aligned16(op.wq.data, op.wk.data);
-  };
+  const auto fits = [&]<class T>() { return aligned && in_packs<T>(dim) && aligned16(op.wq.data, op.wk.data); };
   by_pack(op.x.dtype, fits, [&]<class T, int E>() {
     const Heads heads = heads_of(op, E);
     if (dim <= int64_t{E} * heads.team()) {
@@ -268,8 +267,10 @@ void run(const QkNormFwd& op, void*, cudaStream_t stream) {
   if (op.x.numel() == 0) return;
   by_head(op, aligned16(op.y.data, op.x.data), [&]<class T, int E, int P>(const Heads& heads) {
     const int64_t in_block = int64_t{kForwardThreads} / heads.team() * kForwardHeads<P>;
-    const LaunchConfig config{dim3(grid_size(div_ceil<int64_t>(heads.count, in_block))), dim3(kForwardThreads), 0, stream};
-    CUDA_CHECK(launch(qk_norm_forward<T, E, P>, config, heads, data<T>(op.y), data<float>(op.rstd), data<T>(op.x), op.eps));
+    const LaunchConfig config{dim3(grid_size(div_ceil<int64_t>(heads.count, in_block))), dim3(kForwardThreads), 0,
+                              stream};
+    CUDA_CHECK(
+        launch(qk_norm_forward<T, E, P>, config, heads, data<T>(op.y), data<float>(op.rstd), data<T>(op.x), op.eps));
   });
 }
 
@@ -284,8 +285,9 @@ void run(const QkNormBwd& op, void* scratch, cudaStream_t stream) {
   by_head(op, aligned16(op.dx.data, op.dy.data, op.x.data), [&]<class T, int E, int P>(const Heads& heads) {
     const Cut cut(heads.count, int64_t{kBackwardThreads<P>} / heads.team() * kBackwardHeads<P>);
     blocks = cut.blocks;
-    const Backward<T> b{data<T>(op.dx), partials, data<T>(op.dy), data<T>(op.x), data<float>(op.rstd),
-                        static_cast<unsigned>(cut.heads_per_block)};
+    const Backward<T> b{data<T>(op.dx),       partials,
+                        data<T>(op.dy),       data<T>(op.x),
+                        data<float>(op.rstd), static_cast<unsigned>(cut.heads_per_block)};
     const size_t shared_bytes = static_cast<size_t>(kBackwardThreads<P> / 32 * E * pitch<E>(heads.dim)) * sizeof(float);
     if (shared_bytes > 48 << 10) CUDA_CHECK(allow_shared_bytes(qk_norm_backward<T, E, P>, shared_bytes));
     const LaunchConfig config{dim3(grid_size(blocks)), dim3(kBackwardThreads<P>), shared_bytes, stream};

@@ -2,11 +2,11 @@
 //   h = res + delta;  y = (h - mean) rstd w + b,  mean = 0 and no b for rms  [Ba et al. 2016, eq. 4; Zhang & Sennrich
 //   2019, eq. 4].  With x = (h - mean) rstd and g = dy w:
 //   dh += rstd (g - mean(g) - x mean(g x)), without mean(g) for rms;  dw += sum of dy x, db += sum of dy over the rows.
-// Layout: [N, C] row-major. Memory bound, each activation is read and written once: a team of whole warps holds a row in
-// registers, a few packs of 16 bytes a thread, forward up to 16384 columns of 16 bits, backward up to 8192 (half as many
-// of 32 bits). Short rows share a block. Other rows take kernels that go through memory element by element, once for each
-// sum. Backward a block keeps its sums for dw and db over many rows. Not timed on a GPU yet.
-// Deterministic: sums over rows go through partial sums per block, whose number follows from the shape alone.
+// Layout: [N, C] row-major. Memory bound, each activation is read and written once: a team of whole warps holds a row
+// in registers, a few packs of 16 bytes a thread, forward up to 16384 columns of 16 bits, backward up to 8192 (half as
+// many of 32 bits). Short rows share a block. Other rows take kernels that go through memory element by element, once
+// for each sum. Backward a block keeps its sums for dw and db over many rows. Not timed on a GPU yet. Deterministic:
+// sums over rows go through partial sums per block, whose number follows from the shape alone.
 #include "cuda/residual_norm.h"
 
 #include <algorithm>
@@ -21,6 +21,7 @@ namespace {
 constexpr int kMaxThreads = 512;
 constexpr int kShortBlock = 256;        // threads of a block that several rows share
 constexpr int64_t kMaxRowBlocks = 264;  // of the backward pass: two for each multiprocessor of an H200
+constexpr int64_t kMinBlockRows = 8;    // so that partial sums stay few beside the rows
 constexpr int kForwardPacks = 4;        // of a thread
 template <class T>
 constexpr int kBackwardPacks = 16 / kVector<T>;  // 16 elements: their sums stay in registers too
@@ -204,8 +205,8 @@ struct BackwardRows {
   int columns;
 };
 
-// The sums of both values over a row's warps, in each of its threads. All rows of the block take part; `room` is another
-// half of the shared memory in every second call, so that one barrier is enough.
+// The sums of both values over a row's warps, in each of its threads. All rows of the block take part; `room` is
+// another half of the shared memory in every second call, so that one barrier is enough.
 __device__ __forceinline__ float2 row_sums(float2 value, float2* room) {
   value.x = warp_reduce(value.x, Plus{});
   value.y = warp_reduce(value.y, Plus{});
@@ -314,8 +315,14 @@ struct BackwardRow {
 };
 
 // blockDim.y rows at a time, blockDim.x threads each. Shared memory: sums of each of these rows, if there are several.
-template <NormKind K, class T>
-__global__ void __launch_bounds__(kMaxThreads) add_norm_backward(BackwardRows<T> a) {
+// Resident blocks of a multiprocessor load by turns: three where registers allow it without spilling.
+template <NormKind K, class T, int Threads>
+constexpr int kResident = Threads > kShortBlock                  ? 1
+                          : K == NormKind::rms && sizeof(T) == 2 ? 3
+                                                                 : 2;
+
+template <NormKind K, class T, int Threads>
+__global__ void __launch_bounds__(Threads, kResident<K, T, Threads>) add_norm_backward(BackwardRows<T> a) {
   SHARED(float2, room, [2][kMaxThreads / 32]);
   DYN_SMEM(raw);
   float* const shared_sums = reinterpret_cast<float*>(raw);  // [blockDim.y, dw | db]
@@ -417,9 +424,7 @@ unsigned row_threads(int columns, int packs, const P*... pointers) {
   const int threads = round_up(div_ceil(columns, kVector<T> * packs), 32);
   return in_packs<T>(columns) && aligned16(pointers...) && threads <= kMaxThreads ? static_cast<unsigned>(threads) : 0;
 }
-unsigned any_row_threads(int columns) {
-  return static_cast<unsigned>(std::min(kMaxThreads, round_up(columns, 32)));
-}
+unsigned any_row_threads(int columns) { return static_cast<unsigned>(std::min(kMaxThreads, round_up(columns, 32))); }
 
 // Kernel `in_registers` or, where rows do not fit, kernel `any`.
 template <class T>
@@ -434,7 +439,7 @@ void launch_rows(void (*in_registers)(Rows<T>), void (*any)(Rows<T>), const Rows
                     {dim3(grid_size(div_ceil<int64_t>(a.rows, together))), dim3(threads, together), 0, stream}, a));
 }
 
-int64_t rows_per_block(int64_t rows) { return std::max<int64_t>(1, div_ceil<int64_t>(rows, kMaxRowBlocks)); }
+int64_t rows_per_block(int64_t rows) { return std::max(kMinBlockRows, div_ceil<int64_t>(rows, kMaxRowBlocks)); }
 int64_t row_blocks(int64_t rows) { return div_ceil<int64_t>(rows, rows_per_block(rows)); }
 
 template <NormKind K, class T>
@@ -452,7 +457,11 @@ void launch_backward(const BackwardRows<T>& a, cudaStream_t stream) {
   const unsigned together = std::max(1u, kShortBlock / threads);
   const size_t sums = together * kSums * static_cast<size_t>(ColumnSums<T>::slots(static_cast<int>(threads)));
   const LaunchConfig config{grid, dim3(threads, together), together > 1 ? sums * sizeof(float) : 0, stream};
-  CUDA_CHECK(launch(add_norm_backward<K, T>, config, a));
+  if (threads <= kShortBlock) {
+    CUDA_CHECK(launch(add_norm_backward<K, T, kShortBlock>, config, a));
+  } else {
+    CUDA_CHECK(launch(add_norm_backward<K, T, kMaxThreads>, config, a));
+  }
 }
 }  // namespace
 

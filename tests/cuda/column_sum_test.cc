@@ -1,5 +1,5 @@
 // The kernel of cuda/column_sum.cu runs the op cases, and matrices that are cut into ranges of rows.
-#include "tests/cuda/counted.h"
+#include "tests/cuda/kernel_test.h"
 
 namespace athanor {
 namespace {
@@ -7,6 +7,8 @@ namespace {
 class ColumnSumKernel : public KernelTest {};
 
 TEST_F(ColumnSumKernel, Cases) { agrees_with_the_reference(ColumnSum::kName, gemm_cases, 10); }
+
+TEST_F(ColumnSumKernel, AnyAlignment) { needs_no_alignment(ColumnSum::kName, gemm_cases, 4); }
 
 // Whole packs, several tiles of columns, the last range of rows not full.
 TEST_F(ColumnSumKernel, Packs) {
@@ -21,9 +23,9 @@ TEST_F(ColumnSumKernel, Packs) {
 
 #ifdef ATHANOR_EMULATED_GPU
 TEST(ColumnSumKernelBudget, AccessesAreCoalesced) {
-  const Counted counted;
-  counted.run(ColumnSum{.out = counted.zeros(DType::f32, {512}), .x = counted.zeros(DType::bf16, {70, 512})});
-  counted.expect_within_budget();
+  const AccessBudget budget;
+  EXPECT_EQ(
+      budget.check(ColumnSum{.out = budget.tensor(DType::f32, {512}), .x = budget.tensor(DType::bf16, {70, 512})}), "");
 }
 #endif
 }  // namespace

@@ -89,7 +89,9 @@ class CudaTestOps final : public Decorated<CudaTestOps> {
 };
 }  // namespace
 
-TestBackend make_cuda_backend(int threads, std::unique_ptr<cuda::CudnnAttention> attention) {
+TestBackend make_cuda_backend(int threads) { return make_attention_backend(threads, nullptr); }
+
+TestBackend make_attention_backend(int threads, std::unique_ptr<cuda::CudnnAttention> attention) {
   return {std::make_shared<CudaTestDevice>(), std::make_shared<CudaTestOps>(threads, std::move(attention))};
 }
 

@@ -85,7 +85,7 @@ class CudnnAttentionTest : public KernelTest {
   static void agrees(const Setting& s, DType dtype) {
     Examiner examine(
         [&](int threads) {
-          return make_cuda_backend(threads, std::make_unique<CudnnAttention>(library(), nullptr, s.tokens));
+          return make_attention_backend(threads, std::make_unique<CudnnAttention>(library(), nullptr, s.tokens));
         },
         {.threads = {1, 2}});
     const std::string name = cat(s.batch, "x", s.tokens, " ", s.heads, "/", s.kv_heads, "x", s.head_dim, " ", dtype,

@@ -1,8 +1,8 @@
-// The kernels of cuda/embedding.cu and cuda/index_sort.cu run the op cases, and what sums by token must stand: runs of one
-// token over many blocks, both ends of the vocabulary, digits of several passes.
+// The kernels of cuda/embedding.cu and cuda/index_sort.cu run the op cases, and what sums by token must stand: runs of
+// one token over many blocks, both ends of the vocabulary, digits of several passes.
 #include <numeric>
 
-#include "tests/cuda/counted.h"
+#include "tests/cuda/kernel_test.h"
 
 namespace athanor {
 namespace {
@@ -13,6 +13,11 @@ TEST_F(EmbeddingKernels, Forward) { agrees_with_the_reference(EmbeddingFwd::kNam
 TEST_F(EmbeddingKernels, Backward) { agrees_with_the_reference(EmbeddingBwd::kName, embedding_cases, 10); }
 TEST_F(EmbeddingKernels, Gather) { agrees_with_the_reference(GatherRows::kName, embedding_cases, 10); }
 TEST_F(EmbeddingKernels, Scatter) { agrees_with_the_reference(ScatterRows::kName, embedding_cases, 10); }
+
+TEST_F(EmbeddingKernels, AnyAlignment) {
+  for (const char* op : {EmbeddingFwd::kName, EmbeddingBwd::kName, GatherRows::kName, ScatterRows::kName})
+    needs_no_alignment(op, embedding_cases, 7);
+}
 
 void examine_tokens(const std::string& name, int64_t vocab, int64_t columns, const std::vector<double>& tokens) {
   Examiner examine(make_cuda_backend, {.threads = {1, 2}});
@@ -73,15 +78,15 @@ TEST_F(EmbeddingKernels, SumsAreInTheOrderOfRows) {
 
 #ifdef ATHANOR_EMULATED_GPU
 TEST(EmbeddingKernelsBudget, AccessesAreCoalesced) {
-  const Counted counted;
+  const AccessBudget budget;
   std::vector<int32_t> rows(64);
   for (int i = 0; i < 64; ++i) rows[size_t(i)] = i % 3 ? 7 : i * 37 % 64;
-  const Tensor index = counted.indices(rows), y = counted.zeros(DType::bf16, {64, 256});
-  const Tensor wte = counted.zeros(DType::bf16, {64, 256});
-  counted.run(EmbeddingFwd{.y = y, .tokens = index, .wte = wte});
-  counted.run(EmbeddingFwd{.y = y, .tokens = index, .positions = index, .wte = wte, .wpe = wte});
-  counted.run(EmbeddingBwd{.dwte = counted.zeros(DType::f32, {64, 256}), .dy = y, .tokens = index});
-  counted.expect_within_budget();
+  const Tensor index = budget.indices(rows), y = budget.tensor(DType::bf16, {64, 256});
+  const Tensor wte = budget.tensor(DType::bf16, {64, 256});
+  EXPECT_EQ(budget.check(EmbeddingFwd{.y = y, .tokens = index, .wte = wte},
+                         EmbeddingFwd{.y = y, .tokens = index, .positions = index, .wte = wte, .wpe = wte},
+                         EmbeddingBwd{.dwte = budget.tensor(DType::f32, {64, 256}), .dy = y, .tokens = index}),
+            "");
 }
 #endif
 }  // namespace

@@ -46,7 +46,7 @@ class KernelTest : public testing::Test {
   }
   // All cases of one op of a family; at least `least` of them.
   static void agrees_with_the_reference(const char* op, void (*family)(Examiner&), int least = 1) {
-    Examiner examine([](int threads) { return make_cuda_backend(threads); }, {.threads = {1, 2}, .only = op});
+    Examiner examine(make_cuda_backend, {.threads = {1, 2}, .only = op});
     family(examine);
     const auto& seen = examine.seen();
     EXPECT_TRUE(seen.contains(op) && seen.at(op) >= least) << "few cases of " << op;
@@ -66,9 +66,15 @@ class KernelTest : public testing::Test {
 class AccessBudget {
  public:
   ~AccessBudget() { emu::count_accesses(false); }
-  Tensor tensor(DType dtype, const Shape& shape) const {
-    Tensor t{nullptr, dtype, shape};
-    t.data = backend_.device->allocate(t.bytes(), Mem::device);
+  Tensor tensor(DType dtype, const Shape& shape, int64_t row_stride = 0) const {  // of zeros
+    Tensor t{nullptr, dtype, shape, row_stride};
+    const int64_t elements = row_stride ? shape[0] * row_stride : shape.numel();
+    t.data = backend_.device->allocate(size_t(elements) * size_of(dtype), Mem::device);
+    return t;
+  }
+  Tensor indices(const std::vector<int32_t>& values) const {
+    const Tensor t = tensor(DType::i32, {int64_t(values.size())});
+    backend_.device->copy(t.data, values.data(), t.bytes(), Lane::compute);
     return t;
   }
   template <class... Op>

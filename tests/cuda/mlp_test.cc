@@ -1,5 +1,5 @@
 // The kernels of cuda/mlp.cu run the op cases of GELU and SwiGLU, and longer rows on their 16-byte path.
-#include "tests/cuda/counted.h"
+#include "tests/cuda/kernel_test.h"
 
 namespace athanor {
 namespace {
@@ -10,6 +10,11 @@ TEST_F(MlpKernels, GeluForward) { agrees_with_the_reference(GeluFwd::kName, mlp_
 TEST_F(MlpKernels, GeluBackward) { agrees_with_the_reference(GeluBwd::kName, mlp_cases, 20); }
 TEST_F(MlpKernels, SwigluForward) { agrees_with_the_reference(SwigluFwd::kName, mlp_cases, 10); }
 TEST_F(MlpKernels, SwigluBackward) { agrees_with_the_reference(SwigluBwd::kName, mlp_cases, 20); }
+
+TEST_F(MlpKernels, AnyAlignment) {
+  needs_no_alignment(GeluBwd::kName, mlp_cases, 9);
+  needs_no_alignment(SwigluBwd::kName, mlp_cases, 9);
+}
 
 // Whole packs and some blocks, the last one not full; gradients on top of what they are computed from.
 TEST_F(MlpKernels, Packs) {
@@ -38,13 +43,11 @@ TEST_F(MlpKernels, ExtremeValues) {
 
 #ifdef ATHANOR_EMULATED_GPU
 TEST(MlpKernelsBudget, AccessesAreCoalesced) {
-  const Counted counted;
-  const Tensor x = counted.zeros(DType::bf16, {16, 512}), gu = counted.zeros(DType::bf16, {16, 1024});
-  counted.run(GeluFwd{.y = x, .x = x});
-  counted.run(GeluBwd{.dx = x, .dy = x, .x = x});
-  counted.run(SwigluFwd{.y = x, .gu = gu});
-  counted.run(SwigluBwd{.dgu = gu, .dy = x, .gu = gu});
-  counted.expect_within_budget();
+  const AccessBudget budget;
+  const Tensor x = budget.tensor(DType::bf16, {16, 512}), gu = budget.tensor(DType::bf16, {16, 1024});
+  EXPECT_EQ(budget.check(GeluFwd{.y = x, .x = x}, GeluBwd{.dx = x, .dy = x, .x = x}, SwigluFwd{.y = x, .gu = gu},
+                         SwigluBwd{.dgu = gu, .dy = x, .gu = gu}),
+            "");
 }
 #endif
 }  // namespace

@@ -1,5 +1,5 @@
 // The kernels of cuda/qk_norm.cu run the op cases, and heads of models on their 16-byte path.
-#include "tests/cuda/counted.h"
+#include "tests/cuda/kernel_test.h"
 
 namespace athanor {
 namespace {
@@ -8,6 +8,11 @@ class QkNormKernels : public KernelTest {};
 
 TEST_F(QkNormKernels, Forward) { agrees_with_the_reference(QkNormFwd::kName, norm_cases, 10); }
 TEST_F(QkNormKernels, Backward) { agrees_with_the_reference(QkNormBwd::kName, norm_cases, 10); }
+
+TEST_F(QkNormKernels, AnyAlignment) {
+  needs_no_alignment(QkNormFwd::kName, norm_cases, 4);
+  needs_no_alignment(QkNormBwd::kName, norm_cases, 4);
+}
 
 struct Case {
   int64_t rows, heads, kv_heads, dim;
@@ -66,16 +71,14 @@ TEST_F(QkNormKernels, LongHeadsAreRefusedByName) {
 
 #ifdef ATHANOR_EMULATED_GPU
 TEST(QkNormKernelsBudget, AccessesAreCoalescedAndFreeOfConflicts) {
-  const Counted counted;
+  const AccessBudget budget;
   const Case c{16, 6, 2, 128, DType::bf16, DType::bf16};
   QkNormFwd f = forward(c);
   QkNormBwd b = backward(c);
-  const auto place = [&](Tensor& t) { t = counted.zeros(t.dtype, t.shape); };
+  const auto place = [&](Tensor& t) { t = budget.tensor(t.dtype, t.shape); };
   for (Tensor* t : {&f.y, &f.rstd, &f.x, &f.wq, &f.wk, &b.dx, &b.dwq, &b.dwk, &b.dy, &b.x, &b.rstd, &b.wq, &b.wk})
     place(*t);
-  counted.run(f);
-  counted.run(b);
-  counted.expect_within_budget();
+  EXPECT_EQ(budget.check(f, b), "");
 }
 #endif
 }  // namespace

@@ -11,80 +11,94 @@ TEST_F(ResidualNorm, Forward) { agrees_with_the_reference(AddNormFwd::kName, nor
 TEST_F(ResidualNorm, Apply) { agrees_with_the_reference(NormApply::kName, norm_cases, 10); }
 TEST_F(ResidualNorm, Backward) { agrees_with_the_reference(AddNormBwd::kName, norm_cases, 10); }
 
-// Rows that are whole vectors, where the kernels take their 16-byte path, and one element off.
+TEST_F(ResidualNorm, AnyAlignment) {
+  for (const char* op : {AddNormFwd::kName, NormApply::kName, AddNormBwd::kName})
+    needs_no_alignment(op, norm_cases, 12);
+}
+
+struct Setting {
+  NormKind kind;
+  DType x, w;
+  int64_t rows, columns;
+  std::string name() const {
+    return cat(kind == NormKind::rms ? "rms " : "layer ", rows, "x", columns, " ", x, " w ", w);
+  }
+  bool layer() const { return kind == NormKind::layer; }
+};
+AddNormFwd forward(const Setting& s) {
+  const Tensor x = tensor(s.x, {s.rows, s.columns}), w = tensor(s.w, {s.columns}),
+               column = tensor(DType::f32, {s.rows});
+  return {.kind = s.kind,
+          .h = x,
+          .y = x,
+          .mean = s.layer() ? column : Tensor{},
+          .rstd = column,
+          .res = x,
+          .delta = x,
+          .w = w,
+          .b = s.layer() ? w : Tensor{},
+          .eps = 1e-5f};
+}
+AddNormBwd backward(const Setting& s) {
+  const AddNormFwd f = forward(s);
+  const Tensor sums = tensor(DType::f32, {s.columns});
+  return {.kind = s.kind,
+          .dh = f.h,
+          .dw = sums,
+          .db = s.layer() ? sums : Tensor{},
+          .dy = f.y,
+          .h = f.h,
+          .mean = f.mean,
+          .rstd = f.rstd,
+          .w = f.w};
+}
+NormApply apply(const Setting& s) {
+  const AddNormFwd f = forward(s);
+  return {.kind = s.kind, .y = f.y, .h = f.h, .mean = f.mean, .rstd = f.rstd, .w = f.w, .b = f.b};
+}
+
+// Rows in registers: eight or four a block, one a block, of several warps; and rows that do not fit or are no vectors.
+constexpr Setting kRows[] = {
+    {NormKind::layer, DType::bf16, DType::bf16, 21, 264}, {NormKind::rms, DType::f16, DType::f32, 11, 768},
+    {NormKind::layer, DType::bf16, DType::f32, 11, 768},  {NormKind::layer, DType::f32, DType::f32, 5, 1028},
+    {NormKind::rms, DType::bf16, DType::bf16, 11, 769},   {NormKind::layer, DType::bf16, DType::bf16, 5, 5120},
+    {NormKind::rms, DType::f32, DType::bf16, 3, 5120},    {NormKind::layer, DType::bf16, DType::bf16, 2, 8200},
+};
+
 TEST_F(ResidualNorm, LongRows) {
-  Examiner examine([](int threads) { return make_cuda_backend(threads); }, {.threads = {2}});
-  for (const int64_t columns : {768, 769, 5120}) {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
-      const Tensor x = tensor(dtype, {5, columns}), column = tensor(DType::f32, {5}), w = tensor(dtype, {columns});
-      examine(OpCase<AddNormFwd>{cat("5x", columns, " ", dtype),
-                                 {.kind = NormKind::layer,
-                                  .h = x,
-                                  .y = x,
-                                  .mean = column,
-                                  .rstd = column,
-                                  .res = x,
-                                  .delta = x,
-                                  .w = w,
-                                  .b = w,
-                                  .eps = 1e-5f}});
-      OpCase<AddNormBwd> backward{cat("5x", columns, " ", dtype),
-                                  {.kind = NormKind::rms,
-                                   .dh = x,
-                                   .dw = tensor(DType::f32, {columns}),
-                                   .dy = x,
-                                   .h = x,
-                                   .rstd = column,
-                                   .w = w}};
-      backward.values["rstd"] = uniform(0.5, 1.5);
-      examine(backward);
-    }
+  Examiner examine(make_cuda_backend, {.threads = {2}});
+  for (const Setting& s : kRows) {
+    examine(OpCase<AddNormFwd>{s.name(), forward(s)});
+    OpCase<AddNormBwd> b{s.name(), backward(s)};
+    b.values["rstd"] = uniform(0.5, 1.5);
+    examine(b);
   }
   EXPECT_TRUE(examine.findings().empty()) << examine.report();
 }
 
+// Recomputation repeats the bits of the forward pass.
+TEST_F(ResidualNorm, ApplyRepeatsTheBits) {
+  Examiner examine(make_cuda_backend, {.threads = {2}});
+  for (const Setting& s : kRows) {
+    const auto first = examine.backend_results(OpCase<AddNormFwd>{s.name(), forward(s)});
+    OpCase<NormApply> again{s.name(), apply(s)};
+    for (const Result& r : first)
+      if (r.name != "y") again.values[r.name] = listed(decoded(r.like.dtype, r.after));
+    EXPECT_EQ(result(examine.backend_results(again), "y").after, result(first, "y").after) << s.name();
+  }
+}
+
 #ifdef ATHANOR_EMULATED_GPU
 TEST(ResidualNormBudget, AccessesAreCoalescedAndFreeOfConflicts) {
-  const TestBackend backend = make_cuda_backend(1);
-  constexpr int64_t kRows = 20, kColumns = 768;
-  const auto memory = [&](size_t bytes) { return backend.device->allocate(bytes, Mem::device); };
-  const auto matrix = [&] { return Tensor{memory(kRows * kColumns * 2), DType::bf16, {kRows, kColumns}}; };
-  const auto floats = [&](int64_t n) { return Tensor{memory(size_t(n) * 4), DType::f32, {n}}; };
-  const Tensor w{memory(kColumns * 2), DType::bf16, {kColumns}}, b{memory(kColumns * 2), DType::bf16, {kColumns}};
-  AddNormFwd forward{.kind = NormKind::layer,
-                     .h = matrix(),
-                     .y = matrix(),
-                     .mean = floats(kRows),
-                     .rstd = floats(kRows),
-                     .res = matrix(),
-                     .delta = matrix(),
-                     .w = w,
-                     .b = b,
-                     .eps = 1e-5f};
-  AddNormBwd backward{.kind = NormKind::layer,
-                      .dh = matrix(),
-                      .dw = floats(kColumns),
-                      .db = floats(kColumns),
-                      .dy = matrix(),
-                      .h = forward.h,
-                      .mean = forward.mean,
-                      .rstd = forward.rstd,
-                      .w = w};
-  NormApply apply{.kind = NormKind::layer,
-                  .y = forward.y,
-                  .h = forward.h,
-                  .mean = forward.mean,
-                  .rstd = forward.rstd,
-                  .w = w,
-                  .b = b};
-  emu::reset_kernel_counters();
-  emu::count_accesses(true);
-  backend.ops->run(forward, nullptr);
-  backend.ops->run(apply, nullptr);
-  backend.ops->run(backward, memory(backend.ops->scratch(backward)));
-  backend.device->sync();
-  emu::count_accesses(false);
-  EXPECT_EQ(emu::compare_with_budget("tests/cuda/access_budget.txt", emu::kernel_counters()), "");
+  const AccessBudget budget;
+  const Setting s{NormKind::layer, DType::bf16, DType::bf16, 20, 768};
+  AddNormFwd f = forward(s);
+  NormApply a = apply(s);
+  AddNormBwd b = backward(s);
+  for (Tensor* t : {&f.h,    &f.y, &f.mean, &f.rstd, &f.res, &f.delta, &f.w,  &f.b, &a.y,    &a.h,    &a.mean,
+                    &a.rstd, &a.w, &a.b,    &b.dh,   &b.dw,  &b.db,    &b.dy, &b.h, &b.mean, &b.rstd, &b.w})
+    *t = budget.tensor(t->dtype, t->shape);
+  EXPECT_EQ(budget.check(f, a, b), "");
 }
 #endif
 }  // namespace

@@ -1,5 +1,5 @@
 // The kernel of cuda/rope.cu runs the op cases, and shapes of models on its 16-byte path.
-#include "tests/cuda/counted.h"
+#include "tests/cuda/kernel_test.h"
 
 namespace athanor {
 namespace {
@@ -7,6 +7,8 @@ namespace {
 class RopeKernel : public KernelTest {};
 
 TEST_F(RopeKernel, Cases) { agrees_with_the_reference(Rope::kName, rope_cases, 20); }
+
+TEST_F(RopeKernel, AnyAlignment) { needs_no_alignment(Rope::kName, rope_cases, 5); }
 
 // Head counts that are and are not multiples of a thread's, packed rows with room behind them, rows one element off.
 TEST_F(RopeKernel, Packs) {
@@ -30,13 +32,13 @@ TEST_F(RopeKernel, Packs) {
 
 #ifdef ATHANOR_EMULATED_GPU
 TEST(RopeKernelBudget, AccessesAreCoalesced) {
-  const Counted counted;
-  counted.run(Rope{.x = counted.zeros(DType::bf16, {8, 8 * 128}, 12 * 128),
-                   .cos_sin = counted.zeros(DType::f32, {16, 128}),
-                   .positions = counted.indices({0, 1, 2, 3, 15, 0, 1, 7}),
-                   .heads = 8,
-                   .head_dim = 128});
-  counted.expect_within_budget();
+  const AccessBudget budget;
+  EXPECT_EQ(budget.check(Rope{.x = budget.tensor(DType::bf16, {8, 8 * 128}, 12 * 128),
+                              .cos_sin = budget.tensor(DType::f32, {16, 128}),
+                              .positions = budget.indices({0, 1, 2, 3, 15, 0, 1, 7}),
+                              .heads = 8,
+                              .head_dim = 128}),
+            "");
 }
 #endif
 }  // namespace

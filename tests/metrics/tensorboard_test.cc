@@ -189,8 +189,9 @@ TEST(Tensorboard, ShowsWhatTheJsonLinesHold) {
     ++tagged;
     std::visit(
         [&]<class T>(T StepMetrics::*member) {
-          if constexpr (std::is_arithmetic_v<T>)
+          if constexpr (std::is_arithmetic_v<T>) {
             EXPECT_EQ(scalars.at(std::string(field.tag)), float(read.steps.at(0).*member)) << field.name;
+          }
         },
         field.member);
   }

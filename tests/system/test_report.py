@@ -92,7 +92,7 @@ class SweepTest(SystemTest):
         self.assertIn("failed with exit code", done.err)
         self.assertIn("000-train_data=broken", done.err)
         self.assertIn("text_train_000000.bin",
-                      (self.folder / "sw" / "000-train_data=broken__train__.bin.log").read_text())
+                      (self.folder / "sw" / "000-train_data=broken___train__.bin.log").read_text())
         self.assertEqual(done.out.count(" done "), 1, done.out)
 
     def test_bad_sweeps_are_refused_before_anything_runs(self):

@@ -29,9 +29,9 @@ bool is_pinned(const void* address);  // handed out from the pinned range
 int device_of(const void* address);   // the device whose memory this is, -1 for anything else
 void set_state(void* begin, size_t bytes, ByteState state);
 void give_back_pages(void* begin, size_t bytes);  // freed memory: what it held is gone, large ranges cost nothing more
-void mark_unwritten(void* begin, size_t bytes);  // nobody wrote it: reading is a fault in a check build
-void mark_written(void* begin, size_t bytes);    // written before all operations
-void rebase_stamps(void* begin, size_t bytes);   // forget who wrote what, keep whether; after a device synchronisation
+void mark_unwritten(void* begin, size_t bytes);   // nobody wrote it: reading is a fault in a check build
+void mark_written(void* begin, size_t bytes);     // written before all operations
+void rebase_stamps(void* begin, size_t bytes);    // forget who wrote what, keep whether; after a device synchronisation
 
 // The runtime half keeps device memory closed to host code. Host code that works on it (mark_live) holds one of these.
 class OpenMemory {
@@ -74,6 +74,8 @@ bool run_grid(const GridLaunch& launch);  // false: a fault was reported. One gr
 
 // A copy or memset touches this range on behalf of the operation: checks state and order, stamps it.
 void check_operation(const Operation& operation, void* begin, size_t bytes, bool write);
+// After a copy: bytes that nobody wrote are still unwritten where they arrive, so that reading them there is a fault.
+void copy_unwritten(void* to, const void* from, size_t bytes);
 
 // ---- faults
 bool report(Fault fault, const std::string& text);  // keeps the first; returns false

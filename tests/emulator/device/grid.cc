@@ -28,18 +28,14 @@ int first_registers(uint32_t threads) { return std::min(248, kRegistersOfABlock 
 
 uint64_t block_count(const dim3& grid) { return uint64_t{grid.x} * grid.y * grid.z; }
 
-void start_thread(Block& b, size_t pool_index, uint32_t linear) {
+void start_thread(Block& b, size_t pool_index, uint32_t linear, int registers) {
   const LaunchShape& shape = b.gang->grid->launch->shape;
   Thread* t = b.threads[linear] = pooled_thread(pool_index);
   Fiber& f = *t->fiber;
-  Ticks ticks = std::move(f.ticks);
-  f = Fiber{};
+  f.reset();
   f.block = &b;
-  f.registers = first_registers(b.size);
-  if (kCheck) {
-    ticks.assign(b.size + kAsyncEngines, 0);
-    f.ticks = std::move(ticks);
-  }
+  f.registers = registers;
+  if (kCheck) f.ticks.assign(b.size + kAsyncEngines, 0);
   const dim3 d = shape.block;
   t->thread_index = {linear % d.x, linear / d.x % d.y, linear / d.x / d.y};
   t->block_index = b.index;
@@ -65,14 +61,15 @@ void start_block(Gang& gang, Cluster& cluster, uint32_t rank, uint32_t number, s
   b.index = {number % g.x, number / g.x % g.y, number / g.x / g.y};
   b.size = b.live = d.x * d.y * d.z;
   b.warps.resize((b.size + 31) / 32);
-  b.wgmma.resize(b.size / 128);
-  b.free_registers = kRegistersOfABlock - int(b.size) * first_registers(b.size);
-  b.base.assign(b.size + kAsyncEngines, 0);
+  const int registers = first_registers(b.size);
+  b.free_registers = kRegistersOfABlock - int(b.size) * registers;
+  if (kCheck) b.base.assign(b.size + kAsyncEngines, 0);
   b.window = window_base(window);
   std::copy(launch.parameters.begin(), launch.parameters.end(), b.parameters);
   b.threads.resize(b.size);
   const size_t first = (gang.blocks.size() - 1) * b.size;
-  for (uint32_t i = 0; i < b.size; ++i) start_thread(b, first + i, i);
+  gang.ready.reserve(gang.ready.size() + b.size);
+  for (uint32_t i = 0; i < b.size; ++i) start_thread(b, first + i, i, registers);
   if (launch.shape.shared_bytes)
     b.dynamic = static_cast<unsigned char*>(take_shared(b, launch.shape.shared_bytes, 1024));
 }

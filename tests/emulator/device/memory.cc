@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "emulator/device/pages.h"
 #include "emulator/device/state.h"
 namespace emu {
 namespace {
@@ -14,7 +15,6 @@ namespace {
 constexpr size_t kDevicesBytes = kMaxDevices * kDeviceBytes;
 constexpr size_t kHeapBytes = kDevicesBytes + kPinnedBytes;
 constexpr size_t kArenaBytes = kHeapBytes + kWindows * kWindowBytes;
-constexpr size_t kLargePage = size_t{2} << 20;  // of x86-64 and of most other systems with pages of 4 KiB
 
 struct Cell {  // the last writer and one recent reader of a byte
   uint64_t writer, reader;
@@ -151,14 +151,12 @@ extern "C" {
 extern char __executable_start, _end;
 }
 namespace {
-constexpr size_t kStackBytes = size_t{256} << 10;
-
 const char* verb(int access) { return access & kAtomic ? "atomic" : access & kWrite ? "write" : "read"; }
 
 bool own_memory(const uint8_t* p) {
-  const auto* top = reinterpret_cast<const uint8_t*>(self()) + 4096;
+  const auto* top = reinterpret_cast<const uint8_t*>(running()) + sizeof(Thread);
   const uint8_t* parameters = block().parameters;
-  return size_t(top - p) <= kStackBytes ||
+  return size_t(top - p) <= kFiberStack ||
          (p >= reinterpret_cast<uint8_t*>(&__executable_start) && p < reinterpret_cast<uint8_t*>(&_end)) ||
          size_t(p - parameters) < sizeof block().parameters;
 }
@@ -186,8 +184,21 @@ void check_region(const uint8_t* p, size_t bytes, int access, const void* caller
   if (kCheck && !(access & kAsyncProxy)) owner.visits[{mine.number, self()->linear}] = stamp_now();
 }
 
+bool all_live(size_t offset, size_t bytes) {
+  constexpr uint64_t kEightLive = 0x0101010101010101;
+  static_assert(uint8_t(ByteState::kLive) == 1);
+  size_t i = 0;
+  for (uint64_t eight = 0; i + 8 <= bytes; i += 8) {
+    memcpy(&eight, states + offset + i, 8);
+    if (eight != kEightLive) return false;
+  }
+  while (i < bytes && states[offset + i] == ByteState::kLive) ++i;
+  return i == bytes;
+}
+
 void check_states(const uint8_t* p, size_t bytes, int access, const void* caller) {
   const size_t offset = offset_of(p);
+  if (all_live(offset, bytes)) return;
   for (size_t i = 0; i < bytes; ++i) {
     const ByteState s = states[offset + i];
     if (s == ByteState::kLive) continue;
@@ -281,30 +292,47 @@ void check_aligned(const void* address, size_t bytes, const char* what, const vo
 void check_operation(const Operation& op, void* begin, size_t bytes, bool write) {
   if (!in_arena(begin)) return;
   const size_t offset = offset_of(begin);
+  if (!all_live(offset, bytes)) {
+    size_t i = 0;
+    while (states[offset + i] == ByteState::kLive) ++i;
+    report(Fault::kBounds, op.name + (write ? " writes " : " reads ") + std::to_string(bytes) + " bytes: byte " +
+                               std::to_string(i) + " is outside the allocation");
+    return;
+  }
+  if (!kCheck) return;
+  const uint64_t mine = make_stamp({op.id, 0, 0, 0});
+  uint64_t good_writer = mine, good_reader = mine;  // neighbouring bytes mostly have the same history
+  const auto conflicts = [&](uint64_t stamp, uint64_t& good) {
+    if (stamp == 0 || stamp == good) return false;
+    const uint32_t other = stamp_fields(stamp).operation;
+    if (other != (op.id & 0x7fff) && !op.ordered(other, true)) return true;
+    good = stamp;
+    return false;
+  };
   for (size_t i = 0; i < bytes; ++i) {
-    if (states[offset + i] != ByteState::kLive) {
-      report(Fault::kBounds, op.name + (write ? " writes " : " reads ") + std::to_string(bytes) + " bytes: byte " +
-                                 std::to_string(i) + " is outside the allocation");
-      return;
-    }
-    if (!kCheck) continue;
     Cell& c = cells[offset + i];
-    const auto conflicts = [&](uint64_t s) {
-      const uint32_t other = stamp_fields(s).operation;
-      return s && other != (op.id & 0x7fff) && !op.ordered(other, true);
-    };
-    const uint64_t other = conflicts(c.writer) ? c.writer : write && conflicts(c.reader) ? c.reader : 0;
+    const uint64_t other = conflicts(c.writer, good_writer)            ? c.writer
+                           : write && conflicts(c.reader, good_reader) ? c.reader
+                                                                       : 0;
     if (other) {
       report(Fault::kRace, op.name + " is not ordered after " + operation_name(stamp_fields(other).operation) +
                                " (missing event wait?), byte " + std::to_string(i));
       return;
     }
-    const uint64_t mine = make_stamp({op.id, 0, 0, 0});
     if (write) {
       c = {mine, 0};
     } else {
       c.reader = mine;
     }
+  }
+}
+
+void copy_unwritten(void* to, const void* from, size_t bytes) {
+  if (!kCheck || !in_arena(to) || !in_arena(from)) return;
+  Cell* target = cells + offset_of(to);
+  const Cell* source = cells + offset_of(from);
+  for (size_t i = 0; i < bytes; ++i) {
+    if (!source[i].writer) target[i] = {0, 0};
   }
 }
 }  // namespace emu

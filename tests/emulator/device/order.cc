@@ -21,13 +21,22 @@ uint32_t known_tick(const Fiber& f, uint32_t of_block, uint32_t of_thread) {
   const auto entry = f.others->find(of_block);
   return entry != f.others->end() && of_thread < entry->second->size() ? (*entry->second)[of_thread] : 0;
 }
+
+bool operation_before(Gang& gang, uint32_t other, bool waited) {
+  if (other == gang.known_operation) return true;  // mostly the one that wrote the neighbouring bytes
+  if (operation().ordered(other, false)) {
+    gang.known_operation = other;
+    return true;
+  }
+  return waited && operation().ordered(other, true);
+}
 }  // namespace
 
 bool happened_before(uint64_t stamp) {
   const Fiber& f = fiber();
   const Block& b = *f.block;
   const StampFields s = stamp_fields(stamp);
-  if (s.operation != (operation().id & 0x7fff)) return operation().ordered(s.operation, f.dependency_waited);
+  if (s.operation != (operation().id & 0x7fff)) return operation_before(*b.gang, s.operation, f.dependency_waited);
   if (s.block != (b.number & 0xffff)) return s.tick < known_tick(f, s.block, s.thread);
   return s.thread == self()->linear || s.tick < b.base[s.thread] || s.tick < f.ticks[s.thread] ||
          s.tick < known_tick(f, s.block, s.thread);

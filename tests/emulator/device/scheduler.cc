@@ -35,12 +35,11 @@ emu_switch_stack:
 
 namespace emu {
 namespace {
-constexpr size_t kStackBytes = size_t{256} << 10;
-constexpr size_t kHeaderBytes = 4096;      // at the top of a stack: the Thread
-constexpr uint64_t kIdleYields = 400'000;  // spins of all threads together with nothing else going on
+constexpr uint64_t kIdleYields = 32;  // spins per thread, together, with nothing else going on: a deadlock
+constexpr uint64_t kLeastIdleYields = 100'000;
 constexpr uint64_t kTotalYields = 50'000'000;
-
-thread_local Thread* current __attribute__((tls_model("initial-exec")));
+// Stacks start at different places of the caches' sets: with all tops a power of two apart, only some eight would fit.
+constexpr size_t kColours = 32, kColourBytes = 9 * 64;
 
 // Stacks are kept: those of an OS thread that ends go to the next one that needs some.
 struct SpareStacks {
@@ -69,7 +68,7 @@ thread_local StackPool pool;
 
 void switch_to(void** save, Thread* to, Gang& gang) {
   ++gang.counts.switches;
-  current = to;
+  current_thread = to;
   emu_switch_stack(save, to ? to->fiber->stack_pointer : gang.main_stack);
 }
 
@@ -101,8 +100,8 @@ void thread_main() {
 }
 }  // namespace
 
-__attribute__((noinline)) Thread* self() { return current; }
-Thread* running() { return current; }
+constinit thread_local Thread* current_thread __attribute__((tls_model("initial-exec"))) = nullptr;
+__attribute__((noinline)) Thread* self() { return current_thread; }
 
 Thread* pooled_thread(size_t index) {
   while (pool.threads.size() <= index) {
@@ -116,7 +115,8 @@ Thread* pooled_thread(size_t index) {
       fprintf(stderr, "emulator: no memory for the stack of thread %zu of this launch\n", index);
       abort();
     }
-    auto* t = reinterpret_cast<Thread*>(static_cast<uint8_t*>(stack) + kStackBytes - kHeaderBytes);
+    const size_t colour = pool.threads.size() % kColours * kColourBytes;
+    auto* t = reinterpret_cast<Thread*>(static_cast<uint8_t*>(stack) + kStackBytes - kStackHeader - colour);
     t->fiber = new Fiber;
     pool.threads.push_back(t);
   }
@@ -124,12 +124,12 @@ Thread* pooled_thread(size_t index) {
 }
 
 void prepare_fiber(Thread* t) {
-  t->fiber->stack_pointer = make_stack(reinterpret_cast<uint8_t*>(t), kStackBytes - kHeaderBytes, thread_main);
+  t->fiber->stack_pointer = make_stack(reinterpret_cast<uint8_t*>(t), kFiberStack, thread_main);
 }
 
 void enter_gang(Gang& gang) {
   if (Thread* first = pick(gang)) switch_to(&gang.main_stack, first, gang);
-  current = nullptr;
+  current_thread = nullptr;
 }
 
 void leave_gang() {
@@ -147,8 +147,6 @@ void park(Wait wait, const Reason& reason) {
   if (next != me) switch_to(&f.stack_pointer, next, gang);
 }
 
-void made_progress(Gang& gang) { gang.idle_yields = 0; }
-
 void wake(Thread* t) {
   t->fiber->waiting = Wait::kReady;
   Gang& gang = *t->fiber->block->gang;
@@ -159,7 +157,8 @@ void wake(Thread* t) {
 void yield() {
   if (!running()) return;
   Gang& gang = *block().gang;
-  if (++gang.idle_yields > kIdleYields || ++gang.yields > kTotalYields) {
+  const uint64_t threads = gang.blocks.size() * gang.blocks[0]->size;
+  if (++gang.idle_yields > kLeastIdleYields + kIdleYields * threads || ++gang.yields > kTotalYields) {
     fail(Fault::kDeadlock, "spins without end; blocks wait for each other only in cooperative launches and clusters");
   }
   fiber().waiting = Wait::kReady;

@@ -62,32 +62,47 @@ struct HeldAccumulator {  // the true value of wgmma accumulators while the regi
   std::vector<float> value;
 };
 
-struct Fiber {
+struct FiberState {  // fresh for each launch
   Block* block = nullptr;
   void* stack_pointer = nullptr;
   Wait waiting = Wait::kReady;
   Reason reason;
-  // order
   uint32_t tick = 1;
-  Ticks ticks;
-  Others others;
-  Others released;                                          // as of the last fence: what an atomic publishes
-  Others collected;                                         // by atomics: what the next fence acquires
   uint32_t shared_proxy_fence = 0, global_proxy_fence = 0;  // writes before these ticks are visible to the async proxy
   bool dependency_waited = false;
   int registers = 0;
   uint64_t cluster_phase = 0;
   bool cluster_arrived = false;
+  bool wgmma_fenced = false;
+  uint64_t wgmma_issued = 0, wgmma_finished = 0;
+};
+struct Fiber : FiberState {
+  // order
+  Ticks ticks;
+  Others others;
+  Others released;   // as of the last fence: what an atomic publishes
+  Others collected;  // by atomics: what the next fence acquires
   // asynchronous work of this thread
   std::vector<CopyAsync> copies;
   std::vector<std::vector<CopyAsync>> copy_groups;  // oldest first, as all the groups here
   std::vector<unsigned> bulk;
   std::vector<BulkGroup> bulk_groups;
-  bool wgmma_fenced = false;
-  uint64_t wgmma_issued = 0, wgmma_finished = 0;
   std::vector<uint64_t> wgmma_groups;
   std::vector<HeldAccumulator> held;
   std::unordered_map<const void*, uint32_t> access_count;  // by call site, for KernelCounters
+
+  void reset() {  // keeps the memory of its lists: a launch has thousands of fibers
+    static_cast<FiberState&>(*this) = FiberState{};
+    ticks.clear();
+    others = released = collected = nullptr;
+    copies.clear();
+    copy_groups.clear();
+    bulk.clear();
+    bulk_groups.clear();
+    wgmma_groups.clear();
+    held.clear();
+    if (!access_count.empty()) access_count.clear();
+  }
 };
 
 struct Rendezvous {
@@ -154,7 +169,7 @@ struct Block {
   std::map<const void*, Mbarrier> mbarriers;
   std::vector<AsyncWork> async;
   unsigned next_async = 1;
-  std::vector<std::deque<WgmmaWork>> wgmma;  // by warpgroup
+  std::vector<std::deque<WgmmaWork>> wgmma;  // by warpgroup; empty before the first one
   int free_registers = 0;                    // for setmaxnreg
   std::vector<Thread*> waiting_for_registers;
   std::map<std::pair<uint32_t, uint32_t>, uint64_t> visits;  // by block and thread: its last access to our memory
@@ -179,24 +194,29 @@ struct Gang {
   void* main_stack = nullptr;
   bool failed = false;
   uint64_t idle_yields = 0, yields = 0;
-  size_t async_open = 0;  // stages still to run, over all blocks
+  size_t async_open = 0;         // stages still to run, over all blocks
+  uint32_t known_operation = 0;  // the last one found to be ordered before this launch
   Statistics counts{};
   std::unique_ptr<GangCounters> counters;  // only while accesses are counted
 };
 
-inline Fiber& fiber() { return *self()->fiber; }
-inline Block& block() { return *fiber().block; }
-inline const Operation& operation() { return block().gang->grid->launch->operation; }
-
 // ---- scheduler.cc
-Thread* running();                    // null outside kernels
-Thread* pooled_thread(size_t index);  // stacks are kept for the next block on this OS thread
+constexpr size_t kStackBytes = size_t{256} << 10;
+constexpr size_t kStackHeader = 4096;                  // at the top of a stack: the Thread
+constexpr size_t kFiberStack = 232 << 10;              // of it at least, what is left to the fiber
+extern constinit thread_local Thread* current_thread;  // a fiber stays on its OS thread
+inline Thread* running() { return current_thread; }    // null outside kernels
+Thread* pooled_thread(size_t index);                   // stacks are kept for the next block on this OS thread
 void prepare_fiber(Thread* thread);
 void enter_gang(Gang& gang);  // returns when no thread can go on
 void leave_gang();            // from a fiber, for good
 void park(Wait wait, const Reason& reason);
 void wake(Thread* thread);
-void made_progress(Gang& gang);
+inline void made_progress(Gang& gang) { gang.idle_yields = 0; }
+
+inline Fiber& fiber() { return *running()->fiber; }
+inline Block& block() { return *fiber().block; }
+inline const Operation& operation() { return block().gang->grid->launch->operation; }
 
 // ---- order.cc
 uint32_t advance(Fiber& fiber);  // the next tick of a thread

@@ -147,7 +147,8 @@ void wgmma(float* d, const Wgmma& op) {
   Fiber& f = fiber();
   Block& b = *f.block;
   const unsigned group = self()->linear / 128, thread = self()->linear % 128;
-  if (group >= b.wgmma.size()) fail(Fault::kWarp, "wgmma by an incomplete warpgroup");
+  if (group >= b.size / 128) fail(Fault::kWarp, "wgmma by an incomplete warpgroup");
+  if (b.wgmma.empty()) b.wgmma.resize(b.size / 128);
   if (!f.wgmma_fenced) {
     fail(Fault::kProxy, "wgmma.mma_async with no wgmma.fence since the registers were last accessible");
   }
@@ -177,7 +178,7 @@ void wgmma_wait(unsigned groups_left) {
   Fiber& f = fiber();
   Block& b = *f.block;
   const unsigned group = self()->linear / 128, thread = self()->linear % 128;
-  if (group >= b.wgmma.size()) fail(Fault::kWarp, "wgmma.wait_group by an incomplete warpgroup");
+  if (group >= b.size / 128) fail(Fault::kWarp, "wgmma.wait_group by an incomplete warpgroup");
   f.wgmma_fenced = false;
   while (f.wgmma_groups.size() > groups_left) {
     const uint64_t upto = f.wgmma_groups.front();

@@ -37,7 +37,9 @@ void run_copy(const CopyAction& action, const Operation& operation) {
         action.staged != nullptr ? action.staged->data() + row * action.width : action.from + row * action.from_pitch;
     if (action.staged == nullptr) check_operation(operation, const_cast<uint8_t*>(from), action.width, false);
     check_operation(operation, to, action.width, true);
-    if (!faulted()) memmove(to, from, action.width);
+    if (faulted()) return;
+    memmove(to, from, action.width);
+    if (action.staged == nullptr) copy_unwritten(to, from, action.width);
   }
 }
 
@@ -90,12 +92,14 @@ std::string action_name(const Action& action) {
                           [](const HostAction&) { return std::string("host function"); },
                           [](const AllocateAction&) { return std::string("cudaMallocAsync"); },
                           [](const FreeAction&) { return std::string("cudaFreeAsync"); },
+                          [](const RecordAction&) { return std::string("cudaEventRecord"); },
                           [](const LibraryOperation& a) { return a.name; }},
                     action);
 }
 
 bool touches_memory(const Action& action) {
-  return !std::holds_alternative<EmptyAction>(action) && !std::holds_alternative<HostAction>(action);
+  return !std::holds_alternative<EmptyAction>(action) && !std::holds_alternative<HostAction>(action) &&
+         !std::holds_alternative<RecordAction>(action);
 }
 
 double action_microseconds(const Action& action) {
@@ -125,7 +129,7 @@ void execute(const Action& action, Operation operation) {
       Match{[](const EmptyAction&) {}, [&](const KernelAction& a) { run_kernel(a, operation); },
             [&](const CopyAction& a) { run_copy(a, operation); }, [&](const FillAction& a) { run_fill(a, operation); },
             [](const HostAction& a) { run_host_function(a); }, [](const AllocateAction& a) { make_usable(a); },
-            [&](const FreeAction& a) { make_unusable(a, operation); },
+            [&](const FreeAction& a) { make_unusable(a, operation); }, [](const RecordAction&) {},
             [&](const LibraryOperation& a) { run_library(a, operation); }},
       action);
 }

@@ -58,8 +58,11 @@ struct FreeAction {
   uint8_t* begin = nullptr;
   size_t bytes = 0;
 };
+struct RecordAction {  // only in graphs: each launch records the event here
+  cudaEvent_t event = nullptr;
+};
 using Action = std::variant<EmptyAction, KernelAction, CopyAction, FillAction, HostAction, AllocateAction, FreeAction,
-                            LibraryOperation>;
+                            RecordAction, LibraryOperation>;
 
 std::string action_name(const Action& action);
 bool touches_memory(const Action& action);  // needs a number in the stamps

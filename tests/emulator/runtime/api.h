@@ -80,6 +80,7 @@ bool is_legacy(const CUstream_st& stream);
 // ---- events.cc
 CUevent_st* find_event(cudaEvent_t handle, const char* name);
 cudaError_t stream_waits_for(CUstream_st& stream, CUevent_st& event);
+void set_recorded(CUevent_st& event, const TaskPtr& task);
 
 // ---- pools.cc
 void uncharge(CUmemPoolHandle_st& pool, size_t bytes);

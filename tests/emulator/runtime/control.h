@@ -24,6 +24,7 @@ struct GpuModel {
 };
 GpuModel gpu_a100();
 GpuModel gpu_rtx4090();
+GpuModel gpu_h100();
 GpuModel gpu_h200();
 GpuModel gpu_b200();
 

@@ -40,19 +40,30 @@ GpuModel gpu_rtx4090() {
   return gpu;
 }
 
-// H200 SXM data sheet: 141 GB, 4.8 TB/s; "NVIDIA H100 Tensor Core GPU Architecture" (2022): 132 SMs. 60 MB L2.
-GpuModel gpu_h200() {
+// H100 SXM data sheet: 80 GB, 3.35 TB/s; "NVIDIA H100 Tensor Core GPU Architecture" (2022): 132 SMs, 50 MB L2, 5120
+// bits.
+GpuModel gpu_h100() {
   GpuModel gpu;
-  gpu.name = "NVIDIA H200";
+  gpu.name = "NVIDIA H100 80GB HBM3";
   gpu.major = 9, gpu.minor = 0;
   gpu.multiprocessors = 132;
-  gpu.memory_bytes = 143165 * kMib;
-  gpu.l2_bytes = 60 * kMib;
-  gpu.clock_khz = 1980000, gpu.memory_clock_khz = 3201000, gpu.memory_bus_bits = 6144;
+  gpu.memory_bytes = 81079 * kMib;
+  gpu.l2_bytes = 50 * kMib;
+  gpu.clock_khz = 1980000, gpu.memory_clock_khz = 2619000, gpu.memory_bus_bits = 5120;
   gpu.threads_per_multiprocessor = 2048, gpu.blocks_per_multiprocessor = 32;
   gpu.shared_per_multiprocessor = 228 * kKib, gpu.shared_per_block_optin = 227 * kKib;
   gpu.copy_engines = 3;
   gpu.peer_access = true, gpu.error_correction = true;
+  return gpu;
+}
+
+// H200 SXM data sheet: the H100's processor with 141 GB, 4.8 TB/s; 60 MB L2, 6144 bits.
+GpuModel gpu_h200() {
+  GpuModel gpu = gpu_h100();
+  gpu.name = "NVIDIA H200";
+  gpu.memory_bytes = 143165 * kMib;
+  gpu.l2_bytes = 60 * kMib;
+  gpu.memory_clock_khz = 3201000, gpu.memory_bus_bits = 6144;
   return gpu;
 }
 

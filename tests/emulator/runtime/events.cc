@@ -40,11 +40,21 @@ cudaError_t record(CUevent_st& event, CUstream_st& stream) {
   }
   TaskPtr task;
   if (cudaError_t error = enqueue(stream, EmptyAction{"cudaEventRecord"}, &task); error != cudaSuccess) return error;
-  event.state = CUevent_st::kRecorded;
-  event.capture = nullptr;
-  event.capture_nodes.clear();
-  event.task = task;
+  set_recorded(event, task);
   return cudaSuccess;
+}
+
+// Only in captures, as the documentation demands: the record becomes a node, and each launch of the graph records.
+cudaError_t record_in_graph(CUevent_st& event, CUstream_st& stream) {
+  if (stream.capture == nullptr) {
+    return refuse(cudaErrorInvalidValue,
+                  "cudaEventRecordWithFlags: cudaEventRecordExternal means something only in a captured stream");
+  }
+  if (event.device != stream.device) {
+    return refuse(cudaErrorInvalidResourceHandle,
+                  "cudaEventRecordWithFlags: event and stream are of different devices");
+  }
+  return add_captured_node(stream, RecordAction{&event});
 }
 
 // Neither queries nor waits are possible on an event that lives in a capture.
@@ -83,6 +93,13 @@ CUevent_st* find_event(cudaEvent_t handle, const char* name) {
   if (found != runtime().events.end()) return found->second.get();
   refuse(cudaErrorInvalidResourceHandle, std::string(name) + ": not an event, or one that was destroyed");
   return nullptr;
+}
+
+void set_recorded(CUevent_st& event, const TaskPtr& task) {
+  event.state = CUevent_st::kRecorded;
+  event.capture = nullptr;
+  event.capture_nodes.clear();
+  event.task = task;
 }
 
 cudaError_t stream_waits_for(CUstream_st& stream, CUevent_st& event) {
@@ -124,11 +141,12 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
 }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t handle, cudaStream_t stream_handle, unsigned flags) {
   return with_event("cudaEventRecordWithFlags", emu::kOrdinary, handle, [&](Runtime&, CUevent_st& event) {
-    if (flags != cudaEventRecordDefault) {
-      return emu::not_emulated("cudaEventRecordWithFlags with cudaEventRecordExternal", "record outside the capture");
+    if (flags != cudaEventRecordDefault && flags != cudaEventRecordExternal) {
+      return refuse(cudaErrorInvalidValue, "cudaEventRecordWithFlags: unknown flags " + std::to_string(flags));
     }
     CUstream_st* stream = emu::find_stream(stream_handle, "cudaEventRecordWithFlags");
-    return stream == nullptr ? cudaErrorInvalidResourceHandle : emu::record(event, *stream);
+    if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+    return flags == cudaEventRecordExternal ? emu::record_in_graph(event, *stream) : emu::record(event, *stream);
   });
 }
 cudaError_t cudaEventQuery(cudaEvent_t handle) {

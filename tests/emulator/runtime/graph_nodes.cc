@@ -175,6 +175,13 @@ cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t* out, cudaGraph_t graph, const
     return emu::add({"cudaGraphAddEmptyNode", out, graph, dependencies, count}, emu::EmptyAction{"empty graph node"});
   });
 }
+cudaError_t cudaGraphAddEventRecordNode(cudaGraphNode_t* out, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
+                                        size_t count, cudaEvent_t event) {
+  return api("cudaGraphAddEventRecordNode", emu::kOrdinary, [&](Runtime&) {
+    if (emu::find_event(event, "cudaGraphAddEventRecordNode") == nullptr) return cudaErrorInvalidValue;
+    return emu::add({"cudaGraphAddEventRecordNode", out, graph, dependencies, count}, emu::RecordAction{event});
+  });
+}
 cudaError_t cudaGraphKernelNodeGetParams(cudaGraphNode_t handle, cudaKernelNodeParams* params) {
   return with_node("cudaGraphKernelNodeGetParams", handle,
                    [&](CUgraphNode_st& node) { return emu::describe_kernel(node, params); });

@@ -14,6 +14,7 @@ struct NodeTypes {
   cudaGraphNodeType operator()(const HostAction&) const { return cudaGraphNodeTypeHost; }
   cudaGraphNodeType operator()(const AllocateAction&) const { return cudaGraphNodeTypeMemAlloc; }
   cudaGraphNodeType operator()(const FreeAction&) const { return cudaGraphNodeTypeMemFree; }
+  cudaGraphNodeType operator()(const RecordAction&) const { return cudaGraphNodeTypeEventRecord; }
   cudaGraphNodeType operator()(const LibraryOperation&) const { return cudaGraphNodeTypeKernel; }
 };
 
@@ -62,6 +63,15 @@ cudaError_t check_allocations(CUgraphExec_st& executable) {
   return cudaSuccess;
 }
 
+cudaError_t check_events(const CUgraphExec_st& executable) {
+  for (const auto& node : executable.nodes) {
+    const auto* record = std::get_if<RecordAction>(&node.action);
+    if (record == nullptr || find_event(record->event, "cudaGraphLaunch") != nullptr) continue;
+    return refuse(cudaErrorInvalidValue, "cudaGraphLaunch: the graph records an event that was destroyed");
+  }
+  return cudaSuccess;
+}
+
 void queue_nodes(CUgraphExec_st& executable, CUstream_st& stream, const TaskPtr& first) {
   std::vector<TaskPtr> tasks, all{first};
   for (const auto& node : executable.nodes) {
@@ -73,6 +83,8 @@ void queue_nodes(CUgraphExec_st& executable, CUstream_st& stream, const TaskPtr&
     Action action = node.enabled ? node.action : Action(EmptyAction{"disabled graph node"});
     tasks.push_back(add_task(node.device, std::move(action), std::move(after), overlapped));
     all.push_back(tasks.back());
+    const auto* record = std::get_if<RecordAction>(&node.action);
+    if (record != nullptr && node.enabled) set_recorded(*record->event, tasks.back());
   }
   stream.tail = executable.last = add_task(stream.device, EmptyAction{"end of graph"}, std::move(all));
 }
@@ -101,6 +113,7 @@ cudaError_t capture_nodes(const CUgraphExec_st& executable, CUstream_st& stream)
 
 cudaError_t launch(CUgraphExec_st& executable, CUstream_st& stream) {
   if (stream.capture != nullptr) return capture_nodes(executable, stream);
+  if (cudaError_t error = check_events(executable); error != cudaSuccess) return error;
   if (cudaError_t error = check_allocations(executable); error != cudaSuccess) return error;
   TaskPtr first;
   if (cudaError_t error = enqueue_after(stream, EmptyAction{"start of graph"}, executable.last, &first);

@@ -7,16 +7,16 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "emulator/device/pages.h"
 #include "emulator/runtime/api.h"
 
 namespace emu {
 namespace {
-constexpr size_t kPage = 4096;
-
+// Whole large pages: an end within one would make the system take it apart, and the next change slow.
 void set_access(int protection) {
   for (const AddressSpace& space : runtime().device_addresses) {
     if (space.used == 0) continue;
-    if (mprotect(space.base, (space.used + kPage - 1) / kPage * kPage, protection) != 0) {
+    if (mprotect(space.base, (space.used + kLargePage - 1) / kLargePage * kLargePage, protection) != 0) {
       perror("emulator: mprotect of device memory");
       abort();
     }

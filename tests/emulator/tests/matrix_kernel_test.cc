@@ -92,7 +92,6 @@ TEST(MatrixKernel, SmallProductsOfEveryType) {
 // ---- ldmatrix and stmatrix: four matrices in, transposed and not, out again by stmatrix
 __global__ void matrices(const uint16_t* in, uint32_t* registers, uint16_t* out) {
   SHARED(uint16_t, tile, [256]);
-  SHARED(uint16_t, back, [512]);
   const unsigned lane = threadIdx.x;
   for (unsigned i = lane; i < 256; i += 32) tile[i] = in[i];
   __syncwarp();
@@ -106,6 +105,7 @@ __global__ void matrices(const uint16_t* in, uint32_t* registers, uint16_t* out)
   registers[8 * 32 + lane] = two[1];
   registers[9 * 32 + lane] = one[0];
 #if PTX_SM90
+  SHARED(uint16_t, back, [512]);
   ptx::stmatrix(back + lane * 8, r);
   ptx::stmatrix<4, true>(back + 256 + lane * 8, turned);
   __syncwarp();
@@ -162,7 +162,8 @@ __host__ __device__ int place(int row, int k, ptx::Major major, ptx::Swizzle swi
   }
   return width ? at ^ ((at >> 7 & (width / 16 - 1)) << 4) : at;
 }
-__host__ __device__ inline ptx::TileLayout layout_of(ptx::Major major, ptx::Swizzle swizzle, int rows) {
+[[maybe_unused]] __host__ __device__ inline ptx::TileLayout layout_of(ptx::Major major, ptx::Swizzle swizzle,
+                                                                      int rows) {
   const unsigned width = swizzle == ptx::Swizzle::k128 ? 128 : swizzle == ptx::Swizzle::k64 ? 64 : 32;
   ptx::TileLayout layout;
   layout.swizzle = swizzle;

@@ -10,12 +10,13 @@ namespace {
 using RuntimeDevice = RuntimeTest;
 
 TEST_F(RuntimeDevice, ModelsDescribeThemselves) {
-  const std::vector<GpuModel> models{gpu_a100(), gpu_rtx4090(), gpu_h200(), gpu_b200()};
+  const std::vector<GpuModel> models{gpu_a100(), gpu_rtx4090(), gpu_h100(), gpu_h200(), gpu_b200()};
   simulate(models);
   int count = 0;
   EMU_OK(cudaGetDeviceCount(&count));
-  ASSERT_EQ(count, 4);
-  const int capabilities[] = {80, 89, 90, 100}, processors[] = {108, 128, 132, 148};
+  ASSERT_EQ(count, 5);
+  const int capabilities[] = {80, 89, 90, 90, 100}, processors[] = {108, 128, 132, 132, 148};
+  const size_t gigabytes[] = {80, 24, 80, 141, 180};  // as they are sold
   for (int d = 0; d < count; ++d) {
     cudaDeviceProp prop;
     EMU_OK(cudaGetDeviceProperties(&prop, d));
@@ -23,6 +24,8 @@ TEST_F(RuntimeDevice, ModelsDescribeThemselves) {
     EXPECT_EQ(prop.major * 10 + prop.minor, capabilities[d]);
     EXPECT_EQ(prop.multiProcessorCount, processors[d]);
     EXPECT_EQ(prop.clusterLaunch, capabilities[d] >= 90);
+    EXPECT_LE(prop.totalGlobalMem, gigabytes[d] * (size_t{1} << 30));
+    EXPECT_GE(prop.totalGlobalMem, gigabytes[d] * size_t{1000 * 1000 * 980});
     int value = 0;
     EMU_OK(cudaDeviceGetAttribute(&value, cudaDevAttrMaxSharedMemoryPerBlockOptin, d));
     EXPECT_EQ(size_t(value), prop.sharedMemPerBlockOptin);
@@ -32,7 +35,7 @@ TEST_F(RuntimeDevice, ModelsDescribeThemselves) {
   }
   int value = 0;
   expect_refused(cudaDeviceGetAttribute(&value, cudaDeviceAttr(9999), 0), cudaErrorNotSupported, "9999");
-  expect_refused(cudaSetDevice(4), cudaErrorInvalidDevice, "device 4 of 4");
+  expect_refused(cudaSetDevice(5), cudaErrorInvalidDevice, "device 5 of 5");
   expect_refused(cudaSetDevice(-1), cudaErrorInvalidDevice, "device -1");
 }
 

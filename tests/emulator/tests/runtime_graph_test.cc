@@ -113,6 +113,84 @@ TEST_F(RuntimeGraph, UpdateGivesNewParameters) {
   EMU_OK(cudaGraphDestroy(second));
 }
 
+// A step as programs capture it: a fill and a copy beside a kernel, forked and joined by events.
+TEST_F(RuntimeGraph, FillsAndCopiesAreReplayedAndUpdated) {
+  int* pinned = pinned_ints(2, 7);
+  auto step = [&](int fill, const int* from) {
+    return capture([&, fill, from] {
+      cudaEvent_t forked = new_event(), joined = new_event();
+      EXPECT_EQ(cudaMemsetAsync(memory_, fill, 4, stream_), cudaSuccess);
+      EXPECT_EQ(cudaEventRecord(forked, stream_), cudaSuccess);
+      EXPECT_EQ(cudaStreamWaitEvent(other_, forked, 0), cudaSuccess);
+      EXPECT_EQ(cudaMemcpyAsync(memory_ + 1, from, 4, cudaMemcpyHostToDevice, other_), cudaSuccess);
+      EXPECT_EQ(cudaEventRecord(joined, other_), cudaSuccess);
+      EXPECT_EQ(launch_add(stream_, memory_ + 2, memory_, 1, 1), cudaSuccess);
+      EXPECT_EQ(cudaStreamWaitEvent(stream_, joined, 0), cudaSuccess);
+      EXPECT_EQ(cudaMemcpyAsync(memory_ + 3, memory_ + 1, 4, cudaMemcpyDeviceToDevice, stream_), cudaSuccess);
+      (void)cudaEventDestroy(forked);
+      (void)cudaEventDestroy(joined);
+    });
+  };
+  cudaGraph_t first = step(0, pinned), second = step(1, pinned + 1);
+  cudaGraphExec_t executable = nullptr;
+  EMU_OK(cudaGraphInstantiate(&executable, first, 0));
+  for (int s = 1; s <= kSeeds; ++s) {
+    seed(uint64_t(s));
+    cudaGraphExecUpdateResultInfo info{};
+    EMU_OK(cudaGraphExecUpdate(executable, first, &info));
+    pinned[0] = s;  // read at each replay
+    EMU_OK(cudaGraphLaunch(executable, stream_));
+    EMU_OK(cudaStreamSynchronize(stream_));
+    EXPECT_EQ(read_ints(memory_, 4), (std::vector<int>{0, s, 1, s}));
+    EMU_OK(cudaGraphExecUpdate(executable, second, &info));
+    EMU_OK(cudaGraphLaunch(executable, stream_));
+    EMU_OK(cudaStreamSynchronize(stream_));
+    EXPECT_EQ(read_ints(memory_, 4), (std::vector<int>{0x01010101, 7, 0x01010102, 7}));
+  }
+  EMU_OK(cudaGraphExecDestroy(executable));
+  EMU_OK(cudaGraphDestroy(first));
+  EMU_OK(cudaGraphDestroy(second));
+  EMU_OK(cudaFreeHost(pinned));
+}
+
+TEST_F(RuntimeGraph, EventsRecordedInsideTimeEachLaunch) {
+  cudaEvent_t start = new_event(0), end = new_event(0);
+  expect_refused(cudaEventRecordWithFlags(start, stream_, cudaEventRecordExternal), cudaErrorInvalidValue, "captured");
+  cudaGraph_t graph = capture([&] {
+    EXPECT_EQ(cudaEventRecordWithFlags(start, stream_, cudaEventRecordExternal), cudaSuccess);
+    EXPECT_EQ(launch_add(stream_, memory_, memory_, 1, 1), cudaSuccess);
+    EXPECT_EQ(cudaEventRecordWithFlags(end, stream_, cudaEventRecordExternal), cudaSuccess);
+  });
+  cudaGraphNode_t nodes[3], added = nullptr;
+  size_t count = 3;
+  EMU_OK(cudaGraphGetNodes(graph, nodes, &count));
+  cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
+  EMU_OK(cudaGraphNodeGetType(nodes[0], &type));
+  EXPECT_EQ(type, cudaGraphNodeTypeEventRecord);
+  float milliseconds = -1;
+  expect_refused(cudaEventElapsedTime(&milliseconds, start, end), cudaErrorInvalidResourceHandle, "never recorded");
+  cudaGraphExec_t executable = nullptr;
+  EMU_OK(cudaGraphInstantiate(&executable, graph, 0));
+  for (int i = 0; i < 3; ++i) {
+    EMU_OK(cudaGraphLaunch(executable, stream_));
+    EMU_OK(cudaEventSynchronize(end));
+    EMU_OK(cudaEventElapsedTime(&milliseconds, start, end));
+    EXPECT_GT(milliseconds, 0);
+    EXPECT_LT(milliseconds, 1);
+    EXPECT_EQ(read_ints(memory_, 1)[0], i + 1);  // the event is after the kernel
+  }
+  cudaEvent_t gone = new_event();
+  EMU_OK(cudaGraphAddEventRecordNode(&added, graph, &nodes[2], 1, gone));
+  EMU_OK(cudaGraphExecDestroy(executable));
+  EMU_OK(cudaGraphInstantiate(&executable, graph, 0));
+  EMU_OK(cudaEventDestroy(gone));
+  expect_refused(cudaGraphLaunch(executable, stream_), cudaErrorInvalidValue, "destroyed");
+  EMU_OK(cudaGraphExecDestroy(executable));
+  EMU_OK(cudaGraphDestroy(graph));
+  EMU_OK(cudaEventDestroy(start));
+  EMU_OK(cudaEventDestroy(end));
+}
+
 TEST_F(RuntimeGraph, UpdateRefusesOtherShapes) {
   int* pinned = pinned_ints(1);
   auto store_and = [&](const std::function<void()>& more) {

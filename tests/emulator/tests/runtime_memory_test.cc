@@ -113,6 +113,28 @@ TEST_F(RuntimeMemory, CopiesMustStayInOneAllocationAndGoTheirWay) {
   EMU_OK(cudaFree(memory));
 }
 
+TEST_F(RuntimeMemory, CopiesCarryThatBytesWereNeverWritten) {
+  auto copy_and_read = [](bool write_first) {
+    void* from = nullptr;
+    ASSERT_EQ(cudaMalloc(&from, 8), cudaSuccess);
+    int* to = device_ints({1, 2});
+    EXPECT_EQ(cudaMemset(from, 0, write_first ? 8 : 4), cudaSuccess);
+    EXPECT_EQ(cudaMemcpy(to, from, 8, cudaMemcpyDeviceToDevice), cudaSuccess);
+    EXPECT_EQ(launch_add(nullptr, to, to, 1, 1), cudaSuccess);  // the first number was written
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess) << explanation();
+    EXPECT_EQ(launch_add(nullptr, to, to + 1, 1, 1), cudaSuccess);
+    (void)cudaDeviceSynchronize();
+    if (write_first) {
+      EXPECT_EQ(read_ints(to, 2), (std::vector<int>{1, 0}));
+      (void)cudaFree(from);
+      (void)cudaFree(to);
+    }
+  };
+  copy_and_read(true);
+  expect_found(
+      Fault::kUninitialized, "never-written global byte", [&] { copy_and_read(false); }, true);
+}
+
 TEST_F(RuntimeMemory, PitchedCopiesAndFills) {
   const std::vector<int> rows{1, 2, 9, 3, 4, 9};
   int* memory = device_ints({0, 0, 0, 0});
