@@ -323,8 +323,6 @@ template <NormKind K, class T, int Threads>
 __global__ void __launch_bounds__(Threads, Threads == kShortBlock ? kShortResident<K, T> : 1)
     add_norm_backward(BackwardRows<T> a) {
   SHARED(float2, room, [2][kMaxThreads / 32]);
-  DYN_SMEM(raw);
-  float* const shared_sums = reinterpret_cast<float*>(raw);  // [blockDim.y, dw | db]
   constexpr bool kLayer = K == NormKind::layer;
   using Row = BackwardRow<T>;
   float w[Row::kPacks][Row::kElements] = {};
@@ -348,6 +346,8 @@ __global__ void __launch_bounds__(Threads, Threads == kShortBlock ? kShortReside
   constexpr int kSums = kLayer ? 2 : 1;
   float* partial = a.partials + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(kSums * a.columns);
   if (blockDim.y == 1) return sums.template store<K>(partial, a.columns);
+  DYN_SMEM(raw);                                             // none was asked for if there is one row at a time
+  float* const shared_sums = reinterpret_cast<float*>(raw);  // [blockDim.y, dw | db]
   const int threads = static_cast<int>(blockDim.x), slots = ColumnSums<T>::slots(threads);
   sums.template store_shared<K>(shared_sums + static_cast<int>(threadIdx.y) * kSums * slots);
   __syncthreads();

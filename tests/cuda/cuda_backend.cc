@@ -80,7 +80,12 @@ class CudaTestOps final : public Decorated<CudaTestOps> {
   void on(const Op& op, void* scratch) {
     op.check();
     next_schedule(threads_);
-    ops_.run(op, scratch);
+    try {
+      ops_.run(op, scratch);
+    } catch (const Error&) {
+      throw_report();  // says more than a launch that failed after a fault
+      throw;
+    }
   }
 
  private:
