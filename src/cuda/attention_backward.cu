@@ -202,8 +202,8 @@ __global__ void __launch_bounds__(Tile::kThreads) queries_backward(Backward<T> a
   DYN_SMEM(raw);
   auto& room = *reinterpret_cast<Shared<T, Tile>*>(raw);
   const Inputs<T>& in = a.in;
-  const int block =
-      static_cast<int>(gridDim.x - 1 - blockIdx.x);  // later queries see more keys: the longest work first
+  // Later queries see more keys: the longest work first.
+  const int block = static_cast<int>(gridDim.x - 1 - blockIdx.x);
   const int head = block % in.heads, first = block / in.heads * kRows, own = warp_id() * 16 * R;
   const int queries = in.spans.queries, kv = head / in.group;
   look<Side::kQueries>(sight, in.spans, first);

@@ -88,8 +88,8 @@ __global__ void __launch_bounds__(Tiles<D>::kThreads) attend(Forward<T> a) {
   DYN_SMEM(raw);
   T *q = reinterpret_cast<T*>(raw), *k = q + Tile::kRows * kPitch<D>, *v = k + N * kPitch<D>;
   const Inputs<T>& in = a.in;
-  const int block =
-      static_cast<int>(gridDim.x - 1 - blockIdx.x);  // later queries see more keys: the longest work first
+  // Later queries see more keys: the longest work first.
+  const int block = static_cast<int>(gridDim.x - 1 - blockIdx.x);
   const int head = block % in.heads, first = block / in.heads * Tile::kRows, own = warp_id() * 16 * R;
   const int kv = head / in.group * in.dim;  // column of keys and values
   look<Side::kQueries>(sight, in.spans, first);

@@ -61,18 +61,15 @@ __device__ __forceinline__ void gather(Square& sums, const float* weights, const
                                        int column, int dim, bool vectors) {
   if (column >= dim) return;
   for (int j = max(first, rows.first); j < min(last, min(rows.first + kRows, rows.limit)); ++j) {
-    float w[kPart], x[kPart];
+    float w[kPart], x[2][4] = {};
     load_chunk(w, weights + (j - rows.first) * kPitch, 0, kPart, true);
-    const T* row = rows.data + j * rows.stride;
-    if (vectors) {
-      load_chunk(x, row, column, dim, true);
-    } else {
-      load_chunk(x, row, column, dim, false);
-    }
+#pragma unroll
+    for (int c = 0; c < 2; ++c)
+      if (column + 4 * c < dim) load_chunk(x[c], rows.data + j * rows.stride, column + 4 * c, dim, vectors);
 #pragma unroll
     for (int i = 0; i < kPart; ++i) {
 #pragma unroll
-      for (int c = 0; c < kPart; ++c) sums[i][c] = fmaf(w[i], x[c], sums[i][c]);
+      for (int c = 0; c < kPart; ++c) sums[i][c] = fmaf(w[i], x[c / 4][c % 4], sums[i][c]);
     }
   }
 }
