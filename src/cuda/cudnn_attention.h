@@ -21,9 +21,9 @@ struct AttentionProblem {
   int64_t batch = 0, tokens = 0;  // sequences, and the length of each
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   DType dtype{};
-  int64_t stride_q = 0, stride_k = 0, stride_v = 0;     // elements between tokens
-  int64_t stride_dq = 0, stride_dk = 0, stride_dv = 0;  // backward only
-  auto operator<=>(const AttentionProblem&) const = default;
+  int64_t stride_q = 0, stride_k = 0, stride_v = 0;           // elements between tokens
+  int64_t stride_dq = 0, stride_dk = 0, stride_dv = 0;        // backward only
+  auto operator<=>(const AttentionProblem&) const = default;  // NOLINT(modernize-use-nullptr): a false alarm
 };
 std::ostream& operator<<(std::ostream& out, const AttentionProblem& p);
 

@@ -14,7 +14,7 @@ struct GemmProblem {
   bool ta = false, tb = false, bias = false, accumulate = false, tf32 = false;
   int align_d = 0, align_a = 0, align_b = 0;  // bytes; kMostAlign at most
 
-  auto operator<=>(const GemmProblem&) const = default;
+  auto operator<=>(const GemmProblem&) const = default;  // NOLINT(modernize-use-nullptr): a false alarm
 };
 
 // No algorithm of cuBLASLt asks for more, so buffers at any offset of an arena are one problem.
