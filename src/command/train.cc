@@ -5,6 +5,7 @@
 #include "base/version.h"
 #include "command/command.h"
 #include "command/machine.h"
+#include "convert/model_folder.h"
 #include "train/trainer.h"
 
 namespace athanor {
@@ -19,7 +20,7 @@ struct Args {
 
 Exit train(Args args, const std::vector<std::string>& command_line) {
   if (!args.load.empty()) args.overrides.push_back("load=" + args.load);
-  if (!args.init_from.empty()) args.overrides.push_back("init_from=" + args.init_from);
+  if (!args.init_from.empty()) args.overrides.push_back("init_from=" + newest_model(args.init_from));
   if (!args.profile.empty()) args.overrides.push_back("profile=" + args.profile);
   const Config config = load_config_logged(args.config, args.overrides);
   Machine machine(config);
