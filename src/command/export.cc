@@ -41,10 +41,12 @@ Exit export_model(const Args& args) {
 void add_export(Cli& cli) {
   auto args = std::make_shared<Args>();
   CLI::App* verb = cli.app.add_subcommand("export", "write a model for other programs");
-  verb->add_option("checkpoint", args->from, "checkpoint, run folder (newest checkpoint) or imported model")->required();
+  verb->add_option("checkpoint", args->from, "checkpoint, run folder (newest checkpoint) or imported model")
+      ->required();
   verb->add_option("out", args->to, "new folder (hf) or file (gguf)")->required();
-  verb->add_option("--format", args->format,
-                   "hf: a folder that transformers opens; gguf: a file for llama.cpp (gpt2, llama, mistral, qwen2, qwen3)")
+  verb->add_option(
+          "--format", args->format,
+          "hf: a folder that transformers opens; gguf: a file for llama.cpp (gpt2, llama, mistral, qwen2, qwen3)")
       ->capture_default_str()
       ->check(CLI::IsMember({"hf", "gguf"}));
   std::vector<std::string> dtypes = float_names();

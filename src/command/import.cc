@@ -19,10 +19,9 @@ struct Args {
 Exit import_model(const Args& args) {
   const ModelFolder model(args.from);
   const Version program = program_version();
-  const HfFolderOptions options{
-      .dtype = float_named(args.dtype),
-      .manifest = true,
-      .checkpoint = {.program_version = program.version, .program_commit = program.commit}};
+  const HfFolderOptions options{.dtype = float_named(args.dtype),
+                                .manifest = true,
+                                .checkpoint = {.program_version = program.version, .program_commit = program.commit}};
   const int64_t bytes = write_hf_folder(model, args.to, options);
   std::printf("%s: %s, %s parameters, %s in %s\n", args.from.c_str(),
               std::string(name_of(model.config().model_type)).c_str(),
@@ -37,9 +36,11 @@ void add_import(Cli& cli) {
   auto args = std::make_shared<Args>();
   CLI::App* verb = cli.app.add_subcommand(
       "import", "check a model in Hugging Face's layout and take it over: one set of names, checksums, tokenizer");
-  verb->add_option("folder", args->from, "folder with config.json and safetensors (one file, or shards with their index)")
+  verb->add_option("folder", args->from,
+                   "folder with config.json and safetensors (one file, or shards with their index)")
       ->required();
-  verb->add_option("out", args->to, "new folder; train --init-from, sample --checkpoint and export take it")->required();
+  verb->add_option("out", args->to, "new folder; train --init-from, sample --checkpoint and export take it")
+      ->required();
   verb->add_option("--dtype", args->dtype, "same: as in the files; or f32, bf16, f16")
       ->capture_default_str()
       ->check(CLI::IsMember(float_names()));

@@ -36,8 +36,8 @@ Exit write_logits(const Args& args) {
 
   std::vector<int32_t> tokens(size_t(args.batch * config.seq_length));
   for (size_t i = 0; i < tokens.size(); ++i)
-    tokens[i] = int32_t(double(random_uniform(uint64_t(args.seed), stream_of("logits"), i)) *
-                        double(config.model.vocab_size));
+    tokens[i] =
+        int32_t(double(random_uniform(uint64_t(args.seed), stream_of("logits"), i)) * double(config.model.vocab_size));
   std::vector<float> logits = engine.logits(tokens);
   const Tensor t{tokens.data(), DType::i32, {args.batch, config.seq_length}};
   const Tensor l{logits.data(), DType::f32, {args.batch, config.seq_length, config.model.vocab_size}};
@@ -52,10 +52,11 @@ Exit write_logits(const Args& args) {
 
 void add_logits(Cli& cli) {
   auto args = std::make_shared<Args>();
-  CLI::App* verb =
-      cli.app.add_subcommand("logits", "write random tokens and a model's logits in fp32, to compare with other programs");
+  CLI::App* verb = cli.app.add_subcommand(
+      "logits", "write random tokens and a model's logits in fp32, to compare with other programs");
   verb->add_option("model", args->model, "checkpoint, run folder, or folder in Hugging Face's layout")->required();
-  verb->add_option("out", args->out, "safetensors file with tokens int32 [B, T] and logits float32 [B, T, V]")->required();
+  verb->add_option("out", args->out, "safetensors file with tokens int32 [B, T] and logits float32 [B, T, V]")
+      ->required();
   verb->add_option("--batch", args->batch, "sequences")->capture_default_str()->check(CLI::Range(1, 4096));
   verb->add_option("--seq-length", args->seq_length, "tokens of each, at most what the model sees")
       ->capture_default_str()

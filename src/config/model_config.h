@@ -19,8 +19,8 @@ struct RopeScaling {
   double low_freq_factor = 1.0;
   double high_freq_factor = 4.0;
   // yarn [Peng et al. 2023]
-  double beta_fast = 32.0;  // frequencies with more turns in the original context are kept
-  double beta_slow = 1.0;   // those with fewer are stretched in full
+  double beta_fast = 32.0;        // frequencies with more turns in the original context are kept
+  double beta_slow = 1.0;         // those with fewer are stretched in full
   double attention_factor = 0.0;  // scales cos and sin; 0 = by `factor`, or by the next two where both are given
   double mscale = 0.0;
   double mscale_all_dim = 0.0;

@@ -17,8 +17,8 @@ enum class GgmlType : uint32_t { f32 = 0, f16 = 1, q8_0 = 8, bf16 = 30 };
 constexpr int64_t kQ8Block = 32;
 int64_t ggml_row_bytes(GgmlType type, int64_t columns);
 
-// Appends rows of floats in a type. q8_0 rounds half away from zero, as ggml does: a block is its largest magnitude over
-// 127 as f16, and 32 signed bytes.
+// Appends rows of floats in a type. q8_0 rounds half away from zero, as ggml does: a block is its largest magnitude
+// over 127 as f16, and 32 signed bytes.
 void append_ggml(GgmlType type, std::span<const float> values, std::string_view what, std::vector<std::byte>& out);
 
 class GgufFile {

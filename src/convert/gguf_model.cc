@@ -54,8 +54,8 @@ const std::map<std::string, std::string>& block_names() {
 
 std::string gguf_name(const std::string& name) {
   static const std::map<std::string, std::string> outside = {
-      {"transformer.wte", "token_embd"}, {"transformer.wpe", "position_embd"}, {"transformer.ln_f", "output_norm"},
-      {"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"},     {"lm_head", "output"},
+      {"transformer.wte", "token_embd"},    {"transformer.wpe", "position_embd"}, {"transformer.ln_f", "output_norm"},
+      {"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"},        {"lm_head", "output"},
   };
   const size_t dot = name.rfind('.');
   const std::string module = name.substr(0, dot), kind = name.substr(dot);  // ".weight" or ".bias"
@@ -113,7 +113,7 @@ class GgufModelWriter {
   }
 
   void refuse_what_differs() const {
-    const RopeScaling& r = m_.rope_scaling, usual{.rope_type = r.rope_type, .factor = r.factor};
+    const RopeScaling &r = m_.rope_scaling, usual{.rope_type = r.rope_type, .factor = r.factor};
     if (r.rope_type == RopeType::llama3 && std::string_view(arch_) != "llama")
       refuse("rope_scaling llama3", cat("llama.cpp has it for llama, not for ", arch_));
     if (r.rope_type != RopeType::yarn) return;
@@ -180,8 +180,8 @@ class GgufModelWriter {
 
   void add(const ModelFolder::Weight& w) {
     const bool conv1d = w.shape.rank == 2 && w.name.starts_with("transformer.h.");  // [in, out] in its files
-    const bool halves = std::string_view(arch_) == "llama" && (w.name.ends_with("q_proj.weight") ||
-                                                               w.name.ends_with("k_proj.weight"));
+    const bool halves =
+        std::string_view(arch_) == "llama" && (w.name.ends_with("q_proj.weight") || w.name.ends_with("k_proj.weight"));
     std::vector<int64_t> shape(w.shape.dim.begin(), w.shape.dim.begin() + w.shape.rank);
     if (conv1d) std::swap(shape[0], shape[1]);
     const bool exact = shape.size() == 1 || w.name == "transformer.wpe.weight";

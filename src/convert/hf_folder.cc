@@ -19,10 +19,18 @@ namespace fs = std::filesystem;
 constexpr int64_t kMaxTextBytes = int64_t{256} << 20;
 
 // What a tokenizer may consist of, and what belongs to how a model is asked.
-constexpr const char* kCarried[] = {kTokenizerFile,        "tokenizer.json",          "tokenizer_config.json",
-                                    "vocab.json",          "merges.txt",              "encoder.json",
-                                    "vocab.bpe",           "tokenizer.model",         "added_tokens.json",
-                                    "chat_template.jinja", "special_tokens_map.json", "generation_config.json"};
+constexpr const char* kCarried[] = {kTokenizerFile,
+                                    "tokenizer.json",
+                                    "tokenizer_config.json",
+                                    "vocab.json",
+                                    "merges.txt",
+                                    "encoder.json",
+                                    "vocab.bpe",
+                                    "tokenizer.model",
+                                    "added_tokens.json",
+                                    "chat_template.jinja",
+                                    "special_tokens_map.json",
+                                    "generation_config.json"};
 
 std::vector<std::string> carried_files(const std::string& folder) {
   std::vector<std::string> names(std::begin(kCarried), std::end(kCarried));

@@ -79,8 +79,8 @@ void ModelFolder::check_weights() {
                         config_.tie_word_embeddings ? "true" : "false", ")"));
       const Stored found = stored(slice.name);
       if (found.shape != slice.shape)
-        throw Error(cat(path_, ": tensor ", slice.name, " has shape ", found.shape, ", its config.json needs ",
-                        slice.shape));
+        throw Error(
+            cat(path_, ": tensor ", slice.name, " has shape ", found.shape, ", its config.json needs ", slice.shape));
       weights_.push_back({slice.name, found.dtype, found.shape});
       check_float(weights_.back());
     }

@@ -189,6 +189,7 @@ bool CudnnGraph::plan(std::string* why) {
 }
 
 void CudnnGraph::launch(const std::vector<Binding>& bindings, void* workspace) const {
+  CHECK(plan_, "a graph without a plan is launched");
   std::vector<int64_t> ids;
   std::vector<const void*> pointers;
   for (const Binding& binding : bindings) {

@@ -31,9 +31,9 @@ class GemmRunner {
   void run(const Gemm& op, void* scratch, cudaStream_t stream);
 
   // Times the library's best answers for every different problem among the ops that has no measured choice yet, those
-  // with the most work first, and
-  // keeps the fastest. Only the alignment of the ops' addresses counts. Holds memory for one problem at a time; before
-  // it the library's first answers stand. Times vary, so another search may choose, and round, otherwise.
+  // with the most work first, and keeps the fastest. Only the alignment of the ops' addresses counts. Holds memory for
+  // one problem at a time; before it the library's first answers stand. Times vary, so another search may choose, and
+  // round, otherwise.
   struct SearchReport {
     int problems = 0, timed = 0;                           // different ones; those that the time was enough for
     double first_microseconds = 0, best_microseconds = 0;  // of all launches of the timed problems

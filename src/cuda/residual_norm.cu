@@ -314,15 +314,14 @@ struct BackwardRow {
   }
 };
 
-// blockDim.y rows at a time, blockDim.x threads each. Shared memory: sums of each of these rows, if there are several.
 // Resident blocks of a multiprocessor load by turns: three where registers allow it without spilling.
-template <NormKind K, class T, int Threads>
-constexpr int kResident = Threads > kShortBlock                  ? 1
-                          : K == NormKind::rms && sizeof(T) == 2 ? 3
-                                                                 : 2;
+template <NormKind K, class T>
+constexpr int kShortResident = K == NormKind::rms && sizeof(T) == 2 ? 3 : 2;
 
+// blockDim.y rows at a time, blockDim.x threads each. Shared memory: sums of each of these rows, if there are several.
 template <NormKind K, class T, int Threads>
-__global__ void __launch_bounds__(Threads, kResident<K, T, Threads>) add_norm_backward(BackwardRows<T> a) {
+__global__ void __launch_bounds__(Threads, Threads == kShortBlock ? kShortResident<K, T> : 1)
+    add_norm_backward(BackwardRows<T> a) {
   SHARED(float2, room, [2][kMaxThreads / 32]);
   DYN_SMEM(raw);
   float* const shared_sums = reinterpret_cast<float*>(raw);  // [blockDim.y, dw | db]
@@ -456,7 +455,7 @@ void launch_backward(const BackwardRows<T>& a, cudaStream_t stream) {
   }
   const unsigned together = std::max(1u, kShortBlock / threads);
   const size_t sums = together * kSums * static_cast<size_t>(ColumnSums<T>::slots(static_cast<int>(threads)));
-  const LaunchConfig config{grid, dim3(threads, together), together > 1 ? sums * sizeof(float) : 0, stream};
+  const LaunchConfig config{grid, dim3(threads, together), together > 1 ? sums * sizeof(float) : sizeof(float4), stream};
   if (threads <= kShortBlock) {
     CUDA_CHECK(launch(add_norm_backward<K, T, kShortBlock>, config, a));
   } else {

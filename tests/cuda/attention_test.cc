@@ -12,10 +12,19 @@
 namespace athanor {
 namespace {
 
-class Attention : public KernelTest {};
+class Attention : public KernelTest {
+ protected:
+  // Each case runs twice, under another schedule each time.
+  static void op_cases(const char* op) {
+    Examiner examine(make_cuda_backend, {.threads = {2}, .only = op});
+    attention_cases(examine);
+    EXPECT_GE(examine.seen().at(op), 100);
+    EXPECT_TRUE(examine.findings().empty()) << examine.report();
+  }
+};
 
-TEST_F(Attention, Forward) { agrees_with_the_reference(AttentionFwd::kName, attention_cases, 10); }
-TEST_F(Attention, Backward) { agrees_with_the_reference(AttentionBwd::kName, attention_cases, 10); }
+TEST_F(Attention, Forward) { op_cases(AttentionFwd::kName); }
+TEST_F(Attention, Backward) { op_cases(AttentionBwd::kName); }
 
 struct Setting {
   DType dtype;

@@ -144,6 +144,13 @@ TEST_F(CudnnAttentionTest, TellsWhatItLeavesToOthers) {
   AttentionBwd back = backward(good);
   back.dv.row_stride = 17;
   EXPECT_THAT(reason(back), HasSubstr("rows 17 elements apart"));
+
+  back = backward(good);  // needs some bytes per score
+  const size_t needed = attention.scratch(back);
+  CudnnAttention thrifty(library(), nullptr, 16, needed - 1), roomy(library(), nullptr, 16, needed);
+  EXPECT_TRUE(roomy.supports(back));
+  EXPECT_FALSE(thrifty.supports(back, &why));
+  EXPECT_THAT(why, HasSubstr(cat(needed, " bytes of scratch memory, more than ", needed - 1)));
 }
 
 struct DeviceMemory {

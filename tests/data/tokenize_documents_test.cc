@@ -105,7 +105,7 @@ TEST_F(DocumentsTest, EveryDocumentIsInItsPartOnce) {
   EXPECT_EQ(documents(result), expected);
   EXPECT_EQ(result.documents, 900);
   EXPECT_NEAR(double(expected[1].size()), 225, 60);
-  EXPECT_TRUE(std::filesystem::exists(dir / "out/vocab.bpe"));
+  EXPECT_TRUE(std::filesystem::exists(dir / "out/merges.txt"));
 }
 
 TEST_F(DocumentsTest, SeparatorsSplitTextAsJsonLinesDo) {

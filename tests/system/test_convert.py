@@ -254,7 +254,7 @@ class GgufTest(SystemTest):
         self.run_program("export", "run", folder)
 
     def test_bytes_are_a_vocabulary_too(self):
-        (self.folder / "text.txt").write_text("some text " * 500)
+        (self.folder / "text.txt").write_text("some text " * 10000)
         self.run_program("tokenize", "--input", "text.txt", "--output-prefix", "data/text")
         self.run_program("train", self.make_config(train_iters=1, lr_warmup_iters=0))
         self.run_program("export", "run", "bytes.gguf", "--format", "gguf", "--dtype", "f16")
