@@ -111,7 +111,7 @@ TEST(StepControl, ReportsAndClearsTheSums) {
 
 // Gradients divided by 64 although only 16 targets counted: the mean is over those.
 TEST(StepControl, MeansAreOverTheTargets) {
-  StepControl c = control();
+  StepControl c = control(0);
   c.divided_by = 64;
   c.clip_grad = 0;
   StepState s;
@@ -127,6 +127,7 @@ TEST(StepControl, MeansAreOverTheTargets) {
   s.targets = 16;
   close_step(s, c);
   EXPECT_NEAR(s.grad_scale, 2, 1e-5);  // clipping sees the norm of the mean
+  c.clip_grad = 0;
   for (const double targets : {0.0, 64.0}) {
     s.norm_sq = 4;
     s.targets = targets;

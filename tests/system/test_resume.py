@@ -152,5 +152,35 @@ class OtherWaysToResumeTest(ResumeTest):
         self.assert_same_end()
 
 
+class PackedResumeTest(SystemTest):
+    """Documents of several sources and formats in one run, with masks: a stop changes no bit of what follows."""
+
+    def test_packed_documents_over_epochs_and_formats(self):
+        words = "".join(json.dumps({"text": "word " * (i % 9 + 1)}) + "\n" for i in range(60))
+        (self.folder / "a.jsonl").write_text(words)
+        (self.folder / "b.jsonl").write_text(words.replace("word", "other"))
+        for name, output in (("a", "megatron"), ("b", "llm.c")):
+            self.run_program("tokenize", "--input", f"{name}.jsonl", "--output-prefix", f"data/{name}", "--output-format",
+                             output, "--valid-every", "0")
+        tokens = ((self.folder / "data" / "b_train_000000.bin").stat().st_size - 1024) // 2
+        (self.folder / "data" / "b_train_000000.bin.loss").write_bytes(bytes(i % 7 != 0 for i in range(tokens)))
+        question = {"context": "word word", "choices": [" word", " zzzz"], "label": 0}
+        (self.folder / "choices.jsonl").write_text(json.dumps(question) + "\n")
+        config = self.make_config(
+            train_data=[{"path": "data/a_train_*.bin", "weight": 2}, "data/b_train_*.bin"], valid_data="data/a_train_*.bin",
+            reset_attention_mask=True, reset_position_ids=True, eod_mask_loss=True, max_documents_per_sequence=4,
+            choice_data="choices.jsonl", eval_interval=20, lr_decay_iters=60)
+        self.run_program("train", config, "--set", "save=whole")
+        for last in (17, 38, 60):
+            self.run_program("train", config, "--set", f"train_iters={last}")
+        self.assertEqual(self.losses("run"), self.losses("whole"))
+        for name in ("model", "optimizer"):
+            files = [(self.folder / run / FINAL / f"{name}.safetensors").read_bytes() for run in ("run", "whole")]
+            self.assertTrue(files[0] == files[1], name)
+        answers = [r for r in self.records("whole") if r["event"] == "eval" and r["name"] == "choices"]
+        self.assertEqual([r["step"] for r in answers], [20, 40, 60])
+        self.assertEqual(answers[-1]["accuracy"], 1)
+
+
 if __name__ == "__main__":
     unittest.main()
