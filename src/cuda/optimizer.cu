@@ -62,7 +62,7 @@ __global__ void step_control(StepState* state, StepControl op) {
 }
 
 template <class M, class P>
-__global__ void __launch_bounds__(kTileThreads) adamw_tiles(AdamW op, Flat flat) {
+__global__ void __launch_bounds__(kTileThreads, 3) adamw_tiles(AdamW op, Flat flat) {
   constexpr bool kRound = std::is_same_v<M, bf16>;
   on_tile<kElements, kChunks>(flat, blockIdx.x, [&](auto tile) {
     float w[kChunks][kElements], m[kChunks][kElements], v[kChunks][kElements], g[kChunks][kElements];
