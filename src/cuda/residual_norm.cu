@@ -455,7 +455,7 @@ void launch_backward(const BackwardRows<T>& a, cudaStream_t stream) {
   }
   const unsigned together = std::max(1u, kShortBlock / threads);
   const size_t sums = together * kSums * static_cast<size_t>(ColumnSums<T>::slots(static_cast<int>(threads)));
-  const LaunchConfig config{grid, dim3(threads, together), together > 1 ? sums * sizeof(float) : sizeof(float4), stream};
+  const LaunchConfig config{grid, dim3(threads, together), together > 1 ? sums * sizeof(float) : 0, stream};
   if (threads <= kShortBlock) {
     CUDA_CHECK(launch(add_norm_backward<K, T, kShortBlock>, config, a));
   } else {
