@@ -20,7 +20,8 @@ class CudaTest(SystemTest):
     program = CUDA_PROGRAM
 
     def config(self, name="tiny.json", **changes):
-        base = {"train_iters": 6, "lr_warmup_iters": 2, "lr_decay_iters": 6, "save_interval": 3, "device": "cuda"}
+        base = {"train_iters": 6, "lr_warmup_iters": 2, "lr_decay_iters": 6, "save_interval": 3, "device": "cuda",
+                "gemm_search_seconds": 0, "tuning_cache": "none"}
         return self.make_config(name, **{**base, **changes})
 
     def curve(self, save, **changes):
@@ -67,6 +68,26 @@ class TrainingTest(CudaTest):
         self.assertEqual([r["step"] for r in evaluations], [3, 6])
         here = self.run_program("eval", "run/step-00000006", "--data", "data/*_valid_*.bin", "--json").out
         self.assertIn("loss", here)
+
+    def test_choices_of_products_are_kept_and_come_back(self):
+        tried = {"precision": "bf16", "gemm_search_seconds": 1, "tuning_cache": "cache"}
+        first = self.run_program("train", self.config("one.json", save="one", **tried))
+        self.assertIn("matrix products", first.err)
+        [cache] = (self.folder / "cache").glob("products-*.json")
+        chosen = (self.folder / "one" / "step-00000006" / "tuning.json").read_text()
+        resumed = self.run_program("train", self.config("one.json", save="one", train_iters=7, lr_decay_iters=7, **tried))
+        self.assertNotIn("different ones", resumed.err)  # no search: the checkpoint's choices stand
+        self.assertEqual((self.folder / "one" / "step-00000007" / "tuning.json").read_text(), chosen)
+        cache.write_text("{")
+        damaged = self.run_program("train", self.config("two.json", save="two", **tried))
+        self.assertIn("is not used", damaged.err)
+
+    def test_attention_of_cudnn_follows_the_programs_own(self):
+        model = {"hidden_size": 64, "max_position_embeddings": 32}
+        own = self.curve("own", precision="bf16", model=model, attention="builtin")
+        other = self.curve("cudnn", precision="bf16", model=model, attention="cudnn")
+        for step, loss in own.items():
+            self.assertAlmostEqual(loss, other[step], delta=1e-2 * loss, msg=f"step {step}")
 
     def test_memory_used_is_reported_from_the_device(self):
         self.curve("run")

@@ -1,6 +1,7 @@
 """A run that cannot succeed says so within the first second, names the thing, and exits with the documented code."""
 import json
 import os
+import shutil
 import unittest
 
 from harness import ERROR, TINY, USAGE, SystemTest, random_tokens, write_shard
@@ -52,7 +53,9 @@ class ConfigTest(SystemTest):
         self.refused("train", code=USAGE, says=["config"])
 
     def test_cuda_is_refused_where_there_is_none(self):
-        self.refuse(says=["device", "no CUDA backend"], device="cuda")
+        if shutil.which("nvidia-smi"):
+            self.skipTest("this machine may have a GPU")
+        self.refuse(says=["device cuda: "], device="cuda")
 
 
 class DataTest(SystemTest):
