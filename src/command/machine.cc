@@ -31,7 +31,8 @@ Machine::Machine(const Config& config) {
     if (!gpu) log::info("device: using the CPU; ", why);
   }
   if (gpu) {
-    CudaBackend cuda = make_cuda({.attention = to_cuda(config.attention), .tokens = config.seq_length});
+    CudaBackend cuda = make_cuda(
+        {.attention = to_cuda(config.attention), .tokens = config.reset_attention_mask ? 0 : config.seq_length});
     device_ = std::move(cuda.device);
     ops_ = std::move(cuda.ops);
     tuning_ = cuda.tuning;
