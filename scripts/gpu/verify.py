@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Proves athanor right on a GPU, part by part; goes on past failures, ends with a table and a JSON report.
 
-usage: verify.py [--parts A,B] [--out DIR] [--device cuda|cpu] [--minutes 9] [--list]
+usage: verify.py [--parts A,B] [--out DIR] [--data DIR] [--device cuda|cpu] [--minutes 9] [--list]
 Runs in the folder that pack.sh makes (program, gpu_test_* programs, tests/golden, data). Each part ends after --minutes.
 --device cpu runs the parts that do not need a GPU's programs on the CPU backend, to try the script itself.
 A part that did not run is never green: its status is 'not run', with the reason. Reports of calls of one commit are
@@ -9,7 +9,6 @@ merged: DIR/verify.json keeps the parts of earlier calls.
 """
 import argparse
 import datetime
-import importlib.util
 import json
 import os
 import platform
@@ -42,7 +41,8 @@ class Call:
     """One call of the script: where things are, how long a part may take."""
 
     def __init__(self, args):
-        self.device, self.minutes, self.out = args.device, args.minutes, Path(args.out)
+        self.device, self.minutes, self.out = args.device, args.minutes, Path(args.out).resolve()
+        self.train_data = f"{Path(args.data).resolve()}/text_train_*.bin"
         self.out.mkdir(parents=True, exist_ok=True)
         self.end = 0.0
 
@@ -107,18 +107,13 @@ class Call:
         return path
 
 
-def tiny(family, **changes):
-    model = {"model_type": family, "vocab_size": 256, "hidden_size": 128, "num_hidden_layers": 2,
+def tiny(call, family, **changes):
+    model = {"model_type": family, "vocab_size": 257, "hidden_size": 128, "num_hidden_layers": 2,
              "num_attention_heads": 4, "max_position_embeddings": 64}
     if family != "gpt2":
         model |= {"num_key_value_heads": 2, "intermediate_size": 352}
-    return {"model": model, "train_data": "data/text_train_*.bin", "train_iters": 8, "global_batch_size": 8,
+    return {"model": model, "train_data": call.train_data, "device": call.device, "train_iters": 8, "global_batch_size": 8,
             "micro_batch_size": 4, "seq_length": 64, "learning_rate": 1e-3, "save_interval": 0, **changes}
-
-
-def torch_or_not_run():
-    if importlib.util.find_spec("torch") is None:
-        raise NotRun("PyTorch is not installed")
 
 
 # ---- the parts, in order
@@ -175,7 +170,7 @@ def backend(call):
     for family in ("gpt2", "llama"):
         for precision in ("fp32", "tf32", "bf16", "fp16"):
             name = f"backend_{family}_{precision}"
-            config = call.config(name, **tiny(family, precision=precision, device=call.device, global_batch_size=2,
+            config = call.config(name, **tiny(call, family, precision=precision, global_batch_size=2,
                                               micro_batch_size=2, seq_length=32))
             table = call.run(name, [call.program("athanor"), "check-backend", config, "--steps", "3"])
             found[f"{family} {precision}"] = [line for line in table.splitlines() if "e-" in line]
@@ -203,8 +198,7 @@ def resume(call):
         for name, extra in {"whole": [], "stopped": [], "eager": ["--set", "cuda_graph=false"]}.items():
             save = call.out / f"resume_{family}_{name}"
             shutil.rmtree(save, ignore_errors=True)
-            config = call.config(f"resume_{family}_{name}", **tiny(family, precision="bf16", device=call.device,
-                                                                   save=str(save)))
+            config = call.config(f"resume_{family}_{name}", **tiny(call, family, precision="bf16", save=str(save)))
             train = [program, "train", config, *extra]
             if name == "stopped":
                 call.run(f"resume_{family}_half", [*train, "--set", "train_iters=4", "--set", "lr_decay_iters=8"])
@@ -219,10 +213,7 @@ def resume(call):
 @part
 def curves(call):
     """Some hundred steps on real text beside PyTorch, within the spread of two of its seeds."""
-    torch_or_not_run()
-    text = call.run("curves", [sys.executable, HERE / "curves.py", "--program", call.program("athanor"), "--device",
-                               call.device, "--out", call.out, "--minutes", str(call.left() / 60)])
-    return json.loads(text.strip().splitlines()[-1])
+    raise NotRun("the comparison over some hundred steps is not written yet; part parity compares ten")
 
 
 @part
@@ -262,6 +253,7 @@ def main():
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--out", default=os.environ.get("OUT", "verify-out"))
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--data", default=ROOT / "data", help="folder with text_train_*.bin, tokens of bytes")
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--list", action="store_true")
     args = parser.parse_args()
