@@ -315,11 +315,11 @@ TEST(Gemm, AllInstructionSetsAreRight) {
 TEST(Gemm, ScratchIsUsedToTheByteAndNotBeyond) {
   ThreadPool pool(3);
   CpuOps ops(pool);
-  for (const Case& c : {Case{.m = 65, .n = 96, .k = 8192, .ta = true},
-                        Case{.m = 77, .n = 300, .k = 600, .d = DType::bf16, .a = DType::bf16},
-                        Case{.m = 40, .n = 50, .k = 60, .tf32 = true},
-                        Case{.m = 3, .n = 2100, .k = 131, .a = DType::bf16},
-                        Case{.m = 2, .n = 70, .k = 300, .tb = true, .a = DType::f16}}) {
+  for (const Case& c :
+       {Case{.m = 65, .n = 96, .k = 8192, .ta = true},
+        Case{.m = 77, .n = 300, .k = 600, .d = DType::bf16, .a = DType::bf16},
+        Case{.m = 40, .n = 50, .k = 60, .tf32 = true}, Case{.m = 3, .n = 2100, .k = 131, .a = DType::bf16},
+        Case{.m = 2, .n = 70, .k = 300, .tb = true, .a = DType::f16}}) {
     Operands x(c);
     const size_t floats = ops.scratch(x.op) / 4;
     std::vector<float> scratch(floats + 1024, 77.0f);
