@@ -42,7 +42,9 @@ ANALYZER = "clang-analyzer-*,-clang-analyzer-optin.performance.Padding"
 def key_of(entry, tool):
     digest = hashlib.sha256()
     flags = entry["command"].replace(entry["directory"], "BUILD").replace(str(ROOT), "ROOT")
-    for part in (*tool, (ROOT / ".clang-tidy").read_text(), flags):
+    rules = [ROOT / ".clang-tidy", *(c for f in Path(entry["file"]).parents if f != ROOT and (c := f / ".clang-tidy").exists()
+                                     and f.is_relative_to(ROOT))]
+    for part in (*tool, *(r.read_text() for r in rules), flags):
         digest.update(part.encode() + b"\0")
     for path in sorted(closure(Path(entry["file"]), set())):
         digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")

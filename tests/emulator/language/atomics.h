@@ -29,6 +29,7 @@ EMU_UNINSTRUMENTED T read_modify_write(T* address, F change) {
   do {
     desired = change(old);
   } while (!__atomic_compare_exchange(address, &old, &desired, true, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
+  // Bits are compared, as the hardware does. NOLINTNEXTLINE(bugprone-suspicious-memory-comparison)
   if (memcmp(&old, &desired, sizeof old) != 0) atomic_changed();
   return old;
 }
