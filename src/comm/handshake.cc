@@ -52,6 +52,7 @@ Doorkeeper::Verdict Doorkeeper::judge(Applicant& a, Guest* guest) const {
   const bool open = a.pipe.advance();
   std::string& in = a.pipe.received();
   if (in.size() < kAnswer) return open && Clock::now() < a.deadline ? Verdict::waiting : Verdict::refused;
+  if (in.size() > kAnswer) return Verdict::refused;  // a guest waits for our proof
   const std::string answer = in.substr(0, kAnswer - kMac);
   if (!same(in.substr(kAnswer - kMac, kMac), mac(secret_, "guest", a.nonce, answer))) return Verdict::refused;
   FieldReader fields(std::string_view(answer).substr(kNonce));
@@ -60,7 +61,6 @@ Doorkeeper::Verdict Doorkeeper::judge(Applicant& a, Guest* guest) const {
   guest->world = int(fields.u64());
   const std::string proof = mac(secret_, "listener", a.nonce, answer);
   if (!send_all(a.pipe.fd(), proof.data(), proof.size(), after(1))) return Verdict::refused;
-  guest->received = in.substr(kAnswer);
   guest->fd = a.pipe.take_fd();
   return Verdict::welcome;
 }
@@ -68,7 +68,8 @@ Doorkeeper::Verdict Doorkeeper::judge(Applicant& a, Guest* guest) const {
 std::vector<Guest> Doorkeeper::admit() {
   while (Fd fd = accept_from(listener_)) {
     if (applicants_.size() >= kMaxApplicants) applicants_.pop_front();
-    Applicant& a = applicants_.emplace_back(Applicant{Pipe(std::move(fd)), random_bytes(kNonce), after(kSecondsToAnswer)});
+    Applicant& a =
+        applicants_.emplace_back(Applicant{Pipe(std::move(fd)), random_bytes(kNonce), after(kSecondsToAnswer)});
     a.pipe.write(cat(kMagic, a.nonce));
   }
   std::vector<Guest> guests;

@@ -15,7 +15,6 @@ enum class Purpose : uint64_t { rendezvous = 1, data = 2 };
 struct Guest {
   Fd fd;
   int rank = 0, world = 0;
-  std::string received;  // what came behind the handshake
 };
 
 // The guest's side. An empty Fd with the reason in *why.

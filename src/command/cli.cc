@@ -44,8 +44,8 @@ int run_cli(int argc, char** argv) {
   app.set_help_all_flag("--help-all", "help of all subcommands");
   Action action;
   Cli cli{app, action, {argv, argv + argc}};
-  for (auto* add : {add_train, add_plan, add_eval, add_sample, add_config, add_tokenize, add_data, add_checkpoint,
-                    add_bench, add_check_backend, add_devices})
+  for (auto* add : {add_train, add_launch, add_plan, add_eval, add_sample, add_config, add_tokenize, add_data,
+                    add_checkpoint, add_bench, add_check_backend, add_devices})
     add(cli);
   try {
     app.parse(argc, argv);

@@ -14,20 +14,21 @@ class AdamWOptimizer final : public Optimizer {
   void step(Ctx& c, ParamStore& params, Tensor step_state) override {
     for (size_t u = 0; u < params.units().size(); ++u) {
       const ParamStore::Unit& unit = *params.units()[u];
-      launch(c, unit, int64_t(u), step_state, 0, unit.layout.decayed, options_.weight_decay);
-      launch(c, unit, int64_t(u), step_state, unit.layout.decayed, unit.layout.trained, 0);
+      const FlatLayout& at = unit.layout;
+      launch(c, unit, int64_t(u), step_state, unit.owned(0, at.decayed), options_.weight_decay);
+      launch(c, unit, int64_t(u), step_state, unit.owned(at.decayed, at.trained), 0);
     }
   }
 
  private:
-  void launch(Ctx& c, const ParamStore::Unit& unit, int64_t u, Tensor step_state, int64_t lo, int64_t hi,
+  void launch(Ctx& c, const ParamStore::Unit& unit, int64_t u, Tensor step_state, ParamStore::Range range,
               double decay) {
-    if (lo == hi) return;
-    c.run(AdamW{.master = unit.master.slice(lo, hi),
-                .param = unit.value ? unit.value.slice(lo, hi) : Tensor{},
-                .m = unit.states[0].slice(lo, hi),
-                .v = unit.states[1].slice(lo, hi),
-                .grad = unit.grad.slice(lo, hi),
+    if (range.begin == range.end) return;
+    c.run(AdamW{.master = unit.part(unit.master, range),
+                .param = unit.value ? unit.part(unit.value, range) : Tensor{},
+                .m = unit.part(unit.states[0], range),
+                .v = unit.part(unit.states[1], range),
+                .grad = unit.part(unit.grad, range),
                 .state = step_state,
                 .beta1 = options_.beta1,
                 .beta2 = options_.beta2,
@@ -35,7 +36,7 @@ class AdamWOptimizer final : public Optimizer {
                 .weight_decay = decay,
                 .seed = options_.seed,
                 .stream = stream_of(cat("stochastic rounding of unit ", u)),
-                .first = uint64_t(lo)});
+                .first = uint64_t(range.begin)});
   }
   AdamWOptions options_;
 };

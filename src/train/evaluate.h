@@ -10,7 +10,8 @@ struct EvalResult {
   int64_t tokens = 0;
 };
 
-// At most `samples` windows (0 = all); a last partial micro-batch is filled with ignored rows.
-EvalResult evaluate(Engine&, const Dataset&, int64_t samples);
+// At most `samples` windows (0 = all); a last partial micro-batch is filled with ignored rows. The ranks take
+// micro-batches by turns and all get the result.
+EvalResult evaluate(Engine&, const Dataset&, int64_t samples, Communicator* control = nullptr);
 
 }  // namespace athanor
