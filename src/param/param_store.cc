@@ -43,15 +43,15 @@ Tensor ParamStore::Unit::part(const Tensor& t, Range range) const {
 void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std::vector<StateSpec> states,
                       const Sharding& sharding) {
   states_ = training ? std::move(states) : std::vector<StateSpec>{};
-  sharding_ = training && sharding.shards > 1 ? sharding : Sharding{};
+  sharding_ = training && sharding.stage > 0 && sharding.shards > 1 ? sharding : Sharding{};
   const int stage = sharding_.stage;
   for (size_t u = 0; u < units_.size(); ++u) {
     Unit& unit = *units_[u];
     std::vector<ParamSpec> specs;
     for (int id : unit.params) specs.push_back(specs_[size_t(id)]);
-    unit.layout = FlatLayout::make(specs, stage > 0 ? sharding_.shards : 1, kAlign);
+    unit.layout = FlatLayout::make(specs, sharding_.shards, kAlign);
     for (size_t i = 0; i < unit.params.size(); ++i) offsets_[size_t(unit.params[i])] = unit.layout.offset[i];
-    const int64_t share = stage > 0 ? unit.layout.numel / sharding_.shards : unit.layout.numel;
+    const int64_t share = unit.layout.numel / sharding_.shards;
     unit.shard = {share * sharding_.index, share * (sharding_.index + 1)};
     const bool separate = !training || recipe.separate_params();
     const auto add = [&](MemoryKind kind, const std::string& name, DType dtype, bool sharded, Tensor* t) {

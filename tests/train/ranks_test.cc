@@ -5,9 +5,11 @@
 #include <cmath>
 #include <mutex>
 
+#include "base/file.h"
 #include "base/rng.h"
 #include "comm/threads.h"
 #include "tests/train/harness.h"
+#include "train/snapshot.h"
 
 namespace athanor {
 namespace {
@@ -262,6 +264,61 @@ TEST(Ranks, MoreRanksThanAUnitHasParameters) {
   const Curve want = train({});
   const Setting s{.shards = 16, .stage = 3};
   expect_same(want, train(s, 3), 1e-5, s.name());
+}
+
+// A checkpoint is the same files whoever wrote it, and any other ranks and stage go on from it with the next samples.
+TEST(Ranks, CheckpointsKnowNothingOfRanks) {
+  const testing::TempDir dir;
+  const auto steps = [&](const Setting& s, const std::string& load, int64_t from, int64_t to, const std::string& save) {
+    std::vector<double> losses;
+    std::mutex mutex;
+    run_ranks(s.replicas * s.shards, [&](std::unique_ptr<Communicator> world) {
+      const CpuBackend cpu = make_cpu({.threads = 1});
+      ProcessMesh mesh(std::move(world), {1, s.replicas, s.shards, 1, 1, 1});
+      Engine engine(tiny(s.type, s.tied), options(s), {*cpu.device, *cpu.ops, mesh});
+      engine.commit();
+      if (load.empty())
+        engine.init_weights();
+      else
+        load_checkpoint(engine, *cpu.device, load);
+      std::vector<double> mine;
+      StepState last = engine.read_state();
+      for (int64_t step = from; step < to; ++step) {
+        accumulate(engine, step);
+        last = engine.finish_step();
+        mine.push_back(last.loss);
+      }
+      std::optional<RunLock> lock;
+      if (engine.rank() == 0) lock.emplace(dir.path() + "/" + save);
+      const RunState state{.step = to, .consumed_samples = to * kSequences, .micro_batch_size = 1, .device = last};
+      save_checkpoint(lock ? &*lock : nullptr, engine, *cpu.device, state, {}, {});
+      const std::lock_guard hold(mutex);
+      losses = mine;
+    });
+    return losses;
+  };
+  const auto file = [&](const std::string& run, int64_t step, const char* name) {
+    return read_file(cat(dir.path(), "/", run, "/", step_folder(step), "/", name), 1 << 24);
+  };
+  for (const char* precision : {"fp32", "bf16"}) {
+    const std::string p = precision;
+    const Setting one{.precision = precision}, two{.precision = precision, .shards = 2, .stage = 3};
+    const auto whole = steps(one, "", 0, 4, p + "whole");
+    steps(one, "", 0, 0, p + "start-of-one");
+    steps(two, "", 0, 0, p + "start-of-two");
+    for (const char* name : {"model.safetensors", "optimizer.safetensors"})
+      EXPECT_EQ(file(p + "start-of-one", 0, name), file(p + "start-of-two", 0, name)) << name;
+    steps(two, "", 0, 2, p + "half");
+    for (const auto& [ranks, stage] : {std::pair{1, 0}, {2, 3}, {3, 1}, {2, 2}, {4, 3}, {2, 0}}) {
+      const Setting s{.precision = precision, .shards = ranks, .stage = stage};
+      const std::string name = cat(p, "from-", ranks, "-", stage);
+      const auto rest = steps(s, cat(dir.path(), "/", p, "half/", step_folder(2)), 2, 4, name);
+      for (size_t i = 0; i < 2; ++i) EXPECT_NEAR(rest[i], whole[i + 2], (p == "fp32" ? 1e-5 : 2e-3) * whole[i + 2]) << name;
+      steps(s, cat(dir.path(), "/", p, "half/", step_folder(2)), 2, 2, name + "-copy");  // what is loaded is what is saved
+      for (const char* f : {"model.safetensors", "optimizer.safetensors"})
+        EXPECT_EQ(file(p + "half", 2, f), file(name + "-copy", 2, f)) << name << " " << f;
+    }
+  }
 }
 
 TEST(Ranks, ARankThatFailsEndsTheRunOfAll) {
