@@ -27,7 +27,7 @@ std::optional<int64_t> parse_number(const std::string& text) {
 
 class Variables {
  public:
-  explicit Variables(const Environment& all) : all_(all) {}
+  explicit Variables(const EnvironmentVariables& all) : all_(all) {}
   bool has(const char* name) const { return all_.contains(name) && !all_.at(name).empty(); }
   std::string text(const char* name) const { return has(name) ? all_.at(name) : ""; }
   int number(const char* name) const {
@@ -40,7 +40,7 @@ class Variables {
   int number_or(const char* name, int otherwise) const { return has(name) ? number(name) : otherwise; }
 
  private:
-  const Environment& all_;
+  const EnvironmentVariables& all_;
 };
 
 // A launcher's own variables; local_size says whether all ranks are on this machine.
@@ -154,8 +154,8 @@ std::vector<std::string> expand_entry(const std::string& entry, const std::strin
 
 }  // namespace
 
-Environment process_environment() {
-  Environment all;
+EnvironmentVariables process_environment() {
+  EnvironmentVariables all;
   for (char** entry = environ; entry && *entry; ++entry) {
     const std::string text = *entry;
     if (const size_t equals = text.find('='); equals != std::string::npos)
@@ -164,7 +164,7 @@ Environment process_environment() {
   return all;
 }
 
-RankInfo find_ranks(const RankFlags& flags, const Environment& environment) {
+RankInfo find_ranks(const RankFlags& flags, const EnvironmentVariables& environment) {
   const Variables v(environment);
   RankInfo r = from_anyone(flags, v);
   if (flags.local_rank >= 0) r.local_rank = flags.local_rank;

@@ -21,14 +21,14 @@ struct RankFlags {
   std::string rendezvous;                      // HOST:PORT; "" = not given
 };
 
-using Environment = std::map<std::string, std::string>;
-Environment process_environment();
+using EnvironmentVariables = std::map<std::string, std::string>;
+EnvironmentVariables process_environment();
 
 // Flags win over RANK and WORLD_SIZE, these over OMPI_COMM_WORLD_*, over PMI_*, over SLURM_*; all of one rank's numbers
 // come from the same source. Slurm's variables count only inside a step: a batch script and what mpirun starts in it
 // have them too, with the numbers of the script. Throws Error(usage) for what is half given, contradictory or no
 // number.
-RankInfo find_ranks(const RankFlags&, const Environment&);
+RankInfo find_ranks(const RankFlags&, const EnvironmentVariables&);
 
 // "n[1-3,07],login1" -> n1 n2 n3 n07 login1; several bracket groups vary like digits, the last one fastest.
 std::vector<std::string> expand_host_list(const std::string& list);

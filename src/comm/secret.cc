@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kMaxSecret = 4096;
 constexpr size_t kLeast = 16;  // bytes: shorter ones can be guessed
 
-std::string value_of(const Environment& environment, const char* name) {
+std::string value_of(const EnvironmentVariables& environment, const char* name) {
   const auto found = environment.find(name);
   return found == environment.end() ? "" : found->second;
 }
@@ -41,7 +41,7 @@ void require_private(const struct stat& s, const std::string& path) {
 }
 
 // A folder that only this user can enter.
-std::string private_folder(const Environment& environment) {
+std::string private_folder(const EnvironmentVariables& environment) {
   const std::string run_time = value_of(environment, "XDG_RUNTIME_DIR"), temporary = value_of(environment, "TMPDIR");
   const std::string folder =
       run_time.empty() ? cat(temporary.empty() ? "/tmp" : temporary, "/athanor-", geteuid()) : run_time + "/athanor";
@@ -55,7 +55,7 @@ std::string private_folder(const Environment& environment) {
 
 }  // namespace
 
-JobSecret::JobSecret(const RankInfo& ranks, const Environment& environment)
+JobSecret::JobSecret(const RankInfo& ranks, const EnvironmentVariables& environment)
     : value_(value_of(environment, "ATHANOR_SECRET")) {
   if (!value_.empty()) {
     value_ = checked(value_, "ATHANOR_SECRET");

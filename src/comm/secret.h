@@ -12,7 +12,7 @@ class JobSecret {
  public:
   // ATHANOR_SECRET, else the file ATHANOR_SECRET_FILE names (mode 0600, ours). Neither: a file per job in a folder of
   // this user, if the ranks meet on the loopback address; Error(usage) otherwise.
-  JobSecret(const RankInfo&, const Environment&);
+  JobSecret(const RankInfo&, const EnvironmentVariables&);
   ~JobSecret();  // rank 0 removes the file it wrote
   JobSecret(const JobSecret&) = delete;
   JobSecret& operator=(const JobSecret&) = delete;

@@ -1,4 +1,5 @@
 // athanor launch --ranks N train CONFIG.json ...: N ranks of a command on this machine.
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <optional>
 
 #include "base/log.h"
 #include "base/sha256.h"
@@ -41,6 +43,9 @@ void set_variable(const char* name, const std::string& value) { setenv(name, val
   std::vector<char*> argv;
   for (std::string& word : command) argv.push_back(word.data());
   argv.push_back(nullptr);
+  setpgid(0,
+          0);  // Ctrl-C reaches the launcher alone, which passes it on once: a second one would end the ranks at once
+  prctl(PR_SET_PDEATHSIG, SIGTERM);  // ranks do not outlive it
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);

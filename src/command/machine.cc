@@ -44,7 +44,7 @@ void end_process(const std::string& why) {
 
 Machine::Neighbours Machine::meet(const Config& config, const RankInfo& ranks) {
   if (ranks.world == 1) return {};
-  const Environment environment = process_environment();
+  const EnvironmentVariables environment = process_environment();
   secret_ = std::make_unique<JobSecret>(ranks, environment);
   rendezvous_ = std::make_unique<Rendezvous>(RendezvousOptions{.ranks = ranks,
                                                                .secret = [this] { return secret_->read(); },
@@ -66,6 +66,7 @@ Machine::Neighbours Machine::meet(const Config& config, const RankInfo& ranks) {
 }
 
 Machine::Machine(const Config& config, const RankInfo& ranks) {
+  const auto mesh = mesh_sizes(config, ranks.world);  // before anybody waits for others
   const Neighbours here = meet(config, ranks);
   bool gpu = config.device == DeviceChoice::cuda;
   if (config.device == DeviceChoice::automatic) {
@@ -92,8 +93,7 @@ Machine::Machine(const Config& config, const RankInfo& ranks) {
     threads_ = cpu.threads;
     description_ = std::move(cpu.description);
   }
-  mesh_ = std::make_unique<ProcessMesh>(control_ ? control_->split(0, ranks.rank) : make_single(*device_),
-                                        mesh_sizes(config, ranks.world));
+  mesh_ = std::make_unique<ProcessMesh>(control_ ? control_->split(0, ranks.rank) : make_single(*device_), mesh);
 }
 
 Machine::~Machine() = default;

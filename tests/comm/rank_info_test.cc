@@ -10,7 +10,7 @@ namespace {
 
 using Hosts = std::vector<std::string>;
 
-std::string error_of(const RankFlags& flags, const Environment& environment) {
+std::string error_of(const RankFlags& flags, const EnvironmentVariables& environment) {
   try {
     find_ranks(flags, environment);
     return "no error";
@@ -20,7 +20,7 @@ std::string error_of(const RankFlags& flags, const Environment& environment) {
   }
 }
 
-Environment slurm_step() {
+EnvironmentVariables slurm_step() {
   return {{"SLURM_JOB_ID", "42"},        {"SLURM_STEP_ID", "0"},
           {"SLURM_PROCID", "5"},         {"SLURM_NTASKS", "9"},
           {"SLURM_STEP_NUM_TASKS", "8"}, {"SLURM_LOCALID", "1"},
@@ -35,15 +35,15 @@ TEST(RankInfo, AloneWithoutAnyLauncher) {
 }
 
 TEST(RankInfo, Torchrun) {
-  const Environment env = {{"RANK", "3"},         {"WORLD_SIZE", "8"},      {"LOCAL_RANK", "1"},
-                           {"MASTER_ADDR", "a1"}, {"MASTER_PORT", "12345"}, {"LOCAL_WORLD_SIZE", "2"}};
+  const EnvironmentVariables env = {{"RANK", "3"},         {"WORLD_SIZE", "8"},      {"LOCAL_RANK", "1"},
+                                    {"MASTER_ADDR", "a1"}, {"MASTER_PORT", "12345"}, {"LOCAL_WORLD_SIZE", "2"}};
   RankInfo r = find_ranks({}, env);
   EXPECT_EQ(r.rank, 3);
   EXPECT_EQ(r.world, 8);
   EXPECT_EQ(r.local_rank, 1);
   EXPECT_EQ(r.host, "a1");
   EXPECT_EQ(r.port, 12345);
-  Environment agent = env;  // the agent's own store sits on MASTER_PORT
+  EnvironmentVariables agent = env;  // the agent's own store sits on MASTER_PORT
   agent["TORCHELASTIC_USE_AGENT_STORE"] = "True";
   EXPECT_EQ(find_ranks({}, agent).port, 12346);
 }
@@ -63,7 +63,8 @@ TEST(RankInfo, OpenMpiOnOneMachineNeedsNothingElse) {
 }
 
 TEST(RankInfo, OpenMpiOnManyMachinesMustBeToldWhere) {
-  Environment env = {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
+  EnvironmentVariables env = {
+      {"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
   EXPECT_NE(error_of({}, env).find("MASTER_ADDR"), std::string::npos);
   env["MASTER_ADDR"] = "head";
   EXPECT_EQ(find_ranks({}, env).host, "head");
@@ -97,7 +98,7 @@ TEST(RankInfo, SlurmStep) {
   EXPECT_EQ(r.world, 8);  // of the step, not of the job
   EXPECT_EQ(r.local_rank, 1);
   EXPECT_EQ(r.host, "gpu-007");
-  Environment next = slurm_step();
+  EnvironmentVariables next = slurm_step();
   next["SLURM_STEP_ID"] = "1";
   EXPECT_NE(r.port, find_ranks({}, next).port);  // two steps of one job do not meet
   next["SLURM_STEP_NODELIST"] = "gpu-007";
@@ -105,25 +106,25 @@ TEST(RankInfo, SlurmStep) {
 }
 
 TEST(RankInfo, SrunWithPmixHasNoLocalRankOfOpenMpi) {
-  Environment env = slurm_step();
+  EnvironmentVariables env = slurm_step();
   env["PMIX_RANK"] = "5", env["PMIX_NAMESPACE"] = "slurm.pmix.42.0";
   EXPECT_EQ(find_ranks({}, env).local_rank, 1);
 }
 
 TEST(RankInfo, ABatchScriptIsNotARank) {
-  const Environment script = {
+  const EnvironmentVariables script = {
       {"SLURM_JOB_ID", "42"}, {"SLURM_PROCID", "0"}, {"SLURM_LOCALID", "0"}, {"SLURM_NTASKS", "2"}};
   EXPECT_NE(error_of({}, script).find("did you forget srun?"), std::string::npos);
-  Environment shell = script;  // the shell of an interactive allocation is a pseudo step
+  EnvironmentVariables shell = script;  // the shell of an interactive allocation is a pseudo step
   shell["SLURM_STEP_ID"] = "4294967290";
   EXPECT_NE(error_of({}, shell).find("did you forget srun?"), std::string::npos);
-  Environment one = script;
+  EnvironmentVariables one = script;
   one["SLURM_NTASKS"] = "1";
   EXPECT_EQ(find_ranks({}, one).world, 1);
 }
 
 TEST(RankInfo, Precedence) {
-  Environment env = slurm_step();
+  EnvironmentVariables env = slurm_step();
   env["MASTER_ADDR"] = "m";
   EXPECT_EQ(find_ranks({}, env).rank, 5);
   env["PMI_RANK"] = "1", env["PMI_SIZE"] = "16";

@@ -31,7 +31,7 @@ class Secret : public ::testing::Test {
   RankInfo here_{.rank = 0, .world = 2, .host = "127.0.0.1", .port = 29500, .job = "7.0"};
 };
 
-std::string error_of(const RankInfo& ranks, const Environment& environment) {
+std::string error_of(const RankInfo& ranks, const EnvironmentVariables& environment) {
   try {
     (void)JobSecret(ranks, environment).read();
     return "no error";
@@ -46,7 +46,7 @@ TEST_F(Secret, TheEnvironmentComesFirst) {
 }
 
 TEST_F(Secret, AFileMustBePrivate) {
-  const auto environment = [&](const std::string& path) { return Environment{{"ATHANOR_SECRET_FILE", path}}; };
+  const auto environment = [&](const std::string& path) { return EnvironmentVariables{{"ATHANOR_SECRET_FILE", path}}; };
   EXPECT_EQ(JobSecret(here_, environment(file("0123456789abcdef\n", 0600))).read(), "0123456789abcdef");
   EXPECT_NE(error_of(here_, environment(file("0123456789abcdef", 0640))).find("others may read"), std::string::npos);
   EXPECT_NE(error_of(here_, environment(folder_ + "/none")).find("/none"), std::string::npos);
@@ -54,7 +54,7 @@ TEST_F(Secret, AFileMustBePrivate) {
 }
 
 TEST_F(Secret, OnOneMachineRankZeroMakesOne) {
-  const Environment environment = {{"XDG_RUNTIME_DIR", folder_}};
+  const EnvironmentVariables environment = {{"XDG_RUNTIME_DIR", folder_}};
   RankInfo other = here_;
   other.rank = 1;
   EXPECT_EQ(JobSecret(other, environment).read(), "");  // not there yet
