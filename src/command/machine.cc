@@ -45,6 +45,8 @@ void end_process(const std::string& why) {
 Machine::Neighbours Machine::meet(const Config& config, const RankInfo& ranks) {
   if (ranks.world == 1) return {};
   const EnvironmentVariables environment = process_environment();
+  log::info("rank ", ranks.rank, " of ", ranks.world, " (", ranks.launcher, "): meeting the others at ", ranks.host,
+            " port ", ranks.port);
   secret_ = std::make_unique<JobSecret>(ranks, environment);
   rendezvous_ = std::make_unique<Rendezvous>(RendezvousOptions{.ranks = ranks,
                                                                .secret = [this] { return secret_->read(); },
@@ -60,8 +62,7 @@ Machine::Neighbours Machine::meet(const Config& config, const RankInfo& ranks) {
     if (r == ranks.rank) here.index = here.count;
     ++here.count;
   }
-  log::info(ranks.world, " ranks by ", ranks.launcher, ", ", here.count, " of them on this machine; rendezvous at ",
-            ranks.host);
+  log::info("all ", ranks.world, " ranks are there, ", here.count, " of them on this machine");
   return here;
 }
 

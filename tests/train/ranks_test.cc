@@ -253,7 +253,7 @@ TEST(Ranks, EveryStagePlansLess) {
   const Curve& whole = by_stage[0];
   for (int stage = 1; stage < 4; ++stage)
     EXPECT_NEAR(double(by_stage[size_t(stage)].optimizer), double(whole.optimizer) / 4, double(whole.optimizer) / 10);
-  EXPECT_EQ(by_stage[1].gradients, whole.gradients);
+  EXPECT_GE(by_stage[1].gradients, whole.gradients);  // whole, with padding to equal shards
   EXPECT_LT(by_stage[2].gradients, whole.gradients / 3);
   EXPECT_LT(by_stage[1].weights, whole.weights);
   EXPECT_LT(by_stage[3].weights, by_stage[2].weights);
@@ -313,8 +313,10 @@ TEST(Ranks, CheckpointsKnowNothingOfRanks) {
       const Setting s{.precision = precision, .shards = ranks, .stage = stage};
       const std::string name = cat(p, "from-", ranks, "-", stage);
       const auto rest = steps(s, cat(dir.path(), "/", p, "half/", step_folder(2)), 2, 4, name);
-      for (size_t i = 0; i < 2; ++i) EXPECT_NEAR(rest[i], whole[i + 2], (p == "fp32" ? 1e-5 : 2e-3) * whole[i + 2]) << name;
-      steps(s, cat(dir.path(), "/", p, "half/", step_folder(2)), 2, 2, name + "-copy");  // what is loaded is what is saved
+      for (size_t i = 0; i < 2; ++i)
+        EXPECT_NEAR(rest[i], whole[i + 2], (p == "fp32" ? 1e-5 : 2e-3) * whole[i + 2]) << name;
+      steps(s, cat(dir.path(), "/", p, "half/", step_folder(2)), 2, 2,
+            name + "-copy");  // what is loaded is what is saved
       for (const char* f : {"model.safetensors", "optimizer.safetensors"})
         EXPECT_EQ(file(p + "half", 2, f), file(name + "-copy", 2, f)) << name << " " << f;
     }
