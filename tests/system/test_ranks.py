@@ -29,7 +29,7 @@ class RanksTest(SystemTest):
         for step, loss in want.items():
             self.assertAlmostEqual(got[step], loss, delta=1e-5 * loss, msg=f"step {step} of {run}")
         evals = [{r["step"]: r["loss"] for r in self.records(name) if r["event"] == "eval"} for name in (run, reference)]
-        self.assertEqual(evals[0].keys(), evals[1].keys())
+        self.assertLessEqual(evals[1].keys(), evals[0].keys())  # a run in parts also evaluates at the end of each
         for step, loss in evals[1].items():
             self.assertAlmostEqual(evals[0][step], loss, delta=1e-5 * loss, msg=f"evaluation at {step} of {run}")
 
