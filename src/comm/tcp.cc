@@ -159,13 +159,16 @@ class Tcp final : public Communicator {
   int size() const override { return int(members_.size()); }
 
   std::unique_ptr<Communicator> split(int color, int key) override {
-    std::vector<int32_t> all(size_t(size()) * 2), mine = {color, key};
-    all_gather({all.data(), DType::i32, {int64_t(all.size())}}, {mine.data(), DType::i32, {2}}, Lane::compute);
+    struct Wish {
+      int32_t color, key;
+    };
+    std::vector<Wish> all(members_.size());
+    Wish mine{color, key};
+    all_gather({all.data(), DType::i32, {int64_t(all.size()) * 2}}, {&mine, DType::i32, {2}}, Lane::compute);
     std::vector<int> group;
     for (int r = 0; r < size(); ++r)
-      if (all[size_t(2 * r)] == color) group.push_back(r);
-    std::stable_sort(group.begin(), group.end(),
-                     [&](int a, int b) { return all[size_t(2 * a + 1)] < all[size_t(2 * b + 1)]; });
+      if (all[size_t(r)].color == color) group.push_back(r);
+    std::stable_sort(group.begin(), group.end(), [&](int x, int y) { return all[size_t(x)].key < all[size_t(y)].key; });
     const int rank = int(std::find(group.begin(), group.end(), rank_) - group.begin());
     for (int& r : group) r = members_[size_t(r)];
     return std::make_unique<Tcp>(connections_, std::move(group), rank, stream_of(cat(group_, " ", call_, " ", color)));
