@@ -218,7 +218,7 @@ TEST(Failure, ARankThatHangsIsNamedWithinTheTimeout) {
 }
 
 TEST(Failure, SlowIsNotHanging) {
-  const auto errors = run({.ranks = 2, .timeout = 1.5}, [&](Rendezvous& r) {
+  const auto errors = run({.ranks = 2, .timeout = 4}, [&](Rendezvous& r) {
     const auto c = make_tcp(r, "");
     for (int k = 0; k < 4; ++k) {
       if (r.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(500));
