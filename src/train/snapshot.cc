@@ -29,7 +29,7 @@ class HostUnits {
   }
   // The masters (state -1) or a state of the optimizer of one piece.
   Tensor of(const ParamStore::Piece& piece, int state) const {
-    const Tensor& whole = tensors_[size_t(piece.unit)][size_t(state + 1)];
+    const Tensor& whole = tensors_[size_t(piece.unit)][size_t(state) + 1];
     return {whole.at(piece.offset), whole.dtype, piece.slice->shape};
   }
 
