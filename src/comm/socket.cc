@@ -31,7 +31,9 @@ bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || 
 
 Fd new_socket(int family) { return Fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)); }
 
-void set_option(const Fd& fd, int level, int name, int value) { setsockopt(fd.get(), level, name, &value, sizeof value); }
+void set_option(const Fd& fd, int level, int name, int value) {
+  setsockopt(fd.get(), level, name, &value, sizeof value);
+}
 
 // Small messages leave at once; a machine that vanished is noticed within minutes even on an idle connection.
 void tune(const Fd& fd) {
@@ -126,7 +128,8 @@ Fd connect_to(const Endpoint& to, Deadline deadline, std::string* why) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_ADDRCONFIG | AI_NUMERICSERV;
-  if (is_loopback(to.host)) hints.ai_flags = AI_NUMERICSERV;  // machines with the loopback alone have no configured address
+  if (is_loopback(to.host))
+    hints.ai_flags = AI_NUMERICSERV;  // machines with the loopback alone have no configured address
   if (const int error = getaddrinfo(to.host.c_str(), std::to_string(to.port).c_str(), &hints, &found)) {
     *why = cat("the name cannot be resolved: ", gai_strerror(error));
     return {};

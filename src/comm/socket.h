@@ -27,8 +27,8 @@ Fd accept_from(const Fd& listener);  // empty: nobody there after all
 // Tries every address of the name once. Empty on failure, with the reason in *why.
 Fd connect_to(const Endpoint&, Deadline, std::string* why);
 std::string local_address(const Fd& connected);  // numeric: how this machine is known to the other side
-// Numeric address of the first interface whose name starts with an entry of the list: "eth,ib0"; "=eth0" means the whole
-// name, "^docker,lo" all but these (NCCL_SOCKET_IFNAME's rules). Throws Error(usage) if there is none.
+// Numeric address of the first interface whose name starts with an entry of the list: "eth,ib0"; "=eth0" means the
+// whole name, "^docker,lo" all but these (NCCL_SOCKET_IFNAME's rules). Throws Error(usage) if there is none.
 std::string interface_address(const std::string& list);
 
 // False: the other side has closed, or the deadline has passed.

@@ -12,8 +12,7 @@ namespace {
 using testing::tensor_of;
 
 TEST(Threads, KeepEveryLaw) {
-  for (const int ranks : {1, 2, 5})
-    run_ranks(ranks, [](std::unique_ptr<Communicator> c) { testing::every_law(*c); });
+  for (const int ranks : {1, 2, 5}) run_ranks(ranks, [](std::unique_ptr<Communicator> c) { testing::every_law(*c); });
 }
 
 TEST(Threads, EveryRankHasItsNumber) {
