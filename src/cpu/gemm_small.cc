@@ -47,15 +47,23 @@ void store(const Gemm& op, const float* sums, int64_t stride, int64_t col, int64
   });
 }
 
-// sums[0, cols) += sum over rows of x[row] w[row, 0 .. cols); four rows at a time share each read of the sums.
+// sums[0, cols) += sum over rows of x[row] w[row, 0 .. cols); four rows at a time share each read of the sums. Rows lie
+// too far apart for the hardware to foresee, so the four rows that come next are fetched by hand.
 template <class T>
 ATHANOR_CLONES void add_rows(float* sums, const float* x, const T* w, int64_t stride, int64_t rows, int64_t cols) {
+  constexpr int64_t kLine = 64 / int64_t(sizeof(T));  // elements of a cache line
   int64_t r = 0;
   for (; r + 4 <= rows; r += 4) {
     const T *w0 = w + r * stride, *w1 = w0 + stride, *w2 = w1 + stride, *w3 = w2 + stride;
     const float x0 = x[r], x1 = x[r + 1], x2 = x[r + 2], x3 = x[r + 3];
+    int64_t c = 0;
+    for (; c + kLine <= cols; c += kLine) {
+      for (const T* row : {w0, w1, w2, w3}) __builtin_prefetch(row + 4 * stride + c);
 #pragma omp simd
-    for (int64_t c = 0; c < cols; ++c)
+      for (int64_t i = c; i < c + kLine; ++i)
+        sums[i] += (x0 * to_float(w0[i]) + x1 * to_float(w1[i])) + (x2 * to_float(w2[i]) + x3 * to_float(w3[i]));
+    }
+    for (; c < cols; ++c)
       sums[c] += (x0 * to_float(w0[c]) + x1 * to_float(w1[c])) + (x2 * to_float(w2[c]) + x3 * to_float(w3[c]));
   }
   for (; r < rows; ++r)

@@ -297,7 +297,10 @@ struct DotRows {
     for (; k + kLanes <= d.k; k += kLanes) {
       V wv[R];
 #pragma GCC unroll 4
-      for (int r = 0; r < R; ++r) wv[r] = load_as_f32<kTf32>(w + r * source.stride + k);
+      for (int r = 0; r < R; ++r) {
+        wv[r] = load_as_f32<kTf32>(w + r * source.stride + k);
+        __builtin_prefetch(w + (r + R) * source.stride + k);  // the rows that come next
+      }
 #pragma GCC unroll 4
       for (int i = 0; i < M; ++i) {
         const V x = load(d.x + i * d.x_stride + k);

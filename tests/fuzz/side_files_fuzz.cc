@@ -29,15 +29,15 @@ void require(bool condition) {
 }
 
 // In memory where the system has such a folder; one for each process, used again and again.
+struct Scratch {
+  std::string path = cat(std::filesystem::exists("/dev/shm") ? "/dev/shm" : "/tmp", "/athanor-fuzz-", ::getpid());
+  Scratch() { std::filesystem::create_directories(path); }
+  ~Scratch() { std::filesystem::remove_all(path); }
+};
+
 const std::string& folder() {
-  static const std::string path = [] {
-    const char* root = std::filesystem::exists("/dev/shm") ? "/dev/shm" : "/tmp";
-    std::string name = cat(root, "/athanor-fuzz-", ::getpid());
-    std::filesystem::create_directories(name);
-    std::atexit([] { std::filesystem::remove_all(folder()); });
-    return name;
-  }();
-  return path;
+  static const Scratch scratch;
+  return scratch.path;
 }
 
 void put(const std::string& path, std::string_view bytes) { std::ofstream(path, std::ios::binary) << bytes; }
