@@ -127,7 +127,8 @@ GemmRunner::Plan GemmRunner::describe(const GemmProblem& p) const {
   if (p.bias) {
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, uint32_t{CUBLASLT_EPILOGUE_BIAS});  // along its rows: our columns
     // Choosing an algorithm asks for some address; launches set their own.
-    set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<void*>(uintptr_t{256}));
+    set(CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+        reinterpret_cast<void*>(uintptr_t{256}));  // NOLINT(performance-no-int-to-ptr)
   }
   // Rows of ours, seen as columns.
   const auto layout = [&](Layout& out, DType dtype, int64_t rows, int64_t cols, int64_t stride) {

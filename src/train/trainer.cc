@@ -85,7 +85,12 @@ bool Trainer::out_of_time(int64_t micro_left) const {
   const auto stop = signals_.received();
   if (!stop || backend_.control) return false;  // several ranks finish the step in progress together
   const double used = Seconds(PhaseClock::Clock::now() - stop->when).count();
-  return used + double(micro_left) * micro_seconds_ + save_seconds_ > config_.exit_signal_budget;
+  // The host only launches what a device does later: a micro-batch takes what it took on average, and more may be
+  // queued.
+  const double micros = double(engine_->micro_batches());
+  const double seconds = std::max(micro_seconds_, mean_step_seconds_ / micros);
+  const double left = double(micro_left) + double(engine_->uncollected()) * micros;
+  return used + left * seconds + save_seconds_ > config_.exit_signal_budget;
 }
 
 bool Trainer::launch_step(Loader& loader) {
