@@ -8,6 +8,8 @@
 #include "base/file.h"
 #include "base/rng.h"
 #include "comm/threads.h"
+#include "config/config.h"
+#include "cpu/make_cpu.h"
 #include "tests/train/harness.h"
 #include "train/snapshot.h"
 
