@@ -1,4 +1,5 @@
-// Communicator: collectives over one axis of the process mesh. Single here; MPI, NCCL and threads are further files.
+// Communicator: collectives over a group of ranks, one axis of the process mesh. A transport is one file: a group of
+// one (single.cc), threads of one process (threads.cc), sockets (tcp.cc), NCCL (cuda/nccl_communicator.cc).
 #pragma once
 #include <memory>
 
@@ -8,15 +9,20 @@ namespace athanor {
 
 enum class Reduce : uint8_t { sum, avg, max };
 
+// Every rank of a group makes the same calls in the same order. Results are the same bits on all ranks. A rank that
+// dies or fails ends the calls of all others with an Error(peer_lost) that names it.
 class Communicator {
  public:
   virtual ~Communicator() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  // The ranks with the same color form a group, ordered by key, then by rank here.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
-  virtual void all_reduce(Tensor x, Reduce, Lane) = 0;           // in place
-  virtual void all_gather(Tensor full, Tensor shard, Lane) = 0;  // full = size() shards in rank order
-  virtual void reduce_scatter(Tensor shard, Tensor full, Reduce, Lane) = 0;
+  virtual void all_reduce(Tensor x, Reduce, Lane) = 0;  // in place
+  // full = size() shards in rank order; shard may be this rank's part of full.
+  virtual void all_gather(Tensor full, Tensor shard, Lane) = 0;
+  virtual void reduce_scatter(Tensor shard, Tensor full, Reduce,
+                              Lane) = 0;  // the dual; keeps full but for such a shard
   virtual void send(Tensor x, int dst, Lane) = 0;
   virtual void recv(Tensor x, int src, Lane) = 0;
   virtual void broadcast(Tensor x, int root, Lane) = 0;

@@ -17,10 +17,13 @@ class ProcessMesh {
   Communicator& world() { return *world_; }
   Communicator& operator[](Axis axis) { return *axes_[static_cast<size_t>(axis)]; }
   int coord(Axis axis) const { return axes_[static_cast<size_t>(axis)]->rank(); }
+  // Both data-parallel axes together: the ranks that share out a batch.
+  Communicator& data_parallel() { return *data_parallel_; }
 
  private:
   std::unique_ptr<Communicator> world_;
   std::array<std::unique_ptr<Communicator>, kAxes> axes_;
+  std::unique_ptr<Communicator> data_parallel_;
 };
 
 }  // namespace athanor

@@ -2,6 +2,8 @@
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <string_view>
+#include <vector>
 
 #include "base/log.h"
 #include "base/version.h"
@@ -44,10 +46,13 @@ int run_cli(int argc, char** argv) {
   app.set_help_all_flag("--help-all", "help of all subcommands");
   Action action;
   Cli cli{app, action, {argv, argv + argc}};
-  for (auto* add :
-       {add_train, add_plan, add_eval, add_sample, add_config, add_tokenize, add_data, add_checkpoint, add_import,
-        add_export, add_report, add_scaling, add_sweep, add_logits, add_bench, add_check_backend, add_devices})
-    add(cli);
+  using Add = void (*)(Cli&);
+  std::vector<Add> verbs = {add_train,    add_launch, add_plan,       add_eval,   add_sample,        add_config,
+                            add_tokenize, add_data,   add_checkpoint, add_import, add_export,        add_report,
+                            add_scaling,  add_sweep,  add_logits,     add_bench,  add_check_backend, add_devices};
+  // What launch runs begins with a verb too, which must not be taken for a second one of this command line.
+  if (argc > 1 && std::string_view(argv[1]) == "launch") verbs = {add_launch};
+  for (const Add add : verbs) add(cli);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -23,6 +23,7 @@ struct Cli {
 };
 
 void add_train(Cli&);
+void add_launch(Cli&);
 void add_plan(Cli&);
 void add_eval(Cli&);
 void add_sample(Cli&);

@@ -1,24 +1,39 @@
-// The machine a command runs on: backend and process mesh made from a config.
+// The machine a command runs on: backend and process mesh made from a config, and the other ranks of its job.
 #pragma once
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "comm/rank_info.h"
 #include "config/config.h"
 #include "metrics/environment.h"
 #include "train/engine.h"
 
 namespace athanor {
 
+class JobSecret;
+class Rendezvous;
+
 class Machine {
  public:
-  // Throws Error(usage) when the config asks for a device that this program or machine has not.
-  explicit Machine(const Config&);
-  Backend backend() { return {*device_, *ops_, *mesh_, tuning_}; }
+  // Meets the other ranks, if there are any. Throws Error(usage) when the config asks for a device that this program or
+  // machine has not, Error(peer_lost) when ranks are missing.
+  explicit Machine(const Config&, const RankInfo& = {});
+  ~Machine();
+  Backend backend() { return {*device_, *ops_, *mesh_, tuning_, control_.get()}; }
   int threads() const { return threads_; }  // of the CPU backend; else 0
   const std::string& description() const { return description_; }
+  // Tells the other ranks why this one ends.
+  void fail(const std::string& why);
 
  private:
+  struct Neighbours {  // ranks on this machine
+    int index = 0, count = 1;
+  };
+  Neighbours meet(const Config&, const RankInfo&);
+  std::unique_ptr<JobSecret> secret_;
+  std::unique_ptr<Rendezvous> rendezvous_;
+  std::unique_ptr<Communicator> control_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Ops> ops_;
   Tuning* tuning_ = nullptr;
@@ -27,8 +42,8 @@ class Machine {
   std::unique_ptr<ProcessMesh> mesh_;
 };
 
-// Loads a config file with --set overrides; aliases and remarks go to the log.
-Config load_config_logged(const std::string& path, const std::vector<std::string>& overrides);
+// Loads a config file with --set overrides; aliases and remarks go to the log, of rank 0 alone.
+Config load_config_logged(const std::string& path, const std::vector<std::string>& overrides, int rank = 0);
 
 // What environment.json says of the program.
 ProgramInfo program_info(const std::vector<std::string>& command_line);

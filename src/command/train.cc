@@ -16,20 +16,27 @@ struct Args {
   std::vector<std::string> overrides;
   std::string load, init_from, profile;
   bool allow_changed_data = false;
+  RankFlags ranks;
 };
 
 Exit train(Args args, const std::vector<std::string>& command_line) {
   if (!args.load.empty()) args.overrides.push_back("load=" + args.load);
   if (!args.init_from.empty()) args.overrides.push_back("init_from=" + newest_model(args.init_from));
   if (!args.profile.empty()) args.overrides.push_back("profile=" + args.profile);
-  const Config config = load_config_logged(args.config, args.overrides);
-  Machine machine(config);
-  Trainer trainer(config, machine.backend(),
-                  {.program = program_info(command_line),
-                   .commit = program_version().commit,
-                   .backend_description = machine.description(),
-                   .allow_changed_data = args.allow_changed_data});
-  return trainer.run();
+  const RankInfo ranks = find_ranks(args.ranks, process_environment());
+  const Config config = load_config_logged(args.config, args.overrides, ranks.rank);
+  Machine machine(config, ranks);
+  try {
+    Trainer trainer(config, machine.backend(),
+                    {.program = program_info(command_line),
+                     .commit = program_version().commit,
+                     .backend_description = machine.description(),
+                     .allow_changed_data = args.allow_changed_data});
+    return trainer.run();
+  } catch (const Error& e) {
+    if (e.code() != Exit::peer_lost) machine.fail(e.what());
+    throw;
+  }
 }
 
 }  // namespace
@@ -48,6 +55,15 @@ void add_train(Cli& cli) {
   verb->add_option("--profile", args->profile, "write a Chrome trace of every op to this file (slows the run)");
   verb->add_flag("--allow-changed-data", args->allow_changed_data,
                  "resume although the training data differs from the checkpoint's");
+  verb->add_option("--rank", args->ranks.rank, "this process among those of the job; default: the launcher's variables")
+      ->group("Ranks (docs/distributed.md)")
+      ->check(CLI::NonNegativeNumber);
+  verb->add_option("--world-size", args->ranks.world, "number of processes of the job")
+      ->group("Ranks (docs/distributed.md)")
+      ->check(CLI::PositiveNumber);
+  verb->add_option("--rendezvous", args->ranks.rendezvous,
+                   "HOST:PORT where rank 0 listens; default: MASTER_ADDR and MASTER_PORT")
+      ->group("Ranks (docs/distributed.md)");
   verb->callback([&cli, args] { cli.action = [args, line = cli.command_line] { return train(*args, line); }; });
 }
 

@@ -83,6 +83,11 @@ struct Config {
   double memory_limit_gib = 0.0;      // 0 = what the machine or its control group has
   int64_t runtime_reserve_mib = 256;  // kept free of the plan for libraries and the system
   int64_t loss_chunk_rows = 0;        // rows of logits held at once; 0 = chosen by the plan
+  // ranks
+  int64_t data_parallel_replicate_size = 1;
+  int64_t data_parallel_shard_size = 0;  // 0 = the ranks that are left
+  int64_t zero_stage = 1;                // 0 = nothing is sharded
+  double distributed_timeout = 600.0;    // seconds
   // data
   std::vector<DataSource> train_data;
   std::vector<DataSource> valid_data;

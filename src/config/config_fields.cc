@@ -201,6 +201,22 @@ Fields memory_group() {
   };
 }
 
+Fields ranks_group() {
+  return {
+      number("zero_stage", &Config::zero_stage, between(0, 3), free, "",
+             "what the ranks share out instead of each holding all: 0 nothing, 1 optimizer states, 2 also gradients, 3 "
+             "also weights; see docs/distributed.md"),
+      number("data_parallel_shard_size", &Config::data_parallel_shard_size, between(0, 65536), free, "ranks",
+             "ranks that share out one copy; 0 = all, divided by data_parallel_replicate_size")
+          .alias({"data_parallel_shard_degree"}),
+      number("data_parallel_replicate_size", &Config::data_parallel_replicate_size, between(1, 65536), free, "ranks",
+             "copies of the sharded state, such as one per machine")
+          .alias({"data_parallel_replicate_degree"}),
+      number("distributed_timeout", &Config::distributed_timeout, above(0), free, "s",
+             "ranks must come together, and a rank that others wait for must go on, within this time"),
+  };
+}
+
 Fields data_group() {
   return {
       sources<&Config::train_data>("train_data", notice,
@@ -273,6 +289,7 @@ std::vector<Field<Config>> config_fields() {
   append(all, "Optimizer", optimizer_group());
   append(all, "Precision", precision_group());
   append(all, "Memory", memory_group());
+  append(all, "Ranks", ranks_group());
   append(all, "Data", data_group());
   append(all, "Evaluation and reports", report_group());
   append(all, "Checkpoints and limits", checkpoint_group());

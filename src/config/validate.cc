@@ -93,6 +93,14 @@ void validate_memory(const Config& c) {
           " leaves nothing of memory_limit_gib ", c.memory_limit_gib);
 }
 
+void validate_ranks(const Config& c) {
+  require(c.zero_stage > 0 || c.data_parallel_shard_size <= 1, "data_parallel_shard_size: ", c.data_parallel_shard_size,
+          " ranks share out nothing with zero_stage 0; leave it out, or take zero_stage 1 to 3");
+  require(c.data_parallel_replicate_size == 1 || c.zero_stage > 0,
+          "data_parallel_replicate_size: ", c.data_parallel_replicate_size,
+          " has a meaning only with zero_stage 1 to 3; with 0 every rank is a copy");
+}
+
 void validate_sources(const std::vector<DataSource>& sources, std::string_view key) {
   std::vector<std::string_view> paths;
   for (const auto& source : sources) paths.push_back(source.path);
@@ -131,6 +139,7 @@ void validate(Config& c) {
   resolve_schedule(c);
   validate_precision(c);
   validate_memory(c);
+  validate_ranks(c);
   validate_sources(c.train_data, "train_data");
   validate_sources(c.valid_data, "valid_data");
   validate_documents(c);

@@ -10,6 +10,12 @@ namespace {
 // Vocabularies are padded inside to a multiple of this, so that products with the head run at full speed.
 constexpr int64_t kVocabMultiple = 64;
 
+// The units of the final norm and of the head's weight, which may be the embedding's.
+std::vector<int> head_units(const Model& model) {
+  const int last = int(model.config().num_hidden_layers) + 1, head = model.params().spec(model.head()).unit;
+  return head == last ? std::vector{last} : std::vector{last, head};
+}
+
 }  // namespace
 
 Model::Model(const ModelConfig& config) : config_(config), padded_vocab_(round_up(config.vocab_size, kVocabMultiple)) {}
@@ -63,8 +69,9 @@ Param Model::table(const std::string& name, int unit, const std::string& file_na
                           .cut = {.axis = 0, .parts = {padded_rows}}});
 }
 
-void Model::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std::vector<StateSpec> states) {
-  params_.plan(plan, recipe, training, std::move(states));
+void Model::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std::vector<StateSpec> states,
+                 const Sharding& sharding) {
+  params_.plan(plan, recipe, training, std::move(states), sharding);
   if (has_rope_)
     plan.add(MemoryKind::constants, "rotary table", DType::f32, {config_.max_position_embeddings, config_.head_dim},
              &rope_table_);
@@ -92,8 +99,13 @@ Var forward(Model& model, Ctx& c, const Batch& batch, const Recompute& recompute
                                               : block(c, std::move(stream));
     params.done(c, l + 1);
   }
-  params.use(c, layers + 1);
+  for (const int unit : head_units(model)) params.use_last(c, unit);
   return model.final_norm(c, std::move(stream));
+}
+
+void release_head(Model& model, Ctx& c) {
+  for (const int unit : head_units(model)) model.params().release(unit);
+  CHECK(!c.recording(), "backward still needs the head's weights");
 }
 
 }  // namespace athanor

@@ -19,7 +19,7 @@ class Model {
   virtual Var final_norm(Ctx&, Stream) = 0;
 
   // Adds parameters (with gradients and states when training) and constant tables to the plan.
-  void plan(MemoryPlan&, const Recipe&, bool training, std::vector<StateSpec> states);
+  void plan(MemoryPlan&, const Recipe&, bool training, std::vector<StateSpec> states, const Sharding& = {});
   void init_constants(Device&);  // after commit
 
   const ModelConfig& config() const { return config_; }
@@ -62,8 +62,10 @@ struct Recompute {
   int64_t every = 1;  // full: every k-th block is recomputed
 };
 
-// Embedding, all blocks and the final norm: [N] tokens -> [N, C].
+// Embedding, all blocks and the final norm: [N] tokens -> [N, C]. The head's weights stay in use: of backward if the
+// tape records, else until release_head().
 Var forward(Model&, Ctx&, const Batch&, const Recompute&);
+void release_head(Model&, Ctx&);
 
 // Frequencies of rotary embeddings with the family's scaling, radians per position: [D / 2]. (rope.cc)
 std::vector<double> rope_frequencies(const ModelConfig&);

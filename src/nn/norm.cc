@@ -23,9 +23,15 @@ std::pair<Var, Var> add_norm(Net n, Stream in, const Norm& norm) {
                    .eps = norm.eps});
   Remake remake;
   if (c.recording() && c.selective)
-    remake = std::make_shared<UniqueFn<Buffer(Ctx&)>>([h, mean, rstd, kind = norm.kind, w, b](Ctx& cc) {
+    remake = std::make_shared<UniqueFn<Buffer(Ctx&)>>([&params = n.params, norm, layer, h, mean, rstd](Ctx& cc) {
       Buffer again = cc.alloc("norm.y again", h.t.shape);
-      cc.run(NormApply{.kind = kind, .y = again.t, .h = h.t, .mean = mean.t, .rstd = rstd.t, .w = w, .b = b});
+      cc.run(NormApply{.kind = norm.kind,
+                       .y = again.t,
+                       .h = h.t,
+                       .mean = mean.t,
+                       .rstd = rstd.t,
+                       .w = params.value(norm.w),
+                       .b = layer ? params.value(norm.b) : Tensor{}});
       return again;
     });
   Var vh = c.var(h), vy = c.var(std::move(y), std::move(remake));

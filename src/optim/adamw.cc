@@ -1,4 +1,6 @@
 // AdamW over flat buffers: one launch for a unit, which knows where the decayed part (matrices, embeddings) ends.
+#include <algorithm>
+
 #include "base/rng.h"
 #include "optim/optimizer.h"
 
@@ -14,21 +16,22 @@ class AdamWOptimizer final : public Optimizer {
   void step(Ctx& c, ParamStore& params, Tensor step_state) override {
     for (size_t u = 0; u < params.units().size(); ++u) {
       const ParamStore::Unit& unit = *params.units()[u];
-      const int64_t trained = unit.layout.trained;
-      if (trained == 0) continue;
-      c.run(AdamW{.master = unit.master.slice(0, trained),
-                  .param = unit.value ? unit.value.slice(0, trained) : Tensor{},
-                  .m = unit.states[0].slice(0, trained),
-                  .v = unit.states[1].slice(0, trained),
-                  .grad = unit.grad.slice(0, trained),
+      const ParamStore::Range range = unit.owned(0, unit.layout.trained);
+      if (range.begin == range.end) continue;
+      c.run(AdamW{.master = unit.part(unit.master, range),
+                  .param = unit.value ? unit.part(unit.value, range) : Tensor{},
+                  .m = unit.part(unit.states[0], range),
+                  .v = unit.part(unit.states[1], range),
+                  .grad = unit.part(unit.grad, range),
                   .state = step_state,
                   .beta1 = options_.beta1,
                   .beta2 = options_.beta2,
                   .eps = options_.eps,
                   .weight_decay = options_.weight_decay,
-                  .decayed = unit.layout.decayed,
+                  .decayed = std::clamp(unit.layout.decayed, range.begin, range.end) - range.begin,
                   .seed = options_.seed,
-                  .stream = stream_of(cat("stochastic rounding of unit ", u))});
+                  .stream = stream_of(cat("stochastic rounding of unit ", u)),
+                  .first = uint64_t(range.begin)});
     }
   }
 

@@ -12,7 +12,8 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
   virtual std::vector<StateSpec> states() const = 0;
-  // One step over all units, after StepControl has decided about it; zeroes the gradients.
+  // One step over the part of all units that this rank owns, after StepControl has decided about it; zeroes its
+  // gradients.
   virtual void step(Ctx&, ParamStore&, Tensor step_state) = 0;
 };
 

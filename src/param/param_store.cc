@@ -1,13 +1,13 @@
 #include "param/param_store.h"
 
+#include <algorithm>
+
 #include "base/rng.h"
 
 namespace athanor {
 namespace {
 
 constexpr int64_t kAlign = 64;  // elements: every parameter starts on a cache line, whatever its dtype
-
-Tensor part(const Tensor& flat, int64_t offset, int64_t numel) { return {flat.at(offset), flat.dtype, {numel}}; }
 
 }  // namespace
 
@@ -30,24 +30,41 @@ void ParamStore::freeze(std::string_view part) {
   if (!found) throw Error(cat("freeze: no parameter's name contains \"", part, "\""));
 }
 
-void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std::vector<StateSpec> states) {
+ParamStore::Range ParamStore::Unit::owned(int64_t begin, int64_t end) const {
+  const int64_t from = std::max(begin, shard.begin);
+  return {from, std::max(from, std::min(end, shard.end))};
+}
+
+Tensor ParamStore::Unit::part(const Tensor& t, Range range) const {
+  const int64_t first = is_shard(t) ? shard.begin : 0;
+  return t.slice(range.begin - first, range.end - first);
+}
+
+void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std::vector<StateSpec> states,
+                      const Sharding& sharding) {
   states_ = training ? std::move(states) : std::vector<StateSpec>{};
+  sharding_ = training && sharding.stage > 0 && sharding.shards > 1 ? sharding : Sharding{};
+  const int stage = sharding_.stage;
   for (size_t u = 0; u < units_.size(); ++u) {
     Unit& unit = *units_[u];
     std::vector<ParamSpec> specs;
     for (int id : unit.params) specs.push_back(specs_[size_t(id)]);
-    unit.layout = FlatLayout::make(specs, 1, kAlign);
+    unit.layout = FlatLayout::make(specs, sharding_.shards, kAlign);
     for (size_t i = 0; i < unit.params.size(); ++i) offsets_[size_t(unit.params[i])] = unit.layout.offset[i];
-    const Shape flat{unit.layout.numel};
-    const std::string suffix = cat(" of unit ", u);
-    if (!training || recipe.separate_params())
-      plan.add(MemoryKind::weights, "weights" + suffix, recipe.compute, flat, &unit.value);
+    const int64_t share = unit.layout.numel / sharding_.shards;
+    unit.shard = {share * sharding_.index, share * (sharding_.index + 1)};
+    const bool separate = !training || recipe.separate_params();
+    const auto add = [&](MemoryKind kind, const std::string& name, DType dtype, bool sharded, Tensor* t) {
+      plan.add(kind, cat(name, " of unit ", u), dtype, {sharded ? share : unit.layout.numel}, t);
+    };
+    if (separate) add(MemoryKind::weights, "weights", recipe.compute, stage >= 3, &unit.value);
     if (!training) continue;
-    plan.add(MemoryKind::masters, "masters" + suffix, recipe.master, flat, &unit.master);
-    plan.add(MemoryKind::gradients, "gradients" + suffix, DType::f32, flat, &unit.grad);
+    // Masters that are the weights themselves are whole as long as these are.
+    add(MemoryKind::masters, "masters", recipe.master, separate ? stage >= 1 : stage >= 3, &unit.master);
+    add(MemoryKind::gradients, "gradients", DType::f32, stage >= 2, &unit.grad);
     unit.states.resize(states_.size());
     for (size_t s = 0; s < states_.size(); ++s)
-      plan.add(MemoryKind::optimizer, states_[s].name + suffix, states_[s].dtype, flat, &unit.states[s]);
+      add(MemoryKind::optimizer, states_[s].name, states_[s].dtype, stage >= 1, &unit.states[s]);
   }
 }
 
@@ -56,19 +73,61 @@ void ParamStore::init(Ctx& c, uint64_t seed) {
     const ParamSpec& spec = specs_[id];
     const Unit& unit = *units_[size_t(spec.unit)];
     const Tensor& flat = unit.master ? unit.master : unit.value;
-    for (const HfSlice& slice : spec.slices)
-      c.run(RandomNormal{.x = part(flat, offsets_[id] + slice.offset, slice.shape.numel()),
+    for (const HfSlice& slice : spec.slices) {
+      const int64_t begin = offsets_[id] + slice.offset, end = begin + slice.shape.numel();
+      const Range range = unit.is_shard(flat) ? unit.owned(begin, end) : Range{begin, end};
+      if (range.begin == range.end) continue;
+      c.run(RandomNormal{.x = unit.part(flat, range),
                          .seed = seed,
                          .stream = stream_of(slice.name),
+                         .first = uint64_t(range.begin - begin),
                          .mean = spec.init_mean,
                          .std = spec.init_std});
+    }
   }
   refresh_values(c);
 }
 
 void ParamStore::refresh_values(Ctx& c) {
-  for (const auto& unit : units_)
-    if (unit->master && unit->value) c.run(Cast{.y = unit->value, .x = unit->master});
+  for (const auto& unit : units_) {
+    if (!unit->master || !unit->value) continue;
+    if (unit->is_shard(unit->master))
+      c.run(Cast{.y = unit->own(unit->value), .x = unit->master});
+    else
+      c.run(Cast{.y = unit->value, .x = unit->master});
+  }
+  gather_weights(c);
+}
+
+// Stages 1 and 2: every rank has all weights, of which it updated a shard.
+void ParamStore::gather_weights(Ctx& c) {
+  if (sharding_.stage != 1 && sharding_.stage != 2) return;
+  for (const auto& unit : units_) {
+    const Tensor& weights = unit->value ? unit->value : unit->master;
+    c.all_gather(c.mesh[Axis::dp_shard], weights, unit->own(weights));
+  }
+}
+
+void ParamStore::reduce_gradients(Ctx& c) {
+  Communicator &shards = c.mesh[Axis::dp_shard], &replicas = c.mesh[Axis::dp_replicate];
+  for (const auto& unit : units_) {
+    if (sharding_.stage == 0) {
+      c.all_reduce(c.mesh.data_parallel(), unit->grad);
+      continue;
+    }
+    if (sharding_.stage == 1) {  // the sum is for this rank's shard; what was added for others' is done with
+      c.reduce_scatter(shards, unit->own(unit->grad), unit->grad);
+      if (unit->shard.begin > 0) c.run(Fill{.x = unit->grad.slice(0, unit->shard.begin)});
+      if (unit->shard.end < unit->layout.numel) c.run(Fill{.x = unit->grad.slice(unit->shard.end, unit->layout.numel)});
+    }
+    c.all_reduce(replicas, unit->own(unit->grad));
+  }
+}
+
+Buffer ParamStore::whole(Ctx& c, int unit, const Tensor& shard) {
+  Buffer whole = c.alloc("whole tensor of a unit", shard.dtype, {units_[size_t(unit)]->layout.numel});
+  c.all_gather(c.mesh[Axis::dp_shard], whole.t, shard);
+  return whole;
 }
 
 Tensor ParamStore::view(const Tensor& flat, const ParamSpec& spec, int64_t offset) const {
@@ -78,17 +137,72 @@ Tensor ParamStore::view(const Tensor& flat, const ParamSpec& spec, int64_t offse
 Tensor ParamStore::value(Param p) const {
   const ParamSpec& spec = specs_[size_t(p.id)];
   const Unit& unit = *units_[size_t(spec.unit)];
-  return view(unit.value ? unit.value : unit.master, spec, offsets_[size_t(p.id)]);
+  const Tensor& weights = unit.gathered ? unit.gathered.t : unit.value ? unit.value : unit.master;
+  CHECK(!unit.is_shard(weights), spec.name, " is read outside of use() and done() of its unit");
+  return view(weights, spec, offsets_[size_t(p.id)]);
 }
 
 Tensor ParamStore::grad(Param p) const {
   const ParamSpec& spec = specs_[size_t(p.id)];
-  return view(units_[size_t(spec.unit)]->grad, spec, offsets_[size_t(p.id)]);
+  const Unit& unit = *units_[size_t(spec.unit)];
+  const Tensor& grad = unit.whole_grad ? unit.whole_grad.t : unit.grad;
+  CHECK(!unit.is_shard(grad), spec.name, " gets a gradient outside of its unit's backward");
+  return view(grad, spec, offsets_[size_t(p.id)]);
 }
 
-// With one rank all weights are resident: nothing to gather, nothing to reduce.
-void ParamStore::use(Ctx&, int unit) { CHECK(unit >= 0 && unit < int(units_.size()), "unit ", unit); }
-void ParamStore::done(Ctx&, int unit) { CHECK(unit >= 0 && unit < int(units_.size()), "unit ", unit); }
+void ParamStore::gather(Ctx& c, int u) {
+  Unit& unit = *units_.at(size_t(u));
+  if (sharding_.stage < 3) return;
+  CHECK(!unit.gathered, "unit ", u, " is in use already");
+  const Tensor& shard = unit.value ? unit.value : unit.master;
+  unit.gathered = c.alloc("weights of a unit", shard.dtype, {unit.layout.numel});
+  c.all_gather(c.mesh[Axis::dp_shard], unit.gathered.t, shard);
+}
+
+void ParamStore::release(int u) {
+  Unit& unit = *units_.at(size_t(u));
+  unit.gathered = {};
+}
+
+void ParamStore::begin_gradients(Ctx& c, int u) {
+  Unit& unit = *units_[size_t(u)];
+  if (sharding_.stage < 2) return;
+  unit.whole_grad = c.alloc("gradients of a unit", DType::f32, {unit.layout.numel});
+  c.run(Fill{.x = unit.whole_grad.t});
+}
+
+// Adds this micro-batch's share to what this rank keeps.
+void ParamStore::end_gradients(Ctx& c, int u) {
+  Unit& unit = *units_[size_t(u)];
+  if (sharding_.stage < 2) return;
+  const Tensor mine = unit.own(unit.whole_grad.t);
+  c.reduce_scatter(c.mesh[Axis::dp_shard], mine, unit.whole_grad.t);
+  c.run(Add{.y = unit.grad, .a = unit.grad, .b = mine});
+  unit.whole_grad = {};
+}
+
+void ParamStore::use(Ctx& c, int unit) {
+  gather(c, unit);
+  if (sharding_.stage < 2) return;
+  c.record("use", [this, unit](Ctx& cc) {
+    end_gradients(cc, unit);
+    release(unit);
+  });
+}
+
+void ParamStore::done(Ctx& c, int unit) {
+  release(unit);
+  if (sharding_.stage < 2) return;
+  c.record("done", [this, unit](Ctx& cc) {
+    gather(cc, unit);
+    begin_gradients(cc, unit);
+  });
+}
+
+void ParamStore::use_last(Ctx& c, int unit) {
+  use(c, unit);
+  if (c.recording()) begin_gradients(c, unit);
+}
 
 int64_t ParamStore::parameter_count() const {
   int64_t count = 0;

@@ -1,6 +1,7 @@
 // ParamStore: all parameters of one model in flat buffers, one set per unit (embedding, each block, head): weights as
 // products read them, masters, gradients, optimizer states. Models hold Param handles; optimizers and checkpoints walk
-// the units. use() and done() bracket a unit's use in forward; their duals run in backward (the hooks of sharding).
+// the units. Ranks of the data-parallel axes may own a shard each of some or all of this: use() and done() bracket a
+// unit's use in forward, their duals on the tape bracket it in backward.
 #pragma once
 #include <memory>
 #include <string>
@@ -22,32 +23,63 @@ struct StateSpec {
   DType dtype;
 };
 
+// What each rank of the dp_shard axis holds a shard of instead of the whole [Rajbhandari et al. 2020, "ZeRO"]:
+// stage 1 optimizer states and masters, 2 also gradients, 3 also weights.
+struct Sharding {
+  int stage = 0;
+  int shards = 1, index = 0;
+};
+
 class ParamStore {
  public:
+  struct Range {
+    int64_t begin = 0, end = 0;  // elements of a unit
+  };
   struct Unit {
     std::vector<int> params;  // ids, in the order of layout.offset
     FlatLayout layout;
-    Tensor master;               // [numel]
-    Tensor value;                // [numel] compute dtype; the same memory as master where dtypes agree
-    Tensor grad;                 // [numel] f32; absent without training
-    std::vector<Tensor> states;  // [numel] each, in the order of the StateSpecs
+    Range shard;  // what this rank updates
+    // Each is whole [numel] or this rank's shard, by the stage.
+    Tensor master;
+    Tensor value;                // compute dtype; absent where it is the master itself
+    Tensor grad;                 // f32; absent without training
+    std::vector<Tensor> states;  // in the order of the StateSpecs
+    // Whole, while the unit is in use: weights at stage 3, gradients from stage 2 on.
+    Buffer gathered, whole_grad;
+
+    bool is_shard(const Tensor& t) const { return t.numel() != layout.numel; }
+    // The part of [begin, end) that this rank updates.
+    Range owned(int64_t begin, int64_t end) const;
+    // A range, within the shard, of any of the tensors above.
+    Tensor part(const Tensor& t, Range range) const;
+    Tensor own(const Tensor& t) const { return part(t, shard); }
   };
 
   Param declare(ParamSpec spec);
   // Parameters whose name contains `part` are not trained. Before plan(); an Error if there is none.
   void freeze(std::string_view part);
   // Adds all buffers to the plan. Without training there are only weights (as values).
-  void plan(MemoryPlan&, const Recipe&, bool training, std::vector<StateSpec> states);
+  void plan(MemoryPlan&, const Recipe&, bool training, std::vector<StateSpec> states, const Sharding& = {});
   void init(Ctx&, uint64_t seed);  // masters and values from (seed, name, index)
   void refresh_values(Ctx&);       // values from masters, after loading
 
   Tensor value(Param) const;
   Tensor grad(Param) const;
 
-  void use(Ctx&, int unit);   // forward: weights are needed from here
-  void done(Ctx&, int unit);  // forward: and no longer
+  void use(Ctx&, int unit);       // forward: weights are needed from here
+  void done(Ctx&, int unit);      // forward: and no longer
+  void use_last(Ctx&, int unit);  // forward, where its backward follows at once: gradients are needed too
+  void release(int unit);         // after use_last without backward
+
+  // Ends of a step, before and after the optimizer: the sum of all ranks' gradients, and the weights that they updated.
+  void reduce_gradients(Ctx&);
+  void gather_weights(Ctx&);
+  // One tensor of a unit whole, of `shard` from all ranks: for checkpoints. [numel]
+  Buffer whole(Ctx&, int unit, const Tensor& shard);
+  bool sharded() const { return sharding_.stage > 0; }
 
   const std::vector<ParamSpec>& specs() const { return specs_; }
+  const ParamSpec& spec(Param p) const { return specs_[size_t(p.id)]; }
   const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
   const std::vector<StateSpec>& state_specs() const { return states_; }
   int64_t parameter_count() const;  // trained values in files: no padding
@@ -62,10 +94,14 @@ class ParamStore {
 
  private:
   Tensor view(const Tensor& flat, const ParamSpec&, int64_t offset) const;
+  void gather(Ctx&, int unit);
+  void begin_gradients(Ctx&, int unit);
+  void end_gradients(Ctx&, int unit);
   std::vector<ParamSpec> specs_;
   std::vector<int64_t> offsets_;  // of each param in its unit
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<StateSpec> states_;
+  Sharding sharding_;
 };
 
 }  // namespace athanor

@@ -84,6 +84,17 @@ struct Ctx {
     ops.run(op, scratch.t.data);
   }
 
+  // Collectives; a dry run leaves them out.
+  void all_reduce(Communicator& group, Tensor x) {
+    if (!arena.recording()) group.all_reduce(x, Reduce::sum, Lane::compute);
+  }
+  void all_gather(Communicator& group, Tensor full, Tensor shard) {
+    if (!arena.recording()) group.all_gather(full, shard, Lane::compute);
+  }
+  void reduce_scatter(Communicator& group, Tensor shard, Tensor full) {
+    if (!arena.recording()) group.reduce_scatter(shard, full, Reduce::sum, Lane::compute);
+  }
+
   bool recording() const { return tape && tape->recording; }
   Var var(Buffer buffer, Remake remake = nullptr);
   Saved save(const Var& v) const;

@@ -39,7 +39,11 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   if (options_.documents_per_sequence > 1)
     options_.documents.resize(size_t(sequences * options_.documents_per_sequence), Span{});
   for (const std::string& name : options_.frozen) model_->params().freeze(name);
-  model_->plan(memory_, options_.recipe, options_.training, optimizer_->states());
+  CHECK(options_.global_batch_size % (options_.micro_batch_size * ranks()) == 0, "a global batch of ",
+        options_.global_batch_size, " for ", ranks(), " ranks and micro-batches of ", options_.micro_batch_size);
+  Communicator& shards = backend_.mesh[Axis::dp_shard];
+  model_->plan(memory_, options_.recipe, options_.training, optimizer_->states(),
+               {.stage = options_.zero_stage, .shards = shards.size(), .index = shards.rank()});
   const auto input = [&](const char* name, DType dtype, Shape shape, Tensor* t) {
     memory_.add(MemoryKind::inputs, name, dtype, shape, t);
   };
@@ -94,6 +98,11 @@ void Engine::record_phases() {
   arena_.record("evaluation");
   run_evaluation(context(plan, nullptr));
   arena_.finish_recording();
+  if (model_->params().sharded()) {
+    arena_.record("whole tensors");
+    visit_whole(context(plan, nullptr), [](size_t, int, const Tensor&) {});
+    arena_.finish_recording();
+  }
   if (want_logits_) {
     arena_.record("logits");
     run_logits(context(plan, nullptr), nullptr);
@@ -200,7 +209,6 @@ void Engine::run_micro_batch(Ctx c, const PhaseRunner::Enter& enter) {
   enter(Phase::forward);
   Var x = forward(*model_, c, batch_, options_.recompute);
   classifier({c, params}, std::move(x), batch_, head(), losses_);
-  params.done(c, int(params.units().size()) - 1);
   enter(Phase::backward);
   c.backward();
   CHECK(c.tape->grads.empty(), c.tape->grads.size(), " gradients were never taken");
@@ -211,14 +219,24 @@ void Engine::run_micro_batch(Ctx c, const PhaseRunner::Enter& enter) {
 void Engine::run_evaluation(Ctx c) {
   Var x = forward(*model_, c, batch_, {});
   classifier({c, model_->params()}, std::move(x), batch_, head(), losses_);
+  release_head(*model_, c);
   c.run(Fill{.x = eval_sum_});
   c.run(ReduceSum{.out = eval_sum_, .x = losses_});
 }
 
 void Engine::run_optimizer(Ctx c) {
-  for (const auto& unit : model_->params().units())
-    c.run(SquaredNorm{.out = scalar(offsetof(StepState, norm_sq), DType::f64),
-                      .x = unit->grad.slice(0, unit->layout.trained)});
+  ParamStore& params = model_->params();
+  params.reduce_gradients(c);
+  // Every gradient counts once, on one rank; all ranks get the same sums, and so come to the same decisions.
+  const bool first_replica = backend_.mesh.coord(Axis::dp_replicate) == 0;
+  const bool counts = first_replica && (params.sharded() || backend_.mesh.coord(Axis::dp_shard) == 0);
+  for (const auto& unit : params.units()) {
+    const ParamStore::Range trained = unit->owned(0, unit->layout.trained);
+    if (counts && trained.begin < trained.end)
+      c.run(SquaredNorm{.out = scalar(offsetof(StepState, norm_sq), DType::f64), .x = unit->part(unit->grad, trained)});
+  }
+  for (const size_t sum : {offsetof(StepState, loss_sum), offsetof(StepState, targets), offsetof(StepState, norm_sq)})
+    c.all_reduce(backend_.mesh.data_parallel(), scalar(sum, DType::f64));
   c.run(StepControl{.state = state_,
                     .schedule = options_.schedule,
                     .scaling = options_.scaling,
@@ -226,12 +244,34 @@ void Engine::run_optimizer(Ctx c) {
                     .beta1 = options_.adamw.beta1,
                     .beta2 = options_.adamw.beta2,
                     .divided_by = double(options_.global_batch_size * options_.seq_length)});
-  optimizer_->step(c, model_->params(), state_);
+  optimizer_->step(c, params, state_);
+  params.gather_weights(c);
+}
+
+void Engine::visit_whole(Ctx c, const TakeTensor& take) {
+  const auto& units = model_->params().units();
+  for (size_t u = 0; u < units.size(); ++u) {
+    const ParamStore::Unit& unit = *units[u];
+    const auto visit = [&](int state, const Tensor& t) {
+      if (!unit.is_shard(t)) return take(u, state, t);
+      take(u, state, model_->params().whole(c, int(u), t).t);
+    };
+    visit(-1, unit.master);
+    for (size_t s = 0; s < unit.states.size(); ++s) visit(int(s), unit.states[s]);
+  }
+}
+
+void Engine::visit_whole(const TakeTensor& take) {
+  const bool sharded = model_->params().sharded();
+  if (sharded) arena_.begin("whole tensors");
+  visit_whole(context(*ops_, nullptr), take);
+  if (sharded) arena_.end();
 }
 
 void Engine::run_logits(Ctx c, std::vector<float>* out) {
   Var x = forward(*model_, c, batch_, {});
   Buffer z = athanor::logits({c, model_->params()}, std::move(x), logit_rows_, model_->head());
+  release_head(*model_, c);
   if (!out) return;
   const int64_t rows = z.t.rows(), padded = z.t.cols(), vocab = model_->config().vocab_size;
   std::vector<float> all(size_t(rows * padded));

@@ -2,6 +2,7 @@
 // micro-batches, optimizer steps and evaluations. Knows nothing of files, logs or clocks beyond a phase clock.
 #pragma once
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -28,6 +29,7 @@ struct EngineOptions {
   std::vector<std::string> frozen = {};  // parameters that are not trained: parts of their names
   bool training = true;                  // false: weights and evaluation only
   bool graphs = true;                    // capture and replay, where the device can
+  int zero_stage = 0;                    // what the ranks of the dp_shard axis share out: see Sharding
   uint64_t seed = 0;
   AdamWOptions adamw;
   Schedule schedule;
@@ -41,7 +43,8 @@ struct Backend {
   Device& device;
   Ops& ops;
   ProcessMesh& mesh;
-  Tuning* tuning = nullptr;  // of backends that choose by trial
+  Tuning* tuning = nullptr;         // of backends that choose by trial
+  Communicator* control = nullptr;  // all ranks, for decisions of the host in host memory; null: one rank
 };
 
 // A finished optimizer step. Times are those of the device, by phase; all of it from the end of the step before to the
@@ -61,7 +64,10 @@ class Engine {
   const MemoryPlan& memory();  // records the dry runs on first use
   const Arena& arena() const { return arena_; }
   Model& model() { return *model_; }
-  int64_t micro_batches() const { return options_.global_batch_size / options_.micro_batch_size; }
+  // Of this rank, per step.
+  int64_t micro_batches() const { return options_.global_batch_size / (options_.micro_batch_size * ranks()); }
+  int ranks() const { return backend_.mesh.data_parallel().size(); }  // that share out a batch
+  int rank() const { return backend_.mesh.data_parallel().rank(); }
   std::span<const Gemm> products() const { return products_; }  // of a micro-batch and an evaluation, once planned
   int64_t launches_per_micro_batch() const { return int64_t(micro_costs_.size()); }
   // Sum of the rooflines of a step's ops: no step is faster. Known once memory() is.
@@ -77,8 +83,8 @@ class Engine {
   // tokens, targets: [micro_batch_size * T]; target -1 is ignored: the step's loss and gradients are means over the
   // others. The clock is moved through forward and backward.
   void micro_batch(std::span<const int32_t> tokens, std::span<const int32_t> targets, PhaseClock&);
-  // Norm, skip decision, clipping, AdamW. Only queued: a step's result is collected once, in order, and at most
-  // kStepsAhead steps may wait for it; the host waits in collect() and nowhere else.
+  // Sums over the ranks, norm, skip decision, clipping, AdamW. Only queued: a step's result is collected once, in
+  // order, and at most kStepsAhead steps may wait for it; the host waits in collect() and nowhere else.
   void close_step();
   StepResult collect();
   int64_t uncollected() const { return int64_t(closed_.size()); }
@@ -86,9 +92,14 @@ class Engine {
   static constexpr int64_t kStepsAhead = 2;
   // Forgets the micro-batches since the last step.
   void discard_step();
-  // Sum of the token losses of one micro-batch; changes nothing.
+  // Sum of the token losses of one micro-batch of this rank; changes nothing. All ranks call it together.
   double evaluate(std::span<const int32_t> tokens, std::span<const int32_t> targets);
   std::vector<float> losses();  // of each token of the micro-batch that was evaluated last
+
+  // For checkpoints: masters (state -1) and optimizer states of every unit, whole, one after the other; the tensor is
+  // there until take() returns. All ranks call it together.
+  using TakeTensor = std::function<void(size_t unit, int state, const Tensor& whole)>;
+  void visit_whole(const TakeTensor&);
 
   StepState read_state();
   void write_state(const StepState&);
@@ -117,6 +128,7 @@ class Engine {
   void run_evaluation(Ctx);
   void run_optimizer(Ctx);
   void run_logits(Ctx, std::vector<float>* out);
+  void visit_whole(Ctx, const TakeTensor&);
   void load(std::span<const int32_t> tokens, std::span<const int32_t> targets, int64_t slot);
   Classifier head() const;
   Tensor scalar(size_t offset, DType dtype) const;

@@ -1,6 +1,7 @@
 #include "train/evaluate.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/int.h"
 
@@ -20,13 +21,15 @@ void set_documents(Engine& engine, const HostBatch& batch) {
   engine.set_documents(std::move(spans), batch.positions);
 }
 
-EvalResult evaluate(Engine& engine, const Dataset& data, const EvalOptions& options) {
+EvalResult evaluate(Engine& engine, const Dataset& data, const EvalOptions& options, Communicator* control) {
   const int64_t rows = engine.options().micro_batch_size;
   const int64_t windows = options.samples > 0 ? std::min(options.samples, data.windows()) : data.windows();
   HostBatch batch(rows, data.seq_length(), options.packing);
   EvalResult result;
   double sum = 0;
-  for (int64_t first = 0; first < windows; first += rows) {
+  // Every rank makes as many calls: those whose rows are all beyond the end as well.
+  for (int64_t turn = 0; turn < windows; turn += rows * engine.ranks()) {
+    const int64_t first = turn + rows * engine.rank();
     std::fill(batch.targets.begin(), batch.targets.end(), -1);  // rows that have no window left keep their last tokens
     for (int64_t r = 0; r < std::min(rows, windows - first); ++r)
       batch.read(r, data, {.seed = 0, .shuffled = false}, first + r, options.packing);
@@ -37,6 +40,11 @@ EvalResult evaluate(Engine& engine, const Dataset& data, const EvalOptions& opti
       if (target >= 0 && size_t(target) < options.token_bytes.size())
         result.bytes += options.token_bytes[size_t(target)];
     }
+  }
+  if (control) {
+    std::array sums = {sum, double(result.tokens), result.bytes};
+    control->all_reduce({sums.data(), DType::f64, {int64_t(sums.size())}}, Reduce::sum, Lane::compute);
+    sum = sums[0], result.tokens = int64_t(sums[1]), result.bytes = sums[2];
   }
   result.loss = sum / double(std::max<int64_t>(1, result.tokens));
   return result;

@@ -19,6 +19,7 @@ struct EvalOptions {
   PackingOptions packing;
   std::vector<int32_t> token_bytes;  // [vocabulary]: bytes of text that each token is; may be empty
 };
-EvalResult evaluate(Engine&, const Dataset&, const EvalOptions&);
+// The ranks take micro-batches by turns and all get the result, over `control`; null: one rank.
+EvalResult evaluate(Engine&, const Dataset&, const EvalOptions&, Communicator* control = nullptr);
 
 }  // namespace athanor

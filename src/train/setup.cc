@@ -84,7 +84,20 @@ EngineOptions engine_options(const Config& c, bool training) {
   }
   o.clip_grad = c.clip_grad;
   o.graphs = c.cuda_graph;
+  o.zero_stage = int(c.zero_stage);
   return o;
+}
+
+std::array<int, kAxes> mesh_sizes(const Config& c, int ranks) {
+  if (c.zero_stage == 0) return {1, ranks, 1, 1, 1, 1};
+  const int64_t replicas = c.data_parallel_replicate_size;
+  const int64_t shards = c.data_parallel_shard_size > 0 ? c.data_parallel_shard_size : ranks / replicas;
+  if (replicas * shards != ranks)
+    throw Error(
+        cat("data_parallel_replicate_size: ", replicas, " copies in shards over ", shards, " ranks do not make the ",
+            ranks, " ranks that were started; change one of them, or leave data_parallel_shard_size out"),
+        Exit::usage);
+  return {1, int(replicas), int(shards), 1, 1, 1};
 }
 
 Dataset open_dataset(const std::vector<DataSource>& sources, const Config& c) {
@@ -118,14 +131,27 @@ size_t runtime_reserve(const Config& c) { return size_t(c.runtime_reserve_mib) <
 
 namespace {
 
+// What the rank with the least memory may use: all must come to the same plan.
+size_t common_capacity(const Config& c, Backend backend) {
+  int64_t lacking = -int64_t(memory_capacity(c, backend.device));
+  if (backend.control) backend.control->all_reduce({&lacking, DType::i64, {1}}, Reduce::max, Lane::compute);
+  return size_t(-lacking);
+}
+
 std::unique_ptr<Engine> fitting_engine(const Config& c, Backend backend, bool training) {
   EngineOptions options = engine_options(c, training);
-  const size_t capacity = memory_capacity(c, backend.device), reserve = runtime_reserve(c);
+  const size_t capacity = common_capacity(c, backend), reserve = runtime_reserve(c);
+  const int64_t ranks = backend.mesh.data_parallel().size();
+  if (c.global_batch_size % (std::max<int64_t>(1, c.micro_batch_size) * ranks) != 0)
+    throw Error(cat("global_batch_size: ", c.global_batch_size, " sequences do not divide among ", ranks, " ranks",
+                    c.micro_batch_size > 0 ? cat(" with micro-batches of ", c.micro_batch_size) : "",
+                    "; change one of the numbers"),
+                Exit::usage);
   if (options.micro_batch_size == 0) {
     const int64_t most =
         std::max<int64_t>(1, (backend.device.unified() ? kAutoTokens : kAutoTokensOnGpu) / c.seq_length);
-    for (int64_t b = std::min(most, c.global_batch_size); b >= 1; --b) {
-      if (c.global_batch_size % b != 0) continue;
+    for (int64_t b = std::min(most, c.global_batch_size / ranks); b >= 1; --b) {
+      if (c.global_batch_size % (b * ranks) != 0) continue;
       options.micro_batch_size = b;
       auto engine = std::make_unique<Engine>(c.model, options, backend);
       if (b == 1 || engine->memory().total() + reserve <= capacity) {
@@ -144,10 +170,11 @@ std::unique_ptr<Engine> fitting_engine(const Config& c, Backend backend, bool tr
 std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool training) {
   auto engine = fitting_engine(c, backend, training);
   if (c.gradient_accumulation_steps > 0 && c.gradient_accumulation_steps != engine->micro_batches())
-    throw Error(cat("gradient_accumulation_steps: ", c.gradient_accumulation_steps, " does not agree with ",
-                    engine->micro_batches(), " micro-batches of ", engine->options().micro_batch_size,
-                    " in a global batch of ", c.global_batch_size, "; leave it out, it follows from the other two"),
-                Exit::usage);
+    throw Error(
+        cat("gradient_accumulation_steps: ", c.gradient_accumulation_steps, " does not agree with ",
+            engine->micro_batches(), " micro-batches of ", engine->options().micro_batch_size, " in a global batch of ",
+            c.global_batch_size, " on ", engine->ranks(), " ranks; leave it out, it follows from the other two"),
+        Exit::usage);
   return engine;
 }
 

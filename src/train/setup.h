@@ -1,5 +1,6 @@
 // From a config to the pieces of a run: engine options, datasets, the micro-batch size that memory allows.
 #pragma once
+#include <array>
 #include <memory>
 #include <optional>
 
@@ -11,6 +12,9 @@
 namespace athanor {
 
 EngineOptions engine_options(const Config&, bool training);
+
+// The mesh of so many ranks. Throws Error(usage) if they do not divide as configured.
+std::array<int, kAxes> mesh_sizes(const Config&, int ranks);
 
 // Opens and checks all shards of a list of sources.
 Dataset open_dataset(const std::vector<DataSource>&, const Config&);

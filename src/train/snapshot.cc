@@ -10,47 +10,65 @@ namespace {
 
 constexpr int64_t kMaxStateBytes = 1 << 20;
 
-Tensor part(const Tensor& flat, int64_t offset, const Shape& shape) { return {flat.at(offset), flat.dtype, shape}; }
-
-// Tensors as the writer wants them: in place where the host can read device memory, else copied.
-class HostTensors {
+// Whole tensors of all units as the host reads them: in place where they stay and the host can, else copied.
+class HostUnits {
  public:
-  explicit HostTensors(Device& device) : device_(device) {}
-  void add(const std::string& name, const Tensor& t) {
-    Tensor host = t;
-    if (!device_.unified()) {
-      copies_.emplace_back(t.bytes());
+  HostUnits(Engine& engine, Device& device, bool keep) {
+    const ParamStore& params = engine.model().params();
+    const bool in_place = device.unified() && !params.sharded();
+    tensors_.resize(params.units().size());
+    engine.visit_whole([&](size_t unit, int, const Tensor& whole) {
+      if (!keep) return;
+      Tensor& host = tensors_[unit].emplace_back(whole);
+      if (in_place) return;
+      copies_.emplace_back(whole.bytes());
       host.data = copies_.back().data();
-      device_.copy(host.data, t.data, t.bytes(), Lane::copy);
-    }
-    tensors_.push_back({tensor_data(name, host), std::nullopt});
+      device.copy(host.data, whole.data, whole.bytes(), Lane::compute);  // before the next tensor takes its place
+      device.sync();
+    });
   }
-  std::span<const CheckpointTensor> finish() {
-    device_.sync();
-    return tensors_;
+  // The masters (state -1) or a state of the optimizer of one piece.
+  Tensor of(const ParamStore::Piece& piece, int state) const {
+    const Tensor& whole = tensors_[size_t(piece.unit)][size_t(state) + 1];
+    return {whole.at(piece.offset), whole.dtype, piece.slice->shape};
   }
 
  private:
-  Device& device_;
+  std::vector<std::vector<Tensor>> tensors_;  // by unit, masters first
   std::vector<std::vector<std::byte>> copies_;
-  std::vector<CheckpointTensor> tensors_;
 };
 
-// Reads a tensor of a file into device memory, converting floats where dtypes differ.
-void load_tensor(Device& device, const WeightFiles& files, const std::string& name, const Tensor& to) {
+// The part of [begin, end) that this rank has in a tensor of a unit.
+ParamStore::Range held(const ParamStore::Unit& unit, const Tensor& flat, int64_t begin, int64_t end) {
+  return unit.is_shard(flat) ? unit.owned(begin, end) : ParamStore::Range{begin, end};
+}
+
+void load_part(Device& device, const ParamStore::Unit& unit, const Tensor& flat, ParamStore::Range range,
+               const std::byte* from) {
+  const Tensor to = unit.part(flat, range);
+  device.copy(to.data, from, to.bytes(), Lane::compute);
+  device.sync();
+}
+
+// Reads what this rank holds of a piece into device memory, converting floats where dtypes differ.
+void load_piece(Device& device, const WeightFiles& files, const std::string& name, const ParamStore::Unit& unit,
+                const ParamStore::Piece& piece, const Tensor& flat) {
+  const Shape& shape = piece.slice->shape;
   const auto [file, entry] = files.at(name);
-  if (entry->checked_shape() != to.shape)
-    throw Error(cat(file->path(), ": tensor ", name, " has shape ", entry->checked_shape(), ", the model needs ",
-                    to.shape, ": the folder is of another model"));
+  if (entry->checked_shape() != shape)
+    throw Error(cat(file->path(), ": tensor ", name, " has shape ", entry->checked_shape(), ", the model needs ", shape,
+                    ": the folder is of another model"));
+  const int64_t begin = piece.offset, end = begin + shape.numel();
+  const ParamStore::Range range = held(unit, flat, begin, end);
+  if (range.begin == range.end) return;
   std::vector<std::byte> bytes(size_t(entry->bytes));
   file->read(*entry, bytes);
-  if (entry->checked_dtype() != to.dtype) {
+  if (entry->checked_dtype() != flat.dtype) {
     std::vector<float> values;
     to_floats(bytes, entry->checked_dtype(), values);
-    from_floats(values, to.dtype, name, bytes);
+    from_floats(values, flat.dtype, name, bytes);
   }
-  device.copy(to.data, bytes.data(), bytes.size(), Lane::compute);
-  device.sync();
+  load_part(device, unit, flat, range, bytes.data() + size_t(range.begin - begin) * size_of(flat.dtype));
 }
 
 }  // namespace
@@ -93,20 +111,22 @@ RunState parse_state(const std::string& text, const std::string& where) {
   }
 }
 
-std::string save_checkpoint(const RunLock& lock, Engine& engine, Device& device, const RunState& state,
+std::string save_checkpoint(const RunLock* lock, Engine& engine, Device& device, const RunState& state,
                             const SaveExtras& extras, CheckpointOptions options) {
   const ParamStore& params = engine.model().params();
-  CheckpointWriter writer(lock, state.step, std::move(options));
-  HostTensors weights(device), moments(device);
+  const HostUnits units(engine, device, lock != nullptr);
+  if (!lock) return "";
+  CheckpointWriter writer(*lock, state.step, std::move(options));
+  std::vector<CheckpointTensor> weights, moments;
   for (const auto& piece : params.pieces()) {
-    const ParamStore::Unit& unit = *params.units()[size_t(piece.unit)];
-    weights.add(piece.slice->name, part(unit.master, piece.offset, piece.slice->shape));
-    for (size_t s = 0; s < unit.states.size(); ++s)
-      moments.add(cat(params.state_specs()[s].name, ".", piece.slice->name),
-                  part(unit.states[s], piece.offset, piece.slice->shape));
+    weights.push_back({tensor_data(piece.slice->name, units.of(piece, -1)), std::nullopt});
+    for (size_t s = 0; s < params.state_specs().size(); ++s)
+      moments.push_back(
+          {tensor_data(cat(params.state_specs()[s].name, ".", piece.slice->name), units.of(piece, int(s))),
+           std::nullopt});
   }
-  writer.add_safetensors("model.safetensors", weights.finish());
-  writer.add_safetensors("optimizer.safetensors", moments.finish());
+  writer.add_safetensors("model.safetensors", weights);
+  writer.add_safetensors("optimizer.safetensors", moments);
   writer.add_text("config.json", extras.hf_config);
   writer.add_text("config.resolved.json", extras.resolved_config);
   writer.add_text("state.json", state_json(state));
@@ -119,8 +139,7 @@ void load_weights(const ParamStore& params, Device& device, const std::string& f
   const WeightFiles files(folder);
   for (const auto& piece : params.pieces()) {
     const ParamStore::Unit& unit = *params.units()[size_t(piece.unit)];
-    load_tensor(device, files, piece.slice->name,
-                part(unit.master ? unit.master : unit.value, piece.offset, piece.slice->shape));
+    load_piece(device, files, piece.slice->name, unit, piece, unit.master ? unit.master : unit.value);
   }
 }
 
@@ -138,11 +157,13 @@ void load_weights(Engine& engine, Device& device, const ModelFolder& folder) {
     const ModelFolder::Weight& weight = folder.at(piece.slice->name);
     int64_t at = piece.offset;
     folder.for_each_block(weight, [&](std::span<const std::byte> block) {
+      const int64_t begin = at;
+      at += int64_t(block.size() / size_of(weight.dtype));
+      const ParamStore::Range range = held(unit, flat, begin, at);
+      if (range.begin == range.end) return;
       to_floats(block, weight.dtype, values);
       from_floats(values, flat.dtype, weight.name, bytes);
-      device.copy(flat.at(at), bytes.data(), bytes.size(), Lane::compute);
-      device.sync();
-      at += int64_t(values.size());
+      load_part(device, unit, flat, range, bytes.data() + size_t(range.begin - begin) * size_of(flat.dtype));
     });
   }
   engine.refresh_values();
@@ -155,8 +176,8 @@ RunState load_checkpoint(Engine& engine, Device& device, const std::string& fold
   for (const auto& piece : params.pieces()) {
     const ParamStore::Unit& unit = *params.units()[size_t(piece.unit)];
     for (size_t s = 0; s < unit.states.size(); ++s)
-      load_tensor(device, moments, cat(params.state_specs()[s].name, ".", piece.slice->name),
-                  part(unit.states[s], piece.offset, piece.slice->shape));
+      load_piece(device, moments, cat(params.state_specs()[s].name, ".", piece.slice->name), unit, piece,
+                 unit.states[s]);
   }
   const RunState state = read_run_state(folder);
   engine.write_state(state.device);

@@ -30,16 +30,19 @@ struct SaveExtras {
   std::vector<TokenizerFile> tokenizer;  // descriptor and the files that it names; empty: unknown
 };
 
-// Writes and commits one checkpoint; returns its folder.
-std::string save_checkpoint(const RunLock&, Engine&, Device&, const RunState&, const SaveExtras&, CheckpointOptions);
+// Writes and commits one checkpoint; returns its folder. All ranks call it together: the one with the lock gathers what
+// the others hold, unit by unit, and writes; the others give a null lock.
+std::string save_checkpoint(const RunLock*, Engine&, Device&, const RunState&, const SaveExtras&, CheckpointOptions);
 
 // Weights alone, converted to the dtype the engine keeps them in; names are those of transformers.
 void load_weights(Engine&, Device&, const std::string& folder);
 // The same without masters to refresh from: sampling.
 void load_weights(const ParamStore&, Device&, const std::string& folder);
-// From another program's model or a checkpoint, into the masters of a run that begins; read block by block.
+// From another program's model or a checkpoint, into the masters of a run that begins; read block by block, by every
+// rank its part.
 void load_weights(Engine&, Device&, const ModelFolder&);
-// Weights, optimizer states and scalars of a checkpoint made with the same master and state dtypes.
+// Weights, optimizer states and scalars of a checkpoint made with the same master and state dtypes, on any number of
+// ranks: every rank reads its part.
 RunState load_checkpoint(Engine&, Device&, const std::string& folder);
 // state.json alone: what a resume must know before it builds an engine.
 RunState read_run_state(const std::string& folder);

@@ -29,10 +29,13 @@ Exit Trainer::loop() {
   Loader loader(train_, {.order = {.seed = uint64_t(config_.seed)},
                          .first_sample = state_.consumed_samples,
                          .rows = config_.micro_batch_size,
+                         .rank = engine_->rank(),
+                         .world = engine_->ranks(),
                          .packing = packing_});
   bool discarded = false;
   while (!discarded && state_.step + engine_->uncollected() < config_.train_iters) {
     discarded = !launch_step(loader);
+    agree();
     const bool pause = discarded || pause_due(state_.step + engine_->uncollected());
     while (engine_->uncollected() > (pause ? 0 : 1)) collect_step();
     if (discarded) {
@@ -48,16 +51,16 @@ Exit Trainer::loop() {
       save("diverged");
       return Exit::diverged;
     }
-    if (signals_.received()) break;
-    if (time_is_up()) {
+    if (stop_signal() != 0) break;
+    if (backend_.control ? wishes_.end != 0 : time_is_up()) {
       while (engine_->uncollected() > 0) collect_step();
       save("time limit");
       return Exit::requeue;
     }
   }
   while (engine_->uncollected() > 0) collect_step();
-  if (const auto stop = signals_.received()) {
-    metrics_.event({.kind = EventKind::signal, .step = state_.step, .text = ::strsignal(stop->signal)});
+  if (const int signal = stop_signal()) {
+    metrics_.event({.kind = EventKind::signal, .step = state_.step, .text = ::strsignal(signal)});
     save("stop signal");
     return state_.step < config_.train_iters ? Exit::requeue : Exit::done;
   }
@@ -65,9 +68,22 @@ Exit Trainer::loop() {
   return Exit::done;
 }
 
+void Trainer::agree() {
+  if (!backend_.control) return;
+  const auto stop = signals_.received();
+  wishes_ = {stop ? stop->signal : 0, minutes_to_save_are_up() ? 1 : 0, time_is_up() ? 1 : 0};
+  backend_.control->all_reduce({&wishes_, DType::i32, {sizeof wishes_ / sizeof(int32_t)}}, Reduce::max, Lane::compute);
+}
+
+int Trainer::stop_signal() const {
+  if (backend_.control) return wishes_.stop_signal;
+  const auto stop = signals_.received();
+  return stop ? stop->signal : 0;
+}
+
 bool Trainer::out_of_time(int64_t micro_left) const {
   const auto stop = signals_.received();
-  if (!stop) return false;
+  if (!stop || backend_.control) return false;  // several ranks finish the step in progress together
   const double used = Seconds(PhaseClock::Clock::now() - stop->when).count();
   // The host only launches what a device does later: a micro-batch takes what it took on average, and more may be
   // queued.
@@ -123,8 +139,8 @@ void Trainer::report(const StepState& done, const PhaseTimes& times) {
   const double tokens = double(config_.global_batch_size * config_.seq_length);
   const double seconds = double(times.total()) * 1e-9;
   mean_step_seconds_ = mean_step_seconds_ == 0 ? seconds : 0.9 * mean_step_seconds_ + 0.1 * seconds;
-  const Utilization use =
-      utilization(flops_, {.tokens_per_second = tokens / seconds, .devices = 1, .measured_peak_flops = peak_flops_});
+  const Utilization use = utilization(
+      flops_, {.tokens_per_second = tokens / seconds, .devices = engine_->ranks(), .measured_peak_flops = peak_flops_});
   StepMetrics m;
   m.step = state_.step;
   m.total_steps = config_.train_iters;
@@ -157,6 +173,10 @@ bool Trainer::eval_due(int64_t step) const {
 
 bool Trainer::save_due(int64_t step) const {
   if (config_.save_interval > 0 && step % config_.save_interval == 0) return true;
+  return backend_.control ? wishes_.save != 0 : minutes_to_save_are_up();
+}
+
+bool Trainer::minutes_to_save_are_up() const {
   return config_.save_interval_minutes > 0 &&
          Seconds(PhaseClock::Clock::now() - last_save_).count() > config_.save_interval_minutes * 60;
 }
@@ -168,11 +188,11 @@ bool Trainer::time_is_up() const {
 
 bool Trainer::pause_due(int64_t step) const {
   return backend_.device.unified() || step == config_.train_iters || eval_due(step) || save_due(step) ||
-         signals_.received();
+         stop_signal() != 0;
 }
 
 void Trainer::after_step() {
-  if (eval_due(state_.step) && !signals_.received()) evaluate();
+  if (eval_due(state_.step) && stop_signal() == 0) evaluate();
   if (save_due(state_.step)) save("interval");
   table_.add(clock_.lap(), 0);
 }
@@ -183,7 +203,8 @@ void Trainer::evaluate() {
     const auto begin = PhaseClock::Clock::now();
     const EvalResult result = athanor::evaluate(
         *engine_, *valid_,
-        {.samples = config_.eval_iters * config_.global_batch_size, .packing = packing_, .token_bytes = {}});
+        {.samples = config_.eval_iters * config_.global_batch_size, .packing = packing_, .token_bytes = {}},
+        backend_.control);
     last_valid_loss_ = result.loss;
     metrics_.eval({.step = state_.step,
                    .loss = result.loss,
@@ -212,7 +233,8 @@ Exit Trainer::finish(Exit code) {
                   .text = code == Exit::done      ? "done"
                           : code == Exit::requeue ? "stopped; resume with the same command"
                                                   : "diverged"});
-  if (const std::string table = table_.report(); !table.empty()) std::fputs(table.c_str(), stdout);
+  if (const std::string table = table_.report(); !table.empty() && engine_->rank() == 0)
+    std::fputs(table.c_str(), stdout);
   std::fflush(stdout);
   const uint64_t used = backend_.device.unified() ? process_memory().anonymous : backend_.device.in_use();
   const uint64_t planned = engine_->memory().total() + runtime_reserve(config_);

@@ -36,14 +36,23 @@ class Trainer {
     std::string folder;
     RunState state;
   };
+  // What the ranks want next. With one rank everything is asked when it matters; several agree once per step, so that
+  // all do the same: the highest of each counts.
+  struct Wishes {
+    int32_t stop_signal = 0, save = 0, end = 0;
+  };
   void open_run();                      // run folder, lock, sinks, records of the start
   std::optional<Resume> find_resume();  // and checks that the config may continue it
+  std::string resume_folder() const;    // "": start anew
   void check_resume(const Resume&);
   void tune(const std::optional<Resume>&);  // products: the choices of the run that goes on, or new ones
   void start(const std::optional<Resume>&);
   Exit loop();
-  bool launch_step(Loader&);  // false: discarded because of a stop signal
-  void collect_step();        // the oldest of the launched: counts it, and reports it
+  std::string shared(const std::string&);  // rank 0's, on all ranks
+  void agree();                            // renews wishes_
+  int stop_signal() const;                 // 0: none
+  bool launch_step(Loader&);               // false: discarded because of a stop signal
+  void collect_step();                     // the oldest of the launched: counts it, and reports it
   bool out_of_time(int64_t micro_left) const;
   bool pause_due(int64_t step) const;  // something comes after this step that needs its result
   PhaseTimes times_of(const StepResult&, PhaseTimes host) const;
@@ -54,6 +63,7 @@ class Trainer {
   void save(const char* why);
   bool eval_due(int64_t step) const;
   bool save_due(int64_t step) const;
+  bool minutes_to_save_are_up() const;
   bool time_is_up() const;
   Exit finish(Exit);
 
@@ -71,6 +81,7 @@ class Trainer {
   std::unique_ptr<TraceWriter> trace_;
   std::unique_ptr<Ops> traced_ops_;
   StopSignals signals_;
+  Wishes wishes_;  // of several ranks
   RunState state_;
   FlopCount flops_;
   double peak_flops_ = 0;

@@ -65,7 +65,19 @@ Trainer::Trainer(Config config, Backend backend, TrainerOptions options)
 
 Trainer::~Trainer() = default;
 
+std::string Trainer::shared(const std::string& text) {
+  if (!backend_.control) return text;
+  auto size = int64_t(text.size());
+  backend_.control->broadcast({&size, DType::i64, {1}}, 0, Lane::compute);
+  std::string all = text;
+  all.resize(size_t(size));
+  backend_.control->broadcast({all.data(), DType::u8, {size}}, 0, Lane::compute);
+  return all;
+}
+
+// Rank 0 alone writes and reports.
 void Trainer::open_run() {
+  if (backend_.mesh.world().rank() != 0) return;
   metrics_.add(std::make_unique<ConsoleSink>(
       ConsoleOptions{.log_interval = config_.log_interval, .progress = to_progress(config_.progress)}));
   if (config_.save.empty()) return;
@@ -77,24 +89,25 @@ void Trainer::open_run() {
 }
 
 std::optional<Trainer::Resume> Trainer::find_resume() {
-  if (config_.load == "none") return std::nullopt;
-  std::string folder;
-  if (config_.load == "auto" && config_.load_step >= 0) {
-    folder = whole_checkpoint(cat(config_.save, "/", step_folder(config_.load_step)));
-  } else if (config_.load == "auto") {
-    if (config_.save.empty()) return std::nullopt;
-    std::vector<std::string> skipped;
-    const auto newest = newest_valid(config_.save, &skipped);
-    for (const std::string& why : skipped) log::warn("checkpoint skipped: ", why);
-    if (!newest) return std::nullopt;
-    folder = newest->path;
-  } else {
-    folder = whole_checkpoint(config_.load_step >= 0 ? cat(config_.load, "/", step_folder(config_.load_step))
-                                                     : config_.load);
-  }
+  const std::string folder = shared(backend_.mesh.world().rank() == 0 ? resume_folder() : "");
+  if (folder.empty()) return std::nullopt;
   Resume resume{folder, read_run_state(folder)};
   check_resume(resume);
   return resume;
+}
+
+std::string Trainer::resume_folder() const {
+  if (config_.load == "none") return "";
+  if (config_.load == "auto" && config_.load_step >= 0)
+    return whole_checkpoint(cat(config_.save, "/", step_folder(config_.load_step)));
+  if (config_.load != "auto")
+    return whole_checkpoint(config_.load_step >= 0 ? cat(config_.load, "/", step_folder(config_.load_step))
+                                                   : config_.load);
+  if (config_.save.empty()) return "";
+  std::vector<std::string> skipped;
+  const auto newest = newest_valid(config_.save, &skipped);
+  for (const std::string& why : skipped) log::warn("checkpoint skipped: ", why);
+  return newest ? newest->path : "";
 }
 
 void Trainer::check_resume(const Resume& resume) {
@@ -122,7 +135,9 @@ void Trainer::check_resume(const Resume& resume) {
 }
 
 void Trainer::start(const std::optional<Resume>& resume) {
-  if (resume && config_.micro_batch_size == 0) config_.micro_batch_size = resume->state.micro_batch_size;
+  if (resume && config_.micro_batch_size == 0 &&
+      config_.global_batch_size % (resume->state.micro_batch_size * backend_.mesh.data_parallel().size()) == 0)
+    config_.micro_batch_size = resume->state.micro_batch_size;
   std::optional<ModelFolder> from;
   if (!resume && !config_.init_from.empty()) {
     from.emplace(config_.init_from);
@@ -139,9 +154,10 @@ void Trainer::start(const std::optional<Resume>& resume) {
   engine_->commit();
   CHECK(backend_.device.allocated() - before == plan.total(), "allocated ", backend_.device.allocated() - before,
         " bytes, planned ", plan.total());
-  const std::string size =
-      cat(format_count(double(engine_->model().params().parameter_count())), " parameters, micro-batch ",
-          config_.micro_batch_size, " x ", engine_->micro_batches(), ", plan ", format_bytes(plan.total()));
+  const std::string size = cat(
+      format_count(double(engine_->model().params().parameter_count())), " parameters, ",
+      engine_->ranks() > 1 ? cat(engine_->ranks(), " ranks, zero_stage ", config_.zero_stage, ", ") : "",
+      "micro-batch ", config_.micro_batch_size, " x ", engine_->micro_batches(), ", plan ", format_bytes(plan.total()));
   if (resume) {
     const RunState loaded = load_checkpoint(*engine_, backend_.device, resume->folder);
     state_ = loaded;
@@ -164,7 +180,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
   peak_flops_ =
       config_.peak_tflops > 0 ? config_.peak_tflops * 1e12 : peak_flops(backend_, engine_->options().recipe.compute);
   if (lock_) write_file(config_.save + "/config.resolved.json", dump_resolved(config_));
-  if (!config_.profile.empty()) {
+  if (!config_.profile.empty() && backend_.mesh.world().rank() == 0) {
     trace_ = std::make_unique<TraceWriter>(config_.profile);
     traced_ops_ = std::make_unique<TraceOps>(backend_.ops, backend_.device, *trace_);
     engine_->set_ops(*traced_ops_);
@@ -192,7 +208,7 @@ void Trainer::tune(const std::optional<Resume>& resume) {
 }
 
 void Trainer::save(const char* why) {
-  if (!lock_ || last_saved_step_ == state_.step) return;
+  if (config_.save.empty() || last_saved_step_ == state_.step) return;
   const PhaseScope phase(clock_, Phase::checkpoint);
   const auto begin = PhaseClock::Clock::now();
   const std::string resolved = dump_resolved(config_);
@@ -206,8 +222,9 @@ void Trainer::save(const char* why) {
   options.program_commit = options_.commit;
   options.config_hash = xxh3_hex(resolved);
   options.data_fingerprint = train_.fingerprint();
-  const std::string folder = save_checkpoint(*lock_, *engine_, backend_.device, state_, extras, std::move(options));
-  if (config_.keep_latest_k > 0) prune(*lock_, config_.keep_latest_k, state_.step);
+  const std::string folder =
+      save_checkpoint(lock_ ? &*lock_ : nullptr, *engine_, backend_.device, state_, extras, std::move(options));
+  if (lock_ && config_.keep_latest_k > 0) prune(*lock_, config_.keep_latest_k, state_.step);
   last_save_ = PhaseClock::Clock::now();
   save_seconds_ = std::chrono::duration<double>(last_save_ - begin).count();
   last_saved_step_ = state_.step;

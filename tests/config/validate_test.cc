@@ -17,6 +17,15 @@ TEST(Validate, Batches) {
   expect_parts(error_with({"global_batch_size=2147483648", "model.n_positions=2147483647"}), {"too many"});
 }
 
+TEST(Validate, Ranks) {
+  EXPECT_EQ(error_with({"zero_stage=3", "data_parallel_shard_size=4", "data_parallel_replicate_size=2"}), "");
+  expect_parts(error_with({"zero_stage=4"}), {"zero_stage", "4"});
+  expect_parts(error_with({"zero_stage=0", "data_parallel_shard_size=2"}),
+               {"data_parallel_shard_size: 2", "zero_stage 0"});
+  expect_parts(error_with({"zero_stage=0", "data_parallel_replicate_size=2"}), {"data_parallel_replicate_size: 2"});
+  expect_parts(error_with({"distributed_timeout=0"}), {"distributed_timeout"});
+}
+
 TEST(Validate, Length) {
   const Config c = parse(small_config(), {"train_tokens=1000000"});
   EXPECT_EQ(c.train_iters, 3907);  // 256 tokens a step, rounded up

@@ -1,0 +1,214 @@
+#include "comm/rendezvous.h"
+
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/error.h"
+#include "comm/rendezvous_server.h"
+
+namespace athanor {
+namespace {
+
+constexpr int kPorts = 8;  // tried from the one named on, by rank 0 and by those who look for it
+constexpr double kSecondsToTell = 2;
+constexpr double kSecondsToAnswer = 5;  // of whoever listens on a port: it may be a stranger that never does
+constexpr auto kPause = std::chrono::milliseconds(50);
+
+Fd new_event() { return Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); }
+
+Fd take_port(const RankInfo& ranks) {
+  for (int p = ranks.port; p < ranks.port + kPorts && p < 65536; ++p)
+    if (auto fd = listen_on(is_loopback(ranks.host), p)) return std::move(*fd);
+  throw Error(cat("rendezvous: ports ", ranks.port, " to ", ranks.port + kPorts - 1,
+                  " are all taken on this machine; set MASTER_PORT to a free one"));
+}
+
+}  // namespace
+
+Rendezvous::Rendezvous(RendezvousOptions options)
+    : options_(std::move(options)), wake_(new_event()), failed_(new_event()) {
+  CHECK(wake_ && failed_, "eventfd");
+  if (rank() == 0)
+    server_ =
+        std::make_unique<RendezvousServer>(take_port(options_.ranks), options_.secret(), size(), options_.timeout);
+  join();
+  monitor_ = std::thread([this] { monitor(); });
+  try {
+    barrier("everybody is here");
+  } catch (...) {
+    {
+      const std::lock_guard lock(mutex_);
+      leaving_ = true;
+    }
+    eventfd_write(wake_.get(), 1);
+    monitor_.join();
+    throw;
+  }
+}
+
+void Rendezvous::join() {
+  const Deadline deadline = after(options_.timeout);
+  const RankInfo& me = options_.ranks;
+  std::string why = "no answer";
+  for (;;) {
+    // A stranger on the first port says something else than nobody on the last.
+    std::string reason;
+    for (int k = 0; k < (server_ ? 1 : kPorts); ++k) {
+      const Endpoint to = server_ ? Endpoint{"127.0.0.1", server_->port()} : Endpoint{me.host, me.port + k};
+      std::string not_there;
+      Fd fd = enter(to, options_.secret(), Purpose::rendezvous, me.rank, me.world,
+                    std::min(deadline, after(std::min(kSecondsToAnswer, options_.timeout / 4))), &not_there);
+      if (fd) {
+        address_ = local_address(fd);
+        pipe_ = std::make_unique<Pipe>(std::move(fd));
+        return;
+      }
+      if (reason.empty() || not_there.find("secret") != std::string::npos) reason = not_there;
+    }
+    why = reason;
+    if (Clock::now() > deadline)
+      throw Error(cat("rendezvous: rank ", me.rank, " of ", me.world, " could not join rank 0 at ", me.host, " port ",
+                      me.port, " within ", options_.timeout, " s: ", why),
+                  Exit::peer_lost);
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+Rendezvous::~Rendezvous() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_.empty() && std::uncaught_exceptions() == 0) outbox_ += to_bytes({'q', ""});
+    leaving_ = true;
+  }
+  eventfd_write(wake_.get(), 1);
+  monitor_.join();
+  pipe_.reset();
+  server_.reset();
+}
+
+void Rendezvous::post(const Frame& frame) {
+  {
+    const std::lock_guard lock(mutex_);
+    outbox_ += to_bytes(frame);
+  }
+  eventfd_write(wake_.get(), 1);
+}
+
+void Rendezvous::beat() {
+  std::string payload;
+  put_u64(payload, entered_);
+  put_u64(payload, waiting_ ? 1 : 0);
+  pipe_->write(to_bytes({'b', payload}));
+}
+
+// Moves bytes for a while; false once the connection has ended.
+bool Rendezvous::pump(int timeout_ms) {
+  {
+    const std::lock_guard lock(mutex_);
+    pipe_->write(std::exchange(outbox_, {}));
+  }
+  pollfd fds[] = {{wake_.get(), POLLIN, 0}, {pipe_->fd().get(), pipe_->wanted(), 0}};
+  poll(fds, 2, timeout_ms);
+  eventfd_t value = 0;
+  eventfd_read(wake_.get(), &value);
+  {
+    const std::lock_guard lock(mutex_);
+    pipe_->write(std::exchange(outbox_, {}));
+  }
+  const bool open = pipe_->advance();
+  while (const auto frame = take_frame(pipe_->received())) handle(*frame);
+  return open;
+}
+
+void Rendezvous::monitor() {
+  const int period_ms = std::clamp(int(options_.timeout * 1000 / 8), 20, 1000);
+  std::optional<Deadline> last;
+  bool open = true;
+  for (;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (leaving_) break;
+      if (!failure_.empty() && !last) last = after(options_.grace_seconds);
+    }
+    if (last && Clock::now() > *last && options_.last_resort) options_.last_resort(failure_);
+    if (!open) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(period_ms / 4 + 1));
+      continue;
+    }
+    try {
+      beat();
+      open = pump(period_ms);
+      if (!open) set_failure("rank 0 is gone: its process ended or was killed, or its machine is lost");
+    } catch (const Error& e) {
+      open = false;
+      set_failure(cat("rank 0 sent what cannot be read: ", e.what()));
+    }
+  }
+  // What was said last must get out.
+  for (const Deadline until = after(kSecondsToTell); open && Clock::now() < until;) {
+    try {
+      open = pump(0);
+    } catch (const Error&) {
+      open = false;
+    }
+    if (pipe_->flushed()) break;
+  }
+}
+
+void Rendezvous::handle(const Frame& frame) {
+  if (frame.kind == 'a') return set_failure(frame.payload);
+  FieldReader fields(frame.payload);
+  const std::string name = fields.text();
+  std::vector<std::string> values;
+  for (int r = 0; r < size(); ++r) values.push_back(fields.text());
+  const std::lock_guard lock(mutex_);
+  results_[name] = std::move(values);
+  changed_.notify_all();
+}
+
+void Rendezvous::set_failure(const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  if (!failure_.empty()) return;
+  failure_ = why;
+  eventfd_write(failed_.get(), 1);
+  changed_.notify_all();
+}
+
+std::vector<std::string> Rendezvous::exchange(const std::string& name, const std::string& value) {
+  const Waiting waiting(*this);
+  std::string payload;
+  put_text(payload, name);
+  put_text(payload, value);
+  post({'e', payload});
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return results_.contains(name) || !failure_.empty(); });
+  const auto found = results_.find(name);
+  if (found == results_.end()) throw Error(failure_, Exit::peer_lost);
+  std::vector<std::string> values = std::move(found->second);
+  results_.erase(found);
+  return values;
+}
+
+void Rendezvous::fail(const std::string& why) {
+  std::string payload;
+  put_text(payload, why);
+  post({'f', payload});
+}
+
+void Rendezvous::throw_if_failed() {
+  const std::lock_guard lock(mutex_);
+  if (!failure_.empty()) throw Error(failure_, Exit::peer_lost);
+}
+
+void Rendezvous::throw_lost(const std::string& otherwise) {
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::duration<double>(kSecondsToTell), [&] { return !failure_.empty(); });
+  }
+  throw_if_failed();
+  throw Error(otherwise, Exit::peer_lost);
+}
+
+}  // namespace athanor

@@ -1,0 +1,89 @@
+// Rendezvous: where the ranks of a job find each other, exchange small texts and learn of each other's failures. Rank 0
+// runs the server on a thread; every rank keeps one connection to it. Carries no tensors.
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "comm/handshake.h"
+
+namespace athanor {
+
+class RendezvousServer;
+
+struct RendezvousOptions {
+  RankInfo ranks;
+  std::function<std::string()> secret;  // asked at every attempt: rank 0 may not have written it yet
+  double timeout = 600;                 // seconds: to come together, and of a rank that others wait for
+  // Called on a thread of its own when another rank has failed and this one has not left within grace_seconds: it hangs
+  // where nothing can reach it.
+  std::function<void(const std::string&)> last_resort;
+  double grace_seconds = 10;
+};
+
+class Rendezvous {
+ public:
+  // Returns when all ranks are there. Throws Error(peer_lost) naming those that did not come.
+  explicit Rendezvous(RendezvousOptions);
+  // Leaves. While an exception is under way the others are not told goodbye, and so learn that this rank is lost.
+  ~Rendezvous();
+  Rendezvous(const Rendezvous&) = delete;
+  Rendezvous& operator=(const Rendezvous&) = delete;
+
+  int rank() const { return options_.ranks.rank; }
+  int size() const { return options_.ranks.world; }
+  const RendezvousOptions& options() const { return options_; }
+  const std::string& address() const { return address_; }  // of this machine, as it reaches rank 0's
+
+  // The values of all ranks under this name, in rank order; returns when all have called it. A name is used once.
+  std::vector<std::string> exchange(const std::string& name, const std::string& value);
+  void barrier(const std::string& name) { exchange(name, ""); }
+
+  // Tells all others that and why this rank fails; the first failure of the job is the one that everybody reports.
+  void fail(const std::string& why);
+  void throw_if_failed();
+  [[noreturn]] void throw_lost(const std::string& otherwise);  // why, as the server knows it within a moment
+  int failure_fd() const { return failed_.get(); }             // readable once some rank has failed
+
+  // Around every wait for another rank: the server blames those who stay away.
+  class Waiting {
+   public:
+    explicit Waiting(Rendezvous& r) : r_(r) { ++r_.entered_, r_.waiting_ = true; }
+    ~Waiting() { r_.waiting_ = false; }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+
+   private:
+    Rendezvous& r_;
+  };
+
+ private:
+  void join();
+  void monitor();
+  void handle(const Frame&);
+  void set_failure(const std::string&);
+  void post(const Frame&);
+  bool pump(int timeout_ms);
+  void beat();
+
+  RendezvousOptions options_;
+  std::unique_ptr<RendezvousServer> server_;  // of rank 0
+  std::unique_ptr<Pipe> pipe_;                // the monitor's alone
+  std::string address_;
+  Fd wake_, failed_;
+  std::atomic<uint64_t> entered_{0};
+  std::atomic<bool> waiting_{false};
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::string outbox_;
+  std::map<std::string, std::vector<std::string>> results_;
+  std::string failure_;
+  bool leaving_ = false;
+  std::thread monitor_;
+};
+
+}  // namespace athanor

@@ -1,0 +1,187 @@
+#include "comm/rendezvous_server.h"
+
+#include <sys/eventfd.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace athanor {
+namespace {
+
+constexpr int kTurnMs = 100;
+constexpr double kSecondsToLeave = 10;  // of the others, once rank 0 has left
+
+double seconds_since(Deadline then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
+
+}  // namespace
+
+std::string rank_names(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) text += cat(i == 0 ? "" : i + 1 == ranks.size() ? " and " : ", ", ranks[i]);
+  return text;
+}
+
+RendezvousServer::RendezvousServer(Fd listener, const std::string& secret, int world, double timeout)
+    : door_(std::move(listener), secret, Purpose::rendezvous),
+      port_(door_.port()),
+      timeout_(timeout),
+      started_(Clock::now()),
+      members_(size_t(world)),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  thread_ = std::thread([this] { serve(); });
+}
+
+RendezvousServer::~RendezvousServer() {
+  eventfd_write(wake_.get(), 1);
+  thread_.join();
+}
+
+bool RendezvousServer::finished() const {
+  if (!stop_) return false;
+  if (Clock::now() > *stop_) return true;
+  return std::none_of(members_.begin(), members_.end(), [](const Member& m) { return m.pipe.has_value(); });
+}
+
+void RendezvousServer::serve() {
+  try {
+    while (!finished()) turn();
+  } catch (const std::exception& e) {
+    fail(cat("the rendezvous of rank 0 failed: ", e.what()));
+    for (Member& m : members_)
+      if (m.pipe) m.pipe->advance();
+  }
+}
+
+void RendezvousServer::turn() {
+  std::vector<pollfd> fds = {{wake_.get(), short(stop_ ? 0 : POLLIN), 0}};
+  door_.add_to(fds);
+  for (const Member& m : members_)
+    if (m.pipe) fds.push_back({m.pipe->fd().get(), m.pipe->wanted(), 0});
+  poll(fds.data(), nfds_t(fds.size()), kTurnMs);
+  eventfd_t value = 0;
+  if (!stop_ && eventfd_read(wake_.get(), &value) == 0) stop_ = after(kSecondsToLeave);
+  for (Guest& guest : door_.admit()) join(std::move(guest));
+  for (int r = 0; r < int(members_.size()); ++r)
+    if (members_[size_t(r)].pipe) read(r);
+  if (failure_.empty()) find_missing();
+  if (failure_.empty()) find_hanging();
+}
+
+void RendezvousServer::join(Guest guest) {
+  const int world = int(members_.size());
+  const auto refuse = [&](const std::string& why) {  // the guest shall know it too
+    fail(why);
+    Pipe pipe(std::move(guest.fd));
+    pipe.write(to_bytes({'a', why}));
+    pipe.advance();
+  };
+  if (guest.world != world || guest.rank < 0 || guest.rank >= world)
+    return refuse(cat("rank ", guest.rank, " of ", guest.world, " came to a job of ", world,
+                      " ranks: the ranks were started with different world sizes"));
+  Member& m = members_[size_t(guest.rank)];
+  if (m.joined)
+    return refuse(
+        cat("rank ", guest.rank, " came twice: two jobs use one rendezvous address; give each its own MASTER_PORT"));
+  m.pipe.emplace(std::move(guest.fd));
+  m.joined = true;
+  m.progress = m.beat = Clock::now();
+  if (!failure_.empty()) m.pipe->write(to_bytes({'a', failure_}));
+}
+
+void RendezvousServer::read(int rank) {
+  Member& m = members_[size_t(rank)];
+  const bool open = m.pipe->advance();
+  try {
+    while (m.pipe)
+      if (const auto frame = take_frame(m.pipe->received()))
+        handle(rank, *frame);
+      else
+        break;
+  } catch (const Error& e) {
+    fail(cat("rank ", rank, " sent what cannot be read: ", e.what()));
+    m.pipe.reset();
+  }
+  if (!open && m.pipe) lose(rank);
+}
+
+void RendezvousServer::lose(int rank) {
+  Member& m = members_[size_t(rank)];
+  m.pipe.reset();
+  if (!m.quit) fail(cat("rank ", rank, " is gone: its process ended or was killed, or its machine is lost"));
+}
+
+void RendezvousServer::handle(int rank, const Frame& frame) {
+  Member& m = members_[size_t(rank)];
+  FieldReader fields(frame.payload);
+  m.beat = Clock::now();
+  if (frame.kind == 'b') {
+    const uint64_t entered = fields.u64();
+    const bool waiting = fields.u64() != 0;
+    if (entered != m.entered || waiting != m.waiting) m.progress = m.beat;
+    m.entered = entered, m.waiting = waiting;
+  } else if (frame.kind == 'e') {
+    const std::string name = fields.text();
+    auto& values = exchanges_[name];
+    values.resize(members_.size());
+    values[size_t(rank)] = fields.text();
+    m.progress = m.beat;
+    if (std::any_of(values.begin(), values.end(), [](const auto& v) { return !v; })) return;
+    std::string result;
+    put_text(result, name);
+    for (const auto& value : values) put_text(result, *value);
+    for (Member& to : members_)
+      if (to.pipe) to.pipe->write(to_bytes({'r', result}));
+    exchanges_.erase(name);
+  } else if (frame.kind == 'f') {
+    fail(cat("rank ", rank, " failed: ", fields.text()));
+  } else if (frame.kind == 'q') {
+    m.quit = true;
+    m.pipe.reset();
+  } else {
+    throw Error(cat("a frame of kind ", int(frame.kind)));
+  }
+}
+
+void RendezvousServer::fail(const std::string& why) {
+  if (!failure_.empty()) return;  // what comes later are consequences
+  failure_ = why;
+  for (Member& m : members_)
+    if (m.pipe) m.pipe->write(to_bytes({'a', why}));
+}
+
+void RendezvousServer::find_missing() {
+  if (seconds_since(started_) < timeout_) return;
+  std::vector<int> missing;
+  for (int r = 0; r < int(members_.size()); ++r)
+    if (!members_[size_t(r)].joined) missing.push_back(r);
+  if (!missing.empty())
+    fail(cat(rank_names(missing), " of ", members_.size(), " did not come to the rendezvous within ", timeout_,
+             " s: see whether they were started and can reach this machine"));
+}
+
+// When nobody has done anything for the whole time: whoever is not waiting for others is the one they wait for.
+void RendezvousServer::find_hanging() {
+  std::vector<int> silent, busy, behind;
+  uint64_t least = ~uint64_t{0};
+  double idle = timeout_;
+  for (int r = 0; r < int(members_.size()); ++r) {
+    const Member& m = members_[size_t(r)];
+    if (!m.joined) return;
+    if (m.quit) continue;
+    if (seconds_since(m.beat) > timeout_) silent.push_back(r);
+    idle = std::min(idle, seconds_since(m.progress));
+    if (!m.waiting) busy.push_back(r);
+    if (m.entered < least) least = m.entered, behind.clear();
+    if (m.entered == least) behind.push_back(r);
+  }
+  if (!silent.empty())
+    return fail(cat(rank_names(silent), " gave no sign of life for ", timeout_, " s: stopped, or its machine is lost"));
+  const bool someone_waits = std::any_of(members_.begin(), members_.end(), [](const Member& m) { return m.waiting; });
+  if (idle < timeout_ || !someone_waits) return;
+  fail(cat(rank_names(busy.empty() ? behind : busy), busy.size() > 1 ? " hang" : " hangs",
+           ": no progress while others waited for ", timeout_,
+           " s; raise distributed_timeout if this is its usual pace"));
+}
+
+}  // namespace athanor

@@ -1,0 +1,53 @@
+// The server's side of a rendezvous: one thread that lets ranks in, collects what they exchange, and notices who died,
+// hangs or never came. Frames of a rank: e(xchange), b(eat), f(ailure), q(uit); of the server: r(esult), a(bort).
+#pragma once
+#include <map>
+#include <optional>
+#include <thread>
+
+#include "comm/handshake.h"
+
+namespace athanor {
+
+class RendezvousServer {
+ public:
+  RendezvousServer(Fd listener, const std::string& secret, int world, double timeout);
+  ~RendezvousServer();  // after all ranks have left, or a few seconds
+  RendezvousServer(const RendezvousServer&) = delete;
+  RendezvousServer& operator=(const RendezvousServer&) = delete;
+  int port() const { return port_; }
+
+ private:
+  struct Member {
+    std::optional<Pipe> pipe;
+    bool joined = false, quit = false, waiting = false;
+    uint64_t entered = 0;
+    Deadline progress, beat;  // when it last did something, when it was last heard of
+  };
+  void serve();
+  void turn();
+  void join(Guest);
+  void read(int rank);
+  void handle(int rank, const Frame&);
+  void lose(int rank);
+  void fail(const std::string& why);
+  void find_missing();
+  void find_hanging();
+  bool finished() const;
+
+  Doorkeeper door_;
+  int port_;
+  double timeout_;
+  Deadline started_;
+  std::vector<Member> members_;
+  std::map<std::string, std::vector<std::optional<std::string>>> exchanges_;
+  std::string failure_;
+  Fd wake_;
+  std::optional<Deadline> stop_;
+  std::thread thread_;
+};
+
+// "rank 3", "ranks 1, 2 and 5".
+std::string rank_names(const std::vector<int>& ranks);
+
+}  // namespace athanor

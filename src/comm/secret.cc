@@ -1,0 +1,104 @@
+#include "comm/secret.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/rng.h"
+#include "base/sha256.h"
+
+namespace athanor {
+namespace {
+
+constexpr int64_t kMaxSecret = 4096;
+constexpr size_t kLeast = 16;  // bytes: shorter ones can be guessed
+
+std::string value_of(const EnvironmentVariables& environment, const char* name) {
+  const auto found = environment.find(name);
+  return found == environment.end() ? "" : found->second;
+}
+
+std::string checked(std::string secret, const std::string& where) {
+  while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) secret.pop_back();
+  if (secret.size() < kLeast)
+    throw Error(cat(where, ": a secret of ", secret.size(), " characters can be guessed; take ", kLeast,
+                    " or more, as from `head -c 32 /dev/urandom | base64`"),
+                Exit::usage);
+  return secret;
+}
+
+void require_private(const struct stat& s, const std::string& path) {
+  if (s.st_uid != geteuid() || (s.st_mode & 077) != 0)
+    throw Error(cat(path, ": others may read or own it (owner ", s.st_uid, ", mode 0", (s.st_mode & 0700) >> 6,
+                    (s.st_mode & 070) >> 3, s.st_mode & 07,
+                    "); chown it to yourself and chmod it so that only you can read it"),
+                Exit::usage);
+}
+
+// A folder that only this user can enter.
+std::string private_folder(const EnvironmentVariables& environment) {
+  const std::string run_time = value_of(environment, "XDG_RUNTIME_DIR"), temporary = value_of(environment, "TMPDIR");
+  const std::string folder =
+      run_time.empty() ? cat(temporary.empty() ? "/tmp" : temporary, "/athanor-", geteuid()) : run_time + "/athanor";
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) throw_io("creating the folder", folder, errno);
+  struct stat s {};
+  if (lstat(folder.c_str(), &s) != 0) throw_io("looking at", folder, errno);
+  if (!S_ISDIR(s.st_mode)) throw Error(cat(folder, ": expected a folder of yours; remove what is there"), Exit::usage);
+  require_private(s, folder);
+  return folder;
+}
+
+}  // namespace
+
+JobSecret::JobSecret(const RankInfo& ranks, const EnvironmentVariables& environment)
+    : value_(value_of(environment, "ATHANOR_SECRET")) {
+  if (!value_.empty()) {
+    value_ = checked(value_, "ATHANOR_SECRET");
+    return;
+  }
+  path_ = value_of(environment, "ATHANOR_SECRET_FILE");
+  if (!path_.empty()) {
+    value_ = read();
+    if (value_.empty()) throw_io("opening", path_, ENOENT);
+    return;
+  }
+  if (!is_loopback(ranks.host))
+    throw Error(
+        cat("ranks on several machines (they meet at ", ranks.host,
+            ") need a secret by which they know each other: put one into a file of mode 0600 that all of them can "
+            "read, `head -c 32 /dev/urandom | base64 > FILE`, and set ATHANOR_SECRET_FILE to it"),
+        Exit::usage);
+  path_ = cat(private_folder(environment), "/job-", ranks.port, "-", to_hex(cat(stream_of(ranks.job))));
+  if (ranks.rank != 0) return;
+  const std::string fresh = cat(path_, ".", getpid());
+  {
+    const Fd file(open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    if (!file) throw_io("creating", fresh, errno);
+    const std::string secret = to_hex(random_bytes(32));
+    write_all(file, std::as_bytes(std::span(secret)), fresh);
+  }
+  rename_path(fresh, path_);
+  written_ = true;
+}
+
+JobSecret::~JobSecret() {
+  if (written_) unlink(path_.c_str());
+}
+
+std::string JobSecret::read() const {
+  if (!value_.empty()) return value_;
+  const Fd file(open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (!file && errno == ENOENT) return "";
+  if (!file) throw_io("opening", path_, errno);
+  struct stat s {};
+  if (fstat(file.get(), &s) != 0) throw_io("looking at", path_, errno);
+  require_private(s, path_);
+  return checked(read_all(file, kMaxSecret, path_), path_);
+}
+
+}  // namespace athanor

@@ -1,0 +1,259 @@
+#include "comm/socket.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "base/error.h"
+
+namespace athanor {
+namespace {
+
+constexpr int kBacklog = 1024;
+constexpr size_t kMaxFrame = 64 << 20;
+
+union Address {
+  sockaddr any;
+  sockaddr_in v4;
+  sockaddr_in6 v6;
+  sockaddr_storage storage;
+};
+
+bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+
+Fd new_socket(int family) { return Fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)); }
+
+void set_option(const Fd& fd, int level, int name, int value) {
+  setsockopt(fd.get(), level, name, &value, sizeof value);
+}
+
+// Small messages leave at once; a machine that vanished is noticed within minutes even on an idle connection.
+void tune(const Fd& fd) {
+  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 30);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 10);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 6);
+}
+
+std::string numeric(const Address& a) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (a.any.sa_family == AF_INET) inet_ntop(AF_INET, &a.v4.sin_addr, text, sizeof text);
+  if (a.any.sa_family == AF_INET6) inet_ntop(AF_INET6, &a.v6.sin6_addr, text, sizeof text);
+  const std::string address = text;
+  return address.starts_with("::ffff:") && address.find('.') != std::string::npos ? address.substr(7) : address;
+}
+
+Fd listen_at(const Address& address, socklen_t bytes, int* error) {
+  Fd fd = new_socket(address.any.sa_family);
+  if (!fd) return *error = errno, Fd();
+  set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+  if (address.any.sa_family == AF_INET6) set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  if (bind(fd.get(), &address.any, bytes) != 0 || listen(fd.get(), kBacklog) != 0) return *error = errno, Fd();
+  return fd;
+}
+
+// Waits until fd is ready or the deadline has passed.
+bool ready(const Fd& fd, short events, Deadline deadline) {
+  pollfd p{fd.get(), events, 0};
+  for (;;) {
+    const int n = poll(&p, 1, milliseconds_left(deadline));
+    if (n > 0) return true;
+    if (n == 0 || errno != EINTR) return false;
+  }
+}
+
+Fd connect_address(const addrinfo& a, Deadline deadline, std::string* why) {
+  Fd fd = new_socket(a.ai_family);
+  if (!fd) return *why = std::strerror(errno), Fd();
+  if (connect(fd.get(), a.ai_addr, a.ai_addrlen) != 0) {
+    if (errno != EINPROGRESS) return *why = std::strerror(errno), Fd();
+    if (!ready(fd, POLLOUT, deadline)) return *why = "no answer", Fd();
+    int error = 0;
+    socklen_t bytes = sizeof error;
+    getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
+    if (error != 0) return *why = std::strerror(error), Fd();
+  }
+  tune(fd);
+  return fd;
+}
+
+}  // namespace
+
+Deadline after(double seconds) {
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+int milliseconds_left(Deadline deadline) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  return int(std::clamp<int64_t>(left, 0, 1 << 30));
+}
+
+std::optional<Fd> listen_on(bool loopback_only, int port) {
+  Address v6{}, v4{};
+  v6.v6.sin6_family = AF_INET6, v6.v6.sin6_port = htons(uint16_t(port)), v6.v6.sin6_addr = in6addr_any;
+  v4.v4.sin_family = AF_INET, v4.v4.sin_port = htons(uint16_t(port));
+  v4.v4.sin_addr.s_addr = htonl(loopback_only ? INADDR_LOOPBACK : INADDR_ANY);
+  int error = EAFNOSUPPORT;
+  Fd fd;
+  if (!loopback_only) fd = listen_at(v6, sizeof v6.v6, &error);  // both families; machines without IPv6 take the other
+  if (!fd && error != EADDRINUSE) fd = listen_at(v4, sizeof v4.v4, &error);
+  if (!fd && error == EADDRINUSE) return std::nullopt;
+  if (!fd) throw Error(cat("listening on port ", port, ": ", std::strerror(error)));
+  return fd;
+}
+
+int port_of(const Fd& listener) {
+  Address a{};
+  socklen_t bytes = sizeof a;
+  CHECK(getsockname(listener.get(), &a.any, &bytes) == 0, std::strerror(errno));
+  return ntohs(a.any.sa_family == AF_INET6 ? a.v6.sin6_port : a.v4.sin_port);
+}
+
+Fd accept_from(const Fd& listener) {
+  Fd fd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (fd) tune(fd);
+  return fd;
+}
+
+Fd connect_to(const Endpoint& to, Deadline deadline, std::string* why) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_ADDRCONFIG | AI_NUMERICSERV;
+  if (is_loopback(to.host))
+    hints.ai_flags = AI_NUMERICSERV;  // machines with the loopback alone have no configured address
+  if (const int error = getaddrinfo(to.host.c_str(), std::to_string(to.port).c_str(), &hints, &found)) {
+    *why = cat("the name cannot be resolved: ", gai_strerror(error));
+    return {};
+  }
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> all(found, freeaddrinfo);
+  Fd fd;
+  for (const addrinfo* a = found; a && !fd; a = a->ai_next) fd = connect_address(*a, deadline, why);
+  return fd;
+}
+
+std::string local_address(const Fd& connected) {
+  Address a{};
+  socklen_t bytes = sizeof a;
+  CHECK(getsockname(connected.get(), &a.any, &bytes) == 0, std::strerror(errno));
+  return numeric(a);
+}
+
+std::string interface_address(const std::string& list) {
+  const bool exclude = list.starts_with('^');
+  std::string names = list.substr(exclude ? 1 : 0);
+  const bool exact = names.starts_with('=');
+  if (exact) names.erase(0, 1);
+  const auto listed = [&](std::string_view name) {
+    for (size_t at = 0; at <= names.size();) {
+      const size_t comma = std::min(names.find(',', at), names.size());
+      const std::string_view entry = std::string_view(names).substr(at, comma - at);
+      if (!entry.empty() && (exact ? name == entry : name.starts_with(entry))) return true;
+      at = comma + 1;
+    }
+    return false;
+  };
+  ifaddrs* found = nullptr;
+  CHECK(getifaddrs(&found) == 0, std::strerror(errno));
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> all(found, freeifaddrs);
+  for (const ifaddrs* i = found; i; i = i->ifa_next) {
+    if (!i->ifa_addr || (i->ifa_addr->sa_family != AF_INET && i->ifa_addr->sa_family != AF_INET6)) continue;
+    Address a{};
+    std::memcpy(&a, i->ifa_addr, i->ifa_addr->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+    if (a.any.sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&a.v6.sin6_addr)) continue;  // needs a scope to be reached
+    if (listed(i->ifa_name) != exclude) return numeric(a);
+  }
+  throw Error(cat("no network interface with an address matches \"", list, "\"; `ip address` lists them"), Exit::usage);
+}
+
+bool send_all(const Fd& fd, const void* data, size_t bytes, Deadline deadline) {
+  const char* at = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t n = send(fd.get(), at, bytes, MSG_NOSIGNAL);
+    if (n < 0 && !would_block(errno)) return false;
+    if (n < 0 && !ready(fd, POLLOUT, deadline)) return false;
+    if (n > 0) at += n, bytes -= size_t(n);
+  }
+  return true;
+}
+
+bool recv_all(const Fd& fd, void* data, size_t bytes, Deadline deadline) {
+  char* at = static_cast<char*>(data);
+  while (bytes > 0) {
+    const ssize_t n = recv(fd.get(), at, bytes, 0);
+    if (n == 0 || (n < 0 && !would_block(errno))) return false;
+    if (n < 0 && !ready(fd, POLLIN, deadline)) return false;
+    if (n > 0) at += n, bytes -= size_t(n);
+  }
+  return true;
+}
+
+bool Pipe::advance() {
+  while (!out_.empty()) {
+    const ssize_t n = send(fd_.get(), out_.data(), out_.size(), MSG_NOSIGNAL);
+    if (n < 0 && !would_block(errno)) return false;
+    if (n <= 0) break;
+    out_.erase(0, size_t(n));
+  }
+  char buffer[16384];
+  for (;;) {
+    const ssize_t n = recv(fd_.get(), buffer, sizeof buffer, 0);
+    if (n == 0 || (n < 0 && !would_block(errno))) return false;
+    if (n < 0) return true;
+    in_.append(buffer, size_t(n));
+  }
+}
+
+std::string to_bytes(const Frame& f) {
+  std::string bytes;
+  const auto length = uint32_t(f.payload.size() + 1);
+  CHECK(length <= kMaxFrame, "a frame of ", length, " bytes");
+  for (int shift = 0; shift < 32; shift += 8) bytes += char(length >> shift);
+  return bytes + f.kind + f.payload;
+}
+
+std::optional<Frame> take_frame(std::string& buffer) {
+  if (buffer.size() < 5) return std::nullopt;
+  uint32_t length = 0;
+  for (size_t i = 0; i < 4; ++i) length |= uint32_t(uint8_t(buffer[i])) << (8 * i);
+  if (length < 1 || length > kMaxFrame) throw Error(cat("rendezvous: a frame of ", length, " bytes is damaged"));
+  if (buffer.size() < 4 + length) return std::nullopt;
+  Frame f{buffer[4], buffer.substr(5, length - 1)};
+  buffer.erase(0, 4 + length);
+  return f;
+}
+
+void put_u64(std::string& out, uint64_t value) {
+  for (int shift = 0; shift < 64; shift += 8) out += char(value >> shift);
+}
+
+void put_text(std::string& out, std::string_view text) {
+  put_u64(out, text.size());
+  out.append(text);
+}
+
+uint64_t FieldReader::u64() {
+  if (rest_.size() < 8) throw Error("rendezvous: a message ends early");
+  uint64_t value = 0;
+  for (size_t i = 0; i < 8; ++i) value |= uint64_t(uint8_t(rest_[i])) << (8 * i);
+  rest_.remove_prefix(8);
+  return value;
+}
+
+std::string FieldReader::text() {
+  const uint64_t size = u64();
+  if (rest_.size() < size) throw Error("rendezvous: a message ends early");
+  std::string text(rest_.substr(0, size));
+  rest_.remove_prefix(size);
+  return text;
+}
+
+}  // namespace athanor

@@ -1,0 +1,14 @@
+// Ranks over TCP, for tensors in host memory: every rank has a connection to every other. Reductions are in rank order.
+#pragma once
+#include <memory>
+
+#include "comm/communicator.h"
+#include "comm/rendezvous.h"
+
+namespace athanor {
+
+// All ranks of the rendezvous; it must outlive the communicator and its splits. Calls of one rank come from one thread.
+// interfaces: the network interface for tensors, as in NCCL_SOCKET_IFNAME; "": the one that reaches rank 0's machine.
+std::unique_ptr<Communicator> make_tcp(Rendezvous&, const std::string& interfaces);
+
+}  // namespace athanor

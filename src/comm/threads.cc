@@ -1,0 +1,241 @@
+#include "comm/threads.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "comm/reduce.h"
+
+namespace athanor {
+namespace {
+
+// What all groups of one run_ranks() share.
+struct Job {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<bool> ended;  // by rank
+  int failed_rank = -1;
+  std::exception_ptr failure;
+  std::string reason;
+
+  void fail(int rank, std::exception_ptr error, const char* what) {
+    const std::lock_guard lock(mutex);
+    if (failed_rank < 0) failed_rank = rank, failure = std::move(error), reason = what;
+    changed.notify_all();
+  }
+  void end(int rank) {
+    const std::lock_guard lock(mutex);
+    ended[size_t(rank)] = true;
+    changed.notify_all();
+  }
+};
+
+// One rank's arguments to a collective.
+struct Call {
+  const char* op = "";
+  Tensor in, out;
+  int root = 0;
+  void* extra = nullptr;
+};
+
+// The meeting place of one group.
+class Hub {
+ public:
+  Hub(Job& job, std::vector<int> members)
+      : job_(job), members_(std::move(members)), calls_(members_.size()), arrived_(members_.size()) {}
+  int size() const { return int(members_.size()); }
+  int world_rank(int rank) const { return members_[size_t(rank)]; }
+  Job& job() { return job_; }
+  const Call& call(int rank) const { return calls_[size_t(rank)]; }
+
+  // All ranks have posted their calls when this returns; nobody posts the next before all have called sync().
+  void meet(int rank, const Call& mine) {
+    {
+      const std::lock_guard lock(job_.mutex);
+      calls_[size_t(rank)] = mine;
+    }
+    sync(rank, mine.op);
+    const Call& first = calls_[0];
+    for (int r = 1; r < size(); ++r) {
+      const Call& c = calls_[size_t(r)];
+      CHECK(std::strcmp(c.op, first.op) == 0 && c.in.dtype == first.in.dtype && c.in.numel() == first.in.numel() &&
+                c.out.numel() == first.out.numel() && c.root == first.root,
+            "rank ", world_rank(r), " calls ", c.op, " of ", c.in.shape, " ", c.in.dtype, " where rank ", world_rank(0),
+            " calls ", first.op, " of ", first.in.shape, " ", first.in.dtype);
+    }
+  }
+
+  void sync(int rank, const char* op) {
+    std::unique_lock lock(job_.mutex);
+    arrived_[size_t(rank)] = true;
+    if (std::find(arrived_.begin(), arrived_.end(), false) == arrived_.end()) {
+      arrived_.assign(arrived_.size(), false);
+      ++generation_;
+      job_.changed.notify_all();
+      return;
+    }
+    const uint64_t generation = generation_;
+    wait(
+        lock, op, [&] { return generation_ != generation; }, [&](int r) { return !arrived_[size_t(r)]; });
+  }
+
+  void send(int from, int to, Tensor x) {
+    std::unique_lock lock(job_.mutex);
+    const auto key = std::pair(from, to);
+    wait(
+        lock, "send", [&] { return !mail_.contains(key); }, [&](int r) { return r == to; });
+    mail_[key] = x;
+    job_.changed.notify_all();
+    wait(
+        lock, "send", [&] { return !mail_.contains(key); }, [&](int r) { return r == to; });
+  }
+  void recv(int from, int to, Tensor x) {
+    std::unique_lock lock(job_.mutex);
+    const auto key = std::pair(from, to);
+    wait(
+        lock, "recv", [&] { return mail_.contains(key); }, [&](int r) { return r == from; });
+    const Tensor sent = mail_[key];
+    CHECK(sent.bytes() == x.bytes(), "rank ", world_rank(from), " sends ", sent.bytes(), " bytes, rank ",
+          world_rank(to), " receives ", x.bytes());
+    std::memcpy(x.data, sent.data, x.bytes());
+    mail_.erase(key);
+    job_.changed.notify_all();
+  }
+
+ private:
+  // Until done(), or until a rank has failed, or one that awaited() names has ended and will never come.
+  template <class Done, class Awaited>
+  void wait(std::unique_lock<std::mutex>& lock, const char* op, Done done, Awaited awaited) {
+    int gone = -1;
+    job_.changed.wait(lock, [&] {
+      for (int r = 0; r < size(); ++r)
+        if (awaited(r) && job_.ended[size_t(world_rank(r))]) gone = world_rank(r);
+      return done() || gone >= 0 || job_.failed_rank >= 0;
+    });
+    if (done()) return;
+    if (job_.failed_rank >= 0) throw Error(cat("rank ", job_.failed_rank, " failed: ", job_.reason), Exit::peer_lost);
+    throw Error(cat(op, ": rank ", gone, " has ended and will never come"), Exit::peer_lost);
+  }
+
+  Job& job_;
+  std::vector<int> members_;  // ranks of the job
+  std::vector<Call> calls_;
+  std::vector<bool> arrived_;
+  uint64_t generation_ = 0;
+  std::map<std::pair<int, int>, Tensor> mail_;  // by sender and receiver
+};
+
+void move(const Tensor& to, const Tensor& from) {
+  if (to.data != from.data && from.bytes()) std::memmove(to.data, from.data, from.bytes());
+}
+
+class Threads final : public Communicator {
+ public:
+  Threads(std::shared_ptr<Hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
+  int rank() const override { return rank_; }
+  int size() const override { return hub_->size(); }
+
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    Wish mine{color, key, nullptr};
+    hub_->meet(rank_, {.op = "split", .extra = &mine});
+    std::vector<int> group;
+    for (int r = 0; r < size(); ++r)
+      if (wish(r).color == color) group.push_back(r);
+    std::stable_sort(group.begin(), group.end(), [&](int a, int b) { return wish(a).key < wish(b).key; });
+    if (group[0] == rank_) {
+      std::vector<int> members;
+      for (const int r : group) members.push_back(hub_->world_rank(r));
+      mine.hub = std::make_shared<Hub>(hub_->job(), std::move(members));
+    }
+    hub_->sync(rank_, "split");
+    std::shared_ptr<Hub> hub = wish(group[0]).hub;
+    hub_->sync(rank_, "split");
+    return std::make_unique<Threads>(std::move(hub), int(std::find(group.begin(), group.end(), rank_) - group.begin()));
+  }
+
+  void all_reduce(Tensor x, Reduce how, Lane) override {
+    hub_->meet(rank_, {.op = "all_reduce", .in = x});
+    std::vector<std::byte> result(x.bytes());
+    reduce_in_order(result.data(), inputs(0), x.numel(), x.dtype, how);
+    hub_->sync(rank_, "all_reduce");
+    move(x, {result.data(), x.dtype, x.shape});
+  }
+
+  void all_gather(Tensor full, Tensor shard, Lane) override {
+    CHECK(full.numel() == shard.numel() * size(), "all_gather: ", size(), " shards of ", shard.shape, " into ",
+          full.shape);
+    hub_->meet(rank_, {.op = "all_gather", .in = shard, .out = full});
+    for (int r = 0; r < size(); ++r) move({full.at(r * shard.numel()), shard.dtype, shard.shape}, hub_->call(r).in);
+    hub_->sync(rank_, "all_gather");
+  }
+
+  void reduce_scatter(Tensor shard, Tensor full, Reduce how, Lane) override {
+    CHECK(full.numel() == shard.numel() * size(), "reduce_scatter: ", full.shape, " into ", size(), " shards of ",
+          shard.shape);
+    hub_->meet(rank_, {.op = "reduce_scatter", .in = full, .out = shard});
+    std::vector<std::byte> result(shard.bytes());
+    reduce_in_order(result.data(), inputs(rank_ * shard.numel()), shard.numel(), shard.dtype, how);
+    hub_->sync(rank_, "reduce_scatter");
+    move(shard, {result.data(), shard.dtype, shard.shape});
+  }
+
+  void broadcast(Tensor x, int root, Lane) override {
+    CHECK(root >= 0 && root < size(), "broadcast: root ", root, " of ", size());
+    hub_->meet(rank_, {.op = "broadcast", .in = x, .root = root});
+    move(x, hub_->call(root).in);
+    hub_->sync(rank_, "broadcast");
+  }
+
+  void send(Tensor x, int dst, Lane) override { hub_->send(rank_, peer(dst), x); }
+  void recv(Tensor x, int src, Lane) override { hub_->recv(peer(src), rank_, x); }
+  void barrier() override { hub_->sync(rank_, "barrier"); }
+
+ private:
+  struct Wish {
+    int color, key;
+    std::shared_ptr<Hub> hub;
+  };
+  const Wish& wish(int rank) const { return *static_cast<const Wish*>(hub_->call(rank).extra); }
+  int peer(int rank) const {
+    CHECK(rank >= 0 && rank < size() && rank != rank_, "rank ", rank_, " of ", size(), " has no peer ", rank);
+    return rank;
+  }
+  std::vector<const void*> inputs(int64_t offset) const {
+    std::vector<const void*> parts;
+    for (int r = 0; r < size(); ++r) parts.push_back(hub_->call(r).in.at(offset));
+    return parts;
+  }
+  std::shared_ptr<Hub> hub_;
+  int rank_;
+};
+
+}  // namespace
+
+void run_ranks(int ranks, const std::function<void(std::unique_ptr<Communicator>)>& body) {
+  CHECK(ranks > 0, "a job of ", ranks, " ranks");
+  Job job;
+  job.ended.resize(size_t(ranks));
+  std::vector<int> members;
+  for (int r = 0; r < ranks; ++r) members.push_back(r);
+  const auto hub = std::make_shared<Hub>(job, std::move(members));
+  std::vector<std::thread> threads;
+  threads.reserve(size_t(ranks));
+  for (int r = 0; r < ranks; ++r)
+    threads.emplace_back([&, r] {
+      try {
+        body(std::make_unique<Threads>(hub, r));
+      } catch (const std::exception& e) {
+        job.fail(r, std::current_exception(), e.what());
+      }
+      job.end(r);
+    });
+  for (std::thread& t : threads) t.join();
+  if (job.failure) std::rethrow_exception(job.failure);
+}
+
+}  // namespace athanor

@@ -1,0 +1,88 @@
+// The secret of a job: where it comes from, who may read it, and that nobody else's is taken.
+#include "comm/secret.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.h"
+
+namespace athanor {
+namespace {
+
+class Secret : public ::testing::Test {
+ protected:
+  Secret() {
+    std::string name = (std::filesystem::temp_directory_path() / "athanor-test-XXXXXX").string();
+    EXPECT_NE(mkdtemp(name.data()), nullptr);
+    folder_ = name;
+  }
+  ~Secret() override { std::filesystem::remove_all(folder_); }
+  std::string file(const std::string& text, mode_t mode) {
+    const std::string path = folder_ + "/secret";
+    std::ofstream(path) << text;
+    chmod(path.c_str(), mode);
+    return path;
+  }
+  std::string folder_;
+  RankInfo here_{.rank = 0, .world = 2, .host = "127.0.0.1", .port = 29500, .job = "7.0"};
+};
+
+std::string error_of(const RankInfo& ranks, const EnvironmentVariables& environment) {
+  try {
+    (void)JobSecret(ranks, environment).read();
+    return "no error";
+  } catch (const Error& e) {
+    return e.what();
+  }
+}
+
+TEST_F(Secret, TheEnvironmentComesFirst) {
+  EXPECT_EQ(JobSecret(here_, {{"ATHANOR_SECRET", "0123456789abcdef"}}).read(), "0123456789abcdef");
+  EXPECT_NE(error_of(here_, {{"ATHANOR_SECRET", "short"}}).find("can be guessed"), std::string::npos);
+}
+
+TEST_F(Secret, AFileMustBePrivate) {
+  const auto environment = [&](const std::string& path) { return EnvironmentVariables{{"ATHANOR_SECRET_FILE", path}}; };
+  EXPECT_EQ(JobSecret(here_, environment(file("0123456789abcdef\n", 0600))).read(), "0123456789abcdef");
+  EXPECT_NE(error_of(here_, environment(file("0123456789abcdef", 0640))).find("others may read"), std::string::npos);
+  EXPECT_NE(error_of(here_, environment(folder_ + "/none")).find("/none"), std::string::npos);
+  EXPECT_NE(error_of(here_, environment(file("", 0600))).find("can be guessed"), std::string::npos);
+}
+
+TEST_F(Secret, OnOneMachineRankZeroMakesOne) {
+  const EnvironmentVariables environment = {{"XDG_RUNTIME_DIR", folder_}};
+  RankInfo other = here_;
+  other.rank = 1;
+  EXPECT_EQ(JobSecret(other, environment).read(), "");  // not there yet
+  std::string first;
+  {
+    const JobSecret zero(here_, environment);
+    first = zero.read();
+    EXPECT_GE(first.size(), 32u);
+    EXPECT_EQ(JobSecret(other, environment).read(), first);
+    RankInfo stranger = other;
+    stranger.job = "8.0";
+    EXPECT_EQ(JobSecret(stranger, environment).read(), "");
+  }
+  EXPECT_EQ(JobSecret(other, environment).read(), "");  // gone with rank 0
+  EXPECT_NE(JobSecret(here_, environment).read(), first);
+}
+
+TEST_F(Secret, AFolderThatOthersCanEnterIsRefused) {
+  std::filesystem::create_directory(folder_ + "/athanor");
+  chmod((folder_ + "/athanor").c_str(), 0777);
+  EXPECT_NE(error_of(here_, {{"XDG_RUNTIME_DIR", folder_}}).find("others may read or own it"), std::string::npos);
+}
+
+TEST_F(Secret, SeveralMachinesNeedOneOfTheUser) {
+  RankInfo far = here_;
+  far.host = "node-1";
+  EXPECT_NE(error_of(far, {{"SLURM_JOB_ID", "7"}}).find("ATHANOR_SECRET_FILE"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace athanor

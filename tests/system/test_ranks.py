@@ -1,0 +1,172 @@
+"""Several processes are the same run as one: launched by the program or by hand, stopped, killed, frozen, misfit."""
+import json
+import signal
+import socket
+import time
+
+from harness import DONE, ERROR, REQUEUE, USAGE, SystemTest
+
+PEER_LOST = 4
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class RanksTest(SystemTest):
+    def setUp(self):
+        super().setUp()
+        self.config = self.make_config(train_iters=12, save_interval=4, eval_interval=6, eval_iters=3, micro_batch_size=1,
+                                       device="cpu")
+
+    def launch(self, ranks, *arguments, **named):
+        return self.run_program("launch", "--ranks", ranks, "train", self.config, *arguments, **named)
+
+    def assert_same_losses(self, run, reference):
+        got, want = self.losses(run), self.losses(reference)
+        self.assertEqual(got.keys(), want.keys())
+        for step, loss in want.items():
+            self.assertAlmostEqual(got[step], loss, delta=1e-5 * loss, msg=f"step {step} of {run}")
+        evals = [{(r["name"], r["step"]): r["loss"] for r in self.records(name) if r["event"] == "eval"}
+                 for name in (run, reference)]
+        self.assertLessEqual(evals[1].keys(), evals[0].keys())  # a run in parts also evaluates at the end of each
+        for which, loss in evals[1].items():
+            self.assertAlmostEqual(evals[0][which], loss, delta=1e-5 * loss, msg=f"evaluation {which} of {run}")
+
+    def start_ranks(self, ranks, *arguments, port=None, **environment):
+        """The ranks themselves, as a launcher would start them."""
+        port = port or free_port()
+        return [self.start("train", self.config, *arguments,
+                           env=dict(environment, RANK=str(r), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1",
+                                    MASTER_PORT=str(port), XDG_RUNTIME_DIR=str(self.folder)))
+                for r in range(ranks)]
+
+
+class SameRunTest(RanksTest):
+    def test_every_stage_is_the_run_of_one_process(self):
+        self.run_program("train", self.config, "--set", "save=one")
+        for stage in range(4):
+            self.launch(2, "--set", f"zero_stage={stage}", "--set", f"save=stage{stage}")
+            self.assert_same_losses(f"stage{stage}", "one")
+
+    def test_another_number_of_ranks_goes_on(self):
+        self.run_program("train", self.config, "--set", "save=one")
+        stop = ("--set", "save=parts", "--set", "lr_decay_iters=12", "--set")
+        self.launch(2, *stop, "train_iters=4", "--set", "zero_stage=3")
+        self.run_program("train", self.config, *stop, "train_iters=8")
+        self.launch(4, *stop, "train_iters=12", "--set", "zero_stage=2")
+        self.assert_same_losses("parts", "one")
+
+    def test_documents_masks_questions_and_weights_of_another_run(self):
+        """What a run may have besides tokens is the same on several ranks."""
+        lines = [json.dumps({"text": "word " * (i % 9 + 1)}) + "\n" for i in range(60)]
+        (self.folder / "a.jsonl").write_text("".join(lines))
+        self.run_program("tokenize", "--input", "a.jsonl", "--output-prefix", "words/a", "--valid-every", "5")
+        question = {"context": "word word", "choices": [" word", " zzzz"], "label": 0}
+        (self.folder / "choices.jsonl").write_text((json.dumps(question) + "\n") * 3)
+        self.run_program("train", self.config, "--set", "save=source", "--set", "train_iters=4", "--set",
+                         "lr_warmup_iters=1")
+        config = self.make_config(
+            train_data="words/a_train_*.bin", valid_data="words/a_valid_*.bin", train_iters=12, eval_interval=6, eval_iters=3,
+            micro_batch_size=1, device="cpu", reset_attention_mask=True, reset_position_ids=True, eod_mask_loss=True,
+            max_documents_per_sequence=4, choice_data="choices.jsonl", init_from="source")
+        self.run_program("train", config, "--set", "save=one")
+        for stage in (0, 3):
+            self.run_program("launch", "--ranks", 2, "train", config, "--set", f"zero_stage={stage}", "--set",
+                             f"save=stage{stage}")
+            self.assert_same_losses(f"stage{stage}", "one")
+            evals = [r for r in self.records(f"stage{stage}") if r["event"] == "eval"]
+            self.assertEqual([r["step"] for r in evals if r["name"] == "choices"], [6, 12])
+
+    def test_ranks_started_by_hand_meet(self):
+        for rank, process in enumerate(self.start_ranks(2, "--set", "save=hand")):
+            done = self.finish(process)
+            self.assertEqual(done.code, DONE, f"rank {rank}: {done}")
+        self.assertEqual(self.checkpoints("hand")[-1], "step-00000012")
+
+
+class StopTest(RanksTest):
+    def test_a_signal_to_one_rank_stops_all_after_one_checkpoint(self):
+        processes = self.start_ranks(2, "--set", "train_iters=100000")
+        self.assertTrue(self.wait_for_step(processes[0], 3))
+        processes[1].send_signal(signal.SIGUSR1)
+        for process in processes:
+            self.assertEqual(self.finish(process).code, REQUEUE)
+        self.assertEqual(int(self.checkpoints()[-1][5:]), max(self.losses()))
+
+    def test_the_launcher_passes_signals_on(self):
+        process = self.start("launch", "--ranks", 2, "train", self.config, "--set", "train_iters=100000")
+        self.assertTrue(self.wait_for_step(process, 3))
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(self.finish(process).code, REQUEUE)
+
+
+class FailureTest(RanksTest):
+    def expect_lost(self, process, victim, seconds):
+        begin = time.monotonic()
+        done = self.finish(process)
+        self.assertEqual(done.code, PEER_LOST, str(done))
+        self.assertIn(f"rank {victim}", done.err)
+        self.assertLess(time.monotonic() - begin, seconds, str(done))
+
+    def test_a_rank_that_is_killed_ends_the_others(self):
+        for victim in (0, 1):
+            processes = self.start_ranks(3, "--set", "train_iters=100000", "--set", f"save=killed{victim}",
+                                         "--set", "global_batch_size=6")
+            self.assertTrue(self.wait_for_step(processes[0], 2, run=f"killed{victim}"))
+            processes[victim].kill()
+            processes[victim].communicate()
+            for rank, process in enumerate(processes):
+                if rank != victim:
+                    self.expect_lost(process, victim, 30)
+
+    def test_a_rank_that_freezes_is_named_within_the_timeout(self):
+        processes = self.start_ranks(2, "--set", "train_iters=100000", "--set", "distributed_timeout=4")
+        self.assertTrue(self.wait_for_step(processes[0], 2))
+        processes[1].send_signal(signal.SIGSTOP)
+        self.expect_lost(processes[0], 1, 40)
+        processes[1].kill()
+        processes[1].communicate()
+
+    def test_the_error_of_one_rank_is_known_to_all(self):
+        processes = self.start_ranks(1, "--set", "save=locked", "--set", "train_iters=100000")
+        self.assertTrue(self.wait_for_step(processes[0], 1, run="locked"))
+        both = self.start_ranks(2, "--set", "save=locked")  # rank 0 does not get the folder's lock
+        first, second = self.finish(both[0]), self.finish(both[1])
+        self.assertEqual(first.code, ERROR if first.code == ERROR else USAGE, str(first))
+        self.assertEqual(second.code, PEER_LOST, str(second))
+        self.assertIn("rank 0 failed: ", second.err)
+        processes[0].kill()
+        processes[0].communicate()
+
+    def test_missing_ranks_are_named(self):
+        process = self.start("train", self.config, "--rank", 0, "--world-size", 2, "--rendezvous",
+                             f"127.0.0.1:{free_port()}", "--set", "distributed_timeout=1",
+                             env={"XDG_RUNTIME_DIR": str(self.folder)})
+        done = self.finish(process)
+        self.assertEqual(done.code, PEER_LOST, str(done))
+        self.assertIn("rank 1 of 2 did not come", done.err)
+
+    def test_the_launcher_reports_the_rank_that_failed(self):
+        self.launch(3, code=USAGE)  # a batch of 4 for 3 ranks
+        done = self.launch(2, "--set", "data_parallel_shard_size=3", code=USAGE)
+        self.assertIn("do not make the 2 ranks", done.err)
+        done = self.launch(2, "--set", "device=cuda", code=USAGE)
+        self.assertIn("several ranks run on CPUs only", done.err)
+
+
+class RefusalTest(RanksTest):
+    def test_without_a_common_secret_machines_do_not_meet(self):
+        self.refused("train", self.config, "--rank", 0, "--world-size", 2, "--rendezvous", "node-1:29500", code=USAGE,
+                     says=["ATHANOR_SECRET_FILE"])
+
+    def test_half_an_environment(self):
+        process = self.start("train", self.config, env={"RANK": "0"})
+        done = self.finish(process)
+        self.assertEqual(done.code, USAGE)
+        self.assertIn("WORLD_SIZE", done.err)
+
+    def test_launch_needs_a_command(self):
+        self.run_program("launch", "--ranks", 2, code=USAGE)

@@ -1,0 +1,390 @@
+// The single law for many ranks: the loss curve is that of one rank, whatever is sharded over how many of them, with
+// every micro-batching and recomputation; and each rank plans less memory. Ranks are threads.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <mutex>
+
+#include "base/file.h"
+#include "base/rng.h"
+#include "comm/threads.h"
+#include "config/config.h"
+#include "cpu/make_cpu.h"
+#include "tests/train/harness.h"
+#include "train/snapshot.h"
+
+namespace athanor {
+namespace {
+
+constexpr int64_t kSequences = 48, kLength = 7, kVocab = 40;  // of a global batch: divides by ranks times accumulation
+
+ModelConfig tiny(ModelType type, bool tied) {
+  ModelConfig m = model_defaults(type);
+  m.vocab_size = kVocab;
+  m.hidden_size = 16;
+  m.num_hidden_layers = 2;
+  m.num_attention_heads = 4;
+  m.num_key_value_heads = type == ModelType::gpt2 ? 4 : 2;
+  m.head_dim = 4;
+  m.intermediate_size = 24;
+  m.max_position_embeddings = 8;
+  m.tie_word_embeddings = tied;
+  return m;
+}
+
+struct Setting {
+  ModelType type = ModelType::llama;
+  bool tied = false;
+  const char* precision = "fp32";
+  DType master = DType::f32;
+  int replicas = 1, shards = 1, stage = 0;
+  int64_t accumulation = 1;
+  Recompute::Granularity recompute = Recompute::Granularity::none;
+  std::vector<std::string> frozen = {};
+  bool masked = false;  // targets are ignored: of every rank another number
+
+  std::string name() const {
+    return cat(name_of(type), tied ? " tied " : " ", precision, " stage ", stage, " ranks ", replicas, "x", shards,
+               " accumulation ", accumulation, " recompute ", int(recompute));
+  }
+};
+
+EngineOptions options(const Setting& s) {
+  EngineOptions o;
+  o.recipe = make_recipe(s.precision, s.master);
+  o.recompute = {s.recompute, 1};
+  o.seq_length = kLength;
+  o.micro_batch_size = kSequences / (s.accumulation * s.replicas * s.shards);
+  o.global_batch_size = kSequences;
+  o.zero_stage = s.stage;
+  o.seed = o.adamw.seed = 5;
+  o.schedule = {.style = DecayStyle::constant, .lr = 3e-3, .min_lr = 3e-3};
+  o.clip_grad = 0.5;
+  o.frozen = s.frozen;
+  if (o.recipe.loss_scaling) {
+    o.scaling = {.dynamic = true, .window = 2, .hysteresis = 1, .min_scale = 1};
+    o.loss_scale = 256;
+  }
+  return o;
+}
+
+// Sequence number `sample` of the data: a rank that is given other samples cannot get the right loss.
+// Masked, it has fewer targets the later it comes in the batch.
+void append_sample(int64_t sample, std::vector<int32_t>& tokens, std::vector<int32_t>& targets, bool masked = false) {
+  const int64_t ignored = masked ? sample % kSequences * kLength / kSequences : 0;
+  for (int64_t t = 0; t < kLength; ++t) {
+    const auto at = uint64_t(sample * kLength + t);
+    tokens.push_back(int32_t(random_bits(1, stream_of("tokens"), at) % kVocab));
+    targets.push_back(t < ignored ? -1 : int32_t(random_bits(1, stream_of("targets"), at) % kVocab));
+  }
+}
+
+// The micro-batches of one rank in one step, as the loader deals them out.
+void accumulate(Engine& engine, int64_t step, bool masked = false) {
+  PhaseClock clock;
+  const int64_t rows = engine.options().micro_batch_size;
+  for (int64_t m = 0; m < engine.micro_batches(); ++m) {
+    std::vector<int32_t> tokens, targets;
+    for (int64_t row = 0; row < rows; ++row)
+      append_sample(step * kSequences + (m * engine.ranks() + engine.rank()) * rows + row, tokens, targets, masked);
+    engine.micro_batch(tokens, targets, clock);
+  }
+}
+
+struct Curve {
+  std::vector<double> losses, norms;
+  double evaluation = 0;                             // summed over the ranks
+  std::vector<float> masters;                        // all of them, in the order of the files
+  std::vector<size_t> planned;                       // bytes, by rank
+  size_t weights = 0, gradients = 0, optimizer = 0;  // of rank 0's plan
+};
+
+std::vector<float> all_masters(Engine& engine) {
+  std::vector<std::vector<float>> units;
+  engine.visit_whole([&](size_t, int state, const Tensor& whole) {
+    if (state >= 0) return;
+    by_float(whole.dtype, [&]<class T>() {
+      auto& out = units.emplace_back();
+      for (int64_t i = 0; i < whole.numel(); ++i) out.push_back(to_float(whole.as<T>()[i]));
+    });
+  });
+  std::vector<float> all;
+  for (const auto& piece : engine.model().params().pieces()) {
+    const auto begin = units[size_t(piece.unit)].begin() + piece.offset;
+    all.insert(all.end(), begin, begin + piece.slice->shape.numel());
+  }
+  return all;
+}
+
+Curve train(const Setting& s, int64_t steps = 3) {
+  Curve curve;
+  std::mutex mutex;
+  const int ranks = s.replicas * s.shards;
+  curve.planned.resize(size_t(ranks));
+  run_ranks(ranks, [&](std::unique_ptr<Communicator> world) {
+    const CpuBackend cpu = make_cpu({.threads = 1});
+    ProcessMesh mesh(std::move(world), {1, s.replicas, s.shards, 1, 1, 1});
+    Engine engine(tiny(s.type, s.tied), options(s), {*cpu.device, *cpu.ops, mesh});
+    engine.commit();
+    engine.init_weights();
+    std::vector<double> losses, norms;
+    for (int64_t step = 0; step < steps; ++step) {
+      accumulate(engine, step, s.masked);
+      const StepState state = engine.finish_step();
+      losses.push_back(state.loss / state.loss_targets), norms.push_back(state.grad_norm);
+    }
+    std::vector<int32_t> tokens, targets;
+    for (int64_t row = 0; row < engine.options().micro_batch_size; ++row) append_sample(row, tokens, targets);
+    const double evaluation = engine.evaluate(tokens, targets);
+    const auto masters = all_masters(engine);
+    const std::lock_guard lock(mutex);
+    if (curve.losses.empty()) {
+      curve.losses = losses, curve.norms = norms, curve.masters = masters, curve.evaluation = evaluation;
+      curve.weights = engine.memory().total(MemoryKind::weights) + engine.memory().total(MemoryKind::masters);
+      curve.gradients = engine.memory().total(MemoryKind::gradients);
+      curve.optimizer = engine.memory().total(MemoryKind::optimizer);
+    }
+    EXPECT_EQ(curve.losses, losses) << "all ranks report one loss";
+    EXPECT_EQ(curve.norms, norms);
+    EXPECT_EQ(curve.masters, masters);
+    EXPECT_EQ(curve.evaluation, evaluation) << "all ranks have the same weights";
+    curve.planned[size_t(engine.rank())] = engine.memory().total();
+  });
+  return curve;
+}
+
+void expect_same(const Curve& want, const Curve& got, double tolerance, const std::string& what) {
+  ASSERT_EQ(want.losses.size(), got.losses.size());
+  for (size_t i = 0; i < want.losses.size(); ++i) {
+    EXPECT_NEAR(got.losses[i], want.losses[i], tolerance * want.losses[i]) << what << " step " << i;
+    EXPECT_NEAR(got.norms[i], want.norms[i], 20 * tolerance * want.norms[i]) << what << " step " << i;
+  }
+  ASSERT_EQ(want.masters.size(), got.masters.size());
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < want.masters.size(); ++i) {
+    difference += std::pow(double(want.masters[i]) - double(got.masters[i]), 2);
+    size += std::pow(double(want.masters[i]), 2);
+  }
+  EXPECT_LT(std::sqrt(difference / size), 100 * tolerance) << what;
+}
+
+// Stages 0 to 3, ranks 1 to 4, accumulation 1 and 4, recomputation none and full.
+TEST(Ranks, LossesAreThoseOfOneRank) {
+  for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
+    Setting one{.type = type, .tied = type == ModelType::gpt2};
+    const Curve want = train(one);
+    for (const int ranks : {1, 2, 3, 4})
+      for (const int stage : {0, 1, 2, 3})
+        for (const int64_t accumulation : {1, 4})
+          for (const auto recompute : {Recompute::Granularity::none, Recompute::Granularity::full}) {
+            Setting s = one;
+            s.shards = ranks, s.stage = stage, s.accumulation = accumulation, s.recompute = recompute;
+            expect_same(want, train(s), 1e-5, s.name());
+          }
+  }
+}
+
+TEST(Ranks, ReplicasOfShardsAreTheSameRun) {
+  const Curve want = train({});
+  for (const auto& [replicas, shards] : {std::pair{2, 2}, {4, 1}, {2, 3}, {3, 2}})
+    for (const int stage : {0, 1, 2, 3}) {
+      const Setting s{.replicas = replicas, .shards = shards, .stage = stage};
+      expect_same(want, train(s), 1e-5, s.name());
+    }
+}
+
+TEST(Ranks, EveryPrecisionAndFamily) {
+  struct Case {
+    ModelType type;
+    const char* precision;
+    DType master;
+    double tolerance;
+  };
+  for (const Case& c :
+       {Case{ModelType::qwen3, "bf16", DType::f32, 2e-3}, Case{ModelType::gpt2, "bf16", DType::bf16, 5e-3},
+        Case{ModelType::qwen2, "fp16", DType::f32, 5e-4}, Case{ModelType::llama, "tf32", DType::f32, 2e-4}})
+    for (const int stage : {1, 2, 3}) {
+      Setting s{.type = c.type, .tied = c.type == ModelType::gpt2, .precision = c.precision, .master = c.master};
+      const Curve want = train(s);
+      s.shards = 2, s.stage = stage;
+      expect_same(want, train(s), c.tolerance, s.name());
+    }
+}
+
+TEST(Ranks, RecomputationChangesNoBit) {
+  for (const int stage : {0, 2, 3}) {
+    Setting s{.shards = 2, .stage = stage};
+    const Curve none = train(s);
+    for (const auto recompute : {Recompute::Granularity::selective, Recompute::Granularity::full}) {
+      s.recompute = recompute;
+      const Curve again = train(s);
+      EXPECT_EQ(none.losses, again.losses) << s.name();
+      EXPECT_EQ(none.masters, again.masters) << s.name();
+    }
+  }
+}
+
+TEST(Ranks, TwiceIsTheSameBits) {
+  for (const int stage : {0, 1, 2, 3}) {
+    const Setting s{.shards = 3, .stage = stage, .accumulation = 4};
+    const Curve a = train(s), b = train(s);
+    EXPECT_EQ(a.losses, b.losses);
+    EXPECT_EQ(a.masters, b.masters);
+  }
+}
+
+// Initial weights, stochastic rounding: functions of the logical index, not of the shard.
+TEST(Ranks, InitialWeightsDoNotDependOnTheShards) {
+  Setting s{.type = ModelType::gpt2, .tied = true};
+  const Curve want = train(s, 0);
+  for (const int stage : {1, 2, 3}) {
+    s.shards = 3, s.stage = stage;
+    EXPECT_EQ(train(s, 0).masters, want.masters) << s.name();
+  }
+}
+
+TEST(Ranks, FrozenParametersStayOnEveryRank) {
+  const Curve want = train({.frozen = {"mlp"}});
+  for (const int stage : {0, 1, 2, 3}) {
+    const Setting s{.shards = 2, .stage = stage, .frozen = {"mlp"}};
+    expect_same(want, train(s), 1e-5, s.name());
+  }
+}
+
+// Loss and gradients are means over the targets of all ranks, not means of the ranks' means.
+TEST(Ranks, IgnoredTargetsCountOnNoRank) {
+  const Curve want = train({.masked = true});
+  for (const int stage : {0, 1, 2, 3}) {
+    const Setting s{.shards = 3, .stage = stage, .accumulation = 2, .masked = true};
+    expect_same(want, train(s), 1e-5, s.name());
+  }
+}
+
+TEST(Ranks, WeightsOfAnotherModelAreSharedOut) {
+  const std::string folder = "tests/golden/llama";
+  std::vector<float> want;
+  for (const auto& [ranks, stage] : {std::pair{1, 0}, {2, 0}, {3, 1}, {2, 2}, {3, 3}}) {
+    std::mutex mutex;
+    run_ranks(ranks, [&](std::unique_ptr<Communicator> world) {
+      const CpuBackend cpu = make_cpu({.threads = 1});
+      ProcessMesh mesh(std::move(world), {1, 1, ranks, 1, 1, 1});
+      const Setting s{.shards = ranks, .stage = stage};
+      Engine engine(load_model_config(folder + "/config.json"), options(s), {*cpu.device, *cpu.ops, mesh});
+      engine.commit();
+      load_weights(engine, *cpu.device, ModelFolder(folder));
+      const auto masters = all_masters(engine);
+      const std::lock_guard lock(mutex);
+      if (want.empty()) want = masters;
+      EXPECT_EQ(masters, want) << s.name();
+    });
+  }
+}
+
+TEST(Ranks, EveryStagePlansLess) {
+  Setting s{.precision = "bf16", .shards = 4};
+  std::vector<Curve> by_stage;
+  for (s.stage = 0; s.stage < 4; ++s.stage) by_stage.push_back(train(s, 1));
+  const Curve& whole = by_stage[0];
+  for (int stage = 1; stage < 4; ++stage)
+    EXPECT_NEAR(double(by_stage[size_t(stage)].optimizer), double(whole.optimizer) / 4, double(whole.optimizer) / 10);
+  EXPECT_GE(by_stage[1].gradients, whole.gradients);  // whole, with padding to equal shards
+  EXPECT_LT(by_stage[2].gradients, whole.gradients / 3);
+  EXPECT_LT(by_stage[1].weights, whole.weights);
+  EXPECT_LT(by_stage[3].weights, by_stage[2].weights);
+}
+
+// The padded vocabulary has no owner in files; a rank whose shard is all padding must take part all the same.
+TEST(Ranks, MoreRanksThanAUnitHasParameters) {
+  const Curve want = train({});
+  const Setting s{.shards = 16, .stage = 3};
+  expect_same(want, train(s, 3), 1e-5, s.name());
+}
+
+// A checkpoint is the same files whoever wrote it, and any other ranks and stage go on from it with the next samples.
+TEST(Ranks, CheckpointsKnowNothingOfRanks) {
+  const testing::TempDir dir;
+  const auto steps = [&](const Setting& s, const std::string& load, int64_t from, int64_t to, const std::string& save) {
+    std::vector<double> losses;
+    std::mutex mutex;
+    run_ranks(s.replicas * s.shards, [&](std::unique_ptr<Communicator> world) {
+      const CpuBackend cpu = make_cpu({.threads = 1});
+      ProcessMesh mesh(std::move(world), {1, s.replicas, s.shards, 1, 1, 1});
+      Engine engine(tiny(s.type, s.tied), options(s), {*cpu.device, *cpu.ops, mesh});
+      engine.commit();
+      if (load.empty())
+        engine.init_weights();
+      else
+        load_checkpoint(engine, *cpu.device, load);
+      std::vector<double> mine;
+      StepState last = engine.read_state();
+      for (int64_t step = from; step < to; ++step) {
+        accumulate(engine, step);
+        last = engine.finish_step();
+        mine.push_back(last.loss);
+      }
+      std::optional<RunLock> lock;
+      if (engine.rank() == 0) lock.emplace(dir.path() + "/" + save);
+      const RunState state{.step = to, .consumed_samples = to * kSequences, .micro_batch_size = 1, .device = last};
+      save_checkpoint(lock ? &*lock : nullptr, engine, *cpu.device, state, {}, {});
+      const std::lock_guard hold(mutex);
+      losses = mine;
+    });
+    return losses;
+  };
+  const auto file = [&](const std::string& run, int64_t step, const char* name) {
+    return read_file(cat(dir.path(), "/", run, "/", step_folder(step), "/", name), 1 << 24);
+  };
+  for (const char* precision : {"fp32", "bf16"}) {
+    const std::string p = precision;
+    const Setting one{.precision = precision}, two{.precision = precision, .shards = 2, .stage = 3};
+    const auto whole = steps(one, "", 0, 4, p + "whole");
+    steps(one, "", 0, 0, p + "start-of-one");
+    steps(two, "", 0, 0, p + "start-of-two");
+    for (const char* name : {"model.safetensors", "optimizer.safetensors"})
+      EXPECT_EQ(file(p + "start-of-one", 0, name), file(p + "start-of-two", 0, name)) << name;
+    steps(two, "", 0, 2, p + "half");
+    for (const auto& [ranks, stage] : {std::pair{1, 0}, {2, 3}, {3, 1}, {2, 2}, {4, 3}, {2, 0}}) {
+      const Setting s{.precision = precision, .shards = ranks, .stage = stage};
+      const std::string name = cat(p, "from-", ranks, "-", stage);
+      const auto rest = steps(s, cat(dir.path(), "/", p, "half/", step_folder(2)), 2, 4, name);
+      for (size_t i = 0; i < 2; ++i)
+        EXPECT_NEAR(rest[i], whole[i + 2], (p == "fp32" ? 1e-5 : 2e-3) * whole[i + 2]) << name;
+      steps(s, cat(dir.path(), "/", p, "half/", step_folder(2)), 2, 2,
+            name + "-copy");  // what is loaded is what is saved
+      for (const char* f : {"model.safetensors", "optimizer.safetensors"})
+        EXPECT_EQ(file(p + "half", 2, f), file(name + "-copy", 2, f)) << name << " " << f;
+    }
+  }
+}
+
+TEST(Ranks, ARankThatFailsEndsTheRunOfAll) {
+  std::mutex mutex;
+  int lost = 0;
+  EXPECT_THROW(run_ranks(3,
+                         [&](std::unique_ptr<Communicator> world) {
+                           const int rank = world->rank();
+                           const CpuBackend cpu = make_cpu({.threads = 1});
+                           ProcessMesh mesh(std::move(world), {1, 1, 3, 1, 1, 1});
+                           Setting s{.shards = 3, .stage = 3};
+                           Engine engine(tiny(s.type, s.tied), options(s), {*cpu.device, *cpu.ops, mesh});
+                           engine.commit();
+                           engine.init_weights();
+                           accumulate(engine, 0);
+                           if (rank == 1) throw Error("no more data");
+                           try {
+                             engine.finish_step();
+                             accumulate(engine, 1);
+                           } catch (const Error& e) {
+                             EXPECT_EQ(std::string(e.what()), "rank 1 failed: no more data");
+                             EXPECT_EQ(e.code(), Exit::peer_lost);
+                             const std::lock_guard lock(mutex);
+                             ++lost;
+                             throw;
+                           }
+                         }),
+               Error);
+  EXPECT_EQ(lost, 2);
+}
+
+}  // namespace
+}  // namespace athanor
