@@ -38,9 +38,11 @@ struct Range {
   uint8_t *begin, *end;
 };
 Range large_pages_of(void* begin, size_t bytes) {  // those that lie wholly within
-  const auto first = (reinterpret_cast<uintptr_t>(begin) + kLargePage - 1) / kLargePage * kLargePage;
-  const auto last = (reinterpret_cast<uintptr_t>(begin) + bytes) / kLargePage * kLargePage;
-  return {reinterpret_cast<uint8_t*>(first), reinterpret_cast<uint8_t*>(std::max(first, last))};
+  const auto address = reinterpret_cast<uintptr_t>(begin);
+  const auto first = (address + kLargePage - 1) / kLargePage * kLargePage,
+             last = (address + bytes) / kLargePage * kLargePage;
+  auto* base = static_cast<uint8_t*>(begin);
+  return {base + (first - address), base + (std::max(first, last) - address)};
 }
 void release(Range pages) {
   if (pages.begin != pages.end) madvise(pages.begin, size_t(pages.end - pages.begin), MADV_DONTNEED);

@@ -11,7 +11,7 @@ namespace emu {
 #if defined(__x86_64__)
 extern "C" void emu_switch_stack(void** save, void* to);  // scheduler.cc
 inline void* make_stack(uint8_t* top, size_t, void (*entry)()) {
-  auto** sp = reinterpret_cast<void**>(reinterpret_cast<uintptr_t>(top) & ~uintptr_t{15});
+  auto** sp = reinterpret_cast<void**>(top - reinterpret_cast<uintptr_t>(top) % 16);
   *--sp = nullptr;  // entry's return address: it never returns
   *--sp = reinterpret_cast<void*>(entry);
   sp -= 6;

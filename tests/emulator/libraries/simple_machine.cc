@@ -34,7 +34,7 @@ void SimpleMachine::describe_devices(MachineDevice description) { description_ =
 
 cudaStream_t SimpleMachine::make_stream() {
   std::lock_guard lock(mutex_);
-  auto stream = reinterpret_cast<cudaStream_t>(next_stream_ += 16);
+  auto stream = reinterpret_cast<cudaStream_t>(&streams_.emplace_back());
   device_of_stream_[stream] = thread_device;
   return stream;
 }

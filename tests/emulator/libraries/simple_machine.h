@@ -41,7 +41,7 @@ class SimpleMachine {
   std::map<cudaStream_t, std::deque<LibraryOperation>> queues_;
   std::map<cudaStream_t, int> device_of_stream_;
   std::map<std::string, Plan> plans_;
-  uintptr_t next_stream_ = 0x1000;
+  std::deque<char> streams_;  // a stream is the address of its element
 };
 
 }  // namespace emu::fakes

@@ -40,7 +40,6 @@ cudaError_t check_device(int device) {
 }  // namespace emu
 
 using emu::api;
-using emu::Device;
 using emu::refuse;
 using emu::Runtime;
 

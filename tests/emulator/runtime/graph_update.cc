@@ -63,7 +63,7 @@ Mismatch compare(const CUgraphExec_st::Node& old, const CUgraphNode_st& next) {
   return {};
 }
 
-cudaError_t fail(cudaGraphExecUpdateResultInfo& info, Mismatch mismatch, cudaGraphNode_t node) {
+cudaError_t fail(cudaGraphExecUpdateResultInfo& info, const Mismatch& mismatch, cudaGraphNode_t node) {
   info.result = mismatch.result;
   info.errorNode = node;
   return refuse(cudaErrorGraphExecUpdateFailure, "cudaGraphExecUpdate: " + mismatch.why);

@@ -214,7 +214,7 @@ struct Tiled {  // a right call, from which each case changes one thing
   cuuint32_t box[2] = {64, 8}, steps[2] = {1, 1};
   CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
   CUresult encode(Encode call) {
-    alignas(64) CUtensorMap map;
+    CUtensorMap map;
     return call(&map, type, rank, base, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
                 CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   }

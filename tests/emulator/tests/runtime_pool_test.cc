@@ -111,7 +111,7 @@ TEST_F(RuntimePool, PoolsCountTowardsTheLimit) {
 TEST_F(RuntimePool, OwnPools) {
   cudaMemPoolProps props{};
   props.allocType = cudaMemAllocationTypePinned;
-  props.location = {cudaMemLocationTypeDevice, {0}};
+  props.location.type = cudaMemLocationTypeDevice;
   props.maxSize = 1000;
   cudaMemPool_t pool = nullptr;
   EMU_OK(cudaMemPoolCreate(&pool, &props));

@@ -1,5 +1,6 @@
 // What collectives do to memory. Sums go round the ring in order of ranks and are rounded to the element type at every
 // hop, as the real library's rings do with 16-bit types.
+#include <cmath>
 #include <cstring>
 
 #include "team.h"
@@ -50,7 +51,7 @@ double reduce_element(const Meeting& meeting, Element type, int64_t index) {
     if (scales) value = rounded(type, value * scalar_of(task, type, ranks));
     result = rank == 0 ? value : rounded(type, combine(first.op, result, value));
   }
-  return divide_at_end ? rounded(type, static_cast<double>(static_cast<long long>(result) / ranks)) : result;
+  return divide_at_end ? rounded(type, std::trunc(result / ranks)) : result;
 }
 
 void reduce(const Meeting& meeting) {

@@ -76,11 +76,11 @@ ncclResult_t FakeNccl::submit(const char* function, ncclComm_t comm, Task task, 
     }
     Group& mine = group();
     if (mine.depth > 0) {
-      mine.tasks.push_back({.comm = comm, .task = std::move(task), .stream = stream});
+      mine.tasks.push_back({.comm = comm, .task = task, .stream = stream});
       return ncclSuccess;
     }
   }
-  return launch(comm, {std::move(task)}, stream);
+  return launch(comm, {task}, stream);
 }
 
 ncclResult_t FakeNccl::launch(ncclComm_t comm, std::vector<Task> tasks, cudaStream_t stream) {
@@ -145,7 +145,7 @@ ncclResult_t FakeNccl::end_group() {
     std::vector<Task> together;
     std::erase_if(ended.tasks, [&](PendingTask& pending) {
       if (pending.comm != comm || pending.stream != stream) return false;
-      together.push_back(std::move(pending.task));
+      together.push_back(pending.task);
       return true;
     });
     ncclResult_t launched = launch(comm, std::move(together), stream);

@@ -1,10 +1,11 @@
 // The functions of NVML that the table points at; see fake_nvml.h.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 
 #include "fake_nvml.h"
 
-// NVML's device handles are opaque; these are the number of the GPU plus one.
+// NVML's device handles are opaque; these are the addresses of the GPUs' sensors.
 namespace emu::fakes {
 
 using namespace athanor::nvml;
@@ -30,17 +31,18 @@ struct NvmlFunctions {
     return NVML_SUCCESS;
   }
 
+  static nvmlDevice_t handle_of(GpuSensors& gpu) { return reinterpret_cast<nvmlDevice_t>(&gpu); }
   // Calls read(gpu) if the query is possible.
   template <class Read>
   static nvmlReturn_t query(const char* function, nvmlDevice_t device, const void* out, Read&& read) {
     FakeNvml& f = fake();
     std::lock_guard lock(f.mutex_);
     if (nvmlReturn_t code = ready(function); code != NVML_SUCCESS) return code;
-    auto number = reinterpret_cast<uintptr_t>(device);
-    if (number < 1 || number > f.gpus_.size() || out == nullptr) {
+    const auto gpu_of_device = std::ranges::find(f.gpus_, device, [](GpuSensors& gpu) { return handle_of(gpu); });
+    if (gpu_of_device == f.gpus_.end() || out == nullptr) {
       return f.refuse(NVML_ERROR_INVALID_ARGUMENT, text(function, ": no such device, or the result pointer is NULL"));
     }
-    const GpuSensors& gpu = f.gpus_[number - 1];
+    const GpuSensors& gpu = *gpu_of_device;
     if (gpu.lost) return f.refuse(NVML_ERROR_GPU_IS_LOST, text(function, ": the GPU is lost"));
     if (gpu.unsupported.count(function)) return f.refuse(NVML_ERROR_NOT_SUPPORTED, text(function, ": not supported"));
     return read(gpu);
@@ -126,7 +128,7 @@ struct NvmlFunctions {
     if (out == nullptr || index >= f.gpus_.size()) {
       return f.refuse(NVML_ERROR_INVALID_ARGUMENT, text(name, ": index ", index, " of ", f.gpus_.size()));
     }
-    *out = reinterpret_cast<nvmlDevice_t>(static_cast<uintptr_t>(index) + 1);
+    *out = handle_of(f.gpus_[index]);
     return NVML_SUCCESS;
   }
   static nvmlReturn_t by_bus(const char* bus, nvmlDevice_t* out) {
@@ -141,7 +143,7 @@ struct NvmlFunctions {
     }
     for (size_t i = 0; i < f.gpus_.size(); ++i) {
       if (domain != 0 || device != 0 || function != 0 || f.gpus_[i].bus != number) continue;
-      *out = reinterpret_cast<nvmlDevice_t>(i + 1);
+      *out = handle_of(f.gpus_[i]);
       return NVML_SUCCESS;
     }
     return f.refuse(NVML_ERROR_NOT_FOUND, text(name, ": no GPU at ", bus));
