@@ -22,7 +22,12 @@ Exit Trainer::run() {
   open_run();
   start(find_resume());
   clock_.lap();
-  return finish(loop());
+  const Exit code = loop();
+  if (backend_.control) {  // the last checkpoint is whole before the first rank leaves
+    signals_.leave();
+    backend_.control->barrier();
+  }
+  return finish(code);
 }
 
 Exit Trainer::loop() {
