@@ -1,6 +1,7 @@
 #include "comm/rendezvous.h"
 
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -14,9 +15,18 @@ namespace {
 constexpr int kPorts = 8;  // tried from the one named on, by rank 0 and by those who look for it
 constexpr double kSecondsToTell = 2;
 constexpr double kSecondsToAnswer = 5;  // of whoever listens on a port: it may be a stranger that never does
+constexpr size_t kStepsRemembered = 256, kStepsToKnow = 8;
 constexpr auto kPause = std::chrono::milliseconds(50);
 
 Fd new_event() { return Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); }
+
+std::string host_name() {
+  char name[256] = "";
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+int period_ms(double silence) { return std::clamp(int(silence * 1000 / 8), 20, 1000); }
 
 Fd take_port(const RankInfo& ranks) {
   for (int p = ranks.port; p < ranks.port + kPorts && p < 65536; ++p)
@@ -32,7 +42,8 @@ Rendezvous::Rendezvous(RendezvousOptions options)
   CHECK(wake_ && failed_, "eventfd");
   if (rank() == 0)
     server_ =
-        std::make_unique<RendezvousServer>(take_port(options_.ranks), options_.secret(), size(), options_.timeout);
+        std::make_unique<RendezvousServer>(take_port(options_.ranks), options_.secret(), size(),
+                                                 ServerLimits{options_.timeout, options_.limits.silence});
   join();
   monitor_ = std::thread([this] { monitor(); });
   try {
@@ -100,6 +111,9 @@ void Rendezvous::beat() {
   std::string payload;
   put_u64(payload, entered_);
   put_u64(payload, waiting_ ? 1 : 0);
+  put_u64(payload, uint64_t(limit() * 1000));
+  put_text(payload, host_name());
+  put_text(payload, place());
   pipe_->write(to_bytes({'b', payload}));
 }
 
@@ -123,8 +137,9 @@ bool Rendezvous::pump(int timeout_ms) {
 }
 
 void Rendezvous::monitor() {
-  const int period_ms = std::clamp(int(options_.timeout * 1000 / 8), 20, 1000);
+  const int period = period_ms(options_.limits.silence);
   std::optional<Deadline> last;
+  Deadline next_beat = heard_ = Clock::now();
   bool open = true;
   for (;;) {
     {
@@ -134,13 +149,18 @@ void Rendezvous::monitor() {
     }
     if (last && Clock::now() > *last && options_.last_resort) options_.last_resort(failure_);
     if (!open) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(period_ms / 4 + 1));
+      std::this_thread::sleep_for(std::chrono::milliseconds(period / 4 + 1));
       continue;
     }
     try {
-      beat();
-      open = pump(period_ms);
-      if (!open) set_failure("rank 0 is gone: its process ended or was killed, or its machine is lost");
+      if (Clock::now() >= next_beat) beat(), next_beat = after(period * 1e-3);
+      open = pump(milliseconds_left(next_beat));
+      if (!open) set_failure(cat("rank 0 (", options_.ranks.host,
+                                 ") is gone: its process ended or was killed, or its machine is lost"));
+      // After reading: who was stopped itself finds here what has come in the meantime.
+      if (Clock::now() - heard_ > std::chrono::duration<double>(options_.limits.silence))
+        set_failure(cat("rank 0 (", options_.ranks.host, ") gave no sign of life for ", options_.limits.silence,
+                        " s: stopped, or its machine or the network to it is lost"));
     } catch (const Error& e) {
       open = false;
       set_failure(cat("rank 0 sent what cannot be read: ", e.what()));
@@ -158,7 +178,9 @@ void Rendezvous::monitor() {
 }
 
 void Rendezvous::handle(const Frame& frame) {
+  heard_ = Clock::now();
   if (frame.kind == 'a') return set_failure(frame.payload);
+  if (frame.kind == 'b') return;
   FieldReader fields(frame.payload);
   const std::string name = fields.text();
   std::vector<std::string> values;
@@ -177,7 +199,7 @@ void Rendezvous::set_failure(const std::string& why) {
 }
 
 std::vector<std::string> Rendezvous::exchange(const std::string& name, const std::string& value) {
-  const Waiting waiting(*this);
+  const Waiting waiting(*this, "rendezvous");
   std::string payload;
   put_text(payload, name);
   put_text(payload, value);
@@ -191,6 +213,39 @@ std::vector<std::string> Rendezvous::exchange(const std::string& name, const std
   return values;
 }
 
+void Rendezvous::doing(Activity activity, int64_t step) {
+  const std::lock_guard lock(mutex_);
+  const Deadline now = Clock::now();
+  if (activity_ == Activity::step) step_seconds_.push_back(std::chrono::duration<double>(now - since_).count());
+  if (step_seconds_.size() > kStepsRemembered) step_seconds_.pop_front();
+  activity_ = activity, step_ = step, since_ = now;
+  in_step_ = 0;
+}
+
+double Rendezvous::limit() {
+  const std::lock_guard lock(mutex_);
+  const Limits& limits = options_.limits;
+  if (activity_ == Activity::evaluation) return limits.evaluation;
+  if (activity_ == Activity::saving) return limits.saving;
+  if (activity_ == Activity::step && limits.step > 0) return limits.step;
+  if (activity_ == Activity::startup || step_seconds_.size() < kStepsToKnow) return limits.startup;
+  std::vector<double> sorted(step_seconds_.begin(), step_seconds_.end());
+  std::sort(sorted.begin(), sorted.end());
+  return std::max(kLeastStepLimit, 3 * sorted[sorted.size() * 99 / 100]);
+}
+
+std::string Rendezvous::place() {
+  const std::lock_guard lock(mutex_);
+  if (activity_ == Activity::startup) return cat("start-up, ", collective_.load());
+  const char* what[] = {"start-up", "step ", "evaluation after step ", "saving step "};
+  const uint64_t number = in_step_;
+  return cat(what[size_t(activity_)], step_, number ? cat(", collective ", number, " of it: ", collective_.load()) : "");
+}
+
+std::string Rendezvous::with_place(const std::string& failure) {
+  return cat(failure, "; rank ", rank(), " (", host_name(), ") was at ", place());
+}
+
 void Rendezvous::fail(const std::string& why) {
   std::string payload;
   put_text(payload, why);
@@ -198,8 +253,12 @@ void Rendezvous::fail(const std::string& why) {
 }
 
 void Rendezvous::throw_if_failed() {
-  const std::lock_guard lock(mutex_);
-  if (!failure_.empty()) throw Error(failure_, Exit::peer_lost);
+  std::string failure;
+  {
+    const std::lock_guard lock(mutex_);
+    failure = failure_;
+  }
+  if (!failure.empty()) throw Error(with_place(failure), Exit::peer_lost);
 }
 
 void Rendezvous::throw_lost(const std::string& otherwise) {
@@ -208,7 +267,7 @@ void Rendezvous::throw_lost(const std::string& otherwise) {
     changed_.wait_for(lock, std::chrono::duration<double>(kSecondsToTell), [&] { return !failure_.empty(); });
   }
   throw_if_failed();
-  throw Error(otherwise, Exit::peer_lost);
+  throw Error(with_place(otherwise), Exit::peer_lost);
 }
 
 }  // namespace athanor

@@ -3,6 +3,7 @@
 #pragma once
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -15,10 +16,20 @@ namespace athanor {
 
 class RendezvousServer;
 
+// What a rank is at. Each has a limit of its own, for how long others wait for a rank that is at it.
+enum class Activity : uint8_t { startup, step, evaluation, saving };
+
+struct Limits {  // seconds
+  double startup = 600, step = 0, evaluation = 600, saving = 600;  // step 0: kLeastStepLimit, or 3 x the p99 of steps
+  double silence = 8;  // without a sign of life of the process, whatever it is at
+};
+constexpr double kLeastStepLimit = 9;
+
 struct RendezvousOptions {
   RankInfo ranks;
   std::function<std::string()> secret;  // asked at every attempt: rank 0 may not have written it yet
-  double timeout = 600;                 // seconds: to come together, and of a rank that others wait for
+  double timeout = 600;                 // seconds to come together
+  Limits limits = {};
   // Called on a thread of its own when another rank has failed and this one has not left within grace_seconds: it hangs
   // where nothing can reach it.
   std::function<void(const std::string&)> last_resort;
@@ -43,6 +54,9 @@ class Rendezvous {
   std::vector<std::string> exchange(const std::string& name, const std::string& value);
   void barrier(const std::string& name) { exchange(name, ""); }
 
+  // This rank begins a step (counted from 1), or something between two steps.
+  void doing(Activity, int64_t step);
+
   // Tells all others that and why this rank fails; the first failure of the job is the one that everybody reports.
   void fail(const std::string& why);
   void throw_if_failed();
@@ -52,7 +66,10 @@ class Rendezvous {
   // Around every wait for another rank: the server blames those who stay away.
   class Waiting {
    public:
-    explicit Waiting(Rendezvous& r) : r_(r) { ++r_.entered_, r_.waiting_ = true; }
+    Waiting(Rendezvous& r, const char* collective) : r_(r) {
+      r_.collective_ = collective;
+      ++r_.entered_, ++r_.in_step_, r_.waiting_ = true;
+    }
     ~Waiting() { r_.waiting_ = false; }
     Waiting(const Waiting&) = delete;
     Waiting& operator=(const Waiting&) = delete;
@@ -69,6 +86,9 @@ class Rendezvous {
   void post(const Frame&);
   bool pump(int timeout_ms);
   void beat();
+  double limit();      // seconds, of what this rank is at
+  std::string place();  // "step 17, all_gather 3 of it"
+  std::string with_place(const std::string& failure);
 
   RendezvousOptions options_;
   std::unique_ptr<RendezvousServer> server_;  // of rank 0
@@ -76,12 +96,19 @@ class Rendezvous {
   std::string address_;
   Fd wake_, failed_;
   std::atomic<uint64_t> entered_{0};
+  std::atomic<uint64_t> in_step_{0};
   std::atomic<bool> waiting_{false};
+  std::atomic<const char*> collective_{""};
+  Deadline heard_;  // the server's last sign of life; the monitor's alone
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::string outbox_;
   std::map<std::string, std::vector<std::string>> results_;
   std::string failure_;
+  Activity activity_ = Activity::startup;
+  int64_t step_ = 0;
+  Deadline since_;                   // what it is at
+  std::deque<double> step_seconds_;  // the latest
   bool leaving_ = false;
   std::thread monitor_;
 };

@@ -131,7 +131,9 @@ bool Connections::pull(Transfer& t) {
 }
 
 void Connections::run(std::vector<Transfer>& sends, std::vector<Transfer>& receives) {
-  const Rendezvous::Waiting waiting(rendezvous_);
+  const Transfer* first = !sends.empty() ? &sends[0] : !receives.empty() ? &receives[0] : nullptr;
+  if (!first) return;
+  const Rendezvous::Waiting waiting(rendezvous_, kOps[first->header.op]);
   std::vector<pollfd> fds;
   for (;;) {
     for (Transfer& t : sends)

@@ -70,6 +70,11 @@ Machine::Neighbours Machine::meet(const Config& config, const RankInfo& ranks) {
   rendezvous_ = std::make_unique<Rendezvous>(RendezvousOptions{.ranks = ranks,
                                                                .secret = [this] { return secret_->read(); },
                                                                .timeout = config.distributed_timeout,
+                                                               .limits = {.startup = config.startup_timeout,
+                                                                          .step = config.step_timeout,
+                                                                          .evaluation = config.eval_timeout,
+                                                                          .saving = config.save_timeout,
+                                                                          .silence = config.heartbeat_timeout},
                                                                .last_resort = end_process});
   const auto interfaces = environment.find("ATHANOR_SOCKET_IFNAME");
   control_ = make_tcp(*rendezvous_, interfaces == environment.end() ? "" : interfaces->second);
@@ -117,6 +122,10 @@ Machine::Machine(const Config& config, const RankInfo& ranks) {
 }
 
 Machine::~Machine() = default;
+
+void Machine::doing(Activity activity, int64_t step) {
+  if (rendezvous_) rendezvous_->doing(activity, step);
+}
 
 void Machine::fail(const std::string& why) {
   if (rendezvous_) rendezvous_->fail(why);

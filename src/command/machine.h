@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "comm/rank_info.h"
+#include "comm/rendezvous.h"
 #include "config/config.h"
 #include "metrics/environment.h"
 #include "train/engine.h"
@@ -12,7 +13,6 @@
 namespace athanor {
 
 class JobSecret;
-class Rendezvous;
 
 class Machine {
  public:
@@ -23,6 +23,8 @@ class Machine {
   Backend backend() { return {*device_, *ops_, *mesh_, tuning_, control_.get()}; }
   int threads() const { return threads_; }  // of the CPU backend; else 0
   const std::string& description() const { return description_; }
+  // What this rank begins, for those that wait for it.
+  void doing(Activity, int64_t step);
   // Tells the other ranks why this one ends.
   void fail(const std::string& why);
 

@@ -31,7 +31,8 @@ Exit train(Args args, const std::vector<std::string>& command_line) {
                     {.program = program_info(command_line),
                      .commit = program_version().commit,
                      .backend_description = machine.description(),
-                     .allow_changed_data = args.allow_changed_data});
+                     .allow_changed_data = args.allow_changed_data,
+                     .doing = [&](Activity activity, int64_t step) { machine.doing(activity, step); }});
     return trainer.run();
   } catch (const Error& e) {
     if (e.code() != Exit::peer_lost) machine.fail(e.what());

@@ -87,7 +87,12 @@ struct Config {
   int64_t data_parallel_replicate_size = 1;
   int64_t data_parallel_shard_size = 0;  // 0 = the ranks that are left
   int64_t zero_stage = 1;                // 0 = nothing is sharded
-  double distributed_timeout = 600.0;    // seconds
+  double distributed_timeout = 600.0;    // seconds, as all that follow
+  double startup_timeout = 600.0;
+  double step_timeout = 0.0;  // 0 = from the times of steps
+  double eval_timeout = 600.0;
+  double save_timeout = 600.0;
+  double heartbeat_timeout = 8.0;
   // data
   std::vector<DataSource> train_data;
   std::vector<DataSource> valid_data;

@@ -213,7 +213,16 @@ Fields ranks_group() {
              "copies of the sharded state, such as one per machine")
           .alias({"data_parallel_replicate_degree"}),
       number("distributed_timeout", &Config::distributed_timeout, above(0), free, "s",
-             "ranks must come together, and a rank that others wait for must go on, within this time"),
+             "ranks must come together within this time"),
+      number("startup_timeout", &Config::startup_timeout, above(0), free, "s",
+             "a rank that others wait for must go on within this time before the first steps: loading, planning, search for "
+             "algorithms"),
+      number("step_timeout", &Config::step_timeout, at_least(0), free, "s",
+             "the same, in a step; 0 = 9 s, or three times the 99th percentile of the latest steps, whichever is longer"),
+      number("eval_timeout", &Config::eval_timeout, above(0), free, "s", "the same, in an evaluation"),
+      number("save_timeout", &Config::save_timeout, above(0), free, "s", "the same, while a checkpoint is written"),
+      number("heartbeat_timeout", &Config::heartbeat_timeout, above(0), free, "s",
+             "a process that gives no sign of life for this time is lost: stopped, or cut off; whatever it is at"),
   };
 }
 

@@ -19,6 +19,7 @@ using Seconds = std::chrono::duration<double>;
 }  // namespace
 
 Exit Trainer::run() {
+  require_common_start();
   open_run();
   start(find_resume());
   clock_.lap();
@@ -39,6 +40,7 @@ Exit Trainer::loop() {
                          .packing = packing_});
   bool discarded = false;
   while (!discarded && state_.step + engine_->uncollected() < config_.train_iters) {
+    doing(Activity::step);
     discarded = !launch_step(loader);
     agree();
     const bool pause = discarded || pause_due(state_.step + engine_->uncollected());
@@ -71,6 +73,11 @@ Exit Trainer::loop() {
   }
   save("end of training");
   return Exit::done;
+}
+
+void Trainer::doing(Activity activity) const {
+  const bool step = activity == Activity::step;
+  if (options_.doing) options_.doing(activity, state_.step + (step ? engine_->uncollected() + 1 : 0));
 }
 
 void Trainer::agree() {
@@ -204,6 +211,7 @@ void Trainer::after_step() {
 
 void Trainer::evaluate() {
   const PhaseScope phase(clock_, Phase::eval);
+  doing(Activity::evaluation);
   if (valid_) {
     const auto begin = PhaseClock::Clock::now();
     const EvalResult result = athanor::evaluate(

@@ -127,7 +127,7 @@ SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller}
 AuthType=auth/munge
 CredType=cred/munge
-AuthInfo=socket={d}/munge.socket,cred_expire=2
+AuthInfo=socket={d}/munge.socket,cred_expire=5
 SlurmUser={user}
 SlurmdUser={user}
 StateSaveLocation={d}/state

@@ -82,7 +82,7 @@ class SlurmTest(RanksTest):
         self.wait(low, "step 3", self.reached_step("run", 3))
         high = self.batch("many_nodes.sbatch", "--set", "save=high", partition="high")
         self.assertEqual(self.wait_end(high)["JobState"], "COMPLETED", self.log(high))
-        self.assertEqual(len(self.checkpoints()), 1, "SIGTERM made a checkpoint")
+        self.assertEqual(len(self.checkpoints()), 1, f"SIGTERM made a checkpoint\n{self.log(low)}")
         self.wait(low, "its second turn", lambda j: j["Restarts"] == "1" and j["JobState"] == "RUNNING")
         self.wait(low, "resumption", lambda j: f"from run/{self.checkpoints()[0]}" in self.log(low))
         self.slurm.run("scancel", low)
