@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/version.h"
+#include "comm/mpi.h"
 #include "comm/rendezvous.h"
 #include "comm/secret.h"
 #include "comm/tcp.h"
@@ -77,7 +78,9 @@ Machine::Neighbours Machine::meet(const Config& config, const RankInfo& ranks) {
                                                                           .silence = config.heartbeat_timeout},
                                                                .last_resort = end_process});
   const auto interfaces = environment.find("ATHANOR_SOCKET_IFNAME");
-  control_ = make_tcp(*rendezvous_, interfaces == environment.end() ? "" : interfaces->second);
+  control_ = config.transport == Transport::mpi
+                 ? make_mpi(*rendezvous_)
+                 : make_tcp(*rendezvous_, interfaces == environment.end() ? "" : interfaces->second);
   Neighbours here{.index = 0, .count = 0};
   const std::string me = machine_identity();
   const auto all = rendezvous_->exchange("machine", me);
