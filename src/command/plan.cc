@@ -5,6 +5,7 @@
 
 #include "command/command.h"
 #include "command/machine.h"
+#include "command/plan_ranks.h"
 #include "metrics/format.h"
 #include "train/advice.h"
 #include "train/setup.h"
@@ -72,13 +73,27 @@ void add_plan(Cli& cli) {
   struct Args {
     std::string config;
     std::vector<std::string> overrides;
+    ManyRanks many;
   };
   auto args = std::make_shared<Args>();
   CLI::App* verb =
       cli.app.add_subcommand("plan", "memory by category, parameters and FLOPs of a run, without running it");
   verb->add_option("config", args->config, "configuration file")->required();
   verb->add_option("--set", args->overrides, "override a key: a.b=value (may repeat)")->allow_extra_args(false);
-  verb->callback([&cli, args] { cli.action = [args] { return plan(args->config, args->overrides); }; });
+  verb->add_option("--gpu", args->many.gpu, "a100, h100 or h200: predict memory, traffic and time of many ranks with such GPUs");
+  verb->add_option("--ranks", args->many.ranks, "how many; default: a table of 1 to 1024")
+      ->check(CLI::Range(1, 65536))
+      ->needs("--gpu");
+  verb->add_option("--nodes", args->many.nodes, "machines they are on; default: 8 GPUs in each")
+      ->check(CLI::Range(1, 65536))
+      ->needs("--ranks");
+  verb->callback([&cli, args] {
+    cli.action = [args] {
+      if (args->many.gpu.empty()) return plan(args->config, args->overrides);
+      print_many_ranks(load_config_logged(args->config, args->overrides), args->many);
+      return Exit::done;
+    };
+  });
 }
 
 }  // namespace athanor
