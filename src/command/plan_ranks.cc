@@ -82,12 +82,11 @@ struct Traffic {
 };
 
 // As ParamStore communicates: see docs/distributed.md, "The model of plan --gpu".
-Traffic traffic(const Engine& engine, const Config& c, const std::array<int, kAxes>& mesh, const Network& net) {
+Traffic traffic(Engine& engine, const Config& c, const std::array<int, kAxes>& mesh, const Network& net) {
   const auto& units = engine.model().params().units();
   const int shards = mesh[size_t(Axis::dp_shard)], copies = mesh[size_t(Axis::dp_replicate)];
   const double value = double(size_of(engine.options().recipe.compute)), grad = 4, micros = double(engine.micro_batches());
   const auto share = [](int n) { return double(n - 1) / n; };
-  const bool masters = engine.options().recipe.compute != DType::f32;
   Traffic t;
   for (size_t u = 0; u < units.size(); ++u) {
     const auto n = double(units[u]->layout.numel);
@@ -102,7 +101,7 @@ Traffic traffic(const Engine& engine, const Config& c, const std::array<int, kAx
     if (c.zero_stage == 1 && shards > 1) t.add(scatter, scatter_s, 1, first);
     if (c.zero_stage >= 2 && shards > 1) t.add(scatter, scatter_s, micros, first);
     if (c.zero_stage == 3 && shards > 1) t.add(gather, gather_s, 2 * micros, last);
-    if (c.zero_stage < 3 && shards > 1 && masters) t.add(gather, gather_s, 1, last);
+    if (c.zero_stage < 3 && shards > 1) t.add(gather, gather_s, 1, last);
     const double copied = 2 * share(copies) * n / shards * grad;
     if (copies > 1) t.add(copied, net.seconds(copied, copies, shards), 1, first);
   }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <ctime>
 #include <thread>
 
 #include "base/sha256.h"
@@ -24,6 +25,7 @@ int free_port() { return port_of(*listen_on(true, 0)); }
 struct Setting {
   int ranks = 3, port = free_port();
   double timeout = 20;
+  Limits limits = {.startup = timeout};
   std::string secret = "a secret of the test";
   int absent = -1;  // a rank that never comes
 };
@@ -32,7 +34,7 @@ RendezvousOptions options(const Setting& s, int rank) {
   return {.ranks = {.rank = rank, .world = s.ranks, .launcher = "test", .host = "127.0.0.1", .port = s.port},
           .secret = [secret = s.secret] { return secret; },
           .timeout = s.timeout,
-          .limits = {.startup = s.timeout},
+          .limits = s.limits,
           .last_resort = {}};
 }
 
@@ -217,6 +219,49 @@ TEST(Failure, ARankThatHangsIsNamedWithinTheTimeout) {
   expect_all(errors, " hangs: no progress while others waited for 0.6 s");
   expect_all(errors, "4 rank 2 (");
   EXPECT_LT(std::chrono::duration<double>(Clock::now() - start).count(), 15);
+}
+
+// Rank 1 is at an activity for 1.5 s while rank 0 waits for it.
+std::vector<std::string> busy_for_a_while(Activity activity, const Limits& limits) {
+  return run({.ranks = 2, .timeout = 20, .limits = limits}, [&](Rendezvous& r) {
+    const auto c = make_tcp(r, "");
+    r.doing(activity, 7);
+    c->barrier();
+    if (r.rank() == 1)
+      for (int k = 0; k < 75; ++k) r.throw_if_failed(), std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    c->barrier();
+  });
+}
+
+TEST(Failure, EachActivityHasItsOwnLimit) {
+  const Limits limits{.startup = 20, .step = 0.4, .evaluation = 20, .saving = 0.4, .silence = 4};
+  expect_none(busy_for_a_while(Activity::startup, limits));
+  expect_none(busy_for_a_while(Activity::evaluation, limits));
+  const auto step = busy_for_a_while(Activity::step, limits), saving = busy_for_a_while(Activity::saving, limits);
+  expect_all(step, "4 rank 1 (");
+  expect_all(step, "hangs: no progress while others waited for 0.4 s, since step 7");
+  expect_all(saving, "since saving step 7");
+  EXPECT_NE(step[0].find("was at step 7, collective 2 of it: barrier"), std::string::npos) << step[0];
+}
+
+TEST(Failure, ALongestStepOfTheUsualPaceIsNoHang) {
+  const auto errors = run({.ranks = 2, .timeout = 20, .limits = {.startup = 0.2, .step = 0, .silence = 4}}, [&](Rendezvous& r) {
+    for (int step = 1; step < 20; ++step) r.doing(Activity::step, step);
+    r.barrier("steps are known");
+    if (r.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(800));  // kLeastStepLimit holds
+    r.barrier("end");
+  });
+  expect_none(errors);
+}
+
+TEST(Rendezvous, WaitingCostsNothing) {
+  const std::clock_t begin = std::clock();
+  expect_none(run({.ranks = 4}, [](Rendezvous& r) {
+    r.barrier("begin");
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    r.barrier("end");
+  }));
+  EXPECT_LT(double(std::clock() - begin) / CLOCKS_PER_SEC, 0.5) << "seconds of the processor in a second of waiting";
 }
 
 TEST(Failure, SlowIsNotHanging) {

@@ -154,3 +154,36 @@ class RefusalTest(RanksTest):
 
     def test_launch_needs_a_command(self):
         self.run_program("launch", "--ranks", 2, code=USAGE)
+
+
+class ToolsTest(RanksTest):
+    def test_bench_comm_measures_every_collective(self):
+        done = self.run_program("launch", "--ranks", 3, "bench", "comm", "--min-bytes", 4096, "--max-bytes", 65536, "--seconds",
+                                0.02, "--json")
+        report = json.loads(done.out)
+        self.assertEqual((report["ranks"], report["transport"]), (3, "tcp"))
+        seen = {}
+        for row in report["rows"]:
+            seen.setdefault(row["collective"], []).append(row["bytes"])
+            share = {"all_reduce": 4 / 3, "broadcast": 1}.get(row["collective"], 2 / 3)
+            self.assertAlmostEqual(row["bus_bytes_per_second"] * row["seconds"] / row["bytes"], share, places=3)
+        self.assertEqual(list(seen), ["all_reduce", "all_gather", "reduce_scatter", "broadcast"])
+        self.assertTrue(all(len(sizes) == 3 for sizes in seen.values()), seen)
+        self.assertIn("several ranks", self.run_program("bench", "comm", code=USAGE).err)
+
+    def test_plan_of_many_gpus(self):
+        config = self.make_config("many.json", global_batch_size=2048, micro_batch_size=1, precision="bf16", device="cpu")
+        table = {}
+        for stage in (0, 1, 3):
+            out = self.run_program("plan", config, "--gpu", "h200", "--set", f"zero_stage={stage}").out
+            rows = [line.split() for line in out.splitlines()[2:]]
+            self.assertEqual([int(r[0]) for r in rows], [1 << k for k in range(11)])
+            self.assertEqual([int(r[1]) for r in rows], [max(1, (1 << k) // 8) for k in range(11)])
+            table[stage] = out
+        self.assertEqual(len(set(table.values())), 3)
+        one = self.run_program("plan", config, "--gpu", "h100", "--ranks", 16, "--nodes", 4).out.splitlines()
+        self.assertEqual((len(one), one[2].split()[:2]), (3, ["16", "4"]))
+        for bad, says in ((("--gpu", "v100"), "expected a100, h100 or h200"), (("--gpu", "h100", "--ranks", 6, "--nodes", 4), "nodes"),
+                          (("--ranks", 4), "--gpu")):
+            done = self.run_program("plan", config, *bad, code=USAGE)
+            self.assertIn(says, done.err + done.out)
