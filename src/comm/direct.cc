@@ -1,4 +1,5 @@
-// The calls of a Communicator as direct exchange: every rank talks to every other, over a wire. Reductions are in rank order.
+// The calls of a Communicator as direct exchange: every rank talks to every other, over a wire. Reductions are in rank
+// order.
 #include <algorithm>
 #include <cstring>
 
@@ -96,7 +97,9 @@ class Direct final : public Communicator {
     CHECK(rank >= 0 && rank < size() && rank != rank_, "rank ", rank_, " of ", size(), " has no peer ", rank);
     return rank;
   }
-  Header header(Collective op, DType dtype, size_t bytes) { return {group_, call_++, bytes, uint32_t(op), uint32_t(dtype)}; }
+  Header header(Collective op, DType dtype, size_t bytes) {
+    return {group_, call_++, bytes, uint32_t(op), uint32_t(dtype)};
+  }
   Transfer transfer(int rank, void* data, const Header& h) const {
     return {members_[size_t(rank)], static_cast<std::byte*>(data), h};
   }
@@ -145,7 +148,8 @@ class Direct final : public Communicator {
     std::vector<Part> parts;
     for (int r = 0; r < size(); ++r) parts.push_back({x.at(begin(r)), begin(r + 1) - begin(r)});
     const Part own = parts[size_t(rank_)];
-    exchange_and_reduce(Collective::all_reduce, how, x.dtype, own.numel, own.data, [&](int r) { return parts[size_t(r)]; });
+    exchange_and_reduce(Collective::all_reduce, how, x.dtype, own.numel, own.data,
+                        [&](int r) { return parts[size_t(r)]; });
     gather(Collective::all_reduce, parts, x.dtype);
   }
 

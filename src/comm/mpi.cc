@@ -15,8 +15,8 @@ namespace athanor {
 namespace {
 
 constexpr int64_t kMostBytes = 1 << 30;  // of one message: MPI counts in int
-// Between looks at messages under way: at first none, so that short waits stay short; then a pause that leaves the core to
-// others.
+// Between looks at messages under way: at first none, so that short waits stay short; then a pause that leaves the core
+// to others.
 constexpr int kEagerLooks = 1000;
 constexpr useconds_t kPauseMicroseconds = 50;
 
@@ -29,7 +29,8 @@ class MpiWire final : public Wire {
   void run(std::vector<Transfer>& sends, std::vector<Transfer>& receives) override;
 
  private:
-  // A transfer and its messages: the header, then the bytes, of which a receiver asks for no part before it knows the header.
+  // A transfer and its messages: the header, then the bytes, of which a receiver asks for no part before it knows the
+  // header.
   struct Work {
     Transfer* transfer;
     bool sending, checked = false;
@@ -111,9 +112,10 @@ std::unique_ptr<Communicator> make_mpi(Rendezvous& rendezvous) {
   if (const int code = plugin->start(&rank, &size, &description))
     throw Error(cat("transport: MPI does not start: ", plugin->error_text(code)), Exit::usage);
   if (rank != rendezvous.rank() || size != rendezvous.size())
-    throw Error(cat("transport: for MPI this is rank ", rank, " of ", size, ", for the launcher's variables rank ",
-                    rendezvous.rank(), " of ", rendezvous.size(), "; start the ranks by this MPI's mpirun, or by srun --mpi"),
-                Exit::usage);
+    throw Error(
+        cat("transport: for MPI this is rank ", rank, " of ", size, ", for the launcher's variables rank ",
+            rendezvous.rank(), " of ", rendezvous.size(), "; start the ranks by this MPI's mpirun, or by srun --mpi"),
+        Exit::usage);
   if (rank == 0) log::info("tensors travel by ", description);
   return make_direct(std::make_shared<MpiWire>(rendezvous, *plugin), rank, size);
 }

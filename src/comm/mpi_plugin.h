@@ -6,7 +6,8 @@ namespace athanor {
 
 constexpr int kMpiPluginVersion = 1;
 
-// Filled by the plug-in's `const athanor::MpiPlugin* athanor_mpi_plugin()`. Functions return 0, or an error code of MPI.
+// Filled by the plug-in's `const athanor::MpiPlugin* athanor_mpi_plugin()`. Functions return 0, or an error code of
+// MPI.
 struct MpiPlugin {
   int version;  // kMpiPluginVersion
   // Enters MPI; description: the library and its version.

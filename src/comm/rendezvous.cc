@@ -41,8 +41,7 @@ Rendezvous::Rendezvous(RendezvousOptions options)
     : options_(std::move(options)), wake_(new_event()), failed_(new_event()) {
   CHECK(wake_ && failed_, "eventfd");
   if (rank() == 0)
-    server_ =
-        std::make_unique<RendezvousServer>(take_port(options_.ranks), options_.secret(), size(),
+    server_ = std::make_unique<RendezvousServer>(take_port(options_.ranks), options_.secret(), size(),
                                                  ServerLimits{options_.timeout, options_.limits.silence});
   join();
   monitor_ = std::thread([this] { monitor(); });
@@ -155,8 +154,9 @@ void Rendezvous::monitor() {
     try {
       if (Clock::now() >= next_beat) beat(), next_beat = after(period * 1e-3);
       open = pump(milliseconds_left(next_beat));
-      if (!open) set_failure(cat("rank 0 (", options_.ranks.host,
-                                 ") is gone: its process ended or was killed, or its machine is lost"));
+      if (!open)
+        set_failure(
+            cat("rank 0 (", options_.ranks.host, ") is gone: its process ended or was killed, or its machine is lost"));
       // After reading: who was stopped itself finds here what has come in the meantime.
       if (Clock::now() - heard_ > std::chrono::duration<double>(options_.limits.silence))
         set_failure(cat("rank 0 (", options_.ranks.host, ") gave no sign of life for ", options_.limits.silence,
@@ -239,7 +239,8 @@ std::string Rendezvous::place() {
   if (activity_ == Activity::startup) return cat("start-up, ", collective_.load());
   const char* what[] = {"start-up", "step ", "evaluation after step ", "saving step "};
   const uint64_t number = in_step_;
-  return cat(what[size_t(activity_)], step_, number ? cat(", collective ", number, " of it: ", collective_.load()) : "");
+  return cat(what[size_t(activity_)], step_,
+             number ? cat(", collective ", number, " of it: ", collective_.load()) : "");
 }
 
 std::string Rendezvous::with_place(const std::string& failure) {

@@ -19,7 +19,7 @@ class RendezvousServer;
 // What a rank is at. Each has a limit of its own, for how long others wait for a rank that is at it.
 enum class Activity : uint8_t { startup, step, evaluation, saving };
 
-struct Limits {  // seconds
+struct Limits {                                                    // seconds
   double startup = 600, step = 0, evaluation = 600, saving = 600;  // step 0: kLeastStepLimit, or 3 x the p99 of steps
   double silence = 8;  // without a sign of life of the process, whatever it is at
 };
@@ -86,7 +86,7 @@ class Rendezvous {
   void post(const Frame&);
   bool pump(int timeout_ms);
   void beat();
-  double limit();      // seconds, of what this rank is at
+  double limit();       // seconds, of what this rank is at
   std::string place();  // "step 17, all_gather 3 of it"
   std::string with_place(const std::string& failure);
 
@@ -99,7 +99,7 @@ class Rendezvous {
   std::atomic<uint64_t> in_step_{0};
   std::atomic<bool> waiting_{false};
   std::atomic<const char*> collective_{""};
-  Deadline heard_;  // the server's last sign of life; the monitor's alone
+  Deadline heard_;    // the server's last sign of life; the monitor's alone
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::string outbox_;

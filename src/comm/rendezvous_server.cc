@@ -114,7 +114,9 @@ void RendezvousServer::read(int rank) {
 void RendezvousServer::lose(int rank) {
   Member& m = members_[size_t(rank)];
   m.pipe.reset();
-  if (!m.quit) fail(cat(name(rank), " is gone: its process ended or was killed, or its machine is lost", m.place.empty() ? "" : cat("; last heard of at ", m.place)));
+  if (!m.quit)
+    fail(cat(name(rank), " is gone: its process ended or was killed, or its machine is lost",
+             m.place.empty() ? "" : cat("; last heard of at ", m.place)));
 }
 
 void RendezvousServer::handle(int rank, const Frame& frame) {

@@ -28,8 +28,8 @@ struct Row {
   double seconds, bus;
 };
 
-// A collective on f32 buffers of n elements, of which each rank has n / ranks; and the share of the bytes that crosses the
-// busiest link of a perfect network, as nccl-tests counts it, so that numbers compare across rank counts.
+// A collective on f32 buffers of n elements, of which each rank has n / ranks; and the share of the bytes that crosses
+// the busiest link of a perfect network, as nccl-tests counts it, so that numbers compare across rank counts.
 struct Case {
   const char* name;
   std::function<void(Communicator&, Tensor full, Tensor part)> run;
@@ -41,9 +41,11 @@ const Case kCases[] = {
      [](double n) { return 2 * (n - 1) / n; }},
     {"all_gather", [](Communicator& c, Tensor x, Tensor part) { c.all_gather(x, part, Lane::compute); },
      [](double n) { return (n - 1) / n; }},
-    {"reduce_scatter", [](Communicator& c, Tensor x, Tensor part) { c.reduce_scatter(part, x, Reduce::sum, Lane::compute); },
+    {"reduce_scatter",
+     [](Communicator& c, Tensor x, Tensor part) { c.reduce_scatter(part, x, Reduce::sum, Lane::compute); },
      [](double n) { return (n - 1) / n; }},
-    {"broadcast", [](Communicator& c, Tensor x, Tensor) { c.broadcast(x, 0, Lane::compute); }, [](double) { return 1.0; }},
+    {"broadcast", [](Communicator& c, Tensor x, Tensor) { c.broadcast(x, 0, Lane::compute); },
+     [](double) { return 1.0; }},
 };
 
 double timed(Communicator& c, const Case& which, Tensor full, Tensor part, int64_t calls) {
@@ -69,14 +71,14 @@ void print(const std::vector<Row>& rows, const Args& args, int ranks) {
   if (args.json) {
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
     for (const Row& r : rows)
-      list.push_back({{"collective", r.collective}, {"bytes", r.bytes}, {"seconds", r.seconds},
-                      {"bus_bytes_per_second", r.bus}});
+      list.push_back(
+          {{"collective", r.collective}, {"bytes", r.bytes}, {"seconds", r.seconds}, {"bus_bytes_per_second", r.bus}});
     const nlohmann::ordered_json j = {{"ranks", ranks}, {"transport", args.transport}, {"rows", list}};
     std::printf("%s\n", j.dump().c_str());
     return;
   }
-  std::printf("%d ranks over %s\n%-16s %12s %12s %14s\n", ranks, args.transport.c_str(), "collective", "size", "time (us)",
-              "bus bandwidth");
+  std::printf("%d ranks over %s\n%-16s %12s %12s %14s\n", ranks, args.transport.c_str(), "collective", "size",
+              "time (us)", "bus bandwidth");
   for (const Row& r : rows)
     std::printf("%-16s %12s %12.1f %12sB/s\n", r.collective, format_bytes(uint64_t(r.bytes)).c_str(), r.seconds * 1e6,
                 format_count(r.bus).c_str());
@@ -85,8 +87,10 @@ void print(const std::vector<Row>& rows, const Args& args, int ranks) {
 Exit bench_comm(const Args& args, const RankFlags& flags) {
   const RankInfo ranks = find_ranks(flags, process_environment());
   if (ranks.world == 1)
-    throw Error("bench comm: expected several ranks, got one; start them by athanor launch --ranks N bench comm, mpirun or srun",
-                Exit::usage);
+    throw Error(
+        "bench comm: expected several ranks, got one; start them by athanor launch --ranks N bench comm, mpirun or "
+        "srun",
+        Exit::usage);
   Config config;
   config.device = DeviceChoice::cpu;
   config.transport = args.transport == "mpi" ? Transport::mpi : Transport::tcp;
@@ -96,7 +100,8 @@ Exit bench_comm(const Args& args, const RankFlags& flags) {
     Communicator& c = *machine.backend().control;
     std::vector<Row> rows;
     for (const Case& which : kCases)
-      for (int64_t bytes = args.least; bytes <= args.most; bytes *= 4) rows.push_back(measure(c, which, bytes, args.seconds));
+      for (int64_t bytes = args.least; bytes <= args.most; bytes *= 4)
+        rows.push_back(measure(c, which, bytes, args.seconds));
     if (ranks.rank == 0) print(rows, args, ranks.world);
     std::fflush(stdout);
     c.barrier();
@@ -111,12 +116,15 @@ Exit bench_comm(const Args& args, const RankFlags& flags) {
 
 void add_bench_comm(Cli& cli, CLI::App& bench) {
   auto args = std::make_shared<Args>();
-  CLI::App* verb = bench.add_subcommand("comm", "bus bandwidth of collectives between ranks: launch --ranks 4 bench comm");
+  CLI::App* verb =
+      bench.add_subcommand("comm", "bus bandwidth of collectives between ranks: launch --ranks 4 bench comm");
   verb->add_option("--min-bytes", args->least, "smallest tensor")->capture_default_str()->check(CLI::Range(4.0, 1e12));
   verb->add_option("--max-bytes", args->most, "largest tensor; sizes grow four times")
       ->capture_default_str()
       ->check(CLI::Range(4.0, 1e12));
-  verb->add_option("--seconds", args->seconds, "time for each measurement")->capture_default_str()->check(CLI::PositiveNumber);
+  verb->add_option("--seconds", args->seconds, "time for each measurement")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   verb->add_option("--transport", args->transport, "tcp or mpi")
       ->capture_default_str()
       ->check(CLI::IsMember({"tcp", "mpi"}));

@@ -80,7 +80,8 @@ void add_plan(Cli& cli) {
       cli.app.add_subcommand("plan", "memory by category, parameters and FLOPs of a run, without running it");
   verb->add_option("config", args->config, "configuration file")->required();
   verb->add_option("--set", args->overrides, "override a key: a.b=value (may repeat)")->allow_extra_args(false);
-  verb->add_option("--gpu", args->many.gpu, "a100, h100 or h200: predict memory, traffic and time of many ranks with such GPUs");
+  verb->add_option("--gpu", args->many.gpu,
+                   "a100, h100 or h200: predict memory, traffic and time of many ranks with such GPUs");
   verb->add_option("--ranks", args->many.ranks, "how many; default: a table of 1 to 1024")
       ->check(CLI::Range(1, 65536))
       ->needs("--gpu");

@@ -23,8 +23,8 @@ constexpr Gpu kGpus[] = {{"a100", 312e12, 156e12, 80e9, 300e9, 25e9},
                          {"h100", 989e12, 494e12, 80e9, 450e9, 50e9},
                          {"h200", 989e12, 494e12, 141e9, 450e9, 50e9}};
 constexpr int kGpusPerNode = 8, kMostRanks = 1024;
-constexpr double kUtilization = 0.45;           // of the peak, by a step's products and all that is between them
-constexpr double kBandwidthShare = 0.8;         // of the data sheet, by large messages
+constexpr double kUtilization = 0.45;          // of the peak, by a step's products and all that is between them
+constexpr double kBandwidthShare = 0.8;        // of the data sheet, by large messages
 constexpr double kStart = 20e-6, kHop = 5e-6;  // seconds: of a collective, and of each doubling of its ranks
 
 // Rank 0 of ranks that are not there: for plans, which record calls and make none.
@@ -74,7 +74,7 @@ struct Network {
 
 struct Traffic {
   double bytes = 0, seconds = 0;  // sent by a rank in a step
-  double ends = 0;                // seconds of it that have nothing to hide behind: the first gather, the last reduction
+  double ends = 0;  // seconds of it that have nothing to hide behind: the first gather, the last reduction
   void add(double sent, double time, double times, bool at_end) {
     bytes += sent * times, seconds += time * times;
     if (at_end) ends += time;
@@ -85,7 +85,8 @@ struct Traffic {
 Traffic traffic(Engine& engine, const Config& c, const std::array<int, kAxes>& mesh, const Network& net) {
   const auto& units = engine.model().params().units();
   const int shards = mesh[size_t(Axis::dp_shard)], copies = mesh[size_t(Axis::dp_replicate)];
-  const double value = double(size_of(engine.options().recipe.compute)), grad = 4, micros = double(engine.micro_batches());
+  const double value = double(size_of(engine.options().recipe.compute)), grad = 4,
+               micros = double(engine.micro_batches());
   const auto share = [](int n) { return double(n - 1) / n; };
   Traffic t;
   for (size_t u = 0; u < units.size(); ++u) {
@@ -127,9 +128,10 @@ void print_row(const Config& config, const ManyRanks& many, const Gpu& gpu, int 
   const double best = t.ends + std::max(0.0, t.seconds - t.ends - compute);
   const double step = compute + t.seconds;
   std::printf("%6d %5d %4lld x %-4lld %11s %12s %11.2f %11.2f %11.2f %11s\n", ranks, nodes,
-              static_cast<long long>(engine->options().micro_batch_size), static_cast<long long>(engine->micro_batches()),
-              format_bytes(engine->memory().total()).c_str(), format_bytes(uint64_t(t.bytes)).c_str(), compute * 1e3,
-              t.seconds * 1e3, best * 1e3, format_count(tokens * ranks / step).c_str());
+              static_cast<long long>(engine->options().micro_batch_size),
+              static_cast<long long>(engine->micro_batches()), format_bytes(engine->memory().total()).c_str(),
+              format_bytes(uint64_t(t.bytes)).c_str(), compute * 1e3, t.seconds * 1e3, best * 1e3,
+              format_count(tokens * ranks / step).c_str());
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What many ranks of a run would take, without having them: memory per rank by the plan of a rank, traffic and time by a
-// model that docs/distributed.md states.
+// What many ranks of a run would take, without having them: memory per rank by the plan of a rank, traffic and time by
+// a model that docs/distributed.md states.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -90,9 +90,9 @@ struct Config {
   int64_t data_parallel_shard_size = 0;  // 0 = the ranks that are left
   int64_t zero_stage = 1;                // 0 = nothing is sharded
   DeterministicReduction deterministic_reduction = DeterministicReduction::fixed_order;
-  int64_t logical_shards = 8;            // of rank_invariant
+  int64_t logical_shards = 8;  // of rank_invariant
   Transport transport = Transport::tcp;
-  double distributed_timeout = 600.0;    // seconds, as all that follow
+  double distributed_timeout = 600.0;  // seconds, as all that follow
   double startup_timeout = 600.0;
   double step_timeout = 0.0;  // 0 = from the times of steps
   double eval_timeout = 600.0;

@@ -32,8 +32,8 @@ Progress to_progress(ProgressMode mode) {
   return Progress::automatic;
 }
 
-constexpr std::string_view kOwnKeys[] = {"threads", "cpu_gemm", "memory_limit_gib", "log_level", "progress",
-                                         "tuning_cache", "profile"};
+constexpr std::string_view kOwnKeys[] = {"threads",  "cpu_gemm",     "memory_limit_gib", "log_level",
+                                         "progress", "tuning_cache", "profile"};
 constexpr int64_t kMaxConfigBytes = 1 << 20, kMaxTuningBytes = 16 << 20;
 
 // The folder itself, once every byte of it is verified.

@@ -245,12 +245,13 @@ TEST(Failure, EachActivityHasItsOwnLimit) {
 }
 
 TEST(Failure, ALongestStepOfTheUsualPaceIsNoHang) {
-  const auto errors = run({.ranks = 2, .timeout = 20, .limits = {.startup = 0.2, .step = 0, .silence = 4}}, [&](Rendezvous& r) {
-    for (int step = 1; step < 20; ++step) r.doing(Activity::step, step);
-    r.barrier("steps are known");
-    if (r.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(800));  // kLeastStepLimit holds
-    r.barrier("end");
-  });
+  const auto errors =
+      run({.ranks = 2, .timeout = 20, .limits = {.startup = 0.2, .step = 0, .silence = 4}}, [&](Rendezvous& r) {
+        for (int step = 1; step < 20; ++step) r.doing(Activity::step, step);
+        r.barrier("steps are known");
+        if (r.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(800));  // kLeastStepLimit holds
+        r.barrier("end");
+      });
   expect_none(errors);
 }
 

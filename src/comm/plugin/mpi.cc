@@ -1,5 +1,5 @@
-// MPI as a plug-in: point-to-point messages of bytes, nothing else. Errors are returned, not fatal: the program says which
-// rank is lost.
+// MPI as a plug-in: point-to-point messages of bytes, nothing else. Errors are returned, not fatal: the program says
+// which rank is lost.
 #include <mpi.h>
 
 #include <cstring>
