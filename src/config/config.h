@@ -21,6 +21,7 @@ enum class WsdDecayStyle { linear, cosine, minus_sqrt };
 enum class Precision { fp32, tf32, bf16, fp16 };
 enum class MasterWeights { fp32, bf16 };
 enum class Transport { tcp, mpi };
+enum class AsyncSave { automatic, on, off };
 enum class DeterministicReduction { fixed_order, rank_invariant };
 enum class RecomputeGranularity { none, selective, full };
 enum class ProgressMode { automatic, on, off };
@@ -111,7 +112,8 @@ struct Config {
   int64_t eval_iters = 20;      // global batches per evaluation
   std::string choice_data;      // multiple-choice questions, JSON lines; "" = none
   // checkpoints and limits
-  int64_t save_interval = 1000;        // steps; 0 = only at the end
+  int64_t save_interval = 1000;  // steps; 0 = only at the end
+  AsyncSave async_save = AsyncSave::automatic;
   double save_interval_minutes = 0.0;  // 0 = off
   int64_t keep_latest_k = 0;           // 0 = all
   double exit_signal_budget = 20.0;    // seconds between a stop signal and the end of the last checkpoint
@@ -133,6 +135,7 @@ std::string_view name_of(Precision);
 std::string_view name_of(MasterWeights);
 std::string_view name_of(DeterministicReduction);
 std::string_view name_of(Transport);
+std::string_view name_of(AsyncSave);
 std::string_view name_of(RecomputeGranularity);
 std::string_view name_of(ProgressMode);
 std::string_view name_of(TokenDtype);

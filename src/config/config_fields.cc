@@ -285,6 +285,11 @@ Fields checkpoint_group() {
           .alias({"checkpoint_interval"}),
       number("save_interval_minutes", &Config::save_interval_minutes, at_least(0), free, "min",
              "minutes between checkpoints, besides save_interval; 0 = off"),
+      choice<&Config::async_save>(
+          "async_save", free,
+          "write checkpoints while training goes on, from a copy in host memory (12 bytes per parameter, divided by "
+          "the "
+          "ranks); auto = where the device has memory of its own; the last one of a run is always waited for"),
       number("keep_latest_k", &Config::keep_latest_k, at_least(0), free, "",
              "older checkpoints are deleted; 0 = all are kept")
           .alias({"most_recent_k", "save_num_checkpoints_to_keep"}),

@@ -65,6 +65,7 @@ class Engine {
   const MemoryPlan& memory();  // records the dry runs on first use
   const Arena& arena() const { return arena_; }
   Model& model() { return *model_; }
+  const Model& model() const { return *model_; }
   // Of this rank, per step.
   int64_t micro_batches() const { return options_.global_batch_size / (options_.micro_batch_size * ranks()); }
   int ranks() const { return backend_.mesh.data_parallel().size(); }  // that share out a batch

@@ -6,6 +6,7 @@
 #include "metrics/flops.h"
 #include "tokenizer/load.h"
 #include "train/answer.h"
+#include "train/checkpointer.h"
 
 namespace athanor {
 namespace {
@@ -131,6 +132,10 @@ size_t memory_capacity(const Config& c, const Device& device) {
 
 size_t runtime_reserve(const Config& c) { return size_t(c.runtime_reserve_mib) << 20; }
 
+bool saves_in_background(const Config& c, const Device& device) {
+  return c.async_save == AsyncSave::on || (c.async_save == AsyncSave::automatic && !device.unified());
+}
+
 namespace {
 
 // What the rank with the least memory may use: all must come to the same plan.
@@ -138,6 +143,12 @@ size_t common_capacity(const Config& c, Backend backend) {
   int64_t lacking = -int64_t(memory_capacity(c, backend.device));
   if (backend.control) backend.control->all_reduce({&lacking, DType::i64, {1}}, Reduce::max, Lane::compute);
   return size_t(-lacking);
+}
+
+// Host memory for copies of what is being saved, where it is the memory that the plan is about.
+size_t save_reserve(const Config& c, Backend backend, const Engine& engine, bool training) {
+  const bool counts = training && !c.save.empty() && backend.device.unified() && saves_in_background(c, backend.device);
+  return counts ? snapshot_bytes(engine.model().params(), engine.ranks()) : 0;
 }
 
 std::unique_ptr<Engine> fitting_engine(const Config& c, Backend backend, bool training) {
@@ -160,14 +171,15 @@ std::unique_ptr<Engine> fitting_engine(const Config& c, Backend backend, bool tr
       if (c.global_batch_size % (b * ranks) != 0) continue;
       options.micro_batch_size = b;
       auto engine = std::make_unique<Engine>(c.model, options, backend);
-      if (b == 1 || engine->memory().total() + reserve <= capacity) {
-        engine->memory().require_fits(capacity, reserve);
+      const size_t rest = reserve + save_reserve(c, backend, *engine, training);
+      if (b == 1 || engine->memory().total() + rest <= capacity) {
+        engine->memory().require_fits(capacity, rest);
         return engine;
       }
     }
   }
   auto engine = std::make_unique<Engine>(c.model, options, backend);
-  engine->memory().require_fits(capacity, reserve);
+  engine->memory().require_fits(capacity, reserve + save_reserve(c, backend, *engine, training));
   return engine;
 }
 
