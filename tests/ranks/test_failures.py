@@ -141,25 +141,26 @@ class StartTest(RanksTest):
 
 
 class DiskTest(RanksTest):
-    def test_a_full_disk_ends_all_and_keeps_the_checkpoint_before(self):
-        """Only rank 0 writes. Its files may not grow past what metrics need: the checkpoint does not fit."""
+    def test_a_full_disk_on_one_rank_ends_all_and_keeps_the_checkpoint_before(self):
+        """Its files may not grow past what metrics need: its part of the checkpoint does not fit."""
         self.launch(2, "--set", "train_iters=4", "--set", "lr_decay_iters=12")
 
         def limit():
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
 
-        port = free_port()
-        processes = [self.start("train", self.config, preexec=limit if rank == 0 else None,
-                                env={"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-                                     "XDG_RUNTIME_DIR": str(self.folder)}) for rank in range(2)]
-        first, second = (self.finish(p) for p in processes)
-        self.assertEqual((first.code, second.code), (ERROR, PEER_LOST), f"{first}\n{second}")
-        self.assertIn("File too large", first.err)
-        self.assertIn("rank 0 failed: ", second.err)
-        self.assertIn("File too large", second.err)
-        self.assertEqual(self.checkpoints(), ["step-00000004"])
-        self.run_program("checkpoint", "verify", "run/step-00000004")
+        for victim in (0, 1):
+            port = free_port()
+            processes = [self.start("train", self.config, preexec=limit if rank == victim else None,
+                                    env={"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                                         "MASTER_PORT": str(port), "XDG_RUNTIME_DIR": str(self.folder)}) for rank in range(2)]
+            done = [self.finish(p) for p in processes]
+            self.assertEqual((done[victim].code, done[1 - victim].code), (ERROR, PEER_LOST), f"{done[0]}\n{done[1]}")
+            self.assertIn("File too large", done[victim].err)
+            self.assertIn(f"rank {victim} failed: ", done[1 - victim].err)
+            self.assertIn("File too large", done[1 - victim].err)
+            self.assertEqual(self.checkpoints(), ["step-00000004"])
+            self.run_program("checkpoint", "verify", "run/step-00000004")
         self.launch(2)
 
 
