@@ -9,6 +9,7 @@ test_resume.KillTest. Exit status 1 if a test fails. --json writes
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 import unittest
@@ -46,6 +47,7 @@ def main():
     args = parser.parse_args()
     if not os.access(args.program, os.X_OK):
         sys.exit(f"run.py: no program at {args.program}: run scripts/build.sh first, or give --program")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # tests then end what they started
     os.environ.update(ATHANOR_PROGRAM=args.program, ATHANOR_REPEAT=str(args.repeat), ATHANOR_SEED=str(args.seed))
     folder = Path(args.folder).resolve()
     sys.path[:0] = [str(folder), str(HERE)]
