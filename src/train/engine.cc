@@ -90,7 +90,8 @@ void Engine::record_phases() {
   if (options_.training) {
     arena_.record("micro-batch");
     Tape tape;
-    run_micro_batch(context(plan, &tape), [](Phase) {});
+    run_micro_batch(
+        context(plan, &tape), [](Phase) {}, false);
     arena_.finish_recording();
     micro_costs_ = std::exchange(plan.costs, {});
     arena_.record("optimizer");
@@ -215,13 +216,15 @@ Classifier Engine::head() const {
           .inv_count = float(1.0 / double(options_.global_batch_size * options_.seq_length))};
 }
 
-void Engine::run_micro_batch(Ctx c, const PhaseRunner::Enter& enter) {
+void Engine::run_micro_batch(Ctx c, const PhaseRunner::Enter& enter, bool last) {
   ParamStore& params = model_->params();
+  params.begin_micro_batch(last);
   enter(Phase::forward);
   Var x = forward(*model_, c, batch_, options_.recompute);
   classifier({c, params}, std::move(x), batch_, head(), losses_);
   enter(Phase::backward);
   c.backward();
+  params.join(c);
   CHECK(c.tape->grads.empty(), c.tape->grads.size(), " gradients were never taken");
   c.run(ReduceSum{.out = scalar(offsetof(StepState, loss_sum), DType::f64), .x = losses_});
   c.run(ReduceSum{.out = scalar(offsetof(StepState, targets), DType::f64), .x = targets_});
@@ -327,13 +330,14 @@ void Engine::run_logits(Ctx c, std::vector<float>* out) {
 void Engine::micro_batch(std::span<const int32_t> tokens, std::span<const int32_t> targets, PhaseClock& clock) {
   CHECK(uncollected() < kStepsAhead, uncollected(), " steps wait for collect(); the slots of their inputs are in use");
   load(tokens, targets, step_slot_ * micro_batches() + micro_slot_++);
+  const bool last = micro_slot_ == micro_batches() && model_->params().reduces_early(backend_.mesh);
   const auto body = [&](const PhaseRunner::Enter& enter) {
     arena_.begin("micro-batch");
     Tape tape;
-    run_micro_batch(context(*ops_, &tape), enter);
+    run_micro_batch(context(*ops_, &tape), enter, last);
     arena_.end();
   };
-  micro_batch_runner_.run(backend_.device, options_.graphs, body, [&](Phase phase) {
+  (last ? last_micro_batch_runner_ : micro_batch_runner_).run(backend_.device, options_.graphs, body, [&](Phase phase) {
     clock.enter(phase);
     mark(phase);
   });
@@ -345,6 +349,8 @@ void Engine::micro_batch(std::span<const int32_t> tokens, std::span<const int32_
 }
 
 void Engine::close_step() {
+  CHECK(ranks() == 1 || micro_slot_ == micro_batches(), "a step of ", micro_slot_, " micro-batches, ", micro_batches(),
+        " are to be summed over the ranks");
   Device& device = backend_.device;
   const auto body = [&](const PhaseRunner::Enter& enter) {
     enter(Phase::optimizer);
@@ -427,7 +433,8 @@ std::vector<float> Engine::losses() {
 void Engine::set_ops(Ops& ops) {
   ops_ = &ops;
   options_.graphs = false;
-  for (PhaseRunner* runner : {&micro_batch_runner_, &optimizer_runner_, &evaluation_runner_}) runner->forget();
+  for (PhaseRunner* runner : {&micro_batch_runner_, &last_micro_batch_runner_, &optimizer_runner_, &evaluation_runner_})
+    runner->forget();
 }
 
 std::vector<float> Engine::logits(std::span<const int32_t> tokens) {

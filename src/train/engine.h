@@ -126,7 +126,7 @@ class Engine {
   };
   Ctx context(Ops& ops, Tape* tape);
   void record_phases();
-  void run_micro_batch(Ctx, const PhaseRunner::Enter&);
+  void run_micro_batch(Ctx, const PhaseRunner::Enter&, bool last);
   void mark(Phase phase) { marks_.push_back({phase, backend_.device.record(Lane::compute)}); }
   PhaseTimes device_times(const ClosedStep&) const;
   void run_evaluation(Ctx);
@@ -153,7 +153,7 @@ class Engine {
   Tensor leaf_sums_;  // [leaves, 1 + units] f64: of each leaf its losses, and of each unit's part its squared gradients
   Tensor logit_rows_;  // [N] i32: 0, 1, 2, ...
   bool want_logits_ = false, recorded_ = false;
-  PhaseRunner micro_batch_runner_, optimizer_runner_, evaluation_runner_;
+  PhaseRunner micro_batch_runner_, last_micro_batch_runner_, optimizer_runner_, evaluation_runner_;
   std::vector<Span> documents_;  // of the next micro-batches, when they are not those of before
   std::vector<int32_t> positions_;
   bool documents_changed_ = true;
