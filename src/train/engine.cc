@@ -95,7 +95,7 @@ void Engine::record_phases() {
     arena_.finish_recording();
     micro_costs_ = std::exchange(plan.costs, {});
     arena_.record("optimizer");
-    run_optimizer(context(plan, nullptr));
+    run_optimizer(context(plan, nullptr), [](Phase) {});
     arena_.finish_recording();
     update_costs_ = std::exchange(plan.costs, {});
     arena_.record("initial weights");
@@ -224,6 +224,8 @@ void Engine::run_micro_batch(Ctx c, const PhaseRunner::Enter& enter, bool last) 
   classifier({c, params}, std::move(x), batch_, head(), losses_);
   enter(Phase::backward);
   c.backward();
+  // A graph cannot end while its lanes are apart: there this wait is backward's.
+  if (last && !(options_.graphs && c.device.can_capture())) enter(Phase::communication);
   params.join(c);
   CHECK(c.tape->grads.empty(), c.tape->grads.size(), " gradients were never taken");
   c.run(ReduceSum{.out = scalar(offsetof(StepState, loss_sum), DType::f64), .x = losses_});
@@ -265,23 +267,25 @@ void Engine::add_norms(Ctx& c) {
   }
 }
 
-void Engine::run_optimizer(Ctx c) {
+void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
   ParamStore& params = model_->params();
+  if (ranks() > 1) enter(Phase::communication);
   params.reduce_gradients(c);
+  enter(Phase::optimizer);
   add_norms(c);
   // All ranks get the same sums, and so come to the same decisions.
-  Communicator& ranks = backend_.mesh.data_parallel();
+  Communicator& all = backend_.mesh.data_parallel();
   const Tensor loss = scalar(offsetof(StepState, loss_sum), DType::f64);
   const Tensor norm = scalar(offsetof(StepState, norm_sq), DType::f64);
-  c.all_reduce(ranks, scalar(offsetof(StepState, targets), DType::f64));  // whole numbers: exact in any order
+  c.all_reduce(all, scalar(offsetof(StepState, targets), DType::f64));  // whole numbers: exact in any order
   if (leaf_sums_) {
-    c.all_reduce(ranks, leaf_sums_);  // each is zero on all ranks but one: exact
+    c.all_reduce(all, leaf_sums_);  // each is zero on all ranks but one: exact
     c.run(ReduceSum{.out = loss, .x = leaf_sums_.slice(0, options_.logical_shards)});
     c.run(ReduceSum{.out = norm, .x = leaf_sums_.slice(options_.logical_shards, leaf_sums_.numel())});
     c.run(Fill{.x = leaf_sums_});
   } else {
-    c.all_reduce(ranks, loss);
-    c.all_reduce(ranks, norm);
+    c.all_reduce(all, loss);
+    c.all_reduce(all, norm);
   }
   c.run(StepControl{.state = state_,
                     .schedule = options_.schedule,
@@ -291,6 +295,7 @@ void Engine::run_optimizer(Ctx c) {
                     .beta2 = options_.adamw.beta2,
                     .divided_by = double(options_.global_batch_size * options_.seq_length)});
   optimizer_->step(c, params, state_);
+  if (ranks() > 1) enter(Phase::communication);
   params.gather_weights(c);
 }
 
@@ -348,17 +353,20 @@ void Engine::micro_batch(std::span<const int32_t> tokens, std::span<const int32_
   clock.enter(Phase::other);
 }
 
-void Engine::close_step() {
+void Engine::close_step(PhaseClock& clock) {
   CHECK(ranks() == 1 || micro_slot_ == micro_batches(), "a step of ", micro_slot_, " micro-batches, ", micro_batches(),
         " are to be summed over the ranks");
   Device& device = backend_.device;
   const auto body = [&](const PhaseRunner::Enter& enter) {
-    enter(Phase::optimizer);
     arena_.begin("optimizer");
-    run_optimizer(context(*ops_, nullptr));
+    run_optimizer(context(*ops_, nullptr), enter);
     arena_.end();
   };
-  optimizer_runner_.run(device, options_.graphs, body, [&](Phase phase) { mark(phase); });
+  optimizer_runner_.run(device, options_.graphs, body, [&](Phase phase) {
+    clock.enter(phase);
+    mark(phase);
+  });
+  clock.enter(Phase::other);
   device.copy(states_->slot(step_slot_), state_.data, sizeof(StepState), Lane::compute);
   closed_.push_back({step_slot_, std::exchange(marks_, {}), device.record(Lane::compute)});
   step_slot_ = (step_slot_ + 1) % kStepsAhead;
@@ -389,7 +397,8 @@ StepResult Engine::collect() {
 }
 
 StepState Engine::finish_step() {
-  close_step();
+  PhaseClock clock;
+  close_step(clock);
   StepResult result;
   while (uncollected() > 0) result = collect();
   return result.state;

@@ -89,7 +89,8 @@ class Engine {
   int64_t turn() const { return options_.logical_shards > 0 ? micro_batches() : 1; }
   // Sums over the ranks, norm, skip decision, clipping, AdamW. Only queued: a step's result is collected once, in
   // order, and at most kStepsAhead steps may wait for it; the host waits in collect() and nowhere else.
-  void close_step();
+  // The clock is moved through communication and optimizer.
+  void close_step(PhaseClock&);
   StepResult collect();
   int64_t uncollected() const { return int64_t(closed_.size()); }
   StepState finish_step();  // close_step() and the result of this very step
@@ -130,7 +131,7 @@ class Engine {
   void mark(Phase phase) { marks_.push_back({phase, backend_.device.record(Lane::compute)}); }
   PhaseTimes device_times(const ClosedStep&) const;
   void run_evaluation(Ctx);
-  void run_optimizer(Ctx);
+  void run_optimizer(Ctx, const PhaseRunner::Enter&);
   void run_end_of_leaf(Ctx, int64_t leaf);
   void add_norms(Ctx&);
   void run_logits(Ctx, std::vector<float>* out);

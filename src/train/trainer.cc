@@ -112,9 +112,7 @@ bool Trainer::launch_step(Loader& loader) {
     engine_->micro_batch(batch.tokens, batch.targets, clock_);
     micro_seconds_ = Seconds(PhaseClock::Clock::now() - begin).count();
   }
-  clock_.enter(Phase::optimizer);
-  engine_->close_step();
-  clock_.enter(Phase::other);
+  engine_->close_step(clock_);
   host_times_.push_back(clock_.lap());
   return true;
 }
