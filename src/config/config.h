@@ -20,6 +20,7 @@ enum class LrDecayStyle { constant, linear, cosine, wsd };
 enum class WsdDecayStyle { linear, cosine, minus_sqrt };
 enum class Precision { fp32, tf32, bf16, fp16 };
 enum class MasterWeights { fp32, bf16 };
+enum class DeterministicReduction { fixed_order, rank_invariant };
 enum class RecomputeGranularity { none, selective, full };
 enum class ProgressMode { automatic, on, off };
 enum class TokenDtype { automatic, uint8, uint16, uint32, uint64, int8, int16, int32, int64 };
@@ -87,7 +88,9 @@ struct Config {
   int64_t data_parallel_replicate_size = 1;
   int64_t data_parallel_shard_size = 0;  // 0 = the ranks that are left
   int64_t zero_stage = 1;                // 0 = nothing is sharded
-  double distributed_timeout = 600.0;    // seconds
+  DeterministicReduction deterministic_reduction = DeterministicReduction::fixed_order;
+  int64_t logical_shards = 8;          // of rank_invariant
+  double distributed_timeout = 600.0;  // seconds
   // data
   std::vector<DataSource> train_data;
   std::vector<DataSource> valid_data;
@@ -121,6 +124,7 @@ std::string_view name_of(LrDecayStyle);
 std::string_view name_of(WsdDecayStyle);
 std::string_view name_of(Precision);
 std::string_view name_of(MasterWeights);
+std::string_view name_of(DeterministicReduction);
 std::string_view name_of(RecomputeGranularity);
 std::string_view name_of(ProgressMode);
 std::string_view name_of(TokenDtype);

@@ -85,6 +85,8 @@ EngineOptions engine_options(const Config& c, bool training) {
   o.clip_grad = c.clip_grad;
   o.graphs = c.cuda_graph;
   o.zero_stage = int(c.zero_stage);
+  o.logical_shards =
+      training && c.deterministic_reduction == DeterministicReduction::rank_invariant ? c.logical_shards : 0;
   return o;
 }
 
@@ -142,6 +144,10 @@ std::unique_ptr<Engine> fitting_engine(const Config& c, Backend backend, bool tr
   EngineOptions options = engine_options(c, training);
   const size_t capacity = common_capacity(c, backend), reserve = runtime_reserve(c);
   const int64_t ranks = backend.mesh.data_parallel().size();
+  if (options.logical_shards > 0 && options.logical_shards % ranks != 0)
+    throw Error(cat("logical_shards: ", options.logical_shards, " do not divide among ", ranks,
+                    " ranks; start a power of two of them, or set deterministic_reduction to fixed_order"),
+                Exit::usage);
   if (c.global_batch_size % (std::max<int64_t>(1, c.micro_batch_size) * ranks) != 0)
     throw Error(cat("global_batch_size: ", c.global_batch_size, " sequences do not divide among ", ranks, " ranks",
                     c.micro_batch_size > 0 ? cat(" with micro-batches of ", c.micro_batch_size) : "",

@@ -36,6 +36,7 @@ Exit Trainer::loop() {
                          .rows = config_.micro_batch_size,
                          .rank = engine_->rank(),
                          .world = engine_->ranks(),
+                         .turn = engine_->turn(),
                          .packing = packing_});
   bool discarded = false;
   while (!discarded && state_.step + engine_->uncollected() < config_.train_iters) {

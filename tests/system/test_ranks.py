@@ -51,6 +51,27 @@ class SameRunTest(RanksTest):
             self.launch(2, "--set", f"zero_stage={stage}", "--set", f"save=stage{stage}")
             self.assert_same_losses(f"stage{stage}", "one")
 
+    def test_rank_invariant_sums_are_the_same_bits_on_any_ranks(self):
+        invariant = ("--set", "deterministic_reduction=rank_invariant", "--set", "logical_shards=4")
+        files = ("model.safetensors", "optimizer.safetensors")
+
+        def content(run):
+            return [(self.folder / run / "step-00000012" / name).read_bytes() for name in files]
+
+        self.run_program("train", self.config, *invariant, "--set", "save=one")
+        want = self.losses("one"), content("one")
+        for ranks, stage in ((2, 1), (4, 0), (4, 3)):
+            run = f"ranks{ranks}-{stage}"
+            self.launch(ranks, *invariant, "--set", f"zero_stage={stage}", "--set", f"save={run}")
+            self.assertEqual((self.losses(run), content(run)), want, run)
+        parts = (*invariant, "--set", "save=parts", "--set", "lr_decay_iters=12", "--set")
+        self.launch(4, *parts, "train_iters=4", "--set", "zero_stage=2")
+        self.run_program("train", self.config, *parts, "train_iters=8")
+        self.launch(2, *parts, "train_iters=12", "--set", "zero_stage=3")
+        self.assertEqual((self.losses("parts"), content("parts")), want, "in parts")
+        error = self.launch(3, *invariant, "--set", "save=three", code=USAGE).err
+        self.assertIn("logical_shards: 4 do not divide among 3 ranks", error)
+
     def test_another_number_of_ranks_goes_on(self):
         self.run_program("train", self.config, "--set", "save=one")
         stop = ("--set", "save=parts", "--set", "lr_decay_iters=12", "--set")
