@@ -49,7 +49,7 @@ class Rendezvous {
   // Tells all others that and why this rank fails; the first failure of the job is the one that everybody reports.
   void fail(const std::string& why);
   void throw_if_failed();
-  std::string failure();  // of some rank, as everybody is told; "": none
+  std::string failure();                                       // of some rank, as everybody is told; "": none
   [[noreturn]] void throw_lost(const std::string& otherwise);  // why, as the server knows it within a moment
   int failure_fd() const { return failed_.get(); }             // readable once some rank has failed
 

@@ -29,10 +29,11 @@ void require_own_gpus(const std::vector<RankGpu>& by_rank) {
   for (size_t r = 0; r < by_rank.size(); ++r) {
     const auto [entry, free] = owner.try_emplace(by_rank[r].uuid, r);
     if (free) continue;
-    throw Error(cat("device: ranks ", entry->second, " and ", r, " would share one GPU, the ", by_rank[r].name, " ",
-                    by_rank[r].uuid, " of ", by_rank[r].host,
-                    "; start one rank per GPU (or, for tests, set NCCL_MULTI_RANK_GPU_ENABLE=1, which NCCL 2.30 knows)"),
-                Exit::usage);
+    throw Error(
+        cat("device: ranks ", entry->second, " and ", r, " would share one GPU, the ", by_rank[r].name, " ",
+            by_rank[r].uuid, " of ", by_rank[r].host,
+            "; start one rank per GPU (or, for tests, set NCCL_MULTI_RANK_GPU_ENABLE=1, which NCCL 2.30 knows)"),
+        Exit::usage);
   }
 }
 

@@ -63,8 +63,8 @@ struct NcclTransport {
   std::string version;  // of the library
 };
 
-// All ranks of `control`, which carries what hosts say to each other (ids, groups, barriers) and belongs to the transport
-// from now on. device: that of make_cuda(), made by this thread; outlives the communicators. Throws Error naming what is
-// missing and what brings it.
+// All ranks of `control`, which carries what hosts say to each other (ids, groups, barriers) and belongs to the
+// transport from now on. device: that of make_cuda(), made by this thread; outlives the communicators. Throws Error
+// naming what is missing and what brings it.
 NcclTransport make_nccl(Device& device, NcclOptions, std::unique_ptr<Communicator> control);
 }  // namespace athanor

@@ -110,6 +110,21 @@ class Nccl final : public Communicator {
     });
   }
 
+  void exchange(Tensor out, Tensor in, int peer, Lane lane) override {
+    check_peer(peer);
+    run("exchange", out, lane, [&](ncclComm_t comm, cudaStream_t stream) {
+      // In a group neither waits for the other.
+      ncclResult_t first = nccl().ncclGroupStart();
+      const auto note = [&](ncclResult_t result) {
+        if (first == ncclSuccess && result != ncclInProgress) first = result;
+      };
+      note(nccl().ncclSend(out.data, count(out), nccl_type(out.dtype), peer, comm, stream));
+      note(nccl().ncclRecv(in.data, count(in), nccl_type(in.dtype), peer, comm, stream));
+      const ncclResult_t ended = nccl().ncclGroupEnd();
+      return first == ncclSuccess ? ended : first;
+    });
+  }
+
   // Of the hosts, once the work that each of them has queued is done.
   void barrier() override {
     handle_->guard()->device().sync();

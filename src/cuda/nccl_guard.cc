@@ -84,7 +84,7 @@ void NcclGuard::settle(std::unique_lock<std::mutex>& lock, ncclComm_t comm, nccl
     const double waited = seconds_since(begin);
     if (waited > options_.timeout) {
       fail(cat(options_.place, ": ", what, " has not ended for ", options_.timeout,
-              " s; some rank did not take part, or NCCL cannot reach it (NCCL_DEBUG=INFO tells more)"));
+               " s; some rank did not take part, or NCCL cannot reach it (NCCL_DEBUG=INFO tells more)"));
       break;
     }
     lock.unlock();
@@ -169,7 +169,7 @@ void NcclGuard::look() {
   }
   if (seconds_since(moved_) > options_.timeout)
     fail(cat(options_.place, ": ", present(), " has not ended for ", options_.timeout,
-            " s; raise distributed_timeout if this is its usual pace"));
+             " s; raise distributed_timeout if this is its usual pace"));
 }
 
 }  // namespace athanor::cuda

@@ -57,7 +57,7 @@ class NcclGuard {
   CudaDevice& device_;
   NcclOptions options_;
   CollectiveMarks marks_;
-  int index_ = 0;  // of the GPU
+  int index_ = 0;             // of the GPU
   mutable std::mutex mutex_;  // held during every call of NCCL; guards what follows
   std::condition_variable changed_;
   std::set<ncclComm_t> open_;

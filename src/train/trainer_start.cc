@@ -197,7 +197,8 @@ void Trainer::tune(const std::optional<Resume>& resume) {
   const std::string choices = shared(first ? backend_.tuning->export_choices() : "");
   const std::string why = first ? "" : backend_.tuning->import_choices(choices);
   if (!why.empty())
-    log::warn("rank ", backend_.mesh.world().rank(), " takes its own algorithms for matrix products, not rank 0's: ", why);
+    log::warn("rank ", backend_.mesh.world().rank(),
+              " takes its own algorithms for matrix products, not rank 0's: ", why);
 }
 
 void Trainer::choose_products(const std::optional<Resume>& resume) {

@@ -89,7 +89,8 @@ ncclResult_t enqueue(const char* function, ncclComm_t handle, Task task, cudaStr
   if (!comm || comm->aborted) return ncclInvalidArgument;
   task.reduction = {.code = task.op};
   const size_t size = element_bytes(nccl_element(task.type));
-  const size_t out = send_count(task, comm->size, comm->rank) * size, in = recv_count(task, comm->size, comm->rank) * size;
+  const size_t out = send_count(task, comm->size, comm->rank) * size,
+               in = recv_count(task, comm->size, comm->rank) * size;
   const auto number = std::make_shared<long>(0);  // of the call under way
   LibraryOperation give{.name = function}, take{.name = function};
   if (out > 0) give.reads.push_back({task.send, out});
@@ -194,10 +195,11 @@ athanor::NcclTable process_nccl(Machine machine) {
   t.ncclAllReduce = [](const void* send, void* recv, size_t n, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
                        cudaStream_t stream) {
     return enqueue("ncclAllReduce", comm,
-                   {.kind = TaskKind::kAllReduce, .send = send, .recv = recv, .count = n, .type = type, .op = op}, stream);
+                   {.kind = TaskKind::kAllReduce, .send = send, .recv = recv, .count = n, .type = type, .op = op},
+                   stream);
   };
-  t.ncclReduceScatter = [](const void* send, void* recv, size_t n, ncclDataType_t type, ncclRedOp_t op,
-                           ncclComm_t comm, cudaStream_t stream) {
+  t.ncclReduceScatter = [](const void* send, void* recv, size_t n, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+                           cudaStream_t stream) {
     return enqueue("ncclReduceScatter", comm,
                    {.kind = TaskKind::kReduceScatter, .send = send, .recv = recv, .count = n, .type = type, .op = op},
                    stream);
