@@ -78,6 +78,7 @@ void NcclGuard::close(ncclComm_t comm) {
 void NcclGuard::settle(std::unique_lock<std::mutex>& lock, ncclComm_t comm, ncclResult_t result,
                        const std::string& what) {
   const auto begin = Clock::now();
+  calling_ = true;
   while (result == ncclInProgress && comm) {
     if (nccl_.ncclCommGetAsyncError(comm, &result) != ncclSuccess) result = ncclInternalError;
     if (result != ncclInProgress) break;
@@ -96,6 +97,7 @@ void NcclGuard::settle(std::unique_lock<std::mutex>& lock, ncclComm_t comm, nccl
     lock.lock();
     throw_if_ended();
   }
+  calling_ = false;
   if (result != ncclSuccess && ended_.empty()) fail(cat(options_.place, ": ", what, ": ", words(result, comm)));
   throw_if_ended();
 }
@@ -157,7 +159,7 @@ void NcclGuard::look() {
     passed += state.passed, begun += state.collectives();
     inside = inside || state.inside();
   }
-  options_.progress(begun, inside);
+  options_.progress(begun, inside || calling_);
   if (std::exchange(seen_, passed) != passed || !inside) moved_ = Clock::now();
   if (const std::string why = options_.failure(); !why.empty())
     return end(cat(why, "; ", options_.place, " was in ", present()));
