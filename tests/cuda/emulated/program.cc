@@ -63,6 +63,7 @@ int main(int argc, char** argv) {
   if (*setting("EMULATED_SEED")) emu::seed(std::strtoull(setting("EMULATED_SEED"), nullptr, 10));
   if (*setting("EMULATED_MEMORY_MIB"))
     emu::set_memory_limit(std::strtoull(setting("EMULATED_MEMORY_MIB"), nullptr, 10) << 20);
+  if (*setting("EMULATED_NCCL")) emu::set_wait_limit(600);  // other processes may be slow; who hangs the program tells
   plan_failure(setting("EMULATED_FAILURE"));
   const bool planned = *setting("EMULATED_FAILURE");
   const int code = athanor::run_cli(argc, argv);
