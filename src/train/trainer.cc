@@ -22,7 +22,12 @@ Exit Trainer::run() {
   open_run();
   start(find_resume());
   clock_.lap();
-  return finish(loop());
+  try {
+    return finish(loop());
+  } catch (const Error& e) {
+    if (e.code() != Exit::peer_lost) throw;
+    throw Error(cat(e.what(), "; this rank was in step ", state_.step + 1), e.code());
+  }
 }
 
 Exit Trainer::loop() {
