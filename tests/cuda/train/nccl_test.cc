@@ -407,7 +407,8 @@ class NcclTraining : public Nccl {
       for (int64_t step = 0; step < steps; ++step) {
         const int64_t waits = rank.cuda.device->host_waits();
         accumulate(engine, step);
-        engine.close_step();
+        PhaseClock clock;
+        engine.close_step(clock);
         EXPECT_EQ(rank.cuda.device->host_waits(), waits) << "the host waits inside of a step";
         while (engine.uncollected() > 1) collect();
       }
