@@ -129,7 +129,13 @@ void CpuOps::run(const Add& op, void*) {
 size_t CpuOps::scratch(const ReduceSum& op) const { return block_sum_bytes(op.x); }
 void CpuOps::run(const ReduceSum& op, void* scratch) { add_block_sums<BlockSum<false>>(pool_, op.out, op.x, scratch); }
 
-size_t CpuOps::scratch(const SquaredNorm& op) const { return block_sum_bytes(op.x); }
-void CpuOps::run(const SquaredNorm& op, void* scratch) { add_block_sums<BlockSum<true>>(pool_, op.out, op.x, scratch); }
+size_t CpuOps::scratch(const SquaredNorm& op) const {
+  size_t most = 0;
+  for (const Tensor& x : op.x) most = std::max(most, block_sum_bytes(x));
+  return most;
+}
+void CpuOps::run(const SquaredNorm& op, void* scratch) {
+  for (const Tensor& x : op.x) add_block_sums<BlockSum<true>>(pool_, op.out, x, scratch);
+}
 
 }  // namespace athanor

@@ -7,6 +7,7 @@
 
 #include "base/rng.h"
 #include "cuda/flat.h"
+#include "cuda/ranges.h"
 #include "cuda/reduce.h"
 
 namespace athanor::cuda {
@@ -66,16 +67,26 @@ __global__ void __launch_bounds__(kTileThreads) add(T* y, const T* a, const T* b
   });
 }
 
-// partials[block] = sum of x, or of x^2, over `tiles` tiles.
+struct Summed {
+  const float* x;
+  Flat flat;
+  int tiles;  // of a block
+};
+
+// partials[block] = sum of x, or of x^2, over the tiles of the block.
 template <bool Square>
-__global__ void __launch_bounds__(kTileThreads) sum_ranges(double* partials, const float* x, Flat flat, int tiles) {
+__global__ void __launch_bounds__(kTileThreads)
+    sum_ranges(double* partials, const __grid_constant__ Ranges<Summed> all) {
   SHARED(double, room, [32]);
   constexpr int kElements = kVector<float>;
+  const int number = all.find(blockIdx.x);
+  const Summed& range = all.range[number];
+  const int64_t first_tile = static_cast<int64_t>(blockIdx.x - all.first_block[number]) * range.tiles;
   double sum[kElements] = {};
-  for (int t = 0; t < tiles; ++t) {
-    on_tile<kElements, kRangeChunks>(flat, static_cast<int64_t>(blockIdx.x) * tiles + t, [&](auto tile) {
+  for (int t = 0; t < range.tiles; ++t) {
+    on_tile<kElements, kRangeChunks>(range.flat, first_tile + t, [&](auto tile) {
       float v[kRangeChunks][kElements];
-      tile.load(v, x);
+      tile.load(v, range.x);
 #pragma unroll
       for (int c = 0; c < kRangeChunks; ++c) {
 #pragma unroll
@@ -90,12 +101,16 @@ __global__ void __launch_bounds__(kTileThreads) sum_ranges(double* partials, con
   if (threadIdx.x == 0) partials[blockIdx.x] = total;
 }
 
-// *out += the partial sums, by one block.
-__global__ void __launch_bounds__(kMaxRanges) add_sums(double* out, const double* partials, int count) {
+// *out += the partial sums of each range in order, by one block.
+__global__ void __launch_bounds__(kMaxRanges)
+    add_sums(double* out, const double* partials, const __grid_constant__ Ranges<Summed> all) {
   SHARED(double, room, [32]);
-  const int i = static_cast<int>(threadIdx.x);
-  const double total = block_reduce(i < count ? partials[i] : 0., room, Plus{});
-  if (i == 0) *out += total;
+  double sum = *out;
+  for (int r = 0; r < all.count; ++r) {
+    const unsigned i = all.first_block[r] + threadIdx.x;
+    sum += block_reduce(i < all.first_block[r + 1] ? partials[i] : 0., room, Plus{});
+  }
+  if (threadIdx.x == 0) *out = sum;
 }
 
 struct Normal {
@@ -126,14 +141,26 @@ void fill_all(const Tensor& x, T value, cudaStream_t stream) {
 int64_t range_tiles(int64_t n) { return div_ceil<int64_t>(n, kMaxRanges * kRangeTile); }  // of one range
 int64_t ranges(int64_t n) { return n ? div_ceil(n, range_tiles(n) * kRangeTile) : 0; }
 
+size_t partial_bytes(const std::vector<Tensor>& x) {
+  int64_t count = 0;
+  for (const Tensor& t : x) count += ranges(t.numel());
+  return static_cast<size_t>(count) * sizeof(double);
+}
+
 template <bool Square>
-void add_sum(const Tensor& out, const Tensor& x, double* partials, cudaStream_t stream) {
-  const int64_t n = x.numel();
-  if (n == 0) return;
-  const LaunchConfig config{dim3(grid_size(ranges(n))), dim3(kTileThreads), 0, stream};
-  CUDA_CHECK(launch(sum_ranges<Square>, config, partials, data<float>(x), flat(x, data<float>(x)), range_tiles(n)));
-  const LaunchConfig one{dim3(1), dim3(kMaxRanges), 0, stream};
-  CUDA_CHECK(launch(add_sums, one, data<double>(out), partials, ranges(n)));
+void add_to(const Tensor& out, const std::vector<Tensor>& x, void* scratch, cudaStream_t stream) {
+  auto* partials = static_cast<double*>(scratch);
+  const auto add = [](Ranges<Summed>& table, const Tensor& t) {
+    const int64_t n = t.numel();
+    if (n > 0) table.add({data<float>(t), flat(t, data<float>(t)), static_cast<int>(range_tiles(n))}, ranges(n));
+  };
+  in_tables<Summed>(x, add, [&](const Ranges<Summed>& table) {
+    const LaunchConfig config{dim3(table.blocks()), dim3(kTileThreads), 0, stream};
+    CUDA_CHECK(launch(sum_ranges<Square>, config, partials, table));
+    const LaunchConfig one{dim3(1), dim3(kMaxRanges), 0, stream};
+    CUDA_CHECK(launch(add_sums, one, data<double>(out), partials, table));
+    partials += table.blocks();
+  });
 }
 }  // namespace
 
@@ -173,15 +200,11 @@ void run(const Add& op, void*, cudaStream_t stream) {
   });
 }
 
-size_t scratch(const ReduceSum& op) { return static_cast<size_t>(ranges(op.x.numel())) * sizeof(double); }
-void run(const ReduceSum& op, void* scratch, cudaStream_t stream) {
-  add_sum<false>(op.out, op.x, static_cast<double*>(scratch), stream);
-}
+size_t scratch(const ReduceSum& op) { return partial_bytes({op.x}); }
+void run(const ReduceSum& op, void* scratch, cudaStream_t stream) { add_to<false>(op.out, {op.x}, scratch, stream); }
 
-size_t scratch(const SquaredNorm& op) { return static_cast<size_t>(ranges(op.x.numel())) * sizeof(double); }
-void run(const SquaredNorm& op, void* scratch, cudaStream_t stream) {
-  add_sum<true>(op.out, op.x, static_cast<double*>(scratch), stream);
-}
+size_t scratch(const SquaredNorm& op) { return partial_bytes(op.x); }
+void run(const SquaredNorm& op, void* scratch, cudaStream_t stream) { add_to<true>(op.out, op.x, scratch, stream); }
 
 void run(const RandomNormal& op, void*, cudaStream_t stream) {
   if (op.x.numel() == 0) return;

@@ -45,9 +45,11 @@ void ReferenceOps::run(const ReduceSum& op, void*) {
 }
 
 void ReferenceOps::run(const SquaredNorm& op, void*) {
-  double sum = 0;
-  for (double x : load(op.x).v) sum += x * x;
-  *op.out.as<double>() += sum;
+  for (const Tensor& t : op.x) {
+    double sum = 0;
+    for (double x : load(t).v) sum += x * x;
+    *op.out.as<double>() += sum;
+  }
 }
 
 // The two operations are float, as written in the header: initial weights are the same bits everywhere.

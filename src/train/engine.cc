@@ -98,7 +98,7 @@ void Engine::record_phases() {
   arena_.record("evaluation");
   run_evaluation(context(plan, nullptr));
   arena_.finish_recording();
-  if (model_->params().sharded()) {
+  if (!saves_in_place()) {
     arena_.record("whole tensors");
     visit_whole(context(plan, nullptr), [](size_t, int, const Tensor&) {});
     arena_.finish_recording();
@@ -230,11 +230,12 @@ void Engine::run_optimizer(Ctx c) {
   // Every gradient counts once, on one rank; all ranks get the same sums, and so come to the same decisions.
   const bool first_replica = backend_.mesh.coord(Axis::dp_replicate) == 0;
   const bool counts = first_replica && (params.sharded() || backend_.mesh.coord(Axis::dp_shard) == 0);
+  SquaredNorm norm{.out = scalar(offsetof(StepState, norm_sq), DType::f64), .x = {}};
   for (const auto& unit : params.units()) {
     const ParamStore::Range trained = unit->owned(0, unit->layout.trained);
-    if (counts && trained.begin < trained.end)
-      c.run(SquaredNorm{.out = scalar(offsetof(StepState, norm_sq), DType::f64), .x = unit->part(unit->grad, trained)});
+    if (counts && trained.begin < trained.end) norm.x.push_back(unit->part(unit->grad, trained));
   }
+  if (!norm.x.empty()) c.run(norm);
   for (const size_t sum : {offsetof(StepState, loss_sum), offsetof(StepState, targets), offsetof(StepState, norm_sq)})
     c.all_reduce(backend_.mesh.data_parallel(), scalar(sum, DType::f64));
   c.run(StepControl{.state = state_,
@@ -256,16 +257,18 @@ void Engine::visit_whole(Ctx c, const TakeTensor& take) {
       if (!unit.is_shard(t)) return take(u, state, t);
       take(u, state, model_->params().whole(c, int(u), t).t);
     };
-    visit(-1, unit.master);
+    if (unit.is_split())
+      take(u, -1, model_->params().whole_master(c, int(u)).t);
+    else
+      visit(-1, unit.master);
     for (size_t s = 0; s < unit.states.size(); ++s) visit(int(s), unit.states[s]);
   }
 }
 
 void Engine::visit_whole(const TakeTensor& take) {
-  const bool sharded = model_->params().sharded();
-  if (sharded) arena_.begin("whole tensors");
+  if (!saves_in_place()) arena_.begin("whole tensors");
   visit_whole(context(*ops_, nullptr), take);
-  if (sharded) arena_.end();
+  if (!saves_in_place()) arena_.end();
 }
 
 void Engine::run_logits(Ctx c, std::vector<float>* out) {
