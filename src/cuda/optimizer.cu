@@ -160,7 +160,7 @@ __device__ __forceinline__ Moved adamw(float w, float m, float v, float grad, fl
 }
 
 // bits[k] = random_bits(seed, stream, index + k), from one Philox block or two.
-__device__ __forceinline__ void random_words(uint32_t* bits, uint64_t seed, uint64_t stream, uint64_t index) {
+__device__ __forceinline__ void random_words(uint32_t (&bits)[4], uint64_t seed, uint64_t stream, uint64_t index) {
   const PhiloxBlock block = philox(seed, stream, index / 4);
 #pragma unroll
   for (int k = 0; k < 4; ++k) bits[k] = block.word[k];
@@ -277,21 +277,22 @@ __global__ void __launch_bounds__(kTileThreads, 3)
     const AdamScalars scalars = adam_scalars(op, *op.state);
     const bool skip = op.state->skip;  // no branch, which would delay the loads until the state is known
     const uint64_t index = (static_cast<uint64_t>(op.state->updates) << 40) + p.first + octet.first;
-    [[maybe_unused]] uint32_t master_bits[kElements] = {}, moment_bits[kElements] = {};
 #pragma unroll
-    for (int i = 0; i < kElements; i += 4) {
-      if constexpr (kRandomMaster) random_words(master_bits + i, op.seed, p.stream, index + i);
-      if constexpr (kRandomM || kRandomV) random_words(moment_bits + i, op.seed, p.moment_stream, index + i);
-    }
+    for (int four = 0; four < kElements; four += 4) {
+      [[maybe_unused]] uint32_t master_bits[4] = {}, moment_bits[4] = {};
+      if constexpr (kRandomMaster) random_words(master_bits, op.seed, p.stream, index + four);
+      if constexpr (kRandomM || kRandomV) random_words(moment_bits, op.seed, p.moment_stream, index + four);
 #pragma unroll
-    for (int i = 0; i < kElements; ++i) {
-      const float decay = octet.first + i < p.decayed ? scalars.decay : 1.f;
-      Moved moved = adamw(w[i], m[i], v[i], g[i], decay, scalars);
-      if constexpr (kRandomM) moved.m = round_stochastic(moved.m, moment_bits[i] >> 16);
-      if constexpr (kRandomV) moved.v = round_stochastic(moved.v, moment_bits[i] & 0xffffu);
-      w[i] = skip ? w[i] : Master<Kind>::kept(moved.w, master_bits[i]);
-      m[i] = skip ? m[i] : moved.m;
-      v[i] = skip ? v[i] : moved.v;
+      for (int k = 0; k < 4; ++k) {
+        const int i = four + k;
+        const float decay = octet.first + i < p.decayed ? scalars.decay : 1.f;
+        Moved moved = adamw(w[i], m[i], v[i], g[i], decay, scalars);
+        if constexpr (kRandomM) moved.m = round_stochastic(moved.m, moment_bits[k] >> 16);
+        if constexpr (kRandomV) moved.v = round_stochastic(moved.v, moment_bits[k] & 0xffffu);
+        w[i] = skip ? w[i] : Master<Kind>::kept(moved.w, master_bits[k]);
+        m[i] = skip ? m[i] : moved.m;
+        v[i] = skip ? v[i] : moved.v;
+      }
     }
     Master<Kind>::store(octet, p, w);
     octet.store(static_cast<M*>(p.m), m);
