@@ -176,7 +176,8 @@ Fields precision_group() {
       choice<&Config::precision>("precision", refused, "type of activations and matrix products").alias({"dtype"}),
       choice<&Config::master_weights>(
           "master_weights", refused,
-          "weights that the optimizer updates. precision bf16: split = fp32 in the place of bf16, as the weights and 16 "
+          "weights that the optimizer updates. precision bf16: split = fp32 in the place of bf16, as the weights and "
+          "16 "
           "more bits, with the very numbers of fp32 (a run may change between the two); bf16 = the weights themselves, "
           "rounded at random")
           .interchangeable({"fp32", "split"}),

@@ -31,7 +31,9 @@ void compare(const std::vector<Field<T>>& fields, const std::string& prefix, con
     const Json before = stored ? *stored : write_field(field, blank);
     const Json after = write_field(field, now);
     if (same(before, after)) continue;
-    const auto among = [&](const Json& word) { return std::ranges::count(field.same, std::string_view(word.text)) > 0; };
+    const auto among = [&](const Json& word) {
+      return std::ranges::count(field.same, std::string_view(word.text)) > 0;
+    };
     const OnResume rule = among(before) && among(after) ? OnResume::free : field.rule;
     changes.push_back({dotted(prefix, field.key), to_line(before), to_line(after), rule});
   }

@@ -114,9 +114,8 @@ struct HalvedMaster {
   template <int L, class At>
   ATHANOR_INLINE Vec<L> load(const At& at) const {
     const Vec<L> upper = at.load(w), lower = at.load(rest);
-    return simd::each_part<L>([&](int i) ATHANOR_INLINE_LAMBDA {
-      return (simd::Float<L>)((Word<L>)upper.part[i] + (Word<L>)lower.part[i]);
-    });
+    return simd::each_part<L>(
+        [&](int i) ATHANOR_INLINE_LAMBDA { return (simd::Float<L>)((Word<L>)upper.part[i] + (Word<L>)lower.part[i]); });
   }
   template <int L, class At>
   ATHANOR_INLINE void store(const At& at, const Vec<L>& x, const Random&) const {
@@ -168,7 +167,9 @@ struct Update {
     constexpr bool kMoments = !std::is_same_v<M, float> || !std::is_same_v<V, float>;
     Random weights, moments;
     for (int64_t begin = 0; begin < n; begin += kPiece) {
-      const auto after = [begin](const Noise& from) { return Noise{from.seed, from.stream, from.first + uint64_t(begin)}; };
+      const auto after = [begin](const Noise& from) {
+        return Noise{from.seed, from.stream, from.first + uint64_t(begin)};
+      };
       if constexpr (Master::kRandom) weights.fill(after(noise.master));
       if constexpr (kMoments) moments.fill(after(noise.moments));
       const Master here = master.from(begin);
@@ -253,8 +254,8 @@ struct Split {
 struct Join {
   template <int L>
   static ATHANOR_INLINE void run(float* master, const HalvedMaster& halves, int64_t n) {
-    simd::for_columns<L, float>(
-        n, [&](auto at) ATHANOR_INLINE_LAMBDA { at.store(master, halves.template load<L>(at)); });
+    simd::for_columns<L, float>(n,
+                                [&](auto at) ATHANOR_INLINE_LAMBDA { at.store(master, halves.template load<L>(at)); });
   }
 };
 

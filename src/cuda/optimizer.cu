@@ -62,8 +62,8 @@ __device__ __forceinline__ const float* shared_half(const float* p) { return is_
 __device__ __forceinline__ void swap_with_neighbour(uint4& first, uint4& second) {
   const bool odd = is_odd();
   const uint4 give = odd ? first : second;
-  const uint4 got = {__shfl_xor_sync(~0u, give.x, 1), __shfl_xor_sync(~0u, give.y, 1),
-                     __shfl_xor_sync(~0u, give.z, 1), __shfl_xor_sync(~0u, give.w, 1)};
+  const uint4 got = {__shfl_xor_sync(~0u, give.x, 1), __shfl_xor_sync(~0u, give.y, 1), __shfl_xor_sync(~0u, give.z, 1),
+                     __shfl_xor_sync(~0u, give.w, 1)};
   first = odd ? got : first;
   second = odd ? second : got;
 }
@@ -101,8 +101,8 @@ struct Octet {
         if (i < count) p[first + i] = narrowed<T>(x[i]);
       }
     } else if constexpr (sizeof(T) == 2) {
-      st16(p + first, {narrowed<T>(x[0], x[1]), narrowed<T>(x[2], x[3]), narrowed<T>(x[4], x[5]),
-                       narrowed<T>(x[6], x[7])});
+      st16(p + first,
+           {narrowed<T>(x[0], x[1]), narrowed<T>(x[2], x[3]), narrowed<T>(x[4], x[5]), narrowed<T>(x[6], x[7])});
     } else {
       uint32_t words[kElements];
 #pragma unroll
@@ -217,9 +217,9 @@ struct Scalars {
 
 // How masters lie in memory.
 template <class P>
-struct Copied {};      // f32, and a copy of type P; float: none
-struct Rounded {};     // bf16
-struct Halved {};      // rests of i16 beside weights in bf16
+struct Copied {};   // f32, and a copy of type P; float: none
+struct Rounded {};  // bf16
+struct Halved {};   // rests of i16 beside weights in bf16
 
 template <class Kind>
 struct Master {
@@ -346,8 +346,8 @@ void launch_adamw(const AdamW& op, const Ranges<Part>& table, cudaStream_t strea
   const Scalars scalars{data<StepState>(op.state), op.beta1, op.beta2, op.eps, op.weight_decay, op.seed};
   const AdamW::Part& like = op.parts.front();
   const bool short_m = like.m.dtype == DType::bf16, short_v = like.v.dtype == DType::bf16;
-  const auto kernel = short_m ? short_v ? adamw_tiles<Kind, bf16, bf16> : adamw_tiles<Kind, bf16, float>
-                      : short_v ? adamw_tiles<Kind, float, bf16>
+  const auto kernel = short_m   ? short_v ? adamw_tiles<Kind, bf16, bf16> : adamw_tiles<Kind, bf16, float>
+                        : short_v ? adamw_tiles<Kind, float, bf16>
                                 : adamw_tiles<Kind, float, float>;
   const LaunchConfig config{dim3(table.blocks()), dim3(kTileThreads), 0, stream};
   CUDA_CHECK(launch(kernel, config, table, scalars));

@@ -47,8 +47,8 @@ struct ReduceSum {
   Cost cost() const { return {double(x.numel()), traffic(*this)}; }
 };
 
-// out += sum of squares of each of the tensors, in order (gradient norm); fixed blocks, double between blocks. Non-finite
-// input gives non-finite.
+// out += sum of squares of each of the tensors, in order (gradient norm); fixed blocks, double between blocks.
+// Non-finite input gives non-finite.
 struct SquaredNorm {
   Tensor out;                                      // [1] f64
   std::vector<Tensor> x = std::vector<Tensor>(1);  // [n] f32 each

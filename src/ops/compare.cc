@@ -59,7 +59,7 @@ Tolerance tolerance_of(DType dtype) {
       return {1e-6, 2e-2};  // half an ulp is 2^-11 of a value, values reach some 4 rms
     case DType::bf16:
       return {2e-5, 1e-1};  // half an ulp is 2^-8
-    case DType::i16: {  // rests of masters: the last bits of f32; where they matter tests ask for the very bits
+    case DType::i16: {      // rests of masters: the last bits of f32; where they matter tests ask for the very bits
       constexpr double kAny = std::numeric_limits<double>::infinity();
       return {kAny, kAny};
     }

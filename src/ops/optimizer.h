@@ -66,9 +66,9 @@ struct StepControl {
 //   w -= lr wd w;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  w -= lr (m / bias1) / (sqrt(v / bias2) + eps)
 // with g = grad * state.grad_scale, in f32. Gradients are zeroed for the next step (also when the step is skipped).
 // What is kept of w, m and v is rounded afterwards, as their tensors say:
-//   master f32 (with param bf16: settled, see tensor/half.h) or, as the same numbers, i16: the rests of weights in param;
-//   bf16: rounded up or down at random, w by the upper 16 of random_bits(seed, stream, updates * 2^40 + first + i),
-//   m by the upper and v by the lower 16 of those of moment_stream.
+//   master f32 (with param bf16: settled, see tensor/half.h) or, as the same numbers, i16: the rests of weights in
+//   param; bf16: rounded up or down at random, w by the upper 16 of random_bits(seed, stream, updates * 2^40 + first +
+//   i), m by the upper and v by the lower 16 of those of moment_stream.
 struct AdamW {
   // Neighbours in memory: the trained weights of a unit, or the part of them that a rank updates.
   struct Part {

@@ -100,8 +100,8 @@ void ParamStore::init_split(Ctx& c, const Unit& unit, Range range, RandomNormal 
     const Buffer masters = c.alloc("initial masters", DType::f32, {chunk.end - chunk.begin});
     values.x = masters.t;
     c.run(values);
-    c.run(SplitMaster{
-        .param = unit.part(unit.value, chunk), .rest = unit.part(unit.master, chunk), .master = masters.t});
+    c.run(
+        SplitMaster{.param = unit.part(unit.value, chunk), .rest = unit.part(unit.master, chunk), .master = masters.t});
     values.first += uint64_t(kInitChunk);
   }
 }

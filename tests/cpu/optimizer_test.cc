@@ -179,7 +179,8 @@ TEST(AdamW, SplitMastersAreThoseOfF32) {
   run_op(SplitMaster{.param = whole.param.t, .master = whole.master.t});
   run_op(SplitMaster{.param = halves.param.t, .rest = rest.t, .master = halves.master.t});
   for (int step = 0; step < 5; ++step) {
-    for (int64_t i = 0; i < n; ++i) whole.grad.t.as<float>()[i] = halves.grad.t.as<float>()[i] = 0.1f * float(i % 37) - step;
+    for (int64_t i = 0; i < n; ++i)
+      whole.grad.t.as<float>()[i] = halves.grad.t.as<float>()[i] = 0.1f * float(i % 37) - step;
     run_op(whole.op(true));
     AdamW op = halves.op(true);
     op.parts[0].master = rest.t;

@@ -2,6 +2,7 @@
 // and StepControl those of close_step() on the host.
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <optional>
 
 #include "cpu/make_cpu.h"
@@ -56,50 +57,54 @@ AdamW adamw(int64_t n, const Kind& kind) {
           .seed = 0x123456789abcdef};
 }
 
+// The host does not fuse products with sums, and neither does the kernel.
 class OptimizerBits : public Optimizer {
  protected:
-  // The CPU's bits for `op`.
-  void expect_those_of_the_cpu(const std::string& name, const AdamW& op) {
-    OpCase<AdamW> c{name, op, {}, true};
-    c.values = {{"state", bytes_of(running_state())}, {"v", uniform(0, 1)}, {"m", normal(0, 0.3)}};
-    c.values["grad"] = [](uint64_t s, int64_t i) { return normal(0, i % 5 ? 1 : 1e-12)(s, i); };
-    if (op.parts[0].master.dtype == DType::i16)
-      c.values["master"] = [](uint64_t s, int64_t i) { return double(int16_t(random_bits(9, s, uint64_t(i)))); };
-    examine_(c);
+  using Try = std::function<void(const std::string& name, const AdamW&)>;
+  static void are_those_of_the_cpu(const std::function<void(const Try&)>& cases) {
+    const CpuBackend cpu = make_cpu({.threads = 1});
+    Examiner examine(make_cuda_backend, {.threads = {2}, .reference = {cpu.ops.get(), [](Ops*) {}}});
+    cases([&](const std::string& name, const AdamW& op) {
+      OpCase<AdamW> c{name, op, {}, true};
+      c.values = {{"state", bytes_of(running_state())}, {"v", uniform(0, 1)}, {"m", normal(0, 0.3)}};
+      c.values["grad"] = [](uint64_t s, int64_t i) { return normal(0, i % 5 ? 1 : 1e-12)(s, i); };
+      if (op.parts[0].master.dtype == DType::i16)
+        c.values["master"] = [](uint64_t s, int64_t i) { return double(int16_t(random_bits(9, s, uint64_t(i)))); };
+      examine(c);
+    });
+    EXPECT_TRUE(examine.findings().empty()) << examine.report();
   }
-  void TearDown() override { EXPECT_TRUE(examine_.findings().empty()) << examine_.report(); }
-
- private:
-  const CpuBackend cpu_ = make_cpu({.threads = 1});
-  Examiner examine_{make_cuda_backend, {.threads = {2}, .reference = {cpu_.ops.get(), [](Ops*) {}}}};
 };
 
-// The host does not fuse products with sums, and neither does the kernel.
-TEST_F(OptimizerBits, AreThoseOfTheCpu) {
-  for (const int64_t n : {1, 7, 2048, 2 * 2048 + 9})
-    for (const Kind& kind : kKinds)
-      for (const uint64_t first : {uint64_t{0}, uint64_t{1}, uint64_t{2}, (uint64_t{1} << 34) + 3}) {
-        AdamW op = adamw(n, kind);
-        op.parts[0].first = first;
-        op.parts[0].decayed = n / 2;
-        expect_those_of_the_cpu(cat(n, " ", kind.master, " from ", first), op);
-      }
+TEST_F(OptimizerBits, OfOneBuffer) {
+  are_those_of_the_cpu([](const Try& check) {
+    for (const int64_t n : {1, 7, 2048, 2 * 2048 + 9})
+      for (const Kind& kind : kKinds)
+        for (const uint64_t first : {uint64_t{0}, uint64_t{1}, uint64_t{2}, (uint64_t{1} << 34) + 3}) {
+          AdamW op = adamw(n, kind);
+          op.parts[0].first = first;
+          op.parts[0].decayed = n / 2;
+          check(cat(n, " ", kind.master, " from ", first), op);
+        }
+  });
 }
 
-TEST_F(OptimizerBits, OfAListAreThoseOfTheCpu) {
-  for (const Kind& kind : kKinds) {
-    AdamW op = adamw(2048, kind);
-    for (const int64_t n : {5, 4096, 1, 3 * 2048 + 1, 2048}) {
-      op.parts.push_back(adamw(n, kind).parts[0]);
-      op.parts.back().stream += uint64_t(n);
-      op.parts.back().first = uint64_t(64 * n);
-      op.parts.back().decayed = n / 3;
+TEST_F(OptimizerBits, OfALaunchOverMany) {
+  are_those_of_the_cpu([](const Try& check) {
+    for (const Kind& kind : kKinds) {
+      AdamW op = adamw(2048, kind);
+      for (const int64_t n : {5, 4096, 1, 3 * 2048 + 1, 2048}) {
+        op.parts.push_back(adamw(n, kind).parts[0]);
+        op.parts.back().stream += uint64_t(n);
+        op.parts.back().first = uint64_t(64 * n);
+        op.parts.back().decayed = n / 3;
+      }
+      check(cat("list of ", kind.master), op);
     }
-    expect_those_of_the_cpu(cat("list of ", kind.master), op);
-  }
-  AdamW many = adamw(9, kKinds[6]);  // more than a table holds
-  many.parts.resize(200, many.parts[0]);
-  expect_those_of_the_cpu("long list", many);
+    AdamW many = adamw(9, kKinds[6]);  // more than a table holds
+    many.parts.resize(200, many.parts[0]);
+    check("long list", many);
+  });
 }
 
 // Slices of one buffer, cut where no vector starts.

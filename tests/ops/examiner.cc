@@ -108,14 +108,13 @@ Examiner::Outcome Examiner::run_guarded(const char* op, std::span<const Field> f
                                         const std::function<void(void*)>& run) {
   Outcome out{op, {}, {}};
   std::map<std::string, std::unique_ptr<Guarded>> memory;  // by the name of the result
+  std::map<std::string, int> of_name;                      // tensors so far: an op over a list has several
   for (const Field& f : fields) {
     if (!*f.t || shared.count(f.name)) continue;
     const auto value = values.find(f.name);
     auto m = std::make_unique<Guarded>(device, *f.t, salt);
-    const auto label = [&](size_t k) { return k == 0 ? std::string(f.name) : cat(f.name, " ", k); };
-    size_t same = 0;  // tensors of this name so far, of an op over a list
-    while (memory.count(label(same))) ++same;
-    out.results.push_back({label(same), f.io, *f.t, {}, {}});
+    const int number = ++of_name[f.name];
+    out.results.push_back({number == 1 ? f.name : cat(f.name, " ", number), f.io, *f.t, {}, {}});
     Result& r = out.results.back();
     r.before = f.io == Io::out ? poison(f.t->bytes(), salt)
                                : encoded(*f.t, value == values.end() ? normal() : value->second, stream_of(r.name));

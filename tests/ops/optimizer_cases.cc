@@ -95,6 +95,7 @@ void adamw_cases(Examiner& examine) {
 double any_float(uint64_t s, int64_t i) {
   uint32_t bits = random_bits(kCaseSeed, s, uint64_t(i));
   if (i % 3 == 0) bits = (bits & 0xffff0000u) | 0x8000u;
+  if ((bits & 0xfff8u) == 0xffa0u) bits ^= 0x100u;  // a rest that looks like memory that nobody wrote
   const float x = std::bit_cast<float>(bits);
   return std::isnan(x) ? 0 : double(x);
 }
@@ -105,12 +106,11 @@ void master_cases(Examiner& examine) {
     const Values values = {{"master", any_float}};
     examine(OpCase<SplitMaster>{cat(n), {.param = param, .master = master}, values, true});
     examine(OpCase<SplitMaster>{cat(n, " rest"), {.param = param, .rest = rest, .master = master}, values, true});
-    examine(OpCase<JoinMaster>{cat(n),
-                               {.master = master, .param = param, .rest = rest},
-                               {{"rest", [](uint64_t s, int64_t i) {
-                                   return double(int16_t(random_bits(kCaseSeed, s, uint64_t(i))));
-                                 }}},
-                               true});
+    examine(OpCase<JoinMaster>{
+        cat(n),
+        {.master = master, .param = param, .rest = rest},
+        {{"rest", [](uint64_t s, int64_t i) { return double(int16_t(random_bits(kCaseSeed, s, uint64_t(i)))); }}},
+        true});
   }
 }
 

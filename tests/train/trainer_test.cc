@@ -85,10 +85,9 @@ struct Precise {
 class Resume : public TrainerTest, public ::testing::WithParamInterface<Precise> {};
 
 TEST_P(Resume, NPlusMStepsEqualNSaveResumeM) {
-  const std::vector<std::string> set = {cat("precision=", GetParam().precision),
-                                        cat("master_weights=", GetParam().master),
-                                        cat("exp_avg_dtype=", GetParam().moments),
-                                        cat("exp_avg_sq_dtype=", GetParam().moments)};
+  const std::vector<std::string> set = {
+      cat("precision=", GetParam().precision), cat("master_weights=", GetParam().master),
+      cat("exp_avg_dtype=", GetParam().moments), cat("exp_avg_sq_dtype=", GetParam().moments)};
   ASSERT_EQ(run(config("whole", set)), Exit::done);
   auto first = set, second = set;
   // The schedule must not end early in the first half: it is 8 steps long in both.
@@ -117,8 +116,8 @@ INSTANTIATE_TEST_SUITE_P(Precisions, Resume,
 // A run may change between fp32 and split masters; its checkpoints have the same bits as if it had not.
 TEST_F(TrainerTest, SplitMastersGoOnFromWholeOnesAndBack) {
   const auto with = [&](const char* run_name, const char* master, int64_t steps) {
-    return config(run_name, {"precision=bf16", cat("master_weights=", master), cat("train_iters=", steps),
-                             "lr_decay_iters=8"});
+    return config(run_name,
+                  {"precision=bf16", cat("master_weights=", master), cat("train_iters=", steps), "lr_decay_iters=8"});
   };
   ASSERT_EQ(run(with("whole", "fp32", 8)), Exit::done);
   ASSERT_EQ(run(with("split", "split", 8)), Exit::done);
@@ -126,7 +125,8 @@ TEST_F(TrainerTest, SplitMastersGoOnFromWholeOnesAndBack) {
   ASSERT_EQ(run(with("mixed", "split", 5)), Exit::done);
   ASSERT_EQ(run(with("mixed", "fp32", 8)), Exit::done);
   for (const char* file : {"model.safetensors", "optimizer.safetensors"})
-    for (const char* other : {"split", "mixed"}) EXPECT_EQ(bytes("whole", 8, file), bytes(other, 8, file)) << other << file;
+    for (const char* other : {"split", "mixed"})
+      EXPECT_EQ(bytes("whole", 8, file), bytes(other, 8, file)) << other << file;
   const std::string text = error_of(with("mixed", "bf16", 9));
   EXPECT_NE(text.find("master_weights: \"fp32\" -> \"bf16\""), std::string::npos) << text;
 }
@@ -134,7 +134,8 @@ TEST_F(TrainerTest, SplitMastersGoOnFromWholeOnesAndBack) {
 TEST_F(TrainerTest, MomentsMayChangeTheirDtype) {
   ASSERT_EQ(run(config("r", {"train_iters=2", "lr_decay_iters=8"})), Exit::done);
   ASSERT_EQ(run(config("r", {"train_iters=4", "lr_decay_iters=8", "exp_avg_dtype=bf16"})), Exit::done);
-  const size_t both = bytes("r", 2, "optimizer.safetensors").size(), less = bytes("r", 4, "optimizer.safetensors").size();
+  const size_t both = bytes("r", 2, "optimizer.safetensors").size(),
+               less = bytes("r", 4, "optimizer.safetensors").size();
   EXPECT_NEAR(double(less) / double(both), 0.75, 0.1);
 }
 

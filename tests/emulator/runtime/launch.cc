@@ -8,7 +8,7 @@
 namespace emu {
 namespace {
 constexpr size_t kParameterBytes = 32764;  // since CUDA 12.1
-constexpr unsigned kPortableCluster = 8;  // "Thread Block Clusters" in the programming guide
+constexpr unsigned kPortableCluster = 8;   // "Thread Block Clusters" in the programming guide
 
 std::string dims_text(const dim3& d) {
   return "(" + std::to_string(d.x) + ", " + std::to_string(d.y) + ", " + std::to_string(d.z) + ")";
