@@ -56,7 +56,6 @@ std::string_view name_of(LrDecayStyle v) { return word(choice_names(v), v); }
 std::string_view name_of(WsdDecayStyle v) { return word(choice_names(v), v); }
 std::string_view name_of(Precision v) { return word(choice_names(v), v); }
 std::string_view name_of(MasterWeights v) { return word(choice_names(v), v); }
-std::string_view name_of(MomentDtype v) { return word(choice_names(v), v); }
 std::string_view name_of(RecomputeGranularity v) { return word(choice_names(v), v); }
 std::string_view name_of(ProgressMode v) { return word(choice_names(v), v); }
 std::string_view name_of(TokenDtype v) { return word(choice_names(v), v); }

@@ -124,7 +124,6 @@ std::string_view name_of(LrDecayStyle);
 std::string_view name_of(WsdDecayStyle);
 std::string_view name_of(Precision);
 std::string_view name_of(MasterWeights);
-std::string_view name_of(MomentDtype);
 std::string_view name_of(RecomputeGranularity);
 std::string_view name_of(ProgressMode);
 std::string_view name_of(TokenDtype);

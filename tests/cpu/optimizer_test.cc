@@ -224,7 +224,8 @@ TEST(AdamW, SkippedStepOnlyClearsTheGradient) {
     EXPECT_EQ(after.v.bytes(), before.v.bytes());
     for (int64_t i = 0; i < 5000; ++i) {
       ASSERT_EQ(after.grad[i], 0);
-      if (copied) ASSERT_EQ(after.param[i], double(to_float(from_float<bf16>(float(before.master[i])))));
+      if (!copied) continue;
+      ASSERT_EQ(after.param[i], double(to_float(from_float<bf16>(float(before.master[i])))));
     }
   }
 }
