@@ -71,6 +71,7 @@ struct Summed {
   const float* x;
   Flat flat;
   int tiles;  // of a block
+  double* out;
 };
 
 // partials[block] = sum of x, or of x^2, over the tiles of the block.
@@ -101,16 +102,16 @@ __global__ void __launch_bounds__(kTileThreads)
   if (threadIdx.x == 0) partials[blockIdx.x] = total;
 }
 
-// *out += the partial sums of each range in order, by one block.
+// The partial sums of each range are added to what it names, in order, by one block.
 __global__ void __launch_bounds__(kMaxRanges)
-    add_sums(double* out, const double* partials, const __grid_constant__ Ranges<Summed> all) {
+    add_sums(const double* partials, const __grid_constant__ Ranges<Summed> all) {
   SHARED(double, room, [32]);
-  double sum = *out;
   for (int r = 0; r < all.count; ++r) {
-    const unsigned i = all.first_block[r] + threadIdx.x;
-    sum += block_reduce(i < all.first_block[r + 1] ? partials[i] : 0., room, Plus{});
+    double sum = 0;
+    for (unsigned i = all.first_block[r] + threadIdx.x; i < all.first_block[r + 1]; i += kMaxRanges) sum += partials[i];
+    const double total = block_reduce(sum, room, Plus{});
+    if (threadIdx.x == 0) *all.range[r].out += total;
   }
-  if (threadIdx.x == 0) *out = sum;
 }
 
 struct Normal {
@@ -141,24 +142,31 @@ void fill_all(const Tensor& x, T value, cudaStream_t stream) {
 int64_t range_tiles(int64_t n) { return div_ceil<int64_t>(n, kMaxRanges * kRangeTile); }  // of one range
 int64_t ranges(int64_t n) { return n ? div_ceil(n, range_tiles(n) * kRangeTile) : 0; }
 
+void add_partials(const Ranges<Summed>& table, const double* partials, cudaStream_t stream) {
+  const LaunchConfig one{dim3(1), dim3(kMaxRanges), 0, stream};
+  CUDA_CHECK(launch(add_sums, one, partials, table));
+}
+
 size_t partial_bytes(const std::vector<Tensor>& x) {
   int64_t count = 0;
   for (const Tensor& t : x) count += ranges(t.numel());
   return static_cast<size_t>(count) * sizeof(double);
 }
 
-template <bool Square>
-void add_to(const Tensor& out, const std::vector<Tensor>& x, void* scratch, cudaStream_t stream) {
+// sum_of(i) is where the sum of x[i] is added.
+template <bool Square, class SumOf>
+void add_to(const SumOf& sum_of, const std::vector<Tensor>& x, void* scratch, cudaStream_t stream) {
   auto* partials = static_cast<double*>(scratch);
-  const auto add = [](Ranges<Summed>& table, const Tensor& t) {
+  size_t number = 0;
+  const auto add = [&](Ranges<Summed>& table, const Tensor& t) {
+    double* out = data<double>(sum_of(number++));
     const int64_t n = t.numel();
-    if (n > 0) table.add({data<float>(t), flat(t, data<float>(t)), static_cast<int>(range_tiles(n))}, ranges(n));
+    if (n > 0) table.add({data<float>(t), flat(t, data<float>(t)), static_cast<int>(range_tiles(n)), out}, ranges(n));
   };
   in_tables<Summed>(x, add, [&](const Ranges<Summed>& table) {
     const LaunchConfig config{dim3(table.blocks()), dim3(kTileThreads), 0, stream};
     CUDA_CHECK(launch(sum_ranges<Square>, config, partials, table));
-    const LaunchConfig one{dim3(1), dim3(kMaxRanges), 0, stream};
-    CUDA_CHECK(launch(add_sums, one, data<double>(out), partials, table));
+    add_partials(table, partials, stream);
     partials += table.blocks();
   });
 }
@@ -200,11 +208,18 @@ void run(const Add& op, void*, cudaStream_t stream) {
   });
 }
 
-size_t scratch(const ReduceSum& op) { return partial_bytes({op.x}); }
-void run(const ReduceSum& op, void* scratch, cudaStream_t stream) { add_to<false>(op.out, {op.x}, scratch, stream); }
+size_t scratch(const ReduceSum& op) { return op.x.dtype == DType::f64 ? 0 : partial_bytes({op.x}); }
+void run(const ReduceSum& op, void* scratch, cudaStream_t stream) {
+  if (op.x.dtype == DType::f32) return add_to<false>([&](size_t) { return op.out; }, {op.x}, scratch, stream);
+  Ranges<Summed> doubles;
+  doubles.add({.out = data<double>(op.out)}, op.x.numel());
+  add_partials(doubles, data<double>(op.x), stream);
+}
 
 size_t scratch(const SquaredNorm& op) { return partial_bytes(op.x); }
-void run(const SquaredNorm& op, void* scratch, cudaStream_t stream) { add_to<true>(op.out, op.x, scratch, stream); }
+void run(const SquaredNorm& op, void* scratch, cudaStream_t stream) {
+  add_to<true>([&](size_t i) { return op.sum_of(i); }, op.x, scratch, stream);
+}
 
 void run(const RandomNormal& op, void*, cudaStream_t stream) {
   if (op.x.numel() == 0) return;

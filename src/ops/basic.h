@@ -40,18 +40,22 @@ struct Add {
 // out += sum of x, in double, in fixed blocks: the same bits for any number of threads.
 struct ReduceSum {
   Tensor out;  // [1] f64
-  Tensor x;    // [n] f32
+  Tensor x;    // [n] f32 or f64
   static constexpr const char* kName = "reduce_sum";
   std::array<Field, 2> fields() { return {{{"out", Io::inout, &out}, {"x", Io::in, &x}}}; }
-  void check() const { Expect{kName}.is("out", out, DType::f64, {1}).is("x", x, DType::f32, x.shape); }
+  void check() const {
+    const DType dtype = x.dtype == DType::f64 ? DType::f64 : DType::f32;
+    Expect{kName}.is("out", out, DType::f64, {1}).is("x", x, dtype, x.shape);
+  }
   Cost cost() const { return {double(x.numel()), traffic(*this)}; }
 };
 
-// out += sum of squares of each of the tensors, in order (gradient norm); fixed blocks, double between blocks.
-// Non-finite input gives non-finite.
+// out += sum of squares of each of the tensors, in order (gradient norm), or each of `out` that of its tensor; fixed
+// blocks, double between blocks. Non-finite input gives non-finite.
 struct SquaredNorm {
-  Tensor out;                                      // [1] f64
+  Tensor out;                                      // [1] f64, or as many as tensors
   std::vector<Tensor> x = std::vector<Tensor>(1);  // [n] f32 each
+  Tensor sum_of(size_t i) const { return out.numel() == 1 ? out : out.slice(int64_t(i), int64_t(i) + 1); }
   static constexpr const char* kName = "squared_norm";
   std::vector<Field> fields() {
     std::vector<Field> all{{"out", Io::inout, &out}};
@@ -60,7 +64,7 @@ struct SquaredNorm {
   }
   void check() const {
     Expect e{kName};
-    e.is("out", out, DType::f64, {1});
+    e.is("out", out, DType::f64, {out.numel() == 1 ? 1 : int64_t(x.size())});
     for (const Tensor& t : x) e.is("x", t, DType::f32, t.shape);
   }
   Cost cost() const {

@@ -45,10 +45,10 @@ void ReferenceOps::run(const ReduceSum& op, void*) {
 }
 
 void ReferenceOps::run(const SquaredNorm& op, void*) {
-  for (const Tensor& t : op.x) {
+  for (size_t i = 0; i < op.x.size(); ++i) {
     double sum = 0;
-    for (double x : load(t).v) sum += x * x;
-    *op.out.as<double>() += sum;
+    for (double x : load(op.x[i]).v) sum += x * x;
+    *op.sum_of(i).as<double>() += sum;
   }
 }
 
