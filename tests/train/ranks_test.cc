@@ -45,7 +45,7 @@ struct Setting {
   bool masked = false;  // targets are ignored: of every rank another number
   DType moments = DType::f32;
   double clip = 0.5;
-  int64_t leaves = 0;   // rank-invariant sums; micro-batches are then two sequences
+  int64_t leaves = 0;  // rank-invariant sums; micro-batches are then two sequences
 
   std::string name() const {
     return cat(name_of(type), tied ? " tied " : " ", precision, " stage ", stage, " ranks ", replicas, "x", shards,
@@ -234,8 +234,8 @@ TEST(Ranks, SplitMastersAreThoseOfF32) {
     }
 }
 
-// The same gradients get the same random bits wherever a weight's moments lie. All stages add those of the same ranks in
-// one order; only their norms are added in another, and clip nothing here.
+// The same gradients get the same random bits wherever a weight's moments lie. All stages add those of the same ranks
+// in one order; only their norms are added in another, and clip nothing here.
 TEST(Ranks, MomentsInBf16DoNotDependOnTheShards) {
   Setting s{.precision = "bf16", .master = DType::i16, .shards = 3, .stage = 1, .moments = DType::bf16, .clip = 0};
   const Curve want = train(s);
