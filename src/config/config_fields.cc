@@ -174,7 +174,18 @@ Fields optimizer_group() {
 Fields precision_group() {
   return {
       choice<&Config::precision>("precision", refused, "type of activations and matrix products").alias({"dtype"}),
-      choice<&Config::master_weights>("master_weights", refused, "type of the weights that the optimizer updates"),
+      choice<&Config::master_weights>(
+          "master_weights", refused,
+          "weights that the optimizer updates. precision bf16: split = fp32 in the place of bf16, as the weights and "
+          "16 "
+          "more bits, with the very numbers of fp32 (a run may change between the two); bf16 = the weights themselves, "
+          "rounded at random")
+          .interchangeable({"fp32", "split"}),
+      choice<&Config::exp_avg_dtype>("exp_avg_dtype", notice,
+                                     "type of Adam's first moment; bf16 is rounded at random, without bias"),
+      choice<&Config::exp_avg_sq_dtype>("exp_avg_sq_dtype", notice,
+                                        "type of Adam's second moment; bf16 is rounded at random, without bias: its "
+                                        "noise is some 1 % with adam_beta2 0.95, 5 % with 0.999"),
       number("loss_scale", &Config::loss_scale, at_least(0), notice, "", "fp16: constant loss scale; 0 = dynamic"),
       number("initial_loss_scale", &Config::initial_loss_scale, above(0), notice, "", "fp16: first dynamic loss scale"),
       number("loss_scale_window", &Config::loss_scale_window, at_least(1), notice, "steps",

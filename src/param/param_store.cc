@@ -9,6 +9,7 @@ namespace athanor {
 namespace {
 
 constexpr int64_t kAlign = 64;  // elements: every parameter starts on a cache line, whatever its dtype
+constexpr int64_t kInitChunk = int64_t{1} << 24;  // elements of split masters that exist in f32 while they get values
 
 }  // namespace
 
@@ -83,24 +84,42 @@ void ParamStore::init(Ctx& c, uint64_t seed) {
       const int64_t begin = offsets_[id] + slice.offset, end = begin + slice.shape.numel();
       const Range range = unit.is_shard(flat) ? unit.owned(begin, end) : Range{begin, end};
       if (range.begin == range.end) continue;
-      c.run(RandomNormal{.x = unit.part(flat, range),
-                         .seed = seed,
-                         .stream = stream_of(slice.name),
-                         .first = uint64_t(range.begin - begin),
-                         .mean = spec.init_mean,
-                         .std = spec.init_std});
+      RandomNormal values{.seed = seed,
+                          .stream = stream_of(slice.name),
+                          .first = uint64_t(range.begin - begin),
+                          .mean = spec.init_mean,
+                          .std = spec.init_std};
+      if (unit.is_split()) {
+        init_split(c, unit, range, values);
+        continue;
+      }
+      values.x = unit.part(flat, range);
+      c.run(values);
     }
   }
   refresh_values(c);
 }
 
+void ParamStore::init_split(Ctx& c, const Unit& unit, Range range, RandomNormal values) {
+  for (; range.begin < range.end; range.begin += kInitChunk) {
+    const Range chunk{range.begin, std::min(range.begin + kInitChunk, range.end)};
+    const Buffer masters = c.alloc("initial masters", DType::f32, {chunk.end - chunk.begin});
+    values.x = masters.t;
+    c.run(values);
+    c.run(
+        SplitMaster{.param = unit.part(unit.value, chunk), .rest = unit.part(unit.master, chunk), .master = masters.t});
+    values.first += uint64_t(kInitChunk);
+  }
+}
+
 void ParamStore::refresh_values(Ctx& c) {
   for (const auto& unit : units_) {
-    if (!unit->master || !unit->value) continue;
-    if (unit->is_shard(unit->master))
-      c.run(Cast{.y = unit->own(unit->value), .x = unit->master});
+    if (!unit->master || !unit->value || unit->is_split()) continue;
+    const Tensor value = unit->is_shard(unit->master) ? unit->own(unit->value) : unit->value;
+    if (value.dtype == DType::bf16)
+      c.run(SplitMaster{.param = value, .master = unit->master});
     else
-      c.run(Cast{.y = unit->value, .x = unit->master});
+      c.run(Cast{.y = value, .x = unit->master});
   }
   gather_weights(c);
 }
@@ -151,6 +170,14 @@ Buffer ParamStore::whole(Ctx& c, int unit, const Tensor& shard) {
   Buffer whole = c.alloc("whole tensor of a unit", shard.dtype, {units_[size_t(unit)]->layout.numel});
   c.all_gather(c.mesh[Axis::dp_shard], whole.t, shard);
   return whole;
+}
+
+Buffer ParamStore::whole_master(Ctx& c, int u) {
+  const Unit& unit = *units_[size_t(u)];
+  const bool shard = unit.is_shard(unit.master);
+  Buffer joined = c.alloc("joined masters", DType::f32, unit.master.shape);
+  c.run(JoinMaster{.master = joined.t, .param = shard ? unit.own(unit.value) : unit.value, .rest = unit.master});
+  return shard ? whole(c, u, joined.t) : joined;
 }
 
 Tensor ParamStore::view(const Tensor& flat, const ParamSpec& spec, int64_t offset) const {

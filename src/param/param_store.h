@@ -51,7 +51,7 @@ class ParamStore {
     FlatLayout layout;
     Range shard;  // what this rank updates
     // Each is whole [numel] or this rank's shard, by the stage.
-    Tensor master;
+    Tensor master;               // of i16: the rests of masters whose upper halves are the values (tensor/half.h)
     Tensor value;                // compute dtype; absent where it is the master itself
     Tensor grad;                 // f32; absent without training
     std::vector<Tensor> states;  // in the order of the StateSpecs
@@ -62,6 +62,8 @@ class ParamStore {
     int uses = 0;           // in forward, whose backward is to come
 
     bool is_shard(const Tensor& t) const { return t.numel() != layout.numel; }
+    bool is_split() const { return master.dtype == DType::i16; }
+    DType saved_dtype() const { return is_split() ? DType::f32 : master.dtype; }  // of masters in files
     // The part of [begin, end) that this rank updates.
     Range owned(int64_t begin, int64_t end) const;
     // A range, within the shard, of any of the tensors above.
@@ -75,7 +77,7 @@ class ParamStore {
   // Adds all buffers to the plan. Without training there are only weights (as values).
   void plan(MemoryPlan&, const Recipe&, bool training, std::vector<StateSpec> states, const Sharding& = {});
   void init(Ctx&, uint64_t seed);  // masters and values from (seed, name, index)
-  void refresh_values(Ctx&);       // values from masters, after loading
+  void refresh_values(Ctx&);       // values from masters, after loading; shards of values from their owners
 
   Tensor value(Param) const;
   Tensor grad(Param) const;
@@ -98,7 +100,9 @@ class ParamStore {
   void gather_weights(Ctx&);
   // One tensor of a unit whole, of `shard` from all ranks: for checkpoints. [numel]
   Buffer whole(Ctx&, int unit, const Tensor& shard);
+  Buffer whole_master(Ctx&, int unit);  // of split ones. [numel] f32
   bool sharded() const { return sharding_.stage > 0; }
+  bool split() const { return units_.front()->is_split(); }
 
   const std::vector<ParamSpec>& specs() const { return specs_; }
   const ParamSpec& spec(Param p) const { return specs_[size_t(p.id)]; }
@@ -118,6 +122,7 @@ class ParamStore {
   Tensor view(const Tensor& flat, const ParamSpec&, int64_t offset) const;
   void begin_use(Ctx&, int unit);
   void start_gather(Ctx&, int unit);
+  void init_split(Ctx&, const Unit&, Range, RandomNormal);
   void gather(Ctx&, int unit);
   void settle(Ctx&);
   void reduce_early(Ctx&, const Unit&);

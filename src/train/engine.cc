@@ -110,7 +110,7 @@ void Engine::record_phases() {
   arena_.record("evaluation");
   run_evaluation(context(plan, nullptr));
   arena_.finish_recording();
-  if (model_->params().sharded()) {
+  if (!saves_in_place()) {
     arena_.record("whole tensors");
     visit_whole(context(plan, nullptr), [](size_t, int, const Tensor&) {});
     arena_.finish_recording();
@@ -255,16 +255,18 @@ void Engine::add_norms(Ctx& c) {
   const bool first_replica = backend_.mesh.coord(Axis::dp_replicate) == 0;
   if (!first_replica || (!params.sharded() && backend_.mesh.coord(Axis::dp_shard) != 0)) return;
   const int64_t parts = std::max<int64_t>(1, options_.logical_shards);
-  int64_t next = options_.logical_shards;
+  SquaredNorm norm{.out = leaf_sums_ ? leaf_sums_.slice(options_.logical_shards, leaf_sums_.numel())
+                                     : scalar(offsetof(StepState, norm_sq), DType::f64),
+                   .x = {}};
   for (const auto& unit : params.units()) {
     const int64_t size = unit->layout.numel / parts;
-    for (int64_t part = 0; part < parts; ++part, ++next) {
+    for (int64_t part = 0; part < parts; ++part) {
       const auto range = unit->owned(part * size, std::min((part + 1) * size, unit->layout.trained));
-      const Tensor sum =
-          leaf_sums_ ? leaf_sums_.slice(next, next + 1) : scalar(offsetof(StepState, norm_sq), DType::f64);
-      if (range.begin < range.end) c.run(SquaredNorm{.out = sum, .x = unit->part(unit->grad, range)});
+      const Tensor none{nullptr, DType::f32, {0}};
+      norm.x.push_back(range.begin < range.end ? unit->part(unit->grad, range) : none);
     }
   }
+  c.run(norm);
 }
 
 void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
@@ -307,16 +309,18 @@ void Engine::visit_whole(Ctx c, const TakeTensor& take) {
       if (!unit.is_shard(t)) return take(u, state, t);
       take(u, state, model_->params().whole(c, int(u), t).t);
     };
-    visit(-1, unit.master);
+    if (unit.is_split())
+      take(u, -1, model_->params().whole_master(c, int(u)).t);
+    else
+      visit(-1, unit.master);
     for (size_t s = 0; s < unit.states.size(); ++s) visit(int(s), unit.states[s]);
   }
 }
 
 void Engine::visit_whole(const TakeTensor& take) {
-  const bool sharded = model_->params().sharded();
-  if (sharded) arena_.begin("whole tensors");
+  if (!saves_in_place()) arena_.begin("whole tensors");
   visit_whole(context(*ops_, nullptr), take);
-  if (sharded) arena_.end();
+  if (!saves_in_place()) arena_.end();
 }
 
 void Engine::run_logits(Ctx c, std::vector<float>* out) {

@@ -105,6 +105,11 @@ class Engine {
   // there until take() returns. All ranks call it together.
   using TakeTensor = std::function<void(size_t unit, int state, const Tensor& whole)>;
   void visit_whole(const TakeTensor&);
+  // They are whole where they lie, and stay so.
+  bool saves_in_place() const {
+    const ParamStore& params = model_->params();
+    return !params.sharded() && !params.split();
+  }
 
   StepState read_state();
   void write_state(const StepState&);

@@ -50,11 +50,26 @@ Recompute to_recompute(const Config& c) {
   return {};
 }
 
+// Of masters, as Recipe has them.
+DType to_dtype(MasterWeights m) {
+  switch (m) {
+    case MasterWeights::fp32:
+      return DType::f32;
+    case MasterWeights::split:
+      return DType::i16;
+    case MasterWeights::bf16:
+      return DType::bf16;
+  }
+  return DType::f32;
+}
+
+DType to_dtype(MomentDtype m) { return m == MomentDtype::bf16 ? DType::bf16 : DType::f32; }
+
 }  // namespace
 
 EngineOptions engine_options(const Config& c, bool training) {
   EngineOptions o;
-  o.recipe = make_recipe(name_of(c.precision), c.master_weights == MasterWeights::bf16 ? DType::bf16 : DType::f32);
+  o.recipe = make_recipe(name_of(c.precision), to_dtype(c.master_weights));
   o.recompute = to_recompute(c);
   o.seq_length = c.seq_length;
   o.micro_batch_size = c.micro_batch_size;
@@ -68,6 +83,8 @@ EngineOptions engine_options(const Config& c, bool training) {
              .beta2 = c.adam_beta2,
              .eps = c.adam_eps,
              .weight_decay = c.weight_decay,
+             .m = to_dtype(c.exp_avg_dtype),
+             .v = to_dtype(c.exp_avg_sq_dtype),
              .seed = uint64_t(c.seed)};
   o.schedule = {.style = to_style(c.lr_decay_style),
                 .wsd = to_wsd(c.lr_wsd_decay_style),
