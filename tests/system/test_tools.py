@@ -2,6 +2,7 @@
 import json
 import math
 import os
+import struct
 import subprocess
 import sys
 import unittest
@@ -9,6 +10,19 @@ import unittest
 from harness import DONE, ERROR, PROGRAM, ROOT, USAGE, SystemTest
 
 TEXT = "The quick brown fox jumps over the lazy dog. "
+
+
+def read_safetensors(path):
+    """{name: (shape, values)} of int32 tensors."""
+    raw = path.read_bytes()
+    size = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8:8 + size])
+    header.pop("__metadata__", None)
+    out = {}
+    for name, entry in header.items():
+        begin, end = (8 + size + offset for offset in entry["data_offsets"])
+        out[name] = (entry["shape"], struct.unpack(f"<{(end - begin) // 4}i", raw[begin:end]))
+    return out
 
 
 class TrainedTest(SystemTest):
@@ -184,6 +198,26 @@ class DataTest(TrainedTest):
             self.run_program("train", config)
             losses.append(self.losses(f"run-{folder}"))
         self.assertEqual(losses[0], losses[1])
+
+    def test_samples_are_the_rows_that_a_run_trains_on(self):
+        config = self.maker.make_config("samples.json", global_batch_size=4, micro_batch_size=2, valid_data="")
+        self.run_program("data", "samples", config, "all.safetensors", "--steps", "6")
+        self.run_program("data", "samples", config, "late.safetensors", "--first", "4", "--steps", "2")
+        everything, late = (read_safetensors(self.maker.folder / f"{n}.safetensors") for n in ("all", "late"))
+        shape, tokens = everything["tokens"]
+        _, targets = everything["targets"]
+        self.assertEqual(shape, [6, 4, 32])
+        self.assertEqual(late["tokens"], ([2, 4, 32], tokens[4 * 128:]))
+        shard = (self.maker.folder / "data" / "text_train_000000.bin").read_bytes()[1024:]
+        words = struct.unpack(f"<{len(shard) // 2}H", shard)
+        windows = {words[i:i + 33] for i in range(0, len(words) - 32, 32)}
+        for row in range(0, len(tokens), 32):
+            self.assertIn(tokens[row:row + 32] + targets[row + 31:row + 32], windows)
+            self.assertEqual(tokens[row + 1:row + 32], targets[row:row + 31])
+        done = self.run_program("data", "samples", config, "x", "--steps", str(10**12), code=USAGE)
+        self.assertIn("--first", done.err)
+        done = self.run_program("data", "samples", config, "x", "--set", "reset_position_ids=true", code=USAGE)
+        self.assertIn("reset_position_ids", done.err)
 
     def test_token_counts(self):
         self.assertIn(f"{len(TEXT) * 2000} bytes", self.tokenized.out)
