@@ -124,7 +124,7 @@ class Model(nn.Module):
         for name, p in self.named_parameters():
             if p.dim() >= 2:
                 std = small if name.endswith(("out.weight", "down.weight")) else 0.02
-                p.data.copy_(torch.randn(p.shape, generator=generator) * std)
+                p.data.copy_(torch.randn(p.shape, generator=generator, device=p.device) * std)
             elif name.endswith("bias"):
                 p.data.zero_()
         self.clear_padding()

@@ -3,7 +3,8 @@
 
 usage: torch_worker.py golden FOLDER...          ten steps from stored weights against stored results (tests/golden)
        torch_worker.py weights CONFIG OUT        random initial weights of --seed, as a folder that --init-from takes
-       torch_worker.py curve CONFIG WEIGHTS SAMPLES OUT   losses of the steps in SAMPLES (athanor data samples)
+       torch_worker.py curve CONFIG SAMPLES OUT  losses of the steps in SAMPLES (athanor data samples), from --weights or
+                                                 random ones of --seed
        torch_worker.py time CONFIG               answers {"steps": n, "warmup": m} on stdin with one line of JSON each
 """
 import argparse
@@ -77,7 +78,10 @@ def curve(args):
     torch.backends.cuda.matmul.allow_tf32 = config.get("precision") == "tf32"
     samples = torch_model.read_safetensors(Path(args.samples))
     model = make_model(config, args.device)
-    torch_model.load_weights(model, Path(args.weights))
+    if args.weights:
+        torch_model.load_weights(model, Path(args.weights))
+    else:
+        model.init_weights(torch.Generator(args.device).manual_seed(args.seed))
     if args.compile != "none":
         for block in model.blocks:
             block.compile(dynamic=False)
@@ -89,8 +93,8 @@ def curve(args):
 
 def weights(args):
     config, out = read_config(args.config), Path(args.out)
-    model = make_model(config, "cpu")
-    model.init_weights(torch.Generator().manual_seed(args.seed))
+    model = make_model(config, args.device)
+    model.init_weights(torch.Generator(args.device).manual_seed(args.seed))
     out.mkdir(parents=True, exist_ok=True)
     (out / "config.json").write_text(json.dumps(config["model"], indent=1))
     torch_model.save_weights(model, out / "model.safetensors")
@@ -150,7 +154,7 @@ class Timed:
         self.half = config.get("precision", "bf16") == "bf16"
         torch.manual_seed(0)
         self.model = make_model(config, self.device)
-        self.model.init_weights(torch.Generator(self.device).manual_seed(0)) if args.device == "cpu" else self.scale()
+        self.model.init_weights(torch.Generator(self.device).manual_seed(0))
         self.parameters = list(self.model.parameters())
         self.masters = self.parameters
         if self.half:
@@ -166,12 +170,6 @@ class Timed:
             self.attention = best_attention(self.model.shape, self.micro, self.length, self.device)
         self.compile()
         self.tokens = torch.randint(0, self.model.shape.vocab, (self.batch, self.length + 1))
-
-    def scale(self):
-        """Any small weights will do where only time counts, and those are made where they are used."""
-        for p in self.model.parameters():
-            if p.dim() >= 2:
-                p.data.normal_(0, 0.02)
 
     def compile(self):
         mode = None if self.args.compile == "default" else self.args.compile
@@ -253,7 +251,7 @@ def main():
     common.add_argument("--micro", type=int, default=0, help="sequences at once; 0: the whole batch")
     common.add_argument("--compile", default="default", help="none, default, or a mode of torch.compile")
     for name, run, positional in (("golden", golden, []), ("weights", weights, ["config", "out"]),
-                                  ("curve", curve, ["config", "weights", "samples", "out"]),
+                                  ("curve", curve, ["config", "samples", "out"]),
                                   ("time", time_steps, ["config"])):
         verb = verbs.add_parser(name, parents=[common])
         for word in positional:
@@ -261,7 +259,9 @@ def main():
         verb.set_defaults(run=run)
         if name == "golden":
             verb.add_argument("folders", nargs="+")
-        if name == "weights":
+        if name == "curve":
+            verb.add_argument("--weights", help="safetensors")
+        if name in ("weights", "curve"):
             verb.add_argument("--seed", type=int, default=1)
         if name == "time":
             verb.add_argument("--attention", choices=("best", "auto", *ATTENTION), default="best")

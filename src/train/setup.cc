@@ -138,6 +138,42 @@ size_t common_capacity(const Config& c, Backend backend) {
   return size_t(-lacking);
 }
 
+// Recomputation from what is configured on, cheapest first: it changes no bit, so the plan may raise it.
+std::vector<Recompute> from_cheapest(const Recompute& least) {
+  using G = Recompute::Granularity;
+  std::vector<Recompute> modes = {least};
+  if (least.granularity == G::none) modes.push_back({G::selective, 1});
+  if (least.granularity != G::full || least.every > 1) modes.push_back({G::full, 1});
+  return modes;
+}
+
+// With the cheapest recomputation that leaves room for enough tokens at once, or else with that which leaves room for
+// most; of each the largest micro-batch that fits.
+std::unique_ptr<Engine> largest_fitting(const Config& c, EngineOptions options, Backend backend, size_t capacity) {
+  const bool gpu = !backend.device.unified();
+  const int64_t share = c.global_batch_size / backend.mesh.data_parallel().size();
+  const int64_t most = std::clamp<int64_t>((gpu ? kAutoTokensOnGpu : kAutoTokens) / c.seq_length, 1, share);
+  const int64_t enough = std::min(most, (gpu ? kEnoughTokensOnGpu : kEnoughTokens) / c.seq_length);
+  std::unique_ptr<Engine> best;
+  for (const Recompute& recompute : from_cheapest(options.recompute)) {
+    options.recompute = recompute;
+    for (int64_t b = most; b >= 1 && (!best || b > best->options().micro_batch_size); --b) {
+      if (share % b != 0) continue;
+      options.micro_batch_size = b;
+      auto engine = std::make_unique<Engine>(c.model, options, backend);
+      if (engine->memory().total() > capacity) continue;
+      best = std::move(engine);
+      break;
+    }
+    if (best && best->options().micro_batch_size >= enough) break;
+  }
+  if (best) return best;
+  options.micro_batch_size = 1;
+  auto engine = std::make_unique<Engine>(c.model, options, backend);
+  engine->memory().require_fits(capacity + runtime_reserve(c), runtime_reserve(c));  // tells what is too large
+  return engine;
+}
+
 std::unique_ptr<Engine> fitting_engine(const Config& c, Backend backend, bool training) {
   EngineOptions options = engine_options(c, training);
   const size_t capacity = common_capacity(c, backend), reserve = runtime_reserve(c);
@@ -147,19 +183,7 @@ std::unique_ptr<Engine> fitting_engine(const Config& c, Backend backend, bool tr
                     c.micro_batch_size > 0 ? cat(" with micro-batches of ", c.micro_batch_size) : "",
                     "; change one of the numbers"),
                 Exit::usage);
-  if (options.micro_batch_size == 0) {
-    const int64_t most =
-        std::max<int64_t>(1, (backend.device.unified() ? kAutoTokens : kAutoTokensOnGpu) / c.seq_length);
-    for (int64_t b = std::min(most, c.global_batch_size / ranks); b >= 1; --b) {
-      if (c.global_batch_size % (b * ranks) != 0) continue;
-      options.micro_batch_size = b;
-      auto engine = std::make_unique<Engine>(c.model, options, backend);
-      if (b == 1 || engine->memory().total() + reserve <= capacity) {
-        engine->memory().require_fits(capacity, reserve);
-        return engine;
-      }
-    }
-  }
+  if (options.micro_batch_size == 0) return largest_fitting(c, options, backend, capacity - std::min(capacity, reserve));
   auto engine = std::make_unique<Engine>(c.model, options, backend);
   engine->memory().require_fits(capacity, reserve);
   return engine;
