@@ -186,6 +186,7 @@ def parse_arguments():
     parser.add_argument("--torch-compile", default="default", help="none, default or a mode of torch.compile")
     args = parser.parse_args()
     places = [ROOT / "athanor", ROOT / "build" / "athanor"]
+    args.peers = args.peers.resolve() if args.peers else None
     args.athanor = args.athanor or next((p for p in places if os.access(p, os.X_OK)), places[0])
     return args
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/log.h"
 #include "metrics/flops.h"
 #include "tokenizer/load.h"
 #include "train/answer.h"
@@ -147,52 +148,61 @@ std::vector<Recompute> from_cheapest(const Recompute& least) {
   return modes;
 }
 
-// With the cheapest recomputation that leaves room for enough tokens at once, or else with that which leaves room for
-// most; of each the largest micro-batch that fits.
-std::unique_ptr<Engine> largest_fitting(const Config& c, EngineOptions options, Backend backend, size_t capacity) {
+// Micro-batches to try, largest first, and how many sequences are enough.
+struct MicroBatches {
+  std::vector<int64_t> sizes;
+  int64_t enough;
+};
+MicroBatches micro_batches_to_try(const Config& c, Backend backend) {
+  if (c.micro_batch_size > 0) return {{c.micro_batch_size}, c.micro_batch_size};
   const bool gpu = !backend.device.unified();
   const int64_t share = c.global_batch_size / backend.mesh.data_parallel().size();
   const int64_t most = std::clamp<int64_t>((gpu ? kAutoTokensOnGpu : kAutoTokens) / c.seq_length, 1, share);
-  const int64_t enough = std::min(most, (gpu ? kEnoughTokensOnGpu : kEnoughTokens) / c.seq_length);
-  std::unique_ptr<Engine> best;
-  for (const Recompute& recompute : from_cheapest(options.recompute)) {
-    options.recompute = recompute;
-    for (int64_t b = most; b >= 1 && (!best || b > best->options().micro_batch_size); --b) {
-      if (share % b != 0) continue;
-      options.micro_batch_size = b;
-      auto engine = std::make_unique<Engine>(c.model, options, backend);
-      if (engine->memory().total() > capacity) continue;
-      best = std::move(engine);
-      break;
-    }
-    if (best && best->options().micro_batch_size >= enough) break;
-  }
-  if (best) return best;
-  options.micro_batch_size = 1;
-  auto engine = std::make_unique<Engine>(c.model, options, backend);
-  engine->memory().require_fits(capacity + runtime_reserve(c), runtime_reserve(c));  // tells what is too large
-  return engine;
+  MicroBatches out{{}, std::min(most, (gpu ? kEnoughTokensOnGpu : kEnoughTokens) / c.seq_length)};
+  for (int64_t b = most; b >= 1; --b)
+    if (share % b == 0) out.sizes.push_back(b);
+  return out;
 }
 
-std::unique_ptr<Engine> fitting_engine(const Config& c, Backend backend, bool training) {
+// With the cheapest recomputation that leaves room for enough tokens at once, or else with that which leaves room for
+// most; of each the largest micro-batch that fits. Throws Error(usage) where none does.
+std::unique_ptr<Engine> largest_fitting(const Config& c, Backend backend, bool training) {
   EngineOptions options = engine_options(c, training);
   const size_t capacity = common_capacity(c, backend), reserve = runtime_reserve(c);
-  const int64_t ranks = backend.mesh.data_parallel().size();
+  const MicroBatches micro = micro_batches_to_try(c, backend);
+  std::unique_ptr<Engine> best, last;
+  for (const Recompute& recompute : from_cheapest(options.recompute)) {
+    options.recompute = recompute;
+    for (const int64_t size : micro.sizes) {
+      if (best && size <= best->options().micro_batch_size) break;
+      options.micro_batch_size = size;
+      last = std::make_unique<Engine>(c.model, options, backend);
+      if (last->memory().total() + reserve > capacity) continue;
+      best = std::move(last);
+      break;
+    }
+    if (!training || (best && best->options().micro_batch_size >= micro.enough)) break;
+  }
+  if (!best) last->memory().require_fits(capacity, reserve);  // tells what is too large
+  return best;
+}
+
+void require_division(const Config& c, int64_t ranks) {
   if (c.global_batch_size % (std::max<int64_t>(1, c.micro_batch_size) * ranks) != 0)
     throw Error(cat("global_batch_size: ", c.global_batch_size, " sequences do not divide among ", ranks, " ranks",
                     c.micro_batch_size > 0 ? cat(" with micro-batches of ", c.micro_batch_size) : "",
                     "; change one of the numbers"),
                 Exit::usage);
-  if (options.micro_batch_size == 0) return largest_fitting(c, options, backend, capacity - std::min(capacity, reserve));
-  auto engine = std::make_unique<Engine>(c.model, options, backend);
-  engine->memory().require_fits(capacity, reserve);
-  return engine;
 }
 
 }  // namespace
 
 std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool training) {
-  auto engine = fitting_engine(c, backend, training);
+  require_division(c, backend.mesh.data_parallel().size());
+  auto engine = largest_fitting(c, backend, training);
+  if (engine->options().recompute.granularity != to_recompute(c).granularity)
+    log::info("recompute_granularity: more is recomputed than configured, so that micro-batches of ",
+              engine->options().micro_batch_size, " sequences fit in memory; no bit changes, steps take longer");
   if (c.gradient_accumulation_steps > 0 && c.gradient_accumulation_steps != engine->micro_batches())
     throw Error(
         cat("gradient_accumulation_steps: ", c.gradient_accumulation_steps, " does not agree with ",

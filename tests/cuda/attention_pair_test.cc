@@ -30,7 +30,7 @@ struct Problem {
   DType dtype = DType::bf16;
   int64_t rows() const { return std::accumulate(documents.begin(), documents.end(), int64_t{0}); }
   std::string name() const {
-    return cat(documents.size(), " documents of ", rows(), " rows, ", 8, "/", 8 / group, "x", head_dim);
+    return cat(documents.size(), " documents of ", rows(), " rows together, 8/", 8 / group, "x", head_dim);
   }
 };
 
@@ -60,7 +60,7 @@ class Pair {
             .spans = fwd_.spans,
             .shape = fwd_.shape};
     for (const Tensor& t : {qkv, bwd_.dy})
-      backend_.ops->run(RandomNormal{.x = t.view({t.numel()}), .std = 1, .seed = ++seed_}, nullptr);
+      backend_.ops->run(RandomNormal{.x = t.view({t.numel()}), .seed = ++seed_}, nullptr);
   }
   ~Pair() {
     for (const auto& [memory, bytes] : memory_) backend_.device->release(memory, bytes, Mem::device);
@@ -98,6 +98,12 @@ class Pair {
     const char* names[] = {"y", "lse", "dq", "dk", "dv"};
     const std::array<Tensor, 5> outputs = {fwd_.y, fwd_.lse, bwd_.dq, bwd_.dk, bwd_.dv};
     for (size_t i = 0; i < outputs.size(); ++i) {
+      if (p_.rows() == int64_t(p_.documents.size()) && names[i][0] == 'd' && names[i][1] != 'v') {
+        // One key for each query: no score matters, and what is computed is the rounding of zero.
+        for (const auto* side : {&own[i], &cudnn[i]})
+          for (const double x : decoded(p_.dtype, *side)) EXPECT_LT(std::abs(x), kZero) << p_.name() << ": " << names[i];
+        continue;
+      }
       Tensor a = outputs[i], b = outputs[i];
       a.data = const_cast<std::byte*>(own[i].data()), b.data = const_cast<std::byte*>(cudnn[i].data());
       a.row_stride = b.row_stride = 0;
@@ -110,6 +116,7 @@ class Pair {
 
  private:
   static constexpr int64_t kHeads = 8;
+  static constexpr double kZero = 1e-3;  // beside inputs of size 1
   static const CudnnTable& library() {
     static const CudnnTable table = open_cudnn(search_places(library_specs())).call;
     return table;
