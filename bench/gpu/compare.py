@@ -59,7 +59,7 @@ def make_config(name, model, args, folder):
         config = {"model": model["model"]}
     else:
         config = json.loads((ROOT / "configs" / f"{name}.json").read_text())
-        for key in ("train_tokens", "train_data", "valid_data", "save"):
+        for key in ("train_tokens", "train_data", "valid_data", "save", "recompute_granularity"):
             config.pop(key, None)
     config |= {"seq_length": model["seq"], "global_batch_size": model["tokens"] // model["seq"], "train_iters": 1000,
                "lr_warmup_iters": 10, "learning_rate": 3e-4, "device": args.device,

@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 
-#include "device/device.h"
 
 namespace athanor {
 namespace {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "device/device.h"
 #include "train/limit.h"
 
 namespace athanor {

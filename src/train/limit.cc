@@ -12,23 +12,34 @@
 namespace athanor {
 namespace {
 
-// Least seconds of a product that is cut into tiles of 128 x 256 on so many multiprocessors: every wave of tiles takes
-// as long as a full one. Cuts along K fill waves and cost a pass over partial sums in f32. An inner dimension K costs
-// as much as K + 192: filling and draining of a tile's pipeline. (192 and the tiles are a fit to rates published for
-// cuBLASLt on Hopper, not measured by this program.)
+// How a product is cut into tiles of 128 x 256, or turned ones, and along K.
+struct Tiling {
+  double cuts;
+  bool turned;
+
+  // Share of the multiprocessors' time that goes into results: the last wave of tiles takes as long as a full one, tiles
+  // reach over the edges, and a tile's pipeline fills and drains, which costs as much as 192 of K. (192 and the tiles
+  // are a fit to rates published for cuBLASLt on Hopper, not measured by this program.)
+  double filled(double m, double n, double k, double multiprocessors) const {
+    constexpr double kTile[2] = {128, 256}, kPipeline = 192;
+    const double tiles = std::ceil(m / kTile[turned]) * std::ceil(n / kTile[!turned]) * cuts;
+    const double waves = std::ceil(tiles / multiprocessors);
+    return m * n * cuts / (kTile[0] * kTile[1]) / (multiprocessors * waves) * (k / cuts) / (k / cuts + kPipeline);
+  }
+};
+
+// Partial sums of cuts along K are written and read once, in f32. The rate of `most` is that of a product of
+// 8192-edged matrices, so everything is in proportion to that one.
 double tiled_seconds(const Launch& product, const Limits& limits) {
-  constexpr double kTile[2] = {128, 256}, kPipeline = 192;
-  constexpr double kFull = (8192 + kPipeline) / 8192;  // the rate of `most` is that of K = 8192
   const auto m = double(product.shape[0]), n = double(product.shape[1]), k = double(product.inner);
   const auto sms = double(limits.multiprocessors);
+  const double yardstick = Tiling{1, false}.filled(8192, 8192, 8192, sms);
   double best = std::numeric_limits<double>::infinity();
   for (const int cuts : {1, 2, 3, 4, 6, 8, 12})
     for (const bool turned : {false, true}) {
-      const double tiles = std::ceil(m / kTile[turned]) * std::ceil(n / kTile[!turned]) * cuts;
-      const double filled = m * n * cuts / (kTile[0] * kTile[1]) / (sms * std::ceil(tiles / sms));
-      const double rate = limits.most.flops * kFull * filled * (k / cuts) / (k / cuts + kPipeline);
+      const double share = std::min(1.0, Tiling{double(cuts), turned}.filled(m, n, k, sms) / yardstick);
       const double partials = cuts > 1 ? 8.0 * cuts * m * n / limits.most.bytes : 0;
-      best = std::min(best, product.cost.flops / std::min(rate, limits.most.flops) + partials);
+      best = std::min(best, product.cost.flops / (limits.most.flops * share) + partials);
     }
   return best;
 }

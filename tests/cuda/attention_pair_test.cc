@@ -16,7 +16,7 @@ namespace athanor {
 namespace {
 
 #ifdef ATHANOR_EMULATED_GPU
-constexpr int64_t kHeadSizes[] = {64, 80, 256}, kLengths[] = {1, 37}, kGroups[] = {1, 4};
+constexpr int64_t kHeadSizes[] = {64, 80}, kLengths[] = {1, 37}, kGroups[] = {1, 4};
 const std::vector<std::vector<int>> kDocuments = {{20, 1, 12}};
 #else
 constexpr int64_t kHeadSizes[] = {64, 80, 96, 128, 256}, kGroups[] = {1, 4, 8};
