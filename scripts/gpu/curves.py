@@ -80,7 +80,7 @@ def compare(call, python, name, config, steps, micro):
     path = folder / "config.json"
     path.write_text(json.dumps(config, indent=1))
     athanor, torch = call.program("athanor"), [python, worker]
-    where = ["--device", "cuda" if call.device == "cuda" else "cpu"]
+    where = ["--device", "cuda"] if call.device == "cuda" else ["--device", "cpu", "--threads", 1]
     call.run(f"{name}_samples", [athanor, "data", "samples", path, folder / "samples.safetensors", "--steps", steps])
     call.run(f"{name}_weights", [*torch, "weights", path, folder / "weights", "--seed", SEEDS[0], *where])
     weights = folder / "weights" / "model.safetensors"

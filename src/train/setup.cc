@@ -7,6 +7,7 @@
 #include "metrics/flops.h"
 #include "tokenizer/load.h"
 #include "train/answer.h"
+#include "train/checkpointer.h"
 
 namespace athanor {
 namespace {
@@ -86,6 +87,8 @@ EngineOptions engine_options(const Config& c, bool training) {
   o.clip_grad = c.clip_grad;
   o.graphs = c.cuda_graph;
   o.zero_stage = int(c.zero_stage);
+  o.logical_shards =
+      training && c.deterministic_reduction == DeterministicReduction::rank_invariant ? c.logical_shards : 0;
   return o;
 }
 
@@ -130,6 +133,10 @@ size_t memory_capacity(const Config& c, const Device& device) {
 
 size_t runtime_reserve(const Config& c) { return size_t(c.runtime_reserve_mib) << 20; }
 
+bool saves_in_background(const Config& c, const Device& device) {
+  return c.async_save == AsyncSave::on || (c.async_save == AsyncSave::automatic && !device.unified());
+}
+
 namespace {
 
 // What the rank with the least memory may use: all must come to the same plan.
@@ -137,6 +144,12 @@ size_t common_capacity(const Config& c, Backend backend) {
   int64_t lacking = -int64_t(memory_capacity(c, backend.device));
   if (backend.control) backend.control->all_reduce({&lacking, DType::i64, {1}}, Reduce::max, Lane::compute);
   return size_t(-lacking);
+}
+
+// Host memory for copies of what is being saved, where it is the memory that the plan is about.
+size_t save_reserve(const Config& c, Backend backend, const Engine& engine, bool training) {
+  const bool counts = training && !c.save.empty() && backend.device.unified() && saves_in_background(c, backend.device);
+  return counts ? snapshot_bytes(engine.model().params(), engine.ranks()) : 0;
 }
 
 // Recomputation from what is configured on, cheapest first: it changes no bit, so the plan may raise it.
@@ -171,23 +184,30 @@ std::unique_ptr<Engine> largest_fitting(const Config& c, Backend backend, bool t
   const size_t capacity = common_capacity(c, backend), reserve = runtime_reserve(c);
   const MicroBatches micro = micro_batches_to_try(c, backend);
   std::unique_ptr<Engine> best, last;
+  size_t rest = 0;  // beside the plan
   for (const Recompute& recompute : from_cheapest(options.recompute)) {
     options.recompute = recompute;
     for (const int64_t size : micro.sizes) {
       if (best && size <= best->options().micro_batch_size) break;
       options.micro_batch_size = size;
       last = std::make_unique<Engine>(c.model, options, backend);
-      if (last->memory().total() + reserve > capacity) continue;
+      rest = reserve + save_reserve(c, backend, *last, training);
+      if (last->memory().total() + rest > capacity) continue;
       best = std::move(last);
       break;
     }
     if (!training || (best && best->options().micro_batch_size >= micro.enough)) break;
   }
-  if (!best) last->memory().require_fits(capacity, reserve);  // tells what is too large
+  if (!best) last->memory().require_fits(capacity, rest);  // tells what is too large
   return best;
 }
 
-void require_division(const Config& c, int64_t ranks) {
+void require_division(const Config& c, int64_t ranks, bool training) {
+  const int64_t logical = engine_options(c, training).logical_shards;
+  if (logical > 0 && logical % ranks != 0)
+    throw Error(cat("logical_shards: ", logical, " do not divide among ", ranks,
+                    " ranks; start a power of two of them, or set deterministic_reduction to fixed_order"),
+                Exit::usage);
   if (c.global_batch_size % (std::max<int64_t>(1, c.micro_batch_size) * ranks) != 0)
     throw Error(cat("global_batch_size: ", c.global_batch_size, " sequences do not divide among ", ranks, " ranks",
                     c.micro_batch_size > 0 ? cat(" with micro-batches of ", c.micro_batch_size) : "",
@@ -198,7 +218,7 @@ void require_division(const Config& c, int64_t ranks) {
 }  // namespace
 
 std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool training) {
-  require_division(c, backend.mesh.data_parallel().size());
+  require_division(c, backend.mesh.data_parallel().size(), training);
   auto engine = largest_fitting(c, backend, training);
   if (engine->options().recompute.granularity != to_recompute(c).granularity)
     log::info("recompute_granularity: more is recomputed than configured, so that micro-batches of ",
