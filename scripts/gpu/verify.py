@@ -144,7 +144,7 @@ def environment(call):
         facts["nvidia_smi"] = call.run("nvidia_smi", ["nvidia-smi", f"--query-gpu={fields}", "--format=csv"]).strip()
     if call.config_device == "cuda" and not any(not g["problem"] for g in facts["gpus"]):
         raise Failed(f"no usable GPU: {facts['why_no_gpu'] or facts['gpus']}")
-    facts["rates"] = json.loads(call.run("rates", [call.program("athanor"), "bench", "device", "--device",
+    facts["rates"] = None if call.device == "emulated" else json.loads(call.run("rates", [call.program("athanor"), "bench", "device", "--device",
                                             call.config_device, "--json"]))
     python = curve_parts.torch_python()
     facts["torch"] = call.run("torch", [python, "-c", "import torch; print(torch.__version__)"]).strip() if python else None
@@ -282,6 +282,8 @@ def attention(call):
 
 
 def curve_part(call, family):
+    if call.device == "emulated":
+        raise NotRun("needs a GPU or the CPU backend: the emulated GPU is too slow")
     python = curve_parts.torch_python()
     if not python:
         raise NotRun("no PyTorch in ATHANOR_PYTHON or this Python")

@@ -132,12 +132,12 @@ Exit bench_step(const Args& args, bool by_shape) {
     }
     std::printf("%s\n", out.dump().c_str());
   } else {
-    std::printf("%s\nmedian of %lld steps: %.2f ms, %s tokens/s, %s FLOP/s (causal count)\nmeasured ceilings: %s FLOP/s "
-                "(product), %s B/s (copy)\n\n%s",
-                b.machine.description().c_str(), static_cast<long long>(args.steps), mid * 1e3,
-                format_count(tokens / mid).c_str(), format_count(flops).c_str(),
-                format_count(ops->limits.most.flops).c_str(), format_count(ops->limits.most.bytes).c_str(),
-                op_table(ops->rows, double(args.steps), mid).c_str());
+    std::printf(
+        "%s\nmedian of %lld steps: %.2f ms, %s tokens/s, %s FLOP/s (causal count)\nmeasured ceilings: %s FLOP/s "
+        "(product), %s B/s (copy)\n\n%s",
+        b.machine.description().c_str(), static_cast<long long>(args.steps), mid * 1e3,
+        format_count(tokens / mid).c_str(), format_count(flops).c_str(), format_count(ops->limits.most.flops).c_str(),
+        format_count(ops->limits.most.bytes).c_str(), op_table(ops->rows, double(args.steps), mid).c_str());
   }
   return Exit::done;
 }

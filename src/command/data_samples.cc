@@ -34,8 +34,7 @@ Exit write_samples(const Args& args) {
                 Exit::usage);
   HostBatch batch(args.steps * rows, t, packing);
   const SampleOrder order{.seed = uint64_t(config.seed)};
-  for (int64_t row = 0; row < args.steps * rows; ++row)
-    batch.read(row, data, order, args.first * rows + row, packing);
+  for (int64_t row = 0; row < args.steps * rows; ++row) batch.read(row, data, order, args.first * rows + row, packing);
   const Shape shape{args.steps, rows, t};
   const std::vector<TensorData> tensors = {tensor_data("tokens", {batch.tokens.data(), DType::i32, shape}),
                                            tensor_data("targets", {batch.targets.data(), DType::i32, shape})};

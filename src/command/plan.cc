@@ -57,9 +57,7 @@ struct Place {
     mesh = std::make_unique<ProcessMesh>(make_single(*described.device), mesh_sizes(config, 1));
     limits = limits_of(description, config.model.head_dim, config.seq_length);
   }
-  Backend backend() const {
-    return machine ? machine->backend() : Backend{*described.device, *described.ops, *mesh};
-  }
+  Backend backend() const { return machine ? machine->backend() : Backend{*described.device, *described.ops, *mesh}; }
   std::string title() const { return machine ? machine->description() : described.device->description(); }
 
   std::unique_ptr<Machine> machine;
@@ -70,9 +68,10 @@ struct Place {
 
 void print_limit(const Engine& engine, const Limits& limits, double flops, double tokens) {
   const double least = least_sum(planned_rows(engine, limits));
-  std::printf("predicted step    %.4g ms or more, %s tokens/s and %.0f %% MFU at most (products %s FLOP/s, copies %s B/s)\n",
-              least * 1e3, format_count(tokens / least).c_str(), 100 * flops / least / limits.most.flops,
-              format_count(limits.most.flops).c_str(), format_count(limits.most.bytes).c_str());
+  std::printf(
+      "predicted step    %.4g ms or more, %s tokens/s and %.0f %% MFU at most (products %s FLOP/s, copies %s B/s)\n",
+      least * 1e3, format_count(tokens / least).c_str(), 100 * flops / least / limits.most.flops,
+      format_count(limits.most.flops).c_str(), format_count(limits.most.bytes).c_str());
 }
 
 Exit plan(const Args& args) {

@@ -187,10 +187,10 @@ Fields precision_group() {
 
 Fields memory_group() {
   return {
-      choice<&Config::recompute_granularity>(
-          "recompute_granularity", free,
-          "activations recomputed in the backward pass: none, selective = the cheap ones, full = whole blocks; at least: "
-          "where memory needs it the plan takes the next"),
+      choice<&Config::recompute_granularity>("recompute_granularity", free,
+                                             "activations recomputed in the backward pass: none, selective = the cheap "
+                                             "ones, full = whole blocks; at least: "
+                                             "where memory needs it the plan takes the next"),
       number("recompute_num_layers", &Config::recompute_num_layers, between(1, 65536), free, "blocks",
              "every how many-th block recomputes"),
       number("memory_limit_gib", &Config::memory_limit_gib, at_least(0), free, "GiB",

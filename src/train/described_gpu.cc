@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 
-
 namespace athanor {
 namespace {
 

@@ -162,7 +162,7 @@ class Engine {
   int64_t step_slot_ = 0, micro_slot_ = 0;     // of the step being accumulated, of its next micro-batch
   std::vector<Mark> marks_;                    // of the step being accumulated
   std::deque<ClosedStep> closed_;
-  std::unique_ptr<Event> last_end_;               // of the step collected last, unless other work came after it
+  std::unique_ptr<Event> last_end_;  // of the step collected last, unless other work came after it
   std::vector<Launch> micro_launches_, update_launches_;
   std::vector<Gemm> products_;
   MemoryPlan memory_;

@@ -17,9 +17,9 @@ struct Tiling {
   double cuts;
   bool turned;
 
-  // Share of the multiprocessors' time that goes into results: the last wave of tiles takes as long as a full one, tiles
-  // reach over the edges, and a tile's pipeline fills and drains, which costs as much as 192 of K. (192 and the tiles
-  // are a fit to rates published for cuBLASLt on Hopper, not measured by this program.)
+  // Share of the multiprocessors' time that goes into results: the last wave of tiles takes as long as a full one,
+  // tiles reach over the edges, and a tile's pipeline fills and drains, which costs as much as 192 of K. (192 and the
+  // tiles are a fit to rates published for cuBLASLt on Hopper, not measured by this program.)
   double filled(double m, double n, double k, double multiprocessors) const {
     constexpr double kTile[2] = {128, 256}, kPipeline = 192;
     const double tiles = std::ceil(m / kTile[turned]) * std::ceil(n / kTile[!turned]) * cuts;

@@ -101,7 +101,8 @@ class Pair {
       if (p_.rows() == int64_t(p_.documents.size()) && names[i][0] == 'd' && names[i][1] != 'v') {
         // One key for each query: no score matters, and what is computed is the rounding of zero.
         for (const auto* side : {&own[i], &cudnn[i]})
-          for (const double x : decoded(p_.dtype, *side)) EXPECT_LT(std::abs(x), kZero) << p_.name() << ": " << names[i];
+          for (const double x : decoded(p_.dtype, *side))
+            EXPECT_LT(std::abs(x), kZero) << p_.name() << ": " << names[i];
         continue;
       }
       Tensor a = outputs[i], b = outputs[i];

@@ -31,7 +31,8 @@ TEST(Limit, TilesNeverMakeAProductFasterThanItsRoofline) {
     EXPECT_GE(least_seconds(p, tiled), least_seconds(p, plain)) << row_name(p, true);
   EXPECT_DOUBLE_EQ(least_seconds(product(8192, 8192, 8192), tiled), 2 * std::pow(8192.0, 3) / tiled.most.flops);
   // 133 tiles on 132 multiprocessors take two waves, unless cut finer.
-  EXPECT_GT(least_seconds(product(133 * 128, 256, 4096), tiled), 1.1 * least_seconds(product(132 * 128, 256, 4096), tiled));
+  EXPECT_GT(least_seconds(product(133 * 128, 256, 4096), tiled),
+            1.1 * least_seconds(product(132 * 128, 256, 4096), tiled));
 }
 
 TEST(Limit, AttentionHasARateOfItsOwn) {
