@@ -127,7 +127,7 @@ Fields train_group() {
           .alias({"train_batch_size", "global_train_batch_size"})
           .required(),
       number("micro_batch_size", &Config::micro_batch_size, between(1, kMaxCount), free, "sequences",
-             "sequences that one device computes at once; auto = the most that fits in memory")
+             "sequences that one device computes at once; auto = the most that fits in memory and gains speed")
           .or_word("auto", 0)
           .alias({"batch_size", "train_micro_batch_size_per_gpu"}),
       number("gradient_accumulation_steps", &Config::gradient_accumulation_steps, between(0, kMaxCount), free, "",
@@ -198,9 +198,10 @@ Fields precision_group() {
 
 Fields memory_group() {
   return {
-      choice<&Config::recompute_granularity>(
-          "recompute_granularity", free,
-          "activations recomputed in the backward pass: none, selective = the cheap ones, full = whole blocks"),
+      choice<&Config::recompute_granularity>("recompute_granularity", free,
+                                             "activations recomputed in the backward pass: none, selective = the cheap "
+                                             "ones, full = whole blocks; at least: "
+                                             "where memory needs it the plan takes the next"),
       number("recompute_num_layers", &Config::recompute_num_layers, between(1, 65536), free, "blocks",
              "every how many-th block recomputes"),
       number("memory_limit_gib", &Config::memory_limit_gib, at_least(0), free, "GiB",

@@ -93,11 +93,11 @@ void Engine::record_phases() {
     run_micro_batch(
         context(plan, &tape), [](Phase) {}, false);
     arena_.finish_recording();
-    micro_costs_ = std::exchange(plan.costs, {});
+    micro_launches_ = std::exchange(plan.launches, {});
     arena_.record("optimizer");
     run_optimizer(context(plan, nullptr), [](Phase) {});
     arena_.finish_recording();
-    update_costs_ = std::exchange(plan.costs, {});
+    update_launches_ = std::exchange(plan.launches, {});
     arena_.record("initial weights");
     Ctx c = context(plan, nullptr);
     model_->params().init(c, options_.seed);
@@ -125,9 +125,9 @@ void Engine::record_phases() {
 }
 
 double Engine::least_step_seconds(const Ceilings& ceilings) const {
-  const auto add = [&](double sum, const Cost& cost) { return sum + ceilings.least_seconds(cost); };
-  return double(micro_batches()) * std::accumulate(micro_costs_.begin(), micro_costs_.end(), 0.0, add) +
-         std::accumulate(update_costs_.begin(), update_costs_.end(), 0.0, add);
+  const auto add = [&](double sum, const Launch& launch) { return sum + ceilings.least_seconds(launch.cost); };
+  return double(micro_batches()) * std::accumulate(micro_launches_.begin(), micro_launches_.end(), 0.0, add) +
+         std::accumulate(update_launches_.begin(), update_launches_.end(), 0.0, add);
 }
 
 const MemoryPlan& Engine::memory() {

@@ -71,7 +71,8 @@ class Engine {
   int ranks() const { return backend_.mesh.data_parallel().size(); }  // that share out a batch
   int rank() const { return backend_.mesh.data_parallel().rank(); }
   std::span<const Gemm> products() const { return products_; }  // of a micro-batch and an evaluation, once planned
-  int64_t launches_per_micro_batch() const { return int64_t(micro_costs_.size()); }
+  std::span<const Launch> micro_launches() const { return micro_launches_; }    // of a micro-batch, once planned
+  std::span<const Launch> update_launches() const { return update_launches_; }  // of the end of a step
   // Sum of the rooflines of a step's ops: no step is faster. Known once memory() is.
   double least_step_seconds(const Ceilings&) const;
 
@@ -167,8 +168,8 @@ class Engine {
   int64_t step_slot_ = 0, micro_slot_ = 0;     // of the step being accumulated, of its next micro-batch
   std::vector<Mark> marks_;                    // of the step being accumulated
   std::deque<ClosedStep> closed_;
-  std::unique_ptr<Event> last_end_;               // of the step collected last, unless other work came after it
-  std::vector<Cost> micro_costs_, update_costs_;  // of each launch
+  std::unique_ptr<Event> last_end_;  // of the step collected last, unless other work came after it
+  std::vector<Launch> micro_launches_, update_launches_;
   std::vector<Gemm> products_;
   MemoryPlan memory_;
 };
