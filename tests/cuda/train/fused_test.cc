@@ -65,7 +65,7 @@ Outcome train(ModelType type, const EngineOptions& o, Tuned& tuned) {
     tuned.report = rig.tuning->search(engine.products(), 600);
     tuned.choices = rig.tuning->export_choices();
   }
-  if (tuned.how == Choose::given) EXPECT_EQ(rig.tuning->import_choices(tuned.choices), "");
+  if (tuned.how == Choose::given) CHECK(rig.tuning->import_choices(tuned.choices).empty(), "other choices");
   engine.commit();
   engine.init_weights();
   Outcome out;
