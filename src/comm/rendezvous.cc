@@ -98,8 +98,8 @@ void Rendezvous::post(const Frame& frame) {
 
 void Rendezvous::beat() {
   std::string payload;
-  put_u64(payload, entered_);
-  put_u64(payload, waiting_ ? 1 : 0);
+  put_u64(payload, entered_ + device_entered_);
+  put_u64(payload, waiting_ > 0 || device_waiting_ ? 1 : 0);
   pipe_->write(to_bytes({'b', payload}));
 }
 
@@ -200,6 +200,11 @@ void Rendezvous::fail(const std::string& why) {
 void Rendezvous::throw_if_failed() {
   const std::lock_guard lock(mutex_);
   if (!failure_.empty()) throw Error(failure_, Exit::peer_lost);
+}
+
+std::string Rendezvous::failure() {
+  const std::lock_guard lock(mutex_);
+  return failure_;
 }
 
 void Rendezvous::throw_lost(const std::string& otherwise) {

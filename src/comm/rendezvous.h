@@ -43,17 +43,21 @@ class Rendezvous {
   std::vector<std::string> exchange(const std::string& name, const std::string& value);
   void barrier(const std::string& name) { exchange(name, ""); }
 
+  // The same for a device, which waits beside the host: how many collectives it has begun, whether it is within one.
+  void device_waits(uint64_t begun, bool inside) { device_entered_ = begun, device_waiting_ = inside; }
+
   // Tells all others that and why this rank fails; the first failure of the job is the one that everybody reports.
   void fail(const std::string& why);
   void throw_if_failed();
+  std::string failure();                                       // of some rank, as everybody is told; "": none
   [[noreturn]] void throw_lost(const std::string& otherwise);  // why, as the server knows it within a moment
   int failure_fd() const { return failed_.get(); }             // readable once some rank has failed
 
   // Around every wait for another rank: the server blames those who stay away.
   class Waiting {
    public:
-    explicit Waiting(Rendezvous& r) : r_(r) { ++r_.entered_, r_.waiting_ = true; }
-    ~Waiting() { r_.waiting_ = false; }
+    explicit Waiting(Rendezvous& r) : r_(r) { ++r_.entered_, ++r_.waiting_; }
+    ~Waiting() { --r_.waiting_; }
     Waiting(const Waiting&) = delete;
     Waiting& operator=(const Waiting&) = delete;
 
@@ -75,8 +79,9 @@ class Rendezvous {
   std::unique_ptr<Pipe> pipe_;                // the monitor's alone
   std::string address_;
   Fd wake_, failed_;
-  std::atomic<uint64_t> entered_{0};
-  std::atomic<bool> waiting_{false};
+  std::atomic<uint64_t> entered_{0}, device_entered_{0};
+  std::atomic<int> waiting_{0};
+  std::atomic<bool> device_waiting_{false};
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::string outbox_;

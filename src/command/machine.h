@@ -31,6 +31,10 @@ class Machine {
     int index = 0, count = 1;
   };
   Neighbours meet(const Config&, const RankInfo&);
+  void open_cpu(const Config&, const Neighbours&);
+  void open_gpu(const Config&, const RankInfo&, const Neighbours&);
+  int claim_gpu(int local_rank);  // its index; no other rank has it
+  std::unique_ptr<Communicator> connect_gpus(const Config&, const RankInfo&);
   std::unique_ptr<JobSecret> secret_;
   std::unique_ptr<Rendezvous> rendezvous_;
   std::unique_ptr<Communicator> control_;
@@ -38,7 +42,7 @@ class Machine {
   std::unique_ptr<Ops> ops_;
   Tuning* tuning_ = nullptr;
   int threads_ = 0;
-  std::string description_;
+  std::string description_, roll_call_;
   std::unique_ptr<ProcessMesh> mesh_;
 };
 

@@ -255,6 +255,7 @@ class Page {
     };
     const Part parts[] = {{"forward", &StepMetrics::forward_ms},
                           {"backward", &StepMetrics::backward_ms},
+                          {"communication", &StepMetrics::communication_ms},
                           {"optimizer", &StepMetrics::optimizer_ms},
                           {"data", &StepMetrics::data_ms},
                           {"other", &StepMetrics::other_ms}};

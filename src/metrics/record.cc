@@ -11,7 +11,7 @@ constexpr std::array<std::string_view, 8> kEventNames = {"start", "checkpoint", 
                                                          "skip",  "signal",     "warn",   "end"};
 
 using S = StepMetrics;
-constexpr std::array<RecordField<S>, 29> kStepFields = {{
+constexpr std::array<RecordField<S>, 30> kStepFields = {{
     {"step", "", "optimizer steps finished, this one included", "", false, &S::step},
     {"total_steps", "", "steps of the whole run", "", false, &S::total_steps},
     {"consumed_samples", "sequences", "seen since the start of the run", "data/consumed_samples", false,
@@ -29,10 +29,14 @@ constexpr std::array<RecordField<S>, 29> kStepFields = {{
     {"nan_steps", "", "steps whose loss was not finite since the start of the run", "train/nan_steps", false,
      &S::nan_steps},
     {"skipped", "", "this step left the parameters unchanged", "", false, &S::skipped},
-    {"step_ms", "ms", "wall-clock time of the step, the sum of the next five", "time/step_ms", false, &S::step_ms},
+    {"step_ms", "ms", "wall-clock time of the step, the sum of the next six", "time/step_ms", false, &S::step_ms},
     {"data_ms", "ms", "waiting for the loader", "time/data_ms", false, &S::data_ms},
     {"forward_ms", "ms", "forward passes of all micro-batches", "time/forward_ms", false, &S::forward_ms},
     {"backward_ms", "ms", "backward passes of all micro-batches", "time/backward_ms", false, &S::backward_ms},
+    {"communication_ms", "ms",
+     "sums over ranks after backward and gathers after the update: what no computing hid; with cuda_graph, "
+     "waiting at the end of backward counts as backward",
+     "time/communication_ms", false, &S::communication_ms},
     {"optimizer_ms", "ms", "gradient norm, clipping and update", "time/optimizer_ms", false, &S::optimizer_ms},
     {"other_ms", "ms", "the rest of the step", "time/other_ms", false, &S::other_ms},
     {"tokens_per_second", "tokens/s", "tokens of the step over its time, all ranks", "speed/tokens_per_second", false,

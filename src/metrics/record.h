@@ -31,6 +31,7 @@ struct StepMetrics {
   double data_ms = 0;
   double forward_ms = 0;
   double backward_ms = 0;
+  double communication_ms = 0;
   double optimizer_ms = 0;
   double other_ms = 0;
   double tokens_per_second = 0;

@@ -58,6 +58,8 @@ class ParamStore {
     std::vector<Tensor> joined;  // f32, whole: sums of 1, 2, 4, ... leaves that wait for as many more
     // Whole, while the unit is in use: weights at stage 3, gradients from stage 2 on.
     Buffer gathered, whole_grad;
+    Ctx::Ticket gathering;  // until compute has waited for `gathered`
+    int uses = 0;           // in forward, whose backward is to come
 
     bool is_shard(const Tensor& t) const { return t.numel() != layout.numel; }
     // The part of [begin, end) that this rank updates.
@@ -82,6 +84,12 @@ class ParamStore {
   void done(Ctx&, int unit);      // forward: and no longer
   void use_last(Ctx&, int unit);  // forward, where its backward follows at once: gradients are needed too
   void release(int unit);         // after use_last without backward
+  // Of the micro-batch to come: whether it is a step's last, whose gradients may be summed over the ranks while
+  // backward goes on. After its backward, join() makes compute wait for that.
+  void begin_micro_batch(bool last) { last_micro_batch_ = last; }
+  void join(Ctx&);
+  // Whether a step's last micro-batch differs from the others.
+  bool reduces_early(const ProcessMesh&) const;
 
   // The gradients of this rank's leaf number `leaf` are complete: joins them with those that they make a pair with.
   void end_leaf(Ctx&, int64_t leaf);
@@ -108,7 +116,11 @@ class ParamStore {
 
  private:
   Tensor view(const Tensor& flat, const ParamSpec&, int64_t offset) const;
+  void begin_use(Ctx&, int unit);
+  void start_gather(Ctx&, int unit);
   void gather(Ctx&, int unit);
+  void settle(Ctx&);
+  void reduce_early(Ctx&, const Unit&);
   void begin_gradients(Ctx&, int unit);
   void end_gradients(Ctx&, int unit);
   std::vector<ParamSpec> specs_;
@@ -116,6 +128,13 @@ class ParamStore {
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<StateSpec> states_;
   Sharding sharding_;
+  bool last_micro_batch_ = false;
+  // A unit's gradients on their way to their owners.
+  struct {
+    Unit* unit = nullptr;
+    Buffer whole;
+    Ctx::Ticket ticket;
+  } reducing_;
 };
 
 }  // namespace athanor

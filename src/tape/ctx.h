@@ -98,6 +98,20 @@ struct Ctx {
     if (!arena.recording()) group.exchange(out, in, peer, Lane::compute);
   }
 
+  // Runs call(Lane::comm) beside the compute lane, after what that was given so far. Its result may be used, and its
+  // memory freed, after wait().
+  using Ticket = std::unique_ptr<Event>;
+  template <class Call>
+  Ticket beside(Call&& call) {
+    if (arena.recording()) return nullptr;
+    device.wait(Lane::comm, *device.record(Lane::compute));
+    call(Lane::comm);
+    return device.record(Lane::comm);
+  }
+  void wait(Ticket ticket) {
+    if (ticket) device.wait(Lane::compute, *ticket);
+  }
+
   bool recording() const { return tape && tape->recording; }
   Var var(Buffer buffer, Remake remake = nullptr);
   Saved save(const Var& v) const;

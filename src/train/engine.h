@@ -89,7 +89,8 @@ class Engine {
   int64_t turn() const { return options_.logical_shards > 0 ? micro_batches() : 1; }
   // Sums over the ranks, norm, skip decision, clipping, AdamW. Only queued: a step's result is collected once, in
   // order, and at most kStepsAhead steps may wait for it; the host waits in collect() and nowhere else.
-  void close_step();
+  // The clock is moved through communication and optimizer.
+  void close_step(PhaseClock&);
   StepResult collect();
   int64_t uncollected() const { return int64_t(closed_.size()); }
   StepState finish_step();  // close_step() and the result of this very step
@@ -126,11 +127,11 @@ class Engine {
   };
   Ctx context(Ops& ops, Tape* tape);
   void record_phases();
-  void run_micro_batch(Ctx, const PhaseRunner::Enter&);
+  void run_micro_batch(Ctx, const PhaseRunner::Enter&, bool last);
   void mark(Phase phase) { marks_.push_back({phase, backend_.device.record(Lane::compute)}); }
   PhaseTimes device_times(const ClosedStep&) const;
   void run_evaluation(Ctx);
-  void run_optimizer(Ctx);
+  void run_optimizer(Ctx, const PhaseRunner::Enter&);
   void run_end_of_leaf(Ctx, int64_t leaf);
   void add_norms(Ctx&);
   void run_logits(Ctx, std::vector<float>* out);
@@ -153,7 +154,7 @@ class Engine {
   Tensor leaf_sums_;  // [leaves, 1 + units] f64: of each leaf its losses, and of each unit's part its squared gradients
   Tensor logit_rows_;  // [N] i32: 0, 1, 2, ...
   bool want_logits_ = false, recorded_ = false;
-  PhaseRunner micro_batch_runner_, optimizer_runner_, evaluation_runner_;
+  PhaseRunner micro_batch_runner_, last_micro_batch_runner_, optimizer_runner_, evaluation_runner_;
   std::vector<Span> documents_;  // of the next micro-batches, when they are not those of before
   std::vector<int32_t> positions_;
   bool documents_changed_ = true;

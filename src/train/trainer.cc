@@ -22,7 +22,12 @@ Exit Trainer::run() {
   open_run();
   start(find_resume());
   clock_.lap();
-  return finish(loop());
+  try {
+    return finish(loop());
+  } catch (const Error& e) {
+    if (e.code() != Exit::peer_lost) throw;
+    throw Error(cat(e.what(), "; this rank was in step ", state_.step + 1), e.code());
+  }
 }
 
 Exit Trainer::loop() {
@@ -112,9 +117,7 @@ bool Trainer::launch_step(Loader& loader) {
     engine_->micro_batch(batch.tokens, batch.targets, clock_);
     micro_seconds_ = Seconds(PhaseClock::Clock::now() - begin).count();
   }
-  clock_.enter(Phase::optimizer);
-  engine_->close_step();
-  clock_.enter(Phase::other);
+  engine_->close_step(clock_);
   host_times_.push_back(clock_.lap());
   return true;
 }

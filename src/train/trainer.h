@@ -46,7 +46,8 @@ class Trainer {
   std::optional<Resume> find_resume();  // and checks that the config may continue it
   std::string resume_folder() const;    // "": start anew
   void check_resume(const Resume&);
-  void tune(const std::optional<Resume>&);  // products: the choices of the run that goes on, or new ones
+  void tune(const std::optional<Resume>&);             // products: rank 0's choices, on all ranks
+  void choose_products(const std::optional<Resume>&);  // those of the run that goes on, or new ones
   void start(const std::optional<Resume>&);
   Exit loop();
   std::string shared(const std::string&);  // rank 0's, on all ranks

@@ -195,9 +195,21 @@ void Trainer::start(const std::optional<Resume>& resume) {
   }
 }
 
+// All ranks take the choices of rank 0: their algorithms round alike, and only one of them searches.
 void Trainer::tune(const std::optional<Resume>& resume) {
   if (!backend_.tuning) return;
   engine_->memory();  // the dry run names the products
+  const bool first = backend_.mesh.world().rank() == 0;
+  if (first) choose_products(resume);
+  if (!backend_.control) return;
+  const std::string choices = shared(first ? backend_.tuning->export_choices() : "");
+  const std::string why = first ? "" : backend_.tuning->import_choices(choices);
+  if (!why.empty())
+    log::warn("rank ", backend_.mesh.world().rank(),
+              " takes its own algorithms for matrix products, not rank 0's: ", why);
+}
+
+void Trainer::choose_products(const std::optional<Resume>& resume) {
   Tuning& tuning = *backend_.tuning;
   if (resume) {
     const std::string path = resume->folder + "/tuning.json";
