@@ -107,7 +107,8 @@ Fields run_group() {
                                  "whose attention kernels run on a GPU; auto = cuDNN's where they can and need little "
                                  "memory, else the program's own"),
       number("gemm_search_seconds", &Config::gemm_search_seconds, at_least(0), free, "s",
-             "time to try algorithms of matrix products at the start of a run on a GPU; 0 = take the library's advice"),
+             "time to try algorithms and fused epilogues of matrix products at the start of a run on a GPU; 0 = the "
+             "library's advice, none fused"),
       option("tuning_cache", &Config::tuning_cache, free,
              "folder that keeps what was tried for later runs; auto = athanor in XDG_CACHE_HOME or ~/.cache, none"),
       choice<&Config::log_level>("log_level", free, "least important messages that are shown"),

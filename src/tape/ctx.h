@@ -126,13 +126,9 @@ struct Ctx {
 // Fan-out: two rights to one value; their gradients are added.
 std::pair<Var, Var> fork(Ctx&, Var);
 
-// The residual stream between blocks: the add of delta is fused into the next norm. delta is empty before block 0.
-struct Stream {
-  Var res, delta;
-};
-
-// Runs a block without recording and keeps only its inputs; backward runs it again, recording, then unwinds it.
-using Block = UniqueFn<Stream(Ctx&, Stream)>;
-Stream checkpoint(Ctx&, Block block, Stream in);
+// Runs a block of the residual stream without recording and keeps only its input; backward runs it again, recording,
+// then unwinds it.
+using Block = UniqueFn<Var(Ctx&, Var)>;
+Var checkpoint(Ctx&, Block block, Var in);
 
 }  // namespace athanor
