@@ -100,6 +100,7 @@ Machine::Machine(const Config& config, const RankInfo& ranks) {
     device_ = std::move(cuda.device);
     ops_ = std::move(cuda.ops);
     tuning_ = cuda.tuning;
+    sensors_ = std::move(cuda.sensors);
     description_ = std::move(cuda.description);
   } else {
     // Ranks of one machine share its cores and memory.

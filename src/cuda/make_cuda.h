@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "device/device.h"
+#include "device/sensors.h"
 #include "ops/ops.h"
 #include "ops/tuning.h"
 namespace athanor {
@@ -22,9 +23,10 @@ struct CudaOptions {
 
 struct CudaBackend {
   std::unique_ptr<Device> device;
-  std::unique_ptr<Ops> ops;  // must not outlive device
-  Tuning* tuning = nullptr;  // part of ops
-  std::string description;   // GPU and libraries, for the log
+  std::unique_ptr<Ops> ops;          // must not outlive device
+  Tuning* tuning = nullptr;          // part of ops
+  std::string description;           // GPU and libraries, for the log
+  std::unique_ptr<Sensors> sensors;  // null: NVML is missing
 };
 
 // A GPU of this machine, usable or not.

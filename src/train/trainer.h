@@ -12,6 +12,7 @@
 #include "metrics/trace.h"
 #include "train/answer.h"
 #include "train/evaluate.h"
+#include "train/sensor_watch.h"
 #include "train/setup.h"
 #include "train/signals.h"
 #include "train/snapshot.h"
@@ -22,6 +23,7 @@ struct TrainerOptions {
   ProgramInfo program;              // for environment.json and the manifest
   std::string commit;               // source revision
   std::string backend_description;  // for the log
+  Sensors* sensors = nullptr;       // of the device; null: it has none
   bool allow_changed_data = false;  // resume although the data's fingerprint differs
 };
 
@@ -57,6 +59,7 @@ class Trainer {
   bool pause_due(int64_t step) const;  // something comes after this step that needs its result
   PhaseTimes times_of(const StepResult&, PhaseTimes host) const;
   void report(const StepState&, const PhaseTimes&);
+  void read_sensors(StepMetrics&);
   void after_step();
   void evaluate();
   void answer_questions();
@@ -80,6 +83,8 @@ class Trainer {
   MetricFanOut metrics_;
   std::unique_ptr<TraceWriter> trace_;
   std::unique_ptr<Ops> traced_ops_;
+  std::unique_ptr<SensorWatch> sensors_;  // null: no sensors
+  int64_t throttle_alarms_ = 0;           // reasons at the last step
   StopSignals signals_;
   Wishes wishes_;  // of several ranks
   RunState state_;
