@@ -191,10 +191,12 @@ TEST(Tensorboard, ShowsWhatTheJsonLinesHold) {
     std::visit(
         [&]<class T>(T StepMetrics::*member) {
           const auto& value = read.steps.at(0).*member;
-          if constexpr (std::is_arithmetic_v<T>)
-            EXPECT_EQ(scalars.at(std::string(field.tag)), float(value)) << field.name;
-          else if constexpr (!std::is_same_v<T, std::string>)
-            EXPECT_EQ(scalars.at(std::string(field.tag)), float(value.value())) << field.name;
+          const std::string tag(field.tag);
+          if constexpr (std::is_arithmetic_v<T>) {
+            EXPECT_EQ(scalars.at(tag), float(value)) << field.name;
+          } else if constexpr (!std::is_same_v<T, std::string>) {
+            EXPECT_EQ(scalars.at(tag), float(value.value())) << field.name;
+          }
         },
         field.member);
   }
