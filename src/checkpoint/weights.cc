@@ -16,8 +16,6 @@
 namespace athanor {
 namespace {
 
-constexpr const char* kSingleName = "model.safetensors";
-constexpr const char* kIndexName = "model.safetensors.index.json";
 constexpr int64_t kMaxIndexBytes = int64_t{256} << 20;
 
 bool exists(const std::string& path) {
@@ -52,12 +50,12 @@ std::map<std::string, std::string> parse_weight_index(std::string_view text, con
   return files;
 }
 
-WeightFiles::WeightFiles(const std::string& path) : path_(path) {
-  const std::string index = cat(path, "/", kIndexName);
+WeightFiles::WeightFiles(const std::string& path, const std::string& stem) : path_(path) {
+  const std::string single = stem + ".safetensors", index = cat(path, "/", single, ".index.json");
   if (is_folder(path) && exists(index)) {
     add_indexed(index);
   } else {
-    add_file(is_folder(path) ? cat(path, "/", kSingleName) : path);
+    add_file(is_folder(path) ? cat(path, "/", single) : path);
   }
   leave_out_buffers();
   add_prefix();
@@ -112,6 +110,14 @@ WeightFiles::Place WeightFiles::at(std::string_view name) const {
   return it->second;
 }
 
+void name_weight_shards(std::span<WeightShard> shards, const std::string& stem) {
+  for (size_t k = 0; k < shards.size(); ++k) {
+    char place[64] = "";
+    if (shards.size() > 1) std::snprintf(place, sizeof place, "-%05zu-of-%05zu", k + 1, shards.size());
+    shards[k].file = cat(stem, place, ".safetensors");
+  }
+}
+
 std::vector<WeightShard> plan_weight_shards(std::span<const TensorData> tensors, int64_t max_bytes) {
   CHECK(max_bytes > 0, "a file of at most ", max_bytes, " bytes");
   std::vector<WeightShard> shards(1);
@@ -125,11 +131,7 @@ std::vector<WeightShard> plan_weight_shards(std::span<const TensorData> tensors,
     shards.back().tensors.push_back(i);
     bytes += more;
   }
-  for (size_t k = 0; k < shards.size(); ++k) {
-    char name[64];
-    std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", k + 1, shards.size());
-    shards[k].file = shards.size() == 1 ? kSingleName : name;
-  }
+  name_weight_shards(shards);
   return shards;
 }
 

@@ -1,4 +1,4 @@
-// Weights spread over several safetensors files, as the Hugging Face hub lays them out: model.safetensors alone, or
+// Tensors spread over several safetensors files, as the Hugging Face hub lays out weights: model.safetensors alone, or
 // model-00001-of-0000N.safetensors with model.safetensors.index.json. Names are those of the models with a head: files
 // of the bare model ("wte.weight", "layers.0...") get their prefix, and buffers that are no weights are left out.
 #pragma once
@@ -20,8 +20,8 @@ std::map<std::string, std::string> parse_weight_index(std::string_view json, con
 
 class WeightFiles {
  public:
-  // A .safetensors file, or a folder holding one of the two layouts.
-  explicit WeightFiles(const std::string& path);
+  // A .safetensors file, or a folder holding one of the two layouts; the stem is the files' name up to there.
+  explicit WeightFiles(const std::string& path, const std::string& stem = "model");
 
   struct Place {
     const SafetensorsFile* file;
@@ -47,6 +47,7 @@ struct WeightShard {
   std::string file;
   std::vector<size_t> tensors;
 };
+void name_weight_shards(std::span<WeightShard>, const std::string& stem = "model");
 // Fills files in order of the input up to max_bytes each (a larger tensor gets its own); a single file needs no index.
 std::vector<WeightShard> plan_weight_shards(std::span<const TensorData> tensors, int64_t max_bytes);
 std::string weight_index_json(std::span<const WeightShard> shards, std::span<const TensorData> tensors);

@@ -25,6 +25,8 @@ class Communicator {
                               Lane) = 0;  // the dual; keeps full but for such a shard
   virtual void send(Tensor x, int dst, Lane) = 0;
   virtual void recv(Tensor x, int src, Lane) = 0;
+  // Sends `out` to peer and receives `in` from it, both at once; the peer does the same.
+  virtual void exchange(Tensor out, Tensor in, int peer, Lane) = 0;
   virtual void broadcast(Tensor x, int root, Lane) = 0;
   virtual void barrier() = 0;
 };

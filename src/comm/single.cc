@@ -15,6 +15,7 @@ class Single final : public Communicator {
   void reduce_scatter(Tensor shard, Tensor full, Reduce, Lane lane) override { move(shard, full, lane); }
   void send(Tensor, int, Lane) override { CHECK(false, "a group of one has no peer to send to"); }
   void recv(Tensor, int, Lane) override { CHECK(false, "a group of one has no peer to receive from"); }
+  void exchange(Tensor, Tensor, int, Lane) override { CHECK(false, "a group of one has no peer to exchange with"); }
   void broadcast(Tensor, int root, Lane) override { CHECK(root == 0, "root ", root, " of a group of one"); }
   void barrier() override {}
 

@@ -214,14 +214,16 @@ class Tcp final : public Communicator {
 
   // Messages have an order of their own between two ranks, apart from the group's calls.
   void send(Tensor x, int dst, Lane) override {
-    std::vector<Transfer> sends = {transfer(peer(dst), x.data, {group_, 0, x.bytes(), kMessage, uint32_t(x.dtype)})},
-                          none;
+    std::vector<Transfer> sends = {message(dst, x)}, none;
     connections_->run(sends, none);
   }
   void recv(Tensor x, int src, Lane) override {
-    std::vector<Transfer> receives = {transfer(peer(src), x.data, {group_, 0, x.bytes(), kMessage, uint32_t(x.dtype)})},
-                          none;
+    std::vector<Transfer> receives = {message(src, x)}, none;
     connections_->run(none, receives);
+  }
+  void exchange(Tensor out, Tensor in, int with, Lane) override {
+    std::vector<Transfer> sends = {message(with, out)}, receives = {message(with, in)};
+    connections_->run(sends, receives);
   }
   void barrier() override { gather(kBarrier, std::vector<Part>(members_.size()), DType::u8); }
 
@@ -237,6 +239,10 @@ class Tcp final : public Communicator {
   Header header(Op op, DType dtype, size_t bytes) { return {group_, call_++, bytes, op, uint32_t(dtype)}; }
   Transfer transfer(int rank, void* data, const Header& h) const {
     return {members_[size_t(rank)], static_cast<std::byte*>(data), h};
+  }
+
+  Transfer message(int with, const Tensor& x) const {
+    return transfer(peer(with), x.data, {group_, 0, x.bytes(), kMessage, uint32_t(x.dtype)});
   }
 
   // Own part to everybody, everybody's part from them.

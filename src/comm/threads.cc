@@ -193,6 +193,11 @@ class Threads final : public Communicator {
 
   void send(Tensor x, int dst, Lane) override { hub_->send(rank_, peer(dst), x); }
   void recv(Tensor x, int src, Lane) override { hub_->recv(peer(src), rank_, x); }
+  void exchange(Tensor out, Tensor in, int with, Lane lane) override {
+    if (rank_ < with) send(out, with, lane);
+    recv(in, with, lane);
+    if (rank_ > with) send(out, with, lane);
+  }
   void barrier() override { hub_->sync(rank_, "barrier"); }
 
  private:

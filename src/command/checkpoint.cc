@@ -1,8 +1,9 @@
-// athanor checkpoint list|inspect|verify
+// athanor checkpoint list|inspect|verify|consolidate
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 
+#include "checkpoint/consolidate.h"
 #include "checkpoint/store.h"
 #include "command/command.h"
 
@@ -41,6 +42,23 @@ Exit verify(const std::string& folder) {
   return Exit::done;
 }
 
+void add_consolidate(Cli& cli, CLI::App* parent) {
+  struct Args {
+    std::string from, to;
+  };
+  auto args = std::make_shared<Args>();
+  CLI::App* verb =
+      parent->add_subcommand("consolidate", "write one that several ranks saved in parts as one rank would");
+  verb->add_option("folder", args->from, "the checkpoint (step-NNNNNNNN)")->required();
+  verb->add_option("save", args->to, "save folder to write it to; a run can go on from there")->required();
+  verb->callback([&cli, args] {
+    cli.action = [args] {
+      std::printf("%s\n", consolidate_checkpoint(args->from, args->to).c_str());
+      return Exit::done;
+    };
+  });
+}
+
 }  // namespace
 
 void add_checkpoint(Cli& cli) {
@@ -48,6 +66,7 @@ void add_checkpoint(Cli& cli) {
   verb->require_subcommand(1);
   add_verb(cli, verb, "list", "checkpoints of a save folder and whether they are whole", list);
   add_verb(cli, verb, "inspect", "files, tensors and state of one checkpoint", inspect);
+  add_consolidate(cli, verb);
   add_verb(cli, verb, "verify", "read every byte and compare with the checksums", verify);
 }
 

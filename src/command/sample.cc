@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "checkpoint/store.h"
 #include "command/command.h"
 #include "command/machine.h"
 #include "data/json_line.h"

@@ -16,6 +16,8 @@ constexpr std::string_view kLrDecayStyles[] = {"constant", "linear", "cosine", "
 constexpr std::string_view kWsdDecayStyles[] = {"linear", "cosine", "minus_sqrt"};
 constexpr std::string_view kPrecisions[] = {"fp32", "tf32", "bf16", "fp16"};
 constexpr std::string_view kMasterWeights[] = {"fp32", "bf16"};
+constexpr std::string_view kAsyncSave[] = {"auto", "on", "off"};
+constexpr std::string_view kDeterministicReduction[] = {"fixed_order", "rank_invariant"};
 constexpr std::string_view kRecompute[] = {"none", "selective", "full"};
 constexpr std::string_view kProgress[] = {"auto", "on", "off"};
 constexpr std::string_view kTokenDtypes[] = {"auto", "uint8", "uint16", "uint32", "uint64",
@@ -41,6 +43,8 @@ ChoiceNames choice_names(LrDecayStyle) { return kLrDecayStyles; }
 ChoiceNames choice_names(WsdDecayStyle) { return kWsdDecayStyles; }
 ChoiceNames choice_names(Precision) { return kPrecisions; }
 ChoiceNames choice_names(MasterWeights) { return kMasterWeights; }
+ChoiceNames choice_names(AsyncSave) { return kAsyncSave; }
+ChoiceNames choice_names(DeterministicReduction) { return kDeterministicReduction; }
 ChoiceNames choice_names(RecomputeGranularity) { return kRecompute; }
 ChoiceNames choice_names(ProgressMode) { return kProgress; }
 ChoiceNames choice_names(TokenDtype) { return kTokenDtypes; }
@@ -54,6 +58,8 @@ std::string_view name_of(LrDecayStyle v) { return word(choice_names(v), v); }
 std::string_view name_of(WsdDecayStyle v) { return word(choice_names(v), v); }
 std::string_view name_of(Precision v) { return word(choice_names(v), v); }
 std::string_view name_of(MasterWeights v) { return word(choice_names(v), v); }
+std::string_view name_of(AsyncSave v) { return word(choice_names(v), v); }
+std::string_view name_of(DeterministicReduction v) { return word(choice_names(v), v); }
 std::string_view name_of(RecomputeGranularity v) { return word(choice_names(v), v); }
 std::string_view name_of(ProgressMode v) { return word(choice_names(v), v); }
 std::string_view name_of(TokenDtype v) { return word(choice_names(v), v); }

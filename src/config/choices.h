@@ -19,6 +19,8 @@ ChoiceNames choice_names(LrDecayStyle);
 ChoiceNames choice_names(WsdDecayStyle);
 ChoiceNames choice_names(Precision);
 ChoiceNames choice_names(MasterWeights);
+ChoiceNames choice_names(DeterministicReduction);
+ChoiceNames choice_names(AsyncSave);
 ChoiceNames choice_names(RecomputeGranularity);
 ChoiceNames choice_names(ProgressMode);
 ChoiceNames choice_names(TokenDtype);

@@ -20,6 +20,8 @@ enum class LrDecayStyle { constant, linear, cosine, wsd };
 enum class WsdDecayStyle { linear, cosine, minus_sqrt };
 enum class Precision { fp32, tf32, bf16, fp16 };
 enum class MasterWeights { fp32, bf16 };
+enum class AsyncSave { automatic, on, off };
+enum class DeterministicReduction { fixed_order, rank_invariant };
 enum class RecomputeGranularity { none, selective, full };
 enum class ProgressMode { automatic, on, off };
 enum class TokenDtype { automatic, uint8, uint16, uint32, uint64, int8, int16, int32, int64 };
@@ -87,7 +89,9 @@ struct Config {
   int64_t data_parallel_replicate_size = 1;
   int64_t data_parallel_shard_size = 0;  // 0 = the ranks that are left
   int64_t zero_stage = 1;                // 0 = nothing is sharded
-  double distributed_timeout = 600.0;    // seconds
+  DeterministicReduction deterministic_reduction = DeterministicReduction::fixed_order;
+  int64_t logical_shards = 8;          // of rank_invariant
+  double distributed_timeout = 600.0;  // seconds
   // data
   std::vector<DataSource> train_data;
   std::vector<DataSource> valid_data;
@@ -101,7 +105,8 @@ struct Config {
   int64_t eval_iters = 20;      // global batches per evaluation
   std::string choice_data;      // multiple-choice questions, JSON lines; "" = none
   // checkpoints and limits
-  int64_t save_interval = 1000;        // steps; 0 = only at the end
+  int64_t save_interval = 1000;  // steps; 0 = only at the end
+  AsyncSave async_save = AsyncSave::automatic;
   double save_interval_minutes = 0.0;  // 0 = off
   int64_t keep_latest_k = 0;           // 0 = all
   double exit_signal_budget = 20.0;    // seconds between a stop signal and the end of the last checkpoint
@@ -121,6 +126,8 @@ std::string_view name_of(LrDecayStyle);
 std::string_view name_of(WsdDecayStyle);
 std::string_view name_of(Precision);
 std::string_view name_of(MasterWeights);
+std::string_view name_of(DeterministicReduction);
+std::string_view name_of(AsyncSave);
 std::string_view name_of(RecomputeGranularity);
 std::string_view name_of(ProgressMode);
 std::string_view name_of(TokenDtype);

@@ -212,6 +212,14 @@ Fields ranks_group() {
       number("data_parallel_replicate_size", &Config::data_parallel_replicate_size, between(1, 65536), free, "ranks",
              "copies of the sharded state, such as one per machine")
           .alias({"data_parallel_replicate_degree"}),
+      choice<&Config::deterministic_reduction>(
+          "deterministic_reduction", notice,
+          "sums over ranks: fixed_order = the same bits for the same ranks; rank_invariant = the same bits for any "
+          "number "
+          "of ranks that divides logical_shards, for more memory: see docs/distributed.md"),
+      number("logical_shards", &Config::logical_shards, between(1, 65536), notice, "",
+             "rank_invariant: a power of two; the parts of a step whose gradients are added in a fixed tree. As many "
+             "ranks as this at most"),
       number("distributed_timeout", &Config::distributed_timeout, above(0), free, "s",
              "ranks must come together, and a rank that others wait for must go on, within this time"),
   };
@@ -262,6 +270,11 @@ Fields checkpoint_group() {
           .alias({"checkpoint_interval"}),
       number("save_interval_minutes", &Config::save_interval_minutes, at_least(0), free, "min",
              "minutes between checkpoints, besides save_interval; 0 = off"),
+      choice<&Config::async_save>(
+          "async_save", free,
+          "write checkpoints while training goes on, from a copy in host memory (12 bytes per parameter, divided by "
+          "the "
+          "ranks); auto = where the device has memory of its own; the last one of a run is always waited for"),
       number("keep_latest_k", &Config::keep_latest_k, at_least(0), free, "",
              "older checkpoints are deleted; 0 = all are kept")
           .alias({"most_recent_k", "save_num_checkpoints_to_keep"}),

@@ -1,5 +1,6 @@
 // Combinations of options that cannot work, and options that follow from others.
 #include <algorithm>
+#include <bit>
 
 #include "base/error.h"
 #include "base/int.h"
@@ -99,6 +100,14 @@ void validate_ranks(const Config& c) {
   require(c.data_parallel_replicate_size == 1 || c.zero_stage > 0,
           "data_parallel_replicate_size: ", c.data_parallel_replicate_size,
           " has a meaning only with zero_stage 1 to 3; with 0 every rank is a copy");
+  if (c.deterministic_reduction != DeterministicReduction::rank_invariant) return;
+  const int64_t leaves = c.logical_shards;
+  require(std::has_single_bit(uint64_t(leaves)), "logical_shards: ", leaves, " is not a power of two");
+  require(
+      c.micro_batch_size > 0,
+      "deterministic_reduction: rank_invariant needs a micro_batch_size: one chosen by memory may differ between runs");
+  require(c.global_batch_size % (c.micro_batch_size * leaves) == 0, "logical_shards: global_batch_size ",
+          c.global_batch_size, " is not a multiple of ", leaves, " times micro_batch_size ", c.micro_batch_size);
 }
 
 void validate_sources(const std::vector<DataSource>& sources, std::string_view key) {

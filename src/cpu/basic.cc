@@ -1,6 +1,7 @@
 // Fill, cast, add and sums in fixed blocks.
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "cpu/chunks.h"
 #include "cpu/cpu_ops.h"
@@ -126,8 +127,12 @@ void CpuOps::run(const Add& op, void*) {
   });
 }
 
-size_t CpuOps::scratch(const ReduceSum& op) const { return block_sum_bytes(op.x); }
-void CpuOps::run(const ReduceSum& op, void* scratch) { add_block_sums<BlockSum<false>>(pool_, op.out, op.x, scratch); }
+size_t CpuOps::scratch(const ReduceSum& op) const { return op.x.dtype == DType::f64 ? 0 : block_sum_bytes(op.x); }
+void CpuOps::run(const ReduceSum& op, void* scratch) {
+  if (op.x.dtype == DType::f32) return add_block_sums<BlockSum<false>>(pool_, op.out, op.x, scratch);
+  const double* x = op.x.as<double>();  // sums of sums: few
+  *op.out.as<double>() += std::accumulate(x, x + op.x.numel(), 0.0);
+}
 
 size_t CpuOps::scratch(const SquaredNorm& op) const { return block_sum_bytes(op.x); }
 void CpuOps::run(const SquaredNorm& op, void* scratch) { add_block_sums<BlockSum<true>>(pool_, op.out, op.x, scratch); }

@@ -94,7 +94,9 @@ __global__ void __launch_bounds__(kTileThreads) sum_ranges(double* partials, con
 __global__ void __launch_bounds__(kMaxRanges) add_sums(double* out, const double* partials, int count) {
   SHARED(double, room, [32]);
   const int i = static_cast<int>(threadIdx.x);
-  const double total = block_reduce(i < count ? partials[i] : 0., room, Plus{});
+  double sum = 0;
+  for (int k = i; k < count; k += kMaxRanges) sum += partials[k];
+  const double total = block_reduce(sum, room, Plus{});
   if (i == 0) *out += total;
 }
 
@@ -126,14 +128,18 @@ void fill_all(const Tensor& x, T value, cudaStream_t stream) {
 int64_t range_tiles(int64_t n) { return div_ceil<int64_t>(n, kMaxRanges * kRangeTile); }  // of one range
 int64_t ranges(int64_t n) { return n ? div_ceil(n, range_tiles(n) * kRangeTile) : 0; }
 
+void add_partials(const Tensor& out, const double* partials, int64_t count, cudaStream_t stream) {
+  const LaunchConfig one{dim3(1), dim3(kMaxRanges), 0, stream};
+  CUDA_CHECK(launch(add_sums, one, data<double>(out), partials, count));
+}
+
 template <bool Square>
 void add_sum(const Tensor& out, const Tensor& x, double* partials, cudaStream_t stream) {
   const int64_t n = x.numel();
   if (n == 0) return;
   const LaunchConfig config{dim3(grid_size(ranges(n))), dim3(kTileThreads), 0, stream};
   CUDA_CHECK(launch(sum_ranges<Square>, config, partials, data<float>(x), flat(x, data<float>(x)), range_tiles(n)));
-  const LaunchConfig one{dim3(1), dim3(kMaxRanges), 0, stream};
-  CUDA_CHECK(launch(add_sums, one, data<double>(out), partials, ranges(n)));
+  add_partials(out, partials, ranges(n), stream);
 }
 }  // namespace
 
@@ -173,8 +179,11 @@ void run(const Add& op, void*, cudaStream_t stream) {
   });
 }
 
-size_t scratch(const ReduceSum& op) { return static_cast<size_t>(ranges(op.x.numel())) * sizeof(double); }
+size_t scratch(const ReduceSum& op) {
+  return op.x.dtype == DType::f64 ? 0 : static_cast<size_t>(ranges(op.x.numel())) * sizeof(double);
+}
 void run(const ReduceSum& op, void* scratch, cudaStream_t stream) {
+  if (op.x.dtype == DType::f64) return add_partials(op.out, data<double>(op.x), op.x.numel(), stream);
   add_sum<false>(op.out, op.x, static_cast<double*>(scratch), stream);
 }
 

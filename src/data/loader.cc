@@ -44,7 +44,8 @@ Loader::~Loader() {
 }
 
 void Loader::fill(HostBatch& batch, int64_t micro) const {
-  batch.first_sample = options_.first_sample + (micro * options_.world + options_.rank) * options_.rows;
+  const int64_t before = (micro / options_.turn * options_.world + options_.rank) * options_.turn;
+  batch.first_sample = options_.first_sample + (before + micro % options_.turn) * options_.rows;
   batch.given_up = 0;
   for (int64_t row = 0; row < options_.rows; ++row)
     batch.read(row, dataset_, options_.order, batch.first_sample + row, options_.packing);

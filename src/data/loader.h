@@ -1,6 +1,7 @@
 // Micro-batches in order, prepared ahead by one thread. Which samples a rank gets follows from the sample numbers
-// alone: micro-batch m of rank r holds samples first_sample + (m * world + r) * rows + [0, rows), so a step of the same
-// global batch takes the same samples whatever the number of ranks, micro-batches or restarts.
+// alone: a rank holds micro-batches in turns of `turn` successive ones, micro-batch k of all ranks together being
+// samples first_sample + k * rows + [0, rows), so a step of the same global batch takes the same samples whatever the
+// number of ranks, micro-batches or restarts.
 #pragma once
 #include <condition_variable>
 #include <cstdint>
@@ -31,6 +32,7 @@ struct LoaderOptions {
   int64_t first_sample = 0;  // global: samples that all ranks have consumed
   int64_t rows = 1;          // per micro-batch and rank
   int rank = 0, world = 1;   // data-parallel
+  int64_t turn = 1;          // successive micro-batches that a rank holds before the next rank's
   int depth = 4;             // micro-batches prepared ahead
   PackingOptions packing = {};
 };

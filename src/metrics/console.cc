@@ -132,6 +132,8 @@ void ConsoleSink::event(const EventRecord& e) {
   if (!e.text.empty()) line += cat(" | ", e.text);
   if (e.bytes > 0) line += cat(" | ", format_bytes(e.bytes));
   if (e.seconds > 0) line += cat(" | ", format_duration(e.seconds));
+  if (e.stall_seconds > 0 && e.stall_seconds < 0.9 * e.seconds)
+    line += cat(", in the background but for ", format_duration(e.stall_seconds));
   print(line);
 }
 

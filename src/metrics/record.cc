@@ -76,10 +76,11 @@ constexpr std::array<RecordField<E>, 9> kEvalFields = {{
 }};
 
 using V = EventRecord;
-constexpr std::array<RecordField<V>, 13> kEventFields = {{
+constexpr std::array<RecordField<V>, 14> kEventFields = {{
     {"step", "", "optimizer steps finished when it happened", "", false, &V::step},
     {"text", "", "what happened, for people", "", false, &V::text},
-    {"seconds", "s", "it took; 0 if it took no time", "", false, &V::seconds},
+    {"seconds", "s", "it took; 0 if it took no time; for a checkpoint, until it was durable", "", false, &V::seconds},
+    {"stall_seconds", "s", "training waited for it", "", false, &V::stall_seconds},
     {"bytes", "bytes", "it wrote; 0 if it wrote nothing", "", false, &V::bytes},
     {"supersedes_from", "", "records above this line with step >= this are void; absent in most events", "", false,
      &V::supersedes_from},

@@ -74,8 +74,9 @@ struct EventRecord {
   EventKind kind = EventKind::warn;
   int64_t step = 0;
   std::string text = {};
-  double seconds = 0;  // how long it took, if it took time
-  uint64_t bytes = 0;  // how much it wrote, if it wrote
+  double seconds = 0;        // how long it took, if it took time
+  double stall_seconds = 0;  // how long training waited for it
+  uint64_t bytes = 0;        // how much it wrote, if it wrote
   std::optional<int64_t> supersedes_from =
       std::nullopt;  // set by the JSON-lines sink: earlier records from this step on are void
   // Bytes of the memory plan by kind, this rank; in events `start` and `resume`.

@@ -38,10 +38,13 @@ struct Add {
 // out += sum of x, in double, in fixed blocks: the same bits for any number of threads.
 struct ReduceSum {
   Tensor out;  // [1] f64
-  Tensor x;    // [n] f32
+  Tensor x;    // [n] f32 or f64
   static constexpr const char* kName = "reduce_sum";
   std::array<Field, 2> fields() { return {{{"out", Io::inout, &out}, {"x", Io::in, &x}}}; }
-  void check() const { Expect{kName}.is("out", out, DType::f64, {1}).is("x", x, DType::f32, x.shape); }
+  void check() const {
+    const DType dtype = x.dtype == DType::f64 ? DType::f64 : DType::f32;
+    Expect{kName}.is("out", out, DType::f64, {1}).is("x", x, dtype, x.shape);
+  }
   Cost cost() const { return {double(x.numel()), traffic(*this)}; }
 };
 

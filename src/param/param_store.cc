@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/rng.h"
+#include "param/tree_reduce.h"
 
 namespace athanor {
 namespace {
@@ -43,13 +44,15 @@ Tensor ParamStore::Unit::part(const Tensor& t, Range range) const {
 void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std::vector<StateSpec> states,
                       const Sharding& sharding) {
   states_ = training ? std::move(states) : std::vector<StateSpec>{};
-  sharding_ = training && sharding.stage > 0 && sharding.shards > 1 ? sharding : Sharding{};
+  sharding_ = training ? sharding : Sharding{};
+  if (sharding_.stage == 0 || sharding_.shards == 1) sharding_.stage = sharding_.index = 0, sharding_.shards = 1;
   const int stage = sharding_.stage;
+  const LogicalShards& logical = sharding_.logical;
   for (size_t u = 0; u < units_.size(); ++u) {
     Unit& unit = *units_[u];
     std::vector<ParamSpec> specs;
     for (int id : unit.params) specs.push_back(specs_[size_t(id)]);
-    unit.layout = FlatLayout::make(specs, sharding_.shards, kAlign);
+    unit.layout = FlatLayout::make(specs, std::max(sharding_.shards, int(logical.count)), kAlign);
     for (size_t i = 0; i < unit.params.size(); ++i) offsets_[size_t(unit.params[i])] = unit.layout.offset[i];
     const int64_t share = unit.layout.numel / sharding_.shards;
     unit.shard = {share * sharding_.index, share * (sharding_.index + 1)};
@@ -61,7 +64,10 @@ void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std
     if (!training) continue;
     // Masters that are the weights themselves are whole as long as these are.
     add(MemoryKind::masters, "masters", recipe.master, separate ? stage >= 1 : stage >= 3, &unit.master);
-    add(MemoryKind::gradients, "gradients", DType::f32, stage >= 2, &unit.grad);
+    add(MemoryKind::gradients, "gradients", DType::f32, stage >= 2 && logical.count == 0, &unit.grad);
+    unit.joined.resize(size_t(logical.levels()));
+    for (size_t level = 0; level < unit.joined.size(); ++level)
+      add(MemoryKind::gradients, cat("joined gradients, level ", level), DType::f32, false, &unit.joined[level]);
     unit.states.resize(states_.size());
     for (size_t s = 0; s < states_.size(); ++s)
       add(MemoryKind::optimizer, states_[s].name, states_[s].dtype, stage >= 1, &unit.states[s]);
@@ -108,19 +114,35 @@ void ParamStore::gather_weights(Ctx& c) {
   }
 }
 
+void ParamStore::end_leaf(Ctx& c, int64_t leaf) {
+  const int pairs = std::countr_one(uint64_t(leaf));  // that this leaf completes
+  for (const auto& unit : units_) {
+    const Tensor& grad = unit->grad;
+    for (int level = 0; level < pairs; ++level) c.run(Add{.y = grad, .a = grad, .b = unit->joined[size_t(level)]});
+    if (leaf + 1 == sharding_.logical.mine) continue;  // grad has the sum of all
+    c.run(Cast{.y = unit->joined[size_t(pairs)], .x = grad});
+    c.run(Fill{.x = grad});
+  }
+}
+
 void ParamStore::reduce_gradients(Ctx& c) {
   Communicator &shards = c.mesh[Axis::dp_shard], &replicas = c.mesh[Axis::dp_replicate];
+  const bool tree = sharding_.logical.count > 0;
+  const auto all_reduce = [&](Communicator& group, const Tensor& x) {
+    tree ? tree_all_reduce(c, group, x) : c.all_reduce(group, x);
+  };
   for (const auto& unit : units_) {
+    const Tensor& grad = unit->grad;
     if (sharding_.stage == 0) {
-      c.all_reduce(c.mesh.data_parallel(), unit->grad);
+      all_reduce(c.mesh.data_parallel(), grad);
       continue;
     }
-    if (sharding_.stage == 1) {  // the sum is for this rank's shard; what was added for others' is done with
-      c.reduce_scatter(shards, unit->own(unit->grad), unit->grad);
-      if (unit->shard.begin > 0) c.run(Fill{.x = unit->grad.slice(0, unit->shard.begin)});
-      if (unit->shard.end < unit->layout.numel) c.run(Fill{.x = unit->grad.slice(unit->shard.end, unit->layout.numel)});
+    if (!unit->is_shard(grad)) {  // the sum is for this rank's shard; what was added for others' is done with
+      tree ? tree_reduce_scatter(c, shards, grad) : c.reduce_scatter(shards, unit->own(grad), grad);
+      if (unit->shard.begin > 0) c.run(Fill{.x = grad.slice(0, unit->shard.begin)});
+      if (unit->shard.end < unit->layout.numel) c.run(Fill{.x = grad.slice(unit->shard.end, unit->layout.numel)});
     }
-    c.all_reduce(replicas, unit->own(unit->grad));
+    all_reduce(replicas, unit->own(grad));
   }
 }
 
@@ -166,7 +188,7 @@ void ParamStore::release(int u) {
 
 void ParamStore::begin_gradients(Ctx& c, int u) {
   Unit& unit = *units_[size_t(u)];
-  if (sharding_.stage < 2) return;
+  if (!unit.is_shard(unit.grad)) return;
   unit.whole_grad = c.alloc("gradients of a unit", DType::f32, {unit.layout.numel});
   c.run(Fill{.x = unit.whole_grad.t});
 }
@@ -174,7 +196,7 @@ void ParamStore::begin_gradients(Ctx& c, int u) {
 // Adds this micro-batch's share to what this rank keeps.
 void ParamStore::end_gradients(Ctx& c, int u) {
   Unit& unit = *units_[size_t(u)];
-  if (sharding_.stage < 2) return;
+  if (!unit.is_shard(unit.grad)) return;
   const Tensor mine = unit.own(unit.whole_grad.t);
   c.reduce_scatter(c.mesh[Axis::dp_shard], mine, unit.whole_grad.t);
   c.run(Add{.y = unit.grad, .a = unit.grad, .b = mine});

@@ -3,6 +3,7 @@
 // the units. Ranks of the data-parallel axes may own a shard each of some or all of this: use() and done() bracket a
 // unit's use in forward, their duals on the tape bracket it in backward.
 #pragma once
+#include <bit>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,11 +24,21 @@ struct StateSpec {
   DType dtype;
 };
 
+// The leaves of the sums that are the same bits for any number of ranks: the micro-batches of a step are dealt out to
+// `count` of them, which the ranks hold in order, `mine` each, both powers of two. The gradients of a leaf are
+// accumulated in place; leaves are joined in a fixed binary tree, so whole gradients stay on all ranks until the end of
+// the step. count 0: sums in the order of the ranks.
+struct LogicalShards {
+  int64_t count = 0, mine = 0;
+  int levels() const { return count > 0 ? std::countr_zero(uint64_t(mine)) : 0; }  // of the tree within a rank
+};
+
 // What each rank of the dp_shard axis holds a shard of instead of the whole [Rajbhandari et al. 2020, "ZeRO"]:
 // stage 1 optimizer states and masters, 2 also gradients, 3 also weights.
 struct Sharding {
   int stage = 0;
   int shards = 1, index = 0;
+  LogicalShards logical = {};
 };
 
 class ParamStore {
@@ -44,6 +55,7 @@ class ParamStore {
     Tensor value;                // compute dtype; absent where it is the master itself
     Tensor grad;                 // f32; absent without training
     std::vector<Tensor> states;  // in the order of the StateSpecs
+    std::vector<Tensor> joined;  // f32, whole: sums of 1, 2, 4, ... leaves that wait for as many more
     // Whole, while the unit is in use: weights at stage 3, gradients from stage 2 on.
     Buffer gathered, whole_grad;
 
@@ -71,6 +83,8 @@ class ParamStore {
   void use_last(Ctx&, int unit);  // forward, where its backward follows at once: gradients are needed too
   void release(int unit);         // after use_last without backward
 
+  // The gradients of this rank's leaf number `leaf` are complete: joins them with those that they make a pair with.
+  void end_leaf(Ctx&, int64_t leaf);
   // Ends of a step, before and after the optimizer: the sum of all ranks' gradients, and the weights that they updated.
   void reduce_gradients(Ctx&);
   void gather_weights(Ctx&);

@@ -94,6 +94,9 @@ struct Ctx {
   void reduce_scatter(Communicator& group, Tensor shard, Tensor full) {
     if (!arena.recording()) group.reduce_scatter(shard, full, Reduce::sum, Lane::compute);
   }
+  void exchange(Communicator& group, Tensor out, Tensor in, int peer) {
+    if (!arena.recording()) group.exchange(out, in, peer, Lane::compute);
+  }
 
   bool recording() const { return tape && tape->recording; }
   Var var(Buffer buffer, Remake remake = nullptr);

@@ -1,6 +1,7 @@
 #include "train/engine.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstring>
 #include <numeric>
@@ -41,9 +42,17 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   for (const std::string& name : options_.frozen) model_->params().freeze(name);
   CHECK(options_.global_batch_size % (options_.micro_batch_size * ranks()) == 0, "a global batch of ",
         options_.global_batch_size, " for ", ranks(), " ranks and micro-batches of ", options_.micro_batch_size);
+  const int64_t leaves = options_.logical_shards;
+  CHECK(leaves == 0 || (std::has_single_bit(uint64_t(leaves)) && leaves % ranks() == 0 &&
+                        options_.global_batch_size % (options_.micro_batch_size * leaves) == 0),
+        leaves, " logical shards for ", ranks(), " ranks and a global batch of ", options_.global_batch_size,
+        " in micro-batches of ", options_.micro_batch_size);
   Communicator& shards = backend_.mesh[Axis::dp_shard];
   model_->plan(memory_, options_.recipe, options_.training, optimizer_->states(),
-               {.stage = options_.zero_stage, .shards = shards.size(), .index = shards.rank()});
+               {.stage = options_.zero_stage,
+                .shards = shards.size(),
+                .index = shards.rank(),
+                .logical = {.count = leaves, .mine = leaves / ranks()}});
   const auto input = [&](const char* name, DType dtype, Shape shape, Tensor* t) {
     memory_.add(MemoryKind::inputs, name, dtype, shape, t);
   };
@@ -55,6 +64,8 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   input("target count", DType::f32, {1}, &targets_);
   input("step state", DType::u8, {int64_t(sizeof(StepState))}, &state_);
   input("evaluation sum", DType::f64, {1}, &eval_sum_);
+  if (leaves > 0)
+    input("sums of leaves", DType::f64, {leaves * int64_t(1 + model_->params().units().size())}, &leaf_sums_);
 }
 
 void Engine::want_logits() {
@@ -216,6 +227,15 @@ void Engine::run_micro_batch(Ctx c, const PhaseRunner::Enter& enter) {
   c.run(ReduceSum{.out = scalar(offsetof(StepState, targets), DType::f64), .x = targets_});
 }
 
+// The loss of each leaf is kept apart; all are added in order at the end of the step.
+void Engine::run_end_of_leaf(Ctx c, int64_t leaf) {
+  const Tensor loss = scalar(offsetof(StepState, loss_sum), DType::f64);
+  const int64_t number = rank() * (options_.logical_shards / ranks()) + leaf;
+  c.run(ReduceSum{.out = leaf_sums_.slice(number, number + 1), .x = loss});
+  c.run(Fill{.x = loss});
+  model_->params().end_leaf(c, leaf);
+}
+
 void Engine::run_evaluation(Ctx c) {
   Var x = forward(*model_, c, batch_, {});
   classifier({c, model_->params()}, std::move(x), batch_, head(), losses_);
@@ -224,19 +244,42 @@ void Engine::run_evaluation(Ctx c) {
   c.run(ReduceSum{.out = eval_sum_, .x = losses_});
 }
 
+// Every gradient counts once, on one rank. With leaves, a unit has as many parts, each with a sum of its own.
+void Engine::add_norms(Ctx& c) {
+  const ParamStore& params = model_->params();
+  const bool first_replica = backend_.mesh.coord(Axis::dp_replicate) == 0;
+  if (!first_replica || (!params.sharded() && backend_.mesh.coord(Axis::dp_shard) != 0)) return;
+  const int64_t parts = std::max<int64_t>(1, options_.logical_shards);
+  int64_t next = options_.logical_shards;
+  for (const auto& unit : params.units()) {
+    const int64_t size = unit->layout.numel / parts;
+    for (int64_t part = 0; part < parts; ++part, ++next) {
+      const auto range = unit->owned(part * size, std::min((part + 1) * size, unit->layout.trained));
+      const Tensor sum =
+          leaf_sums_ ? leaf_sums_.slice(next, next + 1) : scalar(offsetof(StepState, norm_sq), DType::f64);
+      if (range.begin < range.end) c.run(SquaredNorm{.out = sum, .x = unit->part(unit->grad, range)});
+    }
+  }
+}
+
 void Engine::run_optimizer(Ctx c) {
   ParamStore& params = model_->params();
   params.reduce_gradients(c);
-  // Every gradient counts once, on one rank; all ranks get the same sums, and so come to the same decisions.
-  const bool first_replica = backend_.mesh.coord(Axis::dp_replicate) == 0;
-  const bool counts = first_replica && (params.sharded() || backend_.mesh.coord(Axis::dp_shard) == 0);
-  for (const auto& unit : params.units()) {
-    const ParamStore::Range trained = unit->owned(0, unit->layout.trained);
-    if (counts && trained.begin < trained.end)
-      c.run(SquaredNorm{.out = scalar(offsetof(StepState, norm_sq), DType::f64), .x = unit->part(unit->grad, trained)});
+  add_norms(c);
+  // All ranks get the same sums, and so come to the same decisions.
+  Communicator& ranks = backend_.mesh.data_parallel();
+  const Tensor loss = scalar(offsetof(StepState, loss_sum), DType::f64);
+  const Tensor norm = scalar(offsetof(StepState, norm_sq), DType::f64);
+  c.all_reduce(ranks, scalar(offsetof(StepState, targets), DType::f64));  // whole numbers: exact in any order
+  if (leaf_sums_) {
+    c.all_reduce(ranks, leaf_sums_);  // each is zero on all ranks but one: exact
+    c.run(ReduceSum{.out = loss, .x = leaf_sums_.slice(0, options_.logical_shards)});
+    c.run(ReduceSum{.out = norm, .x = leaf_sums_.slice(options_.logical_shards, leaf_sums_.numel())});
+    c.run(Fill{.x = leaf_sums_});
+  } else {
+    c.all_reduce(ranks, loss);
+    c.all_reduce(ranks, norm);
   }
-  for (const size_t sum : {offsetof(StepState, loss_sum), offsetof(StepState, targets), offsetof(StepState, norm_sq)})
-    c.all_reduce(backend_.mesh.data_parallel(), scalar(sum, DType::f64));
   c.run(StepControl{.state = state_,
                     .schedule = options_.schedule,
                     .scaling = options_.scaling,
@@ -294,6 +337,10 @@ void Engine::micro_batch(std::span<const int32_t> tokens, std::span<const int32_
     clock.enter(phase);
     mark(phase);
   });
+  if (const int64_t leaves = options_.logical_shards / ranks(); leaves > 0) {
+    const int64_t each = micro_batches() / leaves;
+    if (micro_slot_ % each == 0) run_end_of_leaf(context(*ops_, nullptr), micro_slot_ / each - 1);
+  }
   clock.enter(Phase::other);
 }
 
@@ -345,6 +392,7 @@ StepState Engine::finish_step() {
 void Engine::discard_step() {
   CHECK(uncollected() == 0, "a step cannot be discarded while ", uncollected(), " before it wait to be collected");
   for (const auto& unit : model_->params().units()) ops_->run(Fill{.x = unit->grad}, nullptr);
+  if (leaf_sums_) ops_->run(Fill{.x = leaf_sums_}, nullptr);
   StepState state = read_state();
   state.loss_sum = state.targets = 0;
   write_state(state);

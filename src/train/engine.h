@@ -30,6 +30,7 @@ struct EngineOptions {
   bool training = true;                  // false: weights and evaluation only
   bool graphs = true;                    // capture and replay, where the device can
   int zero_stage = 0;                    // what the ranks of the dp_shard axis share out: see Sharding
+  int64_t logical_shards = 0;            // leaves of the rank-invariant sums: see LogicalShards; 0: none
   uint64_t seed = 0;
   AdamWOptions adamw;
   Schedule schedule;
@@ -64,6 +65,7 @@ class Engine {
   const MemoryPlan& memory();  // records the dry runs on first use
   const Arena& arena() const { return arena_; }
   Model& model() { return *model_; }
+  const Model& model() const { return *model_; }
   // Of this rank, per step.
   int64_t micro_batches() const { return options_.global_batch_size / (options_.micro_batch_size * ranks()); }
   int ranks() const { return backend_.mesh.data_parallel().size(); }  // that share out a batch
@@ -83,6 +85,8 @@ class Engine {
   // tokens, targets: [micro_batch_size * T]; target -1 is ignored: the step's loss and gradients are means over the
   // others. The clock is moved through forward and backward.
   void micro_batch(std::span<const int32_t> tokens, std::span<const int32_t> targets, PhaseClock&);
+  // Micro-batches that a rank holds in a row, of those that all ranks of a step hold together.
+  int64_t turn() const { return options_.logical_shards > 0 ? micro_batches() : 1; }
   // Sums over the ranks, norm, skip decision, clipping, AdamW. Only queued: a step's result is collected once, in
   // order, and at most kStepsAhead steps may wait for it; the host waits in collect() and nowhere else.
   void close_step();
@@ -127,6 +131,8 @@ class Engine {
   PhaseTimes device_times(const ClosedStep&) const;
   void run_evaluation(Ctx);
   void run_optimizer(Ctx);
+  void run_end_of_leaf(Ctx, int64_t leaf);
+  void add_norms(Ctx&);
   void run_logits(Ctx, std::vector<float>* out);
   void visit_whole(Ctx, const TakeTensor&);
   void load(std::span<const int32_t> tokens, std::span<const int32_t> targets, int64_t slot);
@@ -140,10 +146,11 @@ class Engine {
   std::unique_ptr<Model> model_;
   std::unique_ptr<Optimizer> optimizer_;
   Batch batch_;
-  Tensor losses_;      // [N] f32
-  Tensor targets_;     // [1] f32: how many of the micro-batch's targets are not ignored
-  Tensor state_;       // StepState
-  Tensor eval_sum_;    // [1] f64
+  Tensor losses_;     // [N] f32
+  Tensor targets_;    // [1] f32: how many of the micro-batch's targets are not ignored
+  Tensor state_;      // StepState
+  Tensor eval_sum_;   // [1] f64
+  Tensor leaf_sums_;  // [leaves, 1 + units] f64: of each leaf its losses, and of each unit's part its squared gradients
   Tensor logit_rows_;  // [N] i32: 0, 1, 2, ...
   bool want_logits_ = false, recorded_ = false;
   PhaseRunner micro_batch_runner_, optimizer_runner_, evaluation_runner_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
+#include <vector>
 
 #include "base/int.h"
 
@@ -26,7 +28,7 @@ EvalResult evaluate(Engine& engine, const Dataset& data, const EvalOptions& opti
   const int64_t windows = options.samples > 0 ? std::min(options.samples, data.windows()) : data.windows();
   HostBatch batch(rows, data.seq_length(), options.packing);
   EvalResult result;
-  double sum = 0;
+  std::vector<double> sums(size_t(div_ceil(windows, rows)));  // of each micro-batch: added in order, on whatever rank
   // Every rank makes as many calls: those whose rows are all beyond the end as well.
   for (int64_t turn = 0; turn < windows; turn += rows * engine.ranks()) {
     const int64_t first = turn + rows * engine.rank();
@@ -34,7 +36,8 @@ EvalResult evaluate(Engine& engine, const Dataset& data, const EvalOptions& opti
     for (int64_t r = 0; r < std::min(rows, windows - first); ++r)
       batch.read(r, data, {.seed = 0, .shuffled = false}, first + r, options.packing);
     set_documents(engine, batch);
-    sum += engine.evaluate(batch.tokens, batch.targets);
+    const double sum = engine.evaluate(batch.tokens, batch.targets);
+    if (first < windows) sums[size_t(first / rows)] = sum;
     for (const int32_t target : batch.targets) {
       result.tokens += target >= 0;
       if (target >= 0 && size_t(target) < options.token_bytes.size())
@@ -42,11 +45,12 @@ EvalResult evaluate(Engine& engine, const Dataset& data, const EvalOptions& opti
     }
   }
   if (control) {
-    std::array sums = {sum, double(result.tokens), result.bytes};
+    std::array counts = {double(result.tokens), result.bytes};
+    control->all_reduce({counts.data(), DType::f64, {int64_t(counts.size())}}, Reduce::sum, Lane::compute);
     control->all_reduce({sums.data(), DType::f64, {int64_t(sums.size())}}, Reduce::sum, Lane::compute);
-    sum = sums[0], result.tokens = int64_t(sums[1]), result.bytes = sums[2];
+    result.tokens = int64_t(counts[0]), result.bytes = counts[1];
   }
-  result.loss = sum / double(std::max<int64_t>(1, result.tokens));
+  result.loss = std::accumulate(sums.begin(), sums.end(), 0.0) / double(std::max<int64_t>(1, result.tokens));
   return result;
 }
 

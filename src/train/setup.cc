@@ -6,6 +6,7 @@
 #include "metrics/flops.h"
 #include "tokenizer/load.h"
 #include "train/answer.h"
+#include "train/checkpointer.h"
 
 namespace athanor {
 namespace {
@@ -85,6 +86,8 @@ EngineOptions engine_options(const Config& c, bool training) {
   o.clip_grad = c.clip_grad;
   o.graphs = c.cuda_graph;
   o.zero_stage = int(c.zero_stage);
+  o.logical_shards =
+      training && c.deterministic_reduction == DeterministicReduction::rank_invariant ? c.logical_shards : 0;
   return o;
 }
 
@@ -129,6 +132,10 @@ size_t memory_capacity(const Config& c, const Device& device) {
 
 size_t runtime_reserve(const Config& c) { return size_t(c.runtime_reserve_mib) << 20; }
 
+bool saves_in_background(const Config& c, const Device& device) {
+  return c.async_save == AsyncSave::on || (c.async_save == AsyncSave::automatic && !device.unified());
+}
+
 namespace {
 
 // What the rank with the least memory may use: all must come to the same plan.
@@ -138,10 +145,20 @@ size_t common_capacity(const Config& c, Backend backend) {
   return size_t(-lacking);
 }
 
+// Host memory for copies of what is being saved, where it is the memory that the plan is about.
+size_t save_reserve(const Config& c, Backend backend, const Engine& engine, bool training) {
+  const bool counts = training && !c.save.empty() && backend.device.unified() && saves_in_background(c, backend.device);
+  return counts ? snapshot_bytes(engine.model().params(), engine.ranks()) : 0;
+}
+
 std::unique_ptr<Engine> fitting_engine(const Config& c, Backend backend, bool training) {
   EngineOptions options = engine_options(c, training);
   const size_t capacity = common_capacity(c, backend), reserve = runtime_reserve(c);
   const int64_t ranks = backend.mesh.data_parallel().size();
+  if (options.logical_shards > 0 && options.logical_shards % ranks != 0)
+    throw Error(cat("logical_shards: ", options.logical_shards, " do not divide among ", ranks,
+                    " ranks; start a power of two of them, or set deterministic_reduction to fixed_order"),
+                Exit::usage);
   if (c.global_batch_size % (std::max<int64_t>(1, c.micro_batch_size) * ranks) != 0)
     throw Error(cat("global_batch_size: ", c.global_batch_size, " sequences do not divide among ", ranks, " ranks",
                     c.micro_batch_size > 0 ? cat(" with micro-batches of ", c.micro_batch_size) : "",
@@ -154,14 +171,15 @@ std::unique_ptr<Engine> fitting_engine(const Config& c, Backend backend, bool tr
       if (c.global_batch_size % (b * ranks) != 0) continue;
       options.micro_batch_size = b;
       auto engine = std::make_unique<Engine>(c.model, options, backend);
-      if (b == 1 || engine->memory().total() + reserve <= capacity) {
-        engine->memory().require_fits(capacity, reserve);
+      const size_t rest = reserve + save_reserve(c, backend, *engine, training);
+      if (b == 1 || engine->memory().total() + rest <= capacity) {
+        engine->memory().require_fits(capacity, rest);
         return engine;
       }
     }
   }
   auto engine = std::make_unique<Engine>(c.model, options, backend);
-  engine->memory().require_fits(capacity, reserve);
+  engine->memory().require_fits(capacity, reserve + save_reserve(c, backend, *engine, training));
   return engine;
 }
 

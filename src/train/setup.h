@@ -25,6 +25,7 @@ PackingOptions packing_options(const Config&, const Dataset& train);
 // Bytes the plan may use: memory_limit_gib, or what the device has; the run-time reserve comes on top of the plan.
 size_t memory_capacity(const Config&, const Device&);
 size_t runtime_reserve(const Config&);
+bool saves_in_background(const Config&, const Device&);
 
 // An engine whose plan fits, not yet committed. micro_batch_size 0 takes the largest divisor of the global batch that
 // fits and keeps a micro-batch within so many tokens, where larger ones no longer gain speed.

@@ -10,34 +10,6 @@ namespace {
 
 constexpr int64_t kMaxStateBytes = 1 << 20;
 
-// Whole tensors of all units as the host reads them: in place where they stay and the host can, else copied.
-class HostUnits {
- public:
-  HostUnits(Engine& engine, Device& device, bool keep) {
-    const ParamStore& params = engine.model().params();
-    const bool in_place = device.unified() && !params.sharded();
-    tensors_.resize(params.units().size());
-    engine.visit_whole([&](size_t unit, int, const Tensor& whole) {
-      if (!keep) return;
-      Tensor& host = tensors_[unit].emplace_back(whole);
-      if (in_place) return;
-      copies_.emplace_back(whole.bytes());
-      host.data = copies_.back().data();
-      device.copy(host.data, whole.data, whole.bytes(), Lane::compute);  // before the next tensor takes its place
-      device.sync();
-    });
-  }
-  // The masters (state -1) or a state of the optimizer of one piece.
-  Tensor of(const ParamStore::Piece& piece, int state) const {
-    const Tensor& whole = tensors_[size_t(piece.unit)][size_t(state) + 1];
-    return {whole.at(piece.offset), whole.dtype, piece.slice->shape};
-  }
-
- private:
-  std::vector<std::vector<Tensor>> tensors_;  // by unit, masters first
-  std::vector<std::vector<std::byte>> copies_;
-};
-
 // The part of [begin, end) that this rank has in a tensor of a unit.
 ParamStore::Range held(const ParamStore::Unit& unit, const Tensor& flat, int64_t begin, int64_t end) {
   return unit.is_shard(flat) ? unit.owned(begin, end) : ParamStore::Range{begin, end};
@@ -111,30 +83,6 @@ RunState parse_state(const std::string& text, const std::string& where) {
   }
 }
 
-std::string save_checkpoint(const RunLock* lock, Engine& engine, Device& device, const RunState& state,
-                            const SaveExtras& extras, CheckpointOptions options) {
-  const ParamStore& params = engine.model().params();
-  const HostUnits units(engine, device, lock != nullptr);
-  if (!lock) return "";
-  CheckpointWriter writer(*lock, state.step, std::move(options));
-  std::vector<CheckpointTensor> weights, moments;
-  for (const auto& piece : params.pieces()) {
-    weights.push_back({tensor_data(piece.slice->name, units.of(piece, -1)), std::nullopt});
-    for (size_t s = 0; s < params.state_specs().size(); ++s)
-      moments.push_back(
-          {tensor_data(cat(params.state_specs()[s].name, ".", piece.slice->name), units.of(piece, int(s))),
-           std::nullopt});
-  }
-  writer.add_safetensors("model.safetensors", weights);
-  writer.add_safetensors("optimizer.safetensors", moments);
-  writer.add_text("config.json", extras.hf_config);
-  writer.add_text("config.resolved.json", extras.resolved_config);
-  writer.add_text("state.json", state_json(state));
-  if (!extras.tuning.empty()) writer.add_text("tuning.json", extras.tuning);
-  for (const auto& [name, content] : extras.tokenizer) writer.add_text(name, content);
-  return writer.commit();
-}
-
 void load_weights(const ParamStore& params, Device& device, const std::string& folder) {
   const WeightFiles files(folder);
   for (const auto& piece : params.pieces()) {
@@ -171,7 +119,7 @@ void load_weights(Engine& engine, Device& device, const ModelFolder& folder) {
 
 RunState load_checkpoint(Engine& engine, Device& device, const std::string& folder) {
   load_weights(engine, device, folder);
-  const WeightFiles moments(folder + "/optimizer.safetensors");
+  const WeightFiles moments(folder, "optimizer");
   const ParamStore& params = engine.model().params();
   for (const auto& piece : params.pieces()) {
     const ParamStore::Unit& unit = *params.units()[size_t(piece.unit)];

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/store.h"
 #include "convert/model_folder.h"
 #include "tokenizer/tokenizer.h"
 #include "train/engine.h"
@@ -29,10 +28,6 @@ struct SaveExtras {
   std::string tuning;                    // tuning.json: choices that rounding follows from; empty: none
   std::vector<TokenizerFile> tokenizer;  // descriptor and the files that it names; empty: unknown
 };
-
-// Writes and commits one checkpoint; returns its folder. All ranks call it together: the one with the lock gathers what
-// the others hold, unit by unit, and writes; the others give a null lock.
-std::string save_checkpoint(const RunLock*, Engine&, Device&, const RunState&, const SaveExtras&, CheckpointOptions);
 
 // Weights alone, converted to the dtype the engine keeps them in; names are those of transformers.
 void load_weights(Engine&, Device&, const std::string& folder);

@@ -31,11 +31,13 @@ Exit Trainer::loop() {
                          .rows = config_.micro_batch_size,
                          .rank = engine_->rank(),
                          .world = engine_->ranks(),
+                         .turn = engine_->turn(),
                          .packing = packing_});
   bool discarded = false;
   while (!discarded && state_.step + engine_->uncollected() < config_.train_iters) {
     discarded = !launch_step(loader);
     agree();
+    follow_save();
     const bool pause = discarded || pause_due(state_.step + engine_->uncollected());
     while (engine_->uncollected() > (pause ? 0 : 1)) collect_step();
     if (discarded) {
@@ -48,30 +50,31 @@ Exit Trainer::loop() {
       while (engine_->uncollected() > 0) collect_step();
       log::error("diverged: ", state_.device.skipped_in_row,
                  " steps in a row had a non-finite loss or gradient; weights are those of the last good step");
-      save("diverged");
+      save("diverged", Wait::durable);
       return Exit::diverged;
     }
     if (stop_signal() != 0) break;
     if (backend_.control ? wishes_.end != 0 : time_is_up()) {
       while (engine_->uncollected() > 0) collect_step();
-      save("time limit");
+      save("time limit", Wait::durable);
       return Exit::requeue;
     }
   }
   while (engine_->uncollected() > 0) collect_step();
   if (const int signal = stop_signal()) {
     metrics_.event({.kind = EventKind::signal, .step = state_.step, .text = ::strsignal(signal)});
-    save("stop signal");
+    save("stop signal", Wait::durable);
     return state_.step < config_.train_iters ? Exit::requeue : Exit::done;
   }
-  save("end of training");
+  save("end of training", Wait::durable);
   return Exit::done;
 }
 
 void Trainer::agree() {
   if (!backend_.control) return;
   const auto stop = signals_.received();
-  wishes_ = {stop ? stop->signal : 0, minutes_to_save_are_up() ? 1 : 0, time_is_up() ? 1 : 0};
+  wishes_ = {stop ? stop->signal : 0, minutes_to_save_are_up() ? 1 : 0, time_is_up() ? 1 : 0,
+             checkpointer_ && checkpointer_->writing() && !checkpointer_->part_is_written() ? 1 : 0};
   backend_.control->all_reduce({&wishes_, DType::i32, {sizeof wishes_ / sizeof(int32_t)}}, Reduce::max, Lane::compute);
 }
 
@@ -90,7 +93,8 @@ bool Trainer::out_of_time(int64_t micro_left) const {
   const double micros = double(engine_->micro_batches());
   const double seconds = std::max(micro_seconds_, mean_step_seconds_ / micros);
   const double left = double(micro_left) + double(engine_->uncollected()) * micros;
-  return used + left * seconds + save_seconds_ > config_.exit_signal_budget;
+  const double saves = checkpointer_ && checkpointer_->under_way() ? 2 : 1;
+  return used + left * seconds + saves * save_seconds_ > config_.exit_signal_budget;
 }
 
 bool Trainer::launch_step(Loader& loader) {
@@ -209,7 +213,7 @@ bool Trainer::pause_due(int64_t step) const {
 
 void Trainer::after_step() {
   if (eval_due(state_.step) && stop_signal() == 0) evaluate();
-  if (save_due(state_.step)) save("interval");
+  if (save_due(state_.step)) save("interval", Wait::no);
   table_.add(clock_.lap(), 0);
 }
 

@@ -11,11 +11,11 @@
 #include "metrics/sink.h"
 #include "metrics/trace.h"
 #include "train/answer.h"
+#include "train/checkpointer.h"
 #include "train/evaluate.h"
 #include "train/sensor_watch.h"
 #include "train/setup.h"
 #include "train/signals.h"
-#include "train/snapshot.h"
 
 namespace athanor {
 
@@ -42,6 +42,7 @@ class Trainer {
   // all do the same: the highest of each counts.
   struct Wishes {
     int32_t stop_signal = 0, save = 0, end = 0;
+    int32_t writing = 0;  // a part of a checkpoint
   };
   void open_run();                      // run folder, lock, sinks, records of the start
   std::optional<Resume> find_resume();  // and checks that the config may continue it
@@ -63,7 +64,10 @@ class Trainer {
   void after_step();
   void evaluate();
   void answer_questions();
-  void save(const char* why);
+  enum class Wait { no, durable };
+  void save(const char* why, Wait);
+  void follow_save();  // of the save in the background: what there is to do
+  void report_save();
   bool eval_due(int64_t step) const;
   bool save_due(int64_t step) const;
   bool minutes_to_save_are_up() const;
@@ -80,6 +84,7 @@ class Trainer {
   std::vector<Question> questions_;
   std::unique_ptr<Engine> engine_;
   std::optional<RunLock> lock_;
+  std::unique_ptr<Checkpointer> checkpointer_;
   MetricFanOut metrics_;
   std::unique_ptr<TraceWriter> trace_;
   std::unique_ptr<Ops> traced_ops_;

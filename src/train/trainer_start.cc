@@ -160,6 +160,14 @@ void Trainer::start(const std::optional<Resume>& resume) {
   for (const DimensionAdvice& advice : dimension_advice(config_.model, config_.seq_length, multiple))
     log::info(to_text(advice, multiple));
   config_.micro_batch_size = engine_->options().micro_batch_size;
+  if (!config_.save.empty())
+    checkpointer_ =
+        std::make_unique<Checkpointer>(*engine_, backend_.device,
+                                       CheckpointerOptions{.root = config_.save,
+                                                           .lock = lock_ ? &*lock_ : nullptr,
+                                                           .control = backend_.control,
+                                                           .background = saves_in_background(config_, backend_.device),
+                                                           .keep_latest = config_.keep_latest_k});
   tune(resume);
   const MemoryPlan& plan = engine_->memory();
   const size_t before = backend_.device.allocated();
@@ -222,31 +230,50 @@ void Trainer::tune(const std::optional<Resume>& resume) {
   cache.store(tuning);
 }
 
-void Trainer::save(const char* why) {
-  if (config_.save.empty() || last_saved_step_ == state_.step) return;
+void Trainer::save(const char* why, Wait wait) {
+  if (config_.save.empty()) return;
   const PhaseScope phase(clock_, Phase::checkpoint);
-  const auto begin = PhaseClock::Clock::now();
-  const std::string resolved = dump_resolved(config_);
-  const SaveExtras extras{.resolved_config = resolved,
-                          .hf_config = hf_config_json(
-                              config_.model, config_.master_weights == MasterWeights::bf16 ? "bfloat16" : "float32"),
+  if (last_saved_step_ != state_.step) {
+    const std::string resolved = dump_resolved(config_);
+    CheckpointOptions options;
+    options.program_version = options_.program.version;
+    options.program_commit = options_.commit;
+    options.config_hash = xxh3_hex(resolved);
+    options.data_fingerprint = train_.fingerprint();
+    const bool bf16_masters = config_.master_weights == MasterWeights::bf16;
+    checkpointer_->begin(state_, why,
+                         {.resolved_config = resolved,
+                          .hf_config = hf_config_json(config_.model, bf16_masters ? "bfloat16" : "float32"),
                           .tuning = backend_.tuning ? backend_.tuning->export_choices() : "",
-                          .tokenizer = tokenizer_files_beside(expand_glob(config_.train_data[0].path)[0])};
-  CheckpointOptions options;
-  options.program_version = options_.program.version;
-  options.program_commit = options_.commit;
-  options.config_hash = xxh3_hex(resolved);
-  options.data_fingerprint = train_.fingerprint();
-  const std::string folder =
-      save_checkpoint(lock_ ? &*lock_ : nullptr, *engine_, backend_.device, state_, extras, std::move(options));
-  if (lock_ && config_.keep_latest_k > 0) prune(*lock_, config_.keep_latest_k, state_.step);
-  last_save_ = PhaseClock::Clock::now();
-  save_seconds_ = std::chrono::duration<double>(last_save_ - begin).count();
-  last_saved_step_ = state_.step;
+                          .tokenizer = tokenizer_files_beside(expand_glob(config_.train_data[0].path)[0])},
+                         std::move(options));
+    report_save();
+    last_save_ = PhaseClock::Clock::now();
+    last_saved_step_ = state_.step;
+  }
+  if (wait == Wait::no && saves_in_background(config_, backend_.device)) return;
+  checkpointer_->finish();
+  report_save();
+}
+
+void Trainer::follow_save() {
+  if (!checkpointer_) return;
+  if (checkpointer_->writing() && (backend_.control ? wishes_.writing == 0 : checkpointer_->part_is_written())) {
+    const PhaseScope phase(clock_, Phase::checkpoint);
+    checkpointer_->collect();
+  }
+  report_save();
+}
+
+void Trainer::report_save() {
+  const std::optional<SavedCheckpoint> saved = checkpointer_->take_saved();
+  if (!saved) return;
+  save_seconds_ = saved->seconds;
   metrics_.event({.kind = EventKind::checkpoint,
-                  .step = state_.step,
-                  .text = cat(folder, " (", why, ")"),
-                  .seconds = save_seconds_});
+                  .step = saved->step,
+                  .text = cat(saved->folder, " (", saved->why, ")"),
+                  .seconds = saved->seconds,
+                  .stall_seconds = saved->stall_seconds});
 }
 
 }  // namespace athanor

@@ -139,6 +139,17 @@ inline void messages_arrive_in_order(Communicator& c) {
   }
 }
 
+// Every rank with every other, in the same rounds: both directions at once.
+inline void exchanges_cross(Communicator& c) {
+  for (int distance = 1; distance < c.size(); distance *= 2) {
+    const int peer = c.rank() ^ distance;
+    if (peer >= c.size()) continue;
+    std::vector<int32_t> out(700000, c.rank()), in(out.size());
+    c.exchange(tensor_of(out), tensor_of(in), peer, Lane::compute);
+    EXPECT_EQ(in, std::vector<int32_t>(in.size(), peer));
+  }
+}
+
 inline void groups_are_ordered_by_key_and_work_alone(Communicator& c) {
   const auto group = c.split(c.rank() % 2, -c.rank());  // odd and even ranks, last first
   std::vector<int> members;
@@ -175,6 +186,7 @@ inline void every_law(Communicator& c) {
   all_gather_is_all_shards_in_rank_order(c);
   broadcast_is_the_roots_value(c);
   messages_arrive_in_order(c);
+  exchanges_cross(c);
   groups_are_ordered_by_key_and_work_alone(c);
   calls_do_not_mix(c);
 }

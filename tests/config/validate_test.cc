@@ -26,6 +26,18 @@ TEST(Validate, Ranks) {
   expect_parts(error_with({"distributed_timeout=0"}), {"distributed_timeout"});
 }
 
+TEST(Validate, RankInvariantSums) {
+  const auto with = [](std::vector<std::string> more) {
+    more.insert(more.begin(), {"deterministic_reduction=rank_invariant", "global_batch_size=32"});
+    return error_with(more);
+  };
+  EXPECT_EQ(with({"micro_batch_size=2"}), "");
+  EXPECT_EQ(with({"micro_batch_size=2", "logical_shards=16"}), "");
+  expect_parts(with({"micro_batch_size=2", "logical_shards=6"}), {"logical_shards: 6", "power of two"});
+  expect_parts(with({"micro_batch_size=2", "logical_shards=32"}), {"logical_shards", "32", "micro_batch_size 2"});
+  expect_parts(with({}), {"deterministic_reduction", "micro_batch_size"});
+}
+
 TEST(Validate, Length) {
   const Config c = parse(small_config(), {"train_tokens=1000000"});
   EXPECT_EQ(c.train_iters, 3907);  // 256 tokens a step, rounded up

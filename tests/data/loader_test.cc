@@ -79,6 +79,16 @@ TEST_F(LoaderTest, TheOrderDoesNotDependOnRanksOrMicroBatches) {
   }
 }
 
+TEST_F(LoaderTest, TurnsAreSuccessiveMicroBatchesOfARank) {
+  for (const int rank : {0, 1}) {
+    Loader loader(*data, {.rows = 2, .rank = rank, .world = 2, .turn = 3});
+    std::vector<int64_t> first;
+    for (int micro = 0; micro < 6; ++micro) first.push_back(loader.next().first_sample);
+    const int64_t own = rank * 6;
+    EXPECT_EQ(first, (std::vector<int64_t>{own, own + 2, own + 4, own + 12, own + 14, own + 16}));
+  }
+}
+
 TEST_F(LoaderTest, ARestartContinuesWhereTheRunStopped) {
   Loader whole(*data, {.order = {.seed = 9}, .rows = 4});
   for (int i = 0; i < 10; ++i) whole.next();

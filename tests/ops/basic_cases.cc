@@ -72,6 +72,7 @@ void sums(Examiner& examine) {
   for (int64_t n : {1, 3, 17, 257, 5000, int(kLong)}) {
     examine(OpCase<ReduceSum>{cat(n), {.out = out, .x = tensor(DType::f32, {n})}});
     examine(OpCase<ReduceSum>{cat(n, " offset"), {.out = out, .x = tensor(DType::f32, {n})}, {{"x", normal(100)}}});
+    examine(OpCase<ReduceSum>{cat(n, " doubles"), {.out = out, .x = tensor(DType::f64, {n})}});
     examine(OpCase<SquaredNorm>{cat(n), {.out = out, .x = tensor(DType::f32, {n})}});
   }
   for (double bad : {double(NAN), double(INFINITY), -double(INFINITY)})

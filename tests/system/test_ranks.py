@@ -51,6 +51,47 @@ class SameRunTest(RanksTest):
             self.launch(2, "--set", f"zero_stage={stage}", "--set", f"save=stage{stage}")
             self.assert_same_losses(f"stage{stage}", "one")
 
+    def test_rank_invariant_sums_are_the_same_bits_on_any_ranks(self):
+        invariant = ("--set", "deterministic_reduction=rank_invariant", "--set", "logical_shards=4")
+
+        def content(run):
+            manifest = json.loads((self.folder / run / "step-00000012" / "manifest.json").read_text())
+            return sorted((tensor["name"], tensor["xxh3"]) for tensor in manifest["tensors"])
+
+        self.run_program("train", self.config, *invariant, "--set", "save=one")
+        want = self.losses("one"), content("one")
+        for ranks, stage in ((2, 1), (4, 0), (4, 3)):
+            run = f"ranks{ranks}-{stage}"
+            self.launch(ranks, *invariant, "--set", f"zero_stage={stage}", "--set", f"save={run}")
+            self.assertEqual((self.losses(run), content(run)), want, run)
+        parts = (*invariant, "--set", "save=parts", "--set", "lr_decay_iters=12", "--set")
+        self.launch(4, *parts, "train_iters=4", "--set", "zero_stage=2")
+        self.run_program("train", self.config, *parts, "train_iters=8")
+        self.launch(2, *parts, "train_iters=12", "--set", "zero_stage=3")
+        self.assertEqual((self.losses("parts"), content("parts")), want, "in parts")
+        error = self.launch(3, *invariant, "--set", "save=three", code=USAGE).err
+        self.assertIn("logical_shards: 4 do not divide among 3 ranks", error)
+
+    def test_ranks_write_their_parts_and_consolidate_joins_them(self):
+        self.run_program("train", self.config, "--set", "save=one", "--set", "async_save=on")
+        self.launch(2, "--set", "save=two", "--set", "async_save=on")
+        folder = "two/step-00000012"
+        self.assertEqual([p.name for p in sorted((self.folder / folder).glob("*.safetensors*"))],
+                         [f"{stem}{rest}" for stem in ("model", "optimizer") for rest in
+                          ("-00001-of-00002.safetensors", "-00002-of-00002.safetensors", ".safetensors.index.json")])
+        self.run_program("checkpoint", "verify", folder)
+        self.assertIn("joined/step-00000012", self.run_program("checkpoint", "consolidate", folder, "joined").out)
+        names = {p.name for p in (self.folder / "one/step-00000012").iterdir()}
+        self.assertEqual({p.name for p in (self.folder / "joined/step-00000012").iterdir()}, names)
+        longer = ("--set", "train_iters=16", "--set", "lr_decay_iters=12", "--set")
+        self.run_program("train", self.config, *longer, "load=joined/step-00000012", "--set", "save=from-joined")
+        self.run_program("train", self.config, *longer, f"load={folder}", "--set", "save=from-parts")
+        self.assertEqual(self.losses("from-joined"), self.losses("from-parts"))
+        damaged = self.folder / folder / "optimizer-00002-of-00002.safetensors"
+        damaged.write_bytes(damaged.read_bytes()[:-1])
+        error = self.run_program("checkpoint", "consolidate", folder, "again", code=ERROR).err
+        self.assertIn("optimizer-00002-of-00002.safetensors", error)
+
     def test_another_number_of_ranks_goes_on(self):
         self.run_program("train", self.config, "--set", "save=one")
         stop = ("--set", "save=parts", "--set", "lr_decay_iters=12", "--set")

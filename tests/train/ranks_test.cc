@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <mutex>
 
 #include "base/file.h"
@@ -11,7 +12,7 @@
 #include "config/config.h"
 #include "cpu/make_cpu.h"
 #include "tests/train/harness.h"
-#include "train/snapshot.h"
+#include "train/checkpointer.h"
 
 namespace athanor {
 namespace {
@@ -42,10 +43,11 @@ struct Setting {
   Recompute::Granularity recompute = Recompute::Granularity::none;
   std::vector<std::string> frozen = {};
   bool masked = false;  // targets are ignored: of every rank another number
+  int64_t leaves = 0;   // rank-invariant sums; micro-batches are then two sequences
 
   std::string name() const {
     return cat(name_of(type), tied ? " tied " : " ", precision, " stage ", stage, " ranks ", replicas, "x", shards,
-               " accumulation ", accumulation, " recompute ", int(recompute));
+               " accumulation ", accumulation, " recompute ", int(recompute), " leaves ", leaves);
   }
 };
 
@@ -54,9 +56,10 @@ EngineOptions options(const Setting& s) {
   o.recipe = make_recipe(s.precision, s.master);
   o.recompute = {s.recompute, 1};
   o.seq_length = kLength;
-  o.micro_batch_size = kSequences / (s.accumulation * s.replicas * s.shards);
+  o.micro_batch_size = s.leaves > 0 ? 2 : kSequences / (s.accumulation * s.replicas * s.shards);
   o.global_batch_size = kSequences;
   o.zero_stage = s.stage;
+  o.logical_shards = s.leaves;
   o.seed = o.adamw.seed = 5;
   o.schedule = {.style = DecayStyle::constant, .lr = 3e-3, .min_lr = 3e-3};
   o.clip_grad = 0.5;
@@ -85,8 +88,9 @@ void accumulate(Engine& engine, int64_t step, bool masked = false) {
   const int64_t rows = engine.options().micro_batch_size;
   for (int64_t m = 0; m < engine.micro_batches(); ++m) {
     std::vector<int32_t> tokens, targets;
+    const int64_t turn = engine.turn(), before = (m / turn * engine.ranks() + engine.rank()) * turn + m % turn;
     for (int64_t row = 0; row < rows; ++row)
-      append_sample(step * kSequences + (m * engine.ranks() + engine.rank()) * rows + row, tokens, targets, masked);
+      append_sample(step * kSequences + before * rows + row, tokens, targets, masked);
     engine.micro_batch(tokens, targets, clock);
   }
 }
@@ -233,6 +237,55 @@ TEST(Ranks, TwiceIsTheSameBits) {
   }
 }
 
+void expect_equal(const Curve& want, const Curve& got, const std::string& what) {
+  EXPECT_EQ(want.losses, got.losses) << what;
+  EXPECT_EQ(want.norms, got.norms) << what;
+  EXPECT_EQ(want.masters, got.masters) << what;
+}
+
+TEST(Ranks, InvariantSumsAreTheSameBitsOnAnyRanks) {
+  for (const char* precision : {"fp32", "bf16"})
+    for (const int64_t leaves : {4, 8}) {
+      Setting s{.type = ModelType::gpt2, .tied = true, .precision = precision, .masked = true, .leaves = leaves};
+      const Curve want = train(s);
+      expect_same(train({.type = s.type, .tied = true, .precision = precision, .masked = true}), want,
+                  s.precision == std::string("fp32") ? 1e-5 : 2e-3, s.name());
+      for (const auto& [replicas, shards] : {std::pair{1, 2}, {2, 1}, {1, 4}, {2, 2}, {4, 1}, {1, 8}, {2, 4}})
+        for (const int stage : {0, 1, 2, 3}) {
+          if (replicas * shards > leaves) continue;
+          s.replicas = replicas, s.shards = shards, s.stage = stage;
+          expect_equal(want, train(s), s.name());
+        }
+    }
+}
+
+// The tree is over leaves: other leaves are other bits, or the test above could not fail.
+TEST(Ranks, OtherLeavesAreOtherBits) {
+  const Setting s{.leaves = 2}, t{.leaves = 8}, none{.accumulation = 24};
+  EXPECT_NE(train(s).masters, train(t).masters);
+  EXPECT_NE(train(none).masters, train(t).masters);
+  const Setting sharded{.shards = 2, .stage = 1, .accumulation = 12}, other{.shards = 4, .stage = 1, .accumulation = 6};
+  EXPECT_NE(train(sharded).masters, train(other).masters) << "in the order of the ranks";
+}
+
+TEST(Ranks, InvariantSumsSkipRecomputeAndFreezeAsOthers) {
+  for (const int stage : {0, 3}) {
+    Setting s{.type = ModelType::qwen2, .precision = "fp16", .frozen = {"mlp"}, .leaves = 8};
+    const Curve want = train(s);
+    s.shards = 4, s.stage = stage, s.recompute = Recompute::Granularity::full;
+    expect_equal(want, train(s), s.name());
+  }
+}
+
+// Levels of the tree within a rank hold whole gradients: log2(leaves of a rank) of them, and all are in the plan.
+TEST(Ranks, InvariantSumsPlanTheirTree) {
+  Setting s{.leaves = 8};
+  const auto one = train(s, 1).gradients;
+  s.shards = 4, s.stage = 2;
+  const auto four = train(s, 1).gradients;
+  EXPECT_EQ(one, four * 4 / 2);  // gradients and three levels, or gradients and one level
+}
+
 // Initial weights, stochastic rounding: functions of the logical index, not of the shard.
 TEST(Ranks, InitialWeightsDoNotDependOnTheShards) {
   Setting s{.type = ModelType::gpt2, .tied = true};
@@ -300,7 +353,22 @@ TEST(Ranks, MoreRanksThanAUnitHasParameters) {
   expect_same(want, train(s, 3), 1e-5, s.name());
 }
 
-// A checkpoint is the same files whoever wrote it, and any other ranks and stage go on from it with the next samples.
+// Every tensor of a checkpoint's files by name.
+std::map<std::string, std::vector<std::byte>> tensors_of(const std::string& folder) {
+  std::map<std::string, std::vector<std::byte>> all;
+  for (const char* stem : {"model", "optimizer"}) {
+    const WeightFiles files(folder, stem);
+    for (const auto& [name, place] : files.tensors()) {
+      auto& bytes = all[cat(stem, " ", name)];
+      bytes.resize(size_t(place.entry->bytes));
+      place.file->read(*place.entry, bytes);
+    }
+  }
+  return all;
+}
+
+// A checkpoint holds the same tensors whoever wrote it, and any other ranks and stage go on from it with the next
+// samples.
 TEST(Ranks, CheckpointsKnowNothingOfRanks) {
   const testing::TempDir dir;
   const auto steps = [&](const Setting& s, const std::string& load, int64_t from, int64_t to, const std::string& save) {
@@ -325,14 +393,17 @@ TEST(Ranks, CheckpointsKnowNothingOfRanks) {
       std::optional<RunLock> lock;
       if (engine.rank() == 0) lock.emplace(dir.path() + "/" + save);
       const RunState state{.step = to, .consumed_samples = to * kSequences, .micro_batch_size = 1, .device = last};
-      save_checkpoint(lock ? &*lock : nullptr, engine, *cpu.device, state, {}, {});
+      Checkpointer saves(engine, *cpu.device,
+                         {.root = dir.path() + "/" + save, .lock = lock ? &*lock : nullptr, .control = &mesh.world()});
+      saves.begin(state, "", {}, {});
+      saves.finish();
       const std::lock_guard hold(mutex);
       losses = mine;
     });
     return losses;
   };
-  const auto file = [&](const std::string& run, int64_t step, const char* name) {
-    return read_file(cat(dir.path(), "/", run, "/", step_folder(step), "/", name), 1 << 24);
+  const auto content = [&](const std::string& run, int64_t step) {
+    return tensors_of(cat(dir.path(), "/", run, "/", step_folder(step)));
   };
   for (const char* precision : {"fp32", "bf16"}) {
     const std::string p = precision;
@@ -340,8 +411,7 @@ TEST(Ranks, CheckpointsKnowNothingOfRanks) {
     const auto whole = steps(one, "", 0, 4, p + "whole");
     steps(one, "", 0, 0, p + "start-of-one");
     steps(two, "", 0, 0, p + "start-of-two");
-    for (const char* name : {"model.safetensors", "optimizer.safetensors"})
-      EXPECT_EQ(file(p + "start-of-one", 0, name), file(p + "start-of-two", 0, name)) << name;
+    EXPECT_EQ(content(p + "start-of-one", 0), content(p + "start-of-two", 0));
     steps(two, "", 0, 2, p + "half");
     for (const auto& [ranks, stage] : {std::pair{1, 0}, {2, 3}, {3, 1}, {2, 2}, {4, 3}, {2, 0}}) {
       const Setting s{.precision = precision, .shards = ranks, .stage = stage};
@@ -351,8 +421,7 @@ TEST(Ranks, CheckpointsKnowNothingOfRanks) {
         EXPECT_NEAR(rest[i], whole[i + 2], (p == "fp32" ? 1e-5 : 2e-3) * whole[i + 2]) << name;
       steps(s, cat(dir.path(), "/", p, "half/", step_folder(2)), 2, 2,
             name + "-copy");  // what is loaded is what is saved
-      for (const char* f : {"model.safetensors", "optimizer.safetensors"})
-        EXPECT_EQ(file(p + "half", 2, f), file(name + "-copy", 2, f)) << name << " " << f;
+      EXPECT_EQ(content(p + "half", 2), content(name + "-copy", 2)) << name;
     }
   }
 }

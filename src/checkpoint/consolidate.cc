@@ -1,0 +1,46 @@
+#include "checkpoint/consolidate.h"
+
+#include "checkpoint/store.h"
+#include "checkpoint/weights.h"
+
+namespace athanor {
+namespace {
+
+constexpr int64_t kMaxTextBytes = int64_t{1} << 30;
+
+// A tensor that is read when it is written.
+CheckpointTensor tensor_of(const std::string& name, const WeightFiles::Place& place) {
+  TensorData data = {
+      .name = name, .dtype = place.entry->checked_dtype(), .shape = place.entry->checked_shape(), .pieces = {}};
+  data.make = [place](const ByteSink& sink) {
+    std::vector<std::byte> bytes(size_t(place.entry->bytes));
+    place.file->read(*place.entry, bytes);
+    sink(bytes);
+  };
+  return {std::move(data), std::nullopt};
+}
+
+}  // namespace
+
+std::string consolidate_checkpoint(const std::string& folder, const std::string& root) {
+  const Verification from = verify_checkpoint(folder, Depth::checksums);
+  if (!from.ok) throw Error(cat(folder, ": damaged: ", from.problem));
+  const RunLock lock(root);
+  CheckpointWriter writer(lock, from.manifest.step,
+                          {.program_version = from.manifest.program_version,
+                           .program_commit = from.manifest.program_commit,
+                           .config_hash = from.manifest.config_hash,
+                           .data_fingerprint = from.manifest.data_fingerprint});
+  for (const std::string stem : {"model", "optimizer"}) {
+    const WeightFiles files(folder, stem);
+    std::vector<CheckpointTensor> tensors;
+    for (const auto& [name, place] : files.tensors()) tensors.push_back(tensor_of(name, place));
+    writer.add_safetensors(stem + ".safetensors", tensors);
+  }
+  for (const ManifestFile& file : from.manifest.files)
+    if (file.name.find(".safetensors") == std::string::npos)
+      writer.add_text(file.name, read_file(cat(folder, "/", file.name), kMaxTextBytes));
+  return writer.commit();
+}
+
+}  // namespace athanor

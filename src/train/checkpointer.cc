@@ -1,0 +1,241 @@
+#include "train/checkpointer.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace athanor {
+namespace {
+
+double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::steady_clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+// Adds the time of a scope to a sum.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& sum) : sum_(sum) {}
+  ~Stopwatch() { sum_ += seconds_between(begin_, std::chrono::steady_clock::now()); }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  double& sum_;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+// The texts of all ranks, in their order.
+std::vector<std::string> gather_texts(Communicator& ranks, const std::string& mine) {
+  std::vector<int64_t> sizes(size_t(ranks.size()));
+  auto size = int64_t(mine.size());
+  ranks.all_gather({sizes.data(), DType::i64, {ranks.size()}}, {&size, DType::i64, {1}}, Lane::compute);
+  const int64_t longest = std::max<int64_t>(1, *std::max_element(sizes.begin(), sizes.end()));
+  std::string padded = mine, all(size_t(longest * ranks.size()), '\0');
+  padded.resize(size_t(longest));
+  ranks.all_gather({all.data(), DType::u8, {longest * ranks.size()}}, {padded.data(), DType::u8, {longest}},
+                   Lane::compute);
+  std::vector<std::string> texts;
+  for (size_t r = 0; r < sizes.size(); ++r) texts.push_back(all.substr(r * size_t(longest), size_t(sizes[r])));
+  return texts;
+}
+
+// A part's files and tensors travel as a manifest.
+std::string part_json(std::vector<WrittenFile> part) {
+  Manifest manifest;
+  for (WrittenFile& written : part) {
+    manifest.files.push_back(std::move(written.file));
+    std::move(written.tensors.begin(), written.tensors.end(), std::back_inserter(manifest.tensors));
+  }
+  return manifest_json(manifest);
+}
+
+std::vector<WrittenFile> parse_part(const std::string& json, int rank) {
+  const Manifest manifest = parse_manifest(json, cat("part of rank ", rank));
+  std::vector<WrittenFile> part;
+  for (const ManifestFile& file : manifest.files) {
+    part.push_back({file, {}});
+    for (const ManifestTensor& tensor : manifest.tensors)
+      if (tensor.file == file.name) part.back().tensors.push_back(tensor);
+  }
+  return part;
+}
+
+int64_t bytes_of(const ParamStore::Unit& unit, int64_t elements) {
+  size_t each = size_of(unit.master.dtype);
+  for (const Tensor& state : unit.states) each += size_of(state.dtype);
+  return elements * int64_t(each);
+}
+
+}  // namespace
+
+size_t snapshot_bytes(const ParamStore& params, int ranks) {
+  int64_t bytes = 0;
+  for (const auto& piece : params.pieces())
+    bytes += bytes_of(*params.units()[size_t(piece.unit)], piece.slice->shape.numel());
+  return size_t(bytes / ranks);
+}
+
+Checkpointer::Checkpointer(Engine& engine, Device& device, CheckpointerOptions options)
+    : engine_(engine),
+      device_(device),
+      options_(std::move(options)),
+      rank_(options_.control ? options_.control->rank() : 0),
+      ranks_(options_.control ? options_.control->size() : 1),
+      pieces_(engine.model().params().pieces()),
+      files_{{"model", {}}, {"optimizer", {}}},
+      room_{device, device.unified() ? Mem::host : Mem::pinned} {
+  const ParamStore& params = engine_.model().params();
+  const int64_t total =
+      std::accumulate(pieces_.begin(), pieces_.end(), int64_t{1},
+                      [](int64_t sum, const ParamStore::Piece& p) { return sum + p.slice->shape.numel(); });
+  int64_t before = 0;  // successive tensors go to one rank, about as much to each
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    const int64_t elements = pieces_[i].slice->shape.numel();
+    const int writer = int((before + elements / 2) * ranks_ / total);
+    before += elements;
+    files_[0].items.push_back({i, -1, writer});
+    for (size_t s = 0; s < params.state_specs().size(); ++s) files_[1].items.push_back({i, int(s), writer});
+    if (writer == rank_ && !in_place())
+      room_.bytes += size_t(bytes_of(*params.units()[size_t(pieces_[i].unit)], elements));
+  }
+}
+
+Checkpointer::~Checkpointer() { give_up_ = true; }  // the futures wait for what runs
+
+bool Checkpointer::in_place() const {
+  return device_.unified() && !options_.background && !engine_.model().params().sharded();
+}
+
+TensorData Checkpointer::described(const Item& item) const {
+  const ParamStore& params = engine_.model().params();
+  const ParamStore::Piece& piece = pieces_[item.piece];
+  const ParamStore::Unit& unit = *params.units()[size_t(piece.unit)];
+  const Tensor& flat = item.state < 0 ? unit.master : unit.states[size_t(item.state)];
+  const std::string prefix = item.state < 0 ? "" : params.state_specs()[size_t(item.state)].name + ".";
+  return {.name = prefix + piece.slice->name, .dtype = flat.dtype, .shape = piece.slice->shape, .pieces = {}};
+}
+
+std::vector<WeightShard> Checkpointer::shards(const File& file) const {
+  std::vector<WeightShard> shards;
+  for (size_t i = 0; i < file.items.size(); ++i) {
+    if (i == 0 || file.items[i].rank != file.items[i - 1].rank) shards.emplace_back();
+    shards.back().tensors.push_back(i);
+  }
+  name_weight_shards(shards, file.stem);
+  return shards;
+}
+
+std::vector<Checkpointer::Tensors> Checkpointer::snapshot() {
+  if (room_.bytes > 0 && !room_.memory) room_.memory = device_.allocate(room_.bytes, room_.kind);
+  auto* next = static_cast<std::byte*>(room_.memory);
+  std::vector<Tensors> held(files_.size());
+  engine_.visit_whole([&](size_t unit, int state, const Tensor& whole) {
+    for (size_t f = 0; f < files_.size(); ++f)
+      for (const Item& item : files_[f].items) {
+        const ParamStore::Piece& piece = pieces_[item.piece];
+        if (item.rank != rank_ || item.state != state || size_t(piece.unit) != unit) continue;
+        Tensor t = {whole.at(piece.offset), whole.dtype, piece.slice->shape};
+        if (!in_place()) {
+          device_.copy(next, t.data, t.bytes(), Lane::compute);
+          t.data = std::exchange(next, next + t.bytes());
+        }
+        held[f].push_back({tensor_data(described(item).name, t), std::nullopt});
+      }
+  });
+  device_.sync();
+  return held;
+}
+
+std::vector<WrittenFile> Checkpointer::write(const std::string& folder, const std::vector<Tensors>& held,
+                                             CheckpointOptions options) const {
+  options.at_point = [this, before = std::move(options.at_point)](std::string_view point) {
+    if (before) before(point);
+    if (give_up_) throw Error("the save was given up because the run ends");
+  };
+  std::vector<WrittenFile> part;
+  for (size_t f = 0; f < files_.size(); ++f)
+    for (const WeightShard& shard : shards(files_[f]))
+      if (files_[f].items[shard.tensors.front()].rank == rank_)
+        part.push_back(write_part(folder, shard.file, held[f], options));
+  return part;
+}
+
+void Checkpointer::begin(const RunState& state, std::string why, SaveExtras extras, CheckpointOptions options) {
+  finish();
+  begin_ = Clock::now();
+  save_ = {.folder = {}, .why = std::move(why), .step = state.step};
+  const Stopwatch stall(save_.stall_seconds);
+  extras_ = std::move(extras);
+  state_ = state_json(state);
+  std::vector<Tensors> held = snapshot();
+  if (options_.lock) writer_ = std::make_unique<CheckpointWriter>(*options_.lock, state.step, options);
+  if (options_.control) options_.control->barrier();  // the folder is there
+  const std::string folder = cat(options_.root, "/", tmp_folder(state.step));
+  part_ = std::async(
+      options_.background ? std::launch::async : std::launch::deferred,
+      [this, folder, held = std::move(held), options = std::move(options)] { return write(folder, held, options); });
+}
+
+bool Checkpointer::part_is_written() const {
+  return part_.valid() && part_.wait_for(std::chrono::seconds(0)) != std::future_status::timeout;
+}
+
+void Checkpointer::collect() {
+  const Stopwatch stall(save_.stall_seconds);
+  std::vector<WrittenFile> mine = part_.get();
+  std::vector<std::vector<WrittenFile>> parts;
+  if (options_.control) {
+    const auto texts = gather_texts(*options_.control, part_json(std::move(mine)));
+    for (size_t r = 0; r < texts.size() && writer_; ++r) parts.push_back(parse_part(texts[r], int(r)));
+  } else {
+    parts.push_back(std::move(mine));
+  }
+  if (!writer_) return;
+  for (auto& part : parts)
+    for (WrittenFile& file : part) writer_->adopt(std::move(file));
+  commit_ = std::async(options_.background ? std::launch::async : std::launch::deferred, [this] { return commit(); });
+}
+
+Checkpointer::Committed Checkpointer::commit() {
+  for (const File& file : files_) {
+    const std::vector<WeightShard> all = shards(file);
+    std::vector<TensorData> tensors;
+    for (const Item& item : file.items) tensors.push_back(described(item));
+    if (all.size() > 1) writer_->add_text(file.stem + ".safetensors.index.json", weight_index_json(all, tensors));
+  }
+  writer_->add_text("config.json", extras_.hf_config);
+  writer_->add_text("config.resolved.json", extras_.resolved_config);
+  writer_->add_text("state.json", state_);
+  if (!extras_.tuning.empty()) writer_->add_text("tuning.json", extras_.tuning);
+  for (const auto& [name, content] : extras_.tokenizer) writer_->add_text(name, content);
+  Committed done = {writer_->commit(), Clock::now()};
+  writer_.reset();
+  if (options_.keep_latest > 0) prune(*options_.lock, options_.keep_latest, save_.step);
+  return done;
+}
+
+std::optional<SavedCheckpoint> Checkpointer::take_saved() {
+  if (commit_.valid() && commit_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) settle();
+  return std::exchange(saved_, std::nullopt);
+}
+
+void Checkpointer::settle() {
+  const Committed done = commit_.get();
+  save_.folder = done.folder;
+  save_.seconds = seconds_between(begin_, done.time);
+  saved_ = save_;
+}
+
+void Checkpointer::finish() {
+  if (writing()) collect();
+  if (commit_.valid()) {
+    {
+      const Stopwatch stall(save_.stall_seconds);
+      commit_.wait();
+    }
+    settle();
+  }
+  if (options_.control) options_.control->barrier();
+}
+
+}  // namespace athanor

@@ -1,0 +1,112 @@
+// Checkpointer: the saves of a run. All ranks share out the tensors of the files; each copies its own to host memory,
+// which is all that training waits for, and writes them in the background. Once all parts are durable rank 0 commits
+// them under one manifest. A run that dies before that leaves the checkpoints of before, whole.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/store.h"
+#include "checkpoint/weights.h"
+#include "train/snapshot.h"
+
+namespace athanor {
+
+struct CheckpointerOptions {
+  std::string root;                 // the save folder, at the same path on all ranks
+  const RunLock* lock = nullptr;    // of rank 0
+  Communicator* control = nullptr;  // all ranks, in host memory; null: one rank
+  bool background = false;          // for snapshot_bytes() of host memory
+  int64_t keep_latest = 0;          // checkpoints; 0: all
+};
+
+struct SavedCheckpoint {
+  std::string folder, why;
+  int64_t step = 0;
+  double stall_seconds = 0;  // that training waited
+  double seconds = 0;        // until it was durable
+};
+
+// Host memory that a save in the background takes on each of `ranks` (bytes, about).
+size_t snapshot_bytes(const ParamStore&, int ranks);
+
+// Every rank makes the same calls in the same order.
+class Checkpointer {
+ public:
+  Checkpointer(Engine&, Device&, CheckpointerOptions);
+  ~Checkpointer();  // an unfinished save is given up and removed
+  Checkpointer(const Checkpointer&) = delete;
+  Checkpointer& operator=(const Checkpointer&) = delete;
+
+  // Finishes the save before, then copies and starts writing; in the background, weights may change when it returns.
+  void begin(const RunState&, std::string why, SaveExtras, CheckpointOptions);
+  bool writing() const { return part_.valid(); }  // from begin() to collect()
+  bool under_way() const { return writing() || commit_.valid(); }
+  bool part_is_written() const;  // this rank's; also when that failed
+  // Once all ranks have written: gives the parts to rank 0, which commits in the background. Throws what stopped a
+  // part.
+  void collect();
+  // Until the save is durable, on all ranks; nothing if none is under way.
+  void finish();
+  // On rank 0: the save that became durable since the last call.
+  std::optional<SavedCheckpoint> take_saved();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  using Tensors = std::vector<CheckpointTensor>;
+  struct Item {
+    size_t piece;
+    int state;  // -1: master
+    int rank;   // that writes it
+  };
+  struct File {
+    std::string stem;
+    std::vector<Item> items;
+  };
+  struct Committed {
+    std::string folder;
+    Clock::time_point time;
+  };
+  // Memory of the copies, from the first save to the end of the run.
+  struct Room {
+    Device& device;
+    Mem kind;
+    size_t bytes = 0;
+    void* memory = nullptr;
+    ~Room() {
+      if (memory) device.release(memory, bytes, kind);
+    }
+  };
+
+  bool in_place() const;
+  std::vector<Tensors> snapshot();
+  TensorData described(const Item&) const;
+  std::vector<WeightShard> shards(const File&) const;  // a file per rank that has a part
+  std::vector<WrittenFile> write(const std::string& folder, const std::vector<Tensors>&, CheckpointOptions) const;
+  Committed commit();
+  void settle();
+
+  Engine& engine_;
+  Device& device_;
+  const CheckpointerOptions options_;
+  const int rank_, ranks_;
+  const std::vector<ParamStore::Piece> pieces_;
+  std::vector<File> files_;
+  Room room_;
+  std::atomic<bool> give_up_ = false;
+  // The save under way:
+  SavedCheckpoint save_;
+  Clock::time_point begin_;
+  SaveExtras extras_;
+  std::string state_;
+  std::unique_ptr<CheckpointWriter> writer_;  // of rank 0
+  std::future<std::vector<WrittenFile>> part_;
+  std::future<Committed> commit_;  // of rank 0
+  std::optional<SavedCheckpoint> saved_;
+};
+
+}  // namespace athanor

@@ -1,0 +1,192 @@
+// Saves in the background and by several ranks: what is saved is the moment of begin(), whole or not at all.
+#include "train/checkpointer.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <mutex>
+#include <semaphore>
+
+#include "comm/threads.h"
+#include "cpu/make_cpu.h"
+#include "tests/train/harness.h"
+
+namespace athanor {
+namespace {
+
+ModelConfig tiny() {
+  ModelConfig m = model_defaults(ModelType::llama);
+  m.vocab_size = 40;
+  m.hidden_size = 16;
+  m.num_hidden_layers = 2;
+  m.num_attention_heads = m.num_key_value_heads = 4;
+  m.head_dim = 4;
+  m.intermediate_size = 24;
+  m.max_position_embeddings = 8;
+  return m;
+}
+
+EngineOptions options(int ranks, int stage) {
+  EngineOptions o;
+  o.recipe = make_recipe("bf16", DType::f32);
+  o.seq_length = 7;
+  o.micro_batch_size = 12 / ranks;
+  o.global_batch_size = 12;
+  o.zero_stage = stage;
+  o.seed = 3;
+  o.schedule = {.style = DecayStyle::constant, .lr = 1e-2, .min_lr = 1e-2};
+  return o;
+}
+
+void step(Engine& engine) {
+  std::vector<int32_t> tokens(size_t(engine.options().micro_batch_size * 7), 3), targets(tokens.size(), 5);
+  PhaseClock clock;
+  engine.micro_batch(tokens, targets, clock);
+  engine.finish_step();
+}
+
+// Body for each rank of a run with an engine and a save folder.
+class CheckpointerTest : public ::testing::Test {
+ protected:
+  using Body = std::function<void(Engine&, Checkpointer&)>;
+  void run(int ranks, int stage, bool background, const std::string& save, const Body& body, int64_t keep = 0) {
+    run_ranks(ranks, [&](std::unique_ptr<Communicator> world) {
+      const CpuBackend cpu = make_cpu({.threads = 1});
+      ProcessMesh mesh(std::move(world), {1, 1, ranks, 1, 1, 1});
+      Engine engine(tiny(), options(ranks, stage), {*cpu.device, *cpu.ops, mesh});
+      engine.commit();
+      engine.init_weights();
+      std::optional<RunLock> lock;
+      if (engine.rank() == 0) lock.emplace(root(save));
+      mesh.world().barrier();
+      Checkpointer saves(engine, *cpu.device,
+                         {.root = root(save),
+                          .lock = lock ? &*lock : nullptr,
+                          .control = &mesh.world(),
+                          .background = background,
+                          .keep_latest = keep});
+      body(engine, saves);
+    });
+  }
+  std::string root(const std::string& save) const { return dir_.path() + "/" + save; }
+  Manifest manifest(const std::string& save, int64_t step) const {
+    const std::string folder = root(save) + "/" + step_folder(step);
+    const Verification v = verify_checkpoint(folder, Depth::checksums);
+    EXPECT_TRUE(v.ok) << v.problem;
+    return v.manifest;
+  }
+  std::map<std::string, std::string> sums(const std::string& save, int64_t step) const {
+    std::map<std::string, std::string> all;
+    for (const ManifestTensor& t : manifest(save, step).tensors) all[t.name] = t.xxh3;
+    return all;
+  }
+  testing::TempDir dir_;
+};
+
+constexpr RunState at(int64_t step) { return {.step = step, .micro_batch_size = 1}; }
+
+TEST_F(CheckpointerTest, InTheBackgroundAndByRanksItIsTheMomentOfBegin) {
+  run(1, 0, false, "plain", [](Engine& engine, Checkpointer& saves) {
+    step(engine);
+    saves.begin(at(1), "", {}, {});
+    saves.finish();
+  });
+  for (const auto& [ranks, stage] : {std::pair{1, 0}, {3, 0}, {2, 1}, {3, 3}, {12, 2}})
+    for (const bool background : {false, true}) {
+      const std::string save = cat(ranks, "-", stage, background ? "b" : "");
+      run(ranks, stage, background, save, [&](Engine& engine, Checkpointer& saves) {
+        if (ranks == 1 || stage == 0) step(engine);  // other ranks round other sums: there the initial weights do
+        saves.begin(at(1), "", {}, {});
+        if (background) step(engine);  // what comes after is not in it
+        saves.finish();
+      });
+      ASSERT_EQ(manifest(save, 1).tensors.size(), manifest("plain", 1).tensors.size()) << save;
+      if (ranks == 1) {
+        EXPECT_EQ(sums("plain", 1), sums(save, 1)) << save;
+      }
+    }
+  EXPECT_EQ(sums("2-1", 1), sums("3-3b", 1)) << "initial weights, whoever writes them";
+}
+
+TEST_F(CheckpointerTest, EachSaveIsReportedOnceWithItsTimes) {
+  run(2, 1, true, "run", [&](Engine& engine, Checkpointer& saves) {
+    EXPECT_FALSE(saves.take_saved());
+    saves.begin(at(1), "first", {}, {});
+    EXPECT_TRUE(saves.writing());
+    while (!saves.part_is_written()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    saves.collect();
+    EXPECT_FALSE(saves.writing());
+    saves.begin(at(2), "second", {}, {});  // finishes the first
+    auto saved = saves.take_saved();
+    EXPECT_EQ(saved.has_value(), engine.rank() == 0);
+    saves.finish();
+    if (engine.rank() != 0) return;
+    EXPECT_EQ(saved->why, "first");
+    EXPECT_EQ(saved->folder, root("run") + "/" + step_folder(1));
+    EXPECT_GT(saved->stall_seconds, 0);
+    EXPECT_GE(saved->seconds, 0);
+    saved = saves.take_saved();
+    ASSERT_TRUE(saved);
+    EXPECT_EQ(saved->step, 2);
+    EXPECT_FALSE(saves.take_saved());
+  });
+}
+
+TEST_F(CheckpointerTest, APartThatFailsLeavesTheOneBefore) {
+  for (const bool background : {false, true}) {
+    const std::string save = background ? "b" : "f";
+    const auto body = [&](Engine& engine, Checkpointer& saves) {
+      saves.begin(at(1), "", {}, {});
+      saves.finish();
+      CheckpointOptions options;
+      if (engine.rank() == 1)
+        options.at_point = [](std::string_view point) {
+          if (point == "file_written") throw Error("the disk is full");
+        };
+      saves.begin(at(2), "", {}, std::move(options));
+      saves.finish();
+    };
+    try {
+      run(3, 2, background, save, body);
+      FAIL() << "nothing failed";
+    } catch (const Error& e) {
+      EXPECT_STREQ(e.what(), "the disk is full");
+    }
+    EXPECT_EQ(list_checkpoints(root(save)).size(), 1u);
+    EXPECT_FALSE(std::filesystem::exists(root(save) + "/" + tmp_folder(2)));
+    manifest(save, 1);
+  }
+}
+
+TEST_F(CheckpointerTest, ARunThatEndsGivesUpWhatItWrites) {
+  std::counting_semaphore<> written{0};
+  EXPECT_THROW(run(1, 0, true, "run",
+                   [&](Engine&, Checkpointer& saves) {
+                     CheckpointOptions options;
+                     options.at_point = [&](std::string_view point) {
+                       if (point == "tensor_written") written.release();
+                     };
+                     saves.begin(at(1), "", {}, std::move(options));
+                     written.acquire();
+                     throw Error("something else failed");
+                   }),
+               Error);
+  EXPECT_TRUE(list_checkpoints(root("run")).empty());
+  EXPECT_FALSE(std::filesystem::exists(root("run") + "/" + tmp_folder(1)));
+}
+
+TEST_F(CheckpointerTest, OldOnesGoOnceTheNewOneIsDurable) {
+  run(
+      2, 1, true, "run",
+      [&](Engine&, Checkpointer& saves) {
+        for (int64_t step = 1; step <= 4; ++step) saves.begin(at(step), "", {}, {});
+        saves.finish();
+      },
+      2);
+  std::vector<int64_t> steps;
+  for (const CheckpointInfo& c : list_checkpoints(root("run"))) steps.push_back(c.step);
+  EXPECT_EQ(steps, (std::vector<int64_t>{3, 4}));
+}
+
+}  // namespace
+}  // namespace athanor
