@@ -138,6 +138,7 @@ void Machine::open_gpu(const Config& config, const RankInfo& ranks, const Neighb
   device_ = std::move(cuda.device);
   ops_ = std::move(cuda.ops);
   tuning_ = cuda.tuning;
+  sensors_ = std::move(cuda.sensors);
   description_ = std::move(cuda.description);
 }
 
@@ -175,7 +176,6 @@ Machine::Machine(const Config& config, const RankInfo& ranks) {
     throw Error(cat("device cuda: ", why), Exit::usage);
   const Neighbours here = meet(config, ranks);
   try {  // the others wait for this rank
-
     if (rendezvous_) require_same_kind(*rendezvous_, gpu);
     gpu ? open_gpu(config, ranks, here) : open_cpu(config, here);
     auto world = !control_ ? make_single(*device_) : gpu ? connect_gpus(config, ranks) : control_->split(0, ranks.rank);

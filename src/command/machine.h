@@ -6,6 +6,7 @@
 
 #include "comm/rank_info.h"
 #include "config/config.h"
+#include "device/sensors.h"
 #include "metrics/environment.h"
 #include "train/engine.h"
 
@@ -21,7 +22,8 @@ class Machine {
   explicit Machine(const Config&, const RankInfo& = {});
   ~Machine();
   Backend backend() { return {*device_, *ops_, *mesh_, tuning_, control_.get()}; }
-  int threads() const { return threads_; }  // of the CPU backend; else 0
+  int threads() const { return threads_; }             // of the CPU backend; else 0
+  Sensors* sensors() const { return sensors_.get(); }  // of the GPU; null: none
   const std::string& description() const { return description_; }
   // Tells the other ranks why this one ends.
   void fail(const std::string& why);
@@ -40,6 +42,7 @@ class Machine {
   std::unique_ptr<Communicator> control_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Ops> ops_;
+  std::unique_ptr<Sensors> sensors_;
   Tuning* tuning_ = nullptr;
   int threads_ = 0;
   std::string description_, roll_call_;

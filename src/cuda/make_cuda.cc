@@ -6,6 +6,7 @@
 #include "cuda/cuda_ops.h"
 #include "cuda/libraries/open.h"
 #include "cuda/libraries/specs.h"
+#include "cuda/nvml_sensors.h"
 #include "cuda/peak_rates.h"
 
 namespace athanor {
@@ -87,7 +88,8 @@ CudaBackend make_cuda(const CudaOptions& options) {
   auto ops = std::make_unique<cuda::CudaOps>(device->stream(Lane::compute),
                                              std::make_unique<cuda::GemmRunner>(cublaslt.call), std::move(attention));
   cuda::CudaOps* tuning = ops.get();
-  return {std::move(device), std::move(ops), tuning, std::move(description), std::move(attention_name)};
+  return {std::move(device),      std::move(ops),           tuning,
+          std::move(description), std::move(attention_name), cuda::nvml_sensors(options.index, places)};
 }
 
 }  // namespace athanor

@@ -8,6 +8,7 @@
 
 #include "comm/communicator.h"
 #include "device/device.h"
+#include "device/sensors.h"
 #include "ops/ops.h"
 #include "ops/tuning.h"
 namespace athanor {
@@ -28,6 +29,7 @@ struct CudaBackend {
   Tuning* tuning = nullptr;  // part of ops
   std::string description;   // GPU and libraries, for the log
   std::string attention;     // whose may be used beside the program's own: "cuDNN 9.19.0"; "" for none
+  std::unique_ptr<Sensors> sensors;  // null: NVML is missing
 };
 
 // A GPU of this machine, usable or not.

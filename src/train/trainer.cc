@@ -169,8 +169,24 @@ void Trainer::report(const StepState& done, const PhaseTimes& times) {
   m.memory_planned = engine_->memory().total();
   m.memory_used = backend_.device.unified() ? process_memory().anonymous : backend_.device.in_use();
   m.eta_seconds = double(config_.train_iters - state_.step) * mean_step_seconds_;
+  read_sensors(m);
   table_.add(times);
   metrics_.step(m);
+}
+
+void Trainer::read_sensors(StepMetrics& m) {
+  if (!sensors_) return;
+  const SensorReading now = sensors_->latest();
+  m.gpu_watts = now.watts;
+  m.gpu_celsius = now.celsius;
+  m.gpu_sm_mhz = now.sm_mhz;
+  m.gpu_memory_mhz = now.memory_mhz;
+  m.gpu_throttle = now.throttle_reasons;
+  const int64_t alarms = now.throttle_reasons.value_or(0) & kThrottleAlarms;
+  if (const int64_t risen = alarms & ~throttle_alarms_)
+    metrics_.event(
+        {.kind = EventKind::warn, .step = m.step, .text = cat("GPU clocks are held down: ", throttle_text(risen))});
+  throttle_alarms_ = alarms;
 }
 
 bool Trainer::eval_due(int64_t step) const {

@@ -13,6 +13,7 @@
 #include "train/answer.h"
 #include "train/checkpointer.h"
 #include "train/evaluate.h"
+#include "train/sensor_watch.h"
 #include "train/setup.h"
 #include "train/signals.h"
 
@@ -22,6 +23,7 @@ struct TrainerOptions {
   ProgramInfo program;              // for environment.json and the manifest
   std::string commit;               // source revision
   std::string backend_description;  // for the log
+  Sensors* sensors = nullptr;       // of the device; null: it has none
   bool allow_changed_data = false;  // resume although the data's fingerprint differs
 };
 
@@ -59,6 +61,7 @@ class Trainer {
   bool pause_due(int64_t step) const;  // something comes after this step that needs its result
   PhaseTimes times_of(const StepResult&, PhaseTimes host) const;
   void report(const StepState&, const PhaseTimes&);
+  void read_sensors(StepMetrics&);
   void after_step();
   void evaluate();
   void answer_questions();
@@ -86,6 +89,8 @@ class Trainer {
   MetricFanOut metrics_;
   std::unique_ptr<TraceWriter> trace_;
   std::unique_ptr<Ops> traced_ops_;
+  std::unique_ptr<SensorWatch> sensors_;  // null: no sensors
+  int64_t throttle_alarms_ = 0;           // reasons at the last step
   StopSignals signals_;
   Wishes wishes_;  // of several ranks
   RunState state_;

@@ -98,6 +98,39 @@ class TrainingTest(CudaTest):
         self.assertGreater(step["memory_used"], 0)
 
 
+@unittest.skipUnless(ON_EMULATOR, "what the emulated GPU's sensors say is known")
+class SensorTest(CudaTest):
+    def test_power_temperature_and_clocks_of_every_step(self):
+        self.curve("run")
+        for step in [r for r in self.records() if r["event"] == "step"]:
+            self.assertEqual([step[k] for k in ("gpu_watts", "gpu_celsius", "gpu_sm_mhz", "gpu_memory_mhz", "gpu_throttle")],
+                             [690, 61, 1755, 3201, 0])
+        self.run_program("report", "run")
+        page = (self.folder / "run" / "report.html").read_text()
+        for part in ("GPU power", "GPU temperature", "GPU clock", "Where the memory goes", "activations"):
+            self.assertIn(part, page)
+
+    def test_heat_is_an_alarm_and_the_power_limit_is_none(self):
+        alarms = lambda: [r["text"] for r in self.records() if r["event"] == "warn"]
+        self.run_program("train", self.config(), env={"EMULATED_THROTTLE": "0x44"})
+        self.assertEqual([a for a in alarms() if "GPU clocks" in a], ["GPU clocks are held down: heat (by the hardware)"])
+        self.run_program("train", self.config("limit.json", save="limit"), env={"EMULATED_THROTTLE": "0x4"})
+        records = self.records("limit")
+        self.assertEqual([r for r in records if r["event"] == "warn" and "GPU clocks" in r["text"]], [])
+        self.assertEqual(records[-2]["gpu_throttle"] if "gpu_throttle" in records[-2] else 4, 4)
+
+    def test_without_nvml_the_run_is_the_same_and_silent(self):
+        there = self.curve("there")
+        config = self.config("without.json", save="without")
+        quiet = self.run_program("train", config, env={"EMULATED_FAILURE": "nvmlInit_v2:1:9"})
+        self.assertNotIn("NVML", quiet.err + quiet.out)
+        self.assertEqual(self.losses("without"), there)
+        self.assertNotIn("gpu_watts", [r for r in self.records("without") if r["event"] == "step"][0])
+        debug = self.run_program("train", self.config("debug.json", save="debug", log_level="debug"),
+                                 env={"EMULATED_FAILURE": "nvmlInit_v2:1:9"})
+        self.assertEqual(debug.err.count("Driver Not Loaded"), 1)
+
+
 @unittest.skipUnless(ON_EMULATOR, "failures are planned on the emulated GPU only")
 class FailureTest(CudaTest):
     def fails(self, says, code=ERROR, config=None, **env):

@@ -47,7 +47,9 @@ Opened<NcclTable> open_nccl(const SearchPlaces&) {
   return {kind == "processes" ? processes : fake_table<emu::fakes::FakeNccl>(), emulated({2, 28, 9})};
 }
 Opened<NvmlTable> open_nvml(const SearchPlaces&) {
-  return {fake_table<emu::fakes::FakeNvml>(std::vector<emu::fakes::GpuSensors>(1)), emulated({1, 0, 0})};
+  const char* reasons = std::getenv("EMULATED_THROTTLE");  // a number, of NVML's clocks event reasons
+  const emu::fakes::GpuSensors gpu{.bus = 0x10, .clock_reasons = reasons ? std::strtoull(reasons, nullptr, 0) : 0};
+  return {fake_table<emu::fakes::FakeNvml>(std::vector{gpu}), emulated({1, 0, 0})};
 }
 Opened<CuptiTable> open_cupti(const SearchPlaces&) {
   throw Error("CUPTI: there is none on the emulated GPU; profiles take event times");
