@@ -23,11 +23,14 @@ ncclDataType_t nccl_type(DType dtype) {
       return ncclInt64;
     case DType::f64:
       return ncclFloat64;
+    case DType::i16:
+      return ncclFloat16;  // NCCL has no such integers; what is only moved may have any type of that size
   }
   return ncclNumTypes;
 }
 
 ncclRedOp_t nccl_operator(Reduce how, DType dtype) {
+  CHECK(dtype != DType::i16, "NCCL adds no ", dtype);
   const bool integer = dtype == DType::i32 || dtype == DType::u8 || dtype == DType::i64;
   CHECK(how != Reduce::avg || !integer, "integers have no exact average");
   return how == Reduce::sum ? ncclSum : how == Reduce::avg ? ncclAvg : ncclMax;
