@@ -125,6 +125,7 @@ bool Rendezvous::pump(int timeout_ms) {
 void Rendezvous::monitor() {
   const int period_ms = std::clamp(int(options_.timeout * 1000 / 8), 20, 1000);
   std::optional<Deadline> last;
+  Deadline next_beat = Clock::now();
   bool open = true;
   for (;;) {
     {
@@ -138,8 +139,8 @@ void Rendezvous::monitor() {
       continue;
     }
     try {
-      beat();
-      open = pump(period_ms);
+      if (Clock::now() >= next_beat) beat(), next_beat = after(period_ms * 1e-3);
+      open = pump(milliseconds_left(next_beat));
       if (!open) set_failure("rank 0 is gone: its process ended or was killed, or its machine is lost");
     } catch (const Error& e) {
       open = false;

@@ -88,8 +88,12 @@ CudaBackend make_cuda(const CudaOptions& options) {
   auto ops = std::make_unique<cuda::CudaOps>(device->stream(Lane::compute),
                                              std::make_unique<cuda::GemmRunner>(cublaslt.call), std::move(attention));
   cuda::CudaOps* tuning = ops.get();
-  return {std::move(device),      std::move(ops),           tuning,
-          std::move(description), std::move(attention_name), cuda::nvml_sensors(options.index, places)};
+  return {std::move(device),
+          std::move(ops),
+          tuning,
+          std::move(description),
+          std::move(attention_name),
+          cuda::nvml_sensors(options.index, places)};
 }
 
 }  // namespace athanor

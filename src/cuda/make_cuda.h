@@ -25,10 +25,10 @@ struct CudaOptions {
 
 struct CudaBackend {
   std::unique_ptr<Device> device;
-  std::unique_ptr<Ops> ops;  // must not outlive device
-  Tuning* tuning = nullptr;  // part of ops
-  std::string description;   // GPU and libraries, for the log
-  std::string attention;     // whose may be used beside the program's own: "cuDNN 9.19.0"; "" for none
+  std::unique_ptr<Ops> ops;          // must not outlive device
+  Tuning* tuning = nullptr;          // part of ops
+  std::string description;           // GPU and libraries, for the log
+  std::string attention;             // whose may be used beside the program's own: "cuDNN 9.19.0"; "" for none
   std::unique_ptr<Sensors> sensors;  // null: NVML is missing
 };
 

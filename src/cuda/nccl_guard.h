@@ -63,9 +63,9 @@ class NcclGuard {
   std::set<ncclComm_t> open_;
   std::vector<std::string> names_;  // of collectives; number 0 is none
   std::map<std::string, uint32_t> numbers_;
-  std::string ended_;  // why; empty: it goes on
+  std::string ended_;                       // why; empty: it goes on
   bool leaving_ = false, calling_ = false;  // calling_: a call of NCCL is not over
-  uint64_t seen_ = 0;  // marks passed on all lanes
+  uint64_t seen_ = 0;                       // marks passed on all lanes
   std::chrono::steady_clock::time_point moved_;
   std::thread thread_;
 };

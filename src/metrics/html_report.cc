@@ -286,12 +286,13 @@ class Page {
   }
 
   void breakdown() {
-    constexpr std::pair<const char*, double StepMetrics::*> kParts[] = {{"forward", &StepMetrics::forward_ms},
-                                                                        {"backward", &StepMetrics::backward_ms},
-                                                                        {"communication", &StepMetrics::communication_ms},
-                                                                         {"optimizer", &StepMetrics::optimizer_ms},
-                                                                        {"data", &StepMetrics::data_ms},
-                                                                        {"other", &StepMetrics::other_ms}};
+    constexpr std::pair<const char*, double StepMetrics::*> kParts[] = {
+        {"forward", &StepMetrics::forward_ms},
+        {"backward", &StepMetrics::backward_ms},
+        {"communication", &StepMetrics::communication_ms},
+        {"optimizer", &StepMetrics::optimizer_ms},
+        {"data", &StepMetrics::data_ms},
+        {"other", &StepMetrics::other_ms}};
     out_ += "<h2>Where a step's time goes</h2>\n<div class=\"card\">";
     for (const RunRecords& run : runs_) {
       if (run.steps.empty()) continue;

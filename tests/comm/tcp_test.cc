@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <ctime>
 #include <thread>
 
 #include "base/sha256.h"
@@ -215,6 +216,16 @@ TEST(Failure, ARankThatHangsIsNamedWithinTheTimeout) {
   });
   expect_all(errors, "4 rank 2 hangs: no progress while others waited for 0.6 s");
   EXPECT_LT(std::chrono::duration<double>(Clock::now() - start).count(), 15);
+}
+
+TEST(Rendezvous, WaitingCostsNothing) {
+  const std::clock_t begin = std::clock();
+  expect_none(run({.ranks = 4}, [](Rendezvous& r) {
+    r.barrier("begin");
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    r.barrier("end");
+  }));
+  EXPECT_LT(double(std::clock() - begin) / CLOCKS_PER_SEC, 0.5) << "seconds of the processor in a second of waiting";
 }
 
 TEST(Failure, SlowIsNotHanging) {

@@ -173,6 +173,9 @@ std::vector<double> numbers(const std::vector<std::byte>& bytes, DType dtype) {
       case DType::i64:
         load(int64_t{});
         break;
+      case DType::i16:
+        load(int16_t{});
+        break;
       case DType::f64:
         load(double{});
         break;
