@@ -4,7 +4,8 @@
 Each case is saved by transformers in its dtype, as one file or as shards, and must
 - be imported and computed by athanor with the logits of transformers (float32, --tolerance),
 - be exported by athanor, from the import, with the bits of every tensor that transformers had saved,
-- give a config.json with which transformers computes the same as before.
+- give a config.json with which transformers computes the same as before,
+- carry the files of a tokenizer along, which transformers opens as before.
 
 usage: check_exchange.py [--program build/athanor] [--only NAME...] [--list]
 Needs no network. Exit status 1 if anything disagrees.
@@ -21,6 +22,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import safetensors.torch
+import tokenizers
 import torch
 import transformers
 from transformers.utils import logging as transformers_logging
@@ -122,10 +124,33 @@ def logits_of(model, tokens):
         return model(input_ids=tokens, use_cache=False).logits
 
 
+def tokenizer_of(config):
+    """A byte-level tokenizer that fits the model's vocabulary: its ids are of a small alphabet."""
+    letters = sorted(set(tokenizers.pre_tokenizers.ByteLevel.alphabet()))
+    vocab = {letter: i for i, letter in enumerate(letters)} | {"ab": 256, "Ġab": 257}
+    core = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocab, merges=[("a", "b"), ("Ġ", "ab")]))
+    core.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = tokenizers.decoders.ByteLevel()
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|endoftext|>")
+
+
+def check_tokenizer(name, original, imported, exported):
+    text = "ab abba\n  Ünï 世界 <|endoftext|>x"
+    tokenizer = lambda folder: transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    expected = tokenizer(original)(text).input_ids
+    for folder in (imported, exported):
+        for file in ("tokenizer.json", "tokenizer_config.json"):
+            if not (folder / file).is_file() or (folder / file).read_bytes() != (original / file).read_bytes():
+                fail(f"{name}: {folder.name}/{file} is not the original's")
+        if tokenizer(folder)(text).input_ids != expected:
+            fail(f"{name}: transformers reads another tokenizer from {folder.name}")
+
+
 def check(name, program, tolerance, folder):
     config, dtype, shard = CASES[name]
     original, imported, exported = folder / "original", folder / "imported", folder / "exported"
     random_model(name, config).to(dtype).save_pretrained(original, max_shard_size=shard)
+    tokenizer_of(config).save_pretrained(original)
     files = len(list(original.glob("*.safetensors")))
     if (shard != "1GB") != (files > 1):
         fail(f"{name}: saved in {files} files")
@@ -133,6 +158,7 @@ def check(name, program, tolerance, folder):
     run(program, "logits", imported, folder / "logits.safetensors", "--seq-length", LENGTH, "--threads", "1")
     run(program, "export", imported, exported, "--max-shard-size", shard)
 
+    check_tokenizer(name, original, imported, exported)
     before, after = stored(original), stored(exported)
     if before.keys() != after.keys():
         fail(f"{name}: exported tensors differ: {sorted(before.keys() ^ after.keys())[:8]}")

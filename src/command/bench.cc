@@ -1,10 +1,13 @@
-// athanor bench step|ops|data CONFIG.json (decode: bench_decode.cc): speed of whole steps, of every op against its
-// roofline, of the data loader.
+// athanor bench step|ops|data CONFIG.json (decode: bench_decode.cc): speed of whole steps and of their ops beside the
+// limit of each, of the data loader.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/rng.h"
 #include "command/command.h"
@@ -23,7 +26,7 @@ struct Args {
   std::string config;
   std::vector<std::string> overrides;
   int64_t steps = 10, warmup = 2;
-  bool json = false;
+  bool json = false, ops = false;
 };
 
 double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
@@ -59,64 +62,88 @@ struct Bench {
   PhaseClock clock;
 };
 
-Exit bench_step(const Args& args) {
-  Bench b(args);
-  for (int64_t i = 0; i < args.warmup; ++i) b.step();
-  std::vector<double> ms;
-  for (int64_t i = 0; i < args.steps; ++i) {
+// Seconds of each of some steps.
+std::vector<double> time_steps(Bench& b, int64_t steps) {
+  std::vector<double> seconds;
+  for (int64_t i = 0; i < steps; ++i) {
     const auto begin = Clock::now();
     b.step();
-    ms.push_back(seconds_since(begin) * 1e3);
+    seconds.push_back(seconds_since(begin));
   }
-  const double tokens = double(b.config.global_batch_size * b.config.seq_length), mid = median(ms);
-  const double flops = flops_per_token(b.engine->model(), b.config.seq_length).causal * tokens / mid * 1e3;
+  return seconds;
+}
+
+struct OpTimes {
+  Limits limits;
+  std::map<std::string, OpRow> rows;  // of all steps together
+};
+
+// Steps in which every op is timed; not captured, so a GPU's small ones may wait for their launch.
+OpTimes time_ops(Bench& b, int64_t steps, bool by_shape) {
+  const Backend backend = b.machine.backend();
+  const Limits limits{.most = measure_ceilings(backend, b.engine->options().recipe.compute)};
+  TimedOps timed(backend.ops, backend.device, limits, by_shape);
+  b.engine->set_ops(timed);
+  b.step();
+  timed.forget();
+  for (int64_t i = 0; i < steps; ++i) {
+    b.step();
+    timed.settle();
+  }
+  b.engine->set_ops(backend.ops);
+  return {limits, timed.rows()};
+}
+
+nlohmann::ordered_json to_json(const OpTimes& times, int64_t steps) {
+  nlohmann::ordered_json ops = nlohmann::ordered_json::array();
+  const auto per_step = [&](double x) { return x / double(steps); };
+  for (const auto& [name, row] : ordered(times.rows))
+    ops.push_back({{"op", name},
+                   {"launches", per_step(double(row.launches))},
+                   {"flops", per_step(row.cost.flops)},
+                   {"bytes", per_step(row.cost.bytes)},
+                   {"ms", per_step(row.seconds) * 1e3},
+                   {"limit_ms", per_step(row.least) * 1e3}});
+  return ops;
+}
+
+Exit bench_step(const Args& args, bool by_shape) {
+  Bench b(args);
+  time_steps(b, args.warmup);
+  const std::vector<double> seconds = time_steps(b, args.steps);
+  const double tokens = double(b.config.global_batch_size * b.config.seq_length), mid = median(seconds);
+  const double flops = flops_per_token(b.engine->model(), b.config.seq_length).causal * tokens / mid;
+  std::optional<OpTimes> ops;
+  if (!args.json || args.ops) ops = time_ops(b, args.steps, by_shape);
   if (args.json) {
-    std::string list;
-    for (double x : ms) list += cat(list.empty() ? "" : ", ", x);
-    std::printf(
-        "{\"step_ms\": [%s], \"tokens_per_step\": %.0f, \"median_ms\": %.4f, \"tokens_per_second\": %.2f, \"flops\": "
-        "%.6g, \"parameters\": %lld, \"threads\": %d}\n",
-        list.c_str(), tokens, mid, tokens / mid * 1e3, flops,
-        static_cast<long long>(b.engine->model().params().parameter_count()), b.machine.threads());
+    nlohmann::ordered_json out = {{"tokens_per_step", tokens},
+                                  {"median_ms", mid * 1e3},
+                                  {"tokens_per_second", tokens / mid},
+                                  {"flops", flops},
+                                  {"parameters", b.engine->model().params().parameter_count()},
+                                  {"micro_batch_size", b.engine->options().micro_batch_size},
+                                  {"memory_bytes", b.engine->memory().total()},
+                                  {"threads", b.machine.threads()}};
+    for (const double s : seconds) out["step_ms"].push_back(s * 1e3);
+    if (ops) {
+      out["ceilings"] = {{"flops", ops->limits.most.flops}, {"bytes", ops->limits.most.bytes}};
+      out["explained"] = measured_sum(ops->rows) / double(args.steps) / mid;
+      out["ops"] = to_json(*ops, args.steps);
+    }
+    std::printf("%s\n", out.dump().c_str());
   } else {
-    std::printf("%s\nmedian of %lld steps: %.2f ms, %s tokens/s, %s FLOP/s (causal count)\n",
-                b.machine.description().c_str(), static_cast<long long>(args.steps), mid,
-                format_count(tokens / mid * 1e3).c_str(), format_count(flops).c_str());
+    std::printf(
+        "%s\nmedian of %lld steps: %.2f ms, %s tokens/s, %s FLOP/s (causal count)\nmeasured ceilings: %s FLOP/s "
+        "(product), %s B/s (copy)\n\n%s",
+        b.machine.description().c_str(), static_cast<long long>(args.steps), mid * 1e3,
+        format_count(tokens / mid).c_str(), format_count(flops).c_str(), format_count(ops->limits.most.flops).c_str(),
+        format_count(ops->limits.most.bytes).c_str(), op_table(ops->rows, double(args.steps), mid).c_str());
   }
   return Exit::done;
 }
 
-Exit bench_ops(const Args& args) {
-  Bench b(args);
-  const Backend backend = b.machine.backend();
-  const Ceilings ceilings = measure_ceilings(backend, b.engine->options().recipe.compute);
-  TimedOps timed(backend.ops, backend.device);
-  b.engine->set_ops(timed);
-  for (int64_t i = 0; i < args.warmup; ++i) b.step();
-  timed.totals.clear();
-  const auto begin = Clock::now();
-  for (int64_t i = 0; i < args.steps; ++i) b.step();
-  const double step = seconds_since(begin) / double(args.steps);
-  std::vector<std::pair<std::string, TimedOps::Total>> rows(timed.totals.begin(), timed.totals.end());
-  std::sort(rows.begin(), rows.end(), [](const auto& x, const auto& y) { return x.second.seconds > y.second.seconds; });
-  std::printf("%s\nmeasured ceilings: %s FLOP/s (product), %s B/s (copy); step %.2f ms\n\n",
-              b.machine.description().c_str(), format_count(ceilings.flops).c_str(),
-              format_count(ceilings.bytes).c_str(), step * 1e3);
-  std::printf("%-16s %8s %10s %7s %10s %10s %9s %8s\n", "op", "launches", "ms/step", "share", "FLOP/s", "B/s",
-              "roofline", "lost ms");
-  double sum = 0;
-  for (const auto& [name, t] : rows) {
-    const double seconds = t.seconds / double(args.steps),
-                 least = ceilings.least_seconds({t.flops, t.bytes}) / double(args.steps);
-    sum += seconds;
-    std::printf("%-16s %8lld %10.3f %6.1f%% %10s %10s %8.1f%% %8.3f\n", name.c_str(),
-                static_cast<long long>(t.launches / args.steps), seconds * 1e3, 100 * seconds / step,
-                format_count(t.flops / t.seconds).c_str(), format_count(t.bytes / t.seconds).c_str(),
-                100 * least / seconds, (seconds - least) * 1e3);
-  }
-  std::printf("%-16s %8s %10.3f %6.1f%%\n", "between ops", "", (step - sum) * 1e3, 100 * (step - sum) / step);
-  return Exit::done;
-}
+Exit bench_step_by_op(const Args& args) { return bench_step(args, false); }
+Exit bench_step_by_shape(const Args& args) { return bench_step(args, true); }
 
 Exit bench_data(const Args& args) {
   const Config config = load_config_logged(args.config, args.overrides);
@@ -143,7 +170,10 @@ void add_bench_verb(Cli& cli, CLI::App* parent, const char* name, const char* he
     verb->add_option("--steps", args->steps, "steps timed")->capture_default_str()->check(CLI::PositiveNumber);
     verb->add_option("--warmup", args->warmup, "steps before")->capture_default_str()->check(CLI::NonNegativeNumber);
   }
-  if (run == bench_step) verb->add_flag("--json", args->json, "one JSON object");
+  if (run != bench_data) {
+    verb->add_flag("--json", args->json, "one JSON object");
+    verb->add_flag("--ops", args->ops, "with --json: the table of ops too");
+  }
   verb->callback([&cli, args, run] { cli.action = [args, run] { return run(*args); }; });
 }
 
@@ -152,8 +182,8 @@ void add_bench_verb(Cli& cli, CLI::App* parent, const char* name, const char* he
 void add_bench(Cli& cli) {
   CLI::App* verb = cli.app.add_subcommand("bench", "how fast this machine runs a config");
   verb->require_subcommand(1);
-  add_bench_verb(cli, verb, "step", "whole optimizer steps on random tokens", bench_step);
-  add_bench_verb(cli, verb, "ops", "every op: time, rate, distance from the roofline", bench_ops);
+  add_bench_verb(cli, verb, "step", "whole optimizer steps on random tokens, and what each op loses", bench_step_by_op);
+  add_bench_verb(cli, verb, "ops", "the same, every shape of an op by itself", bench_step_by_shape);
   add_bench_device(cli, *verb);
   add_bench_verb(cli, verb, "data", "tokens per second of the data loader", bench_data);
   add_bench_decode(cli, verb);

@@ -30,6 +30,7 @@ void add_sample(Cli&);
 void add_config(Cli&);
 void add_tokenize(Cli&);
 void add_data(Cli&);
+void add_data_samples(Cli&, CLI::App* data);
 void add_checkpoint(Cli&);
 void add_bench(Cli&);
 void add_bench_device(Cli&, CLI::App& bench);

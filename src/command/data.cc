@@ -1,4 +1,4 @@
-// athanor data info|verify: thin covers of data/.
+// athanor data info|verify: thin covers of data/ (samples: data_samples.cc).
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
@@ -39,6 +39,7 @@ void add_data(Cli& cli) {
   verb->require_subcommand(1);
   add_report(cli, verb, "info", "counts, documents, frequencies, an excerpt, problems", data_info);
   add_report(cli, verb, "verify", "read every token once and report all that is wrong", data_verify);
+  add_data_samples(cli, verb);
 }
 
 }  // namespace athanor

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <utility>
 
 #include "base/log.h"
 #include "base/version.h"
@@ -12,6 +13,7 @@
 #include "comm/rendezvous.h"
 #include "comm/secret.h"
 #include "comm/tcp.h"
+#include "command/rank_gpus.h"
 #include "cpu/cores.h"
 #include "cpu/make_cpu.h"
 #include "cpu/thread_pool.h"
@@ -20,6 +22,8 @@
 
 namespace athanor {
 namespace {
+
+constexpr double kSecondsToExplain = 3;  // of the rendezvous, which beats once a second
 
 CudaAttention to_cuda(AttentionChoice choice) {
   switch (choice) {
@@ -40,11 +44,16 @@ bool wants_gpu(DeviceChoice choice) {
   return why.empty();
 }
 
+std::string host_name() {
+  char host[256] = "";
+  gethostname(host, sizeof host - 1);
+  return host;
+}
+
 // The same for all processes that share this machine's cores and memory: containers may share a host name, and several
 // containers of one machine their boot id.
 std::string machine_identity() {
-  char host[256] = "";
-  gethostname(host, sizeof host - 1);
+  const std::string host = host_name();
   std::string boot;
   try {
     boot = read_file("/proc/sys/kernel/random/boot_id", 4096);
@@ -53,6 +62,19 @@ std::string machine_identity() {
   std::error_code error;
   const auto mounts = std::filesystem::read_symlink("/proc/self/ns/mnt", error);
   return cat(host, " ", boot, " ", mounts.string());
+}
+
+void require_same_kind(Rendezvous& rendezvous, bool gpu) {
+  const auto kinds = rendezvous.exchange("device", gpu ? "cuda" : "cpu");
+  for (size_t r = 1; r < kinds.size(); ++r)
+    if (kinds[r] != kinds[0])
+      throw Error(cat("device: rank 0 uses ", kinds[0], ", rank ", r, " ", kinds[r], "; set device to one of them"),
+                  Exit::usage);
+}
+
+bool may_share_gpus() {
+  const char* setting = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");  // NCCL's own
+  return setting && std::string(setting) == "1";
 }
 
 void end_process(const std::string& why) {
@@ -93,35 +115,83 @@ Machine::Neighbours Machine::meet(const Config& config, const RankInfo& ranks) {
   return here;
 }
 
+void Machine::open_cpu(const Config& config, const Neighbours& here) {
+  // Ranks of one machine share its cores and memory.
+  const int threads =
+      config.threads > 0 || here.count == 1 ? int(config.threads) : std::max(1, usable_cores() / here.count);
+  CpuBackend cpu = make_cpu({.threads = threads,
+                             .memory_limit = here.count == 1 ? 0 : usable_memory() / size_t(here.count),
+                             .onednn = config.cpu_gemm == CpuGemm::onednn});
+  device_ = std::move(cpu.device);
+  ops_ = std::move(cpu.ops);
+  threads_ = cpu.threads;
+  description_ = std::move(cpu.description);
+}
+
+void Machine::open_gpu(const Config& config, const RankInfo& ranks, const Neighbours& here) {
+  CudaOptions options{.attention = to_cuda(config.attention),
+                      .tokens = config.reset_attention_mask ? 0 : config.seq_length};
+  std::string attention;  // of rank 0: all take the same, for they round differently
+  if (rendezvous_) {
+    options.index = claim_gpu(ranks.local_rank >= 0 ? ranks.local_rank : here.index);
+    if (ranks.rank > 0) attention = rendezvous_->exchange("attention", "")[0];
+    if (ranks.rank > 0 && attention.empty()) options.attention = CudaAttention::builtin;
+  }
+  CudaBackend cuda = make_cuda(options);
+  if (rendezvous_ && ranks.rank == 0) attention = rendezvous_->exchange("attention", cuda.attention)[0];
+  if (rendezvous_ && cuda.attention != attention)
+    throw Error(cat("attention: rank 0 has ", attention, ", rank ", ranks.rank, " ",
+                    cuda.attention.empty() ? "none" : cuda.attention,
+                    "; install the same on all machines, or set attention to builtin"));
+  device_ = std::move(cuda.device);
+  ops_ = std::move(cuda.ops);
+  tuning_ = cuda.tuning;
+  sensors_ = std::move(cuda.sensors);
+  description_ = std::move(cuda.description);
+}
+
+int Machine::claim_gpu(int local_rank) {
+  const std::vector<GpuReport> gpus = list_gpus();
+  const int index = choose_gpu(int(gpus.size()), local_rank, may_share_gpus());
+  const GpuReport& mine = gpus[size_t(index)];
+  std::vector<RankGpu> all;
+  for (const std::string& text : rendezvous_->exchange("gpu", to_text({host_name(), mine.name, mine.uuid})))
+    all.push_back(parse_rank_gpu(text));
+  if (!may_share_gpus()) require_own_gpus(all);
+  roll_call_ = roll_call(all);
+  return index;
+}
+
+std::unique_ptr<Communicator> Machine::connect_gpus(const Config& config, const RankInfo& ranks) {
+  Rendezvous& r = *rendezvous_;
+  // The server names whoever stays away within the same time; NCCL's own limit is for what it cannot explain.
+  NcclTransport nccl = make_nccl(*device_,
+                                 {.place = cat("rank ", ranks.rank, " on ", host_name()),
+                                  .timeout = config.distributed_timeout + kSecondsToExplain,
+                                  .fail = [&r](const std::string& why) { r.fail(why); },
+                                  .failure = [&r] { return r.failure(); },
+                                  .progress = [&r](uint64_t begun, bool inside) { r.device_waits(begun, inside); }},
+                                 control_->split(0, ranks.rank));
+  description_ += cat(", NCCL ", nccl.version, "; ", roll_call_);
+  return std::move(nccl.world);
+}
+
 Machine::Machine(const Config& config, const RankInfo& ranks) {
   // What can be refused is refused before anybody waits for others.
   const auto mesh = mesh_sizes(config, ranks.world);
   const bool gpu = wants_gpu(config.device);
-  if (gpu && ranks.world > 1)
-    throw Error(cat("device: several ranks run on CPUs only so far, these ", ranks.world,
-                    " would take GPUs; set device to cpu, or start one rank"),
-                Exit::usage);
+  if (const std::string why = gpu ? why_no_cuda() : ""; !why.empty())
+    throw Error(cat("device cuda: ", why), Exit::usage);
   const Neighbours here = meet(config, ranks);
-  if (gpu) {
-    CudaBackend cuda = make_cuda(
-        {.attention = to_cuda(config.attention), .tokens = config.reset_attention_mask ? 0 : config.seq_length});
-    device_ = std::move(cuda.device);
-    ops_ = std::move(cuda.ops);
-    tuning_ = cuda.tuning;
-    description_ = std::move(cuda.description);
-  } else {
-    // Ranks of one machine share its cores and memory.
-    const int threads =
-        config.threads > 0 || here.count == 1 ? int(config.threads) : std::max(1, usable_cores() / here.count);
-    CpuBackend cpu = make_cpu({.threads = threads,
-                               .memory_limit = here.count == 1 ? 0 : usable_memory() / size_t(here.count),
-                               .onednn = config.cpu_gemm == CpuGemm::onednn});
-    device_ = std::move(cpu.device);
-    ops_ = std::move(cpu.ops);
-    threads_ = cpu.threads;
-    description_ = std::move(cpu.description);
+  try {  // the others wait for this rank
+    if (rendezvous_) require_same_kind(*rendezvous_, gpu);
+    gpu ? open_gpu(config, ranks, here) : open_cpu(config, here);
+    auto world = !control_ ? make_single(*device_) : gpu ? connect_gpus(config, ranks) : control_->split(0, ranks.rank);
+    mesh_ = std::make_unique<ProcessMesh>(std::move(world), mesh);
+  } catch (const Error& e) {
+    if (e.code() != Exit::peer_lost) fail(e.what());
+    throw;
   }
-  mesh_ = std::make_unique<ProcessMesh>(control_ ? control_->split(0, ranks.rank) : make_single(*device_), mesh);
 }
 
 Machine::~Machine() = default;

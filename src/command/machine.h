@@ -7,6 +7,7 @@
 #include "comm/rank_info.h"
 #include "comm/rendezvous.h"
 #include "config/config.h"
+#include "device/sensors.h"
 #include "metrics/environment.h"
 #include "train/engine.h"
 
@@ -21,7 +22,8 @@ class Machine {
   explicit Machine(const Config&, const RankInfo& = {});
   ~Machine();
   Backend backend() { return {*device_, *ops_, *mesh_, tuning_, control_.get()}; }
-  int threads() const { return threads_; }  // of the CPU backend; else 0
+  int threads() const { return threads_; }             // of the CPU backend; else 0
+  Sensors* sensors() const { return sensors_.get(); }  // of the GPU; null: none
   const std::string& description() const { return description_; }
   // What this rank begins, for those that wait for it.
   void doing(Activity, int64_t step);
@@ -33,14 +35,19 @@ class Machine {
     int index = 0, count = 1;
   };
   Neighbours meet(const Config&, const RankInfo&);
+  void open_cpu(const Config&, const Neighbours&);
+  void open_gpu(const Config&, const RankInfo&, const Neighbours&);
+  int claim_gpu(int local_rank);  // its index; no other rank has it
+  std::unique_ptr<Communicator> connect_gpus(const Config&, const RankInfo&);
   std::unique_ptr<JobSecret> secret_;
   std::unique_ptr<Rendezvous> rendezvous_;
   std::unique_ptr<Communicator> control_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Ops> ops_;
+  std::unique_ptr<Sensors> sensors_;
   Tuning* tuning_ = nullptr;
   int threads_ = 0;
-  std::string description_;
+  std::string description_, roll_call_;
   std::unique_ptr<ProcessMesh> mesh_;
 };
 

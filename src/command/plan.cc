@@ -1,4 +1,5 @@
-// athanor plan CONFIG.json: memory, parameters and operations of a run, without running it.
+// athanor plan CONFIG.json: memory, parameters, operations and the limit of a run, without running it; --gpu: on a GPU
+// that is only described.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
@@ -8,10 +9,18 @@
 #include "command/plan_ranks.h"
 #include "metrics/format.h"
 #include "train/advice.h"
+#include "train/described_gpu.h"
 #include "train/setup.h"
 
 namespace athanor {
 namespace {
+
+struct Args {
+  std::string config, gpu;
+  std::vector<std::string> overrides;
+  bool by_shape = false;
+  ManyRanks many;
+};
 
 void print_memory(const Config& config, Engine& engine, const Device& device) {
   const MemoryPlan& plan = engine.memory();
@@ -33,14 +42,49 @@ void print_memory(const Config& config, Engine& engine, const Device& device) {
                 format_bytes(p.peak_live).c_str());
 }
 
-Exit plan(const std::string& path, const std::vector<std::string>& overrides) {
-  const Config config = load_config_logged(path, overrides);
-  Machine machine(config);
-  const auto engine = make_engine(config, machine.backend(), true);
+const char* name_of(const Recompute& recompute) {
+  using G = Recompute::Granularity;
+  return recompute.granularity == G::none ? "none" : recompute.granularity == G::selective ? "selective" : "full";
+}
+
+// What the plan is made for: this machine, or a GPU of which a description is known.
+struct Place {
+  Place(const Config& config, const std::string& gpu) {
+    if (gpu.empty()) {
+      machine = std::make_unique<Machine>(config);
+      return;
+    }
+    const GpuDescription& description = find_gpu(gpu);
+    described = describe(description);
+    mesh = std::make_unique<ProcessMesh>(make_single(*described.device), mesh_sizes(config, 1));
+    limits = limits_of(description, config.model.head_dim, config.seq_length);
+  }
+  Backend backend() const { return machine ? machine->backend() : Backend{*described.device, *described.ops, *mesh}; }
+  std::string title() const { return machine ? machine->description() : described.device->description(); }
+
+  std::unique_ptr<Machine> machine;
+  DescribedBackend described;
+  std::unique_ptr<ProcessMesh> mesh;
+  Limits limits;  // of a described GPU
+};
+
+void print_limit(const Engine& engine, const Limits& limits, double flops, double tokens) {
+  const double least = least_sum(planned_rows(engine, limits));
+  std::printf(
+      "predicted step    %.4g ms or more, %s tokens/s and %.0f %% MFU at most (products %s FLOP/s, copies %s B/s)\n",
+      least * 1e3, format_count(tokens / least).c_str(), 100 * flops / least / limits.most.flops,
+      format_count(limits.most.flops).c_str(), format_count(limits.most.bytes).c_str());
+}
+
+Exit plan(const Args& args) {
+  const Config config = load_config_logged(args.config, args.overrides);
+  const Place place(config, args.gpu);
+  const Backend backend = place.backend();
+  const auto engine = make_engine(config, backend, true);
   const ParamStore& params = engine->model().params();
   const FlopCount flops = flops_per_token(engine->model(), config.seq_length);
   const double tokens = double(config.global_batch_size * config.seq_length);
-  std::printf("%s\n", machine.description().c_str());
+  std::printf("%s\n", place.title().c_str());
   std::printf("parameters        %s (%lld)\n", format_count(double(params.parameter_count())).c_str(),
               static_cast<long long>(params.parameter_count()));
   std::printf("FLOP per token    %s causal, %s full count\n", format_count(flops.causal).c_str(),
@@ -52,46 +96,40 @@ Exit plan(const std::string& path, const std::vector<std::string>& overrides) {
   std::printf("micro-batches     %lld of %lld sequences of %lld tokens\n",
               static_cast<long long>(engine->micro_batches()),
               static_cast<long long>(engine->options().micro_batch_size), static_cast<long long>(config.seq_length));
-  const int64_t multiple = machine.backend().device.dimension_multiple();
+  const int64_t multiple = backend.device.dimension_multiple();
   for (const DimensionAdvice& advice : dimension_advice(config.model, config.seq_length, multiple))
     std::printf("advice            %s\n", to_text(advice, multiple).c_str());
-  const Ceilings most = ceilings(machine.backend(), engine->options().recipe.compute);
-  const double least = engine->least_step_seconds(most);
-  std::printf(
-      "predicted step    %.4g ms or more, %s tokens/s and %.0f %% MFU at most (every op at its roofline: %s FLOP/s, %s "
-      "B/s)\n",
-      least * 1e3, format_count(tokens / least).c_str(), 100 * flops.causal * tokens / least / most.flops,
-      format_count(most.flops).c_str(), format_count(most.bytes).c_str());
-  print_memory(config, *engine, machine.backend().device);
-  std::printf("launches per micro-batch: %lld\n", static_cast<long long>(engine->launches_per_micro_batch()));
+  std::printf("recomputation     %s\n", name_of(engine->options().recompute));
+  const Limits limits =
+      place.machine ? Limits{.most = ceilings(backend, engine->options().recipe.compute)} : place.limits;
+  print_limit(*engine, limits, flops.causal * tokens, tokens);
+  print_memory(config, *engine, backend.device);
+  std::printf("launches per micro-batch: %zu\n\n%s", engine->micro_launches().size(),
+              op_table(planned_rows(*engine, limits, args.by_shape), 1, 0).c_str());
   return Exit::done;
 }
 
 }  // namespace
 
 void add_plan(Cli& cli) {
-  struct Args {
-    std::string config;
-    std::vector<std::string> overrides;
-    ManyRanks many;
-  };
   auto args = std::make_shared<Args>();
   CLI::App* verb =
-      cli.app.add_subcommand("plan", "memory by category, parameters and FLOPs of a run, without running it");
+      cli.app.add_subcommand("plan", "memory, parameters, FLOPs and the limit of a run, without running it");
   verb->add_option("config", args->config, "configuration file")->required();
   verb->add_option("--set", args->overrides, "override a key: a.b=value (may repeat)")->allow_extra_args(false);
-  verb->add_option("--gpu", args->many.gpu,
-                   "a100, h100 or h200: predict memory, traffic and time of many ranks with such GPUs");
-  verb->add_option("--ranks", args->many.ranks, "how many; default: a table of 1 to 1024")
-      ->check(CLI::Range(1, 65536))
+  verb->add_option("--gpu", args->gpu, "plan for a GPU that need not be here: h200, h100, a100 or b200");
+  verb->add_flag("--shapes", args->by_shape, "operations by shape");
+  verb->add_option("--ranks", args->many.ranks,
+                   "predict memory, traffic and time of so many ranks with such GPUs; 0: a table of 1 to 1024")
+      ->check(CLI::Range(0, 65536))
       ->needs("--gpu");
   verb->add_option("--nodes", args->many.nodes, "machines they are on; default: 8 GPUs in each")
       ->check(CLI::Range(1, 65536))
       ->needs("--ranks");
   verb->callback([&cli, args] {
     cli.action = [args] {
-      if (args->many.gpu.empty()) return plan(args->config, args->overrides);
-      print_many_ranks(load_config_logged(args->config, args->overrides), args->many);
+      if (args->many.ranks < 0) return plan(*args);
+      print_many_ranks(load_config_logged(args->config, args->overrides), args->gpu, args->many);
       return Exit::done;
     };
   });

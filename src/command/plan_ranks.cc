@@ -4,28 +4,17 @@
 #include <cmath>
 #include <cstdio>
 
-#include "command/machine.h"
-#include "cpu/make_cpu.h"
 #include "metrics/format.h"
+#include "train/described_gpu.h"
 #include "train/setup.h"
 
 namespace athanor {
 namespace {
 
-// Manufacturers' data sheets: dense products without sparsity, NVLink and one network card per GPU, one direction.
-struct Gpu {
-  const char* name;
-  double bf16, tf32;     // FLOP/s
-  double memory;         // bytes
-  double link, network;  // bytes/s
-};
-constexpr Gpu kGpus[] = {{"a100", 312e12, 156e12, 80e9, 300e9, 25e9},
-                         {"h100", 989e12, 494e12, 80e9, 450e9, 50e9},
-                         {"h200", 989e12, 494e12, 141e9, 450e9, 50e9}};
 constexpr int kGpusPerNode = 8, kMostRanks = 1024;
-constexpr double kUtilization = 0.45;          // of the peak, by a step's products and all that is between them
 constexpr double kBandwidthShare = 0.8;        // of the data sheet, by large messages
 constexpr double kStart = 20e-6, kHop = 5e-6;  // seconds: of a collective, and of each doubling of its ranks
+constexpr double kBackward = 2.0 / 3;          // of a micro-batch's time
 
 // Rank 0 of ranks that are not there: for plans, which record calls and make none.
 class Absent final : public Communicator {
@@ -62,93 +51,99 @@ ProcessMesh absent_mesh(const std::array<int, kAxes>& sizes) {
 }
 
 struct Network {
-  const Gpu& gpu;
+  const GpuDescription& gpu;
   int per_node;
   // Seconds of a collective over `ranks` ranks that are `stride` apart, when each sends `bytes`.
   double seconds(double bytes, int ranks, int stride) const {
     if (ranks == 1) return 0;
-    const double rate = (int64_t(ranks) * stride <= per_node ? gpu.link : gpu.network) * kBandwidthShare;
-    return kStart + kHop * std::ceil(std::log2(ranks)) + bytes / rate;
+    const double rate = int64_t(ranks) * stride <= per_node ? gpu.link_bytes : gpu.network_bytes;
+    return kStart + kHop * std::ceil(std::log2(ranks)) + bytes / (rate * kBandwidthShare);
   }
 };
 
+// Collectives of one kind in a step: sent by a rank, and their time.
 struct Traffic {
-  double bytes = 0, seconds = 0;  // sent by a rank in a step
-  double ends = 0;  // seconds of it that have nothing to hide behind: the first gather, the last reduction
-  void add(double sent, double time, double times, bool at_end) {
+  double bytes = 0, seconds = 0, ends = 0;
+  // `end`: this one has nothing to run beside.
+  void add(double sent, double time, double times, bool end) {
     bytes += sent * times, seconds += time * times;
-    if (at_end) ends += time;
+    if (end) ends += time;
+  }
+  // Seconds that computing of `room` seconds beside it does not hide.
+  double exposed(double room) const { return ends + std::max(0.0, seconds - ends - room); }
+};
+
+// As ParamStore communicates: see docs/distributed.md, "The model of plan --ranks".
+struct StepTraffic {
+  Traffic early;     // beside the last micro-batch's backward
+  Traffic backward;  // beside every micro-batch's backward
+  Traffic gathers;   // beside forward and backward
+  Traffic ends;      // before or after the optimizer, beside nothing
+
+  double bytes() const { return early.bytes + backward.bytes + gathers.bytes + ends.bytes; }
+  double seconds() const { return early.seconds + backward.seconds + gathers.seconds + ends.seconds; }
+  double exposed(double compute, double micros) const {
+    return early.exposed(compute * kBackward / micros) + backward.exposed(compute * kBackward) +
+           gathers.exposed(compute) + ends.seconds;
   }
 };
 
-// As ParamStore communicates: see docs/distributed.md, "The model of plan --gpu".
-Traffic traffic(Engine& engine, const Config& c, const std::array<int, kAxes>& mesh, const Network& net) {
+StepTraffic traffic(const Engine& engine, const Config& c, const std::array<int, kAxes>& mesh, const Network& net) {
   const auto& units = engine.model().params().units();
   const int shards = mesh[size_t(Axis::dp_shard)], copies = mesh[size_t(Axis::dp_replicate)];
-  const double value = double(size_of(engine.options().recipe.compute)), grad = 4,
-               micros = double(engine.micro_batches());
+  const double value = double(size_of(engine.options().recipe.compute)), grad = 4;
+  const auto micros = double(engine.micro_batches());
   const auto share = [](int n) { return double(n - 1) / n; };
-  Traffic t;
+  StepTraffic t;
   for (size_t u = 0; u < units.size(); ++u) {
     const auto n = double(units[u]->layout.numel);
     const bool last = u + 1 == units.size(), first = u == 0;
     const double gather = share(shards) * n * value, scatter = share(shards) * n * grad;
     const double gather_s = net.seconds(gather, shards, 1), scatter_s = net.seconds(scatter, shards, 1);
-    if (c.zero_stage == 0) {
-      const double sent = 2 * share(copies) * n * grad;
-      t.add(sent, net.seconds(sent, copies, 1), 1, first);
-      continue;
-    }
-    if (c.zero_stage == 1 && shards > 1) t.add(scatter, scatter_s, 1, first);
-    if (c.zero_stage >= 2 && shards > 1) t.add(scatter, scatter_s, micros, first);
-    if (c.zero_stage == 3 && shards > 1) t.add(gather, gather_s, 2 * micros, last);
-    if (c.zero_stage < 3 && shards > 1) t.add(gather, gather_s, 1, last);
-    const double copied = 2 * share(copies) * n / shards * grad;
-    if (copies > 1) t.add(copied, net.seconds(copied, copies, shards), 1, first);
+    const double copied = 2 * share(copies) * n / shards * grad, copied_s = net.seconds(copied, copies, shards);
+    (c.zero_stage < 2 ? t.early : t.ends).add(copied, copied_s, 1, first);
+    if (c.zero_stage == 1) t.early.add(scatter, scatter_s, 1, first);
+    if (c.zero_stage >= 2) t.backward.add(scatter, scatter_s, micros, first);
+    if (c.zero_stage == 3) t.gathers.add(gather, gather_s, 2 * micros, first || last);
+    if (c.zero_stage == 1 || c.zero_stage == 2) t.ends.add(gather, gather_s, 1, false);
   }
   return t;
 }
 
-void print_row(const Config& config, const ManyRanks& many, const Gpu& gpu, int ranks) {
+void print_row(const Config& config, const GpuDescription& gpu, const ManyRanks& many, int ranks) {
   Config c = config;
   if (ranks % c.data_parallel_replicate_size != 0) return;
   if (many.ranks == 0) c.data_parallel_shard_size = 0;
   const auto sizes = mesh_sizes(c, ranks);
   ProcessMesh mesh = absent_mesh(sizes);
-  c.memory_limit_gib = gpu.memory / double(1 << 30);
-  CpuBackend cpu = make_cpu({.threads = 1, .memory_limit = 0, .onednn = false});
-  const auto engine = make_engine(c, {*cpu.device, *cpu.ops, mesh, nullptr, nullptr}, true);
+  const DescribedBackend described = describe(gpu);
+  const auto engine = make_engine(c, {*described.device, *described.ops, mesh}, true);
   const int nodes = many.nodes > 0 ? many.nodes : (ranks + kGpusPerNode - 1) / kGpusPerNode;
-  const Network net{gpu, std::max(1, ranks / nodes)};
-  const Traffic t = traffic(*engine, c, sizes, net);
-  const double tokens = double(c.global_batch_size * c.seq_length) / ranks;
-  const double peak = size_of(engine->options().recipe.compute) == 2 ? gpu.bf16 : gpu.tf32;
-  const double compute = flops_per_token(engine->model(), c.seq_length).causal * tokens / peak / kUtilization;
-  // At best all but the ends hides behind computing.
-  const double best = t.ends + std::max(0.0, t.seconds - t.ends - compute);
-  const double step = compute + t.seconds;
+  const StepTraffic t = traffic(*engine, c, sizes, {gpu, std::max(1, ranks / nodes)});
+  const double tokens = double(c.global_batch_size * c.seq_length);
+  const double compute = least_sum(planned_rows(*engine, limits_of(gpu, c.model.head_dim, c.seq_length)));
+  const double exposed = t.exposed(compute, double(engine->micro_batches()));
   std::printf("%6d %5d %4lld x %-4lld %11s %12s %11.2f %11.2f %11.2f %11s\n", ranks, nodes,
               static_cast<long long>(engine->options().micro_batch_size),
               static_cast<long long>(engine->micro_batches()), format_bytes(engine->memory().total()).c_str(),
-              format_bytes(uint64_t(t.bytes)).c_str(), compute * 1e3, t.seconds * 1e3, best * 1e3,
-              format_count(tokens * ranks / step).c_str());
+              format_bytes(uint64_t(t.bytes())).c_str(), compute * 1e3, t.seconds() * 1e3, exposed * 1e3,
+              format_count(tokens / (compute + exposed)).c_str());
 }
 
 }  // namespace
 
-void print_many_ranks(const Config& config, const ManyRanks& many) {
-  const auto gpu = std::find_if(std::begin(kGpus), std::end(kGpus), [&](const Gpu& g) { return many.gpu == g.name; });
-  if (gpu == std::end(kGpus)) throw Error(cat("plan: --gpu: expected a100, h100 or h200, got ", many.gpu), Exit::usage);
+void print_many_ranks(const Config& config, const std::string& name, const ManyRanks& many) {
+  const GpuDescription& gpu = find_gpu(name);
   if (many.nodes > 0 && many.ranks > 0 && many.ranks % many.nodes != 0)
     throw Error(cat("plan: ", many.ranks, " ranks do not divide among ", many.nodes, " nodes"), Exit::usage);
-  std::printf("%s, zero_stage %lld, a step of %lld sequences; times by the model of docs/distributed.md\n", gpu->name,
+  std::printf("%s, zero_stage %lld, a step of %lld sequences; at best, by the model of docs/distributed.md\n", gpu.title,
               static_cast<long long>(config.zero_stage), static_cast<long long>(config.global_batch_size));
   std::printf("%6s %5s %11s %11s %12s %11s %11s %11s %11s\n", "ranks", "nodes", "micro", "memory", "sent/step",
-              "compute ms", "exposed ms", "at best ms", "tokens/s");
-  if (many.ranks > 0) return print_row(config, many, *gpu, many.ranks);
+              "compute ms", "sending ms", "exposed ms", "tokens/s");
+  if (many.ranks > 0) return print_row(config, gpu, many, many.ranks);
   for (int ranks = 1; ranks <= kMostRanks; ranks *= 2) {
     if (config.global_batch_size % (ranks * std::max<int64_t>(1, config.micro_batch_size)) != 0) break;
-    print_row(config, many, *gpu, ranks);
+    print_row(config, gpu, many, ranks);
   }
 }
 

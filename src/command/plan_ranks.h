@@ -9,11 +9,10 @@
 namespace athanor {
 
 struct ManyRanks {
-  int ranks = 0;  // 0: a table of 1, 2, 4 ... 1024
-  int nodes = 0;  // 0: as few as 8 GPUs per node allow
-  std::string gpu;
+  int ranks = -1;  // 0: a table of 1, 2, 4 ... 1024; negative: not asked for
+  int nodes = 0;   // 0: as few as 8 GPUs per node allow
 };
 
-void print_many_ranks(const Config&, const ManyRanks&);
+void print_many_ranks(const Config&, const std::string& gpu, const ManyRanks&);
 
 }  // namespace athanor

@@ -31,6 +31,7 @@ Exit train(Args args, const std::vector<std::string>& command_line) {
                     {.program = program_info(command_line),
                      .commit = program_version().commit,
                      .backend_description = machine.description(),
+                     .sensors = machine.sensors(),
                      .allow_changed_data = args.allow_changed_data,
                      .doing = [&](Activity activity, int64_t step) { machine.doing(activity, step); }});
     return trainer.run();

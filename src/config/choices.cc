@@ -15,7 +15,8 @@ constexpr std::string_view kOptimizers[] = {"adamw"};
 constexpr std::string_view kLrDecayStyles[] = {"constant", "linear", "cosine", "WSD"};
 constexpr std::string_view kWsdDecayStyles[] = {"linear", "cosine", "minus_sqrt"};
 constexpr std::string_view kPrecisions[] = {"fp32", "tf32", "bf16", "fp16"};
-constexpr std::string_view kMasterWeights[] = {"fp32", "bf16"};
+constexpr std::string_view kMasterWeights[] = {"fp32", "split", "bf16"};
+constexpr std::string_view kMomentDtypes[] = {"fp32", "bf16"};
 constexpr std::string_view kTransport[] = {"tcp", "mpi"};
 constexpr std::string_view kAsyncSave[] = {"auto", "on", "off"};
 constexpr std::string_view kDeterministicReduction[] = {"fixed_order", "rank_invariant"};
@@ -45,6 +46,7 @@ ChoiceNames choice_names(WsdDecayStyle) { return kWsdDecayStyles; }
 ChoiceNames choice_names(Precision) { return kPrecisions; }
 ChoiceNames choice_names(MasterWeights) { return kMasterWeights; }
 ChoiceNames choice_names(Transport) { return kTransport; }
+ChoiceNames choice_names(MomentDtype) { return kMomentDtypes; }
 ChoiceNames choice_names(AsyncSave) { return kAsyncSave; }
 ChoiceNames choice_names(DeterministicReduction) { return kDeterministicReduction; }
 ChoiceNames choice_names(RecomputeGranularity) { return kRecompute; }

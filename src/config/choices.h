@@ -19,6 +19,7 @@ ChoiceNames choice_names(LrDecayStyle);
 ChoiceNames choice_names(WsdDecayStyle);
 ChoiceNames choice_names(Precision);
 ChoiceNames choice_names(MasterWeights);
+ChoiceNames choice_names(MomentDtype);
 ChoiceNames choice_names(DeterministicReduction);
 ChoiceNames choice_names(Transport);
 ChoiceNames choice_names(AsyncSave);

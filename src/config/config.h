@@ -19,7 +19,8 @@ enum class OptimizerChoice { adamw };
 enum class LrDecayStyle { constant, linear, cosine, wsd };
 enum class WsdDecayStyle { linear, cosine, minus_sqrt };
 enum class Precision { fp32, tf32, bf16, fp16 };
-enum class MasterWeights { fp32, bf16 };
+enum class MasterWeights { fp32, split, bf16 };
+enum class MomentDtype { fp32, bf16 };
 enum class Transport { tcp, mpi };
 enum class AsyncSave { automatic, on, off };
 enum class DeterministicReduction { fixed_order, rank_invariant };
@@ -75,6 +76,8 @@ struct Config {
   // precision
   Precision precision = Precision::bf16;
   MasterWeights master_weights = MasterWeights::fp32;
+  MomentDtype exp_avg_dtype = MomentDtype::fp32;
+  MomentDtype exp_avg_sq_dtype = MomentDtype::fp32;
   double loss_scale = 0.0;  // fp16 only; 0 = dynamic
   double initial_loss_scale = 65536.0;
   int64_t loss_scale_window = 1000;  // finite steps before the scale doubles

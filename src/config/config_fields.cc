@@ -107,7 +107,8 @@ Fields run_group() {
                                  "whose attention kernels run on a GPU; auto = cuDNN's where they can and need little "
                                  "memory, else the program's own"),
       number("gemm_search_seconds", &Config::gemm_search_seconds, at_least(0), free, "s",
-             "time to try algorithms of matrix products at the start of a run on a GPU; 0 = take the library's advice"),
+             "time to try algorithms and fused epilogues of matrix products at the start of a run on a GPU; 0 = the "
+             "library's advice, none fused"),
       option("tuning_cache", &Config::tuning_cache, free,
              "folder that keeps what was tried for later runs; auto = athanor in XDG_CACHE_HOME or ~/.cache, none"),
       choice<&Config::log_level>("log_level", free, "least important messages that are shown"),
@@ -127,7 +128,7 @@ Fields train_group() {
           .alias({"train_batch_size", "global_train_batch_size"})
           .required(),
       number("micro_batch_size", &Config::micro_batch_size, between(1, kMaxCount), free, "sequences",
-             "sequences that one device computes at once; auto = the most that fits in memory")
+             "sequences that one device computes at once; auto = the most that fits in memory and gains speed")
           .or_word("auto", 0)
           .alias({"batch_size", "train_micro_batch_size_per_gpu"}),
       number("gradient_accumulation_steps", &Config::gradient_accumulation_steps, between(0, kMaxCount), free, "",
@@ -174,7 +175,18 @@ Fields optimizer_group() {
 Fields precision_group() {
   return {
       choice<&Config::precision>("precision", refused, "type of activations and matrix products").alias({"dtype"}),
-      choice<&Config::master_weights>("master_weights", refused, "type of the weights that the optimizer updates"),
+      choice<&Config::master_weights>(
+          "master_weights", refused,
+          "weights that the optimizer updates. precision bf16: split = fp32 in the place of bf16, as the weights and "
+          "16 "
+          "more bits, with the very numbers of fp32 (a run may change between the two); bf16 = the weights themselves, "
+          "rounded at random")
+          .interchangeable({"fp32", "split"}),
+      choice<&Config::exp_avg_dtype>("exp_avg_dtype", notice,
+                                     "type of Adam's first moment; bf16 is rounded at random, without bias"),
+      choice<&Config::exp_avg_sq_dtype>("exp_avg_sq_dtype", notice,
+                                        "type of Adam's second moment; bf16 is rounded at random, without bias: its "
+                                        "noise is some 1 % with adam_beta2 0.95, 5 % with 0.999"),
       number("loss_scale", &Config::loss_scale, at_least(0), notice, "", "fp16: constant loss scale; 0 = dynamic"),
       number("initial_loss_scale", &Config::initial_loss_scale, above(0), notice, "", "fp16: first dynamic loss scale"),
       number("loss_scale_window", &Config::loss_scale_window, at_least(1), notice, "steps",
@@ -187,9 +199,10 @@ Fields precision_group() {
 
 Fields memory_group() {
   return {
-      choice<&Config::recompute_granularity>(
-          "recompute_granularity", free,
-          "activations recomputed in the backward pass: none, selective = the cheap ones, full = whole blocks"),
+      choice<&Config::recompute_granularity>("recompute_granularity", free,
+                                             "activations recomputed in the backward pass: none, selective = the cheap "
+                                             "ones, full = whole blocks; at least: "
+                                             "where memory needs it the plan takes the next"),
       number("recompute_num_layers", &Config::recompute_num_layers, between(1, 65536), free, "blocks",
              "every how many-th block recomputes"),
       number("memory_limit_gib", &Config::memory_limit_gib, at_least(0), free, "GiB",

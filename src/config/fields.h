@@ -71,11 +71,13 @@ struct Field {
   std::string_view word_for_default;       // in the documentation, where the initialiser only means "not given"
   std::vector<std::string_view> aliases;   // read with a notice
   std::vector<std::string_view> synonyms;  // read without one
+  std::vector<std::string_view> same;      // words that are the same run: free on resume among each other
 
   Field required() && { return is_required = true, std::move(*this); }
   Field or_word(std::string_view text, int64_t value) && { return word = {text, value}, std::move(*this); }
   Field unset_is(std::string_view text) && { return word_for_default = text, std::move(*this); }
   Field alias(std::initializer_list<std::string_view> keys) && { return aliases = keys, std::move(*this); }
+  Field interchangeable(std::initializer_list<std::string_view> words) && { return same = words, std::move(*this); }
   Field synonym(std::initializer_list<std::string_view> keys) && { return synonyms = keys, std::move(*this); }
 };
 

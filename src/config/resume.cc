@@ -1,4 +1,6 @@
 // What changed between the configuration that a checkpoint was written with and the one of now.
+#include <algorithm>
+
 #include "base/error.h"
 #include "config/config.h"
 #include "config/fields.h"
@@ -29,7 +31,11 @@ void compare(const std::vector<Field<T>>& fields, const std::string& prefix, con
     const Json before = stored ? *stored : write_field(field, blank);
     const Json after = write_field(field, now);
     if (same(before, after)) continue;
-    changes.push_back({dotted(prefix, field.key), to_line(before), to_line(after), field.rule});
+    const auto among = [&](const Json& word) {
+      return std::ranges::count(field.same, std::string_view(word.text)) > 0;
+    };
+    const OnResume rule = among(before) && among(after) ? OnResume::free : field.rule;
+    changes.push_back({dotted(prefix, field.key), to_line(before), to_line(after), rule});
   }
 }
 

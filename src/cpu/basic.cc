@@ -134,7 +134,13 @@ void CpuOps::run(const ReduceSum& op, void* scratch) {
   *op.out.as<double>() += std::accumulate(x, x + op.x.numel(), 0.0);
 }
 
-size_t CpuOps::scratch(const SquaredNorm& op) const { return block_sum_bytes(op.x); }
-void CpuOps::run(const SquaredNorm& op, void* scratch) { add_block_sums<BlockSum<true>>(pool_, op.out, op.x, scratch); }
+size_t CpuOps::scratch(const SquaredNorm& op) const {
+  size_t most = 0;
+  for (const Tensor& x : op.x) most = std::max(most, block_sum_bytes(x));
+  return most;
+}
+void CpuOps::run(const SquaredNorm& op, void* scratch) {
+  for (size_t i = 0; i < op.x.size(); ++i) add_block_sums<BlockSum<true>>(pool_, op.sum_of(i), op.x[i], scratch);
+}
 
 }  // namespace athanor

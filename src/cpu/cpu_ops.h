@@ -61,6 +61,8 @@ class CpuOps final : public Ops {
   // optimizer.cc
   void run(const StepControl&, void* scratch) override;
   void run(const AdamW&, void* scratch) override;
+  void run(const SplitMaster&, void* scratch) override;
+  void run(const JoinMaster&, void* scratch) override;
 
  private:
   ThreadPool& pool_;

@@ -27,12 +27,18 @@ void empty_product(const Gemm& op) {
 }  // namespace
 
 size_t CpuOps::scratch(const Gemm& op) const {
+  if (op.epilogue != Epilogue::none) {
+    size_t most = 0;
+    in_parts(op, [&](const auto& part) { most = std::max(most, scratch(part)); });
+    return most;
+  }
   if (op.d.numel() == 0 || op.k() == 0) return 0;
   if (plugin_) return gemm_external_scratch(op, pool_.size());
   return gemm_is_small(op) ? gemm_small_scratch(op) : gemm_blocked_scratch(op, kernels(), pool_.size());
 }
 
 void CpuOps::run(const Gemm& op, void* scratch) {
+  if (op.epilogue != Epilogue::none) return in_parts(op, [&](const auto& part) { run(part, scratch); });
   if (op.d.numel() == 0) return;
   if (op.k() == 0) return empty_product(op);
   if (plugin_) return gemm_external(op, *plugin_, pool_, scratch);

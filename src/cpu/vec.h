@@ -146,11 +146,14 @@ ATHANOR_INLINE Vec<L> exp_nonpositive(const Vec<L>& x) {
 
 // --- 16-bit floats ---------------------------------------------------------------------------------------------------
 // The conversions of tensor/half.h. A word holds an even element in its lower half and the next, odd one above it.
+// int16_t stands for the lower half of a float's bits: read as a signed integer in the bits of a float, written back.
 
 template <class T, int L>
 ATHANOR_INLINE Float<L> widen_even(const Word<L>& w) {
   if constexpr (std::is_same_v<T, bf16>) {
     return (Float<L>)(w << 16);
+  } else if constexpr (std::is_same_v<T, int16_t>) {
+    return (Float<L>)((Int<L>)(w << 16) >> 16);
   } else {
     const Word<L> magnitude = (w & 0x7fffu) << 13;
     const Float<L> scaled = (Float<L>)magnitude * 0x1p112f;
@@ -163,7 +166,7 @@ ATHANOR_INLINE Float<L> widen_odd(const Word<L>& w) {
   if constexpr (std::is_same_v<T, bf16>)
     return (Float<L>)(w & 0xffff0000u);
   else
-    return widen_even<T, L>(w >> 16);
+    return widen_even<T, L>(w >> 16);  // of int16_t too: its upper half is shifted out
 }
 
 // x rounded to T, to nearest even: for bf16 in the upper half of the word, above garbage; for f16 in the lower half.
@@ -173,6 +176,8 @@ ATHANOR_INLINE Word<L> round_bits(const Float<L>& x) {
   if constexpr (std::is_same_v<T, bf16>) {
     const Word<L> rounded = u + 0x7fffu + ((u >> 16) & 1u);
     return x == x ? rounded : (u | 0x400000u);  // NOLINT(misc-redundant-expression): false for NaN
+  } else if constexpr (std::is_same_v<T, int16_t>) {
+    return u & 0xffffu;
   } else {
     const Word<L> a = u & 0x7fffffffu, ones = Word<L>{} + 1u;
     const Word<L> normal = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13;

@@ -7,6 +7,7 @@
 
 #include "base/rng.h"
 #include "cuda/flat.h"
+#include "cuda/ranges.h"
 #include "cuda/reduce.h"
 
 namespace athanor::cuda {
@@ -66,16 +67,27 @@ __global__ void __launch_bounds__(kTileThreads) add(T* y, const T* a, const T* b
   });
 }
 
-// partials[block] = sum of x, or of x^2, over `tiles` tiles.
+struct Summed {
+  const float* x;
+  Flat flat;
+  int tiles;  // of a block
+  double* out;
+};
+
+// partials[block] = sum of x, or of x^2, over the tiles of the block.
 template <bool Square>
-__global__ void __launch_bounds__(kTileThreads) sum_ranges(double* partials, const float* x, Flat flat, int tiles) {
+__global__ void __launch_bounds__(kTileThreads)
+    sum_ranges(double* partials, const __grid_constant__ Ranges<Summed> all) {
   SHARED(double, room, [32]);
   constexpr int kElements = kVector<float>;
+  const int number = all.find(blockIdx.x);
+  const Summed& range = all.range[number];
+  const int64_t first_tile = static_cast<int64_t>(blockIdx.x - all.first_block[number]) * range.tiles;
   double sum[kElements] = {};
-  for (int t = 0; t < tiles; ++t) {
-    on_tile<kElements, kRangeChunks>(flat, static_cast<int64_t>(blockIdx.x) * tiles + t, [&](auto tile) {
+  for (int t = 0; t < range.tiles; ++t) {
+    on_tile<kElements, kRangeChunks>(range.flat, first_tile + t, [&](auto tile) {
       float v[kRangeChunks][kElements];
-      tile.load(v, x);
+      tile.load(v, range.x);
 #pragma unroll
       for (int c = 0; c < kRangeChunks; ++c) {
 #pragma unroll
@@ -90,14 +102,16 @@ __global__ void __launch_bounds__(kTileThreads) sum_ranges(double* partials, con
   if (threadIdx.x == 0) partials[blockIdx.x] = total;
 }
 
-// *out += the partial sums, by one block.
-__global__ void __launch_bounds__(kMaxRanges) add_sums(double* out, const double* partials, int count) {
+// The partial sums of each range are added to what it names, in order, by one block.
+__global__ void __launch_bounds__(kMaxRanges)
+    add_sums(const double* partials, const __grid_constant__ Ranges<Summed> all) {
   SHARED(double, room, [32]);
-  const int i = static_cast<int>(threadIdx.x);
-  double sum = 0;
-  for (int k = i; k < count; k += kMaxRanges) sum += partials[k];
-  const double total = block_reduce(sum, room, Plus{});
-  if (i == 0) *out += total;
+  for (int r = 0; r < all.count; ++r) {
+    double sum = 0;
+    for (unsigned i = all.first_block[r] + threadIdx.x; i < all.first_block[r + 1]; i += kMaxRanges) sum += partials[i];
+    const double total = block_reduce(sum, room, Plus{});
+    if (threadIdx.x == 0) *all.range[r].out += total;
+  }
 }
 
 struct Normal {
@@ -128,18 +142,33 @@ void fill_all(const Tensor& x, T value, cudaStream_t stream) {
 int64_t range_tiles(int64_t n) { return div_ceil<int64_t>(n, kMaxRanges * kRangeTile); }  // of one range
 int64_t ranges(int64_t n) { return n ? div_ceil(n, range_tiles(n) * kRangeTile) : 0; }
 
-void add_partials(const Tensor& out, const double* partials, int64_t count, cudaStream_t stream) {
+void add_partials(const Ranges<Summed>& table, const double* partials, cudaStream_t stream) {
   const LaunchConfig one{dim3(1), dim3(kMaxRanges), 0, stream};
-  CUDA_CHECK(launch(add_sums, one, data<double>(out), partials, count));
+  CUDA_CHECK(launch(add_sums, one, partials, table));
 }
 
-template <bool Square>
-void add_sum(const Tensor& out, const Tensor& x, double* partials, cudaStream_t stream) {
-  const int64_t n = x.numel();
-  if (n == 0) return;
-  const LaunchConfig config{dim3(grid_size(ranges(n))), dim3(kTileThreads), 0, stream};
-  CUDA_CHECK(launch(sum_ranges<Square>, config, partials, data<float>(x), flat(x, data<float>(x)), range_tiles(n)));
-  add_partials(out, partials, ranges(n), stream);
+size_t partial_bytes(const std::vector<Tensor>& x) {
+  int64_t count = 0;
+  for (const Tensor& t : x) count += ranges(t.numel());
+  return static_cast<size_t>(count) * sizeof(double);
+}
+
+// sum_of(i) is where the sum of x[i] is added.
+template <bool Square, class SumOf>
+void add_to(const SumOf& sum_of, const std::vector<Tensor>& x, void* scratch, cudaStream_t stream) {
+  auto* partials = static_cast<double*>(scratch);
+  size_t number = 0;
+  const auto add = [&](Ranges<Summed>& table, const Tensor& t) {
+    double* out = data<double>(sum_of(number++));
+    const int64_t n = t.numel();
+    if (n > 0) table.add({data<float>(t), flat(t, data<float>(t)), static_cast<int>(range_tiles(n)), out}, ranges(n));
+  };
+  in_tables<Summed>(x, add, [&](const Ranges<Summed>& table) {
+    const LaunchConfig config{dim3(table.blocks()), dim3(kTileThreads), 0, stream};
+    CUDA_CHECK(launch(sum_ranges<Square>, config, partials, table));
+    add_partials(table, partials, stream);
+    partials += table.blocks();
+  });
 }
 }  // namespace
 
@@ -179,17 +208,17 @@ void run(const Add& op, void*, cudaStream_t stream) {
   });
 }
 
-size_t scratch(const ReduceSum& op) {
-  return op.x.dtype == DType::f64 ? 0 : static_cast<size_t>(ranges(op.x.numel())) * sizeof(double);
-}
+size_t scratch(const ReduceSum& op) { return op.x.dtype == DType::f64 ? 0 : partial_bytes({op.x}); }
 void run(const ReduceSum& op, void* scratch, cudaStream_t stream) {
-  if (op.x.dtype == DType::f64) return add_partials(op.out, data<double>(op.x), op.x.numel(), stream);
-  add_sum<false>(op.out, op.x, static_cast<double*>(scratch), stream);
+  if (op.x.dtype == DType::f32) return add_to<false>([&](size_t) { return op.out; }, {op.x}, scratch, stream);
+  Ranges<Summed> doubles;
+  doubles.add({.out = data<double>(op.out)}, op.x.numel());
+  add_partials(doubles, data<double>(op.x), stream);
 }
 
-size_t scratch(const SquaredNorm& op) { return static_cast<size_t>(ranges(op.x.numel())) * sizeof(double); }
+size_t scratch(const SquaredNorm& op) { return partial_bytes(op.x); }
 void run(const SquaredNorm& op, void* scratch, cudaStream_t stream) {
-  add_sum<true>(op.out, op.x, static_cast<double*>(scratch), stream);
+  add_to<true>([&](size_t i) { return op.sum_of(i); }, op.x, scratch, stream);
 }
 
 void run(const RandomNormal& op, void*, cudaStream_t stream) {

@@ -99,7 +99,12 @@ std::unique_ptr<Event> CudaDevice::record(Lane lane) {
 void CudaDevice::wait(Lane lane, const Event& e) { CUDA_CHECK(cudaStreamWaitEvent(stream(lane), handle(e), 0)); }
 void CudaDevice::wait(const Event& e) {
   ++host_waits_;
-  CUDA_CHECK(cudaEventSynchronize(handle(e)));
+  waited(cudaEventSynchronize(handle(e)));
+}
+
+void CudaDevice::waited(cudaError_t error) {
+  if (wait_check_) wait_check_();
+  CUDA_CHECK(error);
 }
 
 double CudaDevice::seconds(const Event& from, const Event& to) const {
@@ -110,7 +115,7 @@ double CudaDevice::seconds(const Event& from, const Event& to) const {
 
 void CudaDevice::sync() {
   ++host_waits_;
-  for (cudaStream_t stream : streams_) CUDA_CHECK(cudaStreamSynchronize(stream));
+  for (cudaStream_t stream : streams_) waited(cudaStreamSynchronize(stream));
 }
 
 size_t CudaDevice::capacity(Mem kind) const { return kind == Mem::device ? capacity_ : SIZE_MAX; }

@@ -4,6 +4,8 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
+#include <functional>
+#include <utility>
 
 #include "device/device.h"
 namespace athanor::cuda {
@@ -16,6 +18,8 @@ class CudaDevice final : public Device {
   explicit CudaDevice(int index);
   ~CudaDevice() override;
   cudaStream_t stream(Lane lane) const { return streams_[static_cast<size_t>(lane)]; }
+  // Called after every wait of the host, before CUDA's own verdict on it: throws if the work was given up. Null: none.
+  void set_wait_check(std::function<void()> check) { wait_check_ = std::move(check); }
 
   std::string description() const override { return description_; }
   int64_t dimension_multiple() const override { return 64; }  // a tile row of 128 bytes in 16-bit types
@@ -45,5 +49,7 @@ class CudaDevice final : public Device {
   std::array<cudaStream_t, 3> streams_{};
   size_t capacity_ = 0, allocated_ = 0;
   int64_t host_waits_ = 0;
+  void waited(cudaError_t);
+  std::function<void()> wait_check_;
 };
 }  // namespace athanor::cuda

@@ -10,7 +10,8 @@ std::string CudaOps::search(std::span<const Gemm> products, double seconds) {
   if (r.best_microseconds > 0)
     std::snprintf(gain, sizeof gain, "; %.2f ms instead of %.2f ms per micro-batch", r.best_microseconds * 1e-3,
                   r.first_microseconds * 1e-3);
-  return cat("matrix products: ", r.problems, " different ones, ", r.timed, " tried", gain);
+  const std::string fused = r.epilogues ? cat(", ", r.fused, " of ", r.epilogues, " epilogues fused") : "";
+  return cat("matrix products: ", r.problems, " different ones, ", r.timed, " tried", fused, gain);
 }
 
 std::string CudaOps::key() const {

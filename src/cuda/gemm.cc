@@ -2,7 +2,10 @@
 
 #include <sstream>
 
+#include "cuda/basic.h"
 #include "cuda/check.h"
+#include "cuda/column_sum.h"
+#include "cuda/mlp.h"
 namespace athanor::cuda {
 namespace {
 
@@ -51,6 +54,24 @@ GemmKey make_key(const CublasLtTable& lt, size_t workspace_bytes) {
   return key;
 }
 
+// The library's A is our b: its rows are our columns, along which lies a bias.
+uint32_t epilogue_of(const GemmProblem& p) {
+  switch (p.epilogue) {
+    case Epilogue::none:
+    case Epilogue::add:  // as C
+      return p.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    case Epilogue::gelu:
+      return p.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    case Epilogue::gelu_gradient:
+      return CUBLASLT_EPILOGUE_DGELU;
+    case Epilogue::sum_a:
+      return CUBLASLT_EPILOGUE_BGRADB;
+    case Epilogue::sum_b:
+      return CUBLASLT_EPILOGUE_BGRADA;
+  }
+  return CUBLASLT_EPILOGUE_DEFAULT;
+}
+
 const char* remedy(cublasStatus_t status) {
   switch (status) {
     case CUBLAS_STATUS_NOT_INITIALIZED:
@@ -86,27 +107,59 @@ void GemmRunner::require(cublasStatus_t status, const char* what, const GemmProb
       cat("cuBLASLt: ", what, ": ", lt_.cublasLtGetStatusName(status), " for the product ", p, ": ", remedy(status)));
 }
 
+// Sums of the library lie behind the workspace until they are added to the op's.
+size_t GemmRunner::scratch(const Gemm& op) const {
+  const size_t workspace = options_.workspace_bytes;
+  if (!op.sums()) return workspace;
+  size_t column_sum = 0;
+  in_parts(op, [&]<class Part>(const Part& part) {
+    if constexpr (std::is_same_v<Part, ColumnSum>) column_sum = cuda::scratch(part);
+  });
+  return std::max(workspace + op.with.bytes(), column_sum);
+}
+
+bool GemmRunner::fused(const Gemm& op) {
+  if (op.d.numel() == 0 || op.k() == 0) return false;
+  return !plan_of(problem_of(op)).in_parts;
+}
+
+void GemmRunner::run_in_parts(const Gemm& op, void* scratch, cudaStream_t stream) {
+  in_parts(op, [&]<class Part>(const Part& part) {
+    if constexpr (std::is_same_v<Part, Gemm>)
+      run(part, scratch, stream);
+    else
+      cuda::run(part, scratch, stream);
+  });
+}
+
 void GemmRunner::run(const Gemm& op, void* scratch, cudaStream_t stream) {
+  if (op.epilogue != Epilogue::none && !fused(op)) return run_in_parts(op, scratch, stream);
   if (op.d.numel() == 0) return;
   if (op.k() == 0) return empty_product(op, stream);
   check_types(op);
   const GemmProblem p = problem_of(op);
-  const Plan& plan = plan_of(p);
-  require(launch(p, plan, {op.a.data, op.b.data, op.bias.data, op.d.data, scratch}, stream), "a launch failed", p);
+  require(launch(op, plan_of(p), scratch, stream), "a launch failed", p);
 }
 
 // Arguments in host memory are read before the call returns, so a captured launch keeps them.
-cublasStatus_t GemmRunner::launch(const GemmProblem& p, const Plan& plan, const Operands& operands,
-                                  cudaStream_t stream) const {
-  if (p.bias) {
-    const cublasStatus_t status = lt_.cublasLtMatmulDescSetAttribute(plan.desc.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-                                                                     &operands.bias, sizeof operands.bias);
-    if (status != CUBLAS_STATUS_SUCCESS) return status;
-  }
-  const float alpha = 1, beta = p.accumulate ? 1 : 0;
-  return lt_.cublasLtMatmul(handle_.get(), plan.desc.get(), &alpha, operands.b, plan.a.get(), operands.a, plan.b.get(),
-                            &beta, operands.d, plan.d.get(), operands.d, plan.d.get(), &plan.algorithm,
-                            operands.workspace, options_.workspace_bytes, stream);
+cublasStatus_t GemmRunner::launch(const Gemm& op, const Plan& plan, void* scratch, cudaStream_t stream) const {
+  float* sums = reinterpret_cast<float*>(static_cast<char*>(scratch) + options_.workspace_bytes);
+  const auto set = [&](cublasLtMatmulDescAttributes_t name, const void* pointer) {
+    return lt_.cublasLtMatmulDescSetAttribute(plan.desc.get(), name, &pointer, sizeof pointer);
+  };
+  cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+  if (op.bias || op.sums()) status = set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, op.sums() ? sums : op.bias.data);
+  if (status == CUBLAS_STATUS_SUCCESS && (op.epilogue == Epilogue::gelu || op.epilogue == Epilogue::gelu_gradient))
+    status = set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, op.with.data);
+  if (status != CUBLAS_STATUS_SUCCESS) return status;
+  const bool residual = op.epilogue == Epilogue::add;
+  const float alpha = 1, beta = op.accumulate || residual ? 1 : 0;
+  status = lt_.cublasLtMatmul(handle_.get(), plan.desc.get(), &alpha, op.b.data, plan.a.get(), op.a.data, plan.b.get(),
+                              &beta, residual ? op.with.data : op.d.data, plan.d.get(), op.d.data, plan.d.get(),
+                              &plan.algorithm, scratch, options_.workspace_bytes, stream);
+  if (status == CUBLAS_STATUS_SUCCESS && op.sums())
+    add_partial_sums({op.with.as<float>(), sums, 1, op.with.numel(), op.with.numel()}, stream);
+  return status;
 }
 
 GemmRunner::Plan GemmRunner::describe(const GemmProblem& p) const {
@@ -124,11 +177,15 @@ GemmRunner::Plan GemmRunner::describe(const GemmProblem& p) const {
   };
   set(CUBLASLT_MATMUL_DESC_TRANSA, int32_t{p.tb ? CUBLAS_OP_T : CUBLAS_OP_N});
   set(CUBLASLT_MATMUL_DESC_TRANSB, int32_t{p.ta ? CUBLAS_OP_T : CUBLAS_OP_N});
-  if (p.bias) {
-    set(CUBLASLT_MATMUL_DESC_EPILOGUE, uint32_t{CUBLASLT_EPILOGUE_BIAS});  // along its rows: our columns
-    // Choosing an algorithm asks for some address; launches set their own.
-    set(CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-        reinterpret_cast<void*>(uintptr_t{256}));  // NOLINT(performance-no-int-to-ptr)
+  set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(p));
+  // Choosing an algorithm asks for addresses and takes their alignment from them; launches set their own.
+  const auto aligned = [](int bytes) { return reinterpret_cast<void*>(uintptr_t(bytes)); };  // NOLINT
+  if (p.bias) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, aligned(p.align_d));
+  if (p.epilogue == Epilogue::sum_a || p.epilogue == Epilogue::sum_b)
+    set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, aligned(kMostAlign));
+  if (p.epilogue == Epilogue::gelu || p.epilogue == Epilogue::gelu_gradient) {
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aligned(kMostAlign));
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.n);
   }
   // Rows of ours, seen as columns.
   const auto layout = [&](Layout& out, DType dtype, int64_t rows, int64_t cols, int64_t stride) {
@@ -153,7 +210,8 @@ bool GemmRunner::deterministic(const cublasLtMatmulAlgo_t& algorithm) const {
   return (reduction & ~uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}) == 0;
 }
 
-// The library's answers that will do, the one it expects to be fastest first.
+// The library's answers that will do, the one it expects to be fastest first. None where it cannot compute the
+// epilogue; a product without one it must compute.
 GemmRunner::Answers GemmRunner::ask(const GemmProblem& p, const Plan& plan, int most) const {
   const char* what = "no algorithm can be chosen";
   cublasLtMatmulPreference_t made = nullptr;
@@ -173,35 +231,43 @@ GemmRunner::Answers GemmRunner::ask(const GemmProblem& p, const Plan& plan, int 
   const cublasStatus_t status =
       lt_.cublasLtMatmulAlgoGetHeuristic(handle_.get(), plan.desc.get(), plan.a.get(), plan.b.get(), plan.d.get(),
                                          plan.d.get(), made, most, answers.data(), &count);
+  if (p.epilogue != Epilogue::none && status != CUBLAS_STATUS_SUCCESS) return {};
   require(status, what, p);
   answers.resize(static_cast<size_t>(count));
   std::erase_if(answers, [&](const cublasLtMatmulHeuristicResult_t& answer) {
     return answer.state != CUBLAS_STATUS_SUCCESS || answer.workspaceSize > options_.workspace_bytes ||
            !deterministic(answer.algo);
   });
-  if (answers.empty()) require(CUBLAS_STATUS_NOT_SUPPORTED, "no deterministic algorithm is offered", p);
+  if (answers.empty() && p.epilogue == Epilogue::none)
+    require(CUBLAS_STATUS_NOT_SUPPORTED, "no deterministic algorithm is offered", p);
   return answers;
 }
 
 const GemmRunner::Plan& GemmRunner::plan_of(const GemmProblem& p) {
   if (const auto found = plans_.find(p); found != plans_.end()) return found->second;
-  Plan plan = describe(p);
   const std::string words = cat(p);
-  if (const auto chosen = choices_.find(words); chosen != choices_.end()) {
+  const auto chosen = choices_.find(words);
+  Plan plan;
+  plan.in_parts = chosen == choices_.end() ? p.epilogue != Epilogue::none : chosen->second.in_parts;
+  if (!plan.in_parts) plan = describe(p);
+  if (chosen != choices_.end()) {
     plan.algorithm = chosen->second.algorithm;
     check_imported(p, plan);
   } else {
-    plan.algorithm = ask(p, plan, kAnswers).front().algo;
-    choices_[words].algorithm = plan.algorithm;
+    if (!plan.in_parts) plan.algorithm = ask(p, plan, kAnswers).front().algo;
+    choices_[words] = {.algorithm = plan.algorithm, .in_parts = plan.in_parts};
   }
   return plans_.emplace(p, std::move(plan)).first->second;
 }
 
 // The bytes come from a file.
 void GemmRunner::check_imported(const GemmProblem& p, const Plan& plan) const {
+  if (plan.in_parts && p.epilogue != Epilogue::none) return;
   cublasLtMatmulHeuristicResult_t result{};
-  const cublasStatus_t status = lt_.cublasLtMatmulAlgoCheck(handle_.get(), plan.desc.get(), plan.a.get(), plan.b.get(),
-                                                            plan.d.get(), plan.d.get(), &plan.algorithm, &result);
+  cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
+  if (!plan.in_parts && can_fuse(p))
+    status = lt_.cublasLtMatmulAlgoCheck(handle_.get(), plan.desc.get(), plan.a.get(), plan.b.get(), plan.d.get(),
+                                         plan.d.get(), &plan.algorithm, &result);
   if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > options_.workspace_bytes ||
       !deterministic(plan.algorithm))
     throw Error(cat("choices of matrix products: the algorithm stored for ", p, " is not usable (",

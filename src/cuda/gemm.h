@@ -1,6 +1,7 @@
 // Matrix products on a GPU through cuBLASLt. The library counts columns first, so d = a b is computed as d^T = b^T a^T:
 // no copies, no transposes. Algorithms split their sums over k at most in f32 through the workspace, in a fixed order;
-// each problem keeps its algorithm, so a run repeats its bits. Launches allocate nothing on the device and wait for
+// each problem keeps its algorithm, so a run repeats its bits. An epilogue is computed by the library where a search
+// found that faster, else in parts: the product, then a kernel. Launches allocate nothing on the device and wait for
 // nothing: they may be captured. For one thread; the GPU is the current one of the constructor.
 #pragma once
 #include <cuda_runtime_api.h>
@@ -27,15 +28,16 @@ class GemmRunner {
   explicit GemmRunner(const CublasLtTable& table) : GemmRunner(table, Options{}) {}
   GemmRunner(const CublasLtTable& table, Options options);
 
-  size_t scratch(const Gemm&) const { return options_.workspace_bytes; }
+  size_t scratch(const Gemm&) const;
   void run(const Gemm& op, void* scratch, cudaStream_t stream);
 
   // Times the library's best answers for every different problem among the ops that has no measured choice yet, those
-  // with the most work first, and keeps the fastest. Only the alignment of the ops' addresses counts. Holds memory for
-  // one problem at a time; before it the library's first answers stand. Times vary, so another search may choose, and
-  // round, otherwise.
+  // with the most work first, and keeps the fastest; an epilogue also in parts. Only the alignment of the ops'
+  // addresses counts. Holds memory for one problem at a time; before it the library's first answers stand, and
+  // epilogues in parts. Times vary, so another search may choose, and round, otherwise.
   struct SearchReport {
     int problems = 0, timed = 0;                           // different ones; those that the time was enough for
+    int epilogues = 0, fused = 0;                          // of the timed ones
     double first_microseconds = 0, best_microseconds = 0;  // of all launches of the timed problems
   };
   SearchReport search(std::span<const Gemm> ops, double seconds, cudaStream_t stream);
@@ -54,15 +56,12 @@ class GemmRunner {
   using Layout = Owned<cublasLtMatrixLayout_t>;
   using Answers = std::vector<cublasLtMatmulHeuristicResult_t>;
 
-  // A problem as the library sees it: its matrices A and B are our b and a.
+  // A problem as the library sees it: its matrices A and B are our b and a. Nothing of it where it is done in parts.
   struct Plan {
-    Owned<cublasLtMatmulDesc_t> desc;
-    Layout a, b, d;
+    Owned<cublasLtMatmulDesc_t> desc{nullptr, nullptr};
+    Layout a{nullptr, nullptr}, b{nullptr, nullptr}, d{nullptr, nullptr};
     cublasLtMatmulAlgo_t algorithm{};
-  };
-  struct Operands {
-    const void *a, *b, *bias;  // of the op
-    void *d, *workspace;
+    bool in_parts = false;
   };
 
   const Plan& plan_of(const GemmProblem& p);
@@ -70,12 +69,16 @@ class GemmRunner {
   Answers ask(const GemmProblem& p, const Plan& plan, int most) const;
   bool deterministic(const cublasLtMatmulAlgo_t& algorithm) const;
   void check_imported(const GemmProblem& p, const Plan& plan) const;
-  cublasStatus_t launch(const GemmProblem& p, const Plan& plan, const Operands& operands, cudaStream_t stream) const;
+  bool fused(const Gemm& op);
+  void run_in_parts(const Gemm& op, void* scratch, cudaStream_t stream);
+  cublasStatus_t launch(const Gemm& op, const Plan& plan, void* scratch, cudaStream_t stream) const;
   void require(cublasStatus_t status, const char* what, const GemmProblem& p) const;
 
   class Trial;  // gemm_search.cc
+  struct Candidate;
   struct Timed;
-  Timed time_answers(const GemmProblem& p, cudaStream_t stream);
+  cublasStatus_t try_once(const Gemm& op, Plan& plan, const Candidate& candidate, void* scratch, cudaStream_t stream);
+  Timed time_candidates(const Gemm& op, bool again, cudaStream_t stream);
 
   CublasLtTable lt_;
   Options options_;

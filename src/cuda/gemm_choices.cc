@@ -9,7 +9,8 @@ namespace athanor::cuda {
 namespace {
 
 using Json = nlohmann::ordered_json;
-constexpr const char* kFormat = "athanor gemm choices, version 1";
+constexpr const char* kFormat = "athanor gemm choices, version 2";
+constexpr const char* kOldFormat = "athanor gemm choices, version 1";  // had no epilogues
 constexpr const char* kDigits = "0123456789abcdef";
 
 std::string to_hex(const cublasLtMatmulAlgo_t& algorithm) {
@@ -31,8 +32,10 @@ bool from_hex(const std::string& text, cublasLtMatmulAlgo_t* algorithm) {
 }
 
 GemmChoice parse_choice(const std::string& problem, const Json& entry) {
-  GemmChoice choice{.algorithm = {}, .microseconds = entry.at("microseconds").get<double>()};
-  if (!from_hex(entry.at("algorithm").get<std::string>(), &choice.algorithm))
+  GemmChoice choice{.algorithm = {},
+                    .microseconds = entry.at("microseconds").get<double>(),
+                    .in_parts = entry.value("in_parts", false)};
+  if (!choice.in_parts && !from_hex(entry.at("algorithm").get<std::string>(), &choice.algorithm))
     throw Error(cat("the algorithm of '", problem, "' is not ", 2 * sizeof choice.algorithm, " hexadecimal digits"));
   if (!(choice.microseconds >= 0) || std::isinf(choice.microseconds))
     throw Error(cat("the time of '", problem, "' is ", choice.microseconds, ", expected microseconds"));
@@ -49,7 +52,7 @@ int whole_number(const Json& file, const char* name) {
 
 GemmFile parse(const std::string& text) {
   const Json file = Json::parse(text);
-  if (const auto format = file.at("format").get<std::string>(); format != kFormat)
+  if (const auto format = file.at("format").get<std::string>(); format != kFormat && format != kOldFormat)
     throw Error(cat("its format is '", format, "', expected '", kFormat, "'"));
   GemmFile out{.key = {.gpu = file.at("gpu").get<std::string>(),
                        .driver = whole_number(file, "driver"),
@@ -64,8 +67,14 @@ GemmFile parse(const std::string& text) {
 
 std::string to_json(const GemmKey& key, const GemmChoices& choices) {
   Json list = Json::object();
-  for (const auto& [problem, choice] : choices)
-    list[problem] = {{"algorithm", to_hex(choice.algorithm)}, {"microseconds", choice.microseconds}};
+  for (const auto& [problem, choice] : choices) {
+    Json& entry = list[problem];
+    if (choice.in_parts)
+      entry["in_parts"] = true;
+    else
+      entry["algorithm"] = to_hex(choice.algorithm);
+    entry["microseconds"] = choice.microseconds;
+  }
   return Json{{"format", kFormat},
               {"gpu", key.gpu},
               {"driver", key.driver},

@@ -19,6 +19,7 @@ struct GemmKey {
 struct GemmChoice {
   cublasLtMatmulAlgo_t algorithm{};
   double microseconds = 0;  // as measured; 0: the library's first answer, not measured
+  bool in_parts = false;    // no algorithm: the product has a choice of its own, a kernel does what the epilogue means
 };
 using GemmChoices = std::map<std::string, GemmChoice>;  // by the problem in words
 

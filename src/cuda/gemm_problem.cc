@@ -28,13 +28,54 @@ GemmProblem problem_of(const Gemm& op) {
                 .bias = bool(op.bias),
                 .accumulate = op.accumulate,
                 .tf32 = op.tf32 && op.a.dtype == DType::f32,
+                .epilogue = op.epilogue,
                 .align_d = alignment(op.d.data),
                 .align_a = alignment(op.a.data),
                 .align_b = alignment(op.b.data)};
   // There is no attribute for the alignment of the bias; it is read where d is written.
   if (op.bias) p.align_d = std::min(p.align_d, alignment(op.bias.data));
+  if (op.with && !op.sums()) p.align_d = std::min(p.align_d, alignment(op.with.data));
   return p;
 }
+
+bool can_fuse(const GemmProblem& p) {
+  switch (p.epilogue) {
+    case Epilogue::none:
+    case Epilogue::add:
+      return true;
+    case Epilogue::gelu:
+    case Epilogue::gelu_gradient:
+      // The library does not say how well it approximates GELU: good enough for 16 bits. What it stores or reads
+      // beside d has rows of a multiple of 8 elements. [CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD]
+      return p.d != DType::f32 && p.n % 8 == 0 && p.align_d == kMostAlign;
+    case Epilogue::sum_a:
+    case Epilogue::sum_b:
+      return !p.tf32;  // sums are of the values themselves, not of those rounded to TF32
+  }
+  return false;
+}
+
+namespace {
+
+const char* words_of(Epilogue epilogue) {
+  switch (epilogue) {
+    case Epilogue::none:
+      return "";
+    case Epilogue::add:
+      return " + residual";
+    case Epilogue::gelu:
+      return ", gelu";
+    case Epilogue::gelu_gradient:
+      return ", gelu gradient";
+    case Epilogue::sum_a:
+      return ", sums of a";
+    case Epilogue::sum_b:
+      return ", sums of b";
+  }
+  return "";
+}
+
+}  // namespace
 
 std::ostream& operator<<(std::ostream& out, const GemmProblem& p) {
   const auto matrix = [&out](DType dtype, int64_t rows, int64_t cols, bool transposed) {
@@ -47,6 +88,7 @@ std::ostream& operator<<(std::ostream& out, const GemmProblem& p) {
   out << ' ';
   matrix(p.b, p.k, p.n, p.tb);
   if (p.bias) out << " + bias";
+  out << words_of(p.epilogue);
   if (p.tf32) out << " in tf32";
   out << ", rows " << p.stride_d << ' ' << p.stride_a << ' ' << p.stride_b;
   return out << ", aligned " << p.align_d << ' ' << p.align_a << ' ' << p.align_b;

@@ -12,7 +12,8 @@ struct GemmProblem {
   int64_t stride_d = 0, stride_a = 0, stride_b = 0;  // elements between rows
   DType d{}, a{}, b{};
   bool ta = false, tb = false, bias = false, accumulate = false, tf32 = false;
-  int align_d = 0, align_a = 0, align_b = 0;  // bytes; kMostAlign at most
+  Epilogue epilogue = Epilogue::none;
+  int align_d = 0, align_a = 0, align_b = 0;  // bytes; kMostAlign at most. d: also of what is read or written with it
 
   auto operator<=>(const GemmProblem&) const = default;  // NOLINT(modernize-use-nullptr): a false alarm
 };
@@ -21,6 +22,9 @@ struct GemmProblem {
 constexpr int kMostAlign = 16;
 
 GemmProblem problem_of(const Gemm& op);
+
+// Whether the library may be asked to compute the epilogue in the same pass.
+bool can_fuse(const GemmProblem& p);
 
 // In words, also the problem's key in a file of choices:
 // "bf16[64, 96] = bf16[64, 32] bf16[96, 32]^T + bias, rows 96 32 32, aligned 16 16 16".

@@ -6,6 +6,7 @@
 #include "cuda/cuda_ops.h"
 #include "cuda/libraries/open.h"
 #include "cuda/libraries/specs.h"
+#include "cuda/nvml_sensors.h"
 #include "cuda/peak_rates.h"
 
 namespace athanor {
@@ -23,7 +24,12 @@ GpuReport describe(int index) {
                 .multiprocessors = p.multiProcessorCount,
                 .memory_bytes = p.totalGlobalMem,
                 .peak_flops = cuda::peak_rate(p.name, DType::bf16),
-                .copy_bytes = cuda::memory_rate(index)};
+                .copy_bytes = cuda::memory_rate(index),
+                .uuid = {}};
+  for (const char byte : p.uuid.bytes) {
+    constexpr char kDigits[] = "0123456789abcdef";
+    gpu.uuid += {kDigits[(byte >> 4) & 15], kDigits[byte & 15]};
+  }
   if (p.major < kOldestMajor)
     gpu.problem = cat("compute capability ", p.major, ".", p.minor, " is below 8.0, the oldest with bf16 tensor cores");
   return gpu;
@@ -31,14 +37,15 @@ GpuReport describe(int index) {
 
 // Null where the program's own kernels do all attention.
 std::unique_ptr<cuda::CudnnAttention> cudnn_attention(const CudaOptions& options, const SearchPlaces& places,
-                                                      cudaStream_t stream, std::string& description) {
+                                                      cudaStream_t stream, std::string& name) {
   if (options.attention == CudaAttention::builtin || options.tokens == 0) return nullptr;
   const bool automatic = options.attention == CudaAttention::automatic;
   try {
     const Opened<CudnnTable> cudnn = open_cudnn(places);
-    description += cat(", cuDNN ", cudnn.library.version);
-    return std::make_unique<cuda::CudnnAttention>(cudnn.call, stream, options.tokens,
-                                                  automatic ? kMostAutomaticScratch : SIZE_MAX);
+    auto attention = std::make_unique<cuda::CudnnAttention>(cudnn.call, stream, options.tokens,
+                                                            automatic ? kMostAutomaticScratch : SIZE_MAX);
+    name = cat("cuDNN ", cudnn.library.version);
+    return attention;
   } catch (const Error& error) {
     if (!automatic) throw;
     log::info("attention: the program's own kernels; ", error.what());
@@ -75,11 +82,18 @@ CudaBackend make_cuda(const CudaOptions& options) {
   const SearchPlaces places = search_places(library_specs());
   const Opened<CublasLtTable> cublaslt = open_cublaslt(places);
   std::string description = cat(device->description(), ", cuBLASLt ", cublaslt.library.version);
-  auto attention = cudnn_attention(options, places, device->stream(Lane::compute), description);
+  std::string attention_name;
+  auto attention = cudnn_attention(options, places, device->stream(Lane::compute), attention_name);
+  if (attention) description += ", " + attention_name;
   auto ops = std::make_unique<cuda::CudaOps>(device->stream(Lane::compute),
                                              std::make_unique<cuda::GemmRunner>(cublaslt.call), std::move(attention));
   cuda::CudaOps* tuning = ops.get();
-  return {std::move(device), std::move(ops), tuning, std::move(description)};
+  return {std::move(device),
+          std::move(ops),
+          tuning,
+          std::move(description),
+          std::move(attention_name),
+          cuda::nvml_sensors(options.index, places)};
 }
 
 }  // namespace athanor

@@ -1,11 +1,14 @@
 // The CUDA backend as the program sees it, free of CUDA's headers: a build without CUDA has the same functions, which
 // say why there is none.
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "comm/communicator.h"
 #include "device/device.h"
+#include "device/sensors.h"
 #include "ops/ops.h"
 #include "ops/tuning.h"
 namespace athanor {
@@ -22,9 +25,11 @@ struct CudaOptions {
 
 struct CudaBackend {
   std::unique_ptr<Device> device;
-  std::unique_ptr<Ops> ops;  // must not outlive device
-  Tuning* tuning = nullptr;  // part of ops
-  std::string description;   // GPU and libraries, for the log
+  std::unique_ptr<Ops> ops;          // must not outlive device
+  Tuning* tuning = nullptr;          // part of ops
+  std::string description;           // GPU and libraries, for the log
+  std::string attention;             // whose may be used beside the program's own: "cuDNN 9.19.0"; "" for none
+  std::unique_ptr<Sensors> sensors;  // null: NVML is missing
 };
 
 // A GPU of this machine, usable or not.
@@ -34,6 +39,7 @@ struct GpuReport {
   size_t memory_bytes = 0;
   double peak_flops = 0;  // bf16, of the data sheet; 0 if not known
   double copy_bytes = 0;  // per second, of the memory's data rate
+  std::string uuid;       // of this very GPU, in hexadecimal
   std::string problem;    // empty if it can be used
 };
 std::vector<GpuReport> list_gpus();
@@ -43,4 +49,24 @@ std::string why_no_cuda();
 
 // Throws Error, naming what is missing and what brings it.
 CudaBackend make_cuda(const CudaOptions&);
+
+// Ranks with a GPU each, over NCCL. Not verified on hardware.
+struct NcclOptions {
+  std::string place;     // who this is, in messages: "rank 3 on node-7"
+  double timeout = 600;  // seconds: to make a communicator, and of a collective whose end nobody else explains
+  std::function<void(const std::string& why)> fail = [](const std::string&) {};  // tells the other ranks
+  std::function<std::string()> failure = [] { return std::string(); };           // of some rank, as told; "": none
+  // How many collectives this rank's device has begun, and whether it is within one. On a thread of the transport.
+  std::function<void(uint64_t begun, bool inside)> progress = [](uint64_t, bool) {};
+};
+
+struct NcclTransport {
+  std::unique_ptr<Communicator> world;
+  std::string version;  // of the library
+};
+
+// All ranks of `control`, which carries what hosts say to each other (ids, groups, barriers) and belongs to the
+// transport from now on. device: that of make_cuda(), made by this thread; outlives the communicators. Throws Error
+// naming what is missing and what brings it.
+NcclTransport make_nccl(Device& device, NcclOptions, std::unique_ptr<Communicator> control);
 }  // namespace athanor

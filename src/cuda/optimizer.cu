@@ -1,21 +1,152 @@
-// The end of a step: StepControl in one thread, and AdamW over flat buffers, a block per tile (flat.h).
-// The rules are those of ops/step_control.h. AdamW rounds after each operation, in the order of torch.optim.AdamW; no
-// product fuses with a sum, so its bits are those of the CPU backend.
-// Memory bound: with f32 masters 16 bytes of loads per element and 16 to 18 of stores, each byte once; eight
-// loads of 16 bytes are on their way before the first is used; a skipped step writes back what it read. Not timed on a
+// The end of a step: StepControl in one thread; AdamW over all flat buffers in one launch, a block per tile of 2048
+// elements (ranges.h); masters split into halves and joined.
+// The rules are those of ops/optimizer.h and step_control.h. AdamW rounds after each operation, in the order of
+// torch.optim.AdamW; no product fuses with a sum, so its bits are those of the CPU backend.
+// Memory bound, each byte once: with split masters and moments in bf16 12 bytes of loads per element and as many of
+// stores, with all in f32 16 and 18. A thread has 8 neighbours, so that every access moves 16 bytes whatever the type,
+// and all its loads are on their way before the first is used; a skipped step writes back what it read. Not timed on a
 // GPU yet.
 #include "cuda/optimizer.h"
 
 #include "base/rng.h"
 #include "cuda/flat.h"
+#include "cuda/ranges.h"
 #include "ops/step_control.h"
 
 namespace athanor::cuda {
 namespace {
 
-constexpr int kElements = kVector<float>, kChunks = 2;
+constexpr int kElements = 8;  // of a thread
+constexpr int64_t kTileElements = kElements * kTileThreads;
 
-// ---- device helpers
+// ---- eight neighbours in memory
+
+// int16_t: the lower half of an f32, as a signed number in the bits of a float.
+template <class T>
+__device__ __forceinline__ float widened(const uint32_t* words, int i) {
+  if constexpr (std::is_same_v<T, int16_t>) {
+    return __int_as_float(static_cast<int>(i % 2 ? words[i / 2] : words[i / 2] << 16) >> 16);
+  } else {
+    return element<T>(words, i);
+  }
+}
+template <class T>
+__device__ __forceinline__ uint32_t narrowed(float first, float second) {
+  if constexpr (std::is_same_v<T, int16_t>) {
+    return (__float_as_uint(first) & 0xffffu) | __float_as_uint(second) << 16;
+  } else {
+    return word_of<T>(first, second);
+  }
+}
+template <class T>
+__device__ __forceinline__ float widened(T x) {
+  if constexpr (std::is_same_v<T, int16_t>) {
+    return __int_as_float(x);
+  } else {
+    return to_float(x);
+  }
+}
+template <class T>
+__device__ __forceinline__ T narrowed(float x) {
+  if constexpr (std::is_same_v<T, int16_t>) {
+    return static_cast<int16_t>(__float_as_uint(x));
+  } else {
+    return from_float<T>(x);
+  }
+}
+
+// Eight floats are two accesses of a thread. So that each fills whole sectors, two neighbours share the first halves of
+// theirs and the second ones, and swap what is the other's.
+__device__ __forceinline__ bool is_odd() { return threadIdx.x % 2 == 1; }
+__device__ __forceinline__ const float* shared_half(const float* p) { return is_odd() ? p - 4 : p; }
+__device__ __forceinline__ void swap_with_neighbour(uint4& first, uint4& second) {
+  const bool odd = is_odd();
+  const uint4 give = odd ? first : second;
+  const uint4 got = {__shfl_xor_sync(~0u, give.x, 1), __shfl_xor_sync(~0u, give.y, 1), __shfl_xor_sync(~0u, give.z, 1),
+                     __shfl_xor_sync(~0u, give.w, 1)};
+  first = odd ? got : first;
+  second = odd ? second : got;
+}
+
+// Of a thread in a tile; all exist if Whole, and every buffer starts on a boundary of 16 bytes.
+template <bool Whole>
+struct Octet {
+  int64_t first;
+  int count;
+
+  template <class T>
+  __device__ __forceinline__ void load(float (&x)[kElements], const T* p) const {
+    if constexpr (!Whole) {
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) x[i] = i < count ? widened<T>(p[first + i]) : 0.f;
+    } else if constexpr (sizeof(T) == 2) {
+      const uint4 raw = ld16(p + first);
+      const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) x[i] = widened<T>(words, i);
+    } else {
+      const float* mine = shared_half(p + first);
+      uint4 a = ld16(mine), b = ld16(mine + 8);
+      swap_with_neighbour(a, b);
+      const uint32_t words[kElements] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) x[i] = __uint_as_float(words[i]);
+    }
+  }
+  template <class T>
+  __device__ __forceinline__ void store(T* p, const float (&x)[kElements]) const {
+    if constexpr (!Whole) {
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) {
+        if (i < count) p[first + i] = narrowed<T>(x[i]);
+      }
+    } else if constexpr (sizeof(T) == 2) {
+      st16(p + first,
+           {narrowed<T>(x[0], x[1]), narrowed<T>(x[2], x[3]), narrowed<T>(x[4], x[5]), narrowed<T>(x[6], x[7])});
+    } else {
+      uint32_t words[kElements];
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) words[i] = __float_as_uint(x[i]);
+      uint4 a = {words[0], words[1], words[2], words[3]}, b = {words[4], words[5], words[6], words[7]};
+      swap_with_neighbour(a, b);
+      auto* mine = const_cast<float*>(shared_half(p + first));
+      st16(mine, a);
+      st16(mine + 8, b);
+    }
+  }
+  __device__ __forceinline__ void clear(float* p) const {
+    if constexpr (Whole) {
+      auto* mine = const_cast<float*>(shared_half(p + first));
+      st16(mine, {0, 0, 0, 0});
+      st16(mine + 8, {0, 0, 0, 0});
+    } else {
+      for (int i = 0; i < count; ++i) p[first + i] = 0.f;
+    }
+  }
+};
+
+struct Extent {
+  int64_t n;
+  bool vectors;  // every buffer starts on a boundary of 16 bytes
+};
+template <class... P>
+Extent extent(int64_t n, const P*... buffers) {
+  return {n, ((reinterpret_cast<uintptr_t>(buffers) % 16 == 0) && ...)};
+}
+
+// work(Octet) of this thread in tile `number`.
+template <class Work>
+__device__ __forceinline__ void on_octet(const Extent& extent, int64_t number, Work work) {
+  const int64_t start = number * kTileElements, first = start + static_cast<int>(threadIdx.x) * kElements;
+  if (extent.vectors && start + kTileElements <= extent.n) {
+    work(Octet<true>{first, kElements});
+  } else {
+    const int64_t left = extent.n - first;
+    work(Octet<false>{first, left < kElements ? static_cast<int>(left) : kElements});
+  }
+}
+
+// ---- arithmetic
 
 struct Moved {
   float w, m, v;
@@ -29,13 +160,13 @@ __device__ __forceinline__ Moved adamw(float w, float m, float v, float grad, fl
 }
 
 // bits[k] = random_bits(seed, stream, index + k), from one Philox block or two.
-__device__ __forceinline__ void random_words(uint32_t (&bits)[4], const AdamW& op, uint64_t index) {
-  const PhiloxBlock block = philox(op.seed, op.stream, index / 4);
+__device__ __forceinline__ void random_words(uint32_t (&bits)[4], uint64_t seed, uint64_t stream, uint64_t index) {
+  const PhiloxBlock block = philox(seed, stream, index / 4);
 #pragma unroll
   for (int k = 0; k < 4; ++k) bits[k] = block.word[k];
   const int skip = static_cast<int>(index % 4);
   if (skip == 0) return;
-  const PhiloxBlock next = philox(op.seed, op.stream, index / 4 + 1);
+  const PhiloxBlock next = philox(seed, stream, index / 4 + 1);
 #pragma unroll
   for (int turn = 0; turn < 3; ++turn) {
     if (turn >= skip) continue;
@@ -46,11 +177,20 @@ __device__ __forceinline__ void random_words(uint32_t (&bits)[4], const AdamW& o
   }
 }
 
-// round_stochastic() of tensor/half.h; the value stays an f32.
-__device__ __forceinline__ float round_stochastic(float x, uint32_t random) {
+// round_stochastic() of tensor/half.h by 16 random bits; the value stays an f32.
+__device__ __forceinline__ float round_stochastic(float x, uint32_t random16) {
   const uint32_t bits = __float_as_uint(x);
   if ((bits & 0x7f800000u) == 0x7f800000u) return x;
-  return __uint_as_float((bits + (random >> 16)) & 0xffff0000u);
+  return __uint_as_float((bits + random16) & 0xffff0000u);
+}
+
+// settled() and joined() of tensor/half.h.
+__device__ __forceinline__ float settled(float x) {
+  const uint32_t bits = __float_as_uint(x);
+  return __uint_as_float(bits - ((bits & 0x1ffffu) == 0x8000u ? 1u : 0u));
+}
+__device__ __forceinline__ float joined(float rounding, float rest) {
+  return __uint_as_float(__float_as_uint(rounding) + __float_as_uint(rest));
 }
 
 // ---- kernels
@@ -61,57 +201,186 @@ __global__ void step_control(StepState* state, StepControl op) {
   *state = s;
 }
 
-template <class M, class P>
-__global__ void __launch_bounds__(kTileThreads, 3) adamw_tiles(AdamW op, Flat flat) {
-  constexpr bool kRound = std::is_same_v<M, bf16>;
-  on_tile<kElements, kChunks>(flat, blockIdx.x, [&](auto tile) {
-    float w[kChunks][kElements], m[kChunks][kElements], v[kChunks][kElements], g[kChunks][kElements];
-    tile.load(w, static_cast<const M*>(op.master.data));
-    tile.load(m, static_cast<const float*>(op.m.data));
-    tile.load(v, static_cast<const float*>(op.v.data));
-    tile.load(g, static_cast<const float*>(op.grad.data));
-    const auto& state = *static_cast<const StepState*>(op.state.data);
-    const AdamScalars scalars = adam_scalars(op, state);
-    const bool skip = state.skip;  // no branch, which would delay the loads until the state is known
+// An AdamW::Part.
+struct Part {
+  void *master, *param, *m, *v;
+  float* grad;
+  Extent extent;
+  int64_t decayed;
+  uint64_t stream, moment_stream, first;
+};
+struct Scalars {
+  const StepState* state;
+  double beta1, beta2, eps, weight_decay;
+  uint64_t seed;
+};
+
+// How masters lie in memory.
+template <class P>
+struct Copied {};   // f32, and a copy of type P; float: none
+struct Rounded {};  // bf16
+struct Halved {};   // rests of i16 beside weights in bf16
+
+template <class Kind>
+struct Master {
+  template <class O>
+  static __device__ __forceinline__ void load(const O& octet, float (&w)[kElements], const Part& p) {
+    if constexpr (std::is_same_v<Kind, Halved>) {
+      float rest[kElements];
+      octet.load(w, static_cast<const bf16*>(p.param));
+      octet.load(rest, static_cast<const int16_t*>(p.master));
 #pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-      uint32_t bits[kElements];
-      if constexpr (kRound)
-        random_words(bits, op, (static_cast<uint64_t>(state.updates) << 40) + op.first + tile.at(c));
+      for (int i = 0; i < kElements; ++i) w[i] = joined(w[i], rest[i]);
+    } else if constexpr (std::is_same_v<Kind, Rounded>) {
+      octet.load(w, static_cast<const bf16*>(p.master));
+    } else {
+      octet.load(w, static_cast<const float*>(p.master));
+    }
+  }
+  // What is kept of a new weight.
+  static __device__ __forceinline__ float kept(float w, uint32_t random) {
+    if constexpr (std::is_same_v<Kind, Rounded>) {
+      return round_stochastic(w, random >> 16);
+    } else if constexpr (std::is_same_v<Kind, Halved> || std::is_same_v<Kind, Copied<bf16>>) {
+      return settled(w);
+    } else {
+      return w;
+    }
+  }
+  template <class O>
+  static __device__ __forceinline__ void store(const O& octet, const Part& p, const float (&w)[kElements]) {
+    if constexpr (std::is_same_v<Kind, Halved>) {
+      octet.store(static_cast<bf16*>(p.param), w);
+      octet.store(static_cast<int16_t*>(p.master), w);
+    } else if constexpr (std::is_same_v<Kind, Rounded>) {
+      octet.store(static_cast<bf16*>(p.master), w);
+    } else {
+      octet.store(static_cast<float*>(p.master), w);
+      if constexpr (std::is_same_v<Kind, Copied<bf16>>) octet.store(static_cast<bf16*>(p.param), w);
+      if constexpr (std::is_same_v<Kind, Copied<fp16>>) octet.store(static_cast<fp16*>(p.param), w);
+    }
+  }
+};
+
+template <class Kind, class M, class V>
+__global__ void __launch_bounds__(kTileThreads, 3)
+    adamw_tiles(const __grid_constant__ Ranges<Part> parts, const Scalars op) {
+  constexpr bool kRandomMaster = std::is_same_v<Kind, Rounded>, kRandomM = sizeof(M) == 2, kRandomV = sizeof(V) == 2;
+  const int number = parts.find(blockIdx.x);
+  const Part& p = parts.range[number];
+  on_octet(p.extent, blockIdx.x - parts.first_block[number], [&](auto octet) {
+    float w[kElements], m[kElements], v[kElements], g[kElements];
+    Master<Kind>::load(octet, w, p);
+    octet.load(m, static_cast<const M*>(p.m));
+    octet.load(v, static_cast<const V*>(p.v));
+    octet.load(g, p.grad);
+    const AdamScalars scalars = adam_scalars(op, *op.state);
+    const bool skip = op.state->skip;  // no branch, which would delay the loads until the state is known
+    const uint64_t index = (static_cast<uint64_t>(op.state->updates) << 40) + p.first + octet.first;
 #pragma unroll
-      for (int i = 0; i < kElements; ++i) {
-        const float decay = tile.at(c) + i < op.decayed ? scalars.decay : 1.f;
-        const Moved moved = adamw(w[c][i], m[c][i], v[c][i], g[c][i], decay, scalars);
-        const float rounded = kRound ? round_stochastic(moved.w, bits[i]) : moved.w;
-        w[c][i] = skip ? w[c][i] : rounded;
-        m[c][i] = skip ? m[c][i] : moved.m;
-        v[c][i] = skip ? v[c][i] : moved.v;
+    for (int four = 0; four < kElements; four += 4) {
+      [[maybe_unused]] uint32_t master_bits[4] = {}, moment_bits[4] = {};
+      if constexpr (kRandomMaster) random_words(master_bits, op.seed, p.stream, index + four);
+      if constexpr (kRandomM || kRandomV) random_words(moment_bits, op.seed, p.moment_stream, index + four);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int i = four + k;
+        const float decay = octet.first + i < p.decayed ? scalars.decay : 1.f;
+        Moved moved = adamw(w[i], m[i], v[i], g[i], decay, scalars);
+        if constexpr (kRandomM) moved.m = round_stochastic(moved.m, moment_bits[k] >> 16);
+        if constexpr (kRandomV) moved.v = round_stochastic(moved.v, moment_bits[k] & 0xffffu);
+        w[i] = skip ? w[i] : Master<Kind>::kept(moved.w, master_bits[k]);
+        m[i] = skip ? m[i] : moved.m;
+        v[i] = skip ? v[i] : moved.v;
       }
     }
-    tile.store(static_cast<M*>(op.master.data), w);
-    tile.store(static_cast<float*>(op.m.data), m);
-    tile.store(static_cast<float*>(op.v.data), v);
-    if (op.param.data) tile.store(static_cast<P*>(op.param.data), w);
-    const float zeros[kChunks][kElements] = {};
-    tile.store(static_cast<float*>(op.grad.data), zeros);
+    Master<Kind>::store(octet, p, w);
+    octet.store(static_cast<M*>(p.m), m);
+    octet.store(static_cast<V*>(p.v), v);
+    octet.clear(p.grad);
   });
 }
-}  // namespace
+
+__global__ void __launch_bounds__(kTileThreads) split_master(bf16* param, int16_t* rest, float* master, Extent extent) {
+  on_octet(extent, blockIdx.x, [&](auto octet) {
+    float w[kElements];
+    octet.load(w, master);
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) w[i] = settled(w[i]);
+    octet.store(master, w);
+    octet.store(param, w);
+    if (rest) octet.store(rest, w);
+  });
+}
+
+__global__ void __launch_bounds__(kTileThreads)
+    join_master(float* master, const bf16* param, const int16_t* rest, Extent extent) {
+  on_octet(extent, blockIdx.x, [&](auto octet) {
+    float w[kElements], lower[kElements];
+    octet.load(w, param);
+    octet.load(lower, rest);
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) w[i] = joined(w[i], lower[i]);
+    octet.store(master, w);
+  });
+}
 
 // ---- launchers
+
+int64_t tiles_of(int64_t n) { return div_ceil(n, kTileElements); }
+LaunchConfig tiles(const Extent& extent, cudaStream_t stream) {
+  return {dim3(grid_size(tiles_of(extent.n))), dim3(kTileThreads), 0, stream};
+}
+
+void add(Ranges<Part>& table, const AdamW::Part& p) {
+  if (p.master.numel() == 0) return;
+  const Extent whole = extent(p.master.numel(), data<char>(p.master), data<char>(p.param), data<char>(p.m),
+                              data<char>(p.v), data<char>(p.grad));
+  table.add({p.master.data, p.param.data, p.m.data, p.v.data, data<float>(p.grad), whole, p.decayed, p.stream,
+             p.moment_stream, p.first},
+            tiles_of(whole.n));
+}
+
+template <class Kind>
+void launch_adamw(const AdamW& op, const Ranges<Part>& table, cudaStream_t stream) {
+  const Scalars scalars{data<StepState>(op.state), op.beta1, op.beta2, op.eps, op.weight_decay, op.seed};
+  const AdamW::Part& like = op.parts.front();
+  const bool short_m = like.m.dtype == DType::bf16, short_v = like.v.dtype == DType::bf16;
+  const auto kernel = short_m   ? short_v ? adamw_tiles<Kind, bf16, bf16> : adamw_tiles<Kind, bf16, float>
+                        : short_v ? adamw_tiles<Kind, float, bf16>
+                                : adamw_tiles<Kind, float, float>;
+  const LaunchConfig config{dim3(table.blocks()), dim3(kTileThreads), 0, stream};
+  CUDA_CHECK(launch(kernel, config, table, scalars));
+}
+}  // namespace
 
 void run(const StepControl& op, void*, cudaStream_t stream) {
   CUDA_CHECK(launch(step_control, {dim3(1), dim3(1), 0, stream}, data<StepState>(op.state), op));
 }
 
 void run(const AdamW& op, void*, cudaStream_t stream) {
-  if (op.master.numel() == 0) return;
-  CHECK(op.master.dtype != DType::f16, "adamw.master is f16, expected f32 or bf16");
-  const Flat shape = flat(op.master, data<char>(op.master), data<char>(op.m), data<char>(op.v), data<char>(op.grad),
-                          data<char>(op.param));
-  by_type(op.param ? op.param.dtype : op.master.dtype, [&]<class P>() {
-    const auto kernel = op.master.dtype == DType::f32 ? adamw_tiles<float, P> : adamw_tiles<bf16, P>;
-    CUDA_CHECK(launch(kernel, tiles<kElements, kChunks>(shape, stream), op, shape));
+  const DType master = op.parts.front().master.dtype;
+  const Tensor& param = op.parts.front().param;
+  in_tables<Part>(op.parts, add, [&](const Ranges<Part>& table) {
+    if (master == DType::i16) return launch_adamw<Halved>(op, table, stream);
+    if (master == DType::bf16) return launch_adamw<Rounded>(op, table, stream);
+    if (!param) return launch_adamw<Copied<float>>(op, table, stream);
+    if (param.dtype == DType::bf16) return launch_adamw<Copied<bf16>>(op, table, stream);
+    launch_adamw<Copied<fp16>>(op, table, stream);
   });
+}
+
+void run(const SplitMaster& op, void*, cudaStream_t stream) {
+  if (op.master.numel() == 0) return;
+  const Extent whole = extent(op.master.numel(), data<char>(op.param), data<char>(op.rest), data<char>(op.master));
+  CUDA_CHECK(launch(split_master, tiles(whole, stream), data<bf16>(op.param), data<int16_t>(op.rest),
+                    data<float>(op.master), whole));
+}
+
+void run(const JoinMaster& op, void*, cudaStream_t stream) {
+  if (op.master.numel() == 0) return;
+  const Extent whole = extent(op.master.numel(), data<char>(op.master), data<char>(op.param), data<char>(op.rest));
+  CUDA_CHECK(launch(join_master, tiles(whole, stream), data<float>(op.master), data<bf16>(op.param),
+                    data<int16_t>(op.rest), whole));
 }
 }  // namespace athanor::cuda

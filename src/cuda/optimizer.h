@@ -7,4 +7,6 @@ namespace athanor::cuda {
 
 void run(const StepControl& op, void* scratch, cudaStream_t stream);
 void run(const AdamW& op, void* scratch, cudaStream_t stream);
+void run(const SplitMaster& op, void* scratch, cudaStream_t stream);
+void run(const JoinMaster& op, void* scratch, cudaStream_t stream);
 }  // namespace athanor::cuda

@@ -441,6 +441,16 @@ void launch_rows(void (*in_registers)(Rows<T>), void (*any)(Rows<T>), const Rows
 int64_t rows_per_block(int64_t rows) { return std::max(kMinBlockRows, div_ceil<int64_t>(rows, kMaxRowBlocks)); }
 int64_t row_blocks(int64_t rows) { return div_ceil<int64_t>(rows, rows_per_block(rows)); }
 
+// The smallest GPUs give a block 99 KiB: rows of 12,672 columns with a layer norm, twice as many with an RMSNorm.
+void require_shared(size_t bytes, int64_t columns) {
+  int device = 0, most = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  if (bytes > static_cast<size_t>(most))
+    throw Error(cat("add_norm_bwd: rows of ", columns, " columns need ", bytes,
+                    " bytes of shared memory, this GPU has ", most, " for a block; use a smaller hidden_size"));
+}
+
 template <NormKind K, class T>
 void launch_backward(const BackwardRows<T>& a, cudaStream_t stream) {
   constexpr size_t kSums = K == NormKind::layer ? 2 : 1;
@@ -448,7 +458,10 @@ void launch_backward(const BackwardRows<T>& a, cudaStream_t stream) {
   const dim3 grid(grid_size(row_blocks(a.rows)));
   if (threads == 0) {
     const size_t shared_bytes = kSums * static_cast<size_t>(a.columns) * sizeof(float);
-    if (shared_bytes > 48 << 10) CUDA_CHECK(allow_shared_bytes(add_norm_backward_any<K, T>, shared_bytes));
+    if (shared_bytes > 48 << 10) {
+      require_shared(shared_bytes, a.columns);
+      CUDA_CHECK(allow_shared_bytes(add_norm_backward_any<K, T>, shared_bytes));
+    }
     const LaunchConfig config{grid, dim3(any_row_threads(a.columns)), shared_bytes, stream};
     CUDA_CHECK(launch(add_norm_backward_any<K, T>, config, a));
     return;

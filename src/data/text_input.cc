@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <tuple>
+#include <utility>
 
 #include "base/error.h"
 
@@ -34,11 +36,21 @@ TextInput::TextInput(const std::string& path) : path_(path == "-" ? "standard in
     read_ = read_gzip(raw, path_);
   else if (start_ == "\x28\xb5\x2f\xfd")  // [RFC 8878]
     read_ = read_zstd(raw, path_);
-  else if (start_ == "PAR1")
-    throw Error(cat(path_, ": a parquet file: turn it into JSON lines with scripts/parquet_to_jsonl.py"), Exit::usage);
   else
     read_ = raw;
+  require_text();
   plain_file_ = file_ && !start_.starts_with("\x1f\x8b") && start_ != "\x28\xb5\x2f\xfd";
+}
+
+// What would otherwise be taken for a text: nobody means the bytes of an archive.
+void TextInput::require_text() const {
+  const auto refuse = [this](auto... what) { throw Error(cat(path_, ": ", what...), Exit::usage); };
+  if (start_ == "PAR1") refuse("a parquet file: turn it into JSON lines with scripts/parquet_to_jsonl.py");
+  for (const auto& [magic, kind] : {std::pair{"\xfd\x37zX", "an xz"}, {"PK\x03\x04", "a zip"}, {"7z\xbc\xaf", "a 7z"}})
+    if (start_ == magic) refuse(kind, " file: only gzip and zstd are read; unpack it, or pipe its text into --input -");
+  for (const auto& [end, magic, kind] : {std::tuple{".gz", "\x1f\x8b", "gzip"}, {".zst", "\x28\xb5\x2f\xfd", "zstd"}})
+    if (path_.ends_with(end) && !start_.starts_with(magic))
+      refuse("expected ", kind, " by its name, got something else: rename it if it is plain text");
 }
 
 size_t TextInput::read_raw(std::span<char> out) {

@@ -29,6 +29,7 @@ class TextInput {
   int64_t file_offset() const { return file_offset_; }  // bytes taken from the file, compressed as it is
 
  private:
+  void require_text() const;
   size_t read_raw(std::span<char> out);
 
   std::string path_;

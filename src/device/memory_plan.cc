@@ -27,9 +27,9 @@ const char* name_of(MemoryKind kind) {
 const char* knob_of(MemoryKind kind) {
   constexpr const char* kKnobs[] = {
       "a smaller model, or precision bf16",
-      "master_weights \"bf16\"",
+      "master_weights \"split\" or \"bf16\"",
       "a smaller model, or sharding over more ranks",
-      "a smaller model, or sharding over more ranks",
+      "exp_avg_dtype and exp_avg_sq_dtype \"bf16\", or sharding over more ranks",
       "micro_batch_size, recompute_granularity, seq_length or loss_chunk_rows",
       "micro_batch_size",
       "max_position_embeddings",

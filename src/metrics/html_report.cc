@@ -5,7 +5,9 @@
 #include <cstdio>
 #include <ctime>
 #include <map>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "metrics/chart.h"
@@ -87,6 +89,7 @@ class Page {
     summary();
     curves();
     breakdown();
+    memory_plan();
     events();
     configuration("Configuration", &RunRecords::config);
     configuration("Hardware and software", &RunRecords::environment);
@@ -166,6 +169,18 @@ class Page {
     curve({"Training loss, later part", "nats, after the first quarter", loss, false, nullptr}, 0.25, true);
     for (const Curve& c : others) curve(c, 0, false);
     memory();
+    const Curve sensors[] = {
+        {"GPU power", "W", [](const StepMetrics& m) { return m.gpu_watts.value_or(kUnknown); }, true, nullptr},
+        {"GPU temperature", "°C", [](const StepMetrics& m) { return m.gpu_celsius.value_or(kUnknown); }, false,
+         nullptr},
+        {"GPU clock", "MHz, multiprocessors", [](const StepMetrics& m) { return m.gpu_sm_mhz.value_or(kUnknown); },
+         false, nullptr},
+    };
+    const auto known = [](const Curve& c) {
+      return [&c](const RunRecords& run) { return !run.steps.empty() && std::isfinite(c.value(run.steps.back())); };
+    };
+    for (const Curve& c : sensors)
+      if (std::any_of(runs_.begin(), runs_.end(), known(c))) curve(c, 0, false);
     out_ += "</div>\n";
   }
 
@@ -248,37 +263,77 @@ class Page {
     out_ += chart_html(chart);
   }
 
+  struct Share {
+    const char* name;
+    double value;
+    std::string text;
+  };
+
+  // A bar of the shares, and under it what they are.
+  void bar(const RunRecords& run, const std::string& lead, const std::vector<Share>& shares) {
+    double total = 0;
+    for (const Share& share : shares) total += share.value;
+    const auto part = [&](const Share& share) { return total > 0 ? share.value / total : 0; };
+    out_ += cat("<div>", runs_.size() > 1 ? html_text(run.name) : "", " <small>", lead,
+                "</small></div><div class=\"bar\">");
+    for (size_t k = 0; k < shares.size(); ++k)
+      out_ += cat("<i class=\"c", k % kColors, "\" style=\"flex:", text_of(part(shares[k]), "%.5f"), "\"></i>");
+    out_ += "</div><div>";
+    for (size_t k = 0; k < shares.size(); ++k)
+      out_ += cat("<span class=\"key\"><i class=\"chip c", k % kColors, "\"></i>", shares[k].name, " ", shares[k].text,
+                  ", ", format_percent(part(shares[k])), "</span>");
+    out_ += "</div>";
+  }
+
   void breakdown() {
-    struct Part {
-      const char* name;
-      double StepMetrics::*member;
-    };
-    const Part parts[] = {{"forward", &StepMetrics::forward_ms},
-                          {"backward", &StepMetrics::backward_ms},
-                          {"optimizer", &StepMetrics::optimizer_ms},
-                          {"data", &StepMetrics::data_ms},
-                          {"other", &StepMetrics::other_ms}};
+    constexpr std::pair<const char*, double StepMetrics::*> kParts[] = {
+        {"forward", &StepMetrics::forward_ms},
+        {"backward", &StepMetrics::backward_ms},
+        {"communication", &StepMetrics::communication_ms},
+        {"optimizer", &StepMetrics::optimizer_ms},
+        {"data", &StepMetrics::data_ms},
+        {"other", &StepMetrics::other_ms}};
     out_ += "<h2>Where a step's time goes</h2>\n<div class=\"card\">";
     for (const RunRecords& run : runs_) {
       if (run.steps.empty()) continue;
-      double sums[std::size(parts)] = {}, total = 0;
-      for (const StepMetrics& m : run.steps)
-        for (size_t k = 0; k < std::size(parts); ++k) {
-          const double ms = m.*parts[k].member;
-          if (std::isfinite(ms)) sums[k] += ms, total += ms;
-        }
-      const double steps = double(run.steps.size());
-      out_ += cat("<div>", runs_.size() > 1 ? html_text(run.name) : "", " <small>", text_of(total / steps),
-                  " ms a step, mean of ", run.steps.size(), "</small></div><div class=\"bar\">");
-      for (size_t k = 0; k < std::size(parts); ++k)
-        out_ += cat("<i class=\"c", k, "\" style=\"flex:", text_of(total > 0 ? sums[k] / total : 0, "%.5f"), "\"></i>");
-      out_ += "</div><div>";
-      for (size_t k = 0; k < std::size(parts); ++k)
-        out_ += cat("<span class=\"key\"><i class=\"chip c", k, "\"></i>", parts[k].name, " ", text_of(sums[k] / steps),
-                    " ms, ", format_percent(total > 0 ? sums[k] / total : 0), "</span>");
-      out_ += "</div>";
+      std::vector<Share> shares;
+      double total = 0;
+      for (const auto& [name, member] : kParts) {
+        double mean = 0;
+        for (const StepMetrics& m : run.steps)
+          if (std::isfinite(m.*member)) mean += m.*member / double(run.steps.size());
+        shares.push_back({name, mean, text_of(mean) + " ms"});
+        total += mean;
+      }
+      bar(run, cat(text_of(total), " ms a step, mean of ", run.steps.size()), shares);
     }
     out_ += "</div>\n";
+  }
+
+  // What the newest start or resume planned, beside the most that was in use.
+  void memory_plan() {
+    constexpr std::pair<const char*, std::optional<int64_t> EventRecord::*> kKinds[] = {
+        {"weights", &EventRecord::planned_weights},         {"masters", &EventRecord::planned_masters},
+        {"gradients", &EventRecord::planned_gradients},     {"optimizer", &EventRecord::planned_optimizer},
+        {"activations", &EventRecord::planned_activations}, {"inputs", &EventRecord::planned_inputs},
+        {"constants", &EventRecord::planned_constants}};
+    std::string before = "<h2>Where the memory goes</h2>\n<div class=\"card\">";
+    for (const RunRecords& run : runs_) {
+      const auto planned = std::find_if(run.events.rbegin(), run.events.rend(),
+                                        [](const EventRecord& e) { return e.planned_weights.has_value(); });
+      if (planned == run.events.rend()) continue;
+      std::vector<Share> shares;
+      uint64_t total = 0, most = 0;
+      for (const auto& [name, member] : kKinds) {
+        const auto bytes = uint64_t(std::max<int64_t>(0, ((*planned).*member).value_or(0)));
+        if (bytes > 0) shares.push_back({name, double(bytes), format_bytes(bytes)});
+        total += bytes;
+      }
+      for (const StepMetrics& m : run.steps) most = std::max(most, m.memory_used);
+      out_ += std::exchange(before, "");
+      bar(run, cat("plan ", format_bytes(total), most > 0 ? cat(", most in use ", format_bytes(most)) : ""), shares);
+    }
+    if (before.empty()) out_ += "</div>\n";
   }
 
   void events() {

@@ -11,7 +11,7 @@ constexpr std::array<std::string_view, 8> kEventNames = {"start", "checkpoint", 
                                                          "skip",  "signal",     "warn",   "end"};
 
 using S = StepMetrics;
-constexpr std::array<RecordField<S>, 29> kStepFields = {{
+constexpr std::array<RecordField<S>, 35> kStepFields = {{
     {"step", "", "optimizer steps finished, this one included", "", false, &S::step},
     {"total_steps", "", "steps of the whole run", "", false, &S::total_steps},
     {"consumed_samples", "sequences", "seen since the start of the run", "data/consumed_samples", false,
@@ -29,10 +29,14 @@ constexpr std::array<RecordField<S>, 29> kStepFields = {{
     {"nan_steps", "", "steps whose loss was not finite since the start of the run", "train/nan_steps", false,
      &S::nan_steps},
     {"skipped", "", "this step left the parameters unchanged", "", false, &S::skipped},
-    {"step_ms", "ms", "wall-clock time of the step, the sum of the next five", "time/step_ms", false, &S::step_ms},
+    {"step_ms", "ms", "wall-clock time of the step, the sum of the next six", "time/step_ms", false, &S::step_ms},
     {"data_ms", "ms", "waiting for the loader", "time/data_ms", false, &S::data_ms},
     {"forward_ms", "ms", "forward passes of all micro-batches", "time/forward_ms", false, &S::forward_ms},
     {"backward_ms", "ms", "backward passes of all micro-batches", "time/backward_ms", false, &S::backward_ms},
+    {"communication_ms", "ms",
+     "sums over ranks after backward and gathers after the update: what no computing hid; with cuda_graph, "
+     "waiting at the end of backward counts as backward",
+     "time/communication_ms", false, &S::communication_ms},
     {"optimizer_ms", "ms", "gradient norm, clipping and update", "time/optimizer_ms", false, &S::optimizer_ms},
     {"other_ms", "ms", "the rest of the step", "time/other_ms", false, &S::other_ms},
     {"tokens_per_second", "tokens/s", "tokens of the step over its time, all ranks", "speed/tokens_per_second", false,
@@ -44,6 +48,15 @@ constexpr std::array<RecordField<S>, 29> kStepFields = {{
     {"memory_planned", "bytes", "of the memory plan, this rank", "memory/planned", false, &S::memory_planned},
     {"memory_used", "bytes", "resident in this process (RSS)", "memory/used", false, &S::memory_used},
     {"eta_seconds", "s", "expected time to the last step; null: not known", "time/eta_seconds", true, &S::eta_seconds},
+    {"gpu_watts", "W", "drawn by this rank's GPU; absent without sensors (NVML)", "gpu/watts", false, &S::gpu_watts},
+    {"gpu_celsius", "°C", "temperature of the GPU; absent without sensors", "gpu/celsius", false, &S::gpu_celsius},
+    {"gpu_sm_mhz", "MHz", "clock of the multiprocessors; absent without sensors", "gpu/sm_mhz", false, &S::gpu_sm_mhz},
+    {"gpu_memory_mhz", "MHz", "clock of the GPU's memory; absent without sensors", "gpu/memory_mhz", false,
+     &S::gpu_memory_mhz},
+    {"gpu_throttle", "bits",
+     "what holds the clocks down, NVML's clocks event reasons: 1 idle, 2 set clocks, 4 power limit, 8 hardware, 32 and "
+     "64 heat, 128 power brake; absent without sensors",
+     "gpu/throttle", false, &S::gpu_throttle},
     {"valid_loss", "nats", "of an evaluation just after the step; absent without one", "", false, &S::valid_loss},
     {"loss_z", "", "z-score of loss in the last 128 steps; null until there are 128", "train/loss_z", true, &S::loss_z},
     {"grad_norm_z", "", "z-score of grad_norm in the last 128 steps; null until there are 128", "train/grad_norm_z",
@@ -67,7 +80,7 @@ constexpr std::array<RecordField<E>, 9> kEvalFields = {{
 }};
 
 using V = EventRecord;
-constexpr std::array<RecordField<V>, 7> kEventFields = {{
+constexpr std::array<RecordField<V>, 14> kEventFields = {{
     {"step", "", "optimizer steps finished when it happened", "", false, &V::step},
     {"text", "", "what happened, for people", "", false, &V::text},
     {"seconds", "s", "it took; 0 if it took no time; for a checkpoint, until it was durable", "", false, &V::seconds},
@@ -75,6 +88,14 @@ constexpr std::array<RecordField<V>, 7> kEventFields = {{
     {"bytes", "bytes", "it wrote; 0 if it wrote nothing", "", false, &V::bytes},
     {"supersedes_from", "", "records above this line with step >= this are void; absent in most events", "", false,
      &V::supersedes_from},
+    {"planned_weights", "bytes", "of the memory plan, this rank: weights; this and the next in start and resume only",
+     "", false, &V::planned_weights},
+    {"planned_masters", "bytes", "fp32 copies of the weights", "", false, &V::planned_masters},
+    {"planned_gradients", "bytes", "gradients", "", false, &V::planned_gradients},
+    {"planned_optimizer", "bytes", "moments of the optimizer", "", false, &V::planned_optimizer},
+    {"planned_activations", "bytes", "activations and scratch of a step", "", false, &V::planned_activations},
+    {"planned_inputs", "bytes", "tokens and targets", "", false, &V::planned_inputs},
+    {"planned_constants", "bytes", "tables, such as RoPE's", "", false, &V::planned_constants},
     {"time", "s", "Unix time", "", false, &V::time},
 }};
 

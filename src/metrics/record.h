@@ -31,6 +31,7 @@ struct StepMetrics {
   double data_ms = 0;
   double forward_ms = 0;
   double backward_ms = 0;
+  double communication_ms = 0;
   double optimizer_ms = 0;
   double other_ms = 0;
   double tokens_per_second = 0;
@@ -40,6 +41,12 @@ struct StepMetrics {
   uint64_t memory_planned = 0;  // bytes
   uint64_t memory_used = 0;     // bytes resident
   double eta_seconds = kUnknown;
+  // What a GPU's sensors said within the last second; absent where there are none.
+  std::optional<double> gpu_watts = std::nullopt;
+  std::optional<double> gpu_celsius = std::nullopt;
+  std::optional<double> gpu_sm_mhz = std::nullopt;
+  std::optional<double> gpu_memory_mhz = std::nullopt;
+  std::optional<int64_t> gpu_throttle = std::nullopt;
   std::optional<double> valid_loss = std::nullopt;  // of an evaluation just after this step
   double loss_z = kUnknown;                         // filled by MetricFanOut
   double grad_norm_z = kUnknown;                    // filled by MetricFanOut
@@ -73,7 +80,15 @@ struct EventRecord {
   uint64_t bytes = 0;        // how much it wrote, if it wrote
   std::optional<int64_t> supersedes_from =
       std::nullopt;  // set by the JSON-lines sink: earlier records from this step on are void
-  double time = 0;   // Unix seconds; 0: MetricFanOut fills it
+  // Bytes of the memory plan by kind, this rank; in events `start` and `resume`.
+  std::optional<int64_t> planned_weights = std::nullopt;
+  std::optional<int64_t> planned_masters = std::nullopt;
+  std::optional<int64_t> planned_gradients = std::nullopt;
+  std::optional<int64_t> planned_optimizer = std::nullopt;
+  std::optional<int64_t> planned_activations = std::nullopt;
+  std::optional<int64_t> planned_inputs = std::nullopt;
+  std::optional<int64_t> planned_constants = std::nullopt;
+  double time = 0;  // Unix seconds; 0: MetricFanOut fills it
 };
 
 // One field of a record. A `tag` makes it a TensorBoard scalar. NaN in a field with `nan_is_unknown` means "not known";

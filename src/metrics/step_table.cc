@@ -12,8 +12,8 @@
 namespace athanor {
 namespace {
 
-constexpr std::array<std::string_view, kPhases> kPhaseNames = {"data",       "forward", "backward", "optimizer",
-                                                               "checkpoint", "eval",    "other"};
+constexpr std::array<std::string_view, kPhases> kPhaseNames = {"data",      "forward",    "backward", "communication",
+                                                               "optimizer", "checkpoint", "eval",     "other"};
 
 // Shares of `whole` units in proportion to `parts`, as integers that sum to `whole` (largest remainder method).
 std::array<int64_t, kPhases> apportion(const std::array<int64_t, kPhases>& parts, int64_t whole) {
@@ -37,7 +37,7 @@ std::array<int64_t, kPhases> apportion(const std::array<int64_t, kPhases>& parts
 
 std::string row(std::string_view name, int64_t hundredths_of_ms, int64_t tenths_of_percent) {
   char text[80];
-  std::snprintf(text, sizeof(text), "%-12.*s %12.2f %8.1f\n", int(name.size()), name.data(),
+  std::snprintf(text, sizeof(text), "%-13.*s %11.2f %8.1f\n", int(name.size()), name.data(),
                 double(hundredths_of_ms) * 1e-2, double(tenths_of_percent) * 1e-1);
   return text;
 }
@@ -70,6 +70,7 @@ void set_times(StepMetrics& m, const PhaseTimes& times) {
   m.data_ms = ms(times[Phase::data]);
   m.forward_ms = ms(times[Phase::forward]);
   m.backward_ms = ms(times[Phase::backward]);
+  m.communication_ms = ms(times[Phase::communication]);
   m.optimizer_ms = ms(times[Phase::optimizer]);
   m.other_ms = ms(times[Phase::checkpoint] + times[Phase::eval] + times[Phase::other]);
 }

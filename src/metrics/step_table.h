@@ -11,8 +11,8 @@
 
 namespace athanor {
 
-enum class Phase { data, forward, backward, optimizer, checkpoint, eval, other };
-inline constexpr size_t kPhases = 7;
+enum class Phase { data, forward, backward, communication, optimizer, checkpoint, eval, other };
+inline constexpr size_t kPhases = 8;
 std::string_view to_string(Phase);
 
 struct PhaseTimes {

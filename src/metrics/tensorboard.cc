@@ -72,6 +72,8 @@ std::string summary_of(const Record& record, std::span<const RecordField<Record>
     std::visit(
         [&](auto member) {
           const auto& value = record.*member;
+          if constexpr (requires { value.has_value(); })
+            if (value) append_scalar(summary, tag, double(*value));
           if constexpr (std::is_arithmetic_v<std::remove_cvref_t<decltype(value)>>)
             if (!(field.nan_is_unknown && std::isnan(double(value)))) append_scalar(summary, tag, double(value));
         },

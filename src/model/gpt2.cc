@@ -30,18 +30,15 @@ class Gpt2 final : public Model {
 
   Var embed(Ctx& c, const Batch& batch) override { return embedding(net(c), batch, wte_, wpe_); }
 
-  Stream block(Ctx& c, int l, Stream in, const Batch& batch) override {
+  Var block(Ctx& c, int l, Var in, const Batch& batch) override {
     const Layer& w = layers_[size_t(l)];
-    auto [h, x] = add_norm(net(c), std::move(in), w.norm1);                                   // [N, C]
+    auto [h, x] = fork_norm(net(c), std::move(in), w.norm1);                                  // [N, C]
     x = attention(net(c), linear(net(c), std::move(x), w.qkv), batch, attention_shape(), l);  // [N, C]
-    x = linear(net(c), std::move(x), w.out);
-    auto [h2, y] = add_norm(net(c), {std::move(h), std::move(x)}, w.norm2);
-    y = gelu(net(c), linear(net(c), std::move(y), w.up));  // [N, F]
-    y = linear(net(c), std::move(y), w.down);              // [N, C]
-    return {std::move(h2), std::move(y)};
+    auto [h2, y] = fork_norm(net(c), linear(net(c), std::move(x), w.out, std::move(h)), w.norm2);
+    return gelu_mlp(net(c), std::move(y), w.up, w.down, std::move(h2));
   }
 
-  Var final_norm(Ctx& c, Stream in) override { return finish(c, add_norm(net(c), std::move(in), norm_f_)); }
+  Var final_norm(Ctx& c, Var h) override { return finish(c, fork_norm(net(c), std::move(h), norm_f_)); }
 
  private:
   struct Layer {

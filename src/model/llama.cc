@@ -20,21 +20,20 @@ class Llama final : public Model {
 
   Var embed(Ctx& c, const Batch& batch) override { return embedding(net(c), batch, wte_, {}); }
 
-  Stream block(Ctx& c, int l, Stream in, const Batch& batch) override {
+  Var block(Ctx& c, int l, Var in, const Batch& batch) override {
     const Layer& w = layers_[size_t(l)];
     const AttentionShape shape = attention_shape();
-    auto [h, x] = add_norm(net(c), std::move(in), w.norm1);  // [N, C]
-    x = linear(net(c), std::move(x), w.qkv);                 // [N, (H + 2K) D]
+    auto [h, x] = fork_norm(net(c), std::move(in), w.norm1);  // [N, C]
+    x = linear(net(c), std::move(x), w.qkv);                  // [N, (H + 2K) D]
     if (config_.qk_norm) x = qk_norm(net(c), std::move(x), w.q_norm, w.k_norm, shape, float(config_.norm_eps));
     x = rope(net(c), std::move(x), batch, rope_table(), shape);
-    x = linear(net(c), attention(net(c), std::move(x), batch, shape, l), w.out);  // [N, C]
-    auto [h2, y] = add_norm(net(c), {std::move(h), std::move(x)}, w.norm2);
+    x = attention(net(c), std::move(x), batch, shape, l);  // [N, H D]
+    auto [h2, y] = fork_norm(net(c), linear(net(c), std::move(x), w.out, std::move(h)), w.norm2);
     y = swiglu(net(c), linear(net(c), std::move(y), w.gate_up));  // [N, F]
-    y = linear(net(c), std::move(y), w.down);                     // [N, C]
-    return {std::move(h2), std::move(y)};
+    return linear(net(c), std::move(y), w.down, std::move(h2));   // [N, C]
   }
 
-  Var final_norm(Ctx& c, Stream in) override { return finish(c, add_norm(net(c), std::move(in), norm_f_)); }
+  Var final_norm(Ctx& c, Var h) override { return finish(c, fork_norm(net(c), std::move(h), norm_f_)); }
 
  private:
   struct Layer {

@@ -89,18 +89,17 @@ Var forward(Model& model, Ctx& c, const Batch& batch, const Recompute& recompute
   const bool full = recompute.granularity == Recompute::Granularity::full;
   c.selective = recompute.granularity == Recompute::Granularity::selective;
   params.use(c, 0);
-  Stream stream{model.embed(c, batch), {}};
+  Var h = model.embed(c, batch);
   params.done(c, 0);
   const int layers = int(model.config().num_hidden_layers);
   for (int l = 0; l < layers; ++l) {
     params.use(c, l + 1);
-    Block block = [&model, &batch, l](Ctx& cc, Stream s) { return model.block(cc, l, std::move(s), batch); };
-    stream = full && l % recompute.every == 0 ? checkpoint(c, std::move(block), std::move(stream))
-                                              : block(c, std::move(stream));
+    Block block = [&model, &batch, l](Ctx& cc, Var in) { return model.block(cc, l, std::move(in), batch); };
+    h = full && l % recompute.every == 0 ? checkpoint(c, std::move(block), std::move(h)) : block(c, std::move(h));
     params.done(c, l + 1);
   }
   for (const int unit : head_units(model)) params.use_last(c, unit);
-  return model.final_norm(c, std::move(stream));
+  return model.final_norm(c, std::move(h));
 }
 
 void release_head(Model& model, Ctx& c) {

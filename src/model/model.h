@@ -15,8 +15,8 @@ class Model {
 
   virtual void declare() = 0;  // once, before anything else
   virtual Var embed(Ctx&, const Batch&) = 0;
-  virtual Stream block(Ctx&, int layer, Stream, const Batch&) = 0;
-  virtual Var final_norm(Ctx&, Stream) = 0;
+  virtual Var block(Ctx&, int layer, Var h, const Batch&) = 0;  // the residual stream [N, C] in and out
+  virtual Var final_norm(Ctx&, Var h) = 0;
 
   // Adds parameters (with gradients and states when training) and constant tables to the plan.
   void plan(MemoryPlan&, const Recipe&, bool training, std::vector<StateSpec> states, const Sharding& = {});

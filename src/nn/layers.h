@@ -26,10 +26,11 @@ struct Norm {
 };
 
 Var embedding(Net, const Batch&, Param wte, Param wpe);  // -> [N, C]; wpe optional
-Var linear(Net, Var x, const Linear&);                   // [N, in] -> [N, out]
-std::pair<Var, Var> add_norm(Net, Stream, const Norm&);  // -> (res + delta, norm of it)
-Var gelu(Net, Var x);                                    // [N, F] -> [N, F]
-Var swiglu(Net, Var gate_up);                            // [N, 2F] -> [N, F]
+// The residual is added by the product itself; [N, out], optional.
+Var linear(Net, Var x, const Linear&, Var residual = {});                      // [N, in] -> [N, out]
+std::pair<Var, Var> fork_norm(Net, Var h, const Norm&);                        // -> (h, norm of h)
+Var gelu_mlp(Net, Var x, const Linear& up, const Linear& down, Var residual);  // [N, C] -> [N, C], added to residual
+Var swiglu(Net, Var gate_up);                                                  // [N, 2F] -> [N, F]
 Var qk_norm(Net, Var qkv, Param wq, Param wk, AttentionShape, float eps);
 Var rope(Net, Var qkv, const Batch&, Tensor cos_sin, AttentionShape);  // rotates the q and k parts in place
 Var attention(Net, Var qkv, const Batch&, AttentionShape, int layer);  // [N, (H+2K)D] -> [N, H D]

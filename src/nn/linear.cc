@@ -1,33 +1,64 @@
-#include "nn/layers.h"
+#include "nn/products.h"
 
 namespace athanor {
+namespace {
 
-// y = x W^T + b, dx = dy W, dW += dy^T x, db += column sums of dy (W [out, in]; transposed for [in, out]).
-Var linear(Net n, Var x, const Linear& layer) {
-  Ctx& c = n.c;
-  const bool out_in = layer.order == WeightOrder::out_in;
+bool out_in(const Linear& layer) { return layer.order == WeightOrder::out_in; }
+
+}  // namespace
+
+int64_t outputs_of(Net n, const Linear& layer) {
   const Tensor w = n.params.value(layer.w);
-  Buffer y = c.alloc("linear.y", {x.t().rows(), out_in ? w.rows() : w.cols()});
-  c.run(Gemm{.d = y.t,
-             .a = x.t(),
-             .b = w,
-             .bias = layer.b ? n.params.value(layer.b) : Tensor{},
-             .tb = out_in,
-             .tf32 = c.recipe.tf32});
+  return out_in(layer) ? w.rows() : w.cols();
+}
+
+Gemm linear_product(Net n, const Linear& layer, Tensor y, Tensor x) {
+  return {.d = y,
+          .a = x,
+          .b = n.params.value(layer.w),
+          .bias = layer.b ? n.params.value(layer.b) : Tensor{},
+          .tb = out_in(layer),
+          .tf32 = n.c.recipe.tf32};
+}
+
+Gemm input_gradient(Net n, const Linear& layer, Tensor dx, Tensor dy) {
+  return {.d = dx, .a = dy, .b = n.params.value(layer.w), .tb = !out_in(layer), .tf32 = n.c.recipe.tf32};
+}
+
+Gemm weight_gradient(Net n, const Linear& layer, Tensor dy, Tensor x) {
+  Gemm op{.d = n.params.grad(layer.w),
+          .a = out_in(layer) ? dy : x,
+          .b = out_in(layer) ? x : dy,
+          .ta = true,
+          .accumulate = true,
+          .tf32 = n.c.recipe.tf32};
+  if (layer.b) {
+    op.epilogue = out_in(layer) ? Epilogue::sum_a : Epilogue::sum_b;
+    op.with = n.params.grad(layer.b);
+  }
+  return op;
+}
+
+Var linear(Net n, Var x, const Linear& layer, Var residual) {
+  Ctx& c = n.c;
+  Buffer y = c.alloc("linear.y", {x.t().rows(), outputs_of(n, layer)});
+  Gemm product = linear_product(n, layer, y.t, x.t());
+  if (residual) {
+    product.epilogue = Epilogue::add;
+    product.with = residual.t();
+  }
+  c.run(product);
   Var out = c.var(std::move(y));
-  c.record("linear", [&params = n.params, layer, out_in, saved = c.save(x), sx = x.slot(), s = out.slot()](Ctx& cc) {
+  c.record("linear", [&params = n.params, layer, saved = c.save(x), sx = x.slot(), sr = residual ? residual.slot() : -1,
+                      s = out.slot()](Ctx& cc) {
+    const Net net{cc, params};
     Buffer dy = cc.take(s), xb = saved.get(cc);
-    const bool tf32 = cc.recipe.tf32;
-    const Tensor dw = params.grad(layer.w);
-    if (out_in)
-      cc.run(Gemm{.d = dw, .a = dy.t, .b = xb.t, .ta = true, .accumulate = true, .tf32 = tf32});
-    else
-      cc.run(Gemm{.d = dw, .a = xb.t, .b = dy.t, .ta = true, .accumulate = true, .tf32 = tf32});
-    if (layer.b) cc.run(ColumnSum{.out = params.grad(layer.b), .x = dy.t});
+    cc.run(weight_gradient(net, layer, dy.t, xb.t));
     Buffer dx = cc.alloc("linear.dx", xb.t.shape);
     xb = {};
-    cc.run(Gemm{.d = dx.t, .a = dy.t, .b = params.value(layer.w), .tb = !out_in, .tf32 = tf32});
+    cc.run(input_gradient(net, layer, dx.t, dy.t));
     cc.put(sx, std::move(dx));
+    if (sr >= 0) cc.put(sr, std::move(dy));  // d(residual) = dy
   });
   return out;
 }

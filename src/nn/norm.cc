@@ -2,24 +2,20 @@
 
 namespace athanor {
 
-std::pair<Var, Var> add_norm(Net n, Stream in, const Norm& norm) {
+std::pair<Var, Var> fork_norm(Net n, Var x, const Norm& norm) {
   Ctx& c = n.c;
   const bool layer = norm.kind == NormKind::layer;
-  const Shape full = in.res.t().shape, column{full[0]};
-  const Tensor w = n.params.value(norm.w), b = layer ? n.params.value(norm.b) : Tensor{};
-  Buffer h = in.delta ? c.alloc("norm.h", full) : in.res.keep();
-  Buffer y = c.alloc("norm.y", full);
+  const Shape full = x.t().shape, column{full[0]};
+  Buffer h = x.keep(), y = c.alloc("norm.y", full);
   Buffer mean = layer ? c.alloc("norm.mean", DType::f32, column) : Buffer{};
   Buffer rstd = c.alloc("norm.rstd", DType::f32, column);
   c.run(AddNormFwd{.kind = norm.kind,
-                   .h = in.delta ? h.t : Tensor{},
                    .y = y.t,
                    .mean = mean.t,
                    .rstd = rstd.t,
-                   .res = in.res.t(),
-                   .delta = in.delta ? in.delta.t() : Tensor{},
-                   .w = w,
-                   .b = b,
+                   .res = h.t,
+                   .w = n.params.value(norm.w),
+                   .b = layer ? n.params.value(norm.b) : Tensor{},
                    .eps = norm.eps});
   Remake remake;
   if (c.recording() && c.selective)
@@ -35,21 +31,20 @@ std::pair<Var, Var> add_norm(Net n, Stream in, const Norm& norm) {
       return again;
     });
   Var vh = c.var(h), vy = c.var(std::move(y), std::move(remake));
-  c.record("add_norm", [&params = n.params, norm, h, mean, rstd, sh = vh.slot(), sy = vy.slot(), sr = in.res.slot(),
-                        sd = in.delta ? in.delta.slot() : -1](Ctx& cc) {
-    Buffer dy = cc.take(sy), dh = cc.take(sh);
-    cc.run(AddNormBwd{.kind = norm.kind,
-                      .dh = dh.t,
-                      .dw = params.grad(norm.w),
-                      .db = norm.kind == NormKind::layer ? params.grad(norm.b) : Tensor{},
-                      .dy = dy.t,
-                      .h = h.t,
-                      .mean = mean.t,
-                      .rstd = rstd.t,
-                      .w = params.value(norm.w)});
-    if (sd >= 0) cc.put(sd, dh);  // d(res) = d(delta): shared; the next writer comes later on the tape
-    cc.put(sr, std::move(dh));
-  });
+  c.record("norm",
+           [&params = n.params, norm, layer, h, mean, rstd, sh = vh.slot(), sy = vy.slot(), sx = x.slot()](Ctx& cc) {
+             Buffer dy = cc.take(sy), dh = cc.take(sh);
+             cc.run(AddNormBwd{.kind = norm.kind,
+                               .dh = dh.t,
+                               .dw = params.grad(norm.w),
+                               .db = layer ? params.grad(norm.b) : Tensor{},
+                               .dy = dy.t,
+                               .h = h.t,
+                               .mean = mean.t,
+                               .rstd = rstd.t,
+                               .w = params.value(norm.w)});
+             cc.put(sx, std::move(dh));
+           });
   return {std::move(vh), std::move(vy)};
 }
 

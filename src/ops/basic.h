@@ -1,5 +1,7 @@
 // Element-wise odds and ends, reductions to a scalar, and initial values.
 #pragma once
+#include <vector>
+
 #include "ops/op.h"
 
 namespace athanor {
@@ -48,14 +50,28 @@ struct ReduceSum {
   Cost cost() const { return {double(x.numel()), traffic(*this)}; }
 };
 
-// out += sum of squares of x (gradient norm); fixed blocks, double between blocks. Non-finite input gives non-finite.
+// out += sum of squares of each of the tensors, in order (gradient norm), or each of `out` that of its tensor; fixed
+// blocks, double between blocks. Non-finite input gives non-finite.
 struct SquaredNorm {
-  Tensor out;  // [1] f64
-  Tensor x;    // [n] f32
+  Tensor out;                                      // [1] f64, or as many as tensors
+  std::vector<Tensor> x = std::vector<Tensor>(1);  // [n] f32 each
+  Tensor sum_of(size_t i) const { return out.numel() == 1 ? out : out.slice(int64_t(i), int64_t(i) + 1); }
   static constexpr const char* kName = "squared_norm";
-  std::array<Field, 2> fields() { return {{{"out", Io::inout, &out}, {"x", Io::in, &x}}}; }
-  void check() const { Expect{kName}.is("out", out, DType::f64, {1}).is("x", x, DType::f32, x.shape); }
-  Cost cost() const { return {2.0 * double(x.numel()), traffic(*this)}; }
+  std::vector<Field> fields() {
+    std::vector<Field> all{{"out", Io::inout, &out}};
+    for (Tensor& t : x) all.push_back({"x", Io::in, &t});
+    return all;
+  }
+  void check() const {
+    Expect e{kName};
+    e.is("out", out, DType::f64, {out.numel() == 1 ? 1 : int64_t(x.size())});
+    for (const Tensor& t : x) e.is("x", t, DType::f32, t.shape);
+  }
+  Cost cost() const {
+    int64_t n = 0;
+    for (const Tensor& t : x) n += t.numel();
+    return {2.0 * double(n), traffic(*this)};
+  }
 };
 
 // x[i] = mean + std * random_normal(seed, stream, first + i); std = 0 fills with mean.

@@ -20,18 +20,34 @@ struct EachOp<D, Base, First, Rest...> : EachOp<D, Base, Rest...> {
 template <class D>
 using Decorated = EachOp<D, Ops, ATHANOR_ALL_OPS>;
 
-// Launches nothing; lists the cost of every launch, and the products. The backend of a dry run: scratch sizes are the
-// real backend's.
+// What is known of a launch without running it.
+struct Launch {
+  const char* op;
+  Cost cost;
+  Shape shape;        // of the first tensor; of products [M, N]
+  int64_t inner = 0;  // K of a product
+};
+
+template <class Op>
+Launch launch_of(const Op& op) {
+  Op copy = op;
+  Launch launch{.op = Op::kName, .cost = op.cost(), .shape = copy.fields()[0].t->shape};
+  if constexpr (std::is_same_v<Op, Gemm>) launch.inner = op.k();
+  return launch;
+}
+
+// Launches nothing; lists every launch, and the products. The backend of a dry run: scratch sizes are the real
+// backend's.
 class PlanOps final : public Decorated<PlanOps> {
  public:
   explicit PlanOps(const Ops& real) : real_(real) {}
   template <class Op>
   void on(const Op& op, void*) {
-    costs.push_back(op.cost());
+    launches.push_back(launch_of(op));
     if constexpr (std::is_same_v<Op, Gemm>) products.push_back(op);
   }
   const Ops& inner() const { return real_; }
-  std::vector<Cost> costs;
+  std::vector<Launch> launches;
   std::vector<Gemm> products;
 
  private:

@@ -1,26 +1,49 @@
-// Matrix product with fused bias and accumulation. Row-major. Strided rank-2 views are allowed for d, a and b.
+// Matrix product with fused bias, accumulation and epilogue. Row-major. Strided rank-2 views are allowed for d, a and
+// b.
 #pragma once
+#include "ops/basic.h"
+#include "ops/mlp.h"
 #include "ops/op.h"
 
 namespace athanor {
 
-// d = op(a) op(b) [+ bias] [+ d]; op transposes where ta/tb. Sums in f32; the result is rounded once to d's dtype.
+// What a product does besides, with its tensor `with`: work that follows it anyway and then saves a pass over memory.
+enum class Epilogue : uint8_t {
+  none,
+  add,            // d = z + with (residual); with [M, N]
+  gelu,           // with = z, d = gelu(with); both [M, N]
+  gelu_gradient,  // d = z gelu'(with); with [M, N]
+  sum_a,          // with [M] f32 += sums of op(a) over k; with ta: the bias gradient in a weight gradient
+  sum_b           // with [N] f32 += sums of op(b) over k; without tb: likewise
+};
+
+// z = op(a) op(b) [+ bias] [+ d]; op transposes where ta/tb. Sums in f32; the result is rounded once to d's dtype.
+// d is z, or what the epilogue makes of it. in_parts() below is what epilogues mean; a backend that has z at hand may
+// use it before it is rounded, and then does so again (with `again`, or when the op runs a second time).
 struct Gemm {
   Tensor d;          // [M, N]; f32, bf16 or f16
   Tensor a;          // [M, K], or [K, M] with ta
   Tensor b;          // [K, N], or [N, K] with tb
   Tensor bias = {};  // [N], optional; not together with accumulate
+  Tensor with = {};  // of the epilogue; like d where it is [M, N], d then having no gaps
+  Epilogue epilogue = Epilogue::none;
   bool ta = false, tb = false;
   bool accumulate = false;  // add to d
   bool tf32 = false;        // round f32 inputs to TF32 first (round_tf32), as tensor cores do
+  bool again = false;       // gelu only: `with` holds z of an earlier run of this op; only d is made, to the same bits
   static constexpr const char* kName = "gemm";
 
   int64_t m() const { return d.rows(); }
   int64_t n() const { return d.cols(); }
   int64_t k() const { return ta ? a.rows() : a.cols(); }
-  std::array<Field, 4> fields() {
-    return {
-        {{"d", accumulate ? Io::inout : Io::out, &d}, {"a", Io::in, &a}, {"b", Io::in, &b}, {"bias", Io::in, &bias}}};
+  bool sums() const { return epilogue == Epilogue::sum_a || epilogue == Epilogue::sum_b; }
+  std::array<Field, 5> fields() {
+    const Io io = sums() ? Io::inout : epilogue == Epilogue::gelu && !again ? Io::out : Io::in;
+    return {{{"d", accumulate ? Io::inout : Io::out, &d},
+             {"a", Io::in, &a},
+             {"b", Io::in, &b},
+             {"bias", Io::in, &bias},
+             {"with", io, &with}}};
   }
   void check() const {
     Expect e{kName};
@@ -31,8 +54,27 @@ struct Gemm {
           .shape("bias", bias, {n()})
           .contiguous("bias", bias)
           .that(!accumulate, "no bias when accumulating");
+    check_epilogue(e);
   }
-  Cost cost() const { return {2.0 * double(m()) * double(n()) * double(k()), traffic(*this)}; }
+  void check_epilogue(const Expect& e) const {
+    e.that(bool(with) == (epilogue != Epilogue::none), "a tensor `with` for an epilogue, and for nothing else")
+        .that(!again || epilogue == Epilogue::gelu, "only GELU to be computed again");
+    if (epilogue == Epilogue::none) return;
+    if (sums()) {
+      const bool of_a = epilogue == Epilogue::sum_a;
+      e.is("with", with, DType::f32, {of_a ? m() : n()})
+          .contiguous(of_a ? "a" : "b", of_a ? a : b)
+          .that(of_a ? ta : !tb, "sums of columns")
+          .that(!bias, "no bias beside sums");
+    } else {
+      e.contiguous("d", d).is("with", with, d.dtype, d.shape).that(!accumulate, "no such epilogue when accumulating");
+      e.that(!bias || epilogue != Epilogue::gelu_gradient, "no bias in a gradient");
+    }
+  }
+  Cost cost() const {
+    if (again) return GeluFwd{.y = d, .x = with}.cost();
+    return {2.0 * double(m()) * double(n()) * double(k()), traffic(*this)};
+  }
 };
 
 // out += column sums of x (bias gradient). Fixed order of sums, whatever the number of threads.
@@ -46,5 +88,36 @@ struct ColumnSum {
   }
   Cost cost() const { return {double(x.numel()), traffic(*this)}; }
 };
+
+// The definition of epilogues: run() gets the product alone, and then the op that the epilogue stands for, which reads
+// the rounded values that the product stored.
+template <class Run>
+void in_parts(const Gemm& op, Run&& run) {
+  Gemm product = op;
+  product.epilogue = Epilogue::none;
+  product.with = {};
+  product.again = false;
+  if (op.epilogue == Epilogue::gelu) product.d = op.with;
+  if (!op.again) run(product);
+  switch (op.epilogue) {
+    case Epilogue::none:
+      break;
+    case Epilogue::add:
+      run(Add{.y = op.d, .a = op.d, .b = op.with});
+      break;
+    case Epilogue::gelu:
+      run(GeluFwd{.y = op.d, .x = op.with});
+      break;
+    case Epilogue::gelu_gradient:
+      run(GeluBwd{.dx = op.d, .dy = op.d, .x = op.with});
+      break;
+    case Epilogue::sum_a:
+      run(ColumnSum{.out = op.with, .x = op.a});
+      break;
+    case Epilogue::sum_b:
+      run(ColumnSum{.out = op.with, .x = op.b});
+      break;
+  }
+}
 
 }  // namespace athanor

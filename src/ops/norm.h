@@ -1,4 +1,5 @@
-// Residual add fused with RMSNorm or LayerNorm. The residual stream is (res, delta); the add happens in the next norm.
+// RMSNorm and LayerNorm, optionally with the residual add before them: where the product that makes delta has not added
+// it itself (Epilogue::add).
 #pragma once
 #include "ops/op.h"
 

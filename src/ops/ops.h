@@ -14,7 +14,7 @@ namespace athanor {
 #define ATHANOR_ALL_OPS                                                                                                \
   Gemm, ColumnSum, AddNormFwd, NormApply, AddNormBwd, QkNormFwd, QkNormBwd, AttentionFwd, AttentionBwd, Rope, GeluFwd, \
       GeluBwd, SwigluFwd, SwigluBwd, EmbeddingFwd, EmbeddingBwd, GatherRows, ScatterRows, CrossEntropy, Fill, Cast,    \
-      Add, ReduceSum, SquaredNorm, RandomNormal, StepControl, AdamW
+      Add, ReduceSum, SquaredNorm, RandomNormal, StepControl, AdamW, SplitMaster, JoinMaster
 
 // run() launches on the compute lane; scratch() is the temporary memory it needs (bytes), a pure function of the op.
 template <class Op>

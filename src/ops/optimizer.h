@@ -1,6 +1,7 @@
 // The optimizer step: scalars that live in device memory, their update without host decisions, and fused AdamW.
 #pragma once
 #include <limits>
+#include <vector>
 
 #include "ops/op.h"
 
@@ -63,36 +64,97 @@ struct StepControl {
 
 // Decoupled weight decay [Loshchilov & Hutter 2019, alg. 2], the order of torch.optim.AdamW:
 //   w -= lr wd w;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  w -= lr (m / bias1) / (sqrt(v / bias2) + eps)
-// with g = grad * state.grad_scale. The gradient is zeroed for the next step (also when the step is skipped).
-// master bf16: stochastic rounding with random_bits(seed, stream, updates * 2^40 + first + i).
+// with g = grad * state.grad_scale, in f32. Gradients are zeroed for the next step (also when the step is skipped).
+// What is kept of w, m and v is rounded afterwards, as their tensors say:
+//   master f32 (with param bf16: settled, see tensor/half.h) or, as the same numbers, i16: the rests of weights in
+//   param; bf16: rounded up or down at random, w by the upper 16 of random_bits(seed, stream, updates * 2^40 + first +
+//   i), m by the upper and v by the lower 16 of those of moment_stream.
 struct AdamW {
-  Tensor master;  // [n] f32 or bf16
-  Tensor param;   // [n] compute copy (bf16/f16), rounded to nearest; absent when it is master itself
-  Tensor m, v;    // [n] f32
-  Tensor grad;    // [n] f32
-  Tensor state;   // StepState
+  // Neighbours in memory: the trained weights of a unit, or the part of them that a rank updates.
+  struct Part {
+    Tensor master;  // [n] f32, bf16 or i16
+    Tensor param;   // [n] compute copy, bf16 or f16, of masters in f32; bf16 weights with masters in i16; else absent
+    Tensor m, v;    // [n] f32 or bf16
+    Tensor grad;    // [n] f32
+    int64_t decayed = std::numeric_limits<int64_t>::max();  // weights before this element decay, the rest does not
+    uint64_t stream = 0, moment_stream = 0, first = 0;
+  };
+  std::vector<Part> parts = std::vector<Part>(1);  // all of the same dtypes
+  Tensor state;                                    // StepState
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
-  int64_t decayed = std::numeric_limits<int64_t>::max();  // weights before this element decay, the rest does not
-  uint64_t seed = 0, stream = 0, first = 0;
+  uint64_t seed = 0;
   static constexpr const char* kName = "adamw";
-  std::array<Field, 6> fields() {
-    return {{{"master", Io::inout, &master},
-             {"param", Io::out, &param},
-             {"m", Io::inout, &m},
-             {"v", Io::inout, &v},
-             {"grad", Io::inout, &grad},
-             {"state", Io::in, &state}}};
+  std::vector<Field> fields() {
+    std::vector<Field> all{{"state", Io::in, &state}};
+    for (Part& p : parts)
+      all.insert(all.end(), {{"master", Io::inout, &p.master},
+                             {"param", p.master.dtype == DType::i16 ? Io::inout : Io::out, &p.param},
+                             {"m", Io::inout, &p.m},
+                             {"v", Io::inout, &p.v},
+                             {"grad", Io::inout, &p.grad}});
+    return all;
   }
   void check() const {
     Expect e{kName};
-    e.floating("master", master)
-        .contiguous("master", master)
-        .is("m", m, DType::f32, master.shape)
-        .is("v", v, DType::f32, master.shape);
-    e.is("grad", grad, DType::f32, master.shape).is("state", state, DType::u8, {int64_t(sizeof(StepState))});
-    if (param) e.floating("param", param).is("param", param, param.dtype, master.shape);
+    e.is("state", state, DType::u8, {int64_t(sizeof(StepState))}).that(!parts.empty(), "at least one part");
+    const Part& like = parts.front();
+    for (const Part& p : parts) {
+      const Shape& n = p.master.shape;
+      e.is("master", p.master, like.master.dtype, n).is("grad", p.grad, DType::f32, n);
+      e.is("m", p.m, like.m.dtype, n).is("v", p.v, like.v.dtype, n);
+      for (DType moment : {p.m.dtype, p.v.dtype})
+        e.that(moment == DType::f32 || moment == DType::bf16, "adamw.m and adamw.v of f32 or bf16");
+      if (p.param) e.is("param", p.param, like.param.dtype, n);
+      e.that(bool(p.param) == bool(like.param), "adamw.param in all parts or in none");
+    }
+    e.that(dtypes_fit(like), "adamw.master f32, alone or with adamw.param in bf16 or f16; bf16 alone; i16 with bf16");
   }
-  Cost cost() const { return {14.0 * double(master.numel()), traffic(*this)}; }
+  Cost cost() const {
+    int64_t n = 0;
+    for (const Part& p : parts) n += p.master.numel();
+    return {14.0 * double(n), traffic(*this)};
+  }
+
+ private:
+  static bool dtypes_fit(const Part& p) {
+    if (p.master.dtype == DType::i16) return p.param && p.param.dtype == DType::bf16;
+    if (p.master.dtype == DType::bf16) return !p.param;
+    return p.master.dtype == DType::f32 && (!p.param || p.param.dtype == DType::bf16 || p.param.dtype == DType::f16);
+  }
+};
+
+// What masters in f32 become: their rounding to bf16, and, unless they stay themselves, the rests (tensor/half.h).
+struct SplitMaster {
+  Tensor param;   // [n] bf16
+  Tensor rest;    // [n] i16; may be absent
+  Tensor master;  // [n] f32; settled
+  static constexpr const char* kName = "split_master";
+  std::array<Field, 3> fields() {
+    return {{{"param", Io::out, &param}, {"rest", Io::out, &rest}, {"master", Io::inout, &master}}};
+  }
+  void check() const {
+    Expect e{kName};
+    e.is("master", master, DType::f32, master.shape).is("param", param, DType::bf16, master.shape);
+    if (rest) e.is("rest", rest, DType::i16, master.shape);
+  }
+  Cost cost() const { return {0, traffic(*this)}; }
+};
+
+// The masters again.
+struct JoinMaster {
+  Tensor master;  // [n] f32
+  Tensor param;   // [n] bf16
+  Tensor rest;    // [n] i16
+  static constexpr const char* kName = "join_master";
+  std::array<Field, 3> fields() {
+    return {{{"master", Io::out, &master}, {"param", Io::in, &param}, {"rest", Io::in, &rest}}};
+  }
+  void check() const {
+    Expect e{kName};
+    e.is("param", param, DType::bf16, master.shape).is("rest", rest, DType::i16, master.shape);
+    e.is("master", master, DType::f32, master.shape);
+  }
+  Cost cost() const { return {0, traffic(*this)}; }
 };
 
 }  // namespace athanor

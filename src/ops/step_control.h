@@ -89,7 +89,9 @@ struct AdamScalars {
   float grad_scale, decay, beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, root_bias2, eps;
 };
 
-ATHANOR_HOST_DEVICE inline AdamScalars adam_scalars(const AdamW& op, const StepState& s) {
+// Of an AdamW, or of what a kernel is told of one.
+template <class Op>
+ATHANOR_HOST_DEVICE AdamScalars adam_scalars(const Op& op, const StepState& s) {
   return {.grad_scale = s.grad_scale,
           .decay = float(1 - double(s.lr) * op.weight_decay),
           .beta1 = float(op.beta1),

@@ -1,4 +1,4 @@
-// AdamW over flat buffers: one launch for a unit, which knows where the decayed part (matrices, embeddings) ends.
+// AdamW over the flat buffers of all units in one op. Each knows where its decayed part (matrices, embeddings) ends.
 #include <algorithm>
 
 #include "base/rng.h"
@@ -11,28 +11,31 @@ class AdamWOptimizer final : public Optimizer {
  public:
   explicit AdamWOptimizer(const AdamWOptions& options) : options_(options) {}
 
-  std::vector<StateSpec> states() const override { return {{"m", DType::f32}, {"v", DType::f32}}; }
+  std::vector<StateSpec> states() const override { return {{"m", options_.m}, {"v", options_.v}}; }
 
   void step(Ctx& c, ParamStore& params, Tensor step_state) override {
+    AdamW op{.parts = {},
+             .state = step_state,
+             .beta1 = options_.beta1,
+             .beta2 = options_.beta2,
+             .eps = options_.eps,
+             .weight_decay = options_.weight_decay,
+             .seed = options_.seed};
     for (size_t u = 0; u < params.units().size(); ++u) {
       const ParamStore::Unit& unit = *params.units()[u];
       const ParamStore::Range range = unit.owned(0, unit.layout.trained);
       if (range.begin == range.end) continue;
-      c.run(AdamW{.master = unit.part(unit.master, range),
-                  .param = unit.value ? unit.part(unit.value, range) : Tensor{},
-                  .m = unit.part(unit.states[0], range),
-                  .v = unit.part(unit.states[1], range),
-                  .grad = unit.part(unit.grad, range),
-                  .state = step_state,
-                  .beta1 = options_.beta1,
-                  .beta2 = options_.beta2,
-                  .eps = options_.eps,
-                  .weight_decay = options_.weight_decay,
-                  .decayed = std::clamp(unit.layout.decayed, range.begin, range.end) - range.begin,
-                  .seed = options_.seed,
-                  .stream = stream_of(cat("stochastic rounding of unit ", u)),
-                  .first = uint64_t(range.begin)});
+      op.parts.push_back({.master = unit.part(unit.master, range),
+                          .param = unit.value ? unit.part(unit.value, range) : Tensor{},
+                          .m = unit.part(unit.states[0], range),
+                          .v = unit.part(unit.states[1], range),
+                          .grad = unit.part(unit.grad, range),
+                          .decayed = std::clamp(unit.layout.decayed, range.begin, range.end) - range.begin,
+                          .stream = stream_of(cat("stochastic rounding of unit ", u)),
+                          .moment_stream = stream_of(cat("stochastic rounding of the moments of unit ", u)),
+                          .first = uint64_t(range.begin)});
     }
+    if (!op.parts.empty()) c.run(op);
   }
 
  private:

@@ -19,7 +19,8 @@ class Optimizer {
 
 struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
-  uint64_t seed = 0;  // of stochastic rounding
+  DType m = DType::f32, v = DType::f32;  // what the moments are kept in: f32 or bf16
+  uint64_t seed = 0;                     // of stochastic rounding
 };
 std::unique_ptr<Optimizer> make_adamw(const AdamWOptions&);
 

@@ -9,6 +9,7 @@ namespace athanor {
 namespace {
 
 constexpr int64_t kAlign = 64;  // elements: every parameter starts on a cache line, whatever its dtype
+constexpr int64_t kInitChunk = int64_t{1} << 24;  // elements of split masters that exist in f32 while they get values
 
 }  // namespace
 
@@ -83,24 +84,42 @@ void ParamStore::init(Ctx& c, uint64_t seed) {
       const int64_t begin = offsets_[id] + slice.offset, end = begin + slice.shape.numel();
       const Range range = unit.is_shard(flat) ? unit.owned(begin, end) : Range{begin, end};
       if (range.begin == range.end) continue;
-      c.run(RandomNormal{.x = unit.part(flat, range),
-                         .seed = seed,
-                         .stream = stream_of(slice.name),
-                         .first = uint64_t(range.begin - begin),
-                         .mean = spec.init_mean,
-                         .std = spec.init_std});
+      RandomNormal values{.seed = seed,
+                          .stream = stream_of(slice.name),
+                          .first = uint64_t(range.begin - begin),
+                          .mean = spec.init_mean,
+                          .std = spec.init_std};
+      if (unit.is_split()) {
+        init_split(c, unit, range, values);
+        continue;
+      }
+      values.x = unit.part(flat, range);
+      c.run(values);
     }
   }
   refresh_values(c);
 }
 
+void ParamStore::init_split(Ctx& c, const Unit& unit, Range range, RandomNormal values) {
+  for (; range.begin < range.end; range.begin += kInitChunk) {
+    const Range chunk{range.begin, std::min(range.begin + kInitChunk, range.end)};
+    const Buffer masters = c.alloc("initial masters", DType::f32, {chunk.end - chunk.begin});
+    values.x = masters.t;
+    c.run(values);
+    c.run(
+        SplitMaster{.param = unit.part(unit.value, chunk), .rest = unit.part(unit.master, chunk), .master = masters.t});
+    values.first += uint64_t(kInitChunk);
+  }
+}
+
 void ParamStore::refresh_values(Ctx& c) {
   for (const auto& unit : units_) {
-    if (!unit->master || !unit->value) continue;
-    if (unit->is_shard(unit->master))
-      c.run(Cast{.y = unit->own(unit->value), .x = unit->master});
+    if (!unit->master || !unit->value || unit->is_split()) continue;
+    const Tensor value = unit->is_shard(unit->master) ? unit->own(unit->value) : unit->value;
+    if (value.dtype == DType::bf16)
+      c.run(SplitMaster{.param = value, .master = unit->master});
     else
-      c.run(Cast{.y = unit->value, .x = unit->master});
+      c.run(Cast{.y = value, .x = unit->master});
   }
   gather_weights(c);
 }
@@ -127,22 +146,23 @@ void ParamStore::end_leaf(Ctx& c, int64_t leaf) {
 
 void ParamStore::reduce_gradients(Ctx& c) {
   Communicator &shards = c.mesh[Axis::dp_shard], &replicas = c.mesh[Axis::dp_replicate];
-  const bool tree = sharding_.logical.count > 0;
-  const auto all_reduce = [&](Communicator& group, const Tensor& x) {
-    tree ? tree_all_reduce(c, group, x) : c.all_reduce(group, x);
-  };
+  const bool tree = sharding_.logical.count > 0, early = reduces_early(c.mesh);
   for (const auto& unit : units_) {
     const Tensor& grad = unit->grad;
     if (sharding_.stage == 0) {
-      all_reduce(c.mesh.data_parallel(), grad);
+      if (tree) tree_all_reduce(c, c.mesh.data_parallel(), grad);
       continue;
     }
-    if (!unit->is_shard(grad)) {  // the sum is for this rank's shard; what was added for others' is done with
-      tree ? tree_reduce_scatter(c, shards, grad) : c.reduce_scatter(shards, unit->own(grad), grad);
-      if (unit->shard.begin > 0) c.run(Fill{.x = grad.slice(0, unit->shard.begin)});
-      if (unit->shard.end < unit->layout.numel) c.run(Fill{.x = grad.slice(unit->shard.end, unit->layout.numel)});
-    }
-    all_reduce(replicas, unit->own(grad));
+    const bool whole = !unit->is_shard(grad);
+    if (whole && tree) tree_reduce_scatter(c, shards, grad);
+    if (tree)
+      tree_all_reduce(c, replicas, unit->own(grad));
+    else if (!early)
+      c.all_reduce(replicas, unit->own(grad));
+    if (!whole) continue;
+    // The sum is for this rank's shard; what was added for others' is done with.
+    if (unit->shard.begin > 0) c.run(Fill{.x = grad.slice(0, unit->shard.begin)});
+    if (unit->shard.end < unit->layout.numel) c.run(Fill{.x = grad.slice(unit->shard.end, unit->layout.numel)});
   }
 }
 
@@ -150,6 +170,14 @@ Buffer ParamStore::whole(Ctx& c, int unit, const Tensor& shard) {
   Buffer whole = c.alloc("whole tensor of a unit", shard.dtype, {units_[size_t(unit)]->layout.numel});
   c.all_gather(c.mesh[Axis::dp_shard], whole.t, shard);
   return whole;
+}
+
+Buffer ParamStore::whole_master(Ctx& c, int u) {
+  const Unit& unit = *units_[size_t(u)];
+  const bool shard = unit.is_shard(unit.master);
+  Buffer joined = c.alloc("joined masters", DType::f32, unit.master.shape);
+  c.run(JoinMaster{.master = joined.t, .param = shard ? unit.own(unit.value) : unit.value, .rest = unit.master});
+  return shard ? whole(c, u, joined.t) : joined;
 }
 
 Tensor ParamStore::view(const Tensor& flat, const ParamSpec& spec, int64_t offset) const {
@@ -172,13 +200,18 @@ Tensor ParamStore::grad(Param p) const {
   return view(grad, spec, offsets_[size_t(p.id)]);
 }
 
-void ParamStore::gather(Ctx& c, int u) {
-  Unit& unit = *units_.at(size_t(u));
-  if (sharding_.stage < 3) return;
-  CHECK(!unit.gathered, "unit ", u, " is in use already");
+// Beside what compute does; nothing if it was started before, or there is no such unit.
+void ParamStore::start_gather(Ctx& c, int u) {
+  if (sharding_.stage < 3 || u < 0 || u >= int(units_.size()) || units_[size_t(u)]->gathered) return;
+  Unit& unit = *units_[size_t(u)];
   const Tensor& shard = unit.value ? unit.value : unit.master;
   unit.gathered = c.alloc("weights of a unit", shard.dtype, {unit.layout.numel});
-  c.all_gather(c.mesh[Axis::dp_shard], unit.gathered.t, shard);
+  unit.gathering = c.beside([&](Lane lane) { c.mesh[Axis::dp_shard].all_gather(unit.gathered.t, shard, lane); });
+}
+
+void ParamStore::gather(Ctx& c, int u) {
+  start_gather(c, u);
+  c.wait(std::move(units_.at(size_t(u))->gathering));
 }
 
 void ParamStore::release(int u) {
@@ -193,36 +226,74 @@ void ParamStore::begin_gradients(Ctx& c, int u) {
   c.run(Fill{.x = unit.whole_grad.t});
 }
 
-// Adds this micro-batch's share to what this rank keeps.
+// This micro-batch's share of what this rank keeps goes on its way; it is added when the next unit's has started.
 void ParamStore::end_gradients(Ctx& c, int u) {
   Unit& unit = *units_[size_t(u)];
+  if (--unit.uses == 0 && last_micro_batch_) reduce_early(c, unit);
   if (!unit.is_shard(unit.grad)) return;
-  const Tensor mine = unit.own(unit.whole_grad.t);
-  c.reduce_scatter(c.mesh[Axis::dp_shard], mine, unit.whole_grad.t);
-  c.run(Add{.y = unit.grad, .a = unit.grad, .b = mine});
+  settle(c);
+  reducing_ = {&unit, std::move(unit.whole_grad), nullptr};
   unit.whole_grad = {};
+  const Tensor whole = reducing_.whole.t, mine = unit.own(whole);
+  reducing_.ticket =
+      c.beside([&](Lane lane) { c.mesh[Axis::dp_shard].reduce_scatter(mine, whole, Reduce::sum, lane); });
 }
 
-void ParamStore::use(Ctx& c, int unit) {
+void ParamStore::settle(Ctx& c) {
+  if (!reducing_.unit) return;
+  c.wait(std::move(reducing_.ticket));
+  const Unit& unit = *std::exchange(reducing_.unit, nullptr);
+  c.run(Add{.y = unit.grad, .a = unit.grad, .b = unit.own(reducing_.whole.t)});
+  reducing_.whole = {};
+}
+
+bool ParamStore::reduces_early(const ProcessMesh& mesh) const {
+  return sharding_.stage < 2 && sharding_.logical.count == 0 && mesh.data_parallel().size() > 1;
+}
+
+// Whole gradients that no later micro-batch of the step adds to.
+void ParamStore::reduce_early(Ctx& c, const Unit& unit) {
+  if (!reduces_early(c.mesh)) return;
+  c.beside([&](Lane lane) {
+    if (sharding_.stage == 0) return c.mesh.data_parallel().all_reduce(unit.grad, Reduce::sum, lane);
+    const Tensor mine = unit.own(unit.grad);
+    c.mesh[Axis::dp_shard].reduce_scatter(mine, unit.grad, Reduce::sum, lane);
+    c.mesh[Axis::dp_replicate].all_reduce(mine, Reduce::sum, lane);
+  });
+}
+
+void ParamStore::join(Ctx& c) {
+  settle(c);
+  if (last_micro_batch_ && reduces_early(c.mesh)) c.wait(c.beside([](Lane) {}));
+}
+
+void ParamStore::begin_use(Ctx& c, int unit) {
   gather(c, unit);
-  if (sharding_.stage < 2) return;
+  if (c.recording()) ++units_[size_t(unit)]->uses;
   c.record("use", [this, unit](Ctx& cc) {
     end_gradients(cc, unit);
     release(unit);
   });
 }
 
+// The unit whose turn is next is gathered while its neighbour computes: in forward the one after, in backward the one
+// before.
+void ParamStore::use(Ctx& c, int unit) {
+  begin_use(c, unit);
+  start_gather(c, unit + 1);
+}
+
 void ParamStore::done(Ctx& c, int unit) {
   release(unit);
-  if (sharding_.stage < 2) return;
   c.record("done", [this, unit](Ctx& cc) {
     gather(cc, unit);
+    start_gather(cc, unit - 1);
     begin_gradients(cc, unit);
   });
 }
 
 void ParamStore::use_last(Ctx& c, int unit) {
-  use(c, unit);
+  begin_use(c, unit);
   if (c.recording()) begin_gradients(c, unit);
 }
 

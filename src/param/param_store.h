@@ -51,15 +51,19 @@ class ParamStore {
     FlatLayout layout;
     Range shard;  // what this rank updates
     // Each is whole [numel] or this rank's shard, by the stage.
-    Tensor master;
+    Tensor master;               // of i16: the rests of masters whose upper halves are the values (tensor/half.h)
     Tensor value;                // compute dtype; absent where it is the master itself
     Tensor grad;                 // f32; absent without training
     std::vector<Tensor> states;  // in the order of the StateSpecs
     std::vector<Tensor> joined;  // f32, whole: sums of 1, 2, 4, ... leaves that wait for as many more
     // Whole, while the unit is in use: weights at stage 3, gradients from stage 2 on.
     Buffer gathered, whole_grad;
+    Ctx::Ticket gathering;  // until compute has waited for `gathered`
+    int uses = 0;           // in forward, whose backward is to come
 
     bool is_shard(const Tensor& t) const { return t.numel() != layout.numel; }
+    bool is_split() const { return master.dtype == DType::i16; }
+    DType saved_dtype() const { return is_split() ? DType::f32 : master.dtype; }  // of masters in files
     // The part of [begin, end) that this rank updates.
     Range owned(int64_t begin, int64_t end) const;
     // A range, within the shard, of any of the tensors above.
@@ -73,7 +77,7 @@ class ParamStore {
   // Adds all buffers to the plan. Without training there are only weights (as values).
   void plan(MemoryPlan&, const Recipe&, bool training, std::vector<StateSpec> states, const Sharding& = {});
   void init(Ctx&, uint64_t seed);  // masters and values from (seed, name, index)
-  void refresh_values(Ctx&);       // values from masters, after loading
+  void refresh_values(Ctx&);       // values from masters, after loading; shards of values from their owners
 
   Tensor value(Param) const;
   Tensor grad(Param) const;
@@ -82,6 +86,12 @@ class ParamStore {
   void done(Ctx&, int unit);      // forward: and no longer
   void use_last(Ctx&, int unit);  // forward, where its backward follows at once: gradients are needed too
   void release(int unit);         // after use_last without backward
+  // Of the micro-batch to come: whether it is a step's last, whose gradients may be summed over the ranks while
+  // backward goes on. After its backward, join() makes compute wait for that.
+  void begin_micro_batch(bool last) { last_micro_batch_ = last; }
+  void join(Ctx&);
+  // Whether a step's last micro-batch differs from the others.
+  bool reduces_early(const ProcessMesh&) const;
 
   // The gradients of this rank's leaf number `leaf` are complete: joins them with those that they make a pair with.
   void end_leaf(Ctx&, int64_t leaf);
@@ -90,7 +100,9 @@ class ParamStore {
   void gather_weights(Ctx&);
   // One tensor of a unit whole, of `shard` from all ranks: for checkpoints. [numel]
   Buffer whole(Ctx&, int unit, const Tensor& shard);
+  Buffer whole_master(Ctx&, int unit);  // of split ones. [numel] f32
   bool sharded() const { return sharding_.stage > 0; }
+  bool split() const { return units_.front()->is_split(); }
 
   const std::vector<ParamSpec>& specs() const { return specs_; }
   const ParamSpec& spec(Param p) const { return specs_[size_t(p.id)]; }
@@ -108,7 +120,12 @@ class ParamStore {
 
  private:
   Tensor view(const Tensor& flat, const ParamSpec&, int64_t offset) const;
+  void begin_use(Ctx&, int unit);
+  void start_gather(Ctx&, int unit);
+  void init_split(Ctx&, const Unit&, Range, RandomNormal);
   void gather(Ctx&, int unit);
+  void settle(Ctx&);
+  void reduce_early(Ctx&, const Unit&);
   void begin_gradients(Ctx&, int unit);
   void end_gradients(Ctx&, int unit);
   std::vector<ParamSpec> specs_;
@@ -116,6 +133,13 @@ class ParamStore {
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<StateSpec> states_;
   Sharding sharding_;
+  bool last_micro_batch_ = false;
+  // A unit's gradients on their way to their owners.
+  struct {
+    Unit* unit = nullptr;
+    Buffer whole;
+    Ctx::Ticket ticket;
+  } reducing_;
 };
 
 }  // namespace athanor

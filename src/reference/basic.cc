@@ -45,9 +45,11 @@ void ReferenceOps::run(const ReduceSum& op, void*) {
 }
 
 void ReferenceOps::run(const SquaredNorm& op, void*) {
-  double sum = 0;
-  for (double x : load(op.x).v) sum += x * x;
-  *op.out.as<double>() += sum;
+  for (size_t i = 0; i < op.x.size(); ++i) {
+    double sum = 0;
+    for (double x : load(op.x[i]).v) sum += x * x;
+    *op.sum_of(i).as<double>() += sum;
+  }
 }
 
 // The two operations are float, as written in the header: initial weights are the same bits everywhere.

@@ -23,6 +23,7 @@ Values factor(const Tensor& t, bool transpose, bool tf32) {
 }  // namespace
 
 void ReferenceOps::run(const Gemm& op, void*) {
+  if (op.epilogue != Epilogue::none) return in_parts(op, [&](const auto& part) { run(part, nullptr); });
   const Values a = factor(op.a, op.ta, op.tf32);                    // [M, K]
   const Values b = factor(op.b, op.tb, op.tf32);                    // [K, N]
   Values d = op.accumulate ? load(op.d) : zeros_like(op.d);         // [M, N]

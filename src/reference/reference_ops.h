@@ -36,6 +36,8 @@ class ReferenceOps final : public Ops {
   void run(const RandomNormal&, void*) override;
   void run(const StepControl&, void*) override;
   void run(const AdamW&, void*) override;
+  void run(const SplitMaster&, void*) override;
+  void run(const JoinMaster&, void*) override;
 };
 
 std::unique_ptr<Ops> make_reference();

@@ -98,6 +98,20 @@ struct Ctx {
     if (!arena.recording()) group.exchange(out, in, peer, Lane::compute);
   }
 
+  // Runs call(Lane::comm) beside the compute lane, after what that was given so far. Its result may be used, and its
+  // memory freed, after wait().
+  using Ticket = std::unique_ptr<Event>;
+  template <class Call>
+  Ticket beside(Call&& call) {
+    if (arena.recording()) return nullptr;
+    device.wait(Lane::comm, *device.record(Lane::compute));
+    call(Lane::comm);
+    return device.record(Lane::comm);
+  }
+  void wait(Ticket ticket) {
+    if (ticket) device.wait(Lane::compute, *ticket);
+  }
+
   bool recording() const { return tape && tape->recording; }
   Var var(Buffer buffer, Remake remake = nullptr);
   Saved save(const Var& v) const;
@@ -112,13 +126,9 @@ struct Ctx {
 // Fan-out: two rights to one value; their gradients are added.
 std::pair<Var, Var> fork(Ctx&, Var);
 
-// The residual stream between blocks: the add of delta is fused into the next norm. delta is empty before block 0.
-struct Stream {
-  Var res, delta;
-};
-
-// Runs a block without recording and keeps only its inputs; backward runs it again, recording, then unwinds it.
-using Block = UniqueFn<Stream(Ctx&, Stream)>;
-Stream checkpoint(Ctx&, Block block, Stream in);
+// Runs a block of the residual stream without recording and keeps only its input; backward runs it again, recording,
+// then unwinds it.
+using Block = UniqueFn<Var(Ctx&, Var)>;
+Var checkpoint(Ctx&, Block block, Var in);
 
 }  // namespace athanor

@@ -17,10 +17,10 @@ Recipe make_recipe(std::string_view name, DType master) {
   CHECK(row != std::end(kRecipes), "no precision recipe named ", name);
   Recipe recipe = *row;
   recipe.master = master;
-  if (master != DType::f32 && !(master == DType::bf16 && recipe.compute == DType::bf16))
-    throw Error(
-        cat("master_weights: ", master, " masters need precision bf16, got ", name, "; use master_weights fp32"),
-        Exit::usage);
+  if (master != DType::f32 && recipe.compute != DType::bf16)
+    throw Error(cat("master_weights: ", master == DType::i16 ? "split" : name_of(master),
+                    " masters need precision bf16, got ", name, "; use master_weights fp32"),
+                Exit::usage);
   return recipe;
 }
 

@@ -9,10 +9,10 @@ namespace athanor {
 struct Recipe {
   std::string_view name;
   DType compute;              // activations, their gradients, and the weights that products read
-  DType master;               // what the optimizer updates; gradients and moments are f32
+  DType master;               // what the optimizer updates, or of i16: the rests of f32 masters, halved (tensor/half.h)
   bool tf32 = false;          // round f32 products' inputs to TF32
   bool loss_scaling = false;  // fp16's narrow exponent
-  bool separate_params() const { return compute != master; }  // a compute copy of the masters exists
+  bool separate_params() const { return compute != master; }  // weights to compute with are beside the masters
 };
 
 // name: fp32, tf32, bf16 or fp16.

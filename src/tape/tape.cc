@@ -72,30 +72,24 @@ void on_inner_tape(Ctx& c, Fn&& fn) {
 
 }  // namespace
 
-Stream checkpoint(Ctx& c, Block block, Stream in) {
+Var checkpoint(Ctx& c, Block block, Var in) {
   if (!c.recording()) return block(c, std::move(in));
-  Buffer res = in.res.keep(), delta = in.delta ? in.delta.keep() : Buffer{};
-  const int res_slot = in.res.slot(), delta_slot = in.delta ? in.delta.slot() : -1;
+  Buffer kept = in.keep();
+  const int slot = in.slot();
   c.tape->recording = false;
-  Stream out = block(c, std::move(in));
+  Var out = block(c, std::move(in));
   c.tape->recording = true;
-  c.record("checkpoint", [block = std::move(block), res = std::move(res), delta = std::move(delta), res_slot,
-                          delta_slot, out_res = out.res.slot(), out_delta = out.delta.slot()](Ctx& cc) mutable {
-    Buffer d_res = cc.take(out_res), d_delta = cc.take(out_delta);
+  c.record("checkpoint", [block = std::move(block), kept = std::move(kept), slot, s = out.slot()](Ctx& cc) mutable {
+    Buffer d = cc.take(s);
     on_inner_tape(cc, [&] {
-      Stream again{cc.var(std::move(res)), delta ? cc.var(std::move(delta)) : Var{}};
-      const int in_res = again.res.slot(), in_delta = again.delta ? again.delta.slot() : -1;
-      Stream redone = block(cc, std::move(again));
-      cc.put(redone.res.slot(), std::move(d_res));
-      cc.put(redone.delta.slot(), std::move(d_delta));
+      Var again = cc.var(std::move(kept));
+      const int inner = again.slot();
+      Var redone = block(cc, std::move(again));
+      cc.put(redone.slot(), std::move(d));
       redone = {};
       cc.backward();
-      cc.tape->grads = [&] {  // rename the inner inputs to the outer slots
-        std::map<int, Buffer> renamed;
-        renamed.emplace(res_slot, cc.take(in_res));
-        if (in_delta >= 0) renamed.emplace(delta_slot, cc.take(in_delta));
-        return renamed;
-      }();
+      Buffer d_in = cc.take(inner);
+      cc.put(slot, std::move(d_in));  // of the outer tape
     });
   });
   return out;

@@ -11,7 +11,7 @@
 namespace athanor {
 
 // Numbers never change (they may reach disk); names are those of safetensors in lower case.
-enum class DType : uint8_t { f32 = 0, bf16 = 1, f16 = 2, i32 = 3, u8 = 4, i64 = 5, f64 = 6 };
+enum class DType : uint8_t { f32 = 0, bf16 = 1, f16 = 2, i32 = 3, u8 = 4, i64 = 5, f64 = 6, i16 = 7 };
 
 constexpr size_t size_of(DType t) {
   switch (t) {
@@ -23,6 +23,7 @@ constexpr size_t size_of(DType t) {
       return 4;
     case DType::bf16:
     case DType::f16:
+    case DType::i16:
       return 2;
     case DType::u8:
       return 1;
@@ -31,7 +32,7 @@ constexpr size_t size_of(DType t) {
 }
 
 constexpr const char* name_of(DType t) {
-  constexpr const char* kNames[] = {"f32", "bf16", "f16", "i32", "u8", "i64", "f64"};
+  constexpr const char* kNames[] = {"f32", "bf16", "f16", "i32", "u8", "i64", "f64", "i16"};
   return kNames[static_cast<int>(t)];
 }
 
@@ -62,6 +63,10 @@ struct DTypeOf<uint8_t> {
 template <>
 struct DTypeOf<int64_t> {
   static constexpr DType value = DType::i64;
+};
+template <>
+struct DTypeOf<int16_t> {
+  static constexpr DType value = DType::i16;
 };
 template <>
 struct DTypeOf<double> {

@@ -64,4 +64,16 @@ inline bf16 round_stochastic(float x, uint32_t random) {
   return finite ? bf16{uint16_t((u + (random >> 16)) >> 16)} : from_float<bf16>(x);
 }
 
+// A float in two halves: its rounding to bf16, and the rest, the signed difference of the two bit patterns. They are
+// the float again, to the bit. One rest in 2^17 is 2^15, which 16 bits do not hold: that of a value half-way between
+// two bf16 which rounds down. settled() takes the next smaller float for such a value, whose rounding is the same.
+inline float settled(float x) {
+  const uint32_t u = std::bit_cast<uint32_t>(x);
+  return std::bit_cast<float>(u - ((u & 0x1ffffu) == 0x8000u ? 1u : 0u));
+}
+inline int16_t rest_of(float settled) { return int16_t(std::bit_cast<uint32_t>(settled)); }
+inline float joined(bf16 rounding, int16_t rest) {
+  return std::bit_cast<float>((uint32_t(rounding.bits) << 16) + uint32_t(int32_t(rest)));
+}
+
 }  // namespace athanor

@@ -4,6 +4,7 @@
 #include <bit>
 #include <functional>
 #include <queue>
+#include <thread>
 #include <utility>
 
 #include "base/error.h"
@@ -25,6 +26,10 @@ Bpe::Bpe(std::vector<std::string> tokens, const std::vector<Merge>& merges, bool
   mask_ = slots - 1;
   shift_ = 64 - std::countr_zero(slots);
   for (const Merge& merge : merges) add_rule(merge);
+  byte_rules_.resize(256 * 256);
+  for (size_t first = 0; first < 256; ++first)
+    for (size_t second = 0; second < 256; ++second)
+      byte_rules_[first << 8 | second] = rule(byte_tokens_[first], byte_tokens_[second]);
 }
 
 void Bpe::add_rule(const Merge& merge) {
@@ -42,16 +47,26 @@ int32_t Bpe::token_of(std::string_view bytes) const { return index_.find(bytes, 
 
 std::vector<Merge> Bpe::merges_of_ranks(const std::vector<std::string>& tokens) {
   const TokenIndex index(tokens);
-  std::vector<Merge> merges;
-  for (size_t id = 0; id < tokens.size(); ++id) {
-    const std::string_view token = tokens[id];
-    for (size_t cut = 1; cut < token.size(); ++cut) {
-      const int32_t first = index.find(token.substr(0, cut), tokens);
-      const int32_t second = first < 0 ? -1 : index.find(token.substr(cut), tokens);
-      if (second >= 0) merges.push_back({first, second, int32_t(id), uint32_t(id)});
+  // Most of the time that a large rank file takes to load goes here, so threads share the tokens out.
+  constexpr size_t kTokensOfThread = 1 << 15;
+  const size_t count = std::clamp<size_t>(tokens.size() / kTokensOfThread, 1, 8);
+  std::vector<std::vector<Merge>> parts(count);
+  const auto find_part = [&](size_t part) {
+    for (size_t id = tokens.size() * part / count; id < tokens.size() * (part + 1) / count; ++id) {
+      const std::string_view token = tokens[id];
+      for (size_t cut = 1; cut < token.size(); ++cut) {
+        const int32_t first = index.find(token.substr(0, cut), tokens);
+        const int32_t second = first < 0 ? -1 : index.find(token.substr(cut), tokens);
+        if (second >= 0) parts[part].push_back({first, second, int32_t(id), uint32_t(id)});
+      }
     }
-  }
-  return merges;
+  };
+  std::vector<std::jthread> threads;
+  for (size_t part = 1; part < count; ++part) threads.emplace_back(find_part, part);
+  find_part(0);
+  threads.clear();  // joins
+  for (size_t part = 1; part < count; ++part) parts[0].insert(parts[0].end(), parts[part].begin(), parts[part].end());
+  return std::move(parts[0]);
 }
 
 // ---- BpeEncoder
@@ -220,7 +235,7 @@ void BpeEncoder::merge_short(std::string_view piece, std::vector<int32_t>& out) 
   std::array<Bpe::Rule, kShort> rules;  // rules[i]: of tokens[i] and tokens[i + 1]
   size_t count = piece.size();
   for (size_t i = 0; i < count; ++i) tokens[i] = bpe_.token_of_byte(uint8_t(piece[i]));
-  for (size_t i = 0; i + 1 < count; ++i) rules[i] = bpe_.rule(tokens[i], tokens[i + 1]);
+  for (size_t i = 0; i + 1 < count; ++i) rules[i] = bpe_.rule_of_bytes(uint8_t(piece[i]), uint8_t(piece[i + 1]));
   while (count > 1) {
     size_t best = 0;
     for (size_t i = 1; i + 1 < count; ++i)

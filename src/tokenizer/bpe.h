@@ -44,6 +44,8 @@ class Bpe {
       if (slots_[slot].key == kEmpty) return {};
     }
   }
+  // The rule of two tokens of one byte each, without a search.
+  Rule rule_of_bytes(uint8_t first, uint8_t second) const { return byte_rules_[size_t{first} << 8 | second]; }
   uint32_t ranks() const { return ranks_; }  // ranks are below it
 
  private:
@@ -60,7 +62,8 @@ class Bpe {
   bool whole_pieces_;
   std::array<int32_t, 256> byte_tokens_{};
   TokenIndex index_;
-  std::vector<Slot> slots_;  // open addressing, at most half full
+  std::vector<Slot> slots_;       // open addressing, at most half full
+  std::vector<Rule> byte_rules_;  // [first byte, second byte]
   uint64_t mask_ = 0;
   int shift_ = 64;
   uint32_t ranks_ = 0;

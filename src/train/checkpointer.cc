@@ -61,7 +61,7 @@ std::vector<WrittenFile> parse_part(const std::string& json, int rank) {
 }
 
 int64_t bytes_of(const ParamStore::Unit& unit, int64_t elements) {
-  size_t each = size_of(unit.master.dtype);
+  size_t each = size_of(unit.saved_dtype());
   for (const Tensor& state : unit.states) each += size_of(state.dtype);
   return elements * int64_t(each);
 }
@@ -102,17 +102,15 @@ Checkpointer::Checkpointer(Engine& engine, Device& device, CheckpointerOptions o
 
 Checkpointer::~Checkpointer() { give_up_ = true; }  // the futures wait for what runs
 
-bool Checkpointer::in_place() const {
-  return device_.unified() && !options_.background && !engine_.model().params().sharded();
-}
+bool Checkpointer::in_place() const { return device_.unified() && !options_.background && engine_.saves_in_place(); }
 
 TensorData Checkpointer::described(const Item& item) const {
   const ParamStore& params = engine_.model().params();
   const ParamStore::Piece& piece = pieces_[item.piece];
   const ParamStore::Unit& unit = *params.units()[size_t(piece.unit)];
-  const Tensor& flat = item.state < 0 ? unit.master : unit.states[size_t(item.state)];
+  const DType dtype = item.state < 0 ? unit.saved_dtype() : unit.states[size_t(item.state)].dtype;
   const std::string prefix = item.state < 0 ? "" : params.state_specs()[size_t(item.state)].name + ".";
-  return {.name = prefix + piece.slice->name, .dtype = flat.dtype, .shape = piece.slice->shape, .pieces = {}};
+  return {.name = prefix + piece.slice->name, .dtype = dtype, .shape = piece.slice->shape, .pieces = {}};
 }
 
 std::vector<WeightShard> Checkpointer::shards(const File& file) const {

@@ -90,13 +90,14 @@ void Engine::record_phases() {
   if (options_.training) {
     arena_.record("micro-batch");
     Tape tape;
-    run_micro_batch(context(plan, &tape), [](Phase) {});
+    run_micro_batch(
+        context(plan, &tape), [](Phase) {}, false);
     arena_.finish_recording();
-    micro_costs_ = std::exchange(plan.costs, {});
+    micro_launches_ = std::exchange(plan.launches, {});
     arena_.record("optimizer");
-    run_optimizer(context(plan, nullptr));
+    run_optimizer(context(plan, nullptr), [](Phase) {});
     arena_.finish_recording();
-    update_costs_ = std::exchange(plan.costs, {});
+    update_launches_ = std::exchange(plan.launches, {});
     arena_.record("initial weights");
     Ctx c = context(plan, nullptr);
     model_->params().init(c, options_.seed);
@@ -109,7 +110,7 @@ void Engine::record_phases() {
   arena_.record("evaluation");
   run_evaluation(context(plan, nullptr));
   arena_.finish_recording();
-  if (model_->params().sharded()) {
+  if (!saves_in_place()) {
     arena_.record("whole tensors");
     visit_whole(context(plan, nullptr), [](size_t, int, const Tensor&) {});
     arena_.finish_recording();
@@ -124,9 +125,9 @@ void Engine::record_phases() {
 }
 
 double Engine::least_step_seconds(const Ceilings& ceilings) const {
-  const auto add = [&](double sum, const Cost& cost) { return sum + ceilings.least_seconds(cost); };
-  return double(micro_batches()) * std::accumulate(micro_costs_.begin(), micro_costs_.end(), 0.0, add) +
-         std::accumulate(update_costs_.begin(), update_costs_.end(), 0.0, add);
+  const auto add = [&](double sum, const Launch& launch) { return sum + ceilings.least_seconds(launch.cost); };
+  return double(micro_batches()) * std::accumulate(micro_launches_.begin(), micro_launches_.end(), 0.0, add) +
+         std::accumulate(update_launches_.begin(), update_launches_.end(), 0.0, add);
 }
 
 const MemoryPlan& Engine::memory() {
@@ -215,13 +216,17 @@ Classifier Engine::head() const {
           .inv_count = float(1.0 / double(options_.global_batch_size * options_.seq_length))};
 }
 
-void Engine::run_micro_batch(Ctx c, const PhaseRunner::Enter& enter) {
+void Engine::run_micro_batch(Ctx c, const PhaseRunner::Enter& enter, bool last) {
   ParamStore& params = model_->params();
+  params.begin_micro_batch(last);
   enter(Phase::forward);
   Var x = forward(*model_, c, batch_, options_.recompute);
   classifier({c, params}, std::move(x), batch_, head(), losses_);
   enter(Phase::backward);
   c.backward();
+  // A graph cannot end while its lanes are apart: there this wait is backward's.
+  if (last && !(options_.graphs && c.device.can_capture())) enter(Phase::communication);
+  params.join(c);
   CHECK(c.tape->grads.empty(), c.tape->grads.size(), " gradients were never taken");
   c.run(ReduceSum{.out = scalar(offsetof(StepState, loss_sum), DType::f64), .x = losses_});
   c.run(ReduceSum{.out = scalar(offsetof(StepState, targets), DType::f64), .x = targets_});
@@ -250,35 +255,39 @@ void Engine::add_norms(Ctx& c) {
   const bool first_replica = backend_.mesh.coord(Axis::dp_replicate) == 0;
   if (!first_replica || (!params.sharded() && backend_.mesh.coord(Axis::dp_shard) != 0)) return;
   const int64_t parts = std::max<int64_t>(1, options_.logical_shards);
-  int64_t next = options_.logical_shards;
+  SquaredNorm norm{.out = leaf_sums_ ? leaf_sums_.slice(options_.logical_shards, leaf_sums_.numel())
+                                     : scalar(offsetof(StepState, norm_sq), DType::f64),
+                   .x = {}};
   for (const auto& unit : params.units()) {
     const int64_t size = unit->layout.numel / parts;
-    for (int64_t part = 0; part < parts; ++part, ++next) {
+    for (int64_t part = 0; part < parts; ++part) {
       const auto range = unit->owned(part * size, std::min((part + 1) * size, unit->layout.trained));
-      const Tensor sum =
-          leaf_sums_ ? leaf_sums_.slice(next, next + 1) : scalar(offsetof(StepState, norm_sq), DType::f64);
-      if (range.begin < range.end) c.run(SquaredNorm{.out = sum, .x = unit->part(unit->grad, range)});
+      const Tensor none{nullptr, DType::f32, {0}};
+      norm.x.push_back(range.begin < range.end ? unit->part(unit->grad, range) : none);
     }
   }
+  c.run(norm);
 }
 
-void Engine::run_optimizer(Ctx c) {
+void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
   ParamStore& params = model_->params();
+  if (ranks() > 1) enter(Phase::communication);
   params.reduce_gradients(c);
+  enter(Phase::optimizer);
   add_norms(c);
   // All ranks get the same sums, and so come to the same decisions.
-  Communicator& ranks = backend_.mesh.data_parallel();
+  Communicator& all = backend_.mesh.data_parallel();
   const Tensor loss = scalar(offsetof(StepState, loss_sum), DType::f64);
   const Tensor norm = scalar(offsetof(StepState, norm_sq), DType::f64);
-  c.all_reduce(ranks, scalar(offsetof(StepState, targets), DType::f64));  // whole numbers: exact in any order
+  c.all_reduce(all, scalar(offsetof(StepState, targets), DType::f64));  // whole numbers: exact in any order
   if (leaf_sums_) {
-    c.all_reduce(ranks, leaf_sums_);  // each is zero on all ranks but one: exact
+    c.all_reduce(all, leaf_sums_);  // each is zero on all ranks but one: exact
     c.run(ReduceSum{.out = loss, .x = leaf_sums_.slice(0, options_.logical_shards)});
     c.run(ReduceSum{.out = norm, .x = leaf_sums_.slice(options_.logical_shards, leaf_sums_.numel())});
     c.run(Fill{.x = leaf_sums_});
   } else {
-    c.all_reduce(ranks, loss);
-    c.all_reduce(ranks, norm);
+    c.all_reduce(all, loss);
+    c.all_reduce(all, norm);
   }
   c.run(StepControl{.state = state_,
                     .schedule = options_.schedule,
@@ -288,6 +297,7 @@ void Engine::run_optimizer(Ctx c) {
                     .beta2 = options_.adamw.beta2,
                     .divided_by = double(options_.global_batch_size * options_.seq_length)});
   optimizer_->step(c, params, state_);
+  if (ranks() > 1) enter(Phase::communication);
   params.gather_weights(c);
 }
 
@@ -299,16 +309,18 @@ void Engine::visit_whole(Ctx c, const TakeTensor& take) {
       if (!unit.is_shard(t)) return take(u, state, t);
       take(u, state, model_->params().whole(c, int(u), t).t);
     };
-    visit(-1, unit.master);
+    if (unit.is_split())
+      take(u, -1, model_->params().whole_master(c, int(u)).t);
+    else
+      visit(-1, unit.master);
     for (size_t s = 0; s < unit.states.size(); ++s) visit(int(s), unit.states[s]);
   }
 }
 
 void Engine::visit_whole(const TakeTensor& take) {
-  const bool sharded = model_->params().sharded();
-  if (sharded) arena_.begin("whole tensors");
+  if (!saves_in_place()) arena_.begin("whole tensors");
   visit_whole(context(*ops_, nullptr), take);
-  if (sharded) arena_.end();
+  if (!saves_in_place()) arena_.end();
 }
 
 void Engine::run_logits(Ctx c, std::vector<float>* out) {
@@ -327,13 +339,14 @@ void Engine::run_logits(Ctx c, std::vector<float>* out) {
 void Engine::micro_batch(std::span<const int32_t> tokens, std::span<const int32_t> targets, PhaseClock& clock) {
   CHECK(uncollected() < kStepsAhead, uncollected(), " steps wait for collect(); the slots of their inputs are in use");
   load(tokens, targets, step_slot_ * micro_batches() + micro_slot_++);
+  const bool last = micro_slot_ == micro_batches() && model_->params().reduces_early(backend_.mesh);
   const auto body = [&](const PhaseRunner::Enter& enter) {
     arena_.begin("micro-batch");
     Tape tape;
-    run_micro_batch(context(*ops_, &tape), enter);
+    run_micro_batch(context(*ops_, &tape), enter, last);
     arena_.end();
   };
-  micro_batch_runner_.run(backend_.device, options_.graphs, body, [&](Phase phase) {
+  (last ? last_micro_batch_runner_ : micro_batch_runner_).run(backend_.device, options_.graphs, body, [&](Phase phase) {
     clock.enter(phase);
     mark(phase);
   });
@@ -344,15 +357,20 @@ void Engine::micro_batch(std::span<const int32_t> tokens, std::span<const int32_
   clock.enter(Phase::other);
 }
 
-void Engine::close_step() {
+void Engine::close_step(PhaseClock& clock) {
+  CHECK(ranks() == 1 || micro_slot_ == micro_batches(), "a step of ", micro_slot_, " micro-batches, ", micro_batches(),
+        " are to be summed over the ranks");
   Device& device = backend_.device;
   const auto body = [&](const PhaseRunner::Enter& enter) {
-    enter(Phase::optimizer);
     arena_.begin("optimizer");
-    run_optimizer(context(*ops_, nullptr));
+    run_optimizer(context(*ops_, nullptr), enter);
     arena_.end();
   };
-  optimizer_runner_.run(device, options_.graphs, body, [&](Phase phase) { mark(phase); });
+  optimizer_runner_.run(device, options_.graphs, body, [&](Phase phase) {
+    clock.enter(phase);
+    mark(phase);
+  });
+  clock.enter(Phase::other);
   device.copy(states_->slot(step_slot_), state_.data, sizeof(StepState), Lane::compute);
   closed_.push_back({step_slot_, std::exchange(marks_, {}), device.record(Lane::compute)});
   step_slot_ = (step_slot_ + 1) % kStepsAhead;
@@ -383,7 +401,8 @@ StepResult Engine::collect() {
 }
 
 StepState Engine::finish_step() {
-  close_step();
+  PhaseClock clock;
+  close_step(clock);
   StepResult result;
   while (uncollected() > 0) result = collect();
   return result.state;
@@ -427,7 +446,8 @@ std::vector<float> Engine::losses() {
 void Engine::set_ops(Ops& ops) {
   ops_ = &ops;
   options_.graphs = false;
-  for (PhaseRunner* runner : {&micro_batch_runner_, &optimizer_runner_, &evaluation_runner_}) runner->forget();
+  for (PhaseRunner* runner : {&micro_batch_runner_, &last_micro_batch_runner_, &optimizer_runner_, &evaluation_runner_})
+    runner->forget();
 }
 
 std::vector<float> Engine::logits(std::span<const int32_t> tokens) {

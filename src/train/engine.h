@@ -71,7 +71,8 @@ class Engine {
   int ranks() const { return backend_.mesh.data_parallel().size(); }  // that share out a batch
   int rank() const { return backend_.mesh.data_parallel().rank(); }
   std::span<const Gemm> products() const { return products_; }  // of a micro-batch and an evaluation, once planned
-  int64_t launches_per_micro_batch() const { return int64_t(micro_costs_.size()); }
+  std::span<const Launch> micro_launches() const { return micro_launches_; }    // of a micro-batch, once planned
+  std::span<const Launch> update_launches() const { return update_launches_; }  // of the end of a step
   // Sum of the rooflines of a step's ops: no step is faster. Known once memory() is.
   double least_step_seconds(const Ceilings&) const;
 
@@ -89,7 +90,8 @@ class Engine {
   int64_t turn() const { return options_.logical_shards > 0 ? micro_batches() : 1; }
   // Sums over the ranks, norm, skip decision, clipping, AdamW. Only queued: a step's result is collected once, in
   // order, and at most kStepsAhead steps may wait for it; the host waits in collect() and nowhere else.
-  void close_step();
+  // The clock is moved through communication and optimizer.
+  void close_step(PhaseClock&);
   StepResult collect();
   int64_t uncollected() const { return int64_t(closed_.size()); }
   StepState finish_step();  // close_step() and the result of this very step
@@ -104,6 +106,11 @@ class Engine {
   // there until take() returns. All ranks call it together.
   using TakeTensor = std::function<void(size_t unit, int state, const Tensor& whole)>;
   void visit_whole(const TakeTensor&);
+  // They are whole where they lie, and stay so.
+  bool saves_in_place() const {
+    const ParamStore& params = model_->params();
+    return !params.sharded() && !params.split();
+  }
 
   StepState read_state();
   void write_state(const StepState&);
@@ -126,11 +133,11 @@ class Engine {
   };
   Ctx context(Ops& ops, Tape* tape);
   void record_phases();
-  void run_micro_batch(Ctx, const PhaseRunner::Enter&);
+  void run_micro_batch(Ctx, const PhaseRunner::Enter&, bool last);
   void mark(Phase phase) { marks_.push_back({phase, backend_.device.record(Lane::compute)}); }
   PhaseTimes device_times(const ClosedStep&) const;
   void run_evaluation(Ctx);
-  void run_optimizer(Ctx);
+  void run_optimizer(Ctx, const PhaseRunner::Enter&);
   void run_end_of_leaf(Ctx, int64_t leaf);
   void add_norms(Ctx&);
   void run_logits(Ctx, std::vector<float>* out);
@@ -153,7 +160,7 @@ class Engine {
   Tensor leaf_sums_;  // [leaves, 1 + units] f64: of each leaf its losses, and of each unit's part its squared gradients
   Tensor logit_rows_;  // [N] i32: 0, 1, 2, ...
   bool want_logits_ = false, recorded_ = false;
-  PhaseRunner micro_batch_runner_, optimizer_runner_, evaluation_runner_;
+  PhaseRunner micro_batch_runner_, last_micro_batch_runner_, optimizer_runner_, evaluation_runner_;
   std::vector<Span> documents_;  // of the next micro-batches, when they are not those of before
   std::vector<int32_t> positions_;
   bool documents_changed_ = true;
@@ -161,8 +168,8 @@ class Engine {
   int64_t step_slot_ = 0, micro_slot_ = 0;     // of the step being accumulated, of its next micro-batch
   std::vector<Mark> marks_;                    // of the step being accumulated
   std::deque<ClosedStep> closed_;
-  std::unique_ptr<Event> last_end_;               // of the step collected last, unless other work came after it
-  std::vector<Cost> micro_costs_, update_costs_;  // of each launch
+  std::unique_ptr<Event> last_end_;  // of the step collected last, unless other work came after it
+  std::vector<Launch> micro_launches_, update_launches_;
   std::vector<Gemm> products_;
   MemoryPlan memory_;
 };

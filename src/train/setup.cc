@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/log.h"
 #include "metrics/flops.h"
 #include "tokenizer/load.h"
 #include "train/answer.h"
@@ -50,11 +51,26 @@ Recompute to_recompute(const Config& c) {
   return {};
 }
 
+// Of masters, as Recipe has them.
+DType to_dtype(MasterWeights m) {
+  switch (m) {
+    case MasterWeights::fp32:
+      return DType::f32;
+    case MasterWeights::split:
+      return DType::i16;
+    case MasterWeights::bf16:
+      return DType::bf16;
+  }
+  return DType::f32;
+}
+
+DType to_dtype(MomentDtype m) { return m == MomentDtype::bf16 ? DType::bf16 : DType::f32; }
+
 }  // namespace
 
 EngineOptions engine_options(const Config& c, bool training) {
   EngineOptions o;
-  o.recipe = make_recipe(name_of(c.precision), c.master_weights == MasterWeights::bf16 ? DType::bf16 : DType::f32);
+  o.recipe = make_recipe(name_of(c.precision), to_dtype(c.master_weights));
   o.recompute = to_recompute(c);
   o.seq_length = c.seq_length;
   o.micro_batch_size = c.micro_batch_size;
@@ -68,6 +84,8 @@ EngineOptions engine_options(const Config& c, bool training) {
              .beta2 = c.adam_beta2,
              .eps = c.adam_eps,
              .weight_decay = c.weight_decay,
+             .m = to_dtype(c.exp_avg_dtype),
+             .v = to_dtype(c.exp_avg_sq_dtype),
              .seed = uint64_t(c.seed)};
   o.schedule = {.style = to_style(c.lr_decay_style),
                 .wsd = to_wsd(c.lr_wsd_decay_style),
@@ -151,12 +169,60 @@ size_t save_reserve(const Config& c, Backend backend, const Engine& engine, bool
   return counts ? snapshot_bytes(engine.model().params(), engine.ranks()) : 0;
 }
 
-std::unique_ptr<Engine> fitting_engine(const Config& c, Backend backend, bool training) {
+// Recomputation from what is configured on, cheapest first: it changes no bit, so the plan may raise it.
+std::vector<Recompute> from_cheapest(const Recompute& least) {
+  using G = Recompute::Granularity;
+  std::vector<Recompute> modes = {least};
+  if (least.granularity == G::none) modes.push_back({G::selective, 1});
+  if (least.granularity != G::full || least.every > 1) modes.push_back({G::full, 1});
+  return modes;
+}
+
+// Micro-batches to try, largest first, and how many sequences are enough.
+struct MicroBatches {
+  std::vector<int64_t> sizes;
+  int64_t enough;
+};
+MicroBatches micro_batches_to_try(const Config& c, Backend backend) {
+  if (c.micro_batch_size > 0) return {{c.micro_batch_size}, c.micro_batch_size};
+  const bool gpu = !backend.device.unified();
+  const int64_t share = c.global_batch_size / backend.mesh.data_parallel().size();
+  const int64_t most = std::clamp<int64_t>((gpu ? kAutoTokensOnGpu : kAutoTokens) / c.seq_length, 1, share);
+  MicroBatches out{{}, std::min(most, (gpu ? kEnoughTokensOnGpu : kEnoughTokens) / c.seq_length)};
+  for (int64_t b = most; b >= 1; --b)
+    if (share % b == 0) out.sizes.push_back(b);
+  return out;
+}
+
+// With the cheapest recomputation that leaves room for enough tokens at once, or else with that which leaves room for
+// most; of each the largest micro-batch that fits. Throws Error(usage) where none does.
+std::unique_ptr<Engine> largest_fitting(const Config& c, Backend backend, bool training) {
   EngineOptions options = engine_options(c, training);
   const size_t capacity = common_capacity(c, backend), reserve = runtime_reserve(c);
-  const int64_t ranks = backend.mesh.data_parallel().size();
-  if (options.logical_shards > 0 && options.logical_shards % ranks != 0)
-    throw Error(cat("logical_shards: ", options.logical_shards, " do not divide among ", ranks,
+  const MicroBatches micro = micro_batches_to_try(c, backend);
+  std::unique_ptr<Engine> best, last;
+  size_t rest = 0;  // beside the plan
+  for (const Recompute& recompute : from_cheapest(options.recompute)) {
+    options.recompute = recompute;
+    for (const int64_t size : micro.sizes) {
+      if (best && size <= best->options().micro_batch_size) break;
+      options.micro_batch_size = size;
+      last = std::make_unique<Engine>(c.model, options, backend);
+      rest = reserve + save_reserve(c, backend, *last, training);
+      if (last->memory().total() + rest > capacity) continue;
+      best = std::move(last);
+      break;
+    }
+    if (!training || (best && best->options().micro_batch_size >= micro.enough)) break;
+  }
+  if (!best) last->memory().require_fits(capacity, rest);  // tells what is too large
+  return best;
+}
+
+void require_division(const Config& c, int64_t ranks, bool training) {
+  const int64_t logical = engine_options(c, training).logical_shards;
+  if (logical > 0 && logical % ranks != 0)
+    throw Error(cat("logical_shards: ", logical, " do not divide among ", ranks,
                     " ranks; start a power of two of them, or set deterministic_reduction to fixed_order"),
                 Exit::usage);
   if (c.global_batch_size % (std::max<int64_t>(1, c.micro_batch_size) * ranks) != 0)
@@ -164,29 +230,16 @@ std::unique_ptr<Engine> fitting_engine(const Config& c, Backend backend, bool tr
                     c.micro_batch_size > 0 ? cat(" with micro-batches of ", c.micro_batch_size) : "",
                     "; change one of the numbers"),
                 Exit::usage);
-  if (options.micro_batch_size == 0) {
-    const int64_t most =
-        std::max<int64_t>(1, (backend.device.unified() ? kAutoTokens : kAutoTokensOnGpu) / c.seq_length);
-    for (int64_t b = std::min(most, c.global_batch_size / ranks); b >= 1; --b) {
-      if (c.global_batch_size % (b * ranks) != 0) continue;
-      options.micro_batch_size = b;
-      auto engine = std::make_unique<Engine>(c.model, options, backend);
-      const size_t rest = reserve + save_reserve(c, backend, *engine, training);
-      if (b == 1 || engine->memory().total() + rest <= capacity) {
-        engine->memory().require_fits(capacity, rest);
-        return engine;
-      }
-    }
-  }
-  auto engine = std::make_unique<Engine>(c.model, options, backend);
-  engine->memory().require_fits(capacity, reserve + save_reserve(c, backend, *engine, training));
-  return engine;
 }
 
 }  // namespace
 
 std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool training) {
-  auto engine = fitting_engine(c, backend, training);
+  require_division(c, backend.mesh.data_parallel().size(), training);
+  auto engine = largest_fitting(c, backend, training);
+  if (engine->options().recompute.granularity != to_recompute(c).granularity)
+    log::info("recompute_granularity: more is recomputed than configured, so that micro-batches of ",
+              engine->options().micro_batch_size, " sequences fit in memory; no bit changes, steps take longer");
   if (c.gradient_accumulation_steps > 0 && c.gradient_accumulation_steps != engine->micro_batches())
     throw Error(
         cat("gradient_accumulation_steps: ", c.gradient_accumulation_steps, " does not agree with ",

@@ -16,10 +16,39 @@ ParamStore::Range held(const ParamStore::Unit& unit, const Tensor& flat, int64_t
 }
 
 void load_part(Device& device, const ParamStore::Unit& unit, const Tensor& flat, ParamStore::Range range,
-               const std::byte* from) {
+               const void* from) {
   const Tensor to = unit.part(flat, range);
   device.copy(to.data, from, to.bytes(), Lane::compute);
   device.sync();
+}
+
+// Masters in two halves.
+void load_split(Device& device, const ParamStore::Unit& unit, ParamStore::Range range, const float* from) {
+  std::vector<bf16> weights;
+  std::vector<int16_t> rests;
+  for (int64_t i = 0; i < range.end - range.begin; ++i) {
+    const float x = settled(from[i]);
+    weights.push_back(from_float<bf16>(x));
+    rests.push_back(rest_of(x));
+  }
+  load_part(device, unit, unit.value, range, weights.data());
+  load_part(device, unit, unit.master, range, rests.data());
+}
+
+// Elements from `begin` on of a tensor of a unit, of which this rank takes what it holds; floats of another dtype are
+// converted.
+void load_elements(Device& device, const ParamStore::Unit& unit, const Tensor& flat, int64_t begin,
+                   std::span<const std::byte> bytes, DType dtype, const std::string& name) {
+  const ParamStore::Range range = held(unit, flat, begin, begin + int64_t(bytes.size() / size_of(dtype)));
+  if (range.begin == range.end) return;
+  const auto skip = size_t(range.begin - begin);
+  if (dtype == flat.dtype) return load_part(device, unit, flat, range, bytes.data() + skip * size_of(dtype));
+  std::vector<float> values;
+  to_floats(bytes, dtype, values);
+  if (flat.dtype == DType::i16) return load_split(device, unit, range, values.data() + skip);
+  std::vector<std::byte> converted;
+  from_floats(values, flat.dtype, name, converted);
+  load_part(device, unit, flat, range, converted.data() + skip * size_of(flat.dtype));
 }
 
 // Reads what this rank holds of a piece into device memory, converting floats where dtypes differ.
@@ -30,17 +59,11 @@ void load_piece(Device& device, const WeightFiles& files, const std::string& nam
   if (entry->checked_shape() != shape)
     throw Error(cat(file->path(), ": tensor ", name, " has shape ", entry->checked_shape(), ", the model needs ", shape,
                     ": the folder is of another model"));
-  const int64_t begin = piece.offset, end = begin + shape.numel();
-  const ParamStore::Range range = held(unit, flat, begin, end);
+  const ParamStore::Range range = held(unit, flat, piece.offset, piece.offset + shape.numel());
   if (range.begin == range.end) return;
   std::vector<std::byte> bytes(size_t(entry->bytes));
   file->read(*entry, bytes);
-  if (entry->checked_dtype() != flat.dtype) {
-    std::vector<float> values;
-    to_floats(bytes, entry->checked_dtype(), values);
-    from_floats(values, flat.dtype, name, bytes);
-  }
-  load_part(device, unit, flat, range, bytes.data() + size_t(range.begin - begin) * size_of(flat.dtype));
+  load_elements(device, unit, flat, piece.offset, bytes, entry->checked_dtype(), name);
 }
 
 }  // namespace
@@ -97,21 +120,14 @@ void load_weights(Engine& engine, Device& device, const std::string& folder) {
 }
 
 void load_weights(Engine& engine, Device& device, const ModelFolder& folder) {
-  std::vector<float> values;
-  std::vector<std::byte> bytes;
   for (const auto& piece : engine.model().params().pieces()) {
     const ParamStore::Unit& unit = *engine.model().params().units()[size_t(piece.unit)];
     const Tensor& flat = unit.master ? unit.master : unit.value;
     const ModelFolder::Weight& weight = folder.at(piece.slice->name);
     int64_t at = piece.offset;
     folder.for_each_block(weight, [&](std::span<const std::byte> block) {
-      const int64_t begin = at;
+      load_elements(device, unit, flat, at, block, weight.dtype, weight.name);
       at += int64_t(block.size() / size_of(weight.dtype));
-      const ParamStore::Range range = held(unit, flat, begin, at);
-      if (range.begin == range.end) return;
-      to_floats(block, weight.dtype, values);
-      from_floats(values, flat.dtype, weight.name, bytes);
-      load_part(device, unit, flat, range, bytes.data() + size_t(range.begin - begin) * size_of(flat.dtype));
     });
   }
   engine.refresh_values();

@@ -36,8 +36,8 @@ void load_weights(const ParamStore&, Device&, const std::string& folder);
 // From another program's model or a checkpoint, into the masters of a run that begins; read block by block, by every
 // rank its part.
 void load_weights(Engine&, Device&, const ModelFolder&);
-// Weights, optimizer states and scalars of a checkpoint made with the same master and state dtypes, on any number of
-// ranks: every rank reads its part.
+// Weights, optimizer states and scalars of a checkpoint, converted to the dtypes of this run, on any number of ranks:
+// every rank reads its part.
 RunState load_checkpoint(Engine&, Device&, const std::string& folder);
 // state.json alone: what a resume must know before it builds an engine.
 RunState read_run_state(const std::string& folder);

@@ -23,12 +23,18 @@ Exit Trainer::run() {
   open_run();
   start(find_resume());
   clock_.lap();
-  const Exit code = loop();
-  if (backend_.control) {  // the last checkpoint is whole before the first rank leaves
-    signals_.leave();
-    backend_.control->barrier();
+  try {
+    const Exit code = loop();
+    if (backend_.control) {  // the last checkpoint is whole before the first rank leaves
+      signals_.leave();
+      backend_.control->barrier();
+    }
+    return finish(code);
+  } catch (const Error& e) {
+    const bool told = std::string_view(e.what()).find(" was at step ") != std::string_view::npos;
+    if (e.code() != Exit::peer_lost || told) throw;
+    throw Error(cat(e.what(), "; this rank was at step ", state_.step + 1), e.code());
   }
-  return finish(code);
 }
 
 Exit Trainer::loop() {
@@ -124,9 +130,7 @@ bool Trainer::launch_step(Loader& loader) {
     engine_->micro_batch(batch.tokens, batch.targets, clock_);
     micro_seconds_ = Seconds(PhaseClock::Clock::now() - begin).count();
   }
-  clock_.enter(Phase::optimizer);
-  engine_->close_step();
-  clock_.enter(Phase::other);
+  engine_->close_step(clock_);
   host_times_.push_back(clock_.lap());
   return true;
 }
@@ -178,8 +182,24 @@ void Trainer::report(const StepState& done, const PhaseTimes& times) {
   m.memory_planned = engine_->memory().total();
   m.memory_used = backend_.device.unified() ? process_memory().anonymous : backend_.device.in_use();
   m.eta_seconds = double(config_.train_iters - state_.step) * mean_step_seconds_;
+  read_sensors(m);
   table_.add(times);
   metrics_.step(m);
+}
+
+void Trainer::read_sensors(StepMetrics& m) {
+  if (!sensors_) return;
+  const SensorReading now = sensors_->latest();
+  m.gpu_watts = now.watts;
+  m.gpu_celsius = now.celsius;
+  m.gpu_sm_mhz = now.sm_mhz;
+  m.gpu_memory_mhz = now.memory_mhz;
+  m.gpu_throttle = now.throttle_reasons;
+  const int64_t alarms = now.throttle_reasons.value_or(0) & kThrottleAlarms;
+  if (const int64_t risen = alarms & ~throttle_alarms_)
+    metrics_.event(
+        {.kind = EventKind::warn, .step = m.step, .text = cat("GPU clocks are held down: ", throttle_text(risen))});
+  throttle_alarms_ = alarms;
 }
 
 bool Trainer::eval_due(int64_t step) const {

@@ -15,16 +15,18 @@
 #include "train/answer.h"
 #include "train/checkpointer.h"
 #include "train/evaluate.h"
+#include "train/sensor_watch.h"
 #include "train/setup.h"
 #include "train/signals.h"
 
 namespace athanor {
 
 struct TrainerOptions {
-  ProgramInfo program;                                     // for environment.json and the manifest
-  std::string commit;                                      // source revision
-  std::string backend_description;                         // for the log
-  bool allow_changed_data = false;                         // resume although the data's fingerprint differs
+  ProgramInfo program;              // for environment.json and the manifest
+  std::string commit;               // source revision
+  std::string backend_description;  // for the log
+  Sensors* sensors = nullptr;       // of the device; null: it has none
+  bool allow_changed_data = false;  // resume although the data's fingerprint differs
   std::function<void(Activity, int64_t step)> doing = {};  // called when something begins, for ranks that wait
 };
 
@@ -51,7 +53,8 @@ class Trainer {
   std::optional<Resume> find_resume();  // and checks that the config may continue it
   std::string resume_folder() const;    // "": start anew
   void check_resume(const Resume&);
-  void tune(const std::optional<Resume>&);  // products: the choices of the run that goes on, or new ones
+  void tune(const std::optional<Resume>&);             // products: rank 0's choices, on all ranks
+  void choose_products(const std::optional<Resume>&);  // those of the run that goes on, or new ones
   void start(const std::optional<Resume>&);
   Exit loop();
   std::string shared(const std::string&);  // rank 0's, on all ranks
@@ -63,6 +66,7 @@ class Trainer {
   bool pause_due(int64_t step) const;  // something comes after this step that needs its result
   PhaseTimes times_of(const StepResult&, PhaseTimes host) const;
   void report(const StepState&, const PhaseTimes&);
+  void read_sensors(StepMetrics&);
   void after_step();
   void evaluate();
   void answer_questions();
@@ -90,6 +94,8 @@ class Trainer {
   MetricFanOut metrics_;
   std::unique_ptr<TraceWriter> trace_;
   std::unique_ptr<Ops> traced_ops_;
+  std::unique_ptr<SensorWatch> sensors_;  // null: no sensors
+  int64_t throttle_alarms_ = 0;           // reasons at the last step
   StopSignals signals_;
   Wishes wishes_;  // of several ranks
   RunState state_;

@@ -36,6 +36,18 @@ constexpr std::string_view kOwnKeys[] = {"threads",  "cpu_gemm",     "memory_lim
                                          "progress", "tuning_cache", "profile"};
 constexpr int64_t kMaxConfigBytes = 1 << 20, kMaxTuningBytes = 16 << 20;
 
+EventRecord with_plan(EventRecord event, const MemoryPlan& plan) {
+  const auto bytes = [&](MemoryKind kind) { return int64_t(plan.total(kind)); };
+  event.planned_weights = bytes(MemoryKind::weights);
+  event.planned_masters = bytes(MemoryKind::masters);
+  event.planned_gradients = bytes(MemoryKind::gradients);
+  event.planned_optimizer = bytes(MemoryKind::optimizer);
+  event.planned_activations = bytes(MemoryKind::activations);
+  event.planned_inputs = bytes(MemoryKind::inputs);
+  event.planned_constants = bytes(MemoryKind::constants);
+  return event;
+}
+
 // The folder itself, once every byte of it is verified.
 std::string whole_checkpoint(const std::string& folder) {
   const Verification whole = verify_checkpoint(folder, Depth::checksums);
@@ -214,7 +226,8 @@ void Trainer::start(const std::optional<Resume>& resume) {
   if (resume) {
     const RunState loaded = load_checkpoint(*engine_, backend_.device, resume->folder);
     state_ = loaded;
-    metrics_.event({.kind = EventKind::resume, .step = state_.step, .text = cat("from ", resume->folder, "; ", size)});
+    metrics_.event(with_plan(
+        {.kind = EventKind::resume, .step = state_.step, .text = cat("from ", resume->folder, "; ", size)}, plan));
   } else {
     if (from) {
       load_weights(*engine_, backend_.device, *from);
@@ -223,8 +236,8 @@ void Trainer::start(const std::optional<Resume>& resume) {
     }
     state_.device = engine_->read_state();
     const std::string origin = from ? cat("weights of ", from->path(), "; ") : "";
-    metrics_.event(
-        {.kind = EventKind::start, .step = 0, .text = cat(origin, size, "; ", options_.backend_description)});
+    metrics_.event(with_plan(
+        {.kind = EventKind::start, .step = 0, .text = cat(origin, size, "; ", options_.backend_description)}, plan));
   }
   state_.micro_batch_size = config_.micro_batch_size;
   first_step_ = last_saved_step_ = state_.step;
@@ -233,6 +246,8 @@ void Trainer::start(const std::optional<Resume>& resume) {
   peak_flops_ =
       config_.peak_tflops > 0 ? config_.peak_tflops * 1e12 : peak_flops(backend_, engine_->options().recipe.compute);
   if (lock_) write_file(config_.save + "/config.resolved.json", dump_resolved(config_));
+  if (options_.sensors && backend_.mesh.world().rank() == 0)
+    sensors_ = std::make_unique<SensorWatch>(*options_.sensors);
   if (!config_.profile.empty() && backend_.mesh.world().rank() == 0) {
     trace_ = std::make_unique<TraceWriter>(config_.profile);
     traced_ops_ = std::make_unique<TraceOps>(backend_.ops, backend_.device, *trace_);
@@ -240,9 +255,21 @@ void Trainer::start(const std::optional<Resume>& resume) {
   }
 }
 
+// All ranks take the choices of rank 0: their algorithms round alike, and only one of them searches.
 void Trainer::tune(const std::optional<Resume>& resume) {
   if (!backend_.tuning) return;
   engine_->memory();  // the dry run names the products
+  const bool first = backend_.mesh.world().rank() == 0;
+  if (first) choose_products(resume);
+  if (!backend_.control) return;
+  const std::string choices = shared(first ? backend_.tuning->export_choices() : "");
+  const std::string why = first ? "" : backend_.tuning->import_choices(choices);
+  if (!why.empty())
+    log::warn("rank ", backend_.mesh.world().rank(),
+              " takes its own algorithms for matrix products, not rank 0's: ", why);
+}
+
+void Trainer::choose_products(const std::optional<Resume>& resume) {
   Tuning& tuning = *backend_.tuning;
   if (resume) {
     const std::string path = resume->folder + "/tuning.json";

@@ -45,6 +45,9 @@ inline std::vector<std::byte> contribution(int rank, int64_t n, DType dtype) {
       case DType::i64:
         store(int64_t(value) << 33);
         break;
+      case DType::i16:
+        store(int16_t(value));
+        break;
       case DType::f64:
         store(double(value) / 3);
         break;

@@ -111,6 +111,20 @@ TEST(Resume, ChangesCarryTheirRule) {
   EXPECT_EQ(changes["model.num_hidden_layers"].rule, OnResume::refused);
 }
 
+TEST(Resume, WordsForTheSameRunAreFree) {
+  const auto rule = [](const char* from, const char* to) {
+    const std::string old = dump_resolved(parse(small_config(), {from}));
+    const auto changes = resume_changes(old, parse(small_config(), {to}));
+    EXPECT_EQ(changes.size(), 1u);
+    return changes.at(0).rule;
+  };
+  EXPECT_EQ(rule("master_weights=fp32", "master_weights=split"), OnResume::free);
+  EXPECT_EQ(rule("master_weights=split", "master_weights=fp32"), OnResume::free);
+  EXPECT_EQ(rule("master_weights=split", "master_weights=bf16"), OnResume::refused);
+  EXPECT_EQ(rule("master_weights=bf16", "master_weights=fp32"), OnResume::refused);
+  EXPECT_EQ(rule("exp_avg_dtype=fp32", "exp_avg_dtype=bf16"), OnResume::notice);
+}
+
 TEST(Resume, KeysThatTheOldVersionLackedHadTheirDefault) {
   json old = json::parse(dump_resolved(parse(small_config())));
   old.erase("adam_beta2");

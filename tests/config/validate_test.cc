@@ -62,6 +62,9 @@ TEST(Validate, PrecisionAndMemory) {
   EXPECT_EQ(error_with({"loss_scale=128", "precision=fp16"}), "");
   expect_parts(error_with({"min_loss_scale=1e6"}), {"min_loss_scale", "65536"});
   expect_parts(error_with({"master_weights=bf16", "precision=fp32"}), {"master_weights: bf16", "fp32"});
+  expect_parts(error_with({"master_weights=split", "precision=fp16"}), {"master_weights: split", "bf16", "fp16"});
+  EXPECT_EQ(error_with({"master_weights=split", "exp_avg_dtype=bf16", "exp_avg_sq_dtype=bf16"}), "");
+  expect_parts(error_with({"exp_avg_dtype=fp16"}), {"exp_avg_dtype", "fp16", "bf16"});
   expect_parts(error_with({"recompute_num_layers=2"}), {"recompute_num_layers: 2", "recompute_granularity"});
   expect_parts(error_with({"recompute_num_layers=3", "recompute_granularity=full"}), {"of 2"});
   expect_parts(error_with({"memory_limit_gib=0.1"}), {"runtime_reserve_mib: 256", "0.1"});

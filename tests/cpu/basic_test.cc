@@ -85,7 +85,7 @@ TEST(Sums, AccumulateInDouble) {
     double expected = 10, expected_squares = 20;
     for (int64_t i = 0; i < n; ++i) expected += x[i], expected_squares += x[i] * x[i];
     run_op(ReduceSum{sum.t, x.t});
-    run_op(SquaredNorm{squares.t, x.t});
+    run_op(SquaredNorm{squares.t, {x.t}});
     EXPECT_NEAR(sum[0], expected, 1e-12 * std::abs(expected));
     EXPECT_NEAR(squares[0], expected_squares, 1e-12 * expected_squares);
   }
@@ -96,7 +96,7 @@ TEST(Sums, BitsDoNotDependOnThreads) {
   expect_same_bits([&](int threads) {
     HostTensor sum(DType::f64, {1}), squares(DType::f64, {1});
     run_op(ReduceSum{sum.t, x.t}, threads);
-    run_op(SquaredNorm{squares.t, x.t}, threads);
+    run_op(SquaredNorm{squares.t, {x.t}}, threads);
     return std::vector<HostTensor>{sum, squares};
   });
 }
@@ -106,7 +106,7 @@ TEST(SquaredNorm, TinyHugeAndNonFinite) {
   const auto norm = [&](double value) {
     x.set(777, value);
     HostTensor out(DType::f64, {1});
-    run_op(SquaredNorm{out.t, x.t});
+    run_op(SquaredNorm{out.t, {x.t}});
     return out[0];
   };
   const double tiny = double(1e-30f), huge = double(1e30f);

@@ -55,7 +55,7 @@ TEST_F(Basic, SumsOfLongRangesKeepTheirBits) {
   }
   Guarded x(*b.device, tensor(DType::f32, {n}), 1), out(*b.device, tensor(DType::f64, {1}), 1);
   x.write(values);
-  const SquaredNorm op{.out = out.tensor(), .x = x.tensor()};
+  const SquaredNorm op{.out = out.tensor(), .x = {x.tensor()}};
   Guarded scratch(*b.device, tensor(DType::u8, {int64_t(b.ops->scratch(op))}), 1);
   scratch.write(std::vector<std::byte>(scratch.tensor().bytes()));
   std::vector<double> sums;
@@ -94,7 +94,7 @@ TEST(BasicBudget, AccessesAreCoalescedAndFreeOfConflicts) {
   const Tensor sum = budget.tensor(DType::f64, {1});
   EXPECT_EQ(budget.check(Fill{.x = f}, Cast{.y = b, .x = f}, Cast{.y = f, .x = b}, Cast{.y = b, .x = b},
                          Add{.y = b, .a = b, .b = b}, Add{.y = f, .a = f, .b = f}, ReduceSum{.out = sum, .x = f},
-                         SquaredNorm{.out = sum, .x = f}, RandomNormal{.x = b}, RandomNormal{.x = f}),
+                         SquaredNorm{.out = sum, .x = {f}}, RandomNormal{.x = b}, RandomNormal{.x = f}),
             "");
 }
 #endif

@@ -72,8 +72,8 @@ class CudaTestDevice final : public Device {
 // The program's ops; on the emulated GPU every launch has a schedule of its own.
 class CudaTestOps final : public Decorated<CudaTestOps> {
  public:
-  CudaTestOps(int threads, std::unique_ptr<cuda::CudnnAttention> attention)
-      : ops_(nullptr, make_gemm_runner(), std::move(attention)), threads_(threads) {}
+  CudaTestOps(int threads, std::unique_ptr<cuda::CudnnAttention> attention, bool search = false)
+      : ops_(nullptr, make_gemm_runner(), std::move(attention)), threads_(threads), search_(search) {}
   const cuda::CudaOps& inner() const { return ops_; }
 
   template <class Op>
@@ -81,6 +81,8 @@ class CudaTestOps final : public Decorated<CudaTestOps> {
     op.check();
     next_schedule(threads_);
     try {
+      if constexpr (std::is_same_v<Op, Gemm>)
+        if (search_ && op.epilogue != Epilogue::none) ops_.search({&op, 1}, 600);
       ops_.run(op, scratch);
     } catch (const Error&) {
       throw_report();  // says more than a launch that failed after a fault
@@ -91,10 +93,15 @@ class CudaTestOps final : public Decorated<CudaTestOps> {
  private:
   cuda::CudaOps ops_;
   int threads_;
+  bool search_;
 };
 }  // namespace
 
 TestBackend make_cuda_backend(int threads) { return make_attention_backend(threads, nullptr); }
+
+TestBackend make_searching_backend(int threads) {
+  return {std::make_shared<CudaTestDevice>(), std::make_shared<CudaTestOps>(threads, nullptr, true)};
+}
 
 TestBackend make_attention_backend(int threads, std::unique_ptr<cuda::CudnnAttention> attention) {
   return {std::make_shared<CudaTestDevice>(), std::make_shared<CudaTestOps>(threads, std::move(attention))};

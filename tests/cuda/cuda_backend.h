@@ -11,6 +11,8 @@ namespace athanor {
 
 // On the emulated GPU `threads` is the number of OS threads that share the blocks, and every launch has a new schedule.
 TestBackend make_cuda_backend(int threads);
+// Products with an epilogue are searched for first, so that they run fused where that is faster.
+TestBackend make_searching_backend(int threads);
 TestBackend make_attention_backend(int threads, std::unique_ptr<cuda::CudnnAttention> attention);
 
 // With NVIDIA's library, or the fake one on the emulated GPU; its workspace is small, so that tests are quick.

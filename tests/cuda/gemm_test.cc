@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 
+#include "base/rng.h"
 #include "cuda/check.h"
 #include "cuda/libraries/open.h"
 #include "cuda/libraries/specs.h"
@@ -17,6 +18,7 @@ namespace athanor {
 namespace {
 using cuda::GemmRunner;
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr size_t kWorkspace = 256 << 10;
 
@@ -73,6 +75,27 @@ class GemmTest : public KernelTest {
   Gemm product(int64_t m, int64_t n, int64_t k) {
     return {.d = matrix(m, n, -1), .a = matrix(m, k, 2), .b = matrix(k, n, 3)};
   }
+  Tensor matrix16(int64_t rows, int64_t cols, uint64_t seed) {  // random, in bf16
+    std::vector<bf16> host(static_cast<size_t>(rows * cols));
+    for (size_t i = 0; i < host.size(); ++i) host[i] = from_float<bf16>(2 * random_uniform(seed, 0, i) - 1);
+    void* memory = allocate(host.size() * sizeof(bf16));
+    CUDA_CHECK(cudaMemcpy(memory, host.data(), host.size() * sizeof(bf16), cudaMemcpyHostToDevice));
+    CUDA_CHECK(cudaDeviceSynchronize());
+    return {memory, DType::bf16, {rows, cols}};
+  }
+  // y = gelu(x w + b) of bf16, with its input stored beside it.
+  Gemm gelu_product(int64_t m, int64_t n, int64_t k) {
+    Gemm op{.d = matrix16(m, n, 1), .a = matrix16(m, k, 2), .b = matrix16(k, n, 3), .with = matrix16(m, n, 4)};
+    op.bias = {matrix16(1, n, 5).data, DType::bf16, {n}};
+    op.epilogue = Epilogue::gelu;
+    return op;
+  }
+  std::vector<std::byte> bytes_of(const Tensor& t) const {
+    CUDA_CHECK(cudaStreamSynchronize(stream_));
+    std::vector<std::byte> bytes(t.bytes());
+    CUDA_CHECK(cudaMemcpy(bytes.data(), t.data, bytes.size(), cudaMemcpyDeviceToHost));
+    return bytes;
+  }
   float first(const Tensor& t) const {
     CUDA_CHECK(cudaStreamSynchronize(stream_));
     float value = 0;
@@ -85,6 +108,13 @@ class GemmTest : public KernelTest {
   static emu::fakes::FakeCublasLt& fake() {
     library();
     return emu::fakes::Installed<emu::fakes::FakeCublasLt>::get();
+  }
+  // Fused work takes less time than a product, except that of `slow` epilogues.
+  static void fusing_pays(uint32_t slow = 0) {
+    fake().set_time([slow](const cublasLtMatmulAlgo_t&, uint32_t epilogue) {
+      if (epilogue == slow) return 1000.0;
+      return epilogue == CUBLASLT_EPILOGUE_DEFAULT || epilogue == CUBLASLT_EPILOGUE_BIAS ? 150.0 : 50.0;
+    });
   }
   static int split_k(const cublasLtMatmulAlgo_t& algorithm) {
     int32_t split = 0;
@@ -173,6 +203,26 @@ TEST_F(GemmTest, ProblemsInWordsTellAllThatMatters) {
   op.accumulate = true;
   op.a.dtype = op.b.dtype = DType::bf16;
   EXPECT_THAT(cat(cuda::problem_of(op)), HasSubstr("f32[64, 48] += bf16[64, 32] bf16[48, 32]^T, rows"));
+  const Gemm gelu = gelu_product(64, 48, 32);
+  EXPECT_EQ(cat(cuda::problem_of(gelu)),
+            "bf16[64, 48] = bf16[64, 32] bf16[32, 48] + bias, gelu, rows 48 32 48, aligned 16 16 16");
+}
+
+// What the library documents of the matrix beside d, and where it would be less exact than the parts.
+TEST_F(GemmTest, EpiloguesThatTheLibraryIsNotAskedFor) {
+  Gemm op = gelu_product(64, 48, 32);
+  EXPECT_TRUE(can_fuse(cuda::problem_of(op)));
+  op.with.data = op.with.at(1);
+  EXPECT_FALSE(can_fuse(cuda::problem_of(op)));
+  EXPECT_FALSE(can_fuse(cuda::problem_of(gelu_product(64, 44, 32))));
+  Gemm single = product(64, 48, 32);
+  single.epilogue = Epilogue::gelu_gradient;
+  single.with = single.d;
+  EXPECT_FALSE(can_fuse(cuda::problem_of(single)));
+  single.epilogue = Epilogue::sum_b;
+  EXPECT_TRUE(can_fuse(cuda::problem_of(single)));
+  single.tf32 = true;
+  EXPECT_FALSE(can_fuse(cuda::problem_of(single)));
 }
 
 TEST_F(GemmTest, ChoicesComeBackFromTheirText) {
@@ -225,7 +275,7 @@ TEST_F(GemmTest, DamagedChoicesAreErrorsWithARemedy) {
     std::string other = text;
     return other.replace(other.find(from), from.size(), to);
   };
-  refuse(replace("version 1", "version 2"), "its format is 'athanor gemm choices, version 2'");
+  refuse(replace("version 2", "version 3"), "its format is 'athanor gemm choices, version 3'");
   refuse(replace("\"driver\": ", "\"driver\": 99999999999"), "driver is 99999999999");
   refuse(replace("\"driver\": ", "\"driver\": -"), "driver is -");
   refuse(replace("\"algorithm\": \"", "\"algorithm\": \"0"), "hexadecimal digits");
@@ -234,6 +284,18 @@ TEST_F(GemmTest, DamagedChoicesAreErrorsWithARemedy) {
   refuse(replace("\"choices\": {", "\"choices\": 3, \"were\": {"), "");
   refuse("[]", "not readable");
 
+  // Parts of what has none, and an algorithm for what the library must not be asked for.
+  const size_t entry = text.find("\"algorithm\": ");
+  GemmRunner parts = make();
+  EXPECT_EQ(parts.import_choices(cat(text.substr(0, entry), "\"in_parts\": true, ", text.substr(entry))), "");
+  EXPECT_THAT(error_of([&] { run(parts, op); }), HasSubstr("the algorithm stored for f32[64, 64]"));
+  GemmRunner fused = make();
+  Gemm gelu = op;
+  gelu.epilogue = Epilogue::gelu;
+  gelu.with = matrix(64, 64, 0);
+  EXPECT_EQ(fused.import_choices(replace("f32[64, 64], rows", "f32[64, 64], gelu, rows")), "");
+  EXPECT_THAT(error_of([&] { run(fused, gelu); }), HasSubstr("the algorithm stored for f32[64, 64]"));
+
   // Digits that are none of the library's algorithms are found when the product is needed.
   const size_t at = text.find("\"algorithm\": \"") + 14;
   GemmRunner two = make();
@@ -241,6 +303,36 @@ TEST_F(GemmTest, DamagedChoicesAreErrorsWithARemedy) {
   const std::string error = error_of([&] { run(two, op); });
   EXPECT_THAT(error, HasSubstr("the algorithm stored for f32[64, 64]"));
   EXPECT_THAT(error, HasSubstr("delete the file"));
+}
+
+TEST_F(GemmTest, ChoicesOfBeforeThereWereEpiloguesAreTaken) {
+  GemmRunner one = make(), two = make();
+  const Gemm op = product(64, 64, 64);
+  run(one, op);
+  std::string text = one.export_choices();
+  EXPECT_EQ(two.import_choices(text.replace(text.find("version 2"), 9, "version 1")), "");
+  EXPECT_EQ(two.export_choices(), one.export_choices());
+}
+
+// Without a search: the product, then a kernel, from the rounded values between them.
+TEST_F(GemmTest, EpiloguesAreInPartsAtFirst) {
+  GemmRunner runner = make();
+  const Gemm op = gelu_product(32, 64, 16);
+  run(runner, op);
+  const auto in_one = bytes_of(op.d), z = bytes_of(op.with);
+  EXPECT_THAT(runner.export_choices(), HasSubstr("\"in_parts\": true"));
+  Gemm alone = op;
+  alone.epilogue = Epilogue::none;
+  alone.with = {};
+  run(runner, alone);
+  EXPECT_EQ(bytes_of(op.d), z);
+  Gemm again = op;
+  again.again = true;
+  run(runner, again);
+  EXPECT_EQ(bytes_of(op.d), in_one);
+  GemmRunner other = make();
+  EXPECT_EQ(other.import_choices(runner.export_choices()), "");
+  EXPECT_EQ(other.export_choices(), runner.export_choices());
 }
 
 TEST_F(GemmTest, NoAlgorithmAtAll) {
@@ -300,7 +392,7 @@ TEST_F(GemmTest, SearchTimesEachProblemOnceAndObeysItsLimit) {
 TEST_F(GemmTest, SearchKeepsTheFastestAndAFileBringsItBack) {
   const Gemm op = product(32, 32, 512);
   std::vector<int> used;
-  const auto three_parts_are_best = [&](const cublasLtMatmulAlgo_t& algorithm) {
+  const auto three_parts_are_best = [&](const cublasLtMatmulAlgo_t& algorithm, uint32_t) {
     used.push_back(split_k(algorithm));
     return used.back() == 3 ? 5.0 : 50.0;
   };
@@ -324,11 +416,100 @@ TEST_F(GemmTest, SearchKeepsTheFastestAndAFileBringsItBack) {
   EXPECT_EQ(used[2], 3);
 }
 
+// All epilogues fused: the cases agree with the reference.
+TEST_F(GemmTest, FusedEpiloguesAgree) {
+  fusing_pays();
+  Examiner examine(make_searching_backend, {.threads = {1}, .only = Gemm::kName, .every = 3});
+  gemm_cases(examine);
+  for (const Finding& finding : examine.findings())
+    EXPECT_THAT(finding.detail, HasSubstr("on a GPU they need one type"));
+}
+
+TEST_F(GemmTest, SearchFusesWhereThatIsFaster) {
+  Gemm gelu = gelu_product(32, 64, 16), gradient = gelu, residual = gelu, sums = product(32, 64, 16);
+  gradient.epilogue = Epilogue::gelu_gradient;
+  gradient.bias = {};
+  residual.epilogue = Epilogue::add;
+  sums.a = matrix(16, 32, 2);
+  sums.ta = sums.accumulate = true;
+  sums.epilogue = Epilogue::sum_b;
+  sums.with = {matrix(1, 64, 1).data, DType::f32, {64}};
+  const std::vector<Gemm> ops = {gelu, gradient, residual, sums};
+  fusing_pays();
+  GemmRunner fusing = make();
+  GemmRunner::SearchReport report = fusing.search(ops, 600, stream_);
+  EXPECT_EQ(report.timed, 7);  // with and without bias, and the sums' product
+  EXPECT_EQ(report.epilogues, 4);
+  EXPECT_EQ(report.fused, 4);
+  EXPECT_NEAR(report.first_microseconds - report.best_microseconds, 102 + 102 + 2 + 102, 20);
+  EXPECT_THAT(fusing.export_choices(), Not(HasSubstr("in_parts")));
+  void* scratch = allocate(fusing.scratch(sums));
+  for (int launch = 1; launch <= 2; ++launch) {
+    fusing.run(sums, scratch, stream_);
+    EXPECT_EQ(first(sums.with), 1 + 16 * 3 * launch);
+    EXPECT_EQ(first(sums.d), -1 + 16 * 2 * 3 * launch);
+  }
+  fusing_pays(CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
+  GemmRunner partly = make();
+  report = partly.search(ops, 600, stream_);
+  EXPECT_EQ(report.fused, 3);
+  EXPECT_THAT(partly.export_choices(), HasSubstr("in_parts"));
+}
+
+// The library's GELU sees sums that were not rounded yet. So what it computed it computes again; and where that is
+// needed in every step, a search finds the parts to be faster.
+TEST_F(GemmTest, FusedGeluIsComputedAgainToTheSameBits) {
+  const Gemm op = gelu_product(32, 64, 16);
+  Gemm again = op;
+  again.again = true;
+  GemmRunner fused = make(), parts = make();
+  fused.search({&op, 1}, 600, stream_);
+  run(fused, op);
+  const auto y = bytes_of(op.d), z = bytes_of(op.with);
+  CUDA_CHECK(cudaMemset(op.d.data, 0, op.d.bytes()));
+  CUDA_CHECK(cudaDeviceSynchronize());
+  run(fused, again);
+  EXPECT_EQ(bytes_of(op.d), y);
+  EXPECT_EQ(bytes_of(op.with), z);
+  run(parts, op);
+  EXPECT_NE(bytes_of(op.d), y);
+  EXPECT_EQ(bytes_of(op.with), z);
+  GemmRunner selective = make();
+  EXPECT_EQ(selective.search(std::vector<Gemm>{op, again}, 600, stream_).fused, 0);
+}
+
+TEST_F(GemmTest, AnEpilogueThatTheLibraryRefusesStaysInParts) {
+  CublasLtTable table = library();
+  table.cublasLtMatmulAlgoGetHeuristic = [](auto handle, auto desc, auto a, auto b, auto c, auto d, auto preference,
+                                            int most, cublasLtMatmulHeuristicResult_t* answers, int* count) {
+    uint32_t epilogue = 0;
+    library().cublasLtMatmulDescGetAttribute(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue, nullptr);
+    if (epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) return CUBLAS_STATUS_NOT_SUPPORTED;
+    return library().cublasLtMatmulAlgoGetHeuristic(handle, desc, a, b, c, d, preference, most, answers, count);
+  };
+  GemmRunner runner = make(table);
+  const Gemm op = gelu_product(32, 64, 16);
+  const GemmRunner::SearchReport report = runner.search({&op, 1}, 600, stream_);
+  EXPECT_EQ(report.timed, 2);
+  EXPECT_EQ(report.fused, 0);
+  // Nor does an algorithm that fails when it is tried end the search.
+  table = library();
+  table.cublasLtMatmul = [](auto handle, auto desc, auto... rest) {
+    uint32_t epilogue = 0;
+    library().cublasLtMatmulDescGetAttribute(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue, nullptr);
+    if (epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) return CUBLAS_STATUS_NOT_SUPPORTED;
+    return library().cublasLtMatmul(handle, desc, rest...);
+  };
+  GemmRunner failing = make(table);
+  EXPECT_EQ(failing.search({&op, 1}, 600, stream_).fused, 0);
+  run(failing, op);
+}
+
 // A gain within the noise of clocks is no reason to leave the library's first answer.
 TEST_F(GemmTest, SearchIgnoresSmallGains) {
   const Gemm op = product(32, 32, 512);
   int chosen = 0;
-  fake().set_time([&](const cublasLtMatmulAlgo_t& algorithm) {
+  fake().set_time([&](const cublasLtMatmulAlgo_t& algorithm, uint32_t) {
     chosen = split_k(algorithm);
     return 2000 + (chosen == 3 ? -10.0 : 0.0);
   });

@@ -16,6 +16,19 @@ TEST_F(ResidualNorm, AnyAlignment) {
     needs_no_alignment(op, norm_cases, 12);
 }
 
+// Rows that no block of the GPU has the shared memory for.
+TEST_F(ResidualNorm, RowsThatAreTooLongAreRefusedByName) {
+  Examiner examine(make_cuda_backend, {.threads = {1}});
+  const Tensor x = tensor(DType::f32, {1, 40001}), w = tensor(DType::f32, {40001}), column = tensor(DType::f32, {1});
+  examine(OpCase<AddNormBwd>{
+      "long",
+      {.kind = NormKind::layer, .dh = x, .dw = w, .db = w, .dy = x, .h = x, .mean = column, .rstd = column, .w = w}});
+  ASSERT_EQ(examine.findings().size(), 1U);
+  EXPECT_NE(examine.findings()[0].detail.find("rows of 40001 columns need 320008 bytes of shared memory"),
+            std::string::npos)
+      << examine.report();
+}
+
 struct Setting {
   NormKind kind;
   DType x, w;

@@ -354,5 +354,19 @@ TEST_F(DocumentsTest, ParquetIsRefusedWithTheRemedy) {
   expect_parts(error_of([&] { tokenize(options); }), {".parquet", "parquet_to_jsonl.py"});
 }
 
+TEST_F(DocumentsTest, WhatIsNotWhatItsNameSaysIsNoText) {
+  for (const auto& [name, content, says] : {std::tuple{"a.gz", "plain text", "expected gzip"},
+                                            {"b.jsonl.zst", "{\"text\": \"a\"}\n", "expected zstd"},
+                                            {"c.txt", "PK\x03\x04rest", "a zip file"},
+                                            {"d.txt.xz", "\xfd\x37zXZ", "an xz file"}}) {
+    options.documents.inputs.clear();
+    input(name, content);
+    expect_parts(error_of([&] { tokenize(options); }), {name, says});
+  }
+  options.documents.inputs.clear();
+  input("e.txt", "PK and more");
+  EXPECT_GT(tokenize(options).train_tokens, 0);
+}
+
 }  // namespace
 }  // namespace athanor

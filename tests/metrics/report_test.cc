@@ -67,6 +67,24 @@ TEST(RunRecords, ReadsWhatTheSinkWrites) {
   EXPECT_FALSE(run.ended());
 }
 
+TEST(RunRecords, SensorsAndPlanComeBack) {
+  const TempDir dir;
+  {
+    JsonlSink sink(dir / "metrics.jsonl");
+    StepMetrics m = at(1, 4);
+    m.gpu_watts = 690.5, m.gpu_throttle = 0x44;
+    sink.step(m);
+    sink.event({.kind = EventKind::start, .planned_weights = 7, .planned_activations = int64_t{5} << 33});
+  }
+  const RunRecords run = read_run(dir.path());
+  EXPECT_EQ(run.steps.at(0).gpu_watts, 690.5);
+  EXPECT_EQ(run.steps[0].gpu_throttle, 0x44);
+  EXPECT_FALSE(run.steps[0].gpu_celsius.has_value()) << "absent, not unknown";
+  EXPECT_EQ(run.events.at(0).planned_weights, 7);
+  EXPECT_EQ(run.events[0].planned_activations, int64_t{5} << 33);
+  EXPECT_FALSE(run.events[0].planned_inputs.has_value());
+}
+
 TEST(RunRecords, SupersededStepsAreGone) {
   RunRecords run;
   for (int64_t s = 1; s <= 9; ++s) run.steps.push_back(at(s, 1));
@@ -115,6 +133,23 @@ TEST(Report, HasWhatItPromises) {
   EXPECT_EQ(page.find("http://", page.find("<body>")), page.find("http://www.w3.org")) << "nothing from outside";
   EXPECT_EQ(page.find("http-equiv=\"refresh\""), page.npos);
   EXPECT_NE(html_report(std::vector{run}, {.refresh_seconds = 5}).find("content=\"5\""), page.npos);
+}
+
+TEST(Report, MemoryByKindAndSensorsWhereThereAreAny) {
+  RunRecords run = sample("a", 10);
+  const std::string without = html_report(std::vector{run});
+  for (const char* part : {"GPU power", "GPU temperature", "GPU clock", "Where the memory goes"})
+    EXPECT_EQ(without.find(part), without.npos) << part;
+  for (StepMetrics& m : run.steps) m.gpu_watts = 650;
+  run.events[0].planned_weights = int64_t{1} << 30;
+  run.events[0].planned_activations = int64_t{3} << 30;
+  run.events[0].planned_masters = 0;
+  const std::string page = html_report(std::vector{run, sample("b", 3)});
+  EXPECT_NE(page.find("GPU power"), page.npos);
+  EXPECT_EQ(page.find("GPU temperature"), page.npos) << "this GPU has no such sensor";
+  EXPECT_NE(page.find("plan 4.00 GiB, most in use 2.00 GiB"), page.npos);
+  EXPECT_NE(page.find("activations 3.00 GiB, 75"), page.npos);
+  EXPECT_EQ(page.find("masters"), page.npos) << "what needs nothing is not named";
 }
 
 TEST(Report, SeveralRunsSideBySide) {

@@ -174,6 +174,7 @@ TEST(Tensorboard, ShowsWhatTheJsonLinesHold) {
     std::visit(
         [&]<class T>(T StepMetrics::*member) {
           if constexpr (std::is_same_v<T, double> || std::is_same_v<T, std::optional<double>>) m.*member = next++ / 8;
+          if constexpr (std::is_same_v<T, std::optional<int64_t>>) m.*member = int64_t(next++);
         },
         field.member);
   JsonlSink lines(dir / "metrics.jsonl");
@@ -189,8 +190,12 @@ TEST(Tensorboard, ShowsWhatTheJsonLinesHold) {
     ++tagged;
     std::visit(
         [&]<class T>(T StepMetrics::*member) {
+          const auto& value = read.steps.at(0).*member;
+          const std::string tag(field.tag);
           if constexpr (std::is_arithmetic_v<T>) {
-            EXPECT_EQ(scalars.at(std::string(field.tag)), float(read.steps.at(0).*member)) << field.name;
+            EXPECT_EQ(scalars.at(tag), float(value)) << field.name;
+          } else if constexpr (!std::is_same_v<T, std::string>) {
+            EXPECT_EQ(scalars.at(tag), float(value.value())) << field.name;
           }
         },
         field.member);

@@ -35,7 +35,9 @@ struct Parameters {
         grad(d, std::vector<float>(w.size())),
         state(d, bytes(s)) {}
   AdamW op() const {
-    return {.master = master.t(), .m = m.t(), .v = v.t(), .grad = grad.t(), .state = state.t(), .weight_decay = 0.1};
+    return {.parts = {{.master = master.t(), .m = m.t(), .v = v.t(), .grad = grad.t()}},
+            .state = state.t(),
+            .weight_decay = 0.1};
   }
 };
 
@@ -128,7 +130,7 @@ std::vector<uint16_t> one_small_step(TestBackend& b, size_t n, uint64_t seed, ui
   AdamW op = p.op();
   op.weight_decay = 0;
   op.seed = seed;
-  op.first = first;
+  op.parts[0].first = first;
   b.ops->run(op, nullptr);
   std::vector<uint16_t> bits;
   for (bf16 w : p.master.read()) bits.push_back(w.bits);

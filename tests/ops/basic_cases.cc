@@ -73,12 +73,17 @@ void sums(Examiner& examine) {
     examine(OpCase<ReduceSum>{cat(n), {.out = out, .x = tensor(DType::f32, {n})}});
     examine(OpCase<ReduceSum>{cat(n, " offset"), {.out = out, .x = tensor(DType::f32, {n})}, {{"x", normal(100)}}});
     examine(OpCase<ReduceSum>{cat(n, " doubles"), {.out = out, .x = tensor(DType::f64, {n})}});
-    examine(OpCase<SquaredNorm>{cat(n), {.out = out, .x = tensor(DType::f32, {n})}});
+    examine(OpCase<SquaredNorm>{cat(n), {.out = out, .x = {tensor(DType::f32, {n})}}});
   }
+  const Tensor some = tensor(DType::f32, {5000}), few = tensor(DType::f32, {3});
+  examine(OpCase<SquaredNorm>{"list", {.out = out, .x = {some, few, tensor(DType::f32, {kLong}), some}}});
+  const Tensor none{nullptr, DType::f32, {0}};
+  examine(OpCase<SquaredNorm>{"sums apart", {.out = tensor(DType::f64, {4}), .x = {some, none, few, some}}});
+  examine(OpCase<SquaredNorm>{"long list", {.out = out, .x = std::vector<Tensor>(300, few)}});
   for (double bad : {double(NAN), double(INFINITY), -double(INFINITY)})
     for (int64_t at : {0, 4999}) {
       const Init x = [=](uint64_t s, int64_t i) { return i == at ? bad : normal()(s, i); };
-      examine(OpCase<SquaredNorm>{cat(bad, " at ", at), {.out = out, .x = tensor(DType::f32, {5000})}, {{"x", x}}});
+      examine(OpCase<SquaredNorm>{cat(bad, " at ", at), {.out = out, .x = {some}}, {{"x", x}}});
       examine(OpCase<ReduceSum>{cat(bad, " at ", at), {.out = out, .x = tensor(DType::f32, {5000})}, {{"x", x}}});
     }
 }

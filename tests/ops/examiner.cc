@@ -28,6 +28,9 @@ std::vector<std::byte> encoded(const Tensor& like, const Init& value, uint64_t s
       case DType::i32:
         put(i, int32_t(x));
         break;
+      case DType::i16:
+        put(i, int16_t(x));
+        break;
       case DType::u8:
         put(i, uint8_t(x));
         break;
@@ -104,18 +107,20 @@ Examiner::Outcome Examiner::run_guarded(const char* op, std::span<const Field> f
                                         const Shared& shared, Device& device, uint32_t salt, size_t scratch_bytes,
                                         const std::function<void(void*)>& run) {
   Outcome out{op, {}, {}};
-  std::map<std::string, std::unique_ptr<Guarded>> memory;
+  std::map<std::string, std::unique_ptr<Guarded>> memory;  // by the name of the result
+  std::map<std::string, int> of_name;                      // tensors so far: an op over a list has several
   for (const Field& f : fields) {
     if (!*f.t || shared.count(f.name)) continue;
     const auto value = values.find(f.name);
     auto m = std::make_unique<Guarded>(device, *f.t, salt);
-    out.results.push_back({f.name, f.io, *f.t, {}, {}});
+    const int number = ++of_name[f.name];
+    out.results.push_back({number == 1 ? f.name : cat(f.name, " ", number), f.io, *f.t, {}, {}});
     Result& r = out.results.back();
     r.before = f.io == Io::out ? poison(f.t->bytes(), salt)
-                               : encoded(*f.t, value == values.end() ? normal() : value->second, stream_of(f.name));
+                               : encoded(*f.t, value == values.end() ? normal() : value->second, stream_of(r.name));
     m->write(r.before);
     *f.t = m->tensor();
-    memory[f.name] = std::move(m);
+    memory[r.name] = std::move(m);
   }
   for (const Field& f : fields)
     if (const auto s = shared.find(f.name); *f.t && s != shared.end()) f.t->data = memory.at(s->second)->tensor().data;

@@ -1,4 +1,5 @@
-// Cases of Gemm and ColumnSum: odd sizes, all transpositions and dtypes, bias, accumulation, TF32, strided views.
+// Cases of Gemm and ColumnSum: odd sizes, all transpositions and dtypes, bias, accumulation, epilogues, TF32, strided
+// views.
 #include "tests/ops/cases.h"
 
 namespace athanor {
@@ -78,6 +79,41 @@ void tf32(Examiner& examine) {
   }
 }
 
+Gemm with(Gemm op, Epilogue epilogue, Tensor tensor) {
+  op.epilogue = epilogue;
+  op.with = tensor;
+  return op;
+}
+
+void epilogues(Examiner& examine, DType dt) {
+  for (const Size& s : {Size{3, 17, 5}, Size{33, 64, 40}, Size{300, 40, 129}}) {
+    const Tensor like_d = tensor(dt, {s.m, s.n});
+    for (const bool tb : {false, true}) {
+      const std::string name = cat(s.m, "x", s.n, "x", s.k, tb ? " tb " : " ", dt);
+      const Gemm op = product(s, {dt, dt, dt}, false, tb);
+      Gemm biased = op;
+      biased.bias = tensor(dt, {s.n});
+      examine(OpCase<Gemm>{cat(name, " add"), with(op, Epilogue::add, like_d)});
+      examine(OpCase<Gemm>{cat(name, " bias add"), with(biased, Epilogue::add, like_d)});
+      examine(OpCase<Gemm>{cat(name, " gelu"), with(op, Epilogue::gelu, like_d)});
+      examine(OpCase<Gemm>{cat(name, " bias gelu"), with(biased, Epilogue::gelu, like_d)});
+      examine(OpCase<Gemm>{cat(name, " gelu gradient"), with(op, Epilogue::gelu_gradient, like_d)});
+    }
+    Gemm again = with(product(s, {dt, dt, dt}, false, true), Epilogue::gelu, like_d);  // of z = k / 8
+    again.again = true;
+    const Init z = constant(double(s.k) / 8);
+    examine(OpCase<Gemm>{
+        cat(s.m, "x", s.n, " ", dt, " again"), again, {{"a", constant(0.5)}, {"b", constant(0.25)}, {"with", z}}});
+    for (const bool accumulate : {false, true}) {
+      Gemm op = product(s, {DType::f32, dt, dt}, true, false);
+      op.accumulate = accumulate;
+      const std::string name = cat(s.m, "x", s.n, "x", s.k, accumulate ? " accumulate" : "", " f32 of ", dt);
+      examine(OpCase<Gemm>{cat(name, " sum a"), with(op, Epilogue::sum_a, tensor(DType::f32, {s.m}))});
+      examine(OpCase<Gemm>{cat(name, " sum b"), with(op, Epilogue::sum_b, tensor(DType::f32, {s.n}))});
+    }
+  }
+}
+
 // y = x w^T: dx = dy w, dw += dy^T x, db += column sums of dy.
 void linear_gradients(Examiner& examine) {
   constexpr DType f = DType::f32;
@@ -90,6 +126,8 @@ void linear_gradients(Examiner& examine) {
   fwd.values["a"] = uniform(-1, 1);  // x, which the weight gradient calls b
   wgrad.values["b"] = [](uint64_t, int64_t i) { return uniform(-1, 1)(stream_of("a"), i); };
   examine.gradient(fwd, wgrad, {{"d", "a"}}, {{"b", "d"}});
+  wgrad.op = with(wgrad.op, Epilogue::sum_a, tensor(f, {7}));
+  examine.gradient(fwd, wgrad, {{"d", "a"}}, {{"b", "d"}, {"bias", "with"}});
   const OpCase<ColumnSum> bgrad{"db", {.out = tensor(f, {7}), .x = tensor(f, {5, 7})}};
   examine.gradient(fwd, bgrad, {{"d", "x"}}, {{"bias", "out"}});
 }
@@ -100,6 +138,7 @@ void gemm_cases(Examiner& examine) {
   for (DType dt : kFloats) {
     every_size(examine, {dt, dt, dt});
     variants(examine, dt);
+    epilogues(examine, dt);
     for (const Shape& s : {Shape{1, 1}, Shape{1, 17}, Shape{257, 3}, Shape{65, 130}, Shape{600, 33}, Shape{300, 600}})
       examine(OpCase<ColumnSum>{cat(s, " ", dt), {.out = tensor(DType::f32, {s[1]}), .x = tensor(dt, s)}});
   }

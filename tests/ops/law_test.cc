@@ -41,6 +41,45 @@ TEST_P(Laws, GemmMultipliesAddsBiasAndAccumulates) {
   EXPECT_EQ(d.read(), (V{6, 28, 6, 46}));
 }
 
+TEST_P(Laws, GemmEpilogues) {
+  const auto a = f32({1, 2, 3, 4, 5, 6}), w = f32({1, 0, -1, 2, 1, 0}), with = f32({1, 2, 3, 4});
+  auto d = f32(V(4)), z = f32(V(4)), sums = f32({100, 200});
+  Gemm op{.d = as(d, {2, 2}),
+          .a = as(a, {2, 3}),
+          .b = as(w, {2, 3}),
+          .with = as(with, {2, 2}),
+          .epilogue = Epilogue::add,
+          .tb = true};
+  run(op);
+  EXPECT_EQ(d.read(), (V{-2 + 1, 4 + 2, -2 + 3, 13 + 4}));
+  op.epilogue = Epilogue::gelu;
+  op.with = as(z, {2, 2});
+  run(op);
+  EXPECT_EQ(z.read(), (V{-2, 4, -2, 13}));
+  const V gelu = d.read();
+  expect_near(gelu, {-0.04540231f, 3.9999297f, -0.04540231f, 13});
+  d.write(V(4));
+  op.again = true;
+  run(op);
+  EXPECT_EQ(d.read(), gelu);
+  op.again = false;
+  op.epilogue = Epilogue::gelu_gradient;
+  z.write({0, 0, 20, -20});
+  run(op);
+  EXPECT_EQ(d.read(), (V{-1, 2, -2, 0}));
+  op = {.d = as(d, {2, 2}),
+        .a = as(a, {3, 2}),
+        .b = as(w, {3, 2}),
+        .with = sums.t(),
+        .epilogue = Epilogue::sum_a,
+        .ta = true};
+  run(op);
+  EXPECT_EQ(sums.read(), (V{100 + 1 + 3 + 5, 200 + 2 + 4 + 6}));
+  op.epilogue = Epilogue::sum_b;
+  run(op);
+  EXPECT_EQ(sums.read(), (V{109 + 1 - 1 + 1, 212 + 0 + 2 + 0}));
+}
+
 TEST_P(Laws, LayerNormCentresAndScales) {
   const auto x = f32({1, 2, 3, 4}), w = f32({1, 1, 1, 2}), bias = f32({0, 0, 5, 0});
   auto y = f32(V(4)), mean = f32(V(1)), rstd = f32(V(1));

@@ -1,5 +1,8 @@
-// Cases of AdamW and StepControl on a backend; the arithmetic of the step itself is in step_control_test.cc.
+// Cases of AdamW, of masters in halves and of StepControl on a backend; the arithmetic of the step itself is in
+// step_control_test.cc.
+#include <bit>
 #include <cmath>
+#include <optional>
 
 #include "tests/ops/cases.h"
 
@@ -16,46 +19,98 @@ StepState running_state() {
   return s;
 }
 
-AdamW adamw(int64_t n, DType master) {
-  const Tensor f = tensor(DType::f32, {n});
-  return {.master = tensor(master, {n}),
-          .m = f,
-          .v = f,
-          .grad = f,
-          .state = tensor(DType::u8, {int64_t(sizeof(StepState))}),
-          .weight_decay = 0.1,
-          .seed = 5,
-          .stream = 6,
-          .first = 1000003};
+// What masters may be kept in: a dtype, and that of the copy, if any.
+struct Kind {
+  DType master;
+  std::optional<DType> copy;
+  std::string name() const { return cat(master, copy ? cat(" copy ", *copy) : ""); }
+};
+const Kind kKinds[] = {{DType::f32, {}},
+                       {DType::f32, DType::bf16},
+                       {DType::f32, DType::f16},
+                       {DType::bf16, {}},
+                       {DType::i16, DType::bf16}};
+
+AdamW::Part part(int64_t n, const Kind& kind, DType m = DType::f32, DType v = DType::f32) {
+  AdamW::Part p{.master = tensor(kind.master, {n}),
+                .m = tensor(m, {n}),
+                .v = tensor(v, {n}),
+                .grad = tensor(DType::f32, {n}),
+                .stream = 6,
+                .moment_stream = 7,
+                .first = 1000003};
+  if (kind.copy) p.param = tensor(*kind.copy, {n});
+  return p;
+}
+
+OpCase<AdamW> adamw(const std::string& name, std::vector<AdamW::Part> parts) {
+  OpCase<AdamW> c{name,
+                  {.parts = std::move(parts),
+                   .state = tensor(DType::u8, {int64_t(sizeof(StepState))}),
+                   .weight_decay = 0.1,
+                   .seed = 5}};
+  c.values = {{"state", bytes_of(running_state())}, {"v", uniform(0, 1)}, {"m", normal(0, 0.3)}};
+  if (c.op.parts.front().master.dtype == DType::i16)
+    c.values["master"] = [](uint64_t s, int64_t i) { return double(int16_t(random_bits(kCaseSeed, s, uint64_t(i)))); };
+  return c;
 }
 
 void adamw_cases(Examiner& examine) {
   for (int64_t n : {1, 3, 17, 257, 5000})
-    for (DType master : {DType::f32, DType::bf16})
-      for (int skip : {0, 1})
-        for (int copy = 0; copy < 4; ++copy) {
-          OpCase<AdamW> c{cat(n, " ", master, skip ? " skip" : ""), adamw(n, master)};
-          if (copy) c.op.param = tensor(kFloats[copy - 1], {n});
-          if (copy) c.name += cat(" copy ", kFloats[copy - 1]);
-          StepState s = running_state();
-          s.skip = skip;
-          if (skip) s.grad_scale = 0;
-          c.values = {{"state", bytes_of(s)}, {"v", uniform(0, 1)}, {"m", normal(0, 0.3)}};
-          if (skip) c.values["grad"] = constant(INFINITY);  // nothing of it may get through
-          examine(c);
-        }
+    for (const Kind& kind : kKinds)
+      for (int skip : {0, 1}) {
+        OpCase<AdamW> c = adamw(cat(n, " ", kind.name(), skip ? " skip" : ""), {part(n, kind)});
+        StepState s = running_state();
+        s.skip = skip;
+        if (skip) s.grad_scale = 0;
+        c.values["state"] = bytes_of(s);
+        if (skip) c.values["grad"] = constant(INFINITY);  // nothing of it may get through
+        examine(c);
+      }
+  for (const Kind& kind : kKinds)
+    for (DType m : {DType::f32, DType::bf16})
+      for (DType v : {DType::f32, DType::bf16})
+        for (int64_t n : {9, 5000})
+          examine(adamw(cat(n, " ", kind.name(), " moments ", m, " ", v), {part(n, kind, m, v)}));
   for (int64_t decayed : {0, 9, 3001}) {
-    OpCase<AdamW> c{cat("decay of ", decayed), adamw(5000, decayed == 9 ? DType::bf16 : DType::f32)};
-    c.op.decayed = decayed;
+    OpCase<AdamW> c = adamw(cat("decay of ", decayed), {part(5000, kKinds[decayed == 9 ? 3 : 0])});
+    c.op.parts[0].decayed = decayed;
     c.op.weight_decay = 20;
-    c.values = {{"state", bytes_of(running_state())}, {"v", uniform(0, 1)}};
     examine(c);
   }
-  for (DType master : {DType::f32, DType::bf16}) {  // work for many threads
-    OpCase<AdamW> c{cat("long ", master), adamw(100003, master)};
-    c.op.param = tensor(DType::bf16, {100003});
-    c.values = {{"state", bytes_of(running_state())}, {"v", uniform(0, 1)}};
-    examine(c);
+  for (const Kind& kind : kKinds) {
+    examine(adamw(cat("long ", kind.name()), {part(100003, kind)}));  // work for many threads
+    std::vector<AdamW::Part> parts;
+    for (int64_t n : {7, 3000, 1, 2048}) {
+      parts.push_back(part(n, kind, DType::bf16));
+      parts.back().stream += uint64_t(n);
+      parts.back().decayed = n / 2;
+    }
+    examine(adamw(cat("list ", kind.name()), parts));
+  }
+  examine(adamw("long list", std::vector<AdamW::Part>(300, part(5, kKinds[0]))));
+}
+
+// Any pattern of 32 bits but NaN: ties and the largest numbers among them.
+double any_float(uint64_t s, int64_t i) {
+  uint32_t bits = random_bits(kCaseSeed, s, uint64_t(i));
+  if (i % 3 == 0) bits = (bits & 0xffff0000u) | 0x8000u;
+  if ((bits & 0xfff8u) == 0xffa0u) bits ^= 0x100u;  // a rest that looks like memory that nobody wrote
+  const float x = std::bit_cast<float>(bits);
+  return std::isnan(x) ? 0 : double(x);
+}
+
+void master_cases(Examiner& examine) {
+  for (int64_t n : {1, 3, 17, 257, 5000, 100003}) {
+    const Tensor master = tensor(DType::f32, {n}), param = tensor(DType::bf16, {n}), rest = tensor(DType::i16, {n});
+    const Values values = {{"master", any_float}};
+    examine(OpCase<SplitMaster>{cat(n), {.param = param, .master = master}, values, true});
+    examine(OpCase<SplitMaster>{cat(n, " rest"), {.param = param, .rest = rest, .master = master}, values, true});
+    examine(OpCase<JoinMaster>{
+        cat(n),
+        {.master = master, .param = param, .rest = rest},
+        {{"rest", [](uint64_t s, int64_t i) { return double(int16_t(random_bits(kCaseSeed, s, uint64_t(i)))); }}},
+        true});
   }
 }
 
@@ -85,6 +140,7 @@ void step_control_cases(Examiner& examine) {
 
 void optimizer_cases(Examiner& examine) {
   adamw_cases(examine);
+  master_cases(examine);
   step_control_cases(examine);
 }
 

@@ -62,6 +62,13 @@ class PlanTest(SystemTest):
         self.assertIn("optimizer", done.out)
         self.assertIn("9.89G", done.out)  # tokens: 18865 steps of 512 x 1024
 
+    def test_llama_8b_fits_one_gpu_of_141_gb(self):
+        limit = f"memory_limit_gib={141e9 / 2**30}"
+        done = self.run_program("plan", ROOT / "configs" / "llama-8b.json", "--set", limit, code=DONE)
+        self.assertIn("8.03G", done.out)
+        whole = ["--set", "master_weights=fp32", "--set", "exp_avg_dtype=fp32", "--set", "exp_avg_sq_dtype=fp32"]
+        self.run_program("plan", ROOT / "configs" / "llama-8b.json", "--set", limit, *whole, code=USAGE)
+
     def test_plan_of_a_run_that_cannot_fit_says_so(self):
         done = self.run_program("plan", ROOT / "configs" / "llama-8b.json", "--set", "memory_limit_gib=4",
                                 code=USAGE)

@@ -2,11 +2,14 @@
 to a program on a machine with a GPU, on that. Losses follow the CPU backend's, resuming repeats bits, failures end well.
 """
 import os
+import signal
+import socket
 import unittest
 from pathlib import Path
 
 from harness import DONE, ERROR, PROGRAM, REQUEUE, USAGE, SystemTest
 
+PEER_LOST = 4
 EMULATED = PROGRAM.parent / "tests" / "athanor_emulated"
 CUDA_PROGRAM = Path(os.environ.get("ATHANOR_CUDA_PROGRAM", EMULATED))
 ON_EMULATOR = CUDA_PROGRAM == EMULATED
@@ -95,6 +98,39 @@ class TrainingTest(CudaTest):
         self.assertGreater(step["memory_used"], 0)
 
 
+@unittest.skipUnless(ON_EMULATOR, "what the emulated GPU's sensors say is known")
+class SensorTest(CudaTest):
+    def test_power_temperature_and_clocks_of_every_step(self):
+        self.curve("run")
+        for step in [r for r in self.records() if r["event"] == "step"]:
+            self.assertEqual([step[k] for k in ("gpu_watts", "gpu_celsius", "gpu_sm_mhz", "gpu_memory_mhz", "gpu_throttle")],
+                             [690, 61, 1755, 3201, 0])
+        self.run_program("report", "run")
+        page = (self.folder / "run" / "report.html").read_text()
+        for part in ("GPU power", "GPU temperature", "GPU clock", "Where the memory goes", "activations"):
+            self.assertIn(part, page)
+
+    def test_heat_is_an_alarm_and_the_power_limit_is_none(self):
+        alarms = lambda: [r["text"] for r in self.records() if r["event"] == "warn"]
+        self.run_program("train", self.config(), env={"EMULATED_THROTTLE": "0x44"})
+        self.assertEqual([a for a in alarms() if "GPU clocks" in a], ["GPU clocks are held down: heat (by the hardware)"])
+        self.run_program("train", self.config("limit.json", save="limit"), env={"EMULATED_THROTTLE": "0x4"})
+        records = self.records("limit")
+        self.assertEqual([r for r in records if r["event"] == "warn" and "GPU clocks" in r["text"]], [])
+        self.assertEqual(records[-2]["gpu_throttle"] if "gpu_throttle" in records[-2] else 4, 4)
+
+    def test_without_nvml_the_run_is_the_same_and_silent(self):
+        there = self.curve("there")
+        config = self.config("without.json", save="without")
+        quiet = self.run_program("train", config, env={"EMULATED_FAILURE": "nvmlInit_v2:1:9"})
+        self.assertNotIn("NVML", quiet.err + quiet.out)
+        self.assertEqual(self.losses("without"), there)
+        self.assertNotIn("gpu_watts", [r for r in self.records("without") if r["event"] == "step"][0])
+        debug = self.run_program("train", self.config("debug.json", save="debug", log_level="debug"),
+                                 env={"EMULATED_FAILURE": "nvmlInit_v2:1:9"})
+        self.assertEqual(debug.err.count("Driver Not Loaded"), 1)
+
+
 @unittest.skipUnless(ON_EMULATOR, "failures are planned on the emulated GPU only")
 class FailureTest(CudaTest):
     def fails(self, says, code=ERROR, config=None, **env):
@@ -121,6 +157,78 @@ class FailureTest(CudaTest):
         self.assertEqual(self.checkpoints(), ["step-00000003"])
         self.run_program("train", config)
         self.assertEqual(max(self.losses()), 6)
+
+
+@unittest.skipUnless(ON_EMULATOR, "NCCL between processes is emulated")
+class ManyRanksTest(CudaTest):
+    """Ranks with a GPU each, over an NCCL whose ranks are processes."""
+    env = {"EMULATED_NCCL": "processes", "EMULATED_GPUS": "2"}
+
+    def launch(self, config, *arguments, code=DONE, **env):
+        return self.run_program("launch", "--ranks", 2, "train", config, *arguments, code=code, env={**self.env, **env})
+
+    def config(self, name="tiny.json", **changes):
+        return super().config(name, **{"micro_batch_size": 1, **changes})
+
+    def start_ranks(self, *arguments):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        return [self.start("train", self.config(train_iters=100000, save_interval=0), *arguments,
+                           env=dict(self.env, RANK=str(r), WORLD_SIZE="2", LOCAL_RANK=str(r), MASTER_ADDR="127.0.0.1",
+                                    MASTER_PORT=str(port), XDG_RUNTIME_DIR=str(self.folder)))
+                for r in range(2)]
+
+    def test_every_stage_is_the_run_of_one_rank(self):
+        self.run_program("train", self.config(save="one"))
+        want = self.losses("one")
+        for stage in range(4):
+            self.launch(self.config(save=f"stage{stage}", zero_stage=stage, eval_interval=3, eval_iters=2,
+                                    gemm_search_seconds=stage, cuda_graph=stage != 1))
+            got = self.losses(f"stage{stage}")
+            self.assertEqual(list(got), list(want))
+            for step, loss in want.items():
+                self.assertAlmostEqual(got[step], loss, delta=1e-5 * loss, msg=f"stage {stage} step {step}")
+        start = next(r for r in self.records("stage3") if r["event"] == "start")
+        self.assertRegex(start["text"], r"NCCL 2\.\d+\.\d+; 2 ranks: 0-1 on .* \(2 x .*H200")
+        # One rank goes on from what two have written.
+        self.run_program("train", self.config(save="stage3", zero_stage=3, train_iters=7))
+        self.assertEqual(max(self.losses("stage3")), 7)
+
+    def test_a_rank_that_is_killed_ends_the_other(self):
+        for victim in (0, 1):
+            processes = self.start_ranks("--set", f"save=killed{victim}")
+            self.assertTrue(self.wait_for_step(processes[0], 3, run=f"killed{victim}"))
+            processes[victim].kill()
+            processes[victim].communicate()
+            done = self.finish(processes[1 - victim], timeout=40)
+            self.assertEqual(done.code, PEER_LOST, str(done))
+            for part in (f"rank {victim} is gone", " was at step "):
+                self.assertIn(part, done.err)
+
+    def test_a_rank_that_freezes_is_named_within_the_timeout(self):
+        processes = self.start_ranks("--set", "distributed_timeout=4")
+        self.assertTrue(self.wait_for_step(processes[0], 3))
+        processes[1].send_signal(signal.SIGSTOP)
+        done = self.finish(processes[0], timeout=60)
+        processes[1].kill()
+        processes[1].communicate()
+        self.assertEqual(done.code, PEER_LOST, str(done))
+        self.assertIn("rank 1", done.err)
+
+    def test_two_ranks_on_one_gpu_are_refused_unless_allowed(self):
+        done = self.launch(self.config(), EMULATED_GPUS="1", code=USAGE)
+        self.assertIn("ranks 0 and 1 would share one GPU", done.err)
+        self.launch(self.config(train_iters=2, lr_decay_iters=2), EMULATED_GPUS="1", NCCL_MULTI_RANK_GPU_ENABLE="1")
+
+    def test_what_fails_at_the_start_is_named(self):
+        done = self.launch(self.config(), EMULATED_NCCL="none", code=ERROR)
+        self.assertIn("libnccl2", done.err)
+        done = self.launch(self.config(), EMULATED_FAILURE="ncclCommInitRank:1:2", code=PEER_LOST)
+        self.assertIn("making a communicator of 2 ranks: NCCL: ", done.err)
+        done = self.launch(self.config(), EMULATED_FAILURE="ncclAllReduce:3:3", code=PEER_LOST)
+        self.assertIn("all_reduce of [", done.err)
+        self.assertIn(" was at step 1", done.err)
 
 
 if __name__ == "__main__":

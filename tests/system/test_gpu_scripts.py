@@ -1,12 +1,25 @@
-"""The scripts for machines with a GPU, as far as a machine without one can run them."""
+"""The scripts for machines with a GPU, as far as a machine without one can run them: verify.sh and compare.sh."""
+import importlib
 import json
+import math
+import os
 import subprocess
 import sys
 import unittest
 
 from harness import PROGRAM, ROOT, SystemTest
 
-VERIFY = ROOT / "scripts" / "gpu" / "verify.py"
+VERIFY, COMPARE = ROOT / "scripts" / "gpu" / "verify.py", ROOT / "bench" / "gpu" / "compare.py"
+PYTHON = os.environ.get("ATHANOR_PYTHON", sys.executable)
+HAS_TORCH = subprocess.run([PYTHON, "-c", "import torch"], capture_output=True).returncode == 0
+
+
+def module(path):
+    sys.path.insert(0, str(path.parent))
+    try:
+        return importlib.import_module(path.stem)
+    finally:
+        sys.path.pop(0)
 
 
 class VerifyTest(SystemTest):
@@ -20,14 +33,37 @@ class VerifyTest(SystemTest):
         return json.loads((self.folder / "out" / "verify.json").read_text())["parts"], done.stdout
 
     def test_parts_for_any_device_pass_on_the_cpu(self):
-        parts, table = self.verify("--device", "cpu", "--parts", "environment,backend,resume", code=0)
-        self.assertEqual({p: e["status"] for p, e in parts.items()},
-                         {"environment": "passed", "backend": "passed", "resume": "passed"})
+        names = ["environment", "backend", "resume", "memory"]
+        parts, table = self.verify("--device", "cpu", "--parts", ",".join(names), code=0)
+        self.assertEqual({p: e["status"] for p, e in parts.items()}, dict.fromkeys(names, "passed"))
         self.assertIn("passed", table)
+        self.assertIn("not measured here", parts["memory"]["found"]["remark"])
+
+    @unittest.skipUnless((ROOT / "build" / "tests" / "test_train").exists(), "the tests' programs are not built")
+    def test_programs_of_the_tests_stand_in_on_the_cpu(self):
+        parts, _ = self.verify("--device", "cpu", "--parts", "parity,laws", code=0)
+        for part in ("parity", "laws"):
+            self.assertEqual((parts[part]["status"], parts[part]["device"]), ("passed", "cpu"))
+            self.assertGreater(parts[part]["found"]["passed"], 5)
+
+    @unittest.skipUnless((ROOT / "build" / "tests" / "test_cuda_emulated").exists(), "the emulated GPU is not built")
+    def test_attention_on_the_emulated_gpu(self):
+        parts, _ = self.verify("--device", "emulated", "--parts", "attention", code=0)
+        self.assertEqual((parts["attention"]["status"], parts["attention"]["device"]), ("passed", "emulated"))
+
+    @unittest.skipUnless(HAS_TORCH, "ATHANOR_PYTHON lacks torch")
+    def test_curves_follow_those_of_pytorch(self):
+        parts, _ = self.verify("--device", "cpu", "--parts", "curves_gpt2,curves_llama", code=0)
+        for part in ("curves_gpt2", "curves_llama"):
+            self.assertEqual(parts[part]["status"], "passed", parts[part])
+            found = parts[part]["found"]
+            self.assertEqual(found["steps"], 20)
+            self.assertLess(found["mean_deviation"], found["mean_spread_of_torch"])
+        self.assertLess(parts["curves_gpt2"]["found"]["largest_deviation"], 1e-3, "both in fp32")
 
     def test_what_did_not_run_is_not_green(self):
-        parts, table = self.verify("--device", "cpu", "--parts", "ops,laws,ranks", code=0)
-        for part in ("ops", "laws", "ranks"):
+        parts, table = self.verify("--device", "cpu", "--parts", "kernels,sanitizer,attention", code=0)
+        for part in ("kernels", "sanitizer", "attention"):
             self.assertEqual(parts[part]["status"], "not run")
             self.assertTrue(parts[part]["why"])
         self.assertIn("needs a GPU", table)
@@ -35,14 +71,157 @@ class VerifyTest(SystemTest):
     def test_failures_are_told_and_reports_are_merged(self):
         for data in (self.folder / "data").glob("*"):
             data.unlink()
-        self.verify("--device", "cpu", "--parts", "ranks", code=0)
+        self.verify("--device", "cpu", "--parts", "sanitizer", code=0)
         (self.folder / "data" / "text_train_000000.bin").write_bytes(b"damaged")
         done = subprocess.run([sys.executable, str(VERIFY), "--out", str(self.folder / "out"), "--data",
                                str(self.folder / "data"), "--device", "cpu", "--parts", "resume"],
                               capture_output=True, text=True)
         self.assertEqual(done.returncode, 1, done.stdout)
         parts = json.loads((self.folder / "out" / "verify.json").read_text())["parts"]
-        self.assertEqual([parts["resume"]["status"], parts["ranks"]["status"]], ["FAILED", "not run"])
+        self.assertEqual([parts["resume"]["status"], parts["sanitizer"]["status"]], ["FAILED", "not run"])
+
+    def test_a_part_ends_in_time(self):
+        parts, _ = self.verify("--device", "cpu", "--parts", "backend", "--minutes", "0.001", code=1)
+        self.assertEqual(parts["backend"]["status"], "FAILED")
+        self.assertIn("did not end in time", parts["backend"]["why"])
+
+
+class JudgeTest(unittest.TestCase):
+    """What verify.py judges by, on made numbers."""
+
+    def setUp(self):
+        self.curves, self.verify = module(ROOT / "scripts" / "gpu" / "curves.py"), module(VERIFY)
+        one = [4 * math.exp(-s / 30) + 1 for s in range(100)]
+        self.sides = {"torch seed 1": one, "torch seed 2": [x + 0.02 * math.sin(s) for s, x in enumerate(one)],
+                      "athanor": [x + 0.002 * math.cos(s) for s, x in enumerate(one)]}
+
+    def test_within_the_spread(self):
+        found = self.curves.judge(self.sides, "bf16")
+        self.assertEqual(found["steps"], 100)
+        self.assertAlmostEqual(found["largest_deviation"], 0.002, places=5)
+
+    def refused(self, says, precision="bf16"):
+        with self.assertRaises(ValueError) as raised:
+            self.curves.judge(self.sides, precision)
+        self.assertIn(says, str(raised.exception))
+
+    def test_a_step_outside_is_found(self):
+        self.sides["athanor"][70] += 0.05
+        self.refused("at 1 of 100 steps, first 71")
+
+    def test_a_slow_drift_is_found(self):
+        self.sides["athanor"] = [x + 0.0005 * s for s, x in enumerate(self.sides["athanor"])]
+        self.refused("outside the spread")
+
+    def test_another_first_loss_is_found(self):
+        self.refused("the first loss differs", "fp32")
+        self.sides["athanor"][0] += 0.015
+        self.refused("the first loss differs")
+
+    def test_curves_that_stop_early_or_stay_are_found(self):
+        self.sides["athanor"].append(1.0)
+        self.refused("different lengths")
+        self.sides = dict.fromkeys(self.sides, [3.0] * 10)
+        self.refused("did not fall")
+        self.sides["athanor"] = [math.nan] * 10
+        self.refused("the first loss differs")
+
+    def test_memory_beyond_plan_and_reserve_is_found(self):
+        found = {"planned": 10 << 30, "reserve": 256 << 20, "before": 1 << 30}
+        self.verify.judge_memory(found | {"used": (11 << 30) + (256 << 20)})
+        for used in ((11 << 30) + (512 << 20), 11 << 30):
+            with self.assertRaises(self.verify.Failed):
+                self.verify.judge_memory(found | {"used": used})
+
+
+LLMC = '''#!/bin/sh
+i=0
+while [ $i -lt 9 ]; do
+  i=$((i+1))
+  echo "step    $i/1000 | loss 10.9 (+nanz)| norm 1.0 (+nanz)| lr 1.00e-04 | $((i+100)).50 ms | 30.0% bf16 MFU | 9 tok/s"
+done
+sleep 60'''
+LLMQ = '''#!/bin/sh
+echo "[T] step      0 [  1.0%] | time:     2 s | norm 1.0 | loss 11.0 | tps  10k"
+exit 3'''
+
+
+class CompareTest(SystemTest):
+    def setUp(self):
+        super().setUp()
+        (self.folder / "peers").mkdir()
+        for name, text in (("train_gpt2cu", LLMC), ("train", LLMQ)):
+            (self.folder / "peers" / name).write_text(text)
+            (self.folder / "peers" / name).chmod(0o755)
+
+    def compare(self, *arguments, python=PYTHON):
+        command = [sys.executable, COMPARE, "--device", "cpu", "--out", self.folder, "--athanor", PROGRAM, "--python", python,
+                   "--threads", "1", "--torch-compile", "none", "--rounds", "2", *arguments]
+        done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads((self.folder / "compare.json").read_text()), done.stdout
+
+    @unittest.skipUnless(HAS_TORCH, "ATHANOR_PYTHON lacks torch")
+    def test_sides_take_turns_and_failures_are_told(self):
+        report, printed = self.compare("--peers", self.folder / "peers", "--models", "tiny-gpt2")
+        row = report["models"]["tiny-gpt2"]
+        self.assertEqual(row["status"], "measured", row)
+        self.assertEqual(set(row["sides"]), {"athanor", "torch", "llm.c"})
+        self.assertEqual([len(s["turn_medians_ms"]) for s in row["sides"].values()], [2, 2, 2])
+        self.assertEqual(row["sides"]["llm.c"]["turn_medians_ms"], [104.0, 104.0], "steps 3 and 4")
+        self.assertEqual(row["sides"]["athanor"]["athanor_is_faster_by"], 1)
+        self.assertIn("1 of 4 steps", row["not_run"]["LLMQ"])
+        self.assertIn("LLMQ", printed)
+        self.assertGreater(row["start_seconds"], 0)
+
+    def test_without_pytorch_the_side_is_not_run(self):
+        report, _ = self.compare("--models", "tiny-llama", python="/bin/false")
+        row = report["models"]["tiny-llama"]
+        self.assertEqual((row["status"], set(row["sides"])), ("measured", {"athanor"}))
+        self.assertIn("ended", row["not_run"]["torch"])
+
+    def test_without_time_a_model_is_not_run_and_later_calls_add_it(self):
+        report, _ = self.compare("--minutes", "0.01", python="/bin/false")
+        self.assertEqual({r["status"] for r in report["models"].values()}, {"not run"})
+        report, _ = self.compare("--models", "tiny-llama", python="/bin/false")
+        self.assertEqual([r["status"] for r in report["models"].values()], ["not run", "measured"])
+
+    def test_the_shipped_models_are_those_of_the_goals(self):
+        compare = module(COMPARE)
+        for name, model in compare.MODELS.items():
+            self.assertTrue((ROOT / "configs" / f"{name}.json").exists(), name)
+            self.assertEqual(model["tokens"] % (model["seq"] * model["micro"]), 0, name)
+            self.assertLess(model["goal"], model["limit"])
+        self.assertLess(sum(m["seconds"] for m in compare.MODELS.values()), 9 * 60, "one call yields the whole table")
+
+    def test_tables_are_of_gpus_only(self):
+        table = module(ROOT / "bench" / "gpu" / "table.py")
+        side = lambda ms: {"tokens_per_second": 524288 / ms * 1e3, "athanor_is_faster_by": ms / 800}
+        report = {"device": "cuda", "hardware": "a GPU", "date": "2026-01-02", "commit": "0123456789abcdef",
+                  "settings": {"precision": "bf16"},
+                  "models": {"gpt2-124m": {"status": "measured", "model": {"seq": 1024, "limit": 693e3},
+                                           "sides": {"athanor": side(800), "torch": side(1200)}},
+                             "llama-1b": {"status": "not run", "why": "no time"}}}
+        path, readme = self.folder / "report.json", self.folder / "README.md"
+        path.write_text(json.dumps(report))
+        readme.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
+        run = lambda: subprocess.run([sys.executable, str(ROOT / "bench" / "gpu" / "table.py"), str(path), "--readme",
+                                      str(readme)], capture_output=True, text=True)
+        self.assertEqual(run().returncode, 0)
+        text = readme.read_text()
+        self.assertIn("| gpt2-124m | 1024 | 655k | 95 % | 1.50× (437k) |", text)
+        self.assertIn("a GPU, 2026-01-02, commit 0123456789ab", text)
+        for gone in ("llama-1b", "old", "llm.c"):
+            self.assertNotIn(gone, text)
+        path.write_text(json.dumps(report | {"device": "cpu"}))
+        done = run()
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("not on a GPU", done.stderr)
+        self.assertEqual(readme.read_text(), text)
+
+    def test_the_readme_has_a_place_for_the_table(self):
+        table = module(ROOT / "bench" / "gpu" / "table.py")
+        self.assertEqual((ROOT / "README.md").read_text().count(table.BEGIN), 1)
 
 
 if __name__ == "__main__":

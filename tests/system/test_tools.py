@@ -2,6 +2,8 @@
 import json
 import math
 import os
+import re
+import struct
 import subprocess
 import sys
 import unittest
@@ -9,6 +11,19 @@ import unittest
 from harness import DONE, ERROR, PROGRAM, ROOT, USAGE, SystemTest
 
 TEXT = "The quick brown fox jumps over the lazy dog. "
+
+
+def read_safetensors(path):
+    """{name: (shape, values)} of int32 tensors."""
+    raw = path.read_bytes()
+    size = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8:8 + size])
+    header.pop("__metadata__", None)
+    out = {}
+    for name, entry in header.items():
+        begin, end = (8 + size + offset for offset in entry["data_offsets"])
+        out[name] = (entry["shape"], struct.unpack(f"<{(end - begin) // 4}i", raw[begin:end]))
+    return out
 
 
 class TrainedTest(SystemTest):
@@ -185,6 +200,26 @@ class DataTest(TrainedTest):
             losses.append(self.losses(f"run-{folder}"))
         self.assertEqual(losses[0], losses[1])
 
+    def test_samples_are_the_rows_that_a_run_trains_on(self):
+        config = self.maker.make_config("samples.json", global_batch_size=4, micro_batch_size=2)
+        self.run_program("data", "samples", config, "all.safetensors", "--steps", "6")
+        self.run_program("data", "samples", config, "late.safetensors", "--first", "4", "--steps", "2")
+        everything, late = (read_safetensors(self.maker.folder / f"{n}.safetensors") for n in ("all", "late"))
+        shape, tokens = everything["tokens"]
+        _, targets = everything["targets"]
+        self.assertEqual(shape, [6, 4, 32])
+        self.assertEqual(late["tokens"], ([2, 4, 32], tokens[4 * 128:]))
+        shard = (self.maker.folder / "data" / "text_train_000000.bin").read_bytes()[1024:]
+        words = struct.unpack(f"<{len(shard) // 2}H", shard)
+        windows = {words[i:i + 33] for i in range(0, len(words) - 32, 32)}
+        for row in range(0, len(tokens), 32):
+            self.assertIn(tokens[row:row + 32] + targets[row + 31:row + 32], windows)
+            self.assertEqual(tokens[row + 1:row + 32], targets[row:row + 31])
+        done = self.run_program("data", "samples", config, "x", "--steps", str(10**12), code=USAGE)
+        self.assertIn("--first", done.err)
+        done = self.run_program("data", "samples", config, "x", "--set", "reset_position_ids=true", code=USAGE)
+        self.assertIn("reset_position_ids", done.err)
+
     def test_token_counts(self):
         self.assertIn(f"{len(TEXT) * 2000} bytes", self.tokenized.out)
 
@@ -206,6 +241,65 @@ class CommandTest(SystemTest):
         self.assertIn("predicted step", out)
         self.assertIn("model.intermediate_size 100 is not a multiple of 16: its products cost what 112 costs", out)
         self.assertNotIn("intermediate_size", self.run_program("plan", self.make_config("round.json")).out)
+
+    def test_plan_has_the_limit_of_every_op(self):
+        out = self.run_program("plan", self.make_config()).out
+        rows = re.findall(r"^(gemm|attention_fwd|attention_bwd|adamw) +(\d+) ", out, re.M)
+        self.assertEqual({name for name, _ in rows}, {"gemm", "attention_fwd", "attention_bwd", "adamw"})
+        self.assertEqual(dict(rows)["attention_fwd"], "4", "two blocks, two micro-batches")
+        self.assertRegex(out, r"limit of the step: [\d.e-]+ ms")
+        shapes = self.run_program("plan", self.make_config(), "--shapes").out
+        self.assertIn("gemm 64x96x32", shapes, "tokens x (q, k, v) x hidden")
+
+    def plan_on(self, gpu, config, *sets):
+        flags = [word for s in sets for word in ("--set", s)]
+        out = self.run_program("plan", ROOT / "configs" / f"{config}.json", "--gpu", gpu, *flags).out
+        size = re.search(r"of (\d+) sequences of (\d+) tokens", out)
+        return (int(size.group(1)) * int(size.group(2)), re.search(r"recomputation +(\w+)", out).group(1),
+                float(re.search(r"predicted step +([\d.e+]+) ms", out).group(1)))
+
+    def test_plan_for_a_gpu_that_is_not_here(self):
+        tokens, recompute, ms = self.plan_on("h200", "gpt2-124m")
+        self.assertEqual((tokens, recompute), (65536, "none"))
+        self.assertGreater(ms, 524288 / 800e3 * 1e3, "beyond what an H200 can do")
+        self.assertLess(ms, 524288 / 500e3 * 1e3)
+        self.assertGreater(self.plan_on("a100", "gpt2-124m")[2], 2 * ms)
+        tokens, recompute, _ = self.plan_on("h200", "llama-8b", "master_weights=bf16", "seq_length=8192")
+        self.assertGreaterEqual(tokens, 8192)
+        done = self.run_program("plan", ROOT / "configs" / "llama-8b.json", "--gpu", "h100", code=USAGE)
+        self.assertIn("master_weights", done.err)
+        done = self.run_program("plan", self.make_config(), "--gpu", "h300", code=USAGE)
+        self.assertIn("known are h200", done.err)
+
+    def test_auto_takes_the_largest_micro_batch_and_the_recomputation_that_fit(self):
+        """The smaller the memory, the more is recomputed and the fewer sequences are computed at once."""
+        model = {"hidden_size": 64, "num_hidden_layers": 8, "max_position_embeddings": 256}
+        config = self.make_config(model=model, micro_batch_size="auto", global_batch_size=32, runtime_reserve_mib=0,
+                                  loss_chunk_rows=256)
+        found = []
+        for mib in (400, 60, 30, 20, 14):
+            out = self.run_program("plan", config, "--set", f"memory_limit_gib={mib / 1024}").out
+            size = int(re.search(r"of (\d+) sequences", out).group(1))
+            found.append((size, ["none", "selective", "full"].index(re.search(r"recomputation +(\w+)", out).group(1))))
+        self.assertEqual(found[0], (32, 0), found)
+        self.assertEqual([mode for _, mode in found], sorted(mode for _, mode in found))
+        self.assertEqual(found[-1][1], 2, found)
+        self.assertLess(found[-1][0], 32)
+        done = self.run_program("plan", config, "--set", "memory_limit_gib=0.001", code=USAGE)
+        self.assertIn("recompute_granularity", done.err)
+
+    def test_recomputation_for_want_of_memory_changes_no_bit(self):
+        model = {"hidden_size": 64, "num_hidden_layers": 8, "max_position_embeddings": 64}
+        common = dict(model=model, train_iters=3, lr_warmup_iters=0, runtime_reserve_mib=0, micro_batch_size=4)
+        plans = [self.run_program("plan", self.make_config("plan.json", **common, recompute_granularity=mode)).out
+                 for mode in ("none", "full")]
+        none, full = (float(re.search(r"total +([\d.]+) MiB", out).group(1)) for out in plans)
+        losses = []
+        for name, limit in (("wide", 0), ("narrow", (none + full) / 2048)):
+            done = self.run_program("train", self.make_config(f"{name}.json", **common, save=name, memory_limit_gib=limit))
+            losses.append(self.losses(name))
+        self.assertEqual(losses[0], losses[1])
+        self.assertIn("more is recomputed than configured", done.err + done.out)
 
     def test_version_names_revision_and_compiler(self):
         out = self.run_program("--version").out
@@ -236,6 +330,17 @@ class CommandTest(SystemTest):
         self.assertEqual(len(result["step_ms"]), 3)
         self.assertEqual(result["tokens_per_step"], 4 * 32)
         self.assertGreater(result["tokens_per_second"], 0)
+
+    def test_bench_step_explains_the_step_op_by_op(self):
+        config = self.make_config(model={"hidden_size": 128, "max_position_embeddings": 128}, precision="fp32")
+        result = json.loads(self.run_program("bench", "step", config, "--steps", "5", "--json", "--ops").out)
+        lost = [op["ms"] - op["limit_ms"] for op in result["ops"]]
+        self.assertEqual(lost, sorted(lost, reverse=True))
+        self.assertAlmostEqual(sum(op["ms"] for op in result["ops"]), result["explained"] * result["median_ms"], delta=1e-6)
+        self.assertGreater(result["explained"], 0.5)
+        self.assertGreater(result["ceilings"]["flops"], 1e8)
+        text = self.run_program("bench", "step", config, "--steps", "2").out
+        self.assertRegex(text, r"ops take [\d.e+-]+ ms, [\d.]+ % of the step's")
 
     def test_bench_decode_prints_json(self):
         result = json.loads(self.run_program("bench", "decode", self.make_config(), "--context", "16", "--rounds", "2",

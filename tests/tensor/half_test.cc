@@ -153,6 +153,44 @@ TEST(StochasticRounding, IsExactlyInProportion) {
   }
 }
 
+// Every upper half with the lower halves where something changes, and others.
+template <class Fn>
+void for_floats(const Fn& fn) {
+  for (uint32_t upper = 0; upper < 0x10000; ++upper) {
+    for (uint32_t lower : {0u, 1u, 0x7ffeu, 0x7fffu, 0x8000u, 0x8001u, 0xfffeu, 0xffffu}) fn(upper << 16 | lower);
+    for (uint64_t i = 0; i < 16; ++i) fn(upper << 16 | (random_bits(4, upper, i) & 0xffffu));
+  }
+}
+
+TEST(Halves, AreTheFloatAgain) {
+  int64_t moved = 0;
+  for_floats([&](uint32_t u) {
+    const float x = settled(std::bit_cast<float>(u));
+    const bf16 rounding = from_float<bf16>(x);
+    const float again = joined(rounding, rest_of(x));
+    if (std::isnan(std::bit_cast<float>(u))) {
+      ASSERT_TRUE(std::isnan(x) && std::isnan(to_float(rounding)) && std::isnan(again)) << std::hex << u;
+      return;
+    }
+    ASSERT_EQ(std::bit_cast<uint32_t>(again), std::bit_cast<uint32_t>(x)) << std::hex << u;
+    ASSERT_EQ(rounding.bits, from_float<bf16>(std::bit_cast<float>(u)).bits) << std::hex << u;
+    if (std::bit_cast<uint32_t>(x) == u) return;
+    ++moved;  // a tie that goes down to the even number, by one unit towards zero
+    ASSERT_EQ(u & 0xffffu, 0x8000u);
+    ASSERT_EQ(rounding.bits, u >> 16);
+    ASSERT_EQ(std::bit_cast<uint32_t>(x), u - 1);
+  });
+  EXPECT_GE(moved, 32768 - 128);  // one of each even upper half that is no NaN
+  EXPECT_EQ(joined({0}, 0), 0.0f) << "memory of zeros holds zeros";
+}
+
+TEST(Halves, SettleOnce) {
+  for_floats([](uint32_t u) {
+    const float x = settled(std::bit_cast<float>(u));
+    ASSERT_EQ(std::bit_cast<uint32_t>(settled(x)), std::bit_cast<uint32_t>(x)) << std::hex << u;
+  });
+}
+
 TEST(StochasticRounding, KeepsNanAndInfinity) {
   for (uint32_t r : {0u, 0xffffffffu}) {
     EXPECT_EQ(round_stochastic(kInf, r).bits, 0x7f80);

@@ -17,7 +17,7 @@ extern const int kMatrixEvery;
 
 struct Rig {
   explicit Rig(int threads = 2);  // on a GPU: another schedule, where those can be chosen
-  Backend backend() { return {*device, *ops, *mesh}; }
+  Backend backend() { return {*device, *ops, *mesh, tuning}; }
 
   template <class T>
   std::vector<T> read(const Tensor& t) {
@@ -35,6 +35,7 @@ struct Rig {
 
   std::unique_ptr<Device> device;
   std::unique_ptr<Ops> ops;
+  Tuning* tuning = nullptr;  // of a GPU
   std::unique_ptr<ProcessMesh> mesh;
 };
 

@@ -37,6 +37,7 @@ struct Setting {
   int64_t micro = 4;
   int threads = 2;
   int64_t chunk_rows = 0;
+  DType m = DType::f32, v = DType::f32;
 };
 
 EngineOptions options(const Setting& s) {
@@ -49,6 +50,7 @@ EngineOptions options(const Setting& s) {
   o.loss_chunk_rows = s.chunk_rows;
   o.seed = 7;
   o.adamw.seed = 7;
+  o.adamw.m = s.m, o.adamw.v = s.v;
   o.schedule = {.style = DecayStyle::constant, .lr = 3e-3, .min_lr = 3e-3};
   o.clip_grad = 1;
   if (o.recipe.loss_scaling) {
@@ -84,8 +86,11 @@ void accumulate(Engine& engine, int64_t step) {
 std::vector<std::byte> weights_of(Rig& rig, Engine& engine) {
   std::vector<std::byte> all;
   for (const auto& unit : engine.model().params().units()) {
-    const auto part = rig.read<std::byte>({unit->master.data, DType::u8, {int64_t(unit->master.bytes())}});
-    all.insert(all.end(), part.begin(), part.end());
+    for (const Tensor& t : {unit->master, unit->value}) {
+      if (!t) continue;
+      const auto part = rig.read<std::byte>({t.data, DType::u8, {int64_t(t.bytes())}});
+      all.insert(all.end(), part.begin(), part.end());
+    }
   }
   return all;
 }
@@ -160,9 +165,10 @@ INSTANTIATE_TEST_SUITE_P(
     Families, Laws,
     ::testing::Values(Case{ModelType::gpt2, "fp32", DType::f32}, Case{ModelType::gpt2, "tf32", DType::f32},
                       Case{ModelType::gpt2, "bf16", DType::f32}, Case{ModelType::gpt2, "bf16", DType::bf16},
-                      Case{ModelType::gpt2, "fp16", DType::f32}, Case{ModelType::llama, "fp32", DType::f32},
-                      Case{ModelType::llama, "bf16", DType::f32}, Case{ModelType::qwen3, "bf16", DType::f32},
-                      Case{ModelType::qwen2, "fp16", DType::f32}, Case{ModelType::mistral, "fp32", DType::f32}),
+                      Case{ModelType::llama, "bf16", DType::i16}, Case{ModelType::gpt2, "fp16", DType::f32},
+                      Case{ModelType::llama, "fp32", DType::f32}, Case{ModelType::llama, "bf16", DType::f32},
+                      Case{ModelType::qwen3, "bf16", DType::f32}, Case{ModelType::qwen2, "fp16", DType::f32},
+                      Case{ModelType::mistral, "fp32", DType::f32}),
     [](const auto& which) {
       return std::string(name_of(which.param.type)) + "_" + which.param.precision + "_" + name_of(which.param.master);
     });
@@ -205,6 +211,74 @@ TEST(Precisions, MastersAreWhatWasAskedFor) {
     return engine.memory().total(MemoryKind::masters);
   };
   EXPECT_NEAR(double(bytes_of_masters(DType::f32)) / double(bytes_of_masters(DType::bf16)), 2.0, 0.05);
+}
+
+std::vector<float> masters_of(Engine& engine, Rig& rig) {
+  std::vector<float> all;
+  engine.visit_whole([&](size_t, int state, const Tensor& whole) {
+    if (state >= 0) return;
+    const auto values = rig.read<float>(whole);
+    all.insert(all.end(), values.begin(), values.end());
+  });
+  return all;
+}
+
+// Split masters are f32 ones in another place: the same losses, norms, weights and masters, to the bit, at half the
+// memory.
+TEST(Precisions, SplitMastersAreThoseOfF32) {
+  std::vector<std::vector<float>> masters;
+  std::vector<std::vector<double>> losses;
+  std::vector<size_t> bytes;
+  for (const DType master : {DType::f32, DType::i16}) {
+    Rig rig;
+    EngineOptions o = options({.precision = "bf16", .master = master, .recompute = {}});
+    o.frozen = {"mlp"};
+    Engine engine(tiny(ModelType::llama), o, rig.backend());
+    engine.commit();
+    engine.init_weights();
+    masters.push_back(masters_of(engine, rig));
+    for (int64_t step = 0; step < 8; ++step) {
+      accumulate(engine, step);
+      const StepState state = engine.finish_step();
+      losses.push_back({state.loss, state.grad_norm});
+    }
+    masters.push_back(masters_of(engine, rig));
+    for (const auto& unit : engine.model().params().units())
+      for (const uint16_t w : rig.read<uint16_t>(unit->value)) masters.back().push_back(float(w));
+    bytes.push_back(engine.memory().total(MemoryKind::masters));
+  }
+  EXPECT_EQ(masters[2], masters[0]);
+  EXPECT_EQ(masters[3], masters[1]);
+  EXPECT_NE(masters[1], masters[0]);
+  EXPECT_EQ(std::vector(losses.begin(), losses.begin() + 8), std::vector(losses.begin() + 8, losses.end()));
+  EXPECT_NEAR(double(bytes[0]) / double(bytes[1]), 2.0, 0.05);
+}
+
+TEST(Precisions, SplitNeedsWeightsInBf16) {
+  for (const char* precision : {"fp32", "tf32", "fp16"}) {
+    try {
+      make_recipe(precision, DType::i16);
+      FAIL() << precision;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), Exit::usage);
+      EXPECT_NE(std::string(e.what()).find("split masters need precision bf16"), std::string::npos) << e.what();
+    }
+  }
+}
+
+// Moments in bf16 take half the memory and leave the curve where it was.
+TEST(Precisions, MomentsInBf16FollowTheSameCurve) {
+  constexpr int64_t kSteps = 8;
+  Setting s{.precision = "bf16", .master = DType::i16, .recompute = {}};
+  const Curve exact = train(ModelType::llama, s, kSteps);
+  for (const auto& [m, v] : {std::pair{DType::bf16, DType::f32}, {DType::bf16, DType::bf16}}) {
+    s.m = m, s.v = v;
+    const Curve rounded = train(ModelType::llama, s, kSteps), again = train(ModelType::llama, s, kSteps);
+    EXPECT_EQ(rounded, again);
+    EXPECT_NE(rounded.weights, exact.weights);
+    for (size_t i = 0; i < kSteps; ++i)
+      EXPECT_NEAR(rounded.losses[i], exact.losses[i], 2e-3 * exact.losses[i]) << "step " << i;
+  }
 }
 
 TEST(Precisions, FollowTheSameCurve) {

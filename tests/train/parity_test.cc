@@ -2,6 +2,7 @@
 // the weights after ten AdamW steps.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/file.h"
@@ -15,7 +16,16 @@ namespace {
 
 using testing::Rig;
 
-constexpr double kLossTolerance = 1e-5, kLossAfterTolerance = 1e-4, kCosine = 0.99999, kWeightTolerance = 1e-3;
+// Relative differences of the first loss and of those after it; cosines of the gradients of matrices and of vectors, of
+// which some have but 14 elements here, each a sum of rounded values; and how large gradients are that are zero in
+// theory, as a share of the largest beside them. bf16 rounds to 8 bits; f32 results are the yardstick.
+struct Tolerances {
+  const char* precision;
+  double first_loss, later_loss, matrix_cosine, vector_cosine, zero;
+};
+constexpr Tolerances kTolerances[] = {{"fp32", 1e-5, 1e-4, 0.99999, 0.99999, 1e-5},
+                                      {"bf16", 2e-3, 5e-3, 0.999, 0.998, 3e-2}};
+constexpr double kWeightTolerance = 1e-3;
 
 std::vector<float> floats(const SafetensorsFile& file, const std::string& name) {
   const TensorEntry& e = file.at(name);
@@ -57,9 +67,9 @@ class Parity : public ::testing::TestWithParam<const char*> {
     targets_ = ints(reference_, "targets");
   }
 
-  EngineOptions options(int64_t micro) const {
+  EngineOptions options(int64_t micro, const char* precision = "fp32") const {
     EngineOptions o;
-    o.recipe = make_recipe("fp32", DType::f32);
+    o.recipe = make_recipe(precision, DType::f32);
     o.seq_length = seq_;
     o.micro_batch_size = micro;
     o.global_batch_size = batch_;
@@ -78,6 +88,41 @@ class Parity : public ::testing::TestWithParam<const char*> {
       engine.micro_batch(rows(tokens_, step, first, micro), rows(targets_, step, first, micro), clock);
   }
   double loss(const StepState& s) const { return s.loss / double(batch_ * seq_); }
+
+  void expect_gradient(const std::string& name, const float* got, const Tolerances& t) const {
+    const auto want = floats(reference_, "grad." + name);
+    const auto third = want.size() / 3;
+    std::vector<float> a(got, got + want.size()), b = want;
+    if (has_key_bias(name)) {
+      const auto begin = a.begin() + int64_t(third), end = begin + int64_t(third);
+      const auto size = [](float x, float y) { return std::abs(x) < std::abs(y); };
+      const float zero = std::abs(*std::max_element(begin, end, size));
+      a.erase(begin, end);
+      b.erase(b.begin() + int64_t(third), b.begin() + int64_t(2 * third));
+      EXPECT_LE(zero, t.zero * std::abs(*std::max_element(a.begin(), a.end(), size))) << name << " " << t.precision;
+    }
+    const Difference d = compare(a.data(), b);
+    const double cosine = reference_.at("grad." + name).shape.size() > 1 ? t.matrix_cosine : t.vector_cosine;
+    EXPECT_GT(d.cosine, cosine) << name << " " << t.precision;
+    EXPECT_LT(d.relative, 2 * std::sqrt(2 * (1 - cosine))) << name << " " << t.precision;
+  }
+
+  void expect_final_weights(Engine& engine) {
+    const SafetensorsFile initial(folder_ + "/model.safetensors");
+    for (const auto& piece : engine.model().params().pieces()) {
+      const std::string& name = piece.slice->name;
+      const auto final = floats(reference_, "final." + name), start = floats(initial, name);
+      const auto all = rig_.read<float>(engine.model().params().units()[size_t(piece.unit)]->master);
+      const float* got = all.data() + piece.offset;
+      double difference = 0, moved = 0;
+      for (size_t i = 0; i < final.size(); ++i) {
+        if (has_key_bias(name) && i >= final.size() / 3 && i < final.size() * 2 / 3) continue;
+        difference += std::pow(double(got[i]) - final[i], 2);
+        moved += std::pow(double(final[i]) - start[i], 2);
+      }
+      EXPECT_LE(std::sqrt(difference), kWeightTolerance * std::sqrt(moved)) << name;
+    }
+  }
 
   const std::string folder_;
   const SafetensorsFile reference_;
@@ -99,49 +144,33 @@ TEST_P(Parity, LogitsOfTheFirstBatch) {
 }
 
 TEST_P(Parity, GradientsOfTheFirstStep) {
-  for (const int64_t micro : {batch_, int64_t{1}}) {
-    Engine engine(config_, options(micro), rig_.backend());
-    engine.commit();
-    load_weights(engine, *rig_.device, folder_);
-    accumulate(engine, 0);
-    const ParamStore& params = engine.model().params();
-    for (const auto& piece : params.pieces()) {
-      const auto expected = floats(reference_, "grad." + piece.slice->name);
-      const auto all = rig_.read<float>(params.units()[size_t(piece.unit)]->grad);
-      const float* got = all.data() + piece.offset;
-      ASSERT_EQ(int64_t(expected.size()), piece.slice->shape.numel()) << piece.slice->name;
-      const Difference d = compare(got, expected);
-      EXPECT_GT(d.cosine, kCosine) << piece.slice->name << " micro " << micro;
-      EXPECT_LT(d.relative, 1e-4) << piece.slice->name << " micro " << micro;
+  for (const Tolerances& t : kTolerances)
+    for (const int64_t micro : {batch_, int64_t{1}}) {
+      Engine engine(config_, options(micro, t.precision), rig_.backend());
+      engine.commit();
+      load_weights(engine, *rig_.device, folder_);
+      accumulate(engine, 0);
+      for (const auto& piece : engine.model().params().pieces()) {
+        const auto all = rig_.read<float>(engine.model().params().units()[size_t(piece.unit)]->grad);
+        expect_gradient(piece.slice->name, all.data() + piece.offset, t);
+      }
+      const StepState state = engine.finish_step();
+      EXPECT_NEAR(state.grad_norm, floats(reference_, "grad_norms")[0], t.first_loss * 5 * state.grad_norm);
     }
-    const StepState state = engine.finish_step();
-    EXPECT_NEAR(state.grad_norm, floats(reference_, "grad_norms")[0], 1e-5 * state.grad_norm);
-  }
 }
 
 TEST_P(Parity, TenSteps) {
-  Engine engine(config_, options(batch_), rig_.backend());
-  engine.commit();
-  load_weights(engine, *rig_.device, folder_);
-  const auto losses = floats(reference_, "losses");
-  for (int64_t step = 0; step < steps_; ++step) {
-    accumulate(engine, step);
-    const double got = loss(engine.finish_step()), want = losses[size_t(step)];
-    EXPECT_NEAR(got, want, (step == 0 ? kLossTolerance : kLossAfterTolerance) * want) << "step " << step;
-  }
-  const SafetensorsFile initial(folder_ + "/model.safetensors");
-  for (const auto& piece : engine.model().params().pieces()) {
-    const std::string& name = piece.slice->name;
-    const auto final = floats(reference_, "final." + name), start = floats(initial, name);
-    const auto all = rig_.read<float>(engine.model().params().units()[size_t(piece.unit)]->master);
-    const float* got = all.data() + piece.offset;
-    double difference = 0, moved = 0;
-    for (size_t i = 0; i < final.size(); ++i) {
-      if (has_key_bias(name) && i >= final.size() / 3 && i < final.size() * 2 / 3) continue;
-      difference += std::pow(double(got[i]) - final[i], 2);
-      moved += std::pow(double(final[i]) - start[i], 2);
+  for (const Tolerances& t : kTolerances) {
+    Engine engine(config_, options(batch_, t.precision), rig_.backend());
+    engine.commit();
+    load_weights(engine, *rig_.device, folder_);
+    const auto losses = floats(reference_, "losses");
+    for (int64_t step = 0; step < steps_; ++step) {
+      accumulate(engine, step);
+      const double got = loss(engine.finish_step()), want = losses[size_t(step)];
+      EXPECT_NEAR(got, want, (step == 0 ? t.first_loss : t.later_loss) * want) << t.precision << " step " << step;
     }
-    EXPECT_LE(std::sqrt(difference), kWeightTolerance * std::sqrt(moved)) << name;
+    if (t.precision == std::string("fp32")) expect_final_weights(engine);
   }
 }
 

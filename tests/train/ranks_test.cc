@@ -43,7 +43,9 @@ struct Setting {
   Recompute::Granularity recompute = Recompute::Granularity::none;
   std::vector<std::string> frozen = {};
   bool masked = false;  // targets are ignored: of every rank another number
-  int64_t leaves = 0;   // rank-invariant sums; micro-batches are then two sequences
+  DType moments = DType::f32;
+  double clip = 0.5;
+  int64_t leaves = 0;  // rank-invariant sums; micro-batches are then two sequences
 
   std::string name() const {
     return cat(name_of(type), tied ? " tied " : " ", precision, " stage ", stage, " ranks ", replicas, "x", shards,
@@ -61,8 +63,9 @@ EngineOptions options(const Setting& s) {
   o.zero_stage = s.stage;
   o.logical_shards = s.leaves;
   o.seed = o.adamw.seed = 5;
+  o.adamw.m = o.adamw.v = s.moments;
   o.schedule = {.style = DecayStyle::constant, .lr = 3e-3, .min_lr = 3e-3};
-  o.clip_grad = 0.5;
+  o.clip_grad = s.clip;
   o.frozen = s.frozen;
   if (o.recipe.loss_scaling) {
     o.scaling = {.dynamic = true, .window = 2, .hysteresis = 1, .min_scale = 1};
@@ -213,6 +216,39 @@ TEST(Ranks, EveryPrecisionAndFamily) {
       s.shards = 2, s.stage = stage;
       expect_same(want, train(s), c.tolerance, s.name());
     }
+}
+
+// In every sharding the halves of masters are those of f32, and moments in bf16 are rounded by the place in the unit.
+TEST(Ranks, SplitMastersAreThoseOfF32) {
+  for (const auto& [replicas, shards] : {std::pair{1, 1}, {1, 3}, {2, 2}})
+    for (const int stage : {0, 1, 2, 3}) {
+      Setting s{.precision = "bf16", .replicas = replicas, .shards = shards, .stage = stage};
+      const Curve whole = train(s);
+      s.master = DType::i16;
+      const Curve split = train(s);
+      EXPECT_EQ(whole.losses, split.losses) << s.name();
+      EXPECT_EQ(whole.norms, split.norms) << s.name();
+      EXPECT_EQ(whole.masters, split.masters) << s.name();
+      EXPECT_EQ(whole.evaluation, split.evaluation) << s.name();
+      EXPECT_LT(split.weights, whole.weights) << s.name();
+    }
+}
+
+// The same gradients get the same random bits wherever a weight's moments lie. All stages add those of the same ranks
+// in one order; only their norms are added in another, and clip nothing here.
+TEST(Ranks, MomentsInBf16DoNotDependOnTheShards) {
+  Setting s{.precision = "bf16", .master = DType::i16, .shards = 3, .stage = 1, .moments = DType::bf16, .clip = 0};
+  const Curve want = train(s);
+  for (const int stage : {0, 2, 3}) {
+    s.stage = stage;
+    const Curve got = train(s);
+    EXPECT_EQ(want.losses, got.losses) << s.name();
+    EXPECT_EQ(want.masters, got.masters) << s.name();
+  }
+  s.shards = 1;
+  expect_same(want, train(s), 5e-3, s.name());
+  s.moments = DType::f32;
+  EXPECT_GT(train(s).optimizer, 1.9 * want.optimizer);
 }
 
 TEST(Ranks, RecomputationChangesNoBit) {

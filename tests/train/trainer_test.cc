@@ -80,12 +80,14 @@ class TrainerTest : public ::testing::Test {
 struct Precise {
   const char* precision;
   const char* master;
+  const char* moments = "fp32";
 };
 class Resume : public TrainerTest, public ::testing::WithParamInterface<Precise> {};
 
 TEST_P(Resume, NPlusMStepsEqualNSaveResumeM) {
-  const std::vector<std::string> set = {cat("precision=", GetParam().precision),
-                                        cat("master_weights=", GetParam().master)};
+  const std::vector<std::string> set = {
+      cat("precision=", GetParam().precision), cat("master_weights=", GetParam().master),
+      cat("exp_avg_dtype=", GetParam().moments), cat("exp_avg_sq_dtype=", GetParam().moments)};
   ASSERT_EQ(run(config("whole", set)), Exit::done);
   auto first = set, second = set;
   // The schedule must not end early in the first half: it is 8 steps long in both.
@@ -104,10 +106,38 @@ TEST_P(Resume, NPlusMStepsEqualNSaveResumeM) {
 
 INSTANTIATE_TEST_SUITE_P(Precisions, Resume,
                          ::testing::Values(Precise{"fp32", "fp32"}, Precise{"tf32", "fp32"}, Precise{"bf16", "fp32"},
-                                           Precise{"bf16", "bf16"}, Precise{"fp16", "fp32"}),
+                                           Precise{"bf16", "bf16"}, Precise{"fp16", "fp32"}, Precise{"bf16", "split"},
+                                           Precise{"bf16", "split", "bf16"}, Precise{"bf16", "bf16", "bf16"}),
                          [](const auto& which) {
-                           return std::string(which.param.precision) + "_" + which.param.master;
+                           const auto& p = which.param;
+                           return std::string(p.precision) + "_" + p.master + "_" + p.moments;
                          });
+
+// A run may change between fp32 and split masters; its checkpoints have the same bits as if it had not.
+TEST_F(TrainerTest, SplitMastersGoOnFromWholeOnesAndBack) {
+  const auto with = [&](const char* run_name, const char* master, int64_t steps) {
+    return config(run_name,
+                  {"precision=bf16", cat("master_weights=", master), cat("train_iters=", steps), "lr_decay_iters=8"});
+  };
+  ASSERT_EQ(run(with("whole", "fp32", 8)), Exit::done);
+  ASSERT_EQ(run(with("split", "split", 8)), Exit::done);
+  ASSERT_EQ(run(with("mixed", "fp32", 3)), Exit::done);
+  ASSERT_EQ(run(with("mixed", "split", 5)), Exit::done);
+  ASSERT_EQ(run(with("mixed", "fp32", 8)), Exit::done);
+  for (const char* file : {"model.safetensors", "optimizer.safetensors"})
+    for (const char* other : {"split", "mixed"})
+      EXPECT_EQ(bytes("whole", 8, file), bytes(other, 8, file)) << other << file;
+  const std::string text = error_of(with("mixed", "bf16", 9));
+  EXPECT_NE(text.find("master_weights: \"fp32\" -> \"bf16\""), std::string::npos) << text;
+}
+
+TEST_F(TrainerTest, MomentsMayChangeTheirDtype) {
+  ASSERT_EQ(run(config("r", {"train_iters=2", "lr_decay_iters=8"})), Exit::done);
+  ASSERT_EQ(run(config("r", {"train_iters=4", "lr_decay_iters=8", "exp_avg_dtype=bf16"})), Exit::done);
+  const size_t both = bytes("r", 2, "optimizer.safetensors").size(),
+               less = bytes("r", 4, "optimizer.safetensors").size();
+  EXPECT_NEAR(double(less) / double(both), 0.75, 0.1);
+}
 
 // A checkpoint of format version 1, committed once: it must load for ever. To make one for a new version, run this test
 // with ATHANOR_UPDATE_GOLDEN=1 and change the folder's name here.

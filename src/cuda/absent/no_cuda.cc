@@ -13,4 +13,8 @@ std::string why_no_cuda() {
 
 CudaBackend make_cuda(const CudaOptions&) { throw Error(cat("device cuda: ", why_no_cuda()), Exit::usage); }
 
+NcclTransport make_nccl(Device&, NcclOptions, std::unique_ptr<Communicator>) {
+  throw Error(cat("NCCL: ", why_no_cuda()), Exit::usage);
+}
+
 }  // namespace athanor

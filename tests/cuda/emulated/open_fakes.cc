@@ -1,11 +1,14 @@
 // Stands in for src/cuda/libraries/open.cc on the emulated GPU: the tables of the fakes in place of NVIDIA's libraries.
 // One fake of each for the life of the process, as libraries are.
+#include <cstdlib>
+
 #include "base/error.h"
 #include "cuda/libraries/open.h"
 #include "cuda/libraries/specs.h"
 #include "emulator/libraries/cublaslt/fake_cublaslt.h"
 #include "emulator/libraries/cudnn/fake_cudnn.h"
 #include "emulator/libraries/nccl/fake_nccl.h"
+#include "emulator/libraries/nccl/process_nccl.h"
 #include "emulator/libraries/nvml/fake_nvml.h"
 
 namespace athanor {
@@ -35,9 +38,18 @@ Opened<CublasLtTable> open_cublaslt(const SearchPlaces&) {
 Opened<CudnnTable> open_cudnn(const SearchPlaces&) {
   return {fake_table<emu::fakes::FakeCudnn>(), emulated({9, 19, 0})};
 }
-Opened<NcclTable> open_nccl(const SearchPlaces&) { return {fake_table<emu::fakes::FakeNccl>(), emulated({2, 28, 9})}; }
+// EMULATED_NCCL: processes (ranks are processes), none (not installed); else ranks are threads of this process.
+Opened<NcclTable> open_nccl(const SearchPlaces&) {
+  const char* setting = std::getenv("EMULATED_NCCL");
+  const std::string kind = setting ? setting : "";
+  if (kind == "none") throw Error("NCCL: libnccl.so.2 is nowhere (apt: libnccl2, or pip: nvidia-nccl-cu13)");
+  static const NcclTable processes = emu::fakes::process_nccl(emu::fakes::emulated_machine());
+  return {kind == "processes" ? processes : fake_table<emu::fakes::FakeNccl>(), emulated({2, 28, 9})};
+}
 Opened<NvmlTable> open_nvml(const SearchPlaces&) {
-  return {fake_table<emu::fakes::FakeNvml>(std::vector<emu::fakes::GpuSensors>(1)), emulated({1, 0, 0})};
+  const char* reasons = std::getenv("EMULATED_THROTTLE");  // a number, of NVML's clocks event reasons
+  const emu::fakes::GpuSensors gpu{.bus = 0x10, .clock_reasons = reasons ? std::strtoull(reasons, nullptr, 0) : 0};
+  return {fake_table<emu::fakes::FakeNvml>(std::vector{gpu}), emulated({1, 0, 0})};
 }
 Opened<CuptiTable> open_cupti(const SearchPlaces&) {
   throw Error("CUPTI: there is none on the emulated GPU; profiles take event times");

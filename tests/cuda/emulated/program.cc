@@ -1,9 +1,12 @@
 // The whole program on the emulated GPU: what it is told by its environment, and what it says at its end:
 //   EMULATED_SEED=7              the order of threads, blocks, streams and completions
 //   EMULATED_GPU=A100            A100, RTX4090, H200 (default), B200, none
+//   EMULATED_GPUS=2              so many of them (1)
+//   EMULATED_NCCL=processes      ranks are processes; none: NCCL is not installed
 //   EMULATED_MEMORY_MIB=64       a smaller memory
 //   EMULATED_FAILURE=cudaLaunchKernel:3:700   the third call fails with this code
 // A fault, a misuse or a leak is printed to stderr; unless a failure was planned, the exit status is then 99.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -20,12 +23,13 @@ const char* setting(const char* name) {
   return value ? value : "";
 }
 
-void simulate(const std::string& name) {
+void simulate(const std::string& name, int count) {
   if (name == "none") return emu::simulate({});
-  if (name == "A100") return emu::simulate({emu::gpu_a100()});
-  if (name == "RTX4090") return emu::simulate({emu::gpu_rtx4090()});
-  if (name == "B200") return emu::simulate({emu::gpu_b200()});
-  emu::simulate({emu::gpu_h200()});
+  const emu::GpuModel model = name == "A100"      ? emu::gpu_a100()
+                              : name == "RTX4090" ? emu::gpu_rtx4090()
+                              : name == "B200"    ? emu::gpu_b200()
+                                                  : emu::gpu_h200();
+  emu::simulate(std::vector<emu::GpuModel>(size_t(count), model));
 }
 
 void plan_failure(const std::string& plan) {
@@ -55,10 +59,11 @@ bool complains() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  simulate(setting("EMULATED_GPU"));
+  simulate(setting("EMULATED_GPU"), std::max(1, std::atoi(setting("EMULATED_GPUS"))));
   if (*setting("EMULATED_SEED")) emu::seed(std::strtoull(setting("EMULATED_SEED"), nullptr, 10));
   if (*setting("EMULATED_MEMORY_MIB"))
     emu::set_memory_limit(std::strtoull(setting("EMULATED_MEMORY_MIB"), nullptr, 10) << 20);
+  if (*setting("EMULATED_NCCL")) emu::set_wait_limit(600);  // other processes may be slow; who hangs the program tells
   plan_failure(setting("EMULATED_FAILURE"));
   const bool planned = *setting("EMULATED_FAILURE");
   const int code = athanor::run_cli(argc, argv);

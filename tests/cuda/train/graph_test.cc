@@ -55,7 +55,7 @@ void step(Engine& engine, int64_t s) {
     }
     engine.micro_batch(tokens, targets, clock);
   }
-  engine.close_step();
+  engine.close_step(clock);
 }
 
 struct Outcome {

@@ -173,7 +173,7 @@ struct Block {
   int free_registers = 0;                    // for setmaxnreg
   std::vector<Thread*> waiting_for_registers;
   std::map<std::pair<uint32_t, uint32_t>, uint64_t> visits;  // by block and thread: its last access to our memory
-  alignas(128) uint8_t parameters[4096];
+  alignas(128) uint8_t parameters[32768];
 };
 
 // What blocks on different OS threads share.

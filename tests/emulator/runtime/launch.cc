@@ -7,8 +7,8 @@
 
 namespace emu {
 namespace {
-constexpr size_t kParameterBytes = 4096;  // what the device half holds; since CUDA 12.1 the limit is 32,764
-constexpr unsigned kPortableCluster = 8;  // "Thread Block Clusters" in the programming guide
+constexpr size_t kParameterBytes = 32764;  // since CUDA 12.1
+constexpr unsigned kPortableCluster = 8;   // "Thread Block Clusters" in the programming guide
 
 std::string dims_text(const dim3& d) {
   return "(" + std::to_string(d.x) + ", " + std::to_string(d.y) + ", " + std::to_string(d.z) + ")";
@@ -163,7 +163,7 @@ cudaError_t check_launch(const Kernel& kernel, const LaunchShape& shape) {
   if (kernel.parameter_bytes > kParameterBytes) {
     return not_emulated(
         (kernel.name + " with " + std::to_string(kernel.parameter_bytes) + " bytes of parameters").c_str(),
-        "at most 4096 bytes are");
+        "at most 32764 bytes are");
   }
   if (shape.programmatic && gpu.major < 9) {
     return refuse(cudaErrorNotSupported, kernel.name + ": " + gpu.name + " has no programmatic dependent launch");

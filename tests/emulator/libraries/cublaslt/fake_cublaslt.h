@@ -25,8 +25,9 @@ class FakeCublasLt {
 
   std::string last_refusal() const { return refusals_.last(); }
   // How long products take on the virtual clock, in microseconds; nullptr: all the same time.
-  void set_time(std::function<double(const cublasLtMatmulAlgo_t&)> time) { time_ = std::move(time); }
-  const std::function<double(const cublasLtMatmulAlgo_t&)>& time() const { return time_; }
+  using Time = std::function<double(const cublasLtMatmulAlgo_t&, uint32_t epilogue)>;
+  void set_time(Time time) { time_ = std::move(time); }
+  const Time& time() const { return time_; }
   // Handles and descriptors that were made and never destroyed.
   std::vector<std::string> leaks() const;
 
@@ -40,7 +41,7 @@ class FakeCublasLt {
  private:
   Machine machine_;
   Refusals refusals_;
-  std::function<double(const cublasLtMatmulAlgo_t&)> time_;
+  Time time_;
   mutable std::mutex mutex_;
   std::map<const void*, std::string_view> objects_;
   Installed<FakeCublasLt> installed_;

@@ -52,7 +52,6 @@ Verdict check_alignment(const Product& p, const Algorithm& algorithm, const Oper
   if (p.epilogue.needs_bias_pointer() && misaligned(p.bias, static_cast<uint32_t>(element_bytes(p.bias_type)))) {
     return {CUBLAS_STATUS_NOT_SUPPORTED, "the bias vector is misaligned"};
   }
-  if (p.epilogue.needs_aux() && misaligned(p.aux, 16)) return {CUBLAS_STATUS_NOT_SUPPORTED, "aux is misaligned"};
   return {};
 }
 
@@ -218,7 +217,7 @@ cublasStatus_t matmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const 
     verdict = invalid("the stream belongs to another device than the handle");
   }
   if (!verdict.ok()) return fake.refuse(verdict.status, text("cublasLtMatmul: ", verdict.why));
-  if (fake.time()) operation.microseconds = fake.time()(pack(algorithm));
+  if (fake.time()) operation.microseconds = fake.time()(pack(algorithm), product.epilogue_code);
   operation.compute = [product, algorithm, operands] { compute_product(product, algorithm, operands); };
   cudaError_t error = fake.machine().enqueue(stream, std::move(operation));
   if (error == cudaSuccess) return CUBLAS_STATUS_SUCCESS;

@@ -155,6 +155,9 @@ Verdict read_aux(const Attributes& desc, Product* p) {
   p->aux_type = type == -1 ? p->d.type : element_of(static_cast<cudaDataType_t>(type));
   if (!p->epilogue.needs_aux()) return {};
   if (p->aux == nullptr) return invalid("the epilogue needs CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER");
+  // Its value tells the alignment, also where nothing is read or written yet.
+  // (CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER)
+  if (reinterpret_cast<uintptr_t>(p->aux) % 16 != 0) return unsupported("aux is misaligned");
   if (p->d.row_major) return unsupported("auxiliary matrices are column-major; D is row-major");
   int64_t unit = p->epilogue.aux_is_bits() ? 128 : 8;
   if (p->aux_ld % unit != 0) return invalid(text("aux leading dimension ", p->aux_ld, " is no multiple of ", unit));

@@ -134,6 +134,12 @@ TEST_F(CublasLtRefusal, EpiloguesWithoutTheirBuffers) {
       "bias type fp32");
   spoiled(
       {}, [](LtBench& b) { b.set(CUBLASLT_MATMUL_DESC_EPILOGUE, uint32_t{3}); }, kInvalid, "epilogue 3");
+  // Addresses tell their alignment where an algorithm is chosen.
+  LtBench bench(machine, lt, {.epilogue = CUBLASLT_EPILOGUE_DGELU});
+  bench.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, reinterpret_cast<void*>(uintptr_t{8}));
+  cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+  EXPECT_TRUE(bench.heuristic(1 << 20, 1, &status).empty());
+  refused(status, kUnsupported, "aux is misaligned");
 }
 
 TEST_F(CublasLtRefusal, PointersAndAlignment) {

@@ -1,0 +1,65 @@
+// athanor data samples CONFIG OUT: the very rows that a run trains on, in its order, for programs that are compared.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+
+#include "checkpoint/safetensors_writer.h"
+#include "command/command.h"
+#include "command/machine.h"
+#include "data/loader.h"
+#include "train/setup.h"
+
+namespace athanor {
+namespace {
+
+struct Args {
+  std::string config, out;
+  std::vector<std::string> overrides;
+  int64_t first = 0, steps = 1;
+};
+
+constexpr int64_t kMostTokens = int64_t{1} << 28;  // 2 GiB of file
+
+Exit write_samples(const Args& args) {
+  const Config config = load_config_logged(args.config, args.overrides);
+  const Dataset data = open_dataset(config.train_data, config);
+  const PackingOptions packing = packing_options(config, data);
+  if (packing.varies())
+    throw Error("data samples: writes tokens and targets alone; leave out reset_attention_mask and reset_position_ids",
+                Exit::usage);
+  const int64_t rows = config.global_batch_size, t = config.seq_length;
+  if (args.steps > kMostTokens / rows / t)
+    throw Error(cat("--steps: ", args.steps, " steps of ", rows, " x ", t, " tokens are more than the ", kMostTokens,
+                    " that one file may hold; write several with --first"),
+                Exit::usage);
+  HostBatch batch(args.steps * rows, t, packing);
+  const SampleOrder order{.seed = uint64_t(config.seed)};
+  for (int64_t row = 0; row < args.steps * rows; ++row) batch.read(row, data, order, args.first * rows + row, packing);
+  const Shape shape{args.steps, rows, t};
+  const std::vector<TensorData> tensors = {tensor_data("tokens", {batch.tokens.data(), DType::i32, shape}),
+                                           tensor_data("targets", {batch.targets.data(), DType::i32, shape})};
+  save_safetensors(args.out, tensors);
+  std::printf("%s: %lld steps of %lld x %lld tokens\n", args.out.c_str(), static_cast<long long>(args.steps),
+              static_cast<long long>(rows), static_cast<long long>(t));
+  return Exit::done;
+}
+
+}  // namespace
+
+void add_data_samples(Cli& cli, CLI::App* data) {
+  auto args = std::make_shared<Args>();
+  CLI::App* verb = data->add_subcommand("samples", "write the rows that a run trains on, in its order");
+  verb->add_option("config", args->config, "configuration file of the run")->required();
+  verb->add_option("out", args->out,
+                   "safetensors file with tokens and targets, int32 [steps, global_batch_size, seq_length]; target -1 "
+                   "is ignored")
+      ->required();
+  verb->add_option("--set", args->overrides, "override a key: a.b=value (may repeat)")->allow_extra_args(false);
+  verb->add_option("--first", args->first, "steps before the first that is written")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
+  verb->add_option("--steps", args->steps, "optimizer steps")->capture_default_str()->check(CLI::PositiveNumber);
+  verb->callback([&cli, args] { cli.action = [args] { return write_samples(*args); }; });
+}
+
+}  // namespace athanor

@@ -1,0 +1,16 @@
+// NCCL as a Communicator. Asynchronous: a call queues work on the stream of its lane and returns; order between lanes
+// is the caller's, by events. Calls may be captured in graphs after each was made once outside of one. Reductions are
+// in NCCL's order: the same bits on all ranks and in every run on the same machines, others than those of rank order.
+#pragma once
+#include <memory>
+
+#include "cuda/libraries/nccl_table.h"
+#include "cuda/make_cuda.h"
+namespace athanor::cuda {
+
+class CudaDevice;
+
+// make_nccl() with a given library.
+std::unique_ptr<Communicator> make_nccl_communicator(const NcclTable&, CudaDevice&, NcclOptions,
+                                                     std::unique_ptr<Communicator> control);
+}  // namespace athanor::cuda

@@ -1,0 +1,177 @@
+#include "cuda/nccl_guard.h"
+
+#include <chrono>
+#include <exception>
+
+#include "cuda/check.h"
+
+namespace athanor::cuda {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto kLook = std::chrono::milliseconds(50);
+constexpr double kSecondsToClose = 10;  // of a communicator whose work is done
+
+double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
+
+constexpr Lane kLanes[] = {Lane::compute, Lane::comm, Lane::copy};
+
+}  // namespace
+
+NcclGuard::NcclGuard(const NcclTable& nccl, CudaDevice& device, NcclOptions options)
+    : nccl_(nccl), device_(device), options_(std::move(options)), marks_(device), names_{"no collective"} {
+  CUDA_CHECK(cudaGetDevice(&index_));
+  moved_ = Clock::now();
+  thread_ = std::thread([this] { watch(); });
+  device_.set_wait_check([this] {
+    const std::lock_guard lock(mutex_);
+    throw_if_ended();
+  });
+}
+
+NcclGuard::~NcclGuard() {
+  device_.set_wait_check(nullptr);
+  {
+    const std::lock_guard lock(mutex_);
+    leaving_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+ncclComm_t NcclGuard::open(Communicator& control) {
+  ncclUniqueId id{};
+  if (control.rank() == 0) {
+    const std::lock_guard lock(mutex_);
+    throw_if_ended();
+    if (const ncclResult_t result = nccl_.ncclGetUniqueId(&id); result != ncclSuccess) {
+      fail(cat(options_.place, ": NCCL cannot open a port: ", words(result, nullptr)));
+      throw_if_ended();
+    }
+  }
+  control.broadcast({&id, DType::u8, {int64_t(sizeof id)}}, 0, Lane::compute);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;  // calls return at once, so that a peer that never comes can be given up
+  std::unique_lock lock(mutex_);
+  throw_if_ended();
+  ncclComm_t comm = nullptr;
+  const std::string what = cat("making a communicator of ", control.size(), " ranks");
+  const ncclResult_t result = nccl_.ncclCommInitRankConfig(&comm, control.size(), id, control.rank(), &config);
+  if (comm) open_.insert(comm);
+  settle(lock, comm, result, what);
+  return comm;
+}
+
+void NcclGuard::close(ncclComm_t comm) {
+  std::unique_lock lock(mutex_);
+  if (open_.erase(comm) == 0) return;  // aborted
+  const bool calm = std::uncaught_exceptions() == 0;
+  ncclResult_t result = calm ? nccl_.ncclCommFinalize(comm) : ncclInternalError;
+  for (const auto begin = Clock::now(); result == ncclInProgress && seconds_since(begin) < kSecondsToClose;) {
+    changed_.wait_for(lock, std::chrono::milliseconds(1));
+    if (nccl_.ncclCommGetAsyncError(comm, &result) != ncclSuccess) result = ncclInternalError;
+  }
+  (void)(result == ncclSuccess ? nccl_.ncclCommDestroy(comm) : nccl_.ncclCommAbort(comm));
+}
+
+// A call that goes on in the background is over when the communicator says so. [NCCL user guide, "Fault Tolerance"]
+void NcclGuard::settle(std::unique_lock<std::mutex>& lock, ncclComm_t comm, ncclResult_t result,
+                       const std::string& what) {
+  const auto begin = Clock::now();
+  calling_ = true;
+  while (result == ncclInProgress && comm) {
+    if (nccl_.ncclCommGetAsyncError(comm, &result) != ncclSuccess) result = ncclInternalError;
+    if (result != ncclInProgress) break;
+    const double waited = seconds_since(begin);
+    if (waited > options_.timeout) {
+      fail(cat(options_.place, ": ", what, " has not ended for ", options_.timeout,
+               " s; some rank did not take part, or NCCL cannot reach it (NCCL_DEBUG=INFO tells more)"));
+      break;
+    }
+    lock.unlock();
+    if (waited < 1e-3) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    lock.lock();
+    throw_if_ended();
+  }
+  calling_ = false;
+  if (result != ncclSuccess && ended_.empty()) fail(cat(options_.place, ": ", what, ": ", words(result, comm)));
+  throw_if_ended();
+}
+
+void NcclGuard::throw_if_ended() const {
+  if (!ended_.empty()) throw Error(ended_, Exit::peer_lost);
+}
+
+void NcclGuard::fail(const std::string& why) {
+  options_.fail(why);
+  end(why);
+}
+
+void NcclGuard::end(const std::string& why) {
+  ended_ = why;
+  for (ncclComm_t comm : std::exchange(open_, {})) (void)nccl_.ncclCommAbort(comm);
+  changed_.notify_all();
+}
+
+uint32_t NcclGuard::enter(const std::string& what) {
+  const std::lock_guard lock(mutex_);
+  throw_if_ended();
+  const auto [entry, fresh] = numbers_.try_emplace(what, uint32_t(names_.size()));
+  if (fresh) names_.push_back(what);
+  return entry->second;
+}
+
+std::string NcclGuard::present() const {
+  for (const Lane lane : kLanes) {
+    const CollectiveMarks::State state = marks_.read(lane);
+    if (state.inside() && state.what < names_.size())
+      return cat(names_[state.what], ", collective ", state.collectives(), " of its lane");
+  }
+  return "no collective";
+}
+
+std::string NcclGuard::words(ncclResult_t result, ncclComm_t comm) const {
+  const char* last = nccl_.ncclGetLastError(comm);
+  return cat("NCCL: ", nccl_.ncclGetErrorString(result), last && *last ? cat(" (", last, ")") : "");
+}
+
+void NcclGuard::watch() {
+  (void)cudaSetDevice(index_);
+  // Aborting calls CUDA, perhaps while the run's thread captures a graph.
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  (void)cudaThreadExchangeStreamCaptureMode(&mode);
+  std::unique_lock lock(mutex_);
+  while (!leaving_) {
+    if (ended_.empty()) look();
+    changed_.wait_for(lock, kLook);
+  }
+}
+
+void NcclGuard::look() {
+  uint64_t passed = 0, begun = 0;
+  bool inside = false;
+  for (const Lane lane : kLanes) {
+    const CollectiveMarks::State state = marks_.read(lane);
+    passed += state.passed, begun += state.collectives();
+    inside = inside || state.inside();
+  }
+  options_.progress(begun, inside || calling_);
+  if (std::exchange(seen_, passed) != passed || !inside) moved_ = Clock::now();
+  if (const std::string why = options_.failure(); !why.empty())
+    return end(cat(why, "; ", options_.place, " was in ", present()));
+  for (ncclComm_t comm : open_) {
+    ncclResult_t result = ncclSuccess;
+    if (nccl_.ncclCommGetAsyncError(comm, &result) != ncclSuccess) result = ncclInternalError;
+    if (result == ncclSuccess || result == ncclInProgress) continue;
+    return fail(cat(options_.place, ", in ", present(), ": ", words(result, comm)));
+  }
+  if (seconds_since(moved_) > options_.timeout)
+    fail(cat(options_.place, ": ", present(), " has not ended for ", options_.timeout,
+             " s; raise distributed_timeout if this is its usual pace"));
+}
+
+}  // namespace athanor::cuda

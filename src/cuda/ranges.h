@@ -1,0 +1,49 @@
+// One launch over several flat buffers: a table of ranges, in the parameters of the kernel, tells each block where it
+// works.
+#pragma once
+#include "cuda/host_tools.h"
+#include "cuda/launch.h"
+namespace athanor::cuda {
+
+constexpr int kMostRanges = 128;  // 12 KiB of a kernel's 32 KiB of parameters; more ranges are further launches
+
+template <class Range>
+struct Ranges {
+  int count = 0;
+  unsigned first_block[kMostRanges + 1] = {};  // of each range, and behind the last
+  Range range[kMostRanges] = {};
+
+  void add(const Range& r, int64_t blocks) {
+    range[count] = r;
+    first_block[count + 1] = grid_size(first_block[count] + blocks);
+    ++count;
+  }
+  unsigned blocks() const { return first_block[count]; }
+  // The range of a block: the last that starts at it or before.
+  __device__ __forceinline__ int find(unsigned block) const {
+    int low = 0, high = count;
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      if (first_block[middle] <= block) {
+        low = middle;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  }
+};
+
+// launch(Ranges<Range>) with all of a list's ranges, or with as many as a table holds, again and again.
+template <class Range, class List, class Add, class Launch>
+void in_tables(const List& list, Add add, Launch launch) {
+  Ranges<Range> table;
+  for (const auto& each : list) {
+    add(table, each);
+    if (table.count < kMostRanges) continue;
+    launch(table);
+    table = {};
+  }
+  if (table.count > 0) launch(table);
+}
+}  // namespace athanor::cuda

@@ -1,0 +1,50 @@
+// The model of the limit: what every op of a step takes at least, given what a device does at most. Steps are compared
+// with it op by op, and work on speed is ordered by what is lost.
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ops/decorate.h"
+
+namespace athanor {
+
+class Engine;
+
+struct Limits {
+  Ceilings most;
+  // Only of described GPUs; 0: ops are bound by `most` alone.
+  double attention_forward = 0, attention_backward = 0;  // FLOP/s of causal attention, for the head size of the run
+  int64_t multiprocessors = 0;                           // products come in tiles, shared out among so many
+};
+
+// Bounds that no launch beats: both rates of `most`, and where they are given, the rate of attention and the rounding
+// of products up to whole waves of tiles.
+double least_seconds(const Launch&, const Limits&);
+
+// Launches of one op, or of one op and shape.
+struct OpRow {
+  int64_t launches = 0;
+  Cost cost;
+  double least = 0;    // seconds
+  double seconds = 0;  // measured; 0: only planned
+  void add(const Launch&, const Limits&);
+  double lost() const { return seconds - least; }
+};
+
+std::string row_name(const Launch&, bool by_shape);
+
+// Of one optimizer step of a planned engine, not measured.
+std::map<std::string, OpRow> planned_rows(const Engine&, const Limits&, bool by_shape = false);
+
+// Those with most time lost first; of planned ones, those that take longest.
+std::vector<std::pair<std::string, OpRow>> ordered(const std::map<std::string, OpRow>&);
+
+double least_sum(const std::map<std::string, OpRow>&);
+double measured_sum(const std::map<std::string, OpRow>&);
+
+// Lines of text: bytes, FLOPs and the limit of each row, for measured ones also rates, share of the step and gap.
+// `steps`: how many steps the rows are of; `step_seconds`: one without any measurement inside, 0 for planned rows.
+std::string op_table(const std::map<std::string, OpRow>&, double steps, double step_seconds);
+
+}  // namespace athanor

@@ -1,0 +1,1 @@
+target_link_libraries(test_command PRIVATE athanor_cuda_backend)

@@ -1,0 +1,215 @@
+// The two attentions of the CUDA backend beside each other: cuDNN's and the program's own, forward and backward, from
+// the same inputs. Dense: sequences of one length. Packed: documents of different lengths in one table for the own
+// kernels, each document by itself for cuDNN, which knows no documents. On a GPU all lengths up to 16k, on the emulated
+// one short ones.
+#include <cmath>
+#include <numeric>
+
+#include "base/rng.h"
+#include "cuda/cudnn_attention.h"
+#include "cuda/libraries/open.h"
+#include "cuda/libraries/specs.h"
+#include "ops/compare.h"
+#include "tests/cuda/kernel_test.h"
+
+namespace athanor {
+namespace {
+
+#ifdef ATHANOR_EMULATED_GPU
+constexpr int64_t kHeadSizes[] = {64, 80}, kLengths[] = {1, 37}, kGroups[] = {1, 4};
+const std::vector<std::vector<int>> kDocuments = {{20, 1, 12}};
+#else
+constexpr int64_t kHeadSizes[] = {64, 80, 96, 128, 256}, kGroups[] = {1, 4, 8};
+constexpr int64_t kLengths[] = {1, 2, 17, 128, 1000, 1024, 2048, 4096, 8192, 16384};
+const std::vector<std::vector<int>> kDocuments = {{1000, 1, 23}, {64, 4096, 700, 3333}};
+#endif
+
+struct Problem {
+  std::vector<int> documents;  // lengths, one after the other
+  int64_t group, head_dim;
+  DType dtype = DType::bf16;
+  int64_t rows() const { return std::accumulate(documents.begin(), documents.end(), int64_t{0}); }
+  std::string name() const {
+    return cat(documents.size(), " documents of ", rows(), " rows together, 8/", 8 / group, "x", head_dim);
+  }
+};
+
+// All tensors of a forward and a backward pass. q, k and v lie side by side, as the model has them.
+class Pair {
+ public:
+  Pair(TestBackend& backend, const Problem& p) : backend_(backend), p_(p) {
+    const int64_t n = p.rows(), qc = kHeads * p.head_dim, kc = qc / p.group, packed = qc + 2 * kc;
+    const auto rows = [&](int64_t cols, int64_t stride = 0) { return allocate(p.dtype, {n, cols}, stride); };
+    const Tensor qkv = rows(packed), dqkv = rows(packed);
+    fwd_ = {.y = rows(qc),
+            .lse = allocate(DType::f32, {n, kHeads}),
+            .q = part(qkv, 0, qc),
+            .k = part(qkv, qc, kc),
+            .v = part(qkv, qc + kc, kc),
+            .spans = allocate(DType::i32, {int64_t(p.documents.size()), kSpanWords}),
+            .shape = {kHeads, kHeads / p.group, p.head_dim, 0, float(1 / std::sqrt(double(p.head_dim)))}};
+    bwd_ = {.dq = part(dqkv, 0, qc),
+            .dk = part(dqkv, qc, kc),
+            .dv = part(dqkv, qc + kc, kc),
+            .dy = rows(qc),
+            .y = fwd_.y,
+            .lse = fwd_.lse,
+            .q = fwd_.q,
+            .k = fwd_.k,
+            .v = fwd_.v,
+            .spans = fwd_.spans,
+            .shape = fwd_.shape};
+    for (const Tensor& t : {qkv, bwd_.dy})
+      backend_.ops->run(RandomNormal{.x = t.view({t.numel()}), .seed = ++seed_}, nullptr);
+  }
+  ~Pair() {
+    for (const auto& [memory, bytes] : memory_) backend_.device->release(memory, bytes, Mem::device);
+  }
+  Pair(const Pair&) = delete;
+  Pair& operator=(const Pair&) = delete;
+
+  // Results of one way of computing them, on the host: y, lse, dq, dk, dv.
+  using Results = std::vector<std::vector<std::byte>>;
+  Results own() {
+    std::vector<Span> spans;
+    int row = 0;
+    for (const int length : p_.documents) spans.push_back({row, length, row, length, 0, 0}), row += length;
+    backend_.device->copy(fwd_.spans.data, spans.data(), spans.size() * sizeof(Span), Lane::compute);
+    backend_.ops->run(fwd_, nullptr);
+    backend_.ops->run(bwd_, scratch(backend_.ops->scratch(bwd_)));
+    return results();
+  }
+  // Empty where cuDNN does not take the problem; `why` tells the reason.
+  Results cudnn(std::string& why) {
+    int64_t row = 0;
+    for (const int length : p_.documents) {
+      cuda::CudnnAttention attention(library(), nullptr, length);
+      const AttentionFwd f = document(fwd_, row, length);
+      const AttentionBwd b = document(bwd_, row, length);
+      if (!attention.supports(f, &why) || !attention.supports(b, &why)) return {};
+      attention.run(f, scratch(attention.scratch(f)));
+      attention.run(b, scratch(attention.scratch(b)));
+      backend_.device->sync();
+      row += length;
+    }
+    return results();
+  }
+  void expect_near(const Results& own, const Results& cudnn) const {
+    const char* names[] = {"y", "lse", "dq", "dk", "dv"};
+    const std::array<Tensor, 5> outputs = {fwd_.y, fwd_.lse, bwd_.dq, bwd_.dk, bwd_.dv};
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (p_.rows() == int64_t(p_.documents.size()) && names[i][0] == 'd' && names[i][1] != 'v') {
+        // One key for each query: no score matters, and what is computed is the rounding of zero.
+        for (const auto* side : {&own[i], &cudnn[i]})
+          for (const double x : decoded(p_.dtype, *side))
+            EXPECT_LT(std::abs(x), kZero) << p_.name() << ": " << names[i];
+        continue;
+      }
+      Tensor a = outputs[i], b = outputs[i];
+      a.data = const_cast<std::byte*>(own[i].data()), b.data = const_cast<std::byte*>(cudnn[i].data());
+      a.row_stride = b.row_stride = 0;
+      const Tolerance t = tolerance_of(p_.dtype);  // of each from the truth: the two may be twice as far apart
+      const athanor::Difference d = compare(a, b);
+      EXPECT_TRUE(d.within({4 * t.nmse, 2 * t.peak}))
+          << p_.name() << ": " << names[i] << " nmse " << d.nmse << ", peak " << d.peak << " at " << d.at;
+    }
+  }
+
+ private:
+  static constexpr int64_t kHeads = 8;
+  static constexpr double kZero = 1e-3;  // beside inputs of size 1
+  static const CudnnTable& library() {
+    static const CudnnTable table = open_cudnn(search_places(library_specs())).call;
+    return table;
+  }
+  Tensor allocate(DType dtype, const Shape& shape, int64_t stride = 0) {
+    Tensor t{nullptr, dtype, shape, stride};
+    t.data = hold(t.bytes());
+    return t;
+  }
+  void* hold(size_t bytes) {
+    void* memory = backend_.device->allocate(bytes, Mem::device);
+    memory_.emplace_back(memory, bytes);
+    return memory;
+  }
+  void* scratch(size_t bytes) { return bytes > 0 ? hold(bytes) : nullptr; }
+  static Tensor part(const Tensor& whole, int64_t first, int64_t cols) {
+    Tensor t{whole.at(first), whole.dtype, {whole.rows(), cols}, whole.cols()};
+    return t;
+  }
+  template <class Op>
+  static Op document(Op op, int64_t row, int64_t length) {
+    for (const Field& f : op.fields()) {
+      if (std::string_view(f.name) == "spans") {
+        f.t->shape = {1, kSpanWords};
+        continue;
+      }
+      f.t->data = static_cast<char*>(f.t->data) + size_t(row * f.t->stride()) * size_of(f.t->dtype);
+      f.t->shape = {length, f.t->cols()};
+    }
+    return op;
+  }
+  Results results() {
+    backend_.device->sync();
+    Results out;
+    for (const Tensor& t : {fwd_.y, fwd_.lse, bwd_.dq, bwd_.dk, bwd_.dv}) {
+      const size_t row = size_t(t.cols()) * size_of(t.dtype), stride = size_t(t.stride()) * size_of(t.dtype);
+      std::vector<std::byte> all(stride * size_t(t.rows() - 1) + row), packed(row * size_t(t.rows()));
+      backend_.device->copy(all.data(), t.data, all.size(), Lane::compute);
+      for (int64_t r = 0; r < t.rows(); ++r)
+        std::memcpy(packed.data() + size_t(r) * row, all.data() + size_t(r) * stride, row);
+      out.push_back(std::move(packed));
+    }
+    return out;
+  }
+
+  TestBackend& backend_;
+  Problem p_;
+  uint64_t seed_ = 0;
+  AttentionFwd fwd_;
+  AttentionBwd bwd_;
+  std::vector<std::pair<void*, size_t>> memory_;
+};
+
+class AttentionPair : public KernelTest {
+ protected:
+  // Every problem is compared, or it is one of those that cuDNN leaves to the own kernels on this GPU.
+  void compare_all(const std::vector<Problem>& problems) {
+    TestBackend backend = make_cuda_backend(2);
+    std::string left;
+    int compared = 0;
+    for (const Problem& p : problems) {
+      Pair pair(backend, p);
+      std::string why;
+      const auto cudnn = pair.cudnn(why);
+      if (cudnn.empty()) {
+        left += cat("\n  ", p.name(), ": ", why);
+        continue;
+      }
+      pair.expect_near(pair.own(), cudnn);
+      ++compared;
+    }
+    RecordProperty("compared", compared);
+    RecordProperty("left_to_own_kernels", left);
+    EXPECT_GE(compared, int(problems.size()) / 2) << "cuDNN takes few of them:" << left;
+  }
+};
+
+TEST_F(AttentionPair, Dense) {
+  std::vector<Problem> problems;
+  for (const int64_t head_dim : kHeadSizes)
+    for (const int64_t group : kGroups)
+      for (const int64_t length : kLengths)
+        problems.push_back({std::vector<int>(length < 4096 ? 2 : 1, int(length)), group, head_dim});
+  compare_all(problems);
+}
+
+TEST_F(AttentionPair, Packed) {
+  std::vector<Problem> problems;
+  for (const int64_t head_dim : kHeadSizes)
+    for (const auto& documents : kDocuments) problems.push_back({documents, 4, head_dim});
+  compare_all(problems);
+}
+
+}  // namespace
+}  // namespace athanor

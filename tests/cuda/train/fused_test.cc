@@ -1,0 +1,129 @@
+// The law with products that compute their epilogues themselves: recomputation changes no bit, whichever epilogues are
+// fused, also where the library's GELU sees sums that were not rounded yet.
+#include <gtest/gtest.h>
+
+#include <regex>
+
+#include "base/rng.h"
+#include "config/config.h"
+#include "tests/train/harness.h"
+#ifdef ATHANOR_EMULATED_GPU
+#include "emulator/libraries/cublaslt/fake_cublaslt.h"
+#endif
+
+namespace athanor {
+namespace {
+
+using testing::Rig;
+using G = Recompute::Granularity;
+
+constexpr int64_t kSeq = 16, kSteps = 2;
+
+ModelConfig tiny(ModelType type) {
+  ModelConfig m = model_defaults(type);
+  m.vocab_size = 61;
+  m.hidden_size = 32;
+  m.num_hidden_layers = 2;
+  m.num_attention_heads = 2;
+  m.num_key_value_heads = type == ModelType::gpt2 ? 2 : 1;
+  m.head_dim = 16;
+  m.intermediate_size = 48;
+  m.max_position_embeddings = 32;
+  return m;
+}
+
+EngineOptions options(const char* precision, G granularity) {
+  EngineOptions o;
+  o.recipe = make_recipe(precision, DType::f32);
+  o.recompute = {granularity, 1};
+  o.seq_length = kSeq;
+  o.micro_batch_size = 1;
+  o.global_batch_size = 1;
+  o.schedule = {.style = DecayStyle::constant, .lr = 3e-3, .min_lr = 3e-3};
+  return o;
+}
+
+struct Outcome {
+  std::vector<double> losses;
+  std::vector<float> norms;
+  std::vector<std::vector<float>> masters;
+  bool operator==(const Outcome&) const = default;
+};
+
+// A run with the choices of another, with those of a search (into `choices`), or with none.
+enum class Choose : uint8_t { none, search, given };
+struct Tuned {
+  Choose how = Choose::none;
+  std::string choices, report;
+};
+
+Outcome train(ModelType type, const EngineOptions& o, Tuned& tuned) {
+  Rig rig;
+  Engine engine(tiny(type), o, rig.backend());
+  engine.memory();
+  if (tuned.how == Choose::search) {
+    tuned.report = rig.tuning->search(engine.products(), 600);
+    tuned.choices = rig.tuning->export_choices();
+  }
+  if (tuned.how == Choose::given) CHECK(rig.tuning->import_choices(tuned.choices).empty(), "other choices");
+  engine.commit();
+  engine.init_weights();
+  Outcome out;
+  for (int64_t s = 0; s < kSteps; ++s) {
+    std::vector<int32_t> tokens(kSeq), targets(kSeq);
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      tokens[i] = int32_t(random_bits(1, 0, uint64_t(s * 100) + i) % 61);
+      targets[i] = int32_t(random_bits(1, 1, uint64_t(s * 100) + i) % 61);
+    }
+    PhaseClock clock;
+    engine.micro_batch(tokens, targets, clock);
+    const StepState state = engine.finish_step();
+    out.losses.push_back(state.loss);
+    out.norms.push_back(state.grad_norm);
+  }
+  for (const auto& unit : engine.model().params().units()) out.masters.push_back(rig.read<float>(unit->master));
+  return out;
+}
+
+class Fused : public ::testing::TestWithParam<std::pair<ModelType, const char*>> {
+ protected:
+  void SetUp() override { set_times(true); }
+  void TearDown() override { set_times(false); }
+  // On the emulated GPU, products with an epilogue take less time than those without.
+  static void set_times([[maybe_unused]] bool fusing_pays) {
+#ifdef ATHANOR_EMULATED_GPU
+    { Rig opens_the_library; }
+    auto& fake = emu::fakes::Installed<emu::fakes::FakeCublasLt>::get();
+    fake.set_time(nullptr);
+    if (fusing_pays)
+      fake.set_time([](const cublasLtMatmulAlgo_t&, uint32_t epilogue) {
+        return epilogue == CUBLASLT_EPILOGUE_DEFAULT || epilogue == CUBLASLT_EPILOGUE_BIAS ? 150.0 : 50.0;
+      });
+#endif
+  }
+};
+
+TEST_P(Fused, RecomputationChangesNoBit) {
+  const auto [type, precision] = GetParam();
+  Tuned tuned{.how = Choose::search};
+  const Outcome none = train(type, options(precision, G::none), tuned);
+#ifdef ATHANOR_EMULATED_GPU
+  EXPECT_TRUE(std::regex_search(tuned.report, std::regex(R"( (\d+) of \1 epilogues fused)"))) << tuned.report;
+  Tuned parts;
+  EXPECT_NE(train(type, options(precision, G::none), parts), none);
+#endif
+  tuned.how = Choose::given;
+  EXPECT_EQ(train(type, options(precision, G::none), tuned), none);
+  EXPECT_EQ(train(type, options(precision, G::selective), tuned), none);
+  EXPECT_EQ(train(type, options(precision, G::full), tuned), none);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Fused,
+                         ::testing::Values(std::pair{ModelType::gpt2, "bf16"}, std::pair{ModelType::gpt2, "fp16"},
+                                           std::pair{ModelType::llama, "bf16"}),
+                         [](const auto& which) {
+                           return std::string(name_of(which.param.first)) + "_" + which.param.second;
+                         });
+
+}  // namespace
+}  // namespace athanor

@@ -1,0 +1,37 @@
+// The watch has a reading at once, renews it by itself, and ends without waiting for its next turn.
+#include "train/sensor_watch.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+
+namespace athanor {
+namespace {
+
+struct Counting final : Sensors {
+  SensorReading read() override { return {.watts = double(++reads)}; }
+  std::atomic<int> reads = 0;
+};
+
+TEST(SensorWatch, ReadsAtOnceAndAgainWithoutBeingAsked) {
+  Counting sensors;
+  const auto begin = std::chrono::steady_clock::now();
+  {
+    const SensorWatch watch(sensors);
+    EXPECT_EQ(watch.latest().watts, 1);
+    EXPECT_FALSE(watch.latest().celsius.has_value());
+    while (*watch.latest().watts < 2 && std::chrono::steady_clock::now() - begin < std::chrono::seconds(60))
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_GE(*watch.latest().watts, 2);
+  }
+}
+
+TEST(SensorWatch, OnlyReasonsOfAnUnhealthyMachineAreNamed) {
+  EXPECT_EQ(throttle_text(0x1 | 0x2 | 0x4 | 0x10 | 0x100), "");
+  EXPECT_EQ(throttle_text(0x8), "hardware slowdown");
+  EXPECT_EQ(throttle_text(0x20 | 0x80 | 0x4), "heat (by the driver), power brake from outside");
+}
+
+}  // namespace
+}  // namespace athanor
