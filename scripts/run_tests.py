@@ -23,7 +23,7 @@ TAIL = 60  # lines of a failed group's log
 CORES = len(os.sched_getaffinity(0))
 
 # Tests that share state between threads; the thread sanitizer runs these.
-TSAN_PROGRAMS = {"cpu": "*", "data": "Loader*:Documents*:Tokenize*", "metrics": "*", "train": "Trainer*"}
+TSAN_PROGRAMS = {"cpu": "*", "data": "Loader*:Documents*:Tokenize*", "metrics": "*", "train": "Trainer*:Checkpointer*:SensorWatch*"}
 ASAN_ENVIRONMENT = {"ASAN_OPTIONS": "detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1",
                     "UBSAN_OPTIONS": "print_stacktrace=1"}
 FUZZ_SEEDS = {  # inputs that reach deep at once

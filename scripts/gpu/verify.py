@@ -62,7 +62,7 @@ class Call:
         self.end = 0.0
 
     def left(self):
-        return max(1.0, self.end - time.monotonic())
+        return max(0.01, self.end - time.monotonic())
 
     def run(self, name, command, env=None):
         """Output goes to OUT/name.log; a time-out or a bad exit status is a failure with the log's end."""
@@ -249,7 +249,8 @@ def memory(call):
         config = tiny(call, "gpt2", **changes)
     before = gpu_memory_used() if call.device == "cuda" else None
     call.run("memory", [call.program("athanor"), "train", call.config("memory", **config)])
-    last = json.loads([line for line in (save / "metrics.jsonl").read_text().splitlines() if '"step"' in line][-1])
+    records = [json.loads(line) for line in (save / "metrics.jsonl").read_text().splitlines()]
+    last = [record for record in records if record["event"] == "step"][-1]
     shutil.rmtree(save)
     found = {"planned": last["memory_planned"], "reserve": reserve << 20, "used": last["memory_used"], "before": before}
     if before is None:

@@ -144,22 +144,20 @@ void ParamStore::end_leaf(Ctx& c, int64_t leaf) {
   }
 }
 
+void ParamStore::reduce_in_tree(Ctx& c, const Unit& unit) {
+  if (sharding_.stage == 0) return tree_all_reduce(c, c.mesh.data_parallel(), unit.grad);
+  tree_reduce_scatter(c, c.mesh[Axis::dp_shard], unit.grad);
+  tree_all_reduce(c, c.mesh[Axis::dp_replicate], unit.own(unit.grad));
+}
+
 void ParamStore::reduce_gradients(Ctx& c) {
-  Communicator &shards = c.mesh[Axis::dp_shard], &replicas = c.mesh[Axis::dp_replicate];
-  const bool tree = sharding_.logical.count > 0, early = reduces_early(c.mesh);
   for (const auto& unit : units_) {
     const Tensor& grad = unit->grad;
-    if (sharding_.stage == 0) {
-      if (tree) tree_all_reduce(c, c.mesh.data_parallel(), grad);
-      continue;
-    }
-    const bool whole = !unit->is_shard(grad);
-    if (whole && tree) tree_reduce_scatter(c, shards, grad);
-    if (tree)
-      tree_all_reduce(c, replicas, unit->own(grad));
-    else if (!early)
-      c.all_reduce(replicas, unit->own(grad));
-    if (!whole) continue;
+    if (sharding_.logical.count > 0)
+      reduce_in_tree(c, *unit);
+    else if (sharding_.stage >= 2)  // below, they were summed early
+      c.all_reduce(c.mesh[Axis::dp_replicate], grad);
+    if (sharding_.stage == 0 || unit->is_shard(grad)) continue;
     // The sum is for this rank's shard; what was added for others' is done with.
     if (unit->shard.begin > 0) c.run(Fill{.x = grad.slice(0, unit->shard.begin)});
     if (unit->shard.end < unit->layout.numel) c.run(Fill{.x = grad.slice(unit->shard.end, unit->layout.numel)});

@@ -126,6 +126,7 @@ class ParamStore {
   void gather(Ctx&, int unit);
   void settle(Ctx&);
   void reduce_early(Ctx&, const Unit&);
+  void reduce_in_tree(Ctx&, const Unit&);
   void begin_gradients(Ctx&, int unit);
   void end_gradients(Ctx&, int unit);
   std::vector<ParamSpec> specs_;

@@ -200,22 +200,24 @@ std::unique_ptr<Engine> largest_fitting(const Config& c, Backend backend, bool t
   EngineOptions options = engine_options(c, training);
   const size_t capacity = common_capacity(c, backend), reserve = runtime_reserve(c);
   const MicroBatches micro = micro_batches_to_try(c, backend);
-  std::unique_ptr<Engine> best, last;
+  std::unique_ptr<Engine> best, too_large;
   size_t rest = 0;  // beside the plan
   for (const Recompute& recompute : from_cheapest(options.recompute)) {
     options.recompute = recompute;
     for (const int64_t size : micro.sizes) {
       if (best && size <= best->options().micro_batch_size) break;
       options.micro_batch_size = size;
-      last = std::make_unique<Engine>(c.model, options, backend);
-      rest = reserve + save_reserve(c, backend, *last, training);
-      if (last->memory().total() + rest > capacity) continue;
-      best = std::move(last);
-      break;
+      auto engine = std::make_unique<Engine>(c.model, options, backend);
+      rest = reserve + save_reserve(c, backend, *engine, training);
+      if (engine->memory().total() + rest <= capacity) {
+        best = std::move(engine);
+        break;
+      }
+      too_large = std::move(engine);
     }
     if (!training || (best && best->options().micro_batch_size >= micro.enough)) break;
   }
-  if (!best) last->memory().require_fits(capacity, rest);  // tells what is too large
+  if (!best) too_large->memory().require_fits(capacity, rest);  // throws, and tells what takes most
   return best;
 }
 

@@ -174,7 +174,8 @@ class ManyRanksTest(CudaTest):
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             port = s.getsockname()[1]
-        return [self.start("train", self.config(train_iters=100000, save_interval=0), *arguments,
+        config = self.config(train_iters=100000, save_interval=0)
+        return [self.start("train", config, *arguments,
                            env=dict(self.env, RANK=str(r), WORLD_SIZE="2", LOCAL_RANK=str(r), MASTER_ADDR="127.0.0.1",
                                     MASTER_PORT=str(port), XDG_RUNTIME_DIR=str(self.folder)))
                 for r in range(2)]

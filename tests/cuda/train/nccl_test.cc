@@ -287,7 +287,7 @@ TEST_F(Nccl, GroupsAreOrderedByKeyAndWorkAlone) {
     alone->all_reduce(x, Reduce::sum, Lane::compute);
     for (int turn = 0; turn < 3; ++turn) {  // several groups by turns
       pair->broadcast(x, 0, Lane::compute);
-      twin->broadcast(x, 1, Lane::comm);
+      twin->broadcast(x, 1, Lane::compute);
     }
     EXPECT_EQ(rank.read(x), contribution(3, 9, DType::i32));
   });

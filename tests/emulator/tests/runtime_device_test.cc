@@ -120,7 +120,7 @@ TEST_F(RuntimeDevice, ImpossibleLaunchesFailAtOnce) {
   EMU_OK(shaped(dim3(1), dim3(32), 100000));
   expect_refused(cudaFuncSetAttribute(store_kernel(), cudaFuncAttributeMaxDynamicSharedMemorySize, 232449),
                  cudaErrorInvalidValue, "232448");
-  expect_refused(launch_many_bytes(), cudaErrorNotSupported, "4096");
+  expect_refused(launch_many_bytes(), cudaErrorNotSupported, "32764");
   EMU_OK(cudaDeviceSynchronize());
   EMU_OK(cudaFree(memory));
 }

@@ -23,7 +23,7 @@ cudaError_t launch_store(cudaStream_t stream, int* to, int value);
 cudaError_t launch_add(cudaStream_t stream, int* to, const int* from, int count, int value);
 cudaError_t launch_shaped(const LaunchShape& shape, int* to, int value);  // the kernel of launch_store
 struct ManyBytes {
-  char bytes[5000];
+  char bytes[40000];
 };
 cudaError_t launch_many_bytes();
 cudaError_t launch_out_of_bounds(int* to);  // an access that every build notices

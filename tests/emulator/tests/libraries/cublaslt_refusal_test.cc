@@ -1,6 +1,8 @@
 // What the fake cuBLASLt refuses, with which status and reason; and that its descriptors answer as the real library's.
 #include <gtest/gtest.h>
 
+#include <bit>
+
 #include "base/error.h"
 #include "cublaslt_bench.h"
 #include "cuda/libraries/open.h"
@@ -136,7 +138,7 @@ TEST_F(CublasLtRefusal, EpiloguesWithoutTheirBuffers) {
       {}, [](LtBench& b) { b.set(CUBLASLT_MATMUL_DESC_EPILOGUE, uint32_t{3}); }, kInvalid, "epilogue 3");
   // Addresses tell their alignment where an algorithm is chosen.
   LtBench bench(machine, lt, {.epilogue = CUBLASLT_EPILOGUE_DGELU});
-  bench.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, reinterpret_cast<void*>(uintptr_t{8}));
+  bench.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, std::bit_cast<void*>(uintptr_t{8}));
   cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
   EXPECT_TRUE(bench.heuristic(1 << 20, 1, &status).empty());
   refused(status, kUnsupported, "aux is misaligned");
