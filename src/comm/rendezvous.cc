@@ -42,7 +42,7 @@ Rendezvous::Rendezvous(RendezvousOptions options)
   CHECK(wake_ && failed_, "eventfd");
   if (rank() == 0)
     server_ = std::make_unique<RendezvousServer>(take_port(options_.ranks), options_.secret(), size(),
-                                                 ServerLimits{options_.timeout, options_.limits.silence});
+                                                 ServerTimeouts{options_.timeout, options_.timeouts.silence});
   join();
   monitor_ = std::thread([this] { monitor(); });
   try {
@@ -136,7 +136,7 @@ bool Rendezvous::pump(int timeout_ms) {
 }
 
 void Rendezvous::monitor() {
-  const int period = period_ms(options_.limits.silence);
+  const int period = period_ms(options_.timeouts.silence);
   std::optional<Deadline> last;
   Deadline next_beat = heard_ = Clock::now();
   bool open = true;
@@ -158,8 +158,8 @@ void Rendezvous::monitor() {
         set_failure(
             cat("rank 0 (", options_.ranks.host, ") is gone: its process ended or was killed, or its machine is lost"));
       // After reading: who was stopped itself finds here what has come in the meantime.
-      if (Clock::now() - heard_ > std::chrono::duration<double>(options_.limits.silence))
-        set_failure(cat("rank 0 (", options_.ranks.host, ") gave no sign of life for ", options_.limits.silence,
+      if (Clock::now() - heard_ > std::chrono::duration<double>(options_.timeouts.silence))
+        set_failure(cat("rank 0 (", options_.ranks.host, ") gave no sign of life for ", options_.timeouts.silence,
                         " s: stopped, or its machine or the network to it is lost"));
     } catch (const Error& e) {
       open = false;
@@ -224,11 +224,11 @@ void Rendezvous::doing(Activity activity, int64_t step) {
 
 double Rendezvous::limit() {
   const std::lock_guard lock(mutex_);
-  const Limits& limits = options_.limits;
-  if (activity_ == Activity::evaluation) return limits.evaluation;
-  if (activity_ == Activity::saving) return limits.saving;
-  if (activity_ == Activity::step && limits.step > 0) return limits.step;
-  if (activity_ == Activity::startup || step_seconds_.size() < kStepsToKnow) return limits.startup;
+  const Timeouts& timeouts = options_.timeouts;
+  if (activity_ == Activity::evaluation) return timeouts.evaluation;
+  if (activity_ == Activity::saving) return timeouts.saving;
+  if (activity_ == Activity::step && timeouts.step > 0) return timeouts.step;
+  if (activity_ == Activity::startup || step_seconds_.size() < kStepsToKnow) return timeouts.startup;
   std::vector<double> sorted(step_seconds_.begin(), step_seconds_.end());
   std::sort(sorted.begin(), sorted.end());
   return std::max(kLeastStepLimit, 3 * sorted[sorted.size() * 99 / 100]);

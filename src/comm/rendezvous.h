@@ -19,7 +19,7 @@ class RendezvousServer;
 // What a rank is at. Each has a limit of its own, for how long others wait for a rank that is at it.
 enum class Activity : uint8_t { startup, step, evaluation, saving };
 
-struct Limits {                                                    // seconds
+struct Timeouts {                                                  // seconds
   double startup = 600, step = 0, evaluation = 600, saving = 600;  // step 0: kLeastStepLimit, or 3 x the p99 of steps
   double silence = 8;  // without a sign of life of the process, whatever it is at
 };
@@ -29,7 +29,7 @@ struct RendezvousOptions {
   RankInfo ranks;
   std::function<std::string()> secret;  // asked at every attempt: rank 0 may not have written it yet
   double timeout = 600;                 // seconds to come together
-  Limits limits = {};
+  Timeouts timeouts = {};
   // Called on a thread of its own when another rank has failed and this one has not left within grace_seconds: it hangs
   // where nothing can reach it.
   std::function<void(const std::string&)> last_resort;

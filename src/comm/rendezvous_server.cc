@@ -22,7 +22,7 @@ std::string rank_names(const std::vector<int>& ranks) {
   return text;
 }
 
-RendezvousServer::RendezvousServer(Fd listener, const std::string& secret, int world, ServerLimits limits)
+RendezvousServer::RendezvousServer(Fd listener, const std::string& secret, int world, ServerTimeouts limits)
     : door_(std::move(listener), secret, Purpose::rendezvous),
       port_(door_.port()),
       limits_(limits),

@@ -10,13 +10,13 @@
 
 namespace athanor {
 
-struct ServerLimits {  // seconds
+struct ServerTimeouts {  // seconds
   double join, silence;
 };
 
 class RendezvousServer {
  public:
-  RendezvousServer(Fd listener, const std::string& secret, int world, ServerLimits);
+  RendezvousServer(Fd listener, const std::string& secret, int world, ServerTimeouts);
   ~RendezvousServer();  // after all ranks have left, or a few seconds
   RendezvousServer(const RendezvousServer&) = delete;
   RendezvousServer& operator=(const RendezvousServer&) = delete;
@@ -47,7 +47,7 @@ class RendezvousServer {
 
   Doorkeeper door_;
   int port_;
-  ServerLimits limits_;
+  ServerTimeouts limits_;
   Deadline started_, next_beat_;
   std::vector<Member> members_;
   std::map<std::string, std::vector<std::optional<std::string>>> exchanges_;

@@ -93,11 +93,11 @@ Machine::Neighbours Machine::meet(const Config& config, const RankInfo& ranks) {
   rendezvous_ = std::make_unique<Rendezvous>(RendezvousOptions{.ranks = ranks,
                                                                .secret = [this] { return secret_->read(); },
                                                                .timeout = config.distributed_timeout,
-                                                               .limits = {.startup = config.startup_timeout,
-                                                                          .step = config.step_timeout,
-                                                                          .evaluation = config.eval_timeout,
-                                                                          .saving = config.save_timeout,
-                                                                          .silence = config.heartbeat_timeout},
+                                                               .timeouts = {.startup = config.startup_timeout,
+                                                                            .step = config.step_timeout,
+                                                                            .evaluation = config.eval_timeout,
+                                                                            .saving = config.save_timeout,
+                                                                            .silence = config.heartbeat_timeout},
                                                                .last_resort = end_process});
   const auto interfaces = environment.find("ATHANOR_SOCKET_IFNAME");
   control_ = config.transport == Transport::mpi

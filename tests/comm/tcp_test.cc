@@ -25,7 +25,7 @@ int free_port() { return port_of(*listen_on(true, 0)); }
 struct Setting {
   int ranks = 3, port = free_port();
   double timeout = 20;
-  Limits limits = {.startup = timeout};
+  Timeouts timeouts = {.startup = timeout};
   std::string secret = "a secret of the test";
   int absent = -1;  // a rank that never comes
 };
@@ -34,7 +34,7 @@ RendezvousOptions options(const Setting& s, int rank) {
   return {.ranks = {.rank = rank, .world = s.ranks, .launcher = "test", .host = "127.0.0.1", .port = s.port},
           .secret = [secret = s.secret] { return secret; },
           .timeout = s.timeout,
-          .limits = s.limits,
+          .timeouts = s.timeouts,
           .last_resort = {}};
 }
 
@@ -222,8 +222,8 @@ TEST(Failure, ARankThatHangsIsNamedWithinTheTimeout) {
 }
 
 // Rank 1 is at an activity for 1.5 s while rank 0 waits for it.
-std::vector<std::string> busy_for_a_while(Activity activity, const Limits& limits) {
-  return run({.ranks = 2, .timeout = 20, .limits = limits}, [&](Rendezvous& r) {
+std::vector<std::string> busy_for_a_while(Activity activity, const Timeouts& timeouts) {
+  return run({.ranks = 2, .timeout = 20, .timeouts = timeouts}, [&](Rendezvous& r) {
     const auto c = make_tcp(r, "");
     r.doing(activity, 7);
     c->barrier();
@@ -234,10 +234,10 @@ std::vector<std::string> busy_for_a_while(Activity activity, const Limits& limit
 }
 
 TEST(Failure, EachActivityHasItsOwnLimit) {
-  const Limits limits{.startup = 20, .step = 0.4, .evaluation = 20, .saving = 0.4, .silence = 4};
-  expect_none(busy_for_a_while(Activity::startup, limits));
-  expect_none(busy_for_a_while(Activity::evaluation, limits));
-  const auto step = busy_for_a_while(Activity::step, limits), saving = busy_for_a_while(Activity::saving, limits);
+  const Timeouts timeouts{.startup = 20, .step = 0.4, .evaluation = 20, .saving = 0.4, .silence = 4};
+  expect_none(busy_for_a_while(Activity::startup, timeouts));
+  expect_none(busy_for_a_while(Activity::evaluation, timeouts));
+  const auto step = busy_for_a_while(Activity::step, timeouts), saving = busy_for_a_while(Activity::saving, timeouts);
   expect_all(step, "4 rank 1 (");
   expect_all(step, "hangs: no progress while others waited for 0.4 s, since step 7");
   expect_all(saving, "since saving step 7");
@@ -246,7 +246,7 @@ TEST(Failure, EachActivityHasItsOwnLimit) {
 
 TEST(Failure, ALongestStepOfTheUsualPaceIsNoHang) {
   const auto errors =
-      run({.ranks = 2, .timeout = 20, .limits = {.startup = 0.2, .step = 0, .silence = 4}}, [&](Rendezvous& r) {
+      run({.ranks = 2, .timeout = 20, .timeouts = {.startup = 0.2, .step = 0, .silence = 4}}, [&](Rendezvous& r) {
         for (int step = 1; step < 20; ++step) r.doing(Activity::step, step);
         r.barrier("steps are known");
         if (r.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(800));  // kLeastStepLimit holds
