@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "base/error.h"
+#include "comm/communicator.h"
 #include "comm/rendezvous_server.h"
 
 namespace athanor {
@@ -16,17 +17,10 @@ constexpr int kPorts = 8;  // tried from the one named on, by rank 0 and by thos
 constexpr double kSecondsToTell = 2;
 constexpr double kSecondsToAnswer = 5;  // of whoever listens on a port: it may be a stranger that never does
 constexpr size_t kStepsRemembered = 256, kStepsToKnow = 8;
+constexpr double kSecondsBetweenBeats = 0.05;  // at least, however often what this rank is at changes
 constexpr auto kPause = std::chrono::milliseconds(50);
 
 Fd new_event() { return Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); }
-
-std::string host_name() {
-  char name[256] = "";
-  gethostname(name, sizeof name - 1);
-  return name;
-}
-
-int period_ms(double silence) { return std::clamp(int(silence * 1000 / 8), 20, 1000); }
 
 Fd take_port(const RankInfo& ranks) {
   for (int p = ranks.port; p < ranks.port + kPorts && p < 65536; ++p)
@@ -107,12 +101,16 @@ void Rendezvous::post(const Frame& frame) {
 }
 
 void Rendezvous::beat() {
+  moved_ = false;
   std::string payload;
   put_u64(payload, entered_ + device_entered_);
   put_u64(payload, waiting_ > 0 || device_waiting_ ? 1 : 0);
   put_u64(payload, uint64_t(limit() * 1000));
   put_text(payload, host_name());
-  put_text(payload, place());
+  {
+    const std::lock_guard lock(mutex_);
+    put_text(payload, place());
+  }
   pipe_->write(to_bytes({'b', payload}));
 }
 
@@ -136,9 +134,8 @@ bool Rendezvous::pump(int timeout_ms) {
 }
 
 void Rendezvous::monitor() {
-  const int period = period_ms(options_.timeouts.silence);
   std::optional<Deadline> last;
-  Deadline next_beat = heard_ = Clock::now();
+  Deadline next_beat = heard_ = Clock::now(), soonest = next_beat;
   bool open = true;
   for (;;) {
     {
@@ -148,12 +145,16 @@ void Rendezvous::monitor() {
     }
     if (last && Clock::now() > *last && options_.last_resort) options_.last_resort(failure_);
     if (!open) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(period / 4 + 1));
+      std::this_thread::sleep_for(kPause);
       continue;
     }
     try {
-      if (Clock::now() >= next_beat) beat(), next_beat = after(period * 1e-3);
-      open = pump(milliseconds_left(next_beat));
+      const Deadline due = moved_ ? std::min(next_beat, soonest) : next_beat;
+      if (Clock::now() >= due) {
+        beat();
+        soonest = after(kSecondsBetweenBeats), next_beat = after(beat_seconds());
+      }
+      open = pump(milliseconds_left(moved_ ? std::min(next_beat, soonest) : next_beat));
       if (!open)
         set_failure(
             cat("rank 0 (", options_.ranks.host, ") is gone: its process ended or was killed, or its machine is lost"));
@@ -220,7 +221,18 @@ void Rendezvous::doing(Activity activity, int64_t step) {
   if (step_seconds_.size() > kStepsRemembered) step_seconds_.pop_front();
   activity_ = activity, step_ = step, since_ = now;
   in_step_ = 0;
+  moved_ = true;
+  eventfd_write(wake_.get(), 1);
 }
+
+Rendezvous::Waiting::Waiting(Rendezvous& r, const char* collective) : r_(r) {
+  ++r_.entered_, ++r_.waiting_;
+  const std::lock_guard lock(r_.mutex_);
+  ++r_.in_step_;
+  r_.collective_ = cat(collective, CollectiveSubject::words());
+}
+
+double Rendezvous::beat_seconds() { return std::clamp(std::min(options_.timeouts.silence, limit()) / 8, 0.02, 1.0); }
 
 double Rendezvous::limit() {
   const std::lock_guard lock(mutex_);
@@ -234,16 +246,23 @@ double Rendezvous::limit() {
   return std::max(kLeastStepLimit, 3 * sorted[sorted.size() * 99 / 100]);
 }
 
-std::string Rendezvous::place() {
-  const std::lock_guard lock(mutex_);
-  if (activity_ == Activity::startup) return cat("start-up, ", collective_.load());
+std::string Rendezvous::at() const {
   const char* what[] = {"start-up", "step ", "evaluation after step ", "saving step "};
-  const uint64_t number = in_step_;
-  return cat(what[size_t(activity_)], step_,
-             number ? cat(", collective ", number, " of it: ", collective_.load()) : "");
+  return activity_ == Activity::startup ? what[0] : cat(what[size_t(activity_)], step_);
+}
+
+std::string Rendezvous::place() const {
+  if (in_step_ == 0) return at();
+  return cat(at(), ", collective ", in_step_, " of it: ", collective_);
+}
+
+std::string Rendezvous::where() {
+  const std::lock_guard lock(mutex_);
+  return cat("rank ", rank(), " (", host_name(), ") at ", at());
 }
 
 std::string Rendezvous::with_place(const std::string& failure) {
+  const std::lock_guard lock(mutex_);
   return cat(failure, "; rank ", rank(), " (", host_name(), ") was at ", place());
 }
 
@@ -251,6 +270,17 @@ void Rendezvous::fail(const std::string& why) {
   std::string payload;
   put_text(payload, why);
   post({'f', payload});
+}
+
+Error Rendezvous::first_error(const Error& mine) {
+  if (mine.code() == Exit::peer_lost) return mine;
+  fail(mine.what());
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::chrono::duration<double>(kSecondsToTell), [&] { return !failure_.empty(); });
+  const bool first =
+      failure_.empty() || (failure_.starts_with(cat("rank ", rank(), " ")) && failure_.ends_with(mine.what()));
+  if (first) return mine;
+  return Error(cat(failure_, "; then rank ", rank(), " (", host_name(), ") failed: ", mine.what()), Exit::peer_lost);
 }
 
 void Rendezvous::throw_if_failed() {

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/error.h"
 #include "comm/handshake.h"
 
 namespace athanor {
@@ -61,7 +62,11 @@ class Rendezvous {
 
   // Tells all others that and why this rank fails; the first failure of the job is the one that everybody reports.
   void fail(const std::string& why);
+  // The same for an error that ends this rank; returns what it shall report: its own if that was the job's first, else
+  // the first of another rank, which this one may be a consequence of.
+  Error first_error(const Error& mine);
   void throw_if_failed();
+  std::string where();                                         // is this rank: "rank 3 (node-7) at step 17"
   std::string failure();                                       // of some rank, as everybody is told; "": none
   [[noreturn]] void throw_lost(const std::string& otherwise);  // why, as the server knows it within a moment
   int failure_fd() const { return failed_.get(); }             // readable once some rank has failed
@@ -69,10 +74,7 @@ class Rendezvous {
   // Around every wait for another rank: the server blames those who stay away.
   class Waiting {
    public:
-    Waiting(Rendezvous& r, const char* collective) : r_(r) {
-      r_.collective_ = collective;
-      ++r_.entered_, ++r_.in_step_, ++r_.waiting_;
-    }
+    Waiting(Rendezvous&, const char* collective);
     ~Waiting() { --r_.waiting_; }
     Waiting(const Waiting&) = delete;
     Waiting& operator=(const Waiting&) = delete;
@@ -89,8 +91,10 @@ class Rendezvous {
   void post(const Frame&);
   bool pump(int timeout_ms);
   void beat();
-  double limit();       // seconds, of what this rank is at
-  std::string place();  // "step 17, all_gather 3 of it"
+  double limit();             // seconds, of what this rank is at
+  double beat_seconds();      // often enough for what others judge by it
+  std::string at() const;     // "step 17"; under mutex_
+  std::string place() const;  // "step 17, collective 3 of it: all_gather for model.layers.2"; under mutex_
   std::string with_place(const std::string& failure);
 
   RendezvousOptions options_;
@@ -99,18 +103,18 @@ class Rendezvous {
   std::string address_;
   Fd wake_, failed_;
   std::atomic<uint64_t> entered_{0}, device_entered_{0};
-  std::atomic<uint64_t> in_step_{0};
   std::atomic<int> waiting_{0};
-  std::atomic<bool> device_waiting_{false};
-  std::atomic<const char*> collective_{""};
-  Deadline heard_;    // the server's last sign of life; the monitor's alone
-  std::mutex mutex_;  // guards what follows
+  std::atomic<bool> device_waiting_{false}, moved_{false};  // moved_: what it is at, since the last beat
+  Deadline heard_;                                          // the server's last sign of life; the monitor's alone
+  std::mutex mutex_;                                        // guards what follows
   std::condition_variable changed_;
   std::string outbox_;
   std::map<std::string, std::vector<std::string>> results_;
   std::string failure_;
   Activity activity_ = Activity::startup;
   int64_t step_ = 0;
+  uint64_t in_step_ = 0;             // collectives of what it is at
+  std::string collective_;           // the latest
   Deadline since_;                   // what it is at
   std::deque<double> step_seconds_;  // the latest
   bool leaving_ = false;

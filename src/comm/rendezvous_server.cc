@@ -145,7 +145,7 @@ void RendezvousServer::handle(int rank, const Frame& frame) {
       if (to.pipe) to.pipe->write(to_bytes({'r', result}));
     exchanges_.erase(name);
   } else if (frame.kind == 'f') {
-    fail(cat("rank ", rank, " failed: ", fields.text()));
+    fail(cat(name(rank), " failed: ", fields.text()));
   } else if (frame.kind == 'q') {
     m.quit = true;
     m.pipe.reset();

@@ -96,7 +96,7 @@ Exit bench_comm(const Args& args, const RankFlags& flags) {
   config.transport = args.transport == "mpi" ? Transport::mpi : Transport::tcp;
   log::configure({.level = ranks.rank == 0 ? log::Level::info : log::Level::warn, .rank = ranks.rank});
   Machine machine(config, ranks);
-  try {
+  machine.run([&] {
     Communicator& c = *machine.backend().control;
     std::vector<Row> rows;
     for (const Case& which : kCases)
@@ -105,10 +105,7 @@ Exit bench_comm(const Args& args, const RankFlags& flags) {
     if (ranks.rank == 0) print(rows, args, ranks.world);
     std::fflush(stdout);
     c.barrier();
-  } catch (const Error& e) {
-    if (e.code() != Exit::peer_lost) machine.fail(e.what());
-    throw;
-  }
+  });
   return Exit::done;
 }
 

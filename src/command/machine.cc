@@ -44,12 +44,6 @@ bool wants_gpu(DeviceChoice choice) {
   return why.empty();
 }
 
-std::string host_name() {
-  char host[256] = "";
-  gethostname(host, sizeof host - 1);
-  return host;
-}
-
 // The same for all processes that share this machine's cores and memory: containers may share a host name, and several
 // containers of one machine their boot id.
 std::string machine_identity() {
@@ -166,7 +160,7 @@ std::unique_ptr<Communicator> Machine::connect_gpus(const Config& config, const 
   Rendezvous& r = *rendezvous_;
   // The server names whoever stays away within the same time; NCCL's own limit is for what it cannot explain.
   NcclTransport nccl = make_nccl(*device_,
-                                 {.place = cat("rank ", ranks.rank, " on ", host_name()),
+                                 {.place = [&r] { return r.where(); },
                                   .timeout = config.distributed_timeout + kSecondsToExplain,
                                   .fail = [&r](const std::string& why) { r.fail(why); },
                                   .failure = [&r] { return r.failure(); },
@@ -183,15 +177,12 @@ Machine::Machine(const Config& config, const RankInfo& ranks) {
   if (const std::string why = gpu ? why_no_cuda() : ""; !why.empty())
     throw Error(cat("device cuda: ", why), Exit::usage);
   const Neighbours here = meet(config, ranks);
-  try {  // the others wait for this rank
+  run([&] {
     if (rendezvous_) require_same_kind(*rendezvous_, gpu);
     gpu ? open_gpu(config, ranks, here) : open_cpu(config, here);
     auto world = !control_ ? make_single(*device_) : gpu ? connect_gpus(config, ranks) : control_->split(0, ranks.rank);
     mesh_ = std::make_unique<ProcessMesh>(std::move(world), mesh);
-  } catch (const Error& e) {
-    if (e.code() != Exit::peer_lost) fail(e.what());
-    throw;
-  }
+  });
 }
 
 Machine::~Machine() = default;
@@ -200,8 +191,12 @@ void Machine::doing(Activity activity, int64_t step) {
   if (rendezvous_) rendezvous_->doing(activity, step);
 }
 
-void Machine::fail(const std::string& why) {
-  if (rendezvous_) rendezvous_->fail(why);
+void Machine::run(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& e) {
+    throw rendezvous_ ? rendezvous_->first_error(e) : e;
+  }
 }
 
 Config load_config_logged(const std::string& path, const std::vector<std::string>& overrides, int rank) {

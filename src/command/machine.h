@@ -1,5 +1,6 @@
 // The machine a command runs on: backend and process mesh made from a config, and the other ranks of its job.
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,8 +28,9 @@ class Machine {
   const std::string& description() const { return description_; }
   // What this rank begins, for those that wait for it.
   void doing(Activity, int64_t step);
-  // Tells the other ranks why this one ends.
-  void fail(const std::string& why);
+  // Runs what the other ranks wait for: they are told what it fails by, while all that it made is still there. Throws
+  // that, or another rank's failure that came first.
+  void run(const std::function<void()>& work);
 
  private:
   struct Neighbours {  // ranks on this machine

@@ -23,18 +23,12 @@ Exit Trainer::run() {
   open_run();
   start(find_resume());
   clock_.lap();
-  try {
-    const Exit code = loop();
-    if (backend_.control) {  // the last checkpoint is whole before the first rank leaves
-      signals_.leave();
-      backend_.control->barrier();
-    }
-    return finish(code);
-  } catch (const Error& e) {
-    const bool told = std::string_view(e.what()).find(" was at step ") != std::string_view::npos;
-    if (e.code() != Exit::peer_lost || told) throw;
-    throw Error(cat(e.what(), "; this rank was at step ", state_.step + 1), e.code());
+  const Exit code = loop();
+  if (backend_.control) {  // the last checkpoint is whole before the first rank leaves
+    signals_.leave();
+    backend_.control->barrier();
   }
+  return finish(code);
 }
 
 Exit Trainer::loop() {

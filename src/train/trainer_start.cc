@@ -130,6 +130,7 @@ void Trainer::require_common_start() {
   require("configurations", common_keys(config_));
   require("train_data", train_.fingerprint());
   if (valid_) require("valid_data", valid_->fingerprint());
+  if (backend_.control) backend_.control->barrier();  // rank 0 writes nothing before all have agreed
 }
 
 // Rank 0 alone writes and reports.

@@ -187,7 +187,7 @@ TEST(Failure, ARankThatDiesIsNamedToAllOthers) {
       if (r.rank() == victim) throw Error("killed", Exit::error);  // leaves without goodbye
       for (;;) c->barrier();
     });
-    expect_all(errors, cat("4 rank ", victim, " is gone"), victim);
+    expect_all(errors, cat("4 rank ", victim, " (", host_name(), ") is gone"), victim);
   }
 }
 
@@ -200,7 +200,7 @@ TEST(Failure, ARankThatFailsTellsWhy) {
     }
     for (;;) c->barrier();
   });
-  expect_all(errors, "4 rank 1 failed: the disk is full", 1);
+  expect_all(errors, cat("4 rank 1 (", host_name(), ") failed: the disk is full"), 1);
 }
 
 TEST(Failure, ARankThatHangsIsNamedWithinTheTimeout) {
@@ -214,8 +214,10 @@ TEST(Failure, ARankThatHangsIsNamedWithinTheTimeout) {
       r.throw_if_failed();
     }
     std::vector<float> x(10);
+    const CollectiveSubject subject("layers.3");
     for (;;) c->all_reduce(tensor_of(x), Reduce::sum, Lane::compute);
   });
+  expect_all(errors, ": all_reduce for layers.3", 2);
   expect_all(errors, " hangs: no progress while others waited for 0.6 s");
   expect_all(errors, "4 rank 2 (");
   EXPECT_LT(std::chrono::duration<double>(Clock::now() - start).count(), 15);
@@ -302,7 +304,7 @@ TEST(Failure, TheLastResortComesAfterTheGrace) {
     RendezvousOptions o = options(s, 0);
     o.grace_seconds = 0.2;
     o.last_resort = [&](const std::string& why) {
-      EXPECT_NE(why.find("rank 1 is gone"), std::string::npos);
+      EXPECT_TRUE(why.starts_with("rank 1") && why.find(" is gone: ") != std::string::npos) << why;
       ++called;
     };
     Rendezvous r(o);

@@ -97,10 +97,10 @@ class DisagreementTest(RanksTest):
         port = free_port()
         common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "XDG_RUNTIME_DIR": str(self.folder)}
         processes = [self.start("train", self.config, env=dict(common, RANK="0")),
-                     self.start("train", *second, env=dict(common, environment, RANK="1"))]
+                     self.start("train", *second, env=dict(common, RANK="1", **environment))]
         first, other = (self.finish(p) for p in processes)
         self.assertEqual((first.code, other.code), (PEER_LOST, USAGE), f"{first}\n{other}")
-        self.assertIn("rank 1 failed: ", first.err)
+        self.assertRegex(first.err, r"rank 1 \(\S+\) failed: ")
         self.assertFalse((self.folder / "run").exists(), "before anything is written")
         return other.err
 
@@ -157,7 +157,7 @@ class DiskTest(RanksTest):
             done = [self.finish(p) for p in processes]
             self.assertEqual((done[victim].code, done[1 - victim].code), (ERROR, PEER_LOST), f"{done[0]}\n{done[1]}")
             self.assertIn("File too large", done[victim].err)
-            self.assertIn(f"rank {victim} failed: ", done[1 - victim].err)
+            self.assertRegex(done[1 - victim].err, rf"rank {victim} \(\S+\) failed: ")
             self.assertIn("File too large", done[1 - victim].err)
             self.assertEqual(self.checkpoints(), ["step-00000004"])
             self.run_program("checkpoint", "verify", "run/step-00000004")

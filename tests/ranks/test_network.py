@@ -45,7 +45,7 @@ class NetworkTest(RanksTest):
             done = self.finish(process)
             self.assertEqual(done.code, PEER_LOST, str(done))
             self.assertRegex(done.err, rf"rank {1 - rank} \(\S+\) gave no sign of life for 8 s", str(done))
-            self.assertRegex(done.err, rf"rank {rank} \(\S+\) was at (saving )?step \d+")
+            self.assertRegex(done.err, rf"rank {rank} \(\S+\) was at (saving |evaluation after )?step \d+")
             self.assertLess(time.monotonic() - begin, LIMIT + SLACK, str(done))
         last = int(self.checkpoints()[-1][5:])
         self.launch(2, "--set", f"train_iters={last + 2}", "--set", "lr_decay_iters=12")

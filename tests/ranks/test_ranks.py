@@ -141,7 +141,7 @@ class FailureTest(RanksTest):
         first, second = self.finish(both[0]), self.finish(both[1])
         self.assertEqual(first.code, ERROR if first.code == ERROR else USAGE, str(first))
         self.assertEqual(second.code, PEER_LOST, str(second))
-        self.assertIn("rank 0 failed: ", second.err)
+        self.assertRegex(second.err, r"rank 0 \(\S+\) failed: ")
         processes[0].kill()
         processes[0].communicate()
 

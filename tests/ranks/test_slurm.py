@@ -95,7 +95,7 @@ class SlurmTest(RanksTest):
         end = self.wait_end(job)
         self.assertLess(time.monotonic() - begin, 20, self.log(job))
         self.assertEqual(end["JobState"], "FAILED", self.log(job))
-        self.assertIn("rank 2 is gone", self.log(job))
+        self.assertRegex(self.log(job), r"rank 2 \(\S+\) is gone")
         self.assertEqual(self.pids(), [], "no orphan")
 
     def pids(self):
