@@ -136,8 +136,8 @@ void print_many_ranks(const Config& config, const std::string& name, const ManyR
   const GpuDescription& gpu = find_gpu(name);
   if (many.nodes > 0 && many.ranks > 0 && many.ranks % many.nodes != 0)
     throw Error(cat("plan: ", many.ranks, " ranks do not divide among ", many.nodes, " nodes"), Exit::usage);
-  std::printf("%s, zero_stage %lld, a step of %lld sequences; at best, by the model of docs/distributed.md\n", gpu.title,
-              static_cast<long long>(config.zero_stage), static_cast<long long>(config.global_batch_size));
+  std::printf("%s, zero_stage %lld, a step of %lld sequences; at best, by the model of docs/distributed.md\n",
+              gpu.title, static_cast<long long>(config.zero_stage), static_cast<long long>(config.global_batch_size));
   std::printf("%6s %5s %11s %11s %12s %11s %11s %11s %11s\n", "ranks", "nodes", "micro", "memory", "sent/step",
               "compute ms", "sending ms", "exposed ms", "tokens/s");
   if (many.ranks > 0) return print_row(config, gpu, many, many.ranks);

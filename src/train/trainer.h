@@ -22,11 +22,11 @@
 namespace athanor {
 
 struct TrainerOptions {
-  ProgramInfo program;              // for environment.json and the manifest
-  std::string commit;               // source revision
-  std::string backend_description;  // for the log
-  Sensors* sensors = nullptr;       // of the device; null: it has none
-  bool allow_changed_data = false;  // resume although the data's fingerprint differs
+  ProgramInfo program;                                     // for environment.json and the manifest
+  std::string commit;                                      // source revision
+  std::string backend_description;                         // for the log
+  Sensors* sensors = nullptr;                              // of the device; null: it has none
+  bool allow_changed_data = false;                         // resume although the data's fingerprint differs
   std::function<void(Activity, int64_t step)> doing = {};  // called when something begins, for ranks that wait
 };
 
