@@ -13,7 +13,7 @@ static_assert(sizeof(MPI_Request) <= sizeof(uint64_t), "a request travels as a n
 
 uint64_t to_number(MPI_Request request) {
   uint64_t number = 0;
-  std::memcpy(&number, &request, sizeof request);
+  std::memcpy(&number, &request, sizeof(MPI_Request));
   return number;
 }
 
@@ -47,7 +47,7 @@ int receive(void* data, int64_t bytes, int peer, uint64_t* request) {
 
 int test(uint64_t* request, int* done) {
   MPI_Request r = MPI_REQUEST_NULL;
-  std::memcpy(&r, request, sizeof r);
+  std::memcpy(&r, request, sizeof(MPI_Request));
   const int code = MPI_Test(&r, done, MPI_STATUS_IGNORE);
   *request = to_number(r);
   return code;
