@@ -619,7 +619,7 @@ TEST_F(NcclFailure, InitialisationThatFailsIsNamed) {
     } catch (const Error& e) {
       EXPECT_EQ(e.code(), Exit::peer_lost);
       EXPECT_NE(std::string(e.what()).find("NCCL: unhandled system error"), std::string::npos) << e.what();
-      EXPECT_NE(std::string(e.what()).find("on here: "), std::string::npos) << e.what();
+      EXPECT_NE(std::string(e.what()).find("(here) at step 3: "), std::string::npos) << e.what();
     }
   }
 }
