@@ -14,9 +14,6 @@ constexpr int kGroups = 2, kRows = kGroups * kGroupRows, kConsumers = kGroups * 
 constexpr int kThreads = kConsumers + kGroupThreads;  // the last warpgroup is the producer's
 constexpr int N = 128;                                // keys of a tile
 constexpr int kSlots = 4;                             // two of keys, two of values; with D = 128 more do not fit
-constexpr int kTailBarrier = 1, kGroupBarrier = 2;    // the latter for each warpgroup
-// 65,536 registers are 168 a thread. The producer needs few of them, the consumers all others.
-constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
 
 struct Maps {
   CUtensorMap q, k, v, y;
@@ -29,6 +26,10 @@ struct Room {         // dynamic shared memory
 };
 
 #if PTX_SM90A
+constexpr int kTailBarrier = 1, kGroupBarrier = 2;  // the latter for each warpgroup
+// 65,536 registers are 168 a thread. The producer needs few of them, the consumers all others.
+constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
+
 struct Shared {
   Sight<kRows> sight;
   Ring<kSlots> ring;
