@@ -247,7 +247,6 @@ void launch_tiles(void (*kernel)(Backward<T>), int rows, int heads, const Backwa
   if (rows == 0) return;
   constexpr size_t kBytes = sizeof(Shared<T, Tile>);
   static_assert(kBytes <= 99 << 10, "what the smallest GPUs (8.6, 8.9, 12.0) give a block");
-  CUDA_CHECK(allow_shared_bytes(kernel, kBytes));
   const dim3 grid(grid_size(div_ceil<int64_t>(rows, Tile::kRows) * heads));
   CUDA_CHECK(launch(kernel, {grid, dim3(Tile::kThreads), kBytes, stream}, a));
 }

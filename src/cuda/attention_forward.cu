@@ -133,7 +133,6 @@ void attend_on_tensor_cores(const Forward<T>& a, cudaStream_t stream) {
     const int64_t blocks = div_ceil<int64_t>(a.in.spans.queries, Tile::kRows) * a.in.heads;
     constexpr size_t kBytes = Tile::template kSharedBytes<T>;
     static_assert(kBytes <= 99 << 10, "what the smallest GPUs (8.6, 8.9, 12.0) give a block");
-    CUDA_CHECK(allow_shared_bytes(attend<T, D>, kBytes));
     CUDA_CHECK(launch(attend<T, D>, {dim3(grid_size(blocks)), dim3(Tile::kThreads), kBytes, stream}, a));
   });
 }

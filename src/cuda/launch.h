@@ -31,9 +31,20 @@ struct LaunchConfig {
   bool cooperative = false;   // all blocks resident together, so that they may wait for each other
 };
 
+// More dynamic shared memory than every kernel may have has to be asked for, up to what the GPU gives a block: 48 KiB
+// less the kernel's static shared memory, which is small here.
+template <class... P>
+cudaError_t ask_for_shared(void (*kernel)(P...), size_t bytes) {
+  constexpr size_t kUnasked = 32 << 10;
+  if (bytes <= kUnasked) return cudaSuccess;
+  return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              static_cast<int>(bytes));
+}
+
 #ifdef __CUDACC__
 template <class... P, class... A>
 cudaError_t launch(void (*kernel)(P...), const LaunchConfig& c, A&&... arguments) {
+  if (const cudaError_t error = ask_for_shared(kernel, c.shared_bytes); error != cudaSuccess) return error;
   cudaLaunchAttribute attributes[3];
   unsigned count = 0;
   if (c.cluster > 1) {
@@ -61,6 +72,7 @@ cudaError_t launch(void (*kernel)(P...), const LaunchConfig& c, A&&... arguments
 template <class... P, class... A>
 cudaError_t launch(void (*kernel)(P...), const LaunchConfig& c, A&&... arguments) {
   static_assert((std::is_trivially_copyable_v<P> && ...), "kernel parameters are copied as bytes");
+  if (const cudaError_t error = ask_for_shared(kernel, c.shared_bytes); error != cudaSuccess) return error;
   using Parameters = std::tuple<P...>;
   const Parameters parameters(static_cast<P>(std::forward<A>(arguments))...);
   const emu::Trampoline call = [](void* function, void* bytes) {
@@ -72,11 +84,4 @@ cudaError_t launch(void (*kernel)(P...), const LaunchConfig& c, A&&... arguments
       {c.grid, c.block, c.shared_bytes, c.stream, c.cluster, c.programmatic, c.cooperative});
 }
 #endif
-
-// Asks for more than 48 KiB of dynamic shared memory; once per kernel and device.
-template <class... P>
-cudaError_t allow_shared_bytes(void (*kernel)(P...), size_t bytes) {
-  return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              static_cast<int>(bytes));
-}
 }  // namespace athanor::cuda
