@@ -14,7 +14,8 @@
 #include "emulator/launch_raw.h"
 #endif
 
-// SHARED(float, part, [32]); static shared memory.  DYN_SMEM(bytes); the dynamic part, 1024-byte aligned.
+// SHARED(float, part, [32]); static shared memory.  DYN_SMEM(bytes); the dynamic part, 1024-byte aligned, for which the
+// compiler makes the static part, if there is one, a multiple of 1024 bytes.
 #ifdef __CUDACC__
 #define SHARED(type, name, ...) __shared__ __align__(16) type name __VA_ARGS__
 #define DYN_SMEM(name) extern __shared__ __align__(1024) unsigned char name[]
@@ -31,8 +32,8 @@ struct LaunchConfig {
   bool cooperative = false;   // all blocks resident together, so that they may wait for each other
 };
 
-// More dynamic shared memory than every kernel may have has to be asked for, up to what the GPU gives a block: 48 KiB
-// less the kernel's static shared memory, which is small here.
+// More dynamic shared memory than 48 KiB less the static part, which is small here, has to be asked for; a block gets
+// at most what the GPU has for one.
 template <class... P>
 cudaError_t ask_for_shared(void (*kernel)(P...), size_t bytes) {
   constexpr size_t kUnasked = 32 << 10;

@@ -23,7 +23,6 @@ constexpr int kShortBlock = 256;        // threads of a block that several rows 
 constexpr int64_t kMaxRowBlocks = 264;  // of the backward pass: two for each multiprocessor of an H200
 constexpr int64_t kMinBlockRows = 8;    // so that partial sums stay few beside the rows
 constexpr int kForwardPacks = 4;        // of a thread
-constexpr int kRoom = 32;               // of block_sum
 template <class T>
 constexpr int kBackwardPacks = 16 / kVector<T>;  // 16 elements: their sums stay in registers too
 
@@ -82,7 +81,7 @@ __device__ __forceinline__ void store_normalised(const Rows<T>& a, T* y, const P
 
 template <NormKind K, class T>
 __global__ void __launch_bounds__(kMaxThreads) norm_forward(Rows<T> a) {
-  SHARED(float, room, [kRoom]);
+  SHARED(float, room, [32]);
   constexpr int kElements = kVector<T>;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (row >= a.rows) return;  // the whole warp; the other rows of the block meet nowhere
@@ -140,7 +139,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_apply(Rows<T> a) {
 
 template <NormKind K, class T>
 __global__ void __launch_bounds__(kMaxThreads) norm_forward_any(Rows<T> a) {
-  SHARED(float, room, [kRoom]);
+  SHARED(float, room, [32]);
   const int64_t start = static_cast<int64_t>(blockIdx.x) * a.columns;
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   const T* h = a.h + start;
@@ -352,7 +351,7 @@ __global__ void __launch_bounds__(Threads, Threads == kShortBlock ? kShortReside
 
 template <NormKind K, class T>
 __global__ void __launch_bounds__(kMaxThreads) norm_backward_any(BackwardRows<T> a) {
-  SHARED(float, room, [kRoom]);
+  SHARED(float, room, [32]);
   DYN_SMEM(raw);
   float* const sums = reinterpret_cast<float*>(raw);  // [dw | db]
   constexpr bool kLayer = K == NormKind::layer;
@@ -428,12 +427,13 @@ void launch_rows(void (*in_registers)(Rows<T>), void (*any)(Rows<T>), const Rows
 int64_t rows_per_block(int64_t rows) { return std::max(kMinBlockRows, div_ceil<int64_t>(rows, kMaxRowBlocks)); }
 int64_t row_blocks(int64_t rows) { return div_ceil<int64_t>(rows, rows_per_block(rows)); }
 
-// The smallest GPUs give a block 99 KiB: rows of 12,656 columns with a layer norm, twice as many with an RMSNorm.
+// The smallest GPUs give a block 99 KiB: rows of 12,544 columns with a layer norm, twice as many with an RMSNorm.
 void require_shared(size_t bytes, int64_t columns) {
+  constexpr size_t kStaticBytes = 1024;  // `room`, and nothing up to where DYN_SMEM is aligned
   int device = 0, most = 0;
   CUDA_CHECK(cudaGetDevice(&device));
   CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  if (bytes + kRoom * sizeof(float) > static_cast<size_t>(most))
+  if (bytes + kStaticBytes > static_cast<size_t>(most))
     throw Error(cat("norm_bwd: rows of ", columns, " columns need ", bytes, " bytes of shared memory, this GPU has ",
                     most, " for a block; use a smaller hidden_size"));
 }

@@ -121,7 +121,7 @@ __device__ __forceinline__ void backward_head(const Heads& a, const Backward<T>&
   const Head head(a, exists ? number : 0);
   const bool normed = exists && head.normed;
   const float scale = normed ? b.rstd[head.statistic] : 0.f;
-  float g[P][E], sum = 0;
+  float g[P][E] = {}, sum = 0;
 #pragma unroll
   for (int p = 0; p < P; ++p) {
     const int column = (p * a.team() + lane) * E;
