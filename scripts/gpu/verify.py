@@ -323,7 +323,7 @@ def curves_llama(call):
 
 @part
 def ranks(call):
-    """Two and four ranks, threads on one GPU, over NCCL: collectives, 20 steps of every stage, lost or hanging peers."""
+    """Two and four ranks, threads on one GPU, over NCCL: collectives, 20 steps of each stage, lost or hanging peers."""
     # Ranks of one process: those of several would take turns on the GPU, under collectives that wait for each other.
     shared = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": "2"}
     if call.device == "cpu":
