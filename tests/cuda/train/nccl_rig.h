@@ -38,7 +38,7 @@ struct Board {
   }
   NcclOptions options(int rank, double timeout) {
     NcclOptions o;
-    o.place = cat("rank ", rank, " on here");
+    o.place = [rank] { return cat("rank ", rank, " (here) at step 3"); };
     o.timeout = timeout;
     o.fail = [this, rank](const std::string& why) { tell(cat("rank ", rank, " failed: ", why)); };
     o.failure = [this] { return told(); };
