@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""One global batch on the same cores, by two processes of one thread and by one process of two threads, turn by turn.
+"""One global batch on the same cores, turn by turn: one process of two threads, two processes of one thread, and both
+with rank-invariant sums over four leaves.
 
 usage: bench/ranks/scaling.py [--program PATH] [--rounds N] [--steps N] [--hidden N] [--json FILE]
-Prints the median time of a step of both, and what the ranks cost: their losses must agree, or nothing is printed.
+Prints the median time of a step of each, and what ranks and rank-invariant sums cost: the losses must agree, those of
+rank-invariant sums to the bit, or nothing is printed.
 """
 import argparse
 import json
@@ -17,7 +19,11 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "system"))
 from harness import TINY, random_tokens, write_shard  # noqa: E402  (the synthetic data of the tests)
 
-WAYS = {"1 process x 2 threads": ([], ["threads=2"]), "2 processes x 1 thread": (["launch", "--ranks", "2"], ["threads=1"])}
+ONE, TWO = ([], ["threads=2"]), (["launch", "--ranks", "2"], ["threads=1"])
+INVARIANT = ["deterministic_reduction=rank_invariant", "logical_shards=4"]
+WAYS = {"1 process x 2 threads": ONE, "2 processes x 1 thread": TWO,
+        "1 process, rank-invariant": (ONE[0], ONE[1] + INVARIANT),
+        "2 processes, rank-invariant": (TWO[0], TWO[1] + INVARIANT)}
 
 
 def run(program, folder, config, way, name):
@@ -40,8 +46,8 @@ def main():
     with tempfile.TemporaryDirectory(prefix="athanor-scaling-") as name:
         folder = Path(name)
         write_shard(folder / "data.bin", random_tokens(200_000))
-        config = dict(TINY, train_data="data.bin", train_iters=args.steps, lr_warmup_iters=1, save_interval=0, global_batch_size=16,
-                      micro_batch_size=4, device="cpu")
+        config = dict(TINY, train_data="data.bin", train_iters=args.steps, lr_warmup_iters=1, save_interval=0,
+                      global_batch_size=16, micro_batch_size=4, device="cpu")
         config["model"] = dict(TINY["model"], hidden_size=args.hidden, num_hidden_layers=4, num_attention_heads=4,
                                max_position_embeddings=128)
         (folder / "config.json").write_text(json.dumps(config))
@@ -50,17 +56,22 @@ def main():
             for way in WAYS:
                 losses[way], seconds = run(args.program, folder, "config.json", way, f"{turn}-{way}".replace(" ", "-"))
                 times[way].append(statistics.median(seconds))
-    threads, ranks = WAYS
-    if any(abs(a - b) > 1e-5 * a for a, b in zip(losses[threads], losses[ranks])):
+    threads, ranks, one, two = WAYS
+    same = all(abs(a - b) <= 1e-5 * a for way in WAYS for a, b in zip(losses[threads], losses[way], strict=True))
+    if not same or losses[one] != losses[two]:
         sys.exit(f"scaling.py: the losses differ: {losses}")
-    result = {"hidden_size": args.hidden, "rounds": args.rounds, "steps": args.steps, "cores": len(os.sched_getaffinity(0)),
-              "load": os.getloadavg()[0], "median_step_ms": {w: round(statistics.median(t), 2) for w, t in times.items()},
+    # Of runs that followed one another: what disturbs the machine for longer disturbs both.
+    ratio = {name: round(statistics.median(b / a for a, b in zip(times[of], times[what])), 3)
+             for name, of, what in (("ranks_over_threads", threads, ranks), ("invariant_over_plain_1", threads, one),
+                                    ("invariant_over_plain_2", ranks, two))}
+    result = {"hidden_size": args.hidden, "rounds": args.rounds, "steps": args.steps,
+              "cores": len(os.sched_getaffinity(0)), "load": os.getloadavg()[0], **ratio,
+              "median_step_ms": {w: round(statistics.median(t), 2) for w, t in times.items()},
               "step_ms_of_rounds": times}
-    a, b = (statistics.median(times[w]) for w in (threads, ranks))
-    result["ranks_over_threads"] = round(b / a, 3)
     for way, ms in result["median_step_ms"].items():
-        print(f"{way:24} {ms:8.2f} ms per step")
-    print(f"ranks take {b / a:.2f} times as long")
+        print(f"{way:28} {ms:8.2f} ms per step")
+    print(f"two ranks take {ratio['ranks_over_threads']:.2f} times as long as two threads; rank-invariant sums "
+          f"{ratio['invariant_over_plain_1']:.2f} times on one rank, {ratio['invariant_over_plain_2']:.2f} on two")
     if args.json:
         Path(args.json).write_text(json.dumps(result, indent=1) + "\n")
 
