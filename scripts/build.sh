@@ -8,8 +8,9 @@
 #   --tests            also the test programs (with --target tests: only these)
 #   --fuzzers          only the libFuzzer targets, with clang                (default folder build-fuzz)
 #   --build-dir DIR    where to build
-#   --cuda-arch LIST   GPU architectures, comma separated: 80,86,89,90a,100,120, native, or off for no CUDA backend
-#                      (default: native where a GPU is, else 80,90a,100; there is none without nvcc)
+#   --cuda-arch LIST   GPU architectures, comma separated: 80,86,89,90a,100,120, all of these and PTX for later ones,
+#                      native, or off for no CUDA backend (default: native where a GPU is, else 80,90a,100; there is
+#                      none without nvcc)
 #   --jobs N           compilers at once (default: one per core)
 #   --target NAME      one target of CMake instead of the program; may repeat
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -53,13 +54,14 @@ if command -v ccache >/dev/null; then
   export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1 # another clone finds what this one compiled
 fi
 cuda=(-DATHANOR_CUDA=AUTO)
+[ "$architectures" != all ] || architectures=80,86,89,90a,100,120 # CMake adds PTX of a last one without a letter
 if [ -z "$architectures" ] && nvidia-smi -L >/dev/null 2>&1; then architectures=native; fi
 case $architectures in
   '') ;;
   off) cuda=(-DATHANOR_CUDA=OFF) ;;
   *)
     [[ $architectures =~ ^(native|[0-9]+[af]?(,[0-9]+[af]?)*)$ ]] ||
-      { printf 'error: --cuda-arch %s: expected a list such as 80,90a, or native, or off\n' "$architectures" >&2; exit 2; }
+      { printf 'error: --cuda-arch %s: expected a list such as 80,90a, or all, native, off\n' "$architectures" >&2; exit 2; }
     cuda=(-DATHANOR_CUDA=ON "-DATHANOR_CUDA_ARCHITECTURES=${architectures//,/;}")
     ;;
 esac

@@ -219,6 +219,12 @@ class Runner:
             result.merge(self.one("no-cuda-program", [build / "athanor", "--version"]))
         return result
 
+    def architectures(self):
+        if not list((self.build / "cuda").glob("*.o")):
+            return Result(skips=[["architectures", "the build has no CUDA backend (no nvcc, or no headers)"]])
+        return self.build_with("architectures", "--cuda-arch", "all", "--build-dir", self.variant("architectures"),
+                               "--target", "athanor_cuda_backend")
+
     def system(self):
         return self.run_system("system", self.build / "athanor", 3 if self.args.all else 1)
 
@@ -285,6 +291,7 @@ GROUPS = {  # name -> (method, what it does)
     "fuzz": (Runner.fuzz, "each fuzz target for a while"),
     "mutants": (Runner.mutants, "planted mistakes, each of which a test must notice (--all only)"),
     "kernel-mutants": (Runner.kernel_mutants, "each synchronising call of the CUDA kernels deleted (--all only)"),
+    "architectures": (Runner.architectures, "kernels for all GPU architectures compile without a warning (--all only)"),
     "no-cuda": (Runner.no_cuda, "a program built without CUDA"),
     "system": (Runner.system, "the built program: resume, faults, refusals, shipped configurations"),
     "ranks": (Runner.ranks, "several processes as one run: launchers, Slurm, MPI, failures, networks"),
@@ -293,7 +300,7 @@ GROUPS = {  # name -> (method, what it does)
     "gpu": (Runner.gpu, "tests on a GPU"),
 }
 FAST = ("format", "layers", "build", "unit")
-LONG = ("mutants", "kernel-mutants")
+LONG = ("mutants", "kernel-mutants", "architectures")
 
 
 def run_groups(runner, names):

@@ -21,24 +21,25 @@ import sides
 
 ROOT = sides.HERE.parents[1]
 
-# config: in configs/. seq, tokens: of a sequence, of a step. micro: sequences that PyTorch computes at once, halved when
-# its memory does not suffice. goal, limit: tokens/s that are aimed at, and modelled for an H200 (docs/speed.md).
+# config: in configs/. seq, tokens: of a sequence, of a step. micro: sequences that PyTorch computes at once, halved
+# when its memory does not suffice. goal, limit: tokens/s that are aimed at, and modelled for an H200 (docs/speed.md).
 # state bf16: masters and moments of PyTorch in bf16, where f32 does not fit on one GPU; its process then lives for one
 # turn alone. llmc, llmq: flags of those programs. seconds: what a model takes at least, an estimate.
 MODELS = {
-    "gpt2-124m": dict(seq=1024, tokens=524288, micro=64, goal=620e3, limit=693e3, llmc=["-e", "d12", "-b", 64, "-ge", 0],
-                      seconds=45),
+    "gpt2-124m": dict(seq=1024, tokens=524288, micro=64, goal=620e3, limit=693e3, seconds=45,
+                      llmc=["-e", "d12", "-b", 64, "-ge", 0]),
     "llama-1b": dict(seq=4096, tokens=131072, micro=8, goal=70e3, limit=80e3, seconds=55),
     "qwen2.5-0.5b": dict(seq=1024, tokens=262144, micro=32, goal=175e3, limit=196e3, seconds=45,
                          llmq=["--model=Qwen2.5-0.5B", "--batch-size=32", "--grad-accumulation=8"]),
     "gpt2-1558m": dict(seq=1024, tokens=131072, micro=16, goal=57e3, limit=64e3, seconds=55,
                        llmc=["-e", "d48", "-b", 16, "-ge", 1]),
     "qwen2.5-1.5b": dict(seq=1024, tokens=131072, micro=32, goal=66e3, limit=73e3, seconds=55,
-                         llmq=["--model=Qwen2.5-1.5B", "--batch-size=32", "--grad-accumulation=4", "--lmhead-chunks=4"]),
-    "gpt2-350m": dict(seq=1024, tokens=262144, micro=32, goal=235e3, limit=260e3, llmc=["-e", "d24", "-b", 32, "-ge", 0],
-                      seconds=45),
-    "gpt2-774m": dict(seq=1024, tokens=131072, micro=32, goal=109e3, limit=121e3, llmc=["-e", "d36", "-b", 32, "-ge", 1],
-                      seconds=50),
+                         llmq=["--model=Qwen2.5-1.5B", "--batch-size=32", "--grad-accumulation=4",
+                               "--lmhead-chunks=4"]),
+    "gpt2-350m": dict(seq=1024, tokens=262144, micro=32, goal=235e3, limit=260e3, seconds=45,
+                      llmc=["-e", "d24", "-b", 32, "-ge", 0]),
+    "gpt2-774m": dict(seq=1024, tokens=131072, micro=32, goal=109e3, limit=121e3, seconds=50,
+                      llmc=["-e", "d36", "-b", 32, "-ge", 1]),
     "llama-8b": dict(seq=8192, tokens=65536, micro=1, goal=12e3, limit=13.9e3, state="bf16", seconds=75),
     "qwen2.5-7b": dict(seq=1024, tokens=65536, micro=8, goal=15.6e3, limit=17.3e3, state="bf16", seconds=75,
                        llmq=["--model=Qwen2.5-7B", "--batch-size=4", "--grad-accumulation=16", "--lmhead-chunks=2",
@@ -182,7 +183,8 @@ def parse_arguments():
     parser.add_argument("--steps", type=int, default=2, help="timed in a turn")
     parser.add_argument("--warmup", type=int, default=1, help="before them")
     parser.add_argument("--threads", type=int, default=0, help="of the CPU")
-    parser.add_argument("--patience", type=float, default=1.0, help="factor of the time that a model is thought to need")
+    parser.add_argument("--patience", type=float, default=1.0,
+                        help="factor of the time that a model is thought to need")
     parser.add_argument("--torch-compile", default="default", help="none, default or a mode of torch.compile")
     args = parser.parse_args()
     places = [ROOT / "athanor", ROOT / "build" / "athanor"]
@@ -201,8 +203,8 @@ def main():
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / "compare.json"
     report = load_report(path, args)
-    report["settings"] = {"rounds": args.rounds, "steps": args.steps, "warmup": args.warmup, "torch": args.torch_compile,
-                          "precision": "fp32" if args.device == "cpu" else "bf16"}
+    report["settings"] = {"rounds": args.rounds, "steps": args.steps, "warmup": args.warmup,
+                          "torch": args.torch_compile, "precision": "fp32" if args.device == "cpu" else "bf16"}
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         data = sides.write_tokens(folder) if args.peers else None
@@ -215,8 +217,8 @@ def main():
                 print(f"{name:14} not run: {row['why']}", flush=True)
                 continue
             for side, s in row["sides"].items():
-                print(f"{name:14} {side:8} {s['median_ms']:10.2f} ms {s['tokens_per_second']:12.0f} tokens/s   athanor is "
-                      f"{s['athanor_is_faster_by']:.2f} times as fast", flush=True)
+                print(f"{name:14} {side:8} {s['median_ms']:10.2f} ms {s['tokens_per_second']:12.0f} tokens/s   "
+                      f"athanor is {s['athanor_is_faster_by']:.2f} times as fast", flush=True)
             for side, why in row["not_run"].items():
                 print(f"{name:14} {side:8} not run: {why}", flush=True)
     return 0

@@ -17,8 +17,8 @@ def limit(program, gpu, name, model):
     sets = ["recompute_granularity=none", f"seq_length={model['seq']}", f"global_batch_size={TOKENS // model['seq']}"]
     sets += ["master_weights=bf16"] if model.get("state") == "bf16" else []
     flags = [word for s in sets for word in ("--set", s)]
-    done = subprocess.run([program, "plan", ROOT / "configs" / f"{name}.json", "--gpu", gpu, *flags], capture_output=True,
-                          text=True)
+    done = subprocess.run([program, "plan", ROOT / "configs" / f"{name}.json", "--gpu", gpu, *flags],
+                          capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"limits.py: {name}: {done.stderr.strip()}")
     find = lambda pattern: re.search(pattern, done.stdout).group(1)
@@ -27,8 +27,8 @@ def limit(program, gpu, name, model):
     for op, least in re.findall(r"^(\w+) +\d+ +\S+ +\S+ +([\d.]+)$", done.stdout, re.M):
         kind = "products" if op == "gemm" else "attention" if op.startswith("attention") else "rest"
         shares[kind] = shares.get(kind, gemm) + float(least)
-    return {"tokens": TOKENS / ms * 1e3, "micro": find(r"of (\d+) sequences of"), "recompute": find(r"recomputation +(\w+)"),
-            "shares": {k: 100 * v / ms for k, v in shares.items()}}
+    return {"tokens": TOKENS / ms * 1e3, "micro": find(r"of (\d+) sequences of"),
+            "recompute": find(r"recomputation +(\w+)"), "shares": {k: 100 * v / ms for k, v in shares.items()}}
 
 
 def main():
@@ -36,8 +36,8 @@ def main():
     parser.add_argument("--gpu", default="h200")
     parser.add_argument("--athanor", type=Path, default=ROOT / "build" / "athanor")
     args = parser.parse_args()
-    print("| model, tokens | micro-batch, recomputation | limit, tokens/s | target model | of it | products | attention | "
-          "rest |\n|---|---|---|---|---|---|---|---|")
+    print("| model, tokens | micro-batch, recomputation | limit, tokens/s | target model | of it | products | "
+          "attention | rest |\n|---|---|---|---|---|---|---|---|")
     for name, model in sorted(MODELS.items()):
         row = limit(args.athanor, args.gpu, name, model)
         shares = " | ".join(f"{row['shares'].get(k, 0):.0f} %" for k in ("products", "attention", "rest"))

@@ -42,7 +42,8 @@ def tail(text, lines=6):
 
 def run(command, deadline, **more):
     try:
-        done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=deadline.require(), **more)
+        done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=deadline.require(),
+                              **more)
     except subprocess.TimeoutExpired:
         raise NotRun("no time was left") from None
     except OSError as error:
@@ -61,7 +62,8 @@ class Athanor:
         self.program, self.config, self.deadline = program, config, deadline
 
     def turn(self, steps, warmup):
-        out = run([self.program, "bench", "step", self.config, "--steps", steps, "--warmup", warmup, "--json"], self.deadline)
+        out = run([self.program, "bench", "step", self.config, "--steps", steps, "--warmup", warmup, "--json"],
+                  self.deadline)
         return json.loads(out.strip().splitlines()[-1])
 
     def start_seconds(self):
@@ -181,8 +183,9 @@ def peers(folder, model, data, deadline):
     """Sides for the peers' programs that `folder` holds and that know this model."""
     found = []
     if folder and "llmc" in model and (folder / "train_gpt2cu").exists():
-        command = [folder / "train_gpt2cu", "-i", data[0], "-j", data[0], "-t", model["seq"], "-d", model["tokens"], "-r", 0,
-                   "-x", 1000, "-v", 1000, "-m", 1, "-s", 0, "-h", 0, "-l", "6e-4", "-u", 700, "-c", "0.1", *model["llmc"]]
+        command = [folder / "train_gpt2cu", "-i", data[0], "-j", data[0], "-t", model["seq"], "-d", model["tokens"],
+                   "-r", 0, "-x", 1000, "-v", 1000, "-m", 1, "-s", 0, "-h", 0, "-l", "6e-4", "-u", 700, "-c", "0.1",
+                   *model["llmc"]]
         found.append(Peer("llm.c", command, LLMC_LINE, model["tokens"], folder, deadline))
     if folder and "llmq" in model and (folder / "train").exists():
         command = [folder / "train", f"--train-file={data[1]}", f"--eval-file={data[1]}", "--ckpt-interval=0",

@@ -34,10 +34,12 @@ def table(report):
         cells = [name, str(r["model"]["seq"]), thousands(ours), f"{100 * ours / r['model']['limit']:.0f} %"]
         for p in peers:
             side = r["sides"].get(p)
-            cells.append(f"{side['athanor_is_faster_by']:.2f}× ({thousands(side['tokens_per_second'])})" if side else "")
+            cells.append(f"{side['athanor_is_faster_by']:.2f}× ({thousands(side['tokens_per_second'])})"
+                         if side else "")
         lines.append("| " + " | ".join(cells) + " |")
-    about = (f"{report['hardware']}, {report['date']}, commit {report['commit'][:12]}, {report['settings']['precision']}, "
-             "whole optimizer steps on random tokens; the limit is modelled for an H200.")
+    about = (f"{report['hardware']}, {report['date']}, commit {report['commit'][:12]}, "
+             f"{report['settings']['precision']}, whole optimizer steps on random tokens; the limit is modelled "
+             "for an H200.")
     return "\n".join([*lines, "", about])
 
 

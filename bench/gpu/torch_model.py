@@ -1,7 +1,7 @@
 """GPT-2 and Llama (Qwen2 too) in PyTorch, from the "model" object of a config: what athanor is compared with.
 
-Written to be fast: one product for q, k and v, one for gate and up, fused attention. Weights are read from, or written to,
-safetensors under Hugging Face's names. Needs PyTorch alone.
+Written to be fast: one product for q, k and v, one for gate and up, fused attention. Weights are read from, or written
+to, safetensors under Hugging Face's names. Needs PyTorch alone.
 """
 import json
 import math
@@ -170,7 +170,8 @@ def named_parts(model):
                 names += [(f"transformer.h.{i}.{theirs}.weight", layer.weight, layer.weight.dim() == 2),
                           (f"transformer.h.{i}.{theirs}.bias", layer.bias, False)]
         names += [(f"transformer.ln_f.{k}", getattr(model.norm, k), False) for k in ("weight", "bias")]
-        parts = [(n, p, 0, min(p.shape[0], s.vocab) if p is model.tokens.weight else p.shape[0], t) for n, p, t in names]
+        parts = [(n, p, 0, min(p.shape[0], s.vocab) if p is model.tokens.weight else p.shape[0], t)
+                 for n, p, t in names]
     else:
         q, kv = s.heads * s.head_dim, s.kv_heads * s.head_dim
         parts = [("model.embed_tokens.weight", model.tokens.weight, 0, s.vocab, False)]

@@ -46,11 +46,13 @@ def judge(curves, precision):
     first = deviation[0] / reference[0]
     found = {"steps": len(ours), "first_loss": ours[0], "first_loss_relative_difference": first,
              "last_losses": {name: round(mean(c[-10:]), 5) for name, c in curves.items()},
-             "mean_deviation": mean(deviation), "largest_deviation": max(deviation), "mean_spread_of_torch": mean(spread)}
+             "mean_deviation": mean(deviation), "largest_deviation": max(deviation),
+             "mean_spread_of_torch": mean(spread)}
     if not first <= FIRST_LOSS[precision]:
         raise ValueError(f"the first loss differs by {first:.2e}, allowed {FIRST_LOSS[precision]:.0e}: {found}")
     if bad:
-        raise ValueError(f"outside the spread of PyTorch's seeds at {len(bad)} of {len(ours)} steps, first {bad[0]}: {found}")
+        raise ValueError(f"outside the spread of PyTorch's seeds at {len(bad)} of {len(ours)} steps, first {bad[0]}: "
+                         f"{found}")
     if not ours[-1] < ours[0]:
         raise ValueError(f"the loss did not fall: {found}")
     return found
@@ -75,8 +77,9 @@ def compare(call, python, name, config, steps, micro):
     folder, worker = call.out / name, call.root / "bench" / "gpu" / "torch_worker.py"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    config |= {"save": str(folder / "run"), "train_iters": steps, "lr_warmup_iters": steps // 10, "lr_decay_iters": steps,
-               "lr_decay_style": "cosine", "min_lr": 0.1 * config["learning_rate"], "save_interval": 0, "eval_interval": 0}
+    config |= {"save": str(folder / "run"), "train_iters": steps, "lr_warmup_iters": steps // 10,
+               "lr_decay_iters": steps, "lr_decay_style": "cosine", "min_lr": 0.1 * config["learning_rate"],
+               "save_interval": 0, "eval_interval": 0}
     path = folder / "config.json"
     path.write_text(json.dumps(config, indent=1))
     athanor, torch = call.program("athanor"), [python, worker]

@@ -5,7 +5,7 @@
 # usage: scripts/gpu/pack.sh [flags]
 #   --out DIR          the folder (default dist/athanor-gpu; DIR.tar.gz beside it)
 #   --build-dir DIR    build folder (default build-gpu)
-#   --cuda-arch LIST   GPU architectures, comma separated (default 80,90a,100)
+#   --cuda-arch LIST   GPU architectures of the program, as of scripts/build.sh (default 80,90a,100)
 #   --no-tests         only the program: no test programs, no references
 source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
 

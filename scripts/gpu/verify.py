@@ -2,10 +2,11 @@
 """Proves athanor right on a GPU, part by part; goes on past failures, ends with a table and a JSON report.
 
 usage: verify.py [--parts A,B] [--out DIR] [--data DIR] [--device cuda|cpu|emulated] [--minutes 9] [--list]
-Runs in the folder that pack.sh makes (program, gpu_test_* programs, tests/golden, data). Each part ends after --minutes.
+Runs in the folder that pack.sh makes (program, gpu_test_* programs, tests/golden, data). Each part ends after
+--minutes.
 Parts that compare with PyTorch run ATHANOR_PYTHON, or the Python that runs this.
---device cpu and emulated try the script itself, at smaller sizes: in a build folder, with the tests' programs for the CPU
-backend or for the emulated GPU. They prove nothing about a GPU, and the report says which device each part ran on.
+--device cpu and emulated try the script itself, at smaller sizes: in a build folder, with the tests' programs for the
+CPU backend or for the emulated GPU. They prove nothing about a GPU, and the report says which device each part ran on.
 A part that did not run is never green: its status is 'not run', with the reason. Reports of calls of one commit are
 merged: DIR/verify.json keeps the parts of earlier calls.
 """
@@ -70,7 +71,8 @@ class Call:
         with log.open("w") as out:
             try:
                 done = subprocess.run([str(c) for c in command], stdout=out, stderr=subprocess.STDOUT, cwd=ROOT,
-                                      stdin=subprocess.DEVNULL, timeout=self.left(), env=dict(os.environ, **(env or {})))
+                                      stdin=subprocess.DEVNULL, timeout=self.left(),
+                                      env=dict(os.environ, **(env or {})))
                 why = f"exit status {done.returncode}" if done.returncode else ""
             except subprocess.TimeoutExpired:
                 why = "did not end in time"
@@ -91,7 +93,10 @@ class Call:
         raise NotRun(f"no program {name} in {' or '.join(map(str, folders))}: pack with tests, or build them")
 
     def google_tests(self, part, name, filter_="*", env=None):
-        """Runs a GoogleTest program, off a GPU a few of its tests; returns {passed, failed: [...], skipped: [[name, why]]}."""
+        """Runs a GoogleTest program, off a GPU a few of its tests.
+
+        Returns {passed, failed: [...], skipped: [[name, why]]}.
+        """
         filter_ = FEW.get((self.device, part), filter_)
         report = self.out / f"{part}.xml"
         report.unlink(missing_ok=True)
@@ -128,8 +133,9 @@ def tiny(call, family, **changes):
              "num_attention_heads": 4, "max_position_embeddings": 64}
     if family != "gpt2":
         model |= {"num_key_value_heads": 2, "intermediate_size": 352}
-    return {"model": model, "train_data": call.train_data, "device": call.config_device, "train_iters": 8, "global_batch_size": 8,
-            "micro_batch_size": 4, "seq_length": 64, "learning_rate": 1e-3, "save_interval": 0, **changes}
+    return {"model": model, "train_data": call.train_data, "device": call.config_device, "train_iters": 8,
+            "global_batch_size": 8, "micro_batch_size": 4, "seq_length": 64, "learning_rate": 1e-3, "save_interval": 0,
+            **changes}
 
 
 # ---- the parts, in order
@@ -145,10 +151,11 @@ def environment(call):
         facts["nvidia_smi"] = call.run("nvidia_smi", ["nvidia-smi", f"--query-gpu={fields}", "--format=csv"]).strip()
     if call.config_device == "cuda" and not any(not g["problem"] for g in facts["gpus"]):
         raise Failed(f"no usable GPU: {facts['why_no_gpu'] or facts['gpus']}")
-    facts["rates"] = None if call.device == "emulated" else json.loads(call.run("rates", [call.program("athanor"), "bench", "device", "--device",
-                                            call.config_device, "--json"]))
+    rates = [call.program("athanor"), "bench", "device", "--device", call.config_device, "--json"]
+    facts["rates"] = None if call.device == "emulated" else json.loads(call.run("rates", rates))
     python = curve_parts.torch_python()
-    facts["torch"] = call.run("torch", [python, "-c", "import torch; print(torch.__version__)"]).strip() if python else None
+    version = [python, "-c", "import torch; print(torch.__version__)"]
+    facts["torch"] = call.run("torch", version).strip() if python else None
     return facts
 
 
@@ -205,7 +212,7 @@ def parity(call):
 
 @part
 def laws(call):
-    """Recomputation, graphs, repetition and chunks change no bit; allocations are the plan's; the host does not wait."""
+    """Recomputation, graphs, repetition and chunks change no bit; allocations are as planned; the host never waits."""
     return call.google_tests("laws", "gpu_test_train", "-*Parity*:*Packed*:Nccl*")
 
 
@@ -230,7 +237,8 @@ def resume(call):
             weights[name] = (save / "step-00000008" / "model.safetensors").read_bytes()
             shutil.rmtree(save)
         if len(set(weights.values())) != 1:
-            raise Failed(f"{family}: {[n for n, w in weights.items() if w != weights['whole']]} ended with other weights")
+            others = [name for name, w in weights.items() if w != weights["whole"]]
+            raise Failed(f"{family}: {others} ended with other weights")
         found[family] = f"equal bits: {', '.join(ways)}"
     return found
 
@@ -262,8 +270,8 @@ def gpu_memory_used():
     """Bytes that others hold, or None."""
     if not shutil.which("nvidia-smi"):
         return None
-    done = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"], capture_output=True,
-                          text=True)
+    done = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
+                          capture_output=True, text=True)
     return int(done.stdout.split()[0]) << 20 if done.returncode == 0 else None
 
 
@@ -315,7 +323,7 @@ def curves_llama(call):
 
 @part
 def ranks(call):
-    """Two and four ranks, as threads on one GPU, over NCCL: collectives, 20 steps of every stage, lost and hanging peers."""
+    """Two and four ranks, threads on one GPU, over NCCL: collectives, 20 steps of each stage, lost or hanging peers."""
     # Ranks of one process: those of several would take turns on the GPU, under collectives that wait for each other.
     shared = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": "2"}
     if call.device == "cpu":

@@ -26,14 +26,14 @@ class CpuOps final : public Ops {
   size_t scratch(const AttentionFwd&) const override;
   size_t scratch(const AttentionBwd&) const override;
   // norm.cc
-  void run(const AddNormFwd&, void* scratch) override;
+  void run(const NormFwd&, void* scratch) override;
   void run(const NormApply&, void* scratch) override;
-  void run(const AddNormBwd&, void* scratch) override;
+  void run(const NormBwd&, void* scratch) override;
   void run(const QkNormFwd&, void* scratch) override;
   void run(const QkNormBwd&, void* scratch) override;
-  size_t scratch(const AddNormFwd&) const override;
+  size_t scratch(const NormFwd&) const override;
   size_t scratch(const NormApply&) const override;
-  size_t scratch(const AddNormBwd&) const override;
+  size_t scratch(const NormBwd&) const override;
   size_t scratch(const QkNormFwd&) const override;
   size_t scratch(const QkNormBwd&) const override;
   // mlp.cc

@@ -1,5 +1,5 @@
-// Residual add with RMSNorm or LayerNorm, and per-head RMSNorm of queries and keys. Memory bound: a row is read once
-// and its passes run in the L1 cache. Sums are f32.
+// RMSNorm and LayerNorm, and per-head RMSNorm of queries and keys. Memory bound: a row is read once and its passes run
+// in the L1 cache. Sums are f32.
 #include <cmath>
 #include <cstring>
 
@@ -16,7 +16,7 @@ struct RowStats {
   float mean, rstd;  // mean is 0 for rms
 };
 
-// Of the stored (rounded) h; the layer norm's variance needs the mean first.
+// The layer norm's variance needs the mean first.
 template <int L, class T>
 ATHANOR_INLINE RowStats row_stats(const T* h, int64_t n, float eps, bool layer) {
   float mean = 0;
@@ -46,30 +46,23 @@ ATHANOR_INLINE void apply_row(T* y, const T* h, RowStats s, const float* w, cons
 
 template <class T>
 struct NormRows {
-  T *h, *y;
+  T* y;
   float *mean, *rstd;  // mean is null for rms
-  const T *res, *delta;
+  const T* h;
   const float *w, *b;
   int64_t cols;
   float eps;
 };
 
-struct AddNorm {
+struct NormForward {
   template <int L, class T>
   static ATHANOR_INLINE void run(const NormRows<T>& a, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t row = i * a.cols;
-      const T* h = a.res + row;
-      if (a.delta) {
-        simd::for_columns<L, T>(a.cols, [&](auto at) ATHANOR_INLINE_LAMBDA {
-          at.store(a.h + row, at.load(a.res + row) + at.load(a.delta + row));
-        });
-        h = a.h + row;
-      }
+      const T* h = a.h + i * a.cols;
       const RowStats s = row_stats<L>(h, a.cols, a.eps, a.b != nullptr);
       a.rstd[i] = s.rstd;
       if (a.mean) a.mean[i] = s.mean;
-      apply_row<L>(a.y + row, h, s, a.w, a.b, a.cols);
+      apply_row<L>(a.y + i * a.cols, h, s, a.w, a.b, a.cols);
     }
   }
 };
@@ -93,7 +86,7 @@ struct NormBwdRows {
 
 // With x = (h - mean) rstd and g = dy w:  dh += rstd (g - mean(g) - x mean(g x)), without mean(g) for rms; dw += dy x
 // and db += dy into the partial sums of these rows.
-struct AddNormBackward {
+struct NormBackward {
   static constexpr int kGroup = 4;  // rows whose weight gradients are summed before the partial sums are touched
 
   template <int L, class T>
@@ -179,24 +172,16 @@ T* data_or_null(const Tensor& t) {
 
 }  // namespace
 
-size_t CpuOps::scratch(const AddNormFwd& op) const { return f32_bytes(op.w) + f32_bytes(op.b); }
-void CpuOps::run(const AddNormFwd& op, void* scratch) {
+size_t CpuOps::scratch(const NormFwd& op) const { return f32_bytes(op.w) + f32_bytes(op.b); }
+void CpuOps::run(const NormFwd& op, void* scratch) {
   float* room = static_cast<float*>(scratch);
-  const int64_t cols = op.res.cols();
+  const int64_t cols = op.h.cols();
   const float *w = as_f32(op.w, room), *b = as_f32(op.b, room + cols);
-  by_float(op.res.dtype, [&]<class T>() {
-    const NormRows<T> rows{data_or_null<T>(op.h),
-                           flat<T>(op.y),
-                           data_or_null<float>(op.mean),
-                           flat<float>(op.rstd),
-                           flat<T>(op.res),
-                           data_or_null<T>(op.delta),
-                           w,
-                           b,
-                           cols,
+  by_float(op.h.dtype, [&]<class T>() {
+    const NormRows<T> rows{flat<T>(op.y), data_or_null<float>(op.mean), flat<float>(op.rstd), flat<T>(op.h), w, b, cols,
                            op.eps};
-    pool_.parallel_ranges(op.res.rows(), row_grain(cols),
-                          [&](int64_t begin, int64_t end) { simd::dispatch<AddNorm>(rows, begin, end); });
+    pool_.parallel_ranges(op.h.rows(), row_grain(cols),
+                          [&](int64_t begin, int64_t end) { simd::dispatch<NormForward>(rows, begin, end); });
   });
 }
 
@@ -206,26 +191,18 @@ void CpuOps::run(const NormApply& op, void* scratch) {
   const int64_t cols = op.h.cols();
   const float *w = as_f32(op.w, room), *b = as_f32(op.b, room + cols);
   by_float(op.h.dtype, [&]<class T>() {
-    const NormRows<T> rows{flat<T>(op.h),
-                           flat<T>(op.y),
-                           data_or_null<float>(op.mean),
-                           flat<float>(op.rstd),
-                           nullptr,
-                           nullptr,
-                           w,
-                           b,
-                           cols,
-                           0};
+    const NormRows<T> rows{
+        flat<T>(op.y), data_or_null<float>(op.mean), flat<float>(op.rstd), flat<T>(op.h), w, b, cols, 0};
     pool_.parallel_ranges(op.h.rows(), row_grain(cols),
                           [&](int64_t begin, int64_t end) { simd::dispatch<ApplyNorm>(rows, begin, end); });
   });
 }
 
-size_t CpuOps::scratch(const AddNormBwd& op) const {
+size_t CpuOps::scratch(const NormBwd& op) const {
   const size_t partial = size_t(op.h.cols()) * sizeof(float) * (op.db ? 2 : 1);
   return partial * size_t(RowBlocks(op.h.rows()).count) + f32_bytes(op.w);
 }
-void CpuOps::run(const AddNormBwd& op, void* scratch) {
+void CpuOps::run(const NormBwd& op, void* scratch) {
   const int64_t n = op.h.rows(), cols = op.h.cols();
   const RowBlocks blocks(n);
   const int64_t stride = cols * (op.db ? 2 : 1);
@@ -238,7 +215,7 @@ void CpuOps::run(const AddNormBwd& op, void* scratch) {
       float* dw = partials + k * stride;
       const int64_t begin = k * blocks.rows_per_block;
       float* db = op.db ? dw + cols : nullptr;
-      simd::dispatch<AddNormBackward>(rows, dw, db, begin, std::min(n, begin + blocks.rows_per_block));
+      simd::dispatch<NormBackward>(rows, dw, db, begin, std::min(n, begin + blocks.rows_per_block));
     });
   });
   pool_.parallel_ranges(cols, 512, [&](int64_t begin, int64_t end) {
@@ -285,7 +262,7 @@ struct QkBwdRows {
   int64_t heads, kv_heads, head_dim;
 };
 
-// Per head as AddNormBackward for rms, without an incoming dx; dw = [dwq | dwk] of these rows.
+// Per head as NormBackward for rms, without an incoming dx; dw = [dwq | dwk] of these rows.
 struct QkNormBackward {
   template <int L, class T>
   static ATHANOR_INLINE void run(const QkBwdRows<T>& a, float* dw, int64_t begin, int64_t end) {

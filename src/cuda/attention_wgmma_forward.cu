@@ -196,7 +196,6 @@ void launch_blocks(const Forward<T>& a, cudaStream_t stream) {
                   tensor_map<T>(encode, {a.y, queries, width, width, kGroupRows})};
   const dim3 grid(grid_size(div_ceil<int64_t>(queries, kRows) * in.heads));
   constexpr size_t kBytes = sizeof(Room<T, D>);
-  CUDA_CHECK(allow_shared_bytes(attend_wgmma<T, D>, kBytes));
   CUDA_CHECK(launch(attend_wgmma<T, D>, {grid, dim3(kThreads), kBytes, stream}, a, maps));
 }
 }  // namespace

@@ -14,7 +14,8 @@
 #include "emulator/launch_raw.h"
 #endif
 
-// SHARED(float, part, [32]); static shared memory.  DYN_SMEM(bytes); the dynamic part, 1024-byte aligned.
+// SHARED(float, part, [32]); static shared memory.  DYN_SMEM(bytes); the dynamic part, 1024-byte aligned, for which the
+// compiler makes the static part, if there is one, a multiple of 1024 bytes.
 #ifdef __CUDACC__
 #define SHARED(type, name, ...) __shared__ __align__(16) type name __VA_ARGS__
 #define DYN_SMEM(name) extern __shared__ __align__(1024) unsigned char name[]
@@ -31,9 +32,20 @@ struct LaunchConfig {
   bool cooperative = false;   // all blocks resident together, so that they may wait for each other
 };
 
+// More dynamic shared memory than 48 KiB less the static part, which is small here, has to be asked for; a block gets
+// at most what the GPU has for one.
+template <class... P>
+cudaError_t ask_for_shared(void (*kernel)(P...), size_t bytes) {
+  constexpr size_t kUnasked = 32 << 10;
+  if (bytes <= kUnasked) return cudaSuccess;
+  return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              static_cast<int>(bytes));
+}
+
 #ifdef __CUDACC__
 template <class... P, class... A>
 cudaError_t launch(void (*kernel)(P...), const LaunchConfig& c, A&&... arguments) {
+  if (const cudaError_t error = ask_for_shared(kernel, c.shared_bytes); error != cudaSuccess) return error;
   cudaLaunchAttribute attributes[3];
   unsigned count = 0;
   if (c.cluster > 1) {
@@ -61,6 +73,7 @@ cudaError_t launch(void (*kernel)(P...), const LaunchConfig& c, A&&... arguments
 template <class... P, class... A>
 cudaError_t launch(void (*kernel)(P...), const LaunchConfig& c, A&&... arguments) {
   static_assert((std::is_trivially_copyable_v<P> && ...), "kernel parameters are copied as bytes");
+  if (const cudaError_t error = ask_for_shared(kernel, c.shared_bytes); error != cudaSuccess) return error;
   using Parameters = std::tuple<P...>;
   const Parameters parameters(static_cast<P>(std::forward<A>(arguments))...);
   const emu::Trampoline call = [](void* function, void* bytes) {
@@ -73,12 +86,6 @@ cudaError_t launch(void (*kernel)(P...), const LaunchConfig& c, A&&... arguments
 }
 #endif
 
-// Asks for more than 48 KiB of dynamic shared memory; once per kernel and device.
-template <class... P>
-cudaError_t allow_shared_bytes(void (*kernel)(P...), size_t bytes) {
-  return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              static_cast<int>(bytes));
-}
 // How the kernel was compiled for the current device.
 template <class... P>
 cudaError_t find_attributes(cudaFuncAttributes& attributes, void (*kernel)(P...)) {

@@ -194,7 +194,6 @@ void run(const CrossEntropy& op, void*, cudaStream_t stream) {
     a.vectors = rows_are_vectors(columns, a.logits);
     a.kept = a.vectors && op.grad ? kept_columns<T>(a.vocab) : 0;
     const size_t shared_bytes = static_cast<size_t>(std::max(a.kept, kVector<T>)) * sizeof(T);
-    if (shared_bytes > 48 << 10) CUDA_CHECK(allow_shared_bytes(cross_entropy<T>, shared_bytes));
     const int threads = std::min(kMaxThreads, round_up(div_ceil(columns, kVector<T>), 32));
     const LaunchConfig config{dim3(grid_size(op.logits.rows())), dim3(static_cast<unsigned>(threads)), shared_bytes,
                               stream};

@@ -121,7 +121,7 @@ __device__ __forceinline__ void backward_head(const Heads& a, const Backward<T>&
   const Head head(a, exists ? number : 0);
   const bool normed = exists && head.normed;
   const float scale = normed ? b.rstd[head.statistic] : 0.f;
-  float g[P][E], sum = 0;
+  float g[P][E] = {}, sum = 0;
 #pragma unroll
   for (int p = 0; p < P; ++p) {
     const int column = (p * a.team() + lane) * E;
@@ -289,7 +289,6 @@ void run(const QkNormBwd& op, void* scratch, cudaStream_t stream) {
                         data<T>(op.dy),       data<T>(op.x),
                         data<float>(op.rstd), static_cast<unsigned>(cut.heads_per_block)};
     const size_t shared_bytes = static_cast<size_t>(kBackwardThreads<P> / 32 * E * pitch<E>(heads.dim)) * sizeof(float);
-    if (shared_bytes > 48 << 10) CUDA_CHECK(allow_shared_bytes(qk_norm_backward<T, E, P>, shared_bytes));
     const LaunchConfig config{dim3(grid_size(blocks)), dim3(kBackwardThreads<P>), shared_bytes, stream};
     CUDA_CHECK(launch(qk_norm_backward<T, E, P>, config, heads, b));
   });

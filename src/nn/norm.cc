@@ -9,14 +9,14 @@ std::pair<Var, Var> fork_norm(Net n, Var x, const Norm& norm) {
   Buffer h = x.keep(), y = c.alloc("norm.y", full);
   Buffer mean = layer ? c.alloc("norm.mean", DType::f32, column) : Buffer{};
   Buffer rstd = c.alloc("norm.rstd", DType::f32, column);
-  c.run(AddNormFwd{.kind = norm.kind,
-                   .y = y.t,
-                   .mean = mean.t,
-                   .rstd = rstd.t,
-                   .res = h.t,
-                   .w = n.params.value(norm.w),
-                   .b = layer ? n.params.value(norm.b) : Tensor{},
-                   .eps = norm.eps});
+  c.run(NormFwd{.kind = norm.kind,
+                .y = y.t,
+                .mean = mean.t,
+                .rstd = rstd.t,
+                .h = h.t,
+                .w = n.params.value(norm.w),
+                .b = layer ? n.params.value(norm.b) : Tensor{},
+                .eps = norm.eps});
   Remake remake;
   if (c.recording() && c.selective)
     remake = std::make_shared<UniqueFn<Buffer(Ctx&)>>([&params = n.params, norm, layer, h, mean, rstd](Ctx& cc) {
@@ -34,15 +34,15 @@ std::pair<Var, Var> fork_norm(Net n, Var x, const Norm& norm) {
   c.record("norm",
            [&params = n.params, norm, layer, h, mean, rstd, sh = vh.slot(), sy = vy.slot(), sx = x.slot()](Ctx& cc) {
              Buffer dy = cc.take(sy), dh = cc.take(sh);
-             cc.run(AddNormBwd{.kind = norm.kind,
-                               .dh = dh.t,
-                               .dw = params.grad(norm.w),
-                               .db = layer ? params.grad(norm.b) : Tensor{},
-                               .dy = dy.t,
-                               .h = h.t,
-                               .mean = mean.t,
-                               .rstd = rstd.t,
-                               .w = params.value(norm.w)});
+             cc.run(NormBwd{.kind = norm.kind,
+                            .dh = dh.t,
+                            .dw = params.grad(norm.w),
+                            .db = layer ? params.grad(norm.b) : Tensor{},
+                            .dy = dy.t,
+                            .h = h.t,
+                            .mean = mean.t,
+                            .rstd = rstd.t,
+                            .w = params.value(norm.w)});
              cc.put(sx, std::move(dh));
            });
   return {std::move(vh), std::move(vy)};

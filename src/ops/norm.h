@@ -1,5 +1,5 @@
-// RMSNorm and LayerNorm, optionally with the residual add before them: where the product that makes delta has not added
-// it itself (Epilogue::add).
+// RMSNorm and LayerNorm of the residual stream, and RMSNorm of queries and keys. What a layer adds to the stream is
+// added by its last product (Epilogue::add).
 #pragma once
 #include "ops/op.h"
 
@@ -7,46 +7,36 @@ namespace athanor {
 
 enum class NormKind : uint8_t { rms, layer };
 
-// h = res + delta;  rms:   y = h * rstd * w,                rstd = 1/sqrt(mean(h^2) + eps)  [Zhang & Sennrich 2019, eq.
-// 4]
-//                   layer: y = (h - mean) * rstd * w + b,   rstd = 1/sqrt(var(h) + eps)     [Ba et al. 2016, eq. 4]
-// Everything after h is computed from the rounded h that is stored, so that recomputation repeats its bits.
-struct AddNormFwd {
+// rms:   y = h * rstd * w,               rstd = 1/sqrt(mean(h^2) + eps)  [Zhang & Sennrich 2019, eq. 4]
+// layer: y = (h - mean) * rstd * w + b,  rstd = 1/sqrt(var(h) + eps)     [Ba et al. 2016, eq. 4]
+struct NormFwd {
   NormKind kind;
-  Tensor h;           // [N, C]; absent when delta is absent (then h is res)
   Tensor y;           // [N, C]
   Tensor mean, rstd;  // [N] f32; mean absent for rms
-  Tensor res, delta;  // [N, C]; delta optional
+  Tensor h;           // [N, C]
   Tensor w, b;        // [C]; b absent for rms
   float eps;
-  static constexpr const char* kName = "add_norm_fwd";
-  std::array<Field, 8> fields() {
-    return {{{"h", Io::out, &h},
-             {"y", Io::out, &y},
+  static constexpr const char* kName = "norm_fwd";
+  std::array<Field, 6> fields() {
+    return {{{"y", Io::out, &y},
              {"mean", Io::out, &mean},
              {"rstd", Io::out, &rstd},
-             {"res", Io::in, &res},
-             {"delta", Io::in, &delta},
+             {"h", Io::in, &h},
              {"w", Io::in, &w},
              {"b", Io::in, &b}}};
   }
   void check() const {
-    const Shape full{res.rows(), res.cols()}, row{res.cols()}, col{res.rows()};
+    const Shape row{h.cols()}, col{h.rows()};
     Expect e{kName};
-    e.floating("res", res)
-        .matrix("res", res)
-        .contiguous("res", res)
-        .is("y", y, res.dtype, full)
-        .is("rstd", rstd, DType::f32, col);
-    e.floating("w", w).is("w", w, w.dtype, row).that(bool(h) == bool(delta), "h exactly when delta is given");
-    if (delta) e.is("delta", delta, res.dtype, full).is("h", h, res.dtype, full);
+    e.floating("h", h).matrix("h", h).contiguous("h", h).is("y", y, h.dtype, h.shape).is("rstd", rstd, DType::f32, col);
+    e.floating("w", w).is("w", w, w.dtype, row);
     e.that((kind == NormKind::layer) == (bool(b) && bool(mean)), "b and mean exactly for layer norm");
     if (b) e.is("b", b, w.dtype, row).is("mean", mean, DType::f32, col);
   }
-  Cost cost() const { return {8.0 * double(res.numel()), traffic(*this)}; }
+  Cost cost() const { return {7.0 * double(h.numel()), traffic(*this)}; }
 };
 
-// y again from the stored h and statistics: the same bits as AddNormFwd's y (selective recomputation).
+// y again from the stored h and statistics: the same bits as NormFwd's y (selective recomputation).
 struct NormApply {
   NormKind kind;
   Tensor y;           // [N, C]
@@ -73,15 +63,16 @@ struct NormApply {
   Cost cost() const { return {3.0 * double(h.numel()), traffic(*this)}; }
 };
 
-// dh: in = gradient of h from above, out = gradient of res and of delta. dw, db accumulate in f32, fixed order.
-struct AddNormBwd {
+// dh: in = gradient of h as the residual stream, out = with that of h as the norm's input added. dw, db accumulate in
+// f32, fixed order.
+struct NormBwd {
   NormKind kind;
   Tensor dh;          // [N, C]
   Tensor dw, db;      // [C] f32; db absent for rms
   Tensor dy, h;       // [N, C]
   Tensor mean, rstd;  // [N] f32
   Tensor w;           // [C]
-  static constexpr const char* kName = "add_norm_bwd";
+  static constexpr const char* kName = "norm_bwd";
   std::array<Field, 8> fields() {
     return {{{"dh", Io::inout, &dh},
              {"dw", Io::inout, &dw},

@@ -11,9 +11,9 @@
 
 namespace athanor {
 
-#define ATHANOR_ALL_OPS                                                                                                \
-  Gemm, ColumnSum, AddNormFwd, NormApply, AddNormBwd, QkNormFwd, QkNormBwd, AttentionFwd, AttentionBwd, Rope, GeluFwd, \
-      GeluBwd, SwigluFwd, SwigluBwd, EmbeddingFwd, EmbeddingBwd, GatherRows, ScatterRows, CrossEntropy, Fill, Cast,    \
+#define ATHANOR_ALL_OPS                                                                                             \
+  Gemm, ColumnSum, NormFwd, NormApply, NormBwd, QkNormFwd, QkNormBwd, AttentionFwd, AttentionBwd, Rope, GeluFwd,    \
+      GeluBwd, SwigluFwd, SwigluBwd, EmbeddingFwd, EmbeddingBwd, GatherRows, ScatterRows, CrossEntropy, Fill, Cast, \
       Add, ReduceSum, SquaredNorm, RandomNormal, StepControl, AdamW, SplitMaster, JoinMaster
 
 // run() launches on the compute lane; scratch() is the temporary memory it needs (bytes), a pure function of the op.

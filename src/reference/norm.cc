@@ -1,4 +1,4 @@
-// Residual add with RMSNorm or LayerNorm, its gradient, and the per-head norm of queries and keys.
+// RMSNorm and LayerNorm, their gradient, and the per-head norm of queries and keys.
 #include <cmath>
 
 #include "reference/reference_ops.h"
@@ -7,7 +7,7 @@
 namespace athanor {
 namespace {
 
-// y = (h - mean) rstd w + b from the stored (rounded) h and statistics. [Ba et al. 2016, eq. 4; Zhang & Sennrich
+// y = (h - mean) rstd w + b from the stored statistics. [Ba et al. 2016, eq. 4; Zhang & Sennrich
 // 2019, eq. 4 has neither mean nor b]
 void write_normalised(const Tensor& y_out, const Tensor& h_in, const Tensor& mean_in, const Tensor& rstd_in,
                       const Tensor& w_in, const Tensor& b_in) {
@@ -29,16 +29,8 @@ double inverse_rms(const double* x, int64_t n, double eps) {
 
 }  // namespace
 
-void ReferenceOps::run(const AddNormFwd& op, void*) {
-  Tensor stored_h = op.res;
-  if (op.delta) {
-    Values h = load(op.res);
-    const Values delta = load(op.delta);
-    for (int64_t i = 0; i < h.size(); ++i) h[i] += delta[i];
-    store(op.h, h);
-    stored_h = op.h;
-  }
-  Values h = load(stored_h);                           // [N, C], rounded
+void ReferenceOps::run(const NormFwd& op, void*) {
+  Values h = load(op.h);                               // [N, C]
   Values mean(1, h.rows), rstd = zeros_like(op.rstd);  // [N]
   for (int64_t i = 0; i < h.rows; ++i) {
     if (op.kind == NormKind::layer) {
@@ -49,7 +41,7 @@ void ReferenceOps::run(const AddNormFwd& op, void*) {
   }
   if (op.mean) store(op.mean, mean);
   store(op.rstd, rstd);
-  write_normalised(op.y, stored_h, op.mean, op.rstd, op.w, op.b);
+  write_normalised(op.y, op.h, op.mean, op.rstd, op.w, op.b);
 }
 
 void ReferenceOps::run(const NormApply& op, void*) { write_normalised(op.y, op.h, op.mean, op.rstd, op.w, op.b); }
@@ -57,7 +49,7 @@ void ReferenceOps::run(const NormApply& op, void*) { write_normalised(op.y, op.h
 // With n = (h - mean) rstd and g = dy w:
 //   rms:   dh += rstd (g - n mean(g n))            layer: dh += rstd (g - mean(g) - n mean(g n))
 //   dw += sum dy n,  db += sum dy                  [derivative of Ba et al. 2016, eq. 4]
-void ReferenceOps::run(const AddNormBwd& op, void*) {
+void ReferenceOps::run(const NormBwd& op, void*) {
   const Values dy = load(op.dy), h = load(op.h), rstd = load(op.rstd), w = load(op.w);
   const Values mean = op.mean ? load(op.mean) : Values(1, h.rows);
   Values dh = load(op.dh), dw = load(op.dw), db = op.db ? load(op.db) : Values(1, h.cols);
@@ -105,7 +97,7 @@ void ReferenceOps::run(const QkNormBwd& op, void*) {
     for (int64_t j = 0; j < op.heads + op.kv_heads; ++j) {
       const Values& w = j < op.heads ? wq : wk;
       Values& dw = j < op.heads ? dwq : dwk;
-      double mean_gn = 0;  // as in AddNormBwd, per head
+      double mean_gn = 0;  // as in NormBwd, per head
       for (int64_t c = 0; c < dim; ++c) {
         const double n = x(i, j * dim + c) * rstd(i, j);
         mean_gn += dy(i, j * dim + c) * w[c] * n / double(dim);

@@ -11,9 +11,9 @@ class ReferenceOps final : public Ops {
  public:
   void run(const Gemm&, void*) override;
   void run(const ColumnSum&, void*) override;
-  void run(const AddNormFwd&, void*) override;
+  void run(const NormFwd&, void*) override;
   void run(const NormApply&, void*) override;
-  void run(const AddNormBwd&, void*) override;
+  void run(const NormBwd&, void*) override;
   void run(const QkNormFwd&, void*) override;
   void run(const QkNormBwd&, void*) override;
   void run(const AttentionFwd&, void*) override;

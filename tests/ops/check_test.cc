@@ -158,13 +158,10 @@ TEST(Check, RefusesContradictions) {
   gemm = {.d = m, .a = m, .b = m, .bias = v, .with = m, .epilogue = Epilogue::gelu_gradient};
   EXPECT_NE(refusal(gemm).find("gemm: expected no bias in a gradient"), std::string::npos);
 
-  AddNormFwd norm{.kind = NormKind::rms, .y = m, .rstd = v, .res = m, .w = v, .eps = 0};
+  NormFwd norm{.kind = NormKind::rms, .y = m, .rstd = v, .h = m, .w = v, .eps = 0};
   EXPECT_EQ(refusal(norm), "");
-  norm.delta = m;
-  EXPECT_NE(refusal(norm).find("add_norm_fwd: expected h exactly when delta is given"), std::string::npos);
-  norm.h = m;
   norm.b = norm.mean = v;
-  EXPECT_NE(refusal(norm).find("b and mean exactly for layer norm"), std::string::npos);
+  EXPECT_NE(refusal(norm).find("norm_fwd: expected b and mean exactly for layer norm"), std::string::npos);
 
   Rope rope{.x = tensor(DType::f32, {4, 6}),
             .cos_sin = tensor(DType::f32, {9, 3}),

@@ -108,9 +108,9 @@ TEST(Harness, FindsExceptions) { expect_found({"gemm", "a", Fault::threw}); }
 TEST(Harness, FindsWrongGradients) {
   for (const auto& [op, tensor] : std::vector<std::pair<std::string, std::string>>{{"gemm", "d"},
                                                                                    {"column_sum", "out"},
-                                                                                   {"add_norm_bwd", "dh"},
-                                                                                   {"add_norm_bwd", "dw"},
-                                                                                   {"add_norm_bwd", "db"},
+                                                                                   {"norm_bwd", "dh"},
+                                                                                   {"norm_bwd", "dw"},
+                                                                                   {"norm_bwd", "db"},
                                                                                    {"qk_norm_bwd", "dx"},
                                                                                    {"qk_norm_bwd", "dwq"},
                                                                                    {"qk_norm_bwd", "dwk"},

@@ -1,4 +1,4 @@
-// Cases of the residual norms and of QK-norm, their gradients, and recomputation that repeats the bits.
+// Cases of the norms and of QK-norm, their gradients, and recomputation that repeats the bits.
 #include "tests/ops/cases.h"
 
 namespace athanor {
@@ -10,20 +10,18 @@ struct Setting {
   NormKind kind;
   DType x, w;
   int64_t rows, cols;
-  bool delta;
   bool layer() const { return kind == NormKind::layer; }
-  std::string name() const { return cat(name_of(kind), " ", rows, "x", cols, " ", x, " w ", w, delta ? " delta" : ""); }
+  std::string name() const { return cat(name_of(kind), " ", rows, "x", cols, " ", x, " w ", w); }
 };
 
-AddNormFwd forward(const Setting& s) {
+NormFwd forward(const Setting& s) {
   const Shape full{s.rows, s.cols};
-  AddNormFwd op{.kind = s.kind,
-                .y = tensor(s.x, full),
-                .rstd = tensor(DType::f32, {s.rows}),
-                .res = tensor(s.x, full),
-                .w = tensor(s.w, {s.cols}),
-                .eps = 1e-5f};
-  if (s.delta) op.h = op.delta = tensor(s.x, full);
+  NormFwd op{.kind = s.kind,
+             .y = tensor(s.x, full),
+             .rstd = tensor(DType::f32, {s.rows}),
+             .h = tensor(s.x, full),
+             .w = tensor(s.w, {s.cols}),
+             .eps = 1e-5f};
   if (s.layer()) {
     op.mean = op.rstd;
     op.b = op.w;
@@ -31,15 +29,15 @@ AddNormFwd forward(const Setting& s) {
   return op;
 }
 
-AddNormBwd backward(const Setting& s) {
+NormBwd backward(const Setting& s) {
   const Tensor full = tensor(s.x, {s.rows, s.cols});
-  AddNormBwd op{.kind = s.kind,
-                .dh = full,
-                .dw = tensor(DType::f32, {s.cols}),
-                .dy = full,
-                .h = full,
-                .rstd = tensor(DType::f32, {s.rows}),
-                .w = tensor(s.w, {s.cols})};
+  NormBwd op{.kind = s.kind,
+             .dh = full,
+             .dw = tensor(DType::f32, {s.cols}),
+             .dy = full,
+             .h = full,
+             .rstd = tensor(DType::f32, {s.rows}),
+             .w = tensor(s.w, {s.cols})};
   if (s.layer()) {
     op.mean = op.rstd;
     op.db = op.dw;
@@ -48,65 +46,57 @@ AddNormBwd backward(const Setting& s) {
 }
 
 NormApply apply(const Setting& s) {
-  const AddNormFwd f = forward(s);
-  return {.kind = s.kind, .y = f.y, .h = f.res, .mean = f.mean, .rstd = f.rstd, .w = f.w, .b = f.b};
+  const NormFwd f = forward(s);
+  return {.kind = s.kind, .y = f.y, .h = f.h, .mean = f.mean, .rstd = f.rstd, .w = f.w, .b = f.b};
 }
 
 // Values of the forward results for the inputs of another op.
-Values stored(Examiner& examine, const OpCase<AddNormFwd>& fwd) {
+Values stored(Examiner& examine, const OpCase<NormFwd>& fwd) {
   Values values;
-  for (const Result& r : examine.reference_results(fwd)) {
-    const bool is_h = r.name == (fwd.op.delta ? "h" : "res");
-    if (is_h || r.io == Io::in || r.name == "rstd" || r.name == "mean")
-      values[is_h ? "h" : r.name] = listed(decoded(r.like.dtype, r.after));
-  }
+  for (const Result& r : examine.reference_results(fwd))
+    if (r.name != "y") values[r.name] = listed(decoded(r.like.dtype, r.after));
   return values;
 }
 
-void add_norm(Examiner& examine, const Setting& s) {
-  OpCase<AddNormFwd> fwd{s.name(), forward(s)};
-  fwd.values["res"] = normal(0.5, 2);
+void norm(Examiner& examine, const Setting& s) {
+  OpCase<NormFwd> fwd{s.name(), forward(s)};
+  fwd.values["h"] = normal(0.5, 2);
   examine(fwd);
-  if (!examine.wanted(NormApply::kName) && !examine.wanted(AddNormBwd::kName)) return;
+  if (!examine.wanted(NormApply::kName) && !examine.wanted(NormBwd::kName)) return;
   const Values values = stored(examine, fwd);
   examine(OpCase<NormApply>{s.name(), apply(s), values});
-  examine(OpCase<AddNormBwd>{s.name(), backward(s), values});
+  examine(OpCase<NormBwd>{s.name(), backward(s), values});
 }
 
 // A mean far above the deviation: one-pass variances cancel here.
 void offset_mean(Examiner& examine) {
-  OpCase<AddNormFwd> fwd{"mean 30", forward({NormKind::layer, DType::f32, DType::f32, 5, 257, true})};
-  fwd.values["res"] = normal(30, 1);
+  OpCase<NormFwd> fwd{"mean 30", forward({NormKind::layer, DType::f32, DType::f32, 5, 257})};
+  fwd.values["h"] = normal(30, 1);
   examine(fwd);
 }
 
 void gradients(Examiner& examine) {
-  if (!examine.wanted(AddNormBwd::kName)) return;
-  for (NormKind kind : {NormKind::rms, NormKind::layer})
-    for (bool delta : {true, false}) {
-      const Setting s{kind, DType::f32, DType::f32, 3, 9, delta};
-      const OpCase<AddNormFwd> fwd{s.name(), forward(s)};
-      OpCase<AddNormBwd> bwd{s.name(), backward(s), stored(examine, fwd)};
-      Examiner::Pairs gradients{{"res", "dh"}, {"w", "dw"}};
-      if (delta) gradients.push_back({"delta", "dh"});
-      if (s.layer()) gradients.push_back({"b", "db"});
-      examine.gradient(fwd, bwd, {{"y", "dy"}, {delta ? "h" : "res", "dh"}}, gradients);
-    }
+  if (!examine.wanted(NormBwd::kName)) return;
+  for (NormKind kind : {NormKind::rms, NormKind::layer}) {
+    const Setting s{kind, DType::f32, DType::f32, 3, 9};
+    const OpCase<NormFwd> fwd{s.name(), forward(s)};
+    OpCase<NormBwd> bwd{s.name(), backward(s), stored(examine, fwd)};
+    Examiner::Pairs gradients{{"h", "dh"}, {"w", "dw"}};
+    if (s.layer()) gradients.push_back({"b", "db"});
+    examine.gradient(fwd, bwd, {{"y", "dy"}, {"h", "dh"}}, gradients);
+  }
 }
 
-// Selective recomputation: NormApply on what AddNormFwd stored gives y's bits, on the backend itself.
+// Selective recomputation: NormApply on what NormFwd stored gives y's bits, on the backend itself.
 void repeats_bits(Examiner& examine, const Setting& s) {
   if (examine.lists() || !examine.wanted(NormApply::kName)) return;
-  OpCase<AddNormFwd> fwd{s.name(), forward(s)};
+  OpCase<NormFwd> fwd{s.name(), forward(s)};
   const auto first = examine.backend_results(fwd);
   OpCase<NormApply> again{s.name(), apply(s)};
-  for (const char* name : {"rstd", "mean", "w", "b"})
-    for (const Result& r : first)
-      if (r.name == name) again.values[name] = listed(decoded(r.like.dtype, r.after));
-  const Result& h = result(first, s.delta ? "h" : "res");
-  again.values["h"] = listed(decoded(h.like.dtype, h.after));
+  for (const Result& r : first)
+    if (r.name != "y") again.values[r.name] = listed(decoded(r.like.dtype, r.after));
   if (result(examine.backend_results(again), "y").after != result(first, "y").after)
-    examine.note({Fault::wrong_value, NormApply::kName, "y", cat(s.name(), ": not the bits of add_norm_fwd")});
+    examine.note({Fault::wrong_value, NormApply::kName, "y", cat(s.name(), ": not the bits of norm_fwd")});
 }
 
 struct Heads {
@@ -142,17 +132,16 @@ void qk_norm(Examiner& examine, DType dt, DType wt, const Heads& h) {
 
 void norm_cases(Examiner& examine) {
   for (NormKind kind : {NormKind::rms, NormKind::layer})
-    for (DType dt : kFloats)
-      for (bool delta : {true, false}) {
-        for (const Shape& s : {Shape{1, 1}, Shape{3, 17}, Shape{17, 257}, Shape{257, 33}, Shape{65, 96}})
-          add_norm(examine, {kind, dt, dt, s[0], s[1], delta});
-        add_norm(examine, {kind, dt, DType::f32, 17, 65, delta});
-        repeats_bits(examine, {kind, dt, dt, 17, 257, delta});
-        repeats_bits(examine, {kind, dt, DType::f32, 3, 33, delta});
-      }
+    for (DType dt : kFloats) {
+      for (const Shape& s : {Shape{1, 1}, Shape{3, 17}, Shape{17, 257}, Shape{257, 33}, Shape{65, 96}})
+        norm(examine, {kind, dt, dt, s[0], s[1]});
+      norm(examine, {kind, dt, DType::f32, 17, 65});
+      repeats_bits(examine, {kind, dt, dt, 17, 257});
+      repeats_bits(examine, {kind, dt, DType::f32, 3, 33});
+    }
   for (DType dt : {DType::f32, DType::bf16}) {  // work for many threads
-    add_norm(examine, {NormKind::rms, dt, dt, 700, 150, true});
-    add_norm(examine, {NormKind::layer, dt, DType::f32, 700, 150, true});
+    norm(examine, {NormKind::rms, dt, dt, 700, 150});
+    norm(examine, {NormKind::layer, dt, DType::f32, 700, 150});
     qk_norm(examine, dt, dt, {300, 4, 2, 48});
   }
   offset_mean(examine);

@@ -42,7 +42,8 @@ class FolderTest(SystemTest):
             self.run_program("checkpoint", "verify", f"{name}-in")
             self.run_program("export", f"{name}-in", f"{name}-out", "--max-shard-size", "20KB")
             self.assertTrue((self.folder / f"{name}-out" / "model.safetensors.index.json").is_file())
-            self.assertEqual(tensors_of(self.folder / f"{name}-out"), read_safetensors(GOLDEN / name / "model.safetensors"))
+            self.assertEqual(tensors_of(self.folder / f"{name}-out"),
+                             read_safetensors(GOLDEN / name / "model.safetensors"))
 
     def test_checkpoint_of_a_run_becomes_bf16(self):
         self.run_program("train", self.make_config(train_iters=4, lr_warmup_iters=1))
@@ -66,7 +67,8 @@ class FolderTest(SystemTest):
         start = next(r for r in self.records("second") if r["event"] == "start")
         self.assertIn("weights of run/step-00000060", start["text"])
         # What has begun goes on: the weights are not taken again.
-        self.run_program("train", "second.json", "--init-from", "run", "--set", "train_iters=4", "--set", "lr_decay_iters=3")
+        self.run_program("train", "second.json", "--init-from", "run", "--set", "train_iters=4",
+                         "--set", "lr_decay_iters=3")
         self.assertEqual(max(self.losses("second")), 4)
 
     def test_init_from_another_shape_is_refused(self):

@@ -1,5 +1,6 @@
-"""The whole program through its CUDA backend: on the emulated GPU (tests/cuda/emulated), or, with ATHANOR_CUDA_PROGRAM set
-to a program on a machine with a GPU, on that. Losses follow the CPU backend's, resuming repeats bits, failures end well.
+"""The whole program through its CUDA backend: on the emulated GPU (tests/cuda/emulated), or, with ATHANOR_CUDA_PROGRAM
+set to a program on a machine with a GPU, on that. Losses follow the CPU backend's, resuming repeats bits, failures end
+well.
 """
 import os
 import signal
@@ -78,7 +79,8 @@ class TrainingTest(CudaTest):
         self.assertIn("matrix products", first.err)
         [cache] = (self.folder / "cache").glob("products-*.json")
         chosen = (self.folder / "one" / "step-00000006" / "tuning.json").read_text()
-        resumed = self.run_program("train", self.config("one.json", save="one", train_iters=7, lr_decay_iters=7, **tried))
+        resumed = self.run_program("train",
+                                   self.config("one.json", save="one", train_iters=7, lr_decay_iters=7, **tried))
         self.assertNotIn("different ones", resumed.err)  # no search: the checkpoint's choices stand
         self.assertEqual((self.folder / "one" / "step-00000007" / "tuning.json").read_text(), chosen)
         cache.write_text("{")
@@ -103,8 +105,8 @@ class SensorTest(CudaTest):
     def test_power_temperature_and_clocks_of_every_step(self):
         self.curve("run")
         for step in [r for r in self.records() if r["event"] == "step"]:
-            self.assertEqual([step[k] for k in ("gpu_watts", "gpu_celsius", "gpu_sm_mhz", "gpu_memory_mhz", "gpu_throttle")],
-                             [690, 61, 1755, 3201, 0])
+            sensors = ("gpu_watts", "gpu_celsius", "gpu_sm_mhz", "gpu_memory_mhz", "gpu_throttle")
+            self.assertEqual([step[k] for k in sensors], [690, 61, 1755, 3201, 0])
         self.run_program("report", "run")
         page = (self.folder / "run" / "report.html").read_text()
         for part in ("GPU power", "GPU temperature", "GPU clock", "Where the memory goes", "activations"):
@@ -113,7 +115,8 @@ class SensorTest(CudaTest):
     def test_heat_is_an_alarm_and_the_power_limit_is_none(self):
         alarms = lambda: [r["text"] for r in self.records() if r["event"] == "warn"]
         self.run_program("train", self.config(), env={"EMULATED_THROTTLE": "0x44"})
-        self.assertEqual([a for a in alarms() if "GPU clocks" in a], ["GPU clocks are held down: heat (by the hardware)"])
+        self.assertEqual([a for a in alarms() if "GPU clocks" in a],
+                         ["GPU clocks are held down: heat (by the hardware)"])
         self.run_program("train", self.config("limit.json", save="limit"), env={"EMULATED_THROTTLE": "0x4"})
         records = self.records("limit")
         self.assertEqual([r for r in records if r["event"] == "warn" and "GPU clocks" in r["text"]], [])
@@ -204,7 +207,8 @@ class ManyRanksTest(CudaTest):
             processes[victim].communicate()
             done = self.finish(processes[1 - victim], timeout=40)
             self.assertEqual(done.code, PEER_LOST, str(done))
-            self.assertRegex(done.err, rf"rank {victim} \(\S+\) is gone.*; rank {1 - victim} \(\S+\) (was )?at step \d+, ")
+            self.assertRegex(
+                done.err, rf"rank {victim} \(\S+\) is gone.*; rank {1 - victim} \(\S+\) (was )?at step \d+, ")
 
     def test_a_rank_that_freezes_is_named_within_the_timeout(self):
         processes = self.start_ranks("--set", "distributed_timeout=4")

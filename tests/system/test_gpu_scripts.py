@@ -138,7 +138,8 @@ LLMC = '''#!/bin/sh
 i=0
 while [ $i -lt 9 ]; do
   i=$((i+1))
-  echo "step    $i/1000 | loss 10.9 (+nanz)| norm 1.0 (+nanz)| lr 1.00e-04 | $((i+100)).50 ms | 30.0% bf16 MFU | 9 tok/s"
+  echo "step    $i/1000 | loss 10.9 (+nanz)| norm 1.0 (+nanz)| lr 1.00e-04 | $((i+100)).50 ms | 30.0% bf16 MFU | \
+9 tok/s"
 done
 sleep 60'''
 LLMQ = '''#!/bin/sh
@@ -155,8 +156,8 @@ class CompareTest(SystemTest):
             (self.folder / "peers" / name).chmod(0o755)
 
     def compare(self, *arguments, python=PYTHON):
-        command = [sys.executable, COMPARE, "--device", "cpu", "--out", self.folder, "--athanor", PROGRAM, "--python", python,
-                   "--threads", "1", "--torch-compile", "none", "--rounds", "2", *arguments]
+        command = [sys.executable, COMPARE, "--device", "cpu", "--out", self.folder, "--athanor", PROGRAM,
+                   "--python", python, "--threads", "1", "--torch-compile", "none", "--rounds", "2", *arguments]
         done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
         return json.loads((self.folder / "compare.json").read_text()), done.stdout

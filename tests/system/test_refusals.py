@@ -116,7 +116,8 @@ class MemoryTest(SystemTest):
     def test_model_that_cannot_fit_names_need_and_limit(self):
         config = self.make_config(memory_limit_gib=0.5, model={"hidden_size": 2048, "num_hidden_layers": 24,
                                                                 "num_attention_heads": 16})
-        self.refused("train", config, code=USAGE, says=["memory: the run needs 18", "MiB reserve", "512.0 MiB", "optimizer", "smaller with"])
+        self.refused("train", config, code=USAGE,
+                     says=["memory: the run needs 18", "MiB reserve", "512.0 MiB", "optimizer", "smaller with"])
 
     def test_model_larger_than_any_machine(self):
         config = self.make_config(model={"hidden_size": 65536, "num_hidden_layers": 100, "num_attention_heads": 512})
@@ -153,7 +154,8 @@ class ResumeTest(SystemTest):
 class OverrideTest(SystemTest):
     def test_resolved_config_has_every_override(self):
         config = self.make_config()
-        done = self.run_program("config", "validate", config, "--set", "train_iters=7", "--set", "model.num_hidden_layers=5")
+        done = self.run_program("config", "validate", config, "--set", "train_iters=7",
+                                "--set", "model.num_hidden_layers=5")
         resolved = json.loads(done.out)
         self.assertEqual((resolved["train_iters"], resolved["model"]["num_hidden_layers"]), (7, 5))
         self.assertEqual(resolved["learning_rate"], TINY["learning_rate"])

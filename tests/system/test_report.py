@@ -14,7 +14,8 @@ class ReportTest(SystemTest):
         self.run_program("train", self.make_config(train_iters=20, eval_interval=10, eval_iters=2))
         self.assertIn("run/report.html", self.run_program("report", "run").out)
         page = (self.folder / "run" / "report.html").read_text()
-        for part in ("Training loss", "Validation loss", "Learning rate", "Memory", "hidden_size", "checkpoint", "done"):
+        for part in ("Training loss", "Validation loss", "Learning rate", "Memory", "hidden_size", "checkpoint",
+                     "done"):
             self.assertIn(part, page)
         self.assertNotIn('http-equiv="refresh"', page)
         self.run_program("train", self.make_config(train_iters=20, save="other", learning_rate=2e-3))
@@ -63,8 +64,8 @@ class SweepTest(SystemTest):
         self.config = self.make_config(train_iters=6, lr_warmup_iters=1, eval_interval=6, eval_iters=1)
 
     def sweep(self, *more, code=DONE):
-        return self.run_program("sweep", self.config, "--set", "learning_rate=1e-3,3e-3", "--set", "seed=1,2", "-o", "sw",
-                                *more, code=code)
+        return self.run_program("sweep", self.config, "--set", "learning_rate=1e-3,3e-3", "--set", "seed=1,2",
+                                "-o", "sw", *more, code=code)
 
     def runs(self):
         return sorted(p.name for p in (self.folder / "sw").iterdir() if p.is_dir())
@@ -87,8 +88,8 @@ class SweepTest(SystemTest):
         shutil.copytree(self.folder / "data", self.folder / "broken")
         for path in (self.folder / "broken").glob("*_train_*"):
             path.write_bytes(b"not a shard")
-        done = self.run_program("sweep", self.config, "--set", "train_data=broken/*_train_*.bin,data/*_train_*.bin", "-o",
-                                "sw", code=ERROR)
+        done = self.run_program("sweep", self.config, "--set", "train_data=broken/*_train_*.bin,data/*_train_*.bin",
+                                "-o", "sw", code=ERROR)
         self.assertIn("failed with exit code", done.err)
         self.assertIn("000-train_data=broken", done.err)
         self.assertIn("text_train_000000.bin",
@@ -104,15 +105,18 @@ class SweepTest(SystemTest):
         self.refused("sweep", self.config, "--set", "save=a,b", "-o", "sw", code=USAGE, says=["save"])
         self.assertFalse((self.folder / "sw").exists())
         self.sweep("--summary")
-        self.refused("sweep", self.config, "--set", "seed=1,2", "-o", "sw", code=USAGE, says=["belongs to a sweep of another"])
+        self.refused("sweep", self.config, "--set", "seed=1,2", "-o", "sw", code=USAGE,
+                     says=["belongs to a sweep of another"])
 
     def test_a_stopped_sweep_goes_on(self):
-        sweep = self.start("sweep", self.config, "--set", "train_iters=100000,3", "--set", "eval_interval=0", "-o", "sw")
+        sweep = self.start("sweep", self.config, "--set", "train_iters=100000,3", "--set", "eval_interval=0",
+                           "-o", "sw")
         first = "sw/000-train_iters=100000-eval_interval=0"
         self.assertTrue(self.wait_for_step(sweep, 3, run=first))
         sweep.send_signal(signal.SIGTERM)
         self.assertEqual(self.finish(sweep).code, REQUEUE)
-        self.assertTrue(any(r["event"] == "checkpoint" for r in self.records(first)), "the run has saved before it ended")
+        self.assertTrue(any(r["event"] == "checkpoint" for r in self.records(first)),
+                        "the run has saved before it ended")
         self.assertEqual(len(self.runs()), 1)
 
     def test_slurm_script_runs_every_task(self):
@@ -126,7 +130,8 @@ class SweepTest(SystemTest):
         (tools / "srun").write_text("#!/bin/sh\nexec \"$@\"\n")
         (tools / "srun").chmod(0o755)
         for task, code in ((2, 0), (9, 2)):
-            env = dict(os.environ, PATH=f"{tools}:{os.environ['PATH']}", SLURM_ARRAY_TASK_ID=str(task), SLURM_JOB_ID="1")
+            env = dict(os.environ, PATH=f"{tools}:{os.environ['PATH']}", SLURM_ARRAY_TASK_ID=str(task),
+                       SLURM_JOB_ID="1")
             done = subprocess.run(["bash", script], cwd=self.folder, env=env, capture_output=True, text=True)
             self.assertEqual(done.returncode, code, done.stderr)
         self.assertEqual(self.runs(), ["002-learning_rate=3e-3-seed=1"])

@@ -160,16 +160,16 @@ class PackedResumeTest(SystemTest):
         (self.folder / "a.jsonl").write_text(words)
         (self.folder / "b.jsonl").write_text(words.replace("word", "other"))
         for name, output in (("a", "megatron"), ("b", "llm.c")):
-            self.run_program("tokenize", "--input", f"{name}.jsonl", "--output-prefix", f"data/{name}", "--output-format",
-                             output, "--valid-every", "0")
+            self.run_program("tokenize", "--input", f"{name}.jsonl", "--output-prefix", f"data/{name}",
+                             "--output-format", output, "--valid-every", "0")
         tokens = ((self.folder / "data" / "b_train_000000.bin").stat().st_size - 1024) // 2
         (self.folder / "data" / "b_train_000000.bin.loss").write_bytes(bytes(i % 7 != 0 for i in range(tokens)))
         question = {"context": "word word", "choices": [" word", " zzzz"], "label": 0}
         (self.folder / "choices.jsonl").write_text(json.dumps(question) + "\n")
         config = self.make_config(
-            train_data=[{"path": "data/a_train_*.bin", "weight": 2}, "data/b_train_*.bin"], valid_data="data/a_train_*.bin",
-            reset_attention_mask=True, reset_position_ids=True, eod_mask_loss=True, max_documents_per_sequence=4,
-            choice_data="choices.jsonl", eval_interval=20, lr_decay_iters=60)
+            train_data=[{"path": "data/a_train_*.bin", "weight": 2}, "data/b_train_*.bin"],
+            valid_data="data/a_train_*.bin", reset_attention_mask=True, reset_position_ids=True, eod_mask_loss=True,
+            max_documents_per_sequence=4, choice_data="choices.jsonl", eval_interval=20, lr_decay_iters=60)
         self.run_program("train", config, "--set", "save=whole")
         for last in (17, 38, 60):
             self.run_program("train", config, "--set", f"train_iters={last}")

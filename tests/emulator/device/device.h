@@ -69,6 +69,7 @@ struct GridLaunch {
   Trampoline trampoline = nullptr;
   std::vector<uint8_t> parameters;
   LaunchShape shape;
+  size_t shared_limit = 48 << 10;  // static and dynamic shared memory of a block together
 };
 bool run_grid(const GridLaunch& launch);  // false: a fault was reported. One grid at a time in a process
 

@@ -248,6 +248,13 @@ void* static_shared(const void* key, size_t size, size_t align) {
   if (object) return object;
   b.static_bytes += size;
   if (b.static_bytes > kMaxStaticShared) fail(Fault::kConfigure, "more than 48 KiB of static shared memory");
+  const GridLaunch& launch = *b.gang->grid->launch;
+  const size_t dynamic = launch.shape.shared_bytes;
+  const size_t fixed = dynamic == 0 ? b.static_bytes : (b.static_bytes + 1023) / 1024 * 1024;  // as nvcc does
+  if (fixed + dynamic > launch.shared_limit) {
+    fail(Fault::kConfigure, "%zu bytes of static and %zu of dynamic shared memory, allowed %zu together", fixed,
+         dynamic, launch.shared_limit);
+  }
   return object = take_shared(b, size, align);
 }
 

@@ -27,6 +27,8 @@ void run_kernel(const KernelAction& action, const Operation& operation) {
   launch.trampoline = action.kernel->trampoline;
   launch.parameters = action.parameters;
   launch.shape = action.shape;
+  if (action.kernel->asked_for_shared)
+    launch.shared_limit = runtime().devices[size_t(operation.device)].model.shared_per_block_optin;
   run_grid(launch);
 }
 

@@ -19,7 +19,8 @@ struct Kernel {
   size_t parameter_bytes = 0;
   std::vector<ParameterSlot> slots;
   std::string name;
-  int max_dynamic_shared = 49152;  // until cudaFuncSetAttribute raises it
+  int max_dynamic_shared = 49152;  // until cudaFuncSetAttribute sets it
+  bool asked_for_shared = false;   // it did
   int carveout = -1;
   bool non_portable_cluster = false;
   int registers = 0;  // 0: unknown, see declare_kernel_resources()

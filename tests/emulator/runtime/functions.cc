@@ -19,6 +19,7 @@ cudaError_t set_attribute(Kernel& kernel, cudaFuncAttribute attribute, int value
                                                  std::to_string(limit));
       }
       kernel.max_dynamic_shared = value;
+      kernel.asked_for_shared = true;
       return cudaSuccess;
     }
     case cudaFuncAttributePreferredSharedMemoryCarveout:

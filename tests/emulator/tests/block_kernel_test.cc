@@ -303,6 +303,28 @@ TEST(BlockKernel, Atomics) {
   });
 }
 
+// So many words of static shared memory beside so many bytes of dynamic.
+template <int Words>
+__global__ void use_both_parts(int* out) {
+  SHARED(int, fixed, [Words]);
+  DYN_SMEM(raw);
+  fixed[Words - 1] = 3;
+  raw[0] = 4;
+  *out = fixed[Words - 1] + raw[0];
+}
+template <int Words>
+void run_both_parts(Error& error, size_t dynamic) {
+  DeviceBuffer<int> out(std::vector<int>(1));
+  ok(launch(use_both_parts<Words>, {dim3(1), dim3(1), dynamic}, out.get()));
+  error.add(out.read()[0], 7, 0.1, 0);
+}
+
+// 48 KiB together without asking; launch() asks beyond 32 of dynamic memory.
+TEST(BlockKernel, StaticAndDynamicSharedMemory) {
+  expect_sound([](Error& e) { run_both_parts<4096>(e, 32 << 10); });
+  expect_sound([](Error& e) { run_both_parts<4097>(e, 48 << 10); });
+}
+
 #ifndef __CUDACC__
 using emu::Fault;
 
@@ -319,6 +341,11 @@ TEST(PlantedBug, RemovedBarrier) {
 TEST(PlantedBug, ReadPastTheEnd) {
   expect_found(
       {Fault::kBounds}, [](Error& e) { run_normalize<kReadPastEnd>(e, 3, 776); }, true);
+}
+// What is static counts as whole KiB beside dynamic shared memory.
+TEST(PlantedBug, MoreSharedMemoryThanAskedFor) {
+  expect_found(
+      {Fault::kConfigure}, [](Error& e) { run_both_parts<4098>(e, 32 << 10); }, true);
 }
 TEST(PlantedBug, MisalignedVector) {
   expect_found(

@@ -110,7 +110,6 @@ void run_multiply(Error& error, int m, int n, int k) {
   Values values;
   const auto a = values.vector<bf16>(static_cast<size_t>(m) * k), b = values.vector<bf16>(static_cast<size_t>(n) * k);
   DeviceBuffer<bf16> da(a), db(b), dc(static_cast<size_t>(m) * n);
-  ok(allow_shared_bytes(multiply<B>, kSharedBytes));
   const auto map = [](const DeviceBuffer<bf16>& x, int rows, int columns, cuuint32_t box_rows) {
     return tensor_map(x.get(), {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)}, {64, box_rows});
   };

@@ -236,7 +236,6 @@ void group_product(ptx::Swizzle swizzle = ptx::Swizzle::k128) {
     DeviceBuffer<B> db(b);
     DeviceBuffer<float> dd(64 * N);
     constexpr auto kKernel = multiply_group<A, B, N, F, AMajor, BMajor>;
-    ok(allow_shared_bytes(kKernel, 65536));
     ok(launch(kKernel, {dim3(1), dim3(128), 65536}, da.get(), db.get(), dd.get(), swizzle));
     const auto d = dd.read();
     for (int i = 0; i < 64; ++i) {

@@ -113,11 +113,14 @@ TEST_F(RuntimeDevice, ImpossibleLaunchesFailAtOnce) {
   expect_refused(shaped(dim3(1), dim3(1, 1, 65)), cudaErrorInvalidConfiguration, "64 in z");
   expect_refused(shaped(dim3(0), dim3(32)), cudaErrorInvalidConfiguration, "a grid has");
   expect_refused(shaped(dim3(1, 65536), dim3(32)), cudaErrorInvalidConfiguration, "65535");
-  expect_refused(shaped(dim3(1), dim3(32), 49153), cudaErrorInvalidValue, "MaxDynamicSharedMemorySize");
+  EMU_OK(shaped(dim3(1), dim3(32)));  // from here on the runtime knows the kernel
+  int value = 1;
+  void* arguments[] = {&memory, &value};
+  expect_refused(cudaLaunchKernel(store_kernel(), dim3(1), dim3(32), arguments, 49153, nullptr), cudaErrorInvalidValue,
+                 "MaxDynamicSharedMemorySize");
   expect_refused(shaped(dim3(16), dim3(32), 0, 16), cudaErrorInvalidClusterSize, "at most 8");
   expect_refused(shaped(dim3(3), dim3(32), 0, 2), cudaErrorInvalidConfiguration, "no multiple");
-  EMU_OK(cudaFuncSetAttribute(store_kernel(), cudaFuncAttributeMaxDynamicSharedMemorySize, 100000));
-  EMU_OK(shaped(dim3(1), dim3(32), 100000));
+  EMU_OK(shaped(dim3(1), dim3(32), 100000));  // launch() asks
   expect_refused(cudaFuncSetAttribute(store_kernel(), cudaFuncAttributeMaxDynamicSharedMemorySize, 232449),
                  cudaErrorInvalidValue, "232448");
   expect_refused(launch_many_bytes(), cudaErrorNotSupported, "32764");

@@ -1,13 +1,13 @@
-// Residual add with RMSNorm or LayerNorm, forward, again, and backward.
-//   h = res + delta;  y = (h - mean) rstd w + b,  mean = 0 and no b for rms  [Ba et al. 2016, eq. 4; Zhang & Sennrich
-//   2019, eq. 4].  With x = (h - mean) rstd and g = dy w:
+// RMSNorm and LayerNorm, forward, again, and backward.
+//   y = (h - mean) rstd w + b,  mean = 0 and no b for rms  [Ba et al. 2016, eq. 4; Zhang & Sennrich 2019, eq. 4].
+//   With x = (h - mean) rstd and g = dy w:
 //   dh += rstd (g - mean(g) - x mean(g x)), without mean(g) for rms;  dw += sum of dy x, db += sum of dy over the rows.
 // Layout: [N, C] row-major. Memory bound, each activation is read and written once: a team of whole warps holds a row
 // in registers, a few packs of 16 bytes a thread, forward up to 16384 columns of 16 bits, backward up to 8192 (half as
 // many of 32 bits). Short rows share a block. Other rows take kernels that go through memory element by element, once
 // for each sum. Backward a block keeps its sums for dw and db over many rows. Not timed on a GPU yet. Deterministic:
 // sums over rows go through partial sums per block, whose number follows from the shape alone.
-#include "cuda/residual_norm.h"
+#include "cuda/norm.h"
 
 #include <algorithm>
 
@@ -30,9 +30,9 @@ constexpr int kBackwardPacks = 16 / kVector<T>;  // 16 elements: their sums stay
 
 template <class T>
 struct Rows {
-  T *h, *y;  // h is null when there is no delta
+  T* y;
   float *mean, *rstd;
-  const T *res, *delta;
+  const T* h;
   Weights w, b;
   int64_t rows;
   int columns;
@@ -80,31 +80,21 @@ __device__ __forceinline__ void store_normalised(const Rows<T>& a, T* y, const P
 // ---- forward, rows in registers: blockDim.x threads a row, blockDim.y rows of one warp each
 
 template <NormKind K, class T>
-__global__ void __launch_bounds__(kMaxThreads) add_norm_forward(Rows<T> a) {
+__global__ void __launch_bounds__(kMaxThreads) norm_forward(Rows<T> a) {
   SHARED(float, room, [32]);
   constexpr int kElements = kVector<T>;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (row >= a.rows) return;  // the whole warp; the other rows of the block meet nowhere
   const int64_t start = row * a.columns;
-  Pack<T, kElements> h[kForwardPacks] = {}, delta[kForwardPacks] = {};
+  Pack<T, kElements> h[kForwardPacks] = {};
 #pragma unroll
   for (int p = 0; p < kForwardPacks; ++p) {
     const int column = static_cast<int>(p * blockDim.x + threadIdx.x) * kElements;
-    if (column >= a.columns) continue;
-    h[p] = load_pack<kElements>(a.res + start + column);
-    if (a.delta) delta[p] = load_pack<kElements>(a.delta + start + column);
+    if (column < a.columns) h[p] = load_pack<kElements>(a.h + start + column);
   }
   float sum = 0, squares = 0;
 #pragma unroll
   for (int p = 0; p < kForwardPacks; ++p) {
-    const int column = static_cast<int>(p * blockDim.x + threadIdx.x) * kElements;
-    if (a.delta && column < a.columns) {
-      float v[kElements];
-#pragma unroll
-      for (int i = 0; i < kElements; ++i) v[i] = h[p][i] + delta[p][i];
-      h[p] = rounded<T>(v);  // as it is stored
-      store_pack(a.h + start + column, h[p]);
-    }
 #pragma unroll
     for (int i = 0; i < kElements; ++i) {
       sum += h[p][i];
@@ -140,7 +130,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_apply(Rows<T> a) {
 #pragma unroll
   for (int p = 0; p < kForwardPacks; ++p) {
     const int column = static_cast<int>(p * blockDim.x + threadIdx.x) * kElements;
-    if (column < a.columns) h[p] = load_pack<kElements>(a.res + start + column);
+    if (column < a.columns) h[p] = load_pack<kElements>(a.h + start + column);
   }
   store_normalised<K>(a, a.y + start, h, K == NormKind::layer ? a.mean[row] : 0.f, a.rstd[row]);
 }
@@ -148,18 +138,14 @@ __global__ void __launch_bounds__(kMaxThreads) norm_apply(Rows<T> a) {
 // ---- forward, any row: a block a row
 
 template <NormKind K, class T>
-__global__ void __launch_bounds__(kMaxThreads) add_norm_forward_any(Rows<T> a) {
+__global__ void __launch_bounds__(kMaxThreads) norm_forward_any(Rows<T> a) {
   SHARED(float, room, [32]);
   const int64_t start = static_cast<int64_t>(blockIdx.x) * a.columns;
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-  const T* h = a.delta ? a.h + start : a.res + start;
+  const T* h = a.h + start;
   float sum = 0, squares = 0;
   for (int c = thread; c < a.columns; c += threads) {
-    float v = to_float(a.res[start + c]);
-    if (a.delta) {
-      a.h[start + c] = from_float<T>(v + to_float(a.delta[start + c]));
-      v = to_float(h[c]);  // as it is stored
-    }
+    const float v = to_float(h[c]);
     sum += v;
     squares += v * v;
   }
@@ -188,7 +174,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_apply_any(Rows<T> a) {
   for (int c = static_cast<int>(threadIdx.x); c < a.columns; c += static_cast<int>(blockDim.x)) {
     float w[1], b[1];
     load_weight_and_bias<K>(w, b, a.w, a.b, c);
-    a.y[start + c] = from_float<T>(normalised(to_float(a.res[start + c]), mean, rstd, w[0], b[0]));
+    a.y[start + c] = from_float<T>(normalised(to_float(a.h[start + c]), mean, rstd, w[0], b[0]));
   }
 }
 
@@ -321,7 +307,7 @@ constexpr int kShortResident = K == NormKind::rms && sizeof(T) == 2 ? 3 : 2;
 // blockDim.y rows at a time, blockDim.x threads each. Shared memory: sums of each of these rows, if there are several.
 template <NormKind K, class T, int Threads>
 __global__ void __launch_bounds__(Threads, Threads == kShortBlock ? kShortResident<K, T> : 1)
-    add_norm_backward(BackwardRows<T> a) {
+    norm_backward(BackwardRows<T> a) {
   SHARED(float2, room, [2][kMaxThreads / 32]);
   constexpr bool kLayer = K == NormKind::layer;
   using Row = BackwardRow<T>;
@@ -364,7 +350,7 @@ __global__ void __launch_bounds__(Threads, Threads == kShortBlock ? kShortReside
 // ---- backward, any row: sums for dw and db in shared memory, each column with the thread that owns it
 
 template <NormKind K, class T>
-__global__ void __launch_bounds__(kMaxThreads) add_norm_backward_any(BackwardRows<T> a) {
+__global__ void __launch_bounds__(kMaxThreads) norm_backward_any(BackwardRows<T> a) {
   SHARED(float, room, [32]);
   DYN_SMEM(raw);
   float* const sums = reinterpret_cast<float*>(raw);  // [dw | db]
@@ -428,7 +414,7 @@ unsigned any_row_threads(int columns) { return static_cast<unsigned>(std::min(kM
 // Kernel `in_registers` or, where rows do not fit, kernel `any`.
 template <class T>
 void launch_rows(void (*in_registers)(Rows<T>), void (*any)(Rows<T>), const Rows<T>& a, cudaStream_t stream) {
-  const unsigned threads = row_threads<T>(a.columns, kForwardPacks, a.h, a.y, a.res, a.delta, a.w.data, a.b.data);
+  const unsigned threads = row_threads<T>(a.columns, kForwardPacks, a.h, a.y, a.w.data, a.b.data);
   if (threads == 0) {
     CUDA_CHECK(launch(any, {dim3(grid_size(a.rows)), dim3(any_row_threads(a.columns)), 0, stream}, a));
     return;
@@ -441,14 +427,15 @@ void launch_rows(void (*in_registers)(Rows<T>), void (*any)(Rows<T>), const Rows
 int64_t rows_per_block(int64_t rows) { return std::max(kMinBlockRows, div_ceil<int64_t>(rows, kMaxRowBlocks)); }
 int64_t row_blocks(int64_t rows) { return div_ceil<int64_t>(rows, rows_per_block(rows)); }
 
-// The smallest GPUs give a block 99 KiB: rows of 12,672 columns with a layer norm, twice as many with an RMSNorm.
+// The smallest GPUs give a block 99 KiB: rows of 12,544 columns with a layer norm, twice as many with an RMSNorm.
 void require_shared(size_t bytes, int64_t columns) {
+  constexpr size_t kStaticBytes = 1024;  // `room`, and nothing up to where DYN_SMEM is aligned
   int device = 0, most = 0;
   CUDA_CHECK(cudaGetDevice(&device));
   CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  if (bytes > static_cast<size_t>(most))
-    throw Error(cat("add_norm_bwd: rows of ", columns, " columns need ", bytes,
-                    " bytes of shared memory, this GPU has ", most, " for a block; use a smaller hidden_size"));
+  if (bytes + kStaticBytes > static_cast<size_t>(most))
+    throw Error(cat("norm_bwd: rows of ", columns, " columns need ", bytes, " bytes of shared memory, this GPU has ",
+                    most, " for a block; use a smaller hidden_size"));
 }
 
 template <NormKind K, class T>
@@ -458,41 +445,36 @@ void launch_backward(const BackwardRows<T>& a, cudaStream_t stream) {
   const dim3 grid(grid_size(row_blocks(a.rows)));
   if (threads == 0) {
     const size_t shared_bytes = kSums * static_cast<size_t>(a.columns) * sizeof(float);
-    if (shared_bytes > 48 << 10) {
-      require_shared(shared_bytes, a.columns);
-      CUDA_CHECK(allow_shared_bytes(add_norm_backward_any<K, T>, shared_bytes));
-    }
+    require_shared(shared_bytes, a.columns);
     const LaunchConfig config{grid, dim3(any_row_threads(a.columns)), shared_bytes, stream};
-    CUDA_CHECK(launch(add_norm_backward_any<K, T>, config, a));
+    CUDA_CHECK(launch(norm_backward_any<K, T>, config, a));
     return;
   }
   const unsigned together = std::max(1u, kShortBlock / threads);
   const size_t sums = together * kSums * static_cast<size_t>(ColumnSums<T>::slots(static_cast<int>(threads)));
   const LaunchConfig config{grid, dim3(threads, together), together > 1 ? sums * sizeof(float) : 0, stream};
   if (threads <= kShortBlock) {
-    CUDA_CHECK(launch(add_norm_backward<K, T, kShortBlock>, config, a));
+    CUDA_CHECK(launch(norm_backward<K, T, kShortBlock>, config, a));
   } else {
-    CUDA_CHECK(launch(add_norm_backward<K, T, kMaxThreads>, config, a));
+    CUDA_CHECK(launch(norm_backward<K, T, kMaxThreads>, config, a));
   }
 }
 }  // namespace
 
-void run(const AddNormFwd& op, void*, cudaStream_t stream) {
-  const int columns = checked_columns(op.kName, op.res);
-  if (op.res.numel() == 0) return;
-  by_kind(op.kind, op.res.dtype, [&]<NormKind K, class T>() {
-    const Rows<T> a{.h = data<T>(op.h),
-                    .y = data<T>(op.y),
+void run(const NormFwd& op, void*, cudaStream_t stream) {
+  const int columns = checked_columns(op.kName, op.h);
+  if (op.h.numel() == 0) return;
+  by_kind(op.kind, op.h.dtype, [&]<NormKind K, class T>() {
+    const Rows<T> a{.y = data<T>(op.y),
                     .mean = data<float>(op.mean),
                     .rstd = data<float>(op.rstd),
-                    .res = data<T>(op.res),
-                    .delta = data<T>(op.delta),
+                    .h = data<T>(op.h),
                     .w = {op.w.data, op.w.dtype},
                     .b = {op.b.data, op.w.dtype},
-                    .rows = op.res.rows(),
+                    .rows = op.h.rows(),
                     .columns = columns,
                     .eps = op.eps};
-    launch_rows<T>(add_norm_forward<K, T>, add_norm_forward_any<K, T>, a, stream);
+    launch_rows<T>(norm_forward<K, T>, norm_forward_any<K, T>, a, stream);
   });
 }
 
@@ -503,7 +485,7 @@ void run(const NormApply& op, void*, cudaStream_t stream) {
     const Rows<T> a{.y = data<T>(op.y),
                     .mean = data<float>(op.mean),
                     .rstd = data<float>(op.rstd),
-                    .res = data<T>(op.h),
+                    .h = data<T>(op.h),
                     .w = {op.w.data, op.w.dtype},
                     .b = {op.b.data, op.w.dtype},
                     .rows = op.h.rows(),
@@ -512,11 +494,11 @@ void run(const NormApply& op, void*, cudaStream_t stream) {
   });
 }
 
-size_t scratch(const AddNormBwd& op) {
+size_t scratch(const NormBwd& op) {
   return static_cast<size_t>(row_blocks(op.h.rows()) * op.h.cols() * (op.db ? 2 : 1)) * sizeof(float);
 }
 
-void run(const AddNormBwd& op, void* scratch, cudaStream_t stream) {
+void run(const NormBwd& op, void* scratch, cudaStream_t stream) {
   const int columns = checked_columns(op.kName, op.h);
   const int64_t rows = op.h.rows(), values = int64_t{columns} * (op.db ? 2 : 1);
   if (op.h.numel() == 0) return;

@@ -1,26 +1,25 @@
-// The kernels of cuda/residual_norm.cu run the op cases of the norms: parity with the reference in doubles, gradients,
+// The kernels of cuda/norm.cu run the op cases of the norms: parity with the reference in doubles, gradients,
 // guards around every tensor, the same bits in every run. This file is the same on a GPU and on the emulated one.
 #include "tests/cuda/kernel_test.h"
 
 namespace athanor {
 namespace {
 
-class ResidualNorm : public KernelTest {};
+class Norms : public KernelTest {};
 
-TEST_F(ResidualNorm, Forward) { agrees_with_the_reference(AddNormFwd::kName, norm_cases, 10); }
-TEST_F(ResidualNorm, Apply) { agrees_with_the_reference(NormApply::kName, norm_cases, 10); }
-TEST_F(ResidualNorm, Backward) { agrees_with_the_reference(AddNormBwd::kName, norm_cases, 10); }
+TEST_F(Norms, Forward) { agrees_with_the_reference(NormFwd::kName, norm_cases, 10); }
+TEST_F(Norms, Apply) { agrees_with_the_reference(NormApply::kName, norm_cases, 10); }
+TEST_F(Norms, Backward) { agrees_with_the_reference(NormBwd::kName, norm_cases, 10); }
 
-TEST_F(ResidualNorm, AnyAlignment) {
-  for (const char* op : {AddNormFwd::kName, NormApply::kName, AddNormBwd::kName})
-    needs_no_alignment(op, norm_cases, 12);
+TEST_F(Norms, AnyAlignment) {
+  for (const char* op : {NormFwd::kName, NormApply::kName, NormBwd::kName}) needs_no_alignment(op, norm_cases, 12);
 }
 
 // Rows that no block of the GPU has the shared memory for.
-TEST_F(ResidualNorm, RowsThatAreTooLongAreRefusedByName) {
+TEST_F(Norms, RowsThatAreTooLongAreRefusedByName) {
   Examiner examine(make_cuda_backend, {.threads = {1}});
   const Tensor x = tensor(DType::f32, {1, 40001}), w = tensor(DType::f32, {40001}), column = tensor(DType::f32, {1});
-  examine(OpCase<AddNormBwd>{
+  examine(OpCase<NormBwd>{
       "long",
       {.kind = NormKind::layer, .dh = x, .dw = w, .db = w, .dy = x, .h = x, .mean = column, .rstd = column, .w = w}});
   ASSERT_EQ(examine.findings().size(), 1U);
@@ -38,22 +37,20 @@ struct Setting {
   }
   bool layer() const { return kind == NormKind::layer; }
 };
-AddNormFwd forward(const Setting& s) {
+NormFwd forward(const Setting& s) {
   const Tensor x = tensor(s.x, {s.rows, s.columns}), w = tensor(s.w, {s.columns}),
                column = tensor(DType::f32, {s.rows});
   return {.kind = s.kind,
-          .h = x,
           .y = x,
           .mean = s.layer() ? column : Tensor{},
           .rstd = column,
-          .res = x,
-          .delta = x,
+          .h = x,
           .w = w,
           .b = s.layer() ? w : Tensor{},
           .eps = 1e-5f};
 }
-AddNormBwd backward(const Setting& s) {
-  const AddNormFwd f = forward(s);
+NormBwd backward(const Setting& s) {
+  const NormFwd f = forward(s);
   const Tensor sums = tensor(DType::f32, {s.columns});
   return {.kind = s.kind,
           .dh = f.h,
@@ -66,7 +63,7 @@ AddNormBwd backward(const Setting& s) {
           .w = f.w};
 }
 NormApply apply(const Setting& s) {
-  const AddNormFwd f = forward(s);
+  const NormFwd f = forward(s);
   return {.kind = s.kind, .y = f.y, .h = f.h, .mean = f.mean, .rstd = f.rstd, .w = f.w, .b = f.b};
 }
 
@@ -78,11 +75,11 @@ constexpr Setting kRows[] = {
     {NormKind::rms, DType::f32, DType::bf16, 3, 5120},    {NormKind::layer, DType::bf16, DType::bf16, 2, 8200},
 };
 
-TEST_F(ResidualNorm, LongRows) {
+TEST_F(Norms, LongRows) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   for (const Setting& s : kRows) {
-    examine(OpCase<AddNormFwd>{s.name(), forward(s)});
-    OpCase<AddNormBwd> b{s.name(), backward(s)};
+    examine(OpCase<NormFwd>{s.name(), forward(s)});
+    OpCase<NormBwd> b{s.name(), backward(s)};
     b.values["rstd"] = uniform(0.5, 1.5);
     examine(b);
   }
@@ -90,10 +87,10 @@ TEST_F(ResidualNorm, LongRows) {
 }
 
 // Recomputation repeats the bits of the forward pass.
-TEST_F(ResidualNorm, ApplyRepeatsTheBits) {
+TEST_F(Norms, ApplyRepeatsTheBits) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   for (const Setting& s : kRows) {
-    const auto first = examine.backend_results(OpCase<AddNormFwd>{s.name(), forward(s)});
+    const auto first = examine.backend_results(OpCase<NormFwd>{s.name(), forward(s)});
     OpCase<NormApply> again{s.name(), apply(s)};
     for (const Result& r : first)
       if (r.name != "y") again.values[r.name] = listed(decoded(r.like.dtype, r.after));
@@ -102,14 +99,14 @@ TEST_F(ResidualNorm, ApplyRepeatsTheBits) {
 }
 
 #ifdef ATHANOR_EMULATED_GPU
-TEST(ResidualNormBudget, AccessesAreCoalescedAndFreeOfConflicts) {
+TEST(NormBudget, AccessesAreCoalescedAndFreeOfConflicts) {
   const AccessBudget budget;
   const Setting s{NormKind::layer, DType::bf16, DType::bf16, 20, 768};
-  AddNormFwd f = forward(s);
+  NormFwd f = forward(s);
   NormApply a = apply(s);
-  AddNormBwd b = backward(s);
-  for (Tensor* t : {&f.h,    &f.y, &f.mean, &f.rstd, &f.res, &f.delta, &f.w,  &f.b, &a.y,    &a.h,    &a.mean,
-                    &a.rstd, &a.w, &a.b,    &b.dh,   &b.dw,  &b.db,    &b.dy, &b.h, &b.mean, &b.rstd, &b.w})
+  NormBwd b = backward(s);
+  for (Tensor* t : {&f.y, &f.mean, &f.rstd, &f.h,  &f.w,  &f.b,  &a.y, &a.h,    &a.mean, &a.rstd,
+                    &a.w, &a.b,    &b.dh,   &b.dw, &b.db, &b.dy, &b.h, &b.mean, &b.rstd, &b.w})
     *t = budget.tensor(t->dtype, t->shape);
   EXPECT_EQ(budget.check(f, a, b), "");
 }

@@ -1,0 +1,12 @@
+// RMSNorm and LayerNorm on a GPU: the ops NormFwd, NormApply and NormBwd of ops/norm.h.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include "ops/norm.h"
+namespace athanor::cuda {
+
+void run(const NormFwd& op, void* scratch, cudaStream_t stream);
+void run(const NormApply& op, void* scratch, cudaStream_t stream);
+void run(const NormBwd& op, void* scratch, cudaStream_t stream);
+size_t scratch(const NormBwd& op);
+}  // namespace athanor::cuda
