@@ -24,7 +24,9 @@ class Bpe {
   // tokens that are. whole_pieces: a piece that is a token is that token, whatever the merges say.
   Bpe(std::vector<std::string> tokens, const std::vector<Merge>& merges, bool whole_pieces);
   // The merges that ranks imply [tiktoken]: any two neighbours whose bytes together are a token; its id is the rank.
-  static std::vector<Merge> merges_of_ranks(const std::vector<std::string>& tokens);
+  // No table is made of them: looking for the token is as fast, and a large vocabulary has a million. Whole pieces.
+  static Bpe by_ranks(std::vector<std::string> tokens);
+  static std::vector<Merge> merges_of_ranks(const std::vector<std::string>& tokens);  // the table, for other programs
 
   int64_t size() const { return int64_t(tokens_.size()); }
   const std::string& bytes_of(int32_t id) const { return tokens_[size_t(id)]; }
@@ -37,18 +39,16 @@ class Bpe {
     uint32_t rank = kNever;
     int32_t merged = -1;
   };
-  Rule rule(int32_t first, int32_t second) const {
-    const uint64_t key = key_of(first, second);
-    for (size_t slot = slot_of(key);; slot = (slot + 1) & mask_) {
-      if (slots_[slot].key == key) return slots_[slot].rule;
-      if (slots_[slot].key == kEmpty) return {};
-    }
+  // Of two neighbours, whose bytes are `both`.
+  Rule rule(int32_t first, int32_t second, std::string_view both) const {
+    return by_ranks_ ? rule_of_rank(both) : rule_of_table(first, second);
   }
   // The rule of two tokens of one byte each, without a search.
   Rule rule_of_bytes(uint8_t first, uint8_t second) const { return byte_rules_[size_t{first} << 8 | second]; }
   uint32_t ranks() const { return ranks_; }  // ranks are below it
 
  private:
+  Bpe(std::vector<std::string> tokens, bool whole_pieces, bool by_ranks);
   static constexpr uint64_t kEmpty = UINT64_MAX;
   struct Slot {
     uint64_t key = kEmpty;
@@ -57,9 +57,22 @@ class Bpe {
   static uint64_t key_of(int32_t first, int32_t second) { return uint64_t(uint32_t(first)) << 32 | uint32_t(second); }
   size_t slot_of(uint64_t key) const { return size_t((key * 0x9e3779b97f4a7c15ull) >> shift_); }  // [Knuth 6.4]
   void add_rule(const Merge& merge);
+  void add_byte_rules();
+  Rule rule_of_rank(std::string_view both) const {
+    const int32_t id = both.size() > longest_ ? -1 : token_of(both);
+    return id < 0 ? Rule{} : Rule{uint32_t(id), id};
+  }
+  Rule rule_of_table(int32_t first, int32_t second) const {
+    const uint64_t key = key_of(first, second);
+    for (size_t slot = slot_of(key);; slot = (slot + 1) & mask_) {
+      if (slots_[slot].key == key) return slots_[slot].rule;
+      if (slots_[slot].key == kEmpty) return {};
+    }
+  }
 
   std::vector<std::string> tokens_;
-  bool whole_pieces_;
+  bool whole_pieces_, by_ranks_;
+  size_t longest_ = 0;  // token, in bytes
   std::array<int32_t, 256> byte_tokens_{};
   TokenIndex index_;
   std::vector<Slot> slots_;       // open addressing, at most half full

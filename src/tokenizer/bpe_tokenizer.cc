@@ -53,7 +53,8 @@ class BpeTokenizer::BpeTextEncoder final : public Encoder {
 };
 
 BpeTokenizer::BpeTokenizer(BpeParts parts, Descriptor descriptor, std::vector<TokenizerFile> sources)
-    : bpe_(std::move(parts.tokens), parts.merges, parts.whole_pieces),
+    : bpe_(parts.by_ranks ? Bpe::by_ranks(std::move(parts.tokens))
+                          : Bpe(std::move(parts.tokens), parts.merges, parts.whole_pieces)),
       splitter_(std::move(parts.splitter)),
       nfc_(parts.nfc ? std::make_unique<Nfc>() : nullptr),
       in_text_(finder_of(parts, descriptor.allow_special, false, nfc_.get())),

@@ -27,6 +27,7 @@ struct AddedToken {
 struct BpeParts {
   std::vector<std::string> tokens;  // [id] bytes; empty: no such token
   std::vector<Merge> merges;
+  bool by_ranks = false;      // the merges are those that ranks imply, see Bpe
   bool whole_pieces = false;  // see Bpe
   Splitter splitter;
   bool nfc = false;

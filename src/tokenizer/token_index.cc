@@ -41,19 +41,26 @@ TokenIndex::TokenIndex(const std::vector<std::string>& tokens) {
   slots_.resize(std::bit_ceil(std::max<size_t>(2 * tokens.size(), 16)));
   mask_ = slots_.size() - 1;
   for (size_t id = 0; id < tokens.size(); ++id) {
-    if (tokens[id].empty() || find(tokens[id], tokens) >= 0) continue;
+    if (tokens[id].empty()) continue;
     const uint64_t hash = hash_of(tokens[id]);
-    size_t slot = hash & mask_;
-    while (slots_[slot].id >= 0) slot = (slot + 1) & mask_;
-    slots_[slot] = {uint32_t(hash >> 32), int32_t(id)};
+    Slot& slot = slots_[slot_of(tokens[id], hash, tokens)];
+    if (slot.id < 0)
+      slot = {uint32_t(hash >> 32), int32_t(id)};
+    else
+      repeated_ = int32_t(id);
   }
 }
 
+// Where the token is, or the free slot where it would be.
+size_t TokenIndex::slot_of(std::string_view bytes, uint64_t hash, const std::vector<std::string>& tokens) const {
+  size_t slot = hash & mask_;
+  while (slots_[slot].id >= 0 && (slots_[slot].tag != uint32_t(hash >> 32) || tokens[size_t(slots_[slot].id)] != bytes))
+    slot = (slot + 1) & mask_;
+  return slot;
+}
+
 int32_t TokenIndex::find(std::string_view bytes, const std::vector<std::string>& tokens) const {
-  const uint64_t hash = hash_of(bytes);
-  for (size_t slot = hash & mask_; slots_[slot].id >= 0; slot = (slot + 1) & mask_)
-    if (slots_[slot].tag == uint32_t(hash >> 32) && tokens[size_t(slots_[slot].id)] == bytes) return slots_[slot].id;
-  return -1;
+  return slots_[slot_of(bytes, hash_of(bytes), tokens)].id;
 }
 
 }  // namespace athanor

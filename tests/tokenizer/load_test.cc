@@ -148,7 +148,7 @@ TEST(Load, BadRankFilesAreErrors) {
   expect_parts(message("YQ== 99999999999\n", same), {"rank", "99999999999"});
   expect_parts(message("YQ== 1x\n", same), {"rank", "1x"});
   expect_parts(message("YQ== 0\nYg== 0\n", same), {"line 2", "rank 0", "twice"});
-  expect_parts(message("YQ== 0\nYQ== 1\n", same), {"line 2", "twice"});
+  expect_parts(message("YQ== 0\nYQ== 1\n", same), {path, "rank 1", "twice"});
   expect_parts(message("YQ== 0\n", same), {path, "the byte 0", "byte-level"});
   expect_parts(message(std::string(6000, 'A') + " 0\n", same), {"4500 bytes"});
   expect_parts(message(good, [](auto& o) { o.split = ""; }), {path, "700 ranks", "--split", "o200k"});
