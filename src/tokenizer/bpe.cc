@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "tokenizer/words.h"
 
 namespace athanor {
 
@@ -83,16 +84,46 @@ namespace {
 constexpr size_t kCached = 24;           // bytes of a piece that is remembered, at most
 constexpr size_t kCachedIds = 9;         // and its tokens: together one cache line
 constexpr size_t kCacheLines = 1 << 16;  // 4 MiB a thread
+constexpr size_t kWays = 2;              // lines in which a piece may be
 constexpr size_t kShort = 48;            // bytes up to which looking at every neighbour beats the queue
 constexpr uint32_t kNone = UINT32_MAX;
 
 }  // namespace
 
+// A short piece as numbers that no other piece has.
+struct BpeEncoder::Key {
+  std::array<uint64_t, kCached / 8> words{};
+  uint64_t bytes = 0;
+
+  Key() = default;
+  // Eight bytes at a time; the last word ends with the piece and overlaps the one before it.
+  explicit Key(std::string_view piece) : bytes(piece.size()) {
+    if (bytes < 8) {
+      words[0] = short_word(piece);
+      return;
+    }
+    words[0] = word_at(piece, 0, 8);
+    if (bytes > 16) words[1] = word_at(piece, 8, 8);
+    words[2] = word_at(piece, bytes - 8, 8);
+  }
+  bool operator==(const Key&) const = default;
+
+  // Multiply and mix, odd constants of splitmix64 [Steele et al. 2014].
+  uint64_t hash() const {
+    uint64_t hash = (words[0] ^ bytes) * 0xbf58476d1ce4e5b9ull;
+    hash = (hash ^ (hash >> 29) ^ words[1]) * 0x94d049bb133111ebull;
+    hash = (hash ^ (hash >> 31) ^ words[2]) * 0xbf58476d1ce4e5b9ull;
+    return hash >> 40;
+  }
+};
+
 struct alignas(64) BpeEncoder::CacheLine {
-  std::array<char, kCached> piece;  // zeros behind its end
-  uint8_t bytes = 0;                // 0: empty
+  std::array<uint64_t, kCached / 8> words;  // of the Key
+  uint8_t bytes = 0;                        // 0: empty
   uint8_t count = 0;
   std::array<int32_t, kCachedIds> ids;
+
+  bool has(const Key& key) const { return bytes == key.bytes && words == key.words; }
 };
 
 // A piece as a list of tokens that merge.
@@ -200,38 +231,51 @@ struct BpeEncoder::Queue {
   }
 };
 
-BpeEncoder::BpeEncoder(const Bpe& bpe) : bpe_(bpe), cache_(std::make_unique<CacheLine[]>(kCacheLines)) {}
+BpeEncoder::BpeEncoder(const Bpe& bpe) : bpe_(bpe), cache_(kCacheLines) {}
 BpeEncoder::~BpeEncoder() = default;
 
-void BpeEncoder::append(std::string_view piece, std::vector<int32_t>& out) {
-  if (piece.size() == 1) {
-    out.push_back(bpe_.token_of_byte(uint8_t(piece[0])));
-    return;
+void BpeEncoder::append(std::span<const std::string_view> pieces, std::vector<int32_t>& out) {
+  for (; pieces.size() > kBatch; pieces = pieces.subspan(kBatch)) append_batch(pieces.first(kBatch), out);
+  append_batch(pieces, out);
+}
+
+// Most time would be spent waiting for the cache's lines, one after the other: so all are asked for first.
+void BpeEncoder::append_batch(std::span<const std::string_view> pieces, std::vector<int32_t>& out) {
+  std::array<Key, kBatch> keys;
+  std::array<CacheLine*, kBatch> lines;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (pieces[i].size() == 1 || pieces[i].size() > kCached) continue;
+    keys[i] = Key(pieces[i]);
+    lines[i] = lines_of(keys[i]);
+    for (size_t way = 0; way < kWays; ++way) __builtin_prefetch(lines[i] + way);
   }
-  if (piece.size() > kCached) {
-    merge(piece, out);
-    return;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (pieces[i].size() == 1)
+      out.push_back(bpe_.token_of_byte(uint8_t(pieces[i][0])));
+    else if (pieces[i].size() > kCached)
+      merge(pieces[i], out);
+    else
+      append_cached(pieces[i], keys[i], lines[i], out);
   }
-  std::array<char, kCached> key{};
-  std::copy(piece.begin(), piece.end(), key.begin());
-  const auto words = std::bit_cast<std::array<uint64_t, kCached / 8>>(key);
-  // Multiply and mix, odd constants of splitmix64 [Steele et al. 2014].
-  uint64_t hash = (words[0] ^ piece.size()) * 0xbf58476d1ce4e5b9ull;
-  hash = (hash ^ (hash >> 29) ^ words[1]) * 0x94d049bb133111ebull;
-  hash = (hash ^ (hash >> 31) ^ words[2]) * 0xbf58476d1ce4e5b9ull;
-  CacheLine& line = cache_[(hash >> 40) & (kCacheLines - 1)];
-  if (line.bytes == piece.size() && line.piece == key) {
-    out.insert(out.end(), line.ids.begin(), line.ids.begin() + line.count);
-    return;
-  }
+}
+
+BpeEncoder::CacheLine* BpeEncoder::lines_of(const Key& key) {
+  return &cache_[key.hash() % (kCacheLines / kWays) * kWays];
+}
+
+void BpeEncoder::append_cached(std::string_view piece, const Key& key, CacheLine* lines, std::vector<int32_t>& out) {
+  for (size_t way = 0; way < kWays; ++way)
+    if (lines[way].has(key)) {
+      out.insert(out.end(), lines[way].ids.begin(), lines[way].ids.begin() + lines[way].count);
+      return;
+    }
   const size_t before = out.size();
   merge(piece, out);
   const size_t count = out.size() - before;
   if (count > kCachedIds) return;
-  line.piece = key;
-  line.bytes = uint8_t(piece.size());
-  line.count = uint8_t(count);
-  std::copy(out.begin() + ptrdiff_t(before), out.end(), line.ids.begin());
+  std::copy_backward(lines, lines + kWays - 1, lines + kWays);  // the oldest goes
+  lines[0] = {.words = key.words, .bytes = uint8_t(key.bytes), .count = uint8_t(count), .ids = {}};
+  std::copy(out.begin() + ptrdiff_t(before), out.end(), lines[0].ids.begin());
 }
 
 void BpeEncoder::merge(std::string_view piece, std::vector<int32_t>& out) {

@@ -4,10 +4,12 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/huge_pages.h"
 #include "tokenizer/token_index.h"
 
 namespace athanor {
@@ -75,7 +77,7 @@ class Bpe {
   size_t longest_ = 0;  // token, in bytes
   std::array<int32_t, 256> byte_tokens_{};
   TokenIndex index_;
-  std::vector<Slot> slots_;       // open addressing, at most half full
+  std::vector<Slot, HugePages<Slot>> slots_;  // open addressing, at most half full
   std::vector<Rule> byte_rules_;  // [first byte, second byte]
   uint64_t mask_ = 0;
   int shift_ = 64;
@@ -88,12 +90,18 @@ class BpeEncoder {
  public:
   explicit BpeEncoder(const Bpe& bpe);
   ~BpeEncoder();
-  void append(std::string_view piece, std::vector<int32_t>& out);
+  static constexpr size_t kBatch = 32;  // pieces whose places in memory are fetched at once
+  void append(std::span<const std::string_view> pieces, std::vector<int32_t>& out);
+  void append(std::string_view piece, std::vector<int32_t>& out) { append({&piece, 1}, out); }
 
  private:
+  struct Key;
   struct CacheLine;
   struct Pieces;
   struct Queue;
+  CacheLine* lines_of(const Key& key);
+  void append_batch(std::span<const std::string_view> pieces, std::vector<int32_t>& out);
+  void append_cached(std::string_view piece, const Key& key, CacheLine* lines, std::vector<int32_t>& out);
   void merge(std::string_view piece, std::vector<int32_t>& out);
   void merge_short(std::string_view piece, std::vector<int32_t>& out);
   void merge_long(std::string_view piece, std::vector<int32_t>& out);
@@ -101,7 +109,7 @@ class BpeEncoder {
   void merge_by_heap(Pieces& pieces);
 
   const Bpe& bpe_;
-  std::unique_ptr<CacheLine[]> cache_;
+  std::vector<CacheLine, HugePages<CacheLine>> cache_;
   std::unique_ptr<Queue> queue_;  // made for the first long piece
 };
 

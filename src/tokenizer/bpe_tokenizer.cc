@@ -1,6 +1,8 @@
 #include "tokenizer/bpe_tokenizer.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "base/error.h"
 
@@ -44,7 +46,14 @@ class BpeTokenizer::BpeTextEncoder final : public Encoder {
     rest(text.substr(done));
   }
   void split(std::string_view text, std::vector<int32_t>& out) {
-    t_.splitter_.for_each(t_.table_, text, [&](std::string_view piece) { bpe_.append(piece, out); });
+    std::array<std::string_view, BpeEncoder::kBatch> pieces;
+    size_t count = 0;
+    const auto encode = [&] { bpe_.append({pieces.data(), std::exchange(count, 0)}, out); };
+    t_.splitter_.for_each(t_.table_, text, [&](std::string_view piece) {
+      pieces[count++] = piece;
+      if (count == pieces.size()) encode();
+    });
+    encode();
   }
 
   const BpeTokenizer& t_;

@@ -2,16 +2,11 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
+
+#include "tokenizer/words.h"
 
 namespace athanor {
 namespace {
-
-uint64_t word_at(std::string_view bytes, size_t at, size_t size) {
-  uint64_t word = 0;
-  std::memcpy(&word, bytes.data() + at, size);
-  return word;
-}
 
 // Multiply and mix, eight bytes at a time, the last of them once more where the size asks for it; odd constants of
 // splitmix64 [Steele et al. 2014].
@@ -25,11 +20,8 @@ uint64_t hash_of(std::string_view bytes) {
   if (size >= 8) {
     for (size_t at = 0; at + 8 < size; at += 8) mix(word_at(bytes, at, 8));
     mix(word_at(bytes, size - 8, 8));
-  } else if (size >= 4) {
-    mix(word_at(bytes, 0, 4) | word_at(bytes, size - 4, 4) << 32);
-  } else if (size > 0) {
-    mix(uint64_t{uint8_t(bytes[0])} | uint64_t{uint8_t(bytes[size / 2])} << 8 |
-        uint64_t{uint8_t(bytes[size - 1])} << 16);
+  } else {
+    mix(short_word(bytes));
   }
   hash *= 0x94d049bb133111ebull;
   return hash ^ hash >> 29;

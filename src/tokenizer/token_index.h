@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/huge_pages.h"
+
 namespace athanor {
 
 class TokenIndex {
@@ -21,7 +23,7 @@ class TokenIndex {
   };
   size_t slot_of(std::string_view bytes, uint64_t hash, const std::vector<std::string>& tokens) const;
 
-  std::vector<Slot> slots_;  // at most half full
+  std::vector<Slot, HugePages<Slot>> slots_;  // at most half full
   uint64_t mask_ = 0;
   int32_t repeated_ = -1;
 };
