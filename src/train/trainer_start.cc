@@ -78,13 +78,7 @@ Trainer::Trainer(Config config, Backend backend, TrainerOptions options)
 Trainer::~Trainer() = default;
 
 std::string Trainer::shared(const std::string& text) {
-  if (!backend_.control) return text;
-  auto size = int64_t(text.size());
-  backend_.control->broadcast({&size, DType::i64, {1}}, 0, Lane::compute);
-  std::string all = text;
-  all.resize(size_t(size));
-  backend_.control->broadcast({all.data(), DType::u8, {size}}, 0, Lane::compute);
-  return all;
+  return backend_.control ? share_text(*backend_.control, text) : text;
 }
 
 // Rank 0 alone writes and reports.
