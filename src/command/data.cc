@@ -38,9 +38,11 @@ void add_report(Cli& cli, CLI::App* parent, const char* name, const char* help,
 void add_data(Cli& cli) {
   CLI::App* verb = cli.app.add_subcommand("data", "look at token shards");
   verb->require_subcommand(1);
-  add_report(cli, verb, "info", "counts, documents, frequencies, an excerpt, problems; exit code 1 where there are any", data_info);
-  add_report(cli, verb, "verify", "read every token once and report all that is wrong",
-             [](const ReportOptions& o) { return DataInfo{data_verify(o), true}; });
+  add_report(cli, verb, "info", "counts, documents, frequencies, an excerpt, problems; exit code 1 where there are any",
+             data_info);
+  add_report(cli, verb, "verify", "read every token once and report all that is wrong", [](const ReportOptions& o) {
+    return DataInfo{data_verify(o), true};
+  });
   add_data_samples(cli, verb);
 }
 

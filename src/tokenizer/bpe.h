@@ -78,7 +78,7 @@ class Bpe {
   std::array<int32_t, 256> byte_tokens_{};
   TokenIndex index_;
   std::vector<Slot, HugePages<Slot>> slots_;  // open addressing, at most half full
-  std::vector<Rule> byte_rules_;  // [first byte, second byte]
+  std::vector<Rule> byte_rules_;              // [first byte, second byte]
   uint64_t mask_ = 0;
   int shift_ = 64;
   uint32_t ranks_ = 0;

@@ -27,8 +27,8 @@ struct AddedToken {
 struct BpeParts {
   std::vector<std::string> tokens;  // [id] bytes; empty: no such token
   std::vector<Merge> merges;
-  bool by_ranks = false;      // the merges are those that ranks imply, see Bpe
   bool whole_pieces = false;  // see Bpe
+  bool by_ranks = false;      // the merges are those that ranks imply [Bpe::by_ranks]; `merges` is empty
   Splitter splitter;
   bool nfc = false;
   std::vector<AddedToken> added;

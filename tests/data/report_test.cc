@@ -131,8 +131,8 @@ TEST_F(ReportTest, InfoListsProblemsWithoutThrowing) {
   write_bytes(dir / "b.bin", llmc<uint16_t>({1, 2}).substr(0, 1026));
   write_bytes(dir / "c.bin", llmc<uint32_t>({1, 0xffffffffu}));
   write_tokenizer(ByteTokenizer(), dir.path());
-  expect_parts(info_of(all()), {"problem:", "b.bin", "promises 2", "problem: 2 of the tokens",
-                                  "outside the vocabulary", "id 300 is outside", "2 shard(s), 5 tokens"});
+  expect_parts(info_of(all()), {"problem:", "b.bin", "promises 2", "problem: 2 of the tokens", "outside the vocabulary",
+                                "id 300 is outside", "2 shard(s), 5 tokens"});
 }
 
 TEST_F(ReportTest, InfoOfShardsThatAreAllBadOrEmpty) {
