@@ -4,6 +4,7 @@
 
 #include "base/checksum.h"
 #include "base/file.h"
+#include "comm/texts.h"
 #include "data/glob.h"
 #include "metrics/console.h"
 #include "metrics/format.h"
