@@ -11,7 +11,7 @@
 
 namespace athanor {
 
-Bpe::Bpe(std::vector<std::string> tokens, bool whole_pieces, bool by_ranks)
+Bpe::Bpe(bool by_ranks, std::vector<std::string> tokens, bool whole_pieces)
     : tokens_(std::move(tokens)), whole_pieces_(whole_pieces), by_ranks_(by_ranks), index_(tokens_) {
   CHECK(tokens_.size() < size_t{INT32_MAX}, "vocabulary of ", tokens_.size());
   for (size_t byte = 0; byte < 256; ++byte) {
@@ -25,14 +25,14 @@ Bpe::Bpe(std::vector<std::string> tokens, bool whole_pieces, bool by_ranks)
 }
 
 Bpe Bpe::by_ranks(std::vector<std::string> tokens) {
-  Bpe bpe(std::move(tokens), true, true);
+  Bpe bpe(true, std::move(tokens), true);
   bpe.ranks_ = uint32_t(bpe.size());
   bpe.add_byte_rules();
   return bpe;
 }
 
 Bpe::Bpe(std::vector<std::string> tokens, const std::vector<Merge>& merges, bool whole_pieces)
-    : Bpe(std::move(tokens), whole_pieces, false) {
+    : Bpe(false, std::move(tokens), whole_pieces) {
   CHECK(merges.size() < size_t{kNever}, merges.size(), " merges");
   const size_t slots = std::bit_ceil(std::max<size_t>(2 * merges.size(), 16));
   slots_.resize(slots);

@@ -50,7 +50,7 @@ class Bpe {
   uint32_t ranks() const { return ranks_; }  // ranks are below it
 
  private:
-  Bpe(std::vector<std::string> tokens, bool whole_pieces, bool by_ranks);
+  Bpe(bool by_ranks, std::vector<std::string> tokens, bool whole_pieces);
   static constexpr uint64_t kEmpty = UINT64_MAX;
   struct Slot {
     uint64_t key = kEmpty;
