@@ -1,10 +1,12 @@
 // The machine a command runs on: backend and process mesh made from a config, and the other ranks of its job.
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "comm/rank_info.h"
+#include "comm/rendezvous.h"
 #include "config/config.h"
 #include "device/sensors.h"
 #include "metrics/environment.h"
@@ -13,7 +15,6 @@
 namespace athanor {
 
 class JobSecret;
-class Rendezvous;
 
 class Machine {
  public:
@@ -25,8 +26,11 @@ class Machine {
   int threads() const { return threads_; }             // of the CPU backend; else 0
   Sensors* sensors() const { return sensors_.get(); }  // of the GPU; null: none
   const std::string& description() const { return description_; }
-  // Tells the other ranks why this one ends.
-  void fail(const std::string& why);
+  // What this rank begins, for those that wait for it.
+  void doing(Activity, int64_t step);
+  // Runs what the other ranks wait for: they are told what it fails by, while all that it made is still there. Throws
+  // that, or another rank's failure that came first.
+  void run(const std::function<void()>& work);
 
  private:
   struct Neighbours {  // ranks on this machine

@@ -5,7 +5,8 @@
 // a GPU yet. Deterministic: a row's sums run over its keys in order.
 #include "cuda/attention.h"
 #include "cuda/attention_plain.h"
-#include "cuda/attention_tiles.h"
+#include "cuda/attention_softmax.h"
+#include "cuda/attention_wgmma.h"
 
 namespace athanor::cuda {
 namespace attention {
@@ -19,66 +20,6 @@ struct Tiles {
   template <class T>
   static constexpr size_t kSharedBytes = (kRows + 2 * N) * kPitch<D> * sizeof(T);
 };
-
-// Of the rows of a warp: the greatest q·k so far, and the sum of exp2(scale (q·k - top)).
-template <int R>
-struct Softmax {
-  float top[R][2], sum[R][2] = {};
-
-  __device__ __forceinline__ Softmax() {
-#pragma unroll
-    for (int i = 0; i < 2 * R; ++i) top[i / 2][i % 2] = -INFINITY;
-  }
-  // q·k of further keys, -inf where not seen, become weights; o is rescaled to the new top. scale: times log2(e), > 0.
-  template <int D, int N>
-  __device__ __forceinline__ void add(Accumulators<R, N>& s, Accumulators<R, D>& o, float scale) {
-#pragma unroll
-    for (int r = 0; r < R; ++r) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        float now = top[r][h];
-#pragma unroll
-        for (int n = 0; n < N / 8; ++n) now = fmaxf(now, fmaxf(s[r][n][2 * h], s[r][n][2 * h + 1]));
-        now = fmaxf(now, __shfl_xor_sync(~0u, now, 1));
-        now = fmaxf(now, __shfl_xor_sync(~0u, now, 2));
-        const float base = now == -INFINITY ? 0.f : now * scale;  // no key seen yet
-        const float shrink = ptx::exp2_approx(fmaf(top[r][h], scale, -base));
-        top[r][h] = now;
-        float total = sum[r][h] * shrink;
-#pragma unroll
-        for (int n = 0; n < N / 8; ++n) {
-#pragma unroll
-          for (int i = 2 * h; i < 2 * h + 2; ++i)
-            total += s[r][n][i] = ptx::exp2_approx(fmaf(s[r][n][i], scale, -base));
-        }
-        sum[r][h] = total;
-#pragma unroll
-        for (int n = 0; n < D / 8; ++n) o[r][n][2 * h] *= shrink, o[r][n][2 * h + 1] *= shrink;
-      }
-    }
-  }
-};
-
-template <int D, int R, class T>
-__device__ __forceinline__ void finish(const Forward<T>& a, Softmax<R>& softmax, Accumulators<R, D>& o, T* staging,
-                                       int row, int head) {
-  float factor[R][2];
-#pragma unroll
-  for (int r = 0; r < R; ++r) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float sum = softmax.sum[r][h];  // of this thread's columns
-      sum += __shfl_xor_sync(~0u, sum, 1);
-      sum += __shfl_xor_sync(~0u, sum, 2);
-      factor[r][h] = sum == 0 ? 0.f : 1.f / sum;
-      const int query = row + r * 16 + h * 8 + lane_id() / 4;
-      if (lane_id() % 4 == 0 && query < a.in.spans.queries)  // -inf where no key is seen
-        a.lse[static_cast<int64_t>(query) * a.in.heads + head] = softmax.top[r][h] * a.in.scale + logf(sum);
-    }
-  }
-  const int64_t width = static_cast<int64_t>(a.in.heads) * a.in.dim;
-  store_rows<D, R>(a.y + row * width + head * a.in.dim, width, a.in.spans.queries - row, a.in.dim, staging, o, factor);
-}
 
 template <class T, int D>
 __global__ void __launch_bounds__(Tiles<D>::kThreads) attend(Forward<T> a) {
@@ -117,13 +58,19 @@ __global__ void __launch_bounds__(Tiles<D>::kThreads) attend(Forward<T> a) {
     ptx::cp_async_commit();
     if (meets) {
       if (!all_see<16 * R>(seen, start, start + N)) hide<R, N>(s, seen, start, -INFINITY);
-      softmax.template add<D, N>(s, o, in.scale * kLog2e);
+      float shrink[R][2];
+      softmax.template add<N>(s, in.scale * kLog2e, shrink);
+      multiply_by_row<R, D>(o, shrink);
       multiply_columns<D, R, N>(o, s, v);
     }
     start = next;
   }
   ptx::cp_async_wait<0>();
-  finish<D, R>(a, softmax, o, q + own * kPitch<D>, first + own, head);
+  float factor[R][2];
+  finish<R>(factor, softmax, a, first + own, head);
+  const int64_t width = static_cast<int64_t>(in.heads) * in.dim, row = first + own;
+  store_rows<D, R>(a.y + row * width + head * in.dim, width, in.spans.queries - first - own, in.dim,
+                   q + own * kPitch<D>, o, factor);
 }
 
 template <class T>
@@ -145,6 +92,7 @@ void run(const AttentionFwd& op, void*, cudaStream_t stream) {
   by_type(op.q.dtype, [&]<class T>() {
     const attention::Forward<T> a{attention::inputs_of<T>(op), data<T>(op.y), data<float>(op.lse)};
     if constexpr (sizeof(T) == 2) {
+      if (warpgroups_take(a)) return attention::attend_by_warpgroups(a, stream);
       if (tensor_cores_take(a.in)) return attention::attend_on_tensor_cores(a, stream);
     }
     attention::attend_plainly(a, stream);

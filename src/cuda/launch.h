@@ -79,4 +79,9 @@ cudaError_t allow_shared_bytes(void (*kernel)(P...), size_t bytes) {
   return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
                               static_cast<int>(bytes));
 }
+// How the kernel was compiled for the current device.
+template <class... P>
+cudaError_t find_attributes(cudaFuncAttributes& attributes, void (*kernel)(P...)) {
+  return cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel));
+}
 }  // namespace athanor::cuda

@@ -2,12 +2,12 @@
 // on a GPU and on the emulated one, which draws a new schedule for every launch.
 #include <cuda_runtime_api.h>
 
-#include <cmath>
-#include <numeric>
-
 #include "cuda/attention.h"
 #include "cuda/check.h"
-#include "tests/cuda/kernel_test.h"
+#include "tests/cuda/attention_setting.h"
+#ifdef ATHANOR_EMULATED_GPU
+#include "emulator/runtime/control.h"
+#endif
 
 namespace athanor {
 namespace {
@@ -26,60 +26,8 @@ class Attention : public KernelTest {
 TEST_F(Attention, Forward) { op_cases(AttentionFwd::kName); }
 TEST_F(Attention, Backward) { op_cases(AttentionBwd::kName); }
 
-struct Setting {
-  DType dtype;
-  AttentionShape shape;
-  std::vector<int> documents;  // lengths, one after the other
-};
-
-AttentionShape heads(int64_t heads, int64_t kv_heads, int64_t dim, int64_t window = 0) {
-  return {heads, kv_heads, dim, window, float(1 / std::sqrt(double(dim)))};
-}
-
-std::vector<Span> spans_of(const std::vector<int>& documents) {
-  std::vector<Span> spans;
-  int row = 0;
-  for (const int n : documents) {
-    spans.push_back({row, n, row, n, 0, 0});
-    row += n;
-  }
-  return spans;
-}
-
-std::vector<double> words_of(const std::vector<Span>& spans) {
-  std::vector<double> words;
-  for (const Span& s : spans)
-    for (int32_t w : {s.q_begin, s.q_len, s.k_begin, s.k_len, s.q_pos, s.k_pos}) words.push_back(w);
-  return words;
-}
-
-AttentionFwd forward_op(const Setting& s) {
-  const int64_t rows = std::accumulate(s.documents.begin(), s.documents.end(), 0);
-  const int64_t qc = s.shape.heads * s.shape.head_dim, kc = s.shape.kv_heads * s.shape.head_dim, packed = qc + 2 * kc;
-  return {.y = tensor(s.dtype, {rows, qc}),
-          .lse = tensor(DType::f32, {rows, s.shape.heads}),
-          .q = tensor(s.dtype, {rows, qc}, packed),
-          .k = tensor(s.dtype, {rows, kc}, packed),
-          .v = tensor(s.dtype, {rows, kc}, packed),
-          .spans = tensor(DType::i32, {int64_t(s.documents.size()), kSpanWords}),
-          .shape = s.shape};
-}
-AttentionBwd backward_op(const AttentionFwd& f) {
-  return {.dq = f.q,
-          .dk = f.k,
-          .dv = f.v,
-          .dy = f.y,
-          .y = f.y,
-          .lse = f.lse,
-          .q = f.q,
-          .k = f.k,
-          .v = f.v,
-          .spans = f.spans,
-          .shape = f.shape};
-}
-
 // Head sizes of every tile shape and between them; lengths off the tiles; documents, windows, groups of heads.
-TEST_F(Attention, TilesOfEveryHeadSize) {
+void tiles_of_every_head_size() {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   const Setting settings[] = {
       {DType::bf16, heads(4, 1, 64), {131}},        {DType::f16, heads(2, 2, 64, 50), {70, 1, 63, 39}},
@@ -102,39 +50,14 @@ TEST_F(Attention, TilesOfEveryHeadSize) {
   EXPECT_TRUE(examine.findings().empty()) << examine.report();
 }
 
-// Tensors of one op in device memory.
-class DeviceOp {
- public:
-  explicit DeviceOp(const Setting& s) : op(forward_op(s)) {
-    uint32_t seed = 0;
-    for (const Field& f : op.fields()) {
-      const int64_t elements = f.t->rows() * f.t->stride();
-      f.t->data = backend_.device->allocate(size_t(elements) * size_of(f.t->dtype), Mem::device);
-      std::vector<uint16_t> bits(size_t(elements) * size_of(f.t->dtype) / 2);
-      for (uint16_t& b : bits) b = uint16_t(0x3c00 + random_bits(7, ++seed, 0) % 0x400);  // f16 of 1 to 2
-      write(*f.t, bits.data(), bits.size() * 2);
-    }
-  }
-  void write(const Tensor& t, const void* from, size_t bytes) const {
-    backend_.device->copy(t.data, from, bytes, Lane::compute);
-  }
-  void set_spans(const std::vector<Span>& spans) const { write(op.spans, spans.data(), spans.size() * sizeof(Span)); }
-  std::vector<uint16_t> y() const {
-    std::vector<uint16_t> bits(size_t(op.y.numel()));
-    backend_.device->copy(bits.data(), op.y.data, op.y.bytes(), Lane::compute);
-    return bits;
-  }
-  std::vector<uint16_t> run() const {
-    backend_.ops->run(op, nullptr);
-    return y();
-  }
-  const TestBackend& backend() const { return backend_; }
-
-  AttentionFwd op;
-
- private:
-  TestBackend backend_ = make_cuda_backend(2);
-};
+TEST_F(Attention, TilesOfEveryHeadSize) { tiles_of_every_head_size(); }
+#ifdef ATHANOR_EMULATED_GPU
+TEST_F(Attention, TilesOfEveryHeadSizeOnAnA100) {
+  emu::simulate({emu::gpu_a100()});
+  tiles_of_every_head_size();
+  emu::simulate({emu::gpu_h200()});
+}
+#endif
 
 // The launch knows shapes alone: spans are read when the graph runs.
 TEST_F(Attention, ACapturedGraphServesOtherSpans) {
@@ -176,7 +99,7 @@ TEST_F(Attention, SpansThatPointOutsideTouchNothingThere) {
 }
 
 #ifdef ATHANOR_EMULATED_GPU
-TEST(AttentionBudget, AccessesAreCoalescedAndFreeOfConflicts) {
+void keeps_its_budget() {
   emu::reset_kernel_counters();
   for (const int64_t dim : {64, 128}) {
     const DeviceOp x({DType::f16, heads(2, 1, dim), {200}});
@@ -191,6 +114,12 @@ TEST(AttentionBudget, AccessesAreCoalescedAndFreeOfConflicts) {
     emu::count_accesses(false);
   }
   EXPECT_EQ(emu::compare_with_budget("tests/cuda/access_budget.txt", emu::kernel_counters()), "");
+}
+TEST(AttentionBudget, AccessesAreCoalescedAndFreeOfConflicts) { keeps_its_budget(); }
+TEST(AttentionBudget, AlsoOnAnA100) {
+  emu::simulate({emu::gpu_a100()});
+  keeps_its_budget();
+  emu::simulate({emu::gpu_h200()});
 }
 #endif
 }  // namespace

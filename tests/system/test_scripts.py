@@ -52,7 +52,7 @@ class CheckLayersTest(SystemTest):
         self.check("src/config/json.h:3: third-party header <nlohmann/json.hpp>")
 
     def test_mpi_and_cuda_outside_their_place(self):
-        self.write("comm/mpi_transport.cc", "#include <mpi.h>\n")
+        self.write("comm/plugin/mpi.cc", "#include <mpi.h>\n")
         self.check()
         self.write("train/engine.cc", "#include <mpi.h>\n#include <cuda_runtime.h>\n")
         self.check("src/train/engine.cc:1: <mpi.h>", "src/train/engine.cc:2: <cuda_runtime.h>")

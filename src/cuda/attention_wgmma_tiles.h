@@ -1,0 +1,115 @@
+// Tiles of 16-bit rows for attention by warpgroups (sm_90a): TMA into a ring of slots in shared memory, products by
+// wgmma. A tile [Rows, D] lies in panels of 64 columns, one after the other; a row of a panel is 128 swizzled bytes.
+#pragma once
+#include "cuda/attention_tiles.h"
+#include "cuda/ptx_wgmma.h"
+#include "cuda/tensor_map.h"
+namespace athanor::cuda::attention {
+
+constexpr int kGroupRows = 64, kGroupThreads = 128;  // of a warpgroup
+constexpr int kRowBytes = kBoxColumns * 2;           // of a panel
+
+#if PTX_SM90A
+// Slots are filled and emptied in turn. Where `full` completes for the kth time, `empty` must first have done so k - 1
+// times.
+template <int Slots>
+struct Turn {
+  int slot = 0;
+  uint32_t parity = 0;  // of the phase in which the slot is filled
+  __device__ __forceinline__ void advance() {
+    if (++slot == Slots) slot = 0, parity ^= 1;
+  }
+};
+template <int Slots>
+struct Ring {
+  uint64_t full[Slots], empty[Slots];
+  int next[Slots];  // the first row of the tensor's next tile, set by the producer
+
+  // By one thread, before a barrier of the block. consumers: warps that release each slot.
+  __device__ __forceinline__ void init(uint32_t consumers) {
+    for (int i = 0; i < Slots; ++i) {
+      ptx::mbar_init(&full[i], 1);
+      ptx::mbar_init(&empty[i], consumers);
+    }
+  }
+  // The slot whose turn it is, filled.
+  __device__ __forceinline__ int wait(Turn<Slots>& turn) {
+    const int slot = turn.slot;
+    ptx::mbar_wait(&full[slot], turn.parity);
+    turn.advance();
+    return slot;
+  }
+  __device__ __forceinline__ void release(int slot) {  // by whole warps
+    __syncwarp();
+    if (lane_id() == 0) ptx::mbar_arrive(&empty[slot]);
+  }
+};
+
+// tile [Rows, D] = rows from `row` on, D columns from `column` on; by one thread.
+template <int Rows, int D, class T>
+__device__ __forceinline__ void copy_tile(T* tile, const CUtensorMap& map, uint64_t* full, int column, int row) {
+  ptx::mbar_expect_bytes(full, Rows * D * sizeof(T));
+#pragma unroll
+  for (int c = 0; c < D; c += kBoxColumns) ptx::tma_load(tile + c * Rows, &map, full, column + c, row);
+}
+
+// Accumulators<1, N> as wgmma takes them: the same elements in the same order.
+template <int N>
+__device__ __forceinline__ float (&flat(Accumulators<1, N>& a))[N / 2] {
+  return reinterpret_cast<float(&)[N / 2]>(a);
+}
+
+// ---- products of a warpgroup: a group of wgmma each, to be waited for. Descriptors count in 16 bytes.
+
+// s [64, N] = A B^T: a is the warpgroup's first row of a tile [ARows, D], b a tile [N, D].
+template <int D, int ARows, int N, class T>
+__device__ __forceinline__ void wgmma_rows(Accumulators<1, N>& s, const T* a, const T* b) {
+  const uint64_t x = ptx::matrix_descriptor(a), y = ptx::matrix_descriptor(b);
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < D / 16; ++k) {
+    const int panel = k / 4, within = k % 4 * 2;
+    ptx::wgmma<T>(flat<N>(s), x + panel * ARows * (kRowBytes / 16) + within, y + panel * N * (kRowBytes / 16) + within,
+                  k > 0);
+  }
+  ptx::wgmma_commit();
+}
+
+// o [64, D] += W B: weights w of 64 rows, b a tile [N, D].
+template <int D, int N, class T>
+__device__ __forceinline__ void wgmma_columns(Accumulators<1, D>& o, const uint32_t (&w)[N / 16][4], const T* b) {
+  const uint64_t y = ptx::matrix_descriptor(b, {.leading = N * kRowBytes});
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < N / 16; ++k)
+    ptx::wgmma<T, T, ptx::Major::kRows>(flat<D>(o), w[k], y + k * 16 * (kRowBytes / 16), true);
+  ptx::wgmma_commit();
+}
+
+// Accumulators become the left operand of the next product.
+template <class T, int N>
+__device__ __forceinline__ void pack_weights(uint32_t (&w)[N / 16][4], const Accumulators<1, N>& s) {
+#pragma unroll
+  for (int n = 0; n < N / 8; ++n) {
+    w[n / 2][n % 2 * 2] = pack<T>(s[0][n][0], s[0][n][1]);
+    w[n / 2][n % 2 * 2 + 1] = pack<T>(s[0][n][2], s[0][n][3]);
+  }
+}
+
+// The warp's rows of a tile [Rows, D], of which `tile` is the warpgroup's first row.
+template <int Rows, int D, class T>
+__device__ __forceinline__ void write_rows(T* tile, const Accumulators<1, D>& values, const float (&factor)[1][2]) {
+  const int lane = lane_id();
+#pragma unroll
+  for (int n = 0; n < D / 8; ++n) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = warp_id() % 4 * 16 + h * 8 + lane / 4;
+      const int chunk = (n % 8) ^ (row % 8);
+      st4(tile + n / 8 * kBoxColumns * Rows + row * kBoxColumns + chunk * 8 + lane % 4 * 2,
+          pack<T>(values[0][n][2 * h] * factor[0][h], values[0][n][2 * h + 1] * factor[0][h]));
+    }
+  }
+}
+#endif
+}  // namespace athanor::cuda::attention

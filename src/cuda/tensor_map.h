@@ -1,0 +1,47 @@
+// Tensor maps: what TMA needs to know of a matrix in device memory. Made on the host, given to kernels by value.
+#pragma once
+#include <cuda.h>
+
+#include "cuda/host_tools.h"
+namespace athanor::cuda {
+
+// A copy moves a box of box_rows rows of 64 columns, 128 bytes each, whose 16-byte chunks are exchanged against bank
+// conflicts (the 128-byte swizzle that wgmma reads). Rows and columns that do not exist read as zeros and are not
+// written.
+template <class T>
+struct TmaMatrix {
+  const T* data;  // [rows, columns], 16-byte aligned
+  int64_t rows, columns;
+  int64_t stride;  // elements; rows start on 16-byte boundaries
+  uint32_t box_rows;
+};
+constexpr int kBoxColumns = 64;
+
+using TensorMapEncoder = decltype(&cuTensorMapEncodeTiled);
+inline TensorMapEncoder tensor_map_encoder() {
+  void* entry = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found));
+  if (found != cudaDriverEntryPointSuccess)
+    throw Error(
+        "CUDA: the driver has no cuTensorMapEncodeTiled, which kernels for compute capability 9.0 need; "
+        "install a newer driver (580 or later)");
+  return reinterpret_cast<TensorMapEncoder>(entry);
+}
+
+template <class T>
+CUtensorMap tensor_map(TensorMapEncoder encode, const TmaMatrix<T>& m) {
+  static_assert(sizeof(T) == 2);
+  const auto type = std::is_same_v<T, bf16> ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(m.columns), static_cast<cuuint64_t>(m.rows)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(m.stride) * sizeof(T)};
+  const cuuint32_t box[] = {kBoxColumns, m.box_rows}, steps[] = {1, 1};
+  CUtensorMap map;
+  const CUresult result =
+      encode(&map, type, 2, const_cast<T*>(m.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  CHECK(result == CUDA_SUCCESS, "cuTensorMapEncodeTiled: error ", int{result}, " for [", m.rows, ", ", m.columns,
+        "], rows ", m.stride, " apart");
+  return map;
+}
+}  // namespace athanor::cuda

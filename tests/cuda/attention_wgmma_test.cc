@@ -1,0 +1,114 @@
+// Attention by warpgroups around its tiles, and who is asked for it. On a GPU of compute capability 9.0, or the
+// emulated one; on other GPUs these cases run on the kernels that serve those.
+#include "tests/cuda/attention_setting.h"
+#ifdef ATHANOR_EMULATED_GPU
+#include "emulator/runtime/control.h"
+#endif
+
+namespace athanor {
+namespace {
+
+class AttentionWgmma : public KernelTest {
+ protected:
+  void SetUp() override {
+    KernelTest::SetUp();
+    if (!IsSkipped()) examine_ = std::make_unique<Examiner>(make_cuda_backend, Examiner::Options{.threads = {2}});
+  }
+  // Queries and keys are all rows of `rows`, seen as `spans` say.
+  OpCase<AttentionFwd> forward(DType dtype, const AttentionShape& shape, int rows, const std::vector<Span>& spans) {
+    AttentionFwd op = forward_op({dtype, shape, {rows}});
+    op.spans = tensor(DType::i32, {int64_t(spans.size()), kSpanWords});
+    return {cat(rows, " rows, ", shape.heads, "/", shape.kv_heads, "x", shape.head_dim, " ", dtype),
+            op,
+            {{"spans", listed(words_of(spans))}}};
+  }
+  void agrees(const OpCase<AttentionFwd>& c) { (*examine_)(c); }
+  void TearDown() override {
+    if (!examine_) return;
+    EXPECT_TRUE(examine_->findings().empty()) << examine_->report();
+  }
+
+ private:
+  std::unique_ptr<Examiner> examine_;
+};
+
+// Around warps, warpgroups, blocks and tiles; groups of heads by turns.
+TEST_F(AttentionWgmma, LengthsAndGroups) {
+  constexpr int64_t kGroups[] = {1, 4, 8};
+  int number = 0;
+  for (const int rows : {1, 63, 64, 65, 127, 129, 200, 257})
+    for (const int64_t dim : {64, 128}) {
+      const AttentionShape shape = heads(kGroups[number % 3], 1, dim);
+      agrees(forward(++number % 4 < 2 ? DType::bf16 : DType::f16, shape, rows, spans_of({rows})));
+    }
+  agrees(forward(DType::bf16, heads(4, 2, 64), 70, spans_of({70})));
+}
+
+// Queries behind all keys see every one of them.
+TEST_F(AttentionWgmma, WithoutCausality) {
+  for (const int rows : {5, 64, 130, 300})
+    agrees(forward(DType::bf16, heads(2, 1, rows % 4 ? 128 : 64), rows, {{0, rows, 0, rows, rows, 0}}));
+}
+
+TEST_F(AttentionWgmma, DocumentsAndWindows) {
+  for (const int64_t dim : {64, 128}) {
+    agrees(forward(DType::bf16, heads(2, 1, dim), 261, spans_of({70, 1, 63, 127})));
+    agrees(forward(DType::f16, heads(1, 1, dim, 50), 330, spans_of({300, 30})));
+    agrees(forward(DType::bf16, heads(1, 1, dim), 150, {{3, 7, 2, 7, 0, 0}, {90, 40, 100, 40, 0, 0}}));
+    agrees(forward(DType::bf16, heads(2, 2, dim), 12, {{0, 0, 0, 0, 0, 0}, {4, 0, 4, 0, 0, 0}}));
+    agrees(forward(DType::bf16, heads(1, 1, dim), 140, {{0, 140, 0, 140, 0, 133}}));  // few queries see a key
+  }
+}
+
+// One query each and many keys, as when text is sampled; more tiles than the ring has slots.
+TEST_F(AttentionWgmma, Caches) {
+  OpCase<AttentionFwd> c = forward(DType::bf16, heads(4, 1, 64), 700, {{0, 1, 0, 600, 599, 0}, {1, 2, 610, 80, 78, 0}});
+  c.op.q.shape = c.op.y.shape = {3, c.op.q.cols()};
+  c.op.lse.shape = {3, c.op.lse.cols()};
+  agrees(c);
+}
+
+// What nobody sees may be anything.
+TEST_F(AttentionWgmma, RowsBehindTheLastKeyMayBeNan) {
+  for (const int64_t dim : {64, 128}) {
+    OpCase<AttentionFwd> c = forward(DType::bf16, heads(1, 1, dim), 170, spans_of({139}));
+    for (const char* name : {"q", "k", "v"})
+      c.values[name] = [init = normal(), dim](uint64_t seed, int64_t i) {
+        return i < 139 * dim ? init(seed, i) : std::nan("");
+      };
+    agrees(c);
+  }
+}
+
+#ifdef ATHANOR_EMULATED_GPU
+// The kernel that an op runs on a GPU.
+std::string kernel_on(const emu::GpuModel& gpu, const Setting& s, const MakeBackend& make = make_cuda_backend) {
+  emu::simulate({gpu});
+  std::string name;
+  {
+    const DeviceOp x(s, make);
+    x.set_spans(spans_of(s.documents));
+    emu::reset_kernel_counters();
+    emu::count_accesses(true);
+    x.run();
+    emu::count_accesses(false);
+    for (const auto& [kernel, counters] : emu::kernel_counters()) name += kernel.substr(kernel.rfind("::") + 2);
+  }
+  emu::simulate({emu::gpu_h200()});
+  return name;
+}
+
+TEST(AttentionKernels, ByGpuAndHeadSize) {
+  const Setting usual{DType::f16, heads(2, 1, 64), {20}};
+  EXPECT_EQ(kernel_on(emu::gpu_h200(), usual), "attend_wgmma<__half, 64>");
+  EXPECT_EQ(kernel_on(emu::gpu_h100(), {DType::bf16, heads(2, 1, 128), {20}}), "attend_wgmma<__nv_bfloat16, 128>");
+  for (const auto& gpu : {emu::gpu_a100(), emu::gpu_rtx4090(), emu::gpu_b200()})
+    EXPECT_EQ(kernel_on(gpu, usual), "attend<__half, 64>") << gpu.name;
+  EXPECT_EQ(kernel_on(emu::gpu_h200(), {DType::f16, heads(2, 1, 80), {20}}), "attend<__half, 96>");
+  EXPECT_EQ(kernel_on(emu::gpu_h200(), {DType::f16, heads(2, 1, 256), {20}}), "attend<__half, 256>");
+  EXPECT_EQ(kernel_on(emu::gpu_h200(), {DType::f32, heads(2, 1, 64), {20}}), "attend<float>");
+  EXPECT_EQ(kernel_on(emu::gpu_h200(), usual, make_misaligned_backend), "attend<__half>");
+}
+#endif
+}  // namespace
+}  // namespace athanor
