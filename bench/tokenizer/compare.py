@@ -30,6 +30,8 @@ import time
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
           r"|\s+(?!\S)|\s+")
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+# Of earlier models; then come single digits.
+DEEPSEEK_CODER = [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"]
 END = "<|endoftext|>"
 # Published files, the packages that carry them, and of some the name in tiktoken's cache: SHA-1 of where they come from.
 FILES = {
@@ -52,6 +54,7 @@ CASES = {
     "llama3 tokenizer.json": ("llama3.tiktoken", "tokenizers", {"pattern": LLAMA3}),
     "qwen tokenizer.json": ("qwen.tiktoken", "tokenizers", {"pattern": QWEN2, "nfc": True}),
     "deepseek tokenizer.json": ("deepseek.json", "tokenizers", {}),
+    "deepseek coder tokenizer.json": ("deepseek.json", "tokenizers", {"splits": DEEPSEEK_CODER}),
 }
 
 
@@ -145,13 +148,19 @@ def letters_of_bytes():
     return {b: chr(b) for b in kept} | {b: chr(256 + i) for i, b in enumerate(b for b in range(256) if b not in kept)}
 
 
-def huggingface_file(folder, file, pattern=None, nfc=False):
+def huggingface_file(folder, file, pattern=None, nfc=False, splits=None):
     """A tokenizer.json of the published vocabulary, as the models' own say it, and the tokenizer that reads it."""
     from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
     path = folder / "tokenizer.json"
     if file.suffix == ".json" and file.name != "encoder.json":
         path.write_bytes(file.read_bytes())
         tokenizer = Tokenizer.from_file(str(path))
+        if splits:
+            tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+                [*(pre_tokenizers.Split(Regex(split), "isolated") for split in splits),
+                 pre_tokenizers.Digits(individual_digits=True),
+                 pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+            tokenizer.save(str(path))
         tokenizer.encode_special_tokens = True
         return path, tokenizer
     if file.name == "encoder.json":
@@ -234,7 +243,7 @@ def compare(args, folder, name, found, plain, hard):
             eod_text, eod = END, theirs.eot_token
         encode = lambda documents: theirs.encode_ordinary_batch(documents, num_threads=args.threads)
     else:
-        source, theirs = huggingface_file(folder, source, about.get("pattern"), about.get("nfc", False))
+        source, theirs = huggingface_file(folder, source, about.get("pattern"), about.get("nfc", False), about.get("splits"))
         eod_text = next(t for t in (END, "<｜end▁of▁sentence｜>") if theirs.token_to_id(t) is not None)
         eod, more = theirs.token_to_id(eod_text), ["--eod", eod_text]
         encode = lambda documents: [e.ids for e in theirs.encode_batch(documents, add_special_tokens=False)]

@@ -10,7 +10,7 @@ namespace athanor {
 namespace {
 
 void add_report(Cli& cli, CLI::App* parent, const char* name, const char* help,
-                std::string (*report)(const ReportOptions&)) {
+                DataInfo (*report)(const ReportOptions&)) {
   auto args = std::make_shared<ReportOptions>();
   CLI::App* verb = parent->add_subcommand(name, help);
   verb->add_option("files", args->path_globs, "token shards, or patterns")->required();
@@ -26,8 +26,9 @@ void add_report(Cli& cli, CLI::App* parent, const char* name, const char* help,
   }
   verb->callback([&cli, args, report] {
     cli.action = [args, report] {
-      std::fputs(report(*args).c_str(), stdout);
-      return Exit::done;
+      const DataInfo info = report(*args);
+      std::fputs(info.text.c_str(), stdout);
+      return info.sound ? Exit::done : Exit::error;
     };
   });
 }
@@ -37,8 +38,11 @@ void add_report(Cli& cli, CLI::App* parent, const char* name, const char* help,
 void add_data(Cli& cli) {
   CLI::App* verb = cli.app.add_subcommand("data", "look at token shards");
   verb->require_subcommand(1);
-  add_report(cli, verb, "info", "counts, documents, frequencies, an excerpt, problems", data_info);
-  add_report(cli, verb, "verify", "read every token once and report all that is wrong", data_verify);
+  add_report(cli, verb, "info", "counts, documents, frequencies, an excerpt, problems; exit code 1 where there are any",
+             data_info);
+  add_report(cli, verb, "verify", "read every token once and report all that is wrong", [](const ReportOptions& o) {
+    return DataInfo{data_verify(o), true};
+  });
   add_data_samples(cli, verb);
 }
 

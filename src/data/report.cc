@@ -307,6 +307,31 @@ std::unique_ptr<Tokenizer> tokenizer_of(const ReportOptions& options, const std:
   return options.tokenizer.empty() ? find_tokenizer(shard) : make_tokenizer({.source = options.tokenizer});
 }
 
+// All that the tokens say.
+void describe_tokens(const ReportOptions& options, Opened& opened) {
+  const TokenFile& first = opened.shards.front();
+  const auto tokenizer = tokenizer_of(options, first.path());
+  const int64_t vocab = vocab_of(options, tokenizer.get());
+  const int64_t eod_id = options.eod_id >= 0 || !tokenizer ? options.eod_id : tokenizer->eod_id();
+  const Looked looked = look(opened, eod_id);
+  opened.lines << document_report(opened, looked, eod_id) << describe(looked.frequencies, vocab, tokenizer.get());
+  if (looked.masked > 0)
+    opened.lines << "loss mask: " << looked.masked << " of " << looked.tokens
+                 << " tokens looked at are not predicted\n";
+  int64_t outside = looked.frequencies.invalid;
+  for (size_t id = size_t(vocab); vocab > 0 && id < looked.frequencies.counts.size(); ++id)
+    outside += looked.frequencies.counts[id];
+  if (outside > 0)
+    opened.problems << "problem: " << outside
+                    << " of the tokens looked at are outside the vocabulary: `data verify` says where\n";
+  if (tokenizer) {
+    std::vector<int32_t> start(size_t(std::min(kExcerptTokens, first.count())));
+    first.read_unchecked(0, start);
+    opened.lines << "starts: \"" << decode_or_complain(*tokenizer, start) << "\"\n";
+  }
+  if (options.ngram && outside == 0) opened.lines << ngram_report(options, opened.shards, vocab);
+}
+
 }  // namespace
 
 std::string data_verify(const ReportOptions& options) {
@@ -330,32 +355,17 @@ std::string data_verify(const ReportOptions& options) {
   return cat(paths.size(), " shard(s), ", tokens, " tokens: every one read and in range\n");
 }
 
-std::string data_info(const ReportOptions& options) {
+DataInfo data_info(const ReportOptions& options) {
   Opened opened;
   open_all(options, opened);
-  if (opened.tokens == 0) return opened.lines.str() + opened.problems.str();
-  const TokenFile& first = opened.shards.front();
-  const auto tokenizer = tokenizer_of(options, first.path());
-  const int64_t vocab = vocab_of(options, tokenizer.get());
-  const int64_t eod_id = options.eod_id >= 0 || !tokenizer ? options.eod_id : tokenizer->eod_id();
-  const Looked looked = look(opened, eod_id);
-  opened.lines << document_report(opened, looked, eod_id) << describe(looked.frequencies, vocab, tokenizer.get());
-  if (looked.masked > 0)
-    opened.lines << "loss mask: " << looked.masked << " of " << looked.tokens
-                 << " tokens looked at are not predicted\n";
-  int64_t outside = looked.frequencies.invalid;
-  for (size_t id = size_t(vocab); vocab > 0 && id < looked.frequencies.counts.size(); ++id)
-    outside += looked.frequencies.counts[id];
-  if (outside > 0)
-    opened.problems << "problem: " << outside
-                    << " of the tokens looked at are outside the vocabulary: `data verify` says where\n";
-  if (tokenizer) {
-    std::vector<int32_t> start(size_t(std::min(kExcerptTokens, first.count())));
-    first.read_unchecked(0, start);
-    opened.lines << "starts: \"" << decode_or_complain(*tokenizer, start) << "\"\n";
+  try {
+    if (opened.tokens > 0) describe_tokens(options, opened);
+  } catch (const Error& e) {
+    if (e.code() == Exit::usage) throw;
+    opened.problems << "problem: " << e.what() << "\n";  // a shard that opens and cannot be read
   }
-  if (options.ngram && outside == 0) opened.lines << ngram_report(options, opened.shards, vocab);
-  return opened.lines.str() + opened.problems.str();
+  const std::string problems = opened.problems.str();
+  return {opened.lines.str() + problems, problems.empty()};
 }
 
 }  // namespace athanor

@@ -19,7 +19,11 @@ struct ReportOptions {
 // Shards, token counts, lengths of documents, a summary of the token frequencies (of a spread-out sample where there is
 // much), an excerpt in plain text where the tokenizer is known, and problems. Bad shards are reported in the text, not
 // thrown.
-std::string data_info(const ReportOptions& options);
+struct DataInfo {
+  std::string text;
+  bool sound;  // no problem was found
+};
+DataInfo data_info(const ReportOptions& options);
 
 // Reads every token. Returns a report when all is well; throws an Error that lists every bad file and token range.
 std::string data_verify(const ReportOptions& options);

@@ -4,16 +4,16 @@
 #include <bit>
 #include <functional>
 #include <queue>
-#include <thread>
 #include <utility>
 
 #include "base/error.h"
+#include "tokenizer/words.h"
 
 namespace athanor {
 
-Bpe::Bpe(std::vector<std::string> tokens, const std::vector<Merge>& merges, bool whole_pieces)
-    : tokens_(std::move(tokens)), whole_pieces_(whole_pieces), index_(tokens_) {
-  CHECK(tokens_.size() < size_t{INT32_MAX} && merges.size() < size_t{kNever}, "vocabulary of ", tokens_.size());
+Bpe::Bpe(bool by_ranks, std::vector<std::string> tokens, bool whole_pieces)
+    : tokens_(std::move(tokens)), whole_pieces_(whole_pieces), by_ranks_(by_ranks), index_(tokens_) {
+  CHECK(tokens_.size() < size_t{INT32_MAX}, "vocabulary of ", tokens_.size());
   for (size_t byte = 0; byte < 256; ++byte) {
     const char c = char(byte);
     byte_tokens_[byte] = token_of({&c, 1});
@@ -21,15 +21,33 @@ Bpe::Bpe(std::vector<std::string> tokens, const std::vector<Merge>& merges, bool
       throw Error(cat("the vocabulary has no token for the byte ", byte, ": only byte-level vocabularies are read"),
                   Exit::usage);
   }
+  for (const std::string& token : tokens_) longest_ = std::max(longest_, token.size());
+}
+
+Bpe Bpe::by_ranks(std::vector<std::string> tokens) {
+  Bpe bpe(true, std::move(tokens), true);
+  bpe.ranks_ = uint32_t(bpe.size());
+  bpe.add_byte_rules();
+  return bpe;
+}
+
+Bpe::Bpe(std::vector<std::string> tokens, const std::vector<Merge>& merges, bool whole_pieces)
+    : Bpe(false, std::move(tokens), whole_pieces) {
+  CHECK(merges.size() < size_t{kNever}, merges.size(), " merges");
   const size_t slots = std::bit_ceil(std::max<size_t>(2 * merges.size(), 16));
   slots_.resize(slots);
   mask_ = slots - 1;
   shift_ = 64 - std::countr_zero(slots);
   for (const Merge& merge : merges) add_rule(merge);
+  add_byte_rules();
+}
+
+void Bpe::add_byte_rules() {
   byte_rules_.resize(256 * 256);
   for (size_t first = 0; first < 256; ++first)
     for (size_t second = 0; second < 256; ++second)
-      byte_rules_[first << 8 | second] = rule(byte_tokens_[first], byte_tokens_[second]);
+      byte_rules_[first << 8 | second] =
+          rule(byte_tokens_[first], byte_tokens_[second], std::string{char(first), char(second)});
 }
 
 void Bpe::add_rule(const Merge& merge) {
@@ -47,26 +65,16 @@ int32_t Bpe::token_of(std::string_view bytes) const { return index_.find(bytes, 
 
 std::vector<Merge> Bpe::merges_of_ranks(const std::vector<std::string>& tokens) {
   const TokenIndex index(tokens);
-  // Most of the time that a large rank file takes to load goes here, so threads share the tokens out.
-  constexpr size_t kTokensOfThread = 1 << 15;
-  const size_t count = std::clamp<size_t>(tokens.size() / kTokensOfThread, 1, 8);
-  std::vector<std::vector<Merge>> parts(count);
-  const auto find_part = [&](size_t part) {
-    for (size_t id = tokens.size() * part / count; id < tokens.size() * (part + 1) / count; ++id) {
-      const std::string_view token = tokens[id];
-      for (size_t cut = 1; cut < token.size(); ++cut) {
-        const int32_t first = index.find(token.substr(0, cut), tokens);
-        const int32_t second = first < 0 ? -1 : index.find(token.substr(cut), tokens);
-        if (second >= 0) parts[part].push_back({first, second, int32_t(id), uint32_t(id)});
-      }
+  std::vector<Merge> merges;
+  for (size_t id = 0; id < tokens.size(); ++id) {
+    const std::string_view token = tokens[id];
+    for (size_t cut = 1; cut < token.size(); ++cut) {
+      const int32_t first = index.find(token.substr(0, cut), tokens);
+      const int32_t second = first < 0 ? -1 : index.find(token.substr(cut), tokens);
+      if (second >= 0) merges.push_back({first, second, int32_t(id), uint32_t(id)});
     }
-  };
-  std::vector<std::jthread> threads;
-  for (size_t part = 1; part < count; ++part) threads.emplace_back(find_part, part);
-  find_part(0);
-  threads.clear();  // joins
-  for (size_t part = 1; part < count; ++part) parts[0].insert(parts[0].end(), parts[part].begin(), parts[part].end());
-  return std::move(parts[0]);
+  }
+  return merges;
 }
 
 // ---- BpeEncoder
@@ -76,16 +84,46 @@ namespace {
 constexpr size_t kCached = 24;           // bytes of a piece that is remembered, at most
 constexpr size_t kCachedIds = 9;         // and its tokens: together one cache line
 constexpr size_t kCacheLines = 1 << 16;  // 4 MiB a thread
+constexpr size_t kWays = 2;              // lines in which a piece may be
 constexpr size_t kShort = 48;            // bytes up to which looking at every neighbour beats the queue
 constexpr uint32_t kNone = UINT32_MAX;
 
 }  // namespace
 
+// A short piece as numbers that no other piece has.
+struct BpeEncoder::Key {
+  std::array<uint64_t, kCached / 8> words{};
+  uint64_t bytes = 0;
+
+  Key() = default;
+  // Eight bytes at a time; the last word ends with the piece and overlaps the one before it.
+  explicit Key(std::string_view piece) : bytes(piece.size()) {
+    if (bytes < 8) {
+      words[0] = short_word(piece);
+      return;
+    }
+    words[0] = word_at(piece, 0, 8);
+    if (bytes > 16) words[1] = word_at(piece, 8, 8);
+    words[2] = word_at(piece, bytes - 8, 8);
+  }
+  bool operator==(const Key&) const = default;
+
+  // Multiply and mix, odd constants of splitmix64 [Steele et al. 2014].
+  uint64_t hash() const {
+    uint64_t hash = (words[0] ^ bytes) * 0xbf58476d1ce4e5b9ull;
+    hash = (hash ^ (hash >> 29) ^ words[1]) * 0x94d049bb133111ebull;
+    hash = (hash ^ (hash >> 31) ^ words[2]) * 0xbf58476d1ce4e5b9ull;
+    return hash >> 40;
+  }
+};
+
 struct alignas(64) BpeEncoder::CacheLine {
-  std::array<char, kCached> piece;  // zeros behind its end
-  uint8_t bytes = 0;                // 0: empty
+  std::array<uint64_t, kCached / 8> words;  // of the Key
+  uint8_t bytes = 0;                        // 0: empty
   uint8_t count = 0;
   std::array<int32_t, kCachedIds> ids;
+
+  bool has(const Key& key) const { return bytes == key.bytes && words == key.words; }
 };
 
 // A piece as a list of tokens that merge.
@@ -96,10 +134,16 @@ struct BpeEncoder::Pieces {
     uint32_t rank;   // of the pair (this, next); kNever: there is none, or the node is gone
     int32_t merged;  // what that pair becomes
   };
-  std::vector<Node> nodes;
+  const Bpe& bpe;
+  std::string_view piece;
+  std::vector<Node> nodes;  // [piece's bytes]: a token's node is that of its first byte
 
-  void reset(std::string_view piece, const Bpe& bpe) {
+  Pieces(const Bpe& b, std::string_view p) : bpe(b), piece(p) {
     CHECK(piece.size() < kNone / 4, "piece of ", piece.size(), " bytes");
+    reset();
+  }
+
+  void reset() {
     nodes.resize(piece.size());
     const auto count = uint32_t(piece.size());
     for (uint32_t i = 0; i < count; ++i)
@@ -108,9 +152,13 @@ struct BpeEncoder::Pieces {
   }
 
   // Finds the rule of the pair that begins at a node; false: none.
-  bool look(uint32_t at, const Bpe& bpe) {
+  bool look(uint32_t at) {
     Node& node = nodes[at];
-    const Bpe::Rule rule = node.next == kNone ? Bpe::Rule{} : bpe.rule(node.token, nodes[node.next].token);
+    Bpe::Rule rule;
+    if (node.next != kNone) {
+      const size_t end = std::min<size_t>(nodes[node.next].next, piece.size());
+      rule = bpe.rule(node.token, nodes[node.next].token, piece.substr(at, end - at));
+    }
     node.rank = rule.rank;
     node.merged = rule.merged;
     return rule.rank != Bpe::kNever;
@@ -183,38 +231,51 @@ struct BpeEncoder::Queue {
   }
 };
 
-BpeEncoder::BpeEncoder(const Bpe& bpe) : bpe_(bpe), cache_(std::make_unique<CacheLine[]>(kCacheLines)) {}
+BpeEncoder::BpeEncoder(const Bpe& bpe) : bpe_(bpe), cache_(kCacheLines) {}
 BpeEncoder::~BpeEncoder() = default;
 
-void BpeEncoder::append(std::string_view piece, std::vector<int32_t>& out) {
-  if (piece.size() == 1) {
-    out.push_back(bpe_.token_of_byte(uint8_t(piece[0])));
-    return;
+void BpeEncoder::append(std::span<const std::string_view> pieces, std::vector<int32_t>& out) {
+  for (; pieces.size() > kBatch; pieces = pieces.subspan(kBatch)) append_batch(pieces.first(kBatch), out);
+  append_batch(pieces, out);
+}
+
+// Most time would be spent waiting for the cache's lines, one after the other: so all are asked for first.
+void BpeEncoder::append_batch(std::span<const std::string_view> pieces, std::vector<int32_t>& out) {
+  std::array<Key, kBatch> keys;
+  std::array<CacheLine*, kBatch> lines;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (pieces[i].size() == 1 || pieces[i].size() > kCached) continue;
+    keys[i] = Key(pieces[i]);
+    lines[i] = lines_of(keys[i]);
+    for (size_t way = 0; way < kWays; ++way) __builtin_prefetch(lines[i] + way);
   }
-  if (piece.size() > kCached) {
-    merge(piece, out);
-    return;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (pieces[i].size() == 1)
+      out.push_back(bpe_.token_of_byte(uint8_t(pieces[i][0])));
+    else if (pieces[i].size() > kCached)
+      merge(pieces[i], out);
+    else
+      append_cached(pieces[i], keys[i], lines[i], out);
   }
-  std::array<char, kCached> key{};
-  std::copy(piece.begin(), piece.end(), key.begin());
-  const auto words = std::bit_cast<std::array<uint64_t, kCached / 8>>(key);
-  // Multiply and mix, odd constants of splitmix64 [Steele et al. 2014].
-  uint64_t hash = (words[0] ^ piece.size()) * 0xbf58476d1ce4e5b9ull;
-  hash = (hash ^ (hash >> 29) ^ words[1]) * 0x94d049bb133111ebull;
-  hash = (hash ^ (hash >> 31) ^ words[2]) * 0xbf58476d1ce4e5b9ull;
-  CacheLine& line = cache_[(hash >> 40) & (kCacheLines - 1)];
-  if (line.bytes == piece.size() && line.piece == key) {
-    out.insert(out.end(), line.ids.begin(), line.ids.begin() + line.count);
-    return;
-  }
+}
+
+BpeEncoder::CacheLine* BpeEncoder::lines_of(const Key& key) {
+  return &cache_[key.hash() % (kCacheLines / kWays) * kWays];
+}
+
+void BpeEncoder::append_cached(std::string_view piece, const Key& key, CacheLine* lines, std::vector<int32_t>& out) {
+  for (size_t way = 0; way < kWays; ++way)
+    if (lines[way].has(key)) {
+      out.insert(out.end(), lines[way].ids.begin(), lines[way].ids.begin() + lines[way].count);
+      return;
+    }
   const size_t before = out.size();
   merge(piece, out);
   const size_t count = out.size() - before;
   if (count > kCachedIds) return;
-  line.piece = key;
-  line.bytes = uint8_t(piece.size());
-  line.count = uint8_t(count);
-  std::copy(out.begin() + ptrdiff_t(before), out.end(), line.ids.begin());
+  std::copy_backward(lines, lines + kWays - 1, lines + kWays);  // the oldest goes
+  lines[0] = {.words = key.words, .bytes = uint8_t(key.bytes), .count = uint8_t(count), .ids = {}};
+  std::copy(out.begin() + ptrdiff_t(before), out.end(), lines[0].ids.begin());
 }
 
 void BpeEncoder::merge(std::string_view piece, std::vector<int32_t>& out) {
@@ -232,23 +293,32 @@ void BpeEncoder::merge(std::string_view piece, std::vector<int32_t>& out) {
 
 void BpeEncoder::merge_short(std::string_view piece, std::vector<int32_t>& out) {
   std::array<int32_t, kShort> tokens;
-  std::array<Bpe::Rule, kShort> rules;  // rules[i]: of tokens[i] and tokens[i + 1]
+  std::array<uint8_t, kShort + 1> begins;  // of the tokens in the piece, and the piece's end
+  std::array<Bpe::Rule, kShort> rules;     // rules[i]: of tokens[i] and tokens[i + 1]
   size_t count = piece.size();
   for (size_t i = 0; i < count; ++i) tokens[i] = bpe_.token_of_byte(uint8_t(piece[i]));
+  for (size_t i = 0; i <= count; ++i) begins[i] = uint8_t(i);
   for (size_t i = 0; i + 1 < count; ++i) rules[i] = bpe_.rule_of_bytes(uint8_t(piece[i]), uint8_t(piece[i + 1]));
+  const auto look = [&](size_t i) {
+    const auto both = piece.substr(begins[i], size_t(begins[i + 2] - begins[i]));
+    rules[i] = bpe_.rule(tokens[i], tokens[i + 1], both);
+  };
   while (count > 1) {
     size_t best = 0;
     for (size_t i = 1; i + 1 < count; ++i)
       if (rules[i].rank < rules[best].rank) best = i;
     if (rules[best].rank == Bpe::kNever) break;
     tokens[best] = rules[best].merged;
-    std::copy(tokens.begin() + ptrdiff_t(best) + 2, tokens.begin() + ptrdiff_t(count),
-              tokens.begin() + ptrdiff_t(best) + 1);
-    std::copy(rules.begin() + ptrdiff_t(best) + 1, rules.begin() + ptrdiff_t(count) - 1,
-              rules.begin() + ptrdiff_t(best));
+    const auto drop = [count](auto& all, size_t at) {
+      std::copy(all.begin() + ptrdiff_t(at) + 1, all.begin() + ptrdiff_t(count), all.begin() + ptrdiff_t(at));
+    };
+    drop(tokens, best + 1);
+    drop(begins, best + 1);
+    begins[count - 1] = uint8_t(piece.size());
+    drop(rules, best);
     --count;
-    if (best + 1 < count) rules[best] = bpe_.rule(tokens[best], tokens[best + 1]);
-    if (best > 0) rules[best - 1] = bpe_.rule(tokens[best - 1], tokens[best]);
+    if (best + 1 < count) look(best);
+    if (best > 0) look(best - 1);
   }
   out.insert(out.end(), tokens.begin(), tokens.begin() + ptrdiff_t(count));
 }
@@ -260,7 +330,7 @@ bool BpeEncoder::merge_by_queue(Pieces& p) {
   Queue& q = *queue_;
   q.clear();
   for (uint32_t i = 0; i < p.nodes.size(); ++i)
-    if (p.look(i, bpe_)) q.push(p.nodes[i].rank, i);
+    if (p.look(i)) q.push(p.nodes[i].rank, i);
   for (uint32_t rank = q.least(); rank != kNone; rank = q.least()) {
     uint32_t at = q.pop(rank);
     if (p.nodes[at].rank != rank) continue;  // it merged otherwise meanwhile
@@ -269,7 +339,7 @@ bool BpeEncoder::merge_by_queue(Pieces& p) {
     for (; at != kNone && p.nodes[at].rank == rank; at = p.nodes[at].next) {
       p.merge(at);
       for (const uint32_t changed : {at, p.nodes[at].previous}) {
-        if (changed == kNone || !p.look(changed, bpe_)) continue;
+        if (changed == kNone || !p.look(changed)) continue;
         if (p.nodes[changed].rank <= rank) return false;
         q.push(p.nodes[changed].rank, changed);
       }
@@ -282,22 +352,21 @@ void BpeEncoder::merge_by_heap(Pieces& p) {
   using Place = std::pair<uint32_t, uint32_t>;  // rank, node: nodes are in the order of the text
   std::priority_queue<Place, std::vector<Place>, std::greater<>> heap;
   for (uint32_t i = 0; i < p.nodes.size(); ++i)
-    if (p.look(i, bpe_)) heap.emplace(p.nodes[i].rank, i);
+    if (p.look(i)) heap.emplace(p.nodes[i].rank, i);
   while (!heap.empty()) {
     const auto [rank, at] = heap.top();
     heap.pop();
     if (p.nodes[at].rank != rank) continue;
     p.merge(at);
     for (const uint32_t changed : {at, p.nodes[at].previous})
-      if (changed != kNone && p.look(changed, bpe_)) heap.emplace(p.nodes[changed].rank, changed);
+      if (changed != kNone && p.look(changed)) heap.emplace(p.nodes[changed].rank, changed);
   }
 }
 
 void BpeEncoder::merge_long(std::string_view piece, std::vector<int32_t>& out) {
-  Pieces pieces;
-  pieces.reset(piece, bpe_);
+  Pieces pieces(bpe_, piece);
   if (!merge_by_queue(pieces)) {
-    pieces.reset(piece, bpe_);
+    pieces.reset();
     merge_by_heap(pieces);
   }
   for (uint32_t at = 0; at != kNone; at = pieces.nodes[at].next) out.push_back(pieces.nodes[at].token);

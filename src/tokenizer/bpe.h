@@ -4,10 +4,12 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/huge_pages.h"
 #include "tokenizer/token_index.h"
 
 namespace athanor {
@@ -24,7 +26,9 @@ class Bpe {
   // tokens that are. whole_pieces: a piece that is a token is that token, whatever the merges say.
   Bpe(std::vector<std::string> tokens, const std::vector<Merge>& merges, bool whole_pieces);
   // The merges that ranks imply [tiktoken]: any two neighbours whose bytes together are a token; its id is the rank.
-  static std::vector<Merge> merges_of_ranks(const std::vector<std::string>& tokens);
+  // No table is made of them: looking for the token is as fast, and a large vocabulary has a million. Whole pieces.
+  static Bpe by_ranks(std::vector<std::string> tokens);
+  static std::vector<Merge> merges_of_ranks(const std::vector<std::string>& tokens);  // the table, for other programs
 
   int64_t size() const { return int64_t(tokens_.size()); }
   const std::string& bytes_of(int32_t id) const { return tokens_[size_t(id)]; }
@@ -37,18 +41,16 @@ class Bpe {
     uint32_t rank = kNever;
     int32_t merged = -1;
   };
-  Rule rule(int32_t first, int32_t second) const {
-    const uint64_t key = key_of(first, second);
-    for (size_t slot = slot_of(key);; slot = (slot + 1) & mask_) {
-      if (slots_[slot].key == key) return slots_[slot].rule;
-      if (slots_[slot].key == kEmpty) return {};
-    }
+  // Of two neighbours, whose bytes are `both`.
+  Rule rule(int32_t first, int32_t second, std::string_view both) const {
+    return by_ranks_ ? rule_of_rank(both) : rule_of_table(first, second);
   }
   // The rule of two tokens of one byte each, without a search.
   Rule rule_of_bytes(uint8_t first, uint8_t second) const { return byte_rules_[size_t{first} << 8 | second]; }
   uint32_t ranks() const { return ranks_; }  // ranks are below it
 
  private:
+  Bpe(bool by_ranks, std::vector<std::string> tokens, bool whole_pieces);
   static constexpr uint64_t kEmpty = UINT64_MAX;
   struct Slot {
     uint64_t key = kEmpty;
@@ -57,13 +59,26 @@ class Bpe {
   static uint64_t key_of(int32_t first, int32_t second) { return uint64_t(uint32_t(first)) << 32 | uint32_t(second); }
   size_t slot_of(uint64_t key) const { return size_t((key * 0x9e3779b97f4a7c15ull) >> shift_); }  // [Knuth 6.4]
   void add_rule(const Merge& merge);
+  void add_byte_rules();
+  Rule rule_of_rank(std::string_view both) const {
+    const int32_t id = both.size() > longest_ ? -1 : token_of(both);
+    return id < 0 ? Rule{} : Rule{uint32_t(id), id};
+  }
+  Rule rule_of_table(int32_t first, int32_t second) const {
+    const uint64_t key = key_of(first, second);
+    for (size_t slot = slot_of(key);; slot = (slot + 1) & mask_) {
+      if (slots_[slot].key == key) return slots_[slot].rule;
+      if (slots_[slot].key == kEmpty) return {};
+    }
+  }
 
   std::vector<std::string> tokens_;
-  bool whole_pieces_;
+  bool whole_pieces_, by_ranks_;
+  size_t longest_ = 0;  // token, in bytes
   std::array<int32_t, 256> byte_tokens_{};
   TokenIndex index_;
-  std::vector<Slot> slots_;       // open addressing, at most half full
-  std::vector<Rule> byte_rules_;  // [first byte, second byte]
+  std::vector<Slot, HugePages<Slot>> slots_;  // open addressing, at most half full
+  std::vector<Rule> byte_rules_;              // [first byte, second byte]
   uint64_t mask_ = 0;
   int shift_ = 64;
   uint32_t ranks_ = 0;
@@ -75,12 +90,18 @@ class BpeEncoder {
  public:
   explicit BpeEncoder(const Bpe& bpe);
   ~BpeEncoder();
-  void append(std::string_view piece, std::vector<int32_t>& out);
+  static constexpr size_t kBatch = 32;  // pieces whose places in memory are fetched at once
+  void append(std::span<const std::string_view> pieces, std::vector<int32_t>& out);
+  void append(std::string_view piece, std::vector<int32_t>& out) { append({&piece, 1}, out); }
 
  private:
+  struct Key;
   struct CacheLine;
   struct Pieces;
   struct Queue;
+  CacheLine* lines_of(const Key& key);
+  void append_batch(std::span<const std::string_view> pieces, std::vector<int32_t>& out);
+  void append_cached(std::string_view piece, const Key& key, CacheLine* lines, std::vector<int32_t>& out);
   void merge(std::string_view piece, std::vector<int32_t>& out);
   void merge_short(std::string_view piece, std::vector<int32_t>& out);
   void merge_long(std::string_view piece, std::vector<int32_t>& out);
@@ -88,7 +109,7 @@ class BpeEncoder {
   void merge_by_heap(Pieces& pieces);
 
   const Bpe& bpe_;
-  std::unique_ptr<CacheLine[]> cache_;
+  std::vector<CacheLine, HugePages<CacheLine>> cache_;
   std::unique_ptr<Queue> queue_;  // made for the first long piece
 };
 

@@ -1,6 +1,8 @@
 #include "tokenizer/bpe_tokenizer.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "base/error.h"
 
@@ -44,7 +46,14 @@ class BpeTokenizer::BpeTextEncoder final : public Encoder {
     rest(text.substr(done));
   }
   void split(std::string_view text, std::vector<int32_t>& out) {
-    t_.splitter_.for_each(t_.table_, text, [&](std::string_view piece) { bpe_.append(piece, out); });
+    std::array<std::string_view, BpeEncoder::kBatch> pieces;
+    size_t count = 0;
+    const auto encode = [&] { bpe_.append({pieces.data(), std::exchange(count, 0)}, out); };
+    t_.splitter_.for_each(t_.table_, text, [&](std::string_view piece) {
+      pieces[count++] = piece;
+      if (count == pieces.size()) encode();
+    });
+    encode();
   }
 
   const BpeTokenizer& t_;
@@ -53,7 +62,8 @@ class BpeTokenizer::BpeTextEncoder final : public Encoder {
 };
 
 BpeTokenizer::BpeTokenizer(BpeParts parts, Descriptor descriptor, std::vector<TokenizerFile> sources)
-    : bpe_(std::move(parts.tokens), parts.merges, parts.whole_pieces),
+    : bpe_(parts.by_ranks ? Bpe::by_ranks(std::move(parts.tokens))
+                          : Bpe(std::move(parts.tokens), parts.merges, parts.whole_pieces)),
       splitter_(std::move(parts.splitter)),
       nfc_(parts.nfc ? std::make_unique<Nfc>() : nullptr),
       in_text_(finder_of(parts, descriptor.allow_special, false, nfc_.get())),

@@ -28,6 +28,7 @@ struct BpeParts {
   std::vector<std::string> tokens;  // [id] bytes; empty: no such token
   std::vector<Merge> merges;
   bool whole_pieces = false;  // see Bpe
+  bool by_ranks = false;      // the merges are those that ranks imply [Bpe::by_ranks]; `merges` is empty
   Splitter splitter;
   bool nfc = false;
   std::vector<AddedToken> added;

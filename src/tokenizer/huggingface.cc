@@ -126,9 +126,11 @@ class Reader {
       byte_level_ = true;
     } else if (type == "Split") {
       read_split(split, parts);
+    } else if (type == "Digits") {
+      parts.splitter.add(flag_of(split, "individual_digits", false, "Digits") ? "\\p{N}" : "\\p{N}+");
     } else {
       refuse("pre_tokenizer \"", type,
-             "\" is not supported; expected \"ByteLevel\", \"Split\" or a \"Sequence\" of them");
+             "\" is not supported; expected \"ByteLevel\", \"Split\", \"Digits\" or a \"Sequence\" of them");
     }
   }
 

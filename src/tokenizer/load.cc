@@ -131,7 +131,7 @@ int32_t find_eod(const BpeParts& parts, const std::string& asked, const std::str
     if (id < 0) throw Error(cat(where, ": has no token \"", said, "\" to end documents with (--eod)"), Exit::usage);
     return id;
   }
-  for (const char* name : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<|end▁of▁sentence|>", "<eos>", "<|im_end|>"})
+  for (const char* name : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<｜end▁of▁sentence｜>", "<eos>", "<|im_end|>"})
     if (const int32_t id = id_of_text(parts, name); id >= 0) return id;
   throw Error(cat(where, ": which token ends a document? Give its text with --eod"), Exit::usage);
 }

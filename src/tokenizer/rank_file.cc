@@ -1,7 +1,6 @@
 // tiktoken's rank files: parse_rank_file of files.h.
 #include <array>
 #include <charconv>
-#include <unordered_set>
 
 #include "base/error.h"
 #include "tokenizer/files.h"
@@ -23,28 +22,23 @@ constexpr std::array<uint8_t, 256> kDigits = [] {
 bool from_base64(std::string_view text, std::string& bytes) {
   if (text.empty() || text.size() % 4 != 0) return false;
   const size_t padding = text.ends_with("==") ? 2 : text.ends_with('=') ? 1 : 0;
-  bytes.resize(text.size() / 4 * 3);
-  for (size_t in = 0, out = 0; in < text.size(); in += 4, out += 3) {
-    uint32_t bits = 0;
-    for (size_t i = in; i < in + 4; ++i) {
-      const uint8_t digit = i + padding >= text.size() ? 0 : kDigits[uint8_t(text[i])];
-      if (digit > 63) return false;
-      bits = bits << 6 | digit;
-    }
-    bytes[out] = char(bits >> 16);
-    bytes[out + 1] = char(bits >> 8);
-    bytes[out + 2] = char(bits);
+  text.remove_suffix(padding);
+  bytes.clear();
+  uint32_t bits = 0, seen = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const uint8_t digit = kDigits[uint8_t(text[i])];
+    seen |= digit;
+    bits = bits << 6 | digit;
+    if (i % 4 > 0) bytes += char(bits >> (6 - 2 * (i % 4)));
   }
-  bytes.resize(bytes.size() - padding);
-  return true;
+  return seen < 64;
 }
 
 }  // namespace
 
 BpeParts parse_rank_file(std::string_view content, const std::string& where) {
   BpeParts parts;
-  parts.whole_pieces = true;
-  std::unordered_set<std::string> seen;
+  parts.whole_pieces = parts.by_ranks = true;
   size_t number = 0;
   for (size_t begin = 0; begin < content.size(); ++number) {
     const size_t place = begin, end = std::min(content.find('\n', begin), content.size());
@@ -67,11 +61,11 @@ BpeParts parse_rank_file(std::string_view content, const std::string& where) {
     if (token.size() > kLongestToken) refuse("a token of ", token.size(), " bytes; at most ", kLongestToken);
     if (rank >= int64_t(parts.tokens.size())) parts.tokens.resize(size_t(rank) + 1);
     if (!parts.tokens[size_t(rank)].empty()) refuse("rank ", rank, " is there twice");
-    if (!seen.insert(token).second) refuse("this token is there twice");
     parts.tokens[size_t(rank)] = std::move(token);
   }
   if (parts.tokens.empty()) throw Error(cat(where, ": a rank file without a token"), Exit::usage);
-  parts.merges = Bpe::merges_of_ranks(parts.tokens);
+  if (const int32_t rank = TokenIndex(parts.tokens).repeated(); rank >= 0)
+    throw Error(cat(where, ": rank ", rank, ": its token is there twice"), Exit::usage);
   return parts;
 }
 

@@ -4,6 +4,8 @@
 #include <numeric>
 #include <utility>
 
+#include "comm/texts.h"
+
 namespace athanor {
 namespace {
 
@@ -23,21 +25,6 @@ class Stopwatch {
   double& sum_;
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
-
-// The texts of all ranks, in their order.
-std::vector<std::string> gather_texts(Communicator& ranks, const std::string& mine) {
-  std::vector<int64_t> sizes(size_t(ranks.size()));
-  auto size = int64_t(mine.size());
-  ranks.all_gather({sizes.data(), DType::i64, {ranks.size()}}, {&size, DType::i64, {1}}, Lane::compute);
-  const int64_t longest = std::max<int64_t>(1, *std::max_element(sizes.begin(), sizes.end()));
-  std::string padded = mine, all(size_t(longest * ranks.size()), '\0');
-  padded.resize(size_t(longest));
-  ranks.all_gather({all.data(), DType::u8, {longest * ranks.size()}}, {padded.data(), DType::u8, {longest}},
-                   Lane::compute);
-  std::vector<std::string> texts;
-  for (size_t r = 0; r < sizes.size(); ++r) texts.push_back(all.substr(r * size_t(longest), size_t(sizes[r])));
-  return texts;
-}
 
 // A part's files and tensors travel as a manifest.
 std::string part_json(std::vector<WrittenFile> part) {

@@ -6,6 +6,7 @@
 
 #include "base/checksum.h"
 #include "base/file.h"
+#include "comm/texts.h"
 #include "data/glob.h"
 #include "metrics/console.h"
 #include "metrics/format.h"
@@ -108,13 +109,7 @@ Trainer::Trainer(Config config, Backend backend, TrainerOptions options)
 Trainer::~Trainer() = default;
 
 std::string Trainer::shared(const std::string& text) {
-  if (!backend_.control) return text;
-  auto size = int64_t(text.size());
-  backend_.control->broadcast({&size, DType::i64, {1}}, 0, Lane::compute);
-  std::string all = text;
-  all.resize(size_t(size));
-  backend_.control->broadcast({all.data(), DType::u8, {size}}, 0, Lane::compute);
-  return all;
+  return backend_.control ? share_text(*backend_.control, text) : text;
 }
 
 void Trainer::require_common_start() {

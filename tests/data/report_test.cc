@@ -2,6 +2,7 @@
 #include "data/report.h"
 
 #include <cmath>
+#include <filesystem>
 
 #include "base/rng.h"
 #include "data/ngram.h"
@@ -85,11 +86,18 @@ struct ReportTest : ::testing::Test {
   }
 };
 
+// The text, which names a problem exactly where `data info` is to fail.
+std::string info_of(const ReportOptions& options) {
+  const DataInfo info = data_info(options);
+  EXPECT_EQ(info.sound, info.text.find("problem: ") == std::string::npos) << info.text;
+  return info.text;
+}
+
 TEST_F(ReportTest, InfoTellsCountsFrequenciesAndText) {
   text_shard("a.bin", "aaaaaabb\n\x1b[31m red");
   text_shard("b.bin", "cc");
   write_tokenizer(ByteTokenizer(), dir.path());
-  const std::string info = data_info(all());
+  const std::string info = info_of(all());
   expect_parts(info, {"a.bin: llm.c-v1, 18 tokens", "1060 bytes", "2 shard(s), 20 tokens", "distinct ids",
                       "vocabulary 257", "30.00 %  97  \"a\"", "starts: \"aaaaaabb\\n\\x1b[31m red\""});
   EXPECT_EQ(info.find('\x1b'), std::string::npos) << "control characters reach the terminal";
@@ -100,19 +108,19 @@ TEST_F(ReportTest, InfoTellsDocumentsByTheTokenThatEndsThem) {
   write_bytes(dir / "a.bin", llmc<uint16_t>({1, 2, 9, 3, 9, 9, 4}));  // lengths 3, 2, 1 and 1 + 2 over the border
   write_bytes(dir / "b.bin", llmc<uint16_t>({5, 9, 6, 7, 8, 6}));     // and 4 that the data end with
   ReportOptions options = all();
-  expect_parts(data_info(options), {"documents: unknown"});
+  expect_parts(info_of(options), {"documents: unknown"});
   options.eod_id = 9;
-  expect_parts(data_info(options), {"documents: 5 (by token 9), mean 2.6 tokens, shortest 1, longest 4"});
+  expect_parts(info_of(options), {"documents: 5 (by token 9), mean 2.6 tokens, shortest 1, longest 4"});
   write_bytes(dir / "a.bin", llmc<uint16_t>({9, 1, 2, 9, 3, 4, 5}));  // the same token before each document
   write_bytes(dir / "b.bin", llmc<uint16_t>({9, 1}));
-  expect_parts(data_info(options), {"documents: 3 (by token 9), mean 3.0 tokens, shortest 2, longest 4"});
+  expect_parts(info_of(options), {"documents: 3 (by token 9), mean 3.0 tokens, shortest 2, longest 4"});
 }
 
 TEST_F(ReportTest, InfoTellsDocumentsByTheIndexAndWhatTheMaskLeavesOut) {
   ReportOptions options;
   options.path_globs = {"data/fixtures/megatron.bin", "data/fixtures/nanotron.ds"};
   options.tokenizer = "byte";
-  expect_parts(data_info(options),
+  expect_parts(info_of(options),
                {"megatron.bin: megatron-uint16, 600 tokens, 1200 bytes, 4 documents\n", "4 documents, loss mask\n",
                 "documents: 8 (by the index), mean 150.0 tokens, shortest 0, longest 250", "vocabulary 257",
                 "loss mask: 200 of 1200", "starts: \""});
@@ -123,15 +131,26 @@ TEST_F(ReportTest, InfoListsProblemsWithoutThrowing) {
   write_bytes(dir / "b.bin", llmc<uint16_t>({1, 2}).substr(0, 1026));
   write_bytes(dir / "c.bin", llmc<uint32_t>({1, 0xffffffffu}));
   write_tokenizer(ByteTokenizer(), dir.path());
-  expect_parts(data_info(all()), {"problem:", "b.bin", "promises 2", "problem: 2 of the tokens",
-                                  "outside the vocabulary", "id 300 is outside", "2 shard(s), 5 tokens"});
+  expect_parts(info_of(all()), {"problem:", "b.bin", "promises 2", "problem: 2 of the tokens", "outside the vocabulary",
+                                "id 300 is outside", "2 shard(s), 5 tokens"});
 }
 
 TEST_F(ReportTest, InfoOfShardsThatAreAllBadOrEmpty) {
   write_bytes(dir / "a.bin", "nonsense, not tokens");
-  expect_parts(data_info(all()), {"0 shard(s), 0 tokens", "problem:", "a.bin"});
+  expect_parts(info_of(all()), {"0 shard(s), 0 tokens", "problem:", "a.bin"});
   write_bytes(dir / "a.bin", llmc<uint16_t>({}));
-  expect_parts(data_info(all()), {"1 shard(s), 0 tokens"});
+  expect_parts(info_of(all()), {"1 shard(s), 0 tokens"});
+  EXPECT_TRUE(data_info(all()).sound);
+}
+
+TEST_F(ReportTest, InfoFailsForOneTruncatedShardAndTellsOfTheOthers) {
+  text_shard("a.bin", "aaaa");
+  text_shard("b.bin", "bb");
+  EXPECT_TRUE(data_info(all()).sound);
+  std::filesystem::resize_file(dir / "b.bin", 1026);
+  const DataInfo info = data_info(all());
+  EXPECT_FALSE(info.sound);
+  expect_parts(info.text, {"a.bin: llm.c-v1, 4 tokens", "total: 1 shard(s), 4 tokens", "problem: ", "b.bin"});
 }
 
 TEST_F(ReportTest, InfoGivesNgramLosses) {
@@ -141,11 +160,11 @@ TEST_F(ReportTest, InfoGivesNgramLosses) {
   text_shard("b.valid", "the cat sat. the cat");
   ReportOptions options = all();
   options.ngram = true;
-  expect_parts(data_info(options), {"n-grams: need the vocabulary"});
+  expect_parts(info_of(options), {"n-grams: need the vocabulary"});
   options.vocab_size = 257;
-  expect_parts(data_info(options), {"uniform 5.549", "24700 training", "1300 validation"});
+  expect_parts(info_of(options), {"uniform 5.549", "24700 training", "1300 validation"});
   options.ngram_valid_glob = dir / "*.valid";
-  expect_parts(data_info(options), {"26000 training", "20 validation"});
+  expect_parts(info_of(options), {"26000 training", "20 validation"});
 }
 
 TEST_F(ReportTest, VerifyReadsEverything) {

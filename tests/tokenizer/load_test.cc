@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tokenizer/descriptor.h"
+#include "tokenizer/files.h"
 #include "tokenizer_testing.h"
 
 namespace athanor {
@@ -148,7 +149,7 @@ TEST(Load, BadRankFilesAreErrors) {
   expect_parts(message("YQ== 99999999999\n", same), {"rank", "99999999999"});
   expect_parts(message("YQ== 1x\n", same), {"rank", "1x"});
   expect_parts(message("YQ== 0\nYg== 0\n", same), {"line 2", "rank 0", "twice"});
-  expect_parts(message("YQ== 0\nYQ== 1\n", same), {"line 2", "twice"});
+  expect_parts(message("YQ== 0\nYQ== 1\n", same), {path, "rank 1", "twice"});
   expect_parts(message("YQ== 0\n", same), {path, "the byte 0", "byte-level"});
   expect_parts(message(std::string(6000, 'A') + " 0\n", same), {"4500 bytes"});
   expect_parts(message(good, [](auto& o) { o.split = ""; }), {path, "700 ranks", "--split", "o200k"});
@@ -245,7 +246,14 @@ TEST(Load, OtherSplitPatterns) {
     const std::string text = random_text(seed, 30);
     EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text) << "seed " << seed;
   }
-  json["pre_tokenizer"]["pretokenizers"][0] = split("(");
+  auto& first = json["pre_tokenizer"]["pretokenizers"][0];
+  for (const bool alone : {true, false}) {
+    first = {{"type", "Digits"}, {"individual_digits", alone}};
+    EXPECT_EQ(parse_huggingface(json.dump(), "here").splitter.patterns()[0], alone ? "\\p{N}" : "\\p{N}+");
+  }
+  first["individual_digits"] = 3;
+  expect_parts(error_of([&] { parse_huggingface(json.dump(), "here"); }), {"here", "Digits", "individual_digits", "3"});
+  first = split("(");
   write_bytes(dir / "tokenizer.json", json.dump());
   expect_parts(error_of([&] { load_tokenizer(dir.path()); }), {"split pattern (", "at character"});
 }

@@ -1,0 +1,44 @@
+// An allocator for large tables that are read all over: in huge pages where the system has them, which spares most
+// misses of the address translation.
+#pragma once
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <new>
+
+namespace athanor {
+
+template <class T>
+struct HugePages {
+  using value_type = T;
+  static constexpr size_t kPage = size_t{2} << 20;
+
+  HugePages() = default;
+  template <class U>
+  HugePages(const HugePages<U>&) {}
+  bool operator==(const HugePages&) const = default;
+
+  T* allocate(size_t count) {
+    const size_t bytes = bytes_of(count);
+    void* memory = ::operator new(bytes, alignment(bytes));
+    if (bytes >= kPage) ::madvise(memory, bytes, MADV_HUGEPAGE);  // advice only: failure changes nothing
+    return static_cast<T*>(memory);
+  }
+  void deallocate(T* memory, size_t count) {
+    const size_t bytes = bytes_of(count);
+    ::operator delete(memory, bytes, alignment(bytes));
+  }
+
+ private:
+  // What takes a page or more takes whole pages.
+  static size_t bytes_of(size_t count) {
+    const size_t bytes = count * sizeof(T);
+    return bytes < kPage ? bytes : (bytes + kPage - 1) / kPage * kPage;
+  }
+  static std::align_val_t alignment(size_t bytes) {
+    return std::align_val_t{bytes < kPage ? std::max(alignof(T), alignof(std::max_align_t)) : kPage};
+  }
+};
+
+}  // namespace athanor
