@@ -188,6 +188,15 @@ Machine::Machine(const Config& config, const RankInfo& ranks) {
 
 Machine::~Machine() = default;
 
+FoundProfiler Machine::open_profiler() const {
+  if (device_->unified()) return {};
+  try {
+    return {make_cuda_profiler(), ""};
+  } catch (const Error& error) {
+    return {nullptr, error.what()};
+  }
+}
+
 void Machine::fail(const std::string& why) {
   if (rendezvous_) rendezvous_->fail(why);
 }

@@ -6,6 +6,7 @@
 
 #include "comm/rank_info.h"
 #include "config/config.h"
+#include "device/profiler.h"
 #include "device/sensors.h"
 #include "metrics/environment.h"
 #include "train/engine.h"
@@ -14,6 +15,11 @@ namespace athanor {
 
 class JobSecret;
 class Rendezvous;
+
+struct FoundProfiler {
+  std::unique_ptr<Profiler> profiler;  // null: none
+  std::string why_none;                // "" on the CPU, which needs none
+};
 
 class Machine {
  public:
@@ -24,6 +30,7 @@ class Machine {
   Backend backend() { return {*device_, *ops_, *mesh_, tuning_, control_.get()}; }
   int threads() const { return threads_; }             // of the CPU backend; else 0
   Sensors* sensors() const { return sensors_.get(); }  // of the GPU; null: none
+  FoundProfiler open_profiler() const;
   const std::string& description() const { return description_; }
   // Tells the other ranks why this one ends.
   void fail(const std::string& why);

@@ -7,6 +7,7 @@
 #include "checkpoint/store.h"
 #include "config/config.h"
 #include "data/loader.h"
+#include "device/profiler.h"
 #include "metrics/environment.h"
 #include "metrics/sink.h"
 #include "metrics/trace.h"
@@ -16,6 +17,7 @@
 #include "train/sensor_watch.h"
 #include "train/setup.h"
 #include "train/signals.h"
+#include "train/step_profile.h"
 
 namespace athanor {
 
@@ -24,6 +26,8 @@ struct TrainerOptions {
   std::string commit;               // source revision
   std::string backend_description;  // for the log
   Sensors* sensors = nullptr;       // of the device; null: it has none
+  Profiler* profiler = nullptr;     // of the device, for config.profile; null: times of ops by events
+  std::string why_no_profiler;      // "": the device has none
   bool allow_changed_data = false;  // resume although the data's fingerprint differs
 };
 
@@ -88,7 +92,7 @@ class Trainer {
   std::unique_ptr<Checkpointer> checkpointer_;
   MetricFanOut metrics_;
   std::unique_ptr<TraceWriter> trace_;
-  std::unique_ptr<Ops> traced_ops_;
+  std::unique_ptr<StepProfile> profile_;
   std::unique_ptr<SensorWatch> sensors_;  // null: no sensors
   int64_t throttle_alarms_ = 0;           // reasons at the last step
   StopSignals signals_;
