@@ -46,13 +46,13 @@ function(athanor_interface folder)
   target_link_libraries(athanor_${folder} INTERFACE ${deps})
 endfunction()
 
-# Optional libraries live behind small shared objects beside the program, opened on demand (src/cpu/README in src/README.md).
+# Optional libraries live behind small shared objects beside the program, opened on demand (base/plugin.h).
 function(athanor_plugins)
-  if(EXISTS ${CMAKE_SOURCE_DIR}/src/cpu/plugin/CMakeLists.txt)
-    add_subdirectory(${CMAKE_SOURCE_DIR}/src/cpu/plugin ${CMAKE_BINARY_DIR}/plugin)
-    get_property(plugins DIRECTORY ${CMAKE_SOURCE_DIR}/src/cpu/plugin PROPERTY BUILDSYSTEM_TARGETS)
+  foreach(folder cpu comm)
+    add_subdirectory(${CMAKE_SOURCE_DIR}/src/${folder}/plugin ${CMAKE_BINARY_DIR}/plugin/${folder})
+    get_property(plugins DIRECTORY ${CMAKE_SOURCE_DIR}/src/${folder}/plugin PROPERTY BUILDSYSTEM_TARGETS)
     if(plugins)
       add_dependencies(program ${plugins})
     endif()
-  endif()
+  endforeach()
 endfunction()

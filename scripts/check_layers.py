@@ -18,7 +18,7 @@ THIRD_PARTY = ("nlohmann/", "CLI/", "spdlog/", "fmt/", "xxhash.h", "pcre2.h", "z
                "gtest/", "gmock/")
 # Headers that belong to one place: pattern of the header -> pattern of the files that may include it, from src/.
 PLACES = {
-    r"mpi\.h|mpi/.*": r"comm/mpi.*",
+    r"mpi\.h|mpi/.*": r"comm/plugin/.*",
     r"nccl\.h": r"comm/nccl.*|cuda/libraries/.*",
     r"(cuda[_.]|cublas|cudnn|cupti|nvml|nvtx3/|curand|nvrtc|cutlass/|cute/).*": r"cuda/.*|comm/nccl.*",
     r"cuda/(?!make_cuda\.h|libraries/specs\.h|libraries/library\.h).*": r"cuda/.*|comm/nccl.*",

@@ -222,10 +222,13 @@ class Runner:
     def system(self):
         return self.run_system("system", self.build / "athanor", 3 if self.args.all else 1)
 
-    def run_system(self, name, program, repeat, env=None):
+    def ranks(self):
+        return self.run_system("ranks", self.build / "athanor", 3 if self.args.all else 1, folder="ranks")
+
+    def run_system(self, name, program, repeat, env=None, folder="system"):
         report = self.temporary / f"{name}.json"
-        self.call(name, [sys.executable, ROOT / "tests" / "system" / "run.py", "--program", program, "--repeat", repeat,
-                         "--json", report], timeout=3600, env=env)
+        self.call(name, [sys.executable, ROOT / "tests" / "system" / "run.py", "--folder", ROOT / "tests" / folder, "--program",
+                         program, "--repeat", repeat, "--json", report], timeout=3600, env=env)
         return self.read_report(report, name)
 
     def quickstart(self):
@@ -284,6 +287,7 @@ GROUPS = {  # name -> (method, what it does)
     "kernel-mutants": (Runner.kernel_mutants, "each synchronising call of the CUDA kernels deleted (--all only)"),
     "no-cuda": (Runner.no_cuda, "a program built without CUDA"),
     "system": (Runner.system, "the built program: resume, faults, refusals, shipped configurations"),
+    "ranks": (Runner.ranks, "several processes as one run: launchers, Slurm, MPI, failures, networks"),
     "quickstart": (Runner.quickstart, "the quick start, shortened"),
     "kernels": (Runner.kernels, "registers, spills and instructions of the compiled kernels"),
     "gpu": (Runner.gpu, "tests on a GPU"),

@@ -4,7 +4,8 @@
 # usage: scripts/setup.sh [--quickstart] [--tests] [--check]
 #   (nothing)     compiler, CMake, Ninja, ccache and the libraries that the program is built with
 #   --quickstart  also the texts that the quick start trains on
-#   --tests       also what scripts/test.sh needs: clang, its format and lint tools, fuzzing run-time, Python oracles
+#   --tests       also what scripts/test.sh needs: clang, its format and lint tools, fuzzing run-time, Python
+#                 oracles, Slurm, Open MPI
 #   --check       installs nothing; lists what is missing and fails if that is anything
 # Debian 12 and Ubuntu 24.04, as root or with sudo. No GPU and no CUDA is needed.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -38,6 +39,8 @@ clang_version() {
 # The formatter is pinned: other versions of it lay code out differently.
 python_packages=('clang-format==14.0.6' numpy safetensors tensorboard nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm)
 python=$root/.cache/python
+# A Slurm of virtual nodes, Open MPI, and virtual networks, for the tests of many ranks.
+[ -z "$tests" ] || packages+=(slurmctld slurmd slurm-client munge openmpi-bin libopenmpi-dev iproute2)
 [ -z "$tests" ] || packages+=(libdnnl-dev clang clang-tidy "libclang-rt-$(clang_version)-dev" python3-venv)
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then

@@ -2,6 +2,7 @@
 // one (single.cc), threads of one process (threads.cc), sockets (tcp.cc), NCCL (cuda/nccl_communicator.cc).
 #pragma once
 #include <memory>
+#include <string>
 
 #include "device/device.h"
 
@@ -29,6 +30,19 @@ class Communicator {
   virtual void exchange(Tensor out, Tensor in, int peer, Lane) = 0;
   virtual void broadcast(Tensor x, int root, Lane) = 0;
   virtual void barrier() = 0;
+};
+
+// What the collectives that this thread calls are for, as messages about them say it: "model.layers.3".
+class CollectiveSubject {
+ public:
+  explicit CollectiveSubject(std::string what);
+  ~CollectiveSubject();
+  CollectiveSubject(const CollectiveSubject&) = delete;
+  CollectiveSubject& operator=(const CollectiveSubject&) = delete;
+  static std::string words();  // " for model.layers.3", or "" outside of any
+
+ private:
+  std::string outer_;
 };
 
 // A group of one: collectives copy where source and destination differ, and do nothing otherwise.

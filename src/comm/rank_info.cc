@@ -222,4 +222,10 @@ Endpoint parse_endpoint(const std::string& text) {
 
 bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
 
+std::string host_name() {
+  char name[256] = "";
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
 }  // namespace athanor

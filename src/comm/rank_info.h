@@ -41,4 +41,6 @@ Endpoint parse_endpoint(const std::string& text);  // HOST:PORT or [IPV6]:PORT
 
 bool is_loopback(const std::string& host);  // a name or address that only this machine has
 
+std::string host_name();  // of this machine
+
 }  // namespace athanor

@@ -1,11 +1,13 @@
 #include "comm/rendezvous.h"
 
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 
 #include "base/error.h"
+#include "comm/communicator.h"
 #include "comm/rendezvous_server.h"
 
 namespace athanor {
@@ -14,6 +16,8 @@ namespace {
 constexpr int kPorts = 8;  // tried from the one named on, by rank 0 and by those who look for it
 constexpr double kSecondsToTell = 2;
 constexpr double kSecondsToAnswer = 5;  // of whoever listens on a port: it may be a stranger that never does
+constexpr size_t kStepsRemembered = 256, kStepsToKnow = 8;
+constexpr double kSecondsBetweenBeats = 0.05;  // at least, however often what this rank is at changes
 constexpr auto kPause = std::chrono::milliseconds(50);
 
 Fd new_event() { return Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); }
@@ -31,8 +35,8 @@ Rendezvous::Rendezvous(RendezvousOptions options)
     : options_(std::move(options)), wake_(new_event()), failed_(new_event()) {
   CHECK(wake_ && failed_, "eventfd");
   if (rank() == 0)
-    server_ =
-        std::make_unique<RendezvousServer>(take_port(options_.ranks), options_.secret(), size(), options_.timeout);
+    server_ = std::make_unique<RendezvousServer>(take_port(options_.ranks), options_.secret(), size(),
+                                                 ServerTimeouts{options_.timeout, options_.timeouts.silence});
   join();
   monitor_ = std::thread([this] { monitor(); });
   try {
@@ -97,9 +101,16 @@ void Rendezvous::post(const Frame& frame) {
 }
 
 void Rendezvous::beat() {
+  moved_ = false;
   std::string payload;
   put_u64(payload, entered_ + device_entered_);
   put_u64(payload, waiting_ > 0 || device_waiting_ ? 1 : 0);
+  put_u64(payload, uint64_t(limit() * 1000));
+  put_text(payload, host_name());
+  {
+    const std::lock_guard lock(mutex_);
+    put_text(payload, place());
+  }
   pipe_->write(to_bytes({'b', payload}));
 }
 
@@ -123,9 +134,8 @@ bool Rendezvous::pump(int timeout_ms) {
 }
 
 void Rendezvous::monitor() {
-  const int period_ms = std::clamp(int(options_.timeout * 1000 / 8), 20, 1000);
   std::optional<Deadline> last;
-  Deadline next_beat = Clock::now();
+  Deadline next_beat = heard_ = Clock::now(), soonest = next_beat;
   bool open = true;
   for (;;) {
     {
@@ -135,13 +145,23 @@ void Rendezvous::monitor() {
     }
     if (last && Clock::now() > *last && options_.last_resort) options_.last_resort(failure_);
     if (!open) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(period_ms / 4 + 1));
+      std::this_thread::sleep_for(kPause);
       continue;
     }
     try {
-      if (Clock::now() >= next_beat) beat(), next_beat = after(period_ms * 1e-3);
-      open = pump(milliseconds_left(next_beat));
-      if (!open) set_failure("rank 0 is gone: its process ended or was killed, or its machine is lost");
+      const Deadline due = moved_ ? std::min(next_beat, soonest) : next_beat;
+      if (Clock::now() >= due) {
+        beat();
+        soonest = after(kSecondsBetweenBeats), next_beat = after(beat_seconds());
+      }
+      open = pump(milliseconds_left(moved_ ? std::min(next_beat, soonest) : next_beat));
+      if (!open)
+        set_failure(
+            cat("rank 0 (", options_.ranks.host, ") is gone: its process ended or was killed, or its machine is lost"));
+      // After reading: who was stopped itself finds here what has come in the meantime.
+      if (Clock::now() - heard_ > std::chrono::duration<double>(options_.timeouts.silence))
+        set_failure(cat("rank 0 (", options_.ranks.host, ") gave no sign of life for ", options_.timeouts.silence,
+                        " s: stopped, or its machine or the network to it is lost"));
     } catch (const Error& e) {
       open = false;
       set_failure(cat("rank 0 sent what cannot be read: ", e.what()));
@@ -159,7 +179,9 @@ void Rendezvous::monitor() {
 }
 
 void Rendezvous::handle(const Frame& frame) {
+  heard_ = Clock::now();
   if (frame.kind == 'a') return set_failure(frame.payload);
+  if (frame.kind == 'b') return;
   FieldReader fields(frame.payload);
   const std::string name = fields.text();
   std::vector<std::string> values;
@@ -178,7 +200,7 @@ void Rendezvous::set_failure(const std::string& why) {
 }
 
 std::vector<std::string> Rendezvous::exchange(const std::string& name, const std::string& value) {
-  const Waiting waiting(*this);
+  const Waiting waiting(*this, "rendezvous");
   std::string payload;
   put_text(payload, name);
   put_text(payload, value);
@@ -192,15 +214,82 @@ std::vector<std::string> Rendezvous::exchange(const std::string& name, const std
   return values;
 }
 
+void Rendezvous::doing(Activity activity, int64_t step) {
+  const std::lock_guard lock(mutex_);
+  const Deadline now = Clock::now();
+  if (activity_ == Activity::step) step_seconds_.push_back(std::chrono::duration<double>(now - since_).count());
+  if (step_seconds_.size() > kStepsRemembered) step_seconds_.pop_front();
+  activity_ = activity, step_ = step, since_ = now;
+  in_step_ = 0;
+  moved_ = true;
+  eventfd_write(wake_.get(), 1);
+}
+
+Rendezvous::Waiting::Waiting(Rendezvous& r, const char* collective) : r_(r) {
+  ++r_.entered_, ++r_.waiting_;
+  const std::lock_guard lock(r_.mutex_);
+  ++r_.in_step_;
+  r_.collective_ = cat(collective, CollectiveSubject::words());
+}
+
+double Rendezvous::beat_seconds() { return std::clamp(std::min(options_.timeouts.silence, limit()) / 8, 0.02, 1.0); }
+
+double Rendezvous::limit() {
+  const std::lock_guard lock(mutex_);
+  const Timeouts& timeouts = options_.timeouts;
+  if (activity_ == Activity::evaluation) return timeouts.evaluation;
+  if (activity_ == Activity::saving) return timeouts.saving;
+  if (activity_ == Activity::step && timeouts.step > 0) return timeouts.step;
+  if (activity_ == Activity::startup || step_seconds_.size() < kStepsToKnow) return timeouts.startup;
+  std::vector<double> sorted(step_seconds_.begin(), step_seconds_.end());
+  std::sort(sorted.begin(), sorted.end());
+  return std::max(kLeastStepLimit, 3 * sorted[sorted.size() * 99 / 100]);
+}
+
+std::string Rendezvous::at() const {
+  const char* what[] = {"start-up", "step ", "evaluation after step ", "saving step "};
+  return activity_ == Activity::startup ? what[0] : cat(what[size_t(activity_)], step_);
+}
+
+std::string Rendezvous::place() const {
+  if (in_step_ == 0) return at();
+  return cat(at(), ", collective ", in_step_, " of it: ", collective_);
+}
+
+std::string Rendezvous::where() {
+  const std::lock_guard lock(mutex_);
+  return cat("rank ", rank(), " (", host_name(), ") at ", at());
+}
+
+std::string Rendezvous::with_place(const std::string& failure) {
+  const std::lock_guard lock(mutex_);
+  return cat(failure, "; rank ", rank(), " (", host_name(), ") was at ", place());
+}
+
 void Rendezvous::fail(const std::string& why) {
   std::string payload;
   put_text(payload, why);
   post({'f', payload});
 }
 
+Error Rendezvous::first_error(const Error& mine) {
+  if (mine.code() == Exit::peer_lost) return mine;
+  fail(mine.what());
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::chrono::duration<double>(kSecondsToTell), [&] { return !failure_.empty(); });
+  const bool first =
+      failure_.empty() || (failure_.starts_with(cat("rank ", rank(), " ")) && failure_.ends_with(mine.what()));
+  if (first) return mine;
+  return Error(cat(failure_, "; then rank ", rank(), " (", host_name(), ") failed: ", mine.what()), Exit::peer_lost);
+}
+
 void Rendezvous::throw_if_failed() {
-  const std::lock_guard lock(mutex_);
-  if (!failure_.empty()) throw Error(failure_, Exit::peer_lost);
+  std::string failure;
+  {
+    const std::lock_guard lock(mutex_);
+    failure = failure_;
+  }
+  if (!failure.empty()) throw Error(with_place(failure), Exit::peer_lost);
 }
 
 std::string Rendezvous::failure() {
@@ -214,7 +303,7 @@ void Rendezvous::throw_lost(const std::string& otherwise) {
     changed_.wait_for(lock, std::chrono::duration<double>(kSecondsToTell), [&] { return !failure_.empty(); });
   }
   throw_if_failed();
-  throw Error(otherwise, Exit::peer_lost);
+  throw Error(with_place(otherwise), Exit::peer_lost);
 }
 
 }  // namespace athanor

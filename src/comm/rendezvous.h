@@ -3,22 +3,34 @@
 #pragma once
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
 
+#include "base/error.h"
 #include "comm/handshake.h"
 
 namespace athanor {
 
 class RendezvousServer;
 
+// What a rank is at. Each has a limit of its own, for how long others wait for a rank that is at it.
+enum class Activity : uint8_t { startup, step, evaluation, saving };
+
+struct Timeouts {                                                  // seconds
+  double startup = 600, step = 0, evaluation = 600, saving = 600;  // step 0: kLeastStepLimit, or 3 x the p99 of steps
+  double silence = 8;  // without a sign of life of the process, whatever it is at
+};
+constexpr double kLeastStepLimit = 9;
+
 struct RendezvousOptions {
   RankInfo ranks;
   std::function<std::string()> secret;  // asked at every attempt: rank 0 may not have written it yet
-  double timeout = 600;                 // seconds: to come together, and of a rank that others wait for
+  double timeout = 600;                 // seconds to come together
+  Timeouts timeouts = {};
   // Called on a thread of its own when another rank has failed and this one has not left within grace_seconds: it hangs
   // where nothing can reach it.
   std::function<void(const std::string&)> last_resort;
@@ -43,12 +55,18 @@ class Rendezvous {
   std::vector<std::string> exchange(const std::string& name, const std::string& value);
   void barrier(const std::string& name) { exchange(name, ""); }
 
+  // This rank begins a step (counted from 1), or something between two steps.
+  void doing(Activity, int64_t step);
   // The same for a device, which waits beside the host: how many collectives it has begun, whether it is within one.
   void device_waits(uint64_t begun, bool inside) { device_entered_ = begun, device_waiting_ = inside; }
 
   // Tells all others that and why this rank fails; the first failure of the job is the one that everybody reports.
   void fail(const std::string& why);
+  // The same for an error that ends this rank; returns what it shall report: its own if that was the job's first, else
+  // the first of another rank, which this one may be a consequence of.
+  Error first_error(const Error& mine);
   void throw_if_failed();
+  std::string where();                                         // is this rank: "rank 3 (node-7) at step 17"
   std::string failure();                                       // of some rank, as everybody is told; "": none
   [[noreturn]] void throw_lost(const std::string& otherwise);  // why, as the server knows it within a moment
   int failure_fd() const { return failed_.get(); }             // readable once some rank has failed
@@ -56,7 +74,7 @@ class Rendezvous {
   // Around every wait for another rank: the server blames those who stay away.
   class Waiting {
    public:
-    explicit Waiting(Rendezvous& r) : r_(r) { ++r_.entered_, ++r_.waiting_; }
+    Waiting(Rendezvous&, const char* collective);
     ~Waiting() { --r_.waiting_; }
     Waiting(const Waiting&) = delete;
     Waiting& operator=(const Waiting&) = delete;
@@ -73,6 +91,11 @@ class Rendezvous {
   void post(const Frame&);
   bool pump(int timeout_ms);
   void beat();
+  double limit();             // seconds, of what this rank is at
+  double beat_seconds();      // often enough for what others judge by it
+  std::string at() const;     // "step 17"; under mutex_
+  std::string place() const;  // "step 17, collective 3 of it: all_gather for model.layers.2"; under mutex_
+  std::string with_place(const std::string& failure);
 
   RendezvousOptions options_;
   std::unique_ptr<RendezvousServer> server_;  // of rank 0
@@ -81,12 +104,19 @@ class Rendezvous {
   Fd wake_, failed_;
   std::atomic<uint64_t> entered_{0}, device_entered_{0};
   std::atomic<int> waiting_{0};
-  std::atomic<bool> device_waiting_{false};
-  std::mutex mutex_;  // guards what follows
+  std::atomic<bool> device_waiting_{false}, moved_{false};  // moved_: what it is at, since the last beat
+  Deadline heard_;                                          // the server's last sign of life; the monitor's alone
+  std::mutex mutex_;                                        // guards what follows
   std::condition_variable changed_;
   std::string outbox_;
   std::map<std::string, std::vector<std::string>> results_;
   std::string failure_;
+  Activity activity_ = Activity::startup;
+  int64_t step_ = 0;
+  uint64_t in_step_ = 0;             // collectives of what it is at
+  std::string collective_;           // the latest
+  Deadline since_;                   // what it is at
+  std::deque<double> step_seconds_;  // the latest
   bool leaving_ = false;
   std::thread monitor_;
 };

@@ -22,11 +22,12 @@ std::string rank_names(const std::vector<int>& ranks) {
   return text;
 }
 
-RendezvousServer::RendezvousServer(Fd listener, const std::string& secret, int world, double timeout)
+RendezvousServer::RendezvousServer(Fd listener, const std::string& secret, int world, ServerTimeouts limits)
     : door_(std::move(listener), secret, Purpose::rendezvous),
       port_(door_.port()),
-      timeout_(timeout),
+      limits_(limits),
       started_(Clock::now()),
+      next_beat_(started_),
       members_(size_t(world)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   thread_ = std::thread([this] { serve(); });
@@ -65,7 +66,12 @@ void RendezvousServer::turn() {
   for (int r = 0; r < int(members_.size()); ++r)
     if (members_[size_t(r)].pipe) read(r);
   if (failure_.empty()) find_missing();
+  if (failure_.empty()) find_silent();
   if (failure_.empty()) find_hanging();
+  if (Clock::now() < next_beat_) return;
+  next_beat_ = after(std::min(1.0, limits_.silence / 8));
+  for (Member& m : members_)
+    if (m.pipe) m.pipe->write(to_bytes({'b', ""}));
 }
 
 void RendezvousServer::join(Guest guest) {
@@ -108,7 +114,9 @@ void RendezvousServer::read(int rank) {
 void RendezvousServer::lose(int rank) {
   Member& m = members_[size_t(rank)];
   m.pipe.reset();
-  if (!m.quit) fail(cat("rank ", rank, " is gone: its process ended or was killed, or its machine is lost"));
+  if (!m.quit)
+    fail(cat(name(rank), " is gone: its process ended or was killed, or its machine is lost",
+             m.place.empty() ? "" : cat("; last heard of at ", m.place)));
 }
 
 void RendezvousServer::handle(int rank, const Frame& frame) {
@@ -120,6 +128,9 @@ void RendezvousServer::handle(int rank, const Frame& frame) {
     const bool waiting = fields.u64() != 0;
     if (entered != m.entered || waiting != m.waiting) m.progress = m.beat;
     m.entered = entered, m.waiting = waiting;
+    m.limit = double(fields.u64()) * 1e-3;
+    m.host = fields.text();
+    m.place = fields.text();
   } else if (frame.kind == 'e') {
     const std::string name = fields.text();
     auto& values = exchanges_[name];
@@ -134,7 +145,7 @@ void RendezvousServer::handle(int rank, const Frame& frame) {
       if (to.pipe) to.pipe->write(to_bytes({'r', result}));
     exchanges_.erase(name);
   } else if (frame.kind == 'f') {
-    fail(cat("rank ", rank, " failed: ", fields.text()));
+    fail(cat(name(rank), " failed: ", fields.text()));
   } else if (frame.kind == 'q') {
     m.quit = true;
     m.pipe.reset();
@@ -151,37 +162,61 @@ void RendezvousServer::fail(const std::string& why) {
 }
 
 void RendezvousServer::find_missing() {
-  if (seconds_since(started_) < timeout_) return;
+  if (seconds_since(started_) < limits_.join) return;
   std::vector<int> missing;
   for (int r = 0; r < int(members_.size()); ++r)
     if (!members_[size_t(r)].joined) missing.push_back(r);
   if (!missing.empty())
-    fail(cat(rank_names(missing), " of ", members_.size(), " did not come to the rendezvous within ", timeout_,
+    fail(cat(rank_names(missing), " of ", members_.size(), " did not come to the rendezvous within ", limits_.join,
              " s: see whether they were started and can reach this machine"));
 }
 
-// When nobody has done anything for the whole time: whoever is not waiting for others is the one they wait for.
+std::string RendezvousServer::name(int rank) const {
+  const std::string& host = members_[size_t(rank)].host;
+  return cat("rank ", rank, host.empty() ? "" : cat(" (", host, ")"));
+}
+
+std::string RendezvousServer::names(const std::vector<int>& ranks) const {
+  return ranks.size() == 1 ? name(ranks[0]) : rank_names(ranks);
+}
+
+void RendezvousServer::find_silent() {
+  std::vector<int> silent;
+  for (int r = 0; r < int(members_.size()); ++r)
+    if (members_[size_t(r)].pipe && seconds_since(members_[size_t(r)].beat) > limits_.silence) silent.push_back(r);
+  if (silent.empty()) return;
+  fail(cat(names(silent), " gave no sign of life for ", limits_.silence,
+           " s: stopped, or its machine or the network to it is lost; last heard of at ",
+           members_[size_t(silent[0])].place));
+  for (const int r : silent) {  // nobody waits for it to leave
+    members_[size_t(r)].pipe->advance();
+    members_[size_t(r)].pipe.reset();
+  }
+}
+
+// When nobody has done anything for as long as they may: whoever is not waiting for others is the one they wait for.
 void RendezvousServer::find_hanging() {
-  std::vector<int> silent, busy, behind;
+  std::vector<int> busy, behind;
   uint64_t least = ~uint64_t{0};
-  double idle = timeout_;
+  double idle = 1e300;
   for (int r = 0; r < int(members_.size()); ++r) {
     const Member& m = members_[size_t(r)];
     if (!m.joined) return;
     if (m.quit) continue;
-    if (seconds_since(m.beat) > timeout_) silent.push_back(r);
     idle = std::min(idle, seconds_since(m.progress));
     if (!m.waiting) busy.push_back(r);
     if (m.entered < least) least = m.entered, behind.clear();
     if (m.entered == least) behind.push_back(r);
   }
-  if (!silent.empty())
-    return fail(cat(rank_names(silent), " gave no sign of life for ", timeout_, " s: stopped, or its machine is lost"));
   const bool someone_waits = std::any_of(members_.begin(), members_.end(), [](const Member& m) { return m.waiting; });
-  if (idle < timeout_ || !someone_waits) return;
-  fail(cat(rank_names(busy.empty() ? behind : busy), busy.size() > 1 ? " hang" : " hangs",
-           ": no progress while others waited for ", timeout_,
-           " s; raise distributed_timeout if this is its usual pace"));
+  const std::vector<int>& guilty = busy.empty() ? behind : busy;
+  if (guilty.empty() || !someone_waits) return;
+  double limit = 0;
+  for (const int r : guilty) limit = std::max(limit, members_[size_t(r)].limit);
+  if (limit == 0 || idle < limit) return;
+  fail(cat(names(guilty), guilty.size() > 1 ? " hang" : " hangs", ": no progress while others waited for ", limit,
+           " s, since ", members_[size_t(guilty[0])].place,
+           "; raise the limit of what it was at (docs/distributed.md) if this is its usual pace"));
 }
 
 }  // namespace athanor

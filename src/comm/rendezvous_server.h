@@ -1,5 +1,6 @@
 // The server's side of a rendezvous: one thread that lets ranks in, collects what they exchange, and notices who died,
-// hangs or never came. Frames of a rank: e(xchange), b(eat), f(ailure), q(uit); of the server: r(esult), a(bort).
+// hangs or never came. Frames of a rank: e(xchange), b(eat), f(ailure), q(uit); of the server: r(esult), b(eat),
+// a(bort).
 #pragma once
 #include <map>
 #include <optional>
@@ -9,9 +10,13 @@
 
 namespace athanor {
 
+struct ServerTimeouts {  // seconds
+  double join, silence;
+};
+
 class RendezvousServer {
  public:
-  RendezvousServer(Fd listener, const std::string& secret, int world, double timeout);
+  RendezvousServer(Fd listener, const std::string& secret, int world, ServerTimeouts);
   ~RendezvousServer();  // after all ranks have left, or a few seconds
   RendezvousServer(const RendezvousServer&) = delete;
   RendezvousServer& operator=(const RendezvousServer&) = delete;
@@ -22,6 +27,8 @@ class RendezvousServer {
     std::optional<Pipe> pipe;
     bool joined = false, quit = false, waiting = false;
     uint64_t entered = 0;
+    double limit = 0;         // seconds, for what it is at
+    std::string host, place;  // as it last said
     Deadline progress, beat;  // when it last did something, when it was last heard of
   };
   void serve();
@@ -32,13 +39,16 @@ class RendezvousServer {
   void lose(int rank);
   void fail(const std::string& why);
   void find_missing();
+  void find_silent();
   void find_hanging();
+  std::string name(int rank) const;  // "rank 3 (host)"
+  std::string names(const std::vector<int>& ranks) const;
   bool finished() const;
 
   Doorkeeper door_;
   int port_;
-  double timeout_;
-  Deadline started_;
+  ServerTimeouts limits_;
+  Deadline started_, next_beat_;
   std::vector<Member> members_;
   std::map<std::string, std::vector<std::optional<std::string>>> exchanges_;
   std::string failure_;

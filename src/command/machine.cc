@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/version.h"
+#include "comm/mpi.h"
 #include "comm/rendezvous.h"
 #include "comm/secret.h"
 #include "comm/tcp.h"
@@ -41,12 +42,6 @@ bool wants_gpu(DeviceChoice choice) {
   const std::string why = why_no_cuda();
   if (!why.empty()) log::info("device: using the CPU; ", why);
   return why.empty();
-}
-
-std::string host_name() {
-  char host[256] = "";
-  gethostname(host, sizeof host - 1);
-  return host;
 }
 
 // The same for all processes that share this machine's cores and memory: containers may share a host name, and several
@@ -92,9 +87,16 @@ Machine::Neighbours Machine::meet(const Config& config, const RankInfo& ranks) {
   rendezvous_ = std::make_unique<Rendezvous>(RendezvousOptions{.ranks = ranks,
                                                                .secret = [this] { return secret_->read(); },
                                                                .timeout = config.distributed_timeout,
+                                                               .timeouts = {.startup = config.startup_timeout,
+                                                                            .step = config.step_timeout,
+                                                                            .evaluation = config.eval_timeout,
+                                                                            .saving = config.save_timeout,
+                                                                            .silence = config.heartbeat_timeout},
                                                                .last_resort = end_process});
   const auto interfaces = environment.find("ATHANOR_SOCKET_IFNAME");
-  control_ = make_tcp(*rendezvous_, interfaces == environment.end() ? "" : interfaces->second);
+  control_ = config.transport == Transport::mpi
+                 ? make_mpi(*rendezvous_)
+                 : make_tcp(*rendezvous_, interfaces == environment.end() ? "" : interfaces->second);
   Neighbours here{.index = 0, .count = 0};
   const std::string me = machine_identity();
   const auto all = rendezvous_->exchange("machine", me);
@@ -158,7 +160,7 @@ std::unique_ptr<Communicator> Machine::connect_gpus(const Config& config, const 
   Rendezvous& r = *rendezvous_;
   // The server names whoever stays away within the same time; NCCL's own limit is for what it cannot explain.
   NcclTransport nccl = make_nccl(*device_,
-                                 {.place = cat("rank ", ranks.rank, " on ", host_name()),
+                                 {.place = [&r] { return r.where(); },
                                   .timeout = config.distributed_timeout + kSecondsToExplain,
                                   .fail = [&r](const std::string& why) { r.fail(why); },
                                   .failure = [&r] { return r.failure(); },
@@ -175,15 +177,12 @@ Machine::Machine(const Config& config, const RankInfo& ranks) {
   if (const std::string why = gpu ? why_no_cuda() : ""; !why.empty())
     throw Error(cat("device cuda: ", why), Exit::usage);
   const Neighbours here = meet(config, ranks);
-  try {  // the others wait for this rank
+  run([&] {
     if (rendezvous_) require_same_kind(*rendezvous_, gpu);
     gpu ? open_gpu(config, ranks, here) : open_cpu(config, here);
     auto world = !control_ ? make_single(*device_) : gpu ? connect_gpus(config, ranks) : control_->split(0, ranks.rank);
     mesh_ = std::make_unique<ProcessMesh>(std::move(world), mesh);
-  } catch (const Error& e) {
-    if (e.code() != Exit::peer_lost) fail(e.what());
-    throw;
-  }
+  });
 }
 
 Machine::~Machine() = default;
@@ -197,8 +196,16 @@ FoundProfiler Machine::open_profiler() const {
   }
 }
 
-void Machine::fail(const std::string& why) {
-  if (rendezvous_) rendezvous_->fail(why);
+void Machine::doing(Activity activity, int64_t step) {
+  if (rendezvous_) rendezvous_->doing(activity, step);
+}
+
+void Machine::run(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& e) {
+    throw rendezvous_ ? rendezvous_->first_error(e) : e;
+  }
 }
 
 Config load_config_logged(const std::string& path, const std::vector<std::string>& overrides, int rank) {

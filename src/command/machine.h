@@ -1,10 +1,12 @@
 // The machine a command runs on: backend and process mesh made from a config, and the other ranks of its job.
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "comm/rank_info.h"
+#include "comm/rendezvous.h"
 #include "config/config.h"
 #include "device/profiler.h"
 #include "device/sensors.h"
@@ -14,7 +16,6 @@
 namespace athanor {
 
 class JobSecret;
-class Rendezvous;
 
 struct FoundProfiler {
   std::unique_ptr<Profiler> profiler;  // null: none
@@ -32,8 +33,11 @@ class Machine {
   Sensors* sensors() const { return sensors_.get(); }  // of the GPU; null: none
   FoundProfiler open_profiler() const;
   const std::string& description() const { return description_; }
-  // Tells the other ranks why this one ends.
-  void fail(const std::string& why);
+  // What this rank begins, for those that wait for it.
+  void doing(Activity, int64_t step);
+  // Runs what the other ranks wait for: they are told what it fails by, while all that it made is still there. Throws
+  // that, or another rank's failure that came first.
+  void run(const std::function<void()>& work);
 
  private:
   struct Neighbours {  // ranks on this machine

@@ -6,6 +6,7 @@
 
 #include "command/command.h"
 #include "command/machine.h"
+#include "command/plan_ranks.h"
 #include "metrics/format.h"
 #include "train/advice.h"
 #include "train/described_gpu.h"
@@ -18,6 +19,7 @@ struct Args {
   std::string config, gpu;
   std::vector<std::string> overrides;
   bool by_shape = false;
+  ManyRanks many;
 };
 
 void print_memory(const Config& config, Engine& engine, const Device& device) {
@@ -117,7 +119,20 @@ void add_plan(Cli& cli) {
   verb->add_option("--set", args->overrides, "override a key: a.b=value (may repeat)")->allow_extra_args(false);
   verb->add_option("--gpu", args->gpu, "plan for a GPU that need not be here: h200, h100, a100 or b200");
   verb->add_flag("--shapes", args->by_shape, "operations by shape");
-  verb->callback([&cli, args] { cli.action = [args] { return plan(*args); }; });
+  verb->add_option("--ranks", args->many.ranks,
+                   "predict memory, traffic and time of so many ranks with such GPUs; 0: a table of 1 to 1024")
+      ->check(CLI::Range(0, 65536))
+      ->needs("--gpu");
+  verb->add_option("--nodes", args->many.nodes, "machines they are on; default: 8 GPUs in each")
+      ->check(CLI::Range(1, 65536))
+      ->needs("--ranks");
+  verb->callback([&cli, args] {
+    cli.action = [args] {
+      if (args->many.ranks < 0) return plan(*args);
+      print_many_ranks(load_config_logged(args->config, args->overrides), args->gpu, args->many);
+      return Exit::done;
+    };
+  });
 }
 
 }  // namespace athanor

@@ -1,6 +1,7 @@
 // athanor train CONFIG.json
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 
 #include "base/version.h"
 #include "command/command.h"
@@ -27,20 +28,19 @@ Exit train(Args args, const std::vector<std::string>& command_line) {
   const Config config = load_config_logged(args.config, args.overrides, ranks.rank);
   Machine machine(config, ranks);
   const FoundProfiler found = config.profile.empty() || ranks.rank != 0 ? FoundProfiler{} : machine.open_profiler();
-  try {
-    Trainer trainer(config, machine.backend(),
-                    {.program = program_info(command_line),
-                     .commit = program_version().commit,
-                     .backend_description = machine.description(),
-                     .sensors = machine.sensors(),
-                     .profiler = found.profiler.get(),
-                     .why_no_profiler = found.why_none,
-                     .allow_changed_data = args.allow_changed_data});
-    return trainer.run();
-  } catch (const Error& e) {
-    if (e.code() != Exit::peer_lost) machine.fail(e.what());
-    throw;
-  }
+  std::optional<Trainer> trainer;
+  Exit code = Exit::done;
+  machine.run([&] {
+    trainer.emplace(config, machine.backend(),
+                    TrainerOptions{.program = program_info(command_line),
+                                   .commit = program_version().commit,
+                                   .backend_description = machine.description(),
+                                   .sensors = machine.sensors(),
+                                   .allow_changed_data = args.allow_changed_data,
+                                   .doing = [&](Activity activity, int64_t step) { machine.doing(activity, step); }});
+    code = trainer->run();
+  });
+  return code;
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ constexpr std::string_view kWsdDecayStyles[] = {"linear", "cosine", "minus_sqrt"
 constexpr std::string_view kPrecisions[] = {"fp32", "tf32", "bf16", "fp16"};
 constexpr std::string_view kMasterWeights[] = {"fp32", "split", "bf16"};
 constexpr std::string_view kMomentDtypes[] = {"fp32", "bf16"};
+constexpr std::string_view kTransport[] = {"tcp", "mpi"};
 constexpr std::string_view kAsyncSave[] = {"auto", "on", "off"};
 constexpr std::string_view kDeterministicReduction[] = {"fixed_order", "rank_invariant"};
 constexpr std::string_view kRecompute[] = {"none", "selective", "full"};
@@ -44,6 +45,7 @@ ChoiceNames choice_names(LrDecayStyle) { return kLrDecayStyles; }
 ChoiceNames choice_names(WsdDecayStyle) { return kWsdDecayStyles; }
 ChoiceNames choice_names(Precision) { return kPrecisions; }
 ChoiceNames choice_names(MasterWeights) { return kMasterWeights; }
+ChoiceNames choice_names(Transport) { return kTransport; }
 ChoiceNames choice_names(MomentDtype) { return kMomentDtypes; }
 ChoiceNames choice_names(AsyncSave) { return kAsyncSave; }
 ChoiceNames choice_names(DeterministicReduction) { return kDeterministicReduction; }
@@ -60,6 +62,7 @@ std::string_view name_of(LrDecayStyle v) { return word(choice_names(v), v); }
 std::string_view name_of(WsdDecayStyle v) { return word(choice_names(v), v); }
 std::string_view name_of(Precision v) { return word(choice_names(v), v); }
 std::string_view name_of(MasterWeights v) { return word(choice_names(v), v); }
+std::string_view name_of(Transport v) { return word(choice_names(v), v); }
 std::string_view name_of(AsyncSave v) { return word(choice_names(v), v); }
 std::string_view name_of(DeterministicReduction v) { return word(choice_names(v), v); }
 std::string_view name_of(RecomputeGranularity v) { return word(choice_names(v), v); }

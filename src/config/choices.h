@@ -21,6 +21,7 @@ ChoiceNames choice_names(Precision);
 ChoiceNames choice_names(MasterWeights);
 ChoiceNames choice_names(MomentDtype);
 ChoiceNames choice_names(DeterministicReduction);
+ChoiceNames choice_names(Transport);
 ChoiceNames choice_names(AsyncSave);
 ChoiceNames choice_names(RecomputeGranularity);
 ChoiceNames choice_names(ProgressMode);

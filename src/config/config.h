@@ -21,6 +21,7 @@ enum class WsdDecayStyle { linear, cosine, minus_sqrt };
 enum class Precision { fp32, tf32, bf16, fp16 };
 enum class MasterWeights { fp32, split, bf16 };
 enum class MomentDtype { fp32, bf16 };
+enum class Transport { tcp, mpi };
 enum class AsyncSave { automatic, on, off };
 enum class DeterministicReduction { fixed_order, rank_invariant };
 enum class RecomputeGranularity { none, selective, full };
@@ -93,8 +94,14 @@ struct Config {
   int64_t data_parallel_shard_size = 0;  // 0 = the ranks that are left
   int64_t zero_stage = 1;                // 0 = nothing is sharded
   DeterministicReduction deterministic_reduction = DeterministicReduction::fixed_order;
-  int64_t logical_shards = 8;          // of rank_invariant
-  double distributed_timeout = 600.0;  // seconds
+  int64_t logical_shards = 8;  // of rank_invariant
+  Transport transport = Transport::tcp;
+  double distributed_timeout = 600.0;  // seconds, as all that follow
+  double startup_timeout = 600.0;
+  double step_timeout = 0.0;  // 0 = from the times of steps
+  double eval_timeout = 600.0;
+  double save_timeout = 600.0;
+  double heartbeat_timeout = 8.0;
   // data
   std::vector<DataSource> train_data;
   std::vector<DataSource> valid_data;
@@ -130,6 +137,7 @@ std::string_view name_of(WsdDecayStyle);
 std::string_view name_of(Precision);
 std::string_view name_of(MasterWeights);
 std::string_view name_of(DeterministicReduction);
+std::string_view name_of(Transport);
 std::string_view name_of(AsyncSave);
 std::string_view name_of(RecomputeGranularity);
 std::string_view name_of(ProgressMode);

@@ -233,8 +233,23 @@ Fields ranks_group() {
       number("logical_shards", &Config::logical_shards, between(1, 65536), notice, "",
              "rank_invariant: a power of two; the parts of a step whose gradients are added in a fixed tree. As many "
              "ranks as this at most"),
+      choice<&Config::transport>(
+          "transport", free,
+          "what tensors of CPU ranks travel by: tcp, or mpi, a plug-in that is built where MPI is installed "
+          "and needs mpirun or srun --mpi to start the ranks"),
       number("distributed_timeout", &Config::distributed_timeout, above(0), free, "s",
-             "ranks must come together, and a rank that others wait for must go on, within this time"),
+             "ranks must come together within this time"),
+      number("startup_timeout", &Config::startup_timeout, above(0), free, "s",
+             "a rank that others wait for must go on within this time before the first steps: loading, planning, "
+             "search for "
+             "algorithms"),
+      number(
+          "step_timeout", &Config::step_timeout, at_least(0), free, "s",
+          "the same, in a step; 0 = 9 s, or three times the 99th percentile of the latest steps, whichever is longer"),
+      number("eval_timeout", &Config::eval_timeout, above(0), free, "s", "the same, in an evaluation"),
+      number("save_timeout", &Config::save_timeout, above(0), free, "s", "the same, while a checkpoint is written"),
+      number("heartbeat_timeout", &Config::heartbeat_timeout, above(0), free, "s",
+             "a process that gives no sign of life for this time is lost: stopped, or cut off; whatever it is at"),
   };
 }
 

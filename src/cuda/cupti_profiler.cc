@@ -83,7 +83,7 @@ class CuptiProfiler final : public Profiler {
     label_ = 0;
     note("cuptiActivityPopExternalCorrelationId", call_.cuptiActivityPopExternalCorrelationId(kOurs, nullptr));
   }
-  ActivityLog take() override;
+  DeviceLog take() override;
   int64_t now() const override {
     uint64_t ns = 0;
     return call_.cuptiGetTimestamp(&ns) == CUPTI_SUCCESS ? static_cast<int64_t>(ns) : 0;
@@ -107,7 +107,7 @@ class CuptiProfiler final : public Profiler {
     uint32_t stream;
   };
   struct Record {
-    Activity activity;
+    DeviceWork activity;
     uint32_t correlation;
     uint64_t node;  // of a graph; 0: launched outside of one
   };
@@ -261,7 +261,7 @@ void CuptiProfiler::on_graph_node(void* self_address, CUpti_CallbackDomain, CUpt
   if (label != 0) self.label_of_node_[node] = label;
 }
 
-ActivityLog CuptiProfiler::take() {
+DeviceLog CuptiProfiler::take() {
   // Forced, for what is not in a full buffer; the device is idle, so that no record is incomplete.
   note("cuptiActivityFlushAll", call_.cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED));
   std::vector<Buffer> buffers;
@@ -271,7 +271,7 @@ ActivityLog CuptiProfiler::take() {
   }
   for (const Buffer& buffer : buffers) read(buffer);
   const std::lock_guard lock(only().mutex);
-  ActivityLog log{.done = {}, .lost = std::exchange(lost_, 0), .problem = problem_};
+  DeviceLog log{.done = {}, .lost = std::exchange(lost_, 0), .problem = problem_};
   for (Record& record : records_) {
     record.activity.label =
         record.node != 0 ? label_in(label_of_node_, record.node) : label_in(label_of_call_, record.correlation);

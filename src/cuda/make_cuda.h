@@ -57,7 +57,7 @@ std::unique_ptr<Profiler> make_cuda_profiler();
 
 // Ranks with a GPU each, over NCCL. Not verified on hardware.
 struct NcclOptions {
-  std::string place;     // who this is, in messages: "rank 3 on node-7"
+  std::function<std::string()> place = [] { return std::string(); };  // of this rank: "rank 3 (node-7) at step 17"
   double timeout = 600;  // seconds: to make a communicator, and of a collective whose end nobody else explains
   std::function<void(const std::string& why)> fail = [](const std::string&) {};  // tells the other ranks
   std::function<std::string()> failure = [] { return std::string(); };           // of some rank, as told; "": none

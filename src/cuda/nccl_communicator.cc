@@ -144,8 +144,10 @@ class Nccl final : public Communicator {
   void run(const char* what, const Tensor& x, Lane lane, Launch launch) {
     CHECK(x.contiguous(), what, " of a tensor with gaps");
     if (x.numel() == 0) return;
-    handle_->guard()->run(handle_->comm(), lane, cat(what, " of ", x.shape, " ", x.dtype, " over ", size(), " ranks"),
-                          [&](cudaStream_t stream) { return launch(handle_->comm(), stream); });
+    handle_->guard()->run(
+        handle_->comm(), lane,
+        cat(what, " of ", x.shape, " ", x.dtype, " over ", size(), " ranks", CollectiveSubject::words()),
+        [&](cudaStream_t stream) { return launch(handle_->comm(), stream); });
   }
 
   std::shared_ptr<Handle> handle_;

@@ -45,7 +45,7 @@ ncclComm_t NcclGuard::open(Communicator& control) {
     const std::lock_guard lock(mutex_);
     throw_if_ended();
     if (const ncclResult_t result = nccl_.ncclGetUniqueId(&id); result != ncclSuccess) {
-      fail(cat(options_.place, ": NCCL cannot open a port: ", words(result, nullptr)));
+      fail(cat(options_.place(), ": NCCL cannot open a port: ", words(result, nullptr)));
       throw_if_ended();
     }
   }
@@ -84,7 +84,7 @@ void NcclGuard::settle(std::unique_lock<std::mutex>& lock, ncclComm_t comm, nccl
     if (result != ncclInProgress) break;
     const double waited = seconds_since(begin);
     if (waited > options_.timeout) {
-      fail(cat(options_.place, ": ", what, " has not ended for ", options_.timeout,
+      fail(cat(options_.place(), ": ", what, " has not ended for ", options_.timeout,
                " s; some rank did not take part, or NCCL cannot reach it (NCCL_DEBUG=INFO tells more)"));
       break;
     }
@@ -98,7 +98,7 @@ void NcclGuard::settle(std::unique_lock<std::mutex>& lock, ncclComm_t comm, nccl
     throw_if_ended();
   }
   calling_ = false;
-  if (result != ncclSuccess && ended_.empty()) fail(cat(options_.place, ": ", what, ": ", words(result, comm)));
+  if (result != ncclSuccess && ended_.empty()) fail(cat(options_.place(), ": ", what, ": ", words(result, comm)));
   throw_if_ended();
 }
 
@@ -162,15 +162,15 @@ void NcclGuard::look() {
   options_.progress(begun, inside || calling_);
   if (std::exchange(seen_, passed) != passed || !inside) moved_ = Clock::now();
   if (const std::string why = options_.failure(); !why.empty())
-    return end(cat(why, "; ", options_.place, " was in ", present()));
+    return end(cat(why, "; ", options_.place(), ", was in ", present()));
   for (ncclComm_t comm : open_) {
     ncclResult_t result = ncclSuccess;
     if (nccl_.ncclCommGetAsyncError(comm, &result) != ncclSuccess) result = ncclInternalError;
     if (result == ncclSuccess || result == ncclInProgress) continue;
-    return fail(cat(options_.place, ", in ", present(), ": ", words(result, comm)));
+    return fail(cat(options_.place(), ", in ", present(), ": ", words(result, comm)));
   }
   if (seconds_since(moved_) > options_.timeout)
-    fail(cat(options_.place, ": ", present(), " has not ended for ", options_.timeout,
+    fail(cat(options_.place(), ": ", present(), " has not ended for ", options_.timeout,
              " s; raise distributed_timeout if this is its usual pace"));
 }
 

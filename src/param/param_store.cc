@@ -11,6 +11,16 @@ namespace {
 constexpr int64_t kAlign = 64;  // elements: every parameter starts on a cache line, whatever its dtype
 constexpr int64_t kInitChunk = int64_t{1} << 24;  // elements of split masters that exist in f32 while they get values
 
+// What the names of a unit's parameters begin with, up to a dot.
+std::string common_name(const std::vector<ParamSpec>& specs) {
+  std::string name = specs.at(0).name;
+  for (const ParamSpec& spec : specs)
+    name.resize(
+        size_t(std::mismatch(name.begin(), name.end(), spec.name.begin(), spec.name.end()).first - name.begin()));
+  name.resize(std::min(name.size(), name.rfind('.')));
+  return name.empty() ? specs[0].name : name;
+}
+
 }  // namespace
 
 Param ParamStore::declare(ParamSpec spec) {
@@ -53,6 +63,7 @@ void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std
     Unit& unit = *units_[u];
     std::vector<ParamSpec> specs;
     for (int id : unit.params) specs.push_back(specs_[size_t(id)]);
+    unit.name = common_name(specs);
     unit.layout = FlatLayout::make(specs, std::max(sharding_.shards, int(logical.count)), kAlign);
     for (size_t i = 0; i < unit.params.size(); ++i) offsets_[size_t(unit.params[i])] = unit.layout.offset[i];
     const int64_t share = unit.layout.numel / sharding_.shards;
@@ -128,6 +139,7 @@ void ParamStore::refresh_values(Ctx& c) {
 void ParamStore::gather_weights(Ctx& c) {
   if (sharding_.stage != 1 && sharding_.stage != 2) return;
   for (const auto& unit : units_) {
+    const CollectiveSubject subject(unit->name);
     const Tensor& weights = unit->value ? unit->value : unit->master;
     c.all_gather(c.mesh[Axis::dp_shard], weights, unit->own(weights));
   }
@@ -152,6 +164,7 @@ void ParamStore::reduce_in_tree(Ctx& c, const Unit& unit) {
 
 void ParamStore::reduce_gradients(Ctx& c) {
   for (const auto& unit : units_) {
+    const CollectiveSubject subject(unit->name);
     const Tensor& grad = unit->grad;
     if (sharding_.logical.count > 0)
       reduce_in_tree(c, *unit);
@@ -165,6 +178,7 @@ void ParamStore::reduce_gradients(Ctx& c) {
 }
 
 Buffer ParamStore::whole(Ctx& c, int unit, const Tensor& shard) {
+  const CollectiveSubject subject(units_[size_t(unit)]->name);
   Buffer whole = c.alloc("whole tensor of a unit", shard.dtype, {units_[size_t(unit)]->layout.numel});
   c.all_gather(c.mesh[Axis::dp_shard], whole.t, shard);
   return whole;
@@ -202,6 +216,7 @@ Tensor ParamStore::grad(Param p) const {
 void ParamStore::start_gather(Ctx& c, int u) {
   if (sharding_.stage < 3 || u < 0 || u >= int(units_.size()) || units_[size_t(u)]->gathered) return;
   Unit& unit = *units_[size_t(u)];
+  const CollectiveSubject subject(unit.name);
   const Tensor& shard = unit.value ? unit.value : unit.master;
   unit.gathered = c.alloc("weights of a unit", shard.dtype, {unit.layout.numel});
   unit.gathering = c.beside([&](Lane lane) { c.mesh[Axis::dp_shard].all_gather(unit.gathered.t, shard, lane); });
@@ -227,6 +242,7 @@ void ParamStore::begin_gradients(Ctx& c, int u) {
 // This micro-batch's share of what this rank keeps goes on its way; it is added when the next unit's has started.
 void ParamStore::end_gradients(Ctx& c, int u) {
   Unit& unit = *units_[size_t(u)];
+  const CollectiveSubject subject(unit.name);
   if (--unit.uses == 0 && last_micro_batch_) reduce_early(c, unit);
   if (!unit.is_shard(unit.grad)) return;
   settle(c);

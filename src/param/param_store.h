@@ -48,6 +48,7 @@ class ParamStore {
   };
   struct Unit {
     std::vector<int> params;  // ids, in the order of layout.offset
+    std::string name;         // what their names begin with: "model.layers.3"
     FlatLayout layout;
     Range shard;  // what this rank updates
     // Each is whole [numel] or this rank's shard, by the stage.

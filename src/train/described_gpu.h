@@ -15,6 +15,7 @@ struct GpuDescription {
   size_t memory_bytes;
   int64_t multiprocessors;
   double product_flops, copy_bytes;  // per second, bf16 products and copies that GPUs of this kind sustain
+  double link_bytes, network_bytes;  // per second in one direction by the data sheets: NVLink, one network card per GPU
 };
 
 // Throws Error(usage), naming those that are known.

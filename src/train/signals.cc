@@ -41,8 +41,14 @@ StopSignals::StopSignals() {
 }
 
 StopSignals::~StopSignals() {
-  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &previous[i], nullptr);
   installed = false;
+  if (leaving_) return;
+  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &previous[i], nullptr);
+}
+
+void StopSignals::leave() {
+  leaving_ = true;
+  for (const int signal : kSignals) std::signal(signal, SIG_IGN);
 }
 
 std::optional<StopSignals::Received> StopSignals::received() const {

@@ -19,6 +19,12 @@ class StopSignals {
     std::chrono::steady_clock::time_point when;
   };
   std::optional<Received> received() const;
+  // From now until the process ends signals do nothing: the run has decided how it ends, and a launcher that ends the
+  // other ranks when the first leaves with a code other than 0 must not change theirs.
+  void leave();
+
+ private:
+  bool leaving_ = false;
 };
 
 }  // namespace athanor

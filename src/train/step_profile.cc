@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kPreparing = 1, kPreparingGraphs = 2;  // libraries make plans; then graphs are captured
 
-bool communicates(const Activity& a) { return a.name.rfind("nccl", 0) == 0; }  // NCCL's kernels: ncclDevKernel_...
+bool communicates(const DeviceWork& a) { return a.name.rfind("nccl", 0) == 0; }  // NCCL's kernels: ncclDevKernel_...
 
 // Length of the union of intervals.
 double covered_seconds(std::vector<std::pair<int64_t, int64_t>> spans) {
@@ -27,17 +27,17 @@ double covered_seconds(std::vector<std::pair<int64_t, int64_t>> spans) {
   return double(sum) * 1e-9;
 }
 
-std::string row_of(const Activity& a, const LabelOps& labels) {
+std::string row_of(const DeviceWork& a, const LabelOps& labels) {
   return a.label > 0 ? labels.row_of(a.label) : cat("[", a.name, "]");
 }
 
 }  // namespace
 
-Occupation occupation(std::span<const Activity> activities) {
+Occupation occupation(std::span<const DeviceWork> activities) {
   if (activities.empty()) return {};
   std::vector<std::pair<int64_t, int64_t>> all, computing;
   int64_t first = INT64_MAX, last = INT64_MIN;
-  for (const Activity& a : activities) {
+  for (const DeviceWork& a : activities) {
     first = std::min(first, a.begin);
     last = std::max(last, a.end);
     all.emplace_back(a.begin, a.end);
@@ -93,7 +93,7 @@ void StepProfile::skip() { settle(false); }
 void StepProfile::settle(bool count) {
   if (timed_) return timed_->settle(count);
   backend_.device.sync();
-  const ActivityLog log = options_.profiler->take();
+  const DeviceLog log = options_.profiler->take();
   if (!log.problem.empty()) {
     options_.why_events = log.problem;
     return use_events();
@@ -102,7 +102,7 @@ void StepProfile::settle(bool count) {
   if (count) add(log);
 }
 
-void StepProfile::add(const ActivityLog& log) {
+void StepProfile::add(const DeviceLog& log) {
   // Replays launch nothing on the host, so launches are those of the plan.
   for (const auto& [name, planned] : planned_rows(engine_, options_.limits, options_.by_shape)) {
     OpRow& row = kernel_rows_[name];
@@ -111,7 +111,7 @@ void StepProfile::add(const ActivityLog& log) {
     row.cost.bytes += planned.cost.bytes;
     row.least += planned.least;
   }
-  for (const Activity& a : log.done) {
+  for (const DeviceWork& a : log.done) {
     OpRow& row = kernel_rows_[row_of(a, *labels_)];
     row.seconds += double(a.end - a.begin) * 1e-9;
     if (a.label == 0) ++row.launches;
@@ -123,11 +123,11 @@ void StepProfile::add(const ActivityLog& log) {
   lost_ += log.lost;
 }
 
-void StepProfile::write_spans(const ActivityLog& log) {
+void StepProfile::write_spans(const DeviceLog& log) {
   const auto now = TraceWriter::Clock::now();
   const int64_t now_there = options_.profiler->now();
   const auto here = [&](int64_t ns) { return now + std::chrono::nanoseconds(ns - now_there); };
-  for (const Activity& a : log.done)
+  for (const DeviceWork& a : log.done)
     options_.trace->complete(
         {.name = row_of(a, *labels_), .category = a.name, .tid = a.stream, .begin = here(a.begin), .end = here(a.end)});
 }

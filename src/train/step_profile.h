@@ -22,7 +22,7 @@ struct Occupation {
   double exposed = 0;  // of busy: nothing but communication
   double idle() const { return window > 0 ? 1 - busy / window : 0; }
 };
-Occupation occupation(std::span<const Activity>);
+Occupation occupation(std::span<const DeviceWork>);
 
 class StepProfile {
  public:
@@ -59,8 +59,8 @@ class StepProfile {
  private:
   void use_events();
   void settle(bool count);
-  void add(const ActivityLog&);
-  void write_spans(const ActivityLog&);
+  void add(const DeviceLog&);
+  void write_spans(const DeviceLog&);
 
   Engine& engine_;
   Backend backend_;

@@ -19,15 +19,16 @@ using Seconds = std::chrono::duration<double>;
 }  // namespace
 
 Exit Trainer::run() {
+  require_common_start();
   open_run();
   start(find_resume());
   clock_.lap();
-  try {
-    return finish(loop());
-  } catch (const Error& e) {
-    if (e.code() != Exit::peer_lost) throw;
-    throw Error(cat(e.what(), "; this rank was in step ", state_.step + 1), e.code());
+  const Exit code = loop();
+  if (backend_.control) {  // the last checkpoint is whole before the first rank leaves
+    signals_.leave();
+    backend_.control->barrier();
   }
+  return finish(code);
 }
 
 Exit Trainer::loop() {
@@ -40,6 +41,7 @@ Exit Trainer::loop() {
                          .packing = packing_});
   bool discarded = false;
   while (!discarded && state_.step + engine_->uncollected() < config_.train_iters) {
+    doing(Activity::step);
     discarded = !launch_step(loader);
     agree();
     follow_save();
@@ -73,6 +75,11 @@ Exit Trainer::loop() {
   }
   save("end of training", Wait::durable);
   return Exit::done;
+}
+
+void Trainer::doing(Activity activity) const {
+  const bool step = activity == Activity::step;
+  if (options_.doing) options_.doing(activity, state_.step + (step ? engine_->uncollected() + 1 : 0));
 }
 
 void Trainer::agree() {
@@ -224,6 +231,7 @@ void Trainer::after_step() {
 
 void Trainer::evaluate() {
   const PhaseScope phase(clock_, Phase::eval);
+  doing(Activity::evaluation);
   if (valid_) {
     const auto begin = PhaseClock::Clock::now();
     const EvalResult result = athanor::evaluate(

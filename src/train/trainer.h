@@ -1,10 +1,12 @@
 // Trainer: the loop of one run. Opens data and run folder, plans, resumes, trains, evaluates, saves, stops cleanly.
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "checkpoint/store.h"
+#include "comm/rendezvous.h"
 #include "config/config.h"
 #include "data/loader.h"
 #include "device/profiler.h"
@@ -29,6 +31,7 @@ struct TrainerOptions {
   Profiler* profiler = nullptr;     // of the device, for config.profile; null: times of ops by events
   std::string why_no_profiler;      // "": the device has none
   bool allow_changed_data = false;  // resume although the data's fingerprint differs
+  std::function<void(Activity, int64_t step)> doing = {};  // called when something begins, for ranks that wait
 };
 
 class Trainer {
@@ -48,6 +51,8 @@ class Trainer {
     int32_t stop_signal = 0, save = 0, end = 0;
     int32_t writing = 0;  // a part of a checkpoint
   };
+  void doing(Activity) const;
+  void require_common_start();          // several ranks: of one program, configuration and data
   void open_run();                      // run folder, lock, sinks, records of the start
   std::optional<Resume> find_resume();  // and checks that the config may continue it
   std::string resume_folder() const;    // "": start anew

@@ -1,6 +1,8 @@
 // The first second of a run: everything that can be wrong is found here, before a step is computed.
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <sstream>
 
 #include "base/checksum.h"
 #include "base/file.h"
@@ -29,6 +31,8 @@ Progress to_progress(ProgressMode mode) {
   return Progress::automatic;
 }
 
+constexpr std::string_view kOwnKeys[] = {"threads",  "cpu_gemm",     "memory_limit_gib", "log_level",
+                                         "progress", "tuning_cache", "profile"};
 constexpr int64_t kMaxConfigBytes = 1 << 20, kMaxTuningBytes = 16 << 20;
 
 EventRecord with_plan(EventRecord event, const MemoryPlan& plan) {
@@ -50,6 +54,32 @@ std::string whole_checkpoint(const std::string& folder) {
     throw Error(cat("load: ", folder, " is not a whole checkpoint: ", whole.problem, "; `athanor checkpoint list ",
                     parent_dir(folder), "` shows what there is"));
   return folder;
+}
+
+// The resolved configuration without what each machine may have as it likes.
+std::string common_keys(const Config& config) {
+  std::istringstream lines(dump_resolved(config));
+  std::string kept, line;
+  while (std::getline(lines, line)) {
+    const bool own = std::any_of(std::begin(kOwnKeys), std::end(kOwnKeys), [&](std::string_view key) {
+      return line.find(cat('"', key, "\":")) != std::string::npos;
+    });
+    if (!own) kept += line + "\n";
+  }
+  return kept;
+}
+
+// The first line of a that is another one in b.
+std::string first_difference(const std::string& a, const std::string& b) {
+  std::istringstream x(a), y(b);
+  std::string of_a, of_b;
+  while (std::getline(x, of_a)) {
+    if (!std::getline(y, of_b)) of_b.clear();
+    if (of_a == of_b) continue;
+    const size_t begin = std::min(of_a.find_first_not_of(' '), of_a.size());
+    return of_a.substr(begin, of_a.find_last_not_of(',') + 1 - begin);
+  }
+  return "nothing there";
 }
 
 }  // namespace
@@ -84,6 +114,22 @@ std::string Trainer::shared(const std::string& text) {
   all.resize(size_t(size));
   backend_.control->broadcast({all.data(), DType::u8, {size}}, 0, Lane::compute);
   return all;
+}
+
+void Trainer::require_common_start() {
+  const auto require = [&](const std::string& what, const std::string& mine) {
+    const std::string theirs = shared(mine);
+    if (mine != theirs)
+      throw Error(cat("the ranks have different ", what, ": rank 0 has ", first_difference(theirs, mine), ", rank ",
+                      backend_.mesh.world().rank(), " has ", first_difference(mine, theirs),
+                      "; start all with the same program, configuration and data"),
+                  Exit::usage);
+  };
+  require("programs", options_.program.version);
+  require("configurations", common_keys(config_));
+  require("train_data", train_.fingerprint());
+  if (valid_) require("valid_data", valid_->fingerprint());
+  if (backend_.control) backend_.control->barrier();  // rank 0 writes nothing before all have agreed
 }
 
 // Rank 0 alone writes and reports.
@@ -250,6 +296,7 @@ void Trainer::choose_products(const std::optional<Resume>& resume) {
 void Trainer::save(const char* why, Wait wait) {
   if (config_.save.empty()) return;
   const PhaseScope phase(clock_, Phase::checkpoint);
+  doing(Activity::saving);
   if (last_saved_step_ != state_.step) {
     const std::string resolved = dump_resolved(config_);
     CheckpointOptions options;

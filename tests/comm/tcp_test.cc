@@ -25,6 +25,7 @@ int free_port() { return port_of(*listen_on(true, 0)); }
 struct Setting {
   int ranks = 3, port = free_port();
   double timeout = 20;
+  Timeouts timeouts = {.startup = timeout};
   std::string secret = "a secret of the test";
   int absent = -1;  // a rank that never comes
 };
@@ -33,6 +34,7 @@ RendezvousOptions options(const Setting& s, int rank) {
   return {.ranks = {.rank = rank, .world = s.ranks, .launcher = "test", .host = "127.0.0.1", .port = s.port},
           .secret = [secret = s.secret] { return secret; },
           .timeout = s.timeout,
+          .timeouts = s.timeouts,
           .last_resort = {}};
 }
 
@@ -185,7 +187,7 @@ TEST(Failure, ARankThatDiesIsNamedToAllOthers) {
       if (r.rank() == victim) throw Error("killed", Exit::error);  // leaves without goodbye
       for (;;) c->barrier();
     });
-    expect_all(errors, cat("4 rank ", victim, " is gone"), victim);
+    expect_all(errors, cat("4 rank ", victim, " (", host_name(), ") is gone"), victim);
   }
 }
 
@@ -198,7 +200,7 @@ TEST(Failure, ARankThatFailsTellsWhy) {
     }
     for (;;) c->barrier();
   });
-  expect_all(errors, "4 rank 1 failed: the disk is full", 1);
+  expect_all(errors, cat("4 rank 1 (", host_name(), ") failed: the disk is full"), 1);
 }
 
 TEST(Failure, ARankThatHangsIsNamedWithinTheTimeout) {
@@ -212,10 +214,47 @@ TEST(Failure, ARankThatHangsIsNamedWithinTheTimeout) {
       r.throw_if_failed();
     }
     std::vector<float> x(10);
+    const CollectiveSubject subject("layers.3");
     for (;;) c->all_reduce(tensor_of(x), Reduce::sum, Lane::compute);
   });
-  expect_all(errors, "4 rank 2 hangs: no progress while others waited for 0.6 s");
+  expect_all(errors, ": all_reduce for layers.3", 2);
+  expect_all(errors, " hangs: no progress while others waited for 0.6 s");
+  expect_all(errors, "4 rank 2 (");
   EXPECT_LT(std::chrono::duration<double>(Clock::now() - start).count(), 15);
+}
+
+// Rank 1 is at an activity for 1.5 s while rank 0 waits for it.
+std::vector<std::string> busy_for_a_while(Activity activity, const Timeouts& timeouts) {
+  return run({.ranks = 2, .timeout = 20, .timeouts = timeouts}, [&](Rendezvous& r) {
+    const auto c = make_tcp(r, "");
+    r.doing(activity, 7);
+    c->barrier();
+    if (r.rank() == 1)
+      for (int k = 0; k < 75; ++k) r.throw_if_failed(), std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    c->barrier();
+  });
+}
+
+TEST(Failure, EachActivityHasItsOwnLimit) {
+  const Timeouts timeouts{.startup = 20, .step = 0.4, .evaluation = 20, .saving = 0.4, .silence = 4};
+  expect_none(busy_for_a_while(Activity::startup, timeouts));
+  expect_none(busy_for_a_while(Activity::evaluation, timeouts));
+  const auto step = busy_for_a_while(Activity::step, timeouts), saving = busy_for_a_while(Activity::saving, timeouts);
+  expect_all(step, "4 rank 1 (");
+  expect_all(step, "hangs: no progress while others waited for 0.4 s, since step 7");
+  expect_all(saving, "since saving step 7");
+  EXPECT_NE(step[0].find("was at step 7, collective 2 of it: barrier"), std::string::npos) << step[0];
+}
+
+TEST(Failure, ALongestStepOfTheUsualPaceIsNoHang) {
+  const auto errors =
+      run({.ranks = 2, .timeout = 20, .timeouts = {.startup = 0.2, .step = 0, .silence = 4}}, [&](Rendezvous& r) {
+        for (int step = 1; step < 20; ++step) r.doing(Activity::step, step);
+        r.barrier("steps are known");
+        if (r.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(800));  // kLeastStepLimit holds
+        r.barrier("end");
+      });
+  expect_none(errors);
 }
 
 TEST(Rendezvous, WaitingCostsNothing) {
@@ -265,7 +304,7 @@ TEST(Failure, TheLastResortComesAfterTheGrace) {
     RendezvousOptions o = options(s, 0);
     o.grace_seconds = 0.2;
     o.last_resort = [&](const std::string& why) {
-      EXPECT_NE(why.find("rank 1 is gone"), std::string::npos);
+      EXPECT_TRUE(why.starts_with("rank 1") && why.find(" is gone: ") != std::string::npos) << why;
       ++called;
     };
     Rendezvous r(o);

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Runs the system tests: the built program as users meet it. Uses Python's standard library only.
 
-usage: run.py [--program PATH] [--repeat FACTOR] [--seed N] [--json FILE] [NAME...]
-NAME selects tests, for instance test_resume or test_resume.KillTest. Exit status 1 if a test fails. --json writes
+usage: run.py [--folder DIR] [--program PATH] [--repeat FACTOR] [--seed N] [--json FILE] [NAME...]
+--folder names another folder of such tests, as ../ranks. NAME selects tests, for instance test_resume or
+test_resume.KillTest. Exit status 1 if a test fails. --json writes
 {"passed", "failed", "skipped", "skips", "failures", "seconds"}.
 """
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 import unittest
@@ -36,6 +38,7 @@ class TimedResult(unittest.TextTestResult):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--folder", default=str(HERE))
     parser.add_argument("--program", default=str(HERE.parents[1] / "build" / "athanor"))
     parser.add_argument("--repeat", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=20260821)
@@ -44,10 +47,12 @@ def main():
     args = parser.parse_args()
     if not os.access(args.program, os.X_OK):
         sys.exit(f"run.py: no program at {args.program}: run scripts/build.sh first, or give --program")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # tests then end what they started
     os.environ.update(ATHANOR_PROGRAM=args.program, ATHANOR_REPEAT=str(args.repeat), ATHANOR_SEED=str(args.seed))
-    sys.path.insert(0, str(HERE))
+    folder = Path(args.folder).resolve()
+    sys.path[:0] = [str(folder), str(HERE)]
     loader = unittest.TestLoader()
-    suite = loader.loadTestsFromNames(args.names) if args.names else loader.discover(str(HERE))
+    suite = loader.loadTestsFromNames(args.names) if args.names else loader.discover(str(folder))
     begin = time.monotonic()
     result = unittest.TextTestRunner(stream=sys.stdout, verbosity=2, resultclass=TimedResult).run(suite)
     failures = [test.id() for test, _ in result.failures + result.errors] + \

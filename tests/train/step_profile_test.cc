@@ -13,27 +13,27 @@ namespace {
 using testing::Rig;
 using testing::TempDir;
 
-Activity ran(const char* name, int64_t begin, int64_t end) {
+DeviceWork ran(const char* name, int64_t begin, int64_t end) {
   return {.name = name, .label = 0, .stream = 1, .begin = begin, .end = end};
 }
 
 TEST(Occupation, IsOfTheTimeBetweenTheFirstAndTheLast) {
   EXPECT_EQ(occupation({}).idle(), 0);
-  const std::vector<Activity> gaps = {ran("b", 300, 400), ran("a", 100, 200)};
+  const std::vector<DeviceWork> gaps = {ran("b", 300, 400), ran("a", 100, 200)};
   EXPECT_NEAR(occupation(gaps).window, 300e-9, 1e-15);
   EXPECT_NEAR(occupation(gaps).idle(), 1.0 / 3, 1e-12);
-  const std::vector<Activity> overlapping = {ran("a", 100, 300), ran("b", 150, 200), ran("c", 250, 400)};
+  const std::vector<DeviceWork> overlapping = {ran("a", 100, 300), ran("b", 150, 200), ran("c", 250, 400)};
   EXPECT_NEAR(occupation(overlapping).idle(), 0, 1e-12);
-  const std::vector<Activity> empty = {ran("a", 100, 100)};
+  const std::vector<DeviceWork> empty = {ran("a", 100, 100)};
   EXPECT_EQ(occupation(empty).idle(), 0);
 }
 
 TEST(Occupation, CommunicationIsExposedWhereNothingElseRuns) {
-  const std::vector<Activity> all = {ran("gemm", 0, 100), ran("ncclDevKernel_AllReduce", 50, 180),
-                                     ran("add", 150, 200)};
+  const std::vector<DeviceWork> all = {ran("gemm", 0, 100), ran("ncclDevKernel_AllReduce", 50, 180),
+                                       ran("add", 150, 200)};
   EXPECT_NEAR(occupation(all).exposed, 50e-9, 1e-15);
   EXPECT_NEAR(occupation(all).busy, 200e-9, 1e-15);
-  const std::vector<Activity> hidden = {ran("gemm", 0, 200), ran("ncclDevKernel_AllReduce", 50, 180)};
+  const std::vector<DeviceWork> hidden = {ran("gemm", 0, 200), ran("ncclDevKernel_AllReduce", 50, 180)};
   EXPECT_NEAR(occupation(hidden).exposed, 0, 1e-15);
 }
 
@@ -46,7 +46,7 @@ class ScriptedProfiler final : public Profiler {
     time += 1000;
   }
   void end() override { ++ended; }
-  ActivityLog take() override {
+  DeviceLog take() override {
     if (!log.done.empty()) log.done.push_back(ran("ncclDevKernel_Sum", time, time + 500));
     time += 500;
     ++taken;
@@ -54,7 +54,7 @@ class ScriptedProfiler final : public Profiler {
   }
   int64_t now() const override { return time; }
 
-  ActivityLog log;
+  DeviceLog log;
   int64_t time = 1000, ended = 0, taken = 0;
 };
 
@@ -140,7 +140,8 @@ TEST(StepProfile, OtherWorkBetweenStepsDoesNotCount) {
     s.engine.evaluate(tokens, tokens);
     profile.skip();
   }
-  EXPECT_NEAR(profile.rows().at("embedding_fwd").seconds, 2 * 2 * 1e-6, 1e-12) << "a launch in each of two micro-batches";
+  EXPECT_NEAR(profile.rows().at("embedding_fwd").seconds, 2 * 2 * 1e-6, 1e-12)
+      << "a launch in each of two micro-batches";
 }
 
 TEST(StepProfile, LostRecordsAndOpsWithoutKernelsAreShown) {
@@ -150,7 +151,7 @@ TEST(StepProfile, LostRecordsAndOpsWithoutKernelsAreShown) {
   while (profile.steps() < 1) {
     s.step();
     profiler.log.lost = 7;
-    std::erase_if(profiler.log.done, [](const Activity& a) { return a.label == 1; });
+    std::erase_if(profiler.log.done, [](const DeviceWork& a) { return a.label == 1; });
     profile.end_step();
   }
   EXPECT_EQ(profile.lost(), 7);

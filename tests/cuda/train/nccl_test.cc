@@ -43,7 +43,7 @@ struct Board {
   }
   NcclOptions options(int rank, double timeout) {
     NcclOptions o;
-    o.place = cat("rank ", rank, " on here");
+    o.place = [rank] { return cat("rank ", rank, " (here) at step 3"); };
     o.timeout = timeout;
     o.fail = [this, rank](const std::string& why) { tell(cat("rank ", rank, " failed: ", why)); };
     o.failure = [this] { return told(); };
@@ -550,9 +550,10 @@ TEST_F(NcclFailure, ARankThatStaysAwayEndsTheOthersInTime) {
     const auto all =
         ends([&](int rank, int turn) { return rank == 2 && turn == 3 ? stay_away() : void(); }, captured, 1);
     for (int r : {0, 1})
-      expect_lost(all[size_t(r)], {"all_reduce of [64] f32 over 3 ranks, collective 4", cat("rank ", r, " on here")});
+      expect_lost(all[size_t(r)],
+                  {"all_reduce of [64] f32 over 3 ranks, collective 4", cat("rank ", r, " (here) at step 3")});
     EXPECT_NE((all[0].what + all[1].what).find("has not ended for 1 s"), std::string::npos) << all[0].what;
-    expect_lost(all[2], {"has not ended for 1 s", "; rank 2 on here was in "});
+    expect_lost(all[2], {"has not ended for 1 s", "; rank 2 (here) at step 3, was in "});
   }
 }
 
@@ -605,7 +606,7 @@ TEST_F(NcclFailure, AnAsynchronousErrorEndsAllRanks) {
   for (const bool captured : {false, true}) {
     fake().fail_asynchronously(1, 4, ncclSystemError);
     for (const End& end : ends([](int, int) {}, captured))
-      expect_lost(end, {" on here", "all_reduce of [64] f32 over 3 ranks", "NCCL: "}, 5);
+      expect_lost(end, {" (here) at step 3", "all_reduce of [64] f32 over 3 ranks", "NCCL: "}, 5);
   }
 }
 

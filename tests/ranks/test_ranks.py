@@ -1,47 +1,10 @@
 """Several processes are the same run as one: launched by the program or by hand, stopped, killed, frozen, misfit."""
 import json
 import signal
-import socket
 import time
 
-from harness import DONE, ERROR, REQUEUE, USAGE, SystemTest
-
-PEER_LOST = 4
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-class RanksTest(SystemTest):
-    def setUp(self):
-        super().setUp()
-        self.config = self.make_config(train_iters=12, save_interval=4, eval_interval=6, eval_iters=3, micro_batch_size=1,
-                                       device="cpu")
-
-    def launch(self, ranks, *arguments, **named):
-        return self.run_program("launch", "--ranks", ranks, "train", self.config, *arguments, **named)
-
-    def assert_same_losses(self, run, reference):
-        got, want = self.losses(run), self.losses(reference)
-        self.assertEqual(got.keys(), want.keys())
-        for step, loss in want.items():
-            self.assertAlmostEqual(got[step], loss, delta=1e-5 * loss, msg=f"step {step} of {run}")
-        evals = [{(r["name"], r["step"]): r["loss"] for r in self.records(name) if r["event"] == "eval"}
-                 for name in (run, reference)]
-        self.assertLessEqual(evals[1].keys(), evals[0].keys())  # a run in parts also evaluates at the end of each
-        for which, loss in evals[1].items():
-            self.assertAlmostEqual(evals[0][which], loss, delta=1e-5 * loss, msg=f"evaluation {which} of {run}")
-
-    def start_ranks(self, ranks, *arguments, port=None, **environment):
-        """The ranks themselves, as a launcher would start them."""
-        port = port or free_port()
-        return [self.start("train", self.config, *arguments,
-                           env=dict(environment, RANK=str(r), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1",
-                                    MASTER_PORT=str(port), XDG_RUNTIME_DIR=str(self.folder)))
-                for r in range(ranks)]
+from harness import DONE, ERROR, REQUEUE, USAGE
+from ranks import PEER_LOST, RanksTest, free_port
 
 
 class SameRunTest(RanksTest):
@@ -178,7 +141,7 @@ class FailureTest(RanksTest):
         first, second = self.finish(both[0]), self.finish(both[1])
         self.assertEqual(first.code, ERROR if first.code == ERROR else USAGE, str(first))
         self.assertEqual(second.code, PEER_LOST, str(second))
-        self.assertIn("rank 0 failed: ", second.err)
+        self.assertRegex(second.err, r"rank 0 \(\S+\) failed: ")
         processes[0].kill()
         processes[0].communicate()
 
@@ -211,3 +174,36 @@ class RefusalTest(RanksTest):
 
     def test_launch_needs_a_command(self):
         self.run_program("launch", "--ranks", 2, code=USAGE)
+
+
+class ToolsTest(RanksTest):
+    def test_bench_comm_measures_every_collective(self):
+        done = self.run_program("launch", "--ranks", 3, "bench", "comm", "--min-bytes", 4096, "--max-bytes", 65536, "--seconds",
+                                0.02, "--json")
+        report = json.loads(done.out)
+        self.assertEqual((report["ranks"], report["transport"]), (3, "tcp"))
+        seen = {}
+        for row in report["rows"]:
+            seen.setdefault(row["collective"], []).append(row["bytes"])
+            share = {"all_reduce": 4 / 3, "broadcast": 1}.get(row["collective"], 2 / 3)
+            self.assertAlmostEqual(row["bus_bytes_per_second"] * row["seconds"] / row["bytes"], share, places=3)
+        self.assertEqual(list(seen), ["all_reduce", "all_gather", "reduce_scatter", "broadcast"])
+        self.assertTrue(all(len(sizes) == 3 for sizes in seen.values()), seen)
+        self.assertIn("several ranks", self.run_program("bench", "comm", code=USAGE).err)
+
+    def test_plan_of_many_gpus(self):
+        config = self.make_config("many.json", global_batch_size=2048, micro_batch_size=1, precision="bf16", device="cpu")
+        table = {}
+        for stage in (0, 1, 3):
+            out = self.run_program("plan", config, "--gpu", "h200", "--ranks", 0, "--set", f"zero_stage={stage}").out
+            rows = [line.split() for line in out.splitlines()[2:]]
+            self.assertEqual([int(r[0]) for r in rows], [1 << k for k in range(11)])
+            self.assertEqual([int(r[1]) for r in rows], [max(1, (1 << k) // 8) for k in range(11)])
+            table[stage] = out
+        self.assertEqual(len(set(table.values())), 3)
+        one = self.run_program("plan", config, "--gpu", "h100", "--ranks", 16, "--nodes", 4).out.splitlines()
+        self.assertEqual((len(one), one[2].split()[:2]), (3, ["16", "4"]))
+        for bad, says in ((("--gpu", "v100", "--ranks", 0), "v100"), (("--gpu", "h100", "--ranks", 6, "--nodes", 4), "nodes"),
+                          (("--ranks", 4), "--gpu")):
+            done = self.run_program("plan", config, *bad, code=USAGE)
+            self.assertIn(says, done.err + done.out)

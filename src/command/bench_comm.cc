@@ -1,0 +1,132 @@
+// athanor bench comm: bandwidth of every collective between the ranks of a job, by size.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "command/command.h"
+#include "command/machine.h"
+#include "metrics/format.h"
+
+namespace athanor {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Args {
+  int64_t least = 1 << 10, most = 16 << 20;  // bytes
+  double seconds = 0.2;                      // of each measurement
+  std::string transport = "tcp";
+  bool json = false;
+};
+
+struct Row {
+  const char* collective;
+  int64_t bytes;  // of the whole tensor, on every rank
+  double seconds, bus;
+};
+
+// A collective on f32 buffers of n elements, of which each rank has n / ranks; and the share of the bytes that crosses
+// the busiest link of a perfect network, as nccl-tests counts it, so that numbers compare across rank counts.
+struct Case {
+  const char* name;
+  std::function<void(Communicator&, Tensor full, Tensor part)> run;
+  double (*share)(double ranks);
+};
+
+const Case kCases[] = {
+    {"all_reduce", [](Communicator& c, Tensor x, Tensor) { c.all_reduce(x, Reduce::sum, Lane::compute); },
+     [](double n) { return 2 * (n - 1) / n; }},
+    {"all_gather", [](Communicator& c, Tensor x, Tensor part) { c.all_gather(x, part, Lane::compute); },
+     [](double n) { return (n - 1) / n; }},
+    {"reduce_scatter",
+     [](Communicator& c, Tensor x, Tensor part) { c.reduce_scatter(part, x, Reduce::sum, Lane::compute); },
+     [](double n) { return (n - 1) / n; }},
+    {"broadcast", [](Communicator& c, Tensor x, Tensor) { c.broadcast(x, 0, Lane::compute); },
+     [](double) { return 1.0; }},
+};
+
+double timed(Communicator& c, const Case& which, Tensor full, Tensor part, int64_t calls) {
+  c.barrier();
+  const auto begin = Clock::now();
+  for (int64_t i = 0; i < calls; ++i) which.run(c, full, part);
+  double seconds = std::chrono::duration<double>(Clock::now() - begin).count() / double(calls);
+  c.all_reduce({&seconds, DType::f64, {1}}, Reduce::max, Lane::compute);  // the same on all ranks
+  return seconds;
+}
+
+Row measure(Communicator& c, const Case& which, int64_t bytes, double budget) {
+  const int64_t part = std::max<int64_t>(1, bytes / 4 / c.size()), n = part * c.size();
+  std::vector<float> full(size_t(n), 1.0f / float(c.size())), own(static_cast<size_t>(part));
+  const Tensor x{full.data(), DType::f32, {n}}, y{own.data(), DType::f32, {part}};
+  const double once = timed(c, which, x, y, 2);
+  const auto calls = int64_t(std::clamp(budget / once, 1.0, 1000.0));
+  const double seconds = timed(c, which, x, y, calls);
+  return {which.name, n * 4, seconds, double(n * 4) / seconds * which.share(c.size())};
+}
+
+void print(const std::vector<Row>& rows, const Args& args, int ranks) {
+  if (args.json) {
+    nlohmann::ordered_json list = nlohmann::ordered_json::array();
+    for (const Row& r : rows)
+      list.push_back(
+          {{"collective", r.collective}, {"bytes", r.bytes}, {"seconds", r.seconds}, {"bus_bytes_per_second", r.bus}});
+    const nlohmann::ordered_json j = {{"ranks", ranks}, {"transport", args.transport}, {"rows", list}};
+    std::printf("%s\n", j.dump().c_str());
+    return;
+  }
+  std::printf("%d ranks over %s\n%-16s %12s %12s %14s\n", ranks, args.transport.c_str(), "collective", "size",
+              "time (us)", "bus bandwidth");
+  for (const Row& r : rows)
+    std::printf("%-16s %12s %12.1f %12sB/s\n", r.collective, format_bytes(uint64_t(r.bytes)).c_str(), r.seconds * 1e6,
+                format_count(r.bus).c_str());
+}
+
+Exit bench_comm(const Args& args, const RankFlags& flags) {
+  const RankInfo ranks = find_ranks(flags, process_environment());
+  if (ranks.world == 1)
+    throw Error(
+        "bench comm: expected several ranks, got one; start them by athanor launch --ranks N bench comm, mpirun or "
+        "srun",
+        Exit::usage);
+  Config config;
+  config.device = DeviceChoice::cpu;
+  config.transport = args.transport == "mpi" ? Transport::mpi : Transport::tcp;
+  log::configure({.level = ranks.rank == 0 ? log::Level::info : log::Level::warn, .rank = ranks.rank});
+  Machine machine(config, ranks);
+  machine.run([&] {
+    Communicator& c = *machine.backend().control;
+    std::vector<Row> rows;
+    for (const Case& which : kCases)
+      for (int64_t bytes = args.least; bytes <= args.most; bytes *= 4)
+        rows.push_back(measure(c, which, bytes, args.seconds));
+    if (ranks.rank == 0) print(rows, args, ranks.world);
+    std::fflush(stdout);
+    c.barrier();
+  });
+  return Exit::done;
+}
+
+}  // namespace
+
+void add_bench_comm(Cli& cli, CLI::App& bench) {
+  auto args = std::make_shared<Args>();
+  CLI::App* verb =
+      bench.add_subcommand("comm", "bus bandwidth of collectives between ranks: launch --ranks 4 bench comm");
+  verb->add_option("--min-bytes", args->least, "smallest tensor")->capture_default_str()->check(CLI::Range(4.0, 1e12));
+  verb->add_option("--max-bytes", args->most, "largest tensor; sizes grow four times")
+      ->capture_default_str()
+      ->check(CLI::Range(4.0, 1e12));
+  verb->add_option("--seconds", args->seconds, "time for each measurement")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  verb->add_option("--transport", args->transport, "tcp or mpi")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"tcp", "mpi"}));
+  verb->add_flag("--json", args->json, "one JSON object");
+  verb->callback([&cli, args] { cli.action = [args] { return bench_comm(*args, {}); }; });
+}
+
+}  // namespace athanor

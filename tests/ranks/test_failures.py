@@ -1,0 +1,182 @@
+"""What goes wrong on one rank ends all of them, soon, with a message that says what and where, and loses nothing: killed and
+frozen ranks at random moments, other programs, configurations and data, full disks.
+"""
+import ctypes
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import time
+import unittest
+
+from harness import DONE, ERROR, SEED, USAGE, repeats, random_tokens, write_shard
+from ranks import PEER_LOST, RanksTest, free_port
+
+LIMIT = 10  # seconds in which the others must have ended; a step here takes milliseconds
+SLACK = 5   # for a machine with other work
+
+
+class MomentsTest(RanksTest):
+    """Runs that are hit at a random moment; save_interval 1 puts many of the moments into a save."""
+
+    def hit(self, how, run, stage, rng):
+        victim = rng.randrange(3)
+        processes = self.start_ranks(3, "--set", "train_iters=100000", "--set", "global_batch_size=6", "--set", "save_interval=2",
+                                     "--set", f"save={run}", "--set", f"zero_stage={stage}", "--set", "eval_interval=0")
+        self.assertTrue(self.wait_for_step(processes[0], 4, run=run))
+        time.sleep(rng.random() * 0.3)
+        processes[victim].send_signal(how)
+        begin = time.monotonic()
+        for rank, process in enumerate(processes):
+            if rank == victim:
+                continue
+            done = self.finish(process)
+            said = f"{run}: rank {victim} hit, rank {rank} says: {done}"
+            self.assertEqual(done.code, PEER_LOST, said)
+            self.assertIn(f"rank {victim} (", done.err, said)
+            self.assertRegex(done.err, rf"rank {rank} \(\S+\) was at (step|saving step) \d+", said)
+            self.assertLess(time.monotonic() - begin, LIMIT + SLACK, said)
+        if how == signal.SIGSTOP:
+            processes[victim].send_signal(signal.SIGCONT)  # it learns what it missed and ends too
+            self.assertEqual(self.finish(processes[victim]).code, PEER_LOST)
+        else:
+            processes[victim].communicate()
+        self.assertEqual([p.poll() is None for p in processes], [False] * 3, "no orphan")
+
+    def goes_on_exactly(self, run):
+        """What is left resumes to the same losses as a run that nothing happened to."""
+        last = int(self.checkpoints(run)[-1][5:])
+        self.run_program("checkpoint", "verify", f"{run}/step-{last:08d}")
+        end = last + 3
+        common = ("--set", "global_batch_size=6", "--set", "save_interval=0", "--set", "eval_interval=0", "--set",
+                  "lr_decay_iters=100000", "--set", f"train_iters={end}")
+        self.launch(3, *common, "--set", f"save={run}")
+        self.launch(3, *common, "--set", f"save={run}-whole")
+        self.assertEqual({s: l for s, l in self.losses(run).items() if s > last},
+                         {s: l for s, l in self.losses(f"{run}-whole").items() if s > last})
+
+    def test_killed_and_frozen_ranks(self):
+        rng = random.Random(SEED)
+        for turn in range(repeats(2)):
+            for how in (signal.SIGKILL, signal.SIGSTOP):
+                run = f"{how.name}-{turn}"
+                with self.subTest(run=run):
+                    self.hit(how, run, 1, rng)
+                    self.goes_on_exactly(run)
+
+
+class LimitsTest(RanksTest):
+    def test_a_run_that_lives_but_does_not_go_on(self):
+        """Progress is not life: one thread stands still, as in a hang of the system, and the others give signs of life."""
+        (self.folder / "run").mkdir()
+        processes = self.start_ranks(2, "--set", "train_iters=100000", "--set", "heartbeat_timeout=60", "--set",
+                                     "step_timeout=2", "--set", "save_interval=0")
+        self.assertTrue(self.wait_for_step(processes[0], 3))
+        main = processes[1].pid  # its first thread alone: the others keep giving signs of life
+        self.stop_thread(main)
+        done = self.finish(processes[0])
+        self.assertEqual(done.code, PEER_LOST, str(done))
+        # Stopped in the middle of a collective it cannot be told from rank 0, which waits in the same one.
+        self.assertRegex(done.err, r"(rank 1 \(\S+\) hangs|ranks 0 and 1 hang): no progress while others waited for 2 s")
+        os.kill(processes[1].pid, signal.SIGKILL)  # Popen takes a traced stop for an end
+        processes[1].communicate()
+
+    def stop_thread(self, thread):
+        """By ptrace: SIGSTOP would stop all."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        seize, interrupt = 0x4206, 0x4207
+        if libc.ptrace(seize, thread, None, None) != 0 or libc.ptrace(interrupt, thread, None, None) != 0:
+            self.skipTest("ptrace is not permitted here")
+
+
+class DisagreementTest(RanksTest):
+    def both(self, second, **environment):
+        """Rank 0 with the configuration, rank 1 with something else; what both say."""
+        port = free_port()
+        common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "XDG_RUNTIME_DIR": str(self.folder)}
+        processes = [self.start("train", self.config, env=dict(common, RANK="0")),
+                     self.start("train", *second, env=dict(common, RANK="1", **environment))]
+        first, other = (self.finish(p) for p in processes)
+        self.assertEqual((first.code, other.code), (PEER_LOST, USAGE), f"{first}\n{other}")
+        self.assertRegex(first.err, r"rank 1 \(\S+\) failed: ")
+        self.assertFalse((self.folder / "run").exists(), "before anything is written")
+        return other.err
+
+    def test_another_configuration(self):
+        said = self.both((self.config, "--set", "learning_rate=0.5"))
+        self.assertIn("different configurations", said)
+        self.assertIn('"learning_rate": 0.5', said)
+
+    def test_what_machines_may_have_as_they_like(self):
+        port = free_port()
+        processes = [self.start("train", self.config, "--set", f"threads={1 + rank}",
+                                env={"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+                                     "XDG_RUNTIME_DIR": str(self.folder)}) for rank in range(2)]
+        self.assertEqual([self.finish(p).code for p in processes], [DONE, DONE])
+
+    def test_other_data_under_the_same_name(self):
+        elsewhere = self.folder / "elsewhere"
+        (elsewhere / "data").mkdir(parents=True)
+        shutil.copy(self.folder / "data" / "text_valid_000000.bin", elsewhere / "data")
+        write_shard(elsewhere / "data" / "text_train_000000.bin", random_tokens(4000, seed=7))
+        wrapper = self.folder / "there"  # rank 1 works in another folder, as on a machine with other files
+        wrapper.write_text(f'#!/bin/sh\n[ "$RANK" = 1 ] && cd {elsewhere}\nexec {self.program} "$@"\n')
+        wrapper.chmod(0o755)
+        self.program = wrapper
+        self.assertIn("different train_data", self.both((self.config,)))
+
+
+class StartTest(RanksTest):
+    def test_missing_ranks_are_named_on_all_that_came(self):
+        port = free_port()
+        processes = [self.start("train", self.config, "--set", "distributed_timeout=2",
+                                env={"RANK": str(r), "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+                                     "XDG_RUNTIME_DIR": str(self.folder)}) for r in (0, 2)]
+        for process in processes:
+            done = self.finish(process)
+            self.assertEqual(done.code, PEER_LOST, str(done))
+            self.assertIn("ranks 1 and 3 of 4 did not come", done.err)
+
+
+class DiskTest(RanksTest):
+    def test_a_full_disk_on_one_rank_ends_all_and_keeps_the_checkpoint_before(self):
+        """Its files may not grow past what metrics need: its part of the checkpoint does not fit."""
+        self.launch(2, "--set", "train_iters=4", "--set", "lr_decay_iters=12")
+
+        def limit():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+
+        for victim in (0, 1):
+            port = free_port()
+            processes = [self.start("train", self.config, preexec=limit if rank == victim else None,
+                                    env={"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                                         "MASTER_PORT": str(port), "XDG_RUNTIME_DIR": str(self.folder)}) for rank in range(2)]
+            done = [self.finish(p) for p in processes]
+            self.assertEqual((done[victim].code, done[1 - victim].code), (ERROR, PEER_LOST), f"{done[0]}\n{done[1]}")
+            self.assertIn("File too large", done[victim].err)
+            self.assertRegex(done[1 - victim].err, rf"rank {victim} \(\S+\) failed: ")
+            self.assertIn("File too large", done[1 - victim].err)
+            self.assertEqual(self.checkpoints(), ["step-00000004"])
+            self.run_program("checkpoint", "verify", "run/step-00000004")
+        self.launch(2)
+
+
+class ResumeTest(RanksTest):
+    def test_four_three_one_eight_ranks(self):
+        """The sample stream goes on whatever the ranks: all losses are those of one process."""
+        self.config = self.make_config(train_iters=12, save_interval=0, eval_interval=0, micro_batch_size=1, device="cpu",
+                                       global_batch_size=24)
+        common = ("--set", "save=parts", "--set", "lr_decay_iters=12", "--set")
+        self.run_program("train", self.config, "--set", "save=one")
+        for ranks, end, stage in ((4, 3, 1), (3, 6, 3), (1, 9, 0), (8, 12, 2)):
+            self.launch(ranks, *common, f"train_iters={end}", "--set", f"zero_stage={stage}")
+        self.assert_same_losses("parts", "one")
+        last = json.loads((self.folder / "parts" / "step-00000012" / "state.json").read_text())
+        self.assertEqual(last["consumed_samples"], 12 * 24)
+
+
+if __name__ == "__main__":
+    unittest.main()

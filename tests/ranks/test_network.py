@@ -1,0 +1,56 @@
+"""Ranks on two hosts that a cable joins: with delay and loss they are the run of one process; when it is cut in mid-step both
+sides end, and the run goes on from its last checkpoint.
+"""
+import os
+import subprocess
+import time
+import unittest
+
+from harness import DONE
+from network import ADDRESSES, CannotRun, Network
+from ranks import PEER_LOST, RanksTest
+
+LIMIT, SLACK = 10, 5  # seconds
+
+
+class NetworkTest(RanksTest):
+    def setUp(self):
+        super().setUp()
+        try:
+            self.network = Network()
+        except CannotRun as why:
+            self.skipTest(str(why))
+        self.addCleanup(self.network.stop)
+
+    def start_on_hosts(self, *arguments):
+        environment = dict(os.environ, WORLD_SIZE="2", MASTER_ADDR=ADDRESSES[0], MASTER_PORT="29600",
+                           ATHANOR_SECRET="0123456789abcdef0123456789abcdef", ATHANOR_SOCKET_IFNAME="=eth0")
+        return [subprocess.Popen([*self.network.inside(r), str(self.program), "train", str(self.config), *arguments],
+                                 env=dict(environment, RANK=str(r)), cwd=self.folder, stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) for r in range(2)]
+
+    def test_delay_and_loss_change_nothing(self):
+        self.run_program("train", self.config, "--set", "save=one")
+        for process in self.start_on_hosts("--set", "save=two"):
+            done = self.finish(process)
+            self.assertEqual(done.code, DONE, str(done))
+        self.assert_same_losses("two", "one")
+
+    def test_a_cut_cable_ends_both_sides(self):
+        processes = self.start_on_hosts("--set", "train_iters=100000", "--set", "lr_decay_iters=12")
+        self.assertTrue(self.wait_for_step(processes[0], 6))
+        self.network.cut()
+        begin = time.monotonic()
+        for rank, process in enumerate(processes):
+            done = self.finish(process)
+            self.assertEqual(done.code, PEER_LOST, str(done))
+            self.assertRegex(done.err, rf"rank {1 - rank} \(\S+\) gave no sign of life for 8 s", str(done))
+            self.assertRegex(done.err, rf"rank {rank} \(\S+\) was at (saving |evaluation after )?step \d+")
+            self.assertLess(time.monotonic() - begin, LIMIT + SLACK, str(done))
+        last = int(self.checkpoints()[-1][5:])
+        self.launch(2, "--set", f"train_iters={last + 2}", "--set", "lr_decay_iters=12")
+        self.assertEqual(max(self.losses()), last + 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
