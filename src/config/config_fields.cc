@@ -288,7 +288,7 @@ Fields report_group() {
       number("peak_tflops", &Config::peak_tflops, at_least(0), free, "TFLOP/s",
              "peak of one device, which MFU is a fraction of; 0 = the data sheet's, or measured at start"),
       option("profile", &Config::profile, free,
-             "path of a Chrome trace of every op, of kernels on a GPU; and a table of ops at the end; empty = off"),
+             "path of a Chrome trace of every op, of kernels on a GPU, and a table of ops at the end; empty = off"),
   };
 }
 
