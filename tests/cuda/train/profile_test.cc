@@ -6,7 +6,7 @@
 #include "tests/train/harness.h"
 #include "train/step_profile.h"
 #ifdef ATHANOR_EMULATED_GPU
-#include "emulator/emulator.h"
+#include "emulator/runtime/control.h"
 #endif
 
 namespace athanor {
@@ -126,7 +126,7 @@ TEST_F(Profiles, AnotherCanBeOpenedAfterTheFirst) {
 TEST_F(Profiles, CallsThatFailAtTheStartAreNamed) {
   for (const char* call :
        {"cuptiSubscribe", "cuptiEnableCallback", "cuptiActivityRegisterCallbacks", "cuptiActivityEnable"}) {
-    emu::fail_next(call, 1, int(39));  // CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
+    emu::fail_next(call, 1, 39);  // CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
     std::string why;
     EXPECT_EQ(open_profiler(why), nullptr) << call;
     for (const char* part : {"CUPTI: ", call, "MULTIPLE_SUBSCRIBERS", "Nsight"})
