@@ -36,6 +36,8 @@ Exit train(Args args, const std::vector<std::string>& command_line) {
                                    .commit = program_version().commit,
                                    .backend_description = machine.description(),
                                    .sensors = machine.sensors(),
+                                   .profiler = found.profiler.get(),
+                                   .why_no_profiler = found.why_none,
                                    .allow_changed_data = args.allow_changed_data,
                                    .doing = [&](Activity activity, int64_t step) { machine.doing(activity, step); }});
     code = trainer->run();
