@@ -15,7 +15,7 @@
 #include "data/loader.h"
 #include "metrics/format.h"
 #include "train/setup.h"
-#include "train/timed_ops.h"
+#include "train/step_profile.h"
 
 namespace athanor {
 namespace {
@@ -73,31 +73,40 @@ std::vector<double> time_steps(Bench& b, int64_t steps) {
   return seconds;
 }
 
+// Steps in which every op is timed.
 struct OpTimes {
+  OpTimes(Bench& b, int64_t steps, bool by_shape)
+      : limits{.most = measure_ceilings(b.machine.backend(), b.engine->options().recipe.compute)},
+        found(b.machine.open_profiler()),
+        profile(
+            *b.engine, b.machine.backend(),
+            {.profiler = found.profiler.get(), .why_events = found.why_none, .limits = limits, .by_shape = by_shape}) {
+    while (profile.steps() < steps) {
+      b.step();
+      profile.end_step();
+    }
+  }
   Limits limits;
-  std::map<std::string, OpRow> rows;  // of all steps together
+  FoundProfiler found;
+  StepProfile profile;
 };
 
-// Steps in which every op is timed; not captured, so a GPU's small ones may wait for their launch.
-OpTimes time_ops(Bench& b, int64_t steps, bool by_shape) {
-  const Backend backend = b.machine.backend();
-  const Limits limits{.most = measure_ceilings(backend, b.engine->options().recipe.compute)};
-  TimedOps timed(backend.ops, backend.device, limits, by_shape);
-  b.engine->set_ops(timed);
-  b.step();
-  timed.forget();
-  for (int64_t i = 0; i < steps; ++i) {
-    b.step();
-    timed.settle();
+nlohmann::ordered_json source_json(const StepProfile& profile) {
+  nlohmann::ordered_json json = {{"source", profile.source()}};
+  if (profile.source() == "events") {
+    json["why"] = profile.why_events();
+  } else {
+    json["idle"] = profile.occupied().idle();
+    json["exposed_communication_ms"] = profile.occupied().exposed / double(profile.steps()) * 1e3;
+    json["lost_records"] = profile.lost();
   }
-  b.engine->set_ops(backend.ops);
-  return {limits, timed.rows()};
+  return json;
 }
 
-nlohmann::ordered_json to_json(const OpTimes& times, int64_t steps) {
+nlohmann::ordered_json ops_json(const StepProfile& profile) {
   nlohmann::ordered_json ops = nlohmann::ordered_json::array();
-  const auto per_step = [&](double x) { return x / double(steps); };
-  for (const auto& [name, row] : ordered(times.rows))
+  const auto per_step = [&](double x) { return x / double(profile.steps()); };
+  for (const auto& [name, row] : ordered(profile.rows()))
     ops.push_back({{"op", name},
                    {"launches", per_step(double(row.launches))},
                    {"flops", per_step(row.cost.flops)},
@@ -114,7 +123,7 @@ Exit bench_step(const Args& args, bool by_shape) {
   const double tokens = double(b.config.global_batch_size * b.config.seq_length), mid = median(seconds);
   const double flops = flops_per_token(b.engine->model(), b.config.seq_length).causal * tokens / mid;
   std::optional<OpTimes> ops;
-  if (!args.json || args.ops) ops = time_ops(b, args.steps, by_shape);
+  if (!args.json || args.ops) ops.emplace(b, args.steps, by_shape);
   if (args.json) {
     nlohmann::ordered_json out = {{"tokens_per_step", tokens},
                                   {"median_ms", mid * 1e3},
@@ -127,8 +136,9 @@ Exit bench_step(const Args& args, bool by_shape) {
     for (const double s : seconds) out["step_ms"].push_back(s * 1e3);
     if (ops) {
       out["ceilings"] = {{"flops", ops->limits.most.flops}, {"bytes", ops->limits.most.bytes}};
-      out["explained"] = measured_sum(ops->rows) / double(args.steps) / mid;
-      out["ops"] = to_json(*ops, args.steps);
+      out["explained"] = measured_sum(ops->profile.rows()) / double(args.steps) / mid;
+      out["times"] = source_json(ops->profile);
+      out["ops"] = ops_json(ops->profile);
     }
     std::printf("%s\n", out.dump().c_str());
   } else {
@@ -137,7 +147,7 @@ Exit bench_step(const Args& args, bool by_shape) {
         "(product), %s B/s (copy)\n\n%s",
         b.machine.description().c_str(), static_cast<long long>(args.steps), mid * 1e3,
         format_count(tokens / mid).c_str(), format_count(flops).c_str(), format_count(ops->limits.most.flops).c_str(),
-        format_count(ops->limits.most.bytes).c_str(), op_table(ops->rows, double(args.steps), mid).c_str());
+        format_count(ops->limits.most.bytes).c_str(), ops->profile.table(mid).c_str());
   }
   return Exit::done;
 }

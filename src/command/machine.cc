@@ -187,6 +187,15 @@ Machine::Machine(const Config& config, const RankInfo& ranks) {
 
 Machine::~Machine() = default;
 
+FoundProfiler Machine::open_profiler() const {
+  if (device_->unified()) return {};
+  try {
+    return {make_cuda_profiler(), ""};
+  } catch (const Error& error) {
+    return {nullptr, error.what()};
+  }
+}
+
 void Machine::doing(Activity activity, int64_t step) {
   if (rendezvous_) rendezvous_->doing(activity, step);
 }

@@ -8,6 +8,7 @@
 #include "comm/rank_info.h"
 #include "comm/rendezvous.h"
 #include "config/config.h"
+#include "device/profiler.h"
 #include "device/sensors.h"
 #include "metrics/environment.h"
 #include "train/engine.h"
@@ -15,6 +16,11 @@
 namespace athanor {
 
 class JobSecret;
+
+struct FoundProfiler {
+  std::unique_ptr<Profiler> profiler;  // null: none
+  std::string why_none;                // "" on the CPU, which needs none
+};
 
 class Machine {
  public:
@@ -25,6 +31,7 @@ class Machine {
   Backend backend() { return {*device_, *ops_, *mesh_, tuning_, control_.get()}; }
   int threads() const { return threads_; }             // of the CPU backend; else 0
   Sensors* sensors() const { return sensors_.get(); }  // of the GPU; null: none
+  FoundProfiler open_profiler() const;
   const std::string& description() const { return description_; }
   // What this rank begins, for those that wait for it.
   void doing(Activity, int64_t step);

@@ -27,6 +27,7 @@ Exit train(Args args, const std::vector<std::string>& command_line) {
   const RankInfo ranks = find_ranks(args.ranks, process_environment());
   const Config config = load_config_logged(args.config, args.overrides, ranks.rank);
   Machine machine(config, ranks);
+  const FoundProfiler found = config.profile.empty() || ranks.rank != 0 ? FoundProfiler{} : machine.open_profiler();
   std::optional<Trainer> trainer;
   Exit code = Exit::done;
   machine.run([&] {
@@ -35,6 +36,8 @@ Exit train(Args args, const std::vector<std::string>& command_line) {
                                    .commit = program_version().commit,
                                    .backend_description = machine.description(),
                                    .sensors = machine.sensors(),
+                                   .profiler = found.profiler.get(),
+                                   .why_no_profiler = found.why_none,
                                    .allow_changed_data = args.allow_changed_data,
                                    .doing = [&](Activity activity, int64_t step) { machine.doing(activity, step); }});
     code = trainer->run();
@@ -55,7 +58,10 @@ void add_train(Cli& cli) {
                    "auto: newest valid checkpoint of the save folder; none: start anew; or a checkpoint folder");
   verb->add_option("--init-from", args->init_from,
                    "folder of a model (Hugging Face layout, or a checkpoint) whose weights a new run starts with");
-  verb->add_option("--profile", args->profile, "write a Chrome trace of every op to this file (slows the run)");
+  verb->add_option(
+      "--profile", args->profile,
+      "write a Chrome trace to this file and a table of ops at the end; on a GPU of kernels as they run (CUPTI), "
+      "else of ops timed one by one, which is slower");
   verb->add_flag("--allow-changed-data", args->allow_changed_data,
                  "resume although the training data differs from the checkpoint's");
   verb->add_option("--rank", args->ranks.rank, "this process among those of the job; default: the launcher's variables")

@@ -127,7 +127,7 @@ struct Config {
   bool log_jsonl = true;
   ProgressMode progress = ProgressMode::automatic;
   double peak_tflops = 0.0;  // of the device, for MFU; 0 = known or measured
-  std::string profile;       // path of a Chrome trace; "" = off
+  std::string profile;       // path of a Chrome trace of all ops; "" = off
 };
 
 std::string_view name_of(DeviceChoice);

@@ -287,7 +287,8 @@ Fields report_group() {
       choice<&Config::progress>("progress", free, "progress line; auto = on a terminal"),
       number("peak_tflops", &Config::peak_tflops, at_least(0), free, "TFLOP/s",
              "peak of one device, which MFU is a fraction of; 0 = the data sheet's, or measured at start"),
-      option("profile", &Config::profile, free, "path of a Chrome trace of some steps; empty = off"),
+      option("profile", &Config::profile, free,
+             "path of a Chrome trace of every op, of kernels on a GPU, and a table of ops at the end; empty = off"),
   };
 }
 

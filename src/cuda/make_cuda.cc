@@ -4,6 +4,7 @@
 #include "cuda/check.h"
 #include "cuda/cuda_device.h"
 #include "cuda/cuda_ops.h"
+#include "cuda/cupti_profiler.h"
 #include "cuda/libraries/open.h"
 #include "cuda/libraries/specs.h"
 #include "cuda/nvml_sensors.h"
@@ -95,5 +96,7 @@ CudaBackend make_cuda(const CudaOptions& options) {
           std::move(attention_name),
           cuda::nvml_sensors(options.index, places)};
 }
+
+std::unique_ptr<Profiler> make_cuda_profiler() { return cuda::cupti_profiler(search_places(library_specs())); }
 
 }  // namespace athanor

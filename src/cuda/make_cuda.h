@@ -8,6 +8,7 @@
 
 #include "comm/communicator.h"
 #include "device/device.h"
+#include "device/profiler.h"
 #include "device/sensors.h"
 #include "ops/ops.h"
 #include "ops/tuning.h"
@@ -49,6 +50,10 @@ std::string why_no_cuda();
 
 // Throws Error, naming what is missing and what brings it.
 CudaBackend make_cuda(const CudaOptions&);
+
+// Of the GPU that this process uses, through CUPTI; one at a time. Not verified on hardware. Throws Error, naming what
+// is missing and what brings it.
+std::unique_ptr<Profiler> make_cuda_profiler();
 
 // Ranks with a GPU each, over NCCL. Not verified on hardware.
 struct NcclOptions {

@@ -443,9 +443,9 @@ std::vector<float> Engine::losses() {
   return out;
 }
 
-void Engine::set_ops(Ops& ops) {
+void Engine::set_ops(Ops& ops, CaptureOps capture) {
   ops_ = &ops;
-  options_.graphs = false;
+  if (capture == CaptureOps::no) options_.graphs = false;
   for (PhaseRunner* runner : {&micro_batch_runner_, &last_micro_batch_runner_, &optimizer_runner_, &evaluation_runner_})
     runner->forget();
 }

@@ -55,6 +55,8 @@ struct StepResult {
   PhaseTimes times;
 };
 
+enum class CaptureOps : uint8_t { no, yes };
+
 class Engine {
  public:
   static constexpr size_t kLogitsBudget = size_t{256} << 20;  // bytes of logits at once
@@ -118,8 +120,9 @@ class Engine {
   void want_logits();
   std::vector<float> logits(std::span<const int32_t> tokens);
 
-  // Replaces the ops that run (not the plan): decorators that check or trace. Nothing is captured from then on.
-  void set_ops(Ops& ops);
+  // Replaces the ops that run (not the plan): decorators that check or trace. What was captured is forgotten, and
+  // nothing is captured from then on but of ops that allow it: those that do the same launches and do not wait.
+  void set_ops(Ops& ops, CaptureOps = CaptureOps::no);
 
  private:
   struct Mark {

@@ -1,11 +1,12 @@
-// TimedOps: a decorator that takes every op's time on the device, without waiting between them, and adds up time,
-// operations and traffic by op, or by op and shape. The sums are there after settle().
+// TimedOps: a decorator that takes every op's time on the device by an event before and one after it, without waiting
+// between them, and adds up time, operations and traffic by op, or by op and shape.
 #pragma once
 #include <map>
 #include <string>
 #include <vector>
 
 #include "device/device.h"
+#include "metrics/trace.h"
 #include "ops/decorate.h"
 #include "train/limit.h"
 
@@ -13,8 +14,14 @@ namespace athanor {
 
 class TimedOps final : public Decorated<TimedOps> {
  public:
-  TimedOps(Ops& inner, Device& device, const Limits& limits, bool by_shape)
-      : inner_(inner), device_(device), limits_(limits), by_shape_(by_shape) {}
+  struct Options {
+    Limits limits;
+    bool by_shape = false;
+    TraceWriter* trace = nullptr;  // gets a span per op; null: none
+  };
+  TimedOps(Ops& inner, Device& device, const Options& options) : inner_(inner), device_(device), options_(options) {
+    begin_log();
+  }
 
   template <class Op>
   void on(const Op& op, void* scratch) {
@@ -24,19 +31,18 @@ class TimedOps final : public Decorated<TimedOps> {
   }
   const Ops& inner() const { return inner_; }
 
-  // Waits for the device and adds the launches since the last call to the rows.
-  void settle() {
+  // Waits for the device. The launches since the last call are added to the rows, if they count.
+  void settle(bool count) {
     device_.sync();
     for (const Pending& p : pending_) {
-      OpRow& row = rows_[row_name(p.launch, by_shape_)];
-      row.add(p.launch, limits_);
-      row.seconds += device_.seconds(*p.begin, *p.end);
+      const double seconds = device_.seconds(*p.begin, *p.end);
+      if (options_.trace) write_span(p, seconds);
+      if (!count) continue;
+      OpRow& row = rows_[row_name(p.launch, options_.by_shape)];
+      row.add(p.launch, options_.limits);
+      row.seconds += seconds;
     }
-    pending_.clear();
-  }
-  void forget() {
-    pending_.clear();
-    rows_.clear();
+    begin_log();
   }
   const std::map<std::string, OpRow>& rows() const { return rows_; }
 
@@ -45,10 +51,26 @@ class TimedOps final : public Decorated<TimedOps> {
     Launch launch;
     std::unique_ptr<Event> begin, end;
   };
+  // The device is idle: what it records now is now on the host's clock too.
+  void begin_log() {
+    pending_.clear();
+    log_begin_ = device_.record(Lane::compute);
+    log_begin_time_ = TraceWriter::Clock::now();
+  }
+  void write_span(const Pending& p, double seconds) {
+    const auto ticks = [](double s) {
+      return std::chrono::duration_cast<TraceWriter::Clock::duration>(std::chrono::duration<double>(s));
+    };
+    const auto begin = log_begin_time_ + ticks(device_.seconds(*log_begin_, *p.begin));
+    options_.trace->complete(
+        {.name = p.launch.op, .category = "", .tid = 0, .begin = begin, .end = begin + ticks(seconds)});
+  }
+
   Ops& inner_;
   Device& device_;
-  Limits limits_;
-  bool by_shape_;
+  Options options_;
+  std::unique_ptr<Event> log_begin_;
+  TraceWriter::Clock::time_point log_begin_time_;
   std::vector<Pending> pending_;
   std::map<std::string, OpRow> rows_;
 };

@@ -141,6 +141,7 @@ PhaseTimes Trainer::times_of(const StepResult& done, PhaseTimes host) const {
 
 void Trainer::collect_step() {
   const StepResult done = engine_->collect();
+  if (profile_) profile_->end_step(double(done.times.total()) * 1e-9);
   ++state_.step;
   state_.consumed_samples += config_.global_batch_size;
   state_.device = done.state;
@@ -217,13 +218,14 @@ bool Trainer::time_is_up() const {
 }
 
 bool Trainer::pause_due(int64_t step) const {
-  return backend_.device.unified() || step == config_.train_iters || eval_due(step) || save_due(step) ||
+  return backend_.device.unified() || profile_ || step == config_.train_iters || eval_due(step) || save_due(step) ||
          stop_signal() != 0;
 }
 
 void Trainer::after_step() {
   if (eval_due(state_.step) && stop_signal() == 0) evaluate();
   if (save_due(state_.step)) save("interval", Wait::no);
+  if (profile_) profile_->skip();
   table_.add(clock_.lap(), 0);
 }
 
@@ -266,6 +268,7 @@ Exit Trainer::finish(Exit code) {
                                                   : "diverged"});
   if (const std::string table = table_.report(); !table.empty() && engine_->rank() == 0)
     std::fputs(table.c_str(), stdout);
+  if (profile_) std::fputs(profile_->table(profile_->step_seconds()).c_str(), stdout);
   std::fflush(stdout);
   const uint64_t used = backend_.device.unified() ? process_memory().anonymous : backend_.device.in_use();
   const uint64_t planned = engine_->memory().total() + runtime_reserve(config_);

@@ -9,6 +9,7 @@
 #include "comm/rendezvous.h"
 #include "config/config.h"
 #include "data/loader.h"
+#include "device/profiler.h"
 #include "metrics/environment.h"
 #include "metrics/sink.h"
 #include "metrics/trace.h"
@@ -18,15 +19,18 @@
 #include "train/sensor_watch.h"
 #include "train/setup.h"
 #include "train/signals.h"
+#include "train/step_profile.h"
 
 namespace athanor {
 
 struct TrainerOptions {
-  ProgramInfo program;                                     // for environment.json and the manifest
-  std::string commit;                                      // source revision
-  std::string backend_description;                         // for the log
-  Sensors* sensors = nullptr;                              // of the device; null: it has none
-  bool allow_changed_data = false;                         // resume although the data's fingerprint differs
+  ProgramInfo program;              // for environment.json and the manifest
+  std::string commit;               // source revision
+  std::string backend_description;  // for the log
+  Sensors* sensors = nullptr;       // of the device; null: it has none
+  Profiler* profiler = nullptr;     // of the device, for config.profile; null: times of ops by events
+  std::string why_no_profiler;      // "": the device has none
+  bool allow_changed_data = false;  // resume although the data's fingerprint differs
   std::function<void(Activity, int64_t step)> doing = {};  // called when something begins, for ranks that wait
 };
 
@@ -93,7 +97,7 @@ class Trainer {
   std::unique_ptr<Checkpointer> checkpointer_;
   MetricFanOut metrics_;
   std::unique_ptr<TraceWriter> trace_;
-  std::unique_ptr<Ops> traced_ops_;
+  std::unique_ptr<StepProfile> profile_;
   std::unique_ptr<SensorWatch> sensors_;  // null: no sensors
   int64_t throttle_alarms_ = 0;           // reasons at the last step
   StopSignals signals_;

@@ -14,7 +14,6 @@
 #include "metrics/tensorboard.h"
 #include "tokenizer/load.h"
 #include "train/advice.h"
-#include "train/trace_ops.h"
 #include "train/trainer.h"
 #include "train/tuning_cache.h"
 
@@ -210,6 +209,9 @@ void Trainer::start(const std::optional<Resume>& resume) {
                                                            .background = saves_in_background(config_, backend_.device),
                                                            .keep_latest = config_.keep_latest_k});
   tune(resume);
+  const bool profiled = !config_.profile.empty() && backend_.mesh.world().rank() == 0;
+  Limits limits;
+  if (profiled) limits.most = ceilings(backend_, engine_->options().recipe.compute);  // while memory is free
   const MemoryPlan& plan = engine_->memory();
   const size_t before = backend_.device.allocated();
   engine_->commit();
@@ -244,10 +246,13 @@ void Trainer::start(const std::optional<Resume>& resume) {
   if (lock_) write_file(config_.save + "/config.resolved.json", dump_resolved(config_));
   if (options_.sensors && backend_.mesh.world().rank() == 0)
     sensors_ = std::make_unique<SensorWatch>(*options_.sensors);
-  if (!config_.profile.empty() && backend_.mesh.world().rank() == 0) {
+  if (profiled) {
     trace_ = std::make_unique<TraceWriter>(config_.profile);
-    traced_ops_ = std::make_unique<TraceOps>(backend_.ops, backend_.device, *trace_);
-    engine_->set_ops(*traced_ops_);
+    profile_ = std::make_unique<StepProfile>(*engine_, backend_,
+                                             StepProfile::Options{.profiler = options_.profiler,
+                                                                  .why_events = options_.why_no_profiler,
+                                                                  .limits = limits,
+                                                                  .trace = trace_.get()});
   }
 }
 

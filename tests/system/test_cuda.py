@@ -2,6 +2,7 @@
 set to a program on a machine with a GPU, on that. Losses follow the CPU backend's, resuming repeats bits, failures end
 well.
 """
+import json
 import os
 import signal
 import socket
@@ -132,6 +133,57 @@ class SensorTest(CudaTest):
         debug = self.run_program("train", self.config("debug.json", save="debug", log_level="debug"),
                                  env={"EMULATED_FAILURE": "nvmlInit_v2:1:9"})
         self.assertEqual(debug.err.count("Driver Not Loaded"), 1)
+
+
+@unittest.skipUnless(ON_EMULATOR, "CUPTI is emulated")
+class ProfileTest(CudaTest):
+    def profile(self, save="run", **env):
+        config = self.config(f"{save}.json", save=save, eval_interval=3, eval_iters=1)
+        done = self.run_program("train", config, "--profile", f"{save}-trace.json", env=env)
+        return done, json.loads((self.folder / f"{save}-trace.json").read_text())
+
+    def rows(self, out):
+        table = out[out.index("op, per step"):]
+        return {line.split()[0]: line.split() for line in table.splitlines()[1:] if line[:1] not in (" ", "")}
+
+    def test_kernels_of_replayed_graphs_are_in_table_and_trace(self):
+        plain = self.curve("plain", eval_interval=3, eval_iters=1)
+        done, trace = self.profile()
+        self.assertEqual(self.losses("run"), plain, "a profile changes no bit")
+        self.assertNotIn("CUPTI", done.err)
+        for part in ("times: kernels, by CUPTI 13.0.1", "the GPU was idle", "communication that no computing hid: 0 ms"):
+            self.assertIn(part, done.out)
+        rows = self.rows(done.out)
+        for op in ("gemm", "adamw", "attention_fwd", "attention_bwd"):
+            self.assertGreater(float(rows[op][5]), 0, rows[op])
+        names, kernels = {e["name"] for e in trace}, {e.get("cat") for e in trace}
+        self.assertLessEqual({"gemm", "adamw", "attention_bwd", "[copy]"}, names)
+        self.assertIn("cublasLtMatmul", kernels)
+
+    def test_without_cupti_ops_are_timed_by_events_and_that_is_said(self):
+        plain = self.curve("plain", eval_interval=3, eval_iters=1)
+        for kind, why in (("none", "libcupti.so.13 is nowhere"), ("old", "version 12.8.0")):
+            done, trace = self.profile(save=kind, EMULATED_CUPTI=kind)
+            self.assertEqual(self.losses(kind), plain)
+            for part in (why, "cuda-cupti-13-0", "nvidia-cuda-cupti", "launched one by one"):
+                self.assertIn(part, done.err)
+            self.assertIn("times: events around every op, launched one by one", done.out)
+            self.assertGreater(float(self.rows(done.out)["gemm"][5]), 0)
+            self.assertIn("gemm", {e["name"] for e in trace})
+
+    def test_lost_records_are_told(self):
+        done, _ = self.profile(EMULATED_CUPTI="full")
+        self.assertRegex(done.out, r"[0-9]+ records of activities were lost: times are too low")
+
+    def test_a_failing_call_ends_the_profile_and_not_the_run(self):
+        done, _ = self.profile(EMULATED_FAILURE="cuptiActivityFlushAll:5:999")
+        self.assertIn("CUPTI: cuptiActivityFlushAll: CUPTI_ERROR_UNKNOWN (999)", done.err)
+        self.assertIn("times: events around every op", done.out)
+        self.assertEqual(max(self.losses()), 6)
+
+    def test_devices_lists_cupti(self):
+        libraries = json.loads(self.run_program("devices", "--json").out)["libraries"]
+        self.assertIn("CUPTI", [l["name"] for l in libraries])
 
 
 @unittest.skipUnless(ON_EMULATOR, "failures are planned on the emulated GPU only")

@@ -13,6 +13,8 @@ std::string why_no_cuda() {
 
 CudaBackend make_cuda(const CudaOptions&) { throw Error(cat("device cuda: ", why_no_cuda()), Exit::usage); }
 
+std::unique_ptr<Profiler> make_cuda_profiler() { throw Error(cat("CUPTI: ", why_no_cuda()), Exit::usage); }
+
 NcclTransport make_nccl(Device&, NcclOptions, std::unique_ptr<Communicator>) {
   throw Error(cat("NCCL: ", why_no_cuda()), Exit::usage);
 }

@@ -1,19 +1,26 @@
-// The functions of CUPTI that the program calls: the activity records of a timeline; see cublaslt_table.h about tables.
+// The functions of CUPTI that the program calls: activity records, external correlation ids, callbacks about nodes of
+// graphs; see cublaslt_table.h about tables.
 #pragma once
 #include <cupti.h>
 
 #include <type_traits>
 
-#define ATHANOR_CUPTI_FUNCTIONS(F)  \
-  F(cuptiGetVersion)                \
-  F(cuptiGetResultString)           \
-  F(cuptiGetTimestamp)              \
-  F(cuptiActivityEnable)            \
-  F(cuptiActivityDisable)           \
-  F(cuptiActivityRegisterCallbacks) \
-  F(cuptiActivityGetNextRecord)     \
-  F(cuptiActivityFlushAll)          \
-  F(cuptiActivityGetNumDroppedRecords)
+#define ATHANOR_CUPTI_FUNCTIONS(F)          \
+  F(cuptiGetVersion)                        \
+  F(cuptiGetResultString)                   \
+  F(cuptiGetTimestamp)                      \
+  F(cuptiSubscribe)                         \
+  F(cuptiUnsubscribe)                       \
+  F(cuptiEnableCallback)                    \
+  F(cuptiGetGraphNodeId)                    \
+  F(cuptiActivityEnable)                    \
+  F(cuptiActivityDisable)                   \
+  F(cuptiActivityRegisterCallbacks)         \
+  F(cuptiActivityGetNextRecord)             \
+  F(cuptiActivityFlushAll)                  \
+  F(cuptiActivityGetNumDroppedRecords)      \
+  F(cuptiActivityPushExternalCorrelationId) \
+  F(cuptiActivityPopExternalCorrelationId)
 
 namespace athanor {
 

@@ -7,6 +7,7 @@
 #include "cuda/libraries/specs.h"
 #include "emulator/libraries/cublaslt/fake_cublaslt.h"
 #include "emulator/libraries/cudnn/fake_cudnn.h"
+#include "emulator/libraries/cupti/fake_cupti.h"
 #include "emulator/libraries/nccl/fake_nccl.h"
 #include "emulator/libraries/nccl/process_nccl.h"
 #include "emulator/libraries/nvml/fake_nvml.h"
@@ -27,7 +28,7 @@ bool built_with_cuda_libraries() { return true; }
 std::vector<LibrarySpec> library_specs() { return {}; }
 std::vector<LibraryReport> probe_libraries(const SearchPlaces&) {
   std::vector<LibraryReport> reports;
-  for (const char* name : {"cuBLASLt", "cuDNN", "NCCL", "NVML", "CUDA driver"})
+  for (const char* name : {"cuBLASLt", "cuDNN", "NCCL", "NVML", "CUPTI", "CUDA driver"})
     reports.push_back({.name = name, .path = "emulated", .version = {1, 0, 0}, .problem = {}});
   return reports;
 }
@@ -51,8 +52,16 @@ Opened<NvmlTable> open_nvml(const SearchPlaces&) {
   const emu::fakes::GpuSensors gpu{.bus = 0x10, .clock_reasons = reasons ? std::strtoull(reasons, nullptr, 0) : 0};
   return {fake_table<emu::fakes::FakeNvml>(std::vector{gpu}), emulated({1, 0, 0})};
 }
+// EMULATED_CUPTI: none (not installed), old, full (it loses all but a few records).
 Opened<CuptiTable> open_cupti(const SearchPlaces&) {
-  throw Error("CUPTI: there is none on the emulated GPU; profiles take event times");
+  const char* setting = std::getenv("EMULATED_CUPTI");
+  const std::string kind = setting ? setting : "";
+  const char* install = "install apt: cuda-cupti-13-0, or pip: nvidia-cuda-cupti";
+  if (kind == "none") throw Error(cat("CUPTI: libcupti.so.13 is nowhere; ", install));
+  if (kind == "old") throw Error(cat("CUPTI: version 12.8.0 has another interface; ", install));
+  static emu::fakes::FakeCupti fake(emu::fakes::emulated_machine());
+  fake.lose_beyond(kind == "full" ? 20 : SIZE_MAX);
+  return {fake.table(), emulated({13, 0, 1})};
 }
 Opened<DriverTable> open_driver(const SearchPlaces&) {
   return {{cuInit, cuDriverGetVersion, cuGetErrorName, cuGetErrorString, cuTensorMapEncodeTiled}, emulated({13, 0, 0})};

@@ -3,6 +3,7 @@
 //   EMULATED_GPU=A100            A100, RTX4090, H200 (default), B200, none
 //   EMULATED_GPUS=2              so many of them (1)
 //   EMULATED_NCCL=processes      ranks are processes; none: NCCL is not installed
+//   EMULATED_CUPTI=none          not installed; old: another version; full: loses records
 //   EMULATED_MEMORY_MIB=64       a smaller memory
 //   EMULATED_FAILURE=cudaLaunchKernel:3:700   the third call fails with this code
 // A fault, a misuse or a leak is printed to stderr; unless a failure was planned, the exit status is then 99.

@@ -30,7 +30,9 @@ Machine emulated_machine() {
                 void* memory = nullptr;
                 return cudaMalloc(&memory, bytes) == cudaSuccess ? memory : nullptr;
               },
-          .release = [](void* memory) { cudaFree(memory); }};
+          .release = [](void* memory) { cudaFree(memory); },
+          .observe = [](Observer observer) { observe(std::move(observer)); },
+          .microseconds = [] { return virtual_microseconds(); }};
 }
 
 }  // namespace emu::fakes

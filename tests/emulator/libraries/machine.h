@@ -27,6 +27,8 @@ struct Machine {
   std::function<bool(const char* function, int* code)> planned_failure;
   std::function<void*(size_t)> allocate;  // device memory; nullptr: none left
   std::function<void(void*)> release;
+  std::function<void(Observer)> observe;  // {}: nobody listens any more
+  std::function<double()> microseconds;   // on the virtual clock
 };
 
 // The emulated GPU: its streams, its simulated devices, its planned failures.

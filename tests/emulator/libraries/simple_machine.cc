@@ -25,7 +25,9 @@ Machine SimpleMachine::machine() {
           .describe = [this](int) { return description_; },
           .planned_failure = [this](const char* function, int* code) { return planned(function, code); },
           .allocate = [](size_t bytes) { return std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096); },
-          .release = [](void* memory) { std::free(memory); }};
+          .release = [](void* memory) { std::free(memory); },
+          .observe = [this](Observer observer) { observer_ = std::move(observer); },
+          .microseconds = [] { return 0.; }};
 }
 
 void SimpleMachine::set_device(int device) { thread_device = device; }

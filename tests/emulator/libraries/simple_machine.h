@@ -26,6 +26,7 @@ class SimpleMachine {
   // Runs the stream's operations in order. False if it still waits for others (a collective) after the given time.
   bool synchronize(cudaStream_t stream, double seconds = 5);
   size_t pending(cudaStream_t stream);
+  const Observer& observer() const { return observer_; }  // of a fake; what it shall hear is the test's to say
 
  private:
   struct Plan {
@@ -41,6 +42,7 @@ class SimpleMachine {
   std::map<cudaStream_t, std::deque<LibraryOperation>> queues_;
   std::map<cudaStream_t, int> device_of_stream_;
   std::map<std::string, Plan> plans_;
+  Observer observer_;
   std::deque<char> streams_;  // a stream is the address of its element
 };
 

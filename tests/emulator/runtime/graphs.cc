@@ -31,7 +31,9 @@ cudaError_t instantiate(cudaGraphExec_t* out, cudaGraph_t handle, unsigned long 
   executable->flags = flags;
   executable->made_at = caller;
   for (auto& node : graph->nodes) {
-    CUgraphExec_st::Node copy{node->id, node->device, true, node->action, {}};
+    CUgraphExec_st::Node copy{
+        .id = node->id, .own_id = rt.next_object++, .device = node->device, .action = node->action, .after = {}};
+    if (rt.queue.observer.node_cloned) rt.queue.observer.node_cloned(copy.own_id, node->id);
     for (const CUgraphNode_st* earlier : node->after) copy.after.push_back(index_of(*earlier));
     executable->nodes.push_back(std::move(copy));
   }
@@ -81,12 +83,18 @@ void queue_nodes(CUgraphExec_st& executable, CUstream_st& stream, const TaskPtr&
     const auto* kernel = std::get_if<KernelAction>(&node.action);
     if (kernel != nullptr && kernel->shape.programmatic && node.after.size() == 1) overlapped = tasks[node.after[0]];
     Action action = node.enabled ? node.action : Action(EmptyAction{"disabled graph node"});
-    tasks.push_back(add_task(node.device, std::move(action), std::move(after), overlapped));
+    tasks.push_back(add_task({.device = node.device,
+                              .action = std::move(action),
+                              .after = std::move(after),
+                              .overlapped = overlapped,
+                              .stream = stream.id,
+                              .node = node.own_id}));
     all.push_back(tasks.back());
     const auto* record = std::get_if<RecordAction>(&node.action);
     if (record != nullptr && node.enabled) set_recorded(*record->event, tasks.back());
   }
-  stream.tail = executable.last = add_task(stream.device, EmptyAction{"end of graph"}, std::move(all));
+  stream.tail = executable.last =
+      add_task({.device = stream.device, .action = EmptyAction{"end of graph"}, .after = std::move(all)});
 }
 
 // A launch in a captured stream becomes nodes of the new graph.
@@ -158,6 +166,7 @@ CUgraphNode_st* add_node(CUgraph_st& graph, int device, Action action, const std
   node->device = device;
   node->action = std::move(action);
   node->after = after;
+  if (runtime().queue.observer.node_made) runtime().queue.observer.node_made(node->id);
   graph.nodes.push_back(std::move(node));
   return graph.nodes.back().get();
 }

@@ -31,6 +31,28 @@ struct LibraryOperation {
 // Queues the operation. `ticket`, if given, names it for `also_after`; it is 0 when the stream is being captured.
 cudaError_t enqueue_operation(cudaStream_t stream, LibraryOperation operation, unsigned long long* ticket = nullptr);
 
+// What a profiler hears: work as it is queued and as it has run, nodes of graphs. Called under the runtime's lock; must
+// not call the runtime.
+struct QueuedWork {
+  unsigned long long ticket = 0, stream = 0;
+  unsigned long long node = 0;  // of the executable graph; 0: launched outside of one
+};
+struct FinishedWork {
+  enum Kind { kKernel, kCopy, kFill } kind = kKernel;
+  unsigned long long ticket = 0;
+  int device = 0;
+  std::string name;
+  double start_us = 0, end_us = 0;  // on the virtual clock
+};
+struct Observer {
+  std::function<void(const QueuedWork&)> queued;  // by the thread that launches
+  std::function<void(const FinishedWork&)> finished;
+  std::function<void(unsigned long long node)> node_made;  // by the thread that captures
+  std::function<void(unsigned long long node, unsigned long long original)> node_cloned;
+};
+void observe(Observer observer);  // {}: nobody listens
+double virtual_microseconds();
+
 // Lets host threads that wait for a stream look at `ready` again.
 void wake_waiting_operations();
 

@@ -80,6 +80,23 @@ Operation operation_of(const Task& task) {
   return operation;
 }
 
+void tell(const Task& task) {
+  FinishedWork work{.ticket = task.ticket,
+                    .device = task.device,
+                    .name = action_name(task.action),
+                    .start_us = task.start_us,
+                    .end_us = task.end_us};
+  if (std::holds_alternative<CopyAction>(task.action)) {
+    work.kind = FinishedWork::kCopy;
+  } else if (std::holds_alternative<FillAction>(task.action)) {
+    work.kind = FinishedWork::kFill;
+  } else if (!std::holds_alternative<KernelAction>(task.action) &&
+             !std::holds_alternative<LibraryOperation>(task.action)) {
+    return;
+  }
+  queue().observer.finished(work);
+}
+
 void run(const TaskPtr& task) {
   Runtime& rt = runtime();
   task->start_us = task->called_us;
@@ -94,6 +111,7 @@ void run(const TaskPtr& task) {
     adopt_fault();
   }
   task->end_us = task->start_us + action_microseconds(task->action);
+  if (rt.queue.observer.finished) tell(*task);
   OperationSet& finished = rt.queue.finished[task->device];
   finished.merge(task->before);
   finished.add(task->id);
@@ -165,22 +183,24 @@ void host_learns(const OperationSet& set, double until_us) {
 }
 }  // namespace
 
-TaskPtr add_task(int device, Action action, std::vector<TaskPtr> after, const TaskPtr& overlapped) {
+TaskPtr add_task(NewTask wanted) {
   Queue& q = queue();
   make_room_for_ids();
   auto task = std::make_shared<Task>();
-  task->id = touches_memory(action) ? q.next_id++ : 0;
+  task->id = touches_memory(wanted.action) ? q.next_id++ : 0;
   task->epoch = q.epoch;
   task->ticket = q.next_ticket++;
-  task->device = device;
-  task->action = std::move(action);
+  task->device = wanted.device;
+  task->action = std::move(wanted.action);
   task->before = task->before_unwaited = q.host_knows;
   task->called_us = q.host_us;
-  for (TaskPtr& earlier : after) {
+  for (TaskPtr& earlier : wanted.after) {
     if (earlier != nullptr) task->after.push_back(std::move(earlier));
   }
+  const TaskPtr& overlapped = wanted.overlapped;
   const bool both_kernels = overlapped != nullptr && std::holds_alternative<KernelAction>(overlapped->action);
   if (both_kernels) task->overlapped = overlapped;
+  if (q.observer.queued && touches_memory(task->action)) q.observer.queued({task->ticket, wanted.stream, wanted.node});
   q.pending[task->ticket] = task;
   block_on_earlier(task);
   if (std::holds_alternative<LibraryOperation>(task->action)) q.library_tasks[task->ticket] = task;
@@ -263,6 +283,16 @@ void drop_queue() {
 }
 
 void reseed_queue(uint64_t value) { queue().random.state = value * 2654435761u + 12345; }
+
+void observe(Observer observer) {
+  std::unique_lock lock(runtime().mutex);
+  queue().observer = std::move(observer);
+}
+
+double virtual_microseconds() {
+  std::unique_lock lock(runtime().mutex);
+  return queue().host_us;
+}
 
 std::string operation_name(uint32_t id) {
   auto found = queue().names.find(id);

@@ -56,9 +56,18 @@ struct Queue {
   std::map<int, OperationSet> finished;                 // per device: all that has run, and what that was ordered after
   std::map<unsigned long long, TaskPtr> library_tasks;  // by ticket
   std::map<uint32_t, std::string> names;                // of operations that have run, for messages
+  Observer observer;
 };
 
-TaskPtr add_task(int device, Action action, std::vector<TaskPtr> after, const TaskPtr& overlapped = nullptr);
+struct NewTask {
+  int device = 0;
+  Action action;
+  std::vector<TaskPtr> after;
+  TaskPtr overlapped = nullptr;
+  unsigned long long stream = 0;  // its id
+  unsigned long long node = 0;    // of an executable graph
+};
+TaskPtr add_task(NewTask wanted);
 bool run_one_task();                       // false: nothing can run now
 void run_some_tasks();                     // a moment passes: any number may run, also none
 void host_waits_for(const TaskPtr& task);  // null: returns at once

@@ -52,7 +52,8 @@ struct CUgraph_st {
 };
 struct CUgraphExec_st {
   struct Node {
-    uint64_t id = 0;
+    uint64_t id = 0;      // of the node that it was made of
+    uint64_t own_id = 0;  // as profilers count
     int device = 0;
     bool enabled = true;
     emu::Action action;

@@ -97,7 +97,11 @@ cudaError_t enqueue_after(CUstream_st& stream, Action action, const TaskPtr& als
   const bool programmatic = kernel != nullptr && kernel->shape.programmatic;
   std::vector<TaskPtr> after = predecessors(stream);
   after.push_back(also);
-  stream.tail = add_task(stream.device, std::move(action), std::move(after), programmatic ? stream.tail : nullptr);
+  stream.tail = add_task({.device = stream.device,
+                          .action = std::move(action),
+                          .after = std::move(after),
+                          .overlapped = programmatic ? stream.tail : nullptr,
+                          .stream = stream.id});
   if (task != nullptr) *task = stream.tail;
   return cudaSuccess;
 }
