@@ -1,6 +1,7 @@
 #include "tokenizer/patterns.h"
 
 #include <array>
+#include <limits>
 
 namespace athanor {
 namespace {
@@ -154,8 +155,16 @@ size_t next_o200k(const CharTable& table, Text text, size_t at) {
   return end;
 }
 
-// As tiktoken 0.14 and the tokenizer.json files of the models write them.
-constexpr std::array<Pattern, 8> kPatterns{{
+// \p{N}{1,kMost}, and whatever is between.
+template <int kMost>
+size_t next_numbers(const CharTable& table, Text text, size_t at) {
+  const auto c = table.at(text, at);
+  return c.kind & kNumber ? numbers(table, text, at, kMost) : run_without(table, text, at + c.bytes, kNumber);
+}
+
+// As tiktoken 0.14 and the tokenizer.json files of the models write them. Those of numbers alone are parts of
+// sequences.
+constexpr std::array<Pattern, 11> kPatterns{{
     {"gpt2", R"re('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)re", next_gpt2},
     {"gpt2", R"re('(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s)re", next_gpt2},
     {"gpt2", R"re('s|'t|'re|'ve|'m|'ll|'d| ?[\p{L}]+| ?[\p{N}]+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)re", next_gpt2},
@@ -174,6 +183,9 @@ constexpr std::array<Pattern, 8> kPatterns{{
     {"o200k",
      R"re([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)re",
      next_o200k},
+    {"numbers-1", R"re(\p{N})re", next_numbers<1>, false},
+    {"numbers-3", R"re(\p{N}{1,3})re", next_numbers<3>, false},
+    {"numbers", R"re(\p{N}+)re", next_numbers<std::numeric_limits<int>::max()>, false},
 }};
 
 }  // namespace

@@ -32,7 +32,7 @@ class Splitter {
   }
 
   // One built-in pattern: its safe cuts are cuts of this splitter.
-  bool cuts() const { return stages_.size() == 1 && stages_[0].known; }
+  bool cuts() const { return stages_.size() == 1 && stages_[0].known && stages_[0].known->cuts; }
   // The expressions, as they were given or as the name stands for them.
   std::vector<std::string> patterns() const;
 

@@ -249,13 +249,30 @@ TEST(Load, OtherSplitPatterns) {
   auto& first = json["pre_tokenizer"]["pretokenizers"][0];
   for (const bool alone : {true, false}) {
     first = {{"type", "Digits"}, {"individual_digits", alone}};
-    EXPECT_EQ(parse_huggingface(json.dump(), "here").splitter.patterns()[0], alone ? "\\p{N}" : "\\p{N}+");
+    EXPECT_EQ(parse_huggingface(json.dump(), "here").splitter.patterns()[0], alone ? "numbers-1" : "numbers");
   }
   first["individual_digits"] = 3;
   expect_parts(error_of([&] { parse_huggingface(json.dump(), "here"); }), {"here", "Digits", "individual_digits", "3"});
   first = split("(");
   write_bytes(dir / "tokenizer.json", json.dump());
   expect_parts(error_of([&] { load_tokenizer(dir.path()); }), {"split pattern (", "at character"});
+}
+
+// Numbers cut out, of Unicode 16 too, by as many as may stand together; no cut but between documents.
+TEST(Load, NumbersAreCutOut) {
+  const std::string text = "ab1234 5\xf0\x90\xb5\x80x";  // U+10D40: a digit of Unicode 16
+  const auto pieces = [&](const char* pattern) {
+    Splitter splitter;
+    splitter.add(pattern);
+    EXPECT_FALSE(splitter.cuts());
+    std::vector<std::string> all;
+    splitter.for_each(CharTable(), text, [&](std::string_view piece) { all.emplace_back(piece); });
+    return all;
+  };
+  using Pieces = std::vector<std::string>;
+  EXPECT_EQ(pieces("\\p{N}+"), (Pieces{"ab", "1234", " ", "5\xf0\x90\xb5\x80", "x"}));
+  EXPECT_EQ(pieces("numbers-3"), (Pieces{"ab", "123", "4", " ", "5\xf0\x90\xb5\x80", "x"}));
+  EXPECT_EQ(pieces("\\p{N}"), (Pieces{"ab", "1", "2", "3", "4", " ", "5", "\xf0\x90\xb5\x80", "x"}));
 }
 
 TEST(Descriptor, HostileOnesAreErrors) {
