@@ -131,7 +131,7 @@ class CuptiProfiler final : public Profiler {
   void read(const Buffer&);
   void add(const CUpti_Activity& any);
   template <class T>
-  void add(const T& record, std::string name);
+  void add(const T& record, const std::string& name);
   uint64_t id_of(CUgraphNode node);
 
   CuptiTable call_;
@@ -228,12 +228,12 @@ void CuptiProfiler::add(const CUpti_Activity& any) {
 }
 
 template <class T>
-void CuptiProfiler::add(const T& record, std::string name) {
+void CuptiProfiler::add(const T& record, const std::string& name) {
   if (record.start == 0 || record.end < record.start) {  // CUPTI had no memory for its times
     ++lost_;
     return;
   }
-  records_.push_back({.activity = {.name = std::move(name),
+  records_.push_back({.activity = {.name = name,
                                    .label = 0,
                                    .stream = record.streamId,
                                    .begin = static_cast<int64_t>(record.start),
