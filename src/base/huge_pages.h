@@ -27,7 +27,7 @@ struct HugePages {
   }
   void deallocate(T* memory, size_t count) {
     const size_t bytes = bytes_of(count);
-    ::operator delete(memory, bytes, alignment(bytes));
+    ::operator delete(memory, alignment(bytes));
   }
 
  private:
