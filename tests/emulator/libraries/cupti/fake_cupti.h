@@ -41,7 +41,7 @@ class FakeCupti {
   void queued(const QueuedWork& work);
   void finished(const FinishedWork& work);
   void tell(CUpti_CallbackId event, uint64_t node, uint64_t original);
-  void keep(Record record, CUpti_ActivityKind kind);
+  void keep(const Record& record, CUpti_ActivityKind kind);
   void deliver(std::vector<Record> records);
 
   Machine machine_;

@@ -13,7 +13,9 @@ constexpr size_t kAlignment = 8;  // of records in a buffer
 uint64_t nanoseconds(double us) { return 1000 + static_cast<uint64_t>(us * 1000); }  // 0 would mean: not known
 
 // Handles of nodes are opaque, so their number will do.
-CUgraphNode handle_of(uint64_t node) { return reinterpret_cast<CUgraphNode>(node); }
+CUgraphNode handle_of(uint64_t node) {
+  return reinterpret_cast<CUgraphNode>(node);  // NOLINT(performance-no-int-to-ptr)
+}
 
 size_t bytes_of(CUpti_ActivityKind kind) {
   switch (kind) {
@@ -100,8 +102,8 @@ void FakeCupti::finished(const FinishedWork& work) {
   }
 }
 
-void FakeCupti::keep(Record record, CUpti_ActivityKind kind) {
-  if (enabled_.count(kind)) records_.push_back(std::move(record));
+void FakeCupti::keep(const Record& record, CUpti_ActivityKind kind) {
+  if (enabled_.count(kind)) records_.push_back(record);
 }
 
 void FakeCupti::tell(CUpti_CallbackId event, uint64_t node, uint64_t original) {
