@@ -24,9 +24,9 @@ struct Pattern {
 const Pattern* find_pattern(std::string_view name_or_regex);
 std::string pattern_names();  // for messages: "gpt2, cl100k, ..."
 
-// Every pattern that says so ends a piece between a letter or a number and white space that follows, and looks no further
-// there. So a text may be cut at such a place and its parts split on their own, with the same pieces.
-// The last such place in text[from, to], or `from` when there is none.
+// Every pattern that says so ends a piece between a letter or a number and white space that follows, and looks no
+// further there. So a text may be cut at such a place and its parts split on their own, with the same pieces. The last
+// such place in text[from, to], or `from` when there is none.
 size_t last_safe_cut(const CharTable&, std::string_view text, size_t from, size_t to);
 
 }  // namespace athanor
