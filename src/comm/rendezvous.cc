@@ -136,6 +136,7 @@ bool Rendezvous::pump(int timeout_ms) {
 void Rendezvous::monitor() {
   std::optional<Deadline> last;
   Deadline next_beat = heard_ = Clock::now(), soonest = next_beat;
+  const auto due = [&] { return moved_ ? std::min(next_beat, soonest) : next_beat; };
   bool open = true;
   for (;;) {
     {
@@ -149,12 +150,11 @@ void Rendezvous::monitor() {
       continue;
     }
     try {
-      const Deadline due = moved_ ? std::min(next_beat, soonest) : next_beat;
-      if (Clock::now() >= due) {
+      if (Clock::now() >= due()) {
         beat();
         soonest = after(kSecondsBetweenBeats), next_beat = after(beat_seconds());
       }
-      open = pump(milliseconds_left(moved_ ? std::min(next_beat, soonest) : next_beat));
+      open = pump(milliseconds_left(due()));
       if (!open)
         set_failure(
             cat("rank 0 (", options_.ranks.host, ") is gone: its process ended or was killed, or its machine is lost"));

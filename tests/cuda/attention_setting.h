@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "tests/cuda/kernel_test.h"
+#include "tests/ops/attention_backward.h"
 namespace athanor {
 
 struct Setting {
@@ -43,19 +44,6 @@ inline AttentionFwd forward_op(const Setting& s) {
           .v = tensor(s.dtype, {rows, kc}, packed),
           .spans = tensor(DType::i32, {int64_t(s.documents.size()), kSpanWords}),
           .shape = s.shape};
-}
-inline AttentionBwd backward_op(const AttentionFwd& f) {
-  return {.dq = f.q,
-          .dk = f.k,
-          .dv = f.v,
-          .dy = f.y,
-          .y = f.y,
-          .lse = f.lse,
-          .q = f.q,
-          .k = f.k,
-          .v = f.v,
-          .spans = f.spans,
-          .shape = f.shape};
 }
 
 // Tensors of one op in device memory.

@@ -39,7 +39,7 @@ void tiles_of_every_head_size() {
     const std::string name = cat(s.shape.heads, "/", s.shape.kv_heads, "x", s.shape.head_dim, " ", s.dtype);
     OpCase<AttentionFwd> fwd{name, forward_op(s), {{"spans", listed(words_of(spans_of(s.documents)))}}};
     examine(fwd);
-    OpCase<AttentionBwd> bwd{name, backward_op(fwd.op), fwd.values};
+    OpCase<AttentionBwd> bwd{name, backward_of(fwd.op), fwd.values};
     const auto results = examine.reference_results(fwd);
     for (const char* tensor : {"y", "lse"}) {
       const Result& r = result(results, tensor);
@@ -104,7 +104,7 @@ void keeps_its_budget() {
   for (const int64_t dim : {64, 128}) {
     const DeviceOp x({DType::f16, heads(2, 1, dim), {200}});
     x.set_spans(spans_of({200}));
-    AttentionBwd backward = backward_op(x.op);
+    AttentionBwd backward = backward_of(x.op);
     const auto& ops = x.backend().ops;
     void* scratch = x.backend().device->allocate(ops->scratch(backward), Mem::device);
     emu::count_accesses(true);

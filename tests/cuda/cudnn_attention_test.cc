@@ -10,6 +10,7 @@
 #include "cuda/libraries/open.h"
 #include "cuda/libraries/specs.h"
 #include "tests/cuda/kernel_test.h"
+#include "tests/ops/attention_backward.h"
 #ifdef ATHANOR_EMULATED_GPU
 #include "emulator/libraries/cudnn/fake_cudnn.h"
 #include "emulator/runtime/control.h"
@@ -52,20 +53,6 @@ AttentionFwd forward(const Setting& s, DType dtype) {
           .shape = {s.heads, s.kv_heads, s.head_dim, 0, float(1 / std::sqrt(double(s.head_dim)))}};
 }
 
-AttentionBwd backward(const AttentionFwd& f) {
-  return {.dq = f.q,
-          .dk = f.k,
-          .dv = f.v,
-          .dy = f.y,
-          .y = f.y,
-          .lse = f.lse,
-          .q = f.q,
-          .k = f.k,
-          .v = f.v,
-          .spans = f.spans,
-          .shape = f.shape};
-}
-
 Init spans_of(const Setting& s) {
   std::vector<double> words;
   for (int64_t i = 0; i < s.batch; ++i)
@@ -91,7 +78,7 @@ class CudnnAttentionTest : public KernelTest {
     const std::string name = cat(s.batch, "x", s.tokens, " ", s.heads, "/", s.kv_heads, "x", s.head_dim, " ", dtype,
                                  s.gap ? " strided" : "");
     const OpCase<AttentionFwd> fwd{name, forward(s, dtype), {{"spans", spans_of(s)}}};
-    OpCase<AttentionBwd> bwd{name, backward(fwd.op), fwd.values};
+    OpCase<AttentionBwd> bwd{name, backward_of(fwd.op), fwd.values};
     const auto results = examine.reference_results(fwd);
     for (const char* output : {"y", "lse"}) {
       const Result& r = result(results, output);
@@ -122,7 +109,7 @@ TEST_F(CudnnAttentionTest, TellsWhatItLeavesToOthers) {
   const AttentionFwd good = forward({2, 16, 4, 2, 8}, DType::bf16);
   EXPECT_TRUE(attention.supports(good, &why)) << why;
   EXPECT_EQ(why, "");
-  EXPECT_TRUE(attention.supports(backward(good), &why)) << why;
+  EXPECT_TRUE(attention.supports(backward_of(good), &why)) << why;
   const auto reason = [&](const auto& op) {
     EXPECT_FALSE(attention.supports(op, &why));
     EXPECT_FALSE(attention.supports(op));
@@ -141,11 +128,11 @@ TEST_F(CudnnAttentionTest, TellsWhatItLeavesToOthers) {
   op = good;
   op.k.shape = op.v.shape = {64, 16};
   EXPECT_THAT(reason(op), HasSubstr("64 keys"));
-  AttentionBwd back = backward(good);
+  AttentionBwd back = backward_of(good);
   back.dv.row_stride = 17;
   EXPECT_THAT(reason(back), HasSubstr("rows 17 elements apart"));
 
-  back = backward(good);  // needs some bytes per score
+  back = backward_of(good);  // needs some bytes per score
   const size_t needed = attention.scratch(back);
   CudnnAttention thrifty(library(), nullptr, 16, needed - 1), roomy(library(), nullptr, 16, needed);
   EXPECT_TRUE(roomy.supports(back));
@@ -220,14 +207,14 @@ TEST_F(CudnnAttentionTest, WideHeadsGoBackwardOnHopperOnly) {
     CudnnAttention attention(library(), nullptr, 16);
     std::string why;
     EXPECT_TRUE(attention.supports(op, &why)) << why;
-    EXPECT_FALSE(attention.supports(backward(op), &why));
+    EXPECT_FALSE(attention.supports(backward_of(op), &why));
     EXPECT_THAT(why,
                 HasSubstr("cuDNN has no attention backward of 1 x 16 tokens, 2/1 heads of 256, bf16 for this GPU"));
     EXPECT_THAT(why, HasSubstr("backward of head dimension 256"));
   }
   emu::simulate({emu::gpu_h200()});
   CudnnAttention attention(library(), nullptr, 16);
-  EXPECT_TRUE(attention.supports(backward(op)));
+  EXPECT_TRUE(attention.supports(backward_of(op)));
 }
 
 TEST_F(CudnnAttentionTest, FailuresOfTheLibraryAreErrorsInWords) {
@@ -258,7 +245,7 @@ TEST_F(CudnnAttentionTest, NothingIsLeaked) {
   const size_t before = fake().leaks().size();
   {
     CudnnAttention attention(library(), nullptr, 16);
-    EXPECT_TRUE(attention.supports(backward(forward({1, 16, 2, 1, 8}, DType::f16))));
+    EXPECT_TRUE(attention.supports(backward_of(forward({1, 16, 2, 1, 8}, DType::f16))));
     emu::fail_next("cudnnBackendFinalize", 5, int{CUDNN_STATUS_INTERNAL_ERROR});
     EXPECT_THROW(attention.supports(forward({1, 16, 2, 1, 8}, DType::f16)), Error);
     EXPECT_GT(fake().leaks().size(), before);

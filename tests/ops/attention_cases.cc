@@ -1,6 +1,7 @@
 // Cases of attention: head groups, windows, packed and empty spans, key/value caches, strided views; and of RoPE.
 #include <cmath>
 
+#include "tests/ops/attention_backward.h"
 #include "tests/ops/cases.h"
 
 namespace athanor {
@@ -37,19 +38,7 @@ OpCase<AttentionFwd> forward(const Setting& s, DType dt, int64_t gap) {
 
 OpCase<AttentionBwd> backward(Examiner& examine, const OpCase<AttentionFwd>& fwd) {
   const AttentionFwd& f = fwd.op;
-  OpCase<AttentionBwd> bwd{fwd.name,
-                           {.dq = f.q,
-                            .dk = f.k,
-                            .dv = f.v,
-                            .dy = f.y,
-                            .y = f.y,
-                            .lse = f.lse,
-                            .q = f.q,
-                            .k = f.k,
-                            .v = f.v,
-                            .spans = f.spans,
-                            .shape = f.shape},
-                           fwd.values};
+  OpCase<AttentionBwd> bwd{fwd.name, backward_of(f), fwd.values};
   const auto results = examine.reference_results(fwd);
   for (const char* name : {"y", "lse"}) {
     const Result& r = result(results, name);

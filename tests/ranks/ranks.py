@@ -32,10 +32,13 @@ class RanksTest(SystemTest):
         for which, loss in evals[1].items():
             self.assertAlmostEqual(evals[0][which], loss, delta=1e-5 * loss, msg=f"evaluation {which} of {run}")
 
+    def rank_variables(self, rank, ranks, port):
+        """What a launcher tells a rank."""
+        return {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+                "XDG_RUNTIME_DIR": str(self.folder)}
+
     def start_ranks(self, ranks, *arguments, port=None, **environment):
         """The ranks themselves, as a launcher would start them."""
         port = port or free_port()
-        return [self.start("train", self.config, *arguments,
-                           env=dict(environment, RANK=str(r), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1",
-                                    MASTER_PORT=str(port), XDG_RUNTIME_DIR=str(self.folder)))
+        return [self.start("train", self.config, *arguments, env={**environment, **self.rank_variables(r, ranks, port)})
                 for r in range(ranks)]

@@ -92,12 +92,11 @@ class LimitsTest(RanksTest):
 
 
 class DisagreementTest(RanksTest):
-    def both(self, second, **environment):
+    def both(self, second):
         """Rank 0 with the configuration, rank 1 with something else; what both say."""
         port = free_port()
-        common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "XDG_RUNTIME_DIR": str(self.folder)}
-        processes = [self.start("train", self.config, env=dict(common, RANK="0")),
-                     self.start("train", *second, env=dict(common, RANK="1", **environment))]
+        processes = [self.start("train", self.config, env=self.rank_variables(0, 2, port)),
+                     self.start("train", *second, env=self.rank_variables(1, 2, port))]
         first, other = (self.finish(p) for p in processes)
         self.assertEqual((first.code, other.code), (PEER_LOST, USAGE), f"{first}\n{other}")
         self.assertRegex(first.err, r"rank 1 \(\S+\) failed: ")
@@ -112,8 +111,7 @@ class DisagreementTest(RanksTest):
     def test_what_machines_may_have_as_they_like(self):
         port = free_port()
         processes = [self.start("train", self.config, "--set", f"threads={1 + rank}",
-                                env={"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-                                     "XDG_RUNTIME_DIR": str(self.folder)}) for rank in range(2)]
+                                env=self.rank_variables(rank, 2, port)) for rank in range(2)]
         self.assertEqual([self.finish(p).code for p in processes], [DONE, DONE])
 
     def test_other_data_under_the_same_name(self):
@@ -132,8 +130,7 @@ class StartTest(RanksTest):
     def test_missing_ranks_are_named_on_all_that_came(self):
         port = free_port()
         processes = [self.start("train", self.config, "--set", "distributed_timeout=2",
-                                env={"RANK": str(r), "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-                                     "XDG_RUNTIME_DIR": str(self.folder)}) for r in (0, 2)]
+                                env=self.rank_variables(r, 4, port)) for r in (0, 2)]
         for process in processes:
             done = self.finish(process)
             self.assertEqual(done.code, PEER_LOST, str(done))
@@ -152,8 +149,7 @@ class DiskTest(RanksTest):
         for victim in (0, 1):
             port = free_port()
             processes = [self.start("train", self.config, preexec=limit if rank == victim else None,
-                                    env={"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-                                         "MASTER_PORT": str(port), "XDG_RUNTIME_DIR": str(self.folder)}) for rank in range(2)]
+                                    env=self.rank_variables(rank, 2, port)) for rank in range(2)]
             done = [self.finish(p) for p in processes]
             self.assertEqual((done[victim].code, done[1 - victim].code), (ERROR, PEER_LOST), f"{done[0]}\n{done[1]}")
             self.assertIn("File too large", done[victim].err)
