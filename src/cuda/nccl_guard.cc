@@ -78,8 +78,8 @@ void NcclGuard::close(ncclComm_t comm) {
 void NcclGuard::settle(std::unique_lock<std::mutex>& lock, ncclComm_t comm, ncclResult_t result,
                        const std::string& what) {
   const auto begin = Clock::now();
-  calling_ = true;
-  while (result == ncclInProgress && comm) {
+  call_ = &what;
+  while (result == ncclInProgress && comm && ended_.empty()) {
     if (nccl_.ncclCommGetAsyncError(comm, &result) != ncclSuccess) result = ncclInternalError;
     if (result != ncclInProgress) break;
     const double waited = seconds_since(begin);
@@ -95,9 +95,8 @@ void NcclGuard::settle(std::unique_lock<std::mutex>& lock, ncclComm_t comm, nccl
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     lock.lock();
-    throw_if_ended();
   }
-  calling_ = false;
+  call_ = nullptr;
   if (result != ncclSuccess && ended_.empty()) fail(cat(options_.place(), ": ", what, ": ", words(result, comm)));
   throw_if_ended();
 }
@@ -131,7 +130,7 @@ std::string NcclGuard::present() const {
     if (state.inside() && state.what < names_.size())
       return cat(names_[state.what], ", collective ", state.collectives(), " of its lane");
   }
-  return "no collective";
+  return call_ ? *call_ : "no collective";
 }
 
 std::string NcclGuard::words(ncclResult_t result, ncclComm_t comm) const {
@@ -159,7 +158,7 @@ void NcclGuard::look() {
     passed += state.passed, begun += state.collectives();
     inside = inside || state.inside();
   }
-  options_.progress(begun, inside || calling_);
+  options_.progress(begun, inside || call_);
   if (std::exchange(seen_, passed) != passed || !inside) moved_ = Clock::now();
   if (const std::string why = options_.failure(); !why.empty())
     return end(cat(why, "; ", options_.place(), ", was in ", present()));

@@ -50,7 +50,7 @@ class NcclGuard {
   void fail(const std::string& why);  // this rank is the first to know
   void end(const std::string& why);
   void throw_if_ended() const;
-  std::string present() const;  // what the device is doing, in words
+  std::string present() const;  // what the device, or else the host, is doing, in words
   std::string words(ncclResult_t, ncclComm_t) const;
 
   NcclTable nccl_;
@@ -63,9 +63,10 @@ class NcclGuard {
   std::set<ncclComm_t> open_;
   std::vector<std::string> names_;  // of collectives; number 0 is none
   std::map<std::string, uint32_t> numbers_;
-  std::string ended_;                       // why; empty: it goes on
-  bool leaving_ = false, calling_ = false;  // calling_: a call of NCCL is not over
-  uint64_t seen_ = 0;                       // marks passed on all lanes
+  std::string ended_;  // why; empty: it goes on
+  const std::string* call_ = nullptr;       // of NCCL, that is not over
+  bool leaving_ = false;
+  uint64_t seen_ = 0;  // marks passed on all lanes
   std::chrono::steady_clock::time_point moved_;
   std::thread thread_;
 };
