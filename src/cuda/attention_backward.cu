@@ -8,6 +8,7 @@
 #include "cuda/attention.h"
 #include "cuda/attention_plain.h"
 #include "cuda/attention_tiles.h"
+#include "cuda/attention_wgmma.h"
 #include "cuda/vectors.h"
 
 namespace athanor::cuda {
@@ -41,7 +42,7 @@ struct Shared {
 
 template <class T>
 struct StatsRows {
-  QueryStats* stats;  // [H, Nq]
+  QueryStats* stats;  // [H, stats_rows(Nq)]
   const T *dy, *y;    // [Nq, H D]
   const float* lse;   // [Nq, H]
   int64_t rows;
@@ -69,7 +70,7 @@ __global__ void __launch_bounds__(kStatsThreads) query_stats(StatsRows<T> a) {
   if (!exists || lane != 0) return;
   const float lse = a.lse[item];
   // A query that sees no key has weights of 0 whatever stands here; -inf would make them NaN first.
-  a.stats[item % a.heads * a.rows + item / a.heads] = {lse == -INFINITY ? 0.f : lse * kLog2e, sum};
+  a.stats[item % a.heads * stats_rows(a.rows) + item / a.heads] = {lse == -INFINITY ? 0.f : lse * kLog2e, sum};
 }
 
 // ---- keys: dk and dv
@@ -81,7 +82,7 @@ __device__ __forceinline__ void load_queries(Stage<T, Tile>& stage, const Backwa
   const int64_t width = static_cast<int64_t>(in.heads) * in.dim;
   load_tile<Tile::N, Tile::D>(stage.a, in.q + head * in.dim, in.q_stride, start, limit, in.dim);
   load_tile<Tile::N, Tile::D>(stage.b, a.dy + head * in.dim, width, start, limit, in.dim);
-  const auto* stats = reinterpret_cast<const float*>(a.stats + static_cast<int64_t>(head) * in.spans.queries);
+  const auto* stats = reinterpret_cast<const float*>(a.stats + head * stats_rows(in.spans.queries));
   for (int i = static_cast<int>(threadIdx.x); i < 2 * Tile::N; i += static_cast<int>(blockDim.x)) {
     const bool valid = start + i / 2 < limit;
     ptx::cp_async4(reinterpret_cast<float*>(stage.stats) + i, valid ? stats + 2 * start + i : stats, valid);
@@ -221,7 +222,7 @@ __global__ void __launch_bounds__(Tile::kThreads) queries_backward(Backward<T> a
   float factor[R][2];
   for (int i = 0; i < 2 * R; ++i) {
     const int row = first + own + i * 8 + lane_id() / 4;
-    stats[i / 2][i % 2] = row < queries ? a.stats[static_cast<int64_t>(head) * queries + row] : QueryStats{};
+    stats[i / 2][i % 2] = row < queries ? a.stats[head * stats_rows(queries) + row] : QueryStats{};
     factor[i / 2][i % 2] = in.scale;
   }
   Accumulators<R, D> dq = {};
@@ -284,7 +285,7 @@ void find_stats(QueryStats* stats, const AttentionBwd& op, bool vectors, cudaStr
 }  // namespace attention
 
 size_t scratch(const AttentionBwd& op) {
-  return static_cast<size_t>(op.q.rows() * op.shape.heads) * sizeof(attention::QueryStats);
+  return static_cast<size_t>(attention::stats_rows(op.q.rows()) * op.shape.heads) * sizeof(attention::QueryStats);
 }
 
 void run(const AttentionBwd& op, void* scratch, cudaStream_t stream) {
@@ -301,6 +302,7 @@ void run(const AttentionBwd& op, void* scratch, cudaStream_t stream) {
                                    stats};
     attention::find_stats<T>(stats, op, a.in.vectors, stream);
     if constexpr (sizeof(T) == 2) {
+      if (warpgroups_take(a)) return attention::differentiate_by_warpgroups(a, stream);
       if (tensor_cores_take(a.in)) return attention::differentiate_on_tensor_cores(a, stream);
     }
     attention::differentiate_plainly(a, stream);

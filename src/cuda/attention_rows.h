@@ -35,13 +35,15 @@ struct QueryStats {
   float lse;      // times log2(e)
   float dy_by_y;  // the row's dy·y, which is the sum of its p dp
 };
+// Of each head, in memory: all queries, and one more where the next head's would not start on a boundary of 16 bytes.
+__host__ __device__ constexpr int64_t stats_rows(int64_t queries) { return queries + queries % 2; }
 template <class T>
 struct Backward {
   Inputs<T> in;
   T *dq, *dk, *dv;
   int64_t dq_stride, dk_stride, dv_stride;
   const T* dy;              // [Nq, H D]
-  const QueryStats* stats;  // [H, Nq]
+  const QueryStats* stats;  // [H, stats_rows(Nq)]
 };
 
 template <class Op>

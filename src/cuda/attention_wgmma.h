@@ -8,4 +8,8 @@ template <class T>
 bool warpgroups_take(const Forward<T>& a);
 template <class T>
 void attend_by_warpgroups(const Forward<T>& a, cudaStream_t stream);
+template <class T>
+bool warpgroups_take(const Backward<T>& a);
+template <class T>
+void differentiate_by_warpgroups(const Backward<T>& a, cudaStream_t stream);
 }  // namespace athanor::cuda::attention

@@ -10,10 +10,8 @@
 namespace athanor::cuda::attention {
 namespace {
 
-constexpr int kGroups = 2, kRows = kGroups * kGroupRows, kConsumers = kGroups * kGroupThreads;
-constexpr int kThreads = kConsumers + kGroupThreads;  // the last warpgroup is the producer's
-constexpr int N = 128;                                // keys of a tile
-constexpr int kSlots = 4;                             // two of keys, two of values; with D = 128 more do not fit
+constexpr int N = 128;     // keys of a tile
+constexpr int kSlots = 4;  // two of keys, two of values; with D = 128 more do not fit
 
 struct Maps {
   CUtensorMap q, k, v, y;
@@ -26,10 +24,6 @@ struct Room {         // dynamic shared memory
 };
 
 #if PTX_SM90A
-constexpr int kTailBarrier = 1, kGroupBarrier = 2;  // the latter for each warpgroup
-// 65,536 registers are 168 a thread. The producer needs few of them, the consumers all others.
-constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
-
 struct Shared {
   Sight<kRows> sight;
   Ring<kSlots> ring;
@@ -46,17 +40,12 @@ struct Place {
 template <class T, int D>
 __device__ __forceinline__ void produce(Room<T, D>& room, Shared& shared, const Maps& maps, const Place& at) {
   if (at.start == kNone) return;
-  const bool leads = lane_id() == 0;
-  if (leads) copy_tile<kRows, D>(room.rows, maps.q, &shared.queries, at.head * D, at.first);
+  if (lane_id() == 0) copy_tile<kRows, D>(room.rows, maps.q, &shared.queries, at.head * D, at.first);
   Ring<kSlots>& ring = shared.ring;
   Turn<kSlots> turn;
   const auto push = [&](const CUtensorMap& map, int row, int next) {
-    ptx::mbar_wait(&ring.empty[turn.slot], turn.parity ^ 1);  // passes at once the first time
-    if (leads) {
-      ring.next[turn.slot] = next;
-      copy_tile<N, D>(room.slots[turn.slot], map, &ring.full[turn.slot], at.kv, row);
-    }
-    turn.advance();
+    ring.fill(turn, next,
+              [&](int slot) { copy_tile<N, D>(room.slots[slot], map, &ring.full[slot], at.kv, row); });
   };
   int start = at.start, next = next_seen<kRows>(shared.sight.seen, start + N);
   push(maps.k, start, next);
@@ -70,18 +59,6 @@ __device__ __forceinline__ void produce(Room<T, D>& room, Shared& shared, const 
 }
 
 // ---- consumers
-
-// Rows of values past the last key that is seen may hold anything, even NaN, which a weight of 0 would keep.
-template <class T, int D>
-__device__ __forceinline__ void clear_rows(T* values, int from) {
-  constexpr int kChunks = D / 8, kPanelChunks = kBoxColumns / 8;
-  for (int i = static_cast<int>(threadIdx.x); i < (N - from) * kChunks; i += kConsumers) {
-    const int row = from + i / kChunks, chunk = i % kChunks;
-    st16(values + (chunk / kPanelChunks * N + row) * kBoxColumns + chunk % kPanelChunks * 8, make_uint4(0, 0, 0, 0));
-  }
-  ptx::fence_proxy_async();
-  ptx::bar_sync(kTailBarrier, kConsumers);
-}
 
 // Sums over all keys that the warpgroup's queries see. queries: its rows of the tile; seen: the warp's.
 template <class T, int D>
@@ -118,7 +95,10 @@ __device__ __forceinline__ void consume(Accumulators<1, D>& o, Softmax<1>& softm
     pack_weights<T, N>(weights, s);
   }
   const int values = ring.wait(turn);
-  if (start + N > shared.sight.last) clear_rows<T, D>(room.slots[values], shared.sight.last - start);
+  if (start + N > shared.sight.last) {
+    clear_rows<N, D>(room.slots[values], shared.sight.last - start);
+    publish_rows();
+  }
   wgmma_columns<D, N>(o, weights, room.slots[values]);
   ptx::wgmma_wait<0>();
 }
@@ -134,22 +114,9 @@ __device__ __forceinline__ void attend_group(Room<T, D>& room, Shared& shared, c
     consume<T, D>(o, softmax, room, shared, rows, shared.sight.seen + own, at.start, a.in.scale * kLog2e);
   float factor[1][2];
   finish<1>(factor, softmax, a, at.first + own, at.head);
-  ptx::bar_sync(kGroupBarrier + group, kGroupThreads);  // the queries have been read
-  write_rows<kRows, D>(rows, o, factor);
-  ptx::fence_proxy_async();
-  ptx::bar_sync(kGroupBarrier + group, kGroupThreads);
-  if (threadIdx.x % kGroupThreads == 0) {
-#pragma unroll
-    for (int c = 0; c < D; c += kBoxColumns)
-      ptx::tma_store(&maps.y, rows + c * kRows, at.head * D + c, at.first + group * kGroupRows);
-    ptx::bulk_commit();
-    ptx::bulk_wait_read<0>();
-  }
+  store_rows<D>(maps.y, {at.head * D, at.first + group * kGroupRows}, rows, o, factor);
 }
 #endif
-
-// Images without wgmma hold no code, and say so by their launch bounds.
-constexpr int kImageThreads = PTX_SM90A ? kThreads : 32;
 
 template <class T, int D>
 __global__ void __launch_bounds__(kImageThreads, 1) attend_wgmma(Forward<T> a, const __grid_constant__ Maps maps) {
@@ -178,13 +145,6 @@ __global__ void __launch_bounds__(kImageThreads, 1) attend_wgmma(Forward<T> a, c
 }
 
 template <class T, int D>
-bool gpu_runs() {
-  cudaFuncAttributes image{};
-  CUDA_CHECK((find_attributes(image, attend_wgmma<T, D>)));
-  return image.binaryVersion == 90 && image.maxThreadsPerBlock >= kThreads;
-}
-
-template <class T, int D>
 void launch_blocks(const Forward<T>& a, cudaStream_t stream) {
   const Inputs<T>& in = a.in;
   const int64_t queries = in.spans.queries, keys = in.spans.keys, width = int64_t{in.heads} * D;
@@ -204,7 +164,7 @@ template <class T>
 bool warpgroups_take(const Forward<T>& a) {
   const Inputs<T>& in = a.in;
   if (!in.vectors || in.scale <= 0 || in.spans.keys == 0) return false;
-  return (in.dim == 64 && gpu_runs<T, 64>()) || (in.dim == 128 && gpu_runs<T, 128>());
+  return (in.dim == 64 && has_image(attend_wgmma<T, 64>)) || (in.dim == 128 && has_image(attend_wgmma<T, 128>));
 }
 
 template <class T>

@@ -8,8 +8,24 @@ namespace athanor::cuda::attention {
 
 constexpr int kGroupRows = 64, kGroupThreads = 128;  // of a warpgroup
 constexpr int kRowBytes = kBoxColumns * 2;           // of a panel
+// A block: two warpgroups of consumers, each with 64 rows, and one of which a warp is the producer.
+constexpr int kGroups = 2, kRows = kGroups * kGroupRows, kConsumers = kGroups * kGroupThreads;
+constexpr int kThreads = kConsumers + kGroupThreads;
+// Images without wgmma hold no code, and say so by their launch bounds.
+constexpr int kImageThreads = PTX_SM90A ? kThreads : 32;
+
+template <class... P>
+bool has_image(void (*kernel)(P...)) {
+  cudaFuncAttributes image{};
+  CUDA_CHECK(find_attributes(image, kernel));
+  return image.binaryVersion == 90 && image.maxThreadsPerBlock >= kThreads;
+}
 
 #if PTX_SM90A
+constexpr int kTailBarrier = 1, kGroupBarrier = 2;  // the latter for each warpgroup
+// 65,536 registers are 168 a thread. The producer needs few of them, the consumers all others.
+constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
+
 // Slots are filled and emptied in turn. Where `full` completes for the kth time, `empty` must first have done so k - 1
 // times.
 template <int Slots>
@@ -32,6 +48,16 @@ struct Ring {
       ptx::mbar_init(&empty[i], consumers);
     }
   }
+  // By the producer's warp: one of its threads lets copy(slot) fill the slot whose turn it is.
+  template <class F>
+  __device__ __forceinline__ void fill(Turn<Slots>& turn, int next_row, F copy) {
+    ptx::mbar_wait(&empty[turn.slot], turn.parity ^ 1);  // passes at once the first time
+    if (lane_id() == 0) {
+      next[turn.slot] = next_row;
+      copy(turn.slot);
+    }
+    turn.advance();
+  }
   // The slot whose turn it is, filled.
   __device__ __forceinline__ int wait(Turn<Slots>& turn) {
     const int slot = turn.slot;
@@ -45,12 +71,28 @@ struct Ring {
   }
 };
 
-// tile [Rows, D] = rows from `row` on, D columns from `column` on; by one thread.
+// tile [Rows, D] = rows from `row` on, D columns from `column` on; by one thread. also: bytes of another copy to `full`.
 template <int Rows, int D, class T>
-__device__ __forceinline__ void copy_tile(T* tile, const CUtensorMap& map, uint64_t* full, int column, int row) {
-  ptx::mbar_expect_bytes(full, Rows * D * sizeof(T));
+__device__ __forceinline__ void copy_tile(T* tile, const CUtensorMap& map, uint64_t* full, int column, int row,
+                                          uint32_t also = 0) {
+  ptx::mbar_expect_bytes(full, Rows * D * sizeof(T) + also);
 #pragma unroll
   for (int c = 0; c < D; c += kBoxColumns) ptx::tma_load(tile + c * Rows, &map, full, column + c, row);
+}
+
+// Zeros in the rows of a tile [Rows, D] from `from` on, by all consumers: rows past the last that is seen may hold
+// anything, even NaN, which a weight of 0 would keep. To be followed by publish_rows().
+template <int Rows, int D, class T>
+__device__ __forceinline__ void clear_rows(T* tile, int from) {
+  constexpr int kChunks = D / 8, kPanelChunks = kBoxColumns / 8;
+  for (int i = static_cast<int>(threadIdx.x); i < (Rows - from) * kChunks; i += kConsumers) {
+    const int row = from + i / kChunks, chunk = i % kChunks;
+    st16(tile + (chunk / kPanelChunks * Rows + row) * kBoxColumns + chunk % kPanelChunks * 8, make_uint4(0, 0, 0, 0));
+  }
+}
+__device__ __forceinline__ void publish_rows() {
+  ptx::fence_proxy_async();
+  ptx::bar_sync(kTailBarrier, kConsumers);
 }
 
 // Accumulators<1, N> as wgmma takes them: the same elements in the same order.
@@ -96,19 +138,33 @@ __device__ __forceinline__ void pack_weights(uint32_t (&w)[N / 16][4], const Acc
   }
 }
 
-// The warp's rows of a tile [Rows, D], of which `tile` is the warpgroup's first row.
-template <int Rows, int D, class T>
-__device__ __forceinline__ void write_rows(T* tile, const Accumulators<1, D>& values, const float (&factor)[1][2]) {
-  const int lane = lane_id();
+// A warpgroup's results leave through its rows of a tile [kRows, D] that it has done with; `tile`: the first of them.
+// to: the column and row in the tensor.
+struct Corner {
+  int column, row;
+};
+template <int D, class T>
+__device__ __forceinline__ void store_rows(const CUtensorMap& map, const Corner& to, T* tile,
+                                           const Accumulators<1, D>& values, const float (&factor)[1][2]) {
+  const int lane = lane_id(), group = warp_id() * 32 / kGroupThreads;
+  ptx::bar_sync(kGroupBarrier + group, kGroupThreads);  // the rows have been read
 #pragma unroll
   for (int n = 0; n < D / 8; ++n) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = warp_id() % 4 * 16 + h * 8 + lane / 4;
       const int chunk = (n % 8) ^ (row % 8);
-      st4(tile + n / 8 * kBoxColumns * Rows + row * kBoxColumns + chunk * 8 + lane % 4 * 2,
+      st4(tile + n / 8 * kBoxColumns * kRows + row * kBoxColumns + chunk * 8 + lane % 4 * 2,
           pack<T>(values[0][n][2 * h] * factor[0][h], values[0][n][2 * h + 1] * factor[0][h]));
     }
+  }
+  ptx::fence_proxy_async();
+  ptx::bar_sync(kGroupBarrier + group, kGroupThreads);
+  if (threadIdx.x % kGroupThreads == 0) {
+#pragma unroll
+    for (int c = 0; c < D; c += kBoxColumns) ptx::tma_store(&map, tile + c * kRows, to.column + c, to.row);
+    ptx::bulk_commit();
+    ptx::bulk_wait_read<0>();
   }
 }
 #endif

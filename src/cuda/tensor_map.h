@@ -5,17 +5,17 @@
 #include "cuda/host_tools.h"
 namespace athanor::cuda {
 
-// A copy moves a box of box_rows rows of 64 columns, 128 bytes each, whose 16-byte chunks are exchanged against bank
-// conflicts (the 128-byte swizzle that wgmma reads). Rows and columns that do not exist read as zeros and are not
-// written.
+// A copy moves a box of box_rows rows and box_columns columns. Where these are 128 bytes, the 16-byte chunks of the rows
+// are exchanged against bank conflicts (the swizzle that wgmma reads). Rows and columns that do not exist read as zeros
+// and are not written.
+constexpr int kBoxColumns = 64;  // of 16-bit types
 template <class T>
 struct TmaMatrix {
   const T* data;  // [rows, columns], 16-byte aligned
   int64_t rows, columns;
   int64_t stride;  // elements; rows start on 16-byte boundaries
-  uint32_t box_rows;
+  uint32_t box_rows, box_columns = kBoxColumns;
 };
-constexpr int kBoxColumns = 64;
 
 using TensorMapEncoder = decltype(&cuTensorMapEncodeTiled);
 inline TensorMapEncoder tensor_map_encoder() {
@@ -31,15 +31,17 @@ inline TensorMapEncoder tensor_map_encoder() {
 
 template <class T>
 CUtensorMap tensor_map(TensorMapEncoder encode, const TmaMatrix<T>& m) {
-  static_assert(sizeof(T) == 2);
-  const auto type = std::is_same_v<T, bf16> ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  constexpr auto kType = std::is_same_v<T, float>  ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                         : std::is_same_v<T, bf16> ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                   : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(m.columns), static_cast<cuuint64_t>(m.rows)};
   const cuuint64_t strides[] = {static_cast<cuuint64_t>(m.stride) * sizeof(T)};
-  const cuuint32_t box[] = {kBoxColumns, m.box_rows}, steps[] = {1, 1};
+  const cuuint32_t box[] = {m.box_columns, m.box_rows}, steps[] = {1, 1};
+  const auto swizzle = m.box_columns * sizeof(T) == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE;
   CUtensorMap map;
   const CUresult result =
-      encode(&map, type, 2, const_cast<T*>(m.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      encode(&map, kType, 2, const_cast<T*>(m.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   CHECK(result == CUDA_SUCCESS, "cuTensorMapEncodeTiled: error ", int{result}, " for [", m.rows, ", ", m.columns,
         "], rows ", m.stride, " apart");
   return map;
