@@ -20,17 +20,19 @@ struct Room {
   T slots[kSlots][N * D];
 };
 template <class T, int D>  // keys, values; queries and gradients. Sums of dk and dv leave registers for N scores
-struct KeyRoom : Room<T, D, D == 64 ? 128 : 64, 8> {
+struct KeyRoom : Room<T, D, D == 64 ? 96 : 64, 8> {
   QueryStats stats[KeyRoom::kSlots / 2][KeyRoom::N];  // of the queries in two slots
 };
 template <class T, int D>  // queries, gradients; keys and values
-struct QueryRoom : Room<T, D, 128, D == 64 ? 8 : 4> {};
+struct QueryRoom : Room<T, D, 128, D == 64 ? 8 : 4> {
+  QueryStats stats[kRows];  // of the block's queries
+};
 
 struct KeyMaps {
   CUtensorMap k, v, q, dy, stats, dk, dv;
 };
 struct QueryMaps {
-  CUtensorMap q, dy, k, v, dq;
+  CUtensorMap q, dy, stats, k, v, dq;
 };
 
 #if PTX_SM90A
@@ -137,7 +139,7 @@ __device__ __forceinline__ void meet_queries(Accumulators<1, D>& dk, Accumulator
   uint32_t weights[N / 16][4], changes[N / 16][4];
   ptx::mbar_wait(&shared.own, 0);
   while (start != kNone) {
-    const int q = ring.wait(turn), dy = ring.wait(turn), next = ring.next[q];
+    const int q = ring.wait(turn), dy = ring.wait_next(turn, q), next = ring.next[q];
     if (start + N > shared.sight.last) {
       clear_rows<N, D>(room.slots[q], shared.sight.last - start);
       clear_rows<N, D>(room.slots[dy], shared.sight.last - start);
@@ -206,7 +208,8 @@ __device__ __forceinline__ void produce_keys(QueryRoom<T, D>& room, Shared<Query
   constexpr int N = QueryRoom<T, D>::N;
   if (at.start == kNone) return;
   if (lane_id() == 0) {
-    copy_tile<kRows, D>(room.a, maps.q, &shared.own, at.head * D, at.first);
+    copy_tile<kRows, D>(room.a, maps.q, &shared.own, at.head * D, at.first, sizeof room.stats);
+    ptx::tma_load(room.stats, &maps.stats, &shared.own, 2 * at.first, at.head);
     copy_tile<kRows, D>(room.b, maps.dy, &shared.own, at.head * D, at.first);
   }
   auto& ring = shared.ring;
@@ -214,25 +217,46 @@ __device__ __forceinline__ void produce_keys(QueryRoom<T, D>& room, Shared<Query
   int start = at.start;
   while (start != kNone) {
     const int next = next_seen<kRows>(shared.sight.seen, start + N);
-    for (const CUtensorMap* map : {&maps.k, &maps.v})
+    const auto push = [&](const CUtensorMap& map) {
       ring.fill(turn, next,
-                [&](int slot) { copy_tile<N, D>(room.slots[slot], *map, &ring.full[slot], at.kv * D, start); });
+                [&](int slot) { copy_tile<N, D>(room.slots[slot], map, &ring.full[slot], at.kv * D, start); });
+    };
+    push(maps.k);
+    push(maps.v);
     start = next;
+  }
+}
+
+// p, and then ds, of the thread's queries and keys. stats: of the first of its queries; scale: times log2(e).
+template <int N>
+__device__ __forceinline__ void weigh_queries(Accumulators<1, N>& p, const QueryStats* stats, float scale) {
+  const float lse[2] = {stats[0].lse, stats[8].lse};
+  for_elements<1, N>(p, [&](float& x, int, int h, int) { x = ptx::exp2_approx(fmaf(x, scale, -lse[h])); });
+}
+template <int N>
+__device__ __forceinline__ void differentiate_queries(Accumulators<1, N>& ds, const Accumulators<1, N>& p,
+                                                      const QueryStats* stats) {
+  const float dy_by_y[2] = {stats[0].dy_by_y, stats[8].dy_by_y};
+#pragma unroll
+  for (int n = 0; n < N / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) ds[0][n][i] = p[0][n][i] * (ds[0][n][i] - dy_by_y[i / 2]);
   }
 }
 
 template <class T, int D>
 __device__ __forceinline__ void meet_keys(Accumulators<1, D>& dq, QueryRoom<T, D>& room,
-                                          Shared<QueryRoom<T, D>::kSlots>& shared, const Own<T>& own,
-                                          const QueryStats (&stats)[2], int start, float scale) {
+                                          Shared<QueryRoom<T, D>::kSlots>& shared, const Own<T>& own, int start,
+                                          float scale) {
   constexpr int N = QueryRoom<T, D>::N;
   auto& ring = shared.ring;
   Turn<QueryRoom<T, D>::kSlots> turn;
+  const QueryStats* stats = room.stats + warp_id() * 16 + lane_id() / 4;
   Accumulators<1, N> p, ds;
   uint32_t changes[N / 16][4];
   ptx::mbar_wait(&shared.own, 0);
   while (start != kNone) {
-    const int k = ring.wait(turn), v = ring.wait(turn), next = ring.next[k];
+    const int k = ring.wait(turn), v = ring.wait_next(turn, k), next = ring.next[k];
     if (start + N > shared.sight.last) {
       clear_rows<N, D>(room.slots[k], shared.sight.last - start);
       publish_rows();
@@ -242,16 +266,11 @@ __device__ __forceinline__ void meet_keys(Accumulators<1, D>& dq, QueryRoom<T, D
       wgmma_rows<D, kRows, N>(p, own.a, room.slots[k]);
       wgmma_rows<D, kRows, N>(ds, own.b, room.slots[v]);
       ptx::wgmma_wait<1>();
-      for_elements<1, N>(
-          p, [&](float& x, int, int h, int) { x = ptx::exp2_approx(fmaf(x, scale, -stats[h].lse)); });
+      weigh_queries<N>(p, stats, scale);
       hide_unseen<N>(p, own.warp, start, all);
       ptx::wgmma_wait<0>();
       ring.release(v);
-#pragma unroll
-      for (int n = 0; n < N / 8; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) ds[0][n][i] = p[0][n][i] * (ds[0][n][i] - stats[i / 2].dy_by_y);
-      }
+      differentiate_queries<N>(ds, p, stats);
       hide_unseen<N>(ds, own.warp, start, all);
       pack_weights<T, N>(changes, ds);
       wgmma_columns<D, N>(dq, changes, room.slots[k]);
@@ -287,13 +306,8 @@ __global__ void __launch_bounds__(kImageThreads, 1)
   }
   ptx::registers_increase<kConsumerRegisters>();
   const Own<T> own(room, shared);
-  QueryStats stats[2];
-  for (int h = 0; h < 2; ++h) {
-    const int row = at.first + warp_id() * 16 + h * 8 + lane_id() / 4;
-    stats[h] = row < in.spans.queries ? a.stats[head * stats_rows(in.spans.queries) + row] : QueryStats{};
-  }
   Accumulators<1, D> dq = {};
-  if (at.start != kNone) meet_keys<T, D>(dq, room, shared, own, stats, at.start, in.scale * kLog2e);
+  if (at.start != kNone) meet_keys<T, D>(dq, room, shared, own, at.start, in.scale * kLog2e);
   const float scale[1][2] = {{in.scale, in.scale}};
   store_rows<D>(maps.dq, {head * D, at.first + warp_id() / 4 * kGroupRows}, const_cast<T*>(own.a), dq, scale);
 #endif
@@ -323,17 +337,16 @@ void launch_both(const Backward<T>& a, cudaStream_t stream) {
   const auto of_keys = [&](const T* data, int64_t stride, uint32_t rows) {
     return tensor_map<T>(encode, {data, keys, width / in.group, stride, rows});
   };
-  const KeyMaps key_maps{
-      of_keys(in.k, in.k_stride, kRows),
-      of_keys(in.v, in.v_stride, kRows),
-      of_queries(in.q, in.q_stride, Keys::N),
-      of_queries(a.dy, width, Keys::N),
-      tensor_map<float>(encode, {&a.stats->lse, in.heads, 2 * queries, 2 * stats_rows(queries), 1, 2 * Keys::N}),
-      of_keys(a.dk, a.dk_stride, kGroupRows),
-      of_keys(a.dv, a.dv_stride, kGroupRows)};
+  const auto of_stats = [&](uint32_t rows) {
+    return tensor_map<float>(encode, {&a.stats->lse, in.heads, 2 * queries, 2 * stats_rows(queries), 1, 2 * rows});
+  };
+  const KeyMaps key_maps{of_keys(in.k, in.k_stride, kRows),        of_keys(in.v, in.v_stride, kRows),
+                         of_queries(in.q, in.q_stride, Keys::N),   of_queries(a.dy, width, Keys::N),
+                         of_stats(Keys::N),                        of_keys(a.dk, a.dk_stride, kGroupRows),
+                         of_keys(a.dv, a.dv_stride, kGroupRows)};
   launch_blocks<Keys>(keys_backward_wgmma<T, D>, in.spans.keys, kv_heads, a, key_maps, stream);
   const QueryMaps query_maps{of_queries(in.q, in.q_stride, kRows), of_queries(a.dy, width, kRows),
-                             of_keys(in.k, in.k_stride, Queries::N), of_keys(in.v, in.v_stride, Queries::N),
+                             of_stats(kRows), of_keys(in.k, in.k_stride, Queries::N), of_keys(in.v, in.v_stride, Queries::N),
                              of_queries(a.dq, a.dq_stride, kGroupRows)};
   launch_blocks<Queries>(queries_backward_wgmma<T, D>, in.spans.queries, in.heads, a, query_maps, stream);
 }

@@ -65,6 +65,12 @@ struct Ring {
     turn.advance();
     return slot;
   }
+  // The one after an even slot, of an even number of slots.
+  __device__ __forceinline__ int wait_next(Turn<Slots>& turn, int slot) {
+    ptx::mbar_wait(&full[slot + 1], turn.parity);
+    turn.advance();
+    return slot + 1;
+  }
   __device__ __forceinline__ void release(int slot) {  // by whole warps
     __syncwarp();
     if (lane_id() == 0) ptx::mbar_arrive(&empty[slot]);
