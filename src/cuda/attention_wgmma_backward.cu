@@ -65,7 +65,7 @@ struct Own {
 
   template <class Room, class Shared>
   __device__ __forceinline__ Own(const Room& room, const Shared& shared) {
-    const int first = warp_id() / 4 * kGroupRows;
+    const int first = group_id() * kGroupRows;
     a = room.a + first * kBoxColumns, b = room.b + first * kBoxColumns;
     group = shared.sight.seen + first, warp = shared.sight.seen + warp_id() * 16;
   }
@@ -171,13 +171,12 @@ __device__ __forceinline__ void meet_queries(Accumulators<1, D>& dk, Accumulator
 
 template <class T, int D>
 __global__ void __launch_bounds__(kImageThreads, 1)
-    keys_backward_wgmma(Backward<T> a, const __grid_constant__ KeyMaps maps) {
+    keys_backward_wgmma(Inputs<T> in, const __grid_constant__ KeyMaps maps) {
 #if PTX_SM90A
   using State = Shared<KeyRoom<T, D>::kSlots>;
   SHARED(State, shared);
   DYN_SMEM(raw);
   auto& room = *reinterpret_cast<KeyRoom<T, D>*>(raw);
-  const Inputs<T>& in = a.in;
   shared.init();
   const int kv_heads = in.heads / in.group, block = static_cast<int>(blockIdx.x), kv = block % kv_heads;
   Place at{kv * in.group, kv, block / kv_heads * kRows, kNone};
@@ -192,7 +191,7 @@ __global__ void __launch_bounds__(kImageThreads, 1)
   const Own<T> own(room, shared);
   Accumulators<1, D> dk = {}, dv = {};
   if (at.start != kNone) meet_queries<T, D>(dk, dv, room, shared, own, at.start, in.scale * kLog2e);
-  const Corner to{kv * D, at.first + warp_id() / 4 * kGroupRows};
+  const Corner to{kv * D, at.first + group_id() * kGroupRows};
   const float scale[1][2] = {{in.scale, in.scale}}, one[1][2] = {{1, 1}};
   store_rows<D>(maps.dv, to, const_cast<T*>(own.b), dv, one);
   store_rows<D>(maps.dk, to, const_cast<T*>(own.a), dk, scale);
@@ -286,13 +285,12 @@ __device__ __forceinline__ void meet_keys(Accumulators<1, D>& dq, QueryRoom<T, D
 
 template <class T, int D>
 __global__ void __launch_bounds__(kImageThreads, 1)
-    queries_backward_wgmma(Backward<T> a, const __grid_constant__ QueryMaps maps) {
+    queries_backward_wgmma(Inputs<T> in, const __grid_constant__ QueryMaps maps) {
 #if PTX_SM90A
   using State = Shared<QueryRoom<T, D>::kSlots>;
   SHARED(State, shared);
   DYN_SMEM(raw);
   auto& room = *reinterpret_cast<QueryRoom<T, D>*>(raw);
-  const Inputs<T>& in = a.in;
   shared.init();
   // Later queries see more keys: the longest work first.
   const int block = static_cast<int>(gridDim.x - 1 - blockIdx.x), head = block % in.heads;
@@ -309,18 +307,18 @@ __global__ void __launch_bounds__(kImageThreads, 1)
   Accumulators<1, D> dq = {};
   if (at.start != kNone) meet_keys<T, D>(dq, room, shared, own, at.start, in.scale * kLog2e);
   const float scale[1][2] = {{in.scale, in.scale}};
-  store_rows<D>(maps.dq, {head * D, at.first + warp_id() / 4 * kGroupRows}, const_cast<T*>(own.a), dq, scale);
+  store_rows<D>(maps.dq, {head * D, at.first + group_id() * kGroupRows}, const_cast<T*>(own.a), dq, scale);
 #endif
 }
 
 // ---- launchers
 
 template <class Room, class Maps, class T>
-void launch_blocks(void (*kernel)(Backward<T>, Maps), int rows, int heads, const Backward<T>& a, const Maps& maps,
+void launch_blocks(void (*kernel)(Inputs<T>, Maps), int rows, int heads, const Inputs<T>& in, const Maps& maps,
                    cudaStream_t stream) {
   static_assert(sizeof(Room) <= 224 << 10, "a block has 227 KiB, with its Sight and its ring");
   const dim3 grid(grid_size(div_ceil<int64_t>(rows, kRows) * heads));
-  CUDA_CHECK(launch(kernel, {grid, dim3(kThreads), sizeof(Room), stream}, a, maps));
+  CUDA_CHECK(launch(kernel, {grid, dim3(kThreads), sizeof(Room), stream}, in, maps));
 }
 
 template <class T, int D>
@@ -344,11 +342,11 @@ void launch_both(const Backward<T>& a, cudaStream_t stream) {
                          of_queries(in.q, in.q_stride, Keys::N),   of_queries(a.dy, width, Keys::N),
                          of_stats(Keys::N),                        of_keys(a.dk, a.dk_stride, kGroupRows),
                          of_keys(a.dv, a.dv_stride, kGroupRows)};
-  launch_blocks<Keys>(keys_backward_wgmma<T, D>, in.spans.keys, kv_heads, a, key_maps, stream);
+  launch_blocks<Keys>(keys_backward_wgmma<T, D>, in.spans.keys, kv_heads, in, key_maps, stream);
   const QueryMaps query_maps{of_queries(in.q, in.q_stride, kRows), of_queries(a.dy, width, kRows),
                              of_stats(kRows), of_keys(in.k, in.k_stride, Queries::N), of_keys(in.v, in.v_stride, Queries::N),
                              of_queries(a.dq, a.dq_stride, kGroupRows)};
-  launch_blocks<Queries>(queries_backward_wgmma<T, D>, in.spans.queries, in.heads, a, query_maps, stream);
+  launch_blocks<Queries>(queries_backward_wgmma<T, D>, in.spans.queries, in.heads, in, query_maps, stream);
 }
 
 template <class T, int D>

@@ -106,7 +106,7 @@ __device__ __forceinline__ void consume(Accumulators<1, D>& o, Softmax<1>& softm
 template <class T, int D>
 __device__ __forceinline__ void attend_group(Room<T, D>& room, Shared& shared, const Forward<T>& a, const Maps& maps,
                                              const Place& at) {
-  const int group = static_cast<int>(threadIdx.x) / kGroupThreads, own = warp_id() * 16;
+  const int group = group_id(), own = warp_id() * 16;
   T* rows = room.rows + group * kGroupRows * kBoxColumns;
   Accumulators<1, D> o = {};
   Softmax<1> softmax;

@@ -26,6 +26,11 @@ constexpr int kTailBarrier = 1, kGroupBarrier = 2;  // the latter for each warpg
 // 65,536 registers are 168 a thread. The producer needs few of them, the consumers all others.
 constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
 
+// The warpgroup, as a value that the compiler knows to be the warp's: descriptors of its rows stay in uniform registers.
+__device__ __forceinline__ int group_id() {
+  return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroupThreads, 0);
+}
+
 // Slots are filled and emptied in turn. Where `full` completes for the kth time, `empty` must first have done so k - 1
 // times.
 template <int Slots>
@@ -152,7 +157,7 @@ struct Corner {
 template <int D, class T>
 __device__ __forceinline__ void store_rows(const CUtensorMap& map, const Corner& to, T* tile,
                                            const Accumulators<1, D>& values, const float (&factor)[1][2]) {
-  const int lane = lane_id(), group = warp_id() * 32 / kGroupThreads;
+  const int lane = lane_id(), group = group_id();
   ptx::bar_sync(kGroupBarrier + group, kGroupThreads);  // the rows have been read
 #pragma unroll
   for (int n = 0; n < D / 8; ++n) {
