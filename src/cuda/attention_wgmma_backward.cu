@@ -1,6 +1,6 @@
-// Attention backward by warpgroups (sm_90a): what attention_backward.cu computes, in the same two passes, with wgmma and
-// TMA. Seven products of which each adds to sums in registers, instead of five and sums of dq in memory: blocks need
-// neither atomics nor an order among them, and p and ds go from accumulators into the next product without leaving
+// Attention backward by warpgroups (sm_90a): what attention_backward.cu computes, in the same two passes, with wgmma
+// and TMA. Seven products of which each adds to sums in registers, instead of five and sums of dq in memory: blocks
+// need neither atomics nor an order among them, and p and ds go from accumulators into the next product without leaving
 // registers [Shah et al. 2024, sec. 3].
 // Layout: a block takes 128 rows of its side, two warpgroups 64 each. One warp copies tiles of the other side into a
 // ring, two tensors by turns. Exponentials of one warpgroup run beside products of the other, and each beside the next
@@ -59,15 +59,15 @@ struct Place {
 // A warpgroup's part of the block's rows.
 template <class T>
 struct Own {
-  const T *a, *b;     // its first rows
-  const Seen *group;  // what they see
-  const Seen *warp;   // what the warp's rows see
+  T *a, *b;           // its first rows
+  const Seen* group;  // what they see
+  const Seen* warp;   // what the warp's rows see
 
-  template <class Room, class Shared>
-  __device__ __forceinline__ Own(const Room& room, const Shared& shared) {
+  template <class R>
+  __device__ __forceinline__ Own(R& room, const Sight<kRows>& sight) {
     const int first = group_id() * kGroupRows;
     a = room.a + first * kBoxColumns, b = room.b + first * kBoxColumns;
-    group = shared.sight.seen + first, warp = shared.sight.seen + warp_id() * 16;
+    group = sight.seen + first, warp = sight.seen + warp_id() * 16;
   }
 };
 
@@ -78,17 +78,17 @@ __device__ __forceinline__ void hide_unseen(Accumulators<1, N>& p, const Seen* s
 
 // ---- keys: dk and dv
 
-template <class T, int D>
-__device__ __forceinline__ void produce_queries(KeyRoom<T, D>& room, Shared<KeyRoom<T, D>::kSlots>& shared,
-                                                const KeyMaps& maps, const Place& at, int heads) {
-  constexpr int N = KeyRoom<T, D>::N;
+template <int D, class R>
+__device__ __forceinline__ void produce_queries(R& room, Shared<R::kSlots>& shared, const KeyMaps& maps,
+                                                const Place& at, int heads) {
+  constexpr int N = R::N;
   if (at.start == kNone) return;
   if (lane_id() == 0) {
     copy_tile<kRows, D>(room.a, maps.k, &shared.own, at.kv * D, at.first);
     copy_tile<kRows, D>(room.b, maps.v, &shared.own, at.kv * D, at.first);
   }
   auto& ring = shared.ring;
-  Turn<KeyRoom<T, D>::kSlots> turn;
+  Turn<R::kSlots> turn;
   int start = at.start, head = at.head;
   while (start != kNone) {
     int next = next_seen<kRows>(shared.sight.seen, start + N), next_head = head;
@@ -128,13 +128,12 @@ __device__ __forceinline__ void differentiate_keys(Accumulators<1, N>& ds, const
   }
 }
 
-template <class T, int D>
-__device__ __forceinline__ void meet_queries(Accumulators<1, D>& dk, Accumulators<1, D>& dv, KeyRoom<T, D>& room,
-                                             Shared<KeyRoom<T, D>::kSlots>& shared, const Own<T>& own, int start,
-                                             float scale) {
-  constexpr int N = KeyRoom<T, D>::N;
+template <class T, int D, class R>
+__device__ __forceinline__ void meet_queries(Accumulators<1, D>& dk, Accumulators<1, D>& dv, R& room,
+                                             Shared<R::kSlots>& shared, const Own<T>& own, int start, float scale) {
+  constexpr int N = R::N;
   auto& ring = shared.ring;
-  Turn<KeyRoom<T, D>::kSlots> turn;
+  Turn<R::kSlots> turn;
   Accumulators<1, N> p, ds;
   uint32_t weights[N / 16][4], changes[N / 16][4];
   ptx::mbar_wait(&shared.own, 0);
@@ -184,27 +183,27 @@ __global__ void __launch_bounds__(kImageThreads, 1)
   at.start = next_seen<kRows>(shared.sight.seen, 0);
   if (threadIdx.x >= kConsumers) {
     ptx::registers_decrease<kProducerRegisters>();
-    if (warp_id() == kConsumers / 32) produce_queries<T, D>(room, shared, maps, at, in.group);
+    if (warp_id() == kConsumers / 32) produce_queries<D>(room, shared, maps, at, in.group);
     return;
   }
   ptx::registers_increase<kConsumerRegisters>();
-  const Own<T> own(room, shared);
+  const Own<T> own(room, shared.sight);
   Accumulators<1, D> dk = {}, dv = {};
   if (at.start != kNone) meet_queries<T, D>(dk, dv, room, shared, own, at.start, in.scale * kLog2e);
   const Corner to{kv * D, at.first + group_id() * kGroupRows};
   const float scale[1][2] = {{in.scale, in.scale}}, one[1][2] = {{1, 1}};
-  store_rows<D>(maps.dv, to, const_cast<T*>(own.b), dv, one);
-  store_rows<D>(maps.dk, to, const_cast<T*>(own.a), dk, scale);
+  store_rows<D>(maps.dv, to, own.b, dv, one);
+  store_rows<D>(maps.dk, to, own.a, dk, scale);
 #endif
 }
 
 // ---- queries: dq
 
 #if PTX_SM90A
-template <class T, int D>
-__device__ __forceinline__ void produce_keys(QueryRoom<T, D>& room, Shared<QueryRoom<T, D>::kSlots>& shared,
-                                             const QueryMaps& maps, const Place& at) {
-  constexpr int N = QueryRoom<T, D>::N;
+template <int D, class R>
+__device__ __forceinline__ void produce_keys(R& room, Shared<R::kSlots>& shared, const QueryMaps& maps,
+                                             const Place& at) {
+  constexpr int N = R::N;
   if (at.start == kNone) return;
   if (lane_id() == 0) {
     copy_tile<kRows, D>(room.a, maps.q, &shared.own, at.head * D, at.first, sizeof room.stats);
@@ -212,7 +211,7 @@ __device__ __forceinline__ void produce_keys(QueryRoom<T, D>& room, Shared<Query
     copy_tile<kRows, D>(room.b, maps.dy, &shared.own, at.head * D, at.first);
   }
   auto& ring = shared.ring;
-  Turn<QueryRoom<T, D>::kSlots> turn;
+  Turn<R::kSlots> turn;
   int start = at.start;
   while (start != kNone) {
     const int next = next_seen<kRows>(shared.sight.seen, start + N);
@@ -243,13 +242,12 @@ __device__ __forceinline__ void differentiate_queries(Accumulators<1, N>& ds, co
   }
 }
 
-template <class T, int D>
-__device__ __forceinline__ void meet_keys(Accumulators<1, D>& dq, QueryRoom<T, D>& room,
-                                          Shared<QueryRoom<T, D>::kSlots>& shared, const Own<T>& own, int start,
-                                          float scale) {
-  constexpr int N = QueryRoom<T, D>::N;
+template <class T, int D, class R>
+__device__ __forceinline__ void meet_keys(Accumulators<1, D>& dq, R& room, Shared<R::kSlots>& shared, const Own<T>& own,
+                                          int start, float scale) {
+  constexpr int N = R::N;
   auto& ring = shared.ring;
-  Turn<QueryRoom<T, D>::kSlots> turn;
+  Turn<R::kSlots> turn;
   const QueryStats* stats = room.stats + warp_id() * 16 + lane_id() / 4;
   Accumulators<1, N> p, ds;
   uint32_t changes[N / 16][4];
@@ -299,15 +297,15 @@ __global__ void __launch_bounds__(kImageThreads, 1)
   at.start = next_seen<kRows>(shared.sight.seen, 0);
   if (threadIdx.x >= kConsumers) {
     ptx::registers_decrease<kProducerRegisters>();
-    if (warp_id() == kConsumers / 32) produce_keys<T, D>(room, shared, maps, at);
+    if (warp_id() == kConsumers / 32) produce_keys<D>(room, shared, maps, at);
     return;
   }
   ptx::registers_increase<kConsumerRegisters>();
-  const Own<T> own(room, shared);
+  const Own<T> own(room, shared.sight);
   Accumulators<1, D> dq = {};
   if (at.start != kNone) meet_keys<T, D>(dq, room, shared, own, at.start, in.scale * kLog2e);
   const float scale[1][2] = {{in.scale, in.scale}};
-  store_rows<D>(maps.dq, {head * D, at.first + group_id() * kGroupRows}, const_cast<T*>(own.a), dq, scale);
+  store_rows<D>(maps.dq, {head * D, at.first + group_id() * kGroupRows}, own.a, dq, scale);
 #endif
 }
 
@@ -338,13 +336,19 @@ void launch_both(const Backward<T>& a, cudaStream_t stream) {
   const auto of_stats = [&](uint32_t rows) {
     return tensor_map<float>(encode, {&a.stats->lse, in.heads, 2 * queries, 2 * stats_rows(queries), 1, 2 * rows});
   };
-  const KeyMaps key_maps{of_keys(in.k, in.k_stride, kRows),        of_keys(in.v, in.v_stride, kRows),
-                         of_queries(in.q, in.q_stride, Keys::N),   of_queries(a.dy, width, Keys::N),
-                         of_stats(Keys::N),                        of_keys(a.dk, a.dk_stride, kGroupRows),
+  const KeyMaps key_maps{of_keys(in.k, in.k_stride, kRows),
+                         of_keys(in.v, in.v_stride, kRows),
+                         of_queries(in.q, in.q_stride, Keys::N),
+                         of_queries(a.dy, width, Keys::N),
+                         of_stats(Keys::N),
+                         of_keys(a.dk, a.dk_stride, kGroupRows),
                          of_keys(a.dv, a.dv_stride, kGroupRows)};
   launch_blocks<Keys>(keys_backward_wgmma<T, D>, in.spans.keys, kv_heads, in, key_maps, stream);
-  const QueryMaps query_maps{of_queries(in.q, in.q_stride, kRows), of_queries(a.dy, width, kRows),
-                             of_stats(kRows), of_keys(in.k, in.k_stride, Queries::N), of_keys(in.v, in.v_stride, Queries::N),
+  const QueryMaps query_maps{of_queries(in.q, in.q_stride, kRows),
+                             of_queries(a.dy, width, kRows),
+                             of_stats(kRows),
+                             of_keys(in.k, in.k_stride, Queries::N),
+                             of_keys(in.v, in.v_stride, Queries::N),
                              of_queries(a.dq, a.dq_stride, kGroupRows)};
   launch_blocks<Queries>(queries_backward_wgmma<T, D>, in.spans.queries, in.heads, in, query_maps, stream);
 }

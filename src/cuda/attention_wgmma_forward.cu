@@ -44,8 +44,7 @@ __device__ __forceinline__ void produce(Room<T, D>& room, Shared& shared, const 
   Ring<kSlots>& ring = shared.ring;
   Turn<kSlots> turn;
   const auto push = [&](const CUtensorMap& map, int row, int next) {
-    ring.fill(turn, next,
-              [&](int slot) { copy_tile<N, D>(room.slots[slot], map, &ring.full[slot], at.kv, row); });
+    ring.fill(turn, next, [&](int slot) { copy_tile<N, D>(room.slots[slot], map, &ring.full[slot], at.kv, row); });
   };
   int start = at.start, next = next_seen<kRows>(shared.sight.seen, start + N);
   push(maps.k, start, next);

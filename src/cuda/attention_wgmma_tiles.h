@@ -26,10 +26,9 @@ constexpr int kTailBarrier = 1, kGroupBarrier = 2;  // the latter for each warpg
 // 65,536 registers are 168 a thread. The producer needs few of them, the consumers all others.
 constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
 
-// The warpgroup, as a value that the compiler knows to be the warp's: descriptors of its rows stay in uniform registers.
-__device__ __forceinline__ int group_id() {
-  return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroupThreads, 0);
-}
+// The warpgroup, as a value that the compiler knows to be the warp's: descriptors of its rows stay in uniform
+// registers.
+__device__ __forceinline__ int group_id() { return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroupThreads, 0); }
 
 // Slots are filled and emptied in turn. Where `full` completes for the kth time, `empty` must first have done so k - 1
 // times.
@@ -82,7 +81,8 @@ struct Ring {
   }
 };
 
-// tile [Rows, D] = rows from `row` on, D columns from `column` on; by one thread. also: bytes of another copy to `full`.
+// tile [Rows, D] = rows from `row` on, D columns from `column` on; by one thread. also: bytes of another copy to
+// `full`.
 template <int Rows, int D, class T>
 __device__ __forceinline__ void copy_tile(T* tile, const CUtensorMap& map, uint64_t* full, int column, int row,
                                           uint32_t also = 0) {

@@ -5,9 +5,9 @@
 #include "cuda/host_tools.h"
 namespace athanor::cuda {
 
-// A copy moves a box of box_rows rows and box_columns columns. Where these are 128 bytes, the 16-byte chunks of the rows
-// are exchanged against bank conflicts (the swizzle that wgmma reads). Rows and columns that do not exist read as zeros
-// and are not written.
+// A copy moves a box of box_rows rows and box_columns columns. Where these are 128 bytes, the 16-byte chunks of the
+// rows are exchanged against bank conflicts (the swizzle that wgmma reads). Rows and columns that do not exist read as
+// zeros and are not written.
 constexpr int kBoxColumns = 64;  // of 16-bit types
 template <class T>
 struct TmaMatrix {
