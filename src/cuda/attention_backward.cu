@@ -95,6 +95,7 @@ __device__ __forceinline__ void meet_queries(Accumulators<Tile::R, Tile::D>& dk,
                                              const T* k, const T* v, const Stage<T, Tile>& stage, const Seen* seen,
                                              int start, float scale) {
   constexpr int D = Tile::D, R = Tile::R, N = Tile::N;
+  const bool all = all_see<16 * R>(seen, start, start + N);
   Accumulators<R, N> p = {};
   multiply_rows<D, R, N>(p, k, stage.a);
   QueryStats stats[N / 4];
@@ -104,7 +105,7 @@ __device__ __forceinline__ void meet_queries(Accumulators<Tile::R, Tile::D>& dk,
     memcpy(stats + 2 * n, &two, sizeof two);
   }
   for_elements<R, N>(p, [&](float& x, int, int, int c) { x = ptx::exp2_approx(fmaf(x, scale, -stats[c].lse)); });
-  if (!all_see<16 * R>(seen, start, start + N)) hide<R, N>(p, seen, start, 0.f);
+  hide_unseen<R, N>(p, seen, start, all);
   if constexpr (Dv) multiply_columns<D, R, N>(dv, p, stage.b);
   if constexpr (Dk) {
     Accumulators<R, N> ds = {};
@@ -117,6 +118,7 @@ __device__ __forceinline__ void meet_queries(Accumulators<Tile::R, Tile::D>& dk,
         for (int i = 0; i < 4; ++i) ds[r][n][i] = p[r][n][i] * (ds[r][n][i] - stats[2 * n + i % 2].dy_by_y);
       }
     }
+    hide_unseen<R, N>(ds, seen, start, all);
     multiply_columns<D, R, N>(dk, ds, stage.a);
   }
 }
@@ -174,10 +176,11 @@ __device__ __forceinline__ void meet_keys(Accumulators<Tile::R, Tile::D>& dq, co
                                           const Stage<T, Tile>& stage, const QueryStats (&stats)[Tile::R][2],
                                           const Seen* seen, int start, float scale) {
   constexpr int D = Tile::D, R = Tile::R, N = Tile::N;
+  const bool all = all_see<16 * R>(seen, start, start + N);
   Accumulators<R, N> p = {}, ds = {};
   multiply_rows<D, R, N>(p, q, stage.a);
   for_elements<R, N>(p, [&](float& x, int r, int h, int) { x = ptx::exp2_approx(fmaf(x, scale, -stats[r][h].lse)); });
-  if (!all_see<16 * R>(seen, start, start + N)) hide<R, N>(p, seen, start, 0.f);
+  hide_unseen<R, N>(p, seen, start, all);
   multiply_rows<D, R, N>(ds, dy, stage.b);
 #pragma unroll
   for (int r = 0; r < R; ++r) {
@@ -187,6 +190,7 @@ __device__ __forceinline__ void meet_keys(Accumulators<Tile::R, Tile::D>& dq, co
       for (int i = 0; i < 4; ++i) ds[r][n][i] = p[r][n][i] * (ds[r][n][i] - stats[r][i / 2].dy_by_y);
     }
   }
+  hide_unseen<R, N>(ds, seen, start, all);
   multiply_columns<D, R, N>(dq, ds, stage.a);
 }
 

@@ -63,6 +63,12 @@ __device__ __forceinline__ void hide(Accumulators<R, N>& a, const Seen* seen, in
   }
 }
 
+// Where all pairs see each other nothing is hidden.
+template <int R, int N>
+__device__ __forceinline__ void hide_unseen(Accumulators<R, N>& a, const Seen* seen, int first, bool all) {
+  if (!all) hide<R, N>(a, seen, first, 0.f);
+}
+
 // ---- products
 
 template <class T>

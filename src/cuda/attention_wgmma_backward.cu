@@ -71,11 +71,6 @@ struct Own {
   }
 };
 
-template <int N>
-__device__ __forceinline__ void hide_unseen(Accumulators<1, N>& p, const Seen* seen, int start, bool all) {
-  if (!all) hide<1, N>(p, seen, start, 0.f);
-}
-
 // ---- keys: dk and dv
 
 template <int D, class R>
@@ -151,12 +146,12 @@ __device__ __forceinline__ void meet_queries(Accumulators<1, D>& dk, Accumulator
       wgmma_rows<D, kRows, N>(ds, own.b, room.slots[dy]);
       ptx::wgmma_wait<1>();
       weigh_keys<N>(p, stats, scale);
-      hide_unseen<N>(p, own.warp, start, all);
+      hide_unseen<1, N>(p, own.warp, start, all);
       pack_weights<T, N>(weights, p);
       wgmma_columns<D, N>(dv, weights, room.slots[dy]);
       ptx::wgmma_wait<1>();
       differentiate_keys<N>(ds, p, stats);
-      hide_unseen<N>(ds, own.warp, start, all);
+      hide_unseen<1, N>(ds, own.warp, start, all);
       pack_weights<T, N>(changes, ds);
       wgmma_columns<D, N>(dk, changes, room.slots[q]);
       ptx::wgmma_wait<0>();
@@ -264,11 +259,11 @@ __device__ __forceinline__ void meet_keys(Accumulators<1, D>& dq, R& room, Share
       wgmma_rows<D, kRows, N>(ds, own.b, room.slots[v]);
       ptx::wgmma_wait<1>();
       weigh_queries<N>(p, stats, scale);
-      hide_unseen<N>(p, own.warp, start, all);
+      hide_unseen<1, N>(p, own.warp, start, all);
       ptx::wgmma_wait<0>();
       ring.release(v);
       differentiate_queries<N>(ds, p, stats);
-      hide_unseen<N>(ds, own.warp, start, all);
+      hide_unseen<1, N>(ds, own.warp, start, all);
       pack_weights<T, N>(changes, ds);
       wgmma_columns<D, N>(dq, changes, room.slots[k]);
       ptx::wgmma_wait<0>();
