@@ -117,38 +117,41 @@ std::string kernels_on(const emu::GpuModel& gpu, const Setting& s, const MakeBac
     ops->run(backward, device->allocate(ops->scratch(backward), Mem::device));
     device->sync();
     emu::count_accesses(false);
-    for (const auto& [kernel, counters] : emu::kernel_counters()) {
-      const size_t arguments = kernel.find('<');
-      names += kernel.substr(kernel.rfind("::", arguments) + 2) + "; ";
-    }
+    for (const auto& [kernel, counters] : emu::kernel_counters()) names += kernel + "; ";
   }
+  const std::string space = "athanor::cuda::attention::(anonymous namespace)::";
+  for (size_t at; (at = names.find(space)) != std::string::npos;) names.erase(at, space.size());
   emu::simulate({emu::gpu_h200()});
   return names;
 }
 
 TEST(AttentionKernels, ByGpuAndHeadSize) {
-  const auto wgmma = [](const std::string& arguments) {
-    return "attend_wgmma<" + arguments + ">; keys_backward_wgmma<" + arguments + ">; queries_backward_wgmma<" +
-           arguments + ">; ";
-  };
-  const std::string stats = "query_stats<__half>; ";
   const Setting usual{DType::f16, heads(2, 1, 64), {20}};
-  EXPECT_EQ(kernels_on(emu::gpu_h200(), usual), wgmma("__half, 64") + stats);
+  EXPECT_EQ(kernels_on(emu::gpu_h200(), usual),
+            "attend_wgmma<__half, 64>; keys_backward_wgmma<__half, 64>; queries_backward_wgmma<__half, 64>; "
+            "query_stats<__half>; ");
   EXPECT_EQ(kernels_on(emu::gpu_h100(), {DType::bf16, heads(2, 1, 128), {20}}),
-            wgmma("__nv_bfloat16, 128") + "query_stats<__nv_bfloat16>; ");
-  const auto tensor_cores = [&](int dim) {
-    const std::string tiles = "Tiles<" + std::to_string(dim) + "> >; ",
-                      space = "athanor::cuda::attention::(anonymous namespace)::";
-    return "attend<__half, " + std::to_string(dim) + ">; keys_backward<true, true, __half, " + space + "Key" + tiles +
-           "queries_backward<__half, " + space + "Query" + tiles + stats;
-  };
+            "attend_wgmma<__nv_bfloat16, 128>; keys_backward_wgmma<__nv_bfloat16, 128>; "
+            "queries_backward_wgmma<__nv_bfloat16, 128>; query_stats<__nv_bfloat16>; ");
   for (const auto& gpu : {emu::gpu_a100(), emu::gpu_rtx4090(), emu::gpu_b200()})
-    EXPECT_EQ(kernels_on(gpu, usual), tensor_cores(64)) << gpu.name;
-  EXPECT_EQ(kernels_on(emu::gpu_h200(), {DType::f16, heads(2, 1, 80), {20}}), tensor_cores(96));
-  EXPECT_EQ(kernels_on(emu::gpu_h200(), {DType::f16, heads(2, 1, 256), {20}}).find("wgmma"), std::string::npos);
-  for (const std::string& plain : {kernels_on(emu::gpu_h200(), {DType::f32, heads(2, 1, 64), {20}}),
-                                   kernels_on(emu::gpu_h200(), usual, make_misaligned_backend)})
-    EXPECT_EQ(plain, "");
+    EXPECT_EQ(kernels_on(gpu, usual),
+              "attend<__half, 64>; keys_backward<true, true, __half, KeyTiles<64> >; "
+              "queries_backward<__half, QueryTiles<64> >; query_stats<__half>; ")
+        << gpu.name;
+  EXPECT_EQ(kernels_on(emu::gpu_h200(), {DType::f16, heads(2, 1, 80), {20}}),
+            "attend<__half, 96>; keys_backward<true, true, __half, KeyTiles<96> >; "
+            "queries_backward<__half, QueryTiles<96> >; query_stats<__half>; ");
+  EXPECT_EQ(kernels_on(emu::gpu_h200(), {DType::f16, heads(2, 1, 256), {20}}),
+            "attend<__half, 256>; keys_backward<false, true, __half, KeyTiles<256> >; "
+            "keys_backward<true, false, __half, KeyTiles<256> >; queries_backward<__half, QueryTiles<256> >; "
+            "query_stats<__half>; ");
+  const auto plain = [](const std::string& type) {
+    std::string names = "attend<" + type + ">; ";
+    for (const char* which : {"0", "1", "2"}) names += cat("differentiate<(Gradient)", which, ", ", type, ">; ");
+    return names + "query_stats<" + type + ">; ";
+  };
+  EXPECT_EQ(kernels_on(emu::gpu_h200(), {DType::f32, heads(2, 1, 64), {20}}), plain("float"));
+  EXPECT_EQ(kernels_on(emu::gpu_h200(), usual, make_misaligned_backend), plain("__half"));
 }
 #endif
 }  // namespace
