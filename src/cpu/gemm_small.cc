@@ -14,7 +14,7 @@ constexpr int64_t kFewRows = 8;             // beyond, packing b pays
 constexpr int64_t kChunkElements = 131072;  // of b per chunk of work: enough for handing it out to cost nothing
 constexpr int64_t kMaxChunkRows = 256;
 constexpr int64_t kRunColumns = 4096;  // of b [K, N] per chunk of work: their sums stay in L1
-constexpr int64_t kSumColumns = 512;   // per chunk of adding them
+constexpr int64_t kSumColumns = 2048;  // per chunk of adding them
 constexpr int64_t kLeastRun = 96;      // rows of b [K, N] per chunk of work, and at most
 constexpr int64_t kMostRuns = 16;      // such runs: few enough for adding their sums to cost little
 
