@@ -77,11 +77,11 @@ std::vector<Merge> Bpe::merges_of_ranks(const TokenTable& tokens) {
 
 namespace {
 
-constexpr size_t kCached = 24;           // bytes of a piece that is remembered, at most
-constexpr size_t kCachedIds = 9;         // and its tokens: together one cache line
-constexpr size_t kWays = 2;              // cache lines in which a piece may be
-constexpr size_t kCacheSets = 1 << 15;   // of so many lines: 4 MiB a thread
-constexpr size_t kShort = 48;            // bytes up to which looking at every neighbour beats the queue
+constexpr size_t kCached = 24;          // bytes of a piece that is remembered, at most
+constexpr size_t kCachedIds = 9;        // and its tokens: together one cache line
+constexpr size_t kWays = 2;             // cache lines in which a piece may be
+constexpr size_t kCacheSets = 1 << 15;  // of so many lines: 4 MiB a thread
+constexpr size_t kShort = 48;           // bytes up to which looking at every neighbour beats the queue
 constexpr uint32_t kNone = UINT32_MAX;
 
 }  // namespace
