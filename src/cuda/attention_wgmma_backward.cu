@@ -40,7 +40,7 @@ template <int Slots>
 struct Shared {
   Sight<kRows> sight;
   Ring<Slots> ring;
-  uint64_t own;  // the block's own rows are here
+  uint64_t own;  // the block's own rows are here, copied after the first tiles
 
   __device__ __forceinline__ void init() {  // before a barrier of the block
     if (threadIdx.x != 0) return;
@@ -77,11 +77,6 @@ template <int D, class R>
 __device__ __forceinline__ void produce_queries(R& room, Shared<R::kSlots>& shared, const KeyMaps& maps,
                                                 const Place& at, int heads) {
   constexpr int N = R::N;
-  if (at.start == kNone) return;
-  if (lane_id() == 0) {
-    copy_tile<kRows, D>(room.a, maps.k, &shared.own, at.kv * D, at.first);
-    copy_tile<kRows, D>(room.b, maps.v, &shared.own, at.kv * D, at.first);
-  }
   auto& ring = shared.ring;
   Turn<R::kSlots> turn;
   int start = at.start, head = at.head;
@@ -96,6 +91,10 @@ __device__ __forceinline__ void produce_queries(R& room, Shared<R::kSlots>& shar
     });
     ring.fill(turn, next,
               [&](int slot) { copy_tile<N, D>(room.slots[slot], maps.dy, &ring.full[slot], head * D, start); });
+    if (start == at.start && head == at.head && lane_id() == 0) {
+      copy_tile<kRows, D>(room.a, maps.k, &shared.own, at.kv * D, at.first);
+      copy_tile<kRows, D>(room.b, maps.v, &shared.own, at.kv * D, at.first);
+    }
     start = next, head = next_head;
   }
 }
@@ -199,12 +198,6 @@ template <int D, class R>
 __device__ __forceinline__ void produce_keys(R& room, Shared<R::kSlots>& shared, const QueryMaps& maps,
                                              const Place& at) {
   constexpr int N = R::N;
-  if (at.start == kNone) return;
-  if (lane_id() == 0) {
-    copy_tile<kRows, D>(room.a, maps.q, &shared.own, at.head * D, at.first, sizeof room.stats);
-    ptx::tma_load(room.stats, &maps.stats, &shared.own, 2 * at.first, at.head);
-    copy_tile<kRows, D>(room.b, maps.dy, &shared.own, at.head * D, at.first);
-  }
   auto& ring = shared.ring;
   Turn<R::kSlots> turn;
   int start = at.start;
@@ -216,6 +209,11 @@ __device__ __forceinline__ void produce_keys(R& room, Shared<R::kSlots>& shared,
     };
     push(maps.k);
     push(maps.v);
+    if (start == at.start && lane_id() == 0) {
+      copy_tile<kRows, D>(room.a, maps.q, &shared.own, at.head * D, at.first, sizeof room.stats);
+      ptx::tma_load(room.stats, &maps.stats, &shared.own, 2 * at.first, at.head);
+      copy_tile<kRows, D>(room.b, maps.dy, &shared.own, at.head * D, at.first);
+    }
     start = next;
   }
 }
