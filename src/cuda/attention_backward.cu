@@ -95,7 +95,6 @@ __device__ __forceinline__ void meet_queries(Accumulators<Tile::R, Tile::D>& dk,
                                              const T* k, const T* v, const Stage<T, Tile>& stage, const Seen* seen,
                                              int start, float scale) {
   constexpr int D = Tile::D, R = Tile::R, N = Tile::N;
-  const bool all = all_see<16 * R>(seen, start, start + N);
   Accumulators<R, N> p = {};
   multiply_rows<D, R, N>(p, k, stage.a);
   QueryStats stats[N / 4];
@@ -105,7 +104,7 @@ __device__ __forceinline__ void meet_queries(Accumulators<Tile::R, Tile::D>& dk,
     memcpy(stats + 2 * n, &two, sizeof two);
   }
   for_elements<R, N>(p, [&](float& x, int, int, int c) { x = ptx::exp2_approx(fmaf(x, scale, -stats[c].lse)); });
-  hide_unseen<R, N>(p, seen, start, all);
+  if (!all_see<16 * R>(seen, start, start + N)) hide<R, N>(p, seen, start, 0.f);
   if constexpr (Dv) multiply_columns<D, R, N>(dv, p, stage.b);
   if constexpr (Dk) {
     Accumulators<R, N> ds = {};
@@ -118,7 +117,6 @@ __device__ __forceinline__ void meet_queries(Accumulators<Tile::R, Tile::D>& dk,
         for (int i = 0; i < 4; ++i) ds[r][n][i] = p[r][n][i] * (ds[r][n][i] - stats[2 * n + i % 2].dy_by_y);
       }
     }
-    hide_unseen<R, N>(ds, seen, start, all);
     multiply_columns<D, R, N>(dk, ds, stage.a);
   }
 }
