@@ -62,14 +62,15 @@ struct Bench {
   PhaseClock clock;
 };
 
-// Seconds of each of some steps.
+double seconds_of_step(Bench& b) {
+  const auto begin = Clock::now();
+  b.step();
+  return seconds_since(begin);
+}
+
 std::vector<double> time_steps(Bench& b, int64_t steps) {
   std::vector<double> seconds;
-  for (int64_t i = 0; i < steps; ++i) {
-    const auto begin = Clock::now();
-    b.step();
-    seconds.push_back(seconds_since(begin));
-  }
+  for (int64_t i = 0; i < steps; ++i) seconds.push_back(seconds_of_step(b));
   return seconds;
 }
 
@@ -81,10 +82,7 @@ struct OpTimes {
         profile(
             *b.engine, b.machine.backend(),
             {.profiler = found.profiler.get(), .why_events = found.why_none, .limits = limits, .by_shape = by_shape}) {
-    while (profile.steps() < steps) {
-      b.step();
-      profile.end_step();
-    }
+    while (profile.steps() < steps) profile.end_step(seconds_of_step(b));
   }
   Limits limits;
   FoundProfiler found;

@@ -1,10 +1,12 @@
 """The scripts for machines with a GPU, as far as a machine without one can run them: verify.sh and compare.sh."""
+import argparse
 import importlib
 import json
 import math
 import os
 import subprocess
 import sys
+import time
 import unittest
 
 from harness import PROGRAM, ROOT, SystemTest
@@ -30,6 +32,7 @@ class VerifyTest(SystemTest):
         done = subprocess.run([sys.executable, str(VERIFY), "--out", str(self.folder / "out"), "--data",
                                str(self.folder / "data"), *arguments], capture_output=True, text=True)
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        self.report = self.folder / "out" / "verify.json"
         return json.loads((self.folder / "out" / "verify.json").read_text())["parts"], done.stdout
 
     def test_parts_for_any_device_pass_on_the_cpu(self):
@@ -41,15 +44,21 @@ class VerifyTest(SystemTest):
 
     @unittest.skipUnless((ROOT / "build" / "tests" / "test_train").exists(), "the tests' programs are not built")
     def test_programs_of_the_tests_stand_in_on_the_cpu(self):
-        parts, _ = self.verify("--device", "cpu", "--parts", "parity,laws", code=0)
-        for part in ("parity", "laws"):
+        names = ("ops", "parity", "laws", "ranks")
+        parts, _ = self.verify("--device", "cpu", "--parts", ",".join(names), code=0)
+        for part, least in zip(names, (20, 5, 5, 2)):
             self.assertEqual((parts[part]["status"], parts[part]["device"]), ("passed", "cpu"))
-            self.assertGreater(parts[part]["found"]["passed"], 5)
+            self.assertGreaterEqual(parts[part]["found"]["passed"], least)
 
     @unittest.skipUnless((ROOT / "build" / "tests" / "test_cuda_emulated").exists(), "the emulated GPU is not built")
-    def test_attention_on_the_emulated_gpu(self):
-        parts, _ = self.verify("--device", "emulated", "--parts", "attention", code=0)
-        self.assertEqual((parts["attention"]["status"], parts["attention"]["device"]), ("passed", "emulated"))
+    def test_parts_for_gpus_on_the_emulated_one(self):
+        names = ["environment", "ops", "kernels", "laws", "attention", "ranks"]
+        parts, _ = self.verify("--device", "emulated", "--parts", ",".join(names), code=0)
+        self.assertEqual({p: (e["status"], e["device"]) for p, e in parts.items()},
+                         dict.fromkeys(names, ("passed", "emulated")))
+        recorded = parts["attention"]["found"]["recorded"]
+        self.assertGreater(int(recorded["AttentionPair.Dense"]["compared"]), 0)
+        self.assertIn("left_to_own_kernels", recorded["AttentionPair.Packed"])
 
     @unittest.skipUnless(HAS_TORCH, "ATHANOR_PYTHON lacks torch")
     def test_curves_follow_those_of_pytorch(self):
@@ -62,16 +71,35 @@ class VerifyTest(SystemTest):
         self.assertLess(parts["curves_gpt2"]["found"]["largest_deviation"], 1e-3, "both in fp32")
 
     def test_what_did_not_run_is_not_green(self):
-        parts, table = self.verify("--device", "cpu", "--parts", "kernels,sanitizer,attention", code=0)
+        parts, table = self.verify("--device", "cpu", "--parts", "kernels,sanitizer,attention", code=3)
         for part in ("kernels", "sanitizer", "attention"):
             self.assertEqual(parts[part]["status"], "not run")
             self.assertTrue(parts[part]["why"])
         self.assertIn("needs a GPU", table)
+        self.assertIn("0 passed, 0 FAILED, 13 not run of 13 parts on cpu", table)
+
+    def test_a_call_that_lacks_time_leaves_the_rest_to_the_next(self):
+        parts, _ = self.verify("--device", "cpu", "--parts", "environment", code=0)
+        before = parts["environment"]
+        parts, _ = self.verify("--device", "cpu", "--parts", "environment,memory", "--call-minutes", "0.1", code=3)
+        self.assertEqual(parts["environment"], before, "what did run stays")
+        self.assertIn("of the call, about 60 are needed", parts["memory"]["why"])
+        parts, table = self.verify("--device", "cpu", "--parts", "rest", "--call-minutes", "1.1", code=3)
+        self.assertEqual((parts["environment"], parts["memory"]["status"]), (before, "passed"), table)
+
+    def test_reports_of_another_commit_or_device_are_not_merged(self):
+        self.verify("--device", "cpu", "--parts", "sanitizer", code=3)
+        for key, other in (("device", "cuda"), ("commit", "0" * 40)):
+            report = json.loads(self.report.read_text())
+            report["parts"]["kernels"] = {"status": "passed", "seconds": 1.0}
+            self.report.write_text(json.dumps(report | {key: other}))
+            parts, _ = self.verify("--device", "cpu", "--parts", "sanitizer", code=3)
+            self.assertEqual(list(parts), ["sanitizer"], key)
 
     def test_failures_are_told_and_reports_are_merged(self):
         for data in (self.folder / "data").glob("*"):
             data.unlink()
-        self.verify("--device", "cpu", "--parts", "sanitizer", code=0)
+        self.verify("--device", "cpu", "--parts", "sanitizer", code=3)
         (self.folder / "data" / "text_train_000000.bin").write_bytes(b"damaged")
         done = subprocess.run([sys.executable, str(VERIFY), "--out", str(self.folder / "out"), "--data",
                                str(self.folder / "data"), "--device", "cpu", "--parts", "resume"],
@@ -132,6 +160,34 @@ class JudgeTest(unittest.TestCase):
         for used in ((11 << 30) + (512 << 20), 11 << 30):
             with self.assertRaises(self.verify.Failed):
                 self.verify.judge_memory(found | {"used": used})
+
+
+class SanitizerTest(SystemTest):
+    """What verify.py makes of compute-sanitizer's answers, with a program in its place."""
+
+    def sanitize(self, text, code):
+        verify = module(VERIFY)
+        tool = self.folder / "compute-sanitizer"
+        tool.write_text(f"#!/bin/sh\necho '{text}'\nexit {code}\n")
+        tool.chmod(0o755)
+        call = verify.Call(argparse.Namespace(device="cpu", minutes=1, call_minutes=1, out=self.folder, data=self.folder))
+        call.end = time.monotonic() + 60
+        call.program = lambda name: "/bin/true"
+        return verify.sanitize(call, tool, "memcheck")
+
+    def test_a_clean_run_passes(self):
+        self.assertEqual(self.sanitize("========= ERROR SUMMARY: 0 errors", 0),
+                         ("passed", "========= ERROR SUMMARY: 0 errors"))
+
+    def test_faults_and_silence_are_failures(self):
+        self.assertEqual(self.sanitize("========= Invalid __global__ write\n========= ERROR SUMMARY: 1 error", 9)[0],
+                         "FAILED")
+        self.assertEqual(self.sanitize("all tests passed", 0)[0], "FAILED", "the tool said nothing")
+
+    def test_a_device_that_it_refuses_is_not_run(self):
+        for code in (0, 255):
+            status, why = self.sanitize("========= Error: Device not supported. See the documentation.", code)
+            self.assertEqual((status, why), ("not run", "========= Error: Device not supported. See the documentation."))
 
 
 LLMC = '''#!/bin/sh
