@@ -62,7 +62,10 @@ class Athanor:
         self.program, self.config, self.deadline = program, config, deadline
 
     def turn(self, steps, warmup):
-        out = run([self.program, "bench", "step", self.config, "--steps", steps, "--warmup", warmup, "--json"],
+        return self.steps(steps, max(warmup, 2))  # the second step captures CUDA graphs
+
+    def steps(self, steps, warmup, *flags):
+        out = run([self.program, "bench", "step", self.config, "--steps", steps, "--warmup", warmup, "--json", *flags],
                   self.deadline)
         return json.loads(out.strip().splitlines()[-1])
 
@@ -70,8 +73,13 @@ class Athanor:
         """From exec to the end of the first step, with caches warm: the second of two starts."""
         for _ in range(2):
             begin = time.monotonic()
-            self.turn(1, 0)
+            self.steps(1, 0)
         return time.monotonic() - begin
+
+    def gap(self):
+        """What every op takes beside its limit, those that lose most first."""
+        found = self.steps(1, 2, "--ops")
+        return {k: found[k] for k in ("ceilings", "profiled_ms", "explained", "times", "ops")}
 
     def close(self):
         pass

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 
 #include "base/rng.h"
@@ -42,6 +44,7 @@ struct Bench {
       : config(load_config_logged(args.config, args.overrides)),
         machine(config),
         engine(make_engine(config, machine.backend(), true)) {
+    if (Tuning* tuning = machine.backend().tuning) search_products(config, *engine, *tuning);
     engine->commit();
     engine->init_weights();
     const int64_t n = engine->options().micro_batch_size * config.seq_length;
@@ -117,7 +120,9 @@ nlohmann::ordered_json ops_json(const StepProfile& profile) {
 Exit bench_step(const Args& args, bool by_shape) {
   Bench b(args);
   time_steps(b, args.warmup);
+  const std::clock_t cpu = std::clock();
   const std::vector<double> seconds = time_steps(b, args.steps);
+  const double cpu_seconds = double(std::clock() - cpu) / CLOCKS_PER_SEC;
   const double tokens = double(b.config.global_batch_size * b.config.seq_length), mid = median(seconds);
   const double flops = flops_per_token(b.engine->model(), b.config.seq_length).causal * tokens / mid;
   std::optional<OpTimes> ops;
@@ -130,11 +135,14 @@ Exit bench_step(const Args& args, bool by_shape) {
                                   {"parameters", b.engine->model().params().parameter_count()},
                                   {"micro_batch_size", b.engine->options().micro_batch_size},
                                   {"memory_bytes", b.engine->memory().total()},
-                                  {"threads", b.machine.threads()}};
+                                  {"threads", b.machine.threads()},
+                                  {"host_cores", cpu_seconds / std::accumulate(seconds.begin(), seconds.end(), 0.0)}};
     for (const double s : seconds) out["step_ms"].push_back(s * 1e3);
     if (ops) {
       out["ceilings"] = {{"flops", ops->limits.most.flops}, {"bytes", ops->limits.most.bytes}};
-      out["explained"] = measured_sum(ops->profile.rows()) / double(args.steps) / mid;
+      // Of the steps whose ops were timed; others may have met a busier machine.
+      out["profiled_ms"] = ops->profile.step_seconds() * 1e3;
+      out["explained"] = measured_sum(ops->profile.rows()) / double(args.steps) / ops->profile.step_seconds();
       out["times"] = source_json(ops->profile);
       out["ops"] = ops_json(ops->profile);
     }
@@ -145,7 +153,7 @@ Exit bench_step(const Args& args, bool by_shape) {
         "(product), %s B/s (copy)\n\n%s",
         b.machine.description().c_str(), static_cast<long long>(args.steps), mid * 1e3,
         format_count(tokens / mid).c_str(), format_count(flops).c_str(), format_count(ops->limits.most.flops).c_str(),
-        format_count(ops->limits.most.bytes).c_str(), ops->profile.table(mid).c_str());
+        format_count(ops->limits.most.bytes).c_str(), ops->profile.table(ops->profile.step_seconds()).c_str());
   }
   return Exit::done;
 }

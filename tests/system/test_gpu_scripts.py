@@ -199,6 +199,12 @@ while [ $i -lt 9 ]; do
 done
 sleep 60'''
 LLMQ = '''#!/bin/sh
+for i in 0 1 2 3; do
+  echo "[T] step      $i [  1.0%] | time:   ${i}50 ms | norm 1.0 | loss 11.0 | tps  10k"
+done
+echo "[T] step      4 [  1.0%] | time:     2 s | norm 1.0 | loss 11.0 | tps  10k"
+sleep 60'''
+ENDS_EARLY = '''#!/bin/sh
 echo "[T] step      0 [  1.0%] | time:     2 s | norm 1.0 | loss 11.0 | tps  10k"
 exit 3'''
 
@@ -219,17 +225,29 @@ class CompareTest(SystemTest):
         return json.loads((self.folder / "compare.json").read_text()), done.stdout
 
     @unittest.skipUnless(HAS_TORCH, "ATHANOR_PYTHON lacks torch")
-    def test_sides_take_turns_and_failures_are_told(self):
+    def test_sides_take_turns(self):
         report, printed = self.compare("--peers", self.folder / "peers", "--models", "tiny-gpt2")
         row = report["models"]["tiny-gpt2"]
         self.assertEqual(row["status"], "measured", row)
-        self.assertEqual(set(row["sides"]), {"athanor", "torch", "llm.c"})
-        self.assertEqual([len(s["turn_medians_ms"]) for s in row["sides"].values()], [2, 2, 2])
+        self.assertEqual(set(row["sides"]), {"athanor", "torch", "llm.c", "LLMQ"})
+        self.assertEqual([len(s["turn_medians_ms"]) for s in row["sides"].values()], [2, 2, 2, 2])
         self.assertEqual(row["sides"]["llm.c"]["turn_medians_ms"], [104.0, 104.0], "steps 3 and 4")
+        self.assertEqual(row["sides"]["LLMQ"]["turn_medians_ms"], [300.0, 300.0], "steps 2 and 3")
         self.assertEqual(row["sides"]["athanor"]["athanor_is_faster_by"], 1)
-        self.assertIn("1 of 4 steps", row["not_run"]["LLMQ"])
-        self.assertIn("LLMQ", printed)
         self.assertGreater(row["start_seconds"], 0)
+        goals = {what: met for what, _, _, met in row["goals"]}
+        self.assertEqual(list(goals), ["tokens/s", "times torch", "times llm.c", "times LLMQ", "seconds to the first step"])
+        self.assertFalse(goals["tokens/s"], "10^9 are asked for")
+        self.assertIn("MISSED   tokens/s", printed)
+        self.assertIn("gemm", [op["op"] for op in row["gap"]["ops"]])
+
+    def test_a_peer_that_ends_early_has_no_times(self):
+        (self.folder / "peers" / "train").write_text(ENDS_EARLY)
+        report, printed = self.compare("--peers", self.folder / "peers", "--models", "tiny-gpt2", python="/bin/false")
+        row = report["models"]["tiny-gpt2"]
+        self.assertEqual(set(row["sides"]), {"athanor", "llm.c"})
+        self.assertIn("1 of 4 steps", row["not_run"]["LLMQ"])
+        self.assertIn("LLMQ     not run", printed)
 
     def test_without_pytorch_the_side_is_not_run(self):
         report, _ = self.compare("--models", "tiny-llama", python="/bin/false")
@@ -249,15 +267,23 @@ class CompareTest(SystemTest):
             self.assertTrue((ROOT / "configs" / f"{name}.json").exists(), name)
             self.assertEqual(model["tokens"] % (model["seq"] * model["micro"]), 0, name)
             self.assertLess(model["goal"], model["limit"])
-        self.assertLess(sum(m["seconds"] for m in compare.MODELS.values()), 9 * 60, "one call yields the whole table")
+        usual = argparse.Namespace(rounds=2, steps=2, warmup=1, peers=None)
+        self.assertLess(sum(compare.seconds_needed(m, usual) for m in compare.MODELS.values()), 9 * 60,
+                        "one call yields the whole table")
 
     def test_tables_are_of_gpus_only(self):
         table = module(ROOT / "bench" / "gpu" / "table.py")
         side = lambda ms: {"tokens_per_second": 524288 / ms * 1e3, "athanor_is_faster_by": ms / 800}
         report = {"device": "cuda", "hardware": "a GPU", "date": "2026-01-02", "commit": "0123456789abcdef",
                   "settings": {"precision": "bf16"},
-                  "models": {"gpt2-124m": {"status": "measured", "model": {"seq": 1024, "limit": 693e3},
+                  "models": {"gpt2-124m": {"status": "measured", "model": {"seq": 1024, "goal": 620e3, "limit": 693e3},
+                                           "goals": [["tokens/s", 620e3, 655e3, True]],
                                            "sides": {"athanor": side(800), "torch": side(1200)}},
+                             "gpt2-350m": {"status": "measured", "model": {"seq": 1024, "goal": 760e3, "limit": 800e3},
+                                           "goals": [["tokens/s", 760e3, 655e3, False], ["times torch", 1.3, 1.5, True]],
+                                           "sides": {"athanor": side(800), "torch": side(1200)},
+                                           "gap": {"profiled_ms": 801.0, "explained": 0.991, "times": {"idle": 0.004},
+                                                   "ops": [{"op": "gemm", "ms": 600.0, "limit_ms": 500.0}]}},
                              "llama-1b": {"status": "not run", "why": "no time"}}}
         path, readme = self.folder / "report.json", self.folder / "README.md"
         path.write_text(json.dumps(report))
@@ -266,7 +292,11 @@ class CompareTest(SystemTest):
                                       str(readme)], capture_output=True, text=True)
         self.assertEqual(run().returncode, 0)
         text = readme.read_text()
-        self.assertIn("| gpt2-124m | 1024 | 655k | 95 % | 1.50× (437k) |", text)
+        self.assertIn("| gpt2-124m | 1024 | 655k | 106 % | 95 % | 1.50× (437k) |", text)
+        self.assertNotIn("gpt2-124m misses", text)
+        self.assertIn("gpt2-350m misses its goals (tokens/s: 655k of 760k).", text)
+        self.assertIn("ops explain 99.1 %, the GPU is idle 0.4 % of it:", text)
+        self.assertIn("| gemm | 600.00 | 500.00 | 100.00 |", text)
         self.assertIn("a GPU, 2026-01-02, commit 0123456789ab", text)
         for gone in ("llama-1b", "old", "llm.c"):
             self.assertNotIn(gone, text)
