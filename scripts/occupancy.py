@@ -53,7 +53,7 @@ def occupancy(threads, registers, shared, blocks):
     bound = min(bounds, key=bounds.get)
     resident = bounds[bound]
     if resident == 0:
-        raise ValueError(f"no block fits on a multiprocessor: too many {bound}")
+        raise ValueError(f"no block fits on a multiprocessor: {bound}")
     waves = blocks / (resident * MULTIPROCESSORS)
     filled = waves / math.ceil(waves) if waves > 1 else min(1, blocks / MULTIPROCESSORS)
     return Occupancy(resident, resident * warps * 32 / THREADS, bound, waves, filled)
@@ -70,7 +70,7 @@ def bare(name):
 
 
 def short(name):
-    name = re.sub(r"athanor::|cuda::|\(anonymous namespace\)::|__nv_", "", name)
+    name = re.sub(r"athanor::|cuda::|attention::|\(anonymous namespace\)::|__nv_", "", name)
     return re.sub(r"\((\w+)\)(\d)", r"\2", name)
 
 
@@ -83,7 +83,7 @@ def compiled(build):
 def launches(program, model, settings):
     """[(times in a step, blocks, threads, dynamic bytes, kernel)] and a line about the step."""
     setup = MODELS[model]
-    words = [f"seq_length={setup['seq']}", f"global_batch_size={setup['tokens'] // setup['seq']}", "micro_batch_size=0"]
+    words = [f"seq_length={setup['seq']}", f"global_batch_size={setup['tokens'] // setup['seq']}", "micro_batch_size=auto"]
     words += ["master_weights=bf16"] if setup.get("state") == "bf16" else []
     done = subprocess.run([program, ROOT / "configs" / f"{model}.json", *words, *settings], capture_output=True, text=True)
     if done.returncode != 0:
@@ -94,7 +94,7 @@ def launches(program, model, settings):
 
 def print_model(model, head, rows, kernels, markdown):
     columns = ["kernel", "in a step", "blocks x threads", "registers", "shared bytes", "occupancy", "waves", "filled"]
-    form = "| {} | {} | {} | {} | {} | {} | {} | {} |" if markdown else "{:44} {:>9} {:>16} {:>9} {:>12} {:>20} {:>8} {:>6}"
+    form = "| {} | {} | {} | {} | {} | {} | {} | {} |" if markdown else "{:72} {:>9} {:>16} {:>9} {:>12} {:>20} {:>8} {:>6}"
     print(f"{'**' if markdown else ''}{model}: {head}{'**' if markdown else ''}\n")
     print(form.format(*columns))
     if markdown:

@@ -319,12 +319,22 @@ def judge_memory(found):
     return used / allowed
 
 
-@part(seconds=400)
-def attention(call):
-    """cuDNN's attention and the program's own agree, forward and backward, dense and packed."""
+def attention_part(call, part, tests):
     if call.device == "cpu":
         raise NotRun("needs a GPU or the emulated one: the CPU backend has one attention")
-    return call.google_tests("attention", "gpu_test_cuda", "*AttentionPair*")
+    return call.google_tests(part, "gpu_test_cuda", f"AttentionPair.{tests}")
+
+
+@part(seconds=240)
+def attention(call):
+    """cuDNN's attention and the program's own agree, forward and backward, for sequences of one length."""
+    return attention_part(call, "attention", "Dense")
+
+
+@part(seconds=240)
+def attention_packed(call):
+    """The same for documents of different lengths in one batch."""
+    return attention_part(call, "attention_packed", "Packed")
 
 
 @part(seconds=150)

@@ -52,13 +52,14 @@ class VerifyTest(SystemTest):
 
     @unittest.skipUnless((ROOT / "build" / "tests" / "test_cuda_emulated").exists(), "the emulated GPU is not built")
     def test_parts_for_gpus_on_the_emulated_one(self):
-        names = ["environment", "ops", "kernels", "laws", "attention", "ranks"]
+        names = ["environment", "ops", "kernels", "laws", "attention", "attention_packed", "ranks"]
         parts, _ = self.verify("--device", "emulated", "--parts", ",".join(names), code=0)
         self.assertEqual({p: (e["status"], e["device"]) for p, e in parts.items()},
                          dict.fromkeys(names, ("passed", "emulated")))
-        recorded = parts["attention"]["found"]["recorded"]
-        self.assertGreater(int(recorded["AttentionPair.Dense"]["compared"]), 0)
-        self.assertIn("left_to_own_kernels", recorded["AttentionPair.Packed"])
+        for part, test in (("attention", "Dense"), ("attention_packed", "Packed")):
+            recorded = parts[part]["found"]["recorded"][f"AttentionPair.{test}"]
+            self.assertGreater(int(recorded["compared"]), 0)
+            self.assertIn("left_to_own_kernels", recorded)
 
     @unittest.skipUnless(HAS_TORCH, "ATHANOR_PYTHON lacks torch")
     def test_curves_follow_those_of_pytorch(self):
@@ -76,7 +77,7 @@ class VerifyTest(SystemTest):
             self.assertEqual(parts[part]["status"], "not run")
             self.assertTrue(parts[part]["why"])
         self.assertIn("needs a GPU", table)
-        self.assertIn("0 passed, 0 FAILED, 13 not run of 13 parts on cpu", table)
+        self.assertIn("0 passed, 0 FAILED, 14 not run of 14 parts on cpu", table)
 
     def test_a_call_that_lacks_time_leaves_the_rest_to_the_next(self):
         parts, _ = self.verify("--device", "cpu", "--parts", "environment", code=0)
@@ -309,6 +310,47 @@ class CompareTest(SystemTest):
     def test_the_readme_has_a_place_for_the_table(self):
         table = module(ROOT / "bench" / "gpu" / "table.py")
         self.assertEqual((ROOT / "README.md").read_text().count(table.BEGIN), 1)
+
+
+class OccupancyTest(unittest.TestCase):
+    """What scripts/occupancy.py computes of registers, shared memory and blocks."""
+
+    def setUp(self):
+        self.occupancy = module(ROOT / "scripts" / "occupancy.py")
+
+    def of(self, threads, registers, shared, blocks):
+        o = self.occupancy.occupancy(threads, registers, shared, blocks)
+        return o.blocks, o.share, o.bound, round(o.waves, 3), round(o.filled, 3)
+
+    def test_what_is_scarcest_bounds_the_blocks(self):
+        self.assertEqual(self.of(256, 32, 0, 132 * 8), (8, 1, "threads", 1, 1))
+        self.assertEqual(self.of(384, 168, 0, 132), (1, 384 / 2048, "registers", 1, 1))
+        self.assertEqual(self.of(256, 33, 0, 132 * 6), (6, 0.75, "registers", 1, 1), "40 of 33 are given out")
+        self.assertEqual(self.of(128, 32, 100 << 10, 132), (2, 256 / 2048, "shared memory", 0.5, 1))
+        self.assertEqual(self.of(32, 32, 0, 132 * 32), (32, 0.5, "blocks", 1, 1))
+
+    def test_the_last_wave_is_idle_where_it_is_not_full(self):
+        self.assertEqual(self.of(384, 168, 0, 133)[3:], (1.008, 0.504))
+        self.assertEqual(self.of(384, 168, 0, 66)[3:], (0.5, 0.5))
+
+    def test_a_block_that_fits_nowhere_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "no block fits on a multiprocessor: shared memory"):
+            self.of(128, 32, 228 << 10, 1)
+
+    def test_names_of_both_compilers_agree(self):
+        self.assertEqual(self.occupancy.bare("void a::(anonymous namespace)::k<(a::Kind)1, b<int> >(float*, int (*)[2])"),
+                         "a::(anonymous namespace)::k<(a::Kind)1, b<int> >")
+        self.assertEqual(self.occupancy.bare("a::k(a::(anonymous namespace)::T)"), "a::k")
+
+    @unittest.skipUnless((ROOT / "build" / "tests" / "kernel_launches").exists(), "the emulated GPU is not built")
+    def test_launches_of_every_model_keep_the_limits_of_the_gpu(self):
+        for model in self.occupancy.MODELS:
+            head, launches = self.occupancy.launches(ROOT / "build" / "tests" / "kernel_launches", model, [])
+            self.assertIn("micro-batches of", head)
+            self.assertGreater(sum(times for times, *_ in launches), 100, model)
+            names = [name for *_, name in launches]
+            self.assertTrue(any("attend_wgmma" in name for name in names), model)
+            self.assertTrue(any("adamw_tiles" in name for name in names), model)
 
 
 if __name__ == "__main__":

@@ -290,6 +290,13 @@ class CommandTest(SystemTest):
         done = self.run_program("plan", config, "--set", "memory_limit_gib=0.001", code=USAGE)
         self.assertIn("smaller with", done.err)
 
+    def test_auto_is_near_the_best_of_a_sweep(self):
+        """By the model of the limit, on a GPU that is not here: what fits of every power of two."""
+        for config in ("gpt2-124m", "llama-1b"):
+            auto = self.plan_on("h200", config)[2]
+            swept = [self.plan_on("h200", config, f"micro_batch_size={2 ** i}")[2] for i in range(7)]
+            self.assertLessEqual(auto, 1.02 * min(swept), (config, swept))
+
     def test_recomputation_for_want_of_memory_changes_no_bit(self):
         model = {"hidden_size": 64, "num_hidden_layers": 8, "max_position_embeddings": 64}
         common = dict(model=model, train_iters=3, lr_warmup_iters=0, runtime_reserve_mib=0, micro_batch_size=4)
