@@ -62,7 +62,9 @@ class Athanor:
         self.program, self.config, self.deadline = program, config, deadline
 
     def turn(self, steps, warmup):
-        return self.steps(steps, max(warmup, 2))  # the second step captures CUDA graphs
+        """Also, after the steps that are timed, what every op takes beside its limit, those that lose most first."""
+        found = self.steps(steps, max(warmup, 2), "--ops")  # the second step captures CUDA graphs
+        return found | {"gap": {k: found[k] for k in ("ceilings", "profiled_ms", "explained", "times", "ops")}}
 
     def steps(self, steps, warmup, *flags):
         out = run([self.program, "bench", "step", self.config, "--steps", steps, "--warmup", warmup, "--json", *flags],
@@ -75,11 +77,6 @@ class Athanor:
             begin = time.monotonic()
             self.steps(1, 0)
         return time.monotonic() - begin
-
-    def gap(self):
-        """What every op takes beside its limit, those that lose most first."""
-        found = self.steps(1, 2, "--ops")
-        return {k: found[k] for k in ("ceilings", "profiled_ms", "explained", "times", "ops")}
 
     def close(self):
         pass

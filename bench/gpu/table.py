@@ -32,8 +32,6 @@ def gap(name, row):
     if not missed:
         return []
     lines = ["", f"{name} misses its goals ({'; '.join(missed)})."]
-    if "gap" not in row:
-        return [*lines, f"Its gap was not measured: {row['not_run'].get('gap', 'no reason is known')}"]
     found = row["gap"]
     idle = f", the GPU is idle {100 * found['times']['idle']:.1f} % of it" if "idle" in found["times"] else ""
     lines += [f"Of a step of {found['profiled_ms']:.1f} ms ops explain {100 * found['explained']:.1f} %{idle}:", "",

@@ -287,7 +287,7 @@ def memory(call):
     changes = {"save": str(save), "train_iters": 3, "save_interval": 0, "eval_interval": 0, "lr_warmup_iters": 1,
                "lr_decay_iters": 3, "train_data": call.train_data, "runtime_reserve_mib": reserve}
     if call.device == "cuda":
-        config, _, _ = curve_parts.gpu_config(ROOT, "gpt2")
+        config, _, _ = curve_parts.gpu_config(ROOT, "llama")
         config |= changes
     else:
         config = tiny(call, "gpt2", **changes)
