@@ -13,9 +13,9 @@ namespace athanor::cuda {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kRowsInFlight = 4;         // of a warp
-constexpr int64_t kMaxRanges = 256;      // so that the second launch is short
-constexpr int64_t kWave = 5 * 132;       // blocks that an H200 holds at once, by their registers (scripts/occupancy.py)
+constexpr int kRowsInFlight = 4;     // of a warp
+constexpr int64_t kMaxRanges = 256;  // so that the second launch is short
+constexpr int64_t kWave = 5 * 132;   // blocks that an H200 holds at once, by their registers (scripts/occupancy.py)
 
 template <class T>
 struct Columns {

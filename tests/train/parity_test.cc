@@ -109,7 +109,8 @@ class Parity : public ::testing::TestWithParam<const char*> {
     const auto size = [](float x, float y) { return std::abs(x) < std::abs(y); };
     const float zero = std::abs(*std::max_element(g.got.begin() + third, g.got.begin() + 2 * third, size));
     for (auto* side : {&g.got, &g.want}) side->erase(side->begin() + third, side->begin() + 2 * third);
-    EXPECT_LE(zero, t.zero * std::abs(*std::max_element(g.got.begin(), g.got.end(), size))) << name << " " << t.precision;
+    EXPECT_LE(zero, t.zero * std::abs(*std::max_element(g.got.begin(), g.got.end(), size)))
+        << name << " " << t.precision;
     return g;
   }
   void expect_near(const std::string& name, const Gradient& g, const Tolerances& t) const {

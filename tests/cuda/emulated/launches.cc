@@ -1,6 +1,6 @@
 // kernel_launches CONFIG.json [key=value ...]: every kernel of this program that an optimizer step of a config launches
-// on an H200, at full size: ops get addresses without memory, the emulated GPU checks the launches and runs none. A line
-// for each kind of launch: how many in a step, blocks, threads of a block, bytes of dynamic shared memory, kernel.
+// on an H200, at full size: ops get addresses without memory, the emulated GPU checks the launches and runs none. A
+// line for each kind of launch: how many in a step, blocks, threads of a block, bytes of dynamic shared memory, kernel.
 // Products are the library's and are not told; what may be fused into them is launched apart, as before a search.
 #include <array>
 #include <cstdio>
@@ -55,8 +55,7 @@ class KernelOps final : public Decorated<KernelOps> {
   }
 
  private:
-  cuda::CudaOps ops_{
-      nullptr, std::make_unique<cuda::GemmRunner>(open_cublaslt(search_places(library_specs())).call)};
+  cuda::CudaOps ops_{nullptr, std::make_unique<cuda::GemmRunner>(open_cublaslt(search_places(library_specs())).call)};
 };
 
 using Kind = std::tuple<std::string, int64_t, int64_t, size_t>;  // kernel, blocks, threads, bytes
