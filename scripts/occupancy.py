@@ -9,8 +9,8 @@ tests, on the emulated GPU); registers and static shared memory are read from th
     occupancy   threads of a multiprocessor that are resident, of 2048, when all its blocks are; and what bounds it:
                 registers, shared memory, threads, or the number of blocks
     waves       blocks over those that are resident at once on all 132 multiprocessors
-    filled      waves over whole waves: the rest is idle time of the last one, if all blocks took equally long. Below one
-                wave it is the share of the multiprocessors that have a block
+    filled      waves over whole waves: the rest is idle time of the last one, if all blocks took equally long. Below
+                one wave it is the share of the multiprocessors that have a block
 """
 import argparse
 import math
@@ -48,7 +48,8 @@ def round_up(x, multiple):
 def occupancy(threads, registers, shared, blocks):
     """Of `blocks` blocks with so many threads, each of so many registers, and bytes of shared memory."""
     warps = round_up(threads, 32) // 32
-    bounds = {"threads": THREADS // (warps * 32), "blocks": BLOCKS, "shared memory": SHARED // round_up(shared + RESERVED, 128),
+    bounds = {"threads": THREADS // (warps * 32), "blocks": BLOCKS,
+              "shared memory": SHARED // round_up(shared + RESERVED, 128),
               "registers": REGISTERS // (round_up(max(registers, 1) * 32, 256) * warps)}
     bound = min(bounds, key=bounds.get)
     resident = bounds[bound]
@@ -83,9 +84,11 @@ def compiled(build):
 def launches(program, model, settings):
     """[(times in a step, blocks, threads, dynamic bytes, kernel)] and a line about the step."""
     setup = MODELS[model]
-    words = [f"seq_length={setup['seq']}", f"global_batch_size={setup['tokens'] // setup['seq']}", "micro_batch_size=auto"]
+    words = [f"seq_length={setup['seq']}", f"global_batch_size={setup['tokens'] // setup['seq']}",
+             "micro_batch_size=auto"]
     words += ["master_weights=bf16"] if setup.get("state") == "bf16" else []
-    done = subprocess.run([program, ROOT / "configs" / f"{model}.json", *words, *settings], capture_output=True, text=True)
+    done = subprocess.run([program, ROOT / "configs" / f"{model}.json", *words, *settings], capture_output=True,
+                          text=True)
     if done.returncode != 0:
         sys.exit(f"occupancy.py: {model}: {done.stderr.strip()}")
     head, *lines = done.stdout.splitlines()
@@ -94,7 +97,8 @@ def launches(program, model, settings):
 
 def print_model(model, head, rows, kernels, markdown):
     columns = ["kernel", "in a step", "blocks x threads", "registers", "shared bytes", "occupancy", "waves", "filled"]
-    form = "| {} | {} | {} | {} | {} | {} | {} | {} |" if markdown else "{:72} {:>9} {:>16} {:>9} {:>12} {:>20} {:>8} {:>6}"
+    form = "| {} | {} | {} | {} | {} | {} | {} | {} |"
+    form = form if markdown else "{:72} {:>9} {:>16} {:>9} {:>12} {:>20} {:>8} {:>6}"
     print(f"{'**' if markdown else ''}{model}: {head}{'**' if markdown else ''}\n")
     print(form.format(*columns))
     if markdown:
@@ -125,8 +129,8 @@ def main():
     except check_kernels.NotHere as why:
         sys.exit(f"occupancy.py: {why}")
     if not kernels or not program.exists():
-        sys.exit(f"occupancy.py: {args.build_dir} has {'no ' + str(program) if kernels else f'no kernels for {ARCHITECTURE}'}"
-                 ": build the tests with nvcc and --cuda-arch 90a")
+        lacking = program.name if kernels else f"kernels for {ARCHITECTURE}"
+        sys.exit(f"occupancy.py: {args.build_dir} has no {lacking}: build the tests with nvcc and --cuda-arch 90a")
     for model in args.models.split(","):
         print_model(model, *launches(program, model, args.set), kernels, args.markdown)
 

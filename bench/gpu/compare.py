@@ -48,8 +48,8 @@ MODELS = {
 # How much faster than others athanor is meant to be, and how soon its first step is meant to end.
 FASTER_THAN = {"torch": 1.3, "llm.c": 1.15, "LLMQ": 1.15}
 FIRST_STEP_SECONDS = 3
-# Seconds that a start takes on a GPU, thought, not measured: libraries, plans and weights; the search for products, once
-# for each model; PyTorch with its compiler.
+# Seconds that a start takes on a GPU, thought, not measured: libraries, plans and weights; the search for products,
+# once for each model; PyTorch with its compiler.
 START, SEARCH, TORCH_START = 3.5, 7, 25
 TINY = {"vocab_size": 257, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
         "max_position_embeddings": 64}
@@ -72,7 +72,8 @@ def seconds_needed(model, args):
     step, rounds = model["tokens"] / model["goal"], rounds_of(model, args)
     turn = START + (args.steps + max(args.warmup, 2)) * step
     ours = rounds * (turn + (args.steps + 2) * step) + SEARCH  # two prepare those whose ops are timed
-    torch = (rounds if model.get("state") == "bf16" else 1) * TORCH_START + rounds * (args.steps + args.warmup) * 1.3 * step
+    starts = rounds if model.get("state") == "bf16" else 1
+    torch = starts * TORCH_START + rounds * (args.steps + args.warmup) * FASTER_THAN["torch"] * step
     return ours + torch + (1.15 * rounds * turn if args.peers and ("llmc" in model or "llmq" in model) else 0)
 
 

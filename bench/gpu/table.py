@@ -47,11 +47,13 @@ def table(report):
     if not rows:
         raise ValueError("no model was measured")
     peers = [p for p in PEERS if any(p in r["sides"] for r in rows.values())]
-    head = ["model", "tokens", "athanor, tokens/s", "of the goal", "of the modelled limit", *(f"beside {TITLES[p]}" for p in peers)]
+    head = ["model", "tokens", "athanor, tokens/s", "of the goal", "of the modelled limit",
+            *(f"beside {TITLES[p]}" for p in peers)]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for name, r in rows.items():
         ours = r["sides"]["athanor"]["tokens_per_second"]
-        cells = [name, str(r["model"]["seq"]), thousands(ours), *(f"{100 * ours / r['model'][k]:.0f} %" for k in ("goal", "limit"))]
+        cells = [name, str(r["model"]["seq"]), thousands(ours),
+                 *(f"{100 * ours / r['model'][k]:.0f} %" for k in ("goal", "limit"))]
         for p in peers:
             side = r["sides"].get(p)
             cells.append(f"{side['athanor_is_faster_by']:.2f}× ({thousands(side['tokens_per_second'])})"

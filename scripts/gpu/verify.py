@@ -8,8 +8,8 @@ Runs in the folder that pack.sh makes (program, gpu_test_* programs, tests/golde
 Parts that compare with PyTorch run ATHANOR_PYTHON, or the Python that runs this.
 --device cpu and emulated try the script itself, at smaller sizes: in a build folder, with the tests' programs for the
 CPU backend or for the emulated GPU. They prove nothing about a GPU, and the report says which device it is of.
-A part that did not run is never green: its status is 'not run', with the reason. Exit status, of what the report holds: 0
-all passed, 1 some failed, 3 none failed but some did not run.
+A part that did not run is never green: its status is 'not run', with the reason. Exit status, of what the report
+holds: 0 all passed, 1 some failed, 3 none failed but some did not run.
 All parts together take some half an hour (--list has estimates). --call-minutes starts no part that is thought to need
 more than is left of the call; the next call with --parts rest does what has not passed yet. Reports of calls of one
 commit on one kind of device are merged: DIR/verify.json keeps the parts of earlier calls.
@@ -218,7 +218,8 @@ def sanitize(call, tool, check):
                                         "--gtest_filter=*Forward*:*Backward*:-*Long*"])
     except Failed as why:
         problem = why
-    lines = (call.out / f"sanitizer_{check}.log").read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+    log = (call.out / f"sanitizer_{check}.log").read_text(errors="replace")
+    lines = log.strip().splitlines() or ["it said nothing"]
     if refused := [line for line in lines if any(word in line.lower() for word in REFUSED)]:
         return "not run", refused[0].strip()
     if problem:
@@ -396,8 +397,9 @@ def run_part(name, call):
     call.end = begin + call.minutes * 60
     entry = {"device": call.device}
     if begin + ESTIMATES[name] > call.call_end:
-        return entry | {"status": "not run", "seconds": 0.0, "why": f"{call.call_end - begin:.0f} s were left of the call, "
-                        f"about {ESTIMATES[name]} are needed: call again with --parts rest"}
+        why = (f"{call.call_end - begin:.0f} s were left of the call, about {ESTIMATES[name]} are needed: call again "
+               "with --parts rest")
+        return entry | {"status": "not run", "seconds": 0.0, "why": why}
     try:
         entry |= {"status": "passed", "found": PARTS[name](call)}
     except NotRun as why:
