@@ -183,8 +183,12 @@ void add_bench_verb(Cli& cli, CLI::App* parent, const char* name, const char* he
   verb->add_option("config", args->config, "configuration file")->required();
   verb->add_option("--set", args->overrides, "override a key: a.b=value (may repeat)")->allow_extra_args(false);
   if (run != bench_data) {
-    verb->add_option("--steps", args->steps, "steps timed")->capture_default_str()->check(CLI::PositiveNumber);
-    verb->add_option("--warmup", args->warmup, "steps before")->capture_default_str()->check(CLI::NonNegativeNumber);
+    verb->add_option("--steps", args->steps, "steps timed")
+        ->capture_default_str()
+        ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+    verb->add_option("--warmup", args->warmup, "steps before")
+        ->capture_default_str()
+        ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
   }
   if (run != bench_data) {
     verb->add_flag("--json", args->json, "one JSON object");

@@ -340,6 +340,9 @@ class CommandTest(SystemTest):
         self.assertEqual(len(result["step_ms"]), 3)
         self.assertEqual(result["tokens_per_step"], 4 * 32)
         self.assertGreater(result["tokens_per_second"], 0)
+        for flag, least in (("--steps", 1), ("--warmup", 0)):
+            done = self.run_program("bench", "step", self.make_config(), flag, str(least - 1), code=USAGE)
+            self.assertIn(f"range [{least} - ", done.err)
 
     def test_bench_step_explains_the_step_op_by_op(self):
         config = self.make_config(model={"hidden_size": 256, "max_position_embeddings": 128}, seq_length=128)
