@@ -201,10 +201,11 @@ def commit():
 
 def load_report(path, args):
     head = {"commit": commit(), "device": args.device, "hardware": hardware(args)}
-    if path.exists():
-        report = json.loads(path.read_text())
-        if all(report.get(k) == v for k, v in head.items()):
-            return report
+    for earlier in (path, args.earlier):
+        if earlier and earlier.exists():
+            report = json.loads(earlier.read_text())
+            if all(report.get(k) == v for k, v in head.items()):
+                return report
     return head | {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"), "models": {}}
 
 
@@ -213,6 +214,7 @@ def parse_arguments():
     parser.add_argument("--models", help="comma separated; default: all, " + ", ".join(MODELS))
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "compare-out")))
+    parser.add_argument("--earlier", type=Path, help="compare.json of earlier calls, where --out is another folder")
     parser.add_argument("--athanor", type=Path, help="the program; default: beside scripts/, or build/athanor")
     parser.add_argument("--python", default=os.environ.get("ATHANOR_PYTHON", sys.executable), help="one with PyTorch")
     parser.add_argument("--peers", type=Path, help="folder with train_gpt2cu (llm.c) and train (LLMQ)")

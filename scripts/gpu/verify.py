@@ -2,7 +2,7 @@
 """Proves athanor right on a GPU, part by part; goes on past failures, ends with a table and a JSON report.
 
 usage: verify.py [--parts A,B|rest] [--out DIR] [--data DIR] [--device cuda|cpu|emulated] [--minutes 9]
-                 [--call-minutes M] [--list]
+                 [--call-minutes M] [--earlier verify.json] [--list]
 Runs in the folder that pack.sh makes (program, gpu_test_* programs, tests/golden, data). Each part ends after
 --minutes.
 Parts that compare with PyTorch run ATHANOR_PYTHON, or the Python that runs this.
@@ -12,7 +12,8 @@ A part that did not run is never green: its status is 'not run', with the reason
 holds: 0 all passed, 1 some failed, 3 none failed but some did not run.
 All parts together take some half an hour (--list has estimates). --call-minutes starts no part that is thought to need
 more than is left of the call; the next call with --parts rest does what has not passed yet. Reports of calls of one
-commit on one kind of device are merged: DIR/verify.json keeps the parts of earlier calls.
+commit on one kind of device are merged: DIR/verify.json, or the report given by --earlier, brings the parts of the calls
+before.
 """
 import argparse
 import datetime
@@ -382,13 +383,14 @@ def curves_llama(call):
 # ---- the report
 
 
-def load_report(path, device):
+def load_report(paths, device):
     """What earlier calls of this commit found on this kind of device; without a known commit there are none."""
     head = {"commit": commit() or "unknown", "device": device}
-    if path.exists() and head["commit"] != "unknown":
-        report = json.loads(path.read_text())
-        if all(report.get(k) == v for k, v in head.items()):
-            return report
+    for path in paths:
+        if path and path.exists() and head["commit"] != "unknown":
+            report = json.loads(path.read_text())
+            if all(report.get(k) == v for k, v in head.items()):
+                return report
     return head | {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"), "parts": {}}
 
 
@@ -406,6 +408,8 @@ def run_part(name, call):
         entry |= {"status": "not run", "why": str(why)}
     except Failed as why:
         entry |= {"status": "FAILED", "why": str(why)}
+    except Exception as error:  # of this script or of what a program wrote; the other parts go on
+        entry |= {"status": "FAILED", "why": f"{type(error).__name__}: {error}"}
     entry["seconds"] = round(time.monotonic() - begin, 1)
     return entry
 
@@ -419,16 +423,17 @@ def main():
     parser.add_argument("--data", default=ROOT / "data", help="folder with text_train_*.bin, tokens of bytes")
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--call-minutes", type=float, default=math.inf, help="of all parts together; default: no limit")
+    parser.add_argument("--earlier", type=Path, help="report of earlier calls, where --out is another folder")
     parser.add_argument("--list", action="store_true", help="the parts and the seconds that they may take")
     args = parser.parse_args()
     if args.list:
         for name, function in PARTS.items():
-            print(f"{name:12} {ESTIMATES[name]:4} s  {function.__doc__.strip().splitlines()[0]}")
-        print(f"{'together':12} {sum(ESTIMATES.values()):4} s")
+            print(f"{name:16} {ESTIMATES[name]:4} s  {function.__doc__.strip().splitlines()[0]}")
+        print(f"{'together':16} {sum(ESTIMATES.values()):4} s")
         return 0
     call = Call(args)
     path = call.out / "verify.json"
-    report = load_report(path, args.device)
+    report = load_report([path, args.earlier], args.device)
     names = args.parts.split(",")
     if names == ["rest"]:
         names = [n for n in PARTS if report["parts"].get(n, {}).get("status") != "passed"]
@@ -437,7 +442,8 @@ def main():
     for name in names:
         print(f"{name} ...", flush=True)
         entry = run_part(name, call)
-        if entry["status"] != "not run" or name not in report["parts"]:  # what did run stays
+        before = report["parts"].get(name, {}).get("status", "not run")
+        if entry["status"] != "not run" or before == "not run":  # what did run stays
             report["parts"][name] = entry
         report["parts"] = {n: report["parts"][n] for n in PARTS if n in report["parts"]}
         path.write_text(json.dumps(report, indent=1) + "\n")
@@ -445,10 +451,10 @@ def main():
 
 
 def show(report):
-    print(f"\n{'part':12} {'status':8} {'seconds':>8}  remark")
+    print(f"\n{'part':16} {'status':8} {'seconds':>8}  remark")
     for name, entry in report["parts"].items():
         remark = entry.get("why", "").splitlines()
-        print(f"{name:12} {entry['status']:8} {entry['seconds']:8.1f}  {remark[0][:90] if remark else ''}")
+        print(f"{name:16} {entry['status']:8} {entry['seconds']:8.1f}  {remark[0][:90] if remark else ''}")
     statuses = [entry["status"] for entry in report["parts"].values()]
     counts = {s: statuses.count(s) for s in ("passed", "FAILED", "not run")}
     counts["not run"] += len(PARTS) - len(statuses)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import unittest
+import unittest.mock
 
 from harness import PROGRAM, ROOT, SystemTest
 
@@ -88,6 +89,13 @@ class VerifyTest(SystemTest):
         parts, table = self.verify("--device", "cpu", "--parts", "rest", "--call-minutes", "1.1", code=3)
         self.assertEqual((parts["environment"], parts["memory"]["status"]), (before, "passed"), table)
 
+    def test_an_earlier_report_may_lie_elsewhere(self):
+        self.verify("--device", "cpu", "--parts", "sanitizer", code=3)
+        self.report.rename(self.folder / "first.json")
+        parts, _ = self.verify("--device", "cpu", "--parts", "kernels", "--earlier", str(self.folder / "first.json"),
+                               code=3)
+        self.assertEqual(list(parts), ["kernels", "sanitizer"])
+
     def test_reports_of_another_commit_or_device_are_not_merged(self):
         self.verify("--device", "cpu", "--parts", "sanitizer", code=3)
         for key, other in (("device", "cuda"), ("commit", "0" * 40)):
@@ -154,6 +162,16 @@ class JudgeTest(unittest.TestCase):
         self.refused("did not fall")
         self.sides["athanor"] = [math.nan] * 10
         self.refused("the first loss differs")
+
+    def test_a_fault_of_the_script_fails_its_part_alone(self):
+        def broken(_):
+            raise KeyError("a program wrote something else")
+
+        call = argparse.Namespace(device="cpu", minutes=1, call_end=math.inf)
+        with unittest.mock.patch.dict(self.verify.PARTS, {"kernels": broken}):
+            entry = self.verify.run_part("kernels", call)
+        self.assertEqual(entry["status"], "FAILED")
+        self.assertIn("KeyError", entry["why"])
 
     def test_memory_beyond_plan_and_reserve_is_found(self):
         found = {"planned": 10 << 30, "reserve": 256 << 20, "before": 1 << 30}
