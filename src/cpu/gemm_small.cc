@@ -10,12 +10,13 @@
 namespace athanor {
 namespace {
 
-constexpr int64_t kFewRows = 8;            // beyond, packing b pays
+constexpr int64_t kFewRows = 8;             // beyond, packing b pays
 constexpr int64_t kChunkElements = 131072;  // of b per chunk of work: enough for handing it out to cost nothing
 constexpr int64_t kMaxChunkRows = 256;
 constexpr int64_t kRunColumns = 4096;  // of b [K, N] per chunk of work: their sums stay in L1
-constexpr int64_t kSumColumns = 512;   // per chunk of adding them
-constexpr int64_t kMostRuns = 16;      // of rows of b [K, N]: few enough for adding their sums to cost nothing
+constexpr int64_t kSumColumns = 2048;  // per chunk of adding them
+constexpr int64_t kLeastRun = 96;      // rows of b [K, N] per chunk of work, and at most
+constexpr int64_t kMostRuns = 16;      // such runs: few enough for adding their sums to cost little
 
 bool in_place(const Gemm& op) { return op.a.dtype == DType::f32 && !op.tf32; }
 
@@ -58,7 +59,7 @@ void in_groups(int64_t m, Fn fn) {
 }
 
 // Rows of b [K, N] in one chunk of work.
-int64_t run_rows(const Gemm& op) { return std::max<int64_t>(32, div_ceil(op.k(), 8 * kMostRuns) * 8); }
+int64_t run_rows(const Gemm& op) { return std::max(kLeastRun, div_ceil(op.k(), 8 * kMostRuns) * 8); }
 
 void sum_rows(const Gemm& op, const Kernels& kern, ThreadPool& pool, void* scratch) {
   const int64_t m = op.m(), n = op.n(), k = op.k(), rows = run_rows(op), runs = div_ceil(k, rows);

@@ -1,6 +1,7 @@
 // Bodies of kernel.h for one instruction set. The includer has defined, inside a namespace of its own and under its
 // target pragma: kLanes, kMr, kVectors, V (a vector of kLanes floats), madd(a, b, c) = a b + c,
-// madd_pairs and widen(p), kLanes bf16 or f16 in memory as a V. Nothing here may call a library template: it would be compiled for the wrong CPU.
+// madd_pairs and widen(p), kLanes bf16 or f16 in memory as a V. Nothing here may call a library template: it would be
+// compiled for the wrong CPU.
 
 constexpr int kNr = kVectors * kLanes;
 typedef float Unaligned __attribute__((vector_size(kLanes * 4), aligned(1), may_alias));

@@ -28,20 +28,25 @@ class Ahead {
  public:
   Ahead(const FewRows& p, int64_t row)
       : at_(row < p.rows ? at<T>(p.w, p.row + row, p.column) : static_cast<const T*>(p.next)),
+        next_(static_cast<const T*>(p.next)),
         columns_(p.columns),
         skip_(p.w.stride - p.columns),
-        left_(columns_) {}
+        left_(p.columns),
+        rows_(p.rows - row) {}
   template <int kLines>
   void fetch() {
 #pragma GCC unroll 8
     for (int i = 0; i < kLines; ++i) __builtin_prefetch(at_ + i * kLine<T>);
     at_ += kLines * kLine<T>, left_ -= kLines * kLine<T>;
-    if (left_ <= 0) at_ += skip_, left_ += columns_;
+    if (left_ > 0) return;
+    at_ = --rows_ == 0 ? next_ : at_ + skip_;
+    left_ += columns_;
   }
 
  private:
-  const T* at_;
-  int64_t columns_, skip_, left_;  // left_: of the row
+  const T *at_, *next_;
+  int64_t columns_, skip_;
+  int64_t left_, rows_;  // elements of the row, and rows of the part, that are still to come
 };
 
 template <int M>
