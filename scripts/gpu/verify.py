@@ -47,7 +47,7 @@ STAND_INS = {"cpu": {"athanor": "athanor", "gpu_test_cuda": "test_ops", "gpu_tes
 FEW = {("cpu", "ops"): "Family/Cpu*", ("emulated", "ops"): "*Norm*:*Rope*", ("emulated", "kernels"): "*Mma*:*Vote*",
        ("cpu", "parity"): "*Parity*", ("emulated", "parity"): "*Parity*/gpt2*",
        ("cpu", "laws"): "Engine.*:Precisions.*", ("emulated", "laws"): "Step.*:*gpt2_bf16*",
-       ("cpu", "ranks"): "Ranks.LossesAreThoseOfOneRank:Ranks.TwiceIsTheSameBits", ("emulated", "ranks"): "Nccl.*"}
+       ("cpu", "ranks"): "Ranks.ReplicasOfShardsAreTheSameRun:Ranks.TwiceIsTheSameBits", ("emulated", "ranks"): "Nccl.*"}
 
 
 class NotRun(Exception):
