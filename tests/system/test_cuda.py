@@ -88,6 +88,14 @@ class TrainingTest(CudaTest):
         damaged = self.run_program("train", self.config("two.json", save="two", **tried))
         self.assertIn("is not used", damaged.err)
 
+    def test_benches_and_checks_run_the_products_that_training_runs(self):
+        config = self.config(precision="bf16", gemm_search_seconds=1, tuning_cache="cache", global_batch_size=2)
+        first = self.run_program("bench", "step", config, "--steps", "1", "--warmup", "2", "--json")
+        self.assertRegex(first.err, r"matrix products: \d+ different ones, [1-9]\d* tried")
+        self.assertGreater(json.loads(first.out)["host_cores"], 0)
+        again = self.run_program("check-backend", config, "--steps", "1")
+        self.assertRegex(again.err, r"matrix products: \d+ different ones, \d+ tried")
+
     def test_attention_of_cudnn_follows_the_programs_own(self):
         model = {"hidden_size": 64, "max_position_embeddings": 32}
         own = self.curve("own", precision="bf16", model=model, attention="builtin")
