@@ -128,6 +128,7 @@ bool Rendezvous::pump(int timeout_ms) {
     const std::lock_guard lock(mutex_);
     pipe_->write(std::exchange(outbox_, {}));
   }
+  looked_ = Clock::now();
   const bool open = pipe_->advance();
   while (const auto frame = take_frame(pipe_->received())) handle(*frame);
   return open;
@@ -158,8 +159,8 @@ void Rendezvous::monitor() {
       if (!open)
         set_failure(
             cat("rank 0 (", options_.ranks.host, ") is gone: its process ended or was killed, or its machine is lost"));
-      // After reading: who was stopped itself finds here what has come in the meantime.
-      if (Clock::now() - heard_ > std::chrono::duration<double>(options_.timeouts.silence))
+      // By the moment before reading: who was stopped itself finds what has come in the meantime.
+      if (looked_ - heard_ > std::chrono::duration<double>(options_.timeouts.silence))
         set_failure(cat("rank 0 (", options_.ranks.host, ") gave no sign of life for ", options_.timeouts.silence,
                         " s: stopped, or its machine or the network to it is lost"));
     } catch (const Error& e) {
@@ -168,13 +169,14 @@ void Rendezvous::monitor() {
     }
   }
   // What was said last must get out.
-  for (const Deadline until = after(kSecondsToTell); open && Clock::now() < until;) {
+  const Deadline until = after(kSecondsToTell);
+  while (open) {
     try {
       open = pump(0);
     } catch (const Error&) {
       open = false;
     }
-    if (pipe_->flushed()) break;
+    if (pipe_->flushed() || Clock::now() > until) break;
   }
 }
 

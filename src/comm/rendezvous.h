@@ -105,8 +105,8 @@ class Rendezvous {
   std::atomic<uint64_t> entered_{0}, device_entered_{0};
   std::atomic<int> waiting_{0};
   std::atomic<bool> device_waiting_{false}, moved_{false};  // moved_: what it is at, since the last beat
-  Deadline heard_;                                          // the server's last sign of life; the monitor's alone
-  std::mutex mutex_;                                        // guards what follows
+  Deadline heard_, looked_;  // the server's last sign of life, and when that was looked for; the monitor's alone
+  std::mutex mutex_;         // guards what follows
   std::condition_variable changed_;
   std::string outbox_;
   std::map<std::string, std::vector<std::string>> results_;

@@ -12,8 +12,6 @@ namespace {
 constexpr int kTurnMs = 100;
 constexpr double kSecondsToLeave = 10;  // of the others, once rank 0 has left
 
-double seconds_since(Deadline then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
-
 }  // namespace
 
 std::string rank_names(const std::vector<int>& ranks) {
@@ -62,13 +60,14 @@ void RendezvousServer::turn() {
   poll(fds.data(), nfds_t(fds.size()), kTurnMs);
   eventfd_t value = 0;
   if (!stop_ && eventfd_read(wake_.get(), &value) == 0) stop_ = after(kSecondsToLeave);
+  now_ = Clock::now();
   for (Guest& guest : door_.admit()) join(std::move(guest));
   for (int r = 0; r < int(members_.size()); ++r)
     if (members_[size_t(r)].pipe) read(r);
   if (failure_.empty()) find_missing();
   if (failure_.empty()) find_silent();
   if (failure_.empty()) find_hanging();
-  if (Clock::now() < next_beat_) return;
+  if (now_ < next_beat_) return;
   next_beat_ = after(std::min(1.0, limits_.silence / 8));
   for (Member& m : members_)
     if (m.pipe) m.pipe->write(to_bytes({'b', ""}));
@@ -159,6 +158,10 @@ void RendezvousServer::fail(const std::string& why) {
   failure_ = why;
   for (Member& m : members_)
     if (m.pipe) m.pipe->write(to_bytes({'a', why}));
+}
+
+double RendezvousServer::seconds_since(Deadline then) const {
+  return std::chrono::duration<double>(now_ - then).count();
 }
 
 void RendezvousServer::find_missing() {

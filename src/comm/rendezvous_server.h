@@ -38,6 +38,7 @@ class RendezvousServer {
   void handle(int rank, const Frame&);
   void lose(int rank);
   void fail(const std::string& why);
+  double seconds_since(Deadline) const;  // until now_
   void find_missing();
   void find_silent();
   void find_hanging();
@@ -49,6 +50,7 @@ class RendezvousServer {
   int port_;
   ServerTimeouts limits_;
   Deadline started_, next_beat_;
+  Deadline now_;  // all that had come by then has been read: however slow this thread is, nobody is judged by its pace
   std::vector<Member> members_;
   std::map<std::string, std::vector<std::optional<std::string>>> exchanges_;
   std::string failure_;
