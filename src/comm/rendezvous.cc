@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kPorts = 8;  // tried from the one named on, by rank 0 and by those who look for it
 constexpr double kSecondsToTell = 2;
-constexpr double kSecondsToAnswer = 5;  // of whoever listens on a port: it may be a stranger that never does
+constexpr double kSecondsToGreet = 5;  // of whoever listens on a port: it may be a stranger that never does
 constexpr size_t kStepsRemembered = 256, kStepsToKnow = 8;
 constexpr double kSecondsBetweenBeats = 0.05;  // at least, however often what this rank is at changes
 constexpr auto kPause = std::chrono::milliseconds(50);
@@ -63,7 +63,7 @@ void Rendezvous::join() {
       const Endpoint to = server_ ? Endpoint{"127.0.0.1", server_->port()} : Endpoint{me.host, me.port + k};
       std::string not_there;
       Fd fd = enter(to, options_.secret(), Purpose::rendezvous, me.rank, me.world,
-                    std::min(deadline, after(std::min(kSecondsToAnswer, options_.timeout / 4))), &not_there);
+                    {std::min(deadline, after(std::min(kSecondsToGreet, options_.timeout / 4))), deadline}, &not_there);
       if (fd) {
         address_ = local_address(fd);
         pipe_ = std::make_unique<Pipe>(std::move(fd));
@@ -302,7 +302,8 @@ std::string Rendezvous::failure() {
 void Rendezvous::throw_lost(const std::string& otherwise) {
   {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, std::chrono::duration<double>(kSecondsToTell), [&] { return !failure_.empty(); });
+    changed_.wait_for(lock, std::chrono::duration<double>(options_.timeouts.silence),
+                      [&] { return !failure_.empty(); });
   }
   throw_if_failed();
   throw Error(with_place(otherwise), Exit::peer_lost);

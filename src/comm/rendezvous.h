@@ -68,7 +68,7 @@ class Rendezvous {
   void throw_if_failed();
   std::string where();                                         // is this rank: "rank 3 (node-7) at step 17"
   std::string failure();                                       // of some rank, as everybody is told; "": none
-  [[noreturn]] void throw_lost(const std::string& otherwise);  // why, as the server knows it within a moment
+  [[noreturn]] void throw_lost(const std::string& otherwise);  // why, as the server knows it within `silence`
   int failure_fd() const { return failed_.get(); }             // readable once some rank has failed
 
   // Around every wait for another rank: the server blames those who stay away.

@@ -62,7 +62,7 @@ void Connections::connect(const std::vector<std::string>& endpoints, const std::
     std::string why;
     const Endpoint to = parse_endpoint(endpoints[peer]);
     while (!peers_[peer]) {
-      peers_[peer] = enter(to, secret, Purpose::data, me.rank, me.world, deadline, &why);
+      peers_[peer] = enter(to, secret, Purpose::data, me.rank, me.world, {deadline, deadline}, &why);
       rendezvous_.throw_if_failed();
       if (!peers_[peer] && Clock::now() > deadline)
         throw Error(cat("rank ", me.rank, " cannot reach rank ", peer, " at ", endpoints[peer], ": ", why,
