@@ -75,7 +75,7 @@ class TrainingTest(CudaTest):
         self.assertIn("loss", here)
 
     def test_choices_of_products_are_kept_and_come_back(self):
-        tried = {"precision": "bf16", "gemm_search_seconds": 1, "tuning_cache": "cache"}
+        tried = {"precision": "bf16", "gemm_search_seconds": 600, "tuning_cache": "cache"}
         first = self.run_program("train", self.config("one.json", save="one", **tried))
         self.assertIn("matrix products", first.err)
         [cache] = (self.folder / "cache").glob("products-*.json")
@@ -240,7 +240,7 @@ class ManyRanksTest(CudaTest):
         want = self.losses("one")
         for stage in range(4):
             self.launch(self.config(save=f"stage{stage}", zero_stage=stage, eval_interval=3, eval_iters=2,
-                                    gemm_search_seconds=stage, cuda_graph=stage != 1))
+                                    gemm_search_seconds=600 * stage, cuda_graph=stage != 1))
             got = self.losses(f"stage{stage}")
             self.assertEqual(list(got), list(want))
             for step, loss in want.items():
