@@ -128,7 +128,7 @@ bool Rendezvous::pump(int timeout_ms) {
     const std::lock_guard lock(mutex_);
     pipe_->write(std::exchange(outbox_, {}));
   }
-  looked_ = Clock::now();
+  heard_ += held_up(&looked_);
   const bool open = pipe_->advance();
   while (const auto frame = take_frame(pipe_->received())) handle(*frame);
   return open;
@@ -136,10 +136,11 @@ bool Rendezvous::pump(int timeout_ms) {
 
 void Rendezvous::monitor() {
   std::optional<Deadline> last;
-  Deadline next_beat = heard_ = Clock::now(), soonest = next_beat;
+  Deadline next_beat = heard_ = looked_ = Clock::now(), soonest = next_beat, turn = next_beat;
   const auto due = [&] { return moved_ ? std::min(next_beat, soonest) : next_beat; };
   bool open = true;
   for (;;) {
+    if (const auto late = held_up(&turn); last) *last += late;
     {
       const std::lock_guard lock(mutex_);
       if (leaving_) break;

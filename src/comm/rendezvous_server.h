@@ -59,6 +59,10 @@ class RendezvousServer {
   std::thread thread_;
 };
 
+// For a thread that looks what others do: looked becomes now, and the result is by how much that is too late. It was
+// held up then, and perhaps all of the machine with it, so that this time counts against nobody.
+Clock::duration held_up(Deadline* looked);
+
 // "rank 3", "ranks 1, 2 and 5".
 std::string rank_names(const std::vector<int>& ranks);
 

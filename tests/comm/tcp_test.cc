@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "base/sha256.h"
+#include "comm/rendezvous_server.h"
 #include "comm/secret.h"
 #include "comm/threads.h"
 #include "tests/comm/collective_laws.h"
@@ -336,6 +337,15 @@ TEST(Failure, ALongestStepOfTheUsualPaceIsNoHang) {
              r.barrier("end");
            }) == std::vector<std::string>(2);
   });
+}
+
+// Who looks at others and comes late does not blame them for that.
+TEST(Rendezvous, TimeInWhichAThreadWasHeldUpIsKnown) {
+  Deadline looked = Clock::now() - std::chrono::seconds(10);
+  EXPECT_GE(held_up(&looked), std::chrono::seconds(8));
+  EXPECT_LT(Clock::now() - looked, std::chrono::seconds(8)) << "it has looked now";
+  looked = Clock::now() + std::chrono::hours(1);
+  EXPECT_EQ(held_up(&looked), Clock::duration::zero());
 }
 
 TEST(Rendezvous, WaitingCostsNothing) {

@@ -1,6 +1,8 @@
 """Several processes are the same run as one: launched by the program or by hand, stopped, killed, frozen, misfit."""
 import json
+import os
 import signal
+import time
 
 from harness import DONE, ERROR, REQUEUE, USAGE
 from ranks import PEER_LOST, RanksTest, free_port
@@ -106,9 +108,23 @@ class StopTest(RanksTest):
         self.assertEqual(self.finish(process).code, REQUEUE)
 
 
+    def test_a_machine_that_stands_still_for_a_while_goes_on(self):
+        """For longer than a rank may be silent: but nobody was there to miss it."""
+        process = self.start("launch", "--ranks", 2, "train", self.config, "--set", "train_iters=1000000", "--set",
+                             "save_interval=0", "--set", "eval_interval=0", preexec=os.setsid)
+        self.assertTrue(self.wait_for_step(process, 3))
+        os.killpg(process.pid, signal.SIGSTOP)
+        time.sleep(12)
+        last = max(self.losses())
+        os.killpg(process.pid, signal.SIGCONT)
+        self.assertTrue(self.wait_for_step(process, last + 100))
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(self.finish(process).code, REQUEUE)
+
+
 class FailureTest(RanksTest):
     def expect_lost(self, process, victim):
-        done = self.finish(process, timeout=60)
+        done = self.finish(process)
         self.assertEqual(done.code, PEER_LOST, str(done))
         self.assertIn(f"rank {victim}", done.err)
 
