@@ -159,19 +159,21 @@ void pread_all(const Fd& file, std::span<std::byte> bytes, int64_t offset, const
 }
 
 std::string read_all(const Fd& file, int64_t max_bytes, const std::string& path) {
-  std::string text;
-  constexpr size_t kPiece = size_t{1} << 16;
-  // One byte past the limit is asked for, so that "exactly max_bytes" and "more" can be told apart.
+  struct stat info;
+  const bool has_size = fstat(file.get(), &info) == 0 && info.st_size > 0;
+  // One byte past the size, so that the end is seen without more room; one past the limit, so that "exactly max_bytes"
+  // and "more" can be told apart.
   const size_t limit = size_t(max_bytes) + 1;
-  for (;;) {
-    const size_t have = text.size();
-    text.resize(have + std::min(limit - have, std::max(kPiece, have)));
+  std::string text(std::min(limit, has_size ? size_t(info.st_size) + 1 : size_t{1} << 16), '\0');
+  for (size_t have = 0;;) {
+    if (have == text.size()) text.resize(std::min(limit, 2 * have));
     const ssize_t n = retry([&] { return ::read(file.get(), text.data() + have, text.size() - have); });
     if (n < 0) throw_io("reading", path, errno);
-    text.resize(have + size_t(n));
-    if (n == 0) return text;
-    if (text.size() == limit)
-      throw Error(cat("reading ", path, ": it holds more than the ", max_bytes, " bytes allowed"));
+    have += size_t(n);
+    if (have == limit) throw Error(cat("reading ", path, ": it holds more than the ", max_bytes, " bytes allowed"));
+    if (n > 0) continue;
+    text.resize(have);
+    return text;
   }
 }
 

@@ -30,16 +30,17 @@ struct Source {
   bool tf32;       // round f32 elements to TF32
 };
 
-// out[i, j] = x row i · w row j, for few rows of x: w is read once, in place, whatever its type.
-struct Dots {
-  const float* x;  // [m, k], m in 1 .. kMaxDots
+// Products of few rows of x with a part of w, which is read once, in place, whatever its type.
+struct FewRows {
+  const float* x;  // [m, k], m in 1 .. kMaxFewRows; k: columns of the part for dots, its rows for sums
   int64_t x_stride;
-  Source w;  // from row `row` on
-  int64_t row, rows, k;
+  Source w;
+  int64_t row, rows, column, columns;  // of the part
+  const void* next;                    // the part that is probably read next starts here; its first rows are fetched
   float* out;
   int64_t out_stride;
 };
-constexpr int kMaxDots = 4;
+constexpr int kMaxFewRows = 4;
 
 // Scores of nr queries (lanes) against some keys (rows), and the state of their softmax [Milakov & Gimelshein 2018].
 struct Softmax {
@@ -82,7 +83,9 @@ struct Kernels {
   // transposed: dst[k][nr] from src[row .. row + n, column .. column + k], n <= nr
   void (*pack_transposed)(float* dst, const Source&, int64_t row, int64_t n, int64_t column, int64_t k, bool pairs);
 
-  void (*const* dots)(const Dots&);  // [m - 1]
+  using FewRowsFn = void (*)(const FewRows&);
+  const FewRowsFn* dots;  // [m - 1]; out[i, j] = x row i · row j of the part
+  const FewRowsFn* sums;  // [m - 1]; out[i, j] = x row i · column j of the part
   void (*softmax)(const Softmax&);
   void (*score_gradient)(const ScoreGradient&);
 };

@@ -1,6 +1,7 @@
 // Bodies of kernel.h for one instruction set. The includer has defined, inside a namespace of its own and under its
-// target pragma: kLanes, kMr, kVectors, V (a vector of kLanes floats), madd(a, b, c) = a b + c and
-// madd_pairs. Nothing here may call a library template: it would be compiled for the wrong CPU.
+// target pragma: kLanes, kMr, kVectors, V (a vector of kLanes floats), madd(a, b, c) = a b + c,
+// madd_pairs and widen(p), kLanes bf16 or f16 in memory as a V. Nothing here may call a library template: it would be
+// compiled for the wrong CPU.
 
 constexpr int kNr = kVectors * kLanes;
 typedef float Unaligned __attribute__((vector_size(kLanes * 4), aligned(1), may_alias));
@@ -255,78 +256,7 @@ void pack_transposed(float* dst, const Source& s, int64_t row, int64_t n, int64_
   pack(PackTransposed{dst, s, row, n, column, k}, pairs);
 }
 
-// --- few rows --------------------------------------------------------------------------------------------------------
-
-typedef uint16_t Shorts __attribute__((vector_size(kLanes * 2), aligned(1), may_alias));
-typedef uint32_t Words __attribute__((vector_size(kLanes * 4)));
-
-template <bool kTf32>
-inline V load_as_f32(const float* p) {
-  if constexpr (!kTf32) return load(p);
-  float x[kLanes];
-  for (int l = 0; l < kLanes; ++l) x[l] = round_tf32(p[l]);
-  return load(x);
-}
-template <bool kTf32>
-inline V load_as_f32(const bf16* p) {
-  return (V)(__builtin_convertvector(*reinterpret_cast<const Shorts*>(p), Words) << 16);
-}
-template <bool kTf32>
-inline V load_as_f32(const f16* p) {
-  float x[kLanes];
-  for (int l = 0; l < kLanes; ++l) x[l] = to_float(p[l]);
-  return load(x);
-}
-
-inline float sum_of(V v) {
-  float sum = 0;
-  for (int l = 0; l < kLanes; ++l) sum += v[l];
-  return sum;
-}
-
-template <int M>
-struct DotRows {
-  const Source& source;
-  const Dots& d;
-  // R rows of w at a time.
-  template <int R, class T, bool kTf32>
-  void some(int64_t row) const {
-    const T* w = at<T>(source, d.row + row, 0);
-    V acc[M][R] = {};
-    int64_t k = 0;
-    for (; k + kLanes <= d.k; k += kLanes) {
-      V wv[R];
-#pragma GCC unroll 4
-      for (int r = 0; r < R; ++r) {
-        wv[r] = load_as_f32<kTf32>(w + r * source.stride + k);
-        __builtin_prefetch(w + (r + R) * source.stride + k);  // the rows that come next
-      }
-#pragma GCC unroll 4
-      for (int i = 0; i < M; ++i) {
-        const V x = load(d.x + i * d.x_stride + k);
-#pragma GCC unroll 4
-        for (int r = 0; r < R; ++r) acc[i][r] = x * wv[r] + acc[i][r];
-      }
-    }
-    for (int i = 0; i < M; ++i)
-      for (int r = 0; r < R; ++r) {
-        float sum = sum_of(acc[i][r]);
-        for (int64_t l = k; l < d.k; ++l) sum += d.x[i * d.x_stride + l] * as_f32<kTf32>(w[r * source.stride + l]);
-        d.out[i * d.out_stride + row + r] = sum;
-      }
-  }
-  template <class T, bool kTf32>
-  void run() const {
-    int64_t row = 0;
-    for (; row + 4 <= d.rows; row += 4) some<4, T, kTf32>(row);
-    for (; row < d.rows; ++row) some<1, T, kTf32>(row);
-  }
-};
-template <int M>
-void dots(const Dots& d) {
-  by_source(d.w, DotRows<M>{d.w, d});
-}
-constexpr decltype(&dots<1>) kDots[] = {dots<1>, dots<2>, dots<3>, dots<4>};
+#include "cpu/kernel_rows.inl"
 
 // --- attention -------------------------------------------------------------------------------------------------------
 

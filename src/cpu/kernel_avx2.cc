@@ -12,6 +12,10 @@ namespace {
 constexpr int kLanes = 8, kMr = 6, kVectors = 2;
 using V = __m256;
 inline V madd(float x, V b, V c) { return _mm256_fmadd_ps(_mm256_set1_ps(x), b, c); }
+inline V widen(const bf16* p) {
+  return (V)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16);
+}
+inline V widen(const f16* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
 
 #include "cpu/kernel.inl"
 
@@ -26,6 +30,7 @@ constexpr Kernels kTable = {"AVX2",
                             pack_columns,
                             pack_transposed,
                             kDots,
+                            kSums,
                             softmax,
                             score_gradient};
 

@@ -13,6 +13,14 @@ constexpr int kLanes = 16, kMr = 12, kVectors = 2;
 using V = __m512;
 inline V madd(float x, V b, V c) { return _mm512_fmadd_ps(_mm512_set1_ps(x), b, c); }
 inline V madd_pairs(float x, V b, V c) { return _mm512_dpbf16_ps(c, (__m512bh)_mm512_set1_ps(x), (__m512bh)b); }
+// By masks that keep everything: GCC 12 warns of the plain ones.
+inline V widen(const bf16* p) {
+  const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return (V)_mm512_maskz_slli_epi32(0xffff, _mm512_maskz_cvtepu16_epi32(0xffff, half), 16);
+}
+inline V widen(const f16* p) {
+  return _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
 
 #include "cpu/kernel.inl"
 
@@ -27,6 +35,7 @@ constexpr Kernels kPlain = {"AVX-512",
                             pack_columns,
                             pack_transposed,
                             kDots,
+                            kSums,
                             softmax,
                             score_gradient};
 constexpr Kernels kWithPairs = {"AVX-512 with bf16",
@@ -40,6 +49,7 @@ constexpr Kernels kWithPairs = {"AVX-512 with bf16",
                                 pack_columns,
                                 pack_transposed,
                                 kDots,
+                                kSums,
                                 softmax,
                                 score_gradient};
 

@@ -7,6 +7,10 @@ namespace {
 constexpr int kLanes = 4, kMr = 6, kVectors = 2;
 typedef float V __attribute__((vector_size(16)));
 inline V madd(float x, V b, V c) { return x * b + c; }
+template <class T>
+inline V widen(const T* p) {
+  return V{to_float(p[0]), to_float(p[1]), to_float(p[2]), to_float(p[3])};
+}
 
 #include "cpu/kernel.inl"
 
@@ -21,6 +25,7 @@ constexpr Kernels kTable = {"baseline",
                             pack_columns,
                             pack_transposed,
                             kDots,
+                            kSums,
                             softmax,
                             score_gradient};
 

@@ -71,6 +71,13 @@ ATHANOR_INLINE void load_row(float* dst, const T* src, int64_t n) {
   for (int64_t i = 0; i < n; ++i) dst[i] = to_float(src[i]);
 }
 
+// dst[0, n) += src as f32.
+template <class T>
+ATHANOR_INLINE void add_row(float* dst, const T* src, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) dst[i] += to_float(src[i]);
+}
+
 // dst[0, n) = src rounded to T, to nearest even.
 template <class T>
 ATHANOR_INLINE void store_row(T* dst, const float* src, int64_t n) {

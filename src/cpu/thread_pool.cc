@@ -66,11 +66,9 @@ void ThreadPool::run(int64_t chunks, void* fn, Call call) {
 }
 
 void ThreadPool::work(int worker) {
-  for (;;) {
-    int64_t left = remaining_.load(std::memory_order_acquire);
-    do {
-      if (left == 0) return;
-    } while (!remaining_.compare_exchange_weak(left, left - 1, std::memory_order_acq_rel));
+  int32_t ran = 0;  // told once, in the end: each word to other cores costs as much as a small chunk
+  for (int64_t left = remaining_.load(std::memory_order_acquire); left > 0;) {
+    if (!remaining_.compare_exchange_weak(left, left - 1, std::memory_order_acq_rel)) continue;
     if (!failed_.load(std::memory_order_relaxed)) {
       try {
         call_(fn_, chunks_ - left, worker);
@@ -78,9 +76,12 @@ void ThreadPool::work(int worker) {
         keep_first_exception();
       }
     }
-    const int32_t total = int32_t(chunks_);
-    if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 == total) done_.notify_one();
+    ++ran;
+    left = remaining_.load(std::memory_order_acquire);
   }
+  if (ran == 0) return;
+  const int32_t total = int32_t(chunks_);
+  if (done_.fetch_add(ran, std::memory_order_acq_rel) + ran == total) done_.notify_one();
 }
 
 void ThreadPool::serve(int worker) {

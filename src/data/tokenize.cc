@@ -181,8 +181,9 @@ class Run {
 
   // A folder has one descriptor: shards of two tokenizers in it would be read with the wrong one.
   void require_one_tokenizer() const {
+    if (options_.overwrite) return;
     const auto beside = tokenizer_files_beside(options_.output_prefix);
-    if (!beside.empty() && beside[0].content != tokenizer_.files()[0].content && !options_.overwrite)
+    if (!beside.empty() && beside[0].content != tokenizer_.files()[0].content)
       throw Error(cat(parent_dir(options_.output_prefix), "/", kTokenizerFile,
                       ": this folder has shards of another tokenizer; choose another folder, or --overwrite"),
                   Exit::usage);

@@ -11,8 +11,8 @@
 
 namespace athanor {
 
-Bpe::Bpe(bool by_ranks, std::vector<std::string> tokens, bool whole_pieces)
-    : tokens_(std::move(tokens)), whole_pieces_(whole_pieces), by_ranks_(by_ranks), index_(tokens_) {
+Bpe::Bpe(bool by_ranks, TokenTable tokens, bool whole_pieces)
+    : tokens_(std::move(tokens)), whole_pieces_(whole_pieces), by_ranks_(by_ranks) {
   CHECK(tokens_.size() < size_t{INT32_MAX}, "vocabulary of ", tokens_.size());
   for (size_t byte = 0; byte < 256; ++byte) {
     const char c = char(byte);
@@ -21,17 +21,16 @@ Bpe::Bpe(bool by_ranks, std::vector<std::string> tokens, bool whole_pieces)
       throw Error(cat("the vocabulary has no token for the byte ", byte, ": only byte-level vocabularies are read"),
                   Exit::usage);
   }
-  for (const std::string& token : tokens_) longest_ = std::max(longest_, token.size());
 }
 
-Bpe Bpe::by_ranks(std::vector<std::string> tokens) {
+Bpe Bpe::by_ranks(TokenTable tokens) {
   Bpe bpe(true, std::move(tokens), true);
   bpe.ranks_ = uint32_t(bpe.size());
   bpe.add_byte_rules();
   return bpe;
 }
 
-Bpe::Bpe(std::vector<std::string> tokens, const std::vector<Merge>& merges, bool whole_pieces)
+Bpe::Bpe(TokenTable tokens, const std::vector<Merge>& merges, bool whole_pieces)
     : Bpe(false, std::move(tokens), whole_pieces) {
   CHECK(merges.size() < size_t{kNever}, merges.size(), " merges");
   const size_t slots = std::bit_ceil(std::max<size_t>(2 * merges.size(), 16));
@@ -61,16 +60,13 @@ void Bpe::add_rule(const Merge& merge) {
                   {merge.rank, merge.merged}};  // a pair that is there twice has its last place, as in `tokenizers`
 }
 
-int32_t Bpe::token_of(std::string_view bytes) const { return index_.find(bytes, tokens_); }
-
-std::vector<Merge> Bpe::merges_of_ranks(const std::vector<std::string>& tokens) {
-  const TokenIndex index(tokens);
+std::vector<Merge> Bpe::merges_of_ranks(const TokenTable& tokens) {
   std::vector<Merge> merges;
   for (size_t id = 0; id < tokens.size(); ++id) {
     const std::string_view token = tokens[id];
     for (size_t cut = 1; cut < token.size(); ++cut) {
-      const int32_t first = index.find(token.substr(0, cut), tokens);
-      const int32_t second = first < 0 ? -1 : index.find(token.substr(cut), tokens);
+      const int32_t first = tokens.find(token.substr(0, cut));
+      const int32_t second = first < 0 ? -1 : tokens.find(token.substr(cut));
       if (second >= 0) merges.push_back({first, second, int32_t(id), uint32_t(id)});
     }
   }
@@ -81,11 +77,11 @@ std::vector<Merge> Bpe::merges_of_ranks(const std::vector<std::string>& tokens) 
 
 namespace {
 
-constexpr size_t kCached = 24;           // bytes of a piece that is remembered, at most
-constexpr size_t kCachedIds = 9;         // and its tokens: together one cache line
-constexpr size_t kCacheLines = 1 << 16;  // 4 MiB a thread
-constexpr size_t kWays = 2;              // lines in which a piece may be
-constexpr size_t kShort = 48;            // bytes up to which looking at every neighbour beats the queue
+constexpr size_t kCached = 24;          // bytes of a piece that is remembered, at most
+constexpr size_t kCachedIds = 9;        // and its tokens: together one cache line
+constexpr size_t kWays = 2;             // cache lines in which a piece may be
+constexpr size_t kCacheSets = 1 << 15;  // of so many lines: 4 MiB a thread
+constexpr size_t kShort = 48;           // bytes up to which looking at every neighbour beats the queue
 constexpr uint32_t kNone = UINT32_MAX;
 
 }  // namespace
@@ -125,6 +121,7 @@ struct alignas(64) BpeEncoder::CacheLine {
 
   bool has(const Key& key) const { return bytes == key.bytes && words == key.words; }
 };
+struct BpeEncoder::CacheSet : std::array<CacheLine, kWays> {};
 
 // A piece as a list of tokens that merge.
 struct BpeEncoder::Pieces {
@@ -231,7 +228,7 @@ struct BpeEncoder::Queue {
   }
 };
 
-BpeEncoder::BpeEncoder(const Bpe& bpe) : bpe_(bpe), cache_(kCacheLines) {}
+BpeEncoder::BpeEncoder(const Bpe& bpe) : bpe_(bpe), cache_(kCacheSets) {}
 BpeEncoder::~BpeEncoder() = default;
 
 void BpeEncoder::append(std::span<const std::string_view> pieces, std::vector<int32_t>& out) {
@@ -242,40 +239,43 @@ void BpeEncoder::append(std::span<const std::string_view> pieces, std::vector<in
 // Most time would be spent waiting for the cache's lines, one after the other: so all are asked for first.
 void BpeEncoder::append_batch(std::span<const std::string_view> pieces, std::vector<int32_t>& out) {
   std::array<Key, kBatch> keys;
-  std::array<CacheLine*, kBatch> lines;
+  std::array<CacheSet*, kBatch> sets;
   for (size_t i = 0; i < pieces.size(); ++i) {
     if (pieces[i].size() == 1 || pieces[i].size() > kCached) continue;
     keys[i] = Key(pieces[i]);
-    lines[i] = lines_of(keys[i]);
-    for (size_t way = 0; way < kWays; ++way) __builtin_prefetch(lines[i] + way);
+    sets[i] = &cache_[keys[i].hash() % kCacheSets];
+    for (const CacheLine& line : *sets[i]) __builtin_prefetch(&line);
   }
+  std::array<int32_t, kBatch * kCachedIds> ids;  // that are not in `out` yet
+  size_t count = 0;
   for (size_t i = 0; i < pieces.size(); ++i) {
-    if (pieces[i].size() == 1)
-      out.push_back(bpe_.token_of_byte(uint8_t(pieces[i][0])));
-    else if (pieces[i].size() > kCached)
+    const size_t bytes = pieces[i].size();
+    if (bytes == 1) {
+      ids[count++] = bpe_.token_of_byte(uint8_t(pieces[i][0]));
+    } else if (const CacheLine* line = bytes <= kCached ? found(*sets[i], keys[i]) : nullptr) {
+      std::copy(line->ids.begin(), line->ids.end(), &ids[count]);  // all: a size that is known here is copied faster
+      count += line->count;
+    } else {
+      out.insert(out.end(), ids.data(), ids.data() + std::exchange(count, 0));
+      const size_t before = out.size();
       merge(pieces[i], out);
-    else
-      append_cached(pieces[i], keys[i], lines[i], out);
-  }
-}
-
-BpeEncoder::CacheLine* BpeEncoder::lines_of(const Key& key) {
-  return &cache_[key.hash() % (kCacheLines / kWays) * kWays];
-}
-
-void BpeEncoder::append_cached(std::string_view piece, const Key& key, CacheLine* lines, std::vector<int32_t>& out) {
-  for (size_t way = 0; way < kWays; ++way)
-    if (lines[way].has(key)) {
-      out.insert(out.end(), lines[way].ids.begin(), lines[way].ids.begin() + lines[way].count);
-      return;
+      if (bytes <= kCached) remember(*sets[i], keys[i], std::span(out).subspan(before));
     }
-  const size_t before = out.size();
-  merge(piece, out);
-  const size_t count = out.size() - before;
-  if (count > kCachedIds) return;
-  std::copy_backward(lines, lines + kWays - 1, lines + kWays);  // the oldest goes
-  lines[0] = {.words = key.words, .bytes = uint8_t(key.bytes), .count = uint8_t(count), .ids = {}};
-  std::copy(out.begin() + ptrdiff_t(before), out.end(), lines[0].ids.begin());
+  }
+  out.insert(out.end(), ids.data(), ids.data() + count);
+}
+
+const BpeEncoder::CacheLine* BpeEncoder::found(const CacheSet& set, const Key& key) {
+  for (const CacheLine& line : set)
+    if (line.has(key)) return &line;
+  return nullptr;
+}
+
+void BpeEncoder::remember(CacheSet& set, const Key& key, std::span<const int32_t> ids) {
+  if (ids.size() > kCachedIds) return;
+  std::copy_backward(set.begin(), set.end() - 1, set.end());  // the oldest goes
+  set[0] = {.words = key.words, .bytes = uint8_t(key.bytes), .count = uint8_t(ids.size()), .ids = {}};
+  std::copy(ids.begin(), ids.end(), set[0].ids.begin());
 }
 
 void BpeEncoder::merge(std::string_view piece, std::vector<int32_t>& out) {

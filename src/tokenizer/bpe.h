@@ -5,12 +5,11 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/huge_pages.h"
-#include "tokenizer/token_index.h"
+#include "tokenizer/token_table.h"
 
 namespace athanor {
 
@@ -22,18 +21,18 @@ struct Merge {
 
 class Bpe {
  public:
-  // tokens[id]: its bytes, empty for ids that do not exist. All 256 single bytes must be there and merges must name
-  // tokens that are. whole_pieces: a piece that is a token is that token, whatever the merges say.
-  Bpe(std::vector<std::string> tokens, const std::vector<Merge>& merges, bool whole_pieces);
+  // All 256 single bytes must be tokens, and merges must name tokens. whole_pieces: a piece that is a token is that
+  // token, whatever the merges say.
+  Bpe(TokenTable tokens, const std::vector<Merge>& merges, bool whole_pieces);
   // The merges that ranks imply [tiktoken]: any two neighbours whose bytes together are a token; its id is the rank.
   // No table is made of them: looking for the token is as fast, and a large vocabulary has a million. Whole pieces.
-  static Bpe by_ranks(std::vector<std::string> tokens);
-  static std::vector<Merge> merges_of_ranks(const std::vector<std::string>& tokens);  // the table, for other programs
+  static Bpe by_ranks(TokenTable tokens);
+  static std::vector<Merge> merges_of_ranks(const TokenTable& tokens);  // the table, for other programs
 
   int64_t size() const { return int64_t(tokens_.size()); }
-  const std::string& bytes_of(int32_t id) const { return tokens_[size_t(id)]; }
+  std::string_view bytes_of(int32_t id) const { return tokens_[size_t(id)]; }
   bool whole_pieces() const { return whole_pieces_; }
-  int32_t token_of(std::string_view bytes) const;  // -1: none
+  int32_t token_of(std::string_view bytes) const { return tokens_.find(bytes); }  // -1: none
   int32_t token_of_byte(uint8_t byte) const { return byte_tokens_[byte]; }
 
   static constexpr uint32_t kNever = UINT32_MAX;
@@ -50,7 +49,7 @@ class Bpe {
   uint32_t ranks() const { return ranks_; }  // ranks are below it
 
  private:
-  Bpe(bool by_ranks, std::vector<std::string> tokens, bool whole_pieces);
+  Bpe(bool by_ranks, TokenTable tokens, bool whole_pieces);
   static constexpr uint64_t kEmpty = UINT64_MAX;
   struct Slot {
     uint64_t key = kEmpty;
@@ -61,7 +60,7 @@ class Bpe {
   void add_rule(const Merge& merge);
   void add_byte_rules();
   Rule rule_of_rank(std::string_view both) const {
-    const int32_t id = both.size() > longest_ ? -1 : token_of(both);
+    const int32_t id = both.size() > tokens_.longest() ? -1 : token_of(both);
     return id < 0 ? Rule{} : Rule{uint32_t(id), id};
   }
   Rule rule_of_table(int32_t first, int32_t second) const {
@@ -72,11 +71,9 @@ class Bpe {
     }
   }
 
-  std::vector<std::string> tokens_;
+  TokenTable tokens_;
   bool whole_pieces_, by_ranks_;
-  size_t longest_ = 0;  // token, in bytes
   std::array<int32_t, 256> byte_tokens_{};
-  TokenIndex index_;
   std::vector<Slot, HugePages<Slot>> slots_;  // open addressing, at most half full
   std::vector<Rule> byte_rules_;              // [first byte, second byte]
   uint64_t mask_ = 0;
@@ -97,11 +94,12 @@ class BpeEncoder {
  private:
   struct Key;
   struct CacheLine;
+  struct CacheSet;
   struct Pieces;
   struct Queue;
-  CacheLine* lines_of(const Key& key);
   void append_batch(std::span<const std::string_view> pieces, std::vector<int32_t>& out);
-  void append_cached(std::string_view piece, const Key& key, CacheLine* lines, std::vector<int32_t>& out);
+  static const CacheLine* found(const CacheSet& set, const Key& key);
+  static void remember(CacheSet& set, const Key& key, std::span<const int32_t> ids);
   void merge(std::string_view piece, std::vector<int32_t>& out);
   void merge_short(std::string_view piece, std::vector<int32_t>& out);
   void merge_long(std::string_view piece, std::vector<int32_t>& out);
@@ -109,7 +107,7 @@ class BpeEncoder {
   void merge_by_heap(Pieces& pieces);
 
   const Bpe& bpe_;
-  std::vector<CacheLine, HugePages<CacheLine>> cache_;
+  std::vector<CacheSet, HugePages<CacheSet>> cache_;
   std::unique_ptr<Queue> queue_;  // made for the first long piece
 };
 

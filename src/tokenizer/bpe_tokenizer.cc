@@ -68,32 +68,37 @@ BpeTokenizer::BpeTokenizer(BpeParts parts, Descriptor descriptor, std::vector<To
       nfc_(parts.nfc ? std::make_unique<Nfc>() : nullptr),
       in_text_(finder_of(parts, descriptor.allow_special, false, nfc_.get())),
       in_normalized_text_(finder_of(parts, descriptor.allow_special, true, nfc_.get())),
+      texts_(std::move(parts.unreachable)),
       descriptor_(std::move(descriptor)),
-      sources_(std::move(sources)) {
+      files_(std::move(sources)) {
   int64_t size = bpe_.size();
-  for (const AddedToken& token : parts.added) size = std::max(size, int64_t{token.id} + 1);
-  texts_.resize(size_t(size));
-  for (int64_t id = 0; id < bpe_.size(); ++id) texts_[size_t(id)] = bpe_.bytes_of(int32_t(id));
-  for (const auto& [id, text] : parts.unreachable) texts_[size_t(id)] = text;
-  for (const AddedToken& token : parts.added) texts_[size_t(token.id)] = token.text;
+  for (AddedToken& token : parts.added) {
+    size = std::max(size, int64_t{token.id} + 1);
+    texts_[token.id] = std::move(token.text);
+  }
   if (descriptor_.vocab_size == 0) descriptor_.vocab_size = size;
   if (descriptor_.vocab_size < size)
     throw Error(cat("vocabulary of ", descriptor_.vocab_size, ", but there are ids up to ", size - 1), Exit::usage);
-  texts_.resize(size_t(descriptor_.vocab_size));
   if (descriptor_.eod_id < 0 || descriptor_.eod_id >= descriptor_.vocab_size)
     throw Error(
         cat("end of document: id ", descriptor_.eod_id, " is outside the vocabulary of ", descriptor_.vocab_size),
         Exit::usage);
+  files_.insert(files_.begin(), {kTokenizerFile, descriptor_text(descriptor_)});
 }
 
 std::unique_ptr<Encoder> BpeTokenizer::encoder() const { return std::make_unique<BpeTextEncoder>(*this); }
 
+std::string_view BpeTokenizer::text_of(int32_t id) const {
+  if (const auto other = texts_.find(id); other != texts_.end()) return other->second;
+  return id >= 0 && id < bpe_.size() ? bpe_.bytes_of(id) : std::string_view();
+}
+
 std::string BpeTokenizer::decode(std::span<const int32_t> ids) const {
   std::string text;
   for (const int32_t id : ids) {
-    if (id < 0 || id >= vocab_size() || texts_[size_t(id)].empty())
-      throw Error(cat(name(), " tokenizer: id ", id, " is not in its vocabulary of ", vocab_size()));
-    text += texts_[size_t(id)];
+    const std::string_view part = text_of(id);
+    if (part.empty()) throw Error(cat(name(), " tokenizer: id ", id, " is not in its vocabulary of ", vocab_size()));
+    text += part;
   }
   return text;
 }
@@ -117,12 +122,6 @@ size_t BpeTokenizer::last_cut(std::string_view text, size_t from, size_t to) con
     to = cut - 1;
   }
   return from;
-}
-
-std::vector<TokenizerFile> BpeTokenizer::files() const {
-  std::vector<TokenizerFile> all{{kTokenizerFile, descriptor_text(descriptor_)}};
-  all.insert(all.end(), sources_.begin(), sources_.end());
-  return all;
 }
 
 }  // namespace athanor

@@ -25,7 +25,7 @@ struct AddedToken {
 
 // All that a tokenizer file says, whatever its format.
 struct BpeParts {
-  std::vector<std::string> tokens;  // [id] bytes; empty: no such token
+  TokenTable tokens;
   std::vector<Merge> merges;
   bool whole_pieces = false;  // see Bpe
   bool by_ranks = false;      // the merges are those that ranks imply [Bpe::by_ranks]; `merges` is empty
@@ -47,10 +47,11 @@ class BpeTokenizer final : public Tokenizer {
   std::string decode(std::span<const int32_t> ids) const override;
   size_t last_cut(std::string_view text, size_t from, size_t to) const override;
   bool cuts() const override;
-  std::vector<TokenizerFile> files() const override;
+  const std::vector<TokenizerFile>& files() const override { return files_; }
 
  private:
   class BpeTextEncoder;
+  std::string_view text_of(int32_t id) const;  // empty: no such token
   bool token_covers(std::string_view text, size_t cut) const;
 
   CharTable table_;
@@ -58,9 +59,9 @@ class BpeTokenizer final : public Tokenizer {
   Splitter splitter_;
   std::unique_ptr<Nfc> nfc_;                  // null: none
   TokenFinder in_text_, in_normalized_text_;  // added tokens that are looked for
-  std::vector<std::string> texts_;            // [id] what it decodes to
+  std::map<int32_t, std::string> texts_;      // what ids decode to that do not decode to their bytes
   Descriptor descriptor_;
-  std::vector<TokenizerFile> sources_;
+  std::vector<TokenizerFile> files_;
 };
 
 }  // namespace athanor

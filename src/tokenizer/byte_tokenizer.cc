@@ -15,6 +15,9 @@ class ByteEncoder final : public Encoder {
 
 }  // namespace
 
+ByteTokenizer::ByteTokenizer()
+    : files_{{kTokenizerFile, descriptor_text({.type = "byte", .vocab_size = kVocab, .eod_id = kEod})}} {}
+
 std::unique_ptr<Encoder> ByteTokenizer::encoder() const { return std::make_unique<ByteEncoder>(); }
 
 std::string ByteTokenizer::decode(std::span<const int32_t> ids) const {
@@ -28,10 +31,6 @@ std::string ByteTokenizer::decode(std::span<const int32_t> ids) const {
       text += char(id);
   }
   return text;
-}
-
-std::vector<TokenizerFile> ByteTokenizer::files() const {
-  return {{kTokenizerFile, descriptor_text({.type = name(), .vocab_size = kVocab, .eod_id = kEod})}};
 }
 
 }  // namespace athanor

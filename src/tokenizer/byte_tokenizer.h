@@ -10,6 +10,7 @@ class ByteTokenizer final : public Tokenizer {
   static constexpr int32_t kEod = 256;
   static constexpr int64_t kVocab = 257;
 
+  ByteTokenizer();
   std::string name() const override { return "byte"; }
   int64_t vocab_size() const override { return kVocab; }
   int32_t eod_id() const override { return kEod; }
@@ -17,7 +18,10 @@ class ByteTokenizer final : public Tokenizer {
   // The end of a document comes out as "<|endoftext|>".
   std::string decode(std::span<const int32_t> ids) const override;
   size_t last_cut(std::string_view, size_t, size_t to) const override { return to; }
-  std::vector<TokenizerFile> files() const override;
+  const std::vector<TokenizerFile>& files() const override { return files_; }
+
+ private:
+  std::vector<TokenizerFile> files_;
 };
 
 }  // namespace athanor

@@ -68,14 +68,15 @@ void Vocabulary::add(const std::string& text, int64_t id) {
   if (id < 0 || id >= kMostTokens) refuse("id ", id, " is not between 0 and ", kMostTokens - 1);
   if (text.empty() || text.size() > kLongestToken) refuse("expected 1 to ", kLongestToken, " bytes, got ", text.size());
   if (!ids_.emplace(text, int32_t(id)).second) refuse("is there twice");
-  if (id >= int64_t(parts_.tokens.size())) parts_.tokens.resize(size_t(id) + 1);
-  std::string& place = parts_.tokens[size_t(id)];
-  if (!place.empty() || parts_.unreachable.contains(int32_t(id))) refuse("id ", id, " is there twice");
+  const auto place = size_t(id);
+  if ((place < parts_.tokens.size() && !parts_.tokens[place].empty()) || parts_.unreachable.contains(int32_t(id)))
+    refuse("id ", id, " is there twice");
   std::string bytes;
-  if (from_byte_level(text, bytes))
-    place = bytes;
-  else
+  if (!from_byte_level(text, bytes)) {
     parts_.unreachable[int32_t(id)] = text;
+    bytes.clear();
+  }
+  parts_.tokens.put(place, bytes);
 }
 
 int32_t Vocabulary::id_of(const std::string& text) const {

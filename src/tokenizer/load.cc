@@ -77,7 +77,7 @@ std::pair<std::string, int32_t> parse_special(const std::string& text) {
 }
 
 void describe_ranks(Descriptor& d, const BpeParts& parts, const TokenizerOptions& options, const std::string& where) {
-  const auto count = std::count_if(parts.tokens.begin(), parts.tokens.end(), [](auto& t) { return !t.empty(); });
+  const auto count = int64_t(parts.tokens.count());
   const auto& all = known_ranks();
   const auto known = std::find_if(all.begin(), all.end(), [&](const auto& k) { return k.count == count; });
   d.split = options.split;
@@ -119,8 +119,7 @@ std::string eos_of_config(const std::string& folder) {
 int32_t id_of_text(const BpeParts& parts, const std::string& text) {
   for (const AddedToken& token : parts.added)
     if (token.text == text) return token.id;
-  const auto in_vocabulary = std::find(parts.tokens.begin(), parts.tokens.end(), text);
-  return in_vocabulary == parts.tokens.end() ? -1 : int32_t(in_vocabulary - parts.tokens.begin());
+  return parts.tokens.find(text);
 }
 
 // The file's own word, then names that models use for the end of a document.
@@ -182,7 +181,7 @@ void add_described(BpeParts& parts, const Descriptor& d) {
       parts.added.push_back({.text = text, .id = id});
     }
   } else if (d.type == "gpt2") {
-    parts.added.push_back({.text = parts.tokens.at(size_t(d.eod_id)), .id = d.eod_id});
+    parts.added.push_back({.text = std::string(parts.tokens[size_t(d.eod_id)]), .id = d.eod_id});
   }
 }
 
@@ -227,7 +226,7 @@ std::string file_in(const fs::path& folder) {
 BpeParts byte_parts() {
   const ByteTokenizer byte;
   BpeParts parts;
-  for (int b = 0; b < 256; ++b) parts.tokens.emplace_back(1, char(b));
+  for (size_t b = 0; b < 256; ++b) parts.tokens.put(b, std::string(1, char(b)));
   parts.splitter.add("gpt2");
   parts.added.push_back({.text = "<|endoftext|>", .id = byte.eod_id()});
   return parts;
@@ -336,9 +335,8 @@ std::vector<TokenizerFile> tokenizer_files_beside(const std::string& shard_path)
 
 void write_tokenizer(const Tokenizer& tokenizer, const std::string& folder) {
   make_dirs(folder);
-  std::vector<TokenizerFile> files = tokenizer.files();
-  std::reverse(files.begin(), files.end());
-  for (const TokenizerFile& file : files) write_file(joined(folder, file.name.c_str()), file.content);
+  const std::vector<TokenizerFile>& files = tokenizer.files();
+  for (size_t i = files.size(); i-- > 0;) write_file(joined(folder, files[i].name.c_str()), files[i].content);
 }
 
 }  // namespace athanor

@@ -1,4 +1,5 @@
 // tiktoken's rank files: parse_rank_file of files.h.
+#include <algorithm>
 #include <array>
 #include <charconv>
 
@@ -22,15 +23,16 @@ constexpr std::array<uint8_t, 256> kDigits = [] {
 bool from_base64(std::string_view text, std::string& bytes) {
   if (text.empty() || text.size() % 4 != 0) return false;
   const size_t padding = text.ends_with("==") ? 2 : text.ends_with('=') ? 1 : 0;
-  text.remove_suffix(padding);
-  bytes.clear();
-  uint32_t bits = 0, seen = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const uint8_t digit = kDigits[uint8_t(text[i])];
-    seen |= digit;
-    bits = bits << 6 | digit;
-    if (i % 4 > 0) bytes += char(bits >> (6 - 2 * (i % 4)));
+  const auto digit = [&](size_t i) { return i + padding < text.size() ? kDigits[uint8_t(text[i])] : uint8_t{0}; };
+  bytes.resize(text.size() / 4 * 3);
+  uint32_t seen = 0;
+  for (size_t i = 0, out = 0; i < text.size(); i += 4, out += 3) {
+    const uint32_t a = digit(i), b = digit(i + 1), c = digit(i + 2), d = digit(i + 3);
+    seen |= a | b | c | d;
+    const uint32_t bits = a << 18 | b << 12 | c << 6 | d;
+    bytes[out] = char(bits >> 16), bytes[out + 1] = char(bits >> 8), bytes[out + 2] = char(bits);
   }
+  bytes.resize(bytes.size() - padding);
   return seen < 64;
 }
 
@@ -39,6 +41,9 @@ bool from_base64(std::string_view text, std::string& bytes) {
 BpeParts parse_rank_file(std::string_view content, const std::string& where) {
   BpeParts parts;
   parts.whole_pieces = parts.by_ranks = true;
+  const int64_t lines = std::count(content.begin(), content.end(), '\n') + 1;
+  parts.tokens.reserve(size_t(std::min(lines, kMostTokens)), content.size() / 4 * 3);
+  std::string token;
   size_t number = 0;
   for (size_t begin = 0; begin < content.size(); ++number) {
     const size_t place = begin, end = std::min(content.find('\n', begin), content.size());
@@ -50,7 +55,6 @@ BpeParts parse_rank_file(std::string_view content, const std::string& where) {
     begin = end + 1;
     if (line.empty()) continue;
     const size_t space = line.find(' ');
-    std::string token;
     if (space == line.npos || !from_base64(line.substr(0, space), token))
       refuse("expected base64 of a token, a space and its rank, got \"", line.substr(0, 40), "\"");
     int64_t rank = -1;
@@ -59,13 +63,11 @@ BpeParts parse_rank_file(std::string_view content, const std::string& where) {
     if (problem != std::errc() || stop != last || rank < 0 || rank >= kMostTokens)
       refuse("expected a rank from 0 to ", kMostTokens - 1, ", got \"", line.substr(space + 1, 40), "\"");
     if (token.size() > kLongestToken) refuse("a token of ", token.size(), " bytes; at most ", kLongestToken);
-    if (rank >= int64_t(parts.tokens.size())) parts.tokens.resize(size_t(rank) + 1);
-    if (!parts.tokens[size_t(rank)].empty()) refuse("rank ", rank, " is there twice");
-    parts.tokens[size_t(rank)] = std::move(token);
+    const auto id = size_t(rank);
+    if (id < parts.tokens.size() && !parts.tokens[id].empty()) refuse("rank ", rank, " is there twice");
+    if (!parts.tokens.put(id, token)) refuse("rank ", rank, ": its token is there twice");
   }
-  if (parts.tokens.empty()) throw Error(cat(where, ": a rank file without a token"), Exit::usage);
-  if (const int32_t rank = TokenIndex(parts.tokens).repeated(); rank >= 0)
-    throw Error(cat(where, ": rank ", rank, ": its token is there twice"), Exit::usage);
+  if (parts.tokens.count() == 0) throw Error(cat(where, ": a rank file without a token"), Exit::usage);
   return parts;
 }
 

@@ -35,7 +35,7 @@ class Tokenizer {
   virtual size_t last_cut(std::string_view text, size_t from, size_t to) const = 0;
   virtual bool cuts() const { return true; }
   // The descriptor (load.h) first, then the files that it names.
-  virtual std::vector<TokenizerFile> files() const = 0;
+  virtual const std::vector<TokenizerFile>& files() const = 0;
 
   std::vector<int32_t> encode(std::string_view text) const {
     std::vector<int32_t> ids;

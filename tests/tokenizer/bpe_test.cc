@@ -35,7 +35,7 @@ std::pair<std::vector<std::string>, std::vector<Merge>> random_rules(uint64_t se
 std::vector<int32_t> by_definition(const Bpe& bpe, std::string_view piece) {
   std::vector<int32_t> ids;
   const auto rule_at = [&](size_t i) {
-    return bpe.rule(ids[i], ids[i + 1], bpe.bytes_of(ids[i]) + bpe.bytes_of(ids[i + 1]));
+    return bpe.rule(ids[i], ids[i + 1], cat(bpe.bytes_of(ids[i]), bpe.bytes_of(ids[i + 1])));
   };
   for (const char c : piece) ids.push_back(bpe.token_of_byte(uint8_t(c)));
   for (;;) {

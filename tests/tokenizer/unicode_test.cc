@@ -95,6 +95,22 @@ TEST(Nfc, IsIdempotentOnRandomText) {
   }
 }
 
+// A run of letters ends at its first character that is none, whatever that is and wherever the text ends.
+TEST(Patterns, WordsEndWithTheirLetters) {
+  const CharTable table;
+  const std::string alphabet = "abcdefghijklmnopqrstuvwxyz";
+  for (const char* name : {"gpt2", "cl100k", "llama3", "qwen2", "o200k"})
+    for (int byte = 0; byte < 256; ++byte)
+      for (size_t size = 1; size < alphabet.size(); size += 3)
+        for (const char* rest : {"", "a", "xyz xyz xyz"}) {
+          const std::string text = cat(' ', alphabet.substr(0, size), char(byte), rest);
+          size_t end = size + 1;
+          while (end < text.size() && table.at(text, end).kind & kLower) end += table.at(text, end).bytes;
+          if (byte == '\'' || (end < text.size() && table.at(text, end).kind & (kLetter | kMark))) continue;
+          EXPECT_EQ(find_pattern(name)->next(table, text, 0), end) << name << " " << byte << " " << size << rest;
+        }
+}
+
 // Cutting where last_safe_cut() says changes no piece.
 TEST(Patterns, SafeCutsAreSafe) {
   const CharTable table;
