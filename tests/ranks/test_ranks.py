@@ -1,6 +1,5 @@
 """Several processes are the same run as one: launched by the program or by hand, stopped, killed, frozen, misfit."""
 import json
-import os
 import signal
 import time
 
@@ -110,16 +109,20 @@ class StopTest(RanksTest):
 
     def test_a_machine_that_stands_still_for_a_while_goes_on(self):
         """For longer than a rank may be silent: but nobody was there to miss it."""
-        process = self.start("launch", "--ranks", 2, "train", self.config, "--set", "train_iters=1000000", "--set",
-                             "save_interval=0", "--set", "eval_interval=0", preexec=os.setsid)
-        self.assertTrue(self.wait_for_step(process, 3))
-        os.killpg(process.pid, signal.SIGSTOP)
+        processes = self.start_ranks(2, "--set", "train_iters=1000000", "--set", "save_interval=0", "--set",
+                                     "eval_interval=0")
+        self.assertTrue(self.wait_for_step(processes[0], 3))
+        for process in processes:
+            process.send_signal(signal.SIGSTOP)
         time.sleep(12)
         last = max(self.losses())
-        os.killpg(process.pid, signal.SIGCONT)
-        self.assertTrue(self.wait_for_step(process, last + 100))
-        process.send_signal(signal.SIGTERM)
-        self.assertEqual(self.finish(process).code, REQUEUE)
+        processes[0].send_signal(signal.SIGCONT)
+        time.sleep(0.5)  # in which rank 0 looks for signs of life of rank 1
+        processes[1].send_signal(signal.SIGCONT)
+        self.assertTrue(self.wait_for_step(processes[0], last + 100))
+        processes[0].send_signal(signal.SIGTERM)
+        for process in processes:
+            self.assertEqual(self.finish(process).code, REQUEUE)
 
 
 class FailureTest(RanksTest):
