@@ -31,7 +31,7 @@ class VerifyTest(SystemTest):
             self.skipTest("verify.py looks for build/athanor")
         self.make_data()
         done = subprocess.run([sys.executable, str(VERIFY), "--out", str(self.folder / "out"), "--data",
-                               str(self.folder / "data"), *arguments], capture_output=True, text=True)
+                               str(self.folder / "data"), "--minutes", "120", *arguments], capture_output=True, text=True)
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         self.report = self.folder / "out" / "verify.json"
         return json.loads((self.folder / "out" / "verify.json").read_text())["parts"], done.stdout
@@ -239,7 +239,8 @@ class CompareTest(SystemTest):
 
     def compare(self, *arguments, python=PYTHON):
         command = [sys.executable, COMPARE, "--device", "cpu", "--out", self.folder, "--athanor", PROGRAM,
-                   "--python", python, "--threads", "1", "--torch-compile", "none", "--rounds", "2", *arguments]
+                   "--python", python, "--threads", "1", "--torch-compile", "none", "--rounds", "2", "--minutes", "120",
+                   *arguments]
         done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
         return json.loads((self.folder / "compare.json").read_text()), done.stdout

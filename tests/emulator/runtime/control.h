@@ -48,6 +48,7 @@ enum class Schedule { kMixed, kLate, kAtOnce };
 void set_schedule(Schedule schedule);
 
 // How long a host thread waits for operations whose `ready` other threads must make true, before it is a deadlock.
+constexpr double kWaitLimit = 60;  // seconds, unless set
 void set_wait_limit(double seconds);
 
 // Why the latest failing call failed, in words: subject, expectation, actual values. Empty if it was planned.
