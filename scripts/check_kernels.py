@@ -30,6 +30,7 @@ class Kernel:
     name: str
     registers: int
     stack: int
+    shared: int  # static
     local: int
     instructions: set = field(default_factory=set)
 
@@ -81,8 +82,8 @@ def read_kernels(folder, objects):
         architecture = ""
         for block in re.split(r"^arch = ", call(folder, "--dump-resource-usage", str(path)), flags=re.M)[1:]:
             architecture = block.split("\n", 1)[0]
-            for name, registers, stack, _, local in USAGE.findall(block):
-                kernels[architecture, name] = Kernel(architecture, name, int(registers), int(stack), int(local))
+            for name, *numbers in USAGE.findall(block):
+                kernels[architecture, name] = Kernel(architecture, name, *map(int, numbers))
     names = demangled(sorted({name for _, name in kernels}))
     for (_, name), kernel in kernels.items():
         kernel.name = names[name]

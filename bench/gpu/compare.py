@@ -24,35 +24,57 @@ ROOT = sides.HERE.parents[1]
 # config: in configs/. seq, tokens: of a sequence, of a step. micro: sequences that PyTorch computes at once, halved
 # when its memory does not suffice. goal, limit: tokens/s that are aimed at, and modelled for an H200 (docs/speed.md).
 # state bf16: masters and moments of PyTorch in bf16, where f32 does not fit on one GPU; its process then lives for one
-# turn alone. llmc, llmq: flags of those programs. seconds: what a model takes at least, an estimate.
+# turn alone. rounds: at most; starts take most of the time of large models. llmc, llmq: flags of those programs.
 MODELS = {
-    "gpt2-124m": dict(seq=1024, tokens=524288, micro=64, goal=620e3, limit=693e3, seconds=45,
+    "gpt2-124m": dict(seq=1024, tokens=262144, micro=64, goal=620e3, limit=693e3,
                       llmc=["-e", "d12", "-b", 64, "-ge", 0]),
-    "llama-1b": dict(seq=4096, tokens=131072, micro=8, goal=70e3, limit=80e3, seconds=55),
-    "qwen2.5-0.5b": dict(seq=1024, tokens=262144, micro=32, goal=175e3, limit=196e3, seconds=45,
-                         llmq=["--model=Qwen2.5-0.5B", "--batch-size=32", "--grad-accumulation=8"]),
-    "gpt2-1558m": dict(seq=1024, tokens=131072, micro=16, goal=57e3, limit=64e3, seconds=55,
+    "llama-1b": dict(seq=4096, tokens=65536, micro=8, goal=70e3, limit=80e3),
+    "qwen2.5-0.5b": dict(seq=1024, tokens=131072, micro=32, goal=175e3, limit=196e3,
+                         llmq=["--model=Qwen2.5-0.5B", "--batch-size=32", "--grad-accumulation=4"]),
+    "gpt2-1558m": dict(seq=1024, tokens=65536, micro=16, goal=57e3, limit=64e3,
                        llmc=["-e", "d48", "-b", 16, "-ge", 1]),
-    "qwen2.5-1.5b": dict(seq=1024, tokens=131072, micro=32, goal=66e3, limit=73e3, seconds=55,
-                         llmq=["--model=Qwen2.5-1.5B", "--batch-size=32", "--grad-accumulation=4",
+    "qwen2.5-1.5b": dict(seq=1024, tokens=65536, micro=32, goal=66e3, limit=73e3,
+                         llmq=["--model=Qwen2.5-1.5B", "--batch-size=32", "--grad-accumulation=2",
                                "--lmhead-chunks=4"]),
-    "gpt2-350m": dict(seq=1024, tokens=262144, micro=32, goal=235e3, limit=260e3, seconds=45,
+    "gpt2-350m": dict(seq=1024, tokens=131072, micro=32, goal=235e3, limit=260e3,
                       llmc=["-e", "d24", "-b", 32, "-ge", 0]),
-    "gpt2-774m": dict(seq=1024, tokens=131072, micro=32, goal=109e3, limit=121e3, seconds=50,
+    "gpt2-774m": dict(seq=1024, tokens=65536, micro=32, goal=109e3, limit=121e3,
                       llmc=["-e", "d36", "-b", 32, "-ge", 1]),
-    "llama-8b": dict(seq=8192, tokens=65536, micro=1, goal=12e3, limit=13.9e3, state="bf16", seconds=75),
-    "qwen2.5-7b": dict(seq=1024, tokens=65536, micro=8, goal=15.6e3, limit=17.3e3, state="bf16", seconds=75,
-                       llmq=["--model=Qwen2.5-7B", "--batch-size=4", "--grad-accumulation=16", "--lmhead-chunks=2",
+    "llama-8b": dict(seq=8192, tokens=32768, micro=1, goal=12e3, limit=13.9e3, state="bf16", rounds=1),
+    "qwen2.5-7b": dict(seq=1024, tokens=32768, micro=8, goal=15.6e3, limit=17.3e3, state="bf16", rounds=1,
+                       llmq=["--model=Qwen2.5-7B", "--batch-size=4", "--grad-accumulation=8", "--lmhead-chunks=2",
                              "--attn-bwd-chunks=2"]),
 }
+# How much faster than others athanor is meant to be, and how soon its first step is meant to end.
+FASTER_THAN = {"torch": 1.3, "llm.c": 1.15, "LLMQ": 1.15}
+FIRST_STEP_SECONDS = 3
+# Seconds that a start takes on a GPU, thought, not measured: libraries, plans and weights; the search for products,
+# once for each model; PyTorch with its compiler.
+START, SEARCH, TORCH_START = 3.5, 7, 25
 TINY = {"vocab_size": 257, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
         "max_position_embeddings": 64}
 TINY_MODELS = {
-    "tiny-gpt2": dict(seq=32, tokens=256, micro=4, seconds=5, model=TINY | {"model_type": "gpt2"},
+    "tiny-gpt2": dict(seq=32, tokens=256, micro=4, goal=1e9, limit=2e9, seconds=5, model=TINY | {"model_type": "gpt2"},
                       llmc=["-e", "d1", "-b", 4], llmq=["--model=tiny"]),
-    "tiny-llama": dict(seq=32, tokens=256, micro=4, seconds=5, model=TINY | {
+    "tiny-llama": dict(seq=32, tokens=256, micro=4, goal=1, limit=2e9, seconds=5, model=TINY | {
         "model_type": "llama", "num_key_value_heads": 2, "intermediate_size": 128}),
 }
+
+
+def rounds_of(model, args):
+    return min(args.rounds, model.get("rounds", args.rounds))
+
+
+def seconds_needed(model, args):
+    """What a model is thought to take at the speed of its goal, with as many sides as there may be."""
+    if "seconds" in model:
+        return model["seconds"]
+    step, rounds = model["tokens"] / model["goal"], rounds_of(model, args)
+    turn = START + (args.steps + max(args.warmup, 2)) * step
+    ours = rounds * (turn + (args.steps + 2) * step) + SEARCH  # two prepare those whose ops are timed
+    starts = rounds if model.get("state") == "bf16" else 1
+    torch = starts * TORCH_START + rounds * (args.steps + args.warmup) * FASTER_THAN["torch"] * step
+    return ours + torch + (1.15 * rounds * turn if args.peers and ("llmc" in model or "llmq" in model) else 0)
 
 
 def make_config(name, model, args, folder):
@@ -65,6 +87,8 @@ def make_config(name, model, args, folder):
     config |= {"seq_length": model["seq"], "global_batch_size": model["tokens"] // model["seq"], "train_iters": 1000,
                "lr_warmup_iters": 10, "learning_rate": 3e-4, "device": args.device,
                "micro_batch_size": "auto", "precision": "fp32" if args.device == "cpu" else "bf16"}
+    if args.device == "cuda":  # one search for all turns, in the first
+        config |= {"gemm_search_seconds": 60, "tuning_cache": str(folder / "tuning")}
     if model.get("state") == "bf16":
         config["master_weights"] = "bf16"
     if args.threads:
@@ -105,16 +129,29 @@ def check_same_work(model, turns_of):
     return counts.pop()
 
 
+def judge(row):
+    """The goals that a row is held to: [what, goal, reached, met]."""
+    goals = [["tokens/s", row["model"]["goal"], row["sides"]["athanor"]["tokens_per_second"]]]
+    goals += [[f"times {side}", least, row["sides"][side]["athanor_is_faster_by"]]
+              for side, least in FASTER_THAN.items() if side in row["sides"]]
+    judged = [[*goal, goal[2] >= goal[1]] for goal in goals]
+    if "start_seconds" in row:
+        judged.append(["seconds to the first step", FIRST_STEP_SECONDS, row["start_seconds"],
+                       row["start_seconds"] <= FIRST_STEP_SECONDS])
+    return judged
+
+
 def compare_model(name, model, args, folder, data, deadline):
     """One row of the report. A side that fails drops out with its reason; without athanor's times there is no row."""
-    if deadline.left() < model["seconds"] * args.patience:
-        return {"status": "not run", "why": f"{deadline.left():.0f} s were left, about {model['seconds']} are needed"}
+    needed = seconds_needed(model, args)
+    if deadline.left() < needed * args.patience:
+        return {"status": "not run", "why": f"{deadline.left():.0f} s were left, about {needed:.0f} are needed"}
     all_sides = sides_of(name, model, args, folder, data, deadline)
     turns, out = {s.name: [] for s in all_sides}, {"status": "measured", "model": model, "not_run": {}}
     try:
         if name == "gpt2-124m" or args.device == "cpu":
             out["start_seconds"] = round(all_sides[0].start_seconds(), 3)
-        for round_ in range(args.rounds):
+        for round_ in range(rounds_of(model, args)):
             first = round_ % len(all_sides)
             for side in all_sides[first:] + all_sides[:first]:  # nobody is always first
                 if side.name in out["not_run"]:
@@ -124,7 +161,7 @@ def compare_model(name, model, args, folder, data, deadline):
                 except sides.NotRun as why:
                     if not turns[side.name]:
                         out["not_run"][side.name] = str(why)
-            if deadline.left() < model["seconds"] / 2:
+            if deadline.left() < needed / 2:
                 break
     except sides.NotRun as why:
         out["not_run"]["athanor"] = str(why)
@@ -140,6 +177,7 @@ def compare_model(name, model, args, folder, data, deadline):
     for side, numbers in out["sides"].items():
         ratios = [theirs / mine for mine, theirs in zip(ours, numbers["turn_medians_ms"])]
         numbers["athanor_is_faster_by"] = round(statistics.median(ratios), 3)
+    out["gap"], out["goals"] = turns["athanor"][-1]["gap"], judge(out)
     return out
 
 
@@ -163,10 +201,11 @@ def commit():
 
 def load_report(path, args):
     head = {"commit": commit(), "device": args.device, "hardware": hardware(args)}
-    if path.exists():
-        report = json.loads(path.read_text())
-        if all(report.get(k) == v for k, v in head.items()):
-            return report
+    for earlier in (path, args.earlier):
+        if earlier and earlier.exists():
+            report = json.loads(earlier.read_text())
+            if all(report.get(k) == v for k, v in head.items()):
+                return report
     return head | {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"), "models": {}}
 
 
@@ -175,11 +214,12 @@ def parse_arguments():
     parser.add_argument("--models", help="comma separated; default: all, " + ", ".join(MODELS))
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "compare-out")))
+    parser.add_argument("--earlier", type=Path, help="compare.json of earlier calls, where --out is another folder")
     parser.add_argument("--athanor", type=Path, help="the program; default: beside scripts/, or build/athanor")
     parser.add_argument("--python", default=os.environ.get("ATHANOR_PYTHON", sys.executable), help="one with PyTorch")
     parser.add_argument("--peers", type=Path, help="folder with train_gpt2cu (llm.c) and train (LLMQ)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: tiny models, to try the script")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=2, help="timed in a turn")
     parser.add_argument("--warmup", type=int, default=1, help="before them")
     parser.add_argument("--threads", type=int, default=0, help="of the CPU")
@@ -219,6 +259,8 @@ def main():
             for side, s in row["sides"].items():
                 print(f"{name:14} {side:8} {s['median_ms']:10.2f} ms {s['tokens_per_second']:12.0f} tokens/s   "
                       f"athanor is {s['athanor_is_faster_by']:.2f} times as fast", flush=True)
+            for what, goal, reached, met in row["goals"]:
+                print(f"{name:14} {'met' if met else 'MISSED':8} {what}: {reached:,.6g}, goal {goal:,.6g}", flush=True)
             for side, why in row["not_run"].items():
                 print(f"{name:14} {side:8} not run: {why}", flush=True)
     return 0

@@ -24,20 +24,24 @@ bool same(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-Fd enter(const Endpoint& to, const std::string& secret, Purpose purpose, int rank, int world, Deadline deadline,
+Fd enter(const Endpoint& to, const std::string& secret, Purpose purpose, int rank, int world, Patience patience,
          std::string* why) {
-  Fd fd = connect_to(to, deadline, why);
+  Fd fd = connect_to(to, patience.greeting, why);
   if (!fd) return {};
   std::string hello(kMagic.size() + kNonce, '\0');
-  if (!recv_all(fd, hello.data(), hello.size(), deadline) || !hello.starts_with(kMagic))
-    return *why = "something else than a rank of this program listens there", Fd();
+  if (!recv_all(fd, hello.data(), hello.size(), patience.greeting))
+    return *why = "whoever listens there does not greet", Fd();
+  if (!hello.starts_with(kMagic)) return *why = "something else than a rank of this program listens there", Fd();
   const std::string nonce = hello.substr(kMagic.size());
   std::string answer = random_bytes(kNonce);
   for (const uint64_t field : {uint64_t(purpose), uint64_t(rank), uint64_t(world)}) put_u64(answer, field);
   const std::string message = answer + mac(secret, "guest", nonce, answer);
   std::string proof(kMac, '\0');
-  if (!send_all(fd, message.data(), message.size(), deadline) || !recv_all(fd, proof.data(), proof.size(), deadline))
-    return *why = "it does not let us in: the secrets of the job differ", Fd();
+  if (!send_all(fd, message.data(), message.size(), patience.all) ||
+      !recv_all(fd, proof.data(), proof.size(), patience.all))
+    return *why = Clock::now() < patience.all ? "it does not let us in: the secrets of the job differ"
+                                              : "it does not answer any more",
+           Fd();
   if (!same(proof, mac(secret, "listener", nonce, answer)))
     return *why = "it does not know the secret of the job", Fd();
   return fd;

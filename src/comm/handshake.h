@@ -17,8 +17,13 @@ struct Guest {
   int rank = 0, world = 0;
 };
 
-// The guest's side. An empty Fd with the reason in *why.
-Fd enter(const Endpoint&, const std::string& secret, Purpose, int rank, int world, Deadline, std::string* why);
+struct Patience {
+  Deadline greeting, all;  // until the listener says what it is, until it has let the guest in
+};
+
+// The guest's side. An empty Fd with the reason in *why. Whoever has greeted is not left before the end of patience:
+// the listener may let a guest in at any moment, and would miss one that has gone to try again.
+Fd enter(const Endpoint&, const std::string& secret, Purpose, int rank, int world, Patience, std::string* why);
 
 // The listener's side, for event loops: strangers that say nothing hold up nobody.
 class Doorkeeper {

@@ -87,13 +87,15 @@ void MpiWire::run(std::vector<Transfer>& sends, std::vector<Transfer>& receives)
     if (w.sending) post_bytes(w);
   }
   for (int looks = 0; !works.empty(); ++looks) {
+    const bool eager = looks < kEagerLooks, failed = !eager && !rendezvous_.failure().empty();
     std::erase_if(works, [this](Work& w) { return advance(w); });
-    if (looks < kEagerLooks) {
+    if (failed && !works.empty())
+      rendezvous_.throw_if_failed();  // after a last look: a call that all have made is whole
+    if (eager) {
       sched_yield();
-      continue;
+    } else {
+      usleep(kPauseMicroseconds);
     }
-    rendezvous_.throw_if_failed();
-    usleep(kPauseMicroseconds);
   }
 }
 

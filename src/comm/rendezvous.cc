@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kPorts = 8;  // tried from the one named on, by rank 0 and by those who look for it
 constexpr double kSecondsToTell = 2;
-constexpr double kSecondsToAnswer = 5;  // of whoever listens on a port: it may be a stranger that never does
+constexpr double kSecondsToGreet = 5;  // of whoever listens on a port: it may be a stranger that never does
 constexpr size_t kStepsRemembered = 256, kStepsToKnow = 8;
 constexpr double kSecondsBetweenBeats = 0.05;  // at least, however often what this rank is at changes
 constexpr auto kPause = std::chrono::milliseconds(50);
@@ -63,7 +63,7 @@ void Rendezvous::join() {
       const Endpoint to = server_ ? Endpoint{"127.0.0.1", server_->port()} : Endpoint{me.host, me.port + k};
       std::string not_there;
       Fd fd = enter(to, options_.secret(), Purpose::rendezvous, me.rank, me.world,
-                    std::min(deadline, after(std::min(kSecondsToAnswer, options_.timeout / 4))), &not_there);
+                    {std::min(deadline, after(std::min(kSecondsToGreet, options_.timeout / 4))), deadline}, &not_there);
       if (fd) {
         address_ = local_address(fd);
         pipe_ = std::make_unique<Pipe>(std::move(fd));
@@ -128,6 +128,7 @@ bool Rendezvous::pump(int timeout_ms) {
     const std::lock_guard lock(mutex_);
     pipe_->write(std::exchange(outbox_, {}));
   }
+  heard_ += held_up(&looked_);
   const bool open = pipe_->advance();
   while (const auto frame = take_frame(pipe_->received())) handle(*frame);
   return open;
@@ -135,10 +136,11 @@ bool Rendezvous::pump(int timeout_ms) {
 
 void Rendezvous::monitor() {
   std::optional<Deadline> last;
-  Deadline next_beat = heard_ = Clock::now(), soonest = next_beat;
+  Deadline next_beat = heard_ = looked_ = Clock::now(), soonest = next_beat, turn = next_beat;
   const auto due = [&] { return moved_ ? std::min(next_beat, soonest) : next_beat; };
   bool open = true;
   for (;;) {
+    if (const auto late = held_up(&turn); last) *last += late;
     {
       const std::lock_guard lock(mutex_);
       if (leaving_) break;
@@ -158,8 +160,8 @@ void Rendezvous::monitor() {
       if (!open)
         set_failure(
             cat("rank 0 (", options_.ranks.host, ") is gone: its process ended or was killed, or its machine is lost"));
-      // After reading: who was stopped itself finds here what has come in the meantime.
-      if (Clock::now() - heard_ > std::chrono::duration<double>(options_.timeouts.silence))
+      // By the moment before reading: who was stopped itself finds what has come in the meantime.
+      if (looked_ - heard_ > std::chrono::duration<double>(options_.timeouts.silence))
         set_failure(cat("rank 0 (", options_.ranks.host, ") gave no sign of life for ", options_.timeouts.silence,
                         " s: stopped, or its machine or the network to it is lost"));
     } catch (const Error& e) {
@@ -168,13 +170,14 @@ void Rendezvous::monitor() {
     }
   }
   // What was said last must get out.
-  for (const Deadline until = after(kSecondsToTell); open && Clock::now() < until;) {
+  const Deadline until = after(kSecondsToTell);
+  while (open) {
     try {
       open = pump(0);
     } catch (const Error&) {
       open = false;
     }
-    if (pipe_->flushed()) break;
+    if (pipe_->flushed() || Clock::now() > until) break;
   }
 }
 
@@ -300,7 +303,8 @@ std::string Rendezvous::failure() {
 void Rendezvous::throw_lost(const std::string& otherwise) {
   {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, std::chrono::duration<double>(kSecondsToTell), [&] { return !failure_.empty(); });
+    changed_.wait_for(lock, std::chrono::duration<double>(options_.timeouts.silence),
+                      [&] { return !failure_.empty(); });
   }
   throw_if_failed();
   throw Error(with_place(otherwise), Exit::peer_lost);

@@ -68,7 +68,7 @@ class Rendezvous {
   void throw_if_failed();
   std::string where();                                         // is this rank: "rank 3 (node-7) at step 17"
   std::string failure();                                       // of some rank, as everybody is told; "": none
-  [[noreturn]] void throw_lost(const std::string& otherwise);  // why, as the server knows it within a moment
+  [[noreturn]] void throw_lost(const std::string& otherwise);  // why, as the server knows it within `silence`
   int failure_fd() const { return failed_.get(); }             // readable once some rank has failed
 
   // Around every wait for another rank: the server blames those who stay away.
@@ -105,8 +105,8 @@ class Rendezvous {
   std::atomic<uint64_t> entered_{0}, device_entered_{0};
   std::atomic<int> waiting_{0};
   std::atomic<bool> device_waiting_{false}, moved_{false};  // moved_: what it is at, since the last beat
-  Deadline heard_;                                          // the server's last sign of life; the monitor's alone
-  std::mutex mutex_;                                        // guards what follows
+  Deadline heard_, looked_;  // the server's last sign of life, and when that was looked for; the monitor's alone
+  std::mutex mutex_;         // guards what follows
   std::condition_variable changed_;
   std::string outbox_;
   std::map<std::string, std::vector<std::string>> results_;

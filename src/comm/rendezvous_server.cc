@@ -3,6 +3,7 @@
 #include <sys/eventfd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 
@@ -10,11 +11,15 @@ namespace athanor {
 namespace {
 
 constexpr int kTurnMs = 100;
-constexpr double kSecondsToLeave = 10;  // of the others, once rank 0 has left
-
-double seconds_since(Deadline then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
+constexpr std::chrono::seconds kLate{2};  // between two looks of a thread that looks once a second or oftener
+constexpr double kSecondsToLeave = 10;    // of the others, once rank 0 has left
 
 }  // namespace
+
+Clock::duration held_up(Deadline* looked) {
+  const Deadline before = std::exchange(*looked, Clock::now());
+  return std::max(Clock::duration::zero(), *looked - before - kLate);
+}
 
 std::string rank_names(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
@@ -28,6 +33,7 @@ RendezvousServer::RendezvousServer(Fd listener, const std::string& secret, int w
       limits_(limits),
       started_(Clock::now()),
       next_beat_(started_),
+      now_(started_),
       members_(size_t(world)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   thread_ = std::thread([this] { serve(); });
@@ -62,13 +68,16 @@ void RendezvousServer::turn() {
   poll(fds.data(), nfds_t(fds.size()), kTurnMs);
   eventfd_t value = 0;
   if (!stop_ && eventfd_read(wake_.get(), &value) == 0) stop_ = after(kSecondsToLeave);
+  const Clock::duration late = held_up(&now_);
+  started_ += late;
+  for (Member& m : members_) m.beat += late, m.progress += late;
   for (Guest& guest : door_.admit()) join(std::move(guest));
   for (int r = 0; r < int(members_.size()); ++r)
     if (members_[size_t(r)].pipe) read(r);
   if (failure_.empty()) find_missing();
   if (failure_.empty()) find_silent();
   if (failure_.empty()) find_hanging();
-  if (Clock::now() < next_beat_) return;
+  if (now_ < next_beat_) return;
   next_beat_ = after(std::min(1.0, limits_.silence / 8));
   for (Member& m : members_)
     if (m.pipe) m.pipe->write(to_bytes({'b', ""}));
@@ -159,6 +168,10 @@ void RendezvousServer::fail(const std::string& why) {
   failure_ = why;
   for (Member& m : members_)
     if (m.pipe) m.pipe->write(to_bytes({'a', why}));
+}
+
+double RendezvousServer::seconds_since(Deadline then) const {
+  return std::chrono::duration<double>(now_ - then).count();
 }
 
 void RendezvousServer::find_missing() {

@@ -38,6 +38,7 @@ class RendezvousServer {
   void handle(int rank, const Frame&);
   void lose(int rank);
   void fail(const std::string& why);
+  double seconds_since(Deadline) const;  // until now_
   void find_missing();
   void find_silent();
   void find_hanging();
@@ -49,6 +50,7 @@ class RendezvousServer {
   int port_;
   ServerTimeouts limits_;
   Deadline started_, next_beat_;
+  Deadline now_;  // all that had come by then has been read: however slow this thread is, nobody is judged by its pace
   std::vector<Member> members_;
   std::map<std::string, std::vector<std::optional<std::string>>> exchanges_;
   std::string failure_;
@@ -56,6 +58,10 @@ class RendezvousServer {
   std::optional<Deadline> stop_;
   std::thread thread_;
 };
+
+// For a thread that looks what others do: looked becomes now, and the result is by how much that is too late. It was
+// held up then, and perhaps all of the machine with it, so that this time counts against nobody.
+Clock::duration held_up(Deadline* looked);
 
 // "rank 3", "ranks 1, 2 and 5".
 std::string rank_names(const std::vector<int>& ranks);

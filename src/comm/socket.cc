@@ -197,17 +197,18 @@ bool recv_all(const Fd& fd, void* data, size_t bytes, Deadline deadline) {
 }
 
 bool Pipe::advance() {
-  while (!out_.empty()) {
+  bool open = true;
+  while (open && !out_.empty()) {
     const ssize_t n = send(fd_.get(), out_.data(), out_.size(), MSG_NOSIGNAL);
-    if (n < 0 && !would_block(errno)) return false;
+    open = n >= 0 || would_block(errno);
     if (n <= 0) break;
     out_.erase(0, size_t(n));
   }
-  char buffer[16384];
+  char buffer[16384];  // read in any case: who has closed may have said why before
   for (;;) {
     const ssize_t n = recv(fd_.get(), buffer, sizeof buffer, 0);
     if (n == 0 || (n < 0 && !would_block(errno))) return false;
-    if (n < 0) return true;
+    if (n < 0) return open;
     in_.append(buffer, size_t(n));
   }
 }

@@ -62,7 +62,7 @@ void Connections::connect(const std::vector<std::string>& endpoints, const std::
     std::string why;
     const Endpoint to = parse_endpoint(endpoints[peer]);
     while (!peers_[peer]) {
-      peers_[peer] = enter(to, secret, Purpose::data, me.rank, me.world, deadline, &why);
+      peers_[peer] = enter(to, secret, Purpose::data, me.rank, me.world, {deadline, deadline}, &why);
       rendezvous_.throw_if_failed();
       if (!peers_[peer] && Clock::now() > deadline)
         throw Error(cat("rank ", me.rank, " cannot reach rank ", peer, " at ", endpoints[peer], ": ", why,
@@ -103,7 +103,7 @@ void Connections::run(std::vector<Transfer>& sends, std::vector<Transfer>& recei
   if (!first) return;
   const Rendezvous::Waiting waiting(rendezvous_, name_of(Collective(first->header.op)));
   std::vector<pollfd> fds;
-  for (;;) {
+  for (bool failed = false;;) {
     for (Transfer& t : sends)
       while (!t.ended() && push(t)) {
       }
@@ -116,8 +116,9 @@ void Connections::run(std::vector<Transfer>& sends, std::vector<Transfer>& recei
     for (const Transfer& t : receives)
       if (!t.ended()) fds.push_back({peers_[size_t(t.peer)].get(), POLLIN, 0});
     if (fds.size() == 1) return;
+    if (failed) rendezvous_.throw_if_failed();  // after a last look: a call that all have made is whole
     poll(fds.data(), nfds_t(fds.size()), -1);
-    if (fds[0].revents != 0) rendezvous_.throw_if_failed();
+    failed = fds[0].revents != 0;
   }
 }
 

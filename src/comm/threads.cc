@@ -53,7 +53,7 @@ class Hub {
   Job& job() { return job_; }
   const Call& call(int rank) const { return calls_[size_t(rank)]; }
 
-  // All ranks have posted their calls when this returns; nobody posts the next before all have called sync().
+  // All ranks have posted their calls when this returns; nobody posts the next before all have called part().
   void meet(int rank, const Call& mine) {
     {
       const std::lock_guard lock(job_.mutex);
@@ -70,7 +70,11 @@ class Hub {
     }
   }
 
-  void sync(int rank, const char* op) {
+  // After meet(), once this rank has done with the others' memory. They hold on to it until all have: as nobody has to
+  // wait before coming here, not even the failure of some rank ends this sooner.
+  void part(int rank, const char* op) { sync(rank, op, false); }
+
+  void sync(int rank, const char* op, bool until_failure = true) {
     std::unique_lock lock(job_.mutex);
     arrived_[size_t(rank)] = true;
     if (std::find(arrived_.begin(), arrived_.end(), false) == arrived_.end()) {
@@ -80,8 +84,14 @@ class Hub {
       return;
     }
     const uint64_t generation = generation_;
-    wait(
-        lock, op, [&] { return generation_ != generation; }, [&](int r) { return !arrived_[size_t(r)]; });
+    try {
+      wait(
+          lock, op, [&] { return generation_ != generation; }, [&](int r) { return !arrived_[size_t(r)]; },
+          until_failure);
+    } catch (const Error&) {
+      arrived_[size_t(rank)] = false;  // who still comes shall not find this rank's memory
+      throw;
+    }
   }
 
   void send(int from, int to, Tensor x) {
@@ -91,8 +101,13 @@ class Hub {
         lock, "send", [&] { return !mail_.contains(key); }, [&](int r) { return r == to; });
     mail_[key] = x;
     job_.changed.notify_all();
-    wait(
-        lock, "send", [&] { return !mail_.contains(key); }, [&](int r) { return r == to; });
+    try {
+      wait(
+          lock, "send", [&] { return !mail_.contains(key); }, [&](int r) { return r == to; });
+    } catch (const Error&) {
+      mail_.erase(key);  // its memory is the caller's
+      throw;
+    }
   }
   void recv(int from, int to, Tensor x) {
     std::unique_lock lock(job_.mutex);
@@ -108,14 +123,15 @@ class Hub {
   }
 
  private:
-  // Until done(), or until a rank has failed, or one that awaited() names has ended and will never come.
+  // Until done(), or until a rank has failed unless that shall not matter, or one that awaited() names has ended and
+  // will never come.
   template <class Done, class Awaited>
-  void wait(std::unique_lock<std::mutex>& lock, const char* op, Done done, Awaited awaited) {
+  void wait(std::unique_lock<std::mutex>& lock, const char* op, Done done, Awaited awaited, bool until_failure = true) {
     int gone = -1;
     job_.changed.wait(lock, [&] {
       for (int r = 0; r < size(); ++r)
         if (awaited(r) && job_.ended[size_t(world_rank(r))]) gone = world_rank(r);
-      return done() || gone >= 0 || job_.failed_rank >= 0;
+      return done() || gone >= 0 || (until_failure && job_.failed_rank >= 0);
     });
     if (done()) return;
     if (job_.failed_rank >= 0) throw Error(cat("rank ", job_.failed_rank, " failed: ", job_.reason), Exit::peer_lost);
@@ -152,9 +168,9 @@ class Threads final : public Communicator {
       for (const int r : group) members.push_back(hub_->world_rank(r));
       mine.hub = std::make_shared<Hub>(hub_->job(), std::move(members));
     }
-    hub_->sync(rank_, "split");
+    hub_->part(rank_, "split");
     std::shared_ptr<Hub> hub = wish(group[0]).hub;
-    hub_->sync(rank_, "split");
+    hub_->part(rank_, "split");
     return std::make_unique<Threads>(std::move(hub), int(std::find(group.begin(), group.end(), rank_) - group.begin()));
   }
 
@@ -162,7 +178,7 @@ class Threads final : public Communicator {
     hub_->meet(rank_, {.op = "all_reduce", .in = x});
     std::vector<std::byte> result(x.bytes());
     reduce_in_order(result.data(), inputs(0), x.numel(), x.dtype, how);
-    hub_->sync(rank_, "all_reduce");
+    hub_->part(rank_, "all_reduce");
     move(x, {result.data(), x.dtype, x.shape});
   }
 
@@ -171,7 +187,7 @@ class Threads final : public Communicator {
           full.shape);
     hub_->meet(rank_, {.op = "all_gather", .in = shard, .out = full});
     for (int r = 0; r < size(); ++r) move({full.at(r * shard.numel()), shard.dtype, shard.shape}, hub_->call(r).in);
-    hub_->sync(rank_, "all_gather");
+    hub_->part(rank_, "all_gather");
   }
 
   void reduce_scatter(Tensor shard, Tensor full, Reduce how, Lane) override {
@@ -180,7 +196,7 @@ class Threads final : public Communicator {
     hub_->meet(rank_, {.op = "reduce_scatter", .in = full, .out = shard});
     std::vector<std::byte> result(shard.bytes());
     reduce_in_order(result.data(), inputs(rank_ * shard.numel()), shard.numel(), shard.dtype, how);
-    hub_->sync(rank_, "reduce_scatter");
+    hub_->part(rank_, "reduce_scatter");
     move(shard, {result.data(), shard.dtype, shard.shape});
   }
 
@@ -188,7 +204,7 @@ class Threads final : public Communicator {
     CHECK(root >= 0 && root < size(), "broadcast: root ", root, " of ", size());
     hub_->meet(rank_, {.op = "broadcast", .in = x, .root = root});
     move(x, hub_->call(root).in);
-    hub_->sync(rank_, "broadcast");
+    hub_->part(rank_, "broadcast");
   }
 
   void send(Tensor x, int dst, Lane) override { hub_->send(rank_, peer(dst), x); }

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 
 #include "base/rng.h"
@@ -42,6 +44,7 @@ struct Bench {
       : config(load_config_logged(args.config, args.overrides)),
         machine(config),
         engine(make_engine(config, machine.backend(), true)) {
+    if (Tuning* tuning = machine.backend().tuning) search_products(config, *engine, *tuning);
     engine->commit();
     engine->init_weights();
     const int64_t n = engine->options().micro_batch_size * config.seq_length;
@@ -62,14 +65,15 @@ struct Bench {
   PhaseClock clock;
 };
 
-// Seconds of each of some steps.
+double seconds_of_step(Bench& b) {
+  const auto begin = Clock::now();
+  b.step();
+  return seconds_since(begin);
+}
+
 std::vector<double> time_steps(Bench& b, int64_t steps) {
   std::vector<double> seconds;
-  for (int64_t i = 0; i < steps; ++i) {
-    const auto begin = Clock::now();
-    b.step();
-    seconds.push_back(seconds_since(begin));
-  }
+  for (int64_t i = 0; i < steps; ++i) seconds.push_back(seconds_of_step(b));
   return seconds;
 }
 
@@ -81,10 +85,7 @@ struct OpTimes {
         profile(
             *b.engine, b.machine.backend(),
             {.profiler = found.profiler.get(), .why_events = found.why_none, .limits = limits, .by_shape = by_shape}) {
-    while (profile.steps() < steps) {
-      b.step();
-      profile.end_step();
-    }
+    while (profile.steps() < steps) profile.end_step(seconds_of_step(b));
   }
   Limits limits;
   FoundProfiler found;
@@ -119,7 +120,9 @@ nlohmann::ordered_json ops_json(const StepProfile& profile) {
 Exit bench_step(const Args& args, bool by_shape) {
   Bench b(args);
   time_steps(b, args.warmup);
+  const std::clock_t cpu = std::clock();
   const std::vector<double> seconds = time_steps(b, args.steps);
+  const double cpu_seconds = double(std::clock() - cpu) / CLOCKS_PER_SEC;
   const double tokens = double(b.config.global_batch_size * b.config.seq_length), mid = median(seconds);
   const double flops = flops_per_token(b.engine->model(), b.config.seq_length).causal * tokens / mid;
   std::optional<OpTimes> ops;
@@ -132,11 +135,14 @@ Exit bench_step(const Args& args, bool by_shape) {
                                   {"parameters", b.engine->model().params().parameter_count()},
                                   {"micro_batch_size", b.engine->options().micro_batch_size},
                                   {"memory_bytes", b.engine->memory().total()},
-                                  {"threads", b.machine.threads()}};
+                                  {"threads", b.machine.threads()},
+                                  {"host_cores", cpu_seconds / std::accumulate(seconds.begin(), seconds.end(), 0.0)}};
     for (const double s : seconds) out["step_ms"].push_back(s * 1e3);
     if (ops) {
       out["ceilings"] = {{"flops", ops->limits.most.flops}, {"bytes", ops->limits.most.bytes}};
-      out["explained"] = measured_sum(ops->profile.rows()) / double(args.steps) / mid;
+      // Of the steps whose ops were timed; others may have met a busier machine.
+      out["profiled_ms"] = ops->profile.step_seconds() * 1e3;
+      out["explained"] = measured_sum(ops->profile.rows()) / double(args.steps) / ops->profile.step_seconds();
       out["times"] = source_json(ops->profile);
       out["ops"] = ops_json(ops->profile);
     }
@@ -147,7 +153,7 @@ Exit bench_step(const Args& args, bool by_shape) {
         "(product), %s B/s (copy)\n\n%s",
         b.machine.description().c_str(), static_cast<long long>(args.steps), mid * 1e3,
         format_count(tokens / mid).c_str(), format_count(flops).c_str(), format_count(ops->limits.most.flops).c_str(),
-        format_count(ops->limits.most.bytes).c_str(), ops->profile.table(mid).c_str());
+        format_count(ops->limits.most.bytes).c_str(), ops->profile.table(ops->profile.step_seconds()).c_str());
   }
   return Exit::done;
 }
@@ -177,8 +183,12 @@ void add_bench_verb(Cli& cli, CLI::App* parent, const char* name, const char* he
   verb->add_option("config", args->config, "configuration file")->required();
   verb->add_option("--set", args->overrides, "override a key: a.b=value (may repeat)")->allow_extra_args(false);
   if (run != bench_data) {
-    verb->add_option("--steps", args->steps, "steps timed")->capture_default_str()->check(CLI::PositiveNumber);
-    verb->add_option("--warmup", args->warmup, "steps before")->capture_default_str()->check(CLI::NonNegativeNumber);
+    verb->add_option("--steps", args->steps, "steps timed")
+        ->capture_default_str()
+        ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+    verb->add_option("--warmup", args->warmup, "steps before")
+        ->capture_default_str()
+        ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
   }
   if (run != bench_data) {
     verb->add_flag("--json", args->json, "one JSON object");

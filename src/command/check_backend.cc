@@ -23,6 +23,7 @@ Exit check_backend(const Args& args) {
   const Config config = load_config_logged(args.config, args.overrides);
   Machine machine(config);
   const auto engine = make_engine(config, machine.backend(), true);
+  if (Tuning* tuning = machine.backend().tuning) search_products(config, *engine, *tuning);  // what training runs
   engine->commit();
   engine->init_weights();
   const auto reference = make_reference();
@@ -55,7 +56,9 @@ void add_check_backend(Cli& cli) {
                                           "train some steps while every op is compared with the reference in double");
   verb->add_option("config", args->config, "configuration file; use a small one, the reference is slow")->required();
   verb->add_option("--set", args->overrides, "override a key: a.b=value (may repeat)")->allow_extra_args(false);
-  verb->add_option("--steps", args->steps, "optimizer steps")->capture_default_str()->check(CLI::PositiveNumber);
+  verb->add_option("--steps", args->steps, "optimizer steps")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   verb->callback([&cli, args] { cli.action = [args] { return check_backend(*args); }; });
 }
 

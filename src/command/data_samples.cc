@@ -58,7 +58,9 @@ void add_data_samples(Cli& cli, CLI::App* data) {
   verb->add_option("--first", args->first, "steps before the first that is written")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
-  verb->add_option("--steps", args->steps, "optimizer steps")->capture_default_str()->check(CLI::PositiveNumber);
+  verb->add_option("--steps", args->steps, "optimizer steps")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   verb->callback([&cli, args] { cli.action = [args] { return write_samples(*args); }; });
 }
 

@@ -161,7 +161,7 @@ std::unique_ptr<Communicator> Machine::connect_gpus(const Config& config, const 
   // The server names whoever stays away within the same time; NCCL's own limit is for what it cannot explain.
   NcclTransport nccl = make_nccl(*device_,
                                  {.place = [&r] { return r.where(); },
-                                  .timeout = config.distributed_timeout + kSecondsToExplain,
+                                  .timeout = [limit = config.distributed_timeout + kSecondsToExplain] { return limit; },
                                   .fail = [&r](const std::string& why) { r.fail(why); },
                                   .failure = [&r] { return r.failure(); },
                                   .progress = [&r](uint64_t begun, bool inside) { r.device_waits(begun, inside); }},

@@ -15,8 +15,8 @@ constexpr int64_t kChunkElements = 131072;  // of b per chunk of work: enough fo
 constexpr int64_t kMaxChunkRows = 256;
 constexpr int64_t kRunColumns = 4096;  // of b [K, N] per chunk of work: their sums stay in L1
 constexpr int64_t kSumColumns = 2048;  // per chunk of adding them
-constexpr int64_t kLeastRun = 96;      // rows of b [K, N] per chunk of work, and at most
-constexpr int64_t kMostRuns = 16;      // such runs: few enough for adding their sums to cost little
+constexpr int64_t kLeastRun = 192;     // rows of b [K, N] per chunk of work, and at most
+constexpr int64_t kMostRuns = 8;       // such runs: few enough for adding their sums to cost little
 
 bool in_place(const Gemm& op) { return op.a.dtype == DType::f32 && !op.tf32; }
 

@@ -13,9 +13,9 @@ namespace athanor::cuda {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kRowsInFlight = 4;         // of a warp
-constexpr int64_t kMaxRanges = 256;      // so that the second launch is short
-constexpr int64_t kEnoughBlocks = 1056;  // eight for each multiprocessor of an H200
+constexpr int kRowsInFlight = 4;     // of a warp
+constexpr int64_t kMaxRanges = 256;  // so that the second launch is short
+constexpr int64_t kWave = 5 * 132;   // blocks that an H200 holds at once, by their registers (scripts/occupancy.py)
 
 template <class T>
 struct Columns {
@@ -64,13 +64,13 @@ __global__ void __launch_bounds__(32 * kWarps) column_sums(Columns<T> a) {
   }
 }
 
-// How rows are cut into ranges.
+// How rows are cut into ranges: into as many blocks as one wave has, or a little fewer.
 struct Ranges {
   int64_t rows_each, count;
   Ranges(int64_t rows, int64_t columns) {
     constexpr int64_t kRound = int64_t{kWarps} * kRowsInFlight;
     const int64_t tiles = std::max<int64_t>(1, div_ceil<int64_t>(columns, 256));
-    const int64_t wanted = std::clamp<int64_t>(div_ceil<int64_t>(kEnoughBlocks, tiles), 1, kMaxRanges);
+    const int64_t wanted = std::clamp<int64_t>(kWave / tiles, 1, kMaxRanges);
     rows_each = round_up<int64_t>(std::max<int64_t>(1, div_ceil<int64_t>(rows, wanted)), kRound);
     count = div_ceil<int64_t>(rows, rows_each);
   }

@@ -58,7 +58,8 @@ std::unique_ptr<Profiler> make_cuda_profiler();
 // Ranks with a GPU each, over NCCL. Not verified on hardware.
 struct NcclOptions {
   std::function<std::string()> place = [] { return std::string(); };  // of this rank: "rank 3 (node-7) at step 17"
-  double timeout = 600;  // seconds: to make a communicator, and of a collective whose end nobody else explains
+  // Seconds, as of now: to make a communicator, and of a collective whose end nobody else explains.
+  std::function<double()> timeout = [] { return 600.0; };
   std::function<void(const std::string& why)> fail = [](const std::string&) {};  // tells the other ranks
   std::function<std::string()> failure = [] { return std::string(); };           // of some rank, as told; "": none
   // How many collectives this rank's device has begun, and whether it is within one. On a thread of the transport.

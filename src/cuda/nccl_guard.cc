@@ -12,7 +12,7 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kLook = std::chrono::milliseconds(50);
 constexpr double kSecondsToClose = 10;  // of a communicator whose work is done
 
-double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
+double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
 constexpr Lane kLanes[] = {Lane::compute, Lane::comm, Lane::copy};
 
@@ -67,7 +67,7 @@ void NcclGuard::close(ncclComm_t comm) {
   if (open_.erase(comm) == 0) return;  // aborted
   const bool calm = std::uncaught_exceptions() == 0;
   ncclResult_t result = calm ? nccl_.ncclCommFinalize(comm) : ncclInternalError;
-  for (const auto begin = Clock::now(); result == ncclInProgress && seconds_since(begin) < kSecondsToClose;) {
+  for (const auto begin = Clock::now(); result == ncclInProgress && seconds(Clock::now() - begin) < kSecondsToClose;) {
     changed_.wait_for(lock, std::chrono::milliseconds(1));
     if (nccl_.ncclCommGetAsyncError(comm, &result) != ncclSuccess) result = ncclInternalError;
   }
@@ -80,11 +80,11 @@ void NcclGuard::settle(std::unique_lock<std::mutex>& lock, ncclComm_t comm, nccl
   const auto begin = Clock::now();
   call_ = &what;
   while (result == ncclInProgress && comm && ended_.empty()) {
+    const double waited = seconds(Clock::now() - begin);  // before asking: no pause of this thread counts
     if (nccl_.ncclCommGetAsyncError(comm, &result) != ncclSuccess) result = ncclInternalError;
     if (result != ncclInProgress) break;
-    const double waited = seconds_since(begin);
-    if (waited > options_.timeout) {
-      fail(cat(options_.place(), ": ", what, " has not ended for ", options_.timeout,
+    if (const double limit = options_.timeout(); waited > limit) {
+      fail(cat(options_.place(), ": ", what, " has not ended for ", limit,
                " s; some rank did not take part, or NCCL cannot reach it (NCCL_DEBUG=INFO tells more)"));
       break;
     }
@@ -106,8 +106,15 @@ void NcclGuard::throw_if_ended() const {
 }
 
 void NcclGuard::fail(const std::string& why) {
+  if (end_as_told()) return;  // what this rank has met may follow from that
   options_.fail(why);
   end(why);
+}
+
+bool NcclGuard::end_as_told() {
+  const std::string why = options_.failure();
+  if (!why.empty()) end(cat(why, "; ", options_.place(), ", was in ", present()));
+  return !why.empty();
 }
 
 void NcclGuard::end(const std::string& why) {
@@ -151,6 +158,7 @@ void NcclGuard::watch() {
 }
 
 void NcclGuard::look() {
+  const auto now = Clock::now();  // before looking, so that no pause of this thread counts
   uint64_t passed = 0, begun = 0;
   bool inside = false;
   for (const Lane lane : kLanes) {
@@ -160,16 +168,15 @@ void NcclGuard::look() {
   }
   options_.progress(begun, inside || call_);
   if (std::exchange(seen_, passed) != passed || !inside) moved_ = Clock::now();
-  if (const std::string why = options_.failure(); !why.empty())
-    return end(cat(why, "; ", options_.place(), ", was in ", present()));
+  if (end_as_told()) return;
   for (ncclComm_t comm : open_) {
     ncclResult_t result = ncclSuccess;
     if (nccl_.ncclCommGetAsyncError(comm, &result) != ncclSuccess) result = ncclInternalError;
     if (result == ncclSuccess || result == ncclInProgress) continue;
     return fail(cat(options_.place(), ", in ", present(), ": ", words(result, comm)));
   }
-  if (seconds_since(moved_) > options_.timeout)
-    fail(cat(options_.place(), ": ", present(), " has not ended for ", options_.timeout,
+  if (const double limit = options_.timeout(); seconds(now - moved_) > limit)
+    fail(cat(options_.place(), ": ", present(), " has not ended for ", limit,
              " s; raise distributed_timeout if this is its usual pace"));
 }
 

@@ -47,7 +47,8 @@ class NcclGuard {
   // For all that follows mutex_ is held.
   void look();
   void settle(std::unique_lock<std::mutex>&, ncclComm_t, ncclResult_t, const std::string& what);
-  void fail(const std::string& why);  // this rank is the first to know
+  void fail(const std::string& why);  // this rank is the first to know, unless it has been told of another
+  bool end_as_told();                 // if it has been
   void end(const std::string& why);
   void throw_if_ended() const;
   std::string present() const;  // what the device, or else the host, is doing, in words
@@ -63,8 +64,8 @@ class NcclGuard {
   std::set<ncclComm_t> open_;
   std::vector<std::string> names_;  // of collectives; number 0 is none
   std::map<std::string, uint32_t> numbers_;
-  std::string ended_;  // why; empty: it goes on
-  const std::string* call_ = nullptr;       // of NCCL, that is not over
+  std::string ended_;                  // why; empty: it goes on
+  const std::string* call_ = nullptr;  // of NCCL, that is not over
   bool leaving_ = false;
   uint64_t seen_ = 0;  // marks passed on all lanes
   std::chrono::steady_clock::time_point moved_;

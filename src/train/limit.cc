@@ -45,7 +45,7 @@ double tiled_seconds(const Launch& product, const Limits& limits) {
 }
 
 void append(std::string& out, const char* format, auto... values) {
-  char text[160];
+  char text[240];
   std::snprintf(text, sizeof text, format, values...);
   out += text;
 }
@@ -126,8 +126,11 @@ std::string op_table(const std::map<std::string, OpRow>& rows, double steps, dou
   const double least = least_sum(rows) / steps, seconds = measured_sum(rows) / steps;
   append(out, "limit of the step: %.4g ms", least * 1e3);
   if (step_seconds > 0)
-    append(out, "; ops take %.4g ms, %.1f %% of the step's %.4g ms", seconds * 1e3, 100 * seconds / step_seconds,
-           step_seconds * 1e3);
+    append(
+        out,
+        "; ops take %.4g ms, %.1f %% of the step's %.4g ms\nbetween ops: %.4g ms (input, memory, the tape, launches, "
+        "reading the result)",
+        seconds * 1e3, 100 * seconds / step_seconds, step_seconds * 1e3, std::max(0.0, step_seconds - seconds) * 1e3);
   return out + "\n";
 }
 

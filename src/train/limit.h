@@ -44,7 +44,8 @@ double least_sum(const std::map<std::string, OpRow>&);
 double measured_sum(const std::map<std::string, OpRow>&);
 
 // Lines of text: bytes, FLOPs and the limit of each row, for measured ones also rates, share of the step and gap.
-// `steps`: how many steps the rows are of; `step_seconds`: one without any measurement inside, 0 for planned rows.
+// `steps`: how many steps the rows are of; `step_seconds`: what one of these very steps took, 0 for planned rows. What
+// no op explains of it is told too.
 std::string op_table(const std::map<std::string, OpRow>&, double steps, double step_seconds);
 
 }  // namespace athanor

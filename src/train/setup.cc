@@ -8,6 +8,7 @@
 #include "tokenizer/load.h"
 #include "train/answer.h"
 #include "train/checkpointer.h"
+#include "train/tuning_cache.h"
 
 namespace athanor {
 namespace {
@@ -249,6 +250,15 @@ std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool train
             c.global_batch_size, " on ", engine->ranks(), " ranks; leave it out, it follows from the other two"),
         Exit::usage);
   return engine;
+}
+
+void search_products(const Config& c, Engine& engine, Tuning& tuning) {
+  if (c.gemm_search_seconds <= 0) return;
+  engine.memory();  // the dry run names the products
+  const TuningCache cache(c.tuning_cache, tuning.key());
+  cache.load(tuning);
+  log::info(tuning.search(engine.products(), c.gemm_search_seconds));
+  cache.store(tuning);
 }
 
 FlopCount flops_per_token(Model& model, int64_t seq_length) {

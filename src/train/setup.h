@@ -35,6 +35,10 @@ constexpr int64_t kAutoTokens = 8192, kAutoTokensOnGpu = 65536;
 constexpr int64_t kEnoughTokens = 1024, kEnoughTokensOnGpu = 8192;
 std::unique_ptr<Engine> make_engine(const Config&, Backend, bool training);
 
+// Before commit(): tries algorithms and epilogues of the engine's products as long as the config allows, beyond what
+// the user's cache knows, and adds them to it.
+void search_products(const Config&, Engine&, Tuning&);
+
 // Operations per token for MFU.
 FlopCount flops_per_token(Model&, int64_t seq_length);
 

@@ -15,7 +15,6 @@
 #include "tokenizer/load.h"
 #include "train/advice.h"
 #include "train/trainer.h"
-#include "train/tuning_cache.h"
 
 namespace athanor {
 namespace {
@@ -259,7 +258,6 @@ void Trainer::start(const std::optional<Resume>& resume) {
 // All ranks take the choices of rank 0: their algorithms round alike, and only one of them searches.
 void Trainer::tune(const std::optional<Resume>& resume) {
   if (!backend_.tuning) return;
-  engine_->memory();  // the dry run names the products
   const bool first = backend_.mesh.world().rank() == 0;
   if (first) choose_products(resume);
   if (!backend_.control) return;
@@ -281,11 +279,7 @@ void Trainer::choose_products(const std::optional<Resume>& resume) {
     log::warn("resume: matrix products are chosen anew, so that losses may differ in the last bits from here on: ",
               why);
   }
-  if (config_.gemm_search_seconds <= 0) return;
-  const TuningCache cache(config_.tuning_cache, tuning.key());
-  cache.load(tuning);
-  log::info(tuning.search(engine_->products(), config_.gemm_search_seconds));
-  cache.store(tuning);
+  search_products(config_, *engine_, tuning);
 }
 
 void Trainer::save(const char* why, Wait wait) {

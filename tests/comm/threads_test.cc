@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <limits>
+#include <thread>
 
 #include "tests/comm/collective_laws.h"
 
@@ -65,6 +66,24 @@ TEST(Threads, AFailingRankEndsTheWaitsOfAllOthers) {
     }
     EXPECT_EQ(told, 3);
   }
+}
+
+// A message is the sender's memory: gone once the sender has been told to stop.
+TEST(Threads, AMessageIsNotTakenFromARankThatHasLeft) {
+  std::atomic<bool> left{false};
+  EXPECT_THROW(run_ranks(3,
+                         [&](std::unique_ptr<Communicator> c) {
+                           std::vector<float> x(3);
+                           if (c->rank() == 2) throw Error("the disk is full");
+                           if (c->rank() == 1) {
+                             while (!left) std::this_thread::yield();
+                             EXPECT_THROW(c->recv(tensor_of(x), 0, Lane::compute), Error);
+                             return;
+                           }
+                           EXPECT_THROW(c->send(tensor_of(x), 1, Lane::compute), Error);
+                           left = true;
+                         }),
+               Error);
 }
 
 TEST(Threads, ARankThatEndsEarlyIsMissed) {

@@ -2,7 +2,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include <unistd.h>
+#include <stdlib.h>
 
 #include "tests/config/helpers.h"
 
@@ -13,8 +13,10 @@ namespace fs = std::filesystem;
 
 class Folder {
  public:
-  Folder() : path_(fs::temp_directory_path() / cat("athanor-config-", getpid(), "-", counter_++)) {
-    fs::create_directories(path_);
+  Folder() {
+    std::string name = (fs::temp_directory_path() / "athanor-config-XXXXXX").string();
+    EXPECT_NE(mkdtemp(name.data()), nullptr);
+    path_ = name;
   }
   ~Folder() { fs::remove_all(path_); }
   std::string write(const std::string& name, const std::string& text) const {
@@ -25,7 +27,6 @@ class Folder {
   std::string path() const { return path_.string(); }
 
  private:
-  static inline int counter_ = 0;
   fs::path path_;
 };
 

@@ -406,8 +406,9 @@ TEST(Gemm, PluginsThatDoNotWorkSayWhy) {
   std::string why;
   EXPECT_EQ(load_gemm_plugin("athanor_no_such_library", &why), nullptr);
   EXPECT_NE(why.find("no libathanor_no_such_library.so in ATHANOR_PLUGIN_DIR"), std::string::npos) << why;
-  const auto dir = std::filesystem::temp_directory_path() / cat("athanor-plugin-", getpid());
-  std::filesystem::create_directories(dir);
+  std::string name = (std::filesystem::temp_directory_path() / "athanor-plugin-XXXXXX").string();
+  ASSERT_NE(mkdtemp(name.data()), nullptr);
+  const std::filesystem::path dir = name;
   std::ofstream(dir / "libathanor_torn.so") << "not a library";
   setenv("ATHANOR_PLUGIN_DIR", dir.c_str(), 1);
   EXPECT_EQ(load_gemm_plugin("athanor_torn", &why), nullptr);

@@ -121,8 +121,9 @@ TEST(ThreadPool, SeveralCallersMayUseItAtOnce) {
 class Cgroups : public ::testing::Test {
  protected:
   void SetUp() override {
-    root_ = std::filesystem::temp_directory_path() / cat("athanor-cgroup-", ::getpid());
-    std::filesystem::create_directories(root_);
+    std::string name = (std::filesystem::temp_directory_path() / "athanor-cgroup-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    root_ = name;
     paths_ = {.self = (root_ / "self").string(), .mount = (root_ / "fs").string()};
   }
   void TearDown() override { std::filesystem::remove_all(root_); }

@@ -21,7 +21,7 @@ const std::vector<std::vector<int>> kDocuments = {{20, 1, 12}};
 #else
 constexpr int64_t kHeadSizes[] = {64, 80, 96, 128, 256}, kGroups[] = {1, 4, 8};
 constexpr int64_t kLengths[] = {1, 2, 17, 128, 1000, 1024, 2048, 4096, 8192, 16384};
-const std::vector<std::vector<int>> kDocuments = {{1000, 1, 23}, {64, 4096, 700, 3333}};
+const std::vector<std::vector<int>> kDocuments = {{1000, 1, 23}, {4096, 64, 700, 2048, 8192}, {16384, 1}};
 #endif
 
 struct Problem {
@@ -207,7 +207,8 @@ TEST_F(AttentionPair, Dense) {
 TEST_F(AttentionPair, Packed) {
   std::vector<Problem> problems;
   for (const int64_t head_dim : kHeadSizes)
-    for (const auto& documents : kDocuments) problems.push_back({documents, 4, head_dim});
+    for (const int64_t group : kGroups)
+      for (const auto& documents : kDocuments) problems.push_back({documents, group, head_dim});
   compare_all(problems);
 }
 

@@ -2,8 +2,7 @@
 #pragma once
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-#include <atomic>
+#include <stdlib.h>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -18,9 +17,9 @@ namespace athanor::testing {
 class TempDir {
  public:
   TempDir() {
-    static std::atomic<int> number = 0;
-    path_ = std::filesystem::temp_directory_path() / cat("athanor_data_", ::getpid(), "_", number++);
-    std::filesystem::create_directories(path_);
+    std::string name = (std::filesystem::temp_directory_path() / "athanor_data_XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw Error("cannot make a temporary folder");
+    path_ = name;
   }
   TempDir(const TempDir&) = delete;
   ~TempDir() { std::filesystem::remove_all(path_); }

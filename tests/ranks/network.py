@@ -55,7 +55,7 @@ class Network:
         return process
 
     def wait_for(self, ready):
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while not ready():
             if time.monotonic() > end or any(p.poll() is not None for p in self.processes):
                 raise CannotRun("namespaces or TAP devices are not permitted here")

@@ -80,7 +80,7 @@ class Slurm:
             self.daemons.append(subprocess.Popen(command, env=self.environment, stdout=log, stderr=log,
                                                  stdin=subprocess.DEVNULL, preexec_fn=die_with_parent))
 
-    def wait_for(self, what, ready, seconds=30):
+    def wait_for(self, what, ready, seconds=120):
         end = time.monotonic() + seconds
         while not ready():
             ended = [d.args[0] for d in self.daemons if d.poll() is not None]

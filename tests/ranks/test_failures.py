@@ -5,6 +5,7 @@ import ctypes
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -14,8 +15,7 @@ import unittest
 from harness import DONE, ERROR, SEED, USAGE, repeats, random_tokens, write_shard
 from ranks import PEER_LOST, RanksTest, free_port
 
-LIMIT = 10  # seconds in which the others must have ended; a step here takes milliseconds
-SLACK = 5   # for a machine with other work
+LIMIT = 60  # seconds in which the others must have ended: 8 of silence, and a machine with other work
 
 
 class MomentsTest(RanksTest):
@@ -37,7 +37,7 @@ class MomentsTest(RanksTest):
             self.assertEqual(done.code, PEER_LOST, said)
             self.assertIn(f"rank {victim} (", done.err, said)
             self.assertRegex(done.err, rf"rank {rank} \(\S+\) was at (step|saving step) \d+", said)
-            self.assertLess(time.monotonic() - begin, LIMIT + SLACK, said)
+            self.assertLess(time.monotonic() - begin, LIMIT, said)
         if how == signal.SIGSTOP:
             processes[victim].send_signal(signal.SIGCONT)  # it learns what it missed and ends too
             self.assertEqual(self.finish(processes[victim]).code, PEER_LOST)
@@ -70,18 +70,22 @@ class MomentsTest(RanksTest):
 class LimitsTest(RanksTest):
     def test_a_run_that_lives_but_does_not_go_on(self):
         """Progress is not life: one thread stands still, as in a hang of the system, and the others give signs of life."""
-        (self.folder / "run").mkdir()
-        processes = self.start_ranks(2, "--set", "train_iters=100000", "--set", "heartbeat_timeout=60", "--set",
-                                     "step_timeout=2", "--set", "save_interval=0")
-        self.assertTrue(self.wait_for_step(processes[0], 3))
-        main = processes[1].pid  # its first thread alone: the others keep giving signs of life
-        self.stop_thread(main)
-        done = self.finish(processes[0])
-        self.assertEqual(done.code, PEER_LOST, str(done))
-        # Stopped in the middle of a collective it cannot be told from rank 0, which waits in the same one.
-        self.assertRegex(done.err, r"(rank 1 \(\S+\) hangs|ranks 0 and 1 hang): no progress while others waited for 2 s")
-        os.kill(processes[1].pid, signal.SIGKILL)  # Popen takes a traced stop for an end
-        processes[1].communicate()
+        for limit in (2, 10, 50):  # which a step may take longer than on a machine with other work
+            run = f"run-{limit}"
+            processes = self.start_ranks(2, "--set", "train_iters=100000", "--set", "heartbeat_timeout=300", "--set",
+                                         f"step_timeout={limit}", "--set", "save_interval=0", "--set", f"save={run}")
+            lived = self.wait_for_step(processes[0], 3, run=run)
+            if lived:
+                self.stop_thread(processes[1].pid)  # the first thread alone: the others keep giving signs of life
+            done = self.finish(processes[0])
+            os.kill(processes[1].pid, signal.SIGKILL)  # Popen takes a traced stop for an end
+            processes[1].communicate()
+            self.assertEqual(done.code, PEER_LOST, str(done))
+            # Stopped in the middle of a collective it cannot be told from rank 0, which waits in the same one.
+            if lived and re.search(rf"(rank 1 \(\S+\) hangs|ranks 0 and 1 hang): no progress while others waited for {limit} s",
+                                   done.err):
+                return
+        self.fail(str(done))
 
     def stop_thread(self, thread):
         """By ptrace: SIGSTOP would stop all."""
@@ -128,11 +132,14 @@ class DisagreementTest(RanksTest):
 
 class StartTest(RanksTest):
     def test_missing_ranks_are_named_on_all_that_came(self):
-        port = free_port()
-        processes = [self.start("train", self.config, "--set", "distributed_timeout=2",
-                                env=self.rank_variables(r, 4, port)) for r in (0, 2)]
-        for process in processes:
-            done = self.finish(process)
+        for limit in (2, 15, 60):  # within which rank 2 may be late as well on a machine with other work
+            port = free_port()
+            processes = [self.start("train", self.config, "--set", f"distributed_timeout={limit}",
+                                    env=self.rank_variables(r, 4, port)) for r in (0, 2)]
+            both = [self.finish(process) for process in processes]
+            if "ranks 1, 2 and 3 of 4 did not come" not in both[0].err:
+                break
+        for done in both:
             self.assertEqual(done.code, PEER_LOST, str(done))
             self.assertIn("ranks 1 and 3 of 4 did not come", done.err)
 

@@ -5,7 +5,7 @@ import subprocess
 import tempfile
 import unittest
 
-from harness import DONE, PROGRAM, REQUEUE, ROOT, USAGE
+from harness import DONE, PROGRAM, REQUEUE, ROOT, TIMEOUT, USAGE
 from ranks import RanksTest
 
 PLUGIN = PROGRAM.parent / "libathanor_mpi.so"
@@ -65,7 +65,7 @@ class MpirunTest(RanksTest):
     def test_bench_over_mpi(self):
         command = ["mpirun", "--oversubscribe", *(["--allow-run-as-root"] if os.getuid() == 0 else []), "-n", "2", str(PROGRAM),
                    "bench", "comm", "--transport", "mpi", "--max-bytes", "65536", "--seconds", "0.02", "--json"]
-        done = subprocess.run(command, env=dict(os.environ, **self.variables), capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env=dict(os.environ, **self.variables), capture_output=True, text=True, timeout=TIMEOUT)
         self.assertEqual(done.returncode, DONE, done.stderr)
         self.assertIn('"transport":"mpi"', done.stdout)
 

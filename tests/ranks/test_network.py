@@ -2,7 +2,6 @@
 sides end, and the run goes on from its last checkpoint.
 """
 import os
-import subprocess
 import time
 import unittest
 
@@ -10,7 +9,7 @@ from harness import DONE
 from network import ADDRESSES, CannotRun, Network
 from ranks import PEER_LOST, RanksTest
 
-LIMIT, SLACK = 10, 5  # seconds
+LIMIT = 60  # seconds: the 8 s that are said below, and a machine with other work
 
 
 class NetworkTest(RanksTest):
@@ -25,9 +24,8 @@ class NetworkTest(RanksTest):
     def start_on_hosts(self, *arguments):
         environment = dict(os.environ, WORLD_SIZE="2", MASTER_ADDR=ADDRESSES[0], MASTER_PORT="29600",
                            ATHANOR_SECRET="0123456789abcdef0123456789abcdef", ATHANOR_SOCKET_IFNAME="=eth0")
-        return [subprocess.Popen([*self.network.inside(r), str(self.program), "train", str(self.config), *arguments],
-                                 env=dict(environment, RANK=str(r)), cwd=self.folder, stdout=subprocess.PIPE,
-                                 stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) for r in range(2)]
+        return [self.start_command([*self.network.inside(r), str(self.program), "train", str(self.config), *arguments],
+                                   env=dict(environment, RANK=str(r))) for r in range(2)]
 
     def test_delay_and_loss_change_nothing(self):
         self.run_program("train", self.config, "--set", "save=one")
@@ -46,7 +44,7 @@ class NetworkTest(RanksTest):
             self.assertEqual(done.code, PEER_LOST, str(done))
             self.assertRegex(done.err, rf"rank {1 - rank} \(\S+\) gave no sign of life for 8 s", str(done))
             self.assertRegex(done.err, rf"rank {rank} \(\S+\) was at (saving |evaluation after )?step \d+")
-            self.assertLess(time.monotonic() - begin, LIMIT + SLACK, str(done))
+            self.assertLess(time.monotonic() - begin, LIMIT, str(done))
         last = int(self.checkpoints()[-1][5:])
         self.launch(2, "--set", f"train_iters={last + 2}", "--set", "lr_decay_iters=12")
         self.assertEqual(max(self.losses()), last + 2)

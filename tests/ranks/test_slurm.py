@@ -12,7 +12,7 @@ from ranks import RanksTest
 from slurm import CannotRun, Slurm
 
 LAUNCH = ROOT / "scripts" / "launch"
-SECONDS = 90
+SECONDS = 300
 
 
 class SlurmTest(RanksTest):
@@ -62,7 +62,7 @@ class SlurmTest(RanksTest):
 
     def test_signal_requeue_and_resume(self):
         """What --signal=USR1@300 does before the limit, done by hand."""
-        steps = ("--set", "train_iters=3000", "--set", "save_interval=0", "--set", "eval_interval=0")
+        steps = ("--set", "train_iters=100000", "--set", "save_interval=0", "--set", "eval_interval=0")
         job = self.batch("requeue.sbatch", *steps)
         self.wait(job, "step 3", self.reached_step("run", 3))
         self.slurm.run("scancel", "--signal=USR1", job)
@@ -93,7 +93,7 @@ class SlurmTest(RanksTest):
         os.kill(self.pid_of(job, rank=2), signal.SIGKILL)
         begin = time.monotonic()
         end = self.wait_end(job)
-        self.assertLess(time.monotonic() - begin, 20, self.log(job))
+        self.assertLess(time.monotonic() - begin, 60, self.log(job))
         self.assertEqual(end["JobState"], "FAILED", self.log(job))
         self.assertRegex(self.log(job), r"rank 2 \(\S+\) is gone")
         self.assertEqual(self.pids(), [], "no orphan")

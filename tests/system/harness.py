@@ -22,7 +22,7 @@ SEED = int(os.environ.get("ATHANOR_SEED", "20260821"))
 
 DONE, ERROR, USAGE, DIVERGED, REQUEUE = 0, 1, 2, 3, 85
 FIRST_SECOND = 1.0  # seconds in which a run that cannot succeed must say so
-TIMEOUT = 120
+TIMEOUT = 300  # seconds, for whatever is expected to end: against hangs alone
 
 TINY = {
     "model": {"model_type": "gpt2", "vocab_size": 257, "hidden_size": 32, "num_hidden_layers": 2,
@@ -118,20 +118,37 @@ class SystemTest(unittest.TestCase):
     # ---- processes
 
     def start(self, *arguments, preexec=None, env=None):
-        return subprocess.Popen([str(self.program), *map(str, arguments)], cwd=self.folder, stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
-                                errors="surrogateescape", preexec_fn=preexec,
-                                env=dict(os.environ, **env) if env else None)
+        return self.start_command([str(self.program), *map(str, arguments)], preexec_fn=preexec,
+                                  env=dict(os.environ, **env) if env else None)
+
+    def start_command(self, command, **named):
+        """What it prints goes to files: a full pipe would stop it while a test looks elsewhere."""
+        printed = [tempfile.TemporaryFile("w+", errors="surrogateescape") for _ in range(2)]
+        for file in printed:
+            self.addCleanup(file.close)
+        process = subprocess.Popen(command, cwd=self.folder, stdout=printed[0], stderr=printed[1],
+                                   stdin=subprocess.DEVNULL, **named)
+        process.printed = printed
+        self.addCleanup(end_for_sure, process)
+        return process
 
     def finish(self, process, begin=None, timeout=TIMEOUT):
         begin = begin or time.monotonic()
-        try:
-            out, err = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout)
+        seconds = time.monotonic() - begin
+        ended = process.poll() is not None
+        if not ended:
             process.kill()
-            out, err = process.communicate()
-            self.fail(f"still running after {timeout} s\n{out}\n{err}")
-        return Finished(process.returncode, out, err, time.monotonic() - begin)
+            process.wait()
+        said = []
+        for file in process.printed:
+            with file:
+                file.seek(0)
+                said.append(file.read())
+        out, err = said
+        self.assertTrue(ended, f"still running after {timeout} s\n{out}\n{err}")
+        return Finished(process.returncode, out, err, seconds)
 
     def run_program(self, *arguments, code=DONE, preexec=None, env=None):
         begin = time.monotonic()
@@ -142,22 +159,25 @@ class SystemTest(unittest.TestCase):
 
     def refused(self, *arguments, code, says, preexec=None):
         """The command must fail at once with this code, and say all of these on stderr."""
-        done = self.run_program(*arguments, code=code, preexec=preexec)
-        for part in says:
-            self.assertIn(part, done.err, f"{arguments}\n{done}")
-        self.assertLess(done.seconds, FIRST_SECOND * SLOWNESS, f"{arguments}\n{done}")
-        self.assertNotIn("internal", done.err)
-        return done
+        for turn in range(6):
+            limit = FIRST_SECOND * (measure_slowness() if turn else SLOWNESS)  # other work may have come meanwhile
+            done = self.run_program(*arguments, code=code, preexec=preexec)
+            for part in says:
+                self.assertIn(part, done.err, f"{arguments}\n{done}")
+            self.assertNotIn("internal", done.err)
+            if done.seconds < limit:
+                return done
+        self.fail(f"{arguments}: not within {limit:.1f} s\n{done}")
 
     def wait_for_step(self, process, step, run="run", timeout=TIMEOUT):
         """Until metrics.jsonl has this step or the process ends; returns whether the step was seen."""
         path = self.folder / run / "metrics.jsonl"
         end = time.monotonic() + timeout
         while time.monotonic() < end:
-            with contextlib.suppress(FileNotFoundError):
-                if any(s >= step for s in self.losses(run)):
-                    return True
-            if process.poll() is not None:
+            ended = process.poll() is not None  # before looking: what it has done at its end counts
+            if path.exists() and any(s >= step for s in self.losses(run)):
+                return True
+            if ended:
                 return False
             time.sleep(0.002)
         process.kill()
@@ -171,7 +191,10 @@ def measure_slowness():
         begin = time.monotonic()
         subprocess.run([str(PROGRAM), "--version"], stdout=subprocess.DEVNULL, check=True)
         times.append(time.monotonic() - begin)
-    return max(1.0, sorted(times)[2] / 0.05)
+    begin, cpu = time.monotonic(), time.process_time()
+    while time.process_time() - cpu < 0.1:  # with other work a start may still get its turn at once, and more does not
+        pass
+    return max(1.0, sorted(times)[2] / 0.05, (time.monotonic() - begin) / 0.1)
 
 
 SLOWNESS = measure_slowness() if PROGRAM.exists() else 1.0
@@ -179,6 +202,12 @@ SLOWNESS = measure_slowness() if PROGRAM.exists() else 1.0
 
 def repeats(count):
     return max(1, round(count * REPEAT))
+
+
+def end_for_sure(process):
+    if process.poll() is None:
+        process.kill()
+        process.wait()
 
 
 def wait_gone(process, sig=signal.SIGKILL):

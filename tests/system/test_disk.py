@@ -149,8 +149,8 @@ class SharedFolderTest(SystemTest):
 
     def test_lock_of_a_killed_run_does_not_stay(self):
         config = self.make_config()
-        process = self.start("train", config)
-        self.wait_for_step(process, 1)
+        process = self.start("train", config, "--set", "train_iters=1000000", "--set", "save_interval=0")
+        self.assertTrue(self.wait_for_step(process, 1))
         process.kill()
         process.communicate()
         self.assertEqual(self.run_program("train", config).code, DONE)

@@ -1,11 +1,14 @@
 """The scripts for machines with a GPU, as far as a machine without one can run them: verify.sh and compare.sh."""
+import argparse
 import importlib
 import json
 import math
 import os
 import subprocess
 import sys
+import time
 import unittest
+import unittest.mock
 
 from harness import PROGRAM, ROOT, SystemTest
 
@@ -28,8 +31,9 @@ class VerifyTest(SystemTest):
             self.skipTest("verify.py looks for build/athanor")
         self.make_data()
         done = subprocess.run([sys.executable, str(VERIFY), "--out", str(self.folder / "out"), "--data",
-                               str(self.folder / "data"), *arguments], capture_output=True, text=True)
+                               str(self.folder / "data"), "--minutes", "120", *arguments], capture_output=True, text=True)
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        self.report = self.folder / "out" / "verify.json"
         return json.loads((self.folder / "out" / "verify.json").read_text())["parts"], done.stdout
 
     def test_parts_for_any_device_pass_on_the_cpu(self):
@@ -41,15 +45,22 @@ class VerifyTest(SystemTest):
 
     @unittest.skipUnless((ROOT / "build" / "tests" / "test_train").exists(), "the tests' programs are not built")
     def test_programs_of_the_tests_stand_in_on_the_cpu(self):
-        parts, _ = self.verify("--device", "cpu", "--parts", "parity,laws", code=0)
-        for part in ("parity", "laws"):
+        names = ("ops", "parity", "laws", "ranks")
+        parts, _ = self.verify("--device", "cpu", "--parts", ",".join(names), code=0)
+        for part, least in zip(names, (5, 5, 5, 2)):
             self.assertEqual((parts[part]["status"], parts[part]["device"]), ("passed", "cpu"))
-            self.assertGreater(parts[part]["found"]["passed"], 5)
+            self.assertGreaterEqual(parts[part]["found"]["passed"], least)
 
     @unittest.skipUnless((ROOT / "build" / "tests" / "test_cuda_emulated").exists(), "the emulated GPU is not built")
-    def test_attention_on_the_emulated_gpu(self):
-        parts, _ = self.verify("--device", "emulated", "--parts", "attention", code=0)
-        self.assertEqual((parts["attention"]["status"], parts["attention"]["device"]), ("passed", "emulated"))
+    def test_parts_for_gpus_on_the_emulated_one(self):
+        names = ["environment", "ops", "kernels", "attention", "attention_packed"]
+        parts, _ = self.verify("--device", "emulated", "--parts", ",".join(names), code=0)
+        self.assertEqual({p: (e["status"], e["device"]) for p, e in parts.items()},
+                         dict.fromkeys(names, ("passed", "emulated")))
+        for part, test in (("attention", "Dense"), ("attention_packed", "Packed")):
+            recorded = parts[part]["found"]["recorded"][f"AttentionPair.{test}"]
+            self.assertGreater(int(recorded["compared"]), 0)
+            self.assertIn("left_to_own_kernels", recorded)
 
     @unittest.skipUnless(HAS_TORCH, "ATHANOR_PYTHON lacks torch")
     def test_curves_follow_those_of_pytorch(self):
@@ -62,16 +73,42 @@ class VerifyTest(SystemTest):
         self.assertLess(parts["curves_gpt2"]["found"]["largest_deviation"], 1e-3, "both in fp32")
 
     def test_what_did_not_run_is_not_green(self):
-        parts, table = self.verify("--device", "cpu", "--parts", "kernels,sanitizer,attention", code=0)
+        parts, table = self.verify("--device", "cpu", "--parts", "kernels,sanitizer,attention", code=3)
         for part in ("kernels", "sanitizer", "attention"):
             self.assertEqual(parts[part]["status"], "not run")
             self.assertTrue(parts[part]["why"])
         self.assertIn("needs a GPU", table)
+        self.assertIn("0 passed, 0 FAILED, 14 not run of 14 parts on cpu", table)
+
+    def test_a_call_that_lacks_time_leaves_the_rest_to_the_next(self):
+        parts, _ = self.verify("--device", "cpu", "--parts", "environment", code=0)
+        before = parts["environment"]
+        parts, _ = self.verify("--device", "cpu", "--parts", "environment,memory", "--call-minutes", "0.1", code=3)
+        self.assertEqual(parts["environment"], before, "what did run stays")
+        self.assertIn("of the call, about 60 are needed", parts["memory"]["why"])
+        parts, table = self.verify("--device", "cpu", "--parts", "rest", "--call-minutes", "1.1", code=3)
+        self.assertEqual((parts["environment"], parts["memory"]["status"]), (before, "passed"), table)
+
+    def test_an_earlier_report_may_lie_elsewhere(self):
+        self.verify("--device", "cpu", "--parts", "sanitizer", code=3)
+        self.report.rename(self.folder / "first.json")
+        parts, _ = self.verify("--device", "cpu", "--parts", "kernels", "--earlier", str(self.folder / "first.json"),
+                               code=3)
+        self.assertEqual(list(parts), ["kernels", "sanitizer"])
+
+    def test_reports_of_another_commit_or_device_are_not_merged(self):
+        self.verify("--device", "cpu", "--parts", "sanitizer", code=3)
+        for key, other in (("device", "cuda"), ("commit", "0" * 40)):
+            report = json.loads(self.report.read_text())
+            report["parts"]["kernels"] = {"status": "passed", "seconds": 1.0}
+            self.report.write_text(json.dumps(report | {key: other}))
+            parts, _ = self.verify("--device", "cpu", "--parts", "sanitizer", code=3)
+            self.assertEqual(list(parts), ["sanitizer"], key)
 
     def test_failures_are_told_and_reports_are_merged(self):
         for data in (self.folder / "data").glob("*"):
             data.unlink()
-        self.verify("--device", "cpu", "--parts", "sanitizer", code=0)
+        self.verify("--device", "cpu", "--parts", "sanitizer", code=3)
         (self.folder / "data" / "text_train_000000.bin").write_bytes(b"damaged")
         done = subprocess.run([sys.executable, str(VERIFY), "--out", str(self.folder / "out"), "--data",
                                str(self.folder / "data"), "--device", "cpu", "--parts", "resume"],
@@ -126,12 +163,51 @@ class JudgeTest(unittest.TestCase):
         self.sides["athanor"] = [math.nan] * 10
         self.refused("the first loss differs")
 
+    def test_a_fault_of_the_script_fails_its_part_alone(self):
+        def broken(_):
+            raise KeyError("a program wrote something else")
+
+        call = argparse.Namespace(device="cpu", minutes=1, call_end=math.inf)
+        with unittest.mock.patch.dict(self.verify.PARTS, {"kernels": broken}):
+            entry = self.verify.run_part("kernels", call)
+        self.assertEqual(entry["status"], "FAILED")
+        self.assertIn("KeyError", entry["why"])
+
     def test_memory_beyond_plan_and_reserve_is_found(self):
         found = {"planned": 10 << 30, "reserve": 256 << 20, "before": 1 << 30}
         self.verify.judge_memory(found | {"used": (11 << 30) + (256 << 20)})
         for used in ((11 << 30) + (512 << 20), 11 << 30):
             with self.assertRaises(self.verify.Failed):
                 self.verify.judge_memory(found | {"used": used})
+
+
+class SanitizerTest(SystemTest):
+    """What verify.py makes of compute-sanitizer's answers, with a program in its place."""
+
+    def sanitize(self, text, code):
+        verify = module(VERIFY)
+        tool = self.folder / "compute-sanitizer"
+        tool.write_text(f"#!/bin/sh\necho '{text}'\nexit {code}\n")
+        tool.chmod(0o755)
+        call = verify.Call(argparse.Namespace(device="cpu", minutes=1, call_minutes=1, out=self.folder,
+                                              data=self.folder))
+        call.end = time.monotonic() + 60
+        call.program = lambda name: "/bin/true"
+        return verify.sanitize(call, tool, "memcheck")
+
+    def test_a_clean_run_passes(self):
+        self.assertEqual(self.sanitize("========= ERROR SUMMARY: 0 errors", 0),
+                         ("passed", "========= ERROR SUMMARY: 0 errors"))
+
+    def test_faults_and_silence_are_failures(self):
+        self.assertEqual(self.sanitize("========= Invalid __global__ write\n========= ERROR SUMMARY: 1 error", 9)[0],
+                         "FAILED")
+        self.assertEqual(self.sanitize("all tests passed", 0)[0], "FAILED", "the tool said nothing")
+
+    def test_a_device_that_it_refuses_is_not_run(self):
+        says = "========= Error: Device not supported. See the documentation."
+        for code in (0, 255):
+            self.assertEqual(self.sanitize(says, code), ("not run", says))
 
 
 LLMC = '''#!/bin/sh
@@ -143,6 +219,12 @@ while [ $i -lt 9 ]; do
 done
 sleep 60'''
 LLMQ = '''#!/bin/sh
+for i in 0 1 2 3; do
+  echo "[T] step      $i [  1.0%] | time:   ${i}50 ms | norm 1.0 | loss 11.0 | tps  10k"
+done
+echo "[T] step      4 [  1.0%] | time:     2 s | norm 1.0 | loss 11.0 | tps  10k"
+sleep 60'''
+ENDS_EARLY = '''#!/bin/sh
 echo "[T] step      0 [  1.0%] | time:     2 s | norm 1.0 | loss 11.0 | tps  10k"
 exit 3'''
 
@@ -157,23 +239,37 @@ class CompareTest(SystemTest):
 
     def compare(self, *arguments, python=PYTHON):
         command = [sys.executable, COMPARE, "--device", "cpu", "--out", self.folder, "--athanor", PROGRAM,
-                   "--python", python, "--threads", "1", "--torch-compile", "none", "--rounds", "2", *arguments]
+                   "--python", python, "--threads", "1", "--torch-compile", "none", "--rounds", "2", "--minutes", "120",
+                   *arguments]
         done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
         return json.loads((self.folder / "compare.json").read_text()), done.stdout
 
     @unittest.skipUnless(HAS_TORCH, "ATHANOR_PYTHON lacks torch")
-    def test_sides_take_turns_and_failures_are_told(self):
+    def test_sides_take_turns(self):
         report, printed = self.compare("--peers", self.folder / "peers", "--models", "tiny-gpt2")
         row = report["models"]["tiny-gpt2"]
         self.assertEqual(row["status"], "measured", row)
-        self.assertEqual(set(row["sides"]), {"athanor", "torch", "llm.c"})
-        self.assertEqual([len(s["turn_medians_ms"]) for s in row["sides"].values()], [2, 2, 2])
+        self.assertEqual(set(row["sides"]), {"athanor", "torch", "llm.c", "LLMQ"})
+        self.assertEqual([len(s["turn_medians_ms"]) for s in row["sides"].values()], [2, 2, 2, 2])
         self.assertEqual(row["sides"]["llm.c"]["turn_medians_ms"], [104.0, 104.0], "steps 3 and 4")
+        self.assertEqual(row["sides"]["LLMQ"]["turn_medians_ms"], [300.0, 300.0], "steps 2 and 3")
         self.assertEqual(row["sides"]["athanor"]["athanor_is_faster_by"], 1)
-        self.assertIn("1 of 4 steps", row["not_run"]["LLMQ"])
-        self.assertIn("LLMQ", printed)
         self.assertGreater(row["start_seconds"], 0)
+        goals = {what: met for what, _, _, met in row["goals"]}
+        self.assertEqual(list(goals), ["tokens/s", "times torch", "times llm.c", "times LLMQ",
+                                       "seconds to the first step"])
+        self.assertFalse(goals["tokens/s"], "10^9 are asked for")
+        self.assertIn("MISSED   tokens/s", printed)
+        self.assertIn("gemm", [op["op"] for op in row["gap"]["ops"]])
+
+    def test_a_peer_that_ends_early_has_no_times(self):
+        (self.folder / "peers" / "train").write_text(ENDS_EARLY)
+        report, printed = self.compare("--peers", self.folder / "peers", "--models", "tiny-gpt2", python="/bin/false")
+        row = report["models"]["tiny-gpt2"]
+        self.assertEqual(set(row["sides"]), {"athanor", "llm.c"})
+        self.assertIn("1 of 4 steps", row["not_run"]["LLMQ"])
+        self.assertIn("LLMQ     not run", printed)
 
     def test_without_pytorch_the_side_is_not_run(self):
         report, _ = self.compare("--models", "tiny-llama", python="/bin/false")
@@ -193,15 +289,24 @@ class CompareTest(SystemTest):
             self.assertTrue((ROOT / "configs" / f"{name}.json").exists(), name)
             self.assertEqual(model["tokens"] % (model["seq"] * model["micro"]), 0, name)
             self.assertLess(model["goal"], model["limit"])
-        self.assertLess(sum(m["seconds"] for m in compare.MODELS.values()), 9 * 60, "one call yields the whole table")
+        usual = argparse.Namespace(rounds=2, steps=2, warmup=1, peers=None)
+        self.assertLess(sum(compare.seconds_needed(m, usual) for m in compare.MODELS.values()), 9 * 60,
+                        "one call yields the whole table")
 
     def test_tables_are_of_gpus_only(self):
         table = module(ROOT / "bench" / "gpu" / "table.py")
         side = lambda ms: {"tokens_per_second": 524288 / ms * 1e3, "athanor_is_faster_by": ms / 800}
         report = {"device": "cuda", "hardware": "a GPU", "date": "2026-01-02", "commit": "0123456789abcdef",
                   "settings": {"precision": "bf16"},
-                  "models": {"gpt2-124m": {"status": "measured", "model": {"seq": 1024, "limit": 693e3},
+                  "models": {"gpt2-124m": {"status": "measured", "model": {"seq": 1024, "goal": 620e3, "limit": 693e3},
+                                           "goals": [["tokens/s", 620e3, 655e3, True]],
                                            "sides": {"athanor": side(800), "torch": side(1200)}},
+                             "gpt2-350m": {"status": "measured", "model": {"seq": 1024, "goal": 760e3, "limit": 800e3},
+                                           "goals": [["tokens/s", 760e3, 655e3, False],
+                                                     ["times torch", 1.3, 1.5, True]],
+                                           "sides": {"athanor": side(800), "torch": side(1200)},
+                                           "gap": {"profiled_ms": 801.0, "explained": 0.991, "times": {"idle": 0.004},
+                                                   "ops": [{"op": "gemm", "ms": 600.0, "limit_ms": 500.0}]}},
                              "llama-1b": {"status": "not run", "why": "no time"}}}
         path, readme = self.folder / "report.json", self.folder / "README.md"
         path.write_text(json.dumps(report))
@@ -210,7 +315,11 @@ class CompareTest(SystemTest):
                                       str(readme)], capture_output=True, text=True)
         self.assertEqual(run().returncode, 0)
         text = readme.read_text()
-        self.assertIn("| gpt2-124m | 1024 | 655k | 95 % | 1.50× (437k) |", text)
+        self.assertIn("| gpt2-124m | 1024 | 655k | 106 % | 95 % | 1.50× (437k) |", text)
+        self.assertNotIn("gpt2-124m misses", text)
+        self.assertIn("gpt2-350m misses its goals (tokens/s: 655k of 760k).", text)
+        self.assertIn("ops explain 99.1 %, the GPU is idle 0.4 % of it:", text)
+        self.assertIn("| gemm | 600.00 | 500.00 | 100.00 |", text)
         self.assertIn("a GPU, 2026-01-02, commit 0123456789ab", text)
         for gone in ("llama-1b", "old", "llm.c"):
             self.assertNotIn(gone, text)
@@ -223,6 +332,60 @@ class CompareTest(SystemTest):
     def test_the_readme_has_a_place_for_the_table(self):
         table = module(ROOT / "bench" / "gpu" / "table.py")
         self.assertEqual((ROOT / "README.md").read_text().count(table.BEGIN), 1)
+
+
+class OccupancyTest(unittest.TestCase):
+    """What scripts/occupancy.py computes of registers, shared memory and blocks."""
+
+    def setUp(self):
+        self.occupancy = module(ROOT / "scripts" / "occupancy.py")
+
+    def of(self, threads, registers, shared, blocks):
+        o = self.occupancy.occupancy(threads, registers, shared, blocks)
+        return o.blocks, o.share, o.bound, round(o.waves, 3), round(o.filled, 3)
+
+    def test_what_is_scarcest_bounds_the_blocks(self):
+        self.assertEqual(self.of(256, 32, 0, 132 * 8), (8, 1, "threads", 1, 1))
+        self.assertEqual(self.of(384, 168, 0, 132), (1, 384 / 2048, "registers", 1, 1))
+        self.assertEqual(self.of(256, 33, 0, 132 * 6), (6, 0.75, "registers", 1, 1), "40 of 33 are given out")
+        self.assertEqual(self.of(128, 32, 100 << 10, 132), (2, 256 / 2048, "shared memory", 0.5, 1))
+        self.assertEqual(self.of(32, 32, 0, 132 * 32), (32, 0.5, "blocks", 1, 1))
+
+    def test_the_last_wave_is_idle_where_it_is_not_full(self):
+        self.assertEqual(self.of(384, 168, 0, 133)[3:], (1.008, 0.504))
+        self.assertEqual(self.of(384, 168, 0, 66)[3:], (0.5, 0.5))
+
+    def test_a_block_that_fits_nowhere_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "no block fits on a multiprocessor: shared memory"):
+            self.of(128, 32, 228 << 10, 1)
+
+    def test_names_of_both_compilers_agree(self):
+        name = "a::(anonymous namespace)::k<(a::Kind)1, b<int> >"
+        self.assertEqual(self.occupancy.bare(f"void {name}(float*, int (*)[2])"), name)
+        self.assertEqual(self.occupancy.bare("a::k(a::(anonymous namespace)::T)"), "a::k")
+
+    def compiled(self):
+        """nvcc's kernels, or none where it or the tools that look into objects are missing."""
+        try:
+            return self.occupancy.compiled(ROOT / "build")
+        except self.occupancy.check_kernels.NotHere:
+            return {}
+
+    @unittest.skipUnless((ROOT / "build" / "tests" / "kernel_launches").exists(), "the emulated GPU is not built")
+    def test_launches_of_every_model_keep_the_limits_of_the_gpu_and_fill_it(self):
+        kernels = self.compiled()
+        for model in self.occupancy.MODELS:
+            head, launches = self.occupancy.launches(ROOT / "build" / "tests" / "kernel_launches", model, [])
+            for _, blocks, threads, dynamic, name in launches if kernels else []:
+                k = kernels[name]
+                found = self.occupancy.occupancy(threads, k.registers, k.shared + dynamic, blocks)
+                if blocks >= self.occupancy.MULTIPROCESSORS:  # fewer: small work
+                    self.assertGreater(found.filled, 0.8, f"{model}: {name}, {blocks} blocks: {found}")
+            self.assertIn("micro-batches of", head)
+            self.assertGreater(sum(times for times, *_ in launches), 100, model)
+            names = [name for *_, name in launches]
+            self.assertTrue(any("attend_wgmma" in name for name in names), model)
+            self.assertTrue(any("adamw_tiles" in name for name in names), model)
 
 
 if __name__ == "__main__":

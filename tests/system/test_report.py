@@ -6,7 +6,7 @@ import subprocess
 import time
 import unittest
 
-from harness import DONE, ERROR, REQUEUE, USAGE, SystemTest
+from harness import DONE, ERROR, REQUEUE, TIMEOUT, USAGE, SystemTest
 
 
 class ReportTest(SystemTest):
@@ -28,11 +28,11 @@ class ReportTest(SystemTest):
         self.refused("report", "nowhere", code=USAGE, says=["nowhere", "metrics.jsonl"])
 
     def test_watch_follows_until_the_end(self):
-        run = self.start("train", self.make_config(train_iters=100000, save_interval=0))
+        run = self.start("train", self.make_config(train_iters=10_000_000, save_interval=0))
         self.assertTrue(self.wait_for_step(run, 3))
         watch = self.start("report", "run", "--watch", "--every", "1")
         page = self.folder / "run" / "report.html"
-        end = time.monotonic() + 60
+        end = time.monotonic() + TIMEOUT
         while not page.exists() and time.monotonic() < end:
             time.sleep(0.02)
         self.assertIn('http-equiv="refresh"', page.read_text())

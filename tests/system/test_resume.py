@@ -8,6 +8,7 @@ import unittest
 from harness import DONE, REQUEUE, SEED, SystemTest, repeats, wait_gone
 
 FINAL = "step-00000060"
+ATTEMPTS = 10  # to meet a run at a certain point, for a test that a machine with other work may hold up
 
 
 class ResumeTest(SystemTest):
@@ -42,19 +43,19 @@ class ResumeTest(SystemTest):
 class KillTest(ResumeTest):
     def test_kill_at_random_moments_loses_nothing_committed(self):
         rng = random.Random(SEED)
-        kills = repeats(10)
+        kills, died, attempt = repeats(10), 0, 0
         arguments = ("train", self.config, "--set", "save_interval=5")
-        begin = time.monotonic()
-        self.run_program(*arguments, "--set", "save=timed")
-        whole_run = time.monotonic() - begin
-        died = 0
-        for attempt in range(kills):
+        longest = 0.4 * self.run_program(*arguments, "--set", "save=timed").seconds
+        while died < kills:
+            attempt += 1
             committed = self.checkpoints()
             process = self.start(*arguments)
-            time.sleep(rng.uniform(0, 0.4 * whole_run))
-            code = wait_gone(process)
-            process.communicate()
-            died += code == -signal.SIGKILL
+            time.sleep(rng.uniform(0, longest))
+            if wait_gone(process) == -signal.SIGKILL:
+                died += 1
+            else:
+                longest /= 2  # it has become faster than it was
+            self.assertLess(attempt, 20 * kills, "processes end before they can be killed")
             now = self.checkpoints()
             for name in committed:
                 self.assertIn(name, now, f"seed {SEED}, kill {attempt}: a committed checkpoint is gone")
@@ -63,7 +64,6 @@ class KillTest(ResumeTest):
             if FINAL in now:  # it got through: start anew, so that every kill meets a run in progress
                 self.assert_same_end()
                 (self.folder / "run").rename(self.folder / f"run-{attempt}")
-        self.assertGreater(died, 0, "no process was killed while it ran")
         self.run_program(*arguments)
         self.assert_same_end()
         left = [p.name for p in (self.folder / "run").iterdir() if p.name.startswith(".step-")]
@@ -72,19 +72,21 @@ class KillTest(ResumeTest):
 
 class StopSignalTest(ResumeTest):
     def stop_and_resume(self, sig, name):
-        process = self.start("train", self.config)
-        self.assertTrue(self.wait_for_step(process, 3), "the run ended before its third step was seen")
-        process.send_signal(sig)
-        done = self.finish(process)
-        if done.code == DONE:
-            self.skipTest("the run was over before the signal came")
+        for turn in range(ATTEMPTS):
+            run = f"run-{turn}"
+            process = self.start("train", self.config, "--set", f"save={run}")
+            self.assertTrue(self.wait_for_step(process, 3, run=run))
+            process.send_signal(sig)
+            done = self.finish(process)
+            if done.code != DONE:
+                break  # else it was over before the signal came
         self.assertEqual(done.code, REQUEUE, str(done))
-        stopped = json.loads((self.folder / "run" / self.checkpoints()[-1] / "state.json").read_text())
-        self.assertIn(name, [r["text"] for r in self.records() if r["event"] == "signal"][-1])
-        self.assertEqual([r["event"] for r in self.records()][-1], "end")
+        stopped = json.loads((self.folder / run / self.checkpoints(run)[-1] / "state.json").read_text())
+        self.assertIn(name, [r["text"] for r in self.records(run) if r["event"] == "signal"][-1])
+        self.assertEqual([r["event"] for r in self.records(run)][-1], "end")
         self.assertLess(stopped["step"], 60)
-        self.train_to_end()
-        self.assert_same_end()
+        self.train_to_end("--set", f"save={run}")
+        self.assert_same_end(run)
 
     def test_sigterm(self):
         self.stop_and_resume(signal.SIGTERM, "Terminated")
@@ -99,16 +101,20 @@ class StopSignalTest(ResumeTest):
         # A step of this model takes long enough that the second signal surely meets the first one's step.
         config = self.make_config("slow.json", train_iters=1000, global_batch_size=512, seq_length=32, save="slow",
                                   model={"hidden_size": 128, "num_hidden_layers": 4})
-        process = self.start("train", config)
-        self.assertTrue(self.wait_for_step(process, 1, run="slow"))
-        process.send_signal(signal.SIGTERM)
-        time.sleep(0.02)
-        begin = time.monotonic()
-        process.send_signal(signal.SIGTERM)
-        done = self.finish(process)
+        for turn in range(ATTEMPTS):
+            run = f"slow-{turn}"
+            process = self.start("train", config, "--set", f"save={run}")
+            self.assertTrue(self.wait_for_step(process, 1, run=run))
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.02)
+            seen = len(self.losses(run))
+            process.send_signal(signal.SIGTERM)
+            done = self.finish(process)
+            if done.code == 128 + signal.SIGTERM and len(self.losses(run)) == seen:
+                break  # else the step was over before the second signal came
         self.assertEqual(done.code, 128 + signal.SIGTERM, str(done))
-        self.assertLess(time.monotonic() - begin, 1.0)
-        self.assertEqual(self.checkpoints("slow"), [])
+        self.assertEqual(len(self.losses(run)), seen, "the step in progress is not finished")
+        self.assertEqual(self.checkpoints(run), [])
 
     def test_time_limit_checkpoints_and_asks_to_start_again(self):
         done = self.run_program("train", self.config, "--set", "exit_duration_in_mins=0.0001", code=REQUEUE)

@@ -182,7 +182,7 @@ class DataTest(TrainedTest):
         command = [self.program, "tokenize", "--input", "-", "--output-prefix", "two/x"]
         with subprocess.Popen(command, cwd=self.folder, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as first:
             while not (self.maker.folder / "two" / "x.lock").exists():
-                pass
+                self.assertIsNone(first.poll(), "it waits for its input")
             done = self.run_program("tokenize", "--input", "long.txt", "--output-prefix", "two/x", code=USAGE)
             self.assertIn("two/x.lock", done.err)
             first.communicate(TEXT.encode() * 1000)
@@ -290,6 +290,13 @@ class CommandTest(SystemTest):
         done = self.run_program("plan", config, "--set", "memory_limit_gib=0.001", code=USAGE)
         self.assertIn("smaller with", done.err)
 
+    def test_auto_is_near_the_best_of_a_sweep(self):
+        """By the model of the limit, on a GPU that is not here: what fits of every power of two."""
+        for config in ("gpt2-124m", "llama-1b"):
+            auto = self.plan_on("h200", config)[2]
+            swept = [self.plan_on("h200", config, f"micro_batch_size={2 ** i}")[2] for i in range(7)]
+            self.assertLessEqual(auto, 1.02 * min(swept), (config, swept))
+
     def test_recomputation_for_want_of_memory_changes_no_bit(self):
         model = {"hidden_size": 64, "num_hidden_layers": 8, "max_position_embeddings": 64}
         common = dict(model=model, train_iters=3, lr_warmup_iters=0, runtime_reserve_mib=0, micro_batch_size=4)
@@ -333,18 +340,26 @@ class CommandTest(SystemTest):
         self.assertEqual(len(result["step_ms"]), 3)
         self.assertEqual(result["tokens_per_step"], 4 * 32)
         self.assertGreater(result["tokens_per_second"], 0)
+        for flag, least in (("--steps", 1), ("--warmup", 0)):
+            done = self.run_program("bench", "step", self.make_config(), flag, str(least - 1), code=USAGE)
+            self.assertIn(f"not in range {least} to ", done.err)
 
     def test_bench_step_explains_the_step_op_by_op(self):
-        config = self.make_config(model={"hidden_size": 128, "max_position_embeddings": 128}, precision="fp32")
-        result = json.loads(self.run_program("bench", "step", config, "--steps", "5", "--json", "--ops").out)
+        config = self.make_config(model={"hidden_size": 256, "max_position_embeddings": 128}, seq_length=128)
+        for _ in range(5):  # other work may come between two ops
+            result = json.loads(self.run_program("bench", "step", config, "--steps", "5", "--json", "--ops").out)
+            if result["explained"] > 0.97:
+                break
         lost = [op["ms"] - op["limit_ms"] for op in result["ops"]]
         self.assertEqual(lost, sorted(lost, reverse=True))
-        self.assertAlmostEqual(sum(op["ms"] for op in result["ops"]), result["explained"] * result["median_ms"],
+        self.assertAlmostEqual(sum(op["ms"] for op in result["ops"]), result["explained"] * result["profiled_ms"],
                                delta=1e-6)
-        self.assertGreater(result["explained"], 0.5)
-        self.assertGreater(result["ceilings"]["flops"], 1e8)
+        self.assertGreater(result["explained"], 0.97)
+        self.assertLessEqual(result["explained"], 1)
+        self.assertLess(result["host_cores"], 1.5, "one thread was asked for")
+        self.assertGreater(result["ceilings"]["flops"], 1e6)
         text = self.run_program("bench", "step", config, "--steps", "2").out
-        self.assertRegex(text, r"ops take [\d.e+-]+ ms, [\d.]+ % of the step's")
+        self.assertRegex(text, r"ops take [\d.e+-]+ ms, [\d.]+ % of the step's [\d.e+-]+ ms\nbetween ops: [\d.e+-]+ ms")
 
     def test_bench_decode_prints_json(self):
         result = json.loads(self.run_program("bench", "decode", self.make_config(), "--context", "16", "--rounds", "2",

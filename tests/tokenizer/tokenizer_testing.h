@@ -2,8 +2,7 @@
 #pragma once
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-#include <atomic>
+#include <stdlib.h>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -19,9 +18,9 @@ inline const std::string kFixtures = "tests/tokenizer/fixtures/";
 class TempDir {
  public:
   TempDir() {
-    static std::atomic<int> number = 0;
-    path_ = std::filesystem::temp_directory_path() / cat("athanor_tokenizer_", ::getpid(), "_", number++);
-    std::filesystem::create_directories(path_);
+    std::string name = (std::filesystem::temp_directory_path() / "athanor_tokenizer_XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw Error("cannot make a temporary folder");
+    path_ = name;
   }
   TempDir(const TempDir&) = delete;
   ~TempDir() { std::filesystem::remove_all(path_); }

@@ -19,7 +19,7 @@ TEST(SensorWatch, ReadsAtOnceAndAgainWithoutBeingAsked) {
   const auto begin = std::chrono::steady_clock::now();
   {
     const SensorWatch watch(sensors);
-    EXPECT_EQ(watch.latest().watts, 1);
+    ASSERT_TRUE(watch.latest().watts.has_value());
     EXPECT_FALSE(watch.latest().celsius.has_value());
     while (*watch.latest().watts < 2 && std::chrono::steady_clock::now() - begin < std::chrono::seconds(60))
       std::this_thread::sleep_for(std::chrono::milliseconds(5));

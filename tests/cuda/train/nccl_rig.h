@@ -36,10 +36,10 @@ struct Board {
     const std::lock_guard lock(mutex);
     return failure;
   }
-  NcclOptions options(int rank, double timeout) {
+  NcclOptions options(int rank, std::function<double()> timeout) {
     NcclOptions o;
     o.place = [rank] { return cat("rank ", rank, " (here) at step 3"); };
-    o.timeout = timeout;
+    o.timeout = std::move(timeout);
     o.fail = [this, rank](const std::string& why) { tell(cat("rank ", rank, " failed: ", why)); };
     o.failure = [this] { return told(); };
     return o;
@@ -80,6 +80,7 @@ struct Rank {
 class Nccl : public ::testing::Test {
  protected:
   static constexpr int kMostRanks = 4;
+  static constexpr double kAmple = 120;  // seconds, for whatever is expected to go well
 
   void SetUp() override {
 #ifdef ATHANOR_EMULATED_GPU
@@ -111,7 +112,9 @@ class Nccl : public ::testing::Test {
   }
 
   // body on each rank, in a thread with a GPU, a communicator and the hosts' own way to talk.
-  void run(int ranks, const std::function<void(Rank&, Communicator& hosts)>& body, double timeout = 60) {
+  void run(
+      int ranks, const std::function<void(Rank&, Communicator& hosts)>& body,
+      const std::function<double()>& timeout = [] { return kAmple; }) {
     board_.failure.clear();
     run_ranks(ranks, [&](std::unique_ptr<Communicator> hosts) {
       int count = 0;

@@ -203,10 +203,11 @@ struct End {
 class NcclFailure : public Nccl {
  protected:
   using BeforeEach = std::function<void(int rank, int turn)>;
-  // Three ranks reduce for as long as it goes well, one by one or in a replayed graph.
-  std::vector<End> ends(const BeforeEach& before_each, bool captured, double timeout = 60) {
+  // Three ranks reduce for as long as it goes well, one by one or in a replayed graph. Once all have come to the turn
+  // `hasty`, and so ended those before it, a collective has a second.
+  std::vector<End> ends(const BeforeEach& before_each, bool captured, int hasty = 6) {
     std::vector<End> all(3);
-    ended_ = 0;
+    ended_ = came_ = 0;
     run(
         3,
         [&](Rank& rank, Communicator& hosts) {
@@ -217,6 +218,7 @@ class NcclFailure : public Nccl {
           End& end = all[size_t(hosts.rank())];
           try {
             for (int turn = 0; turn < 6; ++turn) {
+              if (turn == hasty) ++came_;
               before_each(hosts.rank(), turn);
               if (captured && turn == 1) device.begin_capture();
               if (!captured || turn < 2) rank.nccl->all_reduce(x, Reduce::max, Lane::compute);
@@ -231,25 +233,25 @@ class NcclFailure : public Nccl {
           ++ended_;
           rank.free_blocks();
         },
-        timeout);
+        [this] { return came_ == 3 ? 1 : kAmple; });
     return all;
   }
   void stay_away() const {
     while (ended_ < 2) std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  static void expect_lost(const End& end, std::initializer_list<std::string> parts, double seconds = 10) {
+  static void expect_lost(const End& end, std::initializer_list<std::string> parts) {
     EXPECT_EQ(end.code, Exit::peer_lost) << end.what;
     for (const std::string& part : parts)
       EXPECT_NE(end.what.find(part), std::string::npos) << part << " in " << end.what;
-    EXPECT_LT(end.seconds, seconds) << end.what;
+    EXPECT_LT(end.seconds, kAmple) << end.what;
   }
-  std::atomic<int> ended_{0};
+  std::atomic<int> ended_{0}, came_{0};
 };
 
 TEST_F(NcclFailure, ARankThatStaysAwayEndsTheOthersInTime) {
   for (const bool captured : {false, true}) {
     const auto all =
-        ends([&](int rank, int turn) { return rank == 2 && turn == 3 ? stay_away() : void(); }, captured, 1);
+        ends([&](int rank, int turn) { return rank == 2 && turn == 3 ? stay_away() : void(); }, captured, 3);
     for (int r : {0, 1})
       expect_lost(all[size_t(r)],
                   {"all_reduce of [64] f32 over 3 ranks, collective 4", cat("rank ", r, " (here) at step 3")});
@@ -268,7 +270,7 @@ TEST_F(NcclFailure, ALostPeerEndsTheOthersAtOnce) {
       },
       false);
   for (int r : {0, 1})
-    expect_lost(all[size_t(r)], {"rank 2 is gone: its process ended; rank ", " (here) at step 3, was in "}, 3);
+    expect_lost(all[size_t(r)], {"rank 2 is gone: its process ended; rank ", " (here) at step 3, was in "});
 }
 
 TEST_F(NcclFailure, ARankThatNeverComesIsGivenUp) {
@@ -284,7 +286,7 @@ TEST_F(NcclFailure, ARankThatNeverComesIsGivenUp) {
         control->broadcast({id.data(), DType::u8, {128}}, 0, Lane::compute);
         hosts->barrier();
       }
-      make_nccl(*cuda.device, board_.options(hosts->rank(), 1), std::move(control));
+      make_nccl(*cuda.device, board_.options(hosts->rank(), [] { return 1.0; }), std::move(control));
     });
     ADD_FAILURE() << "no error";
   } catch (const Error& e) {
@@ -298,7 +300,7 @@ TEST_F(NcclFailure, ARankThatNeverComesIsGivenUp) {
 TEST_F(NcclFailure, AHangingCollectiveIsNamed) {
   for (const bool captured : {false, true}) {
     fake().hang(1, 5);
-    for (const End& end : ends([](int, int) {}, captured, 1))
+    for (const End& end : ends([](int, int) {}, captured, 4))
       expect_lost(end, {"all_reduce of [64] f32 over 3 ranks, collective 5", "has not ended for 1 s"});
   }
 }
@@ -307,7 +309,7 @@ TEST_F(NcclFailure, AnAsynchronousErrorEndsAllRanks) {
   for (const bool captured : {false, true}) {
     fake().fail_asynchronously(1, 4, ncclSystemError);
     const auto all = ends([](int, int) {}, captured);
-    for (const End& end : all) expect_lost(end, {" (here) at step 3", "NCCL: "}, 5);
+    for (const End& end : all) expect_lost(end, {" (here) at step 3", "NCCL: "});
     expect_lost(all[1], {"all_reduce of [64] f32 over 3 ranks"});  // others may hear of it before theirs begins
   }
 }

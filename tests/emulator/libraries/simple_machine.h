@@ -24,7 +24,7 @@ class SimpleMachine {
   void describe_devices(MachineDevice description);
 
   // Runs the stream's operations in order. False if it still waits for others (a collective) after the given time.
-  bool synchronize(cudaStream_t stream, double seconds = 5);
+  bool synchronize(cudaStream_t stream, double seconds = 60);
   size_t pending(cudaStream_t stream);
   const Observer& observer() const { return observer_; }  // of a fake; what it shall hear is the test's to say
 

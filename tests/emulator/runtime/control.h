@@ -4,8 +4,11 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
+
+#include "emulator/launch_raw.h"
 namespace emu {
 
 // A simulated GPU. The presets are in device_models.cc; a test may change a field, say fewer multiprocessors.
@@ -45,6 +48,7 @@ enum class Schedule { kMixed, kLate, kAtOnce };
 void set_schedule(Schedule schedule);
 
 // How long a host thread waits for operations whose `ready` other threads must make true, before it is a deadlock.
+constexpr double kWaitLimit = 60;  // seconds, unless set
 void set_wait_limit(double seconds);
 
 // Why the latest failing call failed, in words: subject, expectation, actual values. Empty if it was planned.
@@ -58,6 +62,10 @@ void protect_device_memory(bool on);
 
 // Registers per thread and static shared memory of a kernel, for the occupancy model; unknown unless a test says so.
 void declare_kernel_resources(const void* kernel, int registers, size_t static_shared_bytes);
+
+// From now on kernels are not run: each launch is checked against the limits of the simulated GPU as ever, and told.
+// Addresses in its arguments need not be memory. {}: kernels run again.
+void tell_launches(std::function<void(const std::string& kernel, const LaunchShape&)> listener);
 
 // Host misuse that is no error code on a GPU, such as a pinned buffer changed before its copy ran, is a Report like any
 // fault of a kernel; see take_report(). This one only looks.

@@ -83,6 +83,7 @@ cudaError_t check_cooperative(const Kernel& kernel, const LaunchShape& shape, co
 
 cudaError_t queue_launch(const Kernel& kernel, const LaunchShape& shape, std::vector<uint8_t> parameters) {
   if (cudaError_t error = check_launch(kernel, shape); error != cudaSuccess) return error;
+  if (const auto& listener = runtime().launches_told_to) return listener(kernel.name, shape), cudaSuccess;
   CUstream_st* stream = find_stream(shape.stream, kernel.name.c_str());
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
   if (stream->device != current_device()) {
@@ -181,6 +182,11 @@ cudaError_t launch_raw(const KernelCall& call, const LaunchShape& shape) {
     const auto* bytes = static_cast<const uint8_t*>(call.parameters);
     return queue_launch(known_kernel(call.kernel), shape, {bytes, bytes + call.parameter_bytes});
   });
+}
+
+void tell_launches(std::function<void(const std::string& kernel, const LaunchShape&)> listener) {
+  std::unique_lock lock(runtime().mutex);
+  runtime().launches_told_to = std::move(listener);
 }
 
 void declare_kernel_resources(const void* function, int registers, size_t static_shared_bytes) {

@@ -51,7 +51,7 @@ struct Queue {
   double host_us = 0;
   Random random;
   Schedule schedule = Schedule::kMixed;
-  double wait_limit_seconds = 20;
+  double wait_limit_seconds = kWaitLimit;
   bool in_host_function = false;
   std::map<int, OperationSet> finished;                 // per device: all that has run, and what that was ordered after
   std::map<unsigned long long, TaskPtr> library_tasks;  // by ticket

@@ -159,6 +159,7 @@ struct Runtime {
   Queue queue;
   cudaError_t sticky = cudaSuccess;
   std::vector<PlannedFailure> planned;
+  std::function<void(const std::string& kernel, const LaunchShape&)> launches_told_to;  // if any, no kernel runs
   std::string explanation;  // of the latest error that the runtime itself returned
   uint64_t next_object = 1;
   bool protect = true;

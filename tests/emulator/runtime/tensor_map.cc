@@ -98,7 +98,8 @@ extern "C" CUresult cuTensorMapEncodeTiled(CUtensorMap* out, CUtensorMapDataType
   if (element.bytes == 0) return emu::invalid("this data type is not emulated");
   if (rank < 1 || rank > 5) return emu::invalid("rank " + std::to_string(rank) + ", it is 1 to 5");
   if (reinterpret_cast<uintptr_t>(base) % 16 != 0) return emu::invalid("the tensor is not 16-byte aligned");
-  if (emu::device_of(base) < 0) return emu::invalid("not device memory: " + emu::describe_address(base));
+  if (emu::device_of(base) < 0 && !emu::runtime().launches_told_to)
+    return emu::invalid("not device memory: " + emu::describe_address(base));
   if (interleave != CU_TENSOR_MAP_INTERLEAVE_NONE) return emu::invalid("interleaved layouts are not emulated");
   if (fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) return emu::invalid("NaN fill is not emulated");
   if (swizzle_size < 0) return emu::invalid("this swizzle is not emulated");

@@ -126,7 +126,7 @@ TEST_F(RuntimeLibrary, RankThatNeverComesIsADeadlock) {
   const Report report = take_report();
   EXPECT_EQ(report.fault, Fault::kDeadlock);
   EXPECT_NE(report.text.find("sum: leave"), std::string::npos) << report.text;
-  set_wait_limit(20);
+  set_wait_limit(kWaitLimit);
   EMU_OK(cudaEventDestroy(event));
   EMU_OK(cudaStreamDestroy(stream));
   EMU_OK(cudaFree(value));

@@ -104,7 +104,7 @@ class FakeNccl {
   std::vector<Plan> plans_;
   int next_operator_ = ncclNumOps;
   unsigned long long next_id_ = 1;
-  double wait_limit_ = 20;
+  double wait_limit_ = 60;
   bool share_device_ = false;
   Installed<FakeNccl> installed_;
 };
