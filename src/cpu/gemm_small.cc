@@ -20,6 +20,8 @@ constexpr int64_t kMostRuns = 8;       // such runs: few enough for adding their
 
 bool in_place(const Gemm& op) { return op.a.dtype == DType::f32 && !op.tf32; }
 
+Source source_of(const Gemm& op, const Tensor& t) { return {t.data, t.stride(), t.dtype, op.tf32}; }
+
 // The rows of a as f32, converted into scratch where they are not.
 struct Left {
   const float* x;  // [m, k]
@@ -28,7 +30,7 @@ struct Left {
       : x(static_cast<const float*>(op.a.data)), stride(op.a.stride()) {
     if (in_place(op)) return;
     auto* copy = static_cast<float*>(scratch);
-    kern.pack_rows(copy, op.k(), {op.a.data, op.a.stride(), op.a.dtype, op.tf32}, 0, op.m(), 0, op.k(), false);
+    kern.pack_rows(copy, op.k(), source_of(op, op.a), 0, op.m(), 0, op.k(), false);
     x = copy, stride = op.k();
   }
 };
@@ -66,14 +68,13 @@ void sum_rows(const Gemm& op, const Kernels& kern, ThreadPool& pool, void* scrat
   const int64_t blocks = div_ceil(n, kRunColumns);
   const Left left(op, kern, scratch);
   float* partial = static_cast<float*>(scratch) + left_floats(op);  // [runs, m, n]
-  const Source w = {op.b.data, op.b.stride(), op.b.dtype, op.tf32};
   pool.parallel_for(runs * blocks, [&](int64_t chunk) {
     const int64_t run = chunk / blocks, row = run * rows, col = chunk % blocks * kRunColumns;
     const int64_t next = chunk + pool.size();
     in_groups(m, [&](int64_t i, int64_t kernel) {
       kern.sums[kernel]({.x = left.x + i * left.stride + row,
                          .x_stride = left.stride,
-                         .w = w,
+                         .w = source_of(op, op.b),
                          .row = row,
                          .rows = std::min(rows, k - row),
                          .column = col,
@@ -100,7 +101,7 @@ void dot_rows(const Gemm& op, const Kernels& kern, ThreadPool& pool, void* scrat
     in_groups(m, [&](int64_t i, int64_t kernel) {
       kern.dots[kernel]({.x = left.x + i * left.stride,
                          .x_stride = left.stride,
-                         .w = {op.b.data, op.b.stride(), op.b.dtype, op.tf32},
+                         .w = source_of(op, op.b),
                          .row = begin,
                          .rows = end - begin,
                          .column = 0,

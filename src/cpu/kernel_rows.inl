@@ -111,11 +111,11 @@ struct SumRows {
         for (int i = 0; i < M; ++i) store(out + i * out_stride + v, sum[i]);
       }
     }
-    for (; c < p.columns; ++c)
+    for (; c < columns; ++c)
       for (int i = 0; i < M; ++i) {
-        float sum = row == 0 ? 0.0f : p.out[i * p.out_stride + c];
-        for (int r = 0; r < R; ++r) sum += p.x[i * p.x_stride + row + r] * as_f32<kTf32>(w[r * p.w.stride + c]);
-        p.out[i * p.out_stride + c] = sum;
+        float sum = row == 0 ? 0.0f : out[i * out_stride + c];
+        for (int r = 0; r < R; ++r) sum += p.x[i * p.x_stride + row + r] * as_f32<kTf32>(w[r * stride + c]);
+        out[i * out_stride + c] = sum;
       }
   }
   template <class T, bool kTf32>
