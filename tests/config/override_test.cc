@@ -2,9 +2,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include <stdlib.h>
-
 #include "tests/config/helpers.h"
+#include "tests/temp_dir.h"
 
 namespace athanor {
 namespace {
@@ -13,21 +12,16 @@ namespace fs = std::filesystem;
 
 class Folder {
  public:
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "athanor-config-XXXXXX").string();
-    EXPECT_NE(mkdtemp(name.data()), nullptr);
-    path_ = name;
-  }
-  ~Folder() { fs::remove_all(path_); }
   std::string write(const std::string& name, const std::string& text) const {
-    fs::create_directories((path_ / name).parent_path());
-    std::ofstream(path_ / name) << text;
-    return (path_ / name).string();
+    const fs::path path = dir_ / name;
+    fs::create_directories(path.parent_path());
+    std::ofstream(path) << text;
+    return path.string();
   }
-  std::string path() const { return path_.string(); }
+  const std::string& path() const { return dir_.path(); }
 
  private:
-  fs::path path_;
+  testing::TempDir dir_;
 };
 
 TEST(Override, ValuesAreJsonOrElseText) {

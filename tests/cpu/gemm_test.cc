@@ -2,7 +2,6 @@
 // stride and epilogue; and the same bits for any number of threads.
 #include <gtest/gtest.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <cstring>
@@ -15,6 +14,7 @@
 #include "cpu/gemm_blocked.h"
 #include "cpu/gemm_plugin.h"
 #include "cpu/gemm_small.h"
+#include "tests/temp_dir.h"
 
 namespace athanor {
 namespace {
@@ -406,15 +406,12 @@ TEST(Gemm, PluginsThatDoNotWorkSayWhy) {
   std::string why;
   EXPECT_EQ(load_gemm_plugin("athanor_no_such_library", &why), nullptr);
   EXPECT_NE(why.find("no libathanor_no_such_library.so in ATHANOR_PLUGIN_DIR"), std::string::npos) << why;
-  std::string name = (std::filesystem::temp_directory_path() / "athanor-plugin-XXXXXX").string();
-  ASSERT_NE(mkdtemp(name.data()), nullptr);
-  const std::filesystem::path dir = name;
+  const testing::TempDir dir;
   std::ofstream(dir / "libathanor_torn.so") << "not a library";
-  setenv("ATHANOR_PLUGIN_DIR", dir.c_str(), 1);
+  setenv("ATHANOR_PLUGIN_DIR", dir.path().c_str(), 1);
   EXPECT_EQ(load_gemm_plugin("athanor_torn", &why), nullptr);
   EXPECT_NE(why.find("libathanor_torn.so does not load"), std::string::npos) << why;
   unsetenv("ATHANOR_PLUGIN_DIR");
-  std::filesystem::remove_all(dir);
 }
 
 TEST(ColumnSum, AddsEveryColumnInEveryDtype) {

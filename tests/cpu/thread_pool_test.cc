@@ -2,7 +2,6 @@
 #include "cpu/thread_pool.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -11,6 +10,7 @@
 
 #include "base/error.h"
 #include "cpu/cores.h"
+#include "tests/temp_dir.h"
 
 namespace athanor {
 namespace {
@@ -120,20 +120,13 @@ TEST(ThreadPool, SeveralCallersMayUseItAtOnce) {
 // A fake /proc/self/cgroup and /sys/fs/cgroup.
 class Cgroups : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "athanor-cgroup-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    root_ = name;
-    paths_ = {.self = (root_ / "self").string(), .mount = (root_ / "fs").string()};
-  }
-  void TearDown() override { std::filesystem::remove_all(root_); }
   void write(const std::string& path, const std::string& text) {
-    const auto file = root_ / path;
+    const std::filesystem::path file = root_ / path;
     std::filesystem::create_directories(file.parent_path());
     std::ofstream(file) << text;
   }
-  std::filesystem::path root_;
-  CgroupPaths paths_;
+  const testing::TempDir root_;
+  const CgroupPaths paths_ = {.self = root_ / "self", .mount = root_ / "fs"};
 };
 
 TEST_F(Cgroups, AbsentFilesMeanNoLimit) {

@@ -2,7 +2,6 @@
 #pragma once
 #include <gtest/gtest.h>
 
-#include <stdlib.h>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -11,24 +10,9 @@
 #include <vector>
 
 #include "base/error.h"
+#include "tests/temp_dir.h"
 
 namespace athanor::testing {
-
-class TempDir {
- public:
-  TempDir() {
-    std::string name = (std::filesystem::temp_directory_path() / "athanor_data_XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw Error("cannot make a temporary folder");
-    path_ = name;
-  }
-  TempDir(const TempDir&) = delete;
-  ~TempDir() { std::filesystem::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-  std::string path() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 inline void write_bytes(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
