@@ -19,6 +19,7 @@
 #include "cpu/thread_pool.h"
 #include "cuda/make_cuda.h"
 #include "train/setup.h"
+#include "train/tuning_cache.h"
 
 namespace athanor {
 namespace {
@@ -124,7 +125,8 @@ void Machine::open_cpu(const Config& config, const Neighbours& here) {
 
 void Machine::open_gpu(const Config& config, const RankInfo& ranks, const Neighbours& here) {
   CudaOptions options{.attention = to_cuda(config.attention),
-                      .tokens = config.reset_attention_mask ? 0 : config.seq_length};
+                      .tokens = config.reset_attention_mask ? 0 : config.seq_length,
+                      .plan_folder = tuning_folder(config.tuning_cache)};
   std::string attention;  // of rank 0: all take the same, for they round differently
   if (rendezvous_) {
     options.index = claim_gpu(ranks.local_rank >= 0 ? ranks.local_rank : here.index);

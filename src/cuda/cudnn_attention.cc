@@ -4,6 +4,7 @@
 #include <ostream>
 
 #include "base/int.h"
+#include "base/log.h"
 namespace athanor::cuda {
 namespace {
 
@@ -14,6 +15,25 @@ constexpr size_t kAlign = 256;
 constexpr int64_t kVectorElements = 8;  // 16 bytes of 16-bit elements, which cuDNN's kernels load at once
 
 cudnnDataType_t type_of(DType dtype) { return dtype == DType::bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF; }
+
+// What can be told without the library.
+template <class Op>
+std::string why_not(const Op& op, int64_t tokens) {
+  const AttentionShape& s = op.shape;
+  const int64_t rows = op.q.rows();
+  if (op.q.dtype != DType::bf16 && op.q.dtype != DType::f16) return cat("q is ", op.q.dtype, ", not bf16 or f16");
+  if (s.window > 0) return cat("a window of ", s.window);
+  if (s.head_dim % kVectorElements != 0) return cat("head_dim ", s.head_dim, " is no multiple of ", kVectorElements);
+  if (rows == 0 || rows % tokens != 0 || op.k.rows() != rows || op.spans.rows() != rows / tokens)
+    return cat(op.spans.rows(), " spans of ", rows, " queries and ", op.k.rows(),
+               " keys are not whole sequences of length ", tokens);
+  const AttentionProblem p = problem_of(op, tokens);
+  for (const int64_t stride : {p.stride_q, p.stride_k, p.stride_v, p.stride_dq, p.stride_dk, p.stride_dv})
+    if (stride % kVectorElements != 0) return cat("rows ", stride, " elements apart, no multiple of ", kVectorElements);
+  return "";
+}
+
+}  // namespace
 
 AttentionProblem problem_of(const AttentionFwd& op, int64_t tokens) {
   return {.backward = false,
@@ -37,37 +57,31 @@ AttentionProblem problem_of(const AttentionBwd& op, int64_t tokens) {
   return p;
 }
 
-// What can be told without the library.
-template <class Op>
-std::string why_not(const Op& op, int64_t tokens) {
-  const AttentionShape& s = op.shape;
-  const int64_t rows = op.q.rows();
-  if (op.q.dtype != DType::bf16 && op.q.dtype != DType::f16) return cat("q is ", op.q.dtype, ", not bf16 or f16");
-  if (s.window > 0) return cat("a window of ", s.window);
-  if (s.head_dim % kVectorElements != 0) return cat("head_dim ", s.head_dim, " is no multiple of ", kVectorElements);
-  if (rows == 0 || rows % tokens != 0 || op.k.rows() != rows || op.spans.rows() != rows / tokens)
-    return cat(op.spans.rows(), " spans of ", rows, " queries and ", op.k.rows(),
-               " keys are not whole sequences of length ", tokens);
-  const AttentionProblem p = problem_of(op, tokens);
-  for (const int64_t stride : {p.stride_q, p.stride_k, p.stride_v, p.stride_dq, p.stride_dk, p.stride_dv})
-    if (stride % kVectorElements != 0) return cat("rows ", stride, " elements apart, no multiple of ", kVectorElements);
-  return "";
-}
-
-}  // namespace
-
 std::ostream& operator<<(std::ostream& out, const AttentionProblem& p) {
   return out << "attention " << (p.backward ? "backward" : "forward") << " of " << p.batch << " x " << p.tokens
              << " tokens, " << p.heads << "/" << p.kv_heads << " heads of " << p.head_dim << ", " << p.dtype;
 }
 
-AttentionPlan::AttentionPlan(const CudnnTable& cudnn, CudnnTarget target, const AttentionProblem& p)
+AttentionPlan::AttentionPlan(const CudnnTable& cudnn, CudnnTarget target, const AttentionProblem& p,
+                             const PlanFiles& files)
     : p_(p), graph_(cudnn, target), type_(type_of(p.dtype)) {
   with_context(cat(p), [&] {
     p_.backward ? backward() : forward();
+    if (restore(files)) return;
     std::string why;
-    if (!graph_.plan(&why)) why_not_ = cat("cuDNN has no ", p_, " for this GPU: ", why);
+    if (graph_.plan(&why))
+      files.store(graph_.description(), graph_.plan_text());
+    else
+      why_not_ = cat("cuDNN has no ", p_, " for this GPU: ", why);
   });
+}
+
+bool AttentionPlan::restore(const PlanFiles& files) {
+  const std::string text = files.load(graph_.description());
+  std::string why;
+  if (text.empty() || graph_.restore(text, &why)) return !text.empty();
+  log::warn("tuning_cache: the plan of ", p_, " is made anew: ", why);
+  return false;
 }
 
 // [batch, head, token, dim] over rows of tokens.
@@ -215,31 +229,72 @@ void AttentionPlan::run(const AttentionBwd& op, void* scratch) const {
   });
 }
 
-CudnnAttention::CudnnAttention(const CudnnTable& cudnn, cudaStream_t stream, int64_t tokens, size_t most_scratch)
-    : cudnn_(cudnn), tokens_(tokens), most_scratch_(most_scratch), handle_(nullptr, cudnn.cudnnDestroy) {
-  CHECK(tokens > 0, "attention over sequences of ", tokens, " tokens");
-  cudnnHandle_t handle = nullptr;
-  require_cudnn(cudnn_, cudnn_.cudnnCreate(&handle), "cannot start (memory exhausted, or a driver older than 580?)");
-  handle_.reset(handle);
-  require_cudnn(cudnn_, cudnn_.cudnnSetStream(handle, stream), "cannot use the stream");
+CudnnAttention::CudnnAttention(const CudnnTable& cudnn, cudaStream_t stream, Options options)
+    : cudnn_(cudnn),
+      stream_(stream),
+      options_(std::move(options)),
+      forward_(open()),
+      backward_(nullptr, cudnn.cudnnDestroy) {
+  CHECK(options_.tokens > 0, "attention over sequences of ", options_.tokens, " tokens");
 }
 
-template <class Op>
-const AttentionPlan& CudnnAttention::plan_of(const Op& op) {
-  const AttentionProblem p = problem_of(op, tokens_);
-  std::unique_ptr<AttentionPlan>& plan = plans_[p];
-  if (!plan) plan = std::make_unique<AttentionPlan>(cudnn_, CudnnTarget{.handle = handle_.get()}, p);
+CudnnAttention::Handle CudnnAttention::open() const {
+  cudnnHandle_t made = nullptr;
+  require_cudnn(cudnn_, cudnn_.cudnnCreate(&made), "cannot start (memory exhausted, or a driver older than 580?)");
+  Handle handle(made, cudnn_.cudnnDestroy);
+  require_cudnn(cudnn_, cudnn_.cudnnSetStream(made, stream_), "cannot use the stream");
+  return handle;
+}
+
+CudnnAttention::Plan CudnnAttention::make(const AttentionProblem& p) {
+  if (p.backward && !backward_) backward_ = open();
+  const CudnnTarget target{.handle = p.backward ? backward_.get() : forward_.get()};
+  return std::make_unique<AttentionPlan>(cudnn_, target, p, options_.files);
+}
+
+const AttentionPlan& CudnnAttention::plan_of(const AttentionProblem& p) {
+  Plan& plan = plans_[p];
+  if (plan) return *plan;
+  take_ahead();  // perhaps this one
+  if (!p.backward) begin_ahead(p);
+  if (!plan) plan = make(p);
   return *plan;
+}
+
+// The gradients of q, k and v usually lie like q, k and v.
+void CudnnAttention::begin_ahead(const AttentionProblem& forward) {
+  AttentionProblem p = forward;
+  p.backward = true;
+  p.stride_dq = p.stride_q;
+  p.stride_dk = p.stride_k;
+  p.stride_dv = p.stride_v;
+  if (!options_.enter_thread || plans_.contains(p)) return;
+  try {
+    ahead_ = std::async(std::launch::async, [this, p] {
+      options_.enter_thread();
+      return Ahead{p, make(p)};
+    });
+  } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch): no thread; who needs the plan makes it
+  }
+}
+
+void CudnnAttention::take_ahead() {
+  if (!ahead_.valid()) return;
+  try {
+    Ahead made = ahead_.get();
+    plans_[made.problem] = std::move(made.plan);
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): who needs the plan tries again and tells
+  }
 }
 
 template <class Op>
 bool CudnnAttention::supports(const Op& op, std::string* why) {
-  std::string reason = why_not(op, tokens_);
+  std::string reason = why_not(op, options_.tokens);
   if (reason.empty()) {
-    const AttentionPlan& plan = plan_of(op);
+    const AttentionPlan& plan = plan_of(problem_of(op, options_.tokens));
     reason = plan.why_not();
-    if (reason.empty() && plan.scratch() > most_scratch_)
-      reason = cat(plan.scratch(), " bytes of scratch memory, more than ", most_scratch_);
+    if (reason.empty() && plan.scratch() > options_.most_scratch)
+      reason = cat(plan.scratch(), " bytes of scratch memory, more than ", options_.most_scratch);
   }
   if (why) *why = reason;
   return reason.empty();
@@ -247,7 +302,5 @@ bool CudnnAttention::supports(const Op& op, std::string* why) {
 
 template bool CudnnAttention::supports(const AttentionFwd&, std::string*);
 template bool CudnnAttention::supports(const AttentionBwd&, std::string*);
-template const AttentionPlan& CudnnAttention::plan_of(const AttentionFwd&);
-template const AttentionPlan& CudnnAttention::plan_of(const AttentionBwd&);
 
 }  // namespace athanor::cuda

@@ -57,7 +57,11 @@ CudnnGraph::Node CudnnGraph::tensor(Kind kind, int64_t id, const Dims& dims, con
   set(d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, kind == Kind::temporary);
   set(d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, kind == Kind::by_value);
   finalize(d);
-  return {d, dims, strides};
+  description_ += cat("tensor ", id, " kind ", int(kind), " type ", int(type));
+  for (const int64_t number : {dims[0], dims[1], dims[2], dims[3], strides[0], strides[1], strides[2], strides[3]})
+    description_ += cat(" ", number);
+  description_ += "; ";
+  return {d, dims, strides, id};
 }
 
 CudnnGraph::Node CudnnGraph::memory(int64_t id, Dims dims, Dims strides, cudnnDataType_t type) {
@@ -85,6 +89,7 @@ CudnnGraph::Node CudnnGraph::matmul(const Node& a, const Node& b, const Node& y)
   link(op, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a.descriptor);
   link(op, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b.descriptor);
   link(op, CUDNN_ATTR_OPERATION_MATMUL_CDESC, y.descriptor);
+  description_ += cat("matmul ", a.id, " ", b.id, " ", y.id, "; ");
   return append(op, y);
 }
 
@@ -100,6 +105,8 @@ CudnnGraph::Node CudnnGraph::pointwise(const Pointwise& p, const Node& x, const 
   if (p.b) link(op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, p.b->descriptor);
   if (p.t) link(op, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, p.t->descriptor);
   link(op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y.descriptor);
+  description_ += cat("pointwise ", int(p.mode), " axis ", p.axis, " precision ", int(p.precision), ": ", x.id, " ",
+                      p.b ? p.b->id : 0, " ", p.t ? p.t->id : 0, " ", y.id, "; ");
   return append(op, y);
 }
 
@@ -112,6 +119,7 @@ CudnnGraph::Node CudnnGraph::reduce(cudnnReduceTensorOp_t mode, const Node& x, c
   link(op, CUDNN_ATTR_OPERATION_REDUCTION_DESC, how);
   link(op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x.descriptor);
   link(op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y.descriptor);
+  description_ += cat("reduce ", int(mode), ": ", x.id, " ", y.id, "; ");
   return append(op, y);
 }
 
@@ -119,6 +127,7 @@ CudnnGraph::Node CudnnGraph::reshape(const Node& x, const Node& y) {
   const cudnnBackendDescriptor_t op = make(CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
   link(op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x.descriptor);
   link(op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y.descriptor);
+  description_ += cat("reshape ", x.id, " ", y.id, "; ");
   return append(op, y);
 }
 
@@ -169,23 +178,44 @@ bool CudnnGraph::plan(std::string* why) {
   for (const cudnnBackendDescriptor_t configuration : engine_configurations(why)) {
     const cudnnBackendDescriptor_t plan = make(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
     link(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration);
-    if (target_.handle) set(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, target_.handle);
-    if (target_.properties) link(plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, target_.properties);
-    const cudnnStatus_t status = cudnn_.cudnnBackendFinalize(plan);
-    if (status != CUDNN_STATUS_SUCCESS) {  // the heuristic also lists engines that cannot
-      *why = words(cudnn_, status);
-      continue;
-    }
-    int64_t one = 0;
-    require_cudnn(cudnn_,
-                  cudnn_.cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
-                                                  &one, &workspace_bytes_),
-                  "cannot tell the workspace of a plan");
-    plan_ = plan;
+    if (!finish_plan(plan, why)) continue;  // the heuristic also lists engines that cannot
     engine_ = engine_of(configuration);
     return true;
   }
   return false;
+}
+
+bool CudnnGraph::finish_plan(cudnnBackendDescriptor_t plan, std::string* why) {
+  if (target_.handle) set(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, target_.handle);
+  if (target_.properties) link(plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, target_.properties);
+  const cudnnStatus_t status = cudnn_.cudnnBackendFinalize(plan);
+  if (status != CUDNN_STATUS_SUCCESS) *why = words(cudnn_, status);
+  if (status != CUDNN_STATUS_SUCCESS) return false;
+  int64_t one = 0;
+  require_cudnn(cudnn_,
+                cudnn_.cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
+                                                &one, &workspace_bytes_),
+                "cannot tell the workspace of a plan");
+  plan_ = plan;
+  return true;
+}
+
+std::string CudnnGraph::plan_text() const {
+  int64_t size = 0;
+  const auto read = [&](int64_t most, char* text) {
+    return cudnn_.cudnnBackendGetAttribute(plan_, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, most,
+                                           &size, text) == CUDNN_STATUS_SUCCESS;
+  };
+  if (!plan_ || !read(0, nullptr) || size <= 0) return "";
+  std::string text(static_cast<size_t>(size), '\0');
+  return read(size, text.data()) ? text : "";
+}
+
+bool CudnnGraph::restore(const std::string& text, std::string* why) {
+  const cudnnBackendDescriptor_t plan = make(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+  set(plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, static_cast<int64_t>(text.size()),
+      text.data());
+  return finish_plan(plan, why);
 }
 
 void CudnnGraph::launch(const std::vector<Binding>& bindings, void* workspace) const {

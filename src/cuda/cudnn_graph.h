@@ -24,6 +24,7 @@ class CudnnGraph {
   struct Node {  // a tensor: input, output or value between operations
     cudnnBackendDescriptor_t descriptor = nullptr;
     Dims dims{}, strides{};
+    int64_t id = 0;
   };
 
   CudnnGraph(const CudnnTable& cudnn, CudnnTarget target) : cudnn_(cudnn), target_(target) {}
@@ -50,6 +51,13 @@ class CudnnGraph {
 
   // Chooses the library's first engine that takes the graph. False and the reason if none does.
   bool plan(std::string* why);
+  // All that was said so far: equal descriptions, equal graphs.
+  const std::string& description() const { return description_; }
+  // The plan as text, its kernels included; empty where the library cannot tell it.
+  std::string plan_text() const;
+  // In place of operations and plan(): the text of a plan for the same GPU, driver and library. False and the reason if
+  // the library refuses it. It trusts most of the text: one that may be damaged must not come here.
+  bool restore(const std::string& text, std::string* why);
   int64_t engine() const { return engine_; }  // of the plan, as cuDNN counts its engines; -1: it does not tell
   size_t workspace_bytes() const { return static_cast<size_t>(workspace_bytes_); }
 
@@ -76,11 +84,13 @@ class CudnnGraph {
   Node append(cudnnBackendDescriptor_t operation, const Node& y);
   std::vector<cudnnBackendDescriptor_t> engine_configurations(std::string* why);
   int64_t engine_of(cudnnBackendDescriptor_t configuration) const;
+  bool finish_plan(cudnnBackendDescriptor_t plan, std::string* why);
 
   CudnnTable cudnn_;
   CudnnTarget target_;
   std::vector<cudnnBackendDescriptor_t> owned_, operations_;
   cudnnBackendDescriptor_t plan_ = nullptr;
+  std::string description_;
   int64_t next_temporary_ = 1000, workspace_bytes_ = 0, engine_ = -1;
 };
 }  // namespace athanor::cuda

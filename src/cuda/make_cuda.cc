@@ -43,8 +43,16 @@ std::unique_ptr<cuda::CudnnAttention> cudnn_attention(const CudaOptions& options
   const bool automatic = options.attention == CudaAttention::automatic;
   try {
     const Opened<CudnnTable> cudnn = open_cudnn(places);
-    auto attention = std::make_unique<cuda::CudnnAttention>(cudnn.call, stream, options.tokens,
-                                                            automatic ? kMostAutomaticScratch : SIZE_MAX);
+    int driver = 0;
+    CUDA_CHECK(cudaDriverGetVersion(&driver));
+    const std::string key =
+        cat(describe(options.index).name, ", driver ", driver, ", cuDNN ", cudnn.call.cudnnGetVersion());
+    auto attention = std::make_unique<cuda::CudnnAttention>(
+        cudnn.call, stream,
+        cuda::CudnnAttention::Options{.tokens = options.tokens,
+                                      .most_scratch = automatic ? kMostAutomaticScratch : SIZE_MAX,
+                                      .files = {options.plan_folder, key},
+                                      .enter_thread = [i = options.index] { CUDA_CHECK(cudaSetDevice(i)); }});
     name = cat("cuDNN ", cudnn.library.version);
     return attention;
   } catch (const Error& error) {

@@ -21,7 +21,8 @@ struct CudaOptions {
   // cudnn: its attention wherever it can; automatic: where it also needs little memory. Both only for sequences of
   // `tokens` tokens without gaps, which the caller promises by giving their length.
   CudaAttention attention = CudaAttention::automatic;
-  int64_t tokens = 0;  // 0: sequences of any length, documents, windows: kernels of the program's own
+  int64_t tokens = 0;       // 0: sequences of any length, documents, windows: kernels of the program's own
+  std::string plan_folder;  // keeps cuDNN's plans for later runs; "": they are made at each start
 };
 
 struct CudaBackend {

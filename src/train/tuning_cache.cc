@@ -20,9 +20,12 @@ std::string users_folder() {
 
 }  // namespace
 
+std::string tuning_folder(const std::string& option) {
+  return option == "auto" ? users_folder() : option == "none" ? "" : option;
+}
+
 TuningCache::TuningCache(const std::string& folder, const std::string& key) {
-  const std::string where = folder == "auto" ? users_folder() : folder == "none" ? "" : folder;
-  if (!where.empty()) path_ = cat(where, "/products-", xxh3_hex(key), ".json");
+  if (!folder.empty()) path_ = cat(folder, "/products-", xxh3_hex(key), ".json");
 }
 
 void TuningCache::load(Tuning& tuning) const {

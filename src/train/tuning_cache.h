@@ -7,9 +7,12 @@
 
 namespace athanor {
 
+// As the option tuning_cache has it ("auto", "none", or a path); "": there is none.
+std::string tuning_folder(const std::string& option);
+
 class TuningCache {
  public:
-  // folder: as the option tuning_cache has it ("auto", "none", or a path). key: Tuning::key().
+  // folder: that of tuning_folder(). key: Tuning::key().
   TuningCache(const std::string& folder, const std::string& key);
   void load(Tuning&) const;
   void store(const Tuning&) const;

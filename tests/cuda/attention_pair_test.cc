@@ -83,7 +83,7 @@ class Pair {
   Results cudnn(std::string& why) {
     int64_t row = 0;
     for (const int length : p_.documents) {
-      cuda::CudnnAttention attention(library(), nullptr, length);
+      cuda::CudnnAttention attention(library(), nullptr, {.tokens = length});
       const AttentionFwd f = document(fwd_, row, length);
       const AttentionBwd b = document(bwd_, row, length);
       if (!attention.supports(f, &why) || !attention.supports(b, &why)) return {};

@@ -72,7 +72,8 @@ class CudnnAttentionTest : public KernelTest {
   static void agrees(const Setting& s, DType dtype) {
     Examiner examine(
         [&](int threads) {
-          return make_attention_backend(threads, std::make_unique<CudnnAttention>(library(), nullptr, s.tokens));
+          return make_attention_backend(threads, std::make_unique<CudnnAttention>(
+                                                     library(), nullptr, CudnnAttention::Options{.tokens = s.tokens}));
         },
         {.threads = {1, 2}});
     const std::string name = cat(s.batch, "x", s.tokens, " ", s.heads, "/", s.kv_heads, "x", s.head_dim, " ", dtype,
@@ -84,7 +85,7 @@ class CudnnAttentionTest : public KernelTest {
       const Result& r = result(results, output);
       bwd.values[output] = listed(decoded(r.like.dtype, r.after));
     }
-    CudnnAttention attention(library(), nullptr, s.tokens);  // no other kernel takes part
+    CudnnAttention attention(library(), nullptr, {.tokens = s.tokens});  // no other kernel takes part
     EXPECT_TRUE(attention.supports(fwd.op) && attention.supports(bwd.op)) << name;
     examine(fwd);
     examine(bwd);
@@ -104,7 +105,7 @@ TEST_F(CudnnAttentionTest, AgreesWithTheReference) {
 }
 
 TEST_F(CudnnAttentionTest, TellsWhatItLeavesToOthers) {
-  CudnnAttention attention(library(), nullptr, 16);
+  CudnnAttention attention(library(), nullptr, {.tokens = 16});
   std::string why = "not asked";
   const AttentionFwd good = forward({2, 16, 4, 2, 8}, DType::bf16);
   EXPECT_TRUE(attention.supports(good, &why)) << why;
@@ -134,7 +135,8 @@ TEST_F(CudnnAttentionTest, TellsWhatItLeavesToOthers) {
 
   back = backward_of(good);  // needs some bytes per score
   const size_t needed = attention.scratch(back);
-  CudnnAttention thrifty(library(), nullptr, 16, needed - 1), roomy(library(), nullptr, 16, needed);
+  CudnnAttention thrifty(library(), nullptr, {.tokens = 16, .most_scratch = needed - 1});
+  CudnnAttention roomy(library(), nullptr, {.tokens = 16, .most_scratch = needed});
   EXPECT_TRUE(roomy.supports(back));
   EXPECT_FALSE(thrifty.supports(back, &why));
   EXPECT_THAT(why, HasSubstr(cat(needed, " bytes of scratch memory, more than ", needed - 1)));
@@ -157,7 +159,7 @@ TEST_F(CudnnAttentionTest, ACapturedLaunchRunsAtEachReplay) {
   cudaStream_t stream = nullptr;
   CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   {
-    CudnnAttention attention(library(), stream, kTokens);
+    CudnnAttention attention(library(), stream, {.tokens = kTokens});
     AttentionFwd op = forward({1, kTokens, 1, 1, 8}, DType::bf16);
     const DeviceMemory q(op.q.bytes()), k(op.k.bytes()), v(op.v.bytes()), y(op.y.bytes()), lse(op.lse.bytes());
     op.q.data = q.data;
@@ -204,7 +206,7 @@ TEST_F(CudnnAttentionTest, WideHeadsGoBackwardOnHopperOnly) {
   const AttentionFwd op = forward({1, 16, 2, 1, 256}, DType::bf16);
   emu::simulate({emu::gpu_a100()});
   {
-    CudnnAttention attention(library(), nullptr, 16);
+    CudnnAttention attention(library(), nullptr, {.tokens = 16});
     std::string why;
     EXPECT_TRUE(attention.supports(op, &why)) << why;
     EXPECT_FALSE(attention.supports(backward_of(op), &why));
@@ -213,17 +215,17 @@ TEST_F(CudnnAttentionTest, WideHeadsGoBackwardOnHopperOnly) {
     EXPECT_THAT(why, HasSubstr("backward of head dimension 256"));
   }
   emu::simulate({emu::gpu_h200()});
-  CudnnAttention attention(library(), nullptr, 16);
+  CudnnAttention attention(library(), nullptr, {.tokens = 16});
   EXPECT_TRUE(attention.supports(backward_of(op)));
 }
 
 TEST_F(CudnnAttentionTest, FailuresOfTheLibraryAreErrorsInWords) {
   emu::fail_next("cudnnCreate", 1, int{CUDNN_STATUS_NOT_INITIALIZED});
-  std::string error = error_of([] { CudnnAttention attention(library(), nullptr, 16); });
+  std::string error = error_of([] { CudnnAttention attention(library(), nullptr, {.tokens = 16}); });
   EXPECT_THAT(error, HasSubstr("cuDNN: cannot start"));
   EXPECT_THAT(error, HasSubstr("CUDNN_STATUS_NOT_INITIALIZED"));
 
-  CudnnAttention attention(library(), nullptr, 16);
+  CudnnAttention attention(library(), nullptr, {.tokens = 16});
   AttentionFwd op = forward({1, 16, 2, 1, 8}, DType::f16);
   for (const char* function : {"cudnnBackendCreateDescriptor", "cudnnBackendFinalize"}) {
     emu::fail_next(function, 9, int{CUDNN_STATUS_INTERNAL_ERROR});
@@ -244,7 +246,7 @@ TEST_F(CudnnAttentionTest, FailuresOfTheLibraryAreErrorsInWords) {
 TEST_F(CudnnAttentionTest, NothingIsLeaked) {
   const size_t before = fake().leaks().size();
   {
-    CudnnAttention attention(library(), nullptr, 16);
+    CudnnAttention attention(library(), nullptr, {.tokens = 16});
     EXPECT_TRUE(attention.supports(backward_of(forward({1, 16, 2, 1, 8}, DType::f16))));
     emu::fail_next("cudnnBackendFinalize", 5, int{CUDNN_STATUS_INTERNAL_ERROR});
     EXPECT_THROW(attention.supports(forward({1, 16, 2, 1, 8}, DType::f16)), Error);

@@ -14,11 +14,13 @@
 #include "cuda/cudnn_attention.h"
 #include "cuda/libraries/open.h"
 #include "cuda/libraries/specs.h"
+#include "tests/temp_dir.h"
 
 namespace athanor {
 namespace {
 using cuda::AttentionPlan;
 using cuda::AttentionProblem;
+using cuda::PlanFiles;
 
 // Values of the data sheets and of NVIDIA's table of compute capabilities.
 struct Gpu {
@@ -42,7 +44,7 @@ std::string description(const Gpu& gpu) {
              R"("totalGlobalMem":)", gpu.memory_bytes, "}");
 }
 
-class CudnnPlans : public testing::Test {
+class CudnnPlans : public ::testing::Test {
  protected:
   // The library stays open until the process ends, and so does the driver that it found.
   static const CudnnTable* library(std::string* why) {
@@ -65,7 +67,7 @@ class CudnnPlans : public testing::Test {
     cudnn_ = library(&why);
     if (!cudnn_) GTEST_SKIP() << why;
   }
-  AttentionPlan plan(const Gpu& gpu, const AttentionProblem& p) const {
+  AttentionPlan plan(const Gpu& gpu, const AttentionProblem& p, const PlanFiles& files = {}) const {
     const std::string json = description(gpu);
     cudnnBackendDescriptor_t d = nullptr;
     const char* what = "cannot describe a GPU";
@@ -75,7 +77,8 @@ class CudnnPlans : public testing::Test {
                                                          static_cast<int64_t>(json.size()) + 1, json.c_str()),
                         what);
     cuda::require_cudnn(*cudnn_, cudnn_->cudnnBackendFinalize(d), what);
-    return AttentionPlan(*cudnn_, {.handle = nullptr, .properties = d}, p);  // keeps using d until the process ends
+    return AttentionPlan(*cudnn_, {.handle = nullptr, .properties = d}, p,
+                         files);  // keeps using d until the process ends
   }
   // Forward and backward of packed [q | k | v] rows.
   void plan_both(const Gpu& gpu, const char* name, AttentionProblem p) const {
@@ -103,6 +106,26 @@ TEST_F(CudnnPlans, Gpt2OnEveryGpu) {
 TEST_F(CudnnPlans, GroupedHeadsOfALongSequence) {
   plan_both(kHopper, "llama-8b",
             {.batch = 1, .tokens = 8192, .heads = 32, .kv_heads = 8, .head_dim = 128, .dtype = DType::bf16});
+}
+
+// Restoring skips the heuristic and the compiler; README of src says what that saves.
+TEST_F(CudnnPlans, ComeBackFromFiles) {
+  const testing::TempDir folder;
+  const PlanFiles files(folder.path(), "a described GPU");
+  AttentionProblem p{.batch = 16, .tokens = 1024, .heads = 12, .kv_heads = 12, .head_dim = 64, .dtype = DType::bf16};
+  p.stride_q = p.stride_k = p.stride_v = p.stride_dq = p.stride_dk = p.stride_dv = 2304;
+  for (const bool backward : {false, true}) {
+    p.backward = backward;
+    const AttentionPlan made = plan(kHopper, p, files), restored = plan(kHopper, p, files);
+    EXPECT_GE(made.engine(), 0);
+    EXPECT_EQ(restored.engine(), -1);
+    EXPECT_EQ(restored.why_not(), "");
+    EXPECT_EQ(restored.scratch(), made.scratch());
+    const AttentionPlan elsewhere = plan(kAmpere, p, files);  // refused, and replaced by a plan of its own
+    EXPECT_GE(elsewhere.engine(), 0);
+    EXPECT_EQ(elsewhere.why_not(), "");
+    EXPECT_EQ(plan(kAmpere, p, files).engine(), -1);
+  }
 }
 
 TEST_F(CudnnPlans, WideHeadsGoBackwardOnHopperOnly) {

@@ -67,8 +67,9 @@ const std::map<int, std::vector<Attribute>>& attributes() {
         {CUDNN_ATTR_ENGINEHEUR_SM_COUNT_TARGET, CUDNN_TYPE_INT32, false, 1}}},
       {CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, {}},
       {CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR,
-       {{CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, kLink, true, 1},
+       {{CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, kLink, false, 1},  // or the text of a plan
         {CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, true, 1},
+        {CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, false, 1 << 20},
         {CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, kNumber, false, 1}}},
       {CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR,
        {{CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, kNumber, true, 1000},
@@ -87,7 +88,8 @@ const Attribute* find(const Descriptor& descriptor, int name) {
 size_t type_bytes(int type) {
   switch (type) {
     case CUDNN_TYPE_BOOLEAN:
-      return sizeof(bool);
+    case CUDNN_TYPE_CHAR:
+      return 1;
     case CUDNN_TYPE_INT64:
     case CUDNN_TYPE_DOUBLE:
       return 8;
@@ -174,6 +176,11 @@ CudnnVerdict check_complete(const Descriptor& descriptor) {
         return {CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, text("attribute ", attribute.name, " is NULL or not finalized")};
       }
     }
+  }
+  if (descriptor.kind == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR &&
+      !descriptor.has(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG) &&
+      !descriptor.has(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION)) {
+    return bad(text("attribute ", int(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG), " was not set"));
   }
   if (descriptor.kind == CUDNN_BACKEND_TENSOR_DESCRIPTOR) return check_tensor(descriptor);
   if (descriptor.kind == CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR) return check_pack(descriptor);

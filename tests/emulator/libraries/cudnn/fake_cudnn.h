@@ -29,6 +29,10 @@ class FakeCudnn {
 
   // The first engine configuration of every heuristic cannot be made into a plan, so that programs must try the next.
   void decline_first_engine(bool declined) { decline_first_ = declined; }
+  // How long an attention takes on the virtual clock, where a kernel takes 10 microseconds.
+  void set_microseconds(double microseconds) { microseconds_ = microseconds; }
+  // Plans that engines made, not those read from text.
+  int plans_made() const { return plans_made_; }
 
   std::string last_refusal() const { return refusals_.last(); }
   std::vector<std::string> leaks() const;
@@ -54,7 +58,9 @@ class FakeCudnn {
   std::map<void*, std::unique_ptr<Descriptor>> descriptors_;
   std::map<cudnnHandle_t, std::unique_ptr<cudnnContext>> handles_;
   std::atomic<uint64_t> executions_{0};
+  std::atomic<int> plans_made_{0};
   bool decline_first_ = false;
+  double microseconds_ = 5;
   Installed<FakeCudnn> installed_;
 };
 

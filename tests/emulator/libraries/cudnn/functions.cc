@@ -252,19 +252,32 @@ CudnnVerdict FakeCudnn::results(const Descriptor& heuristic, int64_t requested, 
 }
 
 CudnnVerdict FakeCudnn::finalize_plan(Descriptor& descriptor) {
-  const Descriptor* config = descriptor.link(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
   auto handle = static_cast<cudnnHandle_t>(descriptor.get<void*>(CUDNN_ATTR_EXECUTION_PLAN_HANDLE));
-  if (!config->graph || config->kind != CUDNN_BACKEND_ENGINECFG_DESCRIPTOR) return bad("plan: no engine configuration");
   if (!lives(handle)) return {CUDNN_STATUS_NOT_INITIALIZED, "plan: the handle is not live"};
-  if (decline_first_ && config->engine == 0) {
-    return {CUDNN_STATUS_NOT_SUPPORTED, "plan: this engine was told to decline; try the next"};
+  const MachineDevice device = machine_.describe(handle->device);
+  const std::vector<char> kept = descriptor.list<char>(CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION);
+  if (!kept.empty()) {
+    auto graph = std::make_shared<CudnnGraph>();
+    const CudnnVerdict verdict = read_plan({kept.begin(), kept.end()}, device, graph.get(), &descriptor.engine);
+    if (!verdict.ok()) return verdict;
+    descriptor.graph = graph;
+  } else {
+    const Descriptor* config = descriptor.link(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
+    if (!config->graph || config->kind != CUDNN_BACKEND_ENGINECFG_DESCRIPTOR)
+      return bad("plan: no engine configuration");
+    if (decline_first_ && config->engine == 0) {
+      return {CUDNN_STATUS_NOT_SUPPORTED, "plan: this engine was told to decline; try the next"};
+    }
+    descriptor.graph = config->graph;
+    descriptor.engine = config->engine;
+    ++plans_made_;
   }
-  descriptor.graph = config->graph;
-  descriptor.engine = config->engine;
-  int64_t workspace = plan_workspace(*config->graph, config->engine);
+  int64_t workspace = plan_workspace(*descriptor.graph, descriptor.engine);
   auto& bytes = descriptor.values[CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE];
   bytes.resize(sizeof workspace);
   std::memcpy(bytes.data(), &workspace, sizeof workspace);
+  const std::string text = plan_text(*descriptor.graph, descriptor.engine, device);
+  descriptor.values[CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION].assign(text.begin(), text.end());
   return {};
 }
 
@@ -304,6 +317,7 @@ CudnnVerdict FakeCudnn::execute(cudnnHandle_t handle, const Descriptor& plan, co
     return bad("execute: the plan was made for another device");
   }
   LibraryOperation operation;
+  operation.microseconds = microseconds_;
   operation.name = plan.graph->backward() ? "cudnn attention backward" : "cudnn attention forward";
   GraphRun run{.shuffle = ++executions_};
   CudnnVerdict verdict = gather_pointers(*plan.graph, pack, &operation, &run.pointers, &run.values);

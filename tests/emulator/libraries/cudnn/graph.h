@@ -51,4 +51,8 @@ CudnnVerdict read_graph(const Descriptor& descriptor, CudnnGraph* out);
 CudnnVerdict check_attention(const CudnnGraph& graph, const MachineDevice& device);
 int64_t plan_workspace(const CudnnGraph& graph, int engine);
 
+// A plan as text, which only the same library on the same kind of GPU takes back.
+std::string plan_text(const CudnnGraph& graph, int engine, const MachineDevice& device);
+CudnnVerdict read_plan(const std::string& text, const MachineDevice& device, CudnnGraph* graph, int* engine);
+
 }  // namespace emu::fakes
