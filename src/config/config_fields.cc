@@ -105,12 +105,14 @@ Fields run_group() {
              "capture micro-batch and optimizer as CUDA graphs and replay them: the same kernels, fewer launches"),
       choice<&Config::attention>("attention", notice,
                                  "whose attention kernels run on a GPU; auto = cuDNN's where they can and need little "
-                                 "memory, else the program's own"),
+                                 "memory, unless a trial finds the program's own to be faster"),
       number("gemm_search_seconds", &Config::gemm_search_seconds, at_least(0), free, "s",
-             "time to try algorithms and fused epilogues of matrix products at the start of a run on a GPU; 0 = the "
-             "library's advice, none fused"),
+             "time to try algorithms and fused epilogues of matrix products, and with attention auto whose kernels are "
+             "faster, "
+             "at the start of a run on a GPU; 0 = the library's advice, none fused, cuDNN's attention"),
       option("tuning_cache", &Config::tuning_cache, free,
-             "folder that keeps what was tried for later runs; auto = athanor in XDG_CACHE_HOME or ~/.cache, none"),
+             "folder that keeps what was tried, and cuDNN's plans, for later runs; auto = athanor in XDG_CACHE_HOME or "
+             "~/.cache, none"),
       choice<&Config::log_level>("log_level", free, "least important messages that are shown"),
   };
 }

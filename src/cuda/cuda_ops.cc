@@ -1,22 +1,56 @@
 #include "cuda/cuda_ops.h"
 
+#include <chrono>
 #include <cstdio>
 
 namespace athanor::cuda {
 
-std::string CudaOps::search(std::span<const Gemm> products, double seconds) {
-  const GemmRunner::SearchReport r = gemm().search(products, seconds, stream_);
-  char gain[64] = "";
-  if (r.best_microseconds > 0)
-    std::snprintf(gain, sizeof gain, "; %.2f ms instead of %.2f ms per micro-batch", r.best_microseconds * 1e-3,
-                  r.first_microseconds * 1e-3);
+namespace {
+
+template <class Report>
+std::string gain(const Report& r) {
+  if (r.best_microseconds <= 0) return "";
+  char text[64];
+  std::snprintf(text, sizeof text, "; %.2f ms instead of %.2f ms per micro-batch", r.best_microseconds * 1e-3,
+                r.first_microseconds * 1e-3);
+  return text;
+}
+
+std::string name_of(size_t cudnn) { return cudnn ? cat(cudnn) : "not used"; }
+
+}  // namespace
+
+std::string CudaOps::search(const Tunable& ops, double seconds) {
+  const auto start = std::chrono::steady_clock::now();
+  const AttentionRunner::SearchReport a = sizes_.attention.search(ops, seconds, stream_);
+  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
+  const GemmRunner::SearchReport r = gemm().search(ops.products, seconds - spent.count(), stream_);
   const std::string fused = r.epilogues ? cat(", ", r.fused, " of ", r.epilogues, " epilogues fused") : "";
-  return cat("matrix products: ", r.problems, " different ones, ", r.timed, " tried", fused, gain);
+  std::string text = cat("matrix products: ", r.problems, " different ones, ", r.timed, " tried", fused, gain(r));
+  if (a.problems > 0)
+    text += cat("; attention: ", a.problems, " problems, ", a.timed, " tried, ", a.own,
+                " of them for the program's own kernels, ", a.timed - a.own, " for cuDNN's", gain(a));
+  return text;
+}
+
+std::string CudaOps::export_choices() const {
+  return to_json(gemm().key(), gemm().choices(), {sizes_.attention.version(), sizes_.attention.choices()});
+}
+
+std::string CudaOps::import_choices(const std::string& text) {
+  const ChosenAttention file = parse_gemm_choices(text).attention;
+  if (file.cudnn && *file.cudnn != sizes_.attention.version())
+    return cat("cuDNN was ", name_of(*file.cudnn), " and is ", name_of(sizes_.attention.version()));
+  std::string why = gemm().import_choices(text);
+  if (why.empty()) sizes_.attention.take(file.choices);
+  return why;
 }
 
 std::string CudaOps::key() const {
   const GemmKey& k = gemm().key();
-  return cat(k.gpu, ", driver ", k.driver, ", cuBLASLt ", k.cublaslt, ", workspace ", k.workspace_bytes);
+  const size_t cudnn = sizes_.attention.version();
+  return cat(k.gpu, ", driver ", k.driver, ", cuBLASLt ", k.cublaslt, ", workspace ", k.workspace_bytes,
+             cudnn ? cat(", cuDNN ", cudnn) : "");
 }
 
 }  // namespace athanor::cuda

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "cuda/cudnn_attention.h"
+#include "cuda/attention_runner.h"
 #include "cuda/gemm.h"
 #include "cuda/kernels.h"
 #include "ops/decorate.h"
@@ -13,25 +13,23 @@ namespace athanor::cuda {
 
 class CudaOps final : public Decorated<CudaOps>, public Tuning {
  public:
-  // Attention that `attention` does not support, or all without it, is for the kernels of this folder.
-  CudaOps(cudaStream_t stream, std::unique_ptr<GemmRunner> gemm, std::unique_ptr<CudnnAttention> attention = nullptr)
+  CudaOps(cudaStream_t stream, std::unique_ptr<GemmRunner> gemm, AttentionRunner attention = {})
       : stream_(stream), sizes_{std::move(gemm), std::move(attention)} {}
   GemmRunner& gemm() const { return *sizes_.gemm; }
 
-  std::string search(std::span<const Gemm> products, double seconds) override;
-  std::string export_choices() const override { return gemm().export_choices(); }
-  std::string import_choices(const std::string& text) override { return gemm().import_choices(text); }
+  std::string search(const Tunable& ops, double seconds) override;
+  std::string export_choices() const override;
+  std::string import_choices(const std::string& text) override;
   std::string key() const override;
 
   struct Sizes {
     std::unique_ptr<GemmRunner> gemm;
-    std::unique_ptr<CudnnAttention> attention;
+    AttentionRunner attention;
 
     template <class Op>
     size_t scratch(const Op& op) const {
       if constexpr (std::is_same_v<Op, Gemm>) return gemm->scratch(op);
-      if constexpr (kIsAttention<Op>)
-        if (attention && attention->supports(op)) return attention->scratch(op);
+      if constexpr (kIsAttention<Op>) return attention.scratch(op);
       if constexpr (requires { cuda::scratch(op); }) return cuda::scratch(op);
       return 0;
     }
@@ -40,10 +38,10 @@ class CudaOps final : public Decorated<CudaOps>, public Tuning {
 
   template <class Op>
   void on(const Op& op, void* scratch) {
-    if constexpr (kIsAttention<Op>)
-      if (sizes_.attention && sizes_.attention->supports(op)) return sizes_.attention->run(op, scratch);
     if constexpr (std::is_same_v<Op, Gemm>) {
       gemm().run(op, scratch, stream_);
+    } else if constexpr (kIsAttention<Op>) {
+      sizes_.attention.run(op, scratch, stream_);
     } else if constexpr (requires { cuda::run(op, scratch, stream_); }) {
       cuda::run(op, scratch, stream_);
     } else {

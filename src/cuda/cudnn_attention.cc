@@ -291,7 +291,7 @@ template <class Op>
 bool CudnnAttention::supports(const Op& op, std::string* why) {
   std::string reason = why_not(op, options_.tokens);
   if (reason.empty()) {
-    const AttentionPlan& plan = plan_of(problem_of(op, options_.tokens));
+    const AttentionPlan& plan = plan_of(problem_of(op));
     reason = plan.why_not();
     if (reason.empty() && plan.scratch() > options_.most_scratch)
       reason = cat(plan.scratch(), " bytes of scratch memory, more than ", options_.most_scratch);

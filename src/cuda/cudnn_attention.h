@@ -85,16 +85,22 @@ class CudnnAttention {
   CudnnAttention(const CudnnAttention&) = delete;
   CudnnAttention& operator=(const CudnnAttention&) = delete;
 
+  size_t version() const { return cudnn_.cudnnGetVersion(); }
+  int64_t tokens() const { return options_.tokens; }
+  template <class Op>
+  AttentionProblem problem_of(const Op& op) const {
+    return cuda::problem_of(op, options_.tokens);
+  }
   // May this op be given to run()? `why`, if given, tells why not.
   template <class Op>
   bool supports(const Op& op, std::string* why = nullptr);
   template <class Op>
   size_t scratch(const Op& op) {
-    return plan_of(problem_of(op, options_.tokens)).scratch();
+    return plan_of(problem_of(op)).scratch();
   }
   template <class Op>
   void run(const Op& op, void* scratch) {
-    plan_of(problem_of(op, options_.tokens)).run(op, scratch);
+    plan_of(problem_of(op)).run(op, scratch);
   }
 
  private:

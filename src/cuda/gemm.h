@@ -45,6 +45,7 @@ class GemmRunner {
   // All choices so far, imported ones included.
   std::string export_choices() const { return to_json(key_, choices_); }
   const GemmKey& key() const { return key_; }
+  const GemmChoices& choices() const { return choices_; }
   // Takes the choices of an earlier run in place of own ones. Returns why they do not apply: another GPU or library,
   // so that products are chosen anew and may round otherwise; empty if they do. Throws Error if the text is damaged.
   std::string import_choices(const std::string& text);

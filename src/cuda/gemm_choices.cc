@@ -1,5 +1,6 @@
 #include "cuda/gemm_choices.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -9,8 +10,9 @@ namespace athanor::cuda {
 namespace {
 
 using Json = nlohmann::ordered_json;
-constexpr const char* kFormat = "athanor gemm choices, version 2";
-constexpr const char* kOldFormat = "athanor gemm choices, version 1";  // had no epilogues
+constexpr const char* kFormat = "athanor gemm choices, version 3";
+constexpr const char* kOldFormats[] = {"athanor gemm choices, version 1",   // had no epilogues
+                                       "athanor gemm choices, version 2"};  // had no attention
 constexpr const char* kDigits = "0123456789abcdef";
 
 std::string to_hex(const cublasLtMatmulAlgo_t& algorithm) {
@@ -31,15 +33,26 @@ bool from_hex(const std::string& text, cublasLtMatmulAlgo_t* algorithm) {
   return true;
 }
 
+double parse_microseconds(const std::string& problem, const Json& entry) {
+  const auto time = entry.at("microseconds").get<double>();
+  if (!(time >= 0) || std::isinf(time))
+    throw Error(cat("the time of '", problem, "' is ", time, ", expected microseconds"));
+  return time;
+}
+
 GemmChoice parse_choice(const std::string& problem, const Json& entry) {
-  GemmChoice choice{.algorithm = {},
-                    .microseconds = entry.at("microseconds").get<double>(),
-                    .in_parts = entry.value("in_parts", false)};
+  GemmChoice choice{
+      .algorithm = {}, .microseconds = parse_microseconds(problem, entry), .in_parts = entry.value("in_parts", false)};
   if (!choice.in_parts && !from_hex(entry.at("algorithm").get<std::string>(), &choice.algorithm))
     throw Error(cat("the algorithm of '", problem, "' is not ", 2 * sizeof choice.algorithm, " hexadecimal digits"));
-  if (!(choice.microseconds >= 0) || std::isinf(choice.microseconds))
-    throw Error(cat("the time of '", problem, "' is ", choice.microseconds, ", expected microseconds"));
   return choice;
+}
+
+AttentionChoice parse_attention(const std::string& problem, const Json& entry) {
+  const auto by = entry.at("by").get<std::string>();
+  if (by != "builtin" && by != "cudnn")
+    throw Error(cat("the kernels of '", problem, "' are '", by, "', expected builtin or cudnn"));
+  return {.own = by == "builtin", .microseconds = parse_microseconds(problem, entry)};
 }
 
 // A number that fits 31 bits, as no version or workspace exceeds; conversions of others would not fail.
@@ -52,20 +65,26 @@ int whole_number(const Json& file, const char* name) {
 
 GemmFile parse(const std::string& text) {
   const Json file = Json::parse(text);
-  if (const auto format = file.at("format").get<std::string>(); format != kFormat && format != kOldFormat)
+  const auto format = file.at("format").get<std::string>();
+  if (format != kFormat && std::ranges::find(kOldFormats, format) == std::end(kOldFormats))
     throw Error(cat("its format is '", format, "', expected '", kFormat, "'"));
   GemmFile out{.key = {.gpu = file.at("gpu").get<std::string>(),
                        .driver = whole_number(file, "driver"),
                        .cublaslt = static_cast<size_t>(whole_number(file, "cublaslt")),
                        .workspace_bytes = static_cast<size_t>(whole_number(file, "workspace_bytes"))},
-               .choices = {}};
+               .choices = {},
+               .attention = {}};
   for (const auto& [problem, entry] : file.at("choices").items()) out.choices[problem] = parse_choice(problem, entry);
+  if (format != kFormat || !file.contains("cudnn")) return out;
+  out.attention.cudnn = static_cast<size_t>(whole_number(file, "cudnn"));
+  for (const auto& [problem, entry] : file.at("attention").items())
+    out.attention.choices[problem] = parse_attention(problem, entry);
   return out;
 }
 
 }  // namespace
 
-std::string to_json(const GemmKey& key, const GemmChoices& choices) {
+std::string to_json(const GemmKey& key, const GemmChoices& choices, const ChosenAttention& attention) {
   Json list = Json::object();
   for (const auto& [problem, choice] : choices) {
     Json& entry = list[problem];
@@ -75,14 +94,19 @@ std::string to_json(const GemmKey& key, const GemmChoices& choices) {
       entry["algorithm"] = to_hex(choice.algorithm);
     entry["microseconds"] = choice.microseconds;
   }
-  return Json{{"format", kFormat},
-              {"gpu", key.gpu},
-              {"driver", key.driver},
-              {"cublaslt", key.cublaslt},
-              {"workspace_bytes", key.workspace_bytes},
-              {"choices", list}}
-             .dump(1) +
-         "\n";
+  Json file{{"format", kFormat},
+            {"gpu", key.gpu},
+            {"driver", key.driver},
+            {"cublaslt", key.cublaslt},
+            {"workspace_bytes", key.workspace_bytes},
+            {"choices", list}};
+  if (attention.cudnn) {
+    file["cudnn"] = *attention.cudnn;
+    Json& whose = file["attention"] = Json::object();
+    for (const auto& [problem, choice] : attention.choices)
+      whose[problem] = {{"by", choice.own ? "builtin" : "cudnn"}, {"microseconds", choice.microseconds}};
+  }
+  return file.dump(1) + "\n";
 }
 
 GemmFile parse_gemm_choices(const std::string& text) {

@@ -1,9 +1,10 @@
-// Which algorithm computes which product, as text: kept with a run so that a restart repeats its bits. An algorithm is
-// 64 opaque bytes that mean something to one version of cuBLASLt on one kind of GPU only.
+// Which algorithm computes which product and whose kernels which attention, as text: kept with a run so that a restart
+// repeats its bits. An algorithm is 64 opaque bytes that mean something to one version of cuBLASLt on one kind of GPU.
 #pragma once
 #include <cublasLt.h>
 
 #include <map>
+#include <optional>
 #include <string>
 namespace athanor::cuda {
 
@@ -23,11 +24,23 @@ struct GemmChoice {
 };
 using GemmChoices = std::map<std::string, GemmChoice>;  // by the problem in words
 
-std::string to_json(const GemmKey& key, const GemmChoices& choices);
+struct AttentionChoice {
+  bool own = false;         // the program's kernels, not cuDNN's
+  double microseconds = 0;  // as measured
+};
+using AttentionChoices = std::map<std::string, AttentionChoice>;  // by the problem in words
+
+struct ChosenAttention {
+  std::optional<size_t> cudnn;  // version: 91900; 0: it was not used; none: of a file that does not tell
+  AttentionChoices choices;
+};
+
+std::string to_json(const GemmKey& key, const GemmChoices& choices, const ChosenAttention& attention = {});
 
 struct GemmFile {
   GemmKey key;
   GemmChoices choices;
+  ChosenAttention attention;
 };
 // Throws Error naming what is wrong with the text.
 GemmFile parse_gemm_choices(const std::string& text);

@@ -94,8 +94,10 @@ CudaBackend make_cuda(const CudaOptions& options) {
   std::string attention_name;
   auto attention = cudnn_attention(options, places, device->stream(Lane::compute), attention_name);
   if (attention) description += ", " + attention_name;
-  auto ops = std::make_unique<cuda::CudaOps>(device->stream(Lane::compute),
-                                             std::make_unique<cuda::GemmRunner>(cublaslt.call), std::move(attention));
+  const bool by_trial = options.attention == CudaAttention::automatic;
+  auto ops =
+      std::make_unique<cuda::CudaOps>(device->stream(Lane::compute), std::make_unique<cuda::GemmRunner>(cublaslt.call),
+                                      cuda::AttentionRunner(std::move(attention), by_trial));
   cuda::CudaOps* tuning = ops.get();
   return {std::move(device),
           std::move(ops),

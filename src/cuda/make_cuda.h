@@ -18,8 +18,9 @@ enum class CudaAttention : uint8_t { automatic, builtin, cudnn };
 
 struct CudaOptions {
   int index = 0;  // of the GPU, as CUDA counts those that this process sees
-  // cudnn: its attention wherever it can; automatic: where it also needs little memory. Both only for sequences of
-  // `tokens` tokens without gaps, which the caller promises by giving their length.
+  // cudnn: its attention wherever it can; automatic: where it also needs little memory, unless the program's own is
+  // found to be faster (Tuning). Both only for sequences of `tokens` tokens without gaps, which the caller promises by
+  // giving their length.
   CudaAttention attention = CudaAttention::automatic;
   int64_t tokens = 0;       // 0: sequences of any length, documents, windows: kernels of the program's own
   std::string plan_folder;  // keeps cuDNN's plans for later runs; "": they are made at each start

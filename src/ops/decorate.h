@@ -36,8 +36,8 @@ Launch launch_of(const Op& op) {
   return launch;
 }
 
-// Launches nothing; lists every launch, and the products. The backend of a dry run: scratch sizes are the real
-// backend's.
+// Launches nothing; lists every launch, and what a backend may tune. The backend of a dry run: scratch sizes are the
+// real backend's.
 class PlanOps final : public Decorated<PlanOps> {
  public:
   explicit PlanOps(const Ops& real) : real_(real) {}
@@ -45,10 +45,14 @@ class PlanOps final : public Decorated<PlanOps> {
   void on(const Op& op, void*) {
     launches.push_back(launch_of(op));
     if constexpr (std::is_same_v<Op, Gemm>) products.push_back(op);
+    if constexpr (std::is_same_v<Op, AttentionFwd>) attention_forward.push_back(op);
+    if constexpr (std::is_same_v<Op, AttentionBwd>) attention_backward.push_back(op);
   }
   const Ops& inner() const { return real_; }
   std::vector<Launch> launches;
   std::vector<Gemm> products;
+  std::vector<AttentionFwd> attention_forward;
+  std::vector<AttentionBwd> attention_backward;
 
  private:
   const Ops& real_;

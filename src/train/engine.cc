@@ -121,6 +121,8 @@ void Engine::record_phases() {
     arena_.finish_recording();
   }
   products_ = std::move(plan.products);
+  attention_forward_ = std::move(plan.attention_forward);
+  attention_backward_ = std::move(plan.attention_backward);
   memory_.add(arena_);
 }
 

@@ -254,10 +254,10 @@ std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool train
 
 void search_products(const Config& c, Engine& engine, Tuning& tuning) {
   if (c.gemm_search_seconds <= 0) return;
-  engine.memory();  // the dry run names the products
+  engine.memory();  // the dry run names the ops
   const TuningCache cache(tuning_folder(c.tuning_cache), tuning.key());
   cache.load(tuning);
-  log::info(tuning.search(engine.products(), c.gemm_search_seconds));
+  log::info(tuning.search(engine.tunable(), c.gemm_search_seconds));
   cache.store(tuning);
 }
 

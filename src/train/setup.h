@@ -35,8 +35,8 @@ constexpr int64_t kAutoTokens = 8192, kAutoTokensOnGpu = 65536;
 constexpr int64_t kEnoughTokens = 1024, kEnoughTokensOnGpu = 8192;
 std::unique_ptr<Engine> make_engine(const Config&, Backend, bool training);
 
-// Before commit(): tries algorithms and epilogues of the engine's products as long as the config allows, beyond what
-// the user's cache knows, and adds them to it.
+// Before commit(): tries algorithms and epilogues of the engine's products, and kernels of its attention, as long as
+// the config allows, beyond what the user's cache knows, and adds them to it.
 void search_products(const Config&, Engine&, Tuning&);
 
 // Operations per token for MFU.

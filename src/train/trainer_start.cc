@@ -265,7 +265,7 @@ void Trainer::tune(const std::optional<Resume>& resume) {
   const std::string why = first ? "" : backend_.tuning->import_choices(choices);
   if (!why.empty())
     log::warn("rank ", backend_.mesh.world().rank(),
-              " takes its own algorithms for matrix products, not rank 0's: ", why);
+              " takes its own choices for matrix products and attention, not rank 0's: ", why);
 }
 
 void Trainer::choose_products(const std::optional<Resume>& resume) {
@@ -276,8 +276,11 @@ void Trainer::choose_products(const std::optional<Resume>& resume) {
                                 ? tuning.import_choices(read_file(path, kMaxTuningBytes))
                                 : "the checkpoint was made without choices, on another device";
     if (why.empty()) return;
-    log::warn("resume: matrix products are chosen anew, so that losses may differ in the last bits from here on: ",
-              why);
+    log::warn(
+        "resume: algorithms of matrix products and attention are chosen anew, so that losses may differ in the last "
+        "bits "
+        "from here on: ",
+        why);
   }
   search_products(config_, *engine_, tuning);
 }

@@ -73,7 +73,7 @@ class CudaTestDevice final : public Device {
 class CudaTestOps final : public Decorated<CudaTestOps> {
  public:
   CudaTestOps(int threads, std::unique_ptr<cuda::CudnnAttention> attention, bool search = false)
-      : ops_(nullptr, make_gemm_runner(), std::move(attention)), threads_(threads), search_(search) {}
+      : ops_(nullptr, make_gemm_runner(), {std::move(attention), false}), threads_(threads), search_(search) {}
   const cuda::CudaOps& inner() const { return ops_; }
 
   template <class Op>
@@ -82,7 +82,7 @@ class CudaTestOps final : public Decorated<CudaTestOps> {
     next_schedule(threads_);
     try {
       if constexpr (std::is_same_v<Op, Gemm>)
-        if (search_ && op.epilogue != Epilogue::none) ops_.search({&op, 1}, 600);
+        if (search_ && op.epilogue != Epilogue::none) ops_.search({.products = {&op, 1}}, 600);
       ops_.run(op, scratch);
     } catch (const Error&) {
       throw_report();  // says more than a launch that failed after a fault

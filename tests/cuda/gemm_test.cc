@@ -275,7 +275,7 @@ TEST_F(GemmTest, DamagedChoicesAreErrorsWithARemedy) {
     std::string other = text;
     return other.replace(other.find(from), from.size(), to);
   };
-  refuse(replace("version 2", "version 3"), "its format is 'athanor gemm choices, version 3'");
+  refuse(replace("version 3", "version 4"), "its format is 'athanor gemm choices, version 4'");
   refuse(replace("\"driver\": ", "\"driver\": 99999999999"), "driver is 99999999999");
   refuse(replace("\"driver\": ", "\"driver\": -"), "driver is -");
   refuse(replace("\"algorithm\": \"", "\"algorithm\": \"0"), "hexadecimal digits");
@@ -305,13 +305,15 @@ TEST_F(GemmTest, DamagedChoicesAreErrorsWithARemedy) {
   EXPECT_THAT(error, HasSubstr("delete the file"));
 }
 
-TEST_F(GemmTest, ChoicesOfBeforeThereWereEpiloguesAreTaken) {
+TEST_F(GemmTest, ChoicesOfOlderVersionsAreTaken) {
   GemmRunner one = make(), two = make();
   const Gemm op = product(64, 64, 64);
   run(one, op);
-  std::string text = one.export_choices();
-  EXPECT_EQ(two.import_choices(text.replace(text.find("version 2"), 9, "version 1")), "");
-  EXPECT_EQ(two.export_choices(), one.export_choices());
+  for (const char* version : {"version 1", "version 2"}) {  // before there were epilogues, and attention
+    std::string text = one.export_choices();
+    EXPECT_EQ(two.import_choices(text.replace(text.find("version 3"), 9, version)), "");
+    EXPECT_EQ(two.export_choices(), one.export_choices());
+  }
 }
 
 // Without a search: the product, then a kernel, from the rounded values between them.

@@ -51,7 +51,7 @@ Outcome train(ModelType type, const EngineOptions& o, Tuned& tuned) {
   Engine engine(tiny(type), o, rig.backend());
   engine.memory();
   if (tuned.how == Choose::search) {
-    tuned.report = rig.tuning->search(engine.products(), 600);
+    tuned.report = rig.tuning->search(engine.tunable(), 600);
     tuned.choices = rig.tuning->export_choices();
   }
   if (tuned.how == Choose::given) CHECK(rig.tuning->import_choices(tuned.choices).empty(), "other choices");

@@ -31,6 +31,7 @@ class FakeCudnn {
   void decline_first_engine(bool declined) { decline_first_ = declined; }
   // How long an attention takes on the virtual clock, where a kernel takes 10 microseconds.
   void set_microseconds(double microseconds) { microseconds_ = microseconds; }
+  uint64_t executions() const { return executions_; }
   // Plans that engines made, not those read from text.
   int plans_made() const { return plans_made_; }
 

@@ -1,0 +1,182 @@
+// Whose kernels compute attention, by trial: the faster ones; the choice as text and back; what is refused; the rule
+// without a trial. On the emulated GPU, where a test says how long cuDNN takes.
+#ifdef ATHANOR_EMULATED_GPU
+#include <gmock/gmock.h>
+
+#include "cuda/check.h"
+#include "cuda/cuda_ops.h"
+#include "cuda/libraries/open.h"
+#include "cuda/libraries/specs.h"
+#include "emulator/libraries/cudnn/fake_cudnn.h"
+#include "emulator/runtime/control.h"
+#include "tests/cuda/cuda_backend.h"
+#include "tests/cuda/kernel_test.h"
+#include "tests/ops/attention_backward.h"
+
+namespace athanor {
+namespace {
+using cuda::CudaOps;
+using ::testing::HasSubstr;
+
+constexpr int64_t kTokens = 16, kHeads = 2, kDim = 8, kCols = kHeads * kDim;
+constexpr double kFast = 0.1, kSlow = 1e5;  // microseconds of cuDNN's; the program's take some tens
+
+const CudnnTable& library() {
+  static const CudnnTable table = open_cudnn(search_places(library_specs())).call;
+  return table;
+}
+
+emu::fakes::FakeCudnn& fake() {
+  library();
+  return emu::fakes::Installed<emu::fakes::FakeCudnn>::get();
+}
+
+AttentionFwd forward(int64_t batch) {
+  const auto part = [&] { return tensor(DType::bf16, {batch * kTokens, kCols}, 3 * kCols); };
+  return {.y = tensor(DType::bf16, {batch * kTokens, kCols}),
+          .lse = tensor(DType::f32, {batch * kTokens, kHeads}),
+          .q = part(),
+          .k = part(),
+          .v = part(),
+          .spans = tensor(DType::i32, {batch, kSpanWords}),
+          .shape = {kHeads, kHeads, kDim, 0, 0.5F}};
+}
+
+class AttentionChoice : public KernelTest {
+ protected:
+  void TearDown() override {
+    fake().set_microseconds(5);
+    const emu::Report report = emu::take_report();
+    EXPECT_EQ(report.fault, emu::Fault::kNone) << report.text;
+  }
+  static std::unique_ptr<CudaOps> make(bool by_trial = true) {
+    return std::make_unique<CudaOps>(
+        nullptr, make_gemm_runner(),
+        cuda::AttentionRunner(std::make_unique<cuda::CudnnAttention>(library(), nullptr,
+                                                                     cuda::CudnnAttention::Options{.tokens = kTokens}),
+                              by_trial));
+  }
+  std::string search(CudaOps& ops, double cudnn_microseconds, double seconds = 600) const {
+    fake().set_microseconds(cudnn_microseconds);
+    return ops.search({.products = {}, .forward = forwards, .backward = backwards}, seconds);
+  }
+  // Whether cuDNN computes the op.
+  template <class Op>
+  static bool by_cudnn(CudaOps& ops, Op op) {
+    size_t bytes = 0;
+    for (const Field& field : op.fields()) bytes += field.t->bytes() * 3 + 256;
+    void* memory = nullptr;
+    CUDA_CHECK(cudaMalloc(&memory, bytes + ops.scratch(op)));
+    CUDA_CHECK(cudaMemset(memory, 0, bytes + ops.scratch(op)));
+    CUDA_CHECK(cudaDeviceSynchronize());
+    auto* at = static_cast<char*>(memory);
+    for (const Field& field : op.fields()) {
+      field.t->data = at;
+      at += (field.t->bytes() * 3 + 255) / 256 * 256;
+    }
+    const uint64_t before = fake().executions();
+    ops.run(op, at);
+    CUDA_CHECK(cudaDeviceSynchronize());
+    CUDA_CHECK(cudaFree(memory));
+    return fake().executions() > before;
+  }
+
+  std::vector<AttentionFwd> forwards = {forward(1), forward(2), forward(1)};
+  std::vector<AttentionBwd> backwards = {backward_of(forward(1))};
+};
+
+TEST_F(AttentionChoice, TheFasterComputes) {
+  const auto slow = make(), fast = make();
+  EXPECT_THAT(search(*slow, kSlow),
+              HasSubstr("attention: 3 problems, 3 tried, 3 of them for the program's own kernels, "
+                        "0 for cuDNN's; "));
+  EXPECT_THAT(search(*fast, kFast), HasSubstr("3 tried, 0 of them for the program's own kernels, 3 for cuDNN's; "));
+  for (const AttentionFwd& op : forwards) {
+    EXPECT_FALSE(by_cudnn(*slow, op));
+    EXPECT_TRUE(by_cudnn(*fast, op));
+  }
+  EXPECT_FALSE(by_cudnn(*slow, backwards[0]));
+  EXPECT_TRUE(by_cudnn(*fast, backwards[0]));
+  EXPECT_TRUE(by_cudnn(*slow, forward(3)));                               // not tried
+  EXPECT_EQ(slow->scratch(backwards[0]), make()->scratch(backwards[0]));  // as planned before the search
+  EXPECT_THAT(search(*slow, kFast), HasSubstr("3 problems, 0 tried"));    // a choice stays
+  EXPECT_FALSE(by_cudnn(*slow, forwards[0]));
+}
+
+TEST_F(AttentionChoice, WithoutTimeOrForOneByNameItIsCudnns) {
+  const auto untried = make(), by_name = make(false);
+  EXPECT_THAT(search(*untried, kSlow, 0), HasSubstr("3 problems, 0 tried"));
+  EXPECT_THAT(search(*by_name, kSlow), Not(HasSubstr("attention")));
+  const auto own = make();
+  search(*own, kSlow);
+  EXPECT_EQ(by_name->import_choices(own->export_choices()), "");
+  for (const auto* ops : {&untried, &by_name}) {
+    EXPECT_TRUE(by_cudnn(**ops, forwards[0]));
+    EXPECT_TRUE(by_cudnn(**ops, backwards[0]));
+  }
+  AttentionFwd window = forward(1);  // only the program's own can
+  window.shape.window = 3;
+  forwards = {window};
+  backwards = {};
+  EXPECT_THAT(search(*untried, kFast), Not(HasSubstr("attention")));
+}
+
+TEST_F(AttentionChoice, ComesBackFromItsText) {
+  const auto first = make(), second = make();
+  search(*first, kSlow);
+  EXPECT_EQ(second->import_choices(first->export_choices()), "");
+  EXPECT_FALSE(by_cudnn(*second, forwards[0]));
+  EXPECT_FALSE(by_cudnn(*second, backwards[0]));
+  EXPECT_EQ(second->export_choices(), first->export_choices());
+  EXPECT_THAT(search(*second, kFast), HasSubstr("0 tried"));
+}
+
+TEST_F(AttentionChoice, TextOfAnotherCudnnOrDamaged) {
+  const auto first = make();
+  search(*first, kSlow);
+  const std::string text = first->export_choices();
+  const auto replace = [&](const std::string& from, const std::string& to) {
+    std::string other = text;
+    return other.replace(other.find(from), from.size(), to);
+  };
+  const auto taken = [&](const std::string& other) {
+    const auto ops = make();
+    try {
+      const std::string why = ops->import_choices(other);
+      EXPECT_EQ(why.empty(), !by_cudnn(*ops, forwards[0])) << why;
+      return why;
+    } catch (const Error& error) {
+      EXPECT_TRUE(by_cudnn(*ops, forwards[0]));
+      return std::string(error.what());
+    }
+  };
+  EXPECT_EQ(taken(text), "");
+  const std::string version = cat(library().cudnnGetVersion());
+  EXPECT_EQ(taken(replace("\"cudnn\": " + version, "\"cudnn\": 91200")), "cuDNN was 91200 and is " + version);
+  EXPECT_EQ(taken(replace("\"cudnn\": " + version, "\"cudnn\": 0")), "cuDNN was not used and is " + version);
+  EXPECT_THAT(taken(replace("\"by\": \"builtin\"", "\"by\": \"magic\"")), HasSubstr("are 'magic', expected builtin"));
+  EXPECT_THAT(taken(replace("\"by\": \"builtin\"", "\"by\": 3")), HasSubstr("not readable"));
+  EXPECT_THAT(taken(replace("\"attention\": {", "\"attention\": 3, \"was\": {")), HasSubstr("delete the file"));
+  EXPECT_THAT(taken(replace("\"cudnn\": ", "\"cudnn\": -")), HasSubstr("expected a whole number"));
+  CudaOps without(nullptr, make_gemm_runner());
+  EXPECT_EQ(without.import_choices(text), "cuDNN was " + version + " and is not used");
+}
+
+TEST_F(AttentionChoice, FailuresAreErrorsInWordsAndLeaveNothing) {
+  const size_t before = emu::leaks().size();
+  const auto ops = make();
+  emu::fail_next("cudaMalloc", 1, cudaErrorMemoryAllocation);
+  try {
+    search(*ops, kFast);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("choosing whose kernels compute attention forward of 1 x 16 tokens"));
+    EXPECT_THAT(error.what(), HasSubstr("cudaMalloc"));
+  }
+  EXPECT_THAT(search(*ops, kFast), HasSubstr("3 tried"));
+  EXPECT_EQ(emu::leaks().size(), before);
+}
+
+}  // namespace
+}  // namespace athanor
+#endif
