@@ -210,7 +210,7 @@ Fields memory_group() {
       number("runtime_reserve_mib", &Config::runtime_reserve_mib, at_least(0), free, "MiB",
              "part of the limit that the plan leaves to libraries and the system"),
       number("loss_chunk_rows", &Config::loss_chunk_rows, at_least(0), free, "rows",
-             "rows of logits held at once; 0 = chosen with the memory plan"),
+             "rows of logits held at once; 0 = up to 8192, fewer where memory is short"),
   };
 }
 

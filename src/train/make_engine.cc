@@ -11,6 +11,8 @@
 namespace athanor {
 namespace {
 
+constexpr size_t kLogitsShare = 64;  // a GPU's memory is divided by it for logits
+
 // The least that any rank has: all must come to the same plan.
 int64_t least_of_ranks(Backend backend, int64_t value) {
   int64_t negative = -value;
@@ -75,7 +77,11 @@ class Fitting {
         backend_(backend),
         training_(training),
         options_(engine_options(c, training)),
-        capacity_(size_t(least_of_ranks(backend, int64_t(memory_capacity(c, backend.device))))) {}
+        capacity_(size_t(least_of_ranks(backend, int64_t(memory_capacity(c, backend.device))))),
+        logits_budgets_{kLogitsBudget} {
+    if (!backend.device.unified() && c.loss_chunk_rows == 0 && capacity_ / kLogitsShare > kLogitsBudget)
+      logits_budgets_ = {capacity_ / kLogitsShare, kLogitsBudget};
+  }
 
   // Of each recomputation the largest micro-batch that fits, if it is larger than with less recomputation; of these
   // the one whose steps take least. Throws Error(usage) where none fits.
@@ -114,12 +120,16 @@ class Fitting {
     return best;
   }
 
+  // With many logits at once, or else with few.
   std::unique_ptr<Engine> fitting(int64_t size) {
     options_.micro_batch_size = size;
-    auto engine = std::make_unique<Engine>(config_.model, options_, backend_);
-    rest_ = runtime_reserve(config_) + save_reserve(config_, backend_, *engine, training_);
-    if (engine->memory().total() + rest_ <= capacity_) return engine;
-    too_large_ = std::move(engine);
+    for (const size_t budget : logits_budgets_) {
+      options_.logits_budget = budget;
+      auto engine = std::make_unique<Engine>(config_.model, options_, backend_);
+      rest_ = runtime_reserve(config_) + save_reserve(config_, backend_, *engine, training_);
+      if (engine->memory().total() + rest_ <= capacity_) return engine;
+      too_large_ = std::move(engine);
+    }
     return nullptr;
   }
 
@@ -127,7 +137,9 @@ class Fitting {
   Backend backend_;
   bool training_;
   EngineOptions options_;
-  size_t capacity_, rest_ = 0;         // rest: what a run needs beside the plan
+  size_t capacity_;
+  std::vector<size_t> logits_budgets_;
+  size_t rest_ = 0;                    // what a run needs beside the plan
   std::unique_ptr<Engine> too_large_;  // the last plan that did not fit
 };
 
