@@ -28,10 +28,10 @@ size_t runtime_reserve(const Config&);
 bool saves_in_background(const Config&, const Device&);
 
 // An engine whose plan fits, not yet committed. micro_batch_size 0: of all divisors of the global batch that keep a
-// micro-batch within so many tokens (larger ones no longer gain speed), and of all ways to recompute from the configured
-// one on, those whose steps take least by the model of train/limit.h. A given size gets the least recomputation that
-// fits. Recomputation changes no bit. The choice is a function of config, device and ranks. (make_engine.cc; the number
-// for GPUs is not measured yet.)
+// micro-batch within so many tokens (larger ones no longer gain speed), and of all ways to recompute from the
+// configured one on, those whose steps take least by the model of train/limit.h. A given size gets the least
+// recomputation that fits. Recomputation changes no bit. The choice is a function of config, device and ranks.
+// (make_engine.cc; the number for GPUs is not measured yet.)
 constexpr int64_t kAutoTokens = 8192, kAutoTokensOnGpu = 65536;
 std::unique_ptr<Engine> make_engine(const Config&, Backend, bool training);
 
