@@ -38,8 +38,10 @@ class Trial {
   Trial(const Op& like, int64_t tokens, size_t scratch_bytes, cudaStream_t stream) : op_(like), stream_(stream) {
     size_t bytes = scratch_bytes;
     for (const Field& field : op_.fields()) bytes += room_of(*field.t);
-    CUDA_CHECK(cudaMalloc(&memory_, bytes));
-    auto* at = static_cast<char*>(memory_);
+    void* memory = nullptr;
+    CUDA_CHECK(cudaMalloc(&memory, bytes));
+    memory_.reset(memory);
+    auto* at = static_cast<char*>(memory);
     uint64_t draws = 0;
     for (const Field& field : op_.fields()) {
       field.t->data = at;
@@ -55,24 +57,21 @@ class Trial {
           AttentionFwd{
               .y = op_.y, .lse = op_.lse, .q = op_.q, .k = op_.k, .v = op_.v, .spans = op_.spans, .shape = op_.shape},
           nullptr, stream);
-    for (cudaEvent_t& event : events_) CUDA_CHECK(cudaEventCreate(&event));
+    for (Event& event : events_) {
+      cudaEvent_t made = nullptr;
+      CUDA_CHECK(cudaEventCreate(&made));
+      event.reset(made);
+    }
   }
-  ~Trial() {  // also while an Error is on its way
-    for (cudaEvent_t event : events_) (void)cudaEventDestroy(event);
-    (void)cudaFree(memory_);
-  }
-  Trial(const Trial&) = delete;
-  Trial& operator=(const Trial&) = delete;
-
   // Of one of so many launches.
   template <class Launch>
   double microseconds(int launches, Launch&& launch) {
-    CUDA_CHECK(cudaEventRecord(events_[0], stream_));
+    CUDA_CHECK(cudaEventRecord(events_[0].get(), stream_));
     for (int i = 0; i < launches; ++i) launch(op_, scratch_);
-    CUDA_CHECK(cudaEventRecord(events_[1], stream_));
-    CUDA_CHECK(cudaEventSynchronize(events_[1]));
+    CUDA_CHECK(cudaEventRecord(events_[1].get(), stream_));
+    CUDA_CHECK(cudaEventSynchronize(events_[1].get()));
     float milliseconds = 0;
-    CUDA_CHECK(cudaEventElapsedTime(&milliseconds, events_[0], events_[1]));
+    CUDA_CHECK(cudaEventElapsedTime(&milliseconds, events_[0].get(), events_[1].get()));
     return 1e3 * double(milliseconds) / launches;
   }
 
@@ -92,10 +91,13 @@ class Trial {
     CUDA_CHECK(cudaStreamSynchronize(stream_));
   }
 
+  using Event = std::unique_ptr<CUevent_st, cudaError_t (*)(cudaEvent_t)>;
+
   Op op_;
   cudaStream_t stream_;
-  void *memory_ = nullptr, *scratch_ = nullptr;
-  cudaEvent_t events_[2] = {};
+  std::unique_ptr<void, cudaError_t (*)(void*)> memory_{nullptr, cudaFree};
+  void* scratch_ = nullptr;
+  Event events_[2] = {{nullptr, cudaEventDestroy}, {nullptr, cudaEventDestroy}};
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "cuda/plan_files.h"
 
 #include <algorithm>
+#include <exception>
 #include <filesystem>
 #include <vector>
 
@@ -37,14 +38,15 @@ std::string PlanFiles::first_line(const std::string& graph, const std::string& p
 }
 
 std::string PlanFiles::load(const std::string& graph) const {
-  if (folder_.empty() || !fs::exists(path(graph))) return "";
+  if (folder_.empty()) return "";
   try {
+    if (!fs::exists(path(graph))) return "";
     const std::string text = read_file(path(graph), kMostBytes);
     const size_t line = std::min(text.find('\n'), text.size());
     std::string plan = text.substr(std::min(line + 1, text.size()));
     if (text.substr(0, line) == first_line(graph, plan)) return plan;
     log::warn("tuning_cache: ", path(graph), " is not used: it is damaged or of something else");
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     log::warn("tuning_cache: ", path(graph), " is not used: ", error.what());
   }
   return "";
@@ -56,7 +58,7 @@ void PlanFiles::store(const std::string& graph, const std::string& plan) const {
     make_dirs(folder_);
     write_file(path(graph), cat(first_line(graph, plan), "\n", plan));
     remove_oldest(folder_, kMost);
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     log::warn("tuning_cache: ", path(graph), " was not written: ", error.what());
   }
 }

@@ -74,12 +74,15 @@ class TrainingTest(CudaTest):
         here = self.run_program("eval", "run/step-00000006", "--data", "data/*_valid_*.bin", "--json").out
         self.assertIn("loss", here)
 
-    def test_choices_of_products_are_kept_and_come_back(self):
-        tried = {"precision": "bf16", "gemm_search_seconds": 600, "tuning_cache": "cache"}
+    def test_choices_are_kept_and_come_back(self):
+        tried = {"precision": "bf16", "gemm_search_seconds": 600, "tuning_cache": "cache",
+                 "model": {"hidden_size": 64, "max_position_embeddings": 32}}
         first = self.run_program("train", self.config("one.json", save="one", **tried))
-        self.assertIn("matrix products", first.err)
+        self.assertRegex(first.err, "matrix products: .* attention: 2 problems, 2 tried")
         [cache] = (self.folder / "cache").glob("products-*.json")
+        self.assertEqual(len(list((self.folder / "cache").glob("attention-*.plan"))), 2)
         chosen = (self.folder / "one" / "step-00000006" / "tuning.json").read_text()
+        self.assertEqual(len(json.loads(chosen)["attention"]), 2)
         resumed = self.run_program("train",
                                    self.config("one.json", save="one", train_iters=7, lr_decay_iters=7, **tried))
         self.assertNotIn("different ones", resumed.err)  # no search: the checkpoint's choices stand
