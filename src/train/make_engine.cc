@@ -169,7 +169,7 @@ std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool train
   if (engine->options().recompute != engine_options(c, training).recompute)
     log::info("recompute_granularity: more is recomputed than configured (", to_text(engine->options().recompute),
               "), so that micro-batches of ", engine->options().micro_batch_size,
-              " sequences fit in memory; no bit changes, steps take longer");
+              " sequences fit in memory; no bit changes");
   if (c.gradient_accumulation_steps > 0 && c.gradient_accumulation_steps != engine->micro_batches())
     throw Error(
         cat("gradient_accumulation_steps: ", c.gradient_accumulation_steps, " does not agree with ",
