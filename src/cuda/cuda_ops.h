@@ -21,6 +21,11 @@ class CudaOps final : public Decorated<CudaOps>, public Tuning {
   std::string search(std::span<const Gemm> products, double seconds) override;
   std::string export_choices() const override { return gemm().export_choices(); }
   std::string import_choices(const std::string& text) override { return gemm().import_choices(text); }
+  ProductTime time(const Gemm& product, bool again) override { return gemm().time(product, again, stream_); }
+  ProductTrial try_all(const Gemm& product, bool again, double seconds) override {
+    return gemm().try_all(product, again, seconds, stream_);
+  }
+  int64_t multiprocessors() const override;
   std::string key() const override;
 
   struct Sizes {

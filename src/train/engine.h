@@ -73,6 +73,7 @@ class Engine {
   int ranks() const { return backend_.mesh.data_parallel().size(); }  // that share out a batch
   int rank() const { return backend_.mesh.data_parallel().rank(); }
   std::span<const Gemm> products() const { return products_; }  // of a micro-batch and an evaluation, once planned
+  std::span<const Gemm> micro_products() const { return products().first(micro_products_); }  // of a micro-batch
   std::span<const Launch> micro_launches() const { return micro_launches_; }    // of a micro-batch, once planned
   std::span<const Launch> update_launches() const { return update_launches_; }  // of the end of a step
   // Sum of the rooflines of a step's ops: no step is faster. Known once memory() is.
@@ -174,6 +175,7 @@ class Engine {
   std::unique_ptr<Event> last_end_;  // of the step collected last, unless other work came after it
   std::vector<Launch> micro_launches_, update_launches_;
   std::vector<Gemm> products_;
+  size_t micro_products_ = 0;  // first of products_
   MemoryPlan memory_;
 };
 
