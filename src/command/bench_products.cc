@@ -1,5 +1,5 @@
-// athanor bench products CONFIG.json: every different matrix product of a step by itself, beside the rate of a large one
-// and, with --exhaustive, beside the fastest that a search of the whole library finds.
+// athanor bench products CONFIG.json: every different matrix product of a step by itself, beside the rate of a large
+// one and, with --exhaustive, beside the fastest that a search of the whole library finds.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -141,8 +141,7 @@ void print_text(const Report& report) {
                 row.use.launches == 0 ? cat("; ", row.use.within, " times within a product in parts").c_str() : "");
     if (!row.reason.empty()) std::printf("%54s%s\n", "", row.reason.c_str());
     if (row.trial && row.of_best() < 1)
-      std::printf("%54sbest: %.1f us by %s\n", "", 1e6 * row.trial->best.seconds,
-                  row.trial->best.method.words.c_str());
+      std::printf("%54sbest: %.1f us by %s\n", "", 1e6 * row.trial->best.seconds, row.trial->best.method.words.c_str());
     if (row.trial)
       std::printf("%54s%lld ways tried%s, %lld failed\n", "", static_cast<long long>(row.trial->tried),
                   row.trial->complete ? "" : ", not all: time ran out", static_cast<long long>(row.trial->failed));
@@ -211,7 +210,8 @@ Exit bench_products(const Args& args) {
 
 void add_bench_products(Cli& cli, CLI::App& bench) {
   auto args = std::make_shared<Args>();
-  CLI::App* verb = bench.add_subcommand("products", "every matrix product of a step: its rate, and why it is not higher");
+  CLI::App* verb =
+      bench.add_subcommand("products", "every matrix product of a step: its rate, and why it is not higher");
   verb->add_option("config", args->config, "configuration file")->required();
   verb->add_option("--set", args->overrides, "override a key: a.b=value (may repeat)")->allow_extra_args(false);
   CLI::Option* exhaustive = verb->add_flag("--exhaustive", args->exhaustive,

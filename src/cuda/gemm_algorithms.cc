@@ -11,7 +11,7 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr int kMostIds = 256;                                      // cuBLASLt has some tens
+constexpr int kMostIds = 256;                                        // cuBLASLt has some tens
 constexpr int32_t kCuts[] = {2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32};  // of K; more would sum longer than they multiply
 
 template <class T>
@@ -28,8 +28,8 @@ std::vector<uint32_t> list_capability(const CublasLtTable& lt, const cublasLtMat
   size_t bytes = 0;
   if (lt.cublasLtMatmulAlgoCapGetAttribute(&algorithm, name, nullptr, 0, &bytes) != CUBLAS_STATUS_SUCCESS) bytes = 0;
   std::vector<uint32_t> values(bytes / sizeof(uint32_t));
-  if (values.empty() || lt.cublasLtMatmulAlgoCapGetAttribute(&algorithm, name, values.data(), bytes, &bytes) !=
-                            CUBLAS_STATUS_SUCCESS)
+  if (values.empty() ||
+      lt.cublasLtMatmulAlgoCapGetAttribute(&algorithm, name, values.data(), bytes, &bytes) != CUBLAS_STATUS_SUCCESS)
     return {0};
   return values;
 }
@@ -79,10 +79,10 @@ AlgorithmSettings settings_of(const CublasLtTable& lt, const cublasLtMatmulAlgo_
 // yet named, up to an area. [cublasLtMatmulTile_t]
 std::vector<TileShape> all_tiles() {
   std::vector<std::pair<int, int>> tiles = {
-      {0, 0},     {8, 8},     {8, 16},    {16, 8},   {8, 32},    {16, 16},   {32, 8},   {8, 64},   {16, 32},
-      {32, 16},   {64, 8},    {32, 32},   {32, 64},  {64, 32},   {32, 128},  {64, 64},  {128, 32}, {64, 128},
-      {128, 64},  {64, 256},  {128, 128}, {256, 64}, {64, 512},  {128, 256}, {256, 128}, {512, 64}, {64, 96},
-      {96, 64},   {96, 128},  {128, 160}, {160, 128}, {192, 128}, {128, 192}, {128, 96}, {32, 256}, {256, 32}};
+      {0, 0},    {8, 8},    {8, 16},    {16, 8},    {8, 32},    {16, 16},   {32, 8},    {8, 64},   {16, 32},
+      {32, 16},  {64, 8},   {32, 32},   {32, 64},   {64, 32},   {32, 128},  {64, 64},   {128, 32}, {64, 128},
+      {128, 64}, {64, 256}, {128, 128}, {256, 64},  {64, 512},  {128, 256}, {256, 128}, {512, 64}, {64, 96},
+      {96, 64},  {96, 128}, {128, 160}, {160, 128}, {192, 128}, {128, 192}, {128, 96},  {32, 256}, {256, 32}};
   std::set<std::pair<int, int>> named(tiles.begin(), tiles.end());
   const auto add = [&](int rows, int cols) {
     if (named.insert({rows, cols}).second) tiles.push_back({rows, cols});

@@ -11,9 +11,9 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr int kAnswers = 128;         // of the library's own, asked for first
-constexpr size_t kFinalists = 8;      // that are varied, and timed in turns with the choice
-constexpr double kGridShare = 0.7;    // of the time; the rest is for what is like the fastest
+constexpr int kAnswers = 128;          // of the library's own, asked for first
+constexpr size_t kFinalists = 8;       // that are varied, and timed in turns with the choice
+constexpr double kGridShare = 0.7;     // of the time; the rest is for what is like the fastest
 constexpr double kWorthAnother = 1.3;  // times the fastest: a single launch may have been disturbed
 
 }  // namespace
@@ -26,9 +26,8 @@ GemmRunner::Candidate GemmRunner::choice_of(const GemmProblem& p) {
 ProductMethod GemmRunner::method_of(const GemmProblem& p, const Candidate& candidate) const {
   const Plan plan = describe(p);
   cublasLtMatmulHeuristicResult_t result{};
-  const cublasStatus_t status =
-      lt_.cublasLtMatmulAlgoCheck(handle_.get(), plan.desc.get(), plan.a.get(), plan.b.get(), plan.d.get(),
-                                  plan.d.get(), &candidate.algorithm, &result);
+  const cublasStatus_t status = lt_.cublasLtMatmulAlgoCheck(handle_.get(), plan.desc.get(), plan.a.get(), plan.b.get(),
+                                                            plan.d.get(), plan.d.get(), &candidate.algorithm, &result);
   return describe_algorithm(lt_, candidate.algorithm,
                             status == CUBLAS_STATUS_SUCCESS ? static_cast<double>(result.wavesCount) : 0);
 }
@@ -111,17 +110,17 @@ class GemmRunner::Hunt {
   bool usable(const cublasLtMatmulAlgo_t& algorithm) const {
     const Plan& plan = race_.plan();
     cublasLtMatmulHeuristicResult_t result{};
-    const cublasStatus_t status = runner_.lt_.cublasLtMatmulAlgoCheck(
-        runner_.handle_.get(), plan.desc.get(), plan.a.get(), plan.b.get(), plan.d.get(), plan.d.get(), &algorithm,
-        &result);
+    const cublasStatus_t status =
+        runner_.lt_.cublasLtMatmulAlgoCheck(runner_.handle_.get(), plan.desc.get(), plan.a.get(), plan.b.get(),
+                                            plan.d.get(), plan.d.get(), &algorithm, &result);
     return status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= runner_.options_.workspace_bytes &&
            runner_.deterministic(algorithm);
   }
 
   void offer(const Candidate& candidate) {
-    if (!candidate.in_parts && !seen_.insert(std::string(reinterpret_cast<const char*>(&candidate.algorithm),
-                                                         sizeof candidate.algorithm))
-                                    .second)
+    if (!candidate.in_parts &&
+        !seen_.insert(std::string(reinterpret_cast<const char*>(&candidate.algorithm), sizeof candidate.algorithm))
+             .second)
       return;
     const double microseconds = time_once(candidate);
     if (microseconds == Race::kNever) {

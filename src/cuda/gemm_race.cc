@@ -47,8 +47,8 @@ std::vector<double> GemmRunner::Race::in_turns(std::span<const Candidate> candid
   std::vector<int> launches(candidates.size());
   for (size_t i = 0; i < candidates.size(); ++i) {
     microseconds(candidates[i], 1);  // loads the kernel
-    launches[i] = static_cast<int>(
-        std::clamp(kRoundMicroseconds / microseconds(candidates[i], 1), 1.0, double{kMostLaunches}));
+    launches[i] =
+        static_cast<int>(std::clamp(kRoundMicroseconds / microseconds(candidates[i], 1), 1.0, double{kMostLaunches}));
   }
   for (int round = 0; round < kRounds; ++round)
     for (size_t i = 0; i < candidates.size(); ++i)

@@ -16,9 +16,9 @@ class GemmRunner::Race {
   Race(GemmRunner& runner, const Gemm& op, bool again, cudaStream_t stream);
 
   const GemmProblem& problem() const { return problem_; }
-  const Plan& plan() const { return plan_; }               // empty where the library must not be asked
-  double microseconds(const Candidate&, int launches);     // of one launch
-  cublasStatus_t refusal() const { return refusal_; }      // the last one; CUBLAS_STATUS_SUCCESS: none
+  const Plan& plan() const { return plan_; }                 // empty where the library must not be asked
+  double microseconds(const Candidate&, int launches);       // of one launch
+  cublasStatus_t refusal() const { return refusal_; }        // the last one; CUBLAS_STATUS_SUCCESS: none
   std::vector<double> in_turns(std::span<const Candidate>);  // of each its best round; clocks drift, so all take turns
 
  private:

@@ -7,7 +7,7 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr int kCandidates = 16;     // answers that are timed
+constexpr int kCandidates = 16;      // answers that are timed
 constexpr double kLeastGain = 0.01;  // another answer than the first must be faster by so much
 
 }  // namespace

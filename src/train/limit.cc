@@ -70,7 +70,7 @@ Tiling best_tiling(const Launch& product, const Limits& limits) {
 double least_seconds(const Launch& launch, const Limits& limits) {
   const double roofline = limits.most.least_seconds(launch.cost);
   const std::string_view op = launch.op;
-  if (limits.multiprocessors > 0 && launch.inner > 0) 
+  if (limits.multiprocessors > 0 && launch.inner > 0)
     return std::max(roofline, tiled_seconds(launch, best_tiling(launch, limits), limits));
   if (limits.attention_forward > 0 && op == AttentionFwd::kName)
     return std::max(roofline, launch.cost.flops / limits.attention_forward);

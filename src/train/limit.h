@@ -30,9 +30,9 @@ struct Tiling {
   double tiles(double m, double n) const { return std::ceil(m / rows) * std::ceil(n / cols) * cuts; }
 };
 
-// Shares of the multiprocessors' time that go into results, 1 at most: tiles reach over the edges of d, the last wave of
-// tiles takes as long as a full one, and a tile's pipeline fills and drains, which costs as much as 192 of K. (192 and
-// the tiles of best_tiling() are a fit to rates published for cuBLASLt on Hopper, not measured by this program.)
+// Shares of the multiprocessors' time that go into results, 1 at most: tiles reach over the edges of d, the last wave
+// of tiles takes as long as a full one, and a tile's pipeline fills and drains, which costs as much as 192 of K. (192
+// and the tiles of best_tiling() are a fit to rates published for cuBLASLt on Hopper, not measured by this program.)
 struct Filling {
   double edges, wave, pipeline;
   double all() const { return edges * wave * pipeline; }

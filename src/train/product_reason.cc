@@ -7,9 +7,9 @@
 namespace athanor {
 namespace {
 
-constexpr double kWorthTelling = 0.97;    // shares above it are not told
-constexpr double kUnexplained = 0.9;      // of what the told shares leave; measured below it, more must be at work
-constexpr double kShortLaunch = 10e-6;    // seconds; starting a kernel takes 2 to 3e-6 of them
+constexpr double kWorthTelling = 0.97;  // shares above it are not told
+constexpr double kUnexplained = 0.9;    // of what the told shares leave; measured below it, more must be at work
+constexpr double kShortLaunch = 10e-6;  // seconds; starting a kernel takes 2 to 3e-6 of them
 
 struct Loss {
   double share;  // of the rate that it leaves
@@ -32,13 +32,15 @@ void add_tile_losses(std::vector<Loss>& losses, const ProductFacts& f, const Lim
   const Filling share = filling(t, f.m, f.n, f.k, sms);
   const double tiles = t.tiles(f.m, f.n), waves = tiles / sms;
   if (tiles < sms)
-    losses.push_back({share.wave, text("%.0f tiles of %.0fx%.0f for %.0f multiprocessors", tiles, t.rows, t.cols, sms)});
+    losses.push_back(
+        {share.wave, text("%.0f tiles of %.0fx%.0f for %.0f multiprocessors", tiles, t.rows, t.cols, sms)});
   else
-    losses.push_back({share.wave, text("%.2f waves of %.0fx%.0f tiles: the last one is not full", waves, t.rows, t.cols)});
+    losses.push_back(
+        {share.wave, text("%.2f waves of %.0fx%.0f tiles: the last one is not full", waves, t.rows, t.cols)});
   losses.push_back({share.edges, text("tiles of %.0fx%.0f reach over the edges", t.rows, t.cols)});
   const double usual = filling({.rows = 128, .cols = 256}, 8192, 8192, 8192, sms).pipeline;
-  losses.push_back({std::min(1.0, share.pipeline / usual),
-                    text("K of %.0f is short for a tile's pipeline", f.k / t.cuts)});
+  losses.push_back(
+      {std::min(1.0, share.pipeline / usual), text("K of %.0f is short for a tile's pipeline", f.k / t.cuts)});
   const double computing = f.cost.flops / limits.most.flops;
   const double adding = partial_sum_bytes(t, f.m, f.n) / limits.most.bytes;
   losses.push_back({computing / (computing + adding), text("%.0f cuts of K are added up in memory", t.cuts)});
@@ -48,7 +50,8 @@ std::vector<Loss> losses_of(const ProductFacts& f, const Limits& limits) {
   std::vector<Loss> losses;
   const double intensity = f.cost.flops / f.cost.bytes, needed = limits.most.flops / limits.most.bytes;
   if (intensity < needed)
-    losses.push_back({intensity / needed, text("bound by memory: %.3g FLOP per byte, %.3g are needed", intensity, needed)});
+    losses.push_back(
+        {intensity / needed, text("bound by memory: %.3g FLOP per byte, %.3g are needed", intensity, needed)});
   losses.push_back({1 - f.epilogue_seconds / f.seconds, "the epilogue is a kernel of its own"});
   add_tile_losses(losses, f, limits);
   std::erase_if(losses, [](const Loss& loss) { return loss.share > kWorthTelling; });
@@ -71,7 +74,8 @@ std::string why_slow(const ProductFacts& f, const Limits& limits) {
   }
   const double measured = f.cost.flops / f.seconds / limits.most.flops;
   if (measured < kUnexplained * explained)
-    out += cat(out.empty() ? "not explained by its sizes" : cat("; these leave ", percent(explained), " %, the rest is not explained"));
+    out += cat(out.empty() ? "not explained by its sizes"
+                           : cat("; these leave ", percent(explained), " %, the rest is not explained"));
   return out;
 }
 

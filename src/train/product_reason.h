@@ -11,10 +11,10 @@ constexpr double kFastEnough = 0.85;  // of the measured rate; reasons are told 
 
 struct ProductFacts {
   double m = 0, n = 0, k = 0;
-  Cost cost;                   // of one launch
-  double seconds = 0;          // of one launch
+  Cost cost;                    // of one launch
+  double seconds = 0;           // of one launch
   double epilogue_seconds = 0;  // of that, in a kernel of its own
-  Tiling tiling = {};          // rows 0: not known
+  Tiling tiling = {};           // rows 0: not known
 };
 
 // limits.multiprocessors 0: nothing is said of tiles. Largest loss first, with the share of the rate that each leaves;
