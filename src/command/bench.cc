@@ -122,7 +122,7 @@ nlohmann::ordered_json ops_json(const StepProfile& profile) {
 // A line for each shape of products that is below the rate of a large one; its tiles are those of the model.
 std::string slow_products(const OpTimes& ops, const Backend& backend) {
   Limits limits = ops.limits;
-  if (backend.tuning) limits.multiprocessors = backend.tuning->multiprocessors();
+  limits.multiprocessors = backend.device.multiprocessors();
   std::string out;
   for (const auto& [name, row] : ordered(ops.profile.rows())) {
     if (row.inner == 0 || row.seconds <= 0 || row.cost.flops >= kFastEnough * limits.most.flops * row.seconds) continue;

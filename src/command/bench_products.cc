@@ -113,7 +113,7 @@ Report measure(const Args& args) {
   Report report{.device = machine.description(), .limits = {}, .rows = {}, .exhaustive = args.exhaustive};
   report.limits.most = args.rates.empty() ? measure_ceilings(backend, engine->options().recipe.compute)
                                           : Ceilings{args.rates[0], args.rates[1]};
-  if (backend.tuning) report.limits.multiprocessors = backend.tuning->multiprocessors();
+  report.limits.multiprocessors = backend.device.multiprocessors();
   for (const ProductUse& use : products_of_step(*engine))
     report.rows.push_back({.use = use, .time = time_product(backend, use), .trial = {}});
   keep_what_runs(report.rows);

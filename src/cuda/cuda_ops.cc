@@ -2,8 +2,6 @@
 
 #include <cstdio>
 
-#include "cuda/check.h"
-
 namespace athanor::cuda {
 
 std::string CudaOps::search(std::span<const Gemm> products, double seconds) {
@@ -14,13 +12,6 @@ std::string CudaOps::search(std::span<const Gemm> products, double seconds) {
                   r.first_microseconds * 1e-3);
   const std::string fused = r.epilogues ? cat(", ", r.fused, " of ", r.epilogues, " epilogues fused") : "";
   return cat("matrix products: ", r.problems, " different ones, ", r.timed, " tried", fused, gain);
-}
-
-int64_t CudaOps::multiprocessors() const {
-  int device = 0, count = 0;
-  CUDA_CHECK(cudaGetDevice(&device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
-  return count;
 }
 
 std::string CudaOps::key() const {

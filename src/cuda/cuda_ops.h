@@ -25,7 +25,6 @@ class CudaOps final : public Decorated<CudaOps>, public Tuning {
   ProductTrial try_all(const Gemm& product, bool again, double seconds) override {
     return gemm().try_all(product, again, seconds, stream_);
   }
-  int64_t multiprocessors() const override;
   std::string key() const override;
 
   struct Sizes {

@@ -45,7 +45,6 @@ class Tuning {
   virtual ProductTime time(const Gemm& product, bool again) = 0;
   // Tries everything that the library can be configured to, for about so many seconds. Choices stay as they are.
   virtual ProductTrial try_all(const Gemm& product, bool again, double seconds) = 0;
-  virtual int64_t multiprocessors() const = 0;  // that tiles of products are shared out among
   // What the choices depend on, in words: GPU, driver, library.
   virtual std::string key() const = 0;
 };

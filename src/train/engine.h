@@ -17,13 +17,16 @@
 
 namespace athanor {
 
+constexpr size_t kLogitsBudget = size_t{256} << 20;
+
 struct EngineOptions {
   Recipe recipe;
   Recompute recompute;
   int64_t seq_length = 0;                // T
   int64_t micro_batch_size = 0;          // sequences at once
   int64_t global_batch_size = 0;         // sequences per optimizer step
-  int64_t loss_chunk_rows = 0;           // 0: as many rows of logits as fit into kLogitsBudget
+  int64_t loss_chunk_rows = 0;           // rows of logits at once; 0: as many as gain speed within logits_budget
+  size_t logits_budget = kLogitsBudget;  // bytes
   std::vector<Span> documents = {};      // what sees what in a micro-batch; none: every sequence is one document
   int64_t documents_per_sequence = 1;    // that set_documents() may give; rows of the table of documents
   std::vector<std::string> frozen = {};  // parameters that are not trained: parts of their names
@@ -59,8 +62,6 @@ enum class CaptureOps : uint8_t { no, yes };
 
 class Engine {
  public:
-  static constexpr size_t kLogitsBudget = size_t{256} << 20;  // bytes of logits at once
-
   Engine(const ModelConfig&, const EngineOptions&, Backend);
 
   const EngineOptions& options() const { return options_; }
