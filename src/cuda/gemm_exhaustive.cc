@@ -11,10 +11,11 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr int kAnswers = 128;          // of the library's own, asked for first
-constexpr size_t kFinalists = 8;       // that are varied, and timed in turns with the choice
-constexpr double kGridShare = 0.7;     // of the time; the rest is for what is like the fastest
-constexpr double kWorthAnother = 1.3;  // times the fastest: a single launch may have been disturbed
+constexpr int kAnswers = 128;                    // of the library's own, asked for first
+constexpr size_t kFinalists = 8;                 // that are varied, and timed in turns with the choice
+constexpr double kGridShare = 0.7;               // of the time; the rest is for what is like the fastest
+constexpr double kHopeless = 3, kLoading = 5e3;  // times the fastest; microseconds that loading a kernel may take
+constexpr double kWorthAnother = 1.3;            // times the fastest: a single launch may have been disturbed
 
 }  // namespace
 
@@ -137,7 +138,9 @@ class GemmRunner::Hunt {
   // A failure that leaves the GPU unusable ends the hunt; any other is one of this candidate.
   double time_once(const Candidate& candidate) {
     try {
-      race_.microseconds(candidate, 1);  // loads the kernel
+      const double loading = race_.microseconds(candidate, 1);
+      if (!finalists_.empty() && loading > std::max(kLoading, kHopeless * finalists_.front().microseconds))
+        return loading;
       const double once = race_.microseconds(candidate, 1);
       if (finalists_.empty() || once > kWorthAnother * finalists_.front().microseconds) return once;
       return std::min(once, race_.microseconds(candidate, 2));
