@@ -375,7 +375,16 @@ class CommandTest(SystemTest):
     def test_bench_ops_and_data(self):
         config = self.make_config()
         text = self.run_program("bench", "ops", config, "--steps", "2").out
-        self.assertRegex(text, r"gemm \d+x\d+x\d+: \d+ % of the rate of a large product: \S")
+        units = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+        number = lambda digits, unit: float(digits) * units[unit]
+        rate = number(*re.search(r"ceilings: ([\d.]+)(\w?) ?FLOP/s", text).groups())
+        told = dict(re.findall(r"^(gemm \d+x\d+x\d+): (\d+ % of the rate of a large product: \S.*)", text, re.M))
+        rows = re.findall(r"^(gemm \d+x\d+x\d+) .*% +([\d.]+)(\w?) +[\d.]+\w? +[\d.]+%", text, re.M)
+        self.assertGreater(len(rows), 8)
+        for name, *flops in rows:
+            share = number(*flops) / rate
+            if abs(share - 0.85) > 0.02:  # of the numbers as printed
+                self.assertEqual(name in told, share < 0.85, text)
         self.assertIn("tokens/s", self.run_program("bench", "data", config).out)
 
     def test_bench_products_times_each_once_and_says_why(self):
