@@ -61,7 +61,7 @@ TEST(ProductTimes, KnowWhatIsComputedAgain) {
   int again = 0;
   for (const ProductUse& use : products_of_step(engine)) {
     again += use.again;
-    if (use.again) EXPECT_EQ(use.op.epilogue, Epilogue::gelu);
+    EXPECT_TRUE(!use.again || use.op.epilogue == Epilogue::gelu);
   }
   EXPECT_EQ(again, 1);
 }
