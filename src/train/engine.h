@@ -14,6 +14,7 @@
 #include "optim/optimizer.h"
 #include "train/host_ring.h"
 #include "train/phase_runner.h"
+#include "train/traffic.h"
 
 namespace athanor {
 
@@ -49,6 +50,7 @@ struct Backend {
   ProcessMesh& mesh;
   Tuning* tuning = nullptr;         // of backends that choose by trial
   Communicator* control = nullptr;  // all ranks, for decisions of the host in host memory; null: one rank
+  Network network = {};             // what joins them
 };
 
 // A finished optimizer step. Times are those of the device, by phase; all of it from the end of the step before to the

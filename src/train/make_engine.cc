@@ -50,24 +50,29 @@ std::vector<int64_t> micro_batches_to_try(const Config& c, Backend backend) {
 
 // Rates and the time between two launches by which plans are compared. Rounding follows from the choice, so nothing is
 // measured: where there is no data sheet, these are usual for the kind of device.
-struct Pace {
-  Limits limits;
-  double launch;  // seconds
-
-  Pace(Backend backend, DType compute) {
+class Pace {
+ public:
+  Pace(Backend backend, DType compute) : backend_(backend) {
     const Device& device = backend.device;
     const bool gpu = !device.unified();
     const auto rate = [&](double sheet, double usual) {
       return double(least_of_ranks(backend, int64_t(sheet > 0 ? sheet : usual)));
     };
-    limits.most = {rate(device.peak_flops(compute), gpu ? 3e14 : 5e11), rate(device.peak_bytes(), gpu ? 2e12 : 5e10)};
-    limits.multiprocessors = least_of_ranks(backend, device.multiprocessors());
-    launch = 2e-6;
+    limits_.most = {rate(device.peak_flops(compute), gpu ? 3e14 : 5e11), rate(device.peak_bytes(), gpu ? 2e12 : 5e10)};
+    limits_.multiprocessors = least_of_ranks(backend, device.multiprocessors());
+    backend_.network.per_machine = int(least_of_ranks(backend, backend.network.per_machine));
   }
   double step_seconds(const Engine& engine) const {
     const auto micro_batches = double(engine.micro_batches());
-    return least_sum(planned_rows(engine, limits)) + launch * micro_batches * double(engine.micro_launches().size());
+    const double compute =
+        least_sum(planned_rows(engine, limits_)) + kLaunch * micro_batches * double(engine.micro_launches().size());
+    return compute + step_traffic(engine, backend_.mesh, backend_.network).exposed(compute, micro_batches);
   }
+
+ private:
+  static constexpr double kLaunch = 2e-6;  // seconds
+  Backend backend_;
+  Limits limits_;
 };
 
 class Fitting {
@@ -164,7 +169,7 @@ std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool train
   if (engine->options().recompute != engine_options(c, training).recompute)
     log::info("recompute_granularity: more is recomputed than configured (", to_text(engine->options().recompute),
               "), so that micro-batches of ", engine->options().micro_batch_size,
-              " sequences fit in memory; no bit changes, steps take longer");
+              " sequences fit in memory; no bit changes");
   if (c.gradient_accumulation_steps > 0 && c.gradient_accumulation_steps != engine->micro_batches())
     throw Error(
         cat("gradient_accumulation_steps: ", c.gradient_accumulation_steps, " does not agree with ",

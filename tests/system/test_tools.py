@@ -302,6 +302,15 @@ class CommandTest(SystemTest):
                      for i in range(largest.bit_length()) for mode in modes]
             self.assertLessEqual(auto, 1.02 * min(swept), (config, swept))
 
+    def test_auto_sends_less_over_a_slow_network(self):
+        """Weights travel with every micro-batch: between machines larger ones pay, at the price of recomputation."""
+        sizes = []
+        for nodes in (1, 16):
+            out = self.run_program("plan", ROOT / "configs" / "qwen2.5-7b.json", "--gpu", "h200", "--ranks", 16,
+                                   "--nodes", nodes, "--set", "zero_stage=3", "--set", "memory_limit_gib=30").out
+            sizes.append(int(re.search(r"^ +16 +\d+ +(\d+) x", out, re.M).group(1)))
+        self.assertEqual(sizes, [1, 8])
+
     def test_recomputation_for_want_of_memory_changes_no_bit(self):
         model = {"hidden_size": 64, "num_hidden_layers": 8, "max_position_embeddings": 64}
         common = dict(model=model, train_iters=3, lr_warmup_iters=0, runtime_reserve_mib=0, micro_batch_size=4)
