@@ -199,14 +199,20 @@ def commit():
     return subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
 
 
-def load_report(path, args):
-    head = {"commit": commit(), "device": args.device, "hardware": hardware(args)}
+def load_report(path, args, place=None):
+    """What earlier calls of this commit left there; place: the device, where it is not that of the arguments."""
+    head = {"commit": commit()} | (place or {"device": args.device, "hardware": hardware(args)})
     for earlier in (path, args.earlier):
         if earlier and earlier.exists():
             report = json.loads(earlier.read_text())
             if all(report.get(k) == v for k, v in head.items()):
                 return report
     return head | {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"), "models": {}}
+
+
+def find_program():
+    places = [ROOT / "athanor", ROOT / "build" / "athanor"]
+    return next((p for p in places if os.access(p, os.X_OK)), places[0])
 
 
 def parse_arguments():
@@ -227,9 +233,8 @@ def parse_arguments():
                         help="factor of the time that a model is thought to need")
     parser.add_argument("--torch-compile", default="default", help="none, default or a mode of torch.compile")
     args = parser.parse_args()
-    places = [ROOT / "athanor", ROOT / "build" / "athanor"]
     args.peers = args.peers.resolve() if args.peers else None
-    args.athanor = args.athanor or next((p for p in places if os.access(p, os.X_OK)), places[0])
+    args.athanor = args.athanor or find_program()
     return args
 
 

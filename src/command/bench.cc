@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <ctime>
 #include <map>
@@ -16,6 +17,7 @@
 #include "command/machine.h"
 #include "data/loader.h"
 #include "metrics/format.h"
+#include "train/product_reason.h"
 #include "train/setup.h"
 #include "train/step_profile.h"
 
@@ -117,6 +119,31 @@ nlohmann::ordered_json ops_json(const StepProfile& profile) {
   return ops;
 }
 
+// A line for each shape of products that is below the rate of a large one; its tiles are those of the model.
+std::string slow_products(const OpTimes& ops, const Backend& backend) {
+  Limits limits = ops.limits;
+  limits.multiprocessors = backend.device.multiprocessors();
+  std::string out;
+  for (const auto& [name, row] : ordered(ops.profile.rows())) {
+    if (row.inner == 0 || row.seconds <= 0 || row.cost.flops >= kFastEnough * limits.most.flops * row.seconds) continue;
+    const double launches = double(row.launches);
+    const Launch one{.op = Gemm::kName,
+                     .cost = {row.cost.flops / launches, row.cost.bytes / launches},
+                     .shape = row.shape,
+                     .inner = row.inner};
+    const std::string why = why_slow({.m = double(one.shape[0]),
+                                      .n = double(one.shape[1]),
+                                      .k = double(one.inner),
+                                      .cost = one.cost,
+                                      .seconds = row.seconds / launches,
+                                      .tiling = limits.multiprocessors > 0 ? best_tiling(one, limits) : Tiling{}},
+                                     limits);
+    out += cat("\n", name, ": ", std::lround(100 * row.cost.flops / row.seconds / limits.most.flops),
+               " % of the rate of a large product: ", why);
+  }
+  return out.empty() ? "" : out + "\n";
+}
+
 Exit bench_step(const Args& args, bool by_shape) {
   Bench b(args);
   time_steps(b, args.warmup);
@@ -150,10 +177,11 @@ Exit bench_step(const Args& args, bool by_shape) {
   } else {
     std::printf(
         "%s\nmedian of %lld steps: %.2f ms, %s tokens/s, %s FLOP/s (causal count)\nmeasured ceilings: %s FLOP/s "
-        "(product), %s B/s (copy)\n\n%s",
+        "(product), %s B/s (copy)\n\n%s%s",
         b.machine.description().c_str(), static_cast<long long>(args.steps), mid * 1e3,
         format_count(tokens / mid).c_str(), format_count(flops).c_str(), format_count(ops->limits.most.flops).c_str(),
-        format_count(ops->limits.most.bytes).c_str(), ops->profile.table(ops->profile.step_seconds()).c_str());
+        format_count(ops->limits.most.bytes).c_str(), ops->profile.table(ops->profile.step_seconds()).c_str(),
+        by_shape ? slow_products(*ops, b.machine.backend()).c_str() : "");
   }
   return Exit::done;
 }
@@ -206,6 +234,7 @@ void add_bench(Cli& cli) {
   add_bench_verb(cli, verb, "ops", "the same, every shape of an op by itself", bench_step_by_shape);
   add_bench_device(cli, *verb);
   add_bench_verb(cli, verb, "data", "tokens per second of the data loader", bench_data);
+  add_bench_products(cli, *verb);
   add_bench_decode(cli, verb);
   add_bench_comm(cli, *verb);
 }

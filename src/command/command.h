@@ -35,6 +35,7 @@ void add_checkpoint(Cli&);
 void add_bench(Cli&);
 void add_bench_device(Cli&, CLI::App& bench);
 void add_bench_comm(Cli&, CLI::App& bench);
+void add_bench_products(Cli&, CLI::App& bench);
 void add_bench_decode(Cli&, CLI::App* bench);
 void add_check_backend(Cli&);
 void add_devices(Cli&);

@@ -20,6 +20,10 @@ class CudaOps final : public Decorated<CudaOps>, public Tuning {
   std::string search(const Tunable& ops, double seconds) override;
   std::string export_choices() const override;
   std::string import_choices(const std::string& text) override;
+  ProductTime time(const Gemm& product, bool again) override { return gemm().time(product, again, stream_); }
+  ProductTrial try_all(const Gemm& product, bool again, double seconds) override {
+    return gemm().try_all(product, again, seconds, stream_);
+  }
   std::string key() const override;
 
   struct Sizes {

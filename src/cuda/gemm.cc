@@ -11,19 +11,6 @@ namespace {
 
 constexpr int kAnswers = 8;  // that are looked through for a deterministic one
 
-cudaDataType_t type_of(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return CUDA_R_32F;
-    case DType::bf16:
-      return CUDA_R_16BF;
-    case DType::f16:
-      return CUDA_R_16F;
-    default:
-      throw Error(cat("gemm: ", dtype, " matrices have no product on a GPU; expected f32, bf16 or f16"));
-  }
-}
-
 // The combinations that cublasLtMatmul() multiplies without a conversion. [its table of types]
 void check_types(const Gemm& op) {
   if (op.a.dtype != op.b.dtype)
@@ -90,6 +77,40 @@ const char* remedy(cublasStatus_t status) {
 }
 
 }  // namespace
+
+cudaDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return CUDA_R_32F;
+    case DType::bf16:
+      return CUDA_R_16BF;
+    case DType::f16:
+      return CUDA_R_16F;
+    default:
+      throw Error(cat("gemm: ", dtype, " matrices have no product on a GPU; expected f32, bf16 or f16"));
+  }
+}
+
+cublasComputeType_t compute_type_of(const GemmProblem& p) {
+  return p.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
+
+bool can_fuse(const GemmProblem& p) {
+  switch (p.epilogue) {
+    case Epilogue::none:
+    case Epilogue::add:
+      return true;
+    case Epilogue::gelu:
+    case Epilogue::gelu_gradient:
+      // The library does not say how well it approximates GELU: good enough for 16 bits. What it stores or reads
+      // beside d has rows of a multiple of 8 elements. [CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD]
+      return p.d != DType::f32 && p.n % 8 == 0 && p.align_d == kMostAlign;
+    case Epilogue::sum_a:
+    case Epilogue::sum_b:
+      return !p.tf32;  // sums are of the values themselves, not of those rounded to TF32
+  }
+  return false;
+}
 
 GemmRunner::GemmRunner(const CublasLtTable& table, Options options)
     : lt_(table), options_(options), handle_(nullptr, table.cublasLtDestroy) {
@@ -168,9 +189,8 @@ GemmRunner::Plan GemmRunner::describe(const GemmProblem& p) const {
             .b = {nullptr, lt_.cublasLtMatrixLayoutDestroy},
             .d = {nullptr, lt_.cublasLtMatrixLayoutDestroy}};
   const char* what = "a product cannot be described";
-  const cublasComputeType_t compute = p.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
   cublasLtMatmulDesc_t desc = nullptr;
-  require(lt_.cublasLtMatmulDescCreate(&desc, compute, CUDA_R_32F), what, p);
+  require(lt_.cublasLtMatmulDescCreate(&desc, compute_type_of(p), CUDA_R_32F), what, p);
   plan.desc.reset(desc);
   const auto set = [&](cublasLtMatmulDescAttributes_t name, auto value) {
     require(lt_.cublasLtMatmulDescSetAttribute(desc, name, &value, sizeof value), what, p);

@@ -14,9 +14,17 @@
 #include <vector>
 
 #include "cuda/gemm_choices.h"
-#include "cuda/gemm_problem.h"
 #include "cuda/libraries/cublaslt_table.h"
+#include "ops/gemm_problem.h"
+#include "ops/tuning.h"
 namespace athanor::cuda {
+
+// Whether the library may be asked to compute the epilogue in the same pass.
+bool can_fuse(const GemmProblem& p);
+
+// As the library names a type. Throws Error for those without products.
+cudaDataType_t type_of(DType dtype);
+cublasComputeType_t compute_type_of(const GemmProblem& p);
 
 class GemmRunner {
  public:
@@ -41,6 +49,10 @@ class GemmRunner {
     double first_microseconds = 0, best_microseconds = 0;  // of all launches of the timed problems
   };
   SearchReport search(std::span<const Gemm> ops, double seconds, cudaStream_t stream);
+
+  // See Tuning.
+  ProductTime time(const Gemm& op, bool again, cudaStream_t stream);
+  ProductTrial try_all(const Gemm& op, bool again, double seconds, cudaStream_t stream);
 
   // All choices so far, imported ones included.
   std::string export_choices() const { return to_json(key_, choices_); }
@@ -75,11 +87,17 @@ class GemmRunner {
   cublasStatus_t launch(const Gemm& op, const Plan& plan, void* scratch, cudaStream_t stream) const;
   void require(cublasStatus_t status, const char* what, const GemmProblem& p) const;
 
-  class Trial;  // gemm_search.cc
-  struct Candidate;
+  // What computes a problem: an algorithm of the library, or the parts of its epilogue.
+  struct Candidate {
+    bool in_parts = false;
+    cublasLtMatmulAlgo_t algorithm{};
+  };
+  class Race;  // gemm_race.h
+  class Hunt;  // gemm_exhaustive.cc
   struct Timed;
-  cublasStatus_t try_once(const Gemm& op, Plan& plan, const Candidate& candidate, void* scratch, cudaStream_t stream);
   Timed time_candidates(const Gemm& op, bool again, cudaStream_t stream);
+  Candidate choice_of(const GemmProblem& p);
+  ProductMethod method_of(const GemmProblem& p, const Candidate& candidate) const;
 
   CublasLtTable lt_;
   Options options_;

@@ -16,6 +16,29 @@ struct Tunable {
   std::span<const AttentionBwd> backward = {};
 };
 
+// How a product is computed, as far as its library tells.
+struct ProductMethod {
+  bool in_parts = false;                 // a product, and a kernel for its epilogue; the rest is of the product
+  int64_t tile_rows = 0, tile_cols = 0;  // of d; 0: not known
+  int64_t cuts = 1;                      // of K, computed side by side and added up
+  double waves = 0;                      // of tiles over all multiprocessors; 0: not known
+  std::string words;                     // "algorithm 66, tile 128x256, stages 36, 2 cuts of K"
+};
+
+struct ProductTime {
+  double seconds = 0;          // of one launch
+  double product_seconds = 0;  // of that, without the epilogue's own kernel
+  ProductMethod method;
+};
+
+// The way that is chosen beside the fastest of all that were tried, measured in turns.
+struct ProductTrial {
+  ProductTime chosen, best;
+  int64_t tried = 0;      // ways that ran
+  int64_t failed = 0;     // that the library offered and then refused, or that failed
+  bool complete = false;  // none was left out for lack of time
+};
+
 class Tuning {
  public:
   virtual ~Tuning() = default;
@@ -25,6 +48,11 @@ class Tuning {
   // Takes the choices of an earlier run. Returns why they do not apply here (another GPU or library), empty if they do;
   // throws Error if the text is damaged.
   virtual std::string import_choices(const std::string&) = 0;
+  // Time of a product as training runs it: by its choice, on operands that are not in a cache. again: it is also
+  // computed again (Gemm::again), and that counts.
+  virtual ProductTime time(const Gemm& product, bool again) = 0;
+  // Tries everything that the library can be configured to, for about so many seconds. Choices stay as they are.
+  virtual ProductTrial try_all(const Gemm& product, bool again, double seconds) = 0;
   // What the choices depend on, in words: GPU, driver, library.
   virtual std::string key() const = 0;
 };

@@ -98,6 +98,7 @@ void Engine::record_phases() {
         context(plan, &tape), [](Phase) {}, false);
     arena_.finish_recording();
     micro_launches_ = std::exchange(plan.launches, {});
+    micro_products_ = plan.products.size();
     arena_.record("optimizer");
     run_optimizer(context(plan, nullptr), [](Phase) {});
     arena_.finish_recording();

@@ -77,6 +77,7 @@ class Engine {
   int rank() const { return backend_.mesh.data_parallel().rank(); }
   std::span<const Gemm> products() const { return products_; }  // of a micro-batch and an evaluation, once planned
   Tunable tunable() const { return {products_, attention_forward_, attention_backward_}; }  // of the same
+  std::span<const Gemm> micro_products() const { return products().first(micro_products_); }  // of a micro-batch
   std::span<const Launch> micro_launches() const { return micro_launches_; }    // of a micro-batch, once planned
   std::span<const Launch> update_launches() const { return update_launches_; }  // of the end of a step
   // Sum of the rooflines of a step's ops: no step is faster. Known once memory() is.
@@ -180,6 +181,7 @@ class Engine {
   std::vector<Gemm> products_;
   std::vector<AttentionFwd> attention_forward_;
   std::vector<AttentionBwd> attention_backward_;
+  size_t micro_products_ = 0;  // first of products_
   MemoryPlan memory_;
 };
 

@@ -12,36 +12,14 @@
 namespace athanor {
 namespace {
 
-// How a product is cut into tiles of 128 x 256, or turned ones, and along K.
-struct Tiling {
-  double cuts;
-  bool turned;
-
-  // Share of the multiprocessors' time that goes into results: the last wave of tiles takes as long as a full one,
-  // tiles reach over the edges, and a tile's pipeline fills and drains, which costs as much as 192 of K. (192 and the
-  // tiles are a fit to rates published for cuBLASLt on Hopper, not measured by this program.)
-  double filled(double m, double n, double k, double multiprocessors) const {
-    constexpr double kTile[2] = {128, 256}, kPipeline = 192;
-    const double tiles = std::ceil(m / kTile[turned]) * std::ceil(n / kTile[!turned]) * cuts;
-    const double waves = std::ceil(tiles / multiprocessors);
-    return m * n * cuts / (kTile[0] * kTile[1]) / (multiprocessors * waves) * (k / cuts) / (k / cuts + kPipeline);
-  }
-};
-
 // Partial sums of cuts along K are written and read once, in f32. The rate of `most` is that of a product of
 // 8192-edged matrices, so everything is in proportion to that one.
-double tiled_seconds(const Launch& product, const Limits& limits) {
+double tiled_seconds(const Launch& product, const Tiling& tiling, const Limits& limits) {
   const auto m = double(product.shape[0]), n = double(product.shape[1]), k = double(product.inner);
   const auto sms = double(limits.multiprocessors);
-  const double yardstick = Tiling{1, false}.filled(8192, 8192, 8192, sms);
-  double best = std::numeric_limits<double>::infinity();
-  for (const int cuts : {1, 2, 3, 4, 6, 8, 12})
-    for (const bool turned : {false, true}) {
-      const double share = std::min(1.0, Tiling{double(cuts), turned}.filled(m, n, k, sms) / yardstick);
-      const double partials = cuts > 1 ? 8.0 * cuts * m * n / limits.most.bytes : 0;
-      best = std::min(best, product.cost.flops / (limits.most.flops * share) + partials);
-    }
-  return best;
+  const double yardstick = filling({.rows = 128, .cols = 256}, 8192, 8192, 8192, sms).all();
+  const double share = std::min(1.0, filling(tiling, m, n, k, sms).all() / yardstick);
+  return product.cost.flops / (limits.most.flops * share) + partial_sum_bytes(tiling, m, n) / limits.most.bytes;
 }
 
 void append(std::string& out, const char* format, auto... values) {
@@ -64,10 +42,36 @@ void append_row(std::string& out, const std::string& name, const OpRow& row, dou
 
 }  // namespace
 
+Filling filling(const Tiling& tiling, double m, double n, double k, double multiprocessors) {
+  constexpr double kPipeline = 192;
+  const double tiles = tiling.tiles(m, n), waves = std::ceil(tiles / multiprocessors), cut = k / tiling.cuts;
+  return {.edges = m * n * tiling.cuts / (tiles * tiling.rows * tiling.cols),
+          .wave = tiles / (multiprocessors * waves),
+          .pipeline = cut / (cut + kPipeline)};
+}
+
+double partial_sum_bytes(const Tiling& tiling, double m, double n) {
+  return tiling.cuts > 1 ? 8.0 * tiling.cuts * m * n : 0;
+}
+
+Tiling best_tiling(const Launch& product, const Limits& limits) {
+  Tiling best;
+  double least = std::numeric_limits<double>::infinity();
+  for (const int cuts : {1, 2, 3, 4, 6, 8, 12})
+    for (const bool turned : {false, true}) {
+      const Tiling tiling{.rows = turned ? 256.0 : 128.0, .cols = turned ? 128.0 : 256.0, .cuts = double(cuts)};
+      const double seconds = tiled_seconds(product, tiling, limits);
+      if (seconds < least) best = tiling;
+      least = std::min(least, seconds);
+    }
+  return best;
+}
+
 double least_seconds(const Launch& launch, const Limits& limits) {
   const double roofline = limits.most.least_seconds(launch.cost);
   const std::string_view op = launch.op;
-  if (limits.multiprocessors > 0 && launch.inner > 0) return std::max(roofline, tiled_seconds(launch, limits));
+  if (limits.multiprocessors > 0 && launch.inner > 0)
+    return std::max(roofline, tiled_seconds(launch, best_tiling(launch, limits), limits));
   if (limits.attention_forward > 0 && op == AttentionFwd::kName)
     return std::max(roofline, launch.cost.flops / limits.attention_forward);
   if (limits.attention_backward > 0 && op == AttentionBwd::kName)
@@ -77,6 +81,8 @@ double least_seconds(const Launch& launch, const Limits& limits) {
 
 void OpRow::add(const Launch& launch, const Limits& limits, int64_t times) {
   launches += times;
+  shape = launch.shape;
+  inner = launch.inner;
   cost.flops += double(times) * launch.cost.flops;
   cost.bytes += double(times) * launch.cost.bytes;
   least += double(times) * least_seconds(launch, limits);

@@ -7,6 +7,7 @@
 #include "metrics/flops.h"
 #include "tokenizer/load.h"
 #include "train/answer.h"
+#include "train/best_seconds.h"
 #include "train/checkpointer.h"
 #include "train/tuning_cache.h"
 
@@ -185,23 +186,6 @@ struct ProbeSizes {
 };
 ProbeSizes probe_sizes(const Device& device) {
   return device.unified() ? ProbeSizes{768, 16 << 20} : ProbeSizes{8192, 256 << 20};
-}
-
-// Best of 50 ms and of three runs: long enough to outlast the waking of threads and a neighbour's turn on a core.
-template <class Op>
-double best_seconds(Backend backend, const Op& op, void* scratch) {
-  Device& device = backend.device;
-  double best = std::numeric_limits<double>::infinity(), sum = 0;
-  for (int runs = 0; runs < 3 || sum < 0.05; ++runs) {
-    const auto start = device.record(Lane::compute);
-    backend.ops.run(op, scratch);
-    const auto end = device.record(Lane::compute);
-    device.wait(*end);
-    const double seconds = device.seconds(*start, *end);
-    sum += seconds;
-    best = std::min(best, seconds);
-  }
-  return best;
 }
 
 double measure_copy_bytes(Backend backend) {

@@ -32,7 +32,7 @@ bool saves_in_background(const Config&, const Device&);
 // configured one on, those whose steps take least by the model of train/limit.h. A given size gets the least
 // recomputation that fits. Recomputation changes no bit. The choice is a function of config, device and ranks.
 // (make_engine.cc; the number for GPUs is not measured yet.)
-constexpr int64_t kAutoTokens = 8192, kAutoTokensOnGpu = 65536;
+constexpr int64_t kAutoTokens = 8192, kAutoTokensOnGpu = 131072;
 std::unique_ptr<Engine> make_engine(const Config&, Backend, bool training);
 
 // Before commit(): tries algorithms and epilogues of the engine's products, and kernels of its attention, as long as

@@ -193,36 +193,36 @@ TEST_F(GemmTest, CapturedLaunchesRunAtEachReplay) {
 
 TEST_F(GemmTest, ProblemsInWordsTellAllThatMatters) {
   Gemm op = product(64, 48, 32);
-  EXPECT_EQ(cat(cuda::problem_of(op)), "f32[64, 48] = f32[64, 32] f32[32, 48], rows 48 32 48, aligned 16 16 16");
+  EXPECT_EQ(cat(problem_of(op)), "f32[64, 48] = f32[64, 32] f32[32, 48], rows 48 32 48, aligned 16 16 16");
   op.b = {op.b.data, DType::f32, {48, 32}, 40};
   op.tb = op.tf32 = true;
   op.bias = {op.b.at(1), DType::f32, {48}};
-  EXPECT_EQ(cat(cuda::problem_of(op)),
+  EXPECT_EQ(cat(problem_of(op)),
             "f32[64, 48] = f32[64, 32] f32[48, 32]^T + bias in tf32, rows 48 32 40, aligned 4 16 16");
   op.bias = {};
   op.accumulate = true;
   op.a.dtype = op.b.dtype = DType::bf16;
-  EXPECT_THAT(cat(cuda::problem_of(op)), HasSubstr("f32[64, 48] += bf16[64, 32] bf16[48, 32]^T, rows"));
+  EXPECT_THAT(cat(problem_of(op)), HasSubstr("f32[64, 48] += bf16[64, 32] bf16[48, 32]^T, rows"));
   const Gemm gelu = gelu_product(64, 48, 32);
-  EXPECT_EQ(cat(cuda::problem_of(gelu)),
+  EXPECT_EQ(cat(problem_of(gelu)),
             "bf16[64, 48] = bf16[64, 32] bf16[32, 48] + bias, gelu, rows 48 32 48, aligned 16 16 16");
 }
 
 // What the library documents of the matrix beside d, and where it would be less exact than the parts.
 TEST_F(GemmTest, EpiloguesThatTheLibraryIsNotAskedFor) {
   Gemm op = gelu_product(64, 48, 32);
-  EXPECT_TRUE(can_fuse(cuda::problem_of(op)));
+  EXPECT_TRUE(cuda::can_fuse(problem_of(op)));
   op.with.data = op.with.at(1);
-  EXPECT_FALSE(can_fuse(cuda::problem_of(op)));
-  EXPECT_FALSE(can_fuse(cuda::problem_of(gelu_product(64, 44, 32))));
+  EXPECT_FALSE(cuda::can_fuse(problem_of(op)));
+  EXPECT_FALSE(cuda::can_fuse(problem_of(gelu_product(64, 44, 32))));
   Gemm single = product(64, 48, 32);
   single.epilogue = Epilogue::gelu_gradient;
   single.with = single.d;
-  EXPECT_FALSE(can_fuse(cuda::problem_of(single)));
+  EXPECT_FALSE(cuda::can_fuse(problem_of(single)));
   single.epilogue = Epilogue::sum_b;
-  EXPECT_TRUE(can_fuse(cuda::problem_of(single)));
+  EXPECT_TRUE(cuda::can_fuse(problem_of(single)));
   single.tf32 = true;
-  EXPECT_FALSE(can_fuse(cuda::problem_of(single)));
+  EXPECT_FALSE(cuda::can_fuse(problem_of(single)));
 }
 
 TEST_F(GemmTest, ChoicesComeBackFromTheirText) {

@@ -99,6 +99,23 @@ class TrainingTest(CudaTest):
         again = self.run_program("check-backend", config, "--steps", "1")
         self.assertRegex(again.err, r"matrix products: \d+ different ones, \d+ tried")
 
+    def test_bench_products_tells_what_a_search_of_the_whole_library_gains(self):
+        config = self.config(precision="bf16", global_batch_size=2, gemm_search_seconds=0)
+        found = json.loads(self.run_program("bench", "products", config, "--exhaustive", "--seconds", "0.05", "--json",
+                                            "--rates", "8e14", "4e12").out)
+        self.assertGreater(found["multiprocessors"], 0)
+        self.assertEqual(found["searched"], len(found["products"]))
+        self.assertEqual(found["below_best"], sum(p["exhaustive"]["of_best"] < 0.97 for p in found["products"]))
+        for p in found["products"]:
+            self.assertGreater(p["exhaustive"]["tried"], 0)
+            self.assertLessEqual(p["exhaustive"]["of_best"], 1)
+            self.assertTrue(p["reason"], "tiny ones are slow")
+            self.assertRegex(p["method"]["words"], r"algorithm \d+")
+        self.assertTrue(any(p["within"] for p in found["products"] if not p["launches"]), "epilogues in parts")
+        text = self.run_program("bench", "products", config, "--exhaustive", "--seconds", "0", "--rates", "8e14",
+                                "4e12").out
+        self.assertRegex(text, r"below 97 % of the best that was found: \d+ of \d+ products")
+
     def test_attention_of_cudnn_follows_the_programs_own(self):
         model = {"hidden_size": 64, "max_position_embeddings": 32}
         own = self.curve("own", precision="bf16", model=model, attention="builtin")

@@ -334,6 +334,62 @@ class CompareTest(SystemTest):
         self.assertEqual((ROOT / "README.md").read_text().count(table.BEGIN), 1)
 
 
+class ChoicesTest(SystemTest):
+    """bench/gpu/choices.py with tiny models on the CPU, and by the model of a GPU."""
+
+    def choices(self, *arguments, code=0):
+        command = [sys.executable, ROOT / "bench" / "gpu" / "choices.py", *arguments, "--out", self.folder,
+                   "--athanor", PROGRAM, "--threads", "1", "--rounds", "1", "--steps", "1"]
+        done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
+        self.assertEqual(done.returncode, code, done.stderr)
+        path = self.folder / "choices.json"
+        return json.loads(path.read_text())["models"] if path.exists() else {}, done.stdout + done.stderr
+
+    def test_both_are_recorded_for_a_model(self):
+        models, printed = self.choices("all", "--device", "cpu", "--models", "tiny-gpt2", "--minutes", "120")
+        found = models["tiny-gpt2"]["micro_batch"]
+        self.assertEqual((found["status"], found["auto"], found["left_out"]), ("measured", 8, {}))
+        self.assertEqual(list(found["tokens_per_second"]), ["auto", "1", "2", "4"])
+        self.assertLessEqual(found["auto_of_best"], 1)
+        self.assertEqual(found["met"], found["auto_of_best"] >= 0.98)
+        found = models["tiny-gpt2"]["products"]
+        self.assertEqual(found["status"], "measured")
+        self.assertGreater(len(found["products"]), 5)
+        self.assertNotIn("met", found, "the CPU has nothing to search")
+        self.assertRegex(printed, r"tiny-gpt2 +products +\d+ products, \d+ below 85 %")
+        self.assertIn("auto takes 8", printed)
+
+    def test_without_time_nothing_runs_and_later_calls_add_it(self):
+        models, _ = self.choices("all", "--device", "cpu", "--minutes", "0.001")
+        self.assertEqual({row[kind]["status"] for row in models.values() for kind in ("products", "micro_batch")},
+                         {"not run"})
+        models, _ = self.choices("products", "--device", "cpu", "--models", "tiny-llama", "--minutes", "120")
+        self.assertEqual([row["products"]["status"] for row in models.values()], ["not run", "measured"])
+
+    def test_the_model_of_a_gpu_needs_none(self):
+        models, printed = self.choices("micro_batch", "--gpu", "h200", "--models", "gpt2-124m,llama-1b")
+        for row in models.values():
+            found = row["micro_batch"]
+            self.assertEqual((found["status"], found["modelled_for"]), ("modelled", "h200"))
+            self.assertGreater(len(found["tokens_per_second"]), 3)
+            self.assertTrue(found["met"], found)
+        self.assertEqual(printed.count(": met"), 2)
+
+    def test_what_cannot_be_asked_is_refused(self):
+        for arguments, words in ((("products", "--gpu", "h200"), "products have to run"),
+                                 (("nothing",), "invalid choice")):
+            self.assertIn(words, self.choices(*arguments, code=2)[1])
+        self.assertIn("unknown model none", self.choices("products", "--device", "cpu", "--models", "none", code=1)[1])
+
+    def test_sizes_by_hand_divide_the_batch_and_turns_are_compared_by_round(self):
+        choices = module(ROOT / "bench" / "gpu" / "choices.py")
+        self.assertEqual(choices.around(8, 48), [1, 2, 3, 4, 6, 8, 12, 16, 24])
+        found = choices.verdict({"auto": [96, 48, 97], 4: [100, 50, 100], 2: [10, 10, 10]}, 8, {})
+        self.assertEqual((found["best"], found["auto_of_best"], found["met"]), (4, 0.96, False))
+        found = choices.verdict({"auto": [100], 4: [99]}, 8, {})
+        self.assertEqual((found["best"], found["auto_of_best"], found["met"]), (8, 1, True))
+
+
 class OccupancyTest(unittest.TestCase):
     """What scripts/occupancy.py computes of registers, shared memory and blocks."""
 

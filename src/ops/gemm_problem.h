@@ -5,7 +5,7 @@
 #include <iosfwd>
 
 #include "ops/gemm.h"
-namespace athanor::cuda {
+namespace athanor {
 
 struct GemmProblem {
   int64_t m = 0, n = 0, k = 0;
@@ -18,15 +18,12 @@ struct GemmProblem {
   auto operator<=>(const GemmProblem&) const = default;  // NOLINT(modernize-use-nullptr): a false alarm
 };
 
-// No algorithm of cuBLASLt asks for more, so buffers at any offset of an arena are one problem.
+// No library asks for more, so buffers at any offset of an arena are one problem.
 constexpr int kMostAlign = 16;
 
 GemmProblem problem_of(const Gemm& op);
 
-// Whether the library may be asked to compute the epilogue in the same pass.
-bool can_fuse(const GemmProblem& p);
-
 // In words, also the problem's key in a file of choices:
 // "bf16[64, 96] = bf16[64, 32] bf16[96, 32]^T + bias, rows 96 32 32, aligned 16 16 16".
 std::ostream& operator<<(std::ostream& out, const GemmProblem& p);
-}  // namespace athanor::cuda
+}  // namespace athanor

@@ -1,14 +1,32 @@
-#include "cuda/gemm_problem.h"
+#include "ops/gemm_problem.h"
 
 #include <algorithm>
 #include <ostream>
 
-namespace athanor::cuda {
+namespace athanor {
 namespace {
 
 int alignment(const void* data) {
   const auto address = reinterpret_cast<uintptr_t>(data);
   return static_cast<int>(std::min<uintptr_t>(address & (~address + 1), kMostAlign));  // its lowest bit
+}
+
+const char* words_of(Epilogue epilogue) {
+  switch (epilogue) {
+    case Epilogue::none:
+      return "";
+    case Epilogue::add:
+      return " + residual";
+    case Epilogue::gelu:
+      return ", gelu";
+    case Epilogue::gelu_gradient:
+      return ", gelu gradient";
+    case Epilogue::sum_a:
+      return ", sums of a";
+    case Epilogue::sum_b:
+      return ", sums of b";
+  }
+  return "";
 }
 
 }  // namespace
@@ -38,45 +56,6 @@ GemmProblem problem_of(const Gemm& op) {
   return p;
 }
 
-bool can_fuse(const GemmProblem& p) {
-  switch (p.epilogue) {
-    case Epilogue::none:
-    case Epilogue::add:
-      return true;
-    case Epilogue::gelu:
-    case Epilogue::gelu_gradient:
-      // The library does not say how well it approximates GELU: good enough for 16 bits. What it stores or reads
-      // beside d has rows of a multiple of 8 elements. [CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD]
-      return p.d != DType::f32 && p.n % 8 == 0 && p.align_d == kMostAlign;
-    case Epilogue::sum_a:
-    case Epilogue::sum_b:
-      return !p.tf32;  // sums are of the values themselves, not of those rounded to TF32
-  }
-  return false;
-}
-
-namespace {
-
-const char* words_of(Epilogue epilogue) {
-  switch (epilogue) {
-    case Epilogue::none:
-      return "";
-    case Epilogue::add:
-      return " + residual";
-    case Epilogue::gelu:
-      return ", gelu";
-    case Epilogue::gelu_gradient:
-      return ", gelu gradient";
-    case Epilogue::sum_a:
-      return ", sums of a";
-    case Epilogue::sum_b:
-      return ", sums of b";
-  }
-  return "";
-}
-
-}  // namespace
-
 std::ostream& operator<<(std::ostream& out, const GemmProblem& p) {
   const auto matrix = [&out](DType dtype, int64_t rows, int64_t cols, bool transposed) {
     if (transposed) std::swap(rows, cols);
@@ -94,4 +73,4 @@ std::ostream& operator<<(std::ostream& out, const GemmProblem& p) {
   return out << ", aligned " << p.align_d << ' ' << p.align_a << ' ' << p.align_b;
 }
 
-}  // namespace athanor::cuda
+}  // namespace athanor

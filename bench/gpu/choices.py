@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""Holds what athanor chooses by itself against what a search by hand finds, for every model of compare.py.
+
+products: every matrix product of a step by the algorithm that training's search chose, beside the fastest of all that
+cuBLASLt can be configured to (`athanor bench products --exhaustive`). Goal: 97 % of the best.
+micro_batch: steps with micro_batch_size "auto" beside steps with each size around it, in turns. Goal: 98 % of the best
+tokens/s. With --gpu the limits that `athanor plan` models for that GPU take the place of times.
+
+Results go to DIR/choices.json. A call ends after --minutes; a later call of the same commit on the same device adds
+what is missing.
+
+usage: choices.py products|micro_batch|all [--models A,B] [--minutes 9] [--device cuda|cpu] [--gpu h200] [--out DIR]
+"""
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import compare
+import sides
+
+PRODUCTS_GOAL, MICRO_BATCH_GOAL = 0.97, 0.98
+MOST_PRODUCTS = 24  # different ones that a model is thought to have
+
+
+def products(name, model, args, folder, deadline):
+    config = compare.make_config(name, model, args, folder)
+    exhaustive = ["--exhaustive", "--seconds", args.seconds] if args.device == "cuda" else []
+    needed = compare.START + compare.SEARCH + MOST_PRODUCTS * args.seconds if exhaustive else 0
+    if deadline.left() < needed * args.patience:
+        raise sides.NotRun(f"{deadline.left():.0f} s were left, up to {needed:.0f} are needed")
+    out = sides.run([args.athanor, "bench", "products", config, "--json", *exhaustive], deadline)
+    found = json.loads(out.strip().splitlines()[-1])
+    if exhaustive:
+        shares = [p["exhaustive"]["of_best"] for p in found["products"] if "of_best" in p.get("exhaustive", {})]
+        found |= {"worst_of_best": min(shares, default=None), "goal": PRODUCTS_GOAL,
+                  "met": len(shares) == len(found["products"]) and min(shares) >= PRODUCTS_GOAL}
+    return found
+
+
+def divisors(number):
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+def around(auto, batch):
+    """Sizes by hand: those that divide the batch, up to four times as large and an eighth as small."""
+    return [d for d in divisors(batch) if auto / 8 <= d <= auto * 4]
+
+
+def with_size(config, size):
+    path = config.with_name(f"{config.stem}-{size}.json")
+    path.write_text(json.dumps(json.loads(config.read_text()) | {"micro_batch_size": size}))
+    return path
+
+
+def verdict(speeds, auto, left_out):
+    """speeds: {size: tokens/s of its turns}. Turns are compared with those of the same round."""
+    median = {size: statistics.median(turns) for size, turns in speeds.items()}
+    best = max(median, key=median.get)
+    share = statistics.median(a / b for a, b in zip(speeds["auto"], speeds[best]))
+    return {"auto": auto, "best": auto if best == "auto" else best, "auto_of_best": round(share, 4),
+            "tokens_per_second": {str(size): round(speed, 1) for size, speed in median.items()},
+            "left_out": left_out, "goal": MICRO_BATCH_GOAL, "met": share >= MICRO_BATCH_GOAL}
+
+
+def micro_batch(name, model, args, folder, deadline):
+    config = compare.make_config(name, model, args, folder)
+    step = model["tokens"] / model["goal"]
+    turn = model.get("seconds", compare.START + compare.SEARCH / args.rounds + (args.steps + 2) * step)
+    if deadline.left() < 2 * turn * args.patience:
+        raise sides.NotRun(f"{deadline.left():.0f} s were left, {2 * turn:.0f} are needed for auto and one size")
+    time = lambda path: sides.Athanor(args.athanor, path, deadline).steps(args.steps, 2)
+    first = time(config)
+    auto, batch = first["micro_batch_size"], model["tokens"] // model["seq"]
+    paths = {"auto": config} | {size: with_size(config, size) for size in around(auto, batch) if size != auto}
+    speeds, left_out = {"auto": []}, {}
+    for _ in range(args.rounds):
+        for size, path in paths.items():
+            if size in left_out:
+                continue
+            if deadline.left() < turn * args.patience:
+                left_out[str(size)] = "no time was left"
+                continue
+            try:
+                speeds.setdefault(size, []).append(time(path)["tokens_per_second"])
+            except sides.NotRun as why:
+                left_out[size] = str(why)
+                speeds.pop(size, None)
+    whole = {size: turns for size, turns in speeds.items() if len(turns) == len(speeds["auto"])}
+    if len(whole) < 2:
+        raise sides.NotRun(f"nothing to compare with: {left_out}")
+    return verdict(whole, auto, {str(size): why for size, why in left_out.items()})
+
+
+def modelled_micro_batch(name, model, args, folder, _):
+    """The same by the model of `athanor plan --gpu`: nothing runs."""
+    config = compare.make_config(name, model, args, folder)
+
+    def plan(path):
+        done = subprocess.run([args.athanor, "plan", path, "--gpu", args.gpu], capture_output=True, text=True)
+        if done.returncode != 0:
+            raise sides.NotRun(sides.tail(done.stderr))
+        size = int(re.search(r"micro-batches +\d+ of (\d+) ", done.stdout).group(1))
+        milliseconds = float(re.search(r"predicted step +([\d.e+]+) ms", done.stdout).group(1))
+        recompute = re.search(r"recomputation +(\w+)", done.stdout).group(1)
+        return size, model["tokens"] / milliseconds * 1e3, recompute
+
+    auto, speed, _ = plan(config)
+    speeds, left_out = {"auto": [speed]}, {}
+    for size in around(auto, model["tokens"] // model["seq"]):
+        if size != auto:
+            try:
+                speeds[size] = [plan(with_size(config, size))[1]]
+            except sides.NotRun as why:
+                left_out[str(size)] = str(why)
+    return verdict(speeds, auto, left_out) | {"modelled_for": args.gpu}
+
+
+def line(kind, found):
+    if kind == "micro_batch":
+        return (f"auto takes {found['auto']}, {100 * found['auto_of_best']:.1f} % of the tokens/s of {found['best']}, "
+                f"the best of {len(found['tokens_per_second'])} sizes: {'met' if found['met'] else 'MISSED'}")
+    slow = sum("reason" in p for p in found["products"])
+    text = f"{len(found['products'])} products, {slow} below 85 % of the rate of a large one"
+    if "met" in found:
+        text += f", {found['below_best']} below 97 % of the best found: {'met' if found['met'] else 'MISSED'}"
+    return text
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("products", "micro_batch", "all"))
+    parser.add_argument("--models", help="comma separated; default: all, " + ", ".join(compare.MODELS))
+    parser.add_argument("--minutes", type=float, default=9.0)
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "choices-out")))
+    parser.add_argument("--earlier", type=Path, help="choices.json of earlier calls, where --out is another folder")
+    parser.add_argument("--athanor", type=Path, help="the program; default: beside scripts/, or build/athanor")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: tiny models, to try the script")
+    parser.add_argument("--gpu", help="micro_batch: by the modelled limits of h200, h100, a100 or b200, which runs nothing")
+    parser.add_argument("--seconds", type=float, default=3, help="of the search for each product")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=3, help="timed in a turn")
+    parser.add_argument("--threads", type=int, default=0, help="of the CPU")
+    parser.add_argument("--patience", type=float, default=1.0, help="factor of the time that a model is thought to need")
+    args = parser.parse_args()
+    if args.gpu and args.what != "micro_batch":
+        parser.error("--gpu models micro_batch alone: products have to run")
+    args.athanor = (args.athanor or compare.find_program()).resolve()
+    return args
+
+
+def main():
+    args = parse_arguments()
+    known = compare.MODELS if args.device == "cuda" else compare.TINY_MODELS
+    names = args.models.split(",") if args.models else list(known)
+    if unknown := [n for n in names if n not in known]:
+        sys.exit(f"choices.py: unknown model {unknown[0]}; known are {', '.join(known)}")
+    deadline = sides.Deadline(args.minutes)
+    args.out.mkdir(parents=True, exist_ok=True)
+    path = args.out / "choices.json"
+    report = compare.load_report(path, args, {"device": "model", "hardware": args.gpu} if args.gpu else None)
+    work = {"products": products, "micro_batch": modelled_micro_batch if args.gpu else micro_batch}
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in work if args.what == "all" else [args.what]:
+            for name in names:
+                row = report["models"].setdefault(name, {})
+                if row.get(kind, {}).get("status") == "measured" and not args.models:
+                    continue  # by an earlier call
+                try:
+                    found = work[kind](name, known[name], args, Path(folder), deadline)
+                    row[kind] = {"status": "modelled" if args.gpu else "measured"} | found
+                    print(f"{name:14} {kind:12} {line(kind, found)}", flush=True)
+                except sides.NotRun as why:
+                    row.setdefault(kind, {"status": "not run", "why": str(why)})
+                    print(f"{name:14} {kind:12} not run: {why}", flush=True)
+                path.write_text(json.dumps(report, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+#include "train/product_times.h"
+
+#include <algorithm>
+#include <map>
+
+#include "ops/gemm_problem.h"
+#include "train/best_seconds.h"
+
+namespace athanor {
+
+std::vector<ProductUse> products_of_step(Engine& engine) {
+  engine.memory();  // the dry run names the products
+  std::map<GemmProblem, ProductUse> distinct;
+  for (const Gemm& op : engine.micro_products()) {
+    if (op.d.numel() == 0 || op.k() == 0) continue;
+    ProductUse& use = distinct[problem_of(op)];
+    if (op.again) {
+      use.again = true;
+      continue;
+    }
+    use.op = op;
+    use.launches += engine.micro_batches();
+    if (op.epilogue == Epilogue::none) continue;
+    in_parts(op, [&]<class Part>(const Part& part) {
+      if constexpr (std::is_same_v<Part, Gemm>) {
+        ProductUse& product = distinct[problem_of(part)];
+        product.op = part;
+        product.within += engine.micro_batches();
+      }
+    });
+  }
+  std::vector<ProductUse> order;
+  for (const auto& [problem, use] : distinct)
+    if (use.op.d) order.push_back(use);
+  const auto work = [](const ProductUse& use) { return double(use.launches + use.within) * use.op.cost().flops; };
+  std::stable_sort(order.begin(), order.end(), [&](const auto& x, const auto& y) { return work(x) > work(y); });
+  return order;
+}
+
+namespace {
+
+// Puts memory of random numbers under a tensor of an op.
+class Operands {
+ public:
+  void add(Tensor& t) {
+    if (!t) return;
+    const int64_t elements = t.shape.rank == 2 ? t.rows() * t.stride() : t.numel();
+    places_.push_back({&t, {}, elements});
+  }
+  void commit(Backend backend) {
+    for (Place& place : places_)
+      plan_.add(MemoryKind::inputs, "operand", place.target->dtype, {place.elements}, &place.memory);
+    plan_.commit(backend.device);
+    for (Place& place : places_) {
+      place.target->data = place.memory.data;
+      if (place.memory.dtype == DType::f16) place.memory.dtype = DType::bf16;  // any numbers of 16 bits will do
+      backend.ops.run(RandomNormal{.x = place.memory, .std = 0.02f}, nullptr);
+    }
+  }
+
+ private:
+  struct Place {
+    Tensor* target;
+    Tensor memory;
+    int64_t elements;
+  };
+  std::vector<Place> places_;
+  MemoryPlan plan_;
+};
+
+}  // namespace
+
+ProductTime time_product(Backend backend, const ProductUse& use) {
+  if (backend.tuning) return backend.tuning->time(use.op, use.again);
+  Gemm op = use.op;
+  Operands operands;
+  for (Tensor* t : {&op.d, &op.a, &op.b, &op.bias, &op.with}) operands.add(*t);
+  operands.commit(backend);
+  Tensor scratch;
+  MemoryPlan plan;
+  if (const size_t bytes = backend.ops.scratch(op)) {
+    plan.add(MemoryKind::inputs, "scratch", DType::u8, {int64_t(bytes)}, &scratch);
+    plan.commit(backend.device);
+  }
+  const double seconds = best_seconds(backend, op, scratch.data);
+  return {.seconds = seconds, .product_seconds = seconds, .method = {.words = "the backend's own"}};
+}
+
+}  // namespace athanor
