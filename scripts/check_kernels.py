@@ -6,8 +6,10 @@ Reads the objects of DIR/cuda (made by nvcc) with cuobjdump and nvdisasm, which 
 or the CUDA toolkit. FILE (default tests/cuda/kernel_budget.txt) has a line per group of kernels:
     architecture | regular expression of the kernel's name | most registers | instructions that each must have
 A kernel of a line uses no stack (registers that do not fit are spilled there), unless the line ends in "| stack N" bytes.
-Kernels in no line are off the hot path. Every line must match a kernel. --update sets registers and stack of the lines to
-what is there; --list prints all kernels with their resources.
+Kernels in no line are off the hot path. Every line must match a kernel. All kernels with wgmma or TMA are held to two rules
+more: products wait in groups, not one by one, which ptxas arranges where it finds their registers in use and does not count
+as a warning; and static shared memory ends on a boundary of 1024 bytes, where swizzled tiles begin. --update sets registers
+and stack of the lines to what is there; --list prints all kernels with their resources.
 """
 import argparse
 import os
@@ -33,6 +35,8 @@ class Kernel:
     shared: int  # static
     local: int
     instructions: set = field(default_factory=set)
+    products: int = 0  # wgmma
+    waited: int = 0    # of these, how many end a group
 
 
 @dataclass
@@ -98,7 +102,10 @@ def read_instructions(folder, objects, architectures, kernels):
                 if match := re.search(r"Function : (\S+)", line):
                     name = match[1]
                 elif (match := INSTRUCTION.match(line)) and (architecture, name) in kernels:
-                    kernels[architecture, name].instructions.add(match[1])
+                    kernel = kernels[architecture, name]
+                    kernel.instructions.add(match[1])
+                    kernel.products += match[1].startswith("HGMMA")
+                    kernel.waited += match[1].startswith("HGMMA") and "gsb0" in line
 
 
 def read_budget(path):
@@ -119,8 +126,16 @@ def has(kernel, wanted):
     return any(i == wanted or i.startswith(wanted + ".") for i in kernel.instructions)
 
 
+def asynchronous_problems(kernel):
+    if 2 * kernel.waited > kernel.products:
+        yield f"{kernel.name}: {kernel.waited} of {kernel.products} wgmma end a group: ptxas has made them wait one by one"
+    swizzled = any(i.startswith(("HGMMA", "UTMA")) for i in kernel.instructions)
+    if swizzled and kernel.shared % 1024:
+        yield f"{kernel.name}: dynamic shared memory begins after {kernel.shared} static bytes, expected a multiple of 1024"
+
+
 def problems_of(kernels, lines, budget):
-    out = []
+    out = [problem for kernel in kernels for problem in asynchronous_problems(kernel)]
     for line in lines:
         where, matching = f"{budget.name}:{line.number}", [k for k in kernels if line.matches(k)]
         if not matching:

@@ -58,7 +58,7 @@ bool rows_are_aligned(const Op& op) {
 
 template <class T, class Op>
 Inputs<T> inputs_of(const Op& op) {
-  constexpr int64_t kRows = INT_MAX - 1024;  // so that a tile's end is an int too
+  constexpr int64_t kRows = 1 << 30;  // so that twice a row's number, the place of its statistics, is an int too
   const AttentionShape& s = op.shape;
   CHECK(op.q.rows() < kRows && op.k.rows() < kRows && op.spans.rows() < kRows, Op::kName, ": ", op.q.rows(),
         " queries, ", op.k.rows(), " keys, ", op.spans.rows(), " spans; the limit is ", kRows);

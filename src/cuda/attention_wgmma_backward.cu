@@ -143,17 +143,17 @@ __device__ __forceinline__ void meet_queries(Accumulators<1, D>& dk, Accumulator
       const bool all = all_see<16>(own.warp, start, start + N);
       wgmma_rows<D, kRows, N>(p, own.a, room.slots[q]);
       wgmma_rows<D, kRows, N>(ds, own.b, room.slots[dy]);
-      ptx::wgmma_wait<1>();
+      ptx::wgmma_wait<1>(p);
       weigh_keys<N>(p, stats, scale);
       hide_unseen<1, N>(p, own.warp, start, all);
       pack_weights<T, N>(weights, p);
       wgmma_columns<D, N>(dv, weights, room.slots[dy]);
-      ptx::wgmma_wait<1>();
+      ptx::wgmma_wait<1>(ds);
       differentiate_keys<N>(ds, p, stats);
       hide_unseen<1, N>(ds, own.warp, start, all);
       pack_weights<T, N>(changes, ds);
       wgmma_columns<D, N>(dk, changes, room.slots[q]);
-      ptx::wgmma_wait<0>();
+      ptx::wgmma_wait<0>(dk, dv, changes, weights);
     }
     ring.release(q);
     ring.release(dy);
@@ -255,16 +255,16 @@ __device__ __forceinline__ void meet_keys(Accumulators<1, D>& dq, R& room, Share
       const bool all = all_see<16>(own.warp, start, start + N);
       wgmma_rows<D, kRows, N>(p, own.a, room.slots[k]);
       wgmma_rows<D, kRows, N>(ds, own.b, room.slots[v]);
-      ptx::wgmma_wait<1>();
+      ptx::wgmma_wait<1>(p);
       weigh_queries<N>(p, stats, scale);
       hide_unseen<1, N>(p, own.warp, start, all);
-      ptx::wgmma_wait<0>();
+      ptx::wgmma_wait<0>(ds);
       ring.release(v);
       differentiate_queries<N>(ds, p, stats);
       hide_unseen<1, N>(ds, own.warp, start, all);
       pack_weights<T, N>(changes, ds);
       wgmma_columns<D, N>(dq, changes, room.slots[k]);
-      ptx::wgmma_wait<0>();
+      ptx::wgmma_wait<0>(dq, changes);
     } else {
       ring.release(v);
     }

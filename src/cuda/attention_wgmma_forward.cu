@@ -75,7 +75,7 @@ __device__ __forceinline__ void consume(Accumulators<1, D>& o, Softmax<1>& softm
   ptx::mbar_wait(&shared.queries, 0);
   int keys = ring.wait(turn), next = ring.next[keys];
   wgmma_rows<D, kRows, N>(s, queries, room.slots[keys]);
-  ptx::wgmma_wait<0>();
+  ptx::wgmma_wait<0>(s);
   ring.release(keys);
   add_scores();
   pack_weights<T, N>(weights, s);
@@ -84,11 +84,11 @@ __device__ __forceinline__ void consume(Accumulators<1, D>& o, Softmax<1>& softm
     wgmma_rows<D, kRows, N>(s, queries, room.slots[keys]);
     const int values = ring.wait(turn);
     wgmma_columns<D, N>(o, weights, room.slots[values]);
-    ptx::wgmma_wait<1>();
+    ptx::wgmma_wait<1>(s);
     start = next, next = ring.next[keys];
     ring.release(keys);
     add_scores();
-    ptx::wgmma_wait<0>();
+    ptx::wgmma_wait<0>(o, weights);
     ring.release(values);
     multiply_by_row<1, D>(o, shrink);
     pack_weights<T, N>(weights, s);
@@ -99,7 +99,7 @@ __device__ __forceinline__ void consume(Accumulators<1, D>& o, Softmax<1>& softm
     publish_rows();
   }
   wgmma_columns<D, N>(o, weights, room.slots[values]);
-  ptx::wgmma_wait<0>();
+  ptx::wgmma_wait<0>(o);
 }
 
 template <class T, int D>

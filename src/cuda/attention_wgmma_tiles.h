@@ -118,7 +118,7 @@ __device__ __forceinline__ float (&flat(Accumulators<1, N>& a))[N / 2] {
 template <int D, int ARows, int N, class T>
 __device__ __forceinline__ void wgmma_rows(Accumulators<1, N>& s, const T* a, const T* b) {
   const uint64_t x = ptx::matrix_descriptor(a), y = ptx::matrix_descriptor(b);
-  ptx::wgmma_fence();
+  ptx::wgmma_fence(s);
 #pragma unroll
   for (int k = 0; k < D / 16; ++k) {
     const int panel = k / 4, within = k % 4 * 2;
@@ -130,9 +130,9 @@ __device__ __forceinline__ void wgmma_rows(Accumulators<1, N>& s, const T* a, co
 
 // o [64, D] += W B: weights w of 64 rows, b a tile [N, D].
 template <int D, int N, class T>
-__device__ __forceinline__ void wgmma_columns(Accumulators<1, D>& o, const uint32_t (&w)[N / 16][4], const T* b) {
+__device__ __forceinline__ void wgmma_columns(Accumulators<1, D>& o, uint32_t (&w)[N / 16][4], const T* b) {
   const uint64_t y = ptx::matrix_descriptor(b, {.leading = N * kRowBytes});
-  ptx::wgmma_fence();
+  ptx::wgmma_fence(o, w);
 #pragma unroll
   for (int k = 0; k < N / 16; ++k)
     ptx::wgmma<T, T, ptx::Major::kRows>(flat<D>(o), w[k], y + k * 16 * (kRowBytes / 16), true);

@@ -12,7 +12,7 @@ namespace {
 __global__ void tell(uint32_t* passed, uint64_t* visible, uint32_t what) {
   const uint32_t now = ld4(passed) + 1;
   st4(passed, now);
-  st8(visible, make_uint2(what, now));  // little-endian: passed is the upper half
+  ptx::store_for_host(visible, uint64_t{now} << 32 | what);
   __threadfence_system();
 }
 

@@ -81,6 +81,11 @@ PTX_FUNCTION uint32_t add_release(uint32_t* flag, uint32_t value) {
   return old;
 }
 
+// ---- to pinned memory, for the host: all 64 bits at once, which a vector of two words does not promise
+PTX_FUNCTION void store_for_host(uint64_t* to, uint64_t value) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+}
+
 // ---- 2^x within 2 units in the last place; results below the normal numbers are 0
 PTX_FUNCTION float exp2_approx(float x) {
   float y;
@@ -159,6 +164,7 @@ using emu::ptx::griddep_launch;
 using emu::ptx::griddep_wait;
 using emu::ptx::load_acquire;
 using emu::ptx::shared_address;
+using emu::ptx::store_for_host;
 using emu::ptx::store_release;
 
 #define PTX_CALLER __attribute__((always_inline)) inline  // faults name the kernel's line

@@ -2,7 +2,9 @@
 // only kernels with wgmma pay for parsing it.
 //
 // Operand types: bf16, fp16, the two fp8 formats, and float for tf32 (the last 13 bits are ignored).
-// The order: wgmma_fence(); wgmma<T>(...); ... wgmma_commit(); wgmma_wait<GroupsLeft>(); then D may be read.
+// The order: wgmma_fence(d, a); wgmma<T>(d, a, ...); ... wgmma_commit(); wgmma_wait<GroupsLeft>(d); then D may be read.
+// The fence names all registers that the products take, the wait those whose products are over by then: the compiler
+// does not know how long wgmma holds a register, and would be free to move what else touches it across either.
 #pragma once
 #include "cuda/ptx.h"
 namespace athanor::cuda::ptx {
@@ -19,18 +21,35 @@ struct TileLayout {
   uint32_t stride = 1024, leading = 16;
 };
 #if PTX_SM90A
+// tile: on a boundary of 8 rows of the swizzle, from which wgmma and TMA count alike; 16 bytes without one.
 PTX_FUNCTION uint64_t matrix_descriptor(const void* tile, TileLayout layout = {}) {
+#ifndef __CUDACC__
+  emu::ptx::check_matrix(tile, static_cast<unsigned>(layout.swizzle), layout.leading, layout.stride);
+#endif
   return static_cast<uint64_t>((shared_address(tile) & 0x3ffff) >> 4) |
          static_cast<uint64_t>(layout.leading >> 4) << 16 | static_cast<uint64_t>(layout.stride >> 4) << 32 |
          static_cast<uint64_t>(layout.swizzle) << 62;
 }
 
 #ifdef __CUDACC__
-PTX_FUNCTION void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+// Nothing that needs or makes the value is moved across; no instruction.
+PTX_FUNCTION void pin(float& r) { asm volatile("" : "+f"(r)); }
+PTX_FUNCTION void pin(uint32_t& r) { asm volatile("" : "+r"(r)); }
+template <class T, int N>
+PTX_FUNCTION void pin(T (&registers)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) pin(registers[i]);
+}
+template <class... Registers>
+PTX_FUNCTION void wgmma_fence(Registers&... taken) {
+  (pin(taken), ...);
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
 PTX_FUNCTION void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int GroupsLeft>
-PTX_FUNCTION void wgmma_wait() {
+template <int GroupsLeft, class... Results>
+PTX_FUNCTION void wgmma_wait(Results&... results) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GroupsLeft) : "memory");
+  (pin(results), ...);
 }
 
 // clang-format off
@@ -201,10 +220,13 @@ PTX_FUNCTION void wgmma(float (&d)[R], const uint32_t (&a)[4], uint64_t b, bool 
 
 #else  // the emulated GPU
 using emu::ptx::wgmma_commit;
-using emu::ptx::wgmma_fence;
-template <int GroupsLeft>
-void wgmma_wait() {
-  emu::ptx::wgmma_wait(GroupsLeft);
+template <class... Registers>
+void wgmma_fence(Registers&... taken) {
+  emu::ptx::wgmma_fence({{&taken, sizeof taken}...});
+}
+template <int GroupsLeft, class... Results>
+void wgmma_wait(Results&... results) {
+  emu::ptx::wgmma_wait(GroupsLeft, {{&results, sizeof results}...});
 }
 template <class T>
 constexpr emu::ptx::MmaType wgmma_type() {

@@ -1,6 +1,7 @@
 // Emulated PTX instructions, one function each; cuda/ptx.h spells the same functions as inline PTX for a GPU.
 // Shared-memory operands are plain pointers. What is not declared here is not emulated.
 #pragma once
+#include <initializer_list>
 #include <type_traits>
 
 #include "emulator/language.h"
@@ -19,6 +20,7 @@ void cluster_wait();    // barrier.cluster.wait.acquire
 uint32_t load_acquire(const uint32_t* flag);
 void store_release(uint32_t* flag, uint32_t value);
 uint32_t add_release(uint32_t* flag, uint32_t value);  // returns the old value
+void store_for_host(uint64_t* to, uint64_t value);     // 64 bits to pinned memory, at system scope
 
 // ---- matrices from and to shared memory: 8x8 of 16-bit elements, rows of 16 bytes
 void load_matrices(uint32_t* registers, int count, bool transpose, const void* row);
@@ -85,8 +87,14 @@ struct Wgmma {
   uint64_t a, b;                // matrix descriptors
   bool accumulate, a_transposed, b_transposed;
 };
-void wgmma_fence();
+struct Registers {  // of the running thread
+  const void* begin;
+  size_t bytes;
+};
+void wgmma_fence(std::initializer_list<Registers> taken);  // by the products that follow
 void wgmma(float* d, const Wgmma& operation);
 void wgmma_commit();
-void wgmma_wait(unsigned groups_left);
+void wgmma_wait(unsigned groups_left, std::initializer_list<Registers> results);  // these may be read again
+// What a matrix descriptor is made of: swizzle as in its upper bits, offsets in bytes.
+void check_matrix(const void* tile, unsigned swizzle, uint32_t leading, uint32_t stride);
 }  // namespace emu::ptx

@@ -7,13 +7,13 @@
 #include "emulator/instructions.h"
 namespace emu {
 
-unsigned add_async(Block& owner, std::vector<std::function<void()>> stages) {
+unsigned add_async(Block& owner, bool fills_shared, std::vector<std::function<void()>> stages) {
   const unsigned number = owner.next_async++;
   if (kCheck && number >= kMaxTick) {
     fail(Fault::kRefused, "more than %u asynchronous copies by one block: the race checker's clock ends", kMaxTick);
   }
   owner.gang->async_open += stages.size();
-  owner.async.push_back({number, std::move(stages)});
+  owner.async.push_back({number, fills_shared, std::move(stages)});
   return number;
 }
 
@@ -62,6 +62,12 @@ void check_async_at_exit() {
       std::any_of(f.bulk_groups.begin(), f.bulk_groups.end(), [](const BulkGroup& g) { return !g.read; });
   if (!f.bulk.empty() || unread) {
     fail(Fault::kInFlight, "thread exits without waiting for its bulk stores to have read shared memory");
+  }
+}
+
+void check_async_at_exit(const Block& leaving) {
+  for (const AsyncWork& work : leaving.async) {
+    if (work.fills_shared) fail(Fault::kInFlight, "block exits while a bulk copy into its shared memory is under way");
   }
 }
 
@@ -117,7 +123,7 @@ void queue_store(std::vector<Piece> pieces, void (*apply)(uint8_t*, const uint8_
       at += p.bytes;
     }
   };
-  fiber().bulk.push_back(add_async(b, {read, write}));
+  fiber().bulk.push_back(add_async(b, false, {read, write}));
 }
 }  // namespace emu
 
@@ -171,7 +177,7 @@ void bulk_load(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
   if (!m.fenced) fail(Fault::kProxy, "cp.async.bulk on an mbarrier whose init was not followed by fence.mbarrier_init");
   const unsigned number = b.next_async;
   begin_load(b, pieces, number);
-  add_async(b, {[pieces, &b, &m, number] {
+  add_async(b, true, {[pieces, &b, &m, number] {
               finish_load(pieces);
               complete_bytes(b, m, pieces[0].bytes, number);
             }});

@@ -61,8 +61,8 @@ void start_block(Gang& gang, Cluster& cluster, uint32_t rank, uint32_t number, s
   b.index = {number % g.x, number / g.x % g.y, number / g.x / g.y};
   b.size = b.live = d.x * d.y * d.z;
   b.warps.resize((b.size + 31) / 32);
+  b.register_requests.resize(b.size / 128);
   const int registers = first_registers(b.size);
-  b.free_registers = kRegistersOfABlock - int(b.size) * registers;
   if (kCheck) b.base.assign(b.size + kAsyncEngines, 0);
   b.window = window_base(window);
   std::copy(launch.parameters.begin(), launch.parameters.end(), b.parameters);
@@ -212,9 +212,16 @@ void finish_thread() {
   Fiber& f = fiber();
   const Thread& t = *self();
   check_async_at_exit();
+  if (f.wgmma_finished < f.wgmma_issued) fail(Fault::kInFlight, "thread exits with wgmma products never waited for");
   if (f.cluster_arrived) fail(Fault::kBarrier, "thread exits between barrier.cluster.arrive and barrier.cluster.wait");
   f.waiting = Wait::kExited;
-  if (--b.live == 0) check_visits(b);
+  if (t.linear / 128 < b.register_requests.size() && f.register_changes < b.register_requests[t.linear / 128].size()) {
+    fail(Fault::kWarp, "thread exits without a setmaxnreg that other warps of its warpgroup execute");
+  }
+  if (--b.live == 0) {
+    check_visits(b);
+    check_async_at_exit(b);
+  }
   Warp& warp = b.warps[t.warp];
   warp.exited |= 1u << t.lane;
   for (const Rendezvous& r : warp.open) {
@@ -318,6 +325,13 @@ void store_release(uint32_t* flag, uint32_t value) {
   fence(false);
   atomic_order(flag);
   if (__atomic_exchange_n(flag, value, __ATOMIC_ACQ_REL) != value) atomic_changed();
+}
+void store_for_host(uint64_t* to, uint64_t value) {
+  check_aligned(to, 8, "st.relaxed.sys", __builtin_return_address(0));
+  if (!is_pinned(to))
+    fail(Fault::kBounds, "store for the host to %p, which is not pinned memory", static_cast<void*>(to));
+  note(to, 8, kWrite | kAtomic, __builtin_return_address(0));
+  __atomic_store_n(to, value, __ATOMIC_RELAXED);
 }
 uint32_t add_release(uint32_t* flag, uint32_t value) {
   check_aligned(flag, 4, "red.release", __builtin_return_address(0));

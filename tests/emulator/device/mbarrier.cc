@@ -82,7 +82,12 @@ void mbar_arrive_remote(uint32_t address) {
 
 void mbar_expect_bytes(uint64_t* p, uint32_t bytes) {
   require_capability(90, "mbarrier.arrive.expect_tx");
-  find_mbarrier(p, false).bytes += bytes;
+  constexpr int64_t kMostBytes = (1 << 20) - 1;  // "tx-count", of the PTX manual's mbarrier
+  Mbarrier& m = find_mbarrier(p, false);
+  m.bytes += bytes;
+  if (m.bytes > kMostBytes)
+    fail(Fault::kMbarrier, "%ld bytes outstanding on an mbarrier, which counts up to %ld", long(m.bytes),
+         long(kMostBytes));
   mbar_arrive(p);
 }
 

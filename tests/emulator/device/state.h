@@ -14,6 +14,7 @@
 #include "emulator/device/clock.h"
 #include "emulator/device/counters.h"
 #include "emulator/device/device.h"
+#include "emulator/instructions.h"
 #include "emulator/language.h"
 namespace emu {
 
@@ -57,7 +58,7 @@ struct BulkGroup {  // stores and reductions of one cp.async.bulk group, by numb
   std::vector<unsigned> numbers;
   bool read = false;
 };
-struct HeldAccumulator {  // the true value of wgmma accumulators while the registers hold NaN
+struct HeldAccumulator {  // the true value of wgmma accumulators, until a wait names them the registers hold NaN
   float* registers;
   std::vector<float> value;
 };
@@ -71,9 +72,9 @@ struct FiberState {  // fresh for each launch
   uint32_t shared_proxy_fence = 0, global_proxy_fence = 0;  // writes before these ticks are visible to the async proxy
   bool dependency_waited = false;
   int registers = 0;
+  size_t register_changes = 0;
   uint64_t cluster_phase = 0;
   bool cluster_arrived = false;
-  bool wgmma_fenced = false;
   uint64_t wgmma_issued = 0, wgmma_finished = 0;
 };
 struct Fiber : FiberState {
@@ -89,6 +90,7 @@ struct Fiber : FiberState {
   std::vector<BulkGroup> bulk_groups;
   std::vector<uint64_t> wgmma_groups;
   std::vector<HeldAccumulator> held;
+  std::vector<ptx::Registers> taken;                       // by the fences since the last wait
   std::unordered_map<const void*, uint32_t> access_count;  // by call site, for KernelCounters
 
   void reset() {  // keeps the memory of its lists: a launch has thousands of fibers
@@ -101,6 +103,7 @@ struct Fiber : FiberState {
     bulk_groups.clear();
     wgmma_groups.clear();
     held.clear();
+    taken.clear();
     if (!access_count.empty()) access_count.clear();
   }
 };
@@ -137,6 +140,7 @@ struct Mbarrier {
 // One asynchronous instruction: its stages run at random later moments, or when somebody waits for them.
 struct AsyncWork {
   unsigned number;
+  bool fills_shared;  // of the block that owns it
   std::vector<std::function<void()>> stages;
   size_t next = 0;
 };
@@ -169,8 +173,9 @@ struct Block {
   std::map<const void*, Mbarrier> mbarriers;
   std::vector<AsyncWork> async;
   unsigned next_async = 1;
-  std::vector<std::deque<WgmmaWork>> wgmma;  // by warpgroup; empty before the first one
-  int free_registers = 0;                    // for setmaxnreg
+  std::vector<std::deque<WgmmaWork>> wgmma;         // by warpgroup; empty before the first one
+  int free_registers = 0;                           // for setmaxnreg: what other warps have given up
+  std::vector<std::vector<int>> register_requests;  // by warpgroup, in order
   std::vector<Thread*> waiting_for_registers;
   std::map<std::pair<uint32_t, uint32_t>, uint64_t> visits;  // by block and thread: its last access to our memory
   alignas(128) uint8_t parameters[32768];
@@ -236,10 +241,11 @@ Block& window_owner(const void* address);   // the block of this gang whose shar
 std::string source_of(const void* caller);  // " at file:line"
 
 // ---- async.cc
-unsigned add_async(Block& owner, std::vector<std::function<void()>> stages);
+unsigned add_async(Block& owner, bool fills_shared, std::vector<std::function<void()>> stages);
 void run_async(Block& owner, unsigned number, size_t stages);  // at least the first `stages` of it
 void run_random_async(Gang& gang);
-void check_async_at_exit();
+void check_async_at_exit();  // of a thread
+void check_async_at_exit(const Block& leaving);
 
 // ---- mbarrier.cc
 Mbarrier& find_mbarrier(void* address, bool remote);

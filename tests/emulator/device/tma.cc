@@ -63,9 +63,10 @@ std::vector<Piece> pieces_of(const TensorMap& map, uint8_t* shared, const Coordi
 void start_load(Block& to_block, std::vector<Piece> pieces, void* barrier) {
   Mbarrier& m = find_mbarrier(barrier, true);
   if (!m.fenced) fail(Fault::kProxy, "TMA on an mbarrier whose init was not followed by fence.mbarrier_init");
+  if (!to_block.live) fail(Fault::kInFlight, "TMA multicast to a block that has exited");
   const unsigned number = to_block.next_async;
   begin_load(to_block, pieces, number);
-  add_async(to_block, {[list = std::move(pieces), &to_block, &m, number] {
+  add_async(to_block, true, {[list = std::move(pieces), &to_block, &m, number] {
               finish_load(list);
               complete_bytes(to_block, m, int64_t(list.size()) * 16, number);
             }});

@@ -137,7 +137,25 @@ bool elect_one() {
   return chosen;
 }
 
-// Registers of a block are a pool: an increase waits until other warps have given up enough.
+namespace {
+// All warps of a warpgroup execute the same ones.
+void request_registers(Block& b, Fiber& f, int count) {
+  const unsigned group = self()->linear / 128;
+  if (group >= b.register_requests.size()) fail(Fault::kWarp, "setmaxnreg by an incomplete warpgroup");
+  std::vector<int>& requests = b.register_requests[group];
+  if (f.register_changes == requests.size()) {
+    for (unsigned i = 0; i < 128; ++i) {
+      if (b.threads[group * 128 + i]->fiber->waiting == Wait::kExited)
+        fail(Fault::kWarp, "setmaxnreg in a warpgroup of which threads have exited");
+    }
+    requests.push_back(count);
+  }
+  const int first = requests[f.register_changes++];
+  if (first != count) fail(Fault::kWarp, "setmaxnreg %d, while other warps of the warpgroup ask for %d", count, first);
+}
+}  // namespace
+
+// Registers of a block are a pool that is empty at first: an increase waits until other warps have given up enough.
 void setmaxnreg(int count) {
   require_capability(90, "setmaxnreg");
   if (count % 8 || count < 24 || count > 256) {
@@ -146,6 +164,7 @@ void setmaxnreg(int count) {
   warp_collective(Collective::kSetmaxnreg, ~0u, nullptr, nullptr, nullptr);
   Fiber& f = fiber();
   Block& b = *f.block;
+  request_registers(b, f, count);
   while (b.free_registers < count - f.registers) {
     b.waiting_for_registers.push_back(self());
     park(Wait::kRegisters, {"setmaxnreg%s %ld with %ld registers left in the block", "", {count, b.free_registers}});

@@ -1,5 +1,5 @@
-// wgmma: asynchronous products of a warpgroup. Accumulators hold NaN from issue to wait; operands in shared memory are
-// read at the wait, so that overwriting them too early changes the result.
+// wgmma: asynchronous products of a warpgroup. Accumulators hold NaN from issue until a wait that names them; operands
+// in shared memory are read at the wait, so that overwriting them too early changes the result.
 #include <algorithm>
 
 #include "emulator/device/formats.h"
@@ -82,6 +82,10 @@ std::vector<float> read_a_registers(const WgmmaWork& w) {
   return values;
 }
 
+bool contains(const ptx::Registers& range, const void* p) {
+  return size_t(static_cast<const char*>(p) - static_cast<const char*>(range.begin)) < range.bytes;
+}
+
 std::vector<float>& held_value(Fiber& f, const float* registers) {
   for (HeldAccumulator& h : f.held) {
     if (h.registers == registers) return h.value;
@@ -128,19 +132,60 @@ bool same_operands(const Wgmma& x, const Wgmma& y) {
          x.b_transposed == y.b_transposed;
 }
 
+void check_unwritten(const HeldAccumulator& h) {
+  for (size_t i = 0; i < h.value.size(); ++i) {
+    uint32_t bits;
+    memcpy(&bits, h.registers + i, sizeof bits);
+    if (bits != ~0u) fail(Fault::kInFlight, "wgmma accumulators written before a wgmma.wait_group that names them");
+  }
+}
+
 // The true accumulators go aside, the registers become NaN.
 void hold(Fiber& f, float* d, int count) {
-  const bool known =
-      std::any_of(f.held.begin(), f.held.end(), [d](const HeldAccumulator& h) { return h.registers == d; });
-  if (!known) f.held.push_back({d, std::vector<float>(d, d + count)});
+  for (const HeldAccumulator& h : f.held) {
+    if (h.registers == d) return check_unwritten(h);
+  }
+  f.held.push_back({d, std::vector<float>(d, d + count)});
   memset(d, 0xff, size_t(count) * sizeof *d);
+}
+
+// The registers of finished products become readable.
+void give_back(Fiber& f, const ptx::Registers& range) {
+  for (size_t k = 0; k < f.held.size();) {
+    HeldAccumulator& h = f.held[k];
+    if (!contains(range, h.registers)) {
+      ++k;
+      continue;
+    }
+    const auto& queue = f.block->wgmma[self()->linear / 128];
+    for (uint64_t i = f.wgmma_finished; i < f.wgmma_issued; ++i) {
+      if (queue[i].d[self()->linear % 128] == h.registers)
+        fail(Fault::kInFlight, "wgmma.wait_group names accumulators of a product that it leaves in flight");
+    }
+    check_unwritten(h);
+    std::copy(h.value.begin(), h.value.end(), h.registers);
+    f.held.erase(f.held.begin() + long(k));
+  }
 }
 }  // namespace
 }  // namespace emu
 
 namespace emu::ptx {
 
-void wgmma_fence() { fiber().wgmma_fenced = true; }
+void check_matrix(const void* tile, unsigned swizzle, uint32_t leading, uint32_t stride) {
+  constexpr size_t kAlignment[] = {16, 1024, 512, 256};
+  check_aligned(tile, kAlignment[swizzle], "wgmma matrix");
+  for (const uint32_t offset : {leading, stride}) {
+    if (offset % 16 || offset >= 1u << 18)
+      fail(Fault::kConfigure, "wgmma descriptor: an offset of %u bytes; multiples of 16 below 2^18 are possible",
+           offset);
+  }
+}
+
+void wgmma_fence(std::initializer_list<Registers> taken) {
+  Fiber& f = fiber();
+  f.taken.insert(f.taken.end(), taken.begin(), taken.end());
+}
 
 void wgmma(float* d, const Wgmma& op) {
   check_form(op);
@@ -149,8 +194,10 @@ void wgmma(float* d, const Wgmma& op) {
   const unsigned group = self()->linear / 128, thread = self()->linear % 128;
   if (group >= b.size / 128) fail(Fault::kWarp, "wgmma by an incomplete warpgroup");
   if (b.wgmma.empty()) b.wgmma.resize(b.size / 128);
-  if (!f.wgmma_fenced) {
-    fail(Fault::kProxy, "wgmma.mma_async with no wgmma.fence since the registers were last accessible");
+  for (const void* registers : {static_cast<const void*>(d), static_cast<const void*>(op.a_registers)}) {
+    const auto here = [registers](const Registers& range) { return contains(range, registers); };
+    if (registers && std::none_of(f.taken.begin(), f.taken.end(), here))
+      fail(Fault::kProxy, "wgmma.mma_async with no wgmma.fence for its registers since the last wgmma.wait_group");
   }
   auto& queue = b.wgmma[group];
   const uint64_t k = f.wgmma_issued++;
@@ -174,12 +221,12 @@ void wgmma(float* d, const Wgmma& op) {
 
 void wgmma_commit() { fiber().wgmma_groups.push_back(fiber().wgmma_issued); }
 
-void wgmma_wait(unsigned groups_left) {
+void wgmma_wait(unsigned groups_left, std::initializer_list<Registers> results) {
   Fiber& f = fiber();
   Block& b = *f.block;
-  const unsigned group = self()->linear / 128, thread = self()->linear % 128;
+  const unsigned group = self()->linear / 128;
   if (group >= b.size / 128) fail(Fault::kWarp, "wgmma.wait_group by an incomplete warpgroup");
-  f.wgmma_fenced = false;
+  f.taken.clear();
   while (f.wgmma_groups.size() > groups_left) {
     const uint64_t upto = f.wgmma_groups.front();
     f.wgmma_groups.erase(f.wgmma_groups.begin());
@@ -189,19 +236,6 @@ void wgmma_wait(unsigned groups_left) {
       if (!w.done) execute(b, group, w);
     }
   }
-  const auto in_flight = [&](const HeldAccumulator& h) {
-    for (uint64_t i = f.wgmma_finished; i < f.wgmma_issued; ++i) {
-      if (b.wgmma[group][i].d[thread] == h.registers) return true;
-    }
-    return false;
-  };
-  for (size_t h = 0; h < f.held.size();) {  // accumulators with nothing left in flight become readable
-    if (in_flight(f.held[h])) {
-      ++h;
-      continue;
-    }
-    std::copy(f.held[h].value.begin(), f.held[h].value.end(), f.held[h].registers);
-    f.held.erase(f.held.begin() + long(h));
-  }
+  for (const Registers& range : results) give_back(f, range);
 }
 }  // namespace emu::ptx

@@ -6,7 +6,7 @@
 namespace athanor::cuda::testing {
 namespace {
 
-enum Bug { kSound, kNoFence, kReadWaitOnly, kNoWait };
+enum Bug { kSound, kNoFence, kReadWaitOnly, kNoWait, kBytesBeyondCount };
 
 // out += 2 x, by a bulk load, a bulk reduction and a bulk store of the doubled values to `copy`.
 template <class T, int B>
@@ -19,7 +19,7 @@ __global__ void twice(const T* x, T* out, T* copy, T* check, int n) {
   if (threadIdx.x == 0) {
     ptx::mbar_init(full, 1);
     ptx::fence_mbar_init();
-    ptx::mbar_expect_bytes(full, bytes);
+    ptx::mbar_expect_bytes(full, bytes + (B == kBytesBeyondCount ? 1u << 20 : 0));
     ptx::bulk_load(values, x, bytes, full);
   }
   __syncthreads();
@@ -141,6 +141,25 @@ TEST(PlantedBug, BulkStoreWithoutProxyFence) {
 TEST(PlantedBug, ReadsWhatABulkStoreHasNotWritten) {
   const std::set<Fault> any = {Fault::kRace, Fault::kUninitialized};
   expect_found(any, [](Error& e) { run_twice<float, kReadWaitOnly>(e); });
+}
+__global__ void load_and_leave(const float* x) {
+  DYN_SMEM(raw);
+  SHARED(uint64_t, full, [1]);
+  ptx::mbar_init(full, 1);
+  ptx::fence_mbar_init();
+  ptx::mbar_expect_bytes(full, 64);
+  ptx::bulk_load(raw, x, 64, full);
+}
+TEST(PlantedBug, BlockLeavesItsBulkLoadBehind) {
+  const auto run = [](Error&) {
+    DeviceBuffer<float> x(std::vector<float>(16));
+    (void)launch(load_and_leave, {dim3(1), dim3(1), 64}, x.get());
+  };
+  expect_found({Fault::kInFlight}, run, true);
+}
+TEST(PlantedBug, MoreBytesThanAnMbarrierCounts) {
+  expect_found(
+      {Fault::kMbarrier}, [](Error& e) { run_twice<float, kBytesBeyondCount>(e); }, true);
 }
 TEST(PlantedBug, BulkLoadNotWaitedFor) {
   const std::set<Fault> any = {Fault::kRace, Fault::kInFlight};

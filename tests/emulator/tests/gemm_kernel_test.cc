@@ -13,12 +13,18 @@ enum Bug {
   kNoFullWait,
   kNoProxyFence,
   kNoWgmmaWait,
+  kResultsNotNamed,
+  kNamedTooEarly,
+  kWrittenTooEarly,
   kNoEmptyWait,
   kInitNotPublished,
   kTooManyBytes,
   kNoWgmmaFence,
   kNoStoreWait,
   kSwappedRows,
+  kOddMatrix,
+  kWarpAlone,
+  kBeyondThePool,
 };
 
 constexpr int kStages = 3, kATile = 128 * 128, kBTile = 64 * 128, kCTile = 64 * 128;  // bytes
@@ -47,16 +53,25 @@ __device__ void consume(float (&c)[32], const unsigned char* ring, uint64_t* ful
   for (int t = 0; t < tiles; ++t) {
     const int s = t % kStages;
     if constexpr (B != kNoFullWait) ptx::mbar_wait(&full[s], static_cast<uint32_t>(t / kStages) & 1);
-    const uint64_t a = ptx::matrix_descriptor(ring + s * kATile + half * kATile / 2);
+    const uint64_t a = ptx::matrix_descriptor(ring + s * kATile + half * kATile / 2 + (B == kOddMatrix ? 128 : 0));
     const uint64_t b = ptx::matrix_descriptor(ring + kStages * kATile + s * kBTile);
-    if constexpr (B != kNoWgmmaFence) ptx::wgmma_fence();
+    if constexpr (B != kNoWgmmaFence) ptx::wgmma_fence(c);
 #pragma unroll
     for (int k = 0; k < 4; ++k) ptx::wgmma<bf16>(c, a + 2 * k, b + 2 * k, t + k > 0);  // 32 bytes further each
     ptx::wgmma_commit();
-    ptx::wgmma_wait<1>();
+    if constexpr (B == kNamedTooEarly) {
+      ptx::wgmma_wait<1>(c);
+    } else {
+      ptx::wgmma_wait<1>();
+    }
+    if constexpr (B == kWrittenTooEarly) c[3] = 0;
     if (t > 0 && threadIdx.x % 32 == 0) ptx::mbar_arrive(&empty[(t - 1) % kStages]);
   }
-  if constexpr (B != kNoWgmmaWait) ptx::wgmma_wait<0>();
+  if constexpr (B == kResultsNotNamed) {
+    ptx::wgmma_wait<0>();
+  } else if constexpr (B != kNoWgmmaWait) {
+    ptx::wgmma_wait<0>(c);
+  }
 #endif
 }
 
@@ -79,7 +94,7 @@ __global__ void __launch_bounds__(384, 1)
   }
   if constexpr (B != kInitNotPublished) __syncthreads();
   if (group == 0) {
-    ptx::registers_decrease<40>();
+    if (B != kWarpAlone || thread < 32) ptx::registers_decrease<B == kBeyondThePool ? 48 : 40>();
     if (threadIdx.x == 0) produce<B>(ring, full, empty, &a, &b, tiles);
     return;
   }
@@ -146,7 +161,31 @@ TEST(PlantedBug, MissingProxyFence) {
 }
 TEST(PlantedBug, MissingWgmmaWait) {
   expect_found(
-      {Fault::kNone}, [](Error& e) { run_multiply<kNoWgmmaWait>(e, 128, 64, 128); }, true);
+      {Fault::kInFlight}, [](Error& e) { run_multiply<kNoWgmmaWait>(e, 128, 64, 128); }, true);
+}
+TEST(PlantedBug, WgmmaWaitThatDoesNotNameTheResults) {
+  expect_found(
+      {Fault::kNone}, [](Error& e) { run_multiply<kResultsNotNamed>(e, 128, 64, 128); }, true);
+}
+TEST(PlantedBug, WgmmaWaitThatNamesWhatItLeavesInFlight) {
+  expect_found(
+      {Fault::kInFlight}, [](Error& e) { run_multiply<kNamedTooEarly>(e, 128, 64, 128); }, true);
+}
+TEST(PlantedBug, WritesAccumulatorsInFlight) {
+  expect_found(
+      {Fault::kInFlight}, [](Error& e) { run_multiply<kWrittenTooEarly>(e, 128, 64, 128); }, true);
+}
+TEST(PlantedBug, MatrixOffTheBoundaryOfItsSwizzle) {
+  expect_found(
+      {Fault::kMisaligned}, [](Error& e) { run_multiply<kOddMatrix>(e, 128, 64, 64); }, true);
+}
+TEST(PlantedBug, SetmaxnregOfOneWarpAlone) {
+  expect_found(
+      {Fault::kWarp}, [](Error& e) { run_multiply<kWarpAlone>(e, 128, 64, 64); }, true);
+}
+TEST(PlantedBug, MoreRegistersThanWereGivenUp) {
+  expect_found(
+      {Fault::kDeadlock}, [](Error& e) { run_multiply<kBeyondThePool>(e, 128, 64, 64); }, true);
 }
 TEST(PlantedBug, TmaOverwritesASlotInUse) {
   const std::set<Fault> any = {Fault::kMbarrier, Fault::kRace, Fault::kInFlight};

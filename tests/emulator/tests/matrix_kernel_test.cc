@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(128) multiply_group(const A* a, const B* b, fl
   const uint64_t da = ptx::matrix_descriptor(sa, layout_of(AMajor, swizzle, 64));
   const uint64_t db = ptx::matrix_descriptor(sb, layout_of(BMajor, swizzle, N));
   float c[N / 2];
-  ptx::wgmma_fence();
+  ptx::wgmma_fence(c, ra);
   for (int i = 0; i < 2; ++i) {
     if constexpr (F == kShared) {
       ptx::wgmma<A, B, AMajor, BMajor>(c, da, db, i > 0);
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(128) multiply_group(const A* a, const B* b, fl
     }
   }
   ptx::wgmma_commit();
-  ptx::wgmma_wait<0>();
+  ptx::wgmma_wait<0>(c);
   for (int i = 0; i < N / 2; ++i) {
     const int row = thread / 32 * 16 + g + 8 * (i / 2 % 2), column = i / 4 * 8 + t * 2 + i % 2;
     d[row * N + column] = c[i];
