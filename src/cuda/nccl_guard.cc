@@ -170,9 +170,6 @@ std::string NcclGuard::words(ncclResult_t result, ncclComm_t comm) const {
 
 void NcclGuard::watch() {
   (void)cudaSetDevice(index_);
-  // Aborting calls CUDA, perhaps while the run's thread captures a graph.
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  (void)cudaThreadExchangeStreamCaptureMode(&mode);
   std::unique_lock lock(mutex_);
   for (;;) {
     if (ended_.empty() && !leaving_) look();
