@@ -27,8 +27,9 @@ class FakeCudnn {
 
   athanor::CudnnTable table() const;
 
-  // The first engine configuration of every heuristic cannot be made into a plan, so that programs must try the next.
-  void decline_first_engine(bool declined) { decline_first_ = declined; }
+  // So many of the engine configurations of every heuristic, of two, cannot be made into a plan: programs must try the
+  // next, if there is one.
+  void decline_engines(int first) { declined_ = first; }
 
   std::string last_refusal() const { return refusals_.last(); }
   std::vector<std::string> leaks() const;
@@ -54,7 +55,7 @@ class FakeCudnn {
   std::map<void*, std::unique_ptr<Descriptor>> descriptors_;
   std::map<cudnnHandle_t, std::unique_ptr<cudnnContext>> handles_;
   std::atomic<uint64_t> executions_{0};
-  bool decline_first_ = false;
+  int declined_ = 0;
   Installed<FakeCudnn> installed_;
 };
 
