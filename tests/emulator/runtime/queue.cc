@@ -35,7 +35,8 @@ void finish(const TaskPtr& task) {
   task->done = true;
   task->after.clear();
   task->overlapped = nullptr;
-  if (auto* library = std::get_if<LibraryOperation>(&task->action)) *library = {.name = library->name};  // what it holds
+  if (auto* library = std::get_if<LibraryOperation>(&task->action))
+    *library = {.name = library->name};  // what it holds
   for (const TaskPtr& follower : task->followers) {
     if (--follower->blocked_by == 0) queue().unblocked.push_back(follower);
   }
