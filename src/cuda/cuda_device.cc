@@ -128,8 +128,9 @@ size_t CudaDevice::in_use() const {
 
 double CudaDevice::peak_flops(DType dtype) const { return peak_rate(properties_.name, dtype); }
 
+// What other threads call meanwhile, libraries' own among them, is no part of the capture and must not break it.
 void CudaDevice::begin_capture() {
-  CUDA_CHECK(cudaStreamBeginCapture(stream(Lane::compute), cudaStreamCaptureModeGlobal));
+  CUDA_CHECK(cudaStreamBeginCapture(stream(Lane::compute), cudaStreamCaptureModeThreadLocal));
 }
 
 std::unique_ptr<Graph> CudaDevice::end_capture() {

@@ -159,6 +159,7 @@ std::vector<cudnnBackendDescriptor_t> CudnnGraph::engine_configurations(std::str
                 cudnn_.cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
                                                 count, &count, configurations.data()),
                 what);
+  configurations.resize(static_cast<size_t>(count));  // fewer than announced, perhaps
   return configurations;
 }
 

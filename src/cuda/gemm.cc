@@ -107,7 +107,9 @@ bool can_fuse(const GemmProblem& p) {
       return p.d != DType::f32 && p.n % 8 == 0 && p.align_d == kMostAlign;
     case Epilogue::sum_a:
     case Epilogue::sum_b:
-      return !p.tf32;  // sums are of the values themselves, not of those rounded to TF32
+      // Sums have d's type, and ours are f32; they are of the values themselves, not of those rounded to TF32.
+      // [CUBLASLT_MATMUL_DESC_BIAS_POINTER]
+      return p.d == DType::f32 && !p.tf32;
   }
   return false;
 }

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <exception>
+#include <utility>
 
 #include "cuda/check.h"
 
@@ -64,14 +65,23 @@ ncclComm_t NcclGuard::open(Communicator& control) {
 
 void NcclGuard::close(ncclComm_t comm) {
   std::unique_lock lock(mutex_);
-  if (open_.erase(comm) == 0) return;  // aborted
-  const bool calm = std::uncaught_exceptions() == 0;
-  ncclResult_t result = calm ? nccl_.ncclCommFinalize(comm) : ncclInternalError;
+  if (!ended_.empty()) return;  // the watching thread aborts it
+  if (std::uncaught_exceptions() > 0 || !finalize(lock, comm)) {
+    if (ended_.empty()) end("NCCL: the run gave its communicators up");
+    return;
+  }
+  open_.erase(comm);
+  (void)nccl_.ncclCommDestroy(comm);
+}
+
+bool NcclGuard::finalize(std::unique_lock<std::mutex>& lock, ncclComm_t comm) {
+  ncclResult_t result = nccl_.ncclCommFinalize(comm);
   for (const auto begin = Clock::now(); result == ncclInProgress && seconds(Clock::now() - begin) < kSecondsToClose;) {
     changed_.wait_for(lock, std::chrono::milliseconds(1));
+    if (!ended_.empty()) return false;
     if (nccl_.ncclCommGetAsyncError(comm, &result) != ncclSuccess) result = ncclInternalError;
   }
-  (void)(result == ncclSuccess ? nccl_.ncclCommDestroy(comm) : nccl_.ncclCommAbort(comm));
+  return result == ncclSuccess;
 }
 
 // A call that goes on in the background is over when the communicator says so. [NCCL user guide, "Fault Tolerance"]
@@ -119,8 +129,21 @@ bool NcclGuard::end_as_told() {
 
 void NcclGuard::end(const std::string& why) {
   ended_ = why;
-  for (ncclComm_t comm : std::exchange(open_, {})) (void)nccl_.ncclCommAbort(comm);
   changed_.notify_all();
+}
+
+// An abort stops the communicator's kernels at once, but returns only when no graph holds one of them any more, and
+// graphs are the run's to destroy: so it has no lock that the run needs on its way out, and a thread of its own. All in
+// one group, which stops all before it frees what any has: freeing waits for the device. [NCCL, ncclCommAbort() and
+// commDestroySync()]
+void NcclGuard::abort_all(std::unique_lock<std::mutex>& lock) {
+  const std::set<ncclComm_t> comms = std::exchange(open_, {});
+  if (comms.empty()) return;
+  lock.unlock();
+  (void)nccl_.ncclGroupStart();
+  for (ncclComm_t comm : comms) (void)nccl_.ncclCommAbort(comm);
+  (void)nccl_.ncclGroupEnd();
+  lock.lock();
 }
 
 uint32_t NcclGuard::enter(const std::string& what) {
@@ -147,12 +170,11 @@ std::string NcclGuard::words(ncclResult_t result, ncclComm_t comm) const {
 
 void NcclGuard::watch() {
   (void)cudaSetDevice(index_);
-  // Aborting calls CUDA, perhaps while the run's thread captures a graph.
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  (void)cudaThreadExchangeStreamCaptureMode(&mode);
   std::unique_lock lock(mutex_);
-  while (!leaving_) {
-    if (ended_.empty()) look();
+  for (;;) {
+    if (ended_.empty() && !leaving_) look();
+    if (!ended_.empty()) abort_all(lock);
+    if (leaving_) return;
     changed_.wait_for(lock, kLook);
   }
 }

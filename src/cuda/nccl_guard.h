@@ -1,6 +1,7 @@
 // NcclGuard: every call of NCCL by one rank goes through it, and a thread of its own watches them: errors that NCCL
 // reports later, collectives that do not end, failures of other ranks. Any of these aborts all communicators of this
-// rank, which lets the device and everybody who waits for it go on, and ends the run with Error(peer_lost).
+// rank, which lets the device and everybody who waits for it go on, and ends the run with Error(peer_lost). Captured
+// graphs must be destroyed before the guard is: NCCL frees no communicator that a graph still refers to.
 #pragma once
 #include <chrono>
 #include <condition_variable>
@@ -49,7 +50,9 @@ class NcclGuard {
   void settle(std::unique_lock<std::mutex>&, ncclComm_t, ncclResult_t, const std::string& what);
   void fail(const std::string& why);  // this rank is the first to know, unless it has been told of another
   bool end_as_told();                 // if it has been
-  void end(const std::string& why);
+  void end(const std::string& why);   // from now on nothing of NCCL is called but by the thread that aborts
+  bool finalize(std::unique_lock<std::mutex>&, ncclComm_t);
+  void abort_all(std::unique_lock<std::mutex>&);
   void throw_if_ended() const;
   std::string present() const;  // what the device, or else the host, is doing, in words
   std::string words(ncclResult_t, ncclComm_t) const;

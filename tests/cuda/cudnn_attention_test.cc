@@ -197,9 +197,19 @@ emu::fakes::FakeCudnn& fake() {
 }
 
 TEST_F(CudnnAttentionTest, AsksTheNextEngineWhenTheFirstDeclines) {
-  fake().decline_first_engine(true);
+  fake().decline_engines(1);
   agrees({2, 16, 4, 2, 8}, DType::bf16);
-  fake().decline_first_engine(false);
+  fake().decline_engines(0);
+}
+
+// The library announces more engines than it then gives; there is no plan to be made of the rest.
+TEST_F(CudnnAttentionTest, NoEngineLeftIsAnAnswer) {
+  fake().decline_engines(2);
+  CudnnAttention attention(library(), nullptr, 16);
+  std::string why;
+  EXPECT_FALSE(attention.supports(forward({1, 16, 2, 1, 64}, DType::bf16), &why));
+  EXPECT_THAT(why, HasSubstr("this engine was told to decline"));
+  fake().decline_engines(0);
 }
 
 TEST_F(CudnnAttentionTest, WideHeadsGoBackwardOnHopperOnly) {

@@ -458,6 +458,25 @@ TEST_F(GemmTest, SearchFusesWhereThatIsFaster) {
   EXPECT_THAT(partly.export_choices(), HasSubstr("in_parts"));
 }
 
+// The library writes sums in d's type, which must be that of ours.
+TEST_F(GemmTest, SumsBesideA16BitProductAreDoneInParts) {
+  Gemm op{.d = matrix16(32, 64, 1), .a = matrix16(16, 32, 2), .b = matrix16(16, 64, 3)};
+  op.ta = true;
+  op.epilogue = Epilogue::sum_b;
+  op.with = {matrix(1, 64, 1).data, DType::f32, {64}};
+  fusing_pays();
+  GemmRunner runner = make();
+  EXPECT_EQ(runner.search({&op, 1}, 600, stream_).fused, 0);
+  runner.run(op, allocate(runner.scratch(op)), stream_);
+  float want = 1;
+  for (int64_t k = 0; k < 16; ++k) {
+    bf16 b;
+    CUDA_CHECK(cudaMemcpy(&b, op.b.at(k * 64), sizeof b, cudaMemcpyDeviceToHost));
+    want += to_float(b);
+  }
+  EXPECT_NEAR(first(op.with), want, 1e-4);
+}
+
 // The library's GELU sees sums that were not rounded yet. So what it computed it computes again; and where that is
 // needed in every step, a search finds the parts to be faster.
 TEST_F(GemmTest, FusedGeluIsComputedAgainToTheSameBits) {

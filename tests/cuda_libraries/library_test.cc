@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -130,6 +131,27 @@ TEST_F(LibraryTest, ATooOldLibraryIsPassedOverAndNamed) {
 TEST_F(LibraryTest, AnotherMajorVersionIsRefused) {
   SearchPlaces places{.overrides = {{"ATHANOR_FAKE", make_library("f/libfake_f.so", 30000)}}};
   EXPECT_HAS(error_of(spec("libfake_f.so"), places), "version 3.0.0 has another interface");
+}
+
+// PyTorch for an older CUDA brings the same library under another name.
+TEST_F(LibraryTest, OtherMajorVersionsOfAFileThatIsMissingAreNamed) {
+  make_file("site/nvidia/fake/lib/libfake_v.so.12", "");
+  const std::string error =
+      error_of(spec("libfake_v.so.13"), {.system = false, .site_packages = {(folder_ / "site").string()}});
+  EXPECT_HAS(error, "site/nvidia/fake/lib/libfake_v.so.13: no such file, but libfake_v.so.12");
+}
+
+// An environment that nobody activated: its folder bin is in PATH, VIRTUAL_ENV is not set.
+TEST_F(LibraryTest, PythonOfThePathIsSearched) {
+  make_file("env/bin/python3", "");
+  make_file("env/lib/python3.12/site-packages/nvidia/fake/lib/libfake.so", "");
+  const std::string path = std::getenv("PATH");
+  ASSERT_EQ(
+      setenv("PATH", cat((folder_ / "none/bin").string(), ":", (folder_ / "env/bin").string(), ":", path).c_str(), 1),
+      0);
+  const auto found = search_places({}).site_packages;
+  ASSERT_EQ(setenv("PATH", path.c_str(), 1), 0);
+  EXPECT_EQ(std::count(found.begin(), found.end(), (folder_ / "env/lib/python3.12/site-packages").string()), 1);
 }
 
 TEST_F(LibraryTest, ABrokenFileIsNamedWithTheLinkersReason) {

@@ -3,10 +3,12 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <ostream>
+#include <sstream>
 
 #include "base/error.h"
 
@@ -36,9 +38,31 @@ void add_site_packages(const std::string& prefix, std::vector<std::string>& out)
     if (entry.path().filename().string().rfind("python3", 0) != 0) continue;
     for (const char* packages : {"site-packages", "dist-packages"}) {
       std::string folder = entry.path().string() + "/" + packages;
-      if (is_folder(folder + "/nvidia")) out.push_back(folder);
+      if (is_folder(folder + "/nvidia") && std::find(out.begin(), out.end(), folder) == out.end())
+        out.push_back(folder);
     }
   }
+}
+
+// Of the Python that a shell would start, which need not be an activated environment: the prefix of its folder bin.
+void add_python_of_path(std::vector<std::string>& out) {
+  std::istringstream folders(variable_value("PATH"));
+  std::error_code ignored;
+  for (std::string folder; std::getline(folders, folder, ':');)
+    if (fs::exists(folder + "/python3", ignored))
+      return add_site_packages(fs::path(folder).parent_path().string(), out);
+}
+
+// "libcublasLt.so.13" in a folder that has libcublasLt.so.12, of another CUDA.
+std::string other_versions(const fs::path& file) {
+  const std::string name = file.filename().string();
+  const std::string stem = name.substr(0, name.find(".so") + 3);
+  std::string found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(file.parent_path(), error))
+    if (const std::string other = entry.path().filename().string(); other.starts_with(stem + '.'))
+      found += cat(found.empty() ? ", but " : ", ", other);
+  return found;
 }
 
 std::string mapped_path(void* handle, const std::string& fallback) {
@@ -60,7 +84,7 @@ std::optional<Library> try_open(const LibrarySpec& spec, const std::string& file
   if (file.find('/') != std::string::npos) {
     std::error_code ignored;
     if (!fs::exists(file, ignored)) {
-      tried.push_back({place, "no such file"});
+      tried.push_back({place, "no such file" + other_versions(file)});
       return std::nullopt;
     }
   }
@@ -133,6 +157,7 @@ SearchPlaces search_places(const std::vector<LibrarySpec>& specs) {
     std::string prefix = variable_value(name);
     if (!prefix.empty()) add_site_packages(prefix, places.site_packages);
   }
+  add_python_of_path(places.site_packages);
   std::string home = variable_value("HOME");
   if (!home.empty()) add_site_packages(home + "/.local", places.site_packages);
   for (const char* prefix : {"/usr/local", "/usr"}) add_site_packages(prefix, places.site_packages);

@@ -62,7 +62,8 @@ LibrarySpec cudnn_spec() {
           .variable = "ATHANOR_CUDNN",
           .pip_folders = {"nvidia/cudnn/lib"},
           .packages = "apt: libcudnn9-cuda-13, or pip: nvidia-cudnn-cu13",
-          .oldest = {9, 8, 0},  // the first that plans for a device described in JSON
+          .oldest = {9, 10,
+                     0},  // before, a mask of minus infinity was not advised [cudnn-frontend, attn_score_modifiers.h]
           .version_of = cudnn_version};
 }
 

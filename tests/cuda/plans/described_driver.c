@@ -14,6 +14,7 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* out) { return number(out, 1
 static int handle(void** out) { return *out = (void*)0x1000, 0; }
 int cuLibraryLoadData(void** out) { return handle(out); }
 int cuLibraryGetKernel(void** out) { return handle(out); }
+int cuKernelGetFunction(void** out) { return handle(out); }
 int cuModuleLoadData(void** out) { return handle(out); }
 int cuModuleLoadDataEx(void** out) { return handle(out); }
 int cuModuleGetFunction(void** out) { return handle(out); }

@@ -1,8 +1,10 @@
 // A step on a GPU: graphs are the same kernels and give the same bits as launches one by one, and the host waits
 // nowhere but in collect().
+#include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <thread>
 
 #include "base/rng.h"
 #include "tests/cuda/train/tiny_model.h"
@@ -108,6 +110,22 @@ TEST(Step, HostWaitsOnlyToCollect) {
       EXPECT_EQ(rig.device->host_waits(), before + 1);
     }
   }
+}
+
+// Such as NCCL's and CUPTI's threads, or one that writes a checkpoint.
+TEST(Graphs, OtherThreadsMayCallCudaMeanwhile) {
+  Rig rig;
+  rig.device->begin_capture();
+  std::thread([] {
+    void* memory = nullptr;
+    EXPECT_EQ(cudaMalloc(&memory, 1024), cudaSuccess);
+    cudaStream_t own = nullptr;
+    EXPECT_EQ(cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking), cudaSuccess);
+    EXPECT_EQ(cudaStreamSynchronize(own), cudaSuccess);
+    EXPECT_EQ(cudaStreamDestroy(own), cudaSuccess);
+    EXPECT_EQ(cudaFree(memory), cudaSuccess);
+  }).join();
+  EXPECT_NE(rig.device->end_capture(), nullptr);
 }
 
 TEST(Step, TimesOfPhasesAreTheDevices) {

@@ -119,9 +119,6 @@ class Nccl : public ::testing::Test {
     run_ranks(ranks, [&](std::unique_ptr<Communicator> hosts) {
       int count = 0;
       ASSERT_EQ(cudaGetDeviceCount(&count), cudaSuccess);
-      // The ranks' captures are each other's "other threads" here.
-      cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-      ASSERT_EQ(cudaThreadExchangeStreamCaptureMode(&mode), cudaSuccess);
       Rank rank{make_cuda({.index = hosts->rank() % count}), nullptr, {}};
       rank.nccl =
           make_nccl(*rank.cuda.device, board_.options(hosts->rank(), timeout), hosts->split(0, hosts->rank())).world;

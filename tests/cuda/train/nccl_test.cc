@@ -305,6 +305,39 @@ TEST_F(NcclFailure, AHangingCollectiveIsNamed) {
   }
 }
 
+// NCCL frees a communicator when no graph refers to it any more, and not before the device is done with the others.
+TEST_F(NcclFailure, GraphsOfSeveralCommunicatorsDoNotHoldUpTheEnd) {
+  fake().hang(1, 6);  // in the second replay
+  run(
+      2,
+      [&](Rank& rank, Communicator& hosts) {
+        Device& device = *rank.cuda.device;
+        const auto reversed = rank.nccl->split(0, -hosts.rank());
+        const Tensor x = rank.upload(contribution(hosts.rank(), 64, DType::f32), DType::f32);
+        const auto work = [&] {
+          reversed->all_reduce(x, Reduce::max, Lane::compute);
+          rank.nccl->all_reduce(x, Reduce::max, Lane::compute);
+        };
+        const auto begin = std::chrono::steady_clock::now();
+        try {
+          work();
+          device.begin_capture();
+          work();
+          const auto graph = device.end_capture();
+          for (int turn = 0; turn < 3; ++turn) {
+            device.launch(*graph);
+            device.sync();
+          }
+          ADD_FAILURE() << "no error";
+        } catch (const Error& e) {
+          EXPECT_EQ(e.code(), Exit::peer_lost) << e.what();
+          EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+        }
+        rank.free_blocks();
+      },
+      [] { return 1.0; });
+}
+
 TEST_F(NcclFailure, AnAsynchronousErrorEndsAllRanks) {
   for (const bool captured : {false, true}) {
     fake().fail_asynchronously(1, 4, ncclSystemError);

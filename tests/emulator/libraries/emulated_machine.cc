@@ -7,7 +7,7 @@ Machine emulated_machine() {
   return {.enqueue = [](cudaStream_t stream,
                         LibraryOperation operation) { return enqueue_operation(stream, std::move(operation)); },
           .wake = [] { wake_waiting_operations(); },
-          .progress = [](cudaStream_t stream) { cudaStreamQuery(stream); },
+          .progress = [](cudaStream_t stream) { return cudaStreamQuery(stream) != cudaErrorNotReady; },
           .is_capturing = [](cudaStream_t stream) { return is_capturing(stream); },
           .current_device =
               [] {

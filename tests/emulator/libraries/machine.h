@@ -19,7 +19,7 @@ struct MachineDevice {
 struct Machine {
   std::function<cudaError_t(cudaStream_t, LibraryOperation)> enqueue;
   std::function<void()> wake;                  // some LibraryOperation::ready may have become true
-  std::function<void(cudaStream_t)> progress;  // lets queued work go on, as a GPU does by itself
+  std::function<bool(cudaStream_t)> progress;  // lets queued work go on, as a GPU does by itself; true: all is done
   std::function<bool(cudaStream_t)> is_capturing;
   std::function<int()> current_device;
   std::function<int(cudaStream_t)> device_of_stream;  // -1: not a stream

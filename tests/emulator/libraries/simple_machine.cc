@@ -18,7 +18,7 @@ Machine SimpleMachine::machine() {
   return {.enqueue = [this](cudaStream_t stream,
                             LibraryOperation operation) { return enqueue(stream, std::move(operation)); },
           .wake = [] {},
-          .progress = [this](cudaStream_t stream) { synchronize(stream, 0); },
+          .progress = [this](cudaStream_t stream) { return synchronize(stream, 0); },
           .is_capturing = [](cudaStream_t) { return false; },
           .current_device = [] { return thread_device; },
           .device_of_stream = [this](cudaStream_t stream) { return device_of(stream); },

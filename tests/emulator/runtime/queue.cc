@@ -35,6 +35,8 @@ void finish(const TaskPtr& task) {
   task->done = true;
   task->after.clear();
   task->overlapped = nullptr;
+  // What the library's functions hold ends with the work; the task itself may be remembered.
+  if (auto* library = std::get_if<LibraryOperation>(&task->action)) *library = {.name = library->name};
   for (const TaskPtr& follower : task->followers) {
     if (--follower->blocked_by == 0) queue().unblocked.push_back(follower);
   }

@@ -27,13 +27,14 @@ class FakeCudnn {
 
   athanor::CudnnTable table() const;
 
-  // The first engine configuration of every heuristic cannot be made into a plan, so that programs must try the next.
-  void decline_first_engine(bool declined) { decline_first_ = declined; }
   // How long an attention takes on the virtual clock, where a kernel takes 10 microseconds.
   void set_microseconds(double microseconds) { microseconds_ = microseconds; }
   uint64_t executions() const { return executions_; }
   // Plans that engines made, not those read from text.
   int plans_made() const { return plans_made_; }
+  // So many of the engine configurations of every heuristic, of two, cannot be made into a plan: programs must try the
+  // next, if there is one.
+  void decline_engines(int first) { declined_ = first; }
 
   std::string last_refusal() const { return refusals_.last(); }
   std::vector<std::string> leaks() const;
@@ -60,8 +61,8 @@ class FakeCudnn {
   std::map<cudnnHandle_t, std::unique_ptr<cudnnContext>> handles_;
   std::atomic<uint64_t> executions_{0};
   std::atomic<int> plans_made_{0};
-  bool decline_first_ = false;
   double microseconds_ = 5;
+  int declined_ = 0;
   Installed<FakeCudnn> installed_;
 };
 

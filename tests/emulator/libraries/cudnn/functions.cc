@@ -1,5 +1,7 @@
 // The functions of cuDNN that the table points at; plans and their execution.
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "fake_cudnn.h"
@@ -238,7 +240,8 @@ CudnnVerdict FakeCudnn::results(const Descriptor& heuristic, int64_t requested, 
   if (!heuristic.finalized || heuristic.kind != CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR) {
     return {CUDNN_STATUS_NOT_INITIALIZED, "results of a heuristic that is not finalized"};
   }
-  if (count) *count = requested > 0 ? std::min(requested, kEngines) : kEngines;
+  // As cuDNN does for some graphs, it announces one more than it then gives.
+  if (count) *count = requested > 0 ? std::min(requested, kEngines) : kEngines + 1;
   for (int64_t i = 0; elements && i < std::min(requested, kEngines); ++i) {
     Descriptor* config = find(static_cast<void**>(elements)[i]);
     if (!config || config->kind != CUDNN_BACKEND_ENGINECFG_DESCRIPTOR) {
@@ -263,9 +266,12 @@ CudnnVerdict FakeCudnn::finalize_plan(Descriptor& descriptor) {
     descriptor.graph = graph;
   } else {
     const Descriptor* config = descriptor.link(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
-    if (!config->graph || config->kind != CUDNN_BACKEND_ENGINECFG_DESCRIPTOR)
-      return bad("plan: no engine configuration");
-    if (decline_first_ && config->engine == 0) {
+    if (config->kind != CUDNN_BACKEND_ENGINECFG_DESCRIPTOR) return bad("plan: no engine configuration");
+    if (!config->graph) {
+      fprintf(stderr, "cuDNN: a plan of an engine configuration that no heuristic filled; version 9.26 crashes here\n");
+      abort();
+    }
+    if (config->engine < declined_) {
       return {CUDNN_STATUS_NOT_SUPPORTED, "plan: this engine was told to decline; try the next"};
     }
     descriptor.graph = config->graph;

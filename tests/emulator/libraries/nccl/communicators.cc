@@ -180,9 +180,10 @@ ncclResult_t FakeNccl::finalize(ncclComm_t comm) {
     drive(comm);
     std::unique_lock lock(mutex_);
     if (comm->member().error != ncclSuccess) return comm->member().error;
-    if (comm->member().pending == 0) return ncclSuccess;
+    if (comm->member().pending == 0 && !comm->is_in_graphs()) return ncclSuccess;
     if (std::chrono::steady_clock::now() > end) {
-      return refuse(ncclInternalError, "ncclCommFinalize: operations under way never end");
+      return refuse(ncclInternalError,
+                    "ncclCommFinalize: operations under way never end, or graphs that captured some are still there");
     }
     changed_.wait_for(lock, kPoll);
   }
@@ -206,28 +207,60 @@ ncclResult_t FakeNccl::destroy(ncclComm_t comm) {
     }
     drive(comm);
   }
-  std::lock_guard lock(mutex_);
-  if (comm->team) {
-    comm->member().aborted = true;
-    comm->team->withdraw(comm->rank);
-  }
-  comms_.erase(comm);
-  delete comm;
-  return ncclSuccess;
-}
-
-ncclResult_t FakeNccl::abort(ncclComm_t comm) {
   {
     std::lock_guard lock(mutex_);
     if (comm->team) {
       comm->member().aborted = true;
       comm->team->withdraw(comm->rank);
     }
-    comms_.erase(comm);
-    delete comm;
+  }
+  return reclaim("ncclCommDestroy", comm);
+}
+
+ncclResult_t FakeNccl::abort(ncclComm_t comm) {
+  bool later;
+  {
+    std::lock_guard lock(mutex_);
+    if (comm->team) {
+      comm->member().aborted = true;
+      comm->team->withdraw(comm->rank);
+    }
+    later = group().depth > 0;
+    if (later) group().aborts.push_back(comm);
   }
   changed_.notify_all();
   machine_.wake();
+  return later ? ncclSuccess : reclaim("ncclCommAbort", comm);
+}
+
+bool FakeNccl::device_waits(int device) {
+  std::vector<cudaStream_t> streams;
+  {
+    std::lock_guard lock(mutex_);
+    for (ncclComm_t comm : comms_)
+      if (comm->device == device && comm->team && !comm->member().aborted)
+        streams.insert(streams.end(), comm->member().streams.begin(), comm->member().streams.end());
+  }
+  return std::any_of(streams.begin(), streams.end(), [&](cudaStream_t stream) {
+    return machine_.device_of_stream(stream) >= 0 && !machine_.is_capturing(stream) && !machine_.progress(stream);
+  });
+}
+
+// As commDestroySync() and commFree() of NCCL: when no graph refers to it any more, device memory is freed, which waits
+// for all that the device is at. The real library waits for ever.
+ncclResult_t FakeNccl::reclaim(const char* function, ncclComm_t comm) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(wait_limit_);
+  while (comm->is_in_graphs() || device_waits(comm->device)) {
+    if (std::chrono::steady_clock::now() > end) {
+      return refuse(ncclInternalError,
+                    text(function, comm->is_in_graphs() ? ": graphs that captured operations of it are still there"
+                                                        : ": the device still waits in another communicator"));
+    }
+    std::this_thread::sleep_for(kPoll);
+  }
+  std::lock_guard lock(mutex_);
+  comms_.erase(comm);
+  delete comm;
   return ncclSuccess;
 }
 
@@ -249,7 +282,7 @@ ncclResult_t FakeNccl::async_error(ncclComm_t comm, ncclResult_t* error) {
     *error = member.error;
   } else if (member.unread_progress > 0) {
     --member.unread_progress;
-  } else if (!(member.finalized && member.pending > 0)) {
+  } else if (!member.finalized || (member.pending == 0 && !comm->is_in_graphs())) {
     *error = ncclSuccess;
   }
   return ncclSuccess;

@@ -57,6 +57,7 @@ class FakeNccl {
     ncclResult_t error = ncclSuccess;
     std::vector<PendingInit> inits;
     std::vector<PendingTask> tasks;
+    std::vector<ncclComm_t> aborts;  // stopped, not freed yet
   };
   struct Operator {
     ncclComm_t comm;
@@ -80,6 +81,8 @@ class FakeNccl {
   ncclResult_t finalize(ncclComm_t comm);
   ncclResult_t destroy(ncclComm_t comm);
   ncclResult_t abort(ncclComm_t comm);
+  ncclResult_t reclaim(const char* function, ncclComm_t comm);
+  bool device_waits(int device);  // for a communicator that nobody aborted
   ncclResult_t async_error(ncclComm_t comm, ncclResult_t* error);
   void drive(ncclComm_t comm);  // lets queued work of this rank go on
 

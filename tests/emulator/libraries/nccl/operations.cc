@@ -101,7 +101,7 @@ ncclResult_t FakeNccl::launch(ncclComm_t comm, std::vector<Task> tasks, cudaStre
     operation.name += task_name(task.kind);
   }
   operation.ready = [this, batch] { return ready(*batch); };
-  operation.compute = [this, batch] { compute(*batch); };
+  operation.compute = [this, batch, held = captured ? comm->in_graphs : nullptr] { compute(*batch); };
   {
     std::lock_guard lock(mutex_);
     Member& member = comm->member();
@@ -150,6 +150,10 @@ ncclResult_t FakeNccl::end_group() {
     });
     ncclResult_t launched = launch(comm, std::move(together), stream);
     if (launched != ncclSuccess && (result == ncclSuccess || result == ncclInProgress)) result = launched;
+  }
+  for (ncclComm_t comm : ended.aborts) {
+    ncclResult_t freed = reclaim("ncclCommAbort", comm);
+    if (freed != ncclSuccess && result == ncclSuccess) result = freed;
   }
   return result;
 }

@@ -3,12 +3,14 @@
 #include "process_nccl.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "../fake_library.h"
@@ -24,8 +26,9 @@ struct Comm {
   fs::path folder;
   int rank = 0, size = 1;
   std::atomic<bool> aborted{false};
-  long calls = 0;                   // collectives that ran
-  std::map<int, long> sent, taken;  // messages by peer
+  std::shared_ptr<char> in_graphs = std::make_shared<char>();  // every captured operation holds it, too
+  long calls = 0;                                              // collectives that ran
+  std::map<int, long> sent, taken;                             // messages by peer
   fs::path file(const std::string& kind, long number, int of) const { return folder / text(kind, number, ".", of); }
   bool all(const std::string& kind, long number) const {
     for (int r = 0; r < size; ++r)
@@ -109,7 +112,7 @@ ncclResult_t enqueue(const char* function, ncclComm_t handle, Task task, cudaStr
     if (comm->aborted || task.kind == TaskKind::kSend) return true;
     return task.collective() ? comm->all("call", *number) : fs::exists(message());
   };
-  take.compute = [=] {
+  take.compute = [=, held = world().machine.is_capturing(stream) ? comm->in_graphs : nullptr] {
     if (comm->aborted || task.kind == TaskKind::kSend) return;
     if (task.collective()) return compute(*comm, task, *number);
     const std::vector<char> bytes = load(message());
@@ -131,6 +134,7 @@ ncclResult_t close(ncclComm_t handle) {
     world().open.erase(handle);
   }
   world().machine.wake();
+  while (comm->in_graphs.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // as NCCL
   return ncclSuccess;
 }
 

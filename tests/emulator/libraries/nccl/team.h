@@ -130,5 +130,7 @@ struct ncclComm {
   int rank = 0;
   int device = 0;
   bool blocking = true;
+  std::shared_ptr<char> in_graphs = std::make_shared<char>();  // every captured operation holds it, too
+  bool is_in_graphs() const { return in_graphs.use_count() > 1; }
   emu::fakes::Member& member() const { return team->members[static_cast<size_t>(rank)]; }
 };

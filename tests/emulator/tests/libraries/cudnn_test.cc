@@ -282,7 +282,7 @@ TEST_F(Cudnn, ShapesAndTypesOutsideOfAttention) {
 }
 
 TEST_F(Cudnn, ADecliningEngineIsPassedOver) {
-  fake.decline_first_engine(true);
+  fake.decline_engines(1);
   AttentionGraph graph(cudnn, handle, {});
   ASSERT_EQ(graph.build(), CUDNN_STATUS_SUCCESS);
   EXPECT_GT(graph.workspace(), 0);
