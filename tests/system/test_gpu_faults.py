@@ -1,4 +1,4 @@
-"""Planted faults: whatever goes wrong under verify.py, of a program or of the call, is red or `not run`, never green."""
+"""Planted faults: whatever goes wrong under verify.py, in a program or a call, is red or `not run`, never green."""
 import argparse
 import json
 import os
@@ -114,7 +114,8 @@ for n in names:
     body = '<failure message="wrong"/>' if spoiled or does == "fails" else ""
     body = '<skipped message="no GPU for each"/>' if does == "skips" else body
     print("[       OK ]", n, "(1 ms)", flush=True)
-    cases += f'<testcase classname="A" name="{{n[2:]}}" result="{{does == "skips" and "skipped" or "completed"}}">{{body}}</testcase>'
+    result = "skipped" if does == "skips" else "completed"
+    cases += f'<testcase classname="A" name="{{n[2:]}}" result="{{result}}">{{body}}</testcase>'
 report = [a.split(":", 1)[1] for a in sys.argv if a.startswith("--gtest_output=")][0]
 open(report, "w").write(f"<a>{{cases}}</a>")
 sys.exit({status} or "failure" in cases)

@@ -30,8 +30,9 @@ class VerifyTest(SystemTest):
         if PROGRAM.parent != ROOT / "build":
             self.skipTest("verify.py looks for build/athanor")
         self.make_data()
-        done = subprocess.run([sys.executable, str(VERIFY), "--out", str(self.folder / "out"), "--data",
-                               str(self.folder / "data"), "--minutes", "120", *arguments], capture_output=True, text=True)
+        command = [sys.executable, str(VERIFY), "--out", str(self.folder / "out"), "--data", str(self.folder / "data"),
+                   "--minutes", "120", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True)
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         self.report = self.folder / "out" / "verify.json"
         self.assertEqual({p.name for p in self.report.parent.iterdir()}, {"verify.json", "verify.log"},
