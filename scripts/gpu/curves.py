@@ -53,7 +53,7 @@ def gpu_config(root, family):
     config = json.loads((root / "configs" / f"{setup['config']}.json").read_text())
     for key in ("train_tokens", "valid_data"):
         config.pop(key, None)
-    return config | {"seq_length": setup["seq_length"], "learning_rate": setup["learning_rate"],
+    return config | {"device": "cuda", "seq_length": setup["seq_length"], "learning_rate": setup["learning_rate"],
                      "global_batch_size": TOKENS_PER_STEP // setup["seq_length"]}, setup["steps"], setup["micro"]
 
 

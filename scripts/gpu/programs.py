@@ -107,7 +107,8 @@ class Call:
         for folder in folders:
             if os.access(folder / name, os.X_OK) and (folder / name).is_file():
                 return folder / name
-        raise NotRun(f"no program {name} in {' or '.join(map(str, folders))}: pack with tests, or build them")
+        places = " or ".join(str(folder.relative_to(ROOT)) for folder in folders)
+        raise NotRun(f"no program {name} below {ROOT} in {places}: pack with tests, or build them")
 
     def torch_version(self):
         """Of PyTorch in ATHANOR_PYTHON or in the Python that runs this, or None."""
@@ -222,7 +223,8 @@ class GoogleTests:
             if case.find("failure") is not None:
                 failed[name] = (case.find("failure").get("message") or "").strip()[:MESSAGE]
             elif case.get("result") == "skipped":
-                self.skipped[name] = (case.find("skipped").get("message") or "").strip()
+                where, _, why = (case.find("skipped").get("message") or "").strip().partition("\n")
+                self.skipped[name] = why.strip() or where
             elif case.get("result") == "completed":
                 self.passed.add(name)
                 if values := {p.get("name"): p.get("value") for p in case.iter("property")}:

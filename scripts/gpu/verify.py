@@ -150,8 +150,9 @@ def show(report):
     asked_for, others = report["parts"], {"status": "not run", "seconds": 0.0, "why": "no call has asked for it"}
     for name in PARTS:
         entry = asked_for.get(name, others)
-        remark = entry.get("why", "").splitlines()
-        print(f"{name:16} {entry['status']:8} {entry['seconds']:8.1f}  {remark[0][:90] if remark else ''}")
+        lines = entry.get("why", "").splitlines()
+        remark = " ... ".join(line[:100] for line in dict.fromkeys(lines[:1] + lines[-1:]))
+        print(f"{name:16} {entry['status']:8} {entry['seconds']:8.1f}  {remark}")
     statuses = [entry["status"] for entry in asked_for.values()]
     counts = {status: statuses.count(status) for status in STATUSES}
     counts["not run"] += len(PARTS) - len(statuses)

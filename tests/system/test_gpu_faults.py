@@ -2,6 +2,7 @@
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -112,7 +113,7 @@ for n in names:
         os.abort()
     spoiled = spoiled or does == "spoils"
     body = '<failure message="wrong"/>' if spoiled or does == "fails" else ""
-    body = '<skipped message="no GPU for each"/>' if does == "skips" else body
+    body = '<skipped message="a.cc:1&#10;no GPU for each"/>' if does == "skips" else body
     print("[       OK ]", n, "(1 ms)", flush=True)
     result = "skipped" if does == "skips" else "completed"
     cases += f'<testcase classname="A" name="{{n[2:]}}" result="{{result}}">{{body}}</testcase>'
@@ -254,6 +255,34 @@ class CallFaults(SystemTest):
         (self.folder / "out" / "verify.json").write_text(json.dumps(report))
         found, _ = self.verify("--parts", "sanitizer", "--earlier", str(self.folder / "earlier.json"), code=1)
         self.assertEqual(found["ops"]["status"], "FAILED")
+
+
+    def test_the_folder_of_the_bundle_is_enough(self):
+        self.start("--list").communicate()
+        bundle = self.folder / "athanor-gpu"
+        for folder in ("scripts/gpu", "bench/gpu", "configs"):
+            shutil.copytree(ROOT / folder, bundle / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(self.folder / "data", bundle / "data")
+        (bundle / "athanor").symlink_to(PROGRAM)
+        (bundle / "COMMIT").write_text("0123456789abcdef\n")
+        tools = self.folder / "bin"  # no git, no compiler
+        tools.mkdir()
+        for name in ("bash", "dirname", "env"):
+            (tools / name).symlink_to(shutil.which(name))
+        (tools / "python3").symlink_to(sys.executable)
+        done = subprocess.run([bundle / "scripts" / "gpu" / "verify.sh", "--device", "cpu", "--parts",
+                               "environment,backend,laws"], cwd=self.folder, env={"PATH": str(tools)},
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 3, done.stdout + done.stderr)
+        report = json.loads((self.folder / "verify-out" / "verify.json").read_text())
+        self.assertEqual(report["commit"], "0123456789abcdef")
+        self.assertEqual({name: e["status"] for name, e in report["parts"].items()},
+                         {"environment": "passed", "backend": "passed", "laws": "not run"})
+        self.assertIn("no program test_train", report["parts"]["laws"]["why"])
+
+    def test_on_a_gpu_no_part_falls_back_to_the_cpu(self):
+        for family in ("gpt2", "llama"):
+            self.assertEqual(parts.curve_parts.gpu_config(ROOT, family)[0]["device"], "cuda")
 
 
 class TorchFaults(Planted):
