@@ -25,6 +25,10 @@ namespace {
 
 constexpr double kSecondsToExplain = 3;  // of the rendezvous, which beats once a second
 
+// Usual ones, since nothing is measured: NVLink and a network card of 400 Gbit/s for each; memory and 10 Gbit/s.
+constexpr Network kBetweenGpus{.link_bytes = 450e9, .network_bytes = 50e9};
+constexpr Network kBetweenCpus{.link_bytes = 5e9, .network_bytes = 1.25e9};
+
 CudaAttention to_cuda(AttentionChoice choice) {
   switch (choice) {
     case AttentionChoice::automatic:
@@ -182,6 +186,8 @@ Machine::Machine(const Config& config, const RankInfo& ranks) {
     gpu ? open_gpu(config, ranks, here) : open_cpu(config, here);
     auto world = !control_ ? make_single(*device_) : gpu ? connect_gpus(config, ranks) : control_->split(0, ranks.rank);
     mesh_ = std::make_unique<ProcessMesh>(std::move(world), mesh);
+    network_ = gpu ? kBetweenGpus : kBetweenCpus;
+    network_.per_machine = here.count;
   });
 }
 

@@ -28,7 +28,7 @@ class Machine {
   // machine has not, Error(peer_lost) when ranks are missing.
   explicit Machine(const Config&, const RankInfo& = {});
   ~Machine();
-  Backend backend() { return {*device_, *ops_, *mesh_, tuning_, control_.get()}; }
+  Backend backend() { return {*device_, *ops_, *mesh_, tuning_, control_.get(), network_}; }
   int threads() const { return threads_; }             // of the CPU backend; else 0
   Sensors* sensors() const { return sensors_.get(); }  // of the GPU; null: none
   FoundProfiler open_profiler() const;
@@ -58,6 +58,7 @@ class Machine {
   int threads_ = 0;
   std::string description_, roll_call_;
   std::unique_ptr<ProcessMesh> mesh_;
+  Network network_;
 };
 
 // Loads a config file with --set overrides; aliases and remarks go to the log, of rank 0 alone.

@@ -42,11 +42,6 @@ void print_memory(const Config& config, Engine& engine, const Device& device) {
                 format_bytes(p.peak_live).c_str());
 }
 
-const char* name_of(const Recompute& recompute) {
-  using G = Recompute::Granularity;
-  return recompute.granularity == G::none ? "none" : recompute.granularity == G::selective ? "selective" : "full";
-}
-
 // What the plan is made for: this machine, or a GPU of which a description is known.
 struct Place {
   Place(const Config& config, const std::string& gpu) {
@@ -99,7 +94,7 @@ Exit plan(const Args& args) {
   const int64_t multiple = backend.device.dimension_multiple();
   for (const DimensionAdvice& advice : dimension_advice(config.model, config.seq_length, multiple))
     std::printf("advice            %s\n", to_text(advice, multiple).c_str());
-  std::printf("recomputation     %s\n", name_of(engine->options().recompute));
+  std::printf("recomputation     %s\n", to_text(engine->options().recompute).c_str());
   const Limits limits =
       place.machine ? Limits{.most = ceilings(backend, engine->options().recipe.compute)} : place.limits;
   print_limit(*engine, limits, flops.causal * tokens, tokens);

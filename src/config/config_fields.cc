@@ -128,7 +128,7 @@ Fields train_group() {
           .alias({"train_batch_size", "global_train_batch_size"})
           .required(),
       number("micro_batch_size", &Config::micro_batch_size, between(1, kMaxCount), free, "sequences",
-             "sequences that one device computes at once; auto = the most that fits in memory and gains speed")
+             "sequences that one device computes at once; auto = what fits in memory and takes the shortest steps")
           .or_word("auto", 0)
           .alias({"batch_size", "train_micro_batch_size_per_gpu"}),
       number("gradient_accumulation_steps", &Config::gradient_accumulation_steps, between(0, kMaxCount), free, "",
@@ -201,16 +201,16 @@ Fields memory_group() {
   return {
       choice<&Config::recompute_granularity>("recompute_granularity", free,
                                              "activations recomputed in the backward pass: none, selective = the cheap "
-                                             "ones, full = whole blocks; at least: "
-                                             "where memory needs it the plan takes the next"),
+                                             "ones, full = whole blocks; at least: the plan takes more where memory "
+                                             "needs it or steps become faster"),
       number("recompute_num_layers", &Config::recompute_num_layers, between(1, 65536), free, "blocks",
-             "every how many-th block recomputes"),
+             "full: every how many-th block is recomputed whole, the others selectively"),
       number("memory_limit_gib", &Config::memory_limit_gib, at_least(0), free, "GiB",
              "memory that the run may use on one device; 0 = what the device or the control group has"),
       number("runtime_reserve_mib", &Config::runtime_reserve_mib, at_least(0), free, "MiB",
              "part of the limit that the plan leaves to libraries and the system"),
       number("loss_chunk_rows", &Config::loss_chunk_rows, at_least(0), free, "rows",
-             "rows of logits held at once; 0 = chosen with the memory plan"),
+             "rows of logits held at once; 0 = up to 8192, fewer where memory is short"),
   };
 }
 

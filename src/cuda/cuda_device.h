@@ -23,6 +23,7 @@ class CudaDevice final : public Device {
 
   std::string description() const override { return description_; }
   int64_t dimension_multiple() const override { return 64; }  // a tile row of 128 bytes in 16-bit types
+  int64_t multiprocessors() const override { return properties_.multiProcessorCount; }
   void* allocate(size_t bytes, Mem) override;
   void release(void* memory, size_t bytes, Mem) override;
   void copy(void* to, const void* from, size_t bytes, Lane) override;

@@ -47,7 +47,8 @@ class Device {
   virtual void sync() {}                                             // the host waits for all lanes
   // Rate of matrix products with inputs of this type that MFU is a fraction of; 0: not known, measure one.
   virtual double peak_flops(DType) const { return 0; }
-  virtual double peak_bytes() const { return 0; }  // bytes per second of device memory; 0: not known
+  virtual double peak_bytes() const { return 0; }        // bytes per second of device memory; 0: not known
+  virtual int64_t multiprocessors() const { return 0; }  // of a GPU
 
   // Capture: between begin_capture and end_capture the compute lane records work instead of doing it.
   virtual bool can_capture() const { return false; }

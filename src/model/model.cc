@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "base/error.h"
 #include "base/int.h"
 
 namespace athanor {
@@ -84,20 +85,33 @@ void Model::init_constants(Device& device) {
   device.sync();
 }
 
+std::string to_text(const Recompute& recompute) {
+  using G = Recompute::Granularity;
+  if (recompute.granularity == G::none) return "none";
+  if (recompute.granularity == G::selective) return "selective";
+  return recompute.every == 1 ? "full" : cat("full in 1 block of ", recompute.every, ", else selective");
+}
+
 Var forward(Model& model, Ctx& c, const Batch& batch, const Recompute& recompute) {
   ParamStore& params = model.params();
   const bool full = recompute.granularity == Recompute::Granularity::full;
-  c.selective = recompute.granularity == Recompute::Granularity::selective;
+  const bool selective = recompute.granularity != Recompute::Granularity::none;
+  c.selective = selective;
   params.use(c, 0);
   Var h = model.embed(c, batch);
   params.done(c, 0);
   const int layers = int(model.config().num_hidden_layers);
   for (int l = 0; l < layers; ++l) {
     params.use(c, l + 1);
-    Block block = [&model, &batch, l](Ctx& cc, Var in) { return model.block(cc, l, std::move(in), batch); };
-    h = full && l % recompute.every == 0 ? checkpoint(c, std::move(block), std::move(h)) : block(c, std::move(h));
+    const bool whole = full && l % recompute.every == 0;
+    Block block = [&model, &batch, l, keep = whole || !selective](Ctx& cc, Var in) {
+      cc.selective = !keep;
+      return model.block(cc, l, std::move(in), batch);
+    };
+    h = whole ? checkpoint(c, std::move(block), std::move(h)) : block(c, std::move(h));
     params.done(c, l + 1);
   }
+  c.selective = selective;
   for (const int unit : head_units(model)) params.use_last(c, unit);
   return model.final_norm(c, std::move(h));
 }

@@ -59,8 +59,10 @@ std::unique_ptr<Model> make_model(const ModelConfig&);
 // How much of the activations is kept for backward.
 struct Recompute {
   enum class Granularity : uint8_t { none, selective, full } granularity = Granularity::none;
-  int64_t every = 1;  // full: every k-th block is recomputed
+  int64_t every = 1;  // full: every k-th block is recomputed whole, of the others what selective recomputes
+  bool operator==(const Recompute&) const = default;
 };
+std::string to_text(const Recompute&);  // "full in 1 block of 4, else selective"
 
 // Embedding, all blocks and the final norm: [N] tokens -> [N, C]. The head's weights stay in use: of backward if the
 // tape records, else until release_head().

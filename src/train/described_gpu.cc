@@ -48,6 +48,7 @@ class DescribedDevice final : public Device {
   size_t allocated() const override { return 0; }
   double peak_flops(DType inputs) const override { return gpu_.product_flops / (inputs == DType::f32 ? 2 : 1); }
   double peak_bytes() const override { return gpu_.copy_bytes; }
+  int64_t multiprocessors() const override { return gpu_.multiprocessors; }
 
  private:
   const GpuDescription& gpu_;

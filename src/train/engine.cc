@@ -12,10 +12,13 @@
 namespace athanor {
 namespace {
 
-// Rows of logits held at once: equal chunks within the budget.
-int64_t auto_chunk_rows(int64_t rows, int64_t padded_vocab, DType dtype) {
-  const int64_t most = std::max<int64_t>(1, int64_t(Engine::kLogitsBudget) / (padded_vocab * int64_t(size_of(dtype))));
-  return div_ceil(rows, div_ceil(rows, most));
+// Rows of logits held at once: chunks within the budget, equal but for what whole tiles of products need. Each chunk
+// reads and writes the whole gradient of the head; from some thousand rows on that hides behind its product.
+int64_t auto_chunk_rows(int64_t rows, int64_t row_bytes, size_t budget) {
+  constexpr int64_t kEnough = 8192, kTile = 128;
+  const int64_t most = std::clamp<int64_t>(int64_t(budget) / row_bytes, 1, kEnough);
+  const int64_t equal = div_ceil(rows, div_ceil(rows, most));
+  return std::min(most, round_up(equal, kTile));
 }
 
 // Row s of a micro-batch as one document.
@@ -34,7 +37,8 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
       optimizer_(make_adamw(options.adamw)) {
   const int64_t sequences = options_.micro_batch_size, n = sequences * options_.seq_length;
   if (options_.loss_chunk_rows == 0)
-    options_.loss_chunk_rows = auto_chunk_rows(n, model_->padded_vocab(), options_.recipe.compute);
+    options_.loss_chunk_rows =
+        auto_chunk_rows(n, model_->padded_vocab() * int64_t(size_of(options_.recipe.compute)), options_.logits_budget);
   if (options_.documents.empty())
     for (int64_t s = 0; s < sequences; ++s) options_.documents.push_back(whole_sequence(s, options_.seq_length));
   if (options_.documents_per_sequence > 1)

@@ -14,8 +14,11 @@
 #include "optim/optimizer.h"
 #include "train/host_ring.h"
 #include "train/phase_runner.h"
+#include "train/traffic.h"
 
 namespace athanor {
+
+constexpr size_t kLogitsBudget = size_t{256} << 20;
 
 struct EngineOptions {
   Recipe recipe;
@@ -23,7 +26,8 @@ struct EngineOptions {
   int64_t seq_length = 0;                // T
   int64_t micro_batch_size = 0;          // sequences at once
   int64_t global_batch_size = 0;         // sequences per optimizer step
-  int64_t loss_chunk_rows = 0;           // 0: as many rows of logits as fit into kLogitsBudget
+  int64_t loss_chunk_rows = 0;           // rows of logits at once; 0: as many as gain speed within logits_budget
+  size_t logits_budget = kLogitsBudget;  // bytes
   std::vector<Span> documents = {};      // what sees what in a micro-batch; none: every sequence is one document
   int64_t documents_per_sequence = 1;    // that set_documents() may give; rows of the table of documents
   std::vector<std::string> frozen = {};  // parameters that are not trained: parts of their names
@@ -46,6 +50,7 @@ struct Backend {
   ProcessMesh& mesh;
   Tuning* tuning = nullptr;         // of backends that choose by trial
   Communicator* control = nullptr;  // all ranks, for decisions of the host in host memory; null: one rank
+  Network network = {};             // what joins them
 };
 
 // A finished optimizer step. Times are those of the device, by phase; all of it from the end of the step before to the
@@ -59,8 +64,6 @@ enum class CaptureOps : uint8_t { no, yes };
 
 class Engine {
  public:
-  static constexpr size_t kLogitsBudget = size_t{256} << 20;  // bytes of logits at once
-
   Engine(const ModelConfig&, const EngineOptions&, Backend);
 
   const EngineOptions& options() const { return options_; }

@@ -75,11 +75,11 @@ double least_seconds(const Launch& launch, const Limits& limits) {
   return roofline;
 }
 
-void OpRow::add(const Launch& launch, const Limits& limits) {
-  ++launches;
-  cost.flops += launch.cost.flops;
-  cost.bytes += launch.cost.bytes;
-  least += least_seconds(launch, limits);
+void OpRow::add(const Launch& launch, const Limits& limits, int64_t times) {
+  launches += times;
+  cost.flops += double(times) * launch.cost.flops;
+  cost.bytes += double(times) * launch.cost.bytes;
+  least += double(times) * least_seconds(launch, limits);
 }
 
 std::string row_name(const Launch& launch, bool by_shape) {
@@ -91,8 +91,8 @@ std::string row_name(const Launch& launch, bool by_shape) {
 
 std::map<std::string, OpRow> planned_rows(const Engine& engine, const Limits& limits, bool by_shape) {
   std::map<std::string, OpRow> rows;
-  for (int64_t m = 0; m < engine.micro_batches(); ++m)
-    for (const Launch& launch : engine.micro_launches()) rows[row_name(launch, by_shape)].add(launch, limits);
+  for (const Launch& launch : engine.micro_launches())
+    rows[row_name(launch, by_shape)].add(launch, limits, engine.micro_batches());
   for (const Launch& launch : engine.update_launches()) rows[row_name(launch, by_shape)].add(launch, limits);
   return rows;
 }

@@ -13,7 +13,7 @@ class Engine;
 
 struct Limits {
   Ceilings most;
-  // Only of described GPUs; 0: ops are bound by `most` alone.
+  // Where they are known, as of described GPUs; 0: ops are bound by `most` alone.
   double attention_forward = 0, attention_backward = 0;  // FLOP/s of causal attention, for the head size of the run
   int64_t multiprocessors = 0;                           // products come in tiles, shared out among so many
 };
@@ -28,7 +28,7 @@ struct OpRow {
   Cost cost;
   double least = 0;    // seconds
   double seconds = 0;  // measured; 0: only planned
-  void add(const Launch&, const Limits&);
+  void add(const Launch&, const Limits&, int64_t times = 1);
   double lost() const { return seconds - least; }
 };
 

@@ -27,12 +27,12 @@ size_t memory_capacity(const Config&, const Device&);
 size_t runtime_reserve(const Config&);
 bool saves_in_background(const Config&, const Device&);
 
-// An engine whose plan fits, not yet committed. micro_batch_size 0 takes the largest divisor of the global batch that
-// fits and keeps a micro-batch within so many tokens, where larger ones no longer gain speed. Where fewer than enough
-// tokens fit, or micro-batches of the size asked for do not, more is recomputed than configured, which changes no bit.
-// (The numbers for GPUs are not measured yet.)
+// An engine whose plan fits, not yet committed. micro_batch_size 0: of all divisors of the global batch that keep a
+// micro-batch within so many tokens (larger ones no longer gain speed), and of all ways to recompute from the
+// configured one on, those whose steps take least by the model of train/limit.h. A given size gets the least
+// recomputation that fits. Recomputation changes no bit. The choice is a function of config, device and ranks.
+// (make_engine.cc; the number for GPUs is not measured yet.)
 constexpr int64_t kAutoTokens = 8192, kAutoTokensOnGpu = 65536;
-constexpr int64_t kEnoughTokens = 1024, kEnoughTokensOnGpu = 8192;
 std::unique_ptr<Engine> make_engine(const Config&, Backend, bool training);
 
 // Before commit(): tries algorithms and epilogues of the engine's products as long as the config allows, beyond what

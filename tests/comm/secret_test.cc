@@ -3,31 +3,24 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 
 #include "base/error.h"
+#include "tests/temp_dir.h"
 
 namespace athanor {
 namespace {
 
 class Secret : public ::testing::Test {
  protected:
-  Secret() {
-    std::string name = (std::filesystem::temp_directory_path() / "athanor-test-XXXXXX").string();
-    EXPECT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  ~Secret() override { std::filesystem::remove_all(folder_); }
   std::string file(const std::string& text, mode_t mode) {
-    const std::string path = folder_ + "/secret";
+    const std::string path = folder_ / "secret";
     std::ofstream(path) << text;
     chmod(path.c_str(), mode);
     return path;
   }
-  std::string folder_;
+  const testing::TempDir folder_;
   RankInfo here_{.rank = 0, .world = 2, .host = "127.0.0.1", .port = 29500, .job = "7.0"};
 };
 
@@ -49,12 +42,12 @@ TEST_F(Secret, AFileMustBePrivate) {
   const auto environment = [&](const std::string& path) { return EnvironmentVariables{{"ATHANOR_SECRET_FILE", path}}; };
   EXPECT_EQ(JobSecret(here_, environment(file("0123456789abcdef\n", 0600))).read(), "0123456789abcdef");
   EXPECT_NE(error_of(here_, environment(file("0123456789abcdef", 0640))).find("others may read"), std::string::npos);
-  EXPECT_NE(error_of(here_, environment(folder_ + "/none")).find("/none"), std::string::npos);
+  EXPECT_NE(error_of(here_, environment(folder_ / "none")).find("/none"), std::string::npos);
   EXPECT_NE(error_of(here_, environment(file("", 0600))).find("can be guessed"), std::string::npos);
 }
 
 TEST_F(Secret, OnOneMachineRankZeroMakesOne) {
-  const EnvironmentVariables environment = {{"XDG_RUNTIME_DIR", folder_}};
+  const EnvironmentVariables environment = {{"XDG_RUNTIME_DIR", folder_.path()}};
   RankInfo other = here_;
   other.rank = 1;
   EXPECT_EQ(JobSecret(other, environment).read(), "");  // not there yet
@@ -73,9 +66,10 @@ TEST_F(Secret, OnOneMachineRankZeroMakesOne) {
 }
 
 TEST_F(Secret, AFolderThatOthersCanEnterIsRefused) {
-  std::filesystem::create_directory(folder_ + "/athanor");
-  chmod((folder_ + "/athanor").c_str(), 0777);
-  EXPECT_NE(error_of(here_, {{"XDG_RUNTIME_DIR", folder_}}).find("others may read or own it"), std::string::npos);
+  std::filesystem::create_directory(folder_ / "athanor");
+  chmod((folder_ / "athanor").c_str(), 0777);
+  EXPECT_NE(error_of(here_, {{"XDG_RUNTIME_DIR", folder_.path()}}).find("others may read or own it"),
+            std::string::npos);
 }
 
 TEST_F(Secret, SeveralMachinesNeedOneOfTheUser) {

@@ -273,29 +273,43 @@ class CommandTest(SystemTest):
         done = self.run_program("plan", self.make_config(), "--gpu", "h300", code=USAGE)
         self.assertIn("known are h200", done.err)
 
-    def test_auto_takes_the_largest_micro_batch_and_the_recomputation_that_fit(self):
-        """The smaller the memory, the more is recomputed and the fewer sequences are computed at once."""
+    def test_auto_takes_the_micro_batch_and_the_recomputation_that_fit(self):
+        """The smaller the memory, the longer the step; where it hardly suffices, all is recomputed."""
+        found = [self.plan_on("h200", "gpt2-1558m", f"memory_limit_gib={gib}") for gib in (140, 100, 60, 50, 40, 32)]
+        self.assertEqual([mode for _, mode, _ in found[:2]], ["none", "selective"], found)
+        self.assertIn("full", [mode for _, mode, _ in found])
+        times = [ms for _, _, ms in found]
+        self.assertEqual(times, sorted(times), found)
         model = {"hidden_size": 64, "num_hidden_layers": 8, "max_position_embeddings": 256}
         config = self.make_config(model=model, micro_batch_size="auto", global_batch_size=32, runtime_reserve_mib=0,
                                   loss_chunk_rows=256)
-        found = []
-        for mib in (400, 60, 30, 20, 14):
+        for mib, expected in ((400, ("32", "none")), (9.2, ("1", "full"))):
             out = self.run_program("plan", config, "--set", f"memory_limit_gib={mib / 1024}").out
-            size = int(re.search(r"of (\d+) sequences", out).group(1))
-            found.append((size, ["none", "selective", "full"].index(re.search(r"recomputation +(\w+)", out).group(1))))
-        self.assertEqual(found[0], (32, 0), found)
-        self.assertEqual([mode for _, mode in found], sorted(mode for _, mode in found))
-        self.assertEqual(found[-1][1], 2, found)
-        self.assertLess(found[-1][0], 32)
+            size, mode = (re.search(what, out).group(1) for what in (r"of (\d+) sequences", r"recomputation +(\w+)"))
+            self.assertEqual((size, mode), expected)
         done = self.run_program("plan", config, "--set", "memory_limit_gib=0.001", code=USAGE)
         self.assertIn("smaller with", done.err)
 
     def test_auto_is_near_the_best_of_a_sweep(self):
-        """By the model of the limit, on a GPU that is not here: what fits of every power of two."""
-        for config in ("gpt2-124m", "llama-1b"):
+        """By the model of the limit, on a GPU that is not here: what fits of every power of two, and of recomputation
+        more or less. The model with 7B parameters hardly fits: steps with larger micro-batches, for which much would
+        have to be recomputed, are slower than with small ones."""
+        modes = ("recompute_granularity=none", "recompute_granularity=selective", "recompute_granularity=full",
+                 "recompute_granularity=full recompute_num_layers=3")
+        for config, largest in (("gpt2-124m", 64), ("llama-1b", 64), ("qwen2.5-7b", 8)):
             auto = self.plan_on("h200", config)[2]
-            swept = [self.plan_on("h200", config, f"micro_batch_size={2 ** i}")[2] for i in range(7)]
+            swept = [self.plan_on("h200", config, f"micro_batch_size={2 ** i}", *mode.split())[2]
+                     for i in range(largest.bit_length()) for mode in modes]
             self.assertLessEqual(auto, 1.02 * min(swept), (config, swept))
+
+    def test_auto_sends_less_over_a_slow_network(self):
+        """Weights travel with every micro-batch: between machines larger ones pay, at the price of recomputation."""
+        sizes = []
+        for nodes in (1, 16):
+            out = self.run_program("plan", ROOT / "configs" / "qwen2.5-7b.json", "--gpu", "h200", "--ranks", 16,
+                                   "--nodes", nodes, "--set", "zero_stage=3", "--set", "memory_limit_gib=30").out
+            sizes.append(int(re.search(r"^ +16 +\d+ +(\d+) x", out, re.M).group(1)))
+        self.assertEqual(sizes, [1, 8])
 
     def test_recomputation_for_want_of_memory_changes_no_bit(self):
         model = {"hidden_size": 64, "num_hidden_layers": 8, "max_position_embeddings": 64}

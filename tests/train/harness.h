@@ -1,12 +1,10 @@
 // What the tests of this folder share: a backend of one rank, values of device memory, temporary folders. The backend
 // is chosen by the program that links them: the CPU's (rig.cc), or a GPU's (tests/cuda/train_rig.cc).
 #pragma once
-#include <unistd.h>
-
-#include <filesystem>
 #include <string>
 #include <vector>
 
+#include "tests/temp_dir.h"
 #include "train/engine.h"
 
 namespace athanor::testing {
@@ -37,20 +35,6 @@ struct Rig {
   std::unique_ptr<Ops> ops;
   Tuning* tuning = nullptr;  // of a GPU
   std::unique_ptr<ProcessMesh> mesh;
-};
-
-class TempDir {
- public:
-  TempDir() {
-    std::string name = (std::filesystem::temp_directory_path() / "athanor-test-XXXXXX").string();
-    CHECK(mkdtemp(name.data()) != nullptr, name);
-    path_ = name;
-  }
-  ~TempDir() { std::filesystem::remove_all(path_); }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
 };
 
 }  // namespace athanor::testing

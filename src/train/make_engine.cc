@@ -1,0 +1,182 @@
+// make_engine(): which micro-batch and how much recomputation a run has, among the plans that fit in memory.
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "base/log.h"
+#include "train/checkpointer.h"
+#include "train/limit.h"
+#include "train/setup.h"
+
+namespace athanor {
+namespace {
+
+constexpr size_t kLogitsShare = 64;  // a GPU's memory is divided by it for logits
+
+// The least that any rank has: all must come to the same plan.
+int64_t least_of_ranks(Backend backend, int64_t value) {
+  int64_t negative = -value;
+  if (backend.control) backend.control->all_reduce({&negative, DType::i64, {1}}, Reduce::max, Lane::compute);
+  return -negative;
+}
+
+// Host memory for copies of what is being saved, where it is the memory that the plan is about.
+size_t save_reserve(const Config& c, Backend backend, const Engine& engine, bool training) {
+  const bool counts = training && !c.save.empty() && backend.device.unified() && saves_in_background(c, backend.device);
+  return counts ? snapshot_bytes(engine.model().params(), engine.ranks()) : 0;
+}
+
+// From what is configured on, cheapest first: recomputation changes no bit, so the plan may raise it.
+std::vector<Recompute> from_cheapest(const Recompute& least, int64_t layers) {
+  using G = Recompute::Granularity;
+  std::vector<Recompute> modes = {least};
+  if (least.granularity == G::none) modes.push_back({G::selective, 1});
+  const int64_t below = least.granularity == G::full ? least.every : layers + 1;
+  for (const int64_t every : {16, 8, 6, 5, 4, 3, 2, 1})
+    if (every < below) modes.push_back({G::full, every});
+  return modes;
+}
+
+// Micro-batches to try, ascending.
+std::vector<int64_t> micro_batches_to_try(const Config& c, Backend backend) {
+  if (c.micro_batch_size > 0) return {c.micro_batch_size};
+  const int64_t share = c.global_batch_size / backend.mesh.data_parallel().size();
+  const int64_t tokens = backend.device.unified() ? kAutoTokens : kAutoTokensOnGpu;
+  std::vector<int64_t> sizes;
+  for (int64_t b = 1; b <= std::clamp<int64_t>(tokens / c.seq_length, 1, share); ++b)
+    if (share % b == 0) sizes.push_back(b);
+  return sizes;
+}
+
+// Rates and the time between two launches by which plans are compared. Rounding follows from the choice, so nothing is
+// measured: where there is no data sheet, these are usual for the kind of device.
+class Pace {
+ public:
+  Pace(Backend backend, DType compute) : backend_(backend) {
+    const Device& device = backend.device;
+    const bool gpu = !device.unified();
+    const auto rate = [&](double sheet, double usual) {
+      return double(least_of_ranks(backend, int64_t(sheet > 0 ? sheet : usual)));
+    };
+    limits_.most = {rate(device.peak_flops(compute), gpu ? 3e14 : 5e11), rate(device.peak_bytes(), gpu ? 2e12 : 5e10)};
+    limits_.multiprocessors = least_of_ranks(backend, device.multiprocessors());
+    backend_.network.per_machine = int(least_of_ranks(backend, backend.network.per_machine));
+  }
+  double step_seconds(const Engine& engine) const {
+    const auto micro_batches = double(engine.micro_batches());
+    const double compute =
+        least_sum(planned_rows(engine, limits_)) + kLaunch * micro_batches * double(engine.micro_launches().size());
+    return compute + step_traffic(engine, backend_.mesh, backend_.network).exposed(compute, micro_batches);
+  }
+
+ private:
+  static constexpr double kLaunch = 2e-6;  // seconds
+  Backend backend_;
+  Limits limits_;
+};
+
+class Fitting {
+ public:
+  Fitting(const Config& c, Backend backend, bool training)
+      : config_(c),
+        backend_(backend),
+        training_(training),
+        options_(engine_options(c, training)),
+        capacity_(size_t(least_of_ranks(backend, int64_t(memory_capacity(c, backend.device))))),
+        logits_budgets_{kLogitsBudget} {
+    if (!backend.device.unified() && c.loss_chunk_rows == 0 && capacity_ / kLogitsShare > kLogitsBudget)
+      logits_budgets_ = {capacity_ / kLogitsShare, kLogitsBudget};
+  }
+
+  // Of each recomputation the largest micro-batch that fits, if it is larger than with less recomputation; of these
+  // the one whose steps take least. Throws Error(usage) where none fits.
+  std::unique_ptr<Engine> fastest() {
+    const std::vector<int64_t> all = micro_batches_to_try(config_, backend_);
+    std::span<const int64_t> sizes = all;
+    std::vector<std::unique_ptr<Engine>> found;
+    for (const Recompute& recompute : from_cheapest(options_.recompute, config_.model.num_hidden_layers)) {
+      options_.recompute = recompute;
+      if (auto engine = largest(sizes)) found.push_back(std::move(engine));
+      if (sizes.empty() || !training_) break;
+    }
+    if (found.empty()) too_large_->memory().require_fits(capacity_, rest_);  // throws, and tells what takes most
+    if (found.size() == 1) return std::move(found.front());
+    const Pace pace(backend_, options_.recipe.compute);
+    std::vector<double> seconds;
+    for (const auto& engine : found) seconds.push_back(pace.step_seconds(*engine));
+    return std::move(found[size_t(std::min_element(seconds.begin(), seconds.end()) - seconds.begin())]);
+  }
+
+ private:
+  // Null where no size fits; leaves those in `sizes` that do not.
+  std::unique_ptr<Engine> largest(std::span<const int64_t>& sizes) {
+    std::unique_ptr<Engine> best = fitting(sizes.back());
+    size_t fit = best ? sizes.size() : 0, end = sizes.size() - 1;  // those before `fit` fit, from `end` on none does
+    while (fit < end) {
+      const size_t middle = (fit + end) / 2;
+      if (auto engine = fitting(sizes[middle])) {
+        best = std::move(engine);
+        fit = middle + 1;
+      } else {
+        end = middle;
+      }
+    }
+    sizes = sizes.subspan(fit);
+    return best;
+  }
+
+  // With many logits at once, or else with few.
+  std::unique_ptr<Engine> fitting(int64_t size) {
+    options_.micro_batch_size = size;
+    for (const size_t budget : logits_budgets_) {
+      options_.logits_budget = budget;
+      auto engine = std::make_unique<Engine>(config_.model, options_, backend_);
+      rest_ = runtime_reserve(config_) + save_reserve(config_, backend_, *engine, training_);
+      if (engine->memory().total() + rest_ <= capacity_) return engine;
+      too_large_ = std::move(engine);
+    }
+    return nullptr;
+  }
+
+  const Config& config_;
+  Backend backend_;
+  bool training_;
+  EngineOptions options_;
+  size_t capacity_;
+  std::vector<size_t> logits_budgets_;
+  size_t rest_ = 0;                    // what a run needs beside the plan
+  std::unique_ptr<Engine> too_large_;  // the last plan that did not fit
+};
+
+void require_division(const Config& c, int64_t ranks, bool training) {
+  const int64_t logical = engine_options(c, training).logical_shards;
+  if (logical > 0 && logical % ranks != 0)
+    throw Error(cat("logical_shards: ", logical, " do not divide among ", ranks,
+                    " ranks; start a power of two of them, or set deterministic_reduction to fixed_order"),
+                Exit::usage);
+  if (c.global_batch_size % (std::max<int64_t>(1, c.micro_batch_size) * ranks) != 0)
+    throw Error(cat("global_batch_size: ", c.global_batch_size, " sequences do not divide among ", ranks, " ranks",
+                    c.micro_batch_size > 0 ? cat(" with micro-batches of ", c.micro_batch_size) : "",
+                    "; change one of the numbers"),
+                Exit::usage);
+}
+
+}  // namespace
+
+std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool training) {
+  require_division(c, backend.mesh.data_parallel().size(), training);
+  auto engine = Fitting(c, backend, training).fastest();
+  if (engine->options().recompute != engine_options(c, training).recompute)
+    log::info("recompute_granularity: more is recomputed than configured (", to_text(engine->options().recompute),
+              "), so that micro-batches of ", engine->options().micro_batch_size,
+              " sequences fit in memory; no bit changes");
+  if (c.gradient_accumulation_steps > 0 && c.gradient_accumulation_steps != engine->micro_batches())
+    throw Error(
+        cat("gradient_accumulation_steps: ", c.gradient_accumulation_steps, " does not agree with ",
+            engine->micro_batches(), " micro-batches of ", engine->options().micro_batch_size, " in a global batch of ",
+            c.global_batch_size, " on ", engine->ranks(), " ranks; leave it out, it follows from the other two"),
+        Exit::usage);
+  return engine;
+}
+
+}  // namespace athanor

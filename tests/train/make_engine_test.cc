@@ -1,0 +1,85 @@
+// The plan that make_engine() chooses, on a described GPU: it fits, no other that fits has shorter steps, and what is
+// given is kept.
+#include <gtest/gtest.h>
+
+#include "train/described_gpu.h"
+#include "train/setup.h"
+
+namespace athanor {
+namespace {
+
+const GpuDescription& gpu() { return find_gpu("h200"); }
+
+struct Plan {
+  explicit Plan(const Config& config) : backend(describe(gpu())), mesh(one_rank()) {
+    engine = make_engine(config, {.device = *backend.device, .ops = *backend.ops, .mesh = mesh}, true);
+  }
+  ProcessMesh one_rank() { return ProcessMesh(make_single(*backend.device), {1, 1, 1, 1, 1, 1}); }
+  double seconds() const { return least_sum(planned_rows(*engine, limits_of(gpu(), 64, 1024))); }
+  size_t bytes() const { return engine->memory().total(); }
+  const EngineOptions& options() const { return engine->options(); }
+
+  DescribedBackend backend;
+  ProcessMesh mesh;
+  std::unique_ptr<Engine> engine;
+};
+
+Config config(const std::vector<std::string>& set = {}) {
+  return parse_config(R"({"model": {"model_type": "llama", "vocab_size": 32000, "hidden_size": 512,
+      "num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 1536,
+      "max_position_embeddings": 1024}, "seq_length": 1024, "global_batch_size": 64, "train_iters": 8,
+      "learning_rate": 0.01, "precision": "bf16", "micro_batch_size": "auto", "save": "",
+      "train_data": "data/*.bin"})",
+                      "test", "", set);
+}
+
+std::string limit(size_t bytes) { return cat("memory_limit_gib=", double(bytes) / double(size_t{1} << 30)); }
+
+TEST(MakeEngine, NoPlanThatFitsHasShorterSteps) {
+  constexpr size_t kReserve = size_t{256} << 20;
+  const size_t all = Plan(config()).bytes(),
+               least = Plan(config({"micro_batch_size=1", "recompute_granularity=full"})).bytes();
+  ASSERT_LT(2 * least, all);
+  for (const double share : {1.0, 0.7, 0.4, 0.2, 0.05, 0.0}) {
+    const size_t capacity = least + size_t(share * double(all - least)) + kReserve;
+    const Plan chosen(config({limit(capacity + 1)}));
+    EXPECT_LE(chosen.bytes() + kReserve, capacity + 1);
+    for (int64_t micro = 1; micro <= 64; micro *= 2)
+      for (const char* mode : {"none", "selective", "full"}) {
+        const std::vector<std::string> set = {cat("micro_batch_size=", micro), cat("recompute_granularity=", mode)};
+        const Plan other(config(set));
+        if (other.bytes() + kReserve > capacity) continue;
+        EXPECT_LE(chosen.seconds(), 1.02 * other.seconds()) << share << " of the memory, " << micro << " " << mode;
+      }
+  }
+  EXPECT_THROW(Plan(config({limit(least / 2)})), Error);
+}
+
+TEST(MakeEngine, GivenSizesGetTheLeastRecomputationThatFits) {
+  using G = Recompute::Granularity;
+  const std::string micro = "micro_batch_size=32";
+  const size_t none = Plan(config({micro})).bytes(), full = Plan(config({micro, "recompute_granularity=full"})).bytes();
+  const auto chosen = [&](double share) {
+    const Plan plan(config({micro, limit(full + size_t(share * double(none - full)) + (size_t{257} << 20))}));
+    EXPECT_EQ(plan.options().micro_batch_size, 32);
+    return plan.options().recompute;
+  };
+  EXPECT_EQ(chosen(1), (Recompute{G::none, 1}));
+  EXPECT_EQ(chosen(0), (Recompute{G::full, 1}));
+  EXPECT_EQ(chosen(0.9).granularity, G::selective);
+  const Recompute between = chosen(0.3);  // some of the blocks
+  EXPECT_EQ(between.granularity, G::full);
+  EXPECT_GT(between.every, 1);
+}
+
+TEST(MakeEngine, LogitsComeInLargeChunksWhereMemoryAllows) {
+  EXPECT_EQ(Plan(config()).options().loss_chunk_rows, 8192);
+  EXPECT_EQ(Plan(config({"loss_chunk_rows=1000"})).options().loss_chunk_rows, 1000);
+  const Plan small(config({"memory_limit_gib=20"}));  // 20 GiB / 64, of 2 bytes for each of 32000
+  EXPECT_LE(small.options().loss_chunk_rows * 32000 * 2, (int64_t{20} << 30) / 64);
+  EXPECT_EQ(small.options().loss_chunk_rows % 128, 0);
+  EXPECT_GT(small.options().loss_chunk_rows, 4096);
+}
+
+}  // namespace
+}  // namespace athanor
