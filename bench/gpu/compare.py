@@ -240,6 +240,7 @@ def main():
     if unknown := [n for n in names if n not in known]:
         sys.exit(f"compare.py: unknown model {unknown[0]}; known are {', '.join(known)}")
     deadline = sides.Deadline(args.minutes)
+    sides.show_libraries(args.python)
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / "compare.json"
     report = load_report(path, args)

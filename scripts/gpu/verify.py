@@ -5,7 +5,7 @@ usage: verify.py [--parts A,B|rest] [--out DIR] [--data DIR] [--device cuda|cpu|
                  [--call-minutes M] [--earlier verify.json] [--list]
 Runs in the folder that pack.sh makes (program, gpu_test_* programs, tests/golden, data). Each part ends after
 --minutes.
-Parts that compare with PyTorch run ATHANOR_PYTHON, or the Python that runs this.
+Parts that compare with PyTorch run ATHANOR_PYTHON, or the Python that runs this; the CUDA libraries beside it are found.
 --device cpu and emulated try the script itself, at smaller sizes: in a build folder, with the tests' programs for the
 CPU backend or for the emulated GPU. They prove nothing about a GPU, and the report says which device it is of.
 A part that did not run is never green: its status is 'not run', with the reason. Exit status, of what the report
@@ -33,6 +33,7 @@ from programs import ROOT, Call, Failed, NotRun
 
 sys.path.insert(0, str(ROOT / "bench" / "gpu"))
 from compare import commit  # noqa: E402
+from sides import show_libraries  # noqa: E402
 
 STATUSES = ("passed", "FAILED", "not run")
 
@@ -137,6 +138,7 @@ def main():
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # programs that run are then ended, files removed
     with tempfile.TemporaryDirectory(prefix="athanor-verify-") as work:
+        show_libraries(os.environ.get("ATHANOR_PYTHON", sys.executable))
         call = Call(args, work, commit())
         path = call.out / "verify.json"
         report = load_report([args.earlier, path], args.device)

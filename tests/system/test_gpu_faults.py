@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -28,6 +29,16 @@ def outlives(pid, seconds=20):
             return False
         time.sleep(0.02)
     return True
+
+
+def scale(path, name, factor):
+    """Multiplies one f32 tensor of a safetensors file."""
+    data = bytearray(path.read_bytes())
+    begin = 8 + struct.unpack("<Q", data[:8])[0]
+    first, end = (begin + at for at in json.loads(data[8:begin])[name]["data_offsets"])
+    values = struct.unpack(f"<{(end - first) // 4}f", data[first:end])
+    data[first:end] = struct.pack(f"<{len(values)}f", *(factor * value for value in values))
+    path.write_bytes(data)
 
 
 class Planted(SystemTest):
@@ -130,6 +141,16 @@ class TestFaults(Planted):
         script = GTEST.format(python=sys.executable, does=does, status=exits)
         with unittest.mock.patch.dict(programs.FEW, {("cpu", "laws"): "-*Parity*:*Packed*:Nccl*"}):
             return self.run_part("laws", script, status, says)["why"]
+
+    @unittest.skipUnless((ROOT / "build" / "tests" / "test_train").exists(), "the tests' programs are not built")
+    def test_a_gradient_that_is_off_by_a_hundredth(self):
+        golden = self.folder / "tests" / "golden" / "gpt2"
+        shutil.copytree(ROOT / "tests" / "golden" / "gpt2", golden)
+        script = f'cd {self.folder} && exec {ROOT}/build/tests/test_train "$@"'
+        with unittest.mock.patch.dict(programs.FEW, {("cpu", "parity"): "*Parity.Gradients*/gpt2"}):
+            self.assertEqual(verify.run_part("parity", self.call(script))["status"], "passed")
+            scale(golden / "reference.safetensors", "grad.transformer.h.1.mlp.c_fc.weight", 1.01)
+            self.run_part("parity", script, "FAILED", "GradientsOfTheFirstStep/gpt2: tests/train/parity_test.cc")
 
     def test_a_crash_costs_its_test_alone(self):
         why = self.laws("FAILED", "1 of 3 tests failed", {"A.one": "crashes"})
@@ -279,6 +300,17 @@ class CallFaults(SystemTest):
         self.assertEqual({name: e["status"] for name, e in report["parts"].items()},
                          {"environment": "passed", "backend": "passed", "laws": "not run"})
         self.assertIn("no program test_train", report["parts"]["laws"]["why"])
+
+    def test_cuda_libraries_beside_pytorch_are_found(self):
+        folder = self.folder / "venv" / "lib" / "python3.12" / "site-packages" / "nvidia" / "nccl" / "lib"
+        folder.mkdir(parents=True)
+        python = self.folder / "python"
+        python.write_text(f"#!/bin/sh\necho {self.folder}/venv\n")
+        python.chmod(0o755)
+        self.verify("--parts", "environment", code=0, ATHANOR_PYTHON=str(python), VIRTUAL_ENV="", LD_LIBRARY_PATH="/a")
+        facts = json.loads((self.folder / "out" / "verify.json").read_text())["parts"]["environment"]["found"]
+        for name in ("libnccl.so.2", "python3.12"):
+            self.assertIn(name, json.dumps(facts["libraries"]))
 
     def test_on_a_gpu_no_part_falls_back_to_the_cpu(self):
         for family in ("gpt2", "llama"):
