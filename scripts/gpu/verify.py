@@ -5,7 +5,7 @@ usage: verify.py [--parts A,B|rest] [--out DIR] [--data DIR] [--device cuda|cpu|
                  [--call-minutes M] [--earlier verify.json] [--list]
 Runs in the folder that pack.sh makes (program, gpu_test_* programs, tests/golden, data). Each part ends after
 --minutes.
-Parts that compare with PyTorch run ATHANOR_PYTHON, or the Python that runs this; the CUDA libraries beside it are found.
+Parts that compare with PyTorch run ATHANOR_PYTHON, or the Python that runs this; CUDA libraries beside it are found.
 --device cpu and emulated try the script itself, at smaller sizes: in a build folder, with the tests' programs for the
 CPU backend or for the emulated GPU. They prove nothing about a GPU, and the report says which device it is of.
 A part that did not run is never green: its status is 'not run', with the reason. Exit status, of what the report

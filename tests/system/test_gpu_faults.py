@@ -307,10 +307,12 @@ class CallFaults(SystemTest):
         python = self.folder / "python"
         python.write_text(f"#!/bin/sh\necho {self.folder}/venv\n")
         python.chmod(0o755)
-        self.verify("--parts", "environment", code=0, ATHANOR_PYTHON=str(python), VIRTUAL_ENV="", LD_LIBRARY_PATH="/a")
-        facts = json.loads((self.folder / "out" / "verify.json").read_text())["parts"]["environment"]["found"]
-        for name in ("libnccl.so.2", "python3.12"):
-            self.assertIn(name, json.dumps(facts["libraries"]))
+        sides = module(ROOT / "bench" / "gpu" / "sides.py")
+        for had, has in (("", f"{folder}"), ("/a", f"/a:{folder}")):
+            with unittest.mock.patch.dict(os.environ, {"VIRTUAL_ENV": "", "LD_LIBRARY_PATH": had}):
+                sides.show_libraries(str(python))
+                self.assertEqual((os.environ["VIRTUAL_ENV"], os.environ["LD_LIBRARY_PATH"]),
+                                 (f"{self.folder}/venv", has))
 
     def test_on_a_gpu_no_part_falls_back_to_the_cpu(self):
         for family in ("gpt2", "llama"):
