@@ -34,12 +34,12 @@ def tiny(call, family, **changes):
 @part(seconds=30)
 def environment(call):
     """GPU, driver, libraries, clocks, measured rates."""
-    facts = json.loads(call.run("devices", [call.program("athanor"), "devices", "--json"]))
+    facts = call.run_json("devices", [call.program("athanor"), "devices", "--json"])
     facts["host"], on_gpu = platform.platform(), call.device == "cuda"
     if call.config_device == "cuda" and not any(not g["problem"] for g in facts["gpus"]):
         raise Failed(f"no usable GPU: {facts['why_no_gpu'] or facts['gpus']}")
     rates = [call.program("athanor"), "bench", "device", "--device", call.config_device, "--json"]
-    facts["rates"] = None if call.device == "emulated" else json.loads(call.run("rates", rates))
+    facts["rates"] = None if call.device == "emulated" else call.run_json("rates", rates)
     if facts["rates"] and not all(facts["rates"][k] > 0 for k in ("copy_bytes", "product_flops")):
         raise Failed(f"rates that no device has: {facts['rates']}")
     facts["torch"] = call.torch_version()

@@ -98,6 +98,11 @@ class Call:
             raise Failed(f"{name}: {why}\n" + "\n".join(text.splitlines()[-12:]))
         return text
 
+    def run_json(self, name, command):
+        """The object that it printed, without the lines of its log."""
+        text = self.run(name, command)
+        return json.loads(text[text.find("{"):text.rfind("}") + 1])
+
     def program(self, name):
         folders = [ROOT, ROOT / "build", ROOT / "build" / "gpu", ROOT / "build-gpu", ROOT / "build-gpu" / "gpu"]
         if self.device in STAND_INS:

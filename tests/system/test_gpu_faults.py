@@ -53,7 +53,7 @@ class Planted(SystemTest):
         fake.chmod(0o755)
         call = programs.Call(argparse.Namespace(device="cpu", minutes=minutes, call_minutes=call_minutes,
                                                 out=self.folder / "out", data=self.folder / "data"), work)
-        call.device, call.program = device, lambda name: fake
+        call.device, call.config_device, call.program = device, device, lambda name: fake
         return call
 
     def run_part(self, name, script, status, says, **more):
@@ -96,11 +96,24 @@ exec "$program" "$@"'''
         script = '"$program" "$@" | sed "s/\\"copy_bytes\\": .*/\\"copy_bytes\\": 0,/"'
         self.run_part("environment", script, "FAILED", "rates that no device has")
 
-    def test_a_program_of_another_commit(self):
-        script = '''[ "$1" = devices ] && echo '{"gpus": [{"problem": ""}]}' && exit
+    GPU = '''[ "$1" = devices ] && echo info: a log && echo '{"gpus": [{"problem": "%s"}], "why_no_gpu": ""}' && exit
 [ "$1" = bench ] && echo '{"copy_bytes": 1, "product_flops": 1}' && exit
-echo "athanor 1.0 commit 0123"'''
-        self.run_part("environment", script, "FAILED", "of another commit", device="cuda")
+echo "athanor 1.0 commit %s"'''
+
+    def test_a_program_of_another_commit(self):
+        self.run_part("environment", self.GPU % ("", "0123"), "FAILED", "of another commit", device="cuda")
+
+    def test_a_gpu_that_cannot_be_used_or_told_about(self):
+        self.run_part("environment", self.GPU % ("too old", ""), "FAILED", "no usable GPU: [{'problem': 'too old'}]",
+                      device="cuda")
+        with unittest.mock.patch("shutil.which", lambda *_, **__: None):
+            self.run_part("environment", self.GPU % ("", "unknown"), "not run", "no nvidia-smi", device="cuda")
+        tool = self.folder / "nvidia-smi"
+        tool.write_text("#!/bin/sh\necho 'name, clocks.sm'; echo 'a GPU, 1980'\n")
+        tool.chmod(0o755)
+        with unittest.mock.patch.dict(os.environ, {"PATH": f"{self.folder}:{os.environ['PATH']}"}):
+            entry = verify.run_part("environment", self.call(self.GPU % ("", "unknown"), device="cuda"))
+        self.assertEqual((entry["status"], entry["found"]["nvidia_smi"]), ("passed", "name, clocks.sm\na GPU, 1980"))
 
     def test_a_machine_whose_total_is_not_known(self):
         script = '"$program" "$@" --set device=cpu --set runtime_reserve_mib=0'
