@@ -56,7 +56,7 @@ class VerifyTest(SystemTest):
 
     @unittest.skipUnless((ROOT / "build" / "tests" / "test_cuda_emulated").exists(), "the emulated GPU is not built")
     def test_parts_for_gpus_on_the_emulated_one(self):
-        names = ["environment", "ops", "kernels", "attention", "attention_packed"]
+        names = ["environment", "ops", "kernels", "laws", "attention", "attention_packed", "ranks"]
         parts, _ = self.verify("--device", "emulated", "--parts", ",".join(names), code=0)
         self.assertEqual({p: (e["status"], e["device"]) for p, e in parts.items()},
                          dict.fromkeys(names, ("passed", "emulated")))
