@@ -138,7 +138,8 @@ def main():
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # programs that run are then ended, files removed
     with tempfile.TemporaryDirectory(prefix="athanor-verify-") as work:
-        show_libraries(os.environ.get("ATHANOR_PYTHON", sys.executable))
+        if args.device == "cuda":  # elsewhere they are of no use, and some crash without a driver
+            show_libraries(os.environ.get("ATHANOR_PYTHON", sys.executable))
         call = Call(args, work, commit())
         path = call.out / "verify.json"
         report = load_report([args.earlier, path], args.device)
