@@ -56,6 +56,22 @@ class Result:
         self.skips += other.skips
 
 
+def parts_of_verify(path):
+    """Parts of scripts/gpu/verify.py as tests: those that did not run are skipped, with their reason."""
+    result = Result()
+    try:
+        parts = json.loads(path.read_text())["parts"]
+    except (OSError, ValueError):
+        result.failures.append("gpu: verify.py ended without a report")
+        return result
+    for name, entry in parts.items():
+        if entry["status"] == "not run":
+            result.skips.append([f"gpu: {name}", entry["why"].splitlines()[0]])
+        else:
+            result.add(f"gpu: {name}", entry["status"] == "passed")
+    return result
+
+
 class Runner:
     def __init__(self, args):
         self.args = args
@@ -256,8 +272,11 @@ class Runner:
         if subprocess.run(["nvidia-smi", "-L"], capture_output=True).returncode if shutil.which("nvidia-smi") else True:
             result.skips.append(["gpu: tests on a GPU", "no GPU here; their programs were built"])
             return result
-        result.merge(self.one("gpu", [ROOT / "scripts" / "gpu" / "verify.sh", "--out", self.temporary / "verify"],
-                              timeout=7200))
+        data, out = self.temporary / "verify-data", self.temporary / "verify"
+        result.merge(self.one("gpu-data", [self.build / "athanor", "tokenize", "--input", ROOT / "README.md",
+                                           "--output-prefix", data / "text"]))
+        self.call("gpu", [ROOT / "scripts" / "gpu" / "verify.sh", "--data", data, "--out", out], timeout=7200)
+        result.merge(parts_of_verify(out / "verify.json"))
         return result
 
     def read_report(self, path, name):

@@ -245,6 +245,8 @@ def main():
     if unknown := [n for n in names if n not in known]:
         sys.exit(f"compare.py: unknown model {unknown[0]}; known are {', '.join(known)}")
     deadline = sides.Deadline(args.minutes)
+    if args.device == "cuda":  # elsewhere they are of no use, and some crash without a driver
+        sides.show_libraries(args.python)
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / "compare.json"
     report = load_report(path, args)

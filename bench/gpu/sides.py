@@ -36,6 +36,21 @@ class Deadline:
         return self.left()
 
 
+def show_libraries(python):
+    """Lets programs that are started from now on find the CUDA libraries among a Python's packages, as PyTorch does."""
+    try:
+        done = subprocess.run([str(python), "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True,
+                              timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return
+    prefix = Path(done.stdout.strip() or "/nonexistent")
+    folders = [str(f) for f in sorted(prefix.glob("lib/python3*/*-packages/nvidia/*/lib"))]
+    if folders:
+        os.environ["VIRTUAL_ENV"] = os.environ.get("VIRTUAL_ENV") or str(prefix)  # where athanor looks
+        before = os.environ.get("LD_LIBRARY_PATH")  # where cuDNN looks for libraries of its own
+        os.environ["LD_LIBRARY_PATH"] = ":".join([*([before] if before else []), *folders])
+
+
 def tail(text, lines=6):
     return "\n".join(text.strip().splitlines()[-lines:])
 

@@ -3,6 +3,7 @@
 Written to be fast: one product for q, k and v, one for gate and up, fused attention. Weights are read from, or written
 to, safetensors under Hugging Face's names. Needs PyTorch alone.
 """
+import ctypes
 import json
 import math
 import struct
@@ -37,7 +38,8 @@ def write_safetensors(path, tensors):
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for t in tensors.values():
-            file.write(t.detach().float().contiguous().cpu().numpy().tobytes())
+            t = t.detach().float().contiguous().cpu()
+            file.write((ctypes.c_char * (4 * t.numel())).from_address(t.data_ptr()))  # where there is no NumPy, too
 
 
 class Shape:

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Packs what a machine with a GPU needs to run athanor and its tests: one folder and its .tar.gz, at most 40 MB. That
-# machine needs a driver, the CUDA libraries (those of a PyTorch installation will do) and nothing else.
+# Packs what a machine with a GPU needs to run athanor and its tests: one folder and its .tar.xz, at most 40 MB. That
+# machine needs a driver, the CUDA libraries (those of a PyTorch installation will do), python3 for the scripts, and
+# nothing else.
 #
 # usage: scripts/gpu/pack.sh [flags]
-#   --out DIR          the folder (default dist/athanor-gpu; DIR.tar.gz beside it)
+#   --out DIR          the folder (default dist/athanor-gpu; DIR.tar.xz beside it)
 #   --build-dir DIR    build folder (default build-gpu)
 #   --cuda-arch LIST   GPU architectures of the program, as of scripts/build.sh (default 80,90a,100)
 #   --no-tests         only the program: no test programs, no references
@@ -51,8 +52,18 @@ trap 'rm -f "$text"' EXIT
 python3 scripts/corpus.py "$text" >/dev/null 2>&1 || cat README.md src/README.md configs/*.md >"$text"
 "$dir/athanor" tokenize --input "$text" --output-prefix "$out/data/text" >/dev/null
 
-tar -C "$(dirname "$out")" -czf "$out.tar.gz" "$(basename "$out")"
-bytes=$(stat -c %s "$out.tar.gz")
-say "  $out.tar.gz: $((bytes / 1000000)) MB"
-[ "$bytes" -le "$most_bytes" ] || fail "$out.tar.gz has $bytes bytes, more than $most_bytes: pack fewer architectures"
-say "on the machine with a GPU: tar xf $(basename "$out").tar.gz && $(basename "$out")/scripts/gpu/verify.sh"
+# The programs hold the same kernels: a window that is wider than a program stores them once.
+find "$out" -name __pycache__ -prune -exec rm -rf {} +
+python3 - "$out" <<'END'
+import lzma, sys, tarfile
+from pathlib import Path
+out = Path(sys.argv[1])
+window = [{"id": lzma.FILTER_LZMA2, "preset": 4, "dict_size": 128 << 20}]
+with lzma.open(f"{out}.tar.xz", "wb", filters=window) as packed, tarfile.open(fileobj=packed, mode="w") as tar:
+    tar.add(out, out.name)
+END
+bytes=$(stat -c %s "$out.tar.xz")
+say "  $out.tar.xz: $((bytes / 1000000)) MB"
+[ "$bytes" -le "$most_bytes" ] || fail "$out.tar.xz has $bytes bytes, more than $most_bytes: pack fewer architectures"
+name=$(basename "$out")
+say "on the machine with a GPU: python3 -m tarfile -e $name.tar.xz . && $name/scripts/gpu/verify.sh"

@@ -1,0 +1,283 @@
+"""What verify.py proves, part by part: a function returns what it found, or raises Failed or NotRun with the reason."""
+import json
+import platform
+import re
+import shutil
+import time
+
+import curves as curve_parts
+from programs import Failed, NotRun
+
+PARTS = {}
+# Seconds that a part is thought to take on an H200, of which none has run one: starts of programs, plans of cuDNN, and
+# steps at the rates of MODELS in bench/gpu/compare.py.
+ESTIMATES = {}
+
+
+def part(seconds):
+    def listed(function):
+        PARTS[function.__name__], ESTIMATES[function.__name__] = function, seconds
+        return function
+    return listed
+
+
+def tiny(call, family, **changes):
+    model = {"model_type": family, "vocab_size": 257, "hidden_size": 128, "num_hidden_layers": 2,
+             "num_attention_heads": 4, "max_position_embeddings": 64}
+    if family != "gpt2":
+        model |= {"num_key_value_heads": 2, "intermediate_size": 352}
+    return {"model": model, "train_data": call.train_data, "device": call.config_device, "train_iters": 8,
+            "global_batch_size": 8, "micro_batch_size": 4, "seq_length": 64, "learning_rate": 1e-3, "save_interval": 0,
+            **changes}
+
+
+@part(seconds=30)
+def environment(call):
+    """GPU, driver, libraries, clocks, measured rates."""
+    facts = call.run_json("devices", [call.program("athanor"), "devices", "--json"])
+    facts["host"], on_gpu = platform.platform(), call.device == "cuda"
+    if call.config_device == "cuda" and not any(not g["problem"] for g in facts["gpus"]):
+        raise Failed(f"no usable GPU: {facts['why_no_gpu'] or facts['gpus']}")
+    rates = [call.program("athanor"), "bench", "device", "--device", call.config_device, "--json"]
+    facts["rates"] = None if call.device == "emulated" else call.run_json("rates", rates)
+    if facts["rates"] and not all(facts["rates"][k] > 0 for k in ("copy_bytes", "product_flops")):
+        raise Failed(f"rates that no device has: {facts['rates']}")
+    facts["torch"] = call.torch_version()
+    version = call.run("version", [call.program("athanor"), "--version"])
+    if on_gpu and call.commit[:12] not in version:
+        raise Failed(f"the program is of another commit than {call.commit}: {version}")
+    if shutil.which("nvidia-smi"):
+        fields = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,temperature.gpu,ecc.mode.current"
+        facts["nvidia_smi"] = call.run("nvidia_smi", ["nvidia-smi", f"--query-gpu={fields}", "--format=csv"]).strip()
+    elif on_gpu:
+        raise NotRun(f"no nvidia-smi tells the clocks; all else was found: {json.dumps(facts)}")
+    return facts
+
+
+@part(seconds=150)
+def ops(call):
+    """Every op case on the GPU against the reference in float64: dtypes, odd shapes, determinism, guards."""
+    return call.google_tests("ops", "gpu_test_cuda", "-*AttentionPair*")
+
+
+@part(seconds=30)
+def kernels(call):
+    """The instructions themselves: what the emulated GPU assumes of PTX, on hardware."""
+    return call.google_tests("kernels", "gpu_test_kernels", may_skip="needs compute capability")
+
+
+SANITIZER_CHECKS = ("memcheck", "racecheck", "initcheck", "synccheck")
+SANITIZER_PLACES = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer")
+REFUSED = ("device not supported", "is not supported", "terminated before first instrumented")
+
+
+@part(seconds=480)
+def sanitizer(call):
+    """compute-sanitizer over a reduced set of op cases."""
+    instead = "the emulated GPU's checking build stands in for it (test_cuda_emulated)"
+    if call.device != "cuda":
+        raise NotRun(f"needs a GPU; {instead}")
+    tool = next(filter(None, (shutil.which("compute-sanitizer", path=p) for p in (None, *SANITIZER_PLACES))), None)
+    if not tool:
+        raise NotRun(f"compute-sanitizer is not installed; {instead}")
+    found, end = {}, call.end
+    for i, check in enumerate(SANITIZER_CHECKS):
+        call.end = time.monotonic() + (end - time.monotonic()) / (len(SANITIZER_CHECKS) - i)  # none takes all the time
+        found[check] = sanitize(call, tool, check)
+    return judge_sanitizer(found, instead)
+
+
+def judge_sanitizer(found, instead):
+    if problems := [f"{check}: {why}" for check, (status, why) in found.items() if status == "FAILED"]:
+        raise Failed("\n".join(problems))
+    if missed := [f"{check}: {why}" for check, (status, why) in found.items() if status == "not run"]:
+        raise NotRun(f"{'; '.join(missed)}; {instead}; clean were {[c for c in found if found[c][0] == 'passed']}")
+    return {check: why for check, (_, why) in found.items()}
+
+
+def sanitize(call, tool, check):
+    """(status, the tool's last line or why not). A tool that is too slow has found nothing, neither good nor bad."""
+    problem, command = None, [tool, "--tool", check, "--error-exitcode", "9", call.program("gpu_test_cuda"),
+                              "--gtest_filter=*Forward*:*Backward*:-*Long*"]
+    try:
+        call.run(f"sanitizer_{check}", command)
+    except (Failed, NotRun) as why:
+        problem = str(why)
+    text = (call.work / f"sanitizer_{check}.log").read_text(errors="replace")
+    lines = text.strip().splitlines() or ["it said nothing"]
+    tests = sum(int(n) for n in re.findall(r"\[  PASSED  \] (\d+) test", text))
+    if refused := [line for line in lines if any(word in line.lower() for word in REFUSED)]:
+        return "not run", refused[0].strip()
+    if problem and "in time" in problem.splitlines()[0] and "=========     at " not in text:
+        return "not run", f"{len(re.findall(r'^.       OK ', text, re.M))} tests were clean, then its time was up"
+    if problem:
+        return "FAILED", problem
+    if not tests or not re.search(r"SUMMARY: 0 (errors|hazards)", lines[-1]):
+        return "FAILED", f"{tests} tests, {lines[-1].strip()}"
+    return "passed", f"{tests} tests, {lines[-1].strip()}"
+
+
+@part(seconds=90)
+def backend(call):
+    """check-backend: training steps of both families in which every op also runs on the reference."""
+    found = {}
+    for family in ("gpt2", "llama"):
+        for precision in ("fp32", "tf32", "bf16", "fp16"):
+            name = f"backend_{family}_{precision}"
+            config = call.config(name, **tiny(call, family, precision=precision, global_batch_size=2,
+                                              micro_batch_size=2, seq_length=32))
+            table = call.run(name, [call.program("athanor"), "check-backend", config, "--steps", "3"])
+            found[f"{family} {precision}"] = worst_errors(table)
+    return found
+
+
+def worst_errors(table):
+    """{op: {tensor: [launches, nmse, peak]}} of check-backend's table."""
+    rows = re.findall(r"^(\w+) +(\w+) +\w+ +(\d+) +([\d.e+-]+) +([\d.e+-]+)\b", table, re.M)
+    found = {}
+    for op, tensor, launches, nmse, peak in rows:
+        found.setdefault(op, {})[tensor] = [int(launches), float(nmse), float(peak)]
+    if missing := {"gemm", "attention_fwd", "attention_bwd", "cross_entropy", "adamw"} - found.keys():
+        raise Failed(f"check-backend compared no {', '.join(sorted(missing))}:\n{table}")
+    return found
+
+
+@part(seconds=60)
+def parity(call):
+    """Logits, gradients, losses and ten AdamW steps of six families against PyTorch's stored results."""
+    return call.google_tests("parity", "gpu_test_train", "*Parity*:*Packed*")
+
+
+@part(seconds=120)
+def laws(call):
+    """Recomputation, graphs, repetition and chunks change no bit; allocations are as planned; the host never waits."""
+    return call.google_tests("laws", "gpu_test_train", "-*Parity*:*Packed*:Nccl*", may_skip="CUPTI")
+
+
+@part(seconds=90)
+def resume(call):
+    """A stopped and resumed run, a repeated one, one without graphs and two that recompute end with the same bits."""
+    program, found = call.program("athanor"), {}
+    ways = {"whole": [], "again": [], "stopped": [], "eager": ["cuda_graph=false"],
+            "selective": ["recompute_granularity=selective"], "full": ["recompute_granularity=full"]}
+    for family in ("gpt2", "llama"):
+        weights = {}
+        for name, settings in ways.items():
+            save = call.work / f"resume_{family}_{name}"
+            config = call.config(f"resume_{family}_{name}", **tiny(call, family, precision="bf16", save=str(save)))
+            train = [program, "train", config]
+            for setting in [*settings, "lr_decay_iters=8"]:
+                train += ["--set", setting]
+            if name == "stopped":
+                call.run(f"resume_{family}_half", [*train, "--set", "train_iters=4"])
+            call.run(f"resume_{family}_{name}", train)
+            weights[name] = (save / "step-00000008" / "model.safetensors").read_bytes()
+            steps = [record["step"] for record in step_records(save)]
+            if steps != list(range(1, 9)):  # a run that began anew would end with the same weights
+                raise Failed(f"{family} {name}: steps {steps}, expected each of 8 once")
+        if len(set(weights.values())) != 1:
+            others = [name for name, w in weights.items() if w != weights["whole"]]
+            raise Failed(f"{family}: {others} ended with other weights")
+        found[family] = f"equal bits: {', '.join(ways)}"
+    return found
+
+
+def step_records(save):
+    records = [json.loads(line) for line in (save / "metrics.jsonl").read_text().splitlines()]
+    return [record for record in records if record["event"] == "step"]
+
+
+@part(seconds=60)
+def memory(call):
+    """Allocations are the plan's to the byte (the program stops where not); the device's total is plan and reserve."""
+    save, reserve = call.work / "memory_run", 256
+    changes = {"save": str(save), "train_iters": 3, "save_interval": 0, "eval_interval": 0, "lr_warmup_iters": 1,
+               "lr_decay_iters": 3, "train_data": call.train_data, "runtime_reserve_mib": reserve}
+    if call.device == "cuda":
+        config, _, _ = curve_parts.gpu_config(call.root, "llama")
+        config |= changes
+    else:
+        config = tiny(call, "gpt2", **changes)
+    before = gpu_memory_used(call) if call.device == "cuda" else None
+    call.run("memory", [call.program("athanor"), "train", call.config("memory", **config)])
+    last = step_records(save)[-1]
+    shutil.rmtree(save)
+    found = {"planned": last["memory_planned"], "reserve": reserve << 20, "used": last["memory_used"], "before": before}
+    if call.device != "cuda":
+        return found | {"remark": "the total of a device was not measured here"}
+    if before is None:
+        raise NotRun(f"no nvidia-smi tells what others hold, so the total is not known: {found}")
+    return found | {"share": judge_memory(found)}
+
+
+def gpu_memory_used(call):
+    """Bytes that others hold, or None."""
+    if not shutil.which("nvidia-smi"):
+        return None
+    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    return int(call.run("memory_before", query).split()[0]) << 20
+
+
+def judge_memory(found):
+    allowed, used = found["planned"] + found["reserve"], found["used"] - found["before"]
+    if abs(used - allowed) > 0.01 * allowed:
+        raise Failed(f"the device holds {used} bytes for this run, plan and reserve are {allowed}: more than 1 % apart "
+                     "(runtime_reserve_mib is what the libraries need)")
+    return used / allowed
+
+
+def attention_part(call, part, tests):
+    if call.device == "cpu":
+        raise NotRun("needs a GPU or the emulated one: the CPU backend has one attention")
+    return call.google_tests(part, "gpu_test_cuda", f"AttentionPair.{tests}")
+
+
+@part(seconds=240)
+def attention(call):
+    """cuDNN's attention and the program's own agree, forward and backward, for sequences of one length."""
+    return attention_part(call, "attention", "Dense")
+
+
+@part(seconds=240)
+def attention_packed(call):
+    """The same for documents of different lengths in one batch."""
+    return attention_part(call, "attention_packed", "Packed")
+
+
+@part(seconds=150)
+def ranks(call):
+    """Two and four ranks, threads on one GPU, over NCCL: collectives, 20 steps of each stage, lost or hanging peers.
+
+    On the CPU: ranks of one process that meet in its memory.
+    """
+    # Ranks of one process: those of several would take turns on the GPU, under collectives that wait for each other.
+    shared = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": "2"}
+    return call.google_tests("ranks", "gpu_test_train", "Nccl*", env=shared)
+
+
+def curve_part(call, family):
+    if call.device == "emulated":
+        raise NotRun("needs a GPU or the CPU backend: the emulated GPU is too slow")
+    python = call.torch_python()
+    if call.device == "cuda":
+        config, steps, micro = curve_parts.gpu_config(call.root, family)
+        config |= {"train_data": call.train_data, "precision": "bf16"}
+    else:
+        steps, micro = 20, 4
+        config = tiny(call, family, precision="fp32" if family == "gpt2" else "bf16")
+    try:
+        return curve_parts.compare(call, python, f"curves_{family}", config, steps, micro)
+    except ValueError as error:
+        raise Failed(str(error)) from error
+
+
+@part(seconds=180)
+def curves_gpt2(call):
+    """300 steps of gpt2-124m on real text follow PyTorch's within the spread of two of its seeds."""
+    return curve_part(call, "gpt2")
+
+
+@part(seconds=300)
+def curves_llama(call):
+    """60 steps of llama-1b on real text follow PyTorch's within the spread of two of its seeds."""
+    return curve_part(call, "llama")

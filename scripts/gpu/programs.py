@@ -1,0 +1,252 @@
+"""How verify.py runs programs: within the time of a part, with all that they start, keeping what they print.
+
+Also GoogleTest programs, whose results it reads test by test: one that crashes costs itself alone, not those after it.
+"""
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+KEPT = 64 << 10  # characters of what one program prints: all of them together come back from the machine
+ROUNDS = 8  # of a test program in which tests fail: a GPU that one of them spoiled fails all after it
+MESSAGE = 400  # characters of a failed test's message
+
+# What stands in for a program of the bundle on each device that is no GPU: programs of the build folder's tests.
+STAND_INS = {"cpu": {"athanor": "athanor", "gpu_test_cuda": "test_ops", "gpu_test_train": "test_train"},
+             "emulated": {"athanor": "athanor_emulated", "gpu_test_cuda": "test_cuda_emulated",
+                          "gpu_test_train": "test_train_emulated", "gpu_test_kernels": "test_emulator_fast"}}
+# Their tests that a try of the script runs.
+FEW = {("cpu", "ops"): "Family/Cpu*", ("emulated", "ops"): "*Rope*", ("emulated", "kernels"): "MatrixKernel.*",
+       ("cpu", "parity"): "*Parity*", ("emulated", "parity"): "*Parity*/gpt2*",
+       ("cpu", "laws"): "Engine.*:Precisions.*",
+       ("emulated", "laws"): "Step.*:*Laws.RecomputationChangesNoBit/gpt2_bf16_f32",
+       ("cpu", "ranks"): "Ranks.ReplicasOfShardsAreTheSameRun:Ranks.TwiceIsTheSameBits",
+       ("emulated", "ranks"): "Nccl.*:NcclTraining.InvariantSumsAreTheSameBitsOnAnyRanks"}
+
+
+class NotRun(Exception):
+    """Why a part could not run."""
+
+
+class Failed(Exception):
+    """What a part found."""
+
+
+def end_group(process):
+    """Ends a program that leads a process group, and what it started and left behind."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+class Call:
+    """One call of the script: where things are, how long a part may take."""
+
+    def __init__(self, args, work, commit="unknown"):
+        self.device, self.minutes, self.out, self.work = args.device, args.minutes, Path(args.out).resolve(), Path(work)
+        self.train_data = f"{Path(args.data).resolve()}/text_train_*.bin"
+        self.config_device = "cpu" if self.device == "cpu" else "cuda"
+        self.root, self.commit = ROOT, commit
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.call_end = time.monotonic() + 60 * args.call_minutes
+        self.begin_part()
+        self.gpu = self.first_gpu() if self.device == "cuda" else None
+
+    def first_gpu(self):
+        """nvidia-smi's name for it, or None."""
+        try:
+            return self.run("gpu", ["nvidia-smi", "-L"]).splitlines()[0] if shutil.which("nvidia-smi") else None
+        except Failed:
+            return None
+
+    def begin_part(self):
+        end = time.monotonic() + 60 * self.minutes
+        self.end, self.cut = min(end, self.call_end), self.call_end < end
+
+    def left(self):
+        return max(0.01, self.end - time.monotonic())
+
+    def run(self, name, command, env=None):
+        """What it printed, whose end also goes to OUT/verify.log. A time-out or a bad exit status is a failure."""
+        command, log, late = [str(c) for c in command], self.work / f"{name}.log", False
+        with log.open("w") as out:
+            process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, start_new_session=True,
+                                       stderr=subprocess.STDOUT, env=dict(os.environ, **(env or {})))
+            try:
+                process.wait(self.left())
+            except subprocess.TimeoutExpired:
+                late = True
+            finally:
+                end_group(process)
+        why = "did not end in time" if late else how_it_ended(process.returncode)
+        text = log.read_text(errors="replace")
+        with (self.out / "verify.log").open("a") as kept:
+            kept.write(f"==== {name}: {shlex.join(command)}\n{text[-KEPT:]}\n==== {name}: {why or 'done'}\n\n")
+        if late and self.cut:
+            raise NotRun(f"{name} had not ended when the call's time was up: call again with --parts rest")
+        if why:
+            raise Failed(f"{name}: {why}\n" + "\n".join(text.splitlines()[-12:]))
+        return text
+
+    def run_json(self, name, command):
+        """The object that it printed, without the lines of its log."""
+        text = self.run(name, command)
+        return json.loads(text[text.find("{"):text.rfind("}") + 1])
+
+    def program(self, name):
+        folders = [ROOT, ROOT / "build", ROOT / "build" / "gpu", ROOT / "build-gpu", ROOT / "build-gpu" / "gpu"]
+        if self.device in STAND_INS:
+            if name not in STAND_INS[self.device]:
+                raise NotRun(f"{name} needs a GPU")
+            name, folders = STAND_INS[self.device][name], [ROOT, ROOT / "build", ROOT / "build" / "tests"]
+        for folder in folders:
+            if os.access(folder / name, os.X_OK) and (folder / name).is_file():
+                return folder / name
+        places = " or ".join(str(folder.relative_to(ROOT)) for folder in folders)
+        raise NotRun(f"no program {name} below {ROOT} in {places}: pack with tests, or build them")
+
+    def torch_version(self):
+        """Of PyTorch in ATHANOR_PYTHON or in the Python that runs this, or None."""
+        return next((version for _, version in self.torches()), None)
+
+    def torch_python(self):
+        """An interpreter whose PyTorch can use the device."""
+        needs = "import torch; assert torch.cuda.is_available()" if self.device == "cuda" else "import torch"
+        for python, _ in self.torches():
+            try:
+                self.run("torch_device", [python, "-c", needs])
+                return python
+            except Failed as why:
+                raise NotRun(f"PyTorch of {python} cannot use the device: {why}") from why
+        raise NotRun("no PyTorch in ATHANOR_PYTHON or this Python")
+
+    def torches(self):
+        for python in filter(None, (os.environ.get("ATHANOR_PYTHON"), sys.executable)):
+            try:
+                version = self.run("torch", [python, "-c", "import torch; print(torch.__version__)"])
+            except (Failed, OSError):
+                continue
+            yield python, version.splitlines()[-1]
+
+    def google_tests(self, part, name, filter_="*", env=None, may_skip=""):
+        """Runs a GoogleTest program, off a GPU a few of its tests. may_skip: in reasons that are none to worry.
+
+        Returns {tests, passed, skipped: [[name, why]], recorded: {name: values}}.
+        """
+        tests = GoogleTests(self, part, self.program(name), FEW.get((self.device, part), filter_), env)
+        tests.run()
+        if tests.failed:
+            raise Failed(f"{len(tests.failed)} of {len(tests.names)} tests failed\n" +
+                         "\n".join(f"{test}: {why}" for test, why in tests.failed.items()))
+        missed = [test for test, why in tests.skipped.items() if not (may_skip and re.search(may_skip, why))]
+        if not tests.passed:
+            missed = list(tests.skipped)
+        if missed:
+            why = tests.skipped[missed[0]]
+            raise NotRun(f"{len(missed)} of {len(tests.names)} tests of {name} were skipped: {why} ({missed[0]})")
+        return {"tests": tests.filter, "passed": len(tests.passed), "skipped": [list(s) for s in tests.skipped.items()],
+                "recorded": tests.recorded}
+
+    def config(self, name, **changes):
+        path = self.work / f"{name}.json"
+        path.write_text(json.dumps(changes, indent=1))
+        return path
+
+
+def how_it_ended(status):
+    if status < 0:
+        return f"ended by {signal.Signals(-status).name}"
+    return f"exit status {status}" if status else ""
+
+
+class GoogleTests:
+    """The tests of one program that match a filter, each with a result in the end."""
+
+    def __init__(self, call, part, program, filter_, env):
+        self.call, self.part, self.program, self.filter, self.env = call, part, program, filter_, env
+        self.passed, self.failed, self.skipped, self.recorded = set(), {}, {}, {}
+        self.names = self.listed()
+
+    def listed(self):
+        text = self.call.run(f"{self.part}_list", [self.program, f"--gtest_filter={self.filter}", "--gtest_list_tests"],
+                             self.env)
+        names, suite = [], ""
+        for line in text.splitlines():
+            word = line.split("#")[0].rstrip()
+            if re.fullmatch(r"[\w/]+\.", word):
+                suite = word
+            elif suite and re.fullmatch(r"  [\w/]+", word):
+                names.append(suite + word.strip())
+        if not names:
+            raise NotRun(f"no test of {self.program.name} matches {self.filter}")
+        return names
+
+    def run(self):
+        """Until every test has its result. What failed first is believed; what failed after it is tried once more."""
+        left, filter_ = self.names, self.filter
+        for round_ in range(ROUNDS):
+            failed = self.run_once(f"{self.part}{round_ or ''}", left, filter_, round_ == ROUNDS - 1)
+            done = self.passed | self.skipped.keys() | self.failed.keys()
+            left = [name for name in left if name not in done]
+            if not left or not failed:
+                break
+            filter_ = ":".join(left)
+        for name in left:
+            self.failed[name] = "it has no result"
+
+    def run_once(self, name, left, filter_, last):
+        """Returns whether a test failed; in the last round all that fail have failed."""
+        report, problem = self.call.work / f"{name}.xml", None
+        try:
+            self.call.run(name, [self.program, f"--gtest_filter={filter_}", f"--gtest_output=xml:{report}"], self.env)
+        except Failed as why:
+            problem = str(why)
+        if not report.exists():  # it is written at the end
+            return self.read_log((self.call.work / f"{name}.log").read_text(errors="replace"), left, problem)
+        failed = self.read_report(ElementTree.parse(report).getroot())
+        if problem and not failed:
+            failed = {left[-1]: f"all tests ended well, but the program: {problem}"}
+            self.passed.discard(left[-1])
+        for test, why in list(failed.items())[:None if last else 1]:
+            self.failed[test] = why
+        return bool(failed)
+
+    def read_report(self, root):
+        failed = {}
+        for case in root.iter("testcase"):
+            name = f"{case.get('classname')}.{case.get('name')}"
+            if case.find("failure") is not None:
+                failed[name] = (case.find("failure").get("message") or "").strip()[:MESSAGE]
+            elif case.get("result") == "skipped":
+                where, _, why = (case.find("skipped").get("message") or "").strip().partition("\n")
+                self.skipped[name] = why.strip() or where
+            elif case.get("result") == "completed":
+                self.passed.add(name)
+                if values := {p.get("name"): p.get("value") for p in case.iter("property")}:
+                    self.recorded[name] = values
+        return failed
+
+    def read_log(self, text, left, problem):
+        """Of a program that crashed or hangs: the test that it was in has failed, those before it are done."""
+        problem = problem or "the program ended without a report"
+        begun = re.findall(r"^\[ RUN      \] (\S+)$", text, re.M)
+        ended = {test: word for word, test in
+                 re.findall(r"^\[ +(OK|FAILED|SKIPPED) +\] ([\w/.]+),? .*\(\d+ ms\)$", text, re.M)}
+        self.passed |= {test for test, word in ended.items() if word == "OK"}
+        self.skipped |= {test: "see the log" for test, word in ended.items() if word == "SKIPPED"}
+        self.failed |= {test: "see the log" for test, word in ended.items() if word == "FAILED"}
+        culprits = [test for test in begun if test not in ended] or left  # none began: no other try is worth it
+        self.failed |= {test: problem for test in culprits}
+        self.passed -= self.failed.keys()
+        return True
