@@ -1,6 +1,7 @@
 #include "train/product_reason.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <vector>
 
@@ -23,7 +24,7 @@ std::string text(const char* format, Values... values) {
   return out;
 }
 
-int percent(double share) { return int(100 * share + 0.5); }
+long percent(double share) { return std::lround(100 * share); }
 
 void add_tile_losses(std::vector<Loss>& losses, const ProductFacts& f, const Limits& limits) {
   const Tiling& t = f.tiling;
