@@ -76,7 +76,7 @@ class Engine {
   int ranks() const { return backend_.mesh.data_parallel().size(); }  // that share out a batch
   int rank() const { return backend_.mesh.data_parallel().rank(); }
   std::span<const Gemm> products() const { return products_; }  // of a micro-batch and an evaluation, once planned
-  Tunable tunable() const { return {products_, attention_forward_, attention_backward_}; }  // of the same
+  Tunable tunable() const { return {products_, attention_forward_, attention_backward_}; }    // of the same
   std::span<const Gemm> micro_products() const { return products().first(micro_products_); }  // of a micro-batch
   std::span<const Launch> micro_launches() const { return micro_launches_; }    // of a micro-batch, once planned
   std::span<const Launch> update_launches() const { return update_launches_; }  // of the end of a step

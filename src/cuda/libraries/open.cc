@@ -32,7 +32,11 @@ Version nccl_version(void* handle) {
   return get && get(&code) == ncclSuccess ? decimal_version(code) : Version{};
 }
 
+// Asks only where there is a driver: without one CUPTI 13.2 does not survive the question.
 Version cupti_version(void* handle) {
+  void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+  if (!driver) return {};
+  dlclose(driver);
   auto get = function<decltype(&cuptiGetVersion)>(handle, "cuptiGetVersion");
   uint32_t code = 0;
   return get && get(&code) == CUPTI_SUCCESS ? decimal_version(code) : Version{};
