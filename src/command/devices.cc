@@ -35,7 +35,8 @@ void print(const Found& found) {
   std::printf("CPU\n  cpu        %s\nLibraries\n", found.cpu.c_str());
   for (const LibraryReport& l : found.libraries) {
     if (l.problem.empty())
-      std::printf("  %-12s%s  %s\n", l.name.c_str(), cat(l.version).c_str(), l.path.c_str());
+      std::printf("  %-12s%s  %s\n", l.name.c_str(), l.version == Version{} ? "-" : cat(l.version).c_str(),
+                  l.path.c_str());
     else
       std::printf("  %-12snot usable: %s\n", l.name.c_str(), l.problem.c_str());
   }
