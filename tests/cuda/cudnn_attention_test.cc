@@ -205,7 +205,7 @@ TEST_F(CudnnAttentionTest, AsksTheNextEngineWhenTheFirstDeclines) {
 // The library announces more engines than it then gives; there is no plan to be made of the rest.
 TEST_F(CudnnAttentionTest, NoEngineLeftIsAnAnswer) {
   fake().decline_engines(2);
-  CudnnAttention attention(library(), nullptr, 16);
+  CudnnAttention attention(library(), nullptr, {.tokens = 16});
   std::string why;
   EXPECT_FALSE(attention.supports(forward({1, 16, 2, 1, 64}, DType::bf16), &why));
   EXPECT_THAT(why, HasSubstr("this engine was told to decline"));
