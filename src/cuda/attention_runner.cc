@@ -9,6 +9,7 @@
 #include "base/int.h"
 #include "cuda/check.h"
 #include "cuda/kernels.h"
+#include "cuda/trial.h"
 namespace athanor::cuda {
 namespace {
 
@@ -35,13 +36,9 @@ std::string name_of(const AttentionProblem& p) {
 template <class Op>
 class Trial {
  public:
-  Trial(const Op& like, int64_t tokens, size_t scratch_bytes, cudaStream_t stream) : op_(like), stream_(stream) {
-    size_t bytes = scratch_bytes;
-    for (const Field& field : op_.fields()) bytes += room_of(*field.t);
-    void* memory = nullptr;
-    CUDA_CHECK(cudaMalloc(&memory, bytes));
-    memory_.reset(memory);
-    auto* at = static_cast<char*>(memory);
+  Trial(const Op& like, int64_t tokens, size_t scratch_bytes, cudaStream_t stream)
+      : op_(like), stream_(stream), memory_(room_of(op_) + scratch_bytes), watch_(stream) {
+    char* at = memory_.data();
     uint64_t draws = 0;
     for (const Field& field : op_.fields()) {
       field.t->data = at;
@@ -57,28 +54,25 @@ class Trial {
           AttentionFwd{
               .y = op_.y, .lse = op_.lse, .q = op_.q, .k = op_.k, .v = op_.v, .spans = op_.spans, .shape = op_.shape},
           nullptr, stream);
-    for (Event& event : events_) {
-      cudaEvent_t made = nullptr;
-      CUDA_CHECK(cudaEventCreate(&made));
-      event.reset(made);
-    }
   }
   // Of one of so many launches.
   template <class Launch>
   double microseconds(int launches, Launch&& launch) {
-    CUDA_CHECK(cudaEventRecord(events_[0].get(), stream_));
-    for (int i = 0; i < launches; ++i) launch(op_, scratch_);
-    CUDA_CHECK(cudaEventRecord(events_[1].get(), stream_));
-    CUDA_CHECK(cudaEventSynchronize(events_[1].get()));
-    float milliseconds = 0;
-    CUDA_CHECK(cudaEventElapsedTime(&milliseconds, events_[0].get(), events_[1].get()));
-    return 1e3 * double(milliseconds) / launches;
+    const auto all = [&] {
+      for (int i = 0; i < launches; ++i) launch(op_, scratch_);
+    };
+    return watch_.microseconds(all) / launches;
   }
 
  private:
   static int64_t elements(const Tensor& t) { return t.rows() * t.stride(); }
   static size_t room_of(const Tensor& t) {
     return round_up(static_cast<size_t>(elements(t)) * size_of(t.dtype), kAlign);
+  }
+  static size_t room_of(Op& op) {
+    size_t bytes = 0;
+    for (const Field& field : op.fields()) bytes += room_of(*field.t);
+    return bytes;
   }
   void write_spans(int64_t tokens) {
     std::vector<Span> spans;
@@ -91,13 +85,11 @@ class Trial {
     CUDA_CHECK(cudaStreamSynchronize(stream_));
   }
 
-  using Event = std::unique_ptr<CUevent_st, cudaError_t (*)(cudaEvent_t)>;
-
   Op op_;
   cudaStream_t stream_;
-  std::unique_ptr<void, cudaError_t (*)(void*)> memory_{nullptr, cudaFree};
+  DeviceMemory memory_;
+  Stopwatch watch_;
   void* scratch_ = nullptr;
-  Event events_[2] = {{nullptr, cudaEventDestroy}, {nullptr, cudaEventDestroy}};
 };
 
 }  // namespace
@@ -163,8 +155,9 @@ AttentionRunner::SearchReport AttentionRunner::search(const Tunable& ops, double
       if (choices_.contains(problem)) continue;
       if (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() >= seconds) return;
       double cudnn = 0;
-      const AttentionChoice choice = with_context(cat("choosing whose kernels compute ", problem),
-                                                  [&] { return time_both(work.first, &cudnn, stream); });
+      const Op& op = work.first;
+      const AttentionChoice choice =
+          with_context(cat("choosing whose kernels compute ", problem), [&] { return time_both(op, &cudnn, stream); });
       choices_[problem] = choice;
       ++report.timed;
       report.own += choice.own;

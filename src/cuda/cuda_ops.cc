@@ -22,7 +22,7 @@ std::string name_of(size_t cudnn) { return cudnn ? cat(cudnn) : "not used"; }
 
 std::string CudaOps::search(const Tunable& ops, double seconds) {
   const auto start = std::chrono::steady_clock::now();
-  const AttentionRunner::SearchReport a = sizes_.attention.search(ops, seconds, stream_);
+  const AttentionRunner::SearchReport a = sizes_.attention.search(ops, seconds / 2, stream_);  // products weigh more
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
   const GemmRunner::SearchReport r = gemm().search(ops.products, seconds - spent.count(), stream_);
   const std::string fused = r.epilogues ? cat(", ", r.fused, " of ", r.epilogues, " epilogues fused") : "";

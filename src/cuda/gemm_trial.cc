@@ -14,16 +14,6 @@ constexpr int64_t kMostCopies = 8;
 
 }  // namespace
 
-DeviceMemory::DeviceMemory(size_t bytes) { CUDA_CHECK(cudaMalloc(&data_, std::max<size_t>(bytes, 1))); }
-
-Stopwatch::Stopwatch(cudaStream_t stream) : stream_(stream) {
-  for (cudaEvent_t& event : events_) CUDA_CHECK(cudaEventCreate(&event));
-}
-
-Stopwatch::~Stopwatch() {
-  for (cudaEvent_t event : events_) (void)cudaEventDestroy(event);
-}
-
 TrialMatrix::TrialMatrix(DType dtype, int64_t elements, int align)
     : memory_(static_cast<size_t>(elements) * size_of(dtype) + kMostAlign), offset_(align % kMostAlign) {
   const size_t bytes = static_cast<size_t>(elements) * size_of(dtype);

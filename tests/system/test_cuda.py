@@ -92,7 +92,8 @@ class TrainingTest(CudaTest):
         self.assertIn("is not used", damaged.err)
 
     def test_benches_and_checks_run_the_products_that_training_runs(self):
-        config = self.config(precision="bf16", gemm_search_seconds=1, tuning_cache="cache", global_batch_size=2)
+        config = self.config(precision="bf16", gemm_search_seconds=1, tuning_cache="cache", global_batch_size=2,
+                             attention="builtin")
         first = self.run_program("bench", "step", config, "--steps", "1", "--warmup", "2", "--json")
         self.assertRegex(first.err, r"matrix products: \d+ different ones, [1-9]\d* tried")
         self.assertGreater(json.loads(first.out)["host_cores"], 0)
