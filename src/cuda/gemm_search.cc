@@ -32,66 +32,25 @@ GemmRunner::Timed GemmRunner::time_candidates(const Gemm& op, bool again, cudaSt
   return {candidates[chosen], best[0], best[chosen]};
 }
 
-namespace {
-
-// A problem of the ops: how often they launch it, and how often it is the product within an epilogue's problem.
-struct Work {
-  Gemm op;
-  double flops = 0;
-  int launches = 0, within = 0;
-  bool again = false;
-};
-
-// The most work first; a product comes before the problem whose part it is.
-std::vector<Work> distinct_work(std::span<const Gemm> ops) {
-  std::map<GemmProblem, Work> distinct;
-  const auto add = [&](const Gemm& op, int Work::*count) {
-    Work& work = distinct[problem_of(op)];
-    work.op = op;
-    work.op.again = false;
-    work.flops += op.cost().flops;
-    work.*count += 1;
-  };
-  for (const Gemm& op : ops) {
-    if (op.d.numel() == 0 || op.k() == 0) continue;
-    if (op.again) {
-      distinct[problem_of(op)].again = true;
-      continue;
-    }
-    add(op, &Work::launches);
-    if (op.epilogue == Epilogue::none) continue;
-    in_parts(op, [&]<class Part>(const Part& part) {
-      if constexpr (std::is_same_v<Part, Gemm>) add(part, &Work::within);
-    });
-  }
-  std::vector<Work> order;
-  for (const auto& [problem, work] : distinct)
-    if (work.op.d) order.push_back(work);
-  std::stable_sort(order.begin(), order.end(), [](const Work& x, const Work& y) { return x.flops > y.flops; });
-  return order;
-}
-
-}  // namespace
-
 GemmRunner::SearchReport GemmRunner::search(std::span<const Gemm> ops, double seconds, cudaStream_t stream) {
-  const std::vector<Work> order = distinct_work(ops);
+  const std::vector<ProductUse> order = distinct_products(ops);
   SearchReport report{.problems = static_cast<int>(order.size())};
   const auto start = std::chrono::steady_clock::now();
-  for (const Work& work : order) {
-    const GemmProblem p = problem_of(work.op);
+  for (const ProductUse& use : order) {
+    const GemmProblem p = problem_of(use.op);
     const auto known = choices_.find(cat(p));
     if (known != choices_.end() && known->second.microseconds > 0) continue;
     if (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() >= seconds) break;
     const Timed timed = with_context("choosing the algorithms of matrix products by trial (gemm search)",
-                                     [&] { return time_candidates(work.op, work.again, stream); });
+                                     [&] { return time_candidates(use.op, use.again, stream); });
     const Candidate& chosen = timed.chosen;
     choices_[cat(p)] = {.algorithm = chosen.algorithm, .microseconds = timed.best, .in_parts = chosen.in_parts};
     plans_.erase(p);
     ++report.timed;
     report.epilogues += p.epilogue != Epilogue::none;
     report.fused += p.epilogue != Epilogue::none && !chosen.in_parts;
-    report.first_microseconds += work.launches * timed.first + work.within * (timed.first - timed.best);
-    report.best_microseconds += work.launches * timed.best;
+    report.first_microseconds += double(use.launches) * timed.first + double(use.within) * (timed.first - timed.best);
+    report.best_microseconds += double(use.launches) * timed.best;
   }
   return report;
 }

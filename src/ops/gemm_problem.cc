@@ -1,7 +1,9 @@
 #include "ops/gemm_problem.h"
 
 #include <algorithm>
+#include <map>
 #include <ostream>
+#include <type_traits>
 
 namespace athanor {
 namespace {
@@ -73,4 +75,31 @@ std::ostream& operator<<(std::ostream& out, const GemmProblem& p) {
   return out << ", aligned " << p.align_d << ' ' << p.align_a << ' ' << p.align_b;
 }
 
+std::vector<ProductUse> distinct_products(std::span<const Gemm> ops) {
+  std::map<GemmProblem, ProductUse> distinct;
+  const auto add = [&](const Gemm& op, int64_t ProductUse::*count) {
+    ProductUse& use = distinct[problem_of(op)];
+    use.op = op;
+    use.op.again = false;
+    use.*count += 1;
+  };
+  for (const Gemm& op : ops) {
+    if (op.d.numel() == 0 || op.k() == 0) continue;
+    if (op.again) {
+      distinct[problem_of(op)].again = true;
+      continue;
+    }
+    add(op, &ProductUse::launches);
+    if (op.epilogue == Epilogue::none) continue;
+    in_parts(op, [&]<class Part>(const Part& part) {
+      if constexpr (std::is_same_v<Part, Gemm>) add(part, &ProductUse::within);
+    });
+  }
+  std::vector<ProductUse> order;
+  for (const auto& [problem, use] : distinct)
+    if (use.op.d) order.push_back(use);
+  std::stable_sort(order.begin(), order.end(),
+                   [](const ProductUse& x, const ProductUse& y) { return x.flops() > y.flops(); });
+  return order;
+}
 }  // namespace athanor

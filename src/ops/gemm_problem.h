@@ -3,6 +3,8 @@
 #pragma once
 #include <compare>
 #include <iosfwd>
+#include <span>
+#include <vector>
 
 #include "ops/gemm.h"
 namespace athanor {
@@ -26,4 +28,16 @@ GemmProblem problem_of(const Gemm& op);
 // In words, also the problem's key in a file of choices:
 // "bf16[64, 96] = bf16[64, 32] bf16[96, 32]^T + bias, rows 96 32 32, aligned 16 16 16".
 std::ostream& operator<<(std::ostream& out, const GemmProblem& p);
+
+// One of the different problems among products.
+struct ProductUse {
+  Gemm op;               // one of its ops
+  int64_t launches = 0;  // of the op itself
+  int64_t within = 0;    // as the product within an epilogue that may be done in parts
+  bool again = false;    // also computed again (Gemm::again)
+  double flops() const { return double(launches + within) * op.cost().flops; }
+};
+
+// The most work first; a product comes before the problem whose part it is.
+std::vector<ProductUse> distinct_products(std::span<const Gemm> ops);
 }  // namespace athanor

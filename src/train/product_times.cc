@@ -1,40 +1,17 @@
 #include "train/product_times.h"
 
-#include <algorithm>
-#include <map>
-
-#include "ops/gemm_problem.h"
 #include "train/best_seconds.h"
 
 namespace athanor {
 
 std::vector<ProductUse> products_of_step(Engine& engine) {
   engine.memory();  // the dry run names the products
-  std::map<GemmProblem, ProductUse> distinct;
-  for (const Gemm& op : engine.micro_products()) {
-    if (op.d.numel() == 0 || op.k() == 0) continue;
-    ProductUse& use = distinct[problem_of(op)];
-    if (op.again) {
-      use.again = true;
-      continue;
-    }
-    use.op = op;
-    use.launches += engine.micro_batches();
-    if (op.epilogue == Epilogue::none) continue;
-    in_parts(op, [&]<class Part>(const Part& part) {
-      if constexpr (std::is_same_v<Part, Gemm>) {
-        ProductUse& product = distinct[problem_of(part)];
-        product.op = part;
-        product.within += engine.micro_batches();
-      }
-    });
+  std::vector<ProductUse> products = distinct_products(engine.micro_products());
+  for (ProductUse& use : products) {
+    use.launches *= engine.micro_batches();
+    use.within *= engine.micro_batches();
   }
-  std::vector<ProductUse> order;
-  for (const auto& [problem, use] : distinct)
-    if (use.op.d) order.push_back(use);
-  const auto work = [](const ProductUse& use) { return double(use.launches + use.within) * use.op.cost().flops; };
-  std::stable_sort(order.begin(), order.end(), [&](const auto& x, const auto& y) { return work(x) > work(y); });
-  return order;
+  return products;
 }
 
 namespace {
