@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 #include <map>
 #include <vector>
 
@@ -13,10 +12,7 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr int kRounds = 3;                  // each one's best of so many; they take turns, as clocks drift
-constexpr double kRoundMicroseconds = 300;  // launches of a round last so long at least
-constexpr int kMostLaunches = 30;           // of a round
-constexpr double kLeastGain = 0.01;         // own kernels must be faster by so much
+constexpr double kLeastGain = 0.01;  // own kernels must be faster by so much
 constexpr size_t kAlign = 256;
 
 template <class Op>
@@ -123,20 +119,11 @@ void AttentionRunner::run(const Op& op, void* scratch, cudaStream_t stream) cons
 template <class Op>
 AttentionChoice AttentionRunner::time_both(const Op& like, double* cudnn_microseconds, cudaStream_t stream) const {
   Trial<Op> trial(like, cudnn_->tokens(), scratch(like), stream);
-  const auto time = [&](bool own, int launches) {
+  const std::vector<double> best = best_in_turns(2, [&](size_t own, int launches) {
     return trial.microseconds(launches, [&](const Op& op, void* scratch_memory) {
       own ? cuda::run(op, scratch_memory, stream) : cudnn_->run(op, scratch_memory);
     });
-  };
-  double best[2];
-  int launches[2];
-  for (const bool own : {false, true}) {
-    time(own, 1);  // loads the kernel
-    best[own] = time(own, 1);
-    launches[own] = static_cast<int>(std::clamp(kRoundMicroseconds / best[own], 1.0, double{kMostLaunches}));
-  }
-  for (int round = 0; round < kRounds; ++round)
-    for (const bool own : {false, true}) best[own] = std::min(best[own], time(own, launches[own]));
+  });
   *cudnn_microseconds = best[false];
   const bool own = best[true] < (1 - kLeastGain) * best[false];
   return {.own = own, .microseconds = best[own]};

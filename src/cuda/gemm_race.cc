@@ -1,15 +1,5 @@
 #include "cuda/gemm_race.h"
-
-#include <algorithm>
 namespace athanor::cuda {
-namespace {
-
-constexpr int kRounds = 3;
-constexpr double kRoundMicroseconds = 300;  // launches of a round last so long at least
-constexpr int kMostLaunches = 30;           // of a round
-
-}  // namespace
-
 GemmRunner::Race::Race(GemmRunner& runner, const Gemm& op, bool again, cudaStream_t stream)
     : runner_(runner),
       problem_(problem_of(op)),
@@ -43,17 +33,8 @@ double GemmRunner::Race::microseconds(const Candidate& candidate, int launches) 
 }
 
 std::vector<double> GemmRunner::Race::in_turns(std::span<const Candidate> candidates) {
-  std::vector<double> best(candidates.size(), kNever);
-  std::vector<int> launches(candidates.size());
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    microseconds(candidates[i], 1);  // loads the kernel
-    launches[i] =
-        static_cast<int>(std::clamp(kRoundMicroseconds / microseconds(candidates[i], 1), 1.0, double{kMostLaunches}));
-  }
-  for (int round = 0; round < kRounds; ++round)
-    for (size_t i = 0; i < candidates.size(); ++i)
-      best[i] = std::min(best[i], microseconds(candidates[i], launches[i]));
-  return best;
+  return best_in_turns(candidates.size(),
+                       [&](size_t i, int launches) { return microseconds(candidates[i], launches); });
 }
 
 }  // namespace athanor::cuda

@@ -19,7 +19,7 @@ class GemmRunner::Race {
   const Plan& plan() const { return plan_; }                 // empty where the library must not be asked
   double microseconds(const Candidate&, int launches);       // of one launch
   cublasStatus_t refusal() const { return refusal_; }        // the last one; CUBLAS_STATUS_SUCCESS: none
-  std::vector<double> in_turns(std::span<const Candidate>);  // of each its best round; clocks drift, so all take turns
+  std::vector<double> in_turns(std::span<const Candidate>);  // best_in_turns()
 
  private:
   cublasStatus_t run(const Gemm& op, const Candidate& candidate);

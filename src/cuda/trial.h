@@ -1,8 +1,11 @@
-// What trials of kernels need: memory of their own, and a stopwatch for a stream.
+// What trials of kernels need: memory of their own, a stopwatch for a stream, and the rule by which they are timed.
 #pragma once
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <limits>
 #include <utility>
+#include <vector>
 
 #include "cuda/check.h"
 namespace athanor::cuda {
@@ -46,5 +49,23 @@ class Stopwatch {
   cudaStream_t stream_;
   cudaEvent_t events_[2] = {};
 };
+
+// Best microseconds of a launch for each candidate, of three rounds; clocks drift, so all take turns. time(i, launches)
+// runs candidate i so often and gives the microseconds of one launch, or infinity.
+template <class Time>
+std::vector<double> best_in_turns(size_t candidates, Time&& time) {
+  constexpr int kRounds = 3;
+  constexpr double kRoundMicroseconds = 300;  // launches of a round last so long at least
+  constexpr int kMostLaunches = 30;           // of a round
+  std::vector<double> best(candidates, std::numeric_limits<double>::infinity());
+  std::vector<int> launches(candidates);
+  for (size_t i = 0; i < candidates; ++i) {
+    time(i, 1);  // loads the kernel
+    launches[i] = static_cast<int>(std::clamp(kRoundMicroseconds / time(i, 1), 1.0, double{kMostLaunches}));
+  }
+  for (int round = 0; round < kRounds; ++round)
+    for (size_t i = 0; i < candidates; ++i) best[i] = std::min(best[i], time(i, launches[i]));
+  return best;
+}
 
 }  // namespace athanor::cuda
