@@ -282,18 +282,23 @@ const GemmRunner::Plan& GemmRunner::plan_of(const GemmProblem& p) {
   return plans_.emplace(p, std::move(plan)).first->second;
 }
 
+GemmRunner::Verdict GemmRunner::check(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) const {
+  cublasLtMatmulHeuristicResult_t result{};
+  Verdict verdict{.status = lt_.cublasLtMatmulAlgoCheck(handle_.get(), plan.desc.get(), plan.a.get(), plan.b.get(),
+                                                        plan.d.get(), plan.d.get(), &algorithm, &result)};
+  if (verdict.status != CUBLAS_STATUS_SUCCESS) return verdict;
+  verdict.waves = static_cast<double>(result.wavesCount);
+  verdict.usable = result.workspaceSize <= options_.workspace_bytes && deterministic(algorithm);
+  return verdict;
+}
+
 // The bytes come from a file.
 void GemmRunner::check_imported(const GemmProblem& p, const Plan& plan) const {
   if (plan.in_parts && p.epilogue != Epilogue::none) return;
-  cublasLtMatmulHeuristicResult_t result{};
-  cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
-  if (!plan.in_parts && can_fuse(p))
-    status = lt_.cublasLtMatmulAlgoCheck(handle_.get(), plan.desc.get(), plan.a.get(), plan.b.get(), plan.d.get(),
-                                         plan.d.get(), &plan.algorithm, &result);
-  if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > options_.workspace_bytes ||
-      !deterministic(plan.algorithm))
+  const Verdict verdict = !plan.in_parts && can_fuse(p) ? check(plan, plan.algorithm) : Verdict{};
+  if (!verdict.usable)
     throw Error(cat("choices of matrix products: the algorithm stored for ", p, " is not usable (",
-                    lt_.cublasLtGetStatusName(status),
+                    lt_.cublasLtGetStatusName(verdict.status),
                     "); delete the file to have the algorithms chosen anew, bits may then differ"));
 }
 

@@ -81,6 +81,13 @@ class GemmRunner {
   Plan describe(const GemmProblem& p) const;
   Answers ask(const GemmProblem& p, const Plan& plan, int most) const;
   bool deterministic(const cublasLtMatmulAlgo_t& algorithm) const;
+  // What the library says of an algorithm for a plan; usable: it takes it, within the workspace, and bits repeat.
+  struct Verdict {
+    cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
+    double waves = 0;
+    bool usable = false;
+  };
+  Verdict check(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) const;
   void check_imported(const GemmProblem& p, const Plan& plan) const;
   bool fused(const Gemm& op);
   void run_in_parts(const Gemm& op, void* scratch, cudaStream_t stream);

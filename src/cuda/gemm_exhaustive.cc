@@ -25,12 +25,7 @@ GemmRunner::Candidate GemmRunner::choice_of(const GemmProblem& p) {
 }
 
 ProductMethod GemmRunner::method_of(const GemmProblem& p, const Candidate& candidate) const {
-  const Plan plan = describe(p);
-  cublasLtMatmulHeuristicResult_t result{};
-  const cublasStatus_t status = lt_.cublasLtMatmulAlgoCheck(handle_.get(), plan.desc.get(), plan.a.get(), plan.b.get(),
-                                                            plan.d.get(), plan.d.get(), &candidate.algorithm, &result);
-  return describe_algorithm(lt_, candidate.algorithm,
-                            status == CUBLAS_STATUS_SUCCESS ? static_cast<double>(result.wavesCount) : 0);
+  return describe_algorithm(lt_, candidate.algorithm, check(describe(p), candidate.algorithm).waves);
 }
 
 ProductTime GemmRunner::time(const Gemm& op, bool again, cudaStream_t stream) {
@@ -103,19 +98,9 @@ class GemmRunner::Hunt {
   bool offer_all(const std::vector<cublasLtMatmulAlgo_t>& algorithms, double share) {
     for (const cublasLtMatmulAlgo_t& algorithm : algorithms) {
       if (!time_left(share)) return false;
-      if (usable(algorithm)) offer({.algorithm = algorithm});
+      if (runner_.check(race_.plan(), algorithm).usable) offer({.algorithm = algorithm});
     }
     return true;
-  }
-
-  bool usable(const cublasLtMatmulAlgo_t& algorithm) const {
-    const Plan& plan = race_.plan();
-    cublasLtMatmulHeuristicResult_t result{};
-    const cublasStatus_t status =
-        runner_.lt_.cublasLtMatmulAlgoCheck(runner_.handle_.get(), plan.desc.get(), plan.a.get(), plan.b.get(),
-                                            plan.d.get(), plan.d.get(), &algorithm, &result);
-    return status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= runner_.options_.workspace_bytes &&
-           runner_.deterministic(algorithm);
   }
 
   void offer(const Candidate& candidate) {
