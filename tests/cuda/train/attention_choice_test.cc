@@ -2,7 +2,6 @@
 #ifdef ATHANOR_EMULATED_GPU
 #include <gtest/gtest.h>
 
-#include "base/rng.h"
 #include "cuda/make_cuda.h"
 #include "emulator/emulator.h"
 #include "emulator/libraries/cudnn/fake_cudnn.h"
@@ -11,7 +10,6 @@
 
 namespace athanor {
 namespace {
-using testing::kTinyVocab;
 using testing::tiny;
 
 constexpr int64_t kSeq = 16, kSteps = 2;
@@ -40,13 +38,9 @@ std::vector<double> train(CudaAttention attention, double cudnn_microseconds, st
   engine.init_weights();
   std::vector<double> losses;
   for (int64_t s = 0; s < kSteps; ++s) {
-    std::vector<int32_t> tokens(kSeq), targets(kSeq);
-    for (size_t i = 0; i < tokens.size(); ++i) {
-      tokens[i] = int32_t(random_bits(1, 0, uint64_t(s * 100) + i) % kTinyVocab);
-      targets[i] = int32_t(random_bits(1, 1, uint64_t(s * 100) + i) % kTinyVocab);
-    }
+    const testing::TinyBatch batch(s * 100, kSeq);
     PhaseClock clock;
-    engine.micro_batch(tokens, targets, clock);
+    engine.micro_batch(batch.tokens, batch.targets, clock);
     const StepState state = engine.finish_step();
     losses.push_back(state.loss);
     losses.push_back(double(state.grad_norm));

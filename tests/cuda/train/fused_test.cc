@@ -4,7 +4,6 @@
 
 #include <regex>
 
-#include "base/rng.h"
 #include "tests/cuda/train/tiny_model.h"
 #include "tests/train/harness.h"
 #ifdef ATHANOR_EMULATED_GPU
@@ -14,7 +13,6 @@
 namespace athanor {
 namespace {
 
-using testing::kTinyVocab;
 using testing::Rig;
 using testing::tiny;
 using G = Recompute::Granularity;
@@ -59,13 +57,9 @@ Outcome train(ModelType type, const EngineOptions& o, Tuned& tuned) {
   engine.init_weights();
   Outcome out;
   for (int64_t s = 0; s < kSteps; ++s) {
-    std::vector<int32_t> tokens(kSeq), targets(kSeq);
-    for (size_t i = 0; i < tokens.size(); ++i) {
-      tokens[i] = int32_t(random_bits(1, 0, uint64_t(s * 100) + i) % kTinyVocab);
-      targets[i] = int32_t(random_bits(1, 1, uint64_t(s * 100) + i) % kTinyVocab);
-    }
+    const testing::TinyBatch batch(s * 100, kSeq);
     PhaseClock clock;
-    engine.micro_batch(tokens, targets, clock);
+    engine.micro_batch(batch.tokens, batch.targets, clock);
     const StepState state = engine.finish_step();
     out.losses.push_back(state.loss);
     out.norms.push_back(state.grad_norm);

@@ -7,7 +7,6 @@
 #include <optional>
 #include <thread>
 
-#include "base/rng.h"
 #include "cuda/check.h"
 #include "tests/cuda/train/tiny_model.h"
 #include "tests/train/harness.h"
@@ -41,12 +40,8 @@ EngineOptions options(const char* precision, bool graphs, Recompute recompute = 
 void step(Engine& engine, int64_t s) {
   PhaseClock clock;
   for (int64_t m = 0; m < engine.micro_batches(); ++m) {
-    std::vector<int32_t> tokens(kSeq), targets(kSeq);
-    for (size_t i = 0; i < tokens.size(); ++i) {
-      tokens[i] = int32_t(random_bits(1, 0, uint64_t(s * 100 + m * 50) + i) % kTinyVocab);
-      targets[i] = int32_t(random_bits(1, 1, uint64_t(s * 100 + m * 50) + i) % kTinyVocab);
-    }
-    engine.micro_batch(tokens, targets, clock);
+    const testing::TinyBatch batch(s * 100 + m * 50, kSeq);
+    engine.micro_batch(batch.tokens, batch.targets, clock);
   }
   engine.close_step(clock);
 }
