@@ -276,11 +276,8 @@ void Trainer::choose_products(const std::optional<Resume>& resume) {
                                 ? tuning.import_choices(read_file(path, kMaxTuningBytes))
                                 : "the checkpoint was made without choices, on another device";
     if (why.empty()) return;
-    log::warn(
-        "resume: algorithms of matrix products and attention are chosen anew, so that losses may differ in the last "
-        "bits "
-        "from here on: ",
-        why);
+    log::warn("resume: algorithms of matrix products and attention are chosen anew, so that losses may differ in the ",
+              "last bits from here on: ", why);
   }
   search_products(config_, *engine_, tuning);
 }
