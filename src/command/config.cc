@@ -5,6 +5,7 @@
 
 #include "command/command.h"
 #include "command/machine.h"
+#include "train/setup.h"
 
 namespace athanor {
 namespace {
@@ -36,7 +37,10 @@ void add_config(Cli& cli) {
   validate->add_option("--set", args->overrides, "override a key: a.b=value (may repeat)")->allow_extra_args(false);
   validate->callback([&cli, args] {
     cli.action = [args] {
-      std::fputs(dump_resolved(load_config_logged(args->config, args->overrides)).c_str(), stdout);
+      const Config config = load_config_logged(args->config, args->overrides);
+      const auto model = make_model(config.model);
+      for (const std::string& line : describe_groups(optimizer_options(config), model->params())) log::info(line);
+      std::fputs(dump_resolved(config).c_str(), stdout);
       return Exit::done;
     };
   });

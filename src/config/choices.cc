@@ -11,7 +11,11 @@ constexpr std::string_view kRopeTypes[] = {"none", "linear", "llama3", "yarn"};
 constexpr std::string_view kDevices[] = {"auto", "cpu", "cuda"};
 constexpr std::string_view kCpuGemms[] = {"builtin", "onednn"};
 constexpr std::string_view kAttentions[] = {"auto", "builtin", "cudnn"};
-constexpr std::string_view kOptimizers[] = {"adamw"};
+constexpr std::string_view kOptimizers[] = {"adamw", "adam", "sgd", "lion", "muon"};
+constexpr std::string_view kGroupOptimizers[] = {"inherit", "adamw", "adam", "sgd", "lion", "muon"};
+constexpr std::string_view kGroupRoles[] = {"any", "matrix", "embedding", "vector"};
+constexpr std::string_view kMuonScales[] = {"original", "match_rms", "spectral"};
+constexpr std::string_view kMuonPolynomials[] = {"quintic", "polar_express"};
 constexpr std::string_view kLrDecayStyles[] = {"constant", "linear", "cosine", "WSD"};
 constexpr std::string_view kWsdDecayStyles[] = {"linear", "cosine", "minus_sqrt"};
 constexpr std::string_view kPrecisions[] = {"fp32", "tf32", "bf16", "fp16"};
@@ -41,6 +45,10 @@ ChoiceNames choice_names(DeviceChoice) { return kDevices; }
 ChoiceNames choice_names(CpuGemm) { return kCpuGemms; }
 ChoiceNames choice_names(AttentionChoice) { return kAttentions; }
 ChoiceNames choice_names(OptimizerChoice) { return kOptimizers; }
+ChoiceNames choice_names(GroupOptimizer) { return kGroupOptimizers; }
+ChoiceNames choice_names(GroupRole) { return kGroupRoles; }
+ChoiceNames choice_names(MuonScaleRule) { return kMuonScales; }
+ChoiceNames choice_names(MuonPolynomial) { return kMuonPolynomials; }
 ChoiceNames choice_names(LrDecayStyle) { return kLrDecayStyles; }
 ChoiceNames choice_names(WsdDecayStyle) { return kWsdDecayStyles; }
 ChoiceNames choice_names(Precision) { return kPrecisions; }
@@ -58,6 +66,8 @@ std::string_view name_of(ModelType v) { return word(choice_names(v), v); }
 std::string_view name_of(RopeType v) { return word(choice_names(v), v); }
 std::string_view name_of(DeviceChoice v) { return word(choice_names(v), v); }
 std::string_view name_of(OptimizerChoice v) { return word(choice_names(v), v); }
+std::string_view name_of(GroupOptimizer v) { return word(choice_names(v), v); }
+std::string_view name_of(GroupRole v) { return word(choice_names(v), v); }
 std::string_view name_of(LrDecayStyle v) { return word(choice_names(v), v); }
 std::string_view name_of(WsdDecayStyle v) { return word(choice_names(v), v); }
 std::string_view name_of(Precision v) { return word(choice_names(v), v); }

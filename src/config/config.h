@@ -15,7 +15,11 @@ namespace athanor {
 enum class DeviceChoice { automatic, cpu, cuda };
 enum class CpuGemm { builtin, onednn };
 enum class AttentionChoice { automatic, builtin, cudnn };
-enum class OptimizerChoice { adamw };
+enum class OptimizerChoice { adamw, adam, sgd, lion, muon };
+enum class GroupOptimizer { inherit, adamw, adam, sgd, lion, muon };
+enum class GroupRole { any, matrix, embedding, vector };
+enum class MuonScaleRule { original, match_rms, spectral };
+enum class MuonPolynomial { quintic, polar_express };
 enum class LrDecayStyle { constant, linear, cosine, wsd };
 enum class WsdDecayStyle { linear, cosine, minus_sqrt };
 enum class Precision { fp32, tf32, bf16, fp16 };
@@ -34,6 +38,20 @@ struct DataSource {
   double weight = 1.0;  // share of the blend, relative to the other entries
   TokenDtype dtype = TokenDtype::automatic;
 };
+
+// One entry of param_groups. What is not given is the run's own.
+struct ParamGroupConfig {
+  std::string match = "*";  // of names in files: * and ?
+  GroupRole role = GroupRole::any;
+  GroupOptimizer optimizer = GroupOptimizer::inherit;
+  double lr_factor = 1.0;
+  double weight_decay = -1.0;  // these: below 0 = not given
+  double beta1 = -1.0, beta2 = -1.0, eps = -1.0, momentum = -1.0;
+  bool frozen = false;
+  bool operator==(const ParamGroupConfig&) const = default;
+};
+// The groups behind those of a configuration: vectors do not decay, and Muon updates hidden matrices alone.
+std::vector<ParamGroupConfig> default_param_groups(OptimizerChoice);
 
 struct Config {
   ModelConfig model;
@@ -71,6 +89,15 @@ struct Config {
   double adam_beta2 = 0.95;
   double adam_eps = 1e-8;
   double weight_decay = 0.1;
+  double sgd_momentum = 0.9;
+  bool sgd_nesterov = false;
+  double lion_beta1 = 0.9;
+  double lion_beta2 = 0.99;
+  double muon_momentum = 0.95;
+  bool muon_nesterov = true;
+  MuonScaleRule muon_scale = MuonScaleRule::match_rms;
+  MuonPolynomial muon_coefficients = MuonPolynomial::quintic;
+  std::vector<ParamGroupConfig> param_groups = default_param_groups(OptimizerChoice::adamw);
   double clip_grad = 1.0;          // largest global gradient norm; 0 = off
   int64_t max_skipped_steps = 20;  // consecutive non-finite steps before the run stops
   // precision
@@ -132,6 +159,8 @@ struct Config {
 
 std::string_view name_of(DeviceChoice);
 std::string_view name_of(OptimizerChoice);
+std::string_view name_of(GroupOptimizer);
+std::string_view name_of(GroupRole);
 std::string_view name_of(LrDecayStyle);
 std::string_view name_of(WsdDecayStyle);
 std::string_view name_of(Precision);

@@ -74,6 +74,8 @@ std::string config_reference() {
   }
   text += cat("\n### Entries of train_data and valid_data\n\nA plain path stands for an entry with only `path`.\n\n",
               table(data_source_fields()));
+  text += cat("\n### Entries of param_groups\n\n`athanor config validate` prints which weights fall where.\n\n",
+              table(param_group_fields()));
   text += cat(
       "\n### Keys of model\n\nThe names of Hugging Face's config.json. All are *refused* on resume. Its keys without\n"
       "meaning for training are skipped; keys with one supported value (dropout, `hidden_act`, `mlp_bias`, ...) must\n"

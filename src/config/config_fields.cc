@@ -56,6 +56,34 @@ Field<Config> sources(std::string_view key, OnResume rule, std::string_view help
                 rule, help);
 }
 
+void read_groups(Config& out, const Json& value, const std::string& path, Notices notices) {
+  if (!value.is(Json::Kind::array)) bad_value(value, path, "a list of groups");
+  out.param_groups.clear();
+  for (size_t i = 0; i < value.items.size(); ++i)
+    read_fields(param_group_fields(), value.items[i], cat(path, "[", i, "]"), out.param_groups.emplace_back(), notices);
+}
+
+// What is not given is left out.
+Json write_groups(const Config& in) {
+  Json list = Json::array();
+  for (const auto& group : in.param_groups) {
+    Json& object = list.items.emplace_back(Json::object());
+    for (const auto& field : param_group_fields()) {
+      Json value = write_field(field, group);
+      const bool given = to_line(value) != to_line(write_field(field, ParamGroupConfig{}));
+      if (given || field.key == "match") object.set(std::string(field.key), std::move(value));
+    }
+  }
+  return list;
+}
+
+Json groups_schema() {
+  Json list = Json::object();
+  list.set("type", Json::of("array"));
+  list.set("items", schema_of(param_group_fields()));
+  return list;
+}
+
 void read_model_member(Config& out, const Json& value, const std::string& path, Notices notices) {
   out.model = read_model(value, path, notices);
 }
@@ -143,7 +171,9 @@ Fields train_group() {
 
 Fields optimizer_group() {
   return {
-      choice<&Config::optimizer>("optimizer", refused, "update rule"),
+      choice<&Config::optimizer>("optimizer", refused,
+                                 "update rule: adamw; adam = with coupled decay (L2); sgd; lion; muon for the matrices "
+                                 "of hidden layers, with adamw for embeddings, head and vectors"),
       number("learning_rate", &Config::learning_rate, above(0), notice, "", "peak learning rate")
           .alias({"lr"})
           .required(),
@@ -165,7 +195,27 @@ Fields optimizer_group() {
       number("adam_eps", &Config::adam_eps, above(0), notice, "", "added to the root of the second moment")
           .alias({"eps"}),
       number("weight_decay", &Config::weight_decay, at_least(0), notice, "",
-             "decoupled decay of matrices and embeddings; norms and biases have none"),
+             "decay of matrices and embeddings, with sgd and adam coupled (L2), else decoupled; norms and biases have "
+             "none"),
+      number("sgd_momentum", &Config::sgd_momentum, below(0, 1), notice, "",
+             "sgd: share of the step before; 0 = none is kept"),
+      option("sgd_nesterov", &Config::sgd_nesterov, notice, "sgd: Nesterov momentum"),
+      number("lion_beta1", &Config::lion_beta1, below(0, 1), notice, "", "lion: share of the average in the update"),
+      number("lion_beta2", &Config::lion_beta2, below(0, 1), notice, "", "lion: decay of the average"),
+      number("muon_momentum", &Config::muon_momentum, below(0, 1), notice, "", "muon: decay of the average"),
+      option("muon_nesterov", &Config::muon_nesterov, notice, "muon: Nesterov momentum"),
+      choice<&Config::muon_scale>(
+          "muon_scale", notice,
+          "muon: factor of an [out, in] matrix's update: match_rms = 0.2 sqrt(max(out, in)), with learning rate and decay "
+          "of AdamW; original = sqrt(max(1, out / in)), with a learning rate of some 0.02; spectral = sqrt(out / in)"),
+      choice<&Config::muon_coefficients>(
+          "muon_coefficients", notice,
+          "muon: polynomials of its five iterations; polar_express comes nearer to orthogonal"),
+      custom("param_groups",
+             Custom<Config>{read_groups, write_groups, groups_schema, "list of groups"},
+             refused,
+             "weights that are updated differently: the first group that fits a weight's name and role has it; behind "
+             "those given, vectors do not decay, and with muon embeddings and vectors have adamw"),
       number("clip_grad", &Config::clip_grad, at_least(0), notice, "",
              "largest global gradient norm; larger gradients are scaled down; 0 = off")
           .alias({"gradient_clipping", "max_norm", "grad_clip"}),
@@ -324,6 +374,23 @@ void append(Fields& all, std::string_view group, Fields rows) {
 }
 
 }  // namespace
+
+std::vector<Field<ParamGroupConfig>> param_group_fields() {
+  using G = ParamGroupConfig;
+  constexpr std::string_view kOwn = "the run's";
+  return {
+      option("match", &G::match, refused, "pattern of names in files (model.safetensors); * and ? as in a shell"),
+      choice<&G::role>("role", refused, "weights of this role alone; head and positions are embeddings"),
+      choice<&G::optimizer>("optimizer", refused, "update rule; inherit = the run's, with its options"),
+      number("lr_factor", &G::lr_factor, at_least(0), refused, "", "times the learning rate of the run"),
+      number("weight_decay", &G::weight_decay, at_least(0), refused, "", "decay").unset_is(kOwn),
+      number("beta1", &G::beta1, below(0, 1), refused, "", "of adamw, adam and lion").unset_is(kOwn),
+      number("beta2", &G::beta2, below(0, 1), refused, "", "of adamw, adam and lion").unset_is(kOwn),
+      number("eps", &G::eps, above(0), refused, "", "of adamw and adam").unset_is(kOwn),
+      number("momentum", &G::momentum, below(0, 1), refused, "", "of sgd and muon").unset_is(kOwn),
+      option("frozen", &G::frozen, refused, "these weights stay what they are"),
+  };
+}
 
 std::vector<Field<Config>> config_fields() {
   Fields all;

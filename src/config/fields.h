@@ -123,6 +123,7 @@ struct FieldDoc {
 // The tables (config_fields.cc, model_fields.cc).
 std::vector<Field<Config>> config_fields();
 std::vector<Field<DataSource>> data_source_fields();
+std::vector<Field<ParamGroupConfig>> param_group_fields();
 std::vector<Field<ModelConfig>> model_fields();
 std::vector<Field<RopeScaling>> rope_scaling_fields();
 

@@ -74,6 +74,15 @@ void resolve_schedule(Config& c) {
           c.lr_decay_iters);
 }
 
+// A list that is the default of another optimizer, as a new Config has it, was not given.
+void resolve_groups(Config& c) {
+  std::vector<ParamGroupConfig>& groups = c.param_groups;
+  const std::vector<ParamGroupConfig> last = default_param_groups(c.optimizer);
+  if (groups == default_param_groups(OptimizerChoice::adamw)) groups.clear();
+  if (groups.size() >= last.size() && std::equal(last.rbegin(), last.rend(), groups.rbegin())) return;
+  groups.insert(groups.end(), last.begin(), last.end());
+}
+
 void validate_precision(const Config& c) {
   require(c.loss_scale == 0.0 || c.precision == Precision::fp16, "loss_scale: ", c.loss_scale,
           " has a meaning only with precision fp16, not ", name_of(c.precision));
@@ -140,12 +149,19 @@ void validate_run(const Config& c) {
 
 }  // namespace
 
+std::vector<ParamGroupConfig> default_param_groups(OptimizerChoice optimizer) {
+  if (optimizer != OptimizerChoice::muon) return {{.role = GroupRole::vector, .weight_decay = 0.0}};
+  return {{.role = GroupRole::embedding, .optimizer = GroupOptimizer::adamw},
+          {.role = GroupRole::vector, .optimizer = GroupOptimizer::adamw, .weight_decay = 0.0}};
+}
+
 void validate(Config& c) {
   complete(c.model);
   validate(c.model);
   validate_batch(c);
   resolve_length(c);
   resolve_schedule(c);
+  resolve_groups(c);
   validate_precision(c);
   validate_memory(c);
   validate_ranks(c);

@@ -58,9 +58,17 @@ class CpuOps final : public Ops {
   void run(const RandomNormal&, void* scratch) override;
   size_t scratch(const ReduceSum&) const override;
   size_t scratch(const SquaredNorm&) const override;
+  // adamw.cc, sgd.cc, lion.cc
+  void run(const AdamW&, void* scratch) override;
+  void run(const Sgd&, void* scratch) override;
+  void run(const Lion&, void* scratch) override;
+  // muon.cc
+  void run(const Momentum&, void* scratch) override;
+  void run(const NormalizeMatrix&, void* scratch) override;
+  void run(const Combine&, void* scratch) override;
+  size_t scratch(const NormalizeMatrix&) const override;
   // optimizer.cc
   void run(const StepControl&, void* scratch) override;
-  void run(const AdamW&, void* scratch) override;
   void run(const SplitMaster&, void* scratch) override;
   void run(const JoinMaster&, void* scratch) override;
 

@@ -7,6 +7,7 @@
 #include "cuda/embedding.h"
 #include "cuda/loss.h"
 #include "cuda/mlp.h"
+#include "cuda/muon.h"
 #include "cuda/norm.h"
 #include "cuda/optimizer.h"
 #include "cuda/qk_norm.h"

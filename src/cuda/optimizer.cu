@@ -1,7 +1,7 @@
-// The end of a step: StepControl in one thread; AdamW over all flat buffers in one launch, a block per tile of 2048
-// elements (ranges.h); masters split into halves and joined.
-// The rules are those of ops/optimizer.h and step_control.h. AdamW rounds after each operation, in the order of
-// torch.optim.AdamW; no product fuses with a sum, so its bits are those of the CPU backend.
+// The end of a step: StepControl in one thread; update rules over all flat buffers in one launch, a block per tile of
+// 2048 elements (ranges.h); masters split into halves and joined.
+// The rules are those of ops/update.h and step_control.h. They round after each operation, in the order of torch.optim;
+// no product fuses with a sum, so their bits are those of the CPU backend.
 // Memory bound, each byte once: with split masters and moments in bf16 12 bytes of loads per element and as many of
 // stores, with all in f32 16 and 18. A thread has 8 neighbours, so that every access moves 16 bytes whatever the type,
 // and all its loads are on their way before the first is used; a skipped step writes back what it read. Not timed on a
@@ -12,6 +12,7 @@
 #include "cuda/flat.h"
 #include "cuda/ranges.h"
 #include "ops/step_control.h"
+#include "ops/update.h"
 
 namespace athanor::cuda {
 namespace {
@@ -151,13 +152,33 @@ __device__ __forceinline__ void on_octet(const Extent& extent, int64_t number, W
 struct Moved {
   float w, m, v;
 };
-__device__ __forceinline__ Moved adamw(float w, float m, float v, float grad, float decay, const AdamScalars& a) {
-  const float g = __fmul_rn(grad, a.grad_scale);
+__device__ __forceinline__ Moved adamw(float w, float m, float v, float grad, bool decays, const AdamScalars& decayed) {
+  const AdamScalars a = decays ? decayed : decayed.undecayed();
+  float g = __fmul_rn(grad, a.grad_scale);
+  if (a.l2 != 0.f) g = __fadd_rn(g, __fmul_rn(a.l2, w));
   m = __fadd_rn(__fmul_rn(a.beta1, m), __fmul_rn(a.one_minus_beta1, g));
   v = __fadd_rn(__fmul_rn(a.beta2, v), __fmul_rn(__fmul_rn(a.one_minus_beta2, g), g));
   const float root = __fadd_rn(__fdiv_rn(__fsqrt_rn(v), a.root_bias2), a.eps);
-  return {__fsub_rn(__fmul_rn(w, decay), __fdiv_rn(__fmul_rn(a.step_size, m), root)), m, v};
+  return {__fsub_rn(__fmul_rn(w, a.decay), __fdiv_rn(__fmul_rn(a.step_size, m), root)), m, v};
 }
+
+// Rules with one state at most: new weight and state of one element.
+struct Descent {
+  static __device__ __forceinline__ void step(float& w, float& m, float grad, const SgdScalars& a) {
+    const float g = __fadd_rn(__fmul_rn(grad, a.grad_scale), __fmul_rn(a.l2, w));
+    m = __fadd_rn(__fmul_rn(a.momentum, m), g);
+    const float by = __fadd_rn(__fmul_rn(a.from_gradient, g), __fmul_rn(a.from_average, m));
+    w = __fsub_rn(__fmul_rn(w, a.decay), __fmul_rn(a.lr, by));
+  }
+};
+struct Signs {
+  static __device__ __forceinline__ void step(float& w, float& m, float grad, const LionScalars& a) {
+    const float g = __fmul_rn(grad, a.grad_scale);
+    const float c = __fadd_rn(__fmul_rn(a.beta1, m), __fmul_rn(a.one_minus_beta1, g));
+    w = __fsub_rn(__fmul_rn(w, a.decay), c > 0.f ? a.lr : c < 0.f ? -a.lr : c);
+    m = __fadd_rn(__fmul_rn(a.beta2, m), __fmul_rn(a.one_minus_beta2, g));
+  }
+};
 
 // bits[k] = random_bits(seed, stream, index + k), from one Philox block or two.
 __device__ __forceinline__ void random_words(uint32_t (&bits)[4], uint64_t seed, uint64_t stream, uint64_t index) {
@@ -201,7 +222,7 @@ __global__ void step_control(StepState* state, StepControl op) {
   *state = s;
 }
 
-// An AdamW::Part.
+// An UpdatePart.
 struct Part {
   void *master, *param, *m, *v;
   float* grad;
@@ -209,11 +230,30 @@ struct Part {
   int64_t decayed;
   uint64_t stream, moment_stream, first;
 };
-struct Scalars {
+// What kernels are told of an op; the scalars follow from it and the state.
+struct AdamRule {
   const StepState* state;
-  double beta1, beta2, eps, weight_decay;
+  double beta1, beta2, eps, weight_decay, rate;
   uint64_t seed;
+  int average1, average2;
+  bool coupled;
 };
+struct SgdRule {
+  using Step = Descent;
+  const StepState* state;
+  double momentum, weight_decay, rate;
+  uint64_t seed;
+  bool nesterov, direction;
+  __device__ __forceinline__ SgdScalars scalars() const { return sgd_scalars(*this, *state); }
+};
+struct LionRule {
+  using Step = Signs;
+  const StepState* state;
+  double beta1, beta2, weight_decay, rate;
+  uint64_t seed;
+  __device__ __forceinline__ LionScalars scalars() const { return lion_scalars(*this, *state); }
+};
+struct None {};  // a state that is not kept
 
 // How masters lie in memory.
 template <class P>
@@ -264,7 +304,7 @@ struct Master {
 
 template <class Kind, class M, class V>
 __global__ void __launch_bounds__(kTileThreads, 3)
-    adamw_tiles(const __grid_constant__ Ranges<Part> parts, const Scalars op) {
+    adamw_tiles(const __grid_constant__ Ranges<Part> parts, const AdamRule op) {
   constexpr bool kRandomMaster = std::is_same_v<Kind, Rounded>, kRandomM = sizeof(M) == 2, kRandomV = sizeof(V) == 2;
   const int number = parts.find(blockIdx.x);
   const Part& p = parts.range[number];
@@ -285,8 +325,7 @@ __global__ void __launch_bounds__(kTileThreads, 3)
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const int i = four + k;
-        const float decay = octet.first + i < p.decayed ? scalars.decay : 1.f;
-        Moved moved = adamw(w[i], m[i], v[i], g[i], decay, scalars);
+        Moved moved = adamw(w[i], m[i], v[i], g[i], octet.first + i < p.decayed, scalars);
         if constexpr (kRandomM) moved.m = round_stochastic(moved.m, moment_bits[k] >> 16);
         if constexpr (kRandomV) moved.v = round_stochastic(moved.v, moment_bits[k] & 0xffffu);
         w[i] = skip ? w[i] : Master<Kind>::kept(moved.w, master_bits[k]);
@@ -298,6 +337,87 @@ __global__ void __launch_bounds__(kTileThreads, 3)
     octet.store(static_cast<M*>(p.m), m);
     octet.store(static_cast<V*>(p.v), v);
     octet.clear(p.grad);
+  });
+}
+
+// The same for rules with one state at most.
+template <class Kind, class M, class Rule>
+__global__ void __launch_bounds__(kTileThreads, 3)
+    update_tiles(const __grid_constant__ Ranges<Part> parts, const Rule op) {
+  constexpr bool kRandomMaster = std::is_same_v<Kind, Rounded>, kKept = !std::is_same_v<M, None>,
+                 kRandomM = kKept && sizeof(M) == 2;
+  const int number = parts.find(blockIdx.x);
+  const Part& p = parts.range[number];
+  on_octet(p.extent, blockIdx.x - parts.first_block[number], [&](auto octet) {
+    float w[kElements], m[kElements] = {}, g[kElements];
+    Master<Kind>::load(octet, w, p);
+    if constexpr (kKept) octet.load(m, static_cast<const M*>(p.m));
+    octet.load(g, p.grad);
+    const auto scalars = op.scalars(), others = scalars.undecayed();
+    const bool skip = op.state->skip;
+    const uint64_t index = (static_cast<uint64_t>(op.state->updates) << 40) + p.first + octet.first;
+#pragma unroll
+    for (int four = 0; four < kElements; four += 4) {
+      [[maybe_unused]] uint32_t master_bits[4] = {}, moment_bits[4] = {};
+      if constexpr (kRandomMaster) random_words(master_bits, op.seed, p.stream, index + four);
+      if constexpr (kRandomM) random_words(moment_bits, op.seed, p.moment_stream, index + four);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int i = four + k;
+        float moved = w[i], state = m[i];
+        Rule::Step::step(moved, state, g[i], octet.first + i < p.decayed ? scalars : others);
+        if constexpr (kRandomM) state = round_stochastic(state, moment_bits[k] >> 16);
+        w[i] = skip ? w[i] : Master<Kind>::kept(moved, master_bits[k]);
+        m[i] = skip ? m[i] : state;
+      }
+    }
+    Master<Kind>::store(octet, p, w);
+    if constexpr (kKept) octet.store(static_cast<M*>(p.m), m);
+    octet.clear(p.grad);
+  });
+}
+
+struct MomentumPart {
+  void* m;
+  float* grad;
+  Extent extent;
+  uint64_t moment_stream, first;
+};
+struct MomentumRule {
+  const StepState* state;
+  float beta, one_minus_beta, from_gradient, from_average;  // the gradient becomes these parts of itself and of m
+  uint64_t seed;
+};
+
+template <class M>
+__global__ void __launch_bounds__(kTileThreads)
+    momentum_tiles(const __grid_constant__ Ranges<MomentumPart> parts, const MomentumRule op) {
+  const int number = parts.find(blockIdx.x);
+  const MomentumPart& p = parts.range[number];
+  on_octet(p.extent, blockIdx.x - parts.first_block[number], [&](auto octet) {
+    float m[kElements], g[kElements];
+    octet.load(m, static_cast<const M*>(p.m));
+    octet.load(g, p.grad);
+    const bool skip = op.state->skip;
+    const float scale = op.state->grad_scale;
+    const uint64_t index = (static_cast<uint64_t>(op.state->updates) << 40) + p.first + octet.first;
+#pragma unroll
+    for (int four = 0; four < kElements; four += 4) {
+      [[maybe_unused]] uint32_t bits[4] = {};
+      if constexpr (sizeof(M) == 2) random_words(bits, op.seed, p.moment_stream, index + four);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int i = four + k;
+        const float scaled = __fmul_rn(g[i], scale);
+        float next = __fadd_rn(__fmul_rn(op.beta, m[i]), __fmul_rn(op.one_minus_beta, scaled));
+        const float by = __fadd_rn(__fmul_rn(op.from_gradient, scaled), __fmul_rn(op.from_average, next));
+        if constexpr (sizeof(M) == 2) next = round_stochastic(next, bits[k] >> 16);
+        g[i] = skip ? 0.f : by;
+        m[i] = skip ? m[i] : next;
+      }
+    }
+    octet.store(static_cast<M*>(p.m), m);
+    octet.store(p.grad, g);
   });
 }
 
@@ -332,7 +452,7 @@ LaunchConfig tiles(const Extent& extent, cudaStream_t stream) {
   return {dim3(grid_size(tiles_of(extent.n))), dim3(kTileThreads), 0, stream};
 }
 
-void add(Ranges<Part>& table, const AdamW::Part& p) {
+void add(Ranges<Part>& table, const UpdatePart& p) {
   if (p.master.numel() == 0) return;
   const Extent whole = extent(p.master.numel(), data<char>(p.master), data<char>(p.param), data<char>(p.m),
                               data<char>(p.v), data<char>(p.grad));
@@ -342,15 +462,68 @@ void add(Ranges<Part>& table, const AdamW::Part& p) {
 }
 
 template <class Kind>
-void launch_adamw(const AdamW& op, const Ranges<Part>& table, cudaStream_t stream) {
-  const Scalars scalars{data<StepState>(op.state), op.beta1, op.beta2, op.eps, op.weight_decay, op.seed};
+void launch_update(const AdamW& op, const Ranges<Part>& table, cudaStream_t stream) {
+  const AdamRule rule{.state = data<StepState>(op.state),
+                      .beta1 = op.beta1,
+                      .beta2 = op.beta2,
+                      .eps = op.eps,
+                      .weight_decay = op.weight_decay,
+                      .rate = op.rate,
+                      .seed = op.seed,
+                      .average1 = op.average1,
+                      .average2 = op.average2,
+                      .coupled = op.coupled};
   const AdamW::Part& like = op.parts.front();
   const bool short_m = like.m.dtype == DType::bf16, short_v = like.v.dtype == DType::bf16;
   const auto kernel = short_m   ? short_v ? adamw_tiles<Kind, bf16, bf16> : adamw_tiles<Kind, bf16, float>
                         : short_v ? adamw_tiles<Kind, float, bf16>
                                 : adamw_tiles<Kind, float, float>;
   const LaunchConfig config{dim3(table.blocks()), dim3(kTileThreads), 0, stream};
-  CUDA_CHECK(launch(kernel, config, table, scalars));
+  CUDA_CHECK(launch(kernel, config, table, rule));
+}
+
+template <class Kind, class Rule>
+void launch_rule(const UpdatePart& like, const Ranges<Part>& table, const Rule& rule, cudaStream_t stream) {
+  const auto kernel = !like.m                     ? update_tiles<Kind, None, Rule>
+                      : like.m.dtype == DType::bf16 ? update_tiles<Kind, bf16, Rule>
+                                                    : update_tiles<Kind, float, Rule>;
+  const LaunchConfig config{dim3(table.blocks()), dim3(kTileThreads), 0, stream};
+  CUDA_CHECK(launch(kernel, config, table, rule));
+}
+template <class Kind>
+void launch_update(const Sgd& op, const Ranges<Part>& table, cudaStream_t stream) {
+  const SgdRule rule{.state = data<StepState>(op.state),
+                     .momentum = op.momentum,
+                     .weight_decay = op.weight_decay,
+                     .rate = op.rate,
+                     .seed = op.seed,
+                     .nesterov = op.nesterov,
+                     .direction = op.direction};
+  launch_rule<Kind>(op.parts.front(), table, rule, stream);
+}
+template <class Kind>
+void launch_update(const Lion& op, const Ranges<Part>& table, cudaStream_t stream) {
+  const LionRule rule{.state = data<StepState>(op.state),
+                      .beta1 = op.beta1,
+                      .beta2 = op.beta2,
+                      .weight_decay = op.weight_decay,
+                      .rate = op.rate,
+                      .seed = op.seed};
+  launch_rule<Kind>(op.parts.front(), table, rule, stream);
+}
+
+// One launch over all parts, or several, by how masters lie in memory.
+template <class Op>
+void run_update(const Op& op, cudaStream_t stream) {
+  const DType master = op.parts.front().master.dtype;
+  const Tensor& param = op.parts.front().param;
+  in_tables<Part>(op.parts, add, [&](const Ranges<Part>& table) {
+    if (master == DType::i16) return launch_update<Halved>(op, table, stream);
+    if (master == DType::bf16) return launch_update<Rounded>(op, table, stream);
+    if (!param) return launch_update<Copied<float>>(op, table, stream);
+    if (param.dtype == DType::bf16) return launch_update<Copied<bf16>>(op, table, stream);
+    launch_update<Copied<fp16>>(op, table, stream);
+  });
 }
 }  // namespace
 
@@ -358,15 +531,26 @@ void run(const StepControl& op, void*, cudaStream_t stream) {
   CUDA_CHECK(launch(step_control, {dim3(1), dim3(1), 0, stream}, data<StepState>(op.state), op));
 }
 
-void run(const AdamW& op, void*, cudaStream_t stream) {
-  const DType master = op.parts.front().master.dtype;
-  const Tensor& param = op.parts.front().param;
-  in_tables<Part>(op.parts, add, [&](const Ranges<Part>& table) {
-    if (master == DType::i16) return launch_adamw<Halved>(op, table, stream);
-    if (master == DType::bf16) return launch_adamw<Rounded>(op, table, stream);
-    if (!param) return launch_adamw<Copied<float>>(op, table, stream);
-    if (param.dtype == DType::bf16) return launch_adamw<Copied<bf16>>(op, table, stream);
-    launch_adamw<Copied<fp16>>(op, table, stream);
+void run(const AdamW& op, void*, cudaStream_t stream) { run_update(op, stream); }
+void run(const Sgd& op, void*, cudaStream_t stream) { run_update(op, stream); }
+void run(const Lion& op, void*, cudaStream_t stream) { run_update(op, stream); }
+
+void run(const Momentum& op, void*, cudaStream_t stream) {
+  const MomentumRule rule{.state = data<StepState>(op.state),
+                          .beta = static_cast<float>(op.beta),
+                          .one_minus_beta = static_cast<float>(1 - op.beta),
+                          .from_gradient = op.nesterov ? static_cast<float>(1 - op.beta) : 0.f,
+                          .from_average = op.nesterov ? static_cast<float>(op.beta) : 1.f,
+                          .seed = op.seed};
+  const auto add_part = [](Ranges<MomentumPart>& table, const Momentum::Part& p) {
+    if (p.m.numel() == 0) return;
+    const Extent whole = extent(p.m.numel(), data<char>(p.m), data<char>(p.grad));
+    table.add({p.m.data, data<float>(p.grad), whole, p.moment_stream, p.first}, tiles_of(whole.n));
+  };
+  const auto kernel = op.parts.front().m.dtype == DType::bf16 ? momentum_tiles<bf16> : momentum_tiles<float>;
+  in_tables<MomentumPart>(op.parts, add_part, [&](const Ranges<MomentumPart>& table) {
+    const LaunchConfig config{dim3(table.blocks()), dim3(kTileThreads), 0, stream};
+    CUDA_CHECK(launch(kernel, config, table, rule));
   });
 }
 

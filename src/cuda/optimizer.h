@@ -1,12 +1,14 @@
-// The end of a step on a GPU: the ops of ops/optimizer.h.
+// The end of a step on a GPU: the ops of ops/optimizer.h and ops/update.h.
 #pragma once
 #include <cuda_runtime_api.h>
 
-#include "ops/optimizer.h"
+#include "ops/update.h"
 namespace athanor::cuda {
 
 void run(const StepControl& op, void* scratch, cudaStream_t stream);
 void run(const AdamW& op, void* scratch, cudaStream_t stream);
+void run(const Sgd& op, void* scratch, cudaStream_t stream);
+void run(const Lion& op, void* scratch, cudaStream_t stream);
 void run(const SplitMaster& op, void* scratch, cudaStream_t stream);
 void run(const JoinMaster& op, void* scratch, cudaStream_t stream);
 }  // namespace athanor::cuda

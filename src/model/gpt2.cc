@@ -57,7 +57,7 @@ class Gpt2 final : public Model {
   // A product whose outputs are cut has its bias cut alike; one whose inputs are cut has a bias for the sum.
   Linear conv1d(const std::string& name, int unit, int64_t in, int64_t out, float std_dev, const Cut& cut) {
     const Cut of_bias = cut.axis == 1 ? Cut{.axis = 0, .parts = cut.parts, .whole = cut.whole} : Cut{};
-    return {matrix(name + ".w", unit, {{name + ".weight", {in, out}}}, std_dev, cut),
+    return {matrix(name + ".w", unit, {{name + ".weight", {in, out}}}, std_dev, cut, true),
             vector(name + ".b", unit, {{name + ".bias", out}}, 0, of_bias), WeightOrder::in_out};
   }
 

@@ -32,13 +32,14 @@ AttentionShape Model::attention_shape() const {
 float Model::output_init_std() const { return init_std() / std::sqrt(2.0f * float(config_.num_hidden_layers)); }
 
 Param Model::matrix(const std::string& name, int unit, const std::vector<std::pair<std::string, Shape>>& parts,
-                    float std_dev, Cut cut) {
+                    float std_dev, Cut cut, bool in_out) {
   ParamSpec spec{.name = name,
                  .shape = parts[0].second,
                  .role = Role::matrix,
                  .unit = unit,
                  .init_std = std_dev,
-                 .cut = std::move(cut)};
+                 .cut = std::move(cut),
+                 .in_out = in_out};
   spec.shape.dim[0] = 0;
   for (const auto& [file_name, shape] : parts) {
     CHECK(shape[1] == spec.shape[1], name, ": parts of different width");

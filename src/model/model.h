@@ -34,7 +34,7 @@ class Model {
   Tensor rope_table() const { return rope_table_; }
   // Declares a weight that is one tensor of the file, or several stacked along dimension 0.
   Param matrix(const std::string& name, int unit, const std::vector<std::pair<std::string, Shape>>& parts,
-               float std_dev, Cut cut);
+               float std_dev, Cut cut, bool in_out = false);
   Param vector(const std::string& name, int unit, const std::vector<std::pair<std::string, int64_t>>& parts,
                float value, Cut cut = {});
   Param table(const std::string& name, int unit, const std::string& file_name, int64_t rows, int64_t padded_rows);

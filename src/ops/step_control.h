@@ -1,5 +1,4 @@
-// The end of a step, computed in one way by every backend: learning-rate schedules, the rule of StepControl, and the
-// scalars of AdamW.
+// The end of a step, computed in one way by every backend: learning-rate schedules, and the rule of StepControl.
 #pragma once
 #include <cmath>
 #include <numbers>
@@ -74,33 +73,14 @@ ATHANOR_HOST_DEVICE inline void close_step(StepState& s, const StepControl& c) {
     s.grad_scale = float(inv_scale * (c.clip_grad > 0 && fit < 1 ? fit : 1));
     ++s.updates;
     s.skipped_in_row = 0;
-    s.bias1 = float(1 - std::pow(c.beta1, double(s.updates)));
-    s.bias2 = float(1 - std::pow(c.beta2, double(s.updates)));
+    for (int i = 0; i < kMostAverages; ++i)
+      s.corrections[i] = float(1 - std::pow(c.averages[i], double(s.updates)));
   } else {
     s.grad_scale = 0;
     ++s.skipped;
     ++s.skipped_in_row;
   }
   if (c.scaling.dynamic) adapt_loss_scale(s, c.scaling, finite);
-}
-
-// Computed in double and rounded once to f32, as torch.optim.AdamW does.
-struct AdamScalars {
-  float grad_scale, decay, beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, root_bias2, eps;
-};
-
-// Of an AdamW, or of what a kernel is told of one.
-template <class Op>
-ATHANOR_HOST_DEVICE AdamScalars adam_scalars(const Op& op, const StepState& s) {
-  return {.grad_scale = s.grad_scale,
-          .decay = float(1 - double(s.lr) * op.weight_decay),
-          .beta1 = float(op.beta1),
-          .one_minus_beta1 = float(1 - op.beta1),
-          .beta2 = float(op.beta2),
-          .one_minus_beta2 = float(1 - op.beta2),
-          .step_size = float(double(s.lr) / double(s.bias1)),
-          .root_bias2 = float(std::sqrt(double(s.bias2))),
-          .eps = float(op.eps)};
 }
 
 }  // namespace athanor

@@ -1,49 +1,36 @@
-// AdamW over the flat buffers of all units in one op. Each knows where its decayed part (matrices, embeddings) ends.
-#include <algorithm>
-
-#include "base/rng.h"
-#include "optim/optimizer.h"
+// AdamW, and Adam with coupled decay: one op over all its weights.
+#include "optim/rule.h"
 
 namespace athanor {
 namespace {
 
-class AdamWOptimizer final : public Optimizer {
+class AdamWRule final : public UpdateRule {
  public:
-  explicit AdamWOptimizer(const AdamWOptions& options) : options_(options) {}
-
-  std::vector<StateSpec> states() const override { return {{"m", options_.m}, {"v", options_.v}}; }
-
-  void step(Ctx& c, ParamStore& params, Tensor step_state) override {
-    AdamW op{.parts = {},
-             .state = step_state,
-             .beta1 = options_.beta1,
-             .beta2 = options_.beta2,
-             .eps = options_.eps,
-             .weight_decay = options_.weight_decay,
-             .seed = options_.seed};
-    for (size_t u = 0; u < params.units().size(); ++u) {
-      const ParamStore::Unit& unit = *params.units()[u];
-      const ParamStore::Range range = unit.owned(0, unit.layout.trained);
-      if (range.begin == range.end) continue;
-      op.parts.push_back({.master = unit.part(unit.master, range),
-                          .param = unit.value ? unit.part(unit.value, range) : Tensor{},
-                          .m = unit.part(unit.states[0], range),
-                          .v = unit.part(unit.states[1], range),
-                          .grad = unit.part(unit.grad, range),
-                          .decayed = std::clamp(unit.layout.decayed, range.begin, range.end) - range.begin,
-                          .stream = stream_of(cat("stochastic rounding of unit ", u)),
-                          .moment_stream = stream_of(cat("stochastic rounding of the moments of unit ", u)),
-                          .first = uint64_t(range.begin)});
-    }
+  explicit AdamWRule(const RuleOptions& options) : o_(options) {}
+  std::vector<KeptState> states() const override { return {{"m", o_.m}, {"v", o_.v}}; }
+  std::vector<double> averages() const override { return {o_.beta1, o_.beta2}; }
+  void step(Ctx& c, ParamStore& params, std::span<const UpdateRange> ranges, const Placed& placed,
+            Tensor step_state) override {
+    const AdamW op{.parts = update_parts(params, ranges, placed),
+                   .state = step_state,
+                   .beta1 = o_.beta1,
+                   .beta2 = o_.beta2,
+                   .eps = o_.eps,
+                   .weight_decay = o_.weight_decay,
+                   .seed = o_.seed,
+                   .rate = o_.lr_factor,
+                   .average1 = placed.averages[0],
+                   .average2 = placed.averages[1],
+                   .coupled = o_.rule == RuleName::adam};
     if (!op.parts.empty()) c.run(op);
   }
 
  private:
-  AdamWOptions options_;
+  RuleOptions o_;
 };
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_adamw(const AdamWOptions& options) { return std::make_unique<AdamWOptimizer>(options); }
+std::unique_ptr<UpdateRule> make_adamw(const RuleOptions& options) { return std::make_unique<AdamWRule>(options); }
 
 }  // namespace athanor

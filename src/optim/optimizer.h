@@ -1,27 +1,35 @@
-// Optimizer: declares the states it keeps per parameter and turns gradients into weights. States are allocated, sharded
-// and saved by others from the declaration alone.
+// Optimizer: the update rules of a run's groups, what they keep, and one step of all.
 #pragma once
 #include <memory>
 #include <vector>
 
-#include "param/param_store.h"
+#include "optim/rule.h"
 
 namespace athanor {
 
 class Optimizer {
  public:
-  virtual ~Optimizer() = default;
-  virtual std::vector<StateSpec> states() const = 0;
+  // Assigns all trained weights to rules; freezes those of frozen groups.
+  Optimizer(const OptimizerOptions&, ParamStore&);
+  std::vector<StateSpec> states() const { return states_; }
+  std::vector<double> averages() const { return averages_; }  // at most kMostAverages
   // One step over the part of all units that this rank owns, after StepControl has decided about it; zeroes its
   // gradients.
-  virtual void step(Ctx&, ParamStore&, Tensor step_state) = 0;
-};
+  void step(Ctx&, ParamStore&, Tensor step_state);
 
-struct AdamWOptions {
-  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
-  DType m = DType::f32, v = DType::f32;  // what the moments are kept in: f32 or bf16
-  uint64_t seed = 0;                     // of stochastic rounding
+ private:
+  // Groups whose options differ in nothing but whether their weights decay.
+  struct Bundle {
+    RuleOptions options;
+    std::vector<std::pair<size_t, bool>> pieces = {};  // their numbers, and whether they decay
+    std::unique_ptr<UpdateRule> rule = nullptr;
+    Placed placed = {};
+  };
+  Bundle& bundle_of(const RuleOptions&);
+  void place(Bundle&, size_t pieces);
+  std::vector<Bundle> bundles_;
+  std::vector<StateSpec> states_;
+  std::vector<double> averages_;
 };
-std::unique_ptr<Optimizer> make_adamw(const AdamWOptions&);
 
 }  // namespace athanor

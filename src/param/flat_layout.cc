@@ -16,7 +16,6 @@ FlatLayout FlatLayout::make(std::span<const ParamSpec> specs, int shards, int64_
       }
   };
   place([](const ParamSpec& s) { return s.trainable && s.role != Role::vector; });
-  layout.decayed = at;
   place([](const ParamSpec& s) { return s.trainable && s.role == Role::vector; });
   layout.trained = at;
   place([](const ParamSpec& s) { return !s.trainable; });

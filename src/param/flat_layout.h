@@ -9,8 +9,7 @@ namespace athanor {
 
 struct FlatLayout {
   std::vector<int64_t> offset;  // of each spec, in elements, in the order given
-  int64_t decayed = 0;          // [0, decayed) holds matrices and embeddings
-  int64_t trained = 0;          // [decayed, trained) holds vectors; what follows is not trainable
+  int64_t trained = 0;          // [0, trained) holds matrices and embeddings, then vectors; the rest is not trainable
   int64_t numel = 0;            // of the whole buffer, padding included; a multiple of shards * align
 
   // Every parameter starts at a multiple of `align` elements.

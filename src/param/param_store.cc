@@ -1,7 +1,9 @@
 #include "param/param_store.h"
 
 #include <algorithm>
+#include <numeric>
 
+#include "base/int.h"
 #include "base/rng.h"
 #include "param/tree_reduce.h"
 
@@ -80,10 +82,84 @@ void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std
     unit.joined.resize(size_t(logical.levels()));
     for (size_t level = 0; level < unit.joined.size(); ++level)
       add(MemoryKind::gradients, cat("joined gradients, level ", level), DType::f32, false, &unit.joined[level]);
-    unit.states.resize(states_.size());
-    for (size_t s = 0; s < states_.size(); ++s)
-      add(MemoryKind::optimizer, states_[s].name, states_[s].dtype, stage >= 1, &unit.states[s]);
+    plan_states(plan, int(u));
   }
+}
+
+// Each segment starts on a cache line, as parameters do.
+void ParamStore::plan_states(MemoryPlan& plan, int u) {
+  Unit& unit = *units_[size_t(u)];
+  unit.states.resize(states_.size());
+  const std::vector<Piece> all = pieces();
+  const std::vector<Range> extent = extents();
+  const Range held = sharding_.stage >= 1 ? unit.shard : Range{0, unit.layout.numel};
+  for (size_t s = 0; s < states_.size(); ++s) {
+    State& state = unit.states[s];
+    std::vector<Range> ranges;
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (all[i].unit != u || !keeps(s, i)) continue;
+      const Range range{std::max(extent[i].begin, held.begin), std::min(extent[i].end, held.end)};
+      if (range.begin < range.end) ranges.push_back(range);
+    }
+    std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+    int64_t size = 0;
+    for (const Range& range : ranges) {
+      if (!state.segments.empty() && state.segments.back().end == range.begin) {
+        state.segments.back().end = range.end;
+      } else {
+        size = round_up(size, kAlign);
+        state.segments.push_back({range.begin, range.end, size});
+      }
+      size += range.end - range.begin;
+    }
+    state.everything = size == held.end - held.begin;
+    if (size == 0) continue;
+    plan.add(MemoryKind::optimizer, cat(states_[s].name, " of unit ", u), states_[s].dtype, {size}, &state.t);
+  }
+}
+
+Tensor ParamStore::State::part(Range range) const {
+  for (const Segment& segment : segments)
+    if (segment.begin <= range.begin && range.end <= segment.end)
+      return t.slice(segment.at + range.begin - segment.begin, segment.at + range.end - segment.begin);
+  CHECK(false, "no optimizer state of elements ", range.begin, " to ", range.end);
+  return {};
+}
+
+bool ParamStore::keeps(size_t state, size_t piece) const {
+  return states_[state].pieces.empty() || states_[state].pieces[piece];
+}
+
+bool ParamStore::keeps_in(size_t unit, size_t state) const {
+  const std::vector<Piece> all = pieces();
+  for (size_t i = 0; i < all.size(); ++i)
+    if (size_t(all[i].unit) == unit && keeps(state, i)) return true;
+  return false;
+}
+
+bool ParamStore::keeps_everything() const {
+  for (const auto& unit : units_)
+    for (const State& state : unit->states)
+      if (!state.everything) return false;
+  return true;
+}
+
+std::vector<ParamStore::Range> ParamStore::extents() const {
+  const std::vector<Piece> all = pieces();
+  std::vector<size_t> order(all.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return std::pair(all[a].unit, all[a].offset) < std::pair(all[b].unit, all[b].offset);
+  });
+  std::vector<Range> ranges(all.size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    const Piece& piece = all[order[i]];
+    const bool first = i == 0 || all[order[i - 1]].unit != piece.unit;
+    const bool last = i + 1 == order.size() || all[order[i + 1]].unit != piece.unit;
+    ranges[order[i]] = {first ? 0 : piece.offset,
+                        last ? units_[size_t(piece.unit)]->layout.numel : all[order[i + 1]].offset};
+  }
+  return ranges;
 }
 
 void ParamStore::init(Ctx& c, uint64_t seed) {
@@ -182,6 +258,18 @@ Buffer ParamStore::whole(Ctx& c, int unit, const Tensor& shard) {
   Buffer whole = c.alloc("whole tensor of a unit", shard.dtype, {units_[size_t(unit)]->layout.numel});
   c.all_gather(c.mesh[Axis::dp_shard], whole.t, shard);
   return whole;
+}
+
+Buffer ParamStore::whole_state(Ctx& c, int u, size_t s) {
+  const Unit& unit = *units_[size_t(u)];
+  const State& state = unit.states[s];
+  const Range held = sharding_.stage >= 1 ? unit.shard : Range{0, unit.layout.numel};
+  const Buffer spread = c.alloc("a state in its places", states_[s].dtype, {held.end - held.begin});
+  c.run(Fill{.x = spread.t});
+  for (const State::Segment& segment : state.segments)
+    c.run(Cast{.y = spread.t.slice(segment.begin - held.begin, segment.end - held.begin),
+               .x = state.part({segment.begin, segment.end})});
+  return sharding_.stage >= 1 ? whole(c, u, spread.t) : spread;
 }
 
 Buffer ParamStore::whole_master(Ctx& c, int u) {
@@ -322,7 +410,7 @@ std::vector<ParamStore::Piece> ParamStore::pieces() const {
   std::vector<Piece> all;
   for (size_t id = 0; id < specs_.size(); ++id)
     for (const HfSlice& slice : specs_[id].slices)
-      all.push_back({&slice, specs_[id].unit, offsets_[id] + slice.offset});
+      all.push_back({&slice, specs_[id].unit, offsets_[id] + slice.offset, int(id)});
   return all;
 }
 

@@ -19,9 +19,11 @@ struct Param {
   explicit operator bool() const { return id >= 0; }
 };
 
+// What an optimizer keeps beside weights, of all of them or of some.
 struct StateSpec {
   std::string name;  // in files: "<name>.<tensor>"
   DType dtype;
+  std::vector<bool> pieces = {};  // by number of ParamStore::pieces(), which of them it is kept of; none: of all
 };
 
 // The leaves of the sums that are the same bits for any number of ranks: the micro-batches of a step are dealt out to
@@ -46,6 +48,16 @@ class ParamStore {
   struct Range {
     int64_t begin = 0, end = 0;  // elements of a unit
   };
+  // An optimizer state of a unit: of a whole unit or a rank's shard of it, or of some ranges of these, in a row.
+  struct State {
+    struct Segment {
+      int64_t begin, end, at;  // elements [begin, end) of the unit lie from `at` on
+    };
+    Tensor t;
+    std::vector<Segment> segments;
+    bool everything = true;  // nothing of the unit, or of the rank's shard, is left out
+    Tensor part(Range range) const;
+  };
   struct Unit {
     std::vector<int> params;  // ids, in the order of layout.offset
     std::string name;         // what their names begin with: "model.layers.3"
@@ -55,7 +67,7 @@ class ParamStore {
     Tensor master;               // of i16: the rests of masters whose upper halves are the values (tensor/half.h)
     Tensor value;                // compute dtype; absent where it is the master itself
     Tensor grad;                 // f32; absent without training
-    std::vector<Tensor> states;  // in the order of the StateSpecs
+    std::vector<State> states;   // in the order of the StateSpecs
     std::vector<Tensor> joined;  // f32, whole: sums of 1, 2, 4, ... leaves that wait for as many more
     // Whole, while the unit is in use: weights at stage 3, gradients from stage 2 on.
     Buffer gathered, whole_grad;
@@ -75,6 +87,7 @@ class ParamStore {
   Param declare(ParamSpec spec);
   // Parameters whose name contains `part` are not trained. Before plan(); an Error if there is none.
   void freeze(std::string_view part);
+  void freeze(Param p) { specs_[size_t(p.id)].trainable = false; }
   // Adds all buffers to the plan. Without training there are only weights (as values).
   void plan(MemoryPlan&, const Recipe&, bool training, std::vector<StateSpec> states, const Sharding& = {});
   void init(Ctx&, uint64_t seed);  // masters and values from (seed, name, index)
@@ -101,9 +114,11 @@ class ParamStore {
   void gather_weights(Ctx&);
   // One tensor of a unit whole, of `shard` from all ranks: for checkpoints. [numel]
   Buffer whole(Ctx&, int unit, const Tensor& shard);
+  Buffer whole_state(Ctx&, int unit, size_t state);  // of one that is kept of some weights; elsewhere 0
   Buffer whole_master(Ctx&, int unit);  // of split ones. [numel] f32
   bool sharded() const { return sharding_.stage > 0; }
   bool split() const { return units_.front()->is_split(); }
+  bool keeps_everything() const;  // there is no state that is kept of some weights only
 
   const std::vector<ParamSpec>& specs() const { return specs_; }
   const ParamSpec& spec(Param p) const { return specs_[size_t(p.id)]; }
@@ -116,11 +131,17 @@ class ParamStore {
     const HfSlice* slice;
     int unit;
     int64_t offset;  // elements
+    int param;
   };
   std::vector<Piece> pieces() const;
+  bool keeps(size_t state, size_t piece) const;
+  bool keeps_in(size_t unit, size_t state) const;  // of any piece of a unit, on whatever rank
+  // What belongs to each piece of a planned store: itself and the padding behind it, so that those of a unit fill it.
+  std::vector<Range> extents() const;
 
  private:
   Tensor view(const Tensor& flat, const ParamSpec&, int64_t offset) const;
+  void plan_states(MemoryPlan&, int unit);
   void begin_use(Ctx&, int unit);
   void start_gather(Ctx&, int unit);
   void init_split(Ctx&, const Unit&, Range, RandomNormal);

@@ -35,6 +35,7 @@ struct ParamSpec {
   float init_std = 0;
   std::vector<HfSlice> slices = {};
   Cut cut = {};           // how ranks of a tensor-parallel group may share it
+  bool in_out = false;    // of a matrix: its rows are inputs, not outputs
   bool trainable = true;  // false: stays what it was; optimizers and the gradient norm leave it out
 };
 

@@ -1,4 +1,4 @@
-// The end of a step and AdamW, element by element.
+// The end of a step and the update rules, element by element.
 #include <cmath>
 #include <cstring>
 
@@ -17,14 +17,14 @@ StepState load_state(const Tensor& t) {
 }
 
 // The numbers of both halves of a master; joined and split keep f32, which all of them are.
-Values load_master(const AdamW::Part& p) {
+Values load_master(const UpdatePart& p) {
   if (p.master.dtype != DType::i16) return load(p.master);
   Values w = load(p.param);
   for (int64_t i = 0; i < w.size(); ++i) w[i] = joined(p.param.as<bf16>()[i], p.master.as<int16_t>()[i]);
   return w;
 }
 
-void store_master(const AdamW::Part& p, Values w) {
+void store_master(const UpdatePart& p, Values w) {
   if (p.param && p.param.dtype == DType::bf16)
     for (double& x : w.v) x = settled(float(x));
   if (p.param) store(p.param, w);
@@ -41,22 +41,33 @@ Values kept(Values x, DType dtype, const Random& random) {
   return x;
 }
 
-void update(const AdamW& op, const AdamW::Part& p, const StepState& s) {
+// One step of a part: rule(w, m, v, g, i) of each element; what a part does not keep is 0.
+template <class Op, class Rule>
+void update_part(const Op& op, const UpdatePart& p, const StepState& s, const Rule& rule) {
   const Values grad = load(p.grad);
-  Values w = load_master(p), m = load(p.m), v = load(p.v);  // [n]
-  for (int64_t i = 0; i < w.size(); ++i) {
-    const double g = grad[i] * double(s.grad_scale), lr = s.lr;
-    if (i < p.decayed) w[i] -= lr * op.weight_decay * w[i];
-    m[i] = op.beta1 * m[i] + (1 - op.beta1) * g;
-    v[i] = op.beta2 * v[i] + (1 - op.beta2) * g * g;
-    w[i] -= lr * (m[i] / double(s.bias1)) / (std::sqrt(v[i] / double(s.bias2)) + op.eps);
-  }
+  Values w = load_master(p);                             // [n]
+  Values m = p.m ? load(p.m) : Values(1, grad.size());   // [n]
+  Values v = p.v ? load(p.v) : Values(1, grad.size());   // [n]
+  for (int64_t i = 0; i < w.size(); ++i) rule(w[i], m[i], v[i], grad[i], i < p.decayed ? op.weight_decay : 0);
   const auto random = [&](uint64_t stream, int64_t i) {
     return random_bits(op.seed, stream, (uint64_t(s.updates) << 40) + p.first + uint64_t(i));
   };
   store_master(p, kept(w, p.master.dtype, [&](int64_t i) { return random(p.stream, i); }));
-  store(p.m, kept(m, p.m.dtype, [&](int64_t i) { return random(p.moment_stream, i); }));
-  store(p.v, kept(v, p.v.dtype, [&](int64_t i) { return random(p.moment_stream, i) << 16; }));
+  if (p.m) store(p.m, kept(m, p.m.dtype, [&](int64_t i) { return random(p.moment_stream, i); }));
+  if (p.v) store(p.v, kept(v, p.v.dtype, [&](int64_t i) { return random(p.moment_stream, i) << 16; }));
+}
+
+// rule(state) gives what update_part() takes.
+template <class Op, class Rule>
+void update(const Op& op, const Rule& rule) {
+  const StepState s = load_state(op.state);
+  for (const UpdatePart& p : op.parts) {
+    if (!s.skip)
+      update_part(op, p, s, rule(s));
+    else if (p.master.dtype == DType::f32 && p.param)
+      store(p.param, load(p.master));
+    store(p.grad, zeros_like(p.grad));
+  }
 }
 
 }  // namespace
@@ -68,14 +79,49 @@ void ReferenceOps::run(const StepControl& op, void*) {
 }
 
 void ReferenceOps::run(const AdamW& op, void*) {
-  const StepState s = load_state(op.state);
-  for (const AdamW::Part& p : op.parts) {
-    if (!s.skip)
-      update(op, p, s);
-    else if (p.master.dtype == DType::f32 && p.param)
-      store(p.param, load(p.master));
-    store(p.grad, zeros_like(p.grad));
-  }
+  update(op, [&](const StepState& s) {
+    const double lr = s.lr * op.rate, c1 = s.corrections[op.average1], c2 = s.corrections[op.average2];
+    return [&op, lr, c1, c2, scale = double(s.grad_scale)](double& w, double& m, double& v, double grad, double decay) {
+      double g = grad * scale;
+      if (op.coupled)
+        g += decay * w;
+      else
+        w -= lr * decay * w;
+      m = op.beta1 * m + (1 - op.beta1) * g;
+      v = op.beta2 * v + (1 - op.beta2) * g * g;
+      w -= lr * (m / c1) / (std::sqrt(v / c2) + op.eps);
+    };
+  });
+}
+
+void ReferenceOps::run(const Sgd& op, void*) {
+  update(op, [&](const StepState& s) {
+    return [&op, lr = s.lr * op.rate, scale = op.direction ? 1.0 : double(s.grad_scale)](double& w, double& m, double&,
+                                                                                        double grad, double decay) {
+      double g = grad * scale;
+      if (op.direction)
+        w -= lr * decay * w;
+      else
+        g += decay * w;
+      if (op.momentum > 0) {
+        m = op.momentum * m + g;
+        g = op.nesterov ? g + op.momentum * m : m;
+      }
+      w -= lr * g;
+    };
+  });
+}
+
+void ReferenceOps::run(const Lion& op, void*) {
+  update(op, [&](const StepState& s) {
+    return [&op, lr = s.lr * op.rate, scale = double(s.grad_scale)](double& w, double& m, double&, double grad,
+                                                                   double decay) {
+      const double g = grad * scale, c = op.beta1 * m + (1 - op.beta1) * g;
+      w -= lr * decay * w;
+      w -= lr * (c > 0 ? 1 : c < 0 ? -1 : 0);
+      m = op.beta2 * m + (1 - op.beta2) * g;
+    };
+  });
 }
 
 void ReferenceOps::run(const SplitMaster& op, void*) {

@@ -36,6 +36,11 @@ class ReferenceOps final : public Ops {
   void run(const RandomNormal&, void*) override;
   void run(const StepControl&, void*) override;
   void run(const AdamW&, void*) override;
+  void run(const Sgd&, void*) override;
+  void run(const Lion&, void*) override;
+  void run(const Momentum&, void*) override;
+  void run(const NormalizeMatrix&, void*) override;
+  void run(const Combine&, void*) override;
   void run(const SplitMaster&, void*) override;
   void run(const JoinMaster&, void*) override;
 };

@@ -91,6 +91,9 @@ struct Ctx {
   void all_gather(Communicator& group, Tensor full, Tensor shard) {
     if (!arena.recording()) group.all_gather(full, shard, Lane::compute);
   }
+  void reduce_scatter(Communicator& group, Tensor shard, Tensor full) {
+    if (!arena.recording()) group.reduce_scatter(shard, full, Reduce::sum, Lane::compute);
+  }
   void exchange(Communicator& group, Tensor out, Tensor in, int peer) {
     if (!arena.recording()) group.exchange(out, in, peer, Lane::compute);
   }

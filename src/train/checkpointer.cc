@@ -47,18 +47,20 @@ std::vector<WrittenFile> parse_part(const std::string& json, int rank) {
   return part;
 }
 
-int64_t bytes_of(const ParamStore::Unit& unit, int64_t elements) {
-  size_t each = size_of(unit.saved_dtype());
-  for (const Tensor& state : unit.states) each += size_of(state.dtype);
-  return elements * int64_t(each);
+// What is saved of a piece.
+int64_t bytes_of(const ParamStore& params, size_t piece, const ParamStore::Piece& p) {
+  size_t each = size_of(params.units()[size_t(p.unit)]->saved_dtype());
+  for (size_t s = 0; s < params.state_specs().size(); ++s)
+    if (params.keeps(s, piece)) each += size_of(params.state_specs()[s].dtype);
+  return p.slice->shape.numel() * int64_t(each);
 }
 
 }  // namespace
 
 size_t snapshot_bytes(const ParamStore& params, int ranks) {
   int64_t bytes = 0;
-  for (const auto& piece : params.pieces())
-    bytes += bytes_of(*params.units()[size_t(piece.unit)], piece.slice->shape.numel());
+  const std::vector<ParamStore::Piece> pieces = params.pieces();
+  for (size_t i = 0; i < pieces.size(); ++i) bytes += bytes_of(params, i, pieces[i]);
   return size_t(bytes / ranks);
 }
 
@@ -81,9 +83,9 @@ Checkpointer::Checkpointer(Engine& engine, Device& device, CheckpointerOptions o
     const int writer = int((before + elements / 2) * ranks_ / total);
     before += elements;
     files_[0].items.push_back({i, -1, writer});
-    for (size_t s = 0; s < params.state_specs().size(); ++s) files_[1].items.push_back({i, int(s), writer});
-    if (writer == rank_ && !in_place())
-      room_.bytes += size_t(bytes_of(*params.units()[size_t(pieces_[i].unit)], elements));
+    for (size_t s = 0; s < params.state_specs().size(); ++s)
+      if (params.keeps(s, i)) files_[1].items.push_back({i, int(s), writer});
+    if (writer == rank_ && !in_place()) room_.bytes += size_t(bytes_of(params, i, pieces_[i]));
   }
 }
 
@@ -95,7 +97,7 @@ TensorData Checkpointer::described(const Item& item) const {
   const ParamStore& params = engine_.model().params();
   const ParamStore::Piece& piece = pieces_[item.piece];
   const ParamStore::Unit& unit = *params.units()[size_t(piece.unit)];
-  const DType dtype = item.state < 0 ? unit.saved_dtype() : unit.states[size_t(item.state)].dtype;
+  const DType dtype = item.state < 0 ? unit.saved_dtype() : params.state_specs()[size_t(item.state)].dtype;
   const std::string prefix = item.state < 0 ? "" : params.state_specs()[size_t(item.state)].name + ".";
   return {.name = prefix + piece.slice->name, .dtype = dtype, .shape = piece.slice->shape, .pieces = {}};
 }

@@ -33,8 +33,7 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
     : options_(options),
       backend_(backend),
       ops_(&backend.ops),
-      model_(make_model(config)),
-      optimizer_(make_adamw(options.adamw)) {
+      model_(make_model(config)) {
   const int64_t sequences = options_.micro_batch_size, n = sequences * options_.seq_length;
   if (options_.loss_chunk_rows == 0)
     options_.loss_chunk_rows =
@@ -44,6 +43,7 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   if (options_.documents_per_sequence > 1)
     options_.documents.resize(size_t(sequences * options_.documents_per_sequence), Span{});
   for (const std::string& name : options_.frozen) model_->params().freeze(name);
+  if (options_.training) optimizer_ = std::make_unique<Optimizer>(options_.optimizer, model_->params());
   CHECK(options_.global_batch_size % (options_.micro_batch_size * ranks()) == 0, "a global batch of ",
         options_.global_batch_size, " for ", ranks(), " ranks and micro-batches of ", options_.micro_batch_size);
   const int64_t leaves = options_.logical_shards;
@@ -52,7 +52,8 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
         leaves, " logical shards for ", ranks(), " ranks and a global batch of ", options_.global_batch_size,
         " in micro-batches of ", options_.micro_batch_size);
   Communicator& shards = backend_.mesh[Axis::dp_shard];
-  model_->plan(memory_, options_.recipe, options_.training, optimizer_->states(),
+  model_->plan(memory_, options_.recipe, options_.training,
+               optimizer_ ? optimizer_->states() : std::vector<StateSpec>{},
                {.stage = options_.zero_stage,
                 .shards = shards.size(),
                 .index = shards.rank(),
@@ -296,13 +297,13 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
     c.all_reduce(all, loss);
     c.all_reduce(all, norm);
   }
-  c.run(StepControl{.state = state_,
-                    .schedule = options_.schedule,
-                    .scaling = options_.scaling,
-                    .clip_grad = options_.clip_grad,
-                    .beta1 = options_.adamw.beta1,
-                    .beta2 = options_.adamw.beta2,
-                    .divided_by = double(options_.global_batch_size * options_.seq_length)});
+  StepControl control{.state = state_,
+                      .schedule = options_.schedule,
+                      .scaling = options_.scaling,
+                      .clip_grad = options_.clip_grad,
+                      .divided_by = double(options_.global_batch_size * options_.seq_length)};
+  std::ranges::copy(optimizer_->averages(), control.averages);
+  c.run(control);
   optimizer_->step(c, params, state_);
   if (ranks() > 1) enter(Phase::communication);
   params.gather_weights(c);
@@ -320,7 +321,12 @@ void Engine::visit_whole(Ctx c, const TakeTensor& take) {
       take(u, -1, model_->params().whole_master(c, int(u)).t);
     else
       visit(-1, unit.master);
-    for (size_t s = 0; s < unit.states.size(); ++s) visit(int(s), unit.states[s]);
+    for (size_t s = 0; s < unit.states.size(); ++s) {
+      if (unit.states[s].everything)
+        visit(int(s), unit.states[s].t);
+      else if (model_->params().keeps_in(u, s))
+        take(u, int(s), model_->params().whole_state(c, int(u), s).t);
+    }
   }
 }
 

@@ -36,7 +36,7 @@ struct EngineOptions {
   int zero_stage = 0;                    // what the ranks of the dp_shard axis share out: see Sharding
   int64_t logical_shards = 0;            // leaves of the rank-invariant sums: see LogicalShards; 0: none
   uint64_t seed = 0;
-  AdamWOptions adamw;
+  OptimizerOptions optimizer;
   Schedule schedule;
   LossScaling scaling;
   double loss_scale = 1;  // initial
@@ -95,7 +95,7 @@ class Engine {
   void micro_batch(std::span<const int32_t> tokens, std::span<const int32_t> targets, PhaseClock&);
   // Micro-batches that a rank holds in a row, of those that all ranks of a step hold together.
   int64_t turn() const { return options_.logical_shards > 0 ? micro_batches() : 1; }
-  // Sums over the ranks, norm, skip decision, clipping, AdamW. Only queued: a step's result is collected once, in
+  // Sums over the ranks, norm, skip decision, clipping, the optimizer. Only queued: a step's result is collected once, in
   // order, and at most kStepsAhead steps may wait for it; the host waits in collect() and nowhere else.
   // The clock is moved through communication and optimizer.
   void close_step(PhaseClock&);
@@ -116,7 +116,7 @@ class Engine {
   // They are whole where they lie, and stay so.
   bool saves_in_place() const {
     const ParamStore& params = model_->params();
-    return !params.sharded() && !params.split();
+    return !params.sharded() && !params.split() && params.keeps_everything();
   }
 
   StepState read_state();

@@ -108,6 +108,10 @@ class Fitting {
   }
 
  private:
+  // Ranks may need different amounts: what an optimizer keeps of some weights only, and the matrices that each makes
+  // orthogonal.
+  size_t most_of_ranks(size_t bytes) const { return size_t(-least_of_ranks(backend_, -int64_t(bytes))); }
+
   // Null where no size fits; leaves those in `sizes` that do not.
   std::unique_ptr<Engine> largest(std::span<const int64_t>& sizes) {
     std::unique_ptr<Engine> best = fitting(sizes.back());
@@ -132,7 +136,7 @@ class Fitting {
       options_.logits_budget = budget;
       auto engine = std::make_unique<Engine>(config_.model, options_, backend_);
       rest_ = runtime_reserve(config_) + save_reserve(config_, backend_, *engine, training_);
-      if (engine->memory().total() + rest_ <= capacity_) return engine;
+      if (most_of_ranks(engine->memory().total() + rest_) <= capacity_) return engine;
       too_large_ = std::move(engine);
     }
     return nullptr;

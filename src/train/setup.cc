@@ -68,7 +68,46 @@ DType to_dtype(MasterWeights m) {
 
 DType to_dtype(MomentDtype m) { return m == MomentDtype::bf16 ? DType::bf16 : DType::f32; }
 
+std::optional<double> if_given(double x) { return x < 0 ? std::nullopt : std::optional(x); }
+
+ParamGroup to_group(const ParamGroupConfig& g) {
+  ParamGroup group{.match = g.match,
+                   .lr_factor = g.lr_factor,
+                   .weight_decay = if_given(g.weight_decay),
+                   .beta1 = if_given(g.beta1),
+                   .beta2 = if_given(g.beta2),
+                   .eps = if_given(g.eps),
+                   .momentum = if_given(g.momentum),
+                   .frozen = g.frozen};
+  // The enums have the same order, behind the word for "not given".
+  if (g.role != GroupRole::any) group.role = Role(int(g.role) - 1);
+  if (g.optimizer != GroupOptimizer::inherit) group.rule = RuleName(int(g.optimizer) - 1);
+  return group;
+}
+
 }  // namespace
+
+OptimizerOptions optimizer_options(const Config& c) {
+  OptimizerOptions o{.rule = RuleName(int(c.optimizer)),
+                     .beta1 = c.adam_beta1,
+                     .beta2 = c.adam_beta2,
+                     .eps = c.adam_eps,
+                     .weight_decay = c.weight_decay,
+                     .m = to_dtype(c.exp_avg_dtype),
+                     .v = to_dtype(c.exp_avg_sq_dtype),
+                     .seed = uint64_t(c.seed),
+                     .sgd_momentum = c.sgd_momentum,
+                     .sgd_nesterov = c.sgd_nesterov,
+                     .lion_beta1 = c.lion_beta1,
+                     .lion_beta2 = c.lion_beta2,
+                     .muon_momentum = c.muon_momentum,
+                     .muon_nesterov = c.muon_nesterov,
+                     .muon_scale = MuonScale(int(c.muon_scale)),
+                     .muon_coefficients = MuonCoefficients(int(c.muon_coefficients)),
+                     .groups = {}};
+  for (const ParamGroupConfig& group : c.param_groups) o.groups.push_back(to_group(group));
+  return o;
+}
 
 EngineOptions engine_options(const Config& c, bool training) {
   EngineOptions o;
@@ -82,13 +121,7 @@ EngineOptions engine_options(const Config& c, bool training) {
       std::max<int64_t>(c.max_documents_per_sequence, c.choice_data.empty() ? 1 : kChoicesPerSequence);
   o.training = training;
   o.seed = uint64_t(c.seed);
-  o.adamw = {.beta1 = c.adam_beta1,
-             .beta2 = c.adam_beta2,
-             .eps = c.adam_eps,
-             .weight_decay = c.weight_decay,
-             .m = to_dtype(c.exp_avg_dtype),
-             .v = to_dtype(c.exp_avg_sq_dtype),
-             .seed = uint64_t(c.seed)};
+  o.optimizer = optimizer_options(c);
   o.schedule = {.style = to_style(c.lr_decay_style),
                 .wsd = to_wsd(c.lr_wsd_decay_style),
                 .lr = c.learning_rate,

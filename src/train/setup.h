@@ -11,6 +11,7 @@
 
 namespace athanor {
 
+OptimizerOptions optimizer_options(const Config&);
 EngineOptions engine_options(const Config&, bool training);
 
 // The mesh of so many ranks. Throws Error(usage) if they do not divide as configured.

@@ -10,20 +10,31 @@ namespace {
 
 constexpr int64_t kMaxStateBytes = 1 << 20;
 
-// The part of [begin, end) that this rank has in a tensor of a unit.
-ParamStore::Range held(const ParamStore::Unit& unit, const Tensor& flat, int64_t begin, int64_t end) {
-  return unit.is_shard(flat) ? unit.owned(begin, end) : ParamStore::Range{begin, end};
-}
+using Range = ParamStore::Range;
 
-void load_part(Device& device, const ParamStore::Unit& unit, const Tensor& flat, ParamStore::Range range,
-               const void* from) {
-  const Tensor to = unit.part(flat, range);
+// Where elements of a unit go: masters or weights (flat), or an optimizer state.
+struct Target {
+  const ParamStore::Unit& unit;
+  Tensor flat;                            // absent: a state that none of this rank's elements has
+  const ParamStore::State* state = nullptr;
+  bool is_shard = false;
+
+  static Target weights(const ParamStore::Unit& unit) {
+    const Tensor& flat = unit.master ? unit.master : unit.value;
+    return {unit, flat, nullptr, unit.is_shard(flat)};
+  }
+  // The part of [begin, end) that this rank has.
+  Range held(int64_t begin, int64_t end) const { return is_shard ? unit.owned(begin, end) : Range{begin, end}; }
+  Tensor part(Range range) const { return state ? state->part(range) : unit.part(flat, range); }
+};
+
+void copy_to(Device& device, const Tensor& to, const void* from) {
   device.copy(to.data, from, to.bytes(), Lane::compute);
   device.sync();
 }
 
 // Masters in two halves.
-void load_split(Device& device, const ParamStore::Unit& unit, ParamStore::Range range, const float* from) {
+void load_split(Device& device, const ParamStore::Unit& unit, Range range, const float* from) {
   std::vector<bf16> weights;
   std::vector<int16_t> rests;
   for (int64_t i = 0; i < range.end - range.begin; ++i) {
@@ -31,39 +42,38 @@ void load_split(Device& device, const ParamStore::Unit& unit, ParamStore::Range 
     weights.push_back(from_float<bf16>(x));
     rests.push_back(rest_of(x));
   }
-  load_part(device, unit, unit.value, range, weights.data());
-  load_part(device, unit, unit.master, range, rests.data());
+  copy_to(device, unit.part(unit.value, range), weights.data());
+  copy_to(device, unit.part(unit.master, range), rests.data());
 }
 
-// Elements from `begin` on of a tensor of a unit, of which this rank takes what it holds; floats of another dtype are
-// converted.
-void load_elements(Device& device, const ParamStore::Unit& unit, const Tensor& flat, int64_t begin,
-                   std::span<const std::byte> bytes, DType dtype, const std::string& name) {
-  const ParamStore::Range range = held(unit, flat, begin, begin + int64_t(bytes.size() / size_of(dtype)));
+// Elements from `begin` on of a unit, of which this rank takes what it holds; floats of another dtype are converted.
+void load_elements(Device& device, const Target& to, int64_t begin, std::span<const std::byte> bytes, DType dtype,
+                   const std::string& name) {
+  const Range range = to.held(begin, begin + int64_t(bytes.size() / size_of(dtype)));
   if (range.begin == range.end) return;
   const auto skip = size_t(range.begin - begin);
-  if (dtype == flat.dtype) return load_part(device, unit, flat, range, bytes.data() + skip * size_of(dtype));
+  if (dtype == to.flat.dtype) return copy_to(device, to.part(range), bytes.data() + skip * size_of(dtype));
   std::vector<float> values;
   to_floats(bytes, dtype, values);
-  if (flat.dtype == DType::i16) return load_split(device, unit, range, values.data() + skip);
+  if (to.flat.dtype == DType::i16) return load_split(device, to.unit, range, values.data() + skip);
   std::vector<std::byte> converted;
-  from_floats(values, flat.dtype, name, converted);
-  load_part(device, unit, flat, range, converted.data() + skip * size_of(flat.dtype));
+  from_floats(values, to.flat.dtype, name, converted);
+  copy_to(device, to.part(range), converted.data() + skip * size_of(to.flat.dtype));
 }
 
 // Reads what this rank holds of a piece into device memory, converting floats where dtypes differ.
-void load_piece(Device& device, const WeightFiles& files, const std::string& name, const ParamStore::Unit& unit,
-                const ParamStore::Piece& piece, const Tensor& flat) {
+void load_piece(Device& device, const WeightFiles& files, const std::string& name, const ParamStore::Piece& piece,
+                const Target& to) {
   const Shape& shape = piece.slice->shape;
   const auto [file, entry] = files.at(name);
   if (entry->checked_shape() != shape)
     throw Error(cat(file->path(), ": tensor ", name, " has shape ", entry->checked_shape(), ", the model needs ", shape,
                     ": the folder is of another model"));
-  const ParamStore::Range range = held(unit, flat, piece.offset, piece.offset + shape.numel());
+  const Range range = to.held(piece.offset, piece.offset + shape.numel());
   if (range.begin == range.end) return;
   std::vector<std::byte> bytes(size_t(entry->bytes));
   file->read(*entry, bytes);
-  load_elements(device, unit, flat, piece.offset, bytes, entry->checked_dtype(), name);
+  load_elements(device, to, piece.offset, bytes, entry->checked_dtype(), name);
 }
 
 }  // namespace
@@ -110,7 +120,7 @@ void load_weights(const ParamStore& params, Device& device, const std::string& f
   const WeightFiles files(folder);
   for (const auto& piece : params.pieces()) {
     const ParamStore::Unit& unit = *params.units()[size_t(piece.unit)];
-    load_piece(device, files, piece.slice->name, unit, piece, unit.master ? unit.master : unit.value);
+    load_piece(device, files, piece.slice->name, piece, Target::weights(unit));
   }
 }
 
@@ -122,27 +132,32 @@ void load_weights(Engine& engine, Device& device, const std::string& folder) {
 void load_weights(Engine& engine, Device& device, const ModelFolder& folder) {
   for (const auto& piece : engine.model().params().pieces()) {
     const ParamStore::Unit& unit = *engine.model().params().units()[size_t(piece.unit)];
-    const Tensor& flat = unit.master ? unit.master : unit.value;
     const ModelFolder::Weight& weight = folder.at(piece.slice->name);
     int64_t at = piece.offset;
     folder.for_each_block(weight, [&](std::span<const std::byte> block) {
-      load_elements(device, unit, flat, at, block, weight.dtype, weight.name);
+      load_elements(device, Target::weights(unit), at, block, weight.dtype, weight.name);
       at += int64_t(block.size() / size_of(weight.dtype));
     });
   }
   engine.refresh_values();
 }
 
+static void load_states(const ParamStore& params, Device& device, const std::string& folder) {
+  if (params.state_specs().empty()) return;  // then there is no such file
+  const WeightFiles files(folder, "optimizer");
+  const std::vector<ParamStore::Piece> pieces = params.pieces();
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const ParamStore::Unit& unit = *params.units()[size_t(pieces[i].unit)];
+    for (size_t s = 0; s < params.state_specs().size(); ++s)
+      if (params.keeps(s, i))
+        load_piece(device, files, cat(params.state_specs()[s].name, ".", pieces[i].slice->name), pieces[i],
+                   {unit, unit.states[s].t, &unit.states[s], params.sharded()});
+  }
+}
+
 RunState load_checkpoint(Engine& engine, Device& device, const std::string& folder) {
   load_weights(engine, device, folder);
-  const WeightFiles moments(folder, "optimizer");
-  const ParamStore& params = engine.model().params();
-  for (const auto& piece : params.pieces()) {
-    const ParamStore::Unit& unit = *params.units()[size_t(piece.unit)];
-    for (size_t s = 0; s < unit.states.size(); ++s)
-      load_piece(device, moments, cat(params.state_specs()[s].name, ".", piece.slice->name), unit, piece,
-                 unit.states[s]);
-  }
+  load_states(engine.model().params(), device, folder);
   const RunState state = read_run_state(folder);
   engine.write_state(state.device);
   return state;

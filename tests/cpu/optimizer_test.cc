@@ -18,7 +18,7 @@ struct Adam {
         grad(HostTensor::normal(DType::f32, {n}, 4)),
         state(DType::u8, {int64_t(sizeof(StepState))}) {
     for (int64_t i = 0; i < n; ++i) v.set(i, v[i] * v[i]);
-    set_state({.updates = 3, .grad_scale = 0.5f, .lr = 0.01f, .bias1 = float(1 - 0.729), .bias2 = float(1 - 0.857375)});
+    set_state({.updates = 3, .grad_scale = 0.5f, .lr = 0.01f, .corrections = {float(1 - 0.729), float(1 - 0.857375)}});
   }
   void set_state(const StepState& s) { std::memcpy(state.t.data, &s, sizeof s); }
   AdamW op(bool with_param) const {
@@ -150,7 +150,7 @@ TEST(AdamW, MomentsInBf16HaveNoBias) {
   double m = 1, v = start, product = 0, mean_m = 0, mean_v = 0;
   for (int64_t i = 0; i < n; ++i) a.m.set(i, 1), a.v.set(i, start);
   for (int step = 0; step < 300; ++step) {
-    a.set_state({.updates = step, .grad_scale = 1, .lr = 0, .bias1 = 1, .bias2 = 1});
+    a.set_state({.updates = step, .grad_scale = 1, .lr = 0, .corrections = {1, 1}});
     for (int64_t i = 0; i < n; ++i) a.grad.set(i, 0.5);
     AdamW op = a.op(false);
     op.beta1 = 0.999, op.beta2 = beta2;
@@ -245,7 +245,7 @@ TEST(StepControl, ClosesTheStepInPlace) {
   HostTensor state(DType::u8, {int64_t(sizeof(StepState))});
   StepState s{.loss_sum = 7, .norm_sq = 16};
   std::memcpy(state.t.data, &s, sizeof s);
-  const StepControl op{.state = state.t, .schedule = {.lr = 0.5}, .clip_grad = 1, .beta1 = 0.9, .beta2 = 0.99};
+  const StepControl op{.state = state.t, .schedule = {.lr = 0.5}, .clip_grad = 1, .averages = {0.9, 0.99}};
   run_op(op);
   close_step(s, op);
   EXPECT_EQ(std::memcmp(state.t.data, &s, sizeof s), 0);

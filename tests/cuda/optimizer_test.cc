@@ -16,6 +16,11 @@ namespace {
 class Optimizer : public KernelTest {};
 
 TEST_F(Optimizer, AdamW) { agrees_with_the_reference(AdamW::kName, optimizer_cases, 100); }
+TEST_F(Optimizer, Sgd) { agrees_with_the_reference(Sgd::kName, optimizer_cases, 100); }
+TEST_F(Optimizer, Lion) { agrees_with_the_reference(Lion::kName, optimizer_cases, 60); }
+TEST_F(Optimizer, Momentum) { agrees_with_the_reference(Momentum::kName, optimizer_cases, 32); }
+TEST_F(Optimizer, NormalizeMatrix) { agrees_with_the_reference(NormalizeMatrix::kName, optimizer_cases, 19); }
+TEST_F(Optimizer, Combine) { agrees_with_the_reference(Combine::kName, optimizer_cases, 36); }
 TEST_F(Optimizer, SplitMaster) { agrees_with_the_reference(SplitMaster::kName, optimizer_cases, 12); }
 TEST_F(Optimizer, JoinMaster) { agrees_with_the_reference(JoinMaster::kName, optimizer_cases, 6); }
 TEST_F(Optimizer, StepControl) { agrees_with_the_reference(StepControl::kName, optimizer_cases, 8); }
@@ -26,7 +31,7 @@ TEST_F(Optimizer, HalvesNeedNoAlignment) {
 }
 
 StepState running_state(int skip = 0) {
-  return {.updates = 70001, .skip = skip, .grad_scale = 0.37f, .lr = 3e-3f, .bias1 = 0.9711f, .bias2 = 0.7713f};
+  return {.updates = 70001, .skip = skip, .grad_scale = 0.37f, .lr = 3e-3f, .corrections = {0.9711f, 0.7713f}};
 }
 
 // What the masters, their copies and the moments are kept in.
@@ -175,9 +180,7 @@ TEST_F(Optimizer, StepControlIsCloseStepBitForBit) {
                                       .decay = int64_t(20 + draw(13) % 90),
                                       .wsd_decay = int64_t(1 + draw(14) % 20)},
                          .scaling = {.dynamic = draw(15) % 2 == 0, .window = 3},
-                         .clip_grad = draw(16) % 3 == 0 ? 0.0 : 1.0,
-                         .beta1 = 0.9,
-                         .beta2 = 0.95};
+                         .clip_grad = draw(16) % 3 == 0 ? 0.0 : 1.0, .averages = {0.9, 0.95}};
     const auto* bytes = reinterpret_cast<const std::byte*>(&s);
     memory.write({bytes, bytes + sizeof s});
     b.ops->run(op, nullptr);

@@ -1,5 +1,5 @@
-// Cases of AdamW, of masters in halves and of StepControl on a backend; the arithmetic of the step itself is in
-// step_control_test.cc.
+// Cases of update rules, of masters in halves, of what Muon's products lack and of StepControl on a backend; the
+// arithmetic of the step itself is in step_control_test.cc.
 #include <bit>
 #include <cmath>
 #include <optional>
@@ -14,8 +14,8 @@ StepState running_state() {
   s.updates = 37;
   s.grad_scale = 0.25f;
   s.lr = 0.01f;
-  s.bias1 = float(1 - std::pow(0.9, 37));
-  s.bias2 = float(1 - std::pow(0.95, 37));
+  s.corrections[0] = float(1 - std::pow(0.9, 37));
+  s.corrections[1] = float(1 - std::pow(0.95, 37));
   return s;
 }
 
@@ -91,6 +91,110 @@ void adamw_cases(Examiner& examine) {
   examine(adamw("long list", std::vector<AdamW::Part>(300, part(5, kKinds[0]))));
 }
 
+// A case of a rule with one state at most.
+template <class Op>
+OpCase<Op> update(const std::string& name, std::vector<UpdatePart> parts) {
+  OpCase<Op> c{name, {.parts = std::move(parts), .state = tensor(DType::u8, {int64_t(sizeof(StepState))})}};
+  c.op.weight_decay = 0.1;
+  c.op.seed = 5;
+  c.values = {{"state", bytes_of(running_state())}, {"m", normal(0, 0.3)}};
+  if (c.op.parts.front().master.dtype == DType::i16)
+    c.values["master"] = [](uint64_t s, int64_t i) { return double(int16_t(random_bits(kCaseSeed, s, uint64_t(i)))); };
+  return c;
+}
+
+UpdatePart with_one_state(int64_t n, const Kind& kind, std::optional<DType> m) {
+  UpdatePart p = part(n, kind, m.value_or(DType::f32));
+  if (!m) p.m = {};
+  p.v = {};
+  return p;
+}
+
+template <class Op>
+void one_state_cases(Examiner& examine, std::initializer_list<std::optional<DType>> kept, const auto& variants) {
+  for (const Kind& kind : kKinds)
+    for (const std::optional<DType> m : kept)
+      for (const int64_t n : {1, 17, 5000}) {
+        std::vector<UpdatePart> parts{with_one_state(n, kind, m), with_one_state(2049, kind, m)};
+        parts[1].decayed = 1030;
+        OpCase<Op> c = update<Op>(cat(n, " ", kind.name(), " m ", m ? cat(*m) : "none"), std::move(parts));
+        variants(examine, c, m.has_value());
+        StepState s = running_state();
+        s.skip = 1;
+        s.grad_scale = 0;
+        c.name += " skip";
+        c.values["state"] = bytes_of(s);
+        c.values["grad"] = constant(INFINITY);
+        examine(c);
+      }
+}
+
+void sgd_cases(Examiner& examine) {
+  one_state_cases<Sgd>(examine, {std::nullopt, DType::f32, DType::bf16}, [](Examiner& e, OpCase<Sgd> c, bool kept) {
+    const std::string name = c.name;
+    c.op.momentum = kept ? 0.9 : 0;
+    e(c);
+    c.name = name + (kept ? " nesterov" : " direction");
+    c.op.nesterov = kept;
+    c.op.direction = !kept;
+    c.op.rate = 0.5;
+    e(c);
+  });
+}
+
+// Where the average is as good as 0, its sign is nothing to compare.
+void lion_cases(Examiner& examine) {
+  one_state_cases<Lion>(examine, {DType::f32, DType::bf16}, [](Examiner& e, OpCase<Lion> c, bool) {
+    c.op.rate = 0.5;
+    c.values["grad"] = [](uint64_t s, int64_t i) { return (i % 2 ? 1 : -1) * (3 + uniform(0, 1)(s, i)); };
+    c.values["m"] = uniform(-0.01, 0.01);
+    e(c);
+  });
+}
+
+void coupled_cases(Examiner& examine) {
+  for (const Kind& kind : kKinds) {
+    OpCase<AdamW> c = adamw(cat("coupled ", kind.name()), {part(5000, kind), part(77, kind)});
+    c.op.coupled = true;
+    c.op.rate = 0.5;
+    c.op.parts[0].decayed = 1030;
+    examine(c);
+  }
+}
+
+void momentum_cases(Examiner& examine) {
+  for (const int64_t n : {1, 17, 5000, 100003})
+    for (const DType m : {DType::f32, DType::bf16})
+      for (const bool nesterov : {false, true})
+        for (const int skip : {0, 1}) {
+          OpCase<Momentum> c{cat(n, " ", m, nesterov ? " nesterov" : "", skip ? " skip" : ""),
+                             {.parts = {{.m = tensor(m, {n}), .grad = tensor(DType::f32, {n}), .moment_stream = 7,
+                                         .first = 1000003}},
+                              .state = tensor(DType::u8, {int64_t(sizeof(StepState))}),
+                              .nesterov = nesterov,
+                              .seed = 5}};
+          StepState s = running_state();
+          s.skip = skip;
+          c.values = {{"state", bytes_of(s)}, {"m", normal(0, 0.3)}};
+          if (skip) c.values["grad"] = constant(NAN);
+          examine(c);
+        }
+}
+
+void matrix_cases(Examiner& examine) {
+  for (const auto& [rows, cols, stride] :
+       {std::tuple<int64_t, int64_t, int64_t>{1, 1, 0}, {3, 5, 0}, {65, 130, 0}, {40, 24, 72}, {9, 7, 23}, {300, 256, 768}})
+    for (const DType type : kFloats) {
+      const std::string name = cat(rows, "x", cols, " of ", stride, " ", type);
+      const Tensor dense = tensor(type, {rows, cols}), apart = tensor(type, {rows, cols}, stride);
+      examine(OpCase<NormalizeMatrix>{name, {.y = dense, .x = apart, .margin = 1.02}});
+      examine(OpCase<Combine>{name, {.y = apart, .a = dense, .alpha = 0.3f}});
+      examine(OpCase<Combine>{name + " two", {.y = dense, .a = dense, .b = apart, .alpha = -4.7f, .beta = 2.1f}});
+    }
+  examine(OpCase<NormalizeMatrix>{
+      "zeros", {.y = tensor(DType::bf16, {4, 4}), .x = tensor(DType::bf16, {4, 4})}, {{"x", constant(0)}}});
+}
+
 // Any pattern of 32 bits but NaN: ties and the largest numbers among them.
 double any_float(uint64_t s, int64_t i) {
   uint32_t bits = random_bits(kCaseSeed, s, uint64_t(i));
@@ -128,8 +232,7 @@ void step_control_cases(Examiner& examine) {
            .schedule = {.style = DecayStyle::cosine, .lr = 1e-3, .min_lr = 1e-4, .warmup = 10, .decay = 100},
            .scaling = {.dynamic = dynamic},
            .clip_grad = 1,
-           .beta1 = 0.9,
-           .beta2 = 0.95},
+           .averages = {0.9, 0.95}},
           {{"state", bytes_of(s)}},
           true};
       examine(c);
@@ -140,6 +243,11 @@ void step_control_cases(Examiner& examine) {
 
 void optimizer_cases(Examiner& examine) {
   adamw_cases(examine);
+  coupled_cases(examine);
+  sgd_cases(examine);
+  lion_cases(examine);
+  momentum_cases(examine);
+  matrix_cases(examine);
   master_cases(examine);
   step_control_cases(examine);
 }

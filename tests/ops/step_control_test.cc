@@ -67,9 +67,7 @@ TEST(Schedule, HasNoHolesWithoutWarmUpOrDecaySteps) {
 
 StepControl control(double clip = 1) {
   return {.schedule = {.style = DecayStyle::linear, .lr = 0.8, .min_lr = 0.2, .warmup = 4, .decay = 20},
-          .clip_grad = clip,
-          .beta1 = 0.9,
-          .beta2 = 0.95};
+          .clip_grad = clip, .averages = {0.9, 0.95}};
 }
 
 TEST(StepControl, ClipsToTheGlobalNorm) {
@@ -144,8 +142,8 @@ TEST(StepControl, CountsUpdatesForScheduleAndBias) {
     close_step(s, control());
     EXPECT_FLOAT_EQ(s.lr, rates[step]);
     EXPECT_EQ(s.updates, step + 1);
-    EXPECT_FLOAT_EQ(s.bias1, float(1 - std::pow(0.9, step + 1)));
-    EXPECT_FLOAT_EQ(s.bias2, float(1 - std::pow(0.95, step + 1)));
+    EXPECT_FLOAT_EQ(s.corrections[0], float(1 - std::pow(0.9, step + 1)));
+    EXPECT_FLOAT_EQ(s.corrections[1], float(1 - std::pow(0.95, step + 1)));
   }
 }
 

@@ -49,8 +49,8 @@ EngineOptions options(const Setting& s) {
   o.global_batch_size = 4;
   o.loss_chunk_rows = s.chunk_rows;
   o.seed = 7;
-  o.adamw.seed = 7;
-  o.adamw.m = s.m, o.adamw.v = s.v;
+  o.optimizer.seed = 7;
+  o.optimizer.m = s.m, o.optimizer.v = s.v;
   o.schedule = {.style = DecayStyle::constant, .lr = 3e-3, .min_lr = 3e-3};
   o.clip_grad = 1;
   if (o.recipe.loss_scaling) {

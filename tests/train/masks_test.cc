@@ -33,7 +33,7 @@ EngineOptions options(int64_t micro, int64_t global) {
   o.seq_length = kT;
   o.micro_batch_size = micro;
   o.global_batch_size = global;
-  o.seed = o.adamw.seed = 7;
+  o.seed = o.optimizer.seed = 7;
   o.schedule = {.style = DecayStyle::constant, .lr = 1e-2, .min_lr = 1e-2};
   o.clip_grad = 1;
   return o;

@@ -84,7 +84,7 @@ class Parity : public ::testing::TestWithParam<const char*> {
     o.seq_length = seq_;
     o.micro_batch_size = micro;
     o.global_batch_size = batch_;
-    o.adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+    o.optimizer = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
     o.schedule = {.style = DecayStyle::constant, .lr = 1e-3, .min_lr = 1e-3};
     o.clip_grad = 1;
     return o;

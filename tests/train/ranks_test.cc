@@ -47,6 +47,7 @@ struct Setting {
   DType moments = DType::f32;
   double clip = 0.5;
   int64_t leaves = 0;  // rank-invariant sums; micro-batches are then two sequences
+  RuleName rule = RuleName::adamw;
 
   std::string name() const {
     return cat(name_of(type), tied ? " tied " : " ", precision, " stage ", stage, " ranks ", replicas, "x", shards,
@@ -63,8 +64,10 @@ EngineOptions options(const Setting& s) {
   o.global_batch_size = kSequences;
   o.zero_stage = s.stage;
   o.logical_shards = s.leaves;
-  o.seed = o.adamw.seed = 5;
-  o.adamw.m = o.adamw.v = s.moments;
+  o.seed = o.optimizer.seed = 5;
+  o.optimizer.m = o.optimizer.v = s.moments;
+  o.optimizer.rule = s.rule;
+  o.optimizer.groups = default_groups(s.rule);
   o.schedule = {.style = DecayStyle::constant, .lr = 3e-3, .min_lr = 3e-3};
   o.clip_grad = s.clip;
   o.frozen = s.frozen;
@@ -325,6 +328,44 @@ TEST(Ranks, InvariantSumsAreTheSameBitsOnAnyRanks) {
     }
 }
 
+// What an optimizer makes of the same gradients does not depend on the ranks, not even where it needs whole matrices:
+// each is done by one rank, from averages that were rounded before they were sent.
+TEST(Ranks, EveryOptimizerHasTheSameBitsOnAnyRanks) {
+  struct Case {
+    RuleName rule;
+    ModelType type;
+    const char* precision;
+    DType master = DType::f32, moments = DType::f32;
+  };
+  for (const Case& c : {Case{RuleName::muon, ModelType::llama, "fp32"},
+                        Case{RuleName::muon, ModelType::gpt2, "bf16", DType::i16, DType::bf16},
+                        Case{RuleName::lion, ModelType::llama, "bf16", DType::bf16},
+                        Case{RuleName::sgd, ModelType::gpt2, "fp32"}, Case{RuleName::adam, ModelType::llama, "fp32"}}) {
+    Setting s{.type = c.type, .precision = c.precision, .master = c.master, .moments = c.moments, .leaves = 4,
+              .rule = c.rule};
+    const Curve want = train(s);
+    EXPECT_NE(want.losses[0], want.losses[2]);
+    for (const auto& [replicas, shards] : {std::pair{1, 2}, {2, 2}, {1, 4}})
+      for (const int stage : {0, 1, 2, 3}) {
+        s.replicas = replicas, s.shards = shards, s.stage = stage;
+        expect_equal(want, train(s), cat(kRuleNames[size_t(c.rule)], " ", s.name()));
+      }
+  }
+}
+
+// AdamW keeps two moments of everything; Muon, Lion and SGD one of what they update.
+TEST(Ranks, OptimizersPlanWhatTheyKeep) {
+  Setting s;
+  const size_t two = train(s, 0).optimizer;
+  for (const RuleName rule : {RuleName::sgd, RuleName::lion}) {
+    s.rule = rule;
+    EXPECT_EQ(train(s, 0).optimizer, two / 2);
+  }
+  s.rule = RuleName::muon;
+  EXPECT_LT(train(s, 0).optimizer, two);
+  EXPECT_GT(train(s, 0).optimizer, two / 2);
+}
+
 // The tree is over leaves: other leaves are other bits, or the test above could not fail.
 TEST(Ranks, OtherLeavesAreOtherBits) {
   const Setting s{.leaves = 2}, t{.leaves = 8}, none{.accumulation = 24};
@@ -471,20 +512,22 @@ TEST(Ranks, CheckpointsKnowNothingOfRanks) {
   const auto content = [&](const std::string& run, int64_t step) {
     return tensors_of(cat(dir.path(), "/", run, "/", step_folder(step)));
   };
-  for (const char* precision : {"fp32", "bf16"}) {
-    const std::string p = precision;
-    const Setting one{.precision = precision}, two{.precision = precision, .shards = 2, .stage = 3};
+  for (const auto& [precision, rule] :
+       {std::pair{"fp32", RuleName::adamw}, {"bf16", RuleName::adamw}, {"fp32", RuleName::muon}}) {
+    const std::string p = cat(precision, kRuleNames[size_t(rule)]);
+    const Setting one{.precision = precision, .rule = rule};
+    const Setting two{.precision = precision, .shards = 2, .stage = 3, .rule = rule};
     const auto whole = steps(one, "", 0, 4, p + "whole");
     steps(one, "", 0, 0, p + "start-of-one");
     steps(two, "", 0, 0, p + "start-of-two");
     EXPECT_EQ(content(p + "start-of-one", 0), content(p + "start-of-two", 0));
     steps(two, "", 0, 2, p + "half");
     for (const auto& [ranks, stage] : {std::pair{1, 0}, {2, 3}, {3, 1}, {2, 2}, {4, 3}, {2, 0}}) {
-      const Setting s{.precision = precision, .shards = ranks, .stage = stage};
+      const Setting s{.precision = precision, .shards = ranks, .stage = stage, .rule = rule};
       const std::string name = cat(p, "from-", ranks, "-", stage);
       const auto rest = steps(s, cat(dir.path(), "/", p, "half/", step_folder(2)), 2, 4, name);
       for (size_t i = 0; i < 2; ++i)
-        EXPECT_NEAR(rest[i], whole[i + 2], (p == "fp32" ? 1e-5 : 2e-3) * whole[i + 2]) << name;
+        EXPECT_NEAR(rest[i], whole[i + 2], (p.starts_with("fp32") ? 1e-5 : 2e-3) * whole[i + 2]) << name;
       steps(s, cat(dir.path(), "/", p, "half/", step_folder(2)), 2, 2,
             name + "-copy");  // what is loaded is what is saved
       EXPECT_EQ(content(p + "half", 2), content(name + "-copy", 2)) << name;

@@ -39,7 +39,7 @@ EngineOptions options(const Setting& s) {
   o.global_batch_size = kSequences;
   o.zero_stage = s.stage;
   o.graphs = s.graphs;
-  o.seed = o.adamw.seed = 5;
+  o.seed = o.optimizer.seed = 5;
   o.schedule = {.style = DecayStyle::constant, .lr = 3e-3, .min_lr = 3e-3};
   o.clip_grad = 0.5;
   return o;

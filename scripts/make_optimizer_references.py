@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""Writes tests/ops/optimizer_references.h: weights after 20 steps of each optimizer by optax, in float64.
+
+Needs optax and jax. Weights and gradients are those of start() and gradient(), which the test computes too.
+
+usage: make_optimizer_references.py [--out tests/ops/optimizer_references.h]
+"""
+
+import argparse
+import math
+import pathlib
+
+import jax
+
+jax.config.update("jax_enable_x64", True)
+import jax.numpy as jnp  # noqa: E402
+import optax  # noqa: E402
+from optax import contrib  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+STEPS, RATE, DECAY = 20, 0.01, 0.3
+ROWS, COLUMNS = 9, 5
+
+
+def start(i):
+    return math.cos(1.7 * i + 0.3)
+
+
+def gradient(i, step):
+    return math.sin(0.9 * i + 1.3 * step) + 0.2 * math.sin(0.31 * i * step)
+
+
+def coupled(rule):
+    return optax.chain(optax.add_decayed_weights(DECAY), rule)
+
+
+def muon(**options):
+    """Without Nesterov momentum, for which optax corrects a bias that others leave; [in, out], as optax has matrices."""
+    return contrib.muon(RATE, beta=0.95, nesterov=False, weight_decay=DECAY, **options)
+
+
+RULES = {
+    "kAdamw": (optax.adamw(RATE, b1=0.9, b2=0.95, eps=1e-8, weight_decay=DECAY), None),
+    "kAdam": (coupled(optax.adam(RATE, b1=0.9, b2=0.95, eps=1e-8)), None),
+    "kSgd": (coupled(optax.sgd(RATE)), None),
+    "kSgdMomentum": (coupled(optax.sgd(RATE, momentum=0.9)), None),
+    "kSgdNesterov": (coupled(optax.sgd(RATE, momentum=0.9, nesterov=True)), None),
+    "kLion": (optax.lion(RATE, b1=0.9, b2=0.99, weight_decay=DECAY), None),
+    "kMuonOriginal": (muon(), (COLUMNS, ROWS)),
+    "kMuonMatchRms": (muon(consistent_rms=0.2), (COLUMNS, ROWS)),
+}
+
+
+def weights(rule, shape):
+    """Of a matrix, those of its transpose: optax has inputs in rows."""
+    n = ROWS * COLUMNS
+    place = (lambda x: jnp.array(x).reshape(ROWS, COLUMNS).T) if shape else jnp.array
+    w = place([start(i) for i in range(n)])
+    state = rule.init(w)
+    for step in range(STEPS):
+        updates, state = rule.update(place([gradient(i, step) for i in range(n)]), state, w)
+        w = optax.apply_updates(w, updates)
+    return [float(x) for x in (w.T if shape else w).reshape(-1)]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "tests/ops/optimizer_references.h")
+    out = parser.parse_args().out
+    lines = [
+        "// What optax makes of the same weights and gradients in 20 steps: scripts/make_optimizer_references.py.",
+        "#pragma once",
+        "namespace athanor::references {",
+        "",
+    ]
+    for name, (rule, shape) in RULES.items():
+        lines.append(f"constexpr double {name}[] = {{")
+        values = [f"{x:.12g}," for x in weights(rule, shape)]
+        lines += ["    " + " ".join(values[i : i + 6]) for i in range(0, len(values), 6)]
+        lines[-1] = lines[-1].rstrip(",") + "};"
+    lines += ["", "}  // namespace athanor::references", ""]
+    out.write_text("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

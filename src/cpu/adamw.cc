@@ -1,0 +1,43 @@
+// Adam and AdamW: one pass over weights, moments and gradient.
+#include "cpu/cpu_ops.h"
+#include "cpu/update.h"
+
+namespace athanor {
+namespace {
+
+using simd::Vec;
+
+// In the order of torch.optim.AdamW.
+struct Decoupled {
+  template <int L>
+  static ATHANOR_INLINE void step(Vec<L>& w, const Vec<L>& grad, Vec<L>& m, Vec<L>& v, const AdamScalars& a) {
+    const Vec<L> g = grad * a.grad_scale;
+    m = a.beta1 * m + a.one_minus_beta1 * g;
+    v = a.beta2 * v + a.one_minus_beta2 * g * g;
+    w = w * a.decay - a.step_size * m / (simd::sqrt(v) / a.root_bias2 + a.eps);
+  }
+};
+
+// In the order of torch.optim.Adam.
+struct Coupled {
+  template <int L>
+  static ATHANOR_INLINE void step(Vec<L>& w, const Vec<L>& grad, Vec<L>& m, Vec<L>& v, const AdamScalars& a) {
+    const Vec<L> g = grad * a.grad_scale + a.l2 * w;
+    m = a.beta1 * m + a.one_minus_beta1 * g;
+    v = a.beta2 * v + a.one_minus_beta2 * g * g;
+    w = w - a.step_size * m / (simd::sqrt(v) / a.root_bias2 + a.eps);
+  }
+};
+
+}  // namespace
+
+void CpuOps::run(const AdamW& op, void*) {
+  const StepState& state = update::state_of(op.state);
+  const AdamScalars scalars = adam_scalars(op, state);
+  if (op.coupled)
+    update::run<Coupled>(pool_, op, state, scalars);
+  else
+    update::run<Decoupled>(pool_, op, state, scalars);
+}
+
+}  // namespace athanor

@@ -1,0 +1,146 @@
+// The ops of ops/muon.h: each one pass over memory, but for the norm of a matrix.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "cpu/cpu_ops.h"
+#include "cpu/update.h"
+
+namespace athanor {
+namespace {
+
+using simd::Vec;
+using update::Random;
+
+struct MomentumScalars {
+  float grad_scale, beta, one_minus_beta, from_gradient, from_average;  // the gradient becomes these parts of g and m
+};
+
+struct Average {
+  template <int L, class M>
+  static ATHANOR_INLINE void run(M* m, float* grad, int64_t n, const MomentumScalars& a, const Noise& noise) {
+    Random random;
+    for (int64_t begin = 0; begin < n; begin += update::kPiece) {
+      if constexpr (std::is_same_v<M, bf16>) random.fill({noise.seed, noise.stream, noise.first + uint64_t(begin)});
+      M* here = m + begin;
+      float* g_here = grad + begin;
+      simd::for_columns<L, float>(std::min(update::kPiece, n - begin), [&](auto at) ATHANOR_INLINE_LAMBDA {
+        const Vec<L> g = at.load(g_here) * a.grad_scale;
+        const Vec<L> next = a.beta * at.load(here) + a.one_minus_beta * g;
+        at.store(g_here, a.from_gradient * g + a.from_average * next);
+        update::store_moment<L, true>(at, here, next, random);
+      });
+    }
+  }
+};
+
+// y = alpha a + beta b of a row; kTwo: there is a b.
+template <bool kTwo>
+struct Sum {
+  template <int L, class T>
+  static ATHANOR_INLINE void run(T* y, const T* a, const T* b, int64_t n, float alpha, float beta) {
+    simd::for_columns<L, T>(n, [&](auto at) ATHANOR_INLINE_LAMBDA {
+      Vec<L> x = alpha * at.load(a);
+      if constexpr (kTwo) x = x + beta * at.load(b);
+      at.store(y, x);
+    });
+  }
+};
+
+struct Divide {
+  template <int L, class To, class From>
+  static ATHANOR_INLINE void run(To* y, const From* x, int64_t n, float by) {
+    using Narrow = std::conditional_t<sizeof(To) == 2, To, From>;
+    simd::for_columns<L, Narrow>(n, [&](auto at) ATHANOR_INLINE_LAMBDA { at.store(y, at.load(x) * by); });
+  }
+};
+
+// Sum of squares of a row, in double, in lanes that are added in a fixed order.
+template <class T>
+ATHANOR_CLONES double squares(const T* x, int64_t n) {
+  constexpr int64_t kLanes = 16;
+  double lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+#pragma omp simd
+    for (int64_t k = 0; k < kLanes; ++k) {
+      const double v = double(to_float(x[i + k]));
+      lanes[k] += v * v;
+    }
+  for (; i < n; ++i) lanes[i % kLanes] += double(to_float(x[i])) * double(to_float(x[i]));
+  double sum = 0;
+  for (const double lane : lanes) sum += lane;
+  return sum;
+}
+
+// fn(first, count) for rows in chunks that depend on the shape alone.
+template <class Fn>
+void by_rows(ThreadPool& pool, const Tensor& t, const Fn& fn) {
+  pool.parallel_ranges(t.rows(), row_grain(t.cols()), fn);
+}
+
+}  // namespace
+
+void CpuOps::run(const Momentum& op, void*) {
+  const StepState& state = update::state_of(op.state);
+  const MomentumScalars scalars{.grad_scale = state.grad_scale,
+                                .beta = float(op.beta),
+                                .one_minus_beta = float(1 - op.beta),
+                                .from_gradient = op.nesterov ? float(1 - op.beta) : 0.f,
+                                .from_average = op.nesterov ? float(op.beta) : 1.f};
+  for (const Momentum::Part& p : op.parts) {
+    float* grad = flat<float>(p.grad);
+    const uint64_t first = (uint64_t(state.updates) << 40) + p.first;
+    pool_.parallel_ranges(p.grad.numel(), kChunkElements, [&](int64_t begin, int64_t end) {
+      if (state.skip) {
+        std::memset(grad + begin, 0, size_t(end - begin) * sizeof(float));
+        return;
+      }
+      const Noise noise{op.seed, p.moment_stream, first + uint64_t(begin)};
+      if (p.m.dtype == DType::f32)
+        simd::dispatch<Average>(flat<float>(p.m) + begin, grad + begin, end - begin, scalars, noise);
+      else
+        simd::dispatch<Average>(flat<bf16>(p.m) + begin, grad + begin, end - begin, scalars, noise);
+    });
+  }
+}
+
+size_t CpuOps::scratch(const NormalizeMatrix& op) const { return size_t(op.x.rows()) * sizeof(double); }
+
+void CpuOps::run(const NormalizeMatrix& op, void* scratch) {
+  double* sums = static_cast<double*>(scratch);  // [R]
+  const int64_t cols = op.x.cols(), stride = op.x.stride();
+  by_float(op.x.dtype, [&]<class From>() {
+    const From* x = op.x.as<From>();
+    by_rows(pool_, op.x, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) sums[r] = squares(x + r * stride, cols);
+    });
+    double sum = 0;
+    for (int64_t r = 0; r < op.x.rows(); ++r) sum += sums[r];
+    const auto by = float(1 / (op.margin * std::sqrt(sum) + op.eps));
+    by_float(op.y.dtype, [&]<class To>() {
+      To* y = op.y.as<To>();
+      by_rows(pool_, op.x, [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; ++r) simd::dispatch<Divide>(y + r * cols, x + r * stride, cols, by);
+      });
+    });
+  });
+}
+
+void CpuOps::run(const Combine& op, void*) {
+  by_float(op.y.dtype, [&]<class T>() {
+    T* y = op.y.as<T>();
+    const T *a = op.a.as<T>(), *b = op.b ? op.b.as<T>() : nullptr;
+    const int64_t cols = op.y.cols();
+    by_rows(pool_, op.y, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r)
+        if (b)
+          simd::dispatch<Sum<true>>(y + r * op.y.stride(), a + r * op.a.stride(), b + r * op.b.stride(), cols, op.alpha,
+                                    op.beta);
+        else
+          simd::dispatch<Sum<false>>(y + r * op.y.stride(), a + r * op.a.stride(), b, cols, op.alpha, op.beta);
+    });
+  });
+}
+
+}  // namespace athanor

@@ -1,0 +1,27 @@
+// Stochastic gradient descent: one pass over weights, momentum and gradient.
+#include "cpu/cpu_ops.h"
+#include "cpu/update.h"
+
+namespace athanor {
+namespace {
+
+using simd::Vec;
+
+// In the order of torch.optim.SGD; a factor of 1 or 0 changes no bit of what it leaves.
+struct Descent {
+  template <int L>
+  static ATHANOR_INLINE void step(Vec<L>& w, const Vec<L>& grad, Vec<L>& m, Vec<L>&, const SgdScalars& a) {
+    const Vec<L> g = grad * a.grad_scale + a.l2 * w;
+    m = a.momentum * m + g;
+    w = w * a.decay - a.lr * (a.from_gradient * g + a.from_average * m);
+  }
+};
+
+}  // namespace
+
+void CpuOps::run(const Sgd& op, void*) {
+  const StepState& state = update::state_of(op.state);
+  update::run<Descent>(pool_, op, state, sgd_scalars(op, state));
+}
+
+}  // namespace athanor

@@ -1,0 +1,125 @@
+// What Muon's products lack: a matrix divided by its norm, and sums of two matrices.
+// Layout: matrices row-major, rows may be apart. A block has a piece of one row. Memory bound: the norm reads its matrix
+// twice, from the caches where it fits. Deterministic: each row is summed by one block, the rows' sums in order by
+// another. Not timed on a GPU yet.
+#include "cuda/muon.h"
+
+#include "cuda/host_tools.h"
+#include "cuda/reduce.h"
+#include "cuda/vectors.h"
+
+namespace athanor::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kElements = 4;  // of a thread
+constexpr int kPiece = kThreads * kElements;
+
+// Rows of a matrix and how they are read.
+template <class T>
+struct Rows {
+  T* data;
+  int64_t stride;
+};
+template <class T>
+Rows<T> rows(const Tensor& t) {
+  return {data<T>(t), t ? t.stride() : 0};
+}
+template <class T>
+bool vectors(const Tensor& t) {
+  return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.stride() * static_cast<int64_t>(sizeof(T)) % 16 == 0;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) combine(Rows<T> y, Rows<const T> a, Rows<const T> b, float alpha, float beta,
+                                                    int columns, bool whole) {
+  const int64_t row = blockIdx.x;
+  const int column = static_cast<int>(blockIdx.y) * kPiece + static_cast<int>(threadIdx.x) * kElements;
+  if (column >= columns) return;
+  const bool vector = whole && column + kElements <= columns;
+  float x[kElements], z[kElements] = {};
+  load_chunk(x, a.data + row * a.stride, column, columns, vector);
+  if (b.data) load_chunk(z, b.data + row * b.stride, column, columns, vector);
+#pragma unroll
+  for (int i = 0; i < kElements; ++i) {
+    x[i] = __fmul_rn(alpha, x[i]);
+    if (b.data) x[i] = __fadd_rn(x[i], __fmul_rn(beta, z[i]));
+  }
+  store_chunk(y.data + row * y.stride, x, column, columns, vector);
+}
+
+// sums[row] = sum of squares of a row.
+template <class T>
+__global__ void __launch_bounds__(kThreads) square_rows(double* sums, Rows<const T> x, int columns, bool whole) {
+  SHARED(double, room, [32]);
+  const T* row = x.data + blockIdx.x * x.stride;
+  double sum = 0;
+  for (int column = static_cast<int>(threadIdx.x) * kElements; column < columns; column += kPiece) {
+    float v[kElements];
+    load_chunk(v, row, column, columns, whole && column + kElements <= columns);
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) sum += static_cast<double>(v[i]) * static_cast<double>(v[i]);
+  }
+  const double total = block_reduce(sum, room, Plus{});
+  if (threadIdx.x == 0) sums[blockIdx.x] = total;
+}
+
+// sums[rows] = what the matrix is multiplied by.
+__global__ void __launch_bounds__(kThreads) inverse_norm(double* sums, int64_t rows, double margin, double eps) {
+  SHARED(double, room, [32]);
+  double sum = 0;
+  for (int64_t r = threadIdx.x; r < rows; r += kThreads) sum += sums[r];
+  const double total = block_reduce(sum, room, Plus{});
+  if (threadIdx.x == 0) sums[rows] = 1 / (margin * sqrt(total) + eps);
+}
+
+template <class To, class From>
+__global__ void __launch_bounds__(kThreads)
+    scale_rows(To* y, Rows<const From> x, const double* factor, int columns, bool whole) {
+  const int64_t row = blockIdx.x;
+  const int column = static_cast<int>(blockIdx.y) * kPiece + static_cast<int>(threadIdx.x) * kElements;
+  if (column >= columns) return;
+  const bool vector = whole && column + kElements <= columns;
+  const auto by = static_cast<float>(*factor);
+  float v[kElements];
+  load_chunk(v, x.data + row * x.stride, column, columns, vector);
+#pragma unroll
+  for (int i = 0; i < kElements; ++i) v[i] = __fmul_rn(v[i], by);
+  store_chunk(y + row * columns, v, column, columns, vector);
+}
+
+LaunchConfig pieces(const Tensor& t, cudaStream_t stream) {
+  return {dim3(grid_size(t.rows()), grid_size(div_ceil<int64_t>(t.cols(), kPiece))), dim3(kThreads), 0, stream};
+}
+}  // namespace
+
+size_t scratch(const NormalizeMatrix& op) { return static_cast<size_t>(op.x.rows() + 1) * sizeof(double); }
+
+void run(const NormalizeMatrix& op, void* scratch, cudaStream_t stream) {
+  if (op.x.numel() == 0) return;
+  const int columns = checked_columns(op.kName, op.x);
+  auto* sums = static_cast<double*>(scratch);
+  by_type(op.x.dtype, [&]<class From>() {
+    const Rows<const From> x = rows<const From>(op.x);
+    const LaunchConfig one_each{dim3(grid_size(op.x.rows())), dim3(kThreads), 0, stream};
+    CUDA_CHECK(launch(square_rows<From>, one_each, sums, x, columns, vectors<From>(op.x)));
+    CUDA_CHECK(
+        launch(inverse_norm, {dim3(1), dim3(kThreads), 0, stream}, sums, op.x.rows(), op.margin, op.eps));
+    by_type(op.y.dtype, [&]<class To>() {
+      const bool whole = vectors<From>(op.x) && vectors<To>(op.y);
+      CUDA_CHECK(launch(scale_rows<To, From>, pieces(op.x, stream), data<To>(op.y), x,
+                        static_cast<const double*>(sums + op.x.rows()), columns, whole));
+    });
+  });
+}
+
+void run(const Combine& op, void*, cudaStream_t stream) {
+  if (op.y.numel() == 0) return;
+  const int columns = checked_columns(op.kName, op.y);
+  by_type(op.y.dtype, [&]<class T>() {
+    const bool whole = vectors<T>(op.y) && vectors<T>(op.a) && (!op.b || vectors<T>(op.b));
+    CUDA_CHECK(launch(combine<T>, pieces(op.y, stream), rows<T>(op.y), rows<const T>(op.a), rows<const T>(op.b),
+                      op.alpha, op.beta, columns, whole));
+  });
+}
+}  // namespace athanor::cuda

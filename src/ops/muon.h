@@ -1,0 +1,72 @@
+// Ops of update rules that take matrices as a whole: Muon's average of gradients, and what its products lack.
+#pragma once
+#include <vector>
+
+#include "ops/optimizer.h"
+
+namespace athanor {
+
+// [Jordan et al. 2024, "Muon"] m = b m + (1 - b) g with g = grad * state.grad_scale; the gradient becomes m, or with
+// nesterov (1 - b) g + b m. In a skipped step m stays and the gradient becomes 0. m in bf16 is rounded at random, as in
+// ops/update.h, after its use.
+struct Momentum {
+  struct Part {
+    Tensor m;     // [n] f32 or bf16
+    Tensor grad;  // [n] f32
+    uint64_t moment_stream = 0, first = 0;
+  };
+  std::vector<Part> parts = std::vector<Part>(1);  // all of the same dtypes
+  Tensor state;                                    // StepState
+  double beta = 0.95;
+  bool nesterov = true;
+  uint64_t seed = 0;
+  static constexpr const char* kName = "momentum";
+  std::vector<Field> fields() {
+    std::vector<Field> all{{"state", Io::in, &state}};
+    for (Part& p : parts) all.insert(all.end(), {{"m", Io::inout, &p.m}, {"grad", Io::inout, &p.grad}});
+    return all;
+  }
+  void check() const {
+    Expect e{kName};
+    e.is("state", state, DType::u8, {int64_t(sizeof(StepState))}).that(!parts.empty(), "at least one part");
+    const DType m = parts.front().m.dtype;
+    e.that(m == DType::f32 || m == DType::bf16, "momentum.m of f32 or bf16");
+    for (const Part& p : parts) e.is("m", p.m, m, p.m.shape).is("grad", p.grad, DType::f32, p.m.shape);
+  }
+  Cost cost() const {
+    int64_t n = 0;
+    for (const Part& p : parts) n += p.m.numel();
+    return {6.0 * double(n), traffic(*this)};
+  }
+};
+
+// y = x / (margin * |x| + eps), |x| the root of the sum of squares of all elements: that sum in fixed blocks, in double.
+struct NormalizeMatrix {
+  Tensor y;  // [R, C] float, no gaps
+  Tensor x;  // [R, C] float; rows may be apart
+  double margin = 1, eps = 1e-7;
+  static constexpr const char* kName = "normalize_matrix";
+  std::array<Field, 2> fields() { return {{{"y", Io::out, &y}, {"x", Io::in, &x}}}; }
+  void check() const {
+    Expect{kName}.floating("x", x).matrix("x", x).floating("y", y).is("y", y, y.dtype, x.shape);
+  }
+  Cost cost() const { return {3.0 * double(x.numel()), traffic(*this)}; }
+};
+
+// y = alpha a, or with b alpha a + beta b, in f32 and rounded once; y may be a or b.
+struct Combine {
+  Tensor y;       // [R, C] float; rows of all may be apart
+  Tensor a;       // [R, C] like y
+  Tensor b = {};  // [R, C] like y; optional
+  float alpha = 1, beta = 0;
+  static constexpr const char* kName = "combine";
+  std::array<Field, 3> fields() { return {{{"y", Io::out, &y}, {"a", Io::in, &a}, {"b", Io::in, &b}}}; }
+  void check() const {
+    Expect e{kName};
+    e.floating("y", y).matrix("y", y).view("a", a, y.dtype, y.shape);
+    if (b) e.view("b", b, y.dtype, y.shape);
+  }
+  Cost cost() const { return {3.0 * double(y.numel()), traffic(*this)}; }
+};
+
+}  // namespace athanor

@@ -1,0 +1,208 @@
+// Update rules of optimizers that work element by element, each over a list of neighbours in memory, and the scalars
+// that they compute with. All of them read and write masters in the same ways.
+#pragma once
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "base/host_device.h"
+#include "ops/optimizer.h"
+
+namespace athanor {
+
+// Neighbours in memory: trained weights of a unit, or the part of them that a rank updates, with what a rule keeps of
+// them. Gradients are zeroed for the next step (also when the step is skipped). What is kept is rounded afterwards, as
+// the tensors say:
+//   master f32 (with param bf16: settled, see tensor/half.h) or, as the same numbers, i16: the rests of weights in
+//   param; bf16: rounded up or down at random, w by the upper 16 of random_bits(seed, stream, updates * 2^40 + first +
+//   i), m by the upper and v by the lower 16 of those of moment_stream.
+struct UpdatePart {
+  Tensor master;  // [n] f32, bf16 or i16
+  Tensor param;   // [n] compute copy, bf16 or f16, of masters in f32; bf16 weights with masters in i16; else absent
+  Tensor m, v;    // [n] f32 or bf16; absent where the rule keeps none
+  Tensor grad;    // [n] f32
+  int64_t decayed = std::numeric_limits<int64_t>::max();  // weights before this element decay, the rest does not
+  uint64_t stream = 0, moment_stream = 0, first = 0;
+};
+
+// What every rule does with its list: its fields, its checks and its traffic.
+enum class Kept : uint8_t { none, optional, required };
+struct UpdateStates {
+  Kept m, v;
+};
+
+template <class Op>
+std::vector<Field> update_fields(Op& op) {
+  std::vector<Field> all{{"state", Io::in, &op.state}};
+  for (UpdatePart& p : op.parts)
+    all.insert(all.end(), {{"master", Io::inout, &p.master},
+                           {"param", p.master.dtype == DType::i16 ? Io::inout : Io::out, &p.param},
+                           {"m", Io::inout, &p.m},
+                           {"v", Io::inout, &p.v},
+                           {"grad", Io::inout, &p.grad}});
+  return all;
+}
+
+inline bool master_dtypes_fit(const UpdatePart& p) {
+  if (p.master.dtype == DType::i16) return p.param && p.param.dtype == DType::bf16;
+  if (p.master.dtype == DType::bf16) return !p.param;
+  return p.master.dtype == DType::f32 && (!p.param || p.param.dtype == DType::bf16 || p.param.dtype == DType::f16);
+}
+
+template <class Op>
+void check_update(const Op& op) {
+  Expect e{Op::kName};
+  e.is("state", op.state, DType::u8, {int64_t(sizeof(StepState))}).that(!op.parts.empty(), "at least one part");
+  const UpdatePart& like = op.parts.front();
+  for (const UpdatePart& p : op.parts) {
+    const Shape& n = p.master.shape;
+    e.is("master", p.master, like.master.dtype, n).is("grad", p.grad, DType::f32, n);
+    const auto state = [&](const char* name, const Tensor& t, const Tensor& first, Kept kept) {
+      e.that(kept == Kept::optional || bool(t) == (kept == Kept::required), "the states of its rule")
+          .that(bool(t) == bool(first), "a state in all parts or in none");
+      if (!t) return;
+      e.is(name, t, first.dtype, n);
+      e.that(t.dtype == DType::f32 || t.dtype == DType::bf16, "states of f32 or bf16");
+    };
+    state("m", p.m, like.m, Op::kStates.m);
+    state("v", p.v, like.v, Op::kStates.v);
+    if (p.param) e.is("param", p.param, like.param.dtype, n);
+    e.that(bool(p.param) == bool(like.param), "param in all parts or in none");
+  }
+  e.that(master_dtypes_fit(like), "master f32, alone or with param in bf16 or f16; bf16 alone; i16 with bf16");
+}
+
+template <class Op>
+Cost update_cost(const Op& op, double flops) {
+  int64_t n = 0;
+  for (const UpdatePart& p : op.parts) n += p.master.numel();
+  return {flops * double(n), traffic(op)};
+}
+
+// Decoupled weight decay [Loshchilov & Hutter 2019, alg. 2], the order of torch.optim.AdamW:
+//   w -= lr wd w;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  w -= lr (m / c1) / (sqrt(v / c2) + eps)
+// with g = grad * state.grad_scale, lr = state.lr * rate, and c1, c2 the corrections of the two averages, in f32.
+// Coupled [Kingma & Ba 2015, with L2 as in torch.optim.Adam]: g = grad * state.grad_scale + wd w, and w does not decay.
+struct AdamW {
+  using Part = UpdatePart;
+  std::vector<Part> parts = std::vector<Part>(1);  // all of the same dtypes
+  Tensor state;                                    // StepState
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
+  uint64_t seed = 0;
+  double rate = 1;                   // of the step's learning rate
+  int average1 = 0, average2 = 1;    // numbers of the averages with these decays
+  bool coupled = false;
+  static constexpr const char* kName = "adamw";
+  static constexpr UpdateStates kStates = {Kept::required, Kept::required};
+  std::vector<Field> fields() { return update_fields(*this); }
+  void check() const { check_update(*this); }
+  Cost cost() const { return update_cost(*this, 14); }
+};
+
+// Stochastic gradient descent, the order of torch.optim.SGD:
+//   g += wd w;  m = momentum m + g;  w -= lr (m, or with nesterov g + momentum m, or g where there is no m)
+// with g = grad * state.grad_scale. With `direction` the gradient is the direction of an update that another rule has
+// made: it is not scaled, and the decay is decoupled (w -= lr wd w).
+struct Sgd {
+  using Part = UpdatePart;
+  std::vector<Part> parts = std::vector<Part>(1);  // m: absent without momentum
+  Tensor state;                                    // StepState
+  double momentum = 0, weight_decay = 0;
+  uint64_t seed = 0;
+  double rate = 1;
+  bool nesterov = false, direction = false;
+  static constexpr const char* kName = "sgd";
+  static constexpr UpdateStates kStates = {Kept::optional, Kept::none};
+  std::vector<Field> fields() { return update_fields(*this); }
+  void check() const { check_update(*this); }
+  Cost cost() const { return update_cost(*this, 7); }
+};
+
+// [Chen et al. 2023, "Symbolic discovery of optimization algorithms", alg. 2]
+//   w -= lr wd w;  w -= lr sign(b1 m + (1 - b1) g);  m = b2 m + (1 - b2) g;  sign(0) = 0
+struct Lion {
+  using Part = UpdatePart;
+  std::vector<Part> parts = std::vector<Part>(1);
+  Tensor state;  // StepState
+  double beta1 = 0.9, beta2 = 0.99, weight_decay = 0;
+  uint64_t seed = 0;
+  double rate = 1;
+  static constexpr const char* kName = "lion";
+  static constexpr UpdateStates kStates = {Kept::required, Kept::none};
+  std::vector<Field> fields() { return update_fields(*this); }
+  void check() const { check_update(*this); }
+  Cost cost() const { return update_cost(*this, 9); }
+};
+
+// ---- scalars: computed in double and rounded once to f32, as torch.optim does. undecayed(): those of weights that do
+// not decay.
+
+struct AdamScalars {
+  float grad_scale, decay, l2, beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, root_bias2, eps;
+  ATHANOR_HOST_DEVICE AdamScalars undecayed() const {
+    AdamScalars a = *this;
+    a.decay = 1;
+    a.l2 = 0;
+    return a;
+  }
+};
+
+// Of an op, or of what a kernel is told of one.
+template <class Op>
+ATHANOR_HOST_DEVICE AdamScalars adam_scalars(const Op& op, const StepState& s) {
+  const double lr = double(s.lr) * op.rate;
+  return {.grad_scale = s.grad_scale,
+          .decay = op.coupled ? 1.f : float(1 - lr * op.weight_decay),
+          .l2 = op.coupled ? float(op.weight_decay) : 0.f,
+          .beta1 = float(op.beta1),
+          .one_minus_beta1 = float(1 - op.beta1),
+          .beta2 = float(op.beta2),
+          .one_minus_beta2 = float(1 - op.beta2),
+          .step_size = float(lr / double(s.corrections[op.average1])),
+          .root_bias2 = float(std::sqrt(double(s.corrections[op.average2]))),
+          .eps = float(op.eps)};
+}
+
+struct SgdScalars {
+  float grad_scale, decay, l2, momentum, from_gradient, from_average, lr;  // the step: from_gradient g + from_average m
+  ATHANOR_HOST_DEVICE SgdScalars undecayed() const {
+    SgdScalars a = *this;
+    a.decay = 1;
+    a.l2 = 0;
+    return a;
+  }
+};
+template <class Op>
+ATHANOR_HOST_DEVICE SgdScalars sgd_scalars(const Op& op, const StepState& s) {
+  const double lr = double(s.lr) * op.rate;
+  const bool plain = op.momentum == 0;
+  return {.grad_scale = op.direction ? 1.f : s.grad_scale,
+          .decay = op.direction ? float(1 - lr * op.weight_decay) : 1.f,
+          .l2 = op.direction ? 0.f : float(op.weight_decay),
+          .momentum = float(op.momentum),
+          .from_gradient = plain || op.nesterov ? 1.f : 0.f,
+          .from_average = plain ? 0.f : op.nesterov ? float(op.momentum) : 1.f,
+          .lr = float(lr)};
+}
+
+struct LionScalars {
+  float grad_scale, decay, beta1, one_minus_beta1, beta2, one_minus_beta2, lr;
+  ATHANOR_HOST_DEVICE LionScalars undecayed() const {
+    LionScalars a = *this;
+    a.decay = 1;
+    return a;
+  }
+};
+template <class Op>
+ATHANOR_HOST_DEVICE LionScalars lion_scalars(const Op& op, const StepState& s) {
+  const double lr = double(s.lr) * op.rate;
+  return {.grad_scale = s.grad_scale,
+          .decay = float(1 - lr * op.weight_decay),
+          .beta1 = float(op.beta1),
+          .one_minus_beta1 = float(1 - op.beta1),
+          .beta2 = float(op.beta2),
+          .one_minus_beta2 = float(1 - op.beta2),
+          .lr = float(lr)};
+}
+
+}  // namespace athanor

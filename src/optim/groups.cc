@@ -1,0 +1,179 @@
+#include "optim/groups.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+#include <numeric>
+
+#include "base/error.h"
+
+namespace athanor {
+namespace {
+
+const char* name_of(Role role) {
+  constexpr const char* kNames[] = {"matrix", "embedding", "vector"};
+  return kNames[size_t(role)];
+}
+
+bool fits(const ParamGroup& group, const std::string& name, Role role) {
+  return (!group.role || *group.role == role) && ::fnmatch(group.match.c_str(), name.c_str(), 0) == 0;
+}
+
+// Runs of a name's parts between dots, the longest first: what a pattern may have meant.
+std::vector<std::string> parts_of(const std::string& name) {
+  std::vector<size_t> starts{0};
+  for (size_t i = 0; i < name.size(); ++i)
+    if (name[i] == '.') starts.push_back(i + 1);
+  starts.push_back(name.size() + 1);
+  std::vector<std::string> parts;
+  for (size_t length = starts.size() - 1; length > 0; --length)
+    for (size_t first = 0; first + length < starts.size(); ++first)
+      parts.push_back(name.substr(starts[first], starts[first + length] - 1 - starts[first]));
+  return parts;
+}
+
+// Insertions, deletions and replacements [Levenshtein 1966].
+size_t distance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); ++j)
+      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])}));
+  }
+  return row[b.size()];
+}
+
+[[noreturn]] void matches_nothing(size_t number, const ParamGroup& group, const ParamStore& params) {
+  std::string wanted = group.match, best = "none";
+  std::erase_if(wanted, [](char c) { return c == '*' || c == '?'; });
+  while (wanted.starts_with('.')) wanted.erase(0, 1);
+  while (wanted.ends_with('.')) wanted.pop_back();
+  size_t least = SIZE_MAX;
+  for (const auto& piece : params.pieces())
+    for (const std::string& part : parts_of(piece.slice->name))
+      if (const size_t d = distance(wanted, part); d < least) least = d, best = piece.slice->name;
+  throw Error(cat("param_groups[", number, "]: match \"", group.match, "\"",
+                  group.role ? cat(" of role ", name_of(*group.role)) : "", " matches no parameter; the nearest is ",
+                  best),
+              Exit::usage);
+}
+
+// Parts of one parameter are one tensor in memory, which is trained or not.
+void freeze(const std::vector<int>& groups, const OptimizerOptions& options, ParamStore& params) {
+  const auto pieces = params.pieces();
+  const auto frozen = [&](size_t i) { return groups[i] >= 0 && options.groups[size_t(groups[i])].frozen; };
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (!frozen(i)) continue;
+    for (size_t k = 0; k < pieces.size(); ++k)
+      if (pieces[k].param == pieces[i].param && !frozen(k))
+        throw Error(cat("param_groups[", groups[i], "]: ", pieces[i].slice->name, " and ", pieces[k].slice->name,
+                        " are one tensor in memory; freeze both"),
+                    Exit::usage);
+    params.freeze({pieces[i].param});
+  }
+}
+
+std::string shown(double x) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", x);
+  return text;
+}
+
+std::string without_numbers(const std::string& name) {
+  std::string out;
+  for (const char c : name) {
+    const bool digit = std::isdigit(uint8_t(c)) && (out.ends_with('.') || out.ends_with(".*"));
+    if (!digit)
+      out += c;
+    else if (out.ends_with('.'))
+      out += '*';
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<ParamGroup> default_groups(RuleName rule) {
+  if (rule != RuleName::muon) return {{.role = Role::vector, .weight_decay = 0.0}};
+  return {{.role = Role::embedding, .rule = RuleName::adamw},
+          {.role = Role::vector, .rule = RuleName::adamw, .weight_decay = 0.0}};
+}
+
+std::vector<int> assign_groups(const OptimizerOptions& options, ParamStore& params) {
+  const auto pieces = params.pieces();
+  std::vector<int> groups(pieces.size(), -1);
+  std::vector<bool> fitting(options.groups.size());
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const Role role = params.specs()[size_t(pieces[i].param)].role;
+    for (size_t g = 0; g < options.groups.size(); ++g) {
+      if (!fits(options.groups[g], pieces[i].slice->name, role)) continue;
+      fitting[g] = true;
+      if (groups[i] < 0) groups[i] = int(g);
+    }
+    if (rule_options(options, groups[i]).rule == RuleName::muon && role != Role::matrix)
+      throw Error(cat(groups[i] < 0 ? "optimizer" : cat("param_groups[", groups[i], "]"), ": muon updates matrices of "
+                      "hidden layers; ", pieces[i].slice->name, " is ", role == Role::vector ? "a vector" : "an embedding",
+                      ": give it another optimizer by a group"),
+                  Exit::usage);
+  }
+  for (size_t g = 0; g < fitting.size(); ++g)
+    if (!fitting[g] && options.groups[g].match != "*") matches_nothing(g, options.groups[g], params);
+  freeze(groups, options, params);
+  return groups;
+}
+
+RuleOptions rule_options(const OptimizerOptions& o, int number) {
+  const ParamGroup group = number < 0 ? ParamGroup{} : o.groups[size_t(number)];
+  const RuleName rule = group.rule.value_or(o.rule);
+  const bool lion = rule == RuleName::lion, muon = rule == RuleName::muon, averages = !muon && rule != RuleName::sgd;
+  RuleOptions r{.rule = rule, .lr_factor = group.lr_factor, .m = o.m, .seed = o.seed};
+  r.weight_decay = group.weight_decay.value_or(o.weight_decay);
+  if (averages) {
+    r.beta1 = group.beta1.value_or(lion ? o.lion_beta1 : o.beta1);
+    r.beta2 = group.beta2.value_or(lion ? o.lion_beta2 : o.beta2);
+  } else {
+    r.momentum = group.momentum.value_or(muon ? o.muon_momentum : o.sgd_momentum);
+    r.nesterov = muon ? o.muon_nesterov : o.sgd_nesterov;
+  }
+  if (averages && !lion) r.eps = group.eps.value_or(o.eps), r.v = o.v;
+  if (muon) r.scale = o.muon_scale, r.coefficients = o.muon_coefficients;
+  return r;
+}
+
+std::vector<std::string> describe_groups(const OptimizerOptions& options, ParamStore& params) {
+  const std::vector<int> groups = assign_groups(options, params);
+  const auto pieces = params.pieces();
+  std::vector<std::string> lines;
+  for (int g = -1; g < int(options.groups.size()); ++g) {
+    std::vector<std::pair<std::string, int>> names;  // in the order of the model
+    int64_t elements = 0;
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      if (groups[i] != g) continue;
+      elements += pieces[i].slice->shape.numel();
+      const std::string name = without_numbers(pieces[i].slice->name);
+      const auto known = std::find_if(names.begin(), names.end(), [&](const auto& n) { return n.first == name; });
+      if (known == names.end())
+        names.emplace_back(name, 1);
+      else
+        ++known->second;
+    }
+    if (names.empty()) continue;
+    const RuleOptions rule = rule_options(options, g);
+    std::string line = g < 0 ? "no group" : cat("param_groups[", g, "]");
+    if (g >= 0 && options.groups[size_t(g)].frozen)
+      line += ": frozen";
+    else
+      line += cat(": ", kRuleNames[size_t(rule.rule)], ", learning rate x ", shown(rule.lr_factor), ", weight decay ",
+                  shown(rule.weight_decay));
+    line += cat(", ", elements, " parameters: ");
+    for (size_t i = 0; i < names.size(); ++i)
+      line += cat(i ? ", " : "", names[i].first, names[i].second > 1 ? cat(" (", names[i].second, ")") : "");
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+}  // namespace athanor

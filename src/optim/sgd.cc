@@ -1,0 +1,33 @@
+// Stochastic gradient descent: one op over all its weights; without momentum it keeps nothing.
+#include "optim/rule.h"
+
+namespace athanor {
+namespace {
+
+class SgdRule final : public UpdateRule {
+ public:
+  explicit SgdRule(const RuleOptions& options) : o_(options) {}
+  std::vector<KeptState> states() const override {
+    return o_.momentum > 0 ? std::vector<KeptState>{{"m", o_.m}} : std::vector<KeptState>{};
+  }
+  void step(Ctx& c, ParamStore& params, std::span<const UpdateRange> ranges, const Placed& placed,
+            Tensor step_state) override {
+    const Sgd op{.parts = update_parts(params, ranges, placed),
+                 .state = step_state,
+                 .momentum = o_.momentum,
+                 .weight_decay = o_.weight_decay,
+                 .seed = o_.seed,
+                 .rate = o_.lr_factor,
+                 .nesterov = o_.nesterov};
+    if (!op.parts.empty()) c.run(op);
+  }
+
+ private:
+  RuleOptions o_;
+};
+
+}  // namespace
+
+std::unique_ptr<UpdateRule> make_sgd(const RuleOptions& options) { return std::make_unique<SgdRule>(options); }
+
+}  // namespace athanor

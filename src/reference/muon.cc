@@ -1,0 +1,46 @@
+// The ops of ops/muon.h, element by element.
+#include <cmath>
+#include <cstring>
+
+#include "base/rng.h"
+#include "reference/reference_ops.h"
+#include "reference/values.h"
+
+namespace athanor {
+
+void ReferenceOps::run(const Momentum& op, void*) {
+  StepState s;
+  std::memcpy(&s, op.state.data, sizeof s);
+  for (const Momentum::Part& p : op.parts) {
+    Values m = load(p.m), grad = load(p.grad);  // [n]
+    for (int64_t i = 0; i < m.size(); ++i) {
+      const double g = grad[i] * double(s.grad_scale);
+      const double next = op.beta * m[i] + (1 - op.beta) * g;
+      grad[i] = s.skip ? 0 : op.nesterov ? (1 - op.beta) * g + op.beta * next : next;
+      if (s.skip) continue;
+      const uint32_t random =
+          random_bits(op.seed, p.moment_stream, (uint64_t(s.updates) << 40) + p.first + uint64_t(i));
+      m[i] = p.m.dtype == DType::bf16 ? double(to_float(round_stochastic(float(next), random))) : next;
+    }
+    store(p.m, m);
+    store(p.grad, grad);
+  }
+}
+
+void ReferenceOps::run(const NormalizeMatrix& op, void*) {
+  Values x = load(op.x);
+  double sum = 0;
+  for (const double v : x.v) sum += v * v;
+  const double divisor = op.margin * std::sqrt(sum) + op.eps;
+  for (double& v : x.v) v /= divisor;
+  store(op.y, x);
+}
+
+void ReferenceOps::run(const Combine& op, void*) {
+  const Values a = load(op.a), b = op.b ? load(op.b) : zeros_like(op.a);
+  Values y = zeros_like(op.y);
+  for (int64_t i = 0; i < y.size(); ++i) y[i] = double(op.alpha) * a[i] + (op.b ? double(op.beta) * b[i] : 0);
+  store(op.y, y);
+}
+
+}  // namespace athanor

@@ -1,0 +1,295 @@
+// Update rules: 20 steps are those of an independent implementation; Muon knows which matrices there are in a tensor
+// and which of their axes are inputs; groups choose rules by name and role.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+
+#include "base/rng.h"
+#include "optim/optimizer.h"
+#include "tests/ops/optimizer_references.h"
+#include "tests/train/harness.h"
+
+namespace athanor {
+namespace {
+
+using testing::Rig;
+
+constexpr double kRate = 0.01, kDecay = 0.3;
+constexpr int64_t kRows = 9, kColumns = 5;
+
+double start(int64_t i) { return std::cos(1.7 * double(i) + 0.3); }
+double gradient(int64_t i, int step) {
+  return std::sin(0.9 * double(i) + 1.3 * step) + 0.2 * std::sin(0.31 * double(i) * step);
+}
+
+ParamSpec matrix(std::string name, Shape shape, bool in_out = false) {
+  return {.name = name, .shape = shape, .role = Role::matrix, .slices = {{name + ".weight", shape, 0}}, .in_out = in_out};
+}
+
+OptimizerOptions with(RuleName rule) {
+  OptimizerOptions o;
+  o.rule = rule;
+  o.weight_decay = kDecay;
+  o.groups = default_groups(rule);
+  return o;
+}
+
+// Parameters of one unit and their optimizer.
+struct Trained {
+  Rig rig;
+  ParamStore params;
+  std::unique_ptr<Optimizer> optimizer;
+  Arena arena;
+  Recipe recipe;
+  Tensor state;
+  MemoryPlan plan;
+
+  Trained(std::vector<ParamSpec> specs, const OptimizerOptions& options, const char* precision = "fp32",
+          DType master = DType::f32)
+      : recipe(make_recipe(precision, master)) {
+    for (ParamSpec& spec : specs) params.declare(std::move(spec));
+    optimizer = std::make_unique<Optimizer>(options, params);
+    params.plan(plan, recipe, true, optimizer->states());
+    plan.add(MemoryKind::inputs, "state", DType::u8, {int64_t(sizeof(StepState))}, &state);
+    PlanOps none(*rig.ops);
+    arena.record("step");
+    Ctx c = context(none);
+    optimizer->step(c, params, state);
+    arena.finish_recording();
+    plan.add(arena);
+    plan.commit(*rig.device);
+    write(StepState{});
+  }
+  Ctx context(Ops& ops) {
+    return {.ops = ops, .device = *rig.device, .arena = arena, .mesh = *rig.mesh, .recipe = recipe};
+  }
+  void write(const StepState& s) {
+    rig.device->copy(state.data, &s, sizeof s, Lane::compute);
+    rig.device->sync();
+  }
+  Tensor flat(Tensor t, size_t piece) const {
+    const auto p = params.pieces()[piece];
+    return t.slice(p.offset, p.offset + p.slice->shape.numel());
+  }
+  void set(const Tensor& t, const std::vector<float>& values) {
+    rig.device->copy(t.data, values.data(), t.bytes(), Lane::compute);
+    rig.device->sync();
+  }
+  Tensor master(size_t piece = 0) { return flat(params.units()[0]->master, piece); }
+  Tensor grad(size_t piece = 0) { return flat(params.units()[0]->grad, piece); }
+  std::vector<float> weights(size_t piece = 0) { return rig.read<float>(master(piece)); }
+  void step(double norm_sq = 0) {
+    StepState s;
+    rig.device->copy(&s, state.data, sizeof s, Lane::compute);
+    rig.device->sync();
+    s.norm_sq = norm_sq;
+    write(s);
+    arena.begin("step");
+    Ctx c = context(*rig.ops);
+    StepControl control{.state = state, .schedule = {.lr = kRate, .min_lr = kRate}};
+    std::ranges::copy(optimizer->averages(), control.averages);
+    c.run(control);
+    optimizer->step(c, params, state);
+    arena.end();
+  }
+};
+
+// Values of an m x n matrix, or of its transpose.
+std::vector<float> values(const std::function<double(int64_t)>& at, int64_t rows, int64_t cols, bool transposed) {
+  std::vector<float> x(size_t(rows * cols));
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < cols; ++c) x[size_t(transposed ? c * rows + r : r * cols + c)] = float(at(r * cols + c));
+  return x;
+}
+
+// 20 steps of a [kRows, kColumns] matrix; in_out: of the same matrix in GPT-2's order, given back in the other.
+std::vector<float> after_20_steps(const OptimizerOptions& o, bool in_out = false) {
+  const Shape shape = in_out ? Shape{kColumns, kRows} : Shape{kRows, kColumns};
+  Trained t({matrix("w", shape, in_out)}, o);
+  t.set(t.master(), values(start, kRows, kColumns, in_out));
+  for (int step = 0; step < 20; ++step) {
+    t.set(t.grad(), values([&](int64_t i) { return gradient(i, step); }, kRows, kColumns, in_out));
+    t.step();
+  }
+  std::vector<float> w = t.weights(), out = w;
+  if (in_out)
+    for (int64_t r = 0; r < kRows; ++r)
+      for (int64_t c = 0; c < kColumns; ++c) out[size_t(r * kColumns + c)] = w[size_t(c * kRows + r)];
+  return out;
+}
+
+void expect_near(const std::vector<float>& got, std::span<const double> want, double tolerance,
+                 const std::string& what) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(double(got[i]), want[i], tolerance) << what << " element " << i;
+}
+
+TEST(Optimizers, AreThoseOfAnIndependentImplementation) {
+  namespace r = references;
+  OptimizerOptions sgd = with(RuleName::sgd), plain = sgd, nesterov = sgd;
+  plain.sgd_momentum = 0;
+  nesterov.sgd_nesterov = true;
+  OptimizerOptions original = with(RuleName::muon);
+  original.muon_nesterov = false;
+  OptimizerOptions match_rms = original;
+  original.muon_scale = MuonScale::original;
+  expect_near(after_20_steps(with(RuleName::adamw)), r::kAdamw, 1e-6, "adamw");
+  expect_near(after_20_steps(with(RuleName::adam)), r::kAdam, 1e-6, "adam");
+  expect_near(after_20_steps(plain), r::kSgd, 1e-6, "sgd");
+  expect_near(after_20_steps(sgd), r::kSgdMomentum, 1e-6, "sgd with momentum");
+  expect_near(after_20_steps(nesterov), r::kSgdNesterov, 1e-6, "sgd with Nesterov momentum");
+  expect_near(after_20_steps(with(RuleName::lion)), r::kLion, 1e-6, "lion");
+  expect_near(after_20_steps(original), r::kMuonOriginal, 1e-4, "muon");
+  expect_near(after_20_steps(match_rms), r::kMuonMatchRms, 1e-4, "muon, match_rms");
+}
+
+TEST(Muon, GPT2sOrderIsTheTranspose) {
+  for (const MuonScale scale : {MuonScale::original, MuonScale::match_rms, MuonScale::spectral})
+    for (const auto coefficients : {MuonCoefficients::quintic, MuonCoefficients::polar_express}) {
+      OptimizerOptions o = with(RuleName::muon);
+      o.muon_scale = scale, o.muon_coefficients = coefficients;
+      const auto rows = after_20_steps(o);
+      const std::vector<double> want(rows.begin(), rows.end());
+      expect_near(after_20_steps(o, true), want, 1e-4, cat("scale ", int(scale)));
+    }
+}
+
+// One step from weights 0: minus rate times scale times an orthogonal matrix, whatever the size of the gradient.
+TEST(Muon, UpdatesAreNearlyOrthogonalWhateverTheGradient) {
+  for (const char* precision : {"fp32", "bf16"})
+    for (const auto coefficients : {MuonCoefficients::quintic, MuonCoefficients::polar_express})
+      for (const float size : {1e-5f, 1.f, 1e5f}) {
+        OptimizerOptions o = with(RuleName::muon);
+        o.muon_scale = MuonScale::original, o.muon_coefficients = coefficients;
+        Trained t({matrix("w", {24, 40})}, o, precision);
+        std::vector<float> g(24 * 40);
+        for (size_t i = 0; i < g.size(); ++i) g[i] = size * random_normal(3, 4, i);
+        t.set(t.master(), std::vector<float>(g.size()));
+        t.set(t.grad(), g);
+        t.step();
+        const auto w = t.weights();
+        double trace = 0, inner = 0;  // of W W', over rate squared; of W and G
+        for (size_t i = 0; i < w.size(); ++i) trace += double(w[i]) * w[i], inner += double(w[i]) * g[i];
+        EXPECT_LT(inner, 0) << "downhill";
+        EXPECT_NEAR(trace / (kRate * kRate) / 24, coefficients == MuonCoefficients::quintic ? 0.8 : 1.0, 0.25);
+        EXPECT_EQ(t.rig.read<float>(t.grad()), std::vector<float>(g.size())) << "gradients start the next step at zero";
+      }
+}
+
+// Queries, keys and values in one tensor are three matrices, side by side in rows (Llama) or columns (GPT-2).
+TEST(Muon, PartsOfATensorAreMatricesOfTheirOwn) {
+  const int64_t c = 8;
+  const auto value = [&](int part, int64_t r, int64_t k) { return float(gradient(100 * part + r * c + k, part + 1)); };
+  std::vector<std::vector<float>> apart;
+  {
+    Trained t({matrix("q", {c, c}, true), matrix("k", {c, c}, true), matrix("v", {c, c}, true)}, with(RuleName::muon));
+    for (int p = 0; p < 3; ++p) {
+      std::vector<float> g;
+      for (int64_t r = 0; r < c; ++r)
+        for (int64_t k = 0; k < c; ++k) g.push_back(value(p, r, k));
+      t.set(t.grad(size_t(p)), g);
+    }
+    t.step();
+    for (size_t p = 0; p < 3; ++p) apart.push_back(t.weights(p));
+  }
+  ParamSpec stacked{.name = "qkv", .shape = {3 * c, c}, .role = Role::matrix, .in_out = true};
+  for (int64_t p = 0; p < 3; ++p) stacked.slices.push_back({cat("part", p), {c, c}, p * c * c});
+  ParamSpec beside = matrix("c_attn", {c, 3 * c}, true);
+  beside.cut = {.axis = 1, .parts = {c, c, c}, .whole = 4};
+  for (const bool columns : {false, true}) {
+    Trained t({columns ? beside : stacked}, with(RuleName::muon));
+    const auto at = [&](int64_t p, int64_t r, int64_t k) {
+      return size_t(columns ? r * 3 * c + p * c + k : (p * c + r) * c + k);
+    };
+    std::vector<float> g(size_t(3 * c * c));
+    for (int p = 0; p < 3; ++p)
+      for (int64_t r = 0; r < c; ++r)
+        for (int64_t k = 0; k < c; ++k) g[at(p, r, k)] = value(p, r, k);
+    const Tensor all = t.params.units()[0]->grad.slice(0, 3 * c * c);
+    t.set(all, g);
+    t.step();
+    const auto w = t.rig.read<float>(t.params.units()[0]->master.slice(0, 3 * c * c));
+    for (int p = 0; p < 3; ++p)
+      for (int64_t r = 0; r < c; ++r)
+        for (int64_t k = 0; k < c; ++k)
+          EXPECT_EQ(w[at(p, r, k)], apart[size_t(p)][size_t(r * c + k)]) << (columns ? "columns " : "rows ") << p;
+  }
+}
+
+TEST(Optimizers, ASkippedStepChangesNothing) {
+  for (const RuleName rule : {RuleName::adam, RuleName::sgd, RuleName::lion, RuleName::muon}) {
+    Trained t({matrix("w", {kRows, kColumns})}, with(rule));
+    const auto before = values(start, kRows, kColumns, false);
+    t.set(t.master(), before);
+    t.set(t.grad(), std::vector<float>(before.size(), NAN));
+    t.step(NAN);
+    EXPECT_EQ(t.weights(), before);
+    EXPECT_EQ(t.rig.read<float>(t.grad()), std::vector<float>(before.size()));
+    EXPECT_EQ(t.rig.read<float>(t.params.units()[0]->states[0].t)[0], 0);
+  }
+}
+
+std::vector<ParamSpec> three() {
+  return {matrix("h.0.mlp", {4, 6}), matrix("h.1.mlp", {4, 6}),
+          {.name = "norm", .shape = {5}, .role = Role::vector, .slices = {{"norm.weight", {5}, 0}}}};
+}
+
+// The first group that fits has a weight; what a group does not say is the run's own; frozen weights stay.
+TEST(Groups, FirstMatchWins) {
+  OptimizerOptions o = with(RuleName::adamw);
+  o.groups = {{.match = "h.0.*", .rule = RuleName::lion, .weight_decay = 0.0},
+              {.match = "h.*", .frozen = true},
+              {.role = Role::vector, .lr_factor = 0.5, .weight_decay = 0.0}};
+  Trained t(three(), o);
+  EXPECT_EQ(t.optimizer->averages(), (std::vector<double>{0.9, 0.95}));
+  const auto& states = t.params.units()[0]->states;
+  ASSERT_EQ(states.size(), 2U);
+  EXPECT_EQ(states[0].t.numel(), 64 + 64) << "m of the first matrix and, with its padding, of the vector";
+  EXPECT_EQ(states[1].t.numel(), 64) << "v of the vector";
+  for (size_t p = 0; p < 3; ++p) {
+    t.set(t.master(p), std::vector<float>(size_t(t.master(p).numel()), 1));
+    t.set(t.grad(p), std::vector<float>(size_t(t.grad(p).numel()), 0.25f));
+  }
+  t.step();
+  EXPECT_FLOAT_EQ(t.weights(0)[3], float(1 - kRate));
+  EXPECT_FLOAT_EQ(t.weights(1)[3], 1);
+  EXPECT_NEAR(t.weights(2)[3], 1 - kRate / 2, 1e-6);
+  const auto lines = describe_groups(o, t.params);
+  ASSERT_EQ(lines.size(), 3U);
+  EXPECT_EQ(lines[0], "param_groups[0]: lion, learning rate x 1, weight decay 0, 24 parameters: h.*.mlp.weight");
+  EXPECT_EQ(lines[1], "param_groups[1]: frozen, 24 parameters: h.*.mlp.weight");
+}
+
+std::string refusal(const OptimizerOptions& o) {
+  try {
+    Trained t(three(), o);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(Groups, WhatCannotBeIsRefusedByName) {
+  OptimizerOptions o = with(RuleName::adamw);
+  o.groups = {{.match = "h.*.mpl.weight"}};
+  EXPECT_EQ(refusal(o),
+            "param_groups[0]: match \"h.*.mpl.weight\" matches no parameter; the nearest is h.0.mlp.weight");
+  o.groups = {{.match = "norm*", .rule = RuleName::muon}};
+  EXPECT_EQ(refusal(o),
+            "param_groups[0]: muon updates matrices of hidden layers; norm.weight is a vector: give it another "
+            "optimizer by a group");
+  o.groups.clear();
+  for (int i = 0; i < 9; ++i) o.groups.push_back({.match = cat("part", i), .beta2 = 0.9 + 0.01 * i});
+  ParamSpec parts{.name = "parts", .shape = {9, 4}, .role = Role::matrix};
+  for (int64_t p = 0; p < 9; ++p) parts.slices.push_back({cat("part", p), {1, 4}, p * 4});
+  try {
+    Trained t({parts}, o);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(std::string(e.what()), "param_groups: 9 different betas, expected at most 8; let groups share some");
+  }
+}
+
+}  // namespace
+}  // namespace athanor
