@@ -1,5 +1,7 @@
 #include "checkpoint/consolidate.h"
 
+#include <algorithm>
+
 #include "checkpoint/store.h"
 #include "checkpoint/weights.h"
 
@@ -32,6 +34,8 @@ std::string consolidate_checkpoint(const std::string& folder, const std::string&
                            .config_hash = from.manifest.config_hash,
                            .data_fingerprint = from.manifest.data_fingerprint});
   for (const std::string stem : {"model", "optimizer"}) {
+    const auto is_of_stem = [&](const ManifestFile& file) { return file.name.starts_with(stem); };
+    if (std::ranges::none_of(from.manifest.files, is_of_stem)) continue;  // an optimizer may keep nothing
     const WeightFiles files(folder, stem);
     std::vector<CheckpointTensor> tensors;
     for (const auto& [name, place] : files.tensors()) tensors.push_back(tensor_of(name, place));

@@ -206,14 +206,13 @@ Fields optimizer_group() {
       option("muon_nesterov", &Config::muon_nesterov, notice, "muon: Nesterov momentum"),
       choice<&Config::muon_scale>(
           "muon_scale", notice,
-          "muon: factor of an [out, in] matrix's update: match_rms = 0.2 sqrt(max(out, in)), with learning rate and decay "
+          "muon: factor of an [out, in] matrix's update: match_rms = 0.2 sqrt(max(out, in)), with learning rate and "
+          "decay "
           "of AdamW; original = sqrt(max(1, out / in)), with a learning rate of some 0.02; spectral = sqrt(out / in)"),
       choice<&Config::muon_coefficients>(
           "muon_coefficients", notice,
           "muon: polynomials of its five iterations; polar_express comes nearer to orthogonal"),
-      custom("param_groups",
-             Custom<Config>{read_groups, write_groups, groups_schema, "list of groups"},
-             refused,
+      custom("param_groups", Custom<Config>{read_groups, write_groups, groups_schema, "list of groups"}, refused,
              "weights that are updated differently: the first group that fits a weight's name and role has it; behind "
              "those given, vectors do not decay, and with muon embeddings and vectors have adamw"),
       number("clip_grad", &Config::clip_grad, at_least(0), notice, "",

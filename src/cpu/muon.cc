@@ -36,7 +36,7 @@ struct Average {
 
 // y = alpha a + beta b of a row; kTwo: there is a b.
 template <bool kTwo>
-struct Sum {
+struct WeightedSum {
   template <int L, class T>
   static ATHANOR_INLINE void run(T* y, const T* a, const T* b, int64_t n, float alpha, float beta) {
     simd::for_columns<L, T>(n, [&](auto at) ATHANOR_INLINE_LAMBDA {
@@ -135,10 +135,10 @@ void CpuOps::run(const Combine& op, void*) {
     by_rows(pool_, op.y, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r)
         if (b)
-          simd::dispatch<Sum<true>>(y + r * op.y.stride(), a + r * op.a.stride(), b + r * op.b.stride(), cols, op.alpha,
-                                    op.beta);
+          simd::dispatch<WeightedSum<true>>(y + r * op.y.stride(), a + r * op.a.stride(), b + r * op.b.stride(), cols,
+                                            op.alpha, op.beta);
         else
-          simd::dispatch<Sum<false>>(y + r * op.y.stride(), a + r * op.a.stride(), b, cols, op.alpha, op.beta);
+          simd::dispatch<WeightedSum<false>>(y + r * op.y.stride(), a + r * op.a.stride(), b, cols, op.alpha, op.beta);
     });
   });
 }

@@ -254,8 +254,7 @@ void run(ThreadPool& pool, const Op& op, const StepState& state, const Scalars& 
     };
     by_master(p, [&](const auto& master) {
       by_state<Op::kStates.m>(p.m, [&]<class M>(M* m) {
-        by_state<Op::kStates.v>(p.v,
-                                [&]<class V>(V* v) { pass(master, Moments<M, V>{m, v, flat<float>(p.grad)}); });
+        by_state<Op::kStates.v>(p.v, [&]<class V>(V* v) { pass(master, Moments<M, V>{m, v, flat<float>(p.grad)}); });
       });
     });
   }

@@ -1,7 +1,7 @@
 // What Muon's products lack: a matrix divided by its norm, and sums of two matrices.
-// Layout: matrices row-major, rows may be apart. A block has a piece of one row. Memory bound: the norm reads its matrix
-// twice, from the caches where it fits. Deterministic: each row is summed by one block, the rows' sums in order by
-// another. Not timed on a GPU yet.
+// Layout: matrices row-major, rows may be apart. A block has a piece of one row. Memory bound: the norm reads its
+// matrix twice, from the caches where it fits. Deterministic: each row is summed by one block, the rows' sums in order
+// by another. Not timed on a GPU yet.
 #include "cuda/muon.h"
 
 #include "cuda/host_tools.h"
@@ -31,8 +31,8 @@ bool vectors(const Tensor& t) {
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads) combine(Rows<T> y, Rows<const T> a, Rows<const T> b, float alpha, float beta,
-                                                    int columns, bool whole) {
+__global__ void __launch_bounds__(kThreads)
+    combine(Rows<T> y, Rows<const T> a, Rows<const T> b, float alpha, float beta, int columns, bool whole) {
   const int64_t row = blockIdx.x;
   const int column = static_cast<int>(blockIdx.y) * kPiece + static_cast<int>(threadIdx.x) * kElements;
   if (column >= columns) return;
@@ -103,8 +103,7 @@ void run(const NormalizeMatrix& op, void* scratch, cudaStream_t stream) {
     const Rows<const From> x = rows<const From>(op.x);
     const LaunchConfig one_each{dim3(grid_size(op.x.rows())), dim3(kThreads), 0, stream};
     CUDA_CHECK(launch(square_rows<From>, one_each, sums, x, columns, vectors<From>(op.x)));
-    CUDA_CHECK(
-        launch(inverse_norm, {dim3(1), dim3(kThreads), 0, stream}, sums, op.x.rows(), op.margin, op.eps));
+    CUDA_CHECK(launch(inverse_norm, {dim3(1), dim3(kThreads), 0, stream}, sums, op.x.rows(), op.margin, op.eps));
     by_type(op.y.dtype, [&]<class To>() {
       const bool whole = vectors<From>(op.x) && vectors<To>(op.y);
       CUDA_CHECK(launch(scale_rows<To, From>, pieces(op.x, stream), data<To>(op.y), x,

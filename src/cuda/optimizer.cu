@@ -484,7 +484,7 @@ void launch_update(const AdamW& op, const Ranges<Part>& table, cudaStream_t stre
 
 template <class Kind, class Rule>
 void launch_rule(const UpdatePart& like, const Ranges<Part>& table, const Rule& rule, cudaStream_t stream) {
-  const auto kernel = !like.m                     ? update_tiles<Kind, None, Rule>
+  const auto kernel = !like.m                       ? update_tiles<Kind, None, Rule>
                       : like.m.dtype == DType::bf16 ? update_tiles<Kind, bf16, Rule>
                                                     : update_tiles<Kind, float, Rule>;
   const LaunchConfig config{dim3(table.blocks()), dim3(kTileThreads), 0, stream};

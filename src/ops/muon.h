@@ -40,16 +40,15 @@ struct Momentum {
   }
 };
 
-// y = x / (margin * |x| + eps), |x| the root of the sum of squares of all elements: that sum in fixed blocks, in double.
+// y = x / (margin * |x| + eps), |x| the root of the sum of squares of all elements: that sum in fixed blocks, in
+// double.
 struct NormalizeMatrix {
   Tensor y;  // [R, C] float, no gaps
   Tensor x;  // [R, C] float; rows may be apart
   double margin = 1, eps = 1e-7;
   static constexpr const char* kName = "normalize_matrix";
   std::array<Field, 2> fields() { return {{{"y", Io::out, &y}, {"x", Io::in, &x}}}; }
-  void check() const {
-    Expect{kName}.floating("x", x).matrix("x", x).floating("y", y).is("y", y, y.dtype, x.shape);
-  }
+  void check() const { Expect{kName}.floating("x", x).matrix("x", x).floating("y", y).is("y", y, y.dtype, x.shape); }
   Cost cost() const { return {3.0 * double(x.numel()), traffic(*this)}; }
 };
 

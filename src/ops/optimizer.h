@@ -34,9 +34,9 @@ struct StepState {
   float grad_scale = 1;  // multiplies gradients: 1 / loss_scale, times the clip factor
   float lr = 0;
   float corrections[kMostAverages] = {};  // 1 - decay^updates, of each of StepControl's averages
-  float grad_norm = 0;                       // unscaled, before clipping
-  double loss = 0;             // loss_sum of the finished step
-  double loss_targets = 0;     // its targets
+  float grad_norm = 0;                    // unscaled, before clipping
+  double loss = 0;                        // loss_sum of the finished step
+  double loss_targets = 0;                // its targets
 };
 
 struct LossScaling {
@@ -53,9 +53,9 @@ struct StepControl {
   Tensor state;  // [sizeof(StepState)] u8
   Schedule schedule;
   LossScaling scaling;
-  double clip_grad = 0;  // global norm; 0 = off
+  double clip_grad = 0;                 // global norm; 0 = off
   double averages[kMostAverages] = {};  // the decay of each running average that starts at 0; else 0
-  double divided_by = 0;  // what the gradients were divided by instead of `targets`; 0: they are final
+  double divided_by = 0;                // what the gradients were divided by instead of `targets`; 0: they are final
   static constexpr const char* kName = "step_control";
   std::array<Field, 1> fields() { return {{{"state", Io::inout, &state}}}; }
   void check() const { Expect{kName}.is("state", state, DType::u8, {int64_t(sizeof(StepState))}); }

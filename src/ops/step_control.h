@@ -73,8 +73,7 @@ ATHANOR_HOST_DEVICE inline void close_step(StepState& s, const StepControl& c) {
     s.grad_scale = float(inv_scale * (c.clip_grad > 0 && fit < 1 ? fit : 1));
     ++s.updates;
     s.skipped_in_row = 0;
-    for (int i = 0; i < kMostAverages; ++i)
-      s.corrections[i] = float(1 - std::pow(c.averages[i], double(s.updates)));
+    for (int i = 0; i < kMostAverages; ++i) s.corrections[i] = float(1 - std::pow(c.averages[i], double(s.updates)));
   } else {
     s.grad_scale = 0;
     ++s.skipped;

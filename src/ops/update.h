@@ -89,8 +89,8 @@ struct AdamW {
   Tensor state;                                    // StepState
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
   uint64_t seed = 0;
-  double rate = 1;                   // of the step's learning rate
-  int average1 = 0, average2 = 1;    // numbers of the averages with these decays
+  double rate = 1;                 // of the step's learning rate
+  int average1 = 0, average2 = 1;  // numbers of the averages with these decays
   bool coupled = false;
   static constexpr const char* kName = "adamw";
   static constexpr UpdateStates kStates = {Kept::required, Kept::required};
@@ -181,7 +181,9 @@ ATHANOR_HOST_DEVICE SgdScalars sgd_scalars(const Op& op, const StepState& s) {
           .l2 = op.direction ? 0.f : float(op.weight_decay),
           .momentum = float(op.momentum),
           .from_gradient = plain || op.nesterov ? 1.f : 0.f,
-          .from_average = plain ? 0.f : op.nesterov ? float(op.momentum) : 1.f,
+          .from_average = plain         ? 0.f
+                          : op.nesterov ? float(op.momentum)
+                                        : 1.f,
           .lr = float(lr)};
 }
 

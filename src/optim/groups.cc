@@ -55,10 +55,10 @@ size_t distance(const std::string& a, const std::string& b) {
   for (const auto& piece : params.pieces())
     for (const std::string& part : parts_of(piece.slice->name))
       if (const size_t d = distance(wanted, part); d < least) least = d, best = piece.slice->name;
-  throw Error(cat("param_groups[", number, "]: match \"", group.match, "\"",
-                  group.role ? cat(" of role ", name_of(*group.role)) : "", " matches no parameter; the nearest is ",
-                  best),
-              Exit::usage);
+  throw Error(
+      cat("param_groups[", number, "]: match \"", group.match, "\"",
+          group.role ? cat(" of role ", name_of(*group.role)) : "", " matches no parameter; the nearest is ", best),
+      Exit::usage);
 }
 
 // Parts of one parameter are one tensor in memory, which is trained or not.
@@ -114,8 +114,10 @@ std::vector<int> assign_groups(const OptimizerOptions& options, ParamStore& para
       if (groups[i] < 0) groups[i] = int(g);
     }
     if (rule_options(options, groups[i]).rule == RuleName::muon && role != Role::matrix)
-      throw Error(cat(groups[i] < 0 ? "optimizer" : cat("param_groups[", groups[i], "]"), ": muon updates matrices of "
-                      "hidden layers; ", pieces[i].slice->name, " is ", role == Role::vector ? "a vector" : "an embedding",
+      throw Error(cat(groups[i] < 0 ? "optimizer" : cat("param_groups[", groups[i], "]"),
+                      ": muon updates matrices of "
+                      "hidden layers; ",
+                      pieces[i].slice->name, " is ", role == Role::vector ? "a vector" : "an embedding",
                       ": give it another optimizer by a group"),
                   Exit::usage);
   }

@@ -1,8 +1,8 @@
 // Muon [Jordan et al. 2024; Liu et al. 2025, "Muon is scalable for LLM training"]: the average of a matrix's gradients,
-// made orthogonal by Newton-Schulz iterations, is its update. What files and buffers hold as one tensor but products use
-// as several (queries, keys and values) are several matrices.
-// Ranks that share out a unit each orthogonalize whole matrices of as many units as there are ranks, so that each matrix
-// is done once, the matrices balanced by their cost; averages are gathered before, results scattered after.
+// made orthogonal by Newton-Schulz iterations, is its update. What files and buffers hold as one tensor but products
+// use as several (queries, keys and values) are several matrices. Ranks that share out a unit each orthogonalize whole
+// matrices of as many units as there are ranks, so that each matrix is done once, the matrices balanced by their cost;
+// averages are gathered before, results scattered after.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -40,7 +40,9 @@ struct Matrix {
   int owner = 0;
   int64_t outputs() const { return in_out ? cols : rows; }
   int64_t inputs() const { return in_out ? rows : cols; }
-  double cost() const { return double(std::max(rows, cols)) * double(std::min(rows, cols)) * double(std::min(rows, cols)); }
+  double cost() const {
+    return double(std::max(rows, cols)) * double(std::min(rows, cols)) * double(std::min(rows, cols));
+  }
   // In a tensor that holds elements from `first` of the unit on.
   Tensor in(const Tensor& flat, int64_t first = 0) const {
     return {flat.at(offset - first), flat.dtype, {rows, cols}, stride};
@@ -63,6 +65,7 @@ class MuonRule final : public UpdateRule {
  public:
   explicit MuonRule(const RuleOptions& options) : o_(options) {}
   std::vector<KeptState> states() const override { return {{"m", o_.m}}; }
+  bool exchanges() const override { return true; }
 
   void step(Ctx& c, ParamStore& params, std::span<const UpdateRange> ranges, const Placed& placed,
             Tensor step_state) override {
@@ -89,8 +92,7 @@ class MuonRule final : public UpdateRule {
   // Every rank's share of the averages, in the place of the gradients.
   void average(Ctx& c, const ParamStore& params, std::span<const UpdateRange> ranges, const Placed& placed,
                Tensor step_state) const {
-    Momentum op{
-        .parts = {}, .state = step_state, .beta = o_.momentum, .nesterov = o_.nesterov, .seed = o_.seed};
+    Momentum op{.parts = {}, .state = step_state, .beta = o_.momentum, .nesterov = o_.nesterov, .seed = o_.seed};
     for (const UpdatePart& p : update_parts(params, ranges, placed))
       op.parts.push_back({.m = p.m, .grad = p.grad, .moment_stream = p.moment_stream, .first = p.first});
     if (!op.parts.empty()) c.run(op);

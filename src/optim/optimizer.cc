@@ -67,6 +67,15 @@ Optimizer::Optimizer(const OptimizerOptions& options, ParamStore& params) {
     if (std::ranges::count(state.pieces, false) == 0) state.pieces.clear();
 }
 
+bool Optimizer::exchanges(const ParamStore& params, size_t unit) const {
+  const auto pieces = params.pieces();
+  return std::ranges::any_of(bundles_, [&](const Bundle& bundle) {
+    return bundle.rule->exchanges() && std::ranges::any_of(bundle.pieces, [&](const auto& piece) {
+             return size_t(pieces[piece.first].unit) == unit;
+           });
+  });
+}
+
 void Optimizer::step(Ctx& c, ParamStore& params, Tensor step_state) {
   const auto pieces = params.pieces();
   const std::vector<ParamStore::Range> extents = params.extents();

@@ -34,6 +34,8 @@ class UpdateRule {
   virtual ~UpdateRule() = default;
   virtual std::vector<KeptState> states() const = 0;
   virtual std::vector<double> averages() const { return {}; }  // decays of averages that start at 0
+  // Whether ranks exchange what lies in the units of its weights, twice in each step: to whom needs it whole, and back.
+  virtual bool exchanges() const { return false; }
   // One step of these ranges, in the order of units and places, after StepControl has decided about it; zeroes their
   // gradients.
   virtual void step(Ctx&, ParamStore&, std::span<const UpdateRange>, const Placed&, Tensor step_state) = 0;

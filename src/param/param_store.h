@@ -115,7 +115,7 @@ class ParamStore {
   // One tensor of a unit whole, of `shard` from all ranks: for checkpoints. [numel]
   Buffer whole(Ctx&, int unit, const Tensor& shard);
   Buffer whole_state(Ctx&, int unit, size_t state);  // of one that is kept of some weights; elsewhere 0
-  Buffer whole_master(Ctx&, int unit);  // of split ones. [numel] f32
+  Buffer whole_master(Ctx&, int unit);               // of split ones. [numel] f32
   bool sharded() const { return sharding_.stage > 0; }
   bool split() const { return units_.front()->is_split(); }
   bool keeps_everything() const;  // there is no state that is kept of some weights only

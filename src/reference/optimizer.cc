@@ -45,9 +45,9 @@ Values kept(Values x, DType dtype, const Random& random) {
 template <class Op, class Rule>
 void update_part(const Op& op, const UpdatePart& p, const StepState& s, const Rule& rule) {
   const Values grad = load(p.grad);
-  Values w = load_master(p);                             // [n]
-  Values m = p.m ? load(p.m) : Values(1, grad.size());   // [n]
-  Values v = p.v ? load(p.v) : Values(1, grad.size());   // [n]
+  Values w = load_master(p);                            // [n]
+  Values m = p.m ? load(p.m) : Values(1, grad.size());  // [n]
+  Values v = p.v ? load(p.v) : Values(1, grad.size());  // [n]
   for (int64_t i = 0; i < w.size(); ++i) rule(w[i], m[i], v[i], grad[i], i < p.decayed ? op.weight_decay : 0);
   const auto random = [&](uint64_t stream, int64_t i) {
     return random_bits(op.seed, stream, (uint64_t(s.updates) << 40) + p.first + uint64_t(i));
@@ -97,7 +97,7 @@ void ReferenceOps::run(const AdamW& op, void*) {
 void ReferenceOps::run(const Sgd& op, void*) {
   update(op, [&](const StepState& s) {
     return [&op, lr = s.lr * op.rate, scale = op.direction ? 1.0 : double(s.grad_scale)](double& w, double& m, double&,
-                                                                                        double grad, double decay) {
+                                                                                         double grad, double decay) {
       double g = grad * scale;
       if (op.direction)
         w -= lr * decay * w;
@@ -115,7 +115,7 @@ void ReferenceOps::run(const Sgd& op, void*) {
 void ReferenceOps::run(const Lion& op, void*) {
   update(op, [&](const StepState& s) {
     return [&op, lr = s.lr * op.rate, scale = double(s.grad_scale)](double& w, double& m, double&, double grad,
-                                                                   double decay) {
+                                                                    double decay) {
       const double g = grad * scale, c = op.beta1 * m + (1 - op.beta1) * g;
       w -= lr * decay * w;
       w -= lr * (c > 0 ? 1 : c < 0 ? -1 : 0);

@@ -30,10 +30,7 @@ Span whole_sequence(int64_t s, int64_t t) {
 }  // namespace
 
 Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend backend)
-    : options_(options),
-      backend_(backend),
-      ops_(&backend.ops),
-      model_(make_model(config)) {
+    : options_(options), backend_(backend), ops_(&backend.ops), model_(make_model(config)) {
   const int64_t sequences = options_.micro_batch_size, n = sequences * options_.seq_length;
   if (options_.loss_chunk_rows == 0)
     options_.loss_chunk_rows =

@@ -71,6 +71,7 @@ class Engine {
   const Arena& arena() const { return arena_; }
   Model& model() { return *model_; }
   const Model& model() const { return *model_; }
+  const Optimizer* optimizer() const { return optimizer_.get(); }  // null without training
   // Of this rank, per step.
   int64_t micro_batches() const { return options_.global_batch_size / (options_.micro_batch_size * ranks()); }
   int ranks() const { return backend_.mesh.data_parallel().size(); }  // that share out a batch
@@ -95,9 +96,9 @@ class Engine {
   void micro_batch(std::span<const int32_t> tokens, std::span<const int32_t> targets, PhaseClock&);
   // Micro-batches that a rank holds in a row, of those that all ranks of a step hold together.
   int64_t turn() const { return options_.logical_shards > 0 ? micro_batches() : 1; }
-  // Sums over the ranks, norm, skip decision, clipping, the optimizer. Only queued: a step's result is collected once, in
-  // order, and at most kStepsAhead steps may wait for it; the host waits in collect() and nowhere else.
-  // The clock is moved through communication and optimizer.
+  // Sums over the ranks, norm, skip decision, clipping, the optimizer. Only queued: a step's result is collected once,
+  // in order, and at most kStepsAhead steps may wait for it; the host waits in collect() and nowhere else. The clock is
+  // moved through communication and optimizer.
   void close_step(PhaseClock&);
   StepResult collect();
   int64_t uncollected() const { return int64_t(closed_.size()); }

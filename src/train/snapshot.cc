@@ -15,7 +15,7 @@ using Range = ParamStore::Range;
 // Where elements of a unit go: masters or weights (flat), or an optimizer state.
 struct Target {
   const ParamStore::Unit& unit;
-  Tensor flat;                            // absent: a state that none of this rank's elements has
+  Tensor flat;  // absent: a state that none of this rank's elements has
   const ParamStore::State* state = nullptr;
   bool is_shard = false;
 

@@ -53,6 +53,10 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
     if (stage >= 2) t.backward.add(scatter, scatter_s, micros, first);
     if (stage == 3) t.gathers.add(gather, gather_s, 2 * micros, first || last);
     if (stage == 1 || stage == 2) t.ends.add(gather, gather_s, 1, false);
+    if (!engine.optimizer() || !engine.optimizer()->exchanges(engine.model().params(), u)) continue;
+    const double exchanged = (value < 4 ? 2 : 4) * n;  // averages to those who need them whole, and updates back
+    const double sent = stage == 0 ? share(copies) * exchanged : share(shards) * exchanged;
+    t.ends.add(2 * sent, 2 * net.seconds(sent, stage == 0 ? copies : shards, 1), 1, false);
   }
   return t;
 }

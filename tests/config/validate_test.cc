@@ -76,6 +76,44 @@ TEST(Validate, DataAndRun) {
   expect_parts(error_with({"load=none", "load_step=3"}), {"load_step: 3", "none"});
 }
 
+TEST(Validate, ParamGroupsEndWithTheDefaults) {
+  const Config plain = parse(small_config());
+  ASSERT_EQ(plain.param_groups, default_param_groups(OptimizerChoice::adamw));
+  EXPECT_EQ(plain.param_groups.back(), (ParamGroupConfig{.role = GroupRole::vector, .weight_decay = 0.0}));
+  EXPECT_EQ(parse(small_config("\"optimizer\": \"muon\",\n")).param_groups,
+            default_param_groups(OptimizerChoice::muon));
+  const Config given = parse(small_config(
+      R"("optimizer": "muon", "param_groups": [{"match": "*wpe*", "optimizer": "lion", "lr_factor": 0.5, "beta2": 0.98}],
+)"));
+  ASSERT_EQ(given.param_groups.size(), 3U);
+  EXPECT_EQ(given.param_groups[0],
+            (ParamGroupConfig{.match = "*wpe*", .optimizer = GroupOptimizer::lion, .lr_factor = 0.5, .beta2 = 0.98}));
+  const std::string resolved = dump_resolved(given);
+  EXPECT_NE(resolved.find("\"role\": \"vector\""), std::string::npos);
+  EXPECT_EQ(parse_config(resolved, "resolved", ".").param_groups, given.param_groups);
+}
+
+TEST(Validate, ParamGroupsAreNoMatterOfResumeUntilTheyDiffer) {
+  Config now = parse(small_config());
+  std::string old = dump_resolved(now);
+  EXPECT_TRUE(resume_changes(old, now).empty());
+  const size_t at = old.find("\"param_groups\""), end = old.find("],", at);
+  ASSERT_NE(at, std::string::npos);
+  old.erase(at, end + 2 - at);  // as runs before there were groups stored it
+  EXPECT_TRUE(resume_changes(old, now).empty());
+  now.param_groups[0].weight_decay = 0.5;
+  const auto changes = resume_changes(old, now);
+  ASSERT_EQ(changes.size(), 1U);
+  EXPECT_EQ(changes[0].rule, OnResume::refused);
+}
+
+TEST(Validate, ParamGroupsNameWhatIsWrong) {
+  expect_parts(error_with({R"(param_groups=[{"macth": "*"}])"}), {"param_groups[0].macth", "match"});
+  expect_parts(error_with({R"(param_groups=[{"optimizer": "lio"}])"}), {"param_groups[0].optimizer", "lion"});
+  expect_parts(error_with({R"(param_groups=[{"weight_decay": -1}])"}), {"param_groups[0].weight_decay", ">= 0"});
+  expect_parts(error_with({"param_groups=adamw"}), {"param_groups", "list of groups"});
+}
+
 TEST(Validate, StructsBuiltByHandAreCheckedToo) {
   Config c;
   expect_parts(error_of([&] { validate(c); }), {"model.vocab_size"});

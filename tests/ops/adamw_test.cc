@@ -55,7 +55,8 @@ TEST_P(AdamWLaws, TenStepsFollowThePaper) {
   Parameters<float> p(*b.device, w0, {});
   const StepControl control{
       .state = p.state.t(),
-      .schedule = {.style = DecayStyle::linear, .lr = 0.1, .min_lr = 0.01, .warmup = 3, .decay = 12}, .averages = {0.9, 0.95}};
+      .schedule = {.style = DecayStyle::linear, .lr = 0.1, .min_lr = 0.01, .warmup = 3, .decay = 12},
+      .averages = {0.9, 0.95}};
   std::vector<double> w(w0.begin(), w0.end()), m(n), v(n);
   for (int t = 1; t <= 10; ++t) {
     const auto g = noise(n, 100 + uint64_t(t), 0.3f);

@@ -167,12 +167,12 @@ void momentum_cases(Examiner& examine) {
     for (const DType m : {DType::f32, DType::bf16})
       for (const bool nesterov : {false, true})
         for (const int skip : {0, 1}) {
-          OpCase<Momentum> c{cat(n, " ", m, nesterov ? " nesterov" : "", skip ? " skip" : ""),
-                             {.parts = {{.m = tensor(m, {n}), .grad = tensor(DType::f32, {n}), .moment_stream = 7,
-                                         .first = 1000003}},
-                              .state = tensor(DType::u8, {int64_t(sizeof(StepState))}),
-                              .nesterov = nesterov,
-                              .seed = 5}};
+          OpCase<Momentum> c{
+              cat(n, " ", m, nesterov ? " nesterov" : "", skip ? " skip" : ""),
+              {.parts = {{.m = tensor(m, {n}), .grad = tensor(DType::f32, {n}), .moment_stream = 7, .first = 1000003}},
+               .state = tensor(DType::u8, {int64_t(sizeof(StepState))}),
+               .nesterov = nesterov,
+               .seed = 5}};
           StepState s = running_state();
           s.skip = skip;
           c.values = {{"state", bytes_of(s)}, {"m", normal(0, 0.3)}};
@@ -182,8 +182,12 @@ void momentum_cases(Examiner& examine) {
 }
 
 void matrix_cases(Examiner& examine) {
-  for (const auto& [rows, cols, stride] :
-       {std::tuple<int64_t, int64_t, int64_t>{1, 1, 0}, {3, 5, 0}, {65, 130, 0}, {40, 24, 72}, {9, 7, 23}, {300, 256, 768}})
+  for (const auto& [rows, cols, stride] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 0},
+                                           {3, 5, 0},
+                                           {65, 130, 0},
+                                           {40, 24, 72},
+                                           {9, 7, 23},
+                                           {300, 256, 768}})
     for (const DType type : kFloats) {
       const std::string name = cat(rows, "x", cols, " of ", stride, " ", type);
       const Tensor dense = tensor(type, {rows, cols}), apart = tensor(type, {rows, cols}, stride);

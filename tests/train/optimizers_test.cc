@@ -24,7 +24,8 @@ double gradient(int64_t i, int step) {
 }
 
 ParamSpec matrix(std::string name, Shape shape, bool in_out = false) {
-  return {.name = name, .shape = shape, .role = Role::matrix, .slices = {{name + ".weight", shape, 0}}, .in_out = in_out};
+  return {
+      .name = name, .shape = shape, .role = Role::matrix, .slices = {{name + ".weight", shape, 0}}, .in_out = in_out};
 }
 
 OptimizerOptions with(RuleName rule) {
@@ -231,7 +232,8 @@ TEST(Optimizers, ASkippedStepChangesNothing) {
 }
 
 std::vector<ParamSpec> three() {
-  return {matrix("h.0.mlp", {4, 6}), matrix("h.1.mlp", {4, 6}),
+  return {matrix("h.0.mlp", {4, 6}),
+          matrix("h.1.mlp", {4, 6}),
           {.name = "norm", .shape = {5}, .role = Role::vector, .slices = {{"norm.weight", {5}, 0}}}};
 }
 

@@ -341,7 +341,11 @@ TEST(Ranks, EveryOptimizerHasTheSameBitsOnAnyRanks) {
                         Case{RuleName::muon, ModelType::gpt2, "bf16", DType::i16, DType::bf16},
                         Case{RuleName::lion, ModelType::llama, "bf16", DType::bf16},
                         Case{RuleName::sgd, ModelType::gpt2, "fp32"}, Case{RuleName::adam, ModelType::llama, "fp32"}}) {
-    Setting s{.type = c.type, .precision = c.precision, .master = c.master, .moments = c.moments, .leaves = 4,
+    Setting s{.type = c.type,
+              .precision = c.precision,
+              .master = c.master,
+              .moments = c.moments,
+              .leaves = 4,
               .rule = c.rule};
     const Curve want = train(s);
     EXPECT_NE(want.losses[0], want.losses[2]);
