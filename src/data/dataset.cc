@@ -8,6 +8,7 @@
 
 #include "base/checksum.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "data/glob.h"
 
 namespace athanor {
@@ -15,8 +16,6 @@ namespace {
 
 constexpr int64_t kEndBytes = 64 << 10;  // looked at from either end of a shard when it is opened
 constexpr int64_t kMaxSeqLength = int64_t{1} << 30;
-
-std::string base_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
 // One descriptor per shard stays open. Soft limits of 1024 are common beside hard limits a thousand times that.
 void raise_file_limit() {
