@@ -1,4 +1,6 @@
 // athanor sample --checkpoint DIR --prompt TEXT: continuations of one prompt, streamed, or of a file of prompts.
+#include <fcntl.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -37,21 +39,33 @@ std::string resolve(const std::string& folder) {
   return newest->path;
 }
 
-// One prompt a line; in files named .jsonl the member "prompt" of each line, so that a prompt may hold line ends.
+std::string prompt_of(std::string_view json_line) {
+  try {
+    std::string prompt;
+    if (json_line_text(json_line, "prompt", prompt)) return prompt;
+  } catch (const Error& e) {
+    throw Error(e.what(), Exit::usage);
+  }
+  throw Error("no member \"prompt\" in this line", Exit::usage);
+}
+
+// One prompt a line, lines without one left out; in files named .jsonl the member "prompt" of each line, so that a prompt may hold line ends.
 std::vector<std::string> read_prompts(const std::string& path) {
   constexpr int64_t kMaxBytes = int64_t{1} << 30;
-  const std::string text = read_file(path, kMaxBytes);
+  const std::string text = read_all(open_file(path, O_RDONLY), kMaxBytes, path);  // a pipe will do
   std::vector<std::string> prompts;
+  int64_t number = 0;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string_view line = std::string_view(text).substr(begin, end - begin);
+    std::string_view line = std::string_view(text).substr(begin, end - begin);
     begin = end + 1;
-    if (!path.ends_with(".jsonl")) {
+    ++number;
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (line.find_first_not_of(" \t") == line.npos) continue;
+    if (path.ends_with(".jsonl"))
+      prompts.push_back(with_context(cat(path, ": line ", number), [&] { return prompt_of(line); }));
+    else
       prompts.emplace_back(line);
-    } else if (line.find_first_not_of(" \t\r") != line.npos) {
-      with_context(cat(path, ": line ", std::count(text.begin(), text.begin() + int64_t(end), '\n') + 1),
-                   [&] { json_line_text(line, "prompt", prompts.emplace_back()); });
-    }
   }
   if (prompts.empty()) throw Error(cat(path, ": holds no prompt"), Exit::usage);
   return prompts;

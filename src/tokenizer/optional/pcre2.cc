@@ -1,12 +1,15 @@
-// Regex on PCRE2. Its tables are Unicode 14's in Debian 12 and 15's in Ubuntu 24.04, which is why well-known patterns
+// Regex on PCRE2. Its tables are Unicode 14's in Debian 12 and Ubuntu 24.04, which is one reason why well-known patterns
 // do not come here.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 
 #include "base/error.h"
 #include "tokenizer/regex.h"
+#include "tokenizer/unicode.h"
 
 namespace athanor {
 namespace {
@@ -22,20 +25,59 @@ std::string message_of(int code) {
 struct Free {
   void operator()(pcre2_code* p) const { pcre2_code_free(p); }
   void operator()(pcre2_match_data* p) const { pcre2_match_data_free(p); }
+  void operator()(pcre2_compile_context* p) const { pcre2_compile_context_free(p); }
   void operator()(pcre2_match_context* p) const { pcre2_match_context_free(p); }
   void operator()(pcre2_jit_stack* p) const { pcre2_jit_stack_free(p); }
 };
 
+using Code = std::unique_ptr<pcre2_code, Free>;
+
+Code compiled(const std::string& pattern, const std::string& as_given) {
+  const std::unique_ptr<pcre2_compile_context, Free> context(pcre2_compile_context_create(nullptr));
+  CHECK(context, "out of memory for a split pattern");
+  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
+  int code = 0;
+  PCRE2_SIZE at = 0;
+  Code made(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                          PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF, &code, &at, context.get()));
+  if (!made)
+    throw Error(cat("split pattern ", as_given, ": ", message_of(code), " at character ", at, " of ", pattern,
+                    ", which is its form for PCRE2"),
+                Exit::usage);
+  pcre2_jit_compile(made.get(), PCRE2_JIT_COMPLETE);  // without a compiler for this machine it is only slower
+  return made;
+}
+
+// The letters, marks, numbers and spaces of Unicode 16 that PCRE2's tables do not have, ascending.
+std::vector<uint32_t> newer_than_pcre2() {
+  const CharTable table;
+  std::string all;
+  for (uint32_t code = 0x80; code <= 0x10ffff; ++code)
+    if (table.of(code) != 0) append_utf8(all, code);
+  const Code unassigned = compiled("\\p{Cn}", "\\p{Cn}");
+  const std::unique_ptr<pcre2_match_data, Free> match(pcre2_match_data_create(1, nullptr));
+  CHECK(match, "out of memory for a split pattern");
+  std::vector<uint32_t> newer;
+  for (size_t at = 0; pcre2_match(unassigned.get(), reinterpret_cast<PCRE2_SPTR>(all.data()), all.size(), at,
+                                  PCRE2_NO_UTF_CHECK, match.get(), nullptr) > 0;) {
+    const PCRE2_SIZE* span = pcre2_get_ovector_pointer(match.get());
+    newer.push_back(char_at(all, span[0]).code);
+    at = span[1];
+  }
+  return newer;
+}
+
 class Pcre2 final : public Regex {
  public:
-  explicit Pcre2(const std::string& pattern) : pattern_(pattern) {
-    int code = 0;
-    PCRE2_SIZE at = 0;
-    code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                              PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF, &code, &at, nullptr));
-    if (!code_) throw Error(cat("split pattern ", pattern, ": ", message_of(code), " at character ", at), Exit::usage);
-    pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);  // without a compiler for this machine it is only slower
+  Pcre2(const std::string& pattern, RegexDialect dialect)
+      : pattern_(pattern), code_(compiled(to_pcre2(pattern, dialect), pattern)), newer_(newer_than_pcre2()) {}
+
+  std::string unicode_version() const override {
+    std::array<char, 64> text{};
+    pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, text.data());
+    return text.data();
   }
+  int64_t newer_characters() const override { return newer_seen_; }
 
   void split(std::string_view text, std::vector<size_t>& ends) const override {
     const std::unique_ptr<pcre2_match_data, Free> match(pcre2_match_data_create_from_pattern(code_.get(), nullptr));
@@ -43,29 +85,48 @@ class Pcre2 final : public Regex {
     const std::unique_ptr<pcre2_jit_stack, Free> stack(pcre2_jit_stack_create(kStackStart, kStackMost, nullptr));
     CHECK(match && context && stack, "out of memory for a split pattern");
     pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
-    size_t done = 0;  // everything before has its end
-    for (size_t at = 0; at < text.size();) {
-      const int found = pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
-                                    PCRE2_NOTEMPTY, match.get(), context.get());
+    // As the iterators of the onig and fancy-regex crates go on: an empty match cuts, but not right behind a match.
+    size_t done = 0;                            // everything before has its end
+    size_t last = std::string_view::npos;       // the end of the last match
+    for (size_t at = 0; at <= text.size();) {
+      const int found = pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at, 0,
+                                    match.get(), context.get());
       if (found == PCRE2_ERROR_NOMATCH) break;
       if (found < 0)
         throw Error(cat("split pattern ", pattern_, ": ", message_of(found), " at byte ", at, " of a text"));
       const PCRE2_SIZE* span = pcre2_get_ovector_pointer(match.get());
+      if (span[0] == span[1] && span[1] == last) {
+        at += at < text.size() ? char_at(text, at).bytes : 1;
+        continue;
+      }
       if (span[0] > done) ends.push_back(span[0]);
-      ends.push_back(span[1]);
-      CHECK(span[1] > at, "split pattern ", pattern_, " does not advance");  // \K could do that
-      done = at = span[1];
+      if (span[1] > span[0]) ends.push_back(span[1]);
+      done = at = last = span[1];
     }
     if (done < text.size()) ends.push_back(text.size());
+    count_newer(text);
   }
 
  private:
+  void count_newer(std::string_view text) const {
+    if (newer_.empty()) return;
+    for (size_t at = 0; at < text.size();) {
+      const Char c = char_at(text, at);
+      at += c.bytes;
+      if (c.code >= newer_.front() && std::binary_search(newer_.begin(), newer_.end(), c.code)) ++newer_seen_;
+    }
+  }
+
   std::string pattern_;
-  std::unique_ptr<pcre2_code, Free> code_;
+  Code code_;
+  std::vector<uint32_t> newer_;
+  mutable std::atomic<int64_t> newer_seen_ = 0;
 };
 
 }  // namespace
 
-std::shared_ptr<const Regex> Regex::compile(const std::string& pattern) { return std::make_shared<Pcre2>(pattern); }
+std::shared_ptr<const Regex> Regex::compile(const std::string& pattern, RegexDialect dialect) {
+  return std::make_shared<Pcre2>(pattern, dialect);
+}
 
 }  // namespace athanor
