@@ -1,13 +1,15 @@
 // athanor sample --checkpoint DIR --prompt TEXT: continuations of one prompt, streamed, or of a file of prompts.
 #include <fcntl.h>
+#include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
+#include "base/escape.h"
 #include "base/file.h"
 #include "checkpoint/store.h"
 #include "command/command.h"
@@ -164,10 +166,40 @@ class Writer {
   std::vector<float> masked_;   // [V]
 };
 
-void write_out(std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
-}
+// Text of models and files to standard output: as it is into files and pipes, with control characters escaped on a
+// terminal. Tokens may end in the middle of a character: such bytes wait for the next.
+class TextOutput {
+ public:
+  void write(std::string_view text) {
+    if (!terminal_) return put(text);
+    held_ += text;
+    const size_t whole = held_.size() - unfinished(held_);
+    put(escape_controls(std::string_view(held_).substr(0, whole)));
+    held_.erase(0, whole);
+  }
+  void end_line() {
+    put(escape_controls(std::exchange(held_, "")));
+    put("\n");
+  }
+
+ private:
+  // Bytes at the end that may begin a character.
+  static size_t unfinished(std::string_view text) {
+    for (size_t back = 1; back <= std::min<size_t>(3, text.size()); ++back) {
+      const auto byte = uint8_t(text[text.size() - back]);
+      if (byte < 0x80) return 0;
+      if (byte >= 0xc0) return back < (byte >= 0xf0 ? 4u : byte >= 0xe0 ? 3u : 2u) ? back : 0;
+    }
+    return 0;
+  }
+  static void put(std::string_view text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  }
+
+  const bool terminal_ = ::isatty(STDOUT_FILENO) == 1;
+  std::string held_;
+};
 
 Exit sample(const Args& args) {
   const std::string folder = resolve(args.checkpoint);
@@ -187,61 +219,57 @@ Exit sample(const Args& args) {
   sampler.commit();
   load_weights(sampler.model().params(), machine.backend().device, folder);
   Writer writer(args, *tokenizer, sampler);
+  TextOutput output;
   for (size_t i = 0; i < prompts.size(); ++i) {
     SamplingOptions sampling = args.sampling;
     sampling.seed += i;
-    if (!args.json) write_out(prompts[i].text);
+    if (!args.json) output.write(prompts[i].text);
     const Continuation c =
-        writer.go_on(prompts[i], sampling, [&](std::string_view piece) { args.json ? void() : write_out(piece); });
+        writer.go_on(prompts[i], sampling, [&](std::string_view piece) { args.json ? void() : output.write(piece); });
     if (args.json) {
       const nlohmann::ordered_json line = {{"prompt", prompts[i].text},
                                            {"text", c.text},
                                            {"tokens", c.tokens},
                                            {"stopped_by", c.stopped_by},
                                            {"seed", sampling.seed}};
-      write_out(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+      output.write(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
     }
-    write_out("\n");
+    output.end_line();
   }
   return Exit::done;
 }
 
-void add_drawing(CLI::App* verb, SamplingOptions& sampling) {
-  verb->add_option("--temperature", sampling.temperature, "0: always the likeliest token")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  verb->add_option("--top-k", sampling.top_k, "draw among the k likeliest; 0: all")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  verb->add_option("--top-p", sampling.top_p, "draw among the fewest that have this probability")
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 1.0));
-  verb->add_option("--seed", sampling.seed, "same seed, same text; the second prompt of a file has the next seed, ...")
-      ->capture_default_str();
+void add_drawing(Verb verb, SamplingOptions& sampling) {
+  verb.add_option("--temperature", sampling.temperature, "0: always the likeliest token")
+      .show_default()
+      .check(non_negative());
+  verb.add_option("--top-k", sampling.top_k, "draw among the k likeliest; 0: all").show_default().check(non_negative());
+  verb.add_option("--top-p", sampling.top_p, "draw among the fewest that have this probability")
+      .show_default()
+      .check(in_range(0.0, 1.0));
+  verb.add_option("--seed", sampling.seed, "same seed, same text; the second prompt of a file has the next seed, ...")
+      .show_default();
 }
 
 }  // namespace
 
 void add_sample(Cli& cli) {
   auto args = std::make_shared<Args>();
-  CLI::App* verb = cli.app.add_subcommand("sample", "continue a text with a trained model");
-  verb->add_option("--checkpoint", args->checkpoint, "checkpoint folder, or run folder (newest checkpoint)")
-      ->required();
-  CLI::Option* one = verb->add_option("--prompt", args->prompt, "text to continue");
-  verb->add_option("--prompts", args->prompts_file, "file of prompts: one a line, or .jsonl with a member \"prompt\"")
-      ->excludes(one);
-  verb->add_flag("--json", args->json,
-                 "an object a line and prompt: prompt, text, tokens, stopped_by (length, eod or stop), seed");
-  verb->add_option("--stop", args->stops, "end before this text (may repeat)")->allow_extra_args(false);
-  verb->add_option("--max-tokens", args->max_tokens, "tokens to add at most")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+  Verb verb = cli.app.add_verb("sample", "continue a text with a trained model");
+  verb.add_option("--checkpoint", args->checkpoint, "checkpoint folder, or run folder (newest checkpoint)").required();
+  Option one = verb.add_option("--prompt", args->prompt, "text to continue");
+  verb.add_option("--prompts", args->prompts_file, "file of prompts: one a line, or .jsonl with a member \"prompt\"")
+      .excludes(one);
+  verb.add_flag("--json", args->json,
+                "an object a line and prompt: prompt, text, tokens, stopped_by (length, eod or stop), seed");
+  verb.add_option("--stop", args->stops, "end before this text (may repeat)").one_value();
+  verb.add_option("--max-tokens", args->max_tokens, "tokens to add at most").show_default().check(positive());
   add_drawing(verb, args->sampling);
-  verb->add_option("--precision", args->precision, "fp32, bf16 or fp16")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
-  verb->add_option("--threads", args->threads, "0: all cores this process may use")->capture_default_str();
-  verb->callback([&cli, args] { cli.action = [args] { return sample(*args); }; });
+  verb.add_option("--precision", args->precision, "fp32, bf16 or fp16")
+      .show_default()
+      .check(one_of({"fp32", "bf16", "fp16"}));
+  verb.add_option("--threads", args->threads, "0: all cores this process may use").show_default().check(non_negative());
+  verb.on_chosen([&cli, args] { cli.action = [args] { return sample(*args); }; });
 }
 
 }  // namespace athanor
