@@ -81,7 +81,7 @@ std::string misspelt(const CLI::App& app, const std::vector<std::string>& words)
       path += " " + word;
     }
   }
-  return "";
+  return at->get_require_subcommand_min() > 0 ? cat(path, ": expected a verb; `", path, " --help` lists all") : "";
 }
 
 }  // namespace

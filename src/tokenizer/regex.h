@@ -21,8 +21,8 @@ class Regex {
   // match nothing.
   virtual void split(std::string_view text, std::vector<size_t>& ends) const = 0;
   virtual std::string unicode_version() const = 0;  // of the tables behind classes of characters
-  // How many characters, in all texts so far, came into Unicode after that version: to the pattern they are nothing.
-  virtual int64_t newer_characters() const = 0;
+  // How many characters of all texts so far these tables do not have, but for letters, marks and numbers: those are added.
+  virtual int64_t unknown_characters() const = 0;
 };
 
 }  // namespace athanor

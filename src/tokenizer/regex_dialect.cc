@@ -21,8 +21,10 @@ constexpr int kMostGroups = 100;       // nested
 constexpr int64_t kMostRepeats = 1000;  // {n,m}
 constexpr const char* kAnyCharacter = "(?s:.)";
 constexpr const char* kNoLineEnd = "[^\\x{a}]";
-// The insides of sets. Word characters are those of Unicode's annex 18, white space is White_Space.
+// The insides of sets. Word characters are those of Unicode's annex 18; white space is White_Space.
 constexpr const char* kWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
+// Outside of sets Oniguruma has a table for characters below 256, in which superscripts and fractions are of words.
+constexpr const char* kMoreWord = "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
 constexpr const char* kRustWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}";
 constexpr const char* kWhiteSpace =
     "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
@@ -62,7 +64,6 @@ constexpr std::pair<std::string_view, std::string_view> kProperties[] = {
     {"XDIGIT", kHexDigit},
     {"SPACE", kWhiteSpace},
     {"WHITESPACE", kWhiteSpace},
-    {"WORD", kWord},
 };
 
 std::string code_text(uint32_t code) {
@@ -96,7 +97,8 @@ OneOf none_of(const OneOf& set) { return {.inside = "", .further = {set.negated(
 
 class Translator {
  public:
-  Translator(std::string_view pattern, RegexDialect dialect) : pattern_(pattern), dialect_(dialect) {}
+  Translator(std::string_view pattern, RegexDialect dialect, const NewerCharacters& newer)
+      : pattern_(pattern), dialect_(dialect), newer_(newer) {}
 
   std::string all() {
     std::string out = alternatives({});
@@ -334,7 +336,31 @@ class Translator {
     return literal(escaped_character(), mode, before);
   }
 
-  OneOf word_set() const { return {.inside = onig() ? kWord : kRustWord, .further = {}}; }
+  OneOf word_set() const {
+    return {.inside = cat(onig() ? kWord : kRustWord, newer_.letters(), newer_.mark, newer_.digit,
+                          onig() && !in_set_ ? kMoreWord : ""),
+            .further = {}};
+  }
+  std::string newer_of(std::string_view text) const {  // of a row of kProperties
+    if (text == "\\p{L}") return newer_in("L");
+    if (text == "\\p{Lu}" || text == "\\p{Uppercase}") return newer_.upper;
+    if (text == "\\p{Ll}" || text == "\\p{Lowercase}") return newer_.lower;
+    if (text == "\\p{M}") return newer_.mark;
+    if (text == "\\p{N}") return newer_in("N");
+    if (text == "\\p{Nd}") return newer_.digit;
+    if (text == "\\p{No}") return newer_.other_number;
+    if (text == "\\p{Alphabetic}") return newer_.letters();
+    return text == "\\p{Alphabetic}\\p{Nd}" ? newer_.letters() + newer_.digit : "";
+  }
+  // What has to be added to a category of PCRE2's.
+  std::string newer_in(const std::string& category) const {
+    if (category == "L") return newer_.letters();
+    if (category == "LU") return newer_.upper;
+    if (category == "LL") return newer_.lower;
+    if (category == "M") return newer_.mark;
+    if (category == "N") return newer_.digit + newer_.other_number;
+    return category == "ND" ? newer_.digit : category == "NO" ? newer_.other_number : "";
+  }
 
   // \d, \w, \s, \h, \p{...} and their opposites, in a set or outside.
   bool escaped_set(OneOf& out) {
@@ -344,8 +370,7 @@ class Translator {
       out = opposite ? none_of(found) : found;
       return true;
     };
-    if (c == 'd') return set({.inside = "\\p{Nd}", .further = {}}, false);
-    if (c == 'D') return set({.inside = "\\P{Nd}", .further = {}}, false);
+    if (c == 'd' || c == 'D') return set({.inside = "\\p{Nd}" + newer_in("ND"), .further = {}}, c == 'D');
     if (c == 'w' || c == 'W') return set(word_set(), c == 'W');
     if (c == 's' || c == 'S') return set({.inside = kWhiteSpace, .further = {}}, c == 'S');
     if (c == 'h' || c == 'H') return set({.inside = kHexDigit, .further = {}}, c == 'H');
@@ -389,10 +414,11 @@ class Translator {
     if (std::find(std::begin(kCategories), std::end(kCategories), name) != std::end(kCategories)) {
       std::string category = name;
       if (category.size() == 2) category[1] = char(std::tolower(uint8_t(category[1])));
-      return {.inside = cat("\\p{", category, "}"), .further = {}};
+      return {.inside = cat("\\p{", category, "}", newer_in(name)), .further = {}};
     }
+    if (name == "WORD") return word_set();
     for (const auto& [key, text] : kProperties)
-      if (name == key) return {.inside = name == "WORD" ? word_set().inside : std::string(text), .further = {}};
+      if (name == key) return {.inside = std::string(text) + newer_of(text), .further = {}};
     if (name.empty() || name.starts_with("IN") || name.starts_with("POSIX") ||
         std::any_of(name.begin(), name.end(), [](char c) { return std::isdigit(uint8_t(c)); }))
       refuse("the property ", given);
@@ -431,6 +457,7 @@ class Translator {
   // Behind "[": up to and with its "]".
   OneOf set() {
     if (++depth_ > kMostGroups) refuse("nesting deeper than ", kMostGroups, " sets");
+    const bool was_in_set = std::exchange(in_set_, true);
     const bool opposite = take("^");
     OneOf all = one_side(true);
     bool several = false;
@@ -441,6 +468,7 @@ class Translator {
       several = true;
     }
     if (!take("]")) refuse("\"[\" without \"]\"");
+    in_set_ = was_in_set;
     --depth_;
     if (several) all = {.inside = "", .further = {cat("(?:", both, ")")}};
     return opposite ? none_of(all) : all;
@@ -515,13 +543,17 @@ class Translator {
 
   std::string_view pattern_;
   RegexDialect dialect_;
+  const NewerCharacters& newer_;
   size_t at_ = 0;
   int depth_ = 0;
+  bool in_set_ = false;
   uint32_t literal_ = 0;  // the character before, where it may be the first of a pair without regard to case
 };
 
 }  // namespace
 
-std::string to_pcre2(std::string_view pattern, RegexDialect dialect) { return Translator(pattern, dialect).all(); }
+std::string to_pcre2(std::string_view pattern, RegexDialect dialect, const NewerCharacters& newer) {
+  return Translator(pattern, dialect, newer).all();
+}
 
 }  // namespace athanor

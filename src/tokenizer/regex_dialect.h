@@ -12,7 +12,13 @@ enum class RegexDialect {
   rust,       // rank files: fancy-regex, as tiktoken has it
 };
 
+// Characters that PCRE2's tables do not have yet, by class, as the inside of a set: they are added to its classes.
+struct NewerCharacters {
+  std::string upper, lower, caseless, mark, digit, other_number;
+  std::string letters() const { return upper + lower + caseless; }
+};
+
 // For PCRE2 with PCRE2_UTF, PCRE2_UCP and LF as the newline. Throws Error(..., Exit::usage).
-std::string to_pcre2(std::string_view pattern, RegexDialect dialect);
+std::string to_pcre2(std::string_view pattern, RegexDialect dialect, const NewerCharacters& newer = {});
 
 }  // namespace athanor

@@ -31,10 +31,10 @@ void Splitter::add_other(const std::string& regex, RegexDialect dialect) {
 std::string Splitter::caveat() const {
   std::string all;
   for (const Stage& stage : stages_)
-    if (stage.regex && stage.regex->newer_characters() > 0)
-      all += cat(all.empty() ? "" : "\n", "split pattern ", stage.pattern, ": ", stage.regex->newer_characters(),
-                 " characters of the text are newer than the Unicode ", stage.regex->unicode_version(),
-                 " of PCRE2 here and matched as no letters; programs with other tables may give other ids there");
+    if (stage.regex && stage.regex->unknown_characters() > 0)
+      all += cat(all.empty() ? "" : "\n", "split pattern ", stage.pattern, ": ", stage.regex->unknown_characters(),
+                 " characters of the text are unknown to the Unicode ", stage.regex->unicode_version(),
+                 " of PCRE2 here, neither letters, marks nor numbers; programs with newer tables may cut there otherwise");
   return all;
 }
 

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdio>
+#include <iterator>
 
 #include "base/error.h"
 #include "tokenizer/regex.h"
@@ -48,36 +50,77 @@ Code compiled(const std::string& pattern, const std::string& as_given) {
   return made;
 }
 
-// The letters, marks, numbers and spaces of Unicode 16 that PCRE2's tables do not have, ascending.
-std::vector<uint32_t> newer_than_pcre2() {
-  const CharTable table;
+struct CodeRange {
+  uint32_t first, last;
+};
+
+// The characters that PCRE2's tables do not have, ascending. Of planes 4 to 13 nobody has any.
+std::vector<CodeRange> unassigned() {
   std::string all;
-  for (uint32_t code = 0x80; code <= 0x10ffff; ++code)
-    if (table.of(code) != 0) append_utf8(all, code);
-  const Code unassigned = compiled("\\p{Cn}", "\\p{Cn}");
+  for (uint32_t code = 0x80; code < 0xf0000; code = code + 1 == 0xd800 ? 0xe000 : code + 1 == 0x40000 ? 0xe0000 : code + 1)
+    append_utf8(all, code);
+  const Code pattern = compiled("\\p{Cn}+", "\\p{Cn}+");
   const std::unique_ptr<pcre2_match_data, Free> match(pcre2_match_data_create(1, nullptr));
   CHECK(match, "out of memory for a split pattern");
-  std::vector<uint32_t> newer;
-  for (size_t at = 0; pcre2_match(unassigned.get(), reinterpret_cast<PCRE2_SPTR>(all.data()), all.size(), at,
-                                  PCRE2_NO_UTF_CHECK, match.get(), nullptr) > 0;) {
+  std::vector<CodeRange> ranges;
+  for (size_t at = 0; pcre2_match(pattern.get(), reinterpret_cast<PCRE2_SPTR>(all.data()), all.size(), at, 0,
+                                  match.get(), nullptr) > 0;) {
     const PCRE2_SIZE* span = pcre2_get_ovector_pointer(match.get());
-    newer.push_back(char_at(all, span[0]).code);
+    ranges.push_back({char_at(all, span[0]).code, char_at(all, char_before(all, span[1])).code});
     at = span[1];
   }
+  return ranges;
+}
+
+void add_range(std::string& set, CodeRange range) {
+  std::array<char, 40> text{};
+  std::snprintf(text.data(), text.size(), "\\x{%x}-\\x{%x}", unsigned(range.first), unsigned(range.last));
+  set += text.data();
+}
+
+// Takes the letters, marks and numbers of Unicode 16 out of `missing`. Of the numbers since Unicode 14 those of Kaktovik
+// alone are no digits (U+1D2C0 to U+1D2D3, No).
+NewerCharacters take_newer(std::vector<CodeRange>& missing) {
+  const CharTable table;
+  NewerCharacters newer;
+  const auto set_of = [&](uint32_t code) -> std::string* {
+    const uint8_t kind = table.of(code);
+    if (kind & kUpper) return &newer.upper;
+    if (kind & kLower) return &newer.lower;
+    if (kind & kCaseless) return &newer.caseless;
+    if (kind & kMark) return &newer.mark;
+    if (kind & kNumber) return code < 0x1d2c0 || code > 0x1d2d3 ? &newer.digit : &newer.other_number;
+    return nullptr;
+  };
+  std::vector<CodeRange> left;
+  for (const CodeRange& range : missing)
+    for (uint32_t first = range.first; first <= range.last;) {
+      std::string* set = set_of(first);
+      uint32_t last = first;
+      while (last < range.last && set_of(last + 1) == set) ++last;
+      if (set)
+        add_range(*set, {first, last});
+      else
+        left.push_back({first, last});
+      first = last + 1;
+    }
+  missing = std::move(left);
   return newer;
 }
 
 class Pcre2 final : public Regex {
  public:
   Pcre2(const std::string& pattern, RegexDialect dialect)
-      : pattern_(pattern), code_(compiled(to_pcre2(pattern, dialect), pattern)), newer_(newer_than_pcre2()) {}
+      : pattern_(pattern), missing_(unassigned()), newer_(take_newer(missing_)) {
+    code_ = compiled(to_pcre2(pattern, dialect, newer_), pattern);
+  }
 
   std::string unicode_version() const override {
     std::array<char, 64> text{};
     pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, text.data());
     return text.data();
   }
-  int64_t newer_characters() const override { return newer_seen_; }
+  int64_t unknown_characters() const override { return unknown_seen_; }
 
   void split(std::string_view text, std::vector<size_t>& ends) const override {
     const std::unique_ptr<pcre2_match_data, Free> match(pcre2_match_data_create_from_pattern(code_.get(), nullptr));
@@ -104,23 +147,26 @@ class Pcre2 final : public Regex {
       done = at = last = span[1];
     }
     if (done < text.size()) ends.push_back(text.size());
-    count_newer(text);
+    count_unknown(text);
   }
 
  private:
-  void count_newer(std::string_view text) const {
-    if (newer_.empty()) return;
+  void count_unknown(std::string_view text) const {
     for (size_t at = 0; at < text.size();) {
       const Char c = char_at(text, at);
       at += c.bytes;
-      if (c.code >= newer_.front() && std::binary_search(newer_.begin(), newer_.end(), c.code)) ++newer_seen_;
+      if (c.code < 0x80 || c.code & kInvalidByte) continue;
+      const auto after = std::upper_bound(missing_.begin(), missing_.end(), c.code,
+                                          [](uint32_t code, const CodeRange& range) { return code < range.first; });
+      if (after != missing_.begin() && c.code <= std::prev(after)->last) ++unknown_seen_;
     }
   }
 
   std::string pattern_;
+  std::vector<CodeRange> missing_;
+  NewerCharacters newer_;
   Code code_;
-  std::vector<uint32_t> newer_;
-  mutable std::atomic<int64_t> newer_seen_ = 0;
+  mutable std::atomic<int64_t> unknown_seen_ = 0;
 };
 
 }  // namespace
