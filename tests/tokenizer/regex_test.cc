@@ -22,7 +22,7 @@ std::shared_ptr<const Regex> compiled(const std::string& pattern, RegexDialect d
   }
 }
 
-std::vector<std::string> pieces(const Regex& regex, const std::string& text) {
+std::vector<std::string> pieces_of(const Regex& regex, const std::string& text) {
   std::vector<size_t> ends;
   regex.split(text, ends);
   std::vector<std::string> out;
@@ -72,7 +72,7 @@ TEST(SplitPattern, RankFilesReadAsTiktokenDoes) {
   if (!compiled("a", RegexDialect::rust)) GTEST_SKIP() << "built without PCRE2";
   using Pieces = std::vector<std::string>;
   const auto cut = [](const char* pattern, const std::string& text) {
-    return pieces(*compiled(pattern, RegexDialect::rust), text);
+    return pieces_of(*compiled(pattern, RegexDialect::rust), text);
   };
   EXPECT_EQ(cut("^a", "a\na"), (Pieces{"a", "\na"}));
   EXPECT_EQ(cut("(?m)^a", "a\na"), (Pieces{"a", "\n", "a"}));
