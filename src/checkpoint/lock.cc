@@ -50,7 +50,7 @@ void clear_leftovers(const std::string& root) {
 RunLock::RunLock(std::string root) : root_(std::move(root)) {
   make_dirs(root_);
   const std::string path = cat(root_, "/", kLockName);
-  file_ = open_file(path, O_RDWR | O_CREAT | O_NOFOLLOW);
+  file_ = create_below(root_, std::string(kLockName), O_RDWR);
   while (flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
     if (errno != EWOULDBLOCK) throw_io("locking", path, errno);

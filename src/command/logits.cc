@@ -61,7 +61,7 @@ void add_logits(Cli& cli) {
       .show_default()
       .check(positive());
   verb.add_option("--seed", args->seed, "of the tokens").show_default();
-  verb.add_option("--threads", args->threads, "0: all cores this process may use").show_default();
+  verb.add_option("--threads", args->threads, "0: all cores this process may use").show_default().check(non_negative());
   verb.on_chosen([&cli, args] { cli.action = [args] { return write_logits(*args); }; });
 }
 

@@ -29,7 +29,8 @@ class ModelFolder {
   const std::vector<Weight>& weights() const { return weights_; }  // in the order of the model; no tied head
   const Weight& at(const std::string& name) const;
 
-  // Rows [begin, end) of the first dimension; of a vector, its elements.
+  // Rows [begin, end) of the first dimension; of a vector, its elements. Values that are NaN or infinite are an Error
+  // that names all tensors with such values.
   void read(const Weight&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
   // All rows in order, in blocks of whole rows of about kBlockBytes.
   static constexpr int64_t kBlockBytes = 4 << 20;
@@ -47,6 +48,8 @@ class ModelFolder {
   void check_weights();
   void check_tied_head(const Weight& table);
   void check_float(const Weight&) const;
+  void read_unchecked(const Weight&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
+  [[noreturn]] void refuse_non_finite() const;
 
   std::string path_;
   ModelConfig config_;

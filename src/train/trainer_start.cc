@@ -94,6 +94,9 @@ Trainer::Trainer(Config config, Backend backend, TrainerOptions options)
       last_save_(started_) {
   if (!config_.valid_data.empty())
     valid_ = with_context("valid_data", [&] { return open_dataset(config_.valid_data, config_); });
+  const bool tells = valid_ && backend_.mesh.world().rank() == 0;
+  if (const std::string both = tells ? train_.first_shared_shard(*valid_) : ""; !both.empty())
+    log::warn("valid_data: ", both, " is in train_data too: the validation loss says nothing about unseen text");
   if (!config_.choice_data.empty()) {
     const auto tokenizer = find_tokenizer(train_.first_shard());
     if (!tokenizer)

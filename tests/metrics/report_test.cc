@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 
+#include "base/sha256.h"
 #include "metrics/chart.h"
 #include "metrics/html_report.h"
 #include "metrics/jsonl.h"
@@ -150,6 +152,35 @@ TEST(Report, MemoryByKindAndSensorsWhereThereAreAny) {
   EXPECT_NE(page.find("plan 4.00 GiB, most in use 2.00 GiB"), page.npos);
   EXPECT_NE(page.find("activations 3.00 GiB, 75"), page.npos);
   EXPECT_EQ(page.find("masters"), page.npos) << "what needs nothing is not named";
+}
+
+std::string from_base64(std::string_view text) {
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string out;
+  uint32_t bits = 0;
+  int count = 0;
+  for (const char c : text.substr(0, text.find('='))) {
+    bits = bits << 6 | uint32_t(kDigits.find(c));
+    if ((count += 6) < 8) continue;
+    count -= 8;
+    out += char(bits >> count);
+  }
+  return out;
+}
+
+// A browser that keeps to the page's policy applies its style sheet and runs its script, and nothing else.
+TEST(Report, ThePolicyAllowsWhatHasItsHash) {
+  const std::string page = html_report(std::vector{sample("a", 30)});
+  EXPECT_EQ(page.find("unsafe-inline"), page.npos);
+  EXPECT_EQ(page.find(" style=\""), page.npos) << "style attributes have no hash";
+  EXPECT_NE(page.find("[data-at=\"left:100%\"]{left:100%}"), page.npos);
+  for (const char* tag : {"style", "script"}) {
+    const size_t begin = page.find(cat("<", tag, ">")) + std::strlen(tag) + 2, end = page.find(cat("</", tag, ">"));
+    const Digest digest = sha256(page.substr(begin, end - begin));
+    const size_t at = page.find(cat(tag, "-src 'sha256-")) + std::strlen(tag) + 13;
+    EXPECT_EQ(page.substr(at + 44, 1), "'");
+    EXPECT_EQ(from_base64(page.substr(at, 44)), std::string(digest.begin(), digest.end())) << tag;
+  }
 }
 
 TEST(Report, SeveralRunsSideBySide) {
