@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
-#include "checkpoint/store.h"
 #include "command/command.h"
 #include "command/machine.h"
 #include "data/json_line.h"
@@ -27,15 +26,6 @@ struct Args {
   bool json = false;
   SamplingOptions sampling;
 };
-
-// A checkpoint folder, or a run folder: then its newest whole checkpoint.
-std::string resolve(const std::string& folder) {
-  if (list_checkpoints(folder).empty()) return folder;
-  const auto newest = newest_valid(folder);
-  if (!newest)
-    throw Error(cat(folder, ": no checkpoint in it is whole; `athanor checkpoint list ", folder, "` says why"));
-  return newest->path;
-}
 
 // One prompt a line; in files named .jsonl the member "prompt" of each line, so that a prompt may hold line ends.
 std::vector<std::string> read_prompts(const std::string& path) {
@@ -156,8 +146,9 @@ void write_out(std::string_view text) {
 }
 
 Exit sample(const Args& args) {
-  const std::string folder = resolve(args.checkpoint);
-  const ModelConfig model = load_model_config(folder + "/config.json");
+  const ModelFolder from(args.checkpoint);
+  const std::string& folder = from.path();
+  const ModelConfig& model = from.config();
   const auto tokenizer = load_tokenizer(folder);
   const std::vector<Prompt> prompts =
       encode(args.prompts_file.empty() ? std::vector{args.prompt} : read_prompts(args.prompts_file), *tokenizer, model,
@@ -171,7 +162,7 @@ Exit sample(const Args& args) {
   Sampler sampler(model, make_recipe(args.precision, DType::f32), machine.backend(), capacity);
   sampler.memory().require_fits(memory_capacity(config, machine.backend().device), runtime_reserve(config));
   sampler.commit();
-  load_weights(sampler.model().params(), machine.backend().device, folder);
+  load_weights(sampler.model().params(), machine.backend().device, from);
   Writer writer(args, *tokenizer, sampler);
   for (size_t i = 0; i < prompts.size(); ++i) {
     SamplingOptions sampling = args.sampling;
