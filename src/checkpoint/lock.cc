@@ -24,8 +24,8 @@ void settle_moved_aside(const std::string& root, const std::string& old_path, in
   const std::string target = cat(root, "/", step_folder(step));
   const Verification v = verify_checkpoint(target, Depth::sizes);
   if (v.unreadable)
-    throw Error(cat(target, ": cannot be read, so that nothing says whether it or ", old_path, " is to stay: ", v.problem,
-                    "; make it readable, or remove one of the two"));
+    throw Error(cat(target, ": cannot be read, so that nothing says whether it or ", old_path,
+                    " is to stay: ", v.problem, "; make it readable, or remove one of the two"));
   if (v.ok) {
     remove_tree(old_path);
     return;

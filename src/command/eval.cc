@@ -60,9 +60,8 @@ std::unique_ptr<Tokenizer> tokenizer_of(const Args& args, const std::string& fol
     if (is_there(cat(folder, "/", name))) return load_tokenizer(folder);
   auto beside = data ? find_tokenizer(data->first_shard()) : nullptr;
   if (!beside && !config.choice_data.empty())
-    throw Error(
-        cat("eval: ", config.choice_data, " needs a tokenizer, and ", folder, " has none: give --tokenizer"),
-        Exit::usage);
+    throw Error(cat("eval: ", config.choice_data, " needs a tokenizer, and ", folder, " has none: give --tokenizer"),
+                Exit::usage);
   return beside;
 }
 
@@ -146,11 +145,10 @@ Exit eval(const Args& args) {
   nlohmann::ordered_json json;
   std::string text;
   if (data) {
-    const EvalResult result =
-        evaluate(*engine, *data,
-                 {.samples = args.samples,
-                  .packing = packing_options(config, *data),
-                  .token_bytes = bytes_of_tokens(tokenizer.get(), config.model.vocab_size)});
+    const EvalResult result = evaluate(*engine, *data,
+                                       {.samples = args.samples,
+                                        .packing = packing_options(config, *data),
+                                        .token_bytes = bytes_of_tokens(tokenizer.get(), config.model.vocab_size)});
     if (!result.failure.empty()) throw Error(result.failure);
     require_finite("the loss", result.loss, from.path());
     report(result, json, text);
@@ -171,7 +169,8 @@ Exit eval(const Args& args) {
 void add_eval(Cli& cli) {
   auto args = std::make_shared<Args>();
   Verb verb = cli.app.add_verb("eval", "loss of a checkpoint on held-out data; multiple-choice questions");
-  verb.add_option("checkpoint", args->checkpoint, "checkpoint, run folder (newest checkpoint), or a model's folder with config.json")
+  verb.add_option("checkpoint", args->checkpoint,
+                  "checkpoint, run folder (newest checkpoint), or a model's folder with config.json")
       .required();
   verb.add_option("--data", args->data, "token shards or patterns; default: valid_data of the run");
   verb.add_option("--samples", args->samples, "at most so many windows; 0: all").show_default();

@@ -28,7 +28,7 @@ class ModelFolder {
     Shape shape;
   };
   const std::vector<Weight>& weights() const { return weights_; }  // in the order of the model; no tied head
-  const Weight& at(const std::string& name) const;  // Error if there is no such tensor
+  const Weight& at(const std::string& name) const;                 // Error if there is no such tensor
 
   // Rows [begin, end) of the first dimension; of a vector, its elements.
   void read(const Weight&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;

@@ -111,8 +111,8 @@ bool parse_record(std::string_view line, RunRecords& into) {
 
 void warn_of_unreadable_lines(const RunRecords& run) {
   if (run.unreadable_lines > 0)
-    log::warn(run.name, ": metrics.jsonl: ", run.unreadable_lines, " lines are no records of a run and were left out, the first is line ",
-              run.first_unreadable);
+    log::warn(run.name, ": metrics.jsonl: ", run.unreadable_lines,
+              " lines are no records of a run and were left out, the first is line ", run.first_unreadable);
 }
 
 RunRecords read_run(const std::string& folder) {

@@ -1,7 +1,7 @@
 // Checkpointer: the saves of a run. All ranks share out the tensors of the files; each copies its own to host memory,
 // which is all that training waits for, and writes them in the background. Once all parts are durable rank 0 commits
-// them under one manifest. A run that dies before that leaves the checkpoints of before, whole. A save that fails on any
-// rank is given up by all of them, and leaves the run as it was.
+// them under one manifest. A run that dies before that leaves the checkpoints of before, whole. A save that fails on
+// any rank is given up by all of them, and leaves the run as it was.
 #pragma once
 #include <atomic>
 #include <chrono>

@@ -29,8 +29,9 @@ class StopSignals {
   bool leaving_ = false;
 };
 
-// While a run starts there is nothing to save: for its lifetime a stop signal ends the process with Exit::requeue within
-// a tenth of a second, whatever its other threads are at (reading a checkpoint, trying products, waiting for ranks).
+// While a run starts there is nothing to save: for its lifetime a stop signal ends the process with Exit::requeue
+// within a tenth of a second, whatever its other threads are at (reading a checkpoint, trying products, waiting for
+// ranks).
 class StopAtStart {
  public:
   // last_words is called on a thread of its own before the process ends.

@@ -29,8 +29,8 @@ struct SaveExtras {
   std::vector<TokenizerFile> tokenizer;  // descriptor and the files that it names; empty: unknown
 };
 
-// Weights alone, from another program's model or a checkpoint, converted to the dtype the engine keeps them in; names are
-// those of transformers. Read block by block, by every rank its part.
+// Weights alone, from another program's model or a checkpoint, converted to the dtype the engine keeps them in; names
+// are those of transformers. Read block by block, by every rank its part.
 void load_weights(Engine&, Device&, const ModelFolder&);
 // The same without masters to refresh from: sampling.
 void load_weights(const ParamStore&, Device&, const ModelFolder&);

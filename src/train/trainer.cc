@@ -110,8 +110,8 @@ Exit Trainer::loop() {
   return save("end of training", Wait::durable) ? Exit::done : Exit::diverged;
 }
 
-// Of a step that failure_ keeps from being whole: with one rank the micro-batches before it; several ranks have finished
-// it together, without an update.
+// Of a step that failure_ keeps from being whole: with one rank the micro-batches before it; several ranks have
+// finished it together, without an update.
 void Trainer::drop_spoiled_step() {
   const int64_t spoiled = backend_.control ? 1 : 0;
   while (engine_->uncollected() > spoiled) collect_step();
@@ -299,8 +299,7 @@ bool Trainer::save_due(int64_t step) const {
 bool Trainer::wants_to_save() const {
   const auto now = PhaseClock::Clock::now();
   if (retry_save_ && now >= *retry_save_) return true;
-  return config_.save_interval_minutes > 0 &&
-         Seconds(now - last_save_).count() > config_.save_interval_minutes * 60;
+  return config_.save_interval_minutes > 0 && Seconds(now - last_save_).count() > config_.save_interval_minutes * 60;
 }
 
 bool Trainer::time_is_up() const {
@@ -339,13 +338,12 @@ void Trainer::evaluate(EvalSets sets) {
   doing(Activity::evaluation);
   if (valid_ && sets.valid) {
     const auto begin = PhaseClock::Clock::now();
-    const EvalResult result = athanor::evaluate(
-        *engine_, *valid_,
-        {.samples = config_.eval_iters * config_.global_batch_size,
-         .packing = packing_,
-         .token_bytes = {},
-         .stop = [this] { return asked_to_stop(); }},
-        backend_.control);
+    const EvalResult result = athanor::evaluate(*engine_, *valid_,
+                                                {.samples = config_.eval_iters * config_.global_batch_size,
+                                                 .packing = packing_,
+                                                 .token_bytes = {},
+                                                 .stop = [this] { return asked_to_stop(); }},
+                                                backend_.control);
     if (!result.failure.empty()) failure_.emplace(cat("evaluation: ", result.failure));
     if (result.stopped || failure_) return;  // a resumed run makes up for it
     last_valid_loss_ = result.loss;

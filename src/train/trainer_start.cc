@@ -338,11 +338,9 @@ void Trainer::begin_save(const char* why, bool diverged) {
   report_save();
 }
 
-// A step may have been whole and yet have left weights with which no further one will be. The last micro-batch, which is
-// still here, says so.
-bool Trainer::has_diverged() {
-  return of_any(!std::isfinite(engine_->evaluate(last_tokens_, last_targets_)));
-}
+// A step may have been whole and yet have left weights with which no further one will be. The last micro-batch, which
+// is still here, says so.
+bool Trainer::has_diverged() { return of_any(!std::isfinite(engine_->evaluate(last_tokens_, last_targets_))); }
 
 void Trainer::settle_save() {
   checkpointer_->finish();
@@ -363,8 +361,8 @@ void Trainer::report_save() {
     // Often enough to be back soon, seldom enough that training does not wait for one attempt after the other.
     const double seconds = std::max(10.0, 10 * failed->seconds);
     if (last_saved_step_ == failed->step) last_saved_step_ = -1;
-    retry_save_ = PhaseClock::Clock::now() + std::chrono::duration_cast<PhaseClock::Clock::duration>(
-                                                 std::chrono::duration<double>(seconds));
+    retry_save_ = PhaseClock::Clock::now() +
+                  std::chrono::duration_cast<PhaseClock::Clock::duration>(std::chrono::duration<double>(seconds));
     save_failure_ = failed->why;
     metrics_.event({.kind = EventKind::warn,
                     .step = failed->step,

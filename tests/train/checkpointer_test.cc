@@ -179,7 +179,9 @@ TEST_F(CheckpointerTest, ACommitThatFailsIsKnownToAllAndTheNextOneIsWritten) {
       saves.begin(at(1), "", {}, {});
       saves.finish();
       EXPECT_FALSE(saves.take_failed());
-      if (engine.rank() == 0) EXPECT_GT(saves.take_saved()->bytes, 0);
+      if (engine.rank() == 0) {
+        EXPECT_GT(saves.take_saved()->bytes, 0);
+      }
     });
     manifest(save, 1);
   }

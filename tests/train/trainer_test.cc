@@ -101,7 +101,9 @@ class TrainerTest : public ::testing::Test {
     for (const CheckpointInfo& c : list_checkpoints(dir_.path() + "/" + run)) all.push_back(c.step);
     return all;
   }
-  MetricHistory history(const std::string& run) const { return read_metrics(dir_.path() + "/" + run + "/metrics.jsonl"); }
+  MetricHistory history(const std::string& run) const {
+    return read_metrics(dir_.path() + "/" + run + "/metrics.jsonl");
+  }
 
   TempDir dir_;
   Rig rig_;
@@ -239,8 +241,9 @@ TEST_F(TrainerTest, DivergenceStopsWithItsOwnCode) {
 
 // In fp16 a weight above 65504 is infinite: the step that makes it so is itself a good one.
 TEST_F(TrainerTest, ADivergedStateCostsNoHealthyCheckpoint) {
-  const std::vector<std::string> common = {"precision=fp16",     "loss_scale=1",    "max_skipped_steps=3", "save_interval=1",
-                                           "keep_latest_k=1",    "lr_decay_iters=8", "eval_interval=0",    "lr_warmup_iters=0"};
+  const std::vector<std::string> common = {"precision=fp16",  "loss_scale=1",     "max_skipped_steps=3",
+                                           "save_interval=1", "keep_latest_k=1",  "lr_decay_iters=8",
+                                           "eval_interval=0", "lr_warmup_iters=0"};
   const auto with = [&](const char* run_name, std::initializer_list<std::string> more) {
     auto set = common;
     set.insert(set.end(), more);
@@ -253,9 +256,10 @@ TEST_F(TrainerTest, ADivergedStateCostsNoHealthyCheckpoint) {
     EXPECT_EQ(steps("r"), std::vector<int64_t>{2});
     EXPECT_EQ(list_diverged(dir_.path() + "/r").size(), 1u);
     const auto events = history("r").events;
-    EXPECT_NE(std::find_if(events.rbegin(), events.rend(), [](const EventRecord& e) {
-                return e.kind == EventKind::resume;
-              })->text.find(step_folder(2)), std::string::npos);
+    EXPECT_NE(
+        std::find_if(events.rbegin(), events.rend(), [](const EventRecord& e) { return e.kind == EventKind::resume; })
+            ->text.find(step_folder(2)),
+        std::string::npos);
   }
   // The last step of a run may be the one.
   EXPECT_EQ(run(with("end", {"learning_rate=1e6", "train_iters=3"})), Exit::diverged);
@@ -266,15 +270,19 @@ TEST_F(TrainerTest, ADivergedStateCostsNoHealthyCheckpoint) {
 TEST_F(TrainerTest, SavesReadNothingOfDataAndTokenizer) {
   write_tokenizer(*make_tokenizer({}), dir_.path());
   const std::string before = read_file(dir_.path() + "/tokenizer.athanor.json", 1 << 20);
-  ASSERT_EQ(run(config("r", {"save_interval=2"}), false, at(Activity::step, 2, [&] {
-                  fs::remove(dir_.path() + "/data.bin");
-                  std::ofstream(dir_.path() + "/tokenizer.athanor.json") << "something else";
-                })),
+  ASSERT_EQ(run(config("r", {"save_interval=2"}), false,
+                at(Activity::step, 2,
+                   [&] {
+                     fs::remove(dir_.path() + "/data.bin");
+                     std::ofstream(dir_.path() + "/tokenizer.athanor.json") << "something else";
+                   })),
             Exit::done);
   EXPECT_EQ(steps("r"), (std::vector<int64_t>{2, 4, 6, 8}));
   EXPECT_EQ(bytes("r", 8, "tokenizer.athanor.json"), before);
   for (const EventRecord& e : history("r").events)
-    if (e.kind == EventKind::checkpoint) EXPECT_GT(e.bytes, bytes("r", 8, "model.safetensors").size());
+    if (e.kind == EventKind::checkpoint) {
+      EXPECT_GT(e.bytes, bytes("r", 8, "model.safetensors").size());
+    }
 }
 
 TEST_F(TrainerTest, ADataErrorSavesTheLastWholeStepAndIsTold) {
@@ -299,8 +307,8 @@ TEST_F(TrainerTest, ADataErrorSavesTheLastWholeStepAndIsTold) {
 TEST_F(TrainerTest, AnEvaluationThatFailsSavesItsStep) {
   std::ofstream(dir_.path() + "/v.bin") << read_file(dir_.path() + "/data.bin", 1 << 20);
   const std::string v = cat(R"(valid_data=[{"path":")", dir_.path(), R"(/v.bin","dtype":"uint16"}])");
-  const std::string error = failure_of(
-      config("r", {v}), at(Activity::evaluation, 4, [&] { fs::resize_file(dir_.path() + "/v.bin", 10); }));
+  const std::string error =
+      failure_of(config("r", {v}), at(Activity::evaluation, 4, [&] { fs::resize_file(dir_.path() + "/v.bin", 10); }));
   EXPECT_NE(error.find("v.bin"), std::string::npos) << error;
   EXPECT_EQ(steps("r"), std::vector<int64_t>{4});
   EXPECT_EQ(history("r").events.back().kind, EventKind::error);
@@ -335,10 +343,12 @@ TEST_F(TrainerTest, TheLastSaveMustNotFail) {
 TEST_F(TrainerTest, AStopDuringAnEvaluationLosesNothing) {
   std::vector<int64_t> saved;
   const auto set = std::vector<std::string>{"save_interval=4", "eval_iters=50"};
-  EXPECT_EQ(run(config("r", set), false, at(Activity::evaluation, 4, [&] {
-                  saved = steps("r");
-                  std::raise(SIGTERM);
-                })),
+  EXPECT_EQ(run(config("r", set), false,
+                at(Activity::evaluation, 4,
+                   [&] {
+                     saved = steps("r");
+                     std::raise(SIGTERM);
+                   })),
             Exit::requeue);
   EXPECT_EQ(saved, std::vector<int64_t>{4});
   EXPECT_TRUE(history("r").evals.empty());
