@@ -110,6 +110,7 @@ class Writer {
     };
     std::span<const float> logits = sampler_.prompt(prompt.tokens);
     for (uint64_t draw = 0;; ++draw) {
+      require_finite_logits(logits, int64_t(logits.size()));
       masked_.assign(logits.begin(), logits.end());
       for (size_t id = 0; id < masked_.size(); ++id)
         if (!drawable_[id]) masked_[id] = -std::numeric_limits<float>::infinity();

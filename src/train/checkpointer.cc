@@ -165,11 +165,11 @@ void Checkpointer::begin(const RunState& state, std::string why, SaveExtras extr
   extras_ = std::move(extras);
   state_ = state_json(state);
   prune_ = prune, diverged_ = options.diverged;
-  const std::string failure = of_any_rank(failure_of([&] {
+  const std::string mine = failure_of([&] {
     if (room_.bytes > 0 && !room_.memory) room_.memory = device_.allocate(room_.bytes, room_.kind);
     if (options_.lock) writer_ = std::make_unique<CheckpointWriter>(*options_.lock, state.step, options);
-  }));
-  if (!failure.empty()) return fail(failure);
+  });
+  if (const std::string failure = of_any_rank(mine); !failure.empty()) return fail(failure, !mine.empty());
   std::vector<Tensors> held = snapshot();
   const std::string folder = cat(options_.root, "/", tmp_folder(state.step));
   part_ = std::async(
@@ -184,8 +184,9 @@ bool Checkpointer::part_is_written() const {
 void Checkpointer::collect() {
   const Stopwatch stall(save_.stall_seconds);
   std::vector<WrittenFile> mine;
-  const std::string failure = of_any_rank(failure_of([&] { mine = part_.get(); }));
-  if (!failure.empty()) return fail(failure);
+  const std::string mine_failed = failure_of([&] { mine = part_.get(); });
+  if (const std::string failure = of_any_rank(mine_failed); !failure.empty())
+    return fail(failure, !mine_failed.empty());
   std::vector<std::vector<WrittenFile>> parts;
   if (options_.control) {
     const auto texts = gather_texts(*options_.control, part_json(std::move(mine)));
@@ -236,16 +237,16 @@ std::optional<SavedCheckpoint> Checkpointer::take_saved() {
 void Checkpointer::settle() {
   Committed done;
   const std::string failure = failure_of([&] { done = commit_.get(); });
-  if (!failure.empty()) return fail(failure);
+  if (!failure.empty()) return fail(failure, true);
   save_.folder = done.folder;
   save_.seconds = seconds_between(begin_, done.time);
   save_.bytes = done.bytes;
   saved_ = save_;
 }
 
-void Checkpointer::fail(const std::string& why) {
+void Checkpointer::fail(const std::string& why, bool here) {
   writer_.reset();  // removes what was written
-  failed_ = FailedSave{save_.step, why, seconds_between(begin_, Clock::now())};
+  failed_ = FailedSave{save_.step, why, seconds_between(begin_, Clock::now()), here};
 }
 
 std::string Checkpointer::of_any_rank(const std::string& why) const {
@@ -262,7 +263,7 @@ void Checkpointer::finish() {
     settle();
   }
   const std::string failure = of_any_rank(failed_ ? failed_->why : "");  // of the commit, which is rank 0's alone
-  if (!failure.empty() && !failed_) fail(failure);
+  if (!failure.empty() && !failed_) fail(failure, false);
 }
 
 }  // namespace athanor

@@ -38,6 +38,7 @@ struct FailedSave {
   int64_t step = 0;
   std::string why;     // what stopped it, of the first rank that it stopped
   double seconds = 0;  // that it took
+  bool here = true;    // it stopped this rank's part
 };
 
 // Host memory that a save in the background takes on each of `ranks` (bytes, about).
@@ -102,7 +103,7 @@ class Checkpointer {
   Committed commit();
   void remove_older() const;
   void settle();
-  void fail(const std::string& why);
+  void fail(const std::string& why, bool here);
   std::string of_any_rank(const std::string& why) const;
 
   Engine& engine_;

@@ -43,6 +43,7 @@ EvalResult evaluate(Engine& engine, const Dataset& data, const EvalOptions& opti
         batch.read(r, data, {.seed = 0, .shuffled = false}, first + r, options.packing);
     } catch (const Error& e) {
       result.failure = e.what();
+      result.failed_here = true;
       if (!control) return result;
       std::fill(batch.targets.begin(), batch.targets.end(), -1);  // the others wait for this rank's part
     }

@@ -13,11 +13,12 @@ namespace athanor {
 void set_documents(Engine&, const HostBatch&);
 
 struct EvalResult {
-  double loss = 0;       // mean over the predicted tokens, nats
-  int64_t tokens = 0;    // predicted
-  double bytes = 0;      // of text that the predicted tokens are, where `token_bytes` says it
-  bool stopped = false;  // by EvalOptions::stop: there is no result
-  std::string failure;   // why data could not be read, on any rank: there is no result; the engine is as before
+  double loss = 0;           // mean over the predicted tokens, nats
+  int64_t tokens = 0;        // predicted
+  double bytes = 0;          // of text that the predicted tokens are, where `token_bytes` says it
+  bool stopped = false;      // by EvalOptions::stop: there is no result
+  std::string failure;       // why data could not be read, on any rank: there is no result; the engine is as before
+  bool failed_here = false;  // on this rank
 };
 
 struct EvalOptions {

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <utility>
 
-#include "comm/texts.h"
 #include "data/loader.h"
 #include "metrics/format.h"
 #include "metrics/jsonl.h"
@@ -72,7 +71,8 @@ Exit Trainer::loop() {
     doing(Activity::step);
     discarded = !launch_step(loader);
     agree();
-    if (backend_.control ? wishes_.failed != 0 : failure_.has_value()) {
+    failed_ = backend_.control ? wishes_.failed != 0 : failure_.has_value();
+    if (failed_) {
       drop_spoiled_step();
       end_with_failure();
     }
@@ -84,7 +84,7 @@ Exit Trainer::loop() {
       metrics_.event({.kind = EventKind::signal, .step = state_.step, .text = "the step in progress was discarded"});
     } else if (pause) {
       after_step();
-      if (failure_) end_with_failure();
+      if (failed_) end_with_failure();
     }
     if (state_.device.skipped_in_row >= config_.max_skipped_steps) {
       while (engine_->uncollected() > 0) collect_step();
@@ -120,19 +120,21 @@ void Trainer::drop_spoiled_step() {
   host_times_.pop_front();
 }
 
-// The last whole step is saved, then all ranks leave with the same error.
+// The last whole step is saved; then this rank, or the one that failed, says why.
 void Trainer::end_with_failure() {
-  if (backend_.control) {
-    const Exit code = failure_ ? failure_->code() : Exit::error;
-    failure_.emplace(first_text(*backend_.control, failure_ ? failure_->what() : ""), code);
-  }
   try {
     save("error", Wait::durable);
   } catch (const Error& e) {
     if (e.code() == Exit::peer_lost) throw;
     log::error("the state after step ", state_.step, " could not be saved: ", e.what());
   }
-  throw *failure_;
+  leave_with(failure_);
+}
+
+// For an error of some ranks that all know of: it is theirs, and the others learn in waiting for them whose it was.
+void Trainer::leave_with(const std::optional<Error>& mine) {
+  if (!mine && backend_.control) backend_.control->barrier();
+  throw mine.value_or(Error("another rank failed", Exit::peer_lost));
 }
 
 void Trainer::doing(Activity activity) const {
@@ -191,8 +193,7 @@ bool Trainer::launch_step(Loader& loader) {
     try {
       next = &loader.next();
     } catch (const Error& e) {
-      const std::string who = backend_.control ? cat("rank ", backend_.control->rank(), ": ") : "";
-      failure_.emplace(who + e.what(), e.code());
+      failure_ = e;
       if (!backend_.control) return false;
     }
     if (!next) {  // the others wait for this rank's part of the step
@@ -330,7 +331,7 @@ void Trainer::make_up_evaluation(const Resume& resume) {
   if (!sets.valid && !sets.choices) return;
   if (engine_->rank() == 0) log::info("the evaluation after step ", state_.step, " is made up for");
   evaluate(sets);
-  if (failure_) end_with_failure();
+  if (failed_) end_with_failure();
 }
 
 void Trainer::evaluate(EvalSets sets) {
@@ -344,8 +345,9 @@ void Trainer::evaluate(EvalSets sets) {
                                                  .token_bytes = {},
                                                  .stop = [this] { return asked_to_stop(); }},
                                                 backend_.control);
-    if (!result.failure.empty()) failure_.emplace(cat("evaluation: ", result.failure));
-    if (result.stopped || failure_) return;  // a resumed run makes up for it
+    failed_ = !result.failure.empty();
+    if (result.failed_here) failure_.emplace(cat("evaluation: ", result.failure));
+    if (result.stopped || failed_) return;  // a resumed run makes up for it
     last_valid_loss_ = result.loss;
     metrics_.eval({.step = state_.step,
                    .loss = result.loss,

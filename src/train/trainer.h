@@ -73,6 +73,7 @@ class Trainer {
   bool launch_step(Loader&);               // false: discarded because of a stop signal, or for want of data
   void drop_spoiled_step();
   [[noreturn]] void end_with_failure();
+  [[noreturn]] void leave_with(const std::optional<Error>& mine);
   void collect_step();  // the oldest of the launched: counts it, and reports it
   bool out_of_time(int64_t micro_left) const;
   bool pause_due(int64_t step) const;  // something comes after this step that needs its result
@@ -130,8 +131,10 @@ class Trainer {
   PhaseClock::Clock::time_point started_, last_save_;
   int64_t last_saved_step_ = -1;
   std::optional<PhaseClock::Clock::time_point> retry_save_;  // a save failed: when it is tried again
-  std::string save_failure_;                                 // why it did
-  bool save_put_off_ = false;                                // until a step is good again
+  bool save_failed_here_ = false;
+  std::string save_failure_;                         // why it did
+  bool save_put_off_ = false;                        // until a step is good again
+  bool failed_ = false;                              // on any rank: failure_
   std::optional<Error> failure_;                     // what ends the run and leaves its state as after the last step
   std::vector<int32_t> last_tokens_, last_targets_;  // of the last micro-batch
   bool running_ = false;                             // the log of this run has begun

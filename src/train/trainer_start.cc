@@ -309,7 +309,8 @@ bool Trainer::save(const char* why, Wait wait, Health health) {
   }
   if (wait == Wait::no && saves_in_background(config_, backend_.device)) return true;
   settle_save();
-  if (wait == Wait::durable && of_any(last_saved_step_ != state_.step)) throw Error(cat("checkpoint: ", save_failure_));
+  if (wait == Wait::durable && of_any(last_saved_step_ != state_.step))
+    leave_with(save_failed_here_ ? std::optional(Error(cat("checkpoint: ", save_failure_))) : std::nullopt);
   return !diverged;
 }
 
@@ -364,6 +365,7 @@ void Trainer::report_save() {
     retry_save_ = PhaseClock::Clock::now() +
                   std::chrono::duration_cast<PhaseClock::Clock::duration>(std::chrono::duration<double>(seconds));
     save_failure_ = failed->why;
+    save_failed_here_ = failed->here;
     metrics_.event({.kind = EventKind::warn,
                     .step = failed->step,
                     .text = cat("the checkpoint was not written, training goes on without it: ", failed->why),

@@ -149,6 +149,7 @@ TEST_F(CheckpointerTest, APartThatFailsLeavesTheOneBefore) {
       ASSERT_TRUE(failed) << "all ranks know";
       EXPECT_EQ(failed->why, "the disk is full");
       EXPECT_EQ(failed->step, 2);
+      EXPECT_EQ(failed->here, engine.rank() == 1);
       EXPECT_FALSE(saves.take_failed());
       if (engine.rank() != 0) return;
       EXPECT_EQ(saves.take_saved()->step, 1);
