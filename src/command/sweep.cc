@@ -53,7 +53,7 @@ void look(const Args& args, Outcome& outcome) {
   const std::string folder = cat(args.folder, "/", outcome.run->name);
   if (fs::is_regular_file(folder + "/metrics.jsonl")) {
     outcome.records = read_run(folder);
-    warn_of_unreadable_lines(outcome.records);
+    warn_of_unreadable_lines(*outcome.records);
   }
 }
 
