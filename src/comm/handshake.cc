@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -108,17 +109,20 @@ std::string Doorkeeper::strangers() const {
 }
 
 void Doorkeeper::accept() {
+  crowded_ = false;
   while (listener_ && applicants_.size() < kMaxApplicants) {
     Fd fd = accept_from(listener_);
-    if (!fd) {
-      if (errno == EMFILE || errno == ENFILE) pause_ = after(kSecondsWithoutDescriptors);
+    if (!fd && errno != EMFILE && errno != ENFILE) return;
+    if (!fd || !spares_files(fd)) {
+      crowded_ = true;
+      if (!fd) pause_ = after(kSecondsWithoutDescriptors);
       return;
     }
-    if (!spares_files(fd)) continue;
     Applicant& a = applicants_.emplace_back(Applicant{Pipe(std::move(fd)), random_bytes(kNonce), Clock::now()});
     a.pipe.write(cat(kMagic, a.nonce));
     a.pipe.advance(0);
   }
+  crowded_ = applicants_.size() >= kMaxApplicants;
 }
 
 // A whole answer has come.
@@ -140,8 +144,9 @@ Doorkeeper::Stage Doorkeeper::judge(Applicant& a) {
   if (FieldReader(std::string_view(answer).substr(kNonce)).u64() != uint64_t(purpose_)) return refuse(kOtherPurpose);
   const std::string dialled = answer.c_str() + kAnswer - kDialled, here = local_endpoint(a.pipe.fd());
   if (dialled != here) {
-    log::warn("rendezvous: a rank dialled ", dialled, " and arrived at ", here,
-              ": somebody relays the connection, or translates addresses; it is not let in");
+    if (!std::exchange(relayed_, true))
+      log::warn("rendezvous: a rank dialled ", dialled, " and arrived at ", here,
+                ": somebody relays the connection, or translates addresses; it is not let in");
     return refuse(kOtherAddress);
   }
   a.answer = answer;
@@ -150,7 +155,7 @@ Doorkeeper::Stage Doorkeeper::judge(Applicant& a) {
   return Stage::waiting;
 }
 
-Doorkeeper::Stage Doorkeeper::advance(Applicant& a, bool crowded) {
+Doorkeeper::Stage Doorkeeper::advance(Applicant& a) {
   const size_t wanted = a.answer.empty() ? kAnswer + kMac : kMac;
   const bool open = a.pipe.advance(wanted - a.pipe.received().size());
   if (a.pipe.received().size() == wanted) {
@@ -158,16 +163,15 @@ Doorkeeper::Stage Doorkeeper::advance(Applicant& a, bool crowded) {
     return same_bytes(a.pipe.received(), mac(secret_, "guest stays", a.nonce, a.answer)) ? Stage::inside
                                                                                          : Stage::refused;
   }
-  const std::chrono::duration<double> patience(crowded && a.answer.empty() ? kSecondsToAnswerWhenCrowded
-                                                                           : kSecondsToAnswer);
+  const std::chrono::duration<double> patience(crowded_ && a.answer.empty() ? kSecondsToAnswerWhenCrowded
+                                                                            : kSecondsToAnswer);
   return open && Clock::now() - a.came < patience ? Stage::waiting : Stage::refused;
 }
 
 std::vector<Guest> Doorkeeper::admit() {
   std::vector<Guest> guests;
-  const bool crowded = applicants_.size() >= kMaxApplicants;
   for (auto a = applicants_.begin(); a != applicants_.end();) {
-    const Stage stage = advance(*a, crowded);
+    const Stage stage = advance(*a);
     if (stage == Stage::inside) {
       FieldReader fields(std::string_view(a->answer).substr(kNonce + 8));
       Guest& guest = guests.emplace_back();

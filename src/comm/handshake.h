@@ -63,15 +63,17 @@ class Doorkeeper {
   };
   enum class Stage { waiting, refused, inside };
   void accept();
-  Stage advance(Applicant&, bool crowded);
+  Stage advance(Applicant&);
   Stage judge(Applicant&);
   Fd listener_;
   int port_;
   std::string secret_;
   Purpose purpose_;
   std::list<Applicant> applicants_;
-  Deadline pause_ = {};  // until then nobody is let in: there are no descriptors
-  int strangers_ = 0;    // with another secret
+  bool crowded_ = false;  // others wait at the door, and those inside must answer at once
+  Deadline pause_ = {};   // until then nobody is let in: there are no descriptors
+  bool relayed_ = false;  // has been said
+  int strangers_ = 0;     // with another secret
   std::string last_stranger_;
 };
 

@@ -1,6 +1,7 @@
 // Who does not know the secret of a job, on the same machine or network, against ranks that are about to meet or have
 // met: each test plays one attack. docs/security.md says what is promised.
 #include <dirent.h>
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -248,6 +249,22 @@ TEST(Attack, SilentConnectionsTakeFewDescriptorsAndHoldUpNobodyForLong) {
     const size_t before = open_descriptors();
     for (int k = 1; k < 1024; ++k) silent.push_back(dial_patiently(s.port));
     EXPECT_LE(open_descriptors(), before + 1023 + 64);
+  });
+  silent.clear();
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+TEST(Attack, DescriptorsForFilesAreKeptBack) {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const rlimit few{.rlim_cur = 256, .rlim_max = limit.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &few);
+  std::vector<Fd> silent;
+  expect_a_job_after([&](const Setting& s) {
+    for (int k = 0; k < 150; ++k) silent.push_back(dial_patiently(s.port));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    for (std::vector<Fd> files; files.size() < 50; files.emplace_back(open("/dev/null", O_RDONLY | O_CLOEXEC)))
+      ASSERT_TRUE(files.empty() || files.back()) << files.size();
   });
   silent.clear();
   setrlimit(RLIMIT_NOFILE, &limit);
