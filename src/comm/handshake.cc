@@ -109,13 +109,14 @@ std::string Doorkeeper::strangers() const {
 }
 
 void Doorkeeper::accept() {
+  if (Clock::now() < pause_) return;
   crowded_ = false;
   while (listener_ && applicants_.size() < kMaxApplicants) {
     Fd fd = accept_from(listener_);
     if (!fd && errno != EMFILE && errno != ENFILE) return;
     if (!fd || !spares_files(fd)) {
       crowded_ = true;
-      if (!fd) pause_ = after(kSecondsWithoutDescriptors);
+      pause_ = after(kSecondsWithoutDescriptors);
       return;
     }
     Applicant& a = applicants_.emplace_back(Applicant{Pipe(std::move(fd)), random_bytes(kNonce), Clock::now()});

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstring>
 #include <fstream>
 #include <optional>
 
@@ -248,10 +249,25 @@ TEST(Attack, SilentConnectionsTakeFewDescriptorsAndHoldUpNobodyForLong) {
     silent.push_back(dial_patiently(s.port));
     const size_t before = open_descriptors();
     for (int k = 1; k < 1024; ++k) silent.push_back(dial_patiently(s.port));
-    EXPECT_LE(open_descriptors(), before + 1023 + 64);
+    EXPECT_LE(open_descriptors(), before + 1023 + 64 + 8) << "and a few that come and go";
   });
   silent.clear();
   setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// Keeps a connection open without a descriptor of this process: on its way to whoever reads the other end.
+void put_aside(const Fd& holder, const Fd& connection) {
+  char nothing = 0;
+  iovec bytes{&nothing, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &bytes, message.msg_iovlen = 1;
+  message.msg_control = control, message.msg_controllen = sizeof control;
+  cmsghdr* c = CMSG_FIRSTHDR(&message);
+  c->cmsg_level = SOL_SOCKET, c->cmsg_type = SCM_RIGHTS, c->cmsg_len = CMSG_LEN(sizeof(int));
+  const int fd = connection.get();
+  std::memcpy(CMSG_DATA(c), &fd, sizeof fd);
+  EXPECT_EQ(sendmsg(holder.get(), &message, 0), 1);
 }
 
 TEST(Attack, DescriptorsForFilesAreKeptBack) {
@@ -259,14 +275,20 @@ TEST(Attack, DescriptorsForFilesAreKeptBack) {
   getrlimit(RLIMIT_NOFILE, &limit);
   const rlimit few{.rlim_cur = 256, .rlim_max = limit.rlim_max};
   setrlimit(RLIMIT_NOFILE, &few);
-  std::vector<Fd> silent;
-  expect_a_job_after([&](const Setting& s) {
-    for (int k = 0; k < 150; ++k) silent.push_back(dial_patiently(s.port));
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    for (std::vector<Fd> files; files.size() < 50; files.emplace_back(open("/dev/null", O_RDONLY | O_CLOEXEC)))
-      ASSERT_TRUE(files.empty() || files.back()) << files.size();
-  });
-  silent.clear();
+  const auto open_files = [](size_t count) {
+    std::vector<Fd> files;
+    for (size_t k = 0; k < count; ++k) EXPECT_TRUE(files.emplace_back(open("/dev/null", O_RDONLY | O_CLOEXEC))) << k;
+    return files;
+  };
+  Line aside;
+  {
+    const std::vector<Fd> used = open_files(150);
+    expect_a_job_after([&](const Setting& s) {
+      for (int k = 0; k < 60; ++k) put_aside(aside.from, dial_patiently(s.port));
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      open_files(50);
+    });
+  }
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
