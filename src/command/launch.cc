@@ -27,7 +27,7 @@ struct Args {
 // Ranks learn of each other's failures by themselves; who has not left by then is killed.
 constexpr double kSecondsToLeave = 30;
 
-constexpr int kForwarded[] = {SIGTERM, SIGINT, SIGUSR1};
+constexpr int kForwarded[] = {SIGTERM, SIGINT, SIGUSR1, SIGHUP};
 
 struct Child {
   pid_t pid = -1;
