@@ -1,4 +1,5 @@
-// Stop signals: SIGTERM, SIGUSR1 and SIGINT ask the run to stop after a checkpoint; a second one exits at once.
+// Stop signals: SIGTERM, SIGUSR1, SIGINT, SIGHUP (unless it is ignored, as nohup does) and SIGXCPU ask the run to stop
+// after a checkpoint; a second one of the first three exits at once.
 // The only process-wide state of the program: handlers can reach nothing else.
 #pragma once
 #include <chrono>

@@ -14,7 +14,7 @@ NOBODY = 65534
 
 def limit_file_size(limit):
     def set_it():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then write() fails with EFBIG
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # as a shell leaves it: it would end the program
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     return set_it
 
