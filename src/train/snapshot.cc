@@ -61,19 +61,37 @@ void load_elements(Device& device, const Target& to, int64_t begin, std::span<co
   copy_to(device, to.part(range), converted.data() + skip * size_of(to.flat.dtype));
 }
 
+void require_shape(const std::string& where, const std::string& name, const Shape& has, const Shape& needed) {
+  if (has != needed)
+    throw Error(cat(where, ": tensor ", name, " has shape ", has, ", the model needs ", needed,
+                    ": the folder is of another model"));
+}
+
 // Reads what this rank holds of a piece into device memory, converting floats where dtypes differ.
 void load_piece(Device& device, const WeightFiles& files, const std::string& name, const ParamStore::Piece& piece,
                 const Target& to) {
   const Shape& shape = piece.slice->shape;
   const auto [file, entry] = files.at(name);
-  if (entry->checked_shape() != shape)
-    throw Error(cat(file->path(), ": tensor ", name, " has shape ", entry->checked_shape(), ", the model needs ", shape,
-                    ": the folder is of another model"));
+  require_shape(file->path(), name, entry->checked_shape(), shape);
   const Range range = to.held(piece.offset, piece.offset + shape.numel());
   if (range.begin == range.end) return;
   std::vector<std::byte> bytes(size_t(entry->bytes));
   file->read(*entry, bytes);
   load_elements(device, to, piece.offset, bytes, entry->checked_dtype(), name);
+}
+
+// What an optimizer keeps, of the weights that it is kept of.
+void load_states(const ParamStore& params, Device& device, const std::string& folder) {
+  if (params.state_specs().empty()) return;  // then there is no such file
+  const WeightFiles files(folder, "optimizer");
+  const std::vector<ParamStore::Piece> pieces = params.pieces();
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const ParamStore::Unit& unit = *params.units()[size_t(pieces[i].unit)];
+    for (size_t s = 0; s < params.state_specs().size(); ++s)
+      if (params.keeps(s, i))
+        load_piece(device, files, cat(params.state_specs()[s].name, ".", pieces[i].slice->name), pieces[i],
+                   {unit, unit.states[s].t, &unit.states[s], params.sharded()});
+  }
 }
 
 }  // namespace
@@ -116,48 +134,31 @@ RunState parse_state(const std::string& text, const std::string& where) {
   }
 }
 
-void load_weights(const ParamStore& params, Device& device, const std::string& folder) {
-  const WeightFiles files(folder);
+void load_weights(const ParamStore& params, Device& device, const ModelFolder& folder) {
   for (const auto& piece : params.pieces()) {
     const ParamStore::Unit& unit = *params.units()[size_t(piece.unit)];
-    load_piece(device, files, piece.slice->name, piece, Target::weights(unit));
-  }
-}
-
-void load_weights(Engine& engine, Device& device, const std::string& folder) {
-  load_weights(engine.model().params(), device, folder);
-  engine.refresh_values();
-}
-
-void load_weights(Engine& engine, Device& device, const ModelFolder& folder) {
-  for (const auto& piece : engine.model().params().pieces()) {
-    const ParamStore::Unit& unit = *engine.model().params().units()[size_t(piece.unit)];
     const ModelFolder::Weight& weight = folder.at(piece.slice->name);
+    require_shape(folder.path(), weight.name, weight.shape, piece.slice->shape);
     int64_t at = piece.offset;
     folder.for_each_block(weight, [&](std::span<const std::byte> block) {
       load_elements(device, Target::weights(unit), at, block, weight.dtype, weight.name);
       at += int64_t(block.size() / size_of(weight.dtype));
     });
   }
+}
+
+void load_weights(Engine& engine, Device& device, const ModelFolder& folder) {
+  load_weights(engine.model().params(), device, folder);
   engine.refresh_values();
 }
 
-static void load_states(const ParamStore& params, Device& device, const std::string& folder) {
-  if (params.state_specs().empty()) return;  // then there is no such file
-  const WeightFiles files(folder, "optimizer");
-  const std::vector<ParamStore::Piece> pieces = params.pieces();
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    const ParamStore::Unit& unit = *params.units()[size_t(pieces[i].unit)];
-    for (size_t s = 0; s < params.state_specs().size(); ++s)
-      if (params.keeps(s, i))
-        load_piece(device, files, cat(params.state_specs()[s].name, ".", pieces[i].slice->name), pieces[i],
-                   {unit, unit.states[s].t, &unit.states[s], params.sharded()});
-  }
-}
-
 RunState load_checkpoint(Engine& engine, Device& device, const std::string& folder) {
-  load_weights(engine, device, folder);
-  load_states(engine.model().params(), device, folder);
+  const ParamStore& params = engine.model().params();
+  const WeightFiles weights(folder);
+  for (const auto& piece : params.pieces())
+    load_piece(device, weights, piece.slice->name, piece, Target::weights(*params.units()[size_t(piece.unit)]));
+  engine.refresh_values();
+  load_states(params, device, folder);
   const RunState state = read_run_state(folder);
   engine.write_state(state.device);
   return state;
