@@ -10,6 +10,7 @@
 
 #include "base/rng.h"
 #include "cuda/flat.h"
+#include "cuda/muon.h"
 #include "cuda/ranges.h"
 #include "ops/step_control.h"
 #include "ops/update.h"
