@@ -32,9 +32,10 @@ EvalResult evaluate(Engine& engine, const Dataset& data, const EvalOptions& opti
   std::vector<double> sums(size_t(div_ceil(windows, rows)));  // of each micro-batch: added in order, on whatever rank
   // Every rank makes as many calls: those whose rows are all beyond the end as well.
   for (int64_t turn = 0; turn < windows; turn += rows * engine.ranks()) {
-    if (options.stop && options.stop()) {
-      result.stopped = true;
-      return result;
+    if (options.stop && options.stop()) {  // a failure that only this rank knows of is met again by a resumed run
+      EvalResult none;
+      none.stopped = true;
+      return none;
     }
     const int64_t first = turn + rows * engine.rank();
     std::fill(batch.targets.begin(), batch.targets.end(), -1);  // rows that have no window left keep their last tokens
