@@ -108,12 +108,24 @@ NewerCharacters take_newer(std::vector<CodeRange>& missing) {
   return newer;
 }
 
+// What these tables lack, and the part of it that our own tables know.
+struct Lacking {
+  std::vector<CodeRange> unknown;
+  NewerCharacters newer;
+};
+const Lacking& lacking() {
+  static const Lacking found = [] {
+    Lacking l{.unknown = unassigned(), .newer = {}};
+    l.newer = take_newer(l.unknown);
+    return l;
+  }();
+  return found;
+}
+
 class Pcre2 final : public Regex {
  public:
   Pcre2(const std::string& pattern, RegexDialect dialect)
-      : pattern_(pattern), missing_(unassigned()), newer_(take_newer(missing_)) {
-    code_ = compiled(to_pcre2(pattern, dialect, newer_), pattern);
-  }
+      : pattern_(pattern), code_(compiled(to_pcre2(pattern, dialect, lacking().newer), pattern)) {}
 
   std::string unicode_version() const override {
     std::array<char, 64> text{};
@@ -152,19 +164,18 @@ class Pcre2 final : public Regex {
 
  private:
   void count_unknown(std::string_view text) const {
+    const std::vector<CodeRange>& unknown = lacking().unknown;
     for (size_t at = 0; at < text.size();) {
       const Char c = char_at(text, at);
       at += c.bytes;
       if (c.code < 0x80 || c.code & kInvalidByte) continue;
-      const auto after = std::upper_bound(missing_.begin(), missing_.end(), c.code,
+      const auto after = std::upper_bound(unknown.begin(), unknown.end(), c.code,
                                           [](uint32_t code, const CodeRange& range) { return code < range.first; });
-      if (after != missing_.begin() && c.code <= std::prev(after)->last) ++unknown_seen_;
+      if (after != unknown.begin() && c.code <= std::prev(after)->last) ++unknown_seen_;
     }
   }
 
   std::string pattern_;
-  std::vector<CodeRange> missing_;
-  NewerCharacters newer_;
   Code code_;
   mutable std::atomic<int64_t> unknown_seen_ = 0;
 };
