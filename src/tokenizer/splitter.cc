@@ -15,7 +15,7 @@ void Splitter::add(const std::string& name_or_regex) {
 void Splitter::add_oniguruma(const std::string& regex) {
   const Pattern* known = find_pattern(regex);
   // By a name nothing is found here, and {1,3}+ is no possessive quantifier to Oniguruma.
-  if (known && regex == known->regex && regex.find("}+") == regex.npos) {
+  if (known && regex == known->regex && regex.find("3}+") == regex.npos) {
     stages_.push_back({known, nullptr, known->name});
     return;
   }
