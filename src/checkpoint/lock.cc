@@ -22,7 +22,11 @@ std::string host_name() {
 // A step that was moved aside while its replacement was renamed in: whichever of the two is whole stays.
 void settle_moved_aside(const std::string& root, const std::string& old_path, int64_t step) {
   const std::string target = cat(root, "/", step_folder(step));
-  if (verify_checkpoint(target, Depth::sizes).ok) {
+  const Verification v = verify_checkpoint(target, Depth::sizes);
+  if (v.unreadable)
+    throw Error(cat(target, ": cannot be read, so that nothing says whether it or ", old_path,
+                    " is to stay: ", v.problem, "; make it readable, or remove one of the two"));
+  if (v.ok) {
     remove_tree(old_path);
     return;
   }

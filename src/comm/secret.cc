@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
+#include <charconv>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -62,6 +62,18 @@ std::string private_folder(const EnvironmentVariables& environment) {
               Exit::usage);
 }
 
+// "" where there is none.
+std::string read_private(const std::string& path) {
+  const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!file && errno == ENOENT) return "";
+  if (!file) throw_io("opening", path, errno);
+  struct stat s {};
+  if (fstat(file.get(), &s) != 0) throw_io("looking at", path, errno);
+  if (!S_ISREG(s.st_mode)) throw Error(cat(path, ": expected a file with a secret"), Exit::usage);
+  require_private(s, path);
+  return read_all(file, kMaxSecret, path);
+}
+
 }  // namespace
 
 JobSecret::JobSecret(const RankInfo& ranks, const EnvironmentVariables& environment)
@@ -72,8 +84,9 @@ JobSecret::JobSecret(const RankInfo& ranks, const EnvironmentVariables& environm
   }
   path_ = value_of(environment, "ATHANOR_SECRET_FILE");
   if (!path_.empty()) {
-    value_ = read();
-    if (value_.empty()) throw_io("opening", path_, ENOENT);
+    struct stat s {};
+    if (lstat(path_.c_str(), &s) != 0) throw_io("opening", path_, errno);
+    value_ = checked(read_private(path_), path_);
     return;
   }
   if (!is_loopback(ranks.host))
@@ -84,30 +97,38 @@ JobSecret::JobSecret(const RankInfo& ranks, const EnvironmentVariables& environm
         Exit::usage);
   path_ = cat(private_folder(environment), "/job-", ranks.port, "-", to_hex(cat(stream_of(ranks.job))));
   if (ranks.rank != 0) return;
+  value_ = to_hex(random_bytes(32));
+  ours_ = true;
+}
+
+void JobSecret::publish(int port) {
+  if (!ours_) return;
   const std::string fresh = cat(path_, ".", getpid());
+  unlink(fresh.c_str());  // of a process that had this number before
   {
     const Fd file(open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     if (!file) throw_io("creating", fresh, errno);
-    const std::string secret = to_hex(random_bytes(32));
-    write_all(file, std::as_bytes(std::span(secret)), fresh);
+    const std::string text = cat(value_, "\n", port, "\n");
+    write_all(file, std::as_bytes(std::span(text)), fresh);
   }
   rename_path(fresh, path_);
-  written_ = true;
 }
 
 JobSecret::~JobSecret() {
-  if (written_) unlink(path_.c_str());
+  try {
+    if (ours_ && read_private(path_).starts_with(value_)) unlink(path_.c_str());  // else another job has replaced it
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): it is not ours any more
+  }
 }
 
-std::string JobSecret::read() const {
-  if (!value_.empty()) return value_;
-  const Fd file(open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  if (!file && errno == ENOENT) return "";
-  if (!file) throw_io("opening", path_, errno);
-  struct stat s {};
-  if (fstat(file.get(), &s) != 0) throw_io("looking at", path_, errno);
-  require_private(s, path_);
-  return checked(read_all(file, kMaxSecret, path_), path_);
+JobKey JobSecret::read() const {
+  if (!value_.empty()) return {value_, 0};
+  const std::string text = read_private(path_);
+  if (text.empty()) return {};
+  const size_t line = text.find('\n');
+  JobKey key{checked(text.substr(0, line), path_), 0};
+  if (line != std::string::npos) std::from_chars(text.data() + line + 1, text.data() + text.size(), key.port);
+  return key;
 }
 
 }  // namespace athanor

@@ -20,7 +20,7 @@ class BlockedSignals {
  public:
   BlockedSignals() {
     sigemptyset(&waited_);
-    for (const int s : {SIGINT, SIGTERM, SIGUSR1, SIGCHLD}) sigaddset(&waited_, s);
+    for (const int s : {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGCHLD}) sigaddset(&waited_, s);
     pthread_sigmask(SIG_BLOCK, &waited_, &before_);
   }
   BlockedSignals(const BlockedSignals&) = delete;

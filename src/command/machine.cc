@@ -104,15 +104,17 @@ Machine::Neighbours Machine::meet(const Config& config, const RankInfo& ranks) {
   log::info("rank ", ranks.rank, " of ", ranks.world, " (", ranks.launcher, "): meeting the others at ", ranks.host,
             " port ", ranks.port);
   secret_ = std::make_unique<JobSecret>(ranks, environment);
-  rendezvous_ = std::make_unique<Rendezvous>(RendezvousOptions{.ranks = ranks,
-                                                               .secret = [this] { return secret_->read(); },
-                                                               .timeout = config.distributed_timeout,
-                                                               .timeouts = {.startup = config.startup_timeout,
-                                                                            .step = config.step_timeout,
-                                                                            .evaluation = config.eval_timeout,
-                                                                            .saving = config.save_timeout,
-                                                                            .silence = config.heartbeat_timeout},
-                                                               .last_resort = end_process});
+  rendezvous_ =
+      std::make_unique<Rendezvous>(RendezvousOptions{.ranks = ranks,
+                                                     .key = [this] { return secret_->read(); },
+                                                     .listening = [this](int port) { secret_->publish(port); },
+                                                     .timeout = config.distributed_timeout,
+                                                     .timeouts = {.startup = config.startup_timeout,
+                                                                  .step = config.step_timeout,
+                                                                  .evaluation = config.eval_timeout,
+                                                                  .saving = config.save_timeout,
+                                                                  .silence = config.heartbeat_timeout},
+                                                     .last_resort = end_process});
   const auto interfaces = environment.find("ATHANOR_SOCKET_IFNAME");
   control_ = config.transport == Transport::mpi
                  ? make_mpi(*rendezvous_)

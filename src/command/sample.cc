@@ -11,7 +11,6 @@
 
 #include "base/escape.h"
 #include "base/file.h"
-#include "checkpoint/store.h"
 #include "command/command.h"
 #include "command/machine.h"
 #include "data/json_line.h"
@@ -32,15 +31,6 @@ struct Args {
   SamplingOptions sampling;
 };
 
-// A checkpoint folder, or a run folder: then its newest whole checkpoint.
-std::string resolve(const std::string& folder) {
-  if (list_checkpoints(folder).empty()) return folder;
-  const auto newest = newest_valid(folder);
-  if (!newest)
-    throw Error(cat(folder, ": no checkpoint in it is whole; `athanor checkpoint list ", folder, "` says why"));
-  return newest->path;
-}
-
 std::string prompt_of(std::string_view json_line) {
   try {
     std::string prompt;
@@ -51,7 +41,8 @@ std::string prompt_of(std::string_view json_line) {
   throw Error("no member \"prompt\" in this line", Exit::usage);
 }
 
-// One prompt a line, lines without one left out; in files named .jsonl the member "prompt" of each line, so that a prompt may hold line ends.
+// One prompt a line, lines without one left out; in files named .jsonl the member "prompt" of each line, so that a
+// prompt may hold line ends.
 std::vector<std::string> read_prompts(const std::string& path) {
   constexpr int64_t kMaxBytes = int64_t{1} << 30;
   const std::string text = read_all(open_file(path, O_RDONLY), kMaxBytes, path);  // a pipe will do
@@ -137,6 +128,7 @@ class Writer {
     };
     std::span<const float> logits = sampler_.prompt(prompt.tokens);
     for (uint64_t draw = 0;; ++draw) {
+      require_finite_logits(logits, int64_t(logits.size()));
       masked_.assign(logits.begin(), logits.end());
       for (size_t id = 0; id < masked_.size(); ++id)
         if (!drawable_[id]) masked_[id] = -std::numeric_limits<float>::infinity();
@@ -202,8 +194,9 @@ class TextOutput {
 };
 
 Exit sample(const Args& args) {
-  const std::string folder = resolve(args.checkpoint);
-  const ModelConfig model = load_model_config(folder + "/config.json");
+  const ModelFolder from(args.checkpoint);
+  const std::string& folder = from.path();
+  const ModelConfig& model = from.config();
   const auto tokenizer = load_tokenizer(folder);
   const std::vector<Prompt> prompts =
       encode(args.prompts_file.empty() ? std::vector{args.prompt} : read_prompts(args.prompts_file), *tokenizer, model,
@@ -217,7 +210,7 @@ Exit sample(const Args& args) {
   Sampler sampler(model, make_recipe(args.precision, DType::f32), machine.backend(), capacity);
   sampler.memory().require_fits(memory_capacity(config, machine.backend().device), runtime_reserve(config));
   sampler.commit();
-  load_weights(sampler.model().params(), machine.backend().device, folder);
+  load_weights(sampler.model().params(), machine.backend().device, from);
   Writer writer(args, *tokenizer, sampler);
   TextOutput output;
   for (size_t i = 0; i < prompts.size(); ++i) {

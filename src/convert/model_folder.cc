@@ -51,17 +51,27 @@ void for_each_rows(const ModelFolder::Weight& w, Fn&& rows) {
 
 std::string newest_model(const std::string& folder) {
   if (list_checkpoints(folder).empty()) return folder;
-  const auto newest = newest_valid(folder);
+  std::vector<std::string> skipped;
+  const auto newest = newest_valid(folder, &skipped);
+  for (const std::string& why : skipped) log::warn(folder, ": checkpoint skipped: ", why);
+  if (newest) log::info("checkpoint: ", newest->path);
   if (!newest)
     throw Error(cat(folder, ": no checkpoint in it is whole; `athanor checkpoint list ", folder, "` says why"));
   return newest->path;
 }
 
-ModelFolder::ModelFolder(const std::string& path) : path_(newest_model(path)), config_(read_config(path_)) {
+// What newest_model() chose among several it has verified.
+ModelFolder::ModelFolder(const std::string& path) : ModelFolder(newest_model(path), !list_checkpoints(path).empty()) {}
+
+ModelFolder::ModelFolder(const std::string& path, bool verified) : path_(path), config_(read_config(path_)) {
   if (exists(cat(path_, "/", kManifestName))) {
-    const Verification whole = verify_checkpoint(path_, Depth::checksums);
-    if (!whole.ok) throw Error(cat(path_, " is damaged: ", whole.problem));
+    const Verification whole = verified ? Verification{.ok = true} : verify_checkpoint(path_, Depth::checksums);
+    if (!whole.ok) throw Error(cat(path_, whole.unreadable ? " cannot be read: " : " is damaged: ", whole.problem));
     checkpoint_ = std::make_unique<CheckpointReader>(path_);
+  } else if (exists(cat(path_, "/state.json"))) {  // no other program writes one
+    throw Error(cat(path_, ": is a checkpoint without its ", kManifestName,
+                    ", so that nothing says whether its files are whole; take another checkpoint, or copy config.json, "
+                    "model*.safetensors and the tokenizer to a folder of their own to use them as they are"));
   } else {
     files_ = std::make_unique<WeightFiles>(path_);
     for (const std::string& file : files_->paths()) require_in_folder(path_, base_name(file), path_behind(file));
@@ -136,7 +146,9 @@ void ModelFolder::check_tied_head(const Weight& table) {
 
 const ModelFolder::Weight& ModelFolder::at(const std::string& name) const {
   const auto it = std::find_if(weights_.begin(), weights_.end(), [&](const Weight& w) { return w.name == name; });
-  CHECK(it != weights_.end(), path_, " has no weight ", name);
+  if (it == weights_.end())
+    throw Error(cat(path_, ": has no tensor ", printable(name), ", which the model needs; its config.json describes ",
+                    weights_.size(), " others"));
   return *it;
 }
 

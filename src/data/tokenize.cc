@@ -231,7 +231,8 @@ class Run {
   void encode_all() {
     const int64_t threads = options_.threads > 0 ? options_.threads : cores();
     DocumentStream stream(options_.documents, tokenizer_, state_.position);
-    OrderedPool<Job, Encoded> pool(threads, [this] {
+    using Pool = OrderedPool<Job, Encoded>;
+    Pool pool(threads, options_.threads > 0 ? Pool::Fewer::refused : Pool::Fewer::allowed, [this] {
       return [encoder = std::make_shared<JobEncoder>(options_, tokenizer_)](const Job& job) { return (*encoder)(job); };
     });
     const auto begin = Clock::now();

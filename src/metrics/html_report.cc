@@ -164,7 +164,8 @@ class Page {
     const StepMetrics last = run.steps.empty() ? StepMetrics{} : run.steps.back();
     double seconds = 0;
     for (const StepMetrics& m : run.steps) seconds += m.step_ms * 1e-3;
-    const std::string state = run.ended() ? run.events.back().text
+    const std::string state = run.failed()  ? cat("error: ", run.events.back().text)
+                              : run.ended() ? run.events.back().text
                               : last.step > 0
                                   ? cat("step ", last.step, ", ", format_duration(last.eta_seconds), " to go")
                                   : "starting";
@@ -246,11 +247,11 @@ class Page {
     constexpr size_t kMost = 60;  // more would be a fence
     for (const RunRecords& run : runs_)
       for (auto e = run.events.rbegin(); e != run.events.rend() && chart.marks.size() < kMost; ++e)
-        if (e->kind == EventKind::skip || e->kind == EventKind::warn || e->kind == EventKind::resume ||
-            e->kind == EventKind::restart)
+        if (e->kind == EventKind::skip || e->kind == EventKind::warn || e->kind == EventKind::error ||
+            e->kind == EventKind::resume || e->kind == EventKind::restart)
           chart.marks.push_back(
               {double(e->step), std::string(to_string(e->kind)), cat(to_string(e->kind), ": ", e->text)});
-    if (!chart.marks.empty()) chart.note = "Vertical lines: resumes; in red, alarms and skipped steps.";
+    if (!chart.marks.empty()) chart.note = "Vertical lines: resumes; in red, alarms, errors and skipped steps.";
   }
 
   void validation() {
@@ -383,7 +384,7 @@ class Page {
               "<th>text</th></tr></thead><tbody>\n");
       for (size_t k = run.events.size() - shown; k < run.events.size(); ++k) {
         const EventRecord& e = run.events[k];
-        const bool bad = e.kind == EventKind::skip || e.kind == EventKind::warn;
+        const bool bad = e.kind == EventKind::skip || e.kind == EventKind::warn || e.kind == EventKind::error;
         out_ += cat("<tr><td>", utc(e.time), "</td><td>", e.step, "</td><td", bad ? " class=\"bad\"" : "", ">",
                     to_string(e.kind), "</td><td>", html_text(e.text),
                     e.seconds > 0 ? cat(" (", format_duration(e.seconds), ")") : "", "</td></tr>\n");

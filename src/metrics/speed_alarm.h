@@ -16,6 +16,8 @@ class SpeedAlarm {
   static constexpr double kLeastDataMs = 1;   // of it in a step; less is the price of passing a batch on
   static constexpr double kSpeedDrop = 0.2;   // below the best window since the start
   static constexpr double kRearmShare = 0.5;  // an alarm is given again after half of its excess was gone
+  // Of each of the two, one in so many steps since the start: where neighbours come and go, more would say nothing.
+  static constexpr int64_t kSpacing = 2000;
 
   // The alarms of this step, for people; nearly always none. Each is given once until its cause has passed.
   std::vector<std::string> push(const StepMetrics&);
@@ -24,9 +26,16 @@ class SpeedAlarm {
   struct Times {
     double step_ms, data_ms, tokens;
   };
+  struct Alarm {
+    bool on = false, told = false;
+    int64_t given = 0;
+  };
+  bool rises(Alarm&, double value, double limit) const;
+
   std::deque<Times> window_;
+  int64_t steps_ = 0;
   double best_ = 0;  // tokens per second over a window
-  bool waiting_ = false, slow_ = false;
+  Alarm waiting_, slow_;
 };
 
 }  // namespace athanor

@@ -104,10 +104,29 @@ TEST(RunRecords, DamageIsCountedAndLeftOut) {
   const RunRecords run = read_run(dir.path());
   EXPECT_EQ(run.steps.size(), 2u);
   EXPECT_EQ(run.unreadable_lines, 4) << "the torn last line is not damage";
+  EXPECT_EQ(run.first_unreadable, 2);
+  ::testing::internal::CaptureStderr();
+  warn_of_unreadable_lines(run);
+  EXPECT_NE(::testing::internal::GetCapturedStderr().find("4 lines are no records"), std::string::npos);
   put(dir / "metrics.jsonl",
-      "{\"event\": \"step\", \"step\": \"x\", \"loss\": [], \"skipped\": 7, \"memory_used\": -4}\n");
+      "{\"event\": \"step\", \"step\": 1, \"loss\": [], \"skipped\": 7, \"memory_used\": -4}\n"
+      "{\"event\": \"step\", \"step\": \"x\", \"loss\": 2}\n");
   EXPECT_EQ(read_run(dir.path()).steps.at(0).memory_used, 0u) << "wrong types are nothing";
+  EXPECT_EQ(read_run(dir.path()).first_unreadable, 2) << "a step without its number is none";
   EXPECT_THROW(read_run(dir / "absent"), Error);
+}
+
+TEST(RunRecords, AnErrorEndsARun) {
+  RunRecords run;
+  EXPECT_TRUE(parse_record(R"({"event": "step", "step": 4, "eta_seconds": 3})", run));
+  EXPECT_FALSE(run.ended());
+  EXPECT_TRUE(parse_record(R"({"event": "error", "step": 4, "text": "shard 3 shrank"})", run));
+  EXPECT_TRUE(run.ended() && run.failed());
+  const std::string page = html_report(std::vector{run});
+  EXPECT_NE(page.find("error: shard 3 shrank"), page.npos);
+  EXPECT_EQ(page.find("to go"), page.npos);
+  EXPECT_TRUE(parse_record(R"({"event": "resume", "step": 4, "text": ""})", run));
+  EXPECT_FALSE(run.ended()) << "it goes on";
 }
 
 TEST(RunRecords, ConfigurationBecomesLines) {
