@@ -32,9 +32,10 @@ std::string Splitter::caveat() const {
   std::string all;
   for (const Stage& stage : stages_)
     if (stage.regex && stage.regex->unknown_characters() > 0)
-      all += cat(all.empty() ? "" : "\n", "split pattern ", stage.pattern, ": ", stage.regex->unknown_characters(),
-                 " characters of the text are unknown to the Unicode ", stage.regex->unicode_version(),
-                 " of PCRE2 here, neither letters, marks nor numbers; programs with newer tables may cut there otherwise");
+      all +=
+          cat(all.empty() ? "" : "\n", "split pattern ", stage.pattern, ": ", stage.regex->unknown_characters(),
+              " characters of the text are unknown to the Unicode ", stage.regex->unicode_version(),
+              " of PCRE2 here, neither letters, marks nor numbers; programs with newer tables may cut there otherwise");
   return all;
 }
 

@@ -135,7 +135,8 @@ TEST_F(File, ReadFileRefusesMoreThanItsLimit) {
     EXPECT_EQ(int64_t(read_file(at("x"), size).size()), size);
     if (size > 0) EXPECT_ERROR(read_file(at("x"), size - 1), at("x"), "more than", std::to_string(size - 1));
   }
-  EXPECT_ERROR(read_all(open_file("/dev/zero", O_RDONLY), 1000, "/dev/zero"), "/dev/zero", "1000 bytes allowed");  // endless
+  EXPECT_ERROR(read_all(open_file("/dev/zero", O_RDONLY), 1000, "/dev/zero"), "/dev/zero",
+               "1000 bytes allowed");  // endless
 }
 
 TEST_F(File, ErrorsNamePathReasonAndRemedy) {

@@ -1,5 +1,5 @@
-// Regex on PCRE2. Its tables are Unicode 14's in Debian 12 and Ubuntu 24.04, which is one reason why well-known patterns
-// do not come here.
+// Regex on PCRE2. Its tables are Unicode 14's in Debian 12 and Ubuntu 24.04, which is one reason why well-known
+// patterns do not come here.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
@@ -57,7 +57,9 @@ struct CodeRange {
 // The characters that PCRE2's tables do not have, ascending. Of planes 4 to 13 nobody has any.
 std::vector<CodeRange> unassigned() {
   std::string all;
-  for (uint32_t code = 0x80; code < 0xf0000; code = code + 1 == 0xd800 ? 0xe000 : code + 1 == 0x40000 ? 0xe0000 : code + 1)
+  for (uint32_t code = 0x80; code < 0xf0000; code = code + 1 == 0xd800    ? 0xe000
+                                                    : code + 1 == 0x40000 ? 0xe0000
+                                                                          : code + 1)
     append_utf8(all, code);
   const Code pattern = compiled("\\p{Cn}+", "\\p{Cn}+");
   const std::unique_ptr<pcre2_match_data, Free> match(pcre2_match_data_create(1, nullptr));
@@ -78,8 +80,8 @@ void add_range(std::string& set, CodeRange range) {
   set += text.data();
 }
 
-// Takes the letters, marks and numbers of Unicode 16 out of `missing`. Of the numbers since Unicode 14 those of Kaktovik
-// alone are no digits (U+1D2C0 to U+1D2D3, No).
+// Takes the letters, marks and numbers of Unicode 16 out of `missing`. Of the numbers since Unicode 14 those of
+// Kaktovik alone are no digits (U+1D2C0 to U+1D2D3, No).
 NewerCharacters take_newer(std::vector<CodeRange>& missing) {
   const CharTable table;
   NewerCharacters newer;
@@ -141,8 +143,8 @@ class Pcre2 final : public Regex {
     CHECK(match && context && stack, "out of memory for a split pattern");
     pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
     // As the iterators of the onig and fancy-regex crates go on: an empty match cuts, but not right behind a match.
-    size_t done = 0;                            // everything before has its end
-    size_t last = std::string_view::npos;       // the end of the last match
+    size_t done = 0;                       // everything before has its end
+    size_t last = std::string_view::npos;  // the end of the last match
     for (size_t at = 0; at <= text.size();) {
       const int found = pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at, 0,
                                     match.get(), context.get());
