@@ -40,17 +40,26 @@ void require_private(const struct stat& s, const std::string& path) {
                 Exit::usage);
 }
 
-// A folder that only this user can enter.
+bool is_private_folder(const std::string& path) {
+  struct stat s {};
+  return lstat(path.c_str(), &s) == 0 && S_ISDIR(s.st_mode) && s.st_uid == geteuid() && (s.st_mode & 077) == 0;
+}
+
+// A folder that only this user can enter. Where others may make folders too, one of them may have taken the name: then
+// the next is tried. All ranks see the same and take the same.
 std::string private_folder(const EnvironmentVariables& environment) {
+  constexpr int kMostTaken = 100;
   const std::string run_time = value_of(environment, "XDG_RUNTIME_DIR"), temporary = value_of(environment, "TMPDIR");
   const std::string folder =
       run_time.empty() ? cat(temporary.empty() ? "/tmp" : temporary, "/athanor-", geteuid()) : run_time + "/athanor";
-  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) throw_io("creating the folder", folder, errno);
-  struct stat s {};
-  if (lstat(folder.c_str(), &s) != 0) throw_io("looking at", folder, errno);
-  if (!S_ISDIR(s.st_mode)) throw Error(cat(folder, ": expected a folder of yours; remove what is there"), Exit::usage);
-  require_private(s, folder);
-  return folder;
+  for (int k = 0; k < kMostTaken; ++k) {
+    std::string path = k == 0 ? folder : cat(folder, "-", k);
+    if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) throw_io("creating the folder", path, errno);
+    if (is_private_folder(path)) return path;
+  }
+  throw Error(cat(folder, ": this and ", kMostTaken, " folders with a number behind the name are not private ones of yours; "
+                  "set XDG_RUNTIME_DIR or TMPDIR to a folder that only you may write"),
+              Exit::usage);
 }
 
 // "" where there is none.

@@ -28,7 +28,7 @@ struct Args {
 // left by then is killed. One that is stopped (SIGSTOP) can do neither.
 constexpr double kSecondsToLeave = 20, kSecondsToLeaveStopped = 2;
 
-constexpr int kForwarded[] = {SIGTERM, SIGINT, SIGUSR1};
+constexpr int kForwarded[] = {SIGTERM, SIGINT, SIGUSR1, SIGHUP};
 
 struct Child {
   pid_t pid = -1;

@@ -42,10 +42,25 @@ CudaAttention to_cuda(AttentionChoice choice) {
   return CudaAttention::automatic;
 }
 
+// Whether the machine has a card of NVIDIA's, with a driver or without.
+bool has_nvidia_card() {
+  std::error_code ignored;
+  if (std::filesystem::exists("/proc/driver/nvidia", ignored)) return true;
+  for (const auto& card : std::filesystem::directory_iterator("/sys/bus/pci/devices", ignored)) {
+    try {
+      if (read_file(card.path() / "vendor", 64) == "0x10de\n" && read_file(card.path() / "class", 64).starts_with("0x03"))
+        return true;  // class 03: displays and 3D
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): not a card then
+    }
+  }
+  return false;
+}
+
+// Why no GPU is used is told where one would be expected; elsewhere the description of the CPU says enough.
 bool wants_gpu(DeviceChoice choice) {
   if (choice != DeviceChoice::automatic) return choice == DeviceChoice::cuda;
   const std::string why = why_no_cuda();
-  if (!why.empty()) log::info("device: using the CPU; ", why);
+  if (!why.empty()) log::write(has_nvidia_card() ? log::Level::info : log::Level::debug, cat("device: using the CPU; ", why));
   return why.empty();
 }
 
