@@ -46,12 +46,15 @@ struct Place {
   Place(const Config& config, const std::string& gpu) {
     if (gpu.empty()) {
       machine = std::make_unique<Machine>(config);
+      most_flops = machine->most_flops();
       return;
     }
     const GpuDescription& description = find_gpu(gpu);
     described = describe(description);
     mesh = std::make_unique<ProcessMesh>(make_single(*described.device), mesh_sizes(config, 1));
     limits = limits_of(description, config.model.head_dim, config.seq_length);
+    const bool half = make_recipe(name_of(config.precision), DType::f32).compute != DType::f32;
+    most_flops = description.sheet_flops / (half ? 1 : 2);
   }
   Backend backend() const { return machine ? machine->backend() : Backend{*described.device, *described.ops, *mesh}; }
   std::string title() const { return machine ? machine->description() : described.device->description(); }
@@ -59,14 +62,18 @@ struct Place {
   std::unique_ptr<Machine> machine;
   DescribedBackend described;
   std::unique_ptr<ProcessMesh> mesh;
-  Limits limits;  // of a described GPU
+  Limits limits;          // of a described GPU
+  double most_flops = 0;  // that is never exceeded, for MFU
 };
 
-void print_limit(const Engine& engine, const Limits& limits, double flops, double tokens) {
+// peak: what MFU is a fraction of, as a run has it.
+void print_limit(const Engine& engine, const Limits& limits, double flops, double tokens, double peak) {
   const double least = least_sum(planned_rows(engine, limits));
   std::printf(
-      "predicted step    %.4g ms or more, %s tokens/s and %.0f %% MFU at most (products %s FLOP/s, copies %s B/s)\n",
-      least * 1e3, format_count(tokens / least).c_str(), 100 * flops / least / limits.most.flops,
+      "predicted step    %.4g ms or more, %s tokens/s and %.0f %% MFU of %s FLOP/s at most (products %s FLOP/s, copies "
+      "%s "
+      "B/s)\n",
+      least * 1e3, format_count(tokens / least).c_str(), 100 * flops / least / peak, format_count(peak).c_str(),
       format_count(limits.most.flops).c_str(), format_count(limits.most.bytes).c_str());
 }
 
@@ -96,7 +103,8 @@ Exit plan(const Args& args) {
   std::printf("recomputation     %s\n", to_text(engine->options().recompute).c_str());
   const Limits limits =
       place.machine ? Limits{.most = ceilings(backend, engine->options().recipe.compute)} : place.limits;
-  print_limit(*engine, limits, flops.causal * tokens, tokens);
+  print_limit(*engine, limits, flops.causal * tokens, tokens,
+              mfu_peak(config, backend, engine->options().recipe.compute, place.most_flops));
   print_memory(config, *engine, backend.device);
   std::printf("launches per micro-batch: %zu\n\n%s", engine->micro_launches().size(),
               op_table(planned_rows(*engine, limits, args.by_shape), 1, 0).c_str());
