@@ -66,15 +66,21 @@ struct Place {
   double most_flops = 0;  // that is never exceeded, for MFU
 };
 
-// peak: what MFU is a fraction of, as a run has it.
-void print_limit(const Engine& engine, const Limits& limits, double flops, double tokens, double peak) {
+// Of a run: operations and tokens of a step, and what MFU is a fraction of.
+struct Demand {
+  double flops, tokens, peak;
+  int64_t steps;
+};
+
+void print_limit(const Engine& engine, const Limits& limits, const Demand& run) {
   const double least = least_sum(planned_rows(engine, limits));
   std::printf(
-      "predicted step    %.4g ms or more, %s tokens/s and %.0f %% MFU of %s FLOP/s at most (products %s FLOP/s, copies "
-      "%s "
+      "predicted step    %s or more, %s tokens/s and %.0f %% MFU of %s FLOP/s at most (products %s FLOP/s, copies %s "
       "B/s)\n",
-      least * 1e3, format_count(tokens / least).c_str(), 100 * flops / least / peak, format_count(peak).c_str(),
-      format_count(limits.most.flops).c_str(), format_count(limits.most.bytes).c_str());
+      format_duration(least).c_str(), format_count(run.tokens / least).c_str(), 100 * run.flops / least / run.peak,
+      format_count(run.peak).c_str(), format_count(limits.most.flops).c_str(), format_count(limits.most.bytes).c_str());
+  std::printf("predicted run     %s or more for all %lld steps, without evaluation and checkpoints\n",
+              format_duration(least * double(run.steps)).c_str(), static_cast<long long>(run.steps));
 }
 
 Exit plan(const Args& args) {
@@ -103,8 +109,11 @@ Exit plan(const Args& args) {
   std::printf("recomputation     %s\n", to_text(engine->options().recompute).c_str());
   const Limits limits =
       place.machine ? Limits{.most = ceilings(backend, engine->options().recipe.compute)} : place.limits;
-  print_limit(*engine, limits, flops.causal * tokens, tokens,
-              mfu_peak(config, backend, engine->options().recipe.compute, place.most_flops));
+  print_limit(*engine, limits,
+              {.flops = flops.causal * tokens,
+               .tokens = tokens,
+               .peak = mfu_peak(config, backend, engine->options().recipe.compute, place.most_flops),
+               .steps = config.train_iters});
   print_memory(config, *engine, backend.device);
   std::printf("launches per micro-batch: %zu\n\n%s", engine->micro_launches().size(),
               op_table(planned_rows(*engine, limits, args.by_shape), 1, 0).c_str());

@@ -29,7 +29,7 @@ std::vector<std::string> SpeedAlarm::push(const StepMetrics& m) {
   best_ = std::max(best_, speed);
 
   std::vector<std::string> alarms;
-  if (rises(waiting_, share, kDataShare))
+  if (rises(waiting_, sum.data_ms < kLeastDataMs * kWindow ? 0 : share, kDataShare))
     alarms.push_back(cat("waiting for data takes ", format_percent(share), " of the last ", kWindow,
                          " steps: the disk or the network that holds the shards is too slow, or shared"));
   if (best_ > 0 && rises(slow_, 1 - speed / best_, kSpeedDrop))

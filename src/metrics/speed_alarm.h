@@ -13,6 +13,7 @@ class SpeedAlarm {
  public:
   static constexpr size_t kWindow = 32;       // steps
   static constexpr double kDataShare = 0.02;  // of a step's time spent waiting for the loader
+  static constexpr double kLeastDataMs = 1;   // of it in a step; less is the price of passing a batch on
   static constexpr double kSpeedDrop = 0.2;   // below the best window since the start
   static constexpr double kRearmShare = 0.5;  // an alarm is given again after half of its excess was gone
   // Of each of the two, one in so many steps since the start: where neighbours come and go, more would say nothing.

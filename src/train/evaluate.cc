@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/int.h"
+#include "comm/texts.h"
 #include "data/held_out.h"
 
 namespace athanor {
@@ -99,14 +100,26 @@ EvalResult evaluate(Engine& engine, const Dataset& data, const EvalOptions& opti
   const HeldOut chosen = held_out(data, options.samples);
   const auto windows = int64_t(chosen.windows.size());
   HostBatch batch(rows, data.seq_length(), options.packing);
-  std::vector<Found> found(static_cast<size_t>(windows));  // each by one rank
+  EvalResult broken;                                           // what there is instead of a result
+  std::vector<Found> found(static_cast<size_t>(windows) + 1);  // each by one rank; the last counts failures
   // Every rank makes as many calls: those whose rows are all beyond the end as well.
   for (int64_t turn = 0; turn < windows; turn += rows * engine.ranks()) {
+    if (options.stop && options.stop()) {
+      broken.stopped = true;
+      return broken;
+    }
     const int64_t first = turn + rows * engine.rank(), here = std::min(rows, windows - first);
     std::fill(batch.targets.begin(), batch.targets.end(), -1);  // rows that have no window left keep their last tokens
-    for (int64_t r = 0; r < here; ++r) {
-      const auto [source, window] = chosen.windows[size_t(first + r)];
-      batch.read(r, data, data.at(source, window), options.packing);
+    try {
+      for (int64_t r = 0; r < here && broken.failure.empty(); ++r) {
+        const auto [source, window] = chosen.windows[size_t(first + r)];
+        batch.read(r, data, data.at(source, window), options.packing);
+      }
+    } catch (const Error& e) {
+      broken.failure = e.what();
+      broken.failed_here = true;
+      if (!control) return broken;
+      std::fill(batch.targets.begin(), batch.targets.end(), -1);  // the others wait for this rank's part
     }
     set_documents(engine, batch);
     engine.evaluate(batch.tokens, batch.targets);
@@ -115,10 +128,13 @@ EvalResult evaluate(Engine& engine, const Dataset& data, const EvalOptions& opti
       found[size_t(first + r)] = found_in_row(batch, losses, options.token_bytes, r, data.seq_length());
   }
   if (control) {
+    found.back().loss = broken.failure.empty() ? 0 : 1;
     constexpr int64_t kNumbers = sizeof(Found) / sizeof(double);
-    control->all_reduce({found.data(), DType::f64, {windows * kNumbers}}, Reduce::sum, Lane::compute);
+    control->all_reduce({found.data(), DType::f64, {int64_t(found.size()) * kNumbers}}, Reduce::sum, Lane::compute);
+    if (found.back().loss > 0) broken.failure = first_text(*control, broken.failure);
+    if (!broken.failure.empty()) return broken;
   }
-  return result_of(data, chosen, found);
+  return result_of(data, chosen, std::span(found).first(size_t(windows)));
 }
 
 }  // namespace athanor

@@ -6,6 +6,11 @@
 
 #include <array>
 #include <atomic>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <utility>
 
 #include "base/error.h"
 
@@ -67,5 +72,19 @@ std::optional<StopSignals::Received> StopSignals::received() const {
   if (signal == 0) return std::nullopt;
   return Received{signal, std::chrono::steady_clock::time_point(std::chrono::nanoseconds(stop_time.load()))};
 }
+
+StopAtStart::StopAtStart(const StopSignals& signals, std::function<void(int signal)> last_words)
+    : watch_([&signals, last_words = std::move(last_words)](const std::stop_token& over) {
+        std::mutex mutex;
+        std::condition_variable_any changed;
+        std::unique_lock lock(mutex);
+        while (!changed.wait_for(lock, over, std::chrono::milliseconds(100), [&] { return over.stop_requested(); })) {
+          const auto received = signals.received();
+          if (!received) continue;
+          last_words(received->signal);
+          std::fflush(nullptr);
+          std::_Exit(int(Exit::requeue));
+        }
+      }) {}
 
 }  // namespace athanor

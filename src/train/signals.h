@@ -3,7 +3,9 @@
 // The only process-wide state of the program: handlers can reach nothing else.
 #pragma once
 #include <chrono>
+#include <functional>
 #include <optional>
+#include <thread>
 
 namespace athanor {
 
@@ -26,6 +28,18 @@ class StopSignals {
 
  private:
   bool leaving_ = false;
+};
+
+// While a run starts there is nothing to save: for its lifetime a stop signal ends the process with Exit::requeue
+// within a tenth of a second, whatever its other threads are at (reading a checkpoint, trying products, waiting for
+// ranks).
+class StopAtStart {
+ public:
+  // last_words is called on a thread of its own before the process ends.
+  StopAtStart(const StopSignals&, std::function<void(int signal)> last_words);
+
+ private:
+  std::jthread watch_;
 };
 
 }  // namespace athanor
