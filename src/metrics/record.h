@@ -58,10 +58,12 @@ struct EvalMetrics {
   int64_t step = 0;
   std::string name = "valid";
   double loss = kUnknown;        // mean over the predicted tokens, nats
+  double loss_error = kUnknown;  // standard error of loss
   double perplexity = kUnknown;  // exp(loss); NaN: MetricFanOut fills it
   double accuracy = kUnknown;    // multiple choice: share of right answers
   double accuracy_norm = kUnknown;
   int64_t tokens = 0;
+  int64_t windows = 0, windows_all = 0;  // looked at, and of the held-out set; 0: not of windows
   double seconds = 0;
   double time = 0;  // Unix seconds; 0: MetricFanOut fills it
 };
@@ -80,6 +82,7 @@ struct EventRecord {
   uint64_t bytes = 0;        // how much it wrote, if it wrote
   std::optional<int64_t> supersedes_from =
       std::nullopt;  // set by the JSON-lines sink: earlier records from this step on are void
+  std::optional<double> peak_tflops = std::nullopt;  // what MFU is a fraction of; in events `start` and `resume`
   // Bytes of the memory plan by kind, this rank; in events `start` and `resume`.
   std::optional<int64_t> planned_weights = std::nullopt;
   std::optional<int64_t> planned_masters = std::nullopt;

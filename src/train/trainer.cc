@@ -234,18 +234,25 @@ void Trainer::collect_step() {
   if (profile_) profile_->end_step(double(done.times.total()) * 1e-9);
   ++state_.step;
   state_.consumed_samples += config_.global_batch_size;
-  state_.device = done.state;
+  const float loss_scale = std::exchange(state_.device, done.state).loss_scale;  // of this step; done's is the next's
   if (!std::isfinite(done.state.loss)) ++state_.nan_steps;
-  report(done.state, times_of(done, host_times_.front()));
+  report(done.state, loss_scale, times_of(done, host_times_.front()));
   host_times_.pop_front();
 }
 
-void Trainer::report(const StepState& done, const PhaseTimes& times) {
+void Trainer::report(const StepState& done, float loss_scale, const PhaseTimes& times) {
   const double tokens = double(config_.global_batch_size * config_.seq_length);
   const double seconds = double(times.total()) * 1e-9;
   mean_step_seconds_ = mean_step_seconds_ == 0 ? seconds : 0.9 * mean_step_seconds_ + 0.1 * seconds;
-  const Utilization use = utilization(
-      flops_, {.tokens_per_second = tokens / seconds, .devices = engine_->ranks(), .measured_peak_flops = peak_flops_});
+  Speed speed{.tokens_per_second = tokens / seconds, .devices = engine_->ranks(), .peak_flops = peak_flops_};
+  if (const double flops = utilization(flops_, speed).tflops * 1e12; flops > peak_flops_ && state_.peak.flops > 0) {
+    metrics_.event({.kind = EventKind::warn,
+                    .step = state_.step,
+                    .text = cat("MFU refers to ", format_count(flops), "FLOP/s from here on, which this step reached; ",
+                                "before to ", format_count(peak_flops_), "FLOP/s, which was measured")});
+    speed.peak_flops = peak_flops_ = state_.peak.flops = flops;
+  }
+  const Utilization use = utilization(flops_, speed);
   StepMetrics m;
   m.step = state_.step;
   m.total_steps = config_.train_iters;
@@ -255,7 +262,7 @@ void Trainer::report(const StepState& done, const PhaseTimes& times) {
   m.loss = done.loss / std::max(1.0, done.loss_targets);
   m.grad_norm = done.grad_norm;
   m.learning_rate = done.lr;
-  m.loss_scale = done.loss_scale;
+  m.loss_scale = loss_scale;
   m.skipped_steps = done.skipped;
   m.nan_steps = state_.nan_steps;
   m.skipped = done.skip != 0;
@@ -351,7 +358,10 @@ void Trainer::evaluate(EvalSets sets) {
     last_valid_loss_ = result.loss;
     metrics_.eval({.step = state_.step,
                    .loss = result.loss,
+                   .loss_error = result.loss_error,
                    .tokens = result.tokens,
+                   .windows = result.windows,
+                   .windows_all = result.windows_all,
                    .seconds = Seconds(PhaseClock::Clock::now() - begin).count()});
   }
   if (!questions_.empty() && sets.choices) answer_questions();

@@ -28,6 +28,7 @@ struct TrainerOptions {
   ProgramInfo program;              // for environment.json and the manifest
   std::string commit;               // source revision
   std::string backend_description;  // for the log
+  double most_flops = 0;            // that the device never exceeds, for MFU; 0: its data sheet has it, or not known
   Sensors* sensors = nullptr;       // of the device; null: it has none
   Profiler* profiler = nullptr;     // of the device, for config.profile; null: times of ops by events
   std::string why_no_profiler;      // "": the device has none
@@ -62,6 +63,7 @@ class Trainer {
   void tune(const std::optional<Resume>&);             // products: rank 0's choices, on all ranks
   void choose_products(const std::optional<Resume>&);  // those of the run that goes on, or new ones
   void start(const std::optional<Resume>&);
+  std::string choose_peak();  // for MFU; why it is not the one of before, or ""
   Exit run_from_start();
   void tell_error(const std::string& text);
   Exit loop();
@@ -78,7 +80,7 @@ class Trainer {
   bool out_of_time(int64_t micro_left) const;
   bool pause_due(int64_t step) const;  // something comes after this step that needs its result
   PhaseTimes times_of(const StepResult&, PhaseTimes host) const;
-  void report(const StepState&, const PhaseTimes&);
+  void report(const StepState&, float loss_scale, const PhaseTimes&);
   void read_sensors(StepMetrics&);
   void after_step();
   struct EvalSets {
