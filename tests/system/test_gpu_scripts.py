@@ -474,3 +474,20 @@ class MachineCodeTest(unittest.TestCase):
         lines = [line + ", gsb0" if "HGMMA" in line and "gsb0" not in line else line for line in self.OVERLAP]
         problem, = self.check.asynchronous_problems(self.kernel(lines))
         self.assertIn("4 of 4 wgmma end a group", problem)
+
+    def test_model_of_a_loop(self):
+        model = module(ROOT / "scripts" / "model_kernels.py")
+        loop, = self.machine_code.product_loops(self.kernel(self.OVERLAP).code)
+        path = model.hot_path(loop)
+        self.assertNotIn("FADD", [i.name for i in path], "hiding is left out, as in most tiles")
+        self.assertEqual(self.machine_code.order(path), self.machine_code.order(loop))
+        ss, rs = (self.machine_code.Instruction(0, "", "HGMMA.64x128x16.F32.BF16", text)
+                  for text in ("R24, gdesc[UR8], R24", "R88, R120, gdesc[UR12].tnspB, R88, gsb0"))
+        self.assertEqual([model.product_cycles(i) for i in (ss, rs)], [(64, 48), (64, 32)])
+        part = model.Part(wait=0)
+        part.needs |= {"issue": 100, "exp": 400}
+        product = model.Part(product=400, ends_group=True)
+        # Two warpgroups by turns: exponentials of one beside products of the other, none idle.
+        self.assertAlmostEqual(model.simulate([product, part]), 800, delta=1)
+        part.needs["exp"] = 600
+        self.assertAlmostEqual(model.simulate([product, part]), 1200, delta=1, msg="bound by exponentials")
