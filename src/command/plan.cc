@@ -54,7 +54,9 @@ struct Place {
     mesh = std::make_unique<ProcessMesh>(make_single(*described.device), mesh_sizes(config, 1));
     limits = limits_of(description, config.model.head_dim, config.seq_length);
   }
-  Backend backend() const { return machine ? machine->backend() : Backend{*described.device, *described.ops, *mesh}; }
+  Backend backend() const {
+    return machine ? machine->backend() : Backend{*described.device, *described.ops, *mesh, described.tuning};
+  }
   std::string title() const { return machine ? machine->description() : described.device->description(); }
 
   std::unique_ptr<Machine> machine;
