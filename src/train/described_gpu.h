@@ -5,6 +5,7 @@
 #include <string>
 
 #include "device/device.h"
+#include "ops/tuning.h"
 #include "train/limit.h"
 
 namespace athanor {

@@ -223,11 +223,10 @@ void Trainer::start(const std::optional<Resume>& resume) {
   if (resume) {
     const RunState loaded = load_checkpoint(*engine_, backend_.device, resume->folder);
     state_ = loaded;
-    metrics_.event(with_plan(
-        {.kind = EventKind::resume,
-         .step = state_.step,
-         .text = cat("from ", resume->folder, "; ", size, "; ", options_.backend_description)},
-        plan));
+    metrics_.event(with_plan({.kind = EventKind::resume,
+                              .step = state_.step,
+                              .text = cat("from ", resume->folder, "; ", size, "; ", options_.backend_description)},
+                             plan));
   } else {
     if (from) {
       load_weights(*engine_, backend_.device, *from);
