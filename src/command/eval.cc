@@ -124,7 +124,7 @@ void report(const ChoiceResult& r, nlohmann::ordered_json& json, std::string& te
 
 Exit eval(const Args& args) {
   const Config config = config_of(args);
-  Machine machine(config);
+  Machine machine(config, {}, WithoutLibraries::use_cpu);
   std::optional<Dataset> data;
   if (!config.valid_data.empty()) data = open_dataset(config.valid_data, config);
   const auto tokenizer = tokenizer_of(args, config, data);

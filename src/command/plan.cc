@@ -45,7 +45,7 @@ void print_memory(const Config& config, Engine& engine, const Device& device) {
 struct Place {
   Place(const Config& config, const std::string& gpu) {
     if (gpu.empty()) {
-      machine = std::make_unique<Machine>(config);
+      machine = std::make_unique<Machine>(config, RankInfo{}, WithoutLibraries::use_cpu);
       return;
     }
     const GpuDescription& description = find_gpu(gpu);

@@ -15,7 +15,7 @@ namespace {
 
 // Of cuDNN's attention, where it is not asked for by name and no plan has more left (Tuning::allow_scratch).
 constexpr size_t kMostAutomaticScratch = size_t{2} << 30;
-constexpr int kOldestMajor = 8;                            // compute capability 8.0: bf16 on tensor cores and cp.async
+constexpr int kOldestMajor = 8;  // compute capability 8.0: bf16 on tensor cores and cp.async
 
 GpuReport describe(int index) {
   cudaDeviceProp p{};
@@ -89,6 +89,15 @@ std::string why_no_cuda() {
   return describe(0).problem;
 }
 
+std::string why_no_libraries() {
+  try {
+    open_cublaslt(search_places(library_specs()));
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
 std::vector<GpuReport> list_gpus() {
   int count = 0;
   std::vector<GpuReport> gpus;
@@ -108,18 +117,13 @@ CudaBackend make_cuda(const CudaOptions& options) {
   FoundCudnn cudnn = cudnn_attention(options, places, device->stream(Lane::compute));
   if (cudnn.attention) description += ", " + cudnn.name;
   const bool by_trial = options.attention == CudaAttention::automatic;
-  cuda::AttentionRunner attention =
-      cudnn.attention ? cuda::AttentionRunner(std::move(cudnn.attention), by_trial)
-                      : cuda::AttentionRunner(std::move(cudnn.why_not));
+  cuda::AttentionRunner attention = cudnn.attention ? cuda::AttentionRunner(std::move(cudnn.attention), by_trial)
+                                                    : cuda::AttentionRunner(std::move(cudnn.why_not));
   auto ops = std::make_unique<cuda::CudaOps>(device->stream(Lane::compute),
                                              std::make_unique<cuda::GemmRunner>(cublaslt.call), std::move(attention));
   cuda::CudaOps* tuning = ops.get();
-  return {std::move(device),
-          std::move(ops),
-          tuning,
-          std::move(description),
-          std::move(cudnn.name),
-          cuda::nvml_sensors(options.index, places)};
+  return {std::move(device),      std::move(ops),        tuning,
+          std::move(description), std::move(cudnn.name), cuda::nvml_sensors(options.index, places)};
 }
 
 std::unique_ptr<Profiler> make_cuda_profiler() { return cuda::cupti_profiler(search_places(library_specs())); }

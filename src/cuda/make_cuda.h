@@ -50,6 +50,9 @@ std::vector<GpuReport> list_gpus();
 // Why no GPU can be used: no driver, none there, built without CUDA; empty if the first one can.
 std::string why_no_cuda();
 
+// Which of NVIDIA's libraries without which a GPU is of no use is missing, and what brings it; empty if none is.
+std::string why_no_libraries();
+
 // Throws Error, naming what is missing and what brings it.
 CudaBackend make_cuda(const CudaOptions&);
 

@@ -33,7 +33,11 @@ std::vector<LibraryReport> probe_libraries(const SearchPlaces&) {
   return reports;
 }
 
+// EMULATED_CUBLASLT: none (not installed).
 Opened<CublasLtTable> open_cublaslt(const SearchPlaces&) {
+  const char* setting = std::getenv("EMULATED_CUBLASLT");
+  if (setting && std::string(setting) == "none")
+    throw Error("cuBLASLt: libcublasLt.so.13 is nowhere; install apt: libcublas-13-0, or pip: nvidia-cublas");
   return {fake_table<emu::fakes::FakeCublasLt>(), emulated({13, 1, 0})};
 }
 Opened<CudnnTable> open_cudnn(const SearchPlaces&) {
