@@ -206,7 +206,7 @@ Exit sample(const Args& args) {
   const int64_t capacity = std::min(model.max_position_embeddings, int64_t(longest) + args.max_tokens);
   Config config;
   config.threads = args.threads;
-  Machine machine(config);
+  Machine machine(config, {}, WithoutLibraries::use_cpu);
   Sampler sampler(model, make_recipe(args.precision, DType::f32), machine.backend(), capacity);
   sampler.memory().require_fits(memory_capacity(config, machine.backend().device), runtime_reserve(config));
   sampler.commit();

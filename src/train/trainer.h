@@ -61,6 +61,7 @@ class Trainer {
   std::string resume_folder() const;    // "": start anew
   void check_resume(const Resume&);
   void tune(const std::optional<Resume>&);             // products: rank 0's choices, on all ranks
+  void share_choices(bool first);
   void choose_products(const std::optional<Resume>&);  // those of the run that goes on, or new ones
   void start(const std::optional<Resume>&);
   std::string choose_peak();  // for MFU; why it is not the one of before, or ""

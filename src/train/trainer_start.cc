@@ -240,7 +240,8 @@ void Trainer::start(const std::optional<Resume>& resume) {
     const std::string peak = choose_peak();
     metrics_.event(with_plan({.kind = EventKind::resume,
                               .step = state_.step,
-                              .text = cat("from ", resume->folder, "; ", size, peak.empty() ? "" : "; ", peak)},
+                              .text = cat("from ", resume->folder, "; ", size, "; ", options_.backend_description,
+                                          peak.empty() ? "" : "; ", peak)},
                              plan, peak_flops_));
   } else {
     if (from) {
@@ -290,7 +291,14 @@ void Trainer::tune(const std::optional<Resume>& resume) {
   if (!backend_.tuning) return;
   const bool first = backend_.mesh.world().rank() == 0;
   if (first) choose_products(resume);
-  if (!backend_.control) return;
+  if (backend_.control) share_choices(first);
+  const std::string attention = backend_.tuning->describe_attention(engine_->tunable());
+  if (attention.empty()) return;
+  log::info("attention: ", attention);
+  options_.backend_description += "; attention: " + attention;  // for the first record
+}
+
+void Trainer::share_choices(bool first) {
   const std::string choices = shared(first ? backend_.tuning->export_choices() : "");
   const std::string why = first ? "" : backend_.tuning->import_choices(choices);
   if (!why.empty())

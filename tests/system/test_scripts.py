@@ -4,9 +4,9 @@ import shutil
 import subprocess
 import unittest
 
-from harness import ROOT, SystemTest
+from harness import PROGRAM, ROOT, SystemTest
 
-SCRIPTS = ("setup.sh", "build.sh", "test.sh", "quickstart.sh", "format.sh")
+SCRIPTS = ("setup.sh", "build.sh", "test.sh", "quickstart.sh", "format.sh", "package.sh")
 
 
 def run(*command, **named):
@@ -96,6 +96,29 @@ class FlagTest(SystemTest):
     def test_jobs_must_be_a_number(self):
         for value in ("many", "0", ""):
             self.assertEqual(run(ROOT / "scripts" / "build.sh", "--jobs", value).returncode, 2, value)
+
+
+class PackageTest(SystemTest):
+    def test_a_package_runs_from_any_folder(self):
+        done = run(ROOT / "scripts" / "package.sh", "--no-build", "--build-dir", PROGRAM.parent, "--out", self.folder)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        needed = re.search(r"needs glibc (\d+)\.(\d+) or later", done.stdout)
+        self.assertLessEqual((int(needed[1]), int(needed[2])), (2, 36), "Debian 12 and what is newer")
+        (self.folder / "elsewhere").mkdir()
+        archive, = self.folder.glob("*.tar.gz")
+        self.assertEqual(run("tar", "-C", self.folder / "elsewhere", "-xzf", archive).returncode, 0)
+        folder, = (self.folder / "elsewhere").iterdir()
+        plan = run(folder / "athanor", "plan", folder / "configs" / "gpt2-124m.json", "--gpu", "h200", cwd="/", env={})
+        self.assertEqual(plan.returncode, 0, plan.stdout + plan.stderr)
+        self.assertEqual({p.name for p in (folder / "launch").iterdir()},
+                         {p.name for p in (ROOT / "scripts" / "launch").iterdir()})
+        self.assertIn("PATH=", (folder / "README").read_text())
+
+    def test_without_a_program_nothing_is_packed(self):
+        done = run(ROOT / "scripts" / "package.sh", "--no-build", "--build-dir", self.folder, "--out", self.folder / "o")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("has no program: run scripts/build.sh", done.stderr)
+        self.assertFalse((self.folder / "o").exists())
 
 
 class LibraryTest(SystemTest):
