@@ -106,6 +106,9 @@ struct CheckpointInfo {
 // Ascending by step; nothing is opened. A missing root has no checkpoints.
 std::vector<CheckpointInfo> list_checkpoints(const std::string& root);
 
+// Error(usage) if there is no such folder, naming the checkpoints that the folder around it has.
+void require_folder(const std::string& folder);
+
 // The newest step that passes verification; the reasons against newer ones go to why_skipped.
 std::optional<CheckpointInfo> newest_valid(const std::string& root, std::vector<std::string>* why_skipped = nullptr,
                                            Depth depth = Depth::checksums);

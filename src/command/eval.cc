@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "command/command.h"
 #include "command/machine.h"
+#include "convert/model_folder.h"
 #include "tokenizer/load.h"
 #include "train/answer.h"
 #include "train/evaluate.h"
@@ -123,7 +124,8 @@ void report(const ChoiceResult& r, nlohmann::ordered_json& json, std::string& te
   text += line;
 }
 
-Exit eval(const Args& args) {
+Exit eval(Args args) {
+  args.checkpoint = newest_model(args.checkpoint);
   const Config config = config_of(args);
   Machine machine(config);
   std::optional<Dataset> data;
@@ -158,7 +160,8 @@ Exit eval(const Args& args) {
 void add_eval(Cli& cli) {
   auto args = std::make_shared<Args>();
   CLI::App* verb = cli.app.add_subcommand("eval", "loss of a checkpoint on held-out data; multiple-choice questions");
-  verb->add_option("checkpoint", args->checkpoint, "checkpoint folder (step-NNNNNNNN), or a model's with config.json")
+  verb->add_option("checkpoint", args->checkpoint,
+                   "checkpoint folder, run folder (newest checkpoint), or a model's folder with config.json")
       ->required();
   verb->add_option("--data", args->data, "token shards or patterns; default: valid_data of the run");
   verb->add_option("--samples", args->samples, "at most so many windows; 0: all")->capture_default_str();

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include "base/file.h"
 #include "command/command.h"
@@ -36,6 +37,7 @@ Exit report(const Args& args) {
   const std::string output = !args.output.empty()    ? args.output
                              : args.runs.size() == 1 ? args.runs[0] + "/report.html"
                                                      : "report.html";
+  bool told = false;
   for (;;) {
     const std::vector<int64_t> before = sizes(args.runs);
     std::vector<RunRecords> runs;
@@ -43,12 +45,14 @@ Exit report(const Args& args) {
     const bool over =
         !args.watch || std::all_of(runs.begin(), runs.end(), [](const RunRecords& r) { return r.ended(); });
     write_file(output, html_report(runs, {.refresh_seconds = over ? 0 : args.every}));
-    if (over) break;
+    if (!std::exchange(told, true)) {  // at once: with --watch the page is there to be opened
+      std::printf("%s\n", output.c_str());
+      std::fflush(stdout);
+    }
+    if (over) return Exit::done;
     do std::this_thread::sleep_for(std::chrono::seconds(args.every));
     while (sizes(args.runs) == before);
   }
-  std::printf("%s\n", output.c_str());
-  return Exit::done;
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
-#include "checkpoint/store.h"
 #include "command/command.h"
 #include "command/machine.h"
 #include "data/json_line.h"
@@ -27,15 +26,6 @@ struct Args {
   bool json = false;
   SamplingOptions sampling;
 };
-
-// A checkpoint folder, or a run folder: then its newest whole checkpoint.
-std::string resolve(const std::string& folder) {
-  if (list_checkpoints(folder).empty()) return folder;
-  const auto newest = newest_valid(folder);
-  if (!newest)
-    throw Error(cat(folder, ": no checkpoint in it is whole; `athanor checkpoint list ", folder, "` says why"));
-  return newest->path;
-}
 
 // One prompt a line; in files named .jsonl the member "prompt" of each line, so that a prompt may hold line ends.
 std::vector<std::string> read_prompts(const std::string& path) {
@@ -135,7 +125,7 @@ class Writer {
         out.stopped_by = "stop";
         return out;
       }
-      if (sampler_.length() == sampler_.capacity() || out.tokens == args_.max_tokens) break;
+      if (out.tokens == args_.max_tokens) break;
       logits = sampler_.next(token);
     }
     pass(stop.rest());
@@ -156,7 +146,7 @@ void write_out(std::string_view text) {
 }
 
 Exit sample(const Args& args) {
-  const std::string folder = resolve(args.checkpoint);
+  const std::string folder = newest_model(args.checkpoint);
   const ModelConfig model = load_model_config(folder + "/config.json");
   const auto tokenizer = load_tokenizer(folder);
   const std::vector<Prompt> prompts =
@@ -219,7 +209,8 @@ void add_sample(Cli& cli) {
   verb->add_flag("--json", args->json,
                  "an object a line and prompt: prompt, text, tokens, stopped_by (length, eod or stop), seed");
   verb->add_option("--stop", args->stops, "end before this text (may repeat)")->allow_extra_args(false);
-  verb->add_option("--max-tokens", args->max_tokens, "tokens to add at most")
+  verb->add_option("--max-tokens", args->max_tokens,
+                   "tokens to add at most; beyond the model's context its last half is read anew")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   add_drawing(verb, args->sampling);

@@ -71,8 +71,7 @@ void add_options(CLI::App& verb, TokenizeOptions& o) {
   verb.add_option("--input", o.documents.inputs,
                   "text or JSON lines, plain, gzip or zstd; - is standard input. Parquet: scripts/parquet_to_jsonl.py")
       ->required();
-  verb.add_option("--output-prefix", o.output_prefix,
-                  "shards are PREFIX_train_000000.bin, PREFIX_valid_000000.bin, ...")
+  verb.add_option("--output-prefix", o.output_prefix, "shards are PREFIX_train_000000.bin, PREFIX_val_000000.bin, ...")
       ->required();
   verb.add_option(
           "--tokenizer", o.tokenizer.source,

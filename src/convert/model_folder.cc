@@ -33,6 +33,7 @@ int64_t rows_of(const Shape& shape) { return shape.rank == 0 ? 1 : shape.dim[0];
 }  // namespace
 
 std::string newest_model(const std::string& folder) {
+  require_folder(folder);
   if (list_checkpoints(folder).empty()) return folder;
   const auto newest = newest_valid(folder);
   if (!newest)

@@ -26,7 +26,7 @@ namespace athanor {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::array<const char*, 2> kPartNames = {"train", "valid"};
+constexpr std::array<const char*, 2> kPartNames = {"train", "val"};
 
 bool is_standard_input(const TokenizeOptions& o) {
   return std::find(o.documents.inputs.begin(), o.documents.inputs.end(), "-") != o.documents.inputs.end();

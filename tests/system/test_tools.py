@@ -166,7 +166,7 @@ class DataTest(TrainedTest):
 
     def test_info_has_ngrams_that_the_model_beats(self):
         out = self.run_program("data", "info", "data/text_train_*.bin", "--ngram", "--ngram-valid",
-                               "data/text_valid_*.bin").out
+                               "data/text_val_*.bin").out
         self.assertIn("n-grams: uniform 5.549, unigram", out)
         self.assertIn("quick brown fox", out)
 
@@ -197,7 +197,7 @@ class DataTest(TrainedTest):
         losses = []
         for folder in ("data", "megatron"):
             config = self.maker.make_config(f"{folder}.json", train_data=f"{folder}/text_train_*.bin",
-                                            valid_data=f"{folder}/text_valid_*.bin", save=f"run-{folder}", **common)
+                                            valid_data=f"{folder}/text_val_*.bin", save=f"run-{folder}", **common)
             self.run_program("train", config)
             losses.append(self.losses(f"run-{folder}"))
         self.assertEqual(losses[0], losses[1])
