@@ -13,7 +13,9 @@ namespace athanor {
 namespace {
 
 constexpr const char* kExitCodes =
-    "Exit codes: 0 done, 1 error, 2 usage or config, 3 diverged, 4 peer lost, 85 checkpointed: start again.";
+    "Exit codes: 0 done, 1 error, 2 usage or config, 3 diverged, 4 peer lost, 85 checkpointed: start again, 128 + N "
+    "ended "
+    "by signal N.";
 
 std::string version_text() {
   const Version v = program_version();

@@ -148,9 +148,9 @@ Exit sample(const Args& args) {
   const std::string folder = newest_model(args.checkpoint);
   const ModelConfig model = load_model_config(folder + "/config.json");
   const auto tokenizer = load_tokenizer(folder);
-  const std::vector<Prompt> prompts =
-      encode(args.prompts_file.empty() ? std::vector{args.prompt} : read_prompts(args.prompts_file), *tokenizer, model,
-             folder);
+  std::vector<std::string> texts(1, args.prompt);
+  if (!args.prompts_file.empty()) texts = read_prompts(args.prompts_file);
+  const std::vector<Prompt> prompts = encode(texts, *tokenizer, model, folder);
   size_t longest = 0;
   for (const Prompt& p : prompts) longest = std::max(longest, p.tokens.size());
   const int64_t capacity = std::min(model.max_position_embeddings, int64_t(longest) + args.max_tokens);

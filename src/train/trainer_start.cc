@@ -260,6 +260,10 @@ void Trainer::start(const std::optional<Resume>& resume) {
   Limits limits;
   if (profiled) limits.most = ceilings(backend_, engine_->options().recipe.compute);  // while memory is free
   const MemoryPlan& plan = engine_->memory();
+  constexpr size_t kQuick = size_t{1} << 30;  // more takes seconds to fill
+  if (plan.total() > kQuick && backend_.mesh.world().rank() == 0)
+    log::info("allocating ", format_bytes(plan.total()),
+              resume ? " and reading the checkpoint" : " and making the weights");
   const size_t before = backend_.device.allocated();
   engine_->commit();
   CHECK(backend_.device.allocated() - before == plan.total(), "allocated ", backend_.device.allocated() - before,
