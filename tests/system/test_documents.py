@@ -133,7 +133,7 @@ class Documents(SystemTest):
             text = self.help_of(words)
             for flag in (w.partition("=")[0] for w in words if re.match(r"--[a-z]", w)):
                 self.assertIn(f"{flag} ", text, command)
-        if script := re.match(r"(scripts|bench)/\S+", command):
+        if script := re.search(r"(?<!\S)(?:scripts|bench)/\S+", command):
             text = (ROOT / script[0]).read_text()
             text += "".join((ROOT / name).read_text() for name in re.findall(r"(?:scripts|bench)/\S+\.py", text)
                             if (ROOT / name).is_file())
