@@ -98,11 +98,12 @@ TEST(Prompts, TheContextSlides) {
     std::vector<int32_t> tokens{3, 1, 4};
     sampler.prompt(tokens);
     for (int32_t i = 0; i < 40; ++i) {
-      const bool slides = sampler.length() == context;
+      const int64_t length = sampler.length();
+      const bool slides = length == context;
       tokens.push_back((i * i + 5) % 40);
       const auto got = sampler.next(tokens.back());
       const std::vector<float> after(got.begin(), got.end());
-      if (slides) EXPECT_EQ(sampler.length(), (context + 1) / 2);
+      EXPECT_EQ(sampler.length(), slides ? (context + 1) / 2 : length + 1);
       const auto want = fresh.prompt(std::span(tokens).last(size_t(sampler.length())));
       for (size_t v = 0; v < want.size(); ++v) ASSERT_NEAR(after[v], want[v], 1e-4) << name << " " << i;
     }
