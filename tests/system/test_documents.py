@@ -129,7 +129,7 @@ class Documents(SystemTest):
 
     def look_up(self, command):
         """Every flag must be known to the program or script that gets it."""
-        for words in calls_of(command):
+        for words in calls_of(re.sub(r"^ATHANOR=\S+ ", "", command)):
             text = self.help_of(words)
             for flag in (w.partition("=")[0] for w in words if re.match(r"--[a-z]", w)):
                 self.assertIn(f"{flag} ", text, command)
