@@ -13,7 +13,7 @@ from pathlib import Path
 
 DOC = Path(__file__).resolve().parent.parent / "docs" / "commands.md"
 END = "<!-- end of flags -->"
-ITEM = re.compile(r"^  (\S.*?)(?:\s{2,}(\S.*))?$")  # a name alone, its text in the next line, or both
+MEANING = 30  # column in which the program's help says what a flag does
 
 
 def help_of(program, verb):
@@ -45,13 +45,16 @@ def verbs_of(program, parent=""):
 
 
 def items(lines):
-    """(name with its type, meaning) of each flag or argument."""
+    """(name with its type, meaning) of each flag or argument: the meaning stands from column 30 on, after a long name in
+    the next line."""
     out = []
-    for line in lines:
-        if line.startswith(" " * 10):
-            out[-1][1] = f"{out[-1][1]} {line.strip()}".strip()
-        elif match := ITEM.match(line):
-            out.append([match[1], match[2] or ""])
+    for line, after in zip(lines, [*lines[1:], ""]):
+        if line.startswith(" " * MEANING):
+            out[-1][1] = line.strip()
+        elif after.startswith(" " * MEANING):
+            out.append([line.strip(), ""])
+        else:
+            out.append([line[:MEANING].strip(), line[MEANING:].strip()])
     return out
 
 
