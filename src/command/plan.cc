@@ -64,10 +64,10 @@ struct Place {
 
 void print_limit(const Engine& engine, const Limits& limits, double flops, double tokens, int64_t steps) {
   const double least = least_sum(planned_rows(engine, limits));
-  std::printf(
-      "predicted step    %s or more, %s tokens/s and %.0f %% MFU at most (products %s FLOP/s, copies %s B/s)\n",
-      format_duration(least).c_str(), format_count(tokens / least).c_str(), 100 * flops / least / limits.most.flops,
-      format_count(limits.most.flops).c_str(), format_count(limits.most.bytes).c_str());
+  std::printf("predicted step    %s or more, %s tokens/s and %.0f %% MFU at most (products %s FLOP/s, copies %s B/s)\n",
+              format_duration(least).c_str(), format_count(tokens / least).c_str(),
+              100 * flops / least / limits.most.flops, format_count(limits.most.flops).c_str(),
+              format_count(limits.most.bytes).c_str());
   std::printf("predicted run     %s or more for all %lld steps, without evaluation and checkpoints\n",
               format_duration(least * double(steps)).c_str(), static_cast<long long>(steps));
 }

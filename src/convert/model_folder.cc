@@ -186,8 +186,10 @@ void ModelFolder::refuse_non_finite() const {
     if (values > 0 && ++tensors <= kNamed) names += cat("\n  ", w.name, ": ", values, " of ", w.shape.numel());
   }
   if (tensors > kNamed) names += cat("\n  and ", tensors - kNamed, " more tensors");
-  throw Error(cat(path_, ": weights are NaN or infinite: the model is damaged or has diverged; take another copy or "
-                  "checkpoint:", names));
+  throw Error(cat(path_,
+                  ": weights are NaN or infinite: the model is damaged or has diverged; take another copy or "
+                  "checkpoint:",
+                  names));
 }
 
 void ModelFolder::for_each_block(const Weight& w, const Block& block) const {
