@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "command/command.h"
 #include "command/machine.h"
+#include "convert/model_folder.h"
 #include "tokenizer/load.h"
 #include "train/answer.h"
 #include "train/evaluate.h"

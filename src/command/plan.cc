@@ -28,7 +28,7 @@ void print_memory(const Config& config, Engine& engine, const Device& device) {
     const auto kind = static_cast<MemoryKind>(k);
     if (const size_t bytes = plan.total(kind); bytes > 0)
       std::printf("  %-12s %12s  %5.1f %%   %s\n", name_of(kind), format_bytes(bytes).c_str(),
-                  100.0 * double(bytes) / double(plan.total()), knob_of(kind));
+                  100.0 * double(bytes) / double(plan.total()), plan.knobs(kind).c_str());
   }
   std::printf("  %-12s %12s            one allocation, exact\n", "total", format_bytes(plan.total()).c_str());
   std::printf("  %-12s %12s            runtime_reserve_mib: code, libraries, buffers of the system\n", "reserve",

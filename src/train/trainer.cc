@@ -67,6 +67,7 @@ Exit Trainer::loop() {
                          .turn = engine_->turn(),
                          .packing = packing_});
   bool discarded = false;
+  told_ = PhaseClock::Clock::now();
   while (!discarded && state_.step + engine_->uncollected() < config_.train_iters) {
     doing(Activity::step);
     discarded = !launch_step(loader);
@@ -187,6 +188,7 @@ bool Trainer::launch_step(Loader& loader) {
   const int64_t micros = engine_->micro_batches();
   for (int64_t m = 0; m < micros; ++m) {
     if (out_of_time(micros - m)) return false;
+    tell_first_step(m, micros);
     const auto begin = PhaseClock::Clock::now();
     clock_.enter(Phase::data);
     const HostBatch* next = nullptr;
@@ -217,6 +219,15 @@ bool Trainer::launch_step(Loader& loader) {
   engine_->close_step(clock_);
   host_times_.push_back(clock_.lap());
   return true;
+}
+
+void Trainer::tell_first_step(int64_t done, int64_t micros) {
+  if (mean_step_seconds_ > 0 || !backend_.device.unified() || backend_.mesh.world().rank() != 0) return;
+  const auto now = PhaseClock::Clock::now();
+  if (Seconds(now - told_).count() < options_.first_step_seconds || done == 0) return;
+  told_ = now;
+  log::info("step ", state_.step + 1, ": ", done, " of ", micros, " micro-batches are done, about ",
+            format_duration(double(micros - done) * micro_seconds_), " left of this step");
 }
 
 // On a device that runs behind the host its own clock counts; what it did not work for us is waiting for data, as far
@@ -355,7 +366,6 @@ void Trainer::evaluate(EvalSets sets) {
     failed_ = !result.failure.empty();
     if (result.failed_here) failure_.emplace(cat("evaluation: ", result.failure));
     if (result.stopped || failed_) return;  // a resumed run makes up for it
-    last_valid_loss_ = result.loss;
     metrics_.eval({.step = state_.step,
                    .loss = result.loss,
                    .loss_error = result.loss_error,

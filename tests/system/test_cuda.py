@@ -71,7 +71,7 @@ class TrainingTest(CudaTest):
         self.run_program("train", config)
         evaluations = [r for r in self.records() if r["event"] == "eval"]
         self.assertEqual([r["step"] for r in evaluations], [3, 6])
-        here = self.run_program("eval", "run/step-00000006", "--data", "data/*_valid_*.bin", "--json").out
+        here = self.run_program("eval", "run/step-00000006", "--data", "data/*_val_*.bin", "--json").out
         self.assertIn("loss", here)
 
     def test_choices_are_kept_and_come_back(self):

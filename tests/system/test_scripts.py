@@ -141,6 +141,16 @@ class LibraryTest(SystemTest):
         self.assertNotIn("50", done.stdout)
         self.assertIn("after", done.stdout)
 
+    def test_a_build_shows_how_far_it_is(self):
+        done = self.bash("""progress "[30/120] Building CXX object CMakeFiles/x.dir/src/base/log.cc.o" 60; echo
+                            progress "[120/120] Linking CXX executable athanor" 70; echo
+                            progress "[2/120] Building a.o" 1; echo
+                            progress "Reading package lists" 5""")
+        self.assertEqual(done.stdout.splitlines(), [
+            "30 of 120, 25 %, 1 min 00 s, about 3 min 00 s left: log.cc.o",
+            "120 of 120, 100 %, 1 min 10 s: Linking CXX executable athanor", "2 of 120, 1 %, 1 s: Building a.o",
+            "Reading package lists"])
+
     def test_missing_packages(self):
         done = self.bash("missing_packages dpkg no-such-package-as-this bash")
         self.assertEqual(done.stdout.split(), ["no-such-package-as-this"])
