@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "command/command.h"
 #include "command/machine.h"
+#include "convert/model_folder.h"
 #include "tokenizer/load.h"
 #include "train/answer.h"
 #include "train/evaluate.h"
@@ -91,6 +92,14 @@ void write_scores(const std::string& path, const std::vector<Question>& question
   write_file(path, text);
 }
 
+// With the standard error, where there is one.
+std::string loss_text(const EvalResult& r) {
+  char loss[48], error[48] = "";
+  std::snprintf(loss, sizeof loss, "loss %.4f", r.loss);
+  if (std::isfinite(r.loss_error)) std::snprintf(error, sizeof error, " +- %.4f", r.loss_error);
+  return cat(loss, error);
+}
+
 void require_finite(const char* what, double loss, const std::string& folder) {
   if (!std::isfinite(loss))
     throw Error(cat("eval: ", what, " of ", folder, " is ", loss, ", expected a finite number: the weights have ",
@@ -99,9 +108,11 @@ void require_finite(const char* what, double loss, const std::string& folder) {
 
 void report(const EvalResult& r, nlohmann::ordered_json& json, std::string& text) {
   const double bits = r.loss / std::log(2.0);
-  json = {{"loss", r.loss}, {"perplexity", std::exp(r.loss)}, {"bits_per_token", bits}, {"tokens", r.tokens}};
+  json = {{"loss", r.loss},     {"perplexity", std::exp(r.loss)}, {"bits_per_token", bits},
+          {"tokens", r.tokens}, {"windows", r.windows},           {"windows_all", r.windows_all}};
+  if (std::isfinite(r.loss_error)) json["loss_error"] = r.loss_error;
   char line[256];
-  std::snprintf(line, sizeof line, "loss %.4f nats per token, perplexity %.3f, %.4f bits per token", r.loss,
+  std::snprintf(line, sizeof line, "%s nats per token, perplexity %.3f, %.4f bits per token", loss_text(r).c_str(),
                 std::exp(r.loss), bits);
   text += line;
   if (r.bytes > 0) {
@@ -110,7 +121,9 @@ void report(const EvalResult& r, nlohmann::ordered_json& json, std::string& text
     std::snprintf(line, sizeof line, ", %.4f bits per byte", bits * double(r.tokens) / r.bytes);
     text += line;
   }
-  text += cat(", over ", r.tokens, " tokens\n");
+  text += cat(", over ", r.tokens, " tokens in ",
+              r.windows == r.windows_all ? cat("all ", r.windows, " windows\n")
+                                         : cat(r.windows, " of the ", r.windows_all, " windows, spread over them\n"));
 }
 
 void report(const ChoiceResult& r, nlohmann::ordered_json& json, std::string& text) {
@@ -131,7 +144,7 @@ void report(const ChoiceResult& r, nlohmann::ordered_json& json, std::string& te
 Exit eval(const Args& args) {
   const ModelFolder from(args.checkpoint);
   const Config config = config_of(args, from.path());
-  Machine machine(config);
+  Machine machine(config, {}, WithoutLibraries::use_cpu);
   std::optional<Dataset> data;
   if (!config.valid_data.empty()) data = open_dataset(config.valid_data, config);
   const auto tokenizer = tokenizer_of(args, from.path(), config, data);
@@ -173,7 +186,7 @@ void add_eval(Cli& cli) {
                   "checkpoint, run folder (newest checkpoint), or a model's folder with config.json")
       .required();
   verb.add_option("--data", args->data, "token shards or patterns; default: valid_data of the run");
-  verb.add_option("--samples", args->samples, "at most so many windows; 0: all").show_default();
+  verb.add_option("--samples", args->samples, "at most so many windows, spread over all; 0: all").show_default();
   verb.add_option("--choices", args->choices,
                   "JSON lines of multiple-choice questions: HellaSwag's, or context, choices and label");
   verb.add_option("--scores", args->scores, "write the log probability of every choice there, a line per question");

@@ -22,14 +22,18 @@ struct FoundProfiler {
   std::string why_none;                // "" on the CPU, which needs none
 };
 
+// A GPU is there, but not the libraries to use it: training by the CPU instead would be no service.
+enum class WithoutLibraries : uint8_t { refuse, use_cpu };
+
 class Machine {
  public:
   // Meets the other ranks, if there are any. Throws Error(usage) when the config asks for a device that this program or
   // machine has not, Error(peer_lost) when ranks are missing.
-  explicit Machine(const Config&, const RankInfo& = {});
+  explicit Machine(const Config&, const RankInfo& = {}, WithoutLibraries = WithoutLibraries::refuse);
   ~Machine();
   Backend backend() { return {*device_, *ops_, *mesh_, tuning_, control_.get(), network_}; }
   int threads() const { return threads_; }             // of the CPU backend; else 0
+  double most_flops() const { return most_flops_; }    // that it never exceeds; else 0: the GPU's data sheet has it
   Sensors* sensors() const { return sensors_.get(); }  // of the GPU; null: none
   FoundProfiler open_profiler() const;
   const std::string& description() const { return description_; }
@@ -56,6 +60,7 @@ class Machine {
   std::unique_ptr<Sensors> sensors_;
   Tuning* tuning_ = nullptr;
   int threads_ = 0;
+  double most_flops_ = 0;
   std::string description_, roll_call_;
   std::unique_ptr<ProcessMesh> mesh_;
   Network network_;

@@ -132,8 +132,8 @@ Fields run_group() {
       option("cuda_graph", &Config::cuda_graph, free,
              "capture micro-batch and optimizer as CUDA graphs and replay them: the same kernels, fewer launches"),
       choice<&Config::attention>("attention", notice,
-                                 "whose attention kernels run on a GPU; auto = cuDNN's where they can, need little "
-                                 "memory and no trial finds others faster, else the program's own"),
+                                 "whose attention kernels run on a GPU; auto = cuDNN's where they can, memory is "
+                                 "left for them and no trial finds others faster, else the program's own"),
       number("gemm_search_seconds", &Config::gemm_search_seconds, at_least(0), free, "s",
              "time to try algorithms and fused epilogues of matrix products, and with attention auto whose kernels are "
              "faster, "
@@ -328,7 +328,8 @@ Fields report_group() {
   return {
       number("eval_interval", &Config::eval_interval, at_least(0), free, "steps",
              "steps between evaluations; 0 = never"),
-      number("eval_iters", &Config::eval_iters, at_least(1), free, "batches", "global batches of one evaluation"),
+      number("eval_iters", &Config::eval_iters, at_least(0), free, "batches",
+             "global batches of one evaluation, of windows that are spread over all of valid_data; 0 = every window"),
       option("choice_data", &Config::choice_data, free,
              "JSON lines of multiple-choice questions (data/README.md) to answer at every evaluation; empty = none"),
       number("log_interval", &Config::log_interval, at_least(1), free, "steps", "steps between log lines")
@@ -336,8 +337,10 @@ Fields report_group() {
       option("tensorboard", &Config::tensorboard, free, "write TensorBoard event files to the run folder"),
       option("log_jsonl", &Config::log_jsonl, free, "write metrics.jsonl, one record a step, to the run folder"),
       choice<&Config::progress>("progress", free, "progress line; auto = on a terminal"),
-      number("peak_tflops", &Config::peak_tflops, at_least(0), free, "TFLOP/s",
-             "peak of one device, which MFU is a fraction of; 0 = the data sheet's, or measured at start"),
+      number(
+          "peak_tflops", &Config::peak_tflops, at_least(0), free, "TFLOP/s",
+          "peak of one device, which MFU is a fraction of; 0 = the data sheet's, on CPUs what their number of cores, "
+          "clock and vector width allow, else measured at the start of a run"),
       option("profile", &Config::profile, free,
              "path of a Chrome trace of every op, of kernels on a GPU, and a table of ops at the end; empty = off"),
   };

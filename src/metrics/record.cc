@@ -11,7 +11,7 @@ constexpr std::array<std::string_view, 9> kEventNames = {"start",  "checkpoint",
                                                          "signal", "warn",       "error",  "end"};
 
 using S = StepMetrics;
-constexpr std::array<RecordField<S>, 35> kStepFields = {{
+constexpr std::array<RecordField<S>, 34> kStepFields = {{
     {"step", "", "optimizer steps finished, this one included", "", false, &S::step},
     {"total_steps", "", "steps of the whole run", "", false, &S::total_steps},
     {"consumed_samples", "sequences", "seen since the start of the run", "data/consumed_samples", false,
@@ -23,7 +23,7 @@ constexpr std::array<RecordField<S>, 35> kStepFields = {{
     {"loss", "nats", "mean cross-entropy over the predicted tokens of the step", "train/loss", false, &S::loss},
     {"grad_norm", "", "L2 norm of the whole gradient before clipping", "train/grad_norm", false, &S::grad_norm},
     {"learning_rate", "", "used in this step", "train/learning_rate", false, &S::learning_rate},
-    {"loss_scale", "", "factor on the loss (fp16), else 1", "train/loss_scale", false, &S::loss_scale},
+    {"loss_scale", "", "factor on the loss in this step (fp16), else 1", "train/loss_scale", false, &S::loss_scale},
     {"skipped_steps", "", "steps without an update since the start of the run", "train/skipped_steps", false,
      &S::skipped_steps},
     {"nan_steps", "", "steps whose loss was not finite since the start of the run", "train/nan_steps", false,
@@ -42,11 +42,16 @@ constexpr std::array<RecordField<S>, 35> kStepFields = {{
     {"tokens_per_second", "tokens/s", "tokens of the step over its time, all ranks", "speed/tokens_per_second", false,
      &S::tokens_per_second},
     {"tflops", "TFLOP/s", "model operations per second and device, causal count", "speed/tflops", false, &S::tflops},
-    {"mfu", "0..1", "tflops over the device's peak, causal count; null: peak not known", "speed/mfu", true, &S::mfu},
-    {"mfu_full", "0..1", "the same with attention counted in full; null: peak not known", "speed/mfu_full", true,
+    {"mfu", "share",
+     "tflops over the device's peak, causal count; above 1 where that peak was measured at start beside other work; "
+     "null: "
+     "peak not known",
+     "speed/mfu", true, &S::mfu},
+    {"mfu_full", "share", "the same with attention counted in full; null: peak not known", "speed/mfu_full", true,
      &S::mfu_full},
     {"memory_planned", "bytes", "of the memory plan, this rank", "memory/planned", false, &S::memory_planned},
-    {"memory_used", "bytes", "resident in this process (RSS)", "memory/used", false, &S::memory_used},
+    {"memory_used", "bytes", "anonymous memory of this process; on a GPU what it holds of the device's", "memory/used",
+     false, &S::memory_used},
     {"eta_seconds", "s", "expected time to the last step; null: not known", "time/eta_seconds", true, &S::eta_seconds},
     {"gpu_watts", "W", "drawn by this rank's GPU; absent without sensors (NVML)", "gpu/watts", false, &S::gpu_watts},
     {"gpu_celsius", "°C", "temperature of the GPU; absent without sensors", "gpu/celsius", false, &S::gpu_celsius},
@@ -57,7 +62,6 @@ constexpr std::array<RecordField<S>, 35> kStepFields = {{
      "what holds the clocks down, NVML's clocks event reasons: 1 idle, 2 set clocks, 4 power limit, 8 hardware, 32 and "
      "64 heat, 128 power brake; absent without sensors",
      "gpu/throttle", false, &S::gpu_throttle},
-    {"valid_loss", "nats", "of an evaluation just after the step; absent without one", "", false, &S::valid_loss},
     {"loss_z", "", "z-score of loss in the last 128 steps; null until there are 128", "train/loss_z", true, &S::loss_z},
     {"grad_norm_z", "", "z-score of grad_norm in the last 128 steps; null until there are 128", "train/grad_norm_z",
      true, &S::grad_norm_z},
@@ -65,29 +69,37 @@ constexpr std::array<RecordField<S>, 35> kStepFields = {{
 }};
 
 using E = EvalMetrics;
-constexpr std::array<RecordField<E>, 9> kEvalFields = {{
+constexpr std::array<RecordField<E>, 12> kEvalFields = {{
     {"step", "", "optimizer steps finished before the evaluation", "", false, &E::step},
     {"name", "", "the held-out set; part of the TensorBoard tag", "", false, &E::name},
     {"loss", "nats", "mean cross-entropy over the predicted tokens", "eval/{name}/loss", false, &E::loss},
+    {"loss_error", "nats", "standard error of loss, from its spread over windows; null: not known",
+     "eval/{name}/loss_error", true, &E::loss_error},
     {"perplexity", "", "exp(loss)", "eval/{name}/perplexity", false, &E::perplexity},
     {"accuracy", "0..1", "right answers of multiple-choice questions; null without them", "eval/{name}/accuracy", true,
      &E::accuracy},
     {"accuracy_norm", "0..1", "the same by likelihood per character; null without them", "eval/{name}/accuracy_norm",
      true, &E::accuracy_norm},
     {"tokens", "tokens", "predicted", "", false, &E::tokens},
+    {"windows", "", "of the held-out set that were looked at, spread over all of it; 0: not of windows", "", false,
+     &E::windows},
+    {"windows_all", "", "that the held-out set has: with as many in `windows`, loss is that of `athanor eval`", "",
+     false, &E::windows_all},
     {"seconds", "s", "the evaluation took", "", false, &E::seconds},
     {"time", "s", "Unix time", "", false, &E::time},
 }};
 
 using V = EventRecord;
-constexpr std::array<RecordField<V>, 14> kEventFields = {{
+constexpr std::array<RecordField<V>, 15> kEventFields = {{
     {"step", "", "optimizer steps finished when it happened", "", false, &V::step},
     {"text", "", "what happened, for people", "", false, &V::text},
     {"seconds", "s", "it took; 0 if it took no time; for a checkpoint, until it was durable", "", false, &V::seconds},
     {"stall_seconds", "s", "training waited for it", "", false, &V::stall_seconds},
-    {"bytes", "bytes", "it wrote; 0 if it wrote nothing", "", false, &V::bytes},
+    {"bytes", "bytes", "it wrote: all files of a checkpoint; 0 if it wrote nothing", "", false, &V::bytes},
     {"supersedes_from", "", "records above this line with step >= this are void; absent in most events", "", false,
      &V::supersedes_from},
+    {"peak_tflops", "TFLOP/s", "of one device, which MFU is a fraction of; in start and resume only", "", false,
+     &V::peak_tflops},
     {"planned_weights", "bytes", "of the memory plan, this rank: weights; this and the next in start and resume only",
      "", false, &V::planned_weights},
     {"planned_masters", "bytes", "fp32 copies of the weights", "", false, &V::planned_masters},

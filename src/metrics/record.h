@@ -35,9 +35,9 @@ struct StepMetrics {
   double optimizer_ms = 0;
   double other_ms = 0;
   double tokens_per_second = 0;
-  double tflops = 0;            // per device, causal count
-  double mfu = kUnknown;        // 0..1, causal count (flops.h)
-  double mfu_full = kUnknown;   // 0..1, full count
+  double tflops = 0;           // per device, causal count
+  double mfu = kUnknown;       // share of the peak, causal count (flops.h); above 1 where the peak was measured too low
+  double mfu_full = kUnknown;  // the same, full count
   uint64_t memory_planned = 0;  // bytes
   uint64_t memory_used = 0;     // bytes resident
   double eta_seconds = kUnknown;
@@ -47,10 +47,9 @@ struct StepMetrics {
   std::optional<double> gpu_sm_mhz = std::nullopt;
   std::optional<double> gpu_memory_mhz = std::nullopt;
   std::optional<int64_t> gpu_throttle = std::nullopt;
-  std::optional<double> valid_loss = std::nullopt;  // of an evaluation just after this step
-  double loss_z = kUnknown;                         // filled by MetricFanOut
-  double grad_norm_z = kUnknown;                    // filled by MetricFanOut
-  double time = 0;                                  // Unix seconds; 0: MetricFanOut fills it
+  double loss_z = kUnknown;       // filled by MetricFanOut
+  double grad_norm_z = kUnknown;  // filled by MetricFanOut
+  double time = 0;                // Unix seconds; 0: MetricFanOut fills it
 };
 
 // One evaluation of one held-out set.
@@ -58,10 +57,12 @@ struct EvalMetrics {
   int64_t step = 0;
   std::string name = "valid";
   double loss = kUnknown;        // mean over the predicted tokens, nats
+  double loss_error = kUnknown;  // standard error of loss
   double perplexity = kUnknown;  // exp(loss); NaN: MetricFanOut fills it
   double accuracy = kUnknown;    // multiple choice: share of right answers
   double accuracy_norm = kUnknown;
   int64_t tokens = 0;
+  int64_t windows = 0, windows_all = 0;  // looked at, and of the held-out set; 0: not of windows
   double seconds = 0;
   double time = 0;  // Unix seconds; 0: MetricFanOut fills it
 };
@@ -80,6 +81,7 @@ struct EventRecord {
   uint64_t bytes = 0;        // how much it wrote, if it wrote
   std::optional<int64_t> supersedes_from =
       std::nullopt;  // set by the JSON-lines sink: earlier records from this step on are void
+  std::optional<double> peak_tflops = std::nullopt;  // what MFU is a fraction of; in events `start` and `resume`
   // Bytes of the memory plan by kind, this rank; in events `start` and `resume`.
   std::optional<int64_t> planned_weights = std::nullopt;
   std::optional<int64_t> planned_masters = std::nullopt;

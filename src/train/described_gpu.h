@@ -5,6 +5,7 @@
 #include <string>
 
 #include "device/device.h"
+#include "ops/tuning.h"
 #include "train/limit.h"
 
 namespace athanor {
@@ -14,6 +15,7 @@ struct GpuDescription {
   const char* title;
   size_t memory_bytes;
   int64_t multiprocessors;
+  double sheet_flops;                // bf16 products per second by the data sheet: what MFU is a fraction of
   double product_flops, copy_bytes;  // per second, bf16 products and copies that GPUs of this kind sustain
   double link_bytes, network_bytes;  // per second in one direction by the data sheets: NVLink, one network card per GPU
 };
@@ -27,6 +29,7 @@ Limits limits_of(const GpuDescription&, int64_t head_dim, int64_t seq_length);
 struct DescribedBackend {
   std::unique_ptr<Device> device;
   std::unique_ptr<Ops> ops;  // knows scratch sizes: those of the kernels that are known to need much; nothing can run
+  Tuning* tuning = nullptr;  // part of ops
 };
 DescribedBackend describe(const GpuDescription&);
 

@@ -98,16 +98,17 @@ void load_states(const ParamStore& params, Device& device, const std::string& fo
 
 std::string state_json(const RunState& s) {
   const StepState& d = s.device;
-  const nlohmann::ordered_json j = {{"step", s.step},
-                                    {"consumed_samples", s.consumed_samples},
-                                    {"nan_steps", s.nan_steps},
-                                    {"micro_batch_size", s.micro_batch_size},
-                                    {"optimizer_steps", d.updates},
-                                    {"skipped_steps", d.skipped},
-                                    {"skipped_in_row", d.skipped_in_row},
-                                    {"loss_scale", double(d.loss_scale)},
-                                    {"good_steps", d.good_steps},
-                                    {"hysteresis_left", d.hysteresis_left}};
+  nlohmann::ordered_json j = {{"step", s.step},
+                              {"consumed_samples", s.consumed_samples},
+                              {"nan_steps", s.nan_steps},
+                              {"micro_batch_size", s.micro_batch_size},
+                              {"optimizer_steps", d.updates},
+                              {"skipped_steps", d.skipped},
+                              {"skipped_in_row", d.skipped_in_row},
+                              {"loss_scale", double(d.loss_scale)},
+                              {"good_steps", d.good_steps},
+                              {"hysteresis_left", d.hysteresis_left}};
+  if (s.peak.flops > 0) j["mfu_peak"] = {{"flops", s.peak.flops}, {"of", s.peak.of}};
   return j.dump(2) + "\n";
 }
 
@@ -125,6 +126,8 @@ RunState parse_state(const std::string& text, const std::string& where) {
     s.device.loss_scale = float(j.at("loss_scale").get<double>());
     s.device.good_steps = j.at("good_steps").get<int32_t>();
     s.device.hysteresis_left = j.at("hysteresis_left").get<int32_t>();
+    if (const auto peak = j.find("mfu_peak"); peak != j.end())
+      s.peak = {peak->at("flops").get<double>(), peak->at("of").get<std::string>()};
     if (s.step < 0 || s.consumed_samples < 0 || s.device.updates < 0 || s.micro_batch_size <= 0 ||
         !(s.device.loss_scale > 0))
       throw Error(cat(where, ": numbers out of range; the checkpoint is damaged"));

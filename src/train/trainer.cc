@@ -67,6 +67,7 @@ Exit Trainer::loop() {
                          .turn = engine_->turn(),
                          .packing = packing_});
   bool discarded = false;
+  told_ = PhaseClock::Clock::now();
   while (!discarded && state_.step + engine_->uncollected() < config_.train_iters) {
     doing(Activity::step);
     discarded = !launch_step(loader);
@@ -187,6 +188,7 @@ bool Trainer::launch_step(Loader& loader) {
   const int64_t micros = engine_->micro_batches();
   for (int64_t m = 0; m < micros; ++m) {
     if (out_of_time(micros - m)) return false;
+    tell_first_step(m, micros);
     const auto begin = PhaseClock::Clock::now();
     clock_.enter(Phase::data);
     const HostBatch* next = nullptr;
@@ -219,6 +221,15 @@ bool Trainer::launch_step(Loader& loader) {
   return true;
 }
 
+void Trainer::tell_first_step(int64_t done, int64_t micros) {
+  if (mean_step_seconds_ > 0 || !backend_.device.unified() || backend_.mesh.world().rank() != 0) return;
+  const auto now = PhaseClock::Clock::now();
+  if (Seconds(now - told_).count() < options_.first_step_seconds || done == 0) return;
+  told_ = now;
+  log::info("step ", state_.step + 1, ": ", done, " of ", micros, " micro-batches are done, about ",
+            format_duration(double(micros - done) * micro_seconds_), " left of this step");
+}
+
 // On a device that runs behind the host its own clock counts; what it did not work for us is waiting for data, as far
 // as the host waited for data.
 PhaseTimes Trainer::times_of(const StepResult& done, PhaseTimes host) const {
@@ -234,18 +245,25 @@ void Trainer::collect_step() {
   if (profile_) profile_->end_step(double(done.times.total()) * 1e-9);
   ++state_.step;
   state_.consumed_samples += config_.global_batch_size;
-  state_.device = done.state;
+  const float loss_scale = std::exchange(state_.device, done.state).loss_scale;  // of this step; done's is the next's
   if (!std::isfinite(done.state.loss)) ++state_.nan_steps;
-  report(done.state, times_of(done, host_times_.front()));
+  report(done.state, loss_scale, times_of(done, host_times_.front()));
   host_times_.pop_front();
 }
 
-void Trainer::report(const StepState& done, const PhaseTimes& times) {
+void Trainer::report(const StepState& done, float loss_scale, const PhaseTimes& times) {
   const double tokens = double(config_.global_batch_size * config_.seq_length);
   const double seconds = double(times.total()) * 1e-9;
   mean_step_seconds_ = mean_step_seconds_ == 0 ? seconds : 0.9 * mean_step_seconds_ + 0.1 * seconds;
-  const Utilization use = utilization(
-      flops_, {.tokens_per_second = tokens / seconds, .devices = engine_->ranks(), .measured_peak_flops = peak_flops_});
+  Speed speed{.tokens_per_second = tokens / seconds, .devices = engine_->ranks(), .peak_flops = peak_flops_};
+  if (const double flops = utilization(flops_, speed).tflops * 1e12; flops > peak_flops_ && state_.peak.flops > 0) {
+    metrics_.event({.kind = EventKind::warn,
+                    .step = state_.step,
+                    .text = cat("MFU refers to ", format_count(flops), "FLOP/s from here on, which this step reached; ",
+                                "before to ", format_count(peak_flops_), "FLOP/s, which was measured")});
+    speed.peak_flops = peak_flops_ = state_.peak.flops = flops;
+  }
+  const Utilization use = utilization(flops_, speed);
   StepMetrics m;
   m.step = state_.step;
   m.total_steps = config_.train_iters;
@@ -255,7 +273,7 @@ void Trainer::report(const StepState& done, const PhaseTimes& times) {
   m.loss = done.loss / std::max(1.0, done.loss_targets);
   m.grad_norm = done.grad_norm;
   m.learning_rate = done.lr;
-  m.loss_scale = done.loss_scale;
+  m.loss_scale = loss_scale;
   m.skipped_steps = done.skipped;
   m.nan_steps = state_.nan_steps;
   m.skipped = done.skip != 0;
@@ -348,10 +366,12 @@ void Trainer::evaluate(EvalSets sets) {
     failed_ = !result.failure.empty();
     if (result.failed_here) failure_.emplace(cat("evaluation: ", result.failure));
     if (result.stopped || failed_) return;  // a resumed run makes up for it
-    last_valid_loss_ = result.loss;
     metrics_.eval({.step = state_.step,
                    .loss = result.loss,
+                   .loss_error = result.loss_error,
                    .tokens = result.tokens,
+                   .windows = result.windows,
+                   .windows_all = result.windows_all,
                    .seconds = Seconds(PhaseClock::Clock::now() - begin).count()});
   }
   if (!questions_.empty() && sets.choices) answer_questions();

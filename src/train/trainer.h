@@ -28,10 +28,12 @@ struct TrainerOptions {
   ProgramInfo program;              // for environment.json and the manifest
   std::string commit;               // source revision
   std::string backend_description;  // for the log
+  double most_flops = 0;            // that the device never exceeds, for MFU; 0: its data sheet has it, or not known
   Sensors* sensors = nullptr;       // of the device; null: it has none
   Profiler* profiler = nullptr;     // of the device, for config.profile; null: times of ops by events
   std::string why_no_profiler;      // "": the device has none
   bool allow_changed_data = false;  // resume although the data's fingerprint differs
+  double first_step_seconds = 30;   // between lines of how far the first step is
   std::function<void(Activity, int64_t step)> doing = {};  // called when something begins, for ranks that wait
 };
 
@@ -59,9 +61,14 @@ class Trainer {
   std::optional<Resume> find_resume();  // and checks that the config may continue it
   std::string resume_folder() const;    // "": start anew
   void check_resume(const Resume&);
-  void tune(const std::optional<Resume>&);             // products: rank 0's choices, on all ranks
+  void warn_of_rate(const Resume&, const std::vector<ConfigChange>&) const;  // that rises
+  void tune(const std::optional<Resume>&);                                   // products: rank 0's choices, on all ranks
+  void share_choices(bool first);
   void choose_products(const std::optional<Resume>&);  // those of the run that goes on, or new ones
   void start(const std::optional<Resume>&);
+  std::string choose_peak();                           // for MFU; why it is not the one of before, or ""
+  void tell_what_is_ahead() const;                     // times, before the first step
+  void tell_first_step(int64_t done, int64_t micros);  // that takes long: how far it is
   Exit run_from_start();
   void tell_error(const std::string& text);
   Exit loop();
@@ -78,7 +85,7 @@ class Trainer {
   bool out_of_time(int64_t micro_left) const;
   bool pause_due(int64_t step) const;  // something comes after this step that needs its result
   PhaseTimes times_of(const StepResult&, PhaseTimes host) const;
-  void report(const StepState&, const PhaseTimes&);
+  void report(const StepState&, float loss_scale, const PhaseTimes&);
   void read_sensors(StepMetrics&);
   void after_step();
   struct EvalSets {
@@ -139,7 +146,7 @@ class Trainer {
   std::vector<int32_t> last_tokens_, last_targets_;  // of the last micro-batch
   bool running_ = false;                             // the log of this run has begun
   double micro_seconds_ = 0, save_seconds_ = 0, mean_step_seconds_ = 0;  // latest of each, for the stop budget and ETA
-  double last_valid_loss_ = kUnknown;
+  PhaseClock::Clock::time_point told_;                                   // of the first step, last
 };
 
 }  // namespace athanor

@@ -125,6 +125,19 @@ TEST(Console, OneLinePerIntervalAndOneForTheLastStep) {
   EXPECT_EQ(out.find('\x1b'), std::string::npos) << "no control codes in a file";
 }
 
+TEST(Console, LongStepsHaveLinesOfTheirOwn) {
+  const std::string out = output_of(10, [](ConsoleSink& sink) {
+    for (int64_t s = 1; s <= 8; ++s) {
+      StepMetrics m = example(s);
+      m.step_ms = s == 3 ? 61e3 : s > 5 ? 25e3 : 10;
+      sink.step(m);
+    }
+  });
+  EXPECT_EQ(count_of(out, "] iteration "), 2) << out;
+  EXPECT_NE(out.find("iteration        3/"), std::string::npos) << out;
+  EXPECT_NE(out.find("iteration        8/"), std::string::npos) << out;
+}
+
 TEST(Console, EvaluationsReadLikeMegatrons) {
   const std::string out =
       output_of(1, [](ConsoleSink& sink) { sink.eval({.step = 7, .loss = 2, .perplexity = 7.389}); });
@@ -132,6 +145,18 @@ TEST(Console, EvaluationsReadLikeMegatrons) {
       out.find("\n validation loss at iteration 7 | lm loss value: 2.000000E+00 | lm loss PPL: 7.389000E+00 | \n"),
       std::string::npos)
       << out;
+}
+
+TEST(Console, EvaluationsSayWhetherTheyAreASample) {
+  const auto line = [](int64_t windows) {
+    return output_of(1, [&](ConsoleSink& sink) {
+      sink.eval(
+          {.step = 7, .loss = 2, .loss_error = 0.0123, .perplexity = 7.389, .windows = windows, .windows_all = 435});
+    });
+  };
+  EXPECT_NE(line(320).find("PPL: 7.389000E+00 | standard error: 1.2E-02 | 320 of 435 windows | \n"), std::string::npos)
+      << line(320);
+  EXPECT_NE(line(435).find(" | all 435 windows | \n"), std::string::npos) << line(435);
 }
 
 TEST(Console, EventsAreLinesAndWarningsGoToTheLog) {

@@ -163,6 +163,37 @@ TEST_F(TrainerTest, SplitMastersGoOnFromWholeOnesAndBack) {
   EXPECT_NE(text.find("master_weights: \"fp32\" -> \"bf16\""), std::string::npos) << text;
 }
 
+TEST_F(TrainerTest, ALongerRunThatLiftsTheLearningRateIsWarnedAbout) {
+  const auto said = [&](const std::vector<std::string>& set) {
+    ::testing::internal::CaptureStderr();
+    EXPECT_EQ(run(config("r", set)), Exit::done);
+    return ::testing::internal::GetCapturedStderr();
+  };
+  const std::string first = said({});
+  EXPECT_NE(first.find("a step takes "), std::string::npos) << first;
+  EXPECT_NE(first.find("the 8 steps of this run "), std::string::npos) << first;
+  EXPECT_NE(said({}).find("is at step 8, train_iters is 8: nothing is left to train\n"), std::string::npos);
+  EXPECT_NE(said({"train_iters=5"}).find("nothing is left to train; raise train_iters"), std::string::npos);
+  const std::string kept = said({"train_iters=10", "lr_decay_iters=8"});
+  EXPECT_EQ(kept.find("rises"), std::string::npos) << kept;
+  const std::string lifted = said({"train_iters=16"});
+  EXPECT_NE(lifted.find("the learning rate of step 11 rises from 0.001 to 0.0"), std::string::npos) << lifted;
+  EXPECT_NE(lifted.find("--set lr_decay_iters=8"), std::string::npos) << lifted;
+}
+
+TEST_F(TrainerTest, AFirstStepThatTakesLongSaysHowFarItIs) {
+  ::testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStdout();
+  Trainer(config("r", {"train_iters=2", "micro_batch_size=1", "lr_warmup_iters=0"}), rig_.backend(),
+          {.program = {.version = "test", .command = {}, .libraries = {}}, .first_step_seconds = 0})
+      .run();
+  ::testing::internal::GetCapturedStdout();
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("step 1: 1 of 4 micro-batches are done, about "), std::string::npos) << said;
+  EXPECT_NE(said.find("step 1: 3 of 4 "), std::string::npos) << said;
+  EXPECT_EQ(said.find("step 2: "), std::string::npos) << said;
+}
+
 TEST_F(TrainerTest, MomentsMayChangeTheirDtype) {
   ASSERT_EQ(run(config("r", {"train_iters=2", "lr_decay_iters=8"})), Exit::done);
   ASSERT_EQ(run(config("r", {"train_iters=4", "lr_decay_iters=8", "exp_avg_dtype=bf16"})), Exit::done);
@@ -237,6 +268,53 @@ TEST_F(TrainerTest, DivergenceStopsWithItsOwnCode) {
   EXPECT_EQ(state.device.skipped, 3);
   EXPECT_EQ(state.device.updates, 0);
   EXPECT_EQ(state.consumed_samples, 12);  // a skipped step advances the samples
+}
+
+TEST_F(TrainerTest, TheLossScaleInTheLogIsThatOfItsStep) {
+  const std::vector<std::string> set = {"precision=fp16", "initial_loss_scale=1024", "loss_scale_window=2"};
+  auto first = set;
+  first.insert(first.end(), {"train_iters=4", "lr_decay_iters=8"});
+  ASSERT_EQ(run(config("r", first)), Exit::done);
+  ASSERT_EQ(run(config("r", set)), Exit::done);
+  std::vector<double> scales;
+  for (const StepMetrics& m : read_metrics(dir_.path() + "/r/metrics.jsonl").steps) scales.push_back(m.loss_scale);
+  EXPECT_EQ(scales, (std::vector<double>{1024, 1024, 2048, 2048, 4096, 4096, 8192, 8192}));
+}
+
+TEST_F(TrainerTest, OnePeakPerRunAndMfuBelowIt) {
+  ASSERT_EQ(run(config("r", {"peak_tflops=0", "train_iters=4", "lr_decay_iters=8"})), Exit::done);
+  ASSERT_EQ(run(config("r", {"peak_tflops=0"})), Exit::done);
+  const auto log = read_metrics(dir_.path() + "/r/metrics.jsonl");
+  std::vector<double> peaks;
+  std::string resumed;
+  for (const EventRecord& e : log.events) {
+    if (e.kind != EventKind::start && e.kind != EventKind::resume) continue;
+    ASSERT_TRUE(e.peak_tflops);
+    peaks.push_back(*e.peak_tflops);
+    resumed = e.text;
+  }
+  ASSERT_EQ(peaks.size(), 2u);
+  if (peaks[0] != peaks[1]) {
+    EXPECT_NE(resumed.find("MFU refers to"), std::string::npos) << resumed;
+  }
+  ASSERT_EQ(log.steps.size(), 8u);
+  for (const StepMetrics& m : log.steps) EXPECT_LE(m.mfu, 1);
+}
+
+// What the log says at the end is what `athanor eval` says of the whole set, or a sample of it with its error.
+TEST_F(TrainerTest, ValidationIsOfAllWindowsOrASampleOfAll) {
+  ASSERT_EQ(run(config("r", {"eval_iters=0"})), Exit::done);
+  const auto whole = read_metrics(dir_.path() + "/r/metrics.jsonl").evals.back();
+  EXPECT_EQ(whole.windows, 312);  // 5,000 tokens
+  EXPECT_EQ(whole.windows_all, 312);
+  EXPECT_EQ(whole.tokens, 312 * 16);
+  ASSERT_EQ(run(config("s", {"eval_iters=20"})), Exit::done);
+  const auto sample = read_metrics(dir_.path() + "/s/metrics.jsonl").evals.back();
+  EXPECT_EQ(sample.windows, 80);
+  EXPECT_EQ(sample.windows_all, 312);
+  EXPECT_GT(sample.loss_error, 0);
+  EXPECT_NEAR(sample.loss_error / whole.loss_error, 312.0 / 80 / 2, 0.5);  // as the root of the number of windows
+  EXPECT_NEAR(sample.loss, whole.loss, 4 * sample.loss_error);
 }
 
 // In fp16 a weight above 65504 is infinite: the step that makes it so is itself a good one.
@@ -322,11 +400,16 @@ TEST_F(TrainerTest, APeriodicSaveThatFailsIsTriedAgain) {
     if (step == 5) limit.reset();
   };
   ASSERT_EQ(run(config("r", {"save_interval=2"}), false, doing), Exit::done);
-  EXPECT_EQ(steps("r"), (std::vector<int64_t>{6, 8}));
+  // A machine that is busy for 10 seconds between two steps sees further attempts.
+  ASSERT_GE(steps("r").size(), 2u);
+  EXPECT_GE(steps("r").front(), 5);
+  EXPECT_EQ(steps("r").back(), 8);
   std::vector<int64_t> failed;
   for (const EventRecord& e : history("r").events)
     if (e.kind == EventKind::warn && e.text.find("optimizer.safetensors") != e.text.npos) failed.push_back(e.step);
-  EXPECT_EQ(failed, (std::vector<int64_t>{2, 4}));
+  ASSERT_GE(failed.size(), 2u);
+  EXPECT_EQ(failed.front(), 2);
+  EXPECT_EQ(failed.back(), 4);
 }
 
 TEST_F(TrainerTest, TheLastSaveMustNotFail) {
