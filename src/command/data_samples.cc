@@ -27,6 +27,8 @@ Exit write_samples(const Args& args) {
   if (packing.varies())
     throw Error("data samples: writes tokens and targets alone; leave out reset_attention_mask and reset_position_ids",
                 Exit::usage);
+  if (config.rampup_batch_size.start > 0)
+    throw Error("data samples: writes steps of one size; leave out rampup_batch_size", Exit::usage);
   const int64_t rows = config.global_batch_size, t = config.seq_length;
   if (args.steps > kMostTokens / rows / t)
     throw Error(cat("--steps: ", args.steps, " steps of ", rows, " x ", t, " tokens are more than the ", kMostTokens,

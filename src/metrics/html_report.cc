@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "metrics/chart.h"
 #include "metrics/format.h"
+#include "metrics/range_test.h"
 
 namespace athanor {
 namespace {
@@ -166,6 +167,7 @@ class Page {
     out_ += "<div class=\"grid2\">\n";
     curve({"Training loss", "nats", loss, false, nullptr}, 0, true);
     validation();
+    range_tests();
     curve({"Training loss, later part", "nats, after the first quarter", loss, false, nullptr}, 0.25, true);
     for (const Curve& c : others) curve(c, 0, false);
     memory();
@@ -182,6 +184,28 @@ class Page {
     for (const Curve& c : sensors)
       if (std::any_of(runs_.begin(), runs_.end(), known(c))) curve(c, 0, false);
     out_ += "</div>\n";
+  }
+
+  // Of runs that are learning-rate range tests.
+  void range_tests() {
+    Chart chart{.title = "Range test: loss, smoothed", .unit = "nats"};
+    chart.x_name = "learning rate";
+    chart.x_format = [](double exponent) { return text_of(std::pow(10, exponent)); };
+    for (size_t i = 0; i < runs_.size(); ++i) {
+      const RunRecords& run = runs_[i];
+      if (!run.ended() || !run.events.back().suggested_rate) continue;
+      RangeTest test;
+      ChartLine line{.label = run.name, .color = int(i % kColors), .x = {}, .y = {}};
+      for (const StepMetrics& m : run.steps)
+        if (!test.add(m.learning_rate, m.loss)) break;
+      for (const double rate : test.rates()) line.x.push_back(std::log10(rate));
+      line.y = test.smoothed();
+      chart.lines.push_back(std::move(line));
+      const double rate = *run.events.back().suggested_rate;
+      chart.marks.push_back({std::log10(rate), "suggestion", cat(run.name, ": ", rate)});
+      chart.note += cat(chart.note.empty() ? "" : "; ", run.name, ": the loss falls fastest at ", rate);
+    }
+    out_ += chart_html(chart);
   }
 
   // From this share of each run on.
@@ -212,10 +236,10 @@ class Page {
     for (const RunRecords& run : runs_)
       for (auto e = run.events.rbegin(); e != run.events.rend() && chart.marks.size() < kMost; ++e)
         if (e->kind == EventKind::skip || e->kind == EventKind::warn || e->kind == EventKind::resume ||
-            e->kind == EventKind::restart)
+            e->kind == EventKind::restart || e->kind == EventKind::branch)
           chart.marks.push_back(
               {double(e->step), std::string(to_string(e->kind)), cat(to_string(e->kind), ": ", e->text)});
-    if (!chart.marks.empty()) chart.note = "Vertical lines: resumes; in red, alarms and skipped steps.";
+    if (!chart.marks.empty()) chart.note = "Vertical lines: resumes and branches; in red, alarms and skipped steps.";
   }
 
   void validation() {

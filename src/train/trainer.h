@@ -31,6 +31,7 @@ struct TrainerOptions {
   Profiler* profiler = nullptr;     // of the device, for config.profile; null: times of ops by events
   std::string why_no_profiler;      // "": the device has none
   bool allow_changed_data = false;  // resume although the data's fingerprint differs
+  std::function<bool(const StepMetrics&)> on_step = {};    // on every rank, alike; false ends the run
   std::function<void(Activity, int64_t step)> doing = {};  // called when something begins, for ranks that wait
 };
 
@@ -44,6 +45,7 @@ class Trainer {
   struct Resume {
     std::string folder;
     RunState state;
+    std::optional<RunBranch> branch;  // where the horizon is another one
   };
   // What the ranks want next. With one rank everything is asked when it matters; several agree once per step, so that
   // all do the same: the highest of each counts.
@@ -56,7 +58,7 @@ class Trainer {
   void open_run();                      // run folder, lock, sinks, records of the start
   std::optional<Resume> find_resume();  // and checks that the config may continue it
   std::string resume_folder() const;    // "": start anew
-  void check_resume(const Resume&);
+  void check_resume(Resume&);
   void tune(const std::optional<Resume>&);             // products: rank 0's choices, on all ranks
   void choose_products(const std::optional<Resume>&);  // those of the run that goes on, or new ones
   void start(const std::optional<Resume>&);
@@ -64,12 +66,14 @@ class Trainer {
   std::string shared(const std::string&);  // rank 0's, on all ranks
   void agree();                            // renews wishes_
   int stop_signal() const;                 // 0: none
-  bool launch_step(Loader&);               // false: discarded because of a stop signal
+  void open_loader();                      // at the next sample, for steps of the size due there
+  bool launch_step();                      // false: discarded because of a stop signal
   void collect_step();                     // the oldest of the launched: counts it, and reports it
   bool out_of_time(int64_t micro_left) const;
   bool pause_due(int64_t step) const;  // something comes after this step that needs its result
   PhaseTimes times_of(const StepResult&, PhaseTimes host) const;
-  void report(const StepState&, const PhaseTimes&);
+  void report(const StepState&, int64_t sequences, const PhaseTimes&);
+  void report_spike(const StepMetrics&, const StepState&);
   void read_sensors(StepMetrics&);
   void after_step();
   void evaluate();
@@ -82,6 +86,9 @@ class Trainer {
   bool save_due(int64_t step) const;
   bool minutes_to_save_are_up() const;
   bool time_is_up() const;
+  bool reached_stop() const;
+  std::string newest_before_trouble() const;  // checkpoint folder; "": none
+  bool roll_back();                           // to it, if that is wanted and was not done before
   Exit finish(Exit);
 
   Config config_;
@@ -106,12 +113,22 @@ class Trainer {
   FlopCount flops_;
   double peak_flops_ = 0;
   PhaseClock clock_;
-  std::deque<PhaseTimes> host_times_;  // of the steps launched and not yet collected
+  std::unique_ptr<Loader> loader_;
+  struct LaunchedStep {
+    PhaseTimes host_times;
+    int64_t sequences;
+  };
+  std::deque<LaunchedStep> launched_;  // and not yet collected
+  int64_t launched_samples_ = 0;       // of all steps launched: where the loader goes on
+  int64_t step_sequences_ = 0;         // of the steps launched now
+  bool ended_ = false;                 // by on_step
+  bool spiking_ = false;               // the collected steps end in as many spikes as rollback allows
   StepTable table_;
   PhaseClock::Clock::time_point started_, last_save_;
   int64_t first_step_ = 0, last_saved_step_ = -1;
   double micro_seconds_ = 0, save_seconds_ = 0, mean_step_seconds_ = 0;  // latest of each, for the stop budget and ETA
   double last_valid_loss_ = kUnknown;
+  double first_step_seconds_ = kUnknown;  // from the start of this process's run to the end of its first step
 };
 
 }  // namespace athanor

@@ -142,7 +142,7 @@ void Trainer::open_run() {
 std::optional<Trainer::Resume> Trainer::find_resume() {
   const std::string folder = shared(backend_.mesh.world().rank() == 0 ? resume_folder() : "");
   if (folder.empty()) return std::nullopt;
-  Resume resume{folder, read_run_state(folder)};
+  Resume resume{folder, read_run_state(folder), std::nullopt};
   check_resume(resume);
   return resume;
 }
@@ -161,10 +161,16 @@ std::string Trainer::resume_folder() const {
   return newest ? newest->path : "";
 }
 
-void Trainer::check_resume(const Resume& resume) {
+void Trainer::check_resume(Resume& resume) {
   std::string refused;
   for (const ConfigChange& c :
        resume_changes(read_file(resume.folder + "/config.resolved.json", kMaxConfigBytes), config_)) {
+    if (c.key == "lr_decay_iters")
+      resume.branch = RunBranch{.step = resume.state.step,
+                                .parent = resume.folder,
+                                .parent_config = read_manifest(resume.folder).config_hash,
+                                .old_decay_iters = std::stoll(c.old_value),
+                                .new_decay_iters = config_.lr_decay_iters};
     const std::string text = cat(c.key, ": ", c.old_value, " -> ", c.new_value);
     if (c.rule == OnResume::refused) refused += cat("\n  ", text);
     if (c.rule == OnResume::notice) log::info("changed on resume: ", text);
@@ -187,7 +193,7 @@ void Trainer::check_resume(const Resume& resume) {
 
 void Trainer::start(const std::optional<Resume>& resume) {
   if (resume && config_.micro_batch_size == 0 &&
-      config_.global_batch_size % (resume->state.micro_batch_size * backend_.mesh.data_parallel().size()) == 0)
+      common_batch_size(config_) % (resume->state.micro_batch_size * backend_.mesh.data_parallel().size()) == 0)
     config_.micro_batch_size = resume->state.micro_batch_size;
   std::optional<ModelFolder> from;
   if (!resume && !config_.init_from.empty()) {
@@ -223,8 +229,15 @@ void Trainer::start(const std::optional<Resume>& resume) {
   if (resume) {
     const RunState loaded = load_checkpoint(*engine_, backend_.device, resume->folder);
     state_ = loaded;
+    if (resume->branch) state_.branches.push_back(*resume->branch);
     metrics_.event(with_plan(
         {.kind = EventKind::resume, .step = state_.step, .text = cat("from ", resume->folder, "; ", size)}, plan));
+    if (resume->branch)
+      metrics_.event({.kind = EventKind::branch,
+                      .step = state_.step,
+                      .text = cat("from ", resume->folder, " with lr_decay_iters ", resume->branch->new_decay_iters,
+                                  " in the place of ", resume->branch->old_decay_iters,
+                                  ": from here on the learning rate is not that of the parent")});
   } else {
     if (from) {
       load_weights(*engine_, backend_.device, *from);
@@ -287,6 +300,7 @@ void Trainer::save(const char* why, Wait wait) {
   const PhaseScope phase(clock_, Phase::checkpoint);
   doing(Activity::saving);
   if (last_saved_step_ != state_.step) {
+    if (engine_->looks_for_spikes()) state_.window = engine_->read_window();
     const std::string resolved = dump_resolved(config_);
     CheckpointOptions options;
     options.program_version = options_.program.version;
