@@ -11,11 +11,12 @@
 #   --cuda-arch LIST   GPU architectures, comma separated: 80,86,89,90a,100,120, all of these and PTX for later ones,
 #                      native, or off for no CUDA backend (default: native where a GPU is, else 80,90a,100; there is
 #                      none without nvcc)
+#   --unity            compile several sources as one: a clean build takes half as long, a rebuild longer
 #   --jobs N           compilers at once (default: one per core)
 #   --target NAME      one target of CMake instead of the program; may repeat
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-variant='' tests='' dir='' jobs='' architectures='' targets=()
+variant='' tests='' unity=OFF dir='' jobs='' architectures='' targets=()
 set_variant() {
   [ -z "$variant" ] || { printf 'error: --%s and --%s exclude each other\n' "$variant" "$1" >&2; exit 2; }
   variant=$1
@@ -24,6 +25,7 @@ while [ $# -gt 0 ]; do
   case $1 in
     --debug | --asan | --tsan | --fuzzers) set_variant "${1#--}" ;;
     --tests) tests=1 ;;
+    --unity) unity=ON ;;
     --build-dir) dir=$(value_of "$@"); shift ;;
     --jobs) jobs=$(value_of "$@"); shift ;;
     --target) targets+=("$(value_of "$@")"); shift ;;
@@ -77,6 +79,6 @@ fi
 
 run_step "configuring $dir ($type${sanitize:+, $sanitize})" cmake -S "$root" -B "$dir" -G Ninja \
   -DCMAKE_BUILD_TYPE="$type" -DATHANOR_SANITIZE="$sanitize" -DATHANOR_FUZZERS="$fuzzers" \
-  -DATHANOR_TESTS="$tests_flag" "${cuda[@]}" "${cache[@]}" "${compiler[@]}"
+  -DATHANOR_TESTS="$tests_flag" -DATHANOR_UNITY="$unity" "${cuda[@]}" "${cache[@]}" "${compiler[@]}"
 run_step "building ${targets[*]} with ${jobs:-$(cores)} jobs" ninja -C "$dir" -j "${jobs:-$(cores)}" "${targets[@]}"
 if [ -x "$dir/athanor" ] && [[ " ${targets[*]} " == *' program '* ]]; then say "${green}$dir/athanor${reset}"; fi

@@ -28,7 +28,7 @@ bool is_folder(const std::string& path) {
   return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-int64_t bytes_of(const TensorData& t) { return t.shape.numel() * int64_t(size_of(t.dtype)); }
+int64_t data_bytes(const TensorData& t) { return t.shape.numel() * int64_t(size_of(t.dtype)); }
 
 }  // namespace
 
@@ -123,7 +123,7 @@ std::vector<WeightShard> plan_weight_shards(std::span<const TensorData> tensors,
   std::vector<WeightShard> shards(1);
   int64_t bytes = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const int64_t more = bytes_of(tensors[i]);
+    const int64_t more = data_bytes(tensors[i]);
     if (!shards.back().tensors.empty() && bytes + more > max_bytes) {
       shards.emplace_back();
       bytes = 0;
@@ -142,7 +142,7 @@ std::string weight_index_json(std::span<const WeightShard> shards, std::span<con
   for (const WeightShard& shard : shards)
     for (size_t i : shard.tensors) {
       map[tensors[i].name] = shard.file;
-      total += bytes_of(tensors[i]);
+      total += data_bytes(tensors[i]);
     }
   json["metadata"]["total_size"] = total;
   json["weight_map"] = map;

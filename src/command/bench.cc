@@ -1,6 +1,5 @@
 // athanor bench step|ops|data CONFIG.json (decode: bench_decode.cc): speed of whole steps and of their ops beside the
 // limit of each, of the data loader.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -205,38 +204,36 @@ Exit bench_data(const Args& args) {
   return Exit::done;
 }
 
-void add_bench_verb(Cli& cli, CLI::App* parent, const char* name, const char* help, Exit (*run)(const Args&)) {
+void add_bench_verb(Cli& cli, Verb parent, const char* name, const char* help, Exit (*run)(const Args&)) {
   auto args = std::make_shared<Args>();
-  CLI::App* verb = parent->add_subcommand(name, help);
-  verb->add_option("config", args->config, "configuration file")->required();
-  verb->add_option("--set", args->overrides, "override a key: a.b=value (may repeat)")->allow_extra_args(false);
+  Verb verb = parent.add_verb(name, help);
+  verb.add_option("config", args->config, "configuration file").required();
+  verb.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();
   if (run != bench_data) {
-    verb->add_option("--steps", args->steps, "steps timed")
-        ->capture_default_str()
-        ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
-    verb->add_option("--warmup", args->warmup, "steps before")
-        ->capture_default_str()
-        ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
+    verb.add_option("--steps", args->steps, "steps timed").show_default().check(in_range(int64_t{1}, int64_t{1} << 40));
+    verb.add_option("--warmup", args->warmup, "steps before")
+        .show_default()
+        .check(in_range(int64_t{0}, int64_t{1} << 40));
   }
   if (run != bench_data) {
-    verb->add_flag("--json", args->json, "one JSON object");
-    verb->add_flag("--ops", args->ops, "with --json: the table of ops too");
+    verb.add_flag("--json", args->json, "one JSON object");
+    verb.add_flag("--ops", args->ops, "with --json: the table of ops too");
   }
-  verb->callback([&cli, args, run] { cli.action = [args, run] { return run(*args); }; });
+  verb.on_chosen([&cli, args, run] { cli.action = [args, run] { return run(*args); }; });
 }
 
 }  // namespace
 
 void add_bench(Cli& cli) {
-  CLI::App* verb = cli.app.add_subcommand("bench", "how fast this machine runs a config");
-  verb->require_subcommand(1);
+  Verb verb = cli.app.add_verb("bench", "how fast this machine runs a config");
+  verb.require_verb();
   add_bench_verb(cli, verb, "step", "whole optimizer steps on random tokens, and what each op loses", bench_step_by_op);
   add_bench_verb(cli, verb, "ops", "the same, every shape of an op by itself", bench_step_by_shape);
-  add_bench_device(cli, *verb);
+  add_bench_device(cli, verb);
   add_bench_verb(cli, verb, "data", "tokens per second of the data loader", bench_data);
-  add_bench_products(cli, *verb);
+  add_bench_products(cli, verb);
   add_bench_decode(cli, verb);
-  add_bench_comm(cli, *verb);
+  add_bench_comm(cli, verb);
 }
 
 }  // namespace athanor

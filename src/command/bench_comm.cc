@@ -1,5 +1,4 @@
 // athanor bench comm: bandwidth of every collective between the ranks of a job, by size.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -111,22 +110,17 @@ Exit bench_comm(const Args& args, const RankFlags& flags) {
 
 }  // namespace
 
-void add_bench_comm(Cli& cli, CLI::App& bench) {
+void add_bench_comm(Cli& cli, Verb bench) {
   auto args = std::make_shared<Args>();
-  CLI::App* verb =
-      bench.add_subcommand("comm", "bus bandwidth of collectives between ranks: launch --ranks 4 bench comm");
-  verb->add_option("--min-bytes", args->least, "smallest tensor")->capture_default_str()->check(CLI::Range(4.0, 1e12));
-  verb->add_option("--max-bytes", args->most, "largest tensor; sizes grow four times")
-      ->capture_default_str()
-      ->check(CLI::Range(4.0, 1e12));
-  verb->add_option("--seconds", args->seconds, "time for each measurement")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  verb->add_option("--transport", args->transport, "tcp or mpi")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"tcp", "mpi"}));
-  verb->add_flag("--json", args->json, "one JSON object");
-  verb->callback([&cli, args] { cli.action = [args] { return bench_comm(*args, {}); }; });
+  Verb verb = bench.add_verb("comm", "bus bandwidth of collectives between ranks: launch --ranks 4 bench comm");
+  verb.add_option("--min-bytes", args->least, "smallest tensor").show_default().check(in_range(4.0, 1e12));
+  verb.add_option("--max-bytes", args->most, "largest tensor; sizes grow four times")
+      .show_default()
+      .check(in_range(4.0, 1e12));
+  verb.add_option("--seconds", args->seconds, "time for each measurement").show_default().check(positive());
+  verb.add_option("--transport", args->transport, "tcp or mpi").show_default().check(one_of({"tcp", "mpi"}));
+  verb.add_flag("--json", args->json, "one JSON object");
+  verb.on_chosen([&cli, args] { cli.action = [args] { return bench_comm(*args, {}); }; });
 }
 
 }  // namespace athanor

@@ -1,6 +1,5 @@
 // athanor bench decode CONFIG.json: tokens per second of sampling one text on the CPU, beside the speed at which the
 // same threads read a buffer of the weights' size: every weight is read once for a token, so that is the bound.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -136,19 +135,17 @@ Exit bench_decode(const Args& args) {
 
 }  // namespace
 
-void add_bench_decode(Cli& cli, CLI::App* bench) {
+void add_bench_decode(Cli& cli, Verb bench) {
   auto args = std::make_shared<Args>();
-  CLI::App* verb = bench->add_subcommand("decode", "tokens per second of sampling, beside a read of the weights' size");
-  verb->add_option("config", args->config, "configuration file")->required();
-  verb->add_option("--set", args->overrides, "override a key: a.b=value (may repeat)")->allow_extra_args(false);
-  verb->add_option("--context", args->context, "tokens of the longest context; the first half is the prompt")
-      ->capture_default_str()
-      ->check(CLI::Range(2, 1 << 20));
-  verb->add_option("--rounds", args->rounds, "texts decoded; medians are told")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  verb->add_flag("--json", args->json, "one JSON object");
-  verb->callback([&cli, args] { cli.action = [args] { return bench_decode(*args); }; });
+  Verb verb = bench.add_verb("decode", "tokens per second of sampling, beside a read of the weights' size");
+  verb.add_option("config", args->config, "configuration file").required();
+  verb.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();
+  verb.add_option("--context", args->context, "tokens of the longest context; the first half is the prompt")
+      .show_default()
+      .check(in_range(2, 1 << 20));
+  verb.add_option("--rounds", args->rounds, "texts decoded; medians are told").show_default().check(positive());
+  verb.add_flag("--json", args->json, "one JSON object");
+  verb.on_chosen([&cli, args] { cli.action = [args] { return bench_decode(*args); }; });
 }
 
 }  // namespace athanor

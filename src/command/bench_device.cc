@@ -1,5 +1,4 @@
 // athanor bench device: the rates that rooflines are drawn with, measured on this machine.
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -43,14 +42,12 @@ Exit bench_device(const Args& args) {
 
 }  // namespace
 
-void add_bench_device(Cli& cli, CLI::App& bench) {
+void add_bench_device(Cli& cli, Verb bench) {
   auto args = std::make_shared<Args>();
-  CLI::App* verb = bench.add_subcommand("device", "rates of a large matrix product and of a large copy");
-  verb->add_option("--device", args->device, "where")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
-      ->capture_default_str();
-  verb->add_flag("--json", args->json, "one JSON object");
-  verb->callback([&cli, args] { cli.action = [args] { return bench_device(*args); }; });
+  Verb verb = bench.add_verb("device", "rates of a large matrix product and of a large copy");
+  verb.add_option("--device", args->device, "where").check(one_of({"auto", "cpu", "cuda"})).show_default();
+  verb.add_flag("--json", args->json, "one JSON object");
+  verb.on_chosen([&cli, args] { cli.action = [args] { return bench_device(*args); }; });
 }
 
 }  // namespace athanor

@@ -1,6 +1,5 @@
 // athanor bench products CONFIG.json: every different matrix product of a step by itself, beside the rate of a large
 // one and, with --exhaustive, beside the fastest that a search of the whole library finds.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -208,23 +207,22 @@ Exit bench_products(const Args& args) {
 
 }  // namespace
 
-void add_bench_products(Cli& cli, CLI::App& bench) {
+void add_bench_products(Cli& cli, Verb bench) {
   auto args = std::make_shared<Args>();
-  CLI::App* verb =
-      bench.add_subcommand("products", "every matrix product of a step: its rate, and why it is not higher");
-  verb->add_option("config", args->config, "configuration file")->required();
-  verb->add_option("--set", args->overrides, "override a key: a.b=value (may repeat)")->allow_extra_args(false);
-  CLI::Option* exhaustive = verb->add_flag("--exhaustive", args->exhaustive,
-                                           "also try all that cuBLASLt can be configured to, and tell what that gains");
-  verb->add_option("--seconds", args->seconds, "time of that for each product")
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 3600.0))
-      ->needs(exhaustive);
-  verb->add_option("--rates", args->rates, "FLOP/s of products and B/s of copies to compare with; default: measured")
-      ->expected(2)
-      ->check(CLI::PositiveNumber);
-  verb->add_flag("--json", args->json, "one JSON object");
-  verb->callback([&cli, args] { cli.action = [args] { return bench_products(*args); }; });
+  Verb verb = bench.add_verb("products", "every matrix product of a step: its rate, and why it is not higher");
+  verb.add_option("config", args->config, "configuration file").required();
+  verb.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();
+  Option exhaustive = verb.add_flag("--exhaustive", args->exhaustive,
+                                    "also try all that cuBLASLt can be configured to, and tell what that gains");
+  verb.add_option("--seconds", args->seconds, "time of that for each product")
+      .show_default()
+      .check(in_range(0.0, 3600.0))
+      .needs(exhaustive);
+  verb.add_option("--rates", args->rates, "FLOP/s of products and B/s of copies to compare with; default: measured")
+      .values(2)
+      .check(positive());
+  verb.add_flag("--json", args->json, "one JSON object");
+  verb.on_chosen([&cli, args] { cli.action = [args] { return bench_products(*args); }; });
 }
 
 }  // namespace athanor

@@ -1,5 +1,4 @@
 // athanor check-backend CONFIG.json: training steps in which every op also runs on the double-precision reference.
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 
@@ -52,14 +51,14 @@ Exit check_backend(const Args& args) {
 
 void add_check_backend(Cli& cli) {
   auto args = std::make_shared<Args>();
-  CLI::App* verb = cli.app.add_subcommand("check-backend",
-                                          "train some steps while every op is compared with the reference in double");
-  verb->add_option("config", args->config, "configuration file; use a small one, the reference is slow")->required();
-  verb->add_option("--set", args->overrides, "override a key: a.b=value (may repeat)")->allow_extra_args(false);
-  verb->add_option("--steps", args->steps, "optimizer steps")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
-  verb->callback([&cli, args] { cli.action = [args] { return check_backend(*args); }; });
+  Verb verb =
+      cli.app.add_verb("check-backend", "train some steps while every op is compared with the reference in double");
+  verb.add_option("config", args->config, "configuration file; use a small one, the reference is slow").required();
+  verb.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();
+  verb.add_option("--steps", args->steps, "optimizer steps")
+      .show_default()
+      .check(in_range(int64_t{1}, int64_t{1} << 40));
+  verb.on_chosen([&cli, args] { cli.action = [args] { return check_backend(*args); }; });
 }
 
 }  // namespace athanor

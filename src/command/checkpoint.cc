@@ -1,5 +1,4 @@
 // athanor checkpoint list|inspect|verify|consolidate
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 
@@ -10,11 +9,11 @@
 namespace athanor {
 namespace {
 
-void add_verb(Cli& cli, CLI::App* parent, const char* name, const char* help, Exit (*run)(const std::string&)) {
+void add_verb(Cli& cli, Verb parent, const char* name, const char* help, Exit (*run)(const std::string&)) {
   auto path = std::make_shared<std::string>();
-  CLI::App* verb = parent->add_subcommand(name, help);
-  verb->add_option("folder", *path, "the folder")->required();
-  verb->callback([&cli, path, run] { cli.action = [path, run] { return run(*path); }; });
+  Verb verb = parent.add_verb(name, help);
+  verb.add_option("folder", *path, "the folder").required();
+  verb.on_chosen([&cli, path, run] { cli.action = [path, run] { return run(*path); }; });
 }
 
 Exit list(const std::string& root) {
@@ -42,16 +41,15 @@ Exit verify(const std::string& folder) {
   return Exit::done;
 }
 
-void add_consolidate(Cli& cli, CLI::App* parent) {
+void add_consolidate(Cli& cli, Verb parent) {
   struct Args {
     std::string from, to;
   };
   auto args = std::make_shared<Args>();
-  CLI::App* verb =
-      parent->add_subcommand("consolidate", "write one that several ranks saved in parts as one rank would");
-  verb->add_option("folder", args->from, "the checkpoint (step-NNNNNNNN)")->required();
-  verb->add_option("save", args->to, "save folder to write it to; a run can go on from there")->required();
-  verb->callback([&cli, args] {
+  Verb verb = parent.add_verb("consolidate", "write one that several ranks saved in parts as one rank would");
+  verb.add_option("folder", args->from, "the checkpoint (step-NNNNNNNN)").required();
+  verb.add_option("save", args->to, "save folder to write it to; a run can go on from there").required();
+  verb.on_chosen([&cli, args] {
     cli.action = [args] {
       std::printf("%s\n", consolidate_checkpoint(args->from, args->to).c_str());
       return Exit::done;
@@ -62,8 +60,8 @@ void add_consolidate(Cli& cli, CLI::App* parent) {
 }  // namespace
 
 void add_checkpoint(Cli& cli) {
-  CLI::App* verb = cli.app.add_subcommand("checkpoint", "look at checkpoints");
-  verb->require_subcommand(1);
+  Verb verb = cli.app.add_verb("checkpoint", "look at checkpoints");
+  verb.require_verb();
   add_verb(cli, verb, "list", "checkpoints of a save folder and whether they are whole", list);
   add_verb(cli, verb, "inspect", "files, tensors and state of one checkpoint", inspect);
   add_consolidate(cli, verb);

@@ -45,7 +45,7 @@ int run_cli(int argc, char** argv) {
   app.set_version_flag("--version", version_text());
   app.set_help_all_flag("--help-all", "help of all subcommands");
   Action action;
-  Cli cli{app, action, {argv, argv + argc}};
+  Cli cli{Verb(&app), action, {argv, argv + argc}};
   using Add = void (*)(Cli&);
   std::vector<Add> verbs = {add_train,    add_launch, add_plan,       add_eval,   add_sample,        add_config,
                             add_tokenize, add_data,   add_checkpoint, add_import, add_export,        add_report,

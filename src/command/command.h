@@ -6,10 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
-
-namespace CLI {
-class App;
-}
+#include "command/options.h"
 
 namespace athanor {
 
@@ -17,7 +14,7 @@ namespace athanor {
 using Action = std::function<Exit()>;
 
 struct Cli {
-  CLI::App& app;
+  Verb app;
   Action& action;
   std::vector<std::string> command_line;
 };
@@ -30,13 +27,13 @@ void add_sample(Cli&);
 void add_config(Cli&);
 void add_tokenize(Cli&);
 void add_data(Cli&);
-void add_data_samples(Cli&, CLI::App* data);
+void add_data_samples(Cli&, Verb data);
 void add_checkpoint(Cli&);
 void add_bench(Cli&);
-void add_bench_device(Cli&, CLI::App& bench);
-void add_bench_comm(Cli&, CLI::App& bench);
-void add_bench_products(Cli&, CLI::App& bench);
-void add_bench_decode(Cli&, CLI::App* bench);
+void add_bench_device(Cli&, Verb bench);
+void add_bench_comm(Cli&, Verb bench);
+void add_bench_products(Cli&, Verb bench);
+void add_bench_decode(Cli&, Verb bench);
 void add_check_backend(Cli&);
 void add_devices(Cli&);
 void add_import(Cli&);

@@ -1,5 +1,4 @@
 // athanor config schema|defaults|reference|validate
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 
@@ -9,8 +8,8 @@
 namespace athanor {
 namespace {
 
-void print_on(Cli& cli, CLI::App* parent, const char* name, const char* help, std::string (*text)()) {
-  parent->add_subcommand(name, help)->callback([&cli, text] {
+void print_on(Cli& cli, Verb parent, const char* name, const char* help, std::string (*text)()) {
+  parent.add_verb(name, help).on_chosen([&cli, text] {
     cli.action = [text] {
       std::fputs(text().c_str(), stdout);
       return Exit::done;
@@ -21,8 +20,8 @@ void print_on(Cli& cli, CLI::App* parent, const char* name, const char* help, st
 }  // namespace
 
 void add_config(Cli& cli) {
-  CLI::App* verb = cli.app.add_subcommand("config", "what a configuration may say, and checks of one");
-  verb->require_subcommand(1);
+  Verb verb = cli.app.add_verb("config", "what a configuration may say, and checks of one");
+  verb.require_verb();
   print_on(cli, verb, "schema", "JSON schema of the configuration file", json_schema);
   print_on(cli, verb, "defaults", "all keys with their defaults", defaults);
   print_on(cli, verb, "reference", "the text of configs/README.md", config_reference);
@@ -31,10 +30,10 @@ void add_config(Cli& cli) {
     std::vector<std::string> overrides;
   };
   auto args = std::make_shared<Args>();
-  CLI::App* validate = verb->add_subcommand("validate", "check a file and print it with every default filled in");
-  validate->add_option("config", args->config, "configuration file")->required();
-  validate->add_option("--set", args->overrides, "override a key: a.b=value (may repeat)")->allow_extra_args(false);
-  validate->callback([&cli, args] {
+  Verb validate = verb.add_verb("validate", "check a file and print it with every default filled in");
+  validate.add_option("config", args->config, "configuration file").required();
+  validate.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();
+  validate.on_chosen([&cli, args] {
     cli.action = [args] {
       std::fputs(dump_resolved(load_config_logged(args->config, args->overrides)).c_str(), stdout);
       return Exit::done;

@@ -1,5 +1,4 @@
 // athanor data info|verify: thin covers of data/ (samples: data_samples.cc).
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 
@@ -9,22 +8,20 @@
 namespace athanor {
 namespace {
 
-void add_report(Cli& cli, CLI::App* parent, const char* name, const char* help,
-                DataInfo (*report)(const ReportOptions&)) {
+void add_report(Cli& cli, Verb parent, const char* name, const char* help, DataInfo (*report)(const ReportOptions&)) {
   auto args = std::make_shared<ReportOptions>();
-  CLI::App* verb = parent->add_subcommand(name, help);
-  verb->add_option("files", args->path_globs, "token shards, or patterns")->required();
-  verb->add_option("--dtype", args->dtype, "type of a token in headerless shards: uint16, uint32, ...")
-      ->capture_default_str();
-  verb->add_option("--tokenizer", args->tokenizer,
-                   "tokenizer file or folder; default: the descriptor beside the shards, if there is one");
-  verb->add_option("--vocab-size", args->vocab_size, "tokens must be below it; default: the tokenizer's");
+  Verb verb = parent.add_verb(name, help);
+  verb.add_option("files", args->path_globs, "token shards, or patterns").required();
+  verb.add_option("--dtype", args->dtype, "type of a token in headerless shards: uint16, uint32, ...").show_default();
+  verb.add_option("--tokenizer", args->tokenizer,
+                  "tokenizer file or folder; default: the descriptor beside the shards, if there is one");
+  verb.add_option("--vocab-size", args->vocab_size, "tokens must be below it; default: the tokenizer's");
   if (report == data_info) {
-    verb->add_option("--eod-id", args->eod_id, "token that ends a document; default: the tokenizer's");
-    verb->add_flag("--ngram", args->ngram, "also losses of n-gram models, which a trained model must beat");
-    verb->add_option("--ngram-valid", args->ngram_valid_glob, "shards to measure them on");
+    verb.add_option("--eod-id", args->eod_id, "token that ends a document; default: the tokenizer's");
+    verb.add_flag("--ngram", args->ngram, "also losses of n-gram models, which a trained model must beat");
+    verb.add_option("--ngram-valid", args->ngram_valid_glob, "shards to measure them on");
   }
-  verb->callback([&cli, args, report] {
+  verb.on_chosen([&cli, args, report] {
     cli.action = [args, report] {
       const DataInfo info = report(*args);
       std::fputs(info.text.c_str(), stdout);
@@ -36,8 +33,8 @@ void add_report(Cli& cli, CLI::App* parent, const char* name, const char* help,
 }  // namespace
 
 void add_data(Cli& cli) {
-  CLI::App* verb = cli.app.add_subcommand("data", "look at token shards");
-  verb->require_subcommand(1);
+  Verb verb = cli.app.add_verb("data", "look at token shards");
+  verb.require_verb();
   add_report(cli, verb, "info", "counts, documents, frequencies, an excerpt, problems; exit code 1 where there are any",
              data_info);
   add_report(cli, verb, "verify", "read every token once and report all that is wrong", [](const ReportOptions& o) {

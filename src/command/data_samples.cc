@@ -1,5 +1,4 @@
 // athanor data samples CONFIG OUT: the very rows that a run trains on, in its order, for programs that are compared.
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 
@@ -48,22 +47,22 @@ Exit write_samples(const Args& args) {
 
 }  // namespace
 
-void add_data_samples(Cli& cli, CLI::App* data) {
+void add_data_samples(Cli& cli, Verb data) {
   auto args = std::make_shared<Args>();
-  CLI::App* verb = data->add_subcommand("samples", "write the rows that a run trains on, in its order");
-  verb->add_option("config", args->config, "configuration file of the run")->required();
-  verb->add_option("out", args->out,
-                   "safetensors file with tokens and targets, int32 [steps, global_batch_size, seq_length]; target -1 "
-                   "is ignored")
-      ->required();
-  verb->add_option("--set", args->overrides, "override a key: a.b=value (may repeat)")->allow_extra_args(false);
-  verb->add_option("--first", args->first, "steps before the first that is written")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
-  verb->add_option("--steps", args->steps, "optimizer steps")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
-  verb->callback([&cli, args] { cli.action = [args] { return write_samples(*args); }; });
+  Verb verb = data.add_verb("samples", "write the rows that a run trains on, in its order");
+  verb.add_option("config", args->config, "configuration file of the run").required();
+  verb.add_option("out", args->out,
+                  "safetensors file with tokens and targets, int32 [steps, global_batch_size, seq_length]; target -1 "
+                  "is ignored")
+      .required();
+  verb.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();
+  verb.add_option("--first", args->first, "steps before the first that is written")
+      .show_default()
+      .check(in_range(int64_t{0}, int64_t{1} << 40));
+  verb.add_option("--steps", args->steps, "optimizer steps")
+      .show_default()
+      .check(in_range(int64_t{1}, int64_t{1} << 40));
+  verb.on_chosen([&cli, args] { cli.action = [args] { return write_samples(*args); }; });
 }
 
 }  // namespace athanor

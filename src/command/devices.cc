@@ -1,5 +1,4 @@
 // athanor devices: the GPUs, the CPU and NVIDIA's libraries that this program finds, and why something is not usable.
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -62,9 +61,9 @@ std::string to_json(const Found& found) {
 
 void add_devices(Cli& cli) {
   auto json = std::make_shared<bool>(false);
-  CLI::App* verb = cli.app.add_subcommand("devices", "GPUs, CPU and NVIDIA's libraries found here, and why not");
-  verb->add_flag("--json", *json, "one JSON object");
-  verb->callback([&cli, json] {
+  Verb verb = cli.app.add_verb("devices", "GPUs, CPU and NVIDIA's libraries found here, and why not");
+  verb.add_flag("--json", *json, "one JSON object");
+  verb.on_chosen([&cli, json] {
     cli.action = [json] {
       const Found found;
       if (*json)

@@ -1,6 +1,5 @@
 // athanor eval FOLDER: loss, perplexity and bits per byte of a checkpoint on shards, and its answers to multiple-choice
 // questions.
-#include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -157,19 +156,18 @@ Exit eval(const Args& args) {
 
 void add_eval(Cli& cli) {
   auto args = std::make_shared<Args>();
-  CLI::App* verb = cli.app.add_subcommand("eval", "loss of a checkpoint on held-out data; multiple-choice questions");
-  verb->add_option("checkpoint", args->checkpoint, "checkpoint folder (step-NNNNNNNN), or a model's with config.json")
-      ->required();
-  verb->add_option("--data", args->data, "token shards or patterns; default: valid_data of the run");
-  verb->add_option("--samples", args->samples, "at most so many windows; 0: all")->capture_default_str();
-  verb->add_option("--choices", args->choices,
-                   "JSON lines of multiple-choice questions: HellaSwag's, or context, choices and label");
-  verb->add_option("--scores", args->scores, "write the log probability of every choice there, a line per question");
-  verb->add_option("--tokenizer", args->tokenizer, "tokenizer file or folder; default: the checkpoint's or the data's");
-  verb->add_option("--set", args->overrides, "override a key of the run's config: a.b=value (may repeat)")
-      ->allow_extra_args(false);
-  verb->add_flag("--json", args->json, "one JSON object instead of sentences");
-  verb->callback([&cli, args] { cli.action = [args] { return eval(*args); }; });
+  Verb verb = cli.app.add_verb("eval", "loss of a checkpoint on held-out data; multiple-choice questions");
+  verb.add_option("checkpoint", args->checkpoint, "checkpoint folder (step-NNNNNNNN), or a model's with config.json")
+      .required();
+  verb.add_option("--data", args->data, "token shards or patterns; default: valid_data of the run");
+  verb.add_option("--samples", args->samples, "at most so many windows; 0: all").show_default();
+  verb.add_option("--choices", args->choices,
+                  "JSON lines of multiple-choice questions: HellaSwag's, or context, choices and label");
+  verb.add_option("--scores", args->scores, "write the log probability of every choice there, a line per question");
+  verb.add_option("--tokenizer", args->tokenizer, "tokenizer file or folder; default: the checkpoint's or the data's");
+  verb.add_option("--set", args->overrides, "override a key of the run's config: a.b=value (may repeat)").one_value();
+  verb.add_flag("--json", args->json, "one JSON object instead of sentences");
+  verb.on_chosen([&cli, args] { cli.action = [args] { return eval(*args); }; });
 }
 
 }  // namespace athanor

@@ -1,5 +1,4 @@
 // athanor export CHECKPOINT OUT: a model for other programs.
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 
@@ -40,26 +39,25 @@ Exit export_model(const Args& args) {
 
 void add_export(Cli& cli) {
   auto args = std::make_shared<Args>();
-  CLI::App* verb = cli.app.add_subcommand("export", "write a model for other programs");
-  verb->add_option("checkpoint", args->from, "checkpoint, run folder (newest checkpoint) or imported model")
-      ->required();
-  verb->add_option("out", args->to, "new folder (hf) or file (gguf)")->required();
-  verb->add_option(
+  Verb verb = cli.app.add_verb("export", "write a model for other programs");
+  verb.add_option("checkpoint", args->from, "checkpoint, run folder (newest checkpoint) or imported model").required();
+  verb.add_option("out", args->to, "new folder (hf) or file (gguf)").required();
+  verb.add_option(
           "--format", args->format,
           "hf: a folder that transformers opens; gguf: a file for llama.cpp (gpt2, llama, mistral, qwen2, qwen3)")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"hf", "gguf"}));
+      .show_default()
+      .check(one_of({"hf", "gguf"}));
   std::vector<std::string> dtypes = float_names();
   dtypes.push_back("q8_0");
-  verb->add_option("--dtype", args->dtype, "same: as stored; or f32, bf16, f16, and q8_0 for gguf")
-      ->capture_default_str()
-      ->check(CLI::IsMember(dtypes));
-  verb->add_option("--max-shard-size", args->max_shard_bytes,
-                   "hf: largest weight file, in bytes or with a unit (5GB, 500MiB)")
-      ->capture_default_str()
-      ->transform(CLI::AsSizeValue(true))
-      ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 60));
-  verb->callback([&cli, args] { cli.action = [args] { return export_model(*args); }; });
+  verb.add_option("--dtype", args->dtype, "same: as stored; or f32, bf16, f16, and q8_0 for gguf")
+      .show_default()
+      .check(one_of(dtypes));
+  verb.add_option("--max-shard-size", args->max_shard_bytes,
+                  "hf: largest weight file, in bytes or with a unit (5GB, 500MiB)")
+      .show_default()
+      .size_in_bytes()
+      .check(in_range(int64_t{1}, int64_t{1} << 60));
+  verb.on_chosen([&cli, args] { cli.action = [args] { return export_model(*args); }; });
 }
 
 }  // namespace athanor

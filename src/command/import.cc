@@ -1,5 +1,4 @@
 // athanor import DIR OUT: takes over a model of another program, checked and with checksums.
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 
@@ -34,17 +33,16 @@ Exit import_model(const Args& args) {
 
 void add_import(Cli& cli) {
   auto args = std::make_shared<Args>();
-  CLI::App* verb = cli.app.add_subcommand(
+  Verb verb = cli.app.add_verb(
       "import", "check a model in Hugging Face's layout and take it over: one set of names, checksums, tokenizer");
-  verb->add_option("folder", args->from,
-                   "folder with config.json and safetensors (one file, or shards with their index)")
-      ->required();
-  verb->add_option("out", args->to, "new folder; train --init-from, sample --checkpoint and export take it")
-      ->required();
-  verb->add_option("--dtype", args->dtype, "same: as in the files; or f32, bf16, f16")
-      ->capture_default_str()
-      ->check(CLI::IsMember(float_names()));
-  verb->callback([&cli, args] { cli.action = [args] { return import_model(*args); }; });
+  verb.add_option("folder", args->from,
+                  "folder with config.json and safetensors (one file, or shards with their index)")
+      .required();
+  verb.add_option("out", args->to, "new folder; train --init-from, sample --checkpoint and export take it").required();
+  verb.add_option("--dtype", args->dtype, "same: as in the files; or f32, bf16, f16")
+      .show_default()
+      .check(one_of(float_names()));
+  verb.on_chosen([&cli, args] { cli.action = [args] { return import_model(*args); }; });
 }
 
 }  // namespace athanor

@@ -3,7 +3,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -128,14 +127,13 @@ Exit launch(Args args) {
 
 void add_launch(Cli& cli) {
   auto args = std::make_shared<Args>();
-  CLI::App* verb =
-      cli.app.add_subcommand("launch", "run a command on several ranks of this machine: launch --ranks 4 train CONFIG");
-  verb->add_option("-n,--ranks", args->ranks, "number of processes")->required()->check(CLI::Range(1, 4096));
-  verb->prefix_command();
-  verb->callback([&cli, args, verb] {
-    args->command = verb->remaining();
-    if (args->command.empty())
-      throw CLI::ValidationError("launch", "the command of the ranks is missing, such as: train CONFIG.json");
+  Verb verb =
+      cli.app.add_verb("launch", "run a command on several ranks of this machine: launch --ranks 4 train CONFIG");
+  verb.add_option("-n,--ranks", args->ranks, "number of processes").required().check(in_range(1, 4096));
+  verb.take_rest();
+  verb.on_chosen([&cli, args, verb] {
+    args->command = verb.rest();
+    if (args->command.empty()) usage_error("launch", "the command of the ranks is missing, such as: train CONFIG.json");
     cli.action = [args] { return launch(*args); };
   });
 }

@@ -1,5 +1,4 @@
 // athanor logits MODEL OUT: what the model computes for random tokens, for comparison with other programs.
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 
@@ -52,18 +51,18 @@ Exit write_logits(const Args& args) {
 
 void add_logits(Cli& cli) {
   auto args = std::make_shared<Args>();
-  CLI::App* verb = cli.app.add_subcommand(
-      "logits", "write random tokens and a model's logits in fp32, to compare with other programs");
-  verb->add_option("model", args->model, "checkpoint, run folder, or folder in Hugging Face's layout")->required();
-  verb->add_option("out", args->out, "safetensors file with tokens int32 [B, T] and logits float32 [B, T, V]")
-      ->required();
-  verb->add_option("--batch", args->batch, "sequences")->capture_default_str()->check(CLI::Range(1, 4096));
-  verb->add_option("--seq-length", args->seq_length, "tokens of each, at most what the model sees")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  verb->add_option("--seed", args->seed, "of the tokens")->capture_default_str();
-  verb->add_option("--threads", args->threads, "0: all cores this process may use")->capture_default_str();
-  verb->callback([&cli, args] { cli.action = [args] { return write_logits(*args); }; });
+  Verb verb =
+      cli.app.add_verb("logits", "write random tokens and a model's logits in fp32, to compare with other programs");
+  verb.add_option("model", args->model, "checkpoint, run folder, or folder in Hugging Face's layout").required();
+  verb.add_option("out", args->out, "safetensors file with tokens int32 [B, T] and logits float32 [B, T, V]")
+      .required();
+  verb.add_option("--batch", args->batch, "sequences").show_default().check(in_range(1, 4096));
+  verb.add_option("--seq-length", args->seq_length, "tokens of each, at most what the model sees")
+      .show_default()
+      .check(positive());
+  verb.add_option("--seed", args->seed, "of the tokens").show_default();
+  verb.add_option("--threads", args->threads, "0: all cores this process may use").show_default();
+  verb.on_chosen([&cli, args] { cli.action = [args] { return write_logits(*args); }; });
 }
 
 }  // namespace athanor

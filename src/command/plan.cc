@@ -1,6 +1,5 @@
 // athanor plan CONFIG.json: memory, parameters, operations and the limit of a run, without running it; --gpu: on a GPU
 // that is only described.
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 
@@ -109,20 +108,19 @@ Exit plan(const Args& args) {
 
 void add_plan(Cli& cli) {
   auto args = std::make_shared<Args>();
-  CLI::App* verb =
-      cli.app.add_subcommand("plan", "memory, parameters, FLOPs and the limit of a run, without running it");
-  verb->add_option("config", args->config, "configuration file")->required();
-  verb->add_option("--set", args->overrides, "override a key: a.b=value (may repeat)")->allow_extra_args(false);
-  verb->add_option("--gpu", args->gpu, "plan for a GPU that need not be here: h200, h100, a100 or b200");
-  verb->add_flag("--shapes", args->by_shape, "operations by shape");
-  verb->add_option("--ranks", args->many.ranks,
-                   "predict memory, traffic and time of so many ranks with such GPUs; 0: a table of 1 to 1024")
-      ->check(CLI::Range(0, 65536))
-      ->needs("--gpu");
-  verb->add_option("--nodes", args->many.nodes, "machines they are on; default: 8 GPUs in each")
-      ->check(CLI::Range(1, 65536))
-      ->needs("--ranks");
-  verb->callback([&cli, args] {
+  Verb verb = cli.app.add_verb("plan", "memory, parameters, FLOPs and the limit of a run, without running it");
+  verb.add_option("config", args->config, "configuration file").required();
+  verb.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();
+  verb.add_option("--gpu", args->gpu, "plan for a GPU that need not be here: h200, h100, a100 or b200");
+  verb.add_flag("--shapes", args->by_shape, "operations by shape");
+  verb.add_option("--ranks", args->many.ranks,
+                  "predict memory, traffic and time of so many ranks with such GPUs; 0: a table of 1 to 1024")
+      .check(in_range(0, 65536))
+      .needs("--gpu");
+  verb.add_option("--nodes", args->many.nodes, "machines they are on; default: 8 GPUs in each")
+      .check(in_range(1, 65536))
+      .needs("--ranks");
+  verb.on_chosen([&cli, args] {
     cli.action = [args] {
       if (args->many.ranks < 0) return plan(*args);
       print_many_ranks(load_config_logged(args->config, args->overrides), args->gpu, args->many);

@@ -1,7 +1,6 @@
 // athanor report RUN...: one HTML page that shows runs; with --watch it follows them.
 #include <sys/stat.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -55,16 +54,16 @@ Exit report(const Args& args) {
 
 void add_report(Cli& cli) {
   auto args = std::make_shared<Args>();
-  CLI::App* verb = cli.app.add_subcommand(
+  Verb verb = cli.app.add_verb(
       "report", "one HTML page of runs: curves, step times, memory, events, configuration; several side by side");
-  verb->add_option("runs", args->runs, "run folders (`save` of their configs)")->required();
-  verb->add_option("-o,--output", args->output, "file to write; default RUN/report.html, of several runs report.html");
-  verb->add_flag("--watch", args->watch,
-                 "write it again on new records, until all runs have ended; the page reloads itself");
-  verb->add_option("--every", args->every, "seconds between looks with --watch")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 86400));
-  verb->callback([&cli, args] { cli.action = [args] { return report(*args); }; });
+  verb.add_option("runs", args->runs, "run folders (`save` of their configs)").required();
+  verb.add_option("-o,--output", args->output, "file to write; default RUN/report.html, of several runs report.html");
+  verb.add_flag("--watch", args->watch,
+                "write it again on new records, until all runs have ended; the page reloads itself");
+  verb.add_option("--every", args->every, "seconds between looks with --watch")
+      .show_default()
+      .check(in_range(1, 86400));
+  verb.on_chosen([&cli, args] { cli.action = [args] { return report(*args); }; });
 }
 
 }  // namespace athanor

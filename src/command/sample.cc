@@ -1,5 +1,4 @@
 // athanor sample --checkpoint DIR --prompt TEXT: continuations of one prompt, streamed, or of a file of prompts.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <limits>
@@ -192,42 +191,37 @@ Exit sample(const Args& args) {
   return Exit::done;
 }
 
-void add_drawing(CLI::App* verb, SamplingOptions& sampling) {
-  verb->add_option("--temperature", sampling.temperature, "0: always the likeliest token")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  verb->add_option("--top-k", sampling.top_k, "draw among the k likeliest; 0: all")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  verb->add_option("--top-p", sampling.top_p, "draw among the fewest that have this probability")
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 1.0));
-  verb->add_option("--seed", sampling.seed, "same seed, same text; the second prompt of a file has the next seed, ...")
-      ->capture_default_str();
+void add_drawing(Verb verb, SamplingOptions& sampling) {
+  verb.add_option("--temperature", sampling.temperature, "0: always the likeliest token")
+      .show_default()
+      .check(non_negative());
+  verb.add_option("--top-k", sampling.top_k, "draw among the k likeliest; 0: all").show_default().check(non_negative());
+  verb.add_option("--top-p", sampling.top_p, "draw among the fewest that have this probability")
+      .show_default()
+      .check(in_range(0.0, 1.0));
+  verb.add_option("--seed", sampling.seed, "same seed, same text; the second prompt of a file has the next seed, ...")
+      .show_default();
 }
 
 }  // namespace
 
 void add_sample(Cli& cli) {
   auto args = std::make_shared<Args>();
-  CLI::App* verb = cli.app.add_subcommand("sample", "continue a text with a trained model");
-  verb->add_option("--checkpoint", args->checkpoint, "checkpoint folder, or run folder (newest checkpoint)")
-      ->required();
-  CLI::Option* one = verb->add_option("--prompt", args->prompt, "text to continue");
-  verb->add_option("--prompts", args->prompts_file, "file of prompts: one a line, or .jsonl with a member \"prompt\"")
-      ->excludes(one);
-  verb->add_flag("--json", args->json,
-                 "an object a line and prompt: prompt, text, tokens, stopped_by (length, eod or stop), seed");
-  verb->add_option("--stop", args->stops, "end before this text (may repeat)")->allow_extra_args(false);
-  verb->add_option("--max-tokens", args->max_tokens, "tokens to add at most")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+  Verb verb = cli.app.add_verb("sample", "continue a text with a trained model");
+  verb.add_option("--checkpoint", args->checkpoint, "checkpoint folder, or run folder (newest checkpoint)").required();
+  Option one = verb.add_option("--prompt", args->prompt, "text to continue");
+  verb.add_option("--prompts", args->prompts_file, "file of prompts: one a line, or .jsonl with a member \"prompt\"")
+      .excludes(one);
+  verb.add_flag("--json", args->json,
+                "an object a line and prompt: prompt, text, tokens, stopped_by (length, eod or stop), seed");
+  verb.add_option("--stop", args->stops, "end before this text (may repeat)").one_value();
+  verb.add_option("--max-tokens", args->max_tokens, "tokens to add at most").show_default().check(positive());
   add_drawing(verb, args->sampling);
-  verb->add_option("--precision", args->precision, "fp32, bf16 or fp16")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
-  verb->add_option("--threads", args->threads, "0: all cores this process may use")->capture_default_str();
-  verb->callback([&cli, args] { cli.action = [args] { return sample(*args); }; });
+  verb.add_option("--precision", args->precision, "fp32, bf16 or fp16")
+      .show_default()
+      .check(one_of({"fp32", "bf16", "fp16"}));
+  verb.add_option("--threads", args->threads, "0: all cores this process may use").show_default();
+  verb.on_chosen([&cli, args] { cli.action = [args] { return sample(*args); }; });
 }
 
 }  // namespace athanor

@@ -1,5 +1,4 @@
 // athanor scaling: how large a model and how many tokens a budget is best spent on, and how long that takes.
-#include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -96,18 +95,17 @@ Exit scaling(const Args& args) {
 
 void add_scaling(Cli& cli) {
   auto args = std::make_shared<Args>();
-  CLI::App* verb = cli.app.add_subcommand("scaling", "sizes, tokens and times for a budget, by published scaling laws");
-  verb->footer(kSources);
-  verb->add_option("config", args->config,
-                   "configuration file: its run by the laws, and what its budget is best spent on");
-  verb->add_option("--set", args->overrides, "override a key of the config: a.b=value (may repeat)")
-      ->allow_extra_args(false);
-  verb->add_option("--parameters", args->parameters, "of the model, such as 1.2e9")->check(CLI::Range(1.0, 1e18));
-  verb->add_option("--flops", args->flops, "budget in operations, such as 1e21")->check(CLI::Range(1.0, 1e40));
-  verb->add_option("--rate", args->rate, "FLOP per second of all devices together as they train: peak x MFU")
-      ->check(CLI::Range(1.0, 1e30));
-  verb->add_option("--hours", args->hours, "budget in time at that rate")->check(CLI::Range(0.0, 1e9))->needs("--rate");
-  verb->callback([&cli, args] { cli.action = [args] { return scaling(*args); }; });
+  Verb verb = cli.app.add_verb("scaling", "sizes, tokens and times for a budget, by published scaling laws");
+  verb.footer(kSources);
+  verb.add_option("config", args->config,
+                  "configuration file: its run by the laws, and what its budget is best spent on");
+  verb.add_option("--set", args->overrides, "override a key of the config: a.b=value (may repeat)").one_value();
+  verb.add_option("--parameters", args->parameters, "of the model, such as 1.2e9").check(in_range(1.0, 1e18));
+  verb.add_option("--flops", args->flops, "budget in operations, such as 1e21").check(in_range(1.0, 1e40));
+  verb.add_option("--rate", args->rate, "FLOP per second of all devices together as they train: peak x MFU")
+      .check(in_range(1.0, 1e30));
+  verb.add_option("--hours", args->hours, "budget in time at that rate").check(in_range(0.0, 1e9)).needs("--rate");
+  verb.on_chosen([&cli, args] { cli.action = [args] { return scaling(*args); }; });
 }
 
 }  // namespace athanor

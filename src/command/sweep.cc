@@ -1,6 +1,5 @@
 // athanor sweep CONFIG --set key=value,value...: every combination as a run of its own, a table and a picture at the
 // end.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -166,24 +165,24 @@ Exit sweep(const Args& args) {
 
 void add_sweep(Cli& cli) {
   auto args = std::make_shared<Args>();
-  CLI::App* verb = cli.app.add_subcommand("sweep", "train every combination of some values, one after another");
-  verb->footer(
+  Verb verb = cli.app.add_verb("sweep", "train every combination of some values, one after another");
+  verb.footer(
       "Each run has its folder and its log in --output, with sweep.json and report.html. Started again, a sweep goes "
       "on: "
       "runs that are done stay, others resume. A run that fails is named and the others go on; then the exit code is "
       "1.");
-  verb->add_option("config", args->config, "configuration file")->required();
-  verb->add_option("--set", args->sets,
-                   "values of a key: learning_rate=1e-3,2e-3 (may repeat; all combinations are run)")
-      ->allow_extra_args(false)
-      ->required();
-  verb->add_option("-o,--output", args->folder, "folder of the sweep")->required();
-  verb->add_flag("--summary", args->summary, "run nothing: table and report of what there is");
-  verb->add_flag("--slurm", args->slurm, "run nothing: write sweep.sbatch, a job array with one task for each run");
-  verb->add_option("--sbatch", args->sbatch, "an option for that script, such as --sbatch=--time=04:00:00 (may repeat)")
-      ->allow_extra_args(false)
-      ->needs("--slurm");
-  verb->callback([&cli, args] { cli.action = [args] { return sweep(*args); }; });
+  verb.add_option("config", args->config, "configuration file").required();
+  verb.add_option("--set", args->sets,
+                  "values of a key: learning_rate=1e-3,2e-3 (may repeat; all combinations are run)")
+      .one_value()
+      .required();
+  verb.add_option("-o,--output", args->folder, "folder of the sweep").required();
+  verb.add_flag("--summary", args->summary, "run nothing: table and report of what there is");
+  verb.add_flag("--slurm", args->slurm, "run nothing: write sweep.sbatch, a job array with one task for each run");
+  verb.add_option("--sbatch", args->sbatch, "an option for that script, such as --sbatch=--time=04:00:00 (may repeat)")
+      .one_value()
+      .needs("--slurm");
+  verb.on_chosen([&cli, args] { cli.action = [args] { return sweep(*args); }; });
 }
 
 }  // namespace athanor

@@ -3,7 +3,6 @@
 
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -67,17 +66,17 @@ std::string unescape(const std::string& text) {
   return out;
 }
 
-void add_options(CLI::App& verb, TokenizeOptions& o) {
+void add_options(Verb verb, TokenizeOptions& o) {
   verb.add_option("--input", o.documents.inputs,
                   "text or JSON lines, plain, gzip or zstd; - is standard input. Parquet: scripts/parquet_to_jsonl.py")
-      ->required();
+      .required();
   verb.add_option("--output-prefix", o.output_prefix,
                   "shards are PREFIX_train_000000.bin, PREFIX_valid_000000.bin, ...")
-      ->required();
+      .required();
   verb.add_option(
           "--tokenizer", o.tokenizer.source,
           "\"byte\"; a .tiktoken rank file, tokenizer.json, or vocab.bpe beside encoder.json; a folder with one")
-      ->capture_default_str();
+      .show_default();
   verb.add_option("--split", o.tokenizer.split,
                   "rank files: split pattern, a name (gpt2, cl100k, llama3, qwen2, o200k) or a regular expression; "
                   "default: by the number of ranks");
@@ -86,22 +85,22 @@ void add_options(CLI::App& verb, TokenizeOptions& o) {
   verb.add_flag("--allow-special", o.tokenizer.allow_special,
                 "special tokens written in a text become those tokens; otherwise they are ordinary text");
   verb.add_option("--format", o.documents.format, "auto (by the name: .jsonl, .ndjson, .json), text or jsonl")
-      ->capture_default_str();
-  verb.add_option("--key", o.key, "JSON lines: the member that holds the text")->capture_default_str();
+      .show_default();
+  verb.add_option("--key", o.key, "JSON lines: the member that holds the text").show_default();
   verb.add_option("--separator", o.documents.separator,
                   "text: what lies between documents, \\n and \\t understood; default: a file is one document");
   verb.add_option("--valid-every", o.documents.valid_every, "every so many-th block or document is held out; 0: none")
-      ->capture_default_str();
+      .show_default();
   verb.add_option("--block", o.documents.block,
                   "bytes of a block, where a file is one document; 0: files are held out whole")
-      ->capture_default_str();
+      .show_default();
   verb.add_option("--output-format", o.output_format, "llm.c, or megatron: shards with an .idx of their documents")
-      ->capture_default_str();
-  verb.add_option("--shard-tokens", o.shard_tokens, "most tokens in a shard")->capture_default_str();
+      .show_default();
+  verb.add_option("--shard-tokens", o.shard_tokens, "most tokens in a shard").show_default();
   verb.add_option("--threads", o.threads, "0: all cores this process may use; changes no byte of the shards")
-      ->capture_default_str();
+      .show_default();
   verb.add_option("--save-seconds", o.save_seconds, "how often a run notes how far it came, to go on after a kill")
-      ->capture_default_str();
+      .show_default();
   verb.add_flag("--overwrite", o.overwrite, "replace shards of this prefix, and what another run left unfinished");
 }
 
@@ -109,9 +108,9 @@ void add_options(CLI::App& verb, TokenizeOptions& o) {
 
 void add_tokenize(Cli& cli) {
   auto args = std::make_shared<TokenizeOptions>();
-  CLI::App* verb = cli.app.add_subcommand("tokenize", "turn texts into token shards with a held-out part");
-  add_options(*verb, *args);
-  verb->callback([&cli, args] {
+  Verb verb = cli.app.add_verb("tokenize", "turn texts into token shards with a held-out part");
+  add_options(verb, *args);
+  verb.on_chosen([&cli, args] {
     cli.action = [args] {
       TokenizeOptions options = *args;
       options.documents.separator = unescape(options.documents.separator);

@@ -1,5 +1,4 @@
 // athanor train CONFIG.json
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <optional>
 
@@ -49,31 +48,30 @@ Exit train(Args args, const std::vector<std::string>& command_line) {
 
 void add_train(Cli& cli) {
   auto args = std::make_shared<Args>();
-  CLI::App* verb =
-      cli.app.add_subcommand("train", "train a model; resumes by itself when the save folder holds a checkpoint");
-  verb->add_option("config", args->config, "configuration file (JSON), - for standard input; keys: configs/README.md")
-      ->required();
-  verb->add_option("--set", args->overrides, "override a key: a.b=value (may repeat)")->allow_extra_args(false);
-  verb->add_option("--load", args->load,
-                   "auto: newest valid checkpoint of the save folder; none: start anew; or a checkpoint folder");
-  verb->add_option("--init-from", args->init_from,
-                   "folder of a model (Hugging Face layout, or a checkpoint) whose weights a new run starts with");
-  verb->add_option(
+  Verb verb = cli.app.add_verb("train", "train a model; resumes by itself when the save folder holds a checkpoint");
+  verb.add_option("config", args->config, "configuration file (JSON), - for standard input; keys: configs/README.md")
+      .required();
+  verb.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();
+  verb.add_option("--load", args->load,
+                  "auto: newest valid checkpoint of the save folder; none: start anew; or a checkpoint folder");
+  verb.add_option("--init-from", args->init_from,
+                  "folder of a model (Hugging Face layout, or a checkpoint) whose weights a new run starts with");
+  verb.add_option(
       "--profile", args->profile,
       "write a Chrome trace to this file and a table of ops at the end; on a GPU of kernels as they run (CUPTI), "
       "else of ops timed one by one, which is slower");
-  verb->add_flag("--allow-changed-data", args->allow_changed_data,
-                 "resume although the training data differs from the checkpoint's");
-  verb->add_option("--rank", args->ranks.rank, "this process among those of the job; default: the launcher's variables")
-      ->group("Ranks (docs/distributed.md)")
-      ->check(CLI::NonNegativeNumber);
-  verb->add_option("--world-size", args->ranks.world, "number of processes of the job")
-      ->group("Ranks (docs/distributed.md)")
-      ->check(CLI::PositiveNumber);
-  verb->add_option("--rendezvous", args->ranks.rendezvous,
-                   "HOST:PORT where rank 0 listens; default: MASTER_ADDR and MASTER_PORT")
-      ->group("Ranks (docs/distributed.md)");
-  verb->callback([&cli, args] { cli.action = [args, line = cli.command_line] { return train(*args, line); }; });
+  verb.add_flag("--allow-changed-data", args->allow_changed_data,
+                "resume although the training data differs from the checkpoint's");
+  verb.add_option("--rank", args->ranks.rank, "this process among those of the job; default: the launcher's variables")
+      .group("Ranks (docs/distributed.md)")
+      .check(non_negative());
+  verb.add_option("--world-size", args->ranks.world, "number of processes of the job")
+      .group("Ranks (docs/distributed.md)")
+      .check(positive());
+  verb.add_option("--rendezvous", args->ranks.rendezvous,
+                  "HOST:PORT where rank 0 listens; default: MASTER_ADDR and MASTER_PORT")
+      .group("Ranks (docs/distributed.md)");
+  verb.on_chosen([&cli, args] { cli.action = [args, line = cli.command_line] { return train(*args, line); }; });
 }
 
 }  // namespace athanor
