@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/printable.h"
 #include "checkpoint/strict_json.h"
@@ -52,13 +53,21 @@ std::map<std::string, std::string> parse_weight_index(std::string_view text, con
 
 WeightFiles::WeightFiles(const std::string& path, const std::string& stem) : path_(path) {
   const std::string single = stem + ".safetensors", index = cat(path, "/", single, ".index.json");
-  if (is_folder(path) && exists(index)) {
+  const bool both = exists(index) && exists(cat(path, "/", single));
+  if (both) log::info(path, ": holds ", single, " and ", single, ".index.json; the former is taken, as transformers does");
+  if (is_folder(path) && exists(index) && !both) {
     add_indexed(index);
   } else {
     add_file(is_folder(path) ? cat(path, "/", single) : path);
   }
   leave_out_buffers();
   add_prefix();
+}
+
+std::vector<std::string> WeightFiles::paths() const {
+  std::vector<std::string> paths;
+  for (const auto& file : files_) paths.push_back(file->path());
+  return paths;
 }
 
 void WeightFiles::add_indexed(const std::string& index) {

@@ -7,8 +7,8 @@
 namespace athanor {
 namespace {
 
-constexpr std::array<std::string_view, 9> kEventNames = {"start", "checkpoint", "resume", "restart", "branch",
-                                                         "skip",  "signal",     "warn",   "end"};
+constexpr std::array<std::string_view, 10> kEventNames = {"start", "checkpoint", "resume", "restart", "branch",
+                                                          "skip",  "signal",     "warn",   "error",   "end"};
 
 using S = StepMetrics;
 constexpr std::array<RecordField<S>, 38> kStepFields = {{
