@@ -2,6 +2,7 @@
 
 function(athanor_flags target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wimplicit-fallthrough -Werror
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> # g++ 12 sees ghosts in sums of strings (its bug 105651)
     -Wno-missing-field-initializers # op structs name the tensors they have; the others are absent
     $<$<CONFIG:Release>:-O3 -g1> -fno-math-errno -ffp-contract=off -fopenmp-simd)
   target_compile_definitions(${target} PRIVATE SPDLOG_HEADER_ONLY SPDLOG_FMT_EXTERNAL FMT_HEADER_ONLY)
