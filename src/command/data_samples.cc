@@ -23,9 +23,6 @@ Exit write_samples(const Args& args) {
   const Config config = load_config_logged(args.config, args.overrides);
   const Dataset data = open_dataset(config.train_data, config);
   const PackingOptions packing = packing_options(config, data);
-  if (packing.varies())
-    throw Error("data samples: writes tokens and targets alone; leave out reset_attention_mask and reset_position_ids",
-                Exit::usage);
   if (config.rampup_batch_size.start > 0)
     throw Error("data samples: writes steps of one size; leave out rampup_batch_size", Exit::usage);
   const int64_t rows = config.global_batch_size, t = config.seq_length;
@@ -35,10 +32,17 @@ Exit write_samples(const Args& args) {
                 Exit::usage);
   HostBatch batch(args.steps * rows, t, packing);
   const SampleOrder order{.seed = uint64_t(config.seed)};
-  for (int64_t row = 0; row < args.steps * rows; ++row) batch.read(row, data, order, args.first * rows + row, packing);
+  for (int64_t row = 0; row < args.steps * rows; ++row)
+    batch.read(row, data, data.locate(order, args.first * rows + row), packing);
   const Shape shape{args.steps, rows, t};
-  const std::vector<TensorData> tensors = {tensor_data("tokens", {batch.tokens.data(), DType::i32, shape}),
-                                           tensor_data("targets", {batch.targets.data(), DType::i32, shape})};
+  std::vector<TensorData> tensors = {tensor_data("tokens", {batch.tokens.data(), DType::i32, shape}),
+                                     tensor_data("targets", {batch.targets.data(), DType::i32, shape})};
+  if (packing.varies()) {
+    static_assert(sizeof(Document) == 2 * sizeof(int32_t), "begin and length");
+    tensors.push_back(tensor_data("positions", {batch.positions.data(), DType::i32, shape}));
+    tensors.push_back(
+        tensor_data("documents", {batch.documents.data(), DType::i32, {args.steps, rows, packing.max_documents, 2}}));
+  }
   save_safetensors(args.out, tensors);
   std::printf("%s: %lld steps of %lld x %lld tokens\n", args.out.c_str(), static_cast<long long>(args.steps),
               static_cast<long long>(rows), static_cast<long long>(t));
@@ -53,7 +57,7 @@ void add_data_samples(Cli& cli, Verb data) {
   verb.add_option("config", args->config, "configuration file of the run").required();
   verb.add_option("out", args->out,
                   "safetensors file with tokens and targets, int32 [steps, global_batch_size, seq_length]; target -1 "
-                  "is ignored")
+                  "is ignored; of packed documents also their positions and places (data/README.md)")
       .required();
   verb.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();
   verb.add_option("--first", args->first, "steps before the first that is written")

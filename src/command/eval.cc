@@ -91,6 +91,14 @@ void write_scores(const std::string& path, const std::vector<Question>& question
   write_file(path, text);
 }
 
+// With the standard error, where there is one.
+std::string loss_text(const EvalResult& r) {
+  char loss[48], error[48] = "";
+  std::snprintf(loss, sizeof loss, "loss %.4f", r.loss);
+  if (std::isfinite(r.loss_error)) std::snprintf(error, sizeof error, " +- %.4f", r.loss_error);
+  return cat(loss, error);
+}
+
 void require_finite(const char* what, double loss, const std::string& folder) {
   if (!std::isfinite(loss))
     throw Error(cat("eval: ", what, " of ", folder, " is ", loss, ", expected a finite number: the weights have ",
@@ -99,9 +107,11 @@ void require_finite(const char* what, double loss, const std::string& folder) {
 
 void report(const EvalResult& r, nlohmann::ordered_json& json, std::string& text) {
   const double bits = r.loss / std::log(2.0);
-  json = {{"loss", r.loss}, {"perplexity", std::exp(r.loss)}, {"bits_per_token", bits}, {"tokens", r.tokens}};
+  json = {{"loss", r.loss},     {"perplexity", std::exp(r.loss)}, {"bits_per_token", bits},
+          {"tokens", r.tokens}, {"windows", r.windows},           {"windows_all", r.windows_all}};
+  if (std::isfinite(r.loss_error)) json["loss_error"] = r.loss_error;
   char line[256];
-  std::snprintf(line, sizeof line, "loss %.4f nats per token, perplexity %.3f, %.4f bits per token", r.loss,
+  std::snprintf(line, sizeof line, "%s nats per token, perplexity %.3f, %.4f bits per token", loss_text(r).c_str(),
                 std::exp(r.loss), bits);
   text += line;
   if (r.bytes > 0) {
@@ -110,7 +120,9 @@ void report(const EvalResult& r, nlohmann::ordered_json& json, std::string& text
     std::snprintf(line, sizeof line, ", %.4f bits per byte", bits * double(r.tokens) / r.bytes);
     text += line;
   }
-  text += cat(", over ", r.tokens, " tokens\n");
+  text += cat(", over ", r.tokens, " tokens in ",
+              r.windows == r.windows_all ? cat("all ", r.windows, " windows\n")
+                                         : cat(r.windows, " of the ", r.windows_all, " windows, spread over them\n"));
 }
 
 void report(const ChoiceResult& r, nlohmann::ordered_json& json, std::string& text) {
@@ -173,7 +185,7 @@ void add_eval(Cli& cli) {
                   "checkpoint, run folder (newest checkpoint), or a model's folder with config.json")
       .required();
   verb.add_option("--data", args->data, "token shards or patterns; default: valid_data of the run");
-  verb.add_option("--samples", args->samples, "at most so many windows; 0: all").show_default();
+  verb.add_option("--samples", args->samples, "at most so many windows, spread over all; 0: all").show_default();
   verb.add_option("--choices", args->choices,
                   "JSON lines of multiple-choice questions: HellaSwag's, or context, choices and label");
   verb.add_option("--scores", args->scores, "write the log probability of every choice there, a line per question");

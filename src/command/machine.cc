@@ -16,6 +16,7 @@
 #include "command/rank_gpus.h"
 #include "cpu/cores.h"
 #include "cpu/make_cpu.h"
+#include "cpu/peak.h"
 #include "cpu/thread_pool.h"
 #include "cuda/make_cuda.h"
 #include "train/setup.h"
@@ -141,6 +142,7 @@ void Machine::open_cpu(const Config& config, const Neighbours& here) {
   device_ = std::move(cpu.device);
   ops_ = std::move(cpu.ops);
   threads_ = cpu.threads;
+  most_flops_ = peak_flops(threads_);
   description_ = std::move(cpu.description);
 }
 

@@ -30,6 +30,7 @@ class Machine {
   ~Machine();
   Backend backend() { return {*device_, *ops_, *mesh_, tuning_, control_.get(), network_}; }
   int threads() const { return threads_; }             // of the CPU backend; else 0
+  double most_flops() const { return most_flops_; }    // that it never exceeds; else 0: the GPU's data sheet has it
   Sensors* sensors() const { return sensors_.get(); }  // of the GPU; null: none
   FoundProfiler open_profiler() const;
   const std::string& description() const { return description_; }
@@ -56,6 +57,7 @@ class Machine {
   std::unique_ptr<Sensors> sensors_;
   Tuning* tuning_ = nullptr;
   int threads_ = 0;
+  double most_flops_ = 0;
   std::string description_, roll_call_;
   std::unique_ptr<ProcessMesh> mesh_;
   Network network_;

@@ -46,12 +46,15 @@ struct Place {
   Place(const Config& config, const std::string& gpu) {
     if (gpu.empty()) {
       machine = std::make_unique<Machine>(config);
+      most_flops = machine->most_flops();
       return;
     }
     const GpuDescription& description = find_gpu(gpu);
     described = describe(description);
     mesh = std::make_unique<ProcessMesh>(make_single(*described.device), mesh_sizes(config, 1));
     limits = limits_of(description, config.model.head_dim, config.seq_length);
+    const bool half = make_recipe(name_of(config.precision), DType::f32).compute != DType::f32;
+    most_flops = description.sheet_flops / (half ? 1 : 2);
   }
   Backend backend() const { return machine ? machine->backend() : Backend{*described.device, *described.ops, *mesh}; }
   std::string title() const { return machine ? machine->description() : described.device->description(); }
@@ -59,17 +62,25 @@ struct Place {
   std::unique_ptr<Machine> machine;
   DescribedBackend described;
   std::unique_ptr<ProcessMesh> mesh;
-  Limits limits;  // of a described GPU
+  Limits limits;          // of a described GPU
+  double most_flops = 0;  // that is never exceeded, for MFU
 };
 
-void print_limit(const Engine& engine, const Limits& limits, double flops, double tokens, int64_t steps) {
+// Of a run: operations and tokens of a step, and what MFU is a fraction of.
+struct Demand {
+  double flops, tokens, peak;
+  int64_t steps;
+};
+
+void print_limit(const Engine& engine, const Limits& limits, const Demand& run) {
   const double least = least_sum(planned_rows(engine, limits));
   std::printf(
-      "predicted step    %s or more, %s tokens/s and %.0f %% MFU at most (products %s FLOP/s, copies %s B/s)\n",
-      format_duration(least).c_str(), format_count(tokens / least).c_str(), 100 * flops / least / limits.most.flops,
-      format_count(limits.most.flops).c_str(), format_count(limits.most.bytes).c_str());
+      "predicted step    %s or more, %s tokens/s and %.0f %% MFU of %s FLOP/s at most (products %s FLOP/s, copies %s "
+      "B/s)\n",
+      format_duration(least).c_str(), format_count(run.tokens / least).c_str(), 100 * run.flops / least / run.peak,
+      format_count(run.peak).c_str(), format_count(limits.most.flops).c_str(), format_count(limits.most.bytes).c_str());
   std::printf("predicted run     %s or more for all %lld steps, without evaluation and checkpoints\n",
-              format_duration(least * double(steps)).c_str(), static_cast<long long>(steps));
+              format_duration(least * double(run.steps)).c_str(), static_cast<long long>(run.steps));
 }
 
 Exit plan(const Args& args) {
@@ -99,7 +110,11 @@ Exit plan(const Args& args) {
   std::printf("recomputation     %s\n", to_text(engine->options().recompute).c_str());
   const Limits limits =
       place.machine ? Limits{.most = ceilings(backend, engine->options().recipe.compute)} : place.limits;
-  print_limit(*engine, limits, flops.causal * tokens, tokens, config.train_iters);
+  print_limit(*engine, limits,
+              {.flops = flops.causal * tokens,
+               .tokens = tokens,
+               .peak = mfu_peak(config, backend, engine->options().recipe.compute, place.most_flops),
+               .steps = config.train_iters});
   print_memory(config, *engine, backend.device);
   std::printf("launches per micro-batch: %zu\n\n%s", engine->micro_launches().size(),
               op_table(planned_rows(*engine, limits, args.by_shape), 1, 0).c_str());

@@ -34,6 +34,7 @@ Exit train(Args args, const std::vector<std::string>& command_line) {
                     TrainerOptions{.program = program_info(command_line),
                                    .commit = program_version().commit,
                                    .backend_description = machine.description(),
+                                   .most_flops = machine.most_flops(),
                                    .sensors = machine.sensors(),
                                    .profiler = found.profiler.get(),
                                    .why_no_profiler = found.why_none,

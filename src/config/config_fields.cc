@@ -344,7 +344,8 @@ Fields report_group() {
   return {
       number("eval_interval", &Config::eval_interval, at_least(0), free, "steps",
              "steps between evaluations; 0 = never"),
-      number("eval_iters", &Config::eval_iters, at_least(1), free, "batches", "global batches of one evaluation"),
+      number("eval_iters", &Config::eval_iters, at_least(0), free, "batches",
+             "global batches of one evaluation, of windows that are spread over all of valid_data; 0 = every window"),
       number("stop_at_loss", &Config::stop_at_loss, at_least(0), free, "nats",
              "the run ends with the first evaluation whose loss on valid_data is this or less; 0 = off"),
       option("choice_data", &Config::choice_data, free,
@@ -354,8 +355,10 @@ Fields report_group() {
       option("tensorboard", &Config::tensorboard, free, "write TensorBoard event files to the run folder"),
       option("log_jsonl", &Config::log_jsonl, free, "write metrics.jsonl, one record a step, to the run folder"),
       choice<&Config::progress>("progress", free, "progress line; auto = on a terminal"),
-      number("peak_tflops", &Config::peak_tflops, at_least(0), free, "TFLOP/s",
-             "peak of one device, which MFU is a fraction of; 0 = the data sheet's, or measured at start"),
+      number(
+          "peak_tflops", &Config::peak_tflops, at_least(0), free, "TFLOP/s",
+          "peak of one device, which MFU is a fraction of; 0 = the data sheet's, on CPUs what their number of cores, "
+          "clock and vector width allow, else measured at the start of a run"),
       option("profile", &Config::profile, free,
              "path of a Chrome trace of every op, of kernels on a GPU, and a table of ops at the end; empty = off"),
   };

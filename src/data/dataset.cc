@@ -129,9 +129,16 @@ Sample Dataset::locate(const SampleOrder& order, int64_t n) const {
     CHECK(epoch < int64_t{1} << 32, "epoch ", epoch);  // stream = source and epoch, 32 bits each
     window = Permutation(source.windows(), order.seed, uint64_t(index) << 32 | uint64_t(epoch))(window);
   }
+  Sample sample = at(index, window);
+  sample.epoch = epoch;
+  return sample;
+}
+
+Sample Dataset::at(int64_t index, int64_t window) const {
+  const Source& source = sources_[size_t(index)];
   const auto after = std::upper_bound(source.first_window.begin(), source.first_window.end(), window);
   const int64_t shard = after - source.first_window.begin() - 1;
-  return {index, epoch, window, shard, (window - source.first_window[size_t(shard)]) * seq_length_};
+  return {index, 0, window, shard, (window - source.first_window[size_t(shard)]) * seq_length_};
 }
 
 void Dataset::read(const SampleOrder& order, int64_t n, std::span<int32_t> tokens) const {
@@ -140,9 +147,8 @@ void Dataset::read(const SampleOrder& order, int64_t n, std::span<int32_t> token
   sources_[size_t(at.source)].shards[size_t(at.shard)].read(at.token, tokens);
 }
 
-int64_t Dataset::read_row(const SampleOrder& order, int64_t n, const PackingOptions& options, const Row& row) const {
+int64_t Dataset::read_row(const Sample& at, const PackingOptions& options, const Row& row) const {
   CHECK(int64_t(row.tokens.size()) == seq_length_, "row of ", row.tokens.size(), " tokens, expected ", seq_length_);
-  const Sample at = locate(order, n);
   const TokenFile& shard = sources_[size_t(at.source)].shards[size_t(at.shard)];
   const auto size = size_t(seq_length_ + 1);
   Window window{.tokens = std::vector<int32_t>(size), .mask = std::vector<uint8_t>(size), .ends = {}};

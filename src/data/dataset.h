@@ -21,7 +21,7 @@ struct ShardSource {
 
 struct SampleOrder {
   uint64_t seed = 0;
-  bool shuffled = true;  // false: windows in file order, blended by weight; for validation
+  bool shuffled = true;  // false: windows in file order, blended by weight
 };
 
 // Where a sample lies: tokens [token, token + T + 1) of a source's shard number `shard`.
@@ -36,14 +36,18 @@ class Dataset {
 
   int64_t seq_length() const { return seq_length_; }
   int64_t windows() const { return windows_; }  // of all sources: distinct samples that there are
-  int64_t tokens() const { return tokens_; }    // of all shards
+  int64_t sources() const { return int64_t(sources_.size()); }
+  int64_t windows(int64_t source) const { return sources_[size_t(source)].windows(); }
+  double share(int64_t source) const { return double(blend_.shares()[size_t(source)]) / double(blend_.period()); }
+  int64_t tokens() const { return tokens_; }  // of all shards
 
   // Sample number n >= 0, without end: a source starts its next epoch when it has given all its windows.
   Sample locate(const SampleOrder& order, int64_t n) const;
   // tokens: T+1 of them; inputs are the first T, targets the last T.
   void read(const SampleOrder& order, int64_t n, std::span<int32_t> tokens) const;
-  // The same window as a row, with its documents and masks; returns pack()'s.
-  int64_t read_row(const SampleOrder& order, int64_t n, const PackingOptions& options, const Row& row) const;
+  Sample at(int64_t source, int64_t window) const;  // in the first epoch
+  // A window as a row, with its documents and masks; returns pack()'s.
+  int64_t read_row(const Sample&, const PackingOptions& options, const Row& row) const;
   bool has_document_indices() const;  // in every shard
   // A shard of `other` that is here too, by size, first and last 64 KiB; "" if there is none.
   std::string first_shared_shard(const Dataset& other) const;

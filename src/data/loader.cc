@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "base/error.h"
+#include "base/thread.h"
 
 namespace athanor {
 
@@ -14,15 +15,14 @@ HostBatch::HostBatch(int64_t rows, int64_t seq_length, const PackingOptions& opt
   documents.resize(size_t(rows * options.max_documents));
 }
 
-void HostBatch::read(int64_t row, const Dataset& dataset, const SampleOrder& order, int64_t sample,
-                     const PackingOptions& options) {
+void HostBatch::read(int64_t row, const Dataset& dataset, const Sample& sample, const PackingOptions& options) {
   const auto t = size_t(dataset.seq_length()), at = size_t(row) * t, most = size_t(options.max_documents);
   Row out{.tokens = std::span(tokens).subspan(at, t), .targets = std::span(targets).subspan(at, t)};
   if (options.varies()) {
     out.positions = std::span(positions).subspan(at, t);
     out.documents = std::span(documents).subspan(size_t(row) * most, most);
   }
-  given_up += dataset.read_row(order, sample, options, out);
+  given_up += dataset.read_row(sample, options, out);
 }
 
 Loader::Loader(const Dataset& dataset, const LoaderOptions& options) : dataset_(dataset), options_(options) {
@@ -31,7 +31,7 @@ Loader::Loader(const Dataset& dataset, const LoaderOptions& options) : dataset_(
         options.world);
   CHECK(options.first_sample >= 0, "first sample ", options.first_sample);
   batches_.assign(size_t(options.depth) + 1, HostBatch(options.rows, dataset.seq_length(), options.packing));
-  thread_ = std::thread([this] { produce(); });
+  thread_ = start_thread("reading batches", [this] { produce(); });
 }
 
 Loader::~Loader() {
@@ -48,7 +48,7 @@ void Loader::fill(HostBatch& batch, int64_t micro) const {
   batch.first_sample = options_.first_sample + (before + micro % options_.turn) * options_.rows;
   batch.given_up = 0;
   for (int64_t row = 0; row < options_.rows; ++row)
-    batch.read(row, dataset_, options_.order, batch.first_sample + row, options_.packing);
+    batch.read(row, dataset_, dataset_.locate(options_.order, batch.first_sample + row), options_.packing);
 }
 
 void Loader::produce() {

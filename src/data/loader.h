@@ -23,8 +23,7 @@ struct HostBatch {
 
   HostBatch(int64_t rows, int64_t seq_length, const PackingOptions& options);
   // Fills a row with a sample.
-  void read(int64_t row, const Dataset& dataset, const SampleOrder& order, int64_t sample,
-            const PackingOptions& options);
+  void read(int64_t row, const Dataset& dataset, const Sample& sample, const PackingOptions& options);
 };
 
 struct LoaderOptions {

@@ -118,6 +118,11 @@ void ConsoleSink::eval(const EvalMetrics& m) {
   std::string line = cat(" validation loss at iteration ", m.step, " | ");
   if (m.name != "valid") line += cat("set: ", m.name, " | ");
   append(line, "lm loss value: %.6E | lm loss PPL: %.6E | ", m.loss, m.perplexity);
+  if (m.windows > 0) {
+    append(line, "standard error: %.1E | ", m.loss_error);
+    line += m.windows == m.windows_all ? cat("all ", m.windows_all, " windows | ")
+                                       : cat(m.windows, " of ", m.windows_all, " windows | ");
+  }
   if (!std::isnan(m.accuracy)) append(line, "accuracy: %.4f | by characters: %.4f | ", m.accuracy, m.accuracy_norm);
   const std::string ruler(line.size() + 1, '-');
   print(cat(ruler, "\n", line, "\n", ruler));

@@ -22,7 +22,7 @@ FlopCount training_flops_per_token(const ModelSize& m) {
 
 Utilization utilization(const FlopCount& per_token, const Speed& speed) {
   const double tokens = speed.tokens_per_second / double(std::max<int64_t>(1, speed.devices));
-  const double peak = speed.measured_peak_flops > 0 ? speed.measured_peak_flops : kUnknown;
+  const double peak = speed.peak_flops > 0 ? speed.peak_flops : kUnknown;
   return {.tflops = per_token.causal * tokens / 1e12,
           .mfu = per_token.causal * tokens / peak,
           .mfu_full = per_token.full * tokens / peak};

@@ -144,11 +144,12 @@ class Page {
     return time;
   }
 
-  static double best_eval(const RunRecords& run) {
-    double best = kUnknown;
+  static std::string best_eval(const RunRecords& run) {
+    EvalMetrics best;
     for (const EvalMetrics& e : run.evals)
-      if (std::isfinite(e.loss) && !(e.loss >= best)) best = e.loss;
-    return best;
+      if (std::isfinite(e.loss) && !(e.loss >= best.loss)) best = e;
+    return std::isfinite(best.loss_error) ? cat(text_of(best.loss), " ± ", text_of(best.loss_error))
+                                          : text_of(best.loss);
   }
 
   void summary() {
@@ -176,7 +177,7 @@ class Page {
     out_ += cat("<tr><th>", chip(i), html_text(run.name), "</th>");
     for (const std::string& cell :
          {state, cat(last.step, " of ", last.total_steps), format_count(double(last.consumed_tokens)),
-          text_of(last.loss), text_of(best_eval(run)), format_count(median(speed)), format_percent(median(mfu)),
+          text_of(last.loss), best_eval(run), format_count(median(speed)), format_percent(median(mfu)),
           format_bytes(last.memory_planned), format_duration(seconds), cat(last.skipped_steps),
           value_of(run.environment, "cpu_model")})
       out_ += cat("<td>", html_text(cell), "</td>");
@@ -285,6 +286,11 @@ class Page {
     for (size_t i = 0; i < runs_.size(); ++i) {
       std::map<std::string, ChartLine> sets;
       for (const EvalMetrics& e : runs_[i].evals) {
+        if (e.windows > 0 && chart.note.empty())
+          chart.note = e.windows == e.windows_all
+                           ? cat("Of all ", e.windows_all, " windows of the held-out set, as athanor eval takes them.")
+                           : cat("A sample: ", e.windows, " of the ", e.windows_all,
+                                 " windows, spread over the held-out set; athanor eval takes all.");
         ChartLine& line = sets[e.name];
         line.x.push_back(double(e.step));
         line.y.push_back(e.loss);

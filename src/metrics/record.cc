@@ -23,7 +23,7 @@ constexpr std::array<RecordField<S>, 38> kStepFields = {{
     {"loss", "nats", "mean cross-entropy over the predicted tokens of the step", "train/loss", false, &S::loss},
     {"grad_norm", "", "L2 norm of the whole gradient before clipping", "train/grad_norm", false, &S::grad_norm},
     {"learning_rate", "", "used in this step", "train/learning_rate", false, &S::learning_rate},
-    {"loss_scale", "", "factor on the loss (fp16), else 1", "train/loss_scale", false, &S::loss_scale},
+    {"loss_scale", "", "factor on the loss in this step (fp16), else 1", "train/loss_scale", false, &S::loss_scale},
     {"skipped_steps", "", "steps without an update since the start of the run", "train/skipped_steps", false,
      &S::skipped_steps},
     {"nan_steps", "", "steps whose loss was not finite since the start of the run", "train/nan_steps", false,
@@ -71,22 +71,28 @@ constexpr std::array<RecordField<S>, 38> kStepFields = {{
 }};
 
 using E = EvalMetrics;
-constexpr std::array<RecordField<E>, 9> kEvalFields = {{
+constexpr std::array<RecordField<E>, 12> kEvalFields = {{
     {"step", "", "optimizer steps finished before the evaluation", "", false, &E::step},
     {"name", "", "the held-out set; part of the TensorBoard tag", "", false, &E::name},
     {"loss", "nats", "mean cross-entropy over the predicted tokens", "eval/{name}/loss", false, &E::loss},
+    {"loss_error", "nats", "standard error of loss, from its spread over windows; null: not known",
+     "eval/{name}/loss_error", true, &E::loss_error},
     {"perplexity", "", "exp(loss)", "eval/{name}/perplexity", false, &E::perplexity},
     {"accuracy", "0..1", "right answers of multiple-choice questions; null without them", "eval/{name}/accuracy", true,
      &E::accuracy},
     {"accuracy_norm", "0..1", "the same by likelihood per character; null without them", "eval/{name}/accuracy_norm",
      true, &E::accuracy_norm},
     {"tokens", "tokens", "predicted", "", false, &E::tokens},
+    {"windows", "", "of the held-out set that were looked at, spread over all of it; 0: not of windows", "", false,
+     &E::windows},
+    {"windows_all", "", "that the held-out set has: with as many in `windows`, loss is that of `athanor eval`", "",
+     false, &E::windows_all},
     {"seconds", "s", "the evaluation took", "", false, &E::seconds},
     {"time", "s", "Unix time", "", false, &E::time},
 }};
 
 using V = EventRecord;
-constexpr std::array<RecordField<V>, 17> kEventFields = {{
+constexpr std::array<RecordField<V>, 18> kEventFields = {{
     {"step", "", "optimizer steps finished when it happened", "", false, &V::step},
     {"text", "", "what happened, for people", "", false, &V::text},
     {"seconds", "s", "it took; 0 if it took no time; for a checkpoint, until it was durable", "", false, &V::seconds},
@@ -99,6 +105,8 @@ constexpr std::array<RecordField<V>, 17> kEventFields = {{
      "from the start of the program to the end of its first step; in end only, where `seconds` is the time of all", "",
      false, &V::first_step_seconds},
     {"suggested_rate", "", "learning rate that a range test suggests; in its end only", "", false, &V::suggested_rate},
+    {"peak_tflops", "TFLOP/s", "of one device, which MFU is a fraction of; in start and resume only", "", false,
+     &V::peak_tflops},
     {"planned_weights", "bytes", "of the memory plan, this rank: weights; this and the next in start and resume only",
      "", false, &V::planned_weights},
     {"planned_masters", "bytes", "fp32 copies of the weights", "", false, &V::planned_masters},

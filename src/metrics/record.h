@@ -61,10 +61,12 @@ struct EvalMetrics {
   int64_t step = 0;
   std::string name = "valid";
   double loss = kUnknown;        // mean over the predicted tokens, nats
+  double loss_error = kUnknown;  // standard error of loss
   double perplexity = kUnknown;  // exp(loss); NaN: MetricFanOut fills it
   double accuracy = kUnknown;    // multiple choice: share of right answers
   double accuracy_norm = kUnknown;
   int64_t tokens = 0;
+  int64_t windows = 0, windows_all = 0;  // looked at, and of the held-out set; 0: not of windows
   double seconds = 0;
   double time = 0;  // Unix seconds; 0: MetricFanOut fills it
 };
@@ -86,6 +88,7 @@ struct EventRecord {
   std::optional<int64_t> tokens = std::nullopt;             // that the run has consumed; in event `end`
   std::optional<double> first_step_seconds = std::nullopt;  // from the start to the end of the first step; in `end`
   std::optional<double> suggested_rate = std::nullopt;      // by a learning-rate range test; in `end`
+  std::optional<double> peak_tflops = std::nullopt;         // what MFU is a fraction of; in events `start` and `resume`
   // Bytes of the memory plan by kind, this rank; in events `start` and `resume`.
   std::optional<int64_t> planned_weights = std::nullopt;
   std::optional<int64_t> planned_masters = std::nullopt;

@@ -15,7 +15,7 @@ void Splitter::add(const std::string& name_or_regex) {
 void Splitter::add_oniguruma(const std::string& regex) {
   const Pattern* known = find_pattern(regex);
   // By a name nothing is found here, and {1,3}+ is no possessive quantifier to Oniguruma.
-  if (known && regex == known->regex && regex.find("}+") == regex.npos) {
+  if (known && regex == known->regex && regex.find("3}+") == regex.npos) {
     stages_.push_back({known, nullptr, known->name});
     return;
   }
@@ -32,9 +32,10 @@ std::string Splitter::caveat() const {
   std::string all;
   for (const Stage& stage : stages_)
     if (stage.regex && stage.regex->unknown_characters() > 0)
-      all += cat(all.empty() ? "" : "\n", "split pattern ", stage.pattern, ": ", stage.regex->unknown_characters(),
-                 " characters of the text are unknown to the Unicode ", stage.regex->unicode_version(),
-                 " of PCRE2 here, neither letters, marks nor numbers; programs with newer tables may cut there otherwise");
+      all +=
+          cat(all.empty() ? "" : "\n", "split pattern ", stage.pattern, ": ", stage.regex->unknown_characters(),
+              " characters of the text are unknown to the Unicode ", stage.regex->unicode_version(),
+              " of PCRE2 here, neither letters, marks nor numbers; programs with newer tables may cut there otherwise");
   return all;
 }
 

@@ -12,10 +12,10 @@ constexpr size_t kMiB = size_t{1} << 20;
 // Memory as drivers report it. Products and copies: for the H200 rates that one is known to sustain on random values;
 // for the others 80 % of the data sheet's products and 90 % of its memory rate, which is a guess.
 constexpr GpuDescription kGpus[] = {
-    {"h200", "H200 SXM", 143771 * kMiB, 132, 795e12, 4.3e12, 450e9, 50e9},
-    {"h100", "H100 SXM", 81559 * kMiB, 132, 0.8 * 989.4e12, 0.9 * 3.35e12, 450e9, 50e9},
-    {"a100", "A100 SXM 80 GB", 81920 * kMiB, 108, 0.8 * 312e12, 0.9 * 2.039e12, 300e9, 25e9},
-    {"b200", "B200", 183359 * kMiB, 148, 0.8 * 2250e12, 0.9 * 8e12, 900e9, 50e9},
+    {"h200", "H200 SXM", 143771 * kMiB, 132, 989.4e12, 795e12, 4.3e12, 450e9, 50e9},
+    {"h100", "H100 SXM", 81559 * kMiB, 132, 989.4e12, 0.8 * 989.4e12, 0.9 * 3.35e12, 450e9, 50e9},
+    {"a100", "A100 SXM 80 GB", 81920 * kMiB, 108, 312e12, 0.8 * 312e12, 0.9 * 2.039e12, 300e9, 25e9},
+    {"b200", "B200", 183359 * kMiB, 148, 2250e12, 0.8 * 2250e12, 0.9 * 8e12, 900e9, 50e9},
 };
 
 // Causal attention on Hopper, TFLOP/s, as published for cuDNN 9.19 and FlashAttention 3; head size 64 backward and

@@ -14,6 +14,7 @@ struct GpuDescription {
   const char* title;
   size_t memory_bytes;
   int64_t multiprocessors;
+  double sheet_flops;                // bf16 products per second by the data sheet: what MFU is a fraction of
   double product_flops, copy_bytes;  // per second, bf16 products and copies that GPUs of this kind sustain
   double link_bytes, network_bytes;  // per second in one direction by the data sheets: NVLink, one network card per GPU
 };

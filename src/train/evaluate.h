@@ -1,4 +1,4 @@
-// Validation: mean loss over the first windows of a data set, in file order, the same ones every time.
+// Validation: mean loss over windows that are spread over the whole of a data set, the same ones every time.
 #pragma once
 #include <functional>
 #include <string>
@@ -13,16 +13,18 @@ namespace athanor {
 void set_documents(Engine&, const HostBatch&);
 
 struct EvalResult {
-  double loss = 0;           // mean over the predicted tokens, nats
-  int64_t tokens = 0;        // predicted
-  double bytes = 0;          // of text that the predicted tokens are, where `token_bytes` says it
-  bool stopped = false;      // by EvalOptions::stop: there is no result
+  double loss = 0;                       // mean over the predicted tokens, nats; of several sources by their weights
+  double loss_error = 0;                 // standard error of loss, from its spread over windows; NaN: too few
+  int64_t tokens = 0;                    // predicted
+  double bytes = 0;                      // of text that the predicted tokens are, where `token_bytes` says it
+  int64_t windows = 0, windows_all = 0;  // looked at, and those that there are
+  bool stopped = false;                  // by EvalOptions::stop: there is no result
   std::string failure;       // why data could not be read, on any rank: there is no result; the engine is as before
   bool failed_here = false;  // on this rank
 };
 
 struct EvalOptions {
-  int64_t samples = 0;  // windows at most; 0 = all
+  int64_t samples = 0;  // windows at most, see held_out(); 0 = all
   PackingOptions packing;
   std::vector<int32_t> token_bytes;  // [vocabulary]: bytes of text that each token is; may be empty
   // Asked before every turn of micro-batches, by all ranks together, who get one answer: end without a result.

@@ -244,20 +244,23 @@ double measure_product_flops(Backend backend, DType compute) {
 
 }  // namespace
 
-double peak_flops(Backend backend, DType compute) {
-  if (backend.device.unified()) compute = DType::f32;  // cores compute in f32, whatever is stored
+double mfu_peak(const Config& c, Backend backend, DType compute, double most_flops) {
+  if (c.peak_tflops > 0) return c.peak_tflops * 1e12;
+  if (most_flops > 0) return most_flops;
+  if (backend.device.unified()) return measure_product_flops(backend, DType::f32);
   const double known = backend.device.peak_flops(compute);
   return known > 0 ? known : measure_product_flops(backend, compute);
 }
 
 Ceilings measure_ceilings(Backend backend, DType compute) {
-  if (backend.device.unified()) compute = DType::f32;
+  if (backend.device.unified()) compute = DType::f32;  // cores compute in f32, whatever is stored
   return {measure_product_flops(backend, compute), measure_copy_bytes(backend)};
 }
 
 Ceilings ceilings(Backend backend, DType compute) {
-  const double bytes = backend.device.peak_bytes();
-  return {peak_flops(backend, compute), bytes > 0 ? bytes : measure_copy_bytes(backend)};
+  if (backend.device.unified()) return measure_ceilings(backend, compute);
+  const double flops = backend.device.peak_flops(compute), bytes = backend.device.peak_bytes();
+  return {flops > 0 ? flops : measure_product_flops(backend, compute), bytes > 0 ? bytes : measure_copy_bytes(backend)};
 }
 
 }  // namespace athanor

@@ -42,8 +42,9 @@ void search_products(const Config&, Engine&, Tuning&);
 // Operations per token for MFU.
 FlopCount flops_per_token(Model&, int64_t seq_length);
 
-// The rate that MFU refers to unless the config names one: of the device's data sheet, or else measured.
-double peak_flops(Backend, DType compute);
+// The rate that MFU refers to: the config's, or else most_flops, which the device never exceeds; where that is not
+// known (0) the data sheet's, or a product's.
+double mfu_peak(const Config&, Backend, DType compute, double most_flops);
 // What this device does at most, measured in a tenth of a second: a large product of random values, and a copy larger
 // than its caches.
 Ceilings measure_ceilings(Backend, DType compute);

@@ -94,6 +94,7 @@ std::string state_json(const RunState& s) {
                               {"hysteresis_left", d.hysteresis_left},
                               {"spikes", d.spikes},
                               {"spikes_in_row", d.spikes_in_row}};
+  if (s.peak.flops > 0) j["mfu_peak"] = {{"flops", s.peak.flops}, {"of", s.peak.of}};
   if (s.rollbacks > 0) j["rollbacks"] = s.rollbacks;
   if (s.reached_loss) j["reached_loss"] = *s.reached_loss;
   for (const RunBranch& b : s.branches)
@@ -119,6 +120,8 @@ RunState parse_state(const std::string& text, const std::string& where) {
     s.device.loss_scale = float(j.at("loss_scale").get<double>());
     s.device.good_steps = j.at("good_steps").get<int32_t>();
     s.device.hysteresis_left = j.at("hysteresis_left").get<int32_t>();
+    if (const auto peak = j.find("mfu_peak"); peak != j.end())
+      s.peak = {peak->at("flops").get<double>(), peak->at("of").get<std::string>()};
     s.device.spikes = j.value("spikes", int64_t{0});  // absent in checkpoints of older programs
     s.device.spikes_in_row = j.value("spikes_in_row", int64_t{0});
     s.rollbacks = j.value("rollbacks", int64_t{0});

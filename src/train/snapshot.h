@@ -8,6 +8,7 @@
 #include "convert/model_folder.h"
 #include "tokenizer/tokenizer.h"
 #include "train/engine.h"
+#include "train/mfu_peak.h"
 
 namespace athanor {
 
@@ -25,6 +26,7 @@ struct RunState {
   int64_t consumed_samples = 0;  // sequences taken from the data: where the sample order goes on
   int64_t nan_steps = 0;
   int64_t micro_batch_size = 0;                       // what "auto" chose
+  MfuPeak peak;                                       // unless the config has it
   StepState device;                                   // the part of it that outlives a step
   std::optional<SpikeWindow> window = std::nullopt;   // where spikes are looked for
   int64_t rollbacks = 0;                              // times that the run went back because of spikes

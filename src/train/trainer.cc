@@ -253,29 +253,38 @@ void Trainer::collect_step() {
   const LaunchedStep launched = launched_.front();
   launched_.pop_front();
   state_.consumed_samples += launched.sequences;
-  state_.device = done.state;
+  const float loss_scale = std::exchange(state_.device, done.state).loss_scale;  // of this step; done's is the next's
   if (!std::isfinite(done.state.loss)) ++state_.nan_steps;
   if (std::isnan(first_step_seconds_)) first_step_seconds_ = Seconds(PhaseClock::Clock::now() - started_).count();
   spiking_ = spiking_ || (config_.rollback && done.state.spikes_in_row >= config_.max_spikes_in_row);
-  report(done.state, launched.sequences, times_of(done, launched.host_times));
+  report(done, launched, loss_scale);
 }
 
-void Trainer::report(const StepState& done, int64_t sequences, const PhaseTimes& times) {
-  const double tokens = double(sequences * config_.seq_length);
+void Trainer::report(const StepResult& result, const LaunchedStep& launched, float loss_scale) {
+  const StepState& done = result.state;
+  const PhaseTimes times = times_of(result, launched.host_times);
+  const double tokens = double(launched.sequences * config_.seq_length);
   const double seconds = double(times.total()) * 1e-9;
   mean_step_seconds_ = mean_step_seconds_ == 0 ? seconds : 0.9 * mean_step_seconds_ + 0.1 * seconds;
-  const Utilization use = utilization(
-      flops_, {.tokens_per_second = tokens / seconds, .devices = engine_->ranks(), .measured_peak_flops = peak_flops_});
+  Speed speed{.tokens_per_second = tokens / seconds, .devices = engine_->ranks(), .peak_flops = peak_flops_};
+  if (const double flops = utilization(flops_, speed).tflops * 1e12; flops > peak_flops_ && state_.peak.flops > 0) {
+    metrics_.event({.kind = EventKind::warn,
+                    .step = state_.step,
+                    .text = cat("MFU refers to ", format_count(flops), "FLOP/s from here on, which this step reached; ",
+                                "before to ", format_count(peak_flops_), "FLOP/s, which was measured")});
+    speed.peak_flops = peak_flops_ = state_.peak.flops = flops;
+  }
+  const Utilization use = utilization(flops_, speed);
   StepMetrics m;
   m.step = state_.step;
   m.total_steps = config_.train_iters;
   m.consumed_samples = state_.consumed_samples;
   m.consumed_tokens = state_.consumed_samples * config_.seq_length;
-  m.global_batch_size = sequences;
+  m.global_batch_size = launched.sequences;
   m.loss = done.loss / std::max(1.0, done.loss_targets);
   m.grad_norm = done.grad_norm;
   m.learning_rate = done.lr;
-  m.loss_scale = done.loss_scale;
+  m.loss_scale = loss_scale;
   m.skipped_steps = done.skipped;
   m.nan_steps = state_.nan_steps;
   m.skipped = done.skip != 0;
@@ -394,7 +403,10 @@ void Trainer::evaluate(EvalSets sets) {
     }
     metrics_.eval({.step = state_.step,
                    .loss = result.loss,
+                   .loss_error = result.loss_error,
                    .tokens = result.tokens,
+                   .windows = result.windows,
+                   .windows_all = result.windows_all,
                    .seconds = Seconds(PhaseClock::Clock::now() - begin).count()});
   }
   if (!questions_.empty() && sets.choices) answer_questions();
@@ -440,6 +452,7 @@ bool Trainer::roll_back() {
   state_.consumed_samples = failed.consumed_samples;
   state_.nan_steps = failed.nan_steps;
   state_.micro_batch_size = failed.micro_batch_size;
+  state_.peak = failed.peak;
   state_.rollbacks = failed.rollbacks + 1;
   state_.device.skipped = failed.device.skipped;
   state_.device.spikes = failed.device.spikes;

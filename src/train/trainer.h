@@ -28,6 +28,7 @@ struct TrainerOptions {
   ProgramInfo program;              // for environment.json and the manifest
   std::string commit;               // source revision
   std::string backend_description;  // for the log
+  double most_flops = 0;            // that the device never exceeds, for MFU; 0: its data sheet has it, or not known
   Sensors* sensors = nullptr;       // of the device; null: it has none
   Profiler* profiler = nullptr;     // of the device, for config.profile; null: times of ops by events
   std::string why_no_profiler;      // "": the device has none
@@ -55,6 +56,10 @@ class Trainer {
     int32_t writing = 0;  // a part of a checkpoint
     int32_t failed = 0;   // Trainer::failure_
   };
+  struct LaunchedStep {
+    PhaseTimes host_times;
+    int64_t sequences;
+  };
   void doing(Activity) const;
   void require_common_start();          // several ranks: of one program, configuration and data
   void open_run();                      // run folder, lock, sinks, records of the start
@@ -64,6 +69,7 @@ class Trainer {
   void tune(const std::optional<Resume>&);             // products: rank 0's choices, on all ranks
   void choose_products(const std::optional<Resume>&);  // those of the run that goes on, or new ones
   void start(const std::optional<Resume>&);
+  std::string choose_peak();  // for MFU; why it is not the one of before, or ""
   Exit run_from_start();
   void tell_error(const std::string& text);
   Exit loop();
@@ -81,7 +87,7 @@ class Trainer {
   bool out_of_time(int64_t micro_left) const;
   bool pause_due(int64_t step) const;  // something comes after this step that needs its result
   PhaseTimes times_of(const StepResult&, PhaseTimes host) const;
-  void report(const StepState&, int64_t sequences, const PhaseTimes&);
+  void report(const StepResult&, const LaunchedStep&, float loss_scale);
   void report_spike(const StepMetrics&, const StepState&);
   void read_sensors(StepMetrics&);
   void after_step();
@@ -135,10 +141,6 @@ class Trainer {
   double peak_flops_ = 0;
   PhaseClock clock_;
   std::unique_ptr<Loader> loader_;
-  struct LaunchedStep {
-    PhaseTimes host_times;
-    int64_t sequences;
-  };
   std::deque<LaunchedStep> launched_;  // and not yet collected
   int64_t launched_samples_ = 0;       // of all steps launched: where the loader goes on
   int64_t step_sequences_ = 0;         // of the steps launched now

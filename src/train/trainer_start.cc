@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <sstream>
+#include <utility>
 
 #include "base/checksum.h"
 #include "base/file.h"
@@ -35,7 +36,8 @@ constexpr std::string_view kOwnKeys[] = {"threads",  "cpu_gemm",     "memory_lim
                                          "progress", "tuning_cache", "profile"};
 constexpr int64_t kMaxConfigBytes = 1 << 20, kMaxTuningBytes = 16 << 20;
 
-EventRecord with_plan(EventRecord event, const MemoryPlan& plan) {
+EventRecord with_plan(EventRecord event, const MemoryPlan& plan, double peak_flops) {
+  event.peak_tflops = peak_flops / 1e12;
   const auto bytes = [&](MemoryKind kind) { return int64_t(plan.total(kind)); };
   event.planned_weights = bytes(MemoryKind::weights);
   event.planned_masters = bytes(MemoryKind::masters);
@@ -242,8 +244,11 @@ void Trainer::start(const std::optional<Resume>& resume) {
     const RunState loaded = load_checkpoint(*engine_, backend_.device, resume->folder);
     state_ = loaded;
     if (resume->branch) state_.branches.push_back(*resume->branch);
-    metrics_.event(with_plan(
-        {.kind = EventKind::resume, .step = state_.step, .text = cat("from ", resume->folder, "; ", size)}, plan));
+    const std::string peak = choose_peak();
+    metrics_.event(with_plan({.kind = EventKind::resume,
+                              .step = state_.step,
+                              .text = cat("from ", resume->folder, "; ", size, peak.empty() ? "" : "; ", peak)},
+                             plan, peak_flops_));
     if (resume->branch)
       metrics_.event({.kind = EventKind::branch,
                       .step = state_.step,
@@ -257,17 +262,17 @@ void Trainer::start(const std::optional<Resume>& resume) {
       engine_->init_weights();
     }
     state_.device = engine_->read_state();
+    choose_peak();
     const std::string origin = from ? cat("weights of ", from->path(), "; ") : "";
-    metrics_.event(with_plan(
-        {.kind = EventKind::start, .step = 0, .text = cat(origin, size, "; ", options_.backend_description)}, plan));
+    metrics_.event(
+        with_plan({.kind = EventKind::start, .step = 0, .text = cat(origin, size, "; ", options_.backend_description)},
+                  plan, peak_flops_));
   }
   state_.micro_batch_size = config_.micro_batch_size;
   last_saved_step_ = resume ? state_.step : -1;
   const auto tokens = size_t(config_.micro_batch_size * config_.seq_length);
   last_tokens_.assign(tokens, 0), last_targets_.assign(tokens, -1);
   flops_ = flops_per_token(engine_->model(), config_.seq_length);
-  peak_flops_ =
-      config_.peak_tflops > 0 ? config_.peak_tflops * 1e12 : peak_flops(backend_, engine_->options().recipe.compute);
   if (lock_) write_file(config_.save + "/config.resolved.json", dump_resolved(config_));
   if (options_.sensors && backend_.mesh.world().rank() == 0)
     sensors_ = std::make_unique<SensorWatch>(*options_.sensors);
@@ -279,6 +284,18 @@ void Trainer::start(const std::optional<Resume>& resume) {
                                                                   .limits = limits,
                                                                   .trace = trace_.get()});
   }
+}
+
+std::string Trainer::choose_peak() {
+  peak_flops_ = mfu_peak(config_, backend_, engine_->options().recipe.compute, options_.most_flops);
+  const MfuPeak before = std::exchange(state_.peak, {});
+  if (config_.peak_tflops > 0) return "";
+  const std::string model = backend_.device.unified() ? find_environment(options_.program).cpu_model : "";
+  std::string told;
+  state_.peak =
+      settled_peak({peak_flops_, cat(backend_.device.description(), model.empty() ? "" : ", ", model)}, before, &told);
+  peak_flops_ = state_.peak.flops;
+  return told;
 }
 
 // All ranks take the choices of rank 0: their algorithms round alike, and only one of them searches.

@@ -63,7 +63,7 @@ void use(const std::string& path, const char* dtype) {
   std::vector<int32_t> tokens(6), targets(6), positions(6);
   std::vector<Document> documents(2);
   for (int64_t n = 0; n < dataset.windows(); ++n) {
-    dataset.read_row({}, n, options, {tokens, targets, positions, documents});
+    dataset.read_row(dataset.locate({}, n), options, {tokens, targets, positions, documents});
     int32_t covered = 0;
     for (const Document& d : documents) covered += d.length;
     require(covered == 6);

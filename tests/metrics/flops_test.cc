@@ -76,7 +76,7 @@ TEST(Flops, ASequenceOfNothingCostsNoAttention) {
 
 TEST(Flops, UtilizationIsPerDevice) {
   const FlopCount count{.causal = 1e9, .full = 2e9};
-  const auto u = utilization(count, {.tokens_per_second = 1e5, .devices = 8, .measured_peak_flops = 1e14});
+  const auto u = utilization(count, {.tokens_per_second = 1e5, .devices = 8, .peak_flops = 1e14});
   EXPECT_DOUBLE_EQ(u.tflops, 12.5);
   EXPECT_DOUBLE_EQ(u.mfu, 0.125);
   EXPECT_DOUBLE_EQ(u.mfu_full, 0.25);

@@ -233,8 +233,20 @@ class DataTest(TrainedTest):
             self.assertEqual(tokens[row + 1:row + 32], targets[row:row + 31])
         done = self.run_program("data", "samples", config, "x", "--steps", str(10**12), code=USAGE)
         self.assertIn("--first", done.err)
-        done = self.run_program("data", "samples", config, "x", "--set", "reset_position_ids=true", code=USAGE)
-        self.assertIn("reset_position_ids", done.err)
+        self.run_program("data", "samples", config, "packed.safetensors", "--steps", "6", "--set",
+                         "reset_attention_mask=true", "--set", "reset_position_ids=true")
+        packed = read_safetensors(self.maker.folder / "packed.safetensors")
+        self.assertEqual(packed["tokens"], everything["tokens"])
+        (_, _, most, two), documents = packed["documents"]
+        positions = packed["positions"][1]
+        self.assertEqual(two, 2)
+        for row in range(24):
+            lengths = []
+            for at in range(row * most * 2, (row + 1) * most * 2, 2):
+                begin, length = documents[at:at + 2]
+                lengths.append(length)
+                self.assertEqual(positions[row * 32 + begin:row * 32 + begin + length], tuple(range(length)))
+            self.assertEqual(sum(lengths), 32)
 
     def test_token_counts(self):
         self.assertIn(f"{len(TEXT) * 2000} bytes", self.tokenized.out)
@@ -272,7 +284,19 @@ class CommandTest(SystemTest):
         out = self.run_program("plan", ROOT / "configs" / f"{config}.json", "--gpu", gpu, *flags).out
         size = re.search(r"of (\d+) sequences of (\d+) tokens", out)
         return (int(size.group(1)) * int(size.group(2)), re.search(r"recomputation +(\w+)", out).group(1),
-                float(re.search(r"predicted step +([\d.e+]+) ms", out).group(1)))
+                sum(float(n) * {"ms": 1, "s": 1e3, "m": 6e4, "h": 36e5}[unit] for n, unit in
+                    re.findall(r"([\d.]+)(ms|[smh])", re.search(r"predicted step +(\S+)", out).group(1))))
+
+    def test_mfu_of_a_plan_is_a_fraction_of_what_a_run_takes(self):
+        shares = []
+        for peak, shown in ((0, "989T"), (989.4, "989T"), (1978.8, "1.98P")):
+            out = self.run_program("plan", ROOT / "configs" / "gpt2-124m.json", "--gpu", "h200", "--set",
+                                   f"peak_tflops={peak}").out
+            share, of = re.search(r"(\d+) % MFU of (\S+) FLOP/s", out).groups()
+            self.assertEqual(of, shown)
+            shares.append(int(share))
+        self.assertEqual(shares[0], shares[1])
+        self.assertAlmostEqual(shares[2], shares[0] / 2, delta=1)
 
     def test_plan_for_a_gpu_that_is_not_here(self):
         tokens, recompute, ms = self.plan_on("h200", "gpt2-124m")
@@ -370,7 +394,7 @@ class CommandTest(SystemTest):
         self.assertGreater(result["tokens_per_second"], 0)
         for flag, least in (("--steps", 1), ("--warmup", 0)):
             done = self.run_program("bench", "step", self.make_config(), flag, str(least - 1), code=USAGE)
-            self.assertIn(f"not in range {least} to ", done.err)
+            self.assertIn(f"expected {least} to ", done.err)
 
     def test_bench_step_explains_the_step_op_by_op(self):
         config = self.make_config(model={"hidden_size": 256, "max_position_embeddings": 128}, seq_length=128)

@@ -53,17 +53,36 @@ TEST(SplitPattern, WhatCannotBeTheSameIsRefusedByName) {
   const auto refused = [](const char* pattern, RegexDialect dialect) {
     return error_of([&] { to_pcre2(pattern, dialect); });
   };
-  const std::vector<std::pair<const char*, const char*>> onig = {
-      {"(a)\\1", "\\1"},         {"\\X", "\\X"},         {"\\Ga", "\\G"},         {"a\\Kb", "\\K"},
-      {"(?~ab)", "option"},      {"(?x) a", "\"x\""},    {"(?s:a)", "\"s\""},     {"a(?i)b", "middle"},
-      {"(?i:ss)", "\"ss\""},     {"(?i:é)", "ASCII"},    {"(?i)\\w", "class"},    {"(?i)[^a]", "[^a]"},
-      {"\\xc3\\xa9", "\\x"},     {"[[:punct:]]", "punct"}, {"\\p{L&}", "\\p{L&}"}, {"\\p{In_Greek}", "\\p{In_Greek}"},
-      {"a{3,1}", "before it begins"}, {"a{5000}", "1000"}, {"*a", "quantifier"}, {"[a-\\d]", "class of characters"},
-      {"[a--b]", "\"--\""},      {"(a", "without"},      {"a)", "without"},       {"[a", "without"},
-      {"\\q", "\\q"},            {"[b-a]", "before it begins"}};
+  const std::vector<std::pair<const char*, const char*>> onig = {{"(a)\\1", "\\1"},
+                                                                 {"\\X", "\\X"},
+                                                                 {"\\Ga", "\\G"},
+                                                                 {"a\\Kb", "\\K"},
+                                                                 {"(?~ab)", "option"},
+                                                                 {"(?x) a", "\"x\""},
+                                                                 {"(?s:a)", "\"s\""},
+                                                                 {"a(?i)b", "middle"},
+                                                                 {"(?i:ss)", "\"ss\""},
+                                                                 {"(?i:é)", "ASCII"},
+                                                                 {"(?i)\\w", "class"},
+                                                                 {"(?i)[^a]", "[^a]"},
+                                                                 {"\\xc3\\xa9", "\\x"},
+                                                                 {"[[:punct:]]", "punct"},
+                                                                 {"\\p{L&}", "\\p{L&}"},
+                                                                 {"\\p{In_Greek}", "\\p{In_Greek}"},
+                                                                 {"a{3,1}", "before it begins"},
+                                                                 {"a{5000}", "1000"},
+                                                                 {"*a", "quantifier"},
+                                                                 {"[a-\\d]", "class of characters"},
+                                                                 {"[a--b]", "a range"},
+                                                                 {"(a", "without"},
+                                                                 {"a)", "without"},
+                                                                 {"[a", "without"},
+                                                                 {"\\q", "\\q"},
+                                                                 {"[b-a]", "before it begins"}};
   for (const auto& [pattern, what] : onig)
     expect_parts(refused(pattern, RegexDialect::oniguruma), {"split pattern ", pattern, what});
-  for (const auto& [pattern, what] : {std::pair{"a{,3}", "{,3}"}, {"a{", "\"{\""}, {"\\R", "\\R"}, {"[a~~b]", "\"~~\""}})
+  for (const auto& [pattern, what] :
+       {std::pair{"a{,3}", "{,3}"}, {"a{", "\"{\""}, {"\\R", "\\R"}, {"[a~~b]", "\"~~\""}})
     expect_parts(refused(pattern, RegexDialect::rust), {"split pattern ", pattern, what});
   expect_parts(refused(std::string(5000, '(').c_str(), RegexDialect::oniguruma), {"nesting"});
 }
@@ -83,13 +102,16 @@ TEST(SplitPattern, RankFilesReadAsTiktokenDoes) {
   EXPECT_EQ(cut("\\pL+", "ab1"), (Pieces{"ab", "1"}));
 }
 
-// Of a tokenizer.json, expressions alone are patterns: names are none, and a + behind {1,3} is no possessive quantifier.
+// Of a tokenizer.json, expressions alone are patterns: names are none, and a + behind {1,3} is no possessive
+// quantifier.
 TEST(SplitPattern, BuiltInOnesAreTakenByTheirExpression) {
   if (!compiled("a", RegexDialect::oniguruma)) GTEST_SKIP() << "built without PCRE2";
   Splitter splitter;
   splitter.add_oniguruma("gpt2");
   splitter.add_oniguruma(find_pattern("llama3")->regex);
   splitter.add_oniguruma(find_pattern("cl100k")->regex);
+  EXPECT_EQ(splitter.patterns()[1], "llama3");
+  EXPECT_NE(splitter.patterns()[2], "cl100k");
   const CharTable table;
   std::vector<std::string> got;
   splitter.for_each(table, "xgpt2x", [&](std::string_view piece) { got.emplace_back(piece); });

@@ -362,6 +362,53 @@ TEST_F(TrainerTest, DivergenceStopsWithItsOwnCode) {
   EXPECT_EQ(state.consumed_samples, 12);  // a skipped step advances the samples
 }
 
+TEST_F(TrainerTest, TheLossScaleInTheLogIsThatOfItsStep) {
+  const std::vector<std::string> set = {"precision=fp16", "initial_loss_scale=1024", "loss_scale_window=2"};
+  auto first = set;
+  first.insert(first.end(), {"train_iters=4", "lr_decay_iters=8"});
+  ASSERT_EQ(run(config("r", first)), Exit::done);
+  ASSERT_EQ(run(config("r", set)), Exit::done);
+  std::vector<double> scales;
+  for (const StepMetrics& m : read_metrics(dir_.path() + "/r/metrics.jsonl").steps) scales.push_back(m.loss_scale);
+  EXPECT_EQ(scales, (std::vector<double>{1024, 1024, 2048, 2048, 4096, 4096, 8192, 8192}));
+}
+
+TEST_F(TrainerTest, OnePeakPerRunAndMfuBelowIt) {
+  ASSERT_EQ(run(config("r", {"peak_tflops=0", "train_iters=4", "lr_decay_iters=8"})), Exit::done);
+  ASSERT_EQ(run(config("r", {"peak_tflops=0"})), Exit::done);
+  const auto log = read_metrics(dir_.path() + "/r/metrics.jsonl");
+  std::vector<double> peaks;
+  std::string resumed;
+  for (const EventRecord& e : log.events) {
+    if (e.kind != EventKind::start && e.kind != EventKind::resume) continue;
+    ASSERT_TRUE(e.peak_tflops);
+    peaks.push_back(*e.peak_tflops);
+    resumed = e.text;
+  }
+  ASSERT_EQ(peaks.size(), 2u);
+  if (peaks[0] != peaks[1]) {
+    EXPECT_NE(resumed.find("MFU refers to"), std::string::npos) << resumed;
+  }
+  ASSERT_EQ(log.steps.size(), 8u);
+  for (const StepMetrics& m : log.steps) EXPECT_LE(m.mfu, 1);
+}
+
+// What the log says at the end is what `athanor eval` says of the whole set, or a sample of it with its error.
+TEST_F(TrainerTest, ValidationIsOfAllWindowsOrASampleOfAll) {
+  ASSERT_EQ(run(config("r", {"eval_iters=0"})), Exit::done);
+  const auto whole = read_metrics(dir_.path() + "/r/metrics.jsonl").evals.back();
+  EXPECT_EQ(whole.windows, 312);  // 5,000 tokens
+  EXPECT_EQ(whole.windows_all, 312);
+  EXPECT_EQ(whole.tokens, 312 * 16);
+  ASSERT_EQ(run(config("s", {"eval_iters=20"})), Exit::done);
+  const auto sample = read_metrics(dir_.path() + "/s/metrics.jsonl").evals.back();
+  EXPECT_EQ(sample.windows, 80);
+  EXPECT_EQ(sample.windows_all, 312);
+  EXPECT_GT(sample.loss_error, 0);
+  EXPECT_NEAR(sample.loss_error / whole.loss_error, 312.0 / 80 / 2, 0.5);  // as the root of the number of windows
+  EXPECT_NEAR(sample.loss, whole.loss, 4 * sample.loss_error);
+}
+
 // In fp16 a weight above 65504 is infinite: the step that makes it so is itself a good one.
 TEST_F(TrainerTest, ADivergedStateCostsNoHealthyCheckpoint) {
   const std::vector<std::string> common = {"precision=fp16",  "loss_scale=1",     "max_skipped_steps=3",
@@ -445,11 +492,16 @@ TEST_F(TrainerTest, APeriodicSaveThatFailsIsTriedAgain) {
     if (step == 5) limit.reset();
   };
   ASSERT_EQ(run(config("r", {"save_interval=2"}), false, doing), Exit::done);
-  EXPECT_EQ(steps("r"), (std::vector<int64_t>{6, 8}));
+  // A machine that is busy for 10 seconds between two steps sees further attempts.
+  ASSERT_GE(steps("r").size(), 2u);
+  EXPECT_GE(steps("r").front(), 5);
+  EXPECT_EQ(steps("r").back(), 8);
   std::vector<int64_t> failed;
   for (const EventRecord& e : history("r").events)
     if (e.kind == EventKind::warn && e.text.find("optimizer.safetensors") != e.text.npos) failed.push_back(e.step);
-  EXPECT_EQ(failed, (std::vector<int64_t>{2, 4}));
+  ASSERT_GE(failed.size(), 2u);
+  EXPECT_EQ(failed.front(), 2);
+  EXPECT_EQ(failed.back(), 4);
 }
 
 TEST_F(TrainerTest, TheLastSaveMustNotFail) {

@@ -1,5 +1,5 @@
-// Regex on PCRE2. Its tables are Unicode 14's in Debian 12 and Ubuntu 24.04, which is one reason why well-known patterns
-// do not come here.
+// Regex on PCRE2. Its tables are Unicode 14's in Debian 12 and Ubuntu 24.04, which is one reason why well-known
+// patterns do not come here.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
@@ -57,7 +57,9 @@ struct CodeRange {
 // The characters that PCRE2's tables do not have, ascending. Of planes 4 to 13 nobody has any.
 std::vector<CodeRange> unassigned() {
   std::string all;
-  for (uint32_t code = 0x80; code < 0xf0000; code = code + 1 == 0xd800 ? 0xe000 : code + 1 == 0x40000 ? 0xe0000 : code + 1)
+  for (uint32_t code = 0x80; code < 0xf0000; code = code + 1 == 0xd800    ? 0xe000
+                                                    : code + 1 == 0x40000 ? 0xe0000
+                                                                          : code + 1)
     append_utf8(all, code);
   const Code pattern = compiled("\\p{Cn}+", "\\p{Cn}+");
   const std::unique_ptr<pcre2_match_data, Free> match(pcre2_match_data_create(1, nullptr));
@@ -78,8 +80,8 @@ void add_range(std::string& set, CodeRange range) {
   set += text.data();
 }
 
-// Takes the letters, marks and numbers of Unicode 16 out of `missing`. Of the numbers since Unicode 14 those of Kaktovik
-// alone are no digits (U+1D2C0 to U+1D2D3, No).
+// Takes the letters, marks and numbers of Unicode 16 out of `missing`. Of the numbers since Unicode 14 those of
+// Kaktovik alone are no digits (U+1D2C0 to U+1D2D3, No).
 NewerCharacters take_newer(std::vector<CodeRange>& missing) {
   const CharTable table;
   NewerCharacters newer;
@@ -108,12 +110,24 @@ NewerCharacters take_newer(std::vector<CodeRange>& missing) {
   return newer;
 }
 
+// What these tables lack, and the part of it that our own tables know.
+struct Lacking {
+  std::vector<CodeRange> unknown;
+  NewerCharacters newer;
+};
+const Lacking& lacking() {
+  static const Lacking found = [] {
+    Lacking l{.unknown = unassigned(), .newer = {}};
+    l.newer = take_newer(l.unknown);
+    return l;
+  }();
+  return found;
+}
+
 class Pcre2 final : public Regex {
  public:
   Pcre2(const std::string& pattern, RegexDialect dialect)
-      : pattern_(pattern), missing_(unassigned()), newer_(take_newer(missing_)) {
-    code_ = compiled(to_pcre2(pattern, dialect, newer_), pattern);
-  }
+      : pattern_(pattern), code_(compiled(to_pcre2(pattern, dialect, lacking().newer), pattern)) {}
 
   std::string unicode_version() const override {
     std::array<char, 64> text{};
@@ -129,8 +143,8 @@ class Pcre2 final : public Regex {
     CHECK(match && context && stack, "out of memory for a split pattern");
     pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
     // As the iterators of the onig and fancy-regex crates go on: an empty match cuts, but not right behind a match.
-    size_t done = 0;                            // everything before has its end
-    size_t last = std::string_view::npos;       // the end of the last match
+    size_t done = 0;                       // everything before has its end
+    size_t last = std::string_view::npos;  // the end of the last match
     for (size_t at = 0; at <= text.size();) {
       const int found = pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at, 0,
                                     match.get(), context.get());
@@ -152,19 +166,18 @@ class Pcre2 final : public Regex {
 
  private:
   void count_unknown(std::string_view text) const {
+    const std::vector<CodeRange>& unknown = lacking().unknown;
     for (size_t at = 0; at < text.size();) {
       const Char c = char_at(text, at);
       at += c.bytes;
       if (c.code < 0x80 || c.code & kInvalidByte) continue;
-      const auto after = std::upper_bound(missing_.begin(), missing_.end(), c.code,
+      const auto after = std::upper_bound(unknown.begin(), unknown.end(), c.code,
                                           [](uint32_t code, const CodeRange& range) { return code < range.first; });
-      if (after != missing_.begin() && c.code <= std::prev(after)->last) ++unknown_seen_;
+      if (after != unknown.begin() && c.code <= std::prev(after)->last) ++unknown_seen_;
     }
   }
 
   std::string pattern_;
-  std::vector<CodeRange> missing_;
-  NewerCharacters newer_;
   Code code_;
   mutable std::atomic<int64_t> unknown_seen_ = 0;
 };

@@ -1,0 +1,77 @@
+#include "cpu/peak.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <fstream>
+#include <set>
+#include <vector>
+
+#include "base/error.h"
+#include "cpu/cores.h"
+
+namespace athanor {
+namespace {
+
+// Sums that wait for each other, one a cycle on every core there is; neither a neighbour on the same core nor the width
+// of its units changes that.
+double seconds_of_sums(int64_t rounds) {
+  constexpr int kUnrolled = 16;
+  uint64_t x = 1;
+  const uint64_t y = uint64_t(rounds) | 1;  // in a register: sums with constants may take no cycle at all
+  const auto begin = std::chrono::steady_clock::now();
+  for (int64_t i = 0; i < rounds / kUnrolled; ++i)
+    for (int k = 0; k < kUnrolled; ++k) {
+      x += y;
+      asm volatile("" : "+r"(x));
+    }
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// Hz, from a file in kHz; 0: there is none.
+double clock_limit() {
+  std::ifstream in("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq");
+  double khz = 0;
+  return in >> khz ? khz * 1e3 : 0;
+}
+
+}  // namespace
+
+double core_clock() {
+  constexpr int64_t kSums = 1 << 17;  // some 40 us: shorter than the time between two interruptions
+  constexpr int kTries = 100;
+  double least = seconds_of_sums(kSums);
+  for (int i = 1; i < kTries; ++i) least = std::min(least, seconds_of_sums(kSums));
+  return std::max(double(kSums) / least, clock_limit());
+}
+
+double flops_per_cycle(const std::string& instructions) {
+  if (instructions == "AVX-512") return 2 * 16 * 2;
+  if (instructions == "AVX2") return 2 * 8 * 2;
+#if defined(__x86_64__)
+  return 2 * 4 * 2;  // SSE2: products and sums apart, two units of each
+#else
+  return 4 * 4 * 2;  // four units of 128 bits
+#endif
+}
+
+int physical_cores(int threads, const std::string& cpus) {
+  std::vector<cpu_set_t> mask(16);
+  const size_t bytes = mask.size() * sizeof(cpu_set_t);
+  if (sched_getaffinity(0, bytes, mask.data()) != 0) return threads;
+  std::set<std::string> cores;
+  for (size_t cpu = 0; cpu < 8 * bytes; ++cpu) {
+    if (!CPU_ISSET_S(cpu, bytes, mask.data())) continue;
+    std::ifstream in(cat(cpus, "/cpu", cpu, "/topology/thread_siblings_list"));
+    std::string siblings;
+    if (!std::getline(in, siblings)) siblings = cat(cpu);
+    cores.insert(siblings);
+  }
+  return std::clamp(threads, 1, std::max(1, int(cores.size())));
+}
+
+double peak_flops(int threads) { return physical_cores(threads) * flops_per_cycle(instruction_set()) * core_clock(); }
+
+}  // namespace athanor
