@@ -2,9 +2,11 @@
 #   docker build -t athanor .                                      with NVIDIA's images, ready for GPUs
 #   docker build --build-arg BASE_BUILD=debian:12 --build-arg BASE_RUNTIME=debian:12-slim -t athanor .   for CPUs alone
 #   docker run --rm -v "$PWD:/work" athanor train configs/quickstart.json
-# Needs no network when it runs. This version of athanor trains on CPUs in either image.
+#   docker run --rm --gpus all -v "$PWD:/work" athanor train configs/gpt2-124m.json
+# Needs no network when it runs. NVIDIA's runtime image brings what a GPU needs beside its driver: cuBLASLt, cuDNN, NVRTC
+# and NCCL, of the version that the build had; other places for them are in docs/gpu.md. Not tried with a Docker daemon.
 ARG BASE_BUILD=nvidia/cuda:13.0.1-cudnn-devel-ubuntu24.04
-ARG BASE_RUNTIME=nvidia/cuda:13.0.1-base-ubuntu24.04
+ARG BASE_RUNTIME=nvidia/cuda:13.0.1-cudnn-runtime-ubuntu24.04
 
 FROM ${BASE_BUILD} AS build
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]

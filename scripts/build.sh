@@ -83,4 +83,11 @@ run_step "configuring $dir ($type${sanitize:+, $sanitize})" cmake -S "$root" -B 
   -DCMAKE_BUILD_TYPE="$type" -DATHANOR_SANITIZE="$sanitize" -DATHANOR_FUZZERS="$fuzzers" \
   -DATHANOR_TESTS="$tests_flag" -DATHANOR_UNITY="${unity:-OFF}" "${cuda[@]}" "${cache[@]}" "${compiler[@]}"
 run_step "building ${targets[*]} with ${jobs:-$(cores)} jobs" ninja -C "$dir" -j "${jobs:-$(cores)}" "${targets[@]}"
-if [ -x "$dir/athanor" ] && [[ " ${targets[*]} " == *' program '* ]]; then say "${green}$dir/athanor${reset}"; fi
+if [ -x "$dir/athanor" ] && [[ " ${targets[*]} " == *' program '* ]]; then
+  say "${green}$dir/athanor${reset}"
+  lacking=$(sed -n 's/^ATHANOR_NO_CUDA:INTERNAL=//p' "$dir/CMakeCache.txt")
+  # Not built on purpose: off, or with sanitizers.
+  if [ -n "$lacking" ] && [ "$architectures" != off ] && [ -z "$sanitize" ]; then
+    warn "without the CUDA backend: there is no $lacking"
+  fi
+fi

@@ -1,42 +1,30 @@
 #!/usr/bin/env python3
-"""Holds the compiled kernels to their budget: registers, spills, and the instructions that their speed rests on.
+"""Holds the compiled kernels to their budget: registers, spills, the instructions that their speed rests on, their order.
 
 usage: check_kernels.py [--build-dir DIR] [--budget FILE] [--update] [--list]
 Reads the objects of DIR/cuda (made by nvcc) with cuobjdump and nvdisasm, which .cache/python has (scripts/setup.sh --tests)
 or the CUDA toolkit. FILE (default tests/cuda/kernel_budget.txt) has a line per group of kernels:
     architecture | regular expression of the kernel's name | most registers | instructions that each must have
-A kernel of a line uses no stack (registers that do not fit are spilled there), unless the line ends in "| stack N" bytes.
-Kernels in no line are off the hot path. Every line must match a kernel. All kernels with wgmma or TMA are held to two rules
-more: products wait in groups, not one by one, which ptxas arranges where it finds their registers in use and does not count
-as a warning; and static shared memory ends on a boundary of 1024 bytes, where swizzled tiles begin. --update sets registers
-and stack of the lines to what is there; --list prints all kernels with their resources.
+A kernel of a line uses no stack (registers that do not fit are spilled there), unless the line has "| stack N" bytes.
+"| order M H8 W1 e64 W0; M A T2" is the order of what is asynchronous in the loops with products, and then in those with
+copies, as machine_code.py reads it: H products, W1 and W0 waits until so many groups of them are left, e exponentials, T
+copies by TMA, B barriers of threads, M waits for a barrier in shared memory, A arrivals there.
+Kernels in no line are off the hot path. Every line must match a kernel. All kernels with wgmma or TMA are held to three
+rules more: products wait in groups, not one by one, which ptxas arranges where it finds their registers in use and does not
+count as a warning; exponentials in a loop with products run while some of these do, since ptxas may move a wait above them;
+and static shared memory ends on a boundary of 1024 bytes, where swizzled tiles begin. --update sets registers, stack and
+order of the lines to what is there; --list prints all kernels with their resources, and with their order where they have one.
 """
 import argparse
-import os
 import re
-import shutil
-import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+
+from machine_code import (NotHere, exponentials, orders, product_loops, read_instructions, read_kernels, tool_folder)
 
 ROOT = Path(__file__).resolve().parent.parent
 BUDGET = ROOT / "tests" / "cuda" / "kernel_budget.txt"
-USAGE = re.compile(r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)")
-INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z][A-Za-z0-9_.]*)")
-
-
-@dataclass
-class Kernel:
-    architecture: str
-    name: str
-    registers: int
-    stack: int
-    shared: int  # static
-    local: int
-    instructions: set = field(default_factory=set)
-    products: int = 0  # wgmma
-    waited: int = 0    # of these, how many end a group
 
 
 @dataclass
@@ -47,65 +35,10 @@ class Line:
     registers: int
     instructions: list
     stack: int
+    order: str  # empty: any
 
     def matches(self, kernel):
         return kernel.architecture == self.architecture and re.search(self.pattern, kernel.name)
-
-
-class NotHere(Exception):
-    pass
-
-
-def tool_folder():
-    """The folder with cuobjdump and nvdisasm; they come as a pair."""
-    folders = [str(p.parent) for p in (ROOT / ".cache" / "python").glob("lib/python*/site-packages/nvidia/*/bin/cuobjdump")]
-    found = shutil.which("cuobjdump")
-    folders += [os.path.dirname(found)] if found else []
-    for folder in folders:
-        if os.access(Path(folder) / "nvdisasm", os.X_OK) or shutil.which("nvdisasm"):
-            return folder
-    raise NotHere("cuobjdump and nvdisasm are not installed: run scripts/setup.sh --tests")
-
-
-def call(folder, *arguments):
-    env = dict(os.environ, PATH=f"{folder}:{os.environ['PATH']}")
-    done = subprocess.run([f"{folder}/cuobjdump", *arguments], capture_output=True, text=True, env=env)
-    if done.returncode != 0:
-        sys.exit(f"check_kernels.py: cuobjdump {' '.join(arguments)}: {done.stderr.strip()}")
-    return done.stdout
-
-
-def demangled(names):
-    text = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True).stdout
-    return dict(zip(names, text.splitlines()))
-
-
-def read_kernels(folder, objects):
-    kernels = {}
-    for path in objects:
-        architecture = ""
-        for block in re.split(r"^arch = ", call(folder, "--dump-resource-usage", str(path)), flags=re.M)[1:]:
-            architecture = block.split("\n", 1)[0]
-            for name, *numbers in USAGE.findall(block):
-                kernels[architecture, name] = Kernel(architecture, name, *map(int, numbers))
-    names = demangled(sorted({name for _, name in kernels}))
-    for (_, name), kernel in kernels.items():
-        kernel.name = names[name]
-    return kernels
-
-
-def read_instructions(folder, objects, architectures, kernels):
-    for path in objects:
-        for architecture in architectures:
-            name = None
-            for line in call(folder, "--dump-sass", "-arch", architecture, str(path)).splitlines():
-                if match := re.search(r"Function : (\S+)", line):
-                    name = match[1]
-                elif (match := INSTRUCTION.match(line)) and (architecture, name) in kernels:
-                    kernel = kernels[architecture, name]
-                    kernel.instructions.add(match[1])
-                    kernel.products += match[1].startswith("HGMMA")
-                    kernel.waited += match[1].startswith("HGMMA") and "gsb0" in line
 
 
 def read_budget(path):
@@ -114,10 +47,11 @@ def read_budget(path):
         if not text.strip() or text.startswith("#"):
             continue
         parts = [p.strip() for p in text.split(" | ")]
-        if len(parts) not in (4, 5) or not parts[2].isdigit():
-            sys.exit(f"{path}:{number}: expected architecture | pattern | registers | instructions [| stack N]")
-        stack = int(parts[4].removeprefix("stack ")) if len(parts) == 5 else 0
-        lines.append(Line(number, parts[0], parts[1], int(parts[2]), parts[3].split(), stack))
+        more = dict(p.partition(" ")[::2] for p in parts[4:])
+        if len(parts) < 4 or not parts[2].isdigit() or not more.keys() <= {"stack", "order"}:
+            sys.exit(f"{path}:{number}: expected architecture | pattern | registers | instructions [| stack N] [| order ...]")
+        lines.append(Line(number, parts[0], parts[1], int(parts[2]), parts[3].split(), int(more.get("stack", 0)),
+                          more.get("order", "")))
     return lines
 
 
@@ -127,8 +61,15 @@ def has(kernel, wanted):
 
 
 def asynchronous_problems(kernel):
-    if 2 * kernel.waited > kernel.products:
-        yield f"{kernel.name}: {kernel.waited} of {kernel.products} wgmma end a group: ptxas has made them wait one by one"
+    products = [i for i in kernel.code if i.name.startswith("HGMMA")]
+    waited = sum("gsb0" in i.operands for i in products)
+    if 2 * waited > len(products):
+        yield f"{kernel.name}: {waited} of {len(products)} wgmma end a group: ptxas has made them wait one by one"
+    for loop in product_loops(kernel.code) if products else []:
+        number, beside = exponentials(loop)
+        if beside < number:
+            yield (f"{kernel.name}: {number - beside} of {number} exponentials of its loop run while no product does "
+                   f"({orders(kernel.code)}): hold the wait back with wgmma_wait_after()")
     swizzled = any(i.startswith(("HGMMA", "UTMA")) for i in kernel.instructions)
     if swizzled and kernel.shared % 1024:
         yield f"{kernel.name}: dynamic shared memory begins after {kernel.shared} static bytes, expected a multiple of 1024"
@@ -147,6 +88,8 @@ def problems_of(kernels, lines, budget):
                 out.append(f"{where}: {kernel.name} uses {kernel.stack} bytes of stack and {kernel.local} of local memory, "
                            f"budget {line.stack} and 0: spills cost memory traffic in inner loops")
             out += [f"{where}: {kernel.name} has no {i}" for i in line.instructions if not has(kernel, i)]
+            if line.order and (found := orders(kernel.code)) != line.order:
+                out.append(f"{where}: {kernel.name} has the order {found}, budget {line.order}")
     return out
 
 
@@ -157,7 +100,8 @@ def update(path, lines, kernels):
         matching = [k for k in kernels if line.matches(k)]
         parts[2] = str(max((k.registers for k in matching), default=line.registers))
         stack = max((k.stack for k in matching), default=line.stack)
-        parts[4:] = [f"stack {stack}"] if stack else []
+        order = orders(matching[0].code) if line.order and matching else line.order
+        parts[4:] = [f"stack {stack}"] * (stack > 0) + [f"order {order}"] * (order != "")
         text[line.number - 1] = " | ".join(parts)
     path.write_text("\n".join(text) + "\n")
 
@@ -180,16 +124,16 @@ def main():
         print(f"skipped: {why}")
         return 0
     kernels = read_kernels(folder, objects)
-    if args.list:
-        for k in sorted(kernels.values(), key=lambda k: (k.architecture, k.name)):
-            print(f"{k.architecture:8} {k.registers:4} registers {k.stack:4} stack  {k.name}")
-        return 0
     built = {k.architecture for k in kernels.values()}
     lines = [line for line in read_budget(args.budget) if line.architecture in built]
+    read_instructions(folder, objects, sorted(built if args.list else {line.architecture for line in lines}), kernels)
+    if args.list:
+        for k in sorted(kernels.values(), key=lambda k: (k.architecture, k.name)):
+            print(f"{k.architecture:8} {k.registers:4} registers {k.stack:4} stack  {k.name}  {orders(k.code)}".rstrip())
+        return 0
     if args.update:
         update(args.budget, lines, kernels.values())
         return 0
-    read_instructions(folder, objects, sorted({line.architecture for line in lines}), kernels)
     problems = problems_of(kernels.values(), lines, args.budget)
     print("\n".join(problems) if problems else f"{len(kernels)} kernels keep the {len(lines)} lines of their budget")
     return 1 if problems else 0

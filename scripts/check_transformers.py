@@ -70,7 +70,9 @@ def compare(path, ours, theirs, tolerance):
 
 def check_generation(model, prompts, count):
     with torch.no_grad():
-        texts = model.generate(prompts, max_new_tokens=count, min_new_tokens=count)
+        # Without a mask token 0, the padding, would be hidden where a prompt has it.
+        texts = model.generate(prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=count,
+                               min_new_tokens=count)
         logits = model(input_ids=texts, use_cache=False).logits
     start = prompts.shape[1]
     for prompt, text, scores in zip(prompts, texts, logits):

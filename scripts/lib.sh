@@ -48,12 +48,27 @@ as_root() {
   fi
 }
 
+# progress LINE SECONDS: of a line of ninja, "[54/134] ...", how far it is and what is left, by the time so far; others as
+# they are.
+progress() {
+  local done all
+  if [[ $1 =~ ^\[([0-9]+)/([0-9]+)\]\ (.*) ]]; then
+    done=${BASH_REMATCH[1]} all=${BASH_REMATCH[2]}
+    printf '%d of %d, %d %%, %s' "$done" "$all" $((100 * done / all)) "$(seconds "$2")"
+    [ "$done" -lt 5 ] || [ "$done" -ge "$all" ] || printf ', about %s left' "$(seconds $(($2 * (all - done) / done)))"
+    printf ': %s' "${BASH_REMATCH[3]##*/}"
+  else
+    printf '%s' "$1"
+  fi
+}
+
 # Shows the last line of a growing log on a terminal until the process ends.
 follow() { # PID LOG
-  local width line
+  local width line start=$SECONDS
   width=$(tput cols 2>/dev/null || echo 80)
   while kill -0 "$1" 2>/dev/null; do
-    line=$(tail -n 1 "$2" 2>/dev/null | tr -d '\r' | cut -c "1-$((width - 5))")
+    line=$(tail -n 1 "$2" 2>/dev/null | tr -d '\r')
+    line=$(progress "$line" $((SECONDS - start)) | cut -c "1-$((width - 5))")
     printf '\r\e[K  %s%s%s' "$dim" "$line" "$reset"
     sleep 0.3
   done

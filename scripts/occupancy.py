@@ -4,7 +4,7 @@
 usage: occupancy.py [--build-dir DIR] [--models A,B] [--set key=value] [--markdown]
 Launches are those of an optimizer step of the models of bench/gpu/compare.py, at full size (kernel_launches of the
 tests, on the emulated GPU); registers and static shared memory are read from the objects that nvcc made for sm_90a
-(check_kernels.py). Nothing here is measured. Columns:
+(machine_code.py). Nothing here is measured. Columns:
     in a step   launches
     occupancy   threads of a multiprocessor that are resident, of 2048, when all its blocks are; and what bounds it:
                 registers, shared memory, threads, or the number of blocks
@@ -20,7 +20,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import check_kernels
+import machine_code
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench" / "gpu"))
@@ -77,7 +77,7 @@ def short(name):
 
 def compiled(build):
     objects = sorted((build / "cuda").glob("*.o"))
-    kernels = check_kernels.read_kernels(check_kernels.tool_folder(), objects)
+    kernels = machine_code.read_kernels(machine_code.tool_folder(), objects)
     return {bare(k.name): k for k in kernels.values() if k.architecture == ARCHITECTURE}
 
 
@@ -126,7 +126,7 @@ def main():
     program = args.build_dir / "tests" / "kernel_launches"
     try:
         kernels = compiled(args.build_dir)
-    except check_kernels.NotHere as why:
+    except machine_code.NotHere as why:
         sys.exit(f"occupancy.py: {why}")
     if not kernels or not program.exists():
         lacking = program.name if kernels else f"kernels for {ARCHITECTURE}"

@@ -44,10 +44,10 @@ mkdir -p "$run"
 corpus=$run/corpus.txt
 [ -s "$corpus" ] || run_step "making a corpus from the King James Bible and the fortune cookies" \
   python3 scripts/corpus.py "$corpus"
-[ -s "$run/data/tokenizer.athanor.json" ] || run_step "turning it into tokens, one per byte; every 20th block is held out" \
+[ -s "$run/data/text_val_000000.bin" ] || run_step "turning it into tokens, one per byte; every 20th block is held out" \
   "$program" tokenize --input "$corpus" --output-prefix "$run/data/text" --overwrite
 
-overrides=(--set "save=$run" --set "train_data=$run/data/text_train_*.bin" --set "valid_data=$run/data/text_valid_*.bin")
+overrides=(--set "save=$run" --set "train_data=$run/data/text_train_*.bin" --set "valid_data=$run/data/text_val_*.bin")
 if [ -n "$short" ]; then
   overrides+=(--set model.hidden_size=64 --set model.num_hidden_layers=2 --set eval_iters=2 --set eval_interval=20
     --set log_interval=10 --set lr_warmup_iters=5)
@@ -137,12 +137,12 @@ for i in "${!prompts[@]}"; do
 done
 
 measure_model() {
-  "$program" eval "$run/$(cat "$run/latest")" --data "$run/data/text_valid_000000.bin" --json >"$run/valid.json"
+  "$program" eval "$run/$(cat "$run/latest")" --data "$run/data/text_val_000000.bin" --json >"$run/valid.json"
 }
 measure_ngrams() {
-  "$program" data info "$run/data/text_train_*.bin" --ngram --ngram-valid "$run/data/text_valid_*.bin" >"$run/ngrams.txt"
+  "$program" data info "$run/data/text_train_*.bin" --ngram --ngram-valid "$run/data/text_val_*.bin" >"$run/ngrams.txt"
 }
 run_step "measuring the model on all of the held-out text" measure_model
 run_step "measuring n-gram models of the same text" measure_ngrams
-python3 scripts/quickstart_summary.py "$run" ${short:+--short} "${prompts[@]}"
+python3 scripts/quickstart_summary.py "$run" ${short:+--short} --program "$program" "${prompts[@]}"
 say "whole time: $(seconds $((SECONDS - begin))) (install and build $(seconds $((built - begin))), training $(seconds "$training"))"

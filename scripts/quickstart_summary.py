@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Says how good the quick start's model is: its loss beside n-gram models, whether it writes words, whether it copies.
 
-usage: quickstart_summary.py RUN [--short] PROMPT...
-RUN holds what scripts/quickstart.sh made, sample-N.txt for the N-th prompt. Exit status 1 if a whole run is not as good as it should be; with --short, or
-where a slow machine trained fewer steps than the configuration says, it only tells.
+usage: quickstart_summary.py RUN [--short] [--program PATH] PROMPT...
+RUN holds what scripts/quickstart.sh made, sample-N.txt for the N-th prompt. Exit status 1 if a whole run is not as good
+as it should be; with --short, or where a slow machine trained fewer steps than the configuration says, it only tells.
 """
+import argparse
 import json
 import re
 import sys
@@ -66,12 +67,15 @@ def duration(seconds):
 
 
 def main():
-    arguments = [a for a in sys.argv[1:] if a != "--short"]
-    if len(arguments) < 2:
-        sys.exit(__doc__)
-    run, prompts = Path(arguments[0]), arguments[1:]
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("run", type=Path)
+    parser.add_argument("prompts", nargs="+")
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--program", default="build/athanor")
+    args = parser.parse_args()
+    run, prompts, program = args.run, args.prompts, args.program
     steps = read_steps(run / "metrics.jsonl")
-    whole = "--short" not in sys.argv and steps[-1]["step"] >= json.loads(CONFIG.read_text())["train_iters"]
+    whole = not args.short and steps[-1]["step"] >= json.loads(CONFIG.read_text())["train_iters"]
     loss = json.loads((run / "valid.json").read_text())["loss"]
     ngrams = [(name.strip(), value) for name, value in read_ngrams(run / "ngrams.txt")]
     corpus = (run / "corpus.txt").read_text()
@@ -106,11 +110,14 @@ in {run}
   config.resolved.json, environment.json    what was run, and on what
 
 what to try next
-  build/athanor sample --checkpoint {run} --prompt "And it came to pass "
-  build/athanor train configs/quickstart.json --set train_iters={2 * steps[-1]["step"]}    goes on from here
-  build/athanor plan configs/gpt2-124m.json    memory and operations of a real run, before it runs
-  build/athanor bench ops configs/quickstart.json    where the time goes on this machine
-configs/README.md lists every option, data/README.md says how to bring your own text.
+  {program} report {run}    a page with its curves: open {run}/report.html in a browser
+  {program} sample --checkpoint {run} --prompt "And it came to pass "
+  {program} eval {run}
+  {program} train {run}/config.resolved.json --set train_iters={2 * steps[-1]["step"]}    goes on from here, at the
+      learning rate that it ended with
+  {program} plan configs/gpt2-124m.json    memory and operations of a real run, before it runs
+  {program} bench ops configs/quickstart.json    where the time goes on this machine
+configs/README.md lists every option, docs/your-data.md says how to bring your own text.
 """)
     if not all(ok for ok, _ in checks):
         print("not every goal was reached" + ("" if whole else ": fewer steps were trained than configs/quickstart.json says"))

@@ -196,6 +196,18 @@ std::vector<CheckpointInfo> list_checkpoints(const std::string& root) {
   return list;
 }
 
+void require_folder(const std::string& folder) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(folder, ignored)) return;
+  const size_t end = std::max<size_t>(folder.find_last_not_of('/') + 1, 1);
+  const std::string around = parent_dir(folder.substr(0, end));
+  const auto others = list_checkpoints(around);
+  throw Error(
+      cat(folder, ": there is no such folder",
+          others.empty() ? "" : cat("; the newest checkpoint in ", around, " is ", step_folder(others.back().step))),
+      Exit::usage);
+}
+
 std::optional<CheckpointInfo> newest_valid(const std::string& root, std::vector<std::string>* why_skipped,
                                            Depth depth) {
   std::vector<CheckpointInfo> list = list_checkpoints(root);

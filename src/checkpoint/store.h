@@ -112,6 +112,9 @@ std::vector<CheckpointInfo> list_checkpoints(const std::string& root);
 // The same of states that diverged (diverged_folder).
 std::vector<CheckpointInfo> list_diverged(const std::string& root);
 
+// Error(usage) if there is no such folder, naming the checkpoints that the folder around it has.
+void require_folder(const std::string& folder);
+
 // The newest step that passes verification; the reasons against newer ones go to why_skipped. Error if a newer one
 // cannot be read: it may be whole, and must not be taken for lost.
 std::optional<CheckpointInfo> newest_valid(const std::string& root, std::vector<std::string>* why_skipped = nullptr,

@@ -49,11 +49,13 @@ void add_list(Cli& cli, Verb parent) {
 }
 
 Exit inspect(const std::string& folder) {
+  require_folder(folder);
   std::fputs(inspect_checkpoint(folder).c_str(), stdout);
   return Exit::done;
 }
 
 Exit verify(const std::string& folder) {
+  require_folder(folder);
   const Verification v = verify_checkpoint(folder, Depth::checksums);
   if (!v.ok) throw Error(cat(folder, ": damaged: ", v.problem));
   std::printf("%s: every byte is as written (%zu files, %zu tensors)\n", folder.c_str(), v.manifest.files.size(),

@@ -17,7 +17,9 @@ namespace athanor {
 namespace {
 
 constexpr const char* kExitCodes =
-    "Exit codes: 0 done, 1 error, 2 usage or config, 3 diverged, 4 peer lost, 85 checkpointed: start again.";
+    "Exit codes: 0 done, 1 error, 2 usage or config, 3 diverged, 4 peer lost, 85 checkpointed: start again, 128 + N "
+    "ended "
+    "by signal N.";
 
 std::string version_text() {
   const Version v = program_version();
@@ -53,8 +55,8 @@ std::vector<std::string_view> options_of(const CLI::App& app, std::deque<std::st
   return names;
 }
 
-// What is wrong with the words of a command line, where the parser says less: a word where a verb is expected, an option
-// that the verb does not have. Empty otherwise.
+// What is wrong with the words of a command line, where the parser says less: a word where a verb is expected, an
+// option that the verb does not have. Empty otherwise.
 std::string misspelt(const CLI::App& app, const std::vector<std::string>& words) {
   const CLI::App* at = &app;
   std::string path = "athanor";

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "command/command.h"
 #include "command/machine.h"
+#include "convert/model_folder.h"
 #include "tokenizer/load.h"
 #include "train/answer.h"
 #include "train/evaluate.h"
@@ -143,7 +144,7 @@ void report(const ChoiceResult& r, nlohmann::ordered_json& json, std::string& te
 Exit eval(const Args& args) {
   const ModelFolder from(args.checkpoint);
   const Config config = config_of(args, from.path());
-  Machine machine(config);
+  Machine machine(config, {}, WithoutLibraries::use_cpu);
   std::optional<Dataset> data;
   if (!config.valid_data.empty()) data = open_dataset(config.valid_data, config);
   const auto tokenizer = tokenizer_of(args, from.path(), config, data);

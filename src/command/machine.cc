@@ -58,10 +58,16 @@ bool has_nvidia_card() {
 }
 
 // Why no GPU is used is told where one would be expected; elsewhere the description of the CPU says enough.
-bool wants_gpu(DeviceChoice choice) {
+bool wants_gpu(DeviceChoice choice, WithoutLibraries otherwise) {
   if (choice != DeviceChoice::automatic) return choice == DeviceChoice::cuda;
-  const std::string why = why_no_cuda();
-  if (!why.empty()) log::write(has_nvidia_card() ? log::Level::info : log::Level::debug, cat("device: using the CPU; ", why));
+  std::string why = why_no_cuda();
+  if (!why.empty()) {
+    log::write(has_nvidia_card() ? log::Level::info : log::Level::debug, cat("device: using the CPU; ", why));
+    return false;
+  }
+  if (otherwise == WithoutLibraries::refuse) return true;
+  why = why_no_libraries();
+  if (!why.empty()) log::warn("device: using the CPU, although there is a GPU; ", why);
   return why.empty();
 }
 
@@ -195,10 +201,10 @@ std::unique_ptr<Communicator> Machine::connect_gpus(const Config& config, const 
   return std::move(nccl.world);
 }
 
-Machine::Machine(const Config& config, const RankInfo& ranks) {
+Machine::Machine(const Config& config, const RankInfo& ranks, WithoutLibraries otherwise) {
   // What can be refused is refused before anybody waits for others.
   const auto mesh = mesh_sizes(config, ranks.world);
-  const bool gpu = wants_gpu(config.device);
+  const bool gpu = wants_gpu(config.device, otherwise);
   if (const std::string why = gpu ? why_no_cuda() : ""; !why.empty())
     throw Error(cat("device cuda: ", why), Exit::usage);
   const Neighbours here = meet(config, ranks);

@@ -22,11 +22,14 @@ struct FoundProfiler {
   std::string why_none;                // "" on the CPU, which needs none
 };
 
+// A GPU is there, but not the libraries to use it: training by the CPU instead would be no service.
+enum class WithoutLibraries : uint8_t { refuse, use_cpu };
+
 class Machine {
  public:
   // Meets the other ranks, if there are any. Throws Error(usage) when the config asks for a device that this program or
   // machine has not, Error(peer_lost) when ranks are missing.
-  explicit Machine(const Config&, const RankInfo& = {});
+  explicit Machine(const Config&, const RankInfo& = {}, WithoutLibraries = WithoutLibraries::refuse);
   ~Machine();
   Backend backend() { return {*device_, *ops_, *mesh_, tuning_, control_.get(), network_}; }
   int threads() const { return threads_; }             // of the CPU backend; else 0

@@ -28,7 +28,7 @@ void print_memory(const Config& config, Engine& engine, const Device& device) {
     const auto kind = static_cast<MemoryKind>(k);
     if (const size_t bytes = plan.total(kind); bytes > 0)
       std::printf("  %-12s %12s  %5.1f %%   %s\n", name_of(kind), format_bytes(bytes).c_str(),
-                  100.0 * double(bytes) / double(plan.total()), knob_of(kind));
+                  100.0 * double(bytes) / double(plan.total()), plan.knobs(kind).c_str());
   }
   std::printf("  %-12s %12s            one allocation, exact\n", "total", format_bytes(plan.total()).c_str());
   std::printf("  %-12s %12s            runtime_reserve_mib: code, libraries, buffers of the system\n", "reserve",
@@ -45,7 +45,7 @@ void print_memory(const Config& config, Engine& engine, const Device& device) {
 struct Place {
   Place(const Config& config, const std::string& gpu) {
     if (gpu.empty()) {
-      machine = std::make_unique<Machine>(config);
+      machine = std::make_unique<Machine>(config, RankInfo{}, WithoutLibraries::use_cpu);
       most_flops = machine->most_flops();
       return;
     }
@@ -56,7 +56,9 @@ struct Place {
     const bool half = make_recipe(name_of(config.precision), DType::f32).compute != DType::f32;
     most_flops = description.sheet_flops / (half ? 1 : 2);
   }
-  Backend backend() const { return machine ? machine->backend() : Backend{*described.device, *described.ops, *mesh}; }
+  Backend backend() const {
+    return machine ? machine->backend() : Backend{*described.device, *described.ops, *mesh, described.tuning};
+  }
   std::string title() const { return machine ? machine->description() : described.device->description(); }
 
   std::unique_ptr<Machine> machine;

@@ -57,7 +57,7 @@ void print_row(const Config& config, const GpuDescription& gpu, const ManyRanks&
   const int nodes = many.nodes > 0 ? many.nodes : (ranks + kGpusPerNode - 1) / kGpusPerNode;
   const Network network{gpu.link_bytes, gpu.network_bytes, std::max(1, ranks / nodes)};
   const auto engine =
-      make_engine(c, {.device = *described.device, .ops = *described.ops, .mesh = mesh, .network = network}, true);
+      make_engine(c, {*described.device, *described.ops, mesh, described.tuning, nullptr, network}, true);
   const StepTraffic t = step_traffic(*engine, mesh, network);
   const double tokens = double(c.global_batch_size * c.seq_length);
   const double compute = least_sum(planned_rows(*engine, limits_of(gpu, c.model.head_dim, c.seq_length)));

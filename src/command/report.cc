@@ -36,6 +36,7 @@ Exit report(const Args& args) {
   const std::string output = !args.output.empty()    ? args.output
                              : args.runs.size() == 1 ? args.runs[0] + "/report.html"
                                                      : "report.html";
+  bool shown = false;
   std::vector<int64_t> told(args.runs.size(), 0);  // unreadable lines
   for (;;) {
     const std::vector<int64_t> before = sizes(args.runs);
@@ -48,12 +49,14 @@ Exit report(const Args& args) {
     const bool over =
         !args.watch || std::all_of(runs.begin(), runs.end(), [](const RunRecords& r) { return r.ended(); });
     write_file(output, html_report(runs, {.refresh_seconds = over ? 0 : args.every}));
-    if (over) break;
+    if (!std::exchange(shown, true)) {  // at once: with --watch the page is there to be opened
+      std::printf("%s\n", output.c_str());
+      std::fflush(stdout);
+    }
+    if (over) return Exit::done;
     do std::this_thread::sleep_for(std::chrono::seconds(args.every));
     while (sizes(args.runs) == before);
   }
-  std::printf("%s\n", output.c_str());
-  return Exit::done;
 }
 
 }  // namespace

@@ -143,7 +143,7 @@ class Writer {
         out.stopped_by = "stop";
         return out;
       }
-      if (sampler_.length() == sampler_.capacity() || out.tokens == args_.max_tokens) break;
+      if (out.tokens == args_.max_tokens) break;
       logits = sampler_.next(token);
     }
     pass(stop.rest());
@@ -198,15 +198,15 @@ Exit sample(const Args& args) {
   const std::string& folder = from.path();
   const ModelConfig& model = from.config();
   const auto tokenizer = load_tokenizer(folder);
-  const std::vector<Prompt> prompts =
-      encode(args.prompts_file.empty() ? std::vector{args.prompt} : read_prompts(args.prompts_file), *tokenizer, model,
-             folder);
+  std::vector<std::string> texts(1, args.prompt);
+  if (!args.prompts_file.empty()) texts = read_prompts(args.prompts_file);
+  const std::vector<Prompt> prompts = encode(texts, *tokenizer, model, folder);
   size_t longest = 0;
   for (const Prompt& p : prompts) longest = std::max(longest, p.tokens.size());
   const int64_t capacity = std::min(model.max_position_embeddings, int64_t(longest) + args.max_tokens);
   Config config;
   config.threads = args.threads;
-  Machine machine(config);
+  Machine machine(config, {}, WithoutLibraries::use_cpu);
   Sampler sampler(model, make_recipe(args.precision, DType::f32), machine.backend(), capacity);
   sampler.memory().require_fits(memory_capacity(config, machine.backend().device), runtime_reserve(config));
   sampler.commit();
@@ -256,7 +256,10 @@ void add_sample(Cli& cli) {
   verb.add_flag("--json", args->json,
                 "an object a line and prompt: prompt, text, tokens, stopped_by (length, eod or stop), seed");
   verb.add_option("--stop", args->stops, "end before this text (may repeat)").one_value();
-  verb.add_option("--max-tokens", args->max_tokens, "tokens to add at most").show_default().check(positive());
+  verb.add_option("--max-tokens", args->max_tokens,
+                  "tokens to add at most; beyond the model's context its last half is read anew")
+      .show_default()
+      .check(positive());
   add_drawing(verb, args->sampling);
   verb.add_option("--precision", args->precision, "fp32, bf16 or fp16")
       .show_default()

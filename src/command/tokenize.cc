@@ -70,8 +70,7 @@ void add_options(Verb verb, TokenizeOptions& o) {
   verb.add_option("--input", o.documents.inputs,
                   "text or JSON lines, plain, gzip or zstd; - is standard input. Parquet: scripts/parquet_to_jsonl.py")
       .required();
-  verb.add_option("--output-prefix", o.output_prefix,
-                  "shards are PREFIX_train_000000.bin, PREFIX_valid_000000.bin, ...")
+  verb.add_option("--output-prefix", o.output_prefix, "shards are PREFIX_train_000000.bin, PREFIX_val_000000.bin, ...")
       .required();
   verb.add_option(
           "--tokenizer", o.tokenizer.source,
@@ -100,7 +99,8 @@ void add_options(Verb verb, TokenizeOptions& o) {
   verb.add_option("--threads", o.threads, "0: all cores this process may use; changes no byte of the shards")
       .show_default();
   verb.add_option("--save-seconds", o.save_seconds, "how often a run notes how far it came, to go on after a kill")
-      .show_default().check(non_negative());
+      .show_default()
+      .check(non_negative());
   verb.add_flag("--overwrite", o.overwrite, "replace shards of this prefix, and what another run left unfinished");
 }
 

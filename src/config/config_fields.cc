@@ -134,8 +134,8 @@ Fields run_group() {
       option("cuda_graph", &Config::cuda_graph, free,
              "capture micro-batch and optimizer as CUDA graphs and replay them: the same kernels, fewer launches"),
       choice<&Config::attention>("attention", notice,
-                                 "whose attention kernels run on a GPU; auto = cuDNN's where they can, need little "
-                                 "memory and no trial finds others faster, else the program's own"),
+                                 "whose attention kernels run on a GPU; auto = cuDNN's where they can, memory is "
+                                 "left for them and no trial finds others faster, else the program's own"),
       number("gemm_search_seconds", &Config::gemm_search_seconds, at_least(0), free, "s",
              "time to try algorithms and fused epilogues of matrix products, and with attention auto whose kernels are "
              "faster, "

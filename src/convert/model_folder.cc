@@ -50,6 +50,7 @@ void for_each_rows(const ModelFolder::Weight& w, Fn&& rows) {
 }  // namespace
 
 std::string newest_model(const std::string& folder) {
+  require_folder(folder);
   if (list_checkpoints(folder).empty()) return folder;
   std::vector<std::string> skipped;
   const auto newest = newest_valid(folder, &skipped);
@@ -185,8 +186,10 @@ void ModelFolder::refuse_non_finite() const {
     if (values > 0 && ++tensors <= kNamed) names += cat("\n  ", w.name, ": ", values, " of ", w.shape.numel());
   }
   if (tensors > kNamed) names += cat("\n  and ", tensors - kNamed, " more tensors");
-  throw Error(cat(path_, ": weights are NaN or infinite: the model is damaged or has diverged; take another copy or "
-                  "checkpoint:", names));
+  throw Error(cat(path_,
+                  ": weights are NaN or infinite: the model is damaged or has diverged; take another copy or "
+                  "checkpoint:",
+                  names));
 }
 
 void ModelFolder::for_each_block(const Weight& w, const Block& block) const {

@@ -116,6 +116,40 @@ void AttentionRunner::run(const Op& op, void* scratch, cudaStream_t stream) cons
   by_cudnn(op) ? cudnn_->run(op, scratch) : cuda::run(op, scratch, stream);
 }
 
+size_t AttentionRunner::wanted_scratch(const Tunable& ops) const {
+  size_t most = 0;
+  if (!cudnn_) return most;
+  for (const AttentionFwd& op : ops.forward) most = std::max(most, cudnn_->wanted_scratch(op));
+  for (const AttentionBwd& op : ops.backward) most = std::max(most, cudnn_->wanted_scratch(op));
+  return most;
+}
+
+// Whose kernels, and why.
+template <class Op>
+std::string AttentionRunner::whose(const Op& op) const {
+  std::string why = why_own_;
+  if (!cudnn_ || !cudnn_->supports(op, &why)) return cat("the program's own kernels", why.empty() ? "" : ": ", why);
+  const auto chosen = choices_.find(name_of(cudnn_->problem_of(op)));
+  if (!by_trial_) return "cuDNN's, as configured";
+  if (chosen == choices_.end()) return "cuDNN's, without a trial";
+  return chosen->second.own ? "the program's own kernels, faster in a trial" : "cuDNN's, by a trial";
+}
+
+std::string AttentionRunner::describe(const Tunable& ops) const {
+  std::string text;
+  const auto add = [&]<class Op>(const char* name, std::span<const Op> all) {
+    std::vector<std::string> different;
+    for (const Op& op : all)
+      if (std::string words = whose(op); std::find(different.begin(), different.end(), words) == different.end())
+        different.push_back(std::move(words));
+    for (size_t i = 0; i < different.size(); ++i)
+      text += cat(i == 0 ? cat(text.empty() ? "" : "; ", name, " by ") : " and ", different[i]);
+  };
+  add("forward", ops.forward);
+  add("backward", ops.backward);
+  return text;
+}
+
 template <class Op>
 AttentionChoice AttentionRunner::time_both(const Op& like, double* cudnn_microseconds, cudaStream_t stream) const {
   Trial<Op> trial(like, cudnn_->tokens(), scratch(like), stream);

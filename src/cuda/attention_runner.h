@@ -13,6 +13,7 @@ namespace athanor::cuda {
 class AttentionRunner {
  public:
   AttentionRunner() = default;  // the program's own
+  explicit AttentionRunner(std::string why_own) : why_own_(std::move(why_own)) {}
   // by_trial: own kernels also where search() finds them faster.
   AttentionRunner(std::unique_ptr<CudnnAttention> cudnn, bool by_trial);
 
@@ -29,6 +30,11 @@ class AttentionRunner {
   };
   SearchReport search(const Tunable& ops, double seconds, cudaStream_t stream);
 
+  // As in Tuning.
+  size_t wanted_scratch(const Tunable& ops) const;
+  size_t allow_scratch(size_t bytes) { return cudnn_ ? cudnn_->allow_scratch(bytes) : bytes; }
+  std::string describe(const Tunable& ops) const;
+
   const AttentionChoices& choices() const { return choices_; }
   void take(const AttentionChoices& choices);
   size_t version() const { return cudnn_ ? cudnn_->version() : 0; }  // of cuDNN; 0: it is not used
@@ -39,7 +45,11 @@ class AttentionRunner {
   template <class Op>
   AttentionChoice time_both(const Op& like, double* cudnn_microseconds, cudaStream_t stream) const;
 
+  template <class Op>
+  std::string whose(const Op& op) const;
+
   std::unique_ptr<CudnnAttention> cudnn_;
+  std::string why_own_;  // where there is no cuDNN
   bool by_trial_ = false;
   AttentionChoices choices_;
 };

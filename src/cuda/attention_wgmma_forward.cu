@@ -88,6 +88,7 @@ __device__ __forceinline__ void consume(Accumulators<1, D>& o, Softmax<1>& softm
     start = next, next = ring.next[keys];
     ring.release(keys);
     add_scores();
+    ptx::wgmma_wait_after(fminf(softmax.sum[0][0], softmax.sum[0][1]));
     ptx::wgmma_wait<0>(o, weights);
     ring.release(values);
     multiply_by_row<1, D>(o, shrink);

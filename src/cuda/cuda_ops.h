@@ -24,6 +24,9 @@ class CudaOps final : public Decorated<CudaOps>, public Tuning {
   ProductTrial try_all(const Gemm& product, bool again, double seconds) override {
     return gemm().try_all(product, again, seconds, stream_);
   }
+  size_t wanted_scratch(const Tunable& ops) override { return sizes_.attention.wanted_scratch(ops); }
+  size_t allow_scratch(size_t bytes) override { return sizes_.attention.allow_scratch(bytes); }
+  std::string describe_attention(const Tunable& ops) override { return sizes_.attention.describe(ops); }
   std::string key() const override;
 
   struct Sizes {

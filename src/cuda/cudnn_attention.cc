@@ -22,7 +22,7 @@ std::string why_not(const Op& op, int64_t tokens) {
   const AttentionShape& s = op.shape;
   const int64_t rows = op.q.rows();
   if (op.q.dtype != DType::bf16 && op.q.dtype != DType::f16) return cat("q is ", op.q.dtype, ", not bf16 or f16");
-  if (s.window > 0) return cat("a window of ", s.window);
+  if (s.window > 0) return cat("a window of ", s.window, ", for which no plan of cuDNN's is made");
   if (s.head_dim % kVectorElements != 0) return cat("head_dim ", s.head_dim, " is no multiple of ", kVectorElements);
   if (rows == 0 || rows % tokens != 0 || op.k.rows() != rows || op.spans.rows() != rows / tokens)
     return cat(op.spans.rows(), " spans of ", rows, " queries and ", op.k.rows(),
@@ -294,12 +294,21 @@ bool CudnnAttention::supports(const Op& op, std::string* why) {
     const AttentionPlan& plan = plan_of(problem_of(op));
     reason = plan.why_not();
     if (reason.empty() && plan.scratch() > options_.most_scratch)
-      reason = cat(plan.scratch(), " bytes of scratch memory, more than ", options_.most_scratch);
+      reason = cat("cuDNN needs ", plan.scratch(), " bytes of scratch memory, more than ", options_.most_scratch);
   }
   if (why) *why = reason;
   return reason.empty();
 }
 
+template <class Op>
+size_t CudnnAttention::wanted_scratch(const Op& op) {
+  if (!why_not(op, options_.tokens).empty()) return 0;
+  const AttentionPlan& plan = plan_of(problem_of(op));
+  return plan.why_not().empty() && plan.scratch() > options_.most_scratch ? plan.scratch() : 0;
+}
+
+template size_t CudnnAttention::wanted_scratch(const AttentionFwd&);
+template size_t CudnnAttention::wanted_scratch(const AttentionBwd&);
 template bool CudnnAttention::supports(const AttentionFwd&, std::string*);
 template bool CudnnAttention::supports(const AttentionBwd&, std::string*);
 

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "cuda/cudnn_graph.h"
 #include "cuda/plan_files.h"
@@ -94,6 +95,11 @@ class CudnnAttention {
   // May this op be given to run()? `why`, if given, tells why not.
   template <class Op>
   bool supports(const Op& op, std::string* why = nullptr);
+  // What a plan needs that only most_scratch keeps from the op; 0: nothing does.
+  template <class Op>
+  size_t wanted_scratch(const Op& op);
+  // Returns what was allowed.
+  size_t allow_scratch(size_t most) { return std::exchange(options_.most_scratch, most); }
   template <class Op>
   size_t scratch(const Op& op) {
     return plan_of(problem_of(op)).scratch();

@@ -13,8 +13,9 @@
 namespace athanor {
 namespace {
 
-constexpr size_t kMostAutomaticScratch = size_t{2} << 30;  // of cuDNN's attention, where it is not asked for by name
-constexpr int kOldestMajor = 8;                            // compute capability 8.0: bf16 on tensor cores and cp.async
+// Of cuDNN's attention, where it is not asked for by name and no plan has more left (Tuning::allow_scratch).
+constexpr size_t kMostAutomaticScratch = size_t{2} << 30;
+constexpr int kOldestMajor = 8;  // compute capability 8.0: bf16 on tensor cores and cp.async
 
 GpuReport describe(int index) {
   cudaDeviceProp p{};
@@ -36,13 +37,28 @@ GpuReport describe(int index) {
   return gpu;
 }
 
-// Null where the program's own kernels do all attention.
-std::unique_ptr<cuda::CudnnAttention> cudnn_attention(const CudaOptions& options, const SearchPlaces& places,
-                                                      cudaStream_t stream, std::string& name) {
-  if (options.attention == CudaAttention::builtin || options.tokens == 0) return nullptr;
+// cuDNN compiles its kernels where no file has them, with a compiler that it looks for by name.
+void find_compiler(const SearchPlaces& places, const std::string& cudnn_file) {
+  try {
+    open_nvrtc(places, cudnn_file);
+  } catch (const Error& error) {
+    log::warn("attention: without NVRTC, cuDNN may have no kernels: ", error.what());
+  }
+}
+
+struct FoundCudnn {
+  std::unique_ptr<cuda::CudnnAttention> attention;  // null where the program's own kernels do all attention
+  std::string name;                                 // of the library
+  std::string why_not;
+};
+
+FoundCudnn cudnn_attention(const CudaOptions& options, const SearchPlaces& places, cudaStream_t stream) {
+  if (options.attention == CudaAttention::builtin) return {nullptr, "", "as configured"};
+  if (options.tokens == 0) return {nullptr, "", "cuDNN is asked for whole sequences of one length only"};
   const bool automatic = options.attention == CudaAttention::automatic;
   try {
     const Opened<CudnnTable> cudnn = open_cudnn(places);
+    find_compiler(places, cudnn.library.path);
     int driver = 0;
     CUDA_CHECK(cudaDriverGetVersion(&driver));
     const std::string key =
@@ -53,12 +69,10 @@ std::unique_ptr<cuda::CudnnAttention> cudnn_attention(const CudaOptions& options
                                       .most_scratch = automatic ? kMostAutomaticScratch : SIZE_MAX,
                                       .files = {options.plan_folder, key},
                                       .enter_thread = [i = options.index] { CUDA_CHECK(cudaSetDevice(i)); }});
-    name = cat("cuDNN ", cudnn.library.version);
-    return attention;
+    return {std::move(attention), cat("cuDNN ", cudnn.library.version), ""};
   } catch (const Error& error) {
     if (!automatic) throw;
-    log::info("attention: the program's own kernels; ", error.what());
-    return nullptr;
+    return {nullptr, "", error.what()};
   }
 }
 
@@ -73,6 +87,15 @@ std::string why_no_cuda() {
     return "the driver sees no GPU (CUDA_VISIBLE_DEVICES may hide it)";
   if (error != cudaSuccess) return cat("CUDA: ", cudaGetErrorString(error));
   return describe(0).problem;
+}
+
+std::string why_no_libraries() {
+  try {
+    open_cublaslt(search_places(library_specs()));
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
 }
 
 std::vector<GpuReport> list_gpus() {
@@ -91,20 +114,16 @@ CudaBackend make_cuda(const CudaOptions& options) {
   const SearchPlaces places = search_places(library_specs());
   const Opened<CublasLtTable> cublaslt = open_cublaslt(places);
   std::string description = cat(device->description(), ", cuBLASLt ", cublaslt.library.version);
-  std::string attention_name;
-  auto attention = cudnn_attention(options, places, device->stream(Lane::compute), attention_name);
-  if (attention) description += ", " + attention_name;
+  FoundCudnn cudnn = cudnn_attention(options, places, device->stream(Lane::compute));
+  if (cudnn.attention) description += ", " + cudnn.name;
   const bool by_trial = options.attention == CudaAttention::automatic;
-  auto ops =
-      std::make_unique<cuda::CudaOps>(device->stream(Lane::compute), std::make_unique<cuda::GemmRunner>(cublaslt.call),
-                                      cuda::AttentionRunner(std::move(attention), by_trial));
+  cuda::AttentionRunner attention = cudnn.attention ? cuda::AttentionRunner(std::move(cudnn.attention), by_trial)
+                                                    : cuda::AttentionRunner(std::move(cudnn.why_not));
+  auto ops = std::make_unique<cuda::CudaOps>(device->stream(Lane::compute),
+                                             std::make_unique<cuda::GemmRunner>(cublaslt.call), std::move(attention));
   cuda::CudaOps* tuning = ops.get();
-  return {std::move(device),
-          std::move(ops),
-          tuning,
-          std::move(description),
-          std::move(attention_name),
-          cuda::nvml_sensors(options.index, places)};
+  return {std::move(device),      std::move(ops),        tuning,
+          std::move(description), std::move(cudnn.name), cuda::nvml_sensors(options.index, places)};
 }
 
 std::unique_ptr<Profiler> make_cuda_profiler() { return cuda::cupti_profiler(search_places(library_specs())); }

@@ -18,7 +18,7 @@ enum class CudaAttention : uint8_t { automatic, builtin, cudnn };
 
 struct CudaOptions {
   int index = 0;  // of the GPU, as CUDA counts those that this process sees
-  // cudnn: its attention wherever it can; automatic: where it also needs little memory, unless the program's own is
+  // cudnn: its attention wherever it can; automatic: where a plan has memory for it, unless the program's own is
   // found to be faster (Tuning). Both only for sequences of `tokens` tokens without gaps, which the caller promises by
   // giving their length.
   CudaAttention attention = CudaAttention::automatic;
@@ -49,6 +49,9 @@ std::vector<GpuReport> list_gpus();
 
 // Why no GPU can be used: no driver, none there, built without CUDA; empty if the first one can.
 std::string why_no_cuda();
+
+// Which of NVIDIA's libraries without which a GPU is of no use is missing, and what brings it; empty if none is.
+std::string why_no_libraries();
 
 // Throws Error, naming what is missing and what brings it.
 CudaBackend make_cuda(const CudaOptions&);

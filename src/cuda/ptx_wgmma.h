@@ -51,6 +51,12 @@ PTX_FUNCTION void wgmma_wait(Results&... results) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GroupsLeft) : "memory");
   (pin(results), ...);
 }
+// Holds the next wait back until `value` is computed, which must not be negative. ptxas moves a wait above arithmetic
+// that does not need it, and what was to run beside the products runs after them; a branch on the value, never taken,
+// ends the block in which it may move. A trap in place of the sleep would make ptxas spill and serialize the products.
+PTX_FUNCTION void wgmma_wait_after(float value) {
+  asm volatile("{.reg .pred p; setp.lt.f32 p, %0, 0f00000000; @p nanosleep.u32 0;}" ::"f"(value) : "memory");
+}
 
 // clang-format off
 // The accumulators are the operands 0 to R-1 of an instruction with n = 2R.
@@ -228,6 +234,7 @@ template <int GroupsLeft, class... Results>
 void wgmma_wait(Results&... results) {
   emu::ptx::wgmma_wait(GroupsLeft, {{&results, sizeof results}...});
 }
+inline void wgmma_wait_after(float) {}
 template <class T>
 constexpr emu::ptx::MmaType wgmma_type() {
   using emu::ptx::MmaType;

@@ -27,7 +27,7 @@ namespace athanor {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::array<const char*, 2> kPartNames = {"train", "valid"};
+constexpr std::array<const char*, 2> kPartNames = {"train", "val"};
 
 bool is_standard_input(const TokenizeOptions& o) {
   return std::find(o.documents.inputs.begin(), o.documents.inputs.end(), "-") != o.documents.inputs.end();
@@ -113,9 +113,9 @@ class JobEncoder {
       if (line.find_first_not_of(" \t\r") != line.npos) {
         try {
           if (!json_line_text(line, options_.key, document_))
-            throw Error(cat("no member \"", options_.key,
-                            "\" in this line; --key names the member that holds the text"),
-                        Exit::usage);
+            throw Error(
+                cat("no member \"", options_.key, "\" in this line; --key names the member that holds the text"),
+                Exit::usage);
         } catch (const Error& e) {
           throw Error(cat(job.where, ": line at byte ", job.offset + int64_t(begin), ": ", e.what()), e.code());
         }
@@ -191,7 +191,8 @@ class Run {
     if (!options_.overwrite || !others.empty())
       throw Error(cat(folder, "/", kTokenizerFile, ": this folder has shards of another tokenizer",
                       others.empty() ? "; choose another folder, or --overwrite"
-                                     : cat(", such as ", others, ", which are not of this prefix and would be read with "
+                                     : cat(", such as ", others,
+                                           ", which are not of this prefix and would be read with "
                                            "the new one; choose another folder")),
                   Exit::usage);
   }

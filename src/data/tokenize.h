@@ -21,7 +21,7 @@ struct TokenizeProgress {
 struct TokenizeOptions {
   DocumentOptions documents;
   std::string key = "text";             // JSON lines: the member that holds the text
-  std::string output_prefix;            // PREFIX_train_000000.bin..., PREFIX_valid_000000.bin...
+  std::string output_prefix;            // PREFIX_train_000000.bin..., PREFIX_val_000000.bin...
   std::string output_format = "llm.c";  // or "megatron"
   TokenizerOptions tokenizer;
   int64_t shard_tokens = 100'000'000;  // tokens per shard at most

@@ -24,18 +24,33 @@ const char* name_of(MemoryKind kind) {
   return kNames[static_cast<int>(kind)];
 }
 
-const char* knob_of(MemoryKind kind) {
-  constexpr const char* kKnobs[] = {
-      "a smaller model, or precision bf16",
-      "master_weights \"split\" or \"bf16\"",
-      "a smaller model, or sharding over more ranks",
-      "exp_avg_dtype and exp_avg_sq_dtype \"bf16\", or sharding over more ranks",
-      "micro_batch_size, recompute_granularity, seq_length or loss_chunk_rows",
-      "micro_batch_size",
-      "max_position_embeddings",
-      "fewer or shorter sequences",
+std::string MemoryPlan::knobs(MemoryKind kind) const {
+  const auto holds = [&](MemoryKind of, DType dtype) {
+    return std::any_of(lines_.begin(), lines_.end(), [&](const Line& l) { return l.kind == of && l.dtype == dtype; });
   };
-  return kKnobs[static_cast<int>(kind)];
+  switch (kind) {
+    case MemoryKind::weights:
+      return cat("a smaller model", holds(kind, DType::f32) ? ", or precision \"bf16\"" : "",
+                 total(MemoryKind::gradients) > 0 ? ", or zero_stage 3 over more ranks" : "");
+    case MemoryKind::masters:
+      if (!holds(kind, DType::f32)) return "a smaller model, master_weights \"bf16\", or more ranks";
+      return cat(holds(MemoryKind::weights, DType::f16) ? "precision \"bf16\" with " : "",
+                 "master_weights \"split\" or \"bf16\", or more ranks");
+    case MemoryKind::gradients:
+      return "a smaller model, or zero_stage 2 or 3 over more ranks";
+    case MemoryKind::optimizer:
+      return holds(kind, DType::f32) ? "exp_avg_dtype and exp_avg_sq_dtype \"bf16\", or sharding over more ranks"
+                                     : "a smaller model, or sharding over more ranks";
+    case MemoryKind::activations:
+      return "micro_batch_size, recompute_granularity, seq_length or loss_chunk_rows";
+    case MemoryKind::inputs:
+      return "micro_batch_size";
+    case MemoryKind::constants:
+      return "max_position_embeddings";
+    case MemoryKind::cache:
+      return "fewer or shorter sequences";
+  }
+  return "";
 }
 
 MemoryPlan::~MemoryPlan() {
@@ -46,14 +61,14 @@ void MemoryPlan::add(MemoryKind kind, std::string name, DType dtype, Shape shape
   CHECK(!memory_, "the plan is committed; ", name, " comes too late");
   *target = {planned_address(), dtype, shape};
   const size_t bytes = round_up(target->bytes(), kArenaAlign);
-  lines_.push_back({kind, std::move(name), bytes, target, total_});
+  lines_.push_back({kind, std::move(name), dtype, bytes, target, total_});
   total_ += bytes;
 }
 
 void MemoryPlan::add(Arena& arena) {
   CHECK(!memory_ && !arena_, "one arena per plan, before commit");
   arena_ = &arena;
-  lines_.push_back({MemoryKind::activations, "activations and scratch", arena.bytes(), nullptr, total_});
+  lines_.push_back({MemoryKind::activations, "activations and scratch", DType::u8, arena.bytes(), nullptr, total_});
   total_ += arena.bytes();
 }
 
@@ -71,8 +86,7 @@ void MemoryPlan::require_fits(size_t capacity, size_t reserve) const {
                          " may be used. Largest parts:");
   for (int k = 0; k < 3; ++k)
     if (const size_t bytes = total(kinds[size_t(k)]); bytes > 0)
-      text +=
-          cat("\n  ", name_of(kinds[size_t(k)]), " ", mib(bytes), " (smaller with ", knob_of(kinds[size_t(k)]), ")");
+      text += cat("\n  ", name_of(kinds[size_t(k)]), " ", mib(bytes), " (smaller with ", knobs(kinds[size_t(k)]), ")");
   throw Error(text, Exit::usage);
 }
 

@@ -12,13 +12,13 @@ namespace athanor {
 enum class MemoryKind : uint8_t { weights, masters, gradients, optimizer, activations, inputs, constants, cache };
 constexpr int kMemoryKinds = 8;
 const char* name_of(MemoryKind);
-const char* knob_of(MemoryKind);  // which option makes it smaller
 
 class MemoryPlan {
  public:
   struct Line {
     MemoryKind kind;
     std::string name;
+    DType dtype;
     size_t bytes;  // rounded up to kArenaAlign
     Tensor* target;
     size_t offset;
@@ -36,7 +36,9 @@ class MemoryPlan {
   size_t total() const { return total_; }
   size_t total(MemoryKind) const;
   const std::vector<Line>& lines() const { return lines_; }
-  // Throws Error naming the largest kinds and the knob of each when total() + reserve is above capacity.
+  // Which options make a kind smaller; none that is in force already.
+  std::string knobs(MemoryKind) const;
+  // Throws Error naming the largest kinds and the knobs of each when total() + reserve is above capacity.
   void require_fits(size_t capacity, size_t reserve) const;
   void commit(Device&);  // zero-filled
 

@@ -108,7 +108,8 @@ void ConsoleSink::step(const StepMetrics& m) {
     bar_state_.eta_seconds = m.eta_seconds;
     bar_->update(bar_state_);
   }
-  if (m.step % options_.log_interval != 0 && m.step != m.total_steps) return;
+  if (m.step % options_.log_interval != 0 && m.step != m.total_steps && interval_.milliseconds() < kLongest * 1e3)
+    return;
   print(interval_.line());
   interval_ = {};
 }

@@ -23,6 +23,7 @@ struct ConsoleOptions {
 class LogInterval {
  public:
   void add(const StepMetrics&);
+  double milliseconds() const { return step_ms_; }
   // Megatron-LM's line with our figures behind it, without a newline.
   std::string line() const;
 
@@ -39,7 +40,10 @@ class ConsoleSink : public MetricSink {
   ConsoleSink(const ConsoleSink&) = delete;
   ConsoleSink& operator=(const ConsoleSink&) = delete;
 
-  void step(const StepMetrics&) override;  // a line every log_interval steps and at the last step
+  // A line every log_interval steps, at the last step, and where steps are long after the first that ends kLongest or
+  // more after the line before.
+  static constexpr double kLongest = 60;  // seconds
+  void step(const StepMetrics&) override;
   void eval(const EvalMetrics&) override;
   void event(const EventRecord&) override;  // `warn` through base/log.h, the others as a line
 

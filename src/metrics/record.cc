@@ -11,7 +11,7 @@ constexpr std::array<std::string_view, 10> kEventNames = {"start", "checkpoint",
                                                           "skip",  "signal",     "warn",   "error",   "end"};
 
 using S = StepMetrics;
-constexpr std::array<RecordField<S>, 38> kStepFields = {{
+constexpr std::array<RecordField<S>, 37> kStepFields = {{
     {"step", "", "optimizer steps finished, this one included", "", false, &S::step},
     {"total_steps", "", "steps of the whole run", "", false, &S::total_steps},
     {"consumed_samples", "sequences", "seen since the start of the run", "data/consumed_samples", false,
@@ -42,11 +42,16 @@ constexpr std::array<RecordField<S>, 38> kStepFields = {{
     {"tokens_per_second", "tokens/s", "tokens of the step over its time, all ranks", "speed/tokens_per_second", false,
      &S::tokens_per_second},
     {"tflops", "TFLOP/s", "model operations per second and device, causal count", "speed/tflops", false, &S::tflops},
-    {"mfu", "0..1", "tflops over the device's peak, causal count; null: peak not known", "speed/mfu", true, &S::mfu},
-    {"mfu_full", "0..1", "the same with attention counted in full; null: peak not known", "speed/mfu_full", true,
+    {"mfu", "share",
+     "tflops over the device's peak, causal count; above 1 where that peak was measured at start beside other work; "
+     "null: "
+     "peak not known",
+     "speed/mfu", true, &S::mfu},
+    {"mfu_full", "share", "the same with attention counted in full; null: peak not known", "speed/mfu_full", true,
      &S::mfu_full},
     {"memory_planned", "bytes", "of the memory plan, this rank", "memory/planned", false, &S::memory_planned},
-    {"memory_used", "bytes", "resident in this process (RSS)", "memory/used", false, &S::memory_used},
+    {"memory_used", "bytes", "anonymous memory of this process; on a GPU what it holds of the device's", "memory/used",
+     false, &S::memory_used},
     {"eta_seconds", "s", "expected time to the last step; null: not known", "time/eta_seconds", true, &S::eta_seconds},
     {"gpu_watts", "W", "drawn by this rank's GPU; absent without sensors (NVML)", "gpu/watts", false, &S::gpu_watts},
     {"gpu_celsius", "°C", "temperature of the GPU; absent without sensors", "gpu/celsius", false, &S::gpu_celsius},
@@ -63,7 +68,6 @@ constexpr std::array<RecordField<S>, 38> kStepFields = {{
      &S::momentum},
     {"weight_decay", "", "used in this step; absent where it is constant", "train/weight_decay", false,
      &S::weight_decay},
-    {"valid_loss", "nats", "of an evaluation just after the step; absent without one", "", false, &S::valid_loss},
     {"loss_z", "", "z-score of loss in the last 128 steps; null until there are 128", "train/loss_z", true, &S::loss_z},
     {"grad_norm_z", "", "z-score of grad_norm in the last 128 steps; null until there are 128", "train/grad_norm_z",
      true, &S::grad_norm_z},
@@ -97,7 +101,7 @@ constexpr std::array<RecordField<V>, 18> kEventFields = {{
     {"text", "", "what happened, for people", "", false, &V::text},
     {"seconds", "s", "it took; 0 if it took no time; for a checkpoint, until it was durable", "", false, &V::seconds},
     {"stall_seconds", "s", "training waited for it", "", false, &V::stall_seconds},
-    {"bytes", "bytes", "it wrote; 0 if it wrote nothing", "", false, &V::bytes},
+    {"bytes", "bytes", "it wrote: all files of a checkpoint; 0 if it wrote nothing", "", false, &V::bytes},
     {"supersedes_from", "", "records above this line with step >= this are void; absent in most events", "", false,
      &V::supersedes_from},
     {"tokens", "tokens", "consumed since the start of the run; in end only", "", false, &V::tokens},

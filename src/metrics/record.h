@@ -35,9 +35,9 @@ struct StepMetrics {
   double optimizer_ms = 0;
   double other_ms = 0;
   double tokens_per_second = 0;
-  double tflops = 0;            // per device, causal count
-  double mfu = kUnknown;        // 0..1, causal count (flops.h)
-  double mfu_full = kUnknown;   // 0..1, full count
+  double tflops = 0;           // per device, causal count
+  double mfu = kUnknown;       // share of the peak, causal count (flops.h); above 1 where the peak was measured too low
+  double mfu_full = kUnknown;  // the same, full count
   uint64_t memory_planned = 0;  // bytes
   uint64_t memory_used = 0;     // bytes resident
   double eta_seconds = kUnknown;
@@ -50,7 +50,6 @@ struct StepMetrics {
   std::optional<int64_t> spikes = std::nullopt;       // since step 0 of the run: steps skipped because they stood out
   std::optional<double> momentum = std::nullopt;      // where it has a schedule
   std::optional<double> weight_decay = std::nullopt;  // where it has a schedule
-  std::optional<double> valid_loss = std::nullopt;    // of an evaluation just after this step
   double loss_z = kUnknown;                           // filled by MetricFanOut
   double grad_norm_z = kUnknown;                      // filled by MetricFanOut
   double time = 0;                                    // Unix seconds; 0: MetricFanOut fills it

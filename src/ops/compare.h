@@ -6,8 +6,13 @@ namespace athanor {
 
 struct Tolerance {
   double nmse;  // sum (got - want)^2 / sum want^2
-  double peak;  // max |got - want| / rms(want)
+  double peak;  // max (|got - want| - rounding(dtype) |want|) / rms(want)
 };
+
+// Relative error that rounding alone may leave in each element, whatever the others are. Without this term a correct
+// elementwise op would fail on tensors with a few elements far above the rms, such as Adam's v: max / rms grows up to
+// the root of the number of elements.
+double rounding(DType);
 
 // THE table of tolerances, by the dtype of the compared tensor: what backends may differ by when they add in another
 // order, keep sums in f32 instead of double, or round 16-bit intermediates. Integers and bytes must be equal.

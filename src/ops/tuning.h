@@ -53,6 +53,12 @@ class Tuning {
   virtual ProductTime time(const Gemm& product, bool again) = 0;
   // Tries everything that the library can be configured to, for about so many seconds. Choices stay as they are.
   virtual ProductTrial try_all(const Gemm& product, bool again, double seconds) = 0;
+  // Scratch memory that makes faster kernels possible where less will do: how much the ops want beyond what is allowed,
+  // for the one that wants most, or 0; and to allow so much, before anything is planned. Returns what was allowed.
+  virtual size_t wanted_scratch(const Tunable&) { return 0; }
+  virtual size_t allow_scratch(size_t bytes) { return bytes; }
+  // Whose kernels compute the ops' attention, and why; "" where there is no choice.
+  virtual std::string describe_attention(const Tunable&) { return ""; }
   // What the choices depend on, in words: GPU, driver, library.
   virtual std::string key() const = 0;
 };

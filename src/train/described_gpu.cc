@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 namespace athanor {
 namespace {
@@ -54,30 +55,48 @@ class DescribedDevice final : public Device {
   const GpuDescription& gpu_;
 };
 
-// Scratch memory as src/cuda takes it where it is large: products, and cuDNN's attention while it needs at most 2 GiB.
+// Scratch memory as src/cuda takes it where it is large: products, and cuDNN's attention while it may take so much.
 struct Sizes {
+  size_t most = 2048 * kMiB;  // as make_cuda.cc has it
+
+  static size_t of_scores(const AttentionBwd& op) {  // two bytes for each
+    const double tokens = double(op.q.rows()) / double(std::max<int64_t>(1, op.spans.rows()));
+    return size_t(double(op.q.rows()) * double(op.shape.heads) * tokens * 2);
+  }
   template <class Op>
   size_t scratch(const Op& op) const {
     if constexpr (std::is_same_v<Op, Gemm>) return 32 * kMiB;
     if constexpr (std::is_same_v<Op, AttentionBwd>) {
-      const double tokens = double(op.q.rows()) / double(std::max<int64_t>(1, op.spans.rows()));
-      const double scores = double(op.q.rows()) * double(op.shape.heads) * tokens * 2;  // two bytes for each
-      if (scores <= double(2048 * kMiB)) return size_t(scores);
+      if (const size_t scores = of_scores(op); scores <= most) return scores;
       return size_t(op.q.rows() * op.shape.heads) * 2 * sizeof(float);
     }
     return 0;
   }
 };
 
-class DescribedOps final : public Decorated<DescribedOps> {
+class DescribedOps final : public Decorated<DescribedOps>, public Tuning {
  public:
   template <class Op>
   void on(const Op&, void*) {
-    throw Error(cat(Op::kName, ": a described GPU runs nothing"));
+    refuse(Op::kName);
   }
   const Sizes& inner() const { return sizes_; }
 
+  size_t wanted_scratch(const Tunable& ops) override {
+    size_t wanted = 0;
+    for (const AttentionBwd& op : ops.backward) wanted = std::max(wanted, Sizes::of_scores(op));
+    return wanted > sizes_.most ? wanted : 0;
+  }
+  size_t allow_scratch(size_t bytes) override { return std::exchange(sizes_.most, bytes); }
+  std::string search(const Tunable&, double) override { refuse("a search"); }
+  std::string export_choices() const override { return ""; }
+  std::string import_choices(const std::string&) override { return "a described GPU chooses nothing"; }
+  ProductTime time(const Gemm&, bool) override { refuse("a product"); }
+  ProductTrial try_all(const Gemm&, bool, double) override { refuse("a product"); }
+  std::string key() const override { return "described"; }
+
  private:
+  [[noreturn]] static void refuse(const char* what) { throw Error(cat(what, ": a described GPU runs nothing")); }
   Sizes sizes_;
 };
 
@@ -102,7 +121,9 @@ Limits limits_of(const GpuDescription& gpu, int64_t head_dim, int64_t seq_length
 }
 
 DescribedBackend describe(const GpuDescription& gpu) {
-  return {std::make_unique<DescribedDevice>(gpu), std::make_unique<DescribedOps>()};
+  auto ops = std::make_unique<DescribedOps>();
+  Tuning* tuning = ops.get();
+  return {std::make_unique<DescribedDevice>(gpu), std::move(ops), tuning};
 }
 
 }  // namespace athanor

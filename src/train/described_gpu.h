@@ -5,6 +5,7 @@
 #include <string>
 
 #include "device/device.h"
+#include "ops/tuning.h"
 #include "train/limit.h"
 
 namespace athanor {
@@ -28,6 +29,7 @@ Limits limits_of(const GpuDescription&, int64_t head_dim, int64_t seq_length);
 struct DescribedBackend {
   std::unique_ptr<Device> device;
   std::unique_ptr<Ops> ops;  // knows scratch sizes: those of the kernels that are known to need much; nothing can run
+  Tuning* tuning = nullptr;  // part of ops
 };
 DescribedBackend describe(const GpuDescription&);
 

@@ -88,6 +88,20 @@ class Fitting {
       logits_budgets_ = {capacity_ / kLogitsShare, kLogitsBudget};
   }
 
+  // The same plan with scratch memory for faster kernels, where it still fits: never less of anything else for it.
+  std::unique_ptr<Engine> with_more_scratch(std::unique_ptr<Engine> engine) {
+    Tuning* tuning = backend_.tuning;
+    engine->memory();  // the dry run names the ops
+    const size_t wanted = tuning ? tuning->wanted_scratch(engine->tunable()) : 0;
+    if (wanted == 0) return engine;
+    const size_t before = tuning->allow_scratch(wanted);
+    auto roomier = std::make_unique<Engine>(config_.model, engine->options(), backend_);
+    rest_ = runtime_reserve(config_) + save_reserve(config_, backend_, *roomier, training_);
+    if (roomier->memory().total() + rest_ <= capacity_) return roomier;
+    tuning->allow_scratch(before);
+    return engine;
+  }
+
   // Of each recomputation the largest micro-batch that fits, if it is larger than with less recomputation; of these
   // the one whose steps take least. Throws Error(usage) where none fits.
   std::unique_ptr<Engine> fastest() {
@@ -172,7 +186,8 @@ void require_division(const Config& c, int64_t ranks, bool training) {
 
 std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool training) {
   require_division(c, backend.mesh.data_parallel().size(), training);
-  auto engine = Fitting(c, backend, training).fastest();
+  Fitting fitting(c, backend, training);
+  auto engine = fitting.with_more_scratch(fitting.fastest());
   if (engine->options().recompute != engine_options(c, training).recompute)
     log::info("recompute_granularity: more is recomputed than configured (", to_text(engine->options().recompute),
               "), so that micro-batches of ", engine->options().micro_batch_size,

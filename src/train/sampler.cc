@@ -130,6 +130,7 @@ void Sampler::feed(const char* phase, Inputs& in, std::span<const int32_t> token
 
 std::span<const float> Sampler::prompt(std::span<const int32_t> tokens) {
   length_ = 0;
+  context_.assign(tokens.begin(), tokens.end());
   const auto piece = size_t(prompt_.batch.tokens.numel());
   for (size_t at = 0; at < tokens.size(); at += piece)
     feed("prompt", prompt_, tokens.subspan(at, std::min(piece, tokens.size() - at)));
@@ -137,6 +138,11 @@ std::span<const float> Sampler::prompt(std::span<const int32_t> tokens) {
 }
 
 std::span<const float> Sampler::next(int32_t token) {
+  context_.push_back(token);
+  if (length_ == cache_.capacity) {
+    const std::vector<int32_t> last(context_.end() - std::ptrdiff_t((cache_.capacity + 1) / 2), context_.end());
+    return prompt(last);
+  }
   feed("next", next_, {&token, 1});
   return logits_;
 }

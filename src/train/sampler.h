@@ -24,7 +24,7 @@ int32_t choose_token(std::span<const float> logits, const SamplingOptions&, uint
 
 class Sampler {
  public:
-  // Prompt and continuation may have up to capacity tokens together. Prompts of any length are computed in pieces of
+  // Logits follow from up to capacity tokens at a time. Prompts of any length are computed in pieces of
   // one size, so that what follows a prompt does not depend on what else a sampler was made for.
   static constexpr int64_t kPiece = 64;  // tokens: enough for the full rate of products
   Sampler(const ModelConfig&, const Recipe&, Backend, int64_t capacity);
@@ -34,7 +34,8 @@ class Sampler {
 
   // Logits [V] after the prompt; forgets what was before. Valid until the next call.
   std::span<const float> prompt(std::span<const int32_t> tokens);
-  // Logits after one more token.
+  // Logits after one more token. Where the cache is full the context slides: its last half, this token included, is
+  // read anew as a prompt and what was before is forgotten, so that a text may be of any length.
   std::span<const float> next(int32_t token);
   int64_t length() const { return length_; }
   int64_t capacity() const { return cache_.capacity; }
@@ -56,7 +57,8 @@ class Sampler {
   KvCache cache_;
   Inputs prompt_, next_;
   int64_t length_ = 0;
-  std::vector<float> logits_;  // [V]
+  std::vector<int32_t> context_;  // the tokens in the cache
+  std::vector<float> logits_;     // [V]
   MemoryPlan memory_;
 };
 

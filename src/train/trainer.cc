@@ -76,6 +76,7 @@ Exit Trainer::loop() {
   launched_samples_ = state_.consumed_samples;
   open_loader();
   bool discarded = false;
+  told_ = PhaseClock::Clock::now();
   while (!discarded && !ended_ && !reached_stop() && state_.step + engine_->uncollected() < config_.train_iters) {
     doing(Activity::step);
     discarded = !launch_step();
@@ -203,6 +204,7 @@ bool Trainer::launch_step() {
   const int64_t micros = engine_->step_micro_batches();
   for (int64_t m = 0; m < micros; ++m) {
     if (out_of_time(micros - m)) return false;
+    tell_first_step(m, micros);
     const auto begin = PhaseClock::Clock::now();
     clock_.enter(Phase::data);
     const HostBatch* next = nullptr;
@@ -234,6 +236,15 @@ bool Trainer::launch_step() {
   launched_.push_back({clock_.lap(), step_sequences_});
   launched_samples_ += step_sequences_;
   return true;
+}
+
+void Trainer::tell_first_step(int64_t done, int64_t micros) {
+  if (mean_step_seconds_ > 0 || !backend_.device.unified() || backend_.mesh.world().rank() != 0) return;
+  const auto now = PhaseClock::Clock::now();
+  if (Seconds(now - told_).count() < options_.first_step_seconds || done == 0) return;
+  told_ = now;
+  log::info("step ", state_.step + 1, ": ", done, " of ", micros, " micro-batches are done, about ",
+            format_duration(double(micros - done) * micro_seconds_), " left of this step");
 }
 
 // On a device that runs behind the host its own clock counts; what it did not work for us is waiting for data, as far
@@ -396,7 +407,6 @@ void Trainer::evaluate(EvalSets sets) {
     failed_ = !result.failure.empty();
     if (result.failed_here) failure_.emplace(cat("evaluation: ", result.failure));
     if (result.stopped || failed_) return;  // a resumed run makes up for it
-    last_valid_loss_ = result.loss;
     if (result.loss <= config_.stop_at_loss) {
       state_.reached_loss = result.loss;
       last_saved_step_ = -1;  // a checkpoint of this step was written before

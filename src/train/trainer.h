@@ -34,6 +34,7 @@ struct TrainerOptions {
   std::string why_no_profiler;      // "": the device has none
   bool allow_changed_data = false;  // resume although the data's fingerprint differs
   std::function<bool(const StepMetrics&)> on_step = {};    // on every rank, alike; false ends the run
+  double first_step_seconds = 30;                          // between lines of how far the first step is
   std::function<void(Activity, int64_t step)> doing = {};  // called when something begins, for ranks that wait
 };
 
@@ -66,10 +67,14 @@ class Trainer {
   std::optional<Resume> find_resume();  // and checks that the config may continue it
   std::string resume_folder() const;    // "": start anew
   void check_resume(Resume&);
-  void tune(const std::optional<Resume>&);             // products: rank 0's choices, on all ranks
+  void warn_of_rate(const Resume&, const std::vector<ConfigChange>&) const;  // that rises
+  void tune(const std::optional<Resume>&);                                   // products: rank 0's choices, on all ranks
+  void share_choices(bool first);
   void choose_products(const std::optional<Resume>&);  // those of the run that goes on, or new ones
   void start(const std::optional<Resume>&);
-  std::string choose_peak();  // for MFU; why it is not the one of before, or ""
+  std::string choose_peak();                           // for MFU; why it is not the one of before, or ""
+  void tell_what_is_ahead() const;                     // times, before the first step
+  void tell_first_step(int64_t done, int64_t micros);  // that takes long: how far it is
   Exit run_from_start();
   void tell_error(const std::string& text);
   Exit loop();
@@ -158,7 +163,7 @@ class Trainer {
   std::vector<int32_t> last_tokens_, last_targets_;  // of the last micro-batch
   bool running_ = false;                             // the log of this run has begun
   double micro_seconds_ = 0, save_seconds_ = 0, mean_step_seconds_ = 0;  // latest of each, for the stop budget and ETA
-  double last_valid_loss_ = kUnknown;
+  PhaseClock::Clock::time_point told_;                                   // of the first step, last
   double first_step_seconds_ = kUnknown;  // from the start of this process's run to the end of its first step
 };
 

@@ -13,6 +13,7 @@
 #include "metrics/format.h"
 #include "metrics/jsonl.h"
 #include "metrics/tensorboard.h"
+#include "ops/step_control.h"
 #include "tokenizer/load.h"
 #include "train/advice.h"
 #include "train/trainer.h"
@@ -169,8 +170,8 @@ std::string Trainer::resume_folder() const {
 
 void Trainer::check_resume(Resume& resume) {
   std::string refused;
-  for (const ConfigChange& c :
-       resume_changes(read_file(resume.folder + "/config.resolved.json", kMaxConfigBytes), config_)) {
+  const auto changes = resume_changes(read_file(resume.folder + "/config.resolved.json", kMaxConfigBytes), config_);
+  for (const ConfigChange& c : changes) {
     if (c.key == "lr_decay_iters")
       resume.branch = RunBranch{.step = resume.state.step,
                                 .parent = resume.folder,
@@ -203,6 +204,53 @@ void Trainer::check_resume(Resume& resume) {
                   Exit::usage);
     log::warn(text);
   }
+  if (backend_.mesh.world().rank() == 0) warn_of_rate(resume, changes);
+}
+
+// A longer run stretches the schedule: a rate that had fallen would rise again.
+void Trainer::warn_of_rate(const Resume& resume, const std::vector<ConfigChange>& changes) const {
+  std::vector<std::string> as_before;
+  bool stretched = false;
+  for (const ConfigChange& c : changes)
+    if (c.key == "train_iters" || c.key == "learning_rate" || c.key == "min_lr" || c.key.starts_with("lr_")) {
+      as_before.push_back(cat(c.key, "=", c.old_value));
+      stretched = stretched || c.key == "lr_decay_iters";
+    }
+  if (as_before.empty()) return;
+  const Config before = parse_config(dump_resolved(config_), "stored configuration", "", as_before);
+  const int64_t updates = resume.state.device.updates;
+  const double was = learning_rate(engine_options(before, true).schedule, updates),
+               now = learning_rate(engine_options(config_, true).schedule, updates);
+  constexpr double kNoticed = 1.05;
+  if (now <= kNoticed * was) return;
+  log::warn("resume: the learning rate of step ", resume.state.step + 1, " rises from ", was, " to ", now,
+            " by the changes above, so the loss will rise first",
+            stretched ? cat("; to go on without that, keep the end of the decay: --set lr_decay_iters=",
+                            before.lr_decay_iters, " leaves the rate at min_lr from there on")
+                      : "");
+}
+
+void Trainer::tell_what_is_ahead() const {
+  const int64_t left = config_.train_iters - state_.step;
+  const std::string run = config_.save.empty() ? "the run" : config_.save;
+  if (left <= 0) {
+    const std::string text =
+        cat(run, " is at step ", state_.step, ", train_iters is ", config_.train_iters, ": nothing is left to train");
+    left == 0 ? log::info(text) : log::warn(text, "; raise train_iters, or start another run with another `save`");
+    return;
+  }
+  const double flops = flops_.causal * double(config_.global_batch_size * config_.seq_length);
+  const double step = flops / peak_flops_ / double(engine_->ranks()), all = step * double(left);
+  constexpr double kDays = 86400, kTooLong = 2 * kDays;
+  const bool too_long = backend_.device.unified() && all > kTooLong;
+  const std::string text = cat("a step takes ", format_duration(step), " or more here (", format_count(flops),
+                               " FLOP at ", format_count(peak_flops_ * engine_->ranks()), " FLOP/s), the ", left,
+                               " steps of this run ", format_duration(all), " or more");
+  too_long
+      ? log::warn(text,
+                  "; for a first try take a smaller model such as configs/quickstart.json, or fewer and smaller "
+                  "steps: --set train_iters=100 --set lr_warmup_iters=10 --set global_batch_size=8 --set save=runs/try")
+      : log::info(text);
 }
 
 void Trainer::start(const std::optional<Resume>& resume) {
@@ -232,6 +280,10 @@ void Trainer::start(const std::optional<Resume>& resume) {
   Limits limits;
   if (profiled) limits.most = ceilings(backend_, engine_->options().recipe.compute);  // while memory is free
   const MemoryPlan& plan = engine_->memory();
+  constexpr size_t kQuick = size_t{1} << 30;  // more takes seconds to fill
+  if (plan.total() > kQuick && backend_.mesh.world().rank() == 0)
+    log::info("allocating ", format_bytes(plan.total()),
+              resume ? " and reading the checkpoint" : " and making the weights");
   const size_t before = backend_.device.allocated();
   engine_->commit();
   CHECK(backend_.device.allocated() - before == plan.total(), "allocated ", backend_.device.allocated() - before,
@@ -247,7 +299,8 @@ void Trainer::start(const std::optional<Resume>& resume) {
     const std::string peak = choose_peak();
     metrics_.event(with_plan({.kind = EventKind::resume,
                               .step = state_.step,
-                              .text = cat("from ", resume->folder, "; ", size, peak.empty() ? "" : "; ", peak)},
+                              .text = cat("from ", resume->folder, "; ", size, "; ", options_.backend_description,
+                                          peak.empty() ? "" : "; ", peak)},
                              plan, peak_flops_));
     if (resume->branch)
       metrics_.event({.kind = EventKind::branch,
@@ -273,6 +326,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
   const auto tokens = size_t(config_.micro_batch_size * config_.seq_length);
   last_tokens_.assign(tokens, 0), last_targets_.assign(tokens, -1);
   flops_ = flops_per_token(engine_->model(), config_.seq_length);
+  if (backend_.mesh.world().rank() == 0) tell_what_is_ahead();
   if (lock_) write_file(config_.save + "/config.resolved.json", dump_resolved(config_));
   if (options_.sensors && backend_.mesh.world().rank() == 0)
     sensors_ = std::make_unique<SensorWatch>(*options_.sensors);
@@ -303,7 +357,14 @@ void Trainer::tune(const std::optional<Resume>& resume) {
   if (!backend_.tuning) return;
   const bool first = backend_.mesh.world().rank() == 0;
   if (first) choose_products(resume);
-  if (!backend_.control) return;
+  if (backend_.control) share_choices(first);
+  const std::string attention = backend_.tuning->describe_attention(engine_->tunable());
+  if (attention.empty()) return;
+  log::info("attention: ", attention);
+  options_.backend_description += "; attention: " + attention;  // for the first record
+}
+
+void Trainer::share_choices(bool first) {
   const std::string choices = shared(first ? backend_.tuning->export_choices() : "");
   const std::string why = first ? "" : backend_.tuning->import_choices(choices);
   if (!why.empty())

@@ -121,6 +121,42 @@ TEST_F(AttentionChoice, WithoutTimeOrForOneByNameItIsCudnns) {
   EXPECT_THAT(search(*untried, kFast), Not(HasSubstr("attention")));
 }
 
+TEST_F(AttentionChoice, TellsWhoseKernelsAndWhy) {
+  const auto ops = make();
+  const auto words = [&](CudaOps& of) {
+    return of.describe_attention({.products = {}, .forward = forwards, .backward = backwards});
+  };
+  EXPECT_EQ(words(*ops), "forward by cuDNN's, without a trial; backward by cuDNN's, without a trial");
+  search(*ops, kSlow);
+  EXPECT_EQ(words(*ops),
+            "forward by the program's own kernels, faster in a trial; "
+            "backward by the program's own kernels, faster in a trial");
+  EXPECT_EQ(words(*make(false)), "forward by cuDNN's, as configured; backward by cuDNN's, as configured");
+  CudaOps without(nullptr, make_gemm_runner(), cuda::AttentionRunner("it is not there"));
+  EXPECT_EQ(words(without),
+            "forward by the program's own kernels: it is not there; "
+            "backward by the program's own kernels: it is not there");
+  forwards.back().shape.window = 3;
+  EXPECT_THAT(words(*make()), HasSubstr("forward by cuDNN's, without a trial and the program's own kernels: a window"));
+  backwards = {};
+  EXPECT_THAT(words(*make()), Not(HasSubstr("backward")));
+}
+
+// Backward keeps two bytes for each score.
+TEST_F(AttentionChoice, ScratchMemoryIsWantedAndAllowed) {
+  const auto ops = make();
+  const Tunable all{.products = {}, .forward = forwards, .backward = backwards};
+  EXPECT_EQ(ops->wanted_scratch(all), 0u);
+  EXPECT_EQ(ops->allow_scratch(0), SIZE_MAX);
+  const size_t wanted = ops->wanted_scratch(all);
+  EXPECT_GT(wanted, 0u);
+  EXPECT_THAT(ops->describe_attention(all),
+              HasSubstr(cat("cuDNN needs ", wanted, " bytes of scratch memory, more than 0")));
+  EXPECT_EQ(ops->allow_scratch(wanted), 0u);
+  EXPECT_EQ(ops->wanted_scratch(all), 0u);
+  EXPECT_THAT(ops->describe_attention(all), Not(HasSubstr("own kernels")));
+}
+
 TEST_F(AttentionChoice, ComesBackFromItsText) {
   const auto first = make(), second = make();
   search(*first, kSlow);

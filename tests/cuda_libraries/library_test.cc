@@ -202,5 +202,32 @@ TEST(SearchPlaces, ComeFromTheEnvironment) {
   unsetenv("ATHANOR_FAKE_PLACES");
 }
 
+// As in a PyTorch installation, whose packages the dynamic linker does not know: cuDNN in one folder, its compiler in
+// another, and a library that this one opens by name.
+TEST_F(LibraryTest, ALibraryNearAnotherIsFoundAndItsNeighboursByName) {
+  const std::string first = make_library("site/nvidia/cudnn/lib/libfake_first.so", 20600);
+  make_library("site/nvidia/fake/lib/libfake_compiler.so", 20700);
+  const std::string neighbour = make_library("site/nvidia/fake/lib/libfake_compiler-builtins.so.2", 1);
+  ASSERT_EQ(std::system(cat("cc -shared -fPIC -w -Wl,-soname,libfake_compiler-builtins.so.2 -o '", neighbour, "' '",
+                            (folder_ / "fake.c").string(), "'")
+                            .c_str()),
+            0);
+  const LibrarySpec compiler = spec("libfake_compiler.so");
+  SearchPlaces places{.system = false};
+  EXPECT_HAS(error_of(compiler, places), "none was found");
+  const Library found = open_library(compiler, places_near(first, places));
+  EXPECT_EQ(found.version, (Version{2, 7, 0}));
+  EXPECT_EQ(dlopen("libfake_compiler-builtins.so.2", RTLD_LAZY), nullptr);
+  EXPECT_EQ(open_neighbours(found, "libfake_compiler-builtins.so."), 1);
+  EXPECT_NE(dlopen("libfake_compiler-builtins.so.2", RTLD_LAZY), nullptr);
+
+  make_library("other/libfake_first.so", 20600);  // side by side, in no Python
+  make_library("other/libfake_beside.so", 20800);
+  EXPECT_EQ(open_library(spec("libfake_beside.so"), places_near((folder_ / "other/libfake_first.so").string(), places))
+                .version,
+            (Version{2, 8, 0}));
+  EXPECT_EQ(places_near("", places).other_folders.size(), 0u);
+}
+
 }  // namespace
 }  // namespace athanor

@@ -211,7 +211,7 @@ TEST_F(TokenizeTest, EveryNthBlockIsHeldOut) {
   EXPECT_EQ(result.train_tokens, int64_t(train.size()));
   EXPECT_EQ(result.valid_tokens, int64_t(valid.size()));
   EXPECT_EQ(result.train_shards, (std::vector<std::string>{dir / "out/qs_train_000000.bin"}));
-  EXPECT_EQ(result.valid_shards, (std::vector<std::string>{dir / "out/qs_valid_000000.bin"}));
+  EXPECT_EQ(result.valid_shards, (std::vector<std::string>{dir / "out/qs_val_000000.bin"}));
   EXPECT_EQ(find_tokenizer(result.train_shards[0])->name(), "byte");
   expect_parts(result.summary, {"2350042 bytes", "byte", "257", cat(train.size()), cat(valid.size())});
 }

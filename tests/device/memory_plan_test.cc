@@ -97,7 +97,7 @@ TEST(MemoryPlan, RefusesARunThatDoesNotFitAndNamesTheKnobs) {
   const std::string text = message([&] { plan.require_fits(4 << 20, 1); });
   EXPECT_TRUE(has(text, "the run needs 4.0 MiB + 0.0 MiB reserve, but 4.0 MiB may be used")) << text;
   EXPECT_LT(text.find("cache 3.0 MiB"), text.find("weights 1.0 MiB")) << text;
-  EXPECT_TRUE(has(text, knob_of(MemoryKind::cache))) << text;
+  EXPECT_TRUE(has(text, plan.knobs(MemoryKind::cache))) << text;
   EXPECT_FALSE(has(text, "optimizer")) << text;
   try {
     plan.require_fits(1, 0);
@@ -129,8 +129,25 @@ TEST(MemoryPlan, AnEmptyPlanAllocatesNothing) {
 TEST(MemoryKinds, AllHaveNamesAndKnobs) {
   for (int k = 0; k < kMemoryKinds; ++k) {
     EXPECT_GT(std::string(name_of(MemoryKind(k))).size(), 3u);
-    EXPECT_GT(std::string(knob_of(MemoryKind(k))).size(), 3u);
+    EXPECT_GT(MemoryPlan().knobs(MemoryKind(k)).size(), 3u);
   }
+}
+
+TEST(MemoryPlan, AdvisesNothingThatIsInForceAlready) {
+  Tensor a, b, c, d;
+  MemoryPlan wide, narrow;
+  wide.add(MemoryKind::weights, "a", DType::f32, {4}, &a);
+  wide.add(MemoryKind::optimizer, "b", DType::f32, {4}, &b);
+  narrow.add(MemoryKind::weights, "a", DType::bf16, {4}, &a);
+  narrow.add(MemoryKind::masters, "b", DType::i16, {4}, &b);
+  narrow.add(MemoryKind::gradients, "c", DType::f32, {4}, &c);
+  narrow.add(MemoryKind::optimizer, "d", DType::bf16, {4}, &d);
+  EXPECT_TRUE(has(wide.knobs(MemoryKind::weights), "bf16"));
+  EXPECT_TRUE(has(wide.knobs(MemoryKind::optimizer), "bf16"));
+  EXPECT_FALSE(has(wide.knobs(MemoryKind::weights), "zero_stage")) << "without gradients there are no ranks";
+  EXPECT_EQ(narrow.knobs(MemoryKind::weights), "a smaller model, or zero_stage 3 over more ranks");
+  EXPECT_FALSE(has(narrow.knobs(MemoryKind::masters), "split"));
+  EXPECT_FALSE(has(narrow.knobs(MemoryKind::optimizer), "bf16"));
 }
 
 }  // namespace

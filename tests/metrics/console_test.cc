@@ -125,6 +125,19 @@ TEST(Console, OneLinePerIntervalAndOneForTheLastStep) {
   EXPECT_EQ(out.find('\x1b'), std::string::npos) << "no control codes in a file";
 }
 
+TEST(Console, LongStepsHaveLinesOfTheirOwn) {
+  const std::string out = output_of(10, [](ConsoleSink& sink) {
+    for (int64_t s = 1; s <= 8; ++s) {
+      StepMetrics m = example(s);
+      m.step_ms = s == 3 ? 61e3 : s > 5 ? 25e3 : 10;
+      sink.step(m);
+    }
+  });
+  EXPECT_EQ(count_of(out, "] iteration "), 2) << out;
+  EXPECT_NE(out.find("iteration        3/"), std::string::npos) << out;
+  EXPECT_NE(out.find("iteration        8/"), std::string::npos) << out;
+}
+
 TEST(Console, EvaluationsReadLikeMegatrons) {
   const std::string out =
       output_of(1, [](ConsoleSink& sink) { sink.eval({.step = 7, .loss = 2, .perplexity = 7.389}); });

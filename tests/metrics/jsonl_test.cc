@@ -42,7 +42,7 @@ TEST(Jsonl, EveryFieldReadsBackExactly) {
   m.consumed_tokens = (int64_t(1) << 53) + 1;  // not a double
   m.memory_used = UINT64_MAX;
   m.skipped = true;
-  m.valid_loss = 3.25;
+  m.gpu_watts = 3.25;
   m.mfu = 0.4123;
   JsonlSink(path).step(m);
   const auto history = read_metrics(path);
@@ -59,13 +59,13 @@ TEST(Jsonl, NonFiniteNumbersAreNullWithTheirNameBeside) {
   StepMetrics m = at(1, std::nan(""));
   m.grad_norm = kInf;
   m.learning_rate = -kInf;
-  m.valid_loss = std::nan("");
+  m.gpu_watts = std::nan("");
   const Json json = Json::parse(json_line(m));
   EXPECT_TRUE(json.at("loss").is_null());
   EXPECT_EQ(json.at("loss_nonfinite"), "nan");
   EXPECT_EQ(json.at("grad_norm_nonfinite"), "inf");
   EXPECT_EQ(json.at("learning_rate_nonfinite"), "-inf");
-  EXPECT_EQ(json.at("valid_loss_nonfinite"), "nan");
+  EXPECT_EQ(json.at("gpu_watts_nonfinite"), "nan");
   EXPECT_TRUE(json.at("mfu").is_null());
   EXPECT_FALSE(json.contains("mfu_nonfinite")) << "not known is no value";
 
@@ -75,7 +75,7 @@ TEST(Jsonl, NonFiniteNumbersAreNullWithTheirNameBeside) {
   EXPECT_TRUE(std::isnan(back.loss));
   EXPECT_EQ(back.grad_norm, kInf);
   EXPECT_EQ(back.learning_rate, -kInf);
-  EXPECT_TRUE(back.valid_loss && std::isnan(*back.valid_loss));
+  EXPECT_TRUE(back.gpu_watts && std::isnan(*back.gpu_watts));
 }
 
 TEST(Jsonl, TextIsEscapedAndMadeUtf8) {

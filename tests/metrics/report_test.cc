@@ -48,7 +48,7 @@ TEST(RunRecords, ReadsWhatTheSinkWrites) {
     bad.grad_norm = INFINITY;
     bad.mfu = kUnknown;
     bad.skipped = true;
-    bad.valid_loss = 4.25;
+    bad.gpu_watts = 4.25;
     sink.step(bad);
     sink.eval({.step = 2, .name = "wiki", .loss = 4, .perplexity = 54, .tokens = 7});
     sink.event({.kind = EventKind::warn, .step = 2, .text = "look", .seconds = 1.5});
@@ -60,7 +60,7 @@ TEST(RunRecords, ReadsWhatTheSinkWrites) {
   EXPECT_TRUE(std::isnan(run.steps[1].loss) && std::isnan(run.steps[1].mfu));
   EXPECT_EQ(run.steps[1].grad_norm, INFINITY);
   EXPECT_TRUE(run.steps[1].skipped);
-  EXPECT_EQ(run.steps[1].valid_loss, 4.25);
+  EXPECT_EQ(run.steps[1].gpu_watts, 4.25);
   ASSERT_EQ(run.evals.size(), 1u);
   EXPECT_EQ(run.evals[0].name, "wiki");
   ASSERT_EQ(run.events.size(), 1u);

@@ -121,7 +121,7 @@ class DisagreementTest(RanksTest):
     def test_other_data_under_the_same_name(self):
         elsewhere = self.folder / "elsewhere"
         (elsewhere / "data").mkdir(parents=True)
-        shutil.copy(self.folder / "data" / "text_valid_000000.bin", elsewhere / "data")
+        shutil.copy(self.folder / "data" / "text_val_000000.bin", elsewhere / "data")
         write_shard(elsewhere / "data" / "text_train_000000.bin", random_tokens(4000, seed=7))
         wrapper = self.folder / "there"  # rank 1 works in another folder, as on a machine with other files
         wrapper.write_text(f'#!/bin/sh\n[ "$RANK" = 1 ] && cd {elsewhere}\nexec {self.program} "$@"\n')

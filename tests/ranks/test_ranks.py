@@ -75,7 +75,7 @@ class SameRunTest(RanksTest):
         self.run_program("train", self.config, "--set", "save=source", "--set", "train_iters=4", "--set",
                          "lr_warmup_iters=1")
         config = self.make_config(
-            train_data="words/a_train_*.bin", valid_data="words/a_valid_*.bin", train_iters=12, eval_interval=6,
+            train_data="words/a_train_*.bin", valid_data="words/a_val_*.bin", train_iters=12, eval_interval=6,
             eval_iters=3, micro_batch_size=1, device="cpu", reset_attention_mask=True, reset_position_ids=True,
             eod_mask_loss=True, max_documents_per_sequence=4, choice_data="choices.jsonl", init_from="source")
         self.run_program("train", config, "--set", "save=one")

@@ -81,14 +81,14 @@ class SystemTest(unittest.TestCase):
 
     def make_data(self, folder="data", tokens=4000, vocab_size=257):
         write_shard(self.folder / folder / "text_train_000000.bin", random_tokens(tokens, vocab_size), vocab_size)
-        write_shard(self.folder / folder / "text_valid_000000.bin", random_tokens(tokens // 4, vocab_size, seed=1),
+        write_shard(self.folder / folder / "text_val_000000.bin", random_tokens(tokens // 4, vocab_size, seed=1),
                     vocab_size)
 
     def make_config(self, name="tiny.json", **changes):
         """A config file of the tiny run with data; model=... changes keys of the model."""
         if not (self.folder / "data").exists():
             self.make_data()
-        config = dict(TINY, save="run", train_data="data/*_train_*.bin", valid_data="data/*_valid_*.bin")
+        config = dict(TINY, save="run", train_data="data/*_train_*.bin", valid_data="data/*_val_*.bin")
         config["model"] = dict(TINY["model"], **changes.pop("model", {}))
         config.update(changes)
         path = self.folder / name

@@ -18,7 +18,7 @@ class ShippedConfigTest(SystemTest):
         model = dict(SHRINK)
         if config["model"]["model_type"] != "gpt2":
             model.update({k: v for k, v in SHRINK_LLAMA.items() if k in config["model"]})
-        run = {"train_data": "data/text_train_*.bin", "valid_data": "data/text_valid_*.bin", "save": "run",
+        run = {"train_data": "data/text_train_*.bin", "valid_data": "data/text_val_*.bin", "save": "run",
                "train_iters": 2, "global_batch_size": 2, "seq_length": 32, "eval_interval": 2,
                "eval_iters": 1, "lr_warmup_iters": 1, "threads": 1, "peak_tflops": 0.1, "save_interval": 1}
         run.update({f"model.{k}": v for k, v in model.items()})

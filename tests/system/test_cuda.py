@@ -71,7 +71,7 @@ class TrainingTest(CudaTest):
         self.run_program("train", config)
         evaluations = [r for r in self.records() if r["event"] == "eval"]
         self.assertEqual([r["step"] for r in evaluations], [3, 6])
-        here = self.run_program("eval", "run/step-00000006", "--data", "data/*_valid_*.bin", "--json").out
+        here = self.run_program("eval", "run/step-00000006", "--data", "data/*_val_*.bin", "--json").out
         self.assertIn("loss", here)
 
     def test_choices_are_kept_and_come_back(self):
@@ -116,6 +116,28 @@ class TrainingTest(CudaTest):
         text = self.run_program("bench", "products", config, "--exhaustive", "--seconds", "0", "--rates", "8e14",
                                 "4e12").out
         self.assertRegex(text, r"below 97 % of the best that was found: \d+ of \d+ products")
+
+    def test_the_first_record_tells_whose_attention_and_why(self):
+        model = {"hidden_size": 64, "max_position_embeddings": 32}
+        for changes, words in ((dict(attention="builtin"), "by the program's own kernels: as configured"),
+                               (dict(attention="cudnn"), "by cuDNN's, as configured"),
+                               (dict(reset_attention_mask=True, eod_token_id=0),
+                                "by the program's own kernels: cuDNN is asked for whole sequences of one length only")):
+            save = f"run{len(words)}"
+            done = self.run_program("train", self.config(f"{save}.json", save=save, precision="bf16", model=model,
+                                                         train_iters=1, **changes))
+            for text in (self.records(save)[0]["text"], done.err):
+                self.assertIn(f"attention: forward {words}; backward {words}", text)
+
+    @unittest.skipUnless(ON_EMULATOR, "libraries of a real machine stay where they are")
+    def test_a_missing_library_ends_training_and_leaves_the_rest_to_the_cpu(self):
+        environment = dict(os.environ, EMULATED_CUBLASLT="none")
+        config = self.config(device="auto", save="run")
+        done = self.run_program("train", config, code=ERROR, env=environment)
+        self.assertIn("install apt: libcublas-13-0, or pip: nvidia-cublas", done.err)
+        plan = self.run_program("plan", config, env=environment)
+        self.assertIn("using the CPU, although there is a GPU; cuBLASLt", plan.err)
+        self.run_program("plan", self.config("cuda.json"), code=ERROR, env=environment)
 
     def test_attention_of_cudnn_follows_the_programs_own(self):
         model = {"hidden_size": 64, "max_position_embeddings": 32}

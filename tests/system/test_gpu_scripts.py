@@ -401,7 +401,7 @@ class OccupancyTest(unittest.TestCase):
         """nvcc's kernels, or none where it or the tools that look into objects are missing."""
         try:
             return self.occupancy.compiled(ROOT / "build")
-        except self.occupancy.check_kernels.NotHere:
+        except self.occupancy.machine_code.NotHere:
             return {}
 
     @unittest.skipUnless((ROOT / "build" / "tests" / "kernel_launches").exists(), "the emulated GPU is not built")
@@ -423,3 +423,71 @@ class OccupancyTest(unittest.TestCase):
 
 if __name__ == "__main__":
     unittest.main()
+
+
+class MachineCodeTest(unittest.TestCase):
+    """What scripts/machine_code.py and check_kernels.py read from machine code, here written by hand."""
+
+    # A loop as ptxas makes it: a wait for memory whose turns stand behind the code, products, a branch around hiding.
+    OVERLAP = ["HEAD: SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR10], R4", "@!P0 BRA SPIN", "BACK: HGMMA.64x64x16.F32 R24, R24",
+               "HGMMA.64x64x16.F32 R24, R24, gsb0", "HGMMA.64x64x16.F32 R88, R88",
+               "HGMMA.64x64x16.F32 R88, R88, gsb0", "WARPGROUP.DEPBAR.LE gsb0, 0x1", "@P1 BRA SHOWN",
+               "FADD R24, R24, -INF", "SHOWN: MUFU.EX2 R24, R24", "MUFU.EX2 R25, R25",
+               "WARPGROUP.DEPBAR.LE gsb0, 0x0", "SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR11], RZ", "@P2 BRA HEAD", "EXIT",
+               "SPIN: SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR10], R4", "@!P0 BRA SPIN", "BRA BACK"]
+
+    def setUp(self):
+        self.machine_code = module(ROOT / "scripts" / "machine_code.py")
+        self.check = module(ROOT / "scripts" / "check_kernels.py")
+
+    def kernel(self, lines):
+        labels = {line.split(": ")[0]: 16 * n for n, line in enumerate(lines) if ": " in line}
+        text = "Function : loop\n"
+        for n, line in enumerate(lines):
+            words = line.split(": ")[-1].split(" ")
+            words[-1] = f"{labels[words[-1]]:#x}" if words[-1] in labels else words[-1]
+            text += f"        /*{16 * n:04x}*/                   {' '.join(words)} ;      /* 0x0 */\n"
+        (name, code), = self.machine_code.parse(text)
+        self.assertEqual((name, len(code)), ("loop", len(lines)))
+        return self.machine_code.Kernel("sm_90a", name, 168, 0, 1024, 0, code)
+
+    def test_order_of_a_loop_with_its_wait_behind_it(self):
+        kernel = self.kernel(self.OVERLAP)
+        self.assertEqual(self.machine_code.orders(kernel.code), "M H4 W1 e2 W0 A")
+        self.assertEqual(list(self.check.asynchronous_problems(kernel)), [])
+
+    def test_a_wait_moved_above_the_exponentials_is_found(self):
+        moved = list(self.OVERLAP)
+        moved.insert(8, moved.pop(11))
+        problem, = self.check.asynchronous_problems(self.kernel(moved))
+        self.assertIn("2 of 2 exponentials of its loop run while no product does (M H4 W1 W0 e2 A)", problem)
+
+    def test_the_order_of_the_budget_is_held(self):
+        budget = ROOT / "budget.txt"
+        line = self.check.Line(1, "sm_90a", "loop", 168, ["HGMMA.64x64x16"], 0, "M H4 W1 e2 W0 A")
+        self.assertEqual(self.check.problems_of([self.kernel(self.OVERLAP)], [line], budget), [])
+        line.order = "M H4 W1 W0 e2 A"
+        problem, = self.check.problems_of([self.kernel(self.OVERLAP)], [line], budget)
+        self.assertEqual(problem, "budget.txt:1: loop has the order M H4 W1 e2 W0 A, budget M H4 W1 W0 e2 A")
+
+    def test_products_that_wait_one_by_one_are_found(self):
+        lines = [line + ", gsb0" if "HGMMA" in line and "gsb0" not in line else line for line in self.OVERLAP]
+        problem, = self.check.asynchronous_problems(self.kernel(lines))
+        self.assertIn("4 of 4 wgmma end a group", problem)
+
+    def test_model_of_a_loop(self):
+        model = module(ROOT / "scripts" / "model_kernels.py")
+        loop, = self.machine_code.product_loops(self.kernel(self.OVERLAP).code)
+        path = model.hot_path(loop)
+        self.assertNotIn("FADD", [i.name for i in path], "hiding is left out, as in most tiles")
+        self.assertEqual(self.machine_code.order(path), self.machine_code.order(loop))
+        ss, rs = (self.machine_code.Instruction(0, "", "HGMMA.64x128x16.F32.BF16", text)
+                  for text in ("R24, gdesc[UR8], R24", "R88, R120, gdesc[UR12].tnspB, R88, gsb0"))
+        self.assertEqual([model.product_cycles(i) for i in (ss, rs)], [(64, 48), (64, 32)])
+        part = model.Part(wait=0)
+        part.needs |= {"issue": 100, "exp": 400}
+        product = model.Part(product=400, ends_group=True)
+        # Two warpgroups by turns: exponentials of one beside products of the other, none idle.
+        self.assertAlmostEqual(model.simulate([product, part]), 800, delta=1)
+        part.needs["exp"] = 600
+        self.assertAlmostEqual(model.simulate([product, part]), 1200, delta=1, msg="bound by exponentials")

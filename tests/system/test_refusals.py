@@ -101,8 +101,8 @@ class DataTest(SystemTest):
 
     def test_bad_validation_data_is_found_before_training(self):
         self.make_data()
-        os.truncate(self.folder / "data" / "text_valid_000000.bin", 1500)
-        self.refuse(ERROR, ["valid_data", "text_valid_000000.bin"])
+        os.truncate(self.folder / "data" / "text_val_000000.bin", 1500)
+        self.refuse(ERROR, ["valid_data", "text_val_000000.bin"])
 
     def test_verify_lists_every_bad_range(self):
         self.make_data()

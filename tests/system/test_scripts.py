@@ -4,9 +4,9 @@ import shutil
 import subprocess
 import unittest
 
-from harness import ROOT, SystemTest
+from harness import PROGRAM, ROOT, SystemTest
 
-SCRIPTS = ("setup.sh", "build.sh", "test.sh", "quickstart.sh", "format.sh")
+SCRIPTS = ("setup.sh", "build.sh", "test.sh", "quickstart.sh", "format.sh", "package.sh")
 
 
 def run(*command, **named):
@@ -98,6 +98,29 @@ class FlagTest(SystemTest):
             self.assertEqual(run(ROOT / "scripts" / "build.sh", "--jobs", value).returncode, 2, value)
 
 
+class PackageTest(SystemTest):
+    def test_a_package_runs_from_any_folder(self):
+        done = run(ROOT / "scripts" / "package.sh", "--no-build", "--build-dir", PROGRAM.parent, "--out", self.folder)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        needed = re.search(r"needs glibc (\d+)\.(\d+) or later", done.stdout)
+        self.assertLessEqual((int(needed[1]), int(needed[2])), (2, 36), "Debian 12 and what is newer")
+        (self.folder / "elsewhere").mkdir()
+        archive, = self.folder.glob("*.tar.gz")
+        self.assertEqual(run("tar", "-C", self.folder / "elsewhere", "-xzf", archive).returncode, 0)
+        folder, = (self.folder / "elsewhere").iterdir()
+        plan = run(folder / "athanor", "plan", folder / "configs" / "gpt2-124m.json", "--gpu", "h200", cwd="/", env={})
+        self.assertEqual(plan.returncode, 0, plan.stdout + plan.stderr)
+        self.assertEqual({p.name for p in (folder / "launch").iterdir()},
+                         {p.name for p in (ROOT / "scripts" / "launch").iterdir()})
+        self.assertIn("PATH=", (folder / "README").read_text())
+
+    def test_without_a_program_nothing_is_packed(self):
+        done = run(ROOT / "scripts" / "package.sh", "--no-build", "--build-dir", self.folder, "--out", self.folder / "o")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("has no program: run scripts/build.sh", done.stderr)
+        self.assertFalse((self.folder / "o").exists())
+
+
 class LibraryTest(SystemTest):
     def bash(self, script):
         return run("bash", "-c", f'source "{ROOT}/scripts/lib.sh"\n{script}',
@@ -117,6 +140,16 @@ class LibraryTest(SystemTest):
         self.assertEqual(done.returncode, 0)
         self.assertNotIn("50", done.stdout)
         self.assertIn("after", done.stdout)
+
+    def test_a_build_shows_how_far_it_is(self):
+        done = self.bash("""progress "[30/120] Building CXX object CMakeFiles/x.dir/src/base/log.cc.o" 60; echo
+                            progress "[120/120] Linking CXX executable athanor" 70; echo
+                            progress "[2/120] Building a.o" 1; echo
+                            progress "Reading package lists" 5""")
+        self.assertEqual(done.stdout.splitlines(), [
+            "30 of 120, 25 %, 1 min 00 s, about 3 min 00 s left: log.cc.o",
+            "120 of 120, 100 %, 1 min 10 s: Linking CXX executable athanor", "2 of 120, 1 %, 1 s: Building a.o",
+            "Reading package lists"])
 
     def test_missing_packages(self):
         done = self.bash("missing_packages dpkg no-such-package-as-this bash")

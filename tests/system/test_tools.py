@@ -84,6 +84,20 @@ class SampleTest(TrainedTest):
         self.assertIn("40 tokens", done.err)
         self.assertIn("32", done.err)
 
+    def test_a_text_longer_than_the_model_sees(self):
+        command = ("sample", "--checkpoint", "run", "--prompt", "The quick", "--max-tokens", "200", "--threads", "1", "--json")
+        lines = [json.loads(self.run_program(*command, "--temperature", "0").out) for _ in range(2)]
+        self.assertEqual(lines[0], lines[1])
+        self.assertEqual((lines[0]["tokens"], lines[0]["stopped_by"]), (200, "length"))
+        self.assertIn("jumps over the lazy dog.", lines[0]["text"][-100:], "it goes on as it began")
+
+    def test_a_checkpoint_that_is_not_there(self):
+        for verb in (("sample", "--checkpoint"), ("eval",), ("checkpoint", "verify"), ("checkpoint", "inspect")):
+            done = self.run_program(*verb, "run/step-00001000", code=USAGE)
+            self.assertIn("run/step-00001000: there is no such folder; the newest checkpoint in run is step-00000300", done.err)
+        self.assertEqual(self.run_program("eval", "run", "--samples", "2", "--json").out,
+                         self.run_program("eval", "run/step-00000300", "--samples", "2", "--json").out)
+
     def test_prompts_of_a_file_as_json(self):
         (self.maker.folder / "prompts.txt").write_text("The quick\nbrown fox\n")
         (self.maker.folder / "prompts.jsonl").write_text('{"prompt": "The quick"}\n\n{"prompt": "brown fox"}\n')
@@ -180,7 +194,7 @@ class DataTest(TrainedTest):
 
     def test_info_has_ngrams_that_the_model_beats(self):
         out = self.run_program("data", "info", "data/text_train_*.bin", "--ngram", "--ngram-valid",
-                               "data/text_valid_*.bin").out
+                               "data/text_val_*.bin").out
         self.assertIn("n-grams: uniform 5.549, unigram", out)
         self.assertIn("quick brown fox", out)
 
@@ -211,7 +225,7 @@ class DataTest(TrainedTest):
         losses = []
         for folder in ("data", "megatron"):
             config = self.maker.make_config(f"{folder}.json", train_data=f"{folder}/text_train_*.bin",
-                                            valid_data=f"{folder}/text_valid_*.bin", save=f"run-{folder}", **common)
+                                            valid_data=f"{folder}/text_val_*.bin", save=f"run-{folder}", **common)
             self.run_program("train", config)
             losses.append(self.losses(f"run-{folder}"))
         self.assertEqual(losses[0], losses[1])

@@ -12,7 +12,7 @@ const GpuDescription& gpu() { return find_gpu("h200"); }
 
 struct Plan {
   explicit Plan(const Config& config) : backend(describe(gpu())), mesh(one_rank()) {
-    engine = make_engine(config, {.device = *backend.device, .ops = *backend.ops, .mesh = mesh}, true);
+    engine = make_engine(config, {*backend.device, *backend.ops, mesh, backend.tuning}, true);
   }
   ProcessMesh one_rank() { return ProcessMesh(make_single(*backend.device), {1, 1, 1, 1, 1, 1}); }
   double seconds() const { return least_sum(planned_rows(*engine, limits_of(gpu(), 64, 1024))); }
@@ -79,6 +79,28 @@ TEST(MakeEngine, LogitsComeInLargeChunksWhereMemoryAllows) {
   EXPECT_LE(small.options().loss_chunk_rows * 32000 * 2, (int64_t{20} << 30) / 64);
   EXPECT_EQ(small.options().loss_chunk_rows % 128, 0);
   EXPECT_GT(small.options().loss_chunk_rows, 4096);
+}
+
+// cuDNN's backward needs two bytes for each score, 4 GiB here: more than it may take unasked.
+TEST(MakeEngine, AttentionTakesScratchMemoryThatThePlanHasLeft) {
+  constexpr size_t kScores = size_t{4} << 30;
+  const std::vector<std::string> set = {"seq_length=4096", "model.max_position_embeddings=4096", "micro_batch_size=16",
+                                        "recompute_granularity=full", "loss_chunk_rows=1024"};
+  const auto with = [&](const std::string& more) {
+    std::vector<std::string> all = set;
+    all.push_back(more);
+    return Plan(config(all));
+  };
+  const Plan roomy = with("log_interval=1");
+  EXPECT_EQ(roomy.backend.tuning->wanted_scratch(roomy.engine->tunable()), 0u);
+  const size_t reserve = (size_t{256} << 20) + 1;
+  const Plan exact = with(limit(roomy.bytes() + reserve)), tight = with(limit(roomy.bytes() - 1));
+  EXPECT_EQ(exact.bytes(), roomy.bytes());
+  EXPECT_LT(tight.bytes(), roomy.bytes());
+  EXPECT_GT(tight.bytes() + kScores, roomy.bytes() - reserve) << "nothing else is given up";
+  EXPECT_EQ(tight.options().micro_batch_size, 16);
+  EXPECT_EQ(tight.options().recompute, roomy.options().recompute);
+  EXPECT_EQ(tight.backend.tuning->wanted_scratch(tight.engine->tunable()), kScores);
 }
 
 }  // namespace

@@ -82,6 +82,34 @@ TEST(Prompts, LongOnesEqualTheirTokensOneByOne) {
   }
 }
 
+// Beyond the context each token follows from the last half of it or more, as if that were the prompt.
+TEST(Prompts, TheContextSlides) {
+  for (const char* name : {"gpt2", "llama", "mistral"}) {
+    testing::Rig rig;
+    const std::string folder = cat("tests/golden/", name);
+    const ModelConfig config = load_model_config(folder + "/config.json");
+    const int64_t context = std::min<int64_t>(config.max_position_embeddings, 13);
+    Sampler sampler(config, make_recipe("fp32", DType::f32), rig.backend(), context),
+        fresh(config, make_recipe("fp32", DType::f32), rig.backend(), context);
+    for (Sampler* s : {&sampler, &fresh}) {
+      s->commit();
+      load_weights(s->model().params(), *rig.device, folder);
+    }
+    std::vector<int32_t> tokens{3, 1, 4};
+    sampler.prompt(tokens);
+    for (int32_t i = 0; i < 40; ++i) {
+      const int64_t length = sampler.length();
+      const bool slides = length == context;
+      tokens.push_back((i * i + 5) % 40);
+      const auto got = sampler.next(tokens.back());
+      const std::vector<float> after(got.begin(), got.end());
+      EXPECT_EQ(sampler.length(), slides ? (context + 1) / 2 : length + 1);
+      const auto want = fresh.prompt(std::span(tokens).last(size_t(sampler.length())));
+      for (size_t v = 0; v < want.size(); ++v) ASSERT_NEAR(after[v], want[v], 1e-4) << name << " " << i;
+    }
+  }
+}
+
 TEST(StopText, EndsBeforeTheFirstStopHoweverTheStreamIsCut) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"one END two", "one "}, {"EN EN END", "EN EN "}, {"no stop EN", "no stop EN"},

@@ -179,6 +179,37 @@ TEST_F(TrainerTest, SplitMastersGoOnFromWholeOnesAndBack) {
   EXPECT_NE(text.find("master_weights: \"fp32\" -> \"bf16\""), std::string::npos) << text;
 }
 
+TEST_F(TrainerTest, ALongerRunThatLiftsTheLearningRateIsWarnedAbout) {
+  const auto said = [&](const std::vector<std::string>& set) {
+    ::testing::internal::CaptureStderr();
+    EXPECT_EQ(run(config("r", set)), Exit::done);
+    return ::testing::internal::GetCapturedStderr();
+  };
+  const std::string first = said({});
+  EXPECT_NE(first.find("a step takes "), std::string::npos) << first;
+  EXPECT_NE(first.find("the 8 steps of this run "), std::string::npos) << first;
+  EXPECT_NE(said({}).find("is at step 8, train_iters is 8: nothing is left to train\n"), std::string::npos);
+  EXPECT_NE(said({"train_iters=5"}).find("nothing is left to train; raise train_iters"), std::string::npos);
+  const std::string kept = said({"train_iters=10", "lr_decay_iters=8"});
+  EXPECT_EQ(kept.find("rises"), std::string::npos) << kept;
+  const std::string lifted = said({"train_iters=16"});
+  EXPECT_NE(lifted.find("the learning rate of step 11 rises from 0.001 to 0.0"), std::string::npos) << lifted;
+  EXPECT_NE(lifted.find("--set lr_decay_iters=8"), std::string::npos) << lifted;
+}
+
+TEST_F(TrainerTest, AFirstStepThatTakesLongSaysHowFarItIs) {
+  ::testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStdout();
+  Trainer(config("r", {"train_iters=2", "micro_batch_size=1", "lr_warmup_iters=0"}), rig_.backend(),
+          {.program = {.version = "test", .command = {}, .libraries = {}}, .first_step_seconds = 0})
+      .run();
+  ::testing::internal::GetCapturedStdout();
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("step 1: 1 of 4 micro-batches are done, about "), std::string::npos) << said;
+  EXPECT_NE(said.find("step 1: 3 of 4 "), std::string::npos) << said;
+  EXPECT_EQ(said.find("step 2: "), std::string::npos) << said;
+}
+
 TEST_F(TrainerTest, MomentsMayChangeTheirDtype) {
   ASSERT_EQ(run(config("r", {"train_iters=2", "lr_decay_iters=8"})), Exit::done);
   ASSERT_EQ(run(config("r", {"train_iters=4", "lr_decay_iters=8", "exp_avg_dtype=bf16"})), Exit::done);

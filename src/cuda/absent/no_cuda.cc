@@ -11,6 +11,8 @@ std::string why_no_cuda() {
          "again where they are)";
 }
 
+std::string why_no_libraries() { return why_no_cuda(); }
+
 CudaBackend make_cuda(const CudaOptions&) { throw Error(cat("device cuda: ", why_no_cuda()), Exit::usage); }
 
 std::unique_ptr<Profiler> make_cuda_profiler() { throw Error(cat("CUPTI: ", why_no_cuda()), Exit::usage); }

@@ -110,6 +110,7 @@ std::vector<std::string> candidate_folders(const LibrarySpec& spec, const Search
     folders.push_back(places.program_folder);
     folders.push_back(places.program_folder + "/../lib");
   }
+  folders.insert(folders.end(), places.other_folders.begin(), places.other_folders.end());
   if (places.system) folders.emplace_back();
   for (const std::string& folder : places.cuda_folders) {
     folders.push_back(folder + "/lib64");
@@ -181,6 +182,24 @@ Library open_library(const LibrarySpec& spec, const SearchPlaces& places) {
     if (auto library = try_open(spec, file, system ? cat(spec.file, " (system)") : file, tried)) return *library;
   }
   throw_unusable(spec, tried);
+}
+
+SearchPlaces places_near(const std::string& file, SearchPlaces places) {
+  const fs::path folder = fs::path(file).parent_path();
+  if (folder.empty()) return places;
+  places.other_folders.push_back(folder.string());
+  // site-packages/nvidia/cudnn/lib
+  places.site_packages.insert(places.site_packages.begin(), (folder / "../../..").lexically_normal().string());
+  return places;
+}
+
+int open_neighbours(const Library& library, const std::string& prefix) {
+  int opened = 0;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(fs::path(library.path).parent_path(), error))
+    if (entry.path().filename().string().starts_with(prefix))
+      opened += dlopen(entry.path().c_str(), RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE) != nullptr;
+  return opened;
 }
 
 void* find_function(const LibrarySpec& spec, const Library& library, const char* function) {

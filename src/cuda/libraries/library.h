@@ -34,6 +34,7 @@ struct LibrarySpec {
 struct SearchPlaces {
   std::map<std::string, std::string> overrides;  // variable -> file or folder; found or failed, nothing else is tried
   std::string program_folder;                    // beside the program and in ../lib
+  std::vector<std::string> other_folders = {};   // that have a library which belongs to the wanted one
   bool system = true;                            // what the dynamic linker finds: LD_LIBRARY_PATH, ld.so.cache
   std::vector<std::string> cuda_folders;         // toolkits
   std::vector<std::string> site_packages;        // Python environments with NVIDIA's pip packages
@@ -51,6 +52,14 @@ struct Library {
 
 // Throws Error: name, wanted version, every place with the reason why it will not do, the remedy.
 Library open_library(const LibrarySpec& spec, const SearchPlaces& places);
+
+// The places for a library that belongs to the one in `file`: first that file's folder, and where it is one of NVIDIA's
+// pip packages, the others beside it.
+SearchPlaces places_near(const std::string& file, SearchPlaces places);
+
+// Opens all libraries in the folder of this one whose names begin so, for a library that will open them by name. How
+// many there are.
+int open_neighbours(const Library& library, const std::string& prefix);
 
 // Address of a function; throws Error naming the library, its version and the function.
 void* find_function(const LibrarySpec& spec, const Library& library, const char* function);

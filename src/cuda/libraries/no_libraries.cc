@@ -12,7 +12,7 @@ std::vector<LibraryReport> probe_libraries(const SearchPlaces&) {
       "this program was built without the headers of the CUDA toolkit (13.0 or later), cuDNN and NCCL: "
       "install them and build again";
   std::vector<LibraryReport> reports;
-  for (const char* name : {"cuBLASLt", "cuDNN", "NCCL", "NVML", "CUPTI", "CUDA driver"}) {
+  for (const char* name : {"cuBLASLt", "cuDNN", "NVRTC", "NCCL", "NVML", "CUPTI", "CUDA driver"}) {
     reports.push_back({.name = name, .path = {}, .version = {}, .problem = problem});
   }
   return reports;

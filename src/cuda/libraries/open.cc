@@ -1,4 +1,4 @@
-// The six libraries: what is wanted of each, how it tells its version, and filling its table.
+// The libraries: what is wanted of each, how it tells its version, and filling its table.
 #include "cuda/libraries/open.h"
 
 #include <dlfcn.h>
@@ -71,6 +71,22 @@ LibrarySpec cudnn_spec() {
           .version_of = cudnn_version};
 }
 
+Version nvrtc_version(void* handle) {
+  auto get = function<int (*)(int*, int*)>(handle, "nvrtcVersion");
+  Version found;
+  return get && get(&found.major, &found.minor) == 0 ? found : Version{};
+}
+
+LibrarySpec nvrtc_spec() {
+  return {.name = "NVRTC",
+          .file = "libnvrtc.so.13",
+          .variable = "ATHANOR_NVRTC",
+          .pip_folders = {"nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib"},
+          .packages = "apt: cuda-nvrtc-13-0, or pip: nvidia-cuda-nvrtc",
+          .oldest = {13, 0, 0},
+          .version_of = nvrtc_version};
+}
+
 LibrarySpec nccl_spec() {
   return {.name = "NCCL",
           .file = "libnccl.so.2",
@@ -120,11 +136,11 @@ Opened<Table> open_table(const LibrarySpec& spec, const SearchPlaces& places) {
   return opened;
 }
 
-template <class Table>
-LibraryReport probe(const LibrarySpec& spec, const SearchPlaces& places) {
+template <class Open>
+LibraryReport report_of(const LibrarySpec& spec, Open&& open) {
   LibraryReport report{.name = spec.name, .path = {}, .version = {}, .problem = {}};
   try {
-    Library library = open_table<Table>(spec, places).library;
+    const Library library = open();
     report.path = library.path;
     report.version = library.version;
   } catch (const Error& error) {
@@ -133,24 +149,39 @@ LibraryReport probe(const LibrarySpec& spec, const SearchPlaces& places) {
   return report;
 }
 
+template <class Table>
+LibraryReport probe(const LibrarySpec& spec, const SearchPlaces& places) {
+  return report_of(spec, [&] { return open_table<Table>(spec, places).library; });
+}
+
 }  // namespace
 
 bool built_with_cuda_libraries() { return true; }
 
 std::vector<LibrarySpec> library_specs() {
-  return {cublaslt_spec(), cudnn_spec(), nccl_spec(), nvml_spec(), cupti_spec(), driver_spec()};
+  return {cublaslt_spec(), cudnn_spec(), nvrtc_spec(), nccl_spec(), nvml_spec(), cupti_spec(), driver_spec()};
 }
 
 std::vector<LibraryReport> probe_libraries(const SearchPlaces& places) {
-  return {probe<CublasLtTable>(cublaslt_spec(), places), probe<CudnnTable>(cudnn_spec(), places),
-          probe<NcclTable>(nccl_spec(), places),         probe<NvmlTable>(nvml_spec(), places),
-          probe<CuptiTable>(cupti_spec(), places),       probe<DriverTable>(driver_spec(), places)};
+  const LibraryReport cudnn = probe<CudnnTable>(cudnn_spec(), places);
+  return {probe<CublasLtTable>(cublaslt_spec(), places),
+          cudnn,
+          report_of(nvrtc_spec(), [&] { return open_nvrtc(places, cudnn.path); }),
+          probe<NcclTable>(nccl_spec(), places),
+          probe<NvmlTable>(nvml_spec(), places),
+          probe<CuptiTable>(cupti_spec(), places),
+          probe<DriverTable>(driver_spec(), places)};
 }
 
 Opened<CublasLtTable> open_cublaslt(const SearchPlaces& places) {
   return open_table<CublasLtTable>(cublaslt_spec(), places);
 }
 Opened<CudnnTable> open_cudnn(const SearchPlaces& places) { return open_table<CudnnTable>(cudnn_spec(), places); }
+Library open_nvrtc(const SearchPlaces& places, const std::string& cudnn_file) {
+  Library library = open_library(nvrtc_spec(), places_near(cudnn_file, places));
+  open_neighbours(library, "libnvrtc-builtins.so.");  // NVRTC opens it by name when it first compiles
+  return library;
+}
 Opened<NcclTable> open_nccl(const SearchPlaces& places) { return open_table<NcclTable>(nccl_spec(), places); }
 Opened<NvmlTable> open_nvml(const SearchPlaces& places) { return open_table<NvmlTable>(nvml_spec(), places); }
 Opened<CuptiTable> open_cupti(const SearchPlaces& places) { return open_table<CuptiTable>(cupti_spec(), places); }

@@ -19,6 +19,9 @@ struct Opened {
 
 Opened<CublasLtTable> open_cublaslt(const SearchPlaces& places);
 Opened<CudnnTable> open_cudnn(const SearchPlaces& places);
+// The compiler that cuDNN compiles its kernels with, so that it finds it by name: of the places, and beside cuDNN's
+// file, which need not be where the dynamic linker looks.
+Library open_nvrtc(const SearchPlaces&, const std::string& cudnn_file);
 Opened<NcclTable> open_nccl(const SearchPlaces& places);
 Opened<NvmlTable> open_nvml(const SearchPlaces& places);
 Opened<CuptiTable> open_cupti(const SearchPlaces& places);

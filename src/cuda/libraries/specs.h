@@ -10,7 +10,8 @@ namespace athanor {
 
 bool built_with_cuda_libraries();
 
-// All libraries that the program opens, in the order cuBLASLt, cuDNN, NCCL, NVML, CUPTI, driver; none without CUDA.
+// All libraries that the program opens, in the order cuBLASLt, cuDNN, NVRTC (for cuDNN), NCCL, NVML, CUPTI, driver;
+// none without CUDA.
 std::vector<LibrarySpec> library_specs();
 
 struct LibraryReport {

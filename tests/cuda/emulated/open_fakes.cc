@@ -28,17 +28,22 @@ bool built_with_cuda_libraries() { return true; }
 std::vector<LibrarySpec> library_specs() { return {}; }
 std::vector<LibraryReport> probe_libraries(const SearchPlaces&) {
   std::vector<LibraryReport> reports;
-  for (const char* name : {"cuBLASLt", "cuDNN", "NCCL", "NVML", "CUPTI", "CUDA driver"})
+  for (const char* name : {"cuBLASLt", "cuDNN", "NVRTC", "NCCL", "NVML", "CUPTI", "CUDA driver"})
     reports.push_back({.name = name, .path = "emulated", .version = {1, 0, 0}, .problem = {}});
   return reports;
 }
 
+// EMULATED_CUBLASLT: none (not installed).
 Opened<CublasLtTable> open_cublaslt(const SearchPlaces&) {
+  const char* setting = std::getenv("EMULATED_CUBLASLT");
+  if (setting && std::string(setting) == "none")
+    throw Error("cuBLASLt: libcublasLt.so.13 is nowhere; install apt: libcublas-13-0, or pip: nvidia-cublas");
   return {fake_table<emu::fakes::FakeCublasLt>(), emulated({13, 1, 0})};
 }
 Opened<CudnnTable> open_cudnn(const SearchPlaces&) {
   return {fake_table<emu::fakes::FakeCudnn>(), emulated({9, 19, 0})};
 }
+Library open_nvrtc(const SearchPlaces&, const std::string&) { return emulated({13, 0, 0}); }
 // EMULATED_NCCL: processes (ranks are processes), none (not installed); else ranks are threads of this process.
 Opened<NcclTable> open_nccl(const SearchPlaces&) {
   const char* setting = std::getenv("EMULATED_NCCL");

@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""Writes the tables of flags in docs/commands.md from the program's own --help, so that every flag is documented.
+
+usage: scripts/command_tables.py [--program build/athanor] [--check]
+A table stands between `<!-- flags: VERB -->` and `<!-- end of flags -->`. --check writes nothing and fails if a table is
+not what the program says, or a verb has none.
+"""
+import argparse
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+DOC = Path(__file__).resolve().parent.parent / "docs" / "commands.md"
+END = "<!-- end of flags -->"
+MEANING = 30  # column in which the program's help says what a flag does
+
+
+def help_of(program, verb):
+    return subprocess.run([program, *verb.split(), "--help"], capture_output=True, text=True, check=True).stdout
+
+
+def sections(text):
+    """{title: lines} of a help text."""
+    out, title = {}, None
+    for line in text.splitlines():
+        if re.match(r"^\S.*:$", line):
+            title = line[:-1]
+            out[title] = []
+        elif not line.strip():
+            title = None
+        elif title:
+            out[title].append(line)
+    return out
+
+
+def verbs_of(program, parent=""):
+    """Every verb that has no verbs below it."""
+    found = []
+    for line in sections(help_of(program, parent)).get("Subcommands", []):
+        if match := re.match(r"^  (\S+)", line):
+            name = f"{parent} {match[1]}".strip()
+            found += verbs_of(program, name) or [name]
+    return found
+
+
+def items(lines):
+    """(name with its type, meaning) of each flag or argument: the meaning stands from column 30 on, after a long name in
+    the next line."""
+    out = []
+    for line, after in zip(lines, [*lines[1:], ""]):
+        if line.startswith(" " * MEANING):
+            out[-1][1] = line.strip()
+        elif after.startswith(" " * MEANING):
+            out.append([line.strip(), ""])
+        else:
+            out.append([line[:MEANING].strip(), line[MEANING:].strip()])
+    return out
+
+
+def row(name, meaning):
+    flag, _, rest = name.partition(" ")
+    words = re.sub(r"(Needs|Excludes): (\S+)", "", rest)
+    default = re.search(r"=(\S+)$", words.replace("...", "").replace("REQUIRED", "").strip())
+    notes = [f"needs `{x}`" for x in re.findall(r"Needs: (\S+)", rest)]
+    notes += [f"not with `{x}`" for x in re.findall(r"Excludes: (\S+)", rest)]
+    shown = "**required**" if "REQUIRED" in rest else f"`{default[1]}`" if default else ""
+    text = "; ".join([meaning.replace("|", "\\|"), *notes])
+    return f"| `{flag.replace(',', '`, `')}` | {shown} | {text} |"
+
+
+def table(program, verb):
+    rows = []
+    for title, lines in sections(help_of(program, verb)).items():
+        if title != "Subcommands":
+            rows += [row(*item) for item in items(lines) if not re.match(r"-h,|--help-all", item[0])]
+    if not rows:
+        return "No flags."
+    return "\n".join(["| flag | default | meaning |", "|---|---|---|", *rows])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--program", default=str(DOC.parent.parent / "build" / "athanor"))
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    old = DOC.read_text()
+    new = re.sub(r"(<!-- flags: ([^>]*?) -->\n).*?" + re.escape(END),
+                 lambda m: m[1] + table(args.program, m[2]) + "\n" + END, old, flags=re.S)
+    absent = set(verbs_of(args.program)) - set(re.findall(r"<!-- flags: (.*?) -->", new))
+    if absent:
+        sys.exit(f"{DOC}: no table for {', '.join(sorted(absent))}; add <!-- flags: VERB --> and {END}")
+    if args.check and new != old:
+        sys.exit(f"{DOC}: not what the program's --help says; run scripts/command_tables.py")
+    if not args.check:
+        DOC.write_text(new)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+#!/usr/bin/env python3
+"""Models how fast an H200 runs the loops with tensor-core products, from the machine code that nvcc made for sm_90a.
+
+usage: model_kernels.py [--build-dir DIR]
+For every kernel with wgmma in the objects of DIR/cuda: one turn of the loop with its products, on the way that takes the
+fewest instructions past all products and exponentials (nothing hidden, no rows cleared, no wait repeated). Columns:
+    tile        cycles of a multiprocessor in which both consumer warpgroups' turns end, by the model
+    tensor      cycles that their products take on the tensor cores
+    exp, issue, alu, smem   cycles of the other units, of the busiest of the four partitions: exponentials; one
+                instruction of a warp each; comparisons, integers and conversions; shared memory
+    regs        registers of a thread
+    share       tensor / tile: an upper bound for long sequences, before prologue, epilogue and hidden tiles
+    TFLOP/s     share x 989 (H200, dense 16-bit), at most 795, to which its power limit holds products [docs/speed.md].
+                Backward is two kernels, which make scores twice, seven products where five are counted: one rate for both
+    order       what is asynchronous (machine_code.py)
+Nothing here is measured; the first run on a GPU is to be held against it. Assumptions, with their sources:
+  - a wgmma m64 nN k16 takes N/2 cycles: 989 TFLOP/s at 132 multiprocessors and 1.83 GHz are 4096 FLOP a cycle [H200 data
+    sheet]; k32 in 8 bits takes as long. It reads its operands from shared memory at 128 bytes a cycle [CUDA C++
+    Programming Guide, 9.0], N x 32 bytes, and 2048 more where the left one is not in registers; the slower of the two
+    counts as its time on the tensor cores;
+  - per partition and cycle one instruction is issued [Programming Guide, multiprocessor of 9.0], and its 32 lanes take 8
+    cycles for MUFU, 2 for comparisons, minima, integers other than additions and logic, and for conversions, 1 else
+    [Programming Guide, throughput of native instructions: 16, 64 and 128 results a cycle]; uniform instructions cost their
+    issue;
+  - a warp's load or store of 32, 64, 128 bits takes 1, 2, 4 cycles of shared memory, a tile copied by TMA 1 for 128 bytes;
+  - a part between two waits takes a lone warp as long as its busiest unit, its instructions DEPENDENT cycles apart on
+    average [assumed: 4 cycles of latency, two independent chains]; the two warps of a partition share the units;
+  - groups of products run one after the other, in the order of issue; the two warpgroups start half a turn apart at best.
+"""
+import argparse
+import re
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import machine_code
+
+WARPGROUPS, PEAK, MOST = 2, 989.4, 795.0
+ARCHITECTURE, DEPENDENT = "sm_90a", 2.0
+UNITS = ("issue", "exp", "alu", "smem")
+HALF_RATE = ("FMNMX", "FSEL", "FSETP", "ISETP", "IMNMX", "VIMNMX", "SEL", "F2FP", "F2F", "SHF", "PRMT", "LEA", "I2F", "F2I",
+             "SHFL", "VOTE")
+
+
+@dataclass
+class Part:
+    """What a warp does from one wait or product to the next."""
+    needs: dict = field(default_factory=lambda: dict.fromkeys(UNITS, 0.0))  # cycles of each unit
+    product: float = 0  # cycles of tensor cores that it then starts
+    ends_group: bool = False
+    wait: int = -1      # or: it then waits until so many groups are left
+
+    @property
+    def alone(self):
+        return max(*self.needs.values(), DEPENDENT * self.needs["issue"], 1e-6)
+
+
+def product_cycles(instruction):
+    """(tensor cores, shared memory) of a wgmma."""
+    n = int(re.search(r"64x(\d+)x", instruction.name)[1])
+    operands = instruction.operands.split(",")
+    shared = n * 32 + (2048 if operands[1].strip().startswith("gdesc") else 0)
+    return n / 2, shared / 128
+
+
+def unit_cycles(instruction):
+    """{unit: cycles of a partition} of one warp's instruction."""
+    name = instruction.name
+    cycles = {"issue": 1.0}
+    if name.startswith("MUFU"):
+        cycles["exp"] = 8.0
+    elif name.startswith(HALF_RATE):
+        cycles["alu"] = 2.0
+    elif name.startswith(("LDS", "STS", "LDSM", "STSM")):
+        width = 4 if ".128" in name or "SM" in name else 2 if ".64" in name else 1
+        cycles["smem"] = 4.0 * width  # of the multiprocessor, whose other partitions do the same
+    return cycles
+
+
+def hot_path(loop):
+    """The shortest way through a loop that meets all its products and exponentials."""
+    blocks, after = machine_code.blocks_of(loop)
+    must = [b for b, (first, end) in enumerate(blocks)
+            if any(machine_code.word(i)[:1] in ("H", "e") for i in loop[first:end])]
+    best = {0: (blocks[0][1] - blocks[0][0], [0])}
+    for b in range(len(blocks)):  # by address; jumps backwards are turns of inner loops or of this one
+        if b not in best:
+            continue
+        for s in after[b]:
+            skipped = [m for m in must if b < m < s]
+            if s <= b or skipped:
+                continue
+            length = best[b][0] + blocks[s][1] - blocks[s][0]
+            if s not in best or length < best[s][0]:
+                best[s] = (length, best[b][1] + [s])
+    head = loop[0].address
+    ends = [b for b in best if b >= max(must) and (loop[blocks[b][1] - 1].target() == head)]
+    if not ends:
+        raise ValueError("the loop has no end behind its products")
+    _, way = min(best[b] for b in ends)
+    return [i for b in way for i in loop[slice(*blocks[b])]]
+
+
+def parts_of(path):
+    parts, now = [], Part()
+    for i in path:
+        for unit, cycles in unit_cycles(i).items():
+            now.needs[unit] += cycles
+        kind = machine_code.word(i)
+        if kind == "H":
+            now.product, now.ends_group = max(product_cycles(i)), "gsb0" in i.operands
+        elif kind[:1] == "W":
+            now.wait = int(kind[1:])
+        else:
+            continue
+        parts.append(now)
+        now = Part()
+    return [*parts, now]
+
+
+class Warpgroup:
+    def __init__(self, parts):
+        self.parts, self.at, self.left, self.groups, self.turns = parts, 0, parts[0].alone, [], []
+
+    def blocked(self, now):
+        wait = self.parts[self.at].wait
+        return self.left <= 0 and wait >= 0 and len([end for end in self.groups if end > now]) > wait
+
+
+def simulate(parts, turns=24):
+    """Cycles of one turn of both warpgroups, late enough that the start is forgotten."""
+    groups = [Warpgroup(parts) for _ in range(WARPGROUPS)]
+    groups[1].left += sum(p.alone for p in parts) / 2
+    now, tensor_free = 0.0, 0.0
+    while min(len(g.turns) for g in groups) < turns:
+        for g in groups:  # end what is done
+            while g.left <= 1e-9 and not g.blocked(now):
+                part = g.parts[g.at]
+                if part.product:
+                    tensor_free = max(tensor_free, now) + part.product
+                    if part.ends_group:
+                        g.groups = [end for end in g.groups if end > now] + [tensor_free]
+                g.at = (g.at + 1) % len(g.parts)
+                g.turns += [now] if g.at == 0 else []
+                g.left = g.parts[g.at].alone
+                if len(g.turns) >= 4 * turns:
+                    raise ValueError("one warpgroup starves")
+        active = [g for g in groups if g.left > 1e-9]
+        ends = [end for g in groups for end in g.groups if end > now]
+        rate = 1.0
+        for unit in UNITS:
+            used = sum(g.parts[g.at].needs[unit] / g.parts[g.at].alone for g in active)
+            rate = min(rate, 1 / used) if used > 1 else rate
+        step = min([g.left / rate for g in active] + [end - now for end in ends])
+        for g in active:
+            g.left -= step * rate
+        now += step
+    half = turns // 2
+    return max((g.turns[turns - 1] - g.turns[half - 1]) / (turns - half) for g in groups)
+
+
+@dataclass
+class Model:
+    name: str
+    registers: int
+    tile: float
+    tensor: float
+    units: dict
+    share: float
+    order: str
+
+
+def model(kernel):
+    loops = machine_code.product_loops(kernel.code)
+    loop = max(loops, key=len)
+    path = hot_path(loop)
+    parts = parts_of(path)
+    units = {u: WARPGROUPS * sum(p.needs[u] for p in parts) for u in UNITS}
+    products = [i for i in path if machine_code.word(i) == "H"]
+    units["smem"] += WARPGROUPS * sum(product_cycles(i)[1] for i in products)
+    tensor = WARPGROUPS * sum(product_cycles(i)[0] for i in products)
+    tile = max(simulate(parts), *units.values())
+    name = re.sub(r"^.*::(\w+<[^(]*>)\(.*$", r"\1", kernel.name)
+    return Model(name, kernel.registers, tile, tensor, units, tensor / tile, machine_code.order(loop))
+
+
+def rate(models, m):
+    """TFLOP/s; of backward both kernels together, where its last one is."""
+    of = {k.name: min(k.share * PEAK, MOST) for k in models}
+    if "_backward" not in m.name:
+        return f"{of[m.name]:.0f}"
+    keys = m.name.replace("queries", "keys")
+    return f"{5 / (4 / of[keys] + 3 / of[m.name]):.0f}" if keys in of and keys != m.name else ""
+
+
+def table(models):
+    """Kernels that differ in their 16-bit type alone share a row."""
+    rows = {}
+    for m in models:
+        values = (f"{m.tile:.0f}", f"{m.tensor:.0f}", *(f"{m.units[u]:.0f}" for u in UNITS), str(m.registers),
+                  f"{100 * m.share:.0f} %", rate(models, m), m.order)
+        types = {"__nv_bfloat16": "bf16", "__half": "fp16"}
+        kind = next((t for t in types if t in m.name), "")
+        rows.setdefault((m.name.replace(kind, "T"), values), []).append(types.get(kind, ""))
+    lines = [["kernel", "T", "tile", "tensor", *UNITS, "regs", "share", "TFLOP/s", "order"]]
+    lines.append(["---"] * len(lines[0]))
+    lines += [[f"`{name}`", ", ".join(types), *values] for (name, values), types in rows.items()]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def models_of(build):
+    objects = sorted((build / "cuda").glob("*.o"))
+    if not objects:
+        raise machine_code.NotHere(f"{build}/cuda has no objects of kernels: build with nvcc and --cuda-arch 90a")
+    folder = machine_code.tool_folder()
+    kernels = machine_code.read_kernels(folder, objects)
+    machine_code.read_instructions(folder, objects, [ARCHITECTURE], kernels)
+    found = [k for k in kernels.values() if k.architecture == ARCHITECTURE and machine_code.product_loops(k.code)]
+    return [model(k) for k in sorted(found, key=lambda k: k.name)]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], epilog=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build-dir", type=Path, default=Path("build"))
+    args = parser.parse_args()
+    try:
+        print(table(models_of(args.build_dir)))
+    except machine_code.NotHere as why:
+        sys.exit(f"model_kernels.py: {why}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
