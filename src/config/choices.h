@@ -17,6 +17,7 @@ ChoiceNames choice_names(AttentionChoice);
 ChoiceNames choice_names(OptimizerChoice);
 ChoiceNames choice_names(LrDecayStyle);
 ChoiceNames choice_names(WsdDecayStyle);
+ChoiceNames choice_names(WeightDecayCourse);
 ChoiceNames choice_names(Precision);
 ChoiceNames choice_names(MasterWeights);
 ChoiceNames choice_names(MomentDtype);

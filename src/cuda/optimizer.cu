@@ -195,9 +195,9 @@ __device__ __forceinline__ float joined(float rounding, float rest) {
 
 // ---- kernels
 
-__global__ void step_control(StepState* state, StepControl op) {
+__global__ void step_control(StepState* state, SpikeWindow* window, StepControl op) {
   StepState s = *state;
-  close_step(s, op);
+  close_step(s, op, window);
   *state = s;
 }
 
@@ -355,7 +355,8 @@ void launch_adamw(const AdamW& op, const Ranges<Part>& table, cudaStream_t strea
 }  // namespace
 
 void run(const StepControl& op, void*, cudaStream_t stream) {
-  CUDA_CHECK(launch(step_control, {dim3(1), dim3(1), 0, stream}, data<StepState>(op.state), op));
+  CUDA_CHECK(
+      launch(step_control, {dim3(1), dim3(1), 0, stream}, data<StepState>(op.state), data<SpikeWindow>(op.window), op));
 }
 
 void run(const AdamW& op, void*, cudaStream_t stream) {

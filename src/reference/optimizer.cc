@@ -44,10 +44,11 @@ Values kept(Values x, DType dtype, const Random& random) {
 void update(const AdamW& op, const AdamW::Part& p, const StepState& s) {
   const Values grad = load(p.grad);
   Values w = load_master(p), m = load(p.m), v = load(p.v);  // [n]
+  const double beta1 = momentum_now(op.beta1, s);
   for (int64_t i = 0; i < w.size(); ++i) {
     const double g = grad[i] * double(s.grad_scale), lr = s.lr;
-    if (i < p.decayed) w[i] -= lr * op.weight_decay * w[i];
-    m[i] = op.beta1 * m[i] + (1 - op.beta1) * g;
+    if (i < p.decayed) w[i] -= lr * op.weight_decay * s.weight_decay_factor * w[i];
+    m[i] = beta1 * m[i] + (1 - beta1) * g;
     v[i] = op.beta2 * v[i] + (1 - op.beta2) * g * g;
     w[i] -= lr * (m[i] / double(s.bias1)) / (std::sqrt(v[i] / double(s.bias2)) + op.eps);
   }
@@ -63,7 +64,7 @@ void update(const AdamW& op, const AdamW::Part& p, const StepState& s) {
 
 void ReferenceOps::run(const StepControl& op, void*) {
   StepState s = load_state(op.state);
-  close_step(s, op);
+  close_step(s, op, static_cast<SpikeWindow*>(op.window.data));
   std::memcpy(op.state.data, &s, sizeof s);
 }
 
