@@ -39,6 +39,7 @@ void add_devices(Cli&);
 void add_import(Cli&);
 void add_export(Cli&);
 void add_logits(Cli&);
+void add_range_test(Cli&);
 void add_report(Cli&);
 void add_scaling(Cli&);
 void add_sweep(Cli&);

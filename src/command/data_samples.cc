@@ -23,6 +23,8 @@ Exit write_samples(const Args& args) {
   const Config config = load_config_logged(args.config, args.overrides);
   const Dataset data = open_dataset(config.train_data, config);
   const PackingOptions packing = packing_options(config, data);
+  if (config.rampup_batch_size.start > 0)
+    throw Error("data samples: writes steps of one size; leave out rampup_batch_size", Exit::usage);
   const int64_t rows = config.global_batch_size, t = config.seq_length;
   if (args.steps > kMostTokens / rows / t)
     throw Error(cat("--steps: ", args.steps, " steps of ", rows, " x ", t, " tokens are more than the ", kMostTokens,

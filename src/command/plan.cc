@@ -100,7 +100,8 @@ Exit plan(const Args& args) {
               format_count(flops.full).c_str());
   std::printf("FLOP per step     %s over %s tokens\n", format_count(flops.causal * tokens).c_str(),
               format_count(tokens).c_str());
-  std::printf("tokens in all     %s in %lld steps\n", format_count(tokens * double(config.train_iters)).c_str(),
+  std::printf("tokens in all     %s in %lld steps\n",
+              format_count(double(samples_after(config, config.train_iters)) * double(config.seq_length)).c_str(),
               static_cast<long long>(config.train_iters));
   std::printf("micro-batches     %lld of %lld sequences of %lld tokens\n",
               static_cast<long long>(engine->micro_batches()),

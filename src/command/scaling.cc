@@ -64,7 +64,7 @@ double print_config(const Args& args) {
   const Config config = load_config_logged(args.config, args.overrides);
   const auto model = make_model(config.model);
   const double parameters = double(parameter_count(config.model));
-  const double tokens = double(config.train_iters) * double(config.global_batch_size * config.seq_length);
+  const double tokens = double(samples_after(config, config.train_iters)) * double(config.seq_length);
   const double flops = flops_per_token(*model, config.seq_length).causal * tokens;
   std::printf("%s: %s parameters, %s tokens (%.1f a parameter), %s FLOP with attention", args.config.c_str(),
               format_count(parameters).c_str(), format_count(tokens).c_str(), tokens / parameters,

@@ -32,7 +32,7 @@ struct Outcome {
   std::optional<RunRecords> records;
   int code = -1;  // -1: not run by this command
 
-  bool done() const { return records && records->ended() && records->events.back().text == "done"; }
+  bool done() const { return records && records->ended() && records->events.back().text.starts_with("done"); }
   double loss() const { return records && !records->steps.empty() ? records->steps.back().loss : kUnknown; }
   double best_valid() const {
     double best = kUnknown;

@@ -16,8 +16,10 @@ constexpr std::string_view kGroupOptimizers[] = {"inherit", "adamw", "adam", "sg
 constexpr std::string_view kGroupRoles[] = {"any", "matrix", "embedding", "vector"};
 constexpr std::string_view kMuonScales[] = {"original", "match_rms", "spectral"};
 constexpr std::string_view kMuonPolynomials[] = {"quintic", "polar_express"};
-constexpr std::string_view kLrDecayStyles[] = {"constant", "linear", "cosine", "WSD"};
-constexpr std::string_view kWsdDecayStyles[] = {"linear", "cosine", "minus_sqrt"};
+constexpr std::string_view kLrDecayStyles[] = {"constant",     "linear", "cosine",     "WSD",
+                                               "inverse_sqrt", "1cycle", "exponential"};
+constexpr std::string_view kWsdDecayStyles[] = {"linear", "cosine", "minus_sqrt", "exponential"};
+constexpr std::string_view kWeightDecayCourses[] = {"constant", "linear", "cosine"};
 constexpr std::string_view kPrecisions[] = {"fp32", "tf32", "bf16", "fp16"};
 constexpr std::string_view kMasterWeights[] = {"fp32", "split", "bf16"};
 constexpr std::string_view kMomentDtypes[] = {"fp32", "bf16"};
@@ -51,6 +53,7 @@ ChoiceNames choice_names(MuonScaleRule) { return kMuonScales; }
 ChoiceNames choice_names(MuonPolynomial) { return kMuonPolynomials; }
 ChoiceNames choice_names(LrDecayStyle) { return kLrDecayStyles; }
 ChoiceNames choice_names(WsdDecayStyle) { return kWsdDecayStyles; }
+ChoiceNames choice_names(WeightDecayCourse) { return kWeightDecayCourses; }
 ChoiceNames choice_names(Precision) { return kPrecisions; }
 ChoiceNames choice_names(MasterWeights) { return kMasterWeights; }
 ChoiceNames choice_names(Transport) { return kTransport; }
@@ -70,6 +73,7 @@ std::string_view name_of(GroupOptimizer v) { return word(choice_names(v), v); }
 std::string_view name_of(GroupRole v) { return word(choice_names(v), v); }
 std::string_view name_of(LrDecayStyle v) { return word(choice_names(v), v); }
 std::string_view name_of(WsdDecayStyle v) { return word(choice_names(v), v); }
+std::string_view name_of(WeightDecayCourse v) { return word(choice_names(v), v); }
 std::string_view name_of(Precision v) { return word(choice_names(v), v); }
 std::string_view name_of(MasterWeights v) { return word(choice_names(v), v); }
 std::string_view name_of(Transport v) { return word(choice_names(v), v); }

@@ -21,6 +21,7 @@ ChoiceNames choice_names(MuonScaleRule);
 ChoiceNames choice_names(MuonPolynomial);
 ChoiceNames choice_names(LrDecayStyle);
 ChoiceNames choice_names(WsdDecayStyle);
+ChoiceNames choice_names(WeightDecayCourse);
 ChoiceNames choice_names(Precision);
 ChoiceNames choice_names(MasterWeights);
 ChoiceNames choice_names(MomentDtype);

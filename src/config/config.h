@@ -20,8 +20,9 @@ enum class GroupOptimizer { inherit, adamw, adam, sgd, lion, muon };
 enum class GroupRole { any, matrix, embedding, vector };
 enum class MuonScaleRule { original, match_rms, spectral };
 enum class MuonPolynomial { quintic, polar_express };
-enum class LrDecayStyle { constant, linear, cosine, wsd };
-enum class WsdDecayStyle { linear, cosine, minus_sqrt };
+enum class LrDecayStyle { constant, linear, cosine, wsd, inverse_sqrt, one_cycle, exponential };
+enum class WsdDecayStyle { linear, cosine, minus_sqrt, exponential };
+enum class WeightDecayCourse { constant, linear, cosine };
 enum class Precision { fp32, tf32, bf16, fp16 };
 enum class MasterWeights { fp32, split, bf16 };
 enum class MomentDtype { fp32, bf16 };
@@ -53,6 +54,12 @@ struct ParamGroupConfig {
 // The groups behind those of a configuration: vectors do not decay, and Muon updates hidden matrices alone.
 std::vector<ParamGroupConfig> default_param_groups(OptimizerChoice);
 
+// rampup_batch_size: the batch grows from `start` by `increment` up to global_batch_size, in equal parts of the first
+// `samples` sequences of a run.
+struct BatchRamp {
+  int64_t start = 0, increment = 0, samples = 0;  // sequences; start 0: no ramp
+};
+
 struct Config {
   ModelConfig model;
   // run
@@ -71,23 +78,27 @@ struct Config {
   log::Level log_level = log::Level::info;
   // train
   int64_t train_iters = 0;
-  int64_t train_tokens = 0;                 // alternative to train_iters; 0 after validate()
-  int64_t global_batch_size = 0;            // sequences
+  int64_t train_tokens = 0;       // alternative to train_iters; 0 after validate()
+  int64_t global_batch_size = 0;  // sequences
+  BatchRamp rampup_batch_size;
   int64_t micro_batch_size = 0;             // sequences; 0 = "auto"
   int64_t gradient_accumulation_steps = 0;  // 0 = not checked
   int64_t seq_length = 0;                   // tokens; after validate() never 0
   // optimizer
   OptimizerChoice optimizer = OptimizerChoice::adamw;
   double learning_rate = 0.0;
-  double min_lr = -1.0;  // -1 until validate(): 10 % of learning_rate
+  double min_lr = -1.0;  // -1 until validate(): 10 % of learning_rate; with 1cycle lr_warmup_init / 1e4
   LrDecayStyle lr_decay_style = LrDecayStyle::cosine;
-  int64_t lr_warmup_iters = 0;
-  int64_t lr_decay_iters = 0;  // 0 until validate(): train_iters
+  int64_t lr_warmup_iters = 0;   // with 1cycle 0 until validate(): 30 % of lr_decay_iters
+  double lr_warmup_init = -1.0;  // -1 until validate(): 0; with 1cycle learning_rate / 25
+  int64_t lr_decay_iters = 0;    // 0 until validate(): train_iters
   WsdDecayStyle lr_wsd_decay_style = WsdDecayStyle::minus_sqrt;
   int64_t lr_wsd_decay_iters = 0;  // last part of lr_decay_iters; with WSD 0 until validate(): a tenth of it
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.95;
   double adam_eps = 1e-8;
+  int64_t momentum_warmup_iters = 0;
+  double low_momentum = 0.85;  // before the momentum warm-up, and at the peak of 1cycle
   double weight_decay = 0.1;
   double sgd_momentum = 0.9;
   bool sgd_nesterov = false;
@@ -98,8 +109,14 @@ struct Config {
   MuonScaleRule muon_scale = MuonScaleRule::match_rms;
   MuonPolynomial muon_coefficients = MuonPolynomial::quintic;
   std::vector<ParamGroupConfig> param_groups = default_param_groups(OptimizerChoice::adamw);
+  WeightDecayCourse weight_decay_style = WeightDecayCourse::constant;
+  double end_weight_decay = -1.0;  // -1 until validate(): weight_decay
+  double z_loss = 0.0;
   double clip_grad = 1.0;          // largest global gradient norm; 0 = off
   int64_t max_skipped_steps = 20;  // consecutive non-finite steps before the run stops
+  double spike_deviations = 0.0;   // 0 = off
+  int64_t max_spikes_in_row = 3;
+  bool rollback = false;
   // precision
   Precision precision = Precision::bf16;
   MasterWeights master_weights = MasterWeights::fp32;
@@ -140,6 +157,7 @@ struct Config {
   // evaluation
   int64_t eval_interval = 250;  // steps; 0 = never
   int64_t eval_iters = 20;      // global batches per evaluation
+  double stop_at_loss = 0.0;    // 0 = off
   std::string choice_data;      // multiple-choice questions, JSON lines; "" = none
   // checkpoints and limits
   int64_t save_interval = 1000;  // steps; 0 = only at the end
@@ -163,6 +181,7 @@ std::string_view name_of(GroupOptimizer);
 std::string_view name_of(GroupRole);
 std::string_view name_of(LrDecayStyle);
 std::string_view name_of(WsdDecayStyle);
+std::string_view name_of(WeightDecayCourse);
 std::string_view name_of(Precision);
 std::string_view name_of(MasterWeights);
 std::string_view name_of(DeterministicReduction);
@@ -188,6 +207,15 @@ ModelConfig load_model_config(const std::string& path, std::vector<std::string>*
 
 // Refuses combinations that cannot work and fills what follows from other keys (min_lr, lr_decay_iters, ...).
 void validate(Config&);
+
+// Sequences of the step that follows `consumed` of them.
+int64_t batch_size_at(const Config&, int64_t consumed);
+// Sequences that the first `steps` steps of a run take.
+int64_t samples_after(const Config&, int64_t steps);
+// Steps that take at least `samples` sequences.
+int64_t steps_for(const Config&, int64_t samples);
+// What the batches of all steps are multiples of.
+int64_t common_batch_size(const Config&);
 
 // Every key with its value in force; parse_config of it gives the same Config.
 std::string dump_resolved(const Config&);

@@ -84,6 +84,36 @@ Json groups_schema() {
   return list;
 }
 
+void read_ramp(Config& out, const Json& value, const std::string& path, Notices) {
+  out.rampup_batch_size = {};
+  const std::string expected = "null, or [start, increment, samples], each at least 1";
+  if (value.is(Json::Kind::null)) return;
+  if (!value.is(Json::Kind::array) || value.items.size() != 3) bad_value(value, path, expected);
+  int64_t* const members[] = {&out.rampup_batch_size.start, &out.rampup_batch_size.increment,
+                              &out.rampup_batch_size.samples};
+  for (size_t i = 0; i < 3; ++i) *members[i] = read_integer(value.items[i], cat(path, "[", i, "]"), at_least(1));
+}
+
+Json write_ramp(const Config& in) {
+  const BatchRamp& ramp = in.rampup_batch_size;
+  if (ramp.start == 0) return {};
+  Json list = Json::array();
+  for (const int64_t number : {ramp.start, ramp.increment, ramp.samples}) list.items.push_back(Json::of(number));
+  return list;
+}
+
+Json ramp_schema() {
+  Json schema = Json::object(), types = Json::array(), number = Json::object();
+  types.items = {Json::of("array"), Json::of("null")};
+  schema.set("type", std::move(types));
+  number.set("type", Json::of("integer"));
+  number.set("minimum", Json::of(int64_t{1}));
+  schema.set("items", std::move(number));
+  schema.set("minItems", Json::of(int64_t{3}));
+  schema.set("maxItems", Json::of(int64_t{3}));
+  return schema;
+}
+
 void read_model_member(Config& out, const Json& value, const std::string& path, Notices notices) {
   out.model = read_model(value, path, notices);
 }
@@ -157,6 +187,12 @@ Fields train_group() {
              "sequences of one step, over all devices and micro-batches")
           .alias({"train_batch_size", "global_train_batch_size"})
           .required(),
+      custom(
+          "rampup_batch_size",
+          Custom<Config>{read_ramp, write_ramp, ramp_schema, "null, or [start, increment, samples]"}, refused,
+          "the batch begins with `start` sequences and grows by `increment` up to global_batch_size, in equal parts "
+          "of the first `samples` sequences of the run; [start, global_batch_size - start, samples] is one jump; the "
+          "order of samples stays what it is; null = always global_batch_size"),
       number("micro_batch_size", &Config::micro_batch_size, between(1, kMaxCount), free, "sequences",
              "sequences that one device computes at once; auto = what fits in memory and takes the shortest steps")
           .or_word("auto", 0)
@@ -179,21 +215,33 @@ Fields optimizer_group() {
           .required(),
       number("min_lr", &Config::min_lr, at_least(0), notice, "", "learning rate at the end of the decay")
           .alias({"min_decay_lr"})
-          .unset_is("10 % of learning_rate"),
+          .unset_is("10 % of learning_rate; with 1cycle lr_warmup_init / 10000"),
       choice<&Config::lr_decay_style>(
           "lr_decay_style", notice,
-          "course of the learning rate after the warm-up; WSD = constant, then a decay at the end"),
-      number("lr_warmup_iters", &Config::lr_warmup_iters, at_least(0), notice, "steps", "linear warm-up from 0")
+          "course of the learning rate after the warm-up; WSD = constant, then a decay at the end; inverse_sqrt = "
+          "learning_rate * sqrt(lr_warmup_iters / step), not below min_lr; 1cycle = half a cosine up during the "
+          "warm-up, "
+          "then one down, while momentum goes down to low_momentum and up again; exponential = from lr_warmup_init to "
+          "learning_rate by one factor each step, as `athanor range-test` does"),
+      number("lr_warmup_iters", &Config::lr_warmup_iters, at_least(0), notice, "steps",
+             "linear warm-up; of 1cycle the rise, for which 0 = 30 % of lr_decay_iters")
           .alias({"warmup_iters", "warmup_steps", "lr_warmup_steps"}),
+      number("lr_warmup_init", &Config::lr_warmup_init, at_least(0), notice, "",
+             "learning rate that a warm-up starts at")
+          .unset_is("0; with 1cycle learning_rate / 25"),
       number("lr_decay_iters", &Config::lr_decay_iters, at_least(0), notice, "steps",
              "step at which min_lr is reached, warm-up included; 0 = train_iters"),
       choice<&Config::lr_wsd_decay_style>("lr_wsd_decay_style", notice, "course of the decay of WSD"),
       number("lr_wsd_decay_iters", &Config::lr_wsd_decay_iters, at_least(0), notice, "steps",
-             "length of the decay of WSD, which ends at lr_decay_iters; 0 = a tenth of lr_decay_iters"),
+             "length of the decay of WSD, which ends at lr_decay_iters; 0 = a tenth of lr_decay_iters, but 4 at least"),
       number("adam_beta1", &Config::adam_beta1, below(0, 1), notice, "", "decay of the first moment").alias({"beta1"}),
       number("adam_beta2", &Config::adam_beta2, below(0, 1), notice, "", "decay of the second moment").alias({"beta2"}),
       number("adam_eps", &Config::adam_eps, above(0), notice, "", "added to the root of the second moment")
           .alias({"eps"}),
+      number("momentum_warmup_iters", &Config::momentum_warmup_iters, at_least(0), notice, "steps",
+             "the decay of the first moment rises linearly from low_momentum to adam_beta1; 0 = constant"),
+      number("low_momentum", &Config::low_momentum, below(0, 1), notice, "",
+             "decay of the first moment at the start of its warm-up and at the peak of 1cycle"),
       number("weight_decay", &Config::weight_decay, at_least(0), notice, "",
              "decay of matrices and embeddings, with sgd and adam coupled (L2), else decoupled; norms and biases have "
              "none"),
@@ -215,11 +263,28 @@ Fields optimizer_group() {
       custom("param_groups", Custom<Config>{read_groups, write_groups, groups_schema, "list of groups"}, refused,
              "weights that are updated differently: the first group that fits a weight's name and role has it; behind "
              "those given, vectors do not decay, and with muon embeddings and vectors have adamw"),
+      choice<&Config::weight_decay_style>("weight_decay_style", notice,
+                                          "course of weight_decay to end_weight_decay over lr_decay_iters"),
+      number("end_weight_decay", &Config::end_weight_decay, at_least(0), notice, "",
+             "weight decay from lr_decay_iters on, unless weight_decay_style is constant")
+          .unset_is("weight_decay"),
+      number("z_loss", &Config::z_loss, at_least(0), notice, "",
+             "adds this times the square of log sum exp(logits) to what is trained, not to the losses shown: keeps "
+             "logits from drifting; 1e-4 is usual; 0 = off"),
       number("clip_grad", &Config::clip_grad, at_least(0), notice, "",
              "largest global gradient norm; larger gradients are scaled down; 0 = off")
           .alias({"gradient_clipping", "max_norm", "grad_clip"}),
       number("max_skipped_steps", &Config::max_skipped_steps, at_least(1), free, "steps",
              "consecutive steps with a non-finite gradient, each skipped, after which the run stops"),
+      number(
+          "spike_deviations", &Config::spike_deviations, at_least(0), notice, "",
+          "a step whose loss or gradient norm lies more than this many standard deviations above the mean of the last "
+          "128 steps is skipped; 6 is usual; 0 = off"),
+      option("rollback", &Config::rollback, notice,
+             "after max_spikes_in_row spikes or max_skipped_steps non-finite steps in a row, go back to the newest "
+             "checkpoint from before them and leave out the data since; once in a run, then it stops"),
+      number("max_spikes_in_row", &Config::max_spikes_in_row, between(1, kMaxCount), notice, "steps",
+             "spike_deviations: steps skipped one after the other at most; the next is taken whatever it is"),
   };
 }
 
@@ -330,6 +395,8 @@ Fields report_group() {
              "steps between evaluations; 0 = never"),
       number("eval_iters", &Config::eval_iters, at_least(0), free, "batches",
              "global batches of one evaluation, of windows that are spread over all of valid_data; 0 = every window"),
+      number("stop_at_loss", &Config::stop_at_loss, at_least(0), free, "nats",
+             "the run ends with the first evaluation whose loss on valid_data is this or less; 0 = off"),
       option("choice_data", &Config::choice_data, free,
              "JSON lines of multiple-choice questions (data/README.md) to answer at every evaluation; empty = none"),
       number("log_interval", &Config::log_interval, at_least(1), free, "steps", "steps between log lines")

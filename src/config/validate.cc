@@ -17,6 +17,19 @@ void require(bool ok, const A&... parts) {
   if (!ok) throw Error(cat(parts...), Exit::usage);
 }
 
+void validate_ramp(const Config& c) {
+  const BatchRamp& ramp = c.rampup_batch_size;
+  if (ramp.start == 0) return;
+  require(ramp.start < c.global_batch_size, "rampup_batch_size: the start of ", ramp.start,
+          " sequences is not below global_batch_size ", c.global_batch_size);
+  require((c.global_batch_size - ramp.start) % ramp.increment == 0, "rampup_batch_size: increments of ", ramp.increment,
+          " do not lead from ", ramp.start, " to global_batch_size ", c.global_batch_size);
+  require(c.micro_batch_size == 0 || common_batch_size(c) % c.micro_batch_size == 0, "rampup_batch_size: start ",
+          ramp.start, " and increment ", ramp.increment, " are not multiples of micro_batch_size ", c.micro_batch_size);
+  require(c.gradient_accumulation_steps == 0,
+          "gradient_accumulation_steps: changes during rampup_batch_size; leave it out");
+}
+
 void validate_batch(Config& c) {
   const int64_t longest = c.model.max_position_embeddings;
   if (c.seq_length == 0) c.seq_length = longest;
@@ -28,6 +41,7 @@ void validate_batch(Config& c) {
     require(c.global_batch_size % c.micro_batch_size == 0, "global_batch_size: ", c.global_batch_size,
             " is not a multiple of micro_batch_size ", c.micro_batch_size);
   }
+  validate_ramp(c);
   if (accumulation > 0) {
     // The devices divide what is left; the trainer compares with their number.
     const double once = double(std::max<int64_t>(c.micro_batch_size, 1)) * double(accumulation);
@@ -46,7 +60,7 @@ void resolve_length(Config& c) {
   if (c.train_tokens > 0) {
     require(c.train_iters == 0, "train_tokens: ", c.train_tokens, " and train_iters ", c.train_iters,
             " are both given; keep one of them");
-    c.train_iters = div_ceil(c.train_tokens, step_tokens);
+    c.train_iters = steps_for(c, div_ceil(c.train_tokens, c.seq_length));
     c.train_tokens = 0;
   }
   require(c.train_iters > 0, "train_iters is required (or train_tokens): the length of the run");
@@ -56,19 +70,32 @@ void resolve_length(Config& c) {
 
 void resolve_schedule(Config& c) {
   require(c.learning_rate > 0.0, "learning_rate: expected more than 0, got ", c.learning_rate);
-  if (c.min_lr < 0.0) c.min_lr = 0.1 * c.learning_rate;
+  const bool cycle = c.lr_decay_style == LrDecayStyle::one_cycle;
+  constexpr double kCycleStart = 25, kCycleEnd = 1e4;  // torch's OneCycleLR: div_factor, final_div_factor
+  if (c.lr_warmup_init < 0.0) c.lr_warmup_init = cycle ? c.learning_rate / kCycleStart : 0.0;
+  require(c.lr_warmup_init <= c.learning_rate, "lr_warmup_init: ", c.lr_warmup_init, " is more than learning_rate ",
+          c.learning_rate);
+  if (c.min_lr < 0.0) c.min_lr = cycle ? c.lr_warmup_init / kCycleEnd : 0.1 * c.learning_rate;
   require(c.min_lr <= c.learning_rate, "min_lr: ", c.min_lr, " is more than learning_rate ", c.learning_rate);
   if (c.lr_decay_iters == 0) c.lr_decay_iters = c.train_iters;
+  if (cycle && c.lr_warmup_iters == 0)
+    c.lr_warmup_iters = div_ceil<int64_t>(3 * c.lr_decay_iters, 10);  // its pct_start
   require(c.lr_warmup_iters <= c.lr_decay_iters, "lr_warmup_iters: ", c.lr_warmup_iters,
           " are more than the lr_decay_iters ", c.lr_decay_iters, " (by default train_iters) that contain them");
+  if (c.lr_decay_style == LrDecayStyle::exponential) {
+    require(c.lr_warmup_init > 0.0, "lr_warmup_init: expected more than 0 for lr_decay_style exponential, got 0");
+    require(c.lr_warmup_iters == 0, "lr_warmup_iters: ", c.lr_warmup_iters,
+            " has no meaning with lr_decay_style exponential");
+  }
   const int64_t after_warmup = c.lr_decay_iters - c.lr_warmup_iters;
   if (c.lr_decay_style != LrDecayStyle::wsd) {
     require(c.lr_wsd_decay_iters == 0, "lr_wsd_decay_iters: ", c.lr_wsd_decay_iters,
             " has a meaning only with lr_decay_style WSD, not ", name_of(c.lr_decay_style));
     return;
   }
+  constexpr int64_t kLeastDecay = 4;  // the first step of a decay still has the full rate
   if (c.lr_wsd_decay_iters == 0)
-    c.lr_wsd_decay_iters = std::min(std::max<int64_t>(1, c.lr_decay_iters / 10), after_warmup);
+    c.lr_wsd_decay_iters = std::min(std::max(kLeastDecay, c.lr_decay_iters / 10), after_warmup);
   require(c.lr_wsd_decay_iters <= after_warmup, "lr_wsd_decay_iters: ", c.lr_wsd_decay_iters,
           " steps do not fit into the ", after_warmup, " between the end of the warm-up and lr_decay_iters ",
           c.lr_decay_iters);
@@ -81,6 +108,22 @@ void resolve_groups(Config& c) {
   if (groups == default_param_groups(OptimizerChoice::adamw)) groups.clear();
   if (groups.size() >= last.size() && std::equal(last.rbegin(), last.rend(), groups.rbegin())) return;
   groups.insert(groups.end(), last.begin(), last.end());
+}
+
+void resolve_other_courses(Config& c) {
+  const bool cycle = c.lr_decay_style == LrDecayStyle::one_cycle;
+  require(!cycle || c.momentum_warmup_iters == 0, "momentum_warmup_iters: ", c.momentum_warmup_iters,
+          " has no meaning with lr_decay_style 1cycle, which sets the momentum itself");
+  require((!cycle && c.momentum_warmup_iters == 0) || c.low_momentum <= c.adam_beta1, "low_momentum: ", c.low_momentum,
+          " is more than adam_beta1 ", c.adam_beta1);
+  if (c.end_weight_decay < 0.0) c.end_weight_decay = c.weight_decay;
+  if (c.weight_decay_style == WeightDecayCourse::constant) {
+    require(c.end_weight_decay == c.weight_decay, "end_weight_decay: ", c.end_weight_decay,
+            " has a meaning only with weight_decay_style linear or cosine");
+    return;
+  }
+  require(c.weight_decay > 0.0,
+          "weight_decay: 0 cannot change by weight_decay_style, which multiplies it; start with a small number");
 }
 
 void validate_precision(const Config& c) {
@@ -117,6 +160,9 @@ void validate_ranks(const Config& c) {
       "deterministic_reduction: rank_invariant needs a micro_batch_size: one chosen by memory may differ between runs");
   require(c.global_batch_size % (c.micro_batch_size * leaves) == 0, "logical_shards: global_batch_size ",
           c.global_batch_size, " is not a multiple of ", leaves, " times micro_batch_size ", c.micro_batch_size);
+  require(common_batch_size(c) % (c.micro_batch_size * leaves) == 0, "logical_shards: start ",
+          c.rampup_batch_size.start, " and increment ", c.rampup_batch_size.increment,
+          " of rampup_batch_size are not multiples of ", leaves, " times micro_batch_size ", c.micro_batch_size);
 }
 
 void validate_sources(const std::vector<DataSource>& sources, std::string_view key) {
@@ -143,6 +189,9 @@ void validate_documents(Config& c) {
 }
 
 void validate_run(const Config& c) {
+  require(c.stop_at_loss == 0.0 || (!c.valid_data.empty() && c.eval_interval > 0), "stop_at_loss: ", c.stop_at_loss,
+          " needs valid_data and an eval_interval");
+  require(!c.rollback || !c.save.empty(), "rollback: needs a `save` folder to find a checkpoint in");
   require(!c.load.empty(), "load: expected auto, none or a checkpoint folder, got an empty string");
   require(c.load_step < 0 || c.load != "none", "load_step: ", c.load_step, " has no meaning with load none");
 }
@@ -162,6 +211,7 @@ void validate(Config& c) {
   resolve_length(c);
   resolve_schedule(c);
   resolve_groups(c);
+  resolve_other_courses(c);
   validate_precision(c);
   validate_memory(c);
   validate_ranks(c);

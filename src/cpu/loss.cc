@@ -67,9 +67,11 @@ struct XentRows {
   int64_t vocab, padded;
   float scale;  // of the gradient
   bool grad;
+  float z_loss;
 };
 
-// loss = log sum exp(x) - x[target]; with grad, x becomes scale (softmax(x) - onehot(target)).
+// loss = log sum exp(x) - x[target]; with grad, x becomes scale (softmax(x) (1 + z) - onehot(target)), where
+// z = 2 z_loss log sum exp(x).
 struct CrossEntropyRows {
   template <int L, class T>
   static ATHANOR_INLINE void run(T* logits, const XentRows& a, int64_t begin, int64_t end) {
@@ -89,11 +91,13 @@ struct CrossEntropyRows {
     const LogSum s = log_sum<L>(row);
     const double logit = double(to_float(row.x[target])) - double(s.base), loss = std::log(s.sum) - logit;
     if (!a.grad) return float(loss);
-    const float factor = float(double(a.scale) / s.sum);
+    const double z = a.z_loss == 0 ? 0 : 2 * double(a.z_loss) * (double(s.base) + std::log(s.sum));
+    const float factor = float(double(a.scale) * (1 + z) / s.sum);
     simd::for_columns<L, T>(row.n, row.padded, [&](auto at) ATHANOR_INLINE_LAMBDA {
       at.store(row.x, simd::exp_nonpositive(at.load(row.x) - s.base) * factor);
     });
-    row.x[target] = from_float<T>(float(double(a.scale) * std::expm1(-loss)));  // softmax = e^-loss
+    const double at_target = std::expm1(-loss) + z * std::exp(-loss);  // softmax = e^-loss
+    row.x[target] = from_float<T>(float(double(a.scale) * at_target));
     std::memset(row.x + row.n, 0, size_t(row.padded - row.n) * sizeof(T));
     return float(loss);
   }
@@ -108,7 +112,8 @@ void CpuOps::run(const CrossEntropy& op, void*) {
   for (int64_t i = 0; i < n; ++i)
     if (targets[i] >= op.vocab)
       throw Error(cat(op.kName, ": targets[", i, "] = ", targets[i], " is outside the vocabulary of ", op.vocab));
-  const XentRows rows{losses, targets, op.vocab, padded, op.grad ? *op.scale.as<float>() * op.inv_count : 0, op.grad};
+  const XentRows rows{losses,  targets,  op.vocab, padded, op.grad ? *op.scale.as<float>() * op.inv_count : 0,
+                      op.grad, op.z_loss};
   by_float(op.logits.dtype, [&]<class T>() {
     T* logits = flat<T>(op.logits);
     pool_.parallel_ranges(n, row_grain(padded), [&](int64_t begin, int64_t end) {

@@ -83,11 +83,12 @@ void by_rows(ThreadPool& pool, const Tensor& t, const Fn& fn) {
 
 void CpuOps::run(const Momentum& op, void*) {
   const StepState& state = update::state_of(op.state);
+  const double beta = momentum_now(op.beta, state);
   const MomentumScalars scalars{.grad_scale = state.grad_scale,
-                                .beta = float(op.beta),
-                                .one_minus_beta = float(1 - op.beta),
-                                .from_gradient = op.nesterov ? float(1 - op.beta) : 0.f,
-                                .from_average = op.nesterov ? float(op.beta) : 1.f};
+                                .beta = float(beta),
+                                .one_minus_beta = float(1 - beta),
+                                .from_gradient = op.nesterov ? float(1 - beta) : 0.f,
+                                .from_average = op.nesterov ? float(beta) : 1.f};
   for (const Momentum::Part& p : op.parts) {
     float* grad = flat<float>(p.grad);
     const uint64_t first = (uint64_t(state.updates) << 40) + p.first;

@@ -33,7 +33,7 @@ struct Join {
 }  // namespace
 
 void CpuOps::run(const StepControl& op, void*) {
-  close_step(*reinterpret_cast<StepState*>(op.state.as<uint8_t>()), op);
+  close_step(*static_cast<StepState*>(op.state.data), op, static_cast<SpikeWindow*>(op.window.data));
 }
 
 void CpuOps::run(const SplitMaster& op, void*) {

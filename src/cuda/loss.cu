@@ -1,5 +1,6 @@
 // Softmax cross-entropy, a block per row of logits.
-//   loss = log sum exp(z) - z_target;  dz = scale (softmax(z) - onehot(target)), written over z.
+//   lse = log sum exp(z);  loss = lse - z_target;
+//   dz = scale ((1 + 2 z_loss lse) softmax(z) - onehot(target)), written over z.
 // The first pass finds maximum and sum of exponentials together [Milakov & Gimelshein 2018] and leaves the row in
 // shared memory, the second writes the gradient from there: each logit is read once and written once. What does not fit
 // beside a second block of the multiprocessor is read again, from the L2 cache. Memory bound; not timed on a GPU yet.
@@ -33,6 +34,7 @@ struct Logits {
   int vocab, columns;
   int kept;  // columns that stay in shared memory between the passes
   bool vectors;
+  float z_loss;
 };
 
 // The values of columns past the vocabulary, in a chunk at column c.
@@ -164,7 +166,9 @@ __global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy(Logits<T> a) {
   if (owner) a.losses[blockIdx.x] = loss;
   if (!a.scale) return;
   const float scale = *a.scale * a.inv_count;
-  write_gradient(a, row, kept, {s.base(), scale / sum, target, scale * expm1f(-loss)});  // softmax = e^-loss
+  const float z = a.z_loss == 0 ? 0.f : 2 * a.z_loss * (s.base() + logf(sum));
+  const float at_target = expm1f(-loss) + z * expf(-loss);  // softmax = e^-loss
+  write_gradient(a, row, kept, {s.base(), scale * (1 + z) / sum, target, scale * at_target});
 }
 
 // ---- launcher
@@ -192,6 +196,7 @@ void run(const CrossEntropy& op, void*, cudaStream_t stream) {
                 static_cast<int>(op.vocab),
                 columns};
     a.vectors = rows_are_vectors(columns, a.logits);
+    a.z_loss = op.z_loss;
     a.kept = a.vectors && op.grad ? kept_columns<T>(a.vocab) : 0;
     const size_t shared_bytes = static_cast<size_t>(std::max(a.kept, kVector<T>)) * sizeof(T);
     const int threads = std::min(kMaxThreads, round_up(div_ceil(columns, kVector<T>), 32));

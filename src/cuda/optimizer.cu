@@ -217,9 +217,9 @@ __device__ __forceinline__ float joined(float rounding, float rest) {
 
 // ---- kernels
 
-__global__ void step_control(StepState* state, StepControl op) {
+__global__ void step_control(StepState* state, SpikeWindow* window, StepControl op) {
   StepState s = *state;
-  close_step(s, op);
+  close_step(s, op, window);
   *state = s;
 }
 
@@ -386,7 +386,8 @@ struct MomentumPart {
 };
 struct MomentumRule {
   const StepState* state;
-  float beta, one_minus_beta, from_gradient, from_average;  // the gradient becomes these parts of itself and of m
+  double beta;
+  bool nesterov;
   uint64_t seed;
 };
 
@@ -401,6 +402,10 @@ __global__ void __launch_bounds__(kTileThreads)
     octet.load(g, p.grad);
     const bool skip = op.state->skip;
     const float scale = op.state->grad_scale;
+    const double decay = momentum_now(op.beta, *op.state);
+    const auto beta = static_cast<float>(decay), one_minus_beta = static_cast<float>(1 - decay);
+    // The gradient becomes these parts of itself and of m.
+    const float from_gradient = op.nesterov ? one_minus_beta : 0.f, from_average = op.nesterov ? beta : 1.f;
     const uint64_t index = (static_cast<uint64_t>(op.state->updates) << 40) + p.first + octet.first;
 #pragma unroll
     for (int four = 0; four < kElements; four += 4) {
@@ -410,8 +415,8 @@ __global__ void __launch_bounds__(kTileThreads)
       for (int k = 0; k < 4; ++k) {
         const int i = four + k;
         const float scaled = __fmul_rn(g[i], scale);
-        float next = __fadd_rn(__fmul_rn(op.beta, m[i]), __fmul_rn(op.one_minus_beta, scaled));
-        const float by = __fadd_rn(__fmul_rn(op.from_gradient, scaled), __fmul_rn(op.from_average, next));
+        float next = __fadd_rn(__fmul_rn(beta, m[i]), __fmul_rn(one_minus_beta, scaled));
+        const float by = __fadd_rn(__fmul_rn(from_gradient, scaled), __fmul_rn(from_average, next));
         if constexpr (sizeof(M) == 2) next = round_stochastic(next, bits[k] >> 16);
         g[i] = skip ? 0.f : by;
         m[i] = skip ? m[i] : next;
@@ -529,7 +534,8 @@ void run_update(const Op& op, cudaStream_t stream) {
 }  // namespace
 
 void run(const StepControl& op, void*, cudaStream_t stream) {
-  CUDA_CHECK(launch(step_control, {dim3(1), dim3(1), 0, stream}, data<StepState>(op.state), op));
+  CUDA_CHECK(
+      launch(step_control, {dim3(1), dim3(1), 0, stream}, data<StepState>(op.state), data<SpikeWindow>(op.window), op));
 }
 
 void run(const AdamW& op, void*, cudaStream_t stream) { run_update(op, stream); }
@@ -538,10 +544,8 @@ void run(const Lion& op, void*, cudaStream_t stream) { run_update(op, stream); }
 
 void run(const Momentum& op, void*, cudaStream_t stream) {
   const MomentumRule rule{.state = data<StepState>(op.state),
-                          .beta = static_cast<float>(op.beta),
-                          .one_minus_beta = static_cast<float>(1 - op.beta),
-                          .from_gradient = op.nesterov ? static_cast<float>(1 - op.beta) : 0.f,
-                          .from_average = op.nesterov ? static_cast<float>(op.beta) : 1.f,
+                          .beta = op.beta,
+                          .nesterov = op.nesterov,
                           .seed = op.seed};
   const auto add_part = [](Ranges<MomentumPart>& table, const Momentum::Part& p) {
     if (p.m.numel() == 0) return;

@@ -54,9 +54,10 @@ class Drawing {
     for (const double t : ticks(x_.low, x_.high, 4)) {
       const double left = 100 * at_x(t) / Chart::kColumns;
       if (left > 88) continue;  // room for the name of the axis
-      labels += cat("<span class=\"x\" data-at=\"left:", number(left), "%\">", number(t, "%.10g"), "</span>");
+      labels += cat("<span class=\"x\" data-at=\"left:", number(left), "%\">",
+                    html_text(chart_.x_format ? chart_.x_format(t) : number(t, "%.10g")), "</span>");
     }
-    labels += "<span class=\"x end\" data-at=\"left:100%\">step</span>";
+    labels += "<span class=\"x end\" data-at=\"left:100%\">" + html_text(chart_.x_name) + "</span>";
     std::string body = grid;
     for (const ChartMark& mark : chart_.marks)
       if (mark.x >= x_.low && mark.x <= x_.high)

@@ -32,6 +32,8 @@ struct Chart {
   std::vector<ChartMark> marks;
   bool from_zero = false;
   std::string (*format)(double) = nullptr;  // of the labels beside the y axis; none: four digits
+  std::string x_name = "step";
+  std::string (*x_format)(double) = nullptr;  // of the labels below the x axis; none: as they are
 };
 
 // "" if no line has a finite point.

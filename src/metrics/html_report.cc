@@ -13,6 +13,7 @@
 #include "base/sha256.h"
 #include "metrics/chart.h"
 #include "metrics/format.h"
+#include "metrics/range_test.h"
 
 namespace athanor {
 namespace {
@@ -103,12 +104,13 @@ class Page {
   // The browser runs and applies what has these hashes, and nothing that text from a run might bring in.
   std::string head(const std::string& title) const {
     const std::string style = kReportStyle + placements(out_);
-    std::string text = cat(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
-        "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; base-uri 'none'; form-action 'none'; "
-        "style-src '",
-        hash_source(style), "'; script-src '", hash_source(kReportScript), "'\">\n");
+    std::string text =
+        cat("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
+            "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+            "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; base-uri 'none'; form-action "
+            "'none'; "
+            "style-src '",
+            hash_source(style), "'; script-src '", hash_source(kReportScript), "'\">\n");
     if (options_.refresh_seconds > 0)
       text += cat("<meta http-equiv=\"refresh\" content=\"", options_.refresh_seconds, "\">\n");
     return cat(text, "<title>", html_text(title), "</title><style>", style, "</style></head>");
@@ -203,6 +205,7 @@ class Page {
     out_ += "<div class=\"grid2\">\n";
     curve({"Training loss", "nats", loss, false, nullptr}, 0, true);
     validation();
+    range_tests();
     curve({"Training loss, later part", "nats, after the first quarter", loss, false, nullptr}, 0.25, true);
     for (const Curve& c : others) curve(c, 0, false);
     memory();
@@ -219,6 +222,28 @@ class Page {
     for (const Curve& c : sensors)
       if (std::any_of(runs_.begin(), runs_.end(), known(c))) curve(c, 0, false);
     out_ += "</div>\n";
+  }
+
+  // Of runs that are learning-rate range tests.
+  void range_tests() {
+    Chart chart{.title = "Range test: loss, smoothed", .unit = "nats"};
+    chart.x_name = "learning rate";
+    chart.x_format = [](double exponent) { return text_of(std::pow(10, exponent)); };
+    for (size_t i = 0; i < runs_.size(); ++i) {
+      const RunRecords& run = runs_[i];
+      if (!run.ended() || !run.events.back().suggested_rate) continue;
+      RangeTest test;
+      ChartLine line{.label = run.name, .color = int(i % kColors), .x = {}, .y = {}};
+      for (const StepMetrics& m : run.steps)
+        if (!test.add(m.learning_rate, m.loss)) break;
+      for (const double rate : test.rates()) line.x.push_back(std::log10(rate));
+      line.y = test.smoothed();
+      chart.lines.push_back(std::move(line));
+      const double rate = *run.events.back().suggested_rate;
+      chart.marks.push_back({std::log10(rate), "suggestion", cat(run.name, ": ", rate)});
+      chart.note += cat(chart.note.empty() ? "" : "; ", run.name, ": the loss falls fastest at ", rate);
+    }
+    out_ += chart_html(chart);
   }
 
   // From this share of each run on.
@@ -249,10 +274,11 @@ class Page {
     for (const RunRecords& run : runs_)
       for (auto e = run.events.rbegin(); e != run.events.rend() && chart.marks.size() < kMost; ++e)
         if (e->kind == EventKind::skip || e->kind == EventKind::warn || e->kind == EventKind::error ||
-            e->kind == EventKind::resume || e->kind == EventKind::restart)
+            e->kind == EventKind::resume || e->kind == EventKind::restart || e->kind == EventKind::branch)
           chart.marks.push_back(
               {double(e->step), std::string(to_string(e->kind)), cat(to_string(e->kind), ": ", e->text)});
-    if (!chart.marks.empty()) chart.note = "Vertical lines: resumes; in red, alarms, errors and skipped steps.";
+    if (!chart.marks.empty())
+      chart.note = "Vertical lines: resumes and branches; in red, alarms, errors and skipped steps.";
   }
 
   void validation() {

@@ -7,11 +7,11 @@
 namespace athanor {
 namespace {
 
-constexpr std::array<std::string_view, 9> kEventNames = {"start",  "checkpoint", "resume", "restart", "skip",
-                                                         "signal", "warn",       "error",  "end"};
+constexpr std::array<std::string_view, 10> kEventNames = {"start", "checkpoint", "resume", "restart", "branch",
+                                                          "skip",  "signal",     "warn",   "error",   "end"};
 
 using S = StepMetrics;
-constexpr std::array<RecordField<S>, 34> kStepFields = {{
+constexpr std::array<RecordField<S>, 37> kStepFields = {{
     {"step", "", "optimizer steps finished, this one included", "", false, &S::step},
     {"total_steps", "", "steps of the whole run", "", false, &S::total_steps},
     {"consumed_samples", "sequences", "seen since the start of the run", "data/consumed_samples", false,
@@ -62,6 +62,12 @@ constexpr std::array<RecordField<S>, 34> kStepFields = {{
      "what holds the clocks down, NVML's clocks event reasons: 1 idle, 2 set clocks, 4 power limit, 8 hardware, 32 and "
      "64 heat, 128 power brake; absent without sensors",
      "gpu/throttle", false, &S::gpu_throttle},
+    {"spikes", "", "steps skipped by spike_deviations since the start of the run; absent without it", "train/spikes",
+     false, &S::spikes},
+    {"momentum", "", "decay of the first moment in this step; absent where it is constant", "train/momentum", false,
+     &S::momentum},
+    {"weight_decay", "", "used in this step; absent where it is constant", "train/weight_decay", false,
+     &S::weight_decay},
     {"loss_z", "", "z-score of loss in the last 128 steps; null until there are 128", "train/loss_z", true, &S::loss_z},
     {"grad_norm_z", "", "z-score of grad_norm in the last 128 steps; null until there are 128", "train/grad_norm_z",
      true, &S::grad_norm_z},
@@ -90,7 +96,7 @@ constexpr std::array<RecordField<E>, 12> kEvalFields = {{
 }};
 
 using V = EventRecord;
-constexpr std::array<RecordField<V>, 15> kEventFields = {{
+constexpr std::array<RecordField<V>, 18> kEventFields = {{
     {"step", "", "optimizer steps finished when it happened", "", false, &V::step},
     {"text", "", "what happened, for people", "", false, &V::text},
     {"seconds", "s", "it took; 0 if it took no time; for a checkpoint, until it was durable", "", false, &V::seconds},
@@ -98,6 +104,11 @@ constexpr std::array<RecordField<V>, 15> kEventFields = {{
     {"bytes", "bytes", "it wrote: all files of a checkpoint; 0 if it wrote nothing", "", false, &V::bytes},
     {"supersedes_from", "", "records above this line with step >= this are void; absent in most events", "", false,
      &V::supersedes_from},
+    {"tokens", "tokens", "consumed since the start of the run; in end only", "", false, &V::tokens},
+    {"first_step_seconds", "s",
+     "from the start of the program to the end of its first step; in end only, where `seconds` is the time of all", "",
+     false, &V::first_step_seconds},
+    {"suggested_rate", "", "learning rate that a range test suggests; in its end only", "", false, &V::suggested_rate},
     {"peak_tflops", "TFLOP/s", "of one device, which MFU is a fraction of; in start and resume only", "", false,
      &V::peak_tflops},
     {"planned_weights", "bytes", "of the memory plan, this rank: weights; this and the next in start and resume only",

@@ -47,9 +47,12 @@ struct StepMetrics {
   std::optional<double> gpu_sm_mhz = std::nullopt;
   std::optional<double> gpu_memory_mhz = std::nullopt;
   std::optional<int64_t> gpu_throttle = std::nullopt;
-  double loss_z = kUnknown;       // filled by MetricFanOut
-  double grad_norm_z = kUnknown;  // filled by MetricFanOut
-  double time = 0;                // Unix seconds; 0: MetricFanOut fills it
+  std::optional<int64_t> spikes = std::nullopt;       // since step 0 of the run: steps skipped because they stood out
+  std::optional<double> momentum = std::nullopt;      // where it has a schedule
+  std::optional<double> weight_decay = std::nullopt;  // where it has a schedule
+  double loss_z = kUnknown;                           // filled by MetricFanOut
+  double grad_norm_z = kUnknown;                      // filled by MetricFanOut
+  double time = 0;                                    // Unix seconds; 0: MetricFanOut fills it
 };
 
 // One evaluation of one held-out set.
@@ -67,7 +70,7 @@ struct EvalMetrics {
   double time = 0;  // Unix seconds; 0: MetricFanOut fills it
 };
 
-enum class EventKind { start, checkpoint, resume, restart, skip, signal, warn, error, end };
+enum class EventKind { start, checkpoint, resume, restart, branch, skip, signal, warn, error, end };
 std::string_view to_string(EventKind);
 std::optional<EventKind> event_kind(std::string_view name);
 
@@ -81,7 +84,10 @@ struct EventRecord {
   uint64_t bytes = 0;        // how much it wrote, if it wrote
   std::optional<int64_t> supersedes_from =
       std::nullopt;  // set by the JSON-lines sink: earlier records from this step on are void
-  std::optional<double> peak_tflops = std::nullopt;  // what MFU is a fraction of; in events `start` and `resume`
+  std::optional<int64_t> tokens = std::nullopt;             // that the run has consumed; in event `end`
+  std::optional<double> first_step_seconds = std::nullopt;  // from the start to the end of the first step; in `end`
+  std::optional<double> suggested_rate = std::nullopt;      // by a learning-rate range test; in `end`
+  std::optional<double> peak_tflops = std::nullopt;         // what MFU is a fraction of; in events `start` and `resume`
   // Bytes of the memory plan by kind, this rank; in events `start` and `resume`.
   std::optional<int64_t> planned_weights = std::nullopt;
   std::optional<int64_t> planned_masters = std::nullopt;

@@ -128,7 +128,8 @@ std::string tfrecord(std::string_view data) {
 }
 
 TensorboardSink::TensorboardSink(const std::string& folder, int64_t interval)
-    : file_(parent_dir(folder), cat(base_name(folder), "/", new_name(folder)), -1), interval_(std::max<int64_t>(1, interval)) {
+    : file_(parent_dir(folder), cat(base_name(folder), "/", new_name(folder)), -1),
+      interval_(std::max<int64_t>(1, interval)) {
   file_.append(tfrecord(event_record(now(), 0, 3, "brain.Event:2")));
 }
 

@@ -21,7 +21,8 @@ void classifier(Net n, Var x, const Batch& batch, const Classifier& head, Tensor
                        .scale = head.loss_scale,
                        .inv_count = head.inv_count,
                        .vocab = head.vocab,
-                       .grad = grad});
+                       .grad = grad,
+                       .z_loss = head.z_loss});
     if (!grad) continue;
     c.run(Gemm{.d = dx.t.slice(lo, hi), .a = z.t, .b = w, .tf32 = tf32});
     c.run(Gemm{.d = n.params.grad(head.w), .a = z.t, .b = part, .ta = true, .accumulate = true, .tf32 = tf32});

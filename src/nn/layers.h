@@ -43,6 +43,7 @@ struct Classifier {
   int64_t chunk_rows;
   Tensor loss_scale;  // [1] f32
   float inv_count;    // 1 / targets in the global batch
+  float z_loss = 0;   // see CrossEntropy
 };
 void classifier(Net, Var x, const Batch&, const Classifier&, Tensor losses);
 // Logits [n, Vp] of chosen rows of x, f32 or the compute dtype; no gradient.

@@ -6,7 +6,8 @@ namespace athanor {
 
 // losses[i] = logsumexp(logits[i, :vocab]) - logits[i, targets[i]]; 0 where targets[i] < 0 (ignored).
 // With grad, logits become scale * inv_count * (softmax - onehot); columns >= vocab (padding) and ignored rows become
-// 0.
+// 0. z_loss adds z_loss * logsumexp^2 to what is differentiated, and nothing to the losses [Chowdhery et al. 2022
+// (PaLM), section 5]: softmax becomes (1 + 2 z_loss logsumexp) softmax.
 struct CrossEntropy {
   Tensor logits;        // [n, Vp]; inout with grad
   Tensor losses;        // [n] f32
@@ -15,6 +16,7 @@ struct CrossEntropy {
   float inv_count = 0;  // 1 / number of targets in the whole global batch
   int64_t vocab = 0;    // columns that exist; the rest is padding
   bool grad = true;
+  float z_loss = 0;
   static constexpr const char* kName = "cross_entropy";
   std::array<Field, 4> fields() {
     return {{{"logits", grad ? Io::inout : Io::in, &logits},

@@ -1,20 +1,11 @@
 // The optimizer step: scalars that live in device memory and their update without host decisions; how masters are kept.
 // Update rules are in ops/update.h.
 #pragma once
+#include "base/host_device.h"
 #include "ops/op.h"
+#include "ops/schedule.h"
 
 namespace athanor {
-
-enum class DecayStyle : uint8_t { constant, linear, cosine, wsd };
-enum class WsdDecay : uint8_t { linear, cosine, minus_sqrt };
-
-// Learning rate as a function of the number of optimizer steps done.
-struct Schedule {
-  DecayStyle style = DecayStyle::constant;
-  WsdDecay wsd = WsdDecay::linear;
-  double lr = 0, min_lr = 0;
-  int64_t warmup = 0, decay = 0, wsd_decay = 0;  // steps; decay counts from 0 and includes warm-up
-};
 
 constexpr int kMostAverages = 8;  // running averages with different decays in one run
 
@@ -37,6 +28,37 @@ struct StepState {
   float grad_norm = 0;                    // unscaled, before clipping
   double loss = 0;                        // loss_sum of the finished step
   double loss_targets = 0;                // its targets
+  // Of the schedule, for the optimizer ops of this step:
+  double momentum_low = 0;  // part of the way from an optimizer's own momentum to low_momentum
+  double low_momentum = 0;
+  double weight_decay_factor = 1;  // multiplies an optimizer's own
+  // Of SpikeRule:
+  int64_t spikes = 0;         // steps skipped because they stood out
+  int64_t spikes_in_row = 0;  // since the last step that was not
+  int32_t spike = 0;          // this step: 0 ordinary, 1 stood out and was skipped, 2 stood out and was taken
+  float loss_deviations = 0;  // of this step, standard deviations above the mean of the window; 0: not known
+  float norm_deviations = 0;
+};
+
+// What an update rule whose own momentum is `own` takes in this step.
+ATHANOR_HOST_DEVICE inline double momentum_now(double own, const StepState& s) {
+  return own + (s.low_momentum - own) * s.momentum_low;
+}
+
+// Loss and gradient norm of the latest steps that were taken; one record in device memory.
+struct SpikeWindow {
+  static constexpr int64_t kSteps = 128;  // as llm.c's OUTLIER_DETECTOR_WINDOW_SIZE
+  float loss[kSteps] = {};                // mean over the targets, nats
+  float norm[kSteps] = {};
+  int64_t count = 0;  // steps that entered since the start; step n lies at n % kSteps
+};
+
+// A step whose loss or gradient norm stands more than `deviations` standard deviations above the mean of the last
+// kSteps taken is skipped, at most `most_in_row` times in a row; the next is taken whatever it is. Skipped steps do not
+// enter the window.
+struct SpikeRule {
+  double deviations = 0;
+  int64_t most_in_row = 0;
 };
 
 struct LossScaling {
@@ -50,15 +72,22 @@ struct LossScaling {
 // of running averages, loss scale; then clears the sums. A skipped step advances neither `updates` nor the schedule.
 // [DeepSpeed's DynamicLossScaler for fp16]
 struct StepControl {
-  Tensor state;  // [sizeof(StepState)] u8
+  Tensor state;   // [sizeof(StepState)] u8
+  Tensor window;  // [sizeof(SpikeWindow)] u8; absent: no step is skipped as a spike
   Schedule schedule;
   LossScaling scaling;
   double clip_grad = 0;                 // global norm; 0 = off
   double averages[kMostAverages] = {};  // the decay of each running average that starts at 0; else 0
+  uint32_t momenta = 1;                 // bit i: averages[i] is a momentum, which the schedule may lower
   double divided_by = 0;                // what the gradients were divided by instead of `targets`; 0: they are final
+  SpikeRule spikes = {};
   static constexpr const char* kName = "step_control";
-  std::array<Field, 1> fields() { return {{{"state", Io::inout, &state}}}; }
-  void check() const { Expect{kName}.is("state", state, DType::u8, {int64_t(sizeof(StepState))}); }
+  std::array<Field, 2> fields() { return {{{"state", Io::inout, &state}, {"window", Io::inout, &window}}}; }
+  void check() const {
+    Expect e{kName};
+    e.is("state", state, DType::u8, {int64_t(sizeof(StepState))});
+    if (window) e.is("window", window, DType::u8, {int64_t(sizeof(SpikeWindow))});
+  }
   Cost cost() const { return {100, traffic(*this)}; }
 };
 

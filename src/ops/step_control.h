@@ -1,39 +1,11 @@
-// The end of a step, computed in one way by every backend: learning-rate schedules, and the rule of StepControl.
+// The end of a step, computed in one way by every backend: the rule of StepControl.
 #pragma once
 #include <cmath>
-#include <numbers>
 
 #include "base/host_device.h"
 #include "ops/optimizer.h"
 
 namespace athanor {
-
-ATHANOR_HOST_DEVICE inline double cosine_decayed(const Schedule& s, double progress) {
-  return s.min_lr + (s.lr - s.min_lr) * 0.5 * (1 + std::cos(std::numbers::pi * progress));
-}
-
-ATHANOR_HOST_DEVICE inline double wsd_decayed(const Schedule& s, double progress) {
-  const double span = s.lr - s.min_lr;  // [Hu et al. 2024 (MiniCPM); Hagele et al. 2024: 1 - sqrt]
-  if (s.wsd == WsdDecay::cosine) return cosine_decayed(s, progress);
-  return s.lr - span * (s.wsd == WsdDecay::linear ? progress : std::sqrt(progress));
-}
-
-ATHANOR_HOST_DEVICE inline double decayed(const Schedule& s, double progress) {  // progress in [0, 1], lr to min_lr
-  if (s.style == DecayStyle::linear) return s.lr + (s.min_lr - s.lr) * progress;
-  return cosine_decayed(s, progress);  // [Loshchilov & Hutter 2017, eq. 5]
-}
-
-// Learning rate of the step that follows `step` finished ones.
-ATHANOR_HOST_DEVICE inline double learning_rate(const Schedule& s, int64_t step) {
-  if (step < s.warmup) return s.lr * double(step + 1) / double(s.warmup);
-  if (s.style == DecayStyle::constant) return s.lr;
-  if (step >= s.decay) return s.min_lr;
-  if (s.style == DecayStyle::wsd) {
-    const int64_t start = s.decay - s.wsd_decay;
-    return step < start ? s.lr : wsd_decayed(s, double(step - start) / double(s.wsd_decay));
-  }
-  return decayed(s, double(step - s.warmup) / double(s.decay - s.warmup));  // warmup <= step < decay
-}
 
 // fp16 only: doubles the loss scale after a window of good steps, halves it when bad ones outlast the hysteresis.
 ATHANOR_HOST_DEVICE inline void adapt_loss_scale(StepState& s, const LossScaling& scaling, bool finite) {
@@ -52,8 +24,37 @@ ATHANOR_HOST_DEVICE inline void adapt_loss_scale(StepState& s, const LossScaling
   s.hysteresis_left = 1;  // keeps halving until a full window of good steps
 }
 
-// The rule of StepControl.
-ATHANOR_HOST_DEVICE inline void close_step(StepState& s, const StepControl& c) {
+// Standard deviations that x lies above the mean of a full window; 0 where all of it is one value.
+ATHANOR_HOST_DEVICE inline double deviations_above(const float* window, double x) {
+  constexpr auto kCount = double(SpikeWindow::kSteps);
+  double mean = 0, square = 0;
+  for (int64_t i = 0; i < SpikeWindow::kSteps; ++i) mean += double(window[i]);
+  mean /= kCount;
+  for (int64_t i = 0; i < SpikeWindow::kSteps; ++i) square += (double(window[i]) - mean) * (double(window[i]) - mean);
+  return square > 0 ? (x - mean) / std::sqrt(square / kCount) : 0;
+}
+
+// The rule of SpikeRule, for a step with finite numbers.
+ATHANOR_HOST_DEVICE inline void judge(StepState& s, const SpikeRule& rule, SpikeWindow& window, double loss) {
+  const bool full = window.count >= SpikeWindow::kSteps;
+  s.loss_deviations = full ? float(deviations_above(window.loss, loss)) : 0;
+  s.norm_deviations = full ? float(deviations_above(window.norm, double(s.grad_norm))) : 0;
+  const bool stands_out = double(s.loss_deviations) > rule.deviations || double(s.norm_deviations) > rule.deviations;
+  if (stands_out && s.spikes_in_row < rule.most_in_row) {
+    s.spike = 1;
+    ++s.spikes;
+    ++s.spikes_in_row;
+    return;
+  }
+  s.spike = stands_out ? 2 : 0;
+  s.spikes_in_row = 0;
+  window.loss[window.count % SpikeWindow::kSteps] = float(loss);
+  window.norm[window.count % SpikeWindow::kSteps] = s.grad_norm;
+  ++window.count;
+}
+
+// The rule of StepControl; window null: absent.
+ATHANOR_HOST_DEVICE inline void close_step(StepState& s, const StepControl& c, SpikeWindow* window = nullptr) {
   // Gradients become those of the mean over the targets, as PyTorch's cross_entropy takes it with ignore_index; a step
   // without targets has none. Without ignored targets the factor is exactly 1.
   const double mean = c.divided_by > 0 && s.targets > 0 ? c.divided_by / s.targets : 1;
@@ -66,18 +67,29 @@ ATHANOR_HOST_DEVICE inline void close_step(StepState& s, const StepControl& c) {
   s.loss_sum = 0;
   s.targets = 0;
   s.norm_sq = 0;
-  s.skip = finite ? 0 : 1;
-  s.lr = float(learning_rate(c.schedule, s.updates));
-  if (finite) {
+  s.spike = 0;
+  s.loss_deviations = s.norm_deviations = 0;
+  if (window && finite && std::isfinite(s.grad_norm) && s.loss_targets > 0)
+    judge(s, c.spikes, *window, s.loss / s.loss_targets);
+  s.skip = finite && s.spike != 1 ? 0 : 1;
+  const StepRates rates = step_rates(c.schedule, s.updates);
+  s.lr = float(rates.lr);
+  s.momentum_low = rates.momentum_low;
+  s.low_momentum = c.schedule.low_momentum;
+  s.weight_decay_factor = rates.weight_decay;
+  if (finite) s.skipped_in_row = 0;
+  if (s.skip == 0) {
     const double fit = c.clip_grad / (norm + 1e-6);  // eps as torch's clip_grad_norm_
     s.grad_scale = float(inv_scale * (c.clip_grad > 0 && fit < 1 ? fit : 1));
     ++s.updates;
-    s.skipped_in_row = 0;
-    for (int i = 0; i < kMostAverages; ++i) s.corrections[i] = float(1 - std::pow(c.averages[i], double(s.updates)));
+    for (int i = 0; i < kMostAverages; ++i) {
+      const double decay = (c.momenta >> i & 1) != 0 ? momentum_now(c.averages[i], s) : c.averages[i];
+      s.corrections[i] = float(1 - std::pow(decay, double(s.updates)));
+    }
   } else {
     s.grad_scale = 0;
     ++s.skipped;
-    ++s.skipped_in_row;
+    if (!finite) ++s.skipped_in_row;
   }
   if (c.scaling.dynamic) adapt_loss_scale(s, c.scaling, finite);
 }

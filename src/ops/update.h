@@ -150,12 +150,13 @@ struct AdamScalars {
 // Of an op, or of what a kernel is told of one.
 template <class Op>
 ATHANOR_HOST_DEVICE AdamScalars adam_scalars(const Op& op, const StepState& s) {
-  const double lr = double(s.lr) * op.rate;
+  const double lr = double(s.lr) * op.rate, beta1 = momentum_now(op.beta1, s);
+  const double weight_decay = op.weight_decay * s.weight_decay_factor;
   return {.grad_scale = s.grad_scale,
-          .decay = op.coupled ? 1.f : float(1 - lr * op.weight_decay),
-          .l2 = op.coupled ? float(op.weight_decay) : 0.f,
-          .beta1 = float(op.beta1),
-          .one_minus_beta1 = float(1 - op.beta1),
+          .decay = op.coupled ? 1.f : float(1 - lr * weight_decay),
+          .l2 = op.coupled ? float(weight_decay) : 0.f,
+          .beta1 = float(beta1),
+          .one_minus_beta1 = float(1 - beta1),
           .beta2 = float(op.beta2),
           .one_minus_beta2 = float(1 - op.beta2),
           .step_size = float(lr / double(s.corrections[op.average1])),
@@ -174,15 +175,16 @@ struct SgdScalars {
 };
 template <class Op>
 ATHANOR_HOST_DEVICE SgdScalars sgd_scalars(const Op& op, const StepState& s) {
-  const double lr = double(s.lr) * op.rate;
+  const double lr = double(s.lr) * op.rate, weight_decay = op.weight_decay * s.weight_decay_factor;
   const bool plain = op.momentum == 0;
+  const double momentum = plain ? 0 : momentum_now(op.momentum, s);
   return {.grad_scale = op.direction ? 1.f : s.grad_scale,
-          .decay = op.direction ? float(1 - lr * op.weight_decay) : 1.f,
-          .l2 = op.direction ? 0.f : float(op.weight_decay),
-          .momentum = float(op.momentum),
+          .decay = op.direction ? float(1 - lr * weight_decay) : 1.f,
+          .l2 = op.direction ? 0.f : float(weight_decay),
+          .momentum = float(momentum),
           .from_gradient = plain || op.nesterov ? 1.f : 0.f,
           .from_average = plain         ? 0.f
-                          : op.nesterov ? float(op.momentum)
+                          : op.nesterov ? float(momentum)
                                         : 1.f,
           .lr = float(lr)};
 }
@@ -197,11 +199,11 @@ struct LionScalars {
 };
 template <class Op>
 ATHANOR_HOST_DEVICE LionScalars lion_scalars(const Op& op, const StepState& s) {
-  const double lr = double(s.lr) * op.rate;
+  const double lr = double(s.lr) * op.rate, beta1 = momentum_now(op.beta1, s);
   return {.grad_scale = s.grad_scale,
-          .decay = float(1 - lr * op.weight_decay),
-          .beta1 = float(op.beta1),
-          .one_minus_beta1 = float(1 - op.beta1),
+          .decay = float(1 - lr * op.weight_decay * s.weight_decay_factor),
+          .beta1 = float(beta1),
+          .one_minus_beta1 = float(1 - beta1),
           .beta2 = float(op.beta2),
           .one_minus_beta2 = float(1 - op.beta2),
           .lr = float(lr)};

@@ -46,8 +46,14 @@ void Optimizer::place(Bundle& bundle, size_t pieces) {
     for (const auto& [piece, decays] : bundle.pieces) states_[at].pieces[piece] = true;
     bundle.placed.states.push_back(at);
   }
-  for (const double average : bundle.rule->averages())
-    bundle.placed.averages.push_back(int(find_or_add(averages_, average, [&](double a) { return a == average; })));
+  const std::vector<double> averages = bundle.rule->averages();
+  for (size_t i = 0; i < averages.size(); ++i) {
+    size_t at = 0;  // a momentum has a place of its own, since the schedule may lower it
+    while (at < averages_.size() && (averages_[at] != averages[i] || ((momenta_ >> at & 1) != 0) != (i == 0))) ++at;
+    if (at == averages_.size()) averages_.push_back(averages[i]);
+    if (i == 0) momenta_ |= 1u << (at % 32);
+    bundle.placed.averages.push_back(int(at));
+  }
 }
 
 Optimizer::Optimizer(const OptimizerOptions& options, ParamStore& params) {

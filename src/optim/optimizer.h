@@ -13,6 +13,7 @@ class Optimizer {
   Optimizer(const OptimizerOptions&, ParamStore&);
   std::vector<StateSpec> states() const { return states_; }
   std::vector<double> averages() const { return averages_; }  // at most kMostAverages
+  uint32_t momenta() const { return momenta_; }               // bit i: averages()[i] is a momentum
   bool exchanges(const ParamStore&, size_t unit) const;       // of a unit: see UpdateRule
   // One step over the part of all units that this rank owns, after StepControl has decided about it; zeroes its
   // gradients.
@@ -31,6 +32,7 @@ class Optimizer {
   std::vector<Bundle> bundles_;
   std::vector<StateSpec> states_;
   std::vector<double> averages_;
+  uint32_t momenta_ = 0;
 };
 
 }  // namespace athanor

@@ -33,7 +33,7 @@ class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
   virtual std::vector<KeptState> states() const = 0;
-  virtual std::vector<double> averages() const { return {}; }  // decays of averages that start at 0
+  virtual std::vector<double> averages() const { return {}; }  // decays of averages that start at 0; first the momentum
   // Whether ranks exchange what lies in the units of its weights, twice in each step: to whom needs it whole, and back.
   virtual bool exchanges() const { return false; }
   // One step of these ranges, in the order of units and places, after StepControl has decided about it; zeroes their

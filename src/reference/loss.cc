@@ -7,7 +7,7 @@
 
 namespace athanor {
 
-// loss = log sum_c exp(z_c) - z_target;  dz_c = scale inv_count (softmax(z)_c - [c = target])
+// loss = log sum_c exp(z_c) - z_target;  dz_c = scale inv_count ((1 + 2 z_loss lse) softmax(z)_c - [c = target])
 void ReferenceOps::run(const CrossEntropy& op, void*) {
   Values losses = zeros_like(op.losses);  // [n]
   for (int64_t i = 0; i < op.logits.rows(); ++i) {
@@ -24,7 +24,9 @@ void ReferenceOps::run(const CrossEntropy& op, void*) {
       losses[i] = lse - z[target];
       if (op.grad) {
         const double weight = load(op.scale)[0] * double(op.inv_count);
-        for (int64_t c = 0; c < op.vocab; ++c) gradient[c] = weight * (std::exp(z[c] - lse) - (c == target ? 1 : 0));
+        const double softmax_weight = op.z_loss == 0 ? 1 : 1 + 2 * double(op.z_loss) * lse;
+        for (int64_t c = 0; c < op.vocab; ++c)
+          gradient[c] = weight * (softmax_weight * std::exp(z[c] - lse) - (c == target ? 1 : 0));
       }
     }
     if (op.grad) store(row, gradient);

@@ -11,12 +11,13 @@ namespace athanor {
 void ReferenceOps::run(const Momentum& op, void*) {
   StepState s;
   std::memcpy(&s, op.state.data, sizeof s);
+  const double beta = momentum_now(op.beta, s);
   for (const Momentum::Part& p : op.parts) {
     Values m = load(p.m), grad = load(p.grad);  // [n]
     for (int64_t i = 0; i < m.size(); ++i) {
       const double g = grad[i] * double(s.grad_scale);
-      const double next = op.beta * m[i] + (1 - op.beta) * g;
-      grad[i] = s.skip ? 0 : op.nesterov ? (1 - op.beta) * g + op.beta * next : next;
+      const double next = beta * m[i] + (1 - beta) * g;
+      grad[i] = s.skip ? 0 : op.nesterov ? (1 - beta) * g + beta * next : next;
       if (s.skip) continue;
       const uint32_t random =
           random_bits(op.seed, p.moment_stream, (uint64_t(s.updates) << 40) + p.first + uint64_t(i));

@@ -48,7 +48,7 @@ void update_part(const Op& op, const UpdatePart& p, const StepState& s, const Ru
   Values w = load_master(p);                            // [n]
   Values m = p.m ? load(p.m) : Values(1, grad.size());  // [n]
   Values v = p.v ? load(p.v) : Values(1, grad.size());  // [n]
-  for (int64_t i = 0; i < w.size(); ++i) rule(w[i], m[i], v[i], grad[i], i < p.decayed ? op.weight_decay : 0);
+  for (int64_t i = 0; i < w.size(); ++i) rule(w[i], m[i], v[i], grad[i], i < p.decayed ? op.weight_decay * s.weight_decay_factor : 0);
   const auto random = [&](uint64_t stream, int64_t i) {
     return random_bits(op.seed, stream, (uint64_t(s.updates) << 40) + p.first + uint64_t(i));
   };
@@ -74,20 +74,21 @@ void update(const Op& op, const Rule& rule) {
 
 void ReferenceOps::run(const StepControl& op, void*) {
   StepState s = load_state(op.state);
-  close_step(s, op);
+  close_step(s, op, static_cast<SpikeWindow*>(op.window.data));
   std::memcpy(op.state.data, &s, sizeof s);
 }
 
 void ReferenceOps::run(const AdamW& op, void*) {
   update(op, [&](const StepState& s) {
     const double lr = s.lr * op.rate, c1 = s.corrections[op.average1], c2 = s.corrections[op.average2];
-    return [&op, lr, c1, c2, scale = double(s.grad_scale)](double& w, double& m, double& v, double grad, double decay) {
+    const double beta1 = momentum_now(op.beta1, s), scale = s.grad_scale;
+    return [&op, lr, c1, c2, beta1, scale](double& w, double& m, double& v, double grad, double decay) {
       double g = grad * scale;
       if (op.coupled)
         g += decay * w;
       else
         w -= lr * decay * w;
-      m = op.beta1 * m + (1 - op.beta1) * g;
+      m = beta1 * m + (1 - beta1) * g;
       v = op.beta2 * v + (1 - op.beta2) * g * g;
       w -= lr * (m / c1) / (std::sqrt(v / c2) + op.eps);
     };
@@ -96,16 +97,17 @@ void ReferenceOps::run(const AdamW& op, void*) {
 
 void ReferenceOps::run(const Sgd& op, void*) {
   update(op, [&](const StepState& s) {
-    return [&op, lr = s.lr * op.rate, scale = op.direction ? 1.0 : double(s.grad_scale)](double& w, double& m, double&,
-                                                                                         double grad, double decay) {
+    const double lr = s.lr * op.rate, scale = op.direction ? 1.0 : double(s.grad_scale);
+    const double momentum = op.momentum > 0 ? momentum_now(op.momentum, s) : 0;
+    return [&op, lr, scale, momentum](double& w, double& m, double&, double grad, double decay) {
       double g = grad * scale;
       if (op.direction)
         w -= lr * decay * w;
       else
         g += decay * w;
       if (op.momentum > 0) {
-        m = op.momentum * m + g;
-        g = op.nesterov ? g + op.momentum * m : m;
+        m = momentum * m + g;
+        g = op.nesterov ? g + momentum * m : m;
       }
       w -= lr * g;
     };
@@ -114,9 +116,9 @@ void ReferenceOps::run(const Sgd& op, void*) {
 
 void ReferenceOps::run(const Lion& op, void*) {
   update(op, [&](const StepState& s) {
-    return [&op, lr = s.lr * op.rate, scale = double(s.grad_scale)](double& w, double& m, double&, double grad,
-                                                                    double decay) {
-      const double g = grad * scale, c = op.beta1 * m + (1 - op.beta1) * g;
+    const double lr = s.lr * op.rate, scale = s.grad_scale, beta1 = momentum_now(op.beta1, s);
+    return [&op, lr, scale, beta1](double& w, double& m, double&, double grad, double decay) {
+      const double g = grad * scale, c = beta1 * m + (1 - beta1) * g;
       w -= lr * decay * w;
       w -= lr * (c > 0 ? 1 : c < 0 ? -1 : 0);
       m = op.beta2 * m + (1 - op.beta2) * g;

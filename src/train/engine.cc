@@ -43,6 +43,7 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   if (options_.training) optimizer_ = std::make_unique<Optimizer>(options_.optimizer, model_->params());
   CHECK(options_.global_batch_size % (options_.micro_batch_size * ranks()) == 0, "a global batch of ",
         options_.global_batch_size, " for ", ranks(), " ranks and micro-batches of ", options_.micro_batch_size);
+  step_micro_batches_ = micro_batches();
   const int64_t leaves = options_.logical_shards;
   CHECK(leaves == 0 || (std::has_single_bit(uint64_t(leaves)) && leaves % ranks() == 0 &&
                         options_.global_batch_size % (options_.micro_batch_size * leaves) == 0),
@@ -65,6 +66,8 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   input("losses", DType::f32, {n}, &losses_);
   input("target count", DType::f32, {1}, &targets_);
   input("step state", DType::u8, {int64_t(sizeof(StepState))}, &state_);
+  if (options_.training && options_.spikes.deviations > 0)
+    input("latest losses and norms", DType::u8, {int64_t(sizeof(SpikeWindow))}, &window_);
   input("evaluation sum", DType::f64, {1}, &eval_sum_);
   if (leaves > 0)
     input("sums of leaves", DType::f64, {leaves * int64_t(1 + model_->params().units().size())}, &leaf_sums_);
@@ -140,6 +143,18 @@ const MemoryPlan& Engine::memory() {
   return memory_;
 }
 
+// Gradients are divided by the tokens of global_batch_size, and by StepControl then made those of the step's targets.
+void Engine::set_step_sequences(int64_t sequences) {
+  const int64_t once = options_.micro_batch_size * ranks();
+  CHECK(micro_slot_ == 0, "the size of a step changes while ", micro_slot_, " of its micro-batches are accumulated");
+  CHECK(sequences > 0 && sequences <= options_.global_batch_size && sequences % once == 0, "a step of ", sequences,
+        " sequences for ", ranks(), " ranks and micro-batches of ", options_.micro_batch_size);
+  step_micro_batches_ = sequences / once;
+  const int64_t leaves = options_.logical_shards;
+  CHECK(leaves == 0 || step_micro_batches_ * ranks() % leaves == 0, leaves, " logical shards for a step of ", sequences,
+        " sequences");
+}
+
 void Engine::commit() {
   memory();
   Device& device = backend_.device;
@@ -158,6 +173,7 @@ void Engine::commit() {
   state.loss_scale = float(options_.loss_scale);
   state.hysteresis_left = options_.scaling.hysteresis;
   write_state(state);
+  if (window_) write_window({});
 }
 
 void Engine::init_weights() {
@@ -218,7 +234,8 @@ Classifier Engine::head() const {
           .vocab = model_->config().vocab_size,
           .chunk_rows = options_.loss_chunk_rows,
           .loss_scale = scalar(offsetof(StepState, loss_scale), DType::f32),
-          .inv_count = float(1.0 / double(options_.global_batch_size * options_.seq_length))};
+          .inv_count = float(1.0 / double(options_.global_batch_size * options_.seq_length)),
+          .z_loss = float(options_.z_loss)};
 }
 
 void Engine::run_micro_batch(Ctx c, const PhaseRunner::Enter& enter, bool last) {
@@ -295,10 +312,13 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
     c.all_reduce(all, norm);
   }
   StepControl control{.state = state_,
+                      .window = window_,
                       .schedule = options_.schedule,
                       .scaling = options_.scaling,
                       .clip_grad = options_.clip_grad,
-                      .divided_by = double(options_.global_batch_size * options_.seq_length)};
+                      .momenta = optimizer_->momenta(),
+                      .divided_by = double(options_.global_batch_size * options_.seq_length),
+                      .spikes = options_.spikes};
   std::ranges::copy(optimizer_->averages(), control.averages);
   c.run(control);
   optimizer_->step(c, params, state_);
@@ -349,7 +369,7 @@ void Engine::run_logits(Ctx c, std::vector<float>* out) {
 void Engine::micro_batch(std::span<const int32_t> tokens, std::span<const int32_t> targets, PhaseClock& clock) {
   CHECK(uncollected() < kStepsAhead, uncollected(), " steps wait for collect(); the slots of their inputs are in use");
   load(tokens, targets, step_slot_ * micro_batches() + micro_slot_++);
-  const bool last = micro_slot_ == micro_batches() && model_->params().reduces_early(backend_.mesh);
+  const bool last = micro_slot_ == step_micro_batches_ && model_->params().reduces_early(backend_.mesh);
   const auto body = [&](const PhaseRunner::Enter& enter) {
     arena_.begin("micro-batch");
     Tape tape;
@@ -361,15 +381,15 @@ void Engine::micro_batch(std::span<const int32_t> tokens, std::span<const int32_
     mark(phase);
   });
   if (const int64_t leaves = options_.logical_shards / ranks(); leaves > 0) {
-    const int64_t each = micro_batches() / leaves;
+    const int64_t each = step_micro_batches_ / leaves;
     if (micro_slot_ % each == 0) run_end_of_leaf(context(*ops_, nullptr), micro_slot_ / each - 1);
   }
   clock.enter(Phase::other);
 }
 
 void Engine::close_step(PhaseClock& clock) {
-  CHECK(ranks() == 1 || micro_slot_ == micro_batches(), "a step of ", micro_slot_, " micro-batches, ", micro_batches(),
-        " are to be summed over the ranks");
+  CHECK(ranks() == 1 || micro_slot_ == step_micro_batches_, "a step of ", micro_slot_, " micro-batches, ",
+        step_micro_batches_, " are to be summed over the ranks");
   Device& device = backend_.device;
   const auto body = [&](const PhaseRunner::Enter& enter) {
     arena_.begin("optimizer");
@@ -481,6 +501,19 @@ StepState Engine::read_state() {
   backend_.device.copy(&state, state_.data, sizeof state, Lane::compute);
   backend_.device.sync();
   return state;
+}
+
+SpikeWindow Engine::read_window() {
+  SpikeWindow window;
+  last_end_ = nullptr;
+  backend_.device.copy(&window, window_.data, sizeof window, Lane::compute);
+  backend_.device.sync();
+  return window;
+}
+
+void Engine::write_window(const SpikeWindow& window) {
+  backend_.device.copy(window_.data, &window, sizeof window, Lane::compute);
+  backend_.device.sync();
 }
 
 void Engine::write_state(const StepState& state) {

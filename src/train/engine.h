@@ -41,6 +41,8 @@ struct EngineOptions {
   LossScaling scaling;
   double loss_scale = 1;  // initial
   double clip_grad = 0;
+  SpikeRule spikes = {};  // deviations 0: no step is skipped for them
+  double z_loss = 0;
 };
 
 // Device, ops and mesh of one rank; outlives the engine.
@@ -72,8 +74,11 @@ class Engine {
   Model& model() { return *model_; }
   const Model& model() const { return *model_; }
   const Optimizer* optimizer() const { return optimizer_.get(); }  // null without training
-  // Of this rank, per step.
+  // Of this rank, per step of global_batch_size.
   int64_t micro_batches() const { return options_.global_batch_size / (options_.micro_batch_size * ranks()); }
+  // Sequences of the next steps, global_batch_size at first and at most; none is accumulated then.
+  void set_step_sequences(int64_t sequences);
+  int64_t step_micro_batches() const { return step_micro_batches_; }  // of this rank, in these steps
   int ranks() const { return backend_.mesh.data_parallel().size(); }  // that share out a batch
   int rank() const { return backend_.mesh.data_parallel().rank(); }
   std::span<const Gemm> products() const { return products_; }  // of a micro-batch and an evaluation, once planned
@@ -95,10 +100,10 @@ class Engine {
   // others. The clock is moved through forward and backward.
   void micro_batch(std::span<const int32_t> tokens, std::span<const int32_t> targets, PhaseClock&);
   // Micro-batches that a rank holds in a row, of those that all ranks of a step hold together.
-  int64_t turn() const { return options_.logical_shards > 0 ? micro_batches() : 1; }
-  // Sums over the ranks, norm, skip decision, clipping, the optimizer. Only queued: a step's result is collected once,
-  // in order, and at most kStepsAhead steps may wait for it; the host waits in collect() and nowhere else. The clock is
-  // moved through communication and optimizer.
+  int64_t turn() const { return options_.logical_shards > 0 ? step_micro_batches() : 1; }
+  // Sums over the ranks, norm, skip decision, clipping, the optimizer. Only queued: a step's result is collected once, in
+  // order, and at most kStepsAhead steps may wait for it; the host waits in collect() and nowhere else.
+  // The clock is moved through communication and optimizer.
   void close_step(PhaseClock&);
   StepResult collect();
   int64_t uncollected() const { return int64_t(closed_.size()); }
@@ -125,6 +130,9 @@ class Engine {
 
   StepState read_state();
   void write_state(const StepState&);
+  bool looks_for_spikes() const { return bool(window_); }
+  SpikeWindow read_window();
+  void write_window(const SpikeWindow&);
   // Logits [N, V] of a micro-batch's tokens, on the host; for comparisons. want_logits() comes before memory().
   void want_logits();
   std::vector<float> logits(std::span<const int32_t> tokens);
@@ -168,6 +176,7 @@ class Engine {
   Tensor losses_;     // [N] f32
   Tensor targets_;    // [1] f32: how many of the micro-batch's targets are not ignored
   Tensor state_;      // StepState
+  Tensor window_;     // SpikeWindow, if spikes are looked for
   Tensor eval_sum_;   // [1] f64
   Tensor leaf_sums_;  // [leaves, 1 + units] f64: of each leaf its losses, and of each unit's part its squared gradients
   Tensor logit_rows_;  // [N] i32: 0, 1, 2, ...
@@ -177,8 +186,9 @@ class Engine {
   std::vector<int32_t> positions_;
   bool documents_changed_ = true;
   std::unique_ptr<HostRing> inputs_, states_;  // pinned: what load() copies by micro-batch, StepState by step
-  int64_t step_slot_ = 0, micro_slot_ = 0;     // of the step being accumulated, of its next micro-batch
-  std::vector<Mark> marks_;                    // of the step being accumulated
+  int64_t step_micro_batches_ = 0;
+  int64_t step_slot_ = 0, micro_slot_ = 0;  // of the step being accumulated, of its next micro-batch
+  std::vector<Mark> marks_;                 // of the step being accumulated
   std::deque<ClosedStep> closed_;
   std::unique_ptr<Event> last_end_;  // of the step collected last, unless other work came after it
   std::vector<Launch> micro_launches_, update_launches_;

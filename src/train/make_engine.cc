@@ -40,7 +40,7 @@ std::vector<Recompute> from_cheapest(const Recompute& least, int64_t layers) {
 // Micro-batches to try, ascending.
 std::vector<int64_t> micro_batches_to_try(const Config& c, Backend backend) {
   if (c.micro_batch_size > 0) return {c.micro_batch_size};
-  const int64_t share = c.global_batch_size / backend.mesh.data_parallel().size();
+  const int64_t share = common_batch_size(c) / backend.mesh.data_parallel().size();
   const int64_t tokens = backend.device.unified() ? kAutoTokens : kAutoTokensOnGpu;
   std::vector<int64_t> sizes;
   for (int64_t b = 1; b <= std::clamp<int64_t>(tokens / c.seq_length, 1, share); ++b)
@@ -172,7 +172,14 @@ void require_division(const Config& c, int64_t ranks, bool training) {
     throw Error(cat("logical_shards: ", logical, " do not divide among ", ranks,
                     " ranks; start a power of two of them, or set deterministic_reduction to fixed_order"),
                 Exit::usage);
-  if (c.global_batch_size % (std::max<int64_t>(1, c.micro_batch_size) * ranks) != 0)
+  const int64_t once = std::max<int64_t>(1, c.micro_batch_size) * ranks;
+  if (c.rampup_batch_size.start > 0 && common_batch_size(c) % once != 0)
+    throw Error(cat("rampup_batch_size: start ", c.rampup_batch_size.start, " and increment ",
+                    c.rampup_batch_size.increment, " do not divide among ", ranks, " ranks",
+                    c.micro_batch_size > 0 ? cat(" with micro-batches of ", c.micro_batch_size) : "",
+                    "; change one of the numbers"),
+                Exit::usage);
+  if (c.global_batch_size % once != 0)
     throw Error(cat("global_batch_size: ", c.global_batch_size, " sequences do not divide among ", ranks, " ranks",
                     c.micro_batch_size > 0 ? cat(" with micro-batches of ", c.micro_batch_size) : "",
                     "; change one of the numbers"),

@@ -24,6 +24,12 @@ DecayStyle to_style(LrDecayStyle s) {
       return DecayStyle::cosine;
     case LrDecayStyle::wsd:
       return DecayStyle::wsd;
+    case LrDecayStyle::inverse_sqrt:
+      return DecayStyle::inverse_sqrt;
+    case LrDecayStyle::one_cycle:
+      return DecayStyle::one_cycle;
+    case LrDecayStyle::exponential:
+      return DecayStyle::exponential;
   }
   return DecayStyle::constant;
 }
@@ -36,8 +42,22 @@ WsdDecay to_wsd(WsdDecayStyle s) {
       return WsdDecay::cosine;
     case WsdDecayStyle::minus_sqrt:
       return WsdDecay::minus_sqrt;
+    case WsdDecayStyle::exponential:
+      return WsdDecay::exponential;
   }
   return WsdDecay::linear;
+}
+
+WeightDecayStyle to_style(WeightDecayCourse course) {
+  switch (course) {
+    case WeightDecayCourse::constant:
+      return WeightDecayStyle::constant;
+    case WeightDecayCourse::linear:
+      return WeightDecayStyle::linear;
+    case WeightDecayCourse::cosine:
+      return WeightDecayStyle::cosine;
+  }
+  return WeightDecayStyle::constant;
 }
 
 Recompute to_recompute(const Config& c) {
@@ -128,7 +148,14 @@ EngineOptions engine_options(const Config& c, bool training) {
                 .min_lr = c.min_lr,
                 .warmup = c.lr_warmup_iters,
                 .decay = c.lr_decay_iters,
-                .wsd_decay = c.lr_wsd_decay_iters};
+                .wsd_decay = c.lr_wsd_decay_iters,
+                .start = c.lr_warmup_init,
+                .momentum_warmup = c.momentum_warmup_iters,
+                .low_momentum = c.low_momentum,
+                .weight_decay = to_style(c.weight_decay_style),
+                .end_weight_decay = c.weight_decay > 0 ? c.end_weight_decay / c.weight_decay : 1};
+  o.spikes = {.deviations = c.spike_deviations, .most_in_row = c.max_spikes_in_row};
+  o.z_loss = c.z_loss;
   if (o.recipe.loss_scaling) {
     o.scaling = {.dynamic = c.loss_scale == 0,
                  .window = int32_t(c.loss_scale_window),

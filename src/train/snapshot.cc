@@ -94,6 +94,14 @@ void load_states(const ParamStore& params, Device& device, const std::string& fo
   }
 }
 
+SpikeWindow parse_window(const nlohmann::json& j) {
+  SpikeWindow window;
+  window.count = j.at("count").get<int64_t>();
+  j.at("loss").get_to(window.loss);
+  j.at("norm").get_to(window.norm);
+  return window;
+}
+
 }  // namespace
 
 std::string state_json(const RunState& s) {
@@ -107,8 +115,18 @@ std::string state_json(const RunState& s) {
                               {"skipped_in_row", d.skipped_in_row},
                               {"loss_scale", double(d.loss_scale)},
                               {"good_steps", d.good_steps},
-                              {"hysteresis_left", d.hysteresis_left}};
+                              {"hysteresis_left", d.hysteresis_left},
+                              {"spikes", d.spikes},
+                              {"spikes_in_row", d.spikes_in_row}};
   if (s.peak.flops > 0) j["mfu_peak"] = {{"flops", s.peak.flops}, {"of", s.peak.of}};
+  if (s.rollbacks > 0) j["rollbacks"] = s.rollbacks;
+  if (s.reached_loss) j["reached_loss"] = *s.reached_loss;
+  for (const RunBranch& b : s.branches)
+    j["branches"].push_back({{"step", b.step},
+                             {"parent", b.parent},
+                             {"parent_config", b.parent_config},
+                             {"lr_decay_iters", {b.old_decay_iters, b.new_decay_iters}}});
+  if (s.window) j["latest_steps"] = {{"count", s.window->count}, {"loss", s.window->loss}, {"norm", s.window->norm}};
   return j.dump(2) + "\n";
 }
 
@@ -128,8 +146,19 @@ RunState parse_state(const std::string& text, const std::string& where) {
     s.device.hysteresis_left = j.at("hysteresis_left").get<int32_t>();
     if (const auto peak = j.find("mfu_peak"); peak != j.end())
       s.peak = {peak->at("flops").get<double>(), peak->at("of").get<std::string>()};
-    if (s.step < 0 || s.consumed_samples < 0 || s.device.updates < 0 || s.micro_batch_size <= 0 ||
-        !(s.device.loss_scale > 0))
+    s.device.spikes = j.value("spikes", int64_t{0});  // absent in checkpoints of older programs
+    s.device.spikes_in_row = j.value("spikes_in_row", int64_t{0});
+    s.rollbacks = j.value("rollbacks", int64_t{0});
+    if (j.contains("reached_loss")) s.reached_loss = j.at("reached_loss").get<double>();
+    for (const auto& b : j.value("branches", nlohmann::json::array()))
+      s.branches.push_back({.step = b.at("step").get<int64_t>(),
+                            .parent = b.at("parent").get<std::string>(),
+                            .parent_config = b.at("parent_config").get<std::string>(),
+                            .old_decay_iters = b.at("lr_decay_iters").at(0).get<int64_t>(),
+                            .new_decay_iters = b.at("lr_decay_iters").at(1).get<int64_t>()});
+    if (j.contains("latest_steps")) s.window = parse_window(j.at("latest_steps"));
+    if (s.step < 0 || s.device.spikes < 0 || s.device.spikes_in_row < 0 || (s.window && s.window->count < 0) ||
+        s.consumed_samples < 0 || s.device.updates < 0 || s.micro_batch_size <= 0 || !(s.device.loss_scale > 0))
       throw Error(cat(where, ": numbers out of range; the checkpoint is damaged"));
     return s;
   } catch (const nlohmann::json::exception& e) {
@@ -164,6 +193,7 @@ RunState load_checkpoint(Engine& engine, Device& device, const std::string& fold
   load_states(params, device, folder);
   const RunState state = read_run_state(folder);
   engine.write_state(state.device);
+  if (engine.looks_for_spikes()) engine.write_window(state.window.value_or(SpikeWindow{}));
   return state;
 }
 

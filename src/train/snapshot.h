@@ -12,14 +12,26 @@
 
 namespace athanor {
 
+// A run that went on from a checkpoint with another horizon.
+struct RunBranch {
+  int64_t step = 0;
+  std::string parent;         // folder of the checkpoint
+  std::string parent_config;  // hash of its configuration
+  int64_t old_decay_iters = 0, new_decay_iters = 0;
+};
+
 // Everything outside tensors that a resumed run needs; state.json.
 struct RunState {
   int64_t step = 0;              // steps done, skipped ones included
   int64_t consumed_samples = 0;  // sequences taken from the data: where the sample order goes on
   int64_t nan_steps = 0;
-  int64_t micro_batch_size = 0;  // what "auto" chose
-  MfuPeak peak;                  // unless the config has it
-  StepState device;              // the part of it that outlives a step
+  int64_t micro_batch_size = 0;                       // what "auto" chose
+  MfuPeak peak;                                       // unless the config has it
+  StepState device;                                   // the part of it that outlives a step
+  std::optional<SpikeWindow> window = std::nullopt;   // where spikes are looked for
+  int64_t rollbacks = 0;                              // times that the run went back because of spikes
+  std::optional<double> reached_loss = std::nullopt;  // validation loss that ended the run by stop_at_loss
+  std::vector<RunBranch> branches = {};               // changes of the horizon, the latest last
 };
 std::string state_json(const RunState&);
 RunState parse_state(const std::string& text, const std::string& where);

@@ -11,6 +11,7 @@
 #include "metrics/format.h"
 #include "metrics/jsonl.h"
 #include "metrics/process_memory.h"
+#include "ops/step_control.h"
 
 namespace athanor {
 namespace {
@@ -58,19 +59,27 @@ Exit Trainer::run_from_start() {
   return finish(code);
 }
 
+void Trainer::open_loader() {
+  step_sequences_ = batch_size_at(config_, launched_samples_);
+  engine_->set_step_sequences(step_sequences_);
+  loader_ = nullptr;  // its thread ends before the next one begins
+  loader_ = std::make_unique<Loader>(train_, LoaderOptions{.order = {.seed = uint64_t(config_.seed)},
+                                                           .first_sample = launched_samples_,
+                                                           .rows = config_.micro_batch_size,
+                                                           .rank = engine_->rank(),
+                                                           .world = engine_->ranks(),
+                                                           .turn = engine_->turn(),
+                                                           .packing = packing_});
+}
+
 Exit Trainer::loop() {
-  Loader loader(train_, {.order = {.seed = uint64_t(config_.seed)},
-                         .first_sample = state_.consumed_samples,
-                         .rows = config_.micro_batch_size,
-                         .rank = engine_->rank(),
-                         .world = engine_->ranks(),
-                         .turn = engine_->turn(),
-                         .packing = packing_});
+  launched_samples_ = state_.consumed_samples;
+  open_loader();
   bool discarded = false;
   told_ = PhaseClock::Clock::now();
-  while (!discarded && state_.step + engine_->uncollected() < config_.train_iters) {
+  while (!discarded && !ended_ && !reached_stop() && state_.step + engine_->uncollected() < config_.train_iters) {
     doing(Activity::step);
-    discarded = !launch_step(loader);
+    discarded = !launch_step();
     agree();
     failed_ = backend_.control ? wishes_.failed != 0 : failure_.has_value();
     if (failed_) {
@@ -83,16 +92,22 @@ Exit Trainer::loop() {
     if (discarded) {
       engine_->discard_step();
       metrics_.event({.kind = EventKind::signal, .step = state_.step, .text = "the step in progress was discarded"});
-    } else if (pause) {
-      after_step();
-      if (failed_) end_with_failure();
     }
-    if (state_.device.skipped_in_row >= config_.max_skipped_steps) {
+    if (const bool not_finite = state_.device.skipped_in_row >= config_.max_skipped_steps; not_finite || spiking_) {
       while (engine_->uncollected() > 0) collect_step();
-      log::error("diverged: ", state_.device.skipped_in_row,
-                 " steps in a row had a non-finite loss or gradient; weights are those of the last good step");
+      if (roll_back()) continue;
+      if (not_finite)
+        log::error("diverged: ", state_.device.skipped_in_row,
+                   " steps in a row had a non-finite loss or gradient; weights are those of the last good step");
+      else
+        log::error("diverged: ", config_.max_spikes_in_row,
+                   " steps in a row stood out by spike_deviations, and no rollback is left");
       save("diverged", Wait::durable, Health::diverged);
       return Exit::diverged;
+    }
+    if (pause && !discarded) {
+      after_step();
+      if (failed_) end_with_failure();
     }
     if (stop_signal() != 0) break;
     if (backend_.control ? wishes_.end != 0 : time_is_up()) {
@@ -108,7 +123,7 @@ Exit Trainer::loop() {
     if (state_.step < config_.train_iters) return Exit::requeue;
     return healthy ? Exit::done : Exit::diverged;
   }
-  return save("end of training", Wait::durable) ? Exit::done : Exit::diverged;
+  return save(reached_stop() ? "stop_at_loss" : "end of training", Wait::durable) ? Exit::done : Exit::diverged;
 }
 
 // Of a step that failure_ keeps from being whole: with one rank the micro-batches before it; several ranks have
@@ -118,7 +133,7 @@ void Trainer::drop_spoiled_step() {
   while (engine_->uncollected() > spoiled) collect_step();
   if (spoiled == 0) return engine_->discard_step();
   engine_->collect();
-  host_times_.pop_front();
+  launched_.pop_front();
 }
 
 // The last whole step is saved; then this rank, or the one that failed, says why.
@@ -177,15 +192,16 @@ bool Trainer::out_of_time(int64_t micro_left) const {
   const double used = Seconds(PhaseClock::Clock::now() - stop->when).count();
   // The host only launches what a device does later: a micro-batch takes what it took on average, and more may be
   // queued.
-  const double micros = double(engine_->micro_batches());
+  const double micros = double(engine_->step_micro_batches());
   const double seconds = std::max(micro_seconds_, mean_step_seconds_ / micros);
   const double left = double(micro_left) + double(engine_->uncollected()) * micros;
   const double saves = checkpointer_ && checkpointer_->under_way() ? 2 : 1;
   return used + left * seconds + saves * save_seconds_ > config_.exit_signal_budget;
 }
 
-bool Trainer::launch_step(Loader& loader) {
-  const int64_t micros = engine_->micro_batches();
+bool Trainer::launch_step() {
+  if (batch_size_at(config_, launched_samples_) != step_sequences_) open_loader();
+  const int64_t micros = engine_->step_micro_batches();
   for (int64_t m = 0; m < micros; ++m) {
     if (out_of_time(micros - m)) return false;
     tell_first_step(m, micros);
@@ -193,7 +209,7 @@ bool Trainer::launch_step(Loader& loader) {
     clock_.enter(Phase::data);
     const HostBatch* next = nullptr;
     try {
-      next = &loader.next();
+      next = &loader_->next();
     } catch (const Error& e) {
       failure_ = e;
       if (!backend_.control) return false;
@@ -217,7 +233,8 @@ bool Trainer::launch_step(Loader& loader) {
   }
   if (failure_) engine_->spoil_step();
   engine_->close_step(clock_);
-  host_times_.push_back(clock_.lap());
+  launched_.push_back({clock_.lap(), step_sequences_});
+  launched_samples_ += step_sequences_;
   return true;
 }
 
@@ -244,15 +261,20 @@ void Trainer::collect_step() {
   const StepResult done = engine_->collect();
   if (profile_) profile_->end_step(double(done.times.total()) * 1e-9);
   ++state_.step;
-  state_.consumed_samples += config_.global_batch_size;
+  const LaunchedStep launched = launched_.front();
+  launched_.pop_front();
+  state_.consumed_samples += launched.sequences;
   const float loss_scale = std::exchange(state_.device, done.state).loss_scale;  // of this step; done's is the next's
   if (!std::isfinite(done.state.loss)) ++state_.nan_steps;
-  report(done.state, loss_scale, times_of(done, host_times_.front()));
-  host_times_.pop_front();
+  if (std::isnan(first_step_seconds_)) first_step_seconds_ = Seconds(PhaseClock::Clock::now() - started_).count();
+  spiking_ = spiking_ || (config_.rollback && done.state.spikes_in_row >= config_.max_spikes_in_row);
+  report(done, launched, loss_scale);
 }
 
-void Trainer::report(const StepState& done, float loss_scale, const PhaseTimes& times) {
-  const double tokens = double(config_.global_batch_size * config_.seq_length);
+void Trainer::report(const StepResult& result, const LaunchedStep& launched, float loss_scale) {
+  const StepState& done = result.state;
+  const PhaseTimes times = times_of(result, launched.host_times);
+  const double tokens = double(launched.sequences * config_.seq_length);
   const double seconds = double(times.total()) * 1e-9;
   mean_step_seconds_ = mean_step_seconds_ == 0 ? seconds : 0.9 * mean_step_seconds_ + 0.1 * seconds;
   Speed speed{.tokens_per_second = tokens / seconds, .devices = engine_->ranks(), .peak_flops = peak_flops_};
@@ -269,7 +291,7 @@ void Trainer::report(const StepState& done, float loss_scale, const PhaseTimes& 
   m.total_steps = config_.train_iters;
   m.consumed_samples = state_.consumed_samples;
   m.consumed_tokens = state_.consumed_samples * config_.seq_length;
-  m.global_batch_size = config_.global_batch_size;
+  m.global_batch_size = launched.sequences;
   m.loss = done.loss / std::max(1.0, done.loss_targets);
   m.grad_norm = done.grad_norm;
   m.learning_rate = done.lr;
@@ -286,8 +308,27 @@ void Trainer::report(const StepState& done, float loss_scale, const PhaseTimes& 
   m.memory_used = backend_.device.unified() ? process_memory().anonymous : backend_.device.in_use();
   m.eta_seconds = double(config_.train_iters - state_.step) * mean_step_seconds_;
   read_sensors(m);
+  if (engine_->looks_for_spikes()) m.spikes = done.spikes;
+  const Schedule& schedule = engine_->options().schedule;
+  if (schedule.style == DecayStyle::one_cycle || schedule.momentum_warmup > 0)
+    m.momentum = momentum_now(config_.adam_beta1, done);
+  if (schedule.weight_decay != WeightDecayStyle::constant)
+    m.weight_decay = config_.weight_decay * done.weight_decay_factor;
   table_.add(times);
   metrics_.step(m);
+  if (options_.on_step && !options_.on_step(m)) ended_ = true;
+  if (done.spike != 0) report_spike(m, done);
+}
+
+void Trainer::report_spike(const StepMetrics& m, const StepState& done) {
+  metrics_.event(
+      {.kind = EventKind::skip,
+       .step = m.step,
+       .text = cat("loss ", m.loss, " lies ", done.loss_deviations, " and gradient norm ", m.grad_norm, " lies ",
+                   done.norm_deviations, " standard deviations above the last ", SpikeWindow::kSteps,
+                   done.spike == 1
+                       ? cat(" steps: the step was skipped, ", done.spikes_in_row, " in a row")
+                       : cat(" steps: the step was taken, after ", config_.max_spikes_in_row, " skipped in a row"))});
 }
 
 void Trainer::read_sensors(StepMetrics& m) {
@@ -366,6 +407,10 @@ void Trainer::evaluate(EvalSets sets) {
     failed_ = !result.failure.empty();
     if (result.failed_here) failure_.emplace(cat("evaluation: ", result.failure));
     if (result.stopped || failed_) return;  // a resumed run makes up for it
+    if (result.loss <= config_.stop_at_loss) {
+      state_.reached_loss = result.loss;
+      last_saved_step_ = -1;  // a checkpoint of this step was written before
+    }
     metrics_.eval({.step = state_.step,
                    .loss = result.loss,
                    .loss_error = result.loss_error,
@@ -391,13 +436,63 @@ void Trainer::answer_questions() {
                  .seconds = Seconds(PhaseClock::Clock::now() - begin).count()});
 }
 
+bool Trainer::reached_stop() const {
+  return config_.stop_at_loss > 0 && state_.reached_loss && *state_.reached_loss <= config_.stop_at_loss;
+}
+
+std::string Trainer::newest_before_trouble() const {
+  std::vector<CheckpointInfo> all = list_checkpoints(config_.save);
+  for (auto c = all.rbegin(); c != all.rend(); ++c) {
+    if (c->step > state_.step || !verify_checkpoint(c->path, Depth::checksums).ok) continue;
+    const StepState then = read_run_state(c->path).device;
+    if (then.skipped_in_row == 0 && then.spikes_in_row == 0) return c->path;
+  }
+  return "";
+}
+
+// The counts of the run go on; what is saved at once makes the decision outlive this process.
+bool Trainer::roll_back() {
+  if (!config_.rollback || state_.rollbacks > 0) return false;
+  settle_save();
+  const std::string folder = shared(backend_.mesh.world().rank() == 0 ? newest_before_trouble() : "");
+  if (folder.empty()) return false;
+  const RunState failed = state_;
+  state_ = load_checkpoint(*engine_, backend_.device, folder);
+  const int64_t left_out = failed.consumed_samples - state_.consumed_samples;
+  state_.consumed_samples = failed.consumed_samples;
+  state_.nan_steps = failed.nan_steps;
+  state_.micro_batch_size = failed.micro_batch_size;
+  state_.peak = failed.peak;
+  state_.rollbacks = failed.rollbacks + 1;
+  state_.device.skipped = failed.device.skipped;
+  state_.device.spikes = failed.device.spikes;
+  engine_->write_state(state_.device);
+  spiking_ = false;
+  last_saved_step_ = -1;
+  open_loader();
+  metrics_.event({.kind = EventKind::resume,
+                  .step = state_.step,
+                  .text = cat("rollback from step ", failed.step, " to ", folder, "; ", left_out,
+                              " sequences since then are left out")});
+  save("rollback", Wait::durable);
+  clock_.lap();
+  return true;
+}
+
 Exit Trainer::finish(Exit code) {
   table_.add(clock_.lap(), 0);
-  metrics_.event({.kind = EventKind::end,
-                  .step = state_.step,
-                  .text = code == Exit::done      ? "done"
-                          : code == Exit::requeue ? "stopped; resume with the same command"
-                                                  : "diverged"});
+  const double seconds = Seconds(PhaseClock::Clock::now() - started_).count();
+  const int64_t tokens = state_.consumed_samples * config_.seq_length;
+  std::string text = code == Exit::done      ? "done"
+                     : code == Exit::requeue ? "stopped; resume with the same command"
+                                             : "diverged";
+  if (code == Exit::done && reached_stop())
+    text += cat(": validation loss ", *state_.reached_loss, " is within stop_at_loss ", config_.stop_at_loss, " after ",
+                tokens, " tokens; ", seconds, " s since the start of this program",
+                std::isnan(first_step_seconds_) ? "" : cat(", ", first_step_seconds_, " s to the first step"));
+  EventRecord end{.kind = EventKind::end, .step = state_.step, .text = text, .seconds = seconds, .tokens = tokens};
+  if (!std::isnan(first_step_seconds_)) end.first_step_seconds = first_step_seconds_;
+  metrics_.event(end);
   if (const std::string table = table_.report(); !table.empty() && engine_->rank() == 0)
     std::fputs(table.c_str(), stdout);
   if (profile_) std::fputs(profile_->table(profile_->step_seconds()).c_str(), stdout);

@@ -33,7 +33,8 @@ struct TrainerOptions {
   Profiler* profiler = nullptr;     // of the device, for config.profile; null: times of ops by events
   std::string why_no_profiler;      // "": the device has none
   bool allow_changed_data = false;  // resume although the data's fingerprint differs
-  double first_step_seconds = 30;   // between lines of how far the first step is
+  std::function<bool(const StepMetrics&)> on_step = {};    // on every rank, alike; false ends the run
+  double first_step_seconds = 30;                          // between lines of how far the first step is
   std::function<void(Activity, int64_t step)> doing = {};  // called when something begins, for ranks that wait
 };
 
@@ -47,6 +48,7 @@ class Trainer {
   struct Resume {
     std::string folder;
     RunState state;
+    std::optional<RunBranch> branch;  // where the horizon is another one
   };
   // What the ranks want next. With one rank everything is asked when it matters; several agree once per step, so that
   // all do the same: the highest of each counts.
@@ -55,12 +57,16 @@ class Trainer {
     int32_t writing = 0;  // a part of a checkpoint
     int32_t failed = 0;   // Trainer::failure_
   };
+  struct LaunchedStep {
+    PhaseTimes host_times;
+    int64_t sequences;
+  };
   void doing(Activity) const;
   void require_common_start();          // several ranks: of one program, configuration and data
   void open_run();                      // run folder, lock, sinks, records of the start
   std::optional<Resume> find_resume();  // and checks that the config may continue it
   std::string resume_folder() const;    // "": start anew
-  void check_resume(const Resume&);
+  void check_resume(Resume&);
   void warn_of_rate(const Resume&, const std::vector<ConfigChange>&) const;  // that rises
   void tune(const std::optional<Resume>&);                                   // products: rank 0's choices, on all ranks
   void share_choices(bool first);
@@ -77,7 +83,8 @@ class Trainer {
   int stop_signal() const;                 // 0: none
   bool asked_to_stop();                    // now; all ranks together
   bool of_any(bool mine);                  // all ranks together
-  bool launch_step(Loader&);               // false: discarded because of a stop signal, or for want of data
+  void open_loader();                      // at the next sample, for steps of the size due there
+  bool launch_step();                      // false: discarded because of a stop signal, or for want of data
   void drop_spoiled_step();
   [[noreturn]] void end_with_failure();
   [[noreturn]] void leave_with(const std::optional<Error>& mine);
@@ -85,7 +92,8 @@ class Trainer {
   bool out_of_time(int64_t micro_left) const;
   bool pause_due(int64_t step) const;  // something comes after this step that needs its result
   PhaseTimes times_of(const StepResult&, PhaseTimes host) const;
-  void report(const StepState&, float loss_scale, const PhaseTimes&);
+  void report(const StepResult&, const LaunchedStep&, float loss_scale);
+  void report_spike(const StepMetrics&, const StepState&);
   void read_sensors(StepMetrics&);
   void after_step();
   struct EvalSets {
@@ -101,6 +109,7 @@ class Trainer {
   bool save(const char* why, Wait, Health = Health::unknown);
   void begin_save(const char* why, bool diverged);
   bool has_diverged();
+  bool is_skipping() const { return state_.device.skipped_in_row > 0 || state_.device.spikes_in_row > 0; }
   void follow_save();  // of the save in the background: what there is to do
   void settle_save();
   void report_save();
@@ -108,6 +117,9 @@ class Trainer {
   bool save_due(int64_t step) const;
   bool wants_to_save() const;  // of this rank, by its clock
   bool time_is_up() const;
+  bool reached_stop() const;
+  std::string newest_before_trouble() const;  // checkpoint folder; "": none
+  bool roll_back();                           // to it, if that is wanted and was not done before
   Exit finish(Exit);
 
   Config config_;
@@ -133,7 +145,12 @@ class Trainer {
   FlopCount flops_;
   double peak_flops_ = 0;
   PhaseClock clock_;
-  std::deque<PhaseTimes> host_times_;  // of the steps launched and not yet collected
+  std::unique_ptr<Loader> loader_;
+  std::deque<LaunchedStep> launched_;  // and not yet collected
+  int64_t launched_samples_ = 0;       // of all steps launched: where the loader goes on
+  int64_t step_sequences_ = 0;         // of the steps launched now
+  bool ended_ = false;                 // by on_step
+  bool spiking_ = false;               // the collected steps end in as many spikes as rollback allows
   StepTable table_;
   PhaseClock::Clock::time_point started_, last_save_;
   int64_t last_saved_step_ = -1;
@@ -147,6 +164,7 @@ class Trainer {
   bool running_ = false;                             // the log of this run has begun
   double micro_seconds_ = 0, save_seconds_ = 0, mean_step_seconds_ = 0;  // latest of each, for the stop budget and ETA
   PhaseClock::Clock::time_point told_;                                   // of the first step, last
+  double first_step_seconds_ = kUnknown;  // from the start of this process's run to the end of its first step
 };
 
 }  // namespace athanor

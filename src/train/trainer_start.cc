@@ -149,7 +149,7 @@ void Trainer::open_run() {
 std::optional<Trainer::Resume> Trainer::find_resume() {
   const std::string folder = shared(backend_.mesh.world().rank() == 0 ? resume_folder() : "");
   if (folder.empty()) return std::nullopt;
-  Resume resume{folder, read_run_state(folder)};
+  Resume resume{folder, read_run_state(folder), std::nullopt};
   check_resume(resume);
   return resume;
 }
@@ -168,10 +168,16 @@ std::string Trainer::resume_folder() const {
   return newest ? newest->path : "";
 }
 
-void Trainer::check_resume(const Resume& resume) {
+void Trainer::check_resume(Resume& resume) {
   std::string refused;
   const auto changes = resume_changes(read_file(resume.folder + "/config.resolved.json", kMaxConfigBytes), config_);
   for (const ConfigChange& c : changes) {
+    if (c.key == "lr_decay_iters")
+      resume.branch = RunBranch{.step = resume.state.step,
+                                .parent = resume.folder,
+                                .parent_config = read_manifest(resume.folder).config_hash,
+                                .old_decay_iters = std::stoll(c.old_value),
+                                .new_decay_iters = config_.lr_decay_iters};
     const std::string text = cat(c.key, ": ", c.old_value, " -> ", c.new_value);
     if (c.rule == OnResume::refused) refused += cat("\n  ", text);
     if (c.rule == OnResume::notice) log::info("changed on resume: ", text);
@@ -249,7 +255,7 @@ void Trainer::tell_what_is_ahead() const {
 
 void Trainer::start(const std::optional<Resume>& resume) {
   if (resume && config_.micro_batch_size == 0 &&
-      config_.global_batch_size % (resume->state.micro_batch_size * backend_.mesh.data_parallel().size()) == 0)
+      common_batch_size(config_) % (resume->state.micro_batch_size * backend_.mesh.data_parallel().size()) == 0)
     config_.micro_batch_size = resume->state.micro_batch_size;
   std::optional<ModelFolder> from;
   if (!resume && !config_.init_from.empty()) {
@@ -289,12 +295,19 @@ void Trainer::start(const std::optional<Resume>& resume) {
   if (resume) {
     const RunState loaded = load_checkpoint(*engine_, backend_.device, resume->folder);
     state_ = loaded;
+    if (resume->branch) state_.branches.push_back(*resume->branch);
     const std::string peak = choose_peak();
     metrics_.event(with_plan({.kind = EventKind::resume,
                               .step = state_.step,
                               .text = cat("from ", resume->folder, "; ", size, "; ", options_.backend_description,
                                           peak.empty() ? "" : "; ", peak)},
                              plan, peak_flops_));
+    if (resume->branch)
+      metrics_.event({.kind = EventKind::branch,
+                      .step = state_.step,
+                      .text = cat("from ", resume->folder, " with lr_decay_iters ", resume->branch->new_decay_iters,
+                                  " in the place of ", resume->branch->old_decay_iters,
+                                  ": from here on the learning rate is not that of the parent")});
   } else {
     if (from) {
       load_weights(*engine_, backend_.device, *from);
@@ -384,7 +397,7 @@ bool Trainer::save(const char* why, Wait wait, Health health) {
     diverged = health == Health::diverged || has_diverged();
     // While steps are skipped nothing says whether the next one will be good: an older checkpoint is safer, and the
     // weights do not change.
-    save_put_off_ = wait == Wait::no && (diverged || state_.device.skipped_in_row > 0);
+    save_put_off_ = wait == Wait::no && (diverged || is_skipping());
     if (save_put_off_) return !diverged;
     begin_save(why, diverged);
   }
@@ -400,6 +413,7 @@ void Trainer::begin_save(const char* why, bool diverged) {
   if (diverged)
     log::error("the weights after step ", state_.step, " have diverged: they are saved as ",
                diverged_folder(state_.step), ", and a run goes on from the checkpoint before");
+  if (engine_->looks_for_spikes()) state_.window = engine_->read_window();
   const std::string resolved = dump_resolved(config_);
   CheckpointOptions options;
   options.program_version = options_.program.version;
@@ -416,7 +430,7 @@ void Trainer::begin_save(const char* why, bool diverged) {
                         .hf_config = hf_config_json(config_.model, bf16_masters ? "bfloat16" : "float32"),
                         .tuning = backend_.tuning ? backend_.tuning->export_choices() : "",
                         .tokenizer = tokenizer_},
-                       std::move(options), state_.device.skipped_in_row == 0);
+                       std::move(options), !is_skipping());
   report_save();
 }
 

@@ -57,6 +57,76 @@ TEST(Validate, Schedule) {
   EXPECT_EQ(parse(small_config(), {"min_lr=0"}).min_lr, 0.0);
 }
 
+TEST(Validate, ShortRunsOfWsdDecay) {
+  for (const auto& [steps, decay] : {std::pair{10, 4}, {39, 4}, {41, 4}, {50, 5}, {3, 3}})
+    EXPECT_EQ(parse(small_config(), {"lr_decay_style=WSD", cat("train_iters=", steps)}).lr_wsd_decay_iters, decay)
+        << steps;
+}
+
+TEST(Validate, OneCycleHasPyTorchsDefaults) {
+  const Config c = parse(small_config(), {"lr_decay_style=1cycle", "train_iters=50", "learning_rate=0.5"});
+  EXPECT_EQ(c.lr_warmup_iters, 15);
+  EXPECT_DOUBLE_EQ(c.lr_warmup_init, 0.02);
+  EXPECT_DOUBLE_EQ(c.min_lr, 2e-6);
+  expect_parts(error_with({"lr_decay_style=1cycle", "momentum_warmup_iters=2"}),
+               {"momentum_warmup_iters: 2", "1cycle"});
+  expect_parts(error_with({"lr_decay_style=1cycle", "low_momentum=0.95"}), {"low_momentum: 0.95", "adam_beta1 0.9"});
+}
+
+TEST(Validate, ExponentialNeedsAStart) {
+  expect_parts(error_with({"lr_decay_style=exponential"}), {"lr_warmup_init", "more than 0", "exponential"});
+  EXPECT_EQ(error_with({"lr_decay_style=exponential", "lr_warmup_init=1e-8"}), "");
+}
+
+TEST(Validate, CoursesOfWarmUpAndWeightDecay) {
+  EXPECT_EQ(parse(small_config()).lr_warmup_init, 0);
+  EXPECT_EQ(parse(small_config(), {"weight_decay=0.2"}).end_weight_decay, 0.2);
+  expect_parts(error_with({"lr_warmup_init=10"}), {"lr_warmup_init: 10", "learning_rate"});
+  expect_parts(error_with({"end_weight_decay=0.5"}), {"end_weight_decay: 0.5", "weight_decay_style"});
+  expect_parts(error_with({"weight_decay_style=linear", "weight_decay=0"}), {"weight_decay: 0", "weight_decay_style"});
+  EXPECT_EQ(error_with({"weight_decay_style=cosine", "end_weight_decay=0.5"}), "");
+}
+
+TEST(Validate, WhatEndsOrMendsARun) {
+  expect_parts(error_with({"stop_at_loss=2", "valid_data=[]"}), {"stop_at_loss: 2", "valid_data"});
+  expect_parts(error_with({"rollback=true", "save="}), {"rollback", "`save`"});
+}
+
+TEST(Validate, BatchRamp) {
+  const std::vector<std::string> ramp = {"global_batch_size=16", "micro_batch_size=2", "rampup_batch_size=[4,4,60]"};
+  const Config c = parse(small_config(), ramp);
+  // Three increments, of 20 sequences each: 4 x 5, 8 x 3 (to 44 > 40), 12 x 2 (to 68 > 60).
+  EXPECT_EQ(batch_size_at(c, 0), 4);
+  EXPECT_EQ(batch_size_at(c, 16), 4);
+  EXPECT_EQ(batch_size_at(c, 20), 8);
+  EXPECT_EQ(batch_size_at(c, 36), 8);
+  EXPECT_EQ(batch_size_at(c, 44), 12);
+  EXPECT_EQ(batch_size_at(c, 68), 16);
+  EXPECT_EQ(batch_size_at(c, 68000), 16);
+  int64_t consumed = 0;
+  for (int64_t step = 0; step < 20; ++step) {
+    EXPECT_EQ(samples_after(c, step), consumed);
+    EXPECT_EQ(steps_for(c, consumed), step);
+    EXPECT_EQ(steps_for(c, consumed + 1), step + 1);
+    consumed += batch_size_at(c, consumed);
+  }
+  EXPECT_EQ(common_batch_size(c), 4);
+  auto with = [&](const std::string& set) {
+    std::vector<std::string> all = ramp;
+    all.push_back(set);
+    return error_with(all);
+  };
+  expect_parts(with("rampup_batch_size=[16,4,60]"), {"rampup_batch_size", "16", "global_batch_size 16"});
+  expect_parts(with("rampup_batch_size=[4,5,60]"), {"rampup_batch_size", "increments of 5"});
+  expect_parts(with("rampup_batch_size=[3,1,60]"), {"rampup_batch_size", "micro_batch_size 2"});
+  expect_parts(with("rampup_batch_size=[4,4]"), {"rampup_batch_size", "[start, increment, samples]"});
+  expect_parts(with("rampup_batch_size=[4,0,60]"), {"rampup_batch_size[1]", "1"});
+  EXPECT_EQ(with("rampup_batch_size=null"), "");
+  const Config plain = parse(small_config());
+  EXPECT_EQ(batch_size_at(plain, 1000), plain.global_batch_size);
+  EXPECT_EQ(samples_after(plain, 3), 3 * plain.global_batch_size);
+}
+
 TEST(Validate, PrecisionAndMemory) {
   expect_parts(error_with({"loss_scale=128"}), {"loss_scale: 128", "bf16"});
   EXPECT_EQ(error_with({"loss_scale=128", "precision=fp16"}), "");

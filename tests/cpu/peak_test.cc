@@ -32,7 +32,7 @@ TEST(Peak, DependsOnTheCoresAndNotOnMoreThreads) {
 }
 
 TEST(Peak, TwoThreadsOfACoreAreOneCore) {
-  const TempDir dir;
+  const testing::TempDir dir;
   for (int cpu = 0; cpu < 256; ++cpu) {
     const std::string folder = cat(dir.path(), "/cpu", cpu, "/topology");
     std::filesystem::create_directories(folder);

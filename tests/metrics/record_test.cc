@@ -43,8 +43,9 @@ TEST(Record, TheTableCoversStepMetrics) {
 }
 
 TEST(Record, EventNamesReadBack) {
-  for (EventKind kind : {EventKind::start, EventKind::checkpoint, EventKind::resume, EventKind::restart,
-                         EventKind::skip, EventKind::signal, EventKind::warn, EventKind::error, EventKind::end})
+  for (EventKind kind :
+       {EventKind::start, EventKind::checkpoint, EventKind::resume, EventKind::restart, EventKind::branch,
+        EventKind::skip, EventKind::signal, EventKind::warn, EventKind::error, EventKind::end})
     EXPECT_EQ(event_kind(to_string(kind)), kind);
   EXPECT_FALSE(event_kind("step")) << "the name of step records must stay free";
   EXPECT_FALSE(event_kind("eval"));

@@ -1,4 +1,7 @@
 // Cases of cross entropy: ignored targets, padded vocabularies, loss scale, extreme logits, gradient.
+#include <cmath>
+#include <utility>
+
 #include "tests/ops/cases.h"
 
 namespace athanor {
@@ -38,17 +41,33 @@ void extremes(Examiner& examine) {
   examine(c);
 }
 
+void with_z_loss(Examiner& examine) {
+  for (DType dt : kFloats)
+    for (const Size& s : {Size{3, 17, 17}, Size{5, 5000, 5056}, Size{130, 33, 40}}) {
+      OpCase<CrossEntropy> c = cross_entropy(s, dt, true, 8);
+      c.name += " z loss";
+      c.op.z_loss = 0.25f;
+      examine(c);
+    }
+}
+
 // L = scale inv_count sum of losses; the logits become dL/dlogits.
 void gradient(Examiner& examine) {
-  for (double scale : {1.0, 512.0}) {
+  for (const auto& [scale, z_loss] : {std::pair{1.0, 0.0}, {512.0, 0.0}, {8.0, 0.5}}) {
     OpCase<CrossEntropy> bwd = cross_entropy({5, 9, 11}, DType::f32, true, scale), fwd = bwd;
     fwd.op.grad = false;
-    bwd.name = fwd.name = cat("gradient scale ", scale);
+    bwd.op.z_loss = float(z_loss);
+    bwd.name = fwd.name = cat("gradient scale ", scale, " z loss ", z_loss);
     const double weight = scale * double(fwd.op.inv_count);
     examine.gradient_of(bwd, "logits", [&](const std::vector<double>& x) {
       fwd.values["logits"] = listed(x);
       double sum = 0;
       for (double l : decoded(DType::f32, result(examine.reference_results(fwd), "losses").after)) sum += l;
+      for (size_t row = 0; row < 5; ++row) {
+        double exps = 0;
+        for (size_t c = 0; c < 9; ++c) exps += std::exp(x[row * 11 + c]);
+        if (fwd.values["targets"](0, int64_t(row)) >= 0) sum += z_loss * std::log(exps) * std::log(exps);
+      }
       return weight * sum;
     });
   }
@@ -65,6 +84,7 @@ void loss_cases(Examiner& examine) {
       examine(cross_entropy(s, dt, true, 1024));
     }
   extremes(examine);
+  with_z_loss(examine);
   gradient(examine);
 }
 

@@ -88,6 +88,13 @@ void adamw_cases(Examiner& examine) {
     }
     examine(adamw(cat("list ", kind.name()), parts));
   }
+  OpCase<AdamW> scheduled = adamw("scheduled momentum and decay", {part(5000, kKinds[1])});
+  StepState s = running_state();
+  s.momentum_low = 0.25;
+  s.low_momentum = 0.5;
+  s.weight_decay_factor = 30;
+  scheduled.values["state"] = bytes_of(s);
+  examine(scheduled);
   examine(adamw("long list", std::vector<AdamW::Part>(300, part(5, kKinds[0]))));
 }
 
@@ -240,6 +247,40 @@ void step_control_cases(Examiner& examine) {
           {{"state", bytes_of(s)}},
           true};
       examine(c);
+    }
+  for (double loss : {2.9, 9.0})
+    for (DecayStyle style : {DecayStyle::wsd, DecayStyle::inverse_sqrt, DecayStyle::one_cycle}) {
+      StepState s = running_state();
+      s.norm_sq = 4;
+      s.targets = 5;
+      s.loss_sum = 5 * loss;
+      SpikeWindow window;
+      window.count = SpikeWindow::kSteps + 3;
+      for (int64_t i = 0; i < SpikeWindow::kSteps; ++i) {
+        window.loss[i] = float(2 + normal(0, 1)(1, i));
+        window.norm[i] = float(2 + normal(0, 1)(2, i));
+      }
+      examine(OpCase<StepControl>{cat("spikes, loss ", loss, " schedule ", int(style)),
+                                  {.state = tensor(DType::u8, {int64_t(sizeof(StepState))}),
+                                   .window = tensor(DType::u8, {int64_t(sizeof(SpikeWindow))}),
+                                   .schedule = {.style = style,
+                                                .wsd = WsdDecay::exponential,
+                                                .lr = 1e-3,
+                                                .min_lr = 1e-4,
+                                                .warmup = 10,
+                                                .decay = 60,
+                                                .wsd_decay = 30,
+                                                .start = 1e-5,
+                                                .momentum_warmup = 50,
+                                                .low_momentum = 0.85,
+                                                .weight_decay = WeightDecayStyle::cosine,
+                                                .end_weight_decay = 2},
+                                   .clip_grad = 1,
+                                   .beta1 = 0.9,
+                                   .beta2 = 0.95,
+                                   .spikes = {.deviations = 5, .most_in_row = 3}},
+                                  {{"state", bytes_of(s)}, {"window", bytes_of(window)}},
+                                  true});
     }
 }
 

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numbers>
 
 namespace athanor {
 namespace {
@@ -63,6 +64,103 @@ TEST(Schedule, HasNoHolesWithoutWarmUpOrDecaySteps) {
   const Schedule late{.style = DecayStyle::cosine, .lr = 1, .min_lr = 0.1, .warmup = 10, .decay = 10};
   EXPECT_DOUBLE_EQ(learning_rate(late, 9), 1);
   EXPECT_DOUBLE_EQ(learning_rate(late, 10), 0.1);
+}
+
+// torch.optim.lr_scheduler.OneCycleLR(max_lr=0.5, total_steps=10, pct_start=0.3), with base_momentum 0.85 and
+// max_momentum 0.95, as PyTorch's documentation and source define it: half cosines from max_lr / 25 at step 0 to max_lr
+// at step 2, and to max_lr / 25 / 1e4 at step 9.
+TEST(Schedule, OneCycleIsPyTorchs) {
+  const Schedule s{.style = DecayStyle::one_cycle,
+                   .lr = 0.5,
+                   .min_lr = 0.5 / 25 / 1e4,
+                   .warmup = 3,
+                   .decay = 10,
+                   .start = 0.5 / 25,
+                   .low_momentum = 0.85};
+  const auto between = [](double from, double to, double r) {
+    return to + (from - to) / 2 * (1 + std::cos(std::numbers::pi * r));
+  };
+  for (int64_t step = 0; step < 10; ++step) {
+    const bool rising = step <= 2;
+    const double r = rising ? double(step) / 2 : double(step - 2) / 7;
+    EXPECT_NEAR(learning_rate(s, step), rising ? between(0.02, 0.5, r) : between(0.5, 2e-6, r), 1e-15) << step;
+    StepState now;
+    now.momentum_low = step_rates(s, step).momentum_low;
+    now.low_momentum = s.low_momentum;
+    EXPECT_NEAR(momentum_now(0.95, now), rising ? between(0.95, 0.85, r) : between(0.85, 0.95, r), 1e-15) << step;
+  }
+  for (int64_t step : {10, 1000}) EXPECT_DOUBLE_EQ(learning_rate(s, step), 2e-6);
+}
+
+TEST(Schedule, OneCycleHasNoHolesWhereItIsShort) {
+  for (int64_t warmup : {0, 1, 2})
+    for (int64_t decay : {1, 2, 3})
+      for (int64_t step = 0; step < 5; ++step) {
+        const Schedule s{
+            .style = DecayStyle::one_cycle, .lr = 1, .min_lr = 0.1, .warmup = warmup, .decay = decay, .start = 0.2};
+        const StepRates rates = step_rates(s, step);
+        EXPECT_TRUE(rates.lr >= 0.1 && rates.lr <= 1) << warmup << " " << decay << " " << step << ": " << rates.lr;
+        EXPECT_TRUE(rates.momentum_low >= 0 && rates.momentum_low <= 1) << warmup << " " << decay << " " << step;
+      }
+}
+
+// [Vaswani et al. 2017, eq. 3], with a floor: the rate at four times the warm-up is half the peak.
+TEST(Schedule, InverseSquareRootHasNoEnd) {
+  const Schedule s{.style = DecayStyle::inverse_sqrt, .lr = 0.8, .min_lr = 0.1, .warmup = 4, .decay = 20};
+  EXPECT_DOUBLE_EQ(learning_rate(s, 1), 0.4);
+  EXPECT_DOUBLE_EQ(learning_rate(s, 4), 0.8);
+  EXPECT_DOUBLE_EQ(learning_rate(s, 16), 0.4);
+  EXPECT_DOUBLE_EQ(learning_rate(s, 64), 0.2);
+  EXPECT_DOUBLE_EQ(learning_rate(s, 100000), 0.1);
+  const Schedule cold{.style = DecayStyle::inverse_sqrt, .lr = 1, .min_lr = 0};
+  EXPECT_DOUBLE_EQ(learning_rate(cold, 0), 1);
+  EXPECT_DOUBLE_EQ(learning_rate(cold, 4), 0.5);
+}
+
+TEST(Schedule, WarmsUpFromAStart) {
+  const Schedule s{.style = DecayStyle::cosine, .lr = 0.8, .min_lr = 0.2, .warmup = 4, .decay = 20, .start = 0.4};
+  EXPECT_DOUBLE_EQ(learning_rate(s, 0), 0.5);
+  EXPECT_DOUBLE_EQ(learning_rate(s, 3), 0.8);
+}
+
+// [Megatron-LM, optimizer_param_scheduler.py: 2 * 0.5^r - 1]
+TEST(Schedule, WsdDecaysExponentially) {
+  const Schedule s{
+      .style = DecayStyle::wsd, .wsd = WsdDecay::exponential, .lr = 1, .min_lr = 0.2, .decay = 100, .wsd_decay = 16};
+  EXPECT_DOUBLE_EQ(learning_rate(s, 84), 1);
+  EXPECT_NEAR(learning_rate(s, 92), 0.2 + 0.8 * (std::sqrt(2.0) - 1), 1e-15);
+  EXPECT_DOUBLE_EQ(learning_rate(s, 100), 0.2);
+}
+
+TEST(Schedule, RangeOfRatesGrowsByOneFactor) {
+  const Schedule s{.style = DecayStyle::exponential, .lr = 1, .decay = 9, .start = 1e-8};
+  for (int64_t step = 0; step < 9; ++step)
+    EXPECT_NEAR(learning_rate(s, step) / std::pow(10.0, double(step) - 8), 1, 1e-12) << step;
+}
+
+TEST(Schedule, MomentumRisesToTheOptimizersOwn) {
+  const Schedule s{.momentum_warmup = 4, .low_momentum = 0.8};
+  const double expected[] = {0.8, 0.825, 0.85, 0.875, 0.9, 0.9};
+  for (int64_t step = 0; step < 6; ++step) {
+    StepState now;
+    now.momentum_low = step_rates(s, step).momentum_low;
+    now.low_momentum = s.low_momentum;
+    EXPECT_NEAR(momentum_now(0.9, now), expected[step], 1e-15) << step;
+  }
+  EXPECT_EQ(momentum_now(0.9, StepState{}), 0.9);  // to the bit where nothing is scheduled
+}
+
+TEST(Schedule, WeightDecayGoesToItsEnd) {
+  Schedule s{.decay = 8, .weight_decay = WeightDecayStyle::linear, .end_weight_decay = 3};
+  EXPECT_EQ(weight_decay_factor(s, 0), 1);
+  EXPECT_DOUBLE_EQ(weight_decay_factor(s, 2), 1.5);
+  EXPECT_DOUBLE_EQ(weight_decay_factor(s, 8), 3);
+  EXPECT_DOUBLE_EQ(weight_decay_factor(s, 80), 3);
+  s.weight_decay = WeightDecayStyle::cosine;
+  EXPECT_DOUBLE_EQ(weight_decay_factor(s, 4), 2);
+  EXPECT_DOUBLE_EQ(weight_decay_factor(s, 2), 2 - std::sqrt(0.5));
+  s.weight_decay = WeightDecayStyle::constant;
+  EXPECT_EQ(weight_decay_factor(s, 4), 1);
 }
 
 StepControl control(double clip = 1) {
@@ -172,6 +270,103 @@ TEST(StepControl, ASkippedStepTakesNoTime) {
     EXPECT_EQ(s.skipped_in_row, 0);
     EXPECT_FLOAT_EQ(s.lr, 0.4f);  // the rate of the second update
   }
+}
+
+TEST(StepControl, TellsTheOptimizerItsMomentumAndDecay) {
+  StepControl c = control();
+  c.schedule.momentum_warmup = 2;
+  c.schedule.low_momentum = 0.5;
+  c.schedule.weight_decay = WeightDecayStyle::linear;
+  c.schedule.end_weight_decay = 21;
+  StepState s;
+  struct Op {
+    double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
+  };
+  const double momenta[] = {0.5, 0.7, 0.9}, factors[] = {1, 2, 3};
+  for (int step = 0; step < 3; ++step) {
+    close_step(s, c);
+    const AdamScalars scalars = adam_scalars(Op{}, s);
+    EXPECT_FLOAT_EQ(scalars.beta1, float(momenta[step]));
+    EXPECT_FLOAT_EQ(scalars.one_minus_beta1, float(1 - momenta[step]));
+    EXPECT_FLOAT_EQ(s.bias1, float(1 - std::pow(momenta[step], step + 1)));
+    EXPECT_FLOAT_EQ(scalars.decay, float(1 - double(s.lr) * 0.1 * factors[step]));
+  }
+}
+
+// ---- spikes
+
+struct Spikes {
+  StepControl c = control(0);
+  SpikeWindow window;
+  StepState s;
+  Spikes() { c.spikes = {.deviations = 4, .most_in_row = 2}; }
+  void step(double loss, double norm) {
+    s.loss_sum = 10 * loss;
+    s.targets = 10;
+    s.norm_sq = norm * norm;
+    close_step(s, c, &window);
+  }
+  // Losses 2 and 4, norms 1 and 3 in turns: standard deviations of 1 around 3 and 2.
+  void fill() {
+    for (int64_t i = 0; i < SpikeWindow::kSteps; ++i) step(i % 2 == 0 ? 2 : 4, i % 2 == 0 ? 1 : 3);
+  }
+};
+
+TEST(Spikes, NothingStandsOutBeforeTheWindowIsFull) {
+  Spikes run;
+  for (int64_t i = 0; i < SpikeWindow::kSteps - 1; ++i) run.step(1, 1);
+  run.step(1000, 1000);
+  EXPECT_EQ(run.s.skip, 0);
+  EXPECT_EQ(run.s.updates, SpikeWindow::kSteps);
+}
+
+TEST(Spikes, AStepThatStandsOutIsSkipped) {
+  for (const auto& [loss, norm] : {std::pair{7.5, 2.0}, {3.0, 6.5}}) {
+    Spikes run;
+    run.fill();
+    run.step(6.5, 5.5);  // 3.5 deviations
+    EXPECT_EQ(run.s.skip, 0);
+    Spikes other;
+    other.fill();
+    const SpikeWindow before = other.window;
+    other.step(loss, norm);
+    EXPECT_EQ(other.s.skip, 1);
+    EXPECT_EQ(other.s.spike, 1);
+    EXPECT_EQ(other.s.spikes, 1);
+    EXPECT_EQ(other.s.skipped, 1);
+    EXPECT_EQ(other.s.skipped_in_row, 0);  // it is no step with numbers that are not finite
+    EXPECT_EQ(other.s.grad_scale, 0);
+    EXPECT_EQ(other.s.updates, SpikeWindow::kSteps);
+    EXPECT_EQ(other.window.count, before.count);
+    EXPECT_NEAR(double(std::max(other.s.loss_deviations, other.s.norm_deviations)), 4.5, 1e-5);
+    other.step(3, 2);
+    EXPECT_EQ(other.s.skip, 0);
+    EXPECT_EQ(other.s.spikes_in_row, 0);
+  }
+}
+
+TEST(Spikes, AtMostSoManyAreSkippedInARow) {
+  Spikes run;
+  run.fill();
+  std::string skips;
+  for (int i = 0; i < 4; ++i) {
+    run.step(50, 2);
+    skips += run.s.skip ? 'x' : '.';
+  }
+  EXPECT_EQ(skips, "xx.x");  // what was taken is in the window from then on, which still calls the next one a spike
+  EXPECT_EQ(run.s.spikes, 3);
+  EXPECT_EQ(run.window.loss[0], 50);
+}
+
+TEST(Spikes, LowValuesAndEqualOnesAreNone) {
+  Spikes run;
+  run.fill();
+  run.step(-100, 0);
+  EXPECT_EQ(run.s.skip, 0);
+  Spikes flat;
+  for (int64_t i = 0; i < SpikeWindow::kSteps; ++i) flat.step(2, 1);
+  flat.step(3, 2);  // no deviation to measure by
+  EXPECT_EQ(flat.s.skip, 0);
 }
 
 // Loss scale after each step; '.' is a good step, 'x' one with a gradient that is not finite.

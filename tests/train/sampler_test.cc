@@ -93,7 +93,7 @@ TEST(Prompts, TheContextSlides) {
         fresh(config, make_recipe("fp32", DType::f32), rig.backend(), context);
     for (Sampler* s : {&sampler, &fresh}) {
       s->commit();
-      load_weights(s->model().params(), *rig.device, folder);
+      load_weights(s->model().params(), *rig.device, ModelFolder(folder));
     }
     std::vector<int32_t> tokens{3, 1, 4};
     sampler.prompt(tokens);

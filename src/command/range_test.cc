@@ -1,0 +1,117 @@
+// athanor range-test CONFIG: a short run whose learning rate grows by one factor each step, and the rate that it
+// suggests.
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "base/file.h"
+#include "command/command.h"
+#include "command/machine.h"
+#include "metrics/html_report.h"
+#include "metrics/jsonl.h"
+#include "metrics/range_test.h"
+#include "train/trainer.h"
+
+namespace athanor {
+namespace {
+
+struct Args {
+  std::string config, output;
+  std::vector<std::string> overrides;
+  double from = 1e-8, to = 1;  // as PyTorch Lightning's lr_find
+  int64_t steps = 100;
+};
+
+// What makes a range test of a run; said last, so that neither the file nor --set changes it.
+std::vector<std::string> as_range_test(const Args& args) {
+  std::vector<std::string> all = args.overrides;
+  all.insert(all.end(),
+             {"save=", "load=none", "lr_decay_style=exponential", cat("lr_warmup_init=", args.from),
+              cat("learning_rate=", args.to), "min_lr=0", "lr_warmup_iters=0", "lr_wsd_decay_iters=0", "train_tokens=0",
+              cat("train_iters=", args.steps), cat("lr_decay_iters=", args.steps), "momentum_warmup_iters=0",
+              "eval_interval=0", "stop_at_loss=0", "spike_deviations=0", "rollback=false", "profile="});
+  return all;
+}
+
+// The records of a run, for `athanor report`, and its page.
+class Folder {
+ public:
+  explicit Folder(const std::string& path) : path_(path) {
+    metrics_.add(std::make_unique<JsonlSink>(path + "/metrics.jsonl"));
+  }
+  void step(const StepMetrics& m) { metrics_.step(m); }
+  void end(int64_t step, std::optional<double> rate) {
+    metrics_.event({.kind = EventKind::end, .step = step, .text = "done", .suggested_rate = rate});
+    write_file(path_ + "/report.html", html_report(std::vector<RunRecords>{read_run(path_)}));
+  }
+
+ private:
+  std::string path_;
+  MetricFanOut metrics_;
+};
+
+Exit range_test(const Args& args, const std::vector<std::string>& command_line) {
+  if (!(args.from > 0 && args.from < args.to))
+    throw Error(cat("--from: expected more than 0 and less than --to ", args.to, ", got ", args.from), Exit::usage);
+  const RankInfo ranks = find_ranks({}, process_environment());
+  const Config config = load_config_logged(args.config, as_range_test(args), ranks.rank);
+  const bool first = ranks.rank == 0;
+  std::optional<Folder> folder;
+  if (first && !args.output.empty()) {
+    if (std::filesystem::exists(args.output + "/metrics.jsonl"))
+      throw Error(cat("--output: ", args.output, " holds the records of another run; give a new folder"), Exit::usage);
+    make_dirs(args.output);
+    write_file(args.output + "/config.resolved.json", dump_resolved(config));
+    folder.emplace(args.output);
+  }
+  Machine machine(config, ranks);
+  RangeTest test;
+  int64_t steps = 0;
+  const auto on_step = [&](const StepMetrics& m) {
+    if (folder) folder->step(m);
+    steps = m.step;
+    return test.add(m.learning_rate, m.loss);
+  };
+  std::optional<Trainer> trainer;
+  machine.run([&] {
+    trainer.emplace(config, machine.backend(),
+                    TrainerOptions{.program = program_info(command_line),
+                                   .backend_description = machine.description(),
+                                   .on_step = on_step,
+                                   .doing = [&](Activity activity, int64_t step) { machine.doing(activity, step); }});
+    trainer->run();
+  });
+  if (!first) return Exit::done;
+  const std::optional<double> rate = test.suggestion();
+  if (folder) folder->end(steps, rate);
+  if (rate)
+    std::printf("suggested learning rate: %.3g, where the loss falls fastest in %lld steps from %.3g to %.3g\n", *rate,
+                static_cast<long long>(steps), args.from, args.to);
+  else
+    std::printf("no learning rate is suggested: the loss falls nowhere in %lld steps from %.3g to %.3g\n",
+                static_cast<long long>(steps), args.from, args.to);
+  if (folder) std::printf("%s/report.html\n", args.output.c_str());
+  return Exit::done;
+}
+
+}  // namespace
+
+void add_range_test(Cli& cli) {
+  auto args = std::make_shared<Args>();
+  Verb verb = cli.app.add_verb("range-test",
+                               "learning-rate range test: train some steps while the rate grows by one factor each "
+                               "step; suggests a rate");
+  verb.add_option("config", args->config, "configuration file (JSON), - for standard input").required();
+  verb.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();
+  verb.add_option("--from", args->from, "first learning rate").show_default();
+  verb.add_option("--to", args->to, "last learning rate").show_default();
+  verb.add_option("--steps", args->steps, "optimizer steps")
+      .show_default()
+      .check(in_range(int64_t{14}, int64_t{1} << 40));
+  verb.add_option("--output", args->output,
+                  "new folder for metrics.jsonl and report.html, a page with the picture; none: the suggestion alone");
+  verb.on_chosen([&cli, args] { cli.action = [args, line = cli.command_line] { return range_test(*args, line); }; });
+}
+
+}  // namespace athanor
