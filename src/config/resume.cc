@@ -22,12 +22,14 @@ bool same(const Json& a, const Json& b) {
   return true;
 }
 
-// A key that the stored configuration lacks did not exist then: it had its default.
+// A key that the stored configuration lacks did not exist then: it had its default. A default that follows from other
+// keys is not compared: what it was is not known here.
 template <class T>
 void compare(const std::vector<Field<T>>& fields, const std::string& prefix, const Json& old, const T& now,
              const T& blank, std::vector<ConfigChange>& changes) {
   for (const auto& field : fields) {
     const Json* stored = old.find(field.key);
+    if (!stored && !field.word_for_default.empty()) continue;
     const Json before = stored ? *stored : write_field(field, blank);
     const Json after = write_field(field, now);
     if (same(before, after)) continue;

@@ -121,7 +121,7 @@ TEST_F(HfFolder, OnlyRegularFilesAreRead) {
   std::filesystem::remove(at("in/config.json"));
   ASSERT_EQ(mkfifo(at("in/config.json").c_str(), 0600), 0);
   EXPECT_ERROR(ModelFolder(at("in")), "config.json", "regular file");
-  EXPECT_ERROR(ModelFolder(at("missing")), "missing", "No such file");
+  EXPECT_ERROR(ModelFolder(at("missing")), "missing", "there is no such folder");
 }
 
 TEST_F(HfFolder, NamesOfBareModelsAndBuffersAreKnown) {

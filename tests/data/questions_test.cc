@@ -47,7 +47,7 @@ TEST_F(QuestionsTest, AnEmptyContextIsTheEndOfADocument) {
 TEST_F(QuestionsTest, BadLinesAreNamed) {
   refuse("{", {"JSON object"});
   refuse("[1]", {"JSON object"});
-  refuse(std::string(200'000, '['), {"JSON object"});
+  refuse(std::string(200'000, '['), {"nested deeper"});
   refuse(R"({"context": "a", "label": 0})", {"choices", "endings"});
   refuse(R"({"choices": ["a", "b"], "label": 0})", {"\"context\""});
   refuse(R"({"context": 3, "choices": ["a", "b"], "label": 0})", {"\"context\""});

@@ -276,8 +276,7 @@ void step_control_cases(Examiner& examine) {
                                                 .weight_decay = WeightDecayStyle::cosine,
                                                 .end_weight_decay = 2},
                                    .clip_grad = 1,
-                                   .beta1 = 0.9,
-                                   .beta2 = 0.95,
+                                   .averages = {0.9, 0.95},
                                    .spikes = {.deviations = 5, .most_in_row = 3}},
                                   {{"state", bytes_of(s)}, {"window", bytes_of(window)}},
                                   true});

@@ -7,6 +7,8 @@
 #include <limits>
 #include <numbers>
 
+#include "ops/update.h"
+
 namespace athanor {
 namespace {
 
@@ -280,7 +282,9 @@ TEST(StepControl, TellsTheOptimizerItsMomentumAndDecay) {
   c.schedule.end_weight_decay = 21;
   StepState s;
   struct Op {
-    double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
+    double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, rate = 1;
+    int average1 = 0, average2 = 1;
+    bool coupled = false;
   };
   const double momenta[] = {0.5, 0.7, 0.9}, factors[] = {1, 2, 3};
   for (int step = 0; step < 3; ++step) {
@@ -288,7 +292,7 @@ TEST(StepControl, TellsTheOptimizerItsMomentumAndDecay) {
     const AdamScalars scalars = adam_scalars(Op{}, s);
     EXPECT_FLOAT_EQ(scalars.beta1, float(momenta[step]));
     EXPECT_FLOAT_EQ(scalars.one_minus_beta1, float(1 - momenta[step]));
-    EXPECT_FLOAT_EQ(s.bias1, float(1 - std::pow(momenta[step], step + 1)));
+    EXPECT_FLOAT_EQ(s.corrections[0], float(1 - std::pow(momenta[step], step + 1)));
     EXPECT_FLOAT_EQ(scalars.decay, float(1 - double(s.lr) * 0.1 * factors[step]));
   }
 }
