@@ -74,6 +74,10 @@ struct Expect {
     CHECK(ok, op, ": expected ", what);
     return *this;
   }
+  const Expect& that(bool ok, const char* name, const char* what) const {
+    CHECK(ok, op, ".", name, ": expected ", what);
+    return *this;
+  }
 };
 
 }  // namespace athanor

@@ -58,18 +58,18 @@ void check_update(const Op& op) {
     const Shape& n = p.master.shape;
     e.is("master", p.master, like.master.dtype, n).is("grad", p.grad, DType::f32, n);
     const auto state = [&](const char* name, const Tensor& t, const Tensor& first, Kept kept) {
-      e.that(kept == Kept::optional || bool(t) == (kept == Kept::required), "the states of its rule")
-          .that(bool(t) == bool(first), "a state in all parts or in none");
+      e.that(kept == Kept::optional || bool(t) == (kept == Kept::required), name, "where the rule keeps it")
+          .that(bool(t) == bool(first), name, "in all parts or in none");
       if (!t) return;
       e.is(name, t, first.dtype, n);
-      e.that(t.dtype == DType::f32 || t.dtype == DType::bf16, "states of f32 or bf16");
+      e.that(t.dtype == DType::f32 || t.dtype == DType::bf16, name, "f32 or bf16");
     };
     state("m", p.m, like.m, Op::kStates.m);
     state("v", p.v, like.v, Op::kStates.v);
     if (p.param) e.is("param", p.param, like.param.dtype, n);
-    e.that(bool(p.param) == bool(like.param), "param in all parts or in none");
+    e.that(bool(p.param) == bool(like.param), "param", "in all parts or in none");
   }
-  e.that(master_dtypes_fit(like), "master f32, alone or with param in bf16 or f16; bf16 alone; i16 with bf16");
+  e.that(master_dtypes_fit(like), "master", "f32, alone or with param in bf16 or f16; bf16 alone; i16 with bf16");
 }
 
 template <class Op>

@@ -122,8 +122,9 @@ void one_state_cases(Examiner& examine, std::initializer_list<std::optional<DTyp
   for (const Kind& kind : kKinds)
     for (const std::optional<DType> m : kept)
       for (const int64_t n : {1, 17, 5000}) {
-        std::vector<UpdatePart> parts{with_one_state(n, kind, m), with_one_state(2049, kind, m)};
-        parts[1].decayed = 1030;
+        std::vector<UpdatePart> parts{with_one_state(n, kind, m)};
+        if (n > 1) parts.push_back(with_one_state(2049, kind, m));
+        parts.back().decayed = n / 2;
         OpCase<Op> c = update<Op>(cat(n, " ", kind.name(), " m ", m ? cat(*m) : "none"), std::move(parts));
         variants(examine, c, m.has_value());
         StepState s = running_state();

@@ -289,7 +289,7 @@ TEST(Groups, WhatCannotBeIsRefusedByName) {
     Trained t({parts}, o);
     FAIL();
   } catch (const Error& e) {
-    EXPECT_EQ(std::string(e.what()), "param_groups: 9 different betas, expected at most 8; let groups share some");
+    EXPECT_EQ(std::string(e.what()), "param_groups: 10 different betas, expected at most 8; let groups share some");
   }
 }
 
