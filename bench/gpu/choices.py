@@ -106,7 +106,7 @@ def modelled_micro_batch(name, model, args, folder, _):
         if done.returncode != 0:
             raise sides.NotRun(sides.tail(done.stderr))
         size = int(re.search(r"micro-batches +\d+ of (\d+) ", done.stdout).group(1))
-        milliseconds = float(re.search(r"predicted step +([\d.e+]+) ms", done.stdout).group(1))
+        milliseconds = float(re.search(r"predicted step +([\d.]+) ms", done.stdout).group(1))
         recompute = re.search(r"recomputation +(\w+)", done.stdout).group(1)
         return size, model["tokens"] / milliseconds * 1e3, recompute
 

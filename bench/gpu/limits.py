@@ -22,7 +22,7 @@ def limit(program, gpu, name, model):
     if done.returncode != 0:
         raise SystemExit(f"limits.py: {name}: {done.stderr.strip()}")
     find = lambda pattern: re.search(pattern, done.stdout).group(1)
-    ms, gemm = float(find(r"predicted step +([\d.e+]+) ms")), 0.0
+    ms, gemm = float(find(r"predicted step +([\d.]+) ms")), 0.0
     shares = {}
     for op, least in re.findall(r"^(\w+) +\d+ +\S+ +\S+ +([\d.]+)$", done.stdout, re.M):
         kind = "products" if op == "gemm" else "attention" if op.startswith("attention") else "rest"

@@ -34,12 +34,13 @@ struct UpdateStates {
 template <class Op>
 std::vector<Field> update_fields(Op& op) {
   std::vector<Field> all{{"state", Io::in, &op.state}};
-  for (UpdatePart& p : op.parts)
+  for (UpdatePart& p : op.parts) {
     all.insert(all.end(), {{"master", Io::inout, &p.master},
-                           {"param", p.master.dtype == DType::i16 ? Io::inout : Io::out, &p.param},
-                           {"m", Io::inout, &p.m},
-                           {"v", Io::inout, &p.v},
-                           {"grad", Io::inout, &p.grad}});
+                           {"param", p.master.dtype == DType::i16 ? Io::inout : Io::out, &p.param}});
+    if (Op::kStates.m != Kept::none) all.push_back({"m", Io::inout, &p.m});
+    if (Op::kStates.v != Kept::none) all.push_back({"v", Io::inout, &p.v});
+    all.push_back({"grad", Io::inout, &p.grad});
+  }
   return all;
 }
 
