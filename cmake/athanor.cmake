@@ -17,6 +17,16 @@ function(athanor_flags target)
   endif()
 endfunction()
 
+# athanor_unity(target [alone...]): compiles eight sources at a time as one, where ATHANOR_UNITY is on; those named last
+# are compiled alone, since they share names with others.
+function(athanor_unity target)
+  if(ATHANOR_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8
+      UNITY_BUILD_CODE_BEFORE_INCLUDE "// NOLINTNEXTLINE(bugprone-suspicious-include)")
+    set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endif()
+endfunction()
+
 # athanor_library(folder dep...): all of src/<folder>/*.cc as athanor_<folder>; header-only folders become interfaces.
 function(athanor_library folder)
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${folder}/*.cc)
@@ -26,6 +36,9 @@ function(athanor_library folder)
     target_include_directories(athanor_${folder} PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_BINARY_DIR}/generated)
     target_link_libraries(athanor_${folder} PUBLIC ${deps})
     athanor_flags(athanor_${folder})
+    if(NOT folder MATCHES "^(cpu|command)$") # own flags of many sources; every verb has its Args
+      athanor_unity(athanor_${folder} ${CMAKE_SOURCE_DIR}/src/comm/tcp.cc ${CMAKE_SOURCE_DIR}/src/metrics/run_records.cc)
+    endif()
     include(${CMAKE_SOURCE_DIR}/src/${folder}/flags.cmake OPTIONAL) # flags of single sources
     if(folder STREQUAL base)
       target_link_libraries(athanor_base PUBLIC Threads::Threads ${CMAKE_DL_LIBS})

@@ -30,7 +30,8 @@ begin=$SECONDS
 
 scripts/setup.sh --quickstart
 if [ -z "$program" ]; then
-  scripts/build.sh
+  # Without a GPU there is nothing for CUDA kernels to run on.
+  if nvidia-smi -L >/dev/null 2>&1; then scripts/build.sh --unity; else scripts/build.sh --unity --cuda-arch off; fi
   program=build/athanor
 fi
 built=$SECONDS

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Runs the groups of scripts/test.sh one after the other, counts what passed, failed and was skipped, and says so.
+"""Runs the groups of scripts/test.sh one after the other and counts what passed, failed and was skipped.
 
 usage: scripts/test.sh [flags]      (it installs what is missing, then starts this)
-Output of a group goes to .cache/logs; the end of it is shown when the group fails.
+The output of each command goes to .cache/logs; its end is shown when the command fails.
 """
 import argparse
 import datetime
+import itertools
 import json
 import os
 import platform
@@ -19,6 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / ".cache" / "logs"
+TIMES = ROOT / "bench" / "results" / "tests.json"  # minutes of each group; written by --record
 TAIL = 60  # lines of a failed group's log
 CORES = len(os.sched_getaffinity(0))
 
@@ -26,6 +28,8 @@ CORES = len(os.sched_getaffinity(0))
 TSAN_PROGRAMS = {"cpu": "*", "data": "Loader*:Documents*:Tokenize*", "metrics": "*", "train": "Trainer*:Checkpointer*:SensorWatch*"}
 ASAN_ENVIRONMENT = {"ASAN_OPTIONS": "detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1",
                     "UBSAN_OPTIONS": "print_stacktrace=1"}
+# System tests that show the main path to a user: train, stop, resume, evaluate, sample, convert, refuse bad input.
+ESSENTIAL = ("test_configs", "test_convert", "test_refusals", "test_resume", "test_report")
 FUZZ_SEEDS = {  # inputs that reach deep at once
     "config_fuzz": ["configs/*.json"],
     "shard_fuzz": ["data/fixtures/*.bin", "data/fixtures/*.npy"],
@@ -77,23 +81,45 @@ class Runner:
         self.args = args
         self.build = Path(args.build_dir).resolve()
         self.temporary = Path(tempfile.mkdtemp(prefix="athanor-tests-"))
+        self.everything = args.ci or args.all
 
     def call(self, name, command, timeout=1800, env=None):
         """Runs a command with its output in a log; shows the log's end if it fails. Returns whether it succeeded."""
         log = LOGS / f"{name}.log"
         with log.open("w") as out:
+            process = subprocess.Popen([str(c) for c in command], stdout=out, stderr=subprocess.STDOUT, cwd=ROOT,
+                                       stdin=subprocess.DEVNULL, env=dict(os.environ, **(env or {})))
             try:
-                code = subprocess.run([str(c) for c in command], stdout=out, stderr=subprocess.STDOUT, cwd=ROOT,
-                                      stdin=subprocess.DEVNULL, timeout=timeout,
-                                      env=dict(os.environ, **(env or {}))).returncode
+                code = self.wait(process, name, log, timeout)
                 why = f"exit status {code}"
             except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
                 code, why = -1, f"still running after {timeout} s"
         if code != 0:
             lines = log.read_text(errors="replace").splitlines()
             print(f"  {name}: {why}; the end of {log.relative_to(ROOT)}:")
             print("\n".join("    " + line for line in lines[-TAIL:]), flush=True)
         return code == 0
+
+    def wait(self, process, name, log, timeout):
+        """Exit status. On a terminal one line shows the command, its time and the last line of its log."""
+        if not sys.stdout.isatty():
+            return process.wait(timeout)
+        begin = time.monotonic()
+        try:
+            while True:
+                try:
+                    return process.wait(0.5)
+                except subprocess.TimeoutExpired:
+                    passed = time.monotonic() - begin
+                    if passed > timeout:
+                        raise
+                    last = (log.read_text(errors="replace").rstrip().splitlines() or [""])[-1]
+                    line = f"   {name}  {passed:.0f} s  {last}"
+                    print("\r\033[K" + line[:shutil.get_terminal_size().columns - 1], end="", flush=True)
+        finally:
+            print("\r\033[K", end="", flush=True)
 
     def one(self, name, command, **named):
         result = Result()
@@ -102,7 +128,7 @@ class Runner:
 
     def build_with(self, name, *flags):
         return self.one(f"build {name}".strip().replace(" ", "-"),
-                        [ROOT / "scripts" / "build.sh", "--jobs", self.args.jobs, *flags], timeout=5400)
+                        [ROOT / "scripts" / "build.sh", "--unity", "--jobs", self.args.jobs, *flags], timeout=5400)
 
     def variant(self, name):
         return self.build.with_name(f"{self.build.name}-{name}")
@@ -156,14 +182,16 @@ class Runner:
         return self.one("layers", [ROOT / "scripts" / "check_layers.py"])
 
     def build_all(self):
-        return self.build_with("", "--tests", "--build-dir", self.build)
+        kernels = () if self.everything or gpu_found() else ("--cuda-arch", "off")
+        return self.build_with("", "--tests", "--build-dir", self.build, *kernels)
 
     def unit(self):
         python = ROOT / ".cache" / "python" / "bin" / "python"
         env = {"ATHANOR_PYTHON": str(python)} if python.exists() else {}
         result = self.run_programs(self.build, "unit", timeout=1800, env=env | ({"ATHANOR_FULL": "1"} if self.args.all else {}))
         if not list((self.build / "tests").glob("test_emulator_*")):
-            result.skips.append(["unit: kernels on the emulated GPU", "the build found no headers of CUDA, cuDNN and NCCL"])
+            why = "the build found no headers of CUDA, cuDNN and NCCL" if self.everything else "--ci builds and runs them"
+            result.skips.append(["unit: kernels on the emulated GPU", why])
         return result
 
     def tidy(self):
@@ -242,15 +270,16 @@ class Runner:
                                "--target", "athanor_cuda_backend")
 
     def system(self):
-        return self.run_system("system", self.build / "athanor", 3 if self.args.all else 1)
+        names = () if self.everything or self.args.only else ESSENTIAL
+        return self.run_system("system", self.build / "athanor", 3 if self.args.all else 1, names=names)
 
     def ranks(self):
         return self.run_system("ranks", self.build / "athanor", 3 if self.args.all else 1, folder="ranks")
 
-    def run_system(self, name, program, repeat, env=None, folder="system"):
+    def run_system(self, name, program, repeat, env=None, folder="system", names=()):
         report = self.temporary / f"{name}.json"
         self.call(name, [sys.executable, ROOT / "tests" / "system" / "run.py", "--folder", ROOT / "tests" / folder, "--program",
-                         program, "--repeat", repeat, "--json", report], timeout=3600, env=env)
+                         program, "--repeat", repeat, "--json", report, *names], timeout=3600, env=env)
         return self.read_report(report, name)
 
     def quickstart(self):
@@ -269,7 +298,7 @@ class Runner:
         if not list((self.build / "cuda").glob("*.o")):
             return Result(skips=[["gpu: tests on a GPU", "the build has no CUDA backend (no nvcc, or no headers)"]])
         result = self.build_with("gpu tests", "--build-dir", self.build, "--target", "gpu_tests")
-        if subprocess.run(["nvidia-smi", "-L"], capture_output=True).returncode if shutil.which("nvidia-smi") else True:
+        if not gpu_found():
             result.skips.append(["gpu: tests on a GPU", "no GPU here; their programs were built"])
             return result
         data, out = self.temporary / "verify-data", self.temporary / "verify"
@@ -290,6 +319,10 @@ class Runner:
         result.failures += [f"{name}: {failure}" for failure in report["failures"]]
         result.skips += report.get("skips", [])
         return result
+
+
+def gpu_found():
+    return bool(shutil.which("nvidia-smi")) and subprocess.run(["nvidia-smi", "-L"], capture_output=True).returncode == 0
 
 
 def skip_reason(log):
@@ -319,13 +352,17 @@ GROUPS = {  # name -> (method, what it does)
     "gpu": (Runner.gpu, "tests on a GPU"),
 }
 FAST = ("format", "layers", "build", "unit")
+USER = ("build", "unit", "system")
 LONG = ("mutants", "kernel-mutants", "architectures")
 
 
 def run_groups(runner, names):
     results = {}
-    for name in names:
-        print(f"== {name}: {GROUPS[name][1]}", flush=True)
+    usual = usual_minutes()
+    for i, name in enumerate(names):
+        left = sum(usual.get(n, 0) for n in names[i:])
+        print(f"== [{i + 1}/{len(names)}] {name}: {GROUPS[name][1]}" +
+              (f" (about {left:.0f} min left in all)" if left else ""), flush=True)
         begin = time.monotonic()
         result = GROUPS[name][0](runner)
         result.seconds = time.monotonic() - begin
@@ -336,6 +373,14 @@ def run_groups(runner, names):
             print("   nothing can be tested without a build")
             break
     return results
+
+
+def usual_minutes():
+    """Minutes of each group from empty caches on two cores, as last recorded."""
+    try:
+        return {name: group["minutes"] for name, group in json.loads(TIMES.read_text())["groups"].items()}
+    except (OSError, ValueError, KeyError):
+        return {}
 
 
 def describe():
@@ -360,8 +405,9 @@ def report(results, stopped_early):
         print(f"{r.seconds / 60:7.1f} {r.passed:7} {len(r.failures):7} {len(r.skips):8}  {name}")
     failures = [f for r in results.values() for f in r.failures]
     skips = [s for r in results.values() for s in r.skips]
-    for name, why in skips:
-        print(f"skipped: {name}: {why}")
+    for why, named in itertools.groupby(sorted(skips, key=lambda s: s[1]), key=lambda s: s[1]):
+        named = [name for name, _ in named]
+        print(f"skipped: {', '.join(named[:3])}{f' and {len(named) - 3} more' if len(named) > 3 else ''}: {why}")
     for name in failures:
         print(f"FAILED: {name}")
     passed = sum(r.passed for r in results.values())
@@ -372,7 +418,9 @@ def report(results, stopped_early):
 def main():
     parser = argparse.ArgumentParser(prog="scripts/test.sh")
     parser.add_argument("--fast", action="store_true")
+    parser.add_argument("--ci", action="store_true")
     parser.add_argument("--all", action="store_true")
+    parser.add_argument("--record", action="store_true")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--only", default="")
     parser.add_argument("--jobs", type=int, default=CORES)
@@ -382,7 +430,7 @@ def main():
         print("\n".join(f"{name:15} {what}" for name, (_, what) in GROUPS.items()))
         return 0
     names = [n for n in args.only.split(",") if n] or (
-        FAST if args.fast else [n for n in GROUPS if args.all or n not in LONG])
+        FAST if args.fast else [n for n in GROUPS if args.all or n not in LONG] if args.all or args.ci else USER)
     for name in names:
         if name not in GROUPS:
             parser.error(f"--only {name}: no such group; there are {', '.join(GROUPS)}")
@@ -393,8 +441,8 @@ def main():
     finally:
         shutil.rmtree(runner.temporary, ignore_errors=True)
     write_results(ROOT / ".cache" / "test-results.json", results)
-    if args.all and not args.only:
-        write_results(ROOT / "bench" / "results" / "tests-all.json", results)
+    if args.record:
+        write_results(TIMES, results)
     return report(results, stopped_early=len(results) < len(names))
 
 

@@ -2,9 +2,11 @@
 # Installs what is missing, builds, and runs the tests; the last line says how many passed, failed and were skipped.
 #
 # usage: scripts/test.sh [flags]
-#   (nothing)        what CI runs: format, layers, build, unit tests, lint, sanitizers, fuzzing, system tests, quick start
+#   (nothing)        build, unit tests and the essential system tests; no CUDA where no GPU is
+#   --ci             also CUDA kernels and the emulated GPU, lint, sanitizers, fuzzing, all system tests, ranks, quick start
 #   --fast           format, layers, build and unit tests only
-#   --all            CI's with long fuzzing, planted mistakes, full matrices, more random stops; writes bench/results/tests-all.json
+#   --all            as --ci, with long fuzzing, planted mistakes, full matrices and more random stops
+#   --record         keeps the minutes of each group in bench/results/tests.json
 #   --only A,B       only these groups (--list names them)
 #   --jobs N         compilers and checks at once (default: one per core)
 #   --build-dir DIR  folder of the plain build (default build); sanitizers and fuzzers build in DIR-asan and so on
@@ -14,7 +16,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 arguments=() setup=1
 while [ $# -gt 0 ]; do
   case $1 in
-    --fast | --all) arguments+=("$1") ;;
+    --fast | --ci | --all | --record) arguments+=("$1") ;;
     --list) arguments+=("$1") setup='' ;;
     --only | --jobs | --build-dir) arguments+=("$1" "$(value_of "$@")"); shift ;;
     -h | --help) usage "$0"; exit 0 ;;

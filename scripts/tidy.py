@@ -2,6 +2,8 @@
 """Runs clang-tidy (.clang-tidy) over src/ and the emulated GPU of tests/emulator, several files at once; a file whose text,
 headers and flags are unchanged since it was clean is not checked again.
 
+Of a unity build the sources are checked as they are compiled, several as one: a fifth of the time.
+
 usage: tidy.py [--analyze] [--build-dir DIR] [--jobs N] [--json FILE] [FILE...]
 --analyze adds clang's static analyzer, which takes twice as long. DIR must be configured, for its compile_commands.json.
 Kernels are left out (*.cu, and *kernel* in tests/emulator): for clang they are full of names that CUDA reserves. Exit
@@ -42,11 +44,11 @@ ANALYZER = "clang-analyzer-*,-clang-analyzer-optin.performance.Padding"
 def key_of(entry, tool):
     digest = hashlib.sha256()
     flags = entry["command"].replace(entry["directory"], "BUILD").replace(str(ROOT), "ROOT")
-    rules = [ROOT / ".clang-tidy", *(c for f in Path(entry["file"]).parents if f != ROOT and (c := f / ".clang-tidy").exists()
+    rules = [ROOT / ".clang-tidy", *(c for f in Path(sources_of(entry)[0]).parents if f != ROOT and (c := f / ".clang-tidy").exists()
                                      and f.is_relative_to(ROOT))]
-    for part in (*tool, *(r.read_text() for r in rules), flags):
+    for part in (*tool, *(r.read_text() for r in rules), re.sub(r"\S*/Unity/", "", flags)):
         digest.update(part.encode() + b"\0")
-    for path in sorted(closure(Path(entry["file"]), set())):
+    for path in sorted(set().union(*(closure(Path(f), set()) for f in sources_of(entry)))):
         digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
@@ -54,7 +56,7 @@ def key_of(entry, tool):
 def check(entry, build_dir, tool):
     """(file, findings or "", from the cache)."""
     stamp = CACHE / key_of(entry, tool)
-    name = str(Path(entry["file"]).relative_to(ROOT))
+    name = " ".join(str(Path(f).relative_to(ROOT)) for f in sources_of(entry))
     if stamp.exists():
         stamp.touch()  # the oldest are forgotten first
         return name, "", True
@@ -65,6 +67,17 @@ def check(entry, build_dir, tool):
         stamp.touch()
         return name, "", False
     return name, done.stdout or done.stderr, False
+
+
+UNITY = re.compile(r'^#include "([^"]+)"', re.M)
+
+
+def sources_of(entry):
+    """What is compiled: the sources of a unity build's file, else the file."""
+    path = Path(entry["file"])
+    if path.parent.name == "Unity":
+        return UNITY.findall(path.read_text()) if path.exists() else []
+    return [entry["file"]]
 
 
 def is_checked(file):
@@ -95,8 +108,11 @@ def main():
     if not database.exists():
         sys.exit(f"tidy.py: {database} is missing: configure first (scripts/build.sh)")
     wanted = {str(Path(f).resolve()) for f in args.files}
-    entries = {e["file"]: e for e in json.loads(database.read_text())
-               if (e["file"] in wanted if wanted else is_checked(e["file"]))}  # of two variants, the last: check
+    entries = {}  # of a source compiled twice, the last
+    for e in json.loads(database.read_text()):
+        sources = sources_of(e)
+        if any(f in wanted if wanted else is_checked(f) for f in sources):
+            entries[tuple(sources)] = e
     if not entries:
         sys.exit(f"tidy.py: no such file in {database}")
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -107,13 +123,15 @@ def main():
         futures = [pool.submit(check, e, args.build_dir, tool) for _, e in sorted(entries.items())]
         for future in concurrent.futures.as_completed(futures):
             name, findings, known = future.result()
-            cached += known
+            cached += known and len(name.split())
             if findings:
-                failures.append(name)
+                named = [f for f in name.split() if f in findings]
+                failures += named or [name]
                 print(findings.replace(str(ROOT) + "/", ""), flush=True)
     forget_oldest()
-    passed = len(entries) - len(failures)
-    print(f"{passed} of {len(entries)} files are clean ({cached} unchanged since they were)")
+    total = sum(len(sources) for sources in entries)
+    passed = total - len(failures)
+    print(f"{passed} of {total} files are clean ({cached} unchanged since they were)")
     if args.json:
         Path(args.json).write_text(json.dumps({"passed": passed, "failed": len(failures), "cached": cached,
                                                "failures": sorted(failures)}) + "\n")

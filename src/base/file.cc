@@ -91,9 +91,16 @@ void sync_fd(const Fd& file, const std::string& path) {
   if (retry([&] { return fsync(file.get()); }) < 0) throw_io("syncing", path, errno);
 }
 
+[[noreturn]] void throw_create(const Fd& folder, const std::string& name, const std::string& path, int error) {
+  struct stat info;
+  if (error != EEXIST && fstatat(folder.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(info.st_mode))
+    throw Error(cat("creating ", path, ": it is a symbolic link, which is not followed: remove it, or name the place "
+                    "where it leads"));
+  throw_io("creating", path, error);
+}
+
 OutputFile open_tmp_beside(const std::string& path) {
-  const std::string name = path.substr(path.find_last_of('/') + 1);
-  const std::string stem = cat(parent_dir(path), "/.", name, ".", getpid(), ".");
+  const std::string stem = cat(parent_dir(path), "/.", base_name(path), ".", getpid(), ".");
   // A crashed process with our id may have left its file behind: take the next number.
   for (int k = 0;; ++k) {
     std::string tmp = cat(stem, k, ".tmp");
@@ -118,10 +125,40 @@ std::string parent_dir(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
+std::string base_name(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }
+
 Fd open_file(const std::string& path, int flags) {
-  const int fd = retry([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); });
-  if (fd < 0) throw_io((flags & O_CREAT) ? "creating" : "opening", path, errno);
+  const int fd = retry([&] { return ::open(path.c_str(), flags | O_CLOEXEC); });
+  if (fd < 0) throw_io("opening", path, errno);
   return Fd(fd);
+}
+
+Fd create_below(const std::string& folder, const std::string& name, int flags) {
+  Fd at(retry([&] { return ::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC); }));
+  if (!at) throw_io("creating", cat(folder, "/", name), errno);
+  std::string path = folder == "/" ? "" : folder;
+  for (size_t begin = 0;;) {
+    const size_t slash = name.find('/', begin);
+    const std::string part = name.substr(begin, slash - begin);
+    if (part.empty() || part == "." || part == "..")
+      throw Error(cat("creating ", folder, "/", name, ": expected a path that ends in the name of a file"), Exit::usage);
+    path += "/" + part;
+    const bool last = slash == std::string::npos;
+    if (!last && mkdirat(at.get(), part.c_str(), 0777) != 0 && errno != EEXIST)
+      throw_io("creating the folder", path, errno);
+    // O_NONBLOCK: a pipe that nobody reads is an error, not a wait.
+    const int how = (last ? flags | O_CREAT | O_NONBLOCK : O_PATH | O_DIRECTORY) | O_NOFOLLOW | O_CLOEXEC;
+    const int fd = retry([&] { return ::openat(at.get(), part.c_str(), how, 0666); });
+    if (fd < 0) throw_create(at, part, path, errno);
+    at = Fd(fd);
+    if (last) return at;
+    begin = slash + 1;
+  }
+}
+
+Fd create_anew(const std::string& path, int flags) {
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) throw_io("removing", path, errno);
+  return create_below(parent_dir(path), base_name(path), flags | O_EXCL);
 }
 
 Fd open_regular(const std::string& path) {
@@ -178,7 +215,12 @@ std::string read_all(const Fd& file, int64_t max_bytes, const std::string& path)
 }
 
 std::string read_file(const std::string& path, int64_t max_bytes) {
-  return read_all(open_file(path, O_RDONLY), max_bytes, path);
+  return read_all(open_regular(path), max_bytes, path);
+}
+
+void make_new_dir(const std::string& path) {
+  if (mkdir(path.c_str(), 0777) != 0) throw_io("creating the folder", path, errno);
+  fsync_dir(parent_dir(path));
 }
 
 void make_dirs(const std::string& path) {
@@ -189,8 +231,12 @@ void make_dirs(const std::string& path) {
   if (parent != clean) make_dirs(parent);
   if (mkdir(clean.c_str(), 0777) != 0) {
     if (errno != EEXIST) throw_io("creating the folder", clean, errno);
-    // Another process was faster, which is fine, or a file stands there.
-    if (stat(clean.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) throw_io("creating the folder", clean, ENOTDIR);
+    // Another process was faster, which is fine, or something else stands there.
+    if (stat(clean.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return;
+    if (lstat(clean.c_str(), &info) == 0 && S_ISLNK(info.st_mode))
+      throw Error(cat("creating the folder ", clean,
+                      ": it is a symbolic link that leads to no folder: remove it, or make the folder it names"));
+    throw_io("creating the folder", clean, ENOTDIR);
   }
   fsync_dir(parent);
 }
@@ -212,7 +258,7 @@ void remove_tree(const std::string& path) {
 }
 
 OutputFile::OutputFile(std::string path)
-    : path_(std::move(path)), file_(open_file(path_, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW)) {}
+    : path_(std::move(path)), file_(create_below(parent_dir(path_), base_name(path_), O_WRONLY | O_EXCL)) {}
 
 void OutputFile::reserve(int64_t total_bytes) {
   total_ = total_bytes;

@@ -32,8 +32,14 @@ class Fd {
 // Throws "doing path: reason: remedy" for an errno value. bytes_needed > 0 is told when space ran out.
 [[noreturn]] void throw_io(std::string_view doing, const std::string& path, int error, int64_t bytes_needed = 0);
 
-// Opens with O_CLOEXEC added; a new file gets mode 0666 & ~umask.
+// Opens with O_CLOEXEC added. What is to be made goes through create_below or create_anew.
 Fd open_file(const std::string& path, int flags);
+// Makes or opens `name`, which may lie in subfolders, below `folder`, for writing; `flags` are those of open(2) besides
+// O_CREAT. Subfolders that lack are made. No symbolic link below `folder` is followed, nor a pipe waited for: whoever may
+// write into the folder must not choose which other file of ours is written. Throws Error.
+Fd create_below(const std::string& folder, const std::string& name, int flags);
+// The same in the folder of `path`, anew: what has this name, a link included, is removed.
+Fd create_anew(const std::string& path, int flags);
 // Opens a regular file for reading; a folder, pipe or device in its place is an error, never a hang.
 Fd open_regular(const std::string& path);
 int64_t file_bytes(const Fd& file, const std::string& path);
@@ -43,8 +49,10 @@ void write_all(const Fd& file, std::span<const std::byte> bytes, const std::stri
 void pread_all(const Fd& file, std::span<std::byte> bytes, int64_t offset, const std::string& path);
 // Everything from the current position to the end; more than max_bytes is an Error before it is stored.
 std::string read_all(const Fd& file, int64_t max_bytes, const std::string& path);
-std::string read_file(const std::string& path, int64_t max_bytes);
+std::string read_file(const std::string& path, int64_t max_bytes);  // a regular file
 
+// A folder that nobody had made before: anything at its path is an Error.
+void make_new_dir(const std::string& path);
 // The folder and its missing parents, durable when it returns; an existing folder is fine.
 void make_dirs(const std::string& path);
 // Makes creations, renames and removals in a folder durable.
@@ -53,6 +61,7 @@ void rename_path(const std::string& from, const std::string& to);
 // Removes a file or a folder with all it holds; nothing there is fine. Symbolic links are not followed.
 void remove_tree(const std::string& path);
 std::string parent_dir(const std::string& path);
+std::string base_name(const std::string& path);  // behind the last slash
 
 // A new file, written front to back. Not durable before finish().
 class OutputFile {

@@ -8,6 +8,8 @@
 #include <mutex>
 #include <utility>
 
+#include "base/escape.h"
+
 namespace athanor::log {
 namespace {
 
@@ -60,9 +62,10 @@ void configure(const Options& options) {
 
 void write(Level level, const std::string& message) {
   if (!logger().should_log(to_spdlog(level))) return;
+  const std::string shown = escape_controls(message);
   const std::lock_guard lock(guard().mutex);
   if (guard().around) guard().around(true);
-  logger().log(to_spdlog(level), spdlog::string_view_t(message.data(), message.size()));
+  logger().log(to_spdlog(level), spdlog::string_view_t(shown.data(), shown.size()));
   if (guard().around) guard().around(false);
 }
 

@@ -16,6 +16,7 @@ struct Options {
 };
 void configure(const Options&);
 
+// Control characters in the message, which may quote files and other programs, are escaped (base/escape.h).
 void write(Level, const std::string& message);
 
 // Called with true before and with false after every line that is written, one line at a time; it must not log itself.

@@ -94,7 +94,7 @@ std::string inspect_checkpoint(const std::string& dir) {
                 {"written by", bare(cat("athanor ", m.program_version, " ", m.program_commit))},
                 {"config hash", bare(m.config_hash)},
                 {"data fingerprint", bare(m.data_fingerprint)},
-                {"condition", v.ok ? "whole (sizes checked, not checksums)" : cat("DAMAGED: ", v.problem)}});
+                {"condition", v.ok ? "present (sizes checked, not checksums)" : cat("DAMAGED: ", v.problem)}});
   std::vector<Row> files = {{"file", "bytes", "xxh3"}};
   for (const ManifestFile& f : m.files) files.push_back({bare(f.name), human_bytes(f.bytes), f.xxh3});
   out += cat("\n", table(files), "\n", tensor_table(m));

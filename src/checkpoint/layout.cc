@@ -13,7 +13,22 @@
 namespace athanor {
 namespace {
 
-constexpr std::string_view kStep = "step-", kTmp = ".tmp", kAside = ".old";
+constexpr std::string_view kStep = "step-", kDiverged = "diverged-", kTmp = ".tmp", kAside = ".old";
+
+std::string numbered(std::string_view prefix, int64_t step) {
+  CHECK(step >= 0, "step ", step);
+  char digits[32];
+  std::snprintf(digits, sizeof digits, "%08lld", static_cast<long long>(step));
+  return cat(prefix, digits);
+}
+
+std::optional<int64_t> parse_numbered(std::string_view name, std::string_view prefix) {
+  if (!name.starts_with(prefix)) return std::nullopt;
+  int64_t step = 0;
+  const auto [end, error] = std::from_chars(name.data() + prefix.size(), name.data() + name.size(), step);
+  if (error != std::errc() || step < 0 || numbered(prefix, step) != name) return std::nullopt;
+  return step;
+}
 
 std::optional<int64_t> parse_hidden(std::string_view name, std::string_view suffix) {
   if (!name.starts_with('.') || !name.ends_with(suffix)) return std::nullopt;
@@ -22,24 +37,13 @@ std::optional<int64_t> parse_hidden(std::string_view name, std::string_view suff
 
 }  // namespace
 
-std::string step_folder(int64_t step) {
-  CHECK(step >= 0, "step ", step);
-  char name[32];
-  std::snprintf(name, sizeof name, "step-%08lld", static_cast<long long>(step));
-  return name;
-}
-
+std::string step_folder(int64_t step) { return numbered(kStep, step); }
+std::string diverged_folder(int64_t step) { return numbered(kDiverged, step); }
 std::string tmp_folder(int64_t step) { return cat(".", step_folder(step), kTmp); }
 std::string aside_folder(int64_t step) { return cat(".", step_folder(step), kAside); }
 
-std::optional<int64_t> parse_step_folder(std::string_view name) {
-  if (!name.starts_with(kStep)) return std::nullopt;
-  int64_t step = 0;
-  const auto [end, error] = std::from_chars(name.data() + kStep.size(), name.data() + name.size(), step);
-  if (error != std::errc() || step < 0 || step_folder(step) != name) return std::nullopt;
-  return step;
-}
-
+std::optional<int64_t> parse_step_folder(std::string_view name) { return parse_numbered(name, kStep); }
+std::optional<int64_t> parse_diverged_folder(std::string_view name) { return parse_numbered(name, kDiverged); }
 std::optional<int64_t> parse_tmp_folder(std::string_view name) { return parse_hidden(name, kTmp); }
 std::optional<int64_t> parse_aside_folder(std::string_view name) { return parse_hidden(name, kAside); }
 

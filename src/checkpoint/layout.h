@@ -15,11 +15,15 @@ inline constexpr std::string_view kLockName = ".lock";
 std::string step_folder(int64_t step);   // "step-00001000"
 std::string tmp_folder(int64_t step);    // ".step-00001000.tmp": being written, or being removed
 std::string aside_folder(int64_t step);  // ".step-00001000.old": a whole step while its replacement moves in
+// "diverged-00001000": the state of a run that diverged, for people to look at. No step: a run neither goes on from it
+// by itself nor removes a step for it.
+std::string diverged_folder(int64_t step);
 
-// The step of a name that one of the three functions makes; nothing for any other name.
+// The step of a name that the function makes; nothing for any other name.
 std::optional<int64_t> parse_step_folder(std::string_view name);
 std::optional<int64_t> parse_tmp_folder(std::string_view name);
 std::optional<int64_t> parse_aside_folder(std::string_view name);
+std::optional<int64_t> parse_diverged_folder(std::string_view name);
 
 // The names in a folder, sorted; a missing folder has none.
 std::vector<std::string> folder_names(const std::string& path);

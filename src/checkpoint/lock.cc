@@ -22,7 +22,11 @@ std::string host_name() {
 // A step that was moved aside while its replacement was renamed in: whichever of the two is whole stays.
 void settle_moved_aside(const std::string& root, const std::string& old_path, int64_t step) {
   const std::string target = cat(root, "/", step_folder(step));
-  if (verify_checkpoint(target, Depth::sizes).ok) {
+  const Verification v = verify_checkpoint(target, Depth::sizes);
+  if (v.unreadable)
+    throw Error(cat(target, ": cannot be read, so that nothing says whether it or ", old_path,
+                    " is to stay: ", v.problem, "; make it readable, or remove one of the two"));
+  if (v.ok) {
     remove_tree(old_path);
     return;
   }
@@ -50,7 +54,7 @@ void clear_leftovers(const std::string& root) {
 RunLock::RunLock(std::string root) : root_(std::move(root)) {
   make_dirs(root_);
   const std::string path = cat(root_, "/", kLockName);
-  file_ = open_file(path, O_RDWR | O_CREAT | O_NOFOLLOW);
+  file_ = create_below(root_, std::string(kLockName), O_RDWR);
   while (flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
     if (errno != EWOULDBLOCK) throw_io("locking", path, errno);

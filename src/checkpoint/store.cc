@@ -58,7 +58,7 @@ ManifestFile write_member(const std::string& folder, const std::string& name, co
   return {.name = name, .bytes = out.written(), .xxh3 = xxh3};
 }
 
-// Hides a step, then removes it: a removal that is cut short never leaves half a step under a step's name.
+// Hides a folder, then removes it: a removal that is cut short never leaves half a step under a step's name.
 void remove_step(const std::string& root, const CheckpointInfo& info) {
   const std::string hidden = cat(root, "/", tmp_folder(info.step));
   rename_path(info.path, hidden);
@@ -121,6 +121,12 @@ void CheckpointWriter::adopt(WrittenFile part) {
   for (ManifestTensor& t : part.tensors) manifest_.tensors.push_back(std::move(t));
 }
 
+int64_t CheckpointWriter::bytes() const {
+  int64_t sum = 0;
+  for (const ManifestFile& file : manifest_.files) sum += file.bytes;
+  return sum;
+}
+
 std::string CheckpointWriter::commit() {
   CHECK(!tmp_.kept, "step ", step_, " was committed before");
   manifest_.program_version = options_.program_version;
@@ -136,7 +142,8 @@ std::string CheckpointWriter::commit() {
   fsync_dir(folder());
   pass(options_, "folder_synced");
 
-  const std::string target = cat(root_, "/", step_folder(step_));
+  const std::string target = cat(root_, "/", options_.diverged ? diverged_folder(step_) : step_folder(step_));
+  if (options_.diverged) remove_tree(target);  // nothing depends on it
   std::error_code none;
   const bool replaces = std::filesystem::exists(std::filesystem::symlink_status(target, none));
   const std::string old_path = replaces ? swap_in(target) : "";
@@ -149,14 +156,18 @@ std::string CheckpointWriter::commit() {
     remove_tree(old_path);
     pass(options_, "old_removed");
   }
-  // The step is safe by now; a hint that could not be written must not make its save look failed.
+  if (!options_.diverged) write_latest();
+  return target;
+}
+
+// The step is safe by now; a hint that could not be written must not make its save look failed.
+void CheckpointWriter::write_latest() const {
   try {
     write_file(cat(root_, "/", kLatestName), cat(step_folder(step_), "\n"));
   } catch (const Error& e) {
     log::warn("step ", step_, " is saved, but not named as the latest: ", e.what());
   }
   pass(options_, "latest_replaced");
-  return target;
 }
 
 // Puts the new folder in place of an old one and gives the path under which the old one is now.
@@ -192,9 +203,24 @@ std::optional<CheckpointInfo> newest_valid(const std::string& root, std::vector<
   for (const CheckpointInfo& info : list) {
     const Verification v = verify_checkpoint(info.path, depth);
     if (v.ok) return info;
+    if (v.unreadable)
+      throw Error(cat(info.path, ": cannot be read, so that nothing says whether it is whole: ", v.problem,
+                      "; make it readable, or move it out of ", root, " to go on without it"));
     if (why_skipped) why_skipped->push_back(cat(step_folder(info.step), ": ", v.problem));
   }
   return std::nullopt;
+}
+
+std::vector<CheckpointInfo> list_diverged(const std::string& root) {
+  std::vector<CheckpointInfo> list;
+  for (const std::string& name : folder_names(root))
+    if (const auto step = parse_diverged_folder(name)) list.push_back({.step = *step, .path = cat(root, "/", name)});
+  return list;
+}
+
+void prune_diverged(const RunLock& lock) {
+  const std::vector<CheckpointInfo> all = list_diverged(lock.root());
+  for (size_t i = 0; i + 1 < all.size(); ++i) remove_step(lock.root(), all[i]);
 }
 
 std::vector<int64_t> prune(const RunLock& lock, int64_t keep_latest, int64_t up_to) {

@@ -49,6 +49,7 @@ struct WrittenFile {
 
 struct CheckpointOptions {
   std::string program_version, program_commit, config_hash, data_fingerprint;
+  bool diverged = false;              // committed as diverged_folder(step), which replaces no step
   TextMap metadata = kPlainMetadata;  // of every safetensors file
   // Called with the name of each point the save passes (kSavePoints); tests die there.
   std::function<void(std::string_view point)> at_point;
@@ -73,6 +74,7 @@ class CheckpointWriter {
   // For ranks that write their own files: each calls write_part on the writer's folder; rank 0 adopts the results.
   const std::string& folder() const { return tmp_.path; }
   void adopt(WrittenFile part);
+  int64_t bytes() const;  // of all its files so far
 
   // Durable when it returns; gives the checkpoint's folder. A step that is already there is replaced, and a crash at
   // any instant leaves the old or the new one.
@@ -86,6 +88,7 @@ class CheckpointWriter {
     ~Unfinished();
   };
   std::string swap_in(const std::string& target) const;
+  void write_latest() const;
 
   std::string root_;
   Unfinished tmp_;
@@ -106,9 +109,16 @@ struct CheckpointInfo {
 // Ascending by step; nothing is opened. A missing root has no checkpoints.
 std::vector<CheckpointInfo> list_checkpoints(const std::string& root);
 
-// The newest step that passes verification; the reasons against newer ones go to why_skipped.
+// The same of states that diverged (diverged_folder).
+std::vector<CheckpointInfo> list_diverged(const std::string& root);
+
+// The newest step that passes verification; the reasons against newer ones go to why_skipped. Error if a newer one
+// cannot be read: it may be whole, and must not be taken for lost.
 std::optional<CheckpointInfo> newest_valid(const std::string& root, std::vector<std::string>* why_skipped = nullptr,
                                            Depth depth = Depth::checksums);
+
+// Removes what diverged, but for the newest.
+void prune_diverged(const RunLock& lock);
 
 // Removes old steps, keeping the newest keep_latest that are whole. Nothing is removed before one kept step has passed
 // checksum verification; if none passes, the newest older one that does is kept as well. Gives the removed steps.

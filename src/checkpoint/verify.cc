@@ -2,8 +2,13 @@
 // tensors looked at one by one to say where the damage lies.
 #include "checkpoint/verify.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
+#include <vector>
 
 #include "base/checksum.h"
 #include "base/error.h"
@@ -27,6 +32,18 @@ std::string hash_range(const Fd& file, int64_t begin, int64_t end, const std::st
     begin += int64_t(part.size());
   }
   return hash.hex();
+}
+
+// Whether the system refuses to read a file that is there. Nothing, or no file, in its place is another thing.
+bool is_unreadable(const std::string& path) {
+  const Fd file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  if (!file) return errno != ENOENT && errno != ENOTDIR && errno != ELOOP && errno != ENXIO;
+  std::vector<char> buffer(kReadBytes);
+  for (;;) {
+    const ssize_t n = ::read(file.get(), buffer.data(), buffer.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return n < 0 && errno != EISDIR && errno != EAGAIN;
+  }
 }
 
 struct Damage {
@@ -110,6 +127,7 @@ Verification verify_checkpoint(const std::string& dir, Depth depth) {
     v.ok = true;
   } catch (const Error& e) {
     v.problem = e.what();
+    v.unreadable = is_unreadable(cat(dir, "/", v.file));
   }
   return v;
 }

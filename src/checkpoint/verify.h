@@ -14,6 +14,9 @@ enum class Depth {
 
 struct Verification {
   bool ok = false;
+  // A file is there and the system does not let it be read (permissions, a failing disk, too many open files): that
+  // says nothing about what it holds.
+  bool unreadable = false;
   Manifest manifest;  // if it could be read
   // The first damage found; empty strings and an empty range where they do not apply.
   std::string problem;  // one sentence with all of the below

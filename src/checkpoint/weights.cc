@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/printable.h"
 #include "checkpoint/strict_json.h"
@@ -28,7 +29,7 @@ bool is_folder(const std::string& path) {
   return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-int64_t bytes_of(const TensorData& t) { return t.shape.numel() * int64_t(size_of(t.dtype)); }
+int64_t data_bytes(const TensorData& t) { return t.shape.numel() * int64_t(size_of(t.dtype)); }
 
 }  // namespace
 
@@ -52,13 +53,21 @@ std::map<std::string, std::string> parse_weight_index(std::string_view text, con
 
 WeightFiles::WeightFiles(const std::string& path, const std::string& stem) : path_(path) {
   const std::string single = stem + ".safetensors", index = cat(path, "/", single, ".index.json");
-  if (is_folder(path) && exists(index)) {
+  const bool both = exists(index) && exists(cat(path, "/", single));
+  if (both) log::info(path, ": holds ", single, " and ", single, ".index.json; the former is taken, as transformers does");
+  if (is_folder(path) && exists(index) && !both) {
     add_indexed(index);
   } else {
     add_file(is_folder(path) ? cat(path, "/", single) : path);
   }
   leave_out_buffers();
   add_prefix();
+}
+
+std::vector<std::string> WeightFiles::paths() const {
+  std::vector<std::string> paths;
+  for (const auto& file : files_) paths.push_back(file->path());
+  return paths;
 }
 
 void WeightFiles::add_indexed(const std::string& index) {
@@ -123,7 +132,7 @@ std::vector<WeightShard> plan_weight_shards(std::span<const TensorData> tensors,
   std::vector<WeightShard> shards(1);
   int64_t bytes = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const int64_t more = bytes_of(tensors[i]);
+    const int64_t more = data_bytes(tensors[i]);
     if (!shards.back().tensors.empty() && bytes + more > max_bytes) {
       shards.emplace_back();
       bytes = 0;
@@ -142,7 +151,7 @@ std::string weight_index_json(std::span<const WeightShard> shards, std::span<con
   for (const WeightShard& shard : shards)
     for (size_t i : shard.tensors) {
       map[tensors[i].name] = shard.file;
-      total += bytes_of(tensors[i]);
+      total += data_bytes(tensors[i]);
     }
   json["metadata"]["total_size"] = total;
   json["weight_map"] = map;

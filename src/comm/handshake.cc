@@ -1,88 +1,188 @@
 #include "comm/handshake.h"
 
+#include <sys/resource.h>
+
+#include <cerrno>
+#include <utility>
+
 #include "base/error.h"
-#include "base/sha256.h"
+#include "base/log.h"
 
 namespace athanor {
 namespace {
 
-constexpr std::string_view kMagic = "athanor1";
-constexpr size_t kNonce = 32, kMac = 32, kAnswer = kNonce + 3 * 8 + kMac;
-constexpr size_t kMaxApplicants = 1024;
-constexpr double kSecondsToAnswer = 10;
+constexpr std::string_view kMagic = "athanor2";
+constexpr size_t kNonce = 32, kMac = 32, kDialled = 64;  // "[IPv6]:port" has 54 characters at most
+constexpr size_t kAnswer = kNonce + 3 * 8 + kDialled, kVerdict = 1 + kMac;
+constexpr size_t kMaxApplicants = 64;
+constexpr double kSecondsToAnswer = 10, kSecondsToAnswerWhenCrowded = 0.05;
+constexpr double kSecondsWithoutDescriptors = 0.1;  // until the next look whether some are free
+constexpr int kKeptForFiles = 64;                   // descriptors
+
+// What the listener says of an answer. Only `welcome` comes with a proof; the others are a hint for a message.
+constexpr char kWelcome = 'w', kOtherSecret = 's', kOtherAddress = 'a', kOtherPurpose = 'p';
 
 std::string mac(const std::string& secret, std::string_view who, const std::string& nonce, std::string_view answer) {
-  const Digest d = hmac_sha256(secret, cat(who, nonce, answer));
-  return {reinterpret_cast<const char*>(d.data()), d.size()};
+  return std::string(as_text(derive(secret, who, cat(nonce, answer))));
 }
 
-bool same(std::string_view a, std::string_view b) {
-  unsigned different = a.size() != b.size();
-  for (size_t i = 0; i < a.size() && i < b.size(); ++i) different |= unsigned(uint8_t(a[i]) ^ uint8_t(b[i]));
-  return different == 0;
+// Of both directions, as the listener sees it or as the guest does.
+Session session_of(const std::string& secret, const std::string& nonce, const std::string& answer, bool listener) {
+  Seal from_listener(derive(secret, "from listener", cat(nonce, answer)));
+  Seal from_guest(derive(secret, "from guest", cat(nonce, answer)));
+  return listener ? Session{.out = from_listener, .in = from_guest} : Session{.out = from_guest, .in = from_listener};
+}
+
+std::string meaning(char verdict, const std::string& dialled) {
+  if (verdict == kOtherSecret) return "it does not let us in: the secrets of the job differ";
+  if (verdict == kOtherPurpose) return "it does not let us in: it expects connections of another kind";
+  if (verdict == kOtherAddress)
+    return cat("it was not reached at ", dialled,
+               ", which we dialled: somebody relays the connection, or translates "
+               "addresses");
+  return "something else than a rank of this program listens there";
+}
+
+// Descriptors that are left to strangers: the others are for the files of a run.
+bool spares_files(const Fd& fd) {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  return limit.rlim_cur <= 2 * kKeptForFiles || rlim_t(fd.get()) + kKeptForFiles < limit.rlim_cur;
 }
 
 }  // namespace
 
-Fd enter(const Endpoint& to, const std::string& secret, Purpose purpose, int rank, int world, Patience patience,
-         std::string* why) {
-  Fd fd = connect_to(to, patience.greeting, why);
-  if (!fd) return {};
+Entrance enter(const Endpoint& to, const std::string& secret, const Card& card, Deadline deadline) {
+  Entrance e;
+  const auto failed = [&](std::string why, bool refused = false) {
+    e.why = std::move(why), e.refused = refused, e.fd = {};
+    return std::move(e);
+  };
+  CHECK(!secret.empty(), "a job without a secret");
+  e.fd = connect_to(to, deadline, &e.why);
+  if (!e.fd) return e;
   std::string hello(kMagic.size() + kNonce, '\0');
-  if (!recv_all(fd, hello.data(), hello.size(), patience.greeting))
-    return *why = "whoever listens there does not greet", Fd();
-  if (!hello.starts_with(kMagic)) return *why = "something else than a rank of this program listens there", Fd();
+  if (!recv_all(e.fd, hello.data(), hello.size(), deadline)) return failed("whoever listens there does not greet");
+  if (!hello.starts_with(kMagic)) return failed("something else than a rank of this program listens there");
   const std::string nonce = hello.substr(kMagic.size());
   std::string answer = random_bytes(kNonce);
-  for (const uint64_t field : {uint64_t(purpose), uint64_t(rank), uint64_t(world)}) put_u64(answer, field);
+  for (const uint64_t field : {uint64_t(card.purpose), uint64_t(card.rank), uint64_t(card.world)})
+    put_u64(answer, field);
+  const std::string dialled = remote_endpoint(e.fd);
+  answer += dialled;
+  answer.resize(kAnswer);
   const std::string message = answer + mac(secret, "guest", nonce, answer);
-  std::string proof(kMac, '\0');
-  if (!send_all(fd, message.data(), message.size(), patience.all) ||
-      !recv_all(fd, proof.data(), proof.size(), patience.all))
-    return *why = Clock::now() < patience.all ? "it does not let us in: the secrets of the job differ"
-                                              : "it does not answer any more",
-           Fd();
-  if (!same(proof, mac(secret, "listener", nonce, answer)))
-    return *why = "it does not know the secret of the job", Fd();
-  return fd;
+  std::string verdict(kVerdict, '\0');
+  if (!send_all(e.fd, message.data(), message.size(), deadline) ||
+      !recv_all(e.fd, verdict.data(), verdict.size(), deadline))
+    return failed("whoever listens there greets and then says nothing");
+  if (verdict[0] != kWelcome) return failed(meaning(verdict[0], dialled), true);
+  if (!same_bytes(verdict.substr(1), mac(secret, "listener", nonce, answer)))
+    return failed("it does not know the secret of the job", true);
+  const std::string last = mac(secret, "guest stays", nonce, answer);
+  if (!send_all(e.fd, last.data(), last.size(), deadline)) return failed("it closed the connection");
+  e.session = session_of(secret, nonce, answer, false);
+  return e;
+}
+
+Doorkeeper::Doorkeeper(Fd listener, std::string secret, Purpose purpose)
+    : listener_(std::move(listener)), port_(port_of(listener_)), secret_(std::move(secret)), purpose_(purpose) {
+  CHECK(!secret_.empty(), "a job without a secret");
+}
+
+void Doorkeeper::close() {
+  listener_ = {};
+  applicants_.clear();
 }
 
 void Doorkeeper::add_to(std::vector<pollfd>& fds) const {
-  fds.push_back({listener_.get(), POLLIN, 0});
+  if (listener_ && applicants_.size() < kMaxApplicants && Clock::now() > pause_)
+    fds.push_back({listener_.get(), POLLIN, 0});
   for (const Applicant& a : applicants_) fds.push_back({a.pipe.fd().get(), a.pipe.wanted(), 0});
 }
 
-Doorkeeper::Verdict Doorkeeper::judge(Applicant& a, Guest* guest) const {
-  const bool open = a.pipe.advance();
-  std::string& in = a.pipe.received();
-  if (in.size() < kAnswer) return open && Clock::now() < a.deadline ? Verdict::waiting : Verdict::refused;
-  if (in.size() > kAnswer) return Verdict::refused;  // a guest waits for our proof
-  const std::string answer = in.substr(0, kAnswer - kMac);
-  if (!same(in.substr(kAnswer - kMac, kMac), mac(secret_, "guest", a.nonce, answer))) return Verdict::refused;
-  FieldReader fields(std::string_view(answer).substr(kNonce));
-  if (fields.u64() != uint64_t(purpose_)) return Verdict::refused;
-  guest->rank = int(fields.u64());
-  guest->world = int(fields.u64());
-  const std::string proof = mac(secret_, "listener", a.nonce, answer);
-  if (!send_all(a.pipe.fd(), proof.data(), proof.size(), after(1))) return Verdict::refused;
-  guest->fd = a.pipe.take_fd();
-  return Verdict::welcome;
+std::string Doorkeeper::strangers() const {
+  if (strangers_ == 0) return "";
+  return cat("; ", strangers_, strangers_ == 1 ? " connection" : " connections",
+             " came with another secret, the last from ", last_stranger_,
+             ": see whether ATHANOR_SECRET_FILE or ATHANOR_SECRET is the same for all ranks");
+}
+
+void Doorkeeper::accept() {
+  if (Clock::now() < pause_) return;
+  crowded_ = false;
+  while (listener_ && applicants_.size() < kMaxApplicants) {
+    Fd fd = accept_from(listener_);
+    if (!fd && errno != EMFILE && errno != ENFILE) return;
+    if (!fd || !spares_files(fd)) {
+      crowded_ = true;
+      pause_ = after(kSecondsWithoutDescriptors);
+      return;
+    }
+    Applicant& a = applicants_.emplace_back(Applicant{Pipe(std::move(fd)), random_bytes(kNonce), Clock::now()});
+    a.pipe.write(cat(kMagic, a.nonce));
+    a.pipe.advance(0);
+  }
+  crowded_ = applicants_.size() >= kMaxApplicants;
+}
+
+// A whole answer has come.
+Doorkeeper::Stage Doorkeeper::judge(Applicant& a) {
+  const std::string answer = a.pipe.received().substr(0, kAnswer), proof = a.pipe.received().substr(kAnswer);
+  a.pipe.received().clear();
+  const auto refuse = [&](char verdict) {
+    a.pipe.write(cat(verdict, std::string(kMac, '\0')));
+    a.pipe.advance(0);
+    return Stage::refused;
+  };
+  if (!same_bytes(proof, mac(secret_, "guest", a.nonce, answer))) {
+    last_stranger_ = remote_endpoint(a.pipe.fd());
+    if (++strangers_ == 1)
+      log::warn("rendezvous: a connection from ", last_stranger_,
+                " came with another secret: a rank of another job, or the secret is not the same for all ranks");
+    return refuse(kOtherSecret);
+  }
+  if (FieldReader(std::string_view(answer).substr(kNonce)).u64() != uint64_t(purpose_)) return refuse(kOtherPurpose);
+  const std::string dialled = answer.c_str() + kAnswer - kDialled, here = local_endpoint(a.pipe.fd());
+  if (dialled != here) {
+    if (!std::exchange(relayed_, true))
+      log::warn("rendezvous: a rank dialled ", dialled, " and arrived at ", here,
+                ": somebody relays the connection, or translates addresses; it is not let in");
+    return refuse(kOtherAddress);
+  }
+  a.answer = answer;
+  a.pipe.write(cat(kWelcome, mac(secret_, "listener", a.nonce, answer)));
+  a.pipe.advance(0);
+  return Stage::waiting;
+}
+
+Doorkeeper::Stage Doorkeeper::advance(Applicant& a) {
+  const size_t wanted = a.answer.empty() ? kAnswer + kMac : kMac;
+  const bool open = a.pipe.advance(wanted - a.pipe.received().size());
+  if (a.pipe.received().size() == wanted) {
+    if (a.answer.empty()) return judge(a);
+    return same_bytes(a.pipe.received(), mac(secret_, "guest stays", a.nonce, a.answer)) ? Stage::inside
+                                                                                         : Stage::refused;
+  }
+  const std::chrono::duration<double> patience(crowded_ && a.answer.empty() ? kSecondsToAnswerWhenCrowded
+                                                                            : kSecondsToAnswer);
+  return open && Clock::now() - a.came < patience ? Stage::waiting : Stage::refused;
 }
 
 std::vector<Guest> Doorkeeper::admit() {
-  while (Fd fd = accept_from(listener_)) {
-    if (applicants_.size() >= kMaxApplicants) applicants_.pop_front();
-    Applicant& a =
-        applicants_.emplace_back(Applicant{Pipe(std::move(fd)), random_bytes(kNonce), after(kSecondsToAnswer)});
-    a.pipe.write(cat(kMagic, a.nonce));
-  }
   std::vector<Guest> guests;
   for (auto a = applicants_.begin(); a != applicants_.end();) {
-    Guest guest;
-    const Verdict verdict = judge(*a, &guest);
-    if (verdict == Verdict::welcome) guests.push_back(std::move(guest));
-    a = verdict == Verdict::waiting ? std::next(a) : applicants_.erase(a);
+    const Stage stage = advance(*a);
+    if (stage == Stage::inside) {
+      FieldReader fields(std::string_view(a->answer).substr(kNonce + 8));
+      Guest& guest = guests.emplace_back();
+      guest.rank = int(fields.u64()), guest.world = int(fields.u64());
+      guest.session = session_of(secret_, a->nonce, a->answer, true);
+      guest.fd = a->pipe.take_fd();
+    }
+    a = stage == Stage::waiting ? std::next(a) : applicants_.erase(a);
   }
+  accept();
   return guests;
 }
 

@@ -1,52 +1,80 @@
-// How ranks let each other in: both sides prove that they know the secret of the job, which itself never travels.
-//   listener -> guest: magic, nonce      guest -> listener: nonce, purpose, rank, world, HMAC(secret, all of it)
-//   listener -> guest: HMAC(secret, all of it, the other way round)
-// Strangers, ranks of other jobs and wrong servers fail; nothing here hides what is said afterwards.
+// How ranks let each other in: both sides prove that they know the secret of the job, which itself never travels, and
+// that they speak of the same connection: the guest names the address and port that it has dialled, the listener
+// compares them with those it was reached at. So nobody can stand between them under an address of his own.
+//   listener -> guest: magic, nonce
+//   guest -> listener: nonce, purpose, rank, world, address dialled, HMAC(secret, all of it)
+//   listener -> guest: verdict, HMAC(secret, all of it, the other way round)
+//   guest -> listener: HMAC(secret, ...) once more: it is still there
+// Both nonces and all that was said make the keys of the connection (seal.h), with which every later message is
+// authenticated.
 #pragma once
 #include <list>
+#include <string>
 #include <vector>
 
+#include "comm/seal.h"
 #include "comm/socket.h"
 
 namespace athanor {
 
 enum class Purpose : uint64_t { rendezvous = 1, data = 2 };
 
-struct Guest {
-  Fd fd;
+// Who wants to be let in.
+struct Card {
+  Purpose purpose = Purpose::rendezvous;
   int rank = 0, world = 0;
 };
 
-struct Patience {
-  Deadline greeting, all;  // until the listener says what it is, until it has let the guest in
+struct Guest {
+  Fd fd;
+  Session session;
+  int rank = 0, world = 0;
 };
 
-// The guest's side. An empty Fd with the reason in *why. Whoever has greeted is not left before the end of patience:
-// the listener may let a guest in at any moment, and would miss one that has gone to try again.
-Fd enter(const Endpoint&, const std::string& secret, Purpose, int rank, int world, Patience, std::string* why);
+struct Entrance {
+  Fd fd;  // empty: not let in
+  Session session;
+  std::string why;       // it was not
+  bool refused = false;  // by another process of this program, which said why; else nobody answers, or a stranger
+};
 
-// The listener's side, for event loops: strangers that say nothing hold up nobody.
+// The guest's side. A guest may leave at any moment and try again: it counts as inside once it has answered the
+// listener's proof.
+Entrance enter(const Endpoint&, const std::string& secret, const Card&, Deadline);
+
+// The listener's side, for event loops: strangers that say nothing, or too much, hold up nobody and take little.
 class Doorkeeper {
  public:
-  Doorkeeper(Fd listener, std::string secret, Purpose purpose)
-      : listener_(std::move(listener)), secret_(std::move(secret)), purpose_(purpose) {}
-  int port() const { return port_of(listener_); }
+  Doorkeeper(Fd listener, std::string secret, Purpose purpose);
+  int port() const { return port_; }
   void add_to(std::vector<pollfd>&) const;
   // After poll(): lets in whoever has proved to belong here.
   std::vector<Guest> admit();
+  void close();  // nobody else is expected
+  // "; 3 came with another secret, the last of them from 10.0.0.7: ...", or "".
+  std::string strangers() const;
 
  private:
   struct Applicant {
     Pipe pipe;
     std::string nonce;
-    Deadline deadline;
+    Deadline came;
+    std::string answer = {};  // once it has proved to know the secret
   };
-  enum class Verdict { waiting, refused, welcome };
-  Verdict judge(Applicant&, Guest*) const;
+  enum class Stage { waiting, refused, inside };
+  void accept();
+  Stage advance(Applicant&);
+  Stage judge(Applicant&);
   Fd listener_;
+  int port_;
   std::string secret_;
   Purpose purpose_;
   std::list<Applicant> applicants_;
+  bool crowded_ = false;  // others wait at the door, and those inside must answer at once
+  Deadline pause_ = {};   // until then nobody is let in: there are no descriptors
+  bool relayed_ = false;  // has been said
+  int strangers_ = 0;     // with another secret
+  std::string last_stranger_;
 };
 
 }  // namespace athanor

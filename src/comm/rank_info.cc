@@ -1,5 +1,6 @@
 #include "comm/rank_info.h"
 
+#include <arpa/inet.h>
 #include <unistd.h>
 
 #include <charconv>
@@ -177,6 +178,7 @@ RankInfo find_ranks(const RankFlags& flags, const EnvironmentVariables& environm
     // torchrun's agent listens on that port itself.
     if (v.text("TORCHELASTIC_USE_AGENT_STORE") == "True") ++r.port;
   }
+  if (r.rank == 0 && flags.rank < 0 && flags.rendezvous.empty()) r.listener = v.number_or("ATHANOR_LISTENER", -1);
   if (!flags.rendezvous.empty()) {
     const Endpoint e = parse_endpoint(flags.rendezvous);
     r.host = e.host, r.port = e.port;
@@ -220,7 +222,16 @@ Endpoint parse_endpoint(const std::string& text) {
   return e;
 }
 
-bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
+std::string loopback_address(const std::string& host) {
+  in_addr v4{};
+  in6_addr v6{};
+  if (host == "localhost") return "127.0.0.1";
+  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127 ? host : "";
+  if (inet_pton(AF_INET6, host.c_str(), &v6) == 1) return IN6_IS_ADDR_LOOPBACK(&v6) ? "::1" : "";
+  return "";
+}
+
+bool is_loopback(const std::string& host) { return !loopback_address(host).empty(); }
 
 std::string host_name() {
   char name[256] = "";

@@ -13,6 +13,7 @@ struct RankInfo {
   std::string launcher;  // who said so; "" for one rank alone
   std::string host;      // where rank 0 listens
   int port = 0;          // the first one to try
+  int listener = -1;     // descriptor that rank 0 was started with and that listens there already; -1: none
   std::string job;       // tells this job from others on the same machine; no secret
 };
 
@@ -39,7 +40,10 @@ struct Endpoint {
 };
 Endpoint parse_endpoint(const std::string& text);  // HOST:PORT or [IPV6]:PORT
 
-bool is_loopback(const std::string& host);  // a name or address that only this machine has
+// The numeric address that a loopback name or address means: for localhost 127.0.0.1, whatever else has that name. "":
+// other machines have this name or address, too.
+std::string loopback_address(const std::string& host);
+bool is_loopback(const std::string& host);
 
 std::string host_name();  // of this machine
 

@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "comm/communicator.h"
 #include "comm/rendezvous_server.h"
 
@@ -15,16 +16,17 @@ namespace {
 
 constexpr int kPorts = 8;  // tried from the one named on, by rank 0 and by those who look for it
 constexpr double kSecondsToTell = 2;
-constexpr double kSecondsToGreet = 5;  // of whoever listens on a port: it may be a stranger that never does
+constexpr double kSecondsToEnter = 5;  // of an attempt: whoever listens on a port may be a stranger that never answers
 constexpr size_t kStepsRemembered = 256, kStepsToKnow = 8;
 constexpr double kSecondsBetweenBeats = 0.05;  // at least, however often what this rank is at changes
 constexpr auto kPause = std::chrono::milliseconds(50);
 
 Fd new_event() { return Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); }
 
-Fd take_port(const RankInfo& ranks) {
+Fd take_port(const RankInfo& ranks, const std::string& address) {
+  if (ranks.listener >= 0) return inherited_listener(ranks.listener, ranks.port);
   for (int p = ranks.port; p < ranks.port + kPorts && p < 65536; ++p)
-    if (auto fd = listen_on(is_loopback(ranks.host), p)) return std::move(*fd);
+    if (auto fd = listen_on(address, p)) return std::move(*fd);
   throw Error(cat("rendezvous: ports ", ranks.port, " to ", ranks.port + kPorts - 1,
                   " are all taken on this machine; set MASTER_PORT to a free one"));
 }
@@ -34,9 +36,13 @@ Fd take_port(const RankInfo& ranks) {
 Rendezvous::Rendezvous(RendezvousOptions options)
     : options_(std::move(options)), wake_(new_event()), failed_(new_event()) {
   CHECK(wake_ && failed_, "eventfd");
-  if (rank() == 0)
-    server_ = std::make_unique<RendezvousServer>(take_port(options_.ranks), options_.secret(), size(),
+  if (rank() == 0) {
+    address_ = listening_address(options_.ranks.host);
+    secret_ = options_.key().secret;
+    server_ = std::make_unique<RendezvousServer>(take_port(options_.ranks, address_), secret_, size(),
                                                  ServerTimeouts{options_.timeout, options_.timeouts.silence});
+    if (options_.listening) options_.listening(server_->port());
+  }
   join();
   monitor_ = std::thread([this] { monitor(); });
   try {
@@ -55,26 +61,34 @@ Rendezvous::Rendezvous(RendezvousOptions options)
 void Rendezvous::join() {
   const Deadline deadline = after(options_.timeout);
   const RankInfo& me = options_.ranks;
-  std::string why = "no answer";
+  std::string why, told;  // told: by another rank, which says more than that nobody answers at some later time
   for (;;) {
+    const JobKey key = server_ ? JobKey{secret_, server_->port()} : options_.key();
+    if (key.secret.empty()) why = "rank 0 has not made the secret of the job yet";
     // A stranger on the first port says something else than nobody on the last.
     std::string reason;
-    for (int k = 0; k < (server_ ? 1 : kPorts); ++k) {
-      const Endpoint to = server_ ? Endpoint{"127.0.0.1", server_->port()} : Endpoint{me.host, me.port + k};
-      std::string not_there;
-      Fd fd = enter(to, options_.secret(), Purpose::rendezvous, me.rank, me.world,
-                    {std::min(deadline, after(std::min(kSecondsToGreet, options_.timeout / 4))), deadline}, &not_there);
-      if (fd) {
-        address_ = local_address(fd);
-        pipe_ = std::make_unique<Pipe>(std::move(fd));
+    for (int k = 0; k < (key.secret.empty() ? 0 : key.port ? 1 : kPorts); ++k) {
+      const std::string here = address_.empty() ? "127.0.0.1" : address_;
+      const Endpoint to{server_ ? here : me.host, key.port ? key.port : me.port + k};
+      Entrance e = enter(to, key.secret, {Purpose::rendezvous, me.rank, me.world},
+                         std::min(deadline, after(std::min(kSecondsToEnter, options_.timeout / 4))));
+      if (e.fd) {
+        if (!server_) address_ = local_address(e.fd);
+        server_address_ = remote_address(e.fd);
+        secret_ = key.secret;
+        channel_ = std::make_unique<Channel>(std::move(e.fd), e.session);
         return;
       }
-      if (reason.empty() || not_there.find("secret") != std::string::npos) reason = not_there;
+      if (reason.empty()) reason = e.why;
+      const std::string said = cat("port ", to.port, ": ", e.why);
+      if (!e.refused || said == told) continue;
+      told = said;
+      log::warn("rendezvous: rank 0 at ", me.host, " ", told, "; trying on for ", options_.timeout, " s");
     }
-    why = reason;
+    if (!reason.empty()) why = reason;
     if (Clock::now() > deadline)
       throw Error(cat("rendezvous: rank ", me.rank, " of ", me.world, " could not join rank 0 at ", me.host, " port ",
-                      me.port, " within ", options_.timeout, " s: ", why),
+                      key.port ? key.port : me.port, " within ", options_.timeout, " s: ", told.empty() ? why : told),
                   Exit::peer_lost);
     std::this_thread::sleep_for(kPause);
   }
@@ -83,19 +97,19 @@ void Rendezvous::join() {
 Rendezvous::~Rendezvous() {
   {
     const std::lock_guard lock(mutex_);
-    if (failure_.empty() && std::uncaught_exceptions() == 0) outbox_ += to_bytes({'q', ""});
+    if (failure_.empty() && std::uncaught_exceptions() == 0) outbox_.push_back({'q', ""});
     leaving_ = true;
   }
   eventfd_write(wake_.get(), 1);
   monitor_.join();
-  pipe_.reset();
+  channel_.reset();
   server_.reset();
 }
 
-void Rendezvous::post(const Frame& frame) {
+void Rendezvous::post(Frame frame) {
   {
     const std::lock_guard lock(mutex_);
-    outbox_ += to_bytes(frame);
+    outbox_.push_back(std::move(frame));
   }
   eventfd_write(wake_.get(), 1);
 }
@@ -111,26 +125,29 @@ void Rendezvous::beat() {
     const std::lock_guard lock(mutex_);
     put_text(payload, place());
   }
-  pipe_->write(to_bytes({'b', payload}));
+  channel_->write({'b', payload});
+}
+
+void Rendezvous::send_outbox() {
+  std::vector<Frame> frames;
+  {
+    const std::lock_guard lock(mutex_);
+    frames.swap(outbox_);
+  }
+  for (const Frame& f : frames) channel_->write(f);
 }
 
 // Moves bytes for a while; false once the connection has ended.
 bool Rendezvous::pump(int timeout_ms) {
-  {
-    const std::lock_guard lock(mutex_);
-    pipe_->write(std::exchange(outbox_, {}));
-  }
-  pollfd fds[] = {{wake_.get(), POLLIN, 0}, {pipe_->fd().get(), pipe_->wanted(), 0}};
+  send_outbox();
+  pollfd fds[] = {{wake_.get(), POLLIN, 0}, channel_->poll_entry()};
   poll(fds, 2, timeout_ms);
   eventfd_t value = 0;
   eventfd_read(wake_.get(), &value);
-  {
-    const std::lock_guard lock(mutex_);
-    pipe_->write(std::exchange(outbox_, {}));
-  }
+  send_outbox();
   heard_ += held_up(&looked_);
-  const bool open = pipe_->advance();
-  while (const auto frame = take_frame(pipe_->received())) handle(*frame);
+  const bool open = channel_->advance();
+  while (const auto frame = channel_->take()) handle(*frame);
   return open;
 }
 
@@ -166,7 +183,7 @@ void Rendezvous::monitor() {
                         " s: stopped, or its machine or the network to it is lost"));
     } catch (const Error& e) {
       open = false;
-      set_failure(cat("rank 0 sent what cannot be read: ", e.what()));
+      set_failure(cat("the connection to rank 0 (", options_.ranks.host, ") cannot be trusted: ", e.what()));
     }
   }
   // What was said last must get out.
@@ -177,7 +194,7 @@ void Rendezvous::monitor() {
     } catch (const Error&) {
       open = false;
     }
-    if (pipe_->flushed() || Clock::now() > until) break;
+    if (channel_->flushed() || Clock::now() > until) break;
   }
 }
 

@@ -11,7 +11,9 @@
 #include <thread>
 
 #include "base/error.h"
+#include "comm/channel.h"
 #include "comm/handshake.h"
+#include "comm/secret.h"
 
 namespace athanor {
 
@@ -28,8 +30,9 @@ constexpr double kLeastStepLimit = 9;
 
 struct RendezvousOptions {
   RankInfo ranks;
-  std::function<std::string()> secret;  // asked at every attempt: rank 0 may not have written it yet
-  double timeout = 600;                 // seconds to come together
+  std::function<JobKey()> key;         // asked at every attempt: rank 0 may not have written it yet
+  std::function<void(int)> listening;  // on rank 0: the port that it has got; may be empty
+  double timeout = 600;                // seconds to come together
   Timeouts timeouts = {};
   // Called on a thread of its own when another rank has failed and this one has not left within grace_seconds: it hangs
   // where nothing can reach it.
@@ -49,7 +52,10 @@ class Rendezvous {
   int rank() const { return options_.ranks.rank; }
   int size() const { return options_.ranks.world; }
   const RendezvousOptions& options() const { return options_; }
-  const std::string& address() const { return address_; }  // of this machine, as it reaches rank 0's
+  // Of this machine, as it reaches rank 0's; on rank 0 where it listens, "" for all addresses.
+  const std::string& address() const { return address_; }
+  const std::string& server_address() const { return server_address_; }  // of rank 0's machine, as this one reaches it
+  const std::string& secret() const { return secret_; }                  // of the job
 
   // The values of all ranks under this name, in rank order; returns when all have called it. A name is used once.
   std::vector<std::string> exchange(const std::string& name, const std::string& value);
@@ -88,7 +94,8 @@ class Rendezvous {
   void monitor();
   void handle(const Frame&);
   void set_failure(const std::string&);
-  void post(const Frame&);
+  void post(Frame);
+  void send_outbox();
   bool pump(int timeout_ms);
   void beat();
   double limit();             // seconds, of what this rank is at
@@ -99,8 +106,8 @@ class Rendezvous {
 
   RendezvousOptions options_;
   std::unique_ptr<RendezvousServer> server_;  // of rank 0
-  std::unique_ptr<Pipe> pipe_;                // the monitor's alone
-  std::string address_;
+  std::unique_ptr<Channel> channel_;          // the monitor's alone
+  std::string address_, server_address_, secret_;
   Fd wake_, failed_;
   std::atomic<uint64_t> entered_{0}, device_entered_{0};
   std::atomic<int> waiting_{0};
@@ -108,7 +115,7 @@ class Rendezvous {
   Deadline heard_, looked_;  // the server's last sign of life, and when that was looked for; the monitor's alone
   std::mutex mutex_;         // guards what follows
   std::condition_variable changed_;
-  std::string outbox_;
+  std::vector<Frame> outbox_;
   std::map<std::string, std::vector<std::string>> results_;
   std::string failure_;
   Activity activity_ = Activity::startup;

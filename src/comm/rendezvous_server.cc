@@ -47,7 +47,7 @@ RendezvousServer::~RendezvousServer() {
 bool RendezvousServer::finished() const {
   if (!stop_) return false;
   if (Clock::now() > *stop_) return true;
-  return std::none_of(members_.begin(), members_.end(), [](const Member& m) { return m.pipe.has_value(); });
+  return std::none_of(members_.begin(), members_.end(), [](const Member& m) { return m.channel.has_value(); });
 }
 
 void RendezvousServer::serve() {
@@ -56,7 +56,7 @@ void RendezvousServer::serve() {
   } catch (const std::exception& e) {
     fail(cat("the rendezvous of rank 0 failed: ", e.what()));
     for (Member& m : members_)
-      if (m.pipe) m.pipe->advance();
+      if (m.channel) m.channel->advance();
   }
 }
 
@@ -64,7 +64,7 @@ void RendezvousServer::turn() {
   std::vector<pollfd> fds = {{wake_.get(), short(stop_ ? 0 : POLLIN), 0}};
   door_.add_to(fds);
   for (const Member& m : members_)
-    if (m.pipe) fds.push_back({m.pipe->fd().get(), m.pipe->wanted(), 0});
+    if (m.channel) fds.push_back(m.channel->poll_entry());
   poll(fds.data(), nfds_t(fds.size()), kTurnMs);
   eventfd_t value = 0;
   if (!stop_ && eventfd_read(wake_.get(), &value) == 0) stop_ = after(kSecondsToLeave);
@@ -73,23 +73,23 @@ void RendezvousServer::turn() {
   for (Member& m : members_) m.beat += late, m.progress += late;
   for (Guest& guest : door_.admit()) join(std::move(guest));
   for (int r = 0; r < int(members_.size()); ++r)
-    if (members_[size_t(r)].pipe) read(r);
+    if (members_[size_t(r)].channel) read(r);
   if (failure_.empty()) find_missing();
   if (failure_.empty()) find_silent();
   if (failure_.empty()) find_hanging();
   if (now_ < next_beat_) return;
   next_beat_ = after(std::min(1.0, limits_.silence / 8));
   for (Member& m : members_)
-    if (m.pipe) m.pipe->write(to_bytes({'b', ""}));
+    if (m.channel) m.channel->write({'b', ""});
 }
 
 void RendezvousServer::join(Guest guest) {
   const int world = int(members_.size());
   const auto refuse = [&](const std::string& why) {  // the guest shall know it too
     fail(why);
-    Pipe pipe(std::move(guest.fd));
-    pipe.write(to_bytes({'a', why}));
-    pipe.advance();
+    Channel channel(std::move(guest.fd), guest.session);
+    channel.write({'a', why});
+    channel.advance();
   };
   if (guest.world != world || guest.rank < 0 || guest.rank >= world)
     return refuse(cat("rank ", guest.rank, " of ", guest.world, " came to a job of ", world,
@@ -98,31 +98,32 @@ void RendezvousServer::join(Guest guest) {
   if (m.joined)
     return refuse(
         cat("rank ", guest.rank, " came twice: two jobs use one rendezvous address; give each its own MASTER_PORT"));
-  m.pipe.emplace(std::move(guest.fd));
+  m.channel.emplace(std::move(guest.fd), guest.session);
   m.joined = true;
   m.progress = m.beat = Clock::now();
-  if (!failure_.empty()) m.pipe->write(to_bytes({'a', failure_}));
+  if (!failure_.empty()) m.channel->write({'a', failure_});
+  if (std::all_of(members_.begin(), members_.end(), [](const Member& member) { return member.joined; })) door_.close();
 }
 
 void RendezvousServer::read(int rank) {
   Member& m = members_[size_t(rank)];
-  const bool open = m.pipe->advance();
+  const bool open = m.channel->advance();
   try {
-    while (m.pipe)
-      if (const auto frame = take_frame(m.pipe->received()))
+    while (m.channel)
+      if (const auto frame = m.channel->take())
         handle(rank, *frame);
       else
         break;
   } catch (const Error& e) {
-    fail(cat("rank ", rank, " sent what cannot be read: ", e.what()));
-    m.pipe.reset();
+    fail(cat("the connection to ", name(rank), " cannot be trusted: ", e.what()));
+    m.channel.reset();
   }
-  if (!open && m.pipe) lose(rank);
+  if (!open && m.channel) lose(rank);
 }
 
 void RendezvousServer::lose(int rank) {
   Member& m = members_[size_t(rank)];
-  m.pipe.reset();
+  m.channel.reset();
   if (!m.quit)
     fail(cat(name(rank), " is gone: its process ended or was killed, or its machine is lost",
              m.place.empty() ? "" : cat("; last heard of at ", m.place)));
@@ -151,13 +152,13 @@ void RendezvousServer::handle(int rank, const Frame& frame) {
     put_text(result, name);
     for (const auto& value : values) put_text(result, *value);
     for (Member& to : members_)
-      if (to.pipe) to.pipe->write(to_bytes({'r', result}));
+      if (to.channel) to.channel->write({'r', result});
     exchanges_.erase(name);
   } else if (frame.kind == 'f') {
     fail(cat(name(rank), " failed: ", fields.text()));
   } else if (frame.kind == 'q') {
     m.quit = true;
-    m.pipe.reset();
+    m.channel.reset();
   } else {
     throw Error(cat("a frame of kind ", int(frame.kind)));
   }
@@ -167,7 +168,7 @@ void RendezvousServer::fail(const std::string& why) {
   if (!failure_.empty()) return;  // what comes later are consequences
   failure_ = why;
   for (Member& m : members_)
-    if (m.pipe) m.pipe->write(to_bytes({'a', why}));
+    if (m.channel) m.channel->write({'a', why});
 }
 
 double RendezvousServer::seconds_since(Deadline then) const {
@@ -181,7 +182,7 @@ void RendezvousServer::find_missing() {
     if (!members_[size_t(r)].joined) missing.push_back(r);
   if (!missing.empty())
     fail(cat(rank_names(missing), " of ", members_.size(), " did not come to the rendezvous within ", limits_.join,
-             " s: see whether they were started and can reach this machine"));
+             " s: see whether they were started and can reach this machine", door_.strangers()));
 }
 
 std::string RendezvousServer::name(int rank) const {
@@ -196,14 +197,14 @@ std::string RendezvousServer::names(const std::vector<int>& ranks) const {
 void RendezvousServer::find_silent() {
   std::vector<int> silent;
   for (int r = 0; r < int(members_.size()); ++r)
-    if (members_[size_t(r)].pipe && seconds_since(members_[size_t(r)].beat) > limits_.silence) silent.push_back(r);
+    if (members_[size_t(r)].channel && seconds_since(members_[size_t(r)].beat) > limits_.silence) silent.push_back(r);
   if (silent.empty()) return;
   fail(cat(names(silent), " gave no sign of life for ", limits_.silence,
            " s: stopped, or its machine or the network to it is lost; last heard of at ",
            members_[size_t(silent[0])].place));
   for (const int r : silent) {  // nobody waits for it to leave
-    members_[size_t(r)].pipe->advance();
-    members_[size_t(r)].pipe.reset();
+    members_[size_t(r)].channel->advance();
+    members_[size_t(r)].channel.reset();
   }
 }
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <thread>
 
+#include "comm/channel.h"
 #include "comm/handshake.h"
 
 namespace athanor {
@@ -24,7 +25,7 @@ class RendezvousServer {
 
  private:
   struct Member {
-    std::optional<Pipe> pipe;
+    std::optional<Channel> channel;
     bool joined = false, quit = false, waiting = false;
     uint64_t entered = 0;
     double limit = 0;         // seconds, for what it is at

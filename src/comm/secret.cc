@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
+#include <charconv>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -40,17 +40,38 @@ void require_private(const struct stat& s, const std::string& path) {
                 Exit::usage);
 }
 
-// A folder that only this user can enter.
+bool is_private_folder(const std::string& path) {
+  struct stat s {};
+  return lstat(path.c_str(), &s) == 0 && S_ISDIR(s.st_mode) && s.st_uid == geteuid() && (s.st_mode & 077) == 0;
+}
+
+// A folder that only this user can enter. Where others may make folders too, one of them may have taken the name: then
+// the next is tried. All ranks see the same and take the same.
 std::string private_folder(const EnvironmentVariables& environment) {
+  constexpr int kMostTaken = 100;
   const std::string run_time = value_of(environment, "XDG_RUNTIME_DIR"), temporary = value_of(environment, "TMPDIR");
   const std::string folder =
       run_time.empty() ? cat(temporary.empty() ? "/tmp" : temporary, "/athanor-", geteuid()) : run_time + "/athanor";
-  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) throw_io("creating the folder", folder, errno);
+  for (int k = 0; k < kMostTaken; ++k) {
+    std::string path = k == 0 ? folder : cat(folder, "-", k);
+    if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) throw_io("creating the folder", path, errno);
+    if (is_private_folder(path)) return path;
+  }
+  throw Error(cat(folder, ": this and ", kMostTaken, " folders with a number behind the name are not private ones of yours; "
+                  "set XDG_RUNTIME_DIR or TMPDIR to a folder that only you may write"),
+              Exit::usage);
+}
+
+// "" where there is none.
+std::string read_private(const std::string& path) {
+  const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!file && errno == ENOENT) return "";
+  if (!file) throw_io("opening", path, errno);
   struct stat s {};
-  if (lstat(folder.c_str(), &s) != 0) throw_io("looking at", folder, errno);
-  if (!S_ISDIR(s.st_mode)) throw Error(cat(folder, ": expected a folder of yours; remove what is there"), Exit::usage);
-  require_private(s, folder);
-  return folder;
+  if (fstat(file.get(), &s) != 0) throw_io("looking at", path, errno);
+  if (!S_ISREG(s.st_mode)) throw Error(cat(path, ": expected a file with a secret"), Exit::usage);
+  require_private(s, path);
+  return read_all(file, kMaxSecret, path);
 }
 
 }  // namespace
@@ -63,8 +84,9 @@ JobSecret::JobSecret(const RankInfo& ranks, const EnvironmentVariables& environm
   }
   path_ = value_of(environment, "ATHANOR_SECRET_FILE");
   if (!path_.empty()) {
-    value_ = read();
-    if (value_.empty()) throw_io("opening", path_, ENOENT);
+    struct stat s {};
+    if (lstat(path_.c_str(), &s) != 0) throw_io("opening", path_, errno);
+    value_ = checked(read_private(path_), path_);
     return;
   }
   if (!is_loopback(ranks.host))
@@ -75,30 +97,38 @@ JobSecret::JobSecret(const RankInfo& ranks, const EnvironmentVariables& environm
         Exit::usage);
   path_ = cat(private_folder(environment), "/job-", ranks.port, "-", to_hex(cat(stream_of(ranks.job))));
   if (ranks.rank != 0) return;
+  value_ = to_hex(random_bytes(32));
+  ours_ = true;
+}
+
+void JobSecret::publish(int port) {
+  if (!ours_) return;
   const std::string fresh = cat(path_, ".", getpid());
+  unlink(fresh.c_str());  // of a process that had this number before
   {
     const Fd file(open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     if (!file) throw_io("creating", fresh, errno);
-    const std::string secret = to_hex(random_bytes(32));
-    write_all(file, std::as_bytes(std::span(secret)), fresh);
+    const std::string text = cat(value_, "\n", port, "\n");
+    write_all(file, std::as_bytes(std::span(text)), fresh);
   }
   rename_path(fresh, path_);
-  written_ = true;
 }
 
 JobSecret::~JobSecret() {
-  if (written_) unlink(path_.c_str());
+  try {
+    if (ours_ && read_private(path_).starts_with(value_)) unlink(path_.c_str());  // else another job has replaced it
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): it is not ours any more
+  }
 }
 
-std::string JobSecret::read() const {
-  if (!value_.empty()) return value_;
-  const Fd file(open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  if (!file && errno == ENOENT) return "";
-  if (!file) throw_io("opening", path_, errno);
-  struct stat s {};
-  if (fstat(file.get(), &s) != 0) throw_io("looking at", path_, errno);
-  require_private(s, path_);
-  return checked(read_all(file, kMaxSecret, path_), path_);
+JobKey JobSecret::read() const {
+  if (!value_.empty()) return {value_, 0};
+  const std::string text = read_private(path_);
+  if (text.empty()) return {};
+  const size_t line = text.find('\n');
+  JobKey key{checked(text.substr(0, line), path_), 0};
+  if (line != std::string::npos) std::from_chars(text.data() + line + 1, text.data() + text.size(), key.port);
+  return key;
 }
 
 }  // namespace athanor

@@ -8,6 +8,11 @@
 
 namespace athanor {
 
+struct JobKey {
+  std::string secret;  // "": not known yet
+  int port = 0;        // where rank 0 listens; 0: on the launcher's port or one of the next
+};
+
 class JobSecret {
  public:
   // ATHANOR_SECRET, else the file ATHANOR_SECRET_FILE names (mode 0600, ours). Neither: a file per job in a folder of
@@ -17,12 +22,14 @@ class JobSecret {
   JobSecret(const JobSecret&) = delete;
   JobSecret& operator=(const JobSecret&) = delete;
 
-  // As it is now: before rank 0 has written it there is none, and "" is returned.
-  std::string read() const;
+  // As it is now: before rank 0 has published it there is none.
+  JobKey read() const;
+  // Rank 0 listens on that port. Its file says so: those who can read it look nowhere else.
+  void publish(int port);
 
  private:
   std::string value_, path_;
-  bool written_ = false;
+  bool ours_ = false;  // path_ is the file of rank 0
 };
 
 }  // namespace athanor

@@ -1,11 +1,13 @@
 #include "comm/socket.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -18,7 +20,6 @@ namespace athanor {
 namespace {
 
 constexpr int kBacklog = 1024;
-constexpr size_t kMaxFrame = 64 << 20;
 
 union Address {
   sockaddr any;
@@ -50,6 +51,25 @@ std::string numeric(const Address& a) {
   if (a.any.sa_family == AF_INET6) inet_ntop(AF_INET6, &a.v6.sin6_addr, text, sizeof text);
   const std::string address = text;
   return address.starts_with("::ffff:") && address.find('.') != std::string::npos ? address.substr(7) : address;
+}
+
+int port_of(const Address& a) { return ntohs(a.any.sa_family == AF_INET6 ? a.v6.sin6_port : a.v4.sin_port); }
+
+std::string endpoint(const Address& a) { return cat('[', numeric(a), "]:", port_of(a)); }
+
+Address to_address(const sockaddr& from) {
+  Address a{};
+  if (from.sa_family == AF_INET) std::memcpy(&a, &from, sizeof a.v4);
+  if (from.sa_family == AF_INET6) std::memcpy(&a, &from, sizeof a.v6);
+  return a;
+}
+
+// An end of a socket; where the other one has gone there may be none.
+Address address_of(const Fd& fd, int (*ask)(int, sockaddr*, socklen_t*)) {
+  Address a{};
+  socklen_t bytes = sizeof a;
+  ask(fd.get(), &a.any, &bytes);
+  return a;
 }
 
 Fd listen_at(const Address& address, socklen_t bytes, int* error) {
@@ -97,26 +117,52 @@ int milliseconds_left(Deadline deadline) {
   return int(std::clamp<int64_t>(left, 0, 1 << 30));
 }
 
-std::optional<Fd> listen_on(bool loopback_only, int port) {
+std::optional<Fd> listen_on(const std::string& address, int port) {
   Address v6{}, v4{};
   v6.v6.sin6_family = AF_INET6, v6.v6.sin6_port = htons(uint16_t(port)), v6.v6.sin6_addr = in6addr_any;
-  v4.v4.sin_family = AF_INET, v4.v4.sin_port = htons(uint16_t(port));
-  v4.v4.sin_addr.s_addr = htonl(loopback_only ? INADDR_LOOPBACK : INADDR_ANY);
+  v4.v4.sin_family = AF_INET, v4.v4.sin_port = htons(uint16_t(port)), v4.v4.sin_addr.s_addr = htonl(INADDR_ANY);
+  const bool any = address.empty(), is_v4 = !any && inet_pton(AF_INET, address.c_str(), &v4.v4.sin_addr) == 1;
+  CHECK(any || is_v4 || inet_pton(AF_INET6, address.c_str(), &v6.v6.sin6_addr) == 1, "no numeric address: ", address);
   int error = EAFNOSUPPORT;
   Fd fd;
-  if (!loopback_only) fd = listen_at(v6, sizeof v6.v6, &error);  // both families; machines without IPv6 take the other
-  if (!fd && error != EADDRINUSE) fd = listen_at(v4, sizeof v4.v4, &error);
+  if (!is_v4) fd = listen_at(v6, sizeof v6.v6, &error);  // both families; machines without IPv6 take the other
+  if (is_v4 || (any && !fd && error != EADDRINUSE)) fd = listen_at(v4, sizeof v4.v4, &error);
   if (!fd && error == EADDRINUSE) return std::nullopt;
-  if (!fd) throw Error(cat("listening on port ", port, ": ", std::strerror(error)));
+  if (!fd) throw Error(cat("listening on port ", port, any ? "" : cat(" of ", address), ": ", std::strerror(error)));
   return fd;
 }
 
-int port_of(const Fd& listener) {
-  Address a{};
-  socklen_t bytes = sizeof a;
-  CHECK(getsockname(listener.get(), &a.any, &bytes) == 0, std::strerror(errno));
-  return ntohs(a.any.sa_family == AF_INET6 ? a.v6.sin6_port : a.v4.sin_port);
+std::string listening_address(const std::string& host) {
+  if (is_loopback(host)) return loopback_address(host);
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return "";
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> all(found, freeaddrinfo);
+  ifaddrs* interfaces = nullptr;
+  CHECK(getifaddrs(&interfaces) == 0, std::strerror(errno));
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> ours(interfaces, freeifaddrs);
+  for (const addrinfo* a = found; a; a = a->ai_next) {
+    const std::string address = numeric(to_address(*a->ai_addr));
+    if (is_loopback(address)) continue;  // what a machine calls itself is no address for others
+    for (const ifaddrs* i = interfaces; i; i = i->ifa_next)
+      if (i->ifa_addr && numeric(to_address(*i->ifa_addr)) == address) return address;
+  }
+  return "";
 }
+
+Fd inherited_listener(int number, int port) {
+  Fd fd(fcntl(number, F_DUPFD_CLOEXEC, 0));
+  int listens = 0;
+  socklen_t bytes = sizeof listens;
+  if (!fd || getsockopt(fd.get(), SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) != 0 || !listens || port_of(fd) != port)
+    throw Error(cat("ATHANOR_LISTENER: descriptor ", number, " is no listener on port ", port,
+                    "; `athanor launch` sets this variable for rank 0, nobody else: unset it"),
+                Exit::usage);
+  close(number);
+  return fd;
+}
+
+int port_of(const Fd& listener) { return port_of(address_of(listener, getsockname)); }
 
 Fd accept_from(const Fd& listener) {
   Fd fd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
@@ -128,9 +174,11 @@ Fd connect_to(const Endpoint& to, Deadline deadline, std::string* why) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_ADDRCONFIG | AI_NUMERICSERV;
-  if (is_loopback(to.host))
+  const std::string loopback = loopback_address(to.host);
+  if (!loopback.empty())
     hints.ai_flags = AI_NUMERICSERV;  // machines with the loopback alone have no configured address
-  if (const int error = getaddrinfo(to.host.c_str(), std::to_string(to.port).c_str(), &hints, &found)) {
+  const std::string& host = loopback.empty() ? to.host : loopback;
+  if (const int error = getaddrinfo(host.c_str(), std::to_string(to.port).c_str(), &hints, &found)) {
     *why = cat("the name cannot be resolved: ", gai_strerror(error));
     return {};
   }
@@ -140,12 +188,10 @@ Fd connect_to(const Endpoint& to, Deadline deadline, std::string* why) {
   return fd;
 }
 
-std::string local_address(const Fd& connected) {
-  Address a{};
-  socklen_t bytes = sizeof a;
-  CHECK(getsockname(connected.get(), &a.any, &bytes) == 0, std::strerror(errno));
-  return numeric(a);
-}
+std::string local_address(const Fd& connected) { return numeric(address_of(connected, getsockname)); }
+std::string remote_address(const Fd& connected) { return numeric(address_of(connected, getpeername)); }
+std::string local_endpoint(const Fd& connected) { return endpoint(address_of(connected, getsockname)); }
+std::string remote_endpoint(const Fd& connected) { return endpoint(address_of(connected, getpeername)); }
 
 std::string interface_address(const std::string& list) {
   const bool exclude = list.starts_with('^');
@@ -166,8 +212,7 @@ std::string interface_address(const std::string& list) {
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> all(found, freeifaddrs);
   for (const ifaddrs* i = found; i; i = i->ifa_next) {
     if (!i->ifa_addr || (i->ifa_addr->sa_family != AF_INET && i->ifa_addr->sa_family != AF_INET6)) continue;
-    Address a{};
-    std::memcpy(&a, i->ifa_addr, i->ifa_addr->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+    const Address a = to_address(*i->ifa_addr);
     if (a.any.sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&a.v6.sin6_addr)) continue;  // needs a scope to be reached
     if (listed(i->ifa_name) != exclude) return numeric(a);
   }
@@ -196,40 +241,25 @@ bool recv_all(const Fd& fd, void* data, size_t bytes, Deadline deadline) {
   return true;
 }
 
-bool Pipe::advance() {
+bool Pipe::advance(size_t most) {
   bool open = true;
-  while (open && !out_.empty()) {
-    const ssize_t n = send(fd_.get(), out_.data(), out_.size(), MSG_NOSIGNAL);
+  size_t sent = 0;
+  while (sent < out_.size()) {
+    const ssize_t n = send(fd_.get(), out_.data() + sent, out_.size() - sent, MSG_NOSIGNAL);
     open = n >= 0 || would_block(errno);
     if (n <= 0) break;
-    out_.erase(0, size_t(n));
+    sent += size_t(n);
   }
+  out_.erase(0, sent);
   char buffer[16384];  // read in any case: who has closed may have said why before
-  for (;;) {
-    const ssize_t n = recv(fd_.get(), buffer, sizeof buffer, 0);
+  while (most > 0) {
+    const ssize_t n = recv(fd_.get(), buffer, std::min(most, sizeof buffer), 0);
     if (n == 0 || (n < 0 && !would_block(errno))) return false;
     if (n < 0) return open;
     in_.append(buffer, size_t(n));
+    most -= size_t(n);
   }
-}
-
-std::string to_bytes(const Frame& f) {
-  std::string bytes;
-  const auto length = uint32_t(f.payload.size() + 1);
-  CHECK(length <= kMaxFrame, "a frame of ", length, " bytes");
-  for (int shift = 0; shift < 32; shift += 8) bytes += char(length >> shift);
-  return bytes + f.kind + f.payload;
-}
-
-std::optional<Frame> take_frame(std::string& buffer) {
-  if (buffer.size() < 5) return std::nullopt;
-  uint32_t length = 0;
-  for (size_t i = 0; i < 4; ++i) length |= uint32_t(uint8_t(buffer[i])) << (8 * i);
-  if (length < 1 || length > kMaxFrame) throw Error(cat("rendezvous: a frame of ", length, " bytes is damaged"));
-  if (buffer.size() < 4 + length) return std::nullopt;
-  Frame f{buffer[4], buffer.substr(5, length - 1)};
-  buffer.erase(0, 4 + length);
-  return f;
+  return true;
 }
 
 void put_u64(std::string& out, uint64_t value) {

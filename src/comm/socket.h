@@ -19,14 +19,25 @@ using Deadline = Clock::time_point;
 Deadline after(double seconds);
 int milliseconds_left(Deadline);  // for poll: from 0, rounded up
 
-// A listener on all addresses of this machine, or on the loopback ones alone. Port 0: any. nullopt: the port is taken.
-std::optional<Fd> listen_on(bool loopback_only, int port);
+// A listener on one numeric address of this machine; "": on all. Port 0: any. nullopt: the port is taken.
+std::optional<Fd> listen_on(const std::string& address, int port);
+// The address to listen on for those who come to this name: the loopback address it means, the address of this
+// machine's that it has; "" (all) where it is resolved to none of them, as behind a name that this machine has for
+// itself alone.
+std::string listening_address(const std::string& host);
+// One that this process was started with. Throws Error(usage) if it is no listener on that port.
+Fd inherited_listener(int fd, int port);
 int port_of(const Fd& listener);
-Fd accept_from(const Fd& listener);  // empty: nobody there after all
+Fd accept_from(const Fd& listener);  // empty: nobody there after all, or errno says why not
 
-// Tries every address of the name once. Empty on failure, with the reason in *why.
+// Tries every address of the name once; of a loopback name the one that rank 0 listens on. Empty on failure, with the
+// reason in *why.
 Fd connect_to(const Endpoint&, Deadline, std::string* why);
-std::string local_address(const Fd& connected);  // numeric: how this machine is known to the other side
+// Numeric: how this machine is known to the other side, and the other way round. Endpoints are "[address]:port".
+std::string local_address(const Fd& connected);
+std::string remote_address(const Fd& connected);
+std::string local_endpoint(const Fd& connected);
+std::string remote_endpoint(const Fd& connected);
 // Numeric address of the first interface whose name starts with an entry of the list: "eth,ib0"; "=eth0" means the
 // whole name, "^docker,lo" all but these (NCCL_SOCKET_IFNAME's rules). Throws Error(usage) if there is none.
 std::string interface_address(const std::string& list);
@@ -38,28 +49,22 @@ bool recv_all(const Fd&, void* data, size_t bytes, Deadline);
 // Bytes that arrive and leave as the other side is ready; for event loops.
 class Pipe {
  public:
+  static constexpr size_t kMostBytesOfATurn = 1 << 20;
   explicit Pipe(Fd fd) : fd_(std::move(fd)) {}
   const Fd& fd() const { return fd_; }
   Fd take_fd() { return std::move(fd_); }
   short wanted() const { return short(out_.empty() ? POLLIN : POLLIN | POLLOUT); }
   void write(std::string_view bytes) { out_.append(bytes); }
   bool flushed() const { return out_.empty(); }
-  bool advance();  // moves what can be moved; false: closed by the other side, or broken
+  // Moves what can be moved, but takes no more than that many bytes: what is left waits for the next turn. False:
+  // closed by the other side, or broken, and all that it said has been read.
+  bool advance(size_t most = kMostBytesOfATurn);
   std::string& received() { return in_; }
 
  private:
   Fd fd_;
   std::string in_, out_;
 };
-
-// Frames: u32 length of what follows, one letter for the kind, payload. All numbers little-endian.
-struct Frame {
-  char kind = 0;
-  std::string payload;
-};
-std::string to_bytes(const Frame&);
-// Takes the first whole frame off the buffer. Throws Error for a length beyond reason.
-std::optional<Frame> take_frame(std::string& buffer);
 
 // Fields of a payload.
 void put_u64(std::string& out, uint64_t value);

@@ -1,19 +1,19 @@
 #include "comm/tcp.h"
 
-#include <sys/socket.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
+#include <optional>
 
-#include "comm/wire.h"
+#include "base/sha256.h"
+#include "comm/link.h"
+#include "comm/seal.h"
 
 namespace athanor {
 namespace {
 
-bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+constexpr double kSecondsToEnter = 5;  // of an attempt
 
-// The connections of one rank to all others.
+// The connections of one rank to all others. Every transfer is followed by its tag: what a transfer has written into
+// memory counts once its tag has been found right.
 class Connections final : public Wire {
  public:
   Connections(Rendezvous& rendezvous, const std::string& interfaces);
@@ -21,22 +21,38 @@ class Connections final : public Wire {
 
  private:
   void connect(const std::vector<std::string>& endpoints, const std::string& secret);
-  bool push(Transfer&);
-  bool pull(Transfer&);
-  void lost(int peer);
+  bool moved(const Transfer&, Link::Outcome);  // throws if the peer is gone
   Rendezvous& rendezvous_;
-  std::vector<Fd> peers_;
+  std::vector<std::optional<Link>> peers_;  // by rank
 };
+
+// Every rank tells where it listens, and a number that nobody could know before: all of them together are the secret of
+// these very connections.
+struct Calling {
+  std::string endpoint, number;
+};
+std::string to_text(const Calling& c) { return cat(c.endpoint, " ", c.number); }
+Calling parse_calling(const std::string& text) {
+  const size_t space = std::min(text.find(' '), text.size());
+  return {text.substr(0, space), text.substr(space)};
+}
+
+constexpr std::string_view kWhereYouMetMe = "*";  // as an address, of rank 0, which listens on all of its own
 
 Connections::Connections(Rendezvous& rendezvous, const std::string& interfaces)
     : rendezvous_(rendezvous), peers_(size_t(rendezvous.size())) {
   const RankInfo& me = rendezvous.options().ranks;
-  auto listener = listen_on(is_loopback(rendezvous.address()) && is_loopback(me.host), 0);
-  if (!listener) throw Error("tcp: this machine has no free port");
   const std::string address = interfaces.empty() ? rendezvous.address() : interface_address(interfaces);
-  // One secret of this very run for the connections: known to those who were let in.
-  const auto endpoints = rendezvous.exchange("tcp endpoint", cat("[", address, "]:", port_of(*listener)));
-  const std::string secret = rendezvous.options().secret();
+  auto listener = listen_on(address, 0);
+  if (!listener) throw Error("tcp: this machine has no free port");
+  const std::string endpoint = cat('[', address.empty() ? kWhereYouMetMe : address, "]:", port_of(*listener));
+  std::vector<std::string> endpoints;
+  std::string numbers;
+  for (const std::string& text : rendezvous.exchange("tcp endpoint", to_text({endpoint, to_hex(random_bytes(32))}))) {
+    const Calling c = parse_calling(text);
+    endpoints.push_back(c.endpoint), numbers += c.number;
+  }
+  const std::string secret(as_text(derive(rendezvous.secret(), "tensors", numbers)));
   connect({endpoints.begin(), endpoints.begin() + me.rank}, secret);
   Doorkeeper door(std::move(*listener), secret, Purpose::data);
   const Deadline deadline = after(rendezvous.options().timeout);
@@ -47,7 +63,7 @@ Connections::Connections(Rendezvous& rendezvous, const std::string& interfaces)
     rendezvous.throw_if_failed();
     for (Guest& guest : door.admit()) {
       if (guest.rank <= me.rank || guest.rank >= me.world || peers_[size_t(guest.rank)]) continue;
-      peers_[size_t(guest.rank)] = std::move(guest.fd);
+      peers_[size_t(guest.rank)].emplace(std::move(guest.fd), guest.session);
       --missing;
     }
     if (Clock::now() > deadline) throw Error("tcp: some ranks did not connect in time", Exit::peer_lost);
@@ -57,45 +73,28 @@ Connections::Connections(Rendezvous& rendezvous, const std::string& interfaces)
 
 void Connections::connect(const std::vector<std::string>& endpoints, const std::string& secret) {
   const RankInfo& me = rendezvous_.options().ranks;
-  const Deadline deadline = after(rendezvous_.options().timeout);
+  const double timeout = rendezvous_.options().timeout;
+  const Deadline deadline = after(timeout);
   for (size_t peer = 0; peer < endpoints.size(); ++peer) {
-    std::string why;
-    const Endpoint to = parse_endpoint(endpoints[peer]);
+    Endpoint to = parse_endpoint(endpoints[peer]);
+    if (to.host == kWhereYouMetMe) to.host = rendezvous_.server_address();
     while (!peers_[peer]) {
-      peers_[peer] = enter(to, secret, Purpose::data, me.rank, me.world, {deadline, deadline}, &why);
+      Entrance e = enter(to, secret, {Purpose::data, me.rank, me.world},
+                         std::min(deadline, after(std::min(kSecondsToEnter, timeout / 4))));
       rendezvous_.throw_if_failed();
-      if (!peers_[peer] && Clock::now() > deadline)
-        throw Error(cat("rank ", me.rank, " cannot reach rank ", peer, " at ", endpoints[peer], ": ", why,
+      if (!e.fd && Clock::now() > deadline)
+        throw Error(cat("rank ", me.rank, " cannot reach rank ", peer, " at ", to.host, " port ", to.port, ": ", e.why,
                         "; a firewall may close its ports, or ATHANOR_SOCKET_IFNAME should name another interface"),
                     Exit::peer_lost);
+      if (e.fd) peers_[peer].emplace(std::move(e.fd), e.session);
     }
   }
 }
 
-void Connections::lost(int peer) {
-  rendezvous_.throw_lost(cat("rank ", peer, " is gone: it closed the connection to rank ", rendezvous_.rank()));
-}
-
-// True if bytes moved.
-bool Connections::push(Transfer& t) {
-  const bool head = t.done < sizeof(Header);
-  const void* from = head ? reinterpret_cast<const std::byte*>(&t.header) + t.done : t.data + (t.done - sizeof(Header));
-  const size_t bytes = (head ? sizeof(Header) : t.total()) - t.done;
-  const ssize_t n = send(peers_[size_t(t.peer)].get(), from, bytes, MSG_NOSIGNAL);
-  if (n < 0 && !would_block(errno)) lost(t.peer);
-  if (n > 0) t.done += size_t(n);
-  return n > 0;
-}
-
-bool Connections::pull(Transfer& t) {
-  const bool head = t.done < sizeof(Header);
-  void* to = head ? reinterpret_cast<std::byte*>(&t.arrived) + t.done : t.data + (t.done - sizeof(Header));
-  const size_t bytes = (head ? sizeof(Header) : t.total()) - t.done;
-  const ssize_t n = recv(peers_[size_t(t.peer)].get(), to, bytes, 0);
-  if (n == 0 || (n < 0 && !would_block(errno))) lost(t.peer);
-  if (n > 0) t.done += size_t(n);
-  if (head && t.done == sizeof(Header)) require_same_call(t, rendezvous_.rank());
-  return n > 0;
+bool Connections::moved(const Transfer& t, Link::Outcome outcome) {
+  if (outcome == Link::Outcome::closed)
+    rendezvous_.throw_lost(cat("rank ", t.peer, " is gone: it closed the connection to rank ", rendezvous_.rank()));
+  return outcome == Link::Outcome::moved;
 }
 
 void Connections::run(std::vector<Transfer>& sends, std::vector<Transfer>& receives) {
@@ -105,16 +104,16 @@ void Connections::run(std::vector<Transfer>& sends, std::vector<Transfer>& recei
   std::vector<pollfd> fds;
   for (bool failed = false;;) {
     for (Transfer& t : sends)
-      while (!t.ended() && push(t)) {
+      while (!ended(t) && moved(t, peers_[size_t(t.peer)]->push(t))) {
       }
     for (Transfer& t : receives)
-      while (!t.ended() && pull(t)) {
+      while (!ended(t) && moved(t, peers_[size_t(t.peer)]->pull(t, rendezvous_.rank()))) {
       }
     fds.assign(1, {rendezvous_.failure_fd(), POLLIN, 0});
     for (const Transfer& t : sends)
-      if (!t.ended()) fds.push_back({peers_[size_t(t.peer)].get(), POLLOUT, 0});
+      if (!ended(t)) fds.push_back({peers_[size_t(t.peer)]->fd().get(), POLLOUT, 0});
     for (const Transfer& t : receives)
-      if (!t.ended()) fds.push_back({peers_[size_t(t.peer)].get(), POLLIN, 0});
+      if (!ended(t)) fds.push_back({peers_[size_t(t.peer)]->fd().get(), POLLIN, 0});
     if (fds.size() == 1) return;
     if (failed) rendezvous_.throw_if_failed();  // after a last look: a call that all have made is whole
     poll(fds.data(), nfds_t(fds.size()), -1);

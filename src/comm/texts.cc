@@ -22,6 +22,12 @@ std::vector<std::string> gather_texts(Communicator& ranks, const std::string& mi
   return texts;
 }
 
+std::string first_text(Communicator& ranks, const std::string& mine) {
+  for (const std::string& text : gather_texts(ranks, mine))
+    if (!text.empty()) return text;
+  return "";
+}
+
 std::string share_text(Communicator& ranks, const std::string& text) {
   auto size = int64_t(text.size());
   ranks.broadcast({&size, DType::i64, {1}}, 0, Lane::compute);

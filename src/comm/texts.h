@@ -9,6 +9,8 @@ namespace athanor {
 
 // The texts of all ranks, in their order.
 std::vector<std::string> gather_texts(Communicator& ranks, const std::string& mine);
+// The text of the first rank that has one, on all ranks; "": none has.
+std::string first_text(Communicator& ranks, const std::string& mine);
 // Rank 0's text, on all ranks; what the others give is not read.
 std::string share_text(Communicator& ranks, const std::string& text);
 

@@ -24,10 +24,8 @@ struct Transfer {
   int peer;  // rank of the world
   std::byte* data;
   Header header;
-  size_t done = 0;
+  size_t done = 0;  // bytes, as the wire counts them
   Header arrived = {};
-  size_t total() const { return sizeof(Header) + header.bytes; }
-  bool ended() const { return done == total(); }
 };
 
 class Wire {

@@ -16,16 +16,36 @@ void add_verb(Cli& cli, Verb parent, const char* name, const char* help, Exit (*
   verb.on_chosen([&cli, path, run] { cli.action = [path, run] { return run(*path); }; });
 }
 
-Exit list(const std::string& root) {
-  const auto all = list_checkpoints(root);
+// "whole" is a word for folders whose every byte was read; "present" for those with all files in their sizes.
+Exit list(const std::string& root, Depth depth) {
+  auto all = list_checkpoints(root);
+  const size_t steps = all.size();
+  for (const CheckpointInfo& c : list_diverged(root)) all.push_back(c);
   if (all.empty())
     throw Error(
         cat(root, ": no checkpoints in this folder; expected step-NNNNNNNN folders, as `save` of a config makes them"));
-  for (const CheckpointInfo& c : all) {
-    const Verification v = verify_checkpoint(c.path, Depth::sizes);
-    std::printf("%10lld  %s  %s\n", static_cast<long long>(c.step), c.path.c_str(), v.ok ? "whole" : v.problem.c_str());
+  for (size_t i = 0; i < all.size(); ++i) {
+    const Verification v = verify_checkpoint(all[i].path, depth);
+    const std::string found = v.ok ? depth == Depth::sizes ? "present" : "whole" : v.problem;
+    std::printf("%10lld  %s  %s%s\n", static_cast<long long>(all[i].step), all[i].path.c_str(), found.c_str(),
+                i < steps ? "" : "; diverged: no run goes on from it by itself");
   }
   return Exit::done;
+}
+
+void add_list(Cli& cli, Verb parent) {
+  struct Args {
+    std::string root;
+    bool verify = false;
+  };
+  auto args = std::make_shared<Args>();
+  Verb verb = parent.add_verb("list", "checkpoints of a save folder and what is wrong with them");
+  verb.add_option("folder", args->root, "the folder").required();
+  verb.add_flag("--verify", args->verify,
+                "read every byte: \"whole\" where all are as written; without it \"present\", by manifest and sizes");
+  verb.on_chosen([&cli, args] {
+    cli.action = [args] { return list(args->root, args->verify ? Depth::checksums : Depth::sizes); };
+  });
 }
 
 Exit inspect(const std::string& folder) {
@@ -62,7 +82,7 @@ void add_consolidate(Cli& cli, Verb parent) {
 void add_checkpoint(Cli& cli) {
   Verb verb = cli.app.add_verb("checkpoint", "look at checkpoints");
   verb.require_verb();
-  add_verb(cli, verb, "list", "checkpoints of a save folder and whether they are whole", list);
+  add_list(cli, verb);
   add_verb(cli, verb, "inspect", "files, tensors and state of one checkpoint", inspect);
   add_consolidate(cli, verb);
   add_verb(cli, verb, "verify", "read every byte and compare with the checksums", verify);

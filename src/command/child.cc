@@ -20,7 +20,7 @@ class BlockedSignals {
  public:
   BlockedSignals() {
     sigemptyset(&waited_);
-    for (const int s : {SIGINT, SIGTERM, SIGUSR1, SIGCHLD}) sigaddset(&waited_, s);
+    for (const int s : {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGCHLD}) sigaddset(&waited_, s);
     pthread_sigmask(SIG_BLOCK, &waited_, &before_);
   }
   BlockedSignals(const BlockedSignals&) = delete;
@@ -39,13 +39,14 @@ class BlockedSignals {
 };
 
 pid_t spawn(const std::vector<std::string>& command, const std::string& log, const sigset_t& mask) {
+  const Fd output = create_below(parent_dir(log), base_name(log), O_WRONLY | O_APPEND);
   std::vector<char*> arguments;
   for (const std::string& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);
   posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0666);
+  posix_spawn_file_actions_adddup2(&files, output.get(), STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&files, STDOUT_FILENO, STDERR_FILENO);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);

@@ -1,13 +1,17 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
+#include <deque>
 #include <exception>
 #include <new>
 #include <string_view>
 #include <vector>
 
+#include "base/escape.h"
 #include "base/log.h"
 #include "base/version.h"
 #include "command/command.h"
+#include "config/fields.h"
 
 namespace athanor {
 namespace {
@@ -36,6 +40,50 @@ Exit guarded(const Action& action) {
   }
 }
 
+std::vector<std::string_view> names_of(const CLI::App& app, std::deque<std::string>& kept) {
+  std::vector<std::string_view> names;
+  for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(kept.emplace_back(verb->get_name()));
+  return names;
+}
+std::vector<std::string_view> options_of(const CLI::App& app, std::deque<std::string>& kept) {
+  std::vector<std::string_view> names;
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back(kept.emplace_back("--" + name));
+  return names;
+}
+
+// What is wrong with the words of a command line, where the parser says less: a word where a verb is expected, an option
+// that the verb does not have. Empty otherwise.
+std::string misspelt(const CLI::App& app, const std::vector<std::string>& words) {
+  const CLI::App* at = &app;
+  std::string path = "athanor";
+  std::deque<std::string> kept;
+  const auto advice = [](const std::string& near, const std::string& otherwise) {
+    return near.empty() ? otherwise : cat("did you mean \"", near, "\"?");
+  };
+  for (size_t i = 1; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    if (word.starts_with("--") && word.size() > 2) {
+      const std::string name = word.substr(0, word.find('='));
+      const auto known = options_of(*at, kept);
+      if (std::find(known.begin(), known.end(), name) == known.end())
+        return cat(path, ": there is no option \"", name, "\"; ",
+                   advice(nearest(name, known), cat("`", path, " --help` lists all")));
+      if (!at->get_option(name)->get_expected_min() || word.size() > name.size()) continue;
+      ++i;  // its value
+    } else if (at->get_require_subcommand_min() > 0 && !word.starts_with("-")) {
+      const auto verbs = names_of(*at, kept);
+      if (std::find(verbs.begin(), verbs.end(), word) == verbs.end())
+        return cat(path, ": there is no verb \"", word, "\"; ",
+                   advice(nearest(word, verbs), cat("`", path, " --help` lists all")));
+      at = at->get_subcommand(word);
+      path += " " + word;
+    }
+  }
+  return at->get_require_subcommand_min() > 0 ? cat(path, ": expected a verb; `", path, " --help` lists all") : "";
+}
+
 }  // namespace
 
 int run_cli(int argc, char** argv) {
@@ -56,7 +104,12 @@ int run_cli(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? int(Exit::done) : int(Exit::usage);
+    if (e.get_exit_code() == 0) return app.exit(e);  // --help and --version
+    const bool unknown = dynamic_cast<const CLI::ExtrasError*>(&e) || dynamic_cast<const CLI::RequiredError*>(&e);
+    const std::string better = unknown ? misspelt(app, cli.command_line) : "";
+    std::fprintf(stderr, "%s\nRun with --help for more information.\n",
+                 escape_controls(better.empty() ? e.what() : better).c_str());
+    return int(Exit::usage);
   }
   return int(guarded(action));
 }

@@ -31,8 +31,8 @@ bool is_there(const std::string& path) {
 }
 
 // The run's own config; of a folder that is only a model, one that evaluates it in fp32 at its full length.
-Config config_of(const Args& args) {
-  const std::string resolved = args.checkpoint + "/config.resolved.json";
+Config config_of(const Args& args, const std::string& folder) {
+  const std::string resolved = folder + "/config.resolved.json";
   std::vector<std::string> overrides = args.overrides;
   overrides.push_back("load=none");
   Config config;
@@ -41,7 +41,7 @@ Config config_of(const Args& args) {
   } else {
     constexpr const char* kRest =
         R"("train_iters": 1, "global_batch_size": 8, "learning_rate": 1, "precision": "fp32", "train_data": []})";
-    config = parse_config(cat(R"({"model": "config.json", )", kRest), args.checkpoint, args.checkpoint, overrides);
+    config = parse_config(cat(R"({"model": "config.json", )", kRest), folder, folder, overrides);
   }
   if (!args.data.empty() || !args.choices.empty()) config.valid_data.clear();
   for (const std::string& path : args.data) config.valid_data.push_back({.path = path});
@@ -53,15 +53,15 @@ Config config_of(const Args& args) {
 }
 
 // --tokenizer, or the folder's own, or that beside the data; null when there is none.
-std::unique_ptr<Tokenizer> tokenizer_of(const Args& args, const Config& config, const std::optional<Dataset>& data) {
+std::unique_ptr<Tokenizer> tokenizer_of(const Args& args, const std::string& folder, const Config& config,
+                                        const std::optional<Dataset>& data) {
   if (!args.tokenizer.empty()) return make_tokenizer({.source = args.tokenizer});
   for (const char* name : {"tokenizer.athanor.json", "tokenizer.json", "vocab.json"})
-    if (is_there(args.checkpoint + "/" + name)) return load_tokenizer(args.checkpoint);
+    if (is_there(cat(folder, "/", name))) return load_tokenizer(folder);
   auto beside = data ? find_tokenizer(data->first_shard()) : nullptr;
   if (!beside && !config.choice_data.empty())
-    throw Error(
-        cat("eval: ", config.choice_data, " needs a tokenizer, and ", args.checkpoint, " has none: give --tokenizer"),
-        Exit::usage);
+    throw Error(cat("eval: ", config.choice_data, " needs a tokenizer, and ", folder, " has none: give --tokenizer"),
+                Exit::usage);
   return beside;
 }
 
@@ -89,6 +89,12 @@ void write_scores(const std::string& path, const std::vector<Question>& question
     text += line.dump() + "\n";
   }
   write_file(path, text);
+}
+
+void require_finite(const char* what, double loss, const std::string& folder) {
+  if (!std::isfinite(loss))
+    throw Error(cat("eval: ", what, " of ", folder, " is ", loss, ", expected a finite number: the weights have ",
+                    "diverged, or overflow in this precision (try --set precision=fp32)"));
 }
 
 void report(const EvalResult& r, nlohmann::ordered_json& json, std::string& text) {
@@ -123,28 +129,34 @@ void report(const ChoiceResult& r, nlohmann::ordered_json& json, std::string& te
 }
 
 Exit eval(const Args& args) {
-  const Config config = config_of(args);
+  const ModelFolder from(args.checkpoint);
+  const Config config = config_of(args, from.path());
   Machine machine(config, {}, WithoutLibraries::use_cpu);
   std::optional<Dataset> data;
   if (!config.valid_data.empty()) data = open_dataset(config.valid_data, config);
-  const auto tokenizer = tokenizer_of(args, config, data);
+  const auto tokenizer = tokenizer_of(args, from.path(), config, data);
   std::vector<Question> questions;
   if (!config.choice_data.empty())
     questions = read_questions(config.choice_data, *tokenizer,
                                {.seq_length = config.seq_length, .vocab_size = config.model.vocab_size});
   const auto engine = make_engine(config, machine.backend(), false);
   engine->commit();
-  load_weights(*engine, machine.backend().device, args.checkpoint);
+  load_weights(*engine, machine.backend().device, from);
   nlohmann::ordered_json json;
   std::string text;
-  if (data)
-    report(evaluate(*engine, *data,
-                    {.samples = args.samples,
-                     .packing = packing_options(config, *data),
-                     .token_bytes = bytes_of_tokens(tokenizer.get(), config.model.vocab_size)}),
-           json, text);
+  if (data) {
+    const EvalResult result = evaluate(*engine, *data,
+                                       {.samples = args.samples,
+                                        .packing = packing_options(config, *data),
+                                        .token_bytes = bytes_of_tokens(tokenizer.get(), config.model.vocab_size)});
+    if (!result.failure.empty()) throw Error(result.failure);
+    require_finite("the loss", result.loss, from.path());
+    report(result, json, text);
+  }
   if (!questions.empty()) {
     const ChoiceScores scores = score(*engine, questions);
+    for (const auto& choices : scores)
+      for (const double s : choices) require_finite("the log probability of a choice", s, from.path());
     if (!args.scores.empty()) write_scores(args.scores, questions, scores);
     report(grade(questions, scores), json, text);
   }
@@ -157,7 +169,8 @@ Exit eval(const Args& args) {
 void add_eval(Cli& cli) {
   auto args = std::make_shared<Args>();
   Verb verb = cli.app.add_verb("eval", "loss of a checkpoint on held-out data; multiple-choice questions");
-  verb.add_option("checkpoint", args->checkpoint, "checkpoint folder (step-NNNNNNNN), or a model's with config.json")
+  verb.add_option("checkpoint", args->checkpoint,
+                  "checkpoint, run folder (newest checkpoint), or a model's folder with config.json")
       .required();
   verb.add_option("--data", args->data, "token shards or patterns; default: valid_data of the run");
   verb.add_option("--samples", args->samples, "at most so many windows; 0: all").show_default();

@@ -24,21 +24,28 @@ struct Args {
   std::vector<std::string> command;
 };
 
-// Ranks learn of each other's failures by themselves; who has not left by then is killed.
-constexpr double kSecondsToLeave = 30;
+// Ranks learn of each other's failures by themselves, and one that hangs ends itself after ten seconds; who has not
+// left by then is killed. One that is stopped (SIGSTOP) can do neither.
+constexpr double kSecondsToLeave = 20, kSecondsToLeaveStopped = 2;
 
-constexpr int kForwarded[] = {SIGTERM, SIGINT, SIGUSR1};
+constexpr int kForwarded[] = {SIGTERM, SIGINT, SIGUSR1, SIGHUP};
 
 struct Child {
   pid_t pid = -1;
-  bool running = true;
+  bool running = true, stopped = false;
+  bool killed = false;  // by us
 };
 
 void set_variable(const char* name, const std::string& value) { setenv(name, value.c_str(), 1); }
 
-[[noreturn]] void become_rank(int rank, std::vector<std::string>& command) {
+// Rank 0 is given the listener: nobody can take its port before it does.
+[[noreturn]] void become_rank(int rank, std::vector<std::string>& command, const Fd& listener) {
   set_variable("RANK", cat(rank));
   set_variable("LOCAL_RANK", cat(rank));
+  if (rank == 0) {
+    const int inherited = dup(listener.get());  // which exec does not close
+    set_variable("ATHANOR_LISTENER", cat(inherited));
+  }
   std::vector<char*> argv;
   for (std::string& word : command) argv.push_back(word.data());
   argv.push_back(nullptr);
@@ -55,45 +62,47 @@ void set_variable(const char* name, const std::string& value) { setenv(name, val
 
 int exit_code(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
+// Takes note of what has become of a child; its exit code once it has ended.
+std::optional<int> look_at(Child& c) {
+  int status = 0;
+  if (!c.running || waitpid(c.pid, &status, WNOHANG | WUNTRACED | WCONTINUED) != c.pid) return std::nullopt;
+  c.stopped = WIFSTOPPED(status);
+  if (WIFSTOPPED(status) || WIFCONTINUED(status)) return std::nullopt;
+  c.running = false;
+  return exit_code(status);
+}
+
 // Waits for all; the code of the rank that failed first, where "a peer was lost" only says that another did.
 int await(std::vector<Child>& children, const sigset_t& signals) {
   int code = 0;
-  std::optional<Deadline> patience;
-  const auto send = [&](int signal) {
-    for (const Child& c : children)
-      if (c.running) kill(c.pid, signal);
-  };
+  std::optional<Deadline> patience, patience_with_stopped;
   while (std::any_of(children.begin(), children.end(), [](const Child& c) { return c.running; })) {
     const timespec moment{0, 50'000'000};
     const int signal = sigtimedwait(&signals, nullptr, &moment);
-    if (signal > 0 && signal != SIGCHLD) send(signal);
     for (size_t r = 0; r < children.size(); ++r) {
-      int status = 0;
-      if (!children[r].running || waitpid(children[r].pid, &status, WNOHANG) != children[r].pid) continue;
-      children[r].running = false;
-      const int its = exit_code(status);
-      if (its == 0 || its == int(Exit::requeue)) {
-        code = std::max(code, its);
+      Child& c = children[r];
+      if (signal > 0 && signal != SIGCHLD && c.running) kill(c.pid, signal);
+      const std::optional<int> its = look_at(c);
+      if (!its || c.killed) continue;
+      if (*its == 0 || *its == int(Exit::requeue)) {
+        code = std::max(code, *its);
         continue;
       }
-      if (its > 128)
-        log::error("launch: rank ", r, " was ended by signal ", its - 128, " (", strsignal(its - 128), ")");
-      if (code == 0 || code == int(Exit::requeue) || code == int(Exit::peer_lost)) code = its;
-      if (!patience) patience = after(kSecondsToLeave);
+      if (*its > 128)
+        log::error("launch: rank ", r, " was ended by signal ", *its - 128, " (", strsignal(*its - 128), ")");
+      if (code == 0 || code == int(Exit::requeue) || code == int(Exit::peer_lost)) code = *its;
+      if (!patience) patience = after(kSecondsToLeave), patience_with_stopped = after(kSecondsToLeaveStopped);
     }
-    if (patience && Clock::now() > *patience) {
-      send(SIGKILL);
-      patience = after(kSecondsToLeave);
+    for (size_t r = 0; r < children.size(); ++r) {
+      Child& c = children[r];
+      if (!c.running || c.killed || !patience || Clock::now() < (c.stopped ? *patience_with_stopped : *patience))
+        continue;
+      log::error("launch: rank ", r, c.stopped ? " is stopped (SIGSTOP)" : " has not ended by itself",
+                 " though another rank has failed: killed");
+      c.killed = kill(c.pid, SIGKILL) == 0;
     }
   }
   return code;
-}
-
-// Free now; should somebody take it, the ranks look for one near it.
-int free_port() {
-  const auto listener = listen_on(true, 0);
-  if (!listener) throw Error("launch: this machine has no free port");
-  return port_of(*listener);
 }
 
 Exit launch(Args args) {
@@ -101,7 +110,9 @@ Exit launch(Args args) {
   set_variable("WORLD_SIZE", cat(args.ranks));
   set_variable("LOCAL_WORLD_SIZE", cat(args.ranks));
   set_variable("MASTER_ADDR", "127.0.0.1");
-  set_variable("MASTER_PORT", cat(free_port()));
+  auto listener = listen_on("127.0.0.1", 0);
+  if (!listener) throw Error("launch: this machine has no free port");
+  set_variable("MASTER_PORT", cat(port_of(*listener)));
   set_variable("ATHANOR_SECRET", to_hex(random_bytes(32)));
   unsetenv("TORCHELASTIC_USE_AGENT_STORE");
   sigset_t signals;
@@ -112,7 +123,7 @@ Exit launch(Args args) {
   std::vector<Child> children;
   for (int r = 0; r < args.ranks; ++r) {
     const pid_t pid = fork();
-    if (pid == 0) become_rank(r, args.command);
+    if (pid == 0) become_rank(r, args.command, *listener);
     if (pid < 0) {
       const std::string why = std::strerror(errno);
       for (const Child& c : children) kill(c.pid, SIGKILL);
@@ -120,6 +131,7 @@ Exit launch(Args args) {
     }
     children.push_back({pid});
   }
+  listener.reset();
   return static_cast<Exit>(await(children, signals));
 }
 

@@ -6,6 +6,7 @@
 #include "checkpoint/safetensors_writer.h"
 #include "command/command.h"
 #include "command/machine.h"
+#include "train/sampler.h"
 #include "train/setup.h"
 #include "train/snapshot.h"
 
@@ -38,6 +39,7 @@ Exit write_logits(const Args& args) {
     tokens[i] =
         int32_t(double(random_uniform(uint64_t(args.seed), stream_of("logits"), i)) * double(config.model.vocab_size));
   std::vector<float> logits = engine.logits(tokens);
+  require_finite_logits(logits, config.model.vocab_size);
   const Tensor t{tokens.data(), DType::i32, {args.batch, config.seq_length}};
   const Tensor l{logits.data(), DType::f32, {args.batch, config.seq_length, config.model.vocab_size}};
   const std::vector<TensorData> tensors = {tensor_data("tokens", t), tensor_data("logits", l)};
@@ -61,7 +63,7 @@ void add_logits(Cli& cli) {
       .show_default()
       .check(positive());
   verb.add_option("--seed", args->seed, "of the tokens").show_default();
-  verb.add_option("--threads", args->threads, "0: all cores this process may use").show_default();
+  verb.add_option("--threads", args->threads, "0: all cores this process may use").show_default().check(non_negative());
   verb.on_chosen([&cli, args] { cli.action = [args] { return write_logits(*args); }; });
 }
 

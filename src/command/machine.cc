@@ -42,11 +42,26 @@ CudaAttention to_cuda(AttentionChoice choice) {
   return CudaAttention::automatic;
 }
 
+// Whether the machine has a card of NVIDIA's, with a driver or without.
+bool has_nvidia_card() {
+  std::error_code ignored;
+  if (std::filesystem::exists("/proc/driver/nvidia", ignored)) return true;
+  for (const auto& card : std::filesystem::directory_iterator("/sys/bus/pci/devices", ignored)) {
+    try {
+      if (read_file(card.path() / "vendor", 64) == "0x10de\n" && read_file(card.path() / "class", 64).starts_with("0x03"))
+        return true;  // class 03: displays and 3D
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): not a card then
+    }
+  }
+  return false;
+}
+
+// Why no GPU is used is told where one would be expected; elsewhere the description of the CPU says enough.
 bool wants_gpu(DeviceChoice choice, WithoutLibraries otherwise) {
   if (choice != DeviceChoice::automatic) return choice == DeviceChoice::cuda;
   std::string why = why_no_cuda();
   if (!why.empty()) {
-    log::info("device: using the CPU; ", why);
+    log::write(has_nvidia_card() ? log::Level::info : log::Level::debug, cat("device: using the CPU; ", why));
     return false;
   }
   if (otherwise == WithoutLibraries::refuse) return true;
@@ -95,15 +110,17 @@ Machine::Neighbours Machine::meet(const Config& config, const RankInfo& ranks) {
   log::info("rank ", ranks.rank, " of ", ranks.world, " (", ranks.launcher, "): meeting the others at ", ranks.host,
             " port ", ranks.port);
   secret_ = std::make_unique<JobSecret>(ranks, environment);
-  rendezvous_ = std::make_unique<Rendezvous>(RendezvousOptions{.ranks = ranks,
-                                                               .secret = [this] { return secret_->read(); },
-                                                               .timeout = config.distributed_timeout,
-                                                               .timeouts = {.startup = config.startup_timeout,
-                                                                            .step = config.step_timeout,
-                                                                            .evaluation = config.eval_timeout,
-                                                                            .saving = config.save_timeout,
-                                                                            .silence = config.heartbeat_timeout},
-                                                               .last_resort = end_process});
+  rendezvous_ =
+      std::make_unique<Rendezvous>(RendezvousOptions{.ranks = ranks,
+                                                     .key = [this] { return secret_->read(); },
+                                                     .listening = [this](int port) { secret_->publish(port); },
+                                                     .timeout = config.distributed_timeout,
+                                                     .timeouts = {.startup = config.startup_timeout,
+                                                                  .step = config.step_timeout,
+                                                                  .evaluation = config.eval_timeout,
+                                                                  .saving = config.save_timeout,
+                                                                  .silence = config.heartbeat_timeout},
+                                                     .last_resort = end_process});
   const auto interfaces = environment.find("ATHANOR_SOCKET_IFNAME");
   control_ = config.transport == Transport::mpi
                  ? make_mpi(*rendezvous_)

@@ -1,14 +1,64 @@
 #include "command/options.h"
 
 #include <CLI/CLI.hpp>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <type_traits>
 #include <utility>
+
+#include "base/error.h"
 
 namespace athanor {
 
-Check in_range(int64_t least, int64_t most) { return std::make_shared<CLI::Range>(least, most); }
-Check in_range(double least, double most) { return std::make_shared<CLI::Range>(least, most); }
-Check positive() { return std::make_shared<CLI::Validator>(CLI::PositiveNumber); }
-Check non_negative() { return std::make_shared<CLI::Validator>(CLI::NonNegativeNumber); }
+namespace {
+
+// The whole text as a number; the error otherwise.
+template <class T>
+std::errc parse(const std::string& text, T& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end != text.data() + text.size() ? std::errc::invalid_argument : error;
+}
+
+Check condition(const std::string& expected, std::function<bool(double)> holds) {
+  const auto message = [expected, holds](const std::string& text) {
+    double value = 0;
+    return parse(text, value) == std::errc() && holds(value) ? "" : cat("expected ", expected, ", got ", text);
+  };
+  return std::make_shared<CLI::Validator>(message, "");
+}
+
+// What T cannot hold exactly as it is written.
+template <class T>
+CLI::Validator plain_number() {
+  return {[](const std::string& text) -> std::string {
+            T value{};
+            const std::errc error = parse(text, value);
+            if constexpr (std::is_integral_v<T>) {
+              const bool octal = text.size() > 1 && text.find_first_not_of("+-") != text.npos &&
+                                 text[text.find_first_not_of("+-")] == '0';
+              if (error == std::errc::result_out_of_range)
+                return cat("expected a whole number from ", std::numeric_limits<T>::min(), " to ",
+                           std::numeric_limits<T>::max(), ", got ", text);
+              if (error != std::errc() || octal) return cat("expected a whole number, got ", text);
+            } else {
+              if (error != std::errc() || !std::isfinite(value)) return cat("expected a finite number, got ", text);
+            }
+            return "";
+          },
+          ""};
+}
+
+}  // namespace
+
+Check in_range(int64_t least, int64_t most) {
+  return condition(cat(least, " to ", most), [=](double v) { return v >= double(least) && v <= double(most); });
+}
+Check in_range(double least, double most) {
+  return condition(cat(least, " to ", most), [=](double v) { return v >= least && v <= most; });
+}
+Check positive() { return condition("a number above 0", [](double v) { return v > 0; }); }
+Check non_negative() { return condition("0 or more", [](double v) { return v >= 0; }); }
 Check one_of(std::vector<std::string> words) { return std::make_shared<CLI::IsMember>(std::move(words)); }
 
 Option Option::required() { return Option(option_->required()); }
@@ -26,7 +76,10 @@ Verb Verb::add_verb(const std::string& name, const std::string& help) { return V
 
 template <class T>
 Option Verb::add_option(const std::string& name, T& value, const std::string& help) {
-  return Option(app_->add_option(name, value, help));
+  CLI::Option* option = app_->add_option(name, value, help);
+  if constexpr (std::is_arithmetic_v<T>) option->check(plain_number<T>());
+  if constexpr (std::is_same_v<T, std::vector<double>>) option->check(plain_number<double>());
+  return Option(option);
 }
 template Option Verb::add_option(const std::string&, std::string&, const std::string&);
 template Option Verb::add_option(const std::string&, int&, const std::string&);

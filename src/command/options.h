@@ -19,12 +19,12 @@ namespace athanor {
 // A condition on the value of a flag.
 using Check = std::shared_ptr<const CLI::Validator>;
 Check in_range(int64_t least, int64_t most);
-Check in_range(double least, double most);
+Check in_range(double least, double most);  // not NaN either
 template <std::integral T>
 Check in_range(T least, T most) {
   return in_range(int64_t{least}, int64_t{most});
 }
-Check positive();
+Check positive();      // whole numbers from 1 on, or numbers above 0
 Check non_negative();
 Check one_of(std::vector<std::string> words);
 
@@ -52,7 +52,8 @@ class Verb {
  public:
   explicit Verb(CLI::App* app) : app_(app) {}
   Verb add_verb(const std::string& name, const std::string& help);
-  // T: std::string, int, int64_t, uint64_t, float, double, or a std::vector of strings or doubles.
+  // T: std::string, int, int64_t, uint64_t, float, double, or a std::vector of strings or doubles. Numbers are finite and
+  // fit their type; nothing is rounded, clamped or read as octal.
   template <class T>
   Option add_option(const std::string& name, T& value, const std::string& help);
   Option add_flag(const std::string& name, bool& value, const std::string& help);

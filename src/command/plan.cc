@@ -64,12 +64,14 @@ struct Place {
   Limits limits;  // of a described GPU
 };
 
-void print_limit(const Engine& engine, const Limits& limits, double flops, double tokens) {
+void print_limit(const Engine& engine, const Limits& limits, double flops, double tokens, int64_t steps) {
   const double least = least_sum(planned_rows(engine, limits));
   std::printf(
-      "predicted step    %.4g ms or more, %s tokens/s and %.0f %% MFU at most (products %s FLOP/s, copies %s B/s)\n",
-      least * 1e3, format_count(tokens / least).c_str(), 100 * flops / least / limits.most.flops,
+      "predicted step    %s or more, %s tokens/s and %.0f %% MFU at most (products %s FLOP/s, copies %s B/s)\n",
+      format_duration(least).c_str(), format_count(tokens / least).c_str(), 100 * flops / least / limits.most.flops,
       format_count(limits.most.flops).c_str(), format_count(limits.most.bytes).c_str());
+  std::printf("predicted run     %s or more for all %lld steps, without evaluation and checkpoints\n",
+              format_duration(least * double(steps)).c_str(), static_cast<long long>(steps));
 }
 
 Exit plan(const Args& args) {
@@ -98,7 +100,7 @@ Exit plan(const Args& args) {
   std::printf("recomputation     %s\n", to_text(engine->options().recompute).c_str());
   const Limits limits =
       place.machine ? Limits{.most = ceilings(backend, engine->options().recipe.compute)} : place.limits;
-  print_limit(*engine, limits, flops.causal * tokens, tokens);
+  print_limit(*engine, limits, flops.causal * tokens, tokens, config.train_iters);
   print_memory(config, *engine, backend.device);
   std::printf("launches per micro-batch: %zu\n\n%s", engine->micro_launches().size(),
               op_table(planned_rows(*engine, limits, args.by_shape), 1, 0).c_str());

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include "base/file.h"
 #include "command/command.h"
@@ -35,10 +36,15 @@ Exit report(const Args& args) {
   const std::string output = !args.output.empty()    ? args.output
                              : args.runs.size() == 1 ? args.runs[0] + "/report.html"
                                                      : "report.html";
+  std::vector<int64_t> told(args.runs.size(), 0);  // unreadable lines
   for (;;) {
     const std::vector<int64_t> before = sizes(args.runs);
     std::vector<RunRecords> runs;
-    for (const std::string& run : args.runs) runs.push_back(read_run(run));
+    for (size_t i = 0; i < args.runs.size(); ++i) {
+      runs.push_back(read_run(args.runs[i]));
+      const int64_t unreadable = runs.back().unreadable_lines;
+      if (std::exchange(told[i], unreadable) != unreadable) warn_of_unreadable_lines(runs.back());
+    }
     const bool over =
         !args.watch || std::all_of(runs.begin(), runs.end(), [](const RunRecords& r) { return r.ended(); });
     write_file(output, html_report(runs, {.refresh_seconds = over ? 0 : args.every}));

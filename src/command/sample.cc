@@ -1,12 +1,16 @@
 // athanor sample --checkpoint DIR --prompt TEXT: continuations of one prompt, streamed, or of a file of prompts.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
+#include "base/escape.h"
 #include "base/file.h"
-#include "checkpoint/store.h"
 #include "command/command.h"
 #include "command/machine.h"
 #include "data/json_line.h"
@@ -27,30 +31,34 @@ struct Args {
   SamplingOptions sampling;
 };
 
-// A checkpoint folder, or a run folder: then its newest whole checkpoint.
-std::string resolve(const std::string& folder) {
-  if (list_checkpoints(folder).empty()) return folder;
-  const auto newest = newest_valid(folder);
-  if (!newest)
-    throw Error(cat(folder, ": no checkpoint in it is whole; `athanor checkpoint list ", folder, "` says why"));
-  return newest->path;
+std::string prompt_of(std::string_view json_line) {
+  try {
+    std::string prompt;
+    if (json_line_text(json_line, "prompt", prompt)) return prompt;
+  } catch (const Error& e) {
+    throw Error(e.what(), Exit::usage);
+  }
+  throw Error("no member \"prompt\" in this line", Exit::usage);
 }
 
-// One prompt a line; in files named .jsonl the member "prompt" of each line, so that a prompt may hold line ends.
+// One prompt a line, lines without one left out; in files named .jsonl the member "prompt" of each line, so that a
+// prompt may hold line ends.
 std::vector<std::string> read_prompts(const std::string& path) {
   constexpr int64_t kMaxBytes = int64_t{1} << 30;
-  const std::string text = read_file(path, kMaxBytes);
+  const std::string text = read_all(open_file(path, O_RDONLY), kMaxBytes, path);  // a pipe will do
   std::vector<std::string> prompts;
+  int64_t number = 0;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string_view line = std::string_view(text).substr(begin, end - begin);
+    std::string_view line = std::string_view(text).substr(begin, end - begin);
     begin = end + 1;
-    if (!path.ends_with(".jsonl")) {
+    ++number;
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (line.find_first_not_of(" \t") == line.npos) continue;
+    if (path.ends_with(".jsonl"))
+      prompts.push_back(with_context(cat(path, ": line ", number), [&] { return prompt_of(line); }));
+    else
       prompts.emplace_back(line);
-    } else if (line.find_first_not_of(" \t\r") != line.npos) {
-      with_context(cat(path, ": line ", std::count(text.begin(), text.begin() + int64_t(end), '\n') + 1),
-                   [&] { json_line_text(line, "prompt", prompts.emplace_back()); });
-    }
   }
   if (prompts.empty()) throw Error(cat(path, ": holds no prompt"), Exit::usage);
   return prompts;
@@ -120,6 +128,7 @@ class Writer {
     };
     std::span<const float> logits = sampler_.prompt(prompt.tokens);
     for (uint64_t draw = 0;; ++draw) {
+      require_finite_logits(logits, int64_t(logits.size()));
       masked_.assign(logits.begin(), logits.end());
       for (size_t id = 0; id < masked_.size(); ++id)
         if (!drawable_[id]) masked_[id] = -std::numeric_limits<float>::infinity();
@@ -149,14 +158,45 @@ class Writer {
   std::vector<float> masked_;   // [V]
 };
 
-void write_out(std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
-}
+// Text of models and files to standard output: as it is into files and pipes, with control characters escaped on a
+// terminal. Tokens may end in the middle of a character: such bytes wait for the next.
+class TextOutput {
+ public:
+  void write(std::string_view text) {
+    if (!terminal_) return put(text);
+    held_ += text;
+    const size_t whole = held_.size() - unfinished(held_);
+    put(escape_controls(std::string_view(held_).substr(0, whole)));
+    held_.erase(0, whole);
+  }
+  void end_line() {
+    put(escape_controls(std::exchange(held_, "")));
+    put("\n");
+  }
+
+ private:
+  // Bytes at the end that may begin a character.
+  static size_t unfinished(std::string_view text) {
+    for (size_t back = 1; back <= std::min<size_t>(3, text.size()); ++back) {
+      const auto byte = uint8_t(text[text.size() - back]);
+      if (byte < 0x80) return 0;
+      if (byte >= 0xc0) return back < (byte >= 0xf0 ? 4u : byte >= 0xe0 ? 3u : 2u) ? back : 0;
+    }
+    return 0;
+  }
+  static void put(std::string_view text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  }
+
+  const bool terminal_ = ::isatty(STDOUT_FILENO) == 1;
+  std::string held_;
+};
 
 Exit sample(const Args& args) {
-  const std::string folder = resolve(args.checkpoint);
-  const ModelConfig model = load_model_config(folder + "/config.json");
+  const ModelFolder from(args.checkpoint);
+  const std::string& folder = from.path();
+  const ModelConfig& model = from.config();
   const auto tokenizer = load_tokenizer(folder);
   const std::vector<Prompt> prompts =
       encode(args.prompts_file.empty() ? std::vector{args.prompt} : read_prompts(args.prompts_file), *tokenizer, model,
@@ -170,23 +210,24 @@ Exit sample(const Args& args) {
   Sampler sampler(model, make_recipe(args.precision, DType::f32), machine.backend(), capacity);
   sampler.memory().require_fits(memory_capacity(config, machine.backend().device), runtime_reserve(config));
   sampler.commit();
-  load_weights(sampler.model().params(), machine.backend().device, folder);
+  load_weights(sampler.model().params(), machine.backend().device, from);
   Writer writer(args, *tokenizer, sampler);
+  TextOutput output;
   for (size_t i = 0; i < prompts.size(); ++i) {
     SamplingOptions sampling = args.sampling;
     sampling.seed += i;
-    if (!args.json) write_out(prompts[i].text);
+    if (!args.json) output.write(prompts[i].text);
     const Continuation c =
-        writer.go_on(prompts[i], sampling, [&](std::string_view piece) { args.json ? void() : write_out(piece); });
+        writer.go_on(prompts[i], sampling, [&](std::string_view piece) { args.json ? void() : output.write(piece); });
     if (args.json) {
       const nlohmann::ordered_json line = {{"prompt", prompts[i].text},
                                            {"text", c.text},
                                            {"tokens", c.tokens},
                                            {"stopped_by", c.stopped_by},
                                            {"seed", sampling.seed}};
-      write_out(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+      output.write(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
     }
-    write_out("\n");
+    output.end_line();
   }
   return Exit::done;
 }
@@ -220,7 +261,7 @@ void add_sample(Cli& cli) {
   verb.add_option("--precision", args->precision, "fp32, bf16 or fp16")
       .show_default()
       .check(one_of({"fp32", "bf16", "fp16"}));
-  verb.add_option("--threads", args->threads, "0: all cores this process may use").show_default();
+  verb.add_option("--threads", args->threads, "0: all cores this process may use").show_default().check(non_negative());
   verb.on_chosen([&cli, args] { cli.action = [args] { return sample(*args); }; });
 }
 

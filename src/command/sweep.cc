@@ -51,7 +51,10 @@ std::string log_of(const Args& args, const SweepRun& run) { return cat(args.fold
 
 void look(const Args& args, Outcome& outcome) {
   const std::string folder = cat(args.folder, "/", outcome.run->name);
-  if (fs::is_regular_file(folder + "/metrics.jsonl")) outcome.records = read_run(folder);
+  if (fs::is_regular_file(folder + "/metrics.jsonl")) {
+    outcome.records = read_run(folder);
+    warn_of_unreadable_lines(*outcome.records);
+  }
 }
 
 // Every combination must be a config that can run, before the first one does.

@@ -100,7 +100,7 @@ void add_options(Verb verb, TokenizeOptions& o) {
   verb.add_option("--threads", o.threads, "0: all cores this process may use; changes no byte of the shards")
       .show_default();
   verb.add_option("--save-seconds", o.save_seconds, "how often a run notes how far it came, to go on after a kill")
-      .show_default();
+      .show_default().check(non_negative());
   verb.add_flag("--overwrite", o.overwrite, "replace shards of this prefix, and what another run left unfinished");
 }
 

@@ -33,6 +33,9 @@ std::string read_stream(std::istream& in, const std::string& name) {
 std::string read_file(const std::string& path) {
   std::error_code ignored;
   if (fs::is_directory(path, ignored)) throw Error(cat(path, ": expected a file, found a folder"), Exit::usage);
+  if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored))
+    throw Error(cat(path, ": expected a regular file, found a pipe, socket or device; - reads standard input"),
+                Exit::usage);
   errno = 0;
   std::ifstream in(path, std::ios::binary);
   if (!in) throw Error(cat(path, ": cannot be opened: ", std::strerror(errno)), Exit::usage);

@@ -42,8 +42,11 @@ constexpr std::string_view kIgnored[] = {"_name_or_path",
                                          "_attn_implementation_autoset"};
 
 // Keys that say something this program cannot do unless they have one of these values.
+enum class Of : uint8_t { all, gpt2, others };
 struct OnlyValues {
   std::string_view key, values, meaning;  // values: JSON, separated by spaces
+  Of family = Of::all;
+  bool applies_to(ModelType type) const { return family == Of::all || (family == Of::gpt2) == (type == ModelType::gpt2); }
 };
 constexpr OnlyValues kOnly[] = {
     {"attn_pdrop", "0", "dropout is not supported"},
@@ -55,9 +58,12 @@ constexpr OnlyValues kOnly[] = {
     {"num_local_experts", "0 null", "there is no mixture of experts"},
     {"num_experts", "0 null", "there is no mixture of experts"},
     {"n_routed_experts", "0 null", "there is no mixture of experts"},
-    {"activation_function", "\"gelu_new\" \"gelu_pytorch_tanh\"", "gpt2 has the tanh form of GELU"},
-    {"hidden_act", "\"silu\"", "the gate is SwiGLU"},
-    {"mlp_bias", "false", "feed-forward layers have no bias"},
+    {"activation_function", "\"gelu_new\" \"gelu_pytorch_tanh\"", "gpt2 has the tanh form of GELU", Of::gpt2},
+    {"hidden_act", "\"gelu_new\" \"gelu_pytorch_tanh\"", "gpt2 has the tanh form of GELU", Of::gpt2},
+    {"mlp_bias", "true", "gpt2 has biases in feed-forward layers", Of::gpt2},
+    {"activation_function", "\"silu\"", "all families but gpt2 have SwiGLU", Of::others},
+    {"hidden_act", "\"silu\"", "all families but gpt2 have SwiGLU", Of::others},
+    {"mlp_bias", "false", "feed-forward layers have no bias, but gpt2's", Of::others},
     {"scale_attn_weights", "true", "scores are divided by the root of head_dim"},
     {"scale_attn_by_inverse_layer_idx", "false", "scores are not scaled by layer"},
     {"reorder_and_upcast_attn", "false", "attention has one order of operations"},
@@ -79,11 +85,11 @@ bool has_value(const Json& value, std::string_view allowed) {
 }
 
 // Takes the keys out of `object` that only Hugging Face needs.
-void drop_foreign_keys(Json& object, const std::string& path) {
+void drop_foreign_keys(Json& object, const std::string& path, ModelType type) {
   for (auto key : kIgnored) object.erase(key);
   for (const auto& only : kOnly) {
     const Json* value = object.find(only.key);
-    if (!value) continue;
+    if (!value || !only.applies_to(type)) continue;
     if (!has_value(*value, only.values)) {
       bad_value(*value, dotted(path, only.key), cat(only.values, " (", only.meaning, ")"));
     }
@@ -315,7 +321,7 @@ ModelConfig read_model(const Json& object, const std::string& path, Notices noti
   if (const Json* type = own.find("model_type")) {
     m = model_defaults(ModelType(read_choice(*type, dotted(path, "model_type"), choice_names(ModelType{}))));
   }
-  drop_foreign_keys(own, path);
+  drop_foreign_keys(own, path, m.model_type);
   for (auto key : {"bos_token_id", "eos_token_id"}) take_first_id(own, key, path, notices);
   merge_rope_keys(own, path);
   const Dependent dependent = take_dependent(own);
@@ -338,8 +344,10 @@ Json model_schema() {
   Json& properties = *schema.find("properties");
   for (auto key : kIgnored) properties.set(std::string(key), Json::object());
   for (const auto& only : kOnly) {
+    const Json* other = properties.find(only.key);  // the key's row of other families
+    const std::string before = other ? other->find("description")->text + "; " : "";
     Json note = Json::object();
-    note.set("description", Json::of(cat("only ", only.values, ": ", only.meaning)));
+    note.set("description", Json::of(cat(before, "only ", only.values, ": ", only.meaning)));
     properties.set(std::string(only.key), std::move(note));
   }
   for (auto key : {"use_sliding_window", "max_window_layers", "layer_types", "n_ctx", "rope_parameters"}) {

@@ -19,6 +19,18 @@ void to_floats(std::span<const std::byte> bytes, DType dtype, std::vector<float>
   });
 }
 
+int64_t count_non_finite(std::span<const std::byte> bytes, DType dtype) {
+  int64_t count = 0;
+  by_float(dtype, [&]<class T>() {
+    for (size_t at = 0; at + sizeof(T) <= bytes.size(); at += sizeof(T)) {
+      T value;
+      std::memcpy(&value, bytes.data() + at, sizeof(T));
+      count += !std::isfinite(to_float(value));
+    }
+  });
+  return count;
+}
+
 void from_floats(std::span<const float> values, DType dtype, std::string_view what, std::vector<std::byte>& out) {
   out.resize(values.size() * size_of(dtype));
   by_float(dtype, [&]<class T>() {

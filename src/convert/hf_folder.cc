@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "config/config.h"
 #include "convert/floats.h"
+#include "convert/folder_links.h"
 #include "convert/new_folder.h"
 #include "tokenizer/descriptor.h"
 
@@ -38,7 +39,7 @@ std::vector<std::string> carried_files(const std::string& folder) {
   const fs::path descriptor = fs::path(folder) / kTokenizerFile;
   if (fs::is_regular_file(descriptor, ignored))
     for (const std::string& name :
-         parse_descriptor(read_file(descriptor.string(), kMaxTextBytes), descriptor.string()).files)
+         parse_descriptor(read_file_in(folder, kTokenizerFile, kMaxTextBytes), descriptor.string()).files)
       names.push_back(name);
   std::sort(names.begin(), names.end());
   names.erase(std::unique(names.begin(), names.end()), names.end());
@@ -119,7 +120,7 @@ int64_t write_hf_folder(const ModelFolder& model, const std::string& out, const 
   // The dtype of the token embedding stands for all.
   writer.text("config.json", hf_config_json(model.config(), torch_name(tensors.front().dtype)));
   const std::vector<std::string> carried = carried_files(model.path());
-  for (const std::string& name : carried) writer.text(name, read_file(cat(model.path(), "/", name), kMaxTextBytes));
+  for (const std::string& name : carried) writer.text(name, read_file_in(model.path(), name, kMaxTextBytes));
   if (carried.empty()) log::info(model.path(), ": no tokenizer beside the weights, none is written");
   if (options.manifest) writer.manifest();
   folder.commit();

@@ -3,12 +3,16 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "checkpoint/printable.h"
 #include "checkpoint/store.h"
 #include "config/config.h"
+#include "convert/floats.h"
+#include "convert/folder_links.h"
 #include "model/model.h"
 
 namespace athanor {
@@ -21,7 +25,12 @@ bool exists(const std::string& path) {
 
 ModelConfig read_config(const std::string& folder) {
   const std::string path = folder + "/config.json";
+  struct stat info;
+  if (stat(folder.c_str(), &info) != 0) throw_io("looking for a model in", folder, errno);
+  if (!S_ISDIR(info.st_mode))
+    throw Error(cat(folder, ": expected a folder with config.json and weights, found a file"), Exit::usage);
   if (!exists(path)) throw Error(cat(folder, ": holds no model: there is no config.json in it"), Exit::usage);
+  require_in_folder(folder, "config.json", path_behind(path));
   std::vector<std::string> notices;
   ModelConfig config = load_model_config(path, &notices);
   for (const std::string& notice : notices) log::info(notice);
@@ -30,23 +39,42 @@ ModelConfig read_config(const std::string& folder) {
 
 int64_t rows_of(const Shape& shape) { return shape.rank == 0 ? 1 : shape.dim[0]; }
 
+// rows(begin, end) for all rows in order, in blocks of about kBlockBytes.
+template <class Fn>
+void for_each_rows(const ModelFolder::Weight& w, Fn&& rows) {
+  const int64_t count = rows_of(w.shape), row_bytes = w.shape.numel() / count * int64_t(size_of(w.dtype));
+  const int64_t step = std::max<int64_t>(1, ModelFolder::kBlockBytes / row_bytes);
+  for (int64_t row = 0; row < count; row += step) rows(row, std::min(row + step, count));
+}
+
 }  // namespace
 
 std::string newest_model(const std::string& folder) {
   if (list_checkpoints(folder).empty()) return folder;
-  const auto newest = newest_valid(folder);
+  std::vector<std::string> skipped;
+  const auto newest = newest_valid(folder, &skipped);
+  for (const std::string& why : skipped) log::warn(folder, ": checkpoint skipped: ", why);
+  if (newest) log::info("checkpoint: ", newest->path);
   if (!newest)
     throw Error(cat(folder, ": no checkpoint in it is whole; `athanor checkpoint list ", folder, "` says why"));
   return newest->path;
 }
 
-ModelFolder::ModelFolder(const std::string& path) : path_(newest_model(path)), config_(read_config(path_)) {
+// What newest_model() chose among several it has verified.
+ModelFolder::ModelFolder(const std::string& path) : ModelFolder(newest_model(path), !list_checkpoints(path).empty()) {}
+
+ModelFolder::ModelFolder(const std::string& path, bool verified) : path_(path), config_(read_config(path_)) {
   if (exists(cat(path_, "/", kManifestName))) {
-    const Verification whole = verify_checkpoint(path_, Depth::checksums);
-    if (!whole.ok) throw Error(cat(path_, " is damaged: ", whole.problem));
+    const Verification whole = verified ? Verification{.ok = true} : verify_checkpoint(path_, Depth::checksums);
+    if (!whole.ok) throw Error(cat(path_, whole.unreadable ? " cannot be read: " : " is damaged: ", whole.problem));
     checkpoint_ = std::make_unique<CheckpointReader>(path_);
+  } else if (exists(cat(path_, "/state.json"))) {  // no other program writes one
+    throw Error(cat(path_, ": is a checkpoint without its ", kManifestName,
+                    ", so that nothing says whether its files are whole; take another checkpoint, or copy config.json, "
+                    "model*.safetensors and the tokenizer to a folder of their own to use them as they are"));
   } else {
     files_ = std::make_unique<WeightFiles>(path_);
+    for (const std::string& file : files_->paths()) require_in_folder(path_, base_name(file), path_behind(file));
   }
   check_weights();
 }
@@ -107,8 +135,8 @@ void ModelFolder::check_tied_head(const Weight& table) {
   const int64_t step = std::max<int64_t>(1, kBlockBytes / int64_t(table.shape[1] * int64_t(size_of(table.dtype))));
   for (int64_t row = 0; same && row < table.shape[0]; row += step) {
     const int64_t end = std::min(row + step, table.shape[0]);
-    read(table, row, end, a);
-    read({"lm_head.weight", head.dtype, head.shape}, row, end, b);
+    read_unchecked(table, row, end, a);
+    read_unchecked({"lm_head.weight", head.dtype, head.shape}, row, end, b);
     same = a == b;
   }
   if (!same)
@@ -118,11 +146,18 @@ void ModelFolder::check_tied_head(const Weight& table) {
 
 const ModelFolder::Weight& ModelFolder::at(const std::string& name) const {
   const auto it = std::find_if(weights_.begin(), weights_.end(), [&](const Weight& w) { return w.name == name; });
-  CHECK(it != weights_.end(), path_, " has no weight ", name);
+  if (it == weights_.end())
+    throw Error(cat(path_, ": has no tensor ", printable(name), ", which the model needs; its config.json describes ",
+                    weights_.size(), " others"));
   return *it;
 }
 
 void ModelFolder::read(const Weight& w, int64_t begin, int64_t end, std::vector<std::byte>& out) const {
+  read_unchecked(w, begin, end, out);
+  if (count_non_finite(out, w.dtype) > 0) refuse_non_finite();
+}
+
+void ModelFolder::read_unchecked(const Weight& w, int64_t begin, int64_t end, std::vector<std::byte>& out) const {
   const int64_t row_bytes = w.shape.numel() / rows_of(w.shape) * int64_t(size_of(w.dtype));
   out.resize(size_t((end - begin) * row_bytes));
   if (checkpoint_) {
@@ -136,14 +171,30 @@ void ModelFolder::read(const Weight& w, int64_t begin, int64_t end, std::vector<
   }
 }
 
-void ModelFolder::for_each_block(const Weight& w, const Block& block) const {
-  const int64_t rows = rows_of(w.shape), row_bytes = w.shape.numel() / rows * int64_t(size_of(w.dtype));
-  const int64_t step = std::max<int64_t>(1, kBlockBytes / row_bytes);
+void ModelFolder::refuse_non_finite() const {
+  constexpr int kNamed = 20;
+  std::string names;
+  int tensors = 0;
   std::vector<std::byte> bytes;
-  for (int64_t row = 0; row < rows; row += step) {
-    read(w, row, std::min(row + step, rows), bytes);
-    block(bytes);
+  for (const Weight& w : weights_) {
+    int64_t values = 0;
+    for_each_rows(w, [&](int64_t begin, int64_t end) {
+      read_unchecked(w, begin, end, bytes);
+      values += count_non_finite(bytes, w.dtype);
+    });
+    if (values > 0 && ++tensors <= kNamed) names += cat("\n  ", w.name, ": ", values, " of ", w.shape.numel());
   }
+  if (tensors > kNamed) names += cat("\n  and ", tensors - kNamed, " more tensors");
+  throw Error(cat(path_, ": weights are NaN or infinite: the model is damaged or has diverged; take another copy or "
+                  "checkpoint:", names));
+}
+
+void ModelFolder::for_each_block(const Weight& w, const Block& block) const {
+  std::vector<std::byte> bytes;
+  for_each_rows(w, [&](int64_t begin, int64_t end) {
+    read(w, begin, end, bytes);
+    block(bytes);
+  });
 }
 
 void require_same_model(const ModelFolder& from, const ModelConfig& run) {

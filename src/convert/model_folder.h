@@ -15,7 +15,8 @@ namespace athanor {
 
 class ModelFolder {
  public:
-  // path: the folder; of a run's folder the newest whole checkpoint. With a manifest every byte is verified first.
+  // path: the folder; of a run's folder the newest whole checkpoint. With a manifest every byte is verified first, and
+  // a checkpoint that lacks its manifest is refused.
   explicit ModelFolder(const std::string& path);
 
   const std::string& path() const { return path_; }
@@ -27,9 +28,10 @@ class ModelFolder {
     Shape shape;
   };
   const std::vector<Weight>& weights() const { return weights_; }  // in the order of the model; no tied head
-  const Weight& at(const std::string& name) const;
+  const Weight& at(const std::string& name) const;                 // Error if there is no such tensor
 
-  // Rows [begin, end) of the first dimension; of a vector, its elements.
+  // Rows [begin, end) of the first dimension; of a vector, its elements. Values that are NaN or infinite are an Error
+  // that names all tensors with such values.
   void read(const Weight&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
   // All rows in order, in blocks of whole rows of about kBlockBytes.
   static constexpr int64_t kBlockBytes = 4 << 20;
@@ -47,6 +49,10 @@ class ModelFolder {
   void check_weights();
   void check_tied_head(const Weight& table);
   void check_float(const Weight&) const;
+  void read_unchecked(const Weight&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
+  [[noreturn]] void refuse_non_finite() const;
+
+  ModelFolder(const std::string& path, bool verified);
 
   std::string path_;
   ModelConfig config_;
@@ -55,7 +61,7 @@ class ModelFolder {
   std::vector<Weight> weights_;
 };
 
-// The folder itself, or of a run's folder the newest whole checkpoint.
+// The folder itself, or of a run's folder the newest whole checkpoint; the log names it, and why newer ones are not.
 std::string newest_model(const std::string& folder);
 
 // What a run with this shape cannot take over from weights of that shape is an Error(usage) naming the keys; what it

@@ -20,7 +20,7 @@ NewFolder::NewFolder(const std::string& path) {
   make_dirs(parent_dir(final_));
   tmp_ = cat(parent_dir(final_), "/.", fs::path(final_).filename().string(), ".", getpid(), ".tmp");
   remove_tree(tmp_);
-  make_dirs(tmp_);
+  make_new_dir(tmp_);
 }
 
 NewFolder::~NewFolder() {

@@ -1,8 +1,13 @@
 // The pool's hand-out of chunks, its idle waiting and its exceptions.
 #include "cpu/thread_pool.h"
 
+#include <algorithm>
+#include <system_error>
+
 #include "base/error.h"
 #include "base/int.h"
+#include "base/log.h"
+#include "base/thread.h"
 
 namespace athanor {
 namespace {
@@ -10,6 +15,9 @@ namespace {
 // About 20 us of spinning before a thread sleeps: longer than the serial code between two ops, shorter than a wake-up
 // is worth on a machine that others use.
 constexpr int kSpins = 500;
+
+// Threads that a run needs beside the pool: a loader, a writer of checkpoints, connections to other ranks.
+constexpr int kSpare = 4;
 
 inline void pause_cpu() {
 #if defined(__x86_64__)
@@ -29,15 +37,43 @@ bool spin_until(Ready ready) {
 }  // namespace
 
 ThreadPool::ThreadPool(int threads) : size_(threads > 0 ? threads : usable_cores()) {
-  threads_.reserve(size_t(size_ - 1));
-  for (int worker = 1; worker < size_; ++worker) threads_.emplace_back([this, worker] { serve(worker); });
+  const std::string refused = start_workers();
+  if (refused.empty()) return;
+  const int wanted = size_, running = int(threads_.size()) + 1;
+  stop_workers();
+  const std::string limits = cat(refused, "; the limits are ", thread_limits());
+  if (threads > 0)
+    throw Error(cat("threads: ", running, " of ", wanted, " run, no more can be started: ", limits,
+                    ": set threads to fewer (0: as many as there are cores, and fewer where that is not allowed), or "
+                    "raise the limit that is reached"),
+                Exit::usage);
+  size_ = std::max(1, running - kSpare);
+  if (const std::string again = start_workers(); !again.empty()) {
+    stop_workers();
+    size_ = 1;
+  }
+  log::warn("threads: ", size_, " instead of ", wanted, ", one per core: no more can be started: ", limits);
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop_workers(); }
+
+std::string ThreadPool::start_workers() {
+  threads_.reserve(size_t(size_ - 1));
+  for (int worker = 1; worker < size_; ++worker) try {
+      threads_.emplace_back([this, worker] { serve(worker); });
+    } catch (const std::system_error& e) {
+      return e.code().message();
+    }
+  return "";
+}
+
+void ThreadPool::stop_workers() {
   stop_.store(true);
   epoch_.fetch_add(1);
   epoch_.notify_all();
   for (std::thread& t : threads_) t.join();
+  threads_.clear();
+  stop_.store(false);
 }
 
 void ThreadPool::run(int64_t chunks, void* fn, Call call) {

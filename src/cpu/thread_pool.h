@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <exception>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -13,7 +14,9 @@ namespace athanor {
 
 class ThreadPool {
  public:
-  explicit ThreadPool(int threads = 0);  // 0 = usable_cores()
+  // 0 = usable_cores(), or with a warning fewer where the system does not allow so many. As many as are given, or an
+  // Error(usage) with the limits.
+  explicit ThreadPool(int threads = 0);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -47,6 +50,8 @@ class ThreadPool {
 
  private:
   using Call = void (*)(void* fn, int64_t chunk, int worker);
+  std::string start_workers();  // up to size(); "" or why the next one cannot be started
+  void stop_workers();
   void run(int64_t chunks, void* fn, Call call);
   void work(int worker);   // claims and runs chunks until none is left
   void serve(int worker);  // a worker thread's life

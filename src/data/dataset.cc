@@ -3,20 +3,21 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <set>
 #include <sstream>
 #include <utility>
 
 #include "base/checksum.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "data/glob.h"
 
 namespace athanor {
 namespace {
 
 constexpr int64_t kEndBytes = 64 << 10;  // looked at from either end of a shard when it is opened
+constexpr int64_t kMaskTokens = 1 << 20;  // looked at in one piece
 constexpr int64_t kMaxSeqLength = int64_t{1} << 30;
-
-std::string base_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
 // One descriptor per shard stays open. Soft limits of 1024 are common beside hard limits a thousand times that.
 void raise_file_limit() {
@@ -65,7 +66,40 @@ Dataset::Source Dataset::open_source(const ShardSource& source, int64_t seq_leng
                     " tokens (seq_length + 1), found ", tokens, " tokens in ", opened.shards.size(),
                     " shard(s): shorten seq_length or give more data"),
                 Exit::usage);
+  require_targets(opened);
   return opened;
+}
+
+// A loss mask that leaves nothing to predict would make every loss of these windows 0. Looks no further than the first
+// token that counts.
+void Dataset::require_targets(const Source& source) {
+  std::vector<uint8_t> mask;
+  for (const TokenFile& shard : source.shards) {
+    if (!shard.layout().mask) return;
+    for (int64_t at = 0; at < shard.count(); at += kMaskTokens) {
+      mask.resize(size_t(std::min(kMaskTokens, shard.count() - at)));
+      shard.read_mask(at, mask);
+      if (std::any_of(mask.begin(), mask.end(), [](uint8_t counts) { return counts != 0; })) return;
+    }
+  }
+  throw Error(cat("data \"", source.path_glob, "\": the loss mask leaves out every token of ", source.shards.size(),
+                  " shard(s): nothing would be learnt; mend the mask, or leave this data out"),
+              Exit::usage);
+}
+
+std::string Dataset::first_shared_shard(const Dataset& other) const {
+  const auto ends_of = [](const TokenFile& shard) {
+    Xxh3 hash;
+    add_ends(hash, shard.file());
+    return hash.hex();
+  };
+  std::set<std::string> mine;
+  for (const Source& source : sources_)
+    for (const TokenFile& shard : source.shards) mine.insert(ends_of(shard));
+  for (const Source& source : other.sources_)
+    for (const TokenFile& shard : source.shards)
+      if (mine.contains(ends_of(shard))) return shard.path();
+  return "";
 }
 
 Dataset Dataset::open(const std::vector<ShardSource>& sources, int64_t seq_length, int64_t vocab_size) {

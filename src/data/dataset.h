@@ -45,6 +45,8 @@ class Dataset {
   // The same window as a row, with its documents and masks; returns pack()'s.
   int64_t read_row(const SampleOrder& order, int64_t n, const PackingOptions& options, const Row& row) const;
   bool has_document_indices() const;  // in every shard
+  // A shard of `other` that is here too, by size, first and last 64 KiB; "" if there is none.
+  std::string first_shared_shard(const Dataset& other) const;
   const std::string& first_shard() const { return sources_.front().shards.front().path(); }
 
   // 32 hex digits over shard base names, sizes, first and last 64 KiB, dtypes, weights and T: a checkpoint keeps it,
@@ -63,6 +65,7 @@ class Dataset {
 
   Dataset(int64_t seq_length, Blend blend) : seq_length_(seq_length), blend_(std::move(blend)) {}
   static Source open_source(const ShardSource& source, int64_t seq_length, int64_t vocab_size);
+  static void require_targets(const Source&);
   std::string compute_fingerprint() const;
   std::string describe() const;
 

@@ -8,15 +8,15 @@
 namespace athanor {
 namespace {
 
-constexpr int64_t kHeader = 34;  // bytes: magic 9, version 8, type 1, sequences 8, document boundaries 8
+constexpr int64_t kIndexHeader = 34;  // bytes: magic 9, version 8, type 1, sequences 8, document boundaries 8
 constexpr std::string_view kMagic("MMIDIDX\0\0", 9);
 
 struct Header {
   TokenType type;
   int64_t sequences, boundaries;
-  int64_t lengths() const { return kHeader; }                     // offset of int32 [sequences], tokens
-  int64_t pointers() const { return kHeader + 4 * sequences; }    // of int64 [sequences], bytes
-  int64_t documents() const { return kHeader + 12 * sequences; }  // of int64 [boundaries], sequences; the first is 0
+  int64_t lengths() const { return kIndexHeader; }                     // offset of int32 [sequences], tokens
+  int64_t pointers() const { return kIndexHeader + 4 * sequences; }    // of int64 [sequences], bytes
+  int64_t documents() const { return kIndexHeader + 12 * sequences; }  // of int64 [boundaries], sequences; the first is 0
 };
 
 TokenType type_of_code(uint8_t code, const std::string& path) {
@@ -29,8 +29,8 @@ TokenType type_of_code(uint8_t code, const std::string& path) {
 
 Header read_header(const StableFile& index) {
   const std::string& path = index.path();
-  if (index.bytes() < kHeader)
-    throw Error(cat(path, ": truncated: a Megatron index has at least ", kHeader, " bytes, the file ", index.bytes()));
+  if (index.bytes() < kIndexHeader)
+    throw Error(cat(path, ": truncated: a Megatron index has at least ", kIndexHeader, " bytes, the file ", index.bytes()));
   std::array<char, 9> magic{};
   index.read(0, std::as_writable_bytes(std::span(magic)));
   if (std::string_view(magic.data(), magic.size()) != kMagic)
@@ -38,7 +38,7 @@ Header read_header(const StableFile& index) {
   if (const auto version = index.value<uint64_t>(9); version != 1)
     throw Error(cat(path, ": expected a Megatron index of version 1, it says ", version));
   const auto sequences = index.value<uint64_t>(18), boundaries = index.value<uint64_t>(26);
-  const auto room = uint64_t(index.bytes() - kHeader);
+  const auto room = uint64_t(index.bytes() - kIndexHeader);
   const bool small = sequences <= room / 12 && boundaries <= room / 8;
   const uint64_t needed = small ? 12 * sequences + 8 * boundaries : 0;
   // A byte more for each sequence: the modes of a multimodal data set.

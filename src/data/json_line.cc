@@ -15,10 +15,11 @@ class Scanner {
  public:
   explicit Scanner(std::string_view line) : line_(line) {}
 
-  void find(std::string_view key, std::string& text) {
+  bool find(std::string_view key, std::string& text) {
     bool found = false;
     std::string name;
     skip_space();
+    if (const char* kind = kind_of_value(); kind && peek() != '{') throw Error(cat("expected an object, got ", kind));
     expect('{', "an object");
     for (bool first = true; !take('}'); first = false) {
       if (!first) expect(',', "\",\" or \"}\"");
@@ -28,7 +29,8 @@ class Scanner {
       expect(':', "\":\"");
       skip_space();
       if (name == key) {
-        if (peek() != '"') fail(cat("a string for \"", key, "\""));
+        if (const char* kind = kind_of_value(); kind && peek() != '"')
+          throw Error(cat("\"", key, "\": expected a string, got ", kind));
         string(&text);
         found = true;
       } else {
@@ -38,13 +40,25 @@ class Scanner {
     }
     skip_space();
     if (at_ < line_.size()) fail("the end of the line");
-    if (!found) throw Error(cat("no member \"", key, "\" in this line; --key names the member that holds the text"));
+    return found;
   }
 
  private:
   [[noreturn]] void fail(const std::string& expected) const {
     throw Error(at_ < line_.size() ? cat("not JSON: expected ", expected, " at byte ", at_, " of the line")
                                    : cat("not JSON: the line ends where ", expected, " is expected"));
+  }
+  // What begins here, by its first character; null: nothing of JSON.
+  const char* kind_of_value() const {
+    const char c = peek();
+    const std::string_view rest = line_.substr(at_);
+    return c == '{'   ? "an object"
+           : c == '[' ? "an array"
+           : c == '"' ? "a string"
+           : c == '-' || (c >= '0' && c <= '9')                       ? "a number"
+           : rest.starts_with("true") || rest.starts_with("false")    ? "true or false"
+           : rest.starts_with("null")                                 ? "null"
+                                                                      : nullptr;
   }
   char peek() const { return at_ < line_.size() ? line_[at_] : '\0'; }
   bool take(char c) {
@@ -151,6 +165,8 @@ class Scanner {
 
 }  // namespace
 
-void json_line_text(std::string_view line, std::string_view key, std::string& text) { Scanner(line).find(key, text); }
+bool json_line_text(std::string_view line, std::string_view key, std::string& text) {
+  return Scanner(line).find(key, text);
+}
 
 }  // namespace athanor

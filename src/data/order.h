@@ -2,6 +2,7 @@
 // and on any number of ranks. Permutation shuffles the windows of one source; Blend deals samples out to sources.
 #pragma once
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <numeric>
@@ -14,17 +15,21 @@ namespace athanor {
 
 // A pseudo-random bijection of [0, size), keyed by (seed, stream). A Feistel network over Z_a x Z_b, a*b >= size, with
 // Philox as round function [Black & Rogaway 2002, "Ciphers with arbitrary finite domains", generalised Feistel]; values
-// that land at or above size are sent through again (cycle walking). a*b < size + a + 1, so that is rare.
+// that land at or above size are sent through again (cycle walking). a*b < size + a + 1, so that is rare. Below kTabled
+// elements, where such a network is measurably not uniform (some distances of neighbours are too frequent, and often
+// one parity), it is a table, shuffled by [Knuth 1969, algorithm 3.4.2P].
 class Permutation {
  public:
   Permutation(int64_t size, uint64_t seed, uint64_t stream) : size_(uint64_t(size)), seed_(seed), stream_(stream) {
     CHECK(size > 0, "permutation of ", size, " elements");
     a_ = uint64_t(std::ceil(std::sqrt(double(size_))));
     b_ = (size_ + a_ - 1) / a_;
+    if (size_ < kTabled) shuffle();
   }
 
   int64_t operator()(int64_t index) const {
     CHECK(index >= 0 && uint64_t(index) < size_, "index ", index, " of a permutation of ", size_);
+    if (size_ < kTabled) return table_[size_t(index)];
     uint64_t x = uint64_t(index);
     do x = once(x);
     while (x >= size_);
@@ -34,6 +39,15 @@ class Permutation {
  private:
   static constexpr int kRounds =
       8;  // 4 are the least for pseudo-randomness [Luby & Rackoff 1988]; small domains like more
+  static constexpr uint64_t kTabled = 128;
+
+  void shuffle() {
+    for (uint64_t i = 0; i < size_; ++i) {
+      const uint64_t from = noise(0, i) % (i + 1);
+      table_[i] = table_[from];
+      table_[from] = uint8_t(i);
+    }
+  }
 
   uint64_t once(uint64_t x) const {
     uint64_t left = x % a_, right = x / a_;
@@ -50,6 +64,7 @@ class Permutation {
   }
 
   uint64_t size_, seed_, stream_, a_ = 1, b_ = 1;
+  std::array<uint8_t, kTabled> table_{};
 };
 
 // Which source sample n comes from, and how many samples that source gave before it. Weights become whole shares of a

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/thread.h"
+
 namespace athanor {
 
 template <class Job, class Result>
@@ -18,19 +20,23 @@ class OrderedPool {
  public:
   using Work = std::function<Result(Job)>;
 
+  enum class Fewer : uint8_t { refused, allowed };  // threads than asked for, where the system starts no more
+
   // make_work is called in each thread: what it returns may own working memory.
-  OrderedPool(int64_t threads, const std::function<Work()>& make_work) : capacity_(size_t(2 * threads + 2)) {
-    for (int64_t i = 0; i < threads; ++i) threads_.emplace_back([this, make_work] { run(make_work); });
+  OrderedPool(int64_t threads, Fewer fewer, const std::function<Work()>& make_work)
+      : capacity_(size_t(2 * threads + 2)) {
+    try {
+      for (int64_t i = 0; i < threads; ++i)
+        threads_.push_back(
+            start_thread(cat("jobs, number ", i + 1, " of ", threads), [this, make_work] { run(make_work); }));
+    } catch (const Error&) {
+      if (fewer == Fewer::allowed && !threads_.empty()) return;
+      stop();
+      throw;
+    }
   }
   OrderedPool(const OrderedPool&) = delete;
-  ~OrderedPool() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    changed_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
+  ~OrderedPool() { stop(); }
 
   bool full() const { return pending_ == capacity_; }
   bool empty() const { return pending_ == 0; }
@@ -57,6 +63,15 @@ class OrderedPool {
   }
 
  private:
+  void stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
   struct Slot {
     explicit Slot(Job j) : job(std::move(j)) {}
     Job job;

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_depth.h"
 
 namespace athanor {
 namespace {
@@ -47,6 +48,7 @@ void require_known(const std::vector<int32_t>& ids, int64_t vocab_size) {
 }
 
 Question question_of(const std::string& line, const Tokenizer& tokenizer, QuestionLimits limits) {
+  if (!json_depth_within(line)) refuse(cat("JSON nested deeper than ", kMostJsonDepth, " levels"));
   const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
   if (!json.is_object()) refuse("expected a JSON object");
   const bool hellaswag = json.contains("endings");

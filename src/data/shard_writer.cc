@@ -82,7 +82,7 @@ ShardWriter::ShardWriter(const ShardOptions& options, const ShardState& state)
 }
 
 Fd ShardWriter::open_left_behind(const std::string& path, int64_t tokens) const {
-  Fd file = open_file(path, O_RDWR);
+  Fd file = open_file(path, O_RDWR | O_NOFOLLOW | O_NONBLOCK);
   const int64_t bytes = header_bytes() + item_size_ * tokens;
   if (file_bytes(file, path) < bytes)
     throw Error(cat(path, ": has ", file_bytes(file, path), " bytes, expected ", bytes,
@@ -127,7 +127,7 @@ std::vector<std::string> ShardWriter::existing_shards() const {
 int64_t ShardWriter::header_bytes() const { return options_.format == ShardFormat::llmc ? kHeader : 0; }
 
 void ShardWriter::begin_shard() {
-  file_ = open_file(temporary(shard_path(shards_++)), O_RDWR | O_CREAT | O_TRUNC);
+  file_ = create_anew(temporary(shard_path(shards_++)), O_RDWR);
   shard_tokens_ = 0;
   if (options_.format == ShardFormat::megatron) return;
   const auto header = header_of(item_size_, 0);

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "data/glob.h"
 #include "data/json_line.h"
 #include "data/ordered_pool.h"
 #include "data/shard_writer.h"
@@ -111,9 +112,12 @@ class JobEncoder {
       const std::string_view line = text.substr(begin, end - begin);
       if (line.find_first_not_of(" \t\r") != line.npos) {
         try {
-          json_line_text(line, options_.key, document_);
+          if (!json_line_text(line, options_.key, document_))
+            throw Error(cat("no member \"", options_.key,
+                            "\" in this line; --key names the member that holds the text"),
+                        Exit::usage);
         } catch (const Error& e) {
-          throw Error(cat(job.where, ": line at byte ", job.offset + int64_t(begin), ": ", e.what()));
+          throw Error(cat(job.where, ": line at byte ", job.offset + int64_t(begin), ": ", e.what()), e.code());
         }
         const Part part = is_held_out(document_, options_.documents.valid_every) ? kValid : kTrain;
         encoder_->append(document_, out.ids[part]);
@@ -181,12 +185,35 @@ class Run {
 
   // A folder has one descriptor: shards of two tokenizers in it would be read with the wrong one.
   void require_one_tokenizer() const {
-    if (options_.overwrite) return;
-    const auto beside = tokenizer_files_beside(options_.output_prefix);
-    if (!beside.empty() && beside[0].content != tokenizer_.files()[0].content)
-      throw Error(cat(parent_dir(options_.output_prefix), "/", kTokenizerFile,
-                      ": this folder has shards of another tokenizer; choose another folder, or --overwrite"),
+    if (beside_is(tokenizer_.files()[0].content)) return;
+    const std::string folder = parent_dir(options_.output_prefix);
+    const std::string others = foreign_shard();
+    if (!options_.overwrite || !others.empty())
+      throw Error(cat(folder, "/", kTokenizerFile, ": this folder has shards of another tokenizer",
+                      others.empty() ? "; choose another folder, or --overwrite"
+                                     : cat(", such as ", others, ", which are not of this prefix and would be read with "
+                                           "the new one; choose another folder")),
                   Exit::usage);
+  }
+  // Whether the folder's descriptor has this content, or there is none. One that cannot be read is another's.
+  bool beside_is(const std::string& content) const {
+    try {
+      const auto beside = tokenizer_files_beside(options_.output_prefix);
+      return beside.empty() || beside[0].content == content;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+  // A file of the folder that may be a shard of another prefix.
+  std::string foreign_shard() const {
+    const std::string folder = parent_dir(options_.output_prefix);
+    for (const std::string& path : match_glob(escape_glob(folder) + "/*.bin")) {
+      bool own = false;
+      for (const char* part : kPartNames)
+        own = own || base_name(path).starts_with(cat(base_name(options_.output_prefix), "_", part, "_"));
+      if (!own) return base_name(path);
+    }
+    return "";
   }
 
   std::optional<TokenizeState> find_interrupted() const {
@@ -204,7 +231,8 @@ class Run {
   void encode_all() {
     const int64_t threads = options_.threads > 0 ? options_.threads : cores();
     DocumentStream stream(options_.documents, tokenizer_, state_.position);
-    OrderedPool<Job, Encoded> pool(threads, [this] {
+    using Pool = OrderedPool<Job, Encoded>;
+    Pool pool(threads, options_.threads > 0 ? Pool::Fewer::refused : Pool::Fewer::allowed, [this] {
       return [encoder = std::make_shared<JobEncoder>(options_, tokenizer_)](const Job& job) { return (*encoder)(job); };
     });
     const auto begin = Clock::now();
@@ -286,7 +314,9 @@ TokenizeResult tokenize(const TokenizeOptions& options) {
   const DocumentOptions& d = options.documents;
   if (!tokenizer->cuts() && d.separator.empty() && d.block > 0 && d.valid_every > 0 && d.format != "jsonl")
     log::warn("this tokenizer's split pattern cannot be cut at blocks; give --block 0 to hold out whole files");
-  return Run(options, *tokenizer).go();
+  TokenizeResult result = Run(options, *tokenizer).go();
+  if (const std::string caveat = tokenizer->caveat(); !caveat.empty()) log::warn(caveat);
+  return result;
 }
 
 }  // namespace athanor

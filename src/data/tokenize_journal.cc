@@ -52,7 +52,7 @@ bool is_at(const Fd& file, const std::string& path) {
 TokenizeLock::TokenizeLock(const std::string& prefix) : path_(prefix + ".lock") {
   make_dirs(parent_dir(prefix));
   do {
-    file_ = open_file(path_, O_RDWR | O_CREAT | O_NOFOLLOW);
+    file_ = create_below(parent_dir(path_), base_name(path_), O_RDWR);
     while (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno == EINTR) continue;
       if (errno != EWOULDBLOCK) throw_io("locking", path_, errno);

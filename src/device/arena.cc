@@ -1,7 +1,6 @@
 #include "device/arena.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "base/int.h"
 
@@ -97,31 +96,6 @@ void Arena::release(size_t block) {
   ++clock_;
   --live_blocks_;
   live_bytes_ -= b.bytes;
-}
-
-size_t pack(std::vector<PlannedBlock>& blocks) {
-  std::vector<size_t> order(blocks.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return blocks[a].bytes > blocks[b].bytes; });
-  std::vector<size_t> placed;
-  std::vector<std::pair<size_t, size_t>> busy;
-  size_t total = 0;
-  for (size_t i : order) {
-    busy.clear();
-    for (size_t j : placed)
-      if (blocks[j].born < blocks[i].died && blocks[i].born < blocks[j].died)
-        busy.push_back({blocks[j].offset, blocks[j].offset + blocks[j].bytes});
-    std::sort(busy.begin(), busy.end());
-    size_t at = 0;
-    for (const auto& [lo, hi] : busy) {
-      if (at + blocks[i].bytes <= lo) break;
-      at = std::max(at, hi);
-    }
-    blocks[i].offset = at;
-    total = std::max(total, at + blocks[i].bytes);
-    placed.push_back(i);
-  }
-  return total;
 }
 
 }  // namespace athanor

@@ -6,7 +6,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <utility>
 
 #include "base/log.h"
@@ -28,40 +27,41 @@ int write_all(int fd, std::string_view data) {
 
 }  // namespace
 
-AppendFile::AppendFile(std::string path, int64_t size) : path_(std::move(path)) {
-  std::error_code ignored;  // open() reports
-  const auto folder = std::filesystem::path(path_).parent_path();
-  if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
-  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (fd_ < 0) {
-    warn("cannot be opened", errno);
+AppendFile::AppendFile(const std::string& folder, const std::string& name, int64_t size)
+    : path_(cat(folder, "/", name)) {
+  try {
+    make_dirs(folder);
+    file_ = create_below(folder, name, O_WRONLY | O_APPEND);
+  } catch (const Error& e) {
+    warn("cannot be opened", e.what());
     return;
   }
-  if (size >= 0 && ::ftruncate(fd_, size) != 0) warn("cannot be cut", errno);
+  if (size >= 0 && ::ftruncate(file_.get(), size) != 0) warn("cannot be cut", std::strerror(errno));
   struct stat info {};
-  if (::fstat(fd_, &info) == 0 && S_ISREG(info.st_mode)) size_ = info.st_size;
+  if (::fstat(file_.get(), &info) == 0 && S_ISREG(info.st_mode)) size_ = info.st_size;
 }
 
 AppendFile::~AppendFile() {
-  if (fd_ >= 0 && ::close(fd_) != 0) warn("lost its last records", errno);  // NFS reports a full disk here
+  // NFS reports a full disk here.
+  if (file_ && ::close(file_.release()) != 0) warn("lost its last records", std::strerror(errno));
 }
 
 bool AppendFile::append(std::string_view record) {
-  if (fd_ < 0) return false;
-  if (torn_ && ::ftruncate(fd_, size_) != 0) return false;
+  if (!file_) return false;
+  if (torn_ && ::ftruncate(file_.get(), size_) != 0) return false;
   torn_ = false;
-  if (const int error = write_all(fd_, record)) {
-    torn_ = ::ftruncate(fd_, size_) != 0;
-    warn("cannot be written", error);
+  if (const int error = write_all(file_.get(), record)) {
+    torn_ = ::ftruncate(file_.get(), size_) != 0;
+    warn("cannot be written", std::strerror(error));
     return false;
   }
   size_ += int64_t(record.size());
   return true;
 }
 
-void AppendFile::warn(const char* what, int error) {
+void AppendFile::warn(const char* what, std::string_view reason) {
   if (std::exchange(warned_, true)) return;
-  log::warn("metrics: ", path_, " ", what, ": ", std::strerror(error),
+  log::warn("metrics: ", path_, " ", what, ": ", reason,
             ": training goes on without it; free space or fix its permissions");
 }
 

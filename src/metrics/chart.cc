@@ -48,15 +48,15 @@ class Drawing {
     for (const double t : ticks(y_.low, y_.high, 5)) {
       const double top = at_y(t);
       grid += cat("<path class=\"grid\" d=\"M0 ", number(top), "H", Chart::kColumns, "\"/>");
-      labels += cat("<span class=\"y\" style=\"top:", number(100 * top / Chart::kHeight), "%\">",
+      labels += cat("<span class=\"y\" data-at=\"top:", number(100 * top / Chart::kHeight), "%\">",
                     html_text(f ? f(t) : number(t, "%.4g")), "</span>");
     }
     for (const double t : ticks(x_.low, x_.high, 4)) {
       const double left = 100 * at_x(t) / Chart::kColumns;
       if (left > 88) continue;  // room for the name of the axis
-      labels += cat("<span class=\"x\" style=\"left:", number(left), "%\">", number(t, "%.10g"), "</span>");
+      labels += cat("<span class=\"x\" data-at=\"left:", number(left), "%\">", number(t, "%.10g"), "</span>");
     }
-    labels += "<span class=\"x end\" style=\"left:100%\">step</span>";
+    labels += "<span class=\"x end\" data-at=\"left:100%\">step</span>";
     std::string body = grid;
     for (const ChartMark& mark : chart_.marks)
       if (mark.x >= x_.low && mark.x <= x_.high)

@@ -142,7 +142,7 @@ std::string to_json(const Environment& env) {
   object.number("memory_total_bytes", env.memory.total);
   object.number("memory_available_bytes", env.memory.available);
   ObjectWriter libraries(object.key("libraries"), 2);
-  for (const Library& library : env.program.libraries) libraries.text(library.name, library.version);
+  for (const LibraryVersion& library : env.program.libraries) libraries.text(library.name, library.version);
   libraries.close();
   object.close();
   return out + "\n";

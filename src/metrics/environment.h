@@ -9,7 +9,7 @@
 
 namespace athanor {
 
-struct Library {
+struct LibraryVersion {
   std::string name, version;
 };
 
@@ -17,7 +17,7 @@ struct Library {
 struct ProgramInfo {
   std::string version;               // of the program, with its source revision
   std::vector<std::string> command;  // the command line
-  std::vector<Library> libraries;    // those in use, with the versions found at run time
+  std::vector<LibraryVersion> libraries;    // those in use, with the versions found at run time
 };
 
 struct Environment {

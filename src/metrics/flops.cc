@@ -1,7 +1,8 @@
 #include "metrics/flops.h"
 
 #include <algorithm>
-#include <limits>
+
+#include "metrics/record.h"
 
 namespace athanor {
 
@@ -20,7 +21,6 @@ FlopCount training_flops_per_token(const ModelSize& m) {
 }
 
 Utilization utilization(const FlopCount& per_token, const Speed& speed) {
-  constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
   const double tokens = speed.tokens_per_second / double(std::max<int64_t>(1, speed.devices));
   const double peak = speed.measured_peak_flops > 0 ? speed.measured_peak_flops : kUnknown;
   return {.tflops = per_token.causal * tokens / 1e12,

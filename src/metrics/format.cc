@@ -40,8 +40,12 @@ std::string format_count(double count) {
   if (count < 999.5 && count == std::floor(count)) return cat(int64_t(count));
   size_t unit = 0;
   for (; count >= 999.5 && unit + 1 < kUnits.size(); ++unit) count /= 1000;
-  if (count >= 99999) return "huge";
-  return cat(three_digits(count), kUnits[unit]);
+  if (count < 999.5) return cat(three_digits(count), kUnits[unit]);
+  char text[32];  // budgets in FLOP: nobody reads the prefixes beyond
+  std::snprintf(text, sizeof(text), "%.2e", count * 1e18);
+  std::string scientific = text;
+  std::erase(scientific, '+');
+  return scientific;
 }
 
 std::string format_duration(double seconds) {
@@ -51,7 +55,7 @@ std::string format_duration(double seconds) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.1fs", seconds);
   if (seconds < 59.95) return text;
-  if (seconds >= 86400e5) return "for ever";
+  if (seconds >= 86400e5) return cat(format_count(seconds / (86400 * 365.25)), "y");
   const int64_t s = std::llround(seconds), minutes = s / 60, hours = s / 3600, days = s / 86400;
   if (hours == 0) return two_units(minutes, 'm', s % 60, 's');
   if (days == 0) return two_units(hours, 'h', minutes % 60, 'm');

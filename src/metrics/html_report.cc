@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/sha256.h"
 #include "metrics/chart.h"
 #include "metrics/format.h"
 
@@ -58,6 +59,34 @@ std::string value_of(const std::vector<std::pair<std::string, std::string>>& lin
 
 std::string chip(size_t run) { return cat("<i class=\"chip c", run % kColors, "\"></i>"); }
 
+std::string base64(std::span<const uint8_t> bytes) {
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string out;
+  for (size_t i = 0; i < bytes.size(); i += 3) {
+    uint32_t group = 0;
+    for (size_t k = 0; k < 3; ++k) group = group << 8 | (i + k < bytes.size() ? bytes[i + k] : 0u);
+    for (size_t k = 0; k < 4; ++k) out += i + k > bytes.size() ? '=' : kDigits[group >> (18 - 6 * k) & 63];
+  }
+  return out;
+}
+
+// How a Content-Security-Policy names a text [CSP Level 3, hash-source].
+std::string hash_source(std::string_view text) { return "sha256-" + base64(sha256(text)); }
+
+// Where elements are placed, as rules of the style sheet: a policy with hashes allows no style attributes. An element
+// says data-at="top:5%"; text from runs cannot, since its quotes are escaped.
+std::string placements(std::string_view html) {
+  constexpr std::string_view kAttribute = " data-at=\"";
+  std::set<std::string_view> all;
+  for (size_t at = html.find(kAttribute); at != html.npos; at = html.find(kAttribute, at)) {
+    at += kAttribute.size();
+    all.insert(html.substr(at, html.find('"', at) - at));
+  }
+  std::string rules;
+  for (const std::string_view rule : all) rules += cat("[data-at=\"", rule, "\"]{", rule, "}\n");
+  return rules;
+}
+
 // What is drawn of each step.
 struct Curve {
   const char* title;
@@ -71,19 +100,25 @@ class Page {
  public:
   Page(std::span<const RunRecords> runs, const ReportOptions& options) : runs_(runs), options_(options) {}
 
+  // The browser runs and applies what has these hashes, and nothing that text from a run might bring in.
+  std::string head(const std::string& title) const {
+    const std::string style = kReportStyle + placements(out_);
+    std::string text = cat(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
+        "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; base-uri 'none'; form-action 'none'; "
+        "style-src '",
+        hash_source(style), "'; script-src '", hash_source(kReportScript), "'\">\n");
+    if (options_.refresh_seconds > 0)
+      text += cat("<meta http-equiv=\"refresh\" content=\"", options_.refresh_seconds, "\">\n");
+    return cat(text, "<title>", html_text(title), "</title><style>", style, "</style></head>");
+  }
+
   std::string html() {
     std::string title = options_.title;
     if (title.empty())
       for (const RunRecords& run : runs_) title += cat(title.empty() ? "" : ", ", run.name);
-    out_ =
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
-        "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
-        "script-src 'unsafe-inline'\">\n";
-    if (options_.refresh_seconds > 0)
-      out_ += cat("<meta http-equiv=\"refresh\" content=\"", options_.refresh_seconds, "\">\n");
-    out_ += cat("<title>", html_text(title), "</title><style>", kReportStyle, "</style></head><body>\n<h1>",
-                html_text(title), "</h1>\n");
+    out_ = cat("<body>\n<h1>", html_text(title), "</h1>\n");
     out_ += cat("<p class=\"lead\">", runs_.size() == 1 ? "A training run" : cat(runs_.size(), " training runs"),
                 " as of ", utc(latest()), " UTC</p>\n");
     summary();
@@ -94,7 +129,7 @@ class Page {
     configuration("Configuration", &RunRecords::config);
     configuration("Hardware and software", &RunRecords::environment);
     out_ += cat("<script>", kReportScript, "</script>\n</body></html>\n");
-    return std::move(out_);
+    return head(title) + std::move(out_);
   }
 
  private:
@@ -129,7 +164,8 @@ class Page {
     const StepMetrics last = run.steps.empty() ? StepMetrics{} : run.steps.back();
     double seconds = 0;
     for (const StepMetrics& m : run.steps) seconds += m.step_ms * 1e-3;
-    const std::string state = run.ended() ? run.events.back().text
+    const std::string state = run.failed()  ? cat("error: ", run.events.back().text)
+                              : run.ended() ? run.events.back().text
                               : last.step > 0
                                   ? cat("step ", last.step, ", ", format_duration(last.eta_seconds), " to go")
                                   : "starting";
@@ -211,11 +247,11 @@ class Page {
     constexpr size_t kMost = 60;  // more would be a fence
     for (const RunRecords& run : runs_)
       for (auto e = run.events.rbegin(); e != run.events.rend() && chart.marks.size() < kMost; ++e)
-        if (e->kind == EventKind::skip || e->kind == EventKind::warn || e->kind == EventKind::resume ||
-            e->kind == EventKind::restart)
+        if (e->kind == EventKind::skip || e->kind == EventKind::warn || e->kind == EventKind::error ||
+            e->kind == EventKind::resume || e->kind == EventKind::restart)
           chart.marks.push_back(
               {double(e->step), std::string(to_string(e->kind)), cat(to_string(e->kind), ": ", e->text)});
-    if (!chart.marks.empty()) chart.note = "Vertical lines: resumes; in red, alarms and skipped steps.";
+    if (!chart.marks.empty()) chart.note = "Vertical lines: resumes; in red, alarms, errors and skipped steps.";
   }
 
   void validation() {
@@ -277,7 +313,7 @@ class Page {
     out_ += cat("<div>", runs_.size() > 1 ? html_text(run.name) : "", " <small>", lead,
                 "</small></div><div class=\"bar\">");
     for (size_t k = 0; k < shares.size(); ++k)
-      out_ += cat("<i class=\"c", k % kColors, "\" style=\"flex:", text_of(part(shares[k]), "%.5f"), "\"></i>");
+      out_ += cat("<i class=\"c", k % kColors, "\" data-at=\"flex:", text_of(part(shares[k]), "%.5f"), "\"></i>");
     out_ += "</div><div>";
     for (size_t k = 0; k < shares.size(); ++k)
       out_ += cat("<span class=\"key\"><i class=\"chip c", k % kColors, "\"></i>", shares[k].name, " ", shares[k].text,
@@ -348,7 +384,7 @@ class Page {
               "<th>text</th></tr></thead><tbody>\n");
       for (size_t k = run.events.size() - shown; k < run.events.size(); ++k) {
         const EventRecord& e = run.events[k];
-        const bool bad = e.kind == EventKind::skip || e.kind == EventKind::warn;
+        const bool bad = e.kind == EventKind::skip || e.kind == EventKind::warn || e.kind == EventKind::error;
         out_ += cat("<tr><td>", utc(e.time), "</td><td>", e.step, "</td><td", bad ? " class=\"bad\"" : "", ">",
                     to_string(e.kind), "</td><td>", html_text(e.text),
                     e.seconds > 0 ? cat(" (", format_duration(e.seconds), ")") : "", "</td></tr>\n");

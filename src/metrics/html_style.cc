@@ -39,7 +39,7 @@ path { fill: none; vector-effect: non-scaling-stroke; }
 .dots { stroke-width: 6; stroke-linecap: round; }
 .band { stroke: none; opacity: .2; }
 .mark { stroke: var(--soft); stroke-dasharray: 2 3; opacity: .7; }
-.mark.skip, .mark.warn { stroke: var(--bad); }
+.mark.skip, .mark.warn, .mark.error { stroke: var(--bad); }
 .cursor { stroke: var(--soft); }
 .c0 { --c: var(--c0); } .c1 { --c: var(--c1); } .c2 { --c: var(--c2); } .c3 { --c: var(--c3); }
 .c4 { --c: var(--c4); } .c5 { --c: var(--c5); } .c6 { --c: var(--c6); } .c7 { --c: var(--c7); }

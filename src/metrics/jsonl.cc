@@ -231,6 +231,21 @@ void JsonlSink::event(const EventRecord& record) {
   write(json_line(e));
 }
 
+bool has_evaluation(const std::string& path, int64_t step, std::string_view name) {
+  std::ifstream in(path, std::ios::binary);
+  bool found = false;
+  for (std::string line; std::getline(in, line);) {
+    const bool eval = line.find("\"eval\"") != line.npos;  // most lines need not be parsed
+    if (!eval && line.find("\"supersedes_from\"") == line.npos) continue;
+    const auto object = parse_line(line);
+    if (!object) continue;
+    if (const auto from = read_step(*object, "supersedes_from"); from && *from <= step) found = false;
+    if (object->at("event") == "eval" && read_step(*object, "step") == step && object->value("name", Json()) == name)
+      found = true;
+  }
+  return found;
+}
+
 MetricHistory read_metrics(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) throw Error(cat("metrics: cannot open ", path, ": ", std::strerror(errno)));

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "metrics/append_file.h"
@@ -47,6 +48,9 @@ struct MetricHistory {
   int64_t superseded = 0;           // step and evaluation records left out
   int64_t bad_lines = 0;            // lines that are no record, a torn last one included
 };
+
+// Whether the effective series holds an evaluation of this set after that step; false where there is no file.
+bool has_evaluation(const std::string& path, int64_t step, std::string_view name);
 
 // Throws if the file cannot be read; bad lines are counted and left out. Unknown fields and events are ignored.
 MetricHistory read_metrics(const std::string& path);

@@ -7,8 +7,8 @@
 namespace athanor {
 namespace {
 
-constexpr std::array<std::string_view, 8> kEventNames = {"start", "checkpoint", "resume", "restart",
-                                                         "skip",  "signal",     "warn",   "end"};
+constexpr std::array<std::string_view, 9> kEventNames = {"start",  "checkpoint", "resume", "restart", "skip",
+                                                         "signal", "warn",       "error",  "end"};
 
 using S = StepMetrics;
 constexpr std::array<RecordField<S>, 35> kStepFields = {{

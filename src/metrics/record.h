@@ -66,7 +66,7 @@ struct EvalMetrics {
   double time = 0;  // Unix seconds; 0: MetricFanOut fills it
 };
 
-enum class EventKind { start, checkpoint, resume, restart, skip, signal, warn, end };
+enum class EventKind { start, checkpoint, resume, restart, skip, signal, warn, error, end };
 std::string_view to_string(EventKind);
 std::optional<EventKind> event_kind(std::string_view name);
 

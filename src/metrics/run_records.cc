@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 
 namespace athanor {
 namespace {
@@ -89,6 +90,8 @@ bool parse_record(std::string_view line, RunRecords& into) {
   if (!json.is_object()) return false;
   const auto event = json.find("event");
   if (event == json.end() || !event->is_string()) return false;
+  const auto step = json.find("step");
+  if (step == json.end() || !step->is_number_integer() || integer_of(*step) < 0) return false;
   const auto& name = event->get_ref<const std::string&>();
   if (name == "step") {
     into.steps.push_back(record_of<StepMetrics>(json, step_fields()));
@@ -106,6 +109,12 @@ bool parse_record(std::string_view line, RunRecords& into) {
   return true;
 }
 
+void warn_of_unreadable_lines(const RunRecords& run) {
+  if (run.unreadable_lines > 0)
+    log::warn(run.name, ": metrics.jsonl: ", run.unreadable_lines,
+              " lines are no records of a run and were left out, the first is line ", run.first_unreadable);
+}
+
 RunRecords read_run(const std::string& folder) {
   const fs::path dir = fs::path(folder), path = dir / "metrics.jsonl";
   std::error_code ignored;
@@ -119,10 +128,13 @@ RunRecords read_run(const std::string& folder) {
   if (run.name.empty()) run.name = fs::absolute(dir).lexically_normal().parent_path().filename().string();
   std::ifstream in(path, std::ios::binary);
   if (!in) throw Error(cat(path.string(), ": cannot be opened"));
+  int64_t number = 0;
   for (std::string line; std::getline(in, line);) {
+    ++number;
     const bool torn = in.eof();  // no newline: the run is writing it, or died there
     if (line.empty() || (torn && line.back() != '}')) continue;
-    if (line.size() > kMaxLine || !parse_record(line, run)) run.unreadable_lines += !torn;
+    if ((line.size() <= kMaxLine && parse_record(line, run)) || torn) continue;
+    if (run.unreadable_lines++ == 0) run.first_unreadable = number;
   }
   run.config = read_object(dir / "config.resolved.json");
   run.environment = read_object(dir / "environment.json");

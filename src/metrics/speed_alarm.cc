@@ -6,19 +6,20 @@
 #include "metrics/format.h"
 
 namespace athanor {
-namespace {
-
-// Whether an alarm goes off now; `on` remembers it until the value is back below half of the limit.
-bool rises(bool& on, double value, double limit) {
-  const bool was = on;
-  on = value > limit * (was ? SpeedAlarm::kRearmShare : 1);
-  return on && !was;
+// Whether an alarm is given now; `on` remembers it until the value is back below half of the limit.
+bool SpeedAlarm::rises(Alarm& alarm, double value, double limit) const {
+  alarm.on = value > limit * (alarm.on ? kRearmShare : 1);
+  if (!alarm.on) alarm.told = false;
+  if (!alarm.on || alarm.told) return false;
+  if (alarm.given > 0 && steps_ < kSpacing * (alarm.given + 1)) return false;
+  alarm.told = true;
+  ++alarm.given;
+  return true;
 }
-
-}  // namespace
 
 std::vector<std::string> SpeedAlarm::push(const StepMetrics& m) {
   if (!(m.step_ms > 0)) return {};
+  ++steps_;
   window_.push_back({m.step_ms, m.data_ms, m.tokens_per_second * m.step_ms * 1e-3});
   if (window_.size() > kWindow) window_.pop_front();
   if (window_.size() < kWindow) return {};
@@ -28,7 +29,7 @@ std::vector<std::string> SpeedAlarm::push(const StepMetrics& m) {
   best_ = std::max(best_, speed);
 
   std::vector<std::string> alarms;
-  if (rises(waiting_, share, kDataShare))
+  if (rises(waiting_, sum.data_ms < kLeastDataMs * kWindow ? 0 : share, kDataShare))
     alarms.push_back(cat("waiting for data takes ", format_percent(share), " of the last ", kWindow,
                          " steps: the disk or the network that holds the shards is too slow, or shared"));
   if (best_ > 0 && rises(slow_, 1 - speed / best_, kSpeedDrop))

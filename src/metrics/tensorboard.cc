@@ -95,7 +95,7 @@ std::string host_name() {
 
 constexpr std::string_view kPrefix = "events.out.tfevents.";
 
-std::string new_path(const std::string& folder) {
+std::string new_name(const std::string& folder) {
   int64_t seconds =
       std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   std::error_code error;
@@ -106,7 +106,7 @@ std::string new_path(const std::string& folder) {
       if (other < 9'999'999'999) seconds = std::max(seconds, other + 1);  // ten digits: names sort as numbers
     }
   }
-  return cat(folder, "/", kPrefix, seconds, ".", host_name(), ".", ::getpid(), ".0");
+  return cat(kPrefix, seconds, ".", host_name(), ".", ::getpid(), ".0");
 }
 
 double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
@@ -128,7 +128,7 @@ std::string tfrecord(std::string_view data) {
 }
 
 TensorboardSink::TensorboardSink(const std::string& folder, int64_t interval)
-    : file_(new_path(folder)), interval_(std::max<int64_t>(1, interval)) {
+    : file_(parent_dir(folder), cat(base_name(folder), "/", new_name(folder)), -1), interval_(std::max<int64_t>(1, interval)) {
   file_.append(tfrecord(event_record(now(), 0, 3, "brain.Event:2")));
 }
 

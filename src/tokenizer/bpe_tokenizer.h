@@ -47,6 +47,7 @@ class BpeTokenizer final : public Tokenizer {
   std::string decode(std::span<const int32_t> ids) const override;
   size_t last_cut(std::string_view text, size_t from, size_t to) const override;
   bool cuts() const override;
+  std::string caveat() const override { return splitter_.caveat(); }
   const std::vector<TokenizerFile>& files() const override { return files_; }
 
  private:

@@ -5,6 +5,7 @@
 
 #include "base/checksum.h"
 #include "base/error.h"
+#include "base/json_depth.h"
 
 namespace athanor {
 namespace {
@@ -42,6 +43,7 @@ std::string descriptor_text(const Descriptor& d) {
 }
 
 Descriptor parse_descriptor(const std::string& text, const std::string& where) {
+  require_json_depth(text, where);
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object() || !json.contains("type") || !json["type"].is_string())
     refuse(where, "expected a JSON object with a string \"type\", such as {\"type\": \"byte\"}");

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json_depth.h"
 #include "tokenizer/files.h"
 
 namespace athanor {
@@ -21,6 +22,7 @@ std::array<int, 0x144> byte_of_character() {
 }
 
 nlohmann::json parse_object(std::string_view text, const std::string& where) {
+  require_json_depth(text, where);
   try {
     nlohmann::json json = nlohmann::json::parse(text);
     if (json.is_object()) return json;

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json_depth.h"
 #include "tokenizer/files.h"
 
 namespace athanor {
@@ -13,6 +14,7 @@ using Json = nlohmann::json;
 class Reader {
  public:
   Reader(std::string_view content, const std::string& where) : where_(where), vocabulary_(where) {
+    require_json_depth(content, where);
     try {
       root_ = Json::parse(content);
     } catch (const Json::parse_error& e) {
@@ -143,7 +145,7 @@ class Reader {
     if (!keeps_all)
       refuse("pre_tokenizer: Split: behavior \"", behavior, "\"", invert ? " with invert" : "",
              " is not supported; expected \"Isolated\"");
-    parts.splitter.add(pattern);
+    parts.splitter.add_oniguruma(pattern);
   }
 
   void read_added(const Json& tokens, BpeParts& parts) const {

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_depth.h"
 #include "base/log.h"
 #include "tokenizer/byte_tokenizer.h"
 #include "tokenizer/files.h"
@@ -108,7 +109,9 @@ void describe_ranks(Descriptor& d, const BpeParts& parts, const TokenizerOptions
 std::string eos_of_config(const std::string& folder) {
   const std::string path = joined(folder, "tokenizer_config.json");
   if (!is_file(path)) return "";
-  const nlohmann::json json = nlohmann::json::parse(read_file(path, kMaxFile), nullptr, false);
+  const std::string text = read_file(path, kMaxFile);
+  require_json_depth(text, path);
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object() || !json.contains("eos_token")) return "";
   const nlohmann::json& eos = json["eos_token"];
   if (eos.is_string()) return eos.get<std::string>();

@@ -9,10 +9,33 @@ void Splitter::add(const std::string& name_or_regex) {
     stages_.push_back({known, nullptr, known->name});
     return;
   }
-  stages_.push_back({nullptr, Regex::compile(name_or_regex), name_or_regex});
-  log::warn("split pattern ", name_or_regex, " is none of the built-in ones (", pattern_names(),
-            "): PCRE2 runs it, slower and with older Unicode tables, so ids of rare letters may differ; documents are "
-            "not cut");
+  add_other(name_or_regex, RegexDialect::rust);
+}
+
+void Splitter::add_oniguruma(const std::string& regex) {
+  const Pattern* known = find_pattern(regex);
+  // By a name nothing is found here, and {1,3}+ is no possessive quantifier to Oniguruma.
+  if (known && regex == known->regex && regex.find("}+") == regex.npos) {
+    stages_.push_back({known, nullptr, known->name});
+    return;
+  }
+  add_other(regex, RegexDialect::oniguruma);
+}
+
+void Splitter::add_other(const std::string& regex, RegexDialect dialect) {
+  stages_.push_back({nullptr, Regex::compile(regex, dialect), regex});
+  log::warn("split pattern ", regex, " is none of the built-in ones (", pattern_names(),
+            "): PCRE2 runs it, which is slower, and documents are not cut");
+}
+
+std::string Splitter::caveat() const {
+  std::string all;
+  for (const Stage& stage : stages_)
+    if (stage.regex && stage.regex->unknown_characters() > 0)
+      all += cat(all.empty() ? "" : "\n", "split pattern ", stage.pattern, ": ", stage.regex->unknown_characters(),
+                 " characters of the text are unknown to the Unicode ", stage.regex->unicode_version(),
+                 " of PCRE2 here, neither letters, marks nor numbers; programs with newer tables may cut there otherwise");
+  return all;
 }
 
 std::vector<std::string> Splitter::patterns() const {

@@ -13,8 +13,10 @@ namespace athanor {
 
 class Splitter {
  public:
-  // A built-in pattern by name or regular expression, or any other expression, then with a warning.
+  // A built-in pattern by name or regular expression, or any other expression as tiktoken reads it, then with a warning.
   void add(const std::string& name_or_regex);
+  // An expression of a tokenizer.json.
+  void add_oniguruma(const std::string& regex);
 
   // Calls piece(text) for each piece in order.
   template <class Fn>
@@ -33,6 +35,8 @@ class Splitter {
 
   // One built-in pattern: its safe cuts are cuts of this splitter.
   bool cuts() const { return stages_.size() == 1 && stages_[0].known && stages_[0].known->cuts; }
+  // What may have become of the texts so far elsewhere; "" when nothing may differ.
+  std::string caveat() const;
   // The expressions, as they were given or as the name stands for them.
   std::vector<std::string> patterns() const;
 
@@ -42,6 +46,7 @@ class Splitter {
     std::shared_ptr<const Regex> regex;
     std::string pattern;
   };
+  void add_other(const std::string& regex, RegexDialect dialect);
   std::vector<std::string_view> split(const CharTable& table, std::string_view text) const;
 
   std::vector<Stage> stages_;  // none: a text is one piece

@@ -34,6 +34,8 @@ class Tokenizer {
   // Where no place is safe in any text, cuts() is false.
   virtual size_t last_cut(std::string_view text, size_t from, size_t to) const = 0;
   virtual bool cuts() const { return true; }
+  // What may have become of the texts so far in other programs; "" when nothing may differ.
+  virtual std::string caveat() const { return ""; }
   // The descriptor (load.h) first, then the files that it names.
   virtual const std::vector<TokenizerFile>& files() const = 0;
 

@@ -11,9 +11,10 @@ namespace {
 // Collects choices in the rows of a micro-batch and adds up their losses when it is full.
 class Packer {
  public:
-  Packer(Engine& engine, ChoiceScores& scores)
+  Packer(Engine& engine, ChoiceScores& scores, const std::function<bool()>& stop)
       : engine_(engine),
         scores_(scores),
+        stop_(stop),
         rows_(engine.options().micro_batch_size),
         t_(engine.options().seq_length),
         most_(engine.options().documents_per_sequence),
@@ -40,8 +41,11 @@ class Packer {
     at_ += length;
   }
 
+  bool stopped() const { return stopped_; }
+
   void run() {
-    if (!waiting_.empty()) {
+    stopped_ = stopped_ || (stop_ && stop_());
+    if (!waiting_.empty() && !stopped_) {
       set_documents(engine_, batch_);
       engine_.evaluate(batch_.tokens, batch_.targets);
       const std::vector<float> losses = engine_.losses();
@@ -67,6 +71,8 @@ class Packer {
 
   Engine& engine_;
   ChoiceScores& scores_;
+  const std::function<bool()>& stop_;
+  bool stopped_ = false;
   const int64_t rows_, t_, most_;
   HostBatch batch_;
   std::vector<Waiting> waiting_;
@@ -82,15 +88,15 @@ size_t best(const std::vector<double>& scores, const auto& size) {
 
 }  // namespace
 
-ChoiceScores score(Engine& engine, const std::vector<Question>& questions) {
+ChoiceScores score(Engine& engine, const std::vector<Question>& questions, const std::function<bool()>& stop) {
   ChoiceScores scores;
   for (const Question& q : questions) scores.emplace_back(q.choices.size(), 0.0);
-  Packer packer(engine, scores);
-  for (size_t q = 0; q < questions.size(); ++q)
+  Packer packer(engine, scores, stop);
+  for (size_t q = 0; q < questions.size() && !packer.stopped(); ++q)
     for (size_t c = 0; c < questions[q].choices.size(); ++c) packer.add(q, c, questions[q]);
   packer.run();
   engine.set_documents({}, {});
-  return scores;
+  return packer.stopped() ? ChoiceScores{} : scores;
 }
 
 ChoiceResult grade(const std::vector<Question>& questions, const ChoiceScores& scores) {

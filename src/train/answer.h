@@ -1,6 +1,7 @@
 // Multiple choice: how likely a model finds each continuation of a context, and how often the likeliest is the right
 // one. Several continuations share a sequence as documents that do not see each other.
 #pragma once
+#include <functional>
 #include <vector>
 
 #include "data/questions.h"
@@ -11,8 +12,9 @@ namespace athanor {
 // Log probability (nats) of each choice given its context, summed over its tokens: [question][choice].
 using ChoiceScores = std::vector<std::vector<double>>;
 // The engine's table must have room for a document in each sequence; more room means fewer micro-batches. All
-// ranks call it together with the same questions, and all get the scores.
-ChoiceScores score(Engine&, const std::vector<Question>&);
+// ranks call it together with the same questions, and all get the scores. `stop`: as of EvalOptions; then there are
+// none.
+ChoiceScores score(Engine&, const std::vector<Question>&, const std::function<bool()>& stop = {});
 constexpr int64_t kChoicesPerSequence = 16;  // room that pays
 
 struct ChoiceResult {

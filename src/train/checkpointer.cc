@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/log.h"
 #include "comm/texts.h"
 
 namespace athanor {
@@ -25,6 +26,17 @@ class Stopwatch {
   double& sum_;
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
+
+// What stops a call of fn; "": nothing.
+template <class Fn>
+std::string failure_of(Fn&& fn) {
+  try {
+    fn();
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+  return "";
+}
 
 // A part's files and tensors travel as a manifest.
 std::string part_json(std::vector<WrittenFile> part) {
@@ -111,7 +123,6 @@ std::vector<WeightShard> Checkpointer::shards(const File& file) const {
 }
 
 std::vector<Checkpointer::Tensors> Checkpointer::snapshot() {
-  if (room_.bytes > 0 && !room_.memory) room_.memory = device_.allocate(room_.bytes, room_.kind);
   auto* next = static_cast<std::byte*>(room_.memory);
   std::vector<Tensors> held(files_.size());
   engine_.visit_whole([&](size_t unit, int state, const Tensor& whole) {
@@ -145,16 +156,21 @@ std::vector<WrittenFile> Checkpointer::write(const std::string& folder, const st
   return part;
 }
 
-void Checkpointer::begin(const RunState& state, std::string why, SaveExtras extras, CheckpointOptions options) {
+void Checkpointer::begin(const RunState& state, std::string why, SaveExtras extras, CheckpointOptions options,
+                         bool prune) {
   finish();
   begin_ = Clock::now();
   save_ = {.folder = {}, .why = std::move(why), .step = state.step};
   const Stopwatch stall(save_.stall_seconds);
   extras_ = std::move(extras);
   state_ = state_json(state);
+  prune_ = prune, diverged_ = options.diverged;
+  const std::string mine = failure_of([&] {
+    if (room_.bytes > 0 && !room_.memory) room_.memory = device_.allocate(room_.bytes, room_.kind);
+    if (options_.lock) writer_ = std::make_unique<CheckpointWriter>(*options_.lock, state.step, options);
+  });
+  if (const std::string failure = of_any_rank(mine); !failure.empty()) return fail(failure, !mine.empty());
   std::vector<Tensors> held = snapshot();
-  if (options_.lock) writer_ = std::make_unique<CheckpointWriter>(*options_.lock, state.step, options);
-  if (options_.control) options_.control->barrier();  // the folder is there
   const std::string folder = cat(options_.root, "/", tmp_folder(state.step));
   part_ = std::async(
       options_.background ? std::launch::async : std::launch::deferred,
@@ -167,7 +183,10 @@ bool Checkpointer::part_is_written() const {
 
 void Checkpointer::collect() {
   const Stopwatch stall(save_.stall_seconds);
-  std::vector<WrittenFile> mine = part_.get();
+  std::vector<WrittenFile> mine;
+  const std::string mine_failed = failure_of([&] { mine = part_.get(); });
+  if (const std::string failure = of_any_rank(mine_failed); !failure.empty())
+    return fail(failure, !mine_failed.empty());
   std::vector<std::vector<WrittenFile>> parts;
   if (options_.control) {
     const auto texts = gather_texts(*options_.control, part_json(std::move(mine)));
@@ -193,10 +212,21 @@ Checkpointer::Committed Checkpointer::commit() {
   writer_->add_text("state.json", state_);
   if (!extras_.tuning.empty()) writer_->add_text("tuning.json", extras_.tuning);
   for (const auto& [name, content] : extras_.tokenizer) writer_->add_text(name, content);
-  Committed done = {writer_->commit(), Clock::now()};
+  const std::string folder = writer_->commit();
+  const Committed done = {folder, Clock::now(), writer_->bytes()};
   writer_.reset();
-  if (options_.keep_latest > 0) prune(*options_.lock, options_.keep_latest, save_.step);
+  if (options_.keep_latest > 0) remove_older();
   return done;
+}
+
+// The save is durable by now: what cannot be removed must not make it look failed.
+void Checkpointer::remove_older() const {
+  try {
+    if (diverged_) prune_diverged(*options_.lock);
+    if (prune_ && !diverged_) prune(*options_.lock, options_.keep_latest, save_.step);
+  } catch (const Error& e) {
+    log::warn("step ", save_.step, " is saved, but older checkpoints could not be removed: ", e.what());
+  }
 }
 
 std::optional<SavedCheckpoint> Checkpointer::take_saved() {
@@ -205,10 +235,22 @@ std::optional<SavedCheckpoint> Checkpointer::take_saved() {
 }
 
 void Checkpointer::settle() {
-  const Committed done = commit_.get();
+  Committed done;
+  const std::string failure = failure_of([&] { done = commit_.get(); });
+  if (!failure.empty()) return fail(failure, true);
   save_.folder = done.folder;
   save_.seconds = seconds_between(begin_, done.time);
+  save_.bytes = done.bytes;
   saved_ = save_;
+}
+
+void Checkpointer::fail(const std::string& why, bool here) {
+  writer_.reset();  // removes what was written
+  failed_ = FailedSave{save_.step, why, seconds_between(begin_, Clock::now()), here};
+}
+
+std::string Checkpointer::of_any_rank(const std::string& why) const {
+  return options_.control ? first_text(*options_.control, why) : why;
 }
 
 void Checkpointer::finish() {
@@ -220,7 +262,8 @@ void Checkpointer::finish() {
     }
     settle();
   }
-  if (options_.control) options_.control->barrier();
+  const std::string failure = of_any_rank(failed_ ? failed_->why : "");  // of the commit, which is rank 0's alone
+  if (!failure.empty() && !failed_) fail(failure, false);
 }
 
 }  // namespace athanor

@@ -1,6 +1,7 @@
 // Checkpointer: the saves of a run. All ranks share out the tensors of the files; each copies its own to host memory,
 // which is all that training waits for, and writes them in the background. Once all parts are durable rank 0 commits
-// them under one manifest. A run that dies before that leaves the checkpoints of before, whole.
+// them under one manifest. A run that dies before that leaves the checkpoints of before, whole. A save that fails on
+// any rank is given up by all of them, and leaves the run as it was.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -8,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/store.h"
@@ -29,6 +31,14 @@ struct SavedCheckpoint {
   int64_t step = 0;
   double stall_seconds = 0;  // that training waited
   double seconds = 0;        // until it was durable
+  int64_t bytes = 0;         // of its files, without the manifest
+};
+
+struct FailedSave {
+  int64_t step = 0;
+  std::string why;     // what stopped it, of the first rank that it stopped
+  double seconds = 0;  // that it took
+  bool here = true;    // it stopped this rank's part
 };
 
 // Host memory that a save in the background takes on each of `ranks` (bytes, about).
@@ -43,17 +53,19 @@ class Checkpointer {
   Checkpointer& operator=(const Checkpointer&) = delete;
 
   // Finishes the save before, then copies and starts writing; in the background, weights may change when it returns.
-  void begin(const RunState&, std::string why, SaveExtras, CheckpointOptions);
+  // `prune`: whether older checkpoints may go for this one.
+  void begin(const RunState&, std::string why, SaveExtras, CheckpointOptions, bool prune = true);
   bool writing() const { return part_.valid(); }  // from begin() to collect()
   bool under_way() const { return writing() || commit_.valid(); }
   bool part_is_written() const;  // this rank's; also when that failed
-  // Once all ranks have written: gives the parts to rank 0, which commits in the background. Throws what stopped a
-  // part.
+  // Once all ranks have written: gives the parts to rank 0, which commits in the background.
   void collect();
-  // Until the save is durable, on all ranks; nothing if none is under way.
+  // Until the save is durable or has failed, on all ranks; nothing if none is under way.
   void finish();
   // On rank 0: the save that became durable since the last call.
   std::optional<SavedCheckpoint> take_saved();
+  // The save that failed since the last call: after finish() on all ranks, before it on those that know.
+  std::optional<FailedSave> take_failed() { return std::exchange(failed_, std::nullopt); }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -70,6 +82,7 @@ class Checkpointer {
   struct Committed {
     std::string folder;
     Clock::time_point time;
+    int64_t bytes = 0;
   };
   // Memory of the copies, from the first save to the end of the run.
   struct Room {
@@ -88,7 +101,10 @@ class Checkpointer {
   std::vector<WeightShard> shards(const File&) const;  // a file per rank that has a part
   std::vector<WrittenFile> write(const std::string& folder, const std::vector<Tensors>&, CheckpointOptions) const;
   Committed commit();
+  void remove_older() const;
   void settle();
+  void fail(const std::string& why, bool here);
+  std::string of_any_rank(const std::string& why) const;
 
   Engine& engine_;
   Device& device_;
@@ -100,6 +116,7 @@ class Checkpointer {
   std::atomic<bool> give_up_ = false;
   // The save under way:
   SavedCheckpoint save_;
+  bool prune_ = true, diverged_ = false;
   Clock::time_point begin_;
   SaveExtras extras_;
   std::string state_;
@@ -107,6 +124,7 @@ class Checkpointer {
   std::future<std::vector<WrittenFile>> part_;
   std::future<Committed> commit_;  // of rank 0
   std::optional<SavedCheckpoint> saved_;
+  std::optional<FailedSave> failed_;
 };
 
 }  // namespace athanor

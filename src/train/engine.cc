@@ -426,6 +426,12 @@ void Engine::discard_step() {
   micro_slot_ = 0;
 }
 
+void Engine::spoil_step() {
+  constexpr auto kNan = std::numeric_limits<float>::quiet_NaN();  // and so is any sum with it
+  ops_->run(Fill{.x = leaf_sums_ ? leaf_sums_ : scalar(offsetof(StepState, loss_sum), DType::f64), .value = kNan},
+            nullptr);
+}
+
 double Engine::evaluate(std::span<const int32_t> tokens, std::span<const int32_t> targets) {
   CHECK(uncollected() == 0 && micro_slot_ == 0, "evaluation in the middle of a step");
   load(tokens, targets, 0);

@@ -105,6 +105,9 @@ class Engine {
   static constexpr int64_t kStepsAhead = 2;
   // Forgets the micro-batches since the last step.
   void discard_step();
+  // Makes the step that is being accumulated one without an update, on all ranks: for a rank that has no data for it,
+  // while the others wait for its part.
+  void spoil_step();
   // Sum of the token losses of one micro-batch of this rank; changes nothing. All ranks call it together.
   double evaluate(std::span<const int32_t> tokens, std::span<const int32_t> targets);
   std::vector<float> losses();  // of each token of the micro-batch that was evaluated last

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/int.h"
+#include "comm/texts.h"
 
 namespace athanor {
 
@@ -31,10 +32,21 @@ EvalResult evaluate(Engine& engine, const Dataset& data, const EvalOptions& opti
   std::vector<double> sums(size_t(div_ceil(windows, rows)));  // of each micro-batch: added in order, on whatever rank
   // Every rank makes as many calls: those whose rows are all beyond the end as well.
   for (int64_t turn = 0; turn < windows; turn += rows * engine.ranks()) {
+    if (options.stop && options.stop()) {
+      result.stopped = true;
+      return result;
+    }
     const int64_t first = turn + rows * engine.rank();
     std::fill(batch.targets.begin(), batch.targets.end(), -1);  // rows that have no window left keep their last tokens
-    for (int64_t r = 0; r < std::min(rows, windows - first); ++r)
-      batch.read(r, data, {.seed = 0, .shuffled = false}, first + r, options.packing);
+    try {
+      for (int64_t r = 0; r < std::min(rows, windows - first) && result.failure.empty(); ++r)
+        batch.read(r, data, {.seed = 0, .shuffled = false}, first + r, options.packing);
+    } catch (const Error& e) {
+      result.failure = e.what();
+      result.failed_here = true;
+      if (!control) return result;
+      std::fill(batch.targets.begin(), batch.targets.end(), -1);  // the others wait for this rank's part
+    }
     set_documents(engine, batch);
     const double sum = engine.evaluate(batch.tokens, batch.targets);
     if (first < windows) sums[size_t(first / rows)] = sum;
@@ -45,10 +57,11 @@ EvalResult evaluate(Engine& engine, const Dataset& data, const EvalOptions& opti
     }
   }
   if (control) {
-    std::array counts = {double(result.tokens), result.bytes};
+    std::array counts = {double(result.tokens), result.bytes, result.failure.empty() ? 0.0 : 1.0};
     control->all_reduce({counts.data(), DType::f64, {int64_t(counts.size())}}, Reduce::sum, Lane::compute);
     control->all_reduce({sums.data(), DType::f64, {int64_t(sums.size())}}, Reduce::sum, Lane::compute);
     result.tokens = int64_t(counts[0]), result.bytes = counts[1];
+    if (counts[2] > 0) result.failure = first_text(*control, result.failure);
   }
   result.loss = std::accumulate(sums.begin(), sums.end(), 0.0) / double(std::max<int64_t>(1, result.tokens));
   return result;

@@ -8,6 +8,13 @@
 
 namespace athanor {
 
+void require_finite_logits(std::span<const float> logits, int64_t vocab_size) {
+  const auto bad = std::find_if(logits.begin(), logits.end(), [](float x) { return !std::isfinite(x); });
+  if (bad == logits.end()) return;
+  throw Error(cat("logits: expected finite numbers, got ", *bad, " for token ", (bad - logits.begin()) % vocab_size,
+                  ": the weights have diverged, or overflow in this precision (try fp32)"));
+}
+
 int32_t choose_token(std::span<const float> logits, const SamplingOptions& options, uint64_t draw) {
   const auto largest = std::max_element(logits.begin(), logits.end());
   if (options.temperature <= 0) return int32_t(largest - logits.begin());

@@ -16,6 +16,9 @@ struct SamplingOptions {
   uint64_t seed = 0;
 };
 
+// Error where logits [N, V] are not all finite: nothing that follows from them would mean anything.
+void require_finite_logits(std::span<const float> logits, int64_t vocab_size);
+
 // The next token from logits [V]; `draw` numbers the draws of one text.
 int32_t choose_token(std::span<const float> logits, const SamplingOptions&, uint64_t draw);
 

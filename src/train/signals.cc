@@ -6,23 +6,35 @@
 
 #include <array>
 #include <atomic>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <utility>
 
 #include "base/error.h"
 
 namespace athanor {
 namespace {
 
-constexpr std::array kSignals = {SIGTERM, SIGUSR1, SIGINT};
+constexpr std::array kSignals = {SIGTERM, SIGUSR1, SIGINT, SIGHUP, SIGXCPU};
 std::atomic<int> stop_signal{0};
 std::atomic<int64_t> stop_time{0};  // nanoseconds of the steady clock
 std::array<struct sigaction, kSignals.size()> previous;
 bool installed = false;
 
+// A terminal that closes sends SIGHUP, and so does its shell; above its limit of CPU time a process gets SIGXCPU every
+// second. Neither is somebody who asks twice.
+bool comes_repeatedly(int signal) { return signal == SIGHUP || signal == SIGXCPU; }
+
 // Async-signal-safe: lock-free atomics, clock_gettime and _exit only.
 void on_signal(int signal) {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
-  if (stop_signal.load() != 0) _exit(128 + signal);
+  if (stop_signal.load() != 0) {
+    if (comes_repeatedly(signal)) return;
+    _exit(128 + signal);
+  }
   stop_time.store(int64_t(now.tv_sec) * 1'000'000'000 + now.tv_nsec);
   stop_signal.store(signal);
 }
@@ -37,7 +49,11 @@ StopSignals::StopSignals() {
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
-  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &action, &previous[i]);
+  for (size_t i = 0; i < kSignals.size(); ++i) {
+    sigaction(kSignals[i], nullptr, &previous[i]);
+    if (kSignals[i] == SIGHUP && previous[i].sa_handler == SIG_IGN) continue;  // nohup: not to be stopped by it
+    sigaction(kSignals[i], &action, nullptr);
+  }
 }
 
 StopSignals::~StopSignals() {
@@ -56,5 +72,19 @@ std::optional<StopSignals::Received> StopSignals::received() const {
   if (signal == 0) return std::nullopt;
   return Received{signal, std::chrono::steady_clock::time_point(std::chrono::nanoseconds(stop_time.load()))};
 }
+
+StopAtStart::StopAtStart(const StopSignals& signals, std::function<void(int signal)> last_words)
+    : watch_([&signals, last_words = std::move(last_words)](const std::stop_token& over) {
+        std::mutex mutex;
+        std::condition_variable_any changed;
+        std::unique_lock lock(mutex);
+        while (!changed.wait_for(lock, over, std::chrono::milliseconds(100), [&] { return over.stop_requested(); })) {
+          const auto received = signals.received();
+          if (!received) continue;
+          last_words(received->signal);
+          std::fflush(nullptr);
+          std::_Exit(int(Exit::requeue));
+        }
+      }) {}
 
 }  // namespace athanor

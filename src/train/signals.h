@@ -1,8 +1,11 @@
-// Stop signals: SIGTERM, SIGUSR1 and SIGINT ask the run to stop after a checkpoint; a second one exits at once.
+// Stop signals: SIGTERM, SIGUSR1, SIGINT, SIGHUP (unless it is ignored, as nohup does) and SIGXCPU ask the run to stop
+// after a checkpoint; a second one of the first three exits at once.
 // The only process-wide state of the program: handlers can reach nothing else.
 #pragma once
 #include <chrono>
+#include <functional>
 #include <optional>
+#include <thread>
 
 namespace athanor {
 
@@ -25,6 +28,18 @@ class StopSignals {
 
  private:
   bool leaving_ = false;
+};
+
+// While a run starts there is nothing to save: for its lifetime a stop signal ends the process with Exit::requeue
+// within a tenth of a second, whatever its other threads are at (reading a checkpoint, trying products, waiting for
+// ranks).
+class StopAtStart {
+ public:
+  // last_words is called on a thread of its own before the process ends.
+  StopAtStart(const StopSignals&, std::function<void(int signal)> last_words);
+
+ private:
+  std::jthread watch_;
 };
 
 }  // namespace athanor

@@ -51,14 +51,18 @@ void load_elements(Device& device, const ParamStore::Unit& unit, const Tensor& f
   load_part(device, unit, flat, range, converted.data() + skip * size_of(flat.dtype));
 }
 
+void require_shape(const std::string& where, const std::string& name, const Shape& has, const Shape& needed) {
+  if (has != needed)
+    throw Error(cat(where, ": tensor ", name, " has shape ", has, ", the model needs ", needed,
+                    ": the folder is of another model"));
+}
+
 // Reads what this rank holds of a piece into device memory, converting floats where dtypes differ.
 void load_piece(Device& device, const WeightFiles& files, const std::string& name, const ParamStore::Unit& unit,
                 const ParamStore::Piece& piece, const Tensor& flat) {
   const Shape& shape = piece.slice->shape;
   const auto [file, entry] = files.at(name);
-  if (entry->checked_shape() != shape)
-    throw Error(cat(file->path(), ": tensor ", name, " has shape ", entry->checked_shape(), ", the model needs ", shape,
-                    ": the folder is of another model"));
+  require_shape(file->path(), name, entry->checked_shape(), shape);
   const ParamStore::Range range = held(unit, flat, piece.offset, piece.offset + shape.numel());
   if (range.begin == range.end) return;
   std::vector<std::byte> bytes(size_t(entry->bytes));
@@ -106,37 +110,34 @@ RunState parse_state(const std::string& text, const std::string& where) {
   }
 }
 
-void load_weights(const ParamStore& params, Device& device, const std::string& folder) {
-  const WeightFiles files(folder);
+void load_weights(const ParamStore& params, Device& device, const ModelFolder& folder) {
   for (const auto& piece : params.pieces()) {
     const ParamStore::Unit& unit = *params.units()[size_t(piece.unit)];
-    load_piece(device, files, piece.slice->name, unit, piece, unit.master ? unit.master : unit.value);
-  }
-}
-
-void load_weights(Engine& engine, Device& device, const std::string& folder) {
-  load_weights(engine.model().params(), device, folder);
-  engine.refresh_values();
-}
-
-void load_weights(Engine& engine, Device& device, const ModelFolder& folder) {
-  for (const auto& piece : engine.model().params().pieces()) {
-    const ParamStore::Unit& unit = *engine.model().params().units()[size_t(piece.unit)];
     const Tensor& flat = unit.master ? unit.master : unit.value;
     const ModelFolder::Weight& weight = folder.at(piece.slice->name);
+    require_shape(folder.path(), weight.name, weight.shape, piece.slice->shape);
     int64_t at = piece.offset;
     folder.for_each_block(weight, [&](std::span<const std::byte> block) {
       load_elements(device, unit, flat, at, block, weight.dtype, weight.name);
       at += int64_t(block.size() / size_of(weight.dtype));
     });
   }
+}
+
+void load_weights(Engine& engine, Device& device, const ModelFolder& folder) {
+  load_weights(engine.model().params(), device, folder);
   engine.refresh_values();
 }
 
 RunState load_checkpoint(Engine& engine, Device& device, const std::string& folder) {
-  load_weights(engine, device, folder);
-  const WeightFiles moments(folder, "optimizer");
   const ParamStore& params = engine.model().params();
+  const WeightFiles weights(folder);
+  for (const auto& piece : params.pieces()) {
+    const ParamStore::Unit& unit = *params.units()[size_t(piece.unit)];
+    load_piece(device, weights, piece.slice->name, unit, piece, unit.master ? unit.master : unit.value);
+  }
+  engine.refresh_values();
+  const WeightFiles moments(folder, "optimizer");
   for (const auto& piece : params.pieces()) {
     const ParamStore::Unit& unit = *params.units()[size_t(piece.unit)];
     for (size_t s = 0; s < unit.states.size(); ++s)

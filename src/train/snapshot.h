@@ -29,15 +29,13 @@ struct SaveExtras {
   std::vector<TokenizerFile> tokenizer;  // descriptor and the files that it names; empty: unknown
 };
 
-// Weights alone, converted to the dtype the engine keeps them in; names are those of transformers.
-void load_weights(Engine&, Device&, const std::string& folder);
-// The same without masters to refresh from: sampling.
-void load_weights(const ParamStore&, Device&, const std::string& folder);
-// From another program's model or a checkpoint, into the masters of a run that begins; read block by block, by every
-// rank its part.
+// Weights alone, from another program's model or a checkpoint, converted to the dtype the engine keeps them in; names
+// are those of transformers. Read block by block, by every rank its part.
 void load_weights(Engine&, Device&, const ModelFolder&);
+// The same without masters to refresh from: sampling.
+void load_weights(const ParamStore&, Device&, const ModelFolder&);
 // Weights, optimizer states and scalars of a checkpoint, converted to the dtypes of this run, on any number of ranks:
-// every rank reads its part.
+// every rank reads its part. The folder is verified before.
 RunState load_checkpoint(Engine&, Device&, const std::string& folder);
 // state.json alone: what a resume must know before it builds an engine.
 RunState read_run_state(const std::string& folder);

@@ -9,6 +9,7 @@
 
 #include "data/loader.h"
 #include "metrics/format.h"
+#include "metrics/jsonl.h"
 #include "metrics/process_memory.h"
 
 namespace athanor {
@@ -19,9 +20,35 @@ using Seconds = std::chrono::duration<double>;
 }  // namespace
 
 Exit Trainer::run() {
-  require_common_start();
-  open_run();
-  start(find_resume());
+  try {
+    return run_from_start();
+  } catch (const Error& e) {
+    if (running_ || e.code() != Exit::usage) tell_error(e.what());  // a start that is refused is no part of the run
+    throw;
+  } catch (const std::exception& e) {
+    tell_error(e.what());
+    throw;
+  }
+}
+
+void Trainer::tell_error(const std::string& text) {
+  metrics_.event({.kind = EventKind::error, .step = state_.step, .text = text});
+}
+
+Exit Trainer::run_from_start() {
+  std::optional<Resume> resume;
+  {
+    const StopAtStart quick(signals_, [this](int signal) {
+      metrics_.event({.kind = EventKind::signal, .step = 0, .text = ::strsignal(signal)});
+      metrics_.event({.kind = EventKind::end, .step = 0, .text = "stopped before training began; start it again"});
+    });
+    require_common_start();
+    open_run();
+    resume = find_resume();
+    start(resume);
+    running_ = true;
+  }
+  if (resume) make_up_evaluation(*resume);
   clock_.lap();
   const Exit code = loop();
   if (backend_.control) {  // the last checkpoint is whole before the first rank leaves
@@ -44,6 +71,11 @@ Exit Trainer::loop() {
     doing(Activity::step);
     discarded = !launch_step(loader);
     agree();
+    failed_ = backend_.control ? wishes_.failed != 0 : failure_.has_value();
+    if (failed_) {
+      drop_spoiled_step();
+      end_with_failure();
+    }
     follow_save();
     const bool pause = discarded || pause_due(state_.step + engine_->uncollected());
     while (engine_->uncollected() > (pause ? 0 : 1)) collect_step();
@@ -52,12 +84,13 @@ Exit Trainer::loop() {
       metrics_.event({.kind = EventKind::signal, .step = state_.step, .text = "the step in progress was discarded"});
     } else if (pause) {
       after_step();
+      if (failed_) end_with_failure();
     }
     if (state_.device.skipped_in_row >= config_.max_skipped_steps) {
       while (engine_->uncollected() > 0) collect_step();
       log::error("diverged: ", state_.device.skipped_in_row,
                  " steps in a row had a non-finite loss or gradient; weights are those of the last good step");
-      save("diverged", Wait::durable);
+      save("diverged", Wait::durable, Health::diverged);
       return Exit::diverged;
     }
     if (stop_signal() != 0) break;
@@ -70,11 +103,38 @@ Exit Trainer::loop() {
   while (engine_->uncollected() > 0) collect_step();
   if (const int signal = stop_signal()) {
     metrics_.event({.kind = EventKind::signal, .step = state_.step, .text = ::strsignal(signal)});
-    save("stop signal", Wait::durable);
-    return state_.step < config_.train_iters ? Exit::requeue : Exit::done;
+    const bool healthy = save("stop signal", Wait::durable);
+    if (state_.step < config_.train_iters) return Exit::requeue;
+    return healthy ? Exit::done : Exit::diverged;
   }
-  save("end of training", Wait::durable);
-  return Exit::done;
+  return save("end of training", Wait::durable) ? Exit::done : Exit::diverged;
+}
+
+// Of a step that failure_ keeps from being whole: with one rank the micro-batches before it; several ranks have
+// finished it together, without an update.
+void Trainer::drop_spoiled_step() {
+  const int64_t spoiled = backend_.control ? 1 : 0;
+  while (engine_->uncollected() > spoiled) collect_step();
+  if (spoiled == 0) return engine_->discard_step();
+  engine_->collect();
+  host_times_.pop_front();
+}
+
+// The last whole step is saved; then this rank, or the one that failed, says why.
+void Trainer::end_with_failure() {
+  try {
+    save("error", Wait::durable);
+  } catch (const Error& e) {
+    if (e.code() == Exit::peer_lost) throw;
+    log::error("the state after step ", state_.step, " could not be saved: ", e.what());
+  }
+  leave_with(failure_);
+}
+
+// For an error of some ranks that all know of: it is theirs, and the others learn in waiting for them whose it was.
+void Trainer::leave_with(const std::optional<Error>& mine) {
+  if (!mine && backend_.control) backend_.control->barrier();
+  throw mine.value_or(Error("another rank failed", Exit::peer_lost));
 }
 
 void Trainer::doing(Activity activity) const {
@@ -85,8 +145,8 @@ void Trainer::doing(Activity activity) const {
 void Trainer::agree() {
   if (!backend_.control) return;
   const auto stop = signals_.received();
-  wishes_ = {stop ? stop->signal : 0, minutes_to_save_are_up() ? 1 : 0, time_is_up() ? 1 : 0,
-             checkpointer_ && checkpointer_->writing() && !checkpointer_->part_is_written() ? 1 : 0};
+  wishes_ = {stop ? stop->signal : 0, wants_to_save() ? 1 : 0, time_is_up() ? 1 : 0,
+             checkpointer_ && checkpointer_->writing() && !checkpointer_->part_is_written() ? 1 : 0, failure_ ? 1 : 0};
   backend_.control->all_reduce({&wishes_, DType::i32, {sizeof wishes_ / sizeof(int32_t)}}, Reduce::max, Lane::compute);
 }
 
@@ -94,6 +154,20 @@ int Trainer::stop_signal() const {
   if (backend_.control) return wishes_.stop_signal;
   const auto stop = signals_.received();
   return stop ? stop->signal : 0;
+}
+
+bool Trainer::of_any(bool mine) {
+  int32_t any = mine ? 1 : 0;
+  if (backend_.control) backend_.control->all_reduce({&any, DType::i32, {1}}, Reduce::max, Lane::compute);
+  return any != 0;
+}
+
+bool Trainer::asked_to_stop() {
+  const auto stop = signals_.received();
+  if (!backend_.control) return stop.has_value();
+  wishes_.stop_signal = std::max(wishes_.stop_signal, stop ? stop->signal : 0);
+  backend_.control->all_reduce({&wishes_.stop_signal, DType::i32, {1}}, Reduce::max, Lane::compute);
+  return wishes_.stop_signal != 0;
 }
 
 bool Trainer::out_of_time(int64_t micro_left) const {
@@ -115,15 +189,31 @@ bool Trainer::launch_step(Loader& loader) {
     if (out_of_time(micros - m)) return false;
     const auto begin = PhaseClock::Clock::now();
     clock_.enter(Phase::data);
-    const HostBatch& batch = loader.next();
+    const HostBatch* next = nullptr;
+    try {
+      next = &loader.next();
+    } catch (const Error& e) {
+      failure_ = e;
+      if (!backend_.control) return false;
+    }
+    if (!next) {  // the others wait for this rank's part of the step
+      std::fill(last_tokens_.begin(), last_tokens_.end(), 0);
+      std::fill(last_targets_.begin(), last_targets_.end(), -1);
+      engine_->micro_batch(last_tokens_, last_targets_, clock_);
+      continue;
+    }
+    const HostBatch& batch = *next;
     if (batch.given_up > 0 && !std::exchange(told_given_up_, true))
       log::warn("sample ", batch.first_sample, ": ", batch.given_up,
                 " predictions are left out, for its sequences have ", "more documents than the ",
                 packing_.max_documents, " of max_documents_per_sequence (told once)");
     set_documents(*engine_, batch);
     engine_->micro_batch(batch.tokens, batch.targets, clock_);
+    last_tokens_.assign(batch.tokens.begin(), batch.tokens.end());
+    last_targets_.assign(batch.targets.begin(), batch.targets.end());
     micro_seconds_ = Seconds(PhaseClock::Clock::now() - begin).count();
   }
+  if (failure_) engine_->spoil_step();
   engine_->close_step(clock_);
   host_times_.push_back(clock_.lap());
   return true;
@@ -204,12 +294,13 @@ bool Trainer::eval_due(int64_t step) const {
 
 bool Trainer::save_due(int64_t step) const {
   if (config_.save_interval > 0 && step % config_.save_interval == 0) return true;
-  return backend_.control ? wishes_.save != 0 : minutes_to_save_are_up();
+  return save_put_off_ || (backend_.control ? wishes_.save != 0 : wants_to_save());
 }
 
-bool Trainer::minutes_to_save_are_up() const {
-  return config_.save_interval_minutes > 0 &&
-         Seconds(PhaseClock::Clock::now() - last_save_).count() > config_.save_interval_minutes * 60;
+bool Trainer::wants_to_save() const {
+  const auto now = PhaseClock::Clock::now();
+  if (retry_save_ && now >= *retry_save_) return true;
+  return config_.save_interval_minutes > 0 && Seconds(now - last_save_).count() > config_.save_interval_minutes * 60;
 }
 
 bool Trainer::time_is_up() const {
@@ -223,33 +314,54 @@ bool Trainer::pause_due(int64_t step) const {
 }
 
 void Trainer::after_step() {
-  if (eval_due(state_.step) && stop_signal() == 0) evaluate();
   if (save_due(state_.step)) save("interval", Wait::no);
+  if (eval_due(state_.step) && stop_signal() == 0) evaluate({});
   if (profile_) profile_->skip();
   table_.add(clock_.lap(), 0);
 }
 
-void Trainer::evaluate() {
+// Of a run that was stopped between a step and its evaluation.
+void Trainer::make_up_evaluation(const Resume& resume) {
+  if (state_.step == 0 || !eval_due(state_.step) || !resume.folder.starts_with(config_.save + "/")) return;
+  const auto missing = [&](const char* set) {
+    return of_any(backend_.mesh.world().rank() == 0 &&
+                  !has_evaluation(config_.save + "/metrics.jsonl", state_.step, set));
+  };
+  const EvalSets sets = {.valid = valid_ && missing("valid"), .choices = !questions_.empty() && missing("choices")};
+  if (!sets.valid && !sets.choices) return;
+  if (engine_->rank() == 0) log::info("the evaluation after step ", state_.step, " is made up for");
+  evaluate(sets);
+  if (failed_) end_with_failure();
+}
+
+void Trainer::evaluate(EvalSets sets) {
   const PhaseScope phase(clock_, Phase::eval);
   doing(Activity::evaluation);
-  if (valid_) {
+  if (valid_ && sets.valid) {
     const auto begin = PhaseClock::Clock::now();
-    const EvalResult result = athanor::evaluate(
-        *engine_, *valid_,
-        {.samples = config_.eval_iters * config_.global_batch_size, .packing = packing_, .token_bytes = {}},
-        backend_.control);
+    const EvalResult result = athanor::evaluate(*engine_, *valid_,
+                                                {.samples = config_.eval_iters * config_.global_batch_size,
+                                                 .packing = packing_,
+                                                 .token_bytes = {},
+                                                 .stop = [this] { return asked_to_stop(); }},
+                                                backend_.control);
+    failed_ = !result.failure.empty();
+    if (result.failed_here) failure_.emplace(cat("evaluation: ", result.failure));
+    if (result.stopped || failed_) return;  // a resumed run makes up for it
     last_valid_loss_ = result.loss;
     metrics_.eval({.step = state_.step,
                    .loss = result.loss,
                    .tokens = result.tokens,
                    .seconds = Seconds(PhaseClock::Clock::now() - begin).count()});
   }
-  if (!questions_.empty()) answer_questions();
+  if (!questions_.empty() && sets.choices) answer_questions();
 }
 
 void Trainer::answer_questions() {
   const auto begin = PhaseClock::Clock::now();
-  const ChoiceResult result = grade(questions_, score(*engine_, questions_));
+  const ChoiceScores scores = score(*engine_, questions_, [this] { return asked_to_stop(); });
+  if (scores.empty()) return;
+  const ChoiceResult result = grade(questions_, scores);
   metrics_.eval({.step = state_.step,
                  .name = "choices",
                  .loss = result.loss,

@@ -1,5 +1,6 @@
 // The first second of a run: everything that can be wrong is found here, before a step is computed.
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <sstream>
@@ -7,7 +8,6 @@
 #include "base/checksum.h"
 #include "base/file.h"
 #include "comm/texts.h"
-#include "data/glob.h"
 #include "metrics/console.h"
 #include "metrics/format.h"
 #include "metrics/jsonl.h"
@@ -94,6 +94,10 @@ Trainer::Trainer(Config config, Backend backend, TrainerOptions options)
       last_save_(started_) {
   if (!config_.valid_data.empty())
     valid_ = with_context("valid_data", [&] { return open_dataset(config_.valid_data, config_); });
+  const bool tells = valid_ && backend_.mesh.world().rank() == 0;
+  if (const std::string both = tells ? train_.first_shared_shard(*valid_) : ""; !both.empty())
+    log::warn("valid_data: ", both, " is in train_data too: the validation loss says nothing about unseen text");
+  if (!config_.save.empty()) tokenizer_ = tokenizer_files_beside(train_.first_shard());
   if (!config_.choice_data.empty()) {
     const auto tokenizer = find_tokenizer(train_.first_shard());
     if (!tokenizer)
@@ -173,6 +177,14 @@ void Trainer::check_resume(const Resume& resume) {
     throw Error(cat("resume: ", resume.folder, " was made with other values, which cannot change:", refused,
                     "\nset them back, or start anew with --load none and another `save` folder"),
                 Exit::usage);
+  const auto same = [](const TokenizerFile& a, const TokenizerFile& b) {
+    return a.name == b.name && a.content == b.content;
+  };
+  const std::vector<TokenizerFile> before = tokenizer_files_beside(resume.folder + "/" + kManifestName);
+  if (!before.empty() && !tokenizer_.empty() && backend_.mesh.world().rank() == 0 &&
+      !std::equal(before.begin(), before.end(), tokenizer_.begin(), tokenizer_.end(), same))
+    log::warn("the tokenizer beside ", train_.first_shard(), " is another than in ", resume.folder,
+              ": checkpoints hold it from here on");
   const std::string& was = read_manifest(resume.folder).data_fingerprint;
   if (was != train_.fingerprint()) {
     const std::string text = cat("train_data is not what ", resume.folder, " was trained on (fingerprint ", was,
@@ -239,8 +251,9 @@ void Trainer::start(const std::optional<Resume>& resume) {
         {.kind = EventKind::start, .step = 0, .text = cat(origin, size, "; ", options_.backend_description)}, plan));
   }
   state_.micro_batch_size = config_.micro_batch_size;
-  first_step_ = last_saved_step_ = state_.step;
-  if (!resume) last_saved_step_ = -1;
+  last_saved_step_ = resume ? state_.step : -1;
+  const auto tokens = size_t(config_.micro_batch_size * config_.seq_length);
+  last_tokens_.assign(tokens, 0), last_targets_.assign(tokens, -1);
   flops_ = flops_per_token(engine_->model(), config_.seq_length);
   peak_flops_ =
       config_.peak_tflops > 0 ? config_.peak_tflops * 1e12 : peak_flops(backend_, engine_->options().recipe.compute);
@@ -291,29 +304,58 @@ void Trainer::choose_products(const std::optional<Resume>& resume) {
   search_products(config_, *engine_, tuning);
 }
 
-void Trainer::save(const char* why, Wait wait) {
-  if (config_.save.empty()) return;
+// Decisions are those of all ranks together, since each makes the same calls.
+bool Trainer::save(const char* why, Wait wait, Health health) {
+  if (config_.save.empty()) return true;
   const PhaseScope phase(clock_, Phase::checkpoint);
   doing(Activity::saving);
-  if (last_saved_step_ != state_.step) {
-    const std::string resolved = dump_resolved(config_);
-    CheckpointOptions options;
-    options.program_version = options_.program.version;
-    options.program_commit = options_.commit;
-    options.config_hash = xxh3_hex(resolved);
-    options.data_fingerprint = train_.fingerprint();
-    const bool bf16_masters = config_.master_weights == MasterWeights::bf16;
-    checkpointer_->begin(state_, why,
-                         {.resolved_config = resolved,
-                          .hf_config = hf_config_json(config_.model, bf16_masters ? "bfloat16" : "float32"),
-                          .tuning = backend_.tuning ? backend_.tuning->export_choices() : "",
-                          .tokenizer = tokenizer_files_beside(expand_glob(config_.train_data[0].path)[0])},
-                         std::move(options));
-    report_save();
-    last_save_ = PhaseClock::Clock::now();
-    last_saved_step_ = state_.step;
+  if (wait == Wait::durable) settle_save();
+  bool diverged = false;
+  if (of_any(last_saved_step_ != state_.step)) {
+    diverged = health == Health::diverged || has_diverged();
+    // While steps are skipped nothing says whether the next one will be good: an older checkpoint is safer, and the
+    // weights do not change.
+    save_put_off_ = wait == Wait::no && (diverged || state_.device.skipped_in_row > 0);
+    if (save_put_off_) return !diverged;
+    begin_save(why, diverged);
   }
-  if (wait == Wait::no && saves_in_background(config_, backend_.device)) return;
+  if (wait == Wait::no && saves_in_background(config_, backend_.device)) return true;
+  settle_save();
+  if (wait == Wait::durable && of_any(last_saved_step_ != state_.step))
+    leave_with(save_failed_here_ ? std::optional(Error(cat("checkpoint: ", save_failure_))) : std::nullopt);
+  return !diverged;
+}
+
+void Trainer::begin_save(const char* why, bool diverged) {
+  settle_save();
+  if (diverged)
+    log::error("the weights after step ", state_.step, " have diverged: they are saved as ",
+               diverged_folder(state_.step), ", and a run goes on from the checkpoint before");
+  const std::string resolved = dump_resolved(config_);
+  CheckpointOptions options;
+  options.program_version = options_.program.version;
+  options.program_commit = options_.commit;
+  options.config_hash = xxh3_hex(resolved);
+  options.data_fingerprint = train_.fingerprint();
+  options.diverged = diverged;
+  const bool bf16_masters = config_.master_weights == MasterWeights::bf16;
+  last_save_ = PhaseClock::Clock::now();
+  last_saved_step_ = state_.step;
+  retry_save_.reset();
+  checkpointer_->begin(state_, why,
+                       {.resolved_config = resolved,
+                        .hf_config = hf_config_json(config_.model, bf16_masters ? "bfloat16" : "float32"),
+                        .tuning = backend_.tuning ? backend_.tuning->export_choices() : "",
+                        .tokenizer = tokenizer_},
+                       std::move(options), state_.device.skipped_in_row == 0);
+  report_save();
+}
+
+// A step may have been whole and yet have left weights with which no further one will be. The last micro-batch, which
+// is still here, says so.
+bool Trainer::has_diverged() { return of_any(!std::isfinite(engine_->evaluate(last_tokens_, last_targets_))); }
+
+void Trainer::settle_save() {
   checkpointer_->finish();
   report_save();
 }
@@ -328,6 +370,19 @@ void Trainer::follow_save() {
 }
 
 void Trainer::report_save() {
+  if (const std::optional<FailedSave> failed = checkpointer_->take_failed()) {
+    // Often enough to be back soon, seldom enough that training does not wait for one attempt after the other.
+    const double seconds = std::max(10.0, 10 * failed->seconds);
+    if (last_saved_step_ == failed->step) last_saved_step_ = -1;
+    retry_save_ = PhaseClock::Clock::now() +
+                  std::chrono::duration_cast<PhaseClock::Clock::duration>(std::chrono::duration<double>(seconds));
+    save_failure_ = failed->why;
+    save_failed_here_ = failed->here;
+    metrics_.event({.kind = EventKind::warn,
+                    .step = failed->step,
+                    .text = cat("the checkpoint was not written, training goes on without it: ", failed->why),
+                    .seconds = failed->seconds});
+  }
   const std::optional<SavedCheckpoint> saved = checkpointer_->take_saved();
   if (!saved) return;
   save_seconds_ = saved->seconds;
@@ -335,7 +390,8 @@ void Trainer::report_save() {
                   .step = saved->step,
                   .text = cat(saved->folder, " (", saved->why, ")"),
                   .seconds = saved->seconds,
-                  .stall_seconds = saved->stall_seconds});
+                  .stall_seconds = saved->stall_seconds,
+                  .bytes = uint64_t(saved->bytes)});
 }
 
 }  // namespace athanor

@@ -54,6 +54,36 @@ class File : public testing::Test {
   int count() const { return int(std::distance(fs::directory_iterator(dir), fs::directory_iterator())); }
 };
 
+// Who may write into a folder must not lead our writing elsewhere.
+TEST_F(File, PlantedLinksAreNotFollowed) {
+  write_file(at("victim"), "precious");
+  fs::create_directory(at("run"));
+  fs::create_directory(at("elsewhere"));
+  fs::create_symlink(at("victim"), at("run/log"));
+  fs::create_symlink(at("elsewhere"), at("run/sub"));
+  fs::create_symlink(at("nowhere"), at("run/dangling"));
+  EXPECT_ERROR(create_below(at("run"), "log", O_WRONLY | O_APPEND), "run/log", "symbolic link", "remove it");
+  EXPECT_ERROR(create_below(at("run"), "sub/file", O_WRONLY), "run/sub", "symbolic link");
+  EXPECT_ERROR(create_below(at("run"), "dangling", O_WRONLY), "run/dangling", "symbolic link");
+  EXPECT_ERROR(create_below(at("run"), "../victim", O_WRONLY), "expected a path");
+  EXPECT_ERROR(OutputFile(at("run/log")), "run/log", "File exists");
+  EXPECT_ERROR(make_dirs(at("run/dangling")), "run/dangling", "leads to no folder");
+  EXPECT_ERROR(make_new_dir(at("run/sub")), "run/sub", "File exists");
+  ASSERT_EQ(mkfifo(at("run/pipe").c_str(), 0600), 0);
+  EXPECT_ERROR(create_below(at("run"), "pipe", O_WRONLY), "run/pipe");
+  EXPECT_ERROR(read_file(at("run/pipe"), 10), "run/pipe", "regular file");
+  write_all(create_anew(at("run/log"), O_WRONLY), bytes_of("new"), "log");
+  EXPECT_EQ(read_file(at("run/log"), 100), "new");
+  EXPECT_EQ(read_file(at("victim"), 100), "precious");
+  EXPECT_FALSE(fs::exists(at("nowhere")));
+  EXPECT_TRUE(fs::is_empty(at("elsewhere")));
+  write_all(create_below(dir, "a/b/c", O_WRONLY), bytes_of("deep"), "c");
+  EXPECT_EQ(read_file(at("a/b/c"), 100), "deep");
+  fs::create_symlink(dir, at("link"));  // the folder itself may be reached through a link: the user named it
+  write_all(create_below(at("link"), "through", O_WRONLY), bytes_of("x"), "through");
+  EXPECT_EQ(read_file(at("through"), 100), "x");
+}
+
 TEST_F(File, WriteFileReplacesAndLeavesNothingElse) {
   write_file(at("x"), "old");
   EXPECT_EQ(read_file(at("x"), 100), "old");

@@ -118,6 +118,44 @@ TEST_F(Store, NewestValidSkipsDamageAndSaysWhy) {
   EXPECT_EQ(newest_valid(root, nullptr, Depth::sizes)->step, 3);  // sizes alone cannot see a flipped bit
 }
 
+// What cannot be read is not damaged: a run that took an older step for the newest would replace it.
+TEST_F(Store, AnUnreadableStepIsAnErrorNotAnOlderStep) {
+  const RunLock lock(root);
+  for (int64_t n : {1, 2}) save_sample(lock, n);
+  const std::string manifest = step(2) + "/manifest.json";
+  fs::remove(manifest);
+  EXPECT_FALSE(verify_checkpoint(step(2), Depth::sizes).unreadable) << "nothing there";
+  EXPECT_EQ(newest_valid(root)->step, 1);
+  fs::create_symlink("/proc/self/mem", manifest);  // its first byte gives EIO, also to root
+  const Verification v = verify_checkpoint(step(2), Depth::sizes);
+  EXPECT_FALSE(v.ok);
+  EXPECT_TRUE(v.unreadable) << v.problem;
+  const std::string error = message_of([&] { newest_valid(root); });
+  EXPECT_NE(error.find(cat(step(2), ": cannot be read")), error.npos) << error;
+}
+
+TEST_F(Store, WhatDivergedIsNoStep) {
+  const RunLock lock(root);
+  for (int64_t n : {1, 2}) save_sample(lock, n);
+  for (const int64_t n : {2, 3, 3}) {
+    CheckpointOptions options = sample_options();
+    options.diverged = true;
+    CheckpointWriter w(lock, n, options);
+    add_sample(w, n, 7);
+    EXPECT_EQ(w.commit(), cat(root, "/", diverged_folder(n)));
+  }
+  EXPECT_EQ(slurp(root + "/latest"), "step-00000002\n");
+  EXPECT_EQ(newest_valid(root)->step, 2);
+  EXPECT_EQ(loaded_generation(step(2), 2, 2), 0);
+  prune(lock, 1);
+  EXPECT_EQ(steps(), Steps{2});
+  ASSERT_EQ(list_diverged(root).size(), 2u);
+  prune_diverged(lock);
+  ASSERT_EQ(list_diverged(root).size(), 1u);
+  EXPECT_EQ(list_diverged(root)[0].step, 3);
+  EXPECT_TRUE(verify_checkpoint(list_diverged(root)[0].path, Depth::checksums).ok);
+}
+
 TEST_F(Store, AFolderRenamedToAnotherStepIsNotThatStep) {
   const RunLock lock(root);
   save_sample(lock, 1);
@@ -346,7 +384,7 @@ TEST_F(Store, InspectShowsWhatAPersonAsksFor) {
   save_sample(lock, 1000);
   const std::string text = inspect_checkpoint(step(1000));
   for (const char* part :
-       {"step-00001000", "athanor 0.1.0 abc", "cfg", "whole (sizes checked", "model.safetensors", "embed.weight",
+       {"step-00001000", "athanor 0.1.0 abc", "cfg", "present (sizes checked", "model.safetensors", "embed.weight",
         "bf16", "[9, 5]", "90 B", "6 tensors", "99 elements", "state.json", "generation", "rng", "[1,2]"})
     EXPECT_NE(text.find(part), text.npos) << part << "\n" << text;
   spill(step(1000) + "/state.json", "{");

@@ -34,13 +34,13 @@ std::string error_of(const RankInfo& ranks, const EnvironmentVariables& environm
 }
 
 TEST_F(Secret, TheEnvironmentComesFirst) {
-  EXPECT_EQ(JobSecret(here_, {{"ATHANOR_SECRET", "0123456789abcdef"}}).read(), "0123456789abcdef");
+  EXPECT_EQ(JobSecret(here_, {{"ATHANOR_SECRET", "0123456789abcdef"}}).read().secret, "0123456789abcdef");
   EXPECT_NE(error_of(here_, {{"ATHANOR_SECRET", "short"}}).find("can be guessed"), std::string::npos);
 }
 
 TEST_F(Secret, AFileMustBePrivate) {
   const auto environment = [&](const std::string& path) { return EnvironmentVariables{{"ATHANOR_SECRET_FILE", path}}; };
-  EXPECT_EQ(JobSecret(here_, environment(file("0123456789abcdef\n", 0600))).read(), "0123456789abcdef");
+  EXPECT_EQ(JobSecret(here_, environment(file("0123456789abcdef\n", 0600))).read().secret, "0123456789abcdef");
   EXPECT_NE(error_of(here_, environment(file("0123456789abcdef", 0640))).find("others may read"), std::string::npos);
   EXPECT_NE(error_of(here_, environment(folder_ / "none")).find("/none"), std::string::npos);
   EXPECT_NE(error_of(here_, environment(file("", 0600))).find("can be guessed"), std::string::npos);
@@ -50,26 +50,49 @@ TEST_F(Secret, OnOneMachineRankZeroMakesOne) {
   const EnvironmentVariables environment = {{"XDG_RUNTIME_DIR", folder_.path()}};
   RankInfo other = here_;
   other.rank = 1;
-  EXPECT_EQ(JobSecret(other, environment).read(), "");  // not there yet
   std::string first;
   {
-    const JobSecret zero(here_, environment);
-    first = zero.read();
+    JobSecret zero(here_, environment);
+    first = zero.read().secret;
     EXPECT_GE(first.size(), 32u);
-    EXPECT_EQ(JobSecret(other, environment).read(), first);
+    EXPECT_EQ(JobSecret(other, environment).read().secret, "") << "before rank 0 listens there is none";
+    zero.publish(29507);
+    const JobKey key = JobSecret(other, environment).read();
+    EXPECT_EQ(key.secret, first);
+    EXPECT_EQ(key.port, 29507) << "where rank 0 really listens";
     RankInfo stranger = other;
     stranger.job = "8.0";
-    EXPECT_EQ(JobSecret(stranger, environment).read(), "");
+    EXPECT_EQ(JobSecret(stranger, environment).read().secret, "");
   }
-  EXPECT_EQ(JobSecret(other, environment).read(), "");  // gone with rank 0
-  EXPECT_NE(JobSecret(here_, environment).read(), first);
+  EXPECT_EQ(JobSecret(other, environment).read().secret, "");  // gone with rank 0
+  EXPECT_NE(JobSecret(here_, environment).read().secret, first);
 }
 
-TEST_F(Secret, AFolderThatOthersCanEnterIsRefused) {
+TEST_F(Secret, AnotherJobThatTookThePlaceKeepsItsFile) {
+  const EnvironmentVariables environment = {{"XDG_RUNTIME_DIR", folder_.path()}};
+  JobSecret later(here_, environment);
+  {
+    JobSecret earlier(here_, environment);
+    earlier.publish(29500);
+    later.publish(29501);
+  }
+  RankInfo other = here_;
+  other.rank = 1;
+  EXPECT_EQ(JobSecret(other, environment).read().port, 29501);
+}
+
+// Whoever makes a folder of this name first, or a link, must not keep others from starting.
+TEST_F(Secret, AFolderThatOthersCanEnterIsPassedOver) {
+  const EnvironmentVariables environment = {{"XDG_RUNTIME_DIR", folder_.path()}};
   std::filesystem::create_directory(folder_ / "athanor");
   chmod((folder_ / "athanor").c_str(), 0777);
-  EXPECT_NE(error_of(here_, {{"XDG_RUNTIME_DIR", folder_.path()}}).find("others may read or own it"),
-            std::string::npos);
+  std::filesystem::create_directory_symlink(folder_.path(), folder_ / "athanor-1");
+  RankInfo other = here_;
+  other.rank = 1;
+  const JobSecret zero(here_, environment);
+  EXPECT_EQ(JobSecret(other, environment).read(), zero.read());
+  EXPECT_TRUE(std::filesystem::is_empty(folder_ / "athanor"));
+  EXPECT_FALSE(std::filesystem::is_empty(folder_ / "athanor-2"));
 }
 
 TEST_F(Secret, SeveralMachinesNeedOneOfTheUser) {

@@ -73,6 +73,18 @@ TEST(ModelConfig, PublishedGpt2FileIsReadButForDropout) {
   expect_parts(error_with(with(j, "activation_function", "relu")), {"activation_function", "gelu_new", "relu"});
 }
 
+// Each family has one activation, whichever key names it.
+TEST(ModelConfig, ActivationsOfOtherFamiliesAreRefused) {
+  json gpt2 = {{"model_type", "gpt2"}, {"n_embd", 64}, {"n_head", 4}, {"n_layer", 2}, {"n_positions", 32}, {"vocab_size", 99}};
+  EXPECT_EQ(read(with(gpt2, "hidden_act", "gelu_new")).hidden_size, 64);
+  expect_parts(error_with(with(gpt2, "hidden_act", "silu")), {"model.hidden_act", "gelu_new", "gpt2 has", "silu"});
+  expect_parts(error_with(with(gpt2, "mlp_bias", false)), {"model.mlp_bias", "gpt2 has biases"});
+  EXPECT_EQ(read(with(llama_json(), "activation_function", "silu")).hidden_size, 64);
+  expect_parts(error_with(with(llama_json(), "activation_function", "gelu_new")),
+               {"model.activation_function", "\"silu\"", "all families but gpt2", "gelu_new"});
+  expect_parts(error_with(with(llama_json(), "hidden_act", "gelu_new")), {"model.hidden_act", "\"silu\"", "but gpt2"});
+}
+
 TEST(ModelConfig, UnsupportedValuesAreNamed) {
   expect_parts(error_with(with(llama_json(), "hidden_act", "gelu")), {"hidden_act", "silu", "gelu"});
   expect_parts(error_with(with(llama_json(), "mlp_bias", true)), {"mlp_bias", "got true"});

@@ -2,6 +2,8 @@
 // that config.json describes is refused by name; a failed export leaves nothing.
 #include "convert/hf_folder.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -62,6 +64,66 @@ TEST_F(HfFolder, ValuesThatDoNotFitAreNamed) {
   EXPECT_EQ(names_in(dir), std::vector<std::string>{"in"}) << "nothing is left of a failed export";
 }
 
+TEST_F(HfFolder, ValuesThatAreNotFiniteAreRefusedByTensor) {
+  fill(shape(ModelType::llama), DType::bf16);
+  const uint16_t nan = 0x7fc0, minus_inf = 0xff80;
+  std::memcpy(tensor("model.norm.weight").bytes.data() + 4, &nan, 2);
+  std::memcpy(tensor("model.norm.weight").bytes.data() + 8, &nan, 2);
+  std::memcpy(tensor("model.layers.1.mlp.down_proj.weight").bytes.data(), &minus_inf, 2);
+  const ModelFolder model(write("in"));
+  EXPECT_ERROR(write_hf_folder(model, at("out"), {}), "NaN or infinite", "model.norm.weight: 2 of 12",
+               "model.layers.1.mlp.down_proj.weight: 1 of 240");
+  EXPECT_EQ(names_in(dir), std::vector<std::string>{"in"});
+}
+
+// transformers looks for the single file first.
+TEST_F(HfFolder, TheSingleFileGoesBeforeShards) {
+  fill(shape(ModelType::llama), DType::f32);
+  write("in", 1500);
+  for (OwnedTensor& t : tensors) t.bytes[1] ^= std::byte{1};
+  write("in");
+  ASSERT_TRUE(std::filesystem::exists(at("in/model.safetensors.index.json")));
+  write_hf_folder(ModelFolder(at("in")), at("out"), {});
+  expect_same_tensors(at("out"));
+}
+
+TEST_F(HfFolder, LinksMustNotLeaveTheFolder) {
+  namespace fs = std::filesystem;
+  fill(shape(ModelType::llama), DType::f32);
+  spill(at("private"), "{\"secret\": 1}");
+  fs::create_symlink(at("private"), write("in") + "/tokenizer_config.json");
+  EXPECT_ERROR(write_hf_folder(ModelFolder(at("in")), at("out"), {}), "in/tokenizer_config.json", "leads out",
+               at("private"));
+  EXPECT_FALSE(fs::exists(at("out")));
+  fs::remove(at("in/tokenizer_config.json"));
+  for (const char* name : {"config.json", "model.safetensors"}) {
+    fs::rename(at(cat("in/", name)), at("other"));
+    fs::create_symlink(at("other"), at(cat("in/", name)));
+    EXPECT_ERROR(ModelFolder(at("in")), name, "leads out");
+    fs::remove(at(cat("in/", name)));
+    fs::rename(at("other"), at(cat("in/", name)));
+  }
+  // The hub's cache: snapshots/REVISION is made of links into blobs.
+  const std::string model = at("models--a--b");
+  fs::create_directories(model + "/snapshots/main");
+  fs::create_directories(model + "/blobs");
+  for (const char* name : {"config.json", "model.safetensors"}) {
+    fs::rename(at(cat("in/", name)), cat(model, "/blobs/", name, "-hash"));
+    fs::create_symlink(cat("../../blobs/", name, "-hash"), cat(model, "/snapshots/main/", name));
+  }
+  write_hf_folder(ModelFolder(model + "/snapshots/main"), at("from-hub"), {});
+  expect_same_tensors(at("from-hub"));
+}
+
+TEST_F(HfFolder, OnlyRegularFilesAreRead) {
+  fill(shape(ModelType::llama), DType::f32);
+  write("in");
+  std::filesystem::remove(at("in/config.json"));
+  ASSERT_EQ(mkfifo(at("in/config.json").c_str(), 0600), 0);
+  EXPECT_ERROR(ModelFolder(at("in")), "config.json", "regular file");
+  EXPECT_ERROR(ModelFolder(at("missing")), "missing", "No such file");
+}
+
 TEST_F(HfFolder, NamesOfBareModelsAndBuffersAreKnown) {
   fill(shape(ModelType::gpt2), DType::bf16);
   const auto full = [this] { return ModelFolder(write("full")).weights().size(); }();
@@ -96,6 +158,7 @@ TEST_F(HfFolder, WhatIsNotTheModelIsNamed) {
   add("model.norm.weight", DType::f32, {12});
   tensors.back().data.dtype = DType::i32;
   EXPECT_ERROR(ModelFolder(write("ints")), "model.norm.weight is i32", "f32, bf16 or f16");
+  make_dirs(at("nothing"));
   EXPECT_ERROR(ModelFolder(at("nothing")), "no config.json");
 }
 

@@ -2,7 +2,10 @@
 #include "cpu/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
@@ -25,6 +28,43 @@ TEST(ThreadPool, RunsEveryChunkExactlyOnce) {
       for (auto& h : hits) EXPECT_EQ(h.load(), 1);
     }
   }
+}
+
+// For the process that calls it: as a user of its own who may run so many threads. False: not possible here.
+bool allow_threads(rlim_t count) {
+  constexpr uid_t kNobodyElse = 54321;
+  if (::geteuid() != 0) return false;
+  const rlimit limit{count, count};
+  return ::setresuid(kNobodyElse, kNobodyElse, kNobodyElse) == 0 && ::setrlimit(RLIMIT_NPROC, &limit) == 0;
+}
+
+TEST(ThreadPool, AThreadThatCannotBeStartedIsAnErrorWithTheLimit) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become a user without other processes";
+  EXPECT_EXIT(
+      {
+        if (!allow_threads(6)) _exit(7);
+        try {
+          ThreadPool pool(16);
+        } catch (const Error& e) {
+          std::fprintf(stderr, "%s\n", e.what());
+          _exit(int(e.code()));
+        }
+        _exit(0);
+      },
+      ::testing::ExitedWithCode(int(Exit::usage)), "threads: 6 of 16 .* 6 processes.*ulimit -u.*set threads to fewer");
+}
+
+TEST(ThreadPool, OneForEveryCoreHasFewerWhereNoMoreAreAllowed) {
+  if (::geteuid() != 0 || usable_cores() < 2) GTEST_SKIP() << "needs root and two cores";
+  EXPECT_EXIT(
+      {
+        if (!allow_threads(1)) _exit(7);
+        ThreadPool pool(0);
+        int64_t sum = 0;
+        pool.parallel_for(10, [&](int64_t chunk) { sum += chunk; });
+        _exit(pool.size() == 1 && sum == 45 ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "threads: 1 instead of");
 }
 
 TEST(ThreadPool, ManySmallJobsInARowSeeEachOthersWrites) {

@@ -42,6 +42,27 @@ TEST_F(DatasetTest, CountsWindowsThatDoNotCrossShards) {
   EXPECT_EQ(Dataset::open({{dir / "a_000000.bin"}}, 33, 0).windows(), 3);
 }
 
+TEST_F(DatasetTest, ShardsOfAnotherSetAreFoundUnderAnyName) {
+  const Dataset data = open_a();
+  EXPECT_EQ(data.first_shared_shard(Dataset::open({{dir / "b.bin", 1, "uint16"}}, kT, 0)), "");
+  write_bytes(dir / "copy.bin", read_bytes(dir / "a_000002.bin"));
+  EXPECT_EQ(data.first_shared_shard(Dataset::open({{dir / "copy.bin"}}, kT, 0)), dir / "copy.bin");
+  EXPECT_EQ(data.first_shared_shard(data), dir / "a_000000.bin");
+}
+
+TEST_F(DatasetTest, AMaskThatLeavesNothingToLearnIsRefused) {
+  const std::vector<ShardSource> source = {{dir / "a_00000?.bin"}};
+  const auto write_masks = [&](const char* last) {
+    for (const char* name : {"a_000000.bin", "a_000001.bin", "a_000002.bin"})
+      write_bytes(dir / (std::string(name) + ".loss"), std::string(name[7] == '0' ? 100 : name[7] == '1' ? 8 : 50, '\0'));
+    write_bytes(dir / "a_000002.bin.loss", std::string(49, '\0') + last[0]);
+  };
+  write_masks("\0");
+  expect_parts(error_of([&] { Dataset::open(source, kT, 0); }), {"a_00000?.bin", "loss mask leaves out every token"});
+  write_masks("\1");
+  EXPECT_EQ(Dataset::open(source, kT, 0).windows(), 18);
+}
+
 TEST_F(DatasetTest, FileOrderCutsWindowsThatShareOneToken) {
   const Dataset data = open_a();
   const SampleOrder in_order{.seed = 1, .shuffled = false};

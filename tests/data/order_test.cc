@@ -90,6 +90,35 @@ TEST(Permutation, EveryImageIsEquallyLikely) {
   }
 }
 
+// As with all permutations: half of them are odd, neighbours are as often any distance apart, and there are as many
+// cycles as the harmonic number says. Thresholds: 5 standard deviations.
+TEST(Permutation, SmallOnesAreUniformInPairsAndParity) {
+  constexpr int64_t kSeeds = 4000;
+  for (int64_t size : {5, 6, 7, 8, 10, 12, 24, 48, 120, 127, 128}) {
+    std::vector<double> distances(size_t(size), 0.0);
+    double odd = 0;
+    for (int64_t seed = 0; seed < kSeeds; ++seed) {
+      const Permutation p(size, uint64_t(seed), 5);
+      std::vector<bool> seen(size_t(size), false);
+      int64_t cycles = 0;
+      for (int64_t i = 0; i < size; ++i) {
+        if (i > 0) ++distances[size_t((p(i) - p(i - 1) + size) % size)];
+        cycles += seen[size_t(i)] ? 0 : 1;
+        for (int64_t j = i; !seen[size_t(j)]; j = p(j)) seen[size_t(j)] = true;
+      }
+      odd += double((size - cycles) % 2);
+    }
+    EXPECT_NEAR(odd / kSeeds, 0.5, 5 * 0.5 / std::sqrt(double(kSeeds))) << size;
+    double chi2 = 0;
+    for (int64_t d = 1; d < size; ++d) {
+      const double missed = distances[size_t(d)] - double(kSeeds);
+      chi2 += missed * missed / double(kSeeds);
+    }
+    const double freedom = double(size - 2);
+    EXPECT_LT(chi2, freedom + 5 * std::sqrt(2 * freedom) + 10) << size;
+  }
+}
+
 // Neighbours in the order must not be neighbours in the data.
 TEST(Permutation, NeighboursAreTornApart) {
   const int64_t size = 100'000;
@@ -110,6 +139,9 @@ TEST(Permutation, IsWhatItAlwaysWas) {
   std::vector<int64_t> images;
   for (int64_t i = 0; i < 8; ++i) images.push_back(p(i));
   EXPECT_EQ(images, (std::vector<int64_t>{913, 698, 378, 146, 670, 384, 253, 125}));
+  images.clear();
+  for (int64_t i = 0; i < 8; ++i) images.push_back(Permutation(8, 42, 7)(i));
+  EXPECT_EQ(images, (std::vector<int64_t>{1, 5, 7, 4, 0, 6, 2, 3}));
 }
 
 // ---- Blend

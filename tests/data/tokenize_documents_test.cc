@@ -11,6 +11,7 @@
 #include "base/rng.h"
 #include "data/glob.h"
 #include "data/json_line.h"
+#include "data/shard_writer.h"
 #include "data/token_file.h"
 #include "data/tokenize.h"
 #include "data_testing.h"
@@ -274,6 +275,45 @@ TEST_F(DocumentsTest, OneFolderHasOneTokenizer) {
   options.tokenizer.source = "byte";
   options.output_prefix = dir / "out/f";
   expect_parts(error_of([&] { tokenize(options); }), {"tokenizer.athanor.json", "another tokenizer"});
+  // Shards of other prefixes stay, and so does their tokenizer.
+  options.overwrite = true;
+  expect_parts(error_of([&] { tokenize(options); }), {"another tokenizer", "d_", "not of this prefix"});
+  for (const auto& [path, content] : output())
+    if (path.find("/d_") != path.npos) std::filesystem::remove(path);
+  options.output_prefix = dir / "out/e";
+  tokenize(options);
+  EXPECT_EQ(find_tokenizer(dir / "out/e_train_000000.bin")->name(), "byte");
+}
+
+// A link that somebody plants where a shard will be written is replaced.
+TEST_F(DocumentsTest, PlantedLinksAreNotFollowed) {
+  input(".txt", words(1, 50'000));
+  options.shard_tokens = 1000;
+  write_bytes(dir / "victim", "precious");
+  std::filesystem::create_directories(dir / "out");
+  const auto plant = [&](const std::string& name) {
+    std::filesystem::create_symlink(dir / "victim", dir / ("out/" + name));
+  };
+  plant("d_train_000000.bin.tmp");
+  plant("d_train_000001.bin.tmp");
+  tokenize(options);
+  {
+    ShardWriter writer({.prefix = dir / "out/x_", .vocab_size = 300, .shard_tokens = 4});
+    plant("x_000000.bin.tmp");
+    writer.append(std::vector<int32_t>{1, 2, 3});
+    writer.finish();
+  }
+  EXPECT_EQ(read_bytes(dir / "victim"), "precious");
+  EXPECT_FALSE(std::filesystem::is_symlink(dir / "out/x_000000.bin"));
+  std::filesystem::create_symlink(dir / "victim", dir / "out/y.lock");
+  options.output_prefix = dir / "out/y";
+  expect_parts(error_of([&] { tokenize(options); }), {"y.lock", "symbolic link"});
+}
+
+// A few kilobytes of gzip must not become gigabytes of memory.
+TEST_F(DocumentsTest, LinesWithoutEndAreRefused) {
+  const std::string path = input(".jsonl", "{\"text\": \"" + std::string(size_t{65} << 20, 'a') + "\"}\n");
+  expect_parts(error_of([&] { tokenize(options); }), {path, "longer than 64 MiB", "split it"});
 }
 
 TEST_F(DocumentsTest, BadJsonIsNamedByItsPlace) {
@@ -296,13 +336,13 @@ TEST(JsonLine, ReadsWhatTheLibraryReads) {
     const nlohmann::json json = {
         {"a", {1, -2.5e3, true, nullptr, {{"text", "x"}}}}, {"text", value + "é😀"}, {"z", "\"}"}};
     for (const bool ascii : {false, true}) {
-      json_line_text(json.dump(-1, ' ', ascii), "text", text);
+      EXPECT_TRUE(json_line_text(json.dump(-1, ' ', ascii), "text", text));
       EXPECT_EQ(text, value + "é😀") << json;
     }
   }
-  json_line_text("{\"k\":\"\\ud83d\\ude00\\ud800x\\u0000\\/\xff\", \"k\" : \"last\\n\" }\r", "k", text);
+  EXPECT_TRUE(json_line_text("{\"k\":\"\\ud83d\\ude00\\ud800x\\u0000\\/\xff\", \"k\" : \"last\\n\" }\r", "k", text));
   EXPECT_EQ(text, "last\n");
-  json_line_text("{\"k\":\"\\ud83d\\ude00\\ud800x\\ud800\\u0041\xff\"}", "k", text);
+  EXPECT_TRUE(json_line_text("{\"k\":\"\\ud83d\\ude00\\ud800x\\ud800\\u0041\xff\"}", "k", text));
   EXPECT_EQ(text, "😀\uFFFDx\uFFFDA\xff");
 }
 
@@ -312,8 +352,21 @@ TEST(JsonLine, RefusesWhatIsNoJson) {
        {"", "[]", "{", "{\"text\"}", "{\"text\":}", "{\"text\":\"a}", "{\"text\":\"a\"", "{\"text\":\"a\"} x",
         "{\"text\":\"a\",}", "{\"text\":\"\\x\"}", "{\"text\":\"\\u12g4\"}", "{\"text\":\"a\tb\"}", "{\"a\":[1,]}",
         "{\"a\":tru}", "{text:1}", "{\"text\":\"\\", "{\"text\":\"\\u12"})
-    EXPECT_THROW(json_line_text(bad, "text", text), Error) << bad;
-  EXPECT_THROW(json_line_text("{\"a\":" + std::string(100'000, '[') + "}", "text", text), Error);
+    EXPECT_THROW((void)json_line_text(bad, "text", text), Error) << bad;
+  EXPECT_THROW((void)json_line_text("{\"a\":" + std::string(100'000, '[') + "}", "text", text), Error);
+  EXPECT_FALSE(json_line_text("{\"a\":\"text\"}", "text", text));
+}
+
+// Valid JSON of another type is called by its type.
+TEST(JsonLine, NamesWhatItGot) {
+  std::string text;
+  const auto message = [&](const char* line) { return error_of([&] { (void)json_line_text(line, "text", text); }); };
+  EXPECT_EQ(message("[1, 2]"), "expected an object, got an array");
+  EXPECT_EQ(message("\"a\""), "expected an object, got a string");
+  EXPECT_EQ(message("{\"text\": 3}"), "\"text\": expected a string, got a number");
+  EXPECT_EQ(message("{\"text\": null}"), "\"text\": expected a string, got null");
+  expect_parts(message("{'text': 1}"), {"not JSON", "byte 1"});
+  expect_parts(message("nonsense"), {"not JSON", "an object"});
 }
 
 // What the programs gzip and zstd write, whole and damaged.

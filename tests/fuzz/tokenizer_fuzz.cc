@@ -46,9 +46,9 @@ void use(BpeParts parts, std::string_view text) {
 // The fast scanner and the library agree on lines that the library takes; it is stricter about UTF-8 and numbers.
 void read_line(std::string_view line) {
   std::string text;
-  bool found = true;
+  bool found = false;
   try {
-    json_line_text(line, "text", text);
+    found = json_line_text(line, "text", text);
   } catch (const Error&) {
     found = false;
   }

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "tests/metrics/capture.h"
 #include "tests/metrics/file_size_limit.h"
 #include "tests/metrics/temp_dir.h"
@@ -35,6 +37,20 @@ TEST(AppendFile, AGivenSizeCutsWhatLiesBehind) {
   put(dir / "log", "one\ntorn");
   EXPECT_TRUE(AppendFile(dir / "log", 4).append("two\n"));
   EXPECT_EQ(contents(dir / "log"), "one\ntwo\n");
+}
+
+TEST(AppendFile, APlantedLinkIsNotFollowed) {
+  const TempDir dir;
+  put(dir / "victim", "precious");
+  std::filesystem::create_symlink(dir / "victim", dir / "log");
+  std::filesystem::create_symlink(dir / "", dir / "folder");
+  const std::string log = stderr_of([&] {
+    EXPECT_FALSE(AppendFile(dir / "log").append("text\n"));
+    EXPECT_FALSE(AppendFile(dir / "", "folder/other", -1).append("text\n"));
+  });
+  EXPECT_EQ(count_of(log, "symbolic link"), 2) << log;
+  EXPECT_EQ(contents(dir / "victim"), "precious");
+  EXPECT_FALSE(std::filesystem::exists(dir / "other"));
 }
 
 TEST(AppendFile, WithoutASizeTheFileIsKept) {

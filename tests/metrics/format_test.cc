@@ -34,6 +34,9 @@ TEST(Format, Counts) {
   EXPECT_EQ(format_count(999500), "1.00M");
   EXPECT_EQ(format_count(124.4e6), "124M");
   EXPECT_EQ(format_count(1.27e12), "1.27T");
+  EXPECT_EQ(format_count(999.4e18), "999E");
+  EXPECT_EQ(format_count(1e21), "1.00e21");
+  EXPECT_EQ(format_count(5.76e23), "5.76e23");
   EXPECT_EQ(format_count(0.5), "0.50");
   EXPECT_EQ(format_count(-2500), "-2.50k");
   EXPECT_EQ(format_count(kNan), "-");
@@ -53,7 +56,8 @@ TEST(Format, Durations) {
   EXPECT_EQ(format_duration(86400 * 3 + 3600 * 4), "3d04h");
   EXPECT_EQ(format_duration(-5), "-5.0s");
   EXPECT_EQ(format_duration(kNan), "-");
-  EXPECT_EQ(format_duration(1e300), "for ever");
+  EXPECT_EQ(format_duration(86400 * 365.25 * 1.83e6), "1.83My");
+  EXPECT_EQ(format_duration(1e300), "3.17e292y");
 }
 
 TEST(Format, Percents) {

@@ -213,6 +213,23 @@ TEST(Jsonl, AnEvaluationRepeatedAtTheSameStepCountsOnce) {
   EXPECT_EQ(evals[1].loss, 3);
 }
 
+TEST(Jsonl, WhetherAnEvaluationWasMadeIsThatOfTheEffectiveSeries) {
+  const TempDir dir;
+  const std::string path = dir / "metrics.jsonl";
+  EXPECT_FALSE(has_evaluation(path, 5, "valid"));
+  JsonlSink sink(path);
+  for (int64_t s = 1; s <= 8; ++s) sink.step({.step = s, .loss = 1});
+  sink.eval({.step = 5, .loss = 1});
+  sink.eval({.step = 8, .name = "choices", .loss = 1});
+  EXPECT_TRUE(has_evaluation(path, 5, "valid"));
+  EXPECT_FALSE(has_evaluation(path, 5, "choices"));
+  EXPECT_FALSE(has_evaluation(path, 8, "valid"));
+  EXPECT_TRUE(has_evaluation(path, 8, "choices"));
+  sink.event({.kind = EventKind::resume, .step = 5});  // from 6 on all is void
+  EXPECT_TRUE(has_evaluation(path, 5, "valid"));
+  EXPECT_FALSE(has_evaluation(path, 8, "choices"));
+}
+
 // ---- damage ----
 
 // kill -9 in the middle of a write, at bytes all over the line, its newline alone included.

@@ -41,7 +41,7 @@ TEST(Record, TheTableCoversStepMetrics) {
 
 TEST(Record, EventNamesReadBack) {
   for (EventKind kind : {EventKind::start, EventKind::checkpoint, EventKind::resume, EventKind::restart,
-                         EventKind::skip, EventKind::signal, EventKind::warn, EventKind::end})
+                         EventKind::skip, EventKind::signal, EventKind::warn, EventKind::error, EventKind::end})
     EXPECT_EQ(event_kind(to_string(kind)), kind);
   EXPECT_FALSE(event_kind("step")) << "the name of step records must stay free";
   EXPECT_FALSE(event_kind("eval"));

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 
+#include "base/sha256.h"
 #include "metrics/chart.h"
 #include "metrics/html_report.h"
 #include "metrics/jsonl.h"
@@ -102,10 +104,29 @@ TEST(RunRecords, DamageIsCountedAndLeftOut) {
   const RunRecords run = read_run(dir.path());
   EXPECT_EQ(run.steps.size(), 2u);
   EXPECT_EQ(run.unreadable_lines, 4) << "the torn last line is not damage";
+  EXPECT_EQ(run.first_unreadable, 2);
+  ::testing::internal::CaptureStderr();
+  warn_of_unreadable_lines(run);
+  EXPECT_NE(::testing::internal::GetCapturedStderr().find("4 lines are no records"), std::string::npos);
   put(dir / "metrics.jsonl",
-      "{\"event\": \"step\", \"step\": \"x\", \"loss\": [], \"skipped\": 7, \"memory_used\": -4}\n");
+      "{\"event\": \"step\", \"step\": 1, \"loss\": [], \"skipped\": 7, \"memory_used\": -4}\n"
+      "{\"event\": \"step\", \"step\": \"x\", \"loss\": 2}\n");
   EXPECT_EQ(read_run(dir.path()).steps.at(0).memory_used, 0u) << "wrong types are nothing";
+  EXPECT_EQ(read_run(dir.path()).first_unreadable, 2) << "a step without its number is none";
   EXPECT_THROW(read_run(dir / "absent"), Error);
+}
+
+TEST(RunRecords, AnErrorEndsARun) {
+  RunRecords run;
+  EXPECT_TRUE(parse_record(R"({"event": "step", "step": 4, "eta_seconds": 3})", run));
+  EXPECT_FALSE(run.ended());
+  EXPECT_TRUE(parse_record(R"({"event": "error", "step": 4, "text": "shard 3 shrank"})", run));
+  EXPECT_TRUE(run.ended() && run.failed());
+  const std::string page = html_report(std::vector{run});
+  EXPECT_NE(page.find("error: shard 3 shrank"), page.npos);
+  EXPECT_EQ(page.find("to go"), page.npos);
+  EXPECT_TRUE(parse_record(R"({"event": "resume", "step": 4, "text": ""})", run));
+  EXPECT_FALSE(run.ended()) << "it goes on";
 }
 
 TEST(RunRecords, ConfigurationBecomesLines) {
@@ -150,6 +171,35 @@ TEST(Report, MemoryByKindAndSensorsWhereThereAreAny) {
   EXPECT_NE(page.find("plan 4.00 GiB, most in use 2.00 GiB"), page.npos);
   EXPECT_NE(page.find("activations 3.00 GiB, 75"), page.npos);
   EXPECT_EQ(page.find("masters"), page.npos) << "what needs nothing is not named";
+}
+
+std::string from_base64(std::string_view text) {
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string out;
+  uint32_t bits = 0;
+  int count = 0;
+  for (const char c : text.substr(0, text.find('='))) {
+    bits = bits << 6 | uint32_t(kDigits.find(c));
+    if ((count += 6) < 8) continue;
+    count -= 8;
+    out += char(bits >> count);
+  }
+  return out;
+}
+
+// A browser that keeps to the page's policy applies its style sheet and runs its script, and nothing else.
+TEST(Report, ThePolicyAllowsWhatHasItsHash) {
+  const std::string page = html_report(std::vector{sample("a", 30)});
+  EXPECT_EQ(page.find("unsafe-inline"), page.npos);
+  EXPECT_EQ(page.find(" style=\""), page.npos) << "style attributes have no hash";
+  EXPECT_NE(page.find("[data-at=\"left:100%\"]{left:100%}"), page.npos);
+  for (const char* tag : {"style", "script"}) {
+    const size_t begin = page.find(cat("<", tag, ">")) + std::strlen(tag) + 2, end = page.find(cat("</", tag, ">"));
+    const Digest digest = sha256(page.substr(begin, end - begin));
+    const size_t at = page.find(cat(tag, "-src 'sha256-")) + std::strlen(tag) + 13;
+    EXPECT_EQ(page.substr(at + 44, 1), "'");
+    EXPECT_EQ(from_base64(page.substr(at, 44)), std::string(digest.begin(), digest.end())) << tag;
+  }
 }
 
 TEST(Report, SeveralRunsSideBySide) {

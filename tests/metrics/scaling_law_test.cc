@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <utility>
 
 namespace athanor {
 namespace {
@@ -30,6 +31,13 @@ TEST(ScalingLaw, PublishedFigures) {
   EXPECT_GT(refit.tokens / refit.parameters, 15);
   EXPECT_LT(refit.tokens / refit.parameters, 30);
   EXPECT_NEAR(twenty_tokens_for_flops(budget).parameters, 70e9, 2e9);
+  // [Hoffmann et al. 2022, table A3, approach 3]; exponents rounded to two digits give 1.6 to 2.2 times as many tokens.
+  const std::pair<double, double> table[] = {{4e8, 9.2e9},     {1e9, 27.1e9},   {10e9, 410.1e9},
+                                             {67e9, 4.1e12},   {175e9, 12e12},  {280e9, 20.1e12},
+                                             {520e9, 43.5e12}, {1e12, 94.1e12}, {1e13, 1425.5e12}};
+  for (const auto& [parameters, tokens] : table)
+    EXPECT_NEAR(loss_laws()[0].best_for_parameters(parameters).tokens / tokens, 1, 0.2) << parameters;
+  EXPECT_NEAR(loss_laws()[0].best_for_parameters(1e9).tokens, 29.2e9, 0.05e9);
   // [Kaplan et al. 2020, sec. 1.2]: a tenfold budget grows the model 5.5 times.
   EXPECT_NEAR(kaplan_best_for_flops(1e22).parameters / kaplan_best_for_flops(1e21).parameters, 5.4, 0.1);
   EXPECT_NEAR(kaplan_best_for_flops(8.64e19).parameters, 1.3e9, 1e6);

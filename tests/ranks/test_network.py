@@ -21,9 +21,9 @@ class NetworkTest(RanksTest):
             self.skipTest(str(why))
         self.addCleanup(self.network.stop)
 
-    def start_on_hosts(self, *arguments):
+    def start_on_hosts(self, *arguments, **more):
         environment = dict(os.environ, WORLD_SIZE="2", MASTER_ADDR=ADDRESSES[0], MASTER_PORT="29600",
-                           ATHANOR_SECRET="0123456789abcdef0123456789abcdef", ATHANOR_SOCKET_IFNAME="=eth0")
+                           ATHANOR_SECRET="0123456789abcdef0123456789abcdef", **more)
         return [self.start_command([*self.network.inside(r), str(self.program), "train", str(self.config), *arguments],
                                    env=dict(environment, RANK=str(r))) for r in range(2)]
 
@@ -35,7 +35,8 @@ class NetworkTest(RanksTest):
         self.assert_same_losses("two", "one")
 
     def test_a_cut_cable_ends_both_sides(self):
-        processes = self.start_on_hosts("--set", "train_iters=100000", "--set", "lr_decay_iters=12")
+        processes = self.start_on_hosts("--set", "train_iters=100000", "--set", "lr_decay_iters=12",
+                                        ATHANOR_SOCKET_IFNAME="=eth0")
         self.assertTrue(self.wait_for_step(processes[0], 6))
         self.network.cut()
         begin = time.monotonic()

@@ -1,7 +1,9 @@
 """Several processes are the same run as one: launched by the program or by hand, stopped, killed, frozen, misfit."""
 import json
+import os
 import signal
 import time
+from pathlib import Path
 
 from harness import DONE, ERROR, REQUEUE, USAGE
 from ranks import PEER_LOST, RanksTest, free_port
@@ -149,6 +151,16 @@ class FailureTest(RanksTest):
         self.expect_lost(processes[0], 1)
         processes[1].kill()
         processes[1].communicate()
+
+    def test_the_launcher_ends_a_frozen_rank_and_says_that_one_was_lost(self):
+        process = self.start("launch", "--ranks", 2, "train", self.config, "--set", "train_iters=100000", "--set",
+                             "heartbeat_timeout=3", "--set", "save_interval=0")
+        self.assertTrue(self.wait_for_step(process, 2))
+        ranks = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(ranks[1]), signal.SIGSTOP)
+        begin = time.monotonic()
+        self.expect_lost(process, 1)
+        self.assertLess(time.monotonic() - begin, 20)
 
     def test_the_error_of_one_rank_is_known_to_all(self):
         processes = self.start_ranks(1, "--set", "save=locked", "--set", "train_iters=100000")

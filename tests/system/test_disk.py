@@ -14,7 +14,7 @@ NOBODY = 65534
 
 def limit_file_size(limit):
     def set_it():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # then write() fails with EFBIG
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # as a shell leaves it: it would end the program
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     return set_it
 
@@ -134,7 +134,27 @@ class DamagedCheckpointTest(SystemTest):
         lines = self.run_program("checkpoint", "list", "run").out.splitlines()
         self.assertEqual(len(lines), 6)
         self.assertIn("model.safetensors", lines[-1])
+        self.assertTrue(all(line.endswith("present") for line in lines[:-1]), lines)
+
+    def test_every_reader_checks_what_it_reads(self):
+        data = bytearray(self.expected)
+        data[len(data) // 2] ^= 1
+        (self.newest / "model.safetensors").write_bytes(data)
+        lines = self.run_program("checkpoint", "list", "--verify", "run").out.splitlines()
+        self.assertIn("model.safetensors", lines[-1])
         self.assertTrue(all(line.endswith("whole") for line in lines[:-1]), lines)
+        for verb in (("eval",), ("sample", "--max-tokens", "2", "--checkpoint")):
+            with self.subTest(verb[0]):
+                done = self.run_program(*verb, self.newest, code=ERROR)
+                self.assertIn("model.safetensors", done.err)
+        for verb in (("eval", "run"), ("logits", "run", "logits.safetensors")):
+            with self.subTest(verb[0] + " of the run"):
+                done = self.run_program(*verb)
+                self.assertIn("step-00000060: model.safetensors", done.err)
+                self.assertIn("run/step-00000050", done.err)
+        (self.newest / "manifest.json").unlink()
+        done = self.run_program("eval", self.newest, code=ERROR)
+        self.assertIn("without its manifest.json", done.err)
 
 
 class SharedFolderTest(SystemTest):

@@ -26,6 +26,20 @@ def read_safetensors(path):
     return out
 
 
+def is_fully_relro(path):
+    """Whether the program's relocations are all done at start (DF_BIND_NOW, or DF_1_NOW), and read-only afterwards."""
+    data = path.read_bytes()
+    table, = struct.unpack_from("<Q", data, 32)
+    size, count = struct.unpack_from("<HH", data, 54)
+    segments = [struct.unpack_from("<IIQQQQQQ", data, table + i * size) for i in range(count)]
+    dynamic = {}
+    for kind, _, offset, _, _, length, _, _ in segments:
+        if kind == 2:  # PT_DYNAMIC
+            dynamic = dict(struct.iter_unpack("<QQ", data[offset:offset + length]))
+    bind_now = 24 in dynamic or dynamic.get(30, 0) & 8 or dynamic.get(0x6ffffffb, 0) & 1
+    return bool(bind_now) and any(s[0] == 0x6474e552 for s in segments)  # PT_GNU_RELRO
+
+
 class TrainedTest(SystemTest):
     """A run on repeated text, made once for the class."""
 
@@ -424,6 +438,9 @@ class CommandTest(SystemTest):
         for flags in (["--exhaustive", "--seconds", "-1"], ["--rates", "1"], ["--rates", "0", "1"]):
             self.run_program("bench", "products", config, *flags, code=USAGE)
         self.assertIn("cuBLASLt", self.run_program("bench", "products", "--help").out)
+
+    def test_the_program_has_full_relro(self):
+        self.assertTrue(is_fully_relro(PROGRAM))
 
     def test_check_backend_agrees_with_the_reference(self):
         self.run_program("check-backend", self.make_config(), "--steps", "2")

@@ -145,18 +145,68 @@ TEST_F(CheckpointerTest, APartThatFailsLeavesTheOneBefore) {
         };
       saves.begin(at(2), "", {}, std::move(options));
       saves.finish();
+      const auto failed = saves.take_failed();
+      ASSERT_TRUE(failed) << "all ranks know";
+      EXPECT_EQ(failed->why, "the disk is full");
+      EXPECT_EQ(failed->step, 2);
+      EXPECT_EQ(failed->here, engine.rank() == 1);
+      EXPECT_FALSE(saves.take_failed());
+      if (engine.rank() != 0) return;
+      EXPECT_EQ(saves.take_saved()->step, 1);
+      EXPECT_FALSE(saves.take_saved());
     };
-    try {
-      run(3, 2, background, save, body);
-      FAIL() << "nothing failed";
-    } catch (const Error& e) {
-      EXPECT_STREQ(e.what(), "the disk is full");
-    }
+    run(3, 2, background, save, body);
     EXPECT_EQ(list_checkpoints(root(save)).size(), 1u);
     manifest(save, 1);
-    const RunLock next(root(save));  // clears what a rank may still have written after the others had ended
     EXPECT_FALSE(std::filesystem::exists(root(save) + "/" + tmp_folder(2)));
   }
+}
+
+// Only rank 0 commits; all learn of it in finish(), and the next save is a save like any other.
+TEST_F(CheckpointerTest, ACommitThatFailsIsKnownToAllAndTheNextOneIsWritten) {
+  for (const bool background : {false, true}) {
+    const std::string save = background ? "b" : "f";
+    run(2, 1, background, save, [&](Engine& engine, Checkpointer& saves) {
+      CheckpointOptions options;
+      if (engine.rank() == 0)
+        options.at_point = [](std::string_view point) {
+          if (point == "manifest_written") throw Error("no room for the manifest");
+        };
+      saves.begin(at(1), "", {}, std::move(options));
+      saves.finish();
+      const auto failed = saves.take_failed();
+      ASSERT_TRUE(failed);
+      EXPECT_EQ(failed->why, "no room for the manifest");
+      saves.begin(at(1), "", {}, {});
+      saves.finish();
+      EXPECT_FALSE(saves.take_failed());
+      if (engine.rank() == 0) {
+        EXPECT_GT(saves.take_saved()->bytes, 0);
+      }
+    });
+    manifest(save, 1);
+  }
+}
+
+// A rank that has no data for a step takes part in it, and no rank makes an update.
+TEST_F(CheckpointerTest, ASpoiledStepChangesNoWeight) {
+  for (const int64_t leaves : {0, 2})
+    run_ranks(2, [&](std::unique_ptr<Communicator> world) {
+      const CpuBackend cpu = make_cpu({.threads = 1});
+      ProcessMesh mesh(std::move(world), {1, 1, 2, 1, 1, 1});
+      EngineOptions o = options(2, 1);
+      o.logical_shards = leaves;
+      Engine engine(tiny(), o, {*cpu.device, *cpu.ops, mesh});
+      engine.commit();
+      engine.init_weights();
+      std::vector<int32_t> tokens(size_t(6 * 7), 3), targets(tokens.size(), engine.rank() == 0 ? 5 : -1);
+      PhaseClock clock;
+      engine.micro_batch(tokens, targets, clock);
+      if (engine.rank() == 1) engine.spoil_step();
+      const StepState state = engine.finish_step();
+      EXPECT_EQ(state.skip, 1);
+      EXPECT_EQ(state.updates, 0);
+    });
 }
 
 TEST_F(CheckpointerTest, ARunThatEndsGivesUpWhatItWrites) {

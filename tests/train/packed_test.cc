@@ -35,7 +35,7 @@ TEST_P(Packed, LossAndGradientsAreThoseOfSeparateDocuments) {
     o.documents.push_back({documents[d], documents[d + 1], documents[d], documents[d + 1], 0, 0});
   Engine engine(load_model_config(folder + "/config.json"), o, rig.backend());
   engine.commit();
-  load_weights(engine, *rig.device, folder);
+  load_weights(engine, *rig.device, ModelFolder(folder));
   const auto tokens = read<int32_t>(reference, "tokens"), targets = read<int32_t>(reference, "targets");
   PhaseClock clock;
   engine.micro_batch(std::span(tokens).first(size_t(n)), std::span(targets).first(size_t(n)), clock);

@@ -164,7 +164,7 @@ TEST_P(Parity, LogitsOfTheFirstBatch) {
   Engine engine(config_, options(batch_), rig_.backend());
   engine.want_logits();
   engine.commit();
-  load_weights(engine, *rig_.device, folder_);
+  load_weights(engine, *rig_.device, ModelFolder(folder_));
   const auto logits = engine.logits(rows(tokens_, 0, 0, batch_));
   const auto expected = floats(reference_, "logits");
   ASSERT_EQ(logits.size(), expected.size());
@@ -176,7 +176,7 @@ TEST_P(Parity, GradientsOfTheFirstStep) {
     for (const int64_t micro : {batch_, int64_t{1}}) {
       Engine engine(config_, options(micro, t.precision), rig_.backend());
       engine.commit();
-      load_weights(engine, *rig_.device, folder_);
+      load_weights(engine, *rig_.device, ModelFolder(folder_));
       accumulate(engine, 0);
       expect_gradients(engine, t);
       const StepState state = engine.finish_step();
@@ -188,7 +188,7 @@ TEST_P(Parity, TenSteps) {
   for (const Tolerances& t : kTolerances) {
     Engine engine(config_, options(batch_, t.precision), rig_.backend());
     engine.commit();
-    load_weights(engine, *rig_.device, folder_);
+    load_weights(engine, *rig_.device, ModelFolder(folder_));
     const auto losses = floats(reference_, "losses");
     for (int64_t step = 0; step < steps_; ++step) {
       accumulate(engine, step);

@@ -27,7 +27,7 @@ TEST_P(CachedLogits, EqualTheFullForwardPass) {
   reference.read(reference.at("logits"), std::as_writable_bytes(std::span(want)));
   Sampler sampler(config, make_recipe("fp32", DType::f32), rig.backend(), t);
   sampler.commit();
-  load_weights(sampler.model().params(), *rig.device, folder);
+  load_weights(sampler.model().params(), *rig.device, ModelFolder(folder));
   for (int round = 0; round < 2; ++round) {  // a second prompt forgets the first
     std::span<const float> got = sampler.prompt(std::span(tokens).first(size_t(split)));
     for (int64_t at = split;; ++at) {

@@ -1,15 +1,21 @@
 // Whole runs: resume is bit-exact in every precision, what is stored decides, what changed is noticed.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <optional>
+#include <thread>
 
 #include "base/file.h"
 #include "base/rng.h"
 #include "data/shard_writer.h"
 #include "metrics/jsonl.h"
+#include "tests/metrics/file_size_limit.h"
 #include "tests/train/harness.h"
+#include "tokenizer/load.h"
 #include "train/trainer.h"
 
 namespace athanor {
@@ -44,10 +50,12 @@ class TrainerTest : public ::testing::Test {
     return parse_config(text, "test", "", set);
   }
 
-  Exit run(const Config& c, bool allow_changed_data = false) {
-    Trainer trainer(
-        c, rig_.backend(),
-        {.program = {.version = "test", .command = {}, .libraries = {}}, .allow_changed_data = allow_changed_data});
+  using Doing = std::function<void(Activity, int64_t step)>;
+  Exit run(const Config& c, bool allow_changed_data = false, const Doing& doing = {}) {
+    Trainer trainer(c, rig_.backend(),
+                    {.program = {.version = "test", .command = {}, .libraries = {}},
+                     .allow_changed_data = allow_changed_data,
+                     .doing = doing});
     ::testing::internal::CaptureStdout();
     try {
       const Exit code = trainer.run();
@@ -71,6 +79,30 @@ class TrainerTest : public ::testing::Test {
       EXPECT_EQ(e.code(), Exit::usage) << e.what();
       return e.what();
     }
+  }
+
+  // What a run that fails says.
+  std::string failure_of(const Config& c, const Doing& doing) {
+    try {
+      run(c, false, doing);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "no error";
+  }
+  // Once, when the run begins this.
+  static Doing at(Activity activity, int64_t step, const std::function<void()>& act) {
+    return [=, done = false](Activity now, int64_t n) mutable {
+      if (now == activity && n == step && !std::exchange(done, true)) act();
+    };
+  }
+  std::vector<int64_t> steps(const std::string& run) const {
+    std::vector<int64_t> all;
+    for (const CheckpointInfo& c : list_checkpoints(dir_.path() + "/" + run)) all.push_back(c.step);
+    return all;
+  }
+  MetricHistory history(const std::string& run) const {
+    return read_metrics(dir_.path() + "/" + run + "/metrics.jsonl");
   }
 
   TempDir dir_;
@@ -200,10 +232,144 @@ TEST_F(TrainerTest, NoticesChangedData) {
 TEST_F(TrainerTest, DivergenceStopsWithItsOwnCode) {
   const Config c = config("r", {"precision=fp16", "loss_scale=9e15", "max_skipped_steps=3", "train_iters=8"});
   EXPECT_EQ(run(c), Exit::diverged);
-  const RunState state = read_run_state(cat(dir_.path(), "/r/", step_folder(3)));
+  EXPECT_TRUE(steps("r").empty()) << "nothing that a run would go on from";
+  const RunState state = read_run_state(cat(dir_.path(), "/r/", diverged_folder(3)));
   EXPECT_EQ(state.device.skipped, 3);
   EXPECT_EQ(state.device.updates, 0);
   EXPECT_EQ(state.consumed_samples, 12);  // a skipped step advances the samples
+}
+
+// In fp16 a weight above 65504 is infinite: the step that makes it so is itself a good one.
+TEST_F(TrainerTest, ADivergedStateCostsNoHealthyCheckpoint) {
+  const std::vector<std::string> common = {"precision=fp16",  "loss_scale=1",     "max_skipped_steps=3",
+                                           "save_interval=1", "keep_latest_k=1",  "lr_decay_iters=8",
+                                           "eval_interval=0", "lr_warmup_iters=0"};
+  const auto with = [&](const char* run_name, std::initializer_list<std::string> more) {
+    auto set = common;
+    set.insert(set.end(), more);
+    return config(run_name, set);
+  };
+  for (const char* name : {"r", "end"}) ASSERT_EQ(run(with(name, {"train_iters=2"})), Exit::done);
+  ASSERT_EQ(steps("r"), std::vector<int64_t>{2});
+  for (int turn = 0; turn < 2; ++turn) {
+    EXPECT_EQ(run(with("r", {"learning_rate=1e6"})), Exit::diverged);
+    EXPECT_EQ(steps("r"), std::vector<int64_t>{2});
+    EXPECT_EQ(list_diverged(dir_.path() + "/r").size(), 1u);
+    const auto events = history("r").events;
+    EXPECT_NE(
+        std::find_if(events.rbegin(), events.rend(), [](const EventRecord& e) { return e.kind == EventKind::resume; })
+            ->text.find(step_folder(2)),
+        std::string::npos);
+  }
+  // The last step of a run may be the one.
+  EXPECT_EQ(run(with("end", {"learning_rate=1e6", "train_iters=3"})), Exit::diverged);
+  EXPECT_EQ(steps("end"), std::vector<int64_t>{2});
+  EXPECT_EQ(run(with("end", {})), Exit::done) << "a smaller rate goes on";
+}
+
+TEST_F(TrainerTest, SavesReadNothingOfDataAndTokenizer) {
+  write_tokenizer(*make_tokenizer({}), dir_.path());
+  const std::string before = read_file(dir_.path() + "/tokenizer.athanor.json", 1 << 20);
+  ASSERT_EQ(run(config("r", {"save_interval=2"}), false,
+                at(Activity::step, 2,
+                   [&] {
+                     fs::remove(dir_.path() + "/data.bin");
+                     std::ofstream(dir_.path() + "/tokenizer.athanor.json") << "something else";
+                   })),
+            Exit::done);
+  EXPECT_EQ(steps("r"), (std::vector<int64_t>{2, 4, 6, 8}));
+  EXPECT_EQ(bytes("r", 8, "tokenizer.athanor.json"), before);
+  for (const EventRecord& e : history("r").events)
+    if (e.kind == EventKind::checkpoint) {
+      EXPECT_GT(e.bytes, bytes("r", 8, "model.safetensors").size());
+    }
+}
+
+TEST_F(TrainerTest, ADataErrorSavesTheLastWholeStepAndIsTold) {
+  ASSERT_EQ(run(config("whole")), Exit::done);
+  const std::string path = dir_.path() + "/data.bin", text = read_file(path, 1 << 20);
+  const std::string error = failure_of(config("r"), at(Activity::step, 3, [&] { fs::resize_file(path, 100); }));
+  EXPECT_NE(error.find("data.bin"), std::string::npos) << error;
+  ASSERT_EQ(steps("r").size(), 1u) << error;
+  const int64_t saved = steps("r")[0];
+  EXPECT_GE(saved, 2);
+  const auto told = history("r");
+  EXPECT_EQ(told.steps.back().step, saved);
+  ASSERT_EQ(told.events.back().kind, EventKind::error);
+  EXPECT_EQ(told.events.back().step, saved);
+  EXPECT_EQ(told.events.back().text, error);
+  write_file(path, text);
+  ASSERT_EQ(run(config("r")), Exit::done);
+  for (const char* file : {"model.safetensors", "optimizer.safetensors", "state.json"})
+    EXPECT_EQ(bytes("whole", 8, file), bytes("r", 8, file)) << file;
+}
+
+TEST_F(TrainerTest, AnEvaluationThatFailsSavesItsStep) {
+  std::ofstream(dir_.path() + "/v.bin") << read_file(dir_.path() + "/data.bin", 1 << 20);
+  const std::string v = cat(R"(valid_data=[{"path":")", dir_.path(), R"(/v.bin","dtype":"uint16"}])");
+  const std::string error =
+      failure_of(config("r", {v}), at(Activity::evaluation, 4, [&] { fs::resize_file(dir_.path() + "/v.bin", 10); }));
+  EXPECT_NE(error.find("v.bin"), std::string::npos) << error;
+  EXPECT_EQ(steps("r"), std::vector<int64_t>{4});
+  EXPECT_EQ(history("r").events.back().kind, EventKind::error);
+}
+
+TEST_F(TrainerTest, APeriodicSaveThatFailsIsTriedAgain) {
+  std::optional<FileSizeLimit> limit;  // the optimizer's file does not fit, the log does
+  const auto doing = [&](Activity now, int64_t step) {
+    if (now != Activity::step) return;
+    if (step == 2) limit.emplace(40'000);
+    if (step == 5) limit.reset();
+  };
+  ASSERT_EQ(run(config("r", {"save_interval=2"}), false, doing), Exit::done);
+  EXPECT_EQ(steps("r"), (std::vector<int64_t>{6, 8}));
+  std::vector<int64_t> failed;
+  for (const EventRecord& e : history("r").events)
+    if (e.kind == EventKind::warn && e.text.find("optimizer.safetensors") != e.text.npos) failed.push_back(e.step);
+  EXPECT_EQ(failed, (std::vector<int64_t>{2, 4}));
+}
+
+TEST_F(TrainerTest, TheLastSaveMustNotFail) {
+  std::optional<FileSizeLimit> limit;
+  const std::string error = failure_of(config("r"), at(Activity::step, 2, [&] { limit.emplace(40'000); }));
+  limit.reset();
+  EXPECT_NE(error.find("optimizer.safetensors"), std::string::npos) << error;
+  EXPECT_EQ(history("r").events.back().kind, EventKind::error);
+  EXPECT_TRUE(steps("r").empty());
+}
+
+// The checkpoint that is due comes first, the evaluation ends between two micro-batches, and a resumed run makes up for
+// it, once.
+TEST_F(TrainerTest, AStopDuringAnEvaluationLosesNothing) {
+  std::vector<int64_t> saved;
+  const auto set = std::vector<std::string>{"save_interval=4", "eval_iters=50"};
+  EXPECT_EQ(run(config("r", set), false,
+                at(Activity::evaluation, 4,
+                   [&] {
+                     saved = steps("r");
+                     std::raise(SIGTERM);
+                   })),
+            Exit::requeue);
+  EXPECT_EQ(saved, std::vector<int64_t>{4});
+  EXPECT_TRUE(history("r").evals.empty());
+  EXPECT_EQ(history("r").steps.size(), 4u);
+  for (int turn = 0; turn < 2; ++turn) {
+    EXPECT_EQ(run(config("r", set)), Exit::done);
+    const auto evals = history("r").evals;
+    ASSERT_EQ(evals.size(), 2u);
+    EXPECT_EQ(evals[0].step, 4);
+    EXPECT_EQ(evals[1].step, 8);
+  }
+}
+
+TEST(StopAtStart, EndsTheProcessWhateverItIsAt) {
+  const auto start = [] {
+    const StopSignals signals;
+    const StopAtStart quick(signals, [](int signal) { std::fprintf(stderr, "last words of %d", signal); });
+    std::raise(SIGTERM);
+    std::this_thread::sleep_for(std::chrono::seconds(20));
+  };
+  EXPECT_EXIT(start(), ::testing::ExitedWithCode(85), cat("last words of ", SIGTERM));
 }
 
 TEST_F(TrainerTest, LoadStepChoosesAnEarlierCheckpoint) {
@@ -230,7 +396,7 @@ TEST_F(TrainerTest, CheckpointOpensInTransformers) {
   Engine engine(c.model, engine_options(c, false), rig_.backend());
   engine.want_logits();
   engine.commit();
-  load_weights(engine, *rig_.device, folder);
+  load_weights(engine, *rig_.device, ModelFolder(folder));
   std::vector<int32_t> tokens(2 * 16);
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = int32_t(i * 7 % 50);
   std::vector<float> logits = engine.logits(tokens);

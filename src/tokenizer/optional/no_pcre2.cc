@@ -4,7 +4,7 @@
 
 namespace athanor {
 
-std::shared_ptr<const Regex> Regex::compile(const std::string& pattern) {
+std::shared_ptr<const Regex> Regex::compile(const std::string& pattern, RegexDialect) {
   throw Error(cat("split pattern ", pattern,
                   " is none of the built-in ones, and this program was built without PCRE2: install libpcre2-dev "
                   "(scripts/setup.sh) and build again"),

@@ -1,12 +1,17 @@
-// Regex on PCRE2. Its tables are Unicode 14's in Debian 12 and 15's in Ubuntu 24.04, which is why well-known patterns
+// Regex on PCRE2. Its tables are Unicode 14's in Debian 12 and Ubuntu 24.04, which is one reason why well-known patterns
 // do not come here.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
+#include <cstdio>
+#include <iterator>
 
 #include "base/error.h"
 #include "tokenizer/regex.h"
+#include "tokenizer/unicode.h"
 
 namespace athanor {
 namespace {
@@ -22,20 +27,100 @@ std::string message_of(int code) {
 struct Free {
   void operator()(pcre2_code* p) const { pcre2_code_free(p); }
   void operator()(pcre2_match_data* p) const { pcre2_match_data_free(p); }
+  void operator()(pcre2_compile_context* p) const { pcre2_compile_context_free(p); }
   void operator()(pcre2_match_context* p) const { pcre2_match_context_free(p); }
   void operator()(pcre2_jit_stack* p) const { pcre2_jit_stack_free(p); }
 };
 
+using Code = std::unique_ptr<pcre2_code, Free>;
+
+Code compiled(const std::string& pattern, const std::string& as_given) {
+  const std::unique_ptr<pcre2_compile_context, Free> context(pcre2_compile_context_create(nullptr));
+  CHECK(context, "out of memory for a split pattern");
+  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
+  int code = 0;
+  PCRE2_SIZE at = 0;
+  Code made(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                          PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF, &code, &at, context.get()));
+  if (!made)
+    throw Error(cat("split pattern ", as_given, ": ", message_of(code), " at character ", at, " of ", pattern,
+                    ", which is its form for PCRE2"),
+                Exit::usage);
+  pcre2_jit_compile(made.get(), PCRE2_JIT_COMPLETE);  // without a compiler for this machine it is only slower
+  return made;
+}
+
+struct CodeRange {
+  uint32_t first, last;
+};
+
+// The characters that PCRE2's tables do not have, ascending. Of planes 4 to 13 nobody has any.
+std::vector<CodeRange> unassigned() {
+  std::string all;
+  for (uint32_t code = 0x80; code < 0xf0000; code = code + 1 == 0xd800 ? 0xe000 : code + 1 == 0x40000 ? 0xe0000 : code + 1)
+    append_utf8(all, code);
+  const Code pattern = compiled("\\p{Cn}+", "\\p{Cn}+");
+  const std::unique_ptr<pcre2_match_data, Free> match(pcre2_match_data_create(1, nullptr));
+  CHECK(match, "out of memory for a split pattern");
+  std::vector<CodeRange> ranges;
+  for (size_t at = 0; pcre2_match(pattern.get(), reinterpret_cast<PCRE2_SPTR>(all.data()), all.size(), at, 0,
+                                  match.get(), nullptr) > 0;) {
+    const PCRE2_SIZE* span = pcre2_get_ovector_pointer(match.get());
+    ranges.push_back({char_at(all, span[0]).code, char_at(all, char_before(all, span[1])).code});
+    at = span[1];
+  }
+  return ranges;
+}
+
+void add_range(std::string& set, CodeRange range) {
+  std::array<char, 40> text{};
+  std::snprintf(text.data(), text.size(), "\\x{%x}-\\x{%x}", unsigned(range.first), unsigned(range.last));
+  set += text.data();
+}
+
+// Takes the letters, marks and numbers of Unicode 16 out of `missing`. Of the numbers since Unicode 14 those of Kaktovik
+// alone are no digits (U+1D2C0 to U+1D2D3, No).
+NewerCharacters take_newer(std::vector<CodeRange>& missing) {
+  const CharTable table;
+  NewerCharacters newer;
+  const auto set_of = [&](uint32_t code) -> std::string* {
+    const uint8_t kind = table.of(code);
+    if (kind & kUpper) return &newer.upper;
+    if (kind & kLower) return &newer.lower;
+    if (kind & kCaseless) return &newer.caseless;
+    if (kind & kMark) return &newer.mark;
+    if (kind & kNumber) return code < 0x1d2c0 || code > 0x1d2d3 ? &newer.digit : &newer.other_number;
+    return nullptr;
+  };
+  std::vector<CodeRange> left;
+  for (const CodeRange& range : missing)
+    for (uint32_t first = range.first; first <= range.last;) {
+      std::string* set = set_of(first);
+      uint32_t last = first;
+      while (last < range.last && set_of(last + 1) == set) ++last;
+      if (set)
+        add_range(*set, {first, last});
+      else
+        left.push_back({first, last});
+      first = last + 1;
+    }
+  missing = std::move(left);
+  return newer;
+}
+
 class Pcre2 final : public Regex {
  public:
-  explicit Pcre2(const std::string& pattern) : pattern_(pattern) {
-    int code = 0;
-    PCRE2_SIZE at = 0;
-    code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                              PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF, &code, &at, nullptr));
-    if (!code_) throw Error(cat("split pattern ", pattern, ": ", message_of(code), " at character ", at), Exit::usage);
-    pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);  // without a compiler for this machine it is only slower
+  Pcre2(const std::string& pattern, RegexDialect dialect)
+      : pattern_(pattern), missing_(unassigned()), newer_(take_newer(missing_)) {
+    code_ = compiled(to_pcre2(pattern, dialect, newer_), pattern);
   }
+
+  std::string unicode_version() const override {
+    std::array<char, 64> text{};
+    pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, text.data());
+    return text.data();
+  }
+  int64_t unknown_characters() const override { return unknown_seen_; }
 
   void split(std::string_view text, std::vector<size_t>& ends) const override {
     const std::unique_ptr<pcre2_match_data, Free> match(pcre2_match_data_create_from_pattern(code_.get(), nullptr));
@@ -43,29 +128,51 @@ class Pcre2 final : public Regex {
     const std::unique_ptr<pcre2_jit_stack, Free> stack(pcre2_jit_stack_create(kStackStart, kStackMost, nullptr));
     CHECK(match && context && stack, "out of memory for a split pattern");
     pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
-    size_t done = 0;  // everything before has its end
-    for (size_t at = 0; at < text.size();) {
-      const int found = pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
-                                    PCRE2_NOTEMPTY, match.get(), context.get());
+    // As the iterators of the onig and fancy-regex crates go on: an empty match cuts, but not right behind a match.
+    size_t done = 0;                            // everything before has its end
+    size_t last = std::string_view::npos;       // the end of the last match
+    for (size_t at = 0; at <= text.size();) {
+      const int found = pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at, 0,
+                                    match.get(), context.get());
       if (found == PCRE2_ERROR_NOMATCH) break;
       if (found < 0)
         throw Error(cat("split pattern ", pattern_, ": ", message_of(found), " at byte ", at, " of a text"));
       const PCRE2_SIZE* span = pcre2_get_ovector_pointer(match.get());
+      if (span[0] == span[1] && span[1] == last) {
+        at += at < text.size() ? char_at(text, at).bytes : 1;
+        continue;
+      }
       if (span[0] > done) ends.push_back(span[0]);
-      ends.push_back(span[1]);
-      CHECK(span[1] > at, "split pattern ", pattern_, " does not advance");  // \K could do that
-      done = at = span[1];
+      if (span[1] > span[0]) ends.push_back(span[1]);
+      done = at = last = span[1];
     }
     if (done < text.size()) ends.push_back(text.size());
+    count_unknown(text);
   }
 
  private:
+  void count_unknown(std::string_view text) const {
+    for (size_t at = 0; at < text.size();) {
+      const Char c = char_at(text, at);
+      at += c.bytes;
+      if (c.code < 0x80 || c.code & kInvalidByte) continue;
+      const auto after = std::upper_bound(missing_.begin(), missing_.end(), c.code,
+                                          [](uint32_t code, const CodeRange& range) { return code < range.first; });
+      if (after != missing_.begin() && c.code <= std::prev(after)->last) ++unknown_seen_;
+    }
+  }
+
   std::string pattern_;
-  std::unique_ptr<pcre2_code, Free> code_;
+  std::vector<CodeRange> missing_;
+  NewerCharacters newer_;
+  Code code_;
+  mutable std::atomic<int64_t> unknown_seen_ = 0;
 };
 
 }  // namespace
 
-std::shared_ptr<const Regex> Regex::compile(const std::string& pattern) { return std::make_shared<Pcre2>(pattern); }
+std::shared_ptr<const Regex> Regex::compile(const std::string& pattern, RegexDialect dialect) {
+  return std::make_shared<Pcre2>(pattern, dialect);
+}
 
 }  // namespace athanor

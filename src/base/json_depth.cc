@@ -1,0 +1,31 @@
+#include "base/json_depth.h"
+
+#include <cstddef>
+
+#include "base/error.h"
+
+namespace athanor {
+
+bool json_depth_within(std::string_view text, int most) {
+  int depth = 0;
+  for (size_t at = 0; at < text.size(); ++at) {
+    if (text[at] == '"') {
+      do {
+        at = text.find_first_of("\"\\", at + 1);
+        if (at == text.npos) return true;
+      } while (text[at] == '\\' && ++at < text.size());
+    } else if (text[at] == '[' || text[at] == '{') {
+      if (++depth > most) return false;
+    } else if (text[at] == ']' || text[at] == '}') {
+      --depth;
+    }
+  }
+  return true;
+}
+
+void require_json_depth(std::string_view text, const std::string& where, int most) {
+  if (!json_depth_within(text, most))
+    throw Error(cat(where, ": JSON nested deeper than ", most, " levels"), Exit::usage);
+}
+
+}  // namespace athanor

@@ -1,0 +1,26 @@
+// Threads are started here, so that one that the system refuses is an Error with the limits that may be the cause.
+#pragma once
+#include <string_view>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "base/error.h"
+
+namespace athanor {
+
+// What this process may not exceed: "4096 processes of this user (ulimit -u), 512 in this cgroup (pids.max), ...".
+std::string thread_limits();
+
+// what: the thread's work, for the message.
+template <class Fn>
+std::thread start_thread(std::string_view what, Fn&& fn) {
+  try {
+    return std::thread(std::forward<Fn>(fn));
+  } catch (const std::system_error& e) {
+    throw Error(cat("a thread for ", what, " cannot be started: ", e.code().message(), "; the limits are ",
+                    thread_limits(), ": raise the one that is reached, or end other programs"));
+  }
+}
+
+}  // namespace athanor

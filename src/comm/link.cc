@@ -1,0 +1,64 @@
+#include "comm/link.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/error.h"
+
+namespace athanor {
+namespace {
+
+constexpr size_t kMostAtOnce = 1 << 18;  // bytes: what has just been copied is sealed while it is in the cache
+
+size_t body(const Transfer& t) { return sizeof(Header) + t.header.bytes; }
+size_t total(const Transfer& t) { return body(t) + sizeof(Tag); }
+
+// What comes next of header, bytes and tag.
+struct Piece {
+  std::byte* data;
+  size_t bytes;
+  bool is_tag;
+};
+Piece next_piece(const Transfer& t, Header& header, Tag& tag) {
+  if (t.done < sizeof(Header)) return {reinterpret_cast<std::byte*>(&header) + t.done, sizeof(Header) - t.done, false};
+  if (t.done < body(t)) return {t.data + (t.done - sizeof(Header)), std::min(body(t) - t.done, kMostAtOnce), false};
+  return {reinterpret_cast<std::byte*>(&tag) + (t.done - body(t)), total(t) - t.done, true};
+}
+
+Link::Outcome otherwise(ssize_t result) {
+  const bool later = result < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+  return later ? Link::Outcome::waiting : Link::Outcome::closed;
+}
+
+}  // namespace
+
+bool ended(const Transfer& t) { return t.done == total(t); }
+
+Link::Outcome Link::push(Transfer& t) {
+  const Piece piece = next_piece(t, t.header, sent_);
+  const ssize_t n = send(fd_.get(), piece.data, piece.bytes, MSG_NOSIGNAL);
+  if (n <= 0) return otherwise(n);
+  t.done += size_t(n);
+  if (piece.is_tag) return Outcome::moved;
+  session_.out.add(piece.data, size_t(n));
+  if (t.done == body(t)) sent_ = session_.out.end();
+  return Outcome::moved;
+}
+
+Link::Outcome Link::pull(Transfer& t, int rank) {
+  const Piece piece = next_piece(t, t.arrived, received_);
+  const ssize_t n = recv(fd_.get(), piece.data, piece.bytes, 0);
+  if (n <= 0) return otherwise(n);
+  t.done += size_t(n);
+  if (!piece.is_tag) session_.in.add(piece.data, size_t(n));
+  if (t.done == sizeof(Header)) require_same_call(t, rank);
+  if (ended(t) && !same_bytes(as_text(session_.in.end()), as_text(received_)))
+    throw Error(cat("tcp: what came from rank ", t.peer,
+                    " is not what it sent, its tag is wrong: somebody else writes ",
+                    "on this network (docs/security.md)"));
+  return Outcome::moved;
+}
+
+}  // namespace athanor

@@ -1,0 +1,37 @@
+#include "comm/seal.h"
+
+#include "base/error.h"
+
+namespace athanor {
+
+void Seal::add(const void* data, size_t bytes) {
+  if (!message_) {
+    std::string number;
+    for (int shift = 0; shift < 64; shift += 8) number += char(count_ >> shift);
+    message_.emplace(derive(as_text(key_), "message", number));
+  }
+  message_->add(data, bytes);
+}
+
+Tag Seal::end() {
+  CHECK(message_, "a message without bytes");
+  const Tag tag = message_->tag();
+  message_.reset();
+  ++count_;
+  return tag;
+}
+
+Digest derive(std::string_view key, std::string_view purpose, std::string_view context) {
+  return hmac_sha256(key, cat("athanor ", purpose, '\0', context));
+}
+
+std::string_view as_text(const Digest& d) { return {reinterpret_cast<const char*>(d.data()), d.size()}; }
+std::string_view as_text(const Tag& t) { return {reinterpret_cast<const char*>(t.data()), t.size()}; }
+
+bool same_bytes(std::string_view a, std::string_view b) {
+  unsigned different = a.size() != b.size();
+  for (size_t i = 0; i < a.size() && i < b.size(); ++i) different |= unsigned(uint8_t(a[i]) ^ uint8_t(b[i]));
+  return different == 0;
+}
+
+}  // namespace athanor

@@ -1,0 +1,24 @@
+// Deep JSON is refused before anybody walks it.
+#include "base/json_depth.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+
+namespace athanor {
+namespace {
+
+TEST(JsonDepth, CountsArraysAndObjectsOutsideOfStrings) {
+  EXPECT_TRUE(json_depth_within("", 0));
+  EXPECT_TRUE(json_depth_within("[[1], {\"a\": []}]", 2) == false);
+  EXPECT_TRUE(json_depth_within("[[1], {\"a\": 1}]", 2));
+  EXPECT_TRUE(json_depth_within("[\"[[[[\", \"\\\"[[[\", \"\\\\\"]", 1));
+  EXPECT_FALSE(json_depth_within("[\"\\\\\", [[", 2));
+  EXPECT_TRUE(json_depth_within("[\"unfinished [[[[\\", 1));
+  EXPECT_TRUE(json_depth_within(std::string(100, '[') + std::string(100, ']'), 100));
+  EXPECT_FALSE(json_depth_within(std::string(1'000'000, '['), 100));
+  EXPECT_THROW(require_json_depth(std::string(1000, '{'), "here"), Error);
+}
+
+}  // namespace
+}  // namespace athanor

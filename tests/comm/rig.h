@@ -1,0 +1,81 @@
+// Ranks as threads of this process, with a rendezvous each, for tests.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <initializer_list>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/sha256.h"
+#include "comm/rendezvous.h"
+
+namespace athanor::testing {
+
+constexpr double kAmple = 120;  // seconds, for whatever is expected to go well
+
+// A port that was free a moment ago.
+inline int free_port() { return port_of(*listen_on("127.0.0.1", 0)); }
+
+struct Setting {
+  int ranks = 3, port = free_port();
+  double timeout = kAmple;
+  Timeouts timeouts = {.startup = kAmple, .step = kAmple, .evaluation = kAmple, .saving = kAmple, .silence = kAmple};
+  std::string host = "127.0.0.1";
+  int hasty = -1;  // a rank with limits of its own: for what the others wait for from it
+  Timeouts of_hasty = {};
+  int absent = -1;                                // a rank that never comes
+  std::string secret = to_hex(random_bytes(16));  // whoever else meets on these ports has another
+};
+
+inline RendezvousOptions options(const Setting& s, int rank) {
+  return {.ranks = {.rank = rank, .world = s.ranks, .launcher = "test", .host = s.host, .port = s.port},
+          .key =
+              [secret = s.secret] {
+                return JobKey{secret, 0};
+              },
+          .listening = {},
+          .timeout = s.timeout,
+          .timeouts = rank == s.hasty ? s.of_hasty : s.timeouts,
+          .last_resort = {}};
+}
+
+// Runs body on a thread per rank; the errors of all, "" where there was none.
+inline std::vector<std::string> run(const Setting& s, const std::function<void(Rendezvous&)>& body) {
+  std::vector<std::string> errors(static_cast<size_t>(s.ranks));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < s.ranks; ++r)
+    if (r != s.absent)
+      threads.emplace_back([&, r] {
+        try {
+          Rendezvous rendezvous(options(s, r));
+          body(rendezvous);
+        } catch (const Error& e) {
+          errors[size_t(r)] = cat(int(e.code()), " ", e.what());
+        }
+      });
+  for (std::thread& t : threads) t.join();
+  return errors;
+}
+
+inline void expect_all(const std::vector<std::string>& errors, const std::string& part, int except = -1) {
+  for (int r = 0; r < int(errors.size()); ++r)
+    if (r != except) {
+      EXPECT_NE(errors[size_t(r)].find(part), std::string::npos) << r << ": " << errors[size_t(r)];
+    }
+}
+
+// For what depends on a limit that a machine with other work may not keep either: again with larger ones, until
+// attempt() accepts what it has seen.
+inline void patiently(std::initializer_list<double> limits, const std::function<bool(double limit)>& attempt) {
+  for (const double limit : limits)
+    if (attempt(limit)) return;
+  ADD_FAILURE() << "not even with a limit of " << std::data(limits)[limits.size() - 1] << " s";
+}
+
+inline void expect_none(const std::vector<std::string>& errors) {
+  EXPECT_EQ(errors, std::vector<std::string>(errors.size()));
+}
+
+}  // namespace athanor::testing

@@ -1,0 +1,64 @@
+// The command line says what is wrong with a word or a number, and what was probably meant.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "command/command.h"
+
+namespace athanor {
+namespace {
+
+struct Ran {
+  int code;
+  std::string error;
+};
+Ran run(std::vector<std::string> words) {
+  words.insert(words.begin(), "athanor");
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  testing::internal::CaptureStderr();
+  const int code = run_cli(int(words.size()), argv.data());
+  return {code, testing::internal::GetCapturedStderr()};
+}
+void expect_refused(const std::vector<std::string>& words, const std::vector<std::string>& parts) {
+  const Ran ran = run(words);
+  EXPECT_EQ(ran.code, int(Exit::usage));
+  for (const std::string& part : parts) EXPECT_NE(ran.error.find(part), std::string::npos) << ran.error << "lacks " << part;
+  EXPECT_LT(ran.error.size(), 300u) << ran.error;
+}
+
+TEST(Cli, TheNearestVerbAndOptionAreSuggested) {
+  expect_refused({"tran", "x.json"}, {"no verb \"tran\"", "did you mean \"train\"?"});
+  expect_refused({"frobnicate"}, {"no verb \"frobnicate\"", "athanor --help"});
+  expect_refused({}, {"expected a verb", "athanor --help"});
+  expect_refused({"data", "inof", "x"}, {"athanor data: there is no verb \"inof\"", "\"info\"?"});
+  expect_refused({"bench"}, {"athanor bench: expected a verb"});
+  expect_refused({"sample", "--checkpoint", "x", "--temprature", "1"},
+                 {"athanor sample: there is no option \"--temprature\"", "did you mean \"--temperature\"?"});
+  expect_refused({"sample", "--checkpoint=x", "--nonsense"}, {"no option \"--nonsense\"", "athanor sample --help"});
+  expect_refused({"sample"}, {"--checkpoint is required"});
+  expect_refused({"train", "a.json", "\x1b[2J"}, {"\\x1b[2J"});
+}
+
+TEST(Cli, NumbersAreReadAsTheyAreWrittenOrRefused) {
+  const auto sample = [](const char* option, const char* value) {
+    return std::vector<std::string>{"sample", "--checkpoint", "x", option, value};
+  };
+  expect_refused(sample("--max-tokens", "0"), {"--max-tokens: expected a number above 0, got 0"});
+  expect_refused(sample("--max-tokens", "1.5"), {"--max-tokens: expected a whole number, got 1.5"});
+  expect_refused(sample("--max-tokens", "010"), {"expected a whole number"});
+  expect_refused(sample("--temperature", "nan"), {"--temperature: expected a finite number, got nan"});
+  expect_refused(sample("--temperature", "-1"), {"--temperature: expected 0 or more, got -1"});
+  expect_refused(sample("--top-p", "nan"), {"--top-p: expected a finite number, got nan"});
+  expect_refused(sample("--top-p", "1.5"), {"--top-p: expected 0 to 1, got 1.5"});
+  expect_refused(sample("--temperature", "1e999"), {"expected a finite number"});
+  expect_refused(sample("--seed", "18446744073709551616"), {"--seed: expected a whole number from 0 to 18446744073709551615"});
+  expect_refused(sample("--seed", "-1"), {"--seed: expected a whole number"});
+  expect_refused({"launch", "-n", "99999999999", "train"}, {"expected a whole number"});
+  expect_refused({"plan", "x.json", "--gpu", "h200", "--ranks", "99999"}, {"--ranks: expected 0 to 65536, got 99999"});
+}
+
+}  // namespace
+}  // namespace athanor
