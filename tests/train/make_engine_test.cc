@@ -85,14 +85,14 @@ TEST(MakeEngine, LogitsComeInLargeChunksWhereMemoryAllows) {
 TEST(MakeEngine, AttentionTakesScratchMemoryThatThePlanHasLeft) {
   constexpr size_t kScores = size_t{4} << 30;
   const std::vector<std::string> set = {"seq_length=4096", "model.max_position_embeddings=4096", "micro_batch_size=16",
-                                        "recompute_granularity=full"};
+                                        "recompute_granularity=full", "loss_chunk_rows=1024"};
   const auto with = [&](const std::string& more) {
     std::vector<std::string> all = set;
     all.push_back(more);
     return Plan(config(all));
   };
   const Plan roomy = with("log_interval=1");
-  EXPECT_EQ(roomy.backend.tuning->wanted_scratch(roomy.engine->tunable()), 0);
+  EXPECT_EQ(roomy.backend.tuning->wanted_scratch(roomy.engine->tunable()), 0u);
   const size_t reserve = (size_t{256} << 20) + 1;
   const Plan exact = with(limit(roomy.bytes() + reserve)), tight = with(limit(roomy.bytes() - 1));
   EXPECT_EQ(exact.bytes(), roomy.bytes());
