@@ -6,11 +6,11 @@
 # usage: scripts/gpu/pack.sh [flags]
 #   --out DIR          the folder (default dist/athanor-gpu; DIR.tar.xz beside it)
 #   --build-dir DIR    build folder (default build-gpu)
-#   --cuda-arch LIST   GPU architectures of the program, as of scripts/build.sh (default 80,90a,100)
+#   --cuda-arch LIST   GPU architectures of the program, as of scripts/build.sh (default 90a: H100 and H200)
 #   --no-tests         only the program: no test programs, no references
 source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
 
-out=dist/athanor-gpu dir=build-gpu architectures=80,90a,100 tests=1
+out=dist/athanor-gpu dir=build-gpu architectures=90a tests=1
 while [ $# -gt 0 ]; do
   case $1 in
     --out) out=$(value_of "$@"); shift ;;

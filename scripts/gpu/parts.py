@@ -1,17 +1,29 @@
 """What verify.py proves, part by part: a function returns what it found, or raises Failed or NotRun with the reason."""
+import argparse
 import json
 import platform
 import re
 import shutil
+import sys
 import time
 
 import curves as curve_parts
-from programs import Failed, NotRun
+from programs import ROOT, Failed, NotRun
+
+sys.path.insert(0, str(ROOT / "bench" / "gpu"))
+import compare  # noqa: E402
 
 PARTS = {}
 # Seconds that a part is thought to take on an H200, of which none has run one: starts of programs, plans of cuDNN, and
 # steps at the rates of MODELS in bench/gpu/compare.py.
 ESTIMATES = {}
+# The parts of the three calls of nine minutes, those first that tell most: each call is of use if it is the last. What
+# is in none, and what had no time, is asked for by name.
+CALLS = {
+    1: ("environment", "kernels", "ops", "bench_attention", "attention", "attention_packed"),
+    2: ("parity", "bench_step", "laws", "backend", "memory", "resume"),
+    3: ("bench_products", "speed", "sanitizer", "ranks"),
+}
 
 
 def part(seconds):
@@ -122,7 +134,7 @@ def backend(call):
     """check-backend: training steps of both families in which every op also runs on the reference."""
     found = {}
     for family in ("gpt2", "llama"):
-        for precision in ("fp32", "tf32", "bf16", "fp16"):
+        for precision in ("fp32", "tf32", "bf16", "fp16") if call.device != "emulated" else ("bf16",):
             name = f"backend_{family}_{precision}"
             config = call.config(name, **tiny(call, family, precision=precision, global_batch_size=2,
                                               micro_batch_size=2, seq_length=32))
@@ -160,7 +172,9 @@ def resume(call):
     program, found = call.program("athanor"), {}
     ways = {"whole": [], "again": [], "stopped": [], "eager": ["cuda_graph=false"],
             "selective": ["recompute_granularity=selective"], "full": ["recompute_granularity=full"]}
-    for family in ("gpt2", "llama"):
+    if call.device == "emulated":  # it takes seconds for each
+        ways = {name: ways[name] for name in ("whole", "stopped", "eager")}
+    for family in ("gpt2", "llama") if call.device != "emulated" else ("gpt2",):
         weights = {}
         for name, settings in ways.items():
             save = call.work / f"resume_{family}_{name}"
@@ -242,6 +256,90 @@ def attention(call):
 def attention_packed(call):
     """The same for documents of different lengths in one batch."""
     return attention_part(call, "attention_packed", "Packed")
+
+
+@part(seconds=60)
+def bench_attention(call):
+    """Rates of attention by the program's own kernels and by cuDNN's, forward and backward; their bits repeat."""
+    small = ["--lengths", "32", "--tokens", "64", "--hidden", "128"] if call.device != "cuda" else []
+    command = [call.program("athanor"), "bench", "attention", "--device", call.config_device, "--json", *small]
+    try:
+        return call.run_json("bench_attention", command)
+    except Failed as why:
+        found = json_of((call.work / "bench_attention.log").read_text(errors="replace"))
+        raise Failed("\n".join(wrong_rows(found)) if found else str(why)) from why
+
+
+def json_of(text):
+    try:
+        return json.loads(text[text.find("{"):text.rfind("}") + 1])
+    except ValueError:
+        return None
+
+
+def wrong_rows(found):
+    """What failed in the rows of bench attention, each with its op and shape; random numbers have one seed."""
+    for row in found["rows"]:
+        shape = ", ".join(f"{k} {row[k]}" for k in ("length", "sequences", "heads", "head_dim", "mask", "window"))
+        for side in ("own", "cudnn"):
+            one = row.get(side, {})
+            if side == "own" and "why_not" in one:
+                yield f"attention, {side}, {shape}: {one['why_not']}"
+            for op in ("forward", "backward"):
+                if not one.get(op, {"repeated": True})["repeated"]:
+                    yield f"attention {op}, {side}, {shape}, seed 0: other bits the second time"
+
+
+def bench_config(call, name, model):
+    """As bench/gpu/compare.py times it, or a tiny one."""
+    if call.device == "cuda":
+        arguments = argparse.Namespace(device="cuda", threads=0)
+        return compare.make_config(name, model, arguments, call.work)
+    return call.config(name, **tiny(call, "gpt2" if name.startswith("gpt2") else "llama", precision="bf16"))
+
+
+def of_models(call, kind, names, command):
+    """{model: what the program printed}: one that fails costs itself."""
+    found, failed = {}, []
+    for name in names:
+        config = bench_config(call, name, compare.MODELS[name])
+        try:
+            program = [call.program("athanor"), "bench", kind, config, "--json", *command]
+            found[name] = call.run_json(f"{kind}_{name}", program)
+        except Failed as why:
+            failed.append(f"{name}: {why}")
+    if failed:
+        raise Failed("\n".join(failed) + f"\nmeasured: {json.dumps(found)}")
+    return found
+
+
+@part(seconds=120)
+def bench_step(call):
+    """Whole steps of gpt2-124m and llama-8b, and what every op takes beside its limit, those that lose most first."""
+    steps = ["--steps", "3" if call.device == "cuda" else "1", "--warmup", "2", "--ops"]
+    return of_models(call, "step", ("gpt2-124m", "llama-8b"), steps)
+
+
+@part(seconds=60)
+def bench_products(call):
+    """Every matrix product of a step of gpt2-124m and llama-8b: its rate, and why it is not higher."""
+    rates = [] if call.device == "cuda" else ["--rates", "1e14", "1e12"]
+    return of_models(call, "products", ("gpt2-124m", "llama-8b"), rates)
+
+
+@part(seconds=240)
+def speed(call):
+    """scripts/gpu/compare.sh: whole steps beside PyTorch's, as many models as there is time for."""
+    if call.device == "emulated":
+        raise NotRun("needs a GPU or the CPU backend: the emulated GPU is too slow")
+    minutes = min(call.left() / 60 - 0.2, 4.0)
+    few = [] if call.device == "cuda" else ["--rounds", "1", "--steps", "1", "--models", "tiny-gpt2"]
+    call.run("speed", [call.torch_python(), call.root / "bench" / "gpu" / "compare.py", "--device", call.config_device,
+                       "--out", call.work, "--athanor", call.program("athanor"), "--minutes", f"{minutes:.2f}", *few])
+    found = json.loads((call.work / "compare.json").read_text())
+    if not any(row["status"] == "measured" for row in found["models"].values()):
+        raise NotRun(f"no model was measured: { {name: row['why'] for name, row in found['models'].items()} }")
+    return found
 
 
 @part(seconds=150)

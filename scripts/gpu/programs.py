@@ -18,7 +18,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 KEPT = 64 << 10  # characters of what one program prints: all of them together come back from the machine
 ROUNDS = 8  # of a test program in which tests fail: a GPU that one of them spoiled fails all after it
-MESSAGE = 400  # characters of a failed test's message
+MESSAGE = 1000  # characters of a failed test's message
 
 # What stands in for a program of the bundle on each device that is no GPU: programs of the build folder's tests.
 STAND_INS = {"cpu": {"athanor": "athanor", "gpu_test_cuda": "test_ops", "gpu_test_train": "test_train"},
@@ -60,6 +60,7 @@ class Call:
         self.root, self.commit = ROOT, commit
         self.out.mkdir(parents=True, exist_ok=True)
         self.call_end = time.monotonic() + 60 * args.call_minutes
+        self.hurried = bool(getattr(args, "call", None))  # parts begin although they may not end
         self.begin_part()
         self.gpu = self.first_gpu() if self.device == "cuda" else None
 
@@ -70,8 +71,8 @@ class Call:
         except Failed:
             return None
 
-    def begin_part(self):
-        end = time.monotonic() + 60 * self.minutes
+    def begin_part(self, most_seconds=float("inf")):
+        end = time.monotonic() + min(60 * self.minutes, most_seconds)
         self.end, self.cut = min(end, self.call_end), self.call_end < end
 
     def left(self):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Proves athanor right on a GPU, part by part; goes on past failures, ends with a table and a JSON report.
 
-usage: verify.py [--parts A,B|rest] [--out DIR] [--data DIR] [--device cuda|cpu|emulated] [--minutes 9]
+usage: verify.py [--call 1|2|3] [--parts A,B|rest] [--out DIR] [--data DIR] [--device cuda|cpu|emulated] [--minutes 9]
                  [--call-minutes M] [--earlier verify.json] [--list]
 Runs in the folder that pack.sh makes (program, gpu_test_* programs, tests/golden, data). Each part ends after
 --minutes.
@@ -12,10 +12,14 @@ A part that did not run is never green: its status is 'not run', with the reason
 holds: 0 all passed, 1 some failed, 3 none failed but some did not run.
 DIR (default: $OUT, or verify-out) gets two files, verify.json with the report and verify.log with what the programs
 printed; all else lies in a temporary folder.
-All parts together take some half an hour (--list has estimates). --call-minutes starts no part that is thought to need
-more than is left of the call, and ends one that does need more; the next call with --parts rest does what has not
-passed yet. Reports of calls of one commit on one kind of device are merged: DIR/verify.json, and the report given by
---earlier, bring the parts of the calls before.
+All parts together take some three quarters of an hour (--list has estimates). --call N runs the Nth of three calls of
+nine minutes, each of use if it is the last: (1) environment, instructions, every op, attention; (2) parity with
+PyTorch, steps of gpt2-124m and llama-8b with what each op loses, laws; (3) products, speed beside PyTorch, sanitizer,
+ranks. Its parts begin although they may not end, and none takes twice its
+estimate. A fourth call asks for parts by name. --call-minutes starts no part
+that is thought to need more than is left of the call, and ends one that does need more; the next call with --parts
+rest does what has not passed yet. Reports of calls of one commit on one kind of device are merged: DIR/verify.json,
+and the report given by --earlier, bring the parts of the calls before.
 """
 import argparse
 import datetime
@@ -28,13 +32,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from parts import ESTIMATES, PARTS
+from parts import CALLS, ESTIMATES, PARTS
 from programs import ROOT, Call, Failed, NotRun
 
 sys.path.insert(0, str(ROOT / "bench" / "gpu"))
 from compare import commit  # noqa: E402
 from sides import show_libraries  # noqa: E402
 
+HANGS = 2  # a part of a call that takes so many times its estimate leaves the time to others
+CALL_MINUTES = 8.8  # of nine, with what starts and ends it
 STATUSES = ("passed", "FAILED", "not run")
 
 
@@ -84,9 +90,9 @@ def write_report(path, report):
 
 def run_part(name, call):
     begin = time.monotonic()
-    call.begin_part()
+    call.begin_part(HANGS * ESTIMATES[name] if call.hurried and call.device == "cuda" else math.inf)
     entry = {"device": call.device, "gpu": call.gpu}
-    if begin + ESTIMATES[name] > call.call_end:
+    if not call.hurried and begin + ESTIMATES[name] > call.call_end or call.left() < 1:
         why = (f"{call.call_end - begin:.0f} s were left of the call, about {ESTIMATES[name]} are needed: call again "
                "with --parts rest")
         return entry | {"status": "not run", "seconds": 0.0, "why": why}
@@ -114,7 +120,9 @@ def run_parts(names, call, report, path):
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], epilog=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default=",".join(PARTS))
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--parts", default=",".join(PARTS))
+    what.add_argument("--call", type=int, choices=CALLS, help="one of three calls of nine minutes, by its number")
     parser.add_argument("--out", default=os.environ.get("OUT", "verify-out"))
     parser.add_argument("--device", choices=("cuda", "cpu", "emulated"), default="cuda")
     parser.add_argument("--data", default=ROOT / "data", help="folder with text_train_*.bin, tokens of bytes")
@@ -124,6 +132,8 @@ def parse_arguments():
     parser.add_argument("--list", action="store_true", help="the parts and the seconds that they may take")
     args = parser.parse_args()
     args.names = args.parts.split(",")
+    if args.call:
+        args.names, args.call_minutes = list(CALLS[args.call]), min(args.call_minutes, CALL_MINUTES)
     if args.names != ["rest"] and (unknown := [n for n in args.names if n not in PARTS]):
         parser.error(f"unknown part {unknown[0]}; --list names them")
     return args

@@ -232,6 +232,7 @@ void add_bench(Cli& cli) {
   add_bench_device(cli, verb);
   add_bench_verb(cli, verb, "data", "tokens per second of the data loader", bench_data);
   add_bench_products(cli, verb);
+  add_bench_attention(cli, verb);
   add_bench_decode(cli, verb);
   add_bench_comm(cli, verb);
 }

@@ -33,6 +33,7 @@ void add_bench(Cli&);
 void add_bench_device(Cli&, Verb bench);
 void add_bench_comm(Cli&, Verb bench);
 void add_bench_products(Cli&, Verb bench);
+void add_bench_attention(Cli&, Verb bench);
 void add_bench_decode(Cli&, Verb bench);
 void add_check_backend(Cli&);
 void add_devices(Cli&);

@@ -243,7 +243,10 @@ __device__ __forceinline__ void meet_keys(Accumulators<1, D>& dq, R& room, Share
   Turn<R::kSlots> turn;
   const QueryStats* stats = room.stats + warp_id() * 16 + lane_id() / 4;
   Accumulators<1, N> p, ds;
-  uint32_t changes[N / 16][4];
+  uint32_t changes[N / 16][4] = {};
+  // Where registers suffice, a tile's last product runs on beside the next tile's first; its keys are then held.
+  constexpr bool kRunsOn = D == 64;
+  int held = -1;
   ptx::mbar_wait(&shared.own, 0);
   while (start != kNone) {
     const int k = ring.wait(turn), v = ring.wait_next(turn, k), next = ring.next[k];
@@ -255,7 +258,13 @@ __device__ __forceinline__ void meet_keys(Accumulators<1, D>& dq, R& room, Share
       const bool all = all_see<16>(own.warp, start, start + N);
       wgmma_rows<D, kRows, N>(p, own.a, room.slots[k]);
       wgmma_rows<D, kRows, N>(ds, own.b, room.slots[v]);
-      ptx::wgmma_wait<1>(p);
+      if constexpr (kRunsOn) {
+        ptx::wgmma_wait<1>(p, dq, changes);
+        if (held >= 0) ring.release(held);
+        held = k;
+      } else {
+        ptx::wgmma_wait<1>(p);
+      }
       weigh_queries<N>(p, stats, scale);
       hide_unseen<1, N>(p, own.warp, start, all);
       ptx::wgmma_wait<0>(ds);
@@ -264,13 +273,17 @@ __device__ __forceinline__ void meet_keys(Accumulators<1, D>& dq, R& room, Share
       hide_unseen<1, N>(ds, own.warp, start, all);
       pack_weights<T, N>(changes, ds);
       wgmma_columns<D, N>(dq, changes, room.slots[k]);
-      ptx::wgmma_wait<0>(dq, changes);
+      if constexpr (!kRunsOn) {
+        ptx::wgmma_wait<0>(dq, changes);
+        ring.release(k);
+      }
     } else {
       ring.release(v);
+      ring.release(k);
     }
-    ring.release(k);
     start = next;
   }
+  if constexpr (kRunsOn) ptx::wgmma_wait<0>(dq, changes);
 }
 #endif
 

@@ -111,7 +111,8 @@ class Pair {
       const Tolerance t = tolerance_of(p_.dtype);  // of each from the truth: the two may be twice as far apart
       const athanor::Difference d = compare(a, b);
       EXPECT_TRUE(d.within({4 * t.nmse, 2 * t.peak}))
-          << p_.name() << ": " << names[i] << " nmse " << d.nmse << ", peak " << d.peak << " at " << d.at;
+          << p_.name() << ", seed " << seed_ << ": " << names[i] << " nmse " << d.nmse << ", peak " << d.peak
+          << "; worst is element " << d.at << ": own " << d.got << ", cuDNN " << d.want;
     }
   }
 

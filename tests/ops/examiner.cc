@@ -151,6 +151,23 @@ Examiner::Outcome Examiner::run_guarded(const char* op, std::span<const Field> f
   return out;
 }
 
+namespace {
+
+// The first element that is further off than a tolerance allows; all of them are near where only their sum is not.
+std::string first_wrong(const Result& got, const Result& want, bool exact) {
+  const DType dtype = want.like.dtype;
+  const std::vector<double> a = decoded(dtype, got.after), b = decoded(dtype, want.after);
+  double power = 0;
+  for (const double x : b) power += std::isfinite(x) ? x * x : 0;
+  const double most = exact ? 0 : tolerance_of(dtype).peak * std::sqrt(power / double(b.size()));
+  for (size_t i = 0; i < b.size(); ++i)
+    if (a[i] != b[i] && !(std::abs(a[i] - b[i]) <= most) && !(std::isnan(a[i]) && std::isnan(b[i])))
+      return cat("first wrong is element ", i, " (", a[i], ", reference ", b[i], ")");
+  return "no element by itself is wrong";
+}
+
+}  // namespace
+
 void Examiner::judge(const std::string& name, bool exact, const Outcome& got, const Outcome& want) {
   for (Finding f : got.faults) {
     f.detail = cat(name, ": ", f.detail);
@@ -162,8 +179,8 @@ void Examiner::judge(const std::string& name, bool exact, const Outcome& got, co
     const Difference d = compare(as_tensor(w, g.after), as_tensor(w, w.after));
     if (exact ? g.after != w.after : !d.within(tolerance_of(w.like.dtype)))
       note({Fault::wrong_value, got.op, w.name,
-            cat(name, ": element ", d.at, " is ", d.got, ", reference ", d.want, " (nmse ", d.nmse, ", peak ", d.peak,
-                ")")});
+            cat(name, ", seed ", kCaseSeed, ": ", first_wrong(g, w, exact), "; worst is element ", d.at, ": ", d.got,
+                ", reference ", d.want, " (nmse ", d.nmse, ", peak ", d.peak, ")")});
   }
 }
 

@@ -1,0 +1,332 @@
+// athanor bench attention: forward and backward of attention for several lengths, head sizes and kinds of masks, by the
+// program's own kernels and, on a GPU, by cuDNN's: rates, and whether the bits repeat.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/checksum.h"
+#include "base/int.h"
+#include "base/log.h"
+#include "command/command.h"
+#include "command/machine.h"
+#include "metrics/format.h"
+#include "ops/basic.h"
+
+namespace athanor {
+namespace {
+
+struct Args {
+  std::string device = "auto", precision = "bf16";
+  std::vector<double> lengths = {1024, 4096, 8192, 32768}, head_dims = {64, 128};
+  int64_t tokens = 32768, hidden = 2048;
+  bool json = false;
+};
+
+enum class Mask { causal, documents, window };
+const char* name_of(Mask m) { return m == Mask::causal ? "causal" : m == Mask::documents ? "documents" : "window"; }
+
+struct Problem {
+  int64_t length, head_dim;
+  Mask mask;
+  int64_t sequences, heads;
+  DType dtype;
+
+  int64_t rows() const { return sequences * length; }
+  int64_t window() const { return mask == Mask::window ? std::max<int64_t>(1, length / 8) : 0; }
+  // A sequence of documents: halves of what is left, down to a sixteenth of the sequence; or one.
+  std::vector<Span> spans() const {
+    std::vector<Span> all;
+    for (int64_t s = 0; s < sequences; ++s) {
+      int64_t begin = s * length, left = length;
+      while (left > 0) {
+        const bool cut = mask == Mask::documents && left > 1 && left > length / 16;
+        const auto size = narrow<int32_t>(cut ? left / 2 : left), first = narrow<int32_t>(begin);
+        all.push_back({first, size, first, size, 0, 0});
+        begin += size, left -= size;
+      }
+    }
+    return all;
+  }
+  // Pairs of a query and a key that it sees.
+  double pairs() const {
+    double sum = 0;
+    for (const Span& span : spans()) {
+      const double n = span.q_len, w = window() > 0 ? std::min<double>(double(window()), n) : n;
+      sum += w * (w + 1) / 2 + (n - w) * w;
+    }
+    return sum;
+  }
+  // Of two products forward and five backward; what backward computes again is not counted twice.
+  double flops(bool backward) const { return (backward ? 10 : 4) * pairs() * double(heads * head_dim); }
+};
+
+struct Measured {
+  double seconds = 0;
+  bool repeated = false;  // a second run had the same bits
+};
+struct Side {
+  std::string why_not;  // empty: it was measured
+  Measured forward, backward;
+};
+struct Row {
+  Problem problem;
+  Side own;
+  std::optional<Side> cudnn;  // on a GPU
+};
+
+// The tensors of a forward and a backward op, as training has them: q, k and v side by side.
+class Bench {
+ public:
+  Bench(Backend backend, const Problem& p) : backend_(backend) {
+    const int64_t n = p.rows(), cols = p.heads * p.head_dim;
+    const std::vector<Span> spans = p.spans();
+    Tensor qkv, dqkv;
+    plan_.add(MemoryKind::inputs, "qkv", p.dtype, {n, 3 * cols}, &qkv);
+    plan_.add(MemoryKind::inputs, "dqkv", p.dtype, {n, 3 * cols}, &dqkv);
+    plan_.add(MemoryKind::inputs, "y", p.dtype, {n, cols}, &forward_.y);
+    plan_.add(MemoryKind::inputs, "dy", p.dtype, {n, cols}, &backward_.dy);
+    plan_.add(MemoryKind::inputs, "lse", DType::f32, {n, p.heads}, &forward_.lse);
+    plan_.add(MemoryKind::inputs, "spans", DType::i32, {int64_t(spans.size()), kSpanWords}, &forward_.spans);
+    const auto connect = [&] {
+      forward_.q = part(qkv, 0), forward_.k = part(qkv, 1), forward_.v = part(qkv, 2);
+      backward_.dq = part(dqkv, 0), backward_.dk = part(dqkv, 1), backward_.dv = part(dqkv, 2);
+      backward_.y = forward_.y, backward_.lse = forward_.lse, backward_.spans = forward_.spans;
+      backward_.q = forward_.q, backward_.k = forward_.k, backward_.v = forward_.v;
+    };
+    forward_.shape = {p.heads, p.heads, p.head_dim, p.window(), float(1 / std::sqrt(double(p.head_dim)))};
+    backward_.shape = forward_.shape;
+    connect();
+    if (const size_t bytes = std::max(backend_.ops.scratch(forward_), backend_.ops.scratch(backward_)))
+      plan_.add(MemoryKind::inputs, "scratch", DType::u8, {int64_t(bytes)}, &scratch_);
+    plan_.require_fits(backend_.device.capacity(Mem::device), 0);
+    plan_.commit(backend_.device);
+    connect();
+    uint64_t stream = 0;
+    for (const Tensor& t : {qkv, backward_.dy})
+      backend_.ops.run(RandomNormal{.x = t.view({t.numel()}), .stream = ++stream, .std = 1}, nullptr);
+    backend_.device.copy(forward_.spans.data, spans.data(), forward_.spans.bytes(), Lane::compute);
+    results_ = {forward_.y, forward_.lse};
+    gradients_ = {dqkv};
+  }
+  // Whose kernels run, where that may be asked: all of it or not by cuDNN.
+  std::string why_not_cudnn() const {
+    std::string words =
+        backend_.tuning->describe_attention({.products = {}, .forward = {&forward_, 1}, .backward = {&backward_, 1}});
+    return words.find("own kernels") == std::string::npos ? "" : words;
+  }
+  Side measure() { return {"", measure(forward_, results_), measure(backward_, gradients_)}; }
+
+ private:
+  static Tensor part(const Tensor& whole, int64_t index) {
+    const int64_t cols = whole.cols() / 3;
+    return {whole.at(index * cols), whole.dtype, {whole.rows(), cols}, whole.cols()};
+  }
+  template <class Op>
+  Measured measure(const Op& op, const std::vector<Tensor>& outputs) {
+    backend_.ops.run(op, scratch_.data);
+    const std::string first = bits(outputs);
+    const double seconds = best_seconds(op);
+    return {seconds, bits(outputs) == first};
+  }
+  template <class Op>
+  double best_seconds(const Op& op) {
+    constexpr int kLeastRuns = 3, kMostRuns = 30;
+    constexpr double kEnough = 0.03;  // seconds of all runs together
+    Device& device = backend_.device;
+    double best = std::numeric_limits<double>::infinity(), sum = 0;
+    for (int runs = 0; runs < kLeastRuns || (runs < kMostRuns && sum < kEnough); ++runs) {
+      const auto start = device.record(Lane::compute);
+      backend_.ops.run(op, scratch_.data);
+      const auto end = device.record(Lane::compute);
+      device.wait(*end);
+      const double seconds = device.seconds(*start, *end);
+      sum += seconds;
+      best = std::min(best, seconds);
+    }
+    return best;
+  }
+  std::string bits(const std::vector<Tensor>& tensors) {
+    Xxh3 sum;
+    for (const Tensor& t : tensors) {
+      host_.resize(t.bytes());
+      backend_.device.copy(host_.data(), t.data, t.bytes(), Lane::compute);
+      backend_.device.sync();
+      sum.update(host_);
+    }
+    return sum.hex();
+  }
+
+  Backend backend_;
+  MemoryPlan plan_;
+  AttentionFwd forward_;
+  AttentionBwd backward_;
+  Tensor scratch_;
+  std::vector<Tensor> results_, gradients_;
+  std::vector<std::byte> host_;
+};
+
+Config config_for(const Args& args, AttentionChoice attention, int64_t length) {
+  Config config;
+  config.device = args.device == "cpu"    ? DeviceChoice::cpu
+                  : args.device == "cuda" ? DeviceChoice::cuda
+                                          : DeviceChoice::automatic;
+  config.attention = attention;
+  config.seq_length = length;
+  return config;
+}
+
+std::vector<Problem> problems_of(const Args& args) {
+  std::vector<Problem> all;
+  for (const double length_given : args.lengths)
+    for (const double head_given : args.head_dims)
+      for (const Mask mask : {Mask::causal, Mask::documents, Mask::window}) {
+        const auto length = int64_t(length_given), head_dim = int64_t(head_given);
+        if (length < 1 || args.tokens % length != 0)
+          throw Error(cat("bench attention: --tokens ", args.tokens, " are not whole sequences of length ", length),
+                      Exit::usage);
+        if (head_dim < 1 || args.hidden % head_dim != 0)
+          throw Error(cat("bench attention: --hidden ", args.hidden, " are not whole heads of ", head_dim),
+                      Exit::usage);
+        all.push_back({length, head_dim, mask, args.tokens / length, args.hidden / head_dim,
+                       args.precision == "fp16" ? DType::f16 : DType::bf16});
+      }
+  return all;
+}
+
+// A problem that fails costs itself: too little memory, or a kernel that does not run.
+Side measure(Backend backend, const Problem& p, bool by_cudnn) {
+  try {
+    Bench bench(backend, p);
+    const std::string why = by_cudnn ? bench.why_not_cudnn() : "";
+    return why.empty() ? bench.measure() : Side{why, {}, {}};
+  } catch (const Error& error) {
+    return {error.what(), {}, {}};
+  }
+}
+
+// cuDNN's plans are for one length of sequences.
+void add_cudnn(const Args& args, std::vector<Row>& rows) {
+  for (auto first = rows.begin(); first != rows.end();) {
+    const int64_t length = first->problem.length;
+    const auto end = std::find_if(first, rows.end(), [&](const Row& r) { return r.problem.length != length; });
+    try {
+      Machine machine(config_for(args, AttentionChoice::cudnn, length));
+      for (auto row = first; row != end; ++row) row->cudnn = measure(machine.backend(), row->problem, true);
+    } catch (const Error& error) {
+      for (auto row = first; row != end; ++row) row->cudnn = Side{error.what(), {}, {}};
+    }
+    first = end;
+  }
+}
+
+struct Report {
+  std::string device;
+  std::vector<Row> rows;
+  double seconds = 0;
+
+  bool ok() const {
+    return std::all_of(rows.begin(), rows.end(), [](const Row& row) {
+      const auto repeated = [](const Side& s) { return s.forward.repeated && s.backward.repeated; };
+      return row.own.why_not.empty() && repeated(row.own) &&
+             (!row.cudnn || !row.cudnn->why_not.empty() || repeated(*row.cudnn));
+    });
+  }
+};
+
+Report measure(const Args& args) {
+  const auto start = std::chrono::steady_clock::now();
+  Report report;
+  const std::vector<Problem> problems = problems_of(args);
+  bool gpu = false;
+  {
+    Machine machine(config_for(args, AttentionChoice::builtin, problems.front().length));
+    report.device = machine.description();
+    gpu = !machine.backend().device.unified();
+    for (const Problem& p : problems) report.rows.push_back({p, measure(machine.backend(), p, false), {}});
+  }
+  if (gpu) add_cudnn(args, report.rows);
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return report;
+}
+
+nlohmann::ordered_json to_json(const Problem& p, const Side& side) {
+  if (!side.why_not.empty()) return {{"why_not", side.why_not}};
+  const auto one = [&](const Measured& m, bool backward) {
+    return nlohmann::ordered_json{
+        {"seconds", m.seconds}, {"flops", p.flops(backward) / m.seconds}, {"repeated", m.repeated}};
+  };
+  return {{"forward", one(side.forward, false)}, {"backward", one(side.backward, true)}};
+}
+
+nlohmann::ordered_json to_json(const Report& report) {
+  nlohmann::ordered_json out = {{"device", report.device}, {"seconds", report.seconds}, {"ok", report.ok()}};
+  out["rows"] = nlohmann::ordered_json::array();
+  for (const Row& row : report.rows) {
+    const Problem& p = row.problem;
+    nlohmann::ordered_json entry = {{"length", p.length},        {"sequences", p.sequences}, {"head_dim", p.head_dim},
+                                    {"heads", p.heads},          {"mask", name_of(p.mask)},  {"window", p.window()},
+                                    {"own", to_json(p, row.own)}};
+    if (row.cudnn) entry["cudnn"] = to_json(p, *row.cudnn);
+    out["rows"].push_back(std::move(entry));
+  }
+  return out;
+}
+
+void print_side(const char* name, const Problem& p, const Side& side) {
+  if (!side.why_not.empty()) {
+    std::printf("  %-6s %s", name, side.why_not.c_str());
+    return;
+  }
+  for (const bool backward : {false, true}) {
+    const Measured& m = backward ? side.backward : side.forward;
+    std::printf("  %-6s %-8s %10.1f us %8sFLOP/s%s", backward ? "" : name, backward ? "backward" : "forward",
+                1e6 * m.seconds, format_count(p.flops(backward) / m.seconds).c_str(),
+                m.repeated ? "" : ", OTHER BITS the second time");
+  }
+}
+
+void print_text(const Report& report) {
+  std::printf("%s\nFLOPs of what is seen: two products forward, five backward\n\n", report.device.c_str());
+  for (const Row& row : report.rows) {
+    const Problem& p = row.problem;
+    std::printf("%lld x %lld tokens, %lld heads of %lld, %s\n", static_cast<long long>(p.sequences),
+                static_cast<long long>(p.length), static_cast<long long>(p.heads), static_cast<long long>(p.head_dim),
+                p.window() > 0 ? cat("a window of ", p.window()).c_str() : name_of(p.mask));
+    print_side("own", p, row.own);
+    std::printf("\n");
+    if (!row.cudnn) continue;
+    print_side("cuDNN", p, *row.cudnn);
+    std::printf("\n");
+  }
+}
+
+Exit bench_attention(const Args& args) {
+  const Report report = measure(args);
+  args.json ? void(std::printf("%s\n", to_json(report).dump(2).c_str())) : print_text(report);
+  return report.ok() ? Exit::done : Exit::error;
+}
+
+}  // namespace
+
+void add_bench_attention(Cli& cli, Verb bench) {
+  auto args = std::make_shared<Args>();
+  Verb verb =
+      bench.add_verb("attention", "attention by the program's own kernels and by cuDNN's: rates, repeated bits");
+  verb.add_option("--device", args->device, "where").check(one_of({"auto", "cpu", "cuda"})).show_default();
+  verb.add_option("--precision", args->precision, "of queries, keys and values")
+      .check(one_of({"bf16", "fp16"}))
+      .show_default();
+  verb.add_option("--lengths", args->lengths, "of sequences").check(positive()).show_default();
+  verb.add_option("--heads", args->head_dims, "sizes of a head").check(positive()).show_default();
+  verb.add_option("--tokens", args->tokens, "of all sequences together").check(positive()).show_default();
+  verb.add_option("--hidden", args->hidden, "width of all heads together").check(positive()).show_default();
+  verb.add_flag("--json", args->json, "one JSON object");
+  verb.on_chosen([&cli, args] { cli.action = [args] { return bench_attention(*args); }; });
+}
+
+}  // namespace athanor
