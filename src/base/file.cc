@@ -94,7 +94,8 @@ void sync_fd(const Fd& file, const std::string& path) {
 [[noreturn]] void throw_create(const Fd& folder, const std::string& name, const std::string& path, int error) {
   struct stat info;
   if (error != EEXIST && fstatat(folder.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(info.st_mode))
-    throw Error(cat("creating ", path, ": it is a symbolic link, which is not followed: remove it, or name the place "
+    throw Error(cat("creating ", path,
+                    ": it is a symbolic link, which is not followed: remove it, or name the place "
                     "where it leads"));
   throw_io("creating", path, error);
 }
@@ -141,7 +142,8 @@ Fd create_below(const std::string& folder, const std::string& name, int flags) {
     const size_t slash = name.find('/', begin);
     const std::string part = name.substr(begin, slash - begin);
     if (part.empty() || part == "." || part == "..")
-      throw Error(cat("creating ", folder, "/", name, ": expected a path that ends in the name of a file"), Exit::usage);
+      throw Error(cat("creating ", folder, "/", name, ": expected a path that ends in the name of a file"),
+                  Exit::usage);
     path += "/" + part;
     const bool last = slash == std::string::npos;
     if (!last && mkdirat(at.get(), part.c_str(), 0777) != 0 && errno != EEXIST)

@@ -35,8 +35,8 @@ class Fd {
 // Opens with O_CLOEXEC added. What is to be made goes through create_below or create_anew.
 Fd open_file(const std::string& path, int flags);
 // Makes or opens `name`, which may lie in subfolders, below `folder`, for writing; `flags` are those of open(2) besides
-// O_CREAT. Subfolders that lack are made. No symbolic link below `folder` is followed, nor a pipe waited for: whoever may
-// write into the folder must not choose which other file of ours is written. Throws Error.
+// O_CREAT. Subfolders that lack are made. No symbolic link below `folder` is followed, nor a pipe waited for: whoever
+// may write into the folder must not choose which other file of ours is written. Throws Error.
 Fd create_below(const std::string& folder, const std::string& name, int flags);
 // The same in the folder of `path`, anew: what has this name, a link included, is removed.
 Fd create_anew(const std::string& path, int flags);

@@ -54,7 +54,8 @@ std::map<std::string, std::string> parse_weight_index(std::string_view text, con
 WeightFiles::WeightFiles(const std::string& path, const std::string& stem) : path_(path) {
   const std::string single = stem + ".safetensors", index = cat(path, "/", single, ".index.json");
   const bool both = exists(index) && exists(cat(path, "/", single));
-  if (both) log::info(path, ": holds ", single, " and ", single, ".index.json; the former is taken, as transformers does");
+  if (both)
+    log::info(path, ": holds ", single, " and ", single, ".index.json; the former is taken, as transformers does");
   if (is_folder(path) && exists(index) && !both) {
     add_indexed(index);
   } else {

@@ -1,6 +1,7 @@
 // Tensors spread over several safetensors files, as the Hugging Face hub lays out weights: model.safetensors alone, or
-// model-00001-of-0000N.safetensors with model.safetensors.index.json; of both the former, as transformers does. Names are those of the models with a head: files
-// of the bare model ("wte.weight", "layers.0...") get their prefix, and buffers that are no weights are left out.
+// model-00001-of-0000N.safetensors with model.safetensors.index.json; of both the former, as transformers does. Names
+// are those of the models with a head: files of the bare model ("wte.weight", "layers.0...") get their prefix, and
+// buffers that are no weights are left out.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -30,7 +31,7 @@ class WeightFiles {
   const std::string& path() const { return path_; }
   const std::map<std::string, Place, std::less<>>& tensors() const { return tensors_; }
   std::vector<std::string> paths() const;  // of the files
-  Place at(std::string_view name) const;  // Error if there is no such tensor
+  Place at(std::string_view name) const;   // Error if there is no such tensor
 
  private:
   void add_indexed(const std::string& index);

@@ -57,7 +57,8 @@ std::string private_folder(const EnvironmentVariables& environment) {
     if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) throw_io("creating the folder", path, errno);
     if (is_private_folder(path)) return path;
   }
-  throw Error(cat(folder, ": this and ", kMostTaken, " folders with a number behind the name are not private ones of yours; "
+  throw Error(cat(folder, ": this and ", kMostTaken,
+                  " folders with a number behind the name are not private ones of yours; "
                   "set XDG_RUNTIME_DIR or TMPDIR to a folder that only you may write"),
               Exit::usage);
 }

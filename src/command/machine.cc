@@ -49,8 +49,9 @@ bool has_nvidia_card() {
   if (std::filesystem::exists("/proc/driver/nvidia", ignored)) return true;
   for (const auto& card : std::filesystem::directory_iterator("/sys/bus/pci/devices", ignored)) {
     try {
-      if (read_file(card.path() / "vendor", 64) == "0x10de\n" && read_file(card.path() / "class", 64).starts_with("0x03"))
-        return true;  // class 03: displays and 3D
+      if (read_file(card.path() / "vendor", 64) == "0x10de\n" &&
+          read_file(card.path() / "class", 64).starts_with("0x03"))
+        return true;          // class 03: displays and 3D
     } catch (const Error&) {  // NOLINT(bugprone-empty-catch): not a card then
     }
   }

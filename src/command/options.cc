@@ -20,7 +20,7 @@ std::errc parse(const std::string& text, T& value) {
   return error == std::errc() && end != text.data() + text.size() ? std::errc::invalid_argument : error;
 }
 
-Check condition(const std::string& expected, std::function<bool(double)> holds) {
+Check condition(const std::string& expected, const std::function<bool(double)>& holds) {
   const auto message = [expected, holds](const std::string& text) {
     double value = 0;
     return parse(text, value) == std::errc() && holds(value) ? "" : cat("expected ", expected, ", got ", text);
@@ -57,8 +57,12 @@ Check in_range(int64_t least, int64_t most) {
 Check in_range(double least, double most) {
   return condition(cat(least, " to ", most), [=](double v) { return v >= least && v <= most; });
 }
-Check positive() { return condition("a number above 0", [](double v) { return v > 0; }); }
-Check non_negative() { return condition("0 or more", [](double v) { return v >= 0; }); }
+Check positive() {
+  return condition("a number above 0", [](double v) { return v > 0; });
+}
+Check non_negative() {
+  return condition("0 or more", [](double v) { return v >= 0; });
+}
 Check one_of(std::vector<std::string> words) { return std::make_shared<CLI::IsMember>(std::move(words)); }
 
 Option Option::required() { return Option(option_->required()); }
@@ -67,10 +71,10 @@ Option Option::one_value() { return Option(option_->allow_extra_args(false)); }
 Option Option::values(int count) { return Option(option_->expected(count)); }
 Option Option::check(const Check& check) { return Option(option_->check(*check)); }
 Option Option::size_in_bytes() { return Option(option_->transform(CLI::AsSizeValue(true))); }
-Option Option::needs(Option other) { return Option(option_->needs(other.option_)); }
+Option Option::needs(const Option& other) { return Option(option_->needs(other.option_)); }
 Option Option::needs(const std::string& flag) { return Option(option_->needs(flag)); }
 Option Option::group(const std::string& heading) { return Option(option_->group(heading)); }
-Option Option::excludes(Option other) { return Option(option_->excludes(other.option_)); }
+Option Option::excludes(const Option& other) { return Option(option_->excludes(other.option_)); }
 
 Verb Verb::add_verb(const std::string& name, const std::string& help) { return Verb(app_->add_subcommand(name, help)); }
 

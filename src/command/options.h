@@ -24,7 +24,7 @@ template <std::integral T>
 Check in_range(T least, T most) {
   return in_range(int64_t{least}, int64_t{most});
 }
-Check positive();      // whole numbers from 1 on, or numbers above 0
+Check positive();  // whole numbers from 1 on, or numbers above 0
 Check non_negative();
 Check one_of(std::vector<std::string> words);
 
@@ -38,9 +38,9 @@ class Option {
   Option values(int count);  // takes exactly so many words
   Option check(const Check&);
   Option size_in_bytes();  // also 5GB, 500MiB
-  Option needs(Option other);
+  Option needs(const Option& other);
   Option needs(const std::string& flag);
-  Option excludes(Option other);
+  Option excludes(const Option& other);
   Option group(const std::string& heading);  // of the help
 
  private:
@@ -52,8 +52,8 @@ class Verb {
  public:
   explicit Verb(CLI::App* app) : app_(app) {}
   Verb add_verb(const std::string& name, const std::string& help);
-  // T: std::string, int, int64_t, uint64_t, float, double, or a std::vector of strings or doubles. Numbers are finite and
-  // fit their type; nothing is rounded, clamped or read as octal.
+  // T: std::string, int, int64_t, uint64_t, float, double, or a std::vector of strings or doubles. Numbers are finite
+  // and fit their type; nothing is rounded, clamped or read as octal.
   template <class T>
   Option add_option(const std::string& name, T& value, const std::string& help);
   Option add_flag(const std::string& name, bool& value, const std::string& help);

@@ -78,10 +78,12 @@ void print_limit(const Engine& engine, const Limits& limits, const Demand& run) 
   const double least = least_sum(planned_rows(engine, limits));
   const std::string words = least >= 10 ? cat(" (", format_duration(least), ")") : "";
   std::printf(
-      "predicted step    %.*f ms%s or more, %s tokens/s and %.0f %% MFU of %s FLOP/s at most (products %s FLOP/s, copies "
+      "predicted step    %.*f ms%s or more, %s tokens/s and %.0f %% MFU of %s FLOP/s at most (products %s FLOP/s, "
+      "copies "
       "%s B/s)\n",
-      least >= 1 ? 0 : 3, least * 1e3, words.c_str(), format_count(run.tokens / least).c_str(), 100 * run.flops / least / run.peak,
-      format_count(run.peak).c_str(), format_count(limits.most.flops).c_str(), format_count(limits.most.bytes).c_str());
+      least >= 1 ? 0 : 3, least * 1e3, words.c_str(), format_count(run.tokens / least).c_str(),
+      100 * run.flops / least / run.peak, format_count(run.peak).c_str(), format_count(limits.most.flops).c_str(),
+      format_count(limits.most.bytes).c_str());
   std::printf("predicted run     %s or more for all %lld steps, without evaluation and checkpoints\n",
               format_duration(least * double(run.steps)).c_str(), static_cast<long long>(run.steps));
 }

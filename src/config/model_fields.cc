@@ -46,7 +46,9 @@ enum class Of : uint8_t { all, gpt2, others };
 struct OnlyValues {
   std::string_view key, values, meaning;  // values: JSON, separated by spaces
   Of family = Of::all;
-  bool applies_to(ModelType type) const { return family == Of::all || (family == Of::gpt2) == (type == ModelType::gpt2); }
+  bool applies_to(ModelType type) const {
+    return family == Of::all || (family == Of::gpt2) == (type == ModelType::gpt2);
+  }
 };
 constexpr OnlyValues kOnly[] = {
     {"attn_pdrop", "0", "dropout is not supported"},

@@ -15,7 +15,7 @@
 namespace athanor {
 namespace {
 
-constexpr int64_t kEndBytes = 64 << 10;  // looked at from either end of a shard when it is opened
+constexpr int64_t kEndBytes = 64 << 10;   // looked at from either end of a shard when it is opened
 constexpr int64_t kMaskTokens = 1 << 20;  // looked at in one piece
 constexpr int64_t kMaxSeqLength = int64_t{1} << 30;
 

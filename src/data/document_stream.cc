@@ -8,9 +8,9 @@
 namespace athanor {
 namespace {
 
-constexpr size_t kJob = 1 << 20;       // bytes of text in a job, about
-constexpr size_t kHead = 64 << 10;     // bytes of a document that decide its part
-constexpr size_t kAhead = 2 * kHead;   // read beyond a job: its last document's head, separators, special tokens
+constexpr size_t kJob = 1 << 20;      // bytes of text in a job, about
+constexpr size_t kHead = 64 << 10;    // bytes of a document that decide its part
+constexpr size_t kAhead = 2 * kHead;  // read beyond a job: its last document's head, separators, special tokens
 // Some 8 bytes of memory for each byte: a few hundred kilobytes of gzip may hold a line of gigabytes.
 constexpr size_t kMostLine = 64 << 20;   // of JSON lines
 constexpr size_t kMostText = 256 << 20;  // without a place to cut
@@ -82,9 +82,10 @@ std::optional<Job> DocumentStream::next_lines() {
     if (newline != buffer_.npos || ended_)
       return take({.is_lines = true}, newline == buffer_.npos ? buffer_.size() : newline + 1);
     if (wanted >= kMostLine)
-      throw Error(cat(options_.inputs[size_t(at_.input)], ": byte ", at_.offset, ": a line longer than ", kMostLine >> 20,
-                      " MiB, which is no document; split it, or --format text if these are no JSON lines"),
-                  Exit::usage);
+      throw Error(
+          cat(options_.inputs[size_t(at_.input)], ": byte ", at_.offset, ": a line longer than ", kMostLine >> 20,
+              " MiB, which is no document; split it, or --format text if these are no JSON lines"),
+          Exit::usage);
   }
 }
 

@@ -14,9 +14,11 @@ constexpr std::string_view kMagic("MMIDIDX\0\0", 9);
 struct Header {
   TokenType type;
   int64_t sequences, boundaries;
-  int64_t lengths() const { return kIndexHeader; }                     // offset of int32 [sequences], tokens
-  int64_t pointers() const { return kIndexHeader + 4 * sequences; }    // of int64 [sequences], bytes
-  int64_t documents() const { return kIndexHeader + 12 * sequences; }  // of int64 [boundaries], sequences; the first is 0
+  int64_t lengths() const { return kIndexHeader; }                   // offset of int32 [sequences], tokens
+  int64_t pointers() const { return kIndexHeader + 4 * sequences; }  // of int64 [sequences], bytes
+  int64_t documents() const {
+    return kIndexHeader + 12 * sequences;
+  }  // of int64 [boundaries], sequences; the first is 0
 };
 
 TokenType type_of_code(uint8_t code, const std::string& path) {
@@ -30,7 +32,8 @@ TokenType type_of_code(uint8_t code, const std::string& path) {
 Header read_header(const StableFile& index) {
   const std::string& path = index.path();
   if (index.bytes() < kIndexHeader)
-    throw Error(cat(path, ": truncated: a Megatron index has at least ", kIndexHeader, " bytes, the file ", index.bytes()));
+    throw Error(
+        cat(path, ": truncated: a Megatron index has at least ", kIndexHeader, " bytes, the file ", index.bytes()));
   std::array<char, 9> magic{};
   index.read(0, std::as_writable_bytes(std::span(magic)));
   if (std::string_view(magic.data(), magic.size()) != kMagic)

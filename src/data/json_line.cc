@@ -52,13 +52,13 @@ class Scanner {
   const char* kind_of_value() const {
     const char c = peek();
     const std::string_view rest = line_.substr(at_);
-    return c == '{'   ? "an object"
-           : c == '[' ? "an array"
-           : c == '"' ? "a string"
-           : c == '-' || (c >= '0' && c <= '9')                       ? "a number"
-           : rest.starts_with("true") || rest.starts_with("false")    ? "true or false"
-           : rest.starts_with("null")                                 ? "null"
-                                                                      : nullptr;
+    return c == '{'                                                ? "an object"
+           : c == '['                                              ? "an array"
+           : c == '"'                                              ? "a string"
+           : c == '-' || (c >= '0' && c <= '9')                    ? "a number"
+           : rest.starts_with("true") || rest.starts_with("false") ? "true or false"
+           : rest.starts_with("null")                              ? "null"
+                                                                   : nullptr;
   }
   char peek() const { return at_ < line_.size() ? line_[at_] : '\0'; }
   bool take(char c) {

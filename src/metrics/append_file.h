@@ -13,7 +13,8 @@ class AppendFile {
  public:
   // Opens or creates `path` at `size` bytes (what lies behind is cut off), or at its end if size < 0. A folder that
   // lacks is made; a symbolic link is not followed. A file that cannot be opened warns; it then swallows every record.
-  explicit AppendFile(const std::string& path, int64_t size = -1) : AppendFile(parent_dir(path), base_name(path), size) {}
+  explicit AppendFile(const std::string& path, int64_t size = -1)
+      : AppendFile(parent_dir(path), base_name(path), size) {}
   // In a folder of `folder`, which is not reached through a link either.
   AppendFile(const std::string& folder, const std::string& name, int64_t size);
   ~AppendFile();

@@ -15,9 +15,9 @@ struct LibraryVersion {
 
 // What the caller knows; the rest is found out.
 struct ProgramInfo {
-  std::string version;               // of the program, with its source revision
-  std::vector<std::string> command;  // the command line
-  std::vector<LibraryVersion> libraries;    // those in use, with the versions found at run time
+  std::string version;                    // of the program, with its source revision
+  std::vector<std::string> command;       // the command line
+  std::vector<LibraryVersion> libraries;  // those in use, with the versions found at run time
 };
 
 struct Environment {

@@ -48,7 +48,8 @@ void update_part(const Op& op, const UpdatePart& p, const StepState& s, const Ru
   Values w = load_master(p);                            // [n]
   Values m = p.m ? load(p.m) : Values(1, grad.size());  // [n]
   Values v = p.v ? load(p.v) : Values(1, grad.size());  // [n]
-  for (int64_t i = 0; i < w.size(); ++i) rule(w[i], m[i], v[i], grad[i], i < p.decayed ? op.weight_decay * s.weight_decay_factor : 0);
+  for (int64_t i = 0; i < w.size(); ++i)
+    rule(w[i], m[i], v[i], grad[i], i < p.decayed ? op.weight_decay * s.weight_decay_factor : 0);
   const auto random = [&](uint64_t stream, int64_t i) {
     return random_bits(op.seed, stream, (uint64_t(s.updates) << 40) + p.first + uint64_t(i));
   };

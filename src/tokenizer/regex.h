@@ -13,15 +13,16 @@ namespace athanor {
 
 class Regex {
  public:
-  // An Error(usage) with the place of the mistake or what is not supported, or with the remedy when there is no PCRE2 in
-  // this program.
+  // An Error(usage) with the place of the mistake or what is not supported, or with the remedy when there is no PCRE2
+  // in this program.
   static std::shared_ptr<const Regex> compile(const std::string& pattern, RegexDialect dialect);
   virtual ~Regex() = default;
   // The ends of the pieces that text falls into: the matches, and what lies between them. Bytes that are no UTF-8
   // match nothing.
   virtual void split(std::string_view text, std::vector<size_t>& ends) const = 0;
   virtual std::string unicode_version() const = 0;  // of the tables behind classes of characters
-  // How many characters of all texts so far these tables do not have, but for letters, marks and numbers: those are added.
+  // How many characters of all texts so far these tables do not have, but for letters, marks and numbers: those are
+  // added.
   virtual int64_t unknown_characters() const = 0;
 };
 

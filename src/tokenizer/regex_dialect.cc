@@ -17,7 +17,7 @@
 namespace athanor {
 namespace {
 
-constexpr int kMostGroups = 100;       // nested
+constexpr int kMostGroups = 100;        // nested
 constexpr int64_t kMostRepeats = 1000;  // {n,m}
 constexpr const char* kAnyCharacter = "(?s:.)";
 constexpr const char* kNoLineEnd = "[^\\x{a}]";
@@ -30,9 +30,9 @@ constexpr const char* kWhiteSpace =
     "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
 constexpr const char* kHexDigit = "0-9a-fA-F";
 
-constexpr std::string_view kCategories[] = {"L",  "LU", "LL", "LT", "LM", "LO", "M",  "MN", "MC", "ME", "N",  "ND", "NL",
-                                            "NO", "P",  "PC", "PD", "PS", "PE", "PI", "PF", "PO", "S",  "SM", "SC", "SK",
-                                            "SO", "Z",  "ZS", "ZL", "ZP", "C",  "CC", "CF", "CN", "CO", "CS"};
+constexpr std::string_view kCategories[] = {
+    "L",  "LU", "LL", "LT", "LM", "LO", "M",  "MN", "MC", "ME", "N",  "ND", "NL", "NO", "P",  "PC", "PD", "PS", "PE",
+    "PI", "PF", "PO", "S",  "SM", "SC", "SK", "SO", "Z",  "ZS", "ZL", "ZP", "C",  "CC", "CF", "CN", "CO", "CS"};
 // Other names, as PCRE2 has them or as sets.
 constexpr std::pair<std::string_view, std::string_view> kProperties[] = {
     {"LETTER", "\\p{L}"},

@@ -13,7 +13,8 @@ namespace athanor {
 
 class Splitter {
  public:
-  // A built-in pattern by name or regular expression, or any other expression as tiktoken reads it, then with a warning.
+  // A built-in pattern by name or regular expression, or any other expression as tiktoken reads it, then with a
+  // warning.
   void add(const std::string& name_or_regex);
   // An expression of a tokenizer.json.
   void add_oniguruma(const std::string& regex);

@@ -101,9 +101,9 @@ class Engine {
   void micro_batch(std::span<const int32_t> tokens, std::span<const int32_t> targets, PhaseClock&);
   // Micro-batches that a rank holds in a row, of those that all ranks of a step hold together.
   int64_t turn() const { return options_.logical_shards > 0 ? step_micro_batches() : 1; }
-  // Sums over the ranks, norm, skip decision, clipping, the optimizer. Only queued: a step's result is collected once, in
-  // order, and at most kStepsAhead steps may wait for it; the host waits in collect() and nowhere else.
-  // The clock is moved through communication and optimizer.
+  // Sums over the ranks, norm, skip decision, clipping, the optimizer. Only queued: a step's result is collected once,
+  // in order, and at most kStepsAhead steps may wait for it; the host waits in collect() and nowhere else. The clock is
+  // moved through communication and optimizer.
   void close_step(PhaseClock&);
   StepResult collect();
   int64_t uncollected() const { return int64_t(closed_.size()); }

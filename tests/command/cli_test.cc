@@ -25,7 +25,8 @@ Ran run(std::vector<std::string> words) {
 void expect_refused(const std::vector<std::string>& words, const std::vector<std::string>& parts) {
   const Ran ran = run(words);
   EXPECT_EQ(ran.code, int(Exit::usage));
-  for (const std::string& part : parts) EXPECT_NE(ran.error.find(part), std::string::npos) << ran.error << "lacks " << part;
+  for (const std::string& part : parts)
+    EXPECT_NE(ran.error.find(part), std::string::npos) << ran.error << "lacks " << part;
   EXPECT_LT(ran.error.size(), 300u) << ran.error;
 }
 
@@ -54,7 +55,8 @@ TEST(Cli, NumbersAreReadAsTheyAreWrittenOrRefused) {
   expect_refused(sample("--top-p", "nan"), {"--top-p: expected a finite number, got nan"});
   expect_refused(sample("--top-p", "1.5"), {"--top-p: expected 0 to 1, got 1.5"});
   expect_refused(sample("--temperature", "1e999"), {"expected a finite number"});
-  expect_refused(sample("--seed", "18446744073709551616"), {"--seed: expected a whole number from 0 to 18446744073709551615"});
+  expect_refused(sample("--seed", "18446744073709551616"),
+                 {"--seed: expected a whole number from 0 to 18446744073709551615"});
   expect_refused(sample("--seed", "-1"), {"--seed: expected a whole number"});
   expect_refused({"launch", "-n", "99999999999", "train"}, {"expected a whole number"});
   expect_refused({"plan", "x.json", "--gpu", "h200", "--ranks", "99999"}, {"--ranks: expected 0 to 65536, got 99999"});

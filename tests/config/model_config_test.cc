@@ -75,7 +75,8 @@ TEST(ModelConfig, PublishedGpt2FileIsReadButForDropout) {
 
 // Each family has one activation, whichever key names it.
 TEST(ModelConfig, ActivationsOfOtherFamiliesAreRefused) {
-  json gpt2 = {{"model_type", "gpt2"}, {"n_embd", 64}, {"n_head", 4}, {"n_layer", 2}, {"n_positions", 32}, {"vocab_size", 99}};
+  json gpt2 = {{"model_type", "gpt2"}, {"n_embd", 64},      {"n_head", 4},
+               {"n_layer", 2},         {"n_positions", 32}, {"vocab_size", 99}};
   EXPECT_EQ(read(with(gpt2, "hidden_act", "gelu_new")).hidden_size, 64);
   expect_parts(error_with(with(gpt2, "hidden_act", "silu")), {"model.hidden_act", "gelu_new", "gpt2 has", "silu"});
   expect_parts(error_with(with(gpt2, "mlp_bias", false)), {"model.mlp_bias", "gpt2 has biases"});

@@ -54,7 +54,10 @@ TEST_F(DatasetTest, AMaskThatLeavesNothingToLearnIsRefused) {
   const std::vector<ShardSource> source = {{dir / "a_00000?.bin"}};
   const auto write_masks = [&](const char* last) {
     for (const char* name : {"a_000000.bin", "a_000001.bin", "a_000002.bin"})
-      write_bytes(dir / (std::string(name) + ".loss"), std::string(name[7] == '0' ? 100 : name[7] == '1' ? 8 : 50, '\0'));
+      write_bytes(dir / (std::string(name) + ".loss"), std::string(name[7] == '0'   ? 100
+                                                                   : name[7] == '1' ? 8
+                                                                                    : 50,
+                                                                   '\0'));
     write_bytes(dir / "a_000002.bin.loss", std::string(49, '\0') + last[0]);
   };
   write_masks("\0");

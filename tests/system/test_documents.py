@@ -14,7 +14,8 @@ import unittest
 from harness import PROGRAM, ROOT, SystemTest
 
 DOCUMENTS = ["README.md", "docs/your-data.md", "docs/training.md", "docs/models.md", "docs/commands.md", "docs/install.md",
-             "docs/speed.md", "docs/measurements.md", "docs/distributed.md", "configs/README.md", "configs/LOGS.md",
+             "docs/speed.md", "docs/measurements.md", "docs/distributed.md", "docs/gpu.md", "docs/optimizers.md",
+             "docs/security.md", "configs/README.md", "configs/LOGS.md",
              "data/README.md", "tests/golden/README.md", "bench/cpu/README.md", "bench/gpu/README.md", "src/README.md"]
 
 NOT_RUN = [
@@ -31,6 +32,7 @@ NOT_RUN = [
     (r"bench decode configs/gpt2-124m\.json", "minutes"),
     (r"--ranks 4 bench comm", "as long as it likes on few cores; docs/commands.md has one with small tensors"),
     (r"^scripts/corpus\.py", "needs the texts of Debian packages; the quick start runs it"),
+    (r"^scripts/(package\.sh|make_optimizer_references\.py)", "needs a clean commit, or optax"),
     (r"^tensorboard ", "needs TensorBoard, and does not end"),
 ]
 
