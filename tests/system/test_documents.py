@@ -137,6 +137,8 @@ class Documents(SystemTest):
                 self.assertIn(f"{flag} ", text, command)
         if script := re.search(r"(?<!\S)(?:scripts|bench)/\S+", command):
             text = (ROOT / script[0]).read_text()
+            beside = (ROOT / script[0]).with_suffix(".py")  # what a shell script of the same name starts
+            text += beside.read_text() if beside.is_file() else ""
             text += "".join((ROOT / name).read_text() for name in re.findall(r"(?:scripts|bench)/\S+\.py", text)
                             if (ROOT / name).is_file())
             if script[0].startswith("scripts/launch/"):
