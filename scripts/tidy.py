@@ -53,6 +53,12 @@ def key_of(entry, tool):
     return digest.hexdigest()
 
 
+def flags_of(rules):
+    """A unity build's file lies outside of its sources' folder, whose rules clang-tidy would not find."""
+    checks = re.search(r"^Checks: '(.*)'$", rules.read_text(), re.M)
+    return [f"--checks={checks[1]}"] if rules.parent != ROOT and checks else []
+
+
 def check(entry, build_dir, tool):
     """(file, findings or "", from the cache)."""
     stamp = CACHE / key_of(entry, tool)
@@ -60,9 +66,9 @@ def check(entry, build_dir, tool):
     if stamp.exists():
         stamp.touch()  # the oldest are forgotten first
         return name, "", True
-    done = subprocess.run(["clang-tidy", "--quiet", *tool[1:], "--extra-arg=-Wno-unknown-warning-option", "-p",
-                           build_dir, entry["file"]], capture_output=True,
-                          text=True)
+    rules = next(c for f in Path(sources_of(entry)[0]).parents if (c := f / ".clang-tidy").exists())
+    done = subprocess.run(["clang-tidy", "--quiet", *tool[1:], "--extra-arg=-Wno-unknown-warning-option",
+                           *flags_of(rules), "-p", build_dir, entry["file"]], capture_output=True, text=True)
     if done.returncode == 0:
         stamp.touch()
         return name, "", False

@@ -74,7 +74,7 @@ class MuonRule final : public UpdateRule {
     if (params.sharded()) group = &c.mesh[Axis::dp_shard];
     for (auto& [first, matrices] : batches(params, ranges, group->size())) {
       std::vector<Buffer> mine = collect(c, params, ranges, matrices, *group);
-      for (Buffer& x : mine) x = orthogonal(c, std::move(x), matrices[size_t(&x - mine.data())]);
+      for (size_t i = 0; i < mine.size(); ++i) mine[i] = orthogonal(c, std::move(mine[i]), matrices[i]);
       spread(c, params, ranges, matrices, mine, *group);
     }
     const Sgd move{.parts = update_parts(params, ranges, {}),

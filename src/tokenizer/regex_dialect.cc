@@ -178,12 +178,10 @@ class Translator {
         on = false;
       else if (c == 'i')
         mode.any_case = on;
-      else if (c == 'm' && onig())
+      else if (c == (onig() ? 'm' : 's'))
         mode.dot_is_all = on;
       else if (c == 'm')
         mode.many_lines = on;
-      else if (c == 's' && !onig())
-        mode.dot_is_all = on;
       else if (c == ':' || c == ')')
         return mode;
       else
@@ -289,10 +287,9 @@ class Translator {
       literal_ = 0;
       one = cat("(?:", one, ")", how);
       // Behind {n,m} a + is another quantifier in Oniguruma, behind {n} a ? too.
-      if (peek() == '?' && (simple || !onig() || !range.fixed))
-        one += pattern_[at_++];
-      else if (peek() == '+' && (simple || !onig()))
-        one += pattern_[at_++];
+      const bool lazy = peek() == '?' && (simple || !onig() || !range.fixed);
+      const bool possessive = peek() == '+' && (simple || !onig());
+      if (lazy || possessive) one += pattern_[at_++];
     }
   }
 

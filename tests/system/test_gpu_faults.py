@@ -82,7 +82,7 @@ exec "$program" "$@"'''
 
     def test_one_that_hangs_ends_with_all_it_started(self):
         script = f"sleep 1000 & echo $! >{self.folder}/pid\nwait"
-        self.run_part("backend", script, "FAILED", "did not end in time", minutes=0.01)
+        self.run_part("backend", script, "FAILED", "did not end in time", minutes=0.03)
         self.assertFalse(outlives((self.folder / "pid").read_text().strip()))
 
     def test_a_part_that_the_end_of_the_call_cuts_short(self):
