@@ -32,7 +32,6 @@ NOT_RUN = [
     (r"bench decode configs/gpt2-124m\.json", "minutes"),
     (r"--ranks 4 bench comm", "as long as it likes on few cores; docs/commands.md has one with small tensors"),
     (r"^scripts/corpus\.py", "needs the texts of Debian packages; the quick start runs it"),
-    (r"^scripts/(package\.sh|make_optimizer_references\.py)", "needs a clean commit, or optax"),
     (r"^tensorboard ", "needs TensorBoard, and does not end"),
 ]
 
