@@ -13,174 +13,13 @@
 #include "comm/threads.h"
 #include "config/config.h"
 #include "cpu/make_cpu.h"
-#include "tests/train/harness.h"
+#include "tests/train/ranks_rig.h"
 #include "train/checkpointer.h"
 
 namespace athanor {
 namespace {
 
-constexpr int64_t kSequences = 96, kLength = 7, kVocab = 40;  // of a global batch: divides by ranks times accumulation
-
-ModelConfig tiny(ModelType type, bool tied) {
-  ModelConfig m = model_defaults(type);
-  m.vocab_size = kVocab;
-  m.hidden_size = 16;
-  m.num_hidden_layers = 2;
-  m.num_attention_heads = 4;
-  m.num_key_value_heads = type == ModelType::gpt2 ? 4 : 2;
-  m.head_dim = 4;
-  m.intermediate_size = 24;
-  m.max_position_embeddings = 8;
-  m.tie_word_embeddings = tied;
-  return m;
-}
-
-struct Setting {
-  ModelType type = ModelType::llama;
-  bool tied = false;
-  const char* precision = "fp32";
-  DType master = DType::f32;
-  int replicas = 1, shards = 1, stage = 0;
-  int64_t accumulation = 1;
-  Recompute::Granularity recompute = Recompute::Granularity::none;
-  std::vector<std::string> frozen = {};
-  bool masked = false;  // targets are ignored: of every rank another number
-  DType moments = DType::f32;
-  double clip = 0.5;
-  int64_t leaves = 0;         // rank-invariant sums; micro-batches are then two sequences
-  int64_t step = kSequences;  // sequences of a step, of kSequences that are planned
-  RuleName rule = RuleName::adamw;
-
-  std::string name() const {
-    return cat(name_of(type), tied ? " tied " : " ", precision, " stage ", stage, " ranks ", replicas, "x", shards,
-               " accumulation ", accumulation, " recompute ", int(recompute), " leaves ", leaves);
-  }
-};
-
-EngineOptions options(const Setting& s) {
-  EngineOptions o;
-  o.recipe = make_recipe(s.precision, s.master);
-  o.recompute = {s.recompute, 1};
-  o.seq_length = kLength;
-  o.micro_batch_size = s.leaves > 0 ? 2 : kSequences / (s.accumulation * s.replicas * s.shards);
-  o.global_batch_size = kSequences;
-  o.zero_stage = s.stage;
-  o.logical_shards = s.leaves;
-  o.seed = o.optimizer.seed = 5;
-  o.optimizer.m = o.optimizer.v = s.moments;
-  o.optimizer.rule = s.rule;
-  o.optimizer.groups = default_groups(s.rule);
-  o.schedule = {.style = DecayStyle::constant, .lr = 3e-3, .min_lr = 3e-3};
-  o.clip_grad = s.clip;
-  o.frozen = s.frozen;
-  if (o.recipe.loss_scaling) {
-    o.scaling = {.dynamic = true, .window = 2, .hysteresis = 1, .min_scale = 1};
-    o.loss_scale = 256;
-  }
-  return o;
-}
-
-// Sequence number `sample` of the data: a rank that is given other samples cannot get the right loss.
-// Masked, it has fewer targets the later it comes in the batch.
-void append_sample(int64_t sample, std::vector<int32_t>& tokens, std::vector<int32_t>& targets, bool masked = false) {
-  const int64_t ignored = masked ? sample % kSequences * kLength / kSequences : 0;
-  for (int64_t t = 0; t < kLength; ++t) {
-    const auto at = uint64_t(sample * kLength + t);
-    tokens.push_back(int32_t(random_bits(1, stream_of("tokens"), at) % kVocab));
-    targets.push_back(t < ignored ? -1 : int32_t(random_bits(1, stream_of("targets"), at) % kVocab));
-  }
-}
-
-// The micro-batches of one rank in one step, as the loader deals them out.
-void accumulate(Engine& engine, int64_t step, bool masked = false) {
-  PhaseClock clock;
-  const int64_t rows = engine.options().micro_batch_size, micros = engine.step_micro_batches();
-  for (int64_t m = 0; m < micros; ++m) {
-    std::vector<int32_t> tokens, targets;
-    const int64_t turn = engine.turn(), before = (m / turn * engine.ranks() + engine.rank()) * turn + m % turn;
-    for (int64_t row = 0; row < rows; ++row)
-      append_sample((step * micros * engine.ranks() + before) * rows + row, tokens, targets, masked);
-    engine.micro_batch(tokens, targets, clock);
-  }
-}
-
-struct Curve {
-  std::vector<double> losses, norms;
-  double evaluation = 0;                             // summed over the ranks
-  std::vector<float> masters;                        // all of them, in the order of the files
-  std::vector<size_t> planned;                       // bytes, by rank
-  size_t weights = 0, gradients = 0, optimizer = 0;  // of rank 0's plan
-};
-
-std::vector<float> all_masters(Engine& engine) {
-  std::vector<std::vector<float>> units;
-  engine.visit_whole([&](size_t, int state, const Tensor& whole) {
-    if (state >= 0) return;
-    by_float(whole.dtype, [&]<class T>() {
-      auto& out = units.emplace_back();
-      for (int64_t i = 0; i < whole.numel(); ++i) out.push_back(to_float(whole.as<T>()[i]));
-    });
-  });
-  std::vector<float> all;
-  for (const auto& piece : engine.model().params().pieces()) {
-    const auto begin = units[size_t(piece.unit)].begin() + piece.offset;
-    all.insert(all.end(), begin, begin + piece.slice->shape.numel());
-  }
-  return all;
-}
-
-Curve train(const Setting& s, int64_t steps = 3) {
-  Curve curve;
-  std::mutex mutex;
-  const int ranks = s.replicas * s.shards;
-  curve.planned.resize(size_t(ranks));
-  run_ranks(ranks, [&](std::unique_ptr<Communicator> world) {
-    const CpuBackend cpu = make_cpu({.threads = 1});
-    ProcessMesh mesh(std::move(world), {1, s.replicas, s.shards, 1, 1, 1});
-    Engine engine(tiny(s.type, s.tied), options(s), {*cpu.device, *cpu.ops, mesh});
-    engine.commit();
-    engine.init_weights();
-    engine.set_step_sequences(s.step);
-    std::vector<double> losses, norms;
-    for (int64_t step = 0; step < steps; ++step) {
-      accumulate(engine, step, s.masked);
-      const StepState state = engine.finish_step();
-      losses.push_back(state.loss / state.loss_targets), norms.push_back(state.grad_norm);
-    }
-    std::vector<int32_t> tokens, targets;
-    for (int64_t row = 0; row < engine.options().micro_batch_size; ++row) append_sample(row, tokens, targets);
-    const double evaluation = engine.evaluate(tokens, targets);
-    const auto masters = all_masters(engine);
-    const std::lock_guard lock(mutex);
-    if (curve.losses.empty()) {
-      curve.losses = losses, curve.norms = norms, curve.masters = masters, curve.evaluation = evaluation;
-      curve.weights = engine.memory().total(MemoryKind::weights) + engine.memory().total(MemoryKind::masters);
-      curve.gradients = engine.memory().total(MemoryKind::gradients);
-      curve.optimizer = engine.memory().total(MemoryKind::optimizer);
-    }
-    EXPECT_EQ(curve.losses, losses) << "all ranks report one loss";
-    EXPECT_EQ(curve.norms, norms);
-    EXPECT_EQ(curve.masters, masters);
-    EXPECT_EQ(curve.evaluation, evaluation) << "all ranks have the same weights";
-    curve.planned[size_t(engine.rank())] = engine.memory().total();
-  });
-  return curve;
-}
-
-void expect_same(const Curve& want, const Curve& got, double tolerance, const std::string& what) {
-  ASSERT_EQ(want.losses.size(), got.losses.size());
-  for (size_t i = 0; i < want.losses.size(); ++i) {
-    EXPECT_NEAR(got.losses[i], want.losses[i], tolerance * want.losses[i]) << what << " step " << i;
-    EXPECT_NEAR(got.norms[i], want.norms[i], 20 * tolerance * want.norms[i]) << what << " step " << i;
-  }
-  ASSERT_EQ(want.masters.size(), got.masters.size());
-  double difference = 0, size = 0;
-  for (size_t i = 0; i < want.masters.size(); ++i) {
-    difference += std::pow(double(want.masters[i]) - double(got.masters[i]), 2);
-    size += std::pow(double(want.masters[i]), 2);
-  }
-  EXPECT_LT(std::sqrt(difference / size), 100 * tolerance) << what;
-}
+using namespace ranks;
 
 // Everything that may be combined: model, precision, stage, ranks (also as two copies of sharded ranks), accumulation
 // and recomputation.
@@ -309,12 +148,6 @@ TEST(Ranks, TwiceIsTheSameBits) {
   }
 }
 
-void expect_equal(const Curve& want, const Curve& got, const std::string& what) {
-  EXPECT_EQ(want.losses, got.losses) << what;
-  EXPECT_EQ(want.norms, got.norms) << what;
-  EXPECT_EQ(want.masters, got.masters) << what;
-}
-
 TEST(Ranks, InvariantSumsAreTheSameBitsOnAnyRanks) {
   for (const char* precision : {"fp32", "bf16"})
     for (const int64_t leaves : {4, 8}) {
@@ -329,65 +162,6 @@ TEST(Ranks, InvariantSumsAreTheSameBitsOnAnyRanks) {
           expect_equal(want, train(s), s.name());
         }
     }
-}
-
-// What an optimizer makes of the same gradients does not depend on the ranks, not even where it needs whole matrices:
-// each is done by one rank, from averages that were rounded before they were sent.
-TEST(Ranks, EveryOptimizerHasTheSameBitsOnAnyRanks) {
-  struct Case {
-    RuleName rule;
-    ModelType type;
-    const char* precision;
-    DType master = DType::f32, moments = DType::f32;
-  };
-  for (const Case& c : {Case{RuleName::muon, ModelType::llama, "fp32"},
-                        Case{RuleName::muon, ModelType::gpt2, "bf16", DType::i16, DType::bf16},
-                        Case{RuleName::lion, ModelType::llama, "bf16", DType::bf16},
-                        Case{RuleName::sgd, ModelType::gpt2, "fp32"}, Case{RuleName::adam, ModelType::llama, "fp32"}}) {
-    Setting s{.type = c.type,
-              .precision = c.precision,
-              .master = c.master,
-              .moments = c.moments,
-              .leaves = 4,
-              .rule = c.rule};
-    const Curve want = train(s);
-    EXPECT_NE(want.losses[0], want.losses[2]);
-    for (const auto& [replicas, shards] : {std::pair{1, 2}, {2, 2}, {1, 4}})
-      for (const int stage : {0, 1, 2, 3}) {
-        s.replicas = replicas, s.shards = shards, s.stage = stage;
-        expect_equal(want, train(s), cat(kRuleNames[size_t(c.rule)], " ", s.name()));
-      }
-  }
-}
-
-// AdamW keeps two moments of everything; Muon, Lion and SGD one of what they update.
-TEST(Ranks, OptimizersPlanWhatTheyKeep) {
-  Setting s;
-  const size_t two = train(s, 0).optimizer;
-  for (const RuleName rule : {RuleName::sgd, RuleName::lion}) {
-    s.rule = rule;
-    EXPECT_EQ(train(s, 0).optimizer, two / 2);
-  }
-  s.rule = RuleName::muon;
-  EXPECT_LT(train(s, 0).optimizer, two);
-  EXPECT_GT(train(s, 0).optimizer, two / 2);
-}
-
-// Steps of a part of the batch, as at the start of a ramp.
-TEST(Ranks, SmallerStepsAreTheSameOnAnyRanks) {
-  const Curve whole = train({}), want = train({.accumulation = 4, .step = kSequences / 2});
-  EXPECT_NE(whole.losses, want.losses);
-  for (const int stage : {1, 3}) {
-    const Setting s{.shards = 2, .stage = stage, .accumulation = 4, .step = kSequences / 2};
-    expect_same(train(s), want, 1e-5, s.name());
-  }
-  Setting s{.leaves = 4, .step = kSequences / 2};
-  const Curve invariant = train(s);
-  expect_same(invariant, want, 1e-5, s.name());
-  for (const auto& [replicas, shards] : {std::pair{1, 2}, {2, 2}}) {
-    s.replicas = replicas, s.shards = shards, s.stage = 2;
-    expect_equal(invariant, train(s), s.name());
-  }
 }
 
 // The tree is over leaves: other leaves are other bits, or the test above could not fail.
@@ -415,41 +189,6 @@ TEST(Ranks, InvariantSumsPlanTheirTree) {
   s.shards = 4, s.stage = 2;
   const auto four = train(s, 1).gradients;
   EXPECT_EQ(one, four * 4 / 2);  // gradients and three levels, or gradients and one level
-}
-
-// Initial weights, stochastic rounding: functions of the logical index, not of the shard.
-// Every rank judges by the same sums: with a window in which any loss stands out, all leave out the same steps.
-TEST(Ranks, SpikesAreSkippedByAllRanksAlike) {
-  SpikeWindow window;
-  window.count = SpikeWindow::kSteps;
-  for (int64_t i = 0; i < SpikeWindow::kSteps; ++i) window.loss[i] = window.norm[i] = i % 2 == 0 ? 0.1f : 0.2f;
-  for (const Setting& s : {Setting{.replicas = 2, .shards = 1, .stage = 1}, Setting{.shards = 2, .stage = 3}}) {
-    std::mutex mutex;
-    std::vector<std::string> courses;
-    std::vector<SpikeWindow> windows;
-    run_ranks(2, [&](std::unique_ptr<Communicator> world) {
-      const CpuBackend cpu = make_cpu({.threads = 1});
-      ProcessMesh mesh(std::move(world), {1, s.replicas, s.shards, 1, 1, 1});
-      EngineOptions o = options(s);
-      o.spikes = {.deviations = 5, .most_in_row = 2};
-      Engine engine(tiny(s.type, s.tied), o, {*cpu.device, *cpu.ops, mesh});
-      engine.commit();
-      engine.init_weights();
-      engine.write_window(window);
-      std::string course;
-      for (int64_t step = 0; step < 5; ++step) {
-        accumulate(engine, step);
-        course += cat(engine.finish_step().spike);
-      }
-      const SpikeWindow after = engine.read_window();
-      const std::lock_guard lock(mutex);
-      courses.push_back(course);
-      windows.push_back(after);
-    });
-    EXPECT_EQ(courses[0], "11211");  // two skipped, one taken, by which the next are no ordinary steps yet
-    EXPECT_EQ(courses[0], courses[1]);
-    EXPECT_EQ(std::memcmp(&windows[0], &windows[1], sizeof(SpikeWindow)), 0);
-  }
 }
 
 TEST(Ranks, InitialWeightsDoNotDependOnTheShards) {

@@ -1,0 +1,116 @@
+// Courses of whole runs: schedules, batch ramps, branches, spikes and rollback, the end at a loss.
+#include <gtest/gtest.h>
+
+#include "tests/train/trainer_rig.h"
+
+namespace athanor {
+namespace {
+
+// Courses of the rate, the momentum, the weight decay and the batch, and the window of spikes.
+TEST_F(TrainerTest, CoursesResumeToTheBit) {
+  const std::vector<std::string> set = {
+      "lr_decay_style=1cycle", "weight_decay_style=linear", "end_weight_decay=0.5",     "z_loss=0.01",
+      "spike_deviations=6",    "lr_decay_iters=8",          "rampup_batch_size=[2,2,8]"};
+  const auto with = [&](const std::string& name, int64_t steps) {
+    auto all = set;
+    all.push_back(cat("train_iters=", steps));
+    return config(name, all);
+  };
+  ASSERT_EQ(run(with("whole", 8)), Exit::done);
+  for (const int64_t steps : {3, 5, 8}) ASSERT_EQ(run(with("parts", steps)), Exit::done);
+  for (const char* file : {"model.safetensors", "optimizer.safetensors", "state.json"})
+    EXPECT_EQ(bytes("whole", 8, file), bytes("parts", 8, file)) << file;
+  const RunState state = read_run_state(cat(dir_.path(), "/whole/", step_folder(8)));
+  EXPECT_EQ(state.consumed_samples, 4 * 2 + 4 * 4);
+  ASSERT_TRUE(state.window);
+  EXPECT_EQ(state.window->count, 8);
+  const auto history = read_metrics(dir_.path() + "/whole/metrics.jsonl");
+  EXPECT_EQ(history.steps[3].global_batch_size, 2);
+  EXPECT_EQ(history.steps[4].global_batch_size, 4);
+  EXPECT_NEAR(history.steps[0].momentum.value_or(0), 0.9, 1e-12);
+  EXPECT_NEAR(history.steps[1].momentum.value_or(0), 0.85, 1e-12);
+  EXPECT_NEAR(history.steps[4].weight_decay.value_or(0), 0.3, 1e-12);
+}
+
+// Half of global_batch_size is a power of two below it: not even rounding tells the two runs apart.
+TEST_F(TrainerTest, ARampTakesTheSamplesOfSmallBatches) {
+  ASSERT_EQ(run(config("small", {"global_batch_size=2", "train_iters=4", "lr_decay_iters=8"})), Exit::done);
+  ASSERT_EQ(run(config("ramp", {"rampup_batch_size=[2,2,8]", "train_iters=4", "lr_decay_iters=8"})), Exit::done);
+  for (const char* file : {"model.safetensors", "optimizer.safetensors"})
+    EXPECT_EQ(bytes("small", 4, file), bytes("ramp", 4, file)) << file;
+}
+
+TEST_F(TrainerTest, ALossEndsTheRun) {
+  ASSERT_EQ(run(config("r", {"stop_at_loss=100"})), Exit::done);
+  const RunState state = read_run_state(cat(dir_.path(), "/r/", step_folder(4)));
+  EXPECT_GT(state.reached_loss.value_or(0), 0);
+  const EventRecord end = events("r", EventKind::end).back();
+  EXPECT_EQ(end.step, 4);
+  EXPECT_EQ(end.tokens.value_or(0), 4 * 4 * 16);
+  EXPECT_GT(end.first_step_seconds.value_or(0), 0);
+  EXPECT_GT(end.seconds, end.first_step_seconds.value_or(0));
+  EXPECT_NE(end.text.find("stop_at_loss 100"), std::string::npos) << end.text;
+  ASSERT_EQ(run(config("r", {"stop_at_loss=100"})), Exit::done);  // has nothing left to do
+  EXPECT_EQ(list_checkpoints(dir_.path() + "/r").back().step, 4);
+  ASSERT_EQ(run(config("r", {"stop_at_loss=1e-9"})), Exit::done);
+  EXPECT_EQ(list_checkpoints(dir_.path() + "/r").back().step, 8);
+}
+
+TEST_F(TrainerTest, AnotherHorizonIsABranch) {
+  ASSERT_EQ(run(config("r", {"train_iters=4"})), Exit::done);
+  ASSERT_EQ(run(config("r", {"train_iters=6"})), Exit::done);
+  ASSERT_EQ(run(config("r", {"train_iters=7", "lr_decay_iters=6"})), Exit::done);  // longer, on the same course
+  const auto branches = events("r", EventKind::branch);
+  ASSERT_EQ(branches.size(), 1u);
+  EXPECT_EQ(branches[0].step, 4);
+  EXPECT_NE(branches[0].text.find(step_folder(4)), std::string::npos) << branches[0].text;
+  const RunState state = read_run_state(cat(dir_.path(), "/r/", step_folder(7)));
+  ASSERT_EQ(state.branches.size(), 1u);
+  EXPECT_EQ(state.branches[0].step, 4);
+  EXPECT_EQ(state.branches[0].parent, cat(dir_.path(), "/r/", step_folder(4)));
+  EXPECT_EQ(state.branches[0].old_decay_iters, 4);
+  EXPECT_EQ(state.branches[0].new_decay_iters, 6);
+  EXPECT_FALSE(state.branches[0].parent_config.empty());
+}
+
+TEST_F(TrainerTest, SpikesAreSkippedAndTold) {
+  write_dull_shard("data.bin", {900, 901, 902});
+  ASSERT_EQ(run(config("r", {"train_iters=280", "spike_deviations=6", "eval_interval=0"})), Exit::done);
+  const auto history = read_metrics(dir_.path() + "/r/metrics.jsonl");
+  const auto skips = events("r", EventKind::skip);
+  ASSERT_FALSE(skips.empty());
+  for (const EventRecord& e : skips) {
+    EXPECT_TRUE(history.steps[size_t(e.step) - 1].skipped) << e.step;
+    EXPECT_NE(e.text.find("standard deviations above"), std::string::npos) << e.text;
+  }
+  EXPECT_EQ(history.steps.back().spikes.value_or(0), int64_t(skips.size()));
+  EXPECT_EQ(history.steps.back().skipped_steps, int64_t(skips.size()));
+}
+
+TEST_F(TrainerTest, RollbackLeavesOutTheDataOnceAndThenStops) {
+  write_dull_shard("data.bin", {900, 901, 902});
+  const std::vector<std::string> set = {"train_iters=370",     "spike_deviations=6", "eval_interval=0",
+                                        "max_spikes_in_row=1", "rollback=true",      "save_interval=50"};
+  const Exit code = run(config("r", set));
+  const auto history = read_metrics(dir_.path() + "/r/metrics.jsonl");
+  const auto skips = events("r", EventKind::skip);
+  const auto back = events("r", EventKind::resume);
+  ASSERT_EQ(back.size(), 1u);
+  EXPECT_EQ(back[0].step, skips[0].step / 50 * 50);
+  EXPECT_NE(back[0].text.find("rollback from step"), std::string::npos) << back[0].text;
+  EXPECT_EQ(history.steps[size_t(back[0].step)].consumed_samples, 4 * (skips[0].step + 1));
+  EXPECT_EQ(code, skips.size() > 1 ? Exit::diverged : Exit::done);
+  const RunState state = read_run_state(list_checkpoints(dir_.path() + "/r").back().path);
+  EXPECT_EQ(state.rollbacks, 1);
+  EXPECT_EQ(state.consumed_samples, 4 * (state.step + skips[0].step - back[0].step));
+}
+
+TEST_F(TrainerTest, WithoutAHealthyCheckpointThereIsNoRollback) {
+  const std::vector<std::string> set = {"learning_rate=1e30", "lr_decay_style=constant", "lr_warmup_iters=0",
+                                        "save_interval=0",    "max_skipped_steps=2",     "rollback=true"};
+  EXPECT_EQ(run(config("r", set)), Exit::diverged);
+  EXPECT_TRUE(events("r", EventKind::resume).empty());
+}
+
+}  // namespace
+}  // namespace athanor

@@ -1,0 +1,108 @@
+// The end of a step on many ranks: every optimizer, smaller steps, skipped spikes.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "tests/train/ranks_rig.h"
+
+namespace athanor {
+namespace {
+
+using namespace ranks;
+
+// What an optimizer makes of the same gradients does not depend on the ranks, not even where it needs whole matrices:
+// each is done by one rank, from averages that were rounded before they were sent.
+TEST(Ranks, EveryOptimizerHasTheSameBitsOnAnyRanks) {
+  struct Case {
+    RuleName rule;
+    ModelType type;
+    const char* precision;
+    DType master = DType::f32, moments = DType::f32;
+  };
+  for (const Case& c : {Case{RuleName::muon, ModelType::llama, "fp32"},
+                        Case{RuleName::muon, ModelType::gpt2, "bf16", DType::i16, DType::bf16},
+                        Case{RuleName::lion, ModelType::llama, "bf16", DType::bf16},
+                        Case{RuleName::sgd, ModelType::gpt2, "fp32"}, Case{RuleName::adam, ModelType::llama, "fp32"}}) {
+    Setting s{.type = c.type,
+              .precision = c.precision,
+              .master = c.master,
+              .moments = c.moments,
+              .leaves = 4,
+              .rule = c.rule};
+    const Curve want = train(s);
+    EXPECT_NE(want.losses[0], want.losses[2]);
+    for (const auto& [replicas, shards] : {std::pair{1, 2}, {2, 2}, {1, 4}})
+      for (const int stage : {0, 1, 2, 3}) {
+        s.replicas = replicas, s.shards = shards, s.stage = stage;
+        expect_equal(want, train(s), cat(kRuleNames[size_t(c.rule)], " ", s.name()));
+      }
+  }
+}
+
+// AdamW keeps two moments of everything; Muon, Lion and SGD one of what they update.
+TEST(Ranks, OptimizersPlanWhatTheyKeep) {
+  Setting s;
+  const size_t two = train(s, 0).optimizer;
+  for (const RuleName rule : {RuleName::sgd, RuleName::lion}) {
+    s.rule = rule;
+    EXPECT_EQ(train(s, 0).optimizer, two / 2);
+  }
+  s.rule = RuleName::muon;
+  EXPECT_LT(train(s, 0).optimizer, two);
+  EXPECT_GT(train(s, 0).optimizer, two / 2);
+}
+
+// Steps of a part of the batch, as at the start of a ramp.
+TEST(Ranks, SmallerStepsAreTheSameOnAnyRanks) {
+  const Curve whole = train({}), want = train({.accumulation = 4, .step = kSequences / 2});
+  EXPECT_NE(whole.losses, want.losses);
+  for (const int stage : {1, 3}) {
+    const Setting s{.shards = 2, .stage = stage, .accumulation = 4, .step = kSequences / 2};
+    expect_same(train(s), want, 1e-5, s.name());
+  }
+  Setting s{.leaves = 4, .step = kSequences / 2};
+  const Curve invariant = train(s);
+  expect_same(invariant, want, 1e-5, s.name());
+  for (const auto& [replicas, shards] : {std::pair{1, 2}, {2, 2}}) {
+    s.replicas = replicas, s.shards = shards, s.stage = 2;
+    expect_equal(invariant, train(s), s.name());
+  }
+}
+
+// Initial weights, stochastic rounding: functions of the logical index, not of the shard.
+// Every rank judges by the same sums: with a window in which any loss stands out, all leave out the same steps.
+TEST(Ranks, SpikesAreSkippedByAllRanksAlike) {
+  SpikeWindow window;
+  window.count = SpikeWindow::kSteps;
+  for (int64_t i = 0; i < SpikeWindow::kSteps; ++i) window.loss[i] = window.norm[i] = i % 2 == 0 ? 0.1f : 0.2f;
+  for (const Setting& s : {Setting{.replicas = 2, .shards = 1, .stage = 1}, Setting{.shards = 2, .stage = 3}}) {
+    std::mutex mutex;
+    std::vector<std::string> courses;
+    std::vector<SpikeWindow> windows;
+    run_ranks(2, [&](std::unique_ptr<Communicator> world) {
+      const CpuBackend cpu = make_cpu({.threads = 1});
+      ProcessMesh mesh(std::move(world), {1, s.replicas, s.shards, 1, 1, 1});
+      EngineOptions o = options(s);
+      o.spikes = {.deviations = 5, .most_in_row = 2};
+      Engine engine(tiny(s.type, s.tied), o, {*cpu.device, *cpu.ops, mesh});
+      engine.commit();
+      engine.init_weights();
+      engine.write_window(window);
+      std::string course;
+      for (int64_t step = 0; step < 5; ++step) {
+        accumulate(engine, step);
+        course += cat(engine.finish_step().spike);
+      }
+      const SpikeWindow after = engine.read_window();
+      const std::lock_guard lock(mutex);
+      courses.push_back(course);
+      windows.push_back(after);
+    });
+    EXPECT_EQ(courses[0], "11211");  // two skipped, one taken, by which the next are no ordinary steps yet
+    EXPECT_EQ(courses[0], courses[1]);
+    EXPECT_EQ(std::memcmp(&windows[0], &windows[1], sizeof(SpikeWindow)), 0);
+  }
+}
+
+}  // namespace
+}  // namespace athanor

@@ -1,0 +1,189 @@
+// A tiny model on ranks that are threads, trained for some steps; what all ranks must agree on is checked.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/rng.h"
+#include "comm/threads.h"
+#include "config/config.h"
+#include "cpu/make_cpu.h"
+#include "tests/train/harness.h"
+
+namespace athanor::ranks {
+
+inline constexpr int64_t kSequences = 96, kLength = 7,
+                         kVocab = 40;  // of a global batch: divides by ranks times accumulation
+
+inline ModelConfig tiny(ModelType type, bool tied) {
+  ModelConfig m = model_defaults(type);
+  m.vocab_size = kVocab;
+  m.hidden_size = 16;
+  m.num_hidden_layers = 2;
+  m.num_attention_heads = 4;
+  m.num_key_value_heads = type == ModelType::gpt2 ? 4 : 2;
+  m.head_dim = 4;
+  m.intermediate_size = 24;
+  m.max_position_embeddings = 8;
+  m.tie_word_embeddings = tied;
+  return m;
+}
+
+struct Setting {
+  ModelType type = ModelType::llama;
+  bool tied = false;
+  const char* precision = "fp32";
+  DType master = DType::f32;
+  int replicas = 1, shards = 1, stage = 0;
+  int64_t accumulation = 1;
+  Recompute::Granularity recompute = Recompute::Granularity::none;
+  std::vector<std::string> frozen = {};
+  bool masked = false;  // targets are ignored: of every rank another number
+  DType moments = DType::f32;
+  double clip = 0.5;
+  int64_t leaves = 0;         // rank-invariant sums; micro-batches are then two sequences
+  int64_t step = kSequences;  // sequences of a step, of kSequences that are planned
+  RuleName rule = RuleName::adamw;
+
+  std::string name() const {
+    return cat(name_of(type), tied ? " tied " : " ", precision, " stage ", stage, " ranks ", replicas, "x", shards,
+               " accumulation ", accumulation, " recompute ", int(recompute), " leaves ", leaves);
+  }
+};
+
+inline EngineOptions options(const Setting& s) {
+  EngineOptions o;
+  o.recipe = make_recipe(s.precision, s.master);
+  o.recompute = {s.recompute, 1};
+  o.seq_length = kLength;
+  o.micro_batch_size = s.leaves > 0 ? 2 : kSequences / (s.accumulation * s.replicas * s.shards);
+  o.global_batch_size = kSequences;
+  o.zero_stage = s.stage;
+  o.logical_shards = s.leaves;
+  o.seed = o.optimizer.seed = 5;
+  o.optimizer.m = o.optimizer.v = s.moments;
+  o.optimizer.rule = s.rule;
+  o.optimizer.groups = default_groups(s.rule);
+  o.schedule = {.style = DecayStyle::constant, .lr = 3e-3, .min_lr = 3e-3};
+  o.clip_grad = s.clip;
+  o.frozen = s.frozen;
+  if (o.recipe.loss_scaling) {
+    o.scaling = {.dynamic = true, .window = 2, .hysteresis = 1, .min_scale = 1};
+    o.loss_scale = 256;
+  }
+  return o;
+}
+
+// Sequence number `sample` of the data: a rank that is given other samples cannot get the right loss.
+// Masked, it has fewer targets the later it comes in the batch.
+inline void append_sample(int64_t sample, std::vector<int32_t>& tokens, std::vector<int32_t>& targets,
+                          bool masked = false) {
+  const int64_t ignored = masked ? sample % kSequences * kLength / kSequences : 0;
+  for (int64_t t = 0; t < kLength; ++t) {
+    const auto at = uint64_t(sample * kLength + t);
+    tokens.push_back(int32_t(random_bits(1, stream_of("tokens"), at) % kVocab));
+    targets.push_back(t < ignored ? -1 : int32_t(random_bits(1, stream_of("targets"), at) % kVocab));
+  }
+}
+
+// The micro-batches of one rank in one step, as the loader deals them out.
+inline void accumulate(Engine& engine, int64_t step, bool masked = false) {
+  PhaseClock clock;
+  const int64_t rows = engine.options().micro_batch_size, micros = engine.step_micro_batches();
+  for (int64_t m = 0; m < micros; ++m) {
+    std::vector<int32_t> tokens, targets;
+    const int64_t turn = engine.turn(), before = (m / turn * engine.ranks() + engine.rank()) * turn + m % turn;
+    for (int64_t row = 0; row < rows; ++row)
+      append_sample((step * micros * engine.ranks() + before) * rows + row, tokens, targets, masked);
+    engine.micro_batch(tokens, targets, clock);
+  }
+}
+
+struct Curve {
+  std::vector<double> losses, norms;
+  double evaluation = 0;                             // summed over the ranks
+  std::vector<float> masters;                        // all of them, in the order of the files
+  std::vector<size_t> planned;                       // bytes, by rank
+  size_t weights = 0, gradients = 0, optimizer = 0;  // of rank 0's plan
+};
+
+inline std::vector<float> all_masters(Engine& engine) {
+  std::vector<std::vector<float>> units;
+  engine.visit_whole([&](size_t, int state, const Tensor& whole) {
+    if (state >= 0) return;
+    by_float(whole.dtype, [&]<class T>() {
+      auto& out = units.emplace_back();
+      for (int64_t i = 0; i < whole.numel(); ++i) out.push_back(to_float(whole.as<T>()[i]));
+    });
+  });
+  std::vector<float> all;
+  for (const auto& piece : engine.model().params().pieces()) {
+    const auto begin = units[size_t(piece.unit)].begin() + piece.offset;
+    all.insert(all.end(), begin, begin + piece.slice->shape.numel());
+  }
+  return all;
+}
+
+inline Curve train(const Setting& s, int64_t steps = 3) {
+  Curve curve;
+  std::mutex mutex;
+  const int ranks = s.replicas * s.shards;
+  curve.planned.resize(size_t(ranks));
+  run_ranks(ranks, [&](std::unique_ptr<Communicator> world) {
+    const CpuBackend cpu = make_cpu({.threads = 1});
+    ProcessMesh mesh(std::move(world), {1, s.replicas, s.shards, 1, 1, 1});
+    Engine engine(tiny(s.type, s.tied), options(s), {*cpu.device, *cpu.ops, mesh});
+    engine.commit();
+    engine.init_weights();
+    engine.set_step_sequences(s.step);
+    std::vector<double> losses, norms;
+    for (int64_t step = 0; step < steps; ++step) {
+      accumulate(engine, step, s.masked);
+      const StepState state = engine.finish_step();
+      losses.push_back(state.loss / state.loss_targets), norms.push_back(state.grad_norm);
+    }
+    std::vector<int32_t> tokens, targets;
+    for (int64_t row = 0; row < engine.options().micro_batch_size; ++row) append_sample(row, tokens, targets);
+    const double evaluation = engine.evaluate(tokens, targets);
+    const auto masters = all_masters(engine);
+    const std::lock_guard lock(mutex);
+    if (curve.losses.empty()) {
+      curve.losses = losses, curve.norms = norms, curve.masters = masters, curve.evaluation = evaluation;
+      curve.weights = engine.memory().total(MemoryKind::weights) + engine.memory().total(MemoryKind::masters);
+      curve.gradients = engine.memory().total(MemoryKind::gradients);
+      curve.optimizer = engine.memory().total(MemoryKind::optimizer);
+    }
+    EXPECT_EQ(curve.losses, losses) << "all ranks report one loss";
+    EXPECT_EQ(curve.norms, norms);
+    EXPECT_EQ(curve.masters, masters);
+    EXPECT_EQ(curve.evaluation, evaluation) << "all ranks have the same weights";
+    curve.planned[size_t(engine.rank())] = engine.memory().total();
+  });
+  return curve;
+}
+
+inline void expect_same(const Curve& want, const Curve& got, double tolerance, const std::string& what) {
+  ASSERT_EQ(want.losses.size(), got.losses.size());
+  for (size_t i = 0; i < want.losses.size(); ++i) {
+    EXPECT_NEAR(got.losses[i], want.losses[i], tolerance * want.losses[i]) << what << " step " << i;
+    EXPECT_NEAR(got.norms[i], want.norms[i], 20 * tolerance * want.norms[i]) << what << " step " << i;
+  }
+  ASSERT_EQ(want.masters.size(), got.masters.size());
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < want.masters.size(); ++i) {
+    difference += std::pow(double(want.masters[i]) - double(got.masters[i]), 2);
+    size += std::pow(double(want.masters[i]), 2);
+  }
+  EXPECT_LT(std::sqrt(difference / size), 100 * tolerance) << what;
+}
+
+inline void expect_equal(const Curve& want, const Curve& got, const std::string& what) {
+  EXPECT_EQ(want.losses, got.losses) << what;
+  EXPECT_EQ(want.norms, got.norms) << what;
+  EXPECT_EQ(want.masters, got.masters) << what;
+}
+
+}  // namespace athanor::ranks
