@@ -153,32 +153,24 @@ def loops_of(code):
             now |= 1 << b
             changed, dominators[b] = changed or now != dominators[b], now
     loops = {}
-    reached = reachable(after)
-    for b in reached:
+    for b in reached_from(0, after):
         for head in after[b]:
             if dominators[b] >> head & 1:
-                loops.setdefault(head, {head}).update(body(head, b, before))
+                loops.setdefault(head, {head}).update(reached_from(b, before, {head}))
     return [[i for b in sorted(nodes) for i in code[slice(*blocks[b])]] for nodes in sorted(loops.values(), key=min)]
 
 
-def reachable(after):
-    seen, todo = {0}, [0]
+def reached_from(start, edges, seen=()):
+    """`start`, what its edges lead to, and `seen`, beyond which nothing is followed."""
+    seen = {*seen}
+    todo = [start] if start not in seen else []
+    seen.add(start)
     while todo:
-        for s in after[todo.pop()]:
+        for s in edges[todo.pop()]:
             if s not in seen:
                 seen.add(s)
                 todo.append(s)
     return seen
-
-
-def body(head, tail, before):
-    nodes, todo = {head, tail}, [tail] if tail != head else []
-    while todo:
-        for p in before[todo.pop()]:
-            if p not in nodes:
-                nodes.add(p)
-                todo.append(p)
-    return nodes
 
 
 # ---- the order of what is asynchronous

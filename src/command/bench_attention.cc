@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -16,6 +15,7 @@
 #include "command/machine.h"
 #include "metrics/format.h"
 #include "ops/basic.h"
+#include "train/best_seconds.h"
 
 namespace athanor {
 namespace {
@@ -130,25 +130,8 @@ class Bench {
   Measured measure(const Op& op, const std::vector<Tensor>& outputs) {
     backend_.ops.run(op, scratch_.data);
     const std::string first = bits(outputs);
-    const double seconds = best_seconds(op);
+    const double seconds = best_seconds(backend_, op, scratch_.data);
     return {seconds, bits(outputs) == first};
-  }
-  template <class Op>
-  double best_seconds(const Op& op) {
-    constexpr int kLeastRuns = 3, kMostRuns = 30;
-    constexpr double kEnough = 0.03;  // seconds of all runs together
-    Device& device = backend_.device;
-    double best = std::numeric_limits<double>::infinity(), sum = 0;
-    for (int runs = 0; runs < kLeastRuns || (runs < kMostRuns && sum < kEnough); ++runs) {
-      const auto start = device.record(Lane::compute);
-      backend_.ops.run(op, scratch_.data);
-      const auto end = device.record(Lane::compute);
-      device.wait(*end);
-      const double seconds = device.seconds(*start, *end);
-      sum += seconds;
-      best = std::min(best, seconds);
-    }
-    return best;
   }
   std::string bits(const std::vector<Tensor>& tensors) {
     Xxh3 sum;
