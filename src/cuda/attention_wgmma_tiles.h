@@ -52,11 +52,12 @@ struct Ring {
       ptx::mbar_init(&empty[i], consumers);
     }
   }
-  // By the producer's warp: one of its threads lets copy(slot) fill the slot whose turn it is.
+  // By the producer's warp: one of its threads lets copy(slot) fill the slot whose turn it is. That thread alone waits:
+  // another could come so late that the consumers have emptied the slot again, and would wait for a phase that is over.
   template <class F>
   __device__ __forceinline__ void fill(Turn<Slots>& turn, int next_row, F copy) {
-    ptx::mbar_wait(&empty[turn.slot], turn.parity ^ 1);  // passes at once the first time
     if (lane_id() == 0) {
+      ptx::mbar_wait(&empty[turn.slot], turn.parity ^ 1);  // passes at once the first time
       next[turn.slot] = next_row;
       copy(turn.slot);
     }
