@@ -92,7 +92,7 @@ def run_part(name, call):
     begin = time.monotonic()
     call.begin_part(HANGS * ESTIMATES[name] if call.hurried and call.device == "cuda" else math.inf)
     entry = {"device": call.device, "gpu": call.gpu}
-    if not call.hurried and begin + ESTIMATES[name] > call.call_end or call.left() < 1:
+    if begin + (1 if call.hurried else ESTIMATES[name]) > call.call_end:
         why = (f"{call.call_end - begin:.0f} s were left of the call, about {ESTIMATES[name]} are needed: call again "
                "with --parts rest")
         return entry | {"status": "not run", "seconds": 0.0, "why": why}
