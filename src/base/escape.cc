@@ -6,7 +6,14 @@
 namespace athanor {
 namespace {
 
-// Bytes of the well-formed character at text[at] [Unicode 16.0, table 3-7]; 0: there is none.
+bool is_control(std::string_view character) {
+  const auto first = uint8_t(character[0]);
+  if (character.size() == 1) return first < 0x20 || first == 0x7f;
+  return first == 0xc2 && uint8_t(character[1]) < 0xa0;
+}
+
+}  // namespace
+
 size_t character_bytes(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) { return at + i < text.size() ? uint8_t(text[at + i]) : uint8_t{0}; };
   const uint8_t first = byte(0), second = byte(1);
@@ -18,14 +25,6 @@ size_t character_bytes(std::string_view text, size_t at) {
   const bool too_high = (first == 0xed && second > 0x9f) || (first == 0xf4 && second > 0x8f);
   return too_low || too_high ? 0 : bytes;
 }
-
-bool is_control(std::string_view character) {
-  const auto first = uint8_t(character[0]);
-  if (character.size() == 1) return first < 0x20 || first == 0x7f;
-  return first == 0xc2 && uint8_t(character[1]) < 0xa0;
-}
-
-}  // namespace
 
 std::string escape_controls(std::string_view text, std::string_view kept) {
   static constexpr char kHex[] = "0123456789abcdef";

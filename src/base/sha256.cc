@@ -77,9 +77,9 @@ Digest hmac_sha256(std::string_view key, std::string_view message) {
   return sha256(outer.append(as_text(digest)));
 }
 
-bool equal_digests(const Digest& a, const Digest& b) {
-  unsigned different = 0;
-  for (size_t i = 0; i < a.size(); ++i) different |= unsigned(a[i] ^ b[i]);
+bool same_bytes(std::string_view a, std::string_view b) {
+  unsigned different = a.size() != b.size();
+  for (size_t i = 0; i < a.size() && i < b.size(); ++i) different |= unsigned(uint8_t(a[i]) ^ uint8_t(b[i]));
   return different == 0;
 }
 

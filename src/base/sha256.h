@@ -12,7 +12,7 @@ using Digest = std::array<uint8_t, 32>;
 Digest sha256(std::string_view bytes);
 Digest hmac_sha256(std::string_view key, std::string_view message);
 // Takes the same time wherever they differ.
-bool equal_digests(const Digest& a, const Digest& b);
+bool same_bytes(std::string_view a, std::string_view b);
 
 // Bytes from the system that nobody can guess.
 std::string random_bytes(size_t count);

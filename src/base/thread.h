@@ -9,7 +9,8 @@
 
 namespace athanor {
 
-// What this process may not exceed: "4096 processes of this user (ulimit -u), 512 in this cgroup (pids.max), ...".
+// What this process may not exceed: "4096 processes and threads of this user (ulimit -u), 512 of this cgroup
+// (pids.max), ...".
 std::string thread_limits();
 
 // what: the thread's work, for the message.

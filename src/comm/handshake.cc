@@ -2,6 +2,7 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -16,6 +17,7 @@ constexpr size_t kNonce = 32, kMac = 32, kDialled = 64;  // "[IPv6]:port" has 54
 constexpr size_t kAnswer = kNonce + 3 * 8 + kDialled, kVerdict = 1 + kMac;
 constexpr size_t kMaxApplicants = 64;
 constexpr double kSecondsToAnswer = 10, kSecondsToAnswerWhenCrowded = 0.05;
+constexpr double kSecondsToEnter = 5;
 constexpr double kSecondsWithoutDescriptors = 0.1;  // until the next look whether some are free
 constexpr int kKeptForFiles = 64;                   // descriptors
 
@@ -52,6 +54,10 @@ bool spares_files(const Fd& fd) {
 
 }  // namespace
 
+Deadline of_attempt(Deadline all, double timeout) {
+  return std::min(all, after(std::min(kSecondsToEnter, timeout / 4)));
+}
+
 Entrance enter(const Endpoint& to, const std::string& secret, const Card& card, Deadline deadline) {
   Entrance e;
   const auto failed = [&](std::string why, bool refused = false) {
@@ -63,7 +69,7 @@ Entrance enter(const Endpoint& to, const std::string& secret, const Card& card, 
   if (!e.fd) return e;
   std::string hello(kMagic.size() + kNonce, '\0');
   if (!recv_all(e.fd, hello.data(), hello.size(), deadline)) return failed("whoever listens there does not greet");
-  if (!hello.starts_with(kMagic)) return failed("something else than a rank of this program listens there");
+  if (!hello.starts_with(kMagic)) return failed(meaning('\0', ""));
   const std::string nonce = hello.substr(kMagic.size());
   std::string answer = random_bytes(kNonce);
   for (const uint64_t field : {uint64_t(card.purpose), uint64_t(card.rank), uint64_t(card.world)})

@@ -25,6 +25,10 @@ struct Card {
   int rank = 0, world = 0;
 };
 
+// Of one attempt of several that may take `timeout` seconds together: whoever listens on a port may be a stranger that
+// never answers.
+Deadline of_attempt(Deadline all, double timeout);
+
 struct Guest {
   Fd fd;
   Session session;
@@ -51,7 +55,7 @@ class Doorkeeper {
   // After poll(): lets in whoever has proved to belong here.
   std::vector<Guest> admit();
   void close();  // nobody else is expected
-  // "; 3 came with another secret, the last of them from 10.0.0.7: ...", or "".
+  // "; 3 connections came with another secret, the last from 10.0.0.7: ...", or "".
   std::string strangers() const;
 
  private:

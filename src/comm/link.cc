@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "base/error.h"
+#include "comm/socket.h"
 
 namespace athanor {
 namespace {
@@ -28,8 +29,7 @@ Piece next_piece(const Transfer& t, Header& header, Tag& tag) {
 }
 
 Link::Outcome otherwise(ssize_t result) {
-  const bool later = result < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
-  return later ? Link::Outcome::waiting : Link::Outcome::closed;
+  return result < 0 && would_block(errno) ? Link::Outcome::waiting : Link::Outcome::closed;
 }
 
 }  // namespace

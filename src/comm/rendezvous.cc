@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "comm/communicator.h"
 #include "comm/rendezvous_server.h"
 
@@ -16,7 +16,6 @@ namespace {
 
 constexpr int kPorts = 8;  // tried from the one named on, by rank 0 and by those who look for it
 constexpr double kSecondsToTell = 2;
-constexpr double kSecondsToEnter = 5;  // of an attempt: whoever listens on a port may be a stranger that never answers
 constexpr size_t kStepsRemembered = 256, kStepsToKnow = 8;
 constexpr double kSecondsBetweenBeats = 0.05;  // at least, however often what this rank is at changes
 constexpr auto kPause = std::chrono::milliseconds(50);
@@ -44,7 +43,7 @@ Rendezvous::Rendezvous(RendezvousOptions options)
     if (options_.listening) options_.listening(server_->port());
   }
   join();
-  monitor_ = std::thread([this] { monitor(); });
+  monitor_ = start_thread("the connection to rank 0", [this] { monitor(); });
   try {
     barrier("everybody is here");
   } catch (...) {
@@ -70,8 +69,8 @@ void Rendezvous::join() {
     for (int k = 0; k < (key.secret.empty() ? 0 : key.port ? 1 : kPorts); ++k) {
       const std::string here = address_.empty() ? "127.0.0.1" : address_;
       const Endpoint to{server_ ? here : me.host, key.port ? key.port : me.port + k};
-      Entrance e = enter(to, key.secret, {Purpose::rendezvous, me.rank, me.world},
-                         std::min(deadline, after(std::min(kSecondsToEnter, options_.timeout / 4))));
+      Entrance e =
+          enter(to, key.secret, {Purpose::rendezvous, me.rank, me.world}, of_attempt(deadline, options_.timeout));
       if (e.fd) {
         if (!server_) address_ = local_address(e.fd);
         server_address_ = remote_address(e.fd);

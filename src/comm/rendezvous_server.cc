@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/thread.h"
 
 namespace athanor {
 namespace {
@@ -36,7 +37,7 @@ RendezvousServer::RendezvousServer(Fd listener, const std::string& secret, int w
       now_(started_),
       members_(size_t(world)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  thread_ = std::thread([this] { serve(); });
+  thread_ = start_thread("the rendezvous of rank 0", [this] { serve(); });
 }
 
 RendezvousServer::~RendezvousServer() {

@@ -28,10 +28,4 @@ Digest derive(std::string_view key, std::string_view purpose, std::string_view c
 std::string_view as_text(const Digest& d) { return {reinterpret_cast<const char*>(d.data()), d.size()}; }
 std::string_view as_text(const Tag& t) { return {reinterpret_cast<const char*>(t.data()), t.size()}; }
 
-bool same_bytes(std::string_view a, std::string_view b) {
-  unsigned different = a.size() != b.size();
-  for (size_t i = 0; i < a.size() && i < b.size(); ++i) different |= unsigned(uint8_t(a[i]) ^ uint8_t(b[i]));
-  return different == 0;
-}
-
 }  // namespace athanor

@@ -34,6 +34,5 @@ struct Session {
 Digest derive(std::string_view key, std::string_view purpose, std::string_view context);
 std::string_view as_text(const Digest&);
 std::string_view as_text(const Tag&);
-bool same_bytes(std::string_view a, std::string_view b);  // takes the same time wherever they differ
 
 }  // namespace athanor

@@ -28,8 +28,6 @@ union Address {
   sockaddr_storage storage;
 };
 
-bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
-
 Fd new_socket(int family) { return Fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)); }
 
 void set_option(const Fd& fd, int level, int name, int value) {
@@ -107,6 +105,8 @@ Fd connect_address(const addrinfo& a, Deadline deadline, std::string* why) {
 }
 
 }  // namespace
+
+bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
 Deadline after(double seconds) {
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));

@@ -1,4 +1,4 @@
-// TCP sockets: listening and connecting over IPv4 and IPv6, transfers that end at a deadline, length-prefixed frames.
+// TCP sockets: listening and connecting over IPv4 and IPv6, transfers that end at a deadline, fields of payloads.
 // Every descriptor is non-blocking; waiting is poll().
 #pragma once
 #include <poll.h>
@@ -68,6 +68,8 @@ class Pipe {
 
 // Fields of a payload.
 void put_u64(std::string& out, uint64_t value);
+bool would_block(int error);  // of a transfer that is to be tried again
+
 void put_text(std::string& out, std::string_view text);
 class FieldReader {  // throws Error when the payload ends early
  public:

@@ -10,10 +10,7 @@
 namespace athanor {
 namespace {
 
-constexpr double kSecondsToEnter = 5;  // of an attempt
-
-// The connections of one rank to all others. Every transfer is followed by its tag: what a transfer has written into
-// memory counts once its tag has been found right.
+// The connections of one rank to all others.
 class Connections final : public Wire {
  public:
   Connections(Rendezvous& rendezvous, const std::string& interfaces);
@@ -26,17 +23,6 @@ class Connections final : public Wire {
   std::vector<std::optional<Link>> peers_;  // by rank
 };
 
-// Every rank tells where it listens, and a number that nobody could know before: all of them together are the secret of
-// these very connections.
-struct Calling {
-  std::string endpoint, number;
-};
-std::string to_text(const Calling& c) { return cat(c.endpoint, " ", c.number); }
-Calling parse_calling(const std::string& text) {
-  const size_t space = std::min(text.find(' '), text.size());
-  return {text.substr(0, space), text.substr(space)};
-}
-
 constexpr std::string_view kWhereYouMetMe = "*";  // as an address, of rank 0, which listens on all of its own
 
 Connections::Connections(Rendezvous& rendezvous, const std::string& interfaces)
@@ -46,11 +32,17 @@ Connections::Connections(Rendezvous& rendezvous, const std::string& interfaces)
   auto listener = listen_on(address, 0);
   if (!listener) throw Error("tcp: this machine has no free port");
   const std::string endpoint = cat('[', address.empty() ? kWhereYouMetMe : address, "]:", port_of(*listener));
+  // Every rank tells where it listens, and a number that nobody could know before: all of them together are the secret
+  // of these very connections.
+  std::string mine;
+  put_text(mine, endpoint);
+  put_text(mine, to_hex(random_bytes(32)));
   std::vector<std::string> endpoints;
   std::string numbers;
-  for (const std::string& text : rendezvous.exchange("tcp endpoint", to_text({endpoint, to_hex(random_bytes(32))}))) {
-    const Calling c = parse_calling(text);
-    endpoints.push_back(c.endpoint), numbers += c.number;
+  for (const std::string& text : rendezvous.exchange("tcp endpoint", mine)) {
+    FieldReader fields(text);
+    endpoints.push_back(fields.text());
+    numbers += fields.text();
   }
   const std::string secret(as_text(derive(rendezvous.secret(), "tensors", numbers)));
   connect({endpoints.begin(), endpoints.begin() + me.rank}, secret);
@@ -79,8 +71,7 @@ void Connections::connect(const std::vector<std::string>& endpoints, const std::
     Endpoint to = parse_endpoint(endpoints[peer]);
     if (to.host == kWhereYouMetMe) to.host = rendezvous_.server_address();
     while (!peers_[peer]) {
-      Entrance e = enter(to, secret, {Purpose::data, me.rank, me.world},
-                         std::min(deadline, after(std::min(kSecondsToEnter, timeout / 4))));
+      Entrance e = enter(to, secret, {Purpose::data, me.rank, me.world}, of_attempt(deadline, timeout));
       rendezvous_.throw_if_failed();
       if (!e.fd && Clock::now() > deadline)
         throw Error(cat("rank ", me.rank, " cannot reach rank ", peer, " at ", to.host, " port ", to.port, ": ", e.why,

@@ -4,6 +4,7 @@
 #include <exception>
 #include <utility>
 
+#include "base/thread.h"
 #include "cuda/check.h"
 
 namespace athanor::cuda {
@@ -23,7 +24,7 @@ NcclGuard::NcclGuard(const NcclTable& nccl, CudaDevice& device, NcclOptions opti
     : nccl_(nccl), device_(device), options_(std::move(options)), marks_(device), names_{"no collective"} {
   CUDA_CHECK(cudaGetDevice(&index_));
   moved_ = Clock::now();
-  thread_ = std::thread([this] { watch(); });
+  thread_ = start_thread("the watchdog of NCCL", [this] { watch(); });
   device_.set_wait_check([this] {
     const std::lock_guard lock(mutex_);
     throw_if_ended();
