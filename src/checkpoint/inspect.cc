@@ -67,7 +67,7 @@ std::string state_keys(const std::string& dir, const ManifestFile& file) {
   const std::string path = cat(dir, "/", file.name);
   std::vector<Row> rows;
   try {
-    const auto json = nlohmann::json::parse(read_all(open_regular(path), kMaxStateBytes, path));
+    const auto json = nlohmann::json::parse(read_file(path, kMaxStateBytes));
     if (!json.is_object()) return "";
     for (const auto& [key, value] : json.items()) {
       const std::string shown = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);

@@ -150,7 +150,7 @@ void CheckpointReader::read(std::string_view name, std::span<std::byte> out) con
 std::string CheckpointReader::text(const std::string& file, int64_t max_bytes) const {
   if (!manifest_.find_file(file)) throw Error(cat(dir_, ": has no file ", printable(file)));
   const std::string path = cat(dir_, "/", file);
-  return read_all(open_regular(path), max_bytes, path);
+  return read_file(path, max_bytes);
 }
 
 }  // namespace athanor

@@ -227,6 +227,7 @@ std::vector<CheckpointInfo> list_diverged(const std::string& root) {
   std::vector<CheckpointInfo> list;
   for (const std::string& name : folder_names(root))
     if (const auto step = parse_diverged_folder(name)) list.push_back({.step = *step, .path = cat(root, "/", name)});
+  std::ranges::sort(list, {}, &CheckpointInfo::step);
   return list;
 }
 

@@ -72,7 +72,7 @@ std::vector<std::string> WeightFiles::paths() const {
 }
 
 void WeightFiles::add_indexed(const std::string& index) {
-  const auto map = parse_weight_index(read_all(open_regular(index), kMaxIndexBytes, index), index);
+  const auto map = parse_weight_index(read_file(index, kMaxIndexBytes), index);
   std::set<std::string> names;
   for (const auto& [tensor, file] : map) names.insert(file);
   for (const std::string& name : names) add_file(cat(path_, "/", name));

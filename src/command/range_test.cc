@@ -78,6 +78,7 @@ Exit range_test(const Args& args, const std::vector<std::string>& command_line) 
     trainer.emplace(config, machine.backend(),
                     TrainerOptions{.program = program_info(command_line),
                                    .backend_description = machine.description(),
+                                   .most_flops = machine.most_flops(),
                                    .on_step = on_step,
                                    .doing = [&](Activity activity, int64_t step) { machine.doing(activity, step); }});
     trainer->run();

@@ -3,7 +3,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <set>
+#include <map>
 #include <sstream>
 #include <utility>
 
@@ -93,12 +93,14 @@ std::string Dataset::first_shared_shard(const Dataset& other) const {
     add_ends(hash, shard.file());
     return hash.hex();
   };
-  std::set<std::string> mine;
+  std::map<int64_t, std::vector<const TokenFile*>> mine;  // by size: only shards of one size need be read
   for (const Source& source : sources_)
-    for (const TokenFile& shard : source.shards) mine.insert(ends_of(shard));
+    for (const TokenFile& shard : source.shards) mine[shard.file().bytes()].push_back(&shard);
   for (const Source& source : other.sources_)
     for (const TokenFile& shard : source.shards)
-      if (mine.contains(ends_of(shard))) return shard.path();
+      if (const auto alike = mine.find(shard.file().bytes()); alike != mine.end())
+        for (const TokenFile* candidate : alike->second)
+          if (ends_of(*candidate) == ends_of(shard)) return shard.path();
   return "";
 }
 

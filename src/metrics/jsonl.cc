@@ -231,17 +231,18 @@ void JsonlSink::event(const EventRecord& record) {
   write(json_line(e));
 }
 
-bool has_evaluation(const std::string& path, int64_t step, std::string_view name) {
+std::set<std::string> evaluations_after(const std::string& path, int64_t step) {
   std::ifstream in(path, std::ios::binary);
-  bool found = false;
+  std::set<std::string> found;
   for (std::string line; std::getline(in, line);) {
     const bool eval = line.find("\"eval\"") != line.npos;  // most lines need not be parsed
     if (!eval && line.find("\"supersedes_from\"") == line.npos) continue;
     const auto object = parse_line(line);
     if (!object) continue;
-    if (const auto from = read_step(*object, "supersedes_from"); from && *from <= step) found = false;
-    if (object->at("event") == "eval" && read_step(*object, "step") == step && object->value("name", Json()) == name)
-      found = true;
+    if (const auto from = read_step(*object, "supersedes_from"); from && *from <= step) found.clear();
+    if (object->at("event") != "eval" || read_step(*object, "step") != step) continue;
+    if (const auto name = object->find("name"); name != object->end() && name->is_string())
+      found.insert(name->get<std::string>());
   }
   return found;
 }

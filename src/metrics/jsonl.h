@@ -2,6 +2,7 @@
 // that repeats steps first writes a `resume` marker, so that the file's effective series is well defined.
 #pragma once
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,8 +50,8 @@ struct MetricHistory {
   int64_t bad_lines = 0;            // lines that are no record, a torn last one included
 };
 
-// Whether the effective series holds an evaluation of this set after that step; false where there is no file.
-bool has_evaluation(const std::string& path, int64_t step, std::string_view name);
+// Names of the sets that the effective series holds an evaluation of after that step; none where there is no file.
+std::set<std::string> evaluations_after(const std::string& path, int64_t step);
 
 // Throws if the file cannot be read; bad lines are counted and left out. Unknown fields and events are ignored.
 MetricHistory read_metrics(const std::string& path);

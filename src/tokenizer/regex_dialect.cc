@@ -3,7 +3,6 @@
 #include "tokenizer/regex_dialect.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <charconv>
 #include <cstdint>

@@ -92,12 +92,12 @@ class Fitting {
   std::unique_ptr<Engine> with_more_scratch(std::unique_ptr<Engine> engine) {
     Tuning* tuning = backend_.tuning;
     engine->memory();  // the dry run names the ops
-    const size_t wanted = tuning ? tuning->wanted_scratch(engine->tunable()) : 0;
+    const size_t wanted =
+        most_of_ranks(tuning ? tuning->wanted_scratch(engine->tunable()) : 0);  // as each rank decides
     if (wanted == 0) return engine;
     const size_t before = tuning->allow_scratch(wanted);
     auto roomier = std::make_unique<Engine>(config_.model, engine->options(), backend_);
-    rest_ = runtime_reserve(config_) + save_reserve(config_, backend_, *roomier, training_);
-    if (roomier->memory().total() + rest_ <= capacity_) return roomier;
+    if (fits(*roomier)) return roomier;
     tuning->allow_scratch(before);
     return engine;
   }
@@ -126,6 +126,11 @@ class Fitting {
   // orthogonal.
   size_t most_of_ranks(size_t bytes) const { return size_t(-least_of_ranks(backend_, -int64_t(bytes))); }
 
+  bool fits(Engine& engine) {
+    rest_ = runtime_reserve(config_) + save_reserve(config_, backend_, engine, training_);
+    return most_of_ranks(engine.memory().total() + rest_) <= capacity_;
+  }
+
   // Null where no size fits; leaves those in `sizes` that do not.
   std::unique_ptr<Engine> largest(std::span<const int64_t>& sizes) {
     std::unique_ptr<Engine> best = fitting(sizes.back());
@@ -149,8 +154,7 @@ class Fitting {
     for (const size_t budget : logits_budgets_) {
       options_.logits_budget = budget;
       auto engine = std::make_unique<Engine>(config_.model, options_, backend_);
-      rest_ = runtime_reserve(config_) + save_reserve(config_, backend_, *engine, training_);
-      if (most_of_ranks(engine->memory().total() + rest_) <= capacity_) return engine;
+      if (fits(*engine)) return engine;
       too_large_ = std::move(engine);
     }
     return nullptr;

@@ -382,10 +382,9 @@ void Trainer::after_step() {
 // Of a run that was stopped between a step and its evaluation.
 void Trainer::make_up_evaluation(const Resume& resume) {
   if (state_.step == 0 || !eval_due(state_.step) || !resume.folder.starts_with(config_.save + "/")) return;
-  const auto missing = [&](const char* set) {
-    return of_any(backend_.mesh.world().rank() == 0 &&
-                  !has_evaluation(config_.save + "/metrics.jsonl", state_.step, set));
-  };
+  const bool looks = backend_.mesh.world().rank() == 0;
+  const auto made = looks ? evaluations_after(config_.save + "/metrics.jsonl", state_.step) : std::set<std::string>{};
+  const auto missing = [&](const char* set) { return of_any(looks && !made.contains(set)); };
   const EvalSets sets = {.valid = valid_ && missing("valid"), .choices = !questions_.empty() && missing("choices")};
   if (!sets.valid && !sets.choices) return;
   if (engine_->rank() == 0) log::info("the evaluation after step ", state_.step, " is made up for");

@@ -155,10 +155,9 @@ class Trainer {
   PhaseClock::Clock::time_point started_, last_save_;
   int64_t last_saved_step_ = -1;
   std::optional<PhaseClock::Clock::time_point> retry_save_;  // a save failed: when it is tried again
-  bool save_failed_here_ = false;
-  std::string save_failure_;                         // why it did
-  bool save_put_off_ = false;                        // until a step is good again
-  bool failed_ = false;                              // on any rank: failure_
+  std::optional<Error> save_failure_;                        // of this rank's part of it
+  bool save_put_off_ = false;                                // until a step is good again
+  bool failed_ = false;                                      // on any rank: failure_
   std::optional<Error> failure_;                     // what ends the run and leaves its state as after the last step
   std::vector<int32_t> last_tokens_, last_targets_;  // of the last micro-batch
   bool running_ = false;                             // the log of this run has begun

@@ -1,4 +1,4 @@
-// The first second of a run: everything that can be wrong is found here, before a step is computed.
+// The first second of a run: everything that can be wrong is found here, before a step is computed; and its saves.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -169,13 +169,14 @@ std::string Trainer::resume_folder() const {
 }
 
 void Trainer::check_resume(Resume& resume) {
+  const Manifest manifest = read_manifest(resume.folder);
   std::string refused;
   const auto changes = resume_changes(read_file(resume.folder + "/config.resolved.json", kMaxConfigBytes), config_);
   for (const ConfigChange& c : changes) {
     if (c.key == "lr_decay_iters")
       resume.branch = RunBranch{.step = resume.state.step,
                                 .parent = resume.folder,
-                                .parent_config = read_manifest(resume.folder).config_hash,
+                                .parent_config = manifest.config_hash,
                                 .old_decay_iters = std::stoll(c.old_value),
                                 .new_decay_iters = config_.lr_decay_iters};
     const std::string text = cat(c.key, ": ", c.old_value, " -> ", c.new_value);
@@ -189,12 +190,14 @@ void Trainer::check_resume(Resume& resume) {
   const auto same = [](const TokenizerFile& a, const TokenizerFile& b) {
     return a.name == b.name && a.content == b.content;
   };
-  const std::vector<TokenizerFile> before = tokenizer_files_beside(resume.folder + "/" + kManifestName);
-  if (!before.empty() && !tokenizer_.empty() && backend_.mesh.world().rank() == 0 &&
-      !std::equal(before.begin(), before.end(), tokenizer_.begin(), tokenizer_.end(), same))
-    log::warn("the tokenizer beside ", train_.first_shard(), " is another than in ", resume.folder,
-              ": checkpoints hold it from here on");
-  const std::string& was = read_manifest(resume.folder).data_fingerprint;
+  const bool tells = backend_.mesh.world().rank() == 0;
+  if (tells && !tokenizer_.empty()) {
+    const std::vector<TokenizerFile> before = tokenizer_files_beside(resume.folder + "/" + kManifestName);
+    if (!before.empty() && !std::equal(before.begin(), before.end(), tokenizer_.begin(), tokenizer_.end(), same))
+      log::warn("the tokenizer beside ", train_.first_shard(), " is another than in ", resume.folder,
+                ": checkpoints hold it from here on");
+  }
+  const std::string& was = manifest.data_fingerprint;
   if (was != train_.fingerprint()) {
     const std::string text = cat("train_data is not what ", resume.folder, " was trained on (fingerprint ", was,
                                  ", now ", train_.fingerprint(), ")");
@@ -204,7 +207,7 @@ void Trainer::check_resume(Resume& resume) {
                   Exit::usage);
     log::warn(text);
   }
-  if (backend_.mesh.world().rank() == 0) warn_of_rate(resume, changes);
+  if (tells) warn_of_rate(resume, changes);
 }
 
 // A longer run stretches the schedule: a rate that had fallen would rise again.
@@ -403,8 +406,7 @@ bool Trainer::save(const char* why, Wait wait, Health health) {
   }
   if (wait == Wait::no && saves_in_background(config_, backend_.device)) return true;
   settle_save();
-  if (wait == Wait::durable && of_any(last_saved_step_ != state_.step))
-    leave_with(save_failed_here_ ? std::optional(Error(cat("checkpoint: ", save_failure_))) : std::nullopt);
+  if (wait == Wait::durable && of_any(last_saved_step_ != state_.step)) leave_with(save_failure_);
   return !diverged;
 }
 
@@ -459,8 +461,8 @@ void Trainer::report_save() {
     if (last_saved_step_ == failed->step) last_saved_step_ = -1;
     retry_save_ = PhaseClock::Clock::now() +
                   std::chrono::duration_cast<PhaseClock::Clock::duration>(std::chrono::duration<double>(seconds));
-    save_failure_ = failed->why;
-    save_failed_here_ = failed->here;
+    save_failure_.reset();
+    if (failed->here) save_failure_.emplace(cat("checkpoint: ", failed->why));
     metrics_.event({.kind = EventKind::warn,
                     .step = failed->step,
                     .text = cat("the checkpoint was not written, training goes on without it: ", failed->why),

@@ -216,18 +216,18 @@ TEST(Jsonl, AnEvaluationRepeatedAtTheSameStepCountsOnce) {
 TEST(Jsonl, WhetherAnEvaluationWasMadeIsThatOfTheEffectiveSeries) {
   const TempDir dir;
   const std::string path = dir / "metrics.jsonl";
-  EXPECT_FALSE(has_evaluation(path, 5, "valid"));
+  EXPECT_FALSE(evaluations_after(path, 5).contains("valid"));
   JsonlSink sink(path);
   for (int64_t s = 1; s <= 8; ++s) sink.step({.step = s, .loss = 1});
   sink.eval({.step = 5, .loss = 1});
   sink.eval({.step = 8, .name = "choices", .loss = 1});
-  EXPECT_TRUE(has_evaluation(path, 5, "valid"));
-  EXPECT_FALSE(has_evaluation(path, 5, "choices"));
-  EXPECT_FALSE(has_evaluation(path, 8, "valid"));
-  EXPECT_TRUE(has_evaluation(path, 8, "choices"));
+  EXPECT_TRUE(evaluations_after(path, 5).contains("valid"));
+  EXPECT_FALSE(evaluations_after(path, 5).contains("choices"));
+  EXPECT_FALSE(evaluations_after(path, 8).contains("valid"));
+  EXPECT_TRUE(evaluations_after(path, 8).contains("choices"));
   sink.event({.kind = EventKind::resume, .step = 5});  // from 6 on all is void
-  EXPECT_TRUE(has_evaluation(path, 5, "valid"));
-  EXPECT_FALSE(has_evaluation(path, 8, "choices"));
+  EXPECT_TRUE(evaluations_after(path, 5).contains("valid"));
+  EXPECT_FALSE(evaluations_after(path, 8).contains("choices"));
 }
 
 // ---- damage ----

@@ -167,14 +167,20 @@ class Pcre2 final : public Regex {
  private:
   void count_unknown(std::string_view text) const {
     const std::vector<CodeRange>& unknown = lacking().unknown;
+    int64_t seen = 0;
     for (size_t at = 0; at < text.size();) {
+      if (uint8_t(text[at]) < 0x80) {
+        ++at;
+        continue;
+      }
       const Char c = char_at(text, at);
       at += c.bytes;
-      if (c.code < 0x80 || c.code & kInvalidByte) continue;
+      if (c.code & kInvalidByte) continue;
       const auto after = std::upper_bound(unknown.begin(), unknown.end(), c.code,
                                           [](uint32_t code, const CodeRange& range) { return code < range.first; });
-      if (after != unknown.begin() && c.code <= std::prev(after)->last) ++unknown_seen_;
+      if (after != unknown.begin() && c.code <= std::prev(after)->last) ++seen;
     }
+    if (seen > 0) unknown_seen_ += seen;  // shared by all threads
   }
 
   std::string pattern_;
