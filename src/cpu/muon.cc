@@ -47,7 +47,7 @@ struct WeightedSum {
   }
 };
 
-struct Divide {
+struct Scale {
   template <int L, class To, class From>
   static ATHANOR_INLINE void run(To* y, const From* x, int64_t n, float by) {
     using Narrow = std::conditional_t<sizeof(To) == 2, To, From>;
@@ -122,7 +122,7 @@ void CpuOps::run(const NormalizeMatrix& op, void* scratch) {
     by_float(op.y.dtype, [&]<class To>() {
       To* y = op.y.as<To>();
       by_rows(pool_, op.x, [&](int64_t begin, int64_t end) {
-        for (int64_t r = begin; r < end; ++r) simd::dispatch<Divide>(y + r * cols, x + r * stride, cols, by);
+        for (int64_t r = begin; r < end; ++r) simd::dispatch<Scale>(y + r * cols, x + r * stride, cols, by);
       });
     });
   });

@@ -25,10 +25,6 @@ template <class T>
 Rows<T> rows(const Tensor& t) {
   return {data<T>(t), t ? t.stride() : 0};
 }
-template <class T>
-bool vectors(const Tensor& t) {
-  return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.stride() * static_cast<int64_t>(sizeof(T)) % 16 == 0;
-}
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
@@ -102,10 +98,10 @@ void run(const NormalizeMatrix& op, void* scratch, cudaStream_t stream) {
   by_type(op.x.dtype, [&]<class From>() {
     const Rows<const From> x = rows<const From>(op.x);
     const LaunchConfig one_each{dim3(grid_size(op.x.rows())), dim3(kThreads), 0, stream};
-    CUDA_CHECK(launch(square_rows<From>, one_each, sums, x, columns, vectors<From>(op.x)));
+    CUDA_CHECK(launch(square_rows<From>, one_each, sums, x, columns, rows_are_vectors(x.stride, x.data)));
     CUDA_CHECK(launch(inverse_norm, {dim3(1), dim3(kThreads), 0, stream}, sums, op.x.rows(), op.margin, op.eps));
     by_type(op.y.dtype, [&]<class To>() {
-      const bool whole = vectors<From>(op.x) && vectors<To>(op.y);
+      const bool whole = rows_are_vectors(x.stride, x.data) && rows_are_vectors(columns, data<To>(op.y));
       CUDA_CHECK(launch(scale_rows<To, From>, pieces(op.x, stream), data<To>(op.y), x,
                         static_cast<const double*>(sums + op.x.rows()), columns, whole));
     });
@@ -116,9 +112,11 @@ void run(const Combine& op, void*, cudaStream_t stream) {
   if (op.y.numel() == 0) return;
   const int columns = checked_columns(op.kName, op.y);
   by_type(op.y.dtype, [&]<class T>() {
-    const bool whole = vectors<T>(op.y) && vectors<T>(op.a) && (!op.b || vectors<T>(op.b));
-    CUDA_CHECK(launch(combine<T>, pieces(op.y, stream), rows<T>(op.y), rows<const T>(op.a), rows<const T>(op.b),
-                      op.alpha, op.beta, columns, whole));
+    const Rows<T> y = rows<T>(op.y);
+    const Rows<const T> a = rows<const T>(op.a), b = rows<const T>(op.b);
+    const bool whole =
+        rows_are_vectors(y.stride, y.data) && rows_are_vectors(a.stride, a.data) && rows_are_vectors(b.stride, b.data);
+    CUDA_CHECK(launch(combine<T>, pieces(op.y, stream), y, a, b, op.alpha, op.beta, columns, whole));
   });
 }
 }  // namespace athanor::cuda

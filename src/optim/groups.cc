@@ -4,9 +4,8 @@
 
 #include <algorithm>
 #include <cctype>
-#include <map>
-#include <numeric>
 
+#include "base/edit_distance.h"
 #include "base/error.h"
 
 namespace athanor {
@@ -34,18 +33,6 @@ std::vector<std::string> parts_of(const std::string& name) {
   return parts;
 }
 
-// Insertions, deletions and replacements [Levenshtein 1966].
-size_t distance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j)
-      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])}));
-  }
-  return row[b.size()];
-}
-
 [[noreturn]] void matches_nothing(size_t number, const ParamGroup& group, const ParamStore& params) {
   std::string wanted = group.match, best = "none";
   std::erase_if(wanted, [](char c) { return c == '*' || c == '?'; });
@@ -54,7 +41,7 @@ size_t distance(const std::string& a, const std::string& b) {
   size_t least = SIZE_MAX;
   for (const auto& piece : params.pieces())
     for (const std::string& part : parts_of(piece.slice->name))
-      if (const size_t d = distance(wanted, part); d < least) least = d, best = piece.slice->name;
+      if (const size_t d = edit_distance(wanted, part); d < least) least = d, best = piece.slice->name;
   throw Error(
       cat("param_groups[", number, "]: match \"", group.match, "\"",
           group.role ? cat(" of role ", name_of(*group.role)) : "", " matches no parameter; the nearest is ", best),
@@ -74,12 +61,6 @@ void freeze(const std::vector<int>& groups, const OptimizerOptions& options, Par
                     Exit::usage);
     params.freeze({pieces[i].param});
   }
-}
-
-std::string shown(double x) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%g", x);
-  return text;
 }
 
 std::string without_numbers(const std::string& name) {
@@ -168,8 +149,8 @@ std::vector<std::string> describe_groups(const OptimizerOptions& options, ParamS
     if (g >= 0 && options.groups[size_t(g)].frozen)
       line += ": frozen";
     else
-      line += cat(": ", kRuleNames[size_t(rule.rule)], ", learning rate x ", shown(rule.lr_factor), ", weight decay ",
-                  shown(rule.weight_decay));
+      line += cat(": ", kRuleNames[size_t(rule.rule)], ", learning rate x ", rule.lr_factor, ", weight decay ",
+                  rule.weight_decay);
     line += cat(", ", elements, " parameters: ");
     for (size_t i = 0; i < names.size(); ++i)
       line += cat(i ? ", " : "", names[i].first, names[i].second > 1 ? cat(" (", names[i].second, ")") : "");

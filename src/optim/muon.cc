@@ -6,10 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <map>
-#include <numeric>
+#include <functional>
 
-#include "base/rng.h"
 #include "optim/rule.h"
 
 namespace athanor {
@@ -43,10 +41,8 @@ struct Matrix {
   double cost() const {
     return double(std::max(rows, cols)) * double(std::min(rows, cols)) * double(std::min(rows, cols));
   }
-  // In a tensor that holds elements from `first` of the unit on.
-  Tensor in(const Tensor& flat, int64_t first = 0) const {
-    return {flat.at(offset - first), flat.dtype, {rows, cols}, stride};
-  }
+  // In a tensor of the whole unit.
+  Tensor in(const Tensor& flat) const { return {flat.at(offset), flat.dtype, {rows, cols}, stride}; }
 };
 
 // The first of the weights that are cut, as the ranks of a tensor-parallel group would, along columns.
@@ -61,103 +57,128 @@ void add_matrices(const ParamStore& params, const ParamStore::Piece& piece, std:
   }
 }
 
+// Matrices of a unit, and the parts of it that they fill.
+struct UnitMatrices {
+  size_t unit;
+  std::vector<ParamStore::Range> ranges = {};
+  std::vector<Matrix> matrices = {};
+};
+// As many units as there are ranks.
+using Batch = std::vector<UnitMatrices>;
+
+// Each matrix has an owner, the longest first to whoever has least.
+void give_to_owners(Batch& batch, int ranks) {
+  std::vector<Matrix*> order;
+  for (UnitMatrices& unit : batch)
+    for (Matrix& m : unit.matrices) order.push_back(&m);
+  std::ranges::stable_sort(order, std::greater{}, [](const Matrix* m) { return m->cost(); });
+  std::vector<double> load(static_cast<size_t>(ranks));
+  for (Matrix* m : order) {
+    const auto least = std::ranges::min_element(load);
+    *least += m->cost();
+    m->owner = int(least - load.begin());
+  }
+}
+
+std::vector<Batch> make_batches(const ParamStore& params, const std::vector<UpdateRange>& ranges, int ranks) {
+  const auto pieces = params.pieces();
+  std::vector<Batch> batches;
+  for (const UpdateRange& r : ranges) {
+    if (batches.empty() || batches.back().back().unit != r.unit) {
+      if (batches.empty() || batches.back().size() == size_t(ranks)) batches.emplace_back();
+      batches.back().push_back({.unit = r.unit});
+    }
+    UnitMatrices& unit = batches.back().back();
+    unit.ranges.push_back(r.range);
+    add_matrices(params, pieces[r.piece], unit.matrices);
+  }
+  for (Batch& batch : batches) give_to_owners(batch, ranks);
+  return batches;
+}
+
+// A whole unit, and where units are shared out what this rank has of it: the two ends of an exchange.
+struct Exchanged {
+  Buffer whole, share;
+  Exchanged(Ctx& c, const ParamStore& params, const ParamStore::Unit& unit, DType type, const char* name,
+            const char* share_name)
+      : whole(c.alloc(name, type, {unit.layout.numel})) {
+    if (params.sharded()) share = c.alloc(share_name, type, {unit.shard.end - unit.shard.begin});
+  }
+  Tensor part(const ParamStore::Unit& unit, ParamStore::Range range) const {
+    return unit.part(share ? share.t : whole.t, range);
+  }
+};
+
 class MuonRule final : public UpdateRule {
  public:
   explicit MuonRule(const RuleOptions& options) : o_(options) {}
   std::vector<KeptState> states() const override { return {{"m", o_.m}}; }
   bool exchanges() const override { return true; }
 
-  void step(Ctx& c, ParamStore& params, std::span<const UpdateRange> ranges, const Placed& placed,
-            Tensor step_state) override {
-    average(c, params, ranges, placed, step_state);
-    Communicator* group = &c.mesh.data_parallel();
-    if (params.sharded()) group = &c.mesh[Axis::dp_shard];
-    for (auto& [first, matrices] : batches(params, ranges, group->size())) {
-      std::vector<Buffer> mine = collect(c, params, ranges, matrices, *group);
-      for (size_t i = 0; i < mine.size(); ++i) mine[i] = orthogonal(c, std::move(mine[i]), matrices[i]);
-      spread(c, params, ranges, matrices, mine, *group);
+  void step(Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
+    Sgd move{.parts = update_parts(params, placed),
+             .state = step_state,
+             .weight_decay = o_.weight_decay,
+             .seed = o_.seed,
+             .rate = o_.lr_factor,
+             .direction = true};
+    average(c, move.parts, step_state);
+    Communicator& group = params.sharded() ? c.mesh[Axis::dp_shard] : c.mesh.data_parallel();
+    if (batches_.empty()) batches_ = make_batches(params, placed.ranges, group.size());
+    for (const Batch& batch : batches_) {
+      std::vector<Buffer> mine = collect(c, params, batch, group);
+      size_t i = 0;
+      for (const UnitMatrices& unit : batch)
+        for (const Matrix& matrix : unit.matrices) {
+          mine[i] = orthogonal(c, std::move(mine[i]), matrix);
+          ++i;
+        }
+      spread(c, params, batch, mine, group);
     }
-    const Sgd move{.parts = update_parts(params, ranges, {}),
-                   .state = step_state,
-                   .weight_decay = o_.weight_decay,
-                   .seed = o_.seed,
-                   .rate = o_.lr_factor,
-                   .direction = true};
+    for (UpdatePart& part : move.parts) part.m = {};
     if (!move.parts.empty()) c.run(move);
   }
 
  private:
-  using Batches = std::map<size_t, std::vector<Matrix>>;  // by number of the batch
-
   // Every rank's share of the averages, in the place of the gradients.
-  void average(Ctx& c, const ParamStore& params, std::span<const UpdateRange> ranges, const Placed& placed,
-               Tensor step_state) const {
+  void average(Ctx& c, const std::vector<UpdatePart>& parts, Tensor step_state) const {
     Momentum op{.parts = {}, .state = step_state, .beta = o_.momentum, .nesterov = o_.nesterov, .seed = o_.seed};
-    for (const UpdatePart& p : update_parts(params, ranges, placed))
+    for (const UpdatePart& p : parts)
       op.parts.push_back({.m = p.m, .grad = p.grad, .moment_stream = p.moment_stream, .first = p.first});
     if (!op.parts.empty()) c.run(op);
-  }
-
-  // As many units at a time as there are ranks; each matrix has an owner, the longest first to whoever has least.
-  static Batches batches(const ParamStore& params, std::span<const UpdateRange> ranges, int ranks) {
-    const auto pieces = params.pieces();
-    Batches all;
-    std::map<size_t, size_t> numbers;  // of the units that have matrices
-    for (const UpdateRange& r : ranges) {
-      const size_t number = numbers.try_emplace(r.unit, numbers.size()).first->second;
-      add_matrices(params, pieces[r.piece], all[number / size_t(ranks)]);
-    }
-    for (auto& [first, matrices] : all) {
-      std::vector<Matrix*> order;
-      for (Matrix& m : matrices) order.push_back(&m);
-      std::ranges::stable_sort(order, std::greater{}, [](const Matrix* m) { return m->cost(); });
-      std::vector<double> load(static_cast<size_t>(ranks));
-      for (Matrix* m : order) {
-        const auto least = std::ranges::min_element(load);
-        *least += m->cost();
-        m->owner = int(least - load.begin());
-      }
-    }
-    return all;
   }
 
   // Products are of bf16 unless all of the run's are of f32.
   static DType product_type(const Ctx& c) { return c.recipe.compute == DType::f32 ? DType::f32 : DType::bf16; }
 
+  // fn(part of the gradients that this rank owns, its part of the exchange)
   template <class Fn>
-  static void for_units(const std::vector<Matrix>& matrices, const Fn& fn) {
-    for (size_t i = 0; i < matrices.size(); ++i)
-      if (i == 0 || matrices[i].unit != matrices[i - 1].unit) fn(matrices[i].unit);
+  static void for_owned(const ParamStore::Unit& unit, const UnitMatrices& of, const Exchanged& exchanged,
+                        const Fn& fn) {
+    for (const ParamStore::Range& r : of.ranges)
+      if (const ParamStore::Range range = unit.owned(r.begin, r.end); range.begin < range.end)
+        fn(unit.part(unit.grad, range), exchanged.part(unit, range));
   }
 
   // The averages of the matrices that this rank owns, divided by their norms. Rounded before they are sent, so that
   // they are the same for any number of ranks.
-  std::vector<Buffer> collect(Ctx& c, const ParamStore& params, std::span<const UpdateRange> ranges,
-                              const std::vector<Matrix>& matrices, Communicator& group) const {
-    std::vector<Buffer> mine(matrices.size());
+  std::vector<Buffer> collect(Ctx& c, const ParamStore& params, const Batch& batch, Communicator& group) const {
+    std::vector<Buffer> mine;
     const DType type = product_type(c);
-    for_units(matrices, [&](size_t u) {
-      const ParamStore::Unit& unit = *params.units()[u];
-      Buffer whole = c.alloc("averages of a unit", type, {unit.layout.numel});
-      const bool sharded = params.sharded();
-      const Buffer share =
-          sharded ? c.alloc("averages of a shard", type, {unit.shard.end - unit.shard.begin}) : Buffer{};
-      for (const UpdateRange& r : ranges) {
-        const ParamStore::Range range = unit.owned(r.range.begin, r.range.end);
-        if (r.unit != u || range.begin == range.end) continue;
-        const Tensor to = sharded ? share.t.slice(range.begin - unit.shard.begin, range.end - unit.shard.begin)
-                                  : whole.t.slice(range.begin, range.end);
-        c.run(Cast{.y = to, .x = unit.part(unit.grad, range)});
-      }
+    const double margin = o_.coefficients == MuonCoefficients::polar_express ? 1.02 : 1;
+    for (const UnitMatrices& of : batch) {
+      const ParamStore::Unit& unit = *params.units()[of.unit];
+      const Exchanged averages(c, params, unit, type, "averages of a unit", "averages of a shard");
+      for_owned(unit, of, averages, [&](const Tensor& grad, const Tensor& part) { c.run(Cast{.y = part, .x = grad}); });
       const CollectiveSubject subject(unit.name);
-      if (sharded) c.all_gather(group, whole.t, share.t);
-      const double margin = o_.coefficients == MuonCoefficients::polar_express ? 1.02 : 1;
-      for (size_t i = 0; i < matrices.size(); ++i) {
-        if (matrices[i].unit != u || matrices[i].owner != group.rank()) continue;
-        mine[i] = c.alloc("matrix", type, {matrices[i].rows, matrices[i].cols});
-        c.run(NormalizeMatrix{.y = mine[i].t, .x = matrices[i].in(whole.t), .margin = margin});
+      if (averages.share) c.all_gather(group, averages.whole.t, averages.share.t);
+      for (const Matrix& matrix : of.matrices) {
+        Buffer& own = mine.emplace_back();
+        if (matrix.owner != group.rank()) continue;
+        own = c.alloc("matrix", type, {matrix.rows, matrix.cols});
+        c.run(NormalizeMatrix{.y = own.t, .x = matrix.in(averages.whole.t), .margin = margin});
       }
-    });
+    }
     return mine;
   }
 
@@ -194,36 +215,28 @@ class MuonRule final : public UpdateRule {
   }
 
   // The updates of this rank's weights, from whoever made them, in the place of the gradients.
-  void spread(Ctx& c, const ParamStore& params, std::span<const UpdateRange> ranges,
-              const std::vector<Matrix>& matrices, std::vector<Buffer>& mine, Communicator& group) const {
-    for_units(matrices, [&](size_t u) {
-      const ParamStore::Unit& unit = *params.units()[u];
-      const Buffer whole = c.alloc("updates of a unit", product_type(c), {unit.layout.numel});
-      c.run(Fill{.x = whole.t});  // padding stays 0, and what another rank makes is added to zeros: exact
-      for (size_t i = 0; i < matrices.size(); ++i) {
-        if (matrices[i].unit != u || !mine[i]) continue;
-        c.run(Combine{.y = matrices[i].in(whole.t), .a = mine[i].t});
-        mine[i] = {};
+  void spread(Ctx& c, const ParamStore& params, const Batch& batch, std::vector<Buffer>& mine,
+              Communicator& group) const {
+    size_t i = 0;
+    for (const UnitMatrices& of : batch) {
+      const ParamStore::Unit& unit = *params.units()[of.unit];
+      const Exchanged updates(c, params, unit, product_type(c), "updates of a unit", "updates of a shard");
+      c.run(Fill{.x = updates.whole.t});  // padding stays 0, and what another rank makes is added to zeros: exact
+      for (const Matrix& matrix : of.matrices) {
+        const Buffer made = std::move(mine[i++]);
+        if (made) c.run(Combine{.y = matrix.in(updates.whole.t), .a = made.t});
       }
       const CollectiveSubject subject(unit.name);
-      const bool sharded = params.sharded();
-      const Buffer share =
-          sharded ? c.alloc("updates of a shard", whole.t.dtype, {unit.shard.end - unit.shard.begin}) : Buffer{};
-      if (sharded)
-        c.reduce_scatter(group, share.t, whole.t);
+      if (updates.share)
+        c.reduce_scatter(group, updates.share.t, updates.whole.t);
       else if (group.size() > 1)
-        c.all_reduce(group, whole.t);
-      for (const UpdateRange& r : ranges) {
-        const ParamStore::Range range = unit.owned(r.range.begin, r.range.end);
-        if (r.unit != u || range.begin == range.end) continue;
-        const Tensor from = sharded ? share.t.slice(range.begin - unit.shard.begin, range.end - unit.shard.begin)
-                                    : whole.t.slice(range.begin, range.end);
-        c.run(Cast{.y = unit.part(unit.grad, range), .x = from});
-      }
-    });
+        c.all_reduce(group, updates.whole.t);
+      for_owned(unit, of, updates, [&](const Tensor& grad, const Tensor& part) { c.run(Cast{.y = grad, .x = part}); });
+    }
   }
 
   RuleOptions o_;
+  std::vector<Batch> batches_;  // of planned parameters: the same in every step
 };
 
 }  // namespace

@@ -46,14 +46,9 @@ void Optimizer::place(Bundle& bundle, size_t pieces) {
     for (const auto& [piece, decays] : bundle.pieces) states_[at].pieces[piece] = true;
     bundle.placed.states.push_back(at);
   }
-  const std::vector<double> averages = bundle.rule->averages();
-  for (size_t i = 0; i < averages.size(); ++i) {
-    size_t at = 0;  // a momentum has a place of its own, since the schedule may lower it
-    while (at < averages_.size() && (averages_[at] != averages[i] || ((momenta_ >> at & 1) != 0) != (i == 0))) ++at;
-    if (at == averages_.size()) averages_.push_back(averages[i]);
-    if (i == 0) momenta_ |= 1u << (at % 32);
-    bundle.placed.averages.push_back(int(at));
-  }
+  for (const Average& average : bundle.rule->averages())
+    bundle.placed.averages.push_back(
+        int(find_or_add(averages_, average, [&](const Average& a) { return a == average; })));
 }
 
 Optimizer::Optimizer(const OptimizerOptions& options, ParamStore& params) {
@@ -82,19 +77,26 @@ bool Optimizer::exchanges(const ParamStore& params, size_t unit) const {
   });
 }
 
-void Optimizer::step(Ctx& c, ParamStore& params, Tensor step_state) {
+// Of planned parameters: they are the same in every step.
+void Optimizer::find_ranges(const ParamStore& params) {
   const auto pieces = params.pieces();
   const std::vector<ParamStore::Range> extents = params.extents();
   for (Bundle& bundle : bundles_) {
-    std::vector<UpdateRange> ranges;
+    std::vector<UpdateRange>& ranges = bundle.placed.ranges;
     for (const auto& [piece, decays] : bundle.pieces) {
       const auto unit = size_t(pieces[piece].unit);
       const int64_t end = std::min(extents[piece].end, params.units()[unit]->layout.trained);
       ranges.push_back({piece, unit, {extents[piece].begin, end}, decays});
     }
     std::ranges::sort(ranges, {}, [](const UpdateRange& r) { return std::pair(r.unit, r.range.begin); });
-    bundle.rule->step(c, params, ranges, bundle.placed, step_state);
+    bundle.placed.runs = joined(ranges);
   }
+  ranges_known_ = true;
+}
+
+void Optimizer::step(Ctx& c, ParamStore& params, Tensor step_state) {
+  if (!ranges_known_) find_ranges(params);
+  for (Bundle& bundle : bundles_) bundle.rule->step(c, params, bundle.placed, step_state);
 }
 
 }  // namespace athanor

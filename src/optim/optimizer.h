@@ -12,9 +12,8 @@ class Optimizer {
   // Assigns all trained weights to rules; freezes those of frozen groups.
   Optimizer(const OptimizerOptions&, ParamStore&);
   std::vector<StateSpec> states() const { return states_; }
-  std::vector<double> averages() const { return averages_; }  // at most kMostAverages
-  uint32_t momenta() const { return momenta_; }               // bit i: averages()[i] is a momentum
-  bool exchanges(const ParamStore&, size_t unit) const;       // of a unit: see UpdateRule
+  const std::vector<Average>& averages() const { return averages_; }  // at most kMostAverages
+  bool exchanges(const ParamStore&, size_t unit) const;               // of a unit: see UpdateRule
   // One step over the part of all units that this rank owns, after StepControl has decided about it; zeroes its
   // gradients.
   void step(Ctx&, ParamStore&, Tensor step_state);
@@ -29,10 +28,11 @@ class Optimizer {
   };
   Bundle& bundle_of(const RuleOptions&);
   void place(Bundle&, size_t pieces);
+  void find_ranges(const ParamStore&);
   std::vector<Bundle> bundles_;
   std::vector<StateSpec> states_;
-  std::vector<double> averages_;
-  uint32_t momenta_ = 0;
+  std::vector<Average> averages_;
+  bool ranges_known_ = false;
 };
 
 }  // namespace athanor

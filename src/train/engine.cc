@@ -316,7 +316,6 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
                       .schedule = options_.schedule,
                       .scaling = options_.scaling,
                       .clip_grad = options_.clip_grad,
-                      .momenta = optimizer_->momenta(),
                       .divided_by = double(options_.global_batch_size * options_.seq_length),
                       .spikes = options_.spikes};
   std::ranges::copy(optimizer_->averages(), control.averages);

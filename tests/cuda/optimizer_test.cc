@@ -181,7 +181,7 @@ TEST_F(Optimizer, StepControlIsCloseStepBitForBit) {
                                       .wsd_decay = int64_t(1 + draw(14) % 20)},
                          .scaling = {.dynamic = draw(15) % 2 == 0, .window = 3},
                          .clip_grad = draw(16) % 3 == 0 ? 0.0 : 1.0,
-                         .averages = {0.9, 0.95}};
+                         .averages = {{0.9, true}, {0.95}}};
     const auto* bytes = reinterpret_cast<const std::byte*>(&s);
     memory.write({bytes, bytes + sizeof s});
     b.ops->run(op, nullptr);

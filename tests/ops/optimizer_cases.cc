@@ -244,7 +244,7 @@ void step_control_cases(Examiner& examine) {
            .schedule = {.style = DecayStyle::cosine, .lr = 1e-3, .min_lr = 1e-4, .warmup = 10, .decay = 100},
            .scaling = {.dynamic = dynamic},
            .clip_grad = 1,
-           .averages = {0.9, 0.95}},
+           .averages = {{0.9, true}, {0.95}}},
           {{"state", bytes_of(s)}},
           true};
       examine(c);
@@ -277,7 +277,7 @@ void step_control_cases(Examiner& examine) {
                                                 .weight_decay = WeightDecayStyle::cosine,
                                                 .end_weight_decay = 2},
                                    .clip_grad = 1,
-                                   .averages = {0.9, 0.95},
+                                   .averages = {{0.9, true}, {0.95}},
                                    .spikes = {.deviations = 5, .most_in_row = 3}},
                                   {{"state", bytes_of(s)}, {"window", bytes_of(window)}},
                                   true});

@@ -244,7 +244,7 @@ TEST(Groups, FirstMatchWins) {
               {.match = "h.*", .frozen = true},
               {.role = Role::vector, .lr_factor = 0.5, .weight_decay = 0.0}};
   Trained t(three(), o);
-  EXPECT_EQ(t.optimizer->averages(), (std::vector<double>{0.9, 0.95}));
+  EXPECT_EQ(t.optimizer->averages(), (std::vector<Average>{{0.9, true}, {0.95}}));
   const auto& states = t.params.units()[0]->states;
   ASSERT_EQ(states.size(), 2U);
   EXPECT_EQ(states[0].t.numel(), 64 + 64) << "m of the first matrix and, with its padding, of the vector";
