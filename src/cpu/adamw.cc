@@ -16,8 +16,11 @@ struct Moments {
     if constexpr (kCoupled) g = g + a.l2 * w;
     m = a.beta1 * m + a.one_minus_beta1 * g;
     v = a.beta2 * v + a.one_minus_beta2 * g * g;
-    if constexpr (!kCoupled) w = w * a.decay;
-    w = w - a.step_size * m / (simd::sqrt(v) / a.root_bias2 + a.eps);
+    const Vec<L> u = a.step_size * m / (simd::sqrt(v) / a.root_bias2 + a.eps);
+    if constexpr (kCoupled)
+      w = w - u;
+    else
+      w = update::decayed<L>(w, u, a);
   }
 };
 

@@ -20,7 +20,8 @@ class AdamWRule final : public UpdateRule {
                    .rate = o_.lr_factor,
                    .average1 = placed.averages[0],
                    .average2 = placed.averages[1],
-                   .coupled = o_.rule == RuleName::adam};
+                   .coupled = o_.rule == RuleName::adam,
+                   .cautious = o_.cautious && o_.rule != RuleName::adam};
     if (!op.parts.empty()) c.run(op);
   }
 

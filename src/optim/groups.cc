@@ -78,7 +78,7 @@ std::string without_numbers(const std::string& name) {
 }  // namespace
 
 std::vector<ParamGroup> default_groups(RuleName rule) {
-  if (rule != RuleName::muon) return {{.role = Role::vector, .weight_decay = 0.0}};
+  if (!takes_matrices(rule)) return {{.role = Role::vector, .weight_decay = 0.0}};
   return {{.role = Role::embedding, .rule = RuleName::adamw},
           {.role = Role::vector, .rule = RuleName::adamw, .weight_decay = 0.0}};
 }
@@ -94,13 +94,13 @@ std::vector<int> assign_groups(const OptimizerOptions& options, ParamStore& para
       fitting[g] = true;
       if (groups[i] < 0) groups[i] = int(g);
     }
-    if (rule_options(options, groups[i]).rule == RuleName::muon && role != Role::matrix)
-      throw Error(cat(groups[i] < 0 ? "optimizer" : cat("param_groups[", groups[i], "]"),
-                      ": muon updates matrices of "
-                      "hidden layers; ",
-                      pieces[i].slice->name, " is ", role == Role::vector ? "a vector" : "an embedding",
-                      ": give it another optimizer by a group"),
-                  Exit::usage);
+    const RuleOptions rule = rule_options(options, groups[i]);
+    const std::string where = groups[i] < 0 ? "optimizer" : cat("param_groups[", groups[i], "]");
+    if (takes_matrices(rule.rule) && role != Role::matrix)
+      throw Error(
+          cat(where, ": ", kRuleNames[size_t(rule.rule)], " updates matrices of hidden layers; ", pieces[i].slice->name,
+              " is ", role == Role::vector ? "a vector" : "an embedding", ": give it another optimizer by a group"),
+          Exit::usage);
   }
   for (size_t g = 0; g < fitting.size(); ++g)
     if (!fitting[g] && options.groups[g].match != "*") matches_nothing(g, options.groups[g], params);
@@ -111,8 +111,9 @@ std::vector<int> assign_groups(const OptimizerOptions& options, ParamStore& para
 RuleOptions rule_options(const OptimizerOptions& o, int number) {
   const ParamGroup group = number < 0 ? ParamGroup{} : o.groups[size_t(number)];
   const RuleName rule = group.rule.value_or(o.rule);
-  const bool lion = rule == RuleName::lion, muon = rule == RuleName::muon, averages = !muon && rule != RuleName::sgd;
+  const bool lion = rule == RuleName::lion, muon = takes_matrices(rule), averages = !muon && rule != RuleName::sgd;
   RuleOptions r{.rule = rule, .lr_factor = group.lr_factor, .m = o.m, .seed = o.seed};
+  r.cautious = o.cautious_weight_decay;
   r.weight_decay = group.weight_decay.value_or(o.weight_decay);
   if (averages) {
     r.beta1 = group.beta1.value_or(lion ? o.lion_beta1 : o.beta1);
@@ -122,6 +123,7 @@ RuleOptions rule_options(const OptimizerOptions& o, int number) {
     r.nesterov = muon ? o.muon_nesterov : o.sgd_nesterov;
   }
   if (averages && !lion) r.eps = group.eps.value_or(o.eps), r.v = o.v;
+  if (rule == RuleName::normuon) r.beta2 = group.beta2.value_or(o.normuon_beta2);
   if (muon) r.scale = o.muon_scale, r.coefficients = o.muon_coefficients;
   return r;
 }

@@ -15,7 +15,8 @@ class LionRule final : public UpdateRule {
                   .beta2 = o_.beta2,
                   .weight_decay = o_.weight_decay,
                   .seed = o_.seed,
-                  .rate = o_.lr_factor};
+                  .rate = o_.lr_factor,
+                  .cautious = o_.cautious};
     if (!op.parts.empty()) c.run(op);
   }
 

@@ -2,7 +2,8 @@
 // made orthogonal by Newton-Schulz iterations, is its update. What files and buffers hold as one tensor but products
 // use as several (queries, keys and values) are several matrices. Ranks that share out a unit each orthogonalize whole
 // matrices of as many units as there are ranks, so that each matrix is done once, the matrices balanced by their cost;
-// averages are gathered before, results scattered after.
+// averages are gathered before, results scattered after. NorMuon [Li et al. 2025] then gives all outputs of a matrix
+// about the same size.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -32,9 +33,9 @@ constexpr std::array<Coefficients, 5> kPolarExpress = {
 
 // Rows and columns of a unit's flat buffer that are one matrix to Muon.
 struct Matrix {
-  size_t unit;
   int64_t offset, rows, cols, stride;
   bool in_out;
+  int64_t numbers;  // where those of its outputs begin in a state of the unit
   int owner = 0;
   int64_t outputs() const { return in_out ? cols : rows; }
   int64_t inputs() const { return in_out ? rows : cols; }
@@ -46,13 +47,13 @@ struct Matrix {
 };
 
 // The first of the weights that are cut, as the ranks of a tensor-parallel group would, along columns.
-void add_matrices(const ParamStore& params, const ParamStore::Piece& piece, std::vector<Matrix>& all) {
+void add_matrices(const ParamStore& params, const ParamStore::Piece& piece, int64_t numbers, std::vector<Matrix>& all) {
   const ParamSpec& spec = params.specs()[size_t(piece.param)];
   const Shape& shape = piece.slice->shape;
   const std::vector<int64_t> columns = spec.cut.axis == 1 ? spec.cut.parts : std::vector<int64_t>{shape[1]};
   int64_t at = 0;
   for (const int64_t cols : columns) {
-    all.push_back({size_t(piece.unit), piece.offset + at, shape[0], cols, shape[1], spec.in_out});
+    all.push_back({piece.offset + at, shape[0], cols, shape[1], spec.in_out, numbers + (spec.in_out ? at : 0)});
     at += cols;
   }
 }
@@ -80,17 +81,18 @@ void give_to_owners(Batch& batch, int ranks) {
   }
 }
 
-std::vector<Batch> make_batches(const ParamStore& params, const std::vector<UpdateRange>& ranges, int ranks) {
+std::vector<Batch> make_batches(const ParamStore& params, const Placed& placed, int ranks) {
   const auto pieces = params.pieces();
   std::vector<Batch> batches;
-  for (const UpdateRange& r : ranges) {
+  for (const UpdateRange& r : placed.ranges) {
     if (batches.empty() || batches.back().back().unit != r.unit) {
       if (batches.empty() || batches.back().size() == size_t(ranks)) batches.emplace_back();
       batches.back().push_back({.unit = r.unit});
     }
     UnitMatrices& unit = batches.back().back();
     unit.ranges.push_back(r.range);
-    add_matrices(params, pieces[r.piece], unit.matrices);
+    const int64_t numbers = placed.states.size() > 1 ? params.state_offset(placed.states[1], r.piece) : 0;
+    add_matrices(params, pieces[r.piece], numbers, unit.matrices);
   }
   for (Batch& batch : batches) give_to_owners(batch, ranks);
   return batches;
@@ -112,7 +114,11 @@ struct Exchanged {
 class MuonRule final : public UpdateRule {
  public:
   explicit MuonRule(const RuleOptions& options) : o_(options) {}
-  std::vector<KeptState> states() const override { return {{"m", o_.m}}; }
+  std::vector<KeptState> states() const override {
+    std::vector<KeptState> kept{{"m", o_.m}};
+    if (normalizes()) kept.push_back({"v_neuron", DType::f32, true});
+    return kept;
+  }
   bool exchanges() const override { return true; }
 
   void step(Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
@@ -121,18 +127,21 @@ class MuonRule final : public UpdateRule {
              .weight_decay = o_.weight_decay,
              .seed = o_.seed,
              .rate = o_.lr_factor,
-             .direction = true};
+             .direction = true,
+             .cautious = o_.cautious};
     average(c, move.parts, step_state);
     Communicator& group = params.sharded() ? c.mesh[Axis::dp_shard] : c.mesh.data_parallel();
-    if (batches_.empty()) batches_ = make_batches(params, placed.ranges, group.size());
+    if (batches_.empty()) batches_ = make_batches(params, placed, group.size());
     for (const Batch& batch : batches_) {
       std::vector<Buffer> mine = collect(c, params, batch, group);
       size_t i = 0;
       for (const UnitMatrices& unit : batch)
         for (const Matrix& matrix : unit.matrices) {
           mine[i] = orthogonal(c, std::move(mine[i]), matrix);
+          if (normalizes()) normalize(c, numbers_of(params, unit, placed), matrix, mine[i], step_state);
           ++i;
         }
+      if (normalizes() && group.size() > 1) share_numbers(c, params, placed, batch, group);
       spread(c, params, batch, mine, group);
     }
     for (UpdatePart& part : move.parts) part.m = {};
@@ -146,6 +155,29 @@ class MuonRule final : public UpdateRule {
     for (const UpdatePart& p : parts)
       op.parts.push_back({.m = p.m, .grad = p.grad, .moment_stream = p.moment_stream, .first = p.first});
     if (!op.parts.empty()) c.run(op);
+  }
+
+  // The mean squares of a unit's outputs.
+  static Tensor numbers_of(const ParamStore& params, const UnitMatrices& unit, const Placed& placed) {
+    return params.units()[unit.unit]->states[placed.states[1]].t;
+  }
+  bool normalizes() const { return o_.rule == RuleName::normuon; }
+
+  // The update of a matrix that this rank owns, its outputs of one size; what is kept of those of others becomes 0.
+  void normalize(Ctx& c, const Tensor& numbers, const Matrix& matrix, const Buffer& x, Tensor step_state) const {
+    const Tensor v = numbers.slice(matrix.numbers, matrix.numbers + matrix.outputs());
+    if (!x) return c.run(Fill{.x = v});
+    c.run(NormalizeNeurons{
+        .x = x.t, .v = v, .state = step_state, .columns = matrix.in_out, .beta = o_.beta2, .scale = scale(matrix)});
+  }
+
+  // Each number comes from the rank that owns its matrix, and is 0 on all others: exact.
+  static void share_numbers(Ctx& c, const ParamStore& params, const Placed& placed, const Batch& batch,
+                            Communicator& group) {
+    for (const UnitMatrices& unit : batch) {
+      const CollectiveSubject subject(params.units()[unit.unit]->name);
+      c.all_reduce(group, numbers_of(params, unit, placed));
+    }
   }
 
   // Products are of bf16 unless all of the run's are of f32.
@@ -200,7 +232,7 @@ class MuonRule final : public UpdateRule {
     const Buffer square = c.alloc("square of the gram matrix", x.t.dtype, {side, side});
     Buffer y = c.alloc("next matrix", x.t.dtype, x.t.shape);
     for (size_t turn = 0; turn < turns.size(); ++turn) {
-      const double by = turn + 1 == turns.size() ? scale(matrix) : 1;
+      const double by = turn + 1 == turns.size() && !normalizes() ? scale(matrix) : 1;
       const auto [p, q, r] = turns[turn];
       c.run(Gemm{.d = gram.t, .a = x.t, .b = x.t, .ta = !wide, .tb = wide, .tf32 = tf32});
       c.run(Gemm{.d = square.t, .a = gram.t, .b = gram.t, .tb = true, .tf32 = tf32});

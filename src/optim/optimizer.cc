@@ -8,8 +8,8 @@ namespace athanor {
 namespace {
 
 // In the order of RuleName.
-constexpr std::unique_ptr<UpdateRule> (*kRules[])(const RuleOptions&) = {make_adamw, make_adamw, make_sgd, make_lion,
-                                                                         make_muon};
+constexpr std::unique_ptr<UpdateRule> (*kRules[])(const RuleOptions&) = {make_adamw, make_adamw, make_sgd,
+                                                                         make_lion,  make_muon,  make_muon};
 static_assert(std::size(kRules) == std::size(kRuleNames));
 
 template <class T, class Same>
@@ -18,6 +18,17 @@ size_t find_or_add(std::vector<T>& list, T value, const Same& same) {
   const auto index = size_t(at - list.begin());
   if (at == list.end()) list.push_back(std::move(value));
   return index;
+}
+
+// Where there is one number for each output of a matrix: how many there are of each piece.
+std::vector<int64_t> outputs_of(const ParamStore& params) {
+  std::vector<int64_t> sizes;
+  for (const auto& piece : params.pieces()) {
+    const ParamSpec& spec = params.specs()[size_t(piece.param)];
+    const Shape& shape = piece.slice->shape;
+    sizes.push_back(spec.role == Role::matrix ? shape[spec.in_out ? 1 : 0] : 0);
+  }
+  return sizes;
 }
 
 }  // namespace
@@ -37,12 +48,14 @@ Optimizer::Bundle& Optimizer::bundle_of(const RuleOptions& options) {
   return bundles_.emplace_back(Bundle{.options = options});
 }
 
-void Optimizer::place(Bundle& bundle, size_t pieces) {
+void Optimizer::place(Bundle& bundle, const ParamStore& params) {
+  const size_t pieces = params.pieces().size();
   bundle.rule = kRules[size_t(bundle.options.rule)](bundle.options);
   for (const KeptState& state : bundle.rule->states()) {
     const size_t at = find_or_add(states_, StateSpec{std::string(state.name), state.dtype, std::vector<bool>(pieces)},
                                   [&](const StateSpec& s) { return s.name == state.name; });
     CHECK(states_[at].dtype == state.dtype, "state ", state.name, " of ", state.dtype, " and ", states_[at].dtype);
+    if (state.per_output) states_[at].sizes = outputs_of(params);
     for (const auto& [piece, decays] : bundle.pieces) states_[at].pieces[piece] = true;
     bundle.placed.states.push_back(at);
   }
@@ -59,7 +72,7 @@ Optimizer::Optimizer(const OptimizerOptions& options, ParamStore& params) {
     const RuleOptions rule = rule_options(options, groups[i]);
     bundle_of(rule).pieces.emplace_back(i, rule.weight_decay > 0);
   }
-  for (Bundle& bundle : bundles_) place(bundle, pieces.size());
+  for (Bundle& bundle : bundles_) place(bundle, params);
   if (averages_.size() > size_t(kMostAverages))
     throw Error(cat("param_groups: ", averages_.size(), " different betas, expected at most ", kMostAverages,
                     "; let groups share some"),

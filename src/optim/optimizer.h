@@ -27,7 +27,7 @@ class Optimizer {
     Placed placed = {};
   };
   Bundle& bundle_of(const RuleOptions&);
-  void place(Bundle&, size_t pieces);
+  void place(Bundle&, const ParamStore&);
   void find_ranges(const ParamStore&);
   std::vector<Bundle> bundles_;
   std::vector<StateSpec> states_;

@@ -27,6 +27,7 @@ struct UpdateRun {
 struct KeptState {
   std::string_view name;  // in files; rules that keep states of one name share their buffers
   DType dtype;
+  bool per_output = false;  // of a matrix: one number for each of its outputs, of which every rank has all
 };
 
 // What a rule works on, and where it finds what it declared.
@@ -51,12 +52,12 @@ class UpdateRule {
 std::unique_ptr<UpdateRule> make_adamw(const RuleOptions&);  // and adam
 std::unique_ptr<UpdateRule> make_sgd(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_lion(const RuleOptions&);
-std::unique_ptr<UpdateRule> make_muon(const RuleOptions&);
+std::unique_ptr<UpdateRule> make_muon(const RuleOptions&);  // and normuon
 
 // Ranges in the order of units and places; a run goes on while the next begins where it ends.
 std::vector<UpdateRun> joined(const std::vector<UpdateRange>&);
 // What this rank owns of the runs: lists for ops that work element by element. States are the m and v of `placed`, in
-// this order, as far as it has them.
+// this order, as far as it has them and they are kept of each element.
 std::vector<UpdatePart> update_parts(const ParamStore&, const Placed&);
 
 }  // namespace athanor

@@ -94,6 +94,10 @@ void ParamStore::plan_states(MemoryPlan& plan, int u) {
   const std::vector<Range> extent = extents();
   const Range held = sharding_.stage >= 1 ? unit.shard : Range{0, unit.layout.numel};
   for (size_t s = 0; s < states_.size(); ++s) {
+    if (has_sizes(s)) {
+      plan_sizes(plan, u, s);
+      continue;
+    }
     State& state = unit.states[s];
     std::vector<Range> ranges;
     for (size_t i = 0; i < all.size(); ++i) {
@@ -118,6 +122,16 @@ void ParamStore::plan_states(MemoryPlan& plan, int u) {
   }
 }
 
+void ParamStore::plan_sizes(MemoryPlan& plan, int u, size_t s) {
+  const std::vector<Piece> all = pieces();
+  int64_t size = 0;
+  for (size_t i = 0; i < all.size(); ++i)
+    if (all[i].unit == u && keeps(s, i)) size = state_offset(s, i) + round_up(states_[s].sizes[i], kAlign);
+  if (size == 0) return;
+  plan.add(MemoryKind::optimizer, cat(states_[s].name, " of unit ", u), states_[s].dtype, {size},
+           &units_[size_t(u)]->states[s].t);
+}
+
 Tensor ParamStore::State::part(Range range) const {
   for (const Segment& segment : segments)
     if (segment.begin <= range.begin && range.end <= segment.end)
@@ -128,6 +142,24 @@ Tensor ParamStore::State::part(Range range) const {
 
 bool ParamStore::keeps(size_t state, size_t piece) const {
   return states_[state].pieces.empty() || states_[state].pieces[piece];
+}
+
+Shape ParamStore::state_shape(size_t state, size_t piece) const {
+  return has_sizes(state) ? Shape{states_[state].sizes[piece]} : pieces()[piece].slice->shape;
+}
+
+int64_t ParamStore::state_offset(size_t state, size_t piece) const {
+  const std::vector<Piece> all = pieces();
+  if (!has_sizes(state)) return all[piece].offset;
+  int64_t at = 0;
+  for (size_t i = 0; i < piece; ++i)
+    if (all[i].unit == all[piece].unit && keeps(state, i)) at += round_up(states_[state].sizes[i], kAlign);
+  return at;
+}
+
+Tensor ParamStore::numbers_of(size_t state, size_t piece) const {
+  const int64_t at = state_offset(state, piece);
+  return units_[size_t(pieces()[piece].unit)]->states[state].t.slice(at, at + states_[state].sizes[piece]);
 }
 
 bool ParamStore::keeps_in(size_t unit, size_t state) const {

@@ -338,7 +338,9 @@ void Engine::visit_whole(Ctx c, const TakeTensor& take) {
     else
       visit(-1, unit.master);
     for (size_t s = 0; s < unit.states.size(); ++s) {
-      if (unit.states[s].everything)
+      if (model_->params().has_sizes(s)) {
+        if (unit.states[s].t) take(u, int(s), unit.states[s].t);
+      } else if (unit.states[s].everything)
         visit(int(s), unit.states[s].t);
       else if (model_->params().keeps_in(u, s))
         take(u, int(s), model_->params().whole_state(c, int(u), s).t);
