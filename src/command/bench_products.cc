@@ -110,8 +110,7 @@ Report measure(const Args& args) {
   const auto engine = make_engine(config, backend, true);
   if (backend.tuning) search_products(config, *engine, *backend.tuning);
   Report report{.device = machine.description(), .limits = {}, .rows = {}, .exhaustive = args.exhaustive};
-  report.limits.most = args.rates.empty() ? measure_ceilings(backend, engine->options().recipe.compute)
-                                          : Ceilings{args.rates[0], args.rates[1]};
+  report.limits.most = given_or_measured(args.rates, backend, engine->options().recipe.compute);
   report.limits.multiprocessors = backend.device.multiprocessors();
   for (const ProductUse& use : products_of_step(*engine))
     report.rows.push_back({.use = use, .time = time_product(backend, use), .trial = {}});
@@ -218,9 +217,7 @@ void add_bench_products(Cli& cli, Verb bench) {
       .show_default()
       .check(in_range(0.0, 3600.0))
       .needs(exhaustive);
-  verb.add_option("--rates", args->rates, "FLOP/s of products and B/s of copies to compare with; default: measured")
-      .values(2)
-      .check(positive());
+  add_rates(verb, args->rates);
   verb.add_flag("--json", args->json, "one JSON object");
   verb.on_chosen([&cli, args] { cli.action = [args] { return bench_products(*args); }; });
 }
