@@ -10,12 +10,12 @@ import time
 import curves as curve_parts
 from programs import ROOT, Failed, NotRun
 
-sys.path.insert(0, str(ROOT / "bench" / "gpu"))
+sys.path.insert(0, str(ROOT / "scripts" / "bench" / "gpu"))
 import compare  # noqa: E402
 
 PARTS = {}
 # Seconds that a part is thought to take on an H200, of which none has run one: starts of programs, plans of cuDNN, and
-# steps at the rates of MODELS in bench/gpu/compare.py.
+# steps at the rates of MODELS in scripts/bench/gpu/compare.py.
 ESTIMATES = {}
 # The parts of the three calls of nine minutes, those first that tell most: each call is of use if it is the last. What
 # is in none, and what had no time, is asked for by name.
@@ -293,7 +293,7 @@ def wrong_rows(found):
 
 
 def bench_config(call, name, model):
-    """As bench/gpu/compare.py times it, or a tiny one."""
+    """As scripts/bench/gpu/compare.py times it, or a tiny one."""
     if call.device == "cuda":
         arguments = argparse.Namespace(device="cuda", threads=0)
         return compare.make_config(name, model, arguments, call.work)
@@ -340,7 +340,7 @@ def speed(call):
         raise NotRun("needs a GPU or the CPU backend: the emulated GPU is too slow")
     minutes = min(call.left() / 60 - 0.2, 4.0)
     few = [] if call.device == "cuda" else ["--rounds", "1", "--steps", "1", "--models", "tiny-gpt2"]
-    call.run("speed", [call.torch_python(), call.root / "bench" / "gpu" / "compare.py", "--device", call.config_device,
+    call.run("speed", [call.torch_python(), call.root / "scripts" / "bench" / "gpu" / "compare.py", "--device", call.config_device,
                        "--out", call.work, "--athanor", call.program("athanor"), "--minutes", f"{minutes:.2f}", *few])
     found = json.loads((call.work / "compare.json").read_text())
     if not any(row["status"] == "measured" for row in found["models"].values()):

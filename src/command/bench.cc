@@ -16,9 +16,9 @@
 #include "command/machine.h"
 #include "data/loader.h"
 #include "metrics/format.h"
-#include "train/product_reason.h"
+#include "perf/product_reason.h"
+#include "perf/step_profile.h"
 #include "train/setup.h"
-#include "train/step_profile.h"
 
 namespace athanor {
 namespace {
@@ -89,7 +89,7 @@ struct OpTimes {
             {.profiler = found.profiler.get(), .why_events = found.why_none, .limits = limits, .by_shape = by_shape}) {
     while (profile.steps() < args.steps) profile.end_step(seconds_of_step(b));
   }
-  Limits limits;
+  Roofline limits;
   FoundProfiler found;
   StepProfile profile;
 };
@@ -121,7 +121,7 @@ nlohmann::ordered_json ops_json(const StepProfile& profile) {
 
 // A line for each shape of products that is below the rate of a large one; its tiles are those of the model.
 std::string slow_products(const OpTimes& ops, const Backend& backend) {
-  Limits limits = ops.limits;
+  Roofline limits = ops.limits;
   limits.multiprocessors = backend.device.multiprocessors();
   std::string out;
   for (const auto& [name, row] : ordered(ops.profile.rows())) {

@@ -14,7 +14,7 @@
 #include "command/machine.h"
 #include "metrics/format.h"
 #include "ops/basic.h"
-#include "train/best_seconds.h"
+#include "perf/best_seconds.h"
 
 namespace athanor {
 namespace {

@@ -12,8 +12,8 @@
 #include "command/machine.h"
 #include "metrics/format.h"
 #include "ops/gemm_problem.h"
-#include "train/product_reason.h"
-#include "train/product_times.h"
+#include "perf/product_reason.h"
+#include "perf/product_times.h"
 #include "train/setup.h"
 
 namespace athanor {
@@ -43,7 +43,7 @@ struct Row {
 
 struct Report {
   std::string device;
-  Limits limits;
+  Roofline limits;
   std::vector<Row> rows;
   bool exhaustive = false;
 
@@ -60,7 +60,7 @@ struct Report {
   }
 };
 
-std::string reason_of(const Row& row, const Limits& limits) {
+std::string reason_of(const Row& row, const Roofline& limits) {
   const Gemm& op = row.use.op;
   const ProductMethod& method = row.time.method;
   return why_slow(
@@ -92,7 +92,7 @@ void keep_what_runs(std::vector<Row>& rows) {
 void search_all(Tuning& tuning, double seconds, std::vector<Row>& rows) {
   for (Row& row : rows) {
     try {
-      row.trial = tuning.try_all(row.use.op, row.use.again, seconds);
+      row.trial = tuning.try_all(row.use.op, row.use.recompute, seconds);
     } catch (const Error& error) {
       row.failure = error.what();
       log::warn("bench products: ", row.failure);
@@ -165,7 +165,7 @@ Json row_json(const Row& row) {
               {"shape", {op.m(), op.n(), op.k()}},
               {"launches", row.use.launches},
               {"within", row.use.within},
-              {"again", row.use.again},
+              {"recompute", row.use.recompute},
               {"us", 1e6 * row.time.seconds},
               {"flops", row.flops()},
               {"of_rate", row.share},

@@ -11,9 +11,9 @@
 #include "config/config.h"
 #include "device/profiler.h"
 #include "device/sensors.h"
+#include "engine/engine.h"
 #include "metrics/environment.h"
-#include "train/engine.h"
-#include "train/limit.h"
+#include "perf/roofline.h"
 
 namespace athanor {
 
@@ -41,7 +41,7 @@ class Machine {
   const std::string& description() const { return description_; }
   // What this rank begins, for those that wait for it.
   void doing(Activity, int64_t step);
-  // Runs what the other ranks wait for: they are told what it fails by, while all that it made is still there. Throws
+  // Runs work that the other ranks wait for. On failure they get the error before anything is torn down. Throws
   // that, or another rank's failure that came first.
   void run(const std::function<void()>& work);
 
