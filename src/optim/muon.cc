@@ -63,6 +63,7 @@ struct UnitMatrices {
   size_t unit;
   std::vector<ParamStore::Range> ranges = {};
   std::vector<Matrix> matrices = {};
+  std::vector<ParamStore::Range> numbers = {};  // those of all its outputs in a state of the unit
 };
 // As many units as there are ranks.
 using Batch = std::vector<UnitMatrices>;
@@ -93,6 +94,10 @@ std::vector<Batch> make_batches(const ParamStore& params, const Placed& placed, 
     unit.ranges.push_back(r.range);
     const int64_t numbers = placed.states.size() > 1 ? params.state_offset(placed.states[1], r.piece) : 0;
     add_matrices(params, pieces[r.piece], numbers, unit.matrices);
+    if (placed.states.size() < 2) continue;
+    if (unit.numbers.empty() || round_up(unit.numbers.back().end, ParamStore::kAlign) != numbers)
+      unit.numbers.push_back({numbers, numbers});
+    unit.numbers.back().end = numbers + params.state_shape(placed.states[1], r.piece).numel();
   }
   for (Batch& batch : batches) give_to_owners(batch, ranks);
   return batches;
@@ -171,12 +176,14 @@ class MuonRule final : public UpdateRule {
         .x = x.t, .v = v, .state = step_state, .columns = matrix.in_out, .beta = o_.beta2, .scale = scale(matrix)});
   }
 
-  // Each number comes from the rank that owns its matrix, and is 0 on all others: exact.
+  // Each number comes from the rank that owns its matrix, and is 0 on all others: exact. What the unit keeps of the
+  // matrices of other groups is not touched.
   static void share_numbers(Ctx& c, const ParamStore& params, const Placed& placed, const Batch& batch,
                             Communicator& group) {
     for (const UnitMatrices& unit : batch) {
       const CollectiveSubject subject(params.units()[unit.unit]->name);
-      c.all_reduce(group, numbers_of(params, unit, placed));
+      const Tensor all = numbers_of(params, unit, placed);
+      for (const ParamStore::Range& range : unit.numbers) c.all_reduce(group, all.slice(range.begin, range.end));
     }
   }
 

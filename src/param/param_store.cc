@@ -10,7 +10,6 @@
 namespace athanor {
 namespace {
 
-constexpr int64_t kAlign = 64;  // elements: every parameter starts on a cache line, whatever its dtype
 constexpr int64_t kInitChunk = int64_t{1} << 24;  // elements of split masters that exist in f32 while they get values
 
 // What the names of a unit's parameters begin with, up to a dot.

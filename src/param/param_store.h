@@ -48,6 +48,7 @@ struct Sharding {
 
 class ParamStore {
  public:
+  static constexpr int64_t kAlign = 64;  // elements: every parameter starts on a cache line, whatever its dtype
   struct Range {
     int64_t begin = 0, end = 0;  // elements of a unit
   };
