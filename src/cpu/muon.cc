@@ -16,7 +16,7 @@ struct MomentumScalars {
   float grad_scale, beta, one_minus_beta, from_gradient, from_average;  // the gradient becomes these parts of g and m
 };
 
-struct Average {
+struct MovingAverage {
   template <int L, class M>
   static ATHANOR_INLINE void run(M* m, float* grad, int64_t n, const MomentumScalars& a, const Noise& noise) {
     Random random;
@@ -132,9 +132,9 @@ void CpuOps::run(const Momentum& op, void*) {
       }
       const Noise noise{op.seed, p.moment_stream, first + uint64_t(begin)};
       if (p.m.dtype == DType::f32)
-        simd::dispatch<Average>(flat<float>(p.m) + begin, grad + begin, end - begin, scalars, noise);
+        simd::dispatch<MovingAverage>(flat<float>(p.m) + begin, grad + begin, end - begin, scalars, noise);
       else
-        simd::dispatch<Average>(flat<bf16>(p.m) + begin, grad + begin, end - begin, scalars, noise);
+        simd::dispatch<MovingAverage>(flat<bf16>(p.m) + begin, grad + begin, end - begin, scalars, noise);
     });
   }
 }
