@@ -30,8 +30,8 @@ TEST(Validate, KeysWithoutEffectAreNamed) {
   EXPECT_EQ(told({"initial_loss_scale=8", "precision=fp16"}), Lines{});
   EXPECT_EQ(told({"sgd_momentum=0.5", "muon_nesterov=false", "lr_wsd_decay_style=linear"}).size(), 3u);
   EXPECT_EQ(told({"muon_nesterov=false", "optimizer=muon"}), Lines{});
-  EXPECT_EQ(told({"max_spikes_in_row=3"}).size(), 1u);
-  EXPECT_EQ(told({"max_spikes_in_row=3", "spike_deviations=6"}), Lines{});
+  EXPECT_EQ(told({"max_spikes_in_row=5"}).size(), 1u);
+  EXPECT_EQ(told({"max_spikes_in_row=5", "spike_deviations=6"}), Lines{});
 }
 
 TEST(Validate, Ranks) {
