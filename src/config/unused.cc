@@ -21,7 +21,7 @@ class Unused {
   explicit Unused(const Config& c) : config_(c) {}
 
   template <class T>
-  void key(const char* name, T Config::* member, bool has_effect, const char* only_with) {
+  void key(const char* name, T Config::*member, bool has_effect, const char* only_with) {
     if (!has_effect && config_.*member != defaults_.*member)
       remarks.push_back(cat(name, " has no effect: it is for ", only_with));
   }

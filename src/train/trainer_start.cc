@@ -287,6 +287,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
   if (plan.total() > kQuick && backend_.mesh.world().rank() == 0)
     log::info("allocating ", format_bytes(plan.total()),
               resume ? " and reading the checkpoint" : " and making the weights");
+  peak_flops_ = mfu_peak(config_, backend_, engine_->options().recipe.compute, options_.most_flops);  // likewise
   const size_t before = backend_.device.allocated();
   engine_->commit();
   CHECK(backend_.device.allocated() - before == plan.total(), "allocated ", backend_.device.allocated() - before,
@@ -344,7 +345,6 @@ void Trainer::start(const std::optional<Resume>& resume) {
 }
 
 std::string Trainer::choose_peak() {
-  peak_flops_ = mfu_peak(config_, backend_, engine_->options().recipe.compute, options_.most_flops);
   const MfuPeak before = std::exchange(state_.peak, {});
   if (config_.peak_tflops > 0) return "";
   const std::string model = backend_.device.unified() ? find_environment(options_.program).cpu_model : "";
