@@ -1,5 +1,6 @@
 #include "base/json_depth.h"
 
+#include <algorithm>
 #include <cstddef>
 
 #include "base/error.h"
@@ -26,6 +27,12 @@ bool json_depth_within(std::string_view text, int most) {
 void require_json_depth(std::string_view text, const std::string& where, int most) {
   if (!json_depth_within(text, most))
     throw Error(cat(where, ": JSON nested deeper than ", most, " levels"), Exit::usage);
+}
+
+std::string json_problem(std::string_view what) {
+  constexpr size_t kMost = 200;
+  if (what.starts_with("[json.exception.")) what.remove_prefix(std::min(what.size(), what.find("] ") + 2));
+  return std::string(what.substr(0, kMost)) + (what.size() > kMost ? "..." : "");
 }
 
 }  // namespace athanor
