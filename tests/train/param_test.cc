@@ -5,10 +5,10 @@
 #include <ctime>
 #include <set>
 
+#include "engine/engine.h"
 #include "optim/optimizer.h"
 #include "param/cut.h"
 #include "tests/train/harness.h"
-#include "train/engine.h"
 
 namespace athanor {
 namespace {
