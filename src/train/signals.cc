@@ -75,8 +75,8 @@ std::optional<StopSignals::Received> StopSignals::received() const {
 }
 
 StopAtStart::StopAtStart(const StopSignals& signals, std::function<void(int signal)> last_words)
-    : watch_(start_thread<std::jthread>(
-          "stop signals", [&signals, last_words = std::move(last_words)](const std::stop_token& over) {
+    : watch_(start_thread<std::jthread>("stop signals", [&signals, last_words = std::move(last_words)](
+                                                            const std::stop_token& over) {
         std::mutex mutex;
         std::condition_variable_any changed;
         std::unique_lock lock(mutex);

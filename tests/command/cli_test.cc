@@ -52,7 +52,8 @@ TEST(Cli, WhatRanksWouldRefuseIsRefusedOnce) {
     EXPECT_EQ(ran.error,
               "athanor: there is no verb \"tran\"; did you mean \"train\"?\nRun with --help for more information.\n");
   }
-  expect_refused({"launch", "-n", "2", "train", "x.json", "--sett", "a=1"}, {"athanor train: there is no option \"--sett\""});
+  expect_refused({"launch", "-n", "2", "train", "x.json", "--sett", "a=1"},
+                 {"athanor train: there is no option \"--sett\""});
   expect_refused({"launch", "-n", "2", "train"}, {"config is required"});
 }
 

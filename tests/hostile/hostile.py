@@ -91,10 +91,13 @@ class Play:
         print(f"\nVIOLATION of \"{first.rule}\" by scenario {number} of seed {self.args.seed} ({scenario['player']})",
               flush=True)
         breaks = self.breaks(first.rule)
+        if first.rule == "hang":  # is known by now to last; each look at a simpler one costs as much
+            self.program.patience = max(5, self.args.patience / 6)
         again = breaks(scenario)
         short = shrink(scenario, breaks, self.args.shrink_seconds) if again else scenario
         if again:
             found = self.seen_again(short, first)
+        self.program.patience = self.args.patience
         if not again and first.rule == "hang":
             print("  not seen again: taken for a slow moment of this machine, not counted")
             return

@@ -119,7 +119,9 @@ def course(rng, ranks=False):
             kind = rng.random()
             if kind < 0.5:
                 event |= {"do": "signal", "signal": rng.choice(STOPS + ["KILL", "KILL"] + DETACHED)}
-            elif kind < 0.6:
+            elif kind < 0.55:
+                event |= {"do": "twin"}
+            elif kind < 0.62:
                 event |= {"do": "freeze", "for_ms": rng.choice([1, 50, 200])}
             elif kind < 0.75:
                 event |= {"do": "move", "file": rng.choice(["data", "config.json", "data/t_train_000000.bin", "text"])}
@@ -133,6 +135,9 @@ def course(rng, ranks=False):
         run = {"do": "run", "words": ["train", "config.json"], "events": events}
         if ranks and rng.random() < 0.7:
             run["words"] = ["launch", "-n", "2"] + run["words"]
+            for event in events:
+                if event["do"] == "signal" and rng.random() < 0.5:
+                    event["child"] = rng.randrange(2)
         if rng.random() < 0.3:
             run["limits"] = limits(rng)
         actions += [run] if rng.random() < 0.3 else [run, {"do": "repair"}]

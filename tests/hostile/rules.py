@@ -45,6 +45,8 @@ def of_command(world, o):
         found.append(Violation("control characters", f"{CONTROL.search(o.err)[0]!r} on standard error\n{o}"))
     if o.code in (1, 2, 3, 4):
         found += of_message(o)
+    if o.twin and (o.twin.returncode not in (0, 1, 2) or (o.twin.returncode and " error " not in o.twin.stderr)):
+        found.append(Violation("two runs", f"the second ended with {name_of(o.twin.returncode)}: {o.twin.stderr}\n{o}"))
     return found + of_answers(world, o)
 
 
@@ -72,6 +74,8 @@ def allowed_codes(world, o):
         codes.add(85)
     if o.verb == "launch":
         codes |= {4}
+    if o.ranks_hit:
+        codes |= {1, 4, 128 + signal.SIGKILL, 128 + signal.SIGTERM, 85}
     for number in o.signals:
         codes |= {-number, 128 + number}
     if "cpu" in limits:
@@ -150,7 +154,7 @@ def steps_of(run):
 def of_files(world, o, before, after, steps):
     """Nothing outside the run's folder is changed, and what was committed before stays, and is whole."""
     found = []
-    if not o.action.get("events") or all(e["do"] in ("signal", "freeze") for e in o.action["events"]):
+    if not o.action.get("events") or all(e["do"] in ("signal", "freeze", "twin") for e in o.action["events"]):
         allowed = o.action.get("writes", "")
         for name in sorted(before.keys() | after.keys()):
             if before.get(name) != after.get(name) and not (allowed and name.startswith(allowed)):

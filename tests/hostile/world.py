@@ -52,6 +52,7 @@ class Outcome:
         self.signals = []  # numbers of those that were sent, in order
         self.code, self.out, self.err, self.seconds, self.rss_kib = None, "", "", 0.0, 0
         self.hung, self.left_behind, self.not_started = False, False, False
+        self.ranks_hit, self.twin = False, None  # of a launcher; a second run of the same folder beside this one
 
     @property
     def verb(self):
@@ -331,8 +332,18 @@ class World:
         return done.returncode < 0
 
     def disturb(self, pid, event, outcome):
-        if event["do"] == "signal":
+        if event["do"] == "signal" and "child" in event:  # to a rank, not to its launcher
+            ranks = children(pid)
+            if event["child"] < len(ranks):
+                outcome.ranks_hit = True
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(ranks[event["child"]], getattr(signal, "SIG" + event["signal"]))
+        elif event["do"] == "signal":
             self.send(pid, getattr(signal, "SIG" + event["signal"]), outcome)
+        elif event["do"] == "twin":
+            outcome.twin = subprocess.run([self.program.path, "train", "config.json"], cwd=self.folder, capture_output=True,
+                                          env=environment(self.folder), text=True, timeout=self.program.patience,
+                                          stdin=subprocess.DEVNULL)
         elif event["do"] == "freeze":
             os.kill(pid, signal.SIGSTOP)
             time.sleep(event["for_ms"] / 1000)
@@ -389,6 +400,13 @@ def prepare(limits, as_nobody):
         os.setgroups([])
         os.setgid(NOBODY)
         os.setuid(NOBODY)
+
+
+def children(pid):
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
 
 
 def wait_for_orphans(patience):
