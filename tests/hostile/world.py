@@ -52,7 +52,7 @@ class Outcome:
         self.signals = []  # numbers of those that were sent, in order
         self.code, self.out, self.err, self.seconds, self.rss_kib = None, "", "", 0.0, 0
         self.hung, self.left_behind, self.not_started = False, False, False
-        self.ranks_hit, self.twin = False, None  # of a launcher; a second run of the same folder beside this one
+        self.ranks_hit, self.twin = [], None  # of a launcher; a second run of the same folder beside this one
 
     @property
     def verb(self):
@@ -269,8 +269,8 @@ class World:
         if self.mounted:
             self.do_disk({"kib": 65536})
         for path in (self.folder / "run").glob("*"):  # what is refused by name, and is to be removed
-            if path.is_symlink() or path.is_fifo() or (path.is_dir() and path.name in (".lock", "metrics.jsonl", "latest")) or \
-                    (path.is_file() and path.name in ("tensorboard",)):
+            expected = path.is_dir() if path.name.startswith(("step-", "tensorboard", ".step")) else path.is_file()
+            if path.is_symlink() or not expected:
                 damage.remove(path)
         outcome = self.command({"words": ["train", "config.json"]})
         found = rules.of_command(self, outcome)
@@ -335,7 +335,7 @@ class World:
         if event["do"] == "signal" and "child" in event:  # to a rank, not to its launcher
             ranks = children(pid)
             if event["child"] < len(ranks):
-                outcome.ranks_hit = True
+                outcome.ranks_hit.append(int(getattr(signal, "SIG" + event["signal"])))
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(ranks[event["child"]], getattr(signal, "SIG" + event["signal"]))
         elif event["do"] == "signal":
