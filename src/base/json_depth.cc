@@ -1,6 +1,5 @@
 #include "base/json_depth.h"
 
-#include <algorithm>
 #include <cstddef>
 
 #include "base/error.h"
@@ -31,7 +30,8 @@ void require_json_depth(std::string_view text, const std::string& where, int mos
 
 std::string json_problem(std::string_view what) {
   constexpr size_t kMost = 200;
-  if (what.starts_with("[json.exception.")) what.remove_prefix(std::min(what.size(), what.find("] ") + 2));
+  const size_t end = what.find("] ");
+  if (what.starts_with("[json.exception.") && end != std::string_view::npos) what.remove_prefix(end + 2);
   return std::string(what.substr(0, kMost)) + (what.size() > kMost ? "..." : "");
 }
 

@@ -23,7 +23,7 @@ TEST(JsonDepth, CountsArraysAndObjectsOutsideOfStrings) {
 TEST(JsonProblem, IsALineWithoutTheLibrarysName) {
   EXPECT_EQ(json_problem("[json.exception.parse_error.101] parse error at line 1, column 2: x"),
             "parse error at line 1, column 2: x");
-  EXPECT_EQ(json_problem("[json.exception.x]"), "");
+  EXPECT_EQ(json_problem("[json.exception.x]"), "[json.exception.x]");
   EXPECT_EQ(json_problem("[1] is no name"), "[1] is no name");
   EXPECT_EQ(json_problem(std::string(5000, 'x')).size(), 203u);
 }

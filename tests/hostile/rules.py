@@ -30,7 +30,7 @@ def of_command(world, o):
     if o.hung:
         found.append(Violation("hang", f"still running after {world.program.patience:.0f} s\n{o}"))
     elif o.code not in (codes := allowed_codes(world, o)):
-        found.append(Violation("exit code", f"{name_of(o.code)}, expected one of {sorted(codes)}\n{o}"))
+        found.append(Violation(name_of(o.code), f"{name_of(o.code)}, expected one of {sorted(codes)}\n{o}"))
     if o.left_behind:
         found.append(Violation("left behind", f"processes that it started go on without it\n{o}"))
     for word in CRASHES:

@@ -51,7 +51,7 @@ def simpler_actions(action):
         yield dict(action, value={"nested": value["nested"] // 2})
     if isinstance(value, str) and len(value) > 8:
         yield dict(action, value=value[:len(value) // 2])
-    words = action.get("words", [])
+    words = action.get("words", []) if action.get("flags") else []
     for i in range(len(words) - 1, 0, -1):  # a flag with its value
         if str(words[i]).startswith("-") and len(str(words[i])) > 1:
             yield dict(action, words=words[:i] + words[i + 2:])
