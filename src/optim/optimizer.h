@@ -14,7 +14,7 @@ class Optimizer {
   std::vector<StateSpec> states() const { return states_; }
   std::vector<double> averages() const { return averages_; }  // at most kMostAverages
   uint32_t momenta() const { return momenta_; }               // bit i: averages()[i] is a momentum
-  bool exchanges(const ParamStore&, size_t unit) const;       // of a unit: see UpdateRule
+  std::vector<bool> exchanges(const ParamStore&) const;       // by unit: see UpdateRule
   // One step over the part of all units that this rank owns, after StepControl has decided about it; zeroes its
   // gradients.
   void step(Ctx&, ParamStore&, Tensor step_state);

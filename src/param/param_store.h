@@ -56,6 +56,7 @@ class ParamStore {
     Tensor t;
     std::vector<Segment> segments;
     bool everything = true;  // nothing of the unit, or of the rank's shard, is left out
+    bool of_any = false;     // it is kept of a piece of the unit, on whatever rank
     Tensor part(Range range) const;
   };
   struct Unit {
@@ -135,13 +136,18 @@ class ParamStore {
   };
   std::vector<Piece> pieces() const;
   bool keeps(size_t state, size_t piece) const;
-  bool keeps_in(size_t unit, size_t state) const;  // of any piece of a unit, on whatever rank
   // What belongs to each piece of a planned store: itself and the padding behind it, so that those of a unit fill it.
   std::vector<Range> extents() const;
 
  private:
   Tensor view(const Tensor& flat, const ParamSpec&, int64_t offset) const;
-  void plan_states(MemoryPlan&, int unit);
+  struct OwnPiece {
+    size_t number;  // in pieces()
+    Range extent;
+  };
+  void lay_out(Unit&);
+  std::vector<std::vector<OwnPiece>> pieces_by_unit() const;
+  void plan_states(MemoryPlan&, size_t unit, const std::vector<OwnPiece>&);
   void begin_use(Ctx&, int unit);
   void start_gather(Ctx&, int unit);
   void init_split(Ctx&, const Unit&, Range, RandomNormal);

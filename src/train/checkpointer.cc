@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <system_error>
 #include <utility>
 
 #include "base/log.h"
@@ -65,6 +66,17 @@ int64_t bytes_of(const ParamStore& params, size_t piece, const ParamStore::Piece
   for (size_t s = 0; s < params.state_specs().size(); ++s)
     if (params.keeps(s, piece)) each += size_of(params.state_specs()[s].dtype);
   return p.slice->shape.numel() * int64_t(each);
+}
+
+// In a thread; where the system gives none, or none is wanted, when the result is asked for.
+template <class Fn>
+auto begin_work(bool background, const Fn& fn) {
+  if (background) try {
+      return std::async(std::launch::async, fn);
+    } catch (const std::system_error& e) {
+      log::warn("the checkpoint is written while training waits: no thread can be started: ", e.code().message());
+    }
+  return std::async(std::launch::deferred, fn);
 }
 
 }  // namespace
@@ -174,9 +186,9 @@ void Checkpointer::begin(const RunState& state, std::string why, SaveExtras extr
   if (const std::string failure = of_any_rank(mine); !failure.empty()) return fail(failure, !mine.empty());
   std::vector<Tensors> held = snapshot();
   const std::string folder = cat(options_.root, "/", tmp_folder(state.step));
-  part_ = std::async(
-      options_.background ? std::launch::async : std::launch::deferred,
-      [this, folder, held = std::move(held), options = std::move(options)] { return write(folder, held, options); });
+  part_ = begin_work(options_.background, [this, folder, held = std::move(held), options = std::move(options)] {
+    return write(folder, held, options);
+  });
 }
 
 bool Checkpointer::part_is_written() const {
@@ -199,7 +211,7 @@ void Checkpointer::collect() {
   if (!writer_) return;
   for (auto& part : parts)
     for (WrittenFile& file : part) writer_->adopt(std::move(file));
-  commit_ = std::async(options_.background ? std::launch::async : std::launch::deferred, [this] { return commit(); });
+  commit_ = begin_work(options_.background, [this] { return commit(); });
 }
 
 Checkpointer::Committed Checkpointer::commit() {

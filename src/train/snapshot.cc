@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json_depth.h"
 #include "checkpoint/weights.h"
 #include "convert/floats.h"
 
@@ -162,7 +163,7 @@ RunState parse_state(const std::string& text, const std::string& where) {
       throw Error(cat(where, ": numbers out of range; the checkpoint is damaged"));
     return s;
   } catch (const nlohmann::json::exception& e) {
-    throw Error(cat(where, ": not a run state: ", e.what(), "; the checkpoint is damaged"));
+    throw Error(cat(where, ": not a run state: ", json_problem(e.what()), "; the checkpoint is damaged"));
   }
 }
 

@@ -143,7 +143,11 @@ void Trainer::open_run() {
   lock_.emplace(run);
   if (config_.log_jsonl) metrics_.add(std::make_unique<JsonlSink>(run + "/metrics.jsonl"));
   if (config_.tensorboard) metrics_.add(std::make_unique<TensorboardSink>(run + "/tensorboard"));
-  write_environment(find_environment(options_.program), run + "/environment.json");
+  try {
+    write_environment(find_environment(options_.program), run + "/environment.json");
+  } catch (const Error& e) {  // it tells of the run, which does not depend on it
+    log::warn("environment.json was not written, training goes on: ", e.what());
+  }
 }
 
 std::optional<Trainer::Resume> Trainer::find_resume() {
