@@ -210,6 +210,9 @@ ModelConfig load_model_config(const std::string& path, std::vector<std::string>*
 // Refuses combinations that cannot work and fills what follows from other keys (min_lr, lr_decay_iters, ...).
 void validate(Config&);
 
+// A line for each key that was changed from its default and has no effect with the other keys, of a validated config.
+std::vector<std::string> keys_without_effect(const Config&);
+
 // Sequences of the step that follows `consumed` of them.
 int64_t batch_size_at(const Config&, int64_t consumed);
 // Sequences that the first `steps` steps of a run take.

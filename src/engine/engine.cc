@@ -342,7 +342,7 @@ void Engine::visit_whole(Ctx c, const TakeTensor& take) {
         if (unit.states[s].t) take(u, int(s), unit.states[s].t);
       } else if (unit.states[s].everything)
         visit(int(s), unit.states[s].t);
-      else if (model_->params().keeps_in(u, s))
+      else if (unit.states[s].of_any)
         take(u, int(s), model_->params().whole_state(c, int(u), s).t);
     }
   }

@@ -48,18 +48,21 @@ std::vector<std::string> parts_of(const std::string& name) {
       Exit::usage);
 }
 
-// Parts of one parameter are one tensor in memory, which is trained or not.
+// Parts of one parameter, neighbours in pieces(), are one tensor in memory, which is trained or not.
 void freeze(const std::vector<int>& groups, const OptimizerOptions& options, ParamStore& params) {
   const auto pieces = params.pieces();
   const auto frozen = [&](size_t i) { return groups[i] >= 0 && options.groups[size_t(groups[i])].frozen; };
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    if (!frozen(i)) continue;
-    for (size_t k = 0; k < pieces.size(); ++k)
-      if (pieces[k].param == pieces[i].param && !frozen(k))
-        throw Error(cat("param_groups[", groups[i], "]: ", pieces[i].slice->name, " and ", pieces[k].slice->name,
-                        " are one tensor in memory; freeze both"),
-                    Exit::usage);
-    params.freeze({pieces[i].param});
+  for (size_t begin = 0, end = 0; begin < pieces.size(); begin = end) {
+    std::optional<size_t> one, other;  // the first that is frozen, the first that is not
+    for (; end < pieces.size() && pieces[end].param == pieces[begin].param; ++end) {
+      std::optional<size_t>& first = frozen(end) ? one : other;
+      if (!first) first = end;
+    }
+    if (one && other)
+      throw Error(cat("param_groups[", groups[*one], "]: ", pieces[*one].slice->name, " and ",
+                      pieces[*other].slice->name, " are one tensor in memory; freeze both"),
+                  Exit::usage);
+    if (one) params.freeze({pieces[begin].param});
   }
 }
 

@@ -92,12 +92,13 @@ std::vector<Batch> make_batches(const ParamStore& params, const Placed& placed, 
     }
     UnitMatrices& unit = batches.back().back();
     unit.ranges.push_back(r.range);
-    const int64_t numbers = placed.states.size() > 1 ? params.state_offset(placed.states[1], r.piece) : 0;
+    const bool numbered = placed.states.size() > 1;
+    const int64_t numbers = numbered ? params.units()[r.unit]->states[placed.states[1]].first_of(r.piece) : 0;
     add_matrices(params, pieces[r.piece], numbers, unit.matrices);
-    if (placed.states.size() < 2) continue;
+    if (!numbered) continue;
     if (unit.numbers.empty() || round_up(unit.numbers.back().end, ParamStore::kAlign) != numbers)
       unit.numbers.push_back({numbers, numbers});
-    unit.numbers.back().end = numbers + params.state_shape(placed.states[1], r.piece).numel();
+    unit.numbers.back().end = numbers + params.state_specs()[placed.states[1]].sizes[r.piece];
   }
   for (Batch& batch : batches) give_to_owners(batch, ranks);
   return batches;

@@ -81,13 +81,13 @@ Optimizer::Optimizer(const OptimizerOptions& options, ParamStore& params) {
     if (std::ranges::count(state.pieces, false) == 0) state.pieces.clear();
 }
 
-bool Optimizer::exchanges(const ParamStore& params, size_t unit) const {
+std::vector<bool> Optimizer::exchanges(const ParamStore& params) const {
   const auto pieces = params.pieces();
-  return std::ranges::any_of(bundles_, [&](const Bundle& bundle) {
-    return bundle.rule->exchanges() && std::ranges::any_of(bundle.pieces, [&](const auto& piece) {
-             return size_t(pieces[piece.first].unit) == unit;
-           });
-  });
+  std::vector<bool> units(params.units().size());
+  for (const Bundle& bundle : bundles_)
+    if (bundle.rule->exchanges())
+      for (const auto& [piece, decays] : bundle.pieces) units[size_t(pieces[piece].unit)] = true;
+  return units;
 }
 
 // Of planned parameters: they are the same in every step.

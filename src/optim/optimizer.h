@@ -13,7 +13,7 @@ class Optimizer {
   Optimizer(const OptimizerOptions&, ParamStore&);
   std::vector<StateSpec> states() const { return states_; }
   const std::vector<Average>& averages() const { return averages_; }  // at most kMostAverages
-  bool exchanges(const ParamStore&, size_t unit) const;               // of a unit: see UpdateRule
+  std::vector<bool> exchanges(const ParamStore&) const;               // by unit: see UpdateRule
   // One step over the part of all units that this rank owns, after StepControl has decided about it; zeroes its
   // gradients.
   void step(Ctx&, ParamStore&, Tensor step_state);

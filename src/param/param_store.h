@@ -27,6 +27,7 @@ struct StateSpec {
   // By number of the piece: so many numbers belong to it, not one to each of its elements, and every rank has all of
   // them. None: one to each element.
   std::vector<int64_t> sizes = {};
+  Shape shape_of(size_t piece, const Shape& whole) const { return sizes.empty() ? whole : Shape{sizes[piece]}; }
 };
 
 // The leaves of the sums that are the same bits for any number of ranks: the micro-batches of a step are dealt out to
@@ -59,8 +60,11 @@ class ParamStore {
     };
     Tensor t;
     std::vector<Segment> segments;
-    bool everything = true;  // nothing of the unit, or of the rank's shard, is left out
+    bool everything = true;                               // nothing of the unit, or of the rank's shard, is left out
+    bool of_any = false;                                  // it is kept of a piece of the unit, on whatever rank
+    std::vector<std::pair<size_t, int64_t>> firsts = {};  // with sizes: pieces and where their numbers begin
     Tensor part(Range range) const;
+    int64_t first_of(size_t piece) const;
   };
   struct Unit {
     std::vector<int> params;  // ids, in the order of layout.offset
@@ -139,18 +143,20 @@ class ParamStore {
   };
   std::vector<Piece> pieces() const;
   bool keeps(size_t state, size_t piece) const;
-  bool keeps_in(size_t unit, size_t state) const;  // of any piece of a unit, on whatever rank
   bool has_sizes(size_t state) const { return !states_[state].sizes.empty(); }
-  Shape state_shape(size_t state, size_t piece) const;
-  int64_t state_offset(size_t state, size_t piece) const;  // of a piece in the whole state of its unit
-  Tensor numbers_of(size_t state, size_t piece) const;     // of a state that has sizes
   // What belongs to each piece of a planned store: itself and the padding behind it, so that those of a unit fill it.
   std::vector<Range> extents() const;
 
  private:
   Tensor view(const Tensor& flat, const ParamSpec&, int64_t offset) const;
-  void plan_states(MemoryPlan&, int unit);
-  void plan_sizes(MemoryPlan&, int unit, size_t state);
+  struct OwnPiece {
+    size_t number;  // in pieces()
+    Range extent;
+  };
+  void lay_out(Unit&);
+  std::vector<std::vector<OwnPiece>> pieces_by_unit() const;
+  void plan_states(MemoryPlan&, size_t unit, const std::vector<OwnPiece>&);
+  void plan_sizes(MemoryPlan&, size_t unit, size_t state, const std::vector<OwnPiece>&);
   void begin_use(Ctx&, int unit);
   void start_gather(Ctx&, int unit);
   void init_split(Ctx&, const Unit&, Range, RandomNormal);
