@@ -10,7 +10,6 @@
 namespace athanor {
 namespace {
 
-constexpr int64_t kAlign = 64;  // elements: every parameter starts on a cache line, whatever its dtype
 constexpr int64_t kInitChunk = int64_t{1} << 24;  // elements of split masters that exist in f32 while they get values
 
 // What the names of a unit's parameters begin with, up to a dot.
@@ -107,6 +106,10 @@ void ParamStore::plan_states(MemoryPlan& plan, size_t u, const std::vector<OwnPi
   unit.states.resize(states_.size());
   const Range held = sharding_.stage >= 1 ? unit.shard : Range{0, unit.layout.numel};
   for (size_t s = 0; s < states_.size(); ++s) {
+    if (has_sizes(s)) {
+      plan_sizes(plan, u, s, pieces);
+      continue;
+    }
     State& state = unit.states[s];
     std::vector<Range> ranges;
     for (const OwnPiece& piece : pieces) {
@@ -132,6 +135,18 @@ void ParamStore::plan_states(MemoryPlan& plan, size_t u, const std::vector<OwnPi
   }
 }
 
+void ParamStore::plan_sizes(MemoryPlan& plan, size_t u, size_t s, const std::vector<OwnPiece>& pieces) {
+  State& state = units_[u]->states[s];
+  int64_t size = 0;
+  for (const OwnPiece& piece : pieces) {
+    if (!keeps(s, piece.number)) continue;
+    state.of_any = true;
+    size += round_up(states_[s].sizes[piece.number], kAlign);
+  }
+  if (size > 0)
+    plan.add(MemoryKind::optimizer, cat(states_[s].name, " of unit ", u), states_[s].dtype, {size}, &state.t);
+}
+
 Tensor ParamStore::State::part(Range range) const {
   for (const Segment& segment : segments)
     if (segment.begin <= range.begin && range.end <= segment.end)
@@ -142,6 +157,24 @@ Tensor ParamStore::State::part(Range range) const {
 
 bool ParamStore::keeps(size_t state, size_t piece) const {
   return states_[state].pieces.empty() || states_[state].pieces[piece];
+}
+
+Shape ParamStore::state_shape(size_t state, size_t piece) const {
+  return has_sizes(state) ? Shape{states_[state].sizes[piece]} : pieces()[piece].slice->shape;
+}
+
+int64_t ParamStore::state_offset(size_t state, size_t piece) const {
+  const std::vector<Piece> all = pieces();
+  if (!has_sizes(state)) return all[piece].offset;
+  int64_t at = 0;
+  for (size_t i = 0; i < piece; ++i)
+    if (all[i].unit == all[piece].unit && keeps(state, i)) at += round_up(states_[state].sizes[i], kAlign);
+  return at;
+}
+
+Tensor ParamStore::numbers_of(size_t state, size_t piece) const {
+  const int64_t at = state_offset(state, piece);
+  return units_[size_t(pieces()[piece].unit)]->states[state].t.slice(at, at + states_[state].sizes[piece]);
 }
 
 bool ParamStore::keeps_everything() const {

@@ -62,10 +62,11 @@ std::vector<WrittenFile> parse_part(const std::string& json, int rank) {
 
 // What is saved of a piece.
 int64_t bytes_of(const ParamStore& params, size_t piece, const ParamStore::Piece& p) {
-  size_t each = size_of(params.units()[size_t(p.unit)]->saved_dtype());
+  int64_t bytes = p.slice->shape.numel() * int64_t(size_of(params.units()[size_t(p.unit)]->saved_dtype()));
   for (size_t s = 0; s < params.state_specs().size(); ++s)
-    if (params.keeps(s, piece)) each += size_of(params.state_specs()[s].dtype);
-  return p.slice->shape.numel() * int64_t(each);
+    if (params.keeps(s, piece))
+      bytes += params.state_shape(s, piece).numel() * int64_t(size_of(params.state_specs()[s].dtype));
+  return bytes;
 }
 
 // In a thread; where the system gives none, or none is wanted, when the result is asked for.
@@ -123,7 +124,8 @@ TensorData Checkpointer::described(const Item& item) const {
   const ParamStore::Unit& unit = *params.units()[size_t(piece.unit)];
   const DType dtype = item.state < 0 ? unit.saved_dtype() : params.state_specs()[size_t(item.state)].dtype;
   const std::string prefix = item.state < 0 ? "" : params.state_specs()[size_t(item.state)].name + ".";
-  return {.name = prefix + piece.slice->name, .dtype = dtype, .shape = piece.slice->shape, .pieces = {}};
+  const Shape shape = item.state < 0 ? piece.slice->shape : params.state_shape(size_t(item.state), item.piece);
+  return {.name = prefix + piece.slice->name, .dtype = dtype, .shape = shape, .pieces = {}};
 }
 
 std::vector<WeightShard> Checkpointer::shards(const File& file) const {
@@ -144,12 +146,15 @@ std::vector<Checkpointer::Tensors> Checkpointer::snapshot() {
       for (const Item& item : files_[f].items) {
         const ParamStore::Piece& piece = pieces_[item.piece];
         if (item.rank != rank_ || item.state != state || size_t(piece.unit) != unit) continue;
-        Tensor t = {whole.at(piece.offset), whole.dtype, piece.slice->shape};
+        const TensorData saved = described(item);
+        const int64_t offset =
+            state < 0 ? piece.offset : engine_.model().params().state_offset(size_t(state), item.piece);
+        Tensor t = {whole.at(offset), whole.dtype, saved.shape};
         if (!in_place()) {
           device_.copy(next, t.data, t.bytes(), Lane::compute);
           t.data = std::exchange(next, next + t.bytes());
         }
-        held[f].push_back({tensor_data(described(item).name, t), std::nullopt});
+        held[f].push_back({tensor_data(saved.name, t), std::nullopt});
       }
   });
   device_.sync();

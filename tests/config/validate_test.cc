@@ -180,6 +180,15 @@ TEST(Validate, ParamGroupsEndWithTheDefaults) {
   EXPECT_EQ(parse_config(resolved, "resolved", ".").param_groups, given.param_groups);
 }
 
+TEST(Validate, CautiousDecayIsDecoupled) {
+  EXPECT_TRUE(
+      parse(small_config("\"optimizer\": \"normuon\", \"cautious_weight_decay\": true,\n")).cautious_weight_decay);
+  expect_parts(error_with({"cautious_weight_decay=true", "optimizer=sgd"}),
+               {"cautious_weight_decay: optimizer sgd adds the decay to the gradient", "adamw"});
+  expect_parts(error_with({"cautious_weight_decay=true", R"(param_groups=[{"match": "*", "optimizer": "adam"}])"}),
+               {"cautious_weight_decay: optimizer adam of param_groups[0]"});
+}
+
 TEST(Validate, ParamGroupsAreNoMatterOfResumeUntilTheyDiffer) {
   Config now = parse(small_config());
   std::string old = dump_resolved(now);
