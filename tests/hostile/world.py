@@ -264,7 +264,7 @@ class World:
         self.do_repair(action)
         if "state" in self.taints:
             for name in self.touched_steps:
-                shutil.rmtree(self.folder / "run" / name, ignore_errors=True)
+                damage.remove(self.folder / "run" / name)  # a pipe too, which rmtree would open
             (self.folder / "run" / "latest").unlink(missing_ok=True)
         if self.mounted:
             self.do_disk({"kib": 65536})
