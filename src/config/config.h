@@ -187,6 +187,7 @@ std::string_view name_of(DeviceChoice);
 std::string_view name_of(OptimizerChoice);
 std::string_view name_of(GroupOptimizer);
 std::string_view name_of(GroupRole);
+std::string_view name_of(MuonScaleRule);
 std::string_view name_of(LrDecayStyle);
 std::string_view name_of(WsdDecayStyle);
 std::string_view name_of(WeightDecayCourse);

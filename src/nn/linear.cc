@@ -34,7 +34,7 @@ Gemm weight_gradient(Net n, const Linear& layer, Tensor dy, Tensor x) {
           .tf32 = n.c.recipe.tf32};
   if (layer.b) {
     op.epilogue = out_in(layer) ? Epilogue::sum_a : Epilogue::sum_b;
-    op.with = n.params.grad(layer.b);
+    op.aux = n.params.grad(layer.b);
   }
   return op;
 }
@@ -45,7 +45,7 @@ Var linear(Net n, Var x, const Linear& layer, Var residual) {
   Gemm product = linear_product(n, layer, y.t, x.t());
   if (residual) {
     product.epilogue = Epilogue::add;
-    product.with = residual.t();
+    product.aux = residual.t();
   }
   c.run(product);
   Var out = c.var(std::move(y));

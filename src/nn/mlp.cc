@@ -6,7 +6,7 @@ namespace {
 Gemm gelu_product(Net n, const Linear& up, Tensor y, Tensor z, Tensor x) {
   Gemm op = linear_product(n, up, y, x);
   op.epilogue = Epilogue::gelu;
-  op.with = z;
+  op.aux = z;
   return op;
 }
 
@@ -22,7 +22,7 @@ Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
   Buffer out = c.alloc("mlp.out", residual.t().shape);
   Gemm product = linear_product(n, down, out.t, y.t);
   product.epilogue = Epilogue::add;
-  product.with = residual.t();
+  product.aux = residual.t();
   c.run(product);
   if (c.selective) y = {};
   Var result = c.var(std::move(out));
@@ -33,7 +33,7 @@ Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
     if (!y) {
       y = cc.alloc("mlp.gelu again", z.t.shape);
       Gemm again = gelu_product(net, up, y.t, z.t, xb.t);
-      again.again = true;
+      again.recompute = true;
       cc.run(again);
     }
     cc.run(weight_gradient(net, down, d.t, y.t));
@@ -41,7 +41,7 @@ Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
     Buffer dz = cc.alloc("mlp.dz", z.t.shape);
     Gemm through_gelu = input_gradient(net, down, dz.t, d.t);
     through_gelu.epilogue = Epilogue::gelu_gradient;
-    through_gelu.with = z.t;
+    through_gelu.aux = z.t;
     cc.run(through_gelu);
     z = {};
     cc.run(weight_gradient(net, up, dz.t, xb.t));

@@ -6,7 +6,7 @@ import sys
 
 from harness import PROGRAM, ROOT, SystemTest
 
-SCRIPT = next(p for p in (ROOT / "scripts" / "bench" / "learning.py", ROOT / "bench" / "learning.py") if p.is_file())
+SCRIPT = ROOT / "scripts" / "bench" / "learning.py"
 
 
 class LearningBenchTest(SystemTest):
