@@ -60,7 +60,7 @@ void print_row(const Config& config, const GpuDescription& gpu, const ManyRanks&
       make_engine(c, {*described.device, *described.ops, mesh, described.tuning, nullptr, network}, true);
   const StepTraffic t = step_traffic(*engine, mesh, network);
   const double tokens = double(c.global_batch_size * c.seq_length);
-  const Limits limits = limits_of(gpu, c.model.head_dim, c.seq_length);
+  const Roofline limits = limits_of(gpu, c.model.head_dim, c.seq_length);
   const double compute = least_sum(planned_rows(*engine, limits)), update = least_update_seconds(*engine, limits);
   const double exposed = t.exposed(compute, double(engine->micro_batches()));
   std::printf("%6d %5d %4lld x %-4lld %11s %12s %11.2f %11.2f %11.2f %11.2f %11s\n", ranks, nodes,

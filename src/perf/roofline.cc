@@ -103,7 +103,7 @@ std::map<std::string, OpRow> planned_rows(const Engine& engine, const Roofline& 
   return rows;
 }
 
-double least_update_seconds(const Engine& engine, const Limits& limits) {
+double least_update_seconds(const Engine& engine, const Roofline& limits) {
   double sum = 0;
   for (const Launch& launch : engine.update_launches()) sum += least_seconds(launch, limits);
   return sum;
