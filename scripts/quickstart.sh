@@ -55,7 +55,9 @@ if [ -n "$short" ]; then
     --set eval_iters=2 --set eval_interval=20 --set log_interval=10 --set lr_warmup_iters=5)
 fi
 
-field() { python3 -c 'import json,sys; print(json.load(sys.stdin)[sys.argv[1]])' "$1"; }
+field() { # NAME: of the JSON object on standard input, before which there may be lines of a log
+  python3 -c 'import json,sys; text = sys.stdin.read(); print(json.loads(text[text.index("{"):])[sys.argv[1]])' "$1"
+}
 steps_done() {
   local count
   count=$(grep -c '"event": "step"' "$run/metrics.jsonl" 2>/dev/null || true)
