@@ -71,6 +71,7 @@ std::string_view name_of(DeviceChoice v) { return word(choice_names(v), v); }
 std::string_view name_of(OptimizerChoice v) { return word(choice_names(v), v); }
 std::string_view name_of(GroupOptimizer v) { return word(choice_names(v), v); }
 std::string_view name_of(GroupRole v) { return word(choice_names(v), v); }
+std::string_view name_of(MuonScaleRule v) { return word(choice_names(v), v); }
 std::string_view name_of(LrDecayStyle v) { return word(choice_names(v), v); }
 std::string_view name_of(WsdDecayStyle v) { return word(choice_names(v), v); }
 std::string_view name_of(WeightDecayCourse v) { return word(choice_names(v), v); }

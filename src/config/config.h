@@ -51,8 +51,15 @@ struct ParamGroupConfig {
   bool frozen = false;
   bool operator==(const ParamGroupConfig&) const = default;
 };
-// The groups behind those of a configuration: vectors do not decay, and Muon updates hidden matrices alone.
-std::vector<ParamGroupConfig> default_param_groups(OptimizerChoice);
+// What the groups behind those of a configuration follow from.
+struct GroupDefaults {
+  OptimizerChoice optimizer = OptimizerChoice::adamw;
+  ModelType model = ModelType::gpt2;
+  double mup_width = 1, weight_decay = 0;  // with a width of 1, the others have no part in it
+};
+// Vectors do not decay, and Muon updates hidden matrices alone. With muP the rate of hidden matrices (not Muon's) and of
+// the final norm, which stands for the scale of the logits, is divided by the width.
+std::vector<ParamGroupConfig> default_param_groups(const GroupDefaults&);
 
 // rampup_batch_size: the batch grows from `start` by `increment` up to global_batch_size, in equal parts of the first
 // `samples` sequences of a run.
@@ -110,7 +117,8 @@ struct Config {
   MuonScaleRule muon_scale = MuonScaleRule::match_rms;
   MuonPolynomial muon_coefficients = MuonPolynomial::quintic;
   double normuon_beta2 = 0.95;
-  std::vector<ParamGroupConfig> param_groups = default_param_groups(OptimizerChoice::adamw);
+  int64_t mup_base_width = 0;  // 0 = off
+  std::vector<ParamGroupConfig> param_groups = default_param_groups({});
   WeightDecayCourse weight_decay_style = WeightDecayCourse::constant;
   double end_weight_decay = -1.0;  // -1 until validate(): weight_decay
   double z_loss = 0.0;
@@ -181,6 +189,7 @@ std::string_view name_of(DeviceChoice);
 std::string_view name_of(OptimizerChoice);
 std::string_view name_of(GroupOptimizer);
 std::string_view name_of(GroupRole);
+std::string_view name_of(MuonScaleRule);
 std::string_view name_of(LrDecayStyle);
 std::string_view name_of(WsdDecayStyle);
 std::string_view name_of(WeightDecayCourse);

@@ -242,8 +242,8 @@ class MuonRule final : public UpdateRule {
     for (size_t turn = 0; turn < turns.size(); ++turn) {
       const double by = turn + 1 == turns.size() && !normalizes() ? scale(matrix) : 1;
       const auto [p, q, r] = turns[turn];
-      c.run(Gemm{.d = gram.t, .a = x.t, .b = x.t, .ta = !wide, .tb = wide, .tf32 = tf32});
-      c.run(Gemm{.d = square.t, .a = gram.t, .b = gram.t, .tb = true, .tf32 = tf32});
+      c.run(Gemm{.d = gram.t, .a = x.t, .b = x.t, .ta = !wide, .tb = wide, .tf32 = tf32, .symmetric = true});
+      c.run(Gemm{.d = square.t, .a = gram.t, .b = gram.t, .tb = true, .tf32 = tf32, .symmetric = true});
       c.run(Combine{.y = square.t, .a = gram.t, .b = square.t, .alpha = float(by * q), .beta = float(by * r)});
       c.run(Combine{.y = y.t, .a = x.t, .alpha = float(by * p)});
       const Tensor& left = wide ? square.t : x.t;

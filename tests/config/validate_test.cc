@@ -166,12 +166,28 @@ TEST(Validate, DataAndRun) {
   expect_parts(error_with({"load=none", "load_step=3"}), {"load_step: 3", "none"});
 }
 
+TEST(Validate, MupMakesGroupsAndInitialWeights) {
+  const Config c = parse(small_config("\"mup_base_width\": 16, \"weight_decay\": 0.25,\n"));
+  const double width = double(c.model.hidden_size) / 16;
+  ASSERT_NE(width, 1);
+  EXPECT_EQ(c.model.mup_width, width);
+  ASSERT_EQ(c.param_groups.size(), 3U);
+  EXPECT_EQ(c.param_groups[0],
+            (ParamGroupConfig{.match = "transformer.ln_f.*", .lr_factor = 1 / width, .weight_decay = 0.0}));
+  EXPECT_EQ(c.param_groups[1],
+            (ParamGroupConfig{.role = GroupRole::matrix, .lr_factor = 1 / width, .weight_decay = 0.25 * width}));
+  EXPECT_EQ(c.param_groups[2], default_param_groups({})[0]);
+  EXPECT_EQ(parse_config(dump_resolved(c), "resolved", ".").param_groups, c.param_groups);
+  expect_parts(error_with({"mup_base_width=16", "optimizer=sgd"}), {"mup_base_width", "adamw", "sgd"});
+  expect_parts(error_with({"mup_base_width=16", "optimizer=muon"}), {"mup_base_width", "match_rms", "spectral"});
+}
+
 TEST(Validate, ParamGroupsEndWithTheDefaults) {
   const Config plain = parse(small_config());
-  ASSERT_EQ(plain.param_groups, default_param_groups(OptimizerChoice::adamw));
+  ASSERT_EQ(plain.param_groups, default_param_groups({}));
   EXPECT_EQ(plain.param_groups.back(), (ParamGroupConfig{.role = GroupRole::vector, .weight_decay = 0.0}));
   EXPECT_EQ(parse(small_config("\"optimizer\": \"muon\",\n")).param_groups,
-            default_param_groups(OptimizerChoice::muon));
+            default_param_groups({.optimizer = OptimizerChoice::muon}));
   const Config given = parse(small_config(
       R"("optimizer": "muon", "param_groups": [{"match": "*wpe*", "optimizer": "lion", "lr_factor": 0.5, "beta2": 0.98}],
 )"));
