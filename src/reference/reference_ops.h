@@ -43,7 +43,13 @@ class ReferenceOps final : public Ops {
   void run(const Combine&, void*) override;
   void run(const SplitMaster&, void*) override;
   void run(const JoinMaster&, void*) override;
+  void run(const Quantize&, void*) override;
+  void run(const ScaledGemm&, void*) override;
 };
+
+// The product alone, of a and b as they are in memory. (gemm.cc)
+struct Values;
+void multiply(const Gemm&, Values a, Values b);
 
 std::unique_ptr<Ops> make_reference();
 
