@@ -23,7 +23,6 @@ PLACES = {
     r"(cuda[_.]|cublas|cudnn|cupti|nvml|nvtx3/|curand|nvrtc|cutlass/|cute/).*": r"cuda/.*|comm/nccl.*",
     r"cuda/(?!make_cuda\.h|libraries/specs\.h|libraries/library\.h).*": r"cuda/.*|comm/nccl.*",
     r"dnnl.*|oneapi/dnnl/.*": r"cpu/.*",
-    r"emulator/.*": r"cuda/.*",  # of tests/: what compiles kernels for the host
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 LIBRARY = re.compile(r"^\s*athanor_(?:library|interface)\(([a-z_]+)([^)]*)\)")
@@ -60,7 +59,7 @@ def check_include(kind, name, path, inside, folder, allowed):
     if kind == '"' and "/" in name and top in allowed and folder and top not in allowed[folder]:
         return (f'src/{folder} may not include "{name}": '
                 f"CMakeLists.txt lets it use {', '.join(sorted(allowed[folder]))}")
-    if kind == '"' and "/" in name and top not in allowed and top != "emulator":
+    if kind == '"' and "/" in name and top not in allowed:
         return f'"{name}": src/{top} is declared by no athanor_library line'
     return None
 

@@ -3,7 +3,7 @@
 
 usage: mutate_kernels.py [--build-dir DIR] [--only TEXT] [--jobs N] [--list] [--json FILE]
 Sources, found by themselves, and the tests that a mutant of each runs:
-  src/cuda/NAME.cu          the suites of tests/cuda/NAME_test.cc, or of the file of its family: attention_forward.cu goes
+  src/cuda/NAME.cu          the suites of tests/cuda/NAME_test.cc, or of the file of its family: attention/forward.cu goes
                             with attention_test.cc. A kernel without such a file runs all of test_cuda_emulated.
   src/cuda/NAME.h           those of the kernels that include it, one kernel after the other until one notices
   tests/emulator/tests/*_kernel_test.cc   the suites in it, without the planted bugs
@@ -80,11 +80,11 @@ def headers_of(source, seen):
 
 def all_mutants():
     found = []
-    kernels = sorted((ROOT / "src" / "cuda").glob("*.cu"))
+    kernels = sorted((ROOT / "src" / "cuda").rglob("*.cu"))
     includes = {kernel: headers_of(kernel, set()) for kernel in kernels}
     for kernel in kernels:
         found += mutants_of(kernel, [kernel], "test_cuda_emulated")
-    for header in sorted((ROOT / "src" / "cuda").glob("*.h")):
+    for header in sorted(h for h in (ROOT / "src" / "cuda").rglob("*.h") if h.parent.name != "host"):
         if header.name.startswith("ptx"):  # the instructions themselves
             continue
         found += mutants_of(header, [k for k in kernels if header in includes[k]], "test_cuda_emulated")
@@ -149,7 +149,7 @@ def without_dependencies(words):
 
 def tests_of(kernel):
     """The file with the tests of src/cuda/a_b.cu: a_b_test.cc or a_test.cc; none means all of the program."""
-    words = kernel.stem.split("_")
+    words = "_".join(kernel.relative_to(ROOT / "src" / "cuda").with_suffix("").parts).split("_")
     names = ["_".join(words[:n]) for n in range(len(words), 0, -1)]
     return next((f for n in names if (f := ROOT / "tests" / "cuda" / f"{n}_test.cc").exists()), None)
 

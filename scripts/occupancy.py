@@ -2,7 +2,7 @@
 """Computes how the program's kernels fill an H200: resident threads, and what the last wave of blocks wastes.
 
 usage: occupancy.py [--build-dir DIR] [--models A,B] [--set key=value] [--markdown]
-Launches are those of an optimizer step of the models of bench/gpu/compare.py, at full size (kernel_launches of the
+Launches are those of an optimizer step of the models of scripts/bench/gpu/compare.py, at full size (kernel_launches of the
 tests, on the emulated GPU); registers and static shared memory are read from the objects that nvcc made for sm_90a
 (machine_code.py). Nothing here is measured. Columns:
     in a step   launches
@@ -23,7 +23,7 @@ from pathlib import Path
 import machine_code
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "bench" / "gpu"))
+sys.path.insert(0, str(ROOT / "scripts" / "bench" / "gpu"))
 from compare import MODELS  # noqa: E402
 
 # CUDA C++ Programming Guide, "Compute Capabilities", 9.0; registers are given out by 256 to a warp, shared memory by

@@ -30,8 +30,10 @@ begin=$SECONDS
 
 scripts/setup.sh --quickstart
 if [ -z "$program" ]; then
-  # Without a GPU there is nothing for CUDA kernels to run on.
-  if nvidia-smi -L >/dev/null 2>&1; then scripts/build.sh --unity; else scripts/build.sh --unity --cuda-arch off; fi
+  # Without a GPU there is nothing for CUDA kernels to run on; a build that has them keeps them.
+  kernels=(--cuda-arch off)
+  if nvidia-smi -L >/dev/null 2>&1 || compgen -G 'build/cuda/*.o' >/dev/null; then kernels=(); fi
+  scripts/build.sh --unity "${kernels[@]}"
   program=build/athanor
 fi
 built=$SECONDS

@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / ".cache" / "logs"
-TIMES = ROOT / "bench" / "results" / "tests.json"  # minutes of each group; written by --record
+TIMES = ROOT / "scripts" / "bench" / "results" / "tests.json"  # minutes of each group; written by --record
 TAIL = 60  # lines of a failed group's log
 CORES = len(os.sched_getaffinity(0))
 
@@ -182,7 +182,8 @@ class Runner:
         return self.one("layers", [ROOT / "scripts" / "check_layers.py"])
 
     def build_all(self):
-        kernels = () if self.everything or gpu_found() else ("--cuda-arch", "off")
+        wanted = self.everything or self.args.only or gpu_found() or list((self.build / "cuda").glob("*.o"))
+        kernels = () if wanted else ("--cuda-arch", "off")
         return self.build_with("", "--tests", "--build-dir", self.build, *kernels)
 
     def unit(self):
@@ -375,12 +376,16 @@ def run_groups(runner, names):
     return results
 
 
-def usual_minutes():
-    """Minutes of each group from empty caches on two cores, as last recorded."""
+def recorded_groups():
+    """From empty caches on two cores, as last recorded."""
     try:
-        return {name: group["minutes"] for name, group in json.loads(TIMES.read_text())["groups"].items()}
+        return json.loads(TIMES.read_text())["groups"]
     except (OSError, ValueError, KeyError):
         return {}
+
+
+def usual_minutes():
+    return {name: group["minutes"] for name, group in recorded_groups().items()}
 
 
 def describe():
@@ -391,8 +396,9 @@ def describe():
             "cores": CORES, "system": platform.platform()}
 
 
-def write_results(path, results):
-    groups = {name: {"minutes": round(r.seconds / 60, 2), "passed": r.passed, "failed": len(r.failures),
+def write_results(path, results, kept={}):
+    """kept: groups of an earlier record, which stay where they did not run now."""
+    groups = kept | {name: {"minutes": round(r.seconds / 60, 2), "passed": r.passed, "failed": len(r.failures),
                      "skipped": len(r.skips), "failures": r.failures, "skips": r.skips} for name, r in results.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({**describe(), "groups": groups}, indent=1) + "\n")
@@ -442,7 +448,7 @@ def main():
         shutil.rmtree(runner.temporary, ignore_errors=True)
     write_results(ROOT / ".cache" / "test-results.json", results)
     if args.record:
-        write_results(TIMES, results)
+        write_results(TIMES, results, kept=recorded_groups())
     return report(results, stopped_early=len(results) < len(names))
 
 

@@ -6,7 +6,7 @@
 #   --ci             also CUDA kernels and the emulated GPU, lint, sanitizers, fuzzing, all system tests, ranks, quick start
 #   --fast           format, layers, build and unit tests only
 #   --all            as --ci, with long fuzzing, planted mistakes, full matrices and more random stops
-#   --record         keeps the minutes of each group in bench/results/tests.json
+#   --record         keeps the minutes of each group in scripts/bench/results/tests.json
 #   --only A,B       only these groups (--list names them)
 #   --jobs N         compilers and checks at once (default: one per core)
 #   --build-dir DIR  folder of the plain build (default build); sanitizers and fuzzers build in DIR-asan and so on

@@ -53,10 +53,11 @@ def key_of(entry, tool):
     return digest.hexdigest()
 
 
-def flags_of(rules):
+def flags_of(rules, more):
     """A unity build's file lies outside of its sources' folder, whose rules clang-tidy would not find."""
-    checks = re.search(r"^Checks: '(.*)'$", rules.read_text(), re.M)
-    return [f"--checks={checks[1]}"] if rules.parent != ROOT and checks else []
+    own = re.search(r"^Checks: '(.*)'$", rules.read_text(), re.M) if rules.parent != ROOT else None
+    checks = [*more, *([own[1]] if own else [])]
+    return [f"--checks={','.join(checks)}"] if checks else []
 
 
 def check(entry, build_dir, tool):
@@ -67,8 +68,8 @@ def check(entry, build_dir, tool):
         stamp.touch()  # the oldest are forgotten first
         return name, "", True
     rules = next(c for f in Path(sources_of(entry)[0]).parents if (c := f / ".clang-tidy").exists())
-    done = subprocess.run(["clang-tidy", "--quiet", *tool[1:], "--extra-arg=-Wno-unknown-warning-option",
-                           *flags_of(rules), "-p", build_dir, entry["file"]], capture_output=True, text=True)
+    done = subprocess.run(["clang-tidy", "--quiet", "--extra-arg=-Wno-unknown-warning-option",
+                           *flags_of(rules, tool[1:]), "-p", build_dir, entry["file"]], capture_output=True, text=True)
     if done.returncode == 0:
         stamp.touch()
         return name, "", False
@@ -123,7 +124,7 @@ def main():
         sys.exit(f"tidy.py: no such file in {database}")
     CACHE.mkdir(parents=True, exist_ok=True)
     version = subprocess.run(["clang-tidy", "--version"], capture_output=True, text=True, check=True).stdout
-    tool = [version] + ([f"--checks={ANALYZER}"] if args.analyze else [])
+    tool = [version] + ([ANALYZER] if args.analyze else [])
     failures, cached = [], 0
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         futures = [pool.submit(check, e, args.build_dir, tool) for _, e in sorted(entries.items())]

@@ -36,9 +36,9 @@ for plugin in "$dir"/libathanor_*.so; do
   [ ! -e "$plugin" ] || strip -o "$out/$(basename "$plugin")" "$plugin"
 done
 cp -r configs "$out/configs"
-mkdir -p "$out/bench"
+mkdir -p "$out/scripts/bench"
 cp -r scripts/gpu "$out/scripts/gpu"
-cp -r bench/gpu "$out/bench/gpu"
+cp -r scripts/bench/gpu "$out/scripts/bench/gpu"
 git rev-parse HEAD >"$out/COMMIT" 2>/dev/null || echo unknown >"$out/COMMIT"
 if [ -n "$tests" ]; then
   for program in "$dir"/gpu/gpu_test_*; do strip -o "$out/$(basename "$program")" "$program"; done

@@ -10,12 +10,12 @@ import time
 import curves as curve_parts
 from programs import ROOT, Failed, NotRun
 
-sys.path.insert(0, str(ROOT / "bench" / "gpu"))
+sys.path.insert(0, str(ROOT / "scripts" / "bench" / "gpu"))
 import compare  # noqa: E402
 
 PARTS = {}
 # Seconds that a part is thought to take on an H200, of which none has run one: starts of programs, plans of cuDNN, and
-# steps at the rates of MODELS in bench/gpu/compare.py.
+# steps at the rates of MODELS in scripts/bench/gpu/compare.py.
 ESTIMATES = {}
 # The parts of the three calls of nine minutes, those first that tell most: each call is of use if it is the last. What
 # is in none, and what had no time, is asked for by name.
@@ -172,13 +172,15 @@ def resume(call):
     program, found = call.program("athanor"), {}
     ways = {"whole": [], "again": [], "stopped": [], "eager": ["cuda_graph=false"],
             "selective": ["recompute_granularity=selective"], "full": ["recompute_granularity=full"]}
-    if call.device == "emulated":  # it takes seconds for each
+    search = {}
+    if call.device == "emulated":  # it takes seconds for each, and a search that runs out of time may choose differently
         ways = {name: ways[name] for name in ("whole", "stopped", "eager")}
+        search = {"gemm_search_seconds": 0}
     for family in ("gpt2", "llama") if call.device != "emulated" else ("gpt2",):
         weights = {}
         for name, settings in ways.items():
             save = call.work / f"resume_{family}_{name}"
-            config = call.config(f"resume_{family}_{name}", **tiny(call, family, precision="bf16", save=str(save)))
+            config = call.config(f"resume_{family}_{name}", **tiny(call, family, precision="bf16", save=str(save), **search))
             train = [program, "train", config]
             for setting in [*settings, "lr_decay_iters=8"]:
                 train += ["--set", setting]
@@ -291,7 +293,7 @@ def wrong_rows(found):
 
 
 def bench_config(call, name, model):
-    """As bench/gpu/compare.py times it, or a tiny one."""
+    """As scripts/bench/gpu/compare.py times it, or a tiny one."""
     if call.device == "cuda":
         arguments = argparse.Namespace(device="cuda", threads=0)
         return compare.make_config(name, model, arguments, call.work)
@@ -313,18 +315,22 @@ def of_models(call, kind, names, command):
     return found
 
 
+def rates_given(call):
+    """Those of a GPU are measured; the large product of that would take the emulated one minutes."""
+    return [] if call.device == "cuda" else ["--rates", "1e14", "1e12"]
+
+
 @part(seconds=120)
 def bench_step(call):
     """Whole steps of gpt2-124m and llama-8b, and what every op takes beside its limit, those that lose most first."""
     steps = ["--steps", "3" if call.device == "cuda" else "1", "--warmup", "2", "--ops"]
-    return of_models(call, "step", ("gpt2-124m", "llama-8b"), steps)
+    return of_models(call, "step", ("gpt2-124m", "llama-8b"), [*steps, *rates_given(call)])
 
 
 @part(seconds=60)
 def bench_products(call):
     """Every matrix product of a step of gpt2-124m and llama-8b: its rate, and why it is not higher."""
-    rates = [] if call.device == "cuda" else ["--rates", "1e14", "1e12"]
-    return of_models(call, "products", ("gpt2-124m", "llama-8b"), rates)
+    return of_models(call, "products", ("gpt2-124m", "llama-8b"), rates_given(call))
 
 
 @part(seconds=240)
@@ -334,7 +340,7 @@ def speed(call):
         raise NotRun("needs a GPU or the CPU backend: the emulated GPU is too slow")
     minutes = min(call.left() / 60 - 0.2, 4.0)
     few = [] if call.device == "cuda" else ["--rounds", "1", "--steps", "1", "--models", "tiny-gpt2"]
-    call.run("speed", [call.torch_python(), call.root / "bench" / "gpu" / "compare.py", "--device", call.config_device,
+    call.run("speed", [call.torch_python(), call.root / "scripts" / "bench" / "gpu" / "compare.py", "--device", call.config_device,
                        "--out", call.work, "--athanor", call.program("athanor"), "--minutes", f"{minutes:.2f}", *few])
     found = json.loads((call.work / "compare.json").read_text())
     if not any(row["status"] == "measured" for row in found["models"].values()):

@@ -35,7 +35,7 @@ from pathlib import Path
 from parts import CALLS, ESTIMATES, PARTS
 from programs import ROOT, Call, Failed, NotRun
 
-sys.path.insert(0, str(ROOT / "bench" / "gpu"))
+sys.path.insert(0, str(ROOT / "scripts" / "bench" / "gpu"))
 from compare import commit  # noqa: E402
 from sides import show_libraries  # noqa: E402
 

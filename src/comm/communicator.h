@@ -1,5 +1,5 @@
 // Communicator: collectives over a group of ranks, one axis of the process mesh. A transport is one file: a group of
-// one (single.cc), threads of one process (threads.cc), sockets (tcp.cc), NCCL (cuda/nccl_communicator.cc).
+// one (single.cc), threads of one process (threads.cc), sockets (tcp.cc), NCCL (cuda/nccl/communicator.cc).
 #pragma once
 #include <memory>
 #include <string>

@@ -46,7 +46,7 @@ struct Entrance {
 // listener's proof.
 Entrance enter(const Endpoint&, const std::string& secret, const Card&, Deadline);
 
-// The listener's side, for event loops: strangers that say nothing, or too much, hold up nobody and take little.
+// The listener's side, for event loops: silent or talkative peers never block the listener, and cost it little.
 class Doorkeeper {
  public:
   Doorkeeper(Fd listener, std::string secret, Purpose purpose);

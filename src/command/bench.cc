@@ -16,9 +16,9 @@
 #include "command/machine.h"
 #include "data/loader.h"
 #include "metrics/format.h"
-#include "train/product_reason.h"
+#include "perf/product_reason.h"
+#include "perf/step_profile.h"
 #include "train/setup.h"
-#include "train/step_profile.h"
 
 namespace athanor {
 namespace {
@@ -30,6 +30,7 @@ struct Args {
   std::vector<std::string> overrides;
   int64_t steps = 10, warmup = 2;
   bool json = false, ops = false;
+  std::vector<double> rates;
 };
 
 double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
@@ -80,15 +81,15 @@ std::vector<double> time_steps(Bench& b, int64_t steps) {
 
 // Steps in which every op is timed.
 struct OpTimes {
-  OpTimes(Bench& b, int64_t steps, bool by_shape)
-      : limits{.most = measure_ceilings(b.machine.backend(), b.engine->options().recipe.compute)},
+  OpTimes(Bench& b, const Args& args, bool by_shape)
+      : limits{.most = given_or_measured(args.rates, b.machine.backend(), b.engine->options().recipe.compute)},
         found(b.machine.open_profiler()),
         profile(
             *b.engine, b.machine.backend(),
             {.profiler = found.profiler.get(), .why_events = found.why_none, .limits = limits, .by_shape = by_shape}) {
-    while (profile.steps() < steps) profile.end_step(seconds_of_step(b));
+    while (profile.steps() < args.steps) profile.end_step(seconds_of_step(b));
   }
-  Limits limits;
+  Roofline limits;
   FoundProfiler found;
   StepProfile profile;
 };
@@ -120,7 +121,7 @@ nlohmann::ordered_json ops_json(const StepProfile& profile) {
 
 // A line for each shape of products that is below the rate of a large one; its tiles are those of the model.
 std::string slow_products(const OpTimes& ops, const Backend& backend) {
-  Limits limits = ops.limits;
+  Roofline limits = ops.limits;
   limits.multiprocessors = backend.device.multiprocessors();
   std::string out;
   for (const auto& [name, row] : ordered(ops.profile.rows())) {
@@ -152,7 +153,7 @@ Exit bench_step(const Args& args, bool by_shape) {
   const double tokens = double(b.config.global_batch_size * b.config.seq_length), mid = median(seconds);
   const double flops = flops_per_token(b.engine->model(), b.config.seq_length).causal * tokens / mid;
   std::optional<OpTimes> ops;
-  if (!args.json || args.ops) ops.emplace(b, args.steps, by_shape);
+  if (!args.json || args.ops) ops.emplace(b, args, by_shape);
   if (args.json) {
     nlohmann::ordered_json out = {{"tokens_per_step", tokens},
                                   {"median_ms", mid * 1e3},
@@ -218,6 +219,7 @@ void add_bench_verb(Cli& cli, Verb parent, const char* name, const char* help, E
   if (run != bench_data) {
     verb.add_flag("--json", args->json, "one JSON object");
     verb.add_flag("--ops", args->ops, "with --json: the table of ops too");
+    add_rates(verb, args->rates);
   }
   verb.on_chosen([&cli, args, run] { cli.action = [args, run] { return run(*args); }; });
 }

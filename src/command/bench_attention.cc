@@ -10,12 +10,11 @@
 
 #include "base/checksum.h"
 #include "base/int.h"
-#include "base/log.h"
 #include "command/command.h"
 #include "command/machine.h"
 #include "metrics/format.h"
 #include "ops/basic.h"
-#include "train/best_seconds.h"
+#include "perf/best_seconds.h"
 
 namespace athanor {
 namespace {
@@ -155,9 +154,7 @@ class Bench {
 
 Config config_for(const Args& args, AttentionChoice attention, int64_t length) {
   Config config;
-  config.device = args.device == "cpu"    ? DeviceChoice::cpu
-                  : args.device == "cuda" ? DeviceChoice::cuda
-                                          : DeviceChoice::automatic;
+  config.device = device_of(args.device);
   config.attention = attention;
   config.seq_length = length;
   return config;

@@ -9,8 +9,8 @@
 #include "command/command.h"
 #include "command/machine.h"
 #include "cpu/thread_pool.h"
+#include "infer/sampler.h"
 #include "metrics/format.h"
-#include "train/sampler.h"
 #include "train/setup.h"
 
 namespace athanor {

@@ -18,9 +18,7 @@ struct Args {
 
 Exit bench_device(const Args& args) {
   Config config;
-  config.device = args.device == "cpu"    ? DeviceChoice::cpu
-                  : args.device == "cuda" ? DeviceChoice::cuda
-                                          : DeviceChoice::automatic;
+  config.device = device_of(args.device);
   Machine machine(config);
   const Backend backend = machine.backend();
   const Ceilings half = measure_ceilings(backend, DType::bf16), full = measure_ceilings(backend, DType::f32);

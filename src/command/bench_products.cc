@@ -12,8 +12,8 @@
 #include "command/machine.h"
 #include "metrics/format.h"
 #include "ops/gemm_problem.h"
-#include "train/product_reason.h"
-#include "train/product_times.h"
+#include "perf/product_reason.h"
+#include "perf/product_times.h"
 #include "train/setup.h"
 
 namespace athanor {
@@ -43,7 +43,7 @@ struct Row {
 
 struct Report {
   std::string device;
-  Limits limits;
+  Roofline limits;
   std::vector<Row> rows;
   bool exhaustive = false;
 
@@ -60,7 +60,7 @@ struct Report {
   }
 };
 
-std::string reason_of(const Row& row, const Limits& limits) {
+std::string reason_of(const Row& row, const Roofline& limits) {
   const Gemm& op = row.use.op;
   const ProductMethod& method = row.time.method;
   return why_slow(
@@ -92,7 +92,7 @@ void keep_what_runs(std::vector<Row>& rows) {
 void search_all(Tuning& tuning, double seconds, std::vector<Row>& rows) {
   for (Row& row : rows) {
     try {
-      row.trial = tuning.try_all(row.use.op, row.use.again, seconds);
+      row.trial = tuning.try_all(row.use.op, row.use.recompute, seconds);
     } catch (const Error& error) {
       row.failure = error.what();
       log::warn("bench products: ", row.failure);
@@ -110,8 +110,7 @@ Report measure(const Args& args) {
   const auto engine = make_engine(config, backend, true);
   if (backend.tuning) search_products(config, *engine, *backend.tuning);
   Report report{.device = machine.description(), .limits = {}, .rows = {}, .exhaustive = args.exhaustive};
-  report.limits.most = args.rates.empty() ? measure_ceilings(backend, engine->options().recipe.compute)
-                                          : Ceilings{args.rates[0], args.rates[1]};
+  report.limits.most = given_or_measured(args.rates, backend, engine->options().recipe.compute);
   report.limits.multiprocessors = backend.device.multiprocessors();
   for (const ProductUse& use : products_of_step(*engine))
     report.rows.push_back({.use = use, .time = time_product(backend, use), .trial = {}});
@@ -166,7 +165,7 @@ Json row_json(const Row& row) {
               {"shape", {op.m(), op.n(), op.k()}},
               {"launches", row.use.launches},
               {"within", row.use.within},
-              {"again", row.use.again},
+              {"recompute", row.use.recompute},
               {"us", 1e6 * row.time.seconds},
               {"flops", row.flops()},
               {"of_rate", row.share},
@@ -218,9 +217,7 @@ void add_bench_products(Cli& cli, Verb bench) {
       .show_default()
       .check(in_range(0.0, 3600.0))
       .needs(exhaustive);
-  verb.add_option("--rates", args->rates, "FLOP/s of products and B/s of copies to compare with; default: measured")
-      .values(2)
-      .check(positive());
+  add_rates(verb, args->rates);
   verb.add_flag("--json", args->json, "one JSON object");
   verb.on_chosen([&cli, args] { cli.action = [args] { return bench_products(*args); }; });
 }

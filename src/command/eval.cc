@@ -10,9 +10,9 @@
 #include "command/command.h"
 #include "command/machine.h"
 #include "convert/model_folder.h"
+#include "infer/evaluate.h"
+#include "infer/multiple_choice.h"
 #include "tokenizer/load.h"
-#include "train/answer.h"
-#include "train/evaluate.h"
 #include "train/setup.h"
 #include "train/snapshot.h"
 

@@ -6,7 +6,7 @@
 #include "checkpoint/safetensors_writer.h"
 #include "command/command.h"
 #include "command/machine.h"
-#include "train/sampler.h"
+#include "infer/sampler.h"
 #include "train/setup.h"
 #include "train/snapshot.h"
 

@@ -250,6 +250,20 @@ Config load_config_logged(const std::string& path, const std::vector<std::string
   return config;
 }
 
+DeviceChoice device_of(const std::string& word) {
+  return word == "cpu" ? DeviceChoice::cpu : word == "cuda" ? DeviceChoice::cuda : DeviceChoice::automatic;
+}
+
+void add_rates(Verb verb, std::vector<double>& given) {
+  verb.add_option("--rates", given, "FLOP/s of products and B/s of copies to compare with; default: measured")
+      .values(2)
+      .check(positive());
+}
+
+Ceilings given_or_measured(const std::vector<double>& given, Backend backend, DType compute) {
+  return given.empty() ? measure_ceilings(backend, compute) : Ceilings{given[0], given[1]};
+}
+
 ProgramInfo program_info(const std::vector<std::string>& command_line) {
   const Version v = program_version();
   return {.version = cat(v.version, " (", v.commit, ")"), .command = command_line, .libraries = {}};

@@ -7,11 +7,13 @@
 
 #include "comm/rank_info.h"
 #include "comm/rendezvous.h"
+#include "command/options.h"
 #include "config/config.h"
 #include "device/profiler.h"
 #include "device/sensors.h"
+#include "engine/engine.h"
 #include "metrics/environment.h"
-#include "train/engine.h"
+#include "perf/roofline.h"
 
 namespace athanor {
 
@@ -39,7 +41,7 @@ class Machine {
   const std::string& description() const { return description_; }
   // What this rank begins, for those that wait for it.
   void doing(Activity, int64_t step);
-  // Runs what the other ranks wait for: they are told what it fails by, while all that it made is still there. Throws
+  // Runs work that the other ranks wait for. On failure they get the error before anything is torn down. Throws
   // that, or another rank's failure that came first.
   void run(const std::function<void()>& work);
 
@@ -68,6 +70,13 @@ class Machine {
 
 // Loads a config file with --set overrides; aliases and remarks go to the log, of rank 0 alone.
 Config load_config_logged(const std::string& path, const std::vector<std::string>& overrides, int rank = 0);
+
+// What --device says; shared by benchmarks that have no config.
+DeviceChoice device_of(const std::string& word);
+
+// --rates: FLOP/s of products and B/s of copies to compare with. The machine's own are measured where `given` is empty.
+void add_rates(Verb, std::vector<double>& given);
+Ceilings given_or_measured(const std::vector<double>& given, Backend, DType compute);
 
 // What environment.json says of the program.
 ProgramInfo program_info(const std::vector<std::string>& command_line);

@@ -7,8 +7,8 @@
 #include "command/machine.h"
 #include "command/plan_ranks.h"
 #include "metrics/format.h"
+#include "perf/described_gpu.h"
 #include "train/advice.h"
-#include "train/described_gpu.h"
 #include "train/setup.h"
 
 namespace athanor {
@@ -64,7 +64,7 @@ struct Place {
   std::unique_ptr<Machine> machine;
   DescribedBackend described;
   std::unique_ptr<ProcessMesh> mesh;
-  Limits limits;          // of a described GPU
+  Roofline limits;        // of a described GPU
   double most_flops = 0;  // that is never exceeded, for MFU
 };
 
@@ -74,7 +74,7 @@ struct Demand {
   int64_t steps;
 };
 
-void print_limit(const Engine& engine, const Limits& limits, const Demand& run) {
+void print_limit(const Engine& engine, const Roofline& limits, const Demand& run) {
   const double least = least_sum(planned_rows(engine, limits));
   const std::string words = least >= 10 ? cat(" (", format_duration(least), ")") : "";
   std::printf(
@@ -113,8 +113,8 @@ Exit plan(const Args& args) {
   for (const DimensionAdvice& advice : dimension_advice(config.model, config.seq_length, multiple))
     std::printf("advice            %s\n", to_text(advice, multiple).c_str());
   std::printf("recomputation     %s\n", to_text(engine->options().recompute).c_str());
-  const Limits limits =
-      place.machine ? Limits{.most = ceilings(backend, engine->options().recipe.compute)} : place.limits;
+  const Roofline limits =
+      place.machine ? Roofline{.most = ceilings(backend, engine->options().recipe.compute)} : place.limits;
   print_limit(*engine, limits,
               {.flops = flops.causal * tokens,
                .tokens = tokens,

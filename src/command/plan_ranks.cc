@@ -4,9 +4,9 @@
 #include <cstdio>
 
 #include "metrics/format.h"
-#include "train/described_gpu.h"
+#include "perf/described_gpu.h"
+#include "perf/traffic.h"
 #include "train/setup.h"
-#include "train/traffic.h"
 
 namespace athanor {
 namespace {

@@ -14,11 +14,11 @@
 #include "command/command.h"
 #include "command/machine.h"
 #include "data/json_line.h"
+#include "infer/sampler.h"
+#include "infer/stop_text.h"
 #include "tokenizer/load.h"
-#include "train/sampler.h"
 #include "train/setup.h"
 #include "train/snapshot.h"
-#include "train/stop_text.h"
 
 namespace athanor {
 namespace {

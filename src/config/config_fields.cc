@@ -182,7 +182,7 @@ Fields run_group() {
              "CPU threads; 0 = every core that the process may use")
           .alias({"num_threads"}),
       choice<&Config::cpu_gemm>("cpu_gemm", notice,
-                                "who multiplies matrices on the CPU; onednn needs its plug-in beside the program"),
+                                "CPU GEMM implementation; onednn needs its plug-in beside the program"),
       option("cuda_graph", &Config::cuda_graph, free,
              "capture micro-batch and optimizer as CUDA graphs and replay them: the same kernels, fewer launches"),
       choice<&Config::attention>("attention", notice,

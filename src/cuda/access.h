@@ -1,7 +1,7 @@
 // Loads and stores of a given width. Kernels use these for vectors: they keep their width and their alignment is
 // checked on the emulated GPU, where the optimiser would split plain vector accesses.
 #pragma once
-#include "cuda/ptx.h"
+#include "cuda/ptx/ptx.h"
 namespace athanor::cuda {
 
 #ifdef __CUDACC__

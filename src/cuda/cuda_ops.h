@@ -4,8 +4,8 @@
 
 #include <memory>
 
-#include "cuda/attention_runner.h"
-#include "cuda/gemm.h"
+#include "cuda/attention/runner.h"
+#include "cuda/gemm/gemm.h"
 #include "cuda/kernels.h"
 #include "ops/decorate.h"
 #include "ops/tuning.h"

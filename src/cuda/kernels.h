@@ -1,7 +1,7 @@
 // Every op that kernels of this folder compute: run(op, scratch, stream) launches, scratch(op) is the temporary memory
 // in bytes, a function of the op alone. Products come from cuBLASLt, attention also from cuDNN; see cuda_ops.h.
 #pragma once
-#include "cuda/attention.h"
+#include "cuda/attention/attention.h"
 #include "cuda/basic.h"
 #include "cuda/column_sum.h"
 #include "cuda/embedding.h"

@@ -10,8 +10,8 @@
 #include <utility>
 
 #ifndef __CUDACC__
-#include "emulator/language.h"
-#include "emulator/launch_raw.h"
+#include "cuda/host/language.h"
+#include "cuda/host/launch_raw.h"
 #endif
 
 // SHARED(float, part, [32]); static shared memory.  DYN_SMEM(bytes); the dynamic part, 1024-byte aligned, for which the

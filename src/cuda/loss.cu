@@ -11,7 +11,7 @@
 #include <limits>
 
 #include "cuda/host_tools.h"
-#include "cuda/ptx.h"
+#include "cuda/ptx/ptx.h"
 #include "cuda/reduce.h"
 #include "cuda/vectors.h"
 

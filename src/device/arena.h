@@ -13,7 +13,7 @@ namespace athanor {
 
 constexpr size_t kArenaAlign = 256;  // bytes; the alignment CUDA libraries like best
 
-// What tensors point to while memory is only planned: aligned, not null, and a fault for whoever reads it.
+// What tensors point to while memory is only planned: aligned and not null; dereferencing it faults.
 inline void* planned_address() {
   return reinterpret_cast<void*>(uintptr_t{kArenaAlign});  // NOLINT(performance-no-int-to-ptr)
 }

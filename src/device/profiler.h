@@ -1,5 +1,5 @@
-// Profiler: what a device says of its work while it works as ever: each kernel, copy and fill with times of its own,
-// those of replayed graphs included. Knows no ops: the host puts labels on what it launches.
+// Profiler: records kernels, copies and fills with their device times, replayed graphs included, without changing
+// execution. Knows no ops: the host labels what it launches.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -108,7 +108,7 @@ Factor run_weight_gradient(Net n, const Linear& layer, const Buffer& dy, const F
             .b = b};
   if (layer.b && !codes.is_codes()) {
     p.op.epilogue = out_in(layer) ? Epilogue::sum_a : Epilogue::sum_b;
-    p.op.with = n.params.grad(layer.b);
+    p.op.aux = n.params.grad(layer.b);
   }
   run(c, p);
   if (layer.b && codes.is_codes()) c.run(ColumnSum{.out = n.params.grad(layer.b), .x = dy.t});
@@ -144,7 +144,7 @@ Var linear(Net n, Var x, const Linear& layer, Var residual) {
     Product product = linear_product(n, layer, y.t, read);
     if (residual) {
       product.op.epilogue = Epilogue::add;
-      product.op.with = residual.t();
+      product.op.aux = residual.t();
     }
     run(c, product);
   }

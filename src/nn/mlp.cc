@@ -12,7 +12,7 @@ void run_gelu_product(Net n, const Linear& up, Tensor y, Tensor z, const Factor&
     return n.c.run(GeluFwd{.y = y, .x = z});
   }
   p.op.epilogue = Epilogue::gelu;
-  p.op.with = z;
+  p.op.aux = z;
   run(n.c, p);
 }
 
@@ -20,8 +20,8 @@ void run_gelu_again(Net n, const Linear& up, Tensor y, Tensor z, const Factor& x
   if (in_eight_bits(n, up)) return n.c.run(GeluFwd{.y = y, .x = z});
   Product p = linear_product(n, up, y, x);
   p.op.epilogue = Epilogue::gelu;
-  p.op.with = z;
-  p.op.again = true;
+  p.op.aux = z;
+  p.op.recompute = true;
   run(n.c, p);
 }
 
@@ -33,7 +33,7 @@ void run_gradient_through_gelu(Net n, const Linear& down, Tensor dz, Tensor z, c
     return n.c.run(GeluBwd{.dx = dz, .dy = dz, .x = z});
   }
   p.op.epilogue = Epilogue::gelu_gradient;
-  p.op.with = z;
+  p.op.aux = z;
   run(n.c, p);
 }
 
@@ -55,7 +55,7 @@ Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
     const Factor read_y = factor(n, down, Operand::forward_x, y);
     Product product = linear_product(n, down, out.t, read_y);
     product.op.epilogue = Epilogue::add;
-    product.op.with = residual.t();
+    product.op.aux = residual.t();
     run(c, product);
     if (c.recording() && !c.selective) kept = weight_factor(n, down, y, read_y);
   }

@@ -7,7 +7,7 @@
 
 namespace athanor {
 
-// What a product does besides, with its tensor `with`: work that follows it anyway and then saves a pass over memory.
+// What a product does besides, with its tensor `aux`: work that follows it anyway and then saves a pass over memory.
 enum class Epilogue : uint8_t {
   none,
   add,            // d = z + with (residual); with [M, N]
@@ -19,18 +19,18 @@ enum class Epilogue : uint8_t {
 
 // z = op(a) op(b) [+ bias] [+ d]; op transposes where ta/tb. Sums in f32; the result is rounded once to d's dtype.
 // d is z, or what the epilogue makes of it. in_parts() below is what epilogues mean; a backend that has z at hand may
-// use it before it is rounded, and then does so again (with `again`, or when the op runs a second time).
+// use it before it is rounded, and then does so again (with `recompute`, or when the op runs a second time).
 struct Gemm {
   Tensor d;          // [M, N]; f32, bf16 or f16
   Tensor a;          // [M, K], or [K, M] with ta
   Tensor b;          // [K, N], or [N, K] with tb
   Tensor bias = {};  // [N], optional; not together with accumulate
-  Tensor with = {};  // of the epilogue; like d where it is [M, N], d then having no gaps
+  Tensor aux = {};   // of the epilogue; like d where it is [M, N], d then having no gaps
   Epilogue epilogue = Epilogue::none;
   bool ta = false, tb = false;
   bool accumulate = false;  // add to d
   bool tf32 = false;        // round f32 inputs to TF32 first (round_tf32), as tensor cores do
-  bool again = false;       // gelu only: `with` holds z of an earlier run of this op; only d is made, to the same bits
+  bool recompute = false;   // gelu only: `aux` holds z of an earlier run of this op; only d is made, to the same bits
   static constexpr const char* kName = "gemm";
 
   int64_t m() const { return d.rows(); }
@@ -38,12 +38,12 @@ struct Gemm {
   int64_t k() const { return ta ? a.rows() : a.cols(); }
   bool sums() const { return epilogue == Epilogue::sum_a || epilogue == Epilogue::sum_b; }
   std::array<Field, 5> fields() {
-    const Io io = sums() ? Io::inout : epilogue == Epilogue::gelu && !again ? Io::out : Io::in;
+    const Io io = sums() ? Io::inout : epilogue == Epilogue::gelu && !recompute ? Io::out : Io::in;
     return {{{"d", accumulate ? Io::inout : Io::out, &d},
              {"a", Io::in, &a},
              {"b", Io::in, &b},
              {"bias", Io::in, &bias},
-             {"with", io, &with}}};
+             {"aux", io, &aux}}};
   }
   void check() const {
     Expect e{kName};
@@ -62,22 +62,22 @@ struct Gemm {
     check_epilogue(e);
   }
   void check_epilogue(const Expect& e) const {
-    e.that(bool(with) == (epilogue != Epilogue::none), "a tensor `with` for an epilogue, and for nothing else")
-        .that(!again || epilogue == Epilogue::gelu, "only GELU to be computed again");
+    e.that(bool(aux) == (epilogue != Epilogue::none), "a tensor `aux` for an epilogue, and for nothing else")
+        .that(!recompute || epilogue == Epilogue::gelu, "only GELU to be computed again");
     if (epilogue == Epilogue::none) return;
     if (sums()) {
       const bool of_a = epilogue == Epilogue::sum_a;
-      e.is("with", with, DType::f32, {of_a ? m() : n()})
+      e.is("aux", aux, DType::f32, {of_a ? m() : n()})
           .contiguous(of_a ? "a" : "b", of_a ? a : b)
           .that(of_a ? ta : !tb, "sums of columns")
           .that(!bias, "no bias beside sums");
     } else {
-      e.contiguous("d", d).is("with", with, d.dtype, d.shape).that(!accumulate, "no such epilogue when accumulating");
+      e.contiguous("d", d).is("aux", aux, d.dtype, d.shape).that(!accumulate, "no such epilogue when accumulating");
       e.that(!bias || epilogue != Epilogue::gelu_gradient, "no bias in a gradient");
     }
   }
   Cost cost() const {
-    if (again) return GeluFwd{.y = d, .x = with}.cost();
+    if (recompute) return GeluFwd{.y = d, .x = aux}.cost();
     return {2.0 * double(m()) * double(n()) * double(k()), traffic(*this)};
   }
 };
@@ -100,27 +100,27 @@ template <class Run>
 void in_parts(const Gemm& op, Run&& run) {
   Gemm product = op;
   product.epilogue = Epilogue::none;
-  product.with = {};
-  product.again = false;
-  if (op.epilogue == Epilogue::gelu) product.d = op.with;
-  if (!op.again) run(product);
+  product.aux = {};
+  product.recompute = false;
+  if (op.epilogue == Epilogue::gelu) product.d = op.aux;
+  if (!op.recompute) run(product);
   switch (op.epilogue) {
     case Epilogue::none:
       break;
     case Epilogue::add:
-      run(Add{.y = op.d, .a = op.d, .b = op.with});
+      run(Add{.y = op.d, .a = op.d, .b = op.aux});
       break;
     case Epilogue::gelu:
-      run(GeluFwd{.y = op.d, .x = op.with});
+      run(GeluFwd{.y = op.d, .x = op.aux});
       break;
     case Epilogue::gelu_gradient:
-      run(GeluBwd{.dx = op.d, .dy = op.d, .x = op.with});
+      run(GeluBwd{.dx = op.d, .dy = op.d, .x = op.aux});
       break;
     case Epilogue::sum_a:
-      run(ColumnSum{.out = op.with, .x = op.a});
+      run(ColumnSum{.out = op.aux, .x = op.a});
       break;
     case Epilogue::sum_b:
-      run(ColumnSum{.out = op.with, .x = op.b});
+      run(ColumnSum{.out = op.aux, .x = op.b});
       break;
   }
 }

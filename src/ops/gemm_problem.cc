@@ -54,7 +54,7 @@ GemmProblem problem_of(const Gemm& op) {
                 .align_b = alignment(op.b.data)};
   // There is no attribute for the alignment of the bias; it is read where d is written.
   if (op.bias) p.align_d = std::min(p.align_d, alignment(op.bias.data));
-  if (op.with && !op.sums()) p.align_d = std::min(p.align_d, alignment(op.with.data));
+  if (op.aux && !op.sums()) p.align_d = std::min(p.align_d, alignment(op.aux.data));
   return p;
 }
 
@@ -80,13 +80,13 @@ std::vector<ProductUse> distinct_products(std::span<const Gemm> ops) {
   const auto add = [&](const Gemm& op, int64_t ProductUse::*count) {
     ProductUse& use = distinct[problem_of(op)];
     use.op = op;
-    use.op.again = false;
+    use.op.recompute = false;
     use.*count += 1;
   };
   for (const Gemm& op : ops) {
     if (op.d.numel() == 0 || op.k() == 0) continue;
-    if (op.again) {
-      distinct[problem_of(op)].again = true;
+    if (op.recompute) {
+      distinct[problem_of(op)].recompute = true;
       continue;
     }
     add(op, &ProductUse::launches);

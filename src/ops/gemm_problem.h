@@ -31,10 +31,10 @@ std::ostream& operator<<(std::ostream& out, const GemmProblem& p);
 
 // One of the different problems among products.
 struct ProductUse {
-  Gemm op;               // one of its ops
-  int64_t launches = 0;  // of the op itself
-  int64_t within = 0;    // as the product within an epilogue that may be done in parts
-  bool again = false;    // also computed again (Gemm::again)
+  Gemm op;                 // one of its ops
+  int64_t launches = 0;    // of the op itself
+  int64_t within = 0;      // as the product within an epilogue that may be done in parts
+  bool recompute = false;  // also computed again (Gemm::recompute)
   double flops() const { return double(launches + within) * op.cost().flops; }
 };
 

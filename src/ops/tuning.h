@@ -50,9 +50,9 @@ class Tuning {
   virtual std::string import_choices(const std::string&) = 0;
   // Time of a product as training runs it: by its choice, on operands that are not in a cache. again: it is also
   // computed again (Gemm::again), and that counts.
-  virtual ProductTime time(const Gemm& product, bool again) = 0;
+  virtual ProductTime time(const Gemm& product, bool recompute) = 0;
   // Tries everything that the library can be configured to, for about so many seconds. Choices stay as they are.
-  virtual ProductTrial try_all(const Gemm& product, bool again, double seconds) = 0;
+  virtual ProductTrial try_all(const Gemm& product, bool recompute, double seconds) = 0;
   // Scratch memory that makes faster kernels possible where less will do: how much the ops want beyond what is allowed,
   // for the one that wants most, or 0; and to allow so much, before anything is planned. Returns what was allowed.
   virtual size_t wanted_scratch(const Tunable&) { return 0; }

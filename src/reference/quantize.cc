@@ -79,7 +79,7 @@ void ReferenceOps::run(const ScaledGemm& op, void*) {
   };
   multiply(op.product, decoded(op.product.a, op.a_scales, op.a_blocks),
            decoded(op.product.b, op.b_scales, op.b_blocks));
-  if (op.product.epilogue == Epilogue::add) run(Add{.y = op.product.d, .a = op.product.d, .b = op.product.with}, nullptr);
+  if (op.product.epilogue == Epilogue::add) run(Add{.y = op.product.d, .a = op.product.d, .b = op.product.aux}, nullptr);
 }
 
 }  // namespace athanor

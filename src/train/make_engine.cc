@@ -4,8 +4,9 @@
 #include <vector>
 
 #include "base/log.h"
+#include "perf/roofline.h"
+#include "perf/traffic.h"
 #include "train/checkpointer.h"
-#include "train/limit.h"
 #include "train/setup.h"
 
 namespace athanor {
@@ -72,7 +73,7 @@ class Pace {
  private:
   static constexpr double kLaunch = 2e-6;  // seconds
   Backend backend_;
-  Limits limits_;
+  Roofline limits_;
 };
 
 class Fitting {

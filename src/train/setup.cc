@@ -4,10 +4,10 @@
 #include <limits>
 
 #include "base/log.h"
+#include "infer/multiple_choice.h"
 #include "metrics/flops.h"
+#include "perf/best_seconds.h"
 #include "tokenizer/load.h"
-#include "train/answer.h"
-#include "train/best_seconds.h"
 #include "train/checkpointer.h"
 #include "train/tuning_cache.h"
 

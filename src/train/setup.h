@@ -6,8 +6,8 @@
 
 #include "config/config.h"
 #include "data/dataset.h"
+#include "engine/engine.h"
 #include "metrics/flops.h"
-#include "train/engine.h"
 
 namespace athanor {
 
@@ -30,7 +30,7 @@ bool saves_in_background(const Config&, const Device&);
 
 // An engine whose plan fits, not yet committed. micro_batch_size 0: of all divisors of the global batch that keep a
 // micro-batch within so many tokens (larger ones no longer gain speed), and of all ways to recompute from the
-// configured one on, those whose steps take least by the model of train/limit.h. A given size gets the least
+// configured one on, those whose steps take least by the model of perf/roofline.h. A given size gets the least
 // recomputation that fits. Recomputation changes no bit. The choice is a function of config, device and ranks.
 // (make_engine.cc; the number for GPUs is not measured yet.)
 constexpr int64_t kAutoTokens = 8192, kAutoTokensOnGpu = 131072;

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "convert/model_folder.h"
+#include "engine/engine.h"
+#include "perf/mfu_peak.h"
 #include "tokenizer/tokenizer.h"
-#include "train/engine.h"
-#include "train/mfu_peak.h"
 
 namespace athanor {
 

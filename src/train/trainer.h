@@ -10,17 +10,17 @@
 #include "config/config.h"
 #include "data/loader.h"
 #include "device/profiler.h"
+#include "infer/evaluate.h"
+#include "infer/multiple_choice.h"
 #include "metrics/environment.h"
 #include "metrics/sink.h"
 #include "metrics/trace.h"
+#include "perf/step_profile.h"
 #include "tokenizer/tokenizer.h"
-#include "train/answer.h"
 #include "train/checkpointer.h"
-#include "train/evaluate.h"
 #include "train/sensor_watch.h"
 #include "train/setup.h"
 #include "train/signals.h"
-#include "train/step_profile.h"
 
 namespace athanor {
 

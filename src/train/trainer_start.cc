@@ -280,7 +280,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
                                                            .keep_latest = config_.keep_latest_k});
   tune(resume);
   const bool profiled = !config_.profile.empty() && backend_.mesh.world().rank() == 0;
-  Limits limits;
+  Roofline limits;
   if (profiled) limits.most = ceilings(backend_, engine_->options().recipe.compute);  // while memory is free
   const MemoryPlan& plan = engine_->memory();
   constexpr size_t kQuick = size_t{1} << 30;  // more takes seconds to fill

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "base/rng.h"
-#include "cuda/cudnn_attention.h"
+#include "cuda/attention/cudnn_attention.h"
 #include "cuda/libraries/open.h"
 #include "cuda/libraries/specs.h"
 #include "ops/compare.h"

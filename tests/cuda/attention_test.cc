@@ -2,7 +2,7 @@
 // on a GPU and on the emulated one, which draws a new schedule for every launch.
 #include <cuda_runtime_api.h>
 
-#include "cuda/attention.h"
+#include "cuda/attention/attention.h"
 #include "cuda/check.h"
 #include "tests/cuda/attention_setting.h"
 #ifdef ATHANOR_EMULATED_GPU

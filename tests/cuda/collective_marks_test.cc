@@ -1,5 +1,5 @@
-// The marks of cuda/collective_marks.cu: what the host reads of each lane, before, within and after collectives.
-#include "cuda/collective_marks.h"
+// The marks of cuda/nccl/collective_marks.cu: what the host reads of each lane, before, within and after collectives.
+#include "cuda/nccl/collective_marks.h"
 
 #include "tests/cuda/kernel_test.h"
 

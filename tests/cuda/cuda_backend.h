@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "cuda/cudnn_attention.h"
-#include "cuda/gemm.h"
+#include "cuda/attention/cudnn_attention.h"
+#include "cuda/gemm/gemm.h"
 #include "tests/ops/examiner.h"
 namespace athanor {
 

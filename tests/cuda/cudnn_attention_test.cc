@@ -1,6 +1,6 @@
 // CudnnAttention: whole sequences against the reference in doubles, forward and backward, packed and grouped; what it
 // leaves to other kernels and why; a captured graph; failures of the library.
-#include "cuda/cudnn_attention.h"
+#include "cuda/attention/cudnn_attention.h"
 
 #include <gmock/gmock.h>
 

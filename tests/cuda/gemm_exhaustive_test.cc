@@ -2,8 +2,8 @@
 // fastest is found wherever it hides, and that failures cost a candidate, not the search.
 #include <gmock/gmock.h>
 
-#include "cuda/gemm.h"
-#include "cuda/gemm_algorithms.h"
+#include "cuda/gemm/algorithms.h"
+#include "cuda/gemm/gemm.h"
 #include "tests/cuda/kernel_test.h"
 #ifdef ATHANOR_EMULATED_GPU
 #include "cuda/check.h"
@@ -176,7 +176,7 @@ TEST_F(GemmExhaustiveTest, FailuresCostACandidateEach) {
 
 TEST_F(GemmExhaustiveTest, EpiloguesAreTriedFusedAndInParts) {
   Gemm op = product(64, 96, 32);
-  op.with = op.d;
+  op.aux = op.d;
   op.epilogue = Epilogue::add;
   fake().set_time([](const cublasLtMatmulAlgo_t&, uint32_t) { return 60.0; });
   GemmRunner runner = make();  // no search: in parts

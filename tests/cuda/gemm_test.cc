@@ -1,6 +1,6 @@
 // GemmRunner: all op cases of products against the reference in doubles; what is refused and in which words; choices of
 // algorithms: search, files, damage; launches in a captured graph; failures of the library.
-#include "cuda/gemm.h"
+#include "cuda/gemm/gemm.h"
 
 #include <gmock/gmock.h>
 
@@ -85,7 +85,7 @@ class GemmTest : public KernelTest {
   }
   // y = gelu(x w + b) of bf16, with its input stored beside it.
   Gemm gelu_product(int64_t m, int64_t n, int64_t k) {
-    Gemm op{.d = matrix16(m, n, 1), .a = matrix16(m, k, 2), .b = matrix16(k, n, 3), .with = matrix16(m, n, 4)};
+    Gemm op{.d = matrix16(m, n, 1), .a = matrix16(m, k, 2), .b = matrix16(k, n, 3), .aux = matrix16(m, n, 4)};
     op.bias = {matrix16(1, n, 5).data, DType::bf16, {n}};
     op.epilogue = Epilogue::gelu;
     return op;
@@ -212,12 +212,12 @@ TEST_F(GemmTest, ProblemsInWordsTellAllThatMatters) {
 TEST_F(GemmTest, EpiloguesThatTheLibraryIsNotAskedFor) {
   Gemm op = gelu_product(64, 48, 32);
   EXPECT_TRUE(cuda::can_fuse(problem_of(op)));
-  op.with.data = op.with.at(1);
+  op.aux.data = op.aux.at(1);
   EXPECT_FALSE(cuda::can_fuse(problem_of(op)));
   EXPECT_FALSE(cuda::can_fuse(problem_of(gelu_product(64, 44, 32))));
   Gemm single = product(64, 48, 32);
   single.epilogue = Epilogue::gelu_gradient;
-  single.with = single.d;
+  single.aux = single.d;
   EXPECT_FALSE(cuda::can_fuse(problem_of(single)));
   single.epilogue = Epilogue::sum_b;
   EXPECT_TRUE(cuda::can_fuse(problem_of(single)));
@@ -292,7 +292,7 @@ TEST_F(GemmTest, DamagedChoicesAreErrorsWithARemedy) {
   GemmRunner fused = make();
   Gemm gelu = op;
   gelu.epilogue = Epilogue::gelu;
-  gelu.with = matrix(64, 64, 0);
+  gelu.aux = matrix(64, 64, 0);
   EXPECT_EQ(fused.import_choices(replace("f32[64, 64], rows", "f32[64, 64], gelu, rows")), "");
   EXPECT_THAT(error_of([&] { run(fused, gelu); }), HasSubstr("the algorithm stored for f32[64, 64]"));
 
@@ -321,15 +321,15 @@ TEST_F(GemmTest, EpiloguesAreInPartsAtFirst) {
   GemmRunner runner = make();
   const Gemm op = gelu_product(32, 64, 16);
   run(runner, op);
-  const auto in_one = bytes_of(op.d), z = bytes_of(op.with);
+  const auto in_one = bytes_of(op.d), z = bytes_of(op.aux);
   EXPECT_THAT(runner.export_choices(), HasSubstr("\"in_parts\": true"));
   Gemm alone = op;
   alone.epilogue = Epilogue::none;
-  alone.with = {};
+  alone.aux = {};
   run(runner, alone);
   EXPECT_EQ(bytes_of(op.d), z);
   Gemm again = op;
-  again.again = true;
+  again.recompute = true;
   run(runner, again);
   EXPECT_EQ(bytes_of(op.d), in_one);
   GemmRunner other = make();
@@ -435,7 +435,7 @@ TEST_F(GemmTest, SearchFusesWhereThatIsFaster) {
   sums.a = matrix(16, 32, 2);
   sums.ta = sums.accumulate = true;
   sums.epilogue = Epilogue::sum_b;
-  sums.with = {matrix(1, 64, 1).data, DType::f32, {64}};
+  sums.aux = {matrix(1, 64, 1).data, DType::f32, {64}};
   const std::vector<Gemm> ops = {gelu, gradient, residual, sums};
   fusing_pays();
   GemmRunner fusing = make();
@@ -448,7 +448,7 @@ TEST_F(GemmTest, SearchFusesWhereThatIsFaster) {
   void* scratch = allocate(fusing.scratch(sums));
   for (int launch = 1; launch <= 2; ++launch) {
     fusing.run(sums, scratch, stream_);
-    EXPECT_EQ(first(sums.with), 1 + 16 * 3 * launch);
+    EXPECT_EQ(first(sums.aux), 1 + 16 * 3 * launch);
     EXPECT_EQ(first(sums.d), -1 + 16 * 2 * 3 * launch);
   }
   fusing_pays(CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
@@ -463,7 +463,7 @@ TEST_F(GemmTest, SumsBesideA16BitProductAreDoneInParts) {
   Gemm op{.d = matrix16(32, 64, 1), .a = matrix16(16, 32, 2), .b = matrix16(16, 64, 3)};
   op.ta = true;
   op.epilogue = Epilogue::sum_b;
-  op.with = {matrix(1, 64, 1).data, DType::f32, {64}};
+  op.aux = {matrix(1, 64, 1).data, DType::f32, {64}};
   fusing_pays();
   GemmRunner runner = make();
   EXPECT_EQ(runner.search({&op, 1}, 600, stream_).fused, 0);
@@ -474,7 +474,7 @@ TEST_F(GemmTest, SumsBesideA16BitProductAreDoneInParts) {
     CUDA_CHECK(cudaMemcpy(&b, op.b.at(k * 64), sizeof b, cudaMemcpyDeviceToHost));
     want += to_float(b);
   }
-  EXPECT_NEAR(first(op.with), want, 1e-4);
+  EXPECT_NEAR(first(op.aux), want, 1e-4);
 }
 
 // The library's GELU sees sums that were not rounded yet. So what it computed it computes again; and where that is
@@ -482,19 +482,19 @@ TEST_F(GemmTest, SumsBesideA16BitProductAreDoneInParts) {
 TEST_F(GemmTest, FusedGeluIsComputedAgainToTheSameBits) {
   const Gemm op = gelu_product(32, 64, 16);
   Gemm again = op;
-  again.again = true;
+  again.recompute = true;
   GemmRunner fused = make(), parts = make();
   fused.search({&op, 1}, 600, stream_);
   run(fused, op);
-  const auto y = bytes_of(op.d), z = bytes_of(op.with);
+  const auto y = bytes_of(op.d), z = bytes_of(op.aux);
   CUDA_CHECK(cudaMemset(op.d.data, 0, op.d.bytes()));
   CUDA_CHECK(cudaDeviceSynchronize());
   run(fused, again);
   EXPECT_EQ(bytes_of(op.d), y);
-  EXPECT_EQ(bytes_of(op.with), z);
+  EXPECT_EQ(bytes_of(op.aux), z);
   run(parts, op);
   EXPECT_NE(bytes_of(op.d), y);
-  EXPECT_EQ(bytes_of(op.with), z);
+  EXPECT_EQ(bytes_of(op.aux), z);
   GemmRunner selective = make();
   EXPECT_EQ(selective.search(std::vector<Gemm>{op, again}, 600, stream_).fused, 0);
 }

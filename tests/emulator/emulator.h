@@ -5,24 +5,10 @@
 #include <cstdint>
 #include <map>
 #include <string>
+
+#include "cuda/host/fault.h"
 namespace emu {
 
-enum class Fault {
-  kNone,
-  kRace,
-  kBounds,
-  kMisaligned,
-  kUninitialized,
-  kInFlight,  // memory that an asynchronous copy has not filled or read yet
-  kDeadlock,
-  kBarrier,    // threads of a block meet in different barriers, or some never come
-  kWarp,       // a warp collective with a wrong mask
-  kMbarrier,   // wrong use of an mbarrier
-  kProxy,      // a fence between the generic and the asynchronous proxy is missing
-  kRefused,    // not emulated, or not available on the simulated GPU: the text names it
-  kConfigure,  // impossible launch or instruction arguments
-  kHost,       // host code misuses the runtime: touches device memory, leaks, frees twice
-};
 const char* fault_name(Fault fault);
 
 struct Report {
@@ -46,7 +32,7 @@ struct Statistics {
 Statistics statistics();
 
 // What a kernel's accesses would cost on a GPU, by kernel name, summed over its launches. Check builds count all
-// accesses, fast builds those through cuda/access.h and cuda/ptx.h.
+// accesses, fast builds those through cuda/access.h and cuda/ptx/ptx.h.
 void count_accesses(bool on);  // off at first: it costs time
 struct KernelCounters {
   uint64_t global_requests = 0;     // warp-wide accesses to global memory

@@ -147,19 +147,19 @@ TEST(Check, RefusesContradictions) {
   gemm.bias = {};
   gemm.epilogue = Epilogue::sum_b;
   EXPECT_NE(refusal(gemm).find("gemm: expected a tensor `with` for an epilogue"), std::string::npos);
-  gemm.with = v;
+  gemm.aux = v;
   EXPECT_EQ(refusal(gemm), "");
   gemm.tb = true;
   EXPECT_NE(refusal(gemm).find("gemm: expected sums of columns"), std::string::npos);
   gemm.epilogue = Epilogue::add;
-  EXPECT_NE(refusal(gemm).find("gemm.with is [4], expected [4, 4]"), std::string::npos);
-  gemm.with = m;
+  EXPECT_NE(refusal(gemm).find("gemm.aux is [4], expected [4, 4]"), std::string::npos);
+  gemm.aux = m;
   EXPECT_NE(refusal(gemm).find("gemm: expected no such epilogue when accumulating"), std::string::npos);
   gemm.accumulate = false;
   EXPECT_EQ(refusal(gemm), "");
-  gemm.again = true;
+  gemm.recompute = true;
   EXPECT_NE(refusal(gemm).find("gemm: expected only GELU to be computed again"), std::string::npos);
-  gemm = {.d = m, .a = m, .b = m, .bias = v, .with = m, .epilogue = Epilogue::gelu_gradient};
+  gemm = {.d = m, .a = m, .b = m, .bias = v, .aux = m, .epilogue = Epilogue::gelu_gradient};
   EXPECT_NE(refusal(gemm).find("gemm: expected no bias in a gradient"), std::string::npos);
 
   NormFwd norm{.kind = NormKind::rms, .y = m, .rstd = v, .h = m, .w = v, .eps = 0};

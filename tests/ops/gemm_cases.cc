@@ -81,7 +81,7 @@ void tf32(Examiner& examine) {
 
 Gemm with(Gemm op, Epilogue epilogue, Tensor tensor) {
   op.epilogue = epilogue;
-  op.with = tensor;
+  op.aux = tensor;
   return op;
 }
 
@@ -100,10 +100,10 @@ void epilogues(Examiner& examine, DType dt) {
       examine(OpCase<Gemm>{cat(name, " gelu gradient"), with(op, Epilogue::gelu_gradient, like_d)});
     }
     Gemm again = with(product(s, {dt, dt, dt}, false, true), Epilogue::gelu, like_d);  // of z = k / 8
-    again.again = true;
+    again.recompute = true;
     const Init z = constant(double(s.k) / 8);
     examine(OpCase<Gemm>{
-        cat(s.m, "x", s.n, " ", dt, " again"), again, {{"a", constant(0.5)}, {"b", constant(0.25)}, {"with", z}}});
+        cat(s.m, "x", s.n, " ", dt, " again"), again, {{"a", constant(0.5)}, {"b", constant(0.25)}, {"aux", z}}});
     for (const bool accumulate : {false, true}) {
       Gemm op = product(s, {DType::f32, dt, dt}, true, false);
       op.accumulate = accumulate;
@@ -127,7 +127,7 @@ void linear_gradients(Examiner& examine) {
   wgrad.values["b"] = [](uint64_t, int64_t i) { return uniform(-1, 1)(stream_of("a"), i); };
   examine.gradient(fwd, wgrad, {{"d", "a"}}, {{"b", "d"}});
   wgrad.op = with(wgrad.op, Epilogue::sum_a, tensor(f, {7}));
-  examine.gradient(fwd, wgrad, {{"d", "a"}}, {{"b", "d"}, {"bias", "with"}});
+  examine.gradient(fwd, wgrad, {{"d", "a"}}, {{"b", "d"}, {"bias", "aux"}});
   const OpCase<ColumnSum> bgrad{"db", {.out = tensor(f, {7}), .x = tensor(f, {5, 7})}};
   examine.gradient(fwd, bgrad, {{"d", "x"}}, {{"bias", "out"}});
 }

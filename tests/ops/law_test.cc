@@ -47,22 +47,22 @@ TEST_P(Laws, GemmEpilogues) {
   Gemm op{.d = as(d, {2, 2}),
           .a = as(a, {2, 3}),
           .b = as(w, {2, 3}),
-          .with = as(with, {2, 2}),
+          .aux = as(with, {2, 2}),
           .epilogue = Epilogue::add,
           .tb = true};
   run(op);
   EXPECT_EQ(d.read(), (V{-2 + 1, 4 + 2, -2 + 3, 13 + 4}));
   op.epilogue = Epilogue::gelu;
-  op.with = as(z, {2, 2});
+  op.aux = as(z, {2, 2});
   run(op);
   EXPECT_EQ(z.read(), (V{-2, 4, -2, 13}));
   const V gelu = d.read();
   expect_near(gelu, {-0.04540231f, 3.9999297f, -0.04540231f, 13});
   d.write(V(4));
-  op.again = true;
+  op.recompute = true;
   run(op);
   EXPECT_EQ(d.read(), gelu);
-  op.again = false;
+  op.recompute = false;
   op.epilogue = Epilogue::gelu_gradient;
   z.write({0, 0, 20, -20});
   run(op);
@@ -70,7 +70,7 @@ TEST_P(Laws, GemmEpilogues) {
   op = {.d = as(d, {2, 2}),
         .a = as(a, {3, 2}),
         .b = as(w, {3, 2}),
-        .with = sums.t(),
+        .aux = sums.t(),
         .epilogue = Epilogue::sum_a,
         .ta = true};
   run(op);

@@ -71,7 +71,7 @@ void scaled_products(Examiner& examine) {
         if (accumulate) continue;
         op.product.bias = tensor(DType::bf16, {s.n});
         op.product.epilogue = Epilogue::add;
-        op.product.with = op.product.d;
+        op.product.aux = op.product.d;
         examine(OpCase<ScaledGemm>{cat(name, " bias add"), op, scales});
       }
     }

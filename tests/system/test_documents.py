@@ -1,6 +1,6 @@
 """The documents hold to the letter: their commands run as written, tables agree with the program, links lead somewhere.
 
-Commands are taken from README.md, docs/, configs/, data/, tests/golden/ and bench/: the blocks marked `sh`, command by
+Commands are taken from README.md, docs/, configs/, data/, tests/golden/ and scripts/bench/: the blocks marked `sh`, command by
 command, and what stands in `code` and begins with a program of ours. They run in document order in one folder that looks
 like a fresh clone in which the quick start has run; its config and mine.json, once it was checked as documented, are
 replaced by small ones with the same keys. NOT_RUN names what does not run here and why; its flags are still looked up.
@@ -16,7 +16,7 @@ from harness import PROGRAM, ROOT, SystemTest
 DOCUMENTS = ["README.md", "docs/your-data.md", "docs/training.md", "docs/models.md", "docs/commands.md", "docs/install.md",
              "docs/speed.md", "docs/measurements.md", "docs/distributed.md", "docs/gpu.md", "docs/optimizers.md",
              "docs/security.md", "configs/README.md", "configs/LOGS.md",
-             "data/README.md", "tests/golden/README.md", "bench/cpu/README.md", "bench/gpu/README.md", "src/README.md"]
+             "data/README.md", "tests/golden/README.md", "scripts/bench/cpu/README.md", "scripts/bench/gpu/README.md", "src/README.md"]
 
 NOT_RUN = [
     (r"^scripts/quickstart\.sh", "minutes: it is a group of the tests by itself"),
@@ -27,8 +27,8 @@ NOT_RUN = [
     (r"mpirun", "needs MPI; tests/ranks runs it"),
     (r"HOST:PORT", "needs other machines"),
     (r"\.tiktoken", "needs a downloaded tokenizer"),
-    (r"^scripts/gpu/|^bench/gpu/|--exhaustive", "needs a GPU or PyTorch"),
-    (r"^bench/|^scripts/make_references\.py", "minutes, or needs PyTorch"),
+    (r"^scripts/gpu/|^scripts/bench/gpu/|--exhaustive", "needs a GPU or PyTorch"),
+    (r"^scripts/bench/|^scripts/make_references\.py", "minutes, or needs PyTorch"),
     (r"bench decode configs/gpt2-124m\.json", "minutes"),
     (r"--ranks 4 bench comm", "as long as it likes on few cores; docs/commands.md has one with small tensors"),
     (r"^scripts/corpus\.py", "needs the texts of Debian packages; the quick start runs it"),
@@ -42,7 +42,7 @@ PLACEHOLDERS = {"CONFIG.json": "short.json", "CONFIG": "short.json", "OUT.safete
 
 SMALL = {"threads": 1, "peak_tflops": 0.1, "global_batch_size": 4, "precision": "fp32", "eval_iters": 1}
 SMALL_MODEL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 32}
-INLINE = re.compile(r"^((build/)?athanor|scripts/\S+|bench/\S+|tensorboard|sbatch|srun|mpirun) \S")
+INLINE = re.compile(r"^((build/)?athanor|scripts/\S+|tensorboard|sbatch|srun|mpirun) \S")
 
 
 def commands_of_block(text):
@@ -93,7 +93,7 @@ class Documents(SystemTest):
 
     def make_clone(self):
         here = self.folder
-        for name in ("scripts", "bench", "tests", "docs", "src"):
+        for name in ("scripts", "tests", "docs", "src"):
             (here / name).symlink_to(ROOT / name)
         (here / "build").mkdir()
         (here / "build" / "athanor").symlink_to(PROGRAM)

@@ -294,7 +294,7 @@ class CallFaults(SystemTest):
     def test_the_folder_of_the_bundle_is_enough(self):
         self.start("--list").communicate()
         bundle = self.folder / "athanor-gpu"
-        for folder in ("scripts/gpu", "bench/gpu", "configs"):
+        for folder in ("scripts/gpu", "scripts/bench/gpu", "configs"):
             shutil.copytree(ROOT / folder, bundle / folder, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copytree(self.folder / "data", bundle / "data")
         (bundle / "athanor").symlink_to(PROGRAM)
@@ -320,7 +320,7 @@ class CallFaults(SystemTest):
         python = self.folder / "python"
         python.write_text(f"#!/bin/sh\necho {self.folder}/venv\n")
         python.chmod(0o755)
-        sides = module(ROOT / "bench" / "gpu" / "sides.py")
+        sides = module(ROOT / "scripts" / "bench" / "gpu" / "sides.py")
         for had, has in (("", f"{folder}"), ("/a", f"/a:{folder}")):
             with unittest.mock.patch.dict(os.environ, {"VIRTUAL_ENV": "", "LD_LIBRARY_PATH": had}):
                 sides.show_libraries(str(python))

@@ -12,7 +12,7 @@ import unittest.mock
 from harness import PROGRAM, ROOT, SystemTest
 
 VERIFY, PARTS = ROOT / "scripts" / "gpu" / "verify.py", ROOT / "scripts" / "gpu" / "parts.py"
-COMPARE = ROOT / "bench" / "gpu" / "compare.py"
+COMPARE = ROOT / "scripts" / "bench" / "gpu" / "compare.py"
 PYTHON = os.environ.get("ATHANOR_PYTHON", sys.executable)
 HAS_TORCH = subprocess.run([PYTHON, "-c", "import torch"], capture_output=True).returncode == 0
 
@@ -283,7 +283,7 @@ class CompareTest(SystemTest):
                         "one call yields the whole table")
 
     def test_tables_are_of_gpus_only(self):
-        table = module(ROOT / "bench" / "gpu" / "table.py")
+        table = module(ROOT / "scripts" / "bench" / "gpu" / "table.py")
         side = lambda ms: {"tokens_per_second": 524288 / ms * 1e3, "athanor_is_faster_by": ms / 800}
         report = {"device": "cuda", "hardware": "a GPU", "date": "2026-01-02", "commit": "0123456789abcdef",
                   "settings": {"precision": "bf16"},
@@ -300,7 +300,7 @@ class CompareTest(SystemTest):
         path, readme = self.folder / "report.json", self.folder / "README.md"
         path.write_text(json.dumps(report))
         readme.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
-        run = lambda: subprocess.run([sys.executable, str(ROOT / "bench" / "gpu" / "table.py"), str(path), "--readme",
+        run = lambda: subprocess.run([sys.executable, str(ROOT / "scripts" / "bench" / "gpu" / "table.py"), str(path), "--readme",
                                       str(readme)], capture_output=True, text=True)
         self.assertEqual(run().returncode, 0)
         text = readme.read_text()
@@ -319,15 +319,15 @@ class CompareTest(SystemTest):
         self.assertEqual(readme.read_text(), text)
 
     def test_the_readme_has_a_place_for_the_table(self):
-        table = module(ROOT / "bench" / "gpu" / "table.py")
+        table = module(ROOT / "scripts" / "bench" / "gpu" / "table.py")
         self.assertEqual((ROOT / "README.md").read_text().count(table.BEGIN), 1)
 
 
 class ChoicesTest(SystemTest):
-    """bench/gpu/choices.py with tiny models on the CPU, and by the model of a GPU."""
+    """scripts/bench/gpu/choices.py with tiny models on the CPU, and by the model of a GPU."""
 
     def choices(self, *arguments, code=0):
-        command = [sys.executable, ROOT / "bench" / "gpu" / "choices.py", *arguments, "--out", self.folder,
+        command = [sys.executable, ROOT / "scripts" / "bench" / "gpu" / "choices.py", *arguments, "--out", self.folder,
                    "--athanor", PROGRAM, "--threads", "1", "--rounds", "1", "--steps", "1"]
         done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
         self.assertEqual(done.returncode, code, done.stderr)
@@ -371,7 +371,7 @@ class ChoicesTest(SystemTest):
         self.assertIn("unknown model none", self.choices("products", "--device", "cpu", "--models", "none", code=1)[1])
 
     def test_sizes_by_hand_divide_the_batch_and_turns_are_compared_by_round(self):
-        choices = module(ROOT / "bench" / "gpu" / "choices.py")
+        choices = module(ROOT / "scripts" / "bench" / "gpu" / "choices.py")
         self.assertEqual(choices.around(8, 48), [1, 2, 3, 4, 6, 8, 12, 16, 24])
         found = choices.verdict({"auto": [96, 48, 97], 4: [100, 50, 100], 2: [10, 10, 10]}, 8, {})
         self.assertEqual((found["best"], found["auto_of_best"], found["met"]), (4, 0.96, False))

@@ -54,8 +54,8 @@ class CheckLayersTest(SystemTest):
     def test_mpi_and_cuda_outside_their_place(self):
         self.write("comm/plugin/mpi.cc", "#include <mpi.h>\n")
         self.check()
-        self.write("train/engine.cc", "#include <mpi.h>\n#include <cuda_runtime.h>\n")
-        self.check("src/train/engine.cc:1: <mpi.h>", "src/train/engine.cc:2: <cuda_runtime.h>")
+        self.write("engine/engine.cc", "#include <mpi.h>\n#include <cuda_runtime.h>\n")
+        self.check("src/engine/engine.cc:1: <mpi.h>", "src/engine/engine.cc:2: <cuda_runtime.h>")
 
     def test_long_file_bare_opening_and_missing_guard(self):
         self.write("nn/long.cc", "// Long.\n" * 600)

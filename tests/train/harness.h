@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/engine.h"
 #include "tests/temp_dir.h"
-#include "train/engine.h"
 
 namespace athanor::testing {
 

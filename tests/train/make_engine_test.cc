@@ -2,7 +2,7 @@
 // given is kept.
 #include <gtest/gtest.h>
 
-#include "train/described_gpu.h"
+#include "perf/described_gpu.h"
 #include "train/setup.h"
 
 namespace athanor {

@@ -5,9 +5,9 @@
 #include <cmath>
 
 #include "base/rng.h"
+#include "infer/evaluate.h"
+#include "infer/multiple_choice.h"
 #include "tests/train/harness.h"
-#include "train/answer.h"
-#include "train/evaluate.h"
 
 namespace athanor {
 namespace {

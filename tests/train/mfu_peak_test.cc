@@ -1,5 +1,5 @@
 // One peak for a run: it stays, or the log says why not.
-#include "train/mfu_peak.h"
+#include "perf/mfu_peak.h"
 
 #include <gtest/gtest.h>
 

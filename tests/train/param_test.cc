@@ -4,9 +4,9 @@
 
 #include <set>
 
+#include "engine/engine.h"
 #include "param/cut.h"
 #include "tests/train/harness.h"
-#include "train/engine.h"
 
 namespace athanor {
 namespace {

@@ -112,7 +112,8 @@ TEST_F(TrainerTest, MomentsMayChangeTheirDtype) {
 // A checkpoint of format version 1, committed once: it must load for ever. To make one for a new version, run this test
 // with ATHANOR_UPDATE_GOLDEN=1 and change the folder's name here.
 TEST_F(TrainerTest, GoldenRunOfVersion1GoesOn) {
-  const fs::path golden = fs::path("tests/golden/run-v1") / step_folder(3), here = fs::path(dir_.path()) / "golden";
+  const fs::path golden = fs::path("tests/checkpoint/golden/run-v1") / step_folder(3),
+                 here = fs::path(dir_.path()) / "golden";
   const std::vector<std::string> set = {"precision=bf16", "lr_decay_iters=8"};
   auto first = set;
   first.push_back("train_iters=3");

@@ -11,7 +11,7 @@
 #include <set>
 
 #include "config/config.h"
-#include "cuda/cudnn_attention.h"
+#include "cuda/attention/cudnn_attention.h"
 #include "cuda/libraries/open.h"
 #include "cuda/libraries/specs.h"
 #include "tests/temp_dir.h"

@@ -9,7 +9,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
-#include "cuda/cudnn_attention.h"
+#include "cuda/attention/cudnn_attention.h"
 #include "emulator/libraries/cudnn/fake_cudnn.h"
 #include "emulator/libraries/simple_machine.h"
 #include "tests/temp_dir.h"

@@ -3,9 +3,9 @@
 #include <atomic>
 
 #include "base/rng.h"
+#include "engine/engine.h"
 #include "tests/cuda/train/nccl_rig.h"
 #include "tests/cuda/train/tiny_model.h"
-#include "train/engine.h"
 
 namespace athanor {
 namespace {

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "cuda/make_cuda.h"
+#include "perf/step_profile.h"
 #include "tests/train/harness.h"
-#include "train/step_profile.h"
 #ifdef ATHANOR_EMULATED_GPU
 #include "emulator/runtime/control.h"
 #endif
@@ -60,7 +60,7 @@ struct Steps {
   }
   Rig rig;
   Engine engine;
-  Limits limits{.most = {.flops = 1e12, .bytes = 1e12}};
+  Roofline limits{.most = {.flops = 1e12, .bytes = 1e12}};
   std::vector<double> losses;
 };
 

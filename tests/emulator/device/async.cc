@@ -2,9 +2,9 @@
 // copy has happened: at the wait (cp.async) or at a random later moment (bulk copies and TMA).
 #include <algorithm>
 
+#include "cuda/host/instructions.h"
 #include "emulator/device/bulk.h"
 #include "emulator/device/state.h"
-#include "emulator/instructions.h"
 namespace emu {
 
 unsigned add_async(Block& owner, bool fills_shared, std::vector<std::function<void()>> stages) {

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cuda/host/instructions.h"
 #include "emulator/device/state.h"
-#include "emulator/instructions.h"
 namespace emu {
 namespace {
 

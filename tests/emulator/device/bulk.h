@@ -3,8 +3,8 @@
 #include <atomic>
 #include <vector>
 
+#include "cuda/host/instructions.h"
 #include "emulator/device/state.h"
-#include "emulator/instructions.h"
 namespace emu {
 
 struct Piece {

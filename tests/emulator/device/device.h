@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "cuda/host/launch_raw.h"
 #include "emulator/emulator.h"
-#include "emulator/launch_raw.h"
 namespace emu {
 
 // ---- memory: one reserved range of addresses, [device 0] ... [device 7] [pinned host memory] [shared windows]

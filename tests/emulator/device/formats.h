@@ -1,6 +1,6 @@
 // Elements of tensor-core operands as they lie in 32-bit registers and in shared memory, decoded exactly.
 #pragma once
-#include "emulator/instructions.h"
+#include "cuda/host/instructions.h"
 namespace emu {
 
 inline uint32_t element_bytes(ptx::MmaType type) {

@@ -5,9 +5,9 @@
 #include <numeric>
 #include <thread>
 
+#include "cuda/host/instructions.h"
 #include "emulator/device/state.h"
 #include "emulator/device/wgmma_work.h"
-#include "emulator/instructions.h"
 namespace emu {
 
 const bool kChecking = kCheck;

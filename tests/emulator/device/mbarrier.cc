@@ -1,8 +1,8 @@
 // mbarrier objects: arrivals, expected bytes, phases. The 64 bits in shared memory are only a name; the state is here.
 #include <algorithm>
 
+#include "cuda/host/instructions.h"
 #include "emulator/device/state.h"
-#include "emulator/instructions.h"
 namespace emu {
 namespace {
 

@@ -11,11 +11,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "cuda/host/instructions.h"
+#include "cuda/host/language.h"
 #include "emulator/device/clock.h"
 #include "emulator/device/counters.h"
 #include "emulator/device/device.h"
-#include "emulator/instructions.h"
-#include "emulator/language.h"
 namespace emu {
 
 #ifdef EMU_CHECK

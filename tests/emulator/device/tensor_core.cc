@@ -1,7 +1,7 @@
 // ldmatrix, stmatrix and mma.sync, by the fragment tables of the PTX manual.
+#include "cuda/host/instructions.h"
 #include "emulator/device/formats.h"
 #include "emulator/device/state.h"
-#include "emulator/instructions.h"
 namespace emu {
 namespace {
 

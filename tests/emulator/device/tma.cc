@@ -1,7 +1,7 @@
 // The tensor memory accelerator: tiles of tensors with up to five dimensions, swizzles, multicast, reductions.
+#include "cuda/host/instructions.h"
 #include "emulator/device/bulk.h"
 #include "emulator/device/state.h"
-#include "emulator/instructions.h"
 namespace emu {
 namespace {
 

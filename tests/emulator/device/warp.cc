@@ -1,8 +1,8 @@
 // Warp collectives: the rendezvous of lanes, and what shuffles, votes and matches compute there.
 #include <cstring>
 
+#include "cuda/host/instructions.h"
 #include "emulator/device/state.h"
-#include "emulator/instructions.h"
 namespace emu {
 namespace {
 

@@ -2,9 +2,9 @@
 // in shared memory are read at the wait, so that overwriting them too early changes the result.
 #include <algorithm>
 
+#include "cuda/host/instructions.h"
 #include "emulator/device/formats.h"
 #include "emulator/device/wgmma_work.h"
-#include "emulator/instructions.h"
 namespace emu {
 namespace {
 

@@ -2,8 +2,8 @@
 #pragma once
 #include <vector>
 
+#include "cuda/host/instructions.h"
 #include "emulator/device/state.h"
-#include "emulator/instructions.h"
 namespace emu {
 
 struct WgmmaWork {

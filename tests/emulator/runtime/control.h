@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "emulator/launch_raw.h"
+#include "cuda/host/launch_raw.h"
 namespace emu {
 
 // A simulated GPU. The presets are in device_models.cc; a test may change a field, say fewer multiprocessors.

@@ -1,6 +1,6 @@
 // Causal attention forward, head size 64, by cp.async, ldmatrix and mma.sync: 64 x 64 tiles, four warps, rows of 128
 // bytes whose 16-byte chunks are exchanged against bank conflicts.
-#include "cuda/ptx.h"
+#include "cuda/ptx/ptx.h"
 #include "emulator/tests/support.h"
 
 namespace athanor::cuda::testing {

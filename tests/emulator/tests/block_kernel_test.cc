@@ -1,6 +1,6 @@
 // Kernels of one block or of independent blocks: barriers, shuffles, votes, atomics, dependent launches, with the bugs
 // that these invite.
-#include "cuda/ptx.h"
+#include "cuda/ptx/ptx.h"
 #include "emulator/tests/support.h"
 
 namespace athanor::cuda::testing {

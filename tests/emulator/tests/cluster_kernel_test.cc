@@ -1,6 +1,6 @@
 // Blocks that work together: clusters with distributed shared memory, remote arrivals and multicast, and cooperative
 // launches with grid-wide waits.
-#include "cuda/ptx.h"
+#include "cuda/ptx/ptx.h"
 #include "emulator/tests/support.h"
 #include "emulator/tests/tensor_map.h"
 

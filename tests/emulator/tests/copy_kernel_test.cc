@@ -1,5 +1,5 @@
 // Asynchronous copies: flat bulk copies and reductions, TMA with every swizzle, boxes that hang over the edges.
-#include "cuda/ptx.h"
+#include "cuda/ptx/ptx.h"
 #include "emulator/tests/support.h"
 #include "emulator/tests/tensor_map.h"
 

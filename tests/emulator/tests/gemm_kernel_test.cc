@@ -1,7 +1,7 @@
 // A product by TMA, mbarriers and wgmma: a producer warp and two consumer warpgroups over a ring of stages, and the
 // bugs that such kernels invite.
-#include "cuda/ptx.h"
-#include "cuda/ptx_wgmma.h"
+#include "cuda/ptx/ptx.h"
+#include "cuda/ptx/ptx_wgmma.h"
 #include "emulator/tests/support.h"
 #include "emulator/tests/tensor_map.h"
 

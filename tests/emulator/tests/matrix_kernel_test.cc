@@ -1,7 +1,7 @@
 // Tensor-core instructions against products of the decoded operands: every type of mma.sync, ldmatrix and stmatrix,
 // every type and many shapes of wgmma in every layout of its operands.
-#include "cuda/ptx.h"
-#include "cuda/ptx_wgmma.h"
+#include "cuda/ptx/ptx.h"
+#include "cuda/ptx/ptx_wgmma.h"
 #include "emulator/tests/support.h"
 
 namespace athanor::cuda::testing {

@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "cuda/ptx.h"
-#include "cuda/ptx_wgmma.h"
+#include "cuda/ptx/ptx.h"
+#include "cuda/ptx/ptx_wgmma.h"
 #include "emulator/budget.h"
 #include "emulator/runtime/control.h"
 #include "emulator/tests/support.h"

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "cuda/host/launch_raw.h"
 #include "emulator/device/device.h"
 #include "emulator/emulator.h"
-#include "emulator/launch_raw.h"
 #include "emulator/runtime/control.h"
 
 namespace emu::testing {

@@ -57,7 +57,7 @@ bool aligned(const Matrix& matrix, uint32_t bytes, uint32_t promised) {
   return promised % bytes == 0 && matrix.ld * size % bytes == 0 && matrix.batch_stride * size % bytes == 0;
 }
 
-bool within(const Algorithm& algorithm, const Product& product, const Limits& limits, const MachineDevice& device) {
+bool within(const Algorithm& algorithm, const Product& product, const Roofline& limits, const MachineDevice& device) {
   const Kernel& kernel = *find_kernel(algorithm.id);
   if (algorithm.split_k > 1 && !(algorithm.reduction & limits.reductions)) return false;
   if (workspace_bytes(algorithm, product) > limits.workspace) return false;
@@ -188,7 +188,7 @@ uint64_t implementation_flags(const Product& product) {
   return flags | CUBLASLT_NUMERICAL_IMPL_FLAGS_FMA | CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_32F;
 }
 
-std::vector<Algorithm> candidates(const Product& product, const Limits& limits, const MachineDevice& device) {
+std::vector<Algorithm> candidates(const Product& product, const Roofline& limits, const MachineDevice& device) {
   std::vector<Algorithm> found;
   if ((implementation_flags(product) & ~limits.implementations) != 0) return found;
   for (const Kernel& kernel : kernels()) {

@@ -39,7 +39,7 @@ Verdict check_algorithm(const Algorithm& algorithm, const Product& product);
 size_t workspace_bytes(const Algorithm& algorithm, const Product& product);
 float waves(const Algorithm& algorithm, const Product& product, const MachineDevice& device);
 
-struct Limits {  // of cublasLtMatmulPreference_t
+struct Roofline {  // of cublasLtMatmulPreference_t
   uint64_t workspace = 0;
   uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
   uint32_t alignment_a = 256, alignment_b = 256, alignment_c = 256, alignment_d = 256;
@@ -49,6 +49,6 @@ struct Limits {  // of cublasLtMatmulPreference_t
 
 uint64_t implementation_flags(const Product& product);
 // All configurations that keep within the limits, the fastest (by a crude estimate) first.
-std::vector<Algorithm> candidates(const Product& product, const Limits& limits, const MachineDevice& device);
+std::vector<Algorithm> candidates(const Product& product, const Roofline& limits, const MachineDevice& device);
 
 }  // namespace emu::fakes

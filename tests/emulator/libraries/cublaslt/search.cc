@@ -12,7 +12,7 @@ cublasStatus_t refuse(const char* function, const Verdict& verdict) {
   return fake().refuse(verdict.status, text(function, ": ", verdict.why));
 }
 
-Limits read_limits(cublasLtMatmulPreference_t preference) {
+Roofline read_limits(cublasLtMatmulPreference_t preference) {
   const Attributes& a = as_preference(preference).attributes;
   return {.workspace = a.get<uint64_t>(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES),
           .reductions = a.get<uint32_t>(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK),

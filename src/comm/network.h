@@ -1,0 +1,14 @@
+// How ranks are joined, and what a collective between them takes by data sheets.
+#pragma once
+
+namespace athanor {
+
+// Bytes per second in one direction, within a machine and between machines.
+struct Network {
+  double link_bytes = 0, network_bytes = 0;
+  int per_machine = 1;  // ranks
+  // Seconds of a collective over `ranks` ranks that are `stride` apart, when each sends `bytes`.
+  double seconds(double bytes, int ranks, int stride) const;
+};
+
+}  // namespace athanor

@@ -1,0 +1,313 @@
+// Attention backward on tensor cores, the scores made again from q, k and the stored lse [Dao et al. 2022, app. B.4]:
+//   p = exp(scale q k^T - lse),  ds = p (dy v^T - rowsum(dy y)),
+//   dv = p^T dy,  dk = scale ds^T q,  dq = scale ds k;  p and ds are rounded to the inputs' type before these products.
+// Deterministic without atomics: one kernel takes tiles of keys and meets all queries that see them, head after head of
+// the group; another takes tiles of queries and meets their keys. So scores are made twice: seven products, not five.
+// Layout: a warp owns 16 R rows of its side, whose sums stay in registers; tiles of the other side come through two
+// stages of shared memory. Compute bound. Not timed on a GPU yet.
+#include "cuda/attention/attention.h"
+#include "cuda/attention/plain.h"
+#include "cuda/attention/tiles.h"
+#include "cuda/attention/wgmma.h"
+#include "cuda/vectors.h"
+
+namespace athanor::cuda {
+namespace attention {
+namespace {
+
+// Shared memory fits into the 99 KiB of the smallest GPUs, sums and scores into registers.
+template <int Dim, int Warps, int RowTiles, int Others>
+struct Tiles {
+  static constexpr int D = Dim, kWarps = Warps, R = RowTiles, N = Others;  // N rows of the other side at a time
+  static constexpr int kThreads = kWarps * 32, kRows = kWarps * 16 * R;
+};
+template <int D>
+struct KeyTiles : Tiles<D, D <= 128 ? 4 : 2, D <= 64 ? 2 : 1, D <= 128 ? 32 : 16> {};
+template <int D>
+struct QueryTiles : Tiles<D, D <= 128 ? 4 : 2, D <= 96 ? 2 : 1, D <= 128 ? 32 : 16> {};
+
+// Two tensors' tiles of the other side, and the statistics of queries where those are the other side.
+template <class T, class Tile>
+struct Stage {
+  T a[Tile::N * kPitch<Tile::D>], b[Tile::N * kPitch<Tile::D>];
+  QueryStats stats[Tile::N];
+};
+template <class T, class Tile>
+struct Shared {
+  T a[Tile::kRows * kPitch<Tile::D>], b[Tile::kRows * kPitch<Tile::D>];  // of the block's own rows
+  Stage<T, Tile> stages[2];
+};
+
+// ---- statistics: lse and dy·y of each row and head, by eight threads
+
+template <class T>
+struct StatsRows {
+  QueryStats* stats;  // [H, stats_rows(Nq)]
+  const T *dy, *y;    // [Nq, H D]
+  const float* lse;   // [Nq, H]
+  int64_t rows;
+  int heads, dim;
+  bool vectors;
+};
+constexpr int kStatsThreads = 256, kStatsLanes = 8;
+
+template <class T>
+__global__ void __launch_bounds__(kStatsThreads) query_stats(StatsRows<T> a) {
+  constexpr int E = kVector<T>;
+  const int64_t item = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / kStatsLanes;
+  const bool exists = item < a.rows * a.heads;
+  const int lane = static_cast<int>(threadIdx.x) % kStatsLanes;
+  float sum = 0;
+  for (int c = lane * E; exists && c < a.dim; c += kStatsLanes * E) {
+    float dy[E], y[E];
+    load_chunk(dy, a.dy + item * a.dim, c, a.dim, a.vectors);
+    load_chunk(y, a.y + item * a.dim, c, a.dim, a.vectors);
+#pragma unroll
+    for (int i = 0; i < E; ++i) sum += dy[i] * y[i];
+  }
+#pragma unroll
+  for (int offset = kStatsLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+  if (!exists || lane != 0) return;
+  const float lse = a.lse[item];
+  // A query that sees no key has weights of 0 whatever stands here; -inf would make them NaN first.
+  a.stats[item % a.heads * stats_rows(a.rows) + item / a.heads] = {lse == -INFINITY ? 0.f : lse * kLog2e, sum};
+}
+
+// ---- keys: dk and dv
+
+template <class T, class Tile>
+__device__ __forceinline__ void load_queries(Stage<T, Tile>& stage, const Backward<T>& a, int head, int start,
+                                             int limit) {
+  const Inputs<T>& in = a.in;
+  const int64_t width = static_cast<int64_t>(in.heads) * in.dim;
+  load_tile<Tile::N, Tile::D>(stage.a, in.q + head * in.dim, in.q_stride, start, limit, in.dim);
+  load_tile<Tile::N, Tile::D>(stage.b, a.dy + head * in.dim, width, start, limit, in.dim);
+  const auto* stats = reinterpret_cast<const float*>(a.stats + head * stats_rows(in.spans.queries));
+  for (int i = static_cast<int>(threadIdx.x); i < 2 * Tile::N; i += static_cast<int>(blockDim.x)) {
+    const bool valid = start + i / 2 < limit;
+    ptx::cp_async4(reinterpret_cast<float*>(stage.stats) + i, valid ? stats + 2 * start + i : stats, valid);
+  }
+}
+
+// One warp's keys against a tile of queries. k, v: the warp's rows; scale: times log2(e).
+template <bool Dk, bool Dv, class T, class Tile>
+__device__ __forceinline__ void meet_queries(Accumulators<Tile::R, Tile::D>& dk, Accumulators<Tile::R, Tile::D>& dv,
+                                             const T* k, const T* v, const Stage<T, Tile>& stage, const Seen* seen,
+                                             int start, float scale) {
+  constexpr int D = Tile::D, R = Tile::R, N = Tile::N;
+  Accumulators<R, N> p = {};
+  multiply_rows<D, R, N>(p, k, stage.a);
+  QueryStats stats[N / 4];
+#pragma unroll
+  for (int n = 0; n < N / 8; ++n) {
+    const uint4 two = ld16(stage.stats + n * 8 + lane_id() % 4 * 2);
+    memcpy(stats + 2 * n, &two, sizeof two);
+  }
+  for_elements<R, N>(p, [&](float& x, int, int, int c) { x = ptx::exp2_approx(fmaf(x, scale, -stats[c].lse)); });
+  if (!all_see<16 * R>(seen, start, start + N)) hide<R, N>(p, seen, start, 0.f);
+  if constexpr (Dv) multiply_columns<D, R, N>(dv, p, stage.b);
+  if constexpr (Dk) {
+    Accumulators<R, N> ds = {};
+    multiply_rows<D, R, N>(ds, v, stage.b);
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+#pragma unroll
+      for (int n = 0; n < N / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) ds[r][n][i] = p[r][n][i] * (ds[r][n][i] - stats[2 * n + i % 2].dy_by_y);
+      }
+    }
+    multiply_columns<D, R, N>(dk, ds, stage.a);
+  }
+}
+
+template <bool Dk, bool Dv, class T, class Tile>
+__global__ void __launch_bounds__(Tile::kThreads) keys_backward(Backward<T> a) {
+  constexpr int D = Tile::D, R = Tile::R, N = Tile::N, kRows = Tile::kRows;
+  SHARED(Sight<kRows>, sight);
+  DYN_SMEM(raw);
+  auto& room = *reinterpret_cast<Shared<T, Tile>*>(raw);
+  const Inputs<T>& in = a.in;
+  const int kv_heads = in.heads / in.group, own = warp_id() * 16 * R;
+  const int kv = static_cast<int>(blockIdx.x) % kv_heads, first = static_cast<int>(blockIdx.x) / kv_heads * kRows;
+  look<Side::kKeys>(sight, in.spans, first);
+  const Seen* seen = sight.seen + own;
+  int start = next_seen<kRows>(sight.seen, 0), head = kv * in.group, stage = 0;
+  if (start != kNone) {
+    load_tile<kRows, D>(room.a, in.k + kv * in.dim, in.k_stride, first, in.spans.keys, in.dim);
+    if constexpr (Dk) load_tile<kRows, D>(room.b, in.v + kv * in.dim, in.v_stride, first, in.spans.keys, in.dim);
+    load_queries(room.stages[0], a, head, start, sight.last);
+  }
+  ptx::cp_async_commit();
+  T *k = room.a + own * kPitch<D>, *v = room.b + own * kPitch<D>;
+  Accumulators<R, D> dk = {}, dv = {};
+  while (start != kNone) {
+    int next = next_seen<kRows>(sight.seen, start + N), next_head = head;
+    if (next == kNone && head + 1 < (kv + 1) * in.group) next = next_seen<kRows>(sight.seen, 0), ++next_head;
+    ptx::cp_async_wait<0>();
+    __syncthreads();  // this stage is here, the other one done with
+    if (next != kNone) load_queries(room.stages[1 - stage], a, next_head, next, sight.last);
+    ptx::cp_async_commit();
+    if (one_sees<16 * R>(seen, start, start + N)) {
+      meet_queries<Dk, Dv>(dk, dv, k, v, room.stages[stage], seen, start, in.scale * kLog2e);
+    }
+    start = next, head = next_head, stage = 1 - stage;
+  }
+  ptx::cp_async_wait<0>();
+  float factor[R][2];
+  const auto set = [&](float x) {
+    for (int r = 0; r < R; ++r) factor[r][0] = factor[r][1] = x;
+  };
+  const int64_t row = first + own;
+  const int rows = in.spans.keys - first - own;
+  set(in.scale);
+  if constexpr (Dk) store_rows<D, R>(a.dk + row * a.dk_stride + kv * in.dim, a.dk_stride, rows, in.dim, v, dk, factor);
+  set(1);
+  if constexpr (Dv) store_rows<D, R>(a.dv + row * a.dv_stride + kv * in.dim, a.dv_stride, rows, in.dim, k, dv, factor);
+}
+
+// ---- queries: dq
+
+// One warp's queries against a tile of keys. q, dy: the warp's rows; scale: times log2(e).
+template <class T, class Tile>
+__device__ __forceinline__ void meet_keys(Accumulators<Tile::R, Tile::D>& dq, const T* q, const T* dy,
+                                          const Stage<T, Tile>& stage, const QueryStats (&stats)[Tile::R][2],
+                                          const Seen* seen, int start, float scale) {
+  constexpr int D = Tile::D, R = Tile::R, N = Tile::N;
+  const bool all = all_see<16 * R>(seen, start, start + N);
+  Accumulators<R, N> p = {}, ds = {};
+  multiply_rows<D, R, N>(p, q, stage.a);
+  for_elements<R, N>(p, [&](float& x, int r, int h, int) { x = ptx::exp2_approx(fmaf(x, scale, -stats[r][h].lse)); });
+  hide_unseen<R, N>(p, seen, start, all);
+  multiply_rows<D, R, N>(ds, dy, stage.b);
+#pragma unroll
+  for (int r = 0; r < R; ++r) {
+#pragma unroll
+    for (int n = 0; n < N / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) ds[r][n][i] = p[r][n][i] * (ds[r][n][i] - stats[r][i / 2].dy_by_y);
+    }
+  }
+  hide_unseen<R, N>(ds, seen, start, all);
+  multiply_columns<D, R, N>(dq, ds, stage.a);
+}
+
+template <class T, class Tile>
+__device__ __forceinline__ void load_keys(Stage<T, Tile>& stage, const Inputs<T>& in, int kv, int start, int limit) {
+  load_tile<Tile::N, Tile::D>(stage.a, in.k + kv * in.dim, in.k_stride, start, limit, in.dim);
+  load_tile<Tile::N, Tile::D>(stage.b, in.v + kv * in.dim, in.v_stride, start, limit, in.dim);
+}
+
+template <class T, class Tile>
+__global__ void __launch_bounds__(Tile::kThreads) queries_backward(Backward<T> a) {
+  constexpr int D = Tile::D, R = Tile::R, N = Tile::N, kRows = Tile::kRows;
+  SHARED(Sight<kRows>, sight);
+  DYN_SMEM(raw);
+  auto& room = *reinterpret_cast<Shared<T, Tile>*>(raw);
+  const Inputs<T>& in = a.in;
+  // Later queries see more keys: the longest work first.
+  const int block = static_cast<int>(gridDim.x - 1 - blockIdx.x);
+  const int head = block % in.heads, first = block / in.heads * kRows, own = warp_id() * 16 * R;
+  const int queries = in.spans.queries, kv = head / in.group;
+  look<Side::kQueries>(sight, in.spans, first);
+  const Seen* seen = sight.seen + own;
+  int start = next_seen<kRows>(sight.seen, 0), stage = 0;
+  if (start != kNone) {
+    const int64_t width = static_cast<int64_t>(in.heads) * in.dim;
+    load_tile<kRows, D>(room.a, in.q + head * in.dim, in.q_stride, first, queries, in.dim);
+    load_tile<kRows, D>(room.b, a.dy + head * in.dim, width, first, queries, in.dim);
+    load_keys(room.stages[0], in, kv, start, sight.last);
+  }
+  ptx::cp_async_commit();
+  T *q = room.a + own * kPitch<D>, *dy = room.b + own * kPitch<D>;
+  QueryStats stats[R][2];
+  float factor[R][2];
+  for (int i = 0; i < 2 * R; ++i) {
+    const int row = first + own + i * 8 + lane_id() / 4;
+    stats[i / 2][i % 2] = row < queries ? a.stats[head * stats_rows(queries) + row] : QueryStats{};
+    factor[i / 2][i % 2] = in.scale;
+  }
+  Accumulators<R, D> dq = {};
+  while (start != kNone) {
+    const int next = next_seen<kRows>(sight.seen, start + N);
+    ptx::cp_async_wait<0>();
+    __syncthreads();  // this stage is here, the other one done with
+    if (next != kNone) load_keys(room.stages[1 - stage], in, kv, next, sight.last);
+    ptx::cp_async_commit();
+    if (one_sees<16 * R>(seen, start, start + N))
+      meet_keys(dq, q, dy, room.stages[stage], stats, seen, start, in.scale * kLog2e);
+    start = next, stage = 1 - stage;
+  }
+  ptx::cp_async_wait<0>();
+  const int64_t row = first + own;
+  store_rows<D, R>(a.dq + row * a.dq_stride + head * in.dim, a.dq_stride, queries - first - own, in.dim, q, dq, factor);
+}
+
+// ---- launchers
+
+template <class Tile, class T>
+void launch_tiles(void (*kernel)(Backward<T>), int rows, int heads, const Backward<T>& a, cudaStream_t stream) {
+  if (rows == 0) return;
+  constexpr size_t kBytes = sizeof(Shared<T, Tile>);
+  static_assert(kBytes <= 97 << 10, "the smallest GPUs (8.6, 8.9, 12.0) give a block 99 KiB, with its Sight");
+  const dim3 grid(grid_size(div_ceil<int64_t>(rows, Tile::kRows) * heads));
+  CUDA_CHECK(launch(kernel, {grid, dim3(Tile::kThreads), kBytes, stream}, a));
+}
+
+template <class T>
+void differentiate_on_tensor_cores(const Backward<T>& a, cudaStream_t stream) {
+  const int queries = a.in.spans.queries, keys = a.in.spans.keys, kv_heads = a.in.heads / a.in.group;
+  by_head_dim(a.in.dim, [&]<int D>() {
+    using Keys = KeyTiles<D>;
+    if constexpr (D <= 128) {
+      launch_tiles<Keys>(keys_backward<true, true, T, Keys>, keys, kv_heads, a, stream);
+    } else {  // sums of dk and dv together are more than the registers
+      launch_tiles<Keys>(keys_backward<true, false, T, Keys>, keys, kv_heads, a, stream);
+      launch_tiles<Keys>(keys_backward<false, true, T, Keys>, keys, kv_heads, a, stream);
+    }
+    launch_tiles<QueryTiles<D>>(queries_backward<T, QueryTiles<D>>, queries, a.in.heads, a, stream);
+  });
+}
+
+template <class T>
+void find_stats(QueryStats* stats, const AttentionBwd& op, bool vectors, cudaStream_t stream) {
+  if (op.q.rows() == 0) return;
+  const StatsRows<T> a{stats,
+                       data<T>(op.dy),
+                       data<T>(op.y),
+                       data<float>(op.lse),
+                       op.q.rows(),
+                       static_cast<int>(op.shape.heads),
+                       static_cast<int>(op.shape.head_dim),
+                       vectors};
+  const int64_t blocks = div_ceil<int64_t>(a.rows * a.heads * kStatsLanes, kStatsThreads);
+  CUDA_CHECK(launch(query_stats<T>, {dim3(grid_size(blocks)), dim3(kStatsThreads), 0, stream}, a));
+}
+}  // namespace
+}  // namespace attention
+
+size_t scratch(const AttentionBwd& op) {
+  return static_cast<size_t>(attention::stats_rows(op.q.rows()) * op.shape.heads) * sizeof(attention::QueryStats);
+}
+
+void run(const AttentionBwd& op, void* scratch, cudaStream_t stream) {
+  auto* stats = static_cast<attention::QueryStats*>(scratch);
+  by_type(op.q.dtype, [&]<class T>() {
+    const attention::Backward<T> a{attention::inputs_of<T>(op),
+                                   data<T>(op.dq),
+                                   data<T>(op.dk),
+                                   data<T>(op.dv),
+                                   op.dq.stride(),
+                                   op.dk.stride(),
+                                   op.dv.stride(),
+                                   data<T>(op.dy),
+                                   stats};
+    attention::find_stats<T>(stats, op, a.in.vectors, stream);
+    if constexpr (sizeof(T) == 2) {
+      if (warpgroups_take(a)) return attention::differentiate_by_warpgroups(a, stream);
+      if (tensor_cores_take(a.in)) return attention::differentiate_on_tensor_cores(a, stream);
+    }
+    attention::differentiate_plainly(a, stream);
+  });
+}
+}  // namespace athanor::cuda

@@ -1,0 +1,275 @@
+// Attention forward and backward by multiply-add in f32: for f32 tensors, head sizes and strides that the tensor-core
+// kernels do not take. The formulas are those of attention_forward.cu and attention_backward.cu; weights are not
+// rounded. Layout: a block takes 64 rows of a head and 64 columns of its output, a thread 8 x 8 scores, then 8 x 8
+// sums; weights change hands through shared memory within a warp. Wider heads make their scores again for each 64
+// columns: this is for tests and small models. Deterministic: every sum runs over the other side's rows in order.
+#include "cuda/attention/plain.h"
+#include "cuda/vectors.h"
+
+namespace athanor::cuda::attention {
+namespace {
+
+constexpr int kRows = 64, kThreads = 64, kPart = 8;  // kPart: rows of a thread, and its columns
+constexpr int kPitch = kRows + 4;                    // of weights [other row][own row]
+constexpr int kSlice = 64;                           // columns of an output that a block makes
+
+using Square = float[kPart][kPart];
+
+// Where a thread stands: its rows in the tile of the block, its rows of the other side's tile or columns of the slice.
+struct Place {
+  int rows, others;
+};
+__device__ __forceinline__ Place my_place() {
+  const int thread = static_cast<int>(threadIdx.x);
+  return {thread / 8 * kPart, thread % 8 * kPart};
+}
+
+// Rows of one head of a tensor, from `first` up to `limit`.
+template <class T>
+struct HeadRows {
+  const T* data;
+  int64_t stride;
+  int first, limit;
+};
+
+// s[i][j] = row i of a times row j of b; 0 where a row does not exist.
+template <class T>
+__device__ __forceinline__ void dots(Square& s, const HeadRows<T>& a, const HeadRows<T>& b, int dim, bool vectors) {
+  for (auto& row : s)
+    for (float& x : row) x = 0;
+  for (int d = 0; d < dim; d += 4) {
+    float x[kPart][4] = {};
+#pragma unroll
+    for (int i = 0; i < kPart; ++i)
+      if (a.first + i < a.limit) load_chunk(x[i], a.data + (a.first + i) * a.stride, d, dim, vectors);
+#pragma unroll
+    for (int j = 0; j < kPart; ++j) {
+      float y[4] = {};
+      if (b.first + j < b.limit) load_chunk(y, b.data + (b.first + j) * b.stride, d, dim, vectors);
+#pragma unroll
+      for (int i = 0; i < kPart; ++i) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) s[i][j] = fmaf(x[i][e], y[e], s[i][j]);
+      }
+    }
+  }
+}
+
+// sums += the weights of this thread's rows times columns of `rows`, over the other side's rows [first, last).
+template <class T>
+__device__ __forceinline__ void gather(Square& sums, const float* weights, const HeadRows<T>& rows, int first, int last,
+                                       int column, int dim, bool vectors) {
+  if (column >= dim) return;
+  for (int j = max(first, rows.first); j < min(last, min(rows.first + kRows, rows.limit)); ++j) {
+    float w[kPart], x[2][4] = {};
+    load_chunk(w, weights + (j - rows.first) * kPitch, 0, kPart, true);
+#pragma unroll
+    for (int c = 0; c < 2; ++c)
+      if (column + 4 * c < dim) load_chunk(x[c], rows.data + j * rows.stride, column + 4 * c, dim, vectors);
+#pragma unroll
+    for (int i = 0; i < kPart; ++i) {
+#pragma unroll
+      for (int c = 0; c < kPart; ++c) sums[i][c] = fmaf(w[i], x[c / 4][c % 4], sums[i][c]);
+    }
+  }
+}
+
+// Weights of this thread, for the threads of the same rows, which are in its warp. Two calls of __syncwarp enclose it.
+__device__ __forceinline__ void share(float* weights, const Square& w, Place at) {
+#pragma unroll
+  for (int j = 0; j < kPart; ++j) {
+#pragma unroll
+    for (int i = 0; i < kPart; i += 4) {
+      const float four[4] = {w[i][j], w[i + 1][j], w[i + 2][j], w[i + 3][j]};
+      store_vector(weights + (at.others + j) * kPitch + at.rows + i, four);
+    }
+  }
+}
+
+template <class T>
+__device__ __forceinline__ void store(T* tensor, int64_t stride, int first, int limit, int column, int dim,
+                                      const Square& sums, const float (&factor)[kPart]) {
+  for (int i = 0; i < kPart; ++i) {
+    if (first + i >= limit) break;
+    for (int c = 0; c < kPart; ++c)
+      if (column + c < dim) tensor[(first + i) * stride + column + c] = from_float<T>(sums[i][c] * factor[i]);
+  }
+}
+
+// What this thread's rows see together.
+__device__ __forceinline__ Seen together(const Seen* rows) {
+  Seen all{kNone, 0};
+  for (int i = 0; i < kPart; ++i) {
+    const Seen seen = load_seen(rows + i);
+    if (seen.last > seen.first) all = {min(all.first, seen.first), max(all.last, seen.last)};
+  }
+  return all;
+}
+__device__ __forceinline__ bool sees(const Seen& s, int row) { return row >= s.first && row < s.last; }
+
+// ---- kernels; grid: (tile and head, slice of columns)
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) attend(Forward<T> a) {
+  SHARED(Sight<kRows>, sight);
+  SHARED(float, weights, [kRows * kPitch]);
+  const Inputs<T>& in = a.in;
+  const int head = static_cast<int>(blockIdx.x) % in.heads, first = static_cast<int>(blockIdx.x) / in.heads * kRows;
+  const int kv = head / in.group * in.dim;
+  const Place at = my_place();
+  const int row = first + at.rows, column = static_cast<int>(blockIdx.y) * kSlice + at.others;
+  look<Side::kQueries>(sight, in.spans, first);
+  const Seen *seen = sight.seen + at.rows, mine = together(seen);
+  float top[kPart], sum[kPart] = {}, factor[kPart];
+  for (float& t : top) t = -INFINITY;
+  Square y = {};
+  for (int start = next_seen<kRows>(sight.seen, 0); start != kNone;
+       start = next_seen<kRows>(sight.seen, start + kRows)) {
+    const int key = start + at.others;
+    Square s = {};
+    if (key < mine.last && key + kPart > mine.first)
+      dots(s, HeadRows<T>{in.q + head * in.dim, in.q_stride, row, in.spans.queries},
+           HeadRows<T>{in.k + kv, in.k_stride, key, sight.last}, in.dim, in.vectors);
+#pragma unroll
+    for (int i = 0; i < kPart; ++i) {
+      const Seen now = load_seen(seen + i);
+      float most = top[i], total = 0;
+#pragma unroll
+      for (int j = 0; j < kPart; ++j) {
+        s[i][j] = sees(now, key + j) ? s[i][j] * in.scale : -INFINITY;
+        most = fmaxf(most, s[i][j]);
+      }
+      for (int lane = 1; lane < 8; lane *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, lane));
+      const float base = most == -INFINITY ? 0.f : most, shrink = expf(top[i] - base);
+      top[i] = most;
+#pragma unroll
+      for (int j = 0; j < kPart; ++j) total += s[i][j] = expf(s[i][j] - base);
+      sum[i] = sum[i] * shrink + total;
+#pragma unroll
+      for (float& x : y[i]) x *= shrink;
+    }
+    __syncwarp();  // the weights of the previous tile are done with
+    share(weights, s, at);
+    __syncwarp();
+    gather(y, weights + at.rows, HeadRows<T>{in.v + kv, in.v_stride, start, sight.last}, mine.first, mine.last, column,
+           in.dim, in.vectors);
+  }
+  for (int i = 0; i < kPart; ++i) {
+    for (int lane = 1; lane < 8; lane *= 2) sum[i] += __shfl_xor_sync(~0u, sum[i], lane);
+    factor[i] = sum[i] == 0 ? 0.f : 1.f / sum[i];
+    if (column == 0 && row + i < in.spans.queries)
+      a.lse[static_cast<int64_t>(row + i) * in.heads + head] = top[i] + logf(sum[i]);
+  }
+  const int64_t width = static_cast<int64_t>(in.heads) * in.dim;
+  store(a.y + head * in.dim, width, row, in.spans.queries, column, in.dim, y, factor);
+}
+
+// Weights p, or ds = p (dp - dy·y), of a thread's rows of one side and its rows of the other; `stats` of the queries
+// among them, `Own` if those are the thread's own rows.
+template <Side Own, bool Ds>
+__device__ __forceinline__ void weigh(Square& s, const Square& dp, const Seen* seen, int own, int other,
+                                      const QueryStats* stats, int queries, float scale) {
+#pragma unroll
+  for (int i = 0; i < kPart; ++i) {
+    const Seen now = load_seen(seen + i);
+#pragma unroll
+    for (int j = 0; j < kPart; ++j) {
+      const int query = Own == Side::kQueries ? own + i : other + j;
+      if (!sees(now, other + j) || query >= queries) {
+        s[i][j] = 0;
+        continue;
+      }
+      const QueryStats q = stats[query];
+      s[i][j] = exp2f(fmaf(s[i][j], scale * kLog2e, -q.lse));
+      if constexpr (Ds) s[i][j] *= dp[i][j] - q.dy_by_y;
+    }
+  }
+}
+
+enum class Gradient { kQueries, kKeys, kValues };
+
+// The rows of the gradient's own side, and those of the other side, in both products of a score.
+template <Gradient G, class T>
+struct Operands {
+  HeadRows<T> own, own_dp, other, other_dp;  // s = own other^T, dp = own_dp other_dp^T
+  __device__ __forceinline__ Operands(const Backward<T>& a, int head, int row, int start, int limit) {
+    const Inputs<T>& in = a.in;
+    const int64_t width = static_cast<int64_t>(in.heads) * in.dim;
+    const T *q = in.q + head * in.dim, *dy = a.dy + head * in.dim;
+    const T *k = in.k + head / in.group * in.dim, *v = in.v + head / in.group * in.dim;
+    if constexpr (G == Gradient::kQueries) {
+      own = {q, in.q_stride, row, in.spans.queries}, own_dp = {dy, width, row, in.spans.queries};
+      other = {k, in.k_stride, start, limit}, other_dp = {v, in.v_stride, start, limit};
+    } else {
+      own = {k, in.k_stride, row, in.spans.keys}, own_dp = {v, in.v_stride, row, in.spans.keys};
+      other = {q, in.q_stride, start, limit}, other_dp = {dy, width, start, limit};
+    }
+  }
+};
+
+template <Gradient G, class T>
+__global__ void __launch_bounds__(kThreads) differentiate(Backward<T> a) {
+  constexpr Side kOwn = G == Gradient::kQueries ? Side::kQueries : Side::kKeys;
+  SHARED(Sight<kRows>, sight);
+  SHARED(float, weights, [kRows * kPitch]);
+  const Inputs<T>& in = a.in;
+  const int group = kOwn == Side::kKeys ? in.group : 1, heads = in.heads / group;  // query heads of a head of this side
+  const int own_head = static_cast<int>(blockIdx.x) % heads, first = static_cast<int>(blockIdx.x) / heads * kRows;
+  const Place at = my_place();
+  const int row = first + at.rows, column = static_cast<int>(blockIdx.y) * kSlice + at.others;
+  look<kOwn>(sight, in.spans, first);
+  const Seen *seen = sight.seen + at.rows, mine = together(seen);
+  Square sums = {};
+  for (int head = own_head * group; head < (own_head + 1) * group; ++head) {
+    for (int start = next_seen<kRows>(sight.seen, 0); start != kNone;
+         start = next_seen<kRows>(sight.seen, start + kRows)) {
+      Operands<G, T> x(a, head, row, start, sight.last);
+      const HeadRows<T> gathered = G == Gradient::kValues ? x.other_dp : x.other;
+      x.other.first += at.others, x.other_dp.first += at.others;
+      Square s = {}, dp = {};
+      if (x.other.first < mine.last && x.other.first + kPart > mine.first) {
+        dots(s, x.own, x.other, in.dim, in.vectors);
+        if constexpr (G != Gradient::kValues) dots(dp, x.own_dp, x.other_dp, in.dim, in.vectors);
+        weigh<kOwn, G != Gradient::kValues>(s, dp, seen, row, x.other.first,
+                                            a.stats + head * stats_rows(in.spans.queries), in.spans.queries, in.scale);
+      }
+      __syncwarp();  // the weights of the previous tile are done with
+      share(weights, s, at);
+      __syncwarp();
+      gather(sums, weights + at.rows, gathered, mine.first, mine.last, column, in.dim, in.vectors);
+    }
+  }
+  float factor[kPart];
+  for (float& f : factor) f = G == Gradient::kValues ? 1.f : in.scale;
+  T* out = G == Gradient::kQueries ? a.dq : G == Gradient::kKeys ? a.dk : a.dv;
+  const int64_t stride = G == Gradient::kQueries ? a.dq_stride : G == Gradient::kKeys ? a.dk_stride : a.dv_stride;
+  store(out + own_head * in.dim, stride, row, kOwn == Side::kQueries ? in.spans.queries : in.spans.keys, column, in.dim,
+        sums, factor);
+}
+
+template <class A>
+void launch_slices(void (*kernel)(A), int rows, int heads, const A& a, cudaStream_t stream) {
+  if (rows == 0) return;
+  const dim3 grid(grid_size(div_ceil<int64_t>(rows, kRows) * heads), grid_size(div_ceil(a.in.dim, kSlice)));
+  CUDA_CHECK(launch(kernel, {grid, dim3(kThreads), 0, stream}, a));
+}
+}  // namespace
+
+template <class T>
+void attend_plainly(const Forward<T>& a, cudaStream_t stream) {
+  launch_slices(attend<T>, a.in.spans.queries, a.in.heads, a, stream);
+}
+template <class T>
+void differentiate_plainly(const Backward<T>& a, cudaStream_t stream) {
+  const int kv_heads = a.in.heads / a.in.group;
+  launch_slices(differentiate<Gradient::kQueries, T>, a.in.spans.queries, a.in.heads, a, stream);
+  launch_slices(differentiate<Gradient::kKeys, T>, a.in.spans.keys, kv_heads, a, stream);
+  launch_slices(differentiate<Gradient::kValues, T>, a.in.spans.keys, kv_heads, a, stream);
+}
+template void attend_plainly(const Forward<float>&, cudaStream_t);
+template void attend_plainly(const Forward<bf16>&, cudaStream_t);
+template void attend_plainly(const Forward<fp16>&, cudaStream_t);
+template void differentiate_plainly(const Backward<float>&, cudaStream_t);
+template void differentiate_plainly(const Backward<bf16>&, cudaStream_t);
+template void differentiate_plainly(const Backward<fp16>&, cudaStream_t);
+}  // namespace athanor::cuda::attention

@@ -1,0 +1,67 @@
+// The running softmax of attention forward [Dao et al. 2022, alg. 1], over accumulators as attention_tiles.h has them.
+#pragma once
+#include "cuda/attention/tiles.h"
+namespace athanor::cuda::attention {
+
+// Of the rows of a warp: the greatest q·k so far, and the sum of exp2(scale (q·k - top)).
+template <int R>
+struct Softmax {
+  float top[R][2], sum[R][2] = {};
+
+  __device__ __forceinline__ Softmax() {
+#pragma unroll
+    for (int i = 0; i < 2 * R; ++i) top[i / 2][i % 2] = -INFINITY;
+  }
+  // q·k of further keys, -inf where not seen, become weights. shrink: what earlier weights, and sums over them, are to
+  // be multiplied with. scale: times log2(e), > 0.
+  template <int N>
+  __device__ __forceinline__ void add(Accumulators<R, N>& s, float scale, float (&shrink)[R][2]) {
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float now = top[r][h];
+#pragma unroll
+        for (int n = 0; n < N / 8; ++n) now = fmaxf(now, fmaxf(s[r][n][2 * h], s[r][n][2 * h + 1]));
+        now = fmaxf(now, __shfl_xor_sync(~0u, now, 1));
+        now = fmaxf(now, __shfl_xor_sync(~0u, now, 2));
+        const float base = now == -INFINITY ? 0.f : now * scale;  // no key seen yet
+        shrink[r][h] = ptx::exp2_approx(fmaf(top[r][h], scale, -base));
+        top[r][h] = now;
+        float total = sum[r][h] * shrink[r][h];
+#pragma unroll
+        for (int n = 0; n < N / 8; ++n) {
+#pragma unroll
+          for (int i = 2 * h; i < 2 * h + 2; ++i)
+            total += s[r][n][i] = ptx::exp2_approx(fmaf(s[r][n][i], scale, -base));
+        }
+        sum[r][h] = total;
+      }
+    }
+  }
+};
+
+template <int R, int D>
+__device__ __forceinline__ void multiply_by_row(Accumulators<R, D>& o, const float (&factor)[R][2]) {
+  for_elements<R, D>(o, [&](float& x, int r, int h, int) { x *= factor[r][h]; });
+}
+
+// Writes lse of the warp's rows, of which `row` is the first. factor: makes averages of their weighted sums.
+template <int R, class T>
+__device__ __forceinline__ void finish(float (&factor)[R][2], const Softmax<R>& softmax, const Forward<T>& a, int row,
+                                       int head) {
+#pragma unroll
+  for (int r = 0; r < R; ++r) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float sum = softmax.sum[r][h];  // of this thread's columns
+      sum += __shfl_xor_sync(~0u, sum, 1);
+      sum += __shfl_xor_sync(~0u, sum, 2);
+      factor[r][h] = sum == 0 ? 0.f : 1.f / sum;
+      const int query = row + r * 16 + h * 8 + lane_id() / 4;
+      if (lane_id() % 4 == 0 && query < a.in.spans.queries)  // -inf where no key is seen
+        a.lse[static_cast<int64_t>(query) * a.in.heads + head] = softmax.top[r][h] * a.in.scale + logf(sum);
+    }
+  }
+}
+}  // namespace athanor::cuda::attention

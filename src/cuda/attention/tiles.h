@@ -1,0 +1,192 @@
+// Tiles of 16-bit rows for attention on tensor cores: cp.async into shared memory, fragments by ldmatrix, products by
+// mma.sync m16n8k16, and the accumulators' layout.
+#pragma once
+#include "cuda/attention/rows.h"
+#include "cuda/ptx/ptx.h"
+namespace athanor::cuda::attention {
+
+// A row has 16 bytes more than its D elements, so that 8 rows of a fragment lie in different banks.
+template <int D>
+constexpr int kPitch = D + 8;
+
+__device__ __forceinline__ int lane_id() { return static_cast<int>(threadIdx.x) % 32; }
+__device__ __forceinline__ int warp_id() { return static_cast<int>(threadIdx.x) / 32; }
+
+// tile [Rows, D] = the rows of a tensor from `first` on; zeros from `limit` on and past the head's `dim` columns.
+template <int Rows, int D, class T>
+__device__ __forceinline__ void load_tile(T* tile, const T* tensor, int64_t stride, int first, int limit, int dim) {
+  constexpr int kChunks = D / 8;
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < Rows * kChunks; i += static_cast<int>(blockDim.x)) {
+    const int row = i / kChunks, column = i % kChunks * 8;
+    const bool valid = first + row < limit && column < dim;
+    ptx::cp_async16(tile + row * kPitch<D> + column, valid ? tensor + (first + row) * stride + column : tensor, valid);
+  }
+}
+
+// ---- accumulators [16 R, N] of a warp: element (r, n, 2h + e) is row 16r + 8h + lane / 4 and the thread's column
+// c = 2n + e, which is column 8n + lane % 4 * 2 + e of the tile
+
+template <int R, int N>
+using Accumulators = float[R][N / 8][4];
+
+// visit(element, r, h, c) for all of them.
+template <int R, int N, class F>
+__device__ __forceinline__ void for_elements(Accumulators<R, N>& a, F visit) {
+#pragma unroll
+  for (int r = 0; r < R; ++r) {
+#pragma unroll
+    for (int n = 0; n < N / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) visit(a[r][n][i], r, i / 2, 2 * n + i % 2);
+    }
+  }
+}
+
+// Elements of pairs that do not see each other become `value`. seen: of the warp's rows; first: row of column 0.
+template <int R, int N>
+__device__ __forceinline__ void hide(Accumulators<R, N>& a, const Seen* seen, int first, float value) {
+#pragma unroll
+  for (int r = 0; r < R; ++r) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const Seen x = load_seen(seen + r * 16 + h * 8 + lane_id() / 4);
+#pragma unroll
+      for (int n = 0; n < N / 8; ++n) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int other = first + n * 8 + lane_id() % 4 * 2 + e;
+          if (other < x.first || other >= x.last) a[r][n][2 * h + e] = value;
+        }
+      }
+    }
+  }
+}
+
+// Where all pairs see each other nothing is hidden.
+template <int R, int N>
+__device__ __forceinline__ void hide_unseen(Accumulators<R, N>& a, const Seen* seen, int first, bool all) {
+  if (!all) hide<R, N>(a, seen, first, 0.f);
+}
+
+// ---- products
+
+template <class T>
+__device__ __forceinline__ uint32_t pack(float low, float high) {
+  uint32_t raw;
+  if constexpr (std::is_same_v<T, bf16>) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    memcpy(&raw, &pair, sizeof raw);
+  } else {
+    const __half2 pair = __floats2half2_rn(low, high);
+    memcpy(&raw, &pair, sizeof raw);
+  }
+  return raw;
+}
+
+template <class T>
+__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    ptx::mma_bf16(d, a, b0, b1);
+  } else {
+    ptx::mma_f16(d, a, b0, b1);
+  }
+}
+
+// s [16 R, N] += A B^T: rows of the tiles a [16 R, D] and b [N, D].
+template <int D, int R, int N, class T>
+__device__ __forceinline__ void multiply_rows(Accumulators<R, N>& s, const T* a, const T* b) {
+  const int lane = lane_id();
+  const T* a_row = a + lane % 16 * kPitch<D> + lane / 16 * 8;
+  const T* b_row = b + (lane % 8 + lane / 16 * 8) * kPitch<D> + lane / 8 % 2 * 8;
+#pragma unroll
+  for (int d = 0; d < D; d += 16) {
+    uint32_t x[R][4];
+#pragma unroll
+    for (int r = 0; r < R; ++r) ptx::ldmatrix(x[r], a_row + r * 16 * kPitch<D> + d);
+#pragma unroll
+    for (int n = 0; n < N; n += 16) {
+      uint32_t y[4];
+      ptx::ldmatrix(y, b_row + n * kPitch<D> + d);
+#pragma unroll
+      for (int r = 0; r < R; ++r) {
+        mma<T>(s[r][n / 8], x[r], y[0], y[1]);
+        mma<T>(s[r][n / 8 + 1], x[r], y[2], y[3]);
+      }
+    }
+  }
+}
+
+// o [16 R, D] += W B: weights w [16 R, N] rounded to T, tile b [N, D].
+template <int D, int R, int N, class T>
+__device__ __forceinline__ void multiply_columns(Accumulators<R, D>& o, const Accumulators<R, N>& w, const T* b) {
+  const int lane = lane_id();
+  const T* b_row = b + lane % 16 * kPitch<D> + lane / 16 * 8;
+#pragma unroll
+  for (int n = 0; n < N; n += 16) {
+    uint32_t x[R][4];
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* pair = &w[r][n / 8 + i / 2][i % 2 * 2];
+        x[r][i] = pack<T>(pair[0], pair[1]);
+      }
+    }
+#pragma unroll
+    for (int d = 0; d < D; d += 16) {
+      uint32_t y[4];
+      ptx::ldmatrix<4, true>(y, b_row + n * kPitch<D> + d);
+#pragma unroll
+      for (int r = 0; r < R; ++r) {
+        mma<T>(o[r][d / 8], x[r], y[0], y[1]);
+        mma<T>(o[r][d / 8 + 1], x[r], y[2], y[3]);
+      }
+    }
+  }
+}
+
+// The warp's rows leave through its own rows of a tile in shared memory, as whole 16-byte chunks. rows: how many exist.
+template <int D, int R, class T>
+__device__ __forceinline__ void store_rows(T* to, int64_t stride, int rows, int dim, T* tile,
+                                           Accumulators<R, D>& values, const float (&factor)[R][2]) {
+  constexpr int kChunks = D / 8;
+  const int lane = lane_id();
+  __syncwarp();  // fragments of these rows have been read
+#pragma unroll
+  for (int r = 0; r < R; ++r) {
+#pragma unroll
+    for (int n = 0; n < kChunks; ++n) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float f = factor[r][h];
+        st4(tile + (r * 16 + h * 8 + lane / 4) * kPitch<D> + n * 8 + lane % 4 * 2,
+            pack<T>(values[r][n][2 * h] * f, values[r][n][2 * h + 1] * f));
+      }
+    }
+  }
+  __syncwarp();
+  for (int i = lane; i < R * 16 * kChunks; i += 32) {
+    const int row = i / kChunks, column = i % kChunks * 8;
+    if (row < rows && column < dim) st16(to + row * stride + column, ld16(tile + row * kPitch<D> + column));
+  }
+}
+
+// f.operator()<D>() with the least D that holds the head; heads of 16-bit types only.
+template <class F>
+void by_head_dim(int dim, F f) {
+  if (dim <= 64) {
+    f.template operator()<64>();
+  } else if (dim <= 96) {
+    f.template operator()<96>();
+  } else if (dim <= 128) {
+    f.template operator()<128>();
+  } else {
+    f.template operator()<256>();
+  }
+}
+template <class T>
+bool tensor_cores_take(const Inputs<T>& in) {
+  return in.vectors && in.dim <= 256 && in.scale > 0;
+}
+}  // namespace athanor::cuda::attention

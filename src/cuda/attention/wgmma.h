@@ -1,0 +1,15 @@
+// Attention by warpgroups, for compute capability 9.0: bf16 and fp16 heads of 64 and 128.
+#pragma once
+#include "cuda/attention/rows.h"
+namespace athanor::cuda::attention {
+
+// A function of the GPU, of how the program was built, and of sizes, strides and addresses alone.
+template <class T>
+bool warpgroups_take(const Forward<T>& a);
+template <class T>
+void attend_by_warpgroups(const Forward<T>& a, cudaStream_t stream);
+template <class T>
+bool warpgroups_take(const Backward<T>& a);
+template <class T>
+void differentiate_by_warpgroups(const Backward<T>& a, cudaStream_t stream);
+}  // namespace athanor::cuda::attention

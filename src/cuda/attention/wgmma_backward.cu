@@ -1,0 +1,386 @@
+// Attention backward by warpgroups (sm_90a): what attention_backward.cu computes, in the same two passes, with wgmma
+// and TMA. Seven products of which each adds to sums in registers, instead of five and sums of dq in memory: blocks
+// need neither atomics nor an order among them, and p and ds go from accumulators into the next product without leaving
+// registers [Shah et al. 2024, sec. 3].
+// Layout: a block takes 128 rows of its side, two warpgroups 64 each. One warp copies tiles of the other side into a
+// ring, two tensors by turns. Exponentials of one warpgroup run beside products of the other, and each beside the next
+// product of its own. Compute bound. No GPU has run it yet.
+// Deterministic: sums run over the other side's rows in order, head after head of the group.
+#include "cuda/attention/wgmma.h"
+#include "cuda/attention/wgmma_tiles.h"
+
+namespace athanor::cuda::attention {
+namespace {
+
+// Dynamic shared memory: the block's own rows of two tensors, and tiles of N rows of two tensors of the other side.
+template <class T, int D, int Others, int SlotCount>
+struct Room {
+  static constexpr int N = Others, kSlots = SlotCount;
+  T a[kRows * D], b[kRows * D];
+  T slots[kSlots][N * D];
+};
+template <class T, int D>  // keys, values; queries and gradients. Sums of dk and dv leave registers for N scores
+struct KeyRoom : Room<T, D, D == 64 ? 96 : 64, 8> {
+  QueryStats stats[KeyRoom::kSlots / 2][KeyRoom::N];  // of the queries in two slots
+};
+template <class T, int D>  // queries, gradients; keys and values
+struct QueryRoom : Room<T, D, 128, D == 64 ? 8 : 4> {
+  QueryStats stats[kRows];  // of the block's queries
+};
+
+struct KeyMaps {
+  CUtensorMap k, v, q, dy, stats, dk, dv;
+};
+struct QueryMaps {
+  CUtensorMap q, dy, stats, k, v, dq;
+};
+
+#if PTX_SM90A
+template <int Slots>
+struct Shared {
+  Sight<kRows> sight;
+  Ring<Slots> ring;
+  uint64_t own;  // the block's own rows are here, copied after the first tiles
+
+  __device__ __forceinline__ void init() {  // before a barrier of the block
+    if (threadIdx.x != 0) return;
+    ring.init(kConsumers / 32);
+    ptx::mbar_init(&own, 2);
+    ptx::fence_mbar_init();
+  }
+};
+
+struct Place {
+  int head, kv;  // the block's first query head, its key head
+  int first;     // of its rows
+  int start;     // the first row of the other side that one of them sees, kNone without
+};
+
+// A warpgroup's part of the block's rows.
+template <class T>
+struct Own {
+  T *a, *b;           // its first rows
+  const Seen* group;  // what they see
+  const Seen* warp;   // what the warp's rows see
+
+  template <class R>
+  __device__ __forceinline__ Own(R& room, const Sight<kRows>& sight) {
+    const int first = group_id() * kGroupRows;
+    a = room.a + first * kBoxColumns, b = room.b + first * kBoxColumns;
+    group = sight.seen + first, warp = sight.seen + warp_id() * 16;
+  }
+};
+
+// ---- keys: dk and dv
+
+template <int D, class R>
+__device__ __forceinline__ void produce_queries(R& room, Shared<R::kSlots>& shared, const KeyMaps& maps,
+                                                const Place& at, int heads) {
+  constexpr int N = R::N;
+  auto& ring = shared.ring;
+  Turn<R::kSlots> turn;
+  int start = at.start, head = at.head;
+  while (start != kNone) {
+    int next = next_seen<kRows>(shared.sight.seen, start + N), next_head = head;
+    if (next == kNone && head + 1 < at.head + heads) next = at.start, ++next_head;
+    ring.fill(turn, next, [&](int slot) {
+      uint64_t* full = &ring.full[slot];
+      auto& stats = room.stats[slot / 2];
+      copy_tile<N, D>(room.slots[slot], maps.q, full, head * D, start, sizeof stats);
+      ptx::tma_load(stats, &maps.stats, full, 2 * start, head);
+    });
+    ring.fill(turn, next,
+              [&](int slot) { copy_tile<N, D>(room.slots[slot], maps.dy, &ring.full[slot], head * D, start); });
+    if (start == at.start && head == at.head && lane_id() == 0) {
+      copy_tile<kRows, D>(room.a, maps.k, &shared.own, at.kv * D, at.first);
+      copy_tile<kRows, D>(room.b, maps.v, &shared.own, at.kv * D, at.first);
+    }
+    start = next, head = next_head;
+  }
+}
+
+// p, and then ds, of the thread's keys and queries. scale: times log2(e).
+template <int N>
+__device__ __forceinline__ void weigh_keys(Accumulators<1, N>& p, const QueryStats* stats, float scale) {
+#pragma unroll
+  for (int n = 0; n < N / 8; ++n) {
+    const uint4 two = ld16(stats + n * 8 + lane_id() % 4 * 2);
+    const float lse[2] = {__uint_as_float(two.x), __uint_as_float(two.z)};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) p[0][n][i] = ptx::exp2_approx(fmaf(p[0][n][i], scale, -lse[i % 2]));
+  }
+}
+template <int N>
+__device__ __forceinline__ void differentiate_keys(Accumulators<1, N>& ds, const Accumulators<1, N>& p,
+                                                   const QueryStats* stats) {
+#pragma unroll
+  for (int n = 0; n < N / 8; ++n) {
+    const uint4 two = ld16(stats + n * 8 + lane_id() % 4 * 2);
+    const float dy_by_y[2] = {__uint_as_float(two.y), __uint_as_float(two.w)};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) ds[0][n][i] = p[0][n][i] * (ds[0][n][i] - dy_by_y[i % 2]);
+  }
+}
+
+template <class T, int D, class R>
+__device__ __forceinline__ void meet_queries(Accumulators<1, D>& dk, Accumulators<1, D>& dv, R& room,
+                                             Shared<R::kSlots>& shared, const Own<T>& own, int start, float scale) {
+  constexpr int N = R::N;
+  auto& ring = shared.ring;
+  Turn<R::kSlots> turn;
+  Accumulators<1, N> p, ds;
+  uint32_t weights[N / 16][4], changes[N / 16][4];
+  ptx::mbar_wait(&shared.own, 0);
+  while (start != kNone) {
+    const int q = ring.wait(turn), dy = ring.wait_next(turn, q), next = ring.next[q];
+    if (start + N > shared.sight.last) {
+      clear_rows<N, D>(room.slots[q], shared.sight.last - start);
+      clear_rows<N, D>(room.slots[dy], shared.sight.last - start);
+      publish_rows();
+    }
+    if (next_seen<kGroupRows>(own.group, start) < start + N) {
+      const QueryStats* stats = room.stats[q / 2];
+      const bool all = all_see<16>(own.warp, start, start + N);
+      wgmma_rows<D, kRows, N>(p, own.a, room.slots[q]);
+      wgmma_rows<D, kRows, N>(ds, own.b, room.slots[dy]);
+      ptx::wgmma_wait<1>(p);
+      weigh_keys<N>(p, stats, scale);
+      hide_unseen<1, N>(p, own.warp, start, all);
+      pack_weights<T, N>(weights, p);
+      wgmma_columns<D, N>(dv, weights, room.slots[dy]);
+      ptx::wgmma_wait<1>(ds);
+      differentiate_keys<N>(ds, p, stats);
+      hide_unseen<1, N>(ds, own.warp, start, all);
+      pack_weights<T, N>(changes, ds);
+      wgmma_columns<D, N>(dk, changes, room.slots[q]);
+      ptx::wgmma_wait<0>(dk, dv, changes, weights);
+    }
+    ring.release(q);
+    ring.release(dy);
+    start = next;
+  }
+}
+#endif
+
+template <class T, int D>
+__global__ void __launch_bounds__(kImageThreads, 1)
+    keys_backward_wgmma(Inputs<T> in, const __grid_constant__ KeyMaps maps) {
+#if PTX_SM90A
+  using State = Shared<KeyRoom<T, D>::kSlots>;
+  SHARED(State, shared);
+  DYN_SMEM(raw);
+  auto& room = *reinterpret_cast<KeyRoom<T, D>*>(raw);
+  shared.init();
+  const int kv_heads = in.heads / in.group, block = static_cast<int>(blockIdx.x), kv = block % kv_heads;
+  Place at{kv * in.group, kv, block / kv_heads * kRows, kNone};
+  look<Side::kKeys>(shared.sight, in.spans, at.first);  // has the barrier after init
+  at.start = next_seen<kRows>(shared.sight.seen, 0);
+  if (threadIdx.x >= kConsumers) {
+    ptx::registers_decrease<kProducerRegisters>();
+    if (warp_id() == kConsumers / 32) produce_queries<D>(room, shared, maps, at, in.group);
+    return;
+  }
+  ptx::registers_increase<kConsumerRegisters>();
+  const Own<T> own(room, shared.sight);
+  Accumulators<1, D> dk = {}, dv = {};
+  if (at.start != kNone) meet_queries<T, D>(dk, dv, room, shared, own, at.start, in.scale * kLog2e);
+  const Corner to{kv * D, at.first + group_id() * kGroupRows};
+  const float scale[1][2] = {{in.scale, in.scale}}, one[1][2] = {{1, 1}};
+  store_rows<D>(maps.dv, to, own.b, dv, one);
+  store_rows<D>(maps.dk, to, own.a, dk, scale);
+#endif
+}
+
+// ---- queries: dq
+
+#if PTX_SM90A
+template <int D, class R>
+__device__ __forceinline__ void produce_keys(R& room, Shared<R::kSlots>& shared, const QueryMaps& maps,
+                                             const Place& at) {
+  constexpr int N = R::N;
+  auto& ring = shared.ring;
+  Turn<R::kSlots> turn;
+  int start = at.start;
+  while (start != kNone) {
+    const int next = next_seen<kRows>(shared.sight.seen, start + N);
+    const auto push = [&](const CUtensorMap& map) {
+      ring.fill(turn, next,
+                [&](int slot) { copy_tile<N, D>(room.slots[slot], map, &ring.full[slot], at.kv * D, start); });
+    };
+    push(maps.k);
+    push(maps.v);
+    if (start == at.start && lane_id() == 0) {
+      copy_tile<kRows, D>(room.a, maps.q, &shared.own, at.head * D, at.first, sizeof room.stats);
+      ptx::tma_load(room.stats, &maps.stats, &shared.own, 2 * at.first, at.head);
+      copy_tile<kRows, D>(room.b, maps.dy, &shared.own, at.head * D, at.first);
+    }
+    start = next;
+  }
+}
+
+// p, and then ds, of the thread's queries and keys. stats: of the first of its queries; scale: times log2(e).
+template <int N>
+__device__ __forceinline__ void weigh_queries(Accumulators<1, N>& p, const QueryStats* stats, float scale) {
+  const float lse[2] = {stats[0].lse, stats[8].lse};
+  for_elements<1, N>(p, [&](float& x, int, int h, int) { x = ptx::exp2_approx(fmaf(x, scale, -lse[h])); });
+}
+template <int N>
+__device__ __forceinline__ void differentiate_queries(Accumulators<1, N>& ds, const Accumulators<1, N>& p,
+                                                      const QueryStats* stats) {
+  const float dy_by_y[2] = {stats[0].dy_by_y, stats[8].dy_by_y};
+#pragma unroll
+  for (int n = 0; n < N / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) ds[0][n][i] = p[0][n][i] * (ds[0][n][i] - dy_by_y[i / 2]);
+  }
+}
+
+template <class T, int D, class R>
+__device__ __forceinline__ void meet_keys(Accumulators<1, D>& dq, R& room, Shared<R::kSlots>& shared, const Own<T>& own,
+                                          int start, float scale) {
+  constexpr int N = R::N;
+  auto& ring = shared.ring;
+  Turn<R::kSlots> turn;
+  const QueryStats* stats = room.stats + warp_id() * 16 + lane_id() / 4;
+  Accumulators<1, N> p, ds;
+  uint32_t changes[N / 16][4] = {};
+  // Where registers suffice, a tile's last product runs on beside the next tile's first; its keys are then held.
+  constexpr bool kRunsOn = D == 64;
+  int held = -1;
+  ptx::mbar_wait(&shared.own, 0);
+  while (start != kNone) {
+    const int k = ring.wait(turn), v = ring.wait_next(turn, k), next = ring.next[k];
+    if (start + N > shared.sight.last) {
+      clear_rows<N, D>(room.slots[k], shared.sight.last - start);
+      publish_rows();
+    }
+    if (next_seen<kGroupRows>(own.group, start) < start + N) {
+      const bool all = all_see<16>(own.warp, start, start + N);
+      wgmma_rows<D, kRows, N>(p, own.a, room.slots[k]);
+      wgmma_rows<D, kRows, N>(ds, own.b, room.slots[v]);
+      if constexpr (kRunsOn) {
+        ptx::wgmma_wait<1>(p, dq, changes);
+        if (held >= 0) ring.release(held);
+        held = k;
+      } else {
+        ptx::wgmma_wait<1>(p);
+      }
+      weigh_queries<N>(p, stats, scale);
+      hide_unseen<1, N>(p, own.warp, start, all);
+      ptx::wgmma_wait<0>(ds);
+      ring.release(v);
+      differentiate_queries<N>(ds, p, stats);
+      hide_unseen<1, N>(ds, own.warp, start, all);
+      pack_weights<T, N>(changes, ds);
+      wgmma_columns<D, N>(dq, changes, room.slots[k]);
+      if constexpr (!kRunsOn) {
+        ptx::wgmma_wait<0>(dq, changes);
+        ring.release(k);
+      }
+    } else {
+      ring.release(v);
+      ring.release(k);
+    }
+    start = next;
+  }
+  if constexpr (kRunsOn) ptx::wgmma_wait<0>(dq, changes);
+}
+#endif
+
+template <class T, int D>
+__global__ void __launch_bounds__(kImageThreads, 1)
+    queries_backward_wgmma(Inputs<T> in, const __grid_constant__ QueryMaps maps) {
+#if PTX_SM90A
+  using State = Shared<QueryRoom<T, D>::kSlots>;
+  SHARED(State, shared);
+  DYN_SMEM(raw);
+  auto& room = *reinterpret_cast<QueryRoom<T, D>*>(raw);
+  shared.init();
+  // Later queries see more keys: the longest work first.
+  const int block = static_cast<int>(gridDim.x - 1 - blockIdx.x), head = block % in.heads;
+  Place at{head, head / in.group, block / in.heads * kRows, kNone};
+  look<Side::kQueries>(shared.sight, in.spans, at.first);  // has the barrier after init
+  at.start = next_seen<kRows>(shared.sight.seen, 0);
+  if (threadIdx.x >= kConsumers) {
+    ptx::registers_decrease<kProducerRegisters>();
+    if (warp_id() == kConsumers / 32) produce_keys<D>(room, shared, maps, at);
+    return;
+  }
+  ptx::registers_increase<kConsumerRegisters>();
+  const Own<T> own(room, shared.sight);
+  Accumulators<1, D> dq = {};
+  if (at.start != kNone) meet_keys<T, D>(dq, room, shared, own, at.start, in.scale * kLog2e);
+  const float scale[1][2] = {{in.scale, in.scale}};
+  store_rows<D>(maps.dq, {head * D, at.first + group_id() * kGroupRows}, own.a, dq, scale);
+#endif
+}
+
+// ---- launchers
+
+template <class Room, class Maps, class T>
+void launch_blocks(void (*kernel)(Inputs<T>, Maps), int rows, int heads, const Inputs<T>& in, const Maps& maps,
+                   cudaStream_t stream) {
+  static_assert(sizeof(Room) <= 224 << 10, "a block has 227 KiB, with its Sight and its ring");
+  const dim3 grid(grid_size(div_ceil<int64_t>(rows, kRows) * heads));
+  CUDA_CHECK(launch(kernel, {grid, dim3(kThreads), sizeof(Room), stream}, in, maps));
+}
+
+template <class T, int D>
+void launch_both(const Backward<T>& a, cudaStream_t stream) {
+  using Keys = KeyRoom<T, D>;
+  using Queries = QueryRoom<T, D>;
+  const Inputs<T>& in = a.in;
+  const int64_t queries = in.spans.queries, keys = in.spans.keys, width = int64_t{in.heads} * D;
+  const int kv_heads = in.heads / in.group;
+  const TensorMapEncoder encode = tensor_map_encoder();
+  const auto of_queries = [&](const T* data, int64_t stride, uint32_t rows) {
+    return tensor_map<T>(encode, {data, queries, width, stride, rows});
+  };
+  const auto of_keys = [&](const T* data, int64_t stride, uint32_t rows) {
+    return tensor_map<T>(encode, {data, keys, width / in.group, stride, rows});
+  };
+  const auto of_stats = [&](uint32_t rows) {
+    return tensor_map<float>(encode, {&a.stats->lse, in.heads, 2 * queries, 2 * stats_rows(queries), 1, 2 * rows});
+  };
+  const KeyMaps key_maps{of_keys(in.k, in.k_stride, kRows),
+                         of_keys(in.v, in.v_stride, kRows),
+                         of_queries(in.q, in.q_stride, Keys::N),
+                         of_queries(a.dy, width, Keys::N),
+                         of_stats(Keys::N),
+                         of_keys(a.dk, a.dk_stride, kGroupRows),
+                         of_keys(a.dv, a.dv_stride, kGroupRows)};
+  launch_blocks<Keys>(keys_backward_wgmma<T, D>, in.spans.keys, kv_heads, in, key_maps, stream);
+  const QueryMaps query_maps{of_queries(in.q, in.q_stride, kRows),
+                             of_queries(a.dy, width, kRows),
+                             of_stats(kRows),
+                             of_keys(in.k, in.k_stride, Queries::N),
+                             of_keys(in.v, in.v_stride, Queries::N),
+                             of_queries(a.dq, a.dq_stride, kGroupRows)};
+  launch_blocks<Queries>(queries_backward_wgmma<T, D>, in.spans.queries, in.heads, in, query_maps, stream);
+}
+
+template <class T, int D>
+bool has_images() {
+  return has_image(keys_backward_wgmma<T, D>) && has_image(queries_backward_wgmma<T, D>);
+}
+}  // namespace
+
+template <class T>
+bool warpgroups_take(const Backward<T>& a) {
+  const Inputs<T>& in = a.in;
+  if (!in.vectors || in.scale <= 0 || in.spans.queries == 0 || in.spans.keys == 0) return false;
+  return (in.dim == 64 && has_images<T, 64>()) || (in.dim == 128 && has_images<T, 128>());
+}
+
+template <class T>
+void differentiate_by_warpgroups(const Backward<T>& a, cudaStream_t stream) {
+  if (a.in.dim == 64) return launch_both<T, 64>(a, stream);
+  launch_both<T, 128>(a, stream);
+}
+#define INSTANTIATE(T)                               \
+  template bool warpgroups_take(const Backward<T>&); \
+  template void differentiate_by_warpgroups(const Backward<T>&, cudaStream_t);
+INSTANTIATE(bf16)
+INSTANTIATE(fp16)
+#undef INSTANTIATE
+}  // namespace athanor::cuda::attention

@@ -1,0 +1,183 @@
+// Tiles of 16-bit rows for attention by warpgroups (sm_90a): TMA into a ring of slots in shared memory, products by
+// wgmma. A tile [Rows, D] lies in panels of 64 columns, one after the other; a row of a panel is 128 swizzled bytes.
+#pragma once
+#include "cuda/attention/tiles.h"
+#include "cuda/ptx/ptx_wgmma.h"
+#include "cuda/ptx/tensor_map.h"
+namespace athanor::cuda::attention {
+
+constexpr int kGroupRows = 64, kGroupThreads = 128;  // of a warpgroup
+constexpr int kRowBytes = kBoxColumns * 2;           // of a panel
+// A block: two warpgroups of consumers, each with 64 rows, and one of which a warp is the producer.
+constexpr int kGroups = 2, kRows = kGroups * kGroupRows, kConsumers = kGroups * kGroupThreads;
+constexpr int kThreads = kConsumers + kGroupThreads;
+// Images without wgmma hold no code, and say so by their launch bounds.
+constexpr int kImageThreads = PTX_SM90A ? kThreads : 32;
+
+template <class... P>
+bool has_image(void (*kernel)(P...)) {
+  cudaFuncAttributes image{};
+  CUDA_CHECK(find_attributes(image, kernel));
+  return image.binaryVersion == 90 && image.maxThreadsPerBlock >= kThreads;
+}
+
+#if PTX_SM90A
+constexpr int kTailBarrier = 1, kGroupBarrier = 2;  // the latter for each warpgroup
+// 65,536 registers are 168 a thread. The producer needs few of them, the consumers all others.
+constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
+
+// The warpgroup, as a value that the compiler knows to be the warp's: descriptors of its rows stay in uniform
+// registers.
+__device__ __forceinline__ int group_id() { return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroupThreads, 0); }
+
+// Slots are filled and emptied in turn. Where `full` completes for the kth time, `empty` must first have done so k - 1
+// times.
+template <int Slots>
+struct Turn {
+  int slot = 0;
+  uint32_t parity = 0;  // of the phase in which the slot is filled
+  __device__ __forceinline__ void advance() {
+    if (++slot == Slots) slot = 0, parity ^= 1;
+  }
+};
+template <int Slots>
+struct Ring {
+  uint64_t full[Slots], empty[Slots];
+  int next[Slots];  // the first row of the tensor's next tile, set by the producer
+
+  // By one thread, before a barrier of the block. consumers: warps that release each slot.
+  __device__ __forceinline__ void init(uint32_t consumers) {
+    for (int i = 0; i < Slots; ++i) {
+      ptx::mbar_init(&full[i], 1);
+      ptx::mbar_init(&empty[i], consumers);
+    }
+  }
+  // By the producer's warp: one of its threads lets copy(slot) fill the slot whose turn it is. That thread alone waits:
+  // another could come so late that the consumers have emptied the slot again, and would wait for a phase that is over.
+  template <class F>
+  __device__ __forceinline__ void fill(Turn<Slots>& turn, int next_row, F copy) {
+    if (lane_id() == 0) {
+      ptx::mbar_wait(&empty[turn.slot], turn.parity ^ 1);  // passes at once the first time
+      next[turn.slot] = next_row;
+      copy(turn.slot);
+    }
+    turn.advance();
+  }
+  // The slot whose turn it is, filled.
+  __device__ __forceinline__ int wait(Turn<Slots>& turn) {
+    const int slot = turn.slot;
+    ptx::mbar_wait(&full[slot], turn.parity);
+    turn.advance();
+    return slot;
+  }
+  // The one after an even slot, of an even number of slots.
+  __device__ __forceinline__ int wait_next(Turn<Slots>& turn, int slot) {
+    ptx::mbar_wait(&full[slot + 1], turn.parity);
+    turn.advance();
+    return slot + 1;
+  }
+  __device__ __forceinline__ void release(int slot) {  // by whole warps
+    __syncwarp();
+    if (lane_id() == 0) ptx::mbar_arrive(&empty[slot]);
+  }
+};
+
+// tile [Rows, D] = rows from `row` on, D columns from `column` on; by one thread. also: bytes of another copy to
+// `full`.
+template <int Rows, int D, class T>
+__device__ __forceinline__ void copy_tile(T* tile, const CUtensorMap& map, uint64_t* full, int column, int row,
+                                          uint32_t also = 0) {
+  ptx::mbar_expect_bytes(full, Rows * D * sizeof(T) + also);
+#pragma unroll
+  for (int c = 0; c < D; c += kBoxColumns) ptx::tma_load(tile + c * Rows, &map, full, column + c, row);
+}
+
+// Zeros in the rows of a tile [Rows, D] from `from` on, by all consumers: rows past the last that is seen may hold
+// anything, even NaN, which a weight of 0 would keep. To be followed by publish_rows().
+template <int Rows, int D, class T>
+__device__ __forceinline__ void clear_rows(T* tile, int from) {
+  constexpr int kChunks = D / 8, kPanelChunks = kBoxColumns / 8;
+  for (int i = static_cast<int>(threadIdx.x); i < (Rows - from) * kChunks; i += kConsumers) {
+    const int row = from + i / kChunks, chunk = i % kChunks;
+    st16(tile + (chunk / kPanelChunks * Rows + row) * kBoxColumns + chunk % kPanelChunks * 8, make_uint4(0, 0, 0, 0));
+  }
+}
+__device__ __forceinline__ void publish_rows() {
+  ptx::fence_proxy_async();
+  ptx::bar_sync(kTailBarrier, kConsumers);
+}
+
+// Accumulators<1, N> as wgmma takes them: the same elements in the same order.
+template <int N>
+__device__ __forceinline__ float (&flat(Accumulators<1, N>& a))[N / 2] {
+  return reinterpret_cast<float(&)[N / 2]>(a);
+}
+
+// ---- products of a warpgroup: a group of wgmma each, to be waited for. Descriptors count in 16 bytes.
+
+// s [64, N] = A B^T: a is the warpgroup's first row of a tile [ARows, D], b a tile [N, D].
+template <int D, int ARows, int N, class T>
+__device__ __forceinline__ void wgmma_rows(Accumulators<1, N>& s, const T* a, const T* b) {
+  const uint64_t x = ptx::matrix_descriptor(a), y = ptx::matrix_descriptor(b);
+  ptx::wgmma_fence(s);
+#pragma unroll
+  for (int k = 0; k < D / 16; ++k) {
+    const int panel = k / 4, within = k % 4 * 2;
+    ptx::wgmma<T>(flat<N>(s), x + panel * ARows * (kRowBytes / 16) + within, y + panel * N * (kRowBytes / 16) + within,
+                  k > 0);
+  }
+  ptx::wgmma_commit();
+}
+
+// o [64, D] += W B: weights w of 64 rows, b a tile [N, D].
+template <int D, int N, class T>
+__device__ __forceinline__ void wgmma_columns(Accumulators<1, D>& o, uint32_t (&w)[N / 16][4], const T* b) {
+  const uint64_t y = ptx::matrix_descriptor(b, {.leading = N * kRowBytes});
+  ptx::wgmma_fence(o, w);
+#pragma unroll
+  for (int k = 0; k < N / 16; ++k)
+    ptx::wgmma<T, T, ptx::Major::kRows>(flat<D>(o), w[k], y + k * 16 * (kRowBytes / 16), true);
+  ptx::wgmma_commit();
+}
+
+// Accumulators become the left operand of the next product.
+template <class T, int N>
+__device__ __forceinline__ void pack_weights(uint32_t (&w)[N / 16][4], const Accumulators<1, N>& s) {
+#pragma unroll
+  for (int n = 0; n < N / 8; ++n) {
+    w[n / 2][n % 2 * 2] = pack<T>(s[0][n][0], s[0][n][1]);
+    w[n / 2][n % 2 * 2 + 1] = pack<T>(s[0][n][2], s[0][n][3]);
+  }
+}
+
+// A warpgroup's results leave through its rows of a tile [kRows, D] that it has done with; `tile`: the first of them.
+// to: the column and row in the tensor.
+struct Corner {
+  int column, row;
+};
+template <int D, class T>
+__device__ __forceinline__ void store_rows(const CUtensorMap& map, const Corner& to, T* tile,
+                                           const Accumulators<1, D>& values, const float (&factor)[1][2]) {
+  const int lane = lane_id(), group = group_id();
+  ptx::bar_sync(kGroupBarrier + group, kGroupThreads);  // the rows have been read
+#pragma unroll
+  for (int n = 0; n < D / 8; ++n) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = warp_id() % 4 * 16 + h * 8 + lane / 4;
+      const int chunk = (n % 8) ^ (row % 8);
+      st4(tile + n / 8 * kBoxColumns * kRows + row * kBoxColumns + chunk * 8 + lane % 4 * 2,
+          pack<T>(values[0][n][2 * h] * factor[0][h], values[0][n][2 * h + 1] * factor[0][h]));
+    }
+  }
+  ptx::fence_proxy_async();
+  ptx::bar_sync(kGroupBarrier + group, kGroupThreads);
+  if (threadIdx.x % kGroupThreads == 0) {
+#pragma unroll
+    for (int c = 0; c < D; c += kBoxColumns) ptx::tma_store(&map, tile + c * kRows, to.column + c, to.row);
+    ptx::bulk_commit();
+    ptx::bulk_wait_read<0>();
+  }
+}
+#endif
+}  // namespace athanor::cuda::attention

@@ -1,0 +1,174 @@
+// GemmRunner::try_all(): everything that the library can be configured to for one product, timed as far as the time
+// goes, beside training's choice. Only measures: choices stay as they are.
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <set>
+#include <string>
+
+#include "cuda/gemm/algorithms.h"
+#include "cuda/gemm/timer.h"
+namespace athanor::cuda {
+namespace {
+
+constexpr int kAnswers = 128;                    // of the library's own, asked for first
+constexpr size_t kFinalists = 8;                 // that are varied, and timed in turns with the choice
+constexpr double kGridShare = 0.7;               // of the time; the rest is for what is like the fastest
+constexpr double kHopeless = 3, kLoading = 5e3;  // times the fastest; microseconds that loading a kernel may take
+constexpr double kWorthAnother = 1.3;            // times the fastest: a single launch may have been disturbed
+
+}  // namespace
+
+GemmRunner::Candidate GemmRunner::choice_of(const GemmProblem& p) {
+  const Plan& plan = plan_of(p);
+  return {.in_parts = plan.in_parts, .algorithm = plan.algorithm};
+}
+
+ProductMethod GemmRunner::method_of(const GemmProblem& p, const Candidate& candidate) const {
+  return describe_algorithm(lt_, candidate.algorithm, check(describe(p), candidate.algorithm).waves);
+}
+
+ProductTime GemmRunner::time(const Gemm& op, bool recompute, cudaStream_t stream) {
+  const GemmProblem p = problem_of(op);
+  const Candidate choice = choice_of(p);
+  ProductTime time;
+  {
+    Timer timer(*this, op, recompute, stream);
+    time.seconds = time.product_seconds = 1e-6 * timer.in_turns({&choice, 1}).front();
+    require(timer.refusal(), "a trial failed", p);
+  }
+  if (!choice.in_parts) {
+    time.method = method_of(p, choice);
+    return time;
+  }
+  in_parts(op, [&]<class Part>(const Part& part) {
+    if constexpr (std::is_same_v<Part, Gemm>) {
+      const ProductTime product = this->time(part, false, stream);
+      time.product_seconds = std::min(time.seconds, product.seconds);
+      time.method = product.method;
+    }
+  });
+  time.method.in_parts = true;
+  return time;
+}
+
+// Candidates one after the other, each tried once, the fastest kept.
+class GemmRunner::ExhaustiveSearch {
+ public:
+  ExhaustiveSearch(GemmRunner& runner, const Gemm& op, bool recompute, double seconds, cudaStream_t stream)
+      : runner_(runner), timer_(runner, op, recompute, stream), seconds_(seconds), stream_(stream) {}
+
+  ProductTrial run(const Candidate& choice) {
+    const GemmProblem& p = timer_.problem();
+    if (p.epilogue != Epilogue::none) offer({.in_parts = true});
+    if (can_fuse(p)) {
+      for (const auto& answer : answers()) offer({.algorithm = answer.algo});
+      const auto all = list_algorithms(runner_.lt_, runner_.handle_.get(), p);
+      bool all_seen = offer_all(grid_of(runner_.lt_, all), kGridShare);
+      for (const Finalist& finalist : std::vector<Finalist>(finalists_))
+        if (!finalist.candidate.in_parts)
+          all_seen &= offer_all(neighbours_of(runner_.lt_, all, finalist.candidate.algorithm), 1);
+      trial_.complete = all_seen && !all.empty();
+    } else {
+      trial_.complete = true;
+    }
+    finish(choice);
+    return trial_;
+  }
+
+ private:
+  struct Finalist {
+    Candidate candidate;
+    double microseconds;
+  };
+
+  bool time_left(double share) const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count() < share * seconds_;
+  }
+
+  Answers answers() const {
+    try {
+      return runner_.ask(timer_.problem(), timer_.plan(), kAnswers);
+    } catch (const Error&) {  // its list may still hold some
+      return {};
+    }
+  }
+
+  // False: some are left out, since the share of the time is over.
+  bool offer_all(const std::vector<cublasLtMatmulAlgo_t>& algorithms, double share) {
+    for (const cublasLtMatmulAlgo_t& algorithm : algorithms) {
+      if (!time_left(share)) return false;
+      if (runner_.check(timer_.plan(), algorithm).usable) offer({.algorithm = algorithm});
+    }
+    return true;
+  }
+
+  void offer(const Candidate& candidate) {
+    if (!candidate.in_parts &&
+        !seen_.insert(std::string(reinterpret_cast<const char*>(&candidate.algorithm), sizeof candidate.algorithm))
+             .second)
+      return;
+    const double microseconds = time_once(candidate);
+    if (microseconds == Timer::kNever) {
+      ++trial_.failed;
+      return;
+    }
+    ++trial_.tried;
+    const auto place = std::upper_bound(finalists_.begin(), finalists_.end(), microseconds,
+                                        [](double x, const Finalist& y) { return x < y.microseconds; });
+    finalists_.insert(place, {candidate, microseconds});
+    if (finalists_.size() > kFinalists) finalists_.pop_back();
+  }
+
+  // A failure that leaves the GPU unusable ends the search; any other is one of this candidate.
+  double time_once(const Candidate& candidate) {
+    try {
+      const double loading = timer_.microseconds(candidate, 1);
+      if (!finalists_.empty() && loading > std::max(kLoading, kHopeless * finalists_.front().microseconds))
+        return loading;
+      const double once = timer_.microseconds(candidate, 1);
+      if (finalists_.empty() || once > kWorthAnother * finalists_.front().microseconds) return once;
+      return std::min(once, timer_.microseconds(candidate, 2));
+    } catch (const Error&) {
+      (void)cudaGetLastError();
+      if (cudaStreamSynchronize(stream_) != cudaSuccess) throw;
+      return Timer::kNever;
+    }
+  }
+
+  void finish(const Candidate& choice) {
+    std::vector<Candidate> last = {choice};
+    for (const Finalist& finalist : finalists_) last.push_back(finalist.candidate);
+    const std::vector<double> times = timer_.in_turns(last);
+    if (times.front() == Timer::kNever) runner_.require(timer_.refusal(), "a trial failed", timer_.problem());
+    const size_t best = static_cast<size_t>(std::min_element(times.begin(), times.end()) - times.begin());
+    trial_.chosen = described(choice, times.front());
+    trial_.best = described(last[best], times[best]);
+  }
+
+  ProductTime described(const Candidate& candidate, double microseconds) const {
+    ProductTime time{.seconds = 1e-6 * microseconds, .product_seconds = 1e-6 * microseconds};
+    if (candidate.in_parts)
+      time.method = {.in_parts = true, .words = "in parts"};
+    else
+      time.method = runner_.method_of(timer_.problem(), candidate);
+    return time;
+  }
+
+  GemmRunner& runner_;
+  Timer timer_;
+  double seconds_;
+  cudaStream_t stream_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::set<std::string> seen_;  // bytes of algorithms
+  std::vector<Finalist> finalists_;
+  ProductTrial trial_;
+};
+
+ProductTrial GemmRunner::try_all(const Gemm& op, bool recompute, double seconds, cudaStream_t stream) {
+  const Candidate choice = choice_of(problem_of(op));
+  return with_context("trying all algorithms of a matrix product",
+                      [&] { return ExhaustiveSearch(*this, op, recompute, seconds, stream).run(choice); });
+}
+
+}  // namespace athanor::cuda

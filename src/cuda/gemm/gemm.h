@@ -1,0 +1,116 @@
+// Matrix products on a GPU through cuBLASLt. The library counts columns first, so d = a b is computed as d^T = b^T a^T:
+// no copies, no transposes. Algorithms split their sums over k at most in f32 through the workspace, in a fixed order;
+// each problem keeps its algorithm, so a run repeats its bits. An epilogue is computed by the library where a search
+// found that faster, else in parts: the product, then a kernel. Launches allocate nothing on the device and wait for
+// nothing: they may be captured. For one thread; the GPU is the current one of the constructor.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "cuda/gemm/choices.h"
+#include "cuda/libraries/cublaslt_table.h"
+#include "ops/gemm_problem.h"
+#include "ops/tuning.h"
+namespace athanor::cuda {
+
+// Whether the library may be asked to compute the epilogue in the same pass.
+bool can_fuse(const GemmProblem& p);
+
+// As the library names a type. Throws Error for those without products.
+cudaDataType_t type_of(DType dtype);
+cublasComputeType_t compute_type_of(const GemmProblem& p);
+
+class GemmRunner {
+ public:
+  struct Options {
+    // Of every product, part of its scratch memory. 32 MiB is what NVIDIA advises from Hopper on.
+    // [cuBLAS manual, cublasSetWorkspace()]
+    size_t workspace_bytes = size_t{32} << 20;
+  };
+  explicit GemmRunner(const CublasLtTable& table) : GemmRunner(table, Options{}) {}
+  GemmRunner(const CublasLtTable& table, Options options);
+
+  size_t scratch(const Gemm&) const;
+  void run(const Gemm& op, void* scratch, cudaStream_t stream);
+
+  // Times the library's best answers for every different problem among the ops that has no measured choice yet, those
+  // with the most work first, and keeps the fastest; an epilogue also in parts. Only the alignment of the ops'
+  // addresses counts. Holds memory for one problem at a time; before it the library's first answers stand, and
+  // epilogues in parts. Times vary, so another search may choose, and round, otherwise.
+  struct SearchReport {
+    int problems = 0, timed = 0;                           // different ones; those that the time was enough for
+    int epilogues = 0, fused = 0;                          // of the timed ones
+    double first_microseconds = 0, best_microseconds = 0;  // of all launches of the timed problems
+  };
+  SearchReport search(std::span<const Gemm> ops, double seconds, cudaStream_t stream);
+
+  // See Tuning.
+  ProductTime time(const Gemm& op, bool recompute, cudaStream_t stream);
+  ProductTrial try_all(const Gemm& op, bool recompute, double seconds, cudaStream_t stream);
+
+  // All choices so far, imported ones included.
+  std::string export_choices() const { return to_json(key_, choices_); }
+  const GemmKey& key() const { return key_; }
+  const GemmChoices& choices() const { return choices_; }
+  // Takes the choices of an earlier run in place of own ones. Returns why they do not apply: another GPU or library,
+  // so that products are chosen anew and may round otherwise; empty if they do. Throws Error if the text is damaged.
+  std::string import_choices(const std::string& text);
+
+ private:
+  template <class Pointer>
+  using Owned = std::unique_ptr<std::remove_pointer_t<Pointer>, cublasStatus_t (*)(Pointer)>;
+  using Handle = Owned<cublasLtHandle_t>;
+  using Layout = Owned<cublasLtMatrixLayout_t>;
+  using Answers = std::vector<cublasLtMatmulHeuristicResult_t>;
+
+  // A problem as the library sees it: its matrices A and B are our b and a. Nothing of it where it is done in parts.
+  struct Plan {
+    Owned<cublasLtMatmulDesc_t> desc{nullptr, nullptr};
+    Layout a{nullptr, nullptr}, b{nullptr, nullptr}, d{nullptr, nullptr};
+    cublasLtMatmulAlgo_t algorithm{};
+    bool in_parts = false;
+  };
+
+  const Plan& plan_of(const GemmProblem& p);
+  Plan describe(const GemmProblem& p) const;
+  Answers ask(const GemmProblem& p, const Plan& plan, int most) const;
+  bool deterministic(const cublasLtMatmulAlgo_t& algorithm) const;
+  // What the library says of an algorithm for a plan; usable: it takes it, within the workspace, and bits repeat.
+  struct Verdict {
+    cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
+    double waves = 0;
+    bool usable = false;
+  };
+  Verdict check(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) const;
+  void check_imported(const GemmProblem& p, const Plan& plan) const;
+  bool fused(const Gemm& op);
+  void run_in_parts(const Gemm& op, void* scratch, cudaStream_t stream);
+  cublasStatus_t launch(const Gemm& op, const Plan& plan, void* scratch, cudaStream_t stream) const;
+  void require(cublasStatus_t status, const char* what, const GemmProblem& p) const;
+
+  // What computes a problem: an algorithm of the library, or the parts of its epilogue.
+  struct Candidate {
+    bool in_parts = false;
+    cublasLtMatmulAlgo_t algorithm{};
+  };
+  class Timer;             // gemm/timer.h
+  class ExhaustiveSearch;  // gemm/exhaustive.cc
+  struct Timed;
+  Timed time_candidates(const Gemm& op, bool recompute, cudaStream_t stream);
+  Candidate choice_of(const GemmProblem& p);
+  ProductMethod method_of(const GemmProblem& p, const Candidate& candidate) const;
+
+  CublasLtTable lt_;
+  Options options_;
+  Handle handle_;
+  GemmKey key_;
+  std::map<GemmProblem, Plan> plans_;
+  GemmChoices choices_;
+};
+}  // namespace athanor::cuda

@@ -1,0 +1,58 @@
+// GemmRunner::search(): the library's answers for a problem, each run on random numbers and timed by events.
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "cuda/gemm/timer.h"
+namespace athanor::cuda {
+namespace {
+
+constexpr int kCandidates = 16;      // answers that are timed
+constexpr double kLeastGain = 0.01;  // another answer than the first must be faster by so much
+
+}  // namespace
+
+struct GemmRunner::Timed {
+  Candidate chosen;
+  double first = 0, best = 0;  // microseconds of the first candidate and of the chosen one
+};
+
+// recompute: the op is also needed again, which is cheap in parts only.
+GemmRunner::Timed GemmRunner::time_candidates(const Gemm& op, bool recompute, cudaStream_t stream) {
+  Timer timer(*this, op, recompute, stream);
+  const GemmProblem& p = timer.problem();
+  std::vector<Candidate> candidates;
+  if (p.epilogue != Epilogue::none) candidates.push_back({.in_parts = true});
+  if (can_fuse(p))
+    for (const auto& answer : ask(p, timer.plan(), kCandidates)) candidates.push_back({.algorithm = answer.algo});
+  const std::vector<double> best = timer.in_turns(candidates);
+  if (p.epilogue == Epilogue::none) require(timer.refusal(), "a trial failed", p);
+  size_t chosen = static_cast<size_t>(std::min_element(best.begin(), best.end()) - best.begin());
+  if (best[chosen] > (1 - kLeastGain) * best[0]) chosen = 0;
+  return {candidates[chosen], best[0], best[chosen]};
+}
+
+GemmRunner::SearchReport GemmRunner::search(std::span<const Gemm> ops, double seconds, cudaStream_t stream) {
+  const std::vector<ProductUse> order = distinct_products(ops);
+  SearchReport report{.problems = static_cast<int>(order.size())};
+  const auto start = std::chrono::steady_clock::now();
+  for (const ProductUse& use : order) {
+    const GemmProblem p = problem_of(use.op);
+    const auto known = choices_.find(cat(p));
+    if (known != choices_.end() && known->second.microseconds > 0) continue;
+    if (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() >= seconds) break;
+    const Timed timed = with_context("choosing the algorithms of matrix products by trial (gemm search)",
+                                     [&] { return time_candidates(use.op, use.recompute, stream); });
+    const Candidate& chosen = timed.chosen;
+    choices_[cat(p)] = {.algorithm = chosen.algorithm, .microseconds = timed.best, .in_parts = chosen.in_parts};
+    plans_.erase(p);
+    ++report.timed;
+    report.epilogues += p.epilogue != Epilogue::none;
+    report.fused += p.epilogue != Epilogue::none && !chosen.in_parts;
+    report.first_microseconds += double(use.launches) * timed.first + double(use.within) * (timed.first - timed.best);
+    report.best_microseconds += double(use.launches) * timed.best;
+  }
+  return report;
+}
+
+}  // namespace athanor::cuda

@@ -1,0 +1,37 @@
+// GemmRunner::Timer: runs and times what may compute one product, on operands of its own.
+#pragma once
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "cuda/gemm/gemm.h"
+#include "cuda/gemm/trial.h"
+namespace athanor::cuda {
+
+class GemmRunner::Timer {
+ public:
+  static constexpr double kNever = std::numeric_limits<double>::infinity();  // the time of what the library refuses
+
+  // recompute: the op is also needed again, which is cheap in parts only.
+  Timer(GemmRunner& runner, const Gemm& op, bool recompute, cudaStream_t stream);
+
+  const GemmProblem& problem() const { return problem_; }
+  const Plan& plan() const { return plan_; }                 // empty where the library must not be asked
+  double microseconds(const Candidate&, int launches);       // of one launch
+  cublasStatus_t refusal() const { return refusal_; }        // the last one; CUBLAS_STATUS_SUCCESS: none
+  std::vector<double> in_turns(std::span<const Candidate>);  // best_in_turns()
+
+ private:
+  cublasStatus_t run(const Gemm& op, const Candidate& candidate);
+
+  GemmRunner& runner_;
+  GemmProblem problem_;
+  GemmTrial trial_;
+  Stopwatch watch_;
+  Plan plan_;
+  bool recompute_;
+  cudaStream_t stream_;
+  cublasStatus_t refusal_ = CUBLAS_STATUS_SUCCESS;
+};
+
+}  // namespace athanor::cuda

@@ -1,0 +1,60 @@
+#include "cuda/gemm/trial.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "base/rng.h"
+#include "ops/gemm_problem.h"
+#include "tensor/half.h"
+namespace athanor::cuda {
+namespace {
+
+constexpr size_t kRandomBytes = size_t{256} << 10;  // then they repeat
+constexpr int64_t kMostCopies = 8;
+
+}  // namespace
+
+TrialMatrix::TrialMatrix(DType dtype, int64_t elements, int align)
+    : memory_(static_cast<size_t>(elements) * size_of(dtype) + kMostAlign), offset_(align % kMostAlign) {
+  const size_t bytes = static_cast<size_t>(elements) * size_of(dtype);
+  std::vector<std::byte> block(std::min(bytes, kRandomBytes));
+  by_float(dtype, [&]<class T>() {
+    T* numbers = reinterpret_cast<T*>(block.data());
+    for (size_t i = 0; i < block.size() / sizeof(T); ++i)
+      numbers[i] = from_float<T>(2 * random_uniform(0, stream_of("gemm search"), i) - 1);
+  });
+  for (size_t at = 0; at < bytes; at += block.size())
+    CUDA_CHECK(cudaMemcpy(data() + at, block.data(), std::min(block.size(), bytes - at), cudaMemcpyDefault));
+}
+
+GemmTrial::GemmTrial(const Gemm& op, size_t scratch_bytes) : op_(op), scratch_(scratch_bytes) {
+  int device = 0, cache = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, device));
+  const GemmProblem p = problem_of(op);
+  const int64_t a = op.a.rows() * p.stride_a, b = op.b.rows() * p.stride_b, d = p.m * p.stride_d;
+  const int64_t aux = op.aux ? op.aux.numel() : 0;
+  const auto bytes = [](DType dtype, int64_t n) { return n * static_cast<int64_t>(size_of(dtype)); };
+  const int64_t once = bytes(p.a, a) + bytes(p.b, b) + bytes(p.d, d) + bytes(op.aux.dtype, aux);
+  const int64_t copies = std::clamp<int64_t>(div_ceil<int64_t>(2 * int64_t{cache}, once), 1, kMostCopies);
+  for (int64_t i = 0; i < copies; ++i)
+    copies_.push_back({{p.a, a, p.align_a},
+                       {p.b, b, p.align_b},
+                       {p.d, d, p.align_d},
+                       {p.d, p.n, p.align_d},
+                       {op.aux.dtype, aux, op.sums() ? kMostAlign : p.align_d}});
+  CUDA_CHECK(cudaDeviceSynchronize());  // copies of pageable memory are not ordered before other streams
+}
+
+Gemm GemmTrial::next() {
+  const Copy& copy = copies_[turn_++ % copies_.size()];
+  Gemm op = op_;
+  op.a.data = copy.a.data();
+  op.b.data = copy.b.data();
+  op.d.data = copy.d.data();
+  if (op.bias) op.bias.data = copy.bias.data();
+  if (op.aux) op.aux.data = copy.aux.data();
+  return op;
+}
+
+}  // namespace athanor::cuda

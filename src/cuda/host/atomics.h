@@ -1,0 +1,88 @@
+// Atomic operations. Each is relaxed: a release needs __threadfence() before it, an acquire one after it.
+#pragma once
+#include <type_traits>
+
+#include "cuda/host/access.h"
+namespace emu {
+
+void atomic_order(const void* address);  // publishes and collects what fences made visible, for the checker
+void atomic_changed();                   // somebody waiting for this value may go on
+
+template <class T>
+constexpr bool kAtomicType =
+    std::is_same_v<T, int> || std::is_same_v<T, unsigned> || std::is_same_v<T, unsigned long long> ||
+    std::is_same_v<T, unsigned long> || std::is_same_v<T, long long> || std::is_same_v<T, float> ||
+    std::is_same_v<T, double> || std::is_same_v<T, __half> || std::is_same_v<T, __half2> ||
+    std::is_same_v<T, __nv_bfloat16> || std::is_same_v<T, __nv_bfloat162> || std::is_same_v<T, unsigned short>;
+template <class T>
+constexpr bool kAtomicInteger = kAtomicType<T>&& std::is_integral_v<T>;
+
+template <class T, class F>
+EMU_UNINSTRUMENTED T read_modify_write(T* address, F change) {
+  static_assert(kAtomicType<T>, "no GPU has this atomic: it is refused");
+  const void* caller = __builtin_return_address(0);
+  check_aligned(address, sizeof(T), "atomic", caller);
+  note(address, sizeof(T), kWrite | kAtomic, caller);
+  atomic_order(address);
+  T old, desired;
+  __atomic_load(address, &old, __ATOMIC_ACQUIRE);
+  do {
+    desired = change(old);
+  } while (!__atomic_compare_exchange(address, &old, &desired, true, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
+  // Bits are compared, as the hardware does. NOLINTNEXTLINE(bugprone-suspicious-memory-comparison)
+  if (memcmp(&old, &desired, sizeof old) != 0) atomic_changed();
+  return old;
+}
+}  // namespace emu
+
+template <class T>
+T atomicAdd(T* p, std::type_identity_t<T> v) {
+  return emu::read_modify_write(p, [=](T old) { return T(old + v); });
+}
+// Vectors are atomic element by element, as on sm_90.
+inline float2 atomicAdd(float2* p, float2 v) { return {atomicAdd(&p->x, v.x), atomicAdd(&p->y, v.y)}; }
+inline float4 atomicAdd(float4* p, float4 v) {
+  return {atomicAdd(&p->x, v.x), atomicAdd(&p->y, v.y), atomicAdd(&p->z, v.z), atomicAdd(&p->w, v.w)};
+}
+template <class T>
+T atomicSub(T* p, std::type_identity_t<T> v) {
+  static_assert(emu::kAtomicInteger<T>, "atomicSub: integers only");
+  return emu::read_modify_write(p, [=](T old) { return T(old - v); });
+}
+template <class T>
+T atomicMax(T* p, std::type_identity_t<T> v) {
+  static_assert(emu::kAtomicInteger<T>, "atomicMax: integers only");
+  return emu::read_modify_write(p, [=](T old) { return old > v ? old : v; });
+}
+template <class T>
+T atomicMin(T* p, std::type_identity_t<T> v) {
+  static_assert(emu::kAtomicInteger<T>, "atomicMin: integers only");
+  return emu::read_modify_write(p, [=](T old) { return old < v ? old : v; });
+}
+template <class T>
+T atomicAnd(T* p, std::type_identity_t<T> v) {
+  return emu::read_modify_write(p, [=](T old) { return T(old & v); });
+}
+template <class T>
+T atomicOr(T* p, std::type_identity_t<T> v) {
+  return emu::read_modify_write(p, [=](T old) { return T(old | v); });
+}
+template <class T>
+T atomicXor(T* p, std::type_identity_t<T> v) {
+  return emu::read_modify_write(p, [=](T old) { return T(old ^ v); });
+}
+template <class T>
+T atomicExch(T* p, std::type_identity_t<T> v) {
+  return emu::read_modify_write(p, [=](T) { return v; });
+}
+template <class T>
+T atomicCAS(T* p, std::type_identity_t<T> expected, std::type_identity_t<T> v) {
+  static_assert(emu::kAtomicInteger<T>, "atomicCAS: integers only");
+  return emu::read_modify_write(p, [=](T old) { return old == expected ? v : old; });
+}
+inline unsigned atomicInc(unsigned* p, unsigned limit) {
+  return emu::read_modify_write(p, [=](unsigned old) { return old >= limit ? 0u : old + 1; });
+}
+inline unsigned atomicDec(unsigned* p, unsigned limit) {
+  return emu::read_modify_write(p, [=](unsigned old) { return old == 0 || old > limit ? limit : old - 1; });
+}

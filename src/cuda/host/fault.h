@@ -1,0 +1,21 @@
+// What can go wrong in a kernel that the host runs.
+#pragma once
+namespace emu {
+
+enum class Fault {
+  kNone,
+  kRace,
+  kBounds,
+  kMisaligned,
+  kUninitialized,
+  kInFlight,  // memory that an asynchronous copy has not filled or read yet
+  kDeadlock,
+  kBarrier,    // threads of a block meet in different barriers, or some never come
+  kWarp,       // a warp collective with a wrong mask
+  kMbarrier,   // wrong use of an mbarrier
+  kProxy,      // a fence between the generic and the asynchronous proxy is missing
+  kRefused,    // not emulated, or not available on the simulated GPU: the text names it
+  kConfigure,  // impossible launch or instruction arguments
+  kHost,       // host code misuses the runtime: touches device memory, leaks, frees twice
+};
+}  // namespace emu

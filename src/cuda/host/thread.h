@@ -1,0 +1,30 @@
+// The identity of the running CUDA thread, faults raised by it, and waiting.
+#pragma once
+#include <cstdint>
+
+#include "cuda/host/fault.h"
+#include "cuda/host/qualifiers.h"
+namespace emu {
+
+struct Fiber;
+struct Thread {  // lives at the top of its own stack
+  uint3 thread_index, block_index;
+  dim3 block_dim, grid_dim;
+  unsigned linear, lane, warp;
+  Fiber* fiber;  // everything else is private to the device half
+};
+Thread* self() __attribute__((const));  // a fiber's identity never changes, so calls may be merged
+
+// Ends the launch with a fault of the running thread.
+[[noreturn]] void fail(Fault fault, const char* format, ...) __attribute__((format(printf, 2, 3)));
+void yield();  // lets other threads run: the body of a spin loop
+}  // namespace emu
+
+#define threadIdx (::emu::self()->thread_index)
+#define blockIdx (::emu::self()->block_index)
+#define blockDim (::emu::self()->block_dim)
+#define gridDim (::emu::self()->grid_dim)
+#define warpSize 32
+
+inline void __nanosleep(unsigned) { emu::yield(); }
+[[noreturn]] inline void __trap() { emu::fail(emu::Fault::kConfigure, "__trap()"); }

@@ -1,0 +1,180 @@
+#include "cuda/nccl/communicator.h"
+
+#include "cuda/libraries/open.h"
+#include "cuda/libraries/specs.h"
+#include "cuda/nccl/guard.h"
+
+namespace athanor::cuda {
+namespace {
+
+ncclDataType_t nccl_type(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return ncclFloat32;
+    case DType::bf16:
+      return ncclBfloat16;
+    case DType::f16:
+      return ncclFloat16;
+    case DType::i32:
+      return ncclInt32;
+    case DType::u8:
+    case DType::f8_e4m3:  // these are only moved
+    case DType::f8_e5m2:
+    case DType::f8_e8m0:
+      return ncclUint8;
+    case DType::i64:
+      return ncclInt64;
+    case DType::f64:
+      return ncclFloat64;
+    case DType::i16:
+      return ncclFloat16;  // NCCL has no such integers; what is only moved may have any type of that size
+  }
+  return ncclNumTypes;
+}
+
+ncclRedOp_t nccl_operator(Reduce how, DType dtype) {
+  CHECK(dtype != DType::i16 && dtype < DType::f8_e4m3, "NCCL adds no ", dtype);
+  const bool integer = dtype == DType::i32 || dtype == DType::u8 || dtype == DType::i64;
+  CHECK(how != Reduce::avg || !integer, "integers have no exact average");
+  return how == Reduce::sum ? ncclSum : how == Reduce::avg ? ncclAvg : ncclMax;
+}
+
+// An open communicator; groups of the same ranks in the same order share one.
+class Handle {
+ public:
+  Handle(std::shared_ptr<NcclGuard> guard, Communicator& control)
+      : guard_(std::move(guard)), comm_(guard_->open(control)) {}
+  ~Handle() { guard_->close(comm_); }
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+  const std::shared_ptr<NcclGuard>& guard() const { return guard_; }
+  ncclComm_t comm() const { return comm_; }
+
+ private:
+  std::shared_ptr<NcclGuard> guard_;
+  ncclComm_t comm_;
+};
+
+class Nccl final : public Communicator {
+ public:
+  Nccl(std::shared_ptr<Handle> handle, std::unique_ptr<Communicator> control)
+      : handle_(std::move(handle)), control_(std::move(control)) {}
+  int rank() const override { return control_->rank(); }
+  int size() const override { return control_->size(); }
+
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    auto group = control_->split(color, key);
+    int32_t differs = group->size() != size() || group->rank() != rank();  // on any rank
+    control_->all_reduce({&differs, DType::i32, {1}}, Reduce::max, Lane::compute);
+    if (group->size() == 1) return make_single(handle_->guard()->device());
+    auto handle = differs ? std::make_shared<Handle>(handle_->guard(), *group) : handle_;
+    return std::make_unique<Nccl>(std::move(handle), std::move(group));
+  }
+
+  void all_reduce(Tensor x, Reduce how, Lane lane) override {
+    const ncclRedOp_t op = nccl_operator(how, x.dtype);
+    run("all_reduce", x, lane, [&](ncclComm_t comm, cudaStream_t stream) {
+      return nccl().ncclAllReduce(x.data, x.data, count(x), nccl_type(x.dtype), op, comm, stream);
+    });
+  }
+
+  void all_gather(Tensor full, Tensor shard, Lane lane) override {
+    CHECK(full.numel() == shard.numel() * size() && full.dtype == shard.dtype, "all_gather: ", size(), " shards of ",
+          shard.shape, " ", shard.dtype, " into ", full.shape, " ", full.dtype);
+    run("all_gather", shard, lane, [&](ncclComm_t comm, cudaStream_t stream) {
+      return nccl().ncclAllGather(shard.data, full.data, count(shard), nccl_type(shard.dtype), comm, stream);
+    });
+  }
+
+  void reduce_scatter(Tensor shard, Tensor full, Reduce how, Lane lane) override {
+    CHECK(full.numel() == shard.numel() * size() && full.dtype == shard.dtype, "reduce_scatter: ", full.shape, " ",
+          full.dtype, " into ", size(), " shards of ", shard.shape, " ", shard.dtype);
+    const ncclRedOp_t op = nccl_operator(how, shard.dtype);
+    run("reduce_scatter", shard, lane, [&](ncclComm_t comm, cudaStream_t stream) {
+      return nccl().ncclReduceScatter(full.data, shard.data, count(shard), nccl_type(shard.dtype), op, comm, stream);
+    });
+  }
+
+  void broadcast(Tensor x, int root, Lane lane) override {
+    CHECK(root >= 0 && root < size(), "broadcast: root ", root, " of ", size());
+    run("broadcast", x, lane, [&](ncclComm_t comm, cudaStream_t stream) {
+      return nccl().ncclBroadcast(x.data, x.data, count(x), nccl_type(x.dtype), root, comm, stream);
+    });
+  }
+
+  void send(Tensor x, int dst, Lane lane) override {
+    check_peer(dst);
+    run("send", x, lane, [&](ncclComm_t comm, cudaStream_t stream) {
+      return nccl().ncclSend(x.data, count(x), nccl_type(x.dtype), dst, comm, stream);
+    });
+  }
+
+  void recv(Tensor x, int src, Lane lane) override {
+    check_peer(src);
+    run("recv", x, lane, [&](ncclComm_t comm, cudaStream_t stream) {
+      return nccl().ncclRecv(x.data, count(x), nccl_type(x.dtype), src, comm, stream);
+    });
+  }
+
+  void exchange(Tensor out, Tensor in, int peer, Lane lane) override {
+    check_peer(peer);
+    run("exchange", out, lane, [&](ncclComm_t comm, cudaStream_t stream) {
+      // In a group neither waits for the other.
+      ncclResult_t first = nccl().ncclGroupStart();
+      const auto note = [&](ncclResult_t result) {
+        if (first == ncclSuccess && result != ncclInProgress) first = result;
+      };
+      note(nccl().ncclSend(out.data, count(out), nccl_type(out.dtype), peer, comm, stream));
+      note(nccl().ncclRecv(in.data, count(in), nccl_type(in.dtype), peer, comm, stream));
+      const ncclResult_t ended = nccl().ncclGroupEnd();
+      return first == ncclSuccess ? ended : first;
+    });
+  }
+
+  // Of the hosts, once the work that each of them has queued is done.
+  void barrier() override {
+    handle_->guard()->device().sync();
+    control_->barrier();
+  }
+
+ private:
+  static size_t count(const Tensor& x) { return size_t(x.numel()); }
+  const NcclTable& nccl() const { return handle_->guard()->nccl(); }
+  void check_peer(int peer) const {
+    CHECK(peer >= 0 && peer < size() && peer != rank(), "rank ", rank(), " of ", size(), " has no peer ", peer);
+  }
+  template <class Launch>
+  void run(const char* what, const Tensor& x, Lane lane, Launch launch) {
+    CHECK(x.contiguous(), what, " of a tensor with gaps");
+    if (x.numel() == 0) return;
+    handle_->guard()->run(
+        handle_->comm(), lane,
+        cat(what, " of ", x.shape, " ", x.dtype, " over ", size(), " ranks", CollectiveSubject::words()),
+        [&](cudaStream_t stream) { return launch(handle_->comm(), stream); });
+  }
+
+  std::shared_ptr<Handle> handle_;
+  std::unique_ptr<Communicator> control_;  // the same ranks, in host memory
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_nccl_communicator(const NcclTable& nccl, CudaDevice& device, NcclOptions options,
+                                                     std::unique_ptr<Communicator> control) {
+  auto guard = std::make_shared<NcclGuard>(nccl, device, std::move(options));
+  auto handle = std::make_shared<Handle>(std::move(guard), *control);
+  return std::make_unique<Nccl>(std::move(handle), std::move(control));
+}
+
+}  // namespace athanor::cuda
+
+namespace athanor {
+
+NcclTransport make_nccl(Device& device, NcclOptions options, std::unique_ptr<Communicator> control) {
+  const Opened<NcclTable> nccl = open_nccl(search_places(library_specs()));
+  auto& gpu = dynamic_cast<cuda::CudaDevice&>(device);
+  return {cuda::make_nccl_communicator(nccl.call, gpu, std::move(options), std::move(control)),
+          cat(nccl.library.version)};
+}
+
+}  // namespace athanor

@@ -1,0 +1,206 @@
+#include "cuda/nccl/guard.h"
+
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include "base/thread.h"
+#include "cuda/check.h"
+
+namespace athanor::cuda {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto kLook = std::chrono::milliseconds(50);
+constexpr double kSecondsToClose = 10;  // of a communicator whose work is done
+
+double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
+
+constexpr Lane kLanes[] = {Lane::compute, Lane::comm, Lane::copy};
+
+}  // namespace
+
+NcclGuard::NcclGuard(const NcclTable& nccl, CudaDevice& device, NcclOptions options)
+    : nccl_(nccl), device_(device), options_(std::move(options)), marks_(device), names_{"no collective"} {
+  CUDA_CHECK(cudaGetDevice(&index_));
+  moved_ = Clock::now();
+  thread_ = start_thread("the watchdog of NCCL", [this] { watch(); });
+  device_.set_wait_check([this] {
+    const std::lock_guard lock(mutex_);
+    throw_if_ended();
+  });
+}
+
+NcclGuard::~NcclGuard() {
+  device_.set_wait_check(nullptr);
+  {
+    const std::lock_guard lock(mutex_);
+    leaving_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+ncclComm_t NcclGuard::open(Communicator& control) {
+  ncclUniqueId id{};
+  if (control.rank() == 0) {
+    const std::lock_guard lock(mutex_);
+    throw_if_ended();
+    if (const ncclResult_t result = nccl_.ncclGetUniqueId(&id); result != ncclSuccess) {
+      fail(cat(options_.place(), ": NCCL cannot open a port: ", words(result, nullptr)));
+      throw_if_ended();
+    }
+  }
+  control.broadcast({&id, DType::u8, {int64_t(sizeof id)}}, 0, Lane::compute);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;  // calls return at once, so that a peer that never comes can be given up
+  std::unique_lock lock(mutex_);
+  throw_if_ended();
+  ncclComm_t comm = nullptr;
+  const std::string what = cat("making a communicator of ", control.size(), " ranks");
+  const ncclResult_t result = nccl_.ncclCommInitRankConfig(&comm, control.size(), id, control.rank(), &config);
+  if (comm) open_.insert(comm);
+  settle(lock, comm, result, what);
+  return comm;
+}
+
+void NcclGuard::close(ncclComm_t comm) {
+  std::unique_lock lock(mutex_);
+  if (!ended_.empty()) return;  // the watching thread aborts it
+  if (std::uncaught_exceptions() > 0 || !finalize(lock, comm)) {
+    if (ended_.empty()) end("NCCL: the run gave its communicators up");
+    return;
+  }
+  open_.erase(comm);
+  (void)nccl_.ncclCommDestroy(comm);
+}
+
+bool NcclGuard::finalize(std::unique_lock<std::mutex>& lock, ncclComm_t comm) {
+  ncclResult_t result = nccl_.ncclCommFinalize(comm);
+  for (const auto begin = Clock::now(); result == ncclInProgress && seconds(Clock::now() - begin) < kSecondsToClose;) {
+    changed_.wait_for(lock, std::chrono::milliseconds(1));
+    if (!ended_.empty()) return false;
+    if (nccl_.ncclCommGetAsyncError(comm, &result) != ncclSuccess) result = ncclInternalError;
+  }
+  return result == ncclSuccess;
+}
+
+// A call that goes on in the background is over when the communicator says so. [NCCL user guide, "Fault Tolerance"]
+void NcclGuard::settle(std::unique_lock<std::mutex>& lock, ncclComm_t comm, ncclResult_t result,
+                       const std::string& what) {
+  const auto begin = Clock::now();
+  call_ = &what;
+  while (result == ncclInProgress && comm && ended_.empty()) {
+    const double waited = seconds(Clock::now() - begin);  // before asking: no pause of this thread counts
+    if (nccl_.ncclCommGetAsyncError(comm, &result) != ncclSuccess) result = ncclInternalError;
+    if (result != ncclInProgress) break;
+    if (const double limit = options_.timeout(); waited > limit) {
+      fail(cat(options_.place(), ": ", what, " has not ended for ", limit,
+               " s; some rank did not take part, or NCCL cannot reach it (NCCL_DEBUG=INFO tells more)"));
+      break;
+    }
+    lock.unlock();
+    if (waited < 1e-3) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    lock.lock();
+  }
+  call_ = nullptr;
+  if (result != ncclSuccess && ended_.empty()) fail(cat(options_.place(), ": ", what, ": ", words(result, comm)));
+  throw_if_ended();
+}
+
+void NcclGuard::throw_if_ended() const {
+  if (!ended_.empty()) throw Error(ended_, Exit::peer_lost);
+}
+
+void NcclGuard::fail(const std::string& why) {
+  if (end_as_told()) return;  // what this rank has met may follow from that
+  options_.fail(why);
+  end(why);
+}
+
+bool NcclGuard::end_as_told() {
+  const std::string why = options_.failure();
+  if (!why.empty()) end(cat(why, "; ", options_.place(), ", was in ", present()));
+  return !why.empty();
+}
+
+void NcclGuard::end(const std::string& why) {
+  ended_ = why;
+  changed_.notify_all();
+}
+
+// An abort stops the communicator's kernels at once, but returns only when no graph holds one of them any more, and
+// graphs are the run's to destroy: so it has no lock that the run needs on its way out, and a thread of its own. All in
+// one group, which stops all before it frees what any has: freeing waits for the device. [NCCL, ncclCommAbort() and
+// commDestroySync()]
+void NcclGuard::abort_all(std::unique_lock<std::mutex>& lock) {
+  const std::set<ncclComm_t> comms = std::exchange(open_, {});
+  if (comms.empty()) return;
+  lock.unlock();
+  (void)nccl_.ncclGroupStart();
+  for (ncclComm_t comm : comms) (void)nccl_.ncclCommAbort(comm);
+  (void)nccl_.ncclGroupEnd();
+  lock.lock();
+}
+
+uint32_t NcclGuard::enter(const std::string& what) {
+  const std::lock_guard lock(mutex_);
+  throw_if_ended();
+  const auto [entry, fresh] = numbers_.try_emplace(what, uint32_t(names_.size()));
+  if (fresh) names_.push_back(what);
+  return entry->second;
+}
+
+std::string NcclGuard::present() const {
+  for (const Lane lane : kLanes) {
+    const CollectiveMarks::State state = marks_.read(lane);
+    if (state.inside() && state.what < names_.size())
+      return cat(names_[state.what], ", collective ", state.collectives(), " of its lane");
+  }
+  return call_ ? *call_ : "no collective";
+}
+
+std::string NcclGuard::words(ncclResult_t result, ncclComm_t comm) const {
+  const char* last = nccl_.ncclGetLastError(comm);
+  return cat("NCCL: ", nccl_.ncclGetErrorString(result), last && *last ? cat(" (", last, ")") : "");
+}
+
+void NcclGuard::watch() {
+  (void)cudaSetDevice(index_);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (ended_.empty() && !leaving_) look();
+    if (!ended_.empty()) abort_all(lock);
+    if (leaving_) return;
+    changed_.wait_for(lock, kLook);
+  }
+}
+
+void NcclGuard::look() {
+  const auto now = Clock::now();  // before looking, so that no pause of this thread counts
+  uint64_t passed = 0, begun = 0;
+  bool inside = false;
+  for (const Lane lane : kLanes) {
+    const CollectiveMarks::State state = marks_.read(lane);
+    passed += state.passed, begun += state.collectives();
+    inside = inside || state.inside();
+  }
+  options_.progress(begun, inside || call_);
+  if (std::exchange(seen_, passed) != passed || !inside) moved_ = Clock::now();
+  if (end_as_told()) return;
+  for (ncclComm_t comm : open_) {
+    ncclResult_t result = ncclSuccess;
+    if (nccl_.ncclCommGetAsyncError(comm, &result) != ncclSuccess) result = ncclInternalError;
+    if (result == ncclSuccess || result == ncclInProgress) continue;
+    return fail(cat(options_.place(), ", in ", present(), ": ", words(result, comm)));
+  }
+  if (const double limit = options_.timeout(); seconds(now - moved_) > limit)
+    fail(cat(options_.place(), ": ", present(), " has not ended for ", limit,
+             " s; raise distributed_timeout if this is its usual pace"));
+}
+
+}  // namespace athanor::cuda

@@ -1,0 +1,93 @@
+// Part of cuda/ptx/ptx.h: ldmatrix, stmatrix and mma.sync.
+#pragma once
+#include "cuda/ptx/ptx.h"
+namespace athanor::cuda::ptx {
+
+#ifdef __CUDACC__
+// Count 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
+template <int Count, bool Transpose = false>
+PTX_FUNCTION void ldmatrix(uint32_t (&r)[Count], const void* row) {
+  static_assert(Count == 1 || Count == 2 || Count == 4);
+  const uint32_t at = shared_address(row);
+#define LDMATRIX(shape, outputs, ...)                                                                                \
+  if constexpr (Transpose) {                                                                                         \
+    asm volatile("ldmatrix.sync.aligned.m8n8." shape ".trans.shared.b16 " outputs:__VA_ARGS__ : "r"(at) : "memory"); \
+  } else {                                                                                                           \
+    asm volatile("ldmatrix.sync.aligned.m8n8." shape ".shared.b16 " outputs:__VA_ARGS__ : "r"(at) : "memory");       \
+  }
+  if constexpr (Count == 1) {
+    LDMATRIX("x1", "{%0}, [%1];", "=r"(r[0]))
+  } else if constexpr (Count == 2) {
+    LDMATRIX("x2", "{%0, %1}, [%2];", "=r"(r[0]), "=r"(r[1]))
+  } else {
+    LDMATRIX("x4", "{%0, %1, %2, %3}, [%4];", "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]))
+  }
+#undef LDMATRIX
+}
+
+#if PTX_SM90
+template <int Count, bool Transpose = false>
+PTX_FUNCTION void stmatrix(void* row, const uint32_t (&r)[Count]) {
+  static_assert(Count == 1 || Count == 2 || Count == 4);
+  const uint32_t at = shared_address(row);
+#define STMATRIX(shape, inputs, ...)                                                                                 \
+  if constexpr (Transpose) {                                                                                         \
+    asm volatile("stmatrix.sync.aligned.m8n8." shape ".trans.shared.b16 [%0], " inputs ::"r"(at), __VA_ARGS__        \
+                 : "memory");                                                                                        \
+  } else {                                                                                                           \
+    asm volatile("stmatrix.sync.aligned.m8n8." shape ".shared.b16 [%0], " inputs ::"r"(at), __VA_ARGS__ : "memory"); \
+  }
+  if constexpr (Count == 1) {
+    STMATRIX("x1", "{%1};", "r"(r[0]))
+  } else if constexpr (Count == 2) {
+    STMATRIX("x2", "{%1, %2};", "r"(r[0]), "r"(r[1]))
+  } else {
+    STMATRIX("x4", "{%1, %2, %3, %4};", "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]))
+  }
+#undef STMATRIX
+}
+#endif
+
+// D[16, 8] (fp32) += A[16, k] B[k, 8], k of 32 bytes: 16 for bf16 and fp16, 8 for tf32, 32 for fp8.
+#define PTX_MMA(name, shape, a_type, b_type)                                              \
+  PTX_FUNCTION void name(float(&d)[4], const uint32_t(&a)[4], uint32_t b0, uint32_t b1) { \
+    asm volatile("mma.sync.aligned." shape ".row.col.f32." a_type "." b_type              \
+                 ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"   \
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                         \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));         \
+  }
+PTX_MMA(mma_bf16, "m16n8k16", "bf16", "bf16")
+PTX_MMA(mma_f16, "m16n8k16", "f16", "f16")
+PTX_MMA(mma_tf32, "m16n8k8", "tf32", "tf32")
+#if PTX_SM89
+PTX_MMA(mma_e4m3, "m16n8k32", "e4m3", "e4m3")
+PTX_MMA(mma_e5m2, "m16n8k32", "e5m2", "e5m2")
+PTX_MMA(mma_e4m3_e5m2, "m16n8k32", "e4m3", "e5m2")
+PTX_MMA(mma_e5m2_e4m3, "m16n8k32", "e5m2", "e4m3")
+#endif
+#undef PTX_MMA
+
+#else  // the emulated GPU
+template <int Count, bool Transpose = false>
+PTX_CALLER void ldmatrix(uint32_t (&r)[Count], const void* row) {
+  emu::ptx::load_matrices(r, Count, Transpose, row);
+}
+template <int Count, bool Transpose = false>
+PTX_CALLER void stmatrix(void* row, const uint32_t (&r)[Count]) {
+  emu::ptx::store_matrices(r, Count, Transpose, row);
+}
+#define PTX_MMA(name, a_type, b_type)                                               \
+  inline void name(float(&d)[4], const uint32_t(&a)[4], uint32_t b0, uint32_t b1) { \
+    const uint32_t b[2] = {b0, b1};                                                 \
+    emu::ptx::mma(d, a, b, emu::ptx::MmaType::a_type, emu::ptx::MmaType::b_type);   \
+  }
+PTX_MMA(mma_bf16, kBfloat16, kBfloat16)
+PTX_MMA(mma_f16, kFloat16, kFloat16)
+PTX_MMA(mma_tf32, kTf32, kTf32)
+PTX_MMA(mma_e4m3, kE4m3, kE4m3)
+PTX_MMA(mma_e5m2, kE5m2, kE5m2)
+PTX_MMA(mma_e4m3_e5m2, kE4m3, kE5m2)
+PTX_MMA(mma_e5m2_e4m3, kE5m2, kE4m3)
+#undef PTX_MMA
+#endif
+}  // namespace athanor::cuda::ptx

@@ -1,0 +1,526 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "base/int.h"
+
+namespace athanor {
+namespace {
+
+// Rows of logits held at once: chunks within the budget, equal but for what whole tiles of products need. Each chunk
+// reads and writes the whole gradient of the head; from some thousand rows on that hides behind its product.
+int64_t auto_chunk_rows(int64_t rows, int64_t row_bytes, size_t budget) {
+  constexpr int64_t kEnough = 8192, kTile = 128;
+  const int64_t most = std::clamp<int64_t>(int64_t(budget) / row_bytes, 1, kEnough);
+  const int64_t equal = div_ceil(rows, div_ceil(rows, most));
+  return std::min(most, round_up(equal, kTile));
+}
+
+// Row s of a micro-batch as one document.
+Span whole_sequence(int64_t s, int64_t t) {
+  const auto begin = narrow<int32_t>(s * t), length = narrow<int32_t>(t);
+  return {.q_begin = begin, .q_len = length, .k_begin = begin, .k_len = length, .q_pos = 0, .k_pos = 0};
+}
+
+}  // namespace
+
+Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend backend)
+    : options_(options), backend_(backend), ops_(&backend.ops), model_(make_model(config)) {
+  const int64_t sequences = options_.micro_batch_size, n = sequences * options_.seq_length;
+  if (options_.loss_chunk_rows == 0)
+    options_.loss_chunk_rows =
+        auto_chunk_rows(n, model_->padded_vocab() * int64_t(size_of(options_.recipe.compute)), options_.logits_budget);
+  if (options_.documents.empty())
+    for (int64_t s = 0; s < sequences; ++s) options_.documents.push_back(whole_sequence(s, options_.seq_length));
+  if (options_.documents_per_sequence > 1)
+    options_.documents.resize(size_t(sequences * options_.documents_per_sequence), Span{});
+  for (const std::string& name : options_.frozen) model_->params().freeze(name);
+  if (options_.recipe.eight_bits())
+    eight_bits_ = choose_eight_bits(*model_, options_.recipe, options_.high_layers, n);
+  if (options_.training) optimizer_ = std::make_unique<Optimizer>(options_.optimizer, model_->params());
+  CHECK(options_.global_batch_size % (options_.micro_batch_size * ranks()) == 0, "a global batch of ",
+        options_.global_batch_size, " for ", ranks(), " ranks and micro-batches of ", options_.micro_batch_size);
+  step_micro_batches_ = micro_batches();
+  const int64_t leaves = options_.logical_shards;
+  CHECK(leaves == 0 || (std::has_single_bit(uint64_t(leaves)) && leaves % ranks() == 0 &&
+                        options_.global_batch_size % (options_.micro_batch_size * leaves) == 0),
+        leaves, " logical shards for ", ranks(), " ranks and a global batch of ", options_.global_batch_size,
+        " in micro-batches of ", options_.micro_batch_size);
+  Communicator& shards = backend_.mesh[Axis::dp_shard];
+  model_->plan(memory_, options_.recipe, options_.training,
+               optimizer_ ? optimizer_->states() : std::vector<StateSpec>{},
+               {.stage = options_.zero_stage,
+                .shards = shards.size(),
+                .index = shards.rank(),
+                .logical = {.count = leaves, .mine = leaves / ranks()}});
+  const auto input = [&](const char* name, DType dtype, Shape shape, Tensor* t) {
+    memory_.add(MemoryKind::inputs, name, dtype, shape, t);
+  };
+  input("tokens", DType::i32, {n}, &batch_.tokens);
+  input("targets", DType::i32, {n}, &batch_.targets);
+  input("positions", DType::i32, {n}, &batch_.positions);
+  input("spans", DType::i32, {int64_t(options_.documents.size()), kSpanWords}, &batch_.spans);
+  input("losses", DType::f32, {n}, &losses_);
+  input("target count", DType::f32, {1}, &targets_);
+  input("step state", DType::u8, {int64_t(sizeof(StepState))}, &state_);
+  if (options_.training && options_.spikes.deviations > 0)
+    input("latest losses and norms", DType::u8, {int64_t(sizeof(SpikeWindow))}, &window_);
+  input("evaluation sum", DType::f64, {1}, &eval_sum_);
+  if (leaves > 0)
+    input("sums of leaves", DType::f64, {leaves * int64_t(1 + model_->params().units().size())}, &leaf_sums_);
+}
+
+void Engine::want_logits() {
+  CHECK(!recorded_, "want_logits() comes after the plan was recorded");
+  want_logits_ = true;
+  memory_.add(MemoryKind::inputs, "logit rows", DType::i32, batch_.tokens.shape, &logit_rows_);
+}
+
+Ctx Engine::context(Ops& ops, Tape* tape) {
+  return {.ops = ops,
+          .device = backend_.device,
+          .arena = arena_,
+          .mesh = backend_.mesh,
+          .recipe = options_.recipe,
+          .tape = tape};
+}
+
+// Each phase runs once on a backend that launches nothing.
+void Engine::record_phases() {
+  recorded_ = true;
+  PlanOps plan(*ops_);
+  if (options_.training) {
+    arena_.record("micro-batch");
+    Tape tape;
+    run_micro_batch(
+        context(plan, &tape), [](Phase) {}, false);
+    arena_.finish_recording();
+    micro_launches_ = std::exchange(plan.launches, {});
+    micro_products_ = plan.products.size();
+    arena_.record("optimizer");
+    run_optimizer(context(plan, nullptr), [](Phase) {});
+    arena_.finish_recording();
+    update_launches_ = std::exchange(plan.launches, {});
+    arena_.record("initial weights");
+    Ctx c = context(plan, nullptr);
+    model_->params().init(c, options_.seed);
+    arena_.finish_recording();
+  }
+  arena_.record("refresh");
+  Ctx refreshing = context(plan, nullptr);
+  model_->params().refresh_values(refreshing);
+  arena_.finish_recording();
+  arena_.record("evaluation");
+  run_evaluation(context(plan, nullptr));
+  arena_.finish_recording();
+  if (!saves_in_place()) {
+    arena_.record("whole tensors");
+    visit_whole(context(plan, nullptr), [](size_t, int, const Tensor&) {});
+    arena_.finish_recording();
+  }
+  if (want_logits_) {
+    arena_.record("logits");
+    run_logits(context(plan, nullptr), nullptr);
+    arena_.finish_recording();
+  }
+  products_ = std::move(plan.products);
+  attention_forward_ = std::move(plan.attention_forward);
+  attention_backward_ = std::move(plan.attention_backward);
+  memory_.add(arena_);
+}
+
+double Engine::least_step_seconds(const Ceilings& ceilings) const {
+  const auto add = [&](double sum, const Launch& launch) { return sum + ceilings.least_seconds(launch.cost); };
+  return double(micro_batches()) * std::accumulate(micro_launches_.begin(), micro_launches_.end(), 0.0, add) +
+         std::accumulate(update_launches_.begin(), update_launches_.end(), 0.0, add);
+}
+
+const MemoryPlan& Engine::memory() {
+  if (!recorded_) record_phases();
+  return memory_;
+}
+
+// Gradients are divided by the tokens of global_batch_size, and by StepControl then made those of the step's targets.
+void Engine::set_step_sequences(int64_t sequences) {
+  const int64_t once = options_.micro_batch_size * ranks();
+  CHECK(micro_slot_ == 0, "the size of a step changes while ", micro_slot_, " of its micro-batches are accumulated");
+  CHECK(sequences > 0 && sequences <= options_.global_batch_size && sequences % once == 0, "a step of ", sequences,
+        " sequences for ", ranks(), " ranks and micro-batches of ", options_.micro_batch_size);
+  step_micro_batches_ = sequences / once;
+  const int64_t leaves = options_.logical_shards;
+  CHECK(leaves == 0 || step_micro_batches_ * ranks() % leaves == 0, leaves, " logical shards for a step of ", sequences,
+        " sequences");
+}
+
+void Engine::commit() {
+  memory();
+  Device& device = backend_.device;
+  memory_.commit(device);
+  model_->init_constants(device);
+  if (!device.unified())
+    inputs_ = std::make_unique<HostRing>(
+        device, 2 * batch_.tokens.bytes() + targets_.bytes() + batch_.positions.bytes() + batch_.spans.bytes(),
+        options_.training ? kStepsAhead * micro_batches() : 1);
+  states_ = std::make_unique<HostRing>(device, sizeof(StepState), kStepsAhead);
+  set_documents({}, {});
+  std::vector<int32_t> rows(size_t(batch_.tokens.numel()));
+  std::iota(rows.begin(), rows.end(), 0);
+  if (want_logits_) device.copy(logit_rows_.data, rows.data(), logit_rows_.bytes(), Lane::compute);
+  StepState state;
+  state.loss_scale = float(options_.loss_scale);
+  state.hysteresis_left = options_.scaling.hysteresis;
+  write_state(state);
+  if (window_) write_window({});
+}
+
+void Engine::init_weights() {
+  arena_.begin("initial weights");
+  Ctx c = context(*ops_, nullptr);
+  model_->params().init(c, options_.seed);
+  arena_.end();
+}
+
+void Engine::refresh_values() {
+  arena_.begin("refresh");
+  Ctx c = context(*ops_, nullptr);
+  model_->params().refresh_values(c);
+  arena_.end();
+}
+
+void Engine::set_documents(std::vector<Span> documents, std::vector<int32_t> positions) {
+  const auto n = size_t(batch_.tokens.numel());
+  if (documents.empty()) {
+    documents = options_.documents;
+    positions.assign(n, 0);
+    for (const Span& span : documents)
+      std::iota(positions.begin() + span.q_begin, positions.begin() + span.q_begin + span.q_len, span.q_pos);
+  }
+  CHECK(documents.size() == options_.documents.size() && positions.size() == n, documents.size(), " documents and ",
+        positions.size(), " positions, planned for ", options_.documents.size(), " and ", n);
+  documents_ = std::move(documents);
+  positions_ = std::move(positions);
+  documents_changed_ = true;
+}
+
+void Engine::load(std::span<const int32_t> tokens, std::span<const int32_t> targets, int64_t slot) {
+  CHECK(int64_t(tokens.size()) == batch_.tokens.numel() && targets.size() == tokens.size(), "a micro-batch has ",
+        batch_.tokens.numel(), " tokens, got ", tokens.size());
+  CHECK(!inputs_ || slot < inputs_->slots(), "more micro-batches in a step than the ", micro_batches(), " planned");
+  // The device may read later: from a slot that no earlier copy reads any more.
+  auto* pinned = inputs_ ? static_cast<std::byte*>(inputs_->slot(slot)) : nullptr;
+  const auto upload = [&](const Tensor& to, const void* from) {
+    if (pinned) {
+      from = std::memcpy(pinned, from, to.bytes());
+      pinned += to.bytes();
+    }
+    backend_.device.copy(to.data, from, to.bytes(), Lane::compute);
+  };
+  const auto count = float(std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; }));
+  upload(batch_.tokens, tokens.data());
+  upload(batch_.targets, targets.data());
+  upload(targets_, &count);
+  if (!std::exchange(documents_changed_, false)) return;
+  upload(batch_.positions, positions_.data());
+  upload(batch_.spans, documents_.data());
+}
+
+Tensor Engine::scalar(size_t offset, DType dtype) const { return {state_.at(int64_t(offset)), dtype, {1}}; }
+
+Classifier Engine::head() const {
+  return {.w = model_->head(),
+          .vocab = model_->config().vocab_size,
+          .chunk_rows = options_.loss_chunk_rows,
+          .loss_scale = scalar(offsetof(StepState, loss_scale), DType::f32),
+          .inv_count = float(1.0 / double(options_.global_batch_size * options_.seq_length)),
+          .z_loss = float(options_.z_loss)};
+}
+
+void Engine::run_micro_batch(Ctx c, const PhaseRunner::Enter& enter, bool last) {
+  ParamStore& params = model_->params();
+  params.begin_micro_batch(last);
+  enter(Phase::forward);
+  Var x = forward(*model_, c, batch_, options_.recompute);
+  classifier({c, params}, std::move(x), batch_, head(), losses_);
+  enter(Phase::backward);
+  c.backward();
+  // A graph cannot end while its lanes are apart: there this wait is backward's.
+  if (last && !(options_.graphs && c.device.can_capture())) enter(Phase::communication);
+  params.join(c);
+  CHECK(c.tape->grads.empty(), c.tape->grads.size(), " gradients were never taken");
+  c.run(ReduceSum{.out = scalar(offsetof(StepState, loss_sum), DType::f64), .x = losses_});
+  c.run(ReduceSum{.out = scalar(offsetof(StepState, targets), DType::f64), .x = targets_});
+}
+
+// The loss of each leaf is kept apart; all are added in order at the end of the step.
+void Engine::run_end_of_leaf(Ctx c, int64_t leaf) {
+  const Tensor loss = scalar(offsetof(StepState, loss_sum), DType::f64);
+  const int64_t number = rank() * (options_.logical_shards / ranks()) + leaf;
+  c.run(ReduceSum{.out = leaf_sums_.slice(number, number + 1), .x = loss});
+  c.run(Fill{.x = loss});
+  model_->params().end_leaf(c, leaf);
+}
+
+void Engine::run_evaluation(Ctx c) {
+  Var x = forward(*model_, c, batch_, {});
+  classifier({c, model_->params()}, std::move(x), batch_, head(), losses_);
+  release_head(*model_, c);
+  c.run(Fill{.x = eval_sum_});
+  c.run(ReduceSum{.out = eval_sum_, .x = losses_});
+}
+
+// Every gradient counts once, on one rank. With leaves, a unit has as many parts, each with a sum of its own.
+void Engine::add_norms(Ctx& c) {
+  const ParamStore& params = model_->params();
+  const bool first_replica = backend_.mesh.coord(Axis::dp_replicate) == 0;
+  if (!first_replica || (!params.sharded() && backend_.mesh.coord(Axis::dp_shard) != 0)) return;
+  const int64_t parts = std::max<int64_t>(1, options_.logical_shards);
+  SquaredNorm norm{.out = leaf_sums_ ? leaf_sums_.slice(options_.logical_shards, leaf_sums_.numel())
+                                     : scalar(offsetof(StepState, norm_sq), DType::f64),
+                   .x = {}};
+  for (const auto& unit : params.units()) {
+    const int64_t size = unit->layout.numel / parts;
+    for (int64_t part = 0; part < parts; ++part) {
+      const auto range = unit->owned(part * size, std::min((part + 1) * size, unit->layout.trained));
+      const Tensor none{nullptr, DType::f32, {0}};
+      norm.x.push_back(range.begin < range.end ? unit->part(unit->grad, range) : none);
+    }
+  }
+  c.run(norm);
+}
+
+void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
+  ParamStore& params = model_->params();
+  if (ranks() > 1) enter(Phase::communication);
+  params.reduce_gradients(c);
+  enter(Phase::optimizer);
+  add_norms(c);
+  // All ranks get the same sums, and so come to the same decisions.
+  Communicator& all = backend_.mesh.data_parallel();
+  const Tensor loss = scalar(offsetof(StepState, loss_sum), DType::f64);
+  const Tensor norm = scalar(offsetof(StepState, norm_sq), DType::f64);
+  c.all_reduce(all, scalar(offsetof(StepState, targets), DType::f64));  // whole numbers: exact in any order
+  if (leaf_sums_) {
+    c.all_reduce(all, leaf_sums_);  // each is zero on all ranks but one: exact
+    c.run(ReduceSum{.out = loss, .x = leaf_sums_.slice(0, options_.logical_shards)});
+    c.run(ReduceSum{.out = norm, .x = leaf_sums_.slice(options_.logical_shards, leaf_sums_.numel())});
+    c.run(Fill{.x = leaf_sums_});
+  } else {
+    c.all_reduce(all, loss);
+    c.all_reduce(all, norm);
+  }
+  StepControl control{.state = state_,
+                      .window = window_,
+                      .schedule = options_.schedule,
+                      .scaling = options_.scaling,
+                      .clip_grad = options_.clip_grad,
+                      .momenta = optimizer_->momenta(),
+                      .divided_by = double(options_.global_batch_size * options_.seq_length),
+                      .spikes = options_.spikes};
+  std::ranges::copy(optimizer_->averages(), control.averages);
+  c.run(control);
+  optimizer_->step(c, params, state_);
+  if (ranks() > 1) enter(Phase::communication);
+  params.gather_weights(c);
+}
+
+void Engine::visit_whole(Ctx c, const TakeTensor& take) {
+  const auto& units = model_->params().units();
+  for (size_t u = 0; u < units.size(); ++u) {
+    const ParamStore::Unit& unit = *units[u];
+    const auto visit = [&](int state, const Tensor& t) {
+      if (!unit.is_shard(t)) return take(u, state, t);
+      take(u, state, model_->params().whole(c, int(u), t).t);
+    };
+    if (unit.is_split())
+      take(u, -1, model_->params().whole_master(c, int(u)).t);
+    else
+      visit(-1, unit.master);
+    for (size_t s = 0; s < unit.states.size(); ++s) {
+      if (unit.states[s].everything)
+        visit(int(s), unit.states[s].t);
+      else if (model_->params().keeps_in(u, s))
+        take(u, int(s), model_->params().whole_state(c, int(u), s).t);
+    }
+  }
+}
+
+void Engine::visit_whole(const TakeTensor& take) {
+  if (!saves_in_place()) arena_.begin("whole tensors");
+  visit_whole(context(*ops_, nullptr), take);
+  if (!saves_in_place()) arena_.end();
+}
+
+void Engine::run_logits(Ctx c, std::vector<float>* out) {
+  Var x = forward(*model_, c, batch_, {});
+  Buffer z = athanor::logits({c, model_->params()}, std::move(x), logit_rows_, model_->head());
+  release_head(*model_, c);
+  if (!out) return;
+  const int64_t rows = z.t.rows(), padded = z.t.cols(), vocab = model_->config().vocab_size;
+  std::vector<float> all(size_t(rows * padded));
+  backend_.device.copy(all.data(), z.t.data, z.t.bytes(), Lane::compute);
+  backend_.device.sync();
+  for (int64_t r = 0; r < rows; ++r)
+    out->insert(out->end(), all.begin() + r * padded, all.begin() + r * padded + vocab);
+}
+
+void Engine::micro_batch(std::span<const int32_t> tokens, std::span<const int32_t> targets, PhaseClock& clock) {
+  CHECK(uncollected() < kStepsAhead, uncollected(), " steps wait for collect(); the slots of their inputs are in use");
+  load(tokens, targets, step_slot_ * micro_batches() + micro_slot_++);
+  const bool last = micro_slot_ == step_micro_batches_ && model_->params().reduces_early(backend_.mesh);
+  const auto body = [&](const PhaseRunner::Enter& enter) {
+    arena_.begin("micro-batch");
+    Tape tape;
+    run_micro_batch(context(*ops_, &tape), enter, last);
+    arena_.end();
+  };
+  (last ? last_micro_batch_runner_ : micro_batch_runner_).run(backend_.device, options_.graphs, body, [&](Phase phase) {
+    clock.enter(phase);
+    mark(phase);
+  });
+  if (const int64_t leaves = options_.logical_shards / ranks(); leaves > 0) {
+    const int64_t each = step_micro_batches_ / leaves;
+    if (micro_slot_ % each == 0) run_end_of_leaf(context(*ops_, nullptr), micro_slot_ / each - 1);
+  }
+  clock.enter(Phase::other);
+}
+
+void Engine::close_step(PhaseClock& clock) {
+  CHECK(ranks() == 1 || micro_slot_ == step_micro_batches_, "a step of ", micro_slot_, " micro-batches, ",
+        step_micro_batches_, " are to be summed over the ranks");
+  Device& device = backend_.device;
+  const auto body = [&](const PhaseRunner::Enter& enter) {
+    arena_.begin("optimizer");
+    run_optimizer(context(*ops_, nullptr), enter);
+    arena_.end();
+  };
+  optimizer_runner_.run(device, options_.graphs, body, [&](Phase phase) {
+    clock.enter(phase);
+    mark(phase);
+  });
+  clock.enter(Phase::other);
+  device.copy(states_->slot(step_slot_), state_.data, sizeof(StepState), Lane::compute);
+  closed_.push_back({step_slot_, std::exchange(marks_, {}), device.record(Lane::compute)});
+  step_slot_ = (step_slot_ + 1) % kStepsAhead;
+  micro_slot_ = 0;
+}
+
+PhaseTimes Engine::device_times(const ClosedStep& step) const {
+  const Device& device = backend_.device;
+  const auto ns = [&](const Event& from, const Event& to) { return int64_t(device.seconds(from, to) * 1e9); };
+  PhaseTimes times;
+  for (size_t i = 0; i < step.marks.size(); ++i)
+    times[step.marks[i].phase] +=
+        ns(*step.marks[i].start, i + 1 < step.marks.size() ? *step.marks[i + 1].start : *step.end);
+  if (last_end_) times[Phase::other] += ns(*last_end_, *step.marks.front().start);
+  return times;
+}
+
+StepResult Engine::collect() {
+  CHECK(!closed_.empty(), "no step waits to be collected");
+  ClosedStep step = std::move(closed_.front());
+  closed_.pop_front();
+  backend_.device.wait(*step.end);
+  StepResult result;
+  std::memcpy(&result.state, states_->slot(step.slot), sizeof result.state);
+  result.times = device_times(step);
+  last_end_ = std::move(step.end);
+  return result;
+}
+
+StepState Engine::finish_step() {
+  PhaseClock clock;
+  close_step(clock);
+  StepResult result;
+  while (uncollected() > 0) result = collect();
+  return result.state;
+}
+
+void Engine::discard_step() {
+  CHECK(uncollected() == 0, "a step cannot be discarded while ", uncollected(), " before it wait to be collected");
+  for (const auto& unit : model_->params().units()) ops_->run(Fill{.x = unit->grad}, nullptr);
+  if (leaf_sums_) ops_->run(Fill{.x = leaf_sums_}, nullptr);
+  StepState state = read_state();
+  state.loss_sum = state.targets = 0;
+  write_state(state);
+  marks_.clear();
+  micro_slot_ = 0;
+}
+
+void Engine::spoil_step() {
+  constexpr auto kNan = std::numeric_limits<float>::quiet_NaN();  // and so is any sum with it
+  ops_->run(Fill{.x = leaf_sums_ ? leaf_sums_ : scalar(offsetof(StepState, loss_sum), DType::f64), .value = kNan},
+            nullptr);
+}
+
+double Engine::evaluate(std::span<const int32_t> tokens, std::span<const int32_t> targets) {
+  CHECK(uncollected() == 0 && micro_slot_ == 0, "evaluation in the middle of a step");
+  load(tokens, targets, 0);
+  const auto body = [&](const PhaseRunner::Enter& enter) {
+    enter(Phase::eval);
+    arena_.begin("evaluation");
+    run_evaluation(context(*ops_, nullptr));
+    arena_.end();
+  };
+  evaluation_runner_.run(backend_.device, options_.graphs, body, [](Phase) {});
+  double sum = 0;
+  backend_.device.copy(&sum, eval_sum_.data, sizeof sum, Lane::compute);
+  backend_.device.sync();
+  last_end_ = nullptr;
+  return sum;
+}
+
+std::vector<float> Engine::losses() {
+  std::vector<float> out(size_t(losses_.numel()));
+  backend_.device.copy(out.data(), losses_.data, losses_.bytes(), Lane::compute);
+  backend_.device.sync();
+  return out;
+}
+
+void Engine::set_ops(Ops& ops, CaptureOps capture) {
+  ops_ = &ops;
+  if (capture == CaptureOps::no) options_.graphs = false;
+  for (PhaseRunner* runner : {&micro_batch_runner_, &last_micro_batch_runner_, &optimizer_runner_, &evaluation_runner_})
+    runner->forget();
+}
+
+std::vector<float> Engine::logits(std::span<const int32_t> tokens) {
+  load(tokens, std::vector<int32_t>(tokens.size(), -1), 0);
+  arena_.begin("logits");
+  std::vector<float> out;
+  run_logits(context(*ops_, nullptr), &out);
+  arena_.end();
+  return out;
+}
+
+StepState Engine::read_state() {
+  StepState state;
+  last_end_ = nullptr;  // what comes between steps is not theirs
+  backend_.device.copy(&state, state_.data, sizeof state, Lane::compute);
+  backend_.device.sync();
+  return state;
+}
+
+SpikeWindow Engine::read_window() {
+  SpikeWindow window;
+  last_end_ = nullptr;
+  backend_.device.copy(&window, window_.data, sizeof window, Lane::compute);
+  backend_.device.sync();
+  return window;
+}
+
+void Engine::write_window(const SpikeWindow& window) {
+  backend_.device.copy(window_.data, &window, sizeof window, Lane::compute);
+  backend_.device.sync();
+}
+
+void Engine::write_state(const StepState& state) {
+  backend_.device.copy(state_.data, &state, sizeof state, Lane::compute);
+  backend_.device.sync();
+}
+
+}  // namespace athanor

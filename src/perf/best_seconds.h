@@ -1,0 +1,30 @@
+// How long an op takes by itself, at best.
+#pragma once
+#include <algorithm>
+#include <chrono>
+#include <limits>
+
+#include "engine/engine.h"
+
+namespace athanor {
+
+// Best of three runs at least, for 50 ms of the device's time: long enough to outlast the waking of threads and a
+// neighbour's turn on a core. Ops whose launch takes much longer than their work end after 200 ms of the host's time.
+template <class Op>
+double best_seconds(Backend backend, const Op& op, void* scratch) {
+  Device& device = backend.device;
+  double best = std::numeric_limits<double>::infinity(), sum = 0;
+  const auto host_end = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
+  for (int runs = 0; runs < 3 || (sum < 0.05 && std::chrono::steady_clock::now() < host_end); ++runs) {
+    const auto start = device.record(Lane::compute);
+    backend.ops.run(op, scratch);
+    const auto end = device.record(Lane::compute);
+    device.wait(*end);
+    const double seconds = device.seconds(*start, *end);
+    sum += seconds;
+    best = std::min(best, seconds);
+  }
+  return best;
+}
+
+}  // namespace athanor

@@ -1,0 +1,129 @@
+#include "perf/described_gpu.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+namespace athanor {
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+// Memory as drivers report it. Products and copies: for the H200 rates that one is known to sustain on random values;
+// for the others 80 % of the data sheet's products and 90 % of its memory rate, which is a guess.
+constexpr GpuDescription kGpus[] = {
+    {"h200", "H200 SXM", 143771 * kMiB, 132, 989.4e12, 795e12, 4.3e12, 450e9, 50e9},
+    {"h100", "H100 SXM", 81559 * kMiB, 132, 989.4e12, 0.8 * 989.4e12, 0.9 * 3.35e12, 450e9, 50e9},
+    {"a100", "A100 SXM 80 GB", 81920 * kMiB, 108, 312e12, 0.8 * 312e12, 0.9 * 2.039e12, 300e9, 25e9},
+    {"b200", "B200", 183359 * kMiB, 148, 2250e12, 0.8 * 2250e12, 0.9 * 8e12, 900e9, 50e9},
+};
+
+// Causal attention on Hopper, TFLOP/s, as published for cuDNN 9.19 and FlashAttention 3; head size 64 backward and
+// sequences of 1024 are extrapolated. On other GPUs the same share of the rate of products is assumed.
+constexpr std::array<double, 4> kLengths = {1024, 2048, 4096, 8192};
+struct AttentionRates {
+  std::array<double, 4> forward, backward;
+};
+constexpr AttentionRates kHeads64 = {{288, 371, 420, 460}, {215, 290, 355, 395}};
+constexpr AttentionRates kHeads128 = {{410, 484, 591, 644}, {290, 370, 474, 541}};
+constexpr double kRatesAreOf = 795;  // TFLOP/s of products where these were taken
+
+double rate_at(const std::array<double, 4>& rates, double length) {
+  if (length <= kLengths.front()) return rates.front();
+  for (size_t i = 1; i < kLengths.size(); ++i)
+    if (length <= kLengths[i])
+      return std::lerp(rates[i - 1], rates[i], (length - kLengths[i - 1]) / (kLengths[i] - kLengths[i - 1]));
+  return rates.back();
+}
+
+class DescribedDevice final : public Device {
+ public:
+  explicit DescribedDevice(const GpuDescription& gpu) : gpu_(gpu) {}
+  std::string description() const override { return cat(gpu_.title, ", described"); }
+  int64_t dimension_multiple() const override { return 64; }
+  void* allocate(size_t, Mem) override { throw Error(cat(description(), ": has no memory to allocate")); }
+  void release(void*, size_t, Mem) override {}
+  void copy(void*, const void*, size_t, Lane) override { throw Error(cat(description(), ": has no memory to copy")); }
+  size_t capacity(Mem) const override { return gpu_.memory_bytes; }
+  size_t allocated() const override { return 0; }
+  double peak_flops(DType inputs) const override { return gpu_.product_flops / (inputs == DType::f32 ? 2 : 1); }
+  double peak_bytes() const override { return gpu_.copy_bytes; }
+  int64_t multiprocessors() const override { return gpu_.multiprocessors; }
+
+ private:
+  const GpuDescription& gpu_;
+};
+
+// Scratch memory as src/cuda takes it where it is large: products, and cuDNN's attention while it may take so much.
+struct Sizes {
+  size_t most = 2048 * kMiB;  // as make_cuda.cc has it
+
+  static size_t of_scores(const AttentionBwd& op) {  // two bytes for each
+    const double tokens = double(op.q.rows()) / double(std::max<int64_t>(1, op.spans.rows()));
+    return size_t(double(op.q.rows()) * double(op.shape.heads) * tokens * 2);
+  }
+  template <class Op>
+  size_t scratch(const Op& op) const {
+    if constexpr (std::is_same_v<Op, Gemm>) return 32 * kMiB;
+    if constexpr (std::is_same_v<Op, AttentionBwd>) {
+      if (const size_t scores = of_scores(op); scores <= most) return scores;
+      return size_t(op.q.rows() * op.shape.heads) * 2 * sizeof(float);
+    }
+    return 0;
+  }
+};
+
+class DescribedOps final : public Decorated<DescribedOps>, public Tuning {
+ public:
+  template <class Op>
+  void on(const Op&, void*) {
+    refuse(Op::kName);
+  }
+  const Sizes& inner() const { return sizes_; }
+
+  size_t wanted_scratch(const Tunable& ops) override {
+    size_t wanted = 0;
+    for (const AttentionBwd& op : ops.backward) wanted = std::max(wanted, Sizes::of_scores(op));
+    return wanted > sizes_.most ? wanted : 0;
+  }
+  size_t allow_scratch(size_t bytes) override { return std::exchange(sizes_.most, bytes); }
+  std::string search(const Tunable&, double) override { refuse("a search"); }
+  std::string export_choices() const override { return ""; }
+  std::string import_choices(const std::string&) override { return "a described GPU chooses nothing"; }
+  ProductTime time(const Gemm&, bool) override { refuse("a product"); }
+  ProductTrial try_all(const Gemm&, bool, double) override { refuse("a product"); }
+  std::string key() const override { return "described"; }
+
+ private:
+  [[noreturn]] static void refuse(const char* what) { throw Error(cat(what, ": a described GPU runs nothing")); }
+  Sizes sizes_;
+};
+
+}  // namespace
+
+const GpuDescription& find_gpu(const std::string& name) {
+  std::string known;
+  for (const GpuDescription& gpu : kGpus) {
+    if (gpu.name == name) return gpu;
+    known += cat(known.empty() ? "" : ", ", gpu.name);
+  }
+  throw Error(cat("--gpu: no GPU named ", name, " is described; known are ", known), Exit::usage);
+}
+
+Roofline limits_of(const GpuDescription& gpu, int64_t head_dim, int64_t seq_length) {
+  const AttentionRates& rates = head_dim < 128 ? kHeads64 : kHeads128;
+  const double share = gpu.product_flops / kRatesAreOf;  // in TFLOP/s: FLOP/s by FLOP/s of products
+  return {.most = {gpu.product_flops, gpu.copy_bytes},
+          .attention_forward = share * rate_at(rates.forward, double(seq_length)),
+          .attention_backward = share * rate_at(rates.backward, double(seq_length)),
+          .multiprocessors = gpu.multiprocessors};
+}
+
+DescribedBackend describe(const GpuDescription& gpu) {
+  auto ops = std::make_unique<DescribedOps>();
+  Tuning* tuning = ops.get();
+  return {std::make_unique<DescribedDevice>(gpu), std::move(ops), tuning};
+}
+
+}  // namespace athanor

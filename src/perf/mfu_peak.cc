@@ -1,0 +1,22 @@
+#include "perf/mfu_peak.h"
+
+#include "base/error.h"
+#include "metrics/format.h"
+
+namespace athanor {
+
+MfuPeak settled_peak(const MfuPeak& now, const MfuPeak& before, std::string* told) {
+  constexpr double kNoise = 1.01;  // of a clock's measurement
+  told->clear();
+  if (before.of == now.of && before.flops > 0 && now.flops <= kNoise * before.flops) return before;
+  const std::string change = cat("MFU refers to ", format_count(now.flops), "FLOP/s from here on");
+  if (before.flops <= 0)
+    *told = cat(change, "; the checkpoint does not say what it referred to before");
+  else if (before.of == now.of)
+    *told = cat(change, ", before to ", format_count(before.flops), "FLOP/s: ", now.of, " is faster than was seen");
+  else
+    *told = cat(change, ", before to ", format_count(before.flops), "FLOP/s: this is ", now.of, ", it was ", before.of);
+  return now;
+}
+
+}  // namespace athanor

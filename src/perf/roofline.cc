@@ -1,0 +1,143 @@
+#include "perf/roofline.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <string_view>
+
+#include "engine/engine.h"
+#include "metrics/format.h"
+
+namespace athanor {
+namespace {
+
+// Partial sums of cuts along K are written and read once, in f32. The rate of `most` is that of a product of
+// 8192-edged matrices, so everything is in proportion to that one.
+double tiled_seconds(const Launch& product, const Tiling& tiling, const Roofline& limits) {
+  const auto m = double(product.shape[0]), n = double(product.shape[1]), k = double(product.inner);
+  const auto sms = double(limits.multiprocessors);
+  const double yardstick = filling({.rows = 128, .cols = 256}, 8192, 8192, 8192, sms).all();
+  const double share = std::min(1.0, filling(tiling, m, n, k, sms).all() / yardstick);
+  return product.cost.flops / (limits.most.flops * share) + partial_sum_bytes(tiling, m, n) / limits.most.bytes;
+}
+
+void append(std::string& out, const char* format, auto... values) {
+  char text[240];
+  std::snprintf(text, sizeof text, format, values...);
+  out += text;
+}
+
+void append_row(std::string& out, const std::string& name, const OpRow& row, double steps, double step_seconds) {
+  append(out, "%-28s %8.0f %10s %10s %10.3f", name.c_str(), double(row.launches) / steps,
+         format_count(row.cost.flops / steps).c_str(), format_count(row.cost.bytes / steps).c_str(),
+         row.least / steps * 1e3);
+  if (step_seconds > 0 && row.seconds == 0) append(out, " %10s", "-");  // none of its launches was seen
+  if (step_seconds > 0 && row.seconds > 0)
+    append(out, " %10.3f %6.1f%% %9s %9s %8.1f%% %9.3f", row.seconds / steps * 1e3,
+           100 * row.seconds / steps / step_seconds, format_count(row.cost.flops / row.seconds).c_str(),
+           format_count(row.cost.bytes / row.seconds).c_str(), 100 * row.least / row.seconds, row.lost() / steps * 1e3);
+  out += "\n";
+}
+
+}  // namespace
+
+Filling filling(const Tiling& tiling, double m, double n, double k, double multiprocessors) {
+  constexpr double kPipeline = 192;
+  const double tiles = tiling.tiles(m, n), waves = std::ceil(tiles / multiprocessors), cut = k / tiling.cuts;
+  return {.edges = m * n * tiling.cuts / (tiles * tiling.rows * tiling.cols),
+          .wave = tiles / (multiprocessors * waves),
+          .pipeline = cut / (cut + kPipeline)};
+}
+
+double partial_sum_bytes(const Tiling& tiling, double m, double n) {
+  return tiling.cuts > 1 ? 8.0 * tiling.cuts * m * n : 0;
+}
+
+Tiling best_tiling(const Launch& product, const Roofline& limits) {
+  Tiling best;
+  double least = std::numeric_limits<double>::infinity();
+  for (const int cuts : {1, 2, 3, 4, 6, 8, 12})
+    for (const bool turned : {false, true}) {
+      const Tiling tiling{.rows = turned ? 256.0 : 128.0, .cols = turned ? 128.0 : 256.0, .cuts = double(cuts)};
+      const double seconds = tiled_seconds(product, tiling, limits);
+      if (seconds < least) best = tiling;
+      least = std::min(least, seconds);
+    }
+  return best;
+}
+
+double least_seconds(const Launch& launch, const Roofline& limits) {
+  const double roofline = limits.most.least_seconds(launch.cost);
+  const std::string_view op = launch.op;
+  if (limits.multiprocessors > 0 && launch.inner > 0)
+    return std::max(roofline, tiled_seconds(launch, best_tiling(launch, limits), limits));
+  if (limits.attention_forward > 0 && op == AttentionFwd::kName)
+    return std::max(roofline, launch.cost.flops / limits.attention_forward);
+  if (limits.attention_backward > 0 && op == AttentionBwd::kName)
+    return std::max(roofline, launch.cost.flops / limits.attention_backward);
+  return roofline;
+}
+
+void OpRow::add(const Launch& launch, const Roofline& limits, int64_t times) {
+  launches += times;
+  shape = launch.shape;
+  inner = launch.inner;
+  cost.flops += double(times) * launch.cost.flops;
+  cost.bytes += double(times) * launch.cost.bytes;
+  least += double(times) * least_seconds(launch, limits);
+}
+
+std::string row_name(const Launch& launch, bool by_shape) {
+  if (!by_shape) return launch.op;
+  std::string name = launch.op;
+  for (int i = 0; i < launch.shape.rank; ++i) name += cat(i ? "x" : " ", launch.shape[i]);
+  return launch.inner > 0 ? cat(name, "x", launch.inner) : name;
+}
+
+std::map<std::string, OpRow> planned_rows(const Engine& engine, const Roofline& limits, bool by_shape) {
+  std::map<std::string, OpRow> rows;
+  for (const Launch& launch : engine.micro_launches())
+    rows[row_name(launch, by_shape)].add(launch, limits, engine.micro_batches());
+  for (const Launch& launch : engine.update_launches()) rows[row_name(launch, by_shape)].add(launch, limits);
+  return rows;
+}
+
+std::vector<std::pair<std::string, OpRow>> ordered(const std::map<std::string, OpRow>& rows) {
+  std::vector<std::pair<std::string, OpRow>> out(rows.begin(), rows.end());
+  const auto weight = [](const OpRow& row) { return row.seconds > 0 ? row.lost() : row.least; };
+  std::stable_sort(out.begin(), out.end(),
+                   [&](const auto& a, const auto& b) { return weight(a.second) > weight(b.second); });
+  return out;
+}
+
+double least_sum(const std::map<std::string, OpRow>& rows) {
+  double sum = 0;
+  for (const auto& [name, row] : rows) sum += row.least;
+  return sum;
+}
+
+double measured_sum(const std::map<std::string, OpRow>& rows) {
+  double sum = 0;
+  for (const auto& [name, row] : rows) sum += row.seconds;
+  return sum;
+}
+
+std::string op_table(const std::map<std::string, OpRow>& rows, double steps, double step_seconds) {
+  std::string out;
+  append(out, "%-28s %8s %10s %10s %10s", "op, per step", "launches", "FLOP", "bytes", "limit ms");
+  if (step_seconds > 0) append(out, " %10s %7s %9s %9s %9s %9s", "ms", "share", "FLOP/s", "B/s", "of limit", "lost ms");
+  out += "\n";
+  for (const auto& [name, row] : ordered(rows)) append_row(out, name, row, steps, step_seconds);
+  const double least = least_sum(rows) / steps, seconds = measured_sum(rows) / steps;
+  append(out, "limit of the step: %.4g ms", least * 1e3);
+  if (step_seconds > 0)
+    append(
+        out,
+        "; ops take %.4g ms, %.1f %% of the step's %.4g ms\nbetween ops: %.4g ms (input, memory, the tape, launches, "
+        "reading the result)",
+        seconds * 1e3, 100 * seconds / step_seconds, step_seconds * 1e3, std::max(0.0, step_seconds - seconds) * 1e3);
+  return out + "\n";
+}
+
+}  // namespace athanor

@@ -1,0 +1,156 @@
+#include "perf/step_profile.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <set>
+#include <vector>
+
+#include "base/log.h"
+#include "perf/label_ops.h"
+#include "perf/timed_ops.h"
+
+namespace athanor {
+namespace {
+
+constexpr int64_t kPreparing = 1, kPreparingGraphs = 2;  // libraries make plans; then graphs are captured
+
+bool communicates(const DeviceWork& a) { return a.name.rfind("nccl", 0) == 0; }  // NCCL's kernels: ncclDevKernel_...
+
+// Length of the union of intervals.
+double covered_seconds(std::vector<std::pair<int64_t, int64_t>> spans) {
+  std::sort(spans.begin(), spans.end());
+  int64_t sum = 0, until = INT64_MIN;
+  for (const auto& [begin, end] : spans) {
+    sum += std::max<int64_t>(0, end - std::max(begin, until));
+    until = std::max(until, end);
+  }
+  return double(sum) * 1e-9;
+}
+
+std::string row_of(const DeviceWork& a, const LabelOps& labels) {
+  return a.label > 0 ? labels.row_of(a.label) : cat("[", a.name, "]");
+}
+
+}  // namespace
+
+Occupation occupation(std::span<const DeviceWork> activities) {
+  if (activities.empty()) return {};
+  std::vector<std::pair<int64_t, int64_t>> all, computing;
+  int64_t first = INT64_MAX, last = INT64_MIN;
+  for (const DeviceWork& a : activities) {
+    first = std::min(first, a.begin);
+    last = std::max(last, a.end);
+    all.emplace_back(a.begin, a.end);
+    if (!communicates(a)) computing.emplace_back(a.begin, a.end);
+  }
+  const double busy = covered_seconds(std::move(all));
+  return {.window = double(last - first) * 1e-9, .busy = busy, .exposed = busy - covered_seconds(std::move(computing))};
+}
+
+StepProfile::StepProfile(Engine& engine, Backend backend, Options options)
+    : engine_(engine), backend_(backend), options_(std::move(options)) {
+  if (!options_.profiler) {
+    use_events();
+    return;
+  }
+  source_ = options_.profiler->description();
+  labels_ = std::make_unique<LabelOps>(backend_.ops, *options_.profiler, options_.by_shape);
+  preparing_ = kPreparingGraphs;
+  engine_.set_ops(*labels_, CaptureOps::yes);
+}
+
+StepProfile::~StepProfile() { engine_.set_ops(backend_.ops, labels_ ? CaptureOps::yes : CaptureOps::no); }
+
+// What was measured so far is forgotten: the two kinds of times do not mix.
+void StepProfile::use_events() {
+  if (!options_.why_events.empty())
+    log::warn("profile: ops are launched one by one, without CUDA graphs, and timed by events around each: ",
+              options_.why_events);
+  source_ = "events";
+  timed_ = std::make_unique<TimedOps>(
+      backend_.ops, backend_.device,
+      TimedOps::Options{.limits = options_.limits, .by_shape = options_.by_shape, .trace = options_.trace});
+  engine_.set_ops(*timed_);
+  labels_.reset();
+  kernel_rows_.clear();
+  occupied_ = {};
+  lost_ = steps_ = 0;
+  seconds_ = 0;
+  preparing_ = kPreparing;
+}
+
+void StepProfile::end_step(double seconds) {
+  const bool count = preparing_ == 0;
+  preparing_ = std::max<int64_t>(0, preparing_ - 1);
+  settle(count);
+  if (!count || preparing_ > 0) return;
+  ++steps_;
+  seconds_ += seconds;
+}
+
+void StepProfile::skip() { settle(false); }
+
+void StepProfile::settle(bool count) {
+  if (timed_) return timed_->settle(count);
+  backend_.device.sync();
+  const DeviceLog log = options_.profiler->take();
+  if (!log.problem.empty()) {
+    options_.why_events = log.problem;
+    return use_events();
+  }
+  if (options_.trace) write_spans(log);
+  if (count) add(log);
+}
+
+void StepProfile::add(const DeviceLog& log) {
+  // Replays launch nothing on the host, so launches are those of the plan.
+  for (const auto& [name, planned] : planned_rows(engine_, options_.limits, options_.by_shape)) {
+    OpRow& row = kernel_rows_[name];
+    row.launches += planned.launches;
+    row.cost.flops += planned.cost.flops;
+    row.cost.bytes += planned.cost.bytes;
+    row.least += planned.least;
+  }
+  for (const DeviceWork& a : log.done) {
+    OpRow& row = kernel_rows_[row_of(a, *labels_)];
+    row.seconds += double(a.end - a.begin) * 1e-9;
+    if (a.label == 0) ++row.launches;
+  }
+  const Occupation step = occupation(log.done);
+  occupied_.window += step.window;
+  occupied_.busy += step.busy;
+  occupied_.exposed += step.exposed;
+  lost_ += log.lost;
+}
+
+void StepProfile::write_spans(const DeviceLog& log) {
+  const auto now = TraceWriter::Clock::now();
+  const int64_t now_there = options_.profiler->now();
+  const auto here = [&](int64_t ns) { return now + std::chrono::nanoseconds(ns - now_there); };
+  for (const DeviceWork& a : log.done)
+    options_.trace->complete(
+        {.name = row_of(a, *labels_), .category = a.name, .tid = a.stream, .begin = here(a.begin), .end = here(a.end)});
+}
+
+const std::map<std::string, OpRow>& StepProfile::rows() const { return timed_ ? timed_->rows() : kernel_rows_; }
+
+std::string StepProfile::table(double step_seconds) const {
+  if (steps_ == 0) return "profile: no step counted; the first ones prepare\n";
+  std::string out = op_table(rows(), double(steps_), step_seconds);
+  if (timed_ && options_.why_events.empty()) return out;
+  if (timed_)
+    return out +
+           "times: events around every op, launched one by one, not kernels under CUDA graphs (there was a "
+           "warning)\n";
+  char text[200];
+  std::snprintf(
+      text, sizeof text,
+      "times: kernels, by %s\nbetween the first and the last kernel of a step the GPU was idle %.1f %% of the "
+      "time; communication that no computing hid: %.4g ms\n",
+      source_.c_str(), 100 * occupied_.idle(), occupied_.exposed / double(steps_) * 1e3);
+  out += text;
+  if (lost_ > 0) out += cat(lost_, " records of activities were lost: times are too low\n");
+  return out;
+}
+
+}  // namespace athanor

@@ -1,0 +1,78 @@
+// TimedOps: a decorator that takes every op's time on the device by an event before and one after it, without waiting
+// between them, and adds up time, operations and traffic by op, or by op and shape.
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+#include "metrics/trace.h"
+#include "ops/decorate.h"
+#include "perf/roofline.h"
+
+namespace athanor {
+
+class TimedOps final : public Decorated<TimedOps> {
+ public:
+  struct Options {
+    Roofline limits;
+    bool by_shape = false;
+    TraceWriter* trace = nullptr;  // gets a span per op; null: none
+  };
+  TimedOps(Ops& inner, Device& device, const Options& options) : inner_(inner), device_(device), options_(options) {
+    begin_log();
+  }
+
+  template <class Op>
+  void on(const Op& op, void* scratch) {
+    auto begin = device_.record(Lane::compute);
+    inner_.run(op, scratch);
+    pending_.push_back({launch_of(op), std::move(begin), device_.record(Lane::compute)});
+  }
+  const Ops& inner() const { return inner_; }
+
+  // Waits for the device. The launches since the last call are added to the rows, if they count.
+  void settle(bool count) {
+    device_.sync();
+    for (const Pending& p : pending_) {
+      const double seconds = device_.seconds(*p.begin, *p.end);
+      if (options_.trace) write_span(p, seconds);
+      if (!count) continue;
+      OpRow& row = rows_[row_name(p.launch, options_.by_shape)];
+      row.add(p.launch, options_.limits);
+      row.seconds += seconds;
+    }
+    begin_log();
+  }
+  const std::map<std::string, OpRow>& rows() const { return rows_; }
+
+ private:
+  struct Pending {
+    Launch launch;
+    std::unique_ptr<Event> begin, end;
+  };
+  // The device is idle: what it records now is now on the host's clock too.
+  void begin_log() {
+    pending_.clear();
+    log_begin_ = device_.record(Lane::compute);
+    log_begin_time_ = TraceWriter::Clock::now();
+  }
+  void write_span(const Pending& p, double seconds) {
+    const auto ticks = [](double s) {
+      return std::chrono::duration_cast<TraceWriter::Clock::duration>(std::chrono::duration<double>(s));
+    };
+    const auto begin = log_begin_time_ + ticks(device_.seconds(*log_begin_, *p.begin));
+    options_.trace->complete(
+        {.name = p.launch.op, .category = "", .tid = 0, .begin = begin, .end = begin + ticks(seconds)});
+  }
+
+  Ops& inner_;
+  Device& device_;
+  Options options_;
+  std::unique_ptr<Event> log_begin_;
+  TraceWriter::Clock::time_point log_begin_time_;
+  std::vector<Pending> pending_;
+  std::map<std::string, OpRow> rows_;
+};
+
+}  // namespace athanor

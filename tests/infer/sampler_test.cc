@@ -1,0 +1,171 @@
+// Sampling with a key/value cache equals the whole forward pass; drawing obeys temperature, top-k and top-p.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "config/config.h"
+#include "infer/sampler.h"
+#include "infer/stop_text.h"
+#include "tests/train/harness.h"
+#include "train/snapshot.h"
+
+namespace athanor {
+namespace {
+
+class CachedLogits : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(CachedLogits, EqualTheFullForwardPass) {
+  testing::Rig rig;
+  const std::string folder = cat("tests/golden/", GetParam());
+  const ModelConfig config = load_model_config(folder + "/config.json");
+  const SafetensorsFile reference(folder + "/reference.safetensors");
+  const int64_t t = reference.at("tokens").shape[2], vocab = config.vocab_size, split = 5;
+  std::vector<int32_t> tokens(size_t(reference.at("tokens").bytes / 4));
+  reference.read(reference.at("tokens"), std::as_writable_bytes(std::span(tokens)));
+  std::vector<float> want(size_t(reference.at("logits").bytes / 4));
+  reference.read(reference.at("logits"), std::as_writable_bytes(std::span(want)));
+  Sampler sampler(config, make_recipe("fp32", DType::f32), rig.backend(), t);
+  sampler.commit();
+  load_weights(sampler.model().params(), *rig.device, ModelFolder(folder));
+  for (int round = 0; round < 2; ++round) {  // a second prompt forgets the first
+    std::span<const float> got = sampler.prompt(std::span(tokens).first(size_t(split)));
+    for (int64_t at = split;; ++at) {
+      for (int64_t v = 0; v < vocab; ++v)
+        ASSERT_NEAR(got[size_t(v)], want[size_t((at - 1) * vocab + v)], 2e-5) << "after " << at;
+      if (at == t) break;
+      got = sampler.next(tokens[size_t(at)]);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, CachedLogits,
+                         ::testing::Values("gpt2", "llama", "llama3", "qwen2", "qwen3", "mistral"),
+                         [](const auto& test) { return std::string(test.param); });
+
+// A prompt of several pieces, the last one padded, up to the last position that the model has.
+TEST(Prompts, LongOnesEqualTheirTokensOneByOne) {
+  testing::Rig rig;
+  ModelConfig config = model_defaults(ModelType::gpt2);
+  config.vocab_size = 67;
+  config.hidden_size = 16;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = config.num_key_value_heads = 2;
+  config.head_dim = 8;
+  config.intermediate_size = 32;
+  config.max_position_embeddings = 150;
+  Sampler sampler(config, make_recipe("fp32", DType::f32), rig.backend(), 150);
+  sampler.commit();
+  for (const auto& unit : sampler.model().params().units())
+    rig.backend().ops.run(RandomNormal{.x = unit->value, .std = 0.3f}, nullptr);
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < 150; ++i) tokens.push_back(i * i % 67);
+  sampler.prompt(std::span(tokens).first(1));
+  for (size_t length = 1; length <= tokens.size(); ++length) {
+    const auto now = length > 1 ? sampler.next(tokens[length - 1]) : sampler.prompt(std::span(tokens).first(1));
+    const std::vector<float> one_by_one(now.begin(), now.end());
+    if (length != 63 && length != 64 && length != 65 && length != 128 && length != 150) continue;
+    Sampler other(config, make_recipe("fp32", DType::f32), rig.backend(), 150);
+    other.commit();
+    for (const auto& unit : other.model().params().units())
+      rig.backend().ops.run(RandomNormal{.x = unit->value, .std = 0.3f}, nullptr);
+    const auto whole = other.prompt(std::span(tokens).first(length));
+    for (size_t v = 0; v < whole.size(); ++v) ASSERT_NEAR(whole[v], one_by_one[v], 1e-4) << length;
+    if (length == 65) {
+      const auto a = other.next(5);
+      const std::vector<float> after(a.begin(), a.end());
+      std::vector<int32_t> longer(tokens.begin(), tokens.begin() + 65);
+      longer.push_back(5);
+      const auto b = other.prompt(longer);
+      for (size_t v = 0; v < b.size(); ++v) ASSERT_NEAR(after[v], b[v], 1e-4);
+    }
+  }
+}
+
+// Beyond the context each token follows from the last half of it or more, as if that were the prompt.
+TEST(Prompts, TheContextSlides) {
+  for (const char* name : {"gpt2", "llama", "mistral"}) {
+    testing::Rig rig;
+    const std::string folder = cat("tests/golden/", name);
+    const ModelConfig config = load_model_config(folder + "/config.json");
+    const int64_t context = std::min<int64_t>(config.max_position_embeddings, 13);
+    Sampler sampler(config, make_recipe("fp32", DType::f32), rig.backend(), context),
+        fresh(config, make_recipe("fp32", DType::f32), rig.backend(), context);
+    for (Sampler* s : {&sampler, &fresh}) {
+      s->commit();
+      load_weights(s->model().params(), *rig.device, ModelFolder(folder));
+    }
+    std::vector<int32_t> tokens{3, 1, 4};
+    sampler.prompt(tokens);
+    for (int32_t i = 0; i < 40; ++i) {
+      const int64_t length = sampler.length();
+      const bool slides = length == context;
+      tokens.push_back((i * i + 5) % 40);
+      const auto got = sampler.next(tokens.back());
+      const std::vector<float> after(got.begin(), got.end());
+      EXPECT_EQ(sampler.length(), slides ? (context + 1) / 2 : length + 1);
+      const auto want = fresh.prompt(std::span(tokens).last(size_t(sampler.length())));
+      for (size_t v = 0; v < want.size(); ++v) ASSERT_NEAR(after[v], want[v], 1e-4) << name << " " << i;
+    }
+  }
+}
+
+TEST(StopText, EndsBeforeTheFirstStopHoweverTheStreamIsCut) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"one END two", "one "}, {"EN EN END", "EN EN "}, {"no stop EN", "no stop EN"},
+      {"a\n\nb END", "a"},     {"EEND", "E"},           {"", ""},
+      {"ENDEND", ""}};
+  for (const auto& [text, want] : cases)
+    for (size_t piece = 1; piece <= 4; ++piece) {
+      StopText stop({"END", "\n\n", ""});
+      std::string shown;
+      for (size_t at = 0; at < text.size() && !stop.found(); at += piece) shown += stop.add(text.substr(at, piece));
+      if (!stop.found()) shown += stop.rest();
+      EXPECT_EQ(shown, want) << text << " in pieces of " << piece;
+    }
+}
+
+TEST(ChooseToken, NeverDrawsWhatIsMasked) {
+  const float none = -std::numeric_limits<float>::infinity();
+  const std::vector<float> logits = {none, 1.0f, none, 1.0f, none};
+  for (const double top_p : {1.0, 0.99})
+    for (uint64_t d = 0; d < 2000; ++d) {
+      const int32_t token = choose_token(logits, {.top_p = top_p, .seed = 2}, d);
+      ASSERT_TRUE(token == 1 || token == 3) << token;
+    }
+}
+
+TEST(ChooseToken, ZeroTemperatureTakesTheLikeliest) {
+  EXPECT_EQ(choose_token(std::vector<float>{0.1f, 3.0f, 2.9f}, {.temperature = 0}, 5), 1);
+}
+
+TEST(ChooseToken, FrequenciesFollowTheSoftmax) {
+  const std::vector<float> logits = {0.0f, 1.0f, -1.0f, 2.0f};
+  double sum = 0, count[4] = {};
+  for (const float z : logits) sum += std::exp(double(z));
+  constexpr int kDraws = 20000;
+  for (uint64_t d = 0; d < kDraws; ++d) ++count[choose_token(logits, {.seed = 3}, d)];
+  for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(count[i] / kDraws, std::exp(double(logits[i])) / sum, 0.01) << i;
+}
+
+TEST(ChooseToken, TopKAndTopPKeepTheLikeliest) {
+  const std::vector<float> logits = {0.0f, 1.0f, -1.0f, 2.0f};  // probabilities .087 .236 .032 .644
+  bool seen[2][4] = {};
+  for (uint64_t d = 0; d < 2000; ++d) {
+    seen[0][choose_token(logits, {.top_k = 2, .seed = 1}, d)] = true;
+    seen[1][choose_token(logits, {.top_p = 0.9, .seed = 1}, d)] = true;
+  }
+  EXPECT_TRUE(seen[0][3] && seen[0][1]);
+  EXPECT_FALSE(seen[0][0] || seen[0][2]);
+  EXPECT_TRUE(seen[1][3] && seen[1][1] && seen[1][0]);
+  EXPECT_FALSE(seen[1][2]);
+}
+
+TEST(ChooseToken, SameSeedSameText) {
+  const std::vector<float> logits(50, 0.0f);
+  for (uint64_t d = 0; d < 20; ++d)
+    EXPECT_EQ(choose_token(logits, {.seed = 9}, d), choose_token(logits, {.seed = 9}, d));
+}
+
+}  // namespace
+}  // namespace athanor

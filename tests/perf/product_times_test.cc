@@ -1,0 +1,83 @@
+// The products of a step: each different one once, with all its launches, and timed without weights or data.
+#include "perf/product_times.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "ops/gemm_problem.h"
+#include "tests/train/harness.h"
+
+namespace athanor {
+namespace {
+
+EngineOptions options(Recompute::Granularity granularity = Recompute::Granularity::none) {
+  EngineOptions o{.recipe = make_recipe("bf16", DType::f32), .recompute = {granularity, 1}};
+  o.seq_length = 16;
+  o.micro_batch_size = 2;
+  o.global_batch_size = 6;
+  return o;
+}
+
+ModelConfig gpt2() {
+  ModelConfig m = model_defaults(ModelType::gpt2);
+  m.vocab_size = 200;
+  m.max_position_embeddings = 16;
+  m.hidden_size = 32;
+  m.num_hidden_layers = 2;
+  m.num_attention_heads = m.num_key_value_heads = 2;
+  m.head_dim = 16;
+  m.intermediate_size = 128;
+  return m;
+}
+
+TEST(ProductTimes, CountAllLaunchesOfAStep) {
+  testing::Rig rig(1);
+  Engine engine(gpt2(), options(), rig.backend());
+  int64_t launches = 0;
+  double last = 0;
+  std::map<std::string, int> seen;
+  for (const ProductUse& use : products_of_step(engine)) {
+    launches += use.launches;
+    EXPECT_GT(use.launches + use.within, 0);
+    EXPECT_EQ(use.launches % engine.micro_batches(), 0);
+    EXPECT_EQ(++seen[cat(problem_of(use.op))], 1);
+    EXPECT_FALSE(use.recompute);
+    const double work = double(use.launches + use.within) * use.op.cost().flops;
+    EXPECT_TRUE(last == 0 || work <= last) << "most work first";
+    last = work;
+  }
+  int64_t planned = 0;
+  for (const Launch& launch : engine.micro_launches()) planned += launch.op == std::string(Gemm::kName);
+  EXPECT_EQ(engine.micro_batches(), 3);
+  EXPECT_EQ(launches, 3 * planned);
+  EXPECT_GT(seen.size(), 8U);
+}
+
+// A GELU that is computed again belongs to its product.
+TEST(ProductTimes, KnowWhatIsComputedAgain) {
+  testing::Rig rig(1);
+  Engine engine(gpt2(), options(Recompute::Granularity::selective), rig.backend());
+  int again = 0;
+  for (const ProductUse& use : products_of_step(engine)) {
+    again += use.recompute;
+    EXPECT_TRUE(!use.recompute || use.op.epilogue == Epilogue::gelu);
+  }
+  EXPECT_EQ(again, 1);
+}
+
+TEST(ProductTimes, EveryProductOfAStepIsTimed) {
+  testing::Rig rig(1);
+  Engine engine(gpt2(), options(), rig.backend());
+  const size_t before = rig.device->allocated();
+  for (const ProductUse& use : products_of_step(engine)) {
+    const ProductTime time = time_product(rig.backend(), use);
+    EXPECT_GT(time.seconds, 0) << problem_of(use.op);
+    EXPECT_LE(time.product_seconds, time.seconds);
+    EXPECT_FALSE(time.method.words.empty());
+  }
+  EXPECT_EQ(rig.device->allocated(), before);
+}
+
+}  // namespace
+}  // namespace athanor

@@ -1,0 +1,77 @@
+// The model of the limit: no launch beats either rate, tiles round products up, rows add up and are ordered by loss.
+#include "perf/roofline.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "perf/described_gpu.h"
+
+namespace athanor {
+namespace {
+
+Launch product(int64_t m, int64_t n, int64_t k) {
+  return {.op = Gemm::kName,
+          .cost = {2.0 * double(m) * double(n) * double(k), 2.0 * double(m * n + m * k + n * k)},
+          .shape = {m, n},
+          .inner = k};
+}
+
+TEST(Limit, IsTheLongerOfTheTwoTimes) {
+  const Roofline limits{.most = {.flops = 100, .bytes = 10}};
+  const Launch computes{.op = "x", .cost = {1000, 1}, .shape = {1}}, copies{.op = "x", .cost = {1, 1000}, .shape = {1}};
+  EXPECT_DOUBLE_EQ(least_seconds(computes, limits), 10);
+  EXPECT_DOUBLE_EQ(least_seconds(copies, limits), 100);
+}
+
+TEST(Limit, TilesNeverMakeAProductFasterThanItsRoofline) {
+  const Roofline tiled = limits_of(find_gpu("h200"), 64, 1024), plain{.most = tiled.most};
+  for (const Launch& p : {product(8192, 8192, 8192), product(65536, 768, 768), product(768, 768, 65536),
+                          product(65536, 50304, 768), product(1, 1, 1)})
+    EXPECT_GE(least_seconds(p, tiled), least_seconds(p, plain)) << row_name(p, true);
+  EXPECT_DOUBLE_EQ(least_seconds(product(8192, 8192, 8192), tiled), 2 * std::pow(8192.0, 3) / tiled.most.flops);
+  // 133 tiles on 132 multiprocessors take two waves, unless cut finer.
+  EXPECT_GT(least_seconds(product(133 * 128, 256, 4096), tiled),
+            1.1 * least_seconds(product(132 * 128, 256, 4096), tiled));
+}
+
+TEST(Limit, AttentionHasARateOfItsOwn) {
+  const Roofline limits = limits_of(find_gpu("h200"), 128, 4096);
+  const Launch forward{.op = AttentionFwd::kName, .cost = {1e12, 1}, .shape = {1, 1}};
+  const Launch backward{.op = AttentionBwd::kName, .cost = {1e12, 1}, .shape = {1, 1}};
+  EXPECT_NEAR(least_seconds(forward, limits), 1 / 591.0, 1e-9);
+  EXPECT_NEAR(least_seconds(backward, limits), 1 / 474.0, 1e-9);
+  const double between = least_seconds(forward, limits_of(find_gpu("h200"), 128, 3072));
+  EXPECT_GT(between, 1 / 591.0);
+  EXPECT_LT(between, 1 / 484.0);
+}
+
+TEST(Limit, RowsAddUpAndThoseThatLoseMostComeFirst) {
+  const Roofline limits{.most = {.flops = 1, .bytes = 1}};
+  const Launch launch{.op = "x", .cost = {3, 1}, .shape = {2, 5}};
+  std::map<std::string, OpRow> rows;
+  for (int i = 0; i < 2; ++i) rows["near"].add(launch, limits);
+  rows["far"].add(launch, limits);
+  rows["near"].seconds = 7;
+  rows["far"].seconds = 5;
+  EXPECT_EQ(least_sum(rows), 9);
+  EXPECT_EQ(measured_sum(rows), 12);
+  EXPECT_EQ(ordered(rows).front().first, "far");
+  EXPECT_EQ(row_name(launch, false), "x");
+  EXPECT_EQ(row_name(launch, true), "x 2x5");
+  EXPECT_EQ(row_name(product(2, 3, 4), true), "gemm 2x3x4");
+  const std::string table = op_table(rows, 1, 15);
+  EXPECT_NE(table.find("80.0 % of the step's 1.5e+04 ms\nbetween ops: 3000 ms"), std::string::npos) << table;
+}
+
+TEST(DescribedGpu, UnknownNamesAreRefusedAndNothingRuns) {
+  EXPECT_THROW(find_gpu("h300"), Error);
+  const DescribedBackend gpu = describe(find_gpu("h200"));
+  EXPECT_FALSE(gpu.device->unified());
+  EXPECT_GT(gpu.device->capacity(Mem::device), size_t{100} << 30);
+  EXPECT_THROW(gpu.device->allocate(1, Mem::device), Error);
+  EXPECT_THROW(gpu.ops->run(Fill{}, nullptr), Error);
+}
+
+}  // namespace
+}  // namespace athanor
