@@ -20,9 +20,8 @@ constexpr std::string_view kLrDecayStyles[] = {"constant",     "linear", "cosine
                                                "inverse_sqrt", "1cycle", "exponential"};
 constexpr std::string_view kWsdDecayStyles[] = {"linear", "cosine", "minus_sqrt", "exponential"};
 constexpr std::string_view kWeightDecayCourses[] = {"constant", "linear", "cosine"};
-constexpr std::string_view kPrecisions[] = {"fp32",        "tf32",          "bf16",
-                                            "fp16",        "fp8_tensorwise", "fp8_rowwise",
-                                            "fp8_rowwise_gw_hp", "fp8_blockwise", "mxfp8"};
+constexpr std::string_view kPrecisions[] = {
+    "fp32", "tf32", "bf16", "fp16", "fp8_tensorwise", "fp8_rowwise", "fp8_rowwise_gw_hp", "fp8_blockwise", "mxfp8"};
 constexpr std::string_view kFp8Formats[] = {"auto", "hybrid", "e4m3"};
 constexpr std::string_view kMasterWeights[] = {"fp32", "split", "bf16"};
 constexpr std::string_view kMomentDtypes[] = {"fp32", "bf16"};

@@ -136,8 +136,7 @@ void validate_precision(const Config& c) {
           name_of(c.precision));
   const auto only_with_eight_bits = [&](bool is_default, const char* key) {
     require(is_default || eight_bits(c.precision), key,
-            ": has a meaning only with a precision of 8 bits (fp8_tensorwise, ..., mxfp8), not ",
-            name_of(c.precision));
+            ": has a meaning only with a precision of 8 bits (fp8_tensorwise, ..., mxfp8), not ", name_of(c.precision));
   };
   only_with_eight_bits(c.fp8_format == Fp8Format::automatic, "fp8_format");
   only_with_eight_bits(!c.fp8_power_of_two_scales, "fp8_power_of_two_scales");

@@ -70,7 +70,9 @@ class Engine {
   Engine(const ModelConfig&, const EngineOptions&, Backend);
 
   const EngineOptions& options() const { return options_; }
-  const std::string& eight_bits() const { return eight_bits_; }  // which layers are in 8 bits; empty: the recipe has none
+  const std::string& eight_bits() const {
+    return eight_bits_;
+  }                            // which layers are in 8 bits; empty: the recipe has none
   const MemoryPlan& memory();  // records the dry runs on first use
   const Arena& arena() const { return arena_; }
   Model& model() { return *model_; }

@@ -10,13 +10,13 @@ namespace {
 constexpr int64_t kMultiple = 16;  // tensor cores read rows of codes in 16 bytes
 
 bool fits(const std::string& pattern, const ParamSpec& spec) {
-  return std::any_of(spec.slices.begin(), spec.slices.end(), [&](const HfSlice& slice) {
-    return ::fnmatch(pattern.c_str(), slice.name.c_str(), 0) == 0;
-  });
+  return std::any_of(spec.slices.begin(), spec.slices.end(),
+                     [&](const HfSlice& slice) { return ::fnmatch(pattern.c_str(), slice.name.c_str(), 0) == 0; });
 }
 
 [[noreturn]] void matches_nothing(const std::string& pattern, const std::vector<ParamSpec>& specs) {
-  const auto linear = std::find_if(specs.begin(), specs.end(), [](const ParamSpec& s) { return s.role == Role::matrix; });
+  const auto linear =
+      std::find_if(specs.begin(), specs.end(), [](const ParamSpec& s) { return s.role == Role::matrix; });
   throw Error(cat("fp8_exclude: \"", pattern, "\" matches no linear layer of a block, such as ",
                   linear->slices.front().name, "; * stands for any text"),
               Exit::usage);
@@ -52,11 +52,11 @@ std::string choose_eight_bits(Model& model, Recipe& recipe, const HighLayers& hi
     bool named = false;
     for (size_t i = 0; i < high.match.size(); ++i)
       if (fits(high.match[i], spec)) named = used[i] = true;
-    int64_t Counts::*const fate = block < high.first || block >= blocks - high.last      ? &Counts::at_ends
-                                  : named                                                ? &Counts::named
-                                  : std::min(rows, cols) < high.least                    ? &Counts::small
-                                  : rows % kMultiple != 0 || cols % kMultiple != 0       ? &Counts::odd
-                                                                                         : &Counts::chosen;
+    int64_t Counts::*const fate = block < high.first || block >= blocks - high.last ? &Counts::at_ends
+                                  : named                                           ? &Counts::named
+                                  : std::min(rows, cols) < high.least               ? &Counts::small
+                                  : rows % kMultiple != 0 || cols % kMultiple != 0  ? &Counts::odd
+                                                                                    : &Counts::chosen;
     ++counts.all, ++(counts.*fate);
     if (fate == &Counts::chosen) model.params().read_in_eight_bits({id});
   }
@@ -66,11 +66,12 @@ std::string choose_eight_bits(Model& model, Recipe& recipe, const HighLayers& hi
     throw Error(cat("precision: ", recipe.name, " leaves none of the ", counts.all, " linear layers in 8 bits",
                     counts.reasons(), "; use precision bf16"),
                 Exit::usage);
-  std::string line = cat(recipe.name, ": ", counts.chosen, " of ", counts.all, " linear layers in 8 bits",
-                         counts.reasons());
+  std::string line =
+      cat(recipe.name, ": ", counts.chosen, " of ", counts.all, " linear layers in 8 bits", counts.reasons());
   if (tokens % kMultiple != 0 && recipe.rule(Operand::weight_x).scaling != Scaling::none) {
     for (const Operand operand : {Operand::weight_dy, Operand::weight_x}) recipe.linear[size_t(operand)] = {};
-    line += cat("; gradients of weights in bf16: the ", tokens, " tokens of a micro-batch are no multiple of ", kMultiple);
+    line +=
+        cat("; gradients of weights in bf16: the ", tokens, " tokens of a micro-batch are no multiple of ", kMultiple);
   }
   return line;
 }

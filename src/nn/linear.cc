@@ -118,11 +118,11 @@ Factor run_weight_gradient(Net n, const Linear& layer, const Buffer& dy, const F
 }
 
 Factor weight_factor(Net n, const Linear& layer, const Buffer& x, const Factor& forward) {
-  return same_codes(n, layer, Operand::forward_x, Operand::weight_x) ? forward
-                                                                     : factor(n, layer, Operand::weight_x, x);
+  return same_codes(n, layer, Operand::forward_x, Operand::weight_x) ? forward : factor(n, layer, Operand::weight_x, x);
 }
 
-// Codes are made now, so that the matrix need not be kept; but where backward has the matrix anyway, they are made there.
+// Codes are made now, so that the matrix need not be kept; but where backward has the matrix anyway, they are made
+// there.
 SavedInput::SavedInput(Net n, const Linear& layer, const Var& x, const Factor& forward) {
   const bool codes = rule_of(n, layer, Operand::weight_x).scaling != Scaling::none;
   if (!codes || n.c.has_in_backward(x))

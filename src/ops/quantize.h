@@ -14,11 +14,12 @@ struct Blocks {
   }
 };
 
-// codes = x * factor, rounded to nearest even, and scales = 1 / factor, by code_scale() of each block (tensor/float8.h).
+// codes = x * factor, rounded to nearest even, and scales = 1 / factor, by code_scale() of each block
+// (tensor/float8.h).
 struct Quantize {
-  Tensor codes;               // [R, C] f8_e4m3 or f8_e5m2
-  Tensor scales;              // blocks.grid(), f32 or f8_e8m0
-  Tensor x;                   // [R, C]
+  Tensor codes;   // [R, C] f8_e4m3 or f8_e5m2
+  Tensor scales;  // blocks.grid(), f32 or f8_e8m0
+  Tensor x;       // [R, C]
   Blocks blocks = {};
   bool power_of_two = false;  // scales; those of f8_e8m0 are anyway
   static constexpr const char* kName = "quantize";

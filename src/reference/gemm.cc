@@ -1,6 +1,7 @@
 // Matrix product and column sums, from their definitions.
+#include "reference/gemm.h"
+
 #include "reference/reference_ops.h"
-#include "reference/values.h"
 
 namespace athanor {
 namespace {

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <limits>
 
+#include "reference/gemm.h"
 #include "reference/reference_ops.h"
-#include "reference/values.h"
 
 namespace athanor {
 namespace {
@@ -73,13 +73,15 @@ void ReferenceOps::run(const ScaledGemm& op, void*) {
   const auto decoded = [](const Tensor& codes, const Tensor& scales, const Blocks& blocks) {
     Values v = load(codes);
     const Values s = load(scales);
-    each_block(codes, blocks,
-               [&](int64_t block, const Extent& e) { each_element(e, [&](int64_t r, int64_t c) { v(r, c) *= s[block]; }); });
+    each_block(codes, blocks, [&](int64_t block, const Extent& e) {
+      each_element(e, [&](int64_t r, int64_t c) { v(r, c) *= s[block]; });
+    });
     return v;
   };
   multiply(op.product, decoded(op.product.a, op.a_scales, op.a_blocks),
            decoded(op.product.b, op.b_scales, op.b_blocks));
-  if (op.product.epilogue == Epilogue::add) run(Add{.y = op.product.d, .a = op.product.d, .b = op.product.aux}, nullptr);
+  if (op.product.epilogue == Epilogue::add)
+    run(Add{.y = op.product.d, .a = op.product.d, .b = op.product.aux}, nullptr);
 }
 
 }  // namespace athanor

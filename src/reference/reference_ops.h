@@ -47,10 +47,6 @@ class ReferenceOps final : public Ops {
   void run(const ScaledGemm&, void*) override;
 };
 
-// The product alone, of a and b as they are in memory. (gemm.cc)
-struct Values;
-void multiply(const Gemm&, Values a, Values b);
-
 std::unique_ptr<Ops> make_reference();
 
 }  // namespace athanor

@@ -1,4 +1,5 @@
-// A precision recipe is a row of data: which dtype each role of tensor has, and what the products of linear layers read.
+// A precision recipe is a row of data: which dtype each role of tensor has, and what the products of linear layers
+// read.
 #pragma once
 #include <array>
 #include <string_view>
@@ -26,8 +27,8 @@ struct Recipe {
   DType master;               // what the optimizer updates, or of i16: the rests of f32 masters, halved (tensor/half.h)
   bool tf32 = false;          // round f32 products' inputs to TF32
   bool loss_scaling = false;  // fp16's narrow exponent
-  std::array<OperandRule, kOperands> linear = {};  // of layers in 8 bits, by Operand
-  bool power_of_two = false;                       // their scales
+  std::array<OperandRule, kOperands> linear = {};             // of layers in 8 bits, by Operand
+  bool power_of_two = false;                                  // their scales
   bool separate_params() const { return compute != master; }  // weights to compute with are beside the masters
   OperandRule rule(Operand operand) const { return linear[size_t(operand)]; }
   bool eight_bits() const { return rule(Operand::forward_x).scaling != Scaling::none; }

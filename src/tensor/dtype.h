@@ -47,7 +47,7 @@ constexpr size_t size_of(DType t) {
 }
 
 constexpr const char* name_of(DType t) {
-  constexpr const char* kNames[] = {"f32", "bf16", "f16", "i32",     "u8",     "i64",
+  constexpr const char* kNames[] = {"f32", "bf16", "f16",     "i32",     "u8",     "i64",
                                     "f64", "i16",  "f8_e4m3", "f8_e5m2", "f8_e8m0"};
   return kNames[static_cast<int>(t)];
 }

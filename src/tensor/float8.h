@@ -65,8 +65,8 @@ struct CodeScale {
   float factor, scale;
 };
 // For values of magnitude up to amax and a type up to `most`: factor most / amax, at most 2^126, as a power of two
-// rounded down; scale 1 / factor. A block of zeros has factor 1. One with Inf or NaN has factor 0 and scale NaN, so that
-// saturation hides neither from whoever looks at the products.
+// rounded down; scale 1 / factor. A block of zeros has factor 1. One with Inf or NaN has factor 0 and scale NaN, so
+// that saturation hides neither from whoever looks at the products.
 inline CodeScale code_scale(float amax, float most, bool power_of_two) {
   if (!(amax <= 0x1.fffffep127f)) return {0, std::bit_cast<float>(0x7fc00000u)};
   if (amax == 0) return {1, 1};
