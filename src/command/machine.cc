@@ -19,6 +19,7 @@
 #include "cpu/peak.h"
 #include "cpu/thread_pool.h"
 #include "cuda/make_cuda.h"
+#include "device/gpu_specs.h"
 #include "train/setup.h"
 #include "train/tuning_cache.h"
 
@@ -27,8 +28,11 @@ namespace {
 
 constexpr double kSecondsToExplain = 3;  // of the rendezvous, which beats once a second
 
-// Usual ones, since nothing is measured: NVLink and a network card of 400 Gbit/s for each; memory and 10 Gbit/s.
-constexpr Network kBetweenGpus{.link_bytes = 450e9, .network_bytes = 50e9};
+// Usual ones, since nothing is measured: those of an H200; memory and 10 Gbit/s.
+Network between_gpus() {
+  const GpuSpec& gpu = find_gpu("h200");
+  return {.link_bytes = gpu.link_bytes, .network_bytes = gpu.network_bytes};
+}
 constexpr Network kBetweenCpus{.link_bytes = 5e9, .network_bytes = 1.25e9};
 
 CudaAttention to_cuda(AttentionChoice choice) {
@@ -214,7 +218,7 @@ Machine::Machine(const Config& config, const RankInfo& ranks, WithoutLibraries o
     gpu ? open_gpu(config, ranks, here) : open_cpu(config, here);
     auto world = !control_ ? make_single(*device_) : gpu ? connect_gpus(config, ranks) : control_->split(0, ranks.rank);
     mesh_ = std::make_unique<ProcessMesh>(std::move(world), mesh);
-    network_ = gpu ? kBetweenGpus : kBetweenCpus;
+    network_ = gpu ? between_gpus() : kBetweenCpus;
     network_.per_machine = here.count;
   });
 }

@@ -49,12 +49,11 @@ struct Place {
       most_flops = machine->most_flops();
       return;
     }
-    const GpuDescription& description = find_gpu(gpu);
+    const GpuSpec& description = find_gpu(gpu);
     described = describe(description);
     mesh = std::make_unique<ProcessMesh>(make_single(*described.device), mesh_sizes(config, 1));
     limits = limits_of(description, config.model.head_dim, config.seq_length);
-    const bool half = make_recipe(name_of(config.precision), DType::f32).compute != DType::f32;
-    most_flops = description.sheet_flops / (half ? 1 : 2);
+    most_flops = description.peak_flops(make_recipe(name_of(config.precision), DType::f32).compute);
   }
   Backend backend() const {
     return machine ? machine->backend() : Backend{*described.device, *described.ops, *mesh, described.tuning};

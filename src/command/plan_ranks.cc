@@ -47,7 +47,7 @@ ProcessMesh absent_mesh(const std::array<int, kAxes>& sizes) {
   return {std::make_unique<Absent>(world, splits), sizes};
 }
 
-void print_row(const Config& config, const GpuDescription& gpu, const ManyRanks& many, int ranks) {
+void print_row(const Config& config, const GpuSpec& gpu, const ManyRanks& many, int ranks) {
   Config c = config;
   if (ranks % c.data_parallel_replicate_size != 0) return;
   if (many.ranks == 0) c.data_parallel_shard_size = 0;
@@ -72,7 +72,7 @@ void print_row(const Config& config, const GpuDescription& gpu, const ManyRanks&
 }  // namespace
 
 void print_many_ranks(const Config& config, const std::string& name, const ManyRanks& many) {
-  const GpuDescription& gpu = find_gpu(name);
+  const GpuSpec& gpu = find_gpu(name);
   if (many.nodes > 0 && many.ranks > 0 && many.ranks % many.nodes != 0)
     throw Error(cat("plan: ", many.ranks, " ranks do not divide among ", many.nodes, " nodes"), Exit::usage);
   std::printf("%s, zero_stage %lld, a step of %lld sequences; at best, by the model of docs/distributed.md\n",

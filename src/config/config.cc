@@ -167,6 +167,8 @@ Config parse_config(std::string_view text, const std::string& name, const std::s
   Config config;
   read_fields(config_fields(), root, "", config, notices);
   with_context(name, [&] { validate(config); });
+  if (notices)
+    for (std::string& remark : keys_without_effect(config)) notices->push_back(std::move(remark));
   return config;
 }
 

@@ -15,8 +15,8 @@ namespace athanor {
 enum class DeviceChoice { automatic, cpu, cuda };
 enum class CpuGemm { builtin, onednn };
 enum class AttentionChoice { automatic, builtin, cudnn };
-enum class OptimizerChoice { adamw, adam, sgd, lion, muon };
-enum class GroupOptimizer { inherit, adamw, adam, sgd, lion, muon };
+enum class OptimizerChoice { adamw, adam, sgd, lion, muon, normuon };
+enum class GroupOptimizer { inherit, adamw, adam, sgd, lion, muon, normuon };
 enum class GroupRole { any, matrix, embedding, vector };
 enum class MuonScaleRule { original, match_rms, spectral };
 enum class MuonPolynomial { quintic, polar_express };
@@ -112,6 +112,7 @@ struct Config {
   int64_t momentum_warmup_iters = 0;
   double low_momentum = 0.85;  // before the momentum warm-up, and at the peak of 1cycle
   double weight_decay = 0.1;
+  bool cautious_weight_decay = false;
   double sgd_momentum = 0.9;
   bool sgd_nesterov = false;
   double lion_beta1 = 0.9;
@@ -120,6 +121,7 @@ struct Config {
   bool muon_nesterov = true;
   MuonScaleRule muon_scale = MuonScaleRule::match_rms;
   MuonPolynomial muon_coefficients = MuonPolynomial::quintic;
+  double normuon_beta2 = 0.95;
   std::vector<ParamGroupConfig> param_groups = default_param_groups(OptimizerChoice::adamw);
   WeightDecayCourse weight_decay_style = WeightDecayCourse::constant;
   double end_weight_decay = -1.0;  // -1 until validate(): weight_decay
@@ -225,6 +227,9 @@ ModelConfig load_model_config(const std::string& path, std::vector<std::string>*
 
 // Refuses combinations that cannot work and fills what follows from other keys (min_lr, lr_decay_iters, ...).
 void validate(Config&);
+
+// A line for each key that was changed from its default and has no effect with the other keys, of a validated config.
+std::vector<std::string> keys_without_effect(const Config&);
 
 // Sequences of the step that follows `consumed` of them.
 int64_t batch_size_at(const Config&, int64_t consumed);

@@ -110,6 +110,20 @@ void resolve_groups(Config& c) {
   groups.insert(groups.end(), last.begin(), last.end());
 }
 
+// Coupled decay is a part of the gradient: its direction is not known before the decay.
+void validate_cautious(const Config& c) {
+  if (!c.cautious_weight_decay) return;
+  require(c.optimizer != OptimizerChoice::adam && c.optimizer != OptimizerChoice::sgd,
+          "cautious_weight_decay: optimizer ", name_of(c.optimizer),
+          " adds the decay to the gradient, expected one with decoupled decay, such as adamw");
+  for (size_t g = 0; g < c.param_groups.size(); ++g) {
+    const GroupOptimizer rule = c.param_groups[g].optimizer;
+    require(rule != GroupOptimizer::adam && rule != GroupOptimizer::sgd, "cautious_weight_decay: optimizer ",
+            name_of(rule), " of param_groups[", g,
+            "] adds the decay to the gradient, expected one with decoupled decay, such as adamw");
+  }
+}
+
 void resolve_other_courses(Config& c) {
   const bool cycle = c.lr_decay_style == LrDecayStyle::one_cycle;
   require(!cycle || c.momentum_warmup_iters == 0, "momentum_warmup_iters: ", c.momentum_warmup_iters,
@@ -210,7 +224,8 @@ void validate_run(const Config& c) {
 }  // namespace
 
 std::vector<ParamGroupConfig> default_param_groups(OptimizerChoice optimizer) {
-  if (optimizer != OptimizerChoice::muon) return {{.role = GroupRole::vector, .weight_decay = 0.0}};
+  if (optimizer != OptimizerChoice::muon && optimizer != OptimizerChoice::normuon)
+    return {{.role = GroupRole::vector, .weight_decay = 0.0}};
   return {{.role = GroupRole::embedding, .optimizer = GroupOptimizer::adamw},
           {.role = GroupRole::vector, .optimizer = GroupOptimizer::adamw, .weight_decay = 0.0}};
 }
@@ -222,6 +237,7 @@ void validate(Config& c) {
   resolve_length(c);
   resolve_schedule(c);
   resolve_groups(c);
+  validate_cautious(c);
   resolve_other_courses(c);
   validate_precision(c);
   validate_memory(c);

@@ -1,7 +1,7 @@
 #include "cuda/cuda_device.h"
 
 #include "cuda/check.h"
-#include "cuda/peak_rates.h"
+#include "device/gpu_specs.h"
 
 namespace athanor::cuda {
 namespace {
@@ -126,7 +126,10 @@ size_t CudaDevice::in_use() const {
   return total - free;
 }
 
-double CudaDevice::peak_flops(DType dtype) const { return peak_rate(properties_.name, dtype); }
+double CudaDevice::peak_flops(DType dtype) const {
+  const GpuSpec* known = find_gpu_named(properties_.name);
+  return known ? known->peak_flops(dtype) : 0;
+}
 
 // What other threads call meanwhile, libraries' own among them, is no part of the capture and must not break it.
 void CudaDevice::begin_capture() {

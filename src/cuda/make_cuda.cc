@@ -8,7 +8,7 @@
 #include "cuda/libraries/open.h"
 #include "cuda/libraries/specs.h"
 #include "cuda/nvml_sensors.h"
-#include "cuda/peak_rates.h"
+#include "device/gpu_specs.h"
 
 namespace athanor {
 namespace {
@@ -20,12 +20,13 @@ constexpr int kOldestMajor = 8;  // compute capability 8.0: bf16 on tensor cores
 GpuReport describe(int index) {
   cudaDeviceProp p{};
   CUDA_CHECK(cudaGetDeviceProperties(&p, index));
+  const GpuSpec* known = find_gpu_named(p.name);
   GpuReport gpu{.name = p.name,
                 .major = p.major,
                 .minor = p.minor,
                 .multiprocessors = p.multiProcessorCount,
                 .memory_bytes = p.totalGlobalMem,
-                .peak_flops = cuda::peak_rate(p.name, DType::bf16),
+                .peak_flops = known ? known->peak_flops(DType::bf16) : 0,
                 .copy_bytes = cuda::memory_rate(index),
                 .uuid = {}};
   for (const char byte : p.uuid.bytes) {

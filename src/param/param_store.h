@@ -24,6 +24,9 @@ struct StateSpec {
   std::string name;  // in files: "<name>.<tensor>"
   DType dtype;
   std::vector<bool> pieces = {};  // by number of ParamStore::pieces(), which of them it is kept of; none: of all
+  // By number of the piece: so many numbers belong to it, not one to each of its elements, and every rank has all of
+  // them. None: one to each element.
+  std::vector<int64_t> sizes = {};
 };
 
 // The leaves of the sums that are the same bits for any number of ranks: the micro-batches of a step are dealt out to
@@ -45,6 +48,7 @@ struct Sharding {
 
 class ParamStore {
  public:
+  static constexpr int64_t kAlign = 64;  // elements: every parameter starts on a cache line, whatever its dtype
   struct Range {
     int64_t begin = 0, end = 0;  // elements of a unit
   };
@@ -56,6 +60,7 @@ class ParamStore {
     Tensor t;
     std::vector<Segment> segments;
     bool everything = true;  // nothing of the unit, or of the rank's shard, is left out
+    bool of_any = false;     // it is kept of a piece of the unit, on whatever rank
     Tensor part(Range range) const;
   };
   struct Unit {
@@ -136,13 +141,23 @@ class ParamStore {
   };
   std::vector<Piece> pieces() const;
   bool keeps(size_t state, size_t piece) const;
-  bool keeps_in(size_t unit, size_t state) const;  // of any piece of a unit, on whatever rank
+  bool has_sizes(size_t state) const { return !states_[state].sizes.empty(); }
+  Shape state_shape(size_t state, size_t piece) const;
+  int64_t state_offset(size_t state, size_t piece) const;  // of a piece in the whole state of its unit
+  Tensor numbers_of(size_t state, size_t piece) const;     // of a state that has sizes
   // What belongs to each piece of a planned store: itself and the padding behind it, so that those of a unit fill it.
   std::vector<Range> extents() const;
 
  private:
   Tensor view(const Tensor& flat, const ParamSpec&, int64_t offset) const;
-  void plan_states(MemoryPlan&, int unit);
+  struct OwnPiece {
+    size_t number;  // in pieces()
+    Range extent;
+  };
+  void lay_out(Unit&);
+  std::vector<std::vector<OwnPiece>> pieces_by_unit() const;
+  void plan_states(MemoryPlan&, size_t unit, const std::vector<OwnPiece>&);
+  void plan_sizes(MemoryPlan&, size_t unit, size_t state, const std::vector<OwnPiece>&);
   void begin_use(Ctx&, int unit);
   void start_gather(Ctx&, int unit);
   void init_split(Ctx&, const Unit&, Range, RandomNormal);

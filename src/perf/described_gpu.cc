@@ -10,15 +10,6 @@ namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
 
-// Memory as drivers report it. Products and copies: for the H200 rates that one is known to sustain on random values;
-// for the others 80 % of the data sheet's products and 90 % of its memory rate, which is a guess.
-constexpr GpuDescription kGpus[] = {
-    {"h200", "H200 SXM", 143771 * kMiB, 132, 989.4e12, 795e12, 4.3e12, 450e9, 50e9},
-    {"h100", "H100 SXM", 81559 * kMiB, 132, 989.4e12, 0.8 * 989.4e12, 0.9 * 3.35e12, 450e9, 50e9},
-    {"a100", "A100 SXM 80 GB", 81920 * kMiB, 108, 312e12, 0.8 * 312e12, 0.9 * 2.039e12, 300e9, 25e9},
-    {"b200", "B200", 183359 * kMiB, 148, 2250e12, 0.8 * 2250e12, 0.9 * 8e12, 900e9, 50e9},
-};
-
 // Causal attention on Hopper, TFLOP/s, as published for cuDNN 9.19 and FlashAttention 3; head size 64 backward and
 // sequences of 1024 are extrapolated. On other GPUs the same share of the rate of products is assumed.
 constexpr std::array<double, 4> kLengths = {1024, 2048, 4096, 8192};
@@ -39,7 +30,7 @@ double rate_at(const std::array<double, 4>& rates, double length) {
 
 class DescribedDevice final : public Device {
  public:
-  explicit DescribedDevice(const GpuDescription& gpu) : gpu_(gpu) {}
+  explicit DescribedDevice(const GpuSpec& gpu) : gpu_(gpu) {}
   std::string description() const override { return cat(gpu_.title, ", described"); }
   int64_t dimension_multiple() const override { return 64; }
   void* allocate(size_t, Mem) override { throw Error(cat(description(), ": has no memory to allocate")); }
@@ -52,10 +43,11 @@ class DescribedDevice final : public Device {
   int64_t multiprocessors() const override { return gpu_.multiprocessors; }
 
  private:
-  const GpuDescription& gpu_;
+  const GpuSpec& gpu_;
 };
 
-// Scratch memory as src/cuda takes it where it is large: products, and cuDNN's attention while it may take so much.
+// An estimate of the scratch memory of src/cuda, of what is large there: products, and cuDNN's attention while it may
+// take so much. Other ops (gradients of norms, embeddings and biases, sums) take up to some MiB, which is left out.
 struct Sizes {
   size_t most = 2048 * kMiB;  // as make_cuda.cc has it
 
@@ -102,16 +94,7 @@ class DescribedOps final : public Decorated<DescribedOps>, public Tuning {
 
 }  // namespace
 
-const GpuDescription& find_gpu(const std::string& name) {
-  std::string known;
-  for (const GpuDescription& gpu : kGpus) {
-    if (gpu.name == name) return gpu;
-    known += cat(known.empty() ? "" : ", ", gpu.name);
-  }
-  throw Error(cat("--gpu: no GPU named ", name, " is described; known are ", known), Exit::usage);
-}
-
-Roofline limits_of(const GpuDescription& gpu, int64_t head_dim, int64_t seq_length) {
+Roofline limits_of(const GpuSpec& gpu, int64_t head_dim, int64_t seq_length) {
   const AttentionRates& rates = head_dim < 128 ? kHeads64 : kHeads128;
   const double share = gpu.product_flops / kRatesAreOf;  // in TFLOP/s: FLOP/s by FLOP/s of products
   return {.most = {gpu.product_flops, gpu.copy_bytes},
@@ -120,7 +103,7 @@ Roofline limits_of(const GpuDescription& gpu, int64_t head_dim, int64_t seq_leng
           .multiprocessors = gpu.multiprocessors};
 }
 
-DescribedBackend describe(const GpuDescription& gpu) {
+DescribedBackend describe(const GpuSpec& gpu) {
   auto ops = std::make_unique<DescribedOps>();
   Tuning* tuning = ops.get();
   return {std::make_unique<DescribedDevice>(gpu), std::move(ops), tuning};

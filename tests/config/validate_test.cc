@@ -19,6 +19,23 @@ TEST(Validate, Batches) {
   expect_parts(error_with({"global_batch_size=2147483648", "model.n_positions=2147483647"}), {"too many"});
 }
 
+TEST(Validate, KeysWithoutEffectAreNamed) {
+  using Lines = std::vector<std::string>;
+  const auto told = [](Lines overrides) {
+    Lines notices;
+    parse(small_config(), std::move(overrides), &notices);
+    return notices;
+  };
+  EXPECT_EQ(told({}), Lines{});
+  EXPECT_EQ(told({"initial_loss_scale=8", "precision=bf16"}),
+            Lines{"initial_loss_scale has no effect: it is for precision fp16 with loss_scale 0"});
+  EXPECT_EQ(told({"initial_loss_scale=8", "precision=fp16"}), Lines{});
+  EXPECT_EQ(told({"sgd_momentum=0.5", "muon_nesterov=false", "lr_wsd_decay_style=linear"}).size(), 3u);
+  EXPECT_EQ(told({"muon_nesterov=false", "optimizer=muon"}), Lines{});
+  EXPECT_EQ(told({"max_spikes_in_row=5"}).size(), 1u);
+  EXPECT_EQ(told({"max_spikes_in_row=5", "spike_deviations=6"}), Lines{});
+}
+
 TEST(Validate, Ranks) {
   EXPECT_EQ(error_with({"zero_stage=3", "data_parallel_shard_size=4", "data_parallel_replicate_size=2"}), "");
   expect_parts(error_with({"zero_stage=4"}), {"zero_stage", "4"});
@@ -171,6 +188,15 @@ TEST(Validate, ParamGroupsEndWithTheDefaults) {
   const std::string resolved = dump_resolved(given);
   EXPECT_NE(resolved.find("\"role\": \"vector\""), std::string::npos);
   EXPECT_EQ(parse_config(resolved, "resolved", ".").param_groups, given.param_groups);
+}
+
+TEST(Validate, CautiousDecayIsDecoupled) {
+  EXPECT_TRUE(
+      parse(small_config("\"optimizer\": \"normuon\", \"cautious_weight_decay\": true,\n")).cautious_weight_decay);
+  expect_parts(error_with({"cautious_weight_decay=true", "optimizer=sgd"}),
+               {"cautious_weight_decay: optimizer sgd adds the decay to the gradient", "adamw"});
+  expect_parts(error_with({"cautious_weight_decay=true", R"(param_groups=[{"match": "*", "optimizer": "adam"}])"}),
+               {"cautious_weight_decay: optimizer adam of param_groups[0]"});
 }
 
 TEST(Validate, ParamGroupsAreNoMatterOfResumeUntilTheyDiffer) {

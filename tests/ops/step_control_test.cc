@@ -168,7 +168,7 @@ TEST(Schedule, WeightDecayGoesToItsEnd) {
 StepControl control(double clip = 1) {
   return {.schedule = {.style = DecayStyle::linear, .lr = 0.8, .min_lr = 0.2, .warmup = 4, .decay = 20},
           .clip_grad = clip,
-          .averages = {0.9, 0.95}};
+          .averages = {{0.9, true}, {0.95}}};
 }
 
 TEST(StepControl, ClipsToTheGlobalNorm) {

@@ -1,5 +1,6 @@
 """Every shipped configuration trains: the file itself, shrunk with --set, on synthetic shards, and resumes."""
 import json
+import re
 import unittest
 
 from harness import DONE, REQUEUE, ROOT, USAGE, SystemTest
@@ -11,6 +12,16 @@ SHRINK = {  # of every model; families keep what makes them different: head shap
     "max_position_embeddings": 64,
 }
 SHRINK_LLAMA = {"num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 96}
+
+
+class OptionsTest(unittest.TestCase):
+    def test_every_option_is_read_by_the_program(self):
+        source = ROOT / "src"
+        fields = set(re.findall(r"&Config::(\w+)", (source / "config" / "config_fields.cc").read_text()))
+        self.assertGreater(len(fields), 80)
+        code = "\n".join(p.read_text() for p in source.rglob("*.cc") if p.parent.name != "config")
+        unread = [f for f in sorted(fields) if not re.search(rf"\.{f}\b", code)]
+        self.assertEqual(unread, [], "options without effect")
 
 
 class ShippedConfigTest(SystemTest):

@@ -8,7 +8,7 @@
 namespace athanor {
 namespace {
 
-const GpuDescription& gpu() { return find_gpu("h200"); }
+const GpuSpec& gpu() { return find_gpu("h200"); }
 
 struct Plan {
   explicit Plan(const Config& config) : backend(describe(gpu())), mesh(one_rank()) {

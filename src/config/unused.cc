@@ -1,0 +1,67 @@
+// Keys that a configuration sets and that have no effect with what else it says.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "config/config.h"
+
+namespace athanor {
+namespace {
+
+bool updates_by(const Config& c, OptimizerChoice optimizer, GroupOptimizer group) {
+  return c.optimizer == optimizer || std::any_of(c.param_groups.begin(), c.param_groups.end(),
+                                                 [&](const ParamGroupConfig& g) { return g.optimizer == group; });
+}
+
+// Tells of keys that differ from their defaults.
+class Unused {
+ public:
+  explicit Unused(const Config& c) : config_(c) {}
+
+  template <class T>
+  void key(const char* name, T Config::*member, bool has_effect, const char* only_with) {
+    if (!has_effect && config_.*member != defaults_.*member)
+      remarks.push_back(cat(name, " has no effect: it is for ", only_with));
+  }
+  std::vector<std::string> remarks;
+
+ private:
+  const Config& config_;
+  const Config defaults_ = {};
+};
+
+}  // namespace
+
+std::vector<std::string> keys_without_effect(const Config& c) {
+  Unused unused(c);
+  const bool dynamic = c.precision == Precision::fp16 && c.loss_scale == 0;
+  const char* of_scale = "precision fp16 with loss_scale 0";
+  unused.key("initial_loss_scale", &Config::initial_loss_scale, dynamic, of_scale);
+  unused.key("loss_scale_window", &Config::loss_scale_window, dynamic, of_scale);
+  unused.key("hysteresis", &Config::hysteresis, dynamic, of_scale);
+  unused.key("min_loss_scale", &Config::min_loss_scale, dynamic, of_scale);
+
+  const bool sgd = updates_by(c, OptimizerChoice::sgd, GroupOptimizer::sgd);
+  unused.key("sgd_momentum", &Config::sgd_momentum, sgd, "optimizer sgd");
+  unused.key("sgd_nesterov", &Config::sgd_nesterov, sgd, "optimizer sgd");
+  const bool lion = updates_by(c, OptimizerChoice::lion, GroupOptimizer::lion);
+  unused.key("lion_beta1", &Config::lion_beta1, lion, "optimizer lion");
+  unused.key("lion_beta2", &Config::lion_beta2, lion, "optimizer lion");
+  const bool muon = updates_by(c, OptimizerChoice::muon, GroupOptimizer::muon) ||
+                    updates_by(c, OptimizerChoice::normuon, GroupOptimizer::normuon);
+  unused.key("muon_momentum", &Config::muon_momentum, muon, "optimizer muon or normuon");
+  unused.key("muon_nesterov", &Config::muon_nesterov, muon, "optimizer muon or normuon");
+  unused.key("muon_scale", &Config::muon_scale, muon, "optimizer muon or normuon");
+  unused.key("muon_coefficients", &Config::muon_coefficients, muon, "optimizer muon or normuon");
+
+  const bool wsd = c.lr_decay_style == LrDecayStyle::wsd;
+  unused.key("lr_wsd_decay_style", &Config::lr_wsd_decay_style, wsd, "lr_decay_style WSD");
+  const bool momentum_moves = c.momentum_warmup_iters > 0 || c.lr_decay_style == LrDecayStyle::one_cycle;
+  unused.key("low_momentum", &Config::low_momentum, momentum_moves, "momentum_warmup_iters or lr_decay_style 1cycle");
+  unused.key("max_spikes_in_row", &Config::max_spikes_in_row, c.spike_deviations > 0, "spike_deviations above 0");
+  return std::move(unused.remarks);
+}
+
+}  // namespace athanor

@@ -1,0 +1,58 @@
+#include "device/gpu_specs.h"
+
+#include <string>
+
+#include "base/error.h"
+
+namespace athanor {
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+constexpr double kTera = 1e12;
+
+// For the H200 the sustained rates are those that one is known to reach on random values; for the others 80 % of the
+// data sheet's products and 90 % of its memory rate, which is a guess.
+constexpr double kProducts = 0.8, kCopies = 0.9;
+
+constexpr GpuSpec kGpus[] = {
+    {"B200", 2250 * kTera, 1125 * kTera, "b200", "B200", 183359 * kMiB, 148, kProducts * 2250 * kTera, kCopies * 8e12,
+     900e9, 50e9},
+    {"H200 NVL", 835.5 * kTera, 417.7 * kTera},
+    {"GH200", 989.4 * kTera, 494.7 * kTera},
+    {"H200", 989.4 * kTera, 494.7 * kTera, "h200", "H200 SXM", 143771 * kMiB, 132, 795 * kTera, 4.3e12, 450e9, 50e9},
+    {"H100 PCIe", 756 * kTera, 378 * kTera},
+    {"H100 NVL", 835.5 * kTera, 417.7 * kTera},
+    {"H100", 989.4 * kTera, 494.7 * kTera, "h100", "H100 SXM", 81559 * kMiB, 132, kProducts * 989.4 * kTera,
+     kCopies * 3.35e12, 450e9, 50e9},
+    {"A100", 312 * kTera, 156 * kTera, "a100", "A100 SXM 80 GB", 81920 * kMiB, 108, kProducts * 312 * kTera,
+     kCopies * 2.039e12, 300e9, 25e9},
+    {"A40", 149.7 * kTera, 74.8 * kTera},
+    {"RTX A6000", 154.8 * kTera, 77.4 * kTera},
+    {"A10", 125 * kTera, 62.5 * kTera},
+    {"L40S", 362 * kTera, 183 * kTera},
+    {"L40", 181 * kTera, 90.5 * kTera},
+    {"L4", 121 * kTera, 60 * kTera},
+    {"RTX 3090", 71.2 * kTera, 35.6 * kTera},
+    {"RTX 4090", 165.2 * kTera, 82.6 * kTera},
+    {"RTX 5090", 209.5 * kTera, 104.8 * kTera},
+};
+
+}  // namespace
+
+const GpuSpec* find_gpu_named(std::string_view driver_name) {
+  for (const GpuSpec& gpu : kGpus)
+    if (driver_name.find(gpu.name) != std::string_view::npos) return &gpu;
+  return nullptr;
+}
+
+const GpuSpec& find_gpu(std::string_view key) {
+  std::string known;
+  for (const GpuSpec& gpu : kGpus) {
+    if (!gpu.key) continue;
+    if (gpu.key == key) return gpu;
+    known += cat(known.empty() ? "" : ", ", gpu.key);
+  }
+  throw Error(cat("--gpu: no GPU named ", key, " is described; known are ", known), Exit::usage);
+}
+
+}  // namespace athanor
