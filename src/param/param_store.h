@@ -96,6 +96,7 @@ class ParamStore {
   // Parameters whose name contains `part` are not trained. Before plan(); an Error if there is none.
   void freeze(std::string_view part);
   void freeze(Param p) { specs_[size_t(p.id)].trainable = false; }
+  void read_in_eight_bits(Param p) { specs_[size_t(p.id)].eight_bits = true; }
   // Adds all buffers to the plan. Without training there are only weights (as values).
   void plan(MemoryPlan&, const Recipe&, bool training, std::vector<StateSpec> states, const Sharding& = {});
   void init(Ctx&, uint64_t seed);  // masters and values from (seed, name, index)
