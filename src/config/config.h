@@ -57,8 +57,8 @@ struct GroupDefaults {
   ModelType model = ModelType::gpt2;
   double mup_width = 1, weight_decay = 0;  // with a width of 1, the others have no part in it
 };
-// Vectors do not decay, and Muon updates hidden matrices alone. With muP the rate of hidden matrices (not Muon's) and of
-// the final norm, which stands for the scale of the logits, is divided by the width.
+// Vectors do not decay, and Muon updates hidden matrices alone. With muP the rate of hidden matrices (not Muon's) and
+// of the final norm, which stands for the scale of the logits, is divided by the width.
 std::vector<ParamGroupConfig> default_param_groups(const GroupDefaults&);
 
 // rampup_batch_size: the batch grows from `start` by `increment` up to global_batch_size, in equal parts of the first

@@ -265,9 +265,10 @@ Fields optimizer_group() {
           "muon: polynomials of its five iterations; polar_express comes nearer to orthogonal"),
       number("normuon_beta2", &Config::normuon_beta2, below(0, 1), notice, "",
              "normuon: decay of the mean square of each output; the rest are muon's options"),
-      number("mup_base_width", &Config::mup_base_width, at_least(0), refused, "",
-             "hidden_size at which learning rate and initializer_range were found: initial weights and rates of another "
-             "hidden_size follow by muP (docs/optimizers.md); with muon muon_scale spectral is needed; 0 = off"),
+      number(
+          "mup_base_width", &Config::mup_base_width, at_least(0), refused, "",
+          "hidden_size at which learning rate and initializer_range were found: initial weights and rates of another "
+          "hidden_size follow by muP (docs/optimizers.md); with muon muon_scale spectral is needed; 0 = off"),
       custom("param_groups", Custom<Config>{read_groups, write_groups, groups_schema, "list of groups"}, refused,
              "weights that are updated differently: the first group that fits a weight's name and role has it; behind "
              "those given, vectors do not decay, and with muon and normuon embeddings and vectors have adamw"),

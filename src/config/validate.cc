@@ -236,9 +236,8 @@ std::vector<ParamGroupConfig> default_param_groups(const GroupDefaults& of) {
                       .lr_factor = 1 / of.mup_width,
                       .weight_decay = 0.0});
     if (!muon)  // what decays a weight is rate times decay, and stays what it is
-      groups.push_back({.role = GroupRole::matrix,
-                        .lr_factor = 1 / of.mup_width,
-                        .weight_decay = of.weight_decay * of.mup_width});
+      groups.push_back(
+          {.role = GroupRole::matrix, .lr_factor = 1 / of.mup_width, .weight_decay = of.weight_decay * of.mup_width});
   }
   if (muon) groups.push_back({.role = GroupRole::embedding, .optimizer = rest});
   groups.push_back({.role = GroupRole::vector, .optimizer = rest, .weight_decay = 0.0});
