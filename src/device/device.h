@@ -36,7 +36,7 @@ class Device {
   virtual void copy(void* dst, const void* src, size_t bytes, Lane) = 0;
   virtual size_t capacity(Mem) const = 0;                // bytes this process may use
   virtual size_t allocated() const = 0;                  // bytes handed out and not released
-  virtual size_t in_use() const { return allocated(); }  // bytes in use on the device, other libraries and processes included
+  virtual size_t in_use() const { return allocated(); }  // device bytes in use, including other libraries and processes
 
   // Events. On unified devices an event is a host time stamp and waiting for it returns at once.
   virtual std::unique_ptr<Event> record(Lane);
