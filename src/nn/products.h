@@ -1,4 +1,4 @@
-// The three products of a linear layer as ops, for the layers that give them epilogues.
+// The three products of a linear layer as ops, for layers that add epilogues to them.
 #pragma once
 #include "nn/layers.h"
 
