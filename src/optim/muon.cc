@@ -32,7 +32,7 @@ constexpr std::array<Coefficients, 5> kPolarExpress = {
      {3.285753657755655, -2.3681294933425376, 0.46449024233003106},
      {2.3465413258596377, -1.7097828382687081, 0.42323551169305323}}};
 
-// Rows and columns of a unit's flat buffer that are one matrix to Muon.
+// Rows and columns of a unit's flat buffer that Muon treats as one matrix.
 struct Matrix {
   size_t unit;
   int64_t offset, rows, cols, stride;
@@ -43,7 +43,7 @@ struct Matrix {
   double cost() const {
     return double(std::max(rows, cols)) * double(std::min(rows, cols)) * double(std::min(rows, cols));
   }
-  // In a tensor that holds elements from `first` of the unit on.
+  // As a view of a tensor that holds the unit's elements from `first` on.
   Tensor in(const Tensor& flat, int64_t first = 0) const {
     return {flat.at(offset - first), flat.dtype, {rows, cols}, stride};
   }
@@ -89,7 +89,7 @@ class MuonRule final : public UpdateRule {
  private:
   using Batches = std::map<size_t, std::vector<Matrix>>;  // by number of the batch
 
-  // Every rank's share of the averages, in the place of the gradients.
+  // Replaces this rank's shard of the gradients by the averages.
   void average(Ctx& c, const ParamStore& params, std::span<const UpdateRange> ranges, const Placed& placed,
                Tensor step_state) const {
     Momentum op{.parts = {}, .state = step_state, .beta = o_.momentum, .nesterov = o_.nesterov, .seed = o_.seed};
@@ -98,7 +98,8 @@ class MuonRule final : public UpdateRule {
     if (!op.parts.empty()) c.run(op);
   }
 
-  // As many units at a time as there are ranks; each matrix has an owner, the longest first to whoever has least.
+  // Batches of as many units as there are ranks; assigns each matrix to a rank, most expensive first, to the least
+  // loaded.
   static Batches batches(const ParamStore& params, std::span<const UpdateRange> ranges, int ranks) {
     const auto pieces = params.pieces();
     Batches all;
@@ -121,7 +122,7 @@ class MuonRule final : public UpdateRule {
     return all;
   }
 
-  // Products are of bf16 unless all of the run's are of f32.
+  // Products are in bf16, or in f32 if all products of the run are.
   static DType product_type(const Ctx& c) { return c.recipe.compute == DType::f32 ? DType::f32 : DType::bf16; }
 
   template <class Fn>
@@ -130,8 +131,8 @@ class MuonRule final : public UpdateRule {
       if (i == 0 || matrices[i].unit != matrices[i - 1].unit) fn(matrices[i].unit);
   }
 
-  // The averages of the matrices that this rank owns, divided by their norms. Rounded before they are sent, so that
-  // they are the same for any number of ranks.
+  // The averages of the matrices assigned to this rank, divided by their norms. Rounded before they are sent, so they
+  // do not depend on the number of ranks.
   std::vector<Buffer> collect(Ctx& c, const ParamStore& params, std::span<const UpdateRange> ranges,
                               const std::vector<Matrix>& matrices, Communicator& group) const {
     std::vector<Buffer> mine(matrices.size());
@@ -168,7 +169,8 @@ class MuonRule final : public UpdateRule {
     return std::sqrt(o_.scale == MuonScale::spectral ? out / in : std::max(1.0, out / in));
   }
 
-  // X <- a X + b (X X') X + c (X X')^2 X, times the scale in the last turn; from the side that is shorter.
+  // X <- a X + b (X X') X + c (X X')^2 X per iteration, the last one times the scale; uses the smaller of X X' and X'
+  // X.
   Buffer orthogonal(Ctx& c, Buffer x, const Matrix& matrix) const {
     if (!x) return x;
     const bool wide = matrix.rows <= matrix.cols;
@@ -193,13 +195,13 @@ class MuonRule final : public UpdateRule {
     return x;
   }
 
-  // The updates of this rank's weights, from whoever made them, in the place of the gradients.
+  // Replaces the gradients of this rank's shard by the updates, from the ranks that computed them.
   void spread(Ctx& c, const ParamStore& params, std::span<const UpdateRange> ranges,
               const std::vector<Matrix>& matrices, std::vector<Buffer>& mine, Communicator& group) const {
     for_units(matrices, [&](size_t u) {
       const ParamStore::Unit& unit = *params.units()[u];
       const Buffer whole = c.alloc("updates of a unit", product_type(c), {unit.layout.numel});
-      c.run(Fill{.x = whole.t});  // padding stays 0, and what another rank makes is added to zeros: exact
+      c.run(Fill{.x = whole.t});  // padding stays 0; adding another rank's result to zeros is exact
       for (size_t i = 0; i < matrices.size(); ++i) {
         if (matrices[i].unit != u || !mine[i]) continue;
         c.run(Combine{.y = matrices[i].in(whole.t), .a = mine[i].t});

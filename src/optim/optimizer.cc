@@ -22,7 +22,7 @@ size_t find_or_add(std::vector<T>& list, T value, const Same& same) {
 
 }  // namespace
 
-// Of a bundle some weights may decay and some not: those of all groups that differ in this alone are one launch.
+// Groups whose options differ only in weight decay share a bundle, and one launch.
 Optimizer::Bundle& Optimizer::bundle_of(const RuleOptions& options) {
   for (Bundle& bundle : bundles_) {
     RuleOptions& have = bundle.options;
@@ -48,7 +48,7 @@ void Optimizer::place(Bundle& bundle, size_t pieces) {
   }
   const std::vector<double> averages = bundle.rule->averages();
   for (size_t i = 0; i < averages.size(); ++i) {
-    size_t at = 0;  // a momentum has a place of its own, since the schedule may lower it
+    size_t at = 0;  // a momentum gets its own entry: the schedule may change it
     while (at < averages_.size() && (averages_[at] != averages[i] || ((momenta_ >> at & 1) != 0) != (i == 0))) ++at;
     if (at == averages_.size()) averages_.push_back(averages[i]);
     if (i == 0) momenta_ |= 1u << (at % 32);

@@ -1,5 +1,5 @@
-// UpdateRule: how the gradients of some weights become new weights. What a rule keeps is allocated, sharded and saved
-// by others from its declaration alone.
+// UpdateRule: computes new weights from gradients for some of the weights. A rule only declares its states; they are
+// allocated, sharded and saved elsewhere.
 #pragma once
 #include <memory>
 #include <span>
@@ -10,7 +10,8 @@
 
 namespace athanor {
 
-// A piece of the parameters (ParamStore::pieces()) with the padding behind it; a rank updates what it owns of that.
+// A piece of the parameters (ParamStore::pieces()) and the padding after it; a rank updates the range of it that it
+// owns.
 struct UpdateRange {
   size_t piece;
   size_t unit;
@@ -19,11 +20,11 @@ struct UpdateRange {
 };
 
 struct KeptState {
-  std::string_view name;  // in files; rules that keep states of one name share their buffers
+  std::string_view name;  // in files; rules with states of the same name share buffers
   DType dtype;
 };
 
-// Where a rule finds what it declared.
+// Locations of a rule's declared states and averages.
 struct Placed {
   std::vector<size_t> states;  // by states(): numbers of Unit::states
   std::vector<int> averages;   // by averages(): numbers of StepState::corrections
@@ -34,10 +35,10 @@ class UpdateRule {
   virtual ~UpdateRule() = default;
   virtual std::vector<KeptState> states() const = 0;
   virtual std::vector<double> averages() const { return {}; }  // decays of averages that start at 0; first the momentum
-  // Whether ranks exchange what lies in the units of its weights, twice in each step: to whom needs it whole, and back.
+  // Whether ranks exchange data of the rule's units twice per step: matrices to the ranks that process them, and
+  // updates back.
   virtual bool exchanges() const { return false; }
-  // One step of these ranges, in the order of units and places, after StepControl has decided about it; zeroes their
-  // gradients.
+  // One step for these ranges, ordered by unit and position, after StepControl; zeroes their gradients.
   virtual void step(Ctx&, ParamStore&, std::span<const UpdateRange>, const Placed&, Tensor step_state) = 0;
 };
 
@@ -46,8 +47,8 @@ std::unique_ptr<UpdateRule> make_sgd(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_lion(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_muon(const RuleOptions&);
 
-// What this rank owns of the ranges, neighbours joined: lists for ops that work element by element. States are the m
-// and v of `placed`, in this order, as far as it has them.
+// This rank's parts of the ranges, adjacent ones merged, for elementwise ops. States: the m and v of `placed`, as far
+// as they exist.
 std::vector<UpdatePart> update_parts(const ParamStore&, std::span<const UpdateRange>, const Placed&);
 
 }  // namespace athanor

@@ -1,4 +1,4 @@
-// Lists of neighbours for update rules that work element by element.
+// Lists of adjacent ranges for elementwise update rules.
 #include <algorithm>
 
 #include "base/rng.h"
@@ -7,12 +7,12 @@
 namespace athanor {
 namespace {
 
-struct Run {  // neighbours of a unit; those before `decayed` decay
+struct Run {  // adjacent elements of a unit; those before `decayed` decay
   size_t unit;
   int64_t begin, end, decayed;
 };
 
-// A run goes on while the next begins where it ends, unless weights that decay follow some that do not.
+// Extends a run while the next range is adjacent, unless weights that decay would follow weights that do not.
 std::vector<Run> joined(std::span<const UpdateRange> ranges) {
   std::vector<Run> runs;
   for (const UpdateRange& r : ranges) {
