@@ -91,7 +91,7 @@ std::optional<int64_t> read_step(const Json& object, std::string_view name) {
   return value && *value >= 0 ? value : std::nullopt;
 }
 
-// A field of the wrong type keeps its default: a log is read as far as it can be.
+// A field of the wrong type keeps its default: a log is read as far as possible.
 template <class Record>
 Record record_of(const Json& object, std::span<const RecordField<Record>> fields) {
   Record record;
@@ -164,7 +164,7 @@ void add_line(MetricHistory& history, std::string_view line) {
 
 // ---- continuing a file ----
 
-// The last line of `text` that says at which step the series stands; the first line may be cut.
+// The step at the end of the series, from the last usable line of `text`; its first line may be cut.
 std::optional<int64_t> last_step_in(std::string_view text) {
   while (!text.empty()) {
     const size_t newline = text.rfind('\n', text.size() - 1);
@@ -179,7 +179,7 @@ std::optional<int64_t> last_step_in(std::string_view text) {
   return std::nullopt;
 }
 
-// Reads the file from its end, twice as far each time, until a step is found: a long file costs nothing at start.
+// Reads ever larger pieces from the file's end until it finds a step, so a long file costs nothing at start.
 JsonlTail find_tail(const std::string& path) {
   std::ifstream in(path, std::ios::binary | std::ios::ate);
   const int64_t size = in ? int64_t(in.tellg()) : -1;
