@@ -8,7 +8,7 @@
 namespace athanor {
 namespace {
 
-constexpr double kBackward = 2.0 / 3;  // of a micro-batch's time
+constexpr double kBackward = 2.0 / 3;  // fraction of a micro-batch's time
 
 }  // namespace
 
@@ -46,7 +46,7 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
     if (stage == 3) t.gathers.add(gather, gather_s, 2 * micros, first || last);
     if (stage == 1 || stage == 2) t.ends.add(gather, gather_s, 1, false);
     if (!engine.optimizer() || !engine.optimizer()->exchanges(engine.model().params(), u)) continue;
-    const double exchanged = (value < 4 ? 2 : 4) * n;  // averages to those who need them whole, and updates back
+    const double exchanged = (value < 4 ? 2 : 4) * n;  // averages gathered, updates scattered
     const double sent = stage == 0 ? share(copies) * exchanged : share(shards) * exchanged;
     t.ends.add(2 * sent, 2 * net.seconds(sent, stage == 0 ? copies : shards, 1), 1, false);
   }
