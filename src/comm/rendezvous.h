@@ -73,7 +73,7 @@ class Rendezvous {
   Error first_error(const Error& mine);
   void throw_if_failed();
   std::string where();                                         // of this rank: "rank 3 (node-7) at step 17"
-  std::string failure();                                       // the job's first failure, as reported by all ranks; "": none
+  std::string failure();                                       // the job's first failure, as all report it; "": none
   [[noreturn]] void throw_lost(const std::string& otherwise);  // with the server's reason if it comes within `silence`
   int failure_fd() const { return failed_.get(); }             // readable once a rank has failed
 
