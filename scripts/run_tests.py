@@ -283,6 +283,23 @@ class Runner:
                          program, "--repeat", repeat, "--json", report, *names], timeout=3600, env=env)
         return self.read_report(report, name)
 
+    def hostile(self):
+        """In CI always the same scenarios, as many as the time allows; otherwise others each day."""
+        seconds, seed = (7200, int(time.time()) // 86400) if self.args.all else (180, 1)
+        report = self.temporary / "hostile.json"
+        self.call("hostile", [sys.executable, ROOT / "tests" / "hostile" / "hostile.py", "--program", self.build / "athanor",
+                              "--seconds", seconds, "--seed", seed, "--json", report], timeout=seconds + 1800)
+        result = Result()
+        try:
+            found = json.loads(report.read_text())
+        except (OSError, ValueError):
+            result.failures.append("hostile ended without a report")
+            return result
+        result.failures += [f"hostile: {v['rule']} (scenario {v['number']} of seed {seed})" for v in found["violations"]]
+        result.passed += found["scenarios"] - len(found["violations"])
+        result.skips += [["hostile: scenarios", why] for why in found["left_out"]]
+        return result
+
     def quickstart(self):
         return self.one("quickstart", [ROOT / "scripts" / "quickstart.sh", "--short", "--program",
                                        self.build / "athanor", "--run", self.temporary / "quickstart"])
@@ -348,6 +365,7 @@ GROUPS = {  # name -> (method, what it does)
     "no-cuda": (Runner.no_cuda, "a program built without CUDA"),
     "system": (Runner.system, "the built program: resume, faults, refusals, shipped configurations"),
     "ranks": (Runner.ranks, "several processes as one run: launchers, Slurm, MPI, failures, networks"),
+    "hostile": (Runner.hostile, "a hostile user for three minutes; with --all for two hours"),
     "quickstart": (Runner.quickstart, "the quick start, shortened"),
     "kernels": (Runner.kernels, "registers, spills and instructions of the compiled kernels"),
     "gpu": (Runner.gpu, "tests on a GPU"),

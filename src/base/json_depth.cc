@@ -28,4 +28,11 @@ void require_json_depth(std::string_view text, const std::string& where, int mos
     throw Error(cat(where, ": JSON nested deeper than ", most, " levels"), Exit::usage);
 }
 
+std::string json_problem(std::string_view what) {
+  constexpr size_t kMost = 200;
+  const size_t end = what.find("] ");
+  if (what.starts_with("[json.exception.") && end != std::string_view::npos) what.remove_prefix(end + 2);
+  return std::string(what.substr(0, kMost)) + (what.size() > kMost ? "..." : "");
+}
+
 }  // namespace athanor

@@ -14,4 +14,8 @@ bool json_depth_within(std::string_view text, int most = kMostJsonDepth);
 // Throws Error(..., Exit::usage) starting with `where` if they are deeper.
 void require_json_depth(std::string_view text, const std::string& where, int most = kMostJsonDepth);
 
+// What a JSON library's exception says, for people: without its own name in brackets, and not longer than a line,
+// though it may quote a whole file.
+std::string json_problem(std::string_view what);
+
 }  // namespace athanor

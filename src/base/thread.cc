@@ -48,6 +48,8 @@ std::string thread_limits() {
   rlimit memory{};
   if (::getrlimit(RLIMIT_AS, &memory) == 0 && memory.rlim_cur != RLIM_INFINITY)
     limits.push_back(cat(memory.rlim_cur, " bytes of addresses (ulimit -v)"));
+  if (::getrlimit(RLIMIT_DATA, &memory) == 0 && memory.rlim_cur != RLIM_INFINITY)
+    limits.push_back(cat(memory.rlim_cur, " bytes of data and stacks (ulimit -d)"));
   std::string text;
   for (const std::string& limit : limits) text += cat(text.empty() ? "" : ", ", limit);
   return text.empty() ? "not known" : text;

@@ -14,10 +14,10 @@ namespace athanor {
 std::string thread_limits();
 
 // what: the thread's work, for the message.
-template <class Fn>
-std::thread start_thread(std::string_view what, Fn&& fn) {
+template <class Thread = std::thread, class Fn>
+Thread start_thread(std::string_view what, Fn&& fn) {
   try {
-    return std::thread(std::forward<Fn>(fn));
+    return Thread(std::forward<Fn>(fn));
   } catch (const std::system_error& e) {
     throw Error(cat("a thread for ", what, " cannot be started: ", e.code().message(), "; the limits are ",
                     thread_limits(), ": raise the one that is reached, or end other programs"));

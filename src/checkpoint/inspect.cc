@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_depth.h"
 #include "checkpoint/printable.h"
 #include "checkpoint/verify.h"
 
@@ -75,7 +76,7 @@ std::string state_keys(const std::string& dir, const ManifestFile& file) {
           {bare(key), shown.size() > kMaxValueShown ? cat(bare(shown.substr(0, kMaxValueShown)), "...") : bare(shown)});
     }
   } catch (const nlohmann::json::exception& e) {
-    return cat("  not valid JSON: ", e.what(), "\n");
+    return cat("  not valid JSON: ", json_problem(e.what()), "\n");
   } catch (const Error& e) {
     return cat("  ", e.what(), "\n");
   }

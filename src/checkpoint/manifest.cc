@@ -11,6 +11,7 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_depth.h"
 #include "checkpoint/printable.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/strict_json.h"
@@ -187,7 +188,7 @@ std::string manifest_json(const Manifest& m) {
     const std::string rest = json.dump(1).substr(1) + "\n";
     return cat(kHead, xxh3_hex(rest), kTail, rest);
   } catch (const nlohmann::json::exception& e) {
-    throw Error(cat("manifest of step ", m.step, ": a name or value is not valid UTF-8: ", e.what()));
+    throw Error(cat("manifest of step ", m.step, ": a name or value is not valid UTF-8: ", json_problem(e.what())));
   }
 }
 

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "base/json_depth.h"
 #include "checkpoint/printable.h"
 #include "checkpoint/strict_json.h"
 
@@ -67,7 +68,7 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
   bool end_array() override;
   bool key(string_t& name) override;
   bool parse_error(size_t position, const std::string&, const nlohmann::json::exception& e) override {
-    throw Error(cat(where_, ": header is not valid JSON at byte ", position, ": ", e.what()));
+    throw Error(cat(where_, ": header is not valid JSON at byte ", position, ": ", json_problem(e.what())));
   }
 
  private:

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/json_depth.h"
 #include "checkpoint/printable.h"
 
 namespace athanor {
@@ -31,7 +32,7 @@ class StrictHandler : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool parse_error(size_t position, const std::string&, const nlohmann::json::exception& e) override {
-    throw Error(cat(where_, ": not valid JSON at byte ", position, ": ", e.what()));
+    throw Error(cat(where_, ": not valid JSON at byte ", position, ": ", json_problem(e.what())));
   }
 
  private:

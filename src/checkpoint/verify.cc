@@ -36,7 +36,10 @@ std::string hash_range(const Fd& file, int64_t begin, int64_t end, const std::st
 
 // True if the file exists and the system refuses to read it; false if it is missing or not a file.
 bool is_unreadable(const std::string& path) {
-  const Fd file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  int fd = -1;
+  do fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  while (fd < 0 && errno == EINTR);
+  const Fd file(fd);
   if (!file) return errno != ENOENT && errno != ENOTDIR && errno != ELOOP && errno != ENXIO;
   std::vector<char> buffer(kReadBytes);
   for (;;) {
@@ -109,9 +112,8 @@ bool check_file(Verification& v, const std::string& dir, const ManifestFile& f, 
   return false;
 }
 
-}  // namespace
-
-Verification verify_checkpoint(const std::string& dir, Depth depth) {
+// `repeat` is set where something threw that may not happen again.
+Verification verify_once(const std::string& dir, Depth depth, bool& repeat) {
   Verification v;
   v.file = kManifestName;
   try {
@@ -128,8 +130,19 @@ Verification verify_checkpoint(const std::string& dir, Depth depth) {
   } catch (const Error& e) {
     v.problem = e.what();
     v.unreadable = is_unreadable(cat(dir, "/", v.file));
+    repeat = !v.unreadable;
   }
   return v;
+}
+
+}  // namespace
+
+// A read that failed and now succeeds says nothing about what it was to read: only a failure that repeats itself is
+// damage.
+Verification verify_checkpoint(const std::string& dir, Depth depth) {
+  bool repeat = false;
+  Verification v = verify_once(dir, depth, repeat);
+  return repeat ? verify_once(dir, depth, repeat) : v;
 }
 
 }  // namespace athanor

@@ -21,6 +21,8 @@ constexpr const char* kExitCodes =
     "ended "
     "by signal N.";
 
+constexpr size_t kLongestMessage = 1000;
+
 std::string version_text() {
   const Version v = program_version();
   return cat("athanor ", v.version, "\ncommit   ", v.commit, "\ncompiler ", v.compiler, " (", v.build, ")");
@@ -86,34 +88,47 @@ std::string misspelt(const CLI::App& app, const std::vector<std::string>& words)
   return at->get_require_subcommand_min() > 0 ? cat(path, ": expected a verb; `", path, " --help` lists all") : "";
 }
 
-}  // namespace
-
-int run_cli(int argc, char** argv) {
+// The action of the words, or the exit code where the parser has said all.
+std::optional<int> read_words(const std::vector<std::string>& words, Action& action) {
   CLI::App app("athanor: pretrains GPT-2- and Llama-family language models from token shards", "athanor");
   app.footer(kExitCodes);
   app.require_subcommand(1);
   app.set_version_flag("--version", version_text());
   app.set_help_all_flag("--help-all", "help of all subcommands");
-  Action action;
-  Cli cli{Verb(&app), action, {argv, argv + argc}};
+  Cli cli{Verb(&app), action, words};
   using Add = void (*)(Cli&);
   std::vector<Add> verbs = {add_train,  add_launch,     add_plan,          add_eval,       add_sample,
                             add_config, add_tokenize,   add_data,          add_checkpoint, add_import,
                             add_export, add_range_test, add_report,        add_scaling,    add_sweep,
                             add_logits, add_bench,      add_check_backend, add_devices};
   // What launch runs begins with a verb too, which must not be taken for a second one of this command line.
-  if (argc > 1 && std::string_view(argv[1]) == "launch") verbs = {add_launch};
+  if (words.size() > 1 && words[1] == "launch") verbs = {add_launch};
   for (const Add add : verbs) add(cli);
   try {
-    app.parse(argc, argv);
+    std::vector<std::string> backwards(words.rbegin(), words.rend() - (words.empty() ? 0 : 1));  // as CLI11 takes them
+    app.parse(std::move(backwards));
+    return std::nullopt;
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return app.exit(e);  // --help and --version
     const bool unknown = dynamic_cast<const CLI::ExtrasError*>(&e) || dynamic_cast<const CLI::RequiredError*>(&e);
-    const std::string better = unknown ? misspelt(app, cli.command_line) : "";
-    std::fprintf(stderr, "%s\nRun with --help for more information.\n",
-                 escape_controls(better.empty() ? e.what() : better).c_str());
+    const std::string better = unknown ? misspelt(app, words) : "";
+    std::string said = escape_controls(better.empty() ? e.what() : better);
+    if (said.size() > kLongestMessage) said = said.substr(0, kLongestMessage) + "...";  // it repeats words as they came
+    std::fprintf(stderr, "%s\nRun with --help for more information.\n", said.c_str());
     return int(Exit::usage);
   }
+}
+
+}  // namespace
+
+std::optional<int> refuse_words(const std::vector<std::string>& words) {
+  Action action;
+  return read_words(words, action);
+}
+
+int run_cli(int argc, char** argv) {
+  Action action;
+  if (const std::optional<int> code = read_words({argv, argv + argc}, action)) return *code;
   return int(guarded(action));
 }
 

@@ -2,6 +2,7 @@
 // Error into a message and an exit code.
 #pragma once
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,9 @@ void add_report(Cli&);
 void add_scaling(Cli&);
 void add_sweep(Cli&);
 
+// Whether the words of a command line, the program's name first, are understood, without running them; nothing: they
+// are. Otherwise it has been said what is wrong, or the help they ask for, and this is the exit code.
+std::optional<int> refuse_words(const std::vector<std::string>& words);
 // Parses and runs; returns the process exit code.
 int run_cli(int argc, char** argv);
 

@@ -107,6 +107,8 @@ int await(std::vector<Child>& children, const sigset_t& signals) {
 
 Exit launch(Args args) {
   args.command.insert(args.command.begin(), "athanor");
+  if (const std::optional<int> code = refuse_words(args.command))
+    return static_cast<Exit>(*code);  // once, not by ranks
   set_variable("WORLD_SIZE", cat(args.ranks));
   set_variable("LOCAL_WORLD_SIZE", cat(args.ranks));
   set_variable("MASTER_ADDR", "127.0.0.1");

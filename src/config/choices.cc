@@ -11,8 +11,8 @@ constexpr std::string_view kRopeTypes[] = {"none", "linear", "llama3", "yarn"};
 constexpr std::string_view kDevices[] = {"auto", "cpu", "cuda"};
 constexpr std::string_view kCpuGemms[] = {"builtin", "onednn"};
 constexpr std::string_view kAttentions[] = {"auto", "builtin", "cudnn"};
-constexpr std::string_view kOptimizers[] = {"adamw", "adam", "sgd", "lion", "muon"};
-constexpr std::string_view kGroupOptimizers[] = {"inherit", "adamw", "adam", "sgd", "lion", "muon"};
+constexpr std::string_view kOptimizers[] = {"adamw", "adam", "sgd", "lion", "muon", "normuon"};
+constexpr std::string_view kGroupOptimizers[] = {"inherit", "adamw", "adam", "sgd", "lion", "muon", "normuon"};
 constexpr std::string_view kGroupRoles[] = {"any", "matrix", "embedding", "vector"};
 constexpr std::string_view kMuonScales[] = {"original", "match_rms", "spectral"};
 constexpr std::string_view kMuonPolynomials[] = {"quintic", "polar_express"};
@@ -71,6 +71,7 @@ std::string_view name_of(DeviceChoice v) { return word(choice_names(v), v); }
 std::string_view name_of(OptimizerChoice v) { return word(choice_names(v), v); }
 std::string_view name_of(GroupOptimizer v) { return word(choice_names(v), v); }
 std::string_view name_of(GroupRole v) { return word(choice_names(v), v); }
+std::string_view name_of(MuonScaleRule v) { return word(choice_names(v), v); }
 std::string_view name_of(LrDecayStyle v) { return word(choice_names(v), v); }
 std::string_view name_of(WsdDecayStyle v) { return word(choice_names(v), v); }
 std::string_view name_of(WeightDecayCourse v) { return word(choice_names(v), v); }

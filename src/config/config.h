@@ -15,8 +15,8 @@ namespace athanor {
 enum class DeviceChoice { automatic, cpu, cuda };
 enum class CpuGemm { builtin, onednn };
 enum class AttentionChoice { automatic, builtin, cudnn };
-enum class OptimizerChoice { adamw, adam, sgd, lion, muon };
-enum class GroupOptimizer { inherit, adamw, adam, sgd, lion, muon };
+enum class OptimizerChoice { adamw, adam, sgd, lion, muon, normuon };
+enum class GroupOptimizer { inherit, adamw, adam, sgd, lion, muon, normuon };
 enum class GroupRole { any, matrix, embedding, vector };
 enum class MuonScaleRule { original, match_rms, spectral };
 enum class MuonPolynomial { quintic, polar_express };
@@ -51,8 +51,15 @@ struct ParamGroupConfig {
   bool frozen = false;
   bool operator==(const ParamGroupConfig&) const = default;
 };
-// The groups behind those of a configuration: vectors do not decay, and Muon updates hidden matrices alone.
-std::vector<ParamGroupConfig> default_param_groups(OptimizerChoice);
+// What the groups behind those of a configuration follow from.
+struct GroupDefaults {
+  OptimizerChoice optimizer = OptimizerChoice::adamw;
+  ModelType model = ModelType::gpt2;
+  double mup_width = 1, weight_decay = 0;  // with a width of 1, the others have no part in it
+};
+// Vectors do not decay, and Muon updates hidden matrices alone. With muP the rate of hidden matrices (not Muon's) and of
+// the final norm, which stands for the scale of the logits, is divided by the width.
+std::vector<ParamGroupConfig> default_param_groups(const GroupDefaults&);
 
 // rampup_batch_size: the batch grows from `start` by `increment` up to global_batch_size, in equal parts of the first
 // `samples` sequences of a run.
@@ -100,6 +107,7 @@ struct Config {
   int64_t momentum_warmup_iters = 0;
   double low_momentum = 0.85;  // before the momentum warm-up, and at the peak of 1cycle
   double weight_decay = 0.1;
+  bool cautious_weight_decay = false;
   double sgd_momentum = 0.9;
   bool sgd_nesterov = false;
   double lion_beta1 = 0.9;
@@ -108,7 +116,9 @@ struct Config {
   bool muon_nesterov = true;
   MuonScaleRule muon_scale = MuonScaleRule::match_rms;
   MuonPolynomial muon_coefficients = MuonPolynomial::quintic;
-  std::vector<ParamGroupConfig> param_groups = default_param_groups(OptimizerChoice::adamw);
+  double normuon_beta2 = 0.95;
+  int64_t mup_base_width = 0;  // 0 = off
+  std::vector<ParamGroupConfig> param_groups = default_param_groups({});
   WeightDecayCourse weight_decay_style = WeightDecayCourse::constant;
   double end_weight_decay = -1.0;  // -1 until validate(): weight_decay
   double z_loss = 0.0;
@@ -179,6 +189,7 @@ std::string_view name_of(DeviceChoice);
 std::string_view name_of(OptimizerChoice);
 std::string_view name_of(GroupOptimizer);
 std::string_view name_of(GroupRole);
+std::string_view name_of(MuonScaleRule);
 std::string_view name_of(LrDecayStyle);
 std::string_view name_of(WsdDecayStyle);
 std::string_view name_of(WeightDecayCourse);

@@ -209,7 +209,8 @@ Fields optimizer_group() {
   return {
       choice<&Config::optimizer>("optimizer", refused,
                                  "update rule: adamw; adam = with coupled decay (L2); sgd; lion; muon for the matrices "
-                                 "of hidden layers, with adamw for embeddings, head and vectors"),
+                                 "of hidden layers, with adamw for embeddings, head and vectors; normuon = muon with "
+                                 "outputs of one size"),
       number("learning_rate", &Config::learning_rate, above(0), notice, "", "peak learning rate")
           .alias({"lr"})
           .required(),
@@ -245,6 +246,8 @@ Fields optimizer_group() {
       number("weight_decay", &Config::weight_decay, at_least(0), notice, "",
              "decay of matrices and embeddings, with sgd and adam coupled (L2), else decoupled; norms and biases have "
              "none"),
+      option("cautious_weight_decay", &Config::cautious_weight_decay, notice,
+             "a weight decays only in steps that do not move it away from zero otherwise; not with adam and sgd"),
       number("sgd_momentum", &Config::sgd_momentum, below(0, 1), notice, "",
              "sgd: share of the step before; 0 = none is kept"),
       option("sgd_nesterov", &Config::sgd_nesterov, notice, "sgd: Nesterov momentum"),
@@ -260,9 +263,14 @@ Fields optimizer_group() {
       choice<&Config::muon_coefficients>(
           "muon_coefficients", notice,
           "muon: polynomials of its five iterations; polar_express comes nearer to orthogonal"),
+      number("normuon_beta2", &Config::normuon_beta2, below(0, 1), notice, "",
+             "normuon: decay of the mean square of each output; the rest are muon's options"),
+      number("mup_base_width", &Config::mup_base_width, at_least(0), refused, "",
+             "hidden_size at which learning rate and initializer_range were found: initial weights and rates of another "
+             "hidden_size follow by muP (docs/optimizers.md); with muon muon_scale spectral is needed; 0 = off"),
       custom("param_groups", Custom<Config>{read_groups, write_groups, groups_schema, "list of groups"}, refused,
              "weights that are updated differently: the first group that fits a weight's name and role has it; behind "
-             "those given, vectors do not decay, and with muon embeddings and vectors have adamw"),
+             "those given, vectors do not decay, and with muon and normuon embeddings and vectors have adamw"),
       choice<&Config::weight_decay_style>("weight_decay_style", notice,
                                           "course of weight_decay to end_weight_decay over lr_decay_iters"),
       number("end_weight_decay", &Config::end_weight_decay, at_least(0), notice, "",
@@ -454,9 +462,9 @@ std::vector<Field<ParamGroupConfig>> param_group_fields() {
       number("lr_factor", &G::lr_factor, at_least(0), refused, "", "times the learning rate of the run"),
       number("weight_decay", &G::weight_decay, at_least(0), refused, "", "decay").unset_is(kOwn),
       number("beta1", &G::beta1, below(0, 1), refused, "", "of adamw, adam and lion").unset_is(kOwn),
-      number("beta2", &G::beta2, below(0, 1), refused, "", "of adamw, adam and lion").unset_is(kOwn),
+      number("beta2", &G::beta2, below(0, 1), refused, "", "of adamw, adam, lion and normuon").unset_is(kOwn),
       number("eps", &G::eps, above(0), refused, "", "of adamw and adam").unset_is(kOwn),
-      number("momentum", &G::momentum, below(0, 1), refused, "", "of sgd and muon").unset_is(kOwn),
+      number("momentum", &G::momentum, below(0, 1), refused, "", "of sgd, muon and normuon").unset_is(kOwn),
       option("frozen", &G::frozen, refused, "these weights stay what they are"),
   };
 }

@@ -101,13 +101,41 @@ void resolve_schedule(Config& c) {
           c.lr_decay_iters);
 }
 
+void resolve_mup(Config& c) {
+  c.model.mup_width = 1;
+  if (c.mup_base_width == 0) return;
+  c.model.mup_width = double(c.model.hidden_size) / double(c.mup_base_width);
+  const bool muon = c.optimizer == OptimizerChoice::muon;
+  require(muon || c.optimizer == OptimizerChoice::adamw || c.optimizer == OptimizerChoice::lion,
+          "mup_base_width: there are rules for the optimizers adamw, lion and muon, not for ", name_of(c.optimizer));
+  require(!muon || c.muon_scale == MuonScaleRule::spectral, "mup_base_width: muon_scale ", name_of(c.muon_scale),
+          " makes steps that depend on the width; expected spectral");
+}
+
 // A list that is the default of another optimizer, as a new Config has it, was not given.
 void resolve_groups(Config& c) {
   std::vector<ParamGroupConfig>& groups = c.param_groups;
-  const std::vector<ParamGroupConfig> last = default_param_groups(c.optimizer);
-  if (groups == default_param_groups(OptimizerChoice::adamw)) groups.clear();
+  const std::vector<ParamGroupConfig> last = default_param_groups({.optimizer = c.optimizer,
+                                                                   .model = c.model.model_type,
+                                                                   .mup_width = c.model.mup_width,
+                                                                   .weight_decay = c.weight_decay});
+  if (groups == default_param_groups({})) groups.clear();
   if (groups.size() >= last.size() && std::equal(last.rbegin(), last.rend(), groups.rbegin())) return;
   groups.insert(groups.end(), last.begin(), last.end());
+}
+
+// Coupled decay is a part of the gradient: its direction is not known before the decay.
+void validate_cautious(const Config& c) {
+  if (!c.cautious_weight_decay) return;
+  require(c.optimizer != OptimizerChoice::adam && c.optimizer != OptimizerChoice::sgd,
+          "cautious_weight_decay: optimizer ", name_of(c.optimizer),
+          " adds the decay to the gradient, expected one with decoupled decay, such as adamw");
+  for (size_t g = 0; g < c.param_groups.size(); ++g) {
+    const GroupOptimizer rule = c.param_groups[g].optimizer;
+    require(rule != GroupOptimizer::adam && rule != GroupOptimizer::sgd, "cautious_weight_decay: optimizer ",
+            name_of(rule), " of param_groups[", g,
+            "] adds the decay to the gradient, expected one with decoupled decay, such as adamw");
+  }
 }
 
 void resolve_other_courses(Config& c) {
@@ -198,10 +226,23 @@ void validate_run(const Config& c) {
 
 }  // namespace
 
-std::vector<ParamGroupConfig> default_param_groups(OptimizerChoice optimizer) {
-  if (optimizer != OptimizerChoice::muon) return {{.role = GroupRole::vector, .weight_decay = 0.0}};
-  return {{.role = GroupRole::embedding, .optimizer = GroupOptimizer::adamw},
-          {.role = GroupRole::vector, .optimizer = GroupOptimizer::adamw, .weight_decay = 0.0}};
+std::vector<ParamGroupConfig> default_param_groups(const GroupDefaults& of) {
+  const bool muon = of.optimizer == OptimizerChoice::muon || of.optimizer == OptimizerChoice::normuon;
+  const GroupOptimizer rest = muon ? GroupOptimizer::adamw : GroupOptimizer::inherit;
+  std::vector<ParamGroupConfig> groups;
+  if (of.mup_width != 1) {
+    groups.push_back({.match = of.model == ModelType::gpt2 ? "transformer.ln_f.*" : "model.norm.*",
+                      .optimizer = rest,
+                      .lr_factor = 1 / of.mup_width,
+                      .weight_decay = 0.0});
+    if (!muon)  // what decays a weight is rate times decay, and stays what it is
+      groups.push_back({.role = GroupRole::matrix,
+                        .lr_factor = 1 / of.mup_width,
+                        .weight_decay = of.weight_decay * of.mup_width});
+  }
+  if (muon) groups.push_back({.role = GroupRole::embedding, .optimizer = rest});
+  groups.push_back({.role = GroupRole::vector, .optimizer = rest, .weight_decay = 0.0});
+  return groups;
 }
 
 void validate(Config& c) {
@@ -210,7 +251,9 @@ void validate(Config& c) {
   validate_batch(c);
   resolve_length(c);
   resolve_schedule(c);
+  resolve_mup(c);
   resolve_groups(c);
+  validate_cautious(c);
   resolve_other_courses(c);
   validate_precision(c);
   validate_memory(c);

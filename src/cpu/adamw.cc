@@ -7,25 +7,20 @@ namespace {
 
 using simd::Vec;
 
-// In the order of torch.optim.AdamW.
-struct Decoupled {
+// In the order of torch.optim.Adam where the decay is coupled, else of torch.optim.AdamW.
+template <bool kCoupled>
+struct Moments {
   template <int L>
   static ATHANOR_INLINE void step(Vec<L>& w, const Vec<L>& grad, Vec<L>& m, Vec<L>& v, const AdamScalars& a) {
-    const Vec<L> g = grad * a.grad_scale;
+    Vec<L> g = grad * a.grad_scale;
+    if constexpr (kCoupled) g = g + a.l2 * w;
     m = a.beta1 * m + a.one_minus_beta1 * g;
     v = a.beta2 * v + a.one_minus_beta2 * g * g;
-    w = w * a.decay - a.step_size * m / (simd::sqrt(v) / a.root_bias2 + a.eps);
-  }
-};
-
-// In the order of torch.optim.Adam.
-struct Coupled {
-  template <int L>
-  static ATHANOR_INLINE void step(Vec<L>& w, const Vec<L>& grad, Vec<L>& m, Vec<L>& v, const AdamScalars& a) {
-    const Vec<L> g = grad * a.grad_scale + a.l2 * w;
-    m = a.beta1 * m + a.one_minus_beta1 * g;
-    v = a.beta2 * v + a.one_minus_beta2 * g * g;
-    w = w - a.step_size * m / (simd::sqrt(v) / a.root_bias2 + a.eps);
+    const Vec<L> u = a.step_size * m / (simd::sqrt(v) / a.root_bias2 + a.eps);
+    if constexpr (kCoupled)
+      w = w - u;
+    else
+      w = update::decayed<L>(w, u, a);
   }
 };
 
@@ -35,9 +30,9 @@ void CpuOps::run(const AdamW& op, void*) {
   const StepState& state = update::state_of(op.state);
   const AdamScalars scalars = adam_scalars(op, state);
   if (op.coupled)
-    update::run<Coupled>(pool_, op, state, scalars);
+    update::run<Moments<true>>(pool_, op, state, scalars);
   else
-    update::run<Decoupled>(pool_, op, state, scalars);
+    update::run<Moments<false>>(pool_, op, state, scalars);
 }
 
 }  // namespace athanor

@@ -66,7 +66,9 @@ class CpuOps final : public Ops {
   void run(const Momentum&, void* scratch) override;
   void run(const NormalizeMatrix&, void* scratch) override;
   void run(const Combine&, void* scratch) override;
+  void run(const NormalizeNeurons&, void* scratch) override;
   size_t scratch(const NormalizeMatrix&) const override;
+  size_t scratch(const NormalizeNeurons&) const override;
   // optimizer.cc
   void run(const StepControl&, void* scratch) override;
   void run(const SplitMaster&, void* scratch) override;

@@ -22,7 +22,7 @@ struct Signs {
   template <int L>
   static ATHANOR_INLINE void step(Vec<L>& w, const Vec<L>& grad, Vec<L>& m, Vec<L>&, const LionScalars& a) {
     const Vec<L> g = grad * a.grad_scale;
-    w = w * a.decay - signed_rate<L>(a.beta1 * m + a.one_minus_beta1 * g, a.lr);
+    w = update::decayed<L>(w, signed_rate<L>(a.beta1 * m + a.one_minus_beta1 * g, a.lr), a);
     m = a.beta2 * m + a.one_minus_beta2 * g;
   }
 };

@@ -16,7 +16,7 @@ struct MomentumScalars {
   float grad_scale, beta, one_minus_beta, from_gradient, from_average;  // the gradient becomes these parts of g and m
 };
 
-struct Average {
+struct MovingAverage {
   template <int L, class M>
   static ATHANOR_INLINE void run(M* m, float* grad, int64_t n, const MomentumScalars& a, const Noise& noise) {
     Random random;
@@ -47,7 +47,7 @@ struct WeightedSum {
   }
 };
 
-struct Divide {
+struct Scale {
   template <int L, class To, class From>
   static ATHANOR_INLINE void run(To* y, const From* x, int64_t n, float by) {
     using Narrow = std::conditional_t<sizeof(To) == 2, To, From>;
@@ -71,6 +71,39 @@ ATHANOR_CLONES double squares(const T* x, int64_t n) {
   double sum = 0;
   for (const double lane : lanes) sum += lane;
   return sum;
+}
+
+// sums[c] += squares of columns [begin, end) of a matrix without gaps, row after row.
+template <class T>
+ATHANOR_CLONES void column_squares(double* sums, const T* x, int64_t rows, int64_t cols, int64_t begin, int64_t end) {
+  for (int64_t r = 0; r < rows; ++r)
+#pragma omp simd
+    for (int64_t c = begin; c < end; ++c) {
+      const double v = double(to_float(x[r * cols + c]));
+      sums[c] += v * v;
+    }
+}
+
+struct ScaleColumns {
+  template <int L, class T>
+  static ATHANOR_INLINE void run(T* x, const float* by, int64_t n) {
+    simd::for_columns<L, T>(n, [&](auto at) ATHANOR_INLINE_LAMBDA { at.store(x, at.load(x) * at.load(by)); });
+  }
+};
+
+// What the weights of each output are multiplied by.
+void neuron_factors(float* factor, const double* squares, const NormalizeNeurons& op) {
+  const auto n = size_t(op.outputs());
+  float* v = flat<float>(op.v);
+  double before = 0, after = 0;
+  for (size_t o = 0; o < n; ++o) {
+    v[o] = float(op.beta * double(v[o]) + (1 - op.beta) * squares[o] / double(op.inputs()));
+    const double divisor = std::sqrt(double(v[o])) + op.eps;
+    before += squares[o];
+    after += squares[o] / (divisor * divisor);
+  }
+  const double all = op.scale * std::sqrt(before) / (std::sqrt(after) + op.eps);
+  for (size_t o = 0; o < n; ++o) factor[o] = float(all / (std::sqrt(double(v[o])) + op.eps));
 }
 
 // fn(first, count) for rows in chunks that depend on the shape alone.
@@ -99,9 +132,9 @@ void CpuOps::run(const Momentum& op, void*) {
       }
       const Noise noise{op.seed, p.moment_stream, first + uint64_t(begin)};
       if (p.m.dtype == DType::f32)
-        simd::dispatch<Average>(flat<float>(p.m) + begin, grad + begin, end - begin, scalars, noise);
+        simd::dispatch<MovingAverage>(flat<float>(p.m) + begin, grad + begin, end - begin, scalars, noise);
       else
-        simd::dispatch<Average>(flat<bf16>(p.m) + begin, grad + begin, end - begin, scalars, noise);
+        simd::dispatch<MovingAverage>(flat<bf16>(p.m) + begin, grad + begin, end - begin, scalars, noise);
     });
   }
 }
@@ -122,8 +155,44 @@ void CpuOps::run(const NormalizeMatrix& op, void* scratch) {
     by_float(op.y.dtype, [&]<class To>() {
       To* y = op.y.as<To>();
       by_rows(pool_, op.x, [&](int64_t begin, int64_t end) {
-        for (int64_t r = begin; r < end; ++r) simd::dispatch<Divide>(y + r * cols, x + r * stride, cols, by);
+        for (int64_t r = begin; r < end; ++r) simd::dispatch<Scale>(y + r * cols, x + r * stride, cols, by);
       });
+    });
+  });
+}
+
+size_t CpuOps::scratch(const NormalizeNeurons& op) const {
+  return size_t(op.outputs()) * (sizeof(double) + sizeof(float));
+}
+
+void CpuOps::run(const NormalizeNeurons& op, void* scratch) {
+  double* squares_of = static_cast<double*>(scratch);                   // [outputs]
+  float* factor = reinterpret_cast<float*>(squares_of + op.outputs());  // [outputs]
+  const int64_t rows = op.x.rows(), cols = op.x.cols();
+  by_float(op.x.dtype, [&]<class T>() {
+    T* x = flat<T>(op.x);
+    if (update::state_of(op.state).skip) {
+      by_rows(pool_, op.x, [&](int64_t begin, int64_t end) {
+        std::memset(x + begin * cols, 0, size_t((end - begin) * cols) * sizeof(T));
+      });
+      return;
+    }
+    if (op.columns) {
+      std::fill_n(squares_of, cols, 0.0);
+      pool_.parallel_ranges(cols, row_grain(rows),
+                            [&](int64_t begin, int64_t end) { column_squares(squares_of, x, rows, cols, begin, end); });
+    } else {
+      by_rows(pool_, op.x, [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; ++r) squares_of[r] = squares(x + r * cols, cols);
+      });
+    }
+    neuron_factors(factor, squares_of, op);
+    by_rows(pool_, op.x, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r)
+        if (op.columns)
+          simd::dispatch<ScaleColumns>(x + r * cols, factor, cols);
+        else
+          simd::dispatch<Scale>(x + r * cols, x + r * cols, cols, factor[r]);
     });
   });
 }

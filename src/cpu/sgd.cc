@@ -13,7 +13,7 @@ struct Descent {
   static ATHANOR_INLINE void step(Vec<L>& w, const Vec<L>& grad, Vec<L>& m, Vec<L>&, const SgdScalars& a) {
     const Vec<L> g = grad * a.grad_scale + a.l2 * w;
     m = a.momentum * m + g;
-    w = w * a.decay - a.lr * (a.from_gradient * g + a.from_average * m);
+    w = update::decayed<L>(w, a.lr * (a.from_gradient * g + a.from_average * m), a);
   }
 };
 

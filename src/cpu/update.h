@@ -139,6 +139,17 @@ void by_master(const UpdatePart& p, const Fn& fn) {
 
 // ---- the update
 
+// A weight after a step by u, and its decay.
+template <int L, class Scalars>
+ATHANOR_INLINE Vec<L> decayed(const Vec<L>& w, const Vec<L>& u, const Scalars& a) {
+  const Vec<L> product = w * u;
+  const Vec<L> factor = simd::each_part<L>([&](int i) ATHANOR_INLINE_LAMBDA {
+    const simd::Float<L> zero = {}, decay = zero + a.decay, away = zero + a.decay_away;
+    return product.part[i] >= zero ? decay : away;
+  });
+  return w * factor - u;
+}
+
 struct None {};  // a state that a rule does not keep
 
 template <class M, class V>

@@ -1,4 +1,4 @@
-// What Muon's products lack: a matrix divided by its norm, and sums of two matrices.
+// What Muon's products lack: a matrix divided by its norm, sums of two matrices, and outputs of one size (NorMuon).
 // Layout: matrices row-major, rows may be apart. A block has a piece of one row. Memory bound: the norm reads its
 // matrix twice, from the caches where it fits. Deterministic: each row is summed by one block, the rows' sums in order
 // by another. Not timed on a GPU yet.
@@ -24,10 +24,6 @@ struct Rows {
 template <class T>
 Rows<T> rows(const Tensor& t) {
   return {data<T>(t), t ? t.stride() : 0};
-}
-template <class T>
-bool vectors(const Tensor& t) {
-  return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.stride() * static_cast<int64_t>(sizeof(T)) % 16 == 0;
 }
 
 template <class T>
@@ -88,6 +84,68 @@ __global__ void __launch_bounds__(kThreads)
   store_chunk(y + row * columns, v, column, columns, vector);
 }
 
+// sums[column] = sum of squares of a column: a warp's lanes have neighbours, its block's warps every kWarps-th row.
+constexpr int kLanes = 32, kWarps = kThreads / kLanes;
+template <class T>
+__global__ void __launch_bounds__(kThreads) square_columns(double* sums, const T* x, int64_t rows, int columns) {
+  SHARED(double, room, [kThreads]);
+  const int lane = static_cast<int>(threadIdx.x) % kLanes, warp = static_cast<int>(threadIdx.x) / kLanes;
+  const int column = static_cast<int>(blockIdx.x) * kLanes + lane;
+  double sum = 0;
+  for (int64_t row = warp; column < columns && row < rows; row += kWarps) {
+    const auto v = static_cast<double>(to_float(x[row * columns + column]));
+    sum += v * v;
+  }
+  room[threadIdx.x] = sum;
+  __syncthreads();
+  if (warp != 0 || column >= columns) return;
+  for (int k = 1; k < kWarps; ++k) sum += room[k * kLanes + lane];
+  sums[column] = sum;
+}
+
+// The rule of NormalizeNeurons for v; factors: what the weights of each output are multiplied by.
+struct NeuronRule {
+  const StepState* state;
+  int64_t outputs;
+  double inputs, beta, scale, eps;
+};
+__global__ void __launch_bounds__(kThreads)
+    neuron_factors(float* factors, float* v, const double* squares, const NeuronRule op) {
+  SHARED(double, room, [32]);
+  const bool skip = op.state->skip;
+  double before = 0, after = 0;
+  for (int64_t o = threadIdx.x; o < op.outputs; o += kThreads) {
+    if (!skip) v[o] = static_cast<float>(op.beta * static_cast<double>(v[o]) + (1 - op.beta) * squares[o] / op.inputs);
+    const double divisor = sqrt(static_cast<double>(v[o])) + op.eps;
+    before += squares[o];
+    after += squares[o] / (divisor * divisor);
+  }
+  before = block_reduce(before, room, Plus{});
+  after = block_reduce(after, room, Plus{});
+  const double all = op.scale * sqrt(before) / (sqrt(after) + op.eps);
+  for (int64_t o = threadIdx.x; o < op.outputs; o += kThreads)
+    factors[o] = skip ? 0.f : static_cast<float>(all / (sqrt(static_cast<double>(v[o])) + op.eps));
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    scale_neurons(T* x, const float* factors, int columns, bool by_column, bool whole) {
+  const int64_t row = blockIdx.x;
+  const int column = static_cast<int>(blockIdx.y) * kPiece + static_cast<int>(threadIdx.x) * kElements;
+  if (column >= columns) return;
+  const bool vector = whole && column + kElements <= columns;
+  T* here = x + row * columns;
+  float v[kElements];
+  load_chunk(v, here, column, columns, vector);
+#pragma unroll
+  for (int i = 0; i < kElements; ++i) {
+    const int at = column + i < columns ? column + i : columns - 1;
+    const float by = factors[by_column ? at : row];
+    v[i] = by == 0.f ? 0.f : __fmul_rn(v[i], by);
+  }
+  store_chunk(here, v, column, columns, vector);
+}
+
 LaunchConfig pieces(const Tensor& t, cudaStream_t stream) {
   return {dim3(grid_size(t.rows()), grid_size(div_ceil<int64_t>(t.cols(), kPiece))), dim3(kThreads), 0, stream};
 }
@@ -102,13 +160,45 @@ void run(const NormalizeMatrix& op, void* scratch, cudaStream_t stream) {
   by_type(op.x.dtype, [&]<class From>() {
     const Rows<const From> x = rows<const From>(op.x);
     const LaunchConfig one_each{dim3(grid_size(op.x.rows())), dim3(kThreads), 0, stream};
-    CUDA_CHECK(launch(square_rows<From>, one_each, sums, x, columns, vectors<From>(op.x)));
+    CUDA_CHECK(launch(square_rows<From>, one_each, sums, x, columns, rows_are_vectors(x.stride, x.data)));
     CUDA_CHECK(launch(inverse_norm, {dim3(1), dim3(kThreads), 0, stream}, sums, op.x.rows(), op.margin, op.eps));
     by_type(op.y.dtype, [&]<class To>() {
-      const bool whole = vectors<From>(op.x) && vectors<To>(op.y);
+      const bool whole = rows_are_vectors(x.stride, x.data) && rows_are_vectors(columns, data<To>(op.y));
       CUDA_CHECK(launch(scale_rows<To, From>, pieces(op.x, stream), data<To>(op.y), x,
                         static_cast<const double*>(sums + op.x.rows()), columns, whole));
     });
+  });
+}
+
+size_t scratch(const NormalizeNeurons& op) {
+  return static_cast<size_t>(op.outputs()) * (sizeof(double) + sizeof(float));
+}
+
+void run(const NormalizeNeurons& op, void* scratch, cudaStream_t stream) {
+  if (op.x.numel() == 0) return;
+  const int columns = checked_columns(op.kName, op.x);
+  auto* squares = static_cast<double*>(scratch);
+  auto* factors = reinterpret_cast<float*>(squares + op.outputs());
+  const NeuronRule rule{.state = data<StepState>(op.state),
+                        .outputs = op.outputs(),
+                        .inputs = static_cast<double>(op.inputs()),
+                        .beta = op.beta,
+                        .scale = op.scale,
+                        .eps = op.eps};
+  by_type(op.x.dtype, [&]<class T>() {
+    T* x = data<T>(op.x);
+    const bool whole = rows_are_vectors(columns, x);
+    if (op.columns) {
+      const LaunchConfig groups{dim3(grid_size(div_ceil(columns, kLanes))), dim3(kThreads), 0, stream};
+      CUDA_CHECK(launch(square_columns<T>, groups, squares, static_cast<const T*>(x), op.x.rows(), columns));
+    } else {
+      const LaunchConfig one_each{dim3(grid_size(op.x.rows())), dim3(kThreads), 0, stream};
+      CUDA_CHECK(launch(square_rows<T>, one_each, squares, rows<const T>(op.x), columns, whole));
+    }
+    CUDA_CHECK(launch(neuron_factors, {dim3(1), dim3(kThreads), 0, stream}, factors, data<float>(op.v),
+                      static_cast<const double*>(squares), rule));
+    CUDA_CHECK(launch(scale_neurons<T>, pieces(op.x, stream), x, static_cast<const float*>(factors), columns,
+                      op.columns, whole));
   });
 }
 
@@ -116,9 +206,11 @@ void run(const Combine& op, void*, cudaStream_t stream) {
   if (op.y.numel() == 0) return;
   const int columns = checked_columns(op.kName, op.y);
   by_type(op.y.dtype, [&]<class T>() {
-    const bool whole = vectors<T>(op.y) && vectors<T>(op.a) && (!op.b || vectors<T>(op.b));
-    CUDA_CHECK(launch(combine<T>, pieces(op.y, stream), rows<T>(op.y), rows<const T>(op.a), rows<const T>(op.b),
-                      op.alpha, op.beta, columns, whole));
+    const Rows<T> y = rows<T>(op.y);
+    const Rows<const T> a = rows<const T>(op.a), b = rows<const T>(op.b);
+    const bool whole =
+        rows_are_vectors(y.stride, y.data) && rows_are_vectors(a.stride, a.data) && rows_are_vectors(b.stride, b.data);
+    CUDA_CHECK(launch(combine<T>, pieces(op.y, stream), y, a, b, op.alpha, op.beta, columns, whole));
   });
 }
 }  // namespace athanor::cuda

@@ -6,7 +6,9 @@
 namespace athanor::cuda {
 
 size_t scratch(const NormalizeMatrix& op);
+size_t scratch(const NormalizeNeurons& op);
 void run(const Momentum& op, void* scratch, cudaStream_t stream);
 void run(const NormalizeMatrix& op, void* scratch, cudaStream_t stream);
 void run(const Combine& op, void* scratch, cudaStream_t stream);
+void run(const NormalizeNeurons& op, void* scratch, cudaStream_t stream);
 }  // namespace athanor::cuda

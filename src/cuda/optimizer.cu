@@ -150,17 +150,23 @@ __device__ __forceinline__ void on_octet(const Extent& extent, int64_t number, W
 
 // ---- arithmetic
 
+// A weight after a step by u, and its decay.
+template <class Scalars>
+__device__ __forceinline__ float decayed(float w, float u, const Scalars& a) {
+  return __fsub_rn(__fmul_rn(w, __fmul_rn(w, u) >= 0.f ? a.decay : a.decay_away), u);
+}
+
 struct Moved {
   float w, m, v;
 };
-__device__ __forceinline__ Moved adamw(float w, float m, float v, float grad, bool decays, const AdamScalars& decayed) {
-  const AdamScalars a = decays ? decayed : decayed.undecayed();
+__device__ __forceinline__ Moved adamw(float w, float m, float v, float grad, bool decays, const AdamScalars& own) {
+  const AdamScalars a = decays ? own : own.undecayed();
   float g = __fmul_rn(grad, a.grad_scale);
   if (a.l2 != 0.f) g = __fadd_rn(g, __fmul_rn(a.l2, w));
   m = __fadd_rn(__fmul_rn(a.beta1, m), __fmul_rn(a.one_minus_beta1, g));
   v = __fadd_rn(__fmul_rn(a.beta2, v), __fmul_rn(__fmul_rn(a.one_minus_beta2, g), g));
   const float root = __fadd_rn(__fdiv_rn(__fsqrt_rn(v), a.root_bias2), a.eps);
-  return {__fsub_rn(__fmul_rn(w, a.decay), __fdiv_rn(__fmul_rn(a.step_size, m), root)), m, v};
+  return {decayed(w, __fdiv_rn(__fmul_rn(a.step_size, m), root), a), m, v};
 }
 
 // Rules with one state at most: new weight and state of one element.
@@ -169,14 +175,14 @@ struct Descent {
     const float g = __fadd_rn(__fmul_rn(grad, a.grad_scale), __fmul_rn(a.l2, w));
     m = __fadd_rn(__fmul_rn(a.momentum, m), g);
     const float by = __fadd_rn(__fmul_rn(a.from_gradient, g), __fmul_rn(a.from_average, m));
-    w = __fsub_rn(__fmul_rn(w, a.decay), __fmul_rn(a.lr, by));
+    w = decayed(w, __fmul_rn(a.lr, by), a);
   }
 };
 struct Signs {
   static __device__ __forceinline__ void step(float& w, float& m, float grad, const LionScalars& a) {
     const float g = __fmul_rn(grad, a.grad_scale);
     const float c = __fadd_rn(__fmul_rn(a.beta1, m), __fmul_rn(a.one_minus_beta1, g));
-    w = __fsub_rn(__fmul_rn(w, a.decay), c > 0.f ? a.lr : c < 0.f ? -a.lr : c);
+    w = decayed(w, c > 0.f ? a.lr : c < 0.f ? -a.lr : c, a);
     m = __fadd_rn(__fmul_rn(a.beta2, m), __fmul_rn(a.one_minus_beta2, g));
   }
 };
@@ -237,14 +243,14 @@ struct AdamRule {
   double beta1, beta2, eps, weight_decay, rate;
   uint64_t seed;
   int average1, average2;
-  bool coupled;
+  bool coupled, cautious;
 };
 struct SgdRule {
   using Step = Descent;
   const StepState* state;
   double momentum, weight_decay, rate;
   uint64_t seed;
-  bool nesterov, direction;
+  bool nesterov, direction, cautious;
   __device__ __forceinline__ SgdScalars scalars() const { return sgd_scalars(*this, *state); }
 };
 struct LionRule {
@@ -252,6 +258,7 @@ struct LionRule {
   const StepState* state;
   double beta1, beta2, weight_decay, rate;
   uint64_t seed;
+  bool cautious;
   __device__ __forceinline__ LionScalars scalars() const { return lion_scalars(*this, *state); }
 };
 struct None {};  // a state that is not kept
@@ -478,7 +485,8 @@ void launch_update(const AdamW& op, const Ranges<Part>& table, cudaStream_t stre
                       .seed = op.seed,
                       .average1 = op.average1,
                       .average2 = op.average2,
-                      .coupled = op.coupled};
+                      .coupled = op.coupled,
+                      .cautious = op.cautious};
   const AdamW::Part& like = op.parts.front();
   const bool short_m = like.m.dtype == DType::bf16, short_v = like.v.dtype == DType::bf16;
   const auto kernel = short_m   ? short_v ? adamw_tiles<Kind, bf16, bf16> : adamw_tiles<Kind, bf16, float>
@@ -504,7 +512,8 @@ void launch_update(const Sgd& op, const Ranges<Part>& table, cudaStream_t stream
                      .rate = op.rate,
                      .seed = op.seed,
                      .nesterov = op.nesterov,
-                     .direction = op.direction};
+                     .direction = op.direction,
+                     .cautious = op.cautious};
   launch_rule<Kind>(op.parts.front(), table, rule, stream);
 }
 template <class Kind>
@@ -514,7 +523,8 @@ void launch_update(const Lion& op, const Ranges<Part>& table, cudaStream_t strea
                       .beta2 = op.beta2,
                       .weight_decay = op.weight_decay,
                       .rate = op.rate,
-                      .seed = op.seed};
+                      .seed = op.seed,
+                      .cautious = op.cautious};
   launch_rule<Kind>(op.parts.front(), table, rule, stream);
 }
 
@@ -543,10 +553,8 @@ void run(const Sgd& op, void*, cudaStream_t stream) { run_update(op, stream); }
 void run(const Lion& op, void*, cudaStream_t stream) { run_update(op, stream); }
 
 void run(const Momentum& op, void*, cudaStream_t stream) {
-  const MomentumRule rule{.state = data<StepState>(op.state),
-                          .beta = op.beta,
-                          .nesterov = op.nesterov,
-                          .seed = op.seed};
+  const MomentumRule rule{
+      .state = data<StepState>(op.state), .beta = op.beta, .nesterov = op.nesterov, .seed = op.seed};
   const auto add_part = [](Ranges<MomentumPart>& table, const Momentum::Part& p) {
     if (p.m.numel() == 0) return;
     const Extent whole = extent(p.m.numel(), data<char>(p.m), data<char>(p.grad));

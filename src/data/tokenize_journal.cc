@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_depth.h"
 
 namespace athanor {
 namespace {
@@ -87,7 +88,7 @@ std::optional<TokenizeState> TokenizeJournal::load() const {
     s.parts = {shards_of(json.at("train")), shards_of(json.at("valid"))};
     s.documents = json.at("documents").get<int64_t>();
   } catch (const nlohmann::json::exception& e) {
-    throw Error(cat(path_, ": damaged: ", e.what(), "; start anew with --overwrite"), Exit::usage);
+    throw Error(cat(path_, ": damaged: ", json_problem(e.what()), "; start anew with --overwrite"), Exit::usage);
   }
   if (!is_sane(s)) throw Error(cat(path_, ": damaged: numbers out of range; start anew with --overwrite"), Exit::usage);
   return s;

@@ -316,7 +316,6 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
                       .schedule = options_.schedule,
                       .scaling = options_.scaling,
                       .clip_grad = options_.clip_grad,
-                      .momenta = optimizer_->momenta(),
                       .divided_by = double(options_.global_batch_size * options_.seq_length),
                       .spikes = options_.spikes};
   std::ranges::copy(optimizer_->averages(), control.averages);
@@ -339,9 +338,11 @@ void Engine::visit_whole(Ctx c, const TakeTensor& take) {
     else
       visit(-1, unit.master);
     for (size_t s = 0; s < unit.states.size(); ++s) {
-      if (unit.states[s].everything)
+      if (model_->params().has_sizes(s)) {
+        if (unit.states[s].t) take(u, int(s), unit.states[s].t);
+      } else if (unit.states[s].everything)
         visit(int(s), unit.states[s].t);
-      else if (model_->params().keeps_in(u, s))
+      else if (unit.states[s].of_any)
         take(u, int(s), model_->params().whole_state(c, int(u), s).t);
     }
   }

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -179,10 +180,23 @@ std::optional<int64_t> last_step_in(std::string_view text) {
   return std::nullopt;
 }
 
-// Reads ever larger pieces from the file's end until it finds a step, so a long file costs nothing at start.
+// Fails where something else than a file has that name: opening a pipe would wait until somebody writes.
+std::ifstream open_records(const std::string& path) {
+  std::error_code ignored;
+  std::ifstream in;
+  if (std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored)) {
+    errno = EINVAL;
+    in.setstate(std::ios::failbit);
+  } else {
+    in.open(path, std::ios::binary);
+  }
+  return in;
+}
+
+// Reads the file from its end, twice as far each time, until a step is found: a long file costs nothing at start.
 JsonlTail find_tail(const std::string& path) {
-  std::ifstream in(path, std::ios::binary | std::ios::ate);
-  const int64_t size = in ? int64_t(in.tellg()) : -1;
+  std::ifstream in = open_records(path);
+  const int64_t size = in ? int64_t(in.seekg(0, std::ios::end).tellg()) : -1;
   if (size <= 0) return {};
   for (int64_t length = int64_t(1) << 16;; length *= 2) {
     const int64_t begin = std::max<int64_t>(0, size - length);
@@ -232,7 +246,7 @@ void JsonlSink::event(const EventRecord& record) {
 }
 
 std::set<std::string> evaluations_after(const std::string& path, int64_t step) {
-  std::ifstream in(path, std::ios::binary);
+  std::ifstream in = open_records(path);
   std::set<std::string> found;
   for (std::string line; std::getline(in, line);) {
     const bool eval = line.find("\"eval\"") != line.npos;  // most lines need not be parsed
@@ -248,8 +262,10 @@ std::set<std::string> evaluations_after(const std::string& path, int64_t step) {
 }
 
 MetricHistory read_metrics(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) throw Error(cat("metrics: cannot open ", path, ": ", std::strerror(errno)));
+  std::ifstream in = open_records(path);
+  if (!in)
+    throw Error(cat("metrics: cannot open ", path, ": ",
+                    errno == EINVAL ? "expected a file, found a folder, pipe or device" : std::strerror(errno)));
   MetricHistory history;
   for (std::string line; std::getline(in, line);) {
     if (in.eof())

@@ -30,7 +30,8 @@ struct Gemm {
   bool ta = false, tb = false;
   bool accumulate = false;  // add to d
   bool tf32 = false;        // round f32 inputs to TF32 first (round_tf32), as tensor cores do
-  bool recompute = false;   // gelu only: `aux` holds z of an earlier run of this op; computes only d, to the same bits
+  bool symmetric = false;   // d is known to be symmetric, to the bit: a backend may compute one triangle and copy it
+  bool recompute = false;   // gelu only: `aux` holds z of an earlier run of this op; only d is made, to the same bits
   static constexpr const char* kName = "gemm";
 
   int64_t m() const { return d.rows(); }
@@ -54,6 +55,9 @@ struct Gemm {
           .shape("bias", bias, {n()})
           .contiguous("bias", bias)
           .that(!accumulate, "no bias when accumulating");
+    if (symmetric)
+      e.that(m() == n() && !bias && !accumulate && epilogue == Epilogue::none,
+             "a square product alone where it is called symmetric");
     check_epilogue(e);
   }
   void check_epilogue(const Expect& e) const {

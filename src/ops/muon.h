@@ -67,4 +67,26 @@ struct Combine {
   Cost cost() const { return {3.0 * double(y.numel()), traffic(*this)}; }
 };
 
+// [Li et al. 2025, "NorMuon"] Of an update x of a matrix, with the mean of each output's squares kept in v:
+//   v = b v + (1 - b) mean(x^2);  u = x / (sqrt(v) + eps);  x = scale u |x| / (|u| + eps)
+// where |x| is as above. Sums are in double, in a fixed order; v rounds once, and so does x. In a skipped step v stays
+// and x becomes 0.
+struct NormalizeNeurons {
+  Tensor x;      // [R, C] float, no gaps
+  Tensor v;      // [R] f32: an output's weights are a row; or [C]: a column
+  Tensor state;  // StepState
+  bool columns = false;
+  double beta = 0.95, scale = 1, eps = 1e-10;
+  static constexpr const char* kName = "normalize_neurons";
+  std::array<Field, 3> fields() { return {{{"x", Io::inout, &x}, {"v", Io::inout, &v}, {"state", Io::in, &state}}}; }
+  int64_t outputs() const { return columns ? x.cols() : x.rows(); }
+  int64_t inputs() const { return columns ? x.rows() : x.cols(); }
+  void check() const {
+    Expect e{kName};
+    e.is("state", state, DType::u8, {int64_t(sizeof(StepState))});
+    e.floating("x", x).matrix("x", x).is("x", x, x.dtype, x.shape).is("v", v, DType::f32, {outputs()});
+  }
+  Cost cost() const { return {4.0 * double(x.numel()), traffic(*this)}; }
+};
+
 }  // namespace athanor

@@ -17,7 +17,7 @@ namespace athanor {
   Gemm, ColumnSum, NormFwd, NormApply, NormBwd, QkNormFwd, QkNormBwd, AttentionFwd, AttentionBwd, Rope, GeluFwd,    \
       GeluBwd, SwigluFwd, SwigluBwd, EmbeddingFwd, EmbeddingBwd, GatherRows, ScatterRows, CrossEntropy, Fill, Cast, \
       Add, ReduceSum, SquaredNorm, RandomNormal, StepControl, AdamW, Sgd, Lion, Momentum, NormalizeMatrix, Combine, \
-      SplitMaster, JoinMaster
+      NormalizeNeurons, SplitMaster, JoinMaster
 
 // run() launches on the compute lane; scratch() is the temporary memory it needs (bytes), a pure function of the op.
 template <class Op>

@@ -9,6 +9,13 @@ namespace athanor {
 
 constexpr int kMostAverages = 8;  // running averages with different decays in one run
 
+// A running average that starts at 0.
+struct Average {
+  double decay = 0;
+  bool momentum = false;  // the schedule may lower its decay
+  bool operator==(const Average&) const = default;
+};
+
 // Scalars of the run that kernels read and write; one record in device memory, copied back asynchronously for logs.
 struct StepState {
   double loss_sum = 0;         // sum of token losses of the step being accumulated
@@ -76,10 +83,9 @@ struct StepControl {
   Tensor window;  // [sizeof(SpikeWindow)] u8; absent: no step is skipped as a spike
   Schedule schedule;
   LossScaling scaling;
-  double clip_grad = 0;                 // global norm; 0 = off
-  double averages[kMostAverages] = {};  // the decay of each running average that starts at 0; else 0
-  uint32_t momenta = 1;                 // bit i: averages[i] is a momentum, which the schedule may lower
-  double divided_by = 0;                // what the gradients were divided by instead of `targets`; 0: they are final
+  double clip_grad = 0;  // global norm; 0 = off
+  Average averages[kMostAverages] = {};
+  double divided_by = 0;  // what the gradients were divided by instead of `targets`; 0: they are final
   SpikeRule spikes = {};
   static constexpr const char* kName = "step_control";
   std::array<Field, 2> fields() { return {{{"state", Io::inout, &state}, {"window", Io::inout, &window}}}; }

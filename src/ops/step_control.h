@@ -83,7 +83,8 @@ ATHANOR_HOST_DEVICE inline void close_step(StepState& s, const StepControl& c, S
     s.grad_scale = float(inv_scale * (c.clip_grad > 0 && fit < 1 ? fit : 1));
     ++s.updates;
     for (int i = 0; i < kMostAverages; ++i) {
-      const double decay = (c.momenta >> i & 1) != 0 ? momentum_now(c.averages[i], s) : c.averages[i];
+      const Average& average = c.averages[i];
+      const double decay = average.momentum ? momentum_now(average.decay, s) : average.decay;
       s.corrections[i] = float(1 - std::pow(decay, double(s.updates)));
     }
   } else {

@@ -84,6 +84,8 @@ Cost update_cost(const Op& op, double flops) {
 //   w -= lr wd w;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  w -= lr (m / c1) / (sqrt(v / c2) + eps)
 // with g = grad * state.grad_scale, lr = state.lr * rate, and c1, c2 the corrections of the two averages, in f32.
 // Coupled [Kingma & Ba 2015, with L2 as in torch.optim.Adam]: g = grad * state.grad_scale + wd w, and w does not decay.
+// Cautious [Chen et al. 2025, "Cautious Weight Decay"], of this and the following: a weight decays only where the rest
+// of its step does not move it away from zero: w times what the step subtracts is >= 0.
 struct AdamW {
   using Part = UpdatePart;
   std::vector<Part> parts = std::vector<Part>(1);  // all of the same dtypes
@@ -93,10 +95,14 @@ struct AdamW {
   double rate = 1;                 // of the step's learning rate
   int average1 = 0, average2 = 1;  // numbers of the averages with these decays
   bool coupled = false;
+  bool cautious = false;  // decoupled decay alone
   static constexpr const char* kName = "adamw";
   static constexpr UpdateStates kStates = {Kept::required, Kept::required};
   std::vector<Field> fields() { return update_fields(*this); }
-  void check() const { check_update(*this); }
+  void check() const {
+    check_update(*this);
+    Expect{kName}.that(!(cautious && coupled), "cautious decay where it is decoupled");
+  }
   Cost cost() const { return update_cost(*this, 14); }
 };
 
@@ -112,10 +118,14 @@ struct Sgd {
   uint64_t seed = 0;
   double rate = 1;
   bool nesterov = false, direction = false;
+  bool cautious = false;  // of a direction
   static constexpr const char* kName = "sgd";
   static constexpr UpdateStates kStates = {Kept::optional, Kept::none};
   std::vector<Field> fields() { return update_fields(*this); }
-  void check() const { check_update(*this); }
+  void check() const {
+    check_update(*this);
+    Expect{kName}.that(!cautious || direction, "cautious decay where it is decoupled");
+  }
   Cost cost() const { return update_cost(*this, 7); }
 };
 
@@ -128,6 +138,7 @@ struct Lion {
   double beta1 = 0.9, beta2 = 0.99, weight_decay = 0;
   uint64_t seed = 0;
   double rate = 1;
+  bool cautious = false;
   static constexpr const char* kName = "lion";
   static constexpr UpdateStates kStates = {Kept::required, Kept::none};
   std::vector<Field> fields() { return update_fields(*this); }
@@ -136,13 +147,13 @@ struct Lion {
 };
 
 // ---- scalars: computed in double and rounded once to f32, as torch.optim does. undecayed(): those of weights that do
-// not decay.
+// not decay. decay_away: of weights that the step moves away from zero.
 
 struct AdamScalars {
-  float grad_scale, decay, l2, beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, root_bias2, eps;
+  float grad_scale, decay, decay_away, l2, beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, root_bias2, eps;
   ATHANOR_HOST_DEVICE AdamScalars undecayed() const {
     AdamScalars a = *this;
-    a.decay = 1;
+    a.decay = a.decay_away = 1;
     a.l2 = 0;
     return a;
   }
@@ -153,8 +164,10 @@ template <class Op>
 ATHANOR_HOST_DEVICE AdamScalars adam_scalars(const Op& op, const StepState& s) {
   const double lr = double(s.lr) * op.rate, beta1 = momentum_now(op.beta1, s);
   const double weight_decay = op.weight_decay * s.weight_decay_factor;
+  const float decay = op.coupled ? 1.f : float(1 - lr * weight_decay);
   return {.grad_scale = s.grad_scale,
-          .decay = op.coupled ? 1.f : float(1 - lr * weight_decay),
+          .decay = decay,
+          .decay_away = op.cautious ? 1.f : decay,
           .l2 = op.coupled ? float(weight_decay) : 0.f,
           .beta1 = float(beta1),
           .one_minus_beta1 = float(1 - beta1),
@@ -166,10 +179,11 @@ ATHANOR_HOST_DEVICE AdamScalars adam_scalars(const Op& op, const StepState& s) {
 }
 
 struct SgdScalars {
-  float grad_scale, decay, l2, momentum, from_gradient, from_average, lr;  // the step: from_gradient g + from_average m
+  float grad_scale, decay, decay_away, l2, momentum;
+  float from_gradient, from_average, lr;  // the step: lr (from_gradient g + from_average m)
   ATHANOR_HOST_DEVICE SgdScalars undecayed() const {
     SgdScalars a = *this;
-    a.decay = 1;
+    a.decay = a.decay_away = 1;
     a.l2 = 0;
     return a;
   }
@@ -179,8 +193,10 @@ ATHANOR_HOST_DEVICE SgdScalars sgd_scalars(const Op& op, const StepState& s) {
   const double lr = double(s.lr) * op.rate, weight_decay = op.weight_decay * s.weight_decay_factor;
   const bool plain = op.momentum == 0;
   const double momentum = plain ? 0 : momentum_now(op.momentum, s);
+  const float decay = op.direction ? float(1 - lr * weight_decay) : 1.f;
   return {.grad_scale = op.direction ? 1.f : s.grad_scale,
-          .decay = op.direction ? float(1 - lr * weight_decay) : 1.f,
+          .decay = decay,
+          .decay_away = op.cautious ? 1.f : decay,
           .l2 = op.direction ? 0.f : float(weight_decay),
           .momentum = float(momentum),
           .from_gradient = plain || op.nesterov ? 1.f : 0.f,
@@ -191,18 +207,20 @@ ATHANOR_HOST_DEVICE SgdScalars sgd_scalars(const Op& op, const StepState& s) {
 }
 
 struct LionScalars {
-  float grad_scale, decay, beta1, one_minus_beta1, beta2, one_minus_beta2, lr;
+  float grad_scale, decay, decay_away, beta1, one_minus_beta1, beta2, one_minus_beta2, lr;
   ATHANOR_HOST_DEVICE LionScalars undecayed() const {
     LionScalars a = *this;
-    a.decay = 1;
+    a.decay = a.decay_away = 1;
     return a;
   }
 };
 template <class Op>
 ATHANOR_HOST_DEVICE LionScalars lion_scalars(const Op& op, const StepState& s) {
   const double lr = double(s.lr) * op.rate, beta1 = momentum_now(op.beta1, s);
+  const auto decay = float(1 - lr * op.weight_decay * s.weight_decay_factor);
   return {.grad_scale = s.grad_scale,
-          .decay = float(1 - lr * op.weight_decay * s.weight_decay_factor),
+          .decay = decay,
+          .decay_away = op.cautious ? 1.f : decay,
           .beta1 = float(beta1),
           .one_minus_beta1 = float(1 - beta1),
           .beta2 = float(op.beta2),

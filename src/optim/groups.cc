@@ -4,9 +4,8 @@
 
 #include <algorithm>
 #include <cctype>
-#include <map>
-#include <numeric>
 
+#include "base/edit_distance.h"
 #include "base/error.h"
 
 namespace athanor {
@@ -34,18 +33,6 @@ std::vector<std::string> parts_of(const std::string& name) {
   return parts;
 }
 
-// Insertions, deletions and replacements [Levenshtein 1966].
-size_t distance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j)
-      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])}));
-  }
-  return row[b.size()];
-}
-
 [[noreturn]] void matches_nothing(size_t number, const ParamGroup& group, const ParamStore& params) {
   std::string wanted = group.match, best = "none";
   std::erase_if(wanted, [](char c) { return c == '*' || c == '?'; });
@@ -54,32 +41,29 @@ size_t distance(const std::string& a, const std::string& b) {
   size_t least = SIZE_MAX;
   for (const auto& piece : params.pieces())
     for (const std::string& part : parts_of(piece.slice->name))
-      if (const size_t d = distance(wanted, part); d < least) least = d, best = piece.slice->name;
+      if (const size_t d = edit_distance(wanted, part); d < least) least = d, best = piece.slice->name;
   throw Error(
       cat("param_groups[", number, "]: match \"", group.match, "\"",
           group.role ? cat(" of role ", name_of(*group.role)) : "", " matches no parameter; the nearest is ", best),
       Exit::usage);
 }
 
-// Several tensors in files may be one parameter in memory, which can only be trained or frozen as a whole.
+// Parts of one parameter, neighbours in pieces(), are one tensor in memory, which is trained or not.
 void freeze(const std::vector<int>& groups, const OptimizerOptions& options, ParamStore& params) {
   const auto pieces = params.pieces();
   const auto frozen = [&](size_t i) { return groups[i] >= 0 && options.groups[size_t(groups[i])].frozen; };
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    if (!frozen(i)) continue;
-    for (size_t k = 0; k < pieces.size(); ++k)
-      if (pieces[k].param == pieces[i].param && !frozen(k))
-        throw Error(cat("param_groups[", groups[i], "]: ", pieces[i].slice->name, " and ", pieces[k].slice->name,
-                        " are one tensor in memory; freeze both"),
-                    Exit::usage);
-    params.freeze({pieces[i].param});
+  for (size_t begin = 0, end = 0; begin < pieces.size(); begin = end) {
+    std::optional<size_t> one, other;  // the first that is frozen, the first that is not
+    for (; end < pieces.size() && pieces[end].param == pieces[begin].param; ++end) {
+      std::optional<size_t>& first = frozen(end) ? one : other;
+      if (!first) first = end;
+    }
+    if (one && other)
+      throw Error(cat("param_groups[", groups[*one], "]: ", pieces[*one].slice->name, " and ",
+                      pieces[*other].slice->name, " are one tensor in memory; freeze both"),
+                  Exit::usage);
+    if (one) params.freeze({pieces[begin].param});
   }
-}
-
-std::string shown(double x) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%g", x);
-  return text;
 }
 
 std::string without_numbers(const std::string& name) {
@@ -97,7 +81,7 @@ std::string without_numbers(const std::string& name) {
 }  // namespace
 
 std::vector<ParamGroup> default_groups(RuleName rule) {
-  if (rule != RuleName::muon) return {{.role = Role::vector, .weight_decay = 0.0}};
+  if (!takes_matrices(rule)) return {{.role = Role::vector, .weight_decay = 0.0}};
   return {{.role = Role::embedding, .rule = RuleName::adamw},
           {.role = Role::vector, .rule = RuleName::adamw, .weight_decay = 0.0}};
 }
@@ -113,13 +97,13 @@ std::vector<int> assign_groups(const OptimizerOptions& options, ParamStore& para
       fitting[g] = true;
       if (groups[i] < 0) groups[i] = int(g);
     }
-    if (rule_options(options, groups[i]).rule == RuleName::muon && role != Role::matrix)
-      throw Error(cat(groups[i] < 0 ? "optimizer" : cat("param_groups[", groups[i], "]"),
-                      ": muon updates matrices of "
-                      "hidden layers; ",
-                      pieces[i].slice->name, " is ", role == Role::vector ? "a vector" : "an embedding",
-                      ": give it another optimizer by a group"),
-                  Exit::usage);
+    const RuleOptions rule = rule_options(options, groups[i]);
+    const std::string where = groups[i] < 0 ? "optimizer" : cat("param_groups[", groups[i], "]");
+    if (takes_matrices(rule.rule) && role != Role::matrix)
+      throw Error(
+          cat(where, ": ", kRuleNames[size_t(rule.rule)], " updates matrices of hidden layers; ", pieces[i].slice->name,
+              " is ", role == Role::vector ? "a vector" : "an embedding", ": give it another optimizer by a group"),
+          Exit::usage);
   }
   for (size_t g = 0; g < fitting.size(); ++g)
     if (!fitting[g] && options.groups[g].match != "*") matches_nothing(g, options.groups[g], params);
@@ -130,8 +114,9 @@ std::vector<int> assign_groups(const OptimizerOptions& options, ParamStore& para
 RuleOptions rule_options(const OptimizerOptions& o, int number) {
   const ParamGroup group = number < 0 ? ParamGroup{} : o.groups[size_t(number)];
   const RuleName rule = group.rule.value_or(o.rule);
-  const bool lion = rule == RuleName::lion, muon = rule == RuleName::muon, averages = !muon && rule != RuleName::sgd;
+  const bool lion = rule == RuleName::lion, muon = takes_matrices(rule), averages = !muon && rule != RuleName::sgd;
   RuleOptions r{.rule = rule, .lr_factor = group.lr_factor, .m = o.m, .seed = o.seed};
+  r.cautious = o.cautious_weight_decay;
   r.weight_decay = group.weight_decay.value_or(o.weight_decay);
   if (averages) {
     r.beta1 = group.beta1.value_or(lion ? o.lion_beta1 : o.beta1);
@@ -141,6 +126,7 @@ RuleOptions rule_options(const OptimizerOptions& o, int number) {
     r.nesterov = muon ? o.muon_nesterov : o.sgd_nesterov;
   }
   if (averages && !lion) r.eps = group.eps.value_or(o.eps), r.v = o.v;
+  if (rule == RuleName::normuon) r.beta2 = group.beta2.value_or(o.normuon_beta2);
   if (muon) r.scale = o.muon_scale, r.coefficients = o.muon_coefficients;
   return r;
 }
@@ -168,8 +154,8 @@ std::vector<std::string> describe_groups(const OptimizerOptions& options, ParamS
     if (g >= 0 && options.groups[size_t(g)].frozen)
       line += ": frozen";
     else
-      line += cat(": ", kRuleNames[size_t(rule.rule)], ", learning rate x ", shown(rule.lr_factor), ", weight decay ",
-                  shown(rule.weight_decay));
+      line += cat(": ", kRuleNames[size_t(rule.rule)], ", learning rate x ", rule.lr_factor, ", weight decay ",
+                  rule.weight_decay);
     line += cat(", ", elements, " parameters: ");
     for (size_t i = 0; i < names.size(); ++i)
       line += cat(i ? ", " : "", names[i].first, names[i].second > 1 ? cat(" (", names[i].second, ")") : "");

@@ -9,8 +9,9 @@
 
 namespace athanor {
 
-enum class RuleName : uint8_t { adamw, adam, sgd, lion, muon };
-constexpr const char* kRuleNames[] = {"adamw", "adam", "sgd", "lion", "muon"};
+enum class RuleName : uint8_t { adamw, adam, sgd, lion, muon, normuon };
+constexpr const char* kRuleNames[] = {"adamw", "adam", "sgd", "lion", "muon", "normuon"};
+constexpr bool takes_matrices(RuleName rule) { return rule == RuleName::muon || rule == RuleName::normuon; }
 
 enum class MuonScale : uint8_t { original, match_rms, spectral };
 enum class MuonCoefficients : uint8_t { quintic, polar_express };
@@ -19,9 +20,10 @@ enum class MuonCoefficients : uint8_t { quintic, polar_express };
 struct RuleOptions {
   RuleName rule = RuleName::adamw;
   double lr_factor = 1, weight_decay = 0;
-  double beta1 = 0, beta2 = 0, eps = 0;  // adamw, adam, lion
-  double momentum = 0;                   // sgd, muon
-  bool nesterov = false;                 // sgd, muon
+  bool cautious = false;                 // decay only where the step does not move a weight away from zero
+  double beta1 = 0, beta2 = 0, eps = 0;  // adamw, adam, lion; of normuon beta2 alone
+  double momentum = 0;                   // sgd, muon, normuon
+  bool nesterov = false;                 // sgd, muon, normuon
   MuonScale scale = MuonScale::match_rms;
   MuonCoefficients coefficients = MuonCoefficients::quintic;
   DType m = DType::f32, v = DType::f32;  // dtype of the moments: f32 or bf16
@@ -45,6 +47,7 @@ struct OptimizerOptions {
   RuleName rule = RuleName::adamw;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;  // adamw, adam
   double weight_decay = 0.1;
+  bool cautious_weight_decay = false;
   DType m = DType::f32, v = DType::f32;
   uint64_t seed = 0;
   double sgd_momentum = 0.9;
@@ -54,6 +57,7 @@ struct OptimizerOptions {
   bool muon_nesterov = true;
   MuonScale muon_scale = MuonScale::match_rms;
   MuonCoefficients muon_coefficients = MuonCoefficients::quintic;
+  double normuon_beta2 = 0.95;  // muon's options are normuon's too
   std::vector<ParamGroup> groups = default_groups(RuleName::adamw);
 };
 

@@ -8,15 +8,15 @@ class LionRule final : public UpdateRule {
  public:
   explicit LionRule(const RuleOptions& options) : o_(options) {}
   std::vector<KeptState> states() const override { return {{"m", o_.m}}; }
-  void step(Ctx& c, ParamStore& params, std::span<const UpdateRange> ranges, const Placed& placed,
-            Tensor step_state) override {
-    const Lion op{.parts = update_parts(params, ranges, placed),
+  void step(Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
+    const Lion op{.parts = update_parts(params, placed),
                   .state = step_state,
                   .beta1 = o_.beta1,
                   .beta2 = o_.beta2,
                   .weight_decay = o_.weight_decay,
                   .seed = o_.seed,
-                  .rate = o_.lr_factor};
+                  .rate = o_.lr_factor,
+                  .cautious = o_.cautious};
     if (!op.parts.empty()) c.run(op);
   }
 

@@ -2,14 +2,13 @@
 // made orthogonal by Newton-Schulz iterations, is its update. What files and buffers hold as one tensor but products
 // use as several (queries, keys and values) are several matrices. Ranks that share out a unit each orthogonalize whole
 // matrices of as many units as there are ranks, so that each matrix is done once, the matrices balanced by their cost;
-// averages are gathered before, results scattered after.
+// averages are gathered before, results scattered after. NorMuon [Li et al. 2025] then gives all outputs of a matrix
+// about the same size.
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <map>
-#include <numeric>
+#include <functional>
 
-#include "base/rng.h"
 #include "optim/rule.h"
 
 namespace athanor {
@@ -34,131 +33,192 @@ constexpr std::array<Coefficients, 5> kPolarExpress = {
 
 // Rows and columns of a unit's flat buffer that Muon treats as one matrix.
 struct Matrix {
-  size_t unit;
   int64_t offset, rows, cols, stride;
   bool in_out;
+  int64_t numbers;  // where those of its outputs begin in a state of the unit
   int owner = 0;
   int64_t outputs() const { return in_out ? cols : rows; }
   int64_t inputs() const { return in_out ? rows : cols; }
   double cost() const {
     return double(std::max(rows, cols)) * double(std::min(rows, cols)) * double(std::min(rows, cols));
   }
-  // As a view of a tensor that holds the unit's elements from `first` on.
-  Tensor in(const Tensor& flat, int64_t first = 0) const {
-    return {flat.at(offset - first), flat.dtype, {rows, cols}, stride};
-  }
+  // In a tensor of the whole unit.
+  Tensor in(const Tensor& flat) const { return {flat.at(offset), flat.dtype, {rows, cols}, stride}; }
 };
 
 // The first of the weights that are cut, as the ranks of a tensor-parallel group would, along columns.
-void add_matrices(const ParamStore& params, const ParamStore::Piece& piece, std::vector<Matrix>& all) {
+void add_matrices(const ParamStore& params, const ParamStore::Piece& piece, int64_t numbers, std::vector<Matrix>& all) {
   const ParamSpec& spec = params.specs()[size_t(piece.param)];
   const Shape& shape = piece.slice->shape;
   const std::vector<int64_t> columns = spec.cut.axis == 1 ? spec.cut.parts : std::vector<int64_t>{shape[1]};
   int64_t at = 0;
   for (const int64_t cols : columns) {
-    all.push_back({size_t(piece.unit), piece.offset + at, shape[0], cols, shape[1], spec.in_out});
+    all.push_back({piece.offset + at, shape[0], cols, shape[1], spec.in_out, numbers + (spec.in_out ? at : 0)});
     at += cols;
   }
 }
 
+// Matrices of a unit, and the parts of it that they fill.
+struct UnitMatrices {
+  size_t unit;
+  std::vector<ParamStore::Range> ranges = {};
+  std::vector<Matrix> matrices = {};
+  std::vector<ParamStore::Range> numbers = {};  // those of all its outputs in a state of the unit
+};
+// As many units as there are ranks.
+using Batch = std::vector<UnitMatrices>;
+
+// Each matrix has an owner, the longest first to whoever has least.
+void give_to_owners(Batch& batch, int ranks) {
+  std::vector<Matrix*> order;
+  for (UnitMatrices& unit : batch)
+    for (Matrix& m : unit.matrices) order.push_back(&m);
+  std::ranges::stable_sort(order, std::greater{}, [](const Matrix* m) { return m->cost(); });
+  std::vector<double> load(static_cast<size_t>(ranks));
+  for (Matrix* m : order) {
+    const auto least = std::ranges::min_element(load);
+    *least += m->cost();
+    m->owner = int(least - load.begin());
+  }
+}
+
+std::vector<Batch> make_batches(const ParamStore& params, const Placed& placed, int ranks) {
+  const auto pieces = params.pieces();
+  std::vector<Batch> batches;
+  for (const UpdateRange& r : placed.ranges) {
+    if (batches.empty() || batches.back().back().unit != r.unit) {
+      if (batches.empty() || batches.back().size() == size_t(ranks)) batches.emplace_back();
+      batches.back().push_back({.unit = r.unit});
+    }
+    UnitMatrices& unit = batches.back().back();
+    unit.ranges.push_back(r.range);
+    const bool numbered = placed.states.size() > 1;
+    const int64_t numbers = numbered ? params.units()[r.unit]->states[placed.states[1]].first_of(r.piece) : 0;
+    add_matrices(params, pieces[r.piece], numbers, unit.matrices);
+    if (!numbered) continue;
+    if (unit.numbers.empty() || round_up(unit.numbers.back().end, ParamStore::kAlign) != numbers)
+      unit.numbers.push_back({numbers, numbers});
+    unit.numbers.back().end = numbers + params.state_specs()[placed.states[1]].sizes[r.piece];
+  }
+  for (Batch& batch : batches) give_to_owners(batch, ranks);
+  return batches;
+}
+
+// A whole unit, and where units are shared out what this rank has of it: the two ends of an exchange.
+struct Exchanged {
+  Buffer whole, share;
+  Exchanged(Ctx& c, const ParamStore& params, const ParamStore::Unit& unit, DType type, const char* name,
+            const char* share_name)
+      : whole(c.alloc(name, type, {unit.layout.numel})) {
+    if (params.sharded()) share = c.alloc(share_name, type, {unit.shard.end - unit.shard.begin});
+  }
+  Tensor part(const ParamStore::Unit& unit, ParamStore::Range range) const {
+    return unit.part(share ? share.t : whole.t, range);
+  }
+};
+
 class MuonRule final : public UpdateRule {
  public:
   explicit MuonRule(const RuleOptions& options) : o_(options) {}
-  std::vector<KeptState> states() const override { return {{"m", o_.m}}; }
+  std::vector<KeptState> states() const override {
+    std::vector<KeptState> kept{{"m", o_.m}};
+    if (normalizes()) kept.push_back({"v_neuron", DType::f32, true});
+    return kept;
+  }
   bool exchanges() const override { return true; }
 
-  void step(Ctx& c, ParamStore& params, std::span<const UpdateRange> ranges, const Placed& placed,
-            Tensor step_state) override {
-    average(c, params, ranges, placed, step_state);
-    Communicator* group = &c.mesh.data_parallel();
-    if (params.sharded()) group = &c.mesh[Axis::dp_shard];
-    for (auto& [first, matrices] : batches(params, ranges, group->size())) {
-      std::vector<Buffer> mine = collect(c, params, ranges, matrices, *group);
-      for (size_t i = 0; i < mine.size(); ++i) mine[i] = orthogonal(c, std::move(mine[i]), matrices[i]);
-      spread(c, params, ranges, matrices, mine, *group);
+  void step(Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
+    Sgd move{.parts = update_parts(params, placed),
+             .state = step_state,
+             .weight_decay = o_.weight_decay,
+             .seed = o_.seed,
+             .rate = o_.lr_factor,
+             .direction = true,
+             .cautious = o_.cautious};
+    average(c, move.parts, step_state);
+    Communicator& group = params.sharded() ? c.mesh[Axis::dp_shard] : c.mesh.data_parallel();
+    if (batches_.empty()) batches_ = make_batches(params, placed, group.size());
+    for (const Batch& batch : batches_) {
+      std::vector<Buffer> mine = collect(c, params, batch, group);
+      size_t i = 0;
+      for (const UnitMatrices& unit : batch)
+        for (const Matrix& matrix : unit.matrices) {
+          mine[i] = orthogonal(c, std::move(mine[i]), matrix);
+          if (normalizes()) normalize(c, numbers_of(params, unit, placed), matrix, mine[i], step_state);
+          ++i;
+        }
+      if (normalizes() && group.size() > 1) share_numbers(c, params, placed, batch, group);
+      spread(c, params, batch, mine, group);
     }
-    const Sgd move{.parts = update_parts(params, ranges, {}),
-                   .state = step_state,
-                   .weight_decay = o_.weight_decay,
-                   .seed = o_.seed,
-                   .rate = o_.lr_factor,
-                   .direction = true};
+    for (UpdatePart& part : move.parts) part.m = {};
     if (!move.parts.empty()) c.run(move);
   }
 
  private:
-  using Batches = std::map<size_t, std::vector<Matrix>>;  // by number of the batch
-
-  // Replaces this rank's shard of the gradients by the averages.
-  void average(Ctx& c, const ParamStore& params, std::span<const UpdateRange> ranges, const Placed& placed,
-               Tensor step_state) const {
+  // Every rank's share of the averages, in the place of the gradients.
+  void average(Ctx& c, const std::vector<UpdatePart>& parts, Tensor step_state) const {
     Momentum op{.parts = {}, .state = step_state, .beta = o_.momentum, .nesterov = o_.nesterov, .seed = o_.seed};
-    for (const UpdatePart& p : update_parts(params, ranges, placed))
+    for (const UpdatePart& p : parts)
       op.parts.push_back({.m = p.m, .grad = p.grad, .moment_stream = p.moment_stream, .first = p.first});
     if (!op.parts.empty()) c.run(op);
   }
 
-  // Batches of as many units as there are ranks; assigns each matrix to a rank, most expensive first, to the least
-  // loaded.
-  static Batches batches(const ParamStore& params, std::span<const UpdateRange> ranges, int ranks) {
-    const auto pieces = params.pieces();
-    Batches all;
-    std::map<size_t, size_t> numbers;  // of the units that have matrices
-    for (const UpdateRange& r : ranges) {
-      const size_t number = numbers.try_emplace(r.unit, numbers.size()).first->second;
-      add_matrices(params, pieces[r.piece], all[number / size_t(ranks)]);
+  // The mean squares of a unit's outputs.
+  static Tensor numbers_of(const ParamStore& params, const UnitMatrices& unit, const Placed& placed) {
+    return params.units()[unit.unit]->states[placed.states[1]].t;
+  }
+  bool normalizes() const { return o_.rule == RuleName::normuon; }
+
+  // The update of a matrix that this rank owns, its outputs of one size; what is kept of those of others becomes 0.
+  void normalize(Ctx& c, const Tensor& numbers, const Matrix& matrix, const Buffer& x, Tensor step_state) const {
+    const Tensor v = numbers.slice(matrix.numbers, matrix.numbers + matrix.outputs());
+    if (!x) return c.run(Fill{.x = v});
+    c.run(NormalizeNeurons{
+        .x = x.t, .v = v, .state = step_state, .columns = matrix.in_out, .beta = o_.beta2, .scale = scale(matrix)});
+  }
+
+  // Each number comes from the rank that owns its matrix, and is 0 on all others: exact. What the unit keeps of the
+  // matrices of other groups is not touched.
+  static void share_numbers(Ctx& c, const ParamStore& params, const Placed& placed, const Batch& batch,
+                            Communicator& group) {
+    for (const UnitMatrices& unit : batch) {
+      const CollectiveSubject subject(params.units()[unit.unit]->name);
+      const Tensor all = numbers_of(params, unit, placed);
+      for (const ParamStore::Range& range : unit.numbers) c.all_reduce(group, all.slice(range.begin, range.end));
     }
-    for (auto& [first, matrices] : all) {
-      std::vector<Matrix*> order;
-      for (Matrix& m : matrices) order.push_back(&m);
-      std::ranges::stable_sort(order, std::greater{}, [](const Matrix* m) { return m->cost(); });
-      std::vector<double> load(static_cast<size_t>(ranks));
-      for (Matrix* m : order) {
-        const auto least = std::ranges::min_element(load);
-        *least += m->cost();
-        m->owner = int(least - load.begin());
-      }
-    }
-    return all;
   }
 
   // Products are in bf16, or in f32 if all products of the run are.
   static DType product_type(const Ctx& c) { return c.recipe.compute == DType::f32 ? DType::f32 : DType::bf16; }
 
+  // fn(part of the gradients that this rank owns, its part of the exchange)
   template <class Fn>
-  static void for_units(const std::vector<Matrix>& matrices, const Fn& fn) {
-    for (size_t i = 0; i < matrices.size(); ++i)
-      if (i == 0 || matrices[i].unit != matrices[i - 1].unit) fn(matrices[i].unit);
+  static void for_owned(const ParamStore::Unit& unit, const UnitMatrices& of, const Exchanged& exchanged,
+                        const Fn& fn) {
+    for (const ParamStore::Range& r : of.ranges)
+      if (const ParamStore::Range range = unit.owned(r.begin, r.end); range.begin < range.end)
+        fn(unit.part(unit.grad, range), exchanged.part(unit, range));
   }
 
-  // The averages of the matrices assigned to this rank, divided by their norms. Rounded before they are sent, so they
-  // do not depend on the number of ranks.
-  std::vector<Buffer> collect(Ctx& c, const ParamStore& params, std::span<const UpdateRange> ranges,
-                              const std::vector<Matrix>& matrices, Communicator& group) const {
-    std::vector<Buffer> mine(matrices.size());
+  // The averages of the matrices that this rank owns, divided by their norms. Rounded before they are sent, so that
+  // they are the same for any number of ranks.
+  std::vector<Buffer> collect(Ctx& c, const ParamStore& params, const Batch& batch, Communicator& group) const {
+    std::vector<Buffer> mine;
     const DType type = product_type(c);
-    for_units(matrices, [&](size_t u) {
-      const ParamStore::Unit& unit = *params.units()[u];
-      Buffer whole = c.alloc("averages of a unit", type, {unit.layout.numel});
-      const bool sharded = params.sharded();
-      const Buffer share =
-          sharded ? c.alloc("averages of a shard", type, {unit.shard.end - unit.shard.begin}) : Buffer{};
-      for (const UpdateRange& r : ranges) {
-        const ParamStore::Range range = unit.owned(r.range.begin, r.range.end);
-        if (r.unit != u || range.begin == range.end) continue;
-        const Tensor to = sharded ? share.t.slice(range.begin - unit.shard.begin, range.end - unit.shard.begin)
-                                  : whole.t.slice(range.begin, range.end);
-        c.run(Cast{.y = to, .x = unit.part(unit.grad, range)});
-      }
+    const double margin = o_.coefficients == MuonCoefficients::polar_express ? 1.02 : 1;
+    for (const UnitMatrices& of : batch) {
+      const ParamStore::Unit& unit = *params.units()[of.unit];
+      const Exchanged averages(c, params, unit, type, "averages of a unit", "averages of a shard");
+      for_owned(unit, of, averages, [&](const Tensor& grad, const Tensor& part) { c.run(Cast{.y = part, .x = grad}); });
       const CollectiveSubject subject(unit.name);
-      if (sharded) c.all_gather(group, whole.t, share.t);
-      const double margin = o_.coefficients == MuonCoefficients::polar_express ? 1.02 : 1;
-      for (size_t i = 0; i < matrices.size(); ++i) {
-        if (matrices[i].unit != u || matrices[i].owner != group.rank()) continue;
-        mine[i] = c.alloc("matrix", type, {matrices[i].rows, matrices[i].cols});
-        c.run(NormalizeMatrix{.y = mine[i].t, .x = matrices[i].in(whole.t), .margin = margin});
+      if (averages.share) c.all_gather(group, averages.whole.t, averages.share.t);
+      for (const Matrix& matrix : of.matrices) {
+        Buffer& own = mine.emplace_back();
+        if (matrix.owner != group.rank()) continue;
+        own = c.alloc("matrix", type, {matrix.rows, matrix.cols});
+        c.run(NormalizeMatrix{.y = own.t, .x = matrix.in(averages.whole.t), .margin = margin});
       }
-    });
+    }
     return mine;
   }
 
@@ -181,10 +241,10 @@ class MuonRule final : public UpdateRule {
     const Buffer square = c.alloc("square of the gram matrix", x.t.dtype, {side, side});
     Buffer y = c.alloc("next matrix", x.t.dtype, x.t.shape);
     for (size_t turn = 0; turn < turns.size(); ++turn) {
-      const double by = turn + 1 == turns.size() ? scale(matrix) : 1;
+      const double by = turn + 1 == turns.size() && !normalizes() ? scale(matrix) : 1;
       const auto [p, q, r] = turns[turn];
-      c.run(Gemm{.d = gram.t, .a = x.t, .b = x.t, .ta = !wide, .tb = wide, .tf32 = tf32});
-      c.run(Gemm{.d = square.t, .a = gram.t, .b = gram.t, .tb = true, .tf32 = tf32});
+      c.run(Gemm{.d = gram.t, .a = x.t, .b = x.t, .ta = !wide, .tb = wide, .tf32 = tf32, .symmetric = true});
+      c.run(Gemm{.d = square.t, .a = gram.t, .b = gram.t, .tb = true, .tf32 = tf32, .symmetric = true});
       c.run(Combine{.y = square.t, .a = gram.t, .b = square.t, .alpha = float(by * q), .beta = float(by * r)});
       c.run(Combine{.y = y.t, .a = x.t, .alpha = float(by * p)});
       const Tensor& left = wide ? square.t : x.t;
@@ -195,37 +255,29 @@ class MuonRule final : public UpdateRule {
     return x;
   }
 
-  // Replaces the gradients of this rank's shard by the updates, from the ranks that computed them.
-  void spread(Ctx& c, const ParamStore& params, std::span<const UpdateRange> ranges,
-              const std::vector<Matrix>& matrices, std::vector<Buffer>& mine, Communicator& group) const {
-    for_units(matrices, [&](size_t u) {
-      const ParamStore::Unit& unit = *params.units()[u];
-      const Buffer whole = c.alloc("updates of a unit", product_type(c), {unit.layout.numel});
-      c.run(Fill{.x = whole.t});  // padding stays 0; adding another rank's result to zeros is exact
-      for (size_t i = 0; i < matrices.size(); ++i) {
-        if (matrices[i].unit != u || !mine[i]) continue;
-        c.run(Combine{.y = matrices[i].in(whole.t), .a = mine[i].t});
-        mine[i] = {};
+  // The updates of this rank's weights, from whoever made them, in the place of the gradients.
+  void spread(Ctx& c, const ParamStore& params, const Batch& batch, std::vector<Buffer>& mine,
+              Communicator& group) const {
+    size_t i = 0;
+    for (const UnitMatrices& of : batch) {
+      const ParamStore::Unit& unit = *params.units()[of.unit];
+      const Exchanged updates(c, params, unit, product_type(c), "updates of a unit", "updates of a shard");
+      c.run(Fill{.x = updates.whole.t});  // padding stays 0, and what another rank makes is added to zeros: exact
+      for (const Matrix& matrix : of.matrices) {
+        const Buffer made = std::move(mine[i++]);
+        if (made) c.run(Combine{.y = matrix.in(updates.whole.t), .a = made.t});
       }
       const CollectiveSubject subject(unit.name);
-      const bool sharded = params.sharded();
-      const Buffer share =
-          sharded ? c.alloc("updates of a shard", whole.t.dtype, {unit.shard.end - unit.shard.begin}) : Buffer{};
-      if (sharded)
-        c.reduce_scatter(group, share.t, whole.t);
+      if (updates.share)
+        c.reduce_scatter(group, updates.share.t, updates.whole.t);
       else if (group.size() > 1)
-        c.all_reduce(group, whole.t);
-      for (const UpdateRange& r : ranges) {
-        const ParamStore::Range range = unit.owned(r.range.begin, r.range.end);
-        if (r.unit != u || range.begin == range.end) continue;
-        const Tensor from = sharded ? share.t.slice(range.begin - unit.shard.begin, range.end - unit.shard.begin)
-                                    : whole.t.slice(range.begin, range.end);
-        c.run(Cast{.y = unit.part(unit.grad, range), .x = from});
-      }
-    });
+        c.all_reduce(group, updates.whole.t);
+      for_owned(unit, of, updates, [&](const Tensor& grad, const Tensor& part) { c.run(Cast{.y = grad, .x = part}); });
+    }
   }
 
   RuleOptions o_;
+  std::vector<Batch> batches_;  // of planned parameters: the same in every step
 };
 
 }  // namespace

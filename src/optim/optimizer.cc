@@ -8,8 +8,8 @@ namespace athanor {
 namespace {
 
 // In the order of RuleName.
-constexpr std::unique_ptr<UpdateRule> (*kRules[])(const RuleOptions&) = {make_adamw, make_adamw, make_sgd, make_lion,
-                                                                         make_muon};
+constexpr std::unique_ptr<UpdateRule> (*kRules[])(const RuleOptions&) = {make_adamw, make_adamw, make_sgd,
+                                                                         make_lion,  make_muon,  make_muon};
 static_assert(std::size(kRules) == std::size(kRuleNames));
 
 template <class T, class Same>
@@ -18,6 +18,17 @@ size_t find_or_add(std::vector<T>& list, T value, const Same& same) {
   const auto index = size_t(at - list.begin());
   if (at == list.end()) list.push_back(std::move(value));
   return index;
+}
+
+// Where there is one number for each output of a matrix: how many there are of each piece.
+std::vector<int64_t> outputs_of(const ParamStore& params) {
+  std::vector<int64_t> sizes;
+  for (const auto& piece : params.pieces()) {
+    const ParamSpec& spec = params.specs()[size_t(piece.param)];
+    const Shape& shape = piece.slice->shape;
+    sizes.push_back(spec.role == Role::matrix ? shape[spec.in_out ? 1 : 0] : 0);
+  }
+  return sizes;
 }
 
 }  // namespace
@@ -37,23 +48,20 @@ Optimizer::Bundle& Optimizer::bundle_of(const RuleOptions& options) {
   return bundles_.emplace_back(Bundle{.options = options});
 }
 
-void Optimizer::place(Bundle& bundle, size_t pieces) {
+void Optimizer::place(Bundle& bundle, const ParamStore& params) {
+  const size_t pieces = params.pieces().size();
   bundle.rule = kRules[size_t(bundle.options.rule)](bundle.options);
   for (const KeptState& state : bundle.rule->states()) {
     const size_t at = find_or_add(states_, StateSpec{std::string(state.name), state.dtype, std::vector<bool>(pieces)},
                                   [&](const StateSpec& s) { return s.name == state.name; });
     CHECK(states_[at].dtype == state.dtype, "state ", state.name, " of ", state.dtype, " and ", states_[at].dtype);
+    if (state.per_output) states_[at].sizes = outputs_of(params);
     for (const auto& [piece, decays] : bundle.pieces) states_[at].pieces[piece] = true;
     bundle.placed.states.push_back(at);
   }
-  const std::vector<double> averages = bundle.rule->averages();
-  for (size_t i = 0; i < averages.size(); ++i) {
-    size_t at = 0;  // a momentum gets its own entry: the schedule may change it
-    while (at < averages_.size() && (averages_[at] != averages[i] || ((momenta_ >> at & 1) != 0) != (i == 0))) ++at;
-    if (at == averages_.size()) averages_.push_back(averages[i]);
-    if (i == 0) momenta_ |= 1u << (at % 32);
-    bundle.placed.averages.push_back(int(at));
-  }
+  for (const Average& average : bundle.rule->averages())
+    bundle.placed.averages.push_back(
+        int(find_or_add(averages_, average, [&](const Average& a) { return a == average; })));
 }
 
 Optimizer::Optimizer(const OptimizerOptions& options, ParamStore& params) {
@@ -64,7 +72,7 @@ Optimizer::Optimizer(const OptimizerOptions& options, ParamStore& params) {
     const RuleOptions rule = rule_options(options, groups[i]);
     bundle_of(rule).pieces.emplace_back(i, rule.weight_decay > 0);
   }
-  for (Bundle& bundle : bundles_) place(bundle, pieces.size());
+  for (Bundle& bundle : bundles_) place(bundle, params);
   if (averages_.size() > size_t(kMostAverages))
     throw Error(cat("param_groups: ", averages_.size(), " different betas, expected at most ", kMostAverages,
                     "; let groups share some"),
@@ -73,28 +81,35 @@ Optimizer::Optimizer(const OptimizerOptions& options, ParamStore& params) {
     if (std::ranges::count(state.pieces, false) == 0) state.pieces.clear();
 }
 
-bool Optimizer::exchanges(const ParamStore& params, size_t unit) const {
+std::vector<bool> Optimizer::exchanges(const ParamStore& params) const {
   const auto pieces = params.pieces();
-  return std::ranges::any_of(bundles_, [&](const Bundle& bundle) {
-    return bundle.rule->exchanges() && std::ranges::any_of(bundle.pieces, [&](const auto& piece) {
-             return size_t(pieces[piece.first].unit) == unit;
-           });
-  });
+  std::vector<bool> units(params.units().size());
+  for (const Bundle& bundle : bundles_)
+    if (bundle.rule->exchanges())
+      for (const auto& [piece, decays] : bundle.pieces) units[size_t(pieces[piece].unit)] = true;
+  return units;
 }
 
-void Optimizer::step(Ctx& c, ParamStore& params, Tensor step_state) {
+// Of planned parameters: they are the same in every step.
+void Optimizer::find_ranges(const ParamStore& params) {
   const auto pieces = params.pieces();
   const std::vector<ParamStore::Range> extents = params.extents();
   for (Bundle& bundle : bundles_) {
-    std::vector<UpdateRange> ranges;
+    std::vector<UpdateRange>& ranges = bundle.placed.ranges;
     for (const auto& [piece, decays] : bundle.pieces) {
       const auto unit = size_t(pieces[piece].unit);
       const int64_t end = std::min(extents[piece].end, params.units()[unit]->layout.trained);
       ranges.push_back({piece, unit, {extents[piece].begin, end}, decays});
     }
     std::ranges::sort(ranges, {}, [](const UpdateRange& r) { return std::pair(r.unit, r.range.begin); });
-    bundle.rule->step(c, params, ranges, bundle.placed, step_state);
+    bundle.placed.runs = joined(ranges);
   }
+  ranges_known_ = true;
+}
+
+void Optimizer::step(Ctx& c, ParamStore& params, Tensor step_state) {
+  if (!ranges_known_) find_ranges(params);
+  for (Bundle& bundle : bundles_) bundle.rule->step(c, params, bundle.placed, step_state);
 }
 
 }  // namespace athanor

@@ -12,10 +12,10 @@ class Optimizer {
   // Assigns all trained weights to rules; freezes those of frozen groups.
   Optimizer(const OptimizerOptions&, ParamStore&);
   std::vector<StateSpec> states() const { return states_; }
-  std::vector<double> averages() const { return averages_; }  // at most kMostAverages
-  uint32_t momenta() const { return momenta_; }               // bit i: averages()[i] is a momentum
-  bool exchanges(const ParamStore&, size_t unit) const;       // of a unit: see UpdateRule
-  // One step over this rank's shard of all units, after StepControl; zeroes the shard's gradients.
+  const std::vector<Average>& averages() const { return averages_; }  // at most kMostAverages
+  std::vector<bool> exchanges(const ParamStore&) const;               // by unit: see UpdateRule
+  // One step over the part of all units that this rank owns, after StepControl has decided about it; zeroes its
+  // gradients.
   void step(Ctx&, ParamStore&, Tensor step_state);
 
  private:
@@ -27,11 +27,12 @@ class Optimizer {
     Placed placed = {};
   };
   Bundle& bundle_of(const RuleOptions&);
-  void place(Bundle&, size_t pieces);
+  void place(Bundle&, const ParamStore&);
+  void find_ranges(const ParamStore&);
   std::vector<Bundle> bundles_;
   std::vector<StateSpec> states_;
-  std::vector<double> averages_;
-  uint32_t momenta_ = 0;
+  std::vector<Average> averages_;
+  bool ranges_known_ = false;
 };
 
 }  // namespace athanor

@@ -10,9 +10,8 @@ class SgdRule final : public UpdateRule {
   std::vector<KeptState> states() const override {
     return o_.momentum > 0 ? std::vector<KeptState>{{"m", o_.m}} : std::vector<KeptState>{};
   }
-  void step(Ctx& c, ParamStore& params, std::span<const UpdateRange> ranges, const Placed& placed,
-            Tensor step_state) override {
-    const Sgd op{.parts = update_parts(params, ranges, placed),
+  void step(Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
+    const Sgd op{.parts = update_parts(params, placed),
                  .state = step_state,
                  .momentum = o_.momentum,
                  .weight_decay = o_.weight_decay,

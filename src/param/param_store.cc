@@ -10,8 +10,7 @@
 namespace athanor {
 namespace {
 
-constexpr int64_t kAlign = 64;  // elements: every parameter starts on a cache line, whatever its dtype
-constexpr int64_t kInitChunk = int64_t{1} << 24;  // split masters: elements that are f32 at a time
+constexpr int64_t kInitChunk = int64_t{1} << 24;  // elements of split masters that exist in f32 while they get values
 
 // Common prefix of the names of a unit's parameters, up to a dot.
 std::string common_name(const std::vector<ParamSpec>& specs) {
@@ -59,20 +58,16 @@ void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std
   states_ = training ? std::move(states) : std::vector<StateSpec>{};
   sharding_ = training ? sharding : Sharding{};
   if (sharding_.stage == 0 || sharding_.shards == 1) sharding_.stage = sharding_.index = 0, sharding_.shards = 1;
+  for (const auto& unit : units_) lay_out(*unit);
+  const std::vector<std::vector<OwnPiece>> pieces = training ? pieces_by_unit() : std::vector<std::vector<OwnPiece>>{};
   const int stage = sharding_.stage;
   const LogicalShards& logical = sharding_.logical;
   for (size_t u = 0; u < units_.size(); ++u) {
     Unit& unit = *units_[u];
-    std::vector<ParamSpec> specs;
-    for (int id : unit.params) specs.push_back(specs_[size_t(id)]);
-    unit.name = common_name(specs);
-    unit.layout = FlatLayout::make(specs, std::max(sharding_.shards, int(logical.count)), kAlign);
-    for (size_t i = 0; i < unit.params.size(); ++i) offsets_[size_t(unit.params[i])] = unit.layout.offset[i];
-    const int64_t share = unit.layout.numel / sharding_.shards;
-    unit.shard = {share * sharding_.index, share * (sharding_.index + 1)};
     const bool separate = !training || recipe.separate_params();
     const auto add = [&](MemoryKind kind, const std::string& name, DType dtype, bool sharded, Tensor* t) {
-      plan.add(kind, cat(name, " of unit ", u), dtype, {sharded ? share : unit.layout.numel}, t);
+      plan.add(kind, cat(name, " of unit ", u), dtype,
+               {sharded ? unit.layout.numel / sharding_.shards : unit.layout.numel}, t);
     };
     if (separate) add(MemoryKind::weights, "weights", recipe.compute, stage >= 3, &unit.value);
     if (!training) continue;
@@ -82,23 +77,45 @@ void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std
     unit.joined.resize(size_t(logical.levels()));
     for (size_t level = 0; level < unit.joined.size(); ++level)
       add(MemoryKind::gradients, cat("joined gradients, level ", level), DType::f32, false, &unit.joined[level]);
-    plan_states(plan, int(u));
+    plan_states(plan, u, pieces[u]);
   }
 }
 
-// Each segment starts on a cache line, as parameters do.
-void ParamStore::plan_states(MemoryPlan& plan, int u) {
-  Unit& unit = *units_[size_t(u)];
-  unit.states.resize(states_.size());
+// Name, places of the parameters and the part that this rank updates.
+void ParamStore::lay_out(Unit& unit) {
+  std::vector<ParamSpec> specs;
+  for (int id : unit.params) specs.push_back(specs_[size_t(id)]);
+  unit.name = common_name(specs);
+  unit.layout = FlatLayout::make(specs, std::max(sharding_.shards, int(sharding_.logical.count)), kAlign);
+  for (size_t i = 0; i < unit.params.size(); ++i) offsets_[size_t(unit.params[i])] = unit.layout.offset[i];
+  const int64_t share = unit.layout.numel / sharding_.shards;
+  unit.shard = {share * sharding_.index, share * (sharding_.index + 1)};
+}
+
+std::vector<std::vector<ParamStore::OwnPiece>> ParamStore::pieces_by_unit() const {
   const std::vector<Piece> all = pieces();
   const std::vector<Range> extent = extents();
+  std::vector<std::vector<OwnPiece>> by_unit(units_.size());
+  for (size_t i = 0; i < all.size(); ++i) by_unit[size_t(all[i].unit)].push_back({i, extent[i]});
+  return by_unit;
+}
+
+// Each segment starts on a cache line, as parameters do.
+void ParamStore::plan_states(MemoryPlan& plan, size_t u, const std::vector<OwnPiece>& pieces) {
+  Unit& unit = *units_[u];
+  unit.states.resize(states_.size());
   const Range held = sharding_.stage >= 1 ? unit.shard : Range{0, unit.layout.numel};
   for (size_t s = 0; s < states_.size(); ++s) {
+    if (has_sizes(s)) {
+      plan_sizes(plan, u, s, pieces);
+      continue;
+    }
     State& state = unit.states[s];
     std::vector<Range> ranges;
-    for (size_t i = 0; i < all.size(); ++i) {
-      if (all[i].unit != u || !keeps(s, i)) continue;
-      const Range range{std::max(extent[i].begin, held.begin), std::min(extent[i].end, held.end)};
+    for (const OwnPiece& piece : pieces) {
+      if (!keeps(s, piece.number)) continue;
+      state.of_any = true;
+      const Range range{std::max(piece.extent.begin, held.begin), std::min(piece.extent.end, held.end)};
       if (range.begin < range.end) ranges.push_back(range);
     }
     std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
@@ -118,6 +135,26 @@ void ParamStore::plan_states(MemoryPlan& plan, int u) {
   }
 }
 
+void ParamStore::plan_sizes(MemoryPlan& plan, size_t u, size_t s, const std::vector<OwnPiece>& pieces) {
+  State& state = units_[u]->states[s];
+  int64_t size = 0;
+  for (const OwnPiece& piece : pieces) {
+    if (!keeps(s, piece.number)) continue;
+    state.of_any = true;
+    state.firsts.emplace_back(piece.number, size);
+    size += round_up(states_[s].sizes[piece.number], kAlign);
+  }
+  if (size > 0)
+    plan.add(MemoryKind::optimizer, cat(states_[s].name, " of unit ", u), states_[s].dtype, {size}, &state.t);
+}
+
+int64_t ParamStore::State::first_of(size_t piece) const {
+  for (const auto& [number, first] : firsts)
+    if (number == piece) return first;
+  CHECK(false, "no optimizer state of piece ", piece);
+  return 0;
+}
+
 Tensor ParamStore::State::part(Range range) const {
   for (const Segment& segment : segments)
     if (segment.begin <= range.begin && range.end <= segment.end)
@@ -128,13 +165,6 @@ Tensor ParamStore::State::part(Range range) const {
 
 bool ParamStore::keeps(size_t state, size_t piece) const {
   return states_[state].pieces.empty() || states_[state].pieces[piece];
-}
-
-bool ParamStore::keeps_in(size_t unit, size_t state) const {
-  const std::vector<Piece> all = pieces();
-  for (size_t i = 0; i < all.size(); ++i)
-    if (size_t(all[i].unit) == unit && keeps(state, i)) return true;
-  return false;
 }
 
 bool ParamStore::keeps_everything() const {

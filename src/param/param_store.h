@@ -23,7 +23,11 @@ struct Param {
 struct StateSpec {
   std::string name;  // in files: "<name>.<tensor>"
   DType dtype;
-  std::vector<bool> pieces = {};  // indexed as ParamStore::pieces(): which have this state; empty: all
+  std::vector<bool> pieces = {};  // by number of ParamStore::pieces(), which of them it is kept of; none: of all
+  // By number of the piece: so many numbers belong to it, not one to each of its elements, and every rank has all of
+  // them. None: one to each element.
+  std::vector<int64_t> sizes = {};
+  Shape shape_of(size_t piece, const Shape& whole) const { return sizes.empty() ? whole : Shape{sizes[piece]}; }
 };
 
 // Leaves of the reduction that is bitwise the same for any number of ranks. A step's micro-batches are divided among
@@ -45,6 +49,7 @@ struct Sharding {
 
 class ParamStore {
  public:
+  static constexpr int64_t kAlign = 64;  // elements: every parameter starts on a cache line, whatever its dtype
   struct Range {
     int64_t begin = 0, end = 0;  // elements of a unit
   };
@@ -55,8 +60,11 @@ class ParamStore {
     };
     Tensor t;
     std::vector<Segment> segments;
-    bool everything = true;  // covers the whole unit or this rank's whole shard
+    bool everything = true;                               // nothing of the unit, or of the rank's shard, is left out
+    bool of_any = false;                                  // it is kept of a piece of the unit, on whatever rank
+    std::vector<std::pair<size_t, int64_t>> firsts = {};  // with sizes: pieces and where their numbers begin
     Tensor part(Range range) const;
+    int64_t first_of(size_t piece) const;
   };
   struct Unit {
     std::vector<int> params;  // ids, in the order of layout.offset
@@ -135,13 +143,20 @@ class ParamStore {
   };
   std::vector<Piece> pieces() const;
   bool keeps(size_t state, size_t piece) const;
-  bool keeps_in(size_t unit, size_t state) const;  // whether any rank keeps it for any piece of the unit
-  // The range of each piece of a planned store including the padding after it; together they cover the unit.
+  bool has_sizes(size_t state) const { return !states_[state].sizes.empty(); }
+  // What belongs to each piece of a planned store: itself and the padding behind it, so that those of a unit fill it.
   std::vector<Range> extents() const;
 
  private:
   Tensor view(const Tensor& flat, const ParamSpec&, int64_t offset) const;
-  void plan_states(MemoryPlan&, int unit);
+  struct OwnPiece {
+    size_t number;  // in pieces()
+    Range extent;
+  };
+  void lay_out(Unit&);
+  std::vector<std::vector<OwnPiece>> pieces_by_unit() const;
+  void plan_states(MemoryPlan&, size_t unit, const std::vector<OwnPiece>&);
+  void plan_sizes(MemoryPlan&, size_t unit, size_t state, const std::vector<OwnPiece>&);
   void begin_use(Ctx&, int unit);
   void start_gather(Ctx&, int unit);
   void init_split(Ctx&, const Unit&, Range, RandomNormal);

@@ -33,6 +33,8 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
   const double value = double(size_of(engine.options().recipe.compute)), grad = 4;
   const auto micros = double(engine.micro_batches());
   const auto share = [](int n) { return double(n - 1) / n; };
+  const std::vector<bool> exchanges =
+      engine.optimizer() ? engine.optimizer()->exchanges(engine.model().params()) : std::vector<bool>(units.size());
   StepTraffic t;
   for (size_t u = 0; u < units.size(); ++u) {
     const auto n = double(units[u]->layout.numel);
@@ -45,8 +47,8 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
     if (stage >= 2) t.backward.add(scatter, scatter_s, micros, first);
     if (stage == 3) t.gathers.add(gather, gather_s, 2 * micros, first || last);
     if (stage == 1 || stage == 2) t.ends.add(gather, gather_s, 1, false);
-    if (!engine.optimizer() || !engine.optimizer()->exchanges(engine.model().params(), u)) continue;
-    const double exchanged = (value < 4 ? 2 : 4) * n;  // averages gathered, updates scattered
+    if (!exchanges[u]) continue;
+    const double exchanged = (value < 4 ? 2 : 4) * n;  // averages to those who need them whole, and updates back
     const double sent = stage == 0 ? share(copies) * exchanged : share(shards) * exchanged;
     t.ends.add(2 * sent, 2 * net.seconds(sent, stage == 0 ? copies : shards, 1), 1, false);
   }

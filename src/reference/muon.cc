@@ -1,6 +1,7 @@
 // The ops of ops/muon.h, element by element.
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "base/rng.h"
 #include "reference/reference_ops.h"
@@ -35,6 +36,25 @@ void ReferenceOps::run(const NormalizeMatrix& op, void*) {
   const double divisor = op.margin * std::sqrt(sum) + op.eps;
   for (double& v : x.v) v /= divisor;
   store(op.y, x);
+}
+
+void ReferenceOps::run(const NormalizeNeurons& op, void*) {
+  StepState s;
+  std::memcpy(&s, op.state.data, sizeof s);
+  Values x = load(op.x), v = load(op.v);
+  const auto output = [&](int64_t i) { return op.columns ? i % op.x.cols() : i / op.x.cols(); };
+  std::vector<double> squares(size_t(op.outputs()));
+  for (int64_t i = 0; i < x.size(); ++i) squares[size_t(output(i))] += x[i] * x[i];
+  double before = 0, after = 0;
+  for (int64_t o = 0; o < op.outputs(); ++o) {
+    if (!s.skip) v[o] = float(op.beta * v[o] + (1 - op.beta) * squares[size_t(o)] / double(op.inputs()));
+    before += squares[size_t(o)];
+    after += squares[size_t(o)] / std::pow(std::sqrt(v[o]) + op.eps, 2);
+  }
+  const double factor = op.scale * std::sqrt(before) / (std::sqrt(after) + op.eps);
+  for (int64_t i = 0; i < x.size(); ++i) x[i] = s.skip ? 0 : x[i] * factor / (std::sqrt(v[output(i)]) + op.eps);
+  store(op.v, v);
+  store(op.x, x);
 }
 
 void ReferenceOps::run(const Combine& op, void*) {

@@ -58,6 +58,12 @@ void update_part(const Op& op, const UpdatePart& p, const StepState& s, const Ru
   if (p.v) store(p.v, kept(v, p.v.dtype, [&](int64_t i) { return random(p.moment_stream, i) << 16; }));
 }
 
+// A weight after a step by u that does not touch it otherwise, and by its decay.
+template <class Op>
+double decayed(const Op& op, double w, double u, double lr, double decay) {
+  return (op.cautious && w * u < 0 ? w : w - lr * decay * w) - u;
+}
+
 // rule(state) gives what update_part() takes.
 template <class Op, class Rule>
 void update(const Op& op, const Rule& rule) {
@@ -85,13 +91,11 @@ void ReferenceOps::run(const AdamW& op, void*) {
     const double beta1 = momentum_now(op.beta1, s), scale = s.grad_scale;
     return [&op, lr, c1, c2, beta1, scale](double& w, double& m, double& v, double grad, double decay) {
       double g = grad * scale;
-      if (op.coupled)
-        g += decay * w;
-      else
-        w -= lr * decay * w;
+      if (op.coupled) g += decay * w;
       m = beta1 * m + (1 - beta1) * g;
       v = op.beta2 * v + (1 - op.beta2) * g * g;
-      w -= lr * (m / c1) / (std::sqrt(v / c2) + op.eps);
+      const double u = lr * (m / c1) / (std::sqrt(v / c2) + op.eps);
+      w = op.coupled ? w - u : decayed(op, w, u, lr, decay);
     };
   });
 }
@@ -102,15 +106,12 @@ void ReferenceOps::run(const Sgd& op, void*) {
     const double momentum = op.momentum > 0 ? momentum_now(op.momentum, s) : 0;
     return [&op, lr, scale, momentum](double& w, double& m, double&, double grad, double decay) {
       double g = grad * scale;
-      if (op.direction)
-        w -= lr * decay * w;
-      else
-        g += decay * w;
+      if (!op.direction) g += decay * w;
       if (op.momentum > 0) {
         m = momentum * m + g;
         g = op.nesterov ? g + momentum * m : m;
       }
-      w -= lr * g;
+      w = op.direction ? decayed(op, w, lr * g, lr, decay) : w - lr * g;
     };
   });
 }
@@ -120,8 +121,7 @@ void ReferenceOps::run(const Lion& op, void*) {
     const double lr = s.lr * op.rate, scale = s.grad_scale, beta1 = momentum_now(op.beta1, s);
     return [&op, lr, scale, beta1](double& w, double& m, double&, double grad, double decay) {
       const double g = grad * scale, c = beta1 * m + (1 - beta1) * g;
-      w -= lr * decay * w;
-      w -= lr * (c > 0 ? 1 : c < 0 ? -1 : 0);
+      w = decayed(op, w, lr * (c > 0 ? 1 : c < 0 ? -1 : 0), lr, decay);
       m = op.beta2 * m + (1 - op.beta2) * g;
     };
   });

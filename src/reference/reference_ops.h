@@ -41,6 +41,7 @@ class ReferenceOps final : public Ops {
   void run(const Momentum&, void*) override;
   void run(const NormalizeMatrix&, void*) override;
   void run(const Combine&, void*) override;
+  void run(const NormalizeNeurons&, void*) override;
   void run(const SplitMaster&, void*) override;
   void run(const JoinMaster&, void*) override;
 };

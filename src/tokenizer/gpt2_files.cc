@@ -27,7 +27,7 @@ nlohmann::json parse_object(std::string_view text, const std::string& where) {
     nlohmann::json json = nlohmann::json::parse(text);
     if (json.is_object()) return json;
   } catch (const nlohmann::json::parse_error& e) {
-    throw Error(cat(where, ": not JSON: ", e.what()), Exit::usage);
+    throw Error(cat(where, ": not JSON: ", json_problem(e.what())), Exit::usage);
   }
   throw Error(cat(where, ": expected a JSON object of tokens and ids"), Exit::usage);
 }

@@ -18,7 +18,7 @@ class Reader {
     try {
       root_ = Json::parse(content);
     } catch (const Json::parse_error& e) {
-      throw Error(cat(where, ": not JSON: ", e.what()), Exit::usage);
+      throw Error(cat(where, ": not JSON: ", json_problem(e.what())), Exit::usage);
     }
     if (!root_.is_object() || !root_.contains("model")) refuse("expected a JSON object with \"model\"");
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <system_error>
 #include <utility>
 
 #include "base/log.h"
@@ -61,10 +62,23 @@ std::vector<WrittenFile> parse_part(const std::string& json, int rank) {
 
 // Saved bytes of a piece.
 int64_t bytes_of(const ParamStore& params, size_t piece, const ParamStore::Piece& p) {
-  size_t each = size_of(params.units()[size_t(p.unit)]->saved_dtype());
+  int64_t bytes = p.slice->shape.numel() * int64_t(size_of(params.units()[size_t(p.unit)]->saved_dtype()));
   for (size_t s = 0; s < params.state_specs().size(); ++s)
-    if (params.keeps(s, piece)) each += size_of(params.state_specs()[s].dtype);
-  return p.slice->shape.numel() * int64_t(each);
+    if (params.keeps(s, piece))
+      bytes += params.state_specs()[s].shape_of(piece, p.slice->shape).numel() *
+               int64_t(size_of(params.state_specs()[s].dtype));
+  return bytes;
+}
+
+// In a thread; where the system gives none, or none is wanted, when the result is asked for.
+template <class Fn>
+auto begin_work(bool background, const Fn& fn) {
+  if (background) try {
+      return std::async(std::launch::async, fn);
+    } catch (const std::system_error& e) {
+      log::warn("the checkpoint is written while training waits: no thread can be started: ", e.code().message());
+    }
+  return std::async(std::launch::deferred, fn);
 }
 
 }  // namespace
@@ -111,7 +125,9 @@ TensorData Checkpointer::described(const Item& item) const {
   const ParamStore::Unit& unit = *params.units()[size_t(piece.unit)];
   const DType dtype = item.state < 0 ? unit.saved_dtype() : params.state_specs()[size_t(item.state)].dtype;
   const std::string prefix = item.state < 0 ? "" : params.state_specs()[size_t(item.state)].name + ".";
-  return {.name = prefix + piece.slice->name, .dtype = dtype, .shape = piece.slice->shape, .pieces = {}};
+  const Shape& whole = piece.slice->shape;
+  const Shape shape = item.state < 0 ? whole : params.state_specs()[size_t(item.state)].shape_of(item.piece, whole);
+  return {.name = prefix + piece.slice->name, .dtype = dtype, .shape = shape, .pieces = {}};
 }
 
 std::vector<WeightShard> Checkpointer::shards(const File& file) const {
@@ -132,12 +148,16 @@ std::vector<Checkpointer::Tensors> Checkpointer::snapshot() {
       for (const Item& item : files_[f].items) {
         const ParamStore::Piece& piece = pieces_[item.piece];
         if (item.rank != rank_ || item.state != state || size_t(piece.unit) != unit) continue;
-        Tensor t = {whole.at(piece.offset), whole.dtype, piece.slice->shape};
+        const TensorData saved = described(item);
+        const ParamStore& params = engine_.model().params();
+        const bool sized = state >= 0 && params.has_sizes(size_t(state));
+        const int64_t first = sized ? params.units()[unit]->states[size_t(state)].first_of(item.piece) : piece.offset;
+        Tensor t = {whole.at(first), whole.dtype, saved.shape};
         if (!in_place()) {
           device_.copy(next, t.data, t.bytes(), Lane::compute);
           t.data = std::exchange(next, next + t.bytes());
         }
-        held[f].push_back({tensor_data(described(item).name, t), std::nullopt});
+        held[f].push_back({tensor_data(saved.name, t), std::nullopt});
       }
   });
   device_.sync();
@@ -174,9 +194,9 @@ void Checkpointer::begin(const RunState& state, std::string why, SaveExtras extr
   if (const std::string failure = of_any_rank(mine); !failure.empty()) return fail(failure, !mine.empty());
   std::vector<Tensors> held = snapshot();
   const std::string folder = cat(options_.root, "/", tmp_folder(state.step));
-  part_ = std::async(
-      options_.background ? std::launch::async : std::launch::deferred,
-      [this, folder, held = std::move(held), options = std::move(options)] { return write(folder, held, options); });
+  part_ = begin_work(options_.background, [this, folder, held = std::move(held), options = std::move(options)] {
+    return write(folder, held, options);
+  });
 }
 
 bool Checkpointer::part_is_written() const {
@@ -199,7 +219,7 @@ void Checkpointer::collect() {
   if (!writer_) return;
   for (auto& part : parts)
     for (WrittenFile& file : part) writer_->adopt(std::move(file));
-  commit_ = std::async(options_.background ? std::launch::async : std::launch::deferred, [this] { return commit(); });
+  commit_ = begin_work(options_.background, [this] { return commit(); });
 }
 
 Checkpointer::Committed Checkpointer::commit() {

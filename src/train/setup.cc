@@ -113,6 +113,7 @@ OptimizerOptions optimizer_options(const Config& c) {
                      .beta2 = c.adam_beta2,
                      .eps = c.adam_eps,
                      .weight_decay = c.weight_decay,
+                     .cautious_weight_decay = c.cautious_weight_decay,
                      .m = to_dtype(c.exp_avg_dtype),
                      .v = to_dtype(c.exp_avg_sq_dtype),
                      .seed = uint64_t(c.seed),
@@ -124,6 +125,7 @@ OptimizerOptions optimizer_options(const Config& c) {
                      .muon_nesterov = c.muon_nesterov,
                      .muon_scale = MuonScale(int(c.muon_scale)),
                      .muon_coefficients = MuonCoefficients(int(c.muon_coefficients)),
+                     .normuon_beta2 = c.normuon_beta2,
                      .groups = {}};
   for (const ParamGroupConfig& group : c.param_groups) o.groups.push_back(to_group(group));
   return o;

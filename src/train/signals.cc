@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/thread.h"
 
 namespace athanor {
 namespace {
@@ -74,7 +75,8 @@ std::optional<StopSignals::Received> StopSignals::received() const {
 }
 
 StopAtStart::StopAtStart(const StopSignals& signals, std::function<void(int signal)> last_words)
-    : watch_([&signals, last_words = std::move(last_words)](const std::stop_token& over) {
+    : watch_(start_thread<std::jthread>("stop signals", [&signals, last_words = std::move(last_words)](
+                                                            const std::stop_token& over) {
         std::mutex mutex;
         std::condition_variable_any changed;
         std::unique_lock lock(mutex);
@@ -85,6 +87,6 @@ StopAtStart::StopAtStart(const StopSignals& signals, std::function<void(int sign
           std::fflush(nullptr);
           std::_Exit(int(Exit::requeue));
         }
-      }) {}
+      })) {}
 
 }  // namespace athanor

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json_depth.h"
 #include "checkpoint/weights.h"
 #include "convert/floats.h"
 
@@ -80,17 +81,36 @@ void load_piece(Device& device, const WeightFiles& files, const std::string& nam
   load_elements(device, to, piece.offset, bytes, entry->checked_dtype(), name);
 }
 
-// Optimizer states, for the weights that have them.
+// A state of which every rank has all.
+void load_numbers(Device& device, const WeightFiles& files, const std::string& name, const Tensor& to) {
+  const auto [file, entry] = files.at(name);
+  require_shape(file->path(), name, entry->checked_shape(), to.shape);
+  if (entry->checked_dtype() != to.dtype)
+    throw Error(
+        cat(file->path(), ": tensor ", name, " is ", entry->checked_dtype(), ", the optimizer needs ", to.dtype));
+  std::vector<std::byte> bytes(size_t(entry->bytes));
+  file->read(*entry, bytes);
+  copy_to(device, to, bytes.data());
+}
+
+// What an optimizer keeps, of the weights that it is kept of.
 void load_states(const ParamStore& params, Device& device, const std::string& folder) {
   if (params.state_specs().empty()) return;  // then there is no such file
   const WeightFiles files(folder, "optimizer");
   const std::vector<ParamStore::Piece> pieces = params.pieces();
   for (size_t i = 0; i < pieces.size(); ++i) {
     const ParamStore::Unit& unit = *params.units()[size_t(pieces[i].unit)];
-    for (size_t s = 0; s < params.state_specs().size(); ++s)
-      if (params.keeps(s, i))
-        load_piece(device, files, cat(params.state_specs()[s].name, ".", pieces[i].slice->name), pieces[i],
-                   {unit, unit.states[s].t, &unit.states[s], params.sharded()});
+    for (size_t s = 0; s < params.state_specs().size(); ++s) {
+      if (!params.keeps(s, i)) continue;
+      const ParamStore::State& state = unit.states[s];
+      const std::string name = cat(params.state_specs()[s].name, ".", pieces[i].slice->name);
+      if (params.has_sizes(s)) {
+        const int64_t first = state.first_of(i);
+        load_numbers(device, files, name, state.t.slice(first, first + params.state_specs()[s].sizes[i]));
+      } else {
+        load_piece(device, files, name, pieces[i], {unit, state.t, &state, params.sharded()});
+      }
+    }
   }
 }
 
@@ -162,7 +182,7 @@ RunState parse_state(const std::string& text, const std::string& where) {
       throw Error(cat(where, ": numbers out of range; the checkpoint is damaged"));
     return s;
   } catch (const nlohmann::json::exception& e) {
-    throw Error(cat(where, ": not a run state: ", e.what(), "; the checkpoint is damaged"));
+    throw Error(cat(where, ": not a run state: ", json_problem(e.what()), "; the checkpoint is damaged"));
   }
 }
 

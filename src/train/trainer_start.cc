@@ -143,7 +143,11 @@ void Trainer::open_run() {
   lock_.emplace(run);
   if (config_.log_jsonl) metrics_.add(std::make_unique<JsonlSink>(run + "/metrics.jsonl"));
   if (config_.tensorboard) metrics_.add(std::make_unique<TensorboardSink>(run + "/tensorboard"));
-  write_environment(find_environment(options_.program), run + "/environment.json");
+  try {
+    write_environment(find_environment(options_.program), run + "/environment.json");
+  } catch (const Error& e) {  // it tells of the run, which does not depend on it
+    log::warn("environment.json was not written, training goes on: ", e.what());
+  }
 }
 
 std::optional<Trainer::Resume> Trainer::find_resume() {
@@ -287,6 +291,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
   if (plan.total() > kQuick && backend_.mesh.world().rank() == 0)
     log::info("allocating ", format_bytes(plan.total()),
               resume ? " and reading the checkpoint" : " and making the weights");
+  peak_flops_ = mfu_peak(config_, backend_, engine_->options().recipe.compute, options_.most_flops);  // likewise
   const size_t before = backend_.device.allocated();
   engine_->commit();
   CHECK(backend_.device.allocated() - before == plan.total(), "allocated ", backend_.device.allocated() - before,
@@ -344,7 +349,6 @@ void Trainer::start(const std::optional<Resume>& resume) {
 }
 
 std::string Trainer::choose_peak() {
-  peak_flops_ = mfu_peak(config_, backend_, engine_->options().recipe.compute, options_.most_flops);
   const MfuPeak before = std::exchange(state_.peak, {});
   if (config_.peak_tflops > 0) return "";
   const std::string model = backend_.device.unified() ? find_environment(options_.program).cpu_model : "";

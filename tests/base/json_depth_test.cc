@@ -20,5 +20,13 @@ TEST(JsonDepth, CountsArraysAndObjectsOutsideOfStrings) {
   EXPECT_THROW(require_json_depth(std::string(1000, '{'), "here"), Error);
 }
 
+TEST(JsonProblem, IsALineWithoutTheLibrarysName) {
+  EXPECT_EQ(json_problem("[json.exception.parse_error.101] parse error at line 1, column 2: x"),
+            "parse error at line 1, column 2: x");
+  EXPECT_EQ(json_problem("[json.exception.x]"), "[json.exception.x]");
+  EXPECT_EQ(json_problem("[1] is no name"), "[1] is no name");
+  EXPECT_EQ(json_problem(std::string(5000, 'x')).size(), 203u);
+}
+
 }  // namespace
 }  // namespace athanor

@@ -21,6 +21,7 @@ struct State {
   bool active = false;
   Plan plan;
   std::vector<Call> calls;
+  int reads = 0;
   bool reached = false;
   bool interrupt = false;
   int log = -1;
@@ -51,6 +52,16 @@ bool enter(const char* name, const std::string& path, const std::string& to = ""
   if (number != s.plan.fail_at) return false;
   s.reached = true;
   errno = s.plan.error;
+  return true;
+}
+
+// True for the read that is bad, whose result is set.
+bool bad_read(ssize_t& result) {
+  State& s = state();
+  if (!s.active || s.reads++ != s.plan.bad_read) return false;
+  s.reached = true;
+  errno = s.plan.error;
+  result = s.plan.error == 0 ? 0 : -1;
   return true;
 }
 
@@ -108,7 +119,14 @@ ssize_t write(int fd, const void* data, size_t bytes) {
   return syscall(SYS_write, fd, data, bytes);
 }
 
+ssize_t read(int fd, void* data, size_t bytes) {
+  ssize_t result = 0;
+  return faults::bad_read(result) ? result : syscall(SYS_read, fd, data, bytes);
+}
+
 ssize_t pread(int fd, void* data, size_t bytes, off_t offset) {
+  ssize_t result = 0;
+  if (faults::bad_read(result)) return result;
   if (faults::hinder(bytes)) return -1;
   return syscall(SYS_pread64, fd, data, bytes, offset);
 }

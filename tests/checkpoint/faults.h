@@ -17,6 +17,7 @@ struct Plan {
   int fail_at = -1;           // number of the call that fails, counted from 0; -1 for none
   int error = 0;              // with this errno
   int die_at = -1;            // number of the call before which the process ends
+  int bad_read = -1;          // number of the read or pread that fails with `error`, or finds the file's end (0)
   bool short_writes = false;  // write and pread move at most 7 bytes, and fail with EINTR every second time
   bool no_exchange = false;   // renameat2 fails with EINVAL, as on file systems that cannot swap
   std::string log;            // every call is appended to this file before it is made, for after a death
@@ -32,7 +33,7 @@ class Scope {
 };
 
 const std::vector<Call>& calls();  // of the latest scope
-bool fault_reached();              // whether the call to fail was made
+bool fault_reached();              // whether the call, or the read, to fail was made
 
 std::vector<Call> read_log(const std::string& path);
 

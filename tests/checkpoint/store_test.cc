@@ -134,6 +134,25 @@ TEST_F(Store, AnUnreadableStepIsAnErrorNotAnOlderStep) {
   EXPECT_NE(error.find(cat(step(2), ": cannot be read")), error.npos) << error;
 }
 
+// A disk or network that fails once: whatever read it is, and whether it gives an error or too little, the newest step
+// stays the newest.
+TEST_F(Store, AReadThatFailsOnceIsNoDamage) {
+  const RunLock lock(root);
+  for (int64_t n : {1, 2}) save_sample(lock, n);
+  for (const int error : {EIO, EINTR, 0}) {
+    int reads = 0;
+    for (bool reached = true; reached; ++reads) {
+      std::vector<std::string> why;
+      const faults::Scope scope({.error = error, .bad_read = reads});
+      const auto newest = newest_valid(root, &why, Depth::checksums);
+      reached = faults::fault_reached();
+      ASSERT_TRUE(newest);
+      EXPECT_EQ(newest->step, 2) << "read " << reads << ", errno " << error << ": " << (why.empty() ? "" : why[0]);
+    }
+    EXPECT_GT(reads, 3) << "of the manifest and of files";
+  }
+}
+
 TEST_F(Store, WhatDivergedIsNoStep) {
   const RunLock lock(root);
   for (int64_t n : {1, 2}) save_sample(lock, n);

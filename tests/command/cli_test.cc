@@ -41,6 +41,20 @@ TEST(Cli, TheNearestVerbAndOptionAreSuggested) {
   expect_refused({"sample", "--checkpoint=x", "--nonsense"}, {"no option \"--nonsense\"", "athanor sample --help"});
   expect_refused({"sample"}, {"--checkpoint is required"});
   expect_refused({"train", "a.json", "\x1b[2J"}, {"\\x1b[2J"});
+  EXPECT_LT(run({"devices", std::string(100'000, 'A')}).error.size(), 1100u);
+}
+
+// By the launcher, once: no rank is started.
+TEST(Cli, WhatRanksWouldRefuseIsRefusedOnce) {
+  for (const char* ranks : {"1", "3"}) {
+    const Ran ran = run({"launch", "--ranks", ranks, "tran", "x.json"});
+    EXPECT_EQ(ran.code, int(Exit::usage));
+    EXPECT_EQ(ran.error,
+              "athanor: there is no verb \"tran\"; did you mean \"train\"?\nRun with --help for more information.\n");
+  }
+  expect_refused({"launch", "-n", "2", "train", "x.json", "--sett", "a=1"},
+                 {"athanor train: there is no option \"--sett\""});
+  expect_refused({"launch", "-n", "2", "train"}, {"config is required"});
 }
 
 TEST(Cli, NumbersAreReadAsTheyAreWrittenOrRefused) {

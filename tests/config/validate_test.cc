@@ -30,6 +30,9 @@ TEST(Validate, KeysWithoutEffectAreNamed) {
   EXPECT_EQ(told({"initial_loss_scale=8", "precision=fp16"}), Lines{});
   EXPECT_EQ(told({"sgd_momentum=0.5", "muon_nesterov=false", "lr_wsd_decay_style=linear"}).size(), 3u);
   EXPECT_EQ(told({"muon_nesterov=false", "optimizer=muon"}), Lines{});
+  EXPECT_EQ(told({"muon_nesterov=false", "normuon_beta2=0.9", "optimizer=normuon"}), Lines{});
+  EXPECT_EQ(told({"normuon_beta2=0.9", "optimizer=muon"}),
+            Lines{"normuon_beta2 has no effect: it is for optimizer normuon"});
   EXPECT_EQ(told({"max_spikes_in_row=5"}).size(), 1u);
   EXPECT_EQ(told({"max_spikes_in_row=5", "spike_deviations=6"}), Lines{});
 }
@@ -163,12 +166,28 @@ TEST(Validate, DataAndRun) {
   expect_parts(error_with({"load=none", "load_step=3"}), {"load_step: 3", "none"});
 }
 
+TEST(Validate, MupMakesGroupsAndInitialWeights) {
+  const Config c = parse(small_config("\"mup_base_width\": 16, \"weight_decay\": 0.25,\n"));
+  const double width = double(c.model.hidden_size) / 16;
+  ASSERT_NE(width, 1);
+  EXPECT_EQ(c.model.mup_width, width);
+  ASSERT_EQ(c.param_groups.size(), 3U);
+  EXPECT_EQ(c.param_groups[0],
+            (ParamGroupConfig{.match = "transformer.ln_f.*", .lr_factor = 1 / width, .weight_decay = 0.0}));
+  EXPECT_EQ(c.param_groups[1],
+            (ParamGroupConfig{.role = GroupRole::matrix, .lr_factor = 1 / width, .weight_decay = 0.25 * width}));
+  EXPECT_EQ(c.param_groups[2], default_param_groups({})[0]);
+  EXPECT_EQ(parse_config(dump_resolved(c), "resolved", ".").param_groups, c.param_groups);
+  expect_parts(error_with({"mup_base_width=16", "optimizer=sgd"}), {"mup_base_width", "adamw", "sgd"});
+  expect_parts(error_with({"mup_base_width=16", "optimizer=muon"}), {"mup_base_width", "match_rms", "spectral"});
+}
+
 TEST(Validate, ParamGroupsEndWithTheDefaults) {
   const Config plain = parse(small_config());
-  ASSERT_EQ(plain.param_groups, default_param_groups(OptimizerChoice::adamw));
+  ASSERT_EQ(plain.param_groups, default_param_groups({}));
   EXPECT_EQ(plain.param_groups.back(), (ParamGroupConfig{.role = GroupRole::vector, .weight_decay = 0.0}));
   EXPECT_EQ(parse(small_config("\"optimizer\": \"muon\",\n")).param_groups,
-            default_param_groups(OptimizerChoice::muon));
+            default_param_groups({.optimizer = OptimizerChoice::muon}));
   const Config given = parse(small_config(
       R"("optimizer": "muon", "param_groups": [{"match": "*wpe*", "optimizer": "lion", "lr_factor": 0.5, "beta2": 0.98}],
 )"));
@@ -178,6 +197,15 @@ TEST(Validate, ParamGroupsEndWithTheDefaults) {
   const std::string resolved = dump_resolved(given);
   EXPECT_NE(resolved.find("\"role\": \"vector\""), std::string::npos);
   EXPECT_EQ(parse_config(resolved, "resolved", ".").param_groups, given.param_groups);
+}
+
+TEST(Validate, CautiousDecayIsDecoupled) {
+  EXPECT_TRUE(
+      parse(small_config("\"optimizer\": \"normuon\", \"cautious_weight_decay\": true,\n")).cautious_weight_decay);
+  expect_parts(error_with({"cautious_weight_decay=true", "optimizer=sgd"}),
+               {"cautious_weight_decay: optimizer sgd adds the decay to the gradient", "adamw"});
+  expect_parts(error_with({"cautious_weight_decay=true", R"(param_groups=[{"match": "*", "optimizer": "adam"}])"}),
+               {"cautious_weight_decay: optimizer adam of param_groups[0]"});
 }
 
 TEST(Validate, ParamGroupsAreNoMatterOfResumeUntilTheyDiffer) {

@@ -245,7 +245,7 @@ TEST(StepControl, ClosesTheStepInPlace) {
   HostTensor state(DType::u8, {int64_t(sizeof(StepState))});
   StepState s{.loss_sum = 7, .norm_sq = 16};
   std::memcpy(state.t.data, &s, sizeof s);
-  const StepControl op{.state = state.t, .schedule = {.lr = 0.5}, .clip_grad = 1, .averages = {0.9, 0.99}};
+  const StepControl op{.state = state.t, .schedule = {.lr = 0.5}, .clip_grad = 1, .averages = {{0.9, true}, {0.99}}};
   run_op(op);
   close_step(s, op);
   EXPECT_EQ(std::memcmp(state.t.data, &s, sizeof s), 0);

@@ -21,6 +21,7 @@ TEST_F(Optimizer, Lion) { agrees_with_the_reference(Lion::kName, optimizer_cases
 TEST_F(Optimizer, Momentum) { agrees_with_the_reference(Momentum::kName, optimizer_cases, 32); }
 TEST_F(Optimizer, NormalizeMatrix) { agrees_with_the_reference(NormalizeMatrix::kName, optimizer_cases, 19); }
 TEST_F(Optimizer, Combine) { agrees_with_the_reference(Combine::kName, optimizer_cases, 36); }
+TEST_F(Optimizer, NormalizeNeurons) { agrees_with_the_reference(NormalizeNeurons::kName, optimizer_cases, 40); }
 TEST_F(Optimizer, SplitMaster) { agrees_with_the_reference(SplitMaster::kName, optimizer_cases, 12); }
 TEST_F(Optimizer, JoinMaster) { agrees_with_the_reference(JoinMaster::kName, optimizer_cases, 6); }
 TEST_F(Optimizer, StepControl) { agrees_with_the_reference(StepControl::kName, optimizer_cases, 8); }
@@ -181,7 +182,7 @@ TEST_F(Optimizer, StepControlIsCloseStepBitForBit) {
                                       .wsd_decay = int64_t(1 + draw(14) % 20)},
                          .scaling = {.dynamic = draw(15) % 2 == 0, .window = 3},
                          .clip_grad = draw(16) % 3 == 0 ? 0.0 : 1.0,
-                         .averages = {0.9, 0.95}};
+                         .averages = {{0.9, true}, {0.95}}};
     const auto* bytes = reinterpret_cast<const std::byte*>(&s);
     memory.write({bytes, bytes + sizeof s});
     b.ops->run(op, nullptr);

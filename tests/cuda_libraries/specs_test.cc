@@ -5,6 +5,10 @@
 
 #include <cstdlib>
 
+#include "base/error.h"
+#include "base/file.h"
+#include "tests/temp_dir.h"
+
 namespace athanor {
 namespace {
 
@@ -40,6 +44,30 @@ TEST(Libraries, SpecsAreComplete) {
     EXPECT_FALSE(spec.packages.empty()) << spec.name;
     EXPECT_GT(spec.oldest.major, 0) << spec.name;
   }
+}
+
+// An NCCL of 2.14 lacks functions that the program does not call; one that it calls is named.
+TEST(Libraries, AnOldNcclNeedsOnlyWhatIsCalled) {
+  if (!built_with_cuda_libraries()) GTEST_SKIP() << "built without CUDA's headers";
+  const std::string called[] = {"ncclGetErrorString", "ncclGetLastError", "ncclGetUniqueId", "ncclCommInitRankConfig",
+                                "ncclCommFinalize",   "ncclCommDestroy",  "ncclCommAbort",   "ncclCommGetAsyncError",
+                                "ncclBroadcast",      "ncclAllReduce",    "ncclAllGather",   "ncclSend",
+                                "ncclRecv",           "ncclGroupStart",   "ncclGroupEnd",    "ncclReduceScatter"};
+  const testing::TempDir folder;
+  const auto problem_without = [&](const std::string& missing) {
+    const std::string source = cat(folder.path(), "/nccl", missing, ".c"), file = cat(source, ".so");
+    std::string text = "int ncclGetVersion(int* version) { *version = 21403; return 0; }\n";
+    for (const std::string& name : called)
+      if (name != missing) text += cat("int ", name, "(void) { return 0; }\n");
+    write_file(source, text);
+    EXPECT_EQ(std::system(cat("cc -shared -fPIC -w -o '", file, "' '", source, "'").c_str()), 0);
+    for (const LibraryReport& report : probe_libraries({.overrides = {{"ATHANOR_NCCL", file}}}))
+      if (report.name == "NCCL") return report.problem;
+    return std::string("not probed");
+  };
+  EXPECT_EQ(problem_without("none"), "");
+  const std::string problem = problem_without("ncclReduceScatter");
+  EXPECT_NE(problem.find("has no function ncclReduceScatter"), std::string::npos) << problem;
 }
 
 // Where the toolkit with its libraries is installed, three of them must be found: a search that finds nothing passes

@@ -2,6 +2,7 @@
 #include "metrics/jsonl.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <limits>
@@ -306,6 +307,17 @@ TEST(Jsonl, AFullDiskWarnsOnceAndTrainingGoesOn) {
   });
   EXPECT_EQ(count_of(log, "warn"), 1) << log;
   EXPECT_NE(log.find("/dev/full cannot be written: No space left on device"), std::string::npos) << log;
+  EXPECT_NE(log.find("training goes on without it"), std::string::npos) << log;
+}
+
+// A pipe in its place must not hold a run until somebody reads or writes it.
+TEST(Jsonl, APipeIsNoFileOfRecords) {
+  const TempDir dir;
+  const std::string pipe = dir / "metrics.jsonl";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_TRUE(evaluations_after(pipe, 1).empty());
+  EXPECT_THROW(read_metrics(pipe), Error);
+  const std::string log = stderr_of([&] { JsonlSink(pipe).step(at(1)); });
   EXPECT_NE(log.find("training goes on without it"), std::string::npos) << log;
 }
 

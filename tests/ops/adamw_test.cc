@@ -56,7 +56,7 @@ TEST_P(AdamWLaws, TenStepsFollowThePaper) {
   const StepControl control{
       .state = p.state.t(),
       .schedule = {.style = DecayStyle::linear, .lr = 0.1, .min_lr = 0.01, .warmup = 3, .decay = 12},
-      .averages = {0.9, 0.95}};
+      .averages = {{0.9, true}, {0.95}}};
   std::vector<double> w(w0.begin(), w0.end()), m(n), v(n);
   for (int t = 1; t <= 10; ++t) {
     const auto g = noise(n, 100 + uint64_t(t), 0.3f);
@@ -78,7 +78,7 @@ TEST_P(AdamWLaws, TenStepsFollowThePaper) {
 
 TEST_P(AdamWLaws, TheFirstStepMovesByTheLearningRateWhateverTheGradient) {
   Parameters<float> p(*b.device, {1, 1, 1, 1}, {});
-  const StepControl control{.state = p.state.t(), .schedule = {.lr = 0.01}, .averages = {0.9, 0.95}};
+  const StepControl control{.state = p.state.t(), .schedule = {.lr = 0.01}, .averages = {{0.9, true}, {0.95}}};
   p.grad.write({1e-3f, -1e-3f, 50, -2e4f});
   AdamW op = p.op();
   op.weight_decay = 0;
@@ -96,7 +96,7 @@ TEST_P(AdamWLaws, ASkippedStepChangesNothingButClearsTheGradient) {
   StepState s;
   s.norm_sq = NAN;
   p.state.write(bytes(s));
-  b.ops->run(StepControl{.state = p.state.t(), .schedule = {.lr = 0.1}, .averages = {0.9, 0.95}}, nullptr);
+  b.ops->run(StepControl{.state = p.state.t(), .schedule = {.lr = 0.1}, .averages = {{0.9, true}, {0.95}}}, nullptr);
   b.ops->run(p.op(), nullptr);
   EXPECT_EQ(p.master.read(), noise(300, 1));
   EXPECT_EQ(p.m.read(), noise(300, 2));
@@ -113,8 +113,9 @@ TEST_P(AdamWLaws, TheLossScaleDoesNotChangeTheStep) {
     s.norm_sq = 9.0 * double(scale) * double(scale);
     Parameters<float> p(*b.device, noise(100, 1), s);
     p.grad.write(noise(100, 2, scale));
-    b.ops->run(StepControl{.state = p.state.t(), .schedule = {.lr = 0.1}, .clip_grad = 1, .averages = {0.9, 0.95}},
-               nullptr);
+    b.ops->run(
+        StepControl{.state = p.state.t(), .schedule = {.lr = 0.1}, .clip_grad = 1, .averages = {{0.9, true}, {0.95}}},
+        nullptr);
     b.ops->run(p.op(), nullptr);
     results.push_back(p.master.read());
   }
@@ -125,7 +126,7 @@ TEST_P(AdamWLaws, TheLossScaleDoesNotChangeTheStep) {
 std::vector<uint16_t> one_small_step(TestBackend& b, size_t n, uint64_t seed, uint64_t first) {
   Parameters<bf16> p(*b.device, std::vector<bf16>(n, from_float<bf16>(1)), {});
   p.grad.write(std::vector<float>(n, 0.5f));
-  b.ops->run(StepControl{.state = p.state.t(), .schedule = {.lr = 0.001}, .averages = {0.9, 0.95}}, nullptr);
+  b.ops->run(StepControl{.state = p.state.t(), .schedule = {.lr = 0.001}, .averages = {{0.9, true}, {0.95}}}, nullptr);
   AdamW op = p.op();
   op.weight_decay = 0;
   op.seed = seed;

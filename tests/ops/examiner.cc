@@ -162,7 +162,8 @@ std::string first_wrong(const Result& got, const Result& want, bool exact) {
   for (const double x : b) power += std::isfinite(x) ? x * x : 0;
   const double most = exact ? 0 : tolerance_of(dtype).peak * std::sqrt(power / double(b.size()));
   for (size_t i = 0; i < b.size(); ++i)
-    if (a[i] != b[i] && !(std::abs(a[i] - b[i]) <= most) && !(std::isnan(a[i]) && std::isnan(b[i])))
+    if (a[i] != b[i] && !(std::abs(a[i] - b[i]) <= most + (exact ? 0 : rounding(dtype) * std::abs(b[i]))) &&
+        !(std::isnan(a[i]) && std::isnan(b[i])))
       return cat("first wrong is element ", i, " (", a[i], ", reference ", b[i], ")");
   return "no element by itself is wrong";
 }

@@ -144,7 +144,7 @@ void sgd_cases(Examiner& examine) {
     e(c);
     c.name = name + (kept ? " nesterov" : " direction");
     c.op.nesterov = kept;
-    c.op.direction = !kept;
+    c.op.direction = c.op.cautious = !kept;
     c.op.rate = 0.5;
     e(c);
   });
@@ -157,7 +157,21 @@ void lion_cases(Examiner& examine) {
     c.values["grad"] = [](uint64_t s, int64_t i) { return (i % 2 ? 1 : -1) * (3 + uniform(0, 1)(s, i)); };
     c.values["m"] = uniform(-0.01, 0.01);
     e(c);
+    c.name += " cautious";
+    c.op.cautious = true;
+    c.op.weight_decay = 20;
+    e(c);
   });
+}
+
+void cautious_cases(Examiner& examine) {
+  for (const Kind& kind : kKinds) {
+    OpCase<AdamW> c = adamw(cat("cautious ", kind.name()), {part(5000, kind), part(77, kind)});
+    c.op.cautious = true;
+    c.op.weight_decay = 20;
+    c.op.parts[0].decayed = 1030;
+    examine(c);
+  }
 }
 
 void coupled_cases(Examiner& examine) {
@@ -207,6 +221,32 @@ void matrix_cases(Examiner& examine) {
       "zeros", {.y = tensor(DType::bf16, {4, 4}), .x = tensor(DType::bf16, {4, 4})}, {{"x", constant(0)}}});
 }
 
+void neuron_cases(Examiner& examine) {
+  const auto one = [](const std::string& name, DType type, int64_t rows, int64_t cols, bool columns) {
+    return OpCase<NormalizeNeurons>{name,
+                                    {.x = tensor(type, {rows, cols}),
+                                     .v = tensor(DType::f32, {columns ? cols : rows}),
+                                     .state = tensor(DType::u8, {int64_t(sizeof(StepState))}),
+                                     .columns = columns,
+                                     .scale = 1.7},
+                                    {{"state", bytes_of(running_state())}, {"v", uniform(0.1, 1)}}};
+  };
+  for (const bool columns : {false, true}) {
+    const std::string by = columns ? " by columns" : " by rows";
+    for (const auto& [rows, cols] :
+         {std::pair<int64_t, int64_t>{1, 1}, {3, 5}, {65, 130}, {300, 256}, {7, 1100}, {1100, 7}})
+      for (const DType type : kFloats) examine(one(cat(rows, "x", cols, " ", type, by), type, rows, cols, columns));
+    OpCase<NormalizeNeurons> zeros = one("zeros" + by, DType::bf16, 9, 12, columns);
+    zeros.values["x"] = constant(0);
+    examine(zeros);
+    OpCase<NormalizeNeurons> skip = one("skip" + by, DType::bf16, 9, 12, columns);
+    StepState s = running_state();
+    s.skip = 1;
+    skip.values["state"] = bytes_of(s);
+    examine(skip);
+  }
+}
+
 // Any pattern of 32 bits but NaN: ties and the largest numbers among them.
 double any_float(uint64_t s, int64_t i) {
   uint32_t bits = random_bits(kCaseSeed, s, uint64_t(i));
@@ -244,7 +284,7 @@ void step_control_cases(Examiner& examine) {
            .schedule = {.style = DecayStyle::cosine, .lr = 1e-3, .min_lr = 1e-4, .warmup = 10, .decay = 100},
            .scaling = {.dynamic = dynamic},
            .clip_grad = 1,
-           .averages = {0.9, 0.95}},
+           .averages = {{0.9, true}, {0.95}}},
           {{"state", bytes_of(s)}},
           true};
       examine(c);
@@ -277,7 +317,7 @@ void step_control_cases(Examiner& examine) {
                                                 .weight_decay = WeightDecayStyle::cosine,
                                                 .end_weight_decay = 2},
                                    .clip_grad = 1,
-                                   .averages = {0.9, 0.95},
+                                   .averages = {{0.9, true}, {0.95}},
                                    .spikes = {.deviations = 5, .most_in_row = 3}},
                                   {{"state", bytes_of(s)}, {"window", bytes_of(window)}},
                                   true});
@@ -288,11 +328,13 @@ void step_control_cases(Examiner& examine) {
 
 void optimizer_cases(Examiner& examine) {
   adamw_cases(examine);
+  cautious_cases(examine);
   coupled_cases(examine);
   sgd_cases(examine);
   lion_cases(examine);
   momentum_cases(examine);
   matrix_cases(examine);
+  neuron_cases(examine);
   master_cases(examine);
   step_control_cases(examine);
 }

@@ -168,7 +168,7 @@ TEST(Schedule, WeightDecayGoesToItsEnd) {
 StepControl control(double clip = 1) {
   return {.schedule = {.style = DecayStyle::linear, .lr = 0.8, .min_lr = 0.2, .warmup = 4, .decay = 20},
           .clip_grad = clip,
-          .averages = {0.9, 0.95}};
+          .averages = {{0.9, true}, {0.95}}};
 }
 
 TEST(StepControl, ClipsToTheGlobalNorm) {
@@ -284,7 +284,7 @@ TEST(StepControl, TellsTheOptimizerItsMomentumAndDecay) {
   struct Op {
     double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, rate = 1;
     int average1 = 0, average2 = 1;
-    bool coupled = false;
+    bool coupled = false, cautious = false;
   };
   const double momenta[] = {0.5, 0.7, 0.9}, factors[] = {1, 2, 3};
   for (int step = 0; step < 3; ++step) {

@@ -69,6 +69,16 @@ class FullDiskTest(SystemTest):
         self.assertIn("metrics.jsonl", done.err)
         self.assertIn("step-00000060", self.checkpoints())
 
+    def test_records_that_cannot_be_written_do_not_stop_training(self):
+        config = self.make_config(train_iters=10)
+        (self.folder / "run" / "environment.json").mkdir(parents=True)
+        os.mkfifo(self.folder / "run" / "metrics.jsonl")
+        (self.folder / "run" / "tensorboard").write_text("no folder")
+        done = self.run_program("train", config)
+        for name in ("environment.json", "metrics.jsonl", "tensorboard"):
+            self.assertRegex(done.err, f"{name}.*training goes on")
+        self.assertEqual(self.checkpoints(), ["step-00000010"])
+
 
 class ReadOnlyFolderTest(SystemTest):
     def test_save_folder_that_cannot_be_written(self):

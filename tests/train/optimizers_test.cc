@@ -218,8 +218,98 @@ TEST(Muon, PartsOfATensorAreMatricesOfTheirOwn) {
   }
 }
 
+// [Li et al. 2025, "NorMuon"] in double, with Muon's quintic polynomial; mistakes that a test has to see.
+enum class Mistake { none, uphill, decay_twice, other_axis, other_norm, mean_of_all };
+std::vector<double> normuon_in_double(Mistake mistake) {
+  constexpr size_t m = kRows, n = kColumns;
+  std::vector<double> w(m * n), average(m * n), x(m * n), v(m * n);  // v: of the outputs, at their first elements
+  const auto norm = [&] {
+    double sum = 0;
+    for (const double e : x) sum += e * e;
+    return std::sqrt(sum);
+  };
+  for (size_t i = 0; i < m * n; ++i) w[i] = float(start(int64_t(i)));
+  for (int step = 0; step < 20; ++step) {
+    for (size_t i = 0; i < m * n; ++i) {
+      const double g = float(gradient(int64_t(i), step));
+      average[i] = 0.95 * average[i] + 0.05 * g;
+      x[i] = 0.05 * g + 0.95 * average[i];
+    }
+    const double size = norm() + 1e-7;
+    for (double& e : x) e /= size;
+    for (int turn = 0; turn < 5; ++turn) {
+      std::vector<double> gram(n * n), factor(n * n), next(m * n);
+      for (size_t r = 0; r < m; ++r)
+        for (size_t i = 0; i < n; ++i)
+          for (size_t k = 0; k < n; ++k) gram[i * n + k] += x[r * n + i] * x[r * n + k];
+      for (size_t i = 0; i < n; ++i)
+        for (size_t k = 0; k < n; ++k) {
+          factor[i * n + k] = (i == k ? 3.4445 : 0) - 4.7750 * gram[i * n + k];
+          for (size_t j = 0; j < n; ++j) factor[i * n + k] += 2.0315 * gram[i * n + j] * gram[j * n + k];
+        }
+      for (size_t r = 0; r < m; ++r)
+        for (size_t k = 0; k < n; ++k)
+          for (size_t i = 0; i < n; ++i) next[r * n + k] += x[r * n + i] * factor[i * n + k];
+      x = next;
+    }
+    const double before = norm();
+    const auto of = [&](size_t i) {
+      return mistake == Mistake::mean_of_all ? 0 : mistake == Mistake::other_axis ? i % n : i / n * n;
+    };
+    std::vector<double> mean(m * n), count(m * n);
+    for (size_t i = 0; i < m * n; ++i) mean[of(i)] += x[i] * x[i], ++count[of(i)];
+    for (size_t i = 0; i < m * n; ++i)
+      if (count[i] > 0) v[i] = 0.95 * v[i] + 0.05 * mean[i] / count[i];
+    for (size_t i = 0; i < m * n; ++i) x[i] /= std::sqrt(v[of(i)]) + 1e-10;
+    const double scale = 0.2 * std::sqrt(double(m)) * (mistake == Mistake::other_norm ? 1 : before / norm());
+    const double kept = 1 - kRate * kDecay * (mistake == Mistake::decay_twice ? 2 : 1);
+    for (size_t i = 0; i < m * n; ++i)
+      w[i] = w[i] * kept - (mistake == Mistake::uphill ? -1 : 1) * kRate * scale * x[i];
+  }
+  return w;
+}
+
+TEST(NorMuon, IsThatOfThePaperAndMistakesShow) {
+  const auto got = after_20_steps(with(RuleName::normuon)), in_out = after_20_steps(with(RuleName::normuon), true);
+  expect_near(got, normuon_in_double(Mistake::none), 1e-4, "normuon");
+  expect_near(in_out, normuon_in_double(Mistake::none), 1e-4, "normuon of inputs in rows");
+  for (const Mistake mistake :
+       {Mistake::uphill, Mistake::decay_twice, Mistake::other_axis, Mistake::other_norm, Mistake::mean_of_all}) {
+    const std::vector<double> wrong = normuon_in_double(mistake);
+    double most = 0;
+    for (size_t i = 0; i < got.size(); ++i) most = std::max(most, std::abs(double(got[i]) - wrong[i]));
+    EXPECT_GT(most, 1e-3) << int(mistake);
+  }
+}
+
+// A weight decays where the rest of its step does not move it away from zero, to the bit.
+TEST(Optimizers, CautiousDecaySparesWeightsThatGrow) {
+  for (const RuleName rule : {RuleName::adamw, RuleName::lion, RuleName::muon, RuleName::normuon}) {
+    const auto before = values(start, kRows, kColumns, false);
+    const auto after = [&](double decay, bool cautious) {
+      OptimizerOptions o = with(rule);
+      o.weight_decay = decay;
+      o.cautious_weight_decay = cautious;
+      Trained t({matrix("w", {kRows, kColumns})}, o);
+      t.set(t.master(), before);
+      t.set(t.grad(), values([](int64_t i) { return gradient(i, 1); }, kRows, kColumns, false));
+      t.step();
+      return t.weights();
+    };
+    const auto without = after(0, false), always = after(kDecay, false), cautious = after(kDecay, true);
+    size_t grown = 0;
+    for (size_t i = 0; i < before.size(); ++i) {
+      const bool grows = std::abs(without[i]) > std::abs(before[i]);
+      grown += grows;
+      EXPECT_EQ(cautious[i], grows ? without[i] : always[i]) << kRuleNames[size_t(rule)] << " element " << i;
+    }
+    EXPECT_GT(grown, 5U);
+    EXPECT_LT(grown, before.size() - 5);
+  }
+}
+
 TEST(Optimizers, ASkippedStepChangesNothing) {
-  for (const RuleName rule : {RuleName::adam, RuleName::sgd, RuleName::lion, RuleName::muon}) {
+  for (const RuleName rule : {RuleName::adam, RuleName::sgd, RuleName::lion, RuleName::muon, RuleName::normuon}) {
     Trained t({matrix("w", {kRows, kColumns})}, with(rule));
     const auto before = values(start, kRows, kColumns, false);
     t.set(t.master(), before);
@@ -244,7 +334,7 @@ TEST(Groups, FirstMatchWins) {
               {.match = "h.*", .frozen = true},
               {.role = Role::vector, .lr_factor = 0.5, .weight_decay = 0.0}};
   Trained t(three(), o);
-  EXPECT_EQ(t.optimizer->averages(), (std::vector<double>{0.9, 0.95}));
+  EXPECT_EQ(t.optimizer->averages(), (std::vector<Average>{{0.9, true}, {0.95}}));
   const auto& states = t.params.units()[0]->states;
   ASSERT_EQ(states.size(), 2U);
   EXPECT_EQ(states[0].t.numel(), 64 + 64) << "m of the first matrix and, with its padding, of the vector";

@@ -47,6 +47,7 @@ struct Setting {
   int64_t leaves = 0;         // rank-invariant sums; micro-batches are then two sequences
   int64_t step = kSequences;  // sequences of a step, of kSequences that are planned
   RuleName rule = RuleName::adamw;
+  std::vector<ParamGroup> groups = {};  // before the default ones
 
   std::string name() const {
     return cat(name_of(type), tied ? " tied " : " ", precision, " stage ", stage, " ranks ", replicas, "x", shards,
@@ -66,7 +67,8 @@ inline EngineOptions options(const Setting& s) {
   o.seed = o.optimizer.seed = 5;
   o.optimizer.m = o.optimizer.v = s.moments;
   o.optimizer.rule = s.rule;
-  o.optimizer.groups = default_groups(s.rule);
+  o.optimizer.groups = s.groups;
+  std::ranges::copy(default_groups(s.rule), std::back_inserter(o.optimizer.groups));
   o.schedule = {.style = DecayStyle::constant, .lr = 3e-3, .min_lr = 3e-3};
   o.clip_grad = s.clip;
   o.frozen = s.frozen;

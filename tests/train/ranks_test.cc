@@ -310,7 +310,7 @@ TEST(Ranks, CheckpointsKnowNothingOfRanks) {
     return tensors_of(cat(dir.path(), "/", run, "/", step_folder(step)));
   };
   for (const auto& [precision, rule] :
-       {std::pair{"fp32", RuleName::adamw}, {"bf16", RuleName::adamw}, {"fp32", RuleName::muon}}) {
+       {std::pair{"fp32", RuleName::adamw}, {"bf16", RuleName::adamw}, {"fp32", RuleName::normuon}}) {
     const std::string p = cat(precision, kRuleNames[size_t(rule)]);
     const Setting one{.precision = precision, .rule = rule};
     const Setting two{.precision = precision, .shards = 2, .stage = 3, .rule = rule};

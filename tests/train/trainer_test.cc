@@ -19,13 +19,15 @@ struct Precise {
   const char* precision;
   const char* master;
   const char* moments = "fp32";
+  const char* optimizer = "adamw";
 };
 class Resume : public TrainerTest, public ::testing::WithParamInterface<Precise> {};
 
 TEST_P(Resume, NPlusMStepsEqualNSaveResumeM) {
   const std::vector<std::string> set = {
       cat("precision=", GetParam().precision), cat("master_weights=", GetParam().master),
-      cat("exp_avg_dtype=", GetParam().moments), cat("exp_avg_sq_dtype=", GetParam().moments)};
+      cat("exp_avg_dtype=", GetParam().moments), cat("exp_avg_sq_dtype=", GetParam().moments),
+      cat("optimizer=", GetParam().optimizer)};
   ASSERT_EQ(run(config("whole", set)), Exit::done);
   auto first = set, second = set;
   // The schedule must not end early in the first half: it is 8 steps long in both.
@@ -45,10 +47,11 @@ TEST_P(Resume, NPlusMStepsEqualNSaveResumeM) {
 INSTANTIATE_TEST_SUITE_P(Precisions, Resume,
                          ::testing::Values(Precise{"fp32", "fp32"}, Precise{"tf32", "fp32"}, Precise{"bf16", "fp32"},
                                            Precise{"bf16", "bf16"}, Precise{"fp16", "fp32"}, Precise{"bf16", "split"},
-                                           Precise{"bf16", "split", "bf16"}, Precise{"bf16", "bf16", "bf16"}),
+                                           Precise{"bf16", "split", "bf16"}, Precise{"bf16", "bf16", "bf16"},
+                                           Precise{"bf16", "split", "bf16", "normuon"}),
                          [](const auto& which) {
                            const auto& p = which.param;
-                           return std::string(p.precision) + "_" + p.master + "_" + p.moments;
+                           return std::string(p.precision) + "_" + p.master + "_" + p.moments + "_" + p.optimizer;
                          });
 
 // A run may change between fp32 and split masters; its checkpoints have the same bits as if it had not.

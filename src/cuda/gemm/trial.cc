@@ -23,8 +23,10 @@ TrialMatrix::TrialMatrix(DType dtype, int64_t elements, int align)
     for (size_t i = 0; i < block.size() / sizeof(T); ++i)
       numbers[i] = from_float<T>(2 * random_uniform(0, stream_of("gemm search"), i) - 1);
   });
-  for (size_t at = 0; at < bytes; at += block.size())
-    CUDA_CHECK(cudaMemcpy(data() + at, block.data(), std::min(block.size(), bytes - at), cudaMemcpyDefault));
+  if (bytes == 0) return;
+  CUDA_CHECK(cudaMemcpy(data(), block.data(), block.size(), cudaMemcpyDefault));
+  for (size_t at = block.size(); at < bytes; at *= 2)  // each copy doubles what is filled
+    CUDA_CHECK(cudaMemcpy(data() + at, data(), std::min(at, bytes - at), cudaMemcpyDefault));
 }
 
 GemmTrial::GemmTrial(const Gemm& op, size_t scratch_bytes) : op_(op), scratch_(scratch_bytes) {

@@ -2,47 +2,49 @@
 #pragma once
 #include <nccl.h>
 
+#include <string_view>
 #include <type_traits>
 
-#define ATHANOR_NCCL_FUNCTIONS(F) \
-  F(ncclGetVersion)               \
-  F(ncclGetErrorString)           \
-  F(ncclGetLastError)             \
-  F(ncclGetUniqueId)              \
-  F(ncclCommInitRank)             \
-  F(ncclCommInitRankConfig)       \
-  F(ncclCommSplit)                \
-  F(ncclCommFinalize)             \
-  F(ncclCommDestroy)              \
-  F(ncclCommAbort)                \
-  F(ncclCommGetAsyncError)        \
-  F(ncclCommCount)                \
-  F(ncclCommCuDevice)             \
-  F(ncclCommUserRank)             \
-  F(ncclMemAlloc)                 \
-  F(ncclMemFree)                  \
-  F(ncclCommRegister)             \
-  F(ncclCommDeregister)           \
-  F(ncclCommWindowRegister)       \
-  F(ncclCommWindowDeregister)     \
-  F(ncclRedOpCreatePreMulSum)     \
-  F(ncclRedOpDestroy)             \
-  F(ncclReduce)                   \
-  F(ncclBroadcast)                \
-  F(ncclAllReduce)                \
-  F(ncclReduceScatter)            \
-  F(ncclAllGather)                \
-  F(ncclAlltoAll)                 \
-  F(ncclSend)                     \
-  F(ncclRecv)                     \
-  F(ncclGroupStart)               \
+// O: not called by the program; null where the library is too old to have it.
+#define ATHANOR_NCCL_FUNCTIONS(F, O) \
+  F(ncclGetVersion)                  \
+  F(ncclGetErrorString)              \
+  F(ncclGetLastError)                \
+  F(ncclGetUniqueId)                 \
+  O(ncclCommInitRank)                \
+  F(ncclCommInitRankConfig)          \
+  O(ncclCommSplit)                   \
+  F(ncclCommFinalize)                \
+  F(ncclCommDestroy)                 \
+  F(ncclCommAbort)                   \
+  F(ncclCommGetAsyncError)           \
+  O(ncclCommCount)                   \
+  O(ncclCommCuDevice)                \
+  O(ncclCommUserRank)                \
+  O(ncclMemAlloc)                    \
+  O(ncclMemFree)                     \
+  O(ncclCommRegister)                \
+  O(ncclCommDeregister)              \
+  O(ncclCommWindowRegister)          \
+  O(ncclCommWindowDeregister)        \
+  O(ncclRedOpCreatePreMulSum)        \
+  O(ncclRedOpDestroy)                \
+  O(ncclReduce)                      \
+  F(ncclBroadcast)                   \
+  F(ncclAllReduce)                   \
+  F(ncclReduceScatter)               \
+  F(ncclAllGather)                   \
+  O(ncclAlltoAll)                    \
+  F(ncclSend)                        \
+  F(ncclRecv)                        \
+  F(ncclGroupStart)                  \
   F(ncclGroupEnd)
 
 namespace athanor {
 
 struct NcclTable {
 #define ATHANOR_MEMBER(name) decltype(&::name) name = nullptr;  // NOLINT(bugprone-macro-parentheses)
-  ATHANOR_NCCL_FUNCTIONS(ATHANOR_MEMBER)
+  ATHANOR_NCCL_FUNCTIONS(ATHANOR_MEMBER, ATHANOR_MEMBER)
 #undef ATHANOR_MEMBER
 };
 
@@ -50,8 +52,18 @@ template <class Table, class Visit>
 requires std::is_same_v<std::remove_const_t<Table>, NcclTable>
 void for_each_function(Table& table, Visit&& visit) {
 #define ATHANOR_VISIT(name) visit(#name, table.name);
-  ATHANOR_NCCL_FUNCTIONS(ATHANOR_VISIT)
+  ATHANOR_NCCL_FUNCTIONS(ATHANOR_VISIT, ATHANOR_VISIT)
 #undef ATHANOR_VISIT
+}
+
+constexpr bool may_be_missing(const NcclTable&, std::string_view function) {
+#define ATHANOR_NEEDED(name)
+#define ATHANOR_MISSING(name) \
+  if (function == #name) return true;
+  ATHANOR_NCCL_FUNCTIONS(ATHANOR_NEEDED, ATHANOR_MISSING)
+#undef ATHANOR_MISSING
+#undef ATHANOR_NEEDED
+  return false;
 }
 
 }  // namespace athanor

@@ -93,7 +93,7 @@ LibrarySpec nccl_spec() {
           .variable = "ATHANOR_NCCL",
           .pip_folders = {"nvidia/nccl/lib"},
           .packages = "apt: libnccl2, or pip: nvidia-nccl-cu13",
-          .oldest = {2, 28, 0},  // the first with ncclAlltoAll
+          .oldest = {2, 14, 0},  // the first with communicators that do not block
           .version_of = nccl_version};
 }
 
@@ -131,7 +131,11 @@ template <class Table>
 Opened<Table> open_table(const LibrarySpec& spec, const SearchPlaces& places) {
   Opened<Table> opened{.call = {}, .library = open_library(spec, places)};
   for_each_function(opened.call, [&](const char* name, auto& member) {
-    member = reinterpret_cast<std::remove_reference_t<decltype(member)>>(find_function(spec, opened.library, name));
+    void* address = dlsym(opened.library.handle, name);
+    bool needed = true;
+    if constexpr (requires { may_be_missing(opened.call, name); }) needed = !may_be_missing(opened.call, name);
+    if (!address && needed) address = find_function(spec, opened.library, name);  // which says what is missing
+    member = reinterpret_cast<std::remove_reference_t<decltype(member)>>(address);
   });
   return opened;
 }

@@ -1,0 +1,47 @@
+"""The harness of hostile users fails where a program does: planted mistakes are found and made short."""
+import json
+import re
+import subprocess
+import sys
+import unittest
+
+from harness import PROGRAM, ROOT, SystemTest
+
+HOSTILE = ROOT / "tests" / "hostile" / "hostile.py"
+
+
+class PlantedTest(SystemTest):
+    def play(self, mistake, only, *flags):
+        """Of a program that does `mistake` before it does what it should."""
+        program = self.folder / "planted"
+        program.write_text(f"#!/bin/sh\n{mistake}\nexec {PROGRAM} \"$@\"\n")
+        program.chmod(0o755)
+        report = self.folder / "found.json"
+        done = subprocess.run([sys.executable, str(HOSTILE), "--program", str(program), "--seconds", "60", "--seed", "1", "--only",
+                               only, "--most", "1", "--attempts", "1", "--shrink-seconds", "20", "--folder", str(self.folder),
+                               "--json", str(report), *flags], capture_output=True, text=True, timeout=300)
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn("again: ", done.stdout)
+        return json.loads(report.read_text())["violations"][0]
+
+    def test_a_crash_is_found_and_made_short(self):
+        found = self.play('[ "$6" = --tokenizer ] && kill -SEGV $$', "tokenizing")
+        self.assertEqual(found["rule"], "ended by SIGSEGV")
+        self.assertEqual([a["do"] for a in found["scenario"]["actions"]], ["run"])
+        again = subprocess.run([sys.executable, str(HOSTILE), "--program", str(self.folder / "planted"), "--folder",
+                                str(self.folder), "--replay", json.dumps(found["scenario"])], capture_output=True, text=True,
+                               timeout=300)
+        self.assertEqual(again.returncode, 1, again.stdout + again.stderr)
+        self.assertTrue(re.search("VIOLATION of \"ended by SIGSEGV\"", again.stdout), again.stdout)
+
+    def test_a_hang_and_a_silent_loss_of_bits_are_found(self):
+        found = self.play('[ "$1 $2" = "config validate" ] && trap "" TERM && exec sleep 1000', "bad_config", "--patience", "3",
+                          "--shrink-seconds", "1")
+        self.assertEqual(found["rule"], "hang")
+        found = self.play('[ -e tmp/2 ] && set -- "$@" --set seed=5; [ -e tmp/1 ] && touch tmp/2; [ "$1" = train ] && touch tmp/1',
+                          "course", "--shrink-seconds", "1")
+        self.assertEqual(found["rule"], "other bits")
+
+
+if __name__ == "__main__":
+    unittest.main()
