@@ -48,7 +48,7 @@ std::vector<std::string> parts_of(const std::string& name) {
       Exit::usage);
 }
 
-// Parts of one parameter, neighbours in pieces(), are one tensor in memory, which is trained or not.
+// Consecutive pieces() of one parameter are one tensor in memory, which is trained or frozen as a whole.
 void freeze(const std::vector<int>& groups, const OptimizerOptions& options, ParamStore& params) {
   const auto pieces = params.pieces();
   const auto frozen = [&](size_t i) { return groups[i] >= 0 && options.groups[size_t(groups[i])].frozen; };

@@ -20,8 +20,8 @@ enum class MuonCoefficients : uint8_t { quintic, polar_express };
 struct RuleOptions {
   RuleName rule = RuleName::adamw;
   double lr_factor = 1, weight_decay = 0;
-  bool cautious = false;                 // decay only where the step does not move a weight away from zero
-  double beta1 = 0, beta2 = 0, eps = 0;  // adamw, adam, lion; of normuon beta2 alone
+  bool cautious = false;                 // apply decay only where the step does not move a weight away from zero
+  double beta1 = 0, beta2 = 0, eps = 0;  // adamw, adam, lion; normuon uses only beta2
   double momentum = 0;                   // sgd, muon, normuon
   bool nesterov = false;                 // sgd, muon, normuon
   MuonScale scale = MuonScale::match_rms;
@@ -57,7 +57,7 @@ struct OptimizerOptions {
   bool muon_nesterov = true;
   MuonScale muon_scale = MuonScale::match_rms;
   MuonCoefficients muon_coefficients = MuonCoefficients::quintic;
-  double normuon_beta2 = 0.95;  // muon's options are normuon's too
+  double normuon_beta2 = 0.95;  // normuon uses muon's options too
   std::vector<ParamGroup> groups = default_groups(RuleName::adamw);
 };
 
