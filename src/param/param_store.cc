@@ -10,7 +10,7 @@
 namespace athanor {
 namespace {
 
-constexpr int64_t kInitChunk = int64_t{1} << 24;  // elements of split masters that exist in f32 while they get values
+constexpr int64_t kInitChunk = int64_t{1} << 24;  // split masters: elements that are f32 at a time
 
 // Common prefix of the names of a unit's parameters, up to a dot.
 std::string common_name(const std::vector<ParamSpec>& specs) {
@@ -81,7 +81,7 @@ void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std
   }
 }
 
-// Name, places of the parameters and the part that this rank updates.
+// Sets name, offsets of the parameters and this rank's shard.
 void ParamStore::lay_out(Unit& unit) {
   std::vector<ParamSpec> specs;
   for (int id : unit.params) specs.push_back(specs_[size_t(id)]);

@@ -23,9 +23,9 @@ struct Param {
 struct StateSpec {
   std::string name;  // in files: "<name>.<tensor>"
   DType dtype;
-  std::vector<bool> pieces = {};  // by number of ParamStore::pieces(), which of them it is kept of; none: of all
-  // By number of the piece: so many numbers belong to it, not one to each of its elements, and every rank has all of
-  // them. None: one to each element.
+  std::vector<bool> pieces = {};  // indexed as ParamStore::pieces(): which have this state; empty: all
+  // Indexed by piece: the number of values of the state, replicated on all ranks. Empty: one value per element,
+  // sharded.
   std::vector<int64_t> sizes = {};
   Shape shape_of(size_t piece, const Shape& whole) const { return sizes.empty() ? whole : Shape{sizes[piece]}; }
 };
@@ -60,9 +60,9 @@ class ParamStore {
     };
     Tensor t;
     std::vector<Segment> segments;
-    bool everything = true;                               // nothing of the unit, or of the rank's shard, is left out
-    bool of_any = false;                                  // it is kept of a piece of the unit, on whatever rank
-    std::vector<std::pair<size_t, int64_t>> firsts = {};  // with sizes: pieces and where their numbers begin
+    bool everything = true;                               // covers the whole unit or this rank's whole shard
+    bool of_any = false;                                  // some rank keeps it for a piece of the unit
+    std::vector<std::pair<size_t, int64_t>> firsts = {};  // with sizes: pieces, and where their values begin
     Tensor part(Range range) const;
     int64_t first_of(size_t piece) const;
   };
@@ -144,7 +144,7 @@ class ParamStore {
   std::vector<Piece> pieces() const;
   bool keeps(size_t state, size_t piece) const;
   bool has_sizes(size_t state) const { return !states_[state].sizes.empty(); }
-  // What belongs to each piece of a planned store: itself and the padding behind it, so that those of a unit fill it.
+  // The range of each piece of a planned store including the padding after it; together they cover the unit.
   std::vector<Range> extents() const;
 
  private:
