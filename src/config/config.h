@@ -23,7 +23,19 @@ enum class MuonPolynomial { quintic, polar_express };
 enum class LrDecayStyle { constant, linear, cosine, wsd, inverse_sqrt, one_cycle, exponential };
 enum class WsdDecayStyle { linear, cosine, minus_sqrt, exponential };
 enum class WeightDecayCourse { constant, linear, cosine };
-enum class Precision { fp32, tf32, bf16, fp16 };
+enum class Precision {
+  fp32,
+  tf32,
+  bf16,
+  fp16,
+  fp8_tensorwise,  // these: linear layers in 8 bits, all else as with bf16
+  fp8_rowwise,
+  fp8_rowwise_gw_hp,
+  fp8_blockwise,
+  mxfp8
+};
+constexpr bool eight_bits(Precision p) { return p >= Precision::fp8_tensorwise; }
+enum class Fp8Format { automatic, hybrid, e4m3 };
 enum class MasterWeights { fp32, split, bf16 };
 enum class MomentDtype { fp32, bf16 };
 enum class Transport { tcp, mpi };
@@ -57,8 +69,8 @@ struct GroupDefaults {
   ModelType model = ModelType::gpt2;
   double mup_width = 1, weight_decay = 0;  // with a width of 1, the others have no part in it
 };
-// Vectors do not decay, and Muon updates hidden matrices alone. With muP the rate of hidden matrices (not Muon's) and of
-// the final norm, which stands for the scale of the logits, is divided by the width.
+// Vectors do not decay, and Muon updates hidden matrices alone. With muP the rate of hidden matrices (not Muon's) and
+// of the final norm, which stands for the scale of the logits, is divided by the width.
 std::vector<ParamGroupConfig> default_param_groups(const GroupDefaults&);
 
 // rampup_batch_size: the batch grows from `start` by `increment` up to global_batch_size, in equal parts of the first
@@ -129,6 +141,12 @@ struct Config {
   bool rollback = false;
   // precision
   Precision precision = Precision::bf16;
+  Fp8Format fp8_format = Fp8Format::automatic;
+  bool fp8_power_of_two_scales = false;
+  std::vector<std::string> fp8_exclude = {};  // patterns of names in files
+  int64_t fp8_min_size = 0;
+  int64_t num_layers_at_start_in_bf16 = 0;
+  int64_t num_layers_at_end_in_bf16 = 0;
   MasterWeights master_weights = MasterWeights::fp32;
   MomentDtype exp_avg_dtype = MomentDtype::fp32;
   MomentDtype exp_avg_sq_dtype = MomentDtype::fp32;

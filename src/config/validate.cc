@@ -159,8 +159,19 @@ void validate_precision(const Config& c) {
           " has a meaning only with precision fp16, not ", name_of(c.precision));
   require(c.min_loss_scale <= c.initial_loss_scale, "min_loss_scale: ", c.min_loss_scale,
           " is more than initial_loss_scale ", c.initial_loss_scale);
-  require(c.master_weights == MasterWeights::fp32 || c.precision == Precision::bf16,
-          "master_weights: ", name_of(c.master_weights), " needs precision bf16, got ", name_of(c.precision));
+  require(c.master_weights == MasterWeights::fp32 || c.precision == Precision::bf16 || eight_bits(c.precision),
+          "master_weights: ", name_of(c.master_weights), " needs precision bf16 or one of 8 bits, got ",
+          name_of(c.precision));
+  const auto only_with_eight_bits = [&](bool is_default, const char* key) {
+    require(is_default || eight_bits(c.precision), key,
+            ": has a meaning only with a precision of 8 bits (fp8_tensorwise, ..., mxfp8), not ", name_of(c.precision));
+  };
+  only_with_eight_bits(c.fp8_format == Fp8Format::automatic, "fp8_format");
+  only_with_eight_bits(!c.fp8_power_of_two_scales, "fp8_power_of_two_scales");
+  only_with_eight_bits(c.fp8_exclude.empty(), "fp8_exclude");
+  only_with_eight_bits(c.fp8_min_size == 0, "fp8_min_size");
+  only_with_eight_bits(c.num_layers_at_start_in_bf16 == 0, "num_layers_at_start_in_bf16");
+  only_with_eight_bits(c.num_layers_at_end_in_bf16 == 0, "num_layers_at_end_in_bf16");
 }
 
 void validate_memory(const Config& c) {
@@ -236,9 +247,8 @@ std::vector<ParamGroupConfig> default_param_groups(const GroupDefaults& of) {
                       .lr_factor = 1 / of.mup_width,
                       .weight_decay = 0.0});
     if (!muon)  // what decays a weight is rate times decay, and stays what it is
-      groups.push_back({.role = GroupRole::matrix,
-                        .lr_factor = 1 / of.mup_width,
-                        .weight_decay = of.weight_decay * of.mup_width});
+      groups.push_back(
+          {.role = GroupRole::matrix, .lr_factor = 1 / of.mup_width, .weight_decay = of.weight_decay * of.mup_width});
   }
   if (muon) groups.push_back({.role = GroupRole::embedding, .optimizer = rest});
   groups.push_back({.role = GroupRole::vector, .optimizer = rest, .weight_decay = 0.0});

@@ -321,8 +321,7 @@ void gemm_blocked(const Gemm& op, const Kernels& kern, ThreadPool& pool, void* s
   const Layout layout(op, g, kern.nr, pool.size());
   Block block(op, kern, g, layout, static_cast<float*>(scratch));
   for (int64_t col = 0; col < op.n(); col += g.nb) block.run(pool, col);
-  if (op.symmetric)
-    by_float(op.d.dtype, [&]<class T>() { copy_triangle(pool, op.d.as<T>(), op.n(), op.d.stride()); });
+  if (op.symmetric) by_float(op.d.dtype, [&]<class T>() { copy_triangle(pool, op.d.as<T>(), op.n(), op.d.stride()); });
 }
 
 }  // namespace athanor

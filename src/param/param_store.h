@@ -96,7 +96,8 @@ class ParamStore {
   // Stops training parameters whose name contains `part`. Call before plan(); an Error if there is none.
   void freeze(std::string_view part);
   void freeze(Param p) { specs_[size_t(p.id)].trainable = false; }
-  // Adds all buffers to the plan. Without training there are only weights (values).
+  void read_in_eight_bits(Param p) { specs_[size_t(p.id)].eight_bits = true; }
+  // Adds all buffers to the plan. Without training there are only weights (as values).
   void plan(MemoryPlan&, const Recipe&, bool training, std::vector<StateSpec> states, const Sharding& = {});
   void init(Ctx&, uint64_t seed);  // masters and values from (seed, name, index)
   void refresh_values(Ctx&);       // values from masters, after loading; shards of values from their owners

@@ -1,4 +1,6 @@
 // Combinations that cannot work are refused with both values; what follows from other keys is filled in.
+#include <cstring>
+
 #include "tests/config/helpers.h"
 
 namespace athanor {
@@ -154,6 +156,14 @@ TEST(Validate, PrecisionAndMemory) {
   expect_parts(error_with({"master_weights=bf16", "precision=fp32"}), {"master_weights: bf16", "fp32"});
   expect_parts(error_with({"master_weights=split", "precision=fp16"}), {"master_weights: split", "bf16", "fp16"});
   EXPECT_EQ(error_with({"master_weights=split", "exp_avg_dtype=bf16", "exp_avg_sq_dtype=bf16"}), "");
+  EXPECT_EQ(error_with({"precision=fp8_blockwise", "master_weights=split", "fp8_format=hybrid", "fp8_min_size=8",
+                        "fp8_power_of_two_scales=true", "fp8_exclude=[\"*.c_proj.*\"]", "num_layers_at_start_in_bf16=1",
+                        "num_layers_at_end_in_bf16=1"}),
+            "");
+  for (const char* option : {"fp8_format=e4m3", "fp8_min_size=8", "fp8_power_of_two_scales=true", "fp8_exclude=[\"*\"]",
+                             "num_layers_at_start_in_bf16=1", "num_layers_at_end_in_bf16=1"})
+    expect_parts(error_with({option}), {std::string(option, std::strcspn(option, "=")), "8 bits", "not bf16"});
+  expect_parts(error_with({"precision=mxfp8", "fp8_exclude=[1]"}), {"fp8_exclude[0]", "pattern of names"});
   expect_parts(error_with({"exp_avg_dtype=fp16"}), {"exp_avg_dtype", "fp16", "bf16"});
   expect_parts(error_with({"recompute_num_layers=2"}), {"recompute_num_layers: 2", "recompute_granularity"});
   expect_parts(error_with({"recompute_num_layers=3", "recompute_granularity=full"}), {"of 2"});

@@ -296,7 +296,8 @@ TEST(Gemm, SymmetricProductsHaveTheBitsOfFullOnes) {
     if (!kern) continue;
     for (DType t : {DType::f32, DType::bf16, DType::f16})
       for (const bool ta : {false, true})
-        for (auto [n, k] : {Sides{1, 3}, Sides{9, 2}, Sides{97, 64}, Sides{130, 515}, Sides{40, 2100}, Sides{2100, 8}}) {
+        for (auto [n, k] :
+             {Sides{1, 3}, Sides{9, 2}, Sides{97, 64}, Sides{130, 515}, Sides{40, 2100}, Sides{2100, 8}}) {
           if (n > 2048 && (kern != &kernels() || t != DType::bf16)) continue;  // more than an outer block: once
           const int64_t rows = ta ? k : n, cols = ta ? n : k;
           const Matrix x(t, rows, cols, 3, 2);

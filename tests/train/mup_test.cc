@@ -51,9 +51,9 @@ std::vector<int32_t> tokens_of(int64_t step) {
 std::vector<double> sizes_after_steps(const std::string& model, int64_t width, const std::string& keys) {
   const std::string json =
       cat(R"({"model": {"model_type": ")", model, R"(", "vocab_size": )", kVocab, R"(, "hidden_size": )", width,
-          R"(, "num_hidden_layers": 2, "num_attention_heads": )", width / 16, R"(, "head_dim": 16, "intermediate_size": )",
-          3 * width, R"(, "max_position_embeddings": )", kTime, R"(}, "train_iters": 100, "global_batch_size": )",
-          kSequences, R"(, "micro_batch_size": )", kSequences,
+          R"(, "num_hidden_layers": 2, "num_attention_heads": )", width / 16,
+          R"(, "head_dim": 16, "intermediate_size": )", 3 * width, R"(, "max_position_embeddings": )", kTime,
+          R"(}, "train_iters": 100, "global_batch_size": )", kSequences, R"(, "micro_batch_size": )", kSequences,
           R"(, "precision": "fp32", "lr_decay_style": "constant", )", keys, "}");
   const Config config = parse_config(json, "test", ".");
   Rig rig;
