@@ -24,7 +24,7 @@ enum class Activity : uint8_t { startup, step, evaluation, saving };
 
 struct Timeouts {                                                  // seconds
   double startup = 600, step = 0, evaluation = 600, saving = 600;  // step 0: kLeastStepLimit, or 3 x the p99 of steps
-  double silence = 8;  // without a heartbeat, in any activity
+  double silence = 8;                                              // without a heartbeat, in any activity
 };
 constexpr double kLeastStepLimit = 9;
 

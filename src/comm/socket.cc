@@ -175,8 +175,7 @@ Fd connect_to(const Endpoint& to, Deadline deadline, std::string* why) {
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_ADDRCONFIG | AI_NUMERICSERV;
   const std::string loopback = loopback_address(to.host);
-  if (!loopback.empty())
-    hints.ai_flags = AI_NUMERICSERV;  // AI_ADDRCONFIG does not count loopback addresses
+  if (!loopback.empty()) hints.ai_flags = AI_NUMERICSERV;  // AI_ADDRCONFIG does not count loopback addresses
   const std::string& host = loopback.empty() ? to.host : loopback;
   if (const int error = getaddrinfo(host.c_str(), std::to_string(to.port).c_str(), &hints, &found)) {
     *why = cat("the name cannot be resolved: ", gai_strerror(error));

@@ -14,11 +14,10 @@ namespace athanor {
 enum class ShardFormat : uint8_t { llmc, megatron };
 
 struct ShardOptions {
-  std::string prefix;      // path and start of the names; creates missing folders
-  int64_t vocab_size = 0;  // determines the token size
-  int64_t shard_tokens =
-      100'000'000;         // tokens per shard; Megatron: the shard ends with the document that reaches it
-  bool overwrite = false;  // replace shards of this prefix; otherwise they are an error
+  std::string prefix;                  // path and start of the names; creates missing folders
+  int64_t vocab_size = 0;              // determines the token size
+  int64_t shard_tokens = 100'000'000;  // tokens per shard; Megatron: the shard ends with the document that reaches it
+  bool overwrite = false;              // replace shards of this prefix; otherwise they are an error
   ShardFormat format = ShardFormat::llmc;
   int32_t eod_id = -1;  // Megatron: end-of-document token
 };

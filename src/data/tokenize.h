@@ -24,10 +24,10 @@ struct TokenizeOptions {
   std::string output_prefix;            // PREFIX_train_000000.bin..., PREFIX_val_000000.bin...
   std::string output_format = "llm.c";  // or "megatron"
   TokenizerOptions tokenizer;
-  int64_t shard_tokens = 100'000'000;  // tokens per shard at most
-  int64_t threads = 0;                 // 0: all cores this process may use
-  bool overwrite = false;              // replace existing shards of this prefix and unfinished ones
-  double save_seconds = 30;            // between saves of the progress
+  int64_t shard_tokens = 100'000'000;                     // tokens per shard at most
+  int64_t threads = 0;                                    // 0: all cores this process may use
+  bool overwrite = false;                                 // replace existing shards of this prefix and unfinished ones
+  double save_seconds = 30;                               // between saves of the progress
   std::function<void(const TokenizeProgress&)> progress;  // called after every job; may be empty
 };
 

@@ -178,12 +178,12 @@ class Engine {
   std::unique_ptr<Model> model_;
   std::unique_ptr<Optimizer> optimizer_;
   Batch batch_;
-  Tensor losses_;     // [N] f32
-  Tensor targets_;    // [1] f32: number of targets of the micro-batch that are not ignored
-  Tensor state_;      // StepState
-  Tensor window_;     // SpikeWindow, if spikes are detected
-  Tensor eval_sum_;   // [1] f64
-  Tensor leaf_sums_;  // [leaves, 1 + units] f64: per leaf its loss sum, then each unit's squared gradient norm
+  Tensor losses_;      // [N] f32
+  Tensor targets_;     // [1] f32: number of targets of the micro-batch that are not ignored
+  Tensor state_;       // StepState
+  Tensor window_;      // SpikeWindow, if spikes are detected
+  Tensor eval_sum_;    // [1] f64
+  Tensor leaf_sums_;   // [leaves, 1 + units] f64: per leaf its loss sum, then each unit's squared gradient norm
   Tensor logit_rows_;  // [N] i32: 0, 1, 2, ...
   bool want_logits_ = false, recorded_ = false;
   PhaseRunner micro_batch_runner_, last_micro_batch_runner_, optimizer_runner_, evaluation_runner_;

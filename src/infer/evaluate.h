@@ -19,8 +19,8 @@ struct EvalResult {
   double bytes = 0;                      // of text in the predicted tokens, if `token_bytes` is given
   int64_t windows = 0, windows_all = 0;  // evaluated; available
   bool stopped = false;                  // by EvalOptions::stop: no result
-  std::string failure;       // reason why data could not be read on some rank: no result; engine unchanged
-  bool failed_here = false;  // on this rank
+  std::string failure;                   // reason why data could not be read on some rank: no result; engine unchanged
+  bool failed_here = false;              // on this rank
 };
 
 struct EvalOptions {

@@ -158,9 +158,9 @@ class Trainer {
   std::optional<Error> save_failure_;                        // on this rank
   bool save_put_off_ = false;                                // until a step succeeds again
   bool failed_ = false;                                      // on any rank: failure_
-  std::optional<Error> failure_;                     // ends the run; its state stays as after the last step
-  std::vector<int32_t> last_tokens_, last_targets_;  // of the last micro-batch
-  bool running_ = false;                             // this run's log has begun
+  std::optional<Error> failure_;                             // ends the run; its state stays as after the last step
+  std::vector<int32_t> last_tokens_, last_targets_;          // of the last micro-batch
+  bool running_ = false;                                     // this run's log has begun
   double micro_seconds_ = 0, save_seconds_ = 0, mean_step_seconds_ = 0;  // latest of each, for the stop budget and ETA
   PhaseClock::Clock::time_point told_;                                   // when the first step was last reported
   double first_step_seconds_ = kUnknown;  // from this process' start of the run to the end of its first step
