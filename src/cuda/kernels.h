@@ -12,3 +12,13 @@
 #include "cuda/optimizer.h"
 #include "cuda/qk_norm.h"
 #include "cuda/rope.h"
+#include "ops/quantize.h"
+namespace athanor::cuda {
+
+// Products in 8 bits have no kernels yet: make_engine() refuses the recipes that need them before anything is planned.
+template <class Op>
+requires(std::is_same_v<Op, Quantize> || std::is_same_v<Op, ScaledGemm>)
+    [[noreturn]] void run(const Op&, void*, cudaStream_t) {
+  throw Error(cat(Op::kName, " has no CUDA kernel yet"));
+}
+}  // namespace athanor::cuda
