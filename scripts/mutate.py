@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the tests: plants small mistakes in src/, one at a time, and asks whether any test notices.
+"""Mutation testing: makes small changes in src/, one at a time, and checks whether any test fails.
 
 usage: mutate.py [--count 40] [--seed 1] [--jobs N] [--folder cpu,...] [--json FILE]
 A mistake changes one operator, one constant, or drops one statement. Which ones are planted follows from the seed and the

@@ -1,7 +1,7 @@
-"""Loss curves of athanor beside PyTorch's: the same batches, the same initial weights, step for step.
+"""Compares loss curves of athanor and PyTorch step by step, with the same batches and initial weights.
 
-What two PyTorch runs from different random weights differ by is the spread that such a curve has anyway; athanor, which
-starts from the first run's weights, must stay closer to that run than the spread around each step.
+The difference of two PyTorch runs from different random weights is the natural spread of the curve; athanor, which starts
+from the first run's weights, must stay closer to that run than the spread around each step.
 """
 import json
 import shutil
@@ -63,7 +63,7 @@ def losses_of(run):
 
 
 def compare(call, python, name, config, steps, micro):
-    """Runs all sides in a folder that is removed after, since weights are large, and judges them."""
+    """Runs all sides in a temporary folder (weights are large) and compares them."""
     folder = call.work / name
     folder.mkdir()
     config |= {"save": str(folder / "run"), "train_iters": steps, "lr_warmup_iters": steps // 10,

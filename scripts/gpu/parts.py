@@ -1,4 +1,4 @@
-"""What verify.py proves, part by part: a function returns what it found, or raises Failed or NotRun with the reason."""
+"""The parts of verify.py: each function returns its findings, or raises Failed or NotRun with the reason."""
 import argparse
 import json
 import platform
@@ -108,7 +108,7 @@ def judge_sanitizer(found, instead):
 
 
 def sanitize(call, tool, check):
-    """(status, the tool's last line or why not). A tool that is too slow has found nothing, neither good nor bad."""
+    """(status, the tool's last line or the reason). A tool that times out is neither passed nor failed."""
     problem, command = None, [tool, "--tool", check, "--error-exitcode", "9", call.program("gpu_test_cuda"),
                               "--gtest_filter=*Forward*:*Backward*:-*Long*"]
     try:
@@ -227,7 +227,7 @@ def memory(call):
 
 
 def gpu_memory_used(call):
-    """Bytes that others hold, or None."""
+    """Bytes held by other processes, or None."""
     if not shutil.which("nvidia-smi"):
         return None
     query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
@@ -301,7 +301,7 @@ def bench_config(call, name, model):
 
 
 def of_models(call, kind, names, command):
-    """{model: what the program printed}: one that fails costs itself."""
+    """{model: output of the program}: a failing model does not stop the others."""
     found, failed = {}, []
     for name in names:
         config = bench_config(call, name, compare.MODELS[name])

@@ -1,6 +1,6 @@
-"""How verify.py runs programs: within the time of a part, with all that they start, keeping what they print.
+"""Runs programs for verify.py: within a part's time limit, including child processes, and records their output.
 
-Also GoogleTest programs, whose results it reads test by test: one that crashes costs itself alone, not those after it.
+Reads GoogleTest results test by test, so a crash fails only the test that crashed, not those after it.
 """
 import json
 import os
@@ -42,7 +42,7 @@ class Failed(Exception):
 
 
 def end_group(process):
-    """Ends a program that leads a process group, and what it started and left behind."""
+    """Kills a process group: a program and the processes it left behind."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -79,7 +79,7 @@ class Call:
         return max(0.01, self.end - time.monotonic())
 
     def run(self, name, command, env=None):
-        """What it printed, whose end also goes to OUT/verify.log. A time-out or a bad exit status is a failure."""
+        """Returns the output, whose end also goes to OUT/verify.log. A timeout or nonzero exit status is a failure."""
         command, log, late = [str(c) for c in command], self.work / f"{name}.log", False
         with log.open("w") as out:
             process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, start_new_session=True,
@@ -101,7 +101,7 @@ class Call:
         return text
 
     def run_json(self, name, command):
-        """The object that it printed, without the lines of its log."""
+        """The JSON object that the program printed, without log lines."""
         text = self.run(name, command)
         return json.loads(text[text.find("{"):text.rfind("}") + 1])
 
@@ -194,7 +194,7 @@ class GoogleTests:
         return names
 
     def run(self):
-        """Until every test has its result. What failed first is believed; what failed after it is tried once more."""
+        """Runs until every test has a result. The first failure counts; tests that failed after it are retried once."""
         left, filter_ = self.names, self.filter
         for round_ in range(ROUNDS):
             failed = self.run_once(f"{self.part}{round_ or ''}", left, filter_, round_ == ROUNDS - 1)
@@ -239,7 +239,7 @@ class GoogleTests:
         return failed
 
     def read_log(self, text, left, problem):
-        """Of a program that crashed or hangs: the test that it was in has failed, those before it are done."""
+        """For a program that crashed or hangs: its current test has failed, those before it are done."""
         problem = problem or "the program ended without a report"
         begun = re.findall(r"^\[ RUN      \] (\S+)$", text, re.M)
         ended = {test: word for word, test in

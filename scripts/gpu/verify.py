@@ -45,7 +45,7 @@ STATUSES = ("passed", "FAILED", "not run")
 
 
 def earlier_report(path, head):
-    """What an earlier call of this commit on this kind of device found, else None."""
+    """Results of an earlier call of this commit on the same kind of device, or None."""
     if not path or not path.exists():
         return None
     try:
@@ -64,7 +64,7 @@ def earlier_report(path, head):
 
 
 def load_report(paths, device):
-    """Of all calls before this one, the latest last: of a part that several ran, its result counts."""
+    """Results of all earlier calls; if several ran the same part, the latest counts."""
     head = {"commit": commit() or "unknown", "device": device}
     today = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
     report = head | {"date": today, "parts": {}}
@@ -76,14 +76,14 @@ def load_report(paths, device):
 
 
 def keep(report, name, entry):
-    """A part that did run stays, unless it has run again."""
+    """Keeps the result of a part that ran, unless it ran again."""
     if entry["status"] != "not run" or name not in report["parts"]:
         report["parts"][name] = entry
     report["parts"] = {n: report["parts"][n] for n in PARTS if n in report["parts"]}
 
 
 def write_report(path, report):
-    """Whole or not at all, also where the call is ended meanwhile."""
+    """Writes atomically, even if the call is killed meanwhile."""
     path.with_suffix(".part").write_text(json.dumps(report, indent=1) + "\n")
     path.with_suffix(".part").replace(path)
 

@@ -1,6 +1,6 @@
-// The one exception type, checks for programmer errors, and string building without <format> (device code includes
-// this). User or world at fault: throw Error("subject: expectation: actual values: remedy"). Programmer at fault:
-// CHECK.
+// The only exception type, checks for programmer errors, and string building without <format> (device code includes
+// this header). User or environment at fault: throw Error("subject: expectation: actual values: remedy"). Programmer at
+// fault: CHECK.
 #pragma once
 #include <sstream>
 #include <stdexcept>
@@ -13,8 +13,8 @@ namespace athanor {
 // Process exit codes; documented in README.md ("Exit codes").
 enum class Exit : int {
   done = 0,
-  error = 1,      // the world is at fault: a file, the network, memory
-  usage = 2,      // command line or config is wrong; found in the first second
+  error = 1,      // environment at fault: a file, the network, memory
+  usage = 2,      // command line or config is wrong; detected within the first second
   diverged = 3,   // loss or gradients stayed non-finite
   peer_lost = 4,  // another rank died or hangs
   requeue = 85,   // checkpoint written, please start again (Slurm's RequeueExit)
@@ -39,7 +39,7 @@ std::string cat(const A&... parts) {
 
 [[noreturn]] void check_failed(const char* file, int line, const char* condition, const std::string& message);
 
-// Runs fn; an Error that leaves it gains "what: " in front and keeps its exit code.
+// Runs fn; prepends "what: " to an Error thrown by it and keeps its exit code.
 template <class Fn>
 decltype(auto) with_context(std::string_view what, Fn&& fn) {
   try {
@@ -51,7 +51,7 @@ decltype(auto) with_context(std::string_view what, Fn&& fn) {
 
 }  // namespace athanor
 
-// On in release builds. CHECK(cond, "part ", value, ...): the parts are only built on failure.
+// Also on in release builds. CHECK(cond, "text ", value, ...): the message is only built on failure.
 #define CHECK(cond, ...)                                                                          \
   do {                                                                                            \
     if (!(cond)) ::athanor::check_failed(__FILE__, __LINE__, #cond, ::athanor::cat(__VA_ARGS__)); \

@@ -1,4 +1,4 @@
-// POSIX calls behind file.h; each result is checked, each failure told with its remedy.
+// POSIX calls behind file.h; each result is checked and each error message contains a remedy.
 #include "base/file.h"
 
 #include <fcntl.h>
@@ -20,8 +20,7 @@ namespace {
 
 // One write or read call moves at most 0x7ffff000 bytes [write(2)]; smaller pieces keep a failing disk responsive.
 constexpr size_t kMaxTransfer = size_t{1} << 30;
-// Written data is handed to the disk in pieces of this size while more is still being written, so that the final
-// fsync waits for little.
+// Starts writeback in pieces of this size while more is being written, so that the final fsync has little to do.
 constexpr int64_t kFlushBytes = int64_t{64} << 20;
 
 std::string space_left(const std::string& path) {
@@ -64,7 +63,7 @@ std::string remedy(int error, const std::string& path, int64_t bytes_needed) {
   }
 }
 
-// Runs a call again while signals interrupt it.
+// Retries a call that signals interrupt.
 template <class Call>
 auto retry(Call&& call) {
   for (;;) {
@@ -74,8 +73,8 @@ auto retry(Call&& call) {
 }
 
 struct WriteCount {
-  int64_t& written;  // grows as bytes reach the file, also when a later one fails
-  int64_t total;     // what the file will hold; the rest is told when space runs out
+  int64_t& written;  // bytes written so far, also when a later write fails
+  int64_t total;     // planned file size; the rest is reported when the disk is full
 };
 
 void write_counted(const Fd& file, std::span<const std::byte> bytes, const std::string& path, WriteCount count) {
@@ -102,7 +101,7 @@ void sync_fd(const Fd& file, const std::string& path) {
 
 OutputFile open_tmp_beside(const std::string& path) {
   const std::string stem = cat(parent_dir(path), "/.", base_name(path), ".", getpid(), ".");
-  // A crashed process with our id may have left its file behind: take the next number.
+  // A crashed process with the same id may have left its file: try the next number.
   for (int k = 0;; ++k) {
     std::string tmp = cat(stem, k, ".tmp");
     if (k == 1000 || access(tmp.c_str(), F_OK) != 0) return OutputFile(std::move(tmp));
@@ -148,7 +147,7 @@ Fd create_below(const std::string& folder, const std::string& name, int flags) {
     const bool last = slash == std::string::npos;
     if (!last && mkdirat(at.get(), part.c_str(), 0777) != 0 && errno != EEXIST)
       throw_io("creating the folder", path, errno);
-    // O_NONBLOCK: a pipe that nobody reads is an error, not a wait.
+    // O_NONBLOCK: opening a pipe without a reader fails instead of blocking.
     const int how = (last ? flags | O_CREAT | O_NONBLOCK : O_PATH | O_DIRECTORY) | O_NOFOLLOW | O_CLOEXEC;
     const int fd = retry([&] { return ::openat(at.get(), part.c_str(), how, 0666); });
     if (fd < 0) throw_create(at, part, path, errno);
@@ -164,7 +163,7 @@ Fd create_anew(const std::string& path, int flags) {
 }
 
 Fd open_regular(const std::string& path) {
-  Fd file = open_file(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);  // O_NONBLOCK: a pipe without a writer does not hang us
+  Fd file = open_file(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);  // O_NONBLOCK: a pipe does not block
   struct stat info;
   if (fstat(file.get(), &info) != 0) throw_io("reading the size of", path, errno);
   if (!S_ISREG(info.st_mode))
@@ -200,8 +199,8 @@ void pread_all(const Fd& file, std::span<std::byte> bytes, int64_t offset, const
 std::string read_all(const Fd& file, int64_t max_bytes, const std::string& path) {
   struct stat info;
   const bool has_size = fstat(file.get(), &info) == 0 && info.st_size > 0;
-  // One byte past the size, so that the end is seen without more room; one past the limit, so that "exactly max_bytes"
-  // and "more" can be told apart.
+  // One byte more than the size, to see the end without growing; one more than the limit, to distinguish "exactly
+  // max_bytes" from "more".
   const size_t limit = size_t(max_bytes) + 1;
   std::string text(std::min(limit, has_size ? size_t(info.st_size) + 1 : size_t{1} << 16), '\0');
   for (size_t have = 0;;) {
@@ -233,7 +232,7 @@ void make_dirs(const std::string& path) {
   if (parent != clean) make_dirs(parent);
   if (mkdir(clean.c_str(), 0777) != 0) {
     if (errno != EEXIST) throw_io("creating the folder", clean, errno);
-    // Another process was faster, which is fine, or something else stands there.
+    // Either another process created it first, which is fine, or it is not a folder.
     if (stat(clean.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return;
     if (lstat(clean.c_str(), &info) == 0 && S_ISLNK(info.st_mode))
       throw Error(cat("creating the folder ", clean,
@@ -265,11 +264,11 @@ OutputFile::OutputFile(std::string path)
 void OutputFile::reserve(int64_t total_bytes) {
   total_ = total_bytes;
   if (total_bytes <= 0) return;
-  // Asked first, because a fallocate that fails may have filled the disk before it noticed.
+  // Checked first: a failing fallocate may have filled the disk before it noticed.
   struct statvfs fs;
   if (fstatvfs(file_.get(), &fs) == 0 && fs.f_blocks > 0 && uint64_t(total_bytes) / fs.f_frsize > fs.f_bfree)
     throw_io("reserving space for", path_, ENOSPC, total_bytes);
-  // KEEP_SIZE: the size still tells how much was written. File systems without fallocate just go without.
+  // KEEP_SIZE: the size still tells how much was written. Ignored by file systems without fallocate.
   if (retry([&] { return fallocate(file_.get(), FALLOC_FL_KEEP_SIZE, 0, total_bytes); }) == 0) return;
   if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) throw_io("reserving space for", path_, errno, total_bytes);
 }
@@ -281,7 +280,7 @@ void OutputFile::write(std::span<const std::byte> bytes) {
     write_counted(file_, piece, path_, {.written = written_, .total = total});
     bytes = bytes.subspan(piece.size());
     if (written_ - flushed_ < kFlushBytes) continue;
-    // Only starts the transfer; its errors reappear at fsync.
+    // Only starts the writeback; its errors are reported by fsync.
     sync_file_range(file_.get(), flushed_, written_ - flushed_, SYNC_FILE_RANGE_WRITE);
     flushed_ = written_;
   }
@@ -289,7 +288,7 @@ void OutputFile::write(std::span<const std::byte> bytes) {
 
 void OutputFile::finish() {
   sync_fd(file_, path_);
-  // Network file systems may report a full disk only here. The descriptor is gone even on failure.
+  // Network file systems may report a full disk only here. The descriptor is closed even on failure.
   if (::close(file_.release()) != 0 && errno != EINTR) throw_io("closing", path_, errno);
 }
 

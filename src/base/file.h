@@ -1,5 +1,5 @@
-// Files that never tear: checked reads and writes, atomic replacement (tmp, fsync, rename, fsync of the folder),
-// mapping. Every failure is an Error naming what was done, the path, the system's reason and a remedy. Knows no format.
+// File access: checked reads and writes, atomic replacement (temporary file, fsync, rename, fsync of the folder),
+// mapping. Every failure is an Error with the action, the path, the system's reason and a remedy. Knows no format.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -29,48 +29,48 @@ class Fd {
   int fd_ = -1;
 };
 
-// Throws "doing path: reason: remedy" for an errno value. bytes_needed > 0 is told when space ran out.
+// Throws "doing path: reason: remedy" for an errno value. bytes_needed > 0 is reported when the disk is full.
 [[noreturn]] void throw_io(std::string_view doing, const std::string& path, int error, int64_t bytes_needed = 0);
 
-// Opens with O_CLOEXEC added. What is to be made goes through create_below or create_anew.
+// Opens with O_CLOEXEC. To create files use create_below or create_anew.
 Fd open_file(const std::string& path, int flags);
-// Makes or opens `name`, which may lie in subfolders, below `folder`, for writing; `flags` are those of open(2) besides
-// O_CREAT. Subfolders that lack are made. No symbolic link below `folder` is followed, nor a pipe waited for: whoever
-// may write into the folder must not choose which other file of ours is written. Throws Error.
+// Creates or opens `name`, which may contain subfolders, below `folder`, for writing; `flags` are those of open(2)
+// besides O_CREAT. Creates missing subfolders. Follows no symbolic link below `folder` and blocks on no pipe, so that
+// others who can write to the folder cannot redirect our writes to another file. Throws Error.
 Fd create_below(const std::string& folder, const std::string& name, int flags);
-// The same in the folder of `path`, anew: what has this name, a link included, is removed.
+// The same in the folder of `path`, always a new file: removes an existing entry first, even a link.
 Fd create_anew(const std::string& path, int flags);
-// Opens a regular file for reading; a folder, pipe or device in its place is an error, never a hang.
+// Opens a regular file for reading; a folder, pipe or device is an error and never blocks.
 Fd open_regular(const std::string& path);
 int64_t file_bytes(const Fd& file, const std::string& path);
 
-// These go on after EINTR and short transfers; anything less than all bytes is an Error.
+// Handle EINTR and partial transfers; a transfer of fewer bytes is an Error.
 void write_all(const Fd& file, std::span<const std::byte> bytes, const std::string& path);
 void pread_all(const Fd& file, std::span<std::byte> bytes, int64_t offset, const std::string& path);
-// Everything from the current position to the end; more than max_bytes is an Error before it is stored.
+// Reads from the current position to the end; more than max_bytes is an Error, and is not stored.
 std::string read_all(const Fd& file, int64_t max_bytes, const std::string& path);
 std::string read_file(const std::string& path, int64_t max_bytes);  // a regular file
 
-// A folder that nobody had made before: anything at its path is an Error.
+// Creates a new folder; an existing entry of that name is an Error.
 void make_new_dir(const std::string& path);
-// The folder and its missing parents, durable when it returns; an existing folder is fine.
+// Creates the folder and missing parents, durable on return; an existing folder is fine.
 void make_dirs(const std::string& path);
 // Makes creations, renames and removals in a folder durable.
 void fsync_dir(const std::string& path);
 void rename_path(const std::string& from, const std::string& to);
-// Removes a file or a folder with all it holds; nothing there is fine. Symbolic links are not followed.
+// Removes a file or a folder with its contents; no-op if missing. Does not follow symbolic links.
 void remove_tree(const std::string& path);
 std::string parent_dir(const std::string& path);
-std::string base_name(const std::string& path);  // behind the last slash
+std::string base_name(const std::string& path);  // after the last slash
 
-// A new file, written front to back. Not durable before finish().
+// A new file, written sequentially. Not durable before finish().
 class OutputFile {
  public:
   explicit OutputFile(std::string path);  // an existing file is an error (EEXIST)
   const std::string& path() const { return path_; }
   int64_t written() const { return written_; }
 
-  // Says how long the file will be: a full disk is found before the first byte instead of after the last.
+  // Reserves the final size, so that a full disk is detected before the first write.
   void reserve(int64_t total_bytes);
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
@@ -82,8 +82,8 @@ class OutputFile {
   int64_t written_ = 0, total_ = 0, flushed_ = 0;
 };
 
-// Replaces a file in one step: readers and crashes see the old content or the new, never a mixture. Without commit()
-// the old content stays. A symbolic link at `path` is replaced, not followed.
+// Replaces a file atomically: readers and crashes see the old or the new content, never a mixture. Without commit() the
+// old content stays. Replaces a symbolic link at `path` instead of following it.
 class AtomicFile {
  public:
   explicit AtomicFile(std::string path);
@@ -101,8 +101,8 @@ class AtomicFile {
 
 void write_file(const std::string& path, std::string_view content);  // atomically and durably
 
-// A read-only mapping of a whole regular file. A file truncated by others while mapped kills the reader (SIGBUS):
-// for files that others may still write, use pread_all.
+// A read-only mapping of a whole regular file. Truncation by others while it is mapped raises SIGBUS in the reader; for
+// files that others may still write, use pread_all.
 class MappedFile {
  public:
   MappedFile() = default;

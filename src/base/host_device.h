@@ -1,5 +1,5 @@
-// Functions that kernels call too are marked ATHANOR_HOST_DEVICE, so that a rule exists once; they keep to what a GPU's
-// compiler has: arithmetic, <cmath>, structs and arrays.
+// ATHANOR_HOST_DEVICE marks functions that kernels call too, so that they exist once. They use only what device code
+// may: arithmetic, <cmath>, structs and arrays.
 #pragma once
 #ifdef __CUDACC__
 #define ATHANOR_HOST_DEVICE __host__ __device__

@@ -1,5 +1,4 @@
-// An allocator for large tables that are read all over: in huge pages where the system has them, which spares most
-// misses of the address translation.
+// An allocator for large tables with random access: uses huge pages if available, which avoids most TLB misses.
 #pragma once
 #include <sys/mman.h>
 
@@ -22,7 +21,7 @@ struct HugePages {
   T* allocate(size_t count) {
     const size_t bytes = bytes_of(count);
     void* memory = ::operator new(bytes, alignment(bytes));
-    if (bytes >= kPage) ::madvise(memory, bytes, MADV_HUGEPAGE);  // advice only: failure changes nothing
+    if (bytes >= kPage) ::madvise(memory, bytes, MADV_HUGEPAGE);  // a hint: failure is harmless
     return static_cast<T*>(memory);
   }
   void deallocate(T* memory, size_t count) {
@@ -31,7 +30,7 @@ struct HugePages {
   }
 
  private:
-  // What takes a page or more takes whole pages.
+  // Allocations of a page or more are rounded up to whole pages.
   static size_t bytes_of(size_t count) {
     const size_t bytes = count * sizeof(T);
     return bytes < kPage ? bytes : (bytes + kPage - 1) / kPage * kPage;

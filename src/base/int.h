@@ -1,4 +1,4 @@
-// Integer arithmetic that cannot go wrong silently: narrowing, exact division, rounding up.
+// Integer arithmetic that never fails silently: narrowing, exact division, rounding up.
 #pragma once
 #include <cstdint>
 

@@ -1,4 +1,4 @@
-// Program-wide log lines on stderr, behind plain functions so that only log.cc compiles spdlog.
+// Log lines of the program on stderr, as plain functions, so that only log.cc includes spdlog.
 #pragma once
 #include <functional>
 #include <string>
@@ -16,11 +16,11 @@ struct Options {
 };
 void configure(const Options&);
 
-// Control characters in the message, which may quote files and other programs, are escaped (base/escape.h).
+// Escapes control characters in the message, which may quote files and other programs (base/escape.h).
 void write(Level, const std::string& message);
 
-// Called with true before and with false after every line that is written, one line at a time; it must not log itself.
-// A progress bar hides itself in it. An empty function removes it.
+// Called with true before and false after every line, one line at a time; it must not log. The progress bar hides
+// itself there. An empty function removes it.
 void set_guard(std::function<void(bool begin)>);
 
 template <class... A>

@@ -31,7 +31,7 @@ ATHANOR_HOST_DEVICE inline PhiloxBlock philox(uint64_t key, uint64_t counter_hi,
   return {{c0, c1, c2, c3}};
 }
 
-// FNV-1a, 64 bits: names become streams. Stable for ever: initial weights depend on it.
+// FNV-1a, 64 bits: maps names to streams. Must never change: initial weights depend on it.
 constexpr uint64_t stream_of(std::string_view name) {
   uint64_t h = 0xcbf29ce484222325ull;
   for (char c : name) h = (h ^ uint8_t(c)) * 0x100000001b3ull;
@@ -48,8 +48,8 @@ ATHANOR_HOST_DEVICE inline float random_uniform(uint64_t seed, uint64_t stream, 
   return float(random_bits(seed, stream, index) >> 8) * 0x1p-24f;
 }
 
-// Standard normal value number `index`: Box-Muller on one Philox block per pair. Double inside, so that every
-// libm rounds to the same float.
+// Standard normal value number `index`: Box-Muller on one Philox block per pair. Uses double, so that every libm gives
+// the same float after rounding.
 ATHANOR_HOST_DEVICE inline float random_normal(uint64_t seed, uint64_t stream, uint64_t index) {
   const auto b = philox(seed, stream, index >> 1);
   const double u = (double(b[0]) + 0.5) * 0x1p-32, v = (double(b[1]) + 0.5) * 0x1p-32;

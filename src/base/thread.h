@@ -1,4 +1,4 @@
-// Threads are started here, so that one that the system refuses is an Error with the limits that may be the cause.
+// Starts threads; if the system refuses, throws an Error with the limits that may be the cause.
 #pragma once
 #include <string_view>
 #include <system_error>
@@ -9,7 +9,7 @@
 
 namespace athanor {
 
-// What this process may not exceed: "4096 processes and threads of this user (ulimit -u), 512 of this cgroup
+// Limits of this process: "4096 processes and threads of this user (ulimit -u), 512 of this cgroup
 // (pids.max), ...".
 std::string thread_limits();
 

@@ -1,4 +1,4 @@
-// A move-only std::function: closures that own buffers by move need it (C++20 has none).
+// A move-only std::function, for closures that own buffers (not in C++20).
 #pragma once
 #include <memory>
 #include <type_traits>

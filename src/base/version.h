@@ -1,4 +1,4 @@
-// What this program is: version, source revision, compiler. The revision is read from git at build time.
+// Version of this program, source revision and compiler. The revision is read from git at build time.
 #pragma once
 #include <string>
 
@@ -6,7 +6,7 @@ namespace athanor {
 
 struct Version {
   std::string version;   // "0.1.0"
-  std::string commit;    // "1a2b3c4d5e6f", "+dirty" behind it for changed sources, "unknown" outside git
+  std::string commit;    // "1a2b3c4d5e6f", with "+dirty" for modified sources; "unknown" outside git
   std::string compiler;  // "g++ 12.2.0"
   std::string build;     // "Release", "Release, sanitized"
 };

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kMaxTextBytes = int64_t{1} << 30;
 
-// A tensor that is read when it is written.
+// Wraps a tensor of a weight file; its data is read while it is written.
 CheckpointTensor tensor_of(const std::string& name, const WeightFiles::Place& place) {
   TensorData data = {
       .name = name, .dtype = place.entry->checked_dtype(), .shape = place.entry->checked_shape(), .pieces = {}};
@@ -35,7 +35,7 @@ std::string consolidate_checkpoint(const std::string& folder, const std::string&
                            .data_fingerprint = from.manifest.data_fingerprint});
   for (const std::string stem : {"model", "optimizer"}) {
     const auto is_of_stem = [&](const ManifestFile& file) { return file.name.starts_with(stem); };
-    if (std::ranges::none_of(from.manifest.files, is_of_stem)) continue;  // an optimizer may keep nothing
+    if (std::ranges::none_of(from.manifest.files, is_of_stem)) continue;  // an optimizer may keep no state
     const WeightFiles files(folder, stem);
     std::vector<CheckpointTensor> tensors;
     for (const auto& [name, place] : files.tensors()) tensors.push_back(tensor_of(name, place));

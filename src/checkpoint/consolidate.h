@@ -1,10 +1,10 @@
-// Makes one file per kind of tensor of a checkpoint that several ranks wrote in parts.
+// Merges the files of a checkpoint that several ranks wrote into one file per kind of tensor.
 #pragma once
 #include <string>
 
 namespace athanor {
 
-// Verifies the checkpoint and writes it to root/step-N/, a save folder, as one rank would have. Returns that folder.
+// Verifies the checkpoint and writes it to root/step-N/ in the form that a single rank saves. Returns that folder.
 std::string consolidate_checkpoint(const std::string& folder, const std::string& root);
 
 }  // namespace athanor

@@ -1,4 +1,4 @@
-// The table that people see: what a checkpoint holds, read from its manifest and its small JSON files.
+// Formats the contents of a checkpoint as a table, from its manifest and small JSON files.
 #include <algorithm>
 #include <iomanip>
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
-// Names inside a save folder. Steps appear under their final name only when they are whole; names in the making begin
-// with a dot, so that no tool takes them for checkpoints.
+// Names inside a save folder. A step gets its final name only when it is complete; temporary names begin with a dot, so
+// that no tool takes them for checkpoints.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -9,23 +9,23 @@
 
 namespace athanor {
 
-inline constexpr std::string_view kLatestName = "latest";  // text file naming the newest step; a hint for people
+inline constexpr std::string_view kLatestName = "latest";  // text file naming the newest step; informational only
 inline constexpr std::string_view kLockName = ".lock";
 
 std::string step_folder(int64_t step);   // "step-00001000"
 std::string tmp_folder(int64_t step);    // ".step-00001000.tmp": being written, or being removed
-std::string aside_folder(int64_t step);  // ".step-00001000.old": a whole step while its replacement moves in
-// "diverged-00001000": the state of a run that diverged, for people to look at. No step: a run neither goes on from it
-// by itself nor removes a step for it.
+std::string aside_folder(int64_t step);  // ".step-00001000.old": a complete step while it is being replaced
+// "diverged-00001000": the state of a run that diverged, for inspection. Not a step: a run neither resumes from it
+// automatically nor removes a step for it.
 std::string diverged_folder(int64_t step);
 
-// The step of a name that the function makes; nothing for any other name.
+// The step number of a name that the corresponding function above returns; empty for any other name.
 std::optional<int64_t> parse_step_folder(std::string_view name);
 std::optional<int64_t> parse_tmp_folder(std::string_view name);
 std::optional<int64_t> parse_aside_folder(std::string_view name);
 std::optional<int64_t> parse_diverged_folder(std::string_view name);
 
-// The names in a folder, sorted; a missing folder has none.
+// The names in a folder, sorted; empty if the folder does not exist.
 std::vector<std::string> folder_names(const std::string& path);
 
 }  // namespace athanor

@@ -1,4 +1,4 @@
-// RunLock: one run per save folder, and the cleaning that only its holder may do.
+// RunLock: one run per save folder, and the cleanup that only the lock's holder may do.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -19,7 +19,7 @@ std::string host_name() {
   return gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
 }
 
-// A step that was moved aside while its replacement was renamed in: whichever of the two is whole stays.
+// A crash may leave a step that was moved aside while its replacement was renamed into place: keeps the complete one.
 void settle_moved_aside(const std::string& root, const std::string& old_path, int64_t step) {
   const std::string target = cat(root, "/", step_folder(step));
   const Verification v = verify_checkpoint(target, Depth::sizes);

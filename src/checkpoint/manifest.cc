@@ -1,5 +1,5 @@
-// Manifest to JSON and back. The text begins with its own checksum, taken over every byte after it, so that a flipped
-// bit anywhere is noticed before a value is believed.
+// Manifest to JSON and back. The text begins with a checksum over all bytes after it, so that any flipped bit is
+// detected before a value is used.
 #include "checkpoint/manifest.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ using Json = nlohmann::json;
 
 constexpr std::string_view kHead = "{\n \"xxh3\": \"";  // then 32 digits, kTail, and the checksummed rest
 constexpr std::string_view kTail = "\",";
-// A thousand ranks with thousands of tensors each stay far below.
+// Far above what a thousand ranks with thousands of tensors each need.
 constexpr int64_t kMaxManifestBytes = int64_t{256} << 20;
 
 nlohmann::ordered_json dims(const Shape& s) {

@@ -1,5 +1,5 @@
-// The manifest of a checkpoint: which files and tensors it consists of, with sizes and checksums, and what run it
-// belongs to. Written last; a folder without a valid one is no checkpoint. Its own bytes carry a checksum too.
+// Manifest of a checkpoint: its files and tensors with sizes and checksums, and the run it belongs to. Written last; a
+// folder without a valid manifest is not a checkpoint. Protected by its own checksum.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -23,7 +23,7 @@ struct ManifestFile {
 struct ManifestTensor {
   std::string file, name;
   DType dtype = DType::f32;
-  Shape shape;       // of the whole, logical tensor
+  Shape shape;       // of the whole logical tensor
   Shape begin, end;  // same rank
   std::string xxh3;  // of the piece's bytes
 
@@ -43,13 +43,13 @@ struct Manifest {
 };
 
 std::string manifest_json(const Manifest& manifest);
-// Hostile or damaged text ends in an Error starting with `where`. A newer format_version is refused with the remedy.
+// Malformed text throws an Error starting with `where`. A newer format_version is an error that names the remedy.
 Manifest parse_manifest(std::string_view text, const std::string& where);
 Manifest read_manifest(const std::string& dir);
 
 std::string utc_now();  // as `created`
 
-// Whether a name may stand for a file of a folder: not empty, no slash, not hidden, no control characters.
+// Whether a name is a valid file name in a folder: not empty, no slash, not hidden, no control characters.
 bool is_plain_file_name(std::string_view name);
 
 }  // namespace athanor

@@ -1,5 +1,5 @@
-// Names from files as they may appear in messages: quoted, short, without control characters (a hostile file must not
-// write to the terminal). Not called quoted: std::quoted would be found first and escapes nothing of that.
+// Formats names from files for messages: quoted, shortened, without control characters, which could manipulate the
+// terminal. Not named quoted: overload resolution would find std::quoted, which does not escape them.
 #pragma once
 #include <string>
 #include <string_view>
@@ -11,7 +11,7 @@ inline std::string printable(std::string_view text) {
   static constexpr size_t kMaxShown = 120;
   const std::string_view shown = text.substr(0, kMaxShown);
   std::string out = "'";
-  size_t control_left = 0;  // bytes of a control character still to come
+  size_t control_left = 0;  // remaining bytes of a control character
   for (size_t i = 0; i < shown.size(); ++i) {
     const auto byte = static_cast<unsigned char>(shown[i]);
     const auto next = static_cast<unsigned char>(i + 1 < shown.size() ? shown[i + 1] : 0);

@@ -1,4 +1,4 @@
-// Logical tensors from pieces: the box asked for is intersected with every piece, and common runs are copied.
+// Assembles logical tensors from pieces: intersects the requested box with every piece and copies contiguous runs.
 #include "checkpoint/reader.h"
 
 #include <algorithm>
@@ -11,10 +11,10 @@
 namespace athanor {
 namespace {
 
-// Runs at least this long are copied by pread, which turns a failing disk into an Error; shorter ones from the mapping,
-// where a call each would cost more than the copy.
+// Runs of at least this length are copied by pread, where a disk failure is an Error; shorter ones from the mapping,
+// because a system call each would cost more than the copy.
 constexpr int64_t kMinPread = 4096;
-// Disjointness is checked pair by pair.
+// Limits the pairwise disjointness check.
 constexpr size_t kMaxPieces = 16384;
 
 // Elements [begin, end) of every dimension.

@@ -1,5 +1,5 @@
-// Reads logical tensors out of a checkpoint, whatever files and slices they were saved in: a run may resume with
-// another number of ranks. Trusts a verified folder; verify first (store.h: newest_valid).
+// Reads logical tensors from a checkpoint, independent of the files and slices it was saved in, so a run may resume on
+// another number of ranks. Does not verify the folder; do so first (store.h: newest_valid).
 #pragma once
 #include <cstddef>
 #include <map>

@@ -1,5 +1,5 @@
-// The safetensors reader. The header is read event by event, so that a hostile one costs memory only for what it
-// legitimately describes; every rule is checked before an offset is used.
+// The safetensors reader. Parses the header by SAX events, so a malicious header cannot use more memory than what it
+// validly describes; checks every rule before using an offset.
 #include "checkpoint/safetensors.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 namespace athanor {
 namespace {
 
-// Limit of the reference implementation: keeps a wrong length field from asking for the whole memory.
+// Limit of the reference implementation: a corrupt length field must not allocate all memory.
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 
 struct FileDType {
@@ -39,7 +39,7 @@ const FileDType* find_dtype(std::string_view name) {
   return it == kDTypes.end() ? nullptr : &*it;
 }
 
-// What a tensor says of its place, before it is believed.
+// A tensor's header entry, not yet validated.
 struct RawEntry {
   TensorEntry entry;
   uint64_t begin = 0, end = 0;  // from the first byte after the header

@@ -1,5 +1,5 @@
-// Reads safetensors files: the header is fully validated before any of it is trusted, tensors are spans of a mapping or
-// are copied into the caller's buffers. Weights only: knows no model, converts nothing.
+// Reads safetensors files: validates the whole header first; tensors are spans of a mapping or are copied into the
+// caller's buffers. Knows no model, converts nothing.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace athanor {
 
 using TextMap = std::map<std::string, std::string>;
 
-// The dtype names of the format ("F32", "BF16", ...). Files may hold types that this program has no DType for.
+// The format's dtype names ("F32", "BF16", ...). A file may contain types for which this program has no DType.
 const char* safetensors_name(DType dtype);
 std::optional<DType> dtype_of_safetensors(std::string_view name);
 
@@ -43,8 +43,8 @@ struct SafetensorsHeader {
   int64_t data_begin() const { return 8 + json_bytes; }
 };
 
-// The two steps of reading a header; `where` names the file in errors. Hostile input ends in an Error, nothing else.
-// Rules: those of the reference implementation, and stricter where it is silent (duplicate names, unknown fields).
+// The two steps of reading a header; `where` names the file in errors. Malformed input always ends in an Error. Rules
+// are those of the reference implementation, stricter where it is silent (duplicate names, unknown fields).
 int64_t parse_safetensors_length(std::span<const std::byte, 8> field, int64_t file_bytes, const std::string& where);
 SafetensorsHeader parse_safetensors_header(std::string_view json, int64_t file_bytes, const std::string& where);
 
@@ -59,9 +59,9 @@ class SafetensorsFile {
   const TensorEntry* find(std::string_view name) const;  // nullptr if the file lacks it
   const TensorEntry& at(std::string_view name) const;    // Error if the file lacks it
 
-  // The bytes in place. Only entries of this file; valid as long as this object.
+  // A tensor's bytes in the mapping. The entry must be of this file; valid while this object lives.
   std::span<const std::byte> data(const TensorEntry& entry) const;
-  // A copy by pread: a file that shrank or a failing disk is an Error, not a signal.
+  // A copy by pread: if the file shrank or the disk fails, this throws an Error where the mapping would raise a signal.
   void read(const TensorEntry& entry, std::span<std::byte> out) const;
   void read_part(const TensorEntry& entry, int64_t first_byte, std::span<std::byte> out) const;
 

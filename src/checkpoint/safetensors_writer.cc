@@ -1,4 +1,4 @@
-// The safetensors writer: header first, then every tensor's pieces in file order, hashed as they pass.
+// The safetensors writer: header first, then the tensors in file order, hashed as they are written.
 #include "checkpoint/safetensors_writer.h"
 
 #include <algorithm>
@@ -14,8 +14,8 @@
 namespace athanor {
 namespace {
 
-// Bytes are hashed and written in blocks of this size, small enough to stay in cache between the two hashes and the
-// copy into the page cache; smaller pieces are gathered up to it.
+// Bytes are hashed and written in blocks of this size, small enough to stay in cache for both hashes and the copy into
+// the page cache; smaller pieces are gathered into blocks.
 constexpr size_t kBlockBytes = size_t{1} << 20;
 
 // The reference writer's order of types (descending alignment); this program's types only.
@@ -87,7 +87,7 @@ std::string header_bytes(std::span<const TensorData> tensors, std::span<const si
   return bytes + json;
 }
 
-// Feeds the file and both checksums; small pieces (rows of a strided view) are gathered into blocks.
+// Feeds the file and both checksums; gathers small pieces (rows of a strided view) into blocks.
 class HashedOutput {
  public:
   explicit HashedOutput(OutputFile& out) : out_(out) { buffer_.reserve(kBlockBytes); }
@@ -104,7 +104,7 @@ class HashedOutput {
       }
     }
   }
-  // Ends a tensor (or the header) and gives its checksum.
+  // Ends a tensor (or the header) and returns its checksum.
   std::string end_tensor() {
     flush();
     return std::exchange(tensor_, Xxh3()).hex();

@@ -1,5 +1,5 @@
-// Writes safetensors files front to back from the caller's memory: no second copy, checksums computed on the way.
-// Bytes are those of the reference writer: sorted by dtype and name, header padded with spaces to 8 bytes.
+// Writes safetensors files sequentially from the caller's memory, without another copy, and computes checksums on the
+// way. Output is byte-identical to the reference writer's: sorted by dtype and name, header padded to 8 bytes.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -18,13 +18,13 @@ namespace athanor {
 using ByteSink = std::function<void(std::span<const std::byte>)>;
 
 // A tensor whose bytes lie in one or more pieces of memory, in order (row blocks, column slices copied row by row,
-// ...), or are made while they are written.
+// ...), or are generated while they are written.
 struct TensorData {
   std::string name;
   DType dtype = DType::f32;
   Shape shape;
   std::vector<std::span<const std::byte>> pieces;  // together exactly the shape's bytes
-  std::function<void(const ByteSink&)> make = {};  // instead of pieces: hands the same bytes to the sink, in order
+  std::function<void(const ByteSink&)> make = {};  // instead of pieces: passes the same bytes to the sink, in order
 };
 TensorData tensor_data(std::string name, const Tensor& tensor);  // contiguous or strided rows; refers to its memory
 
@@ -41,7 +41,7 @@ int64_t safetensors_bytes(std::span<const TensorData> tensors, const TextMap& me
 
 struct SafetensorsWriteOptions {
   TextMap metadata = kPlainMetadata;
-  std::function<void(std::string_view name)> after_tensor;  // called when a tensor's bytes were handed to the system
+  std::function<void(std::string_view name)> after_tensor;  // called after a tensor's bytes were written
 };
 // Writes into an empty file; the caller finishes it.
 SafetensorsSummary write_safetensors(OutputFile& out, std::span<const TensorData> tensors,

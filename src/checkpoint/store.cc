@@ -46,7 +46,7 @@ void check_name(const std::string& name) {
   CHECK(is_plain_file_name(name) && name != kManifestName, "a checkpoint cannot hold a file named ", printable(name));
 }
 
-// Writes a new file in `folder`, durable when it returns. fill(OutputFile&) gives the file's checksum.
+// Writes a new file in `folder`; durable on return. fill(OutputFile&) returns the file's checksum.
 template <class Fill>
 ManifestFile write_member(const std::string& folder, const std::string& name, const CheckpointOptions& options,
                           Fill&& fill) {
@@ -58,7 +58,8 @@ ManifestFile write_member(const std::string& folder, const std::string& name, co
   return {.name = name, .bytes = out.written(), .xxh3 = xxh3};
 }
 
-// Hides a folder, then removes it: a removal that is cut short never leaves half a step under a step's name.
+// Renames a folder to a hidden name, then removes it: an interrupted removal leaves no partial step under a step's
+// name.
 void remove_step(const std::string& root, const CheckpointInfo& info) {
   const std::string hidden = cat(root, "/", tmp_folder(info.step));
   rename_path(info.path, hidden);
@@ -143,7 +144,7 @@ std::string CheckpointWriter::commit() {
   pass(options_, "folder_synced");
 
   const std::string target = cat(root_, "/", options_.diverged ? diverged_folder(step_) : step_folder(step_));
-  if (options_.diverged) remove_tree(target);  // nothing depends on it
+  if (options_.diverged) remove_tree(target);  // nothing depends on the old one
   std::error_code none;
   const bool replaces = std::filesystem::exists(std::filesystem::symlink_status(target, none));
   const std::string old_path = replaces ? swap_in(target) : "";
@@ -160,7 +161,7 @@ std::string CheckpointWriter::commit() {
   return target;
 }
 
-// The step is safe by now; a hint that could not be written must not make its save look failed.
+// The step is already durable, so failing to write the hint must not fail the save.
 void CheckpointWriter::write_latest() const {
   try {
     write_file(cat(root_, "/", kLatestName), cat(step_folder(step_), "\n"));
@@ -170,12 +171,12 @@ void CheckpointWriter::write_latest() const {
   pass(options_, "latest_replaced");
 }
 
-// Puts the new folder in place of an old one and gives the path under which the old one is now.
+// Replaces the old folder by the new one and returns the path where the old one is now.
 std::string CheckpointWriter::swap_in(const std::string& target) const {
   if (renameat2(AT_FDCWD, folder().c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) return folder();
   if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
     throw_io(cat("renaming ", folder(), " to"), target, errno);
-  // File systems that cannot swap: two renames. Between them the step is found under its aside name.
+  // For file systems without RENAME_EXCHANGE: two renames. Between them the step has its aside name.
   const std::string aside = cat(root_, "/", aside_folder(step_));
   remove_tree(aside);
   rename_path(target, aside);
@@ -187,7 +188,7 @@ std::string CheckpointWriter::swap_in(const std::string& target) const {
 std::vector<CheckpointInfo> list_checkpoints(const std::string& root) {
   std::map<int64_t, std::string> steps;
   for (const std::string& name : folder_names(root)) {
-    // A step that was moved aside counts only while nothing stands in its place; hidden names sort first.
+    // A step moved aside counts only if there is none under the final name; hidden names sort first.
     if (const auto aside = parse_aside_folder(name)) steps[*aside] = name;
     if (const auto step = parse_step_folder(name)) steps[*step] = name;
   }
@@ -242,11 +243,11 @@ std::vector<int64_t> prune(const RunLock& lock, int64_t keep_latest, int64_t up_
   std::erase_if(list, [&](const CheckpointInfo& info) { return info.step > up_to; });
   size_t first_kept = list.size();
   for (int64_t whole = 0; whole < keep_latest; whole += verify_checkpoint(list[first_kept].path, Depth::sizes).ok) {
-    if (first_kept == 0) return {};  // not even keep_latest whole ones: everything stays
+    if (first_kept == 0) return {};  // fewer than keep_latest complete steps: keep everything
     --first_kept;
   }
   if (first_kept == 0) return {};
-  size_t proven = list.size();  // the newest step whose bytes are known to be good
+  size_t proven = list.size();  // the newest step with verified checksums
   do {
     if (proven == 0) {
       log::warn("save folder ", lock.root(), ": no checkpoint passes verification, so none is removed");

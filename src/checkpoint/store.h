@@ -1,6 +1,6 @@
-// The folder of a run's checkpoints. A step is written to .step-N.tmp/, synced, and renamed to step-N/: it is there
-// completely or not at all. `latest` is only a hint for people; resume scans for the newest valid step.
-// Does not know what is saved: the trainer gives tensors and texts.
+// The folder of a run's checkpoints. A step is written to .step-N.tmp/, synced and renamed to step-N/, so it is saved
+// atomically. `latest` is informational only; resume scans for the newest valid step. Does not know what is saved: the
+// trainer passes tensors and texts.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -19,11 +19,11 @@
 
 namespace athanor {
 
-// The right to write into a save folder; at most one run has it (flock on ROOT/.lock, freed by the system when the
-// process ends in whatever way). Taking it creates the folder and clears away what killed runs left half written.
+// Exclusive write access to a save folder (flock on ROOT/.lock, released by the kernel when the process ends). Taking
+// the lock creates the folder and removes incomplete steps that killed runs left.
 class RunLock {
  public:
-  explicit RunLock(std::string root);  // Error naming host and process that hold it
+  explicit RunLock(std::string root);  // throws an Error naming the host and process that hold it
   const std::string& root() const { return root_; }
 
  private:
@@ -31,7 +31,7 @@ class RunLock {
   Fd file_;
 };
 
-// Where a rank's piece lies in the logical tensor; the piece's extent is its own shape.
+// Position of a rank's piece in the logical tensor; the piece's own shape is its extent.
 struct TensorPlacement {
   Shape whole;
   Shape begin;
@@ -41,7 +41,7 @@ struct CheckpointTensor {
   std::optional<TensorPlacement> placement;  // absent: the piece is the whole tensor
 };
 
-// What one rank wrote: rank 0 collects these into the manifest.
+// The files one rank wrote; rank 0 collects these into the manifest.
 struct WrittenFile {
   ManifestFile file;
   std::vector<ManifestTensor> tensors;
@@ -49,19 +49,19 @@ struct WrittenFile {
 
 struct CheckpointOptions {
   std::string program_version, program_commit, config_hash, data_fingerprint;
-  bool diverged = false;              // committed as diverged_folder(step), which replaces no step
+  bool diverged = false;              // committed as diverged_folder(step), replaces no step
   TextMap metadata = kPlainMetadata;  // of every safetensors file
-  // Called with the name of each point the save passes (kSavePoints); tests die there.
+  // Called with the name of each point that the save passes (kSavePoints); tests kill the process there.
   std::function<void(std::string_view point)> at_point;
 };
 
-// In this order; those of a file repeat for every file. "moved_aside" and "old_removed" only when a step is replaced.
+// In this order, per-file points once per file. "moved_aside" and "old_removed" only when a step is replaced.
 inline constexpr std::string_view kSavePoints[] = {
     "begin",       "tensor_written", "file_written", "file_synced", "manifest_written", "folder_synced",
     "moved_aside", "renamed",        "root_synced",  "old_removed", "latest_replaced",
 };
 
-// Writes one checkpoint. Destroyed before commit() it removes what it wrote and nothing else. The lock must outlive it.
+// Writes one checkpoint. If destroyed before commit(), removes only its own files. The lock must outlive it.
 class CheckpointWriter {
  public:
   CheckpointWriter(const RunLock& lock, int64_t step, CheckpointOptions options = {});
@@ -76,12 +76,12 @@ class CheckpointWriter {
   void adopt(WrittenFile part);
   int64_t bytes() const;  // of all its files so far
 
-  // Durable when it returns; gives the checkpoint's folder. A step that is already there is replaced, and a crash at
-  // any instant leaves the old or the new one.
+  // Durable on return; returns the checkpoint's folder. Replaces an existing step atomically: a crash at any time
+  // leaves the old or the new one.
   std::string commit();
 
  private:
-  // A folder that vanishes unless it is kept; as a member it does so even if the constructor fails.
+  // Removes its folder unless told to keep it, also if the writer's constructor throws.
   struct Unfinished {
     std::string path;
     bool kept = false;
@@ -106,27 +106,27 @@ struct CheckpointInfo {
   std::string path;
 };
 
-// Ascending by step; nothing is opened. A missing root has no checkpoints.
+// Sorted by step; opens no files. Empty if root does not exist.
 std::vector<CheckpointInfo> list_checkpoints(const std::string& root);
 
 // The same of states that diverged (diverged_folder).
 std::vector<CheckpointInfo> list_diverged(const std::string& root);
 
-// Error(usage) if there is no such folder, naming the checkpoints that the folder around it has.
+// Throws Error(usage) if the folder does not exist, listing the checkpoints in its parent folder.
 void require_folder(const std::string& folder);
 
-// The newest step that passes verification; the reasons against newer ones go to why_skipped. Error if a newer one
-// cannot be read: it may be whole, and must not be taken for lost.
+// The newest step that passes verification; why_skipped gets the reasons for skipping newer ones. Throws an Error if a
+// newer step is unreadable: it may be complete and must not be skipped.
 std::optional<CheckpointInfo> newest_valid(const std::string& root, std::vector<std::string>* why_skipped = nullptr,
                                            Depth depth = Depth::checksums);
 
-// Removes what diverged, but for the newest.
+// Removes all diverged states but the newest.
 void prune_diverged(const RunLock& lock);
 
-// Removes old steps, keeping the newest keep_latest that are whole. Nothing is removed before one kept step has passed
-// checksum verification; if none passes, the newest older one that does is kept as well. Gives the removed steps.
-// Steps above up_to neither count nor go: a run that went back to an earlier step must not lose what it saves now to
-// what it left behind.
+// Removes old steps except the newest keep_latest complete ones, and returns the removed steps. Removes nothing before
+// the checksums of a kept step have been verified; if none verifies, also keeps the newest older one that does. Steps
+// above up_to are neither counted nor removed: after a rollback, new saves must not be pruned in favour of abandoned
+// ones.
 std::vector<int64_t> prune(const RunLock& lock, int64_t keep_latest, int64_t up_to = INT64_MAX);
 
 }  // namespace athanor

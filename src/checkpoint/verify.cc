@@ -1,5 +1,5 @@
-// Verification: the manifest first, then sizes, then the checksum of every file; only for a file that fails are its
-// tensors looked at one by one to say where the damage lies.
+// Verification: the manifest, then file sizes, then a checksum per file. If a file fails, checks its tensors one by one
+// to locate the damage.
 #include "checkpoint/verify.h"
 
 #include <fcntl.h>
@@ -34,7 +34,7 @@ std::string hash_range(const Fd& file, int64_t begin, int64_t end, const std::st
   return hash.hex();
 }
 
-// Whether the system refuses to read a file that is there. Nothing, or no file, in its place is another thing.
+// True if the file exists and the system refuses to read it; false if it is missing or not a file.
 bool is_unreadable(const std::string& path) {
   int fd = -1;
   do fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
@@ -74,7 +74,7 @@ Damage locate(const Manifest& manifest, const std::string& name, const std::stri
             .end = file.header().data_begin(),
             .reason = "the header differs from what was saved"};
   } catch (const Error& e) {
-    // The header cannot be read, so its length is not known either: it ends where the first tensor began.
+    // The header is unreadable, and its length unknown: it ended where the first tensor began.
     int64_t data = 0, total = manifest.find_file(name)->bytes;
     for (const ManifestTensor& t : manifest.tensors)
       if (t.file == name) data += t.piece_shape().numel() * int64_t(size_of(t.dtype));

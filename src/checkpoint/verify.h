@@ -1,4 +1,4 @@
-// Answers whether a checkpoint folder is whole, and if not, where it is damaged; shows what one contains.
+// Verifies a checkpoint folder, locates damage in it, and prints its contents.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -14,20 +14,20 @@ enum class Depth {
 
 struct Verification {
   bool ok = false;
-  // A file is there and the system does not let it be read (permissions, a failing disk, too many open files): that
-  // says nothing about what it holds.
+  // The file exists but the system cannot read it (permissions, failing disk, too many open files), so its content is
+  // unknown.
   bool unreadable = false;
   Manifest manifest;  // if it could be read
-  // The first damage found; empty strings and an empty range where they do not apply.
+  // The first damage found; strings and range are empty where they do not apply.
   std::string problem;  // one sentence with all of the below
   std::string file, tensor;
   int64_t begin = 0, end = 0;  // bytes of the file within which the damage lies
 };
 
-// Never throws for damage; only for a world in which nothing can be said (out of memory).
+// Damage is reported, not thrown; throws only if nothing can be determined (out of memory).
 Verification verify_checkpoint(const std::string& dir, Depth depth);
 
-// A table for people: files, tensors with dtype, shape, place and size, and the keys of JSON state files.
+// A table of files, tensors (dtype, shape, placement, size) and the keys of JSON state files.
 std::string inspect_checkpoint(const std::string& dir);
 
 }  // namespace athanor

@@ -1,4 +1,4 @@
-// The two folder layouts of the hub, read and planned.
+// Reads and plans the two folder layouts of the Hugging Face hub.
 #include "checkpoint/weights.h"
 
 #include <sys/stat.h>
@@ -94,7 +94,7 @@ void WeightFiles::add_file(const std::string& path) {
   }
 }
 
-// Causal masks and rotary frequencies that older versions of transformers stored: constants, computed anew.
+// Causal masks and rotary frequencies stored by older versions of transformers: constants that are computed instead.
 void WeightFiles::leave_out_buffers() {
   std::erase_if(tensors_, [](const auto& tensor) {
     const std::string& name = tensor.first;

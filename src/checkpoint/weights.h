@@ -1,7 +1,7 @@
-// Tensors spread over several safetensors files, as the Hugging Face hub lays out weights: model.safetensors alone, or
-// model-00001-of-0000N.safetensors with model.safetensors.index.json; of both the former, as transformers does. Names
-// are those of the models with a head: files of the bare model ("wte.weight", "layers.0...") get their prefix, and
-// buffers that are no weights are left out.
+// Tensors in one or more safetensors files, in the layouts of the Hugging Face hub: model.safetensors, or
+// model-00001-of-0000N.safetensors with model.safetensors.index.json. If both exist the former is used, as in
+// transformers. Names of bare models ("wte.weight", "layers.0...") get the prefix of the model with a head; buffers
+// that are not weights are skipped.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -16,12 +16,12 @@
 
 namespace athanor {
 
-// index.json -> tensor name to file name. File names that leave the folder are an Error.
+// index.json -> tensor name to file name. A file name outside the folder is an Error.
 std::map<std::string, std::string> parse_weight_index(std::string_view json, const std::string& where);
 
 class WeightFiles {
  public:
-  // A .safetensors file, or a folder holding one of the two layouts; the stem is the files' name up to there.
+  // A .safetensors file, or a folder in one of the two layouts; stem is the common prefix of the file names.
   explicit WeightFiles(const std::string& path, const std::string& stem = "model");
 
   struct Place {
@@ -40,7 +40,7 @@ class WeightFiles {
   void add_prefix();
 
   std::string path_;
-  std::vector<std::unique_ptr<SafetensorsFile>> files_;  // pointers into them stay valid
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;  // pointers stay valid when the vector grows
   std::map<std::string, Place, std::less<>> tensors_;
 };
 
@@ -50,7 +50,7 @@ struct WeightShard {
   std::vector<size_t> tensors;
 };
 void name_weight_shards(std::span<WeightShard>, const std::string& stem = "model");
-// Fills files in order of the input up to max_bytes each (a larger tensor gets its own); a single file needs no index.
+// Fills files in input order up to max_bytes each (a larger tensor gets its own file); a single file needs no index.
 std::vector<WeightShard> plan_weight_shards(std::span<const TensorData> tensors, int64_t max_bytes);
 std::string weight_index_json(std::span<const WeightShard> shards, std::span<const TensorData> tensors);
 

@@ -5,7 +5,7 @@
 namespace athanor {
 namespace {
 
-constexpr size_t kMaxFrame = 64 << 20;  // what thousands of ranks have to say to each other at start
+constexpr size_t kMaxFrame = 64 << 20;  // bytes; enough for the texts of thousands of ranks at startup
 constexpr size_t kLength = 4;
 
 Tag tag_of(Seal& seal, std::string_view frame) {

@@ -1,4 +1,4 @@
-// A connection of the rendezvous: frames both ways, each with its seal.
+// A connection of the rendezvous: authenticated frames in both directions.
 #pragma once
 #include <optional>
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace athanor {
 
-// On the wire: u32 length of what follows but for the tag, one letter for the kind, payload, tag. All numbers
+// On the wire: u32 length of kind and payload (without the tag), one letter for the kind, payload, tag. Numbers are
 // little-endian.
 struct Frame {
   char kind = 0;
@@ -22,8 +22,8 @@ class Channel {
   void write(const Frame&);
   bool flushed() const { return pipe_.flushed(); }
   bool advance() { return pipe_.advance(); }
-  // The first whole frame of those that have come. Throws Error for a length beyond reason, and for a frame that does
-  // not come from the other end, or not in this place.
+  // The first complete frame received, if any. Throws Error for an implausible length, and for a frame whose tag is
+  // wrong: not sent by the peer, or not at this position.
   std::optional<Frame> take();
 
  private:

@@ -10,36 +10,36 @@ namespace athanor {
 
 enum class Reduce : uint8_t { sum, avg, max };
 
-// Every rank of a group makes the same calls in the same order. Results are the same bits on all ranks. A rank that
-// dies or fails ends the calls of all others with an Error(peer_lost) that names it.
+// Every rank of a group makes the same calls in the same order. Results are bitwise identical on all ranks. If a rank
+// dies or fails, the calls of all others throw Error(peer_lost) that names it.
 class Communicator {
  public:
   virtual ~Communicator() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // The ranks with the same color form a group, ordered by key, then by rank here.
+  // Ranks with the same color form a group, ordered by key, then by their rank here.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
   virtual void all_reduce(Tensor x, Reduce, Lane) = 0;  // in place
-  // full = size() shards in rank order; shard may be this rank's part of full.
+  // full = size() shards in rank order; shard may be a view of this rank's slice of full.
   virtual void all_gather(Tensor full, Tensor shard, Lane) = 0;
   virtual void reduce_scatter(Tensor shard, Tensor full, Reduce,
-                              Lane) = 0;  // the dual; keeps full but for such a shard
+                              Lane) = 0;  // inverse of all_gather; does not change full unless shard is a view of it
   virtual void send(Tensor x, int dst, Lane) = 0;
   virtual void recv(Tensor x, int src, Lane) = 0;
-  // Sends `out` to peer and receives `in` from it, both at once; the peer does the same.
+  // Sends `out` to peer and receives `in` from it concurrently; the peer makes the matching call.
   virtual void exchange(Tensor out, Tensor in, int peer, Lane) = 0;
   virtual void broadcast(Tensor x, int root, Lane) = 0;
   virtual void barrier() = 0;
 };
 
-// What the collectives that this thread calls are for, as messages about them say it: "model.layers.3".
+// Names the purpose of this thread's collectives in messages, e.g. "model.layers.3".
 class CollectiveSubject {
  public:
   explicit CollectiveSubject(std::string what);
   ~CollectiveSubject();
   CollectiveSubject(const CollectiveSubject&) = delete;
   CollectiveSubject& operator=(const CollectiveSubject&) = delete;
-  static std::string words();  // " for model.layers.3", or "" outside of any
+  static std::string words();  // " for model.layers.3", or "" if none is set
 
  private:
   std::string outer_;

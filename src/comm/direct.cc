@@ -1,5 +1,4 @@
-// The calls of a Communicator as direct exchange: every rank talks to every other, over a wire. Reductions are in rank
-// order.
+// Communicator calls as direct exchange over a wire: every rank talks to every other. Reductions are in rank order.
 #include <algorithm>
 #include <cstring>
 
@@ -10,7 +9,7 @@
 namespace athanor {
 namespace {
 
-constexpr int64_t kBlockBytes = 1 << 18;  // of one rank's contribution at a time: bounds the memory of reductions
+constexpr int64_t kBlockBytes = 1 << 18;  // per rank's contribution and block: bounds the memory of reductions
 
 class Direct final : public Communicator {
  public:
@@ -73,7 +72,7 @@ class Direct final : public Communicator {
     wire_->run(sends, receives);
   }
 
-  // Messages have an order of their own between two ranks, apart from the group's calls.
+  // Messages between two ranks are ordered among themselves, independently of the group's collectives.
   void send(Tensor x, int dst, Lane) override {
     std::vector<Transfer> sends = {message(dst, x)}, none;
     wire_->run(sends, none);
@@ -108,7 +107,7 @@ class Direct final : public Communicator {
     return transfer(peer(with), x.data, {group_, 0, x.bytes(), uint32_t(Collective::message), uint32_t(x.dtype)});
   }
 
-  // Own part to everybody, everybody's part from them.
+  // Sends this rank's slice to every other rank and receives theirs.
   void gather(Collective op, const std::vector<Part>& parts, DType dtype) {
     Header h = header(op, dtype, 0);
     std::vector<Transfer> sends, receives;
@@ -121,7 +120,7 @@ class Direct final : public Communicator {
     wire_->run(sends, receives);
   }
 
-  // Rank r's share of the result is what part_of(r) names; ours of n elements goes to out.
+  // Rank r reduces the slice that part_of(r) names; this rank's n elements go to out.
   template <class PartOf>
   void exchange_and_reduce(Collective op, Reduce how, DType dtype, int64_t n, void* out, PartOf part_of) {
     Header h = header(op, dtype, 0);

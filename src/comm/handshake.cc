@@ -13,22 +13,22 @@ namespace athanor {
 namespace {
 
 constexpr std::string_view kMagic = "athanor2";
-constexpr size_t kNonce = 32, kMac = 32, kDialled = 64;  // "[IPv6]:port" has 54 characters at most
+constexpr size_t kNonce = 32, kMac = 32, kDialled = 64;  // "[IPv6]:port" has at most 54 characters
 constexpr size_t kAnswer = kNonce + 3 * 8 + kDialled, kVerdict = 1 + kMac;
 constexpr size_t kMaxApplicants = 64;
 constexpr double kSecondsToAnswer = 10, kSecondsToAnswerWhenCrowded = 0.05;
 constexpr double kSecondsToEnter = 5;
-constexpr double kSecondsWithoutDescriptors = 0.1;  // until the next look whether some are free
-constexpr int kKeptForFiles = 64;                   // descriptors
+constexpr double kSecondsWithoutDescriptors = 0.1;  // before checking for free descriptors again
+constexpr int kKeptForFiles = 64;                   // descriptors reserved for files
 
-// What the listener says of an answer. Only `welcome` comes with a proof; the others are a hint for a message.
+// The listener's verdict. Only `welcome` comes with a proof; the others are hints for an error message.
 constexpr char kWelcome = 'w', kOtherSecret = 's', kOtherAddress = 'a', kOtherPurpose = 'p';
 
 std::string mac(const std::string& secret, std::string_view who, const std::string& nonce, std::string_view answer) {
   return std::string(as_text(derive(secret, who, cat(nonce, answer))));
 }
 
-// Of both directions, as the listener sees it or as the guest does.
+// Keys of both directions, from the listener's or the guest's point of view.
 Session session_of(const std::string& secret, const std::string& nonce, const std::string& answer, bool listener) {
   Seal from_listener(derive(secret, "from listener", cat(nonce, answer)));
   Seal from_guest(derive(secret, "from guest", cat(nonce, answer)));
@@ -45,7 +45,7 @@ std::string meaning(char verdict, const std::string& dialled) {
   return "something else than a rank of this program listens there";
 }
 
-// Descriptors that are left to strangers: the others are for the files of a run.
+// Limits the descriptors of unauthenticated connections, so that the run can still open its files.
 bool spares_files(const Fd& fd) {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
@@ -132,7 +132,7 @@ void Doorkeeper::accept() {
   crowded_ = applicants_.size() >= kMaxApplicants;
 }
 
-// A whole answer has come.
+// Called when a complete answer has arrived.
 Doorkeeper::Stage Doorkeeper::judge(Applicant& a) {
   const std::string answer = a.pipe.received().substr(0, kAnswer), proof = a.pipe.received().substr(kAnswer);
   a.pipe.received().clear();

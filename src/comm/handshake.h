@@ -1,12 +1,10 @@
-// How ranks let each other in: both sides prove that they know the secret of the job, which itself never travels, and
-// that they speak of the same connection: the guest names the address and port that it has dialled, the listener
-// compares them with those it was reached at. So nobody can stand between them under an address of his own.
+// Mutual authentication of ranks by a shared secret that is never sent. The guest also names the address and port that
+// it dialled, and the listener compares them with its own: this detects a man in the middle at another address.
 //   listener -> guest: magic, nonce
 //   guest -> listener: nonce, purpose, rank, world, address dialled, HMAC(secret, all of it)
-//   listener -> guest: verdict, HMAC(secret, all of it, the other way round)
-//   guest -> listener: HMAC(secret, ...) once more: it is still there
-// Both nonces and all that was said make the keys of the connection (seal.h), with which every later message is
-// authenticated.
+//   listener -> guest: verdict, HMAC(secret, all of it, for the other direction)
+//   guest -> listener: HMAC(secret, ...) once more, which confirms that it is still connected
+// The session keys (seal.h), which authenticate every later message, are derived from both nonces and the transcript.
 #pragma once
 #include <list>
 #include <string>
@@ -19,14 +17,14 @@ namespace athanor {
 
 enum class Purpose : uint64_t { rendezvous = 1, data = 2 };
 
-// Who wants to be let in.
+// What a guest claims about itself.
 struct Card {
   Purpose purpose = Purpose::rendezvous;
   int rank = 0, world = 0;
 };
 
-// Of one attempt of several that may take `timeout` seconds together: whoever listens on a port may be a stranger that
-// never answers.
+// Deadline of a single attempt, where several may take `timeout` seconds in total: the port may belong to another
+// program that never answers.
 Deadline of_attempt(Deadline all, double timeout);
 
 struct Guest {
@@ -36,25 +34,25 @@ struct Guest {
 };
 
 struct Entrance {
-  Fd fd;  // empty: not let in
+  Fd fd;  // empty: not admitted
   Session session;
-  std::string why;       // it was not
-  bool refused = false;  // by another process of this program, which said why; else nobody answers, or a stranger
+  std::string why;       // reason why not
+  bool refused = false;  // by a process of this program, with a reason; else no answer, or another program
 };
 
-// The guest's side. A guest may leave at any moment and try again: it counts as inside once it has answered the
-// listener's proof.
+// The guest's side. A guest may disconnect and retry at any time: it is admitted once it has answered the listener's
+// proof.
 Entrance enter(const Endpoint&, const std::string& secret, const Card&, Deadline);
 
-// The listener's side, for event loops: silent or talkative peers never block the listener, and cost it little.
+// The listener's side, for event loops: silent or slow peers never block the listener and use few resources.
 class Doorkeeper {
  public:
   Doorkeeper(Fd listener, std::string secret, Purpose purpose);
   int port() const { return port_; }
   void add_to(std::vector<pollfd>&) const;
-  // After poll(): lets in whoever has proved to belong here.
+  // Call after poll(): returns the guests that have authenticated.
   std::vector<Guest> admit();
-  void close();  // nobody else is expected
+  void close();  // no more guests are expected
   // "; 3 connections came with another secret, the last from 10.0.0.7: ...", or "".
   std::string strangers() const;
 
@@ -63,7 +61,7 @@ class Doorkeeper {
     Pipe pipe;
     std::string nonce;
     Deadline came;
-    std::string answer = {};  // once it has proved to know the secret
+    std::string answer = {};  // once it has proved that it knows the secret
   };
   enum class Stage { waiting, refused, inside };
   void accept();
@@ -74,10 +72,10 @@ class Doorkeeper {
   std::string secret_;
   Purpose purpose_;
   std::list<Applicant> applicants_;
-  bool crowded_ = false;  // others wait at the door, and those inside must answer at once
-  Deadline pause_ = {};   // until then nobody is let in: there are no descriptors
-  bool relayed_ = false;  // has been said
-  int strangers_ = 0;     // with another secret
+  bool crowded_ = false;  // more connections are pending: applicants must answer without delay
+  Deadline pause_ = {};   // no descriptors: accept nobody until then
+  bool relayed_ = false;  // reported once
+  int strangers_ = 0;     // connections with another secret
   std::string last_stranger_;
 };
 

@@ -11,12 +11,12 @@
 namespace athanor {
 namespace {
 
-constexpr size_t kMostAtOnce = 1 << 18;  // bytes: what has just been copied is sealed while it is in the cache
+constexpr size_t kMostAtOnce = 1 << 18;  // bytes: data is authenticated while still in the cache
 
 size_t body(const Transfer& t) { return sizeof(Header) + t.header.bytes; }
 size_t total(const Transfer& t) { return body(t) + sizeof(Tag); }
 
-// What comes next of header, bytes and tag.
+// The next bytes to transfer of header, data and tag.
 struct Piece {
   std::byte* data;
   size_t bytes;

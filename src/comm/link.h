@@ -1,5 +1,5 @@
-// A connection that carries tensors to and from one other rank: header, bytes, tag of both. What a transfer has written
-// into memory counts once its tag has been found right.
+// A connection that carries tensors to and from one other rank: header, data, tag over both. Received data is valid
+// only once its tag has been verified.
 #pragma once
 #include "comm/seal.h"
 #include "comm/socket.h"
@@ -12,15 +12,15 @@ class Link {
   enum class Outcome { moved, waiting, closed };
   Link(Fd fd, Session session) : fd_(std::move(fd)), session_(session) {}
   const Fd& fd() const { return fd_; }
-  // Move what can be moved of a transfer that has not ended. One each way may be under way.
+  // Transfer as much as possible without blocking. At most one transfer per direction at a time.
   Outcome push(Transfer&);
-  // Throws Error if something else comes than this rank expects, or not what the peer has sent.
+  // Throws Error if the header is not the expected one or the tag is wrong.
   Outcome pull(Transfer&, int rank);
 
  private:
   Fd fd_;
   Session session_;
-  Tag sent_ = {}, received_ = {};  // of the transfers under way
+  Tag sent_ = {}, received_ = {};  // of the current transfers
 };
 
 bool ended(const Transfer&);

@@ -12,12 +12,12 @@ constexpr int kAxes = 6;
 
 class ProcessMesh {
  public:
-  // Splits world into a grid, the last axis varying fastest; the product of sizes must be world's size.
+  // Splits world into a grid whose last axis varies fastest; the product of the sizes must equal world's size.
   ProcessMesh(std::unique_ptr<Communicator> world, std::array<int, kAxes> sizes);
   Communicator& world() { return *world_; }
   Communicator& operator[](Axis axis) { return *axes_[static_cast<size_t>(axis)]; }
   int coord(Axis axis) const { return axes_[static_cast<size_t>(axis)]->rank(); }
-  // Both data-parallel axes together: the ranks that share out a batch.
+  // Both data-parallel axes together: the ranks that share a batch.
   Communicator& data_parallel() const { return *data_parallel_; }
 
  private:

@@ -14,9 +14,8 @@
 namespace athanor {
 namespace {
 
-constexpr int64_t kMostBytes = 1 << 30;  // of one message: MPI counts in int
-// Between looks at messages under way: at first none, so that short waits stay short; then a pause that leaves the core
-// to others.
+constexpr int64_t kMostBytes = 1 << 30;  // per message: MPI counts are int
+// Pause between polls of pending messages: none at first, which keeps short waits short; then one that frees the core.
 constexpr int kEagerLooks = 1000;
 constexpr useconds_t kPauseMicroseconds = 50;
 
@@ -24,12 +23,12 @@ class MpiWire final : public Wire {
  public:
   MpiWire(Rendezvous& rendezvous, const MpiPlugin& mpi) : rendezvous_(rendezvous), mpi_(mpi) {}
   ~MpiWire() override {
-    if (std::uncaught_exceptions() == 0) mpi_.finish();  // else the others may be lost, and it would wait for them
+    if (std::uncaught_exceptions() == 0) mpi_.finish();  // otherwise peers may be lost, and finish() would block
   }
   void run(std::vector<Transfer>& sends, std::vector<Transfer>& receives) override;
 
  private:
-  // A transfer and its messages: the header, then the bytes, of which a receiver asks for no part before it knows the
+  // A transfer and its messages: header, then data. The receiver posts no data receive before it has checked the
   // header.
   struct Work {
     Transfer* transfer;
@@ -62,7 +61,7 @@ void MpiWire::post_bytes(Work& w) {
   w.checked = true;
 }
 
-// True once all of it has moved.
+// True once all of it has been transferred.
 bool MpiWire::advance(Work& w) {
   for (auto r = w.requests.begin(); r != w.requests.end();) {
     int done = 0;
@@ -90,7 +89,7 @@ void MpiWire::run(std::vector<Transfer>& sends, std::vector<Transfer>& receives)
     const bool eager = looks < kEagerLooks, failed = !eager && !rendezvous_.failure().empty();
     std::erase_if(works, [this](Work& w) { return advance(w); });
     if (failed && !works.empty())
-      rendezvous_.throw_if_failed();  // after a last look: a call that all have made is whole
+      rendezvous_.throw_if_failed();  // after a last poll: a call that all ranks made may be complete
     if (eager) {
       sched_yield();
     } else {

@@ -1,4 +1,4 @@
-// The C interface between the program and its MPI plug-in, a shared object beside it: the program itself needs no MPI.
+// The C interface between the program and its MPI plug-in, a shared object beside it: the program does not link MPI.
 #pragma once
 #include <cstdint>
 
@@ -6,18 +6,17 @@ namespace athanor {
 
 constexpr int kMpiPluginVersion = 1;
 
-// Filled by the plug-in's `const athanor::MpiPlugin* athanor_mpi_plugin()`. Functions return 0, or an error code of
-// MPI.
+// Filled in by the plug-in's `const athanor::MpiPlugin* athanor_mpi_plugin()`. Functions return 0 or an MPI error code.
 struct MpiPlugin {
   int version;  // kMpiPluginVersion
-  // Enters MPI; description: the library and its version.
+  // Initializes MPI; description: the library and its version.
   int (*start)(int* rank, int* size, const char** description);
-  // Messages between two ranks arrive in the order in which they were sent. *request names one that is under way.
+  // Messages between two ranks arrive in the order of sending. *request identifies a pending one.
   int (*send)(const void* data, int64_t bytes, int peer, uint64_t* request);
   int (*receive)(void* data, int64_t bytes, int peer, uint64_t* request);
-  int (*test)(uint64_t* request, int* done);  // not to be asked again once it is done
+  int (*test)(uint64_t* request, int* done);  // do not call again once it is done
   const char* (*error_text)(int code);
-  void (*finish)();  // leaves MPI; all ranks must come
+  void (*finish)();  // finalizes MPI; collective over all ranks
 };
 
 }  // namespace athanor

@@ -6,8 +6,8 @@
 namespace athanor {
 namespace {
 
-constexpr double kBandwidthShare = 0.8;        // of the data sheet, by large messages
-constexpr double kStart = 20e-6, kHop = 5e-6;  // seconds: of a collective, and of each doubling of its ranks
+constexpr double kBandwidthShare = 0.8;        // fraction of the data sheet that large messages reach
+constexpr double kStart = 20e-6, kHop = 5e-6;  // latency in seconds: per collective; per doubling of its ranks
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// How ranks are joined, and what a collective between them takes by data sheets.
+// Bandwidths between ranks, and the time of a collective estimated from data-sheet numbers.
 #pragma once
 
 namespace athanor {
@@ -7,7 +7,7 @@ namespace athanor {
 struct Network {
   double link_bytes = 0, network_bytes = 0;
   int per_machine = 1;  // ranks
-  // Seconds of a collective over `ranks` ranks that are `stride` apart, when each sends `bytes`.
+  // Seconds of a collective over `ranks` ranks at distance `stride` in which each rank sends `bytes`.
   double seconds(double bytes, int ranks, int stride) const;
 };
 

@@ -13,7 +13,7 @@ namespace athanor {
 namespace {
 
 constexpr int kDefaultPort = 29500;  // torchrun's
-// Ports above Linux' ephemeral range (32768 to 60999), for jobs whose launcher names none.
+// Ports above Linux' ephemeral range (32768 to 60999), for jobs whose launcher sets none.
 constexpr int kFirstJobPort = 61000, kJobPorts = 4500;
 constexpr int64_t kMaxHosts = 1 << 16;
 
@@ -44,7 +44,7 @@ class Variables {
   const EnvironmentVariables& all_;
 };
 
-// A launcher's own variables; local_size says whether all ranks are on this machine.
+// A launcher's environment variables; local_size tells whether all ranks are on this machine.
 struct Names {
   const char *launcher, *rank, *world, *local_rank, *local_size;
 };
@@ -68,8 +68,8 @@ RankInfo from(const Names& names, const Variables& v) {
   return r;
 }
 
-// Inside a step: not in a batch script, not in the shell of an interactive allocation, not in an external step; the
-// pseudo steps of these have the highest numbers.
+// Whether this process runs inside a Slurm step, and not in a batch script, an interactive allocation's shell or an
+// external step; those have pseudo step ids at the top of the range.
 bool in_slurm_step(const Variables& v) {
   const auto step = parse_number(v.text("SLURM_STEP_ID"));
   return step && *step < 0xfffffff0;
@@ -133,7 +133,7 @@ std::vector<std::string> expand_group(const std::string& group, const std::strin
   return out;
 }
 
-// One entry of the list; its groups from left to right.
+// Expands one entry of the list, its groups from left to right.
 std::vector<std::string> expand_entry(const std::string& entry, const std::string& list) {
   std::vector<std::string> names = {""};
   for (size_t at = 0; at < entry.size();) {
@@ -217,7 +217,7 @@ Endpoint parse_endpoint(const std::string& text) {
   if (e.host.size() >= 2 && e.host.front() == '[' && e.host.back() == ']')
     e.host = e.host.substr(1, e.host.size() - 2);
   else if (e.host.find(':') != std::string::npos)
-    e.port = 0;  // an IPv6 address without brackets: which colon ends it?
+    e.port = 0;  // an IPv6 address without brackets: the port is ambiguous
   if (e.host.empty() || e.port == 0) refuse(cat("rendezvous: expected HOST:PORT or [IPV6]:PORT, got \"", text, '"'));
   return e;
 }

@@ -6,7 +6,7 @@
 namespace athanor {
 namespace {
 
-// As the other reductions of the program, max lets a NaN through instead of hiding it.
+// max propagates NaN, as the program's other reductions do.
 template <class A>
 A largest(A a, A b) {
   if constexpr (std::is_floating_point_v<A>)
@@ -29,7 +29,7 @@ void reduce_as(void* out, std::span<const void* const> parts, int64_t n, Reduce 
 template <class T>
 void reduce_integers(void* out, std::span<const void* const> parts, int64_t n, Reduce how) {
   CHECK(how != Reduce::avg, "integers have no exact average");
-  using Wide = uint64_t;  // sums wrap around instead of being undefined
+  using Wide = uint64_t;  // sums wrap around; signed overflow would be undefined
   if (how == Reduce::max)
     reduce_as<T, T>(
         out, parts, n, how, [](T x) { return x; }, [](T x) { return x; });

@@ -1,4 +1,4 @@
-// Reductions of the ranks' contributions on the host, in rank order: the same bits on every rank and in every run.
+// Host reductions of the ranks' contributions in rank order: the same bits on every rank and in every run.
 #pragma once
 #include <span>
 
@@ -6,8 +6,8 @@
 
 namespace athanor {
 
-// out[i] = reduction of parts[0][i], parts[1][i], ... in this order, in f32 (f64 and integers in their own precision),
-// rounded to dtype once. out may be one of the parts. avg of integers is refused.
+// out[i] = reduction of parts[0][i], parts[1][i], ... in this order, accumulated in f32 (f64 and integers in their own
+// type) and rounded once to dtype. out may alias one of parts. avg of integers is an error.
 void reduce_in_order(void* out, std::span<const void* const> parts, int64_t n, DType, Reduce);
 
 }  // namespace athanor

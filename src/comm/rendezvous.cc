@@ -14,10 +14,10 @@
 namespace athanor {
 namespace {
 
-constexpr int kPorts = 8;  // tried from the one named on, by rank 0 and by those who look for it
+constexpr int kPorts = 8;  // rank 0 and the ranks that look for it try this many ports
 constexpr double kSecondsToTell = 2;
 constexpr size_t kStepsRemembered = 256, kStepsToKnow = 8;
-constexpr double kSecondsBetweenBeats = 0.05;  // at least, however often what this rank is at changes
+constexpr double kSecondsBetweenBeats = 0.05;  // minimum, however often this rank's activity changes
 constexpr auto kPause = std::chrono::milliseconds(50);
 
 Fd new_event() { return Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); }
@@ -60,11 +60,11 @@ Rendezvous::Rendezvous(RendezvousOptions options)
 void Rendezvous::join() {
   const Deadline deadline = after(options_.timeout);
   const RankInfo& me = options_.ranks;
-  std::string why, told;  // told: by another rank, which says more than that nobody answers at some later time
+  std::string why, told;  // told: reported by another rank, more specific than a later missing answer
   for (;;) {
     const JobKey key = server_ ? JobKey{secret_, server_->port()} : options_.key();
     if (key.secret.empty()) why = "rank 0 has not made the secret of the job yet";
-    // A stranger on the first port says something else than nobody on the last.
+    // A stranger on the first port gives another reason than no answer on the last.
     std::string reason;
     for (int k = 0; k < (key.secret.empty() ? 0 : key.port ? 1 : kPorts); ++k) {
       const std::string here = address_.empty() ? "127.0.0.1" : address_;
@@ -136,7 +136,7 @@ void Rendezvous::send_outbox() {
   for (const Frame& f : frames) channel_->write(f);
 }
 
-// Moves bytes for a while; false once the connection has ended.
+// Transfers bytes for a while; false once the connection has closed.
 bool Rendezvous::pump(int timeout_ms) {
   send_outbox();
   pollfd fds[] = {{wake_.get(), POLLIN, 0}, channel_->poll_entry()};
@@ -176,7 +176,7 @@ void Rendezvous::monitor() {
       if (!open)
         set_failure(
             cat("rank 0 (", options_.ranks.host, ") is gone: its process ended or was killed, or its machine is lost"));
-      // By the moment before reading: who was stopped itself finds what has come in the meantime.
+      // Uses the time before reading: a process that was itself suspended still finds what arrived meanwhile.
       if (looked_ - heard_ > std::chrono::duration<double>(options_.timeouts.silence))
         set_failure(cat("rank 0 (", options_.ranks.host, ") gave no sign of life for ", options_.timeouts.silence,
                         " s: stopped, or its machine or the network to it is lost"));
@@ -185,7 +185,7 @@ void Rendezvous::monitor() {
       set_failure(cat("the connection to rank 0 (", options_.ranks.host, ") cannot be trusted: ", e.what()));
     }
   }
-  // What was said last must get out.
+  // The last messages must still be sent.
   const Deadline until = after(kSecondsToTell);
   while (open) {
     try {

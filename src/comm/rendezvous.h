@@ -1,5 +1,5 @@
-// Rendezvous: where the ranks of a job find each other, exchange small texts and learn of each other's failures. Rank 0
-// runs the server on a thread; every rank keeps one connection to it. Carries no tensors.
+// Rendezvous: ranks of a job find each other, exchange small texts and learn of each other's failures. Rank 0 runs the
+// server on a thread; every rank keeps one connection to it. Transfers no tensors.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -19,32 +19,32 @@ namespace athanor {
 
 class RendezvousServer;
 
-// What a rank is at. Each has a limit of its own, for how long others wait for a rank that is at it.
+// A rank's current activity; each has its own limit of how long others wait for that rank.
 enum class Activity : uint8_t { startup, step, evaluation, saving };
 
 struct Timeouts {                                                  // seconds
   double startup = 600, step = 0, evaluation = 600, saving = 600;  // step 0: kLeastStepLimit, or 3 x the p99 of steps
-  double silence = 8;  // without a sign of life of the process, whatever it is at
+  double silence = 8;                                              // without a heartbeat, in any activity
 };
 constexpr double kLeastStepLimit = 9;
 
 struct RendezvousOptions {
   RankInfo ranks;
-  std::function<JobKey()> key;         // asked at every attempt: rank 0 may not have written it yet
-  std::function<void(int)> listening;  // on rank 0: the port that it has got; may be empty
-  double timeout = 600;                // seconds to come together
+  std::function<JobKey()> key;         // called at every attempt: rank 0 may not have written the key yet
+  std::function<void(int)> listening;  // on rank 0: receives the chosen port; may be empty
+  double timeout = 600;                // seconds for all ranks to connect
   Timeouts timeouts = {};
-  // Called on a thread of its own when another rank has failed and this one has not left within grace_seconds: it hangs
-  // where nothing can reach it.
+  // Called on a separate thread if another rank has failed and this one has not exited within grace_seconds, because it
+  // hangs in a call that cannot be interrupted.
   std::function<void(const std::string&)> last_resort;
   double grace_seconds = 10;
 };
 
 class Rendezvous {
  public:
-  // Returns when all ranks are there. Throws Error(peer_lost) naming those that did not come.
+  // Returns when all ranks are connected. Throws Error(peer_lost) naming the missing ones.
   explicit Rendezvous(RendezvousOptions);
-  // Leaves. While an exception is under way the others are not told goodbye, and so learn that this rank is lost.
+  // Leaves. During stack unwinding it sends no goodbye, so the others learn that this rank is lost.
   ~Rendezvous();
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
@@ -52,32 +52,32 @@ class Rendezvous {
   int rank() const { return options_.ranks.rank; }
   int size() const { return options_.ranks.world; }
   const RendezvousOptions& options() const { return options_; }
-  // Of this machine, as it reaches rank 0's; on rank 0 where it listens, "" for all addresses.
+  // This machine's address as seen by rank 0; on rank 0 its listening address, "" for all.
   const std::string& address() const { return address_; }
-  const std::string& server_address() const { return server_address_; }  // of rank 0's machine, as this one reaches it
+  const std::string& server_address() const { return server_address_; }  // rank 0's address, as reached from here
   const std::string& secret() const { return secret_; }                  // of the job
 
-  // The values of all ranks under this name, in rank order; returns when all have called it. A name is used once.
+  // The values of all ranks under this name, in rank order; blocks until all have called it. Use a name only once.
   std::vector<std::string> exchange(const std::string& name, const std::string& value);
   void barrier(const std::string& name) { exchange(name, ""); }
 
-  // This rank begins a step (counted from 1), or something between two steps.
+  // Reports that this rank begins a step (counted from 1), or an activity between two steps.
   void doing(Activity, int64_t step);
-  // The same for a device, which waits beside the host: how many collectives it has begun, whether it is within one.
+  // The same for a device: number of collectives begun, and whether it is inside one.
   void device_waits(uint64_t begun, bool inside) { device_entered_ = begun, device_waiting_ = inside; }
 
-  // Tells all others that and why this rank fails; the first failure of the job is the one that everybody reports.
+  // Tells all other ranks that this rank fails, and why; everybody reports the first failure of the job.
   void fail(const std::string& why);
-  // The same for an error that ends this rank; returns what it shall report: its own if that was the job's first, else
-  // the first of another rank, which this one may be a consequence of.
+  // The same for an error that ends this rank. Returns the error to report: its own if that was the job's first, else
+  // the first one of another rank, which may have caused it.
   Error first_error(const Error& mine);
   void throw_if_failed();
-  std::string where();                                         // is this rank: "rank 3 (node-7) at step 17"
-  std::string failure();                                       // of some rank, as everybody is told; "": none
-  [[noreturn]] void throw_lost(const std::string& otherwise);  // why, as the server knows it within `silence`
-  int failure_fd() const { return failed_.get(); }             // readable once some rank has failed
+  std::string where();                                         // of this rank: "rank 3 (node-7) at step 17"
+  std::string failure();                                       // the job's first failure, as all report it; "": none
+  [[noreturn]] void throw_lost(const std::string& otherwise);  // with the server's reason if it comes within `silence`
+  int failure_fd() const { return failed_.get(); }             // readable once a rank has failed
 
-  // Around every wait for another rank: the server blames those who stay away.
+  // Wraps every wait for another rank: the server blames ranks that are not waiting.
   class Waiting {
    public:
     Waiting(Rendezvous&, const char* collective);
@@ -98,31 +98,31 @@ class Rendezvous {
   void send_outbox();
   bool pump(int timeout_ms);
   void beat();
-  double limit();             // seconds, of what this rank is at
-  double beat_seconds();      // often enough for what others judge by it
+  double limit();             // seconds, for the current activity
+  double beat_seconds();      // frequent enough for the limits of the others
   std::string at() const;     // "step 17"; under mutex_
   std::string place() const;  // "step 17, collective 3 of it: all_gather for model.layers.2"; under mutex_
   std::string with_place(const std::string& failure);
 
   RendezvousOptions options_;
   std::unique_ptr<RendezvousServer> server_;  // of rank 0
-  std::unique_ptr<Channel> channel_;          // the monitor's alone
+  std::unique_ptr<Channel> channel_;          // used by the monitor thread only
   std::string address_, server_address_, secret_;
   Fd wake_, failed_;
   std::atomic<uint64_t> entered_{0}, device_entered_{0};
   std::atomic<int> waiting_{0};
-  std::atomic<bool> device_waiting_{false}, moved_{false};  // moved_: what it is at, since the last beat
-  Deadline heard_, looked_;  // the server's last sign of life, and when that was looked for; the monitor's alone
-  std::mutex mutex_;         // guards what follows
+  std::atomic<bool> device_waiting_{false}, moved_{false};  // moved_: activity changed since the last beat
+  Deadline heard_, looked_;  // last sign of life from the server, and when it was checked; monitor thread only
+  std::mutex mutex_;         // guards the members below
   std::condition_variable changed_;
   std::vector<Frame> outbox_;
   std::map<std::string, std::vector<std::string>> results_;
   std::string failure_;
   Activity activity_ = Activity::startup;
   int64_t step_ = 0;
-  uint64_t in_step_ = 0;             // collectives of what it is at
+  uint64_t in_step_ = 0;             // collectives in the current activity
   std::string collective_;           // the latest
-  Deadline since_;                   // what it is at
+  Deadline since_;                   // start of the current activity
   std::deque<double> step_seconds_;  // the latest
   bool leaving_ = false;
   std::thread monitor_;

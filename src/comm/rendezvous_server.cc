@@ -12,8 +12,8 @@ namespace athanor {
 namespace {
 
 constexpr int kTurnMs = 100;
-constexpr std::chrono::seconds kLate{2};  // between two looks of a thread that looks once a second or oftener
-constexpr double kSecondsToLeave = 10;    // of the others, once rank 0 has left
+constexpr std::chrono::seconds kLate{2};  // for a thread that should check at least once a second
+constexpr double kSecondsToLeave = 10;    // for the others, after rank 0 has left
 
 }  // namespace
 
@@ -86,7 +86,7 @@ void RendezvousServer::turn() {
 
 void RendezvousServer::join(Guest guest) {
   const int world = int(members_.size());
-  const auto refuse = [&](const std::string& why) {  // the guest shall know it too
+  const auto refuse = [&](const std::string& why) {  // tell the guest too
     fail(why);
     Channel channel(std::move(guest.fd), guest.session);
     channel.write({'a', why});
@@ -166,7 +166,7 @@ void RendezvousServer::handle(int rank, const Frame& frame) {
 }
 
 void RendezvousServer::fail(const std::string& why) {
-  if (!failure_.empty()) return;  // what comes later are consequences
+  if (!failure_.empty()) return;  // later failures are consequences
   failure_ = why;
   for (Member& m : members_)
     if (m.channel) m.channel->write({'a', why});
@@ -203,13 +203,13 @@ void RendezvousServer::find_silent() {
   fail(cat(names(silent), " gave no sign of life for ", limits_.silence,
            " s: stopped, or its machine or the network to it is lost; last heard of at ",
            members_[size_t(silent[0])].place));
-  for (const int r : silent) {  // nobody waits for it to leave
+  for (const int r : silent) {  // do not wait for it to leave
     members_[size_t(r)].channel->advance();
     members_[size_t(r)].channel.reset();
   }
 }
 
-// When nobody has done anything for as long as they may: whoever is not waiting for others is the one they wait for.
+// When no rank has made progress within its limit, blames those that are not waiting for others.
 void RendezvousServer::find_hanging() {
   std::vector<int> busy, behind;
   uint64_t least = ~uint64_t{0};

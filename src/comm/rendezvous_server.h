@@ -1,5 +1,5 @@
-// The server's side of a rendezvous: one thread that lets ranks in, collects what they exchange, and notices who died,
-// hangs or never came. Frames of a rank: e(xchange), b(eat), f(ailure), q(uit); of the server: r(esult), b(eat),
+// Server side of a rendezvous: one thread that admits ranks, collects what they exchange, and detects ranks that died,
+// hang or never came. Frames of a rank: e(xchange), b(eat), f(ailure), q(uit); of the server: r(esult), b(eat),
 // a(bort).
 #pragma once
 #include <map>
@@ -28,9 +28,9 @@ class RendezvousServer {
     std::optional<Channel> channel;
     bool joined = false, quit = false, waiting = false;
     uint64_t entered = 0;
-    double limit = 0;         // seconds, for what it is at
-    std::string host, place;  // as it last said
-    Deadline progress, beat;  // when it last did something, when it was last heard of
+    double limit = 0;         // seconds, for its current activity
+    std::string host, place;  // as last reported
+    Deadline progress, beat;  // time of its last progress; of its last message
   };
   void serve();
   void turn();
@@ -51,7 +51,7 @@ class RendezvousServer {
   int port_;
   ServerTimeouts limits_;
   Deadline started_, next_beat_;
-  Deadline now_;  // all that had come by then has been read: however slow this thread is, nobody is judged by its pace
+  Deadline now_;  // all input up to here has been read, so a slow server thread blames no rank for its own delay
   std::vector<Member> members_;
   std::map<std::string, std::vector<std::optional<std::string>>> exchanges_;
   std::string failure_;
@@ -60,8 +60,8 @@ class RendezvousServer {
   std::thread thread_;
 };
 
-// For a thread that looks what others do: looked becomes now, and the result is by how much that is too late. It was
-// held up then, and perhaps all of the machine with it, so that this time counts against nobody.
+// For a polling thread: sets looked to now and returns by how much the poll was late. A late poll means that this
+// thread, perhaps the whole machine, was suspended; that time must not count against any rank.
 Clock::duration held_up(Deadline* looked);
 
 // "rank 3", "ranks 1, 2 and 5".

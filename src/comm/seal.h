@@ -1,5 +1,5 @@
-// What proves that a message comes from the other end of a connection, unchanged and in its place: a tag over a key of
-// this connection and direction, the number of the message, and its bytes. Hides nothing of them.
+// Message authentication: a tag over a key per connection and direction, the message number and its bytes proves
+// origin, integrity and order. Does not encrypt.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace athanor {
 
-// One direction of a connection. Messages are counted: one that is left out, repeated or moved has the tag of another.
+// One direction of a connection. Messages are numbered, so a dropped, repeated or reordered one has a wrong tag.
 class Seal {
  public:
   Seal() = default;
   explicit Seal(const Digest& key) : key_(key) {}
-  void add(const void* data, size_t bytes);  // to the message, in parts of any size
-  Tag end();                                 // of it; the next one begins
+  void add(const void* data, size_t bytes);  // to the message, in any number of calls
+  Tag end();                                 // returns its tag and starts the next message
 
  private:
   Digest key_ = {};
@@ -25,12 +25,12 @@ class Seal {
   std::optional<Poly1305> message_;
 };
 
-// Both directions, as one end sees them. Keys come from what both ends have proved in the handshake.
+// Both directions, from one end's point of view. Keys are derived in the handshake.
 struct Session {
   Seal out, in;
 };
 
-// A key for one purpose from another: whoever has the one cannot tell the other [HMAC as in RFC 5869, sec. 2.3].
+// Derives a key for one purpose; it does not reveal the original key [HMAC as in RFC 5869, sec. 2.3].
 Digest derive(std::string_view key, std::string_view purpose, std::string_view context);
 std::string_view as_text(const Digest&);
 std::string_view as_text(const Tag&);

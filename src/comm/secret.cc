@@ -45,8 +45,8 @@ bool is_private_folder(const std::string& path) {
   return lstat(path.c_str(), &s) == 0 && S_ISDIR(s.st_mode) && s.st_uid == geteuid() && (s.st_mode & 077) == 0;
 }
 
-// A folder that only this user can enter. Where others may make folders too, one of them may have taken the name: then
-// the next is tried. All ranks see the same and take the same.
+// A folder that only this user can enter. In a shared parent folder another user may own the name; then the next name
+// is tried. All ranks on the machine find the same one.
 std::string private_folder(const EnvironmentVariables& environment) {
   constexpr int kMostTaken = 100;
   const std::string run_time = value_of(environment, "XDG_RUNTIME_DIR"), temporary = value_of(environment, "TMPDIR");
@@ -63,7 +63,7 @@ std::string private_folder(const EnvironmentVariables& environment) {
               Exit::usage);
 }
 
-// "" where there is none.
+// "" if it does not exist.
 std::string read_private(const std::string& path) {
   const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!file && errno == ENOENT) return "";
@@ -105,7 +105,7 @@ JobSecret::JobSecret(const RankInfo& ranks, const EnvironmentVariables& environm
 void JobSecret::publish(int port) {
   if (!ours_) return;
   const std::string fresh = cat(path_, ".", getpid());
-  unlink(fresh.c_str());  // of a process that had this number before
+  unlink(fresh.c_str());  // left by an earlier process with this id
   {
     const Fd file(open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     if (!file) throw_io("creating", fresh, errno);
@@ -117,8 +117,8 @@ void JobSecret::publish(int port) {
 
 JobSecret::~JobSecret() {
   try {
-    if (ours_ && read_private(path_).starts_with(value_)) unlink(path_.c_str());  // else another job has replaced it
-  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): it is not ours any more
+    if (ours_ && read_private(path_).starts_with(value_)) unlink(path_.c_str());  // else it is another job's
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the file is no longer ours
   }
 }
 

@@ -1,6 +1,5 @@
-// The secret of a job, by which its ranks know each other: from the environment, from a private file, or, when all
-// ranks are on one machine, from a private file that rank 0 writes. Never derived from a job's number, which everybody
-// knows.
+// The secret with which the ranks of a job authenticate: from the environment, from a private file, or, when all ranks
+// are on one machine, from a private file that rank 0 writes. Never derived from the job's number, which is public.
 #pragma once
 #include <string>
 
@@ -15,21 +14,22 @@ struct JobKey {
 
 class JobSecret {
  public:
-  // ATHANOR_SECRET, else the file ATHANOR_SECRET_FILE names (mode 0600, ours). Neither: a file per job in a folder of
-  // this user, if the ranks meet on the loopback address; Error(usage) otherwise.
+  // ATHANOR_SECRET, else the file named by ATHANOR_SECRET_FILE (mode 0600, owned by this user). Without either: a file
+  // per job in a private folder, if the ranks meet on the loopback address; otherwise Error(usage).
   JobSecret(const RankInfo&, const EnvironmentVariables&);
   ~JobSecret();  // rank 0 removes the file it wrote
   JobSecret(const JobSecret&) = delete;
   JobSecret& operator=(const JobSecret&) = delete;
 
-  // As it is now: before rank 0 has published it there is none.
+  // The current key; empty before rank 0 has published it.
   JobKey read() const;
-  // Rank 0 listens on that port. Its file says so: those who can read it look nowhere else.
+  // Called on rank 0 when it listens on that port. The key file contains the port, so ranks that can read it try no
+  // other.
   void publish(int port);
 
  private:
   std::string value_, path_;
-  bool ours_ = false;  // path_ is the file of rank 0
+  bool ours_ = false;  // rank 0 wrote path_
 };
 
 }  // namespace athanor

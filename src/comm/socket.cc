@@ -34,7 +34,7 @@ void set_option(const Fd& fd, int level, int name, int value) {
   setsockopt(fd.get(), level, name, &value, sizeof value);
 }
 
-// Small messages leave at once; a machine that vanished is noticed within minutes even on an idle connection.
+// Sends small messages without delay; detects a vanished machine within minutes even on an idle connection.
 void tune(const Fd& fd) {
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -62,7 +62,7 @@ Address to_address(const sockaddr& from) {
   return a;
 }
 
-// An end of a socket; where the other one has gone there may be none.
+// Address of one end of a socket; may be empty if the peer has disconnected.
 Address address_of(const Fd& fd, int (*ask)(int, sockaddr*, socklen_t*)) {
   Address a{};
   socklen_t bytes = sizeof a;
@@ -125,7 +125,7 @@ std::optional<Fd> listen_on(const std::string& address, int port) {
   CHECK(any || is_v4 || inet_pton(AF_INET6, address.c_str(), &v6.v6.sin6_addr) == 1, "no numeric address: ", address);
   int error = EAFNOSUPPORT;
   Fd fd;
-  if (!is_v4) fd = listen_at(v6, sizeof v6.v6, &error);  // both families; machines without IPv6 take the other
+  if (!is_v4) fd = listen_at(v6, sizeof v6.v6, &error);  // both families; machines without IPv6 use IPv4
   if (is_v4 || (any && !fd && error != EADDRINUSE)) fd = listen_at(v4, sizeof v4.v4, &error);
   if (!fd && error == EADDRINUSE) return std::nullopt;
   if (!fd) throw Error(cat("listening on port ", port, any ? "" : cat(" of ", address), ": ", std::strerror(error)));
@@ -143,7 +143,7 @@ std::string listening_address(const std::string& host) {
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> ours(interfaces, freeifaddrs);
   for (const addrinfo* a = found; a; a = a->ai_next) {
     const std::string address = numeric(to_address(*a->ai_addr));
-    if (is_loopback(address)) continue;  // what a machine calls itself is no address for others
+    if (is_loopback(address)) continue;  // useless to other machines
     for (const ifaddrs* i = interfaces; i; i = i->ifa_next)
       if (i->ifa_addr && numeric(to_address(*i->ifa_addr)) == address) return address;
   }
@@ -175,8 +175,7 @@ Fd connect_to(const Endpoint& to, Deadline deadline, std::string* why) {
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_ADDRCONFIG | AI_NUMERICSERV;
   const std::string loopback = loopback_address(to.host);
-  if (!loopback.empty())
-    hints.ai_flags = AI_NUMERICSERV;  // machines with the loopback alone have no configured address
+  if (!loopback.empty()) hints.ai_flags = AI_NUMERICSERV;  // AI_ADDRCONFIG does not count loopback addresses
   const std::string& host = loopback.empty() ? to.host : loopback;
   if (const int error = getaddrinfo(host.c_str(), std::to_string(to.port).c_str(), &hints, &found)) {
     *why = cat("the name cannot be resolved: ", gai_strerror(error));
@@ -213,7 +212,7 @@ std::string interface_address(const std::string& list) {
   for (const ifaddrs* i = found; i; i = i->ifa_next) {
     if (!i->ifa_addr || (i->ifa_addr->sa_family != AF_INET && i->ifa_addr->sa_family != AF_INET6)) continue;
     const Address a = to_address(*i->ifa_addr);
-    if (a.any.sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&a.v6.sin6_addr)) continue;  // needs a scope to be reached
+    if (a.any.sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&a.v6.sin6_addr)) continue;  // needs a scope
     if (listed(i->ifa_name) != exclude) return numeric(a);
   }
   throw Error(cat("no network interface with an address matches \"", list, "\"; `ip address` lists them"), Exit::usage);
@@ -251,7 +250,7 @@ bool Pipe::advance(size_t most) {
     sent += size_t(n);
   }
   out_.erase(0, sent);
-  char buffer[16384];  // read in any case: who has closed may have said why before
+  char buffer[16384];  // read in any case: a closed peer may have sent its reason first
   while (most > 0) {
     const ssize_t n = recv(fd_.get(), buffer, std::min(most, sizeof buffer), 0);
     if (n == 0 || (n < 0 && !would_block(errno))) return false;

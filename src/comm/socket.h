@@ -17,23 +17,23 @@ namespace athanor {
 using Clock = std::chrono::steady_clock;
 using Deadline = Clock::time_point;
 Deadline after(double seconds);
-int milliseconds_left(Deadline);  // for poll: from 0, rounded up
+int milliseconds_left(Deadline);  // for poll(): not negative, rounded up
 
-// A listener on one numeric address of this machine; "": on all. Port 0: any. nullopt: the port is taken.
+// A listener on one numeric address of this machine, or on all (""). Port 0: any free one. nullopt: the port is in use.
 std::optional<Fd> listen_on(const std::string& address, int port);
-// The address to listen on for those who come to this name: the loopback address it means, the address of this
-// machine's that it has; "" (all) where it is resolved to none of them, as behind a name that this machine has for
-// itself alone.
+// The address to listen on so that connections to this name arrive: its loopback address, or the address of this
+// machine that it resolves to; "" (all addresses) if it resolves to none of them, e.g. a name known only on this
+// machine.
 std::string listening_address(const std::string& host);
-// One that this process was started with. Throws Error(usage) if it is no listener on that port.
+// An inherited listener. Throws Error(usage) if fd does not listen on that port.
 Fd inherited_listener(int fd, int port);
 int port_of(const Fd& listener);
-Fd accept_from(const Fd& listener);  // empty: nobody there after all, or errno says why not
+Fd accept_from(const Fd& listener);  // empty: no pending connection, or see errno
 
-// Tries every address of the name once; of a loopback name the one that rank 0 listens on. Empty on failure, with the
+// Tries every address of the name once; for a loopback name only rank 0's listening address. Empty on failure, with the
 // reason in *why.
 Fd connect_to(const Endpoint&, Deadline, std::string* why);
-// Numeric: how this machine is known to the other side, and the other way round. Endpoints are "[address]:port".
+// Numeric addresses of this end, and of the peer. Endpoints are "[address]:port".
 std::string local_address(const Fd& connected);
 std::string remote_address(const Fd& connected);
 std::string local_endpoint(const Fd& connected);
@@ -42,11 +42,11 @@ std::string remote_endpoint(const Fd& connected);
 // whole name, "^docker,lo" all but these (NCCL_SOCKET_IFNAME's rules). Throws Error(usage) if there is none.
 std::string interface_address(const std::string& list);
 
-// False: the other side has closed, or the deadline has passed.
+// False: the peer has closed the connection, or the deadline has passed.
 bool send_all(const Fd&, const void* data, size_t bytes, Deadline);
 bool recv_all(const Fd&, void* data, size_t bytes, Deadline);
 
-// Bytes that arrive and leave as the other side is ready; for event loops.
+// Buffered non-blocking input and output, for event loops.
 class Pipe {
  public:
   static constexpr size_t kMostBytesOfATurn = 1 << 20;
@@ -56,8 +56,8 @@ class Pipe {
   short wanted() const { return short(out_.empty() ? POLLIN : POLLIN | POLLOUT); }
   void write(std::string_view bytes) { out_.append(bytes); }
   bool flushed() const { return out_.empty(); }
-  // Moves what can be moved, but takes no more than that many bytes: what is left waits for the next turn. False:
-  // closed by the other side, or broken, and all that it said has been read.
+  // Transfers what is ready, but receives at most `most` bytes per call. False: closed by the peer or broken, and all
+  // input has been read.
   bool advance(size_t most = kMostBytesOfATurn);
   std::string& received() { return in_; }
 
@@ -68,7 +68,7 @@ class Pipe {
 
 // Fields of a payload.
 void put_u64(std::string& out, uint64_t value);
-bool would_block(int error);  // of a transfer that is to be tried again
+bool would_block(int error);  // a transfer that should be retried
 
 void put_text(std::string& out, std::string_view text);
 class FieldReader {  // throws Error when the payload ends early

@@ -23,7 +23,7 @@ class Connections final : public Wire {
   std::vector<std::optional<Link>> peers_;  // by rank
 };
 
-constexpr std::string_view kWhereYouMetMe = "*";  // as an address, of rank 0, which listens on all of its own
+constexpr std::string_view kWhereYouMetMe = "*";  // as rank 0's address, which listens on all of its own
 
 Connections::Connections(Rendezvous& rendezvous, const std::string& interfaces)
     : rendezvous_(rendezvous), peers_(size_t(rendezvous.size())) {
@@ -32,8 +32,7 @@ Connections::Connections(Rendezvous& rendezvous, const std::string& interfaces)
   auto listener = listen_on(address, 0);
   if (!listener) throw Error("tcp: this machine has no free port");
   const std::string endpoint = cat('[', address.empty() ? kWhereYouMetMe : address, "]:", port_of(*listener));
-  // Every rank tells where it listens, and a number that nobody could know before: all of them together are the secret
-  // of these very connections.
+  // Every rank publishes its listening address and a random number; together they are the secret of these connections.
   std::string mine;
   put_text(mine, endpoint);
   put_text(mine, to_hex(random_bytes(32)));
@@ -106,7 +105,7 @@ void Connections::run(std::vector<Transfer>& sends, std::vector<Transfer>& recei
     for (const Transfer& t : receives)
       if (!ended(t)) fds.push_back({peers_[size_t(t.peer)]->fd().get(), POLLIN, 0});
     if (fds.size() == 1) return;
-    if (failed) rendezvous_.throw_if_failed();  // after a last look: a call that all have made is whole
+    if (failed) rendezvous_.throw_if_failed();  // after a last poll: a call that all ranks made may be complete
     poll(fds.data(), nfds_t(fds.size()), -1);
     failed = fds[0].revents != 0;
   }

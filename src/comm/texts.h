@@ -1,4 +1,4 @@
-// Texts from rank to rank: a name, a JSON. Each takes two collectives, one for the sizes.
+// Exchange of texts (a name, JSON) between ranks. Each call takes two collectives, one of them for the sizes.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,11 +7,11 @@
 
 namespace athanor {
 
-// The texts of all ranks, in their order.
+// The texts of all ranks, in rank order.
 std::vector<std::string> gather_texts(Communicator& ranks, const std::string& mine);
-// The text of the first rank that has one, on all ranks; "": none has.
+// The first non-empty text in rank order, on all ranks; "": there is none.
 std::string first_text(Communicator& ranks, const std::string& mine);
-// Rank 0's text, on all ranks; what the others give is not read.
+// Rank 0's text, on all ranks; those of the others are ignored.
 std::string share_text(Communicator& ranks, const std::string& text);
 
 }  // namespace athanor

@@ -14,7 +14,7 @@
 namespace athanor {
 namespace {
 
-// What all groups of one run_ranks() share.
+// State shared by all groups of one run_ranks().
 struct Job {
   std::mutex mutex;
   std::condition_variable changed;
@@ -43,7 +43,7 @@ struct Call {
   void* extra = nullptr;
 };
 
-// The meeting place of one group.
+// The synchronization point of one group.
 class Hub {
  public:
   Hub(Job& job, std::vector<int> members)
@@ -53,7 +53,7 @@ class Hub {
   Job& job() { return job_; }
   const Call& call(int rank) const { return calls_[size_t(rank)]; }
 
-  // All ranks have posted their calls when this returns; nobody posts the next before all have called part().
+  // Returns when all ranks have posted their calls; nobody posts the next call before all have called part().
   void meet(int rank, const Call& mine) {
     {
       const std::lock_guard lock(job_.mutex);
@@ -70,8 +70,8 @@ class Hub {
     }
   }
 
-  // After meet(), once this rank has done with the others' memory. They hold on to it until all have: as nobody has to
-  // wait before coming here, not even the failure of some rank ends this sooner.
+  // Called after meet(), once this rank no longer reads the others' memory; returns when all have called it. It waits
+  // even after a failure, which is safe because no rank blocks between meet() and part().
   void part(int rank, const char* op) { sync(rank, op, false); }
 
   void sync(int rank, const char* op, bool until_failure = true) {
@@ -89,7 +89,7 @@ class Hub {
           lock, op, [&] { return generation_ != generation; }, [&](int r) { return !arrived_[size_t(r)]; },
           until_failure);
     } catch (const Error&) {
-      arrived_[size_t(rank)] = false;  // who still comes shall not find this rank's memory
+      arrived_[size_t(rank)] = false;  // a late rank must not see this rank's memory
       throw;
     }
   }
@@ -105,7 +105,7 @@ class Hub {
       wait(
           lock, "send", [&] { return !mail_.contains(key); }, [&](int r) { return r == to; });
     } catch (const Error&) {
-      mail_.erase(key);  // its memory is the caller's
+      mail_.erase(key);  // it points into the caller's memory
       throw;
     }
   }
@@ -123,8 +123,7 @@ class Hub {
   }
 
  private:
-  // Until done(), or until a rank has failed unless that shall not matter, or one that awaited() names has ended and
-  // will never come.
+  // Waits until done(). Throws if a rank that awaited() names has ended, or, if until_failure, if any rank has failed.
   template <class Done, class Awaited>
   void wait(std::unique_lock<std::mutex>& lock, const char* op, Done done, Awaited awaited, bool until_failure = true) {
     int gone = -1;

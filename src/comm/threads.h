@@ -1,5 +1,5 @@
-// Ranks as threads of one process, for tests: the code of many ranks runs on one machine, under sanitizers. Tensors
-// must be host memory; every lane runs at once.
+// Ranks as threads of one process, for tests: multi-rank code runs on one machine, under sanitizers. Tensors must be in
+// host memory; lanes run synchronously.
 #pragma once
 #include <functional>
 
@@ -7,8 +7,8 @@
 
 namespace athanor {
 
-// Runs body once per rank, each on a thread of its own, and returns when all have ended. Rethrows the error of the rank
-// that failed first; the other ranks' waits ended with Error(peer_lost) naming that rank.
+// Runs body once per rank, each on its own thread, and returns when all have ended. Rethrows the error of the rank that
+// failed first; waits of the other ranks throw Error(peer_lost) naming it.
 void run_ranks(int ranks, const std::function<void(std::unique_ptr<Communicator>)>& body);
 
 }  // namespace athanor

@@ -1,5 +1,5 @@
-// A wire: what a transport of host memory has to do, move transfers between this rank and others. All that is above it,
-// the calls of a Communicator, is the same for every wire (direct.cc), and so are its bits.
+// Wire: the part of a host-memory transport that transfers data between this rank and others. Everything above it, the
+// calls of a Communicator, is shared (direct.cc), so results are bitwise the same on every wire.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -12,30 +12,31 @@ namespace athanor {
 enum class Collective : uint32_t { all_reduce, all_gather, reduce_scatter, message, broadcast, barrier };
 const char* name_of(Collective);
 
-// Before every transfer, so that ranks that do different things stop instead of exchanging garbage.
+// Sent before every transfer: ranks that make different calls stop instead of exchanging garbage.
 struct Header {
   uint64_t group = 0, call = 0, bytes = 0;
   uint32_t op = 0, dtype = 0;
   bool operator==(const Header&) const = default;
 };
 
-// Header and bytes on their way to or from one peer.
+// Header and data of a transfer to or from one peer.
 struct Transfer {
   int peer;  // rank of the world
   std::byte* data;
   Header header;
-  size_t done = 0;  // bytes, as the wire counts them
+  size_t done = 0;  // bytes, counted by the wire
   Header arrived = {};
 };
 
 class Wire {
  public:
   virtual ~Wire() = default;
-  // Moves everything both ways at once; between two ranks in order. An Error(peer_lost) if a rank is lost meanwhile.
+  // Runs all transfers, both directions concurrently; those between two ranks in order. Throws Error(peer_lost) if a
+  // rank is lost meanwhile.
   virtual void run(std::vector<Transfer>& sends, std::vector<Transfer>& receives) = 0;
 };
 
-// Throws if the peer announces something else than this rank expects of it.
+// Throws if the peer's header differs from the one that this rank expects.
 void require_same_call(const Transfer& received, int rank);
 
 // All ranks 0 ... size - 1 of a wire.

@@ -1,5 +1,5 @@
-// One GPU: memory, three streams (compute, communication, copies), events and graphs. Every call is for the thread that
-// made the device; the runtime's current device is set once, by the constructor.
+// One GPU: memory, three streams (compute, communication, copies), events and graphs. Use it only from the thread that
+// created it; the constructor sets the runtime's current device once.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -10,7 +10,7 @@
 #include "device/device.h"
 namespace athanor::cuda {
 
-// Bytes per second of a GPU's memory at its data rate.
+// Memory bandwidth of a GPU in bytes per second, from its data rate.
 double memory_rate(int index);
 
 class CudaDevice final : public Device {

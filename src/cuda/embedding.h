@@ -1,5 +1,5 @@
-// Embeddings and row moves on a GPU: the ops of ops/embedding.h. Indices out of range are the caller's fault: data sets
-// and prompts are checked against the vocabulary before they get here.
+// Embeddings, gather and scatter of rows on a GPU: the ops of ops/embedding.h. Indices are not checked here: data sets
+// and prompts are validated against the vocabulary earlier.
 #pragma once
 #include <cuda_runtime_api.h>
 

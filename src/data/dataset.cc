@@ -15,19 +15,19 @@
 namespace athanor {
 namespace {
 
-constexpr int64_t kEndBytes = 64 << 10;   // looked at from either end of a shard when it is opened
-constexpr int64_t kMaskTokens = 1 << 20;  // looked at in one piece
+constexpr int64_t kEndBytes = 64 << 10;   // checked at either end of a shard when it is opened
+constexpr int64_t kMaskTokens = 1 << 20;  // tokens per read
 constexpr int64_t kMaxSeqLength = int64_t{1} << 30;
 
-// One descriptor per shard stays open. Soft limits of 1024 are common beside hard limits a thousand times that.
+// One descriptor per shard stays open. A soft limit of 1024 is common while the hard limit is a thousand times that.
 void raise_file_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
   limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);  // refused: open() of the first shard too many says what to do
+  ::setrlimit(RLIMIT_NOFILE, &limit);  // on failure, open() of a later shard reports what to do
 }
 
-// Wrong dtype, wrong tokenizer and padding with strange ids show at a shard's ends, long before training gets there.
+// A wrong dtype, a wrong tokenizer or padding with invalid ids shows at a shard's ends, before training reads it.
 void check_ends(const TokenFile& shard) {
   std::vector<int32_t> tokens(size_t(std::min(shard.count(), kEndBytes / item_size(shard.layout().type))));
   shard.read(0, tokens);
@@ -36,7 +36,7 @@ void check_ends(const TokenFile& shard) {
 
 void add(Xxh3& hash, int64_t value) { hash.update(&value, sizeof value); }
 void add(Xxh3& hash, const std::string& text) {
-  add(hash, int64_t(text.size()));  // "ab", "c" and "a", "bc" differ
+  add(hash, int64_t(text.size()));  // distinguishes "ab", "c" from "a", "bc"
   hash.update(text.data(), text.size());
 }
 
@@ -70,8 +70,8 @@ Dataset::Source Dataset::open_source(const ShardSource& source, int64_t seq_leng
   return opened;
 }
 
-// A loss mask that leaves nothing to predict would make every loss of these windows 0. Looks no further than the first
-// token that counts.
+// A loss mask without any predicted token would make the loss of all these windows 0. Reads only up to the first
+// predicted token.
 void Dataset::require_targets(const Source& source) {
   std::vector<uint8_t> mask;
   for (const TokenFile& shard : source.shards) {
@@ -93,7 +93,7 @@ std::string Dataset::first_shared_shard(const Dataset& other) const {
     add_ends(hash, shard.file());
     return hash.hex();
   };
-  std::map<int64_t, std::vector<const TokenFile*>> mine;  // by size: only shards of one size need be read
+  std::map<int64_t, std::vector<const TokenFile*>> mine;  // by size: only shards of equal size must be read
   for (const Source& source : sources_)
     for (const TokenFile& shard : source.shards) mine[shard.file().bytes()].push_back(&shard);
   for (const Source& source : other.sources_)
@@ -128,7 +128,7 @@ Sample Dataset::locate(const SampleOrder& order, int64_t n) const {
   const int64_t epoch = position / source.windows();
   int64_t window = position % source.windows();
   if (order.shuffled) {
-    CHECK(epoch < int64_t{1} << 32, "epoch ", epoch);  // stream = source and epoch, 32 bits each
+    CHECK(epoch < int64_t{1} << 32, "epoch ", epoch);  // the stream has 32 bits for each of source and epoch
     window = Permutation(source.windows(), order.seed, uint64_t(index) << 32 | uint64_t(epoch))(window);
   }
   Sample sample = at(index, window);

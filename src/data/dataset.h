@@ -1,6 +1,6 @@
-// All token shards of one data set behind one sample numbering: sample number -> source, epoch, window -> T+1 tokens.
-// A window is T+1 consecutive tokens of one shard, windows start T apart, so that every token but a shard's tail is
-// predicted once an epoch. The order depends on (files, weights, T, seed) alone. Thread-safe once open.
+// All token shards of a data set under one sample numbering: sample number -> source, epoch, window -> T+1 tokens.
+// Windows of T+1 consecutive tokens start T apart, so every token but a shard's tail is predicted once per epoch. The
+// order depends only on (files, weights, T, seed). Thread-safe once open.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -14,9 +14,9 @@
 namespace athanor {
 
 struct ShardSource {
-  std::string path_glob;       // a file, or a pattern with * ? [abc]; matches are taken in byte order of their names
+  std::string path_glob;       // a file, or a pattern with * ? [abc]; matches are sorted by byte order of names
   double weight = 1;           // share of the samples, relative to the other sources
-  std::string dtype = "auto";  // "auto" or the type of a token: see TokenFile::open
+  std::string dtype = "auto";  // "auto" or the token type: see TokenFile::open
 };
 
 struct SampleOrder {
@@ -24,37 +24,37 @@ struct SampleOrder {
   bool shuffled = true;  // false: windows in file order, blended by weight
 };
 
-// Where a sample lies: tokens [token, token + T + 1) of a source's shard number `shard`.
+// Location of a sample: tokens [token, token + T + 1) of shard `shard` of a source.
 struct Sample {
   int64_t source, epoch, window, shard, token;
 };
 
 class Dataset {
  public:
-  // Opens and validates every shard; also its first and last 64 KiB against vocab_size (0 = not checked).
+  // Opens and validates every shard, and checks its first and last 64 KiB against vocab_size (0 = unchecked).
   static Dataset open(const std::vector<ShardSource>& sources, int64_t seq_length, int64_t vocab_size);
 
   int64_t seq_length() const { return seq_length_; }
-  int64_t windows() const { return windows_; }  // of all sources: distinct samples that there are
+  int64_t windows() const { return windows_; }  // distinct samples over all sources
   int64_t sources() const { return int64_t(sources_.size()); }
   int64_t windows(int64_t source) const { return sources_[size_t(source)].windows(); }
   double share(int64_t source) const { return double(blend_.shares()[size_t(source)]) / double(blend_.period()); }
   int64_t tokens() const { return tokens_; }  // of all shards
 
-  // Sample number n >= 0, without end: a source starts its next epoch when it has given all its windows.
+  // Sample number n >= 0, unbounded: a source starts its next epoch after all its windows.
   Sample locate(const SampleOrder& order, int64_t n) const;
   // tokens: T+1 of them; inputs are the first T, targets the last T.
   void read(const SampleOrder& order, int64_t n, std::span<int32_t> tokens) const;
   Sample at(int64_t source, int64_t window) const;  // in the first epoch
-  // A window as a row, with its documents and masks; returns pack()'s.
+  // A window as a row with its documents and masks; returns the result of pack().
   int64_t read_row(const Sample&, const PackingOptions& options, const Row& row) const;
   bool has_document_indices() const;  // in every shard
-  // A shard of `other` that is here too, by size, first and last 64 KiB; "" if there is none.
+  // A shard of `other` that is also in this data set, by size and first and last 64 KiB; "" if there is none.
   std::string first_shared_shard(const Dataset& other) const;
   const std::string& first_shard() const { return sources_.front().shards.front().path(); }
 
-  // 32 hex digits over shard base names, sizes, first and last 64 KiB, dtypes, weights and T: a checkpoint keeps it,
-  // and a run that resumes on other data is told so.
+  // 32 hex digits over shard base names, sizes, first and last 64 KiB, dtypes, weights and T. Stored in checkpoints, to
+  // detect a resume with other data.
   const std::string& fingerprint() const { return fingerprint_; }
   // One line per source, for logs.
   const std::string& description() const { return description_; }

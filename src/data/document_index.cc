@@ -8,7 +8,7 @@ namespace athanor {
 
 namespace {
 
-// The index was checked when it was opened; what it says now may be something else.
+// The index was validated at open, but the file may have changed since.
 int64_t checked(int64_t value, int64_t limit, const StableFile& file) {
   if (value < 0 || value > limit)
     throw Error(cat(file.path(), ": says ", value, " where ", limit,

@@ -1,5 +1,5 @@
-// Where the documents of a shard end, as an index file says it. Indices have gigabytes where there are many documents,
-// so they stay on disk: a question about a window is a binary search by pread.
+// Ends of a shard's documents, from an index file. Indices can be gigabytes, so they stay on disk; a query about a
+// window is a binary search by pread.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -34,7 +34,7 @@ class DocumentIndex {
   const StableFile& file() const { return file_; }
   int64_t count() const { return count_; }
   int64_t end(int64_t i) const;
-  // Ends e of documents with at < e <= at + n, ascending, each once.
+  // Distinct ends e of documents with at < e <= at + n, ascending.
   std::vector<int64_t> ends_within(int64_t at, int64_t n) const;
   DocumentStatistics statistics() const;
 
@@ -44,7 +44,7 @@ class DocumentIndex {
   Sequences sequences_;
 };
 
-// Values of a file in ascending places, read in large pieces.
+// Reads ascending positions of a file in large blocks.
 template <class T>
 class ValueRun {
  public:

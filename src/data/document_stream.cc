@@ -8,10 +8,10 @@
 namespace athanor {
 namespace {
 
-constexpr size_t kJob = 1 << 20;      // bytes of text in a job, about
-constexpr size_t kHead = 64 << 10;    // bytes of a document that decide its part
-constexpr size_t kAhead = 2 * kHead;  // read beyond a job: its last document's head, separators, special tokens
-// Some 8 bytes of memory for each byte: a few hundred kilobytes of gzip may hold a line of gigabytes.
+constexpr size_t kJob = 1 << 20;      // approximate bytes of text per job
+constexpr size_t kHead = 64 << 10;    // bytes of a document that are hashed to hold it out
+constexpr size_t kAhead = 2 * kHead;  // lookahead: the last document's head, separators, special tokens
+// Memory use is about 8 times this: a few hundred kilobytes of gzip may contain a line of gigabytes.
 constexpr size_t kMostLine = 64 << 20;   // of JSON lines
 constexpr size_t kMostText = 256 << 20;  // without a place to cut
 
@@ -62,7 +62,7 @@ std::optional<Job> DocumentStream::next() {
   }
 }
 
-// The first `bytes` of the buffer become the text of the job.
+// Makes the first `bytes` of the buffer the text of the job.
 Job DocumentStream::take(Job job, size_t bytes) {
   job.text = buffer_.substr(0, bytes);
   job.where = options_.inputs[size_t(at_.input)];
@@ -95,7 +95,7 @@ std::optional<Job> DocumentStream::next_text() {
     Job job;
     if (buffer_.empty()) {
       if (at_.in_document == 0) return {};
-      job.segments.push_back({.ends = uint8_t(at_.in_document)});  // the end came without a byte before it
+      job.segments.push_back({.ends = uint8_t(at_.in_document)});  // the end came without a further byte
       at_.in_document = 0;
       return take(std::move(job), 0);
     }
@@ -111,7 +111,7 @@ std::optional<Job> DocumentStream::next_text() {
   }
 }
 
-// Adds what comes next in the buffer, up to `limit` or to the end of the document; false: it cannot be cut there.
+// Adds the next segment of the buffer, up to `limit` or the document's end; false: it cannot be cut there.
 bool DocumentStream::add_segment(Job& job, size_t& pos, size_t limit) {
   const std::string& separator = options_.separator;
   const size_t found = separator.empty() ? buffer_.npos : buffer_.find(separator, pos);
@@ -142,7 +142,7 @@ Part DocumentStream::part_of_block(int64_t begin) const {
   return (begin / options_.block + 1) % options_.valid_every == 0 ? kValid : kTrain;
 }
 
-// The very first block, and the first one after text that was not cut into blocks.
+// Begins the first block, or the first one after text that was not cut into blocks.
 void DocumentStream::begin_block(size_t pos) {
   const int64_t here = at_.total + int64_t(pos);
   if (here < at_.block_end) return;
@@ -151,9 +151,8 @@ void DocumentStream::begin_block(size_t pos) {
   at_.block_end = begin + options_.block;
 }
 
-// Where text[pos...] is cut: at the end of the document, before the end of the block, or before `limit`. A block ends
-// at the last place before its nominal end where the tokenizer allows a cut; without one it goes on to the next
-// block's.
+// Where to cut text[pos...]: at the document's end, before the block's end, or before `limit`. A block ends at the last
+// position before its nominal end at which the tokenizer can be cut; without one it continues to the next block's.
 size_t DocumentStream::segment_end(size_t pos, size_t limit, size_t document_end) {
   const std::string_view document = std::string_view(buffer_).substr(0, document_end);
   size_t from = pos;

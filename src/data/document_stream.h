@@ -1,5 +1,5 @@
-// Cuts the inputs of `athanor tokenize` into jobs of about a megabyte and decides what is held out. Where a job ends,
-// the stream can begin again: a restarted run goes on there.
+// Cuts the inputs of `athanor tokenize` into jobs of about a megabyte and decides which text is held out. The stream
+// can restart at any job boundary.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -18,27 +18,27 @@ enum Part : uint8_t { kTrain = 0, kValid = 1 };
 
 struct DocumentOptions {
   std::vector<std::string> inputs;
-  std::string format = "auto";  // "text", "jsonl"; "auto": by the name
-  std::string separator;        // text: what lies between documents; "": a file is one document
-  int64_t valid_every = 20;     // every so many-th document or block is held out; 0: none
-  int64_t block = 4096;         // bytes of a block where a file is one document; 0: documents are held out whole
+  std::string format = "auto";  // "text", "jsonl"; "auto": by the file name
+  std::string separator;        // text: separator of documents; "": a file is one document
+  int64_t valid_every = 20;     // one of this many documents or blocks is held out; 0: none
+  int64_t block = 4096;         // bytes per block if a file is one document; 0: hold out whole documents
 };
 
-// A document is held out by a hash of its first 64 KiB: equal documents go to the same part, wherever they stand.
+// A document is held out by a hash of its first 64 KiB, so equal documents go to the same split.
 bool is_held_out(std::string_view document, int64_t valid_every);
 
-// Where in the inputs the next job begins.
+// Position in the inputs where the next job begins.
 struct StreamPosition {
   int64_t input = 0;
   int64_t offset = 0;       // in the text of that input
-  int64_t total = 0;        // bytes of text in all before it
-  int64_t block_end = 0;    // of the open block, as a place in all text
+  int64_t total = 0;        // bytes of text before this input's text
+  int64_t block_end = 0;    // of the open block, as an offset in all text
   int64_t part = kTrain;    // of the open block or document
   int64_t in_document = 0;  // bit p: the open document has text in part p; 0: none is open
 };
 
-// A part of a job's text that is encoded on its own; `ends` has bit p where part p gets the end of a document behind
-// it.
+// Text of a job that is encoded on its own, for one split; `ends` has bit p set if split p gets an end of document
+// after it.
 struct Segment {
   size_t begin = 0, end = 0;
   Part part = kTrain;
@@ -79,7 +79,7 @@ class DocumentStream {
   StreamPosition at_;
   std::unique_ptr<TextInput> input_;
   bool is_lines_ = false;
-  bool ended_ = false;  // the input has no more than what is in buffer_
+  bool ended_ = false;  // the rest of the input is in buffer_
   std::string buffer_;  // text from at_.offset on
   int64_t finished_file_bytes_ = 0;
 };

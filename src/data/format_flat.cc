@@ -1,4 +1,4 @@
-// Formats that are a run of tokens after at most a small header: llm.c, LLMQ, NumPy and headerless files.
+// Formats with an optional small header followed by all tokens: llm.c, LLMQ, NumPy and headerless files.
 #include <algorithm>
 #include <charconv>
 #include <vector>
@@ -19,8 +19,7 @@ TokenLayout read_llmc(const Probe& probe, int32_t version, TokenType type) {
   if (probe.word(1) != version)
     throw Error(cat(probe.path(), ": this llm.c shard should have version ", version, ", it says ", probe.word(1)));
   probe.require_dtype(type);
-  // The header's count is an int32 and some writers let it wrap: the file's size is the truth and the count must agree
-  // with it in the bits that it has.
+  // The header's count is an int32 that some writers let overflow: use the file's size and compare the low bits.
   const int64_t payload = size - kHeader, count = payload / item;
   if (payload % item != 0 || uint32_t(probe.word(2)) != uint32_t(count))
     throw Error(cat(probe.path(), ": the header promises ", probe.word(2), " tokens of ", item, " bytes, but ", payload,
@@ -52,7 +51,7 @@ class NumpyHeader {
     throw Error(cat(path_, ": a NumPy array of type ", descr, ", expected little-endian integers"), Exit::usage);
   }
 
-  // Values in all; arrays of more dimensions are read row after row.
+  // Number of values; arrays of more dimensions are read in row-major order.
   int64_t count() const {
     const size_t open = after("'shape':"), end = text_.find(')', open);
     if (text_[open] != '(' || end == std::string::npos) damaged();
@@ -153,8 +152,8 @@ TokenLayout read_raw(const Probe& probe) {
   return headerless(probe, *probe.dtype, "raw");
 }
 
-// Tokens alone in X.ds; X.ds.metadata says in its first line "TOKENIZER|BYTES"; X.ds.index has a uint64 per document,
-// the tokens up to its end [datatrove pipeline/tokens/tokenizer.py].
+// X.ds holds only tokens; the first line of X.ds.metadata is "TOKENIZER|BYTES"; X.ds.index has a uint64 per document:
+// its end in tokens [datatrove pipeline/tokens/tokenizer.py].
 TokenLayout read_nanotron(const Probe& probe) {
   constexpr int64_t kMaxMetadata = 1 << 16;
   const std::string metadata = probe.path() + ".metadata", index_path = probe.path() + ".index";

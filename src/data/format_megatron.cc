@@ -1,5 +1,5 @@
-// Megatron-LM's indexed data sets: PREFIX.bin is tokens and nothing else, PREFIX.idx says their type, the lengths and
-// places of sequences, and which sequences are a document [megatron/core/datasets/indexed_dataset.py].
+// Megatron-LM's indexed data sets: PREFIX.bin holds only tokens; PREFIX.idx holds their type, the lengths and offsets
+// of sequences, and which sequences form a document [megatron/core/datasets/indexed_dataset.py].
 #include <array>
 
 #include "base/error.h"
@@ -44,14 +44,14 @@ Header read_header(const StableFile& index) {
   const auto room = uint64_t(index.bytes() - kIndexHeader);
   const bool small = sequences <= room / 12 && boundaries <= room / 8;
   const uint64_t needed = small ? 12 * sequences + 8 * boundaries : 0;
-  // A byte more for each sequence: the modes of a multimodal data set.
+  // Multimodal data sets have one more byte per sequence: its mode.
   if (!small || (needed != room && needed + sequences != room))
     throw Error(cat(path, ": the header promises ", sequences, " sequences and ", boundaries,
                     " document boundaries, but ", room, " bytes follow it: it is truncated or damaged"));
   return {type_of_code(index.value<uint8_t>(17), path), int64_t(sequences), int64_t(boundaries)};
 }
 
-// Sequences lie back to back from the first byte of the .bin to its last; anything else would be read wrongly.
+// Sequences must be contiguous from the first byte of the .bin to the last; otherwise they would be misread.
 void require_back_to_back(const StableFile& index, const Header& h, const StableFile& tokens) {
   ValueRun<int32_t> lengths(index, h.lengths(), h.sequences);
   ValueRun<int64_t> pointers(index, h.pointers(), h.sequences);

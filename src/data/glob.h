@@ -1,4 +1,4 @@
-// File name patterns (* ? [abc]) to file names, in an order that no locale or file system changes.
+// Expands file name patterns (* ? [abc]) in an order that is independent of locale and file system.
 #pragma once
 #include <string>
 #include <string_view>
@@ -6,11 +6,11 @@
 
 namespace athanor {
 
-// Files that a pattern matches, in byte order of their names; perhaps none. An existing file's own name matches itself,
-// whatever characters it has.
+// Files that match a pattern, sorted by bytes of their names; may be empty. The name of an existing file matches
+// itself, whatever characters it contains.
 std::vector<std::string> match_glob(const std::string& pattern);
 
-// The same; no match is an Error(usage) naming the pattern.
+// The same, but no match throws Error(usage) naming the pattern.
 std::vector<std::string> expand_glob(const std::string& pattern);
 
 // A pattern that matches exactly this text.

@@ -18,7 +18,7 @@ HeldOut held_out(const Dataset& data, int64_t most) {
   }
   for (int64_t s = 0; s < data.sources(); ++s) {
     const int64_t all = data.windows(s), count = std::min(counts[size_t(s)], all);
-    // The middles of `count` equal parts; both terms stay far below 2^63.
+    // Midpoints of `count` equal intervals; both terms stay far below 2^63.
     for (int64_t i = 0; i < count; ++i)
       chosen.windows.push_back({s, all / count * i + (all % count * (2 * i + 1) + all / count * count) / (2 * count)});
   }

@@ -1,5 +1,5 @@
-// Which windows of a data set an evaluation looks at: all of them, or as many as it may, spread evenly over the whole
-// of every source. A function of the data set and that number alone, so every evaluation looks at the same ones.
+// The windows of a data set that an evaluation uses: all, or a given number spread evenly over every source. A function
+// of the data set and that number only, so every evaluation uses the same ones.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -13,11 +13,11 @@ struct HeldOutWindow {
 };
 
 struct HeldOut {
-  std::vector<HeldOutWindow> windows;  // by source, then by place
-  int64_t all = 0;                     // windows that there are
+  std::vector<HeldOutWindow> windows;  // by source, then by position
+  int64_t all = 0;                     // windows available
 };
 
-// most: windows; 0 = all. Sources share them out by their weights, as training does; no window comes twice.
+// most: maximum number of windows; 0 = all. Divided among sources by weight, as in training, without repetition.
 HeldOut held_out(const Dataset&, int64_t most);
 
 }  // namespace athanor

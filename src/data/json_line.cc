@@ -9,7 +9,7 @@
 namespace athanor {
 namespace {
 
-constexpr int kDepth = 512;  // of nested values; deeper ones are no data but an attack
+constexpr int kDepth = 512;  // of nested values; deeper nesting is malicious
 
 class Scanner {
  public:
@@ -48,7 +48,7 @@ class Scanner {
     throw Error(at_ < line_.size() ? cat("not JSON: expected ", expected, " at byte ", at_, " of the line")
                                    : cat("not JSON: the line ends where ", expected, " is expected"));
   }
-  // What begins here, by its first character; null: nothing of JSON.
+  // The kind of value that begins here, by its first character; null: not JSON.
   const char* kind_of_value() const {
     const char c = peek();
     const std::string_view rest = line_.substr(at_);
@@ -84,7 +84,7 @@ class Scanner {
     return code;
   }
 
-  // \uXXXX behind the u, with the other half if it is one of a pair.
+  // The rest of \uXXXX, and the second escape of a surrogate pair.
   void unicode(std::string* out) {
     uint32_t code = hex4();
     if (code >= 0xd800 && code < 0xdc00 && line_.substr(at_, 2) == "\\u") {
@@ -147,7 +147,7 @@ class Scanner {
     }
   }
 
-  // Numbers are not checked closer: no one reads them.
+  // Numbers are not validated: their values are not used.
   void plain() {
     for (const std::string_view word : {"true", "false", "null"})
       if (line_.substr(at_, word.size()) == word) {

@@ -56,7 +56,7 @@ void Loader::produce() {
     for (int64_t micro = 0;; ++micro) {
       const int64_t slots = int64_t(batches_.size());
       {
-        // Micro-batches taken_ - 1 (in use) to filled_ - 1 are kept; the slot of `micro` must not be among them.
+        // Keeps micro-batches taken_ - 1 (in use) to filled_ - 1, so the slot of `micro` must not hold one of them.
         std::unique_lock lock(mutex_);
         released_changed_.wait(lock, [&] { return stop_ || micro < taken_ - 1 + slots; });
         if (stop_) return;

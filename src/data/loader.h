@@ -1,7 +1,6 @@
-// Micro-batches in order, prepared ahead by one thread. Which samples a rank gets follows from the sample numbers
-// alone: a rank holds micro-batches in turns of `turn` successive ones, micro-batch k of all ranks together being
-// samples first_sample + k * rows + [0, rows), so a step of the same global batch takes the same samples whatever the
-// number of ranks, micro-batches or restarts.
+// Micro-batches in order, prefetched by a thread. A rank's samples follow from sample numbers only: ranks take turns of
+// `turn` consecutive micro-batches, and micro-batch k over all ranks is samples first_sample + k * rows + [0, rows). So
+// a step of the same global batch takes the same samples for any number of ranks, micro-batches or restarts.
 #pragma once
 #include <condition_variable>
 #include <cstdint>
@@ -16,10 +15,10 @@ namespace athanor {
 
 struct HostBatch {
   int64_t first_sample = 0;              // sample number of row 0
-  std::vector<int32_t> tokens, targets;  // [rows, T]; targets are tokens one further, -1 = ignored
+  std::vector<int32_t> tokens, targets;  // [rows, T]; targets are the next tokens, -1 = ignored
   std::vector<int32_t> positions;        // [rows, T] and
-  std::vector<Document> documents;       // [rows, max_documents] where they vary; otherwise empty
-  int64_t given_up = 0;                  // predictions ignored for want of rows in `documents`
+  std::vector<Document> documents;       // [rows, max_documents], only if they vary; otherwise empty
+  int64_t given_up = 0;                  // predictions ignored because `documents` has too few rows
 
   HostBatch(int64_t rows, int64_t seq_length, const PackingOptions& options);
   // Fills a row with a sample.
@@ -28,10 +27,10 @@ struct HostBatch {
 
 struct LoaderOptions {
   SampleOrder order;
-  int64_t first_sample = 0;  // global: samples that all ranks have consumed
+  int64_t first_sample = 0;  // global: samples consumed by all ranks
   int64_t rows = 1;          // per micro-batch and rank
   int rank = 0, world = 1;   // data-parallel
-  int64_t turn = 1;          // successive micro-batches that a rank holds before the next rank's
+  int64_t turn = 1;          // consecutive micro-batches of a rank before the next rank's
   int depth = 4;             // micro-batches prepared ahead
   PackingOptions packing = {};
 };
@@ -43,8 +42,8 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  // The next micro-batch; valid until the following next(). Rethrows what stopped the thread, once the micro-batches
-  // before it are consumed, and at every call after that.
+  // The next micro-batch; valid until the following next(). An error of the thread is rethrown after the micro-batches
+  // before it are consumed, and at every later call.
   const HostBatch& next();
   // Total time that next() spent waiting for data.
   double wait_seconds() const { return wait_seconds_; }
@@ -57,9 +56,9 @@ class Loader {
   const LoaderOptions options_;
   double wait_seconds_ = 0;  // of the consumer's thread only
 
-  std::mutex mutex_;  // guards all below; batch_[i % slots] belongs to one side between two looks at the counters
+  std::mutex mutex_;  // guards all below; batch_[i % slots] is owned by one side until the counters change
   std::condition_variable filled_changed_, released_changed_;
-  std::vector<HostBatch> batches_;  // [depth + 1]: one of them is in the consumer's hands
+  std::vector<HostBatch> batches_;  // [depth + 1]: one of them is used by the consumer
   int64_t filled_ = 0, taken_ = 0;  // micro-batches
   bool stop_ = false;
   std::exception_ptr failure_;

@@ -66,7 +66,7 @@ class Counts {
       if (i > 1) triple_.increment((uint64_t(tokens[i - 2]) * vocab_ + uint64_t(tokens[i - 1])) * vocab_ + c);
     }
   }
-  // Probability of c after a, b, of each order; where a context was never seen, that of the next lower order.
+  // Probability of c after a, b for each order; for an unseen context that of the next lower order.
   std::array<double, kOrders> operator()(uint64_t a, uint64_t b, uint64_t c) const {
     std::array<double, kOrders> p;
     p[0] = (double(single_[c]) + 1) / (total_ + double(vocab_));
@@ -83,7 +83,7 @@ class Counts {
   CountTable pair_, triple_;
 };
 
-// Calls fn with the probabilities of every token that has two before it.
+// Calls fn with the probabilities of every token that has two predecessors.
 template <class Fn>
 void each(const Counts& counts, std::span<const int32_t> tokens, Fn&& fn) {
   for (size_t i = 2; i < tokens.size(); ++i)
@@ -94,10 +94,10 @@ using Weights = std::array<double, kOrders>;
 
 double mix(const Weights& w, const std::array<double, kOrders>& p) { return w[0] * p[0] + w[1] * p[1] + w[2] * p[2]; }
 
-// Expectation maximisation of the mixture's weights; orders above `orders` get none.
+// Expectation maximization of the mixture weights; orders above `orders` get weight 0.
 Weights fit(const Counts& counts, std::span<const int32_t> held_out, int orders) {
-  constexpr int kSteps = 12;       // each halves the distance or better; the loss moves below 1e-3 long before
-  constexpr double kFloor = 1e-3;  // the unigram's least weight: it alone never says zero
+  constexpr int kSteps = 12;       // the loss changes by less than 1e-3 long before
+  constexpr double kFloor = 1e-3;  // minimum weight of the unigram, which is never 0
   Weights w{};
   for (int i = 0; i < orders; ++i) w[size_t(i)] = 1.0 / orders;
   for (int step = 0; step < kSteps; ++step) {
@@ -118,7 +118,7 @@ Weights fit(const Counts& counts, std::span<const int32_t> held_out, int orders)
   return w;
 }
 
-// A twentieth of the tokens, in runs from everywhere: the end of a corpus is seldom like the rest.
+// A twentieth of the tokens, in runs from everywhere: the end of a corpus is rarely representative.
 std::pair<std::vector<int32_t>, std::vector<int32_t>> hold_out(std::span<const int32_t> tokens) {
   const size_t run = std::clamp<size_t>(tokens.size() / 2000, 3, 1000);
   std::pair<std::vector<int32_t>, std::vector<int32_t>> parts;

@@ -1,5 +1,4 @@
-// Losses that a trained model must beat: n-gram models of a token stream, in nats per token, next to nothing to
-// compute.
+// Cheap baselines that a trained model must beat: losses of n-gram models of a token stream, in nats per token.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -7,10 +6,10 @@
 
 namespace athanor {
 
-// Mean negative log-likelihood of the validation tokens, each predicted from those before it.
+// Mean negative log-likelihood of the validation tokens, each predicted from its predecessors.
 struct NgramBaselines {
   double uniform = 0;  // log of the vocabulary's size
-  double unigram = 0;  // counts, add one
+  double unigram = 0;  // add-one smoothing
   double bigram = 0;   // interpolated with the unigram
   double trigram = 0;  // interpolated with both
   int64_t train_tokens = 0, valid_tokens = 0;

@@ -3,7 +3,7 @@
 namespace athanor {
 namespace {
 
-// weights * period as integers, when they all are integers up to the error of their division.
+// Whether all weights * period are integers, up to the error of their division.
 bool divides(const std::vector<double>& fractions, int64_t period) {
   return std::all_of(fractions.begin(), fractions.end(), [&](double f) {
     const double share = f * double(period);

@@ -1,5 +1,5 @@
-// The order of samples, as pure functions: nothing is stored, drawn or remembered, so a run can start at any sample
-// and on any number of ranks. Permutation shuffles the windows of one source; Blend deals samples out to sources.
+// The order of samples as pure functions without state, so a run can start at any sample and on any number of ranks.
+// Permutation shuffles the windows of one source; Blend assigns samples to sources.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -38,7 +38,7 @@ class Permutation {
 
  private:
   static constexpr int kRounds =
-      8;  // 4 are the least for pseudo-randomness [Luby & Rackoff 1988]; small domains like more
+      8;  // minimum for pseudo-randomness is 4 [Luby & Rackoff 1988]; small domains need more
   static constexpr uint64_t kTabled = 128;
 
   void shuffle() {

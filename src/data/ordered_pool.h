@@ -1,5 +1,5 @@
-// Threads that work on a stream of jobs and give the results back in the order of the jobs, so that the outcome does
-// not depend on how many threads there are.
+// Threads that process a stream of jobs and return results in job order, so that the outcome does not depend on the
+// number of threads.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -20,9 +20,9 @@ class OrderedPool {
  public:
   using Work = std::function<Result(Job)>;
 
-  enum class Fewer : uint8_t { refused, allowed };  // threads than asked for, where the system starts no more
+  enum class Fewer : uint8_t { refused, allowed };  // what to do if the system starts fewer threads
 
-  // make_work is called in each thread: what it returns may own working memory.
+  // make_work is called in each thread: its result may own working memory.
   OrderedPool(int64_t threads, Fewer fewer, const std::function<Work()>& make_work)
       : capacity_(size_t(2 * threads + 2)) {
     try {
@@ -50,7 +50,7 @@ class OrderedPool {
     changed_.notify_all();
   }
 
-  // The result of the oldest job; what its work threw, it throws.
+  // The result of the oldest job; rethrows what its work threw.
   Result take() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return slots_.front().done; });
@@ -86,7 +86,7 @@ class OrderedPool {
     for (;;) {
       changed_.wait(lock, [&] { return stopping_ || begun_ < slots_.size(); });
       if (stopping_) return;
-      Slot& slot = slots_[begun_++];  // a deque's elements stay where they are while others come and go at its ends
+      Slot& slot = slots_[begun_++];  // stays valid while other jobs come and go
       lock.unlock();
       try {
         slot.result.emplace(work(std::move(slot.job)));

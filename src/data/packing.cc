@@ -8,7 +8,7 @@
 namespace athanor {
 namespace {
 
-// Row [0, t) cut at the ends, empty pieces left out.
+// Row [0, t) cut at the ends, without empty pieces.
 std::vector<Document> pieces(const std::vector<int64_t>& ends, int64_t t) {
   std::vector<Document> out;
   int64_t begin = 0;

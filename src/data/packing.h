@@ -1,5 +1,5 @@
-// A window of tokens as a row of a micro-batch: which of its predictions count, where its documents lie, and the
-// position of each token within its document. Pure functions; what the options mean is described in data/README.md.
+// A window of tokens as a row of a micro-batch: which predictions count, its documents, and each token's position in
+// its document. Pure functions; the options are described in data/README.md.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -8,18 +8,18 @@
 namespace athanor {
 
 struct PackingOptions {
-  bool reset_attention_mask = false;  // a token sees its own document only
-  bool reset_position_ids = false;    // positions start anew in every document
-  bool eod_mask_loss = false;         // what follows a document's end is not predicted from it
-  int64_t eod_id = -1;                // ends a document, in sources without an index of them
+  bool reset_attention_mask = false;  // tokens attend only within their own document
+  bool reset_position_ids = false;    // positions restart in every document
+  bool eod_mask_loss = false;         // the token after a document's end is not predicted
+  int64_t eod_id = -1;                // ends a document, for sources without an index
   int64_t max_documents = 1;          // rows of HostBatch::documents for each sequence
 
   bool needs_documents() const { return reset_attention_mask || reset_position_ids || eod_mask_loss; }
-  // Whether rows differ in documents or positions, so that both must go to the device with every micro-batch.
+  // Whether rows differ in documents or positions, so that both must be uploaded with every micro-batch.
   bool varies() const { return reset_attention_mask || reset_position_ids; }
 };
 
-// Tokens [begin, begin + length) of a row see each other and nothing else; length 0: a row of the table without use.
+// Tokens [begin, begin + length) of a row attend only to each other; length 0: unused row of the table.
 struct Document {
   int32_t begin = 0, length = 0;
   bool operator==(const Document&) const = default;
@@ -27,8 +27,8 @@ struct Document {
 
 struct Window {
   std::vector<int32_t> tokens;  // [T + 1]
-  std::vector<uint8_t> mask;    // [T + 1]: 0 = not to be predicted
-  std::vector<int64_t> ends;    // tokens of the window before the end of each document that ends in it, ascending
+  std::vector<uint8_t> mask;    // [T + 1]: 0 = not predicted
+  std::vector<int64_t> ends;    // ends of documents within the window, in tokens from its start, ascending
 };
 
 struct Row {
@@ -37,11 +37,11 @@ struct Row {
   std::span<Document> documents;       // [max_documents]; likewise
 };
 
-// Ends of documents by the token that ends them.
+// Ends of documents, found by the end-of-document token.
 std::vector<int64_t> ends_by_token(std::span<const int32_t> tokens, int64_t eod_id);
 
-// Returns how many predictions were given up because the window has more than max_documents: the documents beyond are
-// one with the last that fits, so nothing of them is predicted, and what is predicted sees exactly its own document.
+// Returns the number of predictions dropped because the window has more than max_documents: the excess documents are
+// merged with the last one that fits and not predicted. Every predicted token sees exactly its own document.
 int64_t pack(const Window& window, const PackingOptions& options, const Row& row);
 
 }  // namespace athanor

@@ -25,7 +25,7 @@ std::string text_of(const nlohmann::json& json, const char* key) {
 int64_t label_of(const nlohmann::json& json, size_t choices) {
   int64_t label = -1;
   if (json.contains("label") && json.at("label").is_number_integer()) label = json.at("label").get<int64_t>();
-  if (json.contains("label") && json.at("label").is_string()) {  // as the Hugging Face hub has HellaSwag
+  if (json.contains("label") && json.at("label").is_string()) {  // as in HellaSwag on the Hugging Face hub
     const auto text = json.at("label").get<std::string>();
     const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), label);
     if (error != std::errc() || stop != text.data() + text.size()) label = -1;

@@ -19,7 +19,7 @@ namespace athanor {
 namespace {
 
 constexpr int64_t kChunk = 1 << 18;            // tokens read at a time
-constexpr int64_t kSampleTokens = 32'000'000;  // that info looks at
+constexpr int64_t kSampleTokens = 32'000'000;  // read by info
 constexpr int64_t kNgramTokens = 8'000'000;    // of training and of validation at most
 constexpr int64_t kExcerptTokens = 240;
 constexpr int kTopTokens = 10, kMaxRanges = 20;
@@ -49,7 +49,7 @@ void each_chunk(const TokenFile& shard, int64_t at, int64_t end, Fn&& fn) {
 
 // ---- verify
 
-// Collects the runs of consecutive tokens that are outside the vocabulary.
+// Collects runs of consecutive tokens outside the vocabulary.
 class BadRanges {
  public:
   explicit BadRanges(int64_t limit) : limit_(limit) {}
@@ -98,7 +98,7 @@ struct Frequencies {
   std::vector<int64_t> counts;  // [ids]
   int64_t total = 0, invalid = 0;
   void add(std::span<const int32_t> tokens) {
-    constexpr int32_t kMaxIds = 1 << 22;  // larger ids are no vocabulary that exists
+    constexpr int32_t kMaxIds = 1 << 22;  // no vocabulary has larger ids
     for (int32_t t : tokens) {
       if (t < 0 || t >= kMaxIds) {
         ++invalid;
@@ -117,7 +117,7 @@ std::string printable(const std::string& text) {
     const auto byte = uint8_t(c);
     if (c == '\n')
       out << "\\n";
-    else if (byte < 0x20 || byte == 0x7f)  // a terminal must not act on what it is shown
+    else if (byte < 0x20 || byte == 0x7f)  // must not control the terminal
       out << "\\x" << std::hex << std::setw(2) << std::setfill('0') << int(byte) << std::dec;
     else
       out << c;
@@ -160,12 +160,12 @@ std::string describe(const Frequencies& f, int64_t vocab_size, const Tokenizer* 
   return out.str();
 }
 
-// Lengths of the documents in runs of tokens that a token ends. Where the very first token is that one, it begins
-// documents instead (llm.c), which leaves the lengths the same.
+// Document lengths in token runs, by the token that ends documents. If the first token of all is that token, it begins
+// documents instead (llm.c); lengths are the same.
 class DocumentScan {
  public:
   explicit DocumentScan(int64_t eod_id) : eod_id_(eod_id) {}
-  // `follows`: these tokens come right after those before; otherwise a document that is cut here is not counted.
+  // `follows`: the tokens directly follow the previous ones; otherwise documents that are cut here are not counted.
   void add(std::span<const int32_t> tokens, bool follows) {
     if (!follows) open_ = false;
     for (const int32_t token : tokens) {
@@ -188,7 +188,7 @@ class DocumentScan {
     length_ = 0;
   }
   const int64_t eod_id_;
-  bool begins_ = false, open_ = false;  // open_: the start of the present document was seen
+  bool begins_ = false, open_ = false;  // open_: the start of the current document was seen
   int64_t length_ = 0, looked_at_ = 0;
   DocumentStatistics statistics_;
 };
@@ -202,7 +202,7 @@ std::string describe(const DocumentStatistics& d, const std::string& source) {
   return out.str() + "\n";
 }
 
-// Tokens from the start of each shard in turn until there are `limit`.
+// The first `limit` tokens of the shards, in order.
 std::vector<int32_t> first_tokens(const std::vector<TokenFile>& shards, int64_t limit) {
   std::vector<int32_t> tokens;
   for (const TokenFile& shard : shards) {
@@ -229,7 +229,7 @@ std::string ngram_report(const ReportOptions& options, const std::vector<TokenFi
   return cat("n-grams: ", to_string(ngram_baselines(train, valid, vocab_size)), "\n");
 }
 
-// The shards that open, and lines about all of them.
+// The shards that could be opened, and a line about each.
 struct Opened {
   std::vector<TokenFile> shards;
   int64_t tokens = 0;
@@ -253,7 +253,7 @@ void open_all(const ReportOptions& options, Opened& opened) {
   opened.lines << "total: " << opened.shards.size() << " shard(s), " << opened.tokens << " tokens\n";
 }
 
-// What is found in tokens that are looked at: all, or chunks spread evenly over each shard.
+// Findings in the tokens read: all, or chunks spread evenly over each shard.
 struct Looked {
   Frequencies frequencies;
   DocumentStatistics documents;
@@ -284,7 +284,7 @@ Looked look(const Opened& opened, int64_t eod_id) {
   return found;
 }
 
-// By the index where the format has one, else by the token that ends a document.
+// By the index if the format has one, else by the end-of-document token.
 std::string document_report(const Opened& opened, const Looked& looked, int64_t eod_id) {
   DocumentStatistics indexed;
   bool all_indexed = true;
@@ -307,7 +307,7 @@ std::unique_ptr<Tokenizer> tokenizer_of(const ReportOptions& options, const std:
   return options.tokenizer.empty() ? find_tokenizer(shard) : make_tokenizer({.source = options.tokenizer});
 }
 
-// All that the tokens say.
+// Everything derived from the tokens.
 void describe_tokens(const ReportOptions& options, Opened& opened) {
   const TokenFile& first = opened.shards.front();
   const auto tokenizer = tokenizer_of(options, first.path());
@@ -362,7 +362,7 @@ DataInfo data_info(const ReportOptions& options) {
     if (opened.tokens > 0) describe_tokens(options, opened);
   } catch (const Error& e) {
     if (e.code() == Exit::usage) throw;
-    opened.problems << "problem: " << e.what() << "\n";  // a shard that opens and cannot be read
+    opened.problems << "problem: " << e.what() << "\n";  // a shard that opens but cannot be read
   }
   const std::string problems = opened.problems.str();
   return {opened.lines.str() + problems, problems.empty()};

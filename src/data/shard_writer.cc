@@ -137,7 +137,7 @@ void ShardWriter::begin_shard() {
 void ShardWriter::flush() {
   write_all(file_, buffer_, temporary(shard_path(shards_ - 1)));
   buffer_.clear();
-  // Has the disk begin with what is there, so that the fsync at the end waits for little; its errors reappear there.
+  // Starts writeback of what is there, so that the final fsync has little to do; it also reports errors.
   ::sync_file_range(file_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
 }
 
@@ -157,13 +157,13 @@ void ShardWriter::end_shard() {
   shard_tokens_ = 0;
 }
 
-// How many of the ids go into the open shard at once.
+// How many of the ids fit into the open shard.
 size_t ShardWriter::room(std::span<const int32_t> ids) const {
   const size_t most = std::min(ids.size(), kBuffer);
   const int64_t left = options_.shard_tokens - shard_tokens_;
   if (left > int64_t(most)) return most;
   if (options_.format == ShardFormat::llmc) return size_t(left);
-  const auto last = ids.begin() + std::max<int64_t>(left, 1) - 1;  // the first that may be the last of the shard
+  const auto last = ids.begin() + std::max<int64_t>(left, 1) - 1;  // the first that may be the shard's last
   return size_t(std::min(std::find(last, ids.end(), options_.eod_id) - ids.begin() + 1, std::ptrdiff_t(most)));
 }
 
@@ -191,7 +191,7 @@ void ShardWriter::append(std::span<const int32_t> ids) {
   }
 }
 
-// A run that was killed among these has renamed some of them already.
+// A run that was killed while renaming has renamed some of them already.
 void ShardWriter::publish(const std::string& path) const {
   if (!kept_ || ::access(temporary(path).c_str(), F_OK) == 0) rename_path(temporary(path), path);
 }
@@ -203,7 +203,7 @@ std::vector<std::string> ShardWriter::finish() {
   std::vector<std::string> paths;
   for (size_t i = 0; i < shards_; ++i) {
     paths.push_back(shard_path(i));
-    if (options_.format == ShardFormat::megatron) publish(index_path(paths.back()));  // a .bin never lacks its index
+    if (options_.format == ShardFormat::megatron) publish(index_path(paths.back()));  // no .bin without its index
     publish(paths.back());
   }
   for (const std::string& old : existing)
@@ -211,7 +211,7 @@ std::vector<std::string> ShardWriter::finish() {
       remove_tree(old);
       remove_tree(index_path(old));
     } else if (options_.format == ShardFormat::llmc) {
-      remove_tree(index_path(old));  // of the Megatron shard that had this name
+      remove_tree(index_path(old));  // of the Megatron shard with this name
     }
   fsync_dir(parent_dir(options_.prefix));
   finished_ = true;

@@ -1,6 +1,6 @@
-// Writes tokens as shards PREFIX000000.bin, PREFIX000001.bin, ...: llm.c's version 1 (uint16) where the vocabulary
-// fits, else version 7 (uint32); or Megatron-LM's, each with its .idx. Shards are written as *.tmp, synced, and get
-// their names together in finish().
+// Writes tokens as shards PREFIX000000.bin, PREFIX000001.bin, ...: llm.c's version 1 (uint16) if the vocabulary fits,
+// else version 7 (uint32); or Megatron-LM's, each with its .idx. Shards are written as *.tmp, synced, and all renamed
+// in finish().
 #pragma once
 #include <cstdint>
 #include <span>
@@ -14,26 +14,25 @@ namespace athanor {
 enum class ShardFormat : uint8_t { llmc, megatron };
 
 struct ShardOptions {
-  std::string prefix;      // path and start of the names; missing folders are made
-  int64_t vocab_size = 0;  // the size of a token follows from it
-  int64_t shard_tokens =
-      100'000'000;         // a new shard begins after so many; Megatron: after the document that reaches them
-  bool overwrite = false;  // replace shards of this prefix; otherwise they are an error
+  std::string prefix;                  // path and start of the names; creates missing folders
+  int64_t vocab_size = 0;              // determines the token size
+  int64_t shard_tokens = 100'000'000;  // tokens per shard; Megatron: the shard ends with the document that reaches it
+  bool overwrite = false;              // replace shards of this prefix; otherwise they are an error
   ShardFormat format = ShardFormat::llmc;
-  int32_t eod_id = -1;  // Megatron: what a document ends with
+  int32_t eod_id = -1;  // Megatron: end-of-document token
 };
 
-// How far a writer has come; what a restarted program needs to go on.
+// Progress of a writer, from which a restarted program can continue.
 struct ShardState {
-  int64_t tokens = 0, shard_tokens = 0;  // in all, in the shard that is being written; 0: none is
+  int64_t tokens = 0, shard_tokens = 0;  // total; in the current shard, 0: none
   int64_t shards = 0;                    // begun
-  bool closed = false;                   // all are complete, and some may have their names already
+  bool closed = false;                   // all are complete, some may have been renamed already
 };
 
 class ShardWriter {
  public:
   explicit ShardWriter(const ShardOptions& options);
-  // Goes on with what another writer of the same options left behind when it reached this state.
+  // Continues from the files that another writer with the same options left in this state.
   ShardWriter(const ShardOptions& options, const ShardState& state);
   ShardWriter(const ShardWriter&) = delete;
   ShardWriter& operator=(const ShardWriter&) = delete;
@@ -41,14 +40,14 @@ class ShardWriter {
 
   void append(std::span<const int32_t> ids);  // an id outside the vocabulary is an Error
   int64_t tokens() const { return tokens_; }
-  ShardState save();             // puts everything so far on disk
-  void close();                  // no more tokens; the last shard gets its header
-  void keep() { kept_ = true; }  // unfinished shards stay for another writer
+  ShardState save();             // makes everything so far durable
+  void close();                  // no more tokens; writes the last shard's header
+  void keep() { kept_ = true; }  // keeps unfinished shards for another writer
 
-  // Removes the unfinished shards that writers of this prefix left.
+  // Removes unfinished shards of earlier writers with this prefix.
   static void discard(const std::string& prefix);
 
-  // Publishes all shards; older shards of the prefix with higher numbers are removed (overwrite). Returns the paths.
+  // Publishes all shards and removes older shards of the prefix with higher numbers (overwrite). Returns the paths.
   std::vector<std::string> finish();
 
  private:
@@ -56,7 +55,7 @@ class ShardWriter {
   int64_t header_bytes() const;
   size_t room(std::span<const int32_t> ids) const;
   void publish(const std::string& path) const;
-  // A file of at least so many tokens that another writer left.
+  // Opens a file left by another writer that has at least so many tokens.
   Fd open_left_behind(const std::string& path, int64_t tokens) const;
   std::vector<std::string> existing_shards() const;
   void require_sane() const;

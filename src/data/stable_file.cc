@@ -12,8 +12,8 @@ StableFile StableFile::open(const std::string& path) {
   return opened;
 }
 
-// Catches growth and truncation. Not caught: a file rewritten in place at the same size (the fingerprint of a resumed
-// run sees that at the file's ends).
+// Detects growth and truncation, but not a rewrite in place at the same size (the fingerprint of a resumed run detects
+// that at the file's ends).
 void StableFile::read(int64_t offset, std::span<std::byte> out) const {
   if (offset < 0 || offset > bytes_ || int64_t(out.size()) > bytes_ - offset)
     throw Error(cat(path_, ": bytes ", offset, " to ", offset, " + ", out.size(), " are asked for, it has ", bytes_));

@@ -1,6 +1,5 @@
-// A read-only file that must not change while it is open: what shards and the files beside them are read through.
-// Reads are pread(2), not a mapping: a file that shrinks under the run gives an Error here, where a mapping gives
-// SIGBUS. Thread-safe once open.
+// A read-only file that must not change while open; shards and their side files are read through it. Uses pread(2), not
+// a mapping: if the file shrinks this throws an Error where a mapping would raise SIGBUS. Thread-safe once open.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +17,7 @@ class StableFile {
   const std::string& path() const { return path_; }
   int64_t bytes() const { return bytes_; }  // at open
 
-  // Bytes [offset, offset + out.size()). Throws when they are not all in the file, or the file has another size by now.
+  // Bytes [offset, offset + out.size()). Throws if they are not all in the file, or its size has changed.
   void read(int64_t offset, std::span<std::byte> out) const;
   template <class T>
   T value(int64_t offset) const {

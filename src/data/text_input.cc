@@ -42,7 +42,7 @@ TextInput::TextInput(const std::string& path) : path_(path == "-" ? "standard in
   plain_file_ = file_ && !start_.starts_with("\x1f\x8b") && start_ != "\x28\xb5\x2f\xfd";
 }
 
-// What would otherwise be taken for a text: nobody means the bytes of an archive.
+// Rejects archives, whose bytes would otherwise be taken for text.
 void TextInput::require_text() const {
   const auto refuse = [this](auto... what) { throw Error(cat(path_, ": ", what...), Exit::usage); };
   if (start_ == "PAR1") refuse("a parquet file: turn it into JSON lines with scripts/parquet_to_jsonl.py");

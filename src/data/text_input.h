@@ -1,5 +1,5 @@
-// An input of `athanor tokenize` as a stream of bytes: a plain, gzip or zstd file, or standard input. What it is shows
-// in its first bytes, not in its name.
+// An input of `athanor tokenize` as a byte stream: a plain, gzip or zstd file, or standard input, recognized by its
+// first bytes.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -14,8 +14,8 @@ namespace athanor {
 // Reads up to the size of the buffer; 0 at the end. Errors name the file and the offset.
 using ReadBytes = std::function<size_t(std::span<char>)>;
 
-// Each undoes one kind of compression; several members or frames in a row are one text. What ends in the middle is an
-// Error. In a program built without the library they are an Error(usage) that says so.
+// Each decompresses one format; several members or frames in a row are one text. Truncated input is an Error. In a
+// build without the library they throw an Error(usage) that says so.
 ReadBytes read_gzip(ReadBytes raw, const std::string& path);
 ReadBytes read_zstd(ReadBytes raw, const std::string& path);
 
@@ -23,10 +23,10 @@ class TextInput {
  public:
   explicit TextInput(const std::string& path);  // "-": standard input
   TextInput(const TextInput&) = delete;
-  // Appends up to `bytes`, fewer only at the end; returns how many.
+  // Appends up to `bytes`, fewer only at the end; returns the number appended.
   size_t read(std::string& text, size_t bytes);
-  void skip(int64_t bytes);                             // fewer bytes than that are an Error
-  int64_t file_offset() const { return file_offset_; }  // bytes taken from the file, compressed as it is
+  void skip(int64_t bytes);                             // throws if there are fewer bytes
+  int64_t file_offset() const { return file_offset_; }  // bytes read from the file, before decompression
 
  private:
   void require_text() const;
@@ -36,7 +36,7 @@ class TextInput {
   Fd file_;
   int fd_ = -1;
   int64_t file_offset_ = 0;
-  std::string start_;  // bytes that were read to see what the file is
+  std::string start_;  // bytes read to detect the format
   size_t start_used_ = 0;
   bool plain_file_ = false;
   ReadBytes read_;

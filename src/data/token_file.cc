@@ -14,15 +14,15 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "shards are little-endian and are read without swapping");
 
-// How a file is recognised: all that is not empty must hold.
+// How to recognize a format: all non-empty fields must match.
 struct Format {
   std::string_view magic;   // first bytes of the file
   std::string_view suffix;  // of its name
-  std::string_view beside;  // a file that lies beside it: the same name with this extension
+  std::string_view beside;  // required file beside it: same name, this extension
   TokenLayout (*read)(const Probe&);
 };
 
-// The formats that can be read, the first that fits. A new one is a function beside those of token_format.h and a row
+// Readable formats; the first match is used. For a new format add a function beside those of token_format.h and a row
 // here; headerless files match the last row.
 constexpr Format kFormats[] = {
     {"", ".bin", ".idx", read_megatron},
@@ -34,7 +34,7 @@ constexpr Format kFormats[] = {
     {"", "", "", read_raw},
 };
 
-// Files that people give by mistake: better named than read as tokens.
+// Files of other kinds that users pass by mistake: reported, not read as tokens.
 struct Stranger {
   std::string_view magic;
   const char* what;
@@ -103,7 +103,7 @@ decltype(auto) by_type(TokenType type, Fn&& fn) {
   return fn.template operator()<double>();
 }
 
-// A token's id; -1 for what is none.
+// A token's id, or -1 if invalid.
 template <class T>
 int32_t to_id(T value) {
   if constexpr (std::is_floating_point_v<T>)

@@ -1,5 +1,5 @@
-// One read-only token shard: format found and validated at open, then any run of tokens as int32, what is known of its
-// documents, and which predictions count. Thread-safe once open. The formats are described in data/README.md.
+// A read-only token shard: format detected and validated at open; reads runs of tokens as int32, document ends and the
+// loss mask. Thread-safe once open. Formats are described in data/README.md.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace athanor {
 
 class TokenFile {
  public:
-  // dtype: "auto" (the file's header says) or the type of a token, which headerless files need and others must agree
-  // with. vocab_size: tokens at or above it are errors; 0 = unknown, then only tokens above 2^31-1 are.
+  // dtype: "auto" (from the header) or the token type, required for headerless files; others must match it. vocab_size:
+  // larger tokens are errors; 0 = unknown, then only tokens above 2^31-1 are.
   static TokenFile open(const std::string& path, std::string_view dtype = "auto", int64_t vocab_size = 0);
 
   const std::string& path() const { return file_.path(); }
@@ -24,15 +24,15 @@ class TokenFile {
   int64_t count() const { return layout_.count; }
   int64_t bytes() const { return file_.bytes(); }  // file size at open
 
-  // Tokens [at, at + out.size()). Throws when the range is outside the file, a token is outside the vocabulary (naming
-  // file and token number), the file's size is no longer that of open, or the read fails.
+  // Tokens [at, at + out.size()). Throws if the range is outside the file, a token is outside the vocabulary (naming
+  // file and token number), the file's size has changed since open, or the read fails.
   void read(int64_t at, std::span<int32_t> out) const;
 
-  // The same without the vocabulary check: what is no int32 of at least 0 comes out negative. For reports on bad files.
+  // The same without the vocabulary check; invalid values are negative. For reports on bad files.
   void read_unchecked(int64_t at, std::span<int32_t> out) const;
-  std::string item_text(int64_t at) const;  // token number `at` as the file has it, for such reports
+  std::string item_text(int64_t at) const;  // token number `at` as stored, for such reports
 
-  // 1 where the token is to be predicted, 0 where the file's loss mask says that it is not.
+  // 1 for tokens to predict, 0 for tokens that the file's loss mask excludes.
   void read_mask(int64_t at, std::span<uint8_t> out) const;
 
  private:

@@ -56,7 +56,7 @@ int64_t cores() {
   return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
 }
 
-// Everything that the output depends on. Input files count by path, size and time of change.
+// Everything that the output depends on. Input files are identified by path, size and modification time.
 std::string identity_of(const TokenizeOptions& o, const Tokenizer& tokenizer, int64_t& bytes) {
   std::ostringstream text;
   const DocumentOptions& d = o.documents;
@@ -66,7 +66,7 @@ std::string identity_of(const TokenizeOptions& o, const Tokenizer& tokenizer, in
   for (const std::string& path : d.inputs) {
     struct stat status {};
     if (path != "-") {
-      open_regular(path);  // all are there before the first is read
+      open_regular(path);  // all must exist before the first is read
       if (::stat(path.c_str(), &status) != 0) throw_io("looking at", path, errno);
     }
     bytes += status.st_size;
@@ -81,7 +81,7 @@ struct Encoded {
   StreamPosition after;
 };
 
-// What one thread does with jobs.
+// The work of one thread on jobs.
 class JobEncoder {
  public:
   JobEncoder(const TokenizeOptions& options, const Tokenizer& tokenizer)
@@ -134,7 +134,7 @@ class JobEncoder {
   std::string document_;
 };
 
-// A run from its start, or from where another was killed, to its shards.
+// A run from its start, or from where an earlier one was killed, to its shards.
 class Run {
  public:
   Run(const TokenizeOptions& options, const Tokenizer& tokenizer)
@@ -183,7 +183,7 @@ class Run {
             .eod_id = tokenizer_.eod_id()};
   }
 
-  // A folder has one descriptor: shards of two tokenizers in it would be read with the wrong one.
+  // A folder has one descriptor: a second tokenizer's shards would be read with the wrong one.
   void require_one_tokenizer() const {
     if (beside_is(tokenizer_.files()[0].content)) return;
     const std::string folder = parent_dir(options_.output_prefix);
@@ -196,7 +196,7 @@ class Run {
                                            "the new one; choose another folder")),
                   Exit::usage);
   }
-  // Whether the folder's descriptor has this content, or there is none. One that cannot be read is another's.
+  // Whether the folder's descriptor has this content or is missing. An unreadable one counts as different.
   bool beside_is(const std::string& content) const {
     try {
       const auto beside = tokenizer_files_beside(options_.output_prefix);
@@ -205,7 +205,7 @@ class Run {
       return false;
     }
   }
-  // A file of the folder that may be a shard of another prefix.
+  // A file in the folder that may be a shard of another prefix.
   std::string foreign_shard() const {
     const std::string folder = parent_dir(options_.output_prefix);
     for (const std::string& path : match_glob(escape_glob(folder) + "/*.bin")) {
@@ -277,7 +277,7 @@ class Run {
   void save() {
     for (const Part part : {kTrain, kValid}) state_.parts[part] = writers_[part]->save();
     journal_.save(state_);
-    for (auto& writer : writers_) writer->keep();  // from now on another run can go on with them
+    for (auto& writer : writers_) writer->keep();  // from now on another run can continue with them
   }
 
   std::string summarise(const TokenizeResult& r) const {

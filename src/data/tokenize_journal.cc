@@ -40,7 +40,7 @@ bool is_sane(const TokenizeState& s) {
   return p.part >= 0 && p.part <= 1 && p.in_document >= 0 && p.in_document <= 3;
 }
 
-// Whether `path` still is the file that is open: a run that ended may have removed it since.
+// Whether `path` is still the open file: a run that ended may have removed it.
 bool is_at(const Fd& file, const std::string& path) {
   struct stat open {
   }, named{};

@@ -1,5 +1,5 @@
-// What runs of `athanor tokenize` tell each other: PREFIX_progress.json says how far one came, so that the same call
-// goes on there after a kill; PREFIX.lock says that one is at work.
+// Files shared by runs of `athanor tokenize`: PREFIX_progress.json holds the progress, so that the same call continues
+// after a kill; PREFIX.lock prevents concurrent runs.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -12,10 +12,10 @@
 
 namespace athanor {
 
-// The right to write shards of a prefix; the system frees it when the process ends, however it does.
+// Exclusive right to write shards of a prefix; released by the kernel when the process ends.
 class TokenizeLock {
  public:
-  explicit TokenizeLock(const std::string& prefix);  // makes missing folders; an Error(usage) when another has it
+  explicit TokenizeLock(const std::string& prefix);  // creates missing folders; Error(usage) if another process has it
   TokenizeLock(const TokenizeLock&) = delete;
   TokenizeLock& operator=(const TokenizeLock&) = delete;
   ~TokenizeLock();
@@ -33,11 +33,11 @@ struct TokenizeState {
 
 class TokenizeJournal {
  public:
-  // identity: of everything that the output depends on. Runs of another identity are not gone on with.
+  // identity: names everything the output depends on. Runs with another identity are not continued.
   TokenizeJournal(std::string path, std::string identity) : path_(std::move(path)), identity_(std::move(identity)) {}
   const std::string& path() const { return path_; }
-  // What an interrupted run of this identity left; nothing when there is none. One of another identity, or a damaged
-  // file, is an Error(usage).
+  // The state left by an interrupted run of this identity, if any. A damaged file, or one of another identity, is an
+  // Error(usage).
   std::optional<TokenizeState> load() const;
   void save(const TokenizeState& state) const;
   void remove() const;

@@ -1,6 +1,6 @@
-// Arena: activation memory whose plan is a recorded dry run of the very code that will run.
-// Recording hands out fake addresses and notes birth and death of each block; pack() assigns offsets; running hands
-// block k of a phase the offset planned for block k and refuses any divergence by name.
+// Arena: activation memory, planned by a recorded dry run of the same code that runs later. Recording returns fake
+// addresses and notes when each block is allocated and freed; pack() assigns offsets; at run time block k of a phase
+// gets the offset planned for block k. Any divergence from the recording is an error that names the block.
 #pragma once
 #include <memory>
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace athanor {
 
-constexpr size_t kArenaAlign = 256;  // bytes; the alignment CUDA libraries like best
+constexpr size_t kArenaAlign = 256;  // bytes; the alignment that CUDA libraries prefer
 
 // What tensors point to while memory is only planned: aligned and not null; dereferencing it faults.
 inline void* planned_address() {
@@ -54,11 +54,11 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  void record(std::string phase);      // start recording a new phase (fake addresses, nothing may dereference them)
+  void record(std::string phase);      // start recording a new phase (fake addresses: do not dereference)
   void finish_recording();             // every buffer must be dead; packs the phase
   size_t bytes() const;                // largest phase
   void commit(void* memory);           // from now on phases run in this memory of bytes()
-  void begin(std::string_view phase);  // start (again) a recorded phase
+  void begin(std::string_view phase);  // start running a recorded phase
   void end();                          // every buffer must be dead and every planned block used
 
   Buffer alloc(std::string_view name, DType, Shape);

@@ -10,8 +10,8 @@ namespace {
 constexpr size_t kMiB = size_t{1} << 20;
 constexpr double kTera = 1e12;
 
-// For the H200 the sustained rates are those that one is known to reach on random values; for the others 80 % of the
-// data sheet's products and 90 % of its memory rate, which is a guess.
+// The sustained rates of the H200 are known to be reached on random values; those of the others are a guess: 80 % of
+// the data sheet's product rate and 90 % of its memory rate.
 constexpr double kProducts = 0.8, kCopies = 0.9;
 
 constexpr GpuSpec kGpus[] = {

@@ -1,5 +1,5 @@
-// MemoryPlan: everything a run will hold, known before the first allocation. Owners add their tensors as lines; commit
-// makes one allocation and points every tensor into it, so that allocations equal the plan to the byte.
+// MemoryPlan: all device memory of a run, known before the first allocation. Owners add their tensors as lines; commit
+// makes one allocation and points every tensor into it, so allocated bytes equal planned bytes exactly.
 #pragma once
 #include <string>
 #include <vector>
@@ -28,7 +28,7 @@ class MemoryPlan {
   MemoryPlan& operator=(const MemoryPlan&) = delete;
   ~MemoryPlan();
 
-  // *target gets dtype, shape and, until commit, a fake address that nothing may dereference. It must stay where it is.
+  // *target gets dtype, shape and, until commit, a fake address that must not be dereferenced. It must not move.
   void add(MemoryKind, std::string name, DType, Shape, Tensor* target);
   // Adds what the arena's phases need; call after all phases are recorded.
   void add(Arena&);
@@ -36,11 +36,11 @@ class MemoryPlan {
   size_t total() const { return total_; }
   size_t total(MemoryKind) const;
   const std::vector<Line>& lines() const { return lines_; }
-  // Which options make a kind smaller; none that is in force already.
+  // Options that would make a kind smaller, without those already in force.
   std::string knobs(MemoryKind) const;
-  // Throws Error naming the largest kinds and the knobs of each when total() + reserve is above capacity.
+  // Throws an Error with the largest kinds and their options when total() + reserve exceeds capacity.
   void require_fits(size_t capacity, size_t reserve) const;
-  void commit(Device&);  // zero-filled
+  void commit(Device&);  // the memory is zero-filled
 
  private:
   std::vector<Line> lines_;

@@ -1,5 +1,5 @@
-// Greedy-by-size packing in nearly linear time: lifetimes of a deep model overlap nearly all of each other, so looking
-// at every pair would take minutes for thousands of layers.
+// Greedy-by-size packing in nearly linear time. Most lifetimes in a deep model overlap, so comparing all pairs of
+// blocks would take minutes for thousands of layers.
 #include <algorithm>
 #include <numeric>
 #include <vector>
@@ -9,7 +9,7 @@
 namespace athanor {
 namespace {
 
-// Bytes that are taken, as disjoint ranges that do not touch. Where memory is packed well they are few.
+// Allocated bytes, as disjoint, non-adjacent ranges. Well-packed memory has few of them.
 class Taken {
  public:
   void add(size_t begin, size_t end) {
@@ -27,7 +27,7 @@ class Taken {
     }
   }
 
-  // `at`, or the end of the first range that keeps [at, at + bytes) from being free.
+  // Returns `at` if [at, at + bytes) is free, else the end of the first range that overlaps it.
   size_t next_free(size_t at, size_t bytes) const {
     const auto r = std::partition_point(ranges_.begin(), ranges_.end(), [&](const R& x) { return x.end <= at; });
     return r != ranges_.end() && r->begin < at + bytes ? r->end : at;
@@ -41,8 +41,8 @@ class Taken {
   std::vector<R> ranges_;  // ascending
 };
 
-// What is taken at any moment of a span of time: a segment tree over the moments. A node knows what is taken at some
-// moment of its span, and what is taken during all of it.
+// Allocated ranges over time: a segment tree over the moments. A node stores the ranges allocated at some moment of its
+// span, and those allocated during all of it.
 class TakenOverTime {
  public:
   explicit TakenOverTime(size_t moments) : moments_(moments), nodes_(4 * std::max<size_t>(1, moments)) {}
@@ -52,7 +52,7 @@ class TakenOverTime {
   };
   void add(Span life, size_t begin, size_t end) { add(1, {0, moments_}, life, begin, end); }
 
-  // The lowest place where so many bytes are free during all of `life`.
+  // The lowest offset at which `bytes` bytes are free during all of `life`.
   size_t first_free(Span life, size_t bytes) {
     found_.clear();
     collect(1, {0, moments_}, life);
@@ -96,7 +96,7 @@ class TakenOverTime {
 }  // namespace
 
 size_t pack(std::vector<PlannedBlock>& blocks) {
-  std::vector<int64_t> times;  // at which something is born or dies
+  std::vector<int64_t> times;  // at which a block is allocated or freed
   for (const PlannedBlock& b : blocks) times.insert(times.end(), {b.born, b.died});
   std::sort(times.begin(), times.end());
   times.erase(std::unique(times.begin(), times.end()), times.end());

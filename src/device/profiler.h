@@ -8,26 +8,26 @@
 namespace athanor {
 
 struct DeviceWork {
-  std::string name;            // of the kernel; "copy", "fill"
-  int64_t label = 0;           // what begin() said when the host launched or captured it; 0: nothing
+  std::string name;            // kernel name, "copy" or "fill"
+  int64_t label = 0;           // the label of begin() when the host launched or captured it; 0: none
   int64_t stream = 0;          // activities of one stream do not overlap
   int64_t begin = 0, end = 0;  // ns on the profiler's clock
 };
 
 struct DeviceLog {
   std::vector<DeviceWork> done;
-  int64_t lost = 0;     // how many are missing
-  std::string problem;  // not empty: the profiler has failed, and what it says from now on is worth nothing
+  int64_t lost = 0;     // number of records dropped
+  std::string problem;  // not empty: the profiler failed; later records are not valid
 };
 
-// All calls are for the thread that launches work.
+// Call only from the thread that launches work.
 class Profiler {
  public:
   virtual ~Profiler() = default;
   virtual std::string description() const = 0;
-  virtual void begin(int64_t label) = 0;  // of all that is launched or captured until end()
+  virtual void begin(int64_t label) = 0;  // labels all work launched or captured until end()
   virtual void end() = 0;
-  virtual DeviceLog take() = 0;     // all since the last call; before it, the host has waited for the device
+  virtual DeviceLog take() = 0;     // all records since the last call; sync the device first
   virtual int64_t now() const = 0;  // ns on its clock
 };
 

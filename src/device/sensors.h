@@ -1,4 +1,4 @@
-// What a device says of itself while it works: power, temperature, clocks and what holds them down.
+// Power, temperature, clocks and throttle reasons of a device.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -6,7 +6,7 @@
 
 namespace athanor {
 
-struct SensorReading {  // without a value: this device has no such sensor
+struct SensorReading {  // no value: the device has no such sensor
   std::optional<double> watts, celsius;
   std::optional<double> sm_mhz, memory_mhz;
   std::optional<int64_t> throttle_reasons;  // bits, see throttle_text
@@ -18,12 +18,12 @@ class Sensors {
   virtual SensorReading read() = 0;  // may take milliseconds; never throws
 };
 
-// Reasons that a healthy machine does not have: heat, or too little power from outside. The power limit of the GPU
-// itself, which training meets all the time, is none of them. Bits of NVML's clocks event reasons.
+// Throttle reasons that a healthy machine does not show: heat, or too little external power. The GPU's own power cap is
+// not one of them: training reaches it all the time. Bits of NVML's clocks event reasons.
 inline constexpr int64_t kHwSlowdown = 0x8, kSwThermal = 0x20, kHwThermal = 0x40, kHwPowerBrake = 0x80;
 inline constexpr int64_t kThrottleAlarms = kHwSlowdown | kSwThermal | kHwThermal | kHwPowerBrake;
 
-// The names of the alarming reasons; "" for none.
+// Names of the alarming reasons; "" if there are none.
 std::string throttle_text(int64_t reasons);
 
 }  // namespace athanor

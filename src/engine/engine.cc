@@ -12,8 +12,8 @@
 namespace athanor {
 namespace {
 
-// Rows of logits held at once: chunks within the budget, equal but for what whole tiles of products need. Each chunk
-// reads and writes the whole gradient of the head; from some thousand rows on that hides behind its product.
+// Rows of logits per chunk: equal chunks within the budget, rounded up to whole tiles of products. Each chunk reads and
+// writes the whole gradient of the head; with several thousand rows the product hides that traffic.
 int64_t auto_chunk_rows(int64_t rows, int64_t row_bytes, size_t budget) {
   constexpr int64_t kEnough = 8192, kTile = 128;
   const int64_t most = std::clamp<int64_t>(int64_t(budget) / row_bytes, 1, kEnough);
@@ -89,7 +89,7 @@ Ctx Engine::context(Ops& ops, Tape* tape) {
           .tape = tape};
 }
 
-// Each phase runs once on a backend that launches nothing.
+// Runs each phase once on a backend that launches nothing.
 void Engine::record_phases() {
   recorded_ = true;
   PlanOps plan(*ops_);
@@ -144,7 +144,7 @@ const MemoryPlan& Engine::memory() {
   return memory_;
 }
 
-// Gradients are divided by the tokens of global_batch_size, and by StepControl then made those of the step's targets.
+// Gradients are divided by the tokens of global_batch_size; StepControl then rescales them to the step's targets.
 void Engine::set_step_sequences(int64_t sequences) {
   const int64_t once = options_.micro_batch_size * ranks();
   CHECK(micro_slot_ == 0, "the size of a step changes while ", micro_slot_, " of its micro-batches are accumulated");
@@ -210,7 +210,7 @@ void Engine::load(std::span<const int32_t> tokens, std::span<const int32_t> targ
   CHECK(int64_t(tokens.size()) == batch_.tokens.numel() && targets.size() == tokens.size(), "a micro-batch has ",
         batch_.tokens.numel(), " tokens, got ", tokens.size());
   CHECK(!inputs_ || slot < inputs_->slots(), "more micro-batches in a step than the ", micro_batches(), " planned");
-  // The device may read later: from a slot that no earlier copy reads any more.
+  // The device may read the slot later, so it must be one that no earlier copy still reads.
   auto* pinned = inputs_ ? static_cast<std::byte*>(inputs_->slot(slot)) : nullptr;
   const auto upload = [&](const Tensor& to, const void* from) {
     if (pinned) {
@@ -247,7 +247,7 @@ void Engine::run_micro_batch(Ctx c, const PhaseRunner::Enter& enter, bool last) 
   classifier({c, params}, std::move(x), batch_, head(), losses_);
   enter(Phase::backward);
   c.backward();
-  // A graph cannot end while its lanes are apart: there this wait is backward's.
+  // A graph cannot end before its lanes have joined: with graphs this wait counts as backward.
   if (last && !(options_.graphs && c.device.can_capture())) enter(Phase::communication);
   params.join(c);
   CHECK(c.tape->grads.empty(), c.tape->grads.size(), " gradients were never taken");
@@ -255,7 +255,7 @@ void Engine::run_micro_batch(Ctx c, const PhaseRunner::Enter& enter, bool last) 
   c.run(ReduceSum{.out = scalar(offsetof(StepState, targets), DType::f64), .x = targets_});
 }
 
-// The loss of each leaf is kept apart; all are added in order at the end of the step.
+// Keeps the loss of each leaf separate; the end of the step adds all of them in order.
 void Engine::run_end_of_leaf(Ctx c, int64_t leaf) {
   const Tensor loss = scalar(offsetof(StepState, loss_sum), DType::f64);
   const int64_t number = rank() * (options_.logical_shards / ranks()) + leaf;
@@ -272,7 +272,7 @@ void Engine::run_evaluation(Ctx c) {
   c.run(ReduceSum{.out = eval_sum_, .x = losses_});
 }
 
-// Every gradient counts once, on one rank. With leaves, a unit has as many parts, each with a sum of its own.
+// Counts every gradient once, on one rank. With leaves, a unit has one slice per leaf, each with its own sum.
 void Engine::add_norms(Ctx& c) {
   const ParamStore& params = model_->params();
   const bool first_replica = backend_.mesh.coord(Axis::dp_replicate) == 0;
@@ -298,7 +298,7 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
   params.reduce_gradients(c);
   enter(Phase::optimizer);
   add_norms(c);
-  // All ranks get the same sums, and so come to the same decisions.
+  // All ranks get the same sums and therefore make the same decisions.
   Communicator& all = backend_.mesh.data_parallel();
   const Tensor loss = scalar(offsetof(StepState, loss_sum), DType::f64);
   const Tensor norm = scalar(offsetof(StepState, norm_sq), DType::f64);
@@ -499,7 +499,7 @@ std::vector<float> Engine::logits(std::span<const int32_t> tokens) {
 
 StepState Engine::read_state() {
   StepState state;
-  last_end_ = nullptr;  // what comes between steps is not theirs
+  last_end_ = nullptr;  // excludes work between steps from the next step's time
   backend_.device.copy(&state, state_.data, sizeof state, Lane::compute);
   backend_.device.sync();
   return state;

@@ -1,5 +1,5 @@
-// HostRing: host memory in equal slots for copies that do not make the host wait (pinned, unless host and device share
-// memory). Who uses a slot again knows that the copies of its last use have happened.
+// HostRing: host memory in equal slots, for copies that do not block the host (pinned, unless host and device share
+// memory). The caller must know that the copies from a slot have completed before it reuses the slot.
 #pragma once
 #include <vector>
 

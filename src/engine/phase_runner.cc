@@ -31,10 +31,10 @@ void PhaseRunner::capture(Device& device, const Body& body) {
       open = true;
     });
     close();
-  } catch (...) {  // the stream must not stay in capture: what ends the run wants to use it
+  } catch (...) {  // the stream must leave capture: error handling still uses it
     try {
       close();
-    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the first error is the one to tell
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): report the first error
     }
     throw;
   }

@@ -1,6 +1,6 @@
-// PhaseRunner: work that repeats with the same launches on the same memory. The first time it runs as it is (libraries
-// make their plans then); the second time it is captured, cut into a graph per clock phase; from then on the graphs are
-// launched. Devices that capture nothing, and runs without graphs, run it as it is every time: the same launches.
+// PhaseRunner: runs work that repeats the same launches on the same memory. The first run is eager (libraries build
+// their plans in it), the second is captured as one graph per clock phase, later runs launch the graphs. Without
+// graphs, or on a device that cannot capture, every run is eager with the same launches.
 #pragma once
 #include <functional>
 #include <memory>
@@ -19,7 +19,7 @@ class PhaseRunner {
   // mark(phase) is called on the host just before the work of a phase is launched.
   void run(Device&, bool graphs, const Body&, const Enter& mark);
   bool captured() const { return !graphs_.empty(); }
-  void forget();  // the next run is the first again
+  void forget();  // the next run counts as the first
 
  private:
   struct Part {

@@ -14,7 +14,7 @@ namespace athanor {
 void set_documents(Engine& engine, const HostBatch& batch) {
   if (batch.documents.empty()) return;
   const EngineOptions& o = engine.options();
-  const int64_t given = int64_t(batch.documents.size()) / o.micro_batch_size;  // of each sequence
+  const int64_t given = int64_t(batch.documents.size()) / o.micro_batch_size;  // per sequence
   std::vector<Span> spans;
   for (int64_t s = 0; s < o.micro_batch_size; ++s)
     for (int64_t d = 0; d < o.documents_per_sequence; ++d) {
@@ -27,13 +27,13 @@ void set_documents(Engine& engine, const HostBatch& batch) {
 
 namespace {
 
-// What was found in one window.
+// Sums over the predicted tokens of one window.
 struct Found {
   double loss = 0, tokens = 0, bytes = 0;  // sums
 };
 
-// Of one source: a mean over its tokens, whose windows are clusters of them [Cochran 1977, "Sampling Techniques",
-// eq. 6.13, without the correction for a finite population: the error is that of the loss on such text].
+// Per source: the mean over tokens, with windows as clusters [Cochran 1977, "Sampling Techniques", eq. 6.13, without
+// finite-population correction: the error is that of the loss on such text].
 struct Mean {
   double loss = 0, variance = 0, bytes = 0;  // of a token
   double tokens = 0;
@@ -79,7 +79,7 @@ EvalResult result_of(const Dataset& data, const HeldOut& chosen, std::span<const
   return result;
 }
 
-// Of each row of the micro-batch that was evaluated last.
+// Per row of the last evaluated micro-batch.
 Found found_in_row(const HostBatch& batch, std::span<const float> losses, const std::vector<int32_t>& token_bytes,
                    int64_t row, int64_t t) {
   Found found;
@@ -100,17 +100,17 @@ EvalResult evaluate(Engine& engine, const Dataset& data, const EvalOptions& opti
   const HeldOut chosen = held_out(data, options.samples);
   const auto windows = int64_t(chosen.windows.size());
   HostBatch batch(rows, data.seq_length(), options.packing);
-  EvalResult broken;                                           // what there is instead of a result
-  std::vector<Found> found(static_cast<size_t>(windows) + 1);  // each by one rank; the last counts failures
-  // Every rank makes as many calls: those whose rows are all beyond the end as well.
+  EvalResult broken;                                           // returned in place of a result
+  std::vector<Found> found(static_cast<size_t>(windows) + 1);  // each filled by one rank; the last counts failures
+  // Every rank makes the same number of calls, even if all its rows are past the end.
   for (int64_t turn = 0; turn < windows; turn += rows * engine.ranks()) {
-    if (options.stop && options.stop()) {  // a failure that only this rank knows of is met again by a resumed run
+    if (options.stop && options.stop()) {  // a failure known only to this rank will recur in a resumed run
       EvalResult none;
       none.stopped = true;
       return none;
     }
     const int64_t first = turn + rows * engine.rank(), here = std::min(rows, windows - first);
-    std::fill(batch.targets.begin(), batch.targets.end(), -1);  // rows that have no window left keep their last tokens
+    std::fill(batch.targets.begin(), batch.targets.end(), -1);  // rows without a window keep their old tokens
     try {
       for (int64_t r = 0; r < here && broken.failure.empty(); ++r) {
         const auto [source, window] = chosen.windows[size_t(first + r)];
@@ -120,7 +120,7 @@ EvalResult evaluate(Engine& engine, const Dataset& data, const EvalOptions& opti
       broken.failure = e.what();
       broken.failed_here = true;
       if (!control) return broken;
-      std::fill(batch.targets.begin(), batch.targets.end(), -1);  // the others wait for this rank's part
+      std::fill(batch.targets.begin(), batch.targets.end(), -1);  // the other ranks wait for this rank's contribution
     }
     set_documents(engine, batch);
     engine.evaluate(batch.tokens, batch.targets);

@@ -8,7 +8,7 @@
 namespace athanor {
 namespace {
 
-// Collects choices in the rows of a micro-batch and adds up their losses when it is full.
+// Packs choices into the rows of a micro-batch and sums their losses when it is full.
 class Packer {
  public:
   Packer(Engine& engine, ChoiceScores& scores, const std::function<bool()>& stop)
@@ -26,7 +26,7 @@ class Packer {
     std::vector<int32_t> text = q.context;
     text.insert(text.end(), q.choices[choice].begin(), q.choices[choice].end());
     const auto predicted = int64_t(q.choices[choice].size());
-    const int64_t length = std::min(t_, int64_t(text.size()) - 1);  // what is fed: all but the last token
+    const int64_t length = std::min(t_, int64_t(text.size()) - 1);  // model input: all but the last token
     if (at_ + length > t_ || in_row_ == most_) {
       at_ = in_row_ = 0;
       if (++row_ == rows_) run();
@@ -59,7 +59,7 @@ class Packer {
  private:
   struct Waiting {
     size_t question, choice;
-    int64_t begin, count;  // its losses
+    int64_t begin, count;  // range of its losses
   };
   void clear() {
     row_ = at_ = in_row_ = 0;

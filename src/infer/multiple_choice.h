@@ -1,5 +1,5 @@
-// Multiple choice: how likely a model finds each continuation of a context, and how often the likeliest is the right
-// one. Several continuations share a sequence as documents that do not see each other.
+// Multiple choice: log-likelihood of each continuation of a context, and the accuracy of choosing the likeliest.
+// Several continuations share a sequence as documents that do not attend to each other.
 #pragma once
 #include <functional>
 #include <vector>
@@ -11,16 +11,15 @@ namespace athanor {
 
 // Log probability (nats) of each choice given its context, summed over its tokens: [question][choice].
 using ChoiceScores = std::vector<std::vector<double>>;
-// The engine's table must have room for a document in each sequence; more room means fewer micro-batches. All
-// ranks call it together with the same questions, and all get the scores. `stop`: as of EvalOptions; then there are
-// none.
+// The engine must allow at least one document per sequence; with more, fewer micro-batches are needed. All ranks call
+// it together with the same questions and get the scores. `stop` is as in EvalOptions; then the result is empty.
 ChoiceScores score(Engine&, const std::vector<Question>&, const std::function<bool()>& stop = {});
-constexpr int64_t kChoicesPerSequence = 16;  // room that pays
+constexpr int64_t kChoicesPerSequence = 16;  // more gain little
 
 struct ChoiceResult {
   int64_t questions = 0, tokens = 0;  // tokens: of the right choices
   double loss = 0;                    // of the right choices, nats per token
-  double accuracy = 0;                // the likeliest choice is the right one
+  double accuracy = 0;                // the likeliest choice is correct
   double accuracy_per_token = 0;      // the same by log probability per token (llm.c's acc_norm)
   double accuracy_per_character = 0;  // or per character of the choice (lm-evaluation-harness' acc_norm)
 };

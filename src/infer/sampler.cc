@@ -18,7 +18,7 @@ void require_finite_logits(std::span<const float> logits, int64_t vocab_size) {
 int32_t choose_token(std::span<const float> logits, const SamplingOptions& options, uint64_t draw) {
   const auto largest = std::max_element(logits.begin(), logits.end());
   if (options.temperature <= 0) return int32_t(largest - logits.begin());
-  const bool all = options.top_k <= 0 && options.top_p >= 1;  // then their order does not matter
+  const bool all = options.top_k <= 0 && options.top_p >= 1;  // then order is irrelevant
   const size_t keep = options.top_k > 0 ? std::min(size_t(options.top_k), logits.size()) : logits.size();
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
@@ -32,7 +32,7 @@ int32_t choose_token(std::span<const float> logits, const SamplingOptions& optio
     sum += std::exp((double(logits[size_t(order[i])]) - double(*largest)) / options.temperature);
     cumulative[i] = sum;
   }
-  size_t last = keep - 1;  // of those that may be drawn
+  size_t last = keep - 1;  // of the candidates
   if (options.top_p < 1)
     last = size_t(std::lower_bound(cumulative.begin(), cumulative.end(), options.top_p * sum) - cumulative.begin());
   last = std::min(last, keep - 1);
@@ -95,8 +95,8 @@ Buffer Sampler::run(Ctx c, const Inputs& in) {
   return logits({c, model_->params()}, std::move(x), in.last_row, model_->head());
 }
 
-// A last piece that is not full is padded with tokens that nothing sees: their keys and values lie behind the span's
-// and are overwritten by the tokens that follow.
+// An incomplete last piece is padded with tokens that no query sees: their keys and values are past the span's end and
+// get overwritten by the following tokens.
 void Sampler::feed(const char* phase, Inputs& in, std::span<const int32_t> tokens) {
   const auto n = int64_t(tokens.size()), planned = in.batch.tokens.numel();
   CHECK(n >= 1 && n <= planned && length_ + n <= cache_.capacity, "fed ", n, " tokens at ", length_, " of ",

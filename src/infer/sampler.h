@@ -1,4 +1,4 @@
-// Sampler: text out of a model, token by token, with a key/value cache. Draws are f(seed, position).
+// Sampler: generates text token by token with a key/value cache. Draws are f(seed, position).
 #pragma once
 #include <memory>
 #include <span>
@@ -10,32 +10,32 @@
 namespace athanor {
 
 struct SamplingOptions {
-  double temperature = 1;  // 0: the likeliest token always
+  double temperature = 1;  // 0: greedy
   int64_t top_k = 0;       // only the k likeliest; 0 = all
-  double top_p = 1;        // the fewest tokens that have this probability together [Holtzman et al. 2020]
+  double top_p = 1;        // smallest set of tokens with this probability [Holtzman et al. 2020]
   uint64_t seed = 0;
 };
 
-// Error where logits [N, V] are not all finite: nothing that follows from them would mean anything.
+// Throws an Error unless all logits [N, V] are finite.
 void require_finite_logits(std::span<const float> logits, int64_t vocab_size);
 
-// The next token from logits [V]; `draw` numbers the draws of one text.
+// The next token from logits [V]; `draw` is the index of the random draw within a text.
 int32_t choose_token(std::span<const float> logits, const SamplingOptions&, uint64_t draw);
 
 class Sampler {
  public:
-  // Logits follow from up to capacity tokens at a time. Prompts of any length are computed in pieces of
-  // one size, so that what follows a prompt does not depend on what else a sampler was made for.
+  // Context of up to `capacity` tokens. Prompts are processed in pieces of a fixed size, so results do not depend on
+  // the sampler's capacity.
   static constexpr int64_t kPiece = 64;  // tokens: enough for the full rate of products
   Sampler(const ModelConfig&, const Recipe&, Backend, int64_t capacity);
   Model& model() { return *model_; }
   const MemoryPlan& memory() const { return memory_; }
   void commit();  // then load weights into model()
 
-  // Logits [V] after the prompt; forgets what was before. Valid until the next call.
+  // Logits [V] after the prompt; resets the context. Valid until the next call.
   std::span<const float> prompt(std::span<const int32_t> tokens);
-  // Logits after one more token. Where the cache is full the context slides: its last half, this token included, is
-  // read anew as a prompt and what was before is forgotten, so that a text may be of any length.
+  // Logits after one more token. When the cache is full, the second half of the context, including this token, is
+  // processed again as a prompt and the rest is dropped, so text may have any length.
   std::span<const float> next(int32_t token);
   int64_t length() const { return length_; }
   int64_t capacity() const { return cache_.capacity; }

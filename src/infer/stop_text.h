@@ -1,4 +1,4 @@
-// Ends a stream of text before the first of some texts: what could still become one of them is held back.
+// Ends a text stream before the first occurrence of any stop text; holds back text that may become one.
 #pragma once
 #include <string>
 #include <string_view>
@@ -9,15 +9,15 @@ namespace athanor {
 class StopText {
  public:
   explicit StopText(std::vector<std::string> stops);
-  // The next piece of the stream; returns what may be shown by now. Nothing follows once found() is true.
+  // Adds the next piece; returns text that is safe to show. Nothing follows once found() is true.
   std::string add(std::string_view piece);
   bool found() const { return found_; }
-  // At the end of the stream: what was held back.
+  // At the end of the stream: the text still held back.
   std::string rest() { return std::move(held_); }
 
  private:
   std::vector<std::string> stops_;
-  std::string held_;  // begins one of the stops
+  std::string held_;  // a prefix of a stop text
   bool found_ = false;
 };
 

@@ -13,7 +13,7 @@
 namespace athanor {
 namespace {
 
-// All of `data`, or the errno that stopped it.
+// Writes all of `data`; returns 0 or the errno.
 int write_all(int fd, std::string_view data) {
   while (!data.empty()) {
     const ssize_t n = ::write(fd, data.data(), data.size());

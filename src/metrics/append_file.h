@@ -1,5 +1,5 @@
-// A file that grows by whole records, for logs: a record that does not fit on the disk leaves no part of itself, and a
-// file that cannot be written warns once and tries again with the next record. Nothing here throws after opening.
+// An append-only file of whole records, for logs. A record that could not be written completely is removed again; a
+// file that cannot be written warns once and is retried with each record. After opening nothing throws.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -11,17 +11,17 @@ namespace athanor {
 
 class AppendFile {
  public:
-  // Opens or creates `path` at `size` bytes (what lies behind is cut off), or at its end if size < 0. A folder that
-  // lacks is made; a symbolic link is not followed. A file that cannot be opened warns; it then swallows every record.
+  // Opens or creates `path` and truncates it to `size` bytes, or appends at its end if size < 0. Creates a missing
+  // folder; does not follow a symbolic link. On failure warns and drops all records.
   explicit AppendFile(const std::string& path, int64_t size = -1)
       : AppendFile(parent_dir(path), base_name(path), size) {}
-  // In a folder of `folder`, which is not reached through a link either.
+  // In the given folder, without following a link inside it.
   AppendFile(const std::string& folder, const std::string& name, int64_t size);
   ~AppendFile();
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
 
-  // In one write; the kernel has it when this returns true.
+  // A single write; if true the kernel has the data.
   bool append(std::string_view record);
   bool is_open() const { return bool(file_); }
   const std::string& path() const { return path_; }
@@ -32,7 +32,7 @@ class AppendFile {
   std::string path_;
   Fd file_;
   int64_t size_ = 0;   // of whole records
-  bool torn_ = false;  // a part of a record lies behind size_
+  bool torn_ = false;  // part of a record follows the first size_ bytes
   bool warned_ = false;
 };
 

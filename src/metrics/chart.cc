@@ -22,7 +22,7 @@ struct Range {
   bool empty() const { return low > high; }
 };
 
-// Points that fall into one column of the drawing.
+// Points that fall into one column of the chart.
 struct Column {
   int64_t count = 0;
   double sum = 0;
@@ -75,8 +75,8 @@ class Drawing {
   }
 
  private:
-  // Spikes above the rest by far would flatten everything: the drawing ends where 99 % of the values are, if those
-  // above are more than three times as far away. Clipped values touch the frame.
+  // Extreme spikes would flatten the rest: the y axis ends at the 99th percentile if larger values are more than three
+  // times as far away. Clipped values touch the frame.
   void choose_y() {
     std::sort(all_y_.begin(), all_y_.end());
     const auto part = [&](double share) { return all_y_[size_t(share * double(all_y_.size() - 1))]; };
@@ -116,7 +116,7 @@ class Drawing {
       if (c.count == 0) continue;
       const std::string m = point(double(i), at_y(c.sum / double(c.count)));
       mean += cat(mean.empty() ? "M" : "L", m);
-      dots += cat("M", m, "h.01");  // a round cap without a length is a dot
+      dots += cat("M", m, "h.01");  // a zero-length line with round caps is a dot
       upper += cat(upper.empty() ? "M" : "L", point(double(i), at_y(c.range.high)));
       lower = cat("L", point(double(i), at_y(c.range.low)), lower);
     }

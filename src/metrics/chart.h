@@ -1,5 +1,5 @@
-// Line charts as HTML with inline SVG: the drawing stretches with the page, its labels are text beside it. Any number
-// of points becomes at most kColumns columns with their least, mean and greatest value.
+// Line charts as HTML with inline SVG: the drawing scales with the page, labels are text beside it. Any number of
+// points is reduced to at most kColumns columns with minimum, mean and maximum.
 #pragma once
 #include <string>
 #include <string_view>
@@ -7,7 +7,7 @@
 
 namespace athanor {
 
-// Text as it may stand in HTML, attributes included.
+// Escapes text for HTML, including attributes.
 std::string html_text(std::string_view text);
 
 struct ChartLine {
@@ -15,10 +15,10 @@ struct ChartLine {
   int color = 0;  // class c0, c1, ... of the page's style
   std::vector<double> x, y;
   bool dashed = false;
-  bool dots = false;  // few points, each seen
+  bool dots = false;  // few points, each drawn as a dot
 };
 
-// A vertical line: something that happened.
+// A vertical line that marks an event.
 struct ChartMark {
   double x = 0;
   std::string kind, text;  // the kind is its class

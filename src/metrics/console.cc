@@ -61,8 +61,8 @@ void LogInterval::add(const StepMetrics& m) {
   mfu_full_ms_ += m.mfu_full * m.step_ms;
 }
 
-// The words and formats up to "number of nan iterations" are Megatron-LM's [megatron/training/training.py,
-// training_log]; scripts in the wild match them. New figures go behind them only.
+// Words and formats up to "number of nan iterations" are Megatron-LM's [megatron/training/training.py, training_log],
+// because scripts match them. New fields are only appended.
 std::string LogInterval::line() const {
   const double loss = losses_ > 0 ? loss_ / double(losses_) : last_.loss;
   std::string out = stamp(last_.time);

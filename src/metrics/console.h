@@ -1,5 +1,5 @@
-// The log line of a run on stdout, in Megatron-LM's words so that its parsers read it, and the progress bar on stderr.
-// It reports one process: create it on rank 0 only.
+// Prints a run's log lines on stdout, in Megatron-LM's format so that its parsers work, and the progress bar on stderr.
+// Reports one process: create it on rank 0 only.
 #pragma once
 #include <cstdint>
 #include <cstdio>
@@ -19,12 +19,12 @@ struct ConsoleOptions {
   int bar_fd = 2;           // the bar
 };
 
-// Means over the steps of one log line: times by step, rates by time, the loss over the steps that were not skipped.
+// Averages over the steps of one log line: times per step, rates per time, the loss over steps that were not skipped.
 class LogInterval {
  public:
   void add(const StepMetrics&);
   double milliseconds() const { return step_ms_; }
-  // Megatron-LM's line with our figures behind it, without a newline.
+  // Megatron-LM's line followed by our own fields, without a newline.
   std::string line() const;
 
  private:
@@ -40,8 +40,8 @@ class ConsoleSink : public MetricSink {
   ConsoleSink(const ConsoleSink&) = delete;
   ConsoleSink& operator=(const ConsoleSink&) = delete;
 
-  // A line every log_interval steps, at the last step, and where steps are long after the first that ends kLongest or
-  // more after the line before.
+  // Prints a line every log_interval steps, at the last step, and, if steps are long, after the first step that ends at
+  // least kLongest after the previous line.
   static constexpr double kLongest = 60;  // seconds
   void step(const StepMetrics&) override;
   void eval(const EvalMetrics&) override;

@@ -41,7 +41,7 @@ std::string utc_now() {
 
 std::vector<int> affinity() {
   std::vector<int> cores;
-  // The kernel refuses a set smaller than its own: up to 65536 cores, then none are told.
+  // The kernel rejects a set smaller than its own. Tries up to 65536 cores, then reports none.
   for (int capacity = CPU_SETSIZE; capacity <= 65536; capacity *= 4) {
     cpu_set_t* set = CPU_ALLOC(size_t(capacity));
     const size_t bytes = CPU_ALLOC_SIZE(size_t(capacity));
@@ -55,7 +55,7 @@ std::vector<int> affinity() {
   return cores;
 }
 
-// GCC's __VERSION__ is a bare number, Clang's names itself.
+// GCC's __VERSION__ is only a number; Clang's contains the name.
 std::string compiler() {
   const std::string version = __VERSION__;
   return version.find("lang") == std::string::npos ? cat("g++ ", version) : version;

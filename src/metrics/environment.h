@@ -1,4 +1,4 @@
-// environment.json: on what a run ran, for whoever reproduces it. Holds no environment variables: they may be secrets.
+// environment.json: hardware and software of a run, to reproduce it. No environment variables, which may hold secrets.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -13,7 +13,7 @@ struct LibraryVersion {
   std::string name, version;
 };
 
-// What the caller knows; the rest is found out.
+// What the caller knows; the rest is detected.
 struct ProgramInfo {
   std::string version;                    // of the program, with its source revision
   std::vector<std::string> command;       // the command line
@@ -23,7 +23,7 @@ struct ProgramInfo {
 struct Environment {
   ProgramInfo program;
   std::string time;      // ISO 8601, UTC
-  std::string compiler;  // that built the program
+  std::string compiler;  // the compiler of this program
   std::string host, kernel, os, cpu_model;
   int64_t cores_online = 0;
   std::vector<int> affinity;  // cores that this process may run on

@@ -1,5 +1,5 @@
-// How many floating-point operations training a model takes by definition, and what share of a device that is. Pure
-// functions; recomputed activations do not count (that would be HFU, not MFU).
+// Number of floating-point operations that training requires by definition, and MFU from it. Pure functions. Recomputed
+// activations do not count (that would be HFU).
 //
 // Per token, forward: 2 per matmul parameter (one multiply, one add), and per layer 4 * H * D for each key that the
 // token's query meets (scores and weighted sum). Backward costs twice the forward [Kaplan et al. 2020, sec. 2.1;
@@ -28,7 +28,7 @@ struct FlopCount {
 
 FlopCount training_flops_per_token(const ModelSize&);
 
-// Of the attention of one layer alone: for models whose layers differ in their windows. `layers` is ignored.
+// For the attention of one layer: for models whose layers have different windows. Ignores `layers`.
 FlopCount attention_training_flops_per_token(const ModelSize&);
 
 struct Speed {

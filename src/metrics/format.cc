@@ -41,7 +41,7 @@ std::string format_count(double count) {
   size_t unit = 0;
   for (; count >= 999.5 && unit + 1 < kUnits.size(); ++unit) count /= 1000;
   if (count < 999.5) return cat(three_digits(count), kUnits[unit]);
-  char text[32];  // budgets in FLOP: nobody reads the prefixes beyond
+  char text[32];  // FLOP budgets exceed the largest prefix
   std::snprintf(text, sizeof(text), "%.2e", count * 1e18);
   std::string scientific = text;
   std::erase(scientific, '+');

@@ -71,11 +71,11 @@ std::string base64(std::span<const uint8_t> bytes) {
   return out;
 }
 
-// How a Content-Security-Policy names a text [CSP Level 3, hash-source].
+// Hash of a text as used in a Content-Security-Policy [CSP Level 3, hash-source].
 std::string hash_source(std::string_view text) { return "sha256-" + base64(sha256(text)); }
 
-// Where elements are placed, as rules of the style sheet: a policy with hashes allows no style attributes. An element
-// says data-at="top:5%"; text from runs cannot, since its quotes are escaped.
+// Positions of elements as rules of the style sheet, because a policy with hashes forbids style attributes. An element
+// has data-at="top:5%"; text from runs cannot contain it, since its quotes are escaped.
 std::string placements(std::string_view html) {
   constexpr std::string_view kAttribute = " data-at=\"";
   std::set<std::string_view> all;
@@ -88,7 +88,7 @@ std::string placements(std::string_view html) {
   return rules;
 }
 
-// What is drawn of each step.
+// A quantity plotted per step.
 struct Curve {
   const char* title;
   const char* unit;
@@ -101,7 +101,7 @@ class Page {
  public:
   Page(std::span<const RunRecords> runs, const ReportOptions& options) : runs_(runs), options_(options) {}
 
-  // The browser runs and applies what has these hashes, and nothing that text from a run might bring in.
+  // The browser only runs scripts and styles with these hashes, so text from a run cannot inject any.
   std::string head(const std::string& title) const {
     const std::string style = kReportStyle + placements(out_);
     std::string text =
@@ -224,7 +224,7 @@ class Page {
     out_ += "</div>\n";
   }
 
-  // Of runs that are learning-rate range tests.
+  // For runs that are learning-rate range tests.
   void range_tests() {
     Chart chart{.title = "Range test: loss, smoothed", .unit = "nats"};
     chart.x_name = "learning rate";
@@ -246,7 +246,7 @@ class Page {
     out_ += chart_html(chart);
   }
 
-  // From this share of each run on.
+  // Starts at this fraction of each run.
   void curve(const Curve& c, double from, bool marks) {
     Chart chart{.title = c.title,
                 .unit = c.unit,
@@ -268,9 +268,9 @@ class Page {
     out_ += chart_html(chart);
   }
 
-  // Steps that were skipped, alarms and restarts; checkpoints are in the list of events.
+  // Skipped steps, alarms and restarts; checkpoints appear in the list of events.
   void add_marks(Chart& chart) const {
-    constexpr size_t kMost = 60;  // more would be a fence
+    constexpr size_t kMost = 60;  // more would be unreadable
     for (const RunRecords& run : runs_)
       for (auto e = run.events.rbegin(); e != run.events.rend() && chart.marks.size() < kMost; ++e)
         if (e->kind == EventKind::skip || e->kind == EventKind::warn || e->kind == EventKind::error ||
@@ -295,7 +295,7 @@ class Page {
         line.x.push_back(double(e.step));
         line.y.push_back(e.loss);
       }
-      int set = 0;  // of one run every set has its color, of several runs every run
+      int set = 0;  // one run: a color per set; several runs: a color per run
       for (auto& [name, line] : sets) {
         line.label = runs_.size() == 1 ? name : cat(runs_[i].name, " ", name);
         line.color = runs_.size() == 1 ? set % kColors : int(i % kColors);
@@ -337,7 +337,7 @@ class Page {
     std::string text;
   };
 
-  // A bar of the shares, and under it what they are.
+  // A stacked bar of the shares with a legend below.
   void bar(const RunRecords& run, const std::string& lead, const std::vector<Share>& shares) {
     double total = 0;
     for (const Share& share : shares) total += share.value;
@@ -378,7 +378,7 @@ class Page {
     out_ += "</div>\n";
   }
 
-  // What the newest start or resume planned, beside the most that was in use.
+  // The memory plan of the latest start or resume, beside the peak in use.
   void memory_plan() {
     constexpr std::pair<const char*, std::optional<int64_t> EventRecord::*> kKinds[] = {
         {"weights", &EventRecord::planned_weights},         {"masters", &EventRecord::planned_masters},
@@ -425,7 +425,7 @@ class Page {
     }
   }
 
-  // All keys; of several runs those that differ are seen at once, the rest on demand.
+  // All keys. With several runs, those that differ are shown and the others can be expanded.
   void configuration(const char* title, std::vector<std::pair<std::string, std::string>> RunRecords::*lines) {
     std::vector<std::string> keys;
     std::set<std::string> known;

@@ -1,4 +1,4 @@
-// The picture of one or several runs: one HTML page without anything from outside.
+// Report of one or more runs: a single HTML page without external resources.
 #pragma once
 #include <span>
 #include <string>
@@ -9,7 +9,7 @@ namespace athanor {
 
 struct ReportOptions {
   std::string title;         // "": the names of the runs
-  int refresh_seconds = 0;   // the page loads itself anew; 0: never
+  int refresh_seconds = 0;   // reload interval of the page; 0: never
   size_t most_events = 200;  // of each run, the newest
 };
 

@@ -1,4 +1,4 @@
-// How the report looks, in light and dark and on narrow screens, and its one script: values under the pointer.
+// Style of the report (light, dark, narrow screens) and its script, which shows values under the pointer.
 #include "metrics/html_report.h"
 
 namespace athanor {
@@ -69,7 +69,7 @@ details[open] > summary { margin-bottom: 10px; }
 @media print { body { background: none; } figure, .card { break-inside: avoid; } }
 )css";
 
-// Reads the values off the drawn lines, so that nothing is stored twice.
+// Reads values from the drawn lines, so that the page does not store them twice.
 const char* const kReportScript = R"js(
 for (const plot of document.querySelectorAll('.plot')) {
   const svg = plot.querySelector('svg'), out = plot.parentNode.querySelector('output');

@@ -1,4 +1,4 @@
-// Appends JSON strings and numbers to text, always valid: for the writers of this folder, which stream.
+// Appends valid JSON strings and numbers to text, for the streaming writers of this folder.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace athanor {
 
-// Quoted and escaped; bytes that are not UTF-8 become U+FFFD.
+// Quoted and escaped; invalid UTF-8 becomes U+FFFD.
 void append_json_string(std::string& out, std::string_view text);
 
 // The shortest digits that read back as the same value, in any locale; `null` if not finite.

@@ -92,7 +92,7 @@ std::optional<int64_t> read_step(const Json& object, std::string_view name) {
   return value && *value >= 0 ? value : std::nullopt;
 }
 
-// A field of the wrong type keeps its default: a log is read as far as it can be.
+// A field of the wrong type keeps its default: a log is read as far as possible.
 template <class Record>
 Record record_of(const Json& object, std::span<const RecordField<Record>> fields) {
   Record record;
@@ -165,7 +165,7 @@ void add_line(MetricHistory& history, std::string_view line) {
 
 // ---- continuing a file ----
 
-// The last line of `text` that says at which step the series stands; the first line may be cut.
+// The step at the end of the series, from the last usable line of `text`; its first line may be cut.
 std::optional<int64_t> last_step_in(std::string_view text) {
   while (!text.empty()) {
     const size_t newline = text.rfind('\n', text.size() - 1);

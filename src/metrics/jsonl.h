@@ -1,5 +1,5 @@
-// metrics.jsonl: one JSON object per line and record, given to the kernel line by line, appended on resume. A restart
-// that repeats steps first writes a `resume` marker, so that the file's effective series is well defined.
+// metrics.jsonl: one JSON object per line and record, written line by line, appended on resume. A restart that repeats
+// steps first writes a `resume` marker, so that the effective series is well defined.
 #pragma once
 #include <cstdint>
 #include <set>
@@ -12,13 +12,13 @@
 
 namespace athanor {
 
-// One line without its newline. Valid JSON always: a number that is not finite is null, and "<field>_nonfinite" beside
-// it names it ("nan", "inf", "-inf") unless NaN only means "not known" there.
+// One line without its newline, always valid JSON. A non-finite number is null, and a field "<field>_nonfinite" names
+// it ("nan", "inf", "-inf"), unless NaN only means "unknown" there.
 std::string json_line(const StepMetrics&);
 std::string json_line(const EvalMetrics&);
 std::string json_line(const EventRecord&);
 
-// Where an existing file ends.
+// The end of an existing file.
 struct JsonlTail {
   int64_t size = -1;       // up to and including its last newline; negative: leave the file as it is
   int64_t last_step = -1;  // of its effective series
@@ -26,10 +26,10 @@ struct JsonlTail {
 
 class JsonlSink : public MetricSink {
  public:
-  // Continues a file: cuts off a torn last line and finds the last step in it.
+  // Continues a file: truncates an incomplete last line and finds the last step.
   explicit JsonlSink(const std::string& path);
 
-  // A step that is not behind the last one in the file is preceded by a marker, should the `resume` event be missing.
+  // If the step is not after the last one in the file and the `resume` event is missing, writes a marker first.
   void step(const StepMetrics&) override;
   void eval(const EvalMetrics&) override;
   void event(const EventRecord&) override;  // `resume` gains supersedes_from when later steps are in the file
@@ -41,19 +41,19 @@ class JsonlSink : public MetricSink {
   AppendFile file_;
 };
 
-// A metrics.jsonl as the run really went.
+// The effective series of a metrics.jsonl.
 struct MetricHistory {
   std::vector<StepMetrics> steps;   // steps ascend; records that a restart superseded are left out
   std::vector<EvalMetrics> evals;   // likewise; in file order
   std::vector<EventRecord> events;  // all of them, in file order
   int64_t superseded = 0;           // step and evaluation records left out
-  int64_t bad_lines = 0;            // lines that are no record, a torn last one included
+  int64_t bad_lines = 0;            // lines that are not records, including an incomplete last one
 };
 
-// Names of the sets that the effective series holds an evaluation of after that step; none where there is no file.
+// Names of the evaluation sets with a record after that step in the effective series; empty without a file.
 std::set<std::string> evaluations_after(const std::string& path, int64_t step);
 
-// Throws if the file cannot be read; bad lines are counted and left out. Unknown fields and events are ignored.
+// Throws if the file cannot be read; bad lines are counted and skipped. Ignores unknown fields and events.
 MetricHistory read_metrics(const std::string& path);
 
 }  // namespace athanor

@@ -75,8 +75,8 @@ void add_v1_cpu(CgroupLimits& limits, const std::string& folder) {
   if (quota && period && *period > 0) tighten(limits.cpus, double(*quota) / double(*period));
 }
 
-// The group's folder and those above it, up to the mount point. In a container the path may name a folder of the host
-// that is not visible; the mount point is then all there is to see.
+// The group's folder and its ancestors up to the mount point. In a container the path may name a folder of the host
+// that is not visible; then only the mount point is used.
 std::vector<std::string> folders_up(const std::string& mount, const std::string& group) {
   std::vector<std::string> folders;
   std::filesystem::path path = std::filesystem::path("/" + group).lexically_normal();

@@ -1,4 +1,4 @@
-// Memory of this process and what limits it: /proc/self/status, the machine, and control groups v2 and v1.
+// Memory of this process and its limits: /proc/self/status, the machine, control groups v2 and v1.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -6,7 +6,7 @@
 
 namespace athanor {
 
-// Where the kernel's files are; tests point elsewhere.
+// Root of the kernel's files; tests use another.
 struct SystemRoot {
   std::string path = "";  // in front of /proc and /sys
 };
@@ -25,14 +25,14 @@ struct MachineMemory {
 };
 MachineMemory machine_memory(const SystemRoot& = {});
 
-// The tightest limits of the control groups that this process is in (containers, Slurm), empty where unlimited.
+// The tightest limits of this process' control groups (containers, Slurm); empty if unlimited.
 struct CgroupLimits {
   std::optional<uint64_t> memory;  // bytes
   std::optional<double> cpus;
 };
 CgroupLimits cgroup_limits(const SystemRoot& = {});
 
-// What this process may use: the smaller of the machine's memory and the control groups' limit. 0: not known.
+// Memory this process may use: the smaller of the machine's memory and the control groups' limit. 0: unknown.
 uint64_t memory_limit(const SystemRoot& = {});
 
 }  // namespace athanor

@@ -38,7 +38,7 @@ int terminal_columns(int fd) {
   return size.ws_col;
 }
 
-// A bar that cannot be written is no reason to stop or to speak.
+// Ignores errors: a progress bar must never stop the run or print a message.
 void write_quietly(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t n = ::write(fd, text.data(), text.size());
@@ -105,7 +105,7 @@ std::string render_bar(const BarState& state, int columns, bool unicode) {
       state.total_steps > 0 ? std::clamp(double(state.step) / double(state.total_steps), 0.0, 1.0) : 0;
   char loss[32];
   std::snprintf(loss, sizeof(loss), "%.4g", state.loss);
-  // In the order of their importance; what does not fit is left out with all that follows.
+  // In order of importance; the first that does not fit and all after it are dropped.
   const Cells parts[] = {
       ascii(cat(state.step, "/", state.total_steps)),
       ascii(cat("loss ", loss)),
@@ -157,7 +157,7 @@ void ProgressBar::show() {
   if (--hidden_ == 0 && known_) draw();
 }
 
-// From the first column, then what an older and longer bar left is erased. The last column stays free: writing there
+// Draws from the first column and erases the rest of a longer previous bar. Leaves the last column free: writing there
 // makes some terminals wrap.
 void ProgressBar::draw() {
   write_quietly(fd_, cat("\r", render_bar(state_, terminal_columns(fd_) - 1, unicode_), "\x1b[K"));

@@ -1,5 +1,5 @@
-// The live progress bar: one terminal line, at most 10 redraws a second, gone when it is destroyed. It hides itself
-// around every line of base/log.h, so that lines and bar do not garble each other.
+// The live progress bar: one terminal line, at most 10 redraws per second, erased on destruction. It is hidden around
+// every line of base/log.h, so that log lines and bar do not mix.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -22,8 +22,8 @@ struct BarState {
   std::vector<double> losses;  // recent ones, oldest first: the sparkline
 };
 
-// One line of at most `columns` terminal columns, without control codes; the least important parts go first when the
-// line is short. `unicode` allows block characters.
+// One line of at most `columns` terminal columns, without control codes; on a narrow terminal the least important
+// fields are dropped. `unicode` allows block characters.
 std::string render_bar(const BarState&, int columns, bool unicode);
 
 class ProgressBar {

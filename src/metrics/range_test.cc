@@ -17,7 +17,7 @@ bool RangeTest::add(double rate, double loss) {
   return true;
 }
 
-// Central differences, one-sided at the ends of the part that counts, as numpy.gradient.
+// Central differences, one-sided at the ends of the used range, as numpy.gradient.
 std::optional<double> RangeTest::suggestion() const {
   if (smoothed_.size() < kSkippedFirst + kSkippedLast + 2) return std::nullopt;
   const size_t begin = kSkippedFirst, last = smoothed_.size() - kSkippedLast - 1;

@@ -1,5 +1,5 @@
-// What a run reports: one record per step, per evaluation and per event, and the one table of their fields from which
-// the JSON lines, the TensorBoard tags and the table in configs/LOGS.md are made.
+// Records of a run, per step, evaluation and event, and the single table of their fields from which the JSON lines, the
+// TensorBoard tags and the table in configs/LOGS.md are generated.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -41,15 +41,15 @@ struct StepMetrics {
   uint64_t memory_planned = 0;  // bytes
   uint64_t memory_used = 0;     // bytes resident
   double eta_seconds = kUnknown;
-  // What a GPU's sensors said within the last second; absent where there are none.
+  // GPU sensor readings at most a second old; absent without sensors.
   std::optional<double> gpu_watts = std::nullopt;
   std::optional<double> gpu_celsius = std::nullopt;
   std::optional<double> gpu_sm_mhz = std::nullopt;
   std::optional<double> gpu_memory_mhz = std::nullopt;
   std::optional<int64_t> gpu_throttle = std::nullopt;
-  std::optional<int64_t> spikes = std::nullopt;       // since step 0 of the run: steps skipped because they stood out
-  std::optional<double> momentum = std::nullopt;      // where it has a schedule
-  std::optional<double> weight_decay = std::nullopt;  // where it has a schedule
+  std::optional<int64_t> spikes = std::nullopt;       // since step 0 of the run: steps skipped as spikes
+  std::optional<double> momentum = std::nullopt;      // if it has a schedule
+  std::optional<double> weight_decay = std::nullopt;  // if it has a schedule
   double loss_z = kUnknown;                           // filled by MetricFanOut
   double grad_norm_z = kUnknown;                      // filled by MetricFanOut
   double time = 0;                                    // Unix seconds; 0: MetricFanOut fills it
@@ -65,7 +65,7 @@ struct EvalMetrics {
   double accuracy = kUnknown;    // multiple choice: share of right answers
   double accuracy_norm = kUnknown;
   int64_t tokens = 0;
-  int64_t windows = 0, windows_all = 0;  // looked at, and of the held-out set; 0: not of windows
+  int64_t windows = 0, windows_all = 0;  // evaluated, and in the held-out set; 0: not windows
   double seconds = 0;
   double time = 0;  // Unix seconds; 0: MetricFanOut fills it
 };
@@ -74,20 +74,20 @@ enum class EventKind { start, checkpoint, resume, restart, branch, skip, signal,
 std::string_view to_string(EventKind);
 std::optional<EventKind> event_kind(std::string_view name);
 
-// Something that happened at a step.
+// An event at a step.
 struct EventRecord {
   EventKind kind = EventKind::warn;
   int64_t step = 0;
   std::string text = {};
-  double seconds = 0;        // how long it took, if it took time
-  double stall_seconds = 0;  // how long training waited for it
-  uint64_t bytes = 0;        // how much it wrote, if it wrote
+  double seconds = 0;        // duration, if it has one
+  double stall_seconds = 0;  // how long training was blocked
+  uint64_t bytes = 0;        // bytes written, if any
   std::optional<int64_t> supersedes_from =
       std::nullopt;  // set by the JSON-lines sink: earlier records from this step on are void
-  std::optional<int64_t> tokens = std::nullopt;             // that the run has consumed; in event `end`
+  std::optional<int64_t> tokens = std::nullopt;             // consumed by the run; in event `end`
   std::optional<double> first_step_seconds = std::nullopt;  // from the start to the end of the first step; in `end`
   std::optional<double> suggested_rate = std::nullopt;      // by a learning-rate range test; in `end`
-  std::optional<double> peak_tflops = std::nullopt;         // what MFU is a fraction of; in events `start` and `resume`
+  std::optional<double> peak_tflops = std::nullopt;         // the denominator of MFU; in events `start` and `resume`
   // Bytes of the memory plan by kind, this rank; in events `start` and `resume`.
   std::optional<int64_t> planned_weights = std::nullopt;
   std::optional<int64_t> planned_masters = std::nullopt;
@@ -99,8 +99,8 @@ struct EventRecord {
   double time = 0;  // Unix seconds; 0: MetricFanOut fills it
 };
 
-// One field of a record. A `tag` makes it a TensorBoard scalar. NaN in a field with `nan_is_unknown` means "not known";
-// in any other field it is a value that the run really had.
+// One field of a record. A `tag` makes it a TensorBoard scalar. NaN means "unknown" if `nan_is_unknown`, otherwise it
+// is an actual value.
 template <class Record>
 struct RecordField {
   using Member = std::variant<int64_t Record::*, uint64_t Record::*, double Record::*, bool Record::*,

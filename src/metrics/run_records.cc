@@ -17,9 +17,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 constexpr int64_t kMaxTextBytes = int64_t{64} << 20;
-constexpr size_t kMaxLine = size_t{1} << 20;  // far beyond any record: a damaged file must not fill the memory
+constexpr size_t kMaxLine = size_t{1} << 20;  // far above any record: bounds memory for a corrupt file
 
-// A number, or what stands for one that is not finite ("loss": null, "loss_nonfinite": "nan").
+// A number, or the text of a non-finite one ("loss": null, "loss_nonfinite": "nan").
 double number_of(const Json& object, const Json& value, std::string_view name) {
   if (value.is_number()) return value.get<double>();
   const auto word = object.find(cat(name, "_nonfinite"));
@@ -73,7 +73,7 @@ void flatten(const Json& value, const std::string& path, std::vector<std::pair<s
   for (const auto& [key, child] : value.items()) flatten(child, path.empty() ? key : cat(path, ".", key), out);
 }
 
-// A JSON object of the folder as lines of text; nothing if it is not there or damaged: a picture shows what there is.
+// A JSON object of the folder as lines of text; empty if the file is missing or damaged.
 std::vector<std::pair<std::string, std::string>> read_object(const fs::path& path) {
   std::vector<std::pair<std::string, std::string>> lines;
   std::error_code ignored;
@@ -131,7 +131,7 @@ RunRecords read_run(const std::string& folder) {
   int64_t number = 0;
   for (std::string line; std::getline(in, line);) {
     ++number;
-    const bool torn = in.eof();  // no newline: the run is writing it, or died there
+    const bool torn = in.eof();  // no newline: still being written, or the run died
     if (line.empty() || (torn && line.back() != '}')) continue;
     if ((line.size() <= kMaxLine && parse_record(line, run)) || torn) continue;
     if (run.unreadable_lines++ == 0) run.first_unreadable = number;

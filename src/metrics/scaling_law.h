@@ -1,25 +1,25 @@
-// Published laws of how large a model and how long a training a number of operations is best spent on.
+// Published scaling laws: compute-optimal model size and number of training tokens.
 #pragma once
 #include <span>
 #include <string_view>
 
 namespace athanor {
 
-// Parameters and tokens of a training of `flops` operations, at 6 per parameter and token.
+// Parameters and tokens for a training budget of `flops`, at 6 per parameter and token.
 struct Allocation {
   double parameters = 0, tokens = 0;
   double flops() const { return 6 * parameters * tokens; }
 };
 
 // L(N, D) = e + a / N^alpha + b / D^beta [Hoffmann et al. 2022, eq. 2], nats per token of the paper's data and
-// vocabulary: compare allocations with it, not models.
+// vocabulary: use it to compare allocations, not models.
 struct LossLaw {
   std::string_view name;
   double e, a, b, alpha, beta;
 
   double loss(double parameters, double tokens) const;
   Allocation best_for_flops(double flops) const;            // [eq. 4]
-  Allocation best_for_parameters(double parameters) const;  // the budget for which so many are best
+  Allocation best_for_parameters(double parameters) const;  // the budget for which this size is optimal
 };
 
 // Hoffmann et al. 2022, approach 3, and its re-fit by Besiroglu et al. 2024, which agrees with their other two

@@ -1,5 +1,5 @@
-// Where records go: the seam (MetricSink) and the fan-out that completes each record and hands it to every sink.
-// Metrics never stop training: a sink that throws is reported once and the others go on.
+// MetricSink, the interface for record outputs, and the fan-out that completes each record and passes it to every sink.
+// Metrics never stop training: a sink that throws is reported once, and the others go on.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -20,9 +20,8 @@ class MetricSink {
   virtual void event(const EventRecord&) = 0;
 };
 
-// Fills time, z-scores and perplexity, sends the record to every sink, and raises a `warn` event when the loss of a
-// step lies more than kLossAlarm standard deviations above its last steps, and for what SpeedAlarm says. May be called
-// from several threads.
+// Fills in time, z-scores and perplexity, and sends the record to every sink. Raises a `warn` event if a step's loss is
+// more than kLossAlarm standard deviations above the recent ones, and for the alarms of SpeedAlarm. Thread-safe.
 class MetricFanOut : public MetricSink {
  public:
   static constexpr double kLossAlarm = 6;  // as OLMo-core's step skipping: 6 sigma over 128 steps

@@ -6,7 +6,7 @@
 #include "metrics/format.h"
 
 namespace athanor {
-// Whether an alarm is given now; `on` remembers it until the value is back below half of the limit.
+// Whether to raise the alarm now; `on` is reset when the value falls below half of the limit.
 bool SpeedAlarm::rises(Alarm& alarm, double value, double limit) const {
   alarm.on = value > limit * (alarm.on ? kRearmShare : 1);
   if (!alarm.on) alarm.told = false;

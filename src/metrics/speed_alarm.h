@@ -1,5 +1,5 @@
-// Tells when a run becomes slower than it need be: waiting for data, or fewer tokens per second than it has shown that
-// it can. Judges means over kWindow steps, so that one slow step is no alarm.
+// Detects avoidable slowdowns of a run: waiting for data, or fewer tokens per second than it reached before. Uses means
+// over kWindow steps, so a single slow step raises no alarm.
 #pragma once
 #include <deque>
 #include <string>
@@ -12,14 +12,14 @@ namespace athanor {
 class SpeedAlarm {
  public:
   static constexpr size_t kWindow = 32;       // steps
-  static constexpr double kDataShare = 0.02;  // of a step's time spent waiting for the loader
-  static constexpr double kLeastDataMs = 1;   // of it in a step; less is the price of passing a batch on
-  static constexpr double kSpeedDrop = 0.2;   // below the best window since the start
-  static constexpr double kRearmShare = 0.5;  // an alarm is given again after half of its excess was gone
-  // Of each of the two, one in so many steps since the start: where neighbours come and go, more would say nothing.
+  static constexpr double kDataShare = 0.02;  // share of step time spent waiting for the loader
+  static constexpr double kLeastDataMs = 1;   // minimum wait per step; below it is the cost of passing a batch
+  static constexpr double kSpeedDrop = 0.2;   // relative to the best window since the start
+  static constexpr double kRearmShare = 0.5;  // an alarm is rearmed when half of its excess is gone
+  // After the first alarm of a kind, at most one per so many steps of the run: on shared machines more would be noise.
   static constexpr int64_t kSpacing = 2000;
 
-  // The alarms of this step, for people; nearly always none. Each is given once until its cause has passed.
+  // This step's alarms as text; nearly always none. Each is raised once until its cause has passed.
   std::vector<std::string> push(const StepMetrics&);
 
  private:

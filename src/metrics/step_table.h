@@ -1,5 +1,5 @@
-// Where the time of a run goes: a clock that is always in exactly one phase, and the table over the run. Times are
-// whole nanoseconds, so that phases sum to the total exactly.
+// Wall-clock time per phase: a clock that is always in exactly one phase, and a table over the run. Times are integer
+// nanoseconds, so phases sum to the total exactly.
 #pragma once
 #include <array>
 #include <chrono>
@@ -23,8 +23,8 @@ struct PhaseTimes {
   int64_t total() const;
 };
 
-// Host wall-clock. A phase that only launches work on a device shows the launching; wait for the device before leaving
-// it where that matters.
+// Host wall-clock. For asynchronous device work a phase only measures launching; sync the device before leaving the
+// phase where that matters.
 class PhaseClock {
  public:
   using Clock = std::chrono::steady_clock;
@@ -32,7 +32,7 @@ class PhaseClock {
 
   explicit PhaseClock(Now now = &Clock::now) : now_(now), since_(now()) {}  // starts in Phase::other
 
-  // Ends the current phase; returns it, to go back to.
+  // Ends the current phase and returns it, so that the caller can go back to it.
   Phase enter(Phase);
   // The times since the last lap (or the start). Ends at this instant, where the next lap begins; the phase goes on.
   PhaseTimes lap();
@@ -46,7 +46,7 @@ class PhaseClock {
   PhaseTimes times_;
 };
 
-// In `phase` until the end of the scope, then back in the phase before.
+// Enters `phase` and goes back to the previous phase at the end of the scope.
 class PhaseScope {
  public:
   PhaseScope(PhaseClock& clock, Phase phase) : clock_(clock), before_(clock.enter(phase)) {}
@@ -64,7 +64,7 @@ void set_times(StepMetrics&, const PhaseTimes&);
 
 class StepTable {
  public:
-  // A lap: `steps` is 1 for a step, 0 for what lies between steps.
+  // Adds a lap: `steps` is 1 for a step, 0 for time between steps.
   void add(const PhaseTimes&, int64_t steps = 1);
   int64_t steps() const { return steps_; }
   const PhaseTimes& times() const { return times_; }

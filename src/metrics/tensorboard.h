@@ -1,6 +1,5 @@
 // TensorBoard event files, written without protobuf: a new file at every start, in a folder that TensorBoard shows as
-// one run. Steps that a restart repeats are purged by TensorBoard, through a SessionLog START event at the first of
-// them.
+// one run. A SessionLog START event makes TensorBoard drop the steps that a restart repeats.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -24,15 +23,15 @@ class TensorboardSink : public MetricSink {
 
   void step(const StepMetrics&) override;
   void eval(const EvalMetrics&) override;
-  void event(const EventRecord&) override;  // only `resume` leaves a trace
+  void event(const EventRecord&) override;  // only `resume` writes something
   const std::string& path() const { return file_.path(); }
 
  private:
-  void start_at(int64_t step, double time);  // from here on anew
+  void start_at(int64_t step, double time);  // resets the series to this step
 
   AppendFile file_;
   int64_t interval_;
-  int64_t next_step_ = -1;  // steps below it repeat; negative: nothing has been said about steps yet
+  int64_t next_step_ = -1;  // steps below it are repeated; negative: unknown
 };
 
 }  // namespace athanor

@@ -22,8 +22,7 @@ class TraceWriter {
     size_t buffer_bytes = size_t(1) << 16;   // held in memory between writes
   };
 
-  // Replaces the file. When it cannot be written any more, that is warned of once and the trace
-  // ends there.
+  // Overwrites the file. On a write failure warns once and ends the trace.
   explicit TraceWriter(const std::string& path);
   TraceWriter(const std::string& path, const Options&);
   ~TraceWriter();

@@ -28,7 +28,7 @@ Rope rotation(const Tensor& qkv, const Batch& batch, Tensor cos_sin, const Atten
 
 Var rope(Net n, Var qkv, const Batch& batch, Tensor cos_sin, AttentionShape shape) {
   Ctx& c = n.c;
-  c.run(rotation(qkv.t(), batch, cos_sin, shape, false));  // in place: the producer keeps inputs, not its output
+  c.run(rotation(qkv.t(), batch, cos_sin, shape, false));  // in place: producers save their inputs, not this output
   Var out = c.var(qkv.keep());
   c.record("rope", [batch, cos_sin, shape, sx = qkv.slot(), s = out.slot()](Ctx& cc) {
     Buffer d = cc.take(s);

@@ -1,4 +1,4 @@
-// One micro-batch on the device: what every layer may look at besides activations.
+// One micro-batch on the device: all inputs of a layer other than activations.
 #pragma once
 #include <vector>
 
@@ -6,7 +6,7 @@
 
 namespace athanor {
 
-// Keys and values of earlier tokens, one pair per layer; rows of one sequence are consecutive.
+// Keys and values of earlier tokens, one pair per layer; rows of one sequence are contiguous.
 struct KvCache {
   std::vector<Tensor> k, v;  // [sequences * capacity, K D] each
   int64_t capacity = 0;      // tokens per sequence
@@ -17,8 +17,8 @@ struct Batch {
   Tensor targets;            // [N] i32, -1 = ignored; absent when sampling
   Tensor positions;          // [N] i32, position within the sequence or document
   Tensor spans;              // [S, 6] i32: which keys each query sees
-  KvCache* cache = nullptr;  // sampling: keys and values go there and are read from there
-  Tensor cache_rows;         // [N] i32: row of the cache that each token's key and value take
+  KvCache* cache = nullptr;  // sampling: keys and values are written to and read from it
+  Tensor cache_rows;         // [N] i32: cache row that each token's key and value are written to
 };
 
 }  // namespace athanor

@@ -12,7 +12,7 @@ struct Net {
   ParamStore& params;
 };
 
-// [in, out] is the order of GPT-2's files (Conv1D), [out, in] everyone else's.
+// [in, out] is the order of GPT-2's files (Conv1D), [out, in] that of all others.
 enum class WeightOrder : uint8_t { out_in, in_out };
 struct Linear {
   Param w;  // [out, in] or [in, out]
@@ -26,17 +26,17 @@ struct Norm {
 };
 
 Var embedding(Net, const Batch&, Param wte, Param wpe);  // -> [N, C]; wpe optional
-// The residual is added by the product itself; [N, out], optional.
+// The product's epilogue adds the residual [N, out], optional.
 Var linear(Net, Var x, const Linear&, Var residual = {});                      // [N, in] -> [N, out]
 std::pair<Var, Var> fork_norm(Net, Var h, const Norm&);                        // -> (h, norm of h)
 Var gelu_mlp(Net, Var x, const Linear& up, const Linear& down, Var residual);  // [N, C] -> [N, C], added to residual
 Var swiglu(Net, Var gate_up);                                                  // [N, 2F] -> [N, F]
 Var qk_norm(Net, Var qkv, Param wq, Param wk, AttentionShape, float eps);
-Var rope(Net, Var qkv, const Batch&, Tensor cos_sin, AttentionShape);  // rotates the q and k parts in place
+Var rope(Net, Var qkv, const Batch&, Tensor cos_sin, AttentionShape);  // rotates q and k in place
 Var attention(Net, Var qkv, const Batch&, AttentionShape, int layer);  // [N, (H+2K)D] -> [N, H D]
 
-// Head and loss in one: logits of chunk_rows rows at a time, turned into their gradient in place, so that [N, V] is
-// never held. Writes losses [N]; with a recording tape also computes all gradients of the head at once.
+// LM head and loss in one: computes logits for chunk_rows rows at a time and replaces them in place by their gradient,
+// so that [N, V] never exists. Writes losses [N]; with a recording tape also computes the head's gradients.
 struct Classifier {
   Param w;        // [Vp, C]
   int64_t vocab;  // V <= Vp

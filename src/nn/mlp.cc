@@ -39,8 +39,8 @@ void run_gradient_through_gelu(Net n, const Linear& down, Tensor dz, Tensor z, c
 
 }  // namespace
 
-// z = x W_up^T + b_up, y = gelu(z), out = y W_down^T + b_down + residual. Backward keeps x, z and y, or makes x and y
-// again: y is cheap to make from z unless the product had computed it from sums that were not rounded yet.
+// z = x W_up^T + b_up, y = gelu(z), out = y W_down^T + b_down + residual. Backward keeps x, z and y, or recomputes x
+// and y: y is cheap to recompute from z unless the product computed it from sums before rounding.
 Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
   Ctx& c = n.c;
   const Shape in = x.t().shape, inner{in[0], outputs_of(n, up)};  // [N, C], [N, F]
@@ -93,7 +93,7 @@ Var swiglu(Net n, Var gate_up) {
   const Shape half{gate_up.t().rows(), gate_up.t().cols() / 2};
   Buffer y = c.alloc("swiglu.y", half), kept = gate_up.keep();
   c.run(op(y.t, kept.t));
-  Remake remake;  // its output is cheap to make again from its input, which backward keeps anyway
+  Remake remake;  // recomputes the output from the input, which backward keeps anyway
   if (c.recording() && c.selective)
     remake = std::make_shared<UniqueFn<Buffer(Ctx&)>>([kept, half, op](Ctx& cc) {
       Buffer again = cc.alloc("swiglu.y again", half);
@@ -103,7 +103,7 @@ Var swiglu(Net n, Var gate_up) {
   Var out = c.var(std::move(y), std::move(remake));
   c.record("swiglu", [kept = std::move(kept), sx = gate_up.slot(), s = out.slot()](Ctx& cc) {
     Buffer dy = cc.take(s);
-    cc.run(SwigluBwd{.dgu = kept.t, .dy = dy.t, .gu = kept.t});  // in place: its last reader
+    cc.run(SwigluBwd{.dgu = kept.t, .dy = dy.t, .gu = kept.t});  // in place: no later reader
     cc.put(sx, kept);
   });
   return out;

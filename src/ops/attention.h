@@ -48,13 +48,13 @@ struct AttentionFwd {
     e.is("y", y, q.dtype, {q.rows(), qc}).is("lse", lse, DType::f32, {q.rows(), shape.heads});
     e.is("spans", spans, DType::i32, {spans.rows(), kSpanWords});
   }
-  // Upper bound: full squares halved for causality when queries and keys are as many.
+  // Upper bound: full squares, halved for causality if there are as many queries as keys.
   Cost cost() const {
     return {2.0 * double(q.numel()) * double(k.rows()) / double(spans.rows() ? spans.rows() : 1), traffic(*this)};
   }
 };
 
-// Rows of dq, dk, dv outside every span are written as zeros. Spans share no key rows (in forward they may).
+// Rows of dq, dk, dv outside every span are written as zeros. Spans must not share key rows (in forward they may).
 // Deterministic.
 struct AttentionBwd {
   Tensor dq, dk, dv;  // like q, k, v; rows may be strided

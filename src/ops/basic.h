@@ -1,4 +1,4 @@
-// Element-wise odds and ends, reductions to a scalar, and initial values.
+// Elementwise ops, reductions to a scalar, and initial values.
 #pragma once
 #include <vector>
 
@@ -37,7 +37,7 @@ struct Add {
   Cost cost() const { return {double(y.numel()), traffic(*this)}; }
 };
 
-// out += sum of x, in double, in fixed blocks: the same bits for any number of threads.
+// out += sum of x, in double, in fixed blocks: bitwise the same for any number of threads.
 struct ReduceSum {
   Tensor out;  // [1] f64
   Tensor x;    // [n] f32 or f64
@@ -50,8 +50,8 @@ struct ReduceSum {
   Cost cost() const { return {double(x.numel()), traffic(*this)}; }
 };
 
-// out += sum of squares of each of the tensors, in order (gradient norm), or each of `out` that of its tensor; fixed
-// blocks, double between blocks. Non-finite input gives non-finite.
+// out += sum of squares over all tensors, in order (gradient norm), or out[i] += that of tensor i; in fixed blocks,
+// double between blocks. Non-finite input gives a non-finite result.
 struct SquaredNorm {
   Tensor out;                                      // [1] f64, or as many as tensors
   std::vector<Tensor> x = std::vector<Tensor>(1);  // [n] f32 each

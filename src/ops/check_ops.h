@@ -1,7 +1,6 @@
-// CheckOps: a backend that runs every op twice, on the backend at work and on a reference, from the same inputs, and
-// keeps the worst difference of every output. The run goes on with the worker's results, so that an error is
-// reported where it arises and does not add up. The reference computes on the host; what it needs of other devices is
-// copied.
+// CheckOps: a backend that runs every op twice from the same inputs, on the tested backend and on a reference, and
+// keeps the largest difference of every output. The run continues with the tested backend's results, so an error is
+// reported where it occurs and does not accumulate. The reference runs on the host; inputs on other devices are copied.
 #pragma once
 #include <cstddef>
 #include <deque>
@@ -32,7 +31,7 @@ class CheckOps final : public Decorated<CheckOps> {
   template <class Op>
   void on(const Op& op, void* scratch) {
     ++launches_;
-    Op twin = op;  // its outputs are copies; its inputs are read before the worker may overwrite them
+    Op twin = op;  // writes to copies of the outputs; its inputs are read before the tested backend may overwrite them
     std::deque<std::vector<std::max_align_t>> memory;
     const auto to_host = [&](Op& of, bool inputs) {
       for (const Field& f : of.fields())
@@ -55,7 +54,7 @@ class CheckOps final : public Decorated<CheckOps> {
 
  private:
   static size_t blocks(size_t bytes) { return bytes / sizeof(std::max_align_t) + 1; }
-  Tensor copy_of(const Tensor&, std::vector<std::max_align_t>& memory);  // on the host, with the same gaps
+  Tensor copy_of(const Tensor&, std::vector<std::max_align_t>& memory);  // on the host, with the same strides
   void note(const char* op, const char* tensor, const Tensor& got, const Tensor& want);
 
   Ops& work_;

@@ -1,4 +1,4 @@
-// How far two tensors are apart, relative to the size of the expected one, and how far they may be.
+// Difference of two tensors relative to the expected one, and its tolerances.
 #pragma once
 #include "tensor/tensor.h"
 
@@ -9,18 +9,18 @@ struct Tolerance {
   double peak;  // max (|got - want| - rounding(dtype) |want|) / rms(want)
 };
 
-// Relative error that rounding alone may leave in each element, whatever the others are. Without this term a correct
-// elementwise op would fail on tensors with a few elements far above the rms, such as Adam's v: max / rms grows up to
-// the root of the number of elements.
+// Relative error that rounding alone may cause in each element. Without this term a correct elementwise op would fail
+// on tensors with a few elements far above the rms, such as Adam's v: max / rms grows up to the square root of the
+// number of elements.
 double rounding(DType);
 
-// THE table of tolerances, by the dtype of the compared tensor: what backends may differ by when they add in another
-// order, keep sums in f32 instead of double, or round 16-bit intermediates. Integers and bytes must be equal.
+// THE table of tolerances, by dtype of the compared tensor: how far backends may differ by summing in another order, in
+// f32 instead of double, or by rounding 16-bit intermediates. Integers and bytes must be equal.
 Tolerance tolerance_of(DType);
 
 struct Difference {
-  double nmse = 0, peak = 0;  // infinite where NaN or infinity stand against something else
-  int64_t at = 0;             // element (row-major) of the peak, with its values:
+  double nmse = 0, peak = 0;  // infinite if one side is NaN or infinite and the other differs
+  int64_t at = 0;             // element (row-major) of the peak; its values:
   double got = 0, want = 0;
   bool within(const Tolerance& t) const { return nmse <= t.nmse && peak <= t.peak; }
 };

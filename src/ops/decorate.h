@@ -1,4 +1,4 @@
-// Decorators: backends that wrap backends. Decorated<D> implements every op through one template member D::on(op,
+// Decorators: backends that wrap backends. Decorated<D> implements every op through a single template member D::on(op,
 // scratch) and asks D::inner() for scratch sizes.
 #pragma once
 #include <type_traits>
@@ -20,12 +20,12 @@ struct EachOp<D, Base, First, Rest...> : EachOp<D, Base, Rest...> {
 template <class D>
 using Decorated = EachOp<D, Ops, ATHANOR_ALL_OPS>;
 
-// What is known of a launch without running it.
+// Properties of a launch that are known without running it.
 struct Launch {
   const char* op;
   Cost cost;
-  Shape shape;        // of the first tensor; of products [M, N]
-  int64_t inner = 0;  // K of a product
+  Shape shape;        // of the first tensor; for products [M, N]
+  int64_t inner = 0;  // K of products
 };
 
 template <class Op>
@@ -37,8 +37,8 @@ Launch launch_of(const Op& op) {
   return launch;
 }
 
-// Launches nothing; lists every launch, and what a backend may tune. The backend of a dry run: scratch sizes are the
-// real backend's.
+// The backend of a dry run: launches nothing; lists every launch and what a backend may tune. Scratch sizes are those
+// of the real backend.
 class PlanOps final : public Decorated<PlanOps> {
  public:
   explicit PlanOps(const Ops& real) : real_(real) {}

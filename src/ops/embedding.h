@@ -1,4 +1,4 @@
-// Token and learned position embeddings, and row moves by index.
+// Token and learned position embeddings, and gathering and scattering of rows.
 #pragma once
 #include "ops/op.h"
 
@@ -29,7 +29,7 @@ struct EmbeddingFwd {
   Cost cost() const { return {double(y.numel()), (wpe ? 3.0 : 2.0) * double(y.bytes())}; }
 };
 
-// dwte[tokens[i]] += dy[i], dwpe[positions[i]] += dy[i]; sums in order of i, whatever the number of threads.
+// dwte[tokens[i]] += dy[i], dwpe[positions[i]] += dy[i]; summed in order of i for any number of threads.
 struct EmbeddingBwd {
   Tensor dwte, dwpe;         // [V, C], [P, C] f32, accumulate; dwpe optional
   Tensor dy;                 // [N, C]
@@ -71,7 +71,7 @@ struct GatherRows {
   Cost cost() const { return {0, 2.0 * double(y.bytes())}; }
 };
 
-// y[rows[i]] = x[i]; rows are distinct, other rows of y stay (key/value caches).
+// y[rows[i]] = x[i]; rows are distinct, other rows of y are unchanged (key/value caches).
 struct ScatterRows {
   Tensor y;     // [N, C], rows may be strided
   Tensor x;     // [n, C], rows may be strided

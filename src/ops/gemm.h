@@ -7,25 +7,25 @@
 
 namespace athanor {
 
-// What a product does besides, with its tensor `aux`: work that follows it anyway and then saves a pass over memory.
+// Work fused into a product, on its tensor `aux`; it saves a pass over memory.
 enum class Epilogue : uint8_t {
   none,
-  add,            // d = z + with (residual); with [M, N]
-  gelu,           // with = z, d = gelu(with); both [M, N]
-  gelu_gradient,  // d = z gelu'(with); with [M, N]
-  sum_a,          // with [M] f32 += sums of op(a) over k; with ta: the bias gradient in a weight gradient
-  sum_b           // with [N] f32 += sums of op(b) over k; without tb: likewise
+  add,            // d = z + aux (residual); aux [M, N]
+  gelu,           // aux = z, d = gelu(aux); both [M, N]
+  gelu_gradient,  // d = z gelu'(aux); aux [M, N]
+  sum_a,          // aux [M] f32 += sums of op(a) over k; with ta: the bias gradient in a weight gradient
+  sum_b           // aux [N] f32 += sums of op(b) over k; without tb: likewise
 };
 
-// z = op(a) op(b) [+ bias] [+ d]; op transposes where ta/tb. Sums in f32; the result is rounded once to d's dtype.
-// d is z, or what the epilogue makes of it. in_parts() below is what epilogues mean; a backend that has z at hand may
-// use it before it is rounded, and then does so again (with `recompute`, or when the op runs a second time).
+// z = op(a) op(b) [+ bias] [+ d]; op transposes where ta/tb. Sums in f32; the result is rounded once to d's dtype. d is
+// z or the epilogue's result. in_parts() below defines epilogues; a backend may apply them to z before it is rounded,
+// if it does so every time (with `recompute`, or when the op runs a second time).
 struct Gemm {
   Tensor d;          // [M, N]; f32, bf16 or f16
   Tensor a;          // [M, K], or [K, M] with ta
   Tensor b;          // [K, N], or [N, K] with tb
   Tensor bias = {};  // [N], optional; not together with accumulate
-  Tensor aux = {};   // of the epilogue; like d where it is [M, N], d then having no gaps
+  Tensor aux = {};   // of the epilogue; laid out like d if it is [M, N], and d is then contiguous
   Epilogue epilogue = Epilogue::none;
   bool ta = false, tb = false;
   bool accumulate = false;  // add to d
@@ -86,7 +86,7 @@ struct Gemm {
   }
 };
 
-// out += column sums of x (bias gradient). Fixed order of sums, whatever the number of threads.
+// out += column sums of x (bias gradient). Fixed summation order for any number of threads.
 struct ColumnSum {
   Tensor out;  // [C] f32
   Tensor x;    // [N, C]
@@ -98,8 +98,8 @@ struct ColumnSum {
   Cost cost() const { return {double(x.numel()), traffic(*this)}; }
 };
 
-// The definition of epilogues: run() gets the product alone, and then the op that the epilogue stands for, which reads
-// the rounded values that the product stored.
+// Defines the epilogues: run() gets the plain product, then the op that the epilogue stands for, which reads the
+// rounded values that the product stored.
 template <class Run>
 void in_parts(const Gemm& op, Run&& run) {
   Gemm product = op;

@@ -1,5 +1,5 @@
-// What decides which algorithm computes a Gemm: sizes, strides, types, flags and the alignment of the addresses. Two
-// ops with equal problems are computed alike, bit for bit.
+// Everything that the algorithm of a Gemm may depend on: sizes, strides, types, flags and address alignment. Ops with
+// equal problems are computed alike, bit for bit.
 #pragma once
 #include <compare>
 #include <iosfwd>
@@ -20,24 +20,24 @@ struct GemmProblem {
   auto operator<=>(const GemmProblem&) const = default;  // NOLINT(modernize-use-nullptr): a false alarm
 };
 
-// No library asks for more, so buffers at any offset of an arena are one problem.
+// No library requires more, so buffers at any offset of an arena have equal problems.
 constexpr int kMostAlign = 16;
 
 GemmProblem problem_of(const Gemm& op);
 
-// In words, also the problem's key in a file of choices:
+// As text, also the problem's key in a file of choices:
 // "bf16[64, 96] = bf16[64, 32] bf16[96, 32]^T + bias, rows 96 32 32, aligned 16 16 16".
 std::ostream& operator<<(std::ostream& out, const GemmProblem& p);
 
-// One of the different problems among products.
+// One of the distinct problems among products.
 struct ProductUse {
   Gemm op;                 // one of its ops
   int64_t launches = 0;    // of the op itself
-  int64_t within = 0;      // as the product within an epilogue that may be done in parts
+  int64_t within = 0;      // as the product of an epilogue op that may run in two steps
   bool recompute = false;  // also computed again (Gemm::recompute)
   double flops() const { return double(launches + within) * op.cost().flops; }
 };
 
-// The most work first; a product comes before the problem whose part it is.
+// Most work first; a product comes before the problem that it contains.
 std::vector<ProductUse> distinct_products(std::span<const Gemm> ops);
 }  // namespace athanor

@@ -1,4 +1,4 @@
-// Ops of update rules that take matrices as a whole: Muon's average of gradients, and what its products lack.
+// Ops of update rules on whole matrices: Muon's momentum, and elementwise steps between its products.
 #pragma once
 #include <vector>
 
@@ -7,8 +7,8 @@
 namespace athanor {
 
 // [Jordan et al. 2024, "Muon"] m = b m + (1 - b) g with g = grad * state.grad_scale; the gradient becomes m, or with
-// nesterov (1 - b) g + b m. In a skipped step m stays and the gradient becomes 0. m in bf16 is rounded at random, as in
-// ops/update.h, after its use.
+// nesterov (1 - b) g + b m. In a skipped step m is unchanged and the gradient becomes 0. bf16 m is rounded
+// stochastically, as in ops/update.h, after use.
 struct Momentum {
   struct Part {
     Tensor m;     // [n] f32 or bf16
@@ -40,11 +40,10 @@ struct Momentum {
   }
 };
 
-// y = x / (margin * |x| + eps), |x| the root of the sum of squares of all elements: that sum in fixed blocks, in
-// double.
+// y = x / (margin * |x| + eps), |x| the Frobenius norm; its sum of squares is in fixed blocks, in double.
 struct NormalizeMatrix {
-  Tensor y;  // [R, C] float, no gaps
-  Tensor x;  // [R, C] float; rows may be apart
+  Tensor y;  // [R, C] float, contiguous
+  Tensor x;  // [R, C] float; rows may be strided
   double margin = 1, eps = 1e-7;
   static constexpr const char* kName = "normalize_matrix";
   std::array<Field, 2> fields() { return {{{"y", Io::out, &y}, {"x", Io::in, &x}}}; }
@@ -54,7 +53,7 @@ struct NormalizeMatrix {
 
 // y = alpha a, or with b alpha a + beta b, in f32 and rounded once; y may be a or b.
 struct Combine {
-  Tensor y;       // [R, C] float; rows of all may be apart
+  Tensor y;       // [R, C] float; rows of all may be strided
   Tensor a;       // [R, C] like y
   Tensor b = {};  // [R, C] like y; optional
   float alpha = 1, beta = 0;

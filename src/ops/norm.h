@@ -1,5 +1,5 @@
-// RMSNorm and LayerNorm of the residual stream, and RMSNorm of queries and keys. What a layer adds to the stream is
-// added by its last product (Epilogue::add).
+// RMSNorm and LayerNorm of the residual stream, and RMSNorm of queries and keys. Residual additions are epilogues of
+// the preceding product (Epilogue::add).
 #pragma once
 #include "ops/op.h"
 
@@ -36,7 +36,7 @@ struct NormFwd {
   Cost cost() const { return {7.0 * double(h.numel()), traffic(*this)}; }
 };
 
-// y again from the stored h and statistics: the same bits as NormFwd's y (selective recomputation).
+// Recomputes y from the stored h and statistics, to the same bits as NormFwd (selective recomputation).
 struct NormApply {
   NormKind kind;
   Tensor y;           // [N, C]
@@ -63,8 +63,8 @@ struct NormApply {
   Cost cost() const { return {3.0 * double(h.numel()), traffic(*this)}; }
 };
 
-// dh: in = gradient of h as the residual stream, out = with that of h as the norm's input added. dw, db accumulate in
-// f32, fixed order.
+// dh: in = gradient of h through the residual stream; out = plus that through the norm. dw, db accumulate in f32, fixed
+// order.
 struct NormBwd {
   NormKind kind;
   Tensor dh;          // [N, C]
@@ -94,7 +94,7 @@ struct NormBwd {
   Cost cost() const { return {12.0 * double(h.numel()), traffic(*this)}; }
 };
 
-// Per-head RMSNorm of the q and k parts of packed qkv [q heads | k heads | v heads], v copied (Qwen3's QK-norm).
+// Per-head RMSNorm of q and k in packed qkv [q heads | k heads | v heads]; v is copied (Qwen3's QK-norm).
 struct QkNormFwd {
   Tensor y;       // [N, (H + 2K) D]
   Tensor rstd;    // [N, H + K] f32

@@ -1,5 +1,5 @@
-// What every op shares: the roles of its tensors, its cost, and the words for its shape checks.
-// An op is a plain struct of tensors and scalars; it runs nothing. A backend is a set of run(const Op&) overloads.
+// Shared by all ops: roles of tensors, cost, and helpers for shape checks. An op is a plain struct of tensors and
+// scalars that runs nothing. A backend is a set of run(const Op&) overloads.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -19,16 +19,16 @@ struct Field {
 
 struct Cost {
   double flops = 0;
-  double bytes = 0;  // least traffic: every tensor read or written once per role
+  double bytes = 0;  // minimum traffic: every tensor read or written once per role
 };
 
-// What a device can do at most. Work takes at least the longer of its two times [Williams et al. 2009, roofline].
+// Peak rates of a device. Work takes at least the longer of its two times [Williams et al. 2009, roofline].
 struct Ceilings {
   double flops = 0, bytes = 0;  // per second
   double least_seconds(const Cost& c) const { return std::max(c.flops / flops, c.bytes / bytes); }
 };
 
-// Least memory traffic of an op, from the roles of its tensors.
+// Minimum memory traffic of an op, from the roles of its tensors.
 template <class Op>
 double traffic(const Op& op) {
   Op copy = op;

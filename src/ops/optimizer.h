@@ -1,5 +1,5 @@
-// The optimizer step: scalars that live in device memory and their update without host decisions; how masters are kept.
-// Update rules are in ops/update.h.
+// The optimizer step: scalars in device memory, updated without host decisions; storage of masters. Update rules are in
+// ops/update.h.
 #pragma once
 #include "base/host_device.h"
 #include "ops/op.h"
@@ -19,16 +19,16 @@ struct Average {
 // Scalars of the run that kernels read and write; one record in device memory, copied back asynchronously for logs.
 struct StepState {
   double loss_sum = 0;         // sum of token losses of the step being accumulated
-  double targets = 0;          // tokens predicted in the step being accumulated: those that are not ignored
+  double targets = 0;          // predicted tokens of the step being accumulated, without ignored ones
   double norm_sq = 0;          // sum of squared (scaled) gradients
   int64_t updates = 0;         // optimizer steps done: the schedule's time
   int64_t skipped = 0;         // steps skipped in all
-  int64_t skipped_in_row = 0;  // steps skipped since the last good one
+  int64_t skipped_in_row = 0;  // consecutive steps skipped so far
   float loss_scale = 1;        // fp16 only; else 1
   int32_t good_steps = 0;      // since the loss scale last changed
   int32_t hysteresis_left = 0;
   // Set by StepControl for the optimizer ops of the same step, and reported:
-  int32_t skip = 0;      // 1: leave weights and moments alone
+  int32_t skip = 0;      // 1: weights and moments stay unchanged
   float grad_scale = 1;  // multiplies gradients: 1 / loss_scale, times the clip factor
   float lr = 0;
   float corrections[kMostAverages] = {};  // 1 - decay^updates, of each of StepControl's averages
@@ -36,23 +36,23 @@ struct StepState {
   double loss = 0;                        // loss_sum of the finished step
   double loss_targets = 0;                // its targets
   // Of the schedule, for the optimizer ops of this step:
-  double momentum_low = 0;  // part of the way from an optimizer's own momentum to low_momentum
+  double momentum_low = 0;  // interpolates from an optimizer's own momentum (0) to low_momentum (1)
   double low_momentum = 0;
   double weight_decay_factor = 1;  // multiplies an optimizer's own
   // Of SpikeRule:
-  int64_t spikes = 0;         // steps skipped because they stood out
+  int64_t spikes = 0;         // steps skipped as spikes
   int64_t spikes_in_row = 0;  // since the last step that was not
-  int32_t spike = 0;          // this step: 0 ordinary, 1 stood out and was skipped, 2 stood out and was taken
-  float loss_deviations = 0;  // of this step, standard deviations above the mean of the window; 0: not known
+  int32_t spike = 0;          // this step: 0 no spike, 1 spike, skipped, 2 spike, taken
+  float loss_deviations = 0;  // of this step: standard deviations above the window's mean; 0: unknown
   float norm_deviations = 0;
 };
 
-// What an update rule whose own momentum is `own` takes in this step.
+// Momentum in this step of an update rule whose configured momentum is `own`.
 ATHANOR_HOST_DEVICE inline double momentum_now(double own, const StepState& s) {
   return own + (s.low_momentum - own) * s.momentum_low;
 }
 
-// Loss and gradient norm of the latest steps that were taken; one record in device memory.
+// Loss and gradient norm of the last steps taken: one record in device memory.
 struct SpikeWindow {
   static constexpr int64_t kSteps = 128;  // as llm.c's OUTLIER_DETECTOR_WINDOW_SIZE
   float loss[kSteps] = {};                // mean over the targets, nats
@@ -60,9 +60,9 @@ struct SpikeWindow {
   int64_t count = 0;  // steps that entered since the start; step n lies at n % kSteps
 };
 
-// A step whose loss or gradient norm stands more than `deviations` standard deviations above the mean of the last
-// kSteps taken is skipped, at most `most_in_row` times in a row; the next is taken whatever it is. Skipped steps do not
-// enter the window.
+// A step whose loss or gradient norm is more than `deviations` standard deviations above the mean of the last kSteps
+// taken is skipped, at most `most_in_row` times in a row; the next one is taken in any case. Skipped steps do not enter
+// the window.
 struct SpikeRule {
   double deviations = 0;
   int64_t most_in_row = 0;
@@ -85,7 +85,7 @@ struct StepControl {
   LossScaling scaling;
   double clip_grad = 0;  // global norm; 0 = off
   Average averages[kMostAverages] = {};
-  double divided_by = 0;  // what the gradients were divided by instead of `targets`; 0: they are final
+  double divided_by = 0;  // divisor already applied to the gradients in place of `targets`; 0: they are final
   SpikeRule spikes = {};
   static constexpr const char* kName = "step_control";
   std::array<Field, 2> fields() { return {{{"state", Io::inout, &state}, {"window", Io::inout, &window}}}; }
@@ -97,7 +97,7 @@ struct StepControl {
   Cost cost() const { return {100, traffic(*this)}; }
 };
 
-// What masters in f32 become: their rounding to bf16, and, unless they stay themselves, the rests (tensor/half.h).
+// Splits f32 masters: rounded to bf16, and, unless the masters are kept, the remainders (tensor/half.h).
 struct SplitMaster {
   Tensor param;   // [n] bf16
   Tensor rest;    // [n] i16; may be absent
@@ -114,7 +114,7 @@ struct SplitMaster {
   Cost cost() const { return {0, traffic(*this)}; }
 };
 
-// The masters again.
+// Reassembles the masters.
 struct JoinMaster {
   Tensor master;  // [n] f32
   Tensor param;   // [n] bf16

@@ -1,5 +1,5 @@
-// What of an optimizer step follows from the number of steps done: learning rate, momentum, weight decay. All courses
-// are here, as functions of host and device alike, since StepControl evaluates them where a captured step runs.
+// Learning rate, momentum and weight decay as functions of the number of steps done, for host and device: StepControl
+// evaluates them on the device inside a captured step.
 //
 //   style         after the warm-up, r from 0 to 1 until `decay`         source
 //   constant      lr
@@ -37,7 +37,7 @@ struct Schedule {
   double end_weight_decay = 1;
 };
 
-// Learning rate and the rest of one step.
+// Learning rate, momentum and weight decay of one step.
 struct StepRates {
   double lr = 0;
   double momentum_low = 0;  // 0: the optimizer's own momentum; 1: Schedule::low_momentum; between: between them
@@ -63,7 +63,7 @@ ATHANOR_HOST_DEVICE inline double wsd_decayed(const Schedule& s, double r) {
   return s.lr;
 }
 
-// How far step `step` of one_cycle is on its way from the start to the peak, or from the peak to the end.
+// Position of step `step` of one_cycle between start and peak, or between peak and end.
 struct CyclePlace {
   bool rising;
   double r;

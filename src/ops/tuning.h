@@ -1,5 +1,5 @@
-// Tuning: what a backend chooses by trial for the shapes of a run. Rounding follows from the choices, so they are kept
-// with a run and come back when it resumes.
+// Tuning: algorithms that a backend chooses by trial for the shapes of a run. Rounding depends on them, so they are
+// saved with the run and restored on resume.
 #pragma once
 #include <span>
 #include <string>
@@ -9,14 +9,14 @@
 
 namespace athanor {
 
-// Ops of a dry run, among the ways to compute which a backend may choose.
+// Ops of a dry run for which a backend may choose among algorithms.
 struct Tunable {
   std::span<const Gemm> products;
   std::span<const AttentionFwd> forward = {};
   std::span<const AttentionBwd> backward = {};
 };
 
-// How a product is computed, as far as its library tells.
+// The algorithm of a product, as far as the library reports it.
 struct ProductMethod {
   bool in_parts = false;                 // a product, and a kernel for its epilogue; the rest is of the product
   int64_t tile_rows = 0, tile_cols = 0;  // of d; 0: not known

@@ -1,4 +1,4 @@
-// AdamW, and Adam with coupled decay: one op over all its weights.
+// AdamW, and Adam with coupled weight decay: one op for all its weights.
 #include "optim/rule.h"
 
 namespace athanor {

@@ -20,7 +20,7 @@ bool fits(const ParamGroup& group, const std::string& name, Role role) {
   return (!group.role || *group.role == role) && ::fnmatch(group.match.c_str(), name.c_str(), 0) == 0;
 }
 
-// Runs of a name's parts between dots, the longest first: what a pattern may have meant.
+// Runs of a name's dot-separated components, longest first: suggestions for a mistyped pattern.
 std::vector<std::string> parts_of(const std::string& name) {
   std::vector<size_t> starts{0};
   for (size_t i = 0; i < name.size(); ++i)
@@ -48,7 +48,7 @@ std::vector<std::string> parts_of(const std::string& name) {
       Exit::usage);
 }
 
-// Parts of one parameter, neighbours in pieces(), are one tensor in memory, which is trained or not.
+// Consecutive pieces() of one parameter are one tensor in memory, which is trained or frozen as a whole.
 void freeze(const std::vector<int>& groups, const OptimizerOptions& options, ParamStore& params) {
   const auto pieces = params.pieces();
   const auto frozen = [&](size_t i) { return groups[i] >= 0 && options.groups[size_t(groups[i])].frozen; };

@@ -1,5 +1,5 @@
-// Which weights an optimizer updates by which rule: the run's own, or that of the first group whose pattern and role
-// fit the name of a weight in files. Everything here is resolved before a run starts.
+// Parameter groups: each weight is updated by the rule of the first group whose pattern and role match its name in
+// files, else by the run's own rule. Everything here is resolved before training starts.
 #pragma once
 #include <optional>
 #include <string>
@@ -16,31 +16,31 @@ constexpr bool takes_matrices(RuleName rule) { return rule == RuleName::muon || 
 enum class MuonScale : uint8_t { original, match_rms, spectral };
 enum class MuonCoefficients : uint8_t { quintic, polar_express };
 
-// The rule of a group, with everything that it takes.
+// A group's update rule with all its hyperparameters.
 struct RuleOptions {
   RuleName rule = RuleName::adamw;
   double lr_factor = 1, weight_decay = 0;
-  bool cautious = false;                 // decay only where the step does not move a weight away from zero
-  double beta1 = 0, beta2 = 0, eps = 0;  // adamw, adam, lion; of normuon beta2 alone
+  bool cautious = false;                 // apply decay only where the step does not move a weight away from zero
+  double beta1 = 0, beta2 = 0, eps = 0;  // adamw, adam, lion; normuon uses only beta2
   double momentum = 0;                   // sgd, muon, normuon
   bool nesterov = false;                 // sgd, muon, normuon
   MuonScale scale = MuonScale::match_rms;
   MuonCoefficients coefficients = MuonCoefficients::quintic;
-  DType m = DType::f32, v = DType::f32;  // what moments are kept in: f32 or bf16
+  DType m = DType::f32, v = DType::f32;  // dtype of the moments: f32 or bf16
   uint64_t seed = 0;                     // of stochastic rounding
   bool operator==(const RuleOptions&) const = default;
 };
 
-// What is not given is the run's own.
+// Fields that are absent are taken from the run's options.
 struct ParamGroup {
-  std::string match = "*";   // of names in files: * stands for any characters, ? for one
-  std::optional<Role> role;  // of that role alone
+  std::string match = "*";   // pattern for names in files: * matches any characters, ? one
+  std::optional<Role> role;  // only weights of this role
   std::optional<RuleName> rule;
   double lr_factor = 1;
   std::optional<double> weight_decay, beta1, beta2, eps, momentum;
   bool frozen = false;
 };
-// What groups a run has behind those that it is told: vectors do not decay, and Muon is for matrices alone.
+// Groups appended to the configured ones: vectors do not decay, and Muon updates only matrices.
 std::vector<ParamGroup> default_groups(RuleName);
 
 struct OptimizerOptions {
@@ -57,15 +57,15 @@ struct OptimizerOptions {
   bool muon_nesterov = true;
   MuonScale muon_scale = MuonScale::match_rms;
   MuonCoefficients muon_coefficients = MuonCoefficients::quintic;
-  double normuon_beta2 = 0.95;  // muon's options are normuon's too
+  double normuon_beta2 = 0.95;  // normuon uses muon's options too
   std::vector<ParamGroup> groups = default_groups(RuleName::adamw);
 };
 
-// By ParamStore::pieces(): the number of the group, or -1. Throws an Error for a pattern that matches nothing, and for
-// weights that their rule cannot update. Freezes those of frozen groups.
+// Group number of each of ParamStore::pieces(), or -1. Freezes the weights of frozen groups. Throws an Error for a
+// pattern that matches nothing and for weights that their rule cannot update.
 std::vector<int> assign_groups(const OptimizerOptions&, ParamStore&);
 RuleOptions rule_options(const OptimizerOptions&, int group);
-// One line for each group that has weights: their names, with * for the numbers of layers, and how they are updated.
+// One line per group that has weights: their names, with * for layer numbers, and how they are updated.
 std::vector<std::string> describe_groups(const OptimizerOptions&, ParamStore&);
 
 }  // namespace athanor

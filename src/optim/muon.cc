@@ -1,9 +1,7 @@
-// Muon [Jordan et al. 2024; Liu et al. 2025, "Muon is scalable for LLM training"]: the average of a matrix's gradients,
-// made orthogonal by Newton-Schulz iterations, is its update. What files and buffers hold as one tensor but products
-// use as several (queries, keys and values) are several matrices. Ranks that share out a unit each orthogonalize whole
-// matrices of as many units as there are ranks, so that each matrix is done once, the matrices balanced by their cost;
-// averages are gathered before, results scattered after. NorMuon [Li et al. 2025] then gives all outputs of a matrix
-// about the same size.
+// Muon [Jordan et al. 2024; Liu et al. 2025, "Muon is scalable for LLM training"]: orthogonalizes the momentum of each
+// matrix by Newton-Schulz iterations; NorMuon [Li et al. 2025] then equalizes the size of its outputs. Queries, keys
+// and values, stored as one tensor, are separate matrices. With sharding each rank orthogonalizes whole matrices,
+// balanced by cost, of as many units as there are ranks; momenta are gathered before and updates scattered after.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -17,7 +15,7 @@ namespace {
 struct Coefficients {
   double a, b, c;
 };
-// [Jordan et al. 2024]: five times the same, which lifts small singular values fast and leaves all in [0.68, 1.14].
+// [Jordan et al. 2024]: five equal iterations; raises small singular values fast and leaves all in [0.68, 1.14].
 constexpr std::array<Coefficients, 5> kQuintic = {{{3.4445, -4.7750, 2.0315},
                                                    {3.4445, -4.7750, 2.0315},
                                                    {3.4445, -4.7750, 2.0315},
@@ -31,18 +29,18 @@ constexpr std::array<Coefficients, 5> kPolarExpress = {
      {3.285753657755655, -2.3681294933425376, 0.46449024233003106},
      {2.3465413258596377, -1.7097828382687081, 0.42323551169305323}}};
 
-// Rows and columns of a unit's flat buffer that are one matrix to Muon.
+// Rows and columns of a unit's flat buffer that Muon treats as one matrix.
 struct Matrix {
   int64_t offset, rows, cols, stride;
   bool in_out;
-  int64_t numbers;  // where those of its outputs begin in a state of the unit
+  int64_t numbers;  // start of its outputs' numbers in the unit's state
   int owner = 0;
   int64_t outputs() const { return in_out ? cols : rows; }
   int64_t inputs() const { return in_out ? rows : cols; }
   double cost() const {
     return double(std::max(rows, cols)) * double(std::min(rows, cols)) * double(std::min(rows, cols));
   }
-  // In a tensor of the whole unit.
+  // As a view of a tensor of the whole unit.
   Tensor in(const Tensor& flat) const { return {flat.at(offset), flat.dtype, {rows, cols}, stride}; }
 };
 
@@ -58,17 +56,17 @@ void add_matrices(const ParamStore& params, const ParamStore::Piece& piece, int6
   }
 }
 
-// Matrices of a unit, and the parts of it that they fill.
+// Matrices of a unit, and the ranges of the unit that they cover.
 struct UnitMatrices {
   size_t unit;
   std::vector<ParamStore::Range> ranges = {};
   std::vector<Matrix> matrices = {};
-  std::vector<ParamStore::Range> numbers = {};  // those of all its outputs in a state of the unit
+  std::vector<ParamStore::Range> numbers = {};  // of all its outputs, in the unit's state
 };
-// As many units as there are ranks.
+// A batch: as many units as there are ranks.
 using Batch = std::vector<UnitMatrices>;
 
-// Each matrix has an owner, the longest first to whoever has least.
+// Assigns each matrix to a rank, most expensive first, to the least loaded.
 void give_to_owners(Batch& batch, int ranks) {
   std::vector<Matrix*> order;
   for (UnitMatrices& unit : batch)
@@ -104,7 +102,7 @@ std::vector<Batch> make_batches(const ParamStore& params, const Placed& placed, 
   return batches;
 }
 
-// A whole unit, and where units are shared out what this rank has of it: the two ends of an exchange.
+// A whole unit and, with sharding, this rank's shard of it: source and destination of an exchange.
 struct Exchanged {
   Buffer whole, share;
   Exchanged(Ctx& c, const ParamStore& params, const ParamStore::Unit& unit, DType type, const char* name,
@@ -155,7 +153,7 @@ class MuonRule final : public UpdateRule {
   }
 
  private:
-  // Every rank's share of the averages, in the place of the gradients.
+  // Replaces this rank's shard of the gradients by the momenta.
   void average(Ctx& c, const std::vector<UpdatePart>& parts, Tensor step_state) const {
     Momentum op{.parts = {}, .state = step_state, .beta = o_.momentum, .nesterov = o_.nesterov, .seed = o_.seed};
     for (const UpdatePart& p : parts)
@@ -163,13 +161,13 @@ class MuonRule final : public UpdateRule {
     if (!op.parts.empty()) c.run(op);
   }
 
-  // The mean squares of a unit's outputs.
+  // Mean squares of a unit's outputs.
   static Tensor numbers_of(const ParamStore& params, const UnitMatrices& unit, const Placed& placed) {
     return params.units()[unit.unit]->states[placed.states[1]].t;
   }
   bool normalizes() const { return o_.rule == RuleName::normuon; }
 
-  // The update of a matrix that this rank owns, its outputs of one size; what is kept of those of others becomes 0.
+  // Normalizes the outputs in the update of a matrix of this rank; the state of other ranks' matrices becomes 0.
   void normalize(Ctx& c, const Tensor& numbers, const Matrix& matrix, const Buffer& x, Tensor step_state) const {
     const Tensor v = numbers.slice(matrix.numbers, matrix.numbers + matrix.outputs());
     if (!x) return c.run(Fill{.x = v});
@@ -177,8 +175,8 @@ class MuonRule final : public UpdateRule {
         .x = x.t, .v = v, .state = step_state, .columns = matrix.in_out, .beta = o_.beta2, .scale = scale(matrix)});
   }
 
-  // Each number comes from the rank that owns its matrix, and is 0 on all others: exact. What the unit keeps of the
-  // matrices of other groups is not touched.
+  // Sums over ranks: each number is nonzero only on the rank that owns its matrix, so the sum is exact. The state of
+  // matrices in other groups is unchanged.
   static void share_numbers(Ctx& c, const ParamStore& params, const Placed& placed, const Batch& batch,
                             Communicator& group) {
     for (const UnitMatrices& unit : batch) {
@@ -188,10 +186,10 @@ class MuonRule final : public UpdateRule {
     }
   }
 
-  // Products are of bf16 unless all of the run's are of f32.
+  // Products are in bf16, or in f32 if all products of the run are.
   static DType product_type(const Ctx& c) { return c.recipe.compute == DType::f32 ? DType::f32 : DType::bf16; }
 
-  // fn(part of the gradients that this rank owns, its part of the exchange)
+  // fn(a range of the gradients in this rank's shard, the matching range of the exchange)
   template <class Fn>
   static void for_owned(const ParamStore::Unit& unit, const UnitMatrices& of, const Exchanged& exchanged,
                         const Fn& fn) {
@@ -200,8 +198,8 @@ class MuonRule final : public UpdateRule {
         fn(unit.part(unit.grad, range), exchanged.part(unit, range));
   }
 
-  // The averages of the matrices that this rank owns, divided by their norms. Rounded before they are sent, so that
-  // they are the same for any number of ranks.
+  // Momenta of the matrices assigned to this rank, divided by their norms. Rounded before they are sent, so they do not
+  // depend on the number of ranks.
   std::vector<Buffer> collect(Ctx& c, const ParamStore& params, const Batch& batch, Communicator& group) const {
     std::vector<Buffer> mine;
     const DType type = product_type(c);
@@ -229,7 +227,8 @@ class MuonRule final : public UpdateRule {
     return std::sqrt(o_.scale == MuonScale::spectral ? out / in : std::max(1.0, out / in));
   }
 
-  // X <- a X + b (X X') X + c (X X')^2 X, times the scale in the last turn; from the side that is shorter.
+  // X <- a X + b (X X') X + c (X X')^2 X per iteration, the last one times the scale; uses the smaller of X X' and X'
+  // X.
   Buffer orthogonal(Ctx& c, Buffer x, const Matrix& matrix) const {
     if (!x) return x;
     const bool wide = matrix.rows <= matrix.cols;
@@ -254,14 +253,14 @@ class MuonRule final : public UpdateRule {
     return x;
   }
 
-  // The updates of this rank's weights, from whoever made them, in the place of the gradients.
+  // Replaces the gradients of this rank's shard by the updates, from the ranks that computed them.
   void spread(Ctx& c, const ParamStore& params, const Batch& batch, std::vector<Buffer>& mine,
               Communicator& group) const {
     size_t i = 0;
     for (const UnitMatrices& of : batch) {
       const ParamStore::Unit& unit = *params.units()[of.unit];
       const Exchanged updates(c, params, unit, product_type(c), "updates of a unit", "updates of a shard");
-      c.run(Fill{.x = updates.whole.t});  // padding stays 0, and what another rank makes is added to zeros: exact
+      c.run(Fill{.x = updates.whole.t});  // padding stays 0; adding another rank's result to zeros is exact
       for (const Matrix& matrix : of.matrices) {
         const Buffer made = std::move(mine[i++]);
         if (made) c.run(Combine{.y = matrix.in(updates.whole.t), .a = made.t});
@@ -276,7 +275,7 @@ class MuonRule final : public UpdateRule {
   }
 
   RuleOptions o_;
-  std::vector<Batch> batches_;  // of planned parameters: the same in every step
+  std::vector<Batch> batches_;  // from the plan: the same in every step
 };
 
 }  // namespace

@@ -20,7 +20,7 @@ size_t find_or_add(std::vector<T>& list, T value, const Same& same) {
   return index;
 }
 
-// Where there is one number for each output of a matrix: how many there are of each piece.
+// For states with one number per output of a matrix: how many each piece has.
 std::vector<int64_t> outputs_of(const ParamStore& params) {
   std::vector<int64_t> sizes;
   for (const auto& piece : params.pieces()) {
@@ -33,7 +33,7 @@ std::vector<int64_t> outputs_of(const ParamStore& params) {
 
 }  // namespace
 
-// Of a bundle some weights may decay and some not: those of all groups that differ in this alone are one launch.
+// Groups whose options differ only in weight decay share a bundle, and one launch.
 Optimizer::Bundle& Optimizer::bundle_of(const RuleOptions& options) {
   for (Bundle& bundle : bundles_) {
     RuleOptions& have = bundle.options;
@@ -90,7 +90,7 @@ std::vector<bool> Optimizer::exchanges(const ParamStore& params) const {
   return units;
 }
 
-// Of planned parameters: they are the same in every step.
+// From the plan: the same in every step.
 void Optimizer::find_ranges(const ParamStore& params) {
   const auto pieces = params.pieces();
   const std::vector<ParamStore::Range> extents = params.extents();

@@ -1,4 +1,4 @@
-// Optimizer: the update rules of a run's groups, what they keep, and one step of all.
+// Optimizer: the update rules of a run's groups, their states, and one step of all.
 #pragma once
 #include <memory>
 #include <vector>
@@ -13,16 +13,15 @@ class Optimizer {
   Optimizer(const OptimizerOptions&, ParamStore&);
   std::vector<StateSpec> states() const { return states_; }
   const std::vector<Average>& averages() const { return averages_; }  // at most kMostAverages
-  std::vector<bool> exchanges(const ParamStore&) const;               // by unit: see UpdateRule
-  // One step over the part of all units that this rank owns, after StepControl has decided about it; zeroes its
-  // gradients.
+  std::vector<bool> exchanges(const ParamStore&) const;               // indexed by unit: see UpdateRule
+  // One step over this rank's shard of all units, after StepControl; zeroes the shard's gradients.
   void step(Ctx&, ParamStore&, Tensor step_state);
 
  private:
-  // Groups whose options differ in nothing but whether their weights decay.
+  // Groups whose options differ only in weight decay.
   struct Bundle {
     RuleOptions options;
-    std::vector<std::pair<size_t, bool>> pieces = {};  // their numbers, and whether they decay
+    std::vector<std::pair<size_t, bool>> pieces = {};  // piece numbers, and whether each decays
     std::unique_ptr<UpdateRule> rule = nullptr;
     Placed placed = {};
   };

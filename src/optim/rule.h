@@ -1,5 +1,5 @@
-// UpdateRule: how the gradients of some weights become new weights. What a rule keeps is allocated, sharded and saved
-// by others from its declaration alone.
+// UpdateRule: computes new weights from gradients for some of the weights. A rule only declares its states; they are
+// allocated, sharded and saved elsewhere.
 #pragma once
 #include <memory>
 #include <string_view>
@@ -9,7 +9,8 @@
 
 namespace athanor {
 
-// A piece of the parameters (ParamStore::pieces()) with the padding behind it; a rank updates what it owns of that.
+// A piece of the parameters (ParamStore::pieces()) and the padding after it; a rank updates the range of it that it
+// owns.
 struct UpdateRange {
   size_t piece;
   size_t unit;
@@ -17,7 +18,7 @@ struct UpdateRange {
   bool decays;
 };
 
-// Neighbours of a unit, of which those before `decayed` decay; the streams of their random bits.
+// Adjacent elements of a unit, those before `decayed` with weight decay; and the streams of their random bits.
 struct UpdateRun {
   size_t unit;
   int64_t begin, end, decayed;
@@ -25,17 +26,17 @@ struct UpdateRun {
 };
 
 struct KeptState {
-  std::string_view name;  // in files; rules that keep states of one name share their buffers
+  std::string_view name;  // in files; rules with states of the same name share buffers
   DType dtype;
-  bool per_output = false;  // of a matrix: one number for each of its outputs, of which every rank has all
+  bool per_output = false;  // matrices only: one number per output, replicated on all ranks
 };
 
-// What a rule works on, and where it finds what it declared.
+// The weights of a rule, and the locations of its declared states and averages.
 struct Placed {
-  std::vector<size_t> states = {};       // by states(): numbers of Unit::states
-  std::vector<int> averages = {};        // by averages(): numbers of StepState::corrections
-  std::vector<UpdateRange> ranges = {};  // in the order of units and places
-  std::vector<UpdateRun> runs = {};      // the same, neighbours joined
+  std::vector<size_t> states = {};       // indices into Unit::states, in the order of states()
+  std::vector<int> averages = {};        // indices into StepState::corrections, in the order of averages()
+  std::vector<UpdateRange> ranges = {};  // ordered by unit and position
+  std::vector<UpdateRun> runs = {};      // the same, adjacent ones merged
 };
 
 class UpdateRule {
@@ -43,7 +44,7 @@ class UpdateRule {
   virtual ~UpdateRule() = default;
   virtual std::vector<KeptState> states() const = 0;
   virtual std::vector<Average> averages() const { return {}; }
-  // Whether ranks exchange what lies in the units of its weights, twice in each step: to whom needs it whole, and back.
+  // Whether ranks exchange data of the rule's units twice per step: gather matrices, return updates.
   virtual bool exchanges() const { return false; }
   // One step, after StepControl has decided about it; zeroes the gradients.
   virtual void step(Ctx&, ParamStore&, const Placed&, Tensor step_state) = 0;
@@ -54,10 +55,10 @@ std::unique_ptr<UpdateRule> make_sgd(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_lion(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_muon(const RuleOptions&);  // and normuon
 
-// Ranges in the order of units and places; a run goes on while the next begins where it ends.
+// Merges adjacent ranges, given in the order of units and positions.
 std::vector<UpdateRun> joined(const std::vector<UpdateRange>&);
-// What this rank owns of the runs: lists for ops that work element by element. States are the m and v of `placed`, in
-// this order, as far as it has them and they are kept of each element.
+// This rank's parts of the runs, for elementwise ops. States: the m and v of `placed`, as far as they exist and have
+// one value per element.
 std::vector<UpdatePart> update_parts(const ParamStore&, const Placed&);
 
 }  // namespace athanor

@@ -1,4 +1,4 @@
-// Stochastic gradient descent: one op over all its weights; without momentum it keeps nothing.
+// Stochastic gradient descent: one op for all its weights; stateless without momentum.
 #include "optim/rule.h"
 
 namespace athanor {

@@ -1,4 +1,4 @@
-// Lists of neighbours for update rules that work element by element.
+// Lists of adjacent ranges for elementwise update rules.
 #include <algorithm>
 
 #include "base/rng.h"
@@ -10,7 +10,7 @@ std::vector<UpdateRun> joined(const std::vector<UpdateRange>& ranges) {
   std::vector<UpdateRun> runs;
   for (const UpdateRange& r : ranges) {
     const auto [begin, end] = r.range;
-    // Weights that decay do not follow some that do not.
+    // A run must not continue with decayed weights after weights without decay.
     const bool goes_on = !runs.empty() && runs.back().unit == r.unit && runs.back().end == begin &&
                          (!r.decays || runs.back().decayed == begin);
     if (!goes_on)

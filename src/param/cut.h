@@ -1,4 +1,4 @@
-// cut: which part of a parameter a rank of a tensor-parallel group holds.
+// cut: the slice of a parameter that a rank of a tensor-parallel group holds.
 #pragma once
 #include <vector>
 
@@ -11,9 +11,9 @@ struct AxisRange {
   bool operator==(const AxisRange&) const = default;
 };
 
-// Share `index` of `count` equal ones: one range per part of spec.cut, in order; all of them hold the same heads.
-// Without an axis there are no ranges: every rank has the whole. Throws an Error naming the parameter if a part cannot
-// be divided without tearing a head.
+// Slice `index` of `count` equal ones: one range per part of spec.cut, in order, all covering the same heads. Without
+// an axis there are no ranges: every rank holds the whole. Throws an Error naming the parameter if a part is not
+// divisible by whole heads.
 std::vector<AxisRange> cut(const ParamSpec& spec, int64_t count, int64_t index);
 
 }  // namespace athanor

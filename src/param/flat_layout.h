@@ -1,4 +1,4 @@
-// FlatLayout: where each parameter of a unit lies in the unit's flat buffers. A pure function of the specs.
+// FlatLayout: the offset of each parameter in its unit's flat buffers. A pure function of the specs.
 #pragma once
 #include <span>
 #include <vector>

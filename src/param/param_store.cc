@@ -10,9 +10,9 @@
 namespace athanor {
 namespace {
 
-constexpr int64_t kInitChunk = int64_t{1} << 24;  // elements of split masters that exist in f32 while they get values
+constexpr int64_t kInitChunk = int64_t{1} << 24;  // split masters: elements that are f32 at a time
 
-// What the names of a unit's parameters begin with, up to a dot.
+// Common prefix of the names of a unit's parameters, up to a dot.
 std::string common_name(const std::vector<ParamSpec>& specs) {
   std::string name = specs.at(0).name;
   for (const ParamSpec& spec : specs)
@@ -71,7 +71,7 @@ void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std
     };
     if (separate) add(MemoryKind::weights, "weights", recipe.compute, stage >= 3, &unit.value);
     if (!training) continue;
-    // Masters that are the weights themselves are whole as long as these are.
+    // Where weights serve as their own masters, these are whole as long as the weights are.
     add(MemoryKind::masters, "masters", recipe.master, separate ? stage >= 1 : stage >= 3, &unit.master);
     add(MemoryKind::gradients, "gradients", DType::f32, stage >= 2 && logical.count == 0, &unit.grad);
     unit.joined.resize(size_t(logical.levels()));
@@ -81,7 +81,7 @@ void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std
   }
 }
 
-// Name, places of the parameters and the part that this rank updates.
+// Sets name, offsets of the parameters and this rank's shard.
 void ParamStore::lay_out(Unit& unit) {
   std::vector<ParamSpec> specs;
   for (int id : unit.params) specs.push_back(specs_[size_t(id)]);
@@ -241,7 +241,7 @@ void ParamStore::refresh_values(Ctx& c) {
   gather_weights(c);
 }
 
-// Stages 1 and 2: every rank has all weights, of which it updated a shard.
+// Stages 1 and 2: every rank holds all weights and has updated one shard of them.
 void ParamStore::gather_weights(Ctx& c) {
   if (sharding_.stage != 1 && sharding_.stage != 2) return;
   for (const auto& unit : units_) {
@@ -252,11 +252,11 @@ void ParamStore::gather_weights(Ctx& c) {
 }
 
 void ParamStore::end_leaf(Ctx& c, int64_t leaf) {
-  const int pairs = std::countr_one(uint64_t(leaf));  // that this leaf completes
+  const int pairs = std::countr_one(uint64_t(leaf));  // pairs that this leaf completes
   for (const auto& unit : units_) {
     const Tensor& grad = unit->grad;
     for (int level = 0; level < pairs; ++level) c.run(Add{.y = grad, .a = grad, .b = unit->joined[size_t(level)]});
-    if (leaf + 1 == sharding_.logical.mine) continue;  // grad has the sum of all
+    if (leaf + 1 == sharding_.logical.mine) continue;  // grad holds the sum of all
     c.run(Cast{.y = unit->joined[size_t(pairs)], .x = grad});
     c.run(Fill{.x = grad});
   }
@@ -274,10 +274,10 @@ void ParamStore::reduce_gradients(Ctx& c) {
     const Tensor& grad = unit->grad;
     if (sharding_.logical.count > 0)
       reduce_in_tree(c, *unit);
-    else if (sharding_.stage >= 2)  // below, they were summed early
+    else if (sharding_.stage >= 2)  // else they were reduced early
       c.all_reduce(c.mesh[Axis::dp_replicate], grad);
     if (sharding_.stage == 0 || unit->is_shard(grad)) continue;
-    // The sum is for this rank's shard; what was added for others' is done with.
+    // The sum is for this rank's shard only; clear the gradients of the others' shards.
     if (unit->shard.begin > 0) c.run(Fill{.x = grad.slice(0, unit->shard.begin)});
     if (unit->shard.end < unit->layout.numel) c.run(Fill{.x = grad.slice(unit->shard.end, unit->layout.numel)});
   }
@@ -330,7 +330,7 @@ Tensor ParamStore::grad(Param p) const {
   return view(grad, spec, offsets_[size_t(p.id)]);
 }
 
-// Beside what compute does; nothing if it was started before, or there is no such unit.
+// Starts the gather concurrently with compute; no-op if it has started or the unit does not exist.
 void ParamStore::start_gather(Ctx& c, int u) {
   if (sharding_.stage < 3 || u < 0 || u >= int(units_.size()) || units_[size_t(u)]->gathered) return;
   Unit& unit = *units_[size_t(u)];
@@ -357,7 +357,7 @@ void ParamStore::begin_gradients(Ctx& c, int u) {
   c.run(Fill{.x = unit.whole_grad.t});
 }
 
-// This micro-batch's share of what this rank keeps goes on its way; it is added when the next unit's has started.
+// Starts reducing this micro-batch's gradients to their owners; the result is added when the next unit's has started.
 void ParamStore::end_gradients(Ctx& c, int u) {
   Unit& unit = *units_[size_t(u)];
   const CollectiveSubject subject(unit.name);
@@ -383,7 +383,7 @@ bool ParamStore::reduces_early(const ProcessMesh& mesh) const {
   return sharding_.stage < 2 && sharding_.logical.count == 0 && mesh.data_parallel().size() > 1;
 }
 
-// Whole gradients that no later micro-batch of the step adds to.
+// Reduces whole gradients to which no later micro-batch of the step adds.
 void ParamStore::reduce_early(Ctx& c, const Unit& unit) {
   if (!reduces_early(c.mesh)) return;
   c.beside([&](Lane lane) {
@@ -408,8 +408,7 @@ void ParamStore::begin_use(Ctx& c, int unit) {
   });
 }
 
-// The unit whose turn is next is gathered while its neighbour computes: in forward the one after, in backward the one
-// before.
+// Prefetches the neighbouring unit while this one computes: the next one in forward, the previous one in backward.
 void ParamStore::use(Ctx& c, int unit) {
   begin_use(c, unit);
   start_gather(c, unit + 1);

@@ -1,7 +1,7 @@
 // ParamStore: all parameters of one model in flat buffers, one set per unit (embedding, each block, head): weights as
-// products read them, masters, gradients, optimizer states. Models hold Param handles; optimizers and checkpoints walk
-// the units. Ranks of the data-parallel axes may own a shard each of some or all of this: use() and done() bracket a
-// unit's use in forward, their duals on the tape bracket it in backward.
+// products read them, masters, gradients, optimizer states. Models hold Param handles; optimizers and checkpoints
+// iterate over units. Data-parallel ranks may each own a shard of these: use() and done() bracket a unit's use in
+// forward, and their counterparts on the tape in backward.
 #pragma once
 #include <bit>
 #include <memory>
@@ -19,28 +19,28 @@ struct Param {
   explicit operator bool() const { return id >= 0; }
 };
 
-// What an optimizer keeps beside weights, of all of them or of some.
+// An optimizer state of all weights or of some.
 struct StateSpec {
   std::string name;  // in files: "<name>.<tensor>"
   DType dtype;
-  std::vector<bool> pieces = {};  // by number of ParamStore::pieces(), which of them it is kept of; none: of all
-  // By number of the piece: so many numbers belong to it, not one to each of its elements, and every rank has all of
-  // them. None: one to each element.
+  std::vector<bool> pieces = {};  // indexed as ParamStore::pieces(): which have this state; empty: all
+  // Indexed by piece: the number of values of the state, replicated on all ranks. Empty: one value per element,
+  // sharded.
   std::vector<int64_t> sizes = {};
   Shape shape_of(size_t piece, const Shape& whole) const { return sizes.empty() ? whole : Shape{sizes[piece]}; }
 };
 
-// The leaves of the sums that are the same bits for any number of ranks: the micro-batches of a step are dealt out to
-// `count` of them, which the ranks hold in order, `mine` each, both powers of two. The gradients of a leaf are
-// accumulated in place; leaves are joined in a fixed binary tree, so whole gradients stay on all ranks until the end of
-// the step. count 0: sums in the order of the ranks.
+// Leaves of the reduction that is bitwise the same for any number of ranks. A step's micro-batches are divided among
+// `count` leaves; each rank holds `mine` consecutive ones (both powers of two). Gradients accumulate in place within a
+// leaf; leaves are added in a fixed binary tree, so whole gradients stay on all ranks until the end of the step. count
+// 0: sums in rank order.
 struct LogicalShards {
   int64_t count = 0, mine = 0;
   int levels() const { return count > 0 ? std::countr_zero(uint64_t(mine)) : 0; }  // of the tree within a rank
 };
 
-// What each rank of the dp_shard axis holds a shard of instead of the whole [Rajbhandari et al. 2020, "ZeRO"]:
-// stage 1 optimizer states and masters, 2 also gradients, 3 also weights.
+// What is sharded over the dp_shard axis [Rajbhandari et al. 2020, "ZeRO"]: stage 1 optimizer states and masters, 2
+// also gradients, 3 also weights.
 struct Sharding {
   int stage = 0;
   int shards = 1, index = 0;
@@ -53,47 +53,47 @@ class ParamStore {
   struct Range {
     int64_t begin = 0, end = 0;  // elements of a unit
   };
-  // An optimizer state of a unit: of a whole unit or a rank's shard of it, or of some ranges of these, in a row.
+  // An optimizer state of a unit: of the whole unit or this rank's shard, or of some ranges of it, stored contiguously.
   struct State {
     struct Segment {
-      int64_t begin, end, at;  // elements [begin, end) of the unit lie from `at` on
+      int64_t begin, end, at;  // elements [begin, end) of the unit are stored at `at`
     };
     Tensor t;
     std::vector<Segment> segments;
-    bool everything = true;                               // nothing of the unit, or of the rank's shard, is left out
-    bool of_any = false;                                  // it is kept of a piece of the unit, on whatever rank
-    std::vector<std::pair<size_t, int64_t>> firsts = {};  // with sizes: pieces and where their numbers begin
+    bool everything = true;                               // covers the whole unit or this rank's whole shard
+    bool of_any = false;                                  // some rank keeps it for a piece of the unit
+    std::vector<std::pair<size_t, int64_t>> firsts = {};  // with sizes: pieces, and where their values begin
     Tensor part(Range range) const;
     int64_t first_of(size_t piece) const;
   };
   struct Unit {
     std::vector<int> params;  // ids, in the order of layout.offset
-    std::string name;         // what their names begin with: "model.layers.3"
+    std::string name;         // common prefix of their names: "model.layers.3"
     FlatLayout layout;
-    Range shard;  // what this rank updates
-    // Each is whole [numel] or this rank's shard, by the stage.
+    Range shard;  // the elements that this rank updates
+    // Each is whole [numel] or this rank's shard, depending on the stage.
     Tensor master;               // of i16: the rests of masters whose upper halves are the values (tensor/half.h)
     Tensor value;                // compute dtype; absent where it is the master itself
     Tensor grad;                 // f32; absent without training
     std::vector<State> states;   // in the order of the StateSpecs
-    std::vector<Tensor> joined;  // f32, whole: sums of 1, 2, 4, ... leaves that wait for as many more
-    // Whole, while the unit is in use: weights at stage 3, gradients from stage 2 on.
+    std::vector<Tensor> joined;  // f32, whole: partial sums of 1, 2, 4, ... leaves
+    // Whole, while the unit is in use: weights at stage 3; gradients at stages 2 and 3.
     Buffer gathered, whole_grad;
-    Ctx::Ticket gathering;  // until compute has waited for `gathered`
-    int uses = 0;           // in forward, whose backward is to come
+    Ctx::Ticket gathering;  // set until compute has waited for `gathered`
+    int uses = 0;           // in forward, with the backward still to come
 
     bool is_shard(const Tensor& t) const { return t.numel() != layout.numel; }
     bool is_split() const { return master.dtype == DType::i16; }
     DType saved_dtype() const { return is_split() ? DType::f32 : master.dtype; }  // of masters in files
-    // The part of [begin, end) that this rank updates.
+    // The intersection of [begin, end) with this rank's shard.
     Range owned(int64_t begin, int64_t end) const;
-    // A range, within the shard, of any of the tensors above.
+    // A range within the shard, as a view of any of the tensors above.
     Tensor part(const Tensor& t, Range range) const;
     Tensor own(const Tensor& t) const { return part(t, shard); }
   };
 
   Param declare(ParamSpec spec);
-  // Parameters whose name contains `part` are not trained. Before plan(); an Error if there is none.
+  // Stops training parameters whose name contains `part`. Call before plan(); an Error if there is none.
   void freeze(std::string_view part);
   void freeze(Param p) { specs_[size_t(p.id)].trainable = false; }
   void read_in_eight_bits(Param p) { specs_[size_t(p.id)].eight_bits = true; }
@@ -105,37 +105,37 @@ class ParamStore {
   Tensor value(Param) const;
   Tensor grad(Param) const;
 
-  void use(Ctx&, int unit);       // forward: weights are needed from here
-  void done(Ctx&, int unit);      // forward: and no longer
-  void use_last(Ctx&, int unit);  // forward, where its backward follows at once: gradients are needed too
-  void release(int unit);         // after use_last without backward
-  // Of the micro-batch to come: whether it is a step's last, whose gradients may be summed over the ranks while
-  // backward goes on. After its backward, join() makes compute wait for that.
+  void use(Ctx&, int unit);       // forward: weights are needed from here on
+  void done(Ctx&, int unit);      // forward: weights are no longer needed
+  void use_last(Ctx&, int unit);  // forward, with the backward right after: gradients are needed too
+  void release(int unit);         // after use_last() if no backward follows
+  // Tells whether the coming micro-batch is the last of a step; its gradients may then be reduced while backward runs.
+  // After backward, join() makes the compute lane wait for that.
   void begin_micro_batch(bool last) { last_micro_batch_ = last; }
   void join(Ctx&);
-  // Whether a step's last micro-batch differs from the others.
+  // Whether the last micro-batch of a step is treated differently.
   bool reduces_early(const ProcessMesh&) const;
 
-  // The gradients of this rank's leaf number `leaf` are complete: joins them with those that they make a pair with.
+  // The gradients of this rank's leaf number `leaf` are complete: adds them to those of its siblings in the tree.
   void end_leaf(Ctx&, int64_t leaf);
-  // Ends of a step, before and after the optimizer: the sum of all ranks' gradients, and the weights that they updated.
+  // Called before and after the optimizer: reduces all ranks' gradients; gathers the updated weights.
   void reduce_gradients(Ctx&);
   void gather_weights(Ctx&);
-  // One tensor of a unit whole, of `shard` from all ranks: for checkpoints. [numel]
+  // Gathers one tensor of a unit from all ranks' shards, for checkpoints. [numel]
   Buffer whole(Ctx&, int unit, const Tensor& shard);
-  Buffer whole_state(Ctx&, int unit, size_t state);  // of one that is kept of some weights; elsewhere 0
-  Buffer whole_master(Ctx&, int unit);               // of split ones. [numel] f32
+  Buffer whole_state(Ctx&, int unit, size_t state);  // a state kept for some weights only is 0 elsewhere
+  Buffer whole_master(Ctx&, int unit);               // of split masters. [numel] f32
   bool sharded() const { return sharding_.stage > 0; }
   bool split() const { return units_.front()->is_split(); }
-  bool keeps_everything() const;  // there is no state that is kept of some weights only
+  bool keeps_everything() const;  // no state is kept for some weights only
 
   const std::vector<ParamSpec>& specs() const { return specs_; }
   const ParamSpec& spec(Param p) const { return specs_[size_t(p.id)]; }
   const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
   const std::vector<StateSpec>& state_specs() const { return states_; }
-  int64_t parameter_count() const;  // trained values in files: no padding
+  int64_t parameter_count() const;  // trained values in files, without padding
 
-  // One contiguous piece of every HF tensor: where it is in a flat buffer of its unit.
+  // A contiguous piece of a tensor in files: its place in its unit's flat buffer.
   struct Piece {
     const HfSlice* slice;
     int unit;
@@ -145,7 +145,7 @@ class ParamStore {
   std::vector<Piece> pieces() const;
   bool keeps(size_t state, size_t piece) const;
   bool has_sizes(size_t state) const { return !states_[state].sizes.empty(); }
-  // What belongs to each piece of a planned store: itself and the padding behind it, so that those of a unit fill it.
+  // The range of each piece of a planned store including the padding after it; together they cover the unit.
   std::vector<Range> extents() const;
 
  private:
@@ -173,7 +173,7 @@ class ParamStore {
   std::vector<StateSpec> states_;
   Sharding sharding_;
   bool last_micro_batch_ = false;
-  // A unit's gradients on their way to their owners.
+  // A unit's gradients that are being reduced.
   struct {
     Unit* unit = nullptr;
     Buffer whole;

@@ -1,4 +1,4 @@
-// What a parameter is: its shape, its role for optimizers, its initial values and its names in files.
+// What a parameter is: shape, role for optimizers, initial values, and names in files.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,16 +10,16 @@ namespace athanor {
 // Optimizers choose by role: vectors (norm weights, biases) are not decayed.
 enum class Role : uint8_t { matrix, embedding, vector };
 
-// A contiguous part of a parameter that is one tensor of a Hugging Face file. Parts outside every slice (vocabulary
-// padding) are zero and stay zero; they exist in memory only.
+// A contiguous range of a parameter that is one tensor of a Hugging Face file. Elements outside every slice (vocabulary
+// padding) are zero, stay zero and are not saved.
 struct HfSlice {
   std::string name;
   Shape shape;
   int64_t offset = 0;  // elements from the start of the parameter
 };
 
-// How a parameter may be divided among ranks: along `axis`, within each of the parts that lie there one after the other
-// (queries, keys and values; gate and up), so that every rank has its share of each. axis -1: every rank has all of it.
+// How a parameter may be sliced for tensor parallelism: along `axis`, within each of its consecutive parts (queries,
+// keys and values; gate and up), so that every rank has a slice of each part. axis -1: not sliced.
 struct Cut {
   int axis = -1;
   std::vector<int64_t> parts = {};  // their lengths along the axis

@@ -1,12 +1,12 @@
 // Sums over ranks in a fixed binary tree: neighbours first, then pairs of neighbours, and so on, each sum rounded to
-// the tensor's dtype. Joining 8 values over 8 ranks, or over 4 ranks of which each joined 2 already, gives the same
-// bits. By recursive halving, so every rank sends and receives what a ring would; group sizes are powers of two.
+// the tensor's dtype. Summing 8 values over 8 ranks, or over 4 ranks that each added 2 of them before, gives the same
+// bits. Uses recursive halving, so traffic is that of a ring; group sizes are powers of two.
 #pragma once
 #include "tape/ctx.h"
 
 namespace athanor {
 
-// full: [size * n]; afterwards part rank() of it holds the sum of that part, the others hold nothing of use.
+// full: [size * n]; on return slice rank() holds its sum, and the other slices are undefined.
 void tree_reduce_scatter(Ctx&, Communicator& group, const Tensor& full);
 // x: [n], n a multiple of the group's size: the sum, on all ranks.
 void tree_all_reduce(Ctx&, Communicator& group, const Tensor& x);

@@ -1,4 +1,4 @@
-// How long an op takes by itself, at best.
+// Time of a single op: the best of several runs.
 #pragma once
 #include <algorithm>
 #include <chrono>
@@ -8,8 +8,8 @@
 
 namespace athanor {
 
-// Best of three runs at least, for 50 ms of the device's time: long enough to outlast the waking of threads and a
-// neighbour's turn on a core. Ops whose launch takes much longer than their work end after 200 ms of the host's time.
+// Best of at least three runs, for 50 ms of device time: long enough to outlast thread wake-up and preemption. Ops
+// whose launch takes much longer than their work stop after 200 ms of host time.
 template <class Op>
 double best_seconds(Backend backend, const Op& op, void* scratch) {
   Device& device = backend.device;

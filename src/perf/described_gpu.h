@@ -1,5 +1,5 @@
-// A GPU that is only described, for `athanor plan --gpu`: how much memory a run would take there and which limit its
-// step would have. It holds no memory and runs nothing.
+// A GPU described by its specifications, for `athanor plan --gpu`: memory and roofline of a run on it. Allocates and
+// runs nothing.
 #pragma once
 #include <memory>
 
@@ -10,12 +10,12 @@
 
 namespace athanor {
 
-// Rates of causal attention there: [head size, sequence length] -> FLOP/s, between published ones by interpolation.
+// Rates of causal attention: [head size, sequence length] -> FLOP/s, interpolated between published values.
 Roofline limits_of(const GpuSpec&, int64_t head_dim, int64_t seq_length);
 
 struct DescribedBackend {
   std::unique_ptr<Device> device;
-  std::unique_ptr<Ops> ops;  // knows scratch sizes: those of the kernels that are known to need much; nothing can run
+  std::unique_ptr<Ops> ops;  // report scratch sizes of kernels known to need much; cannot run
   Tuning* tuning = nullptr;  // part of ops
 };
 DescribedBackend describe(const GpuSpec&);

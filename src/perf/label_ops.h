@@ -1,4 +1,4 @@
-// LabelOps: a decorator that tells a profiler which op each launch is of. Costs nothing where a graph is replayed.
+// LabelOps: a decorator that labels each launch with its op for a profiler. No cost when a graph is replayed.
 #pragma once
 #include <map>
 #include <string>

@@ -1,5 +1,4 @@
-// The rate that MFU is a fraction of: one for a whole run, so that its curve tells of the run and not of the moment at
-// which a rate was measured.
+// The denominator of MFU: fixed for the whole run, so that its curve shows the run and not noise in measuring the rate.
 #pragma once
 #include <string>
 
@@ -7,11 +6,11 @@ namespace athanor {
 
 struct MfuPeak {
   double flops = 0;  // per second and device; 0: not known
-  std::string of;    // the device
+  std::string of;    // name of the device
 };
 
-// What a run goes on with that has referred to `before` and finds `now`: on the same device the former, unless the
-// device turns out to be faster. told: why it changes; empty: it does not.
+// The peak for a resumed run that used `before` and now finds `now`: on the same device the old one, unless the device
+// is faster. *told: why it changes; empty if it does not.
 MfuPeak settled_peak(const MfuPeak& now, const MfuPeak& before, std::string* told);
 
 }  // namespace athanor

@@ -8,12 +8,12 @@
 namespace athanor {
 namespace {
 
-constexpr double kWorthTelling = 0.97;  // shares above it are not told
-constexpr double kUnexplained = 0.9;    // of what the told shares leave; measured below it, more must be at work
-constexpr double kShortLaunch = 10e-6;  // seconds; starting a kernel takes 2 to 3e-6 of them
+constexpr double kWorthTelling = 0.97;  // shares above it are not reported
+constexpr double kUnexplained = 0.9;    // measured below this fraction of the explained rate, another cause must exist
+constexpr double kShortLaunch = 10e-6;  // seconds; a kernel start takes 2 to 3e-6 of them
 
 struct Loss {
-  double share;  // of the rate that it leaves
+  double share;  // of the rate that remains
   std::string words;
 };
 

@@ -7,18 +7,18 @@
 
 namespace athanor {
 
-constexpr double kFastEnough = 0.85;  // of the measured rate; reasons are told below it
+constexpr double kFastEnough = 0.85;  // fraction of the measured rate; reasons are given below it
 
 struct ProductFacts {
   double m = 0, n = 0, k = 0;
   Cost cost;                    // of one launch
   double seconds = 0;           // of one launch
-  double epilogue_seconds = 0;  // of that, in a kernel of its own
-  Tiling tiling = {};           // rows 0: not known
+  double epilogue_seconds = 0;  // of that, in a separate epilogue kernel
+  Tiling tiling = {};           // rows 0: unknown
 };
 
-// limits.multiprocessors 0: nothing is said of tiles. Largest loss first, with the share of the rate that each leaves;
-// then what all of them leave unexplained.
+// Largest loss first, each with the fraction of the rate that remains, then the unexplained rest. Without
+// limits.multiprocessors (0) says nothing about tiles.
 std::string why_slow(const ProductFacts&, const Roofline& limits);
 
 }  // namespace athanor

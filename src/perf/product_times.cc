@@ -16,7 +16,7 @@ std::vector<ProductUse> products_of_step(Engine& engine) {
 
 namespace {
 
-// Puts memory of random numbers under a tensor of an op.
+// Gives a tensor of an op memory filled with random numbers.
 class Operands {
  public:
   void add(Tensor& t) {
@@ -30,7 +30,7 @@ class Operands {
     plan_.commit(backend.device);
     for (Place& place : places_) {
       place.target->data = place.memory.data;
-      if (place.memory.dtype == DType::f16) place.memory.dtype = DType::bf16;  // any numbers of 16 bits will do
+      if (place.memory.dtype == DType::f16) place.memory.dtype = DType::bf16;  // any 16-bit numbers will do
       backend.ops.run(RandomNormal{.x = place.memory, .std = 0.02f}, nullptr);
     }
   }

@@ -1,4 +1,4 @@
-// The products of a step, each different one by itself: how often it runs, and how long it takes as training runs it.
+// The distinct products of a step: how often each runs, and its time when run alone as in training.
 #pragma once
 #include <vector>
 
@@ -8,10 +8,10 @@
 
 namespace athanor {
 
-// Of a training engine, with counts of a whole step and the addresses of the plan; those with most work first.
+// Of a training engine, with counts for a whole step and planned addresses, most work first.
 std::vector<ProductUse> products_of_step(Engine&);
 
-// By the backend's choice; without Tuning on operands of random numbers, which stay in its caches if they fit.
+// With the backend's chosen algorithm; without Tuning on random operands, which may stay in its caches.
 ProductTime time_product(Backend, const ProductUse&);
 
 }  // namespace athanor

@@ -12,8 +12,8 @@
 namespace athanor {
 namespace {
 
-// Partial sums of cuts along K are written and read once, in f32. The rate of `most` is that of a product of
-// 8192-edged matrices, so everything is in proportion to that one.
+// Partial sums of cuts along K are written and read once, in f32. `most` is the rate of a product with edges of 8192,
+// so times are scaled by that product.
 double tiled_seconds(const Launch& product, const Tiling& tiling, const Roofline& limits) {
   const auto m = double(product.shape[0]), n = double(product.shape[1]), k = double(product.inner);
   const auto sms = double(limits.multiprocessors);
@@ -32,7 +32,7 @@ void append_row(std::string& out, const std::string& name, const OpRow& row, dou
   append(out, "%-28s %8.0f %10s %10s %10.3f", name.c_str(), double(row.launches) / steps,
          format_count(row.cost.flops / steps).c_str(), format_count(row.cost.bytes / steps).c_str(),
          row.least / steps * 1e3);
-  if (step_seconds > 0 && row.seconds == 0) append(out, " %10s", "-");  // none of its launches was seen
+  if (step_seconds > 0 && row.seconds == 0) append(out, " %10s", "-");  // no launch of it was observed
   if (step_seconds > 0 && row.seconds > 0)
     append(out, " %10.3f %6.1f%% %9s %9s %8.1f%% %9.3f", row.seconds / steps * 1e3,
            100 * row.seconds / steps / step_seconds, format_count(row.cost.flops / row.seconds).c_str(),

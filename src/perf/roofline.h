@@ -1,5 +1,5 @@
-// The model of the limit: what every op of a step takes at least, given what a device does at most. Steps are compared
-// with it op by op, and work on speed is ordered by what is lost.
+// Roofline model: a lower bound for the time of every op of a step, given the device's peak rates. Measured steps are
+// compared with it op by op, to find where most time is lost.
 #pragma once
 #include <cmath>
 #include <map>
@@ -14,16 +14,16 @@ class Engine;
 
 struct Roofline {
   Ceilings most;
-  // Where they are known, as of described GPUs; 0: ops are bound by `most` alone.
+  // Known for described GPUs; 0: only `most` bounds the ops.
   double attention_forward = 0, attention_backward = 0;  // FLOP/s of causal attention, for the head size of the run
-  int64_t multiprocessors = 0;                           // products come in tiles, shared out among so many
+  int64_t multiprocessors = 0;                           // tiles of products are distributed over them
 };
 
-// Bounds that no launch beats: both rates of `most`, and where they are given, the rate of attention and the rounding
-// of products up to whole waves of tiles.
+// Lower bounds for any launch: both rates of `most` and, where given, the attention rate and the rounding of products
+// up to whole waves of tiles.
 double least_seconds(const Launch&, const Roofline&);
 
-// How a product is cut: d into tiles, K into cuts that are computed side by side and added up.
+// How a product is tiled: d into tiles, K into splits that are computed concurrently and summed.
 struct Tiling {
   double rows = 0, cols = 0;  // of a tile; 0: not known
   double cuts = 1;
@@ -40,10 +40,10 @@ struct Filling {
 Filling filling(const Tiling&, double m, double n, double k, double multiprocessors);
 double partial_sum_bytes(const Tiling&, double m, double n);  // written and read once, in f32
 
-// Of tiles of 128 x 256 and turned ones, with up to 12 cuts, that by which a product should take least.
+// The fastest predicted tiling among tiles of 128 x 256 and 256 x 128 with up to 12 splits of K.
 Tiling best_tiling(const Launch& product, const Roofline&);
 
-// Launches of one op, or of one op and shape.
+// Launches of one op, or of one op with one shape.
 struct OpRow {
   int64_t launches = 0;
   Shape shape = {};   // of the launch added last
@@ -57,10 +57,10 @@ struct OpRow {
 
 std::string row_name(const Launch&, bool by_shape);
 
-// Of one optimizer step of a planned engine, not measured.
+// Of one optimizer step of a planned engine; no measurement.
 std::map<std::string, OpRow> planned_rows(const Engine&, const Roofline&, bool by_shape = false);
 
-// Those with most time lost first; of planned ones, those that take longest.
+// Most lost time first; for planned rows, longest first.
 std::vector<std::pair<std::string, OpRow>> ordered(const std::map<std::string, OpRow>&);
 
 // Of these, seconds of the end of a step: norm, clipping and the optimizer.
@@ -69,9 +69,9 @@ double least_update_seconds(const Engine&, const Roofline&);
 double least_sum(const std::map<std::string, OpRow>&);
 double measured_sum(const std::map<std::string, OpRow>&);
 
-// Lines of text: bytes, FLOPs and the limit of each row, for measured ones also rates, share of the step and gap.
-// `steps`: how many steps the rows are of; `step_seconds`: what one of these very steps took, 0 for planned rows. What
-// no op explains of it is told too.
+// A text table: bytes, FLOPs and bound of each row; for measured rows also rates, share of the step and gap. `steps`:
+// number of steps in the rows; `step_seconds`: time of one such step, 0 for planned rows. Also shows step time that no
+// op explains.
 std::string op_table(const std::map<std::string, OpRow>&, double steps, double step_seconds);
 
 }  // namespace athanor

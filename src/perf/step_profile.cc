@@ -12,7 +12,7 @@
 namespace athanor {
 namespace {
 
-constexpr int64_t kPreparing = 1, kPreparingGraphs = 2;  // libraries make plans; then graphs are captured
+constexpr int64_t kPreparing = 1, kPreparingGraphs = 2;  // libraries build plans, then graphs are captured
 
 bool communicates(const DeviceWork& a) { return a.name.rfind("nccl", 0) == 0; }  // NCCL's kernels: ncclDevKernel_...
 
@@ -61,7 +61,7 @@ StepProfile::StepProfile(Engine& engine, Backend backend, Options options)
 
 StepProfile::~StepProfile() { engine_.set_ops(backend_.ops, labels_ ? CaptureOps::yes : CaptureOps::no); }
 
-// What was measured so far is forgotten: the two kinds of times do not mix.
+// Discards earlier measurements: the two kinds of times must not mix.
 void StepProfile::use_events() {
   if (!options_.why_events.empty())
     log::warn("profile: ops are launched one by one, without CUDA graphs, and timed by events around each: ",
@@ -103,7 +103,7 @@ void StepProfile::settle(bool count) {
 }
 
 void StepProfile::add(const DeviceLog& log) {
-  // Replays launch nothing on the host, so launches are those of the plan.
+  // Replays launch nothing on the host, so launch counts come from the plan.
   for (const auto& [name, planned] : planned_rows(engine_, options_.limits, options_.by_shape)) {
     OpRow& row = kernel_rows_[name];
     row.launches += planned.launches;

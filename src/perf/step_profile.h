@@ -1,5 +1,5 @@
-// StepProfile: what the ops of whole steps take, beside the limit of each. With a profiler steps run as ever, graphs
-// included, and times are those of the kernels; without one there are events around every op, launched one by one.
+// StepProfile: times of the ops of whole steps next to their rooflines. With a profiler, steps run unchanged, including
+// graphs, and times are kernel times; without one, ops are launched one by one between events.
 #pragma once
 #include <map>
 #include <memory>
@@ -16,10 +16,10 @@ namespace athanor {
 class LabelOps;
 class TimedOps;
 
-// How much of the time between the first and the last activity something ran. Seconds; sums over steps.
+// Device busy time between the first and the last activity, in seconds; sums over steps.
 struct Occupation {
   double window = 0, busy = 0;
-  double exposed = 0;  // of busy: nothing but communication
+  double exposed = 0;  // part of busy: only communication
   double idle() const { return window > 0 ? 1 - busy / window : 0; }
 };
 Occupation occupation(std::span<const DeviceWork>);
@@ -28,32 +28,32 @@ class StepProfile {
  public:
   struct Options {
     Profiler* profiler = nullptr;  // null: events
-    std::string why_events;        // why there is no profiler; "" where none is expected
+    std::string why_events;        // reason for having no profiler; "" if none is expected
     Roofline limits;
     bool by_shape = false;
     TraceWriter* trace = nullptr;  // gets every kernel, or every op
   };
-  // The engine runs under this profile from now on. The device is idle.
+  // Attaches the profile to the engine. The device must be idle.
   StepProfile(Engine&, Backend, Options);
   ~StepProfile();
   StepProfile(const StepProfile&) = delete;
   StepProfile& operator=(const StepProfile&) = delete;
 
-  // Waits for the device: what ran since the last call was one step (of the first ones, which prepare, nothing counts),
-  // or was something else.
+  // Waits for the device. The work since the last call was one step, or something else; the first, preparing steps are
+  // not counted.
   void end_step(double seconds = 0);
   void skip();
 
-  int64_t steps() const { return steps_; }           // that count
-  const std::map<std::string, OpRow>& rows() const;  // of all these steps together
+  int64_t steps() const { return steps_; }           // counted steps
+  const std::map<std::string, OpRow>& rows() const;  // summed over these steps
   double step_seconds() const {
     return steps_ > 0 ? seconds_ / double(steps_) : 0;
-  }                                                      // mean of what end_step() was told
-  const std::string& source() const { return source_; }  // of the times: the profiler's description, or "events"
+  }                                                      // mean of the values passed to end_step()
+  const std::string& source() const { return source_; }  // of the times: the profiler, or "events"
   const std::string& why_events() const { return options_.why_events; }
   const Occupation& occupied() const { return occupied_; }
-  int64_t lost() const { return lost_; }  // activities that are missing
-  // op_table() with a line about where times come from and, of kernels, what the device did between them.
+  int64_t lost() const { return lost_; }  // number of missing activities
+  // op_table() plus a line on the source of the times and, for kernels, the device's idle time between them.
   std::string table(double step_seconds) const;
 
  private:

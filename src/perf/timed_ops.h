@@ -1,5 +1,5 @@
-// TimedOps: a decorator that takes every op's time on the device by an event before and one after it, without waiting
-// between them, and adds up time, operations and traffic by op, or by op and shape.
+// TimedOps: a decorator that times every op on the device with an event before and after it, without waiting in
+// between, and sums time, operations and traffic per op, or per op and shape.
 #pragma once
 #include <map>
 #include <string>
@@ -31,7 +31,7 @@ class TimedOps final : public Decorated<TimedOps> {
   }
   const Ops& inner() const { return inner_; }
 
-  // Waits for the device. The launches since the last call are added to the rows, if they count.
+  // Waits for the device. Adds the launches since the last call to the rows if `count`.
   void settle(bool count) {
     device_.sync();
     for (const Pending& p : pending_) {
@@ -51,7 +51,7 @@ class TimedOps final : public Decorated<TimedOps> {
     Launch launch;
     std::unique_ptr<Event> begin, end;
   };
-  // The device is idle: what it records now is now on the host's clock too.
+  // The device must be idle: relates its clock to the host's.
   void begin_log() {
     pending_.clear();
     log_begin_ = device_.record(Lane::compute);

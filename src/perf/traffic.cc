@@ -8,7 +8,7 @@
 namespace athanor {
 namespace {
 
-constexpr double kBackward = 2.0 / 3;  // of a micro-batch's time
+constexpr double kBackward = 2.0 / 3;  // fraction of a micro-batch's time
 
 }  // namespace
 

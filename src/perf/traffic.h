@@ -1,5 +1,5 @@
-// The model of what the ranks of a run send in a step, and of the time that it adds: docs/distributed.md, "The model of
-// plan --ranks". Plans are compared by it; nothing is measured.
+// Model of the communication between ranks in a step and the time it adds: docs/distributed.md, "The model of plan
+// --ranks". Used to compare plans; measures nothing.
 #pragma once
 
 namespace athanor {
@@ -8,25 +8,25 @@ class Engine;
 class ProcessMesh;
 struct Network;
 
-// Collectives of one kind in a step: sent by a rank, and their time.
+// Collectives of one kind in a step: bytes sent by a rank, and their time.
 struct Traffic {
   double bytes = 0, seconds = 0, ends = 0;
-  // `end`: this one has nothing to run beside.
+  // `end`: this one cannot overlap with computation.
   void add(double sent, double time, double times, bool end);
-  // Seconds that computing of `room` seconds beside it does not hide.
+  // Seconds not hidden by `room` seconds of concurrent computation.
   double exposed(double room) const;
 };
 
-// As ParamStore communicates.
+// Follows the communication of ParamStore.
 struct StepTraffic {
-  Traffic early;     // beside the last micro-batch's backward
-  Traffic backward;  // beside every micro-batch's backward
-  Traffic gathers;   // beside forward and backward
-  Traffic ends;      // before or after the optimizer, beside nothing
+  Traffic early;     // overlaps with the last micro-batch's backward
+  Traffic backward;  // overlaps with every micro-batch's backward
+  Traffic gathers;   // overlaps with forward and backward
+  Traffic ends;      // before or after the optimizer, not overlapped
 
   double bytes() const;
   double seconds() const;
-  // Seconds that a step becomes longer, whose micro-batches compute for `compute` seconds in all.
+  // Seconds added to a step whose micro-batches compute for `compute` seconds in total.
   double exposed(double compute, double micro_batches) const;
 };
 

@@ -1,5 +1,5 @@
-// Ctx: everything a layer needs, passed explicitly, so that several models and ranks can live in one process.
-// Tape: what forward code leaves behind to unwind its own backward. Var: the right to consume a value once.
+// Ctx: everything a layer needs, passed explicitly, so that several models and ranks can share a process. Tape: the
+// backward functions that forward records. Var: an activation that can be consumed once.
 #pragma once
 #include <map>
 #include <memory>
@@ -15,11 +15,11 @@ namespace athanor {
 
 struct Ctx;
 
-// Makes a value again from what is kept anyway, to the same bits (selective recomputation).
+// Recomputes a value, bitwise identical, from values that are kept anyway (selective recomputation).
 using Remake = std::shared_ptr<UniqueFn<Buffer(Ctx&)>>;
 
-// Move-only: a value is consumed once, fan-out is an explicit fork(). Ownership is the liveness analysis, and no
-// gradient is ever accumulated behind the scenes.
+// Move-only: a value is consumed once, and fan-out is an explicit fork(). So ownership is the liveness analysis, and
+// gradients are never accumulated implicitly.
 class Var {
  public:
   Var() = default;
@@ -42,7 +42,7 @@ class Var {
   bool kept_ = false;  // for the backward of whoever made it
 };
 
-// A value kept for backward: its bytes, or the way to make them again.
+// A value saved for backward: its buffer, or a function that recomputes it.
 class Saved {
  public:
   Buffer get(Ctx& c) const { return remake_ ? (*remake_)(c) : buffer_; }
@@ -72,12 +72,12 @@ struct Ctx {
   ProcessMesh& mesh;
   const Recipe& recipe;
   Tape* tape = nullptr;    // null: forward only
-  bool selective = false;  // recompute what Remake can instead of keeping it
+  bool selective = false;  // recompute values that have a Remake instead of keeping them
 
   Buffer alloc(std::string_view name, DType dtype, Shape shape) { return arena.alloc(name, dtype, shape); }
   Buffer alloc(std::string_view name, Shape shape) { return arena.alloc(name, recipe.compute, shape); }
 
-  // Checks the op, lends it its scratch memory and launches it.
+  // Checks the op, attaches its scratch memory and launches it.
   template <class Op>
   void run(const Op& op) {
     op.check();
@@ -86,7 +86,7 @@ struct Ctx {
     ops.run(op, scratch.t.data);
   }
 
-  // Collectives; a dry run leaves them out.
+  // Collectives; skipped in a dry run.
   void all_reduce(Communicator& group, Tensor x) {
     if (!arena.recording()) group.all_reduce(x, Reduce::sum, Lane::compute);
   }
@@ -100,8 +100,8 @@ struct Ctx {
     if (!arena.recording()) group.exchange(out, in, peer, Lane::compute);
   }
 
-  // Runs call(Lane::comm) beside the compute lane, after what that was given so far. Its result may be used, and its
-  // memory freed, after wait().
+  // Runs call(Lane::comm) concurrently with the compute lane, after the work submitted so far. Use its result, or free
+  // its memory, only after wait().
   using Ticket = std::unique_ptr<Event>;
   template <class Call>
   Ticket beside(Call&& call) {
@@ -120,18 +120,18 @@ struct Ctx {
   // Backward has the value without any cost in memory: its producer keeps it, or it is made again.
   bool has_in_backward(const Var& v) const { return v.kept_ || (selective && v.remake_); }
   void record(const char* op, UniqueFn<void(Ctx&)> backward);
-  // Gradients by slot: put by the consumer of a value, taken by its producer. Exactly one each.
+  // Gradients by slot: put by the value's consumer, taken by its producer, exactly one each.
   void put(int slot, Buffer grad);
   Buffer take(int slot);
-  // Unwinds the whole tape.
+  // Runs the whole tape in reverse.
   void backward();
 };
 
-// Fan-out: two rights to one value; their gradients are added.
+// Fan-out: two Vars for one value; their gradients are added.
 std::pair<Var, Var> fork(Ctx&, Var);
 
-// Runs a block of the residual stream without recording and keeps only its input; backward runs it again, recording,
-// then unwinds it.
+// Activation checkpointing of a block of the residual stream: forward keeps only its input; backward runs it again with
+// recording, then its backward.
 using Block = UniqueFn<Var(Ctx&, Var)>;
 Var checkpoint(Ctx&, Block block, Var in);
 

@@ -1,4 +1,4 @@
-// The tape: recording, gradients by slot, unwinding, fan-out and recomputation.
+// The tape: recording, gradients by slot, backward, fan-out and recomputation.
 #include "tape/ctx.h"
 
 namespace athanor {
@@ -58,7 +58,7 @@ std::pair<Var, Var> fork(Ctx& c, Var x) {
 
 namespace {
 
-// Runs fn on a fresh tape inside an outer one; slots stay unique, leftover gradients pass to the outer tape.
+// Runs fn on a fresh inner tape; slots stay unique, and gradients left over pass to the outer tape.
 template <class Fn>
 void on_inner_tape(Ctx& c, Fn&& fn) {
   Tape inner;
@@ -89,7 +89,7 @@ Var checkpoint(Ctx& c, Block block, Var in) {
       redone = {};
       cc.backward();
       Buffer d_in = cc.take(inner);
-      cc.put(slot, std::move(d_in));  // of the outer tape
+      cc.put(slot, std::move(d_in));  // a slot of the outer tape
     });
   });
   return out;

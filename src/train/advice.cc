@@ -43,7 +43,7 @@ std::vector<DimensionAdvice> dimension_advice(const ModelConfig& m, int64_t seq_
   const auto consider = [&](const char* key, int64_t value, double share) {
     if (value % multiple == 0) return;
     const int64_t better = round_up(value, multiple);
-    const double padding = share * (double(better) / double(value) - 1);  // in units of the useful work
+    const double padding = share * (double(better) / double(value) - 1);  // relative to the useful work
     advice.push_back({key, value, better, padding / (work.total() + padding)});
   };
   consider("hidden_size", m.hidden_size, work.width);

@@ -1,6 +1,5 @@
-// Advice on the shape of a model: products run in whole vectors or tiles, so that a dimension which is no multiple of
-// them costs what the next multiple costs. Nothing is changed behind the user's back; the vocabulary alone is padded
-// inside (model/).
+// Advice on model dimensions: products run in whole vectors or tiles, so a dimension that is not a multiple of them
+// costs as much as the next multiple. Nothing is changed implicitly; only the vocabulary is padded internally (model/).
 #pragma once
 #include <string>
 #include <vector>
@@ -10,10 +9,10 @@
 namespace athanor {
 
 struct DimensionAdvice {
-  std::string key;     // of the model
+  std::string key;     // of the model config
   int64_t value = 0;   // as given
   int64_t better = 0;  // the next multiple
-  double gain = 0;     // work per time that rounding would gain: the padding's share of all operations of a token
+  double gain = 0;     // fraction of a token's operations that is padding
 };
 
 // Dimensions of products that are no multiple of `multiple` elements (Device::dimension_multiple).

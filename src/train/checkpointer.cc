@@ -15,7 +15,7 @@ double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::
   return std::chrono::duration<double>(to - from).count();
 }
 
-// Adds the time of a scope to a sum.
+// Adds the duration of a scope to a sum.
 class Stopwatch {
  public:
   explicit Stopwatch(double& sum) : sum_(sum) {}
@@ -28,7 +28,7 @@ class Stopwatch {
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
-// What stops a call of fn; "": nothing.
+// Runs fn and returns its error message, or "".
 template <class Fn>
 std::string failure_of(Fn&& fn) {
   try {
@@ -39,7 +39,7 @@ std::string failure_of(Fn&& fn) {
   return "";
 }
 
-// A part's files and tensors travel as a manifest.
+// A rank's files and tensors are sent as a manifest.
 std::string part_json(std::vector<WrittenFile> part) {
   Manifest manifest;
   for (WrittenFile& written : part) {
@@ -60,7 +60,7 @@ std::vector<WrittenFile> parse_part(const std::string& json, int rank) {
   return part;
 }
 
-// What is saved of a piece.
+// Saved bytes of a piece.
 int64_t bytes_of(const ParamStore& params, size_t piece, const ParamStore::Piece& p) {
   int64_t bytes = p.slice->shape.numel() * int64_t(size_of(params.units()[size_t(p.unit)]->saved_dtype()));
   for (size_t s = 0; s < params.state_specs().size(); ++s)
@@ -103,7 +103,7 @@ Checkpointer::Checkpointer(Engine& engine, Device& device, CheckpointerOptions o
   const int64_t total =
       std::accumulate(pieces_.begin(), pieces_.end(), int64_t{1},
                       [](int64_t sum, const ParamStore::Piece& p) { return sum + p.slice->shape.numel(); });
-  int64_t before = 0;  // successive tensors go to one rank, about as much to each
+  int64_t before = 0;  // assigns consecutive tensors to ranks, balanced by bytes
   for (size_t i = 0; i < pieces_.size(); ++i) {
     const int64_t elements = pieces_[i].slice->shape.numel();
     const int writer = int((before + elements / 2) * ranks_ / total);
@@ -115,7 +115,7 @@ Checkpointer::Checkpointer(Engine& engine, Device& device, CheckpointerOptions o
   }
 }
 
-Checkpointer::~Checkpointer() { give_up_ = true; }  // the futures wait for what runs
+Checkpointer::~Checkpointer() { give_up_ = true; }  // the futures wait for running work
 
 bool Checkpointer::in_place() const { return device_.unified() && !options_.background && engine_.saves_in_place(); }
 
@@ -241,7 +241,7 @@ Checkpointer::Committed Checkpointer::commit() {
   return done;
 }
 
-// The save is durable by now: what cannot be removed must not make it look failed.
+// The save is already durable, so a failed removal must not fail it.
 void Checkpointer::remove_older() const {
   try {
     if (diverged_) prune_diverged(*options_.lock);
@@ -267,7 +267,7 @@ void Checkpointer::settle() {
 }
 
 void Checkpointer::fail(const std::string& why, bool here) {
-  writer_.reset();  // removes what was written
+  writer_.reset();  // removes the files written so far
   failed_ = FailedSave{save_.step, why, seconds_between(begin_, Clock::now()), here};
 }
 
@@ -284,7 +284,7 @@ void Checkpointer::finish() {
     }
     settle();
   }
-  const std::string failure = of_any_rank(failed_ ? failed_->why : "");  // of the commit, which is rank 0's alone
+  const std::string failure = of_any_rank(failed_ ? failed_->why : "");  // of the commit, which only rank 0 does
   if (!failure.empty() && !failed_) fail(failure, false);
 }
 

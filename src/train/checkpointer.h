@@ -1,7 +1,7 @@
-// Checkpointer: the saves of a run. All ranks share out the tensors of the files; each copies its own to host memory,
-// which is all that training waits for, and writes them in the background. Once all parts are durable rank 0 commits
-// them under one manifest. A run that dies before that leaves the checkpoints of before, whole. A save that fails on
-// any rank is given up by all of them, and leaves the run as it was.
+// Checkpointer: the saves of a run. The tensors are divided among the ranks; each copies its own to host memory, which
+// is all that training waits for, and writes them in the background. When all files are durable, rank 0 commits them
+// under one manifest; until then the previous checkpoints stay valid. A save that fails on any rank is aborted by all,
+// and training continues.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -21,50 +21,50 @@ namespace athanor {
 struct CheckpointerOptions {
   std::string root;                 // the save folder, at the same path on all ranks
   const RunLock* lock = nullptr;    // of rank 0
-  Communicator* control = nullptr;  // all ranks, in host memory; null: one rank
-  bool background = false;          // for snapshot_bytes() of host memory
+  Communicator* control = nullptr;  // all ranks, host memory; null: one rank
+  bool background = false;          // if there is host memory for snapshot_bytes()
   int64_t keep_latest = 0;          // checkpoints; 0: all
 };
 
 struct SavedCheckpoint {
   std::string folder, why;
   int64_t step = 0;
-  double stall_seconds = 0;  // that training waited
+  double stall_seconds = 0;  // that training was blocked
   double seconds = 0;        // until it was durable
   int64_t bytes = 0;         // of its files, without the manifest
 };
 
 struct FailedSave {
   int64_t step = 0;
-  std::string why;     // what stopped it, of the first rank that it stopped
+  std::string why;     // reason, from the first rank that failed
   double seconds = 0;  // that it took
-  bool here = true;    // it stopped this rank's part
+  bool here = true;    // this rank failed
 };
 
-// Host memory that a save in the background takes on each of `ranks` (bytes, about).
+// Approximate host memory, in bytes, that a background save takes on each of `ranks`.
 size_t snapshot_bytes(const ParamStore&, int ranks);
 
 // Every rank makes the same calls in the same order.
 class Checkpointer {
  public:
   Checkpointer(Engine&, Device&, CheckpointerOptions);
-  ~Checkpointer();  // an unfinished save is given up and removed
+  ~Checkpointer();  // an unfinished save is aborted and removed
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
 
-  // Finishes the save before, then copies and starts writing; in the background, weights may change when it returns.
-  // `prune`: whether older checkpoints may go for this one.
+  // Finishes the previous save, then copies and starts writing. With background saving, weights may change on return.
+  // `prune`: whether older checkpoints may be removed afterwards.
   void begin(const RunState&, std::string why, SaveExtras, CheckpointOptions, bool prune = true);
   bool writing() const { return part_.valid(); }  // from begin() to collect()
   bool under_way() const { return writing() || commit_.valid(); }
-  bool part_is_written() const;  // this rank's; also when that failed
-  // Once all ranks have written: gives the parts to rank 0, which commits in the background.
+  bool part_is_written() const;  // this rank's; also true after a failure
+  // Call once all ranks have written: sends the file lists to rank 0, which commits in the background.
   void collect();
-  // Until the save is durable or has failed, on all ranks; nothing if none is under way.
+  // Blocks until the save is durable or has failed on all ranks; no-op without a save.
   void finish();
-  // On rank 0: the save that became durable since the last call.
+  // On rank 0: the save that became durable since the last call, if any.
   std::optional<SavedCheckpoint> take_saved();
-  // The save that failed since the last call: after finish() on all ranks, before it on those that know.
+  // The save that failed since the last call, if any: on all ranks after finish(), before it only on ranks that know.
   std::optional<FailedSave> take_failed() { return std::exchange(failed_, std::nullopt); }
 
  private:
@@ -73,7 +73,7 @@ class Checkpointer {
   struct Item {
     size_t piece;
     int state;  // -1: master
-    int rank;   // that writes it
+    int rank;   // that writes the tensor
   };
   struct File {
     std::string stem;
@@ -84,7 +84,7 @@ class Checkpointer {
     Clock::time_point time;
     int64_t bytes = 0;
   };
-  // Memory of the copies, from the first save to the end of the run.
+  // Memory for the copies, kept from the first save to the end of the run.
   struct Room {
     Device& device;
     Mem kind;
@@ -98,7 +98,7 @@ class Checkpointer {
   bool in_place() const;
   std::vector<Tensors> snapshot();
   TensorData described(const Item&) const;
-  std::vector<WeightShard> shards(const File&) const;  // a file per rank that has a part
+  std::vector<WeightShard> shards(const File&) const;  // one file per rank with tensors
   std::vector<WrittenFile> write(const std::string& folder, const std::vector<Tensors>&, CheckpointOptions) const;
   Committed commit();
   void remove_older() const;
@@ -114,7 +114,7 @@ class Checkpointer {
   std::vector<File> files_;
   Room room_;
   std::atomic<bool> give_up_ = false;
-  // The save under way:
+  // The current save:
   SavedCheckpoint save_;
   bool prune_ = true, diverged_ = false;
   Clock::time_point begin_;

@@ -1,4 +1,4 @@
-// make_engine(): which micro-batch and how much recomputation a run has, among the plans that fit in memory.
+// make_engine(): chooses micro-batch size and recomputation among the plans that fit in memory.
 #include <algorithm>
 #include <span>
 #include <vector>
@@ -12,22 +12,22 @@
 namespace athanor {
 namespace {
 
-constexpr size_t kLogitsShare = 64;  // a GPU's memory is divided by it for logits
+constexpr size_t kLogitsShare = 64;  // 1 / this of a GPU's memory is for logits
 
-// The least that any rank has: all must come to the same plan.
+// Minimum over ranks, because all must choose the same plan.
 int64_t least_of_ranks(Backend backend, int64_t value) {
   int64_t negative = -value;
   if (backend.control) backend.control->all_reduce({&negative, DType::i64, {1}}, Reduce::max, Lane::compute);
   return -negative;
 }
 
-// Host memory for copies of what is being saved, where it is the memory that the plan is about.
+// Host memory for snapshots, where host memory is what the plan uses.
 size_t save_reserve(const Config& c, Backend backend, const Engine& engine, bool training) {
   const bool counts = training && !c.save.empty() && backend.device.unified() && saves_in_background(c, backend.device);
   return counts ? snapshot_bytes(engine.model().params(), engine.ranks()) : 0;
 }
 
-// From what is configured on, cheapest first: recomputation changes no bit, so the plan may raise it.
+// Recomputation modes from the configured one on, cheapest first: they change no bit, so the plan may use more.
 std::vector<Recompute> from_cheapest(const Recompute& least, int64_t layers) {
   using G = Recompute::Granularity;
   std::vector<Recompute> modes = {least};
@@ -49,8 +49,8 @@ std::vector<int64_t> micro_batches_to_try(const Config& c, Backend backend) {
   return sizes;
 }
 
-// Rates and the time between two launches by which plans are compared. Rounding follows from the choice, so nothing is
-// measured: where there is no data sheet, these are usual for the kind of device.
+// Rates and launch overhead for comparing plans. Rounding follows from the choice, so nothing is measured: without a
+// data sheet these are typical values for the kind of device.
 class Pace {
  public:
   Pace(Backend backend, DType compute) : backend_(backend) {
@@ -89,12 +89,12 @@ class Fitting {
       logits_budgets_ = {capacity_ / kLogitsShare, kLogitsBudget};
   }
 
-  // The same plan with scratch memory for faster kernels, where it still fits: never less of anything else for it.
+  // The same plan with scratch memory for faster kernels if it fits; nothing else is made smaller for it.
   std::unique_ptr<Engine> with_more_scratch(std::unique_ptr<Engine> engine) {
     Tuning* tuning = backend_.tuning;
     engine->memory();  // the dry run names the ops
     const size_t wanted =
-        most_of_ranks(tuning ? tuning->wanted_scratch(engine->tunable()) : 0);  // as each rank decides
+        most_of_ranks(tuning ? tuning->wanted_scratch(engine->tunable()) : 0);  // each rank's own need
     if (wanted == 0) return engine;
     const size_t before = tuning->allow_scratch(wanted);
     auto roomier = std::make_unique<Engine>(config_.model, engine->options(), backend_);
@@ -103,8 +103,8 @@ class Fitting {
     return engine;
   }
 
-  // Of each recomputation the largest micro-batch that fits, if it is larger than with less recomputation; of these
-  // the one whose steps take least. Throws Error(usage) where none fits.
+  // For each recomputation mode the largest micro-batch that fits, if larger than with less recomputation; of these the
+  // one with the fastest steps. Throws Error(usage) if none fits.
   std::unique_ptr<Engine> fastest() {
     const std::vector<int64_t> all = micro_batches_to_try(config_, backend_);
     std::span<const int64_t> sizes = all;
@@ -114,7 +114,7 @@ class Fitting {
       if (auto engine = largest(sizes)) found.push_back(std::move(engine));
       if (sizes.empty() || !training_) break;
     }
-    if (found.empty()) too_large_->memory().require_fits(capacity_, rest_);  // throws, and tells what takes most
+    if (found.empty()) too_large_->memory().require_fits(capacity_, rest_);  // throws, listing the largest kinds
     if (found.size() == 1) return std::move(found.front());
     const Pace pace(backend_, options_.recipe.compute);
     std::vector<double> seconds;
@@ -123,8 +123,7 @@ class Fitting {
   }
 
  private:
-  // Ranks may need different amounts: what an optimizer keeps of some weights only, and the matrices that each makes
-  // orthogonal.
+  // Ranks may need different amounts: states of some weights only, and the matrices that each orthogonalizes.
   size_t most_of_ranks(size_t bytes) const { return size_t(-least_of_ranks(backend_, -int64_t(bytes))); }
 
   bool fits(Engine& engine) {
@@ -132,10 +131,10 @@ class Fitting {
     return most_of_ranks(engine.memory().total() + rest_) <= capacity_;
   }
 
-  // Null where no size fits; leaves those in `sizes` that do not.
+  // Null if no size fits; leaves in `sizes` those that do not fit.
   std::unique_ptr<Engine> largest(std::span<const int64_t>& sizes) {
     std::unique_ptr<Engine> best = fitting(sizes.back());
-    size_t fit = best ? sizes.size() : 0, end = sizes.size() - 1;  // those before `fit` fit, from `end` on none does
+    size_t fit = best ? sizes.size() : 0, end = sizes.size() - 1;  // sizes before `fit` fit, those from `end` on do not
     while (fit < end) {
       const size_t middle = (fit + end) / 2;
       if (auto engine = fitting(sizes[middle])) {
@@ -149,7 +148,7 @@ class Fitting {
     return best;
   }
 
-  // With many logits at once, or else with few.
+  // With a large chunk of logits, or else with a small one.
   std::unique_ptr<Engine> fitting(int64_t size) {
     options_.micro_batch_size = size;
     for (const size_t budget : logits_budgets_) {
@@ -167,7 +166,7 @@ class Fitting {
   EngineOptions options_;
   size_t capacity_;
   std::vector<size_t> logits_budgets_;
-  size_t rest_ = 0;                    // what a run needs beside the plan
+  size_t rest_ = 0;                    // memory a run needs besides the plan
   std::unique_ptr<Engine> too_large_;  // the last plan that did not fit
 };
 

@@ -99,7 +99,7 @@ ParamGroup to_group(const ParamGroupConfig& g) {
                    .eps = if_given(g.eps),
                    .momentum = if_given(g.momentum),
                    .frozen = g.frozen};
-  // The enums have the same order, behind the word for "not given".
+  // same order in both enums, after the value for "not given"
   if (g.role != GroupRole::any) group.role = Role(int(g.role) - 1);
   if (g.optimizer != GroupOptimizer::inherit) group.rule = RuleName(int(g.optimizer) - 1);
   return group;
@@ -247,7 +247,7 @@ FlopCount flops_per_token(Model& model, int64_t seq_length) {
 
 namespace {
 
-// A product and a copy that reach the full rate, in a few milliseconds each.
+// Sizes at which a product and a copy reach the full rate within a few milliseconds.
 struct ProbeSizes {
   int64_t product, copy;  // edge of the matrices; elements of f32
 };
@@ -266,7 +266,7 @@ double measure_copy_bytes(Backend backend) {
   return copy.cost().bytes / best_seconds(backend, copy, nullptr);
 }
 
-// On random values: zeros run faster than any training does.
+// On random values: zeros run faster than real data.
 double measure_product_flops(Backend backend, DType compute) {
   const int64_t size = probe_sizes(backend.device).product;
   Tensor a, b, d, scratch;
@@ -293,7 +293,7 @@ double mfu_peak(const Config& c, Backend backend, DType compute, double most_flo
 }
 
 Ceilings measure_ceilings(Backend backend, DType compute) {
-  if (backend.device.unified()) compute = DType::f32;  // cores compute in f32, whatever is stored
+  if (backend.device.unified()) compute = DType::f32;  // CPU cores compute in f32 whatever the storage type
   return {measure_product_flops(backend, compute), measure_copy_bytes(backend)};
 }
 

@@ -24,8 +24,8 @@ std::atomic<int64_t> stop_time{0};  // nanoseconds of the steady clock
 std::array<struct sigaction, kSignals.size()> previous;
 bool installed = false;
 
-// A terminal that closes sends SIGHUP, and so does its shell; above its limit of CPU time a process gets SIGXCPU every
-// second. Neither is somebody who asks twice.
+// A closing terminal and its shell both send SIGHUP; above its CPU time limit a process gets SIGXCPU every second.
+// Neither repetition is a second request.
 bool comes_repeatedly(int signal) { return signal == SIGHUP || signal == SIGXCPU; }
 
 // Async-signal-safe: lock-free atomics, clock_gettime and _exit only.
@@ -52,7 +52,7 @@ StopSignals::StopSignals() {
   sigemptyset(&action.sa_mask);
   for (size_t i = 0; i < kSignals.size(); ++i) {
     sigaction(kSignals[i], nullptr, &previous[i]);
-    if (kSignals[i] == SIGHUP && previous[i].sa_handler == SIG_IGN) continue;  // nohup: not to be stopped by it
+    if (kSignals[i] == SIGHUP && previous[i].sa_handler == SIG_IGN) continue;  // nohup: must not stop
     sigaction(kSignals[i], &action, nullptr);
   }
 }

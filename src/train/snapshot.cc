@@ -13,7 +13,7 @@ constexpr int64_t kMaxStateBytes = 1 << 20;
 
 using Range = ParamStore::Range;
 
-// Where elements of a unit go: masters or weights (flat), or an optimizer state.
+// Destination of a unit's elements: masters or weights (flat), or an optimizer state.
 struct Target {
   const ParamStore::Unit& unit;
   Tensor flat;  // absent: a state that none of this rank's elements has
@@ -24,7 +24,7 @@ struct Target {
     const Tensor& flat = unit.master ? unit.master : unit.value;
     return {unit, flat, nullptr, unit.is_shard(flat)};
   }
-  // The part of [begin, end) that this rank has.
+  // The intersection of [begin, end) with what this rank holds.
   Range held(int64_t begin, int64_t end) const { return is_shard ? unit.owned(begin, end) : Range{begin, end}; }
   Tensor part(Range range) const { return state ? state->part(range) : unit.part(flat, range); }
 };
@@ -34,7 +34,7 @@ void copy_to(Device& device, const Tensor& to, const void* from) {
   device.sync();
 }
 
-// Masters in two halves.
+// Masters split into two halves.
 void load_split(Device& device, const ParamStore::Unit& unit, Range range, const float* from) {
   std::vector<bf16> weights;
   std::vector<int16_t> rests;
@@ -47,7 +47,7 @@ void load_split(Device& device, const ParamStore::Unit& unit, Range range, const
   copy_to(device, unit.part(unit.master, range), rests.data());
 }
 
-// Elements from `begin` on of a unit, of which this rank takes what it holds; floats of another dtype are converted.
+// Copies a unit's elements from `begin` on, as far as this rank holds them; converts floats of another dtype.
 void load_elements(Device& device, const Target& to, int64_t begin, std::span<const std::byte> bytes, DType dtype,
                    const std::string& name) {
   const Range range = to.held(begin, begin + int64_t(bytes.size() / size_of(dtype)));
@@ -68,7 +68,7 @@ void require_shape(const std::string& where, const std::string& name, const Shap
                     ": the folder is of another model"));
 }
 
-// Reads what this rank holds of a piece into device memory, converting floats where dtypes differ.
+// Reads this rank's range of a piece into device memory, converting floats where dtypes differ.
 void load_piece(Device& device, const WeightFiles& files, const std::string& name, const ParamStore::Piece& piece,
                 const Target& to) {
   const Shape& shape = piece.slice->shape;
@@ -166,7 +166,7 @@ RunState parse_state(const std::string& text, const std::string& where) {
     s.device.hysteresis_left = j.at("hysteresis_left").get<int32_t>();
     if (const auto peak = j.find("mfu_peak"); peak != j.end())
       s.peak = {peak->at("flops").get<double>(), peak->at("of").get<std::string>()};
-    s.device.spikes = j.value("spikes", int64_t{0});  // absent in checkpoints of older programs
+    s.device.spikes = j.value("spikes", int64_t{0});  // absent in checkpoints of older versions
     s.device.spikes_in_row = j.value("spikes_in_row", int64_t{0});
     s.rollbacks = j.value("rollbacks", int64_t{0});
     if (j.contains("reached_loss")) s.reached_loss = j.at("reached_loss").get<double>();

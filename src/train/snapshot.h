@@ -1,5 +1,5 @@
-// What a checkpoint of a run holds and how it comes back: weights under Hugging Face names, optimizer states, and the
-// small numbers of the run. The file protocol itself is checkpoint/.
+// What a run's checkpoint holds and how it is loaded: weights under Hugging Face names, optimizer states, and the
+// scalars of the run. The file protocol is in checkpoint/.
 #pragma once
 #include <optional>
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace athanor {
 
-// A run that went on from a checkpoint with another horizon.
+// A run that continued from a checkpoint with another horizon.
 struct RunBranch {
   int64_t step = 0;
   std::string parent;         // folder of the checkpoint
@@ -20,16 +20,16 @@ struct RunBranch {
   int64_t old_decay_iters = 0, new_decay_iters = 0;
 };
 
-// Everything outside tensors that a resumed run needs; state.json.
+// All state outside tensors that a resumed run needs; state.json.
 struct RunState {
   int64_t step = 0;              // steps done, skipped ones included
-  int64_t consumed_samples = 0;  // sequences taken from the data: where the sample order goes on
+  int64_t consumed_samples = 0;  // sequences consumed: position in the sample order
   int64_t nan_steps = 0;
   int64_t micro_batch_size = 0;                       // what "auto" chose
-  MfuPeak peak;                                       // unless the config has it
-  StepState device;                                   // the part of it that outlives a step
-  std::optional<SpikeWindow> window = std::nullopt;   // where spikes are looked for
-  int64_t rollbacks = 0;                              // times that the run went back because of spikes
+  MfuPeak peak;                                       // unless configured
+  StepState device;                                   // the part that persists between steps
+  std::optional<SpikeWindow> window = std::nullopt;   // if spikes are detected
+  int64_t rollbacks = 0;                              // number of rollbacks due to spikes
   std::optional<double> reached_loss = std::nullopt;  // validation loss that ended the run by stop_at_loss
   std::vector<RunBranch> branches = {};               // changes of the horizon, the latest last
 };
@@ -43,15 +43,15 @@ struct SaveExtras {
   std::vector<TokenizerFile> tokenizer;  // descriptor and the files that it names; empty: unknown
 };
 
-// Weights alone, from another program's model or a checkpoint, converted to the dtype the engine keeps them in; names
-// are those of transformers. Read block by block, by every rank its part.
+// Only weights, from another program's model or a checkpoint, converted to the engine's dtypes; names are those of
+// transformers. Read block by block, each rank reads its shard.
 void load_weights(Engine&, Device&, const ModelFolder&);
-// The same without masters to refresh from: sampling.
+// The same without masters, for sampling.
 void load_weights(const ParamStore&, Device&, const ModelFolder&);
-// Weights, optimizer states and scalars of a checkpoint, converted to the dtypes of this run, on any number of ranks:
-// every rank reads its part. The folder is verified before.
+// Weights, optimizer states and scalars of a checkpoint, converted to this run's dtypes, on any number of ranks: every
+// rank reads its shard. Verify the folder first.
 RunState load_checkpoint(Engine&, Device&, const std::string& folder);
-// state.json alone: what a resume must know before it builds an engine.
+// Only state.json: what a resume must know before it builds an engine.
 RunState read_run_state(const std::string& folder);
 
 }  // namespace athanor

@@ -1,4 +1,4 @@
-// The loop: micro-batches, optimizer steps, evaluation, checkpoints, and a clean stop for every reason to stop.
+// The training loop: micro-batches, optimizer steps, evaluation, checkpoints, and a clean stop in every case.
 #include "train/trainer.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ Exit Trainer::run() {
   try {
     return run_from_start();
   } catch (const Error& e) {
-    if (running_ || e.code() != Exit::usage) tell_error(e.what());  // a start that is refused is no part of the run
+    if (running_ || e.code() != Exit::usage) tell_error(e.what());  // a refused start is not part of the run
     throw;
   } catch (const std::exception& e) {
     tell_error(e.what());
@@ -52,7 +52,7 @@ Exit Trainer::run_from_start() {
   if (resume) make_up_evaluation(*resume);
   clock_.lap();
   const Exit code = loop();
-  if (backend_.control) {  // the last checkpoint is whole before the first rank leaves
+  if (backend_.control) {  // the last checkpoint must be complete before the first rank leaves
     signals_.leave();
     backend_.control->barrier();
   }
@@ -62,7 +62,7 @@ Exit Trainer::run_from_start() {
 void Trainer::open_loader() {
   step_sequences_ = batch_size_at(config_, launched_samples_);
   engine_->set_step_sequences(step_sequences_);
-  loader_ = nullptr;  // its thread ends before the next one begins
+  loader_ = nullptr;  // its thread must end before the next one starts
   loader_ = std::make_unique<Loader>(train_, LoaderOptions{.order = {.seed = uint64_t(config_.seed)},
                                                            .first_sample = launched_samples_,
                                                            .rows = config_.micro_batch_size,
@@ -126,8 +126,8 @@ Exit Trainer::loop() {
   return save(reached_stop() ? "stop_at_loss" : "end of training", Wait::durable) ? Exit::done : Exit::diverged;
 }
 
-// Of a step that failure_ keeps from being whole: with one rank the micro-batches before it; several ranks have
-// finished it together, without an update.
+// Handles a step that failure_ left incomplete: a single rank drops its micro-batches; several ranks have finished the
+// step together, without an update.
 void Trainer::drop_spoiled_step() {
   const int64_t spoiled = backend_.control ? 1 : 0;
   while (engine_->uncollected() > spoiled) collect_step();
@@ -136,7 +136,7 @@ void Trainer::drop_spoiled_step() {
   launched_.pop_front();
 }
 
-// The last whole step is saved; then this rank, or the one that failed, says why.
+// Saves the last complete step, then reports the failure of this rank, or of the one that failed.
 void Trainer::end_with_failure() {
   try {
     save("error", Wait::durable);
@@ -147,7 +147,8 @@ void Trainer::end_with_failure() {
   leave_with(failure_);
 }
 
-// For an error of some ranks that all know of: it is theirs, and the others learn in waiting for them whose it was.
+// Ends the run on an error that occurred on some ranks and is known to all: those throw it, and the others learn whose
+// it was by waiting for them.
 void Trainer::leave_with(const std::optional<Error>& mine) {
   if (!mine && backend_.control) backend_.control->barrier();
   throw mine.value_or(Error("another rank failed", Exit::peer_lost));
@@ -188,10 +189,9 @@ bool Trainer::asked_to_stop() {
 
 bool Trainer::out_of_time(int64_t micro_left) const {
   const auto stop = signals_.received();
-  if (!stop || backend_.control) return false;  // several ranks finish the step in progress together
+  if (!stop || backend_.control) return false;  // several ranks finish the current step together
   const double used = Seconds(PhaseClock::Clock::now() - stop->when).count();
-  // The host only launches what a device does later: a micro-batch takes what it took on average, and more may be
-  // queued.
+  // The host only launches work that runs later: assumes the average time of a micro-batch, and counts queued ones.
   const double micros = double(engine_->step_micro_batches());
   const double seconds = std::max(micro_seconds_, mean_step_seconds_ / micros);
   const double left = double(micro_left) + double(engine_->uncollected()) * micros;
@@ -214,7 +214,7 @@ bool Trainer::launch_step() {
       failure_ = e;
       if (!backend_.control) return false;
     }
-    if (!next) {  // the others wait for this rank's part of the step
+    if (!next) {  // the other ranks wait for this rank's gradients
       std::fill(last_tokens_.begin(), last_tokens_.end(), 0);
       std::fill(last_targets_.begin(), last_targets_.end(), -1);
       engine_->micro_batch(last_tokens_, last_targets_, clock_);
@@ -247,8 +247,8 @@ void Trainer::tell_first_step(int64_t done, int64_t micros) {
             format_duration(double(micros - done) * micro_seconds_), " left of this step");
 }
 
-// On a device that runs behind the host its own clock counts; what it did not work for us is waiting for data, as far
-// as the host waited for data.
+// If the device runs asynchronously its own clock counts; its idle time is waiting for data, as far as the host waited
+// for data.
 PhaseTimes Trainer::times_of(const StepResult& done, PhaseTimes host) const {
   if (backend_.device.unified()) return host;
   PhaseTimes times = done.times;
@@ -264,7 +264,7 @@ void Trainer::collect_step() {
   const LaunchedStep launched = launched_.front();
   launched_.pop_front();
   state_.consumed_samples += launched.sequences;
-  const float loss_scale = std::exchange(state_.device, done.state).loss_scale;  // of this step; done's is the next's
+  const float loss_scale = std::exchange(state_.device, done.state).loss_scale;  // of this step; done has the next
   if (!std::isfinite(done.state.loss)) ++state_.nan_steps;
   if (std::isnan(first_step_seconds_)) first_step_seconds_ = Seconds(PhaseClock::Clock::now() - started_).count();
   spiking_ = spiking_ || (config_.rollback && done.state.spikes_in_row >= config_.max_spikes_in_row);
@@ -379,7 +379,7 @@ void Trainer::after_step() {
   table_.add(clock_.lap(), 0);
 }
 
-// Of a run that was stopped between a step and its evaluation.
+// Runs the evaluation of a run that was stopped between a step and its evaluation.
 void Trainer::make_up_evaluation(const Resume& resume) {
   if (state_.step == 0 || !eval_due(state_.step) || !resume.folder.starts_with(config_.save + "/")) return;
   const bool looks = backend_.mesh.world().rank() == 0;
@@ -405,10 +405,10 @@ void Trainer::evaluate(EvalSets sets) {
                                                 backend_.control);
     failed_ = !result.failure.empty();
     if (result.failed_here) failure_.emplace(cat("evaluation: ", result.failure));
-    if (result.stopped || failed_) return;  // a resumed run makes up for it
+    if (result.stopped || failed_) return;  // a resumed run repeats it
     if (result.loss <= config_.stop_at_loss) {
       state_.reached_loss = result.loss;
-      last_saved_step_ = -1;  // a checkpoint of this step was written before
+      last_saved_step_ = -1;  // a checkpoint of this step was written earlier
     }
     metrics_.eval({.step = state_.step,
                    .loss = result.loss,
@@ -449,7 +449,7 @@ std::string Trainer::newest_before_trouble() const {
   return "";
 }
 
-// The counts of the run go on; what is saved at once makes the decision outlive this process.
+// The run's counters continue; an immediate save makes the decision persistent.
 bool Trainer::roll_back() {
   if (!config_.rollback || state_.rollbacks > 0) return false;
   settle_save();

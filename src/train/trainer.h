@@ -1,4 +1,4 @@
-// Trainer: the loop of one run. Opens data and run folder, plans, resumes, trains, evaluates, saves, stops cleanly.
+// Trainer: the loop of one run. Opens data and run folder, plans, resumes, trains, evaluates, saves and stops cleanly.
 #pragma once
 #include <functional>
 #include <memory>
@@ -28,14 +28,14 @@ struct TrainerOptions {
   ProgramInfo program;              // for environment.json and the manifest
   std::string commit;               // source revision
   std::string backend_description;  // for the log
-  double most_flops = 0;            // that the device never exceeds, for MFU; 0: its data sheet has it, or not known
+  double most_flops = 0;            // upper bound of the device's rate, for MFU; 0: from its data sheet, or unknown
   Sensors* sensors = nullptr;       // of the device; null: it has none
-  Profiler* profiler = nullptr;     // of the device, for config.profile; null: times of ops by events
+  Profiler* profiler = nullptr;     // for config.profile; null: ops are timed by events
   std::string why_no_profiler;      // "": the device has none
   bool allow_changed_data = false;  // resume although the data's fingerprint differs
-  std::function<bool(const StepMetrics&)> on_step = {};    // on every rank, alike; false ends the run
-  double first_step_seconds = 30;                          // between lines of how far the first step is
-  std::function<void(Activity, int64_t step)> doing = {};  // called when something begins, for ranks that wait
+  std::function<bool(const StepMetrics&)> on_step = {};    // on every rank with the same result; false ends the run
+  double first_step_seconds = 30;                          // between progress messages during the first step
+  std::function<void(Activity, int64_t step)> doing = {};  // called when an activity begins, for ranks that wait
 };
 
 class Trainer {
@@ -48,13 +48,13 @@ class Trainer {
   struct Resume {
     std::string folder;
     RunState state;
-    std::optional<RunBranch> branch;  // where the horizon is another one
+    std::optional<RunBranch> branch;  // if the horizon has changed
   };
-  // What the ranks want next. With one rank everything is asked when it matters; several agree once per step, so that
-  // all do the same: the highest of each counts.
+  // Requests of the ranks. A single rank checks them when needed; several agree once per step, by the maximum of each,
+  // so that all do the same.
   struct Wishes {
     int32_t stop_signal = 0, save = 0, end = 0;
-    int32_t writing = 0;  // a part of a checkpoint
+    int32_t writing = 0;  // files of a checkpoint
     int32_t failed = 0;   // Trainer::failure_
   };
   struct LaunchedStep {
@@ -62,35 +62,35 @@ class Trainer {
     int64_t sequences;
   };
   void doing(Activity) const;
-  void require_common_start();          // several ranks: of one program, configuration and data
-  void open_run();                      // run folder, lock, sinks, records of the start
-  std::optional<Resume> find_resume();  // and checks that the config may continue it
-  std::string resume_folder() const;    // "": start anew
+  void require_common_start();          // several ranks: same program, configuration and data
+  void open_run();                      // run folder, lock, sinks, start records
+  std::optional<Resume> find_resume();  // and checks that the config is compatible
+  std::string resume_folder() const;    // "": start from scratch
   void check_resume(Resume&);
-  void warn_of_rate(const Resume&, const std::vector<ConfigChange>&) const;  // that rises
+  void warn_of_rate(const Resume&, const std::vector<ConfigChange>&) const;  // if the rate rises
   void tune(const std::optional<Resume>&);                                   // products: rank 0's choices, on all ranks
   void share_choices(bool first);
-  void choose_products(const std::optional<Resume>&);  // those of the run that goes on, or new ones
+  void choose_products(const std::optional<Resume>&);  // of the resumed run, or new ones
   void start(const std::optional<Resume>&);
-  std::string choose_peak();                           // for MFU; why it is not the one of before, or ""
-  void tell_what_is_ahead() const;                     // times, before the first step
-  void tell_first_step(int64_t done, int64_t micros);  // that takes long: how far it is
+  std::string choose_peak();                           // of MFU; returns why it changed, or ""
+  void tell_what_is_ahead() const;                     // estimated times, before the first step
+  void tell_first_step(int64_t done, int64_t micros);  // progress of a slow first step
   Exit run_from_start();
   void tell_error(const std::string& text);
   Exit loop();
-  std::string shared(const std::string&);  // rank 0's, on all ranks
-  void agree();                            // renews wishes_
+  std::string shared(const std::string&);  // rank 0's value, on all ranks
+  void agree();                            // updates wishes_
   int stop_signal() const;                 // 0: none
   bool asked_to_stop();                    // now; all ranks together
-  bool of_any(bool mine);                  // all ranks together
-  void open_loader();                      // at the next sample, for steps of the size due there
-  bool launch_step();                      // false: discarded because of a stop signal, or for want of data
+  bool of_any(bool mine);                  // true if true on any rank
+  void open_loader();                      // at the next sample, with the step size due there
+  bool launch_step();                      // false: discarded because of a stop signal or missing data
   void drop_spoiled_step();
   [[noreturn]] void end_with_failure();
   [[noreturn]] void leave_with(const std::optional<Error>& mine);
-  void collect_step();  // the oldest of the launched: counts it, and reports it
+  void collect_step();  // the oldest launched one: counts and reports it
   bool out_of_time(int64_t micro_left) const;
-  bool pause_due(int64_t step) const;  // something comes after this step that needs its result
+  bool pause_due(int64_t step) const;  // work after this step needs its result
   PhaseTimes times_of(const StepResult&, PhaseTimes host) const;
   void report(const StepResult&, const LaunchedStep&, float loss_scale);
   void report_spike(const StepMetrics&, const StepState&);
@@ -104,22 +104,22 @@ class Trainer {
   void make_up_evaluation(const Resume&);
   enum class Wait { no, durable };
   enum class Health { unknown, diverged };
-  // Of the state after the last step, unless it is saved. Wait::no: what fails is told, and tried again later.
-  // Wait::durable: it is there when this returns, or an Error. False: it has diverged, and is saved as such.
+  // Saves the state after the last step unless it is saved already. Wait::no: a failure is reported and retried later.
+  // Wait::durable: durable on return, or throws. False: the state has diverged and is saved as such.
   bool save(const char* why, Wait, Health = Health::unknown);
   void begin_save(const char* why, bool diverged);
   bool has_diverged();
   bool is_skipping() const { return state_.device.skipped_in_row > 0 || state_.device.spikes_in_row > 0; }
-  void follow_save();  // of the save in the background: what there is to do
+  void follow_save();  // advances the background save
   void settle_save();
   void report_save();
   bool eval_due(int64_t step) const;
   bool save_due(int64_t step) const;
-  bool wants_to_save() const;  // of this rank, by its clock
+  bool wants_to_save() const;  // this rank's clock says so
   bool time_is_up() const;
   bool reached_stop() const;
   std::string newest_before_trouble() const;  // checkpoint folder; "": none
-  bool roll_back();                           // to it, if that is wanted and was not done before
+  bool roll_back();                           // if configured and not done before
   Exit finish(Exit);
 
   Config config_;
@@ -130,7 +130,7 @@ class Trainer {
   PackingOptions packing_;
   bool told_given_up_ = false;
   std::vector<Question> questions_;
-  std::vector<TokenizerFile> tokenizer_;  // of the data, as it was at the start
+  std::vector<TokenizerFile> tokenizer_;  // of the data, as at the start
   std::unique_ptr<Engine> engine_;
   std::optional<RunLock> lock_;
   std::unique_ptr<Checkpointer> checkpointer_;
@@ -138,32 +138,32 @@ class Trainer {
   std::unique_ptr<TraceWriter> trace_;
   std::unique_ptr<StepProfile> profile_;
   std::unique_ptr<SensorWatch> sensors_;  // null: no sensors
-  int64_t throttle_alarms_ = 0;           // reasons at the last step
+  int64_t throttle_alarms_ = 0;           // throttle reasons at the last step
   StopSignals signals_;
-  Wishes wishes_;  // of several ranks
+  Wishes wishes_;  // for several ranks
   RunState state_;
   FlopCount flops_;
   double peak_flops_ = 0;
   PhaseClock clock_;
   std::unique_ptr<Loader> loader_;
-  std::deque<LaunchedStep> launched_;  // and not yet collected
-  int64_t launched_samples_ = 0;       // of all steps launched: where the loader goes on
-  int64_t step_sequences_ = 0;         // of the steps launched now
+  std::deque<LaunchedStep> launched_;  // not yet collected
+  int64_t launched_samples_ = 0;       // of all launched steps: the loader's position
+  int64_t step_sequences_ = 0;         // of steps launched now
   bool ended_ = false;                 // by on_step
-  bool spiking_ = false;               // the collected steps end in as many spikes as rollback allows
+  bool spiking_ = false;               // the last collected steps are as many spikes as trigger a rollback
   StepTable table_;
   PhaseClock::Clock::time_point started_, last_save_;
   int64_t last_saved_step_ = -1;
-  std::optional<PhaseClock::Clock::time_point> retry_save_;  // a save failed: when it is tried again
-  std::optional<Error> save_failure_;                        // of this rank's part of it
-  bool save_put_off_ = false;                                // until a step is good again
+  std::optional<PhaseClock::Clock::time_point> retry_save_;  // when to retry a failed save
+  std::optional<Error> save_failure_;                        // on this rank
+  bool save_put_off_ = false;                                // until a step succeeds again
   bool failed_ = false;                                      // on any rank: failure_
-  std::optional<Error> failure_;                     // what ends the run and leaves its state as after the last step
-  std::vector<int32_t> last_tokens_, last_targets_;  // of the last micro-batch
-  bool running_ = false;                             // the log of this run has begun
+  std::optional<Error> failure_;                             // ends the run; its state stays as after the last step
+  std::vector<int32_t> last_tokens_, last_targets_;          // of the last micro-batch
+  bool running_ = false;                                     // this run's log has begun
   double micro_seconds_ = 0, save_seconds_ = 0, mean_step_seconds_ = 0;  // latest of each, for the stop budget and ETA
-  PhaseClock::Clock::time_point told_;                                   // of the first step, last
-  double first_step_seconds_ = kUnknown;  // from the start of this process's run to the end of its first step
+  PhaseClock::Clock::time_point told_;                                   // when the first step was last reported
+  double first_step_seconds_ = kUnknown;  // from this process' start of the run to the end of its first step
 };
 
 }  // namespace athanor

@@ -1,5 +1,5 @@
-// What was chosen by trial, kept for later runs: one file per GPU, driver and library in a folder of the user's. A
-// cache that cannot be read or written costs time, not the run.
+// Choices made by trial, cached for later runs: one file per GPU, driver and library in a folder of the user. If the
+// cache cannot be read or written, the run only loses time.
 #pragma once
 #include <string>
 
@@ -7,7 +7,7 @@
 
 namespace athanor {
 
-// As the option tuning_cache has it ("auto", "none", or a path); "": there is none.
+// The folder for the option tuning_cache ("auto", "none" or a path); "": none.
 std::string tuning_folder(const std::string& option);
 
 class TuningCache {

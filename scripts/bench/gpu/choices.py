@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds what athanor chooses by itself against what a search by hand finds, for every model of compare.py.
+"""Compares athanor's automatic choices with an exhaustive search, for every model of compare.py.
 
 products: every matrix product of a step by the algorithm that training's search chose, beside the fastest of all that
 cuBLASLt can be configured to (`athanor bench products --exhaustive`). Goal: 97 % of the best.

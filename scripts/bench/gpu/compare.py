@@ -66,7 +66,7 @@ def rounds_of(model, args):
 
 
 def seconds_needed(model, args):
-    """What a model is thought to take at the speed of its goal, with as many sides as there may be."""
+    """Estimated time of a model at its target speed, with the maximum number of sides."""
     if "seconds" in model:
         return model["seconds"]
     step, rounds = model["tokens"] / model["goal"], rounds_of(model, args)
@@ -130,7 +130,7 @@ def check_same_work(model, turns_of):
 
 
 def judge(row):
-    """The goals that a row is held to: [what, goal, reached, met]."""
+    """The goals of a row: [name, goal, reached, met]."""
     goals = [["tokens/s", row["model"]["goal"], row["sides"]["athanor"]["tokens_per_second"]]]
     goals += [[f"times {side}", least, row["sides"][side]["athanor_is_faster_by"]]
               for side, least in FASTER_THAN.items() if side in row["sides"]]
@@ -142,7 +142,7 @@ def judge(row):
 
 
 def compare_model(name, model, args, folder, data, deadline):
-    """One row of the report. A side that fails drops out with its reason; without athanor's times there is no row."""
+    """One row of the report. A failing side is left out with its reason; without athanor's times there is no row."""
     needed = seconds_needed(model, args)
     if deadline.left() < needed * args.patience:
         return {"status": "not run", "why": f"{deadline.left():.0f} s were left, about {needed:.0f} are needed"}

@@ -37,7 +37,7 @@ class Deadline:
 
 
 def show_libraries(python):
-    """Lets programs that are started from now on find the CUDA libraries among a Python's packages, as PyTorch does."""
+    """Lets programs started later find the CUDA libraries in a Python's packages, as PyTorch does."""
     try:
         done = subprocess.run([str(python), "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True,
                               timeout=60)
@@ -161,7 +161,7 @@ def write_tokens(folder, count=4_000_000):
 
 
 class Peer:
-    """A program that prints a line for every step; started anew for every turn and ended after enough of them."""
+    """A program that prints a line per step; restarted for every turn and killed after enough steps."""
 
     def __init__(self, name, command, line, tokens_per_step, folder, deadline):
         # Both flush their lines when full unless told otherwise.

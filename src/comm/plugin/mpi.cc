@@ -1,5 +1,5 @@
-// MPI as a plug-in: point-to-point messages of bytes, nothing else. Errors are returned, not fatal: the program says
-// which rank is lost.
+// MPI as a plug-in: only point-to-point messages of bytes. Errors are returned, not fatal, so that the program can
+// report which rank is lost.
 #include <mpi.h>
 
 #include <cstring>
@@ -21,7 +21,7 @@ int start(int* rank, int* size, const char** description) {
   static char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int inside = 0, threads = 0, length = 0;
   if (const int code = MPI_Initialized(&inside)) return code;
-  // The program's other threads do not call MPI.
+  // FUNNELED is enough: the program's other threads do not call MPI.
   if (const int code = inside ? 0 : MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &threads)) return code;
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   MPI_Get_library_version(text, &length);

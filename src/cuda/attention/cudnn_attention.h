@@ -20,7 +20,7 @@
 #include "ops/attention.h"
 namespace athanor::cuda {
 
-// What a plan depends on.
+// Everything that a plan depends on.
 struct AttentionProblem {
   bool backward = false;
   int64_t batch = 0, tokens = 0;  // sequences, and the length of each
@@ -34,12 +34,12 @@ AttentionProblem problem_of(const AttentionFwd& op, int64_t tokens);
 AttentionProblem problem_of(const AttentionBwd& op, int64_t tokens);
 std::ostream& operator<<(std::ostream& out, const AttentionProblem& p);
 
-// The graph of one problem, planned for a GPU or for the description of one.
+// The graph of one problem, planned for a GPU or for a described one.
 class AttentionPlan {
  public:
-  // Restored if there is a file of it, else made and kept in one.
+  // Loads the plan if a file has it, else builds and saves it.
   AttentionPlan(const CudnnTable& cudnn, CudnnTarget target, const AttentionProblem& p, const PlanFiles& files = {});
-  const std::string& why_not() const { return why_not_; }  // no engine takes it; empty if one does
+  const std::string& why_not() const { return why_not_; }  // no engine supports it; empty if one does
   int64_t engine() const { return graph_.engine(); }       // -1: restored
   size_t scratch() const;                                  // bytes
 
@@ -92,13 +92,13 @@ class CudnnAttention {
   AttentionProblem problem_of(const Op& op) const {
     return cuda::problem_of(op, options_.tokens);
   }
-  // May this op be given to run()? `why`, if given, tells why not.
+  // Whether run() supports the op; if not, `why` gets the reason.
   template <class Op>
   bool supports(const Op& op, std::string* why = nullptr);
-  // What a plan needs that only most_scratch keeps from the op; 0: nothing does.
+  // Scratch memory that a plan needs if only most_scratch prevents it; else 0.
   template <class Op>
   size_t wanted_scratch(const Op& op);
-  // Returns what was allowed.
+  // Returns the previous limit.
   size_t allow_scratch(size_t most) { return std::exchange(options_.most_scratch, most); }
   template <class Op>
   size_t scratch(const Op& op) {

@@ -1,5 +1,5 @@
-// An operation graph of cuDNN's backend interface and the plan that computes it: descriptors with their owner, an error
-// for every status. Knows nothing of what the graph means.
+// An operation graph of cuDNN's backend API and its execution plan: owning descriptors, and an error for every status.
+// Does not know what the graph computes.
 #pragma once
 #include <array>
 #include <memory>
@@ -9,10 +9,10 @@
 #include "cuda/libraries/cudnn_table.h"
 namespace athanor::cuda {
 
-// Throws Error with cuDNN's words unless the status is success.
+// Throws an Error with cuDNN's message unless the status is success.
 void require_cudnn(const CudnnTable& cudnn, cudnnStatus_t status, const char* what);
 
-// What a plan is made for: a handle, or a device that is only described, to see what it would support.
+// Target of a plan: a handle, or a described device, to query what it would support.
 struct CudnnTarget {
   cudnnHandle_t handle = nullptr;
   cudnnBackendDescriptor_t properties = nullptr;
@@ -49,16 +49,16 @@ class CudnnGraph {
   Node reduce(cudnnReduceTensorOp_t how, const Node& x, const Node& y);
   Node reshape(const Node& x, const Node& y);
 
-  // Chooses the library's first engine that takes the graph. False and the reason if none does.
+  // Chooses the library's first engine that supports the graph. False and the reason if there is none.
   bool plan(std::string* why);
-  // All that was said so far: equal descriptions, equal graphs.
+  // Text of all operations so far: equal descriptions mean equal graphs.
   const std::string& description() const { return description_; }
-  // The plan as text, its kernels included; empty where the library cannot tell it.
+  // The plan as text including its kernels; empty if the library cannot export it.
   std::string plan_text() const;
-  // In place of operations and plan(): the text of a plan for the same GPU, driver and library. False and the reason if
-  // the library refuses it. It trusts most of the text: one that may be damaged must not come here.
+  // Replaces operations and plan(): loads a plan's text for the same GPU, driver and library. False and the reason if
+  // the library rejects it. The library validates little: do not pass text that may be damaged.
   bool restore(const std::string& text, std::string* why);
-  int64_t engine() const { return engine_; }  // of the plan, as cuDNN counts its engines; -1: it does not tell
+  int64_t engine() const { return engine_; }  // the plan's engine number in cuDNN; -1: unknown
   size_t workspace_bytes() const { return static_cast<size_t>(workspace_bytes_); }
 
   struct Binding {

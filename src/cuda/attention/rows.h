@@ -1,5 +1,5 @@
-// What all attention kernels share: their arguments, and which rows of the other side a row sees. The span table lies
-// in device memory and is read by each block, so that a captured graph may be replayed with other spans.
+// Shared by all attention kernels: arguments, and which rows of the other side a row sees. The span table is in device
+// memory and read by each block, so a captured graph can be replayed with other spans.
 #pragma once
 #include <climits>
 
@@ -78,7 +78,7 @@ Inputs<T> inputs_of(const Op& op) {
           rows_are_aligned(op)};
 }
 
-// ---- who sees whom: a query sees an interval of key rows, a key is seen by an interval of query rows
+// ---- visibility: a query sees an interval of key rows, a key is seen by an interval of query rows
 
 enum class Side { kQueries, kKeys };
 struct Seen {
@@ -150,7 +150,7 @@ __device__ __forceinline__ void look(Sight<Rows>& sight, const SpanTable& t, int
   __syncthreads();
 }
 
-// The first row from `from` on that some row of the tile sees, kNone if there is none. By full warps.
+// The first row >= `from` that some row of the tile sees; kNone if there is none. Called by full warps.
 template <int Rows>
 __device__ __forceinline__ int next_seen(const Seen* rows, int from) {
   int next = kNone;
@@ -162,7 +162,7 @@ __device__ __forceinline__ int next_seen(const Seen* rows, int from) {
   return __reduce_min_sync(~0u, next);
 }
 
-// Does one of a warp's rows see something of [first, last), do all of them see all of it?
+// Whether some of the warp's rows see part of [first, last), and whether all see all of it.
 template <int Rows>
 __device__ __forceinline__ bool one_sees(const Seen* rows, int first, int last) {
   const Seen seen = load_seen(rows + threadIdx.x % Rows);

@@ -1,5 +1,5 @@
-// Whose kernels compute attention: cuDNN's where it has a plan, else the program's own. Where a trial decides, the
-// choice of a problem is part of the run, since rounding follows from it; before one cuDNN's stand.
+// Chooses between cuDNN's attention, where it has a plan, and the program's own kernels. A choice by trial is saved
+// with the run, since rounding depends on it; before a trial cuDNN is used.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -14,16 +14,16 @@ class AttentionRunner {
  public:
   AttentionRunner() = default;  // the program's own
   explicit AttentionRunner(std::string why_own) : why_own_(std::move(why_own)) {}
-  // by_trial: own kernels also where search() finds them faster.
+  // by_trial: use own kernels also where search() finds them faster.
   AttentionRunner(std::unique_ptr<CudnnAttention> cudnn, bool by_trial);
 
-  // Enough for whoever may be chosen, so that what was planned holds after a search.
+  // Enough for either choice, so the plan stays valid after a search.
   template <class Op>
   size_t scratch(const Op& op) const;
   template <class Op>
   void run(const Op& op, void* scratch, cudaStream_t stream) const;
 
-  // Times both on random numbers for every different problem that has no choice yet. Holds memory for one at a time.
+  // Times both on random numbers for every distinct problem without a choice. Allocates memory for one at a time.
   struct SearchReport {
     int problems = 0, timed = 0, own = 0;                  // different ones; measured; of those the program's own
     double first_microseconds = 0, best_microseconds = 0;  // of all launches of the measured ones: cuDNN's, the chosen
@@ -49,7 +49,7 @@ class AttentionRunner {
   std::string whose(const Op& op) const;
 
   std::unique_ptr<CudnnAttention> cudnn_;
-  std::string why_own_;  // where there is no cuDNN
+  std::string why_own_;  // reason if cuDNN is not available
   bool by_trial_ = false;
   AttentionChoices choices_;
 };

@@ -43,7 +43,7 @@ __device__ __forceinline__ void for_elements(Accumulators<R, N>& a, F visit) {
   }
 }
 
-// Elements of pairs that do not see each other become `value`. seen: of the warp's rows; first: row of column 0.
+// Sets elements of pairs that do not see each other to `value`. seen: of the warp's rows; first: row of column 0.
 template <int R, int N>
 __device__ __forceinline__ void hide(Accumulators<R, N>& a, const Seen* seen, int first, float value) {
 #pragma unroll
@@ -63,7 +63,7 @@ __device__ __forceinline__ void hide(Accumulators<R, N>& a, const Seen* seen, in
   }
 }
 
-// Where all pairs see each other nothing is hidden.
+// No masking if all pairs see each other.
 template <int R, int N>
 __device__ __forceinline__ void hide_unseen(Accumulators<R, N>& a, const Seen* seen, int first, bool all) {
   if (!all) hide<R, N>(a, seen, first, 0.f);

@@ -11,7 +11,7 @@ constexpr int kRowBytes = kBoxColumns * 2;           // of a panel
 // A block: two warpgroups of consumers, each with 64 rows, and one of which a warp is the producer.
 constexpr int kGroups = 2, kRows = kGroups * kGroupRows, kConsumers = kGroups * kGroupThreads;
 constexpr int kThreads = kConsumers + kGroupThreads;
-// Images without wgmma hold no code, and say so by their launch bounds.
+// Images without wgmma contain no code; their launch bounds show it.
 constexpr int kImageThreads = PTX_SM90A ? kThreads : 32;
 
 template <class... P>
@@ -26,8 +26,8 @@ constexpr int kTailBarrier = 1, kGroupBarrier = 2;  // the latter for each warpg
 // 65,536 registers are 168 a thread. The producer needs few of them, the consumers all others.
 constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
 
-// The warpgroup, as a value that the compiler knows to be the warp's: descriptors of its rows stay in uniform
-// registers.
+// The warpgroup's index, computed so that the compiler knows it to be warp-uniform: descriptors of its rows stay in
+// uniform registers.
 __device__ __forceinline__ int group_id() { return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroupThreads, 0); }
 
 // Slots are filled and emptied in turn. Where `full` completes for the kth time, `empty` must first have done so k - 1

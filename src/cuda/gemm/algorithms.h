@@ -1,5 +1,5 @@
-// All that cuBLASLt can be configured to compute a product by, listed from what its algorithms say they can do, and how
-// an algorithm is told in words. Nothing here runs.
+// All configurations of cuBLASLt for a product, listed from the reported capabilities of its algorithms, and their text
+// form. Runs nothing.
 #pragma once
 #include <string>
 #include <vector>
@@ -17,15 +17,14 @@ struct AlgorithmSettings {
   std::vector<uint32_t> swizzles = {0}, custom = {0};
 };
 
-// Those that may compute the problem: their alignment is not more than its addresses and rows have. Empty where the
-// library answers nothing.
+// Algorithms that may compute the problem: their alignment requirement is met. Empty if the library returns nothing.
 std::vector<AlgorithmSettings> list_algorithms(const CublasLtTable& lt, cublasLtHandle_t handle, const GemmProblem& p);
 
 // Every tile with all stages and cuts, in an order that leaves nothing for last: a search that ends early has seen some
 // of everything. The library has not checked them.
 std::vector<cublasLtMatmulAlgo_t> grid_of(const CublasLtTable& lt, const std::vector<AlgorithmSettings>& all);
 
-// Those that differ from one of them in a single setting: swizzle, custom option, cluster or inner shape.
+// Configurations that differ from one of the given in a single setting: swizzle, custom option, cluster or inner shape.
 std::vector<cublasLtMatmulAlgo_t> neighbours_of(const CublasLtTable& lt, const std::vector<AlgorithmSettings>& all,
                                                 const cublasLtMatmulAlgo_t& algorithm);
 

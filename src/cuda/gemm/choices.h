@@ -1,5 +1,5 @@
-// Which algorithm computes which product and whose kernels which attention, as text: kept with a run so that a restart
-// repeats its bits. An algorithm is 64 opaque bytes that mean something to one version of cuBLASLt on one kind of GPU.
+// Chosen algorithms of products and attention as text, saved with a run so that a restart gives the same bits. An
+// algorithm is 64 opaque bytes, valid for one version of cuBLASLt on one kind of GPU.
 #pragma once
 #include <cublasLt.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 namespace athanor::cuda {
 
-// What the bytes of an algorithm depend on.
+// Everything that the bytes of an algorithm depend on.
 struct GemmKey {
   std::string gpu;             // as CUDA names it
   int driver = 0;              // newest CUDA that the driver serves: 13000
@@ -45,6 +45,6 @@ struct GemmFile {
 // Throws Error naming what is wrong with the text.
 GemmFile parse_gemm_choices(const std::string& text);
 
-// How the key of a file differs from the present one, in words; empty where it does not.
+// Text describing how a file's key differs from the current one; empty if equal.
 std::string difference(const GemmKey& file, const GemmKey& here);
 }  // namespace athanor::cuda

@@ -19,7 +19,7 @@
 #include "ops/tuning.h"
 namespace athanor::cuda {
 
-// Whether the library may be asked to compute the epilogue in the same pass.
+// Whether the library may compute the epilogue in the same pass.
 bool can_fuse(const GemmProblem& p);
 
 // As the library names a type. Throws Error for those without products.
@@ -54,12 +54,12 @@ class GemmRunner {
   ProductTime time(const Gemm& op, bool recompute, cudaStream_t stream);
   ProductTrial try_all(const Gemm& op, bool recompute, double seconds, cudaStream_t stream);
 
-  // All choices so far, imported ones included.
+  // All choices so far, including imported ones.
   std::string export_choices() const { return to_json(key_, choices_); }
   const GemmKey& key() const { return key_; }
   const GemmChoices& choices() const { return choices_; }
-  // Takes the choices of an earlier run in place of own ones. Returns why they do not apply: another GPU or library,
-  // so that products are chosen anew and may round otherwise; empty if they do. Throws Error if the text is damaged.
+  // Replaces choices by those of an earlier run. Returns why they do not apply (another GPU or library: products are
+  // chosen again and may round differently); empty if they do. Throws Error if the text is damaged.
   std::string import_choices(const std::string& text);
 
  private:
@@ -69,7 +69,7 @@ class GemmRunner {
   using Layout = Owned<cublasLtMatrixLayout_t>;
   using Answers = std::vector<cublasLtMatmulHeuristicResult_t>;
 
-  // A problem as the library sees it: its matrices A and B are our b and a. Nothing of it where it is done in parts.
+  // A problem as the library sees it: its matrices A and B are our b and a. Empty if it runs in parts.
   struct Plan {
     Owned<cublasLtMatmulDesc_t> desc{nullptr, nullptr};
     Layout a{nullptr, nullptr}, b{nullptr, nullptr}, d{nullptr, nullptr};
@@ -94,7 +94,7 @@ class GemmRunner {
   cublasStatus_t launch(const Gemm& op, const Plan& plan, void* scratch, cudaStream_t stream) const;
   void require(cublasStatus_t status, const char* what, const GemmProblem& p) const;
 
-  // What computes a problem: an algorithm of the library, or the parts of its epilogue.
+  // A candidate for a problem: an algorithm of the library, or the product and epilogue in parts.
   struct Candidate {
     bool in_parts = false;
     cublasLtMatmulAlgo_t algorithm{};

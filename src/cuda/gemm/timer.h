@@ -1,4 +1,4 @@
-// GemmRunner::Timer: runs and times what may compute one product, on operands of its own.
+// GemmRunner::Timer: runs and times candidates for one product on its own operands.
 #pragma once
 #include <limits>
 #include <span>
@@ -10,13 +10,13 @@ namespace athanor::cuda {
 
 class GemmRunner::Timer {
  public:
-  static constexpr double kNever = std::numeric_limits<double>::infinity();  // the time of what the library refuses
+  static constexpr double kNever = std::numeric_limits<double>::infinity();  // time of a candidate that is rejected
 
-  // recompute: the op is also needed again, which is cheap in parts only.
+  // recompute: the op is also recomputed, which is cheap only in parts.
   Timer(GemmRunner& runner, const Gemm& op, bool recompute, cudaStream_t stream);
 
   const GemmProblem& problem() const { return problem_; }
-  const Plan& plan() const { return plan_; }                 // empty where the library must not be asked
+  const Plan& plan() const { return plan_; }                 // empty if the library must not be used
   double microseconds(const Candidate&, int launches);       // of one launch
   cublasStatus_t refusal() const { return refusal_; }        // the last one; CUBLAS_STATUS_SUCCESS: none
   std::vector<double> in_turns(std::span<const Candidate>);  // best_in_turns()

@@ -1,4 +1,4 @@
-// What products are tried on: operands of random numbers that are in no cache.
+// Operands for timing products: random numbers, not in any cache.
 #pragma once
 #include <vector>
 
@@ -6,8 +6,7 @@
 #include "ops/gemm.h"
 namespace athanor::cuda {
 
-// One matrix (or bias) of a problem, with the alignment that it has in the problem. Random numbers, since a GPU is
-// faster on zeros than on what a model holds.
+// One matrix (or bias) with the problem's alignment. Random, because a GPU runs faster on zeros than on real data.
 class TrialMatrix {
  public:
   TrialMatrix(DType dtype, int64_t elements, int align);

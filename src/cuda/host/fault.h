@@ -1,4 +1,4 @@
-// What can go wrong in a kernel that the host runs.
+// Kinds of faults in a kernel run on the host.
 #pragma once
 namespace emu {
 

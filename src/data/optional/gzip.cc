@@ -14,7 +14,7 @@ namespace {
 class Gunzip {
  public:
   Gunzip(ReadBytes raw, std::string path) : raw_(std::move(raw)), path_(std::move(path)), in_(size_t{1} << 16) {
-    // 15: the greatest window; + 16: a gzip header [zlib.h, inflateInit2].
+    // 15: maximum window; + 16: gzip header [zlib.h, inflateInit2].
     CHECK(inflateInit2(&z_, 15 + 16) == Z_OK, "out of memory for decompression");
   }
   Gunzip(const Gunzip&) = delete;
@@ -29,7 +29,7 @@ class Gunzip {
         if (in_member_) throw Error(cat(path_, ": ends in the middle of compressed data, at byte ", taken_));
         return 0;
       }
-      if (!in_member_) {  // another member, as `cat a.gz b.gz` makes them
+      if (!in_member_) {  // another member, as in `cat a.gz b.gz`
         inflateReset(&z_);
         in_member_ = true;
       }

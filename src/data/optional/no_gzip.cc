@@ -1,4 +1,4 @@
-// Stands in for gzip.cc in a program built without that library.
+// Replaces gzip.cc in builds without zlib.
 #include "base/error.h"
 #include "data/text_input.h"
 

@@ -1,4 +1,4 @@
-// Stands in for zstd.cc in a program built without that library.
+// Replaces zstd.cc in builds without libzstd.
 #include "base/error.h"
 #include "data/text_input.h"
 
