@@ -51,23 +51,34 @@ corpus=$run/corpus.txt
 
 overrides=(--set "save=$run" --set "train_data=$run/data/text_train_*.bin" --set "valid_data=$run/data/text_val_*.bin")
 if [ -n "$short" ]; then
-  overrides+=(--set model.hidden_size=64 --set model.num_hidden_layers=2 --set eval_iters=2 --set eval_interval=20
-    --set log_interval=10 --set lr_warmup_iters=5)
+  overrides+=(--set model.hidden_size=64 --set model.intermediate_size=192 --set model.num_hidden_layers=2
+    --set eval_iters=2 --set eval_interval=20 --set log_interval=10 --set lr_warmup_iters=5)
 fi
 
-field() { python3 -c 'import json,sys; print(json.load(sys.stdin)[sys.argv[1]])' "$1"; }
+field() { # NAME: of the JSON object on standard input, before which there may be lines of a log
+  python3 -c 'import json,sys; text = sys.stdin.read(); print(json.loads(text[text.index("{"):])[sys.argv[1]])' "$1"
+}
 steps_done() {
   local count
   count=$(grep -c '"event": "step"' "$run/metrics.jsonl" 2>/dev/null || true)
   printf '%s' "${count:-0}"
 }
 
-# A run that has begun keeps its length; a new one is as long as the time allows, and no longer than the config says.
+# A run that has begun keeps its length and precision; a new one is as long as the time allows, and no longer than the
+# config says, in the precision that the program finds fastest here.
 first_start=1
 if [ -s "$run/config.resolved.json" ]; then
   first_start=''
   steps=$(field train_iters <"$run/config.resolved.json")
+  overrides+=(--set "precision=$(field precision <"$run/config.resolved.json")")
 else
+  precision=$("$program" devices --json | field fastest_precision)
+  overrides+=(--set "precision=$precision")
+  if [ "$precision" = bf16 ]; then
+    say "products are of bf16, which this machine multiplies faster than fp32"
+  else
+    say "products are of fp32: nothing here multiplies bf16 faster"
+  fi
   wanted=$("$program" config validate $config "${overrides[@]}" | field train_iters)
   [ -z "$short" ] || wanted=60
   say "${bold}measuring this machine${reset}"

@@ -83,6 +83,9 @@ void print_limit(const Engine& engine, const Roofline& limits, const Demand& run
       least >= 1 ? 0 : 3, least * 1e3, words.c_str(), format_count(run.tokens / least).c_str(),
       100 * run.flops / least / run.peak, format_count(run.peak).c_str(), format_count(limits.most.flops).c_str(),
       format_count(limits.most.bytes).c_str());
+  const double update = least_update_seconds(engine, limits);
+  std::printf("of which the end  %.3f ms, %.1f %%: norm, clipping and the optimizer\n", update * 1e3,
+              100 * update / least);
   std::printf("predicted run     %s or more for all %lld steps, without evaluation and checkpoints\n",
               format_duration(least * double(run.steps)).c_str(), static_cast<long long>(run.steps));
 }

@@ -60,12 +60,13 @@ void print_row(const Config& config, const GpuSpec& gpu, const ManyRanks& many, 
       make_engine(c, {*described.device, *described.ops, mesh, described.tuning, nullptr, network}, true);
   const StepTraffic t = step_traffic(*engine, mesh, network);
   const double tokens = double(c.global_batch_size * c.seq_length);
-  const double compute = least_sum(planned_rows(*engine, limits_of(gpu, c.model.head_dim, c.seq_length)));
+  const Roofline limits = limits_of(gpu, c.model.head_dim, c.seq_length);
+  const double compute = least_sum(planned_rows(*engine, limits)), update = least_update_seconds(*engine, limits);
   const double exposed = t.exposed(compute, double(engine->micro_batches()));
-  std::printf("%6d %5d %4lld x %-4lld %11s %12s %11.2f %11.2f %11.2f %11s\n", ranks, nodes,
+  std::printf("%6d %5d %4lld x %-4lld %11s %12s %11.2f %11.2f %11.2f %11.2f %11s\n", ranks, nodes,
               static_cast<long long>(engine->options().micro_batch_size),
               static_cast<long long>(engine->micro_batches()), format_bytes(engine->memory().total()).c_str(),
-              format_bytes(uint64_t(t.bytes())).c_str(), compute * 1e3, t.seconds() * 1e3, exposed * 1e3,
+              format_bytes(uint64_t(t.bytes())).c_str(), compute * 1e3, update * 1e3, t.seconds() * 1e3, exposed * 1e3,
               format_count(tokens / (compute + exposed)).c_str());
 }
 
@@ -77,8 +78,8 @@ void print_many_ranks(const Config& config, const std::string& name, const ManyR
     throw Error(cat("plan: ", many.ranks, " ranks do not divide among ", many.nodes, " nodes"), Exit::usage);
   std::printf("%s, zero_stage %lld, a step of %lld sequences; at best, by the model of docs/distributed.md\n",
               gpu.title, static_cast<long long>(config.zero_stage), static_cast<long long>(config.global_batch_size));
-  std::printf("%6s %5s %11s %11s %12s %11s %11s %11s %11s\n", "ranks", "nodes", "micro", "memory", "sent/step",
-              "compute ms", "sending ms", "exposed ms", "tokens/s");
+  std::printf("%6s %5s %11s %11s %12s %11s %11s %11s %11s %11s\n", "ranks", "nodes", "micro", "memory", "sent/step",
+              "compute ms", "update ms", "sending ms", "exposed ms", "tokens/s");
   if (many.ranks > 0) return print_row(config, gpu, many, many.ranks);
   for (int ranks = 1; ranks <= kMostRanks; ranks *= 2) {
     if (config.global_batch_size % (ranks * std::max<int64_t>(1, config.micro_batch_size)) != 0) break;

@@ -20,7 +20,9 @@ constexpr std::string_view kLrDecayStyles[] = {"constant",     "linear", "cosine
                                                "inverse_sqrt", "1cycle", "exponential"};
 constexpr std::string_view kWsdDecayStyles[] = {"linear", "cosine", "minus_sqrt", "exponential"};
 constexpr std::string_view kWeightDecayCourses[] = {"constant", "linear", "cosine"};
-constexpr std::string_view kPrecisions[] = {"fp32", "tf32", "bf16", "fp16"};
+constexpr std::string_view kPrecisions[] = {
+    "fp32", "tf32", "bf16", "fp16", "fp8_tensorwise", "fp8_rowwise", "fp8_rowwise_gw_hp", "fp8_blockwise", "mxfp8"};
+constexpr std::string_view kFp8Formats[] = {"auto", "hybrid", "e4m3"};
 constexpr std::string_view kMasterWeights[] = {"fp32", "split", "bf16"};
 constexpr std::string_view kMomentDtypes[] = {"fp32", "bf16"};
 constexpr std::string_view kTransport[] = {"tcp", "mpi"};
@@ -55,6 +57,7 @@ ChoiceNames choice_names(LrDecayStyle) { return kLrDecayStyles; }
 ChoiceNames choice_names(WsdDecayStyle) { return kWsdDecayStyles; }
 ChoiceNames choice_names(WeightDecayCourse) { return kWeightDecayCourses; }
 ChoiceNames choice_names(Precision) { return kPrecisions; }
+ChoiceNames choice_names(Fp8Format) { return kFp8Formats; }
 ChoiceNames choice_names(MasterWeights) { return kMasterWeights; }
 ChoiceNames choice_names(Transport) { return kTransport; }
 ChoiceNames choice_names(MomentDtype) { return kMomentDtypes; }
@@ -71,6 +74,7 @@ std::string_view name_of(DeviceChoice v) { return word(choice_names(v), v); }
 std::string_view name_of(OptimizerChoice v) { return word(choice_names(v), v); }
 std::string_view name_of(GroupOptimizer v) { return word(choice_names(v), v); }
 std::string_view name_of(GroupRole v) { return word(choice_names(v), v); }
+std::string_view name_of(MuonScaleRule v) { return word(choice_names(v), v); }
 std::string_view name_of(LrDecayStyle v) { return word(choice_names(v), v); }
 std::string_view name_of(WsdDecayStyle v) { return word(choice_names(v), v); }
 std::string_view name_of(WeightDecayCourse v) { return word(choice_names(v), v); }

@@ -23,6 +23,7 @@ ChoiceNames choice_names(LrDecayStyle);
 ChoiceNames choice_names(WsdDecayStyle);
 ChoiceNames choice_names(WeightDecayCourse);
 ChoiceNames choice_names(Precision);
+ChoiceNames choice_names(Fp8Format);
 ChoiceNames choice_names(MasterWeights);
 ChoiceNames choice_names(MomentDtype);
 ChoiceNames choice_names(DeterministicReduction);

@@ -23,7 +23,19 @@ enum class MuonPolynomial { quintic, polar_express };
 enum class LrDecayStyle { constant, linear, cosine, wsd, inverse_sqrt, one_cycle, exponential };
 enum class WsdDecayStyle { linear, cosine, minus_sqrt, exponential };
 enum class WeightDecayCourse { constant, linear, cosine };
-enum class Precision { fp32, tf32, bf16, fp16 };
+enum class Precision {
+  fp32,
+  tf32,
+  bf16,
+  fp16,
+  fp8_tensorwise,  // these: linear layers in 8 bits, all else as with bf16
+  fp8_rowwise,
+  fp8_rowwise_gw_hp,
+  fp8_blockwise,
+  mxfp8
+};
+constexpr bool eight_bits(Precision p) { return p >= Precision::fp8_tensorwise; }
+enum class Fp8Format { automatic, hybrid, e4m3 };
 enum class MasterWeights { fp32, split, bf16 };
 enum class MomentDtype { fp32, bf16 };
 enum class Transport { tcp, mpi };
@@ -51,8 +63,15 @@ struct ParamGroupConfig {
   bool frozen = false;
   bool operator==(const ParamGroupConfig&) const = default;
 };
-// The groups behind those of a configuration: vectors do not decay, and Muon updates hidden matrices alone.
-std::vector<ParamGroupConfig> default_param_groups(OptimizerChoice);
+// What the groups behind those of a configuration follow from.
+struct GroupDefaults {
+  OptimizerChoice optimizer = OptimizerChoice::adamw;
+  ModelType model = ModelType::gpt2;
+  double mup_width = 1, weight_decay = 0;  // with a width of 1, the others have no part in it
+};
+// Vectors do not decay, and Muon updates hidden matrices alone. With muP the rate of hidden matrices (not Muon's) and of
+// the final norm, which stands for the scale of the logits, is divided by the width.
+std::vector<ParamGroupConfig> default_param_groups(const GroupDefaults&);
 
 // rampup_batch_size: the batch grows from `start` by `increment` up to global_batch_size, in equal parts of the first
 // `samples` sequences of a run.
@@ -110,7 +129,8 @@ struct Config {
   MuonScaleRule muon_scale = MuonScaleRule::match_rms;
   MuonPolynomial muon_coefficients = MuonPolynomial::quintic;
   double normuon_beta2 = 0.95;
-  std::vector<ParamGroupConfig> param_groups = default_param_groups(OptimizerChoice::adamw);
+  int64_t mup_base_width = 0;  // 0 = off
+  std::vector<ParamGroupConfig> param_groups = default_param_groups({});
   WeightDecayCourse weight_decay_style = WeightDecayCourse::constant;
   double end_weight_decay = -1.0;  // -1 until validate(): weight_decay
   double z_loss = 0.0;
@@ -121,6 +141,12 @@ struct Config {
   bool rollback = false;
   // precision
   Precision precision = Precision::bf16;
+  Fp8Format fp8_format = Fp8Format::automatic;
+  bool fp8_power_of_two_scales = false;
+  std::vector<std::string> fp8_exclude = {};  // patterns of names in files
+  int64_t fp8_min_size = 0;
+  int64_t num_layers_at_start_in_bf16 = 0;
+  int64_t num_layers_at_end_in_bf16 = 0;
   MasterWeights master_weights = MasterWeights::fp32;
   MomentDtype exp_avg_dtype = MomentDtype::fp32;
   MomentDtype exp_avg_sq_dtype = MomentDtype::fp32;
@@ -181,6 +207,7 @@ std::string_view name_of(DeviceChoice);
 std::string_view name_of(OptimizerChoice);
 std::string_view name_of(GroupOptimizer);
 std::string_view name_of(GroupRole);
+std::string_view name_of(MuonScaleRule);
 std::string_view name_of(LrDecayStyle);
 std::string_view name_of(WsdDecayStyle);
 std::string_view name_of(WeightDecayCourse);

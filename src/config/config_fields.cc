@@ -114,6 +114,30 @@ Json ramp_schema() {
   return schema;
 }
 
+void read_excluded(Config& out, const Json& value, const std::string& path, Notices) {
+  const std::string expected = "a list of patterns of names, such as [\"*.mlp.down_proj.weight\"]";
+  if (!value.is(Json::Kind::array)) bad_value(value, path, expected);
+  out.fp8_exclude.clear();
+  for (size_t i = 0; i < value.items.size(); ++i) {
+    if (!value.items[i].is(Json::Kind::string)) bad_value(value.items[i], cat(path, "[", i, "]"), "a pattern of names");
+    out.fp8_exclude.push_back(value.items[i].text);
+  }
+}
+
+Json write_excluded(const Config& in) {
+  Json list = Json::array();
+  for (const std::string& pattern : in.fp8_exclude) list.items.push_back(Json::of(pattern));
+  return list;
+}
+
+Json excluded_schema() {
+  Json schema = Json::object(), pattern = Json::object();
+  schema.set("type", Json::of("array"));
+  pattern.set("type", Json::of("string"));
+  schema.set("items", std::move(pattern));
+  return schema;
+}
+
 void read_model_member(Config& out, const Json& value, const std::string& path, Notices notices) {
   out.model = read_model(value, path, notices);
 }
@@ -265,6 +289,9 @@ Fields optimizer_group() {
           "muon: polynomials of its five iterations; polar_express comes nearer to orthogonal"),
       number("normuon_beta2", &Config::normuon_beta2, below(0, 1), notice, "",
              "normuon: decay of the mean square of each output; the rest are muon's options"),
+      number("mup_base_width", &Config::mup_base_width, at_least(0), refused, "",
+             "hidden_size at which learning rate and initializer_range were found: initial weights and rates of another "
+             "hidden_size follow by muP (docs/optimizers.md); with muon muon_scale spectral is needed; 0 = off"),
       custom("param_groups", Custom<Config>{read_groups, write_groups, groups_schema, "list of groups"}, refused,
              "weights that are updated differently: the first group that fits a weight's name and role has it; behind "
              "those given, vectors do not decay, and with muon and normuon embeddings and vectors have adamw"),
@@ -295,7 +322,24 @@ Fields optimizer_group() {
 
 Fields precision_group() {
   return {
-      choice<&Config::precision>("precision", refused, "type of activations and matrix products").alias({"dtype"}),
+      choice<&Config::precision>("precision", refused,
+                                 "type of activations and matrix products; fp8_*, mxfp8: linear layers of blocks "
+                                 "multiply codes of 8 bits, everything else is as with bf16 (docs/precision.md)")
+          .alias({"dtype"}),
+      choice<&Config::fp8_format>("fp8_format", refused,
+                                  "8 bits: type of gradients in products; hybrid = E5M2, e4m3 = E4M3 as everything "
+                                  "else, auto = hybrid for fp8_tensorwise, else e4m3"),
+      option("fp8_power_of_two_scales", &Config::fp8_power_of_two_scales, refused,
+             "8 bits: scales are powers of two, as those of mxfp8 always are"),
+      custom("fp8_exclude", Custom<Config>{read_excluded, write_excluded, excluded_schema, "list of patterns"}, refused,
+             "8 bits: linear layers that stay in bf16: patterns (* and ?) of names in files, such as "
+             "*.mlp.down_proj.weight"),
+      number("fp8_min_size", &Config::fp8_min_size, at_least(0), refused, "",
+             "8 bits: linear layers with fewer inputs or outputs stay in bf16"),
+      number("num_layers_at_start_in_bf16", &Config::num_layers_at_start_in_bf16, between(0, kMaxCount), refused,
+             "blocks", "8 bits: first blocks that stay in bf16"),
+      number("num_layers_at_end_in_bf16", &Config::num_layers_at_end_in_bf16, between(0, kMaxCount), refused, "blocks",
+             "8 bits: last blocks that stay in bf16"),
       choice<&Config::master_weights>(
           "master_weights", refused,
           "weights that the optimizer updates. precision bf16: split = fp32 in the place of bf16, as the weights and "

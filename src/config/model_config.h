@@ -47,6 +47,7 @@ struct ModelConfig {
   bool qk_norm = false;              // RMSNorm of each head's Q and K before RoPE
   bool tie_word_embeddings = false;  // the output head is the token embedding
   double initializer_range = 0.02;   // standard deviation of initial weights
+  double mup_width = 1;              // hidden_size / Config::mup_base_width; initial weights follow it
   int64_t bos_token_id = -1;         // -1 = none
   int64_t eos_token_id = -1;         // -1 = none
 };

@@ -49,12 +49,16 @@ std::vector<std::string> keys_without_effect(const Config& c) {
   const bool lion = updates_by(c, OptimizerChoice::lion, GroupOptimizer::lion);
   unused.key("lion_beta1", &Config::lion_beta1, lion, "optimizer lion");
   unused.key("lion_beta2", &Config::lion_beta2, lion, "optimizer lion");
-  const bool muon = updates_by(c, OptimizerChoice::muon, GroupOptimizer::muon) ||
-                    updates_by(c, OptimizerChoice::normuon, GroupOptimizer::normuon);
+  const bool normuon = updates_by(c, OptimizerChoice::normuon, GroupOptimizer::normuon);
+  const bool muon = normuon || updates_by(c, OptimizerChoice::muon, GroupOptimizer::muon);
   unused.key("muon_momentum", &Config::muon_momentum, muon, "optimizer muon or normuon");
   unused.key("muon_nesterov", &Config::muon_nesterov, muon, "optimizer muon or normuon");
   unused.key("muon_scale", &Config::muon_scale, muon, "optimizer muon or normuon");
   unused.key("muon_coefficients", &Config::muon_coefficients, muon, "optimizer muon or normuon");
+  unused.key("normuon_beta2", &Config::normuon_beta2, normuon, "optimizer normuon");
+  const bool decays = c.weight_decay > 0 || std::any_of(c.param_groups.begin(), c.param_groups.end(),
+                                                        [](const ParamGroupConfig& g) { return g.weight_decay > 0; });
+  unused.key("cautious_weight_decay", &Config::cautious_weight_decay, decays, "a weight_decay above 0");
 
   const bool wsd = c.lr_decay_style == LrDecayStyle::wsd;
   unused.key("lr_wsd_decay_style", &Config::lr_wsd_decay_style, wsd, "lr_decay_style WSD");

@@ -101,11 +101,25 @@ void resolve_schedule(Config& c) {
           c.lr_decay_iters);
 }
 
+void resolve_mup(Config& c) {
+  c.model.mup_width = 1;
+  if (c.mup_base_width == 0) return;
+  c.model.mup_width = double(c.model.hidden_size) / double(c.mup_base_width);
+  const bool muon = c.optimizer == OptimizerChoice::muon;
+  require(muon || c.optimizer == OptimizerChoice::adamw || c.optimizer == OptimizerChoice::lion,
+          "mup_base_width: there are rules for the optimizers adamw, lion and muon, not for ", name_of(c.optimizer));
+  require(!muon || c.muon_scale == MuonScaleRule::spectral, "mup_base_width: muon_scale ", name_of(c.muon_scale),
+          " makes steps that depend on the width; expected spectral");
+}
+
 // A list that is the default of another optimizer, as a new Config has it, was not given.
 void resolve_groups(Config& c) {
   std::vector<ParamGroupConfig>& groups = c.param_groups;
-  const std::vector<ParamGroupConfig> last = default_param_groups(c.optimizer);
-  if (groups == default_param_groups(OptimizerChoice::adamw)) groups.clear();
+  const std::vector<ParamGroupConfig> last = default_param_groups({.optimizer = c.optimizer,
+                                                                   .model = c.model.model_type,
+                                                                   .mup_width = c.model.mup_width,
+                                                                   .weight_decay = c.weight_decay});
+  if (groups == default_param_groups({})) groups.clear();
   if (groups.size() >= last.size() && std::equal(last.rbegin(), last.rend(), groups.rbegin())) return;
   groups.insert(groups.end(), last.begin(), last.end());
 }
@@ -145,8 +159,19 @@ void validate_precision(const Config& c) {
           " has a meaning only with precision fp16, not ", name_of(c.precision));
   require(c.min_loss_scale <= c.initial_loss_scale, "min_loss_scale: ", c.min_loss_scale,
           " is more than initial_loss_scale ", c.initial_loss_scale);
-  require(c.master_weights == MasterWeights::fp32 || c.precision == Precision::bf16,
-          "master_weights: ", name_of(c.master_weights), " needs precision bf16, got ", name_of(c.precision));
+  require(c.master_weights == MasterWeights::fp32 || c.precision == Precision::bf16 || eight_bits(c.precision),
+          "master_weights: ", name_of(c.master_weights), " needs precision bf16 or one of 8 bits, got ",
+          name_of(c.precision));
+  const auto only_with_eight_bits = [&](bool is_default, const char* key) {
+    require(is_default || eight_bits(c.precision), key,
+            ": has a meaning only with a precision of 8 bits (fp8_tensorwise, ..., mxfp8), not ", name_of(c.precision));
+  };
+  only_with_eight_bits(c.fp8_format == Fp8Format::automatic, "fp8_format");
+  only_with_eight_bits(!c.fp8_power_of_two_scales, "fp8_power_of_two_scales");
+  only_with_eight_bits(c.fp8_exclude.empty(), "fp8_exclude");
+  only_with_eight_bits(c.fp8_min_size == 0, "fp8_min_size");
+  only_with_eight_bits(c.num_layers_at_start_in_bf16 == 0, "num_layers_at_start_in_bf16");
+  only_with_eight_bits(c.num_layers_at_end_in_bf16 == 0, "num_layers_at_end_in_bf16");
 }
 
 void validate_memory(const Config& c) {
@@ -212,11 +237,23 @@ void validate_run(const Config& c) {
 
 }  // namespace
 
-std::vector<ParamGroupConfig> default_param_groups(OptimizerChoice optimizer) {
-  if (optimizer != OptimizerChoice::muon && optimizer != OptimizerChoice::normuon)
-    return {{.role = GroupRole::vector, .weight_decay = 0.0}};
-  return {{.role = GroupRole::embedding, .optimizer = GroupOptimizer::adamw},
-          {.role = GroupRole::vector, .optimizer = GroupOptimizer::adamw, .weight_decay = 0.0}};
+std::vector<ParamGroupConfig> default_param_groups(const GroupDefaults& of) {
+  const bool muon = of.optimizer == OptimizerChoice::muon || of.optimizer == OptimizerChoice::normuon;
+  const GroupOptimizer rest = muon ? GroupOptimizer::adamw : GroupOptimizer::inherit;
+  std::vector<ParamGroupConfig> groups;
+  if (of.mup_width != 1) {
+    groups.push_back({.match = of.model == ModelType::gpt2 ? "transformer.ln_f.*" : "model.norm.*",
+                      .optimizer = rest,
+                      .lr_factor = 1 / of.mup_width,
+                      .weight_decay = 0.0});
+    if (!muon)  // what decays a weight is rate times decay, and stays what it is
+      groups.push_back({.role = GroupRole::matrix,
+                        .lr_factor = 1 / of.mup_width,
+                        .weight_decay = of.weight_decay * of.mup_width});
+  }
+  if (muon) groups.push_back({.role = GroupRole::embedding, .optimizer = rest});
+  groups.push_back({.role = GroupRole::vector, .optimizer = rest, .weight_decay = 0.0});
+  return groups;
 }
 
 void validate(Config& c) {
@@ -225,6 +262,7 @@ void validate(Config& c) {
   validate_batch(c);
   resolve_length(c);
   resolve_schedule(c);
+  resolve_mup(c);
   resolve_groups(c);
   validate_cautious(c);
   resolve_other_courses(c);

@@ -73,6 +73,11 @@ class CpuOps final : public Ops {
   void run(const StepControl&, void* scratch) override;
   void run(const SplitMaster&, void* scratch) override;
   void run(const JoinMaster&, void* scratch) override;
+  // quantize.cc
+  void run(const Quantize&, void* scratch) override;
+  void run(const ScaledGemm&, void* scratch) override;
+  size_t scratch(const Quantize&) const override;
+  size_t scratch(const ScaledGemm&) const override;
 
  private:
   ThreadPool& pool_;

@@ -127,9 +127,10 @@ class Block {
     pool.parallel_for(tiles_, [&](int64_t t) {
       const Tile tile = tile_at(t);
       for (int64_t j = 0; j < tile.cols; j += nr_) {
+        if (rows_of(tile, j) == 0) continue;
         const Collector sum = collector(0, tile, j, 0);
         for (int64_t lane = 1; lane < g_.lanes; ++lane)
-          add_floats(sum.c, collector(lane, tile, j, 0).c, tile.rows * nr_);
+          add_floats(sum.c, collector(lane, tile, j, 0).c, rows_of(tile, j) * nr_);
         finish(tile, j, sum);
       }
     });
@@ -142,6 +143,13 @@ class Block {
   Tile tile_at(int64_t t) const {
     const int64_t i = t % tiles_m_ * g_.tile_m, j = t / tiles_m_ * g_.tile_n;
     return {i, std::min(g_.tile_m, op_.m() - i), j, std::min(g_.tile_n, cols_ - j)};
+  }
+
+  // Rows of a tile's panel at column j that are computed: of a symmetric d none that lie wholly below the diagonal.
+  int64_t rows_of(const Tile& tile, int64_t j) const {
+    if (!op_.symmetric) return tile.rows;
+    const int64_t end = col_ + tile.col + std::min(j + nr_, tile.cols);
+    return std::clamp<int64_t>(end - tile.row, 0, tile.rows);
   }
 
   // Where the products of a tile's panel at column j are summed: d itself, staged or the worker's own memory.
@@ -210,6 +218,7 @@ class Block {
         for (int64_t kc = group.first; kc < group.last; ++kc)
           pack_a(kc, tile, packed_a + (kc - first) * g_.tile_m * g_.units);
       for (int64_t j = 0; j < tile.cols; j += nr_) {
+        if (rows_of(tile, j) == 0) continue;
         const Collector sum = collector(lane, tile, j, worker);
         const bool fresh = first == g_.kcs * lane / g_.lanes;
         bool add = fresh ? lane == 0 && start(tile, j, sum) : true;
@@ -238,10 +247,11 @@ class Block {
     micro.c_stride = sum.stride, micro.n = std::min(nr_, tile.cols - j);
     micro.k = units, micro.add = add;
     micro.ahead = ahead, micro.ahead_step = div_ceil(nr_ * mr_, tile.rows);
-    for (int64_t i = 0; i < tile.rows; i += mr_, micro.ahead += micro.ahead_step * units) {
+    const int64_t rows = rows_of(tile, j);
+    for (int64_t i = 0; i < rows; i += mr_, micro.ahead += micro.ahead_step * units) {
       micro.a = a + i / mr_ * a_next;
       micro.c = sum.c + i * sum.stride;
-      micros[std::min(mr_, tile.rows - i) - 1](micro);
+      micros[std::min(mr_, rows - i) - 1](micro);
     }
   }
 
@@ -275,7 +285,7 @@ class Block {
   void finish(const Tile& tile, int64_t j, Collector sum) const {
     by_float(op_.d.dtype, [&]<class T>() {
       T* d = op_.d.as<T>() + tile.row * op_.d.stride() + col_ + tile.col + j;
-      round_rows(d, op_.d.stride(), sum.c, sum.stride, tile.rows, std::min(nr_, tile.cols - j));
+      round_rows(d, op_.d.stride(), sum.c, sum.stride, rows_of(tile, j), std::min(nr_, tile.cols - j));
     });
   }
 
@@ -289,6 +299,17 @@ class Block {
   int64_t tiles_m_, tiles_ = 0, col_ = 0, cols_ = 0;  // of this block
 };
 
+// The lower triangle from the upper one, in square blocks.
+template <class T>
+void copy_triangle(ThreadPool& pool, T* d, int64_t n, int64_t stride) {
+  constexpr int64_t kSide = 64;
+  pool.parallel_ranges(n, kSide, [&](int64_t begin, int64_t end) {
+    for (int64_t block = 0; block < end; block += kSide)
+      for (int64_t i = begin; i < end; ++i)
+        for (int64_t j = block; j < std::min(block + kSide, i); ++j) d[i * stride + j] = d[j * stride + i];
+  });
+}
+
 }  // namespace
 
 size_t gemm_blocked_scratch(const Gemm& op, const Kernels& kern, int threads) {
@@ -300,6 +321,8 @@ void gemm_blocked(const Gemm& op, const Kernels& kern, ThreadPool& pool, void* s
   const Layout layout(op, g, kern.nr, pool.size());
   Block block(op, kern, g, layout, static_cast<float*>(scratch));
   for (int64_t col = 0; col < op.n(); col += g.nb) block.run(pool, col);
+  if (op.symmetric)
+    by_float(op.d.dtype, [&]<class T>() { copy_triangle(pool, op.d.as<T>(), op.n(), op.d.stride()); });
 }
 
 }  // namespace athanor

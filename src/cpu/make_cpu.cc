@@ -4,6 +4,7 @@
 #include "cpu/cpu_device.h"
 #include "cpu/cpu_ops.h"
 #include "cpu/gemm_plugin.h"
+#include "cpu/kernel.h"
 
 namespace athanor {
 
@@ -21,7 +22,8 @@ CpuBackend make_cpu(const CpuOptions& options) {
   auto ops = std::make_unique<CpuOps>(device->pool(), plugin);
   std::string description = cat(device->description(), ", GEMM ", plugin ? plugin->description : "builtin");
   const int threads = device->pool().size();
-  return {std::move(device), std::move(ops), threads, std::move(description)};
+  const bool fast_bf16 = !plugin && kernels().by_row_pairs;
+  return {std::move(device), std::move(ops), threads, fast_bf16, std::move(description)};
 }
 
 }  // namespace athanor

@@ -40,6 +40,7 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   if (options_.documents_per_sequence > 1)
     options_.documents.resize(size_t(sequences * options_.documents_per_sequence), Span{});
   for (const std::string& name : options_.frozen) model_->params().freeze(name);
+  if (options_.recipe.eight_bits()) eight_bits_ = choose_eight_bits(*model_, options_.recipe, options_.high_layers, n);
   if (options_.training) optimizer_ = std::make_unique<Optimizer>(options_.optimizer, model_->params());
   CHECK(options_.global_batch_size % (options_.micro_batch_size * ranks()) == 0, "a global batch of ",
         options_.global_batch_size, " for ", ranks(), " ranks and micro-batches of ", options_.micro_batch_size);

@@ -11,7 +11,7 @@
 #include "engine/host_ring.h"
 #include "engine/phase_runner.h"
 #include "metrics/step_table.h"
-#include "model/model.h"
+#include "model/eight_bits.h"
 #include "ops/decorate.h"
 #include "ops/tuning.h"
 #include "optim/optimizer.h"
@@ -22,6 +22,7 @@ constexpr size_t kLogitsBudget = size_t{256} << 20;
 
 struct EngineOptions {
   Recipe recipe;
+  HighLayers high_layers = {};  // of a recipe of 8 bits
   Recompute recompute;
   int64_t seq_length = 0;                // T
   int64_t micro_batch_size = 0;          // sequences at once
@@ -69,6 +70,9 @@ class Engine {
   Engine(const ModelConfig&, const EngineOptions&, Backend);
 
   const EngineOptions& options() const { return options_; }
+  const std::string& eight_bits() const {
+    return eight_bits_;
+  }                            // which layers are in 8 bits; empty: the recipe has none
   const MemoryPlan& memory();  // records the dry runs on first use
   const Arena& arena() const { return arena_; }
   Model& model() { return *model_; }
@@ -167,6 +171,7 @@ class Engine {
   Tensor scalar(size_t offset, DType dtype) const;
 
   EngineOptions options_;
+  std::string eight_bits_;
   Backend backend_;
   Ops* ops_;
   Arena arena_;

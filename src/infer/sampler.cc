@@ -43,6 +43,10 @@ int32_t choose_token(std::span<const float> logits, const SamplingOptions& optio
 
 Sampler::Sampler(const ModelConfig& config, const Recipe& recipe, Backend backend, int64_t capacity)
     : recipe_(recipe), backend_(backend), model_(make_model(config)), logits_(size_t(config.vocab_size)) {
+  if (recipe.eight_bits())
+    throw Error(cat("precision: text is not generated with products in 8 bits, got ", recipe.name,
+                    "; use bf16, which has the same weights"),
+                Exit::usage);
   CHECK(capacity >= 1 && capacity <= config.max_position_embeddings, "capacity ", capacity);
   const int64_t piece = std::min(kPiece, capacity);
   model_->plan(memory_, recipe_, false, {});

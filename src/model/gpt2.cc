@@ -25,7 +25,7 @@ class Gpt2 final : public Model {
            .up = conv1d(p + "mlp.c_fc", u, c, f, init_std(), {.axis = 1, .parts = {f}}),
            .down = conv1d(p + "mlp.c_proj", u, f, c, output_init_std(), {.axis = 0, .parts = {f}})});
     }
-    norm_f_ = norm("transformer.ln_f", head_unit());
+    norm_f_ = norm("transformer.ln_f", head_unit(), final_gain());
   }
 
   Var embed(Ctx& c, const Batch& batch) override { return embedding(net(c), batch, wte_, wpe_); }
@@ -48,9 +48,9 @@ class Gpt2 final : public Model {
     Linear up, down;
   };
 
-  Norm norm(const std::string& name, int unit) {
+  Norm norm(const std::string& name, int unit, float gain = 1) {
     const int64_t c = config_.hidden_size;
-    return {NormKind::layer, vector(name + ".w", unit, {{name + ".weight", c}}, 1),
+    return {NormKind::layer, vector(name + ".w", unit, {{name + ".weight", c}}, gain),
             vector(name + ".b", unit, {{name + ".bias", c}}, 0), float(config_.norm_eps)};
   }
   // Files hold [in, out] ("Conv1D"); memory has the same order, so that nothing is ever transposed.

@@ -15,7 +15,7 @@ class Llama final : public Model {
     head_ =
         m.tie_word_embeddings ? wte_ : table("lm_head", head_unit(), "lm_head.weight", m.vocab_size, padded_vocab());
     for (int l = 0; l < int(m.num_hidden_layers); ++l) layers_.push_back(declare_layer(l));
-    norm_f_ = norm("model.norm", head_unit());
+    norm_f_ = norm("model.norm", head_unit(), final_gain());
   }
 
   Var embed(Ctx& c, const Batch& batch) override { return embedding(net(c), batch, wte_, {}); }
@@ -73,9 +73,9 @@ class Llama final : public Model {
     return w;
   }
 
-  Norm norm(const std::string& name, int unit) {
-    return {
-        NormKind::rms, vector(name, unit, {{name + ".weight", config_.hidden_size}}, 1), {}, float(config_.norm_eps)};
+  Norm norm(const std::string& name, int unit, float gain = 1) {
+    const Param weight = vector(name, unit, {{name + ".weight", config_.hidden_size}}, gain);
+    return {NormKind::rms, weight, {}, float(config_.norm_eps)};
   }
 
   Param wte_;

@@ -29,6 +29,7 @@ AttentionShape Model::attention_shape() const {
           .scale = 1.0f / std::sqrt(float(config_.head_dim))};
 }
 
+float Model::init_std() const { return float(config_.initializer_range / std::sqrt(config_.mup_width)); }
 float Model::output_init_std() const { return init_std() / std::sqrt(2.0f * float(config_.num_hidden_layers)); }
 
 Param Model::matrix(const std::string& name, int unit, const std::vector<std::pair<std::string, Shape>>& parts,
@@ -66,7 +67,7 @@ Param Model::table(const std::string& name, int unit, const std::string& file_na
                           .shape = {padded_rows, c},
                           .role = Role::embedding,
                           .unit = unit,
-                          .init_std = init_std(),
+                          .init_std = float(config_.initializer_range),
                           .slices = {{file_name, {rows, c}, 0}},
                           .cut = {.axis = 0, .parts = {padded_rows}}});
 }

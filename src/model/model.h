@@ -38,10 +38,12 @@ class Model {
   Param vector(const std::string& name, int unit, const std::vector<std::pair<std::string, int64_t>>& parts,
                float value, Cut cut = {});
   Param table(const std::string& name, int unit, const std::string& file_name, int64_t rows, int64_t padded_rows);
-  // 0.02 for most weights; output projections of residual branches divided by sqrt(2 L) [Radford et al. 2019,
-  // sec. 2.3].
-  float init_std() const { return float(config_.initializer_range); }
+  // Of matrices: 0.02 for most; output projections of residual branches divided by sqrt(2 L) [Radford et al. 2019,
+  // sec. 2.3]. With muP [Yang et al. 2022] by the square root of the width, and the final norm's gain by the width: it
+  // stands for the scale of the logits.
+  float init_std() const;
   float output_init_std() const;
+  float final_gain() const { return float(1 / config_.mup_width); }
   int head_unit() const { return int(config_.num_hidden_layers) + 1; }
 
   ModelConfig config_;

@@ -54,6 +54,7 @@ Var attention(Net n, Var qkv, const Batch& batch, AttentionShape shape, int laye
   Buffer lse = c.alloc("attention.lse", DType::f32, {rows, shape.heads});
   c.run(AttentionFwd{.y = y.t, .lse = lse.t, .q = in.q, .k = in.k, .v = in.v, .spans = batch.spans, .shape = shape});
   Var out = c.var(y);
+  out.producer_keeps_it();
   c.record("attention",
            [kept = qkv.keep(), y, lse, spans = batch.spans, shape, sx = qkv.slot(), s = out.slot()](Ctx& cc) {
              Buffer dy = cc.take(s), d = cc.alloc("attention.dqkv", kept.t.shape);

@@ -5,6 +5,42 @@ namespace {
 
 bool out_in(const Linear& layer) { return layer.order == WeightOrder::out_in; }
 
+OperandRule rule_of(Net n, const Linear& layer, Operand operand) {
+  return in_eight_bits(n, layer) ? n.c.recipe.rule(operand) : OperandRule{};
+}
+
+// The dimension of an operand, as it lies in memory, that its product sums over.
+int summed(const Linear& layer, Operand operand) {
+  switch (operand) {
+    case Operand::forward_x:
+    case Operand::input_dy:
+      return 1;
+    case Operand::forward_w:
+      return out_in(layer) ? 1 : 0;
+    case Operand::input_w:
+      return out_in(layer) ? 0 : 1;
+    case Operand::weight_dy:
+    case Operand::weight_x:
+      return 0;
+  }
+  return 0;
+}
+
+Blocks blocks_for(Net n, const Linear& layer, Operand operand) {
+  return blocks_of(rule_of(n, layer, operand).scaling, summed(layer, operand));
+}
+
+// Two products read the same codes of a matrix.
+bool same_codes(Net n, const Linear& layer, Operand a, Operand b) {
+  return rule_of(n, layer, a) == rule_of(n, layer, b) && blocks_for(n, layer, a) == blocks_for(n, layer, b);
+}
+
+Factor weight(Net n, const Linear& layer, Operand operand) {
+  Buffer w;
+  w.t = n.params.value(layer.w);
+  return factor(n, layer, operand, w);
+}
+
 }  // namespace
 
 int64_t outputs_of(Net n, const Linear& layer) {
@@ -12,51 +48,119 @@ int64_t outputs_of(Net n, const Linear& layer) {
   return out_in(layer) ? w.rows() : w.cols();
 }
 
-Gemm linear_product(Net n, const Linear& layer, Tensor y, Tensor x) {
-  return {.d = y,
+bool in_eight_bits(Net n, const Linear& layer) { return n.params.spec(layer.w).eight_bits; }
+
+Factor factor(Net n, const Linear& layer, Operand operand, const Buffer& matrix) {
+  const OperandRule rule = rule_of(n, layer, operand);
+  if (rule.scaling == Scaling::none) return {.data = matrix, .scales = {}};
+  const Blocks blocks = blocks_for(n, layer, operand);
+  Factor f{.data = n.c.alloc("codes", rule.codes, matrix.t.shape),
+           .scales = n.c.alloc("scales", scale_type(rule.scaling), blocks.grid(matrix.t.shape)),
+           .blocks = blocks};
+  n.c.run(Quantize{.codes = f.data.t,
+                   .scales = f.scales.t,
+                   .x = matrix.t,
+                   .blocks = blocks,
+                   .power_of_two = n.c.recipe.power_of_two});
+  return f;
+}
+
+void run(Ctx& c, const Product& p) {
+  if (!p.a.is_codes()) return c.run(p.op);
+  c.run(ScaledGemm{.product = p.op,
+                   .a_scales = p.a.scales.t,
+                   .b_scales = p.b.scales.t,
+                   .a_blocks = p.a.blocks,
+                   .b_blocks = p.b.blocks});
+}
+
+Product linear_product(Net n, const Linear& layer, Tensor y, const Factor& x) {
+  Factor w = weight(n, layer, Operand::forward_w);
+  return {.op = {.d = y,
+                 .a = x.data.t,
+                 .b = w.data.t,
+                 .bias = layer.b ? n.params.value(layer.b) : Tensor{},
+                 .tb = out_in(layer),
+                 .tf32 = n.c.recipe.tf32},
           .a = x,
-          .b = n.params.value(layer.w),
-          .bias = layer.b ? n.params.value(layer.b) : Tensor{},
-          .tb = out_in(layer),
-          .tf32 = n.c.recipe.tf32};
+          .b = std::move(w)};
 }
 
-Gemm input_gradient(Net n, const Linear& layer, Tensor dx, Tensor dy) {
-  return {.d = dx, .a = dy, .b = n.params.value(layer.w), .tb = !out_in(layer), .tf32 = n.c.recipe.tf32};
+Product input_gradient(Net n, const Linear& layer, Tensor dx, const Factor& dy) {
+  Factor w = weight(n, layer, Operand::input_w);
+  return {.op = {.d = dx, .a = dy.data.t, .b = w.data.t, .tb = !out_in(layer), .tf32 = n.c.recipe.tf32},
+          .a = dy,
+          .b = std::move(w)};
 }
 
-Gemm weight_gradient(Net n, const Linear& layer, Tensor dy, Tensor x) {
-  Gemm op{.d = n.params.grad(layer.w),
-          .a = out_in(layer) ? dy : x,
-          .b = out_in(layer) ? x : dy,
-          .ta = true,
-          .accumulate = true,
-          .tf32 = n.c.recipe.tf32};
-  if (layer.b) {
-    op.epilogue = out_in(layer) ? Epilogue::sum_a : Epilogue::sum_b;
-    op.aux = n.params.grad(layer.b);
+// Sums for the bias are of dy itself, never of its codes.
+Factor run_weight_gradient(Net n, const Linear& layer, const Buffer& dy, const Factor& x) {
+  Ctx& c = n.c;
+  Factor codes = factor(n, layer, Operand::weight_dy, dy);
+  const Factor &a = out_in(layer) ? codes : x, &b = out_in(layer) ? x : codes;
+  Product p{.op = {.d = n.params.grad(layer.w),
+                   .a = a.data.t,
+                   .b = b.data.t,
+                   .ta = true,
+                   .accumulate = true,
+                   .tf32 = c.recipe.tf32},
+            .a = a,
+            .b = b};
+  if (layer.b && !codes.is_codes()) {
+    p.op.epilogue = out_in(layer) ? Epilogue::sum_a : Epilogue::sum_b;
+    p.op.aux = n.params.grad(layer.b);
   }
-  return op;
+  run(c, p);
+  if (layer.b && codes.is_codes()) c.run(ColumnSum{.out = n.params.grad(layer.b), .x = dy.t});
+  if (same_codes(n, layer, Operand::weight_dy, Operand::input_dy)) return codes;
+  p = {}, codes = {};
+  return factor(n, layer, Operand::input_dy, dy);
+}
+
+Factor weight_factor(Net n, const Linear& layer, const Buffer& x, const Factor& forward) {
+  return same_codes(n, layer, Operand::forward_x, Operand::weight_x) ? forward : factor(n, layer, Operand::weight_x, x);
+}
+
+// Codes are made now, so that the matrix need not be kept; but where backward has the matrix anyway, they are made
+// there.
+SavedInput::SavedInput(Net n, const Linear& layer, const Var& x, const Factor& forward) {
+  const bool codes = rule_of(n, layer, Operand::weight_x).scaling != Scaling::none;
+  if (!codes || n.c.has_in_backward(x))
+    matrix_ = n.c.save(x);
+  else if (n.c.recording())
+    codes_ = weight_factor(n, layer, x.keep(), forward);
+}
+
+Factor SavedInput::get(Net n, const Linear& layer) const {
+  return codes_.is_codes() ? codes_ : factor(n, layer, Operand::weight_x, matrix_.get(n.c));
 }
 
 Var linear(Net n, Var x, const Linear& layer, Var residual) {
   Ctx& c = n.c;
-  Buffer y = c.alloc("linear.y", {x.t().rows(), outputs_of(n, layer)});
-  Gemm product = linear_product(n, layer, y.t, x.t());
-  if (residual) {
-    product.epilogue = Epilogue::add;
-    product.aux = residual.t();
+  const Shape in = x.t().shape;
+  Buffer y = c.alloc("linear.y", {in[0], outputs_of(n, layer)});
+  Factor read = factor(n, layer, Operand::forward_x, x.keep());
+  {
+    Product product = linear_product(n, layer, y.t, read);
+    if (residual) {
+      product.op.epilogue = Epilogue::add;
+      product.op.aux = residual.t();
+    }
+    run(c, product);
   }
-  c.run(product);
+  SavedInput saved(n, layer, x, read);
+  read = {};
   Var out = c.var(std::move(y));
-  c.record("linear", [&params = n.params, layer, saved = c.save(x), sx = x.slot(), sr = residual ? residual.slot() : -1,
-                      s = out.slot()](Ctx& cc) {
+  c.record("linear", [&params = n.params, layer, in, saved = std::move(saved), sx = x.slot(),
+                      sr = residual ? residual.slot() : -1, s = out.slot()](Ctx& cc) {
     const Net net{cc, params};
-    Buffer dy = cc.take(s), xb = saved.get(cc);
-    cc.run(weight_gradient(net, layer, dy.t, xb.t));
-    Buffer dx = cc.alloc("linear.dx", xb.t.shape);
-    xb = {};
-    cc.run(input_gradient(net, layer, dx.t, dy.t));
+    Buffer dy = cc.take(s);
+    Factor xf = saved.get(net, layer);
+    Factor read_dy = run_weight_gradient(net, layer, dy, xf);
+    Buffer dx = cc.alloc("linear.dx", in);
+    xf = {};
+    run(cc, input_gradient(net, layer, dx.t, read_dy));
+    read_dy = {};
     cc.put(sx, std::move(dx));
     if (sr >= 0) cc.put(sr, std::move(dy));  // d(residual) = dy
   });

@@ -3,11 +3,38 @@
 namespace athanor {
 namespace {
 
-Gemm gelu_product(Net n, const Linear& up, Tensor y, Tensor z, Tensor x) {
-  Gemm op = linear_product(n, up, y, x);
-  op.epilogue = Epilogue::gelu;
-  op.aux = z;
-  return op;
+// z and y = gelu(z). In 8 bits the two are made one after the other on every backend.
+void run_gelu_product(Net n, const Linear& up, Tensor y, Tensor z, const Factor& x) {
+  Product p = linear_product(n, up, y, x);
+  if (p.a.is_codes()) {
+    p.op.d = z;
+    run(n.c, p);
+    return n.c.run(GeluFwd{.y = y, .x = z});
+  }
+  p.op.epilogue = Epilogue::gelu;
+  p.op.aux = z;
+  run(n.c, p);
+}
+
+void run_gelu_again(Net n, const Linear& up, Tensor y, Tensor z, const Factor& x) {
+  if (in_eight_bits(n, up)) return n.c.run(GeluFwd{.y = y, .x = z});
+  Product p = linear_product(n, up, y, x);
+  p.op.epilogue = Epilogue::gelu;
+  p.op.aux = z;
+  p.op.recompute = true;
+  run(n.c, p);
+}
+
+// dz = (dy W_down) gelu'(z)
+void run_gradient_through_gelu(Net n, const Linear& down, Tensor dz, Tensor z, const Factor& dy) {
+  Product p = input_gradient(n, down, dz, dy);
+  if (p.a.is_codes()) {
+    run(n.c, p);
+    return n.c.run(GeluBwd{.dx = dz, .dy = dz, .x = z});
+  }
+  p.op.epilogue = Epilogue::gelu_gradient;
+  p.op.aux = z;
+  run(n.c, p);
 }
 
 }  // namespace
@@ -16,38 +43,44 @@ Gemm gelu_product(Net n, const Linear& up, Tensor y, Tensor z, Tensor x) {
 // again: y is cheap to make from z unless the product had computed it from sums that were not rounded yet.
 Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
   Ctx& c = n.c;
-  const Shape inner{x.t().rows(), outputs_of(n, up)};  // [N, F]
+  const Shape in = x.t().shape, inner{in[0], outputs_of(n, up)};  // [N, C], [N, F]
   Buffer z = c.alloc("mlp.z", inner), y = c.alloc("mlp.gelu", inner);
-  c.run(gelu_product(n, up, y.t, z.t, x.t()));
+  Factor read_x = factor(n, up, Operand::forward_x, x.keep());
+  run_gelu_product(n, up, y.t, z.t, read_x);
+  SavedInput saved(n, up, x, read_x);
+  read_x = {};
   Buffer out = c.alloc("mlp.out", residual.t().shape);
-  Gemm product = linear_product(n, down, out.t, y.t);
-  product.epilogue = Epilogue::add;
-  product.aux = residual.t();
-  c.run(product);
-  if (c.selective) y = {};
+  Factor kept;  // of y
+  {
+    const Factor read_y = factor(n, down, Operand::forward_x, y);
+    Product product = linear_product(n, down, out.t, read_y);
+    product.op.epilogue = Epilogue::add;
+    product.op.aux = residual.t();
+    run(c, product);
+    if (c.recording() && !c.selective) kept = weight_factor(n, down, y, read_y);
+  }
+  y = {};
   Var result = c.var(std::move(out));
-  c.record("gelu_mlp", [&params = n.params, up, down, saved = c.save(x), z, y, sx = x.slot(), sr = residual.slot(),
-                        s = result.slot()](Ctx& cc) mutable {
+  c.record("gelu_mlp", [&params = n.params, up, down, in, saved = std::move(saved), z, kept, sx = x.slot(),
+                        sr = residual.slot(), s = result.slot()](Ctx& cc) mutable {
     const Net net{cc, params};
-    Buffer d = cc.take(s), xb = saved.get(cc);
-    if (!y) {
-      y = cc.alloc("mlp.gelu again", z.t.shape);
-      Gemm again = gelu_product(net, up, y.t, z.t, xb.t);
-      again.recompute = true;
-      cc.run(again);
+    Buffer d = cc.take(s);
+    Factor xf = saved.get(net, up);
+    if (!kept.data) {
+      Buffer again = cc.alloc("mlp.gelu again", z.t.shape);
+      run_gelu_again(net, up, again.t, z.t, xf);
+      kept = factor(net, down, Operand::weight_x, again);
     }
-    cc.run(weight_gradient(net, down, d.t, y.t));
-    y = {};
+    Factor read_d = run_weight_gradient(net, down, d, kept);
+    kept = {};
     Buffer dz = cc.alloc("mlp.dz", z.t.shape);
-    Gemm through_gelu = input_gradient(net, down, dz.t, d.t);
-    through_gelu.epilogue = Epilogue::gelu_gradient;
-    through_gelu.aux = z.t;
-    cc.run(through_gelu);
+    run_gradient_through_gelu(net, down, dz.t, z.t, read_d);
+    read_d = {};
     z = {};
-    cc.run(weight_gradient(net, up, dz.t, xb.t));
-    Buffer dx = cc.alloc("mlp.dx", xb.t.shape);
-    xb = {};
-    cc.run(input_gradient(net, up, dx.t, dz.t));
+    Factor read_dz = run_weight_gradient(net, up, dz, xf);
+    Buffer dx = cc.alloc("mlp.dx", in);
+    xf = {};
+    run(cc, input_gradient(net, up, dx.t, read_dz));
     cc.put(sx, std::move(dx));
     cc.put(sr, std::move(d));  // d(residual) = d(out)
   });

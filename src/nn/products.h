@@ -1,15 +1,50 @@
-// The three products of a linear layer as ops, for the layers that give them epilogues.
+// The three products of a linear layer, for the layers that give them epilogues: what they read, in the layer's own
+// precision, and what of it backward keeps. A layer in 8 bits reads codes with scales (tape/recipe.h); any other reads
+// the matrices themselves, and for it nothing here launches or allocates.
 #pragma once
 #include "nn/layers.h"
 
 namespace athanor {
 
 int64_t outputs_of(Net, const Linear&);
+bool in_eight_bits(Net, const Linear&);
+
+// What a product reads of a matrix: itself, or its codes.
+struct Factor {
+  Buffer data;    // of the matrix's shape
+  Buffer scales;  // of codes
+  Blocks blocks = {};
+  bool is_codes() const { return bool(scales); }
+};
+Factor factor(Net, const Linear&, Operand, const Buffer& matrix);
+
+// A product to be run, to which an epilogue may be given before.
+struct Product {
+  Gemm op;
+  Factor a, b;
+};
+void run(Ctx&, const Product&);
+
 // y = x W^T + b (W [out, in]; transposed for [in, out])
-Gemm linear_product(Net, const Linear&, Tensor y, Tensor x);
+Product linear_product(Net, const Linear&, Tensor y, const Factor& x);
 // dx = dy W
-Gemm input_gradient(Net, const Linear&, Tensor dx, Tensor dy);
-// dW += dy^T x, db += column sums of dy
-Gemm weight_gradient(Net, const Linear&, Tensor dy, Tensor x);
+Product input_gradient(Net, const Linear&, Tensor dx, const Factor& dy);
+// dW += dy^T x, db += column sums of dy; gives back what input_gradient() reads of dy
+Factor run_weight_gradient(Net, const Linear&, const Buffer& dy, const Factor& x);
+
+// What the gradient of the weight reads of the layer's input, made while `forward`, which the output was made of, is
+// there.
+Factor weight_factor(Net, const Linear&, const Buffer& x, const Factor& forward);
+
+// The same, kept from forward to backward.
+class SavedInput {
+ public:
+  SavedInput(Net, const Linear&, const Var& x, const Factor& forward);
+  Factor get(Net, const Linear&) const;
+
+ private:
+  Saved matrix_;
+  Factor codes_;
+};
 
 }  // namespace athanor

@@ -98,6 +98,12 @@ Difference compare(const Tensor& got, const Tensor& want) {
       return compare_as<int16_t>(got, want);
     case DType::u8:
       return compare_as<uint8_t>(got, want);
+    case DType::f8_e4m3:
+      return compare_as<f8_e4m3>(got, want);
+    case DType::f8_e5m2:
+      return compare_as<f8_e5m2>(got, want);
+    case DType::f8_e8m0:
+      return compare_as<e8m0>(got, want);
     default:
       return by_float(want.dtype, [&]<class T>() { return compare_as<T>(got, want); });
   }

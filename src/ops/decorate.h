@@ -33,6 +33,7 @@ Launch launch_of(const Op& op) {
   Op copy = op;
   Launch launch{.op = Op::kName, .cost = op.cost(), .shape = copy.fields()[0].t->shape};
   if constexpr (std::is_same_v<Op, Gemm>) launch.inner = op.k();
+  if constexpr (std::is_same_v<Op, ScaledGemm>) launch.inner = op.product.k();
   return launch;
 }
 

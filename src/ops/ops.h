@@ -9,6 +9,7 @@
 #include "ops/muon.h"
 #include "ops/norm.h"
 #include "ops/optimizer.h"
+#include "ops/quantize.h"
 #include "ops/update.h"
 
 namespace athanor {
@@ -17,7 +18,7 @@ namespace athanor {
   Gemm, ColumnSum, NormFwd, NormApply, NormBwd, QkNormFwd, QkNormBwd, AttentionFwd, AttentionBwd, Rope, GeluFwd,    \
       GeluBwd, SwigluFwd, SwigluBwd, EmbeddingFwd, EmbeddingBwd, GatherRows, ScatterRows, CrossEntropy, Fill, Cast, \
       Add, ReduceSum, SquaredNorm, RandomNormal, StepControl, AdamW, Sgd, Lion, Momentum, NormalizeMatrix, Combine, \
-      NormalizeNeurons, SplitMaster, JoinMaster
+      NormalizeNeurons, SplitMaster, JoinMaster, Quantize, ScaledGemm
 
 // run() launches on the compute lane; scratch() is the temporary memory it needs (bytes), a pure function of the op.
 template <class Op>

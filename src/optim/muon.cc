@@ -92,12 +92,13 @@ std::vector<Batch> make_batches(const ParamStore& params, const Placed& placed, 
     }
     UnitMatrices& unit = batches.back().back();
     unit.ranges.push_back(r.range);
-    const int64_t numbers = placed.states.size() > 1 ? params.state_offset(placed.states[1], r.piece) : 0;
+    const bool numbered = placed.states.size() > 1;
+    const int64_t numbers = numbered ? params.units()[r.unit]->states[placed.states[1]].first_of(r.piece) : 0;
     add_matrices(params, pieces[r.piece], numbers, unit.matrices);
-    if (placed.states.size() < 2) continue;
+    if (!numbered) continue;
     if (unit.numbers.empty() || round_up(unit.numbers.back().end, ParamStore::kAlign) != numbers)
       unit.numbers.push_back({numbers, numbers});
-    unit.numbers.back().end = numbers + params.state_shape(placed.states[1], r.piece).numel();
+    unit.numbers.back().end = numbers + params.state_specs()[placed.states[1]].sizes[r.piece];
   }
   for (Batch& batch : batches) give_to_owners(batch, ranks);
   return batches;
@@ -241,8 +242,8 @@ class MuonRule final : public UpdateRule {
     for (size_t turn = 0; turn < turns.size(); ++turn) {
       const double by = turn + 1 == turns.size() && !normalizes() ? scale(matrix) : 1;
       const auto [p, q, r] = turns[turn];
-      c.run(Gemm{.d = gram.t, .a = x.t, .b = x.t, .ta = !wide, .tb = wide, .tf32 = tf32});
-      c.run(Gemm{.d = square.t, .a = gram.t, .b = gram.t, .tb = true, .tf32 = tf32});
+      c.run(Gemm{.d = gram.t, .a = x.t, .b = x.t, .ta = !wide, .tb = wide, .tf32 = tf32, .symmetric = true});
+      c.run(Gemm{.d = square.t, .a = gram.t, .b = gram.t, .tb = true, .tf32 = tf32, .symmetric = true});
       c.run(Combine{.y = square.t, .a = gram.t, .b = square.t, .alpha = float(by * q), .beta = float(by * r)});
       c.run(Combine{.y = y.t, .a = x.t, .alpha = float(by * p)});
       const Tensor& left = wide ? square.t : x.t;

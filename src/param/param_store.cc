@@ -141,10 +141,18 @@ void ParamStore::plan_sizes(MemoryPlan& plan, size_t u, size_t s, const std::vec
   for (const OwnPiece& piece : pieces) {
     if (!keeps(s, piece.number)) continue;
     state.of_any = true;
+    state.firsts.emplace_back(piece.number, size);
     size += round_up(states_[s].sizes[piece.number], kAlign);
   }
   if (size > 0)
     plan.add(MemoryKind::optimizer, cat(states_[s].name, " of unit ", u), states_[s].dtype, {size}, &state.t);
+}
+
+int64_t ParamStore::State::first_of(size_t piece) const {
+  for (const auto& [number, first] : firsts)
+    if (number == piece) return first;
+  CHECK(false, "no optimizer state of piece ", piece);
+  return 0;
 }
 
 Tensor ParamStore::State::part(Range range) const {
@@ -157,24 +165,6 @@ Tensor ParamStore::State::part(Range range) const {
 
 bool ParamStore::keeps(size_t state, size_t piece) const {
   return states_[state].pieces.empty() || states_[state].pieces[piece];
-}
-
-Shape ParamStore::state_shape(size_t state, size_t piece) const {
-  return has_sizes(state) ? Shape{states_[state].sizes[piece]} : pieces()[piece].slice->shape;
-}
-
-int64_t ParamStore::state_offset(size_t state, size_t piece) const {
-  const std::vector<Piece> all = pieces();
-  if (!has_sizes(state)) return all[piece].offset;
-  int64_t at = 0;
-  for (size_t i = 0; i < piece; ++i)
-    if (all[i].unit == all[piece].unit && keeps(state, i)) at += round_up(states_[state].sizes[i], kAlign);
-  return at;
-}
-
-Tensor ParamStore::numbers_of(size_t state, size_t piece) const {
-  const int64_t at = state_offset(state, piece);
-  return units_[size_t(pieces()[piece].unit)]->states[state].t.slice(at, at + states_[state].sizes[piece]);
 }
 
 bool ParamStore::keeps_everything() const {

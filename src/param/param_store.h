@@ -27,6 +27,7 @@ struct StateSpec {
   // By number of the piece: so many numbers belong to it, not one to each of its elements, and every rank has all of
   // them. None: one to each element.
   std::vector<int64_t> sizes = {};
+  Shape shape_of(size_t piece, const Shape& whole) const { return sizes.empty() ? whole : Shape{sizes[piece]}; }
 };
 
 // The leaves of the sums that are the same bits for any number of ranks: the micro-batches of a step are dealt out to
@@ -59,9 +60,11 @@ class ParamStore {
     };
     Tensor t;
     std::vector<Segment> segments;
-    bool everything = true;  // nothing of the unit, or of the rank's shard, is left out
-    bool of_any = false;     // it is kept of a piece of the unit, on whatever rank
+    bool everything = true;                               // nothing of the unit, or of the rank's shard, is left out
+    bool of_any = false;                                  // it is kept of a piece of the unit, on whatever rank
+    std::vector<std::pair<size_t, int64_t>> firsts = {};  // with sizes: pieces and where their numbers begin
     Tensor part(Range range) const;
+    int64_t first_of(size_t piece) const;
   };
   struct Unit {
     std::vector<int> params;  // ids, in the order of layout.offset
@@ -93,6 +96,7 @@ class ParamStore {
   // Parameters whose name contains `part` are not trained. Before plan(); an Error if there is none.
   void freeze(std::string_view part);
   void freeze(Param p) { specs_[size_t(p.id)].trainable = false; }
+  void read_in_eight_bits(Param p) { specs_[size_t(p.id)].eight_bits = true; }
   // Adds all buffers to the plan. Without training there are only weights (as values).
   void plan(MemoryPlan&, const Recipe&, bool training, std::vector<StateSpec> states, const Sharding& = {});
   void init(Ctx&, uint64_t seed);  // masters and values from (seed, name, index)
@@ -141,9 +145,6 @@ class ParamStore {
   std::vector<Piece> pieces() const;
   bool keeps(size_t state, size_t piece) const;
   bool has_sizes(size_t state) const { return !states_[state].sizes.empty(); }
-  Shape state_shape(size_t state, size_t piece) const;
-  int64_t state_offset(size_t state, size_t piece) const;  // of a piece in the whole state of its unit
-  Tensor numbers_of(size_t state, size_t piece) const;     // of a state that has sizes
   // What belongs to each piece of a planned store: itself and the padding behind it, so that those of a unit fill it.
   std::vector<Range> extents() const;
 

@@ -34,9 +34,10 @@ struct ParamSpec {
   float init_mean = 0;  // initial values: normal(mean, std) from (seed, slice name, index within the slice)
   float init_std = 0;
   std::vector<HfSlice> slices = {};
-  Cut cut = {};           // how ranks of a tensor-parallel group may share it
-  bool in_out = false;    // of a matrix: its rows are inputs, not outputs
-  bool trainable = true;  // false: stays what it was; optimizers and the gradient norm leave it out
+  Cut cut = {};             // how ranks of a tensor-parallel group may share it
+  bool in_out = false;      // of a matrix: its rows are inputs, not outputs
+  bool eight_bits = false;  // products read codes of it and of what they multiply it with
+  bool trainable = true;    // false: stays what it was; optimizers and the gradient norm leave it out
 };
 
 }  // namespace athanor

@@ -63,6 +63,9 @@ std::map<std::string, OpRow> planned_rows(const Engine&, const Roofline&, bool b
 // Those with most time lost first; of planned ones, those that take longest.
 std::vector<std::pair<std::string, OpRow>> ordered(const std::map<std::string, OpRow>&);
 
+// Of these, seconds of the end of a step: norm, clipping and the optimizer.
+double least_update_seconds(const Engine&, const Roofline&);
+
 double least_sum(const std::map<std::string, OpRow>&);
 double measured_sum(const std::map<std::string, OpRow>&);
 

@@ -1,6 +1,7 @@
 // Matrix product and column sums, from their definitions.
+#include "reference/gemm.h"
+
 #include "reference/reference_ops.h"
-#include "reference/values.h"
 
 namespace athanor {
 namespace {
@@ -12,20 +13,19 @@ Values transposed(const Values& x) {
   return t;
 }
 
-// The factor as the product sees it: TF32-rounded if asked, transposed if asked.
-Values factor(const Tensor& t, bool transpose, bool tf32) {
+// The factor as the product sees it: TF32-rounded if asked.
+Values factor(const Tensor& t, bool tf32) {
   Values x = load(t);
   if (tf32 && t.dtype == DType::f32)
     for (double& v : x.v) v = round_tf32(float(v));
-  return transpose ? transposed(x) : x;
+  return x;
 }
 
 }  // namespace
 
-void ReferenceOps::run(const Gemm& op, void*) {
-  if (op.epilogue != Epilogue::none) return in_parts(op, [&](const auto& part) { run(part, nullptr); });
-  const Values a = factor(op.a, op.ta, op.tf32);                    // [M, K]
-  const Values b = factor(op.b, op.tb, op.tf32);                    // [K, N]
+void multiply(const Gemm& op, Values a, Values b) {
+  if (op.ta) a = transposed(a);                                     // [M, K]
+  if (op.tb) b = transposed(b);                                     // [K, N]
   Values d = op.accumulate ? load(op.d) : zeros_like(op.d);         // [M, N]
   const Values bias = op.bias ? load(op.bias) : Values(1, d.cols);  // [N]
   for (int64_t i = 0; i < d.rows; ++i) {
@@ -34,6 +34,11 @@ void ReferenceOps::run(const Gemm& op, void*) {
       for (int64_t j = 0; j < d.cols; ++j) d(i, j) += a(i, k) * b(k, j);
   }
   store(op.d, d);
+}
+
+void ReferenceOps::run(const Gemm& op, void*) {
+  if (op.epilogue != Epilogue::none) return in_parts(op, [&](const auto& part) { run(part, nullptr); });
+  multiply(op, factor(op.a, op.tf32), factor(op.b, op.tf32));
 }
 
 void ReferenceOps::run(const ColumnSum& op, void*) {

@@ -44,6 +44,8 @@ class ReferenceOps final : public Ops {
   void run(const NormalizeNeurons&, void*) override;
   void run(const SplitMaster&, void*) override;
   void run(const JoinMaster&, void*) override;
+  void run(const Quantize&, void*) override;
+  void run(const ScaledGemm&, void*) override;
 };
 
 std::unique_ptr<Ops> make_reference();

@@ -18,6 +18,10 @@ template <>
 double rounded<double>(double x) {
   return x;
 }
+template <>
+e8m0 rounded<e8m0>(double x) {
+  return as_e8m0(float(x));
+}
 
 // fn(T& element, index in Values) for each element of t.
 template <class T, class Fn>
@@ -32,6 +36,10 @@ template <class Fn>
 void by_real(DType dtype, Fn&& fn) {
   if (dtype == DType::f64)
     fn.template operator()<double>();
+  else if (dtype == DType::f8_e8m0)
+    fn.template operator()<e8m0>();
+  else if (is_code(dtype))
+    by_code(dtype, fn);
   else
     by_float(dtype, fn);
 }

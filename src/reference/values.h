@@ -21,7 +21,7 @@ struct Values {
 };
 
 Values zeros_like(const Tensor&);  // rank 2 keeps its shape; other ranks become one row
-Values load(const Tensor&);        // float dtypes and f64
+Values load(const Tensor&);        // float dtypes, those of 8 bits too, and f64
 void store(const Tensor&, const Values&);
 
 }  // namespace athanor

@@ -32,12 +32,14 @@ class Var {
   int slot() const { return slot_; }
   explicit operator bool() const { return slot_ >= 0; }
   Buffer keep() const { return buffer_; }  // shares the memory, not the right to consume
+  void producer_keeps_it() { kept_ = true; }
 
  private:
   friend struct Ctx;
   Buffer buffer_;
   int slot_ = -1;
   Remake remake_;
+  bool kept_ = false;  // for the backward of whoever made it
 };
 
 // A value kept for backward: its bytes, or the way to make them again.
@@ -115,6 +117,8 @@ struct Ctx {
   bool recording() const { return tape && tape->recording; }
   Var var(Buffer buffer, Remake remake = nullptr);
   Saved save(const Var& v) const;
+  // Backward has the value without any cost in memory: its producer keeps it, or it is made again.
+  bool has_in_backward(const Var& v) const { return v.kept_ || (selective && v.remake_); }
   void record(const char* op, UniqueFn<void(Ctx&)> backward);
   // Gradients by slot: put by the consumer of a value, taken by its producer. Exactly one each.
   void put(int slot, Buffer grad);

@@ -4,24 +4,67 @@
 #include <iterator>
 
 namespace athanor {
+namespace {
 
-Recipe make_recipe(std::string_view name, DType master) {
+using Rules = std::array<OperandRule, kOperands>;
+constexpr Rules all_of(Scaling s) { return {{{s}, {s}, {s}, {s}, {s}, {s}}}; }
+
+// As in TransformerEngine's current scaling.
+constexpr OperandRule kTensor{Scaling::tensor}, kTensorGradient{Scaling::tensor, DType::f8_e5m2};
+constexpr Rules kTensorwise{{kTensor, kTensor, kTensorGradient, kTensor, kTensorGradient, kTensor}};
+// As in torchao: the gradients of weights stay in 16 bits, those of inputs read weights with one scale.
+constexpr OperandRule kRow{Scaling::row}, kHigh{};
+constexpr Rules kRowwiseHighWeightGradient{{kRow, kRow, kRow, kTensor, kHigh, kHigh}};
+// [DeepSeek-AI 2024, DeepSeek-V3, sec. 3.3.2]: gradients never in squares, which diverged there (B.2).
+constexpr OperandRule kBlock{Scaling::block128}, kSquare{Scaling::square128};
+constexpr Rules kBlockwise{{kBlock, kSquare, kBlock, kSquare, kBlock, kBlock}};
+
+}  // namespace
+
+Recipe make_recipe(std::string_view name, DType master, GradientCodes gradients) {
+  constexpr DType f32 = DType::f32, bf16 = DType::bf16;
   constexpr Recipe kRecipes[] = {
-      {.name = "fp32", .compute = DType::f32, .master = DType::f32},
-      {.name = "tf32", .compute = DType::f32, .master = DType::f32, .tf32 = true},
-      {.name = "bf16", .compute = DType::bf16, .master = DType::f32},
-      {.name = "fp16", .compute = DType::f16, .master = DType::f32, .loss_scaling = true},
+      {.name = "fp32", .compute = f32, .master = f32},
+      {.name = "tf32", .compute = f32, .master = f32, .tf32 = true},
+      {.name = "bf16", .compute = bf16, .master = f32},
+      {.name = "fp16", .compute = DType::f16, .master = f32, .loss_scaling = true},
+      {.name = "fp8_tensorwise", .compute = bf16, .master = f32, .linear = kTensorwise},
+      {.name = "fp8_rowwise", .compute = bf16, .master = f32, .linear = all_of(Scaling::row)},
+      {.name = "fp8_rowwise_gw_hp", .compute = bf16, .master = f32, .linear = kRowwiseHighWeightGradient},
+      {.name = "fp8_blockwise", .compute = bf16, .master = f32, .linear = kBlockwise},
+      {.name = "mxfp8", .compute = bf16, .master = f32, .linear = all_of(Scaling::block32), .power_of_two = true},
   };
   const auto* row =
       std::find_if(std::begin(kRecipes), std::end(kRecipes), [&](const Recipe& r) { return r.name == name; });
   CHECK(row != std::end(kRecipes), "no precision recipe named ", name);
   Recipe recipe = *row;
   recipe.master = master;
+  if (gradients != GradientCodes::automatic)
+    for (const Operand operand : {Operand::input_dy, Operand::weight_dy})
+      recipe.linear[size_t(operand)].codes = gradients == GradientCodes::e5m2 ? DType::f8_e5m2 : DType::f8_e4m3;
   if (master != DType::f32 && recipe.compute != DType::bf16)
     throw Error(cat("master_weights: ", master == DType::i16 ? "split" : name_of(master),
-                    " masters need precision bf16, got ", name, "; use master_weights fp32"),
+                    " masters need precision bf16 or one of 8 bits, got ", name, "; use master_weights fp32"),
                 Exit::usage);
   return recipe;
+}
+
+Blocks blocks_of(Scaling scaling, int summed) {
+  const auto along = [&](int64_t terms) { return summed == 1 ? Blocks{1, terms} : Blocks{terms, 1}; };
+  switch (scaling) {
+    case Scaling::none:
+    case Scaling::tensor:
+      return {};
+    case Scaling::row:
+      return along(0);
+    case Scaling::block128:
+      return along(128);
+    case Scaling::square128:
+      return {128, 128};
+    case Scaling::block32:
+      return along(32);
+  }
+  return {};
 }
 
 }  // namespace athanor

@@ -1,10 +1,25 @@
-// A precision recipe is a row of data: which dtype each role of tensor has.
+// A precision recipe is a row of data: which dtype each role of tensor has, and what the products of linear layers
+// read.
 #pragma once
+#include <array>
 #include <string_view>
 
-#include "tensor/dtype.h"
+#include "ops/quantize.h"
 
 namespace athanor {
+
+// What a product reads of a matrix in 8 bits, and which of its elements share a scale: all; a row along the terms of
+// the sums; 128 or 32 terms of a row; squares of 128 by 128.
+enum class Scaling : uint8_t { none, tensor, row, block128, square128, block32 };
+struct OperandRule {
+  Scaling scaling = Scaling::none;  // none: the matrix itself
+  DType codes = DType::f8_e4m3;
+  bool operator==(const OperandRule&) const = default;
+};
+
+// The operands of a linear layer's three products: its output, the gradient of its input, that of its weight.
+enum class Operand : uint8_t { forward_x, forward_w, input_dy, input_w, weight_dy, weight_x };
+constexpr size_t kOperands = 6;
 
 struct Recipe {
   std::string_view name;
@@ -12,10 +27,21 @@ struct Recipe {
   DType master;               // what the optimizer updates, or of i16: the rests of f32 masters, halved (tensor/half.h)
   bool tf32 = false;          // round f32 products' inputs to TF32
   bool loss_scaling = false;  // fp16's narrow exponent
+  std::array<OperandRule, kOperands> linear = {};             // of layers in 8 bits, by Operand
+  bool power_of_two = false;                                  // their scales
   bool separate_params() const { return compute != master; }  // weights to compute with are beside the masters
+  OperandRule rule(Operand operand) const { return linear[size_t(operand)]; }
+  bool eight_bits() const { return rule(Operand::forward_x).scaling != Scaling::none; }
 };
 
-// name: fp32, tf32, bf16 or fp16.
-Recipe make_recipe(std::string_view name, DType master);
+// The codes of gradients: as the recipe has them, E5M2 or E4M3.
+enum class GradientCodes : uint8_t { automatic, e5m2, e4m3 };
+
+// name: a word of `precision`.
+Recipe make_recipe(std::string_view name, DType master, GradientCodes gradients = GradientCodes::automatic);
+
+// The blocks of a rule for a matrix whose dimension `summed` the product sums over.
+Blocks blocks_of(Scaling, int summed);
+constexpr DType scale_type(Scaling s) { return s == Scaling::block32 ? DType::f8_e8m0 : DType::f32; }
 
 }  // namespace athanor

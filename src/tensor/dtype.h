@@ -6,12 +6,24 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "tensor/half.h"
+#include "tensor/float8.h"
 
 namespace athanor {
 
 // Numbers never change (they may reach disk); names are those of safetensors in lower case.
-enum class DType : uint8_t { f32 = 0, bf16 = 1, f16 = 2, i32 = 3, u8 = 4, i64 = 5, f64 = 6, i16 = 7 };
+enum class DType : uint8_t {
+  f32 = 0,
+  bf16 = 1,
+  f16 = 2,
+  i32 = 3,
+  u8 = 4,
+  i64 = 5,
+  f64 = 6,
+  i16 = 7,
+  f8_e4m3 = 8,
+  f8_e5m2 = 9,
+  f8_e8m0 = 10  // scales
+};
 
 constexpr size_t size_of(DType t) {
   switch (t) {
@@ -26,13 +38,17 @@ constexpr size_t size_of(DType t) {
     case DType::i16:
       return 2;
     case DType::u8:
+    case DType::f8_e4m3:
+    case DType::f8_e5m2:
+    case DType::f8_e8m0:
       return 1;
   }
   return 0;
 }
 
 constexpr const char* name_of(DType t) {
-  constexpr const char* kNames[] = {"f32", "bf16", "f16", "i32", "u8", "i64", "f64", "i16"};
+  constexpr const char* kNames[] = {"f32", "bf16", "f16",     "i32",     "u8",     "i64",
+                                    "f64", "i16",  "f8_e4m3", "f8_e5m2", "f8_e8m0"};
   return kNames[static_cast<int>(t)];
 }
 
@@ -73,6 +89,19 @@ struct DTypeOf<double> {
   static constexpr DType value = DType::f64;
 };
 
+template <>
+struct DTypeOf<f8_e4m3> {
+  static constexpr DType value = DType::f8_e4m3;
+};
+template <>
+struct DTypeOf<f8_e5m2> {
+  static constexpr DType value = DType::f8_e5m2;
+};
+template <>
+struct DTypeOf<e8m0> {
+  static constexpr DType value = DType::f8_e8m0;
+};
+
 // by_float(t.dtype, [&]<class T>() { kernel<T>(...); }): runs fn for the float type that dtype names.
 template <class Fn>
 decltype(auto) by_float(DType dtype, Fn&& fn) {
@@ -86,6 +115,21 @@ decltype(auto) by_float(DType dtype, Fn&& fn) {
     default:
       throw Error(cat("expected a float dtype (f32, bf16, f16), got ", dtype));
   }
+}
+
+// The types of codes that products multiply, and of their scales.
+constexpr bool is_code(DType t) { return t == DType::f8_e4m3 || t == DType::f8_e5m2; }
+constexpr float largest_code(DType t) { return t == DType::f8_e5m2 ? f8_e5m2::kMost : f8_e4m3::kMost; }
+
+template <class Fn>
+decltype(auto) by_code(DType dtype, Fn&& fn) {
+  CHECK(is_code(dtype), "expected codes of 8 bits (f8_e4m3, f8_e5m2), got ", dtype);
+  return dtype == DType::f8_e4m3 ? fn.template operator()<f8_e4m3>() : fn.template operator()<f8_e5m2>();
+}
+template <class Fn>
+decltype(auto) by_scale(DType dtype, Fn&& fn) {
+  CHECK(dtype == DType::f32 || dtype == DType::f8_e8m0, "expected scales (f32, f8_e8m0), got ", dtype);
+  return dtype == DType::f32 ? fn.template operator()<float>() : fn.template operator()<e8m0>();
 }
 
 }  // namespace athanor

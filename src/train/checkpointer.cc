@@ -65,7 +65,8 @@ int64_t bytes_of(const ParamStore& params, size_t piece, const ParamStore::Piece
   int64_t bytes = p.slice->shape.numel() * int64_t(size_of(params.units()[size_t(p.unit)]->saved_dtype()));
   for (size_t s = 0; s < params.state_specs().size(); ++s)
     if (params.keeps(s, piece))
-      bytes += params.state_shape(s, piece).numel() * int64_t(size_of(params.state_specs()[s].dtype));
+      bytes += params.state_specs()[s].shape_of(piece, p.slice->shape).numel() *
+               int64_t(size_of(params.state_specs()[s].dtype));
   return bytes;
 }
 
@@ -124,7 +125,8 @@ TensorData Checkpointer::described(const Item& item) const {
   const ParamStore::Unit& unit = *params.units()[size_t(piece.unit)];
   const DType dtype = item.state < 0 ? unit.saved_dtype() : params.state_specs()[size_t(item.state)].dtype;
   const std::string prefix = item.state < 0 ? "" : params.state_specs()[size_t(item.state)].name + ".";
-  const Shape shape = item.state < 0 ? piece.slice->shape : params.state_shape(size_t(item.state), item.piece);
+  const Shape& whole = piece.slice->shape;
+  const Shape shape = item.state < 0 ? whole : params.state_specs()[size_t(item.state)].shape_of(item.piece, whole);
   return {.name = prefix + piece.slice->name, .dtype = dtype, .shape = shape, .pieces = {}};
 }
 
@@ -147,9 +149,10 @@ std::vector<Checkpointer::Tensors> Checkpointer::snapshot() {
         const ParamStore::Piece& piece = pieces_[item.piece];
         if (item.rank != rank_ || item.state != state || size_t(piece.unit) != unit) continue;
         const TensorData saved = described(item);
-        const int64_t offset =
-            state < 0 ? piece.offset : engine_.model().params().state_offset(size_t(state), item.piece);
-        Tensor t = {whole.at(offset), whole.dtype, saved.shape};
+        const ParamStore& params = engine_.model().params();
+        const bool sized = state >= 0 && params.has_sizes(size_t(state));
+        const int64_t first = sized ? params.units()[unit]->states[size_t(state)].first_of(item.piece) : piece.offset;
+        Tensor t = {whole.at(first), whole.dtype, saved.shape};
         if (!in_place()) {
           device_.copy(next, t.data, t.bytes(), Lane::compute);
           t.data = std::exchange(next, next + t.bytes());

@@ -133,7 +133,12 @@ OptimizerOptions optimizer_options(const Config& c) {
 
 EngineOptions engine_options(const Config& c, bool training) {
   EngineOptions o;
-  o.recipe = make_recipe(name_of(c.precision), to_dtype(c.master_weights));
+  o.recipe = make_recipe(name_of(c.precision), to_dtype(c.master_weights), GradientCodes(int(c.fp8_format)));
+  if (c.fp8_power_of_two_scales) o.recipe.power_of_two = true;
+  o.high_layers = {.first = c.num_layers_at_start_in_bf16,
+                   .last = c.num_layers_at_end_in_bf16,
+                   .least = c.fp8_min_size,
+                   .match = c.fp8_exclude};
   o.recompute = to_recompute(c);
   o.seq_length = c.seq_length;
   o.micro_batch_size = c.micro_batch_size;

@@ -100,14 +100,17 @@ void load_states(const ParamStore& params, Device& device, const std::string& fo
   const std::vector<ParamStore::Piece> pieces = params.pieces();
   for (size_t i = 0; i < pieces.size(); ++i) {
     const ParamStore::Unit& unit = *params.units()[size_t(pieces[i].unit)];
-    for (size_t s = 0; s < params.state_specs().size(); ++s)
-      if (params.keeps(s, i)) {
-        const std::string name = cat(params.state_specs()[s].name, ".", pieces[i].slice->name);
-        if (params.has_sizes(s))
-          load_numbers(device, files, name, params.numbers_of(s, i));
-        else
-          load_piece(device, files, name, pieces[i], {unit, unit.states[s].t, &unit.states[s], params.sharded()});
+    for (size_t s = 0; s < params.state_specs().size(); ++s) {
+      if (!params.keeps(s, i)) continue;
+      const ParamStore::State& state = unit.states[s];
+      const std::string name = cat(params.state_specs()[s].name, ".", pieces[i].slice->name);
+      if (params.has_sizes(s)) {
+        const int64_t first = state.first_of(i);
+        load_numbers(device, files, name, state.t.slice(first, first + params.state_specs()[s].sizes[i]));
+      } else {
+        load_piece(device, files, name, pieces[i], {unit, state.t, &state, params.sharded()});
       }
+    }
   }
 }
 

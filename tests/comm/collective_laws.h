@@ -40,6 +40,9 @@ inline std::vector<std::byte> contribution(int rank, int64_t n, DType dtype) {
         store(int32_t(value));
         break;
       case DType::u8:
+      case DType::f8_e4m3:
+      case DType::f8_e5m2:
+      case DType::f8_e8m0:
         store(uint8_t(std::abs(value)));
         break;
       case DType::i64:

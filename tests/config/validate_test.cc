@@ -1,4 +1,6 @@
 // Combinations that cannot work are refused with both values; what follows from other keys is filled in.
+#include <cstring>
+
 #include "tests/config/helpers.h"
 
 namespace athanor {
@@ -30,6 +32,9 @@ TEST(Validate, KeysWithoutEffectAreNamed) {
   EXPECT_EQ(told({"initial_loss_scale=8", "precision=fp16"}), Lines{});
   EXPECT_EQ(told({"sgd_momentum=0.5", "muon_nesterov=false", "lr_wsd_decay_style=linear"}).size(), 3u);
   EXPECT_EQ(told({"muon_nesterov=false", "optimizer=muon"}), Lines{});
+  EXPECT_EQ(told({"muon_nesterov=false", "normuon_beta2=0.9", "optimizer=normuon"}), Lines{});
+  EXPECT_EQ(told({"normuon_beta2=0.9", "optimizer=muon"}),
+            Lines{"normuon_beta2 has no effect: it is for optimizer normuon"});
   EXPECT_EQ(told({"max_spikes_in_row=5"}).size(), 1u);
   EXPECT_EQ(told({"max_spikes_in_row=5", "spike_deviations=6"}), Lines{});
 }
@@ -151,6 +156,14 @@ TEST(Validate, PrecisionAndMemory) {
   expect_parts(error_with({"master_weights=bf16", "precision=fp32"}), {"master_weights: bf16", "fp32"});
   expect_parts(error_with({"master_weights=split", "precision=fp16"}), {"master_weights: split", "bf16", "fp16"});
   EXPECT_EQ(error_with({"master_weights=split", "exp_avg_dtype=bf16", "exp_avg_sq_dtype=bf16"}), "");
+  EXPECT_EQ(error_with({"precision=fp8_blockwise", "master_weights=split", "fp8_format=hybrid", "fp8_min_size=8",
+                        "fp8_power_of_two_scales=true", "fp8_exclude=[\"*.c_proj.*\"]", "num_layers_at_start_in_bf16=1",
+                        "num_layers_at_end_in_bf16=1"}),
+            "");
+  for (const char* option : {"fp8_format=e4m3", "fp8_min_size=8", "fp8_power_of_two_scales=true", "fp8_exclude=[\"*\"]",
+                             "num_layers_at_start_in_bf16=1", "num_layers_at_end_in_bf16=1"})
+    expect_parts(error_with({option}), {std::string(option, std::strcspn(option, "=")), "8 bits", "not bf16"});
+  expect_parts(error_with({"precision=mxfp8", "fp8_exclude=[1]"}), {"fp8_exclude[0]", "pattern of names"});
   expect_parts(error_with({"exp_avg_dtype=fp16"}), {"exp_avg_dtype", "fp16", "bf16"});
   expect_parts(error_with({"recompute_num_layers=2"}), {"recompute_num_layers: 2", "recompute_granularity"});
   expect_parts(error_with({"recompute_num_layers=3", "recompute_granularity=full"}), {"of 2"});
@@ -163,12 +176,28 @@ TEST(Validate, DataAndRun) {
   expect_parts(error_with({"load=none", "load_step=3"}), {"load_step: 3", "none"});
 }
 
+TEST(Validate, MupMakesGroupsAndInitialWeights) {
+  const Config c = parse(small_config("\"mup_base_width\": 16, \"weight_decay\": 0.25,\n"));
+  const double width = double(c.model.hidden_size) / 16;
+  ASSERT_NE(width, 1);
+  EXPECT_EQ(c.model.mup_width, width);
+  ASSERT_EQ(c.param_groups.size(), 3U);
+  EXPECT_EQ(c.param_groups[0],
+            (ParamGroupConfig{.match = "transformer.ln_f.*", .lr_factor = 1 / width, .weight_decay = 0.0}));
+  EXPECT_EQ(c.param_groups[1],
+            (ParamGroupConfig{.role = GroupRole::matrix, .lr_factor = 1 / width, .weight_decay = 0.25 * width}));
+  EXPECT_EQ(c.param_groups[2], default_param_groups({})[0]);
+  EXPECT_EQ(parse_config(dump_resolved(c), "resolved", ".").param_groups, c.param_groups);
+  expect_parts(error_with({"mup_base_width=16", "optimizer=sgd"}), {"mup_base_width", "adamw", "sgd"});
+  expect_parts(error_with({"mup_base_width=16", "optimizer=muon"}), {"mup_base_width", "match_rms", "spectral"});
+}
+
 TEST(Validate, ParamGroupsEndWithTheDefaults) {
   const Config plain = parse(small_config());
-  ASSERT_EQ(plain.param_groups, default_param_groups(OptimizerChoice::adamw));
+  ASSERT_EQ(plain.param_groups, default_param_groups({}));
   EXPECT_EQ(plain.param_groups.back(), (ParamGroupConfig{.role = GroupRole::vector, .weight_decay = 0.0}));
   EXPECT_EQ(parse(small_config("\"optimizer\": \"muon\",\n")).param_groups,
-            default_param_groups(OptimizerChoice::muon));
+            default_param_groups({.optimizer = OptimizerChoice::muon}));
   const Config given = parse(small_config(
       R"("optimizer": "muon", "param_groups": [{"match": "*wpe*", "optimizer": "lion", "lr_factor": 0.5, "beta2": 0.98}],
 )"));

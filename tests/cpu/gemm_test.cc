@@ -286,6 +286,37 @@ TEST(Gemm, SameBitsForAnyNumberOfThreads) {
   }
 }
 
+// One triangle is computed and copied, in blocks, lanes and outer blocks: the bits of all that a full product gives.
+TEST(Gemm, SymmetricProductsHaveTheBitsOfFullOnes) {
+  struct Sides {
+    int64_t n, k;
+  };
+  for (const char* name : {"AVX-512 with bf16", "AVX-512", "AVX2", "baseline"}) {
+    const Kernels* kern = kernels_named(name);
+    if (!kern) continue;
+    for (DType t : {DType::f32, DType::bf16, DType::f16})
+      for (const bool ta : {false, true})
+        for (auto [n, k] : {Sides{1, 3}, Sides{9, 2}, Sides{97, 64}, Sides{130, 515}, Sides{40, 2100}, Sides{2100, 8}}) {
+          if (n > 2048 && (kern != &kernels() || t != DType::bf16)) continue;  // more than an outer block: once
+          const int64_t rows = ta ? k : n, cols = ta ? n : k;
+          const Matrix x(t, rows, cols, 3, 2);
+          Matrix full(t, n, n, 5, 1), half(t, n, n, 5, 1);
+          Gemm op{.d = full.t, .a = x.t, .b = x.t, .ta = ta, .tb = !ta};
+          for (const int threads : {1, 3}) {
+            ThreadPool pool(threads);
+            for (Matrix* d : {&full, &half}) {
+              op.d = d->t;
+              op.symmetric = d == &half;
+              op.check();
+              std::vector<float> scratch(gemm_blocked_scratch(op, *kern, threads) / 4, std::nanf(""));
+              gemm_blocked(op, *kern, pool, scratch.data());
+            }
+            ASSERT_TRUE(full.bytes == half.bytes) << name << " " << n << "x" << k << " " << t << (ta ? " ta" : "");
+          }
+        }
+  }
+}
+
 // Every instruction set that this machine has, not only the one it would choose.
 TEST(Gemm, AllInstructionSetsAreRight) {
   ThreadPool pool(2);

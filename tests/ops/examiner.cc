@@ -34,6 +34,13 @@ std::vector<std::byte> encoded(const Tensor& like, const Init& value, uint64_t s
       case DType::u8:
         put(i, uint8_t(x));
         break;
+      case DType::f8_e8m0:
+        put(i, as_e8m0(std::bit_cast<float>(std::bit_cast<uint32_t>(float(x)) & 0x7f800000u)));
+        break;
+      case DType::f8_e4m3:
+      case DType::f8_e5m2:
+        by_code(like.dtype, [&]<class T>() { put(i, from_float<T>(float(x))); });
+        break;
       default:
         by_float(like.dtype, [&]<class T>() { put(i, from_float<T>(float(x))); });
     }
@@ -41,17 +48,18 @@ std::vector<std::byte> encoded(const Tensor& like, const Init& value, uint64_t s
   return out;
 }
 
-// A NaN in every float dtype (16-bit words 0xffXX), another one for another salt.
-std::vector<std::byte> poison(size_t bytes, uint32_t salt) {
+// A NaN in every float dtype (16-bit words 0xffXX), another one for another salt. Codes: the NaN that no op writes.
+std::vector<std::byte> poison(size_t bytes, uint32_t salt, bool codes = false) {
   std::vector<std::byte> out(bytes, std::byte{0xff});
+  if (codes) return out;
   for (size_t i = 0; i < bytes; i += 2) out[i] = std::byte(uint8_t(0xa0 + salt % 8));
   return out;
 }
 
 int64_t first_unwritten(const Result& r, uint32_t salt) {
   const size_t size = size_of(r.like.dtype);
-  const auto mark = poison(size, salt);
-  if (size < 2) return -1;  // a single byte proves nothing
+  const auto mark = poison(size, salt, is_code(r.like.dtype));
+  if (size < 2 && !is_code(r.like.dtype)) return -1;  // a single byte proves nothing
   for (size_t i = 0; i < r.after.size() / size; ++i)
     if (std::memcmp(r.after.data() + i * size, mark.data(), size) == 0) return int64_t(i);
   return -1;
@@ -116,7 +124,7 @@ Examiner::Outcome Examiner::run_guarded(const char* op, std::span<const Field> f
     const int number = ++of_name[f.name];
     out.results.push_back({number == 1 ? f.name : cat(f.name, " ", number), f.io, *f.t, {}, {}});
     Result& r = out.results.back();
-    r.before = f.io == Io::out ? poison(f.t->bytes(), salt)
+    r.before = f.io == Io::out ? poison(f.t->bytes(), salt, is_code(f.t->dtype))
                                : encoded(*f.t, value == values.end() ? normal() : value->second, stream_of(r.name));
     m->write(r.before);
     *f.t = m->tensor();

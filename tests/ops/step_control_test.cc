@@ -284,7 +284,7 @@ TEST(StepControl, TellsTheOptimizerItsMomentumAndDecay) {
   struct Op {
     double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, rate = 1;
     int average1 = 0, average2 = 1;
-    bool coupled = false;
+    bool coupled = false, cautious = false;
   };
   const double momenta[] = {0.5, 0.7, 0.9}, factors[] = {1, 2, 3};
   for (int step = 0; step < 3; ++step) {

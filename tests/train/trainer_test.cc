@@ -48,7 +48,8 @@ INSTANTIATE_TEST_SUITE_P(Precisions, Resume,
                          ::testing::Values(Precise{"fp32", "fp32"}, Precise{"tf32", "fp32"}, Precise{"bf16", "fp32"},
                                            Precise{"bf16", "bf16"}, Precise{"fp16", "fp32"}, Precise{"bf16", "split"},
                                            Precise{"bf16", "split", "bf16"}, Precise{"bf16", "bf16", "bf16"},
-                                           Precise{"bf16", "split", "bf16", "normuon"}),
+                                           Precise{"bf16", "split", "bf16", "normuon"},
+                                           Precise{"fp8_tensorwise", "split"}, Precise{"mxfp8", "fp32"}),
                          [](const auto& which) {
                            const auto& p = which.param;
                            return std::string(p.precision) + "_" + p.master + "_" + p.moments + "_" + p.optimizer;

@@ -18,6 +18,9 @@ ncclDataType_t nccl_type(DType dtype) {
     case DType::i32:
       return ncclInt32;
     case DType::u8:
+    case DType::f8_e4m3:  // these are only moved
+    case DType::f8_e5m2:
+    case DType::f8_e8m0:
       return ncclUint8;
     case DType::i64:
       return ncclInt64;
@@ -30,7 +33,7 @@ ncclDataType_t nccl_type(DType dtype) {
 }
 
 ncclRedOp_t nccl_operator(Reduce how, DType dtype) {
-  CHECK(dtype != DType::i16, "NCCL adds no ", dtype);
+  CHECK(dtype != DType::i16 && dtype < DType::f8_e4m3, "NCCL adds no ", dtype);
   const bool integer = dtype == DType::i32 || dtype == DType::u8 || dtype == DType::i64;
   CHECK(how != Reduce::avg || !integer, "integers have no exact average");
   return how == Reduce::sum ? ncclSum : how == Reduce::avg ? ncclAvg : ncclMax;

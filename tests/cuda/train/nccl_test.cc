@@ -38,6 +38,9 @@ std::vector<double> numbers(const std::vector<std::byte>& bytes, DType dtype) {
         load(int32_t{});
         break;
       case DType::u8:
+      case DType::f8_e4m3:
+      case DType::f8_e5m2:
+      case DType::f8_e8m0:
         load(uint8_t{});
         break;
       case DType::i64:

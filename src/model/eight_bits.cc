@@ -1,0 +1,79 @@
+#include "model/eight_bits.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+
+namespace athanor {
+namespace {
+
+constexpr int64_t kMultiple = 16;  // tensor cores read rows of codes in 16 bytes
+
+bool fits(const std::string& pattern, const ParamSpec& spec) {
+  return std::any_of(spec.slices.begin(), spec.slices.end(),
+                     [&](const HfSlice& slice) { return ::fnmatch(pattern.c_str(), slice.name.c_str(), 0) == 0; });
+}
+
+[[noreturn]] void matches_nothing(const std::string& pattern, const std::vector<ParamSpec>& specs) {
+  const auto linear =
+      std::find_if(specs.begin(), specs.end(), [](const ParamSpec& s) { return s.role == Role::matrix; });
+  throw Error(cat("fp8_exclude: \"", pattern, "\" matches no linear layer of a block, such as ",
+                  linear->slices.front().name, "; * stands for any text"),
+              Exit::usage);
+}
+
+// Linear layers of all blocks, by what becomes of them.
+struct Counts {
+  int64_t all = 0, chosen = 0, at_ends = 0, named = 0, small = 0, odd = 0;
+  std::string reasons() const {
+    std::string text;
+    const auto add = [&](int64_t count, const std::string& why) {
+      if (count > 0) text += cat("; ", count, " in bf16, ", why);
+    };
+    add(at_ends, "of the first and last blocks");
+    add(named, "by fp8_exclude");
+    add(small, "below fp8_min_size");
+    add(odd, cat("of sizes that are no multiple of ", kMultiple));
+    return text;
+  }
+};
+
+}  // namespace
+
+std::string choose_eight_bits(Model& model, Recipe& recipe, const HighLayers& high, int64_t tokens) {
+  const std::vector<ParamSpec>& specs = model.params().specs();
+  const int64_t blocks = model.config().num_hidden_layers;
+  Counts counts;
+  std::vector<bool> used(high.match.size());
+  for (int id = 0; id < int(specs.size()); ++id) {
+    const ParamSpec& spec = specs[size_t(id)];
+    if (spec.role != Role::matrix) continue;
+    const int64_t block = spec.unit - 1, rows = spec.shape[0], cols = spec.shape[1];
+    bool named = false;
+    for (size_t i = 0; i < high.match.size(); ++i)
+      if (fits(high.match[i], spec)) named = used[i] = true;
+    int64_t Counts::*const fate = block < high.first || block >= blocks - high.last ? &Counts::at_ends
+                                  : named                                           ? &Counts::named
+                                  : std::min(rows, cols) < high.least               ? &Counts::small
+                                  : rows % kMultiple != 0 || cols % kMultiple != 0  ? &Counts::odd
+                                                                                    : &Counts::chosen;
+    ++counts.all, ++(counts.*fate);
+    if (fate == &Counts::chosen) model.params().read_in_eight_bits({id});
+  }
+  for (size_t i = 0; i < used.size(); ++i)
+    if (!used[i]) matches_nothing(high.match[i], specs);
+  if (counts.chosen == 0)
+    throw Error(cat("precision: ", recipe.name, " leaves none of the ", counts.all, " linear layers in 8 bits",
+                    counts.reasons(), "; use precision bf16"),
+                Exit::usage);
+  std::string line =
+      cat(recipe.name, ": ", counts.chosen, " of ", counts.all, " linear layers in 8 bits", counts.reasons());
+  if (tokens % kMultiple != 0 && recipe.rule(Operand::weight_x).scaling != Scaling::none) {
+    for (const Operand operand : {Operand::weight_dy, Operand::weight_x}) recipe.linear[size_t(operand)] = {};
+    line +=
+        cat("; gradients of weights in bf16: the ", tokens, " tokens of a micro-batch are no multiple of ", kMultiple);
+  }
+  return line;
+}
+
+}  // namespace athanor

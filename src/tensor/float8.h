@@ -1,0 +1,84 @@
+// 8-bit floats on the host: storage types with exact conversion to nearest even. E4M3 and E5M2 saturate: what is beyond
+// the largest value, infinity included, becomes the largest value; NaN stays NaN. E8M0 is a power of two, for scales.
+// [Rouhani et al. 2023, OCP Microscaling Formats 1.0, sec. 5.3 and 5.4.1; Micikevicius et al. 2022, "FP8 formats"]
+#pragma once
+#include "tensor/half.h"
+
+namespace athanor {
+
+struct f8_e4m3 {  // no infinity; 0x7f and 0xff are NaN
+  uint8_t bits;
+  static constexpr float kMost = 448;
+};
+struct f8_e5m2 {  // the upper half of an f16
+  uint8_t bits;
+  static constexpr float kMost = 57344;
+};
+struct e8m0 {  // 2^(bits - 127); 0xff is NaN
+  uint8_t bits;
+};
+
+// As f16: shift into place, then rescale by 2^120 (exact, subnormals included).
+inline float to_float(f8_e4m3 x) {
+  const uint32_t magnitude = uint32_t(x.bits & 0x7fu) << 20;
+  const float scaled = std::bit_cast<float>(magnitude) * 0x1p120f;
+  const uint32_t nan = magnitude == 0x07f00000u ? 0x7fc00000u : 0u;
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(scaled) | nan | (uint32_t(x.bits & 0x80u) << 24));
+}
+inline float to_float(f8_e5m2 x) { return to_float(f16{uint16_t(uint32_t(x.bits) << 8)}); }
+inline float to_float(e8m0 x) {
+  const uint32_t normal = uint32_t(x.bits) << 23;
+  return std::bit_cast<float>(x.bits == 0 ? 0x00400000u : x.bits == 255 ? 0x7fc00000u : normal);
+}
+
+namespace detail {
+
+// Rounds to a type with kMantissa bits of mantissa whose smallest normal value is 2^kLeast and whose largest has the
+// float's bits kMost. Normal range: add the rounding bias in the integer domain. Subnormal results: adding a power of
+// two aligns the mantissa so that the hardware's own rounding does the work. NaN becomes 0x7f, whatever its sign.
+template <int kMantissa, int kLeast, uint32_t kMost>
+inline uint8_t round_to_8_bits(float x) {
+  constexpr int kShift = 23 - kMantissa;
+  constexpr uint32_t kLeastNormal = uint32_t(127 + kLeast) << 23, kRebias = uint32_t(126 + kLeast) << 23;
+  constexpr uint32_t kAlign = uint32_t(127 + kLeast + kShift) << 23;
+  const uint32_t u = std::bit_cast<uint32_t>(x), sign = (u >> 24) & 0x80u, magnitude = u & 0x7fffffffu;
+  const uint32_t a = magnitude < kMost ? magnitude : kMost;
+  const uint32_t normal = (a - kRebias + ((1u << (kShift - 1)) - 1) + ((a >> kShift) & 1u)) >> kShift;
+  const uint32_t small = std::bit_cast<uint32_t>(std::bit_cast<float>(a) + std::bit_cast<float>(kAlign)) - kAlign;
+  const uint32_t finite = sign | (a < kLeastNormal ? small : normal);
+  return uint8_t(magnitude > 0x7f800000u ? 0x7fu : finite);
+}
+
+}  // namespace detail
+
+template <>
+inline f8_e4m3 from_float<f8_e4m3>(float x) {
+  return {detail::round_to_8_bits<3, -6, std::bit_cast<uint32_t>(f8_e4m3::kMost)>(x)};
+}
+template <>
+inline f8_e5m2 from_float<f8_e5m2>(float x) {
+  return {detail::round_to_8_bits<2, -14, std::bit_cast<uint32_t>(f8_e5m2::kMost)>(x)};
+}
+
+// How a block of values becomes codes: value * factor, rounded; the code times the scale is the value again, nearly.
+struct CodeScale {
+  float factor, scale;
+};
+// For values of magnitude up to amax and a type up to `most`: factor most / amax, at most 2^126, as a power of two
+// rounded down; scale 1 / factor. A block of zeros has factor 1. One with Inf or NaN has factor 0 and scale NaN, so
+// that saturation hides neither from whoever looks at the products.
+inline CodeScale code_scale(float amax, float most, bool power_of_two) {
+  if (!(amax <= 0x1.fffffep127f)) return {0, std::bit_cast<float>(0x7fc00000u)};
+  if (amax == 0) return {1, 1};
+  const float exact = most / amax;
+  const float factor = exact < 0x1p126f ? exact : 0x1p126f;
+  const float kept = power_of_two ? std::bit_cast<float>(std::bit_cast<uint32_t>(factor) & 0x7f800000u) : factor;
+  return {kept, 1 / kept};
+}
+// Of a scale that is a power of two, or NaN.
+inline e8m0 as_e8m0(float scale) {
+  const uint32_t exponent = std::bit_cast<uint32_t>(scale) >> 23;
+  return {uint8_t(exponent < 255 ? exponent : 255)};
+}
+
+}  // namespace athanor

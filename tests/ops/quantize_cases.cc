@@ -1,0 +1,87 @@
+// Cases of Quantize and ScaledGemm: every kind of block, ragged ends, all transpositions, values at the edges.
+#include <limits>
+
+#include "tests/ops/cases.h"
+
+namespace athanor {
+namespace {
+
+constexpr DType kCodes[] = {DType::f8_e4m3, DType::f8_e5m2};
+constexpr Blocks kBlocks[] = {{0, 0}, {1, 0}, {0, 1}, {1, 128}, {128, 1}, {128, 128}, {1, 32}, {32, 1}};
+
+Quantize quantize(const Shape& s, DType codes, DType of, const Blocks& blocks, DType scales = DType::f32) {
+  return {.codes = tensor(codes, s), .scales = tensor(scales, blocks.grid(s)), .x = tensor(of, s), .blocks = blocks};
+}
+
+void quantize_cases_of(Examiner& examine) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  const Init zeros = constant(0), one_huge = listed({1e-3, -0.02, 3e38, 0, 0.5}),
+             subnormal = listed({1e-40, -3e-41, 0, 2e-40}), spread = listed({1e-6, -1, 448, 1e-9, -3.7, 0.1, -0.0, 60}),
+             bad = listed({1, 2, 3, kInf, 5, -6, std::numeric_limits<double>::quiet_NaN(), 8, 9, -kInf, 11});
+  for (const Blocks& blocks : kBlocks)
+    for (const DType codes : kCodes) {
+      const std::string name = cat("blocks ", blocks.rows, "x", blocks.cols, " ", codes);
+      for (const Shape& s : {Shape{1, 1}, Shape{3, 17}, Shape{37, 260}, Shape{140, 131}}) {
+        for (const DType of : {DType::f32, DType::bf16})
+          examine(OpCase<Quantize>{cat(s, " ", name, " of ", of), quantize(s, codes, of, blocks), {}, true});
+        Quantize power = quantize(s, codes, DType::bf16, blocks);
+        power.power_of_two = true;
+        examine(OpCase<Quantize>{cat(s, " ", name, " powers of two"), power, {}, true});
+        examine(OpCase<Quantize>{
+            cat(s, " ", name, " e8m0"), quantize(s, codes, DType::bf16, blocks, DType::f8_e8m0), {}, true});
+      }
+      for (const Init& x : {zeros, one_huge, subnormal, spread, bad})
+        for (const DType scales : {DType::f32, DType::f8_e8m0})
+          examine(OpCase<Quantize>{cat("edges ", name, " ", scales),
+                                   quantize({37, 260}, codes, DType::f32, blocks, scales),
+                                   {{"x", x}},
+                                   true});
+    }
+  examine(OpCase<Quantize>{"of f16", quantize({40, 70}, DType::f8_e4m3, DType::f16, {1, 32}), {}, true});
+}
+
+struct Size {
+  int64_t m, n, k;
+};
+
+void scaled_products(Examiner& examine) {
+  const Init scale = uniform(0.001, 0.01);
+  for (const Size& s : {Size{1, 1, 1}, Size{17, 33, 65}, Size{130, 70, 257}, Size{16, 300, 144}})
+    for (int flags = 0; flags < 8; ++flags) {
+      const bool ta = flags & 1, tb = flags & 2, accumulate = flags & 4;
+      const Shape a = ta ? Shape{s.k, s.m} : Shape{s.m, s.k}, b = tb ? Shape{s.n, s.k} : Shape{s.k, s.n};
+      for (const Blocks& blocks : kBlocks) {
+        const Blocks other = blocks == Blocks{1, 128} ? Blocks{128, 128} : blocks;
+        const DType type = blocks.cols == 32 || blocks.rows == 32 ? DType::f8_e8m0 : DType::f32;
+        const DType d = accumulate ? DType::f32 : DType::bf16;
+        ScaledGemm op{.product = {.d = tensor(d, {s.m, s.n}),
+                                  .a = tensor(flags & 1 ? DType::f8_e5m2 : DType::f8_e4m3, a),
+                                  .b = tensor(DType::f8_e4m3, b),
+                                  .ta = ta,
+                                  .tb = tb,
+                                  .accumulate = accumulate},
+                      .a_scales = tensor(type, blocks.grid(a)),
+                      .b_scales = tensor(type, other.grid(b)),
+                      .a_blocks = blocks,
+                      .b_blocks = other};
+        const std::string name = cat(s.m, "x", s.n, "x", s.k, ta ? " ta" : "", tb ? " tb" : "",
+                                     accumulate ? " accumulate" : "", " blocks ", blocks.rows, "x", blocks.cols);
+        const Values scales{{"a_scales", scale}, {"b_scales", scale}};
+        examine(OpCase<ScaledGemm>{name, op, scales});
+        if (accumulate) continue;
+        op.product.bias = tensor(DType::bf16, {s.n});
+        op.product.epilogue = Epilogue::add;
+        op.product.aux = op.product.d;
+        examine(OpCase<ScaledGemm>{cat(name, " bias add"), op, scales});
+      }
+    }
+}
+
+}  // namespace
+
+void quantize_cases(Examiner& examine) {
+  quantize_cases_of(examine);
+  scaled_products(examine);
+}
+
+}  // namespace athanor

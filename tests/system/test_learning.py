@@ -1,0 +1,45 @@
+"""The comparison of optimizers by what they learn: every part of it, in seconds; what was finished is not run again."""
+import json
+import os
+import subprocess
+import sys
+
+from harness import PROGRAM, ROOT, SystemTest
+
+SCRIPT = ROOT / "scripts" / "bench" / "learning.py"
+
+
+class LearningBenchTest(SystemTest):
+    def bench(self, *flags):
+        done = subprocess.run([sys.executable, SCRIPT, "--athanor", PROGRAM, "--short", "--work", "kept", "--train-data",
+                               "data/*_train_*.bin", "--valid-data", "data/text_val_000000.bin", *flags],
+                              cwd=self.folder, capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS="1"))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+    def test_compares_finished_schedules_and_keeps_them(self):
+        self.make_data()
+        out = self.bench("--optimizers", "muon", "sgd", "--out", "out/found.json", "--table", "out/found.md")
+        self.assertIn(" 0 were there", out)
+        report = json.loads((self.folder / "out" / "found.json").read_text())
+        results = report["results"]
+        self.assertEqual(sorted(results), ["adamw", "muon", "sgd"])
+        goal = results["adamw"]["loss"]
+        for name, found in results.items():
+            self.assertEqual(found["losses"], [found["loss"]], "one seed")
+            self.assertGreater(found["loss"], 0)
+            self.assertEqual("steps_to_rival" in found, name != "adamw" and found["loss"] <= goal, name)
+            for steps, loss in found["shorter"].items():
+                self.assertEqual(int(steps), 4, "half of the steps")
+                self.assertNotEqual(loss, found["loss"])
+        lines = (self.folder / "out" / "found.md").read_text().splitlines()
+        self.assertEqual(len(lines), 2 + 3)
+        losses = [float(line.split("|")[4].split()[0]) for line in lines[2:]]
+        self.assertEqual(losses, sorted(losses), "the least loss first")
+        kept = sorted((self.folder / "kept").glob("*/result.json"))
+        times = [path.stat().st_mtime_ns for path in kept]
+        again = self.bench("--optimizers", "muon", "sgd")
+        self.assertIn("0 runs made", again)
+        self.assertEqual([path.stat().st_mtime_ns for path in kept], times)
+        kept[0].unlink()
+        self.assertIn("1 runs made", self.bench("--optimizers", "muon", "sgd"))

@@ -1,0 +1,266 @@
+// Recipes of 8 bits: the laws of training hold for them, they stay near bf16's curve, backward keeps codes, what is not
+// a number stops a step, and layers that do not fit stay in 16 bits.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "base/rng.h"
+#include "infer/sampler.h"
+#include "perf/described_gpu.h"
+#include "tests/train/harness.h"
+#include "tests/train/ranks_rig.h"
+#include "train/setup.h"
+
+namespace athanor {
+namespace {
+
+using testing::Rig;
+constexpr int64_t kLength = 16, kSequences = 4, kVocab = 67;
+const std::string kRecipes[] = {"fp8_tensorwise", "fp8_rowwise", "fp8_rowwise_gw_hp", "fp8_blockwise", "mxfp8"};
+
+ModelConfig tiny(ModelType type) {
+  ModelConfig m = model_defaults(type);
+  m.vocab_size = kVocab;
+  m.hidden_size = 32;
+  m.num_hidden_layers = 3;
+  m.num_attention_heads = 4;
+  m.num_key_value_heads = type == ModelType::gpt2 ? 4 : 2;
+  m.head_dim = 8;
+  m.intermediate_size = 144;  // more than a block of 128
+  m.max_position_embeddings = kLength;
+  return m;
+}
+
+struct Setting {
+  std::string precision = "fp8_tensorwise";
+  Recompute recompute = {};
+  int threads = 2;
+  HighLayers high = {};
+  GradientCodes gradients = GradientCodes::automatic;
+  bool power_of_two = false;
+  int64_t length = kLength;
+};
+
+EngineOptions options(const Setting& s) {
+  EngineOptions o;
+  o.recipe = make_recipe(s.precision, DType::f32, s.gradients);
+  o.recipe.power_of_two = o.recipe.power_of_two || s.power_of_two;
+  o.high_layers = s.high;
+  o.recompute = s.recompute;
+  o.seq_length = s.length;
+  o.micro_batch_size = o.global_batch_size = kSequences;
+  o.seed = o.optimizer.seed = 7;
+  o.schedule = {.style = DecayStyle::constant, .lr = 3e-3, .min_lr = 3e-3};
+  o.clip_grad = 1;
+  return o;
+}
+
+// A step of a sequence that can be learned: each token follows from the one before.
+void accumulate(Engine& engine, int64_t step) {
+  std::vector<int32_t> tokens, targets;
+  for (int64_t i = 0; i < kSequences * engine.options().seq_length; ++i) {
+    const auto token = int32_t(random_bits(3, stream_of("tokens"), uint64_t(step * 64 + i)) % kVocab);
+    tokens.push_back(token), targets.push_back(token * 7 % kVocab);
+  }
+  PhaseClock clock;
+  engine.micro_batch(tokens, targets, clock);
+}
+
+struct Curve {
+  std::vector<double> losses;
+  std::vector<float> norms;
+  std::vector<std::byte> weights;
+  size_t activations = 0;
+  bool operator==(const Curve& b) const { return losses == b.losses && norms == b.norms && weights == b.weights; }
+};
+
+Curve train(ModelType type, const Setting& s, int64_t steps = 3) {
+  Rig rig(s.threads);
+  Engine engine(tiny(type), options(s), rig.backend());
+  engine.commit();
+  engine.init_weights();
+  Curve c;
+  for (int64_t step = 0; step < steps; ++step) {
+    accumulate(engine, step);
+    const StepState state = engine.finish_step();
+    c.losses.push_back(state.loss);
+    c.norms.push_back(state.grad_norm);
+  }
+  for (const auto& unit : engine.model().params().units()) {
+    const auto part = rig.read<std::byte>({unit->master.data, DType::u8, {int64_t(unit->master.bytes())}});
+    c.weights.insert(c.weights.end(), part.begin(), part.end());
+  }
+  c.activations = engine.memory().total(MemoryKind::activations);
+  return c;
+}
+
+std::string line_of(const Setting& s, ModelType type = ModelType::llama) {
+  Rig rig;
+  return Engine(tiny(type), options(s), rig.backend()).eight_bits();
+}
+
+class EightBits : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(EightBits, RepeatsWithAnyThreadsAndRecomputation) {
+  using G = Recompute::Granularity;
+  for (const ModelType type : {ModelType::gpt2, ModelType::llama}) {
+    Setting s{.precision = GetParam()};
+    const Curve want = train(type, s);
+    EXPECT_EQ(want, train(type, s));
+    for (const int threads : {1, 3}) {
+      s.threads = threads;
+      EXPECT_EQ(want, train(type, s)) << threads << " threads";
+    }
+    for (const Recompute r : {Recompute{G::selective, 1}, Recompute{G::full, 1}, Recompute{G::full, 2}}) {
+      s.recompute = r;
+      EXPECT_EQ(want, train(type, s)) << name_of(type) << " recompute " << to_text(r);
+    }
+  }
+}
+
+TEST_P(EightBits, FollowsTheCurveOfBf16) {
+  for (const ModelType type : {ModelType::gpt2, ModelType::qwen3}) {
+    const Curve want = train(type, {.precision = "bf16"}, 12), got = train(type, {.precision = GetParam()}, 12);
+    EXPECT_NE(want.weights, got.weights);
+    EXPECT_LT(want.losses.back(), 0.99 * want.losses.front());
+    for (size_t i = 0; i < want.losses.size(); ++i)
+      EXPECT_NEAR(got.losses[i], want.losses[i], 5e-3 * want.losses[i]) << name_of(type) << " step " << i;
+  }
+}
+
+// What backward needs in 8 bits is kept in 8 bits; what it needs in 16 bits costs what it did.
+TEST_P(EightBits, KeepsCodesForBackward) {
+  if (GetParam() == "fp8_rowwise_gw_hp") return;
+  for (const ModelType type : {ModelType::gpt2, ModelType::llama})
+    EXPECT_LT(train(type, {.precision = GetParam()}, 0).activations, train(type, {.precision = "bf16"}, 0).activations)
+        << name_of(type);
+}
+
+// An infinite weight, or an activation that overflows, must not become the largest code.
+TEST_P(EightBits, WhatIsNoNumberSkipsTheStep) {
+  for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(), 3e38f}) {
+    Rig rig;
+    Engine engine(tiny(ModelType::gpt2), options({.precision = GetParam()}), rig.backend());
+    engine.commit();
+    engine.init_weights();
+    const Tensor& value = engine.model().params().units()[2]->value;
+    for (int64_t i = 0; i < 300; ++i) rig.write(value, i, from_float<bf16>(bad));
+    accumulate(engine, 0);
+    const StepState state = engine.finish_step();
+    EXPECT_EQ(state.skip, 1) << bad;
+    EXPECT_EQ(state.updates, 0) << bad;
+  }
+}
+
+// Zero gradients everywhere: scales of empty blocks do no harm.
+TEST_P(EightBits, AStepWithoutTargetsIsFinite) {
+  Rig rig;
+  Engine engine(tiny(ModelType::llama), options({.precision = GetParam()}), rig.backend());
+  engine.commit();
+  engine.init_weights();
+  const std::vector<int32_t> tokens(size_t(kSequences * kLength), 3), none(tokens.size(), -1);
+  PhaseClock clock;
+  engine.micro_batch(tokens, none, clock);
+  const StepState state = engine.finish_step();
+  EXPECT_EQ(state.loss, 0);
+  EXPECT_EQ(state.grad_norm, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, EightBits, ::testing::ValuesIn(kRecipes),
+                         [](const auto& which) { return which.param; });
+
+TEST(EightBitOptions, ChangeTheBitsAndNotTheCurve) {
+  const Curve bf16 = train(ModelType::llama, {.precision = "bf16"}, 6);
+  std::vector<Curve> all{train(ModelType::llama, {}, 6)};
+  for (const Setting& s :
+       {Setting{.gradients = GradientCodes::e4m3}, Setting{.power_of_two = true}, Setting{.high = {.first = 1}},
+        Setting{.high = {.last = 1}}, Setting{.high = {.match = {"*down_proj*"}}}}) {
+    all.push_back(train(ModelType::llama, s, 6));
+    for (size_t i = 0; i < 6; ++i) EXPECT_NEAR(all.back().losses[i], bf16.losses[i], 5e-3 * bf16.losses[i]);
+    for (size_t i = 0; i + 1 < all.size(); ++i) EXPECT_NE(all[i].weights, all.back().weights) << i;
+  }
+  EXPECT_EQ(all[0], train(ModelType::llama, {.gradients = GradientCodes::e5m2}, 6));  // what it has by itself
+}
+
+TEST(EightBitOptions, OneLineSaysWhatStaysIn16Bits) {
+  EXPECT_EQ(line_of({.precision = "bf16"}), "");
+  EXPECT_EQ(line_of({}), "fp8_tensorwise: 12 of 12 linear layers in 8 bits");
+  EXPECT_EQ(line_of({.high = {.first = 1, .last = 1, .match = {"*.o_proj.weight", "*.q_proj.weight"}}}),
+            "fp8_tensorwise: 2 of 12 linear layers in 8 bits; 8 in bf16, of the first and last blocks; 2 in bf16, by "
+            "fp8_exclude");
+  EXPECT_EQ(line_of({.length = 15}),
+            "fp8_tensorwise: 12 of 12 linear layers in 8 bits; gradients of weights in bf16: the 60 tokens of a "
+            "micro-batch are no multiple of 16");
+  const auto refusal = [](const HighLayers& high) -> std::string {
+    try {
+      return line_of({.high = high});
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), Exit::usage);
+      return e.what();
+    }
+  };
+  EXPECT_EQ(refusal({.least = 33}),
+            "precision: fp8_tensorwise leaves none of the 12 linear layers in 8 bits; 12 in bf16, below fp8_min_size; "
+            "use precision bf16");
+  EXPECT_EQ(refusal({.match = {"*.lm_head.*"}}),
+            "fp8_exclude: \"*.lm_head.*\" matches no linear layer of a block, such as "
+            "model.layers.0.self_attn.q_proj.weight; * stands for any text");
+}
+
+TEST(EightBitOptions, OddAndSmallSizesStayIn16Bits) {
+  ModelConfig m = tiny(ModelType::llama);
+  m.intermediate_size = 40;  // gate and up: 80 outputs; down: 40 inputs
+  Rig rig;
+  EXPECT_EQ(Engine(m, options({}), rig.backend()).eight_bits(),
+            "fp8_tensorwise: 9 of 12 linear layers in 8 bits; 3 in bf16, of sizes that are no multiple of 16");
+  m.intermediate_size = 16;
+  EXPECT_EQ(Engine(m, options({.high = {.least = 32}}), rig.backend()).eight_bits(),
+            "fp8_tensorwise: 9 of 12 linear layers in 8 bits; 3 in bf16, below fp8_min_size");
+}
+
+TEST(EightBitOptions, AreRefusedWhereNothingMultipliesCodes) {
+  const auto refusal = [](const auto& make) -> std::string {
+    try {
+      make();
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), Exit::usage);
+      return e.what();
+    }
+    return "accepted";
+  };
+  Rig rig;
+  const Recipe recipe = make_recipe("mxfp8", DType::f32);
+  EXPECT_NE(
+      refusal([&] { Sampler(tiny(ModelType::gpt2), recipe, rig.backend(), kLength); }).find("got mxfp8; use bf16"),
+      std::string::npos);
+  DescribedBackend gpu = describe(find_gpu("h200"));
+  ProcessMesh mesh(make_single(*gpu.device), {1, 1, 1, 1, 1, 1});
+  const Config config = parse_config(R"({"model": {"model_type": "gpt2", "vocab_size": 64, "hidden_size": 32,
+      "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 16}, "seq_length": 16,
+      "global_batch_size": 1, "train_iters": 1, "learning_rate": 0.01, "precision": "fp8_tensorwise", "save": "",
+      "train_data": "x.bin"})",
+                                     "test", "", {});
+  const std::string said = refusal([&] { make_engine(config, {*gpu.device, *gpu.ops, mesh, gpu.tuning}, true); });
+  EXPECT_NE(said.find("fp8_tensorwise has no CUDA kernels yet; use precision bf16"), std::string::npos) << said;
+}
+
+// Scales of activations are of a rank's micro-batch, those of weights of the whole weight: ranks that compute the same
+// micro-batches as one rank get the same codes.
+TEST(EightBitRanks, ShareOutTheSameMicroBatches) {
+  for (const char* precision : {"fp8_tensorwise", "fp8_blockwise"})
+    for (const int stage : {0, 3}) {
+      ranks::Setting one{.precision = precision, .accumulation = 2}, two{.precision = precision, .stage = stage};
+      (stage ? two.shards : two.replicas) = 2;
+      ranks::expect_same(ranks::train(one), ranks::train(two), 2e-3, two.name());
+    }
+}
+
+TEST(EightBitRanks, RankInvariantSumsAreTheSameBitsOnAnyRanks) {
+  ranks::Setting one{.precision = "mxfp8", .leaves = 4}, two = one;
+  two.shards = 2, two.stage = 1;
+  ranks::expect_equal(ranks::train(one), ranks::train(two), two.name());
+}
+
+}  // namespace
+}  // namespace athanor
