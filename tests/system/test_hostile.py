@@ -38,7 +38,7 @@ class PlantedTest(SystemTest):
         found = self.play('[ "$1 $2" = "config validate" ] && trap "" TERM && exec sleep 1000', "bad_config", "--patience", "3",
                           "--shrink-seconds", "1")
         self.assertEqual(found["rule"], "hang")
-        found = self.play('[ -e tmp/2 ] && set -- "$@" --set seed=5; [ -e tmp/1 ] && touch tmp/2; [ "$1" = train ] && touch tmp/1',
+        found = self.play('[ "$1" = train ] && { [ -e tmp/1 ] && set -- "$@" --set learning_rate=2e-3; touch tmp/1; }',
                           "course", "--shrink-seconds", "1")
         self.assertEqual(found["rule"], "other bits")
 
