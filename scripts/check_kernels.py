@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks compiled kernels against their budget: registers, spills, and the instructions critical for speed and their order.
+"""Checks compiled kernels against their budget: registers, spills, and speed-critical instructions and their order.
 
 usage: check_kernels.py [--build-dir DIR] [--budget FILE] [--update] [--list]
 Reads the objects of DIR/cuda (made by nvcc) with cuobjdump and nvdisasm, which .cache/python has (scripts/setup.sh --tests)

@@ -1,7 +1,7 @@
 """Compares loss curves of athanor and PyTorch step by step, with the same batches and initial weights.
 
-The difference of two PyTorch runs from different random weights is the natural spread of the curve; athanor, which starts
-from the first run's weights, must stay closer to that run than the spread around each step.
+The difference of two PyTorch runs from different random weights is the natural spread of the curve. athanor starts from
+the first run's weights and must stay closer to that run than the spread around each step.
 """
 import json
 import shutil
