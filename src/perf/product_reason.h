@@ -1,5 +1,5 @@
 // Why a product runs below the rate of a large one, in words, from what is known of it: its sizes, tiles and cuts, the
-// bytes it moves, the kernel of its epilogue. Shares are those of the model in limit.h.
+// bytes it moves, the kernel of its epilogue. Shares are those of the model in roofline.h.
 #pragma once
 #include <string>
 

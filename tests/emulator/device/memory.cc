@@ -138,7 +138,7 @@ std::string source_of(const void* caller) {
   char command[512], line[512] = "";
   snprintf(command, sizeof command, "addr2line -i -e '%s' %#zx 2>/dev/null", info.dli_fname, offset);
   if (FILE* pipe = popen(command, "r")) {  // the first frame outside the language's own headers
-    while (fgets(line, sizeof line, pipe) && (strstr(line, "emulator/language") || strstr(line, "cuda/access.h"))) {
+    while (fgets(line, sizeof line, pipe) && (strstr(line, "cuda/host") || strstr(line, "cuda/access.h"))) {
     }
     pclose(pipe);
   }
