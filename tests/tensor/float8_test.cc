@@ -114,7 +114,9 @@ TEST(E8m0, EveryCodeIsItsPowerOfTwo) {
   for (int code = 0; code < 255; ++code) {
     const float x = to_float(e8m0{uint8_t(code)});
     ASSERT_EQ(double(x), std::ldexp(1.0, code - 127));
-    if (code > 0) ASSERT_EQ(as_e8m0(x).bits, code);
+    if (code > 0) {
+      ASSERT_EQ(as_e8m0(x).bits, code);
+    }
   }
   EXPECT_TRUE(std::isnan(to_float(e8m0{255})));
   EXPECT_EQ(as_e8m0(std::numeric_limits<float>::quiet_NaN()).bits, 255);
