@@ -75,22 +75,24 @@ void run(Ctx& c, const Product& p) {
 }
 
 Product linear_product(Net n, const Linear& layer, Tensor y, const Factor& x) {
-  Factor w = weight(n, layer, Operand::forward_w);
-  return {.op = {.d = y,
-                 .a = x.data.t,
-                 .b = w.data.t,
-                 .bias = layer.b ? n.params.value(layer.b) : Tensor{},
-                 .tb = out_in(layer),
-                 .tf32 = n.c.recipe.tf32},
-          .a = x,
-          .b = std::move(w)};
+  Product p{.op = {.d = y,
+                   .a = x.data.t,
+                   .b = {},
+                   .bias = layer.b ? n.params.value(layer.b) : Tensor{},
+                   .tb = out_in(layer),
+                   .tf32 = n.c.recipe.tf32},
+            .a = x,
+            .b = weight(n, layer, Operand::forward_w)};
+  p.op.b = p.b.data.t;
+  return p;
 }
 
 Product input_gradient(Net n, const Linear& layer, Tensor dx, const Factor& dy) {
-  Factor w = weight(n, layer, Operand::input_w);
-  return {.op = {.d = dx, .a = dy.data.t, .b = w.data.t, .tb = !out_in(layer), .tf32 = n.c.recipe.tf32},
-          .a = dy,
-          .b = std::move(w)};
+  Product p{.op = {.d = dx, .a = dy.data.t, .b = {}, .tb = !out_in(layer), .tf32 = n.c.recipe.tf32},
+            .a = dy,
+            .b = weight(n, layer, Operand::input_w)};
+  p.op.b = p.b.data.t;
+  return p;
 }
 
 // Sums for the bias are of dy itself, never of its codes.
