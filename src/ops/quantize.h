@@ -14,6 +14,8 @@ struct Blocks {
   }
 };
 
+constexpr bool is_scale(DType dtype) { return dtype == DType::f32 || dtype == DType::f8_e8m0; }
+
 // codes = x * factor, rounded to nearest even, and scales = 1 / factor, by code_scale() of each block
 // (tensor/float8.h).
 struct Quantize {
@@ -31,7 +33,7 @@ struct Quantize {
   void check() const {
     Expect e{kName};
     e.floating("x", x).matrix("x", x).contiguous("x", x).that(is_code(codes.dtype), "codes", "f8_e4m3 or f8_e5m2");
-    e.that(scales.dtype == DType::f32 || scales.dtype == DType::f8_e8m0, "scales", "f32 or f8_e8m0");
+    e.that(is_scale(scales.dtype), "scales", "f32 or f8_e8m0");
     e.is("codes", codes, codes.dtype, x.shape).is("scales", scales, scales.dtype, blocks.grid(x.shape));
   }
   Cost cost() const { return {2.0 * double(x.numel()), traffic(*this) + double(x.bytes())}; }  // x is read twice
@@ -51,7 +53,9 @@ struct ScaledGemm {
   void check() const {
     Expect e{kName};
     const Tensor &a = product.a, &b = product.b;
-    e.that(is_code(a.dtype) && is_code(b.dtype), "codes of 8 bits to multiply");
+    e.that(is_code(a.dtype), "a", "codes of 8 bits").that(is_code(b.dtype), "b", "codes of 8 bits");
+    e.that(is_scale(a_scales.dtype), "a_scales", "f32 or f8_e8m0");
+    e.that(is_scale(b_scales.dtype), "b_scales", "f32 or f8_e8m0");
     e.that(a.dtype == DType::f8_e4m3 || b.dtype == DType::f8_e4m3, "one factor of f8_e4m3 at least");
     e.contiguous("a", a).contiguous("b", b);
     e.is("a_scales", a_scales, a_scales.dtype, a_blocks.grid(a.shape));

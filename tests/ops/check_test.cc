@@ -90,12 +90,15 @@ const std::set<std::string> kAllowed = {"attention_bwd.dk stride",
                                         "gemm.b stride",
                                         "gemm.d stride",
                                         "normalize_matrix.x stride",
+                                        "normalize_neurons.x dimension 0",
+                                        "normalize_neurons.x dimension 1",
                                         "random_normal.x dimension 0",
                                         "random_normal.x rank",
                                         "reduce_sum.x dimension 0",
                                         "reduce_sum.x rank",
                                         "rope.cos_sin dimension 0",
                                         "rope.x stride",
+                                        "scaled_gemm.d stride",
                                         "scatter_rows.x stride",
                                         "scatter_rows.y dimension 0",
                                         "scatter_rows.y stride",
@@ -146,7 +149,7 @@ TEST(Check, RefusesContradictions) {
   EXPECT_NE(refusal(gemm).find("gemm: expected no bias when accumulating"), std::string::npos);
   gemm.bias = {};
   gemm.epilogue = Epilogue::sum_b;
-  EXPECT_NE(refusal(gemm).find("gemm: expected a tensor `with` for an epilogue"), std::string::npos);
+  EXPECT_NE(refusal(gemm).find("gemm: expected a tensor `aux` for an epilogue"), std::string::npos);
   gemm.aux = v;
   EXPECT_EQ(refusal(gemm), "");
   gemm.tb = true;
