@@ -323,7 +323,7 @@ class CommandTest(SystemTest):
                                 "exp_avg_dtype=fp32", code=USAGE)
         self.assertIn("smaller with exp_avg_dtype", done.err)
         done = self.run_program("plan", self.make_config(), "--gpu", "h300", code=USAGE)
-        self.assertIn("known are h200", done.err)
+        self.assertIn("known are b200, h200, h100, a100", done.err)
 
     def test_auto_takes_the_micro_batch_and_the_recomputation_that_fit(self):
         """The smaller the memory, the longer the step; where it hardly suffices, all is recomputed."""
