@@ -70,7 +70,8 @@ class Play:
 
     def go(self):
         end, number = time.monotonic() + self.args.seconds, self.args.first
-        while time.monotonic() < end and len(self.found) < self.args.most:
+        last = number + self.args.scenarios if self.args.scenarios else float("inf")
+        while time.monotonic() < end and number < last and len(self.found) < self.args.most:
             scenario = self.scenario(number)
             try:
                 found = self.violations(scenario)
@@ -140,6 +141,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--program", default=str(HERE.parents[1] / "build" / "athanor"))
     parser.add_argument("--seconds", type=float, default=180, help="how long to play; shrinking comes on top")
+    parser.add_argument("--scenarios", type=int, default=0, help="so many at most; 0: as many as the time allows")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="number of the first scenario of this seed")
     parser.add_argument("--only", default="", help="players: " + ", ".join(p.__name__ for p, _ in players.PLAYERS))

@@ -213,8 +213,7 @@ class World:
         if parts[0] == "run":
             step = len(parts) > 1 and (parts[1].startswith(("step-", ".")) or parts[1] == "latest")
             self.taints.add("state" if step or len(parts) == 1 else "records")
-            if len(parts) > 1:
-                self.touched_steps.add(parts[1])
+            self.touched_steps.add(parts[1] if len(parts) > 1 else "run")
         elif parts[0] == "config.json":
             self.taints.add("paths")  # whatever it says now
         else:
@@ -262,10 +261,12 @@ class World:
     def do_finish(self, action):
         """The run goes on, left alone, and ends as if nothing had happened."""
         self.do_repair(action)
+        run = self.folder / "run"
+        if run.is_symlink() or (run.exists() and not run.is_dir()):
+            damage.remove(run)
         if "state" in self.taints:
-            for name in self.touched_steps:
-                damage.remove(self.folder / "run" / name)  # a pipe too, which rmtree would open
-            (self.folder / "run" / "latest").unlink(missing_ok=True)
+            for name in self.touched_steps | {"latest"}:
+                damage.remove(run / name)  # a pipe too, which rmtree would open
         if self.mounted:
             self.do_disk({"kib": 65536})
         for path in (self.folder / "run").glob("*"):  # what is refused by name, and is to be removed
