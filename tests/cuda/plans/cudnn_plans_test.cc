@@ -108,7 +108,7 @@ TEST_F(CudnnPlans, GroupedHeadsOfALongSequence) {
             {.batch = 1, .tokens = 8192, .heads = 32, .kv_heads = 8, .head_dim = 128, .dtype = DType::bf16});
 }
 
-// Restoring skips the heuristic and the compiler; README of src says what that saves.
+// Restoring skips the heuristic and the compiler.
 TEST_F(CudnnPlans, ComeBackFromFiles) {
   const testing::TempDir folder;
   const PlanFiles files(folder.path(), "a described GPU");
