@@ -1,5 +1,5 @@
-// Loads and stores of a given width. Kernels use these for vectors: they keep their width and their alignment is
-// checked on the emulated GPU, where the optimiser would split plain vector accesses.
+// Loads and stores of a given width. Kernels use these for vectors, so that the width is kept and the emulated GPU can
+// check the alignment; the optimizer may split plain vector accesses.
 #pragma once
 #include "cuda/ptx/ptx.h"
 namespace athanor::cuda {
@@ -11,9 +11,9 @@ __device__ __forceinline__ uint32_t ld4(const void* p) { return *static_cast<con
 __device__ __forceinline__ void st16(void* p, uint4 v) { *static_cast<uint4*>(p) = v; }
 __device__ __forceinline__ void st8(void* p, uint2 v) { *static_cast<uint2*>(p) = v; }
 __device__ __forceinline__ void st4(void* p, uint32_t v) { *static_cast<uint32_t*>(p) = v; }
-// To global memory in one instruction; between other stores the compiler may take st16 apart.
+// To global memory in one instruction; the compiler may split st16 between other stores.
 __device__ __forceinline__ void st16_global(void* p, uint4 v) { ptx::st_global16(p, v); }
-// Read or written once: first in line to leave the caches.
+// Streaming access (evict first), for data that is used once.
 __device__ __forceinline__ uint4 ld16_streaming(const void* p) { return __ldcs(static_cast<const uint4*>(p)); }
 __device__ __forceinline__ void st16_streaming(void* p, uint4 v) { __stcs(static_cast<uint4*>(p), v); }
 #else

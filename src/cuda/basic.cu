@@ -1,8 +1,7 @@
-// Fill, cast, add; sums of a buffer; normally distributed initial values.
-// Layout: flat buffers, a block per tile (flat.h). Memory bound, each byte moves once, except random values: double
-// arithmetic, once per run. Not timed on a GPU yet.
-// Deterministic: a sum goes through partial sums of ranges whose bounds follow from n alone, all in double: squares of
-// small gradients would vanish in f32, those of large ones overflow.
+// Fill, cast, add; sums of buffers; normally distributed initial values.
+// Layout: flat buffers, a block per tile (flat.h). Memory bound, each byte moves once; random values are bound by their
+// double arithmetic, once per run. Not timed on a GPU yet. Deterministic: partial sums are over ranges that depend on n
+// alone, in double, since squares of small gradients would vanish in f32 and those of large ones overflow.
 #include "cuda/basic.h"
 
 #include "base/rng.h"
@@ -13,9 +12,9 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr int kChunks = 4;       // 64 bytes of loads on their way per thread
-constexpr int kMaxRanges = 512;  // of a sum: some four blocks per multiprocessor of an H200
-constexpr int kRangeChunks = 4;  // chunks per thread and step of a range
+constexpr int kChunks = 4;       // per thread: 64 bytes of loads in flight
+constexpr int kMaxRanges = 512;  // per sum: about four blocks per multiprocessor of an H200
+constexpr int kRangeChunks = 4;  // chunks per thread and tile
 constexpr int64_t kRangeTile = kTile<kVector<float>, kRangeChunks>;
 
 // ---- kernels
@@ -70,7 +69,7 @@ __global__ void __launch_bounds__(kTileThreads) add(T* y, const T* a, const T* b
 struct Summed {
   const float* x;
   Flat flat;
-  int tiles;  // of a block
+  int tiles;  // per block
   double* out;
 };
 
@@ -102,7 +101,7 @@ __global__ void __launch_bounds__(kTileThreads)
   if (threadIdx.x == 0) partials[blockIdx.x] = total;
 }
 
-// The partial sums of each range are added to what it names, in order, by one block.
+// One block adds the partial sums of each range, in order, to its `out`.
 __global__ void __launch_bounds__(kMaxRanges)
     add_sums(const double* partials, const __grid_constant__ Ranges<Summed> all) {
   SHARED(double, room, [32]);
@@ -124,7 +123,7 @@ __global__ void __launch_bounds__(kTileThreads) fill_normal(T* x, Normal a, Flat
   const int64_t start = (static_cast<int64_t>(blockIdx.x) * kTileThreads + static_cast<int>(threadIdx.x)) * kElements;
   float v[1][kElements];
 #pragma unroll
-  for (int i = 0; i < kElements; ++i) {  // two roundings, as written in ops/basic.h
+  for (int i = 0; i < kElements; ++i) {  // two roundings, as in ops/basic.h
     const uint64_t index = a.first + static_cast<uint64_t>(start + i);
     v[0][i] = __fadd_rn(a.mean, __fmul_rn(a.std, random_normal(a.seed, a.stream, index)));
   }
@@ -139,7 +138,7 @@ void fill_all(const Tensor& x, T value, cudaStream_t stream) {
   CUDA_CHECK(launch(fill<T>, tiles<kVector<T>, kChunks>(shape, stream), data<T>(x), value, shape));
 }
 
-int64_t range_tiles(int64_t n) { return div_ceil<int64_t>(n, kMaxRanges * kRangeTile); }  // of one range
+int64_t range_tiles(int64_t n) { return div_ceil<int64_t>(n, kMaxRanges * kRangeTile); }  // per block
 int64_t ranges(int64_t n) { return n ? div_ceil(n, range_tiles(n) * kRangeTile) : 0; }
 
 void add_partials(const Ranges<Summed>& table, const double* partials, cudaStream_t stream) {
@@ -153,7 +152,7 @@ size_t partial_bytes(const std::vector<Tensor>& x) {
   return static_cast<size_t>(count) * sizeof(double);
 }
 
-// sum_of(i) is where the sum of x[i] is added.
+// sum_of(i): where the sum of x[i] is added.
 template <bool Square, class SumOf>
 void add_to(const SumOf& sum_of, const std::vector<Tensor>& x, void* scratch, cudaStream_t stream) {
   auto* partials = static_cast<double*>(scratch);

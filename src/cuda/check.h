@@ -1,4 +1,4 @@
-// CUDA_CHECK: every call of the CUDA runtime is checked; the message has the expression, its place and CUDA's words.
+// CUDA_CHECK: every call of the CUDA runtime is checked; the message has the expression, its place and CUDA's text.
 #pragma once
 #include <cuda_runtime_api.h>
 

@@ -1,8 +1,8 @@
 // Sums of columns: out += sum over the rows of x.
 // Layout: x [N, C] row-major. A block of 8 warps sums 32 packs of columns over a range of rows: each warp reads whole
-// lines of every eighth row, the warps' sums meet in shared memory. Memory bound: x is read once; partial sums of at
-// most kMaxRanges ranges go through scratch memory to a second launch. Not timed on a GPU yet. Deterministic: the
-// ranges follow from N and C alone, all sums are in a fixed order.
+// lines of every eighth row, and shared memory combines the warps. Memory bound: x is read once; partial sums of at
+// most kMaxRanges ranges go through scratch memory to a second launch. Deterministic: ranges depend on N and C alone,
+// and all sums have a fixed order. Not timed on a GPU yet.
 #include "cuda/column_sum.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace athanor::cuda {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kRowsInFlight = 4;     // of a warp
+constexpr int kRowsInFlight = 4;     // per warp
 constexpr int64_t kMaxRanges = 256;  // so that the second launch is short
 constexpr int64_t kWave = 5 * 132;   // blocks that an H200 holds at once, by their registers (scripts/occupancy.py)
 
@@ -27,7 +27,7 @@ struct Columns {
 
 template <class T, int E>
 __global__ void __launch_bounds__(32 * kWarps) column_sums(Columns<T> a) {
-  constexpr int kPitch = 32 + 32 / E;  // neighbouring columns, which one lane summed, are written from different banks
+  constexpr int kPitch = 32 + 32 / E;  // padding: a lane writes its E neighbouring columns to different banks
   SHARED(float, sums, [kWarps][E][kPitch]);
   const int lane = static_cast<int>(threadIdx.x), warp = static_cast<int>(threadIdx.y);
   const int tile = static_cast<int>(blockIdx.x) * 32 * E, column = tile + lane * E;
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(32 * kWarps) column_sums(Columns<T> a) {
   }
 }
 
-// How rows are cut into ranges: into as many blocks as one wave has, or a little fewer.
+// Rows per range: so many that all blocks fit into one wave.
 struct Ranges {
   int64_t rows_each, count;
   Ranges(int64_t rows, int64_t columns) {

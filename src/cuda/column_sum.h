@@ -1,4 +1,4 @@
-// Sums of columns on a GPU: the op ColumnSum of ops/gemm.h, and the second pass of kernels that leave partial sums.
+// Sums of columns on a GPU: the op ColumnSum of ops/gemm.h, and the second pass of kernels that write partial sums.
 #pragma once
 #include <cuda_runtime_api.h>
 

@@ -23,7 +23,7 @@ struct CudaGraph final : Graph {
   cudaGraphExec_t exec = nullptr;
 };
 
-// Memory that a failed allocation was about, in words.
+// Throws the error of a failed allocation.
 [[noreturn]] void out_of_memory(const std::string& gpu, size_t bytes, size_t free, size_t total) {
   throw Error(cat(gpu, ": ", bytes, " bytes asked, but ", free, " of ", total,
                   " bytes are free: use a smaller micro-batch or model, or end other programs on this GPU"));
@@ -45,7 +45,7 @@ CudaDevice::CudaDevice(int index) : index_(index) {
                      properties_.multiProcessorCount, " multiprocessors");
   int least = 0, greatest = 0;
   CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-  for (const Lane lane : {Lane::compute, Lane::comm, Lane::copy})  // communication goes before waiting compute blocks
+  for (const Lane lane : {Lane::compute, Lane::comm, Lane::copy})  // comm overtakes pending compute blocks
     CUDA_CHECK(cudaStreamCreateWithPriority(&streams_[static_cast<size_t>(lane)], cudaStreamNonBlocking,
                                             lane == Lane::comm ? greatest : least));
   size_t free = 0, total = 0;
@@ -66,7 +66,7 @@ void* CudaDevice::allocate(size_t bytes, Mem kind) {
   }
   const cudaError_t error = cudaMalloc(&memory, bytes);
   if (error == cudaErrorMemoryAllocation) {
-    (void)cudaGetLastError();  // not sticky; the next launch must not report it
+    (void)cudaGetLastError();  // clears the error, so that the next launch does not report it
     size_t free = 0, total = 0;
     CUDA_CHECK(cudaMemGetInfo(&free, &total));
     out_of_memory(description_, bytes, free, total);
@@ -78,7 +78,7 @@ void* CudaDevice::allocate(size_t bytes, Mem kind) {
   return memory;
 }
 
-void CudaDevice::release(void* memory, size_t bytes, Mem kind) {  // errors are those of earlier work, told elsewhere
+void CudaDevice::release(void* memory, size_t bytes, Mem kind) {  // errors are of earlier work, reported elsewhere
   if (kind != Mem::device) {
     (void)cudaFreeHost(memory);
     return;
@@ -131,7 +131,7 @@ double CudaDevice::peak_flops(DType dtype) const {
   return known ? known->peak_flops(dtype) : 0;
 }
 
-// What other threads call meanwhile, libraries' own among them, is no part of the capture and must not break it.
+// Thread-local mode: calls of other threads, including those of libraries, neither enter nor break the capture.
 void CudaDevice::begin_capture() {
   CUDA_CHECK(cudaStreamBeginCapture(stream(Lane::compute), cudaStreamCaptureModeThreadLocal));
 }

@@ -18,7 +18,7 @@ class CudaDevice final : public Device {
   explicit CudaDevice(int index);
   ~CudaDevice() override;
   cudaStream_t stream(Lane lane) const { return streams_[static_cast<size_t>(lane)]; }
-  // Called after every wait of the host, before CUDA's own verdict on it: throws if the work was given up. Null: none.
+  // Called after every wait of the host, before CUDA's status is checked: throws if the run was aborted. May be null.
   void set_wait_check(std::function<void()> check) { wait_check_ = std::move(check); }
 
   std::string description() const override { return description_; }

@@ -1,4 +1,4 @@
-// The ops on a GPU: each launches on one stream, in order, and returns at once.
+// The ops on a GPU: each is launched on one stream, in order; calls return at once.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -50,7 +50,7 @@ class CudaOps final : public Decorated<CudaOps>, public Tuning {
     } else if constexpr (kIsAttention<Op>) {
       sizes_.attention.run(op, scratch, stream_);
     } else {
-      cuda::run(op, scratch, stream_);  // an op without a kernel does not compile
+      cuda::run(op, scratch, stream_);  // does not compile for an op without a kernel
     }
   }
 

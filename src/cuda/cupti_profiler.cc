@@ -1,6 +1,6 @@
-// Records say when a kernel ran, but not for which op. A launch outside of graphs takes the label that the host has
-// pushed as CUPTI's external correlation id; what a graph replays takes the label of its node, which callbacks note
-// when the node is captured and hand on when an executable graph is made of it.
+// CUPTI records tell when a kernel ran, but not for which op. A launch outside of graphs gets the label that the host
+// has pushed, as CUPTI's external correlation id. A graph replay gets the label of its node: callbacks store it when
+// the node is captured, and copy it to the node of the executable graph.
 #include "cuda/cupti_profiler.h"
 
 #include <cxxabi.h>
@@ -21,7 +21,7 @@ namespace {
 constexpr size_t kBufferBytes = size_t{4} << 20;
 constexpr CUpti_ActivityKind kKinds[] = {
     CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMSET,
-    // Of calls, whose records are read by nobody: with them come the external correlation ids.
+    // Records of API calls are not used, but external correlation ids come only with them.
     CUPTI_ACTIVITY_KIND_RUNTIME, CUPTI_ACTIVITY_KIND_DRIVER, CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION};
 constexpr CUpti_CallbackId kNodeCallbacks[] = {CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED,
                                                CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED};
@@ -90,8 +90,9 @@ class CuptiProfiler final : public Profiler {
   }
 
  private:
-  // CUPTI's buffer callbacks carry no context, so they find the profiler here. The lock also guards what other threads
-  // touch: buffers_, label_of_node_ and problem_. No call of CUPTI under it, for CUPTI has locks of its own.
+  // CUPTI's buffer callbacks have no user data, so they find the profiler here. The lock also guards the members that
+  // other threads use: buffers_, label_of_node_ and problem_. Never call CUPTI while holding it, since CUPTI has locks
+  // of its own.
   struct Only {
     std::mutex mutex;
     CuptiProfiler* profiler = nullptr;
@@ -109,7 +110,7 @@ class CuptiProfiler final : public Profiler {
   struct Record {
     DeviceWork activity;
     uint32_t correlation;
-    uint64_t node;  // of a graph; 0: launched outside of one
+    uint64_t node;  // graph node; 0: launched outside of a graph
   };
 
   void open();
@@ -138,8 +139,8 @@ class CuptiProfiler final : public Profiler {
   std::string description_;
   CUpti_SubscriberHandle subscriber_ = nullptr;
   std::thread::id launcher_ = std::this_thread::get_id();
-  int64_t label_ = 0;    // of what launcher_ launches now
-  std::string problem_;  // the first
+  int64_t label_ = 0;    // label of the current launches of launcher_
+  std::string problem_;  // the first one
   int64_t lost_ = 0;
   std::vector<Buffer> buffers_;
   std::vector<Record> records_;
@@ -154,7 +155,7 @@ std::string CuptiProfiler::problem_of(const char* function, CUptiResult result) 
   return cat("CUPTI: ", function, ": ", text, " (", int(result), ")", remedy(result));
 }
 
-// Kinds are enabled from now on and not only for the steps that count: graphs must be made under them.
+// Kinds are enabled from the start, not only for the profiled steps, since graphs must be created with them enabled.
 void CuptiProfiler::open() {
   require("cuptiSubscribe", call_.cuptiSubscribe(&subscriber_, on_graph_node, this));
   for (const CUpti_CallbackId id : kNodeCallbacks)
@@ -163,10 +164,10 @@ void CuptiProfiler::open() {
   for (const CUpti_ActivityKind kind : kKinds) require("cuptiActivityEnable", call_.cuptiActivityEnable(kind));
 }
 
-// Errors of the end are told nowhere: nothing depends on it any more.
+// Errors are ignored: nothing depends on the profiler any more.
 void CuptiProfiler::close() {
   for (const CUpti_ActivityKind kind : kKinds) (void)call_.cuptiActivityDisable(kind);
-  (void)call_.cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);  // so that all buffers come back
+  (void)call_.cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);  // returns all buffers
   if (subscriber_) (void)call_.cuptiUnsubscribe(subscriber_);
   const std::lock_guard lock(only().mutex);
   only().profiler = nullptr;
@@ -229,7 +230,7 @@ void CuptiProfiler::add(const CUpti_Activity& any) {
 
 template <class T>
 void CuptiProfiler::add(const T& record, const std::string& name) {
-  if (record.start == 0 || record.end < record.start) {  // CUPTI had no memory for its times
+  if (record.start == 0 || record.end < record.start) {  // CUPTI had no memory for the timestamps
     ++lost_;
     return;
   }
@@ -262,7 +263,7 @@ void CuptiProfiler::on_graph_node(void* self_address, CUpti_CallbackDomain, CUpt
 }
 
 DeviceLog CuptiProfiler::take() {
-  // Forced, for what is not in a full buffer; the device is idle, so that no record is incomplete.
+  // Forced, to include partly filled buffers; the device is idle, so every record is complete.
   note("cuptiActivityFlushAll", call_.cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED));
   std::vector<Buffer> buffers;
   {

@@ -1,10 +1,8 @@
-// Embedding look-up and its gradient, rows gathered and scattered by index.
-// Layout: flat packs of 16 bytes where rows allow them. Forward and moves are memory bound: every row is read and
-// written once. The gradient sorts the rows by token first; then a block takes kRun neighbours of that order and sums
-// the rows of each token in registers. A token's first kRun rows or fewer are added to its gradient at once; what later
-// blocks have of it goes to scratch memory, one row of sums a block, and a second launch adds those in order, so that a
-// token that occurs thousands of times keeps many blocks busy. Not timed on a GPU yet. Deterministic: the order of all
-// sums follows from the tokens alone.
+// Embedding look-up and its gradient; rows gathered and scattered by index.
+// Layout: flat packs of 16 bytes where rows allow them. Forward and moves are memory bound: each row is read and
+// written once. The gradient sorts rows by token, then a block sums kRun consecutive rows in registers; sums of a token
+// that began in an earlier run go through scratch memory to a second launch, so that frequent tokens use many blocks.
+// Deterministic: the order of all sums depends on the tokens alone. Not timed on a GPU yet.
 #include "cuda/embedding.h"
 
 #include <algorithm>
@@ -17,7 +15,7 @@ namespace {
 
 // ---- rows moved as they are
 
-constexpr int kMoves = 4;  // of a thread
+constexpr int kMoves = 4;  // per thread
 
 template <class U>
 __device__ __forceinline__ U load_unit(const U* p) {
@@ -30,7 +28,7 @@ __device__ __forceinline__ void store_unit(U* p, U unit) {
 }
 __device__ __forceinline__ void store_unit(uint4* p, uint4 unit) { st16_global(p, unit); }
 
-// Sizes and distances in units U: 16, 4, 2 or 1 bytes.
+// Sizes and strides are in units U: 16, 4, 2 or 1 bytes.
 template <class U>
 struct Moves {
   U* to;
@@ -38,7 +36,7 @@ struct Moves {
   const int* rows;
   int64_t to_stride, from_stride;
   unsigned row_units, units;
-  bool scatter;  // rows of `to` are chosen, else those of `from`
+  bool scatter;  // `rows` indexes `to`, else `from`
 };
 
 template <class U>
@@ -99,7 +97,7 @@ void move(const Move& m, cudaStream_t stream) {
 
 // ---- token and position
 
-constexpr int kSums = 2;  // packs of a thread
+constexpr int kSums = 2;  // packs per thread
 
 template <class T>
 struct LookUp {
@@ -134,12 +132,12 @@ __global__ void __launch_bounds__(kFlatThreads) add_embeddings(LookUp<T> a) {
 
 // ---- gradient
 
-constexpr int kRun = 16;  // rows of a block, in sorted order
+constexpr int kRun = 16;  // rows per block, in sorted order
 constexpr int kRowsInFlight = 8;
 
 struct Runs {
   float* grad;      // [V, C]
-  float* partials;  // [runs, C]: sums of rows whose token's rows began in an earlier run
+  float* partials;  // [runs, C]: sums of a run's first rows if their token began in an earlier run
   SortedIndices sorted;
   int rows, columns;
 
@@ -149,7 +147,7 @@ struct Runs {
   }
 };
 
-// A thread sums E columns: four, so that neighbours read and write whole lines of the gradient, or one.
+// A thread sums E columns: 4, so that neighbouring threads access whole lines of the gradient, or 1.
 template <class T, int E>
 __global__ void __launch_bounds__(kFlatThreads) sum_runs(Runs a, const T* dy) {
   const int run = static_cast<int>(blockIdx.x);
@@ -188,7 +186,7 @@ __global__ void __launch_bounds__(kFlatThreads) sum_runs(Runs a, const T* dy) {
   }
 }
 
-// A block for each run; the first that continues a token's rows adds what this run and the following ones have of them.
+// One block per run; the first run that continues a token adds the partial sums of this run and the following ones.
 template <int E>
 __global__ void __launch_bounds__(kFlatThreads) add_continued(Runs a, int runs) {
   const int first = static_cast<int>(blockIdx.x), token = a.token(first);

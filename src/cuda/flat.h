@@ -1,5 +1,5 @@
-// Flat buffers cut into tiles. A thread has `Chunks` chunks of E elements of a tile, a block's width apart: the
-// accesses of a warp are contiguous, and a thread has the loads of all its chunks on their way at once.
+// Flat buffers divided into tiles. A thread has `Chunks` chunks of E elements of a tile, one block width apart:
+// accesses of a warp are contiguous, and all loads of a thread are in flight at once.
 #pragma once
 #include <algorithm>
 
@@ -27,11 +27,11 @@ Flat flat(const Tensor& like, const P*... buffers) {
 
 template <int E, int Chunks, bool Whole>
 struct Tile {
-  int64_t first;  // element of this thread
+  int64_t first;  // this thread's first element
   Flat flat;
 
   __device__ __forceinline__ int64_t at(int chunk) const { return first + chunk * int64_t{E * kTileThreads}; }
-  __device__ __forceinline__ int left(int chunk) const {  // elements of a chunk
+  __device__ __forceinline__ int left(int chunk) const {  // elements left for a chunk
     const int64_t rest = flat.n - at(chunk);
     return Whole || rest > E ? E : static_cast<int>(rest);
   }
@@ -49,7 +49,7 @@ struct Tile {
   }
 };
 
-// work(Tile) for tile `number`.
+// Calls work(Tile) for tile `number`.
 template <int E, int Chunks, class Work>
 __device__ __forceinline__ void on_tile(const Flat& flat, int64_t number, Work work) {
   const int64_t start = number * kTile<E, Chunks>, first = start + static_cast<int>(threadIdx.x) * E;
@@ -60,7 +60,7 @@ __device__ __forceinline__ void on_tile(const Flat& flat, int64_t number, Work w
   }
 }
 
-// A block for each tile.
+// Launch with one block per tile.
 template <int E, int Chunks>
 LaunchConfig tiles(const Flat& flat, cudaStream_t stream) {
   return {dim3(grid_size(div_ceil(flat.n, kTile<E, Chunks>))), dim3(kTileThreads), 0, stream};

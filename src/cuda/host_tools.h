@@ -9,7 +9,7 @@
 #include "tensor/tensor.h"
 namespace athanor::cuda {
 
-// f.operator()<T>() with T = float, bf16 or fp16 as the tensor has it.
+// Calls f.operator()<T>() with T = float, bf16 or fp16, by dtype.
 template <class F>
 void by_type(DType dtype, F f) {
   switch (dtype) {
@@ -35,7 +35,7 @@ inline unsigned grid_size(int64_t n) {
   return static_cast<unsigned>(n);
 }
 
-// Columns of a matrix whose kernel counts rows and columns in 32 bits.
+// Columns of a matrix for kernels that count rows and columns in 32 bits.
 inline int checked_columns(const char* op, const Tensor& t) {
   CHECK(t.cols() < 1 << 30 && t.rows() < int64_t{1} << 31, op, ": ", t.shape, " is beyond 32-bit indices");
   return static_cast<int>(t.cols());

@@ -1,7 +1,7 @@
-// Stable radix sort of row numbers by index, least digit first; two passes of up to 9 bits for any usual vocabulary.
-// A pass is three launches: how often each digit occurs in each tile of rows, where each tile's rows of a digit go, and
-// the move. Within a tile a warp ranks 32 rows at a time by comparing digits among its lanes, against counters of its
-// own, so that the order is the rows' own whatever the schedule. Latency bound and small beside what uses it.
+// Stable radix sort of row numbers by index, least digit first; two passes of up to 9 bits for usual vocabularies.
+// A pass is three launches: count each digit per tile of rows, prefix sums for the place of each tile's rows, and the
+// move. Within a tile a warp ranks 32 rows at a time by comparing digits among its lanes, with its own counters, so
+// that the order does not depend on scheduling. Latency bound, and short beside the kernels that use it.
 #include "cuda/index_sort.h"
 
 #include <algorithm>
@@ -12,23 +12,23 @@ namespace athanor::cuda {
 namespace {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
-constexpr int kRounds = 8;  // of 32 rows a warp
+constexpr int kRounds = 8;  // per warp, of 32 rows each
 constexpr int kTile = kThreads * kRounds;
-constexpr int kMaxBits = 9;  // of a digit: 16 KiB of counters
+constexpr int kMaxBits = 9;  // per digit: 16 KiB of counters
 
 struct Pass {
   const int *index, *row;  // row: null for 0, 1, 2, ...
   int *index_out, *row_out;
-  int* counts;  // [digits, tiles], then the place of the first such row
+  int* counts;  // [digits, tiles]; after the prefix sums the place of the first such row
   int rows, shift, bits;
 };
 
 struct Ranks {
   int digit[kRounds];   // -1 past the end
-  int before[kRounds];  // rows of that digit before, in the same warp
+  int before[kRounds];  // earlier rows with that digit in the same warp
 };
 
-// counters: [kWarps, digits], how many rows of each digit a warp has.
+// counters: [kWarps, digits], rows per digit and warp.
 __device__ __forceinline__ Ranks rank_rows(const Pass& a, int* counters) {
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   for (int i = thread; i < kWarps << a.bits; i += kThreads) counters[i] = 0;
@@ -47,7 +47,7 @@ __device__ __forceinline__ Ranks rank_rows(const Pass& a, int* counters) {
     const int digit = ranks.digit[r];
     const unsigned same = __match_any_sync(~0u, digit);
     const int before = digit < 0 ? 0 : own[digit];
-    __syncwarp();  // all have read
+    __syncwarp();  // reads are done
     if (digit >= 0 && (same & lanes_below) == 0) own[digit] = before + __popc(same);
     __syncwarp();  // before the next round reads
     ranks.before[r] = before + __popc(same & lanes_below);
@@ -68,14 +68,14 @@ __global__ void __launch_bounds__(kThreads) count_digits(Pass a) {
   }
 }
 
-// values[i] = the sum of those before it; one block, whose threads take `each` neighbours.
+// Exclusive prefix sum in place; one block, `each` consecutive values per thread.
 __global__ void __launch_bounds__(1024) sums_before(int* values, int count, int each) {
   SHARED(int, warp_sums, [32]);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const int begin = min(thread * each, count), end = min(begin + each, count);
   int own = 0;
   for (int i = begin; i < end; ++i) own += values[i];
-  int sum = own;  // of the lanes up to this one
+  int sum = own;  // inclusive prefix sum over the lanes
 #pragma unroll
   for (int offset = 1; offset < 32; offset *= 2) {
     const int other = __shfl_up_sync(~0u, sum, offset);
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kThreads) place_rows(Pass a) {
   int* counters = reinterpret_cast<int*>(raw);
   const Ranks ranks = rank_rows(a, counters);
   __syncthreads();
-  for (int d = static_cast<int>(threadIdx.x); d < 1 << a.bits; d += kThreads) {  // where each warp's rows begin
+  for (int d = static_cast<int>(threadIdx.x); d < 1 << a.bits; d += kThreads) {  // first place of each warp's rows
     int place = a.counts[static_cast<size_t>(d) * gridDim.x + blockIdx.x];
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) {
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kThreads) place_rows(Pass a) {
   }
 }
 
-// How many passes of how many bits.
+// Number of passes, and bits per pass.
 struct Digits {
   int passes, bits;
   explicit Digits(int64_t limit) {

@@ -1,5 +1,5 @@
-// A stable sort of row numbers by an index, so that all rows of an index are neighbours in their own order. With it
-// sums over rows of equal index need no atomics and have one order.
+// A stable sort of row numbers by index, so that rows with equal index are adjacent and in order. Sums over them then
+// need no atomics and have a fixed order.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -17,5 +17,5 @@ struct SortedIndices {
   const int* row;
 };
 size_t sort_scratch(int64_t rows, int64_t limit);                                        // bytes; a multiple of 256
-SortedIndices sort_indices(const Indices& indices, void* scratch, cudaStream_t stream);  // the result lies in scratch
+SortedIndices sort_indices(const Indices& indices, void* scratch, cudaStream_t stream);  // the result is in scratch
 }  // namespace athanor::cuda

@@ -1,5 +1,5 @@
-// Every op that kernels of this folder compute: run(op, scratch, stream) launches, scratch(op) is the temporary memory
-// in bytes, a function of the op alone. Products come from cuBLASLt, attention also from cuDNN; see cuda_ops.h.
+// The ops that this folder's kernels compute: run(op, scratch, stream) launches; scratch(op) is the temporary memory in
+// bytes and depends on the op alone. Products are computed by cuBLASLt, attention also by cuDNN; see cuda_ops.h.
 #pragma once
 #include "cuda/attention/attention.h"
 #include "cuda/basic.h"

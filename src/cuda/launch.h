@@ -1,5 +1,5 @@
-// Launching kernels and declaring shared memory, in the same words for nvcc and for the emulated GPU of the tests.
-// A source with kernels includes this header first; it brings the CUDA language in both worlds.
+// Launching kernels and declaring shared memory, with the same syntax for nvcc and for the emulated GPU of the tests. A
+// source with kernels includes this header first; it provides the CUDA language in both cases.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -14,8 +14,8 @@
 #include "cuda/host/launch_raw.h"
 #endif
 
-// SHARED(float, part, [32]); static shared memory.  DYN_SMEM(bytes); the dynamic part, 1024-byte aligned, for which the
-// compiler makes the static part, if there is one, a multiple of 1024 bytes.
+// SHARED(float, part, [32]); declares static shared memory. DYN_SMEM(bytes); declares the dynamic part, 1024-byte
+// aligned; the compiler then pads a static part to a multiple of 1024 bytes.
 #ifdef __CUDACC__
 #define SHARED(type, name, ...) __shared__ __align__(16) type name __VA_ARGS__
 #define DYN_SMEM(name) extern __shared__ __align__(1024) unsigned char name[]
@@ -29,11 +29,11 @@ struct LaunchConfig {
   cudaStream_t stream = nullptr;
   unsigned cluster = 1;       // blocks along x in a cluster; sm_90 and later
   bool programmatic = false;  // may start before its predecessor ends (griddepcontrol); sm_90 and later
-  bool cooperative = false;   // all blocks resident together, so that they may wait for each other
+  bool cooperative = false;   // all blocks are resident, so they may wait for each other
 };
 
-// More dynamic shared memory than 48 KiB less the static part, which is small here, has to be asked for; a block gets
-// at most what the GPU has for one.
+// Dynamic shared memory above 48 KiB minus the static part (small here) must be requested; the limit is the GPU's
+// maximum per block.
 template <class... P>
 cudaError_t ask_for_shared(void (*kernel)(P...), size_t bytes) {
   constexpr size_t kUnasked = 32 << 10;

@@ -1,10 +1,10 @@
 // Softmax cross-entropy, a block per row of logits.
-//   lse = log sum exp(z);  loss = lse - z_target;
-//   dz = scale ((1 + 2 z_loss lse) softmax(z) - onehot(target)), written over z.
-// The first pass finds maximum and sum of exponentials together [Milakov & Gimelshein 2018] and leaves the row in
-// shared memory, the second writes the gradient from there: each logit is read once and written once. What does not fit
-// beside a second block of the multiprocessor is read again, from the L2 cache. Memory bound; not timed on a GPU yet.
-// Deterministic: the order of sums follows from the number of columns alone.
+//   lse = log sum exp(z);  loss = lse - z_target;  dz = scale ((1 + 2 z_loss lse) softmax(z) - onehot(target)), in
+//   place.
+// The first pass finds maximum and sum together [Milakov & Gimelshein 2018] and keeps the row in shared memory for the
+// second, which writes the gradient; columns that do not fit (two blocks per multiprocessor) are read again, from L2.
+// Memory bound: each logit is read and written once. Deterministic: the order of sums depends on the number of columns
+// alone. Not timed on a GPU yet.
 #include "cuda/loss.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace athanor::cuda {
 namespace {
 
 constexpr int kMaxThreads = 512;
-constexpr int kBatch = 4;  // loads of 16 bytes on their way per thread
+constexpr int kBatch = 4;  // 16-byte loads in flight per thread
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
 // ---- device helpers
@@ -37,7 +37,7 @@ struct Logits {
   float z_loss;
 };
 
-// The values of columns past the vocabulary, in a chunk at column c.
+// Replaces the values of columns past the vocabulary in a chunk at column c.
 template <int E>
 __device__ __forceinline__ void mask(float (&values)[E], int c, int vocab, float instead) {
   if (c + E <= vocab) return;
@@ -45,10 +45,10 @@ __device__ __forceinline__ void mask(float (&values)[E], int c, int vocab, float
   for (int i = 0; i < E; ++i) values[i] = c + i < vocab ? values[i] : instead;
 }
 
-// e^x for x <= 0, 0 below the normal numbers.
+// e^x for x <= 0; results below the normal numbers are 0.
 __device__ __forceinline__ float exp_fast(float x) { return ptx::exp2_approx(x * 0x1.715476p0f); }
 
-// e^(x - base) summed over what a thread has seen, relative to its largest logit.
+// A thread's running sum of e^(x - base), relative to its largest logit so far.
 struct OnlineSum {
   float most = -kInf, sum = 0;
 
@@ -74,7 +74,7 @@ struct OnlineSum {
   }
 };
 
-// The chunks c, c + step, ... of a batch, -inf past the vocabulary.
+// Loads the chunks c, c + step, ... of a batch; -inf past the vocabulary.
 template <class T>
 __device__ __forceinline__ void load_batch(float (&x)[kBatch][kVector<T>], const Logits<T>& a, const T* row, T* kept,
                                            int c, int step) {
@@ -99,7 +99,7 @@ __device__ __forceinline__ void load_batch(float (&x)[kBatch][kVector<T>], const
 }
 
 struct Softmax {
-  float base, factor;  // dz = factor e^(z - base), but at the target:
+  float base, factor;  // dz = factor e^(z - base), except at the target
   int target;
   float at_target;
 };
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy(Logits<T> a) {
     if (a.scale) write_zeros(a, row);
     return;
   }
-  // The thread whose chunks hold the target reads it before it writes. Nobody can throw here: a target outside the
+  // The thread whose chunks hold the target reads it before it writes. Kernels cannot throw: a target outside the
   // vocabulary makes the loss NaN, and the step is skipped.
   const bool owner = static_cast<int>(threadIdx.x) == target / kElements % static_cast<int>(blockDim.x);
   const float logit = owner && target < a.vocab ? to_float(row[target]) : __int_as_float(0x7fffffff);
@@ -173,13 +173,13 @@ __global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy(Logits<T> a) {
 
 // ---- launcher
 
-// Columns that two blocks of a multiprocessor can keep, in whole chunks.
+// Columns that fit into shared memory with two blocks per multiprocessor, in whole chunks.
 template <class T>
 int kept_columns(int vocab) {
   int device = 0, bytes = 0;
   CUDA_CHECK(cudaGetDevice(&device));
   CUDA_CHECK(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
-  const int most = (bytes / 2 - (2 << 10)) / 16 * kVector<T>;  // 1 KiB per block is the system's
+  const int most = (bytes / 2 - (2 << 10)) / 16 * kVector<T>;  // CUDA reserves 1 KiB per block
   return std::min(round_up(vocab, kVector<T>), most);
 }
 }  // namespace

@@ -13,7 +13,7 @@
 namespace athanor {
 namespace {
 
-// Of cuDNN's attention, where it is not asked for by name and no plan has more left (Tuning::allow_scratch).
+// Limit of cuDNN's scratch memory for attention "auto", unless the plan has more left (Tuning::allow_scratch).
 constexpr size_t kMostAutomaticScratch = size_t{2} << 30;
 constexpr int kOldestMajor = 8;  // compute capability 8.0: bf16 on tensor cores and cp.async
 
@@ -38,7 +38,7 @@ GpuReport describe(int index) {
   return gpu;
 }
 
-// cuDNN compiles its kernels where no file has them, with a compiler that it looks for by name.
+// cuDNN compiles kernels with NVRTC, which it opens by name; opening it first makes it found.
 void find_compiler(const SearchPlaces& places, const std::string& cudnn_file) {
   try {
     open_nvrtc(places, cudnn_file);
@@ -48,7 +48,7 @@ void find_compiler(const SearchPlaces& places, const std::string& cudnn_file) {
 }
 
 struct FoundCudnn {
-  std::unique_ptr<cuda::CudnnAttention> attention;  // null where the program's own kernels do all attention
+  std::unique_ptr<cuda::CudnnAttention> attention;  // null: the program's own kernels compute all attention
   std::string name;                                 // of the library
   std::string why_not;
 };

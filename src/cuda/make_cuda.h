@@ -1,5 +1,5 @@
-// The CUDA backend as the program sees it, free of CUDA's headers: a build without CUDA has the same functions, which
-// say why there is none.
+// Interface of the CUDA backend, free of CUDA headers. A build without CUDA has the same functions (absent/no_cuda.cc),
+// which report that there is none.
 #pragma once
 #include <functional>
 #include <memory>
@@ -17,13 +17,13 @@ namespace athanor {
 enum class CudaAttention : uint8_t { automatic, builtin, cudnn };
 
 struct CudaOptions {
-  int index = 0;  // of the GPU, as CUDA counts those that this process sees
-  // cudnn: its attention wherever it can; automatic: where a plan has memory for it, unless the program's own is
-  // found to be faster (Tuning). Both only for sequences of `tokens` tokens without gaps, which the caller promises by
-  // giving their length.
+  int index = 0;  // CUDA's index among the visible GPUs
+  // cudnn: cuDNN's attention wherever it supports the op; automatic: where its plan fits in memory, unless a trial
+  // finds the program's own kernels faster (Tuning). Both only for sequences of exactly `tokens` tokens; setting
+  // `tokens` promises that.
   CudaAttention attention = CudaAttention::automatic;
-  int64_t tokens = 0;       // 0: sequences of any length, documents, windows: kernels of the program's own
-  std::string plan_folder;  // keeps cuDNN's plans for later runs; "": they are made at each start
+  int64_t tokens = 0;       // 0: any lengths, documents, windows: only the program's own kernels
+  std::string plan_folder;  // stores cuDNN's plans for later runs; "": plans are built at each start
 };
 
 struct CudaBackend {
@@ -31,7 +31,7 @@ struct CudaBackend {
   std::unique_ptr<Ops> ops;          // must not outlive device
   Tuning* tuning = nullptr;          // part of ops
   std::string description;           // GPU and libraries, for the log
-  std::string attention;             // whose may be used beside the program's own: "cuDNN 9.19.0"; "" for none
+  std::string attention;             // library used besides the program's own kernels: "cuDNN 9.19.0"; "": none
   std::unique_ptr<Sensors> sensors;  // null: NVML is missing
 };
 
@@ -40,34 +40,33 @@ struct GpuReport {
   std::string name;
   int major = 0, minor = 0, multiprocessors = 0;
   size_t memory_bytes = 0;
-  double peak_flops = 0;  // bf16, of the data sheet; 0 if not known
-  double copy_bytes = 0;  // per second, of the memory's data rate
-  std::string uuid;       // of this very GPU, in hexadecimal
+  double peak_flops = 0;  // bf16, from the data sheet; 0: unknown
+  double copy_bytes = 0;  // per second, from the memory's data rate
+  std::string uuid;       // hexadecimal
   std::string problem;    // empty if it can be used
 };
 std::vector<GpuReport> list_gpus();
 
-// Why no GPU can be used: no driver, none there, built without CUDA; empty if the first one can.
+// Why no GPU can be used: no driver, no GPU, built without CUDA; empty if the first one can be used.
 std::string why_no_cuda();
 
-// Which of NVIDIA's libraries without which a GPU is of no use is missing, and what brings it; empty if none is.
+// The required NVIDIA library that is missing and the packages that provide it; empty if none is missing.
 std::string why_no_libraries();
 
-// Throws Error, naming what is missing and what brings it.
+// Throws Error naming what is missing and the packages that provide it.
 CudaBackend make_cuda(const CudaOptions&);
 
-// Of the GPU that this process uses, through CUPTI; one at a time. Not verified on hardware. Throws Error, naming what
-// is missing and what brings it.
+// Profiler of this process' GPU, through CUPTI; one at a time. Not verified on hardware. Throws Error as make_cuda().
 std::unique_ptr<Profiler> make_cuda_profiler();
 
-// Ranks with a GPU each, over NCCL. Not verified on hardware.
+// Ranks with one GPU each, over NCCL. Not verified on hardware.
 struct NcclOptions {
-  std::function<std::string()> place = [] { return std::string(); };  // of this rank: "rank 3 (node-7) at step 17"
-  // Seconds, as of now: to make a communicator, and of a collective whose end nobody else explains.
+  std::function<std::string()> place = [] { return std::string(); };  // for messages: "rank 3 (node-7) at step 17"
+  // Seconds: limit for creating a communicator, and for a collective without another known failure.
   std::function<double()> timeout = [] { return 600.0; };
-  std::function<void(const std::string& why)> fail = [](const std::string&) {};  // tells the other ranks
-  std::function<std::string()> failure = [] { return std::string(); };           // of some rank, as told; "": none
-  // How many collectives this rank's device has begun, and whether it is within one. On a thread of the transport.
+  std::function<void(const std::string& why)> fail = [](const std::string&) {};  // reports a failure to other ranks
+  std::function<std::string()> failure = [] { return std::string(); };           // reported by some rank; "": none
+  // Collectives that this rank's device has begun, and whether one is running. Called on a thread of the transport.
   std::function<void(uint64_t begun, bool inside)> progress = [](uint64_t, bool) {};
 };
 
@@ -76,8 +75,8 @@ struct NcclTransport {
   std::string version;  // of the library
 };
 
-// All ranks of `control`, which carries what hosts say to each other (ids, groups, barriers) and belongs to the
-// transport from now on. device: that of make_cuda(), made by this thread; outlives the communicators. Throws Error
-// naming what is missing and what brings it.
+// Collective over all ranks of `control`, which carries the hosts' messages (ids, groups, barriers) and is owned by the
+// transport from then on. device: made by make_cuda() on this thread; outlives the communicators. Throws Error as
+// make_cuda().
 NcclTransport make_nccl(Device& device, NcclOptions, std::unique_ptr<Communicator> control);
 }  // namespace athanor

@@ -2,8 +2,8 @@
 //   GELU: y = x s(z), z = 2 sqrt(2/pi) (x + 0.044715 x^3), s(z) = 1 / (1 + exp(-z)), which is the tanh form since
 //   0.5 (1 + tanh(z/2)) = s(z)  [Hendrycks & Gimpel 2016, sec. 2];  dx = dy (s + x s (1 - s) dz/dx).
 //   SwiGLU: y = g s(g) u  [Shazeer 2020, eq. 5];  dg = dy u s (1 + g (1 - s)), du = dy g s.
-// Layout: flat packs of 16 bytes, all loads of a thread before its first store, so that an output may be an input.
-// Memory bound: every tensor is read or written once. Not timed on a GPU yet.
+// Layout: flat packs of 16 bytes; a thread loads everything before its first store, so outputs may alias inputs. Memory
+// bound: each tensor is read or written once. Not timed on a GPU yet.
 #include "cuda/mlp.h"
 
 #include "cuda/pack.h"
@@ -29,7 +29,7 @@ __device__ __forceinline__ float gelu_derivative(float x) {
 
 // ---- kernels
 
-constexpr int kForward = 4, kBackward = 2;  // packs of a stream that a thread has in flight
+constexpr int kForward = 4, kBackward = 2;  // packs in flight per thread and tensor
 
 template <class T, int E>
 __global__ void __launch_bounds__(kFlatThreads) gelu_forward(T* y, const T* x, unsigned packs) {
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kFlatThreads) gelu_backward(T* dx, const T* dy
   }
 }
 
-// Pack `at` of [N, F] as an element of [N, 2F]: its gate; its up is F further. A row has `row_packs` packs.
+// The gate of pack `at` of [N, F] in [N, 2F]; the up value is F elements further. row_packs: packs per row.
 template <int E>
 __device__ __forceinline__ size_t gate_of(unsigned at, unsigned row_packs) {
   return (static_cast<size_t>(at / row_packs) * row_packs + at) * E;

@@ -1,7 +1,8 @@
-// What Muon's products lack: a matrix divided by its norm, sums of two matrices, and outputs of one size (NorMuon).
-// Layout: matrices row-major, rows may be apart. A block has a piece of one row. Memory bound: the norm reads its
-// matrix twice, from the caches where it fits. Deterministic: each row is summed by one block, the rows' sums in order
-// by another. Not timed on a GPU yet.
+// Muon's elementwise kernels: division of a matrix by its norm, sums of two matrices, and normalization of outputs
+// (NorMuon).
+// Layout: row-major matrices, rows may be strided; a block has a piece of one row. Memory bound: the norm reads its
+// matrix twice, from L2 if it fits. Deterministic: one block sums each row, another adds the rows' sums in order. Not
+// timed on a GPU yet.
 #include "cuda/muon.h"
 
 #include "cuda/host_tools.h"
@@ -12,10 +13,10 @@ namespace athanor::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kElements = 4;  // of a thread
+constexpr int kElements = 4;  // per thread
 constexpr int kPiece = kThreads * kElements;
 
-// Rows of a matrix and how they are read.
+// Rows of a matrix.
 template <class T>
 struct Rows {
   T* data;
@@ -60,7 +61,7 @@ __global__ void __launch_bounds__(kThreads) square_rows(double* sums, Rows<const
   if (threadIdx.x == 0) sums[blockIdx.x] = total;
 }
 
-// sums[rows] = what the matrix is multiplied by.
+// sums[rows] = the factor of the matrix, 1 / (margin norm + eps).
 __global__ void __launch_bounds__(kThreads) inverse_norm(double* sums, int64_t rows, double margin, double eps) {
   SHARED(double, room, [32]);
   double sum = 0;
@@ -84,7 +85,8 @@ __global__ void __launch_bounds__(kThreads)
   store_chunk(y + row * columns, v, column, columns, vector);
 }
 
-// sums[column] = sum of squares of a column: a warp's lanes have neighbours, its block's warps every kWarps-th row.
+// sums[column] = sum of squares of a column: lanes of a warp have adjacent columns, warps of a block every kWarps-th
+// row.
 constexpr int kLanes = 32, kWarps = kThreads / kLanes;
 template <class T>
 __global__ void __launch_bounds__(kThreads) square_columns(double* sums, const T* x, int64_t rows, int columns) {
@@ -103,7 +105,7 @@ __global__ void __launch_bounds__(kThreads) square_columns(double* sums, const T
   sums[column] = sum;
 }
 
-// The rule of NormalizeNeurons for v; factors: what the weights of each output are multiplied by.
+// The update of v in NormalizeNeurons; factors: one per output, for its weights.
 struct NeuronRule {
   const StepState* state;
   int64_t outputs;

@@ -1,12 +1,11 @@
-// RMSNorm and LayerNorm, forward, again, and backward.
+// RMSNorm and LayerNorm: forward, recomputation of y, backward.
 //   y = (h - mean) rstd w + b,  mean = 0 and no b for rms  [Ba et al. 2016, eq. 4; Zhang & Sennrich 2019, eq. 4].
 //   With x = (h - mean) rstd and g = dy w:
 //   dh += rstd (g - mean(g) - x mean(g x)), without mean(g) for rms;  dw += sum of dy x, db += sum of dy over the rows.
-// Layout: [N, C] row-major. Memory bound, each activation is read and written once: a team of whole warps holds a row
-// in registers, a few packs of 16 bytes a thread, forward up to 16384 columns of 16 bits, backward up to 8192 (half as
-// many of 32 bits). Short rows share a block. Other rows take kernels that go through memory element by element, once
-// for each sum. Backward a block keeps its sums for dw and db over many rows. Not timed on a GPU yet. Deterministic:
-// sums over rows go through partial sums per block, whose number follows from the shape alone.
+// Layout: [N, C] row-major; whole warps hold a row in registers, up to 16384 columns of 16 bits forward and 8192
+// backward (half as many of 32 bits); other rows are read element by element. Memory bound: each activation is read and
+// written once. Deterministic: sums over rows go through per-block partial sums, whose number depends on the shape
+// alone. Not timed on a GPU yet.
 #include "cuda/norm.h"
 
 #include <algorithm>
@@ -19,12 +18,12 @@ namespace athanor::cuda {
 namespace {
 
 constexpr int kMaxThreads = 512;
-constexpr int kShortBlock = 256;        // threads of a block that several rows share
-constexpr int64_t kMaxRowBlocks = 264;  // of the backward pass: two for each multiprocessor of an H200
-constexpr int64_t kMinBlockRows = 8;    // so that partial sums stay few beside the rows
-constexpr int kForwardPacks = 4;        // of a thread
+constexpr int kShortBlock = 256;        // threads of a block with several short rows
+constexpr int64_t kMaxRowBlocks = 264;  // backward: two per multiprocessor of an H200
+constexpr int64_t kMinBlockRows = 8;    // keeps the partial sums small compared with the rows
+constexpr int kForwardPacks = 4;        // per thread
 template <class T>
-constexpr int kBackwardPacks = 16 / kVector<T>;  // 16 elements: their sums stay in registers too
+constexpr int kBackwardPacks = 16 / kVector<T>;  // 16 elements, whose sums also fit in registers
 
 // ---- device helpers
 
@@ -39,7 +38,7 @@ struct Rows {
   float eps;
 };
 
-// The one formula of y, for the same bits everywhere.
+// The only place that computes y, so that its bits are the same everywhere.
 __device__ __forceinline__ float normalised(float h, float mean, float rstd, float w, float b) {
   return fmaf((h - mean) * rstd, w, b);
 }
@@ -84,7 +83,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_forward(Rows<T> a) {
   SHARED(float, room, [32]);
   constexpr int kElements = kVector<T>;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
-  if (row >= a.rows) return;  // the whole warp; the other rows of the block meet nowhere
+  if (row >= a.rows) return;  // returns whole warps; nothing synchronizes rows of a block
   const int64_t start = row * a.columns;
   Pack<T, kElements> h[kForwardPacks] = {};
 #pragma unroll
@@ -102,7 +101,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_forward(Rows<T> a) {
     }
   }
   float mean = 0;
-  if constexpr (K == NormKind::layer) {  // the variance needs the mean first: the difference of squares cancels
+  if constexpr (K == NormKind::layer) {  // mean first: E[h^2] - mean^2 would cancel
     mean = block_sum(sum, room) / static_cast<float>(a.columns);
     squares = 0;
 #pragma unroll
@@ -191,8 +190,8 @@ struct BackwardRows {
   int columns;
 };
 
-// The sums of both values over a row's warps, in each of its threads. All rows of the block take part; `room` is
-// another half of the shared memory in every second call, so that one barrier is enough.
+// Sums both values over the warps of a row; all threads get the result. All rows of the block must call it. `room`
+// alternates between two halves of shared memory from call to call, so that one barrier suffices.
 __device__ __forceinline__ float2 row_sums(float2 value, float2* room) {
   value.x = warp_reduce(value.x, Plus{});
   value.y = warp_reduce(value.y, Plus{});
@@ -208,7 +207,7 @@ __device__ __forceinline__ float2 row_sums(float2 value, float2* room) {
   return value;
 }
 
-// Sums for dw and db of the columns of a thread.
+// Partial dw and db of a thread's columns.
 template <class T>
 struct ColumnSums {
   static constexpr int kPacks = kBackwardPacks<T>, kElements = kVector<T>;
@@ -226,8 +225,8 @@ struct ColumnSums {
     }
   }
 
-  // In shared memory: element i of pack p of a thread at [p, i, thread], in rows of this length, so that neither
-  // neighbouring threads nor neighbouring columns meet in a bank.
+  // In shared memory element i of pack p of a thread is at [p, i, thread], with padded rows, so that neither
+  // neighbouring threads nor neighbouring columns have bank conflicts.
   static __host__ __device__ int pitch(int threads) { return threads + 32 / kElements; }
   static __host__ __device__ int slots(int threads) { return kPacks * kElements * pitch(threads); }
   static __device__ __forceinline__ int slot(int column, int threads) {
@@ -249,7 +248,7 @@ struct ColumnSums {
   }
 };
 
-// A row in registers, loaded at once.
+// A row in registers; all loads are in flight at once.
 template <class T>
 struct BackwardRow {
   static constexpr int kPacks = kBackwardPacks<T>, kElements = kVector<T>;
@@ -269,7 +268,7 @@ struct BackwardRow {
     if constexpr (K == NormKind::layer) mean = a.mean[row];
     rstd = a.rstd[row];
   }
-  // Adds to the columns' sums; returns this thread's part of the sums of g and g x.
+  // Adds to the column sums; returns this thread's partial sums of g and g x.
   __device__ __forceinline__ float2 add_to(ColumnSums<T>& sums, const float (&w)[kPacks][kElements]) const {
     float2 sum{0, 0};
 #pragma unroll
@@ -300,11 +299,12 @@ struct BackwardRow {
   }
 };
 
-// Resident blocks of a multiprocessor load by turns: three where registers allow it without spilling.
+// Resident blocks per multiprocessor, so that one computes while others load: three if registers allow it without
+// spilling.
 template <NormKind K, class T>
 constexpr int kShortResident = K == NormKind::rms && sizeof(T) == 2 ? 3 : 2;
 
-// blockDim.y rows at a time, blockDim.x threads each. Shared memory: sums of each of these rows, if there are several.
+// blockDim.y rows at a time, blockDim.x threads each. Shared memory: column sums per row, if there are several rows.
 template <NormKind K, class T, int Threads>
 __global__ void __launch_bounds__(Threads, Threads == kShortBlock ? kShortResident<K, T> : 1)
     norm_backward(BackwardRows<T> a) {
@@ -332,7 +332,7 @@ __global__ void __launch_bounds__(Threads, Threads == kShortBlock ? kShortReside
   constexpr int kSums = kLayer ? 2 : 1;
   float* partial = a.partials + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(kSums * a.columns);
   if (blockDim.y == 1) return sums.template store<K>(partial, a.columns);
-  DYN_SMEM(raw);                                             // none was asked for if there is one row at a time
+  DYN_SMEM(raw);                                             // unused with one row at a time
   float* const shared_sums = reinterpret_cast<float*>(raw);  // [blockDim.y, dw | db]
   const int threads = static_cast<int>(blockDim.x), slots = ColumnSums<T>::slots(threads);
   sums.template store_shared<K>(shared_sums + static_cast<int>(threadIdx.y) * kSums * slots);
@@ -347,7 +347,7 @@ __global__ void __launch_bounds__(Threads, Threads == kShortBlock ? kShortReside
   }
 }
 
-// ---- backward, any row: sums for dw and db in shared memory, each column with the thread that owns it
+// ---- backward, any row: dw and db sums in shared memory, each column always by the same thread
 
 template <NormKind K, class T>
 __global__ void __launch_bounds__(kMaxThreads) norm_backward_any(BackwardRows<T> a) {
@@ -403,7 +403,7 @@ void by_kind(NormKind kind, DType dtype, F f) {
   });
 }
 
-// Threads of a row that holds so many packs a thread; 0 if the row does not fit or is not whole packs.
+// Threads per row with `packs` packs per thread; 0 if the row does not fit or is not made of whole packs.
 template <class T, class... P>
 unsigned row_threads(int columns, int packs, const P*... pointers) {
   const int threads = round_up(div_ceil(columns, kVector<T> * packs), 32);
@@ -411,7 +411,7 @@ unsigned row_threads(int columns, int packs, const P*... pointers) {
 }
 unsigned any_row_threads(int columns) { return static_cast<unsigned>(std::min(kMaxThreads, round_up(columns, 32))); }
 
-// Kernel `in_registers` or, where rows do not fit, kernel `any`.
+// Launches kernel `in_registers`, or `any` if rows do not fit in registers.
 template <class T>
 void launch_rows(void (*in_registers)(Rows<T>), void (*any)(Rows<T>), const Rows<T>& a, cudaStream_t stream) {
   const unsigned threads = row_threads<T>(a.columns, kForwardPacks, a.h, a.y, a.w.data, a.b.data);
@@ -429,7 +429,7 @@ int64_t row_blocks(int64_t rows) { return div_ceil<int64_t>(rows, rows_per_block
 
 // The smallest GPUs give a block 99 KiB: rows of 12,544 columns with a layer norm, twice as many with an RMSNorm.
 void require_shared(size_t bytes, int64_t columns) {
-  constexpr size_t kStaticBytes = 1024;  // `room`, and nothing up to where DYN_SMEM is aligned
+  constexpr size_t kStaticBytes = 1024;  // `room`, padded to the alignment of DYN_SMEM
   int device = 0, most = 0;
   CUDA_CHECK(cudaGetDevice(&device));
   CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));

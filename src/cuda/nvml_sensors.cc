@@ -12,7 +12,7 @@ using namespace nvml;
 
 class NvmlSensors final : public Sensors {
  public:
-  // The GPU is found by its address on the bus: NVML counts other GPUs than CUDA_VISIBLE_DEVICES leaves.
+  // Finds the GPU by its PCI address, since NVML's indices ignore CUDA_VISIBLE_DEVICES.
   NvmlSensors(const NvmlTable& call, const char* bus) : call_(call) {
     require(call_.nvmlInit_v2(), "nvmlInit");
     if (const nvmlReturn_t result = call_.nvmlDeviceGetHandleByPciBusId_v2(bus, &gpu_); result != NVML_SUCCESS) {

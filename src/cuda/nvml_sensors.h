@@ -7,7 +7,7 @@
 
 namespace athanor::cuda {
 
-// Of the GPU that CUDA counts as `index`. Null where NVML is missing or does not know it, said at level debug.
+// Sensors of the GPU with CUDA's `index`. Null, logged at level debug, if NVML is missing or does not know it.
 std::unique_ptr<Sensors> nvml_sensors(int index, const SearchPlaces& places);
 
 }  // namespace athanor::cuda

@@ -1,11 +1,8 @@
 // The end of a step: StepControl in one thread; update rules over all flat buffers in one launch, a block per tile of
-// 2048 elements (ranges.h); masters split into halves and joined.
-// The rules are those of ops/update.h and step_control.h. They round after each operation, in the order of torch.optim;
-// no product fuses with a sum, so their bits are those of the CPU backend.
-// Memory bound, each byte once: with split masters and moments in bf16 12 bytes of loads per element and as many of
-// stores, with all in f32 16 and 18. A thread has 8 neighbours, so that every access moves 16 bytes whatever the type,
-// and all its loads are on their way before the first is used; a skipped step writes back what it read. Not timed on a
-// GPU yet.
+// 2048 elements (ranges.h); splitting and joining of masters. Every operation of the rules (ops/update.h) is rounded as
+// in torch.optim, without fused multiply-add, so the bits are those of the CPU backend. Memory bound, each byte moves
+// once: all f32, 16 bytes of loads and 18 of stores per element; with split masters and bf16 moments 12 and 12. A
+// skipped step writes back what it read. Not timed on a GPU yet.
 #include "cuda/optimizer.h"
 
 #include "base/rng.h"
@@ -18,10 +15,10 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr int kElements = 8;  // of a thread
+constexpr int kElements = 8;  // per thread
 constexpr int64_t kTileElements = kElements * kTileThreads;
 
-// ---- eight neighbours in memory
+// ---- eight consecutive elements
 
 // int16_t: the lower half of an f32, as a signed number in the bits of a float.
 template <class T>
@@ -57,8 +54,8 @@ __device__ __forceinline__ T narrowed(float x) {
   }
 }
 
-// Eight floats are two accesses of a thread. So that each fills whole sectors, two neighbours share the first halves of
-// theirs and the second ones, and swap what is the other's.
+// Eight floats are two 16-byte accesses of a thread. To fill whole sectors, two neighbouring threads access their first
+// halves together, then their second halves, and exchange them by shuffles.
 __device__ __forceinline__ bool is_odd() { return threadIdx.x % 2 == 1; }
 __device__ __forceinline__ const float* shared_half(const float* p) { return is_odd() ? p - 4 : p; }
 __device__ __forceinline__ void swap_with_neighbour(uint4& first, uint4& second) {
@@ -70,7 +67,7 @@ __device__ __forceinline__ void swap_with_neighbour(uint4& first, uint4& second)
   second = odd ? second : got;
 }
 
-// Of a thread in a tile; all exist if Whole, and every buffer starts on a boundary of 16 bytes.
+// The elements of a thread in a tile. Whole: all exist, and every buffer starts on a 16-byte boundary.
 template <bool Whole>
 struct Octet {
   int64_t first;
@@ -136,7 +133,7 @@ Extent extent(int64_t n, const P*... buffers) {
   return {n, ((reinterpret_cast<uintptr_t>(buffers) % 16 == 0) && ...)};
 }
 
-// work(Octet) of this thread in tile `number`.
+// Calls work(Octet) for this thread in tile `number`.
 template <class Work>
 __device__ __forceinline__ void on_octet(const Extent& extent, int64_t number, Work work) {
   const int64_t start = number * kTileElements, first = start + static_cast<int>(threadIdx.x) * kElements;
@@ -150,7 +147,7 @@ __device__ __forceinline__ void on_octet(const Extent& extent, int64_t number, W
 
 // ---- arithmetic
 
-// A weight after a step by u, and its decay.
+// A weight after decay and a step by u.
 template <class Scalars>
 __device__ __forceinline__ float decayed(float w, float u, const Scalars& a) {
   return __fsub_rn(__fmul_rn(w, __fmul_rn(w, u) >= 0.f ? a.decay : a.decay_away), u);
@@ -169,7 +166,7 @@ __device__ __forceinline__ Moved adamw(float w, float m, float v, float grad, bo
   return {decayed(w, __fdiv_rn(__fmul_rn(a.step_size, m), root), a), m, v};
 }
 
-// Rules with one state at most: new weight and state of one element.
+// Rules with at most one state: update of one element.
 struct Descent {
   static __device__ __forceinline__ void step(float& w, float& m, float grad, const SgdScalars& a) {
     const float g = __fadd_rn(__fmul_rn(grad, a.grad_scale), __fmul_rn(a.l2, w));
@@ -237,7 +234,7 @@ struct Part {
   int64_t decayed;
   uint64_t stream, moment_stream, first;
 };
-// What kernels are told of an op; the scalars follow from it and the state.
+// Kernel arguments of an op; the scalars are computed from these and the state.
 struct AdamRule {
   const StepState* state;
   double beta1, beta2, eps, weight_decay, rate;
@@ -261,13 +258,13 @@ struct LionRule {
   bool cautious;
   __device__ __forceinline__ LionScalars scalars() const { return lion_scalars(*this, *state); }
 };
-struct None {};  // a state that is not kept
+struct None {};  // no such state
 
-// How masters lie in memory.
+// Formats of masters.
 template <class P>
-struct Copied {};   // f32, and a copy of type P; float: none
+struct Copied {};   // f32, with a copy of type P; float: no copy
 struct Rounded {};  // bf16
-struct Halved {};   // rests of i16 beside weights in bf16
+struct Halved {};   // i16 remainders, and weights in bf16
 
 template <class Kind>
 struct Master {
@@ -285,7 +282,7 @@ struct Master {
       octet.load(w, static_cast<const float*>(p.master));
     }
   }
-  // What is kept of a new weight.
+  // Rounds a new weight as it is stored.
   static __device__ __forceinline__ float kept(float w, uint32_t random) {
     if constexpr (std::is_same_v<Kind, Rounded>) {
       return round_stochastic(w, random >> 16);
@@ -323,7 +320,7 @@ __global__ void __launch_bounds__(kTileThreads, 3)
     octet.load(v, static_cast<const V*>(p.v));
     octet.load(g, p.grad);
     const AdamScalars scalars = adam_scalars(op, *op.state);
-    const bool skip = op.state->skip;  // no branch, which would delay the loads until the state is known
+    const bool skip = op.state->skip;  // no branch: it would delay the loads until the state is loaded
     const uint64_t index = (static_cast<uint64_t>(op.state->updates) << 40) + p.first + octet.first;
 #pragma unroll
     for (int four = 0; four < kElements; four += 4) {
@@ -348,7 +345,7 @@ __global__ void __launch_bounds__(kTileThreads, 3)
   });
 }
 
-// The same for rules with one state at most.
+// The same for rules with at most one state.
 template <class Kind, class M, class Rule>
 __global__ void __launch_bounds__(kTileThreads, 3)
     update_tiles(const __grid_constant__ Ranges<Part> parts, const Rule op) {
@@ -411,7 +408,7 @@ __global__ void __launch_bounds__(kTileThreads)
     const float scale = op.state->grad_scale;
     const double decay = momentum_now(op.beta, *op.state);
     const auto beta = static_cast<float>(decay), one_minus_beta = static_cast<float>(1 - decay);
-    // The gradient becomes these parts of itself and of m.
+    // The gradient becomes this combination of itself and m.
     const float from_gradient = op.nesterov ? one_minus_beta : 0.f, from_average = op.nesterov ? beta : 1.f;
     const uint64_t index = (static_cast<uint64_t>(op.state->updates) << 40) + p.first + octet.first;
 #pragma unroll
@@ -528,7 +525,7 @@ void launch_update(const Lion& op, const Ranges<Part>& table, cudaStream_t strea
   launch_rule<Kind>(op.parts.front(), table, rule, stream);
 }
 
-// One launch over all parts, or several, by how masters lie in memory.
+// One launch over all parts (or several, see ranges.h), by the format of masters.
 template <class Op>
 void run_update(const Op& op, cudaStream_t stream) {
   const DType master = op.parts.front().master.dtype;

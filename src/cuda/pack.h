@@ -1,6 +1,6 @@
-// Pack: neighbouring elements in registers, as they lie in memory; and flat kernels, in which a thread takes a few
-// packs of a tensor, a block's width apart. One access moves a pack of 16 bytes, or one element where 16 bytes do not
-// fit.
+// Pack: consecutive elements in registers, in their memory format; and flat kernels, in which a thread takes a few
+// packs of a tensor, one block width apart. An access moves a pack of 16 bytes, or one element if rows are not 16-byte
+// aligned.
 #pragma once
 #include "cuda/host_tools.h"
 namespace athanor::cuda {
@@ -12,8 +12,7 @@ struct Pack {
   __device__ __forceinline__ float operator[](int i) const { return element<T>(words, i); }
 };
 
-// p points to global memory and is aligned to 16 bytes unless E is 1; one access moves 16 bytes, or 8 where that is
-// all.
+// p: global memory, 16-byte aligned unless E is 1. One access moves 16 bytes, or 8 if the pack has only 8.
 template <int E, class T>
 __device__ __forceinline__ Pack<T, E> load_pack(const T* p) {
   Pack<T, E> pack;
@@ -38,7 +37,7 @@ __device__ __forceinline__ Pack<T, E> load_pack(const T* p) {
   }
   return pack;
 }
-// As it was loaded, bit by bit.
+// Stores the bits as loaded.
 template <int E, class T>
 __device__ __forceinline__ void store_pack(T* p, const Pack<T, E>& pack) {
   if constexpr (E == 1) {
@@ -77,7 +76,7 @@ __device__ __forceinline__ void store_values(T* p, const float (&values)[E]) {
   store_pack(p, rounded<T>(values));
 }
 
-// Weights, whose type is known at run time only: few loads, all threads of a warp take the same branch.
+// Weights, whose type is known at run time only; all threads of a warp take the same branch.
 struct Weights {
   const void* data;
   DType dtype;
@@ -102,7 +101,7 @@ __device__ __forceinline__ void load_weights(float (&values)[E], const Weights& 
 
 constexpr int kFlatThreads = 256;
 
-// Number of this thread's first pack; the next ones are kFlatThreads further each.
+// Index of this thread's first pack; the next ones follow at distances of kFlatThreads.
 template <int PacksPerThread>
 __device__ __forceinline__ unsigned first_pack() {
   return blockIdx.x * static_cast<unsigned>(kFlatThreads * PacksPerThread) + threadIdx.x;
@@ -114,7 +113,7 @@ LaunchConfig flat_launch(const char* op, int64_t packs, cudaStream_t stream) {
   return {dim3(grid_size(div_ceil<int64_t>(packs, kFlatThreads * PacksPerThread))), dim3(kFlatThreads), 0, stream};
 }
 
-// A length and distances, in elements of T, that are whole packs of 16 bytes; addresses on such a boundary.
+// Whether length and strides, in elements of T, are whole 16-byte packs, and addresses are 16-byte aligned.
 template <class T, class... N>
 bool in_packs(N... elements) {
   return ((static_cast<int64_t>(elements) % kVector<T> == 0) && ...);
@@ -124,7 +123,7 @@ bool aligned16(const P*... pointers) {
   return ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
 }
 
-// f.operator()<T, E>() with T as by_type() and E = kVector<T> if f agrees that packs fit: fits.operator()<T>().
+// Calls f.operator()<T, E>() with T as by_type(), and E = kVector<T> if fits.operator()<T>(), else 1.
 template <class Fits, class F>
 void by_pack(DType dtype, Fits fits, F f) {
   by_type(dtype, [&]<class T>() {

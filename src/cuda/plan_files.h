@@ -1,19 +1,19 @@
-// Plans that cuDNN has made, in a folder of the user's: restoring one takes milliseconds, making it most of a second,
-// for its kernels are compiled. A file each, whose first line says what it is for and has the checksum of the rest,
-// since the library trusts what it is given. What cannot be read or written costs time, not the run.
+// cuDNN plans stored in a folder of the user: restoring one takes milliseconds, building most of a second, since
+// kernels are compiled. One file per plan; its first line has the key and a checksum of the rest, since the library
+// does not validate plans. Files that cannot be read or written cost time only.
 #pragma once
 #include <string>
 namespace athanor::cuda {
 
 class PlanFiles {
  public:
-  static constexpr int kMost = 64;  // files in the folder, 100 KiB each; the oldest go first
+  static constexpr int kMost = 64;  // files in the folder, 100 KiB each; the oldest are removed first
 
-  PlanFiles() = default;  // keeps nothing
-  // key: what a plan depends on beside its graph: GPU, driver, library.
+  PlanFiles() = default;  // stores nothing
+  // key: what a plan depends on besides its graph: GPU, driver, library.
   PlanFiles(std::string folder, std::string key);
 
-  // The plan of a graph as described; empty: there is none. By any thread.
+  // The plan of a described graph; empty: none. Thread-safe.
   std::string load(const std::string& graph) const;
   void store(const std::string& graph, const std::string& plan) const;
 

@@ -1,10 +1,10 @@
 // RMSNorm of each head of the q and k parts of packed rows [q heads | k heads | v heads], v copied; and its gradient.
 //   y = x rstd w, rstd = 1 / sqrt(mean(x^2) + eps)  [Zhang & Sennrich 2019, eq. 4].  With n = x rstd and g = dy w:
 //   dx = rstd (g - n mean(g n));  dw += sum of dy n over all rows and the heads of the part.
-// Layout: heads follow each other in memory. A team of lanes, a power of two up to 32, takes a head, one pack of 16
-// bytes a lane (two beyond 32 packs), held in registers; a thread has several heads in flight. Memory bound: x, dy, y
-// and dx are read or written once. Not timed on a GPU yet. Deterministic: gradients of weights go through partial sums
-// per block, whose number follows from the shape alone.
+// Layout: a team of lanes, a power of two up to 32, holds a head in registers, a pack of 16 bytes per lane (two beyond
+// 32 packs); a thread has several heads in flight. Memory bound: x, dy, y and dx are read or written once.
+// Deterministic: dw goes through per-block partial sums, whose number depends on the shape alone. Not timed on a GPU
+// yet.
 #include "cuda/qk_norm.h"
 
 #include <algorithm>
@@ -17,10 +17,10 @@ namespace {
 
 constexpr int kForwardThreads = 256;
 template <int P>
-constexpr int kBackwardThreads = P == 2 ? 256 : 512;  // two packs take twice the registers
-constexpr int64_t kMaxBlocks = 264;                   // of the backward pass: two for each multiprocessor of an H200
+constexpr int kBackwardThreads = P == 2 ? 256 : 512;  // two packs need twice the registers
+constexpr int64_t kMaxBlocks = 264;                   // backward: two per multiprocessor of an H200
 
-// Heads in flight of a thread, by packs of a head that a lane holds.
+// Heads in flight per thread, by packs per lane and head.
 template <int P>
 constexpr int kForwardHeads = P == 1 ? 4 : 1;
 template <int P>
@@ -30,16 +30,16 @@ struct Heads {
   unsigned count;        // N (H + 2 K)
   unsigned q, k, a_row;  // H, K, H + 2 K
   int dim;
-  int team_bits;  // 2^team_bits lanes take a head
+  int team_bits;  // 2^team_bits lanes per head
   float inverse_dim;
   Weights wq, wk;
   __host__ __device__ int team() const { return 1 << team_bits; }
 };
 
-// Where head `number` of all lies.
+// Position of head `number`, counted over all rows.
 struct Head {
   bool normed, is_q;
-  size_t statistic;  // its place in rstd
+  size_t statistic;  // index into rstd
   __device__ __forceinline__ Head(const Heads& a, unsigned number) {
     const unsigned row = number / a.a_row, head = number % a.a_row;
     normed = head < a.q + a.k;
@@ -153,8 +153,8 @@ __device__ __forceinline__ void backward_head(const Heads& a, const Backward<T>&
   }
 }
 
-// Packs of a head in shared memory: element i of pack p of a warp at [warp, i, p], in rows of this length, so that
-// neither writing by packs nor reading by columns meets in a bank.
+// In shared memory element i of pack p of a warp is at [warp, i, p], with padded rows, so that neither writing by packs
+// nor reading by columns has bank conflicts.
 template <int E>
 __host__ __device__ constexpr int pitch(int dim) {
   return (dim / E + 31) / 32 * 32 + 32 / E;
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kBackwardThreads<P>) qk_norm_backward(Heads a,
   }
 #pragma unroll
   for (int part = 0; part < 2; ++part) {
-    __syncthreads();  // the sums of the other part have been read
+    __syncthreads();  // reads of the other part's sums are done
 #pragma unroll
     for (int p = 0; p < P; ++p) {
       const int pack = p * a.team() + lane;
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(kBackwardThreads<P>) qk_norm_backward(Heads a,
 
 // ---- launchers
 
-constexpr int most_packs(int elements) { return elements == 1 ? 4 : 2; }  // of a lane
+constexpr int most_packs(int elements) { return elements == 1 ? 4 : 2; }  // per lane
 
 template <class Op>
 Heads heads_of(const Op& op, int elements) {
@@ -238,7 +238,7 @@ Heads heads_of(const Op& op, int elements) {
           .wk = {op.wk.data, op.wk.dtype}};
 }
 
-// f.operator()<T, E, P>(heads): P packs of E elements a lane.
+// Calls f.operator()<T, E, P>(heads): P packs of E elements per lane.
 template <class Op, class F>
 void by_head(const Op& op, bool aligned, F f) {
   const int64_t dim = op.wq.numel();
@@ -253,7 +253,7 @@ void by_head(const Op& op, bool aligned, F f) {
   });
 }
 
-// The backward pass cuts all heads into ranges, whole rounds of a block.
+// The backward pass divides all heads into ranges of whole block rounds.
 struct Cut {
   int64_t heads_per_block, blocks;
   Cut(int64_t count, int64_t round) {
@@ -274,7 +274,7 @@ void run(const QkNormFwd& op, void*, cudaStream_t stream) {
   });
 }
 
-// Enough for any way to cut the heads.
+// Enough for any number of blocks.
 size_t scratch(const QkNormBwd& op) { return static_cast<size_t>(kMaxBlocks * 2 * op.wq.numel()) * sizeof(float); }
 
 void run(const QkNormBwd& op, void* scratch, cudaStream_t stream) {

@@ -1,5 +1,4 @@
-// One launch over several flat buffers: a table of ranges, in the parameters of the kernel, tells each block where it
-// works.
+// One launch over several flat buffers: a table of ranges in the kernel's parameters tells each block where it works.
 #pragma once
 #include "cuda/host_tools.h"
 #include "cuda/launch.h"
@@ -10,7 +9,7 @@ constexpr int kMostRanges = 128;  // 12 KiB of a kernel's 32 KiB of parameters; 
 template <class Range>
 struct Ranges {
   int count = 0;
-  unsigned first_block[kMostRanges + 1] = {};  // of each range, and behind the last
+  unsigned first_block[kMostRanges + 1] = {};  // of each range, and the end
   Range range[kMostRanges] = {};
 
   void add(const Range& r, int64_t blocks) {
@@ -34,7 +33,7 @@ struct Ranges {
   }
 };
 
-// launch(Ranges<Range>) with all of a list's ranges, or with as many as a table holds, again and again.
+// Calls launch(Ranges<Range>) with all ranges of a list, in several tables if one does not hold them.
 template <class Range, class List, class Add, class Launch>
 void in_tables(const List& list, Add add, Launch launch) {
   Ranges<Range> table;

@@ -1,4 +1,4 @@
-// Sums and maxima over a warp or a block, in an order that depends on the number of threads alone.
+// Sums and maxima over a warp or a block, in an order that depends only on the number of threads.
 #pragma once
 #include "cuda/launch.h"
 namespace athanor::cuda {
@@ -16,7 +16,7 @@ struct Max {
   }
 };
 
-// In every lane; all lanes of the warp take part.
+// Result in every lane; all lanes must call it.
 template <class Combine, class T>
 __device__ __forceinline__ T warp_reduce(T value, Combine combine) {
 #pragma unroll
@@ -24,7 +24,7 @@ __device__ __forceinline__ T warp_reduce(T value, Combine combine) {
   return value;
 }
 
-// In every thread of the block, whose size is a multiple of 32. `room` [32] is not used by anything else.
+// Result in every thread of the block, whose size is a multiple of 32. `room` [32]: shared memory, not used elsewhere.
 template <class Combine, class T>
 __device__ __forceinline__ T block_reduce(T value, T* room, Combine combine) {
   value = warp_reduce(value, combine);

@@ -1,6 +1,6 @@
 // Rotary position embedding in place [Su et al. 2021, eq. 34], halves layout: (a, b) -> (a cos - b sin, b cos + a sin).
-// Layout: x [N, heads D], rows any distance apart. A thread takes one pack of the first half of a head, the pack half a
-// head further and the same places of a few more heads of the row, so that it reads the table once for all of them.
+// Layout: x [N, heads D], any row stride. A thread takes a pack of the first half of a head, the matching pack of the
+// second half, and the same places in a few more heads of the row, so that the table is read once for all of them.
 // Memory bound: x is read and written once, the table comes from the caches. Not timed on a GPU yet.
 #include "cuda/rope.h"
 
@@ -9,17 +9,17 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr int kHeads = 4;  // of a thread
+constexpr int kHeads = 4;  // per thread
 
 template <class T>
 struct Rotation {
   T* x;
   const float* cos_sin;  // [P, D]
   const int* positions;  // [N]
-  int64_t stride;        // of rows of x
-  float sign;            // of the angles
+  int64_t stride;        // row stride of x
+  float sign;            // of the angle: -1 in backward
   unsigned heads, half;  // half: D / 2
-  unsigned groups;       // of heads: head h belongs to group h % groups
+  unsigned groups;       // head h belongs to group h % groups
   unsigned threads;
 };
 

@@ -1,4 +1,4 @@
-// What trials of kernels need: memory of their own, a stopwatch for a stream, and the rule by which they are timed.
+// Timing of kernel candidates: their memory, a stopwatch for a stream, and the timing loop.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -13,7 +13,7 @@ namespace athanor::cuda {
 class DeviceMemory {
  public:
   explicit DeviceMemory(size_t bytes) { CUDA_CHECK(cudaMalloc(&data_, bytes > 0 ? bytes : 1)); }
-  ~DeviceMemory() { (void)cudaFree(data_); }  // also while an Error is on its way
+  ~DeviceMemory() { (void)cudaFree(data_); }  // also during stack unwinding
   DeviceMemory(DeviceMemory&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
   DeviceMemory& operator=(DeviceMemory&&) = delete;
   char* data() const { return static_cast<char*>(data_); }
@@ -33,7 +33,7 @@ class Stopwatch {
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
 
-  // Of all that work() launches.
+  // Time of everything that work() launches.
   template <class Work>
   double microseconds(Work&& work) {
     CUDA_CHECK(cudaEventRecord(events_[0], stream_));
@@ -50,13 +50,13 @@ class Stopwatch {
   cudaEvent_t events_[2] = {};
 };
 
-// Best microseconds of a launch for each candidate, of three rounds; clocks drift, so all take turns. time(i, launches)
-// runs candidate i so often and gives the microseconds of one launch, or infinity.
+// Best time per launch of each candidate, in microseconds, of three rounds; candidates take turns, since clocks drift.
+// time(i, launches) runs candidate i and returns the microseconds per launch, or infinity.
 template <class Time>
 std::vector<double> best_in_turns(size_t candidates, Time&& time) {
   constexpr int kRounds = 3;
-  constexpr double kRoundMicroseconds = 300;  // launches of a round last so long at least
-  constexpr int kMostLaunches = 30;           // of a round
+  constexpr double kRoundMicroseconds = 300;  // minimum duration of a round
+  constexpr int kMostLaunches = 30;           // per round
   std::vector<double> best(candidates, std::numeric_limits<double>::infinity());
   std::vector<int> launches(candidates);
   for (size_t i = 0; i < candidates; ++i) {

@@ -1,4 +1,4 @@
-// Element types of kernels and their conversions, eight 16-bit elements at a time where memory is concerned.
+// Element types of kernels, their conversions, and access to them in 32-bit words.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -18,7 +18,7 @@ __host__ __device__ __forceinline__ float to_float(T x) {
   return static_cast<float>(x);
 }
 template <class T>
-__host__ __device__ __forceinline__ T from_float(float x) {  // to nearest, ties to even
+__host__ __device__ __forceinline__ T from_float(float x) {  // round to nearest even
   return static_cast<T>(x);
 }
 
@@ -26,8 +26,8 @@ __host__ __device__ __forceinline__ T from_float(float x) {  // to nearest, ties
 template <class T>
 constexpr int kVector = 16 / static_cast<int>(sizeof(T));
 
-// Elements in the 32-bit words that memory is moved by: one float or two of 16 bits, the first in the low half. The
-// compiler keeps words whole, where it would move an array of 16-bit elements in halves.
+// Elements of the 32-bit words that memory is accessed by: one float or two 16-bit values, the first in the low half.
+// Words, because the compiler splits accesses to arrays of 16-bit elements.
 template <class T>
 __device__ __forceinline__ float element(const uint32_t* words, int i) {
   if constexpr (std::is_same_v<T, float>) {

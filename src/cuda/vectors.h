@@ -1,17 +1,17 @@
-// Rows of any length as chunks of elements: 16-byte accesses where the row allows them, single elements elsewhere.
-// A chunk holds `E` elements of the stream's type T; tensors of another type follow its columns.
+// Rows of any length as chunks of E elements: 16-byte accesses if rows are aligned, else single elements. E fits the
+// streamed type T; tensors of another type use the same columns.
 #pragma once
 #include "cuda/types.h"
 namespace athanor::cuda {
 
-// All rows start on a 16-byte boundary: every pointer does, and a row is a multiple of 16 bytes in every type used.
+// Whether all rows start on a 16-byte boundary: the pointers do, and a row is a multiple of 16 bytes in every type.
 template <class... P>
 bool rows_are_vectors(int64_t columns, const P*... pointers) {
   const bool aligned = ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
   return aligned && ((columns * static_cast<int64_t>(sizeof(P)) % 16 == 0) && ...);
 }
 
-// values = p[column .. column + E), 0 past the end of the row.
+// values = p[column .. column + E); 0 past the end of the row.
 template <int E, class T>
 __device__ __forceinline__ void load_chunk(float (&values)[E], const T* p, int column, int columns, bool vectors) {
   constexpr int kBytes = E * static_cast<int>(sizeof(T));

@@ -1,5 +1,5 @@
-// Update rules of optimizers that work element by element, each over a list of neighbours in memory, and the scalars
-// that they compute with. All of them read and write masters in the same ways.
+// Elementwise update rules of optimizers, each over a list of contiguous parts, and the scalars that they use. All
+// rules read and write masters in the same formats.
 #pragma once
 #include <cmath>
 #include <limits>
@@ -10,22 +10,22 @@
 
 namespace athanor {
 
-// Neighbours in memory: trained weights of a unit, or the part of them that a rank updates, with what a rule keeps of
-// them. Gradients are zeroed for the next step (also when the step is skipped). What is kept is rounded afterwards, as
-// the tensors say:
-//   master f32 (with param bf16: settled, see tensor/half.h) or, as the same numbers, i16: the rests of weights in
-//   param; bf16: rounded up or down at random, w by the upper 16 of random_bits(seed, stream, updates * 2^40 + first +
-//   i), m by the upper and v by the lower 16 of those of moment_stream.
+// A contiguous range of trained weights of a unit, or the part of it that a rank updates, with the states that the rule
+// keeps for it. Gradients are zeroed for the next step, also when the step is skipped. Results are rounded to the
+// dtypes of the tensors:
+//   master f32: exact; with a bf16 param it is settled (tensor/half.h). master i16: the remainders of f32 masters whose
+//   upper halves are param. bf16: stochastic rounding, w by the upper 16 bits of random_bits(seed, stream, updates *
+//   2^40 + first + i), m by the upper and v by the lower 16 bits of the same with moment_stream.
 struct UpdatePart {
   Tensor master;  // [n] f32, bf16 or i16
-  Tensor param;   // [n] compute copy, bf16 or f16, of masters in f32; bf16 weights with masters in i16; else absent
+  Tensor param;   // [n] compute copy, bf16 or f16, of f32 masters; bf16 with i16 masters; else absent
   Tensor m, v;    // [n] f32 or bf16; absent where the rule keeps none
   Tensor grad;    // [n] f32
-  int64_t decayed = std::numeric_limits<int64_t>::max();  // weights before this element decay, the rest does not
+  int64_t decayed = std::numeric_limits<int64_t>::max();  // elements before this one have weight decay
   uint64_t stream = 0, moment_stream = 0, first = 0;
 };
 
-// What every rule does with its list: its fields, its checks and its traffic.
+// Shared by all rules: the fields, checks and memory traffic of the list of parts.
 enum class Kept : uint8_t { none, optional, required };
 struct UpdateStates {
   Kept m, v;
@@ -84,18 +84,18 @@ Cost update_cost(const Op& op, double flops) {
 //   w -= lr wd w;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  w -= lr (m / c1) / (sqrt(v / c2) + eps)
 // with g = grad * state.grad_scale, lr = state.lr * rate, and c1, c2 the corrections of the two averages, in f32.
 // Coupled [Kingma & Ba 2015, with L2 as in torch.optim.Adam]: g = grad * state.grad_scale + wd w, and w does not decay.
-// Cautious [Chen et al. 2025, "Cautious Weight Decay"], of this and the following: a weight decays only where the rest
-// of its step does not move it away from zero: w times what the step subtracts is >= 0.
+// Cautious [Chen et al. 2025, "Cautious Weight Decay"], for all rules: a weight decays only if the rest of its step
+// does not move it away from zero, i.e. w times what the step subtracts is >= 0.
 struct AdamW {
   using Part = UpdatePart;
   std::vector<Part> parts = std::vector<Part>(1);  // all of the same dtypes
   Tensor state;                                    // StepState
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
   uint64_t seed = 0;
-  double rate = 1;                 // of the step's learning rate
-  int average1 = 0, average2 = 1;  // numbers of the averages with these decays
+  double rate = 1;                 // factor of the step's learning rate
+  int average1 = 0, average2 = 1;  // indices into StepState::corrections for beta1, beta2
   bool coupled = false;
-  bool cautious = false;  // decoupled decay alone
+  bool cautious = false;  // requires decoupled decay
   static constexpr const char* kName = "adamw";
   static constexpr UpdateStates kStates = {Kept::required, Kept::required};
   std::vector<Field> fields() { return update_fields(*this); }
@@ -108,8 +108,8 @@ struct AdamW {
 
 // Stochastic gradient descent, the order of torch.optim.SGD:
 //   g += wd w;  m = momentum m + g;  w -= lr (m, or with nesterov g + momentum m, or g where there is no m)
-// with g = grad * state.grad_scale. With `direction` the gradient is the direction of an update that another rule has
-// made: it is not scaled, and the decay is decoupled (w -= lr wd w).
+// with g = grad * state.grad_scale. With `direction` the gradient is an update direction that another rule computed: it
+// is not scaled, and the decay is decoupled (w -= lr wd w).
 struct Sgd {
   using Part = UpdatePart;
   std::vector<Part> parts = std::vector<Part>(1);  // m: absent without momentum
@@ -118,7 +118,7 @@ struct Sgd {
   uint64_t seed = 0;
   double rate = 1;
   bool nesterov = false, direction = false;
-  bool cautious = false;  // of a direction
+  bool cautious = false;  // requires `direction`
   static constexpr const char* kName = "sgd";
   static constexpr UpdateStates kStates = {Kept::optional, Kept::none};
   std::vector<Field> fields() { return update_fields(*this); }
@@ -146,8 +146,8 @@ struct Lion {
   Cost cost() const { return update_cost(*this, 9); }
 };
 
-// ---- scalars: computed in double and rounded once to f32, as torch.optim does. undecayed(): those of weights that do
-// not decay. decay_away: of weights that the step moves away from zero.
+// ---- scalars: computed in double and rounded once to f32, as torch.optim does. undecayed(): the scalars for weights
+// without decay. decay_away: the decay factor for weights that the step moves away from zero.
 
 struct AdamScalars {
   float grad_scale, decay, decay_away, l2, beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, root_bias2, eps;
@@ -159,7 +159,7 @@ struct AdamScalars {
   }
 };
 
-// Of an op, or of what a kernel is told of one.
+// Op: the op, or the kernel argument made from it.
 template <class Op>
 ATHANOR_HOST_DEVICE AdamScalars adam_scalars(const Op& op, const StepState& s) {
   const double lr = double(s.lr) * op.rate, beta1 = momentum_now(op.beta1, s);

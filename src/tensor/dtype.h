@@ -10,7 +10,7 @@
 
 namespace athanor {
 
-// Numbers never change (they may reach disk); names are those of safetensors in lower case.
+// Values are stable, since files may hold them; names are those of safetensors in lower case.
 enum class DType : uint8_t {
   f32 = 0,
   bf16 = 1,
@@ -117,7 +117,7 @@ decltype(auto) by_float(DType dtype, Fn&& fn) {
   }
 }
 
-// The types of codes that products multiply, and of their scales.
+// Element types of quantized operands (codes); by_code() and by_scale() are by_float() for codes and scales.
 constexpr bool is_code(DType t) { return t == DType::f8_e4m3 || t == DType::f8_e5m2; }
 constexpr float largest_code(DType t) { return t == DType::f8_e5m2 ? f8_e5m2::kMost : f8_e4m3::kMost; }
 

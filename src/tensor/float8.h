@@ -1,5 +1,5 @@
-// 8-bit floats on the host: storage types with exact conversion to nearest even. E4M3 and E5M2 saturate: what is beyond
-// the largest value, infinity included, becomes the largest value; NaN stays NaN. E8M0 is a power of two, for scales.
+// 8-bit floats on the host: storage types with exact conversion, round to nearest even. E4M3 and E5M2 saturate: values
+// beyond the largest, infinity included, become the largest; NaN stays NaN. E8M0 is a power of two, for scales.
 // [Rouhani et al. 2023, OCP Microscaling Formats 1.0, sec. 5.3 and 5.4.1; Micikevicius et al. 2022, "FP8 formats"]
 #pragma once
 #include "tensor/half.h"
@@ -60,13 +60,13 @@ inline f8_e5m2 from_float<f8_e5m2>(float x) {
   return {detail::round_to_8_bits<2, -14, std::bit_cast<uint32_t>(f8_e5m2::kMost)>(x)};
 }
 
-// How a block of values becomes codes: value * factor, rounded; the code times the scale is the value again, nearly.
+// Quantization of a block: code = round(value * factor); value is approximately code * scale.
 struct CodeScale {
   float factor, scale;
 };
-// For values of magnitude up to amax and a type up to `most`: factor most / amax, at most 2^126, as a power of two
-// rounded down; scale 1 / factor. A block of zeros has factor 1. One with Inf or NaN has factor 0 and scale NaN, so
-// that saturation hides neither from whoever looks at the products.
+// For values of magnitude up to amax and a type whose largest value is `most`: factor is most / amax, at most 2^126,
+// optionally rounded down to a power of two; scale is 1 / factor. A block of zeros has factor 1. A block with Inf or
+// NaN has factor 0 and scale NaN, since saturation would hide it: products with the block are then NaN.
 inline CodeScale code_scale(float amax, float most, bool power_of_two) {
   if (!(amax <= 0x1.fffffep127f)) return {0, std::bit_cast<float>(0x7fc00000u)};
   if (amax == 0) return {1, 1};
@@ -75,7 +75,7 @@ inline CodeScale code_scale(float amax, float most, bool power_of_two) {
   const float kept = power_of_two ? std::bit_cast<float>(std::bit_cast<uint32_t>(factor) & 0x7f800000u) : factor;
   return {kept, 1 / kept};
 }
-// Of a scale that is a power of two, or NaN.
+// scale: a power of two, or NaN.
 inline e8m0 as_e8m0(float scale) {
   const uint32_t exponent = std::bit_cast<uint32_t>(scale) >> 23;
   return {uint8_t(exponent < 255 ? exponent : 255)};

@@ -1,5 +1,5 @@
 // 16-bit floats on the host: storage types with exact round-to-nearest-even conversion.
-// Branch-free where it counts, so that loops over them vectorise. NaN stays NaN (quieted).
+// Branch-free where loops over them must vectorize. NaN stays NaN (quieted).
 #pragma once
 #include <bit>
 #include <cstdint>
@@ -64,9 +64,9 @@ inline bf16 round_stochastic(float x, uint32_t random) {
   return finite ? bf16{uint16_t((u + (random >> 16)) >> 16)} : from_float<bf16>(x);
 }
 
-// A float in two halves: its rounding to bf16, and the rest, the signed difference of the two bit patterns. They are
-// the float again, to the bit. One rest in 2^17 is 2^15, which 16 bits do not hold: that of a value half-way between
-// two bf16 which rounds down. settled() takes the next smaller float for such a value, whose rounding is the same.
+// Splits a float into its rounding to bf16 and the remainder, the signed difference of the two bit patterns; joined()
+// restores the float exactly. One float in 2^17 has the remainder 2^15, which int16 cannot hold: a tie between two bf16
+// that rounds down. settled() replaces it by the next float towards zero, which rounds to the same bf16.
 inline float settled(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x);
   return std::bit_cast<float>(u - ((u & 0x1ffffu) == 0x8000u ? 1u : 0u));

@@ -9,10 +9,10 @@
 namespace athanor {
 namespace {
 
-// Operations of one token by the dimension whose rounding would help: forward and backward, causal.
+// FLOPs per token, forward and backward, causal, by the dimension that they depend on.
 struct Work {
-  double width = 0;      // matrices: every one has the width on one side
-  double mlp = 0;        // of which those of the feed-forward layer
+  double width = 0;      // all matrices: each has the width as one dimension
+  double mlp = 0;        // the part of them in the feed-forward layer
   double attention = 0;  // products of queries, keys and values
   double total() const { return width + attention; }
 };

@@ -15,7 +15,7 @@ struct DimensionAdvice {
   double gain = 0;     // fraction of a token's operations that is padding
 };
 
-// Dimensions of products that are no multiple of `multiple` elements (Device::dimension_multiple).
+// Dimensions of products that are not a multiple of `multiple` elements (Device::dimension_multiple).
 std::vector<DimensionAdvice> dimension_advice(const ModelConfig&, int64_t seq_length, int64_t multiple);
 
 // "model.intermediate_size 1530 is not a multiple of 16: its products cost what 1536 costs, 0.3 % of the step is

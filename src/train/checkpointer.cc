@@ -39,7 +39,7 @@ std::string failure_of(Fn&& fn) {
   return "";
 }
 
-// A rank's files and tensors are sent as a manifest.
+// A rank sends its list of files and tensors as a manifest.
 std::string part_json(std::vector<WrittenFile> part) {
   Manifest manifest;
   for (WrittenFile& written : part) {
@@ -70,7 +70,7 @@ int64_t bytes_of(const ParamStore& params, size_t piece, const ParamStore::Piece
   return bytes;
 }
 
-// In a thread; where the system gives none, or none is wanted, when the result is asked for.
+// Runs fn on a thread; without `background`, or if no thread can be started, when the result is requested.
 template <class Fn>
 auto begin_work(bool background, const Fn& fn) {
   if (background) try {
@@ -284,7 +284,7 @@ void Checkpointer::finish() {
     }
     settle();
   }
-  const std::string failure = of_any_rank(failed_ ? failed_->why : "");  // of the commit, which only rank 0 does
+  const std::string failure = of_any_rank(failed_ ? failed_->why : "");  // only rank 0 commits
   if (!failure.empty() && !failed_) fail(failure, false);
 }
 

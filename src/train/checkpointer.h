@@ -29,16 +29,16 @@ struct CheckpointerOptions {
 struct SavedCheckpoint {
   std::string folder, why;
   int64_t step = 0;
-  double stall_seconds = 0;  // that training was blocked
-  double seconds = 0;        // until it was durable
+  double stall_seconds = 0;  // during which training was blocked
+  double seconds = 0;        // from the start until durable
   int64_t bytes = 0;         // of its files, without the manifest
 };
 
 struct FailedSave {
   int64_t step = 0;
   std::string why;     // reason, from the first rank that failed
-  double seconds = 0;  // that it took
-  bool here = true;    // this rank failed
+  double seconds = 0;  // duration of the attempt
+  bool here = true;    // this rank is one that failed
 };
 
 // Approximate host memory, in bytes, that a background save takes on each of `ranks`.
@@ -57,14 +57,14 @@ class Checkpointer {
   void begin(const RunState&, std::string why, SaveExtras, CheckpointOptions, bool prune = true);
   bool writing() const { return part_.valid(); }  // from begin() to collect()
   bool under_way() const { return writing() || commit_.valid(); }
-  bool part_is_written() const;  // this rank's; also true after a failure
+  bool part_is_written() const;  // this rank has written its files, or failed
   // Call once all ranks have written: sends the file lists to rank 0, which commits in the background.
   void collect();
   // Blocks until the save is durable or has failed on all ranks; no-op without a save.
   void finish();
   // On rank 0: the save that became durable since the last call, if any.
   std::optional<SavedCheckpoint> take_saved();
-  // The save that failed since the last call, if any: on all ranks after finish(), before it only on ranks that know.
+  // The save that failed since the last call, if any. All ranks know after finish(); before it, possibly only some.
   std::optional<FailedSave> take_failed() { return std::exchange(failed_, std::nullopt); }
 
  private:
@@ -73,7 +73,7 @@ class Checkpointer {
   struct Item {
     size_t piece;
     int state;  // -1: master
-    int rank;   // that writes the tensor
+    int rank;   // writes the tensor
   };
   struct File {
     std::string stem;

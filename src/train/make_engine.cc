@@ -12,7 +12,7 @@
 namespace athanor {
 namespace {
 
-constexpr size_t kLogitsShare = 64;  // 1 / this of a GPU's memory is for logits
+constexpr size_t kLogitsShare = 64;  // logits may take 1 / this of a GPU's memory
 
 // Minimum over ranks, because all must choose the same plan.
 int64_t least_of_ranks(Backend backend, int64_t value) {
@@ -92,7 +92,7 @@ class Fitting {
   // The same plan with scratch memory for faster kernels if it fits; nothing else is made smaller for it.
   std::unique_ptr<Engine> with_more_scratch(std::unique_ptr<Engine> engine) {
     Tuning* tuning = backend_.tuning;
-    engine->memory();  // the dry run names the ops
+    engine->memory();  // the dry run lists the ops
     const size_t wanted =
         most_of_ranks(tuning ? tuning->wanted_scratch(engine->tunable()) : 0);  // each rank's own need
     if (wanted == 0) return engine;

@@ -73,7 +73,7 @@ Recompute to_recompute(const Config& c) {
   return {};
 }
 
-// Of masters, as Recipe has them.
+// dtype of masters in Recipe.
 DType to_dtype(MasterWeights m) {
   switch (m) {
     case MasterWeights::fp32:
@@ -225,7 +225,7 @@ bool saves_in_background(const Config& c, const Device& device) {
 
 void search_products(const Config& c, Engine& engine, Tuning& tuning) {
   if (c.gemm_search_seconds <= 0) return;
-  engine.memory();  // the dry run names the ops
+  engine.memory();  // the dry run lists the ops
   const TuningCache cache(tuning_folder(c.tuning_cache), tuning.key());
   cache.load(tuning);
   log::info(tuning.search(engine.tunable(), c.gemm_search_seconds));

@@ -28,24 +28,24 @@ size_t memory_capacity(const Config&, const Device&);
 size_t runtime_reserve(const Config&);
 bool saves_in_background(const Config&, const Device&);
 
-// An engine whose plan fits, not yet committed. micro_batch_size 0: chooses among the divisors of the global batch
-// within a token limit (larger ones are no faster) and the recomputation modes from the configured one on, by the step
-// time of perf/roofline.h. A given size gets the least recomputation that fits. Recomputation changes no bit. The
-// choice is a function of config, device and ranks. (make_engine.cc; the limit for GPUs has not been measured yet.)
+// An engine whose plan fits in memory, not yet committed. micro_batch_size 0: chosen among the divisors of the global
+// batch up to a token limit, together with the recomputation mode, at least the configured one, by the modelled step
+// time (perf/roofline.h). A given size gets the least recomputation that fits. Recomputation changes no bit. The choice
+// depends on config, device and ranks only. (make_engine.cc; the limit for GPUs has not been measured yet.)
 constexpr int64_t kAutoTokens = 8192, kAutoTokensOnGpu = 131072;
 std::unique_ptr<Engine> make_engine(const Config&, Backend, bool training);
 
-// Before commit(): tries algorithms and epilogues of the engine's products, and kernels of its attention, as long as
-// the config allows, beyond what the user's cache knows, and adds them to it.
+// Before commit(): times algorithms and epilogues of the engine's products, and attention kernels, within the
+// configured time, skips those in the user's cache, and adds the results to it.
 void search_products(const Config&, Engine&, Tuning&);
 
 // Operations per token for MFU.
 FlopCount flops_per_token(Model&, int64_t seq_length);
 
-// The denominator of MFU: the config's, or else most_flops, which the device never exceeds; if unknown (0) the data
-// sheet's or a measured product's.
+// The denominator of MFU: the configured peak, else most_flops, an upper bound for the device; if that is unknown (0)
+// the data sheet's, else a measured product's.
 double mfu_peak(const Config&, Backend, DType compute, double most_flops);
-// Peak rates measured in a tenth of a second: a large product of random values, and a copy larger than the caches.
+// Peak rates, measured in a tenth of a second: a large product of random values, a copy larger than the caches.
 Ceilings measure_ceilings(Backend, DType compute);
 // The same from the data sheet if the device is known.
 Ceilings ceilings(Backend, DType compute);

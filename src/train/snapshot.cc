@@ -16,7 +16,7 @@ using Range = ParamStore::Range;
 // Destination of a unit's elements: masters or weights (flat), or an optimizer state.
 struct Target {
   const ParamStore::Unit& unit;
-  Tensor flat;  // absent: a state that none of this rank's elements has
+  Tensor flat;  // absent: a state that this rank has no elements of
   const ParamStore::State* state = nullptr;
   bool is_shard = false;
 
@@ -24,7 +24,7 @@ struct Target {
     const Tensor& flat = unit.master ? unit.master : unit.value;
     return {unit, flat, nullptr, unit.is_shard(flat)};
   }
-  // The intersection of [begin, end) with what this rank holds.
+  // The intersection of [begin, end) with this rank's elements.
   Range held(int64_t begin, int64_t end) const { return is_shard ? unit.owned(begin, end) : Range{begin, end}; }
   Tensor part(Range range) const { return state ? state->part(range) : unit.part(flat, range); }
 };
@@ -81,7 +81,7 @@ void load_piece(Device& device, const WeightFiles& files, const std::string& nam
   load_elements(device, to, piece.offset, bytes, entry->checked_dtype(), name);
 }
 
-// A state of which every rank has all.
+// A state that is replicated on all ranks.
 void load_numbers(Device& device, const WeightFiles& files, const std::string& name, const Tensor& to) {
   const auto [file, entry] = files.at(name);
   require_shape(file->path(), name, entry->checked_shape(), to.shape);
@@ -93,9 +93,9 @@ void load_numbers(Device& device, const WeightFiles& files, const std::string& n
   copy_to(device, to, bytes.data());
 }
 
-// What an optimizer keeps, of the weights that it is kept of.
+// Optimizer states, for the weights that have them.
 void load_states(const ParamStore& params, Device& device, const std::string& folder) {
-  if (params.state_specs().empty()) return;  // then there is no such file
+  if (params.state_specs().empty()) return;  // plain SGD: there is no optimizer file
   const WeightFiles files(folder, "optimizer");
   const std::vector<ParamStore::Piece> pieces = params.pieces();
   for (size_t i = 0; i < pieces.size(); ++i) {

@@ -147,8 +147,8 @@ void Trainer::end_with_failure() {
   leave_with(failure_);
 }
 
-// Ends the run on an error that occurred on some ranks and is known to all: those throw it, and the others learn whose
-// it was by waiting for them.
+// Ends the run with an error that occurred on some ranks and is known to all: these ranks throw it; the others wait for
+// them, and so learn which rank failed.
 void Trainer::leave_with(const std::optional<Error>& mine) {
   if (!mine && backend_.control) backend_.control->barrier();
   throw mine.value_or(Error("another rank failed", Exit::peer_lost));
@@ -247,8 +247,8 @@ void Trainer::tell_first_step(int64_t done, int64_t micros) {
             format_duration(double(micros - done) * micro_seconds_), " left of this step");
 }
 
-// If the device runs asynchronously its own clock counts; its idle time is waiting for data, as far as the host waited
-// for data.
+// If the device runs asynchronously, times are from its own clock; its idle time counts as waiting for data, up to the
+// time that the host waited for data.
 PhaseTimes Trainer::times_of(const StepResult& done, PhaseTimes host) const {
   if (backend_.device.unified()) return host;
   PhaseTimes times = done.times;

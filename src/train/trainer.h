@@ -115,7 +115,7 @@ class Trainer {
   void report_save();
   bool eval_due(int64_t step) const;
   bool save_due(int64_t step) const;
-  bool wants_to_save() const;  // this rank's clock says so
+  bool wants_to_save() const;  // by this rank's clock
   bool time_is_up() const;
   bool reached_stop() const;
   std::string newest_before_trouble() const;  // checkpoint folder; "": none
@@ -160,7 +160,7 @@ class Trainer {
   bool failed_ = false;                                      // on any rank: failure_
   std::optional<Error> failure_;                             // ends the run; its state stays as after the last step
   std::vector<int32_t> last_tokens_, last_targets_;          // of the last micro-batch
-  bool running_ = false;                                     // this run's log has begun
+  bool running_ = false;                                     // the log of this run was started
   double micro_seconds_ = 0, save_seconds_ = 0, mean_step_seconds_ = 0;  // latest of each, for the stop budget and ETA
   PhaseClock::Clock::time_point told_;                                   // when the first step was last reported
   double first_step_seconds_ = kUnknown;  // from this process' start of the run to the end of its first step

@@ -1,4 +1,4 @@
-// The first second of a run: everything that can be wrong is found here, before a step is computed; and its saves.
+// Start of a run: checks everything that can be checked before the first step is computed; and saving checkpoints.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -50,7 +50,7 @@ EventRecord with_plan(EventRecord event, const MemoryPlan& plan, double peak_flo
   return event;
 }
 
-// The folder itself, once every byte of it is verified.
+// Returns `folder` after verifying every byte of it; else throws.
 std::string whole_checkpoint(const std::string& folder) {
   const Verification whole = verify_checkpoint(folder, Depth::checksums);
   if (!whole.ok)
@@ -59,7 +59,7 @@ std::string whole_checkpoint(const std::string& folder) {
   return folder;
 }
 
-// The resolved configuration without what each machine may have as it likes.
+// The resolved configuration without the keys that may differ between ranks.
 std::string common_keys(const Config& config) {
   std::istringstream lines(dump_resolved(config));
   std::string kept, line;
@@ -72,7 +72,7 @@ std::string common_keys(const Config& config) {
   return kept;
 }
 
-// The first line of a that is another one in b.
+// The first line of `a` that differs from that of `b`.
 std::string first_difference(const std::string& a, const std::string& b) {
   std::istringstream x(a), y(b);
   std::string of_a, of_b;
@@ -130,7 +130,7 @@ void Trainer::require_common_start() {
   require("configurations", common_keys(config_));
   require("train_data", train_.fingerprint());
   if (valid_) require("valid_data", valid_->fingerprint());
-  if (backend_.control) backend_.control->barrier();  // rank 0 writes nothing before all have agreed
+  if (backend_.control) backend_.control->barrier();  // rank 0 writes only after all ranks have checked
 }
 
 // Rank 0 alone writes and reports.
@@ -145,7 +145,7 @@ void Trainer::open_run() {
   if (config_.tensorboard) metrics_.add(std::make_unique<TensorboardSink>(run + "/tensorboard"));
   try {
     write_environment(find_environment(options_.program), run + "/environment.json");
-  } catch (const Error& e) {  // it tells of the run, which does not depend on it
+  } catch (const Error& e) {  // informative only
     log::warn("environment.json was not written, training goes on: ", e.what());
   }
 }
@@ -285,13 +285,13 @@ void Trainer::start(const std::optional<Resume>& resume) {
   tune(resume);
   const bool profiled = !config_.profile.empty() && backend_.mesh.world().rank() == 0;
   Roofline limits;
-  if (profiled) limits.most = ceilings(backend_, engine_->options().recipe.compute);  // while memory is free
+  if (profiled) limits.most = ceilings(backend_, engine_->options().recipe.compute);  // before commit()
   const MemoryPlan& plan = engine_->memory();
-  constexpr size_t kQuick = size_t{1} << 30;  // more takes seconds to fill
+  constexpr size_t kQuick = size_t{1} << 30;  // a larger plan takes seconds to fill
   if (plan.total() > kQuick && backend_.mesh.world().rank() == 0)
     log::info("allocating ", format_bytes(plan.total()),
               resume ? " and reading the checkpoint" : " and making the weights");
-  peak_flops_ = mfu_peak(config_, backend_, engine_->options().recipe.compute, options_.most_flops);  // likewise
+  peak_flops_ = mfu_peak(config_, backend_, engine_->options().recipe.compute, options_.most_flops);
   const size_t before = backend_.device.allocated();
   engine_->commit();
   CHECK(backend_.device.allocated() - before == plan.total(), "allocated ", backend_.device.allocated() - before,
@@ -359,7 +359,7 @@ std::string Trainer::choose_peak() {
   return told;
 }
 
-// All ranks take the choices of rank 0: their algorithms round alike, and only one of them searches.
+// Rank 0 searches and all ranks use its choices, so that their products round alike.
 void Trainer::tune(const std::optional<Resume>& resume) {
   if (!backend_.tuning) return;
   const bool first = backend_.mesh.world().rank() == 0;
@@ -393,7 +393,7 @@ void Trainer::choose_products(const std::optional<Resume>& resume) {
   search_products(config_, *engine_, tuning);
 }
 
-// Decisions are those of all ranks together, since each makes the same calls.
+// Collective: all ranks make the same calls and decide the same.
 bool Trainer::save(const char* why, Wait wait, Health health) {
   if (config_.save.empty()) return true;
   const PhaseScope phase(clock_, Phase::checkpoint);
@@ -402,8 +402,8 @@ bool Trainer::save(const char* why, Wait wait, Health health) {
   bool diverged = false;
   if (of_any(last_saved_step_ != state_.step)) {
     diverged = health == Health::diverged || has_diverged();
-    // While steps are skipped nothing says whether the next one will be good: an older checkpoint is safer, and the
-    // weights do not change.
+    // While steps are skipped it is unknown whether the next one succeeds: keep the older checkpoint. Skipped steps do
+    // not change the weights.
     save_put_off_ = wait == Wait::no && (diverged || is_skipping());
     if (save_put_off_) return !diverged;
     begin_save(why, diverged);
@@ -440,8 +440,7 @@ void Trainer::begin_save(const char* why, bool diverged) {
   report_save();
 }
 
-// A step may have been whole and yet have left weights with which no further one will be. The last micro-batch, which
-// is still here, says so.
+// A step with finite gradients can leave weights whose loss is not finite: evaluates the last micro-batch again.
 bool Trainer::has_diverged() { return of_any(!std::isfinite(engine_->evaluate(last_tokens_, last_targets_))); }
 
 void Trainer::settle_save() {
@@ -460,7 +459,7 @@ void Trainer::follow_save() {
 
 void Trainer::report_save() {
   if (const std::optional<FailedSave> failed = checkpointer_->take_failed()) {
-    // Often enough to be back soon, seldom enough that training does not wait for one attempt after the other.
+    // Retry after 10 s, or 10 times the duration of the attempt, so that training is not blocked by retries.
     const double seconds = std::max(10.0, 10 * failed->seconds);
     if (last_saved_step_ == failed->step) last_saved_step_ = -1;
     retry_save_ = PhaseClock::Clock::now() +

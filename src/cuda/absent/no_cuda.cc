@@ -1,4 +1,4 @@
-// Stands in for make_cuda.cc in a program built without CUDA: there is no GPU, and the reason is said.
+// Replaces make_cuda.cc in a build without CUDA: there is no GPU, with the reason.
 #include "cuda/make_cuda.h"
 
 namespace athanor {

@@ -1,10 +1,10 @@
-// Attention backward on tensor cores, the scores made again from q, k and the stored lse [Dao et al. 2022, app. B.4]:
+// Attention backward on tensor cores; scores are recomputed from q, k and the stored lse [Dao et al. 2022, app. B.4]:
 //   p = exp(scale q k^T - lse),  ds = p (dy v^T - rowsum(dy y)),
 //   dv = p^T dy,  dk = scale ds^T q,  dq = scale ds k;  p and ds are rounded to the inputs' type before these products.
-// Deterministic without atomics: one kernel takes tiles of keys and meets all queries that see them, head after head of
-// the group; another takes tiles of queries and meets their keys. So scores are made twice: seven products, not five.
-// Layout: a warp owns 16 R rows of its side, whose sums stay in registers; tiles of the other side come through two
-// stages of shared memory. Compute bound. Not timed on a GPU yet.
+// Deterministic without atomics: one kernel takes tiles of keys and iterates over the queries that see them, head by
+// head of the group; another takes tiles of queries and iterates over their keys. So scores are computed twice: seven
+// products, not five. Layout: a warp owns 16 R rows of its side, whose sums stay in registers; tiles of the other side
+// go through two stages of shared memory. Compute bound. Not timed on a GPU yet.
 #include "cuda/attention/attention.h"
 #include "cuda/attention/plain.h"
 #include "cuda/attention/tiles.h"
@@ -15,10 +15,10 @@ namespace athanor::cuda {
 namespace attention {
 namespace {
 
-// Shared memory fits into the 99 KiB of the smallest GPUs, sums and scores into registers.
+// Sizes fit the 99 KiB of shared memory of the smallest GPUs, and the registers.
 template <int Dim, int Warps, int RowTiles, int Others>
 struct Tiles {
-  static constexpr int D = Dim, kWarps = Warps, R = RowTiles, N = Others;  // N rows of the other side at a time
+  static constexpr int D = Dim, kWarps = Warps, R = RowTiles, N = Others;  // N: rows per tile of the other side
   static constexpr int kThreads = kWarps * 32, kRows = kWarps * 16 * R;
 };
 template <int D>
@@ -26,7 +26,7 @@ struct KeyTiles : Tiles<D, D <= 128 ? 4 : 2, D <= 64 ? 2 : 1, D <= 128 ? 32 : 16
 template <int D>
 struct QueryTiles : Tiles<D, D <= 128 ? 4 : 2, D <= 96 ? 2 : 1, D <= 128 ? 32 : 16> {};
 
-// Two tensors' tiles of the other side, and the statistics of queries where those are the other side.
+// A stage: tiles of the other side's two tensors, and the statistics if the other side are queries.
 template <class T, class Tile>
 struct Stage {
   T a[Tile::N * kPitch<Tile::D>], b[Tile::N * kPitch<Tile::D>];
@@ -34,7 +34,7 @@ struct Stage {
 };
 template <class T, class Tile>
 struct Shared {
-  T a[Tile::kRows * kPitch<Tile::D>], b[Tile::kRows * kPitch<Tile::D>];  // of the block's own rows
+  T a[Tile::kRows * kPitch<Tile::D>], b[Tile::kRows * kPitch<Tile::D>];  // the block's own rows
   Stage<T, Tile> stages[2];
 };
 
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kStatsThreads) query_stats(StatsRows<T> a) {
   for (int offset = kStatsLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
   if (!exists || lane != 0) return;
   const float lse = a.lse[item];
-  // A query that sees no key has weights of 0 whatever stands here; -inf would make them NaN first.
+  // A query without keys has weights of 0 for any finite value; -inf would give NaN.
   a.stats[item % a.heads * stats_rows(a.rows) + item / a.heads] = {lse == -INFINITY ? 0.f : lse * kLog2e, sum};
 }
 
@@ -89,7 +89,7 @@ __device__ __forceinline__ void load_queries(Stage<T, Tile>& stage, const Backwa
   }
 }
 
-// One warp's keys against a tile of queries. k, v: the warp's rows; scale: times log2(e).
+// A warp's keys with a tile of queries. k, v: the warp's rows; scale: times log2(e).
 template <bool Dk, bool Dv, class T, class Tile>
 __device__ __forceinline__ void meet_queries(Accumulators<Tile::R, Tile::D>& dk, Accumulators<Tile::R, Tile::D>& dv,
                                              const T* k, const T* v, const Stage<T, Tile>& stage, const Seen* seen,
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(Tile::kThreads) keys_backward(Backward<T> a) {
     int next = next_seen<kRows>(sight.seen, start + N), next_head = head;
     if (next == kNone && head + 1 < (kv + 1) * in.group) next = next_seen<kRows>(sight.seen, 0), ++next_head;
     ptx::cp_async_wait<0>();
-    __syncthreads();  // this stage is here, the other one done with
+    __syncthreads();  // this stage has arrived, the other one may be overwritten
     if (next != kNone) load_queries(room.stages[1 - stage], a, next_head, next, sight.last);
     ptx::cp_async_commit();
     if (one_sees<16 * R>(seen, start, start + N)) {
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(Tile::kThreads) keys_backward(Backward<T> a) {
 
 // ---- queries: dq
 
-// One warp's queries against a tile of keys. q, dy: the warp's rows; scale: times log2(e).
+// A warp's queries with a tile of keys. q, dy: the warp's rows; scale: times log2(e).
 template <class T, class Tile>
 __device__ __forceinline__ void meet_keys(Accumulators<Tile::R, Tile::D>& dq, const T* q, const T* dy,
                                           const Stage<T, Tile>& stage, const QueryStats (&stats)[Tile::R][2],
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(Tile::kThreads) queries_backward(Backward<T> a
   DYN_SMEM(raw);
   auto& room = *reinterpret_cast<Shared<T, Tile>*>(raw);
   const Inputs<T>& in = a.in;
-  // Later queries see more keys: the longest work first.
+  // Longest work first: later queries see more keys.
   const int block = static_cast<int>(gridDim.x - 1 - blockIdx.x);
   const int head = block % in.heads, first = block / in.heads * kRows, own = warp_id() * 16 * R;
   const int queries = in.spans.queries, kv = head / in.group;
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(Tile::kThreads) queries_backward(Backward<T> a
   while (start != kNone) {
     const int next = next_seen<kRows>(sight.seen, start + N);
     ptx::cp_async_wait<0>();
-    __syncthreads();  // this stage is here, the other one done with
+    __syncthreads();  // this stage has arrived, the other one may be overwritten
     if (next != kNone) load_keys(room.stages[1 - stage], in, kv, next, sight.last);
     ptx::cp_async_commit();
     if (one_sees<16 * R>(seen, start, start + N))
@@ -261,7 +261,7 @@ void differentiate_on_tensor_cores(const Backward<T>& a, cudaStream_t stream) {
     using Keys = KeyTiles<D>;
     if constexpr (D <= 128) {
       launch_tiles<Keys>(keys_backward<true, true, T, Keys>, keys, kv_heads, a, stream);
-    } else {  // sums of dk and dv together are more than the registers
+    } else {  // dk and dv do not fit in registers together
       launch_tiles<Keys>(keys_backward<true, false, T, Keys>, keys, kv_heads, a, stream);
       launch_tiles<Keys>(keys_backward<false, true, T, Keys>, keys, kv_heads, a, stream);
     }

@@ -12,11 +12,11 @@ enum Id : int64_t { kQ = 1, kK, kV, kY, kLse, kDy, kDq, kDk, kDv, kRowSums, kSca
 
 constexpr float kMinusInfinityValue = -std::numeric_limits<float>::infinity();
 constexpr size_t kAlign = 256;
-constexpr int64_t kVectorElements = 8;  // 16 bytes of 16-bit elements, which cuDNN's kernels load at once
+constexpr int64_t kVectorElements = 8;  // 16 bytes of 16-bit elements, the access width of cuDNN's kernels
 
 cudnnDataType_t type_of(DType dtype) { return dtype == DType::bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF; }
 
-// What can be told without the library.
+// Why the op is not supported, as far as known without the library; empty: it may be.
 template <class Op>
 std::string why_not(const Op& op, int64_t tokens) {
   const AttentionShape& s = op.shape;
@@ -91,7 +91,7 @@ AttentionPlan::Node AttentionPlan::rows(int64_t id, int64_t heads, int64_t strid
 }
 
 AttentionPlan::Inputs AttentionPlan::inputs() {
-  // Keys are a factor from the right, and so are the values of backward.
+  // Keys are a right factor; so are values in backward.
   const auto columns = [this](int64_t id, int64_t stride) {
     return graph_.memory(id, {p_.batch, p_.kv_heads, p_.head_dim, p_.tokens},
                          {p_.tokens * stride, p_.head_dim, 1, stride}, type_);
@@ -120,7 +120,7 @@ AttentionPlan::Node AttentionPlan::scaled_scores(const Inputs& in, const Node& s
   return apply(CUDNN_POINTWISE_MUL, graph_.matmul(in.q, in.k, scores), scale);
 }
 
-// Scores of keys behind their query become minus infinity.
+// Sets scores of keys after their query to minus infinity.
 AttentionPlan::Node AttentionPlan::causal(const Node& scores) {
   const auto index = [&](int64_t axis) {
     return graph_.pointwise({.mode = CUDNN_POINTWISE_GEN_INDEX, .axis = axis, .precision = CUDNN_DATA_INT32}, scores,
@@ -161,8 +161,8 @@ void AttentionPlan::add_key_gradient(const Node& weights, const Node& rows_of_qu
   graph_.reduce(CUDNN_REDUCE_TENSOR_ADD, graph_.matmul(transposed, rows_of_queries, each), out);
 }
 
-// [Dao et al. 2022, algorithm 4] P = exp(S - lse), dv = P^T dy, dS = P (dy v^T - rowsum(dy y)) scale, dk = dS^T q,
-// dq = dS k: straight into dq. cuDNN then chooses the path without atomics; a sum in f32 memory would be the other.
+// [Dao et al. 2022, algorithm 4] P = exp(S - lse), dv = P^T dy, dS = P (dy v^T - rowsum(dy y)) scale, dk = dS^T q, dq =
+// dS k. With dq as a direct output cuDNN uses the path without atomics, instead of sums in f32 memory.
 void AttentionPlan::backward() {
   const int64_t b = p_.batch, h = p_.heads, t = p_.tokens, d = p_.head_dim;
   const Inputs in = inputs();
@@ -174,7 +174,7 @@ void AttentionPlan::backward() {
                        graph_.temporary({b, h, t, d}, {h * t * d, t * d, h * d, 1}, CUDNN_DATA_FLOAT));
   const Node sums =
       graph_.reduce(CUDNN_REDUCE_TENSOR_ADD, products, graph_.temporary(column, column_strides, CUDNN_DATA_FLOAT));
-  const Node one = graph_.scalar(kOne);  // only to have the sums in memory, where the engines want them
+  const Node one = graph_.scalar(kOne);  // identity, since the engines want the sums in memory
   const Node row_sums = graph_.pointwise({.mode = CUDNN_POINTWISE_MUL, .b = &one}, sums,
                                          graph_.memory(kRowSums, column, column_strides, CUDNN_DATA_FLOAT));
   const Node scale = graph_.scalar(kScale);
@@ -255,13 +255,13 @@ CudnnAttention::Plan CudnnAttention::make(const AttentionProblem& p) {
 const AttentionPlan& CudnnAttention::plan_of(const AttentionProblem& p) {
   Plan& plan = plans_[p];
   if (plan) return *plan;
-  take_ahead();  // perhaps this one
+  take_ahead();  // it may be this plan
   if (!p.backward) begin_ahead(p);
   if (!plan) plan = make(p);
   return *plan;
 }
 
-// The gradients of q, k and v usually lie like q, k and v.
+// Assumes that the gradients of q, k and v have the strides of q, k and v.
 void CudnnAttention::begin_ahead(const AttentionProblem& forward) {
   AttentionProblem p = forward;
   p.backward = true;
@@ -274,7 +274,7 @@ void CudnnAttention::begin_ahead(const AttentionProblem& forward) {
       options_.enter_thread();
       return Ahead{p, make(p)};
     });
-  } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch): no thread; who needs the plan makes it
+  } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch): no thread; plan_of() builds the plan
   }
 }
 
@@ -283,7 +283,7 @@ void CudnnAttention::take_ahead() {
   try {
     Ahead made = ahead_.get();
     plans_[made.problem] = std::move(made.plan);
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): who needs the plan tries again and tells
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): plan_of() tries again and throws
   }
 }
 

@@ -1,9 +1,8 @@
-// Causal attention through cuDNN's graph interface, for sequences of one length without gaps; everything else is for
-// the kernels of attention.h. The log-sum-exp that forward stores and backward reads is that of ops/attention.h, so
-// either may be computed elsewhere. Both repeat their bits: backward keeps the products that make dq in a workspace of
-// two bytes per score instead of adding them up with atomics. Plans are made on first use, most of a second each,
-// unless a file has them (plan_files.h); launches allocate nothing on the device and may be captured. For one thread
-// and one stream.
+// Causal attention through cuDNN's graph interface, for sequences of one length without gaps; other cases use the
+// kernels of attention.h. lse has the format of ops/attention.h, so forward and backward may be computed by different
+// kernels. Deterministic: backward needs a workspace of two bytes per score instead of atomics. Plans are built on
+// first use, in most of a second, or restored (plan_files.h); launches allocate nothing and may be captured. For one
+// thread and stream.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -34,10 +33,10 @@ AttentionProblem problem_of(const AttentionFwd& op, int64_t tokens);
 AttentionProblem problem_of(const AttentionBwd& op, int64_t tokens);
 std::ostream& operator<<(std::ostream& out, const AttentionProblem& p);
 
-// The graph of one problem, planned for a GPU or for a described one.
+// The graph and plan of one problem, for a GPU or a described one.
 class AttentionPlan {
  public:
-  // Loads the plan if a file has it, else builds and saves it.
+  // Restores the plan if a file has it, else builds and stores it.
   AttentionPlan(const CudnnTable& cudnn, CudnnTarget target, const AttentionProblem& p, const PlanFiles& files = {});
   const std::string& why_not() const { return why_not_; }  // no engine supports it; empty if one does
   int64_t engine() const { return graph_.engine(); }       // -1: restored
@@ -73,13 +72,13 @@ class AttentionPlan {
 class CudnnAttention {
  public:
   struct Options {
-    // The caller promises that an op whose table of spans has one row for every `tokens` queries, as many keys as
-    // queries, means whole sequences of that length; the table itself is in device memory and not looked at.
+    // The caller promises that if the span table has one row per `tokens` queries, and there are as many keys as
+    // queries, the spans are whole sequences of that length; the table is in device memory and not read.
     int64_t tokens = 0;
     size_t most_scratch = SIZE_MAX;  // problems whose plan needs more are not supported
     PlanFiles files = {};
-    // While the plan of forward is made, another thread makes that of the backward which follows it in training; first
-    // it calls this, to use the same GPU. Empty: there is no such thread.
+    // While a forward plan is built, another thread builds the matching backward plan; it calls this first, to select
+    // the GPU. Empty: no such thread.
     std::function<void()> enter_thread = {};
   };
   CudnnAttention(const CudnnTable& cudnn, cudaStream_t stream, Options options);
@@ -127,6 +126,6 @@ class CudnnAttention {
   Options options_;
   Handle forward_, backward_;  // each used by one thread at a time
   std::map<AttentionProblem, Plan> plans_;
-  std::future<Ahead> ahead_;  // of a backward; its thread uses backward_ until it is taken
+  std::future<Ahead> ahead_;  // backward plan; its thread uses backward_ until take_ahead()
 };
 }  // namespace athanor::cuda

@@ -131,7 +131,7 @@ CudnnGraph::Node CudnnGraph::reshape(const Node& x, const Node& y) {
   return append(op, y);
 }
 
-// Best first, by the library's heuristic; none and the reason if no engine takes the graph.
+// Best first, by the library's heuristic; empty, with the reason, if no engine supports the graph.
 std::vector<cudnnBackendDescriptor_t> CudnnGraph::engine_configurations(std::string* why) {
   const cudnnBackendDescriptor_t graph = make(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
   set(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<int64_t>(operations_.size()),
@@ -159,11 +159,11 @@ std::vector<cudnnBackendDescriptor_t> CudnnGraph::engine_configurations(std::str
                 cudnn_.cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
                                                 count, &count, configurations.data()),
                 what);
-  configurations.resize(static_cast<size_t>(count));  // fewer than announced, perhaps
+  configurations.resize(static_cast<size_t>(count));  // may be fewer than announced
   return configurations;
 }
 
-// For people who compare machines; a library that does not answer is no error.
+// The engine number, for reports; -1, not an error, if the library does not tell.
 int64_t CudnnGraph::engine_of(cudnnBackendDescriptor_t configuration) const {
   cudnnBackendDescriptor_t engine = nullptr;
   int64_t number = -1, one = 0;
@@ -179,7 +179,7 @@ bool CudnnGraph::plan(std::string* why) {
   for (const cudnnBackendDescriptor_t configuration : engine_configurations(why)) {
     const cudnnBackendDescriptor_t plan = make(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
     link(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration);
-    if (!finish_plan(plan, why)) continue;  // the heuristic also lists engines that cannot
+    if (!finish_plan(plan, why)) continue;  // the heuristic also lists unsupported engines
     engine_ = engine_of(configuration);
     return true;
   }

@@ -1,8 +1,8 @@
 // Attention forward on tensor cores. y = softmax(mask(scale q k^T)) v per head, by tiles of keys with a running softmax
 // [Dao et al. 2022, alg. 1; Dao 2023]; p is rounded to the type of v before the second product.
-// Layout: a block takes kRows queries of one head, a warp 16 R of them; scores and sums stay in registers. While a
-// product runs the other operand's next tile arrives: values during q k^T, keys during p v. Compute bound. Not timed on
-// a GPU yet. Deterministic: a row's sums run over its keys in order.
+// Layout: a block takes kRows queries of one head, a warp 16 R of them; scores and sums stay in registers. During q k^T
+// the next values are loaded, during p v the next keys. Compute bound. Deterministic: the sums of a row are over its
+// keys in order. Not timed on a GPU yet.
 #include "cuda/attention/attention.h"
 #include "cuda/attention/plain.h"
 #include "cuda/attention/softmax.h"
@@ -12,7 +12,7 @@ namespace athanor::cuda {
 namespace attention {
 namespace {
 
-// Rows and keys of a block: shared memory fits into the 99 KiB of the smallest GPUs, sums and scores into registers.
+// Rows and keys per block; fit the 99 KiB of shared memory of the smallest GPUs, and the registers.
 template <int D>
 struct Tiles {
   static constexpr int kWarps = 4, R = D <= 128 ? 2 : 1, N = D <= 128 ? 64 : 32;
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(Tiles<D>::kThreads) attend(Forward<T> a) {
   DYN_SMEM(raw);
   T *q = reinterpret_cast<T*>(raw), *k = q + Tile::kRows * kPitch<D>, *v = k + N * kPitch<D>;
   const Inputs<T>& in = a.in;
-  // Later queries see more keys: the longest work first.
+  // Longest work first: later queries see more keys.
   const int block = static_cast<int>(gridDim.x - 1 - blockIdx.x);
   const int head = block % in.heads, first = block / in.heads * Tile::kRows, own = warp_id() * 16 * R;
   const int kv = head / in.group * in.dim;  // column of keys and values
@@ -47,12 +47,12 @@ __global__ void __launch_bounds__(Tiles<D>::kThreads) attend(Forward<T> a) {
     const bool meets = one_sees<16 * R>(seen, start, start + N);
     Accumulators<R, N> s = {};
     ptx::cp_async_wait<0>();
-    __syncthreads();  // keys are here, values of the previous tile are done with
+    __syncthreads();  // keys have arrived, the previous values may be overwritten
     load_tile<N, D>(v, in.v + kv, in.v_stride, start, sight.last, in.dim);
     ptx::cp_async_commit();
     if (meets) multiply_rows<D, R, N>(s, q + own * kPitch<D>, k);
     ptx::cp_async_wait<0>();
-    __syncthreads();  // values are here, keys are done with
+    __syncthreads();  // values have arrived, the keys may be overwritten
     const int next = next_seen<Tile::kRows>(sight.seen, start + N);
     if (next != kNone) load_tile<N, D>(k, in.k + kv, in.k_stride, next, sight.last, in.dim);
     ptx::cp_async_commit();

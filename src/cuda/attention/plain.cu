@@ -1,21 +1,21 @@
-// Attention forward and backward by multiply-add in f32: for f32 tensors, head sizes and strides that the tensor-core
-// kernels do not take. The formulas are those of attention_forward.cu and attention_backward.cu; weights are not
-// rounded. Layout: a block takes 64 rows of a head and 64 columns of its output, a thread 8 x 8 scores, then 8 x 8
-// sums; weights change hands through shared memory within a warp. Wider heads make their scores again for each 64
-// columns: this is for tests and small models. Deterministic: every sum runs over the other side's rows in order.
+// Attention forward and backward by multiply-add in f32, for f32 tensors, head sizes and strides that the tensor-core
+// kernels do not support; formulas as in forward.cu and backward.cu, but weights are not rounded. Layout: a block takes
+// 64 rows of a head and 64 output columns, a thread 8 x 8 scores, then 8 x 8 sums; warps exchange weights through
+// shared memory. Wider heads recompute scores for each 64 columns: meant for tests and small models. Deterministic: all
+// sums are over the other side's rows in order.
 #include "cuda/attention/plain.h"
 #include "cuda/vectors.h"
 
 namespace athanor::cuda::attention {
 namespace {
 
-constexpr int kRows = 64, kThreads = 64, kPart = 8;  // kPart: rows of a thread, and its columns
-constexpr int kPitch = kRows + 4;                    // of weights [other row][own row]
-constexpr int kSlice = 64;                           // columns of an output that a block makes
+constexpr int kRows = 64, kThreads = 64, kPart = 8;  // kPart: rows and columns per thread
+constexpr int kPitch = kRows + 4;                    // row length of weights [other row][own row]
+constexpr int kSlice = 64;                           // output columns per block
 
 using Square = float[kPart][kPart];
 
-// Where a thread stands: its rows in the tile of the block, its rows of the other side's tile or columns of the slice.
+// A thread's rows in the block's tile, and its rows of the other side's tile or columns of the slice.
 struct Place {
   int rows, others;
 };
@@ -32,7 +32,7 @@ struct HeadRows {
   int first, limit;
 };
 
-// s[i][j] = row i of a times row j of b; 0 where a row does not exist.
+// s[i][j] = row i of a times row j of b; 0 if a row does not exist.
 template <class T>
 __device__ __forceinline__ void dots(Square& s, const HeadRows<T>& a, const HeadRows<T>& b, int dim, bool vectors) {
   for (auto& row : s)
@@ -74,7 +74,7 @@ __device__ __forceinline__ void gather(Square& sums, const float* weights, const
   }
 }
 
-// Weights of this thread, for the threads of the same rows, which are in its warp. Two calls of __syncwarp enclose it.
+// Shares this thread's weights with the threads of the same rows, all in its warp. Call __syncwarp before and after.
 __device__ __forceinline__ void share(float* weights, const Square& w, Place at) {
 #pragma unroll
   for (int j = 0; j < kPart; ++j) {
@@ -96,7 +96,7 @@ __device__ __forceinline__ void store(T* tensor, int64_t stride, int first, int 
   }
 }
 
-// What this thread's rows see together.
+// Union of the intervals that this thread's rows see.
 __device__ __forceinline__ Seen together(const Seen* rows) {
   Seen all{kNone, 0};
   for (int i = 0; i < kPart; ++i) {
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(kThreads) attend(Forward<T> a) {
 #pragma unroll
       for (float& x : y[i]) x *= shrink;
     }
-    __syncwarp();  // the weights of the previous tile are done with
+    __syncwarp();  // reads of the previous tile's weights are done
     share(weights, s, at);
     __syncwarp();
     gather(y, weights + at.rows, HeadRows<T>{in.v + kv, in.v_stride, start, sight.last}, mine.first, mine.last, column,
@@ -164,8 +164,8 @@ __global__ void __launch_bounds__(kThreads) attend(Forward<T> a) {
   store(a.y + head * in.dim, width, row, in.spans.queries, column, in.dim, y, factor);
 }
 
-// Weights p, or ds = p (dp - dy·y), of a thread's rows of one side and its rows of the other; `stats` of the queries
-// among them, `Own` if those are the thread's own rows.
+// Weights p, or ds = p (dp - dy·y), for a thread's own rows and rows of the other side. stats: of the queries; Own:
+// whether these are the thread's own rows.
 template <Side Own, bool Ds>
 __device__ __forceinline__ void weigh(Square& s, const Square& dp, const Seen* seen, int own, int other,
                                       const QueryStats* stats, int queries, float scale) {
@@ -188,7 +188,7 @@ __device__ __forceinline__ void weigh(Square& s, const Square& dp, const Seen* s
 
 enum class Gradient { kQueries, kKeys, kValues };
 
-// The rows of the gradient's own side, and those of the other side, in both products of a score.
+// Rows of the gradient's own side and of the other side, for both products of a score.
 template <Gradient G, class T>
 struct Operands {
   HeadRows<T> own, own_dp, other, other_dp;  // s = own other^T, dp = own_dp other_dp^T
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(kThreads) differentiate(Backward<T> a) {
   SHARED(Sight<kRows>, sight);
   SHARED(float, weights, [kRows * kPitch]);
   const Inputs<T>& in = a.in;
-  const int group = kOwn == Side::kKeys ? in.group : 1, heads = in.heads / group;  // query heads of a head of this side
+  const int group = kOwn == Side::kKeys ? in.group : 1, heads = in.heads / group;  // query heads per head of this side
   const int own_head = static_cast<int>(blockIdx.x) % heads, first = static_cast<int>(blockIdx.x) / heads * kRows;
   const Place at = my_place();
   const int row = first + at.rows, column = static_cast<int>(blockIdx.y) * kSlice + at.others;
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(kThreads) differentiate(Backward<T> a) {
         weigh<kOwn, G != Gradient::kValues>(s, dp, seen, row, x.other.first,
                                             a.stats + head * stats_rows(in.spans.queries), in.spans.queries, in.scale);
       }
-      __syncwarp();  // the weights of the previous tile are done with
+      __syncwarp();  // reads of the previous tile's weights are done
       share(weights, s, at);
       __syncwarp();
       gather(sums, weights + at.rows, gathered, mine.first, mine.last, column, in.dim, in.vectors);

@@ -1,5 +1,5 @@
-// Shared by all attention kernels: arguments, and which rows of the other side a row sees. The span table is in device
-// memory and read by each block, so a captured graph can be replayed with other spans.
+// Shared by all attention kernels: arguments, and which rows of the other side a row sees. Each block reads the span
+// table from device memory, so a captured graph can be replayed with other spans.
 #pragma once
 #include <climits>
 
@@ -12,7 +12,7 @@ constexpr float kLog2e = 1.4426950408889634f;
 struct SpanTable {
   const int32_t* words;  // [count, 6]
   int count;
-  int queries, keys;  // rows of the tensors; nothing outside them is touched, whatever the table says
+  int queries, keys;  // rows of the tensors; accesses stay within them for any table
   int64_t window;
 };
 
@@ -21,7 +21,7 @@ struct Inputs {
   const T *q, *k, *v;  // rows q_stride, k_stride, v_stride apart
   int64_t q_stride, k_stride, v_stride;
   SpanTable spans;
-  int heads, group, dim;  // group: query heads of a key head
+  int heads, group, dim;  // group: query heads per key head
   float scale;
   bool vectors;  // every row starts on a 16-byte boundary
 };
@@ -33,9 +33,9 @@ struct Forward {
 };
 struct QueryStats {
   float lse;      // times log2(e)
-  float dy_by_y;  // the row's dy·y, which is the sum of its p dp
+  float dy_by_y;  // the row's dy·y = sum of p dp
 };
-// Of each head, in memory: all queries, and one more where the next head's would not start on a boundary of 16 bytes.
+// Rows of QueryStats per head: padded to an even number, so that every head starts on a 16-byte boundary.
 __host__ __device__ constexpr int64_t stats_rows(int64_t queries) { return queries + queries % 2; }
 template <class T>
 struct Backward {
@@ -58,7 +58,7 @@ bool rows_are_aligned(const Op& op) {
 
 template <class T, class Op>
 Inputs<T> inputs_of(const Op& op) {
-  constexpr int64_t kRows = 1 << 30;  // so that twice a row's number, the place of its statistics, is an int too
+  constexpr int64_t kRows = 1 << 30;  // so that 2 * row, the index of its statistics, fits in an int
   const AttentionShape& s = op.shape;
   CHECK(op.q.rows() < kRows && op.k.rows() < kRows && op.spans.rows() < kRows, Op::kName, ": ", op.q.rows(),
         " queries, ", op.k.rows(), " keys, ", op.spans.rows(), " spans; the limit is ", kRows);
@@ -86,13 +86,13 @@ struct Seen {
 };
 constexpr int kNone = INT_MAX;
 
-// Of a tile of rows, in shared memory.
+// What the rows of a tile see; in shared memory.
 template <int Rows>
 struct Sight {
   Seen seen[Rows];
-  int spans[Rows];  // those that have rows in the tile
+  int spans[Rows];  // with rows in the tile
   int count;
-  int last;  // the end of all they see
+  int last;  // maximum of seen[].last
 };
 
 __device__ __forceinline__ Seen load_seen(const Seen* p) {
@@ -120,7 +120,7 @@ __device__ __forceinline__ Seen seen_by(const SpanTable& t, const int32_t* span,
   return first < last ? Seen{static_cast<int>(first), static_cast<int>(last)} : Seen{0, 0};
 }
 
-// Fills `sight` for the tile's rows, first_row and following; the whole block takes part and may read it afterwards.
+// Fills `sight` for the tile that starts at first_row. All threads of the block call it; it ends with a barrier.
 template <Side S, int Rows>
 __device__ __forceinline__ void look(Sight<Rows>& sight, const SpanTable& t, int first_row) {
   constexpr int kWord = S == Side::kQueries ? 0 : 2;
@@ -131,7 +131,7 @@ __device__ __forceinline__ void look(Sight<Rows>& sight, const SpanTable& t, int
     const uint2 range = ld8(t.words + s * 6 + kWord);
     const int64_t begin = static_cast<int>(range.x), end = begin + static_cast<int>(range.y);
     if (begin >= end || begin >= first_row + Rows || end <= first_row) continue;
-    const int slot = atomicAdd(&sight.count, 1);  // in any order: spans have no rows in common
+    const int slot = atomicAdd(&sight.count, 1);  // order is irrelevant: spans have no common rows
     if (slot < Rows) sight.spans[slot] = s;
   }
   __syncthreads();
@@ -162,7 +162,7 @@ __device__ __forceinline__ int next_seen(const Seen* rows, int from) {
   return __reduce_min_sync(~0u, next);
 }
 
-// Whether some of the warp's rows see part of [first, last), and whether all see all of it.
+// Whether a row of the warp sees part of [first, last); whether all rows see all of it.
 template <int Rows>
 __device__ __forceinline__ bool one_sees(const Seen* rows, int first, int last) {
   const Seen seen = load_seen(rows + threadIdx.x % Rows);

@@ -12,7 +12,7 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr double kLeastGain = 0.01;  // own kernels must be faster by so much
+constexpr double kLeastGain = 0.01;  // required advantage of own kernels
 constexpr size_t kAlign = 256;
 
 template <class Op>
@@ -21,14 +21,14 @@ size_t own_scratch(const Op& op) {
   return 0;
 }
 
-// No two problems alike.
+// Unique per problem.
 std::string name_of(const AttentionProblem& p) {
   std::string name = cat(p, ", rows ", p.stride_q, " ", p.stride_k, " ", p.stride_v);
   if (p.backward) name += cat(" ", p.stride_dq, " ", p.stride_dk, " ", p.stride_dv);
   return name;
 }
 
-// An op on memory of its own: random numbers, whole sequences, and of a backward what forward makes of them.
+// An op on its own memory: random numbers, whole sequences; for backward, also the results of forward.
 template <class Op>
 class Trial {
  public:
@@ -51,7 +51,7 @@ class Trial {
               .y = op_.y, .lse = op_.lse, .q = op_.q, .k = op_.k, .v = op_.v, .spans = op_.spans, .shape = op_.shape},
           nullptr, stream);
   }
-  // Of one of so many launches.
+  // Per launch.
   template <class Launch>
   double microseconds(int launches, Launch&& launch) {
     const auto all = [&] {
@@ -124,7 +124,7 @@ size_t AttentionRunner::wanted_scratch(const Tunable& ops) const {
   return most;
 }
 
-// Whose kernels, and why.
+// Whose kernels are used, and why.
 template <class Op>
 std::string AttentionRunner::whose(const Op& op) const {
   std::string why = why_own_;
@@ -168,7 +168,7 @@ AttentionRunner::SearchReport AttentionRunner::search(const Tunable& ops, double
   if (!cudnn_ || !by_trial_) return report;
   const auto start = std::chrono::steady_clock::now();
   const auto search_ops = [&]<class Op>(std::span<const Op> all) {
-    std::map<std::string, std::pair<Op, int>> distinct;  // and how often it is launched
+    std::map<std::string, std::pair<Op, int>> distinct;  // with its number of launches
     for (const Op& op : all)
       if (cudnn_->supports(op)) ++distinct.try_emplace(name_of(cudnn_->problem_of(op)), op, 0).first->second.second;
     report.problems += static_cast<int>(distinct.size());

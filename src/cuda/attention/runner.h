@@ -17,7 +17,7 @@ class AttentionRunner {
   // by_trial: use own kernels also where search() finds them faster.
   AttentionRunner(std::unique_ptr<CudnnAttention> cudnn, bool by_trial);
 
-  // Enough for either choice, so the plan stays valid after a search.
+  // Enough for either choice, so that the memory plan stays valid after a search.
   template <class Op>
   size_t scratch(const Op& op) const;
   template <class Op>
@@ -25,8 +25,8 @@ class AttentionRunner {
 
   // Times both on random numbers for every distinct problem without a choice. Allocates memory for one at a time.
   struct SearchReport {
-    int problems = 0, timed = 0, own = 0;                  // different ones; measured; of those the program's own
-    double first_microseconds = 0, best_microseconds = 0;  // of all launches of the measured ones: cuDNN's, the chosen
+    int problems = 0, timed = 0, own = 0;                  // distinct; timed; of those, with own kernels chosen
+    double first_microseconds = 0, best_microseconds = 0;  // sums over all launches of timed ones: cuDNN, chosen
   };
   SearchReport search(const Tunable& ops, double seconds, cudaStream_t stream);
 

@@ -1,9 +1,9 @@
-// The running softmax of attention forward [Dao et al. 2022, alg. 1], over accumulators as attention_tiles.h has them.
+// The running softmax of attention forward [Dao et al. 2022, alg. 1], over accumulators in the layout of tiles.h.
 #pragma once
 #include "cuda/attention/tiles.h"
 namespace athanor::cuda::attention {
 
-// Of the rows of a warp: the greatest q·k so far, and the sum of exp2(scale (q·k - top)).
+// For the rows of a warp: top, the maximum of q·k so far, and sum, that of exp2(scale (q·k - top)).
 template <int R>
 struct Softmax {
   float top[R][2], sum[R][2] = {};
@@ -12,8 +12,8 @@ struct Softmax {
 #pragma unroll
     for (int i = 0; i < 2 * R; ++i) top[i / 2][i % 2] = -INFINITY;
   }
-  // q·k of further keys, -inf where not seen, become weights. shrink: what earlier weights, and sums over them, are to
-  // be multiplied with. scale: times log2(e), > 0.
+  // s: q·k of further keys, -inf where not seen; becomes their weights. shrink: factor for earlier weights and weighted
+  // sums. scale: times log2(e), > 0.
   template <int N>
   __device__ __forceinline__ void add(Accumulators<R, N>& s, float scale, float (&shrink)[R][2]) {
 #pragma unroll
@@ -25,7 +25,7 @@ struct Softmax {
         for (int n = 0; n < N / 8; ++n) now = fmaxf(now, fmaxf(s[r][n][2 * h], s[r][n][2 * h + 1]));
         now = fmaxf(now, __shfl_xor_sync(~0u, now, 1));
         now = fmaxf(now, __shfl_xor_sync(~0u, now, 2));
-        const float base = now == -INFINITY ? 0.f : now * scale;  // no key seen yet
+        const float base = now == -INFINITY ? 0.f : now * scale;  // no visible key so far
         shrink[r][h] = ptx::exp2_approx(fmaf(top[r][h], scale, -base));
         top[r][h] = now;
         float total = sum[r][h] * shrink[r][h];
@@ -46,7 +46,7 @@ __device__ __forceinline__ void multiply_by_row(Accumulators<R, D>& o, const flo
   for_elements<R, D>(o, [&](float& x, int r, int h, int) { x *= factor[r][h]; });
 }
 
-// Writes lse of the warp's rows, of which `row` is the first. factor: makes averages of their weighted sums.
+// Writes lse of the warp's rows, starting at `row`. factor: 1 / sum of weights, 0 without keys.
 template <int R, class T>
 __device__ __forceinline__ void finish(float (&factor)[R][2], const Softmax<R>& softmax, const Forward<T>& a, int row,
                                        int head) {

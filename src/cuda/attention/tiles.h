@@ -5,7 +5,7 @@
 #include "cuda/ptx/ptx.h"
 namespace athanor::cuda::attention {
 
-// A row has 16 bytes more than its D elements, so that 8 rows of a fragment lie in different banks.
+// Rows are padded by 16 bytes, so that the 8 rows of a fragment are in different banks.
 template <int D>
 constexpr int kPitch = D + 8;
 
@@ -30,7 +30,7 @@ __device__ __forceinline__ void load_tile(T* tile, const T* tensor, int64_t stri
 template <int R, int N>
 using Accumulators = float[R][N / 8][4];
 
-// visit(element, r, h, c) for all of them.
+// Calls visit(element, r, h, c) for all elements.
 template <int R, int N, class F>
 __device__ __forceinline__ void for_elements(Accumulators<R, N>& a, F visit) {
 #pragma unroll
@@ -43,7 +43,7 @@ __device__ __forceinline__ void for_elements(Accumulators<R, N>& a, F visit) {
   }
 }
 
-// Sets elements of pairs that do not see each other to `value`. seen: of the warp's rows; first: row of column 0.
+// Sets elements of masked pairs to `value`. seen: of the warp's rows; first: the other side's row of column 0.
 template <int R, int N>
 __device__ __forceinline__ void hide(Accumulators<R, N>& a, const Seen* seen, int first, float value) {
 #pragma unroll
@@ -63,7 +63,7 @@ __device__ __forceinline__ void hide(Accumulators<R, N>& a, const Seen* seen, in
   }
 }
 
-// No masking if all pairs see each other.
+// The same, skipped if no pair is masked.
 template <int R, int N>
 __device__ __forceinline__ void hide_unseen(Accumulators<R, N>& a, const Seen* seen, int first, bool all) {
   if (!all) hide<R, N>(a, seen, first, 0.f);
@@ -146,13 +146,14 @@ __device__ __forceinline__ void multiply_columns(Accumulators<R, D>& o, const Ac
   }
 }
 
-// The warp's rows leave through its own rows of a tile in shared memory, as whole 16-byte chunks. rows: how many exist.
+// Stores the warp's rows as whole 16-byte chunks, through its own rows of a tile in shared memory. rows: how many
+// exist.
 template <int D, int R, class T>
 __device__ __forceinline__ void store_rows(T* to, int64_t stride, int rows, int dim, T* tile,
                                            Accumulators<R, D>& values, const float (&factor)[R][2]) {
   constexpr int kChunks = D / 8;
   const int lane = lane_id();
-  __syncwarp();  // fragments of these rows have been read
+  __syncwarp();  // reads of these rows' fragments are done
 #pragma unroll
   for (int r = 0; r < R; ++r) {
 #pragma unroll
@@ -172,7 +173,7 @@ __device__ __forceinline__ void store_rows(T* to, int64_t stride, int rows, int 
   }
 }
 
-// f.operator()<D>() with the least D that holds the head; heads of 16-bit types only.
+// Calls f.operator()<D>() with the smallest D that holds the head; 16-bit types only.
 template <class F>
 void by_head_dim(int dim, F f) {
   if (dim <= 64) {

@@ -1,29 +1,26 @@
-// Attention backward by warpgroups (sm_90a): what attention_backward.cu computes, in the same two passes, with wgmma
-// and TMA. Seven products of which each adds to sums in registers, instead of five and sums of dq in memory: blocks
-// need neither atomics nor an order among them, and p and ds go from accumulators into the next product without leaving
-// registers [Shah et al. 2024, sec. 3].
-// Layout: a block takes 128 rows of its side, two warpgroups 64 each. One warp copies tiles of the other side into a
-// ring, two tensors by turns. Exponentials of one warpgroup run beside products of the other, and each beside the next
-// product of its own. Compute bound. No GPU has run it yet.
-// Deterministic: sums run over the other side's rows in order, head after head of the group.
+// Attention backward by warpgroups (sm_90a), with wgmma and TMA, in the two passes of backward.cu; p and ds go from
+// accumulators into the next product without leaving registers [Shah et al. 2024, sec. 3]. Layout: a block takes 128
+// rows of its side, two warpgroups 64 each; one warp copies tiles of the other side's two tensors into a ring.
+// Exponentials of one warpgroup run beside products of the other, and beside the next product of its own. Compute
+// bound. Deterministic: sums are over the other side's rows in order, head by head of the group. No GPU has run it yet.
 #include "cuda/attention/wgmma.h"
 #include "cuda/attention/wgmma_tiles.h"
 
 namespace athanor::cuda::attention {
 namespace {
 
-// Dynamic shared memory: the block's own rows of two tensors, and tiles of N rows of two tensors of the other side.
+// Dynamic shared memory: the block's own rows of two tensors, and tiles of N rows of the other side's two tensors.
 template <class T, int D, int Others, int SlotCount>
 struct Room {
   static constexpr int N = Others, kSlots = SlotCount;
   T a[kRows * D], b[kRows * D];
   T slots[kSlots][N * D];
 };
-template <class T, int D>  // keys, values; queries and gradients. Sums of dk and dv leave registers for N scores
+template <class T, int D>  // own: k, v; other: q, dy. N is limited by the registers that dk and dv leave
 struct KeyRoom : Room<T, D, D == 64 ? 96 : 64, 8> {
-  QueryStats stats[KeyRoom::kSlots / 2][KeyRoom::N];  // of the queries in two slots
+  QueryStats stats[KeyRoom::kSlots / 2][KeyRoom::N];  // of the queries of two slots
 };
-template <class T, int D>  // queries, gradients; keys and values
+template <class T, int D>  // own: q, dy; other: k, v
 struct QueryRoom : Room<T, D, 128, D == 64 ? 8 : 4> {
   QueryStats stats[kRows];  // of the block's queries
 };
@@ -40,9 +37,9 @@ template <int Slots>
 struct Shared {
   Sight<kRows> sight;
   Ring<Slots> ring;
-  uint64_t own;  // the block's own rows are here, copied after the first tiles
+  uint64_t own;  // barrier of the block's own rows, which are copied after the first tiles
 
-  __device__ __forceinline__ void init() {  // before a barrier of the block
+  __device__ __forceinline__ void init() {  // followed by a barrier of the block
     if (threadIdx.x != 0) return;
     ring.init(kConsumers / 32);
     ptx::mbar_init(&own, 2);
@@ -52,11 +49,11 @@ struct Shared {
 
 struct Place {
   int head, kv;  // the block's first query head, its key head
-  int first;     // of its rows
-  int start;     // the first row of the other side that one of them sees, kNone without
+  int first;     // its first row
+  int start;     // the first row of the other side that they see; kNone: none
 };
 
-// A warpgroup's part of the block's rows.
+// A warpgroup's rows.
 template <class T>
 struct Own {
   T *a, *b;           // its first rows
@@ -99,7 +96,7 @@ __device__ __forceinline__ void produce_queries(R& room, Shared<R::kSlots>& shar
   }
 }
 
-// p, and then ds, of the thread's keys and queries. scale: times log2(e).
+// p, then ds, for the thread's keys and queries. scale: times log2(e).
 template <int N>
 __device__ __forceinline__ void weigh_keys(Accumulators<1, N>& p, const QueryStats* stats, float scale) {
 #pragma unroll
@@ -173,7 +170,7 @@ __global__ void __launch_bounds__(kImageThreads, 1)
   shared.init();
   const int kv_heads = in.heads / in.group, block = static_cast<int>(blockIdx.x), kv = block % kv_heads;
   Place at{kv * in.group, kv, block / kv_heads * kRows, kNone};
-  look<Side::kKeys>(shared.sight, in.spans, at.first);  // has the barrier after init
+  look<Side::kKeys>(shared.sight, in.spans, at.first);  // contains the barrier that init needs
   at.start = next_seen<kRows>(shared.sight.seen, 0);
   if (threadIdx.x >= kConsumers) {
     ptx::registers_decrease<kProducerRegisters>();
@@ -218,7 +215,7 @@ __device__ __forceinline__ void produce_keys(R& room, Shared<R::kSlots>& shared,
   }
 }
 
-// p, and then ds, of the thread's queries and keys. stats: of the first of its queries; scale: times log2(e).
+// p, then ds, for the thread's queries and keys. stats: of its first query; scale: times log2(e).
 template <int N>
 __device__ __forceinline__ void weigh_queries(Accumulators<1, N>& p, const QueryStats* stats, float scale) {
   const float lse[2] = {stats[0].lse, stats[8].lse};
@@ -244,7 +241,7 @@ __device__ __forceinline__ void meet_keys(Accumulators<1, D>& dq, R& room, Share
   const QueryStats* stats = room.stats + warp_id() * 16 + lane_id() / 4;
   Accumulators<1, N> p, ds;
   uint32_t changes[N / 16][4] = {};
-  // Where registers suffice, a tile's last product runs on beside the next tile's first; its keys are then held.
+  // If registers suffice, a tile's last product overlaps the first of the next tile, and its keys stay in their slot.
   constexpr bool kRunsOn = D == 64;
   int held = -1;
   ptx::mbar_wait(&shared.own, 0);
@@ -296,10 +293,10 @@ __global__ void __launch_bounds__(kImageThreads, 1)
   DYN_SMEM(raw);
   auto& room = *reinterpret_cast<QueryRoom<T, D>*>(raw);
   shared.init();
-  // Later queries see more keys: the longest work first.
+  // Longest work first: later queries see more keys.
   const int block = static_cast<int>(gridDim.x - 1 - blockIdx.x), head = block % in.heads;
   Place at{head, head / in.group, block / in.heads * kRows, kNone};
-  look<Side::kQueries>(shared.sight, in.spans, at.first);  // has the barrier after init
+  look<Side::kQueries>(shared.sight, in.spans, at.first);  // contains the barrier that init needs
   at.start = next_seen<kRows>(shared.sight.seen, 0);
   if (threadIdx.x >= kConsumers) {
     ptx::registers_decrease<kProducerRegisters>();

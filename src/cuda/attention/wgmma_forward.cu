@@ -1,8 +1,8 @@
-// Attention forward by warpgroups (sm_90a): what attention_forward.cu computes, with wgmma and TMA [Shah et al. 2024].
-// Layout: a block takes 128 queries of one head. One warp copies tiles of keys and values into a ring, in the order in
-// which they are used; two warpgroups own 64 queries each, scores and sums in registers. The softmax of a tile runs
-// beside the values' product of the tile before. Compute bound. No GPU has run it yet.
-// Deterministic: a row's sums run over its keys in order.
+// Attention forward by warpgroups (sm_90a), as forward.cu, with wgmma and TMA [Shah et al. 2024].
+// Layout: a block takes 128 queries of one head. One warp copies tiles of keys and values into a ring in order of use;
+// two warpgroups own 64 queries each, with scores and sums in registers. The softmax of a tile overlaps the product
+// with the previous tile's values. Compute bound. Deterministic: the sums of a row are over its keys in order. No GPU
+// has run it yet.
 #include "cuda/attention/softmax.h"
 #include "cuda/attention/wgmma.h"
 #include "cuda/attention/wgmma_tiles.h"
@@ -10,8 +10,8 @@
 namespace athanor::cuda::attention {
 namespace {
 
-constexpr int N = 128;     // keys of a tile
-constexpr int kSlots = 4;  // two of keys, two of values; with D = 128 more do not fit
+constexpr int N = 128;     // keys per tile
+constexpr int kSlots = 4;  // two for keys, two for values; more do not fit with D = 128
 
 struct Maps {
   CUtensorMap q, k, v, y;
@@ -32,10 +32,10 @@ struct Shared {
 
 struct Place {
   int head, kv, first;  // query head, column of keys and values, the block's first query
-  int start;            // the first key that one of them sees, kNone without
+  int start;            // the first key that they see; kNone: none
 };
 
-// ---- the producer's warp
+// ---- the producer warp
 
 template <class T, int D>
 __device__ __forceinline__ void produce(Room<T, D>& room, Shared& shared, const Maps& maps, const Place& at) {
@@ -59,7 +59,7 @@ __device__ __forceinline__ void produce(Room<T, D>& room, Shared& shared, const 
 
 // ---- consumers
 
-// Sums over all keys that the warpgroup's queries see. queries: its rows of the tile; seen: the warp's.
+// Computes the warpgroup's rows. queries: its rows of the tile; seen: that of the warp's rows.
 template <class T, int D>
 __device__ __forceinline__ void consume(Accumulators<1, D>& o, Softmax<1>& softmax, Room<T, D>& room, Shared& shared,
                                         const T* queries, const Seen* seen, int start, float scale) {
@@ -129,10 +129,10 @@ __global__ void __launch_bounds__(kImageThreads, 1) attend_wgmma(Forward<T> a, c
     ptx::mbar_init(&shared.queries, 1);
     ptx::fence_mbar_init();
   }
-  // Later queries see more keys: the longest work first.
+  // Longest work first: later queries see more keys.
   const int block = static_cast<int>(gridDim.x - 1 - blockIdx.x), head = block % a.in.heads;
   Place at{head, head / a.in.group * D, block / a.in.heads * kRows, kNone};
-  look<Side::kQueries>(shared.sight, a.in.spans, at.first);  // has the barrier after init
+  look<Side::kQueries>(shared.sight, a.in.spans, at.first);  // contains the barrier that init needs
   at.start = next_seen<kRows>(shared.sight.seen, 0);
   if (threadIdx.x >= kConsumers) {
     ptx::registers_decrease<kProducerRegisters>();

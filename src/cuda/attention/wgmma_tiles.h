@@ -1,17 +1,18 @@
 // Tiles of 16-bit rows for attention by warpgroups (sm_90a): TMA into a ring of slots in shared memory, products by
-// wgmma. A tile [Rows, D] lies in panels of 64 columns, one after the other; a row of a panel is 128 swizzled bytes.
+// wgmma. A tile [Rows, D] is stored as panels of 64 columns, one after the other; a row of a panel is 128 swizzled
+// bytes.
 #pragma once
 #include "cuda/attention/tiles.h"
 #include "cuda/ptx/ptx_wgmma.h"
 #include "cuda/ptx/tensor_map.h"
 namespace athanor::cuda::attention {
 
-constexpr int kGroupRows = 64, kGroupThreads = 128;  // of a warpgroup
-constexpr int kRowBytes = kBoxColumns * 2;           // of a panel
-// A block: two warpgroups of consumers, each with 64 rows, and one of which a warp is the producer.
+constexpr int kGroupRows = 64, kGroupThreads = 128;  // per warpgroup
+constexpr int kRowBytes = kBoxColumns * 2;           // per row of a panel
+// A block: two consumer warpgroups with 64 rows each, and one warpgroup with the producer warp.
 constexpr int kGroups = 2, kRows = kGroups * kGroupRows, kConsumers = kGroups * kGroupThreads;
 constexpr int kThreads = kConsumers + kGroupThreads;
-// Images without wgmma contain no code; their launch bounds show it.
+// Kernel images for other GPUs contain no code; has_image() recognizes them by their launch bounds.
 constexpr int kImageThreads = PTX_SM90A ? kThreads : 32;
 
 template <class... P>
@@ -22,20 +23,19 @@ bool has_image(void (*kernel)(P...)) {
 }
 
 #if PTX_SM90A
-constexpr int kTailBarrier = 1, kGroupBarrier = 2;  // the latter for each warpgroup
-// 65,536 registers are 168 a thread. The producer needs few of them, the consumers all others.
+constexpr int kTailBarrier = 1, kGroupBarrier = 2;  // the second one per warpgroup
+// 65,536 registers are 168 per thread: the producer gives up most of its share to the consumers.
 constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
 
-// The warpgroup's index, computed so that the compiler knows it to be warp-uniform: descriptors of its rows stay in
-// uniform registers.
+// The warpgroup's index, by a shuffle, so that the compiler treats it as warp-uniform and keeps descriptors in uniform
+// registers.
 __device__ __forceinline__ int group_id() { return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroupThreads, 0); }
 
-// Slots are filled and emptied in turn. Where `full` completes for the kth time, `empty` must first have done so k - 1
-// times.
+// Slots are filled and emptied in turn. Before `full` completes its kth phase, `empty` must have completed k - 1.
 template <int Slots>
 struct Turn {
   int slot = 0;
-  uint32_t parity = 0;  // of the phase in which the slot is filled
+  uint32_t parity = 0;  // of the phase that fills the slot
   __device__ __forceinline__ void advance() {
     if (++slot == Slots) slot = 0, parity ^= 1;
   }
@@ -45,45 +45,45 @@ struct Ring {
   uint64_t full[Slots], empty[Slots];
   int next[Slots];  // the first row of the tensor's next tile, set by the producer
 
-  // By one thread, before a barrier of the block. consumers: warps that release each slot.
+  // Called by one thread, followed by a barrier of the block. consumers: number of warps that release each slot.
   __device__ __forceinline__ void init(uint32_t consumers) {
     for (int i = 0; i < Slots; ++i) {
       ptx::mbar_init(&full[i], 1);
       ptx::mbar_init(&empty[i], consumers);
     }
   }
-  // By the producer's warp: one of its threads lets copy(slot) fill the slot whose turn it is. That thread alone waits:
-  // another could come so late that the consumers have emptied the slot again, and would wait for a phase that is over.
+  // Called by the producer warp: one thread waits for the slot and calls copy(slot). Only that thread waits: another
+  // could come after the consumers have emptied the slot again, and wait for a phase that has passed.
   template <class F>
   __device__ __forceinline__ void fill(Turn<Slots>& turn, int next_row, F copy) {
     if (lane_id() == 0) {
-      ptx::mbar_wait(&empty[turn.slot], turn.parity ^ 1);  // passes at once the first time
+      ptx::mbar_wait(&empty[turn.slot], turn.parity ^ 1);  // does not wait the first time
       next[turn.slot] = next_row;
       copy(turn.slot);
     }
     turn.advance();
   }
-  // The slot whose turn it is, filled.
+  // Waits until the current slot is filled.
   __device__ __forceinline__ int wait(Turn<Slots>& turn) {
     const int slot = turn.slot;
     ptx::mbar_wait(&full[slot], turn.parity);
     turn.advance();
     return slot;
   }
-  // The one after an even slot, of an even number of slots.
+  // The same for the slot after `slot`; slot is even, and so is the number of slots.
   __device__ __forceinline__ int wait_next(Turn<Slots>& turn, int slot) {
     ptx::mbar_wait(&full[slot + 1], turn.parity);
     turn.advance();
     return slot + 1;
   }
-  __device__ __forceinline__ void release(int slot) {  // by whole warps
+  __device__ __forceinline__ void release(int slot) {  // called by whole warps
     __syncwarp();
     if (lane_id() == 0) ptx::mbar_arrive(&empty[slot]);
   }
 };
 
-// tile [Rows, D] = rows from `row` on, D columns from `column` on; by one thread. also: bytes of another copy to
-// `full`.
+// tile [Rows, D] = the rows from `row` on, D columns from `column` on; called by one thread. also: bytes of another
+// copy that signals `full`.
 template <int Rows, int D, class T>
 __device__ __forceinline__ void copy_tile(T* tile, const CUtensorMap& map, uint64_t* full, int column, int row,
                                           uint32_t also = 0) {
@@ -92,8 +92,8 @@ __device__ __forceinline__ void copy_tile(T* tile, const CUtensorMap& map, uint6
   for (int c = 0; c < D; c += kBoxColumns) ptx::tma_load(tile + c * Rows, &map, full, column + c, row);
 }
 
-// Zeros in the rows of a tile [Rows, D] from `from` on, by all consumers: rows past the last that is seen may hold
-// anything, even NaN, which a weight of 0 would keep. To be followed by publish_rows().
+// Clears the rows of a tile [Rows, D] from `from` on; called by all consumers. Rows after the last visible one may
+// contain NaN, which a weight of 0 would not remove. Call publish_rows() afterwards.
 template <int Rows, int D, class T>
 __device__ __forceinline__ void clear_rows(T* tile, int from) {
   constexpr int kChunks = D / 8, kPanelChunks = kBoxColumns / 8;
@@ -107,13 +107,13 @@ __device__ __forceinline__ void publish_rows() {
   ptx::bar_sync(kTailBarrier, kConsumers);
 }
 
-// Accumulators<1, N> as wgmma takes them: the same elements in the same order.
+// Accumulators<1, N> as an array for wgmma, in the same order.
 template <int N>
 __device__ __forceinline__ float (&flat(Accumulators<1, N>& a))[N / 2] {
   return reinterpret_cast<float(&)[N / 2]>(a);
 }
 
-// ---- products of a warpgroup: a group of wgmma each, to be waited for. Descriptors count in 16 bytes.
+// ---- products of a warpgroup, one wgmma group each; the caller waits. Descriptors are in units of 16 bytes.
 
 // s [64, N] = A B^T: a is the warpgroup's first row of a tile [ARows, D], b a tile [N, D].
 template <int D, int ARows, int N, class T>
@@ -140,7 +140,7 @@ __device__ __forceinline__ void wgmma_columns(Accumulators<1, D>& o, uint32_t (&
   ptx::wgmma_commit();
 }
 
-// Accumulators become the left operand of the next product.
+// Converts accumulators to the left operand of the next product.
 template <class T, int N>
 __device__ __forceinline__ void pack_weights(uint32_t (&w)[N / 16][4], const Accumulators<1, N>& s) {
 #pragma unroll
@@ -150,8 +150,8 @@ __device__ __forceinline__ void pack_weights(uint32_t (&w)[N / 16][4], const Acc
   }
 }
 
-// A warpgroup's results leave through its rows of a tile [kRows, D] that it has done with; `tile`: the first of them.
-// to: the column and row in the tensor.
+// Stores a warpgroup's results to the tensor at (column, row), through its rows of a tile [kRows, D] that it no longer
+// needs; `tile`: the first of these rows.
 struct Corner {
   int column, row;
 };
@@ -159,7 +159,7 @@ template <int D, class T>
 __device__ __forceinline__ void store_rows(const CUtensorMap& map, const Corner& to, T* tile,
                                            const Accumulators<1, D>& values, const float (&factor)[1][2]) {
   const int lane = lane_id(), group = group_id();
-  ptx::bar_sync(kGroupBarrier + group, kGroupThreads);  // the rows have been read
+  ptx::bar_sync(kGroupBarrier + group, kGroupThreads);  // reads of these rows are done
 #pragma unroll
   for (int n = 0; n < D / 8; ++n) {
 #pragma unroll

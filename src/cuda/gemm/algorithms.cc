@@ -11,8 +11,8 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr int kMostIds = 256;                                        // cuBLASLt has some tens
-constexpr int32_t kCuts[] = {2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32};  // of K; more would sum longer than they multiply
+constexpr int kMostIds = 256;                                        // cuBLASLt has a few dozen
+constexpr int32_t kCuts[] = {2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32};  // splits of K
 
 template <class T>
 std::optional<T> capability(const CublasLtTable& lt, const cublasLtMatmulAlgo_t& algorithm,
@@ -47,7 +47,7 @@ T setting(const CublasLtTable& lt, const cublasLtMatmulAlgo_t& algorithm, cublas
   return value;
 }
 
-// The library's A is our b. What it needs holds for rows as for addresses; one that does not tell needs the most.
+// The library's A is our b. Alignments apply to addresses and row strides; if unknown, the strictest is assumed.
 bool aligned(const CublasLtTable& lt, const cublasLtMatmulAlgo_t& algorithm, const GemmProblem& p) {
   const auto fits = [&](cublasLtMatmulAlgoCapAttributes_t name, int address, int64_t stride, DType dtype) {
     const int64_t needed = std::max(1U, capability<uint32_t>(lt, algorithm, name).value_or(kMostAlign));
@@ -75,8 +75,8 @@ AlgorithmSettings settings_of(const CublasLtTable& lt, const cublasLtMatmulAlgo_
   return s;
 }
 
-// The header's list: 35 in an order of their own, then wide and tall ones in steps of 64 and 8, each where it was not
-// yet named, up to an area. [cublasLtMatmulTile_t]
+// The tiles of cublasLtMatmulTile_t in the order of the header: 35 in no regular order, then wide and tall ones in
+// steps of 64 and 8 up to an area, without repetitions.
 std::vector<TileShape> all_tiles() {
   std::vector<std::pair<int, int>> tiles = {
       {0, 0},    {8, 8},    {8, 16},    {16, 8},    {8, 32},    {16, 16},   {32, 8},    {8, 64},   {16, 32},

@@ -23,7 +23,7 @@ std::string to_hex(const cublasLtMatmulAlgo_t& algorithm) {
   return text;
 }
 
-// False: not the digits of an algorithm.
+// Returns false if the text is not an algorithm in hexadecimal.
 bool from_hex(const std::string& text, cublasLtMatmulAlgo_t* algorithm) {
   unsigned char bytes[sizeof *algorithm];
   if (text.size() != 2 * sizeof bytes || text.find_first_not_of(kDigits) != std::string::npos) return false;
@@ -55,7 +55,7 @@ AttentionChoice parse_attention(const std::string& problem, const Json& entry) {
   return {.own = by == "builtin", .microseconds = parse_microseconds(problem, entry)};
 }
 
-// A number that fits 31 bits, as no version or workspace exceeds; conversions of others would not fail.
+// A number within 31 bits, enough for versions and workspaces; larger ones would be converted without an error.
 int whole_number(const Json& file, const char* name) {
   const Json& value = file.at(name);
   if (!value.is_number_unsigned() || value.get<uint64_t>() > 0x7fffffff)

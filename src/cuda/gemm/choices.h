@@ -8,30 +8,30 @@
 #include <string>
 namespace athanor::cuda {
 
-// Everything that the bytes of an algorithm depend on.
+// What the bytes of an algorithm are valid for.
 struct GemmKey {
   std::string gpu;             // as CUDA names it
-  int driver = 0;              // newest CUDA that the driver serves: 13000
+  int driver = 0;              // newest CUDA that the driver supports: 13000
   size_t cublaslt = 0;         // version: 130101
-  size_t workspace_bytes = 0;  // that an algorithm may use
+  size_t workspace_bytes = 0;  // limit for an algorithm
   bool operator==(const GemmKey&) const = default;
 };
 
 struct GemmChoice {
   cublasLtMatmulAlgo_t algorithm{};
   double microseconds = 0;  // as measured; 0: the library's first answer, not measured
-  bool in_parts = false;    // no algorithm: the product has a choice of its own, a kernel does what the epilogue means
+  bool in_parts = false;    // no algorithm: product and epilogue run separately
 };
-using GemmChoices = std::map<std::string, GemmChoice>;  // by the problem in words
+using GemmChoices = std::map<std::string, GemmChoice>;  // by the text of the problem
 
 struct AttentionChoice {
   bool own = false;         // the program's kernels, not cuDNN's
   double microseconds = 0;  // as measured
 };
-using AttentionChoices = std::map<std::string, AttentionChoice>;  // by the problem in words
+using AttentionChoices = std::map<std::string, AttentionChoice>;  // by the text of the problem
 
 struct ChosenAttention {
-  std::optional<size_t> cudnn;  // version: 91900; 0: it was not used; none: of a file that does not tell
+  std::optional<size_t> cudnn;  // version: 91900; 0: not used; nullopt: not in the file
   AttentionChoices choices;
 };
 
@@ -45,6 +45,6 @@ struct GemmFile {
 // Throws Error naming what is wrong with the text.
 GemmFile parse_gemm_choices(const std::string& text);
 
-// Text describing how a file's key differs from the current one; empty if equal.
+// How a file's key differs from the current one; empty if equal.
 std::string difference(const GemmKey& file, const GemmKey& here);
 }  // namespace athanor::cuda

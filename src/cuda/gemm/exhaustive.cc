@@ -1,5 +1,5 @@
-// GemmRunner::try_all(): everything that the library can be configured to for one product, timed as far as the time
-// goes, beside training's choice. Only measures: choices stay as they are.
+// GemmRunner::try_all(): times all configurations of cuBLASLt for one product, within a time limit, and compares them
+// with the choice of training's search. Choices are not changed.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -11,11 +11,11 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr int kAnswers = 128;                    // of the library's own, asked for first
-constexpr size_t kFinalists = 8;                 // that are varied, and timed in turns with the choice
-constexpr double kGridShare = 0.7;               // of the time; the rest is for what is like the fastest
-constexpr double kHopeless = 3, kLoading = 5e3;  // times the fastest; microseconds that loading a kernel may take
-constexpr double kWorthAnother = 1.3;            // times the fastest: a single launch may have been disturbed
+constexpr int kAnswers = 128;                    // heuristic answers, which are tried first
+constexpr size_t kFinalists = 8;                 // varied, and timed in turns with the choice
+constexpr double kGridShare = 0.7;               // of the time; the rest is for variations of the fastest
+constexpr double kHopeless = 3, kLoading = 5e3;  // x the fastest; microseconds for loading a kernel
+constexpr double kWorthAnother = 1.3;            // x the fastest: timed again, since one launch may be disturbed
 
 }  // namespace
 
@@ -52,7 +52,7 @@ ProductTime GemmRunner::time(const Gemm& op, bool recompute, cudaStream_t stream
   return time;
 }
 
-// Candidates one after the other, each tried once, the fastest kept.
+// Tries candidates one after the other, each once, and keeps the fastest.
 class GemmRunner::ExhaustiveSearch {
  public:
   ExhaustiveSearch(GemmRunner& runner, const Gemm& op, bool recompute, double seconds, cudaStream_t stream)
@@ -89,12 +89,12 @@ class GemmRunner::ExhaustiveSearch {
   Answers answers() const {
     try {
       return runner_.ask(timer_.problem(), timer_.plan(), kAnswers);
-    } catch (const Error&) {  // its list may still hold some
+    } catch (const Error&) {  // list_algorithms() may still find some
       return {};
     }
   }
 
-  // False: some are left out, since the share of the time is over.
+  // Returns false if the time was over before all were tried.
   bool offer_all(const std::vector<cublasLtMatmulAlgo_t>& algorithms, double share) {
     for (const cublasLtMatmulAlgo_t& algorithm : algorithms) {
       if (!time_left(share)) return false;
@@ -120,7 +120,7 @@ class GemmRunner::ExhaustiveSearch {
     if (finalists_.size() > kFinalists) finalists_.pop_back();
   }
 
-  // A failure that leaves the GPU unusable ends the search; any other is one of this candidate.
+  // A failure that leaves the GPU unusable ends the search; any other rejects the candidate.
   double time_once(const Candidate& candidate) {
     try {
       const double loading = timer_.microseconds(candidate, 1);

@@ -9,9 +9,9 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr int kAnswers = 8;  // that are looked through for a deterministic one
+constexpr int kAnswers = 8;  // searched for a deterministic one
 
-// The combinations that cublasLtMatmul() multiplies without a conversion. [its table of types]
+// Throws unless cublasLtMatmul() supports the types. [cuBLAS manual, cublasLtMatmul(), table of types]
 void check_types(const Gemm& op) {
   if (op.a.dtype != op.b.dtype)
     throw Error(cat("gemm: a is ", op.a.dtype, " and b is ", op.b.dtype, "; on a GPU they need one type"));
@@ -21,7 +21,7 @@ void check_types(const Gemm& op) {
     throw Error(cat("gemm: the bias is ", op.bias.dtype, " and d is ", op.d.dtype, "; on a GPU they need one type"));
 }
 
-// The product of no terms.
+// k = 0: d = 0, or d unchanged.
 void empty_product(const Gemm& op, cudaStream_t stream) {
   if (op.accumulate) return;
   CHECK(!op.bias, "gemm: a bias without a product (k = 0)");
@@ -41,7 +41,7 @@ GemmKey make_key(const CublasLtTable& lt, size_t workspace_bytes) {
   return key;
 }
 
-// The library's A is our b: its rows are our columns, along which lies a bias.
+// The library's A is our b and its rows are our columns, so its bias is along our columns.
 uint32_t epilogue_of(const GemmProblem& p) {
   switch (p.epilogue) {
     case Epilogue::none:
@@ -102,12 +102,12 @@ bool can_fuse(const GemmProblem& p) {
       return true;
     case Epilogue::gelu:
     case Epilogue::gelu_gradient:
-      // The library does not say how well it approximates GELU: good enough for 16 bits. What it stores or reads
-      // beside d has rows of a multiple of 8 elements. [CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD]
+      // The library documents no accuracy of its GELU: used for 16-bit results only. Its auxiliary matrix needs rows of
+      // a multiple of 8 elements. [CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD]
       return p.d != DType::f32 && p.n % 8 == 0 && p.align_d == kMostAlign;
     case Epilogue::sum_a:
     case Epilogue::sum_b:
-      // Sums have d's type, and ours are f32; they are of the values themselves, not of those rounded to TF32.
+      // The library's sums have d's type, and ours are f32. With TF32 it would sum rounded values.
       // [CUBLASLT_MATMUL_DESC_BIAS_POINTER]
       return p.d == DType::f32 && !p.tf32;
   }
@@ -130,7 +130,7 @@ void GemmRunner::require(cublasStatus_t status, const char* what, const GemmProb
       cat("cuBLASLt: ", what, ": ", lt_.cublasLtGetStatusName(status), " for the product ", p, ": ", remedy(status)));
 }
 
-// Sums of the library lie behind the workspace until they are added to the op's.
+// The library's sums go behind the workspace and are then added to the op's.
 size_t GemmRunner::scratch(const Gemm& op) const {
   const size_t workspace = options_.workspace_bytes;
   if (!op.sums()) return workspace;
@@ -164,7 +164,7 @@ void GemmRunner::run(const Gemm& op, void* scratch, cudaStream_t stream) {
   require(launch(op, plan_of(p), scratch, stream), "a launch failed", p);
 }
 
-// Arguments in host memory are read before the call returns, so a captured launch keeps them.
+// Arguments in host memory are read before the call returns, so a captured launch has their values.
 cublasStatus_t GemmRunner::launch(const Gemm& op, const Plan& plan, void* scratch, cudaStream_t stream) const {
   float* sums = reinterpret_cast<float*>(static_cast<char*>(scratch) + options_.workspace_bytes);
   const auto set = [&](cublasLtMatmulDescAttributes_t name, const void* pointer) {
@@ -200,7 +200,7 @@ GemmRunner::Plan GemmRunner::describe(const GemmProblem& p) const {
   set(CUBLASLT_MATMUL_DESC_TRANSA, int32_t{p.tb ? CUBLAS_OP_T : CUBLAS_OP_N});
   set(CUBLASLT_MATMUL_DESC_TRANSB, int32_t{p.ta ? CUBLAS_OP_T : CUBLAS_OP_N});
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(p));
-  // Choosing an algorithm asks for addresses and takes their alignment from them; launches set their own.
+  // The heuristic reads the alignment from the addresses; launches set the real ones.
   const auto aligned = [](int bytes) { return reinterpret_cast<void*>(uintptr_t(bytes)); };  // NOLINT
   if (p.bias) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, aligned(p.align_d));
   if (p.epilogue == Epilogue::sum_a || p.epilogue == Epilogue::sum_b)
@@ -209,7 +209,7 @@ GemmRunner::Plan GemmRunner::describe(const GemmProblem& p) const {
     set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aligned(kMostAlign));
     set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.n);
   }
-  // Rows of ours, seen as columns.
+  // Our row-major matrix as a column-major one.
   const auto layout = [&](Layout& out, DType dtype, int64_t rows, int64_t cols, int64_t stride) {
     cublasLtMatrixLayout_t made = nullptr;
     require(lt_.cublasLtMatrixLayoutCreate(&made, type_of(dtype), static_cast<uint64_t>(cols),
@@ -223,8 +223,8 @@ GemmRunner::Plan GemmRunner::describe(const GemmProblem& p) const {
   return plan;
 }
 
-// Sums that are split over k must meet in f32 and in a fixed order: neither in d, in the order of arrival, nor in 16
-// bits. The library is asked for no others; an algorithm that does not tell is one that it answered to that.
+// Partial sums over k must be added in f32 and in a fixed order: not in d, in order of arrival, or in 16 bits. The
+// heuristic is restricted to these; if the attribute cannot be read, its answer is trusted.
 bool GemmRunner::deterministic(const cublasLtMatmulAlgo_t& algorithm) const {
   uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
   (void)lt_.cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &reduction,
@@ -232,8 +232,8 @@ bool GemmRunner::deterministic(const cublasLtMatmulAlgo_t& algorithm) const {
   return (reduction & ~uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}) == 0;
 }
 
-// The library's answers that will do, the one it expects to be fastest first. None where it cannot compute the
-// epilogue; a product without one it must compute.
+// The library's usable answers, in order of its expected speed. Empty if it cannot compute the epilogue; throws if it
+// cannot compute a product without one.
 GemmRunner::Answers GemmRunner::ask(const GemmProblem& p, const Plan& plan, int most) const {
   const char* what = "no algorithm can be chosen";
   cublasLtMatmulPreference_t made = nullptr;
@@ -292,7 +292,7 @@ GemmRunner::Verdict GemmRunner::check(const Plan& plan, const cublasLtMatmulAlgo
   return verdict;
 }
 
-// The bytes come from a file.
+// The algorithm is from a file, so it is checked.
 void GemmRunner::check_imported(const GemmProblem& p, const Plan& plan) const {
   if (plan.in_parts && p.epilogue != Epilogue::none) return;
   const Verdict verdict = !plan.in_parts && can_fuse(p) ? check(plan, plan.algorithm) : Verdict{};

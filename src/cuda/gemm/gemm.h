@@ -1,8 +1,7 @@
-// Matrix products on a GPU through cuBLASLt. The library counts columns first, so d = a b is computed as d^T = b^T a^T:
-// no copies, no transposes. Algorithms split their sums over k at most in f32 through the workspace, in a fixed order;
-// each problem keeps its algorithm, so a run repeats its bits. An epilogue is computed by the library where a search
-// found that faster, else in parts: the product, then a kernel. Launches allocate nothing on the device and wait for
-// nothing: they may be captured. For one thread; the GPU is the current one of the constructor.
+// Matrix products on a GPU through cuBLASLt. The library is column-major, so d = a b is computed as d^T = b^T a^T,
+// without copies. Each problem keeps its algorithm, and partial sums over k are f32 in a fixed order, so a run repeats
+// its bits. Epilogues are fused where a search found that faster, else run as separate kernels. Launches allocate and
+// synchronize nothing, so they may be captured. Single-threaded, on the GPU current at construction.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -22,15 +21,15 @@ namespace athanor::cuda {
 // Whether the library may compute the epilogue in the same pass.
 bool can_fuse(const GemmProblem& p);
 
-// As the library names a type. Throws Error for those without products.
+// The library's type. Throws Error for types without products.
 cudaDataType_t type_of(DType dtype);
 cublasComputeType_t compute_type_of(const GemmProblem& p);
 
 class GemmRunner {
  public:
   struct Options {
-    // Of every product, part of its scratch memory. 32 MiB is what NVIDIA advises from Hopper on.
-    // [cuBLAS manual, cublasSetWorkspace()]
+    // Per product, part of its scratch memory. NVIDIA recommends 32 MiB from Hopper on. [cuBLAS manual,
+    // cublasSetWorkspace()]
     size_t workspace_bytes = size_t{32} << 20;
   };
   explicit GemmRunner(const CublasLtTable& table) : GemmRunner(table, Options{}) {}
@@ -39,12 +38,12 @@ class GemmRunner {
   size_t scratch(const Gemm&) const;
   void run(const Gemm& op, void* scratch, cudaStream_t stream);
 
-  // Times the library's best answers for every different problem among the ops that has no measured choice yet, those
-  // with the most work first, and keeps the fastest; an epilogue also in parts. Only the alignment of the ops'
-  // addresses counts. Holds memory for one problem at a time; before it the library's first answers stand, and
-  // epilogues in parts. Times vary, so another search may choose, and round, otherwise.
+  // Times the library's best answers for every distinct problem of the ops without a measured choice, those with the
+  // most work first, and keeps the fastest; for epilogues also the separate kernels. Uses only the alignment of the
+  // ops' addresses. Allocates memory for one problem at a time. Before a search, products use the library's first
+  // answer without fused epilogues. Times vary, so another search may choose, and round, differently.
   struct SearchReport {
-    int problems = 0, timed = 0;                           // different ones; those that the time was enough for
+    int problems = 0, timed = 0;                           // distinct ones; those timed within the limit
     int epilogues = 0, fused = 0;                          // of the timed ones
     double first_microseconds = 0, best_microseconds = 0;  // of all launches of the timed problems
   };
@@ -69,7 +68,7 @@ class GemmRunner {
   using Layout = Owned<cublasLtMatrixLayout_t>;
   using Answers = std::vector<cublasLtMatmulHeuristicResult_t>;
 
-  // A problem as the library sees it: its matrices A and B are our b and a. Empty if it runs in parts.
+  // The library's descriptors of a problem; its A and B are our b and a. Empty if product and epilogue run separately.
   struct Plan {
     Owned<cublasLtMatmulDesc_t> desc{nullptr, nullptr};
     Layout a{nullptr, nullptr}, b{nullptr, nullptr}, d{nullptr, nullptr};
@@ -81,7 +80,7 @@ class GemmRunner {
   Plan describe(const GemmProblem& p) const;
   Answers ask(const GemmProblem& p, const Plan& plan, int most) const;
   bool deterministic(const cublasLtMatmulAlgo_t& algorithm) const;
-  // What the library says of an algorithm for a plan; usable: it takes it, within the workspace, and bits repeat.
+  // The library's check of an algorithm; usable: supported, within the workspace, and deterministic.
   struct Verdict {
     cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
     double waves = 0;
@@ -94,7 +93,7 @@ class GemmRunner {
   cublasStatus_t launch(const Gemm& op, const Plan& plan, void* scratch, cudaStream_t stream) const;
   void require(cublasStatus_t status, const char* what, const GemmProblem& p) const;
 
-  // A candidate for a problem: an algorithm of the library, or the product and epilogue in parts.
+  // A candidate for a problem: an algorithm of the library, or product and epilogue separately.
   struct Candidate {
     bool in_parts = false;
     cublasLtMatmulAlgo_t algorithm{};

@@ -1,4 +1,4 @@
-// GemmRunner::search(): the library's answers for a problem, each run on random numbers and timed by events.
+// GemmRunner::search(): times the library's answers for a problem on random numbers.
 #include <algorithm>
 #include <chrono>
 #include <vector>
@@ -7,8 +7,8 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr int kCandidates = 16;      // answers that are timed
-constexpr double kLeastGain = 0.01;  // another answer than the first must be faster by so much
+constexpr int kCandidates = 16;      // answers to time
+constexpr double kLeastGain = 0.01;  // required advantage over the first answer
 
 }  // namespace
 
@@ -17,7 +17,7 @@ struct GemmRunner::Timed {
   double first = 0, best = 0;  // microseconds of the first candidate and of the chosen one
 };
 
-// recompute: the op is also needed again, which is cheap in parts only.
+// recompute: the op is also recomputed, which is cheap only with a separate epilogue.
 GemmRunner::Timed GemmRunner::time_candidates(const Gemm& op, bool recompute, cudaStream_t stream) {
   Timer timer(*this, op, recompute, stream);
   const GemmProblem& p = timer.problem();

@@ -12,12 +12,12 @@ class GemmRunner::Timer {
  public:
   static constexpr double kNever = std::numeric_limits<double>::infinity();  // time of a candidate that is rejected
 
-  // recompute: the op is also recomputed, which is cheap only in parts.
+  // recompute: the op is also recomputed, which is cheap only with a separate epilogue.
   Timer(GemmRunner& runner, const Gemm& op, bool recompute, cudaStream_t stream);
 
   const GemmProblem& problem() const { return problem_; }
   const Plan& plan() const { return plan_; }                 // empty if the library must not be used
-  double microseconds(const Candidate&, int launches);       // of one launch
+  double microseconds(const Candidate&, int launches);       // per launch
   cublasStatus_t refusal() const { return refusal_; }        // the last one; CUBLAS_STATUS_SUCCESS: none
   std::vector<double> in_turns(std::span<const Candidate>);  // best_in_turns()
 

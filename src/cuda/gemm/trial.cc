@@ -9,7 +9,7 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr size_t kRandomBytes = size_t{256} << 10;  // then they repeat
+constexpr size_t kRandomBytes = size_t{256} << 10;  // distinct random values, then repeated
 constexpr int64_t kMostCopies = 8;
 
 }  // namespace

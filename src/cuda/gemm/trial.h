@@ -1,4 +1,4 @@
-// Operands for timing products: random numbers, not in any cache.
+// Operands for timing products: random numbers, mostly not in the L2 cache.
 #pragma once
 #include <vector>
 
@@ -17,7 +17,7 @@ class TrialMatrix {
   int offset_;
 };
 
-// The operands of an op, so many times over that a launch finds little of its own in the L2 cache.
+// So many copies of an op's operands that a launch finds few of its own in the L2 cache.
 class GemmTrial {
  public:
   GemmTrial(const Gemm& op, size_t scratch_bytes);

@@ -1,5 +1,5 @@
-// Reports of memory traffic, and accesses of a given width. Plain loads and stores are reported by the compiler's
-// -fsanitize=thread callbacks in a check build, which the emulator itself implements (device/compiler_hooks.cc).
+// Reports of memory accesses to the emulator, and accesses of a given width. In a check build, plain loads and stores
+// are reported by the compiler's -fsanitize=thread callbacks, which the emulator implements (device/compiler_hooks.cc).
 #pragma once
 #include <cstddef>
 #include <cstring>

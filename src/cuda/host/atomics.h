@@ -5,8 +5,8 @@
 #include "cuda/host/access.h"
 namespace emu {
 
-void atomic_order(const void* address);  // publishes and collects what fences made visible, for the checker
-void atomic_changed();                   // somebody waiting for this value may go on
+void atomic_order(const void* address);  // for the checker: applies the ordering of earlier fences
+void atomic_changed();                   // wakes threads that wait for this value
 
 template <class T>
 constexpr bool kAtomicType =
@@ -29,7 +29,7 @@ EMU_UNINSTRUMENTED T read_modify_write(T* address, F change) {
   do {
     desired = change(old);
   } while (!__atomic_compare_exchange(address, &old, &desired, true, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
-  // Bits are compared, as the hardware does. NOLINTNEXTLINE(bugprone-suspicious-memory-comparison)
+  // Compares bits, as the hardware does. NOLINTNEXTLINE(bugprone-suspicious-memory-comparison)
   if (memcmp(&old, &desired, sizeof old) != 0) atomic_changed();
   return old;
 }

@@ -7,7 +7,7 @@
 #include "cuda/host/thread.h"
 namespace emu {
 
-// A warp collective is a rendezvous: every lane of `mask` leaves its input and output, the last one runs `finish`.
+// A warp collective is a rendezvous: every lane of `mask` provides its input and output; the last one runs `finish`.
 struct Lanes {
   const void* in[32];
   void* out[32];
@@ -152,7 +152,7 @@ unsigned __match_any_sync(unsigned mask, T value) {
 template <class T>
 unsigned __match_all_sync(unsigned mask, T value, int* all) {
   *all = __match_any_sync(mask, value) == mask;
-  // The predicate is the same in all lanes: one lane that differs makes all the others see a smaller set.
+  // The result is the same in all lanes: if one lane differs, no lane's set is the whole mask.
   return *all ? mask : 0;
 }
 inline unsigned __reduce_add_sync(unsigned mask, unsigned v) { return emu::reduce<emu::Add>(mask, v); }

@@ -8,9 +8,9 @@ enum class Fault {
   kBounds,
   kMisaligned,
   kUninitialized,
-  kInFlight,  // memory that an asynchronous copy has not filled or read yet
+  kInFlight,  // access to memory of an unfinished asynchronous copy
   kDeadlock,
-  kBarrier,    // threads of a block meet in different barriers, or some never come
+  kBarrier,    // threads of a block are at different barriers, or some never arrive
   kWarp,       // a warp collective with a wrong mask
   kMbarrier,   // wrong use of an mbarrier
   kProxy,      // a fence between the generic and the asynchronous proxy is missing

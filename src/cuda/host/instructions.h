@@ -8,7 +8,7 @@
 namespace emu::ptx {
 
 // ---- addresses and clusters
-uint32_t shared_address(const void* pointer);                  // of the own block: offset in its window
+uint32_t shared_address(const void* pointer);                  // in the own block: offset in its shared memory
 uint32_t cluster_address(const void* pointer, uint32_t rank);  // the same object in another block (mapa)
 void* cluster_pointer(void* pointer, uint32_t rank);           // as a generic pointer
 uint32_t cluster_rank();

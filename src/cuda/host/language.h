@@ -1,9 +1,9 @@
 // The CUDA language for kernels compiled by an ordinary C++ compiler: qualifiers, thread indices, shared memory,
-// barriers, warp collectives, atomics and intrinsics. Include it only when __CUDACC__ is not defined.
-// What is missing here does not compile, or is refused by name (language/refused.h).
+// barriers, warp collectives, atomics and intrinsics. Include it only when __CUDACC__ is not defined. Unsupported
+// features do not compile (host/refused.h).
 #pragma once
 #include "cuda/host/qualifiers.h"
-// then, since they use the qualifiers:
+// these use the qualifiers:
 #include "cuda/host/access.h"
 #include "cuda/host/atomics.h"
 #include "cuda/host/collectives.h"

@@ -13,13 +13,13 @@ struct LaunchShape {
   cudaStream_t stream = nullptr;
   unsigned cluster = 1;       // blocks along x that share a cluster
   bool programmatic = false;  // may start before its predecessor in the stream ends (griddepcontrol)
-  bool cooperative = false;   // all blocks resident together
+  bool cooperative = false;   // all blocks are resident
 };
 
 // Calls `kernel`, a function pointer without its type, with the arguments stored at `parameters`.
 using Trampoline = void (*)(void* kernel, void* parameters);
 
-// Where a parameter lies in the bytes that the trampoline reads.
+// Offset and size of a parameter in the bytes that the trampoline reads.
 struct ParameterSlot {
   size_t offset, bytes;
 };
@@ -29,7 +29,7 @@ struct KernelCall {
   Trampoline trampoline;
   const void* parameters;
   size_t parameter_bytes;
-  const ParameterSlot* slots = nullptr;  // one per parameter; graph kernel nodes need them to take new arguments
+  const ParameterSlot* slots = nullptr;  // one per parameter; graph kernel nodes need them to update arguments
   size_t slot_count = 0;
 };
 

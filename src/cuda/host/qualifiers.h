@@ -1,4 +1,4 @@
-// CUDA's headers as a host compiler sees them, and the qualifiers of kernels redefined to nothing or to their nearest.
+// CUDA's headers for a host compiler, and kernel qualifiers redefined to nothing or their nearest equivalent.
 #pragma once
 #include <cuda.h>
 #include <cuda_bf16.h>
@@ -29,11 +29,11 @@
 #define __forceinline__ inline
 #define __align__(n) alignas(n)
 
-// Functions that report their memory traffic by hand: the compiler's own callbacks (and inlining) stay out.
+// Functions that report their memory accesses themselves: not instrumented by the compiler, not inlined.
 #if defined(__clang__)
 #define EMU_UNINSTRUMENTED __attribute__((noinline, no_sanitize("thread")))
 #elif defined(__SANITIZE_THREAD__)
 #define EMU_UNINSTRUMENTED __attribute__((noinline, no_sanitize_thread))
-#else  // calls stay calls here too: the return address tells the line
+#else  // not inlined either: the return address identifies the line
 #define EMU_UNINSTRUMENTED __attribute__((noinline))
 #endif

@@ -1,4 +1,4 @@
-// CUDA features that kernels here must not use: each is refused by name, with what to use instead.
+// CUDA features that kernels must not use: each is a compile error that names the alternative.
 #pragma once
 namespace emu {
 template <class...>
@@ -25,4 +25,4 @@ EMU_REFUSE(__pipeline_memcpy_async, "use cp_async16 of cuda/ptx/ptx.h")
 EMU_REFUSE(__nv_isGlobal, "address space queries are not emulated")
 #undef EMU_REFUSE
 inline unsigned __activemask_is_refused_use_the_exact_mask() = delete;
-#define __activemask() __activemask_is_refused_use_the_exact_mask()  // it has no arguments to make a template of
+#define __activemask() __activemask_is_refused_use_the_exact_mask()  // no arguments, so it cannot be a template

@@ -1,5 +1,5 @@
-// Shared memory: the two macros of cuda/launch.h on the host. Each static array has a key, its object per block is
-// made when first named; objects lie apart, so that an overrun of one is seen.
+// Shared memory on the host: the two macros of cuda/launch.h. Each static array has a key; its object is created per
+// block on first use. Objects are separate, so that overruns are detected.
 #pragma once
 #include <cstddef>
 namespace emu {

@@ -11,9 +11,9 @@ struct Thread {  // lives at the top of its own stack
   uint3 thread_index, block_index;
   dim3 block_dim, grid_dim;
   unsigned linear, lane, warp;
-  Fiber* fiber;  // everything else is private to the device half
+  Fiber* fiber;  // the rest is private to the device part
 };
-Thread* self() __attribute__((const));  // a fiber's identity never changes, so calls may be merged
+Thread* self() __attribute__((const));  // constant within a fiber, so calls may be merged
 
 // Ends the launch with a fault of the running thread.
 [[noreturn]] void fail(Fault fault, const char* format, ...) __attribute__((format(printf, 2, 3)));

@@ -1,5 +1,5 @@
-// The functions of CUPTI that the program calls: activity records, external correlation ids, callbacks about nodes of
-// graphs; see cublaslt_table.h about tables.
+// The functions of CUPTI that the program calls: activity records, external correlation ids, callbacks for graph nodes;
+// see cublaslt_table.h about tables.
 #pragma once
 #include <cupti.h>
 

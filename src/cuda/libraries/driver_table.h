@@ -1,5 +1,4 @@
-// The functions of the CUDA driver that the program calls beside the run-time library; see cublaslt_table.h about
-// tables.
+// The functions of the CUDA driver that the program calls besides the runtime; see cublaslt_table.h about tables.
 #pragma once
 #include <cuda.h>
 

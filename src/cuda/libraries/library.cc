@@ -31,7 +31,7 @@ bool is_folder(const std::string& path) {
   return fs::is_directory(path, ignored);
 }
 
-// prefix/lib/python3.*/<packages> for every Python that is there.
+// Adds prefix/lib/python3.*/<packages> of every installed Python.
 void add_site_packages(const std::string& prefix, std::vector<std::string>& out) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(prefix + "/lib", error)) {
@@ -44,7 +44,7 @@ void add_site_packages(const std::string& prefix, std::vector<std::string>& out)
   }
 }
 
-// Of the Python that a shell would start, which need not be an activated environment: the prefix of its folder bin.
+// Adds those of the first python3 on PATH, which need not be an activated environment.
 void add_python_of_path(std::vector<std::string>& out) {
   std::istringstream folders(variable_value("PATH"));
   std::error_code ignored;
@@ -53,7 +53,7 @@ void add_python_of_path(std::vector<std::string>& out) {
       return add_site_packages(fs::path(folder).parent_path().string(), out);
 }
 
-// "libcublasLt.so.13" in a folder that has libcublasLt.so.12, of another CUDA.
+// Files of other versions: libcublasLt.so.12 if libcublasLt.so.13 is missing.
 std::string other_versions(const fs::path& file) {
   const std::string name = file.filename().string();
   const std::string stem = name.substr(0, name.find(".so") + 3);
@@ -72,13 +72,13 @@ std::string mapped_path(void* handle, const std::string& fallback) {
 }
 
 std::string why_unfit(const LibrarySpec& spec, const Version& found) {
-  if (found == Version{}) return "";  // it cannot tell yet; its soname already has the major version
+  if (found == Version{}) return "";  // unknown before initialization; the soname fixes the major version
   if (found.major != spec.oldest.major) return cat("version ", found, " has another interface");
   if (found < spec.oldest) return cat("version ", found, " is too old");
   return "";
 }
 
-// nullopt and a line in tried if the file will not do.
+// If the file is not usable: nullopt, and the reason is added to `tried`.
 std::optional<Library> try_open(const LibrarySpec& spec, const std::string& file, const std::string& place,
                                 std::vector<Attempt>& tried) {
   if (file.find('/') != std::string::npos) {
@@ -103,7 +103,7 @@ std::optional<Library> try_open(const LibrarySpec& spec, const std::string& file
   return std::nullopt;
 }
 
-// Files to try, without the override; "" as a folder stands for the dynamic linker's own search.
+// Folders to try, without the override; "" stands for the dynamic linker's own search.
 std::vector<std::string> candidate_folders(const LibrarySpec& spec, const SearchPlaces& places) {
   std::vector<std::string> folders;
   if (!places.program_folder.empty()) {
@@ -171,7 +171,7 @@ Library open_library(const LibrarySpec& spec, const SearchPlaces& places) {
   if (chosen != places.overrides.end()) {
     std::string file = chosen->second;
     if (is_folder(file)) file += "/" + spec.file;
-    // A bare name would go to the dynamic linker's search; here it means the current folder.
+    // A name without a folder means the current folder, not the dynamic linker's search.
     if (file.find('/') == std::string::npos) file = "./" + file;
     if (auto library = try_open(spec, file, cat(spec.variable, "=", chosen->second), tried)) return *library;
     throw_unusable(spec, tried);

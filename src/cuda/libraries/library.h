@@ -1,5 +1,5 @@
-// Opens a shared library at run time: where it is looked for, which versions will do, and an error that tells the user
-// what to install. Knows no CUDA header: what a library offers is in the *_table.h files.
+// Opens a shared library at run time: search order, accepted versions, and errors that say what to install. Includes no
+// CUDA header; the functions of each library are in *_table.h.
 #pragma once
 #include <compare>
 #include <iosfwd>
@@ -18,24 +18,24 @@ std::ostream& operator<<(std::ostream& out, const Version& version);
 // major*ten_thousands + minor*hundreds + patch, as cuBLAS, cuDNN and NCCL count.
 Version decimal_version(long code);
 
-// What is wanted of one library.
+// Requirements for one library.
 struct LibrarySpec {
   std::string name;                      // as the user knows it: "cuBLASLt"
   std::string file;                      // the soname: "libcublasLt.so.13"
   std::string variable;                  // environment variable that names the file or its folder
   std::vector<std::string> pip_folders;  // below site-packages
-  std::string packages;                  // the apt and pip packages which bring it
+  std::string packages;                  // the apt and pip packages that provide it
   Version oldest;                        // inclusive; another major version is another interface
-  // The version that an open library reports; {} if it cannot tell before it is initialised.
+  // The version that an open library reports; {}: unknown before it is initialized.
   Version (*version_of)(void* handle) = nullptr;
 };
 
-// Where libraries are looked for, in this order. A plain value, so that tests make their own.
+// Search order for libraries. A plain value, so that tests can make their own.
 struct SearchPlaces {
-  std::map<std::string, std::string> overrides;  // variable -> file or folder; found or failed, nothing else is tried
+  std::map<std::string, std::string> overrides;  // variable -> file or folder; if set, nothing else is tried
   std::string program_folder;                    // beside the program and in ../lib
-  std::vector<std::string> other_folders = {};   // that have a library which belongs to the wanted one
-  bool system = true;                            // what the dynamic linker finds: LD_LIBRARY_PATH, ld.so.cache
+  std::vector<std::string> other_folders = {};   // of related libraries, see places_near()
+  bool system = true;                            // the dynamic linker's search: LD_LIBRARY_PATH, ld.so.cache
   std::vector<std::string> cuda_folders;         // toolkits
   std::vector<std::string> site_packages;        // Python environments with NVIDIA's pip packages
 };
@@ -50,15 +50,15 @@ struct Library {
   Version version;
 };
 
-// Throws Error: name, wanted version, every place with the reason why it will not do, the remedy.
+// Throws Error with name, required version, every place and why it is not usable, and the remedy.
 Library open_library(const LibrarySpec& spec, const SearchPlaces& places);
 
-// The places for a library that belongs to the one in `file`: first that file's folder, and where it is one of NVIDIA's
-// pip packages, the others beside it.
+// Search places for a library related to `file`: first the folder of `file`; if that is an NVIDIA pip package, then its
+// sibling packages.
 SearchPlaces places_near(const std::string& file, SearchPlaces places);
 
-// Opens all libraries in the folder of this one whose names begin so, for a library that will open them by name. How
-// many there are.
+// Opens all libraries in the same folder whose names begin with a prefix, so that the library finds them by name.
+// Returns their number.
 int open_neighbours(const Library& library, const std::string& prefix);
 
 // Address of a function; throws Error naming the library, its version and the function.

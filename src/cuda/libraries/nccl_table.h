@@ -5,7 +5,7 @@
 #include <string_view>
 #include <type_traits>
 
-// O: not called by the program; null where the library is too old to have it.
+// O: optional, not called by the program; null if the library is too old.
 #define ATHANOR_NCCL_FUNCTIONS(F, O) \
   F(ncclGetVersion)                  \
   F(ncclGetErrorString)              \

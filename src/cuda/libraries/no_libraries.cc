@@ -1,4 +1,4 @@
-// Stands in for open.cc in a build without the CUDA headers: no library can be used, and the report says why.
+// Replaces open.cc in a build without CUDA headers: reports that no library can be used, and why.
 #include "cuda/libraries/specs.h"
 
 namespace athanor {

@@ -1,6 +1,6 @@
-// The part of NVML's interface that the program uses. Declared here because nvml.h comes with the toolkit's optional
-// development package, while the library itself comes with every driver. Layouts and values: NVML API reference, r580.
-// In a namespace of its own, so that a file may include nvml.h too.
+// The part of NVML's interface that the program uses, from the NVML API reference, r580. Declared here because nvml.h
+// is in an optional development package of the toolkit, while the library comes with every driver. In its own
+// namespace, so that a file may include nvml.h too.
 #pragma once
 
 namespace athanor::nvml {

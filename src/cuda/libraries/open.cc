@@ -1,4 +1,4 @@
-// The libraries: what is wanted of each, how it tells its version, and filling its table.
+// Requirements of each library, how its version is read, and how its table is filled.
 #include "cuda/libraries/open.h"
 
 #include <dlfcn.h>
@@ -32,7 +32,7 @@ Version nccl_version(void* handle) {
   return get && get(&code) == ncclSuccess ? decimal_version(code) : Version{};
 }
 
-// Asks only where there is a driver: without one CUPTI 13.2 does not survive the question.
+// Only with a driver: cuptiGetVersion() of CUPTI 13.2 crashes without one.
 Version cupti_version(void* handle) {
   void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
   if (!driver) return {};
@@ -42,7 +42,7 @@ Version cupti_version(void* handle) {
   return get && get(&code) == CUPTI_SUCCESS ? decimal_version(code) : Version{};
 }
 
-Version driver_version(void* handle) {  // 1000 * major + 10 * minor, of the newest CUDA it serves
+Version driver_version(void* handle) {  // 1000 * major + 10 * minor of the newest supported CUDA
   auto get = function<decltype(&cuDriverGetVersion)>(handle, "cuDriverGetVersion");
   int code = 0;
   return get && get(&code) == CUDA_SUCCESS ? Version{code / 1000, code / 10 % 100, code % 10} : Version{};
@@ -66,8 +66,7 @@ LibrarySpec cudnn_spec() {
           .variable = "ATHANOR_CUDNN",
           .pip_folders = {"nvidia/cudnn/lib"},
           .packages = "apt: libcudnn9-cuda-13, or pip: nvidia-cudnn-cu13",
-          .oldest = {9, 10,
-                     0},  // before, a mask of minus infinity was not advised [cudnn-frontend, attn_score_modifiers.h]
+          .oldest = {9, 10, 0},  // before, masks of -inf were discouraged [cudnn-frontend, attn_score_modifiers.h]
           .version_of = cudnn_version};
 }
 
@@ -93,7 +92,7 @@ LibrarySpec nccl_spec() {
           .variable = "ATHANOR_NCCL",
           .pip_folders = {"nvidia/nccl/lib"},
           .packages = "apt: libnccl2, or pip: nvidia-nccl-cu13",
-          .oldest = {2, 14, 0},  // the first with communicators that do not block
+          .oldest = {2, 14, 0},  // the first with non-blocking communicators
           .version_of = nccl_version};
 }
 
@@ -134,7 +133,7 @@ Opened<Table> open_table(const LibrarySpec& spec, const SearchPlaces& places) {
     void* address = dlsym(opened.library.handle, name);
     bool needed = true;
     if constexpr (requires { may_be_missing(opened.call, name); }) needed = !may_be_missing(opened.call, name);
-    if (!address && needed) address = find_function(spec, opened.library, name);  // which says what is missing
+    if (!address && needed) address = find_function(spec, opened.library, name);  // throws naming it
     member = reinterpret_cast<std::remove_reference_t<decltype(member)>>(address);
   });
   return opened;
@@ -183,7 +182,7 @@ Opened<CublasLtTable> open_cublaslt(const SearchPlaces& places) {
 Opened<CudnnTable> open_cudnn(const SearchPlaces& places) { return open_table<CudnnTable>(cudnn_spec(), places); }
 Library open_nvrtc(const SearchPlaces& places, const std::string& cudnn_file) {
   Library library = open_library(nvrtc_spec(), places_near(cudnn_file, places));
-  open_neighbours(library, "libnvrtc-builtins.so.");  // NVRTC opens it by name when it first compiles
+  open_neighbours(library, "libnvrtc-builtins.so.");  // NVRTC opens it by name on first use
   return library;
 }
 Opened<NcclTable> open_nccl(const SearchPlaces& places) { return open_table<NcclTable>(nccl_spec(), places); }

@@ -1,5 +1,6 @@
-// Opens each library at run time and fills its table. Never linked: one program serves machines with and without a GPU
-// and starts without mapping 541 MB of cuBLASLt. Each open_*() throws Error if the library is missing or too old.
+// Opens each library at run time and fills its table. Libraries are never linked, so that one program runs with and
+// without a GPU and starts without mapping 541 MB of cuBLASLt. open_*() throw Error if the library is missing or too
+// old.
 #pragma once
 #include "cuda/libraries/cublaslt_table.h"
 #include "cuda/libraries/cudnn_table.h"
@@ -14,13 +15,13 @@ namespace athanor {
 template <class Table>
 struct Opened {
   Table call;
-  Library library;  // where it came from, for the record of the run
+  Library library;  // its origin, for the record of the run
 };
 
 Opened<CublasLtTable> open_cublaslt(const SearchPlaces& places);
 Opened<CudnnTable> open_cudnn(const SearchPlaces& places);
-// The compiler that cuDNN compiles its kernels with, so that it finds it by name: of the places, and beside cuDNN's
-// file, which need not be where the dynamic linker looks.
+// Opens NVRTC, which cuDNN opens by name to compile kernels: from the search places and beside cuDNN's file, which may
+// be outside the dynamic linker's path.
 Library open_nvrtc(const SearchPlaces&, const std::string& cudnn_file);
 Opened<NcclTable> open_nccl(const SearchPlaces& places);
 Opened<NvmlTable> open_nvml(const SearchPlaces& places);

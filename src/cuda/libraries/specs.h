@@ -1,5 +1,5 @@
-// What is wanted of each library, and which of them this machine has. Free of CUDA headers, so that every build can
-// answer "what is installed"; a build without the CUDA headers answers that it cannot use any (no_libraries.cc).
+// Requirements of each library, and which ones this machine has. Free of CUDA headers, so that every build can report
+// what is installed; builds without CUDA headers report none as usable (no_libraries.cc).
 #pragma once
 #include <string>
 #include <vector>
@@ -17,7 +17,7 @@ std::vector<LibrarySpec> library_specs();
 struct LibraryReport {
   std::string name;
   std::string path;     // empty if it cannot be used
-  Version version;      // {} if it cannot tell
+  Version version;      // {}: unknown
   std::string problem;  // empty if it can be used
 };
 

@@ -1,14 +1,14 @@
-// Where a device is among the collectives that were launched on it: marks in memory that the host reads while it runs.
-// They are ordinary kernels of a lane, so that they stand in captured graphs too, where events tell the host nothing.
+// Tracks which collective a device is in: marks in pinned memory that the host reads while the device runs. The marks
+// are kernels, so they also work in captured graphs, where the host cannot query events.
 #pragma once
 #include "cuda/cuda_device.h"
 namespace athanor::cuda {
 
 class CollectiveMarks {
  public:
-  // What a lane had last passed.
+  // The last mark that a lane has passed.
   struct State {
-    uint32_t passed = 0;  // marks so far, two for each collective: odd within one
+    uint32_t passed = 0;  // number of marks, two per collective; odd: inside one
     uint32_t what = 0;    // as given to begin()
     bool inside() const { return passed % 2 == 1; }
     uint32_t collectives() const { return (passed + 1) / 2; }  // begun
@@ -21,7 +21,7 @@ class CollectiveMarks {
 
   void begin(Lane, uint32_t what);  // queued on the lane, before and after a collective
   void end(Lane lane) { mark(lane, 0); }
-  State read(Lane) const;  // by any thread, at any time, without waiting
+  State read(Lane) const;  // thread-safe, never blocks
 
  private:
   static constexpr size_t kLanes = 3;

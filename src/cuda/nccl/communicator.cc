@@ -18,7 +18,7 @@ ncclDataType_t nccl_type(DType dtype) {
     case DType::i32:
       return ncclInt32;
     case DType::u8:
-    case DType::f8_e4m3:  // these are only moved
+    case DType::f8_e4m3:  // only moved, never reduced
     case DType::f8_e5m2:
     case DType::f8_e8m0:
       return ncclUint8;
@@ -27,7 +27,7 @@ ncclDataType_t nccl_type(DType dtype) {
     case DType::f64:
       return ncclFloat64;
     case DType::i16:
-      return ncclFloat16;  // NCCL has no such integers; what is only moved may have any type of that size
+      return ncclFloat16;  // NCCL has no 16-bit integers; moves need only the size
   }
   return ncclNumTypes;
 }
@@ -119,7 +119,7 @@ class Nccl final : public Communicator {
   void exchange(Tensor out, Tensor in, int peer, Lane lane) override {
     check_peer(peer);
     run("exchange", out, lane, [&](ncclComm_t comm, cudaStream_t stream) {
-      // In a group neither waits for the other.
+      // Grouped, so that send and receive do not wait for each other.
       ncclResult_t first = nccl().ncclGroupStart();
       const auto note = [&](ncclResult_t result) {
         if (first == ncclSuccess && result != ncclInProgress) first = result;
@@ -131,7 +131,7 @@ class Nccl final : public Communicator {
     });
   }
 
-  // Of the hosts, once the work that each of them has queued is done.
+  // Barrier of the hosts, after the work queued on each device is done.
   void barrier() override {
     handle_->guard()->device().sync();
     control_->barrier();

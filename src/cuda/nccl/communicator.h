@@ -1,6 +1,6 @@
-// NCCL as a Communicator. Asynchronous: a call queues work on the stream of its lane and returns; order between lanes
-// is the caller's, by events. Calls may be captured in graphs after each was made once outside of one. Reductions are
-// in NCCL's order: the same bits on all ranks and in every run on the same machines, others than those of rank order.
+// NCCL as a Communicator. Asynchronous: a call queues work on the stream of its lane; the caller orders lanes by
+// events. Calls may be captured in graphs after each was made once outside of one. Reductions use NCCL's order: the
+// same bits on all ranks and in every run on the same machines, but not those of rank order.
 #pragma once
 #include <memory>
 

@@ -12,7 +12,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kLook = std::chrono::milliseconds(50);
-constexpr double kSecondsToClose = 10;  // of a communicator whose work is done
+constexpr double kSecondsToClose = 10;  // limit for ncclCommFinalize()
 
 double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
@@ -53,7 +53,7 @@ ncclComm_t NcclGuard::open(Communicator& control) {
   }
   control.broadcast({&id, DType::u8, {int64_t(sizeof id)}}, 0, Lane::compute);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;  // calls return at once, so that a peer that never comes can be given up
+  config.blocking = 0;  // non-blocking, so that waiting for a missing peer can be aborted
   std::unique_lock lock(mutex_);
   throw_if_ended();
   ncclComm_t comm = nullptr;
@@ -66,7 +66,7 @@ ncclComm_t NcclGuard::open(Communicator& control) {
 
 void NcclGuard::close(ncclComm_t comm) {
   std::unique_lock lock(mutex_);
-  if (!ended_.empty()) return;  // the watching thread aborts it
+  if (!ended_.empty()) return;  // watch() aborts it
   if (std::uncaught_exceptions() > 0 || !finalize(lock, comm)) {
     if (ended_.empty()) end("NCCL: the run gave its communicators up");
     return;
@@ -85,13 +85,13 @@ bool NcclGuard::finalize(std::unique_lock<std::mutex>& lock, ncclComm_t comm) {
   return result == ncclSuccess;
 }
 
-// A call that goes on in the background is over when the communicator says so. [NCCL user guide, "Fault Tolerance"]
+// Waits for a non-blocking call to complete. [NCCL user guide, "Fault Tolerance"]
 void NcclGuard::settle(std::unique_lock<std::mutex>& lock, ncclComm_t comm, ncclResult_t result,
                        const std::string& what) {
   const auto begin = Clock::now();
   call_ = &what;
   while (result == ncclInProgress && comm && ended_.empty()) {
-    const double waited = seconds(Clock::now() - begin);  // before asking: no pause of this thread counts
+    const double waited = seconds(Clock::now() - begin);  // before the query: a pause between does not count
     if (nccl_.ncclCommGetAsyncError(comm, &result) != ncclSuccess) result = ncclInternalError;
     if (result != ncclInProgress) break;
     if (const double limit = options_.timeout(); waited > limit) {
@@ -117,7 +117,7 @@ void NcclGuard::throw_if_ended() const {
 }
 
 void NcclGuard::fail(const std::string& why) {
-  if (end_as_told()) return;  // what this rank has met may follow from that
+  if (end_as_told()) return;  // this rank's error may be a consequence of that failure
   options_.fail(why);
   end(why);
 }
@@ -133,9 +133,9 @@ void NcclGuard::end(const std::string& why) {
   changed_.notify_all();
 }
 
-// An abort stops the communicator's kernels at once, but returns only when no graph holds one of them any more, and
-// graphs are the run's to destroy: so it has no lock that the run needs on its way out, and a thread of its own. All in
-// one group, which stops all before it frees what any has: freeing waits for the device. [NCCL, ncclCommAbort() and
+// ncclCommAbort() stops the communicator's kernels at once but returns only when no graph contains them any more, and
+// the run destroys the graphs: so it runs on its own thread and without the lock. All aborts are in one group, which
+// stops all communicators before freeing any, since freeing waits for the device. [NCCL, ncclCommAbort() and
 // commDestroySync()]
 void NcclGuard::abort_all(std::unique_lock<std::mutex>& lock) {
   const std::set<ncclComm_t> comms = std::exchange(open_, {});
@@ -181,7 +181,7 @@ void NcclGuard::watch() {
 }
 
 void NcclGuard::look() {
-  const auto now = Clock::now();  // before looking, so that no pause of this thread counts
+  const auto now = Clock::now();  // before the queries: a pause between does not count
   uint64_t passed = 0, begun = 0;
   bool inside = false;
   for (const Lane lane : kLanes) {

@@ -1,7 +1,7 @@
-// NcclGuard: every call of NCCL by one rank goes through it, and a thread of its own watches them: errors that NCCL
-// reports later, collectives that do not end, failures of other ranks. Any of these aborts all communicators of this
-// rank, which lets the device and everybody who waits for it go on, and ends the run with Error(peer_lost). Captured
-// graphs must be destroyed before the guard is: NCCL frees no communicator that a graph still refers to.
+// NcclGuard: makes all NCCL calls of one rank; its thread watches for asynchronous errors, collectives that do not end,
+// and failures of other ranks. Any of these aborts all communicators of this rank, which unblocks the device and all
+// waiting threads, and ends the run with Error(peer_lost). Destroy captured graphs before the guard: NCCL does not free
+// communicators that graphs refer to.
 #pragma once
 #include <chrono>
 #include <condition_variable>
@@ -27,13 +27,13 @@ class NcclGuard {
 
   CudaDevice& device() { return device_; }
   const NcclTable& nccl() const { return nccl_; }
-  // A communicator of the ranks of `control`, all of which call this.
+  // A communicator of the ranks of `control`; collective over them.
   ncclComm_t open(Communicator& control);
   void close(ncclComm_t);
   // Queues a collective on a lane: launch(stream) calls NCCL. what: for messages, "all_reduce of [4] f32".
   template <class Launch>
   void run(ncclComm_t comm, Lane lane, const std::string& what, Launch launch) {
-    marks_.begin(lane, enter(what));  // without the lock: a launch waits where the device's queue is full
+    marks_.begin(lane, enter(what));  // without the lock: launches block while the device's queue is full
     {
       std::unique_lock lock(mutex_);
       throw_if_ended();
@@ -43,18 +43,18 @@ class NcclGuard {
   }
 
  private:
-  uint32_t enter(const std::string& what);  // the number of these words; throws if the run has ended
+  uint32_t enter(const std::string& what);  // index of `what` in names_; throws if the run has ended
   void watch();
-  // For all that follows mutex_ is held.
+  // The following require mutex_.
   void look();
   void settle(std::unique_lock<std::mutex>&, ncclComm_t, ncclResult_t, const std::string& what);
-  void fail(const std::string& why);  // this rank is the first to know, unless it has been told of another
-  bool end_as_told();                 // if it has been
-  void end(const std::string& why);   // from now on nothing of NCCL is called but by the thread that aborts
+  void fail(const std::string& why);  // reports a failure, unless another rank's is known
+  bool end_as_told();                 // if another rank's failure is known
+  void end(const std::string& why);   // from now on only the aborting thread calls NCCL
   bool finalize(std::unique_lock<std::mutex>&, ncclComm_t);
   void abort_all(std::unique_lock<std::mutex>&);
   void throw_if_ended() const;
-  std::string present() const;  // what the device, or else the host, is doing, in words
+  std::string present() const;  // what the device, or else the host, is doing
   std::string words(ncclResult_t, ncclComm_t) const;
 
   NcclTable nccl_;
@@ -62,13 +62,13 @@ class NcclGuard {
   NcclOptions options_;
   CollectiveMarks marks_;
   int index_ = 0;             // of the GPU
-  mutable std::mutex mutex_;  // held during every call of NCCL; guards what follows
+  mutable std::mutex mutex_;  // held during every NCCL call; guards the members below
   std::condition_variable changed_;
   std::set<ncclComm_t> open_;
-  std::vector<std::string> names_;  // of collectives; number 0 is none
+  std::vector<std::string> names_;  // of collectives; index 0: none
   std::map<std::string, uint32_t> numbers_;
-  std::string ended_;                  // why; empty: it goes on
-  const std::string* call_ = nullptr;  // of NCCL, that is not over
+  std::string ended_;                  // the reason; empty: not ended
+  const std::string* call_ = nullptr;  // NCCL call in progress
   bool leaving_ = false;
   uint64_t seen_ = 0;  // marks passed on all lanes
   std::chrono::steady_clock::time_point moved_;

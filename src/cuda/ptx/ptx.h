@@ -1,7 +1,6 @@
-// All inline PTX is in this header and the ptx_*.h that it includes: for a GPU the instructions themselves, for the
-// emulated GPU of the tests calls of their emulations. Shared-memory operands are plain pointers.
-// What needs sm_90 is declared under PTX_SM90, what needs sm_90a under PTX_SM90A; a kernel for several architectures
-// tests these macros too.
+// All inline PTX is in this header and the ptx_*.h that it includes: for GPUs the instructions, for the emulated GPU of
+// the tests calls of their emulations. Shared-memory operands are plain pointers. Functions that need sm_90 or sm_90a
+// are declared under PTX_SM90 or PTX_SM90A; kernels for several architectures test these macros too.
 #pragma once
 #include <cuda.h>
 #include <cuda_bf16.h>
@@ -45,7 +44,7 @@ PTX_FUNCTION void st_global16(void* to, uint4 v) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 
-// ---- cp.async: 16 bytes past L1; `valid` false fills with zeros
+// ---- cp.async: 16 bytes bypassing L1; fills with zeros if not `valid`
 PTX_FUNCTION void cp_async16(void* to, const void* from, bool valid = true) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0)
                : "memory");
@@ -66,7 +65,7 @@ PTX_FUNCTION void bar_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// ---- flags between blocks, at gpu scope; loads of a waiting loop are followed by __nanosleep
+// ---- flags between blocks, at gpu scope; in a wait loop call __nanosleep after each load
 PTX_FUNCTION uint32_t load_acquire(const uint32_t* flag) {
   uint32_t value;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
@@ -81,7 +80,7 @@ PTX_FUNCTION uint32_t add_release(uint32_t* flag, uint32_t value) {
   return old;
 }
 
-// ---- to pinned memory, for the host: all 64 bits at once, which a vector of two words does not promise
+// ---- to pinned memory, for the host: one 64-bit store, since a store of a two-word vector need not be atomic
 PTX_FUNCTION void store_for_host(uint64_t* to, uint64_t value) {
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
@@ -134,7 +133,7 @@ PTX_FUNCTION uint32_t cluster_size() {
 }
 PTX_FUNCTION void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 PTX_FUNCTION void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-// The same object in the block `rank` of the cluster: as an address for mbar_arrive_remote, as a pointer.
+// The same object in block `rank` of the cluster: as an address for mbar_arrive_remote(), and as a pointer.
 PTX_FUNCTION uint32_t cluster_address(const void* p, uint32_t rank) {
   uint32_t address;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(rank));

@@ -54,7 +54,7 @@ void tma_reduce_add(const CUtensorMap* map, const void* from, C... coordinates) 
 }
 
 #elif PTX_SM90
-// ---- mbarriers. A wait passes when the phase of that parity has completed: 0, 1, 0, ... from the init on.
+// ---- mbarriers. A wait passes once the phase of that parity has completed; phases are 0, 1, 0, ... from init on.
 PTX_FUNCTION void mbar_init(uint64_t* b, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals) : "memory");
 }
@@ -67,7 +67,7 @@ PTX_FUNCTION void mbar_arrive(uint64_t* b) {
 PTX_FUNCTION void mbar_arrive_remote(uint32_t cluster_address) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(cluster_address) : "memory");
 }
-PTX_FUNCTION void mbar_expect_bytes(uint64_t* b, uint32_t bytes) {  // one arrival, and bytes still to come
+PTX_FUNCTION void mbar_expect_bytes(uint64_t* b, uint32_t bytes) {  // arrives once and expects further bytes
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes)
                : "memory");
 }
@@ -78,7 +78,7 @@ PTX_FUNCTION void mbar_wait(uint64_t* b, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
-// Sees what other blocks of the cluster wrote before their remote arrivals.
+// Acquires what other blocks of the cluster wrote before their remote arrivals.
 PTX_FUNCTION void mbar_wait_cluster(uint64_t* b, uint32_t parity) {
   asm volatile(
       "{\n.reg .pred p;\nAGAIN_%=: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n"
@@ -95,7 +95,7 @@ PTX_FUNCTION bool mbar_test(uint64_t* b, uint32_t parity) {
   return done;
 }
 PTX_FUNCTION void fence_mbar_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-// Own writes become visible to the asynchronous proxy: bulk copies, TMA, wgmma.
+// Makes this thread's writes visible to the asynchronous proxy: bulk copies, TMA, wgmma.
 PTX_FUNCTION void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 PTX_FUNCTION void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
@@ -122,7 +122,7 @@ PTX_BULK_REDUCE(__nv_bfloat16, "add.noftz.bf16")
 PTX_BULK_REDUCE(__half, "add.noftz.f16")
 #undef PTX_BULK_REDUCE
 PTX_FUNCTION void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-template <int GroupsLeft>  // shared memory may be used again; the global writes may still be under way
+template <int GroupsLeft>  // shared memory may be reused; global writes may still be in flight
 PTX_FUNCTION void bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(GroupsLeft) : "memory");
 }
@@ -133,7 +133,7 @@ PTX_FUNCTION void bulk_wait() {
 
 // ---- TMA: coordinates innermost first, two to four of them
 #define PTX_UNWRAP(...) __VA_ARGS__
-// Operands 0..2 are those of the instruction, so coordinates start at %3 (load), %4 (multicast) and %2 (store).
+// The instruction has its own operands first, so coordinates start at %3 (load), %4 (multicast) and %2 (store).
 #define PTX_TMA(dimensions, parameters, operands, at3, at4, at2)                                                 \
   PTX_FUNCTION void tma_load(void* to, const CUtensorMap* map, uint64_t* barrier, PTX_UNWRAP parameters) {       \
     asm volatile("cp.async.bulk.tensor." dimensions                                                              \

@@ -4,7 +4,7 @@
 namespace athanor::cuda::ptx {
 
 #ifdef __CUDACC__
-// Count 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
+// Count 8x8 matrices of 16-bit elements; lane l provides the address of row l % 8 of matrix l / 8.
 template <int Count, bool Transpose = false>
 PTX_FUNCTION void ldmatrix(uint32_t (&r)[Count], const void* row) {
   static_assert(Count == 1 || Count == 2 || Count == 4);

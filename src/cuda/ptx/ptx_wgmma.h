@@ -1,27 +1,25 @@
-// wgmma: products of a warpgroup (sm_90a), m64 n8..n256, k of 32 bytes, fp32 accumulators. Not included by
-// cuda/ptx/ptx.h: only kernels with wgmma pay for parsing it.
-//
-// Operand types: bf16, fp16, the two fp8 formats, and float for tf32 (the last 13 bits are ignored).
-// The order: wgmma_fence(d, a); wgmma<T>(d, a, ...); ... wgmma_commit(); wgmma_wait<GroupsLeft>(d); then D may be read.
-// The fence names all registers that the products take, the wait those whose products are over by then: the compiler
-// does not know how long wgmma holds a register, and would be free to move what else touches it across either.
+// wgmma: matrix products of a warpgroup (sm_90a), m64 n8..n256, k of 32 bytes, fp32 accumulators; bf16, fp16, fp8, and
+// float for tf32 (the last 13 bits are ignored). Not included by cuda/ptx/ptx.h, because it is slow to compile.
+// Sequence: wgmma_fence(d, a); wgmma<T>(d, a, ...); ... wgmma_commit(); wgmma_wait<GroupsLeft>(d); then read d. The
+// fence must name all registers that the products use, the wait those of completed products: the compiler does not know
+// how long wgmma uses a register, and may move other accesses across.
 #pragma once
 #include "cuda/ptx/ptx.h"
 namespace athanor::cuda::ptx {
 
-// How an operand lies in shared memory. Major: which index is contiguous, k or the rows of A (columns of B).
+// Layout of an operand in shared memory. Major: the contiguous index, k or the rows of A (columns of B).
 enum class Major { kK = 0, kRows = 1 };
 enum class Swizzle : uint64_t { kNone = 0, k128 = 1, k64 = 2, k32 = 3 };
 
-// K-major: `stride` is the distance between groups of 8 rows, `leading` that between the two 16-byte halves of k (only
-// without a swizzle). Row-major (16-bit types): with a swizzle `leading` is the distance between atoms along the rows
-// and `stride` that between groups of 8 k, without one it is the other way round. Bytes.
+// In bytes. K-major: `stride` is the distance between groups of 8 rows, `leading` that between the two 16-byte halves
+// of k (used only without a swizzle). Row-major (16-bit types): with a swizzle, `leading` is the distance between atoms
+// along the rows and `stride` that between groups of 8 k; without one it is the reverse.
 struct TileLayout {
   Swizzle swizzle = Swizzle::k128;
   uint32_t stride = 1024, leading = 16;
 };
 #if PTX_SM90A
-// tile: on a boundary of 8 rows of the swizzle, from which wgmma and TMA count alike; 16 bytes without one.
+// tile: aligned to 8 rows of the swizzle, as wgmma and TMA require; to 16 bytes without one.
 PTX_FUNCTION uint64_t matrix_descriptor(const void* tile, TileLayout layout = {}) {
 #ifndef __CUDACC__
   emu::ptx::check_matrix(tile, static_cast<unsigned>(layout.swizzle), layout.leading, layout.stride);
@@ -32,7 +30,7 @@ PTX_FUNCTION uint64_t matrix_descriptor(const void* tile, TileLayout layout = {}
 }
 
 #ifdef __CUDACC__
-// Nothing that needs or makes the value is moved across; no instruction.
+// Compiler barrier for a register: accesses to it are not moved across; emits no instruction.
 PTX_FUNCTION void pin(float& r) { asm volatile("" : "+f"(r)); }
 PTX_FUNCTION void pin(uint32_t& r) { asm volatile("" : "+r"(r)); }
 template <class T, int N>
@@ -51,15 +49,15 @@ PTX_FUNCTION void wgmma_wait(Results&... results) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GroupsLeft) : "memory");
   (pin(results), ...);
 }
-// Holds the next wait back until `value` is computed, which must not be negative. ptxas moves a wait above arithmetic
-// that does not need it, and what was to run beside the products runs after them; a branch on the value, never taken,
-// ends the block in which it may move. A trap in place of the sleep would make ptxas spill and serialize the products.
+// Delays the next wait until `value`, which must not be negative, is computed. ptxas would move the wait above
+// independent arithmetic, which then runs after the products instead of beside them. The branch on `value`, never
+// taken, ends the basic block. A trap instead of the sleep would make ptxas spill and serialize the products.
 PTX_FUNCTION void wgmma_wait_after(float value) {
   asm volatile("{.reg .pred p; setp.lt.f32 p, %0, 0f00000000; @p nanosleep.u32 0;}" ::"f"(value) : "memory");
 }
 
 // clang-format off
-// The accumulators are the operands 0 to R-1 of an instruction with n = 2R.
+// Accumulators are the operands 0 to R-1 of an instruction with n = 2R.
 #define WGMMA_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define WGMMA_D_4 WGMMA_D4(0)
 #define WGMMA_D_8 WGMMA_D_4, WGMMA_D4(4)
@@ -215,7 +213,7 @@ PTX_FUNCTION void wgmma(float (&d)[R], uint64_t a, uint64_t b, bool accumulate) 
   constexpr WgmmaPair Pair = wgmma_pair<A, B>();
   WGMMA_ALL(WGMMA_CASE)
 }
-// A in registers, laid out as for mma.sync with 16 rows a warp.
+// A in registers, in the layout of mma.sync with 16 rows per warp.
 template <class A, class B = A, Major BMajor = Major::kK, int R>
 PTX_FUNCTION void wgmma(float (&d)[R], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
   static_assert(R % 4 == 0 && R <= 128, "wgmma: n is a multiple of 8 up to 256");

@@ -1,13 +1,12 @@
-// Tensor maps: what TMA needs to know of a matrix in device memory. Made on the host, given to kernels by value.
+// Tensor maps: descriptors of matrices in device memory for TMA. Created on the host and passed to kernels by value.
 #pragma once
 #include <cuda.h>
 
 #include "cuda/host_tools.h"
 namespace athanor::cuda {
 
-// A copy moves a box of box_rows rows and box_columns columns. Where these are 128 bytes, the 16-byte chunks of the
-// rows are exchanged against bank conflicts (the swizzle that wgmma reads). Rows and columns that do not exist read as
-// zeros and are not written.
+// A copy moves a box of box_rows x box_columns. If box_columns are 128 bytes, the 128-byte swizzle is used, against
+// bank conflicts, as wgmma expects. Rows and columns outside of the matrix read as zeros and are not written.
 constexpr int kBoxColumns = 64;  // of 16-bit types
 template <class T>
 struct TmaMatrix {
