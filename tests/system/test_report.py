@@ -5,8 +5,9 @@ import signal
 import subprocess
 import time
 import unittest
+from xml.etree import ElementTree
 
-from harness import DONE, ERROR, REQUEUE, TIMEOUT, USAGE, SystemTest
+from harness import DONE, ERROR, REQUEUE, ROOT, TIMEOUT, USAGE, SystemTest
 
 
 class ReportTest(SystemTest):
@@ -23,6 +24,31 @@ class ReportTest(SystemTest):
         page = (self.folder / "both.html").read_text()
         self.assertIn("2 training runs", page)
         self.assertIn("<th>learning_rate</th><td>0.001</td><td>0.002</td>", page)
+
+    def test_picture_has_the_charts_that_are_asked_for(self):
+        self.run_program("train", self.make_config(train_iters=20, eval_interval=10, eval_iters=2))
+        self.run_program("report", "run")
+        page, image = self.folder / "run" / "report.html", self.folder / "picture.svg"
+        make = lambda *more: subprocess.run([ROOT / "scripts" / "report_picture.py", page, image, *more], capture_output=True,
+                                            text=True)
+        self.assertEqual(make().returncode, 0)
+        svg = "{http://www.w3.org/2000/svg}"
+        charts = ElementTree.parse(image).getroot().findall(f"{svg}g")
+        titles = [chart.find(f"{svg}text").text.strip() for chart in charts]
+        self.assertEqual(titles, ["Training loss", "Validation loss", "Gradient norm", "Throughput"])
+        for chart in charts:
+            curves = [path.get("d") for path in chart.iter(f"{svg}path") if "line" in path.get("class").split()]
+            self.assertEqual(len(curves), 1)
+            self.assertIn(curves[0], page.read_text())
+            self.assertIn("step", [text.text for text in chart.findall(f"{svg}text")])
+        self.assertEqual(make("--charts", "Memory").returncode, 0)
+        self.assertEqual(len(ElementTree.parse(image).getroot().findall(f"{svg}g")), 1)
+        refused = make("--charts", "Weather")
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("no chart Weather; the page has Training loss, ", refused.stderr)
+
+    def test_the_committed_picture_is_whole(self):
+        self.assertEqual(len(ElementTree.parse(ROOT / "docs" / "report.svg").getroot()), 5)  # the style and four charts
 
     def test_not_a_run(self):
         self.refused("report", "nowhere", code=USAGE, says=["nowhere", "metrics.jsonl"])
