@@ -230,7 +230,7 @@ void add_bench(Cli& cli) {
   Verb verb = cli.app.add_verb("bench", "how fast this machine runs a config");
   verb.require_verb();
   add_bench_verb(cli, verb, "step", "whole optimizer steps on random tokens, and what each op loses", bench_step_by_op);
-  add_bench_verb(cli, verb, "ops", "the same, every shape of an op by itself", bench_step_by_shape);
+  add_bench_verb(cli, verb, "ops", "the same for each shape of an op", bench_step_by_shape);
   add_bench_device(cli, verb);
   add_bench_verb(cli, verb, "data", "tokens per second of the data loader", bench_data);
   add_bench_products(cli, verb);

@@ -167,10 +167,10 @@ std::vector<Problem> problems_of(const Args& args) {
       for (const Mask mask : {Mask::causal, Mask::documents, Mask::window}) {
         const auto length = int64_t(length_given), head_dim = int64_t(head_given);
         if (length < 1 || args.tokens % length != 0)
-          throw Error(cat("bench attention: --tokens ", args.tokens, " are not whole sequences of length ", length),
+          throw Error(cat("bench attention: --tokens ", args.tokens, " is not a multiple of the length ", length),
                       Exit::usage);
         if (head_dim < 1 || args.hidden % head_dim != 0)
-          throw Error(cat("bench attention: --hidden ", args.hidden, " are not whole heads of ", head_dim),
+          throw Error(cat("bench attention: --hidden ", args.hidden, " is not a multiple of the head size ", head_dim),
                       Exit::usage);
         all.push_back({length, head_dim, mask, args.tokens / length, args.hidden / head_dim,
                        args.precision == "fp16" ? DType::f16 : DType::bf16});

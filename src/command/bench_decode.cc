@@ -116,7 +116,8 @@ Measured measure(const Args& args, const Config& config, Machine& machine) {
 Exit bench_decode(const Args& args) {
   const Config config = load_config_logged(args.config, args.overrides);
   Machine machine(config);
-  if (machine.threads() == 0) throw Error("bench decode: measures the CPU backend: --set device=cpu", Exit::usage);
+  if (machine.threads() == 0)
+    throw Error("bench decode: measures the CPU backend only; add --set device=cpu", Exit::usage);
   const Measured m = measure(args, config, machine);
   if (args.json)
     std::printf(
@@ -137,13 +138,14 @@ Exit bench_decode(const Args& args) {
 
 void add_bench_decode(Cli& cli, Verb bench) {
   auto args = std::make_shared<Args>();
-  Verb verb = bench.add_verb("decode", "tokens per second of sampling, beside a read of the weights' size");
+  Verb verb = bench.add_verb("decode",
+                             "tokens per second of sampling, compared with reading as many bytes as the weights have");
   verb.add_option("config", args->config, "configuration file").required();
   verb.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();
   verb.add_option("--context", args->context, "tokens of the longest context; the first half is the prompt")
       .show_default()
       .check(in_range(2, 1 << 20));
-  verb.add_option("--rounds", args->rounds, "texts decoded; medians are told").show_default().check(positive());
+  verb.add_option("--rounds", args->rounds, "texts to decode; medians are reported").show_default().check(positive());
   verb.add_flag("--json", args->json, "one JSON object");
   verb.on_chosen([&cli, args] { cli.action = [args] { return bench_decode(*args); }; });
 }

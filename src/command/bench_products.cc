@@ -105,8 +105,7 @@ Report measure(const Args& args) {
   Machine machine(config);
   const Backend backend = machine.backend();
   if (args.exhaustive && !backend.tuning)
-    throw Error("bench products: --exhaustive tries the algorithms of a GPU's library, and the CPU has one way only",
-                Exit::usage);
+    throw Error("bench products: --exhaustive needs a GPU: the CPU backend has one algorithm", Exit::usage);
   const auto engine = make_engine(config, backend, true);
   if (backend.tuning) search_products(config, *engine, *backend.tuning);
   Report report{.device = machine.description(), .limits = {}, .rows = {}, .exhaustive = args.exhaustive};
@@ -212,8 +211,8 @@ void add_bench_products(Cli& cli, Verb bench) {
   verb.add_option("config", args->config, "configuration file").required();
   verb.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();
   Option exhaustive = verb.add_flag("--exhaustive", args->exhaustive,
-                                    "also try all that cuBLASLt can be configured to, and tell what that gains");
-  verb.add_option("--seconds", args->seconds, "time of that for each product")
+                                    "also time all configurations of cuBLASLt, and report what the best one gains");
+  verb.add_option("--seconds", args->seconds, "time limit of that for each product")
       .show_default()
       .check(in_range(0.0, 3600.0))
       .needs(exhaustive);

@@ -16,7 +16,7 @@ void add_verb(Cli& cli, Verb parent, const char* name, const char* help, Exit (*
   verb.on_chosen([&cli, path, run] { cli.action = [path, run] { return run(*path); }; });
 }
 
-// "whole" is a word for folders whose every byte was read; "present" for those with all files in their sizes.
+// "whole": every byte was verified; "present": all files have the right size.
 Exit list(const std::string& root, Depth depth) {
   auto all = list_checkpoints(root);
   const size_t steps = all.size();
@@ -28,7 +28,7 @@ Exit list(const std::string& root, Depth depth) {
     const Verification v = verify_checkpoint(all[i].path, depth);
     const std::string found = v.ok ? depth == Depth::sizes ? "present" : "whole" : v.problem;
     std::printf("%10lld  %s  %s%s\n", static_cast<long long>(all[i].step), all[i].path.c_str(), found.c_str(),
-                i < steps ? "" : "; diverged: no run goes on from it by itself");
+                i < steps ? "" : "; diverged: not resumed from automatically");
   }
   return Exit::done;
 }
@@ -42,7 +42,7 @@ void add_list(Cli& cli, Verb parent) {
   Verb verb = parent.add_verb("list", "checkpoints of a save folder and what is wrong with them");
   verb.add_option("folder", args->root, "the folder").required();
   verb.add_flag("--verify", args->verify,
-                "read every byte: \"whole\" where all are as written; without it \"present\", by manifest and sizes");
+                "verify every checksum and print \"whole\"; without it manifest and sizes, \"present\"");
   verb.on_chosen([&cli, args] {
     cli.action = [args] { return list(args->root, args->verify ? Depth::checksums : Depth::sizes); };
   });
@@ -58,7 +58,7 @@ Exit verify(const std::string& folder) {
   require_folder(folder);
   const Verification v = verify_checkpoint(folder, Depth::checksums);
   if (!v.ok) throw Error(cat(folder, ": damaged: ", v.problem));
-  std::printf("%s: every byte is as written (%zu files, %zu tensors)\n", folder.c_str(), v.manifest.files.size(),
+  std::printf("%s: all checksums agree (%zu files, %zu tensors)\n", folder.c_str(), v.manifest.files.size(),
               v.manifest.tensors.size());
   return Exit::done;
 }
@@ -68,7 +68,8 @@ void add_consolidate(Cli& cli, Verb parent) {
     std::string from, to;
   };
   auto args = std::make_shared<Args>();
-  Verb verb = parent.add_verb("consolidate", "write one that several ranks saved in parts as one rank would");
+  Verb verb = parent.add_verb(
+      "consolidate", "join the parts that several ranks saved into the files that one rank would have written");
   verb.add_option("folder", args->from, "the checkpoint (step-NNNNNNNN)").required();
   verb.add_option("save", args->to, "save folder to write it to; a run can go on from there").required();
   verb.on_chosen([&cli, args] {

@@ -21,7 +21,7 @@ void print_on(Cli& cli, Verb parent, const char* name, const char* help, std::st
 }  // namespace
 
 void add_config(Cli& cli) {
-  Verb verb = cli.app.add_verb("config", "what a configuration may say, and checks of one");
+  Verb verb = cli.app.add_verb("config", "reference of the configuration, and checks of a file");
   verb.require_verb();
   print_on(cli, verb, "schema", "JSON schema of the configuration file", json_schema);
   print_on(cli, verb, "defaults", "all keys with their defaults", defaults);

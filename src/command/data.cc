@@ -37,7 +37,7 @@ void add_data(Cli& cli) {
   verb.require_verb();
   add_report(cli, verb, "info", "counts, documents, frequencies, an excerpt, problems; exit code 1 where there are any",
              data_info);
-  add_report(cli, verb, "verify", "read every token once and report all that is wrong", [](const ReportOptions& o) {
+  add_report(cli, verb, "verify", "read every token once and report every problem", [](const ReportOptions& o) {
     return DataInfo{data_verify(o), true};
   });
   add_data_samples(cli, verb);

@@ -60,9 +60,7 @@ void add_data_samples(Cli& cli, Verb data) {
                   "is ignored; of packed documents also their positions and places (data/README.md)")
       .required();
   verb.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();
-  verb.add_option("--first", args->first, "steps before the first that is written")
-      .show_default()
-      .check(in_range(int64_t{0}, int64_t{1} << 40));
+  verb.add_option("--first", args->first, "steps to skip").show_default().check(in_range(int64_t{0}, int64_t{1} << 40));
   verb.add_option("--steps", args->steps, "optimizer steps")
       .show_default()
       .check(in_range(int64_t{1}, int64_t{1} << 40));

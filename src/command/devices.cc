@@ -75,8 +75,8 @@ std::string to_json(const Found& found) {
 
 void add_devices(Cli& cli) {
   auto json = std::make_shared<bool>(false);
-  Verb verb = cli.app.add_verb(
-      "devices", "the GPUs, the CPU and NVIDIA's libraries that are found here, and why others cannot be used");
+  Verb verb =
+      cli.app.add_verb("devices", "GPUs, CPU and NVIDIA libraries of this machine, and why some cannot be used");
   verb.add_flag("--json", *json, "one JSON object");
   verb.on_chosen([&cli, json] {
     cli.action = [json] {

@@ -186,13 +186,13 @@ void add_eval(Cli& cli) {
                   "checkpoint, run folder (newest checkpoint), or a model's folder with config.json")
       .required();
   verb.add_option("--data", args->data, "token shards or patterns; default: valid_data of the run");
-  verb.add_option("--samples", args->samples, "at most so many windows, spread over all; 0: all").show_default();
+  verb.add_option("--samples", args->samples, "maximum number of windows, spread over the data; 0: all").show_default();
   verb.add_option("--choices", args->choices,
                   "JSON lines of multiple-choice questions: HellaSwag's, or context, choices and label");
-  verb.add_option("--scores", args->scores, "write the log probability of every choice there, a line per question");
+  verb.add_option("--scores", args->scores, "file for the log probability of every choice, one line per question");
   verb.add_option("--tokenizer", args->tokenizer, "tokenizer file or folder; default: the checkpoint's or the data's");
   verb.add_option("--set", args->overrides, "override a key of the run's config: a.b=value (may repeat)").one_value();
-  verb.add_flag("--json", args->json, "one JSON object instead of sentences");
+  verb.add_flag("--json", args->json, "print one JSON object");
   verb.on_chosen([&cli, args] { cli.action = [args] { return eval(*args); }; });
 }
 

@@ -59,7 +59,7 @@ void add_logits(Cli& cli) {
   verb.add_option("out", args->out, "safetensors file with tokens int32 [B, T] and logits float32 [B, T, V]")
       .required();
   verb.add_option("--batch", args->batch, "sequences").show_default().check(in_range(1, 4096));
-  verb.add_option("--seq-length", args->seq_length, "tokens of each, at most what the model sees")
+  verb.add_option("--seq-length", args->seq_length, "tokens of each, at most the model's context")
       .show_default()
       .check(positive());
   verb.add_option("--seed", args->seed, "of the tokens").show_default();

@@ -135,13 +135,13 @@ void add_plan(Cli& cli) {
   Verb verb = cli.app.add_verb("plan", "memory, parameters, FLOPs and the limit of a run, without running it");
   verb.add_option("config", args->config, "configuration file").required();
   verb.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();
-  verb.add_option("--gpu", args->gpu, "plan for a GPU that need not be here: h200, h100, a100 or b200");
+  verb.add_option("--gpu", args->gpu, "plan for this GPU, which need not be installed: h200, h100, a100 or b200");
   verb.add_flag("--shapes", args->by_shape, "operations by shape");
   verb.add_option("--ranks", args->many.ranks,
-                  "predict memory, traffic and time of so many ranks with such GPUs; 0: a table of 1 to 1024")
+                  "predict memory, traffic and time of this many ranks with such GPUs; 0: a table of 1 to 1024")
       .check(in_range(0, 65536))
       .needs("--gpu");
-  verb.add_option("--nodes", args->many.nodes, "machines they are on; default: 8 GPUs in each")
+  verb.add_option("--nodes", args->many.nodes, "number of machines; default: 8 GPUs per machine")
       .check(in_range(1, 65536))
       .needs("--ranks");
   verb.on_chosen([&cli, args] {

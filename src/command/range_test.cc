@@ -90,7 +90,7 @@ Exit range_test(const Args& args, const std::vector<std::string>& command_line) 
     std::printf("suggested learning rate: %.3g, where the loss falls fastest in %lld steps from %.3g to %.3g\n", *rate,
                 static_cast<long long>(steps), args.from, args.to);
   else
-    std::printf("no learning rate is suggested: the loss falls nowhere in %lld steps from %.3g to %.3g\n",
+    std::printf("no learning rate is suggested: the loss does not fall in %lld steps from %.3g to %.3g\n",
                 static_cast<long long>(steps), args.from, args.to);
   if (folder) std::printf("%s/report.html\n", args.output.c_str());
   return Exit::done;
@@ -111,7 +111,7 @@ void add_range_test(Cli& cli) {
       .show_default()
       .check(in_range(int64_t{14}, int64_t{1} << 40));
   verb.add_option("--output", args->output,
-                  "new folder for metrics.jsonl and report.html, a page with the picture; none: the suggestion alone");
+                  "new folder for metrics.jsonl and report.html; without it only the suggestion is printed");
   verb.on_chosen([&cli, args] { cli.action = [args, line = cli.command_line] { return range_test(*args, line); }; });
 }
 

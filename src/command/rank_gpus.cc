@@ -32,7 +32,7 @@ void require_own_gpus(const std::vector<RankGpu>& by_rank) {
     throw Error(
         cat("device: ranks ", entry->second, " and ", r, " would share one GPU, the ", by_rank[r].name, " ",
             by_rank[r].uuid, " of ", by_rank[r].host,
-            "; start one rank per GPU (or, for tests, set NCCL_MULTI_RANK_GPU_ENABLE=1, which NCCL 2.30 knows)"),
+            "; start one rank per GPU (or, for tests, set NCCL_MULTI_RANK_GPU_ENABLE=1, which needs NCCL 2.30)"),
         Exit::usage);
   }
 }

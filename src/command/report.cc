@@ -22,7 +22,7 @@ struct Args {
   int every = 5;
 };
 
-// Of all the files that a page is made from; another value means new records.
+// Sizes of the files that the page is made from; a change means new records.
 std::vector<int64_t> sizes(const std::vector<std::string>& runs) {
   std::vector<int64_t> all;
   for (const std::string& run : runs) {
@@ -68,8 +68,8 @@ void add_report(Cli& cli) {
   verb.add_option("runs", args->runs, "run folders (`save` of their configs)").required();
   verb.add_option("-o,--output", args->output, "file to write; default RUN/report.html, of several runs report.html");
   verb.add_flag("--watch", args->watch,
-                "write it again on new records, until all runs have ended; the page reloads itself");
-  verb.add_option("--every", args->every, "seconds between looks with --watch")
+                "rewrite it on new records, until all runs have ended; the page reloads itself");
+  verb.add_option("--every", args->every, "seconds between checks with --watch")
       .show_default()
       .check(in_range(1, 86400));
   verb.on_chosen([&cli, args] { cli.action = [args] { return report(*args); }; });

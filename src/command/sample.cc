@@ -233,11 +233,13 @@ Exit sample(const Args& args) {
 }
 
 void add_drawing(Verb verb, SamplingOptions& sampling) {
-  verb.add_option("--temperature", sampling.temperature, "0: always the likeliest token")
+  verb.add_option("--temperature", sampling.temperature, "0: always the most likely token")
       .show_default()
       .check(non_negative());
-  verb.add_option("--top-k", sampling.top_k, "draw among the k likeliest; 0: all").show_default().check(non_negative());
-  verb.add_option("--top-p", sampling.top_p, "draw among the fewest that have this probability")
+  verb.add_option("--top-k", sampling.top_k, "sample from the k most likely tokens; 0: all")
+      .show_default()
+      .check(non_negative());
+  verb.add_option("--top-p", sampling.top_p, "sample from the fewest tokens with this total probability")
       .show_default()
       .check(in_range(0.0, 1.0));
   verb.add_option("--seed", sampling.seed, "same seed, same text; the second prompt of a file has the next seed, ...")
@@ -251,13 +253,13 @@ void add_sample(Cli& cli) {
   Verb verb = cli.app.add_verb("sample", "continue a text with a trained model");
   verb.add_option("--checkpoint", args->checkpoint, "checkpoint folder, or run folder (newest checkpoint)").required();
   Option one = verb.add_option("--prompt", args->prompt, "text to continue");
-  verb.add_option("--prompts", args->prompts_file, "file of prompts: one a line, or .jsonl with a member \"prompt\"")
+  verb.add_option("--prompts", args->prompts_file, "file of prompts: one per line, or .jsonl with a member \"prompt\"")
       .excludes(one);
   verb.add_flag("--json", args->json,
-                "an object a line and prompt: prompt, text, tokens, stopped_by (length, eod or stop), seed");
+                "print one JSON object per prompt: prompt, text, tokens, stopped_by (length, eod or stop), seed");
   verb.add_option("--stop", args->stops, "end before this text (may repeat)").one_value();
   verb.add_option("--max-tokens", args->max_tokens,
-                  "tokens to add at most; beyond the model's context its last half is read anew")
+                  "maximum number of tokens to add; when the model's context is full, its last half is kept")
       .show_default()
       .check(positive());
   add_drawing(verb, args->sampling);

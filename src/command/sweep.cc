@@ -180,7 +180,7 @@ void add_sweep(Cli& cli) {
       .one_value()
       .required();
   verb.add_option("-o,--output", args->folder, "folder of the sweep").required();
-  verb.add_flag("--summary", args->summary, "run nothing: table and report of what there is");
+  verb.add_flag("--summary", args->summary, "run nothing: table and report of the existing runs");
   verb.add_flag("--slurm", args->slurm, "run nothing: write sweep.sbatch, a job array with one task for each run");
   verb.add_option("--sbatch", args->sbatch, "an option for that script, such as --sbatch=--time=04:00:00 (may repeat)")
       .one_value()

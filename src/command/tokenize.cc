@@ -87,8 +87,8 @@ void add_options(Verb verb, TokenizeOptions& o) {
       .show_default();
   verb.add_option("--key", o.key, "JSON lines: the member that holds the text").show_default();
   verb.add_option("--separator", o.documents.separator,
-                  "text: what lies between documents, \\n and \\t understood; default: a file is one document");
-  verb.add_option("--valid-every", o.documents.valid_every, "every so many-th block or document is held out; 0: none")
+                  "text: separator of documents, with \\n and \\t; default: a file is one document");
+  verb.add_option("--valid-every", o.documents.valid_every, "every n-th block or document is held out; 0: none")
       .show_default();
   verb.add_option("--block", o.documents.block,
                   "bytes of a block, where a file is one document; 0: files are held out whole")
@@ -98,10 +98,11 @@ void add_options(Verb verb, TokenizeOptions& o) {
   verb.add_option("--shard-tokens", o.shard_tokens, "most tokens in a shard").show_default();
   verb.add_option("--threads", o.threads, "0: all cores this process may use; changes no byte of the shards")
       .show_default();
-  verb.add_option("--save-seconds", o.save_seconds, "how often a run notes how far it came, to go on after a kill")
+  verb.add_option("--save-seconds", o.save_seconds,
+                  "interval for recording progress, so that a killed run can continue")
       .show_default()
       .check(non_negative());
-  verb.add_flag("--overwrite", o.overwrite, "replace shards of this prefix, and what another run left unfinished");
+  verb.add_flag("--overwrite", o.overwrite, "replace existing shards of this prefix, also unfinished ones");
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ void add_train(Cli& cli) {
       "else of ops timed one by one, which is slower");
   verb.add_flag("--allow-changed-data", args->allow_changed_data,
                 "resume although the training data differs from the checkpoint's");
-  verb.add_option("--rank", args->ranks.rank, "this process among those of the job; default: the launcher's variables")
+  verb.add_option("--rank", args->ranks.rank, "rank of this process; default: the launcher's variables")
       .group("Ranks (docs/distributed.md)")
       .check(non_negative());
   verb.add_option("--world-size", args->ranks.world, "number of processes of the job")

@@ -186,16 +186,16 @@ Fields run_group() {
       option("cuda_graph", &Config::cuda_graph, free,
              "capture micro-batch and optimizer as CUDA graphs and replay them: the same kernels, fewer launches"),
       choice<&Config::attention>("attention", notice,
-                                 "whose attention kernels run on a GPU; auto = cuDNN's where they can, memory is "
-                                 "left for them and no trial finds others faster, else the program's own"),
-      number("gemm_search_seconds", &Config::gemm_search_seconds, at_least(0), free, "s",
-             "time to try algorithms and fused epilogues of matrix products, and with attention auto whose kernels are "
-             "faster, "
-             "at the start of a run on a GPU; 0 = the library's advice, none fused, cuDNN's attention"),
+                                 "attention kernels on a GPU: auto = cuDNN's where they support the case, memory "
+                                 "suffices and no trial finds others faster, else the program's own"),
+      number(
+          "gemm_search_seconds", &Config::gemm_search_seconds, at_least(0), free, "s",
+          "time limit for trials of algorithms and fused epilogues of matrix products, and with attention auto of its "
+          "kernels, at the start of a run on a GPU; 0 = the library's first answers, nothing fused, cuDNN's attention"),
       option("tuning_cache", &Config::tuning_cache, free,
-             "folder that keeps what was tried, and cuDNN's plans, for later runs; auto = athanor in XDG_CACHE_HOME or "
+             "folder for results of trials and cuDNN's plans, for later runs; auto = athanor in XDG_CACHE_HOME or "
              "~/.cache, none"),
-      choice<&Config::log_level>("log_level", free, "least important messages that are shown"),
+      choice<&Config::log_level>("log_level", free, "least severe messages that are shown"),
   };
 }
 
@@ -272,8 +272,7 @@ Fields optimizer_group() {
              "none"),
       option("cautious_weight_decay", &Config::cautious_weight_decay, notice,
              "a weight decays only in steps that do not move it away from zero otherwise; not with adam and sgd"),
-      number("sgd_momentum", &Config::sgd_momentum, below(0, 1), notice, "",
-             "sgd: share of the step before; 0 = none is kept"),
+      number("sgd_momentum", &Config::sgd_momentum, below(0, 1), notice, "", "sgd: momentum; 0 = none, and no state"),
       option("sgd_nesterov", &Config::sgd_nesterov, notice, "sgd: Nesterov momentum"),
       number("lion_beta1", &Config::lion_beta1, below(0, 1), notice, "", "lion: share of the average in the update"),
       number("lion_beta2", &Config::lion_beta2, below(0, 1), notice, "", "lion: decay of the average"),
@@ -317,7 +316,7 @@ Fields optimizer_group() {
              "after max_spikes_in_row spikes or max_skipped_steps non-finite steps in a row, go back to the newest "
              "checkpoint from before them and leave out the data since; once in a run, then it stops"),
       number("max_spikes_in_row", &Config::max_spikes_in_row, between(1, kMaxCount), notice, "steps",
-             "spike_deviations: steps skipped one after the other at most; the next is taken whatever it is"),
+             "spike_deviations: maximum number of steps skipped in a row; the next one is always taken"),
   };
 }
 
@@ -343,10 +342,8 @@ Fields precision_group() {
              "8 bits: last blocks that stay in bf16"),
       choice<&Config::master_weights>(
           "master_weights", refused,
-          "weights that the optimizer updates. precision bf16: split = fp32 in the place of bf16, as the weights and "
-          "16 "
-          "more bits, with the very numbers of fp32 (a run may change between the two); bf16 = the weights themselves, "
-          "rounded at random")
+          "weights that the optimizer updates. precision bf16: split = the weights and 16 more bits, with exactly the "
+          "values of fp32 (a run may change between the two); bf16 = the weights themselves, rounded at random")
           .interchangeable({"fp32", "split"}),
       choice<&Config::exp_avg_dtype>("exp_avg_dtype", notice,
                                      "type of Adam's first moment; bf16 is rounded at random, without bias"),
@@ -370,7 +367,7 @@ Fields memory_group() {
                                              "ones, full = whole blocks; at least: the plan takes more where memory "
                                              "needs it or steps become faster"),
       number("recompute_num_layers", &Config::recompute_num_layers, between(1, 65536), free, "blocks",
-             "full: every how many-th block is recomputed whole, the others selectively"),
+             "full: every n-th block is recomputed as a whole, the others selectively"),
       number("memory_limit_gib", &Config::memory_limit_gib, at_least(0), free, "GiB",
              "memory that the run may use on one device; 0 = what the device or the control group has"),
       number("runtime_reserve_mib", &Config::runtime_reserve_mib, at_least(0), free, "MiB",
@@ -401,21 +398,20 @@ Fields ranks_group() {
              "ranks as this at most"),
       choice<&Config::transport>(
           "transport", free,
-          "what tensors of CPU ranks travel by: tcp, or mpi, a plug-in that is built where MPI is installed "
+          "transport of tensors between CPU ranks: tcp, or mpi, a plug-in that is built where MPI is installed "
           "and needs mpirun or srun --mpi to start the ranks"),
       number("distributed_timeout", &Config::distributed_timeout, above(0), free, "s",
-             "ranks must come together within this time"),
+             "all ranks must connect within this time"),
       number("startup_timeout", &Config::startup_timeout, above(0), free, "s",
-             "a rank that others wait for must go on within this time before the first steps: loading, planning, "
-             "search for "
-             "algorithms"),
+             "a rank that others wait for must continue within this time before the first steps: loading, planning, "
+             "search for algorithms"),
       number(
           "step_timeout", &Config::step_timeout, at_least(0), free, "s",
           "the same, in a step; 0 = 9 s, or three times the 99th percentile of the latest steps, whichever is longer"),
       number("eval_timeout", &Config::eval_timeout, above(0), free, "s", "the same, in an evaluation"),
       number("save_timeout", &Config::save_timeout, above(0), free, "s", "the same, while a checkpoint is written"),
       number("heartbeat_timeout", &Config::heartbeat_timeout, above(0), free, "s",
-             "a process that gives no sign of life for this time is lost: stopped, or cut off; whatever it is at"),
+             "a process without a heartbeat for this time is lost (stopped or disconnected), whatever it is doing"),
   };
 }
 
