@@ -1,6 +1,6 @@
 // Softmax cross-entropy, a block per row of logits.
-//   lse = log sum exp(z);  loss = lse - z_target;  dz = scale ((1 + 2 z_loss lse) softmax(z) - onehot(target)), in
-//   place.
+//   lse = log sum exp(z);  loss = lse - z_target;
+//   dz = scale ((1 + 2 z_loss lse) softmax(z) - onehot(target)), in place of z.
 // The first pass finds maximum and sum together [Milakov & Gimelshein 2018] and keeps the row in shared memory for the
 // second, which writes the gradient; columns that do not fit (two blocks per multiprocessor) are read again, from L2.
 // Memory bound: each logit is read and written once. Deterministic: the order of sums depends on the number of columns
