@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -170,6 +171,27 @@ Fd open_regular(const std::string& path) {
     throw Error(cat("opening ", path, ": expected a regular file, found ",
                     S_ISDIR(info.st_mode) ? "a folder" : "a pipe, socket or device"));
   return file;
+}
+
+void raise_file_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+void require_file_descriptors(int64_t more, std::string_view what) {
+  raise_file_limit();
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  std::error_code failed;
+  int64_t open = 0;
+  for (std::filesystem::directory_iterator fd("/proc/self/fd", failed), end; !failed && fd != end; fd.increment(failed))
+    ++open;
+  if (failed && failed != std::errc::too_many_files_open) return;  // without /proc, open() reports a limit
+  if (!failed && open + more <= int64_t(limit.rlim_cur)) return;
+  throw Error(cat(what, " need ", more, " more file descriptors, but this process may have ", limit.rlim_cur, " in all",
+                  failed ? "" : cat(" and has ", open), ": raise the limit (ulimit -n)"));
 }
 
 int64_t file_bytes(const Fd& file, const std::string& path) {

@@ -44,6 +44,12 @@ Fd create_anew(const std::string& path, int flags);
 Fd open_regular(const std::string& path);
 int64_t file_bytes(const Fd& file, const std::string& path);
 
+// Raises the limit of open files to the hard limit; a soft limit of 1024 is common while the hard one is far higher.
+void raise_file_limit();
+// The same; throws Error naming the limit if fewer than `more` files can be opened besides those that are open now.
+// what: whose they are, for the message.
+void require_file_descriptors(int64_t more, std::string_view what);
+
 // Handle EINTR and partial transfers; a transfer of fewer bytes is an Error.
 void write_all(const Fd& file, std::span<const std::byte> bytes, const std::string& path);
 void pread_all(const Fd& file, std::span<std::byte> bytes, int64_t offset, const std::string& path);

@@ -14,7 +14,8 @@
 namespace athanor {
 namespace {
 
-constexpr int kPorts = 8;  // rank 0 and the ranks that look for it try this many ports
+constexpr int kOtherFiles = 16;  // opened besides connections: events, the configuration, a shard, a checkpoint's file
+constexpr int kPorts = 8;        // rank 0 and the ranks that look for it try this many ports
 constexpr double kSecondsToTell = 2;
 constexpr size_t kStepsRemembered = 256, kStepsToKnow = 8;
 constexpr double kSecondsBetweenBeats = 0.05;  // minimum, however often this rank's activity changes
@@ -32,8 +33,10 @@ Fd take_port(const RankInfo& ranks, const std::string& address) {
 
 }  // namespace
 
-Rendezvous::Rendezvous(RendezvousOptions options)
-    : options_(std::move(options)), wake_(new_event()), failed_(new_event()) {
+Rendezvous::Rendezvous(RendezvousOptions options) : options_(std::move(options)) {
+  require_file_descriptors(kOtherFiles + (rank() == 0 ? size() : 1),
+                           cat("rendezvous: connections of rank ", rank(), " of ", size()));
+  wake_ = new_event(), failed_ = new_event();
   CHECK(wake_ && failed_, "eventfd");
   if (rank() == 0) {
     address_ = listening_address(options_.ranks.host);

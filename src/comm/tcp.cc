@@ -28,6 +28,8 @@ constexpr std::string_view kWhereYouMetMe = "*";  // as rank 0's address, which 
 Connections::Connections(Rendezvous& rendezvous, const std::string& interfaces)
     : rendezvous_(rendezvous), peers_(size_t(rendezvous.size())) {
   const RankInfo& me = rendezvous.options().ranks;
+  require_file_descriptors(me.world,
+                           cat("tcp: connections of rank ", me.rank, " to the other ", me.world - 1, " ranks"));
   const std::string address = interfaces.empty() ? rendezvous.address() : interface_address(interfaces);
   auto listener = listen_on(address, 0);
   if (!listener) throw Error("tcp: this machine has no free port");

@@ -24,16 +24,17 @@ struct Args {
   std::vector<std::string> command;
 };
 
-// Ranks learn of each other's failures by themselves, and one that hangs ends itself after ten seconds; who has not
-// left by then is killed. One that is stopped (SIGSTOP) can do neither.
-constexpr double kSecondsToLeave = 20, kSecondsToLeaveStopped = 2;
+// After a rank has failed. The others learn of it within a second, unless it failed before it had joined: then they
+// wait for it, and SIGTERM ends them. A rank that hangs ends itself after ten seconds; one that still runs after
+// kSecondsToLeave is killed. One that is stopped (SIGSTOP) can do neither.
+constexpr double kSecondsToAsk = 4, kSecondsToLeave = 20, kSecondsToLeaveStopped = 2;
 
 constexpr int kForwarded[] = {SIGTERM, SIGINT, SIGUSR1, SIGHUP};
 
 struct Child {
   pid_t pid = -1;
   bool running = true, stopped = false;
-  bool killed = false;  // by us
+  bool asked = false, killed = false;  // by us: SIGTERM, SIGKILL
 };
 
 void set_variable(const char* name, const std::string& value) { setenv(name, value.c_str(), 1); }
@@ -75,7 +76,7 @@ std::optional<int> look_at(Child& c) {
 // Waits for all; the code of the rank that failed first, where "a peer was lost" only says that another did.
 int await(std::vector<Child>& children, const sigset_t& signals) {
   int code = 0;
-  std::optional<Deadline> patience, patience_with_stopped;
+  std::optional<Deadline> failed;  // when the first rank did
   while (std::any_of(children.begin(), children.end(), [](const Child& c) { return c.running; })) {
     const timespec moment{0, 50'000'000};
     const int signal = sigtimedwait(&signals, nullptr, &moment);
@@ -83,20 +84,21 @@ int await(std::vector<Child>& children, const sigset_t& signals) {
       Child& c = children[r];
       if (signal > 0 && signal != SIGCHLD && c.running) kill(c.pid, signal);
       const std::optional<int> its = look_at(c);
-      if (!its || c.killed) continue;
+      if (!its || c.killed || (c.asked && *its == 128 + SIGTERM)) continue;
       if (*its == 0 || *its == int(Exit::requeue)) {
-        code = std::max(code, *its);
+        if (code == 0) code = *its;
         continue;
       }
       if (*its > 128)
         log::error("launch: rank ", r, " was ended by signal ", *its - 128, " (", strsignal(*its - 128), ")");
       if (code == 0 || code == int(Exit::requeue) || code == int(Exit::peer_lost)) code = *its;
-      if (!patience) patience = after(kSecondsToLeave), patience_with_stopped = after(kSecondsToLeaveStopped);
+      if (!failed) failed = Clock::now();
     }
+    const double waited = failed ? std::chrono::duration<double>(Clock::now() - *failed).count() : 0;
     for (size_t r = 0; r < children.size(); ++r) {
       Child& c = children[r];
-      if (!c.running || c.killed || !patience || Clock::now() < (c.stopped ? *patience_with_stopped : *patience))
-        continue;
+      if (c.running && !c.asked && waited > kSecondsToAsk) c.asked = kill(c.pid, SIGTERM) == 0;
+      if (!c.running || c.killed || waited <= (c.stopped ? kSecondsToLeaveStopped : kSecondsToLeave)) continue;
       log::error("launch: rank ", r, c.stopped ? " is stopped (SIGSTOP)" : " has not ended by itself",
                  " though another rank has failed: killed");
       c.killed = kill(c.pid, SIGKILL) == 0;

@@ -1,7 +1,5 @@
 #include "data/dataset.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <map>
 #include <sstream>
@@ -18,14 +16,6 @@ namespace {
 constexpr int64_t kEndBytes = 64 << 10;   // checked at either end of a shard when it is opened
 constexpr int64_t kMaskTokens = 1 << 20;  // tokens per read
 constexpr int64_t kMaxSeqLength = int64_t{1} << 30;
-
-// One descriptor per shard stays open. A soft limit of 1024 is common while the hard limit is a thousand times that.
-void raise_file_limit() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);  // on failure, open() of a later shard reports what to do
-}
 
 // A wrong dtype, a wrong tokenizer or padding with invalid ids shows at a shard's ends, before training reads it.
 void check_ends(const TokenFile& shard) {
@@ -111,7 +101,7 @@ Dataset Dataset::open(const std::vector<ShardSource>& sources, int64_t seq_lengt
   std::vector<double> weights;
   for (const ShardSource& s : sources) weights.push_back(s.weight);
   Dataset dataset(seq_length, Blend(weights));
-  raise_file_limit();
+  raise_file_limit();  // one descriptor per shard stays open; open() reports a limit that is still too low
   for (const ShardSource& s : sources) {
     dataset.sources_.push_back(open_source(s, seq_length, vocab_size));
     dataset.windows_ += dataset.sources_.back().windows();

@@ -140,8 +140,6 @@ def course(rng, ranks=False):
                     event["child"] = rng.randrange(2)
         if rng.random() < 0.3:
             run["limits"] = limits(rng)
-            if run["words"][0] == "launch" and "nofile" in run["limits"]:
-                run["limits"]["nofile"] = 70  # ranks that cannot open a socket wait for startup_timeout, ten minutes
         actions += [run] if rng.random() < 0.3 else [run, {"do": "repair"}]
     return actions + [{"do": "finish"}]
 

@@ -1,11 +1,12 @@
 """Several processes are the same run as one: launched by the program or by hand, stopped, killed, frozen, misfit."""
 import json
 import os
+import resource
 import signal
 import time
 from pathlib import Path
 
-from harness import DONE, ERROR, REQUEUE, USAGE
+from harness import DONE, ERROR, REQUEUE, SLOWNESS, USAGE
 from ranks import PEER_LOST, RanksTest, free_port
 
 
@@ -145,10 +146,12 @@ class FailureTest(RanksTest):
                     self.expect_lost(process, victim)
 
     def test_a_rank_that_freezes_is_named_within_the_timeout(self):
-        processes = self.start_ranks(2, "--set", "train_iters=100000")
+        processes = self.start_ranks(2, "--set", "train_iters=100000", "--set", "heartbeat_timeout=3")
         self.assertTrue(self.wait_for_step(processes[0], 2))
         processes[1].send_signal(signal.SIGSTOP)
+        begin = time.monotonic()
         self.expect_lost(processes[0], 1)
+        self.assertLess(time.monotonic() - begin, 7 * SLOWNESS)
         processes[1].kill()
         processes[1].communicate()
 
@@ -161,6 +164,27 @@ class FailureTest(RanksTest):
         begin = time.monotonic()
         self.expect_lost(process, 1)
         self.assertLess(time.monotonic() - begin, 20)
+
+    def test_a_rank_that_dies_before_it_joins_ends_the_launcher(self):
+        """The others wait for it: the launcher ends them long before distributed_timeout."""
+        process = self.start("launch", "--ranks", 2, "train", self.config, "--set", "train_iters=100000")
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        while process.poll() is None and len(children.read_text().split()) < 2:
+            time.sleep(0.001)
+        begin = time.monotonic()
+        os.kill(int(children.read_text().split()[1]), signal.SIGUSR1)  # no handler yet
+        done = self.finish(process)
+        self.assertEqual(done.code, 128 + signal.SIGUSR1, str(done))
+        self.assertIn("rank 1 was ended by signal 10", done.err)
+        self.assertLess(time.monotonic() - begin, 10 * SLOWNESS)
+
+    def test_too_few_file_descriptors_are_named(self):
+        limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (8, 8))
+        begin = time.monotonic()
+        done = self.run_program("launch", "--ranks", 2, "train", self.config, code=ERROR, preexec=limit)
+        self.assertIn("this process may have 8 in all", done.err)
+        self.assertIn("ulimit -n", done.err)
+        self.assertLess(time.monotonic() - begin, 10 * SLOWNESS)
 
     def test_the_error_of_one_rank_is_known_to_all(self):
         processes = self.start_ranks(1, "--set", "save=locked", "--set", "train_iters=100000")

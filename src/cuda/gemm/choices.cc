@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json_depth.h"
 namespace athanor::cuda {
 namespace {
 
@@ -114,7 +115,7 @@ GemmFile parse_gemm_choices(const std::string& text) {
   try {
     return parse(text);
   } catch (const Json::exception& e) {
-    throw Error(cat("choices of matrix products: not readable: ", e.what(), remedy));
+    throw Error(cat("choices of matrix products: not readable: ", json_problem(e.what()), remedy));
   } catch (const Error& e) {
     throw Error(cat("choices of matrix products: ", e.what(), remedy));
   }
