@@ -26,12 +26,28 @@ struct FileDType {
   std::optional<DType> dtype;
 };
 constexpr std::array<FileDType, 22> kDTypes = {{
-    {"F64", 64, DType::f64}, {"F32", 32, DType::f32}, {"F16", 16, DType::f16}, {"BF16", 16, DType::bf16},
-    {"I64", 64, DType::i64}, {"I32", 32, DType::i32}, {"I16", 16, {}},         {"I8", 8, {}},
-    {"U64", 64, {}},         {"U32", 32, {}},         {"U16", 16, {}},         {"U8", 8, DType::u8},
-    {"BOOL", 8, {}},         {"C64", 64, {}},         {"F8_E4M3", 8, {}},      {"F8_E5M2", 8, {}},
-    {"F8_E8M0", 8, {}},      {"F8_E4M3FNUZ", 8, {}},  {"F8_E5M2FNUZ", 8, {}},  {"F6_E2M3", 6, {}},
-    {"F6_E3M2", 6, {}},      {"F4", 4, {}},
+    {"F64", 64, DType::f64},
+    {"F32", 32, DType::f32},
+    {"F16", 16, DType::f16},
+    {"BF16", 16, DType::bf16},
+    {"I64", 64, DType::i64},
+    {"I32", 32, DType::i32},
+    {"I16", 16, {}},
+    {"I8", 8, {}},
+    {"U64", 64, {}},
+    {"U32", 32, {}},
+    {"U16", 16, {}},
+    {"U8", 8, DType::u8},
+    {"BOOL", 8, {}},
+    {"C64", 64, {}},
+    {"F8_E4M3", 8, DType::f8_e4m3},
+    {"F8_E5M2", 8, {}},
+    {"F8_E8M0", 8, {}},
+    {"F8_E4M3FNUZ", 8, {}},
+    {"F8_E5M2FNUZ", 8, {}},
+    {"F6_E2M3", 6, {}},
+    {"F6_E3M2", 6, {}},
+    {"F4", 4, {}},
 }};
 
 const FileDType* find_dtype(std::string_view name) {

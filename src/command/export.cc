@@ -26,11 +26,15 @@ GgmlType gguf_type(const Args& args, const ModelFolder& model) {
 Exit export_model(const Args& args) {
   const bool gguf = args.format == "gguf";
   if (args.dtype == "q8_0" && !gguf) throw Error("export: --dtype q8_0 is for --format gguf", Exit::usage);
+  const std::optional<CodeBlocks> codes = code_blocks_named(args.dtype);
+  if (codes && gguf)
+    throw Error(cat("export: --dtype ", args.dtype, " is for --format hf; for gguf take q8_0"), Exit::usage);
   const ModelFolder model(args.from);
-  const int64_t bytes =
-      gguf ? write_gguf(model, args.to, gguf_type(args, model))
-           : write_hf_folder(model, args.to,
-                             {.dtype = float_named(args.dtype), .max_shard_bytes = int64_t(args.max_shard_bytes)});
+  const int64_t bytes = gguf ? write_gguf(model, args.to, gguf_type(args, model))
+                             : write_hf_folder(model, args.to,
+                                               {.dtype = codes ? DType::bf16 : float_named(args.dtype),
+                                                .codes = codes,
+                                                .max_shard_bytes = int64_t(args.max_shard_bytes)});
   std::printf("%s -> %s: %s of weights\n", model.path().c_str(), args.to.c_str(), format_bytes(size_t(bytes)).c_str());
   return Exit::done;
 }
@@ -48,8 +52,11 @@ void add_export(Cli& cli) {
       .show_default()
       .check(one_of({"hf", "gguf"}));
   std::vector<std::string> dtypes = float_names();
-  dtypes.push_back("q8_0");
-  verb.add_option("--dtype", args->dtype, "same: as stored; or f32, bf16, f16, and q8_0 for gguf")
+  for (const char* name : {"q8_0", "fp8_tensor", "fp8_channel", "fp8_block"}) dtypes.emplace_back(name);
+  verb.add_option(
+          "--dtype", args->dtype,
+          "same: as stored; or f32, bf16, f16; q8_0 for gguf; for hf also FP8 with one scale per tensor, channel or "
+          "128 x 128 block, the rest in bf16")
       .show_default()
       .check(one_of(dtypes));
   verb.add_option("--max-shard-size", args->max_shard_bytes,

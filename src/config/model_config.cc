@@ -224,7 +224,7 @@ double attention_factor(const RopeScaling& r) {
 
 int64_t parameter_count(const ModelConfig& m) { return count_parameters<int64_t>(m); }
 
-std::string hf_config_json(const ModelConfig& m, const char* torch_dtype) {
+std::string hf_config_json(const ModelConfig& m, const char* torch_dtype, const std::string& quantization) {
   Json out = Json::object(), architectures = Json::array();
   architectures.items.push_back(Json::of(architecture(m.model_type)));
   out.set("architectures", std::move(architectures));
@@ -241,6 +241,7 @@ std::string hf_config_json(const ModelConfig& m, const char* torch_dtype) {
   out.set("eos_token_id", optional_id(m.eos_token_id));
   out.set("torch_dtype", Json::of(torch_dtype));  // transformers 4
   out.set("dtype", Json::of(torch_dtype));        // transformers 5
+  if (!quantization.empty()) out.set("quantization_config", parse_json(quantization, "quantization_config"));
   return to_pretty(out);
 }
 

@@ -68,6 +68,7 @@ void validate(const ModelConfig&, std::string_view where = "model");
 int64_t parameter_count(const ModelConfig&);
 
 // A config.json that transformers 4 and 5 open. torch_dtype: "float32", "bfloat16" or "float16".
-std::string hf_config_json(const ModelConfig&, const char* torch_dtype);
+// quantization: "quantization_config", a JSON object; empty: none.
+std::string hf_config_json(const ModelConfig&, const char* torch_dtype, const std::string& quantization = "");
 
 }  // namespace athanor

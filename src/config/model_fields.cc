@@ -56,7 +56,6 @@ constexpr OnlyValues kOnly[] = {
     {"resid_pdrop", "0", "dropout is not supported"},
     {"attention_dropout", "0", "dropout is not supported"},
     {"hidden_dropout", "0", "dropout is not supported"},
-    {"quantization_config", "null", "weights are plain floats: take the model from which this one was quantized"},
     {"num_local_experts", "0 null", "there is no mixture of experts"},
     {"num_experts", "0 null", "there is no mixture of experts"},
     {"n_routed_experts", "0 null", "there is no mixture of experts"},
@@ -86,9 +85,28 @@ bool has_value(const Json& value, std::string_view allowed) {
   return false;
 }
 
+// FP8 as `athanor export` writes it; the weights themselves say which are in FP8 (convert/eight_bits.h).
+void drop_quantization(Json& object, const std::string& path) {
+  const Json* value = object.find("quantization_config");
+  if (!value) return;
+  const auto says = [value](const char* key, std::string_view text) {
+    const Json* at = value->find(key);
+    return at && at->is(Json::Kind::string) && at->text == text;
+  };
+  const bool fp8 =
+      says("quant_method", "fp8") || (says("quant_method", "compressed-tensors") && says("format", "float-quantized"));
+  if (!value->is(Json::Kind::null) && !fp8)
+    bad_value(*value, dotted(path, "quantization_config"),
+              "null, \"quant_method\": \"fp8\", or compressed-tensors with \"format\": \"float-quantized\" (other "
+              "weights are "
+              "plain floats: take the model from which this one was quantized)");
+  object.erase("quantization_config");
+}
+
 // Takes the keys out of `object` that only Hugging Face needs.
 void drop_foreign_keys(Json& object, const std::string& path, ModelType type) {
   for (auto key : kIgnored) object.erase(key);
+  drop_quantization(object, path);
   for (const auto& only : kOnly) {
     const Json* value = object.find(only.key);
     if (!value || !only.applies_to(type)) continue;

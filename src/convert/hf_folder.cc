@@ -67,6 +67,30 @@ TensorData converted(const ModelFolder& model, const ModelFolder::Weight& weight
   return {.name = weight.name, .dtype = dtype, .shape = weight.shape, .pieces = {}, .make = make};
 }
 
+// The linear layers of a Llama: the matrices of its blocks.
+bool is_linear_of_block(const ModelFolder::Weight& weight) {
+  return weight.shape.rank == 2 && weight.name.find(".layers.") != std::string::npos;
+}
+
+std::vector<TensorData> tensors_of(const ModelFolder& model, const HfFolderOptions& options) {
+  if (options.codes && model.config().model_type == ModelType::gpt2)
+    throw Error(
+        "export: gpt2 has no form in FP8: its matrices are [in, out], which readers of FP8 weights do not "
+        "know; take f32, bf16 or f16",
+        Exit::usage);
+  std::vector<TensorData> tensors;
+  for (const auto& weight : model.weights()) {
+    if (!options.codes || !is_linear_of_block(weight)) {
+      tensors.push_back(converted(model, weight, options.dtype.value_or(weight.dtype)));
+      continue;
+    }
+    CodedMatrix matrix = coded_matrix(model, weight.name, *options.codes);
+    tensors.push_back(std::move(matrix.codes));
+    tensors.push_back(std::move(matrix.scales));
+  }
+  return tensors;
+}
+
 // Writes the files of a folder and remembers them for its manifest.
 class FolderWriter {
  public:
@@ -103,13 +127,9 @@ class FolderWriter {
 int64_t write_hf_folder(const ModelFolder& model, const std::string& out, const HfFolderOptions& options) {
   NewFolder folder(out);
   FolderWriter writer(folder.path(), options.checkpoint);
-  std::vector<TensorData> tensors;
+  const std::vector<TensorData> tensors = tensors_of(model, options);
   int64_t bytes = 0;
-  for (const auto& weight : model.weights()) {
-    const DType dtype = options.dtype.value_or(weight.dtype);
-    tensors.push_back(converted(model, weight, dtype));
-    bytes += weight.shape.numel() * int64_t(size_of(dtype));
-  }
+  for (const TensorData& t : tensors) bytes += t.shape.numel() * int64_t(size_of(t.dtype));
   const std::vector<WeightShard> shards = plan_weight_shards(tensors, options.max_shard_bytes);
   for (const WeightShard& shard : shards) {
     std::vector<CheckpointTensor> held;
@@ -118,7 +138,8 @@ int64_t write_hf_folder(const ModelFolder& model, const std::string& out, const 
   }
   if (shards.size() > 1) writer.text("model.safetensors.index.json", weight_index_json(shards, tensors));
   // The dtype of the token embedding stands for all.
-  writer.text("config.json", hf_config_json(model.config(), torch_name(tensors.front().dtype)));
+  writer.text("config.json", hf_config_json(model.config(), torch_name(tensors.front().dtype),
+                                            options.codes ? quantization_config_json(*options.codes) : ""));
   const std::vector<std::string> carried = carried_files(model.path());
   for (const std::string& name : carried) writer.text(name, read_file_in(model.path(), name, kMaxTextBytes));
   if (carried.empty()) log::info(model.path(), ": no tokenizer beside the weights, none is written");

@@ -11,6 +11,7 @@ namespace athanor {
 
 struct HfFolderOptions {
   std::optional<DType> dtype;               // absent: each tensor keeps its own
+  std::optional<CodeBlocks> codes = {};     // linear layers of blocks in FP8; not for GPT-2
   int64_t max_shard_bytes = 5'000'000'000;  // as save_pretrained
   bool manifest = false;                    // with sizes and checksums of all files, as checkpoints have
   CheckpointOptions checkpoint = {};        // for the manifest

@@ -110,17 +110,39 @@ void ModelFolder::check_weights() {
       if (found.shape != slice.shape)
         throw Error(
             cat(path_, ": tensor ", slice.name, " has shape ", found.shape, ", its config.json needs ", slice.shape));
-      weights_.push_back({slice.name, found.dtype, found.shape});
+      weights_.push_back(found.dtype == DType::f8_e4m3 ? with_scales(slice.name, found.shape)
+                                                       : Weight{slice.name, found.dtype, found.shape});
       check_float(weights_.back());
     }
   for (const std::string& name : names()) {
-    const auto same = [&name](const Weight& w) { return w.name == name; };
+    const auto same = [&name](const Weight& w) {
+      return w.name == name || (w.codes && scale_name(w.name, *w.codes) == name);
+    };
     if (std::any_of(weights_.begin(), weights_.end(), same)) continue;
     if (name != "lm_head.weight")
       throw Error(cat(path_, ": the tensor ", printable(name), " is no part of the ", name_of(config_.model_type),
                       " model that config.json describes"));
     check_tied_head(weights_.front());
   }
+}
+
+// A matrix in FP8. Its scales are few and are read at once.
+ModelFolder::Weight ModelFolder::with_scales(const std::string& name, const Shape& shape) {
+  for (const CodeBlocks codes : {CodeBlocks::tensor, CodeBlocks::channel, CodeBlocks::block}) {
+    const std::string scales = scale_name(name, codes);
+    if (shape.rank != 2 || !has(scales)) continue;
+    const Stored found = stored(scales);
+    const bool one = codes == CodeBlocks::tensor && found.shape.numel() == 1;  // [] or [1]
+    if (!one && found.shape != scale_shape(shape, codes)) continue;
+    check_float({scales, found.dtype, found.shape});
+    std::vector<std::byte> bytes;
+    read_stored(scales, found, 0, rows_of(found.shape), bytes);
+    to_floats(bytes, found.dtype, scales_[name]);
+    return {name, DType::f32, shape, codes};
+  }
+  throw Error(cat(path_, ": tensor ", name, " is f8_e4m3 of shape ", shape, "; expected its scales beside it: ", name,
+                  "_scale of shape [1] or [", rows_of(shape), ", 1], or ", name,
+                  "_scale_inv, one per 128 x 128 values"));
 }
 
 void ModelFolder::check_float(const Weight& w) const {
@@ -159,15 +181,23 @@ void ModelFolder::read(const Weight& w, int64_t begin, int64_t end, std::vector<
 }
 
 void ModelFolder::read_unchecked(const Weight& w, int64_t begin, int64_t end, std::vector<std::byte>& out) const {
-  const int64_t row_bytes = w.shape.numel() / rows_of(w.shape) * int64_t(size_of(w.dtype));
+  if (!w.codes) return read_stored(w.name, {w.dtype, w.shape}, begin, end, out);
+  std::vector<std::byte> codes;
+  read_stored(w.name, {DType::f8_e4m3, w.shape}, begin, end, codes);
+  decode(codes, begin, w.shape, *w.codes, scales_.at(w.name), out);
+}
+
+void ModelFolder::read_stored(const std::string& name, const Stored& stored, int64_t begin, int64_t end,
+                              std::vector<std::byte>& out) const {
+  const int64_t row_bytes = stored.shape.numel() / rows_of(stored.shape) * int64_t(size_of(stored.dtype));
   out.resize(size_t((end - begin) * row_bytes));
   if (checkpoint_) {
-    Shape from = w.shape, to = w.shape;
+    Shape from = stored.shape, to = stored.shape;
     from.dim.fill(0);
     from.dim[0] = begin, to.dim[0] = end;
-    checkpoint_->read(w.name, from, to, out);
+    checkpoint_->read(name, from, to, out);
   } else {
-    const auto [file, entry] = files_->at(w.name);
+    const auto [file, entry] = files_->at(name);
     file->read_part(*entry, begin * row_bytes, out);
   }
 }

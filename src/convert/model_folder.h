@@ -3,6 +3,7 @@
 // else. Weights are read in blocks; no second model lies in memory.
 #pragma once
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "checkpoint/reader.h"
 #include "checkpoint/weights.h"
 #include "config/model_config.h"
+#include "convert/eight_bits.h"
 
 namespace athanor {
 
@@ -26,6 +28,7 @@ class ModelFolder {
     std::string name;  // as transformers has it
     DType dtype;       // f32, bf16 or f16
     Shape shape;
+    std::optional<CodeBlocks> codes = {};  // stored in FP8 with such scales; read as f32
   };
   const std::vector<Weight>& weights() const { return weights_; }  // in the order of the model; no tied head
   const Weight& at(const std::string& name) const;                 // Error if there is no such tensor
@@ -47,9 +50,12 @@ class ModelFolder {
   bool has(const std::string& name) const;
   std::vector<std::string> names() const;
   void check_weights();
+  Weight with_scales(const std::string& name, const Shape&);
   void check_tied_head(const Weight& table);
   void check_float(const Weight&) const;
   void read_unchecked(const Weight&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
+  void read_stored(const std::string& name, const Stored&, int64_t begin, int64_t end,
+                   std::vector<std::byte>& out) const;
   [[noreturn]] void refuse_non_finite() const;
 
   ModelFolder(const std::string& path, bool verified);
@@ -59,6 +65,7 @@ class ModelFolder {
   std::unique_ptr<CheckpointReader> checkpoint_;  // one of the two
   std::unique_ptr<WeightFiles> files_;
   std::vector<Weight> weights_;
+  std::map<std::string, std::vector<float>> scales_;  // of weights in FP8
 };
 
 // The folder itself, or of a run's folder the newest whole checkpoint; the log names it, and why newer ones are not.

@@ -55,6 +55,35 @@ class FolderTest(SystemTest):
         done = self.run_program("export", "run", "out", code=USAGE)
         self.assertIn("out: exists already", done.err)
 
+    def test_fp8_as_other_readers_see_it(self):
+        """Codes and scales, decoded by the formats' own rules, are the weights within half a step of E4M3."""
+        self.run_program("import", GOLDEN / "llama", "in")
+        plain = {name: struct.unpack(f"<{len(data) // 4}f", data) for name, (_, _, data) in tensors_of(self.folder / "in").items()}
+        steps = [0.0] + [(-1) ** (c >> 7) * ((c & 7) * 2.0 ** -9 if c & 0x78 == 0 else (1 + (c & 7) / 8) * 2.0 ** ((c >> 3 & 15) - 7))
+                         for c in range(1, 256)]  # value of each code; 0x7f and 0xff are NaN and never written
+        for form, suffix, shape in (("fp8_tensor", "_scale", lambda n, k: [1]), ("fp8_channel", "_scale", lambda n, k: [n, 1]),
+                                    ("fp8_block", "_scale_inv", lambda n, k: [-(-n // 128), -(-k // 128)])):
+            self.run_program("export", "in", form, "--dtype", form)
+            tensors = tensors_of(self.folder / form)
+            coded = [name for name, (dtype, _, _) in tensors.items() if dtype == "F8_E4M3"]
+            self.assertEqual(len(coded), sum(".layers." in name and "norm" not in name for name in plain), form)
+            for name in coded:
+                (n, k), codes = tensors[name][1], tensors[name][2]
+                dtype, scale_shape, scales = tensors[name + suffix]
+                self.assertEqual((dtype, scale_shape), ("F32", shape(n, k)), name)
+                scales = struct.unpack(f"<{len(scales) // 4}f", scales)
+                for i, code in enumerate(codes):
+                    scale = scales[0] if form == "fp8_tensor" else scales[i // k] if form == "fp8_channel" else \
+                        scales[i // k // 128 * scale_shape[1] + i % k // 128]
+                    self.assertNotIn(code, (0x7f, 0xff))
+                    self.assertLessEqual(abs(steps[code] * scale - plain[name][i]),
+                                         max(abs(plain[name][i]) / 16, scale * 2.0 ** -10) * 1.001, f"{form} {name} {i}")
+            self.assertIn("quantization_config", json.loads((self.folder / form / "config.json").read_text()))
+            self.run_program("logits", form, f"{form}.safetensors", "--batch", 1, "--seq-length", 8)
+        self.refused("export", "in", "x", "--dtype", "fp8_block", "--format", "gguf", code=USAGE, says=["fp8_block", "q8_0"])
+        self.run_program("import", GOLDEN / "gpt2", "gpt2")
+        self.refused("export", "gpt2", "x", "--dtype", "fp8_block", code=USAGE, says=["gpt2", "FP8"])
+
     def test_init_from_starts_where_the_weights_are(self):
         self.run_program("train", self.make_config(train_iters=60, learning_rate=3e-3))
         last = self.losses()[60]

@@ -1,0 +1,127 @@
+#include "convert/eight_bits.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "convert/floats.h"
+#include "convert/model_folder.h"
+#include "ops/quantize.h"
+
+namespace athanor {
+namespace {
+
+constexpr int64_t kBlock = 128;
+
+// Which scale a value has.
+struct Grid {
+  Grid(const Shape& matrix, CodeBlocks of)
+      : blocks(of == CodeBlocks::tensor    ? Blocks{matrix[0], matrix[1]}
+               : of == CodeBlocks::channel ? Blocks{1, matrix[1]}
+                                           : Blocks{kBlock, kBlock}),
+        cols(matrix[1]),
+        shape(blocks.grid(matrix)) {}
+  size_t at(int64_t row, int64_t col) const { return size_t(row / blocks.rows * shape[1] + col / blocks.cols); }
+
+  Blocks blocks;
+  int64_t cols;
+  Shape shape;  // of the scales
+};
+
+// The quantization of every block of a matrix.
+std::vector<CodeScale> code_scales(const ModelFolder& model, const ModelFolder::Weight& weight, const Grid& grid) {
+  std::vector<float> amax(size_t(grid.shape.numel()), 0.0f), values;
+  int64_t row = 0;
+  model.for_each_block(weight, [&](std::span<const std::byte> block) {
+    to_floats(block, weight.dtype, values);
+    for (size_t i = 0; i < values.size(); i += size_t(grid.cols), ++row)
+      for (int64_t col = 0; col < grid.cols; ++col) {
+        float& most = amax[grid.at(row, col)];
+        most = std::max(most, std::abs(values[i + size_t(col)]));
+      }
+  });
+  std::vector<CodeScale> scales;
+  for (const float most : amax) scales.push_back(code_scale(most, f8_e4m3::kMost, false));
+  return scales;
+}
+
+}  // namespace
+
+std::optional<CodeBlocks> code_blocks_named(std::string_view name) {
+  if (name == "fp8_tensor") return CodeBlocks::tensor;
+  if (name == "fp8_channel") return CodeBlocks::channel;
+  if (name == "fp8_block") return CodeBlocks::block;
+  return std::nullopt;
+}
+
+std::string scale_name(const std::string& weight, CodeBlocks blocks) {
+  return weight + (blocks == CodeBlocks::block ? "_scale_inv" : "_scale");
+}
+
+Shape scale_shape(const Shape& matrix, CodeBlocks blocks) {
+  if (blocks == CodeBlocks::tensor) return {1};
+  return Grid(matrix, blocks).shape;
+}
+
+std::string quantization_config_json(CodeBlocks blocks) {
+  if (blocks == CodeBlocks::block)
+    return cat(R"({"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [)",
+               kBlock, ", ", kBlock, R"(], "modules_to_not_convert": ["lm_head"]})");
+  const char* strategy = blocks == CodeBlocks::tensor ? "tensor" : "channel";
+  return cat(
+      R"({"quant_method": "compressed-tensors", "format": "float-quantized", "quantization_status": "compressed", )",
+      R"("ignore": ["lm_head"], "config_groups": {"group_0": {"targets": ["Linear"], )",
+      R"("weights": {"num_bits": 8, "type": "float", "symmetric": true, "dynamic": false, "strategy": ")", strategy,
+      R"("}, "input_activations": {"num_bits": 8, "type": "float", "symmetric": true, "dynamic": true, )",
+      R"("strategy": "token"}}}})");
+}
+
+CodedMatrix coded_matrix(const ModelFolder& model, const std::string& name, CodeBlocks blocks) {
+  const ModelFolder::Weight& weight = model.at(name);
+  const Grid grid(weight.shape, blocks);
+  // Made by whichever of the two tensors is written first.
+  const auto table = [&model, &weight, grid, made = std::make_shared<std::vector<CodeScale>>() ]() -> auto& {
+    if (made->empty()) *made = code_scales(model, weight, grid);
+    return *made;
+  };
+  const auto make_codes = [&model, &weight, grid, table](const ByteSink& sink) {
+    const std::vector<CodeScale>& scales = table();
+    std::vector<float> values;
+    std::vector<std::byte> codes;
+    int64_t row = 0;
+    model.for_each_block(weight, [&](std::span<const std::byte> block) {
+      to_floats(block, weight.dtype, values);
+      codes.resize(values.size());
+      for (size_t i = 0; i < values.size(); i += size_t(grid.cols), ++row)
+        for (int64_t col = 0; col < grid.cols; ++col) {
+          const size_t at = i + size_t(col);
+          codes[at] = std::byte(from_float<f8_e4m3>(values[at] * scales[grid.at(row, col)].factor).bits);
+        }
+      sink(codes);
+    });
+  };
+  const auto make_scales = [table](const ByteSink& sink) {
+    for (const CodeScale& s : table()) sink(std::as_bytes(std::span(&s.scale, 1)));
+  };
+  return {.codes = {.name = name, .dtype = DType::f8_e4m3, .shape = weight.shape, .pieces = {}, .make = make_codes},
+          .scales = {.name = scale_name(name, blocks),
+                     .dtype = DType::f32,
+                     .shape = scale_shape(weight.shape, blocks),
+                     .pieces = {},
+                     .make = make_scales}};
+}
+
+void decode(std::span<const std::byte> codes, int64_t first, const Shape& matrix, CodeBlocks blocks,
+            std::span<const float> scales, std::vector<std::byte>& out) {
+  const Grid grid(matrix, blocks);
+  out.resize(codes.size() * sizeof(float));
+  int64_t row = first;
+  for (size_t i = 0; i < codes.size(); i += size_t(grid.cols), ++row)
+    for (int64_t col = 0; col < grid.cols; ++col) {
+      const size_t at = i + size_t(col);
+      const float value = to_float(f8_e4m3{uint8_t(codes[at])}) * scales[grid.at(row, col)];
+      std::memcpy(out.data() + at * sizeof value, &value, sizeof value);
+    }
+}
+
+}  // namespace athanor

@@ -1,0 +1,41 @@
+// Matrices in FP8 (E4M3) with scales, as files have them: value = code * scale. A matrix [out, in] is divided into
+// blocks with one scale each; the codes keep its name, the scales lie beside it in f32:
+//   tensor   all of it   "<layer>.weight_scale" [1]           compressed-tensors, "float-quantized"
+//   channel  a row       "<layer>.weight_scale" [out, 1]      compressed-tensors, "float-quantized"
+//   block    128 x 128   "<layer>.weight_scale_inv" [out / 128, in / 128, rounded up]   DeepSeek-V3
+// Only the linear layers of blocks are in FP8; embeddings, the head, norms and biases keep their type.
+#pragma once
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/safetensors_writer.h"
+#include "tensor/tensor.h"
+
+namespace athanor {
+
+enum class CodeBlocks : uint8_t { tensor, channel, block };
+std::optional<CodeBlocks> code_blocks_named(std::string_view name);  // "fp8_tensor", "fp8_channel", "fp8_block"
+
+std::string scale_name(const std::string& weight, CodeBlocks);
+Shape scale_shape(const Shape& matrix, CodeBlocks);
+// "quantization_config" of config.json, a JSON object.
+std::string quantization_config_json(CodeBlocks);
+
+class ModelFolder;
+
+// The codes and the scales of one matrix of a model, read once for the scales and once for the codes. The folder must
+// outlive both.
+struct CodedMatrix {
+  TensorData codes, scales;
+};
+CodedMatrix coded_matrix(const ModelFolder&, const std::string& weight, CodeBlocks);
+
+// Rows [first, ...) of a matrix of that shape: codes -> out, f32.
+void decode(std::span<const std::byte> codes, int64_t first, const Shape& matrix, CodeBlocks,
+            std::span<const float> scales, std::vector<std::byte>& out);
+
+}  // namespace athanor
