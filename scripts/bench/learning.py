@@ -21,7 +21,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-# Peak learning rates that are tried. Those of Muon are for its scale match_rms, and AdamW's part of the weights has them
+# Peak learning rates that are tried. Those of Muon and NorMuon are for the scale match_rms; AdamW's part of the weights has them
 # as well.
 RATES = {
     "adamw": [1e-3, 2e-3, 4e-3, 8e-3],
@@ -29,6 +29,7 @@ RATES = {
     "lion": [1e-4, 3e-4, 1e-3],
     "sgd": [0.1, 0.3, 1.0],
     "muon": [2e-3, 4e-3, 8e-3, 16e-3],
+    "normuon": [2e-3, 4e-3, 8e-3, 16e-3],
 }
 # What an optimizer gets besides: SGD and Adam couple their decay to the gradient, where 0.1 is far too much; Lion's rates
 # are smaller, and its decay as much larger.
