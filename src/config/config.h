@@ -196,6 +196,7 @@ struct Config {
   double exit_duration_in_mins = 0.0;  // 0 = no limit
   // reports
   int64_t log_interval = 10;  // steps
+  bool log_noise_scale = false;
   bool tensorboard = true;
   bool log_jsonl = true;
   ProgressMode progress = ProgressMode::automatic;

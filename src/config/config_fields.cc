@@ -447,6 +447,9 @@ Fields report_group() {
              "JSON lines of multiple-choice questions (data/README.md) to answer at every evaluation; empty = none"),
       number("log_interval", &Config::log_interval, at_least(1), free, "steps", "steps between log lines")
           .alias({"log_freq", "steps_per_print"}),
+      option("log_noise_scale", &Config::log_noise_scale, free,
+             "log the gradient noise scale, the batch size in tokens above which larger batches save few steps; it "
+             "compares the gradient of a step with that of its first micro-batch, so a step needs two on every rank"),
       option("tensorboard", &Config::tensorboard, free, "write TensorBoard event files to the run folder"),
       option("log_jsonl", &Config::log_jsonl, free, "write metrics.jsonl, one record a step, to the run folder"),
       choice<&Config::progress>("progress", free, "progress line; auto = on a terminal"),

@@ -104,6 +104,11 @@ void Engine::record_phases() {
     arena_.record("optimizer");
     run_optimizer(context(plan, nullptr), [](Phase) {});
     arena_.finish_recording();
+    if (options_.noise_scale) {
+      arena_.record("norm of a micro-batch");
+      run_micro_norm(context(plan, nullptr));
+      arena_.finish_recording();
+    }
     update_launches_ = std::exchange(plan.launches, {});
     arena_.record("initial weights");
     Ctx c = context(plan, nullptr);
@@ -292,6 +297,23 @@ void Engine::add_norms(Ctx& c) {
   c.run(norm);
 }
 
+MicroGradients Engine::micro_gradients() const {
+  const ParamStore::Unit& unit = *model_->params().units().front();
+  if (!unit.is_shard(unit.grad)) return {options_.micro_batch_size, ranks()};
+  return {options_.micro_batch_size * backend_.mesh[Axis::dp_shard].size(), backend_.mesh[Axis::dp_replicate].size()};
+}
+
+// Of what this rank has accumulated: its own whole gradient, or its shard of the sum over the dp_shard ranks.
+void Engine::run_micro_norm(Ctx c) {
+  SquaredNorm norm{.out = scalar(offsetof(StepState, micro_norm_sq), DType::f64), .x = {}};
+  for (const auto& unit : model_->params().units()) {
+    const ParamStore::Range all{0, unit->layout.trained};
+    const auto range = unit->is_shard(unit->grad) ? unit->owned(all.begin, all.end) : all;
+    norm.x.push_back(range.begin < range.end ? unit->part(unit->grad, range) : Tensor{nullptr, DType::f32, {0}});
+  }
+  c.run(norm);
+}
+
 void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
   ParamStore& params = model_->params();
   if (ranks() > 1) enter(Phase::communication);
@@ -312,6 +334,7 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
     c.all_reduce(all, loss);
     c.all_reduce(all, norm);
   }
+  if (options_.noise_scale) c.all_reduce(all, scalar(offsetof(StepState, micro_norm_sq), DType::f64));
   StepControl control{.state = state_,
                       .window = window_,
                       .schedule = options_.schedule,
@@ -382,6 +405,11 @@ void Engine::micro_batch(std::span<const int32_t> tokens, std::span<const int32_
     clock.enter(phase);
     mark(phase);
   });
+  if (options_.noise_scale && micro_slot_ == 1 && step_micro_batches_ > 1) {
+    arena_.begin("norm of a micro-batch");
+    run_micro_norm(context(*ops_, nullptr));
+    arena_.end();
+  }
   if (const int64_t leaves = options_.logical_shards / ranks(); leaves > 0) {
     const int64_t each = step_micro_batches_ / leaves;
     if (micro_slot_ % each == 0) run_end_of_leaf(context(*ops_, nullptr), micro_slot_ / each - 1);
@@ -445,7 +473,7 @@ void Engine::discard_step() {
   for (const auto& unit : model_->params().units()) ops_->run(Fill{.x = unit->grad}, nullptr);
   if (leaf_sums_) ops_->run(Fill{.x = leaf_sums_}, nullptr);
   StepState state = read_state();
-  state.loss_sum = state.targets = 0;
+  state.loss_sum = state.targets = state.micro_norm_sq = 0;
   write_state(state);
   marks_.clear();
   micro_slot_ = 0;

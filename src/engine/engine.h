@@ -44,6 +44,7 @@ struct EngineOptions {
   double clip_grad = 0;
   SpikeRule spikes = {};  // deviations 0: no step is skipped
   double z_loss = 0;
+  bool noise_scale = false;  // also the norm of a step's first micro-batch: StepState::micro_norm
 };
 
 // Device, ops and mesh of one rank; outlives the engine.
@@ -61,6 +62,12 @@ struct Backend {
 struct StepResult {
   StepState state;
   PhaseTimes times;
+};
+
+// What StepState::micro_norm is the norm of.
+struct MicroGradients {
+  int64_t sequences;  // behind each gradient
+  int64_t count;      // gradients whose squares were added
 };
 
 enum class CaptureOps : uint8_t { no, yes };
@@ -83,6 +90,7 @@ class Engine {
   // Sequences of the following steps: initially and at most global_batch_size. Not while a step is being accumulated.
   void set_step_sequences(int64_t sequences);
   int64_t step_micro_batches() const { return step_micro_batches_; }  // of this rank, per step as set
+  MicroGradients micro_gradients() const;
   int ranks() const { return backend_.mesh.data_parallel().size(); }  // ranks that share a batch
   int rank() const { return backend_.mesh.data_parallel().rank(); }
   std::span<const Gemm> products() const { return products_; }  // of a micro-batch and an evaluation, once planned
@@ -164,6 +172,7 @@ class Engine {
   void run_optimizer(Ctx, const PhaseRunner::Enter&);
   void run_end_of_leaf(Ctx, int64_t leaf);
   void add_norms(Ctx&);
+  void run_micro_norm(Ctx);
   void run_logits(Ctx, std::vector<float>* out);
   void visit_whole(Ctx, const TakeTensor&);
   void load(std::span<const int32_t> tokens, std::span<const int32_t> targets, int64_t slot);

@@ -209,7 +209,9 @@ class Page {
     curve({"Training loss, later part", "nats, after the first quarter", loss, false, nullptr}, 0.25, true);
     for (const Curve& c : others) curve(c, 0, false);
     memory();
-    const Curve sensors[] = {
+    const Curve optional[] = {
+        {"Gradient noise scale", "tokens", [](const StepMetrics& m) { return m.noise_scale.value_or(kUnknown); }, true,
+         format_count},
         {"GPU power", "W", [](const StepMetrics& m) { return m.gpu_watts.value_or(kUnknown); }, true, nullptr},
         {"GPU temperature", "°C", [](const StepMetrics& m) { return m.gpu_celsius.value_or(kUnknown); }, false,
          nullptr},
@@ -219,7 +221,7 @@ class Page {
     const auto known = [](const Curve& c) {
       return [&c](const RunRecords& run) { return !run.steps.empty() && std::isfinite(c.value(run.steps.back())); };
     };
-    for (const Curve& c : sensors)
+    for (const Curve& c : optional)
       if (std::any_of(runs_.begin(), runs_.end(), known(c))) curve(c, 0, false);
     out_ += "</div>\n";
   }

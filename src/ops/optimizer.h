@@ -21,6 +21,7 @@ struct StepState {
   double loss_sum = 0;         // sum of token losses of the step being accumulated
   double targets = 0;          // predicted tokens of the step being accumulated, without ignored ones
   double norm_sq = 0;          // sum of squared (scaled) gradients
+  double micro_norm_sq = 0;    // the same after a step's first micro-batch; summed over ranks that differ
   int64_t updates = 0;         // optimizer steps done: the schedule's time
   int64_t skipped = 0;         // steps skipped in all
   int64_t skipped_in_row = 0;  // consecutive steps skipped so far
@@ -35,6 +36,7 @@ struct StepState {
   float grad_norm = 0;                    // unscaled, before clipping
   double loss = 0;                        // loss_sum of the finished step
   double loss_targets = 0;                // its targets
+  double micro_norm = 0;                  // square root of micro_norm_sq, scaled as grad_norm
   // Of the schedule, for the optimizer ops of this step:
   double momentum_low = 0;  // interpolates from an optimizer's own momentum (0) to low_momentum (1)
   double low_momentum = 0;

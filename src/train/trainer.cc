@@ -309,6 +309,7 @@ void Trainer::report(const StepResult& result, const LaunchedStep& launched, flo
   m.eta_seconds = double(config_.train_iters - state_.step) * mean_step_seconds_;
   read_sensors(m);
   if (engine_->looks_for_spikes()) m.spikes = done.spikes;
+  if (config_.log_noise_scale && done.skip == 0 && done.micro_norm > 0) m.noise_scale = noise_scale(done, tokens);
   const Schedule& schedule = engine_->options().schedule;
   if (schedule.style == DecayStyle::one_cycle || schedule.momentum_warmup > 0)
     m.momentum = momentum_now(config_.adam_beta1, done);
@@ -318,6 +319,15 @@ void Trainer::report(const StepResult& result, const LaunchedStep& launched, flo
   metrics_.step(m);
   if (options_.on_step && !options_.on_step(m)) ended_ = true;
   if (done.spike != 0) report_spike(m, done);
+}
+
+// Of the steps so far; tokens: of this step.
+std::optional<double> Trainer::noise_scale(const StepState& done, double tokens) {
+  const MicroGradients micro = engine_->micro_gradients();
+  const double small = double(micro.sequences * config_.seq_length);
+  const double norm = done.micro_norm * tokens / small;  // was divided by the tokens of the step
+  noise_scale_.add({small, norm * norm / double(micro.count)}, {tokens, double(done.grad_norm) * done.grad_norm});
+  return noise_scale_.tokens();
 }
 
 void Trainer::report_spike(const StepMetrics& m, const StepState& done) {

@@ -13,6 +13,7 @@
 #include "infer/evaluate.h"
 #include "infer/multiple_choice.h"
 #include "metrics/environment.h"
+#include "metrics/noise_scale.h"
 #include "metrics/sink.h"
 #include "metrics/trace.h"
 #include "perf/step_profile.h"
@@ -94,6 +95,7 @@ class Trainer {
   PhaseTimes times_of(const StepResult&, PhaseTimes host) const;
   void report(const StepResult&, const LaunchedStep&, float loss_scale);
   void report_spike(const StepMetrics&, const StepState&);
+  std::optional<double> noise_scale(const StepState&, double tokens);
   void read_sensors(StepMetrics&);
   void after_step();
   struct EvalSets {
@@ -150,7 +152,8 @@ class Trainer {
   int64_t launched_samples_ = 0;       // of all launched steps: the loader's position
   int64_t step_sequences_ = 0;         // of steps launched now
   bool ended_ = false;                 // by on_step
-  bool spiking_ = false;               // the last collected steps are as many spikes as trigger a rollback
+  NoiseScale noise_scale_;
+  bool spiking_ = false;  // the last collected steps are as many spikes as trigger a rollback
   StepTable table_;
   PhaseClock::Clock::time_point started_, last_save_;
   int64_t last_saved_step_ = -1;

@@ -329,6 +329,13 @@ void Trainer::start(const std::optional<Resume>& resume) {
         with_plan({.kind = EventKind::start, .step = 0, .text = cat(origin, size, "; ", options_.backend_description)},
                   plan, peak_flops_));
   }
+  if (config_.log_noise_scale && engine_->micro_batches() == 1)
+    metrics_.event(
+        {.kind = EventKind::warn,
+         .step = state_.step,
+         .text = cat("log_noise_scale has no effect: a step is one micro-batch of ", config_.micro_batch_size,
+                     " sequences on each rank, which leaves nothing to compare; set a smaller "
+                     "micro_batch_size")});
   state_.micro_batch_size = config_.micro_batch_size;
   last_saved_step_ = resume ? state_.step : -1;
   const auto tokens = size_t(config_.micro_batch_size * config_.seq_length);

@@ -74,7 +74,57 @@ TEST(Ranks, SmallerStepsAreTheSameOnAnyRanks) {
   }
 }
 
-// Initial weights, stochastic rounding: functions of the logical index, not of the shard.
+// The norm behind the gradient noise scale, in units of the step's mean: of the first micro-batch of all ranks.
+TEST(Ranks, NormsOfFirstMicroBatchesAreSummedOverThoseThatDiffer) {
+  const auto after_first = [](const Setting& s, int64_t first_sample) {  // on one rank
+    testing::Rig rig(1);
+    EngineOptions o = options(s);
+    o.noise_scale = true;
+    Engine engine(tiny(s.type, s.tied), o, rig.backend());
+    engine.commit();
+    engine.init_weights();
+    PhaseClock clock;
+    for (int64_t m = 0; m < engine.micro_batches(); ++m) {
+      std::vector<int32_t> tokens, targets;
+      for (int64_t row = 0; row < o.micro_batch_size; ++row)
+        append_sample(first_sample + m * o.micro_batch_size + row, tokens, targets);
+      engine.micro_batch(tokens, targets, clock);
+    }
+    return engine.finish_step().micro_norm;
+  };
+  const int64_t quarter = kSequences / 4;
+  const double first = after_first({.accumulation = 4}, 0), second = after_first({.accumulation = 4}, quarter),
+               both = after_first({.accumulation = 2}, 0);
+  EXPECT_GT(std::abs(first - second), 1e-3 * first);
+  struct Want {
+    Setting s;
+    double norm_sq;
+    MicroGradients of;
+  };
+  const double two = first * first + second * second;
+  for (const Want& want : {Want{{.shards = 2, .accumulation = 2}, two, {quarter, 2}},
+                           Want{{.shards = 2, .stage = 1, .accumulation = 2}, two, {quarter, 2}},
+                           Want{{.replicas = 2, .stage = 2, .accumulation = 2}, two, {quarter, 2}},
+                           Want{{.shards = 2, .stage = 2, .accumulation = 2}, both * both, {2 * quarter, 1}},
+                           Want{{.shards = 2, .stage = 3, .accumulation = 2}, both * both, {2 * quarter, 1}},
+                           Want{{.shards = 2, .accumulation = 1}, 0, {2 * quarter, 2}}}) {
+    run_ranks(2, [&](std::unique_ptr<Communicator> world) {
+      const CpuBackend cpu = make_cpu({.threads = 1});
+      ProcessMesh mesh(std::move(world), {1, want.s.replicas, want.s.shards, 1, 1, 1});
+      EngineOptions o = options(want.s);
+      o.noise_scale = true;
+      Engine engine(tiny(want.s.type, want.s.tied), o, {*cpu.device, *cpu.ops, mesh});
+      engine.commit();
+      engine.init_weights();
+      accumulate(engine, 0);
+      const double norm = engine.finish_step().micro_norm;
+      EXPECT_NEAR(norm * norm, want.norm_sq, 1e-5 * want.norm_sq) << want.s.name();
+      EXPECT_EQ(engine.micro_gradients().sequences, want.of.sequences) << want.s.name();
+      EXPECT_EQ(engine.micro_gradients().count, want.of.count) << want.s.name();
+    });
+  }
+}
+
 // Every rank judges by the same sums: with a window in which any loss stands out, all leave out the same steps.
 TEST(Ranks, SpikesAreSkippedByAllRanksAlike) {
   SpikeWindow window;

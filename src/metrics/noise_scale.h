@@ -1,0 +1,36 @@
+// Gradient noise scale B = tr(S) / |G|^2, with G the mean gradient and S the covariance of one token's: batches much
+// smaller than B learn as much per token, much larger ones as much per step. Estimated from the squared norms of the
+// mean gradients of a small and a large batch, each of the two quantities averaged over steps before the division.
+// [McCandlish et al. 2018, "An Empirical Model of Large-Batch Training", appendix A.1]
+#pragma once
+#include <cmath>
+#include <optional>
+
+namespace athanor {
+
+struct BatchGradient {
+  double tokens;
+  double norm_sq;  // of the mean gradient
+};
+
+class NoiseScale {
+ public:
+  void add(BatchGradient small, BatchGradient large) {
+    const double signal = (large.tokens * large.norm_sq - small.tokens * small.norm_sq) / (large.tokens - small.tokens);
+    const double noise = (small.norm_sq - large.norm_sq) / (1 / small.tokens - 1 / large.tokens);
+    if (!std::isfinite(signal) || !std::isfinite(noise)) return;
+    signal_ = kDecay * signal_ + (1 - kDecay) * signal;
+    noise_ = kDecay * noise_ + (1 - kDecay) * noise;
+  }
+  // In tokens. nullopt: no step yet, or either average is not positive, which happens in noise.
+  std::optional<double> tokens() const {
+    if (!(signal_ > 0 && noise_ > 0)) return std::nullopt;
+    return noise_ / signal_;
+  }
+
+ private:
+  static constexpr double kDecay = 0.99;
+  double signal_ = 0, noise_ = 0;  // both start at 0, so the ratio needs no correction
+};
+
+}  // namespace athanor
