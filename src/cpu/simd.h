@@ -13,13 +13,6 @@
 #else
 #define ATHANOR_CLONES
 #endif
-// Sanitized builds call what others inline, and compile no instruction set but the common one: instrumenting the
-// inlined whole of a kernel takes the compiler minutes.
-#if defined(ATHANOR_SANITIZED)
-#define ATHANOR_INLINE inline
-#else
-#define ATHANOR_INLINE __attribute__((always_inline)) inline
-#endif
 
 namespace athanor {
 

@@ -40,24 +40,25 @@ struct Random {
   }
 };
 
-// round_stochastic() of tensor/half.h by the upper half of the element's random bits, or by the lower; lanes in order.
+// By the upper half of the element's random bits, or by the lower; lanes in order.
 template <int L, bool kUpper>
 ATHANOR_INLINE Vec<L> round_stochastic(const Vec<L>& x, const uint32_t* random) {
   return simd::each_part<L>([&](int i) ATHANOR_INLINE_LAMBDA {
-    const Word<L> bits = simd::read<Word<L>>(random + i * L), u = (Word<L>)x.part[i];
-    const Word<L> noisy = (u + (kUpper ? bits >> 16 : bits & 0xffffu)) & 0xffff0000u;
-    return (u & 0x7f800000u) != 0x7f800000u ? (simd::Float<L>)noisy : x.part[i];
+    const Word<L> bits = simd::read<Word<L>>(random + i * L), random16 = kUpper ? bits >> 16 : bits & 0xffffu;
+    auto u = (Word<L>)x.part[i];
+    round_word(u, random16);
+    return (simd::Float<L>)u;
   });
 }
 
 // ---- how masters lie in memory: load and store f32 values
 
-// settled() of tensor/half.h.
 template <int L>
 ATHANOR_INLINE Vec<L> settled(const Vec<L>& x) {
   return simd::each_part<L>([&](int i) ATHANOR_INLINE_LAMBDA {
-    const Word<L> u = (Word<L>)x.part[i];
-    return (simd::Float<L>)(u + (Word<L>)((u & 0x1ffffu) == 0x8000u));  // a true lane is -1
+    auto u = (Word<L>)x.part[i];
+    settle_word(u);
+    return (simd::Float<L>)u;
   });
 }
 

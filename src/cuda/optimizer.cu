@@ -202,17 +202,16 @@ __device__ __forceinline__ void random_words(uint32_t (&bits)[4], uint64_t seed,
   }
 }
 
-// round_stochastic() of tensor/half.h by 16 random bits; the value stays an f32.
+// These as in tensor/half.h, of f32 values.
 __device__ __forceinline__ float round_stochastic(float x, uint32_t random16) {
-  const uint32_t bits = __float_as_uint(x);
-  if ((bits & 0x7f800000u) == 0x7f800000u) return x;
-  return __uint_as_float((bits + random16) & 0xffff0000u);
+  unsigned bits = __float_as_uint(x);
+  round_word(bits, random16);
+  return __uint_as_float(bits);
 }
-
-// settled() and joined() of tensor/half.h.
 __device__ __forceinline__ float settled(float x) {
-  const uint32_t bits = __float_as_uint(x);
-  return __uint_as_float(bits - ((bits & 0x1ffffu) == 0x8000u ? 1u : 0u));
+  unsigned bits = __float_as_uint(x);
+  settle_word(bits);
+  return __uint_as_float(bits);
 }
 __device__ __forceinline__ float joined(float rounding, float rest) {
   return __uint_as_float(__float_as_uint(rounding) + __float_as_uint(rest));
