@@ -152,7 +152,7 @@ class Bench {
   std::vector<std::byte> host_;
 };
 
-Config config_for(const Args& args, AttentionChoice attention, int64_t length) {
+Config config_for(const Args& args, CudaAttention attention, int64_t length) {
   Config config;
   config.device = device_of(args.device);
   config.attention = attention;
@@ -195,7 +195,7 @@ void add_cudnn(const Args& args, std::vector<Row>& rows) {
     const int64_t length = first->problem.length;
     const auto end = std::find_if(first, rows.end(), [&](const Row& r) { return r.problem.length != length; });
     try {
-      Machine machine(config_for(args, AttentionChoice::cudnn, length));
+      Machine machine(config_for(args, CudaAttention::cudnn, length));
       for (auto row = first; row != end; ++row) row->cudnn = measure(machine.backend(), row->problem, true);
     } catch (const Error& error) {
       for (auto row = first; row != end; ++row) row->cudnn = Side{error.what(), {}, {}};
@@ -224,7 +224,7 @@ Report measure(const Args& args) {
   const std::vector<Problem> problems = problems_of(args);
   bool gpu = false;
   {
-    Machine machine(config_for(args, AttentionChoice::builtin, problems.front().length));
+    Machine machine(config_for(args, CudaAttention::builtin, problems.front().length));
     report.device = machine.description();
     gpu = !machine.backend().device.unified();
     for (const Problem& p : problems) report.rows.push_back({p, measure(machine.backend(), p, false), {}});

@@ -5,6 +5,7 @@
 #include "base/version.h"
 #include "command/command.h"
 #include "command/float_names.h"
+#include "config/choices.h"
 #include "convert/hf_folder.h"
 #include "metrics/format.h"
 

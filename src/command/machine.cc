@@ -35,18 +35,6 @@ Network between_gpus() {
 }
 constexpr Network kBetweenCpus{.link_bytes = 5e9, .network_bytes = 1.25e9};
 
-CudaAttention to_cuda(AttentionChoice choice) {
-  switch (choice) {
-    case AttentionChoice::automatic:
-      return CudaAttention::automatic;
-    case AttentionChoice::builtin:
-      return CudaAttention::builtin;
-    case AttentionChoice::cudnn:
-      return CudaAttention::cudnn;
-  }
-  return CudaAttention::automatic;
-}
-
 // Whether the machine has a card of NVIDIA's, with a driver or without.
 bool has_nvidia_card() {
   std::error_code ignored;
@@ -158,7 +146,7 @@ void Machine::open_cpu(const Config& config, const Neighbours& here) {
 }
 
 void Machine::open_gpu(const Config& config, const RankInfo& ranks, const Neighbours& here) {
-  CudaOptions options{.attention = to_cuda(config.attention),
+  CudaOptions options{.attention = config.attention,
                       .tokens = config.reset_attention_mask ? 0 : config.seq_length,
                       .plan_folder = tuning_folder(config.tuning_cache)};
   std::string attention;  // of rank 0: all take the same, for they round differently

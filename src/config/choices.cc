@@ -1,4 +1,4 @@
-// Words of the enums; see choices.h. name_of gives the word of one value.
+// Words of the enums.
 #include "config/choices.h"
 
 #include "base/error.h"
@@ -15,14 +15,14 @@ constexpr std::string_view kOptimizers[] = {"adamw", "adam", "sgd", "lion", "muo
 constexpr std::string_view kGroupOptimizers[] = {"inherit", "adamw", "adam", "sgd", "lion", "muon", "normuon"};
 constexpr std::string_view kGroupRoles[] = {"any", "matrix", "embedding", "vector"};
 constexpr std::string_view kMuonScales[] = {"original", "match_rms", "spectral"};
-constexpr std::string_view kMuonPolynomials[] = {"quintic", "polar_express"};
-constexpr std::string_view kLrDecayStyles[] = {"constant",     "linear", "cosine",     "WSD",
-                                               "inverse_sqrt", "1cycle", "exponential"};
-constexpr std::string_view kWsdDecayStyles[] = {"linear", "cosine", "minus_sqrt", "exponential"};
-constexpr std::string_view kWeightDecayCourses[] = {"constant", "linear", "cosine"};
+constexpr std::string_view kMuonCoefficients[] = {"quintic", "polar_express"};
+constexpr std::string_view kDecayStyles[] = {"constant",     "linear", "cosine",     "WSD",
+                                             "inverse_sqrt", "1cycle", "exponential"};
+constexpr std::string_view kWsdDecays[] = {"linear", "cosine", "minus_sqrt", "exponential"};
+constexpr std::string_view kWeightDecayStyles[] = {"constant", "linear", "cosine"};
 constexpr std::string_view kPrecisions[] = {
     "fp32", "tf32", "bf16", "fp16", "fp8_tensorwise", "fp8_rowwise", "fp8_rowwise_gw_hp", "fp8_blockwise", "mxfp8"};
-constexpr std::string_view kFp8Formats[] = {"auto", "hybrid", "e4m3"};
+constexpr std::string_view kGradientCodes[] = {"auto", "hybrid", "e4m3"};
 constexpr std::string_view kMasterWeights[] = {"fp32", "split", "bf16"};
 constexpr std::string_view kMomentDtypes[] = {"fp32", "bf16"};
 constexpr std::string_view kTransport[] = {"tcp", "mpi"};
@@ -35,57 +35,37 @@ constexpr std::string_view kTokenDtypes[] = {"auto", "uint8", "uint16", "uint32"
 constexpr std::string_view kLogLevels[] = {"debug", "info", "warn", "error", "off"};
 constexpr std::string_view kRules[] = {"free", "notice", "refused"};
 
-template <class E>
-std::string_view word(ChoiceNames names, E value) {
-  CHECK(size_t(value) < names.size(), "no name for value ", int(value));
-  return names[size_t(value)];
-}
-
 }  // namespace
 
 ChoiceNames choice_names(ModelType) { return kModelTypes; }
 ChoiceNames choice_names(RopeType) { return kRopeTypes; }
 ChoiceNames choice_names(DeviceChoice) { return kDevices; }
 ChoiceNames choice_names(CpuGemm) { return kCpuGemms; }
-ChoiceNames choice_names(AttentionChoice) { return kAttentions; }
-ChoiceNames choice_names(OptimizerChoice) { return kOptimizers; }
-ChoiceNames choice_names(GroupOptimizer) { return kGroupOptimizers; }
-ChoiceNames choice_names(GroupRole) { return kGroupRoles; }
-ChoiceNames choice_names(MuonScaleRule) { return kMuonScales; }
-ChoiceNames choice_names(MuonPolynomial) { return kMuonPolynomials; }
-ChoiceNames choice_names(LrDecayStyle) { return kLrDecayStyles; }
-ChoiceNames choice_names(WsdDecayStyle) { return kWsdDecayStyles; }
-ChoiceNames choice_names(WeightDecayCourse) { return kWeightDecayCourses; }
+ChoiceNames choice_names(CudaAttention) { return kAttentions; }
+ChoiceNames choice_names(RuleName) { return kOptimizers; }
+ChoiceNames choice_names(std::optional<RuleName>) { return kGroupOptimizers; }
+ChoiceNames choice_names(std::optional<Role>) { return kGroupRoles; }
+ChoiceNames choice_names(MuonScale) { return kMuonScales; }
+ChoiceNames choice_names(MuonCoefficients) { return kMuonCoefficients; }
+ChoiceNames choice_names(DecayStyle) { return kDecayStyles; }
+ChoiceNames choice_names(WsdDecay) { return kWsdDecays; }
+ChoiceNames choice_names(WeightDecayStyle) { return kWeightDecayStyles; }
 ChoiceNames choice_names(Precision) { return kPrecisions; }
-ChoiceNames choice_names(Fp8Format) { return kFp8Formats; }
+ChoiceNames choice_names(GradientCodes) { return kGradientCodes; }
 ChoiceNames choice_names(MasterWeights) { return kMasterWeights; }
 ChoiceNames choice_names(Transport) { return kTransport; }
 ChoiceNames choice_names(MomentDtype) { return kMomentDtypes; }
 ChoiceNames choice_names(AsyncSave) { return kAsyncSave; }
 ChoiceNames choice_names(DeterministicReduction) { return kDeterministicReduction; }
 ChoiceNames choice_names(RecomputeGranularity) { return kRecompute; }
-ChoiceNames choice_names(ProgressMode) { return kProgress; }
+ChoiceNames choice_names(Progress) { return kProgress; }
 ChoiceNames choice_names(TokenDtype) { return kTokenDtypes; }
+ChoiceNames choice_names(OnResume) { return kRules; }
 ChoiceNames log::choice_names(Level) { return kLogLevels; }
 
-std::string_view name_of(ModelType v) { return word(choice_names(v), v); }
-std::string_view name_of(RopeType v) { return word(choice_names(v), v); }
-std::string_view name_of(DeviceChoice v) { return word(choice_names(v), v); }
-std::string_view name_of(OptimizerChoice v) { return word(choice_names(v), v); }
-std::string_view name_of(GroupOptimizer v) { return word(choice_names(v), v); }
-std::string_view name_of(GroupRole v) { return word(choice_names(v), v); }
-std::string_view name_of(MuonScaleRule v) { return word(choice_names(v), v); }
-std::string_view name_of(LrDecayStyle v) { return word(choice_names(v), v); }
-std::string_view name_of(WsdDecayStyle v) { return word(choice_names(v), v); }
-std::string_view name_of(WeightDecayCourse v) { return word(choice_names(v), v); }
-std::string_view name_of(Precision v) { return word(choice_names(v), v); }
-std::string_view name_of(MasterWeights v) { return word(choice_names(v), v); }
-std::string_view name_of(Transport v) { return word(choice_names(v), v); }
-std::string_view name_of(AsyncSave v) { return word(choice_names(v), v); }
-std::string_view name_of(DeterministicReduction v) { return word(choice_names(v), v); }
-std::string_view name_of(RecomputeGranularity v) { return word(choice_names(v), v); }
-std::string_view name_of(ProgressMode v) { return word(choice_names(v), v); }
-std::string_view name_of(TokenDtype v) { return word(choice_names(v), v); }
-std::string_view name_of(OnResume v) { return word(kRules, v); }
+std::string_view word_of(ChoiceNames names, int value) {
+  CHECK(size_t(value) < names.size(), "no name for value ", value);
+  return names[size_t(value)];
+}
 
 }  // namespace athanor

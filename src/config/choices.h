@@ -1,11 +1,37 @@
-// The words of every enum of the configuration, in the order of the enumerators.
+// The enums of a configuration and their words, in the order of the enumerators.
 #pragma once
+#include <optional>
 #include <span>
 #include <string_view>
 
-#include "config/config.h"
+#include "base/choices.h"
+#include "base/log.h"
+#include "config/model_config.h"
 
 namespace athanor {
+
+enum class DeviceChoice { automatic, cpu, cuda };
+enum class CpuGemm { builtin, onednn };
+enum class Precision {
+  fp32,
+  tf32,
+  bf16,
+  fp16,
+  fp8_tensorwise,  // these: linear layers in 8 bits, all else as with bf16
+  fp8_rowwise,
+  fp8_rowwise_gw_hp,
+  fp8_blockwise,
+  mxfp8
+};
+constexpr bool eight_bits(Precision p) { return p >= Precision::fp8_tensorwise; }
+enum class MasterWeights { fp32, split, bf16 };
+enum class MomentDtype { fp32, bf16 };
+enum class Transport { tcp, mpi };
+enum class AsyncSave { automatic, on, off };
+enum class DeterministicReduction { fixed_order, rank_invariant };
+enum class TokenDtype { automatic, uint8, uint16, uint32, uint64, int8, int16, int32, int64 };
+// What may happen to a key when a run goes on from a checkpoint with another value.
+enum class OnResume { free, notice, refused };
 
 using ChoiceNames = std::span<const std::string_view>;
 
@@ -13,28 +39,34 @@ ChoiceNames choice_names(ModelType);
 ChoiceNames choice_names(RopeType);
 ChoiceNames choice_names(DeviceChoice);
 ChoiceNames choice_names(CpuGemm);
-ChoiceNames choice_names(AttentionChoice);
-ChoiceNames choice_names(OptimizerChoice);
-ChoiceNames choice_names(GroupOptimizer);
-ChoiceNames choice_names(GroupRole);
-ChoiceNames choice_names(MuonScaleRule);
-ChoiceNames choice_names(MuonPolynomial);
-ChoiceNames choice_names(LrDecayStyle);
-ChoiceNames choice_names(WsdDecayStyle);
-ChoiceNames choice_names(WeightDecayCourse);
+ChoiceNames choice_names(CudaAttention);
+ChoiceNames choice_names(RuleName);
+ChoiceNames choice_names(std::optional<RuleName>);
+ChoiceNames choice_names(std::optional<Role>);
+ChoiceNames choice_names(MuonScale);
+ChoiceNames choice_names(MuonCoefficients);
+ChoiceNames choice_names(DecayStyle);
+ChoiceNames choice_names(WsdDecay);
+ChoiceNames choice_names(WeightDecayStyle);
 ChoiceNames choice_names(Precision);
-ChoiceNames choice_names(Fp8Format);
+ChoiceNames choice_names(GradientCodes);
 ChoiceNames choice_names(MasterWeights);
 ChoiceNames choice_names(MomentDtype);
 ChoiceNames choice_names(DeterministicReduction);
 ChoiceNames choice_names(Transport);
 ChoiceNames choice_names(AsyncSave);
 ChoiceNames choice_names(RecomputeGranularity);
-ChoiceNames choice_names(ProgressMode);
+ChoiceNames choice_names(Progress);
 ChoiceNames choice_names(TokenDtype);
 ChoiceNames choice_names(OnResume);
 namespace log {
-ChoiceNames choice_names(Level);  // beside its enum, where lookup by argument finds it
+ChoiceNames choice_names(Level);  // where lookup by argument finds it
 }
+
+// The word of a value.
+std::string_view word_of(ChoiceNames names, int value);
+template <class E>
+requires requires(E value) { choice_names(value); }
+std::string_view name_of(E value) { return word_of(choice_names(value), int(value)); }
 
 }  // namespace athanor

@@ -2,48 +2,17 @@
 // rules of all members live in the table of config_fields.cc. Nothing here opens data or looks at the machine.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/log.h"
+#include "config/choices.h"
 #include "config/model_config.h"
 
 namespace athanor {
-
-enum class DeviceChoice { automatic, cpu, cuda };
-enum class CpuGemm { builtin, onednn };
-enum class AttentionChoice { automatic, builtin, cudnn };
-enum class OptimizerChoice { adamw, adam, sgd, lion, muon, normuon };
-enum class GroupOptimizer { inherit, adamw, adam, sgd, lion, muon, normuon };
-enum class GroupRole { any, matrix, embedding, vector };
-enum class MuonScaleRule { original, match_rms, spectral };
-enum class MuonPolynomial { quintic, polar_express };
-enum class LrDecayStyle { constant, linear, cosine, wsd, inverse_sqrt, one_cycle, exponential };
-enum class WsdDecayStyle { linear, cosine, minus_sqrt, exponential };
-enum class WeightDecayCourse { constant, linear, cosine };
-enum class Precision {
-  fp32,
-  tf32,
-  bf16,
-  fp16,
-  fp8_tensorwise,  // these: linear layers in 8 bits, all else as with bf16
-  fp8_rowwise,
-  fp8_rowwise_gw_hp,
-  fp8_blockwise,
-  mxfp8
-};
-constexpr bool eight_bits(Precision p) { return p >= Precision::fp8_tensorwise; }
-enum class Fp8Format { automatic, hybrid, e4m3 };
-enum class MasterWeights { fp32, split, bf16 };
-enum class MomentDtype { fp32, bf16 };
-enum class Transport { tcp, mpi };
-enum class AsyncSave { automatic, on, off };
-enum class DeterministicReduction { fixed_order, rank_invariant };
-enum class RecomputeGranularity { none, selective, full };
-enum class ProgressMode { automatic, on, off };
-enum class TokenDtype { automatic, uint8, uint16, uint32, uint64, int8, int16, int32, int64 };
 
 // One entry of train_data or valid_data: files that are read as one stream.
 struct DataSource {
@@ -55,8 +24,8 @@ struct DataSource {
 // One entry of param_groups. What is not given is the run's own.
 struct ParamGroupConfig {
   std::string match = "*";  // of names in files: * and ?
-  GroupRole role = GroupRole::any;
-  GroupOptimizer optimizer = GroupOptimizer::inherit;
+  std::optional<Role> role;
+  std::optional<RuleName> optimizer;
   double lr_factor = 1.0;
   double weight_decay = -1.0;  // these: below 0 = not given
   double beta1 = -1.0, beta2 = -1.0, eps = -1.0, momentum = -1.0;
@@ -65,7 +34,7 @@ struct ParamGroupConfig {
 };
 // What the groups behind those of a configuration follow from.
 struct GroupDefaults {
-  OptimizerChoice optimizer = OptimizerChoice::adamw;
+  RuleName optimizer = RuleName::adamw;
   ModelType model = ModelType::gpt2;
   double mup_width = 1, weight_decay = 0;  // with a width of 1, the others have no part in it
 };
@@ -91,7 +60,7 @@ struct Config {
   int64_t threads = 0;  // 0 = all cores this process may use
   CpuGemm cpu_gemm = CpuGemm::builtin;
   bool cuda_graph = true;
-  AttentionChoice attention = AttentionChoice::automatic;
+  CudaAttention attention = CudaAttention::automatic;
   double gemm_search_seconds = 10;
   std::string tuning_cache = "auto";  // folder; "auto" = ~/.cache/athanor, "none"
   log::Level log_level = log::Level::info;
@@ -104,14 +73,14 @@ struct Config {
   int64_t gradient_accumulation_steps = 0;  // 0 = not checked
   int64_t seq_length = 0;                   // tokens; after validate() never 0
   // optimizer
-  OptimizerChoice optimizer = OptimizerChoice::adamw;
+  RuleName optimizer = RuleName::adamw;
   double learning_rate = 0.0;
   double min_lr = -1.0;  // -1 until validate(): 10 % of learning_rate; with 1cycle lr_warmup_init / 1e4
-  LrDecayStyle lr_decay_style = LrDecayStyle::cosine;
+  DecayStyle lr_decay_style = DecayStyle::cosine;
   int64_t lr_warmup_iters = 0;   // with 1cycle 0 until validate(): 30 % of lr_decay_iters
   double lr_warmup_init = -1.0;  // -1 until validate(): 0; with 1cycle learning_rate / 25
   int64_t lr_decay_iters = 0;    // 0 until validate(): train_iters
-  WsdDecayStyle lr_wsd_decay_style = WsdDecayStyle::minus_sqrt;
+  WsdDecay lr_wsd_decay_style = WsdDecay::minus_sqrt;
   int64_t lr_wsd_decay_iters = 0;  // last part of lr_decay_iters; with WSD 0 until validate(): a tenth of it
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.95;
@@ -126,12 +95,12 @@ struct Config {
   double lion_beta2 = 0.99;
   double muon_momentum = 0.95;
   bool muon_nesterov = true;
-  MuonScaleRule muon_scale = MuonScaleRule::match_rms;
-  MuonPolynomial muon_coefficients = MuonPolynomial::quintic;
+  MuonScale muon_scale = MuonScale::match_rms;
+  MuonCoefficients muon_coefficients = MuonCoefficients::quintic;
   double normuon_beta2 = 0.95;
   int64_t mup_base_width = 0;  // 0 = off
   std::vector<ParamGroupConfig> param_groups = default_param_groups({});
-  WeightDecayCourse weight_decay_style = WeightDecayCourse::constant;
+  WeightDecayStyle weight_decay_style = WeightDecayStyle::constant;
   double end_weight_decay = -1.0;  // -1 until validate(): weight_decay
   double z_loss = 0.0;
   double clip_grad = 1.0;          // largest global gradient norm; 0 = off
@@ -141,7 +110,7 @@ struct Config {
   bool rollback = false;
   // precision
   Precision precision = Precision::bf16;
-  Fp8Format fp8_format = Fp8Format::automatic;
+  GradientCodes fp8_format = GradientCodes::automatic;
   bool fp8_power_of_two_scales = false;
   std::vector<std::string> fp8_exclude = {};  // patterns of names in files
   int64_t fp8_min_size = 0;
@@ -199,27 +168,10 @@ struct Config {
   bool log_noise_scale = false;
   bool tensorboard = true;
   bool log_jsonl = true;
-  ProgressMode progress = ProgressMode::automatic;
+  Progress progress = Progress::automatic;
   double peak_tflops = 0.0;  // of the device, for MFU; 0 = known or measured
   std::string profile;       // path of a Chrome trace of all ops; "" = off
 };
-
-std::string_view name_of(DeviceChoice);
-std::string_view name_of(OptimizerChoice);
-std::string_view name_of(GroupOptimizer);
-std::string_view name_of(GroupRole);
-std::string_view name_of(MuonScaleRule);
-std::string_view name_of(LrDecayStyle);
-std::string_view name_of(WsdDecayStyle);
-std::string_view name_of(WeightDecayCourse);
-std::string_view name_of(Precision);
-std::string_view name_of(MasterWeights);
-std::string_view name_of(DeterministicReduction);
-std::string_view name_of(Transport);
-std::string_view name_of(AsyncSave);
-std::string_view name_of(RecomputeGranularity);
-std::string_view name_of(ProgressMode);
-std::string_view name_of(TokenDtype);
 
 // All of these throw Error(..., Exit::usage) naming file, line and key. Overrides are "a.b=value": value is JSON, or
 // else a string; they win over the file. Aliases and other remarks are appended to `notices` if it is given. path "-"
@@ -255,10 +207,6 @@ std::string dump_resolved(const Config&);
 std::string json_schema();
 std::string defaults();          // a JSON object of all defaults; null where a value must be given
 std::string config_reference();  // configs/README.md
-
-// What may happen to a key when a run goes on from a checkpoint with another value.
-enum class OnResume { free, notice, refused };
-std::string_view name_of(OnResume);
 
 struct ConfigChange {
   std::string key;

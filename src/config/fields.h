@@ -95,14 +95,31 @@ Field<T> option(std::string_view key, V T::*member, OnResume rule, std::string_v
 }
 template <class T, class E>
 T owner_of(E T::*);
+// The number of a value's name; the first name of an optional value stands for none.
+template <class E>
+int name_number(E value) {
+  return int(value);
+}
+template <class E>
+int name_number(std::optional<E> value) {
+  return value ? int(*value) + 1 : 0;
+}
+template <class E>
+void set_by_number(E& value, int number) {
+  value = E(number);
+}
+template <class E>
+void set_by_number(std::optional<E>& value, int number) {
+  value = number > 0 ? std::optional(E(number - 1)) : std::nullopt;
+}
 template <auto M>
 auto choice(std::string_view key, OnResume rule, std::string_view help) {
   using T = decltype(owner_of(M));
   using E = std::remove_cvref_t<decltype(std::declval<T>().*M)>;
   Field<T> field{};
   field.key = key, field.rule = rule, field.help = help;
-  field.member =
-      Choice<T>{choice_names(E{}), [](const T& t) { return int(t.*M); }, [](T& t, int value) { t.*M = E(value); }};
+  field.member = Choice<T>{choice_names(E{}), [](const T& t) { return name_number(t.*M); },
+                           [](T& t, int number) { set_by_number(t.*M, number); }};
   return field;
 }
 template <class T>

@@ -52,9 +52,6 @@ struct ModelConfig {
   int64_t eos_token_id = -1;         // -1 = none
 };
 
-std::string_view name_of(ModelType);
-std::string_view name_of(RopeType);
-
 // An empty shape with the family's own values set: attention_bias, qk_norm, tie_word_embeddings.
 ModelConfig model_defaults(ModelType);
 

@@ -10,9 +10,9 @@
 namespace athanor {
 namespace {
 
-bool updates_by(const Config& c, OptimizerChoice optimizer, GroupOptimizer group) {
+bool updates_by(const Config& c, RuleName optimizer) {
   return c.optimizer == optimizer || std::any_of(c.param_groups.begin(), c.param_groups.end(),
-                                                 [&](const ParamGroupConfig& g) { return g.optimizer == group; });
+                                                 [&](const ParamGroupConfig& g) { return g.optimizer == optimizer; });
 }
 
 // Tells of keys that differ from their defaults.
@@ -43,14 +43,14 @@ std::vector<std::string> keys_without_effect(const Config& c) {
   unused.key("hysteresis", &Config::hysteresis, dynamic, of_scale);
   unused.key("min_loss_scale", &Config::min_loss_scale, dynamic, of_scale);
 
-  const bool sgd = updates_by(c, OptimizerChoice::sgd, GroupOptimizer::sgd);
+  const bool sgd = updates_by(c, RuleName::sgd);
   unused.key("sgd_momentum", &Config::sgd_momentum, sgd, "optimizer sgd");
   unused.key("sgd_nesterov", &Config::sgd_nesterov, sgd, "optimizer sgd");
-  const bool lion = updates_by(c, OptimizerChoice::lion, GroupOptimizer::lion);
+  const bool lion = updates_by(c, RuleName::lion);
   unused.key("lion_beta1", &Config::lion_beta1, lion, "optimizer lion");
   unused.key("lion_beta2", &Config::lion_beta2, lion, "optimizer lion");
-  const bool normuon = updates_by(c, OptimizerChoice::normuon, GroupOptimizer::normuon);
-  const bool muon = normuon || updates_by(c, OptimizerChoice::muon, GroupOptimizer::muon);
+  const bool normuon = updates_by(c, RuleName::normuon);
+  const bool muon = normuon || updates_by(c, RuleName::muon);
   unused.key("muon_momentum", &Config::muon_momentum, muon, "optimizer muon or normuon");
   unused.key("muon_nesterov", &Config::muon_nesterov, muon, "optimizer muon or normuon");
   unused.key("muon_scale", &Config::muon_scale, muon, "optimizer muon or normuon");
@@ -60,9 +60,9 @@ std::vector<std::string> keys_without_effect(const Config& c) {
                                                         [](const ParamGroupConfig& g) { return g.weight_decay > 0; });
   unused.key("cautious_weight_decay", &Config::cautious_weight_decay, decays, "a weight_decay above 0");
 
-  const bool wsd = c.lr_decay_style == LrDecayStyle::wsd;
+  const bool wsd = c.lr_decay_style == DecayStyle::wsd;
   unused.key("lr_wsd_decay_style", &Config::lr_wsd_decay_style, wsd, "lr_decay_style WSD");
-  const bool momentum_moves = c.momentum_warmup_iters > 0 || c.lr_decay_style == LrDecayStyle::one_cycle;
+  const bool momentum_moves = c.momentum_warmup_iters > 0 || c.lr_decay_style == DecayStyle::one_cycle;
   unused.key("low_momentum", &Config::low_momentum, momentum_moves, "momentum_warmup_iters or lr_decay_style 1cycle");
   unused.key("max_spikes_in_row", &Config::max_spikes_in_row, c.spike_deviations > 0, "spike_deviations above 0");
   return std::move(unused.remarks);

@@ -70,7 +70,7 @@ void resolve_length(Config& c) {
 
 void resolve_schedule(Config& c) {
   require(c.learning_rate > 0.0, "learning_rate: expected more than 0, got ", c.learning_rate);
-  const bool cycle = c.lr_decay_style == LrDecayStyle::one_cycle;
+  const bool cycle = c.lr_decay_style == DecayStyle::one_cycle;
   constexpr double kCycleStart = 25, kCycleEnd = 1e4;  // torch's OneCycleLR: div_factor, final_div_factor
   if (c.lr_warmup_init < 0.0) c.lr_warmup_init = cycle ? c.learning_rate / kCycleStart : 0.0;
   require(c.lr_warmup_init <= c.learning_rate, "lr_warmup_init: ", c.lr_warmup_init, " is more than learning_rate ",
@@ -82,13 +82,13 @@ void resolve_schedule(Config& c) {
     c.lr_warmup_iters = div_ceil<int64_t>(3 * c.lr_decay_iters, 10);  // its pct_start
   require(c.lr_warmup_iters <= c.lr_decay_iters, "lr_warmup_iters: ", c.lr_warmup_iters,
           " are more than the lr_decay_iters ", c.lr_decay_iters, " (by default train_iters) that contain them");
-  if (c.lr_decay_style == LrDecayStyle::exponential) {
+  if (c.lr_decay_style == DecayStyle::exponential) {
     require(c.lr_warmup_init > 0.0, "lr_warmup_init: expected more than 0 for lr_decay_style exponential, got 0");
     require(c.lr_warmup_iters == 0, "lr_warmup_iters: ", c.lr_warmup_iters,
             " has no meaning with lr_decay_style exponential");
   }
   const int64_t after_warmup = c.lr_decay_iters - c.lr_warmup_iters;
-  if (c.lr_decay_style != LrDecayStyle::wsd) {
+  if (c.lr_decay_style != DecayStyle::wsd) {
     require(c.lr_wsd_decay_iters == 0, "lr_wsd_decay_iters: ", c.lr_wsd_decay_iters,
             " has a meaning only with lr_decay_style WSD, not ", name_of(c.lr_decay_style));
     return;
@@ -105,10 +105,10 @@ void resolve_mup(Config& c) {
   c.model.mup_width = 1;
   if (c.mup_base_width == 0) return;
   c.model.mup_width = double(c.model.hidden_size) / double(c.mup_base_width);
-  const bool muon = c.optimizer == OptimizerChoice::muon;
-  require(muon || c.optimizer == OptimizerChoice::adamw || c.optimizer == OptimizerChoice::lion,
+  const bool muon = c.optimizer == RuleName::muon;
+  require(muon || c.optimizer == RuleName::adamw || c.optimizer == RuleName::lion,
           "mup_base_width: there are rules for the optimizers adamw, lion and muon, not for ", name_of(c.optimizer));
-  require(!muon || c.muon_scale == MuonScaleRule::spectral, "mup_base_width: muon_scale ", name_of(c.muon_scale),
+  require(!muon || c.muon_scale == MuonScale::spectral, "mup_base_width: muon_scale ", name_of(c.muon_scale),
           " makes steps that depend on the width; expected spectral");
 }
 
@@ -127,25 +127,24 @@ void resolve_groups(Config& c) {
 // Coupled decay is a part of the gradient: its direction is not known before the decay.
 void validate_cautious(const Config& c) {
   if (!c.cautious_weight_decay) return;
-  require(c.optimizer != OptimizerChoice::adam && c.optimizer != OptimizerChoice::sgd,
-          "cautious_weight_decay: optimizer ", name_of(c.optimizer),
-          " adds the decay to the gradient, expected one with decoupled decay, such as adamw");
+  require(c.optimizer != RuleName::adam && c.optimizer != RuleName::sgd, "cautious_weight_decay: optimizer ",
+          name_of(c.optimizer), " adds the decay to the gradient, expected one with decoupled decay, such as adamw");
   for (size_t g = 0; g < c.param_groups.size(); ++g) {
-    const GroupOptimizer rule = c.param_groups[g].optimizer;
-    require(rule != GroupOptimizer::adam && rule != GroupOptimizer::sgd, "cautious_weight_decay: optimizer ",
-            name_of(rule), " of param_groups[", g,
+    const RuleName rule = c.param_groups[g].optimizer.value_or(c.optimizer);
+    require(rule != RuleName::adam && rule != RuleName::sgd, "cautious_weight_decay: optimizer ", name_of(rule),
+            " of param_groups[", g,
             "] adds the decay to the gradient, expected one with decoupled decay, such as adamw");
   }
 }
 
 void resolve_other_courses(Config& c) {
-  const bool cycle = c.lr_decay_style == LrDecayStyle::one_cycle;
+  const bool cycle = c.lr_decay_style == DecayStyle::one_cycle;
   require(!cycle || c.momentum_warmup_iters == 0, "momentum_warmup_iters: ", c.momentum_warmup_iters,
           " has no meaning with lr_decay_style 1cycle, which sets the momentum itself");
   require((!cycle && c.momentum_warmup_iters == 0) || c.low_momentum <= c.adam_beta1, "low_momentum: ", c.low_momentum,
           " is more than adam_beta1 ", c.adam_beta1);
   if (c.end_weight_decay < 0.0) c.end_weight_decay = c.weight_decay;
-  if (c.weight_decay_style == WeightDecayCourse::constant) {
+  if (c.weight_decay_style == WeightDecayStyle::constant) {
     require(c.end_weight_decay == c.weight_decay, "end_weight_decay: ", c.end_weight_decay,
             " has a meaning only with weight_decay_style linear or cosine");
     return;
@@ -166,7 +165,7 @@ void validate_precision(const Config& c) {
     require(is_default || eight_bits(c.precision), key,
             ": has a meaning only with a precision of 8 bits (fp8_tensorwise, ..., mxfp8), not ", name_of(c.precision));
   };
-  only_with_eight_bits(c.fp8_format == Fp8Format::automatic, "fp8_format");
+  only_with_eight_bits(c.fp8_format == GradientCodes::automatic, "fp8_format");
   only_with_eight_bits(!c.fp8_power_of_two_scales, "fp8_power_of_two_scales");
   only_with_eight_bits(c.fp8_exclude.empty(), "fp8_exclude");
   only_with_eight_bits(c.fp8_min_size == 0, "fp8_min_size");
@@ -238,8 +237,8 @@ void validate_run(const Config& c) {
 }  // namespace
 
 std::vector<ParamGroupConfig> default_param_groups(const GroupDefaults& of) {
-  const bool muon = of.optimizer == OptimizerChoice::muon || of.optimizer == OptimizerChoice::normuon;
-  const GroupOptimizer rest = muon ? GroupOptimizer::adamw : GroupOptimizer::inherit;
+  const bool muon = of.optimizer == RuleName::muon || of.optimizer == RuleName::normuon;
+  const auto rest = muon ? std::optional(RuleName::adamw) : std::nullopt;
   std::vector<ParamGroupConfig> groups;
   if (of.mup_width != 1) {
     groups.push_back({.match = of.model == ModelType::gpt2 ? "transformer.ln_f.*" : "model.norm.*",
@@ -248,10 +247,10 @@ std::vector<ParamGroupConfig> default_param_groups(const GroupDefaults& of) {
                       .weight_decay = 0.0});
     if (!muon)  // what decays a weight is rate times decay, and stays what it is
       groups.push_back(
-          {.role = GroupRole::matrix, .lr_factor = 1 / of.mup_width, .weight_decay = of.weight_decay * of.mup_width});
+          {.role = Role::matrix, .lr_factor = 1 / of.mup_width, .weight_decay = of.weight_decay * of.mup_width});
   }
-  if (muon) groups.push_back({.role = GroupRole::embedding, .optimizer = rest});
-  groups.push_back({.role = GroupRole::vector, .optimizer = rest, .weight_decay = 0.0});
+  if (muon) groups.push_back({.role = Role::embedding, .optimizer = rest});
+  groups.push_back({.role = Role::vector, .optimizer = rest, .weight_decay = 0.0});
   return groups;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "config/choices.h"
 #include "convert/floats.h"
 #include "model/model.h"
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/choices.h"
 #include "comm/communicator.h"
 #include "device/device.h"
 #include "device/profiler.h"
@@ -13,8 +14,6 @@
 #include "ops/ops.h"
 #include "ops/tuning.h"
 namespace athanor {
-
-enum class CudaAttention : uint8_t { automatic, builtin, cudnn };
 
 struct CudaOptions {
   int index = 0;  // CUDA's index among the visible GPUs

@@ -7,13 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "base/choices.h"
+
 namespace athanor {
 
-enum class Progress {
-  automatic,  // on a terminal, unless NO_COLOR or CI is set or TERM is "dumb"
-  on,         // always
-  off,
-};
 bool wants_bar(Progress, int fd);
 
 struct BarState {

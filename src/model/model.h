@@ -3,6 +3,7 @@
 #pragma once
 #include <memory>
 
+#include "base/choices.h"
 #include "config/model_config.h"
 #include "nn/layers.h"
 
@@ -60,7 +61,8 @@ std::unique_ptr<Model> make_model(const ModelConfig&);
 
 // How much of the activations is kept for backward.
 struct Recompute {
-  enum class Granularity : uint8_t { none, selective, full } granularity = Granularity::none;
+  using Granularity = RecomputeGranularity;
+  Granularity granularity = Granularity::none;
   int64_t every = 1;  // full: every k-th block is recomputed whole, of the others what selective recomputes
   bool operator==(const Recompute&) const = default;
 };

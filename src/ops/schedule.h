@@ -16,13 +16,10 @@
 #include <cstdint>
 #include <numbers>
 
+#include "base/choices.h"
 #include "base/host_device.h"
 
 namespace athanor {
-
-enum class DecayStyle : uint8_t { constant, linear, cosine, wsd, inverse_sqrt, one_cycle, exponential };
-enum class WsdDecay : uint8_t { linear, cosine, minus_sqrt, exponential };
-enum class WeightDecayStyle : uint8_t { constant, linear, cosine };
 
 struct Schedule {
   DecayStyle style = DecayStyle::constant;

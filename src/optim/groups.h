@@ -9,12 +9,8 @@
 
 namespace athanor {
 
-enum class RuleName : uint8_t { adamw, adam, sgd, lion, muon, normuon };
 constexpr const char* kRuleNames[] = {"adamw", "adam", "sgd", "lion", "muon", "normuon"};
 constexpr bool takes_matrices(RuleName rule) { return rule == RuleName::muon || rule == RuleName::normuon; }
-
-enum class MuonScale : uint8_t { original, match_rms, spectral };
-enum class MuonCoefficients : uint8_t { quintic, polar_express };
 
 // A group's update rule with all its hyperparameters.
 struct RuleOptions {

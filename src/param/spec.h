@@ -3,12 +3,10 @@
 #include <string>
 #include <vector>
 
+#include "base/choices.h"
 #include "tensor/tensor.h"
 
 namespace athanor {
-
-// Optimizers choose by role: vectors (norm weights, biases) are not decayed.
-enum class Role : uint8_t { matrix, embedding, vector };
 
 // A contiguous range of a parameter that is one tensor of a Hugging Face file. Elements outside every slice (vocabulary
 // padding) are zero, stay zero and are not saved.

@@ -4,6 +4,7 @@
 #include <array>
 #include <string_view>
 
+#include "base/choices.h"
 #include "ops/quantize.h"
 
 namespace athanor {
@@ -33,9 +34,6 @@ struct Recipe {
   OperandRule rule(Operand operand) const { return linear[size_t(operand)]; }
   bool eight_bits() const { return rule(Operand::forward_x).scaling != Scaling::none; }
 };
-
-// The codes of gradients: as the recipe has them, E5M2 or E4M3.
-enum class GradientCodes : uint8_t { automatic, e5m2, e4m3 };
 
 // name: a word of `precision`.
 Recipe make_recipe(std::string_view name, DType master, GradientCodes gradients = GradientCodes::automatic);

@@ -14,66 +14,7 @@
 namespace athanor {
 namespace {
 
-DecayStyle to_style(LrDecayStyle s) {
-  switch (s) {
-    case LrDecayStyle::constant:
-      return DecayStyle::constant;
-    case LrDecayStyle::linear:
-      return DecayStyle::linear;
-    case LrDecayStyle::cosine:
-      return DecayStyle::cosine;
-    case LrDecayStyle::wsd:
-      return DecayStyle::wsd;
-    case LrDecayStyle::inverse_sqrt:
-      return DecayStyle::inverse_sqrt;
-    case LrDecayStyle::one_cycle:
-      return DecayStyle::one_cycle;
-    case LrDecayStyle::exponential:
-      return DecayStyle::exponential;
-  }
-  return DecayStyle::constant;
-}
-
-WsdDecay to_wsd(WsdDecayStyle s) {
-  switch (s) {
-    case WsdDecayStyle::linear:
-      return WsdDecay::linear;
-    case WsdDecayStyle::cosine:
-      return WsdDecay::cosine;
-    case WsdDecayStyle::minus_sqrt:
-      return WsdDecay::minus_sqrt;
-    case WsdDecayStyle::exponential:
-      return WsdDecay::exponential;
-  }
-  return WsdDecay::linear;
-}
-
-WeightDecayStyle to_style(WeightDecayCourse course) {
-  switch (course) {
-    case WeightDecayCourse::constant:
-      return WeightDecayStyle::constant;
-    case WeightDecayCourse::linear:
-      return WeightDecayStyle::linear;
-    case WeightDecayCourse::cosine:
-      return WeightDecayStyle::cosine;
-  }
-  return WeightDecayStyle::constant;
-}
-
-Recompute to_recompute(const Config& c) {
-  using G = Recompute::Granularity;
-  switch (c.recompute_granularity) {
-    case RecomputeGranularity::none:
-      return {G::none, 1};
-    case RecomputeGranularity::selective:
-      return {G::selective, 1};
-    case RecomputeGranularity::full:
-      return {G::full, c.recompute_num_layers};
-  }
-  return {};
-}
-
-// dtype of masters in Recipe.
+// Of masters, as Recipe has them.
 DType to_dtype(MasterWeights m) {
   switch (m) {
     case MasterWeights::fp32:
@@ -91,24 +32,22 @@ DType to_dtype(MomentDtype m) { return m == MomentDtype::bf16 ? DType::bf16 : DT
 std::optional<double> if_given(double x) { return x < 0 ? std::nullopt : std::optional(x); }
 
 ParamGroup to_group(const ParamGroupConfig& g) {
-  ParamGroup group{.match = g.match,
-                   .lr_factor = g.lr_factor,
-                   .weight_decay = if_given(g.weight_decay),
-                   .beta1 = if_given(g.beta1),
-                   .beta2 = if_given(g.beta2),
-                   .eps = if_given(g.eps),
-                   .momentum = if_given(g.momentum),
-                   .frozen = g.frozen};
-  // same order in both enums, after the value for "not given"
-  if (g.role != GroupRole::any) group.role = Role(int(g.role) - 1);
-  if (g.optimizer != GroupOptimizer::inherit) group.rule = RuleName(int(g.optimizer) - 1);
-  return group;
+  return {.match = g.match,
+          .role = g.role,
+          .rule = g.optimizer,
+          .lr_factor = g.lr_factor,
+          .weight_decay = if_given(g.weight_decay),
+          .beta1 = if_given(g.beta1),
+          .beta2 = if_given(g.beta2),
+          .eps = if_given(g.eps),
+          .momentum = if_given(g.momentum),
+          .frozen = g.frozen};
 }
 
 }  // namespace
 
 OptimizerOptions optimizer_options(const Config& c) {
-  OptimizerOptions o{.rule = RuleName(int(c.optimizer)),
+  OptimizerOptions o{.rule = c.optimizer,
                      .beta1 = c.adam_beta1,
                      .beta2 = c.adam_beta2,
                      .eps = c.adam_eps,
@@ -123,8 +62,8 @@ OptimizerOptions optimizer_options(const Config& c) {
                      .lion_beta2 = c.lion_beta2,
                      .muon_momentum = c.muon_momentum,
                      .muon_nesterov = c.muon_nesterov,
-                     .muon_scale = MuonScale(int(c.muon_scale)),
-                     .muon_coefficients = MuonCoefficients(int(c.muon_coefficients)),
+                     .muon_scale = c.muon_scale,
+                     .muon_coefficients = c.muon_coefficients,
                      .normuon_beta2 = c.normuon_beta2,
                      .groups = {}};
   for (const ParamGroupConfig& group : c.param_groups) o.groups.push_back(to_group(group));
@@ -133,13 +72,14 @@ OptimizerOptions optimizer_options(const Config& c) {
 
 EngineOptions engine_options(const Config& c, bool training) {
   EngineOptions o;
-  o.recipe = make_recipe(name_of(c.precision), to_dtype(c.master_weights), GradientCodes(int(c.fp8_format)));
+  o.recipe = make_recipe(name_of(c.precision), to_dtype(c.master_weights), c.fp8_format);
   if (c.fp8_power_of_two_scales) o.recipe.power_of_two = true;
   o.high_layers = {.first = c.num_layers_at_start_in_bf16,
                    .last = c.num_layers_at_end_in_bf16,
                    .least = c.fp8_min_size,
                    .match = c.fp8_exclude};
-  o.recompute = to_recompute(c);
+  const bool blocks = c.recompute_granularity == RecomputeGranularity::full;
+  o.recompute = {c.recompute_granularity, blocks ? c.recompute_num_layers : 1};
   o.seq_length = c.seq_length;
   o.micro_batch_size = c.micro_batch_size;
   o.global_batch_size = c.global_batch_size;
@@ -149,8 +89,8 @@ EngineOptions engine_options(const Config& c, bool training) {
   o.training = training;
   o.seed = uint64_t(c.seed);
   o.optimizer = optimizer_options(c);
-  o.schedule = {.style = to_style(c.lr_decay_style),
-                .wsd = to_wsd(c.lr_wsd_decay_style),
+  o.schedule = {.style = c.lr_decay_style,
+                .wsd = c.lr_wsd_decay_style,
                 .lr = c.learning_rate,
                 .min_lr = c.min_lr,
                 .warmup = c.lr_warmup_iters,
@@ -159,7 +99,7 @@ EngineOptions engine_options(const Config& c, bool training) {
                 .start = c.lr_warmup_init,
                 .momentum_warmup = c.momentum_warmup_iters,
                 .low_momentum = c.low_momentum,
-                .weight_decay = to_style(c.weight_decay_style),
+                .weight_decay = c.weight_decay_style,
                 .end_weight_decay = c.weight_decay > 0 ? c.end_weight_decay / c.weight_decay : 1};
   o.noise_scale = c.log_noise_scale;
   o.spikes = {.deviations = c.spike_deviations, .most_in_row = c.max_spikes_in_row};

@@ -21,18 +21,6 @@
 namespace athanor {
 namespace {
 
-Progress to_progress(ProgressMode mode) {
-  switch (mode) {
-    case ProgressMode::automatic:
-      return Progress::automatic;
-    case ProgressMode::on:
-      return Progress::on;
-    case ProgressMode::off:
-      return Progress::off;
-  }
-  return Progress::automatic;
-}
-
 constexpr std::string_view kOwnKeys[] = {"threads",  "cpu_gemm",     "memory_limit_gib", "log_level",
                                          "progress", "tuning_cache", "profile"};
 constexpr int64_t kMaxConfigBytes = 1 << 20, kMaxTuningBytes = 16 << 20;
@@ -137,7 +125,7 @@ void Trainer::require_common_start() {
 void Trainer::open_run() {
   if (backend_.mesh.world().rank() != 0) return;
   metrics_.add(std::make_unique<ConsoleSink>(
-      ConsoleOptions{.log_interval = config_.log_interval, .progress = to_progress(config_.progress)}));
+      ConsoleOptions{.log_interval = config_.log_interval, .progress = config_.progress}));
   if (config_.save.empty()) return;
   const std::string& run = config_.save;
   lock_.emplace(run);

@@ -32,7 +32,7 @@ TEST(Override, ValuesAreJsonOrElseText) {
   EXPECT_EQ(c.learning_rate, 2e-4);
   EXPECT_EQ(c.save, "runs/my run");
   EXPECT_FALSE(c.tensorboard);
-  EXPECT_EQ(c.lr_decay_style, LrDecayStyle::linear);
+  EXPECT_EQ(c.lr_decay_style, DecayStyle::linear);
   EXPECT_EQ(c.train_data.size(), 2u);
   EXPECT_EQ(c.profile, "a=b");
   EXPECT_EQ(c.load, "none");

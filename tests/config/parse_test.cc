@@ -30,7 +30,7 @@ TEST(Parse, EveryKindOfValue) {
   EXPECT_EQ(c.micro_batch_size, 4);
   EXPECT_FALSE(c.tensorboard);
   EXPECT_EQ(c.clip_grad, 2.0);
-  EXPECT_EQ(c.lr_decay_style, LrDecayStyle::wsd);
+  EXPECT_EQ(c.lr_decay_style, DecayStyle::wsd);
   EXPECT_EQ(c.lr_wsd_decay_iters, 4);
   EXPECT_EQ(c.save, "runs/x");
   ASSERT_EQ(c.valid_data.size(), 2u);

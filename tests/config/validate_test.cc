@@ -185,7 +185,7 @@ TEST(Validate, MupMakesGroupsAndInitialWeights) {
   EXPECT_EQ(c.param_groups[0],
             (ParamGroupConfig{.match = "transformer.ln_f.*", .lr_factor = 1 / width, .weight_decay = 0.0}));
   EXPECT_EQ(c.param_groups[1],
-            (ParamGroupConfig{.role = GroupRole::matrix, .lr_factor = 1 / width, .weight_decay = 0.25 * width}));
+            (ParamGroupConfig{.role = Role::matrix, .lr_factor = 1 / width, .weight_decay = 0.25 * width}));
   EXPECT_EQ(c.param_groups[2], default_param_groups({})[0]);
   EXPECT_EQ(parse_config(dump_resolved(c), "resolved", ".").param_groups, c.param_groups);
   expect_parts(error_with({"mup_base_width=16", "optimizer=sgd"}), {"mup_base_width", "adamw", "sgd"});
@@ -195,15 +195,15 @@ TEST(Validate, MupMakesGroupsAndInitialWeights) {
 TEST(Validate, ParamGroupsEndWithTheDefaults) {
   const Config plain = parse(small_config());
   ASSERT_EQ(plain.param_groups, default_param_groups({}));
-  EXPECT_EQ(plain.param_groups.back(), (ParamGroupConfig{.role = GroupRole::vector, .weight_decay = 0.0}));
+  EXPECT_EQ(plain.param_groups.back(), (ParamGroupConfig{.role = Role::vector, .weight_decay = 0.0}));
   EXPECT_EQ(parse(small_config("\"optimizer\": \"muon\",\n")).param_groups,
-            default_param_groups({.optimizer = OptimizerChoice::muon}));
+            default_param_groups({.optimizer = RuleName::muon}));
   const Config given = parse(small_config(
       R"("optimizer": "muon", "param_groups": [{"match": "*wpe*", "optimizer": "lion", "lr_factor": 0.5, "beta2": 0.98}],
 )"));
   ASSERT_EQ(given.param_groups.size(), 3U);
   EXPECT_EQ(given.param_groups[0],
-            (ParamGroupConfig{.match = "*wpe*", .optimizer = GroupOptimizer::lion, .lr_factor = 0.5, .beta2 = 0.98}));
+            (ParamGroupConfig{.match = "*wpe*", .optimizer = RuleName::lion, .lr_factor = 0.5, .beta2 = 0.98}));
   const std::string resolved = dump_resolved(given);
   EXPECT_NE(resolved.find("\"role\": \"vector\""), std::string::npos);
   EXPECT_EQ(parse_config(resolved, "resolved", ".").param_groups, given.param_groups);

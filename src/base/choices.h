@@ -1,0 +1,34 @@
+// Choices that a configuration makes and that code below it acts upon: one enum for both. The words of configurations
+// are in config/choices.cc.
+#pragma once
+#include <cstdint>
+
+namespace athanor {
+
+// Of the learning rate; see ops/schedule.h.
+enum class DecayStyle : uint8_t { constant, linear, cosine, wsd, inverse_sqrt, one_cycle, exponential };
+enum class WsdDecay : uint8_t { linear, cosine, minus_sqrt, exponential };
+enum class WeightDecayStyle : uint8_t { constant, linear, cosine };
+
+// Optimizers, and what they choose weights by: vectors (norm weights, biases) are not decayed.
+enum class RuleName : uint8_t { adamw, adam, sgd, lion, muon, normuon };
+enum class MuonScale : uint8_t { original, match_rms, spectral };
+enum class MuonCoefficients : uint8_t { quintic, polar_express };
+enum class Role : uint8_t { matrix, embedding, vector };
+
+// Of gradients in 8 bits: as the recipe has them, E5M2 or E4M3.
+enum class GradientCodes : uint8_t { automatic, e5m2, e4m3 };
+
+enum class RecomputeGranularity : uint8_t { none, selective, full };
+
+// cudnn: its attention wherever it can; automatic: where a plan has memory for it, unless the program's own is found to
+// be faster (Tuning).
+enum class CudaAttention : uint8_t { automatic, builtin, cudnn };
+
+enum class Progress : uint8_t {
+  automatic,  // on a terminal, unless NO_COLOR or CI is set or TERM is "dumb"
+  on,         // always
+  off,
+};
+
+}  // namespace athanor
