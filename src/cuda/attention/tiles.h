@@ -72,19 +72,6 @@ __device__ __forceinline__ void hide_unseen(Accumulators<R, N>& a, const Seen* s
 // ---- products
 
 template <class T>
-__device__ __forceinline__ uint32_t pack(float low, float high) {
-  uint32_t raw;
-  if constexpr (std::is_same_v<T, bf16>) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    memcpy(&raw, &pair, sizeof raw);
-  } else {
-    const __half2 pair = __floats2half2_rn(low, high);
-    memcpy(&raw, &pair, sizeof raw);
-  }
-  return raw;
-}
-
-template <class T>
 __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   if constexpr (std::is_same_v<T, bf16>) {
     ptx::mma_bf16(d, a, b0, b1);
@@ -130,7 +117,7 @@ __device__ __forceinline__ void multiply_columns(Accumulators<R, D>& o, const Ac
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float* pair = &w[r][n / 8 + i / 2][i % 2 * 2];
-        x[r][i] = pack<T>(pair[0], pair[1]);
+        x[r][i] = word_of<T>(pair[0], pair[1]);
       }
     }
 #pragma unroll
@@ -162,7 +149,7 @@ __device__ __forceinline__ void store_rows(T* to, int64_t stride, int rows, int 
       for (int h = 0; h < 2; ++h) {
         const float f = factor[r][h];
         st4(tile + (r * 16 + h * 8 + lane / 4) * kPitch<D> + n * 8 + lane % 4 * 2,
-            pack<T>(values[r][n][2 * h] * f, values[r][n][2 * h + 1] * f));
+            word_of<T>(values[r][n][2 * h] * f, values[r][n][2 * h + 1] * f));
       }
     }
   }

@@ -145,8 +145,8 @@ template <class T, int N>
 __device__ __forceinline__ void pack_weights(uint32_t (&w)[N / 16][4], const Accumulators<1, N>& s) {
 #pragma unroll
   for (int n = 0; n < N / 8; ++n) {
-    w[n / 2][n % 2 * 2] = pack<T>(s[0][n][0], s[0][n][1]);
-    w[n / 2][n % 2 * 2 + 1] = pack<T>(s[0][n][2], s[0][n][3]);
+    w[n / 2][n % 2 * 2] = word_of<T>(s[0][n][0], s[0][n][1]);
+    w[n / 2][n % 2 * 2 + 1] = word_of<T>(s[0][n][2], s[0][n][3]);
   }
 }
 
@@ -167,7 +167,7 @@ __device__ __forceinline__ void store_rows(const CUtensorMap& map, const Corner&
       const int row = warp_id() % 4 * 16 + h * 8 + lane / 4;
       const int chunk = (n % 8) ^ (row % 8);
       st4(tile + n / 8 * kBoxColumns * kRows + row * kBoxColumns + chunk * 8 + lane % 4 * 2,
-          pack<T>(values[0][n][2 * h] * factor[0][h], values[0][n][2 * h + 1] * factor[0][h]));
+          word_of<T>(values[0][n][2 * h] * factor[0][h], values[0][n][2 * h + 1] * factor[0][h]));
     }
   }
   ptx::fence_proxy_async();
