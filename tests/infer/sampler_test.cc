@@ -7,6 +7,7 @@
 #include "config/config.h"
 #include "infer/sampler.h"
 #include "infer/stop_text.h"
+#include "tests/tiny_model.h"
 #include "tests/train/harness.h"
 #include "train/snapshot.h"
 
@@ -46,14 +47,8 @@ INSTANTIATE_TEST_SUITE_P(Golden, CachedLogits,
 // A prompt of several pieces, the last one padded, up to the last position that the model has.
 TEST(Prompts, LongOnesEqualTheirTokensOneByOne) {
   testing::Rig rig;
-  ModelConfig config = model_defaults(ModelType::gpt2);
-  config.vocab_size = 67;
-  config.hidden_size = 16;
-  config.num_hidden_layers = 2;
-  config.num_attention_heads = config.num_key_value_heads = 2;
-  config.head_dim = 8;
-  config.intermediate_size = 32;
-  config.max_position_embeddings = 150;
+  const ModelConfig config = testing::tiny_model(
+      ModelType::gpt2, {.vocab = 67, .hidden = 16, .heads = 2, .intermediate = 32, .positions = 150});
   Sampler sampler(config, make_recipe("fp32", DType::f32), rig.backend(), 150);
   sampler.commit();
   for (const auto& unit : sampler.model().params().units())

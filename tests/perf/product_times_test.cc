@@ -6,6 +6,7 @@
 #include <map>
 
 #include "ops/gemm_problem.h"
+#include "tests/tiny_model.h"
 #include "tests/train/harness.h"
 
 namespace athanor {
@@ -20,15 +21,8 @@ EngineOptions options(Recompute::Granularity granularity = Recompute::Granularit
 }
 
 ModelConfig gpt2() {
-  ModelConfig m = model_defaults(ModelType::gpt2);
-  m.vocab_size = 200;
-  m.max_position_embeddings = 16;
-  m.hidden_size = 32;
-  m.num_hidden_layers = 2;
-  m.num_attention_heads = m.num_key_value_heads = 2;
-  m.head_dim = 16;
-  m.intermediate_size = 128;
-  return m;
+  return testing::tiny_model(ModelType::gpt2,
+                             {.vocab = 200, .hidden = 32, .heads = 2, .intermediate = 128, .positions = 16});
 }
 
 TEST(ProductTimes, CountAllLaunchesOfAStep) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/file.h"
+#include "tests/tiny_model.h"
 #include "tests/train/harness.h"
 
 namespace athanor {
@@ -64,15 +65,8 @@ struct Steps {
     engine.init_weights();
   }
   static ModelConfig tiny() {
-    ModelConfig m = model_defaults(ModelType::gpt2);
-    m.vocab_size = 31;
-    m.hidden_size = 16;
-    m.num_hidden_layers = 1;
-    m.num_attention_heads = m.num_key_value_heads = 1;
-    m.head_dim = 16;
-    m.intermediate_size = 32;
-    m.max_position_embeddings = 8;
-    return m;
+    return testing::tiny_model(
+        ModelType::gpt2, {.vocab = 31, .hidden = 16, .layers = 1, .heads = 1, .intermediate = 32, .positions = 8});
   }
   static EngineOptions options() {
     EngineOptions o;

@@ -9,21 +9,15 @@
 
 #include "comm/threads.h"
 #include "cpu/make_cpu.h"
+#include "tests/tiny_model.h"
 #include "tests/train/harness.h"
 
 namespace athanor {
 namespace {
 
 ModelConfig tiny() {
-  ModelConfig m = model_defaults(ModelType::llama);
-  m.vocab_size = 40;
-  m.hidden_size = 16;
-  m.num_hidden_layers = 2;
-  m.num_attention_heads = m.num_key_value_heads = 4;
-  m.head_dim = 4;
-  m.intermediate_size = 24;
-  m.max_position_embeddings = 8;
-  return m;
+  return testing::tiny_model(ModelType::llama,
+                             {.vocab = 40, .hidden = 16, .heads = 4, .intermediate = 24, .positions = 8});
 }
 
 EngineOptions options(int ranks, int stage) {

@@ -8,28 +8,27 @@
 #include "base/rng.h"
 #include "infer/sampler.h"
 #include "perf/described_gpu.h"
-#include "tests/train/harness.h"
+#include "tests/tiny_model.h"
+#include "tests/train/curve.h"
 #include "tests/train/ranks_rig.h"
 #include "train/setup.h"
 
-namespace athanor {
+namespace athanor::fp8 {
 namespace {
 
+using testing::Curve;
 using testing::Rig;
 constexpr int64_t kLength = 16, kSequences = 4, kVocab = 67;
 const std::string kRecipes[] = {"fp8_tensorwise", "fp8_rowwise", "fp8_rowwise_gw_hp", "fp8_blockwise", "mxfp8"};
 
 ModelConfig tiny(ModelType type) {
-  ModelConfig m = model_defaults(type);
-  m.vocab_size = kVocab;
-  m.hidden_size = 32;
-  m.num_hidden_layers = 3;
-  m.num_attention_heads = 4;
-  m.num_key_value_heads = type == ModelType::gpt2 ? 4 : 2;
-  m.head_dim = 8;
-  m.intermediate_size = 144;  // more than a block of 128
-  m.max_position_embeddings = kLength;
-  return m;
+  return testing::tiny_model(type, {.vocab = kVocab,
+                                    .hidden = 32,
+                                    .layers = 3,
+                                    .heads = 4,
+                                    .kv_heads = 2,
+                                    .intermediate = 144,  // more than a block of 128
+                                    .positions = kLength});
 }
 
 struct Setting {
@@ -67,32 +66,10 @@ void accumulate(Engine& engine, int64_t step) {
   engine.micro_batch(tokens, targets, clock);
 }
 
-struct Curve {
-  std::vector<double> losses;
-  std::vector<float> norms;
-  std::vector<std::byte> weights;
-  size_t activations = 0;
-  bool operator==(const Curve& b) const { return losses == b.losses && norms == b.norms && weights == b.weights; }
-};
-
 Curve train(ModelType type, const Setting& s, int64_t steps = 3) {
   Rig rig(s.threads);
   Engine engine(tiny(type), options(s), rig.backend());
-  engine.commit();
-  engine.init_weights();
-  Curve c;
-  for (int64_t step = 0; step < steps; ++step) {
-    accumulate(engine, step);
-    const StepState state = engine.finish_step();
-    c.losses.push_back(state.loss);
-    c.norms.push_back(state.grad_norm);
-  }
-  for (const auto& unit : engine.model().params().units()) {
-    const auto part = rig.read<std::byte>({unit->master.data, DType::u8, {int64_t(unit->master.bytes())}});
-    c.weights.insert(c.weights.end(), part.begin(), part.end());
-  }
-  c.activations = engine.memory().total(MemoryKind::activations);
-  return c;
+  return curve_of(rig, engine, steps, accumulate);
 }
 
 std::string line_of(const Setting& s, ModelType type = ModelType::llama) {
@@ -263,4 +240,4 @@ TEST(EightBitRanks, RankInvariantSumsAreTheSameBitsOnAnyRanks) {
 }
 
 }  // namespace
-}  // namespace athanor
+}  // namespace athanor::fp8

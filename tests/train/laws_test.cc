@@ -8,24 +8,20 @@
 #include <limits>
 
 #include "base/rng.h"
-#include "tests/train/harness.h"
+#include "tests/tiny_model.h"
+#include "tests/train/curve.h"
 #include "train/setup.h"
 
 namespace athanor {
 namespace {
 
+using testing::Curve;
 using testing::Rig;
+using testing::weights_of;
 
 ModelConfig tiny(ModelType type) {
-  ModelConfig m = model_defaults(type);
-  m.vocab_size = 67;
-  m.hidden_size = 24;
-  m.num_hidden_layers = 3;
-  m.num_attention_heads = 4;
-  m.num_key_value_heads = type == ModelType::gpt2 ? 4 : 2;
-  m.head_dim = 6;
-  m.intermediate_size = 40;
-  m.max_position_embeddings = 20;
+  ModelConfig m = testing::tiny_model(
+      type, {.vocab = 67, .hidden = 24, .layers = 3, .heads = 4, .kv_heads = 2, .intermediate = 40, .positions = 20});
   if (type == ModelType::mistral) m.sliding_window = 5;
   return m;
 }
@@ -60,14 +56,6 @@ EngineOptions options(const Setting& s) {
   return o;
 }
 
-struct Curve {
-  std::vector<double> losses;
-  std::vector<float> norms;
-  std::vector<std::byte> weights;
-  size_t activations = 0;
-  bool operator==(const Curve& b) const { return losses == b.losses && norms == b.norms && weights == b.weights; }
-};
-
 std::vector<int32_t> stream(int64_t n, int64_t vocab, const char* name) {
   std::vector<int32_t> t(static_cast<size_t>(n));
   for (size_t i = 0; i < t.size(); ++i) t[i] = int32_t(random_bits(3, stream_of(name), i) % uint64_t(vocab));
@@ -83,33 +71,10 @@ void accumulate(Engine& engine, int64_t step) {
                        std::span(targets).subspan(size_t(step * n + at), size_t(per)), clock);
 }
 
-std::vector<std::byte> weights_of(Rig& rig, Engine& engine) {
-  std::vector<std::byte> all;
-  for (const auto& unit : engine.model().params().units()) {
-    for (const Tensor& t : {unit->master, unit->value}) {
-      if (!t) continue;
-      const auto part = rig.read<std::byte>({t.data, DType::u8, {int64_t(t.bytes())}});
-      all.insert(all.end(), part.begin(), part.end());
-    }
-  }
-  return all;
-}
-
 Curve train(ModelType type, const Setting& s, int64_t steps = 4) {
   Rig rig(s.threads);
   Engine engine(tiny(type), options(s), rig.backend());
-  engine.commit();
-  engine.init_weights();
-  Curve c;
-  for (int64_t step = 0; step < steps; ++step) {
-    accumulate(engine, step);
-    const StepState state = engine.finish_step();
-    c.losses.push_back(state.loss);
-    c.norms.push_back(state.grad_norm);
-  }
-  c.weights = weights_of(rig, engine);
-  c.activations = engine.memory().total(MemoryKind::activations);
-  return c;
+  return curve_of(rig, engine, steps, accumulate);
 }
 
 struct Case {

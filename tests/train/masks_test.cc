@@ -7,6 +7,7 @@
 #include "base/rng.h"
 #include "infer/evaluate.h"
 #include "infer/multiple_choice.h"
+#include "tests/tiny_model.h"
 #include "tests/train/harness.h"
 
 namespace athanor {
@@ -16,15 +17,8 @@ using testing::Rig;
 constexpr int64_t kT = 16, kV = 61;
 
 ModelConfig tiny() {
-  ModelConfig m = model_defaults(ModelType::llama);
-  m.vocab_size = kV;
-  m.hidden_size = 16;
-  m.num_hidden_layers = 2;
-  m.num_attention_heads = m.num_key_value_heads = 2;
-  m.head_dim = 8;
-  m.intermediate_size = 24;
-  m.max_position_embeddings = kT;
-  return m;
+  return testing::tiny_model(ModelType::llama,
+                             {.vocab = kV, .hidden = 16, .heads = 2, .intermediate = 24, .positions = kT});
 }
 
 EngineOptions options(int64_t micro, int64_t global) {

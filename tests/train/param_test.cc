@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 #include "optim/optimizer.h"
 #include "param/cut.h"
+#include "tests/tiny_model.h"
 #include "tests/train/harness.h"
 
 namespace athanor {
@@ -20,18 +21,8 @@ constexpr ModelType kFamilies[] = {ModelType::gpt2, ModelType::llama, ModelType:
 
 // 8 query heads; 4 key heads where the family groups them.
 ModelConfig sample_model(ModelType type) {
-  ModelConfig m = model_defaults(type);
-  m.model_type = type;
-  m.vocab_size = 50;
-  m.hidden_size = 48;
-  m.num_hidden_layers = 2;
-  m.num_attention_heads = 8;
-  m.num_key_value_heads = type == ModelType::gpt2 ? 8 : 4;
-  m.head_dim = 6;
-  m.intermediate_size = 32;
-  m.max_position_embeddings = 16;
-  complete(m);
-  return m;
+  return testing::tiny_model(
+      type, {.vocab = 50, .hidden = 48, .heads = 8, .kv_heads = 4, .intermediate = 32, .positions = 16});
 }
 
 TEST(Cut, SharesAreDisjointAndTogetherEverything) {

@@ -11,6 +11,7 @@
 #include "comm/threads.h"
 #include "config/config.h"
 #include "cpu/make_cpu.h"
+#include "tests/tiny_model.h"
 #include "tests/train/harness.h"
 
 namespace athanor::ranks {
@@ -19,15 +20,8 @@ inline constexpr int64_t kSequences = 96, kLength = 7,
                          kVocab = 40;  // of a global batch: divides by ranks times accumulation
 
 inline ModelConfig tiny(ModelType type, bool tied) {
-  ModelConfig m = model_defaults(type);
-  m.vocab_size = kVocab;
-  m.hidden_size = 16;
-  m.num_hidden_layers = 2;
-  m.num_attention_heads = 4;
-  m.num_key_value_heads = type == ModelType::gpt2 ? 4 : 2;
-  m.head_dim = 4;
-  m.intermediate_size = 24;
-  m.max_position_embeddings = 8;
+  ModelConfig m = testing::tiny_model(
+      type, {.vocab = kVocab, .hidden = 16, .heads = 4, .kv_heads = 2, .intermediate = 24, .positions = 8});
   m.tie_word_embeddings = tied;
   return m;
 }

@@ -4,6 +4,7 @@
 
 #include "cuda/make_cuda.h"
 #include "perf/step_profile.h"
+#include "tests/cuda/train/tiny_model.h"
 #include "tests/train/harness.h"
 #ifdef ATHANOR_EMULATED_GPU
 #include "emulator/runtime/control.h"
@@ -15,19 +16,6 @@ namespace {
 using testing::Rig;
 
 constexpr int64_t kSeq = 16;
-
-ModelConfig tiny() {
-  ModelConfig m = model_defaults(ModelType::llama);
-  m.vocab_size = 61;
-  m.hidden_size = 32;
-  m.num_hidden_layers = 2;
-  m.num_attention_heads = 2;
-  m.num_key_value_heads = 1;
-  m.head_dim = 16;
-  m.intermediate_size = 48;
-  m.max_position_embeddings = 32;
-  return m;
-}
 
 EngineOptions options(bool graphs) {
   EngineOptions o;
@@ -41,14 +29,14 @@ EngineOptions options(bool graphs) {
 }
 
 struct Steps {
-  explicit Steps(bool graphs) : engine(tiny(), options(graphs), rig.backend()) {
+  explicit Steps(bool graphs) : engine(testing::tiny(ModelType::llama), options(graphs), rig.backend()) {
     engine.commit();
     engine.init_weights();
   }
   void step() {
     PhaseClock clock;
     std::vector<int32_t> tokens(kSeq), targets(kSeq);
-    for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = targets[i] = int32_t(i % 61);
+    for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = targets[i] = int32_t(i % testing::kTinyVocab);
     for (int64_t m = 0; m < engine.micro_batches(); ++m) engine.micro_batch(tokens, targets, clock);
     losses.push_back(engine.finish_step().loss);
   }

@@ -4,23 +4,15 @@
 #include <vector>
 
 #include "base/rng.h"
-#include "config/config.h"
+#include "tests/tiny_model.h"
 
 namespace athanor::testing {
 
 constexpr int64_t kTinyVocab = 61;
 
 inline ModelConfig tiny(ModelType type) {
-  ModelConfig m = model_defaults(type);
-  m.vocab_size = kTinyVocab;
-  m.hidden_size = 32;
-  m.num_hidden_layers = 2;
-  m.num_attention_heads = 2;
-  m.num_key_value_heads = type == ModelType::gpt2 ? 2 : 1;
-  m.head_dim = 16;
-  m.intermediate_size = 48;
-  m.max_position_embeddings = 32;
-  return m;
+  return tiny_model(
+      type, {.vocab = kTinyVocab, .hidden = 32, .heads = 2, .kv_heads = 1, .intermediate = 48, .positions = 32});
 }
 
 // A micro-batch of random numbers, from a place in their streams on.
