@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/json_depth.h"
+#include "base/json.h"
 #include "checkpoint/printable.h"
 #include "checkpoint/verify.h"
 
@@ -71,7 +71,7 @@ std::string state_keys(const std::string& dir, const ManifestFile& file) {
     const auto json = nlohmann::json::parse(read_file(path, kMaxStateBytes));
     if (!json.is_object()) return "";
     for (const auto& [key, value] : json.items()) {
-      const std::string shown = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+      const std::string shown = json_text(value);
       rows.push_back(
           {bare(key), shown.size() > kMaxValueShown ? cat(bare(shown.substr(0, kMaxValueShown)), "...") : bare(shown)});
     }

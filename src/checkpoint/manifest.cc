@@ -11,7 +11,7 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/json_depth.h"
+#include "base/json.h"
 #include "checkpoint/printable.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/strict_json.h"

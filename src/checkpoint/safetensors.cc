@@ -10,7 +10,7 @@
 #include <tuple>
 
 #include "base/error.h"
-#include "base/json_depth.h"
+#include "base/json.h"
 #include "checkpoint/printable.h"
 #include "checkpoint/strict_json.h"
 

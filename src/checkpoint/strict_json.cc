@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/json_depth.h"
+#include "base/json.h"
 #include "checkpoint/printable.h"
 
 namespace athanor {

@@ -11,6 +11,7 @@
 
 #include "base/escape.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "command/command.h"
 #include "command/machine.h"
 #include "data/json_line.h"
@@ -225,7 +226,7 @@ Exit sample(const Args& args) {
                                            {"tokens", c.tokens},
                                            {"stopped_by", c.stopped_by},
                                            {"seed", sampling.seed}};
-      output.write(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+      output.write(json_text(line));
     }
     output.end_line();
   }

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "base/error.h"
+#include "base/json.h"
 
 namespace athanor {
 namespace {
@@ -105,7 +105,7 @@ std::string sweep_json(const std::string& config, std::span<const SweepRun> runs
   nlohmann::ordered_json json;
   json["config"] = config;
   for (const SweepRun& run : runs) json["runs"].push_back({{"name", run.name}, {"set", run.overrides}});
-  return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return json_text(json, 1) + "\n";
 }
 
 std::string slurm_script(const SlurmJob& job, std::span<const SweepRun> runs) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json.h"
 
 namespace athanor {
 namespace {
@@ -258,9 +259,7 @@ Json parse_json(std::string_view text, const std::string& name) {
   return builder.take();
 }
 
-std::string json_string(std::string_view text) {
-  return nlohmann::json(std::string(text)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
+std::string json_string(std::string_view text) { return json_text(nlohmann::json(std::string(text))); }
 
 std::string number_text(double value) {
   CHECK(std::isfinite(value), "JSON has no text for ", value);

@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/json_depth.h"
+#include "base/json.h"
 
 namespace athanor {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "base/checksum.h"
 #include "base/error.h"
-#include "base/json_depth.h"
+#include "base/json.h"
 
 namespace athanor {
 namespace {

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/json_depth.h"
+#include "base/json.h"
 #include "tokenizer/files.h"
 
 namespace athanor {
@@ -19,17 +19,6 @@ std::array<int, 0x144> byte_of_character() {
     bytes[prints ? size_t(byte) : next++] = byte;
   }
   return bytes;
-}
-
-nlohmann::json parse_object(std::string_view text, const std::string& where) {
-  require_json_depth(text, where);
-  try {
-    nlohmann::json json = nlohmann::json::parse(text);
-    if (json.is_object()) return json;
-  } catch (const nlohmann::json::parse_error& e) {
-    throw Error(cat(where, ": not JSON: ", json_problem(e.what())), Exit::usage);
-  }
-  throw Error(cat(where, ": expected a JSON object of tokens and ids"), Exit::usage);
 }
 
 }  // namespace
@@ -101,11 +90,12 @@ void Vocabulary::add_merge(const std::string& first, const std::string& second, 
 BpeParts parse_gpt2(std::string_view vocab, const std::string& vocab_where, std::string_view merges,
                     const std::string& merges_where) {
   Vocabulary vocabulary(vocab_where);
-  const nlohmann::json ids = parse_object(vocab, vocab_where);
+  const auto ids = parse_json_text<nlohmann::json>(vocab, vocab_where);
+  if (!ids.is_object()) throw Error(cat(vocab_where, ": expected a JSON object of tokens and ids"), Exit::usage);
   for (const auto& [text, id] : ids.items()) {
     if (!id.is_number_integer())
       throw Error(cat(vocab_where, ": token \"", text.substr(0, 40), "\": expected a number, got ",
-                      id.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).substr(0, 40)),
+                      json_text(id).substr(0, 40)),
                   Exit::usage);
     vocabulary.add(text, id.get<int64_t>());
   }

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/json_depth.h"
+#include "base/json.h"
 #include "tokenizer/files.h"
 
 namespace athanor {
@@ -13,13 +13,8 @@ using Json = nlohmann::json;
 
 class Reader {
  public:
-  Reader(std::string_view content, const std::string& where) : where_(where), vocabulary_(where) {
-    require_json_depth(content, where);
-    try {
-      root_ = Json::parse(content);
-    } catch (const Json::parse_error& e) {
-      throw Error(cat(where, ": not JSON: ", json_problem(e.what())), Exit::usage);
-    }
+  Reader(std::string_view content, const std::string& where)
+      : where_(where), root_(parse_json_text<Json>(content, where)), vocabulary_(where) {
     if (!root_.is_object() || !root_.contains("model")) refuse("expected a JSON object with \"model\"");
   }
 
@@ -39,9 +34,7 @@ class Reader {
   [[noreturn]] void refuse(const A&... what) const {
     throw Error(cat(where_, ": ", what...), Exit::usage);
   }
-  static std::string shown(const Json& json) {
-    return json.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 80);
-  }
+  static std::string shown(const Json& json) { return json_text(json).substr(0, 80); }
   static const Json& member(const Json& json, const char* key) {
     static const Json none;
     const auto found = json.find(key);

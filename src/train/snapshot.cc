@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/json_depth.h"
+#include "base/json.h"
 #include "checkpoint/weights.h"
 #include "convert/floats.h"
 

@@ -1,8 +1,6 @@
-#include "base/json_depth.h"
+#include "base/json.h"
 
 #include <cstddef>
-
-#include "base/error.h"
 
 namespace athanor {
 

@@ -1,5 +1,5 @@
 // Deep JSON is refused before anybody walks it.
-#include "base/json_depth.h"
+#include "base/json.h"
 
 #include <gtest/gtest.h>
 
