@@ -38,7 +38,7 @@ function(athanor_library folder)
     target_link_libraries(athanor_${folder} PUBLIC ${deps})
     athanor_flags(athanor_${folder})
     if(NOT folder MATCHES "^(cpu|command)$") # own flags of many sources; every verb has its Args
-      athanor_unity(athanor_${folder} ${CMAKE_SOURCE_DIR}/src/comm/tcp.cc ${CMAKE_SOURCE_DIR}/src/metrics/run_records.cc)
+      athanor_unity(athanor_${folder} ${CMAKE_SOURCE_DIR}/src/comm/tcp.cc)
     endif()
     include(${CMAKE_SOURCE_DIR}/src/${folder}/flags.cmake OPTIONAL) # flags of single sources
     if(folder STREQUAL base)

@@ -5,7 +5,6 @@
 #include <set>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "metrics/append_file.h"
 #include "metrics/sink.h"
@@ -41,19 +40,7 @@ class JsonlSink : public MetricSink {
   AppendFile file_;
 };
 
-// The effective series of a metrics.jsonl.
-struct MetricHistory {
-  std::vector<StepMetrics> steps;   // steps ascend; records that a restart superseded are left out
-  std::vector<EvalMetrics> evals;   // likewise; in file order
-  std::vector<EventRecord> events;  // all of them, in file order
-  int64_t superseded = 0;           // step and evaluation records left out
-  int64_t bad_lines = 0;            // lines that are not records, including an incomplete last one
-};
-
 // Names of the evaluation sets with a record after that step in the effective series; empty without a file.
 std::set<std::string> evaluations_after(const std::string& path, int64_t step);
-
-// Throws if the file cannot be read; bad lines are counted and skipped. Ignores unknown fields and events.
-MetricHistory read_metrics(const std::string& path);
 
 }  // namespace athanor

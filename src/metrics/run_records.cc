@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/log.h"
 
 namespace athanor {
@@ -28,11 +29,14 @@ double number_of(const Json& object, const Json& value, std::string_view name) {
   return *word == "-inf" ? -std::numeric_limits<double>::infinity() : kUnknown;
 }
 
-int64_t integer_of(const Json& value) {
-  if (value.is_number_integer()) return value.get<int64_t>();
-  return 0;
+std::optional<int64_t> integer_of(const Json& value) {
+  if (!value.is_number_integer()) return std::nullopt;
+  if (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t(std::numeric_limits<int64_t>::max()))
+    return std::nullopt;
+  return value.get<int64_t>();
 }
 
+// A field of the wrong type keeps its default: a log is read as far as possible.
 template <class Record>
 Record record_of(const Json& object, std::span<const RecordField<Record>> fields) {
   Record record{};
@@ -45,13 +49,13 @@ Record record_of(const Json& object, std::span<const RecordField<Record>> fields
           if constexpr (std::is_same_v<T, std::string>) {
             if (value.is_string()) record.*member = value.get<std::string>();
           } else if constexpr (std::is_same_v<T, bool>) {
-            record.*member = value.is_boolean() && value.get<bool>();
+            if (value.is_boolean()) record.*member = value.get<bool>();
           } else if constexpr (std::is_same_v<T, double> || std::is_same_v<T, std::optional<double>>) {
             record.*member = number_of(object, value, field.name);
           } else if constexpr (std::is_same_v<T, uint64_t>) {
-            record.*member = uint64_t(std::max<int64_t>(0, integer_of(value)));
+            if (value.is_number_unsigned()) record.*member = value.get<uint64_t>();
           } else {
-            record.*member = integer_of(value);
+            if (const auto number = integer_of(value)) record.*member = *number;
           }
         },
         field.member);
@@ -66,8 +70,7 @@ void drop_superseded(RunRecords& run, int64_t from) {
 
 void flatten(const Json& value, const std::string& path, std::vector<std::pair<std::string, std::string>>& out) {
   if (!value.is_object() || value.empty()) {
-    const auto text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
-    out.emplace_back(path, value.is_string() ? value.get<std::string>() : text);
+    out.emplace_back(path, value.is_string() ? value.get<std::string>() : json_text(value));
     return;
   }
   for (const auto& [key, child] : value.items()) flatten(child, path.empty() ? key : cat(path, ".", key), out);
@@ -91,21 +94,26 @@ bool parse_record(std::string_view line, RunRecords& into) {
   const auto event = json.find("event");
   if (event == json.end() || !event->is_string()) return false;
   const auto step = json.find("step");
-  if (step == json.end() || !step->is_number_integer() || integer_of(*step) < 0) return false;
+  if (step == json.end() || integer_of(*step).value_or(-1) < 0) return false;
   const auto& name = event->get_ref<const std::string&>();
   if (name == "step") {
-    into.steps.push_back(record_of<StepMetrics>(json, step_fields()));
+    const auto m = record_of<StepMetrics>(json, step_fields());
+    if (!into.steps.empty() && into.steps.back().step >= m.step) drop_superseded(into, m.step);
+    into.steps.push_back(m);
     return true;
   }
   if (name == "eval") {
-    into.evals.push_back(record_of<EvalMetrics>(json, eval_fields()));
+    auto m = record_of<EvalMetrics>(json, eval_fields());
+    std::erase_if(into.evals, [&](const EvalMetrics& r) { return r.name == m.name && r.step >= m.step; });
+    into.evals.push_back(std::move(m));
     return true;
   }
   const auto kind = event_kind(name);
   if (!kind) return false;
-  into.events.push_back(record_of<EventRecord>(json, event_fields()));
-  into.events.back().kind = *kind;
-  if (const auto from = into.events.back().supersedes_from) drop_superseded(into, *from);
+  EventRecord& e = into.events.emplace_back(record_of<EventRecord>(json, event_fields()));
+  e.kind = *kind;
+  if (e.supersedes_from && *e.supersedes_from < 0) e.supersedes_from.reset();
+  if (e.supersedes_from) drop_superseded(into, *e.supersedes_from);
   return true;
 }
 

@@ -29,7 +29,8 @@ RunRecords read_run(const std::string& folder);
 // Logs the number of lines in metrics.jsonl that are not records, if there are any.
 void warn_of_unreadable_lines(const RunRecords&);
 
-// Parses one line of metrics.jsonl; false: not a record of this program.
+// Parses one line of metrics.jsonl; false: not a record of this program. A step or evaluation that is there already
+// supersedes it, as `supersedes_from` of an event does.
 bool parse_record(std::string_view line, RunRecords& into);
 
 }  // namespace athanor

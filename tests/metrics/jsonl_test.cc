@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "metrics/run_records.h"
 #include "tests/metrics/capture.h"
 #include "tests/metrics/temp_dir.h"
 
@@ -28,7 +29,7 @@ StepMetrics at(int64_t step, double loss = 2.5) {
   return m;
 }
 
-std::vector<int64_t> steps_of(const MetricHistory& history) {
+std::vector<int64_t> steps_of(const RunRecords& history) {
   std::vector<int64_t> steps;
   for (const auto& m : history.steps) steps.push_back(m.step);
   return steps;
@@ -46,7 +47,7 @@ TEST(Jsonl, EveryFieldReadsBackExactly) {
   m.gpu_watts = 3.25;
   m.mfu = 0.4123;
   JsonlSink(path).step(m);
-  const auto history = read_metrics(path);
+  const auto history = read_run(dir.path());
   ASSERT_EQ(history.steps.size(), 1u);
   const auto same = [](const auto& a, const auto& b) {
     if constexpr (std::is_same_v<std::remove_cvref_t<decltype(a)>, double>) return a == b || (a != a && b != b);
@@ -71,8 +72,8 @@ TEST(Jsonl, NonFiniteNumbersAreNullWithTheirNameBeside) {
   EXPECT_FALSE(json.contains("mfu_nonfinite")) << "not known is no value";
 
   const TempDir dir;
-  JsonlSink(dir / "m.jsonl").step(m);
-  const auto back = read_metrics(dir / "m.jsonl").steps.at(0);
+  JsonlSink(dir / "metrics.jsonl").step(m);
+  const auto back = read_run(dir.path()).steps.at(0);
   EXPECT_TRUE(std::isnan(back.loss));
   EXPECT_EQ(back.grad_norm, kInf);
   EXPECT_EQ(back.learning_rate, -kInf);
@@ -101,13 +102,13 @@ TEST(Jsonl, EveryLineIsInTheFileAtOnce) {
   const TempDir dir;
   JsonlSink sink(dir / "metrics.jsonl");
   sink.step(at(1));
-  EXPECT_EQ(steps_of(read_metrics(dir / "metrics.jsonl")), (Steps{1})) << "while the sink is open";
+  EXPECT_EQ(steps_of(read_run(dir.path())), (Steps{1})) << "while the sink is open";
 }
 
 TEST(Jsonl, AFolderThatLacksIsMade) {
   const TempDir dir;
   JsonlSink(dir / "run/a/metrics.jsonl").step(at(1));
-  EXPECT_EQ(read_metrics(dir / "run/a/metrics.jsonl").steps.size(), 1u);
+  EXPECT_EQ(read_run(dir / "run/a").steps.size(), 1u);
 }
 
 // ---- restarts ----
@@ -128,14 +129,13 @@ TEST(Jsonl, ResumeMarksTheStepsThatItRepeats) {
   }
   EXPECT_NE(contents(path).find("\"event\": \"resume\", \"step\": 6, \"text\": \"from step-6\""), std::string::npos);
   EXPECT_NE(contents(path).find("\"supersedes_from\": 7"), std::string::npos);
-  const auto history = read_metrics(path);
+  const auto history = read_run(dir.path());
   EXPECT_EQ(steps_of(history), (Steps{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}));
   EXPECT_EQ(history.steps[5].loss, 1.0);
   EXPECT_EQ(history.steps[6].loss, 2.0) << "the repeated step counts";
   ASSERT_EQ(history.evals.size(), 1u) << "the evaluation at step 8 is void";
   EXPECT_EQ(history.evals[0].step, 5);
-  EXPECT_EQ(history.superseded, 4);
-  EXPECT_EQ(history.bad_lines, 0);
+  EXPECT_EQ(history.unreadable_lines, 0);
 }
 
 TEST(Jsonl, ResumeAtTheLastStepSupersedesNothing) {
@@ -144,7 +144,7 @@ TEST(Jsonl, ResumeAtTheLastStepSupersedesNothing) {
   JsonlSink(path).step(at(1));
   JsonlSink(path).event({.kind = EventKind::resume, .step = 1});
   EXPECT_EQ(contents(path).find("supersedes_from"), std::string::npos);
-  EXPECT_EQ(read_metrics(path).events.size(), 1u);
+  EXPECT_EQ(read_run(dir.path()).events.size(), 1u);
 }
 
 TEST(Jsonl, RepeatedStepsWithoutAResumeEventAreMarkedToo) {
@@ -155,7 +155,7 @@ TEST(Jsonl, RepeatedStepsWithoutAResumeEventAreMarkedToo) {
     for (int64_t s = 1; s <= 3; ++s) sink.step(at(s, loss));
   }
   EXPECT_EQ(count_of(contents(path), "\"supersedes_from\": 1"), 1);
-  const auto history = read_metrics(path);
+  const auto history = read_run(dir.path());
   EXPECT_EQ(steps_of(history), (Steps{1, 2, 3}));
   EXPECT_EQ(history.steps[0].loss, 2.0);
 }
@@ -179,7 +179,7 @@ TEST(Jsonl, ASecondResumeAtTheSameStepFindsNothingToSupersede) {
   }
   for (int i = 0; i < 3; ++i) JsonlSink(path).event({.kind = EventKind::resume, .step = 4});
   EXPECT_EQ(count_of(contents(path), "supersedes_from"), 1);
-  EXPECT_EQ(read_metrics(path).events.size(), 3u);
+  EXPECT_EQ(read_run(dir.path()).events.size(), 3u);
 }
 
 TEST(Jsonl, TwoRestartsFromDifferentStepsCompose) {
@@ -194,7 +194,7 @@ TEST(Jsonl, TwoRestartsFromDifferentStepsCompose) {
   run(4, 6, 2);
   run(6, 8, 3);  // nothing to supersede: the effective series ends at 6
   run(2, 3, 4);
-  const auto history = read_metrics(path);
+  const auto history = read_run(dir.path());
   EXPECT_EQ(steps_of(history), (Steps{1, 2, 3}));
   EXPECT_EQ(history.steps[2].loss, 4);
   EXPECT_EQ(count_of(contents(path), "supersedes_from"), 2);
@@ -208,7 +208,7 @@ TEST(Jsonl, AnEvaluationRepeatedAtTheSameStepCountsOnce) {
   sink.eval({.step = 5, .name = "b", .loss = 2});
   sink.event({.kind = EventKind::resume, .step = 5});
   sink.eval({.step = 5, .name = "a", .loss = 3});
-  const auto evals = read_metrics(path).evals;
+  const auto evals = read_run(dir.path()).evals;
   ASSERT_EQ(evals.size(), 2u);
   EXPECT_EQ(evals[0].name, "b");
   EXPECT_EQ(evals[1].loss, 3);
@@ -248,13 +248,13 @@ TEST(Jsonl, ATornLastLineIsToleratedAndCutOff) {
   for (size_t size = first; size < whole.size(); size += 23) sizes.push_back(size);
   for (size_t size : sizes) {
     put(path, whole.substr(0, size));
-    EXPECT_EQ(read_metrics(path).steps.size(), 1u);
-    EXPECT_EQ(read_metrics(path).bad_lines, size > first ? 1 : 0);
+    EXPECT_EQ(read_run(dir.path()).steps.size(), size + 1 == whole.size() ? 2u : 1u) << "all but its newline is there";
+    EXPECT_EQ(read_run(dir.path()).unreadable_lines, 0) << "it may still be written";
     JsonlSink(path).step(at(2, 9.0));
-    const auto history = read_metrics(path);
+    const auto history = read_run(dir.path());
     EXPECT_EQ(steps_of(history), (Steps{1, 2}));
     EXPECT_EQ(history.steps[1].loss, 9.0);
-    EXPECT_EQ(history.bad_lines, 0) << "the torn line is gone";
+    EXPECT_EQ(history.unreadable_lines, 0) << "the torn line is gone";
   }
 }
 
@@ -268,9 +268,9 @@ TEST(Jsonl, HostileLinesAreCountedNotBelieved) {
                 std::string("\0\0\0", 3) + "\n" + "{\"event\": \"resume\", \"step\": 1, \"supersedes_from\": -9}\n" +
                 "{\"event\": \"party\", \"step\": 1}\n" +
                 "{\"event\": \"step\", \"step\": 2, \"loss\": \"x\", \"skipped\": 3, \"consumed_tokens\": 1e300}\n");
-  const auto history = read_metrics(path);
+  const auto history = read_run(dir.path());
   EXPECT_EQ(steps_of(history), (Steps{1, 2}));
-  EXPECT_EQ(history.bad_lines, 9);
+  EXPECT_EQ(history.unreadable_lines, 10);
   EXPECT_TRUE(std::isnan(history.steps[1].loss));
   EXPECT_FALSE(history.steps[1].skipped);
   EXPECT_EQ(history.steps[1].consumed_tokens, 0);
@@ -287,15 +287,6 @@ TEST(Jsonl, TheLastStepIsFoundBehindManyEventsAndALongLine) {
   }
   JsonlSink(path).event({.kind = EventKind::resume, .step = 40});
   EXPECT_EQ(count_of(contents(path), "\"supersedes_from\": 41"), 1);
-}
-
-TEST(Jsonl, AMissingFileIsAnErrorOfTheReader) {
-  try {
-    read_metrics("/nonexistent/metrics.jsonl");
-    FAIL();
-  } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("/nonexistent/metrics.jsonl: No such file"), std::string::npos) << e.what();
-  }
 }
 
 // ---- a sink that cannot write ----
@@ -316,7 +307,7 @@ TEST(Jsonl, APipeIsNoFileOfRecords) {
   const std::string pipe = dir / "metrics.jsonl";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   EXPECT_TRUE(evaluations_after(pipe, 1).empty());
-  EXPECT_THROW(read_metrics(pipe), Error);
+  EXPECT_THROW(read_run(dir.path()), Error);
   const std::string log = stderr_of([&] { JsonlSink(pipe).step(at(1)); });
   EXPECT_NE(log.find("training goes on without it"), std::string::npos) << log;
 }

@@ -24,12 +24,12 @@ TEST_F(TrainerTest, CoursesResumeToTheBit) {
   EXPECT_EQ(state.consumed_samples, 4 * 2 + 4 * 4);
   ASSERT_TRUE(state.window);
   EXPECT_EQ(state.window->count, 8);
-  const auto history = read_metrics(dir_.path() + "/whole/metrics.jsonl");
-  EXPECT_EQ(history.steps[3].global_batch_size, 2);
-  EXPECT_EQ(history.steps[4].global_batch_size, 4);
-  EXPECT_NEAR(history.steps[0].momentum.value_or(0), 0.9, 1e-12);
-  EXPECT_NEAR(history.steps[1].momentum.value_or(0), 0.85, 1e-12);
-  EXPECT_NEAR(history.steps[4].weight_decay.value_or(0), 0.3, 1e-12);
+  const auto log = history("whole");
+  EXPECT_EQ(log.steps[3].global_batch_size, 2);
+  EXPECT_EQ(log.steps[4].global_batch_size, 4);
+  EXPECT_NEAR(log.steps[0].momentum.value_or(0), 0.9, 1e-12);
+  EXPECT_NEAR(log.steps[1].momentum.value_or(0), 0.85, 1e-12);
+  EXPECT_NEAR(log.steps[4].weight_decay.value_or(0), 0.3, 1e-12);
 }
 
 // Half of global_batch_size is a power of two below it: not even rounding tells the two runs apart.
@@ -91,15 +91,15 @@ TEST_F(TrainerTest, AnotherHorizonIsABranch) {
 TEST_F(TrainerTest, SpikesAreSkippedAndTold) {
   write_dull_shard("data.bin", {900, 901, 902});
   ASSERT_EQ(run(config("r", {"train_iters=280", "spike_deviations=6", "eval_interval=0"})), Exit::done);
-  const auto history = read_metrics(dir_.path() + "/r/metrics.jsonl");
+  const auto log = history("r");
   const auto skips = events("r", EventKind::skip);
   ASSERT_FALSE(skips.empty());
   for (const EventRecord& e : skips) {
-    EXPECT_TRUE(history.steps[size_t(e.step) - 1].skipped) << e.step;
+    EXPECT_TRUE(log.steps[size_t(e.step) - 1].skipped) << e.step;
     EXPECT_NE(e.text.find("standard deviations above"), std::string::npos) << e.text;
   }
-  EXPECT_EQ(history.steps.back().spikes.value_or(0), int64_t(skips.size()));
-  EXPECT_EQ(history.steps.back().skipped_steps, int64_t(skips.size()));
+  EXPECT_EQ(log.steps.back().spikes.value_or(0), int64_t(skips.size()));
+  EXPECT_EQ(log.steps.back().skipped_steps, int64_t(skips.size()));
 }
 
 TEST_F(TrainerTest, RollbackLeavesOutTheDataOnceAndThenStops) {
@@ -107,13 +107,13 @@ TEST_F(TrainerTest, RollbackLeavesOutTheDataOnceAndThenStops) {
   const std::vector<std::string> set = {"train_iters=370",     "spike_deviations=6", "eval_interval=0",
                                         "max_spikes_in_row=1", "rollback=true",      "save_interval=50"};
   const Exit code = run(config("r", set));
-  const auto history = read_metrics(dir_.path() + "/r/metrics.jsonl");
+  const auto log = history("r");
   const auto skips = events("r", EventKind::skip);
   const auto back = events("r", EventKind::resume);
   ASSERT_EQ(back.size(), 1u);
   EXPECT_EQ(back[0].step, skips[0].step / 50 * 50);
   EXPECT_NE(back[0].text.find("rollback from step"), std::string::npos) << back[0].text;
-  EXPECT_EQ(history.steps[size_t(back[0].step)].consumed_samples, 4 * (skips[0].step + 1));
+  EXPECT_EQ(log.steps[size_t(back[0].step)].consumed_samples, 4 * (skips[0].step + 1));
   EXPECT_EQ(code, skips.size() > 1 ? Exit::diverged : Exit::done);
   const RunState state = read_run_state(list_checkpoints(dir_.path() + "/r").back().path);
   EXPECT_EQ(state.rollbacks, 1);

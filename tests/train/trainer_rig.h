@@ -11,7 +11,7 @@
 
 #include "base/file.h"
 #include "base/rng.h"
-#include "metrics/jsonl.h"
+#include "metrics/run_records.h"
 #include "tests/train/harness.h"
 #include "train/trainer.h"
 
@@ -78,7 +78,7 @@ class TrainerTest : public ::testing::Test {
   }
 
   std::vector<EventRecord> events(const std::string& run_name, EventKind kind) {
-    std::vector<EventRecord> all = read_metrics(cat(dir_.path(), "/", run_name, "/metrics.jsonl")).events;
+    std::vector<EventRecord> all = history(run_name).events;
     std::erase_if(all, [&](const EventRecord& e) { return e.kind != kind; });
     return all;
   }
@@ -113,9 +113,7 @@ class TrainerTest : public ::testing::Test {
     for (const CheckpointInfo& c : list_checkpoints(dir_.path() + "/" + run)) all.push_back(c.step);
     return all;
   }
-  MetricHistory history(const std::string& run) const {
-    return read_metrics(dir_.path() + "/" + run + "/metrics.jsonl");
-  }
+  RunRecords history(const std::string& run) const { return read_run(dir_.path() + "/" + run); }
 
   TempDir dir_;
   Rig rig_;

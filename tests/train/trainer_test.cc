@@ -37,8 +37,7 @@ TEST_P(Resume, NPlusMStepsEqualNSaveResumeM) {
   ASSERT_EQ(run(config("parts", second)), Exit::done);
   for (const char* file : {"model.safetensors", "optimizer.safetensors", "state.json"})
     EXPECT_EQ(bytes("whole", 8, file), bytes("parts", 8, file)) << file;
-  const auto a = read_metrics(dir_.path() + "/whole/metrics.jsonl"),
-             b = read_metrics(dir_.path() + "/parts/metrics.jsonl");
+  const auto a = history("whole"), b = history("parts");
   ASSERT_EQ(a.steps.size(), 8u);
   ASSERT_EQ(b.steps.size(), 8u);
   for (size_t i = 0; i < 8; ++i) EXPECT_EQ(a.steps[i].loss, b.steps[i].loss) << i;
@@ -130,7 +129,7 @@ TEST_F(TrainerTest, GoldenRunOfVersion1GoesOn) {
   fs::copy(golden, here / step_folder(3), fs::copy_options::recursive);
   ASSERT_EQ(run(config("golden", set)), Exit::done);
   ASSERT_EQ(run(config("whole", set)), Exit::done);
-  const auto a = read_metrics(here / "metrics.jsonl"), b = read_metrics(dir_.path() + "/whole/metrics.jsonl");
+  const auto a = read_run(here), b = history("whole");
   ASSERT_EQ(a.steps.size(), 5u);
   for (size_t i = 0; i < 5; ++i) {
     EXPECT_EQ(a.steps[i].step, int64_t(i) + 4);
@@ -142,9 +141,8 @@ TEST_F(TrainerTest, SupersededStepsAreMarked) {
   ASSERT_EQ(run(config("r", {"save_interval=3", "train_iters=5", "lr_decay_iters=8"})), Exit::done);
   fs::remove_all(dir_.path() + "/r/" + step_folder(5));
   ASSERT_EQ(run(config("r", {"save_interval=3", "lr_decay_iters=8"})), Exit::done);
-  const auto history = read_metrics(dir_.path() + "/r/metrics.jsonl");
-  ASSERT_EQ(history.steps.size(), 8u);
-  EXPECT_GE(history.superseded, 2);
+  EXPECT_EQ(history("r").steps.size(), 8u);
+  EXPECT_EQ(events("r", EventKind::resume).at(0).supersedes_from, 4);
 }
 
 TEST_F(TrainerTest, AutoMicroBatchIsStoredAndKept) {
@@ -188,14 +186,14 @@ TEST_F(TrainerTest, TheLossScaleInTheLogIsThatOfItsStep) {
   ASSERT_EQ(run(config("r", first)), Exit::done);
   ASSERT_EQ(run(config("r", set)), Exit::done);
   std::vector<double> scales;
-  for (const StepMetrics& m : read_metrics(dir_.path() + "/r/metrics.jsonl").steps) scales.push_back(m.loss_scale);
+  for (const StepMetrics& m : history("r").steps) scales.push_back(m.loss_scale);
   EXPECT_EQ(scales, (std::vector<double>{1024, 1024, 2048, 2048, 4096, 4096, 8192, 8192}));
 }
 
 TEST_F(TrainerTest, OnePeakPerRunAndMfuBelowIt) {
   ASSERT_EQ(run(config("r", {"peak_tflops=0", "train_iters=4", "lr_decay_iters=8"})), Exit::done);
   ASSERT_EQ(run(config("r", {"peak_tflops=0"})), Exit::done);
-  const auto log = read_metrics(dir_.path() + "/r/metrics.jsonl");
+  const auto log = history("r");
   std::vector<double> peaks;
   std::string resumed;
   for (const EventRecord& e : log.events) {
@@ -215,12 +213,12 @@ TEST_F(TrainerTest, OnePeakPerRunAndMfuBelowIt) {
 // What the log says at the end is what `athanor eval` says of the whole set, or a sample of it with its error.
 TEST_F(TrainerTest, ValidationIsOfAllWindowsOrASampleOfAll) {
   ASSERT_EQ(run(config("r", {"eval_iters=0"})), Exit::done);
-  const auto whole = read_metrics(dir_.path() + "/r/metrics.jsonl").evals.back();
+  const auto whole = history("r").evals.back();
   EXPECT_EQ(whole.windows, 312);  // 5,000 tokens
   EXPECT_EQ(whole.windows_all, 312);
   EXPECT_EQ(whole.tokens, 312 * 16);
   ASSERT_EQ(run(config("s", {"eval_iters=20"})), Exit::done);
-  const auto sample = read_metrics(dir_.path() + "/s/metrics.jsonl").evals.back();
+  const auto sample = history("s").evals.back();
   EXPECT_EQ(sample.windows, 80);
   EXPECT_EQ(sample.windows_all, 312);
   EXPECT_GT(sample.loss_error, 0);
