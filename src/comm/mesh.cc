@@ -18,4 +18,17 @@ ProcessMesh::ProcessMesh(std::unique_ptr<Communicator> world, std::array<int, kA
   data_parallel_ = world_->split(world_->rank() - batch_offset, batch_key);
 }
 
+int ProcessMesh::size(Axes axes) const {
+  int product = 1;
+  for (int a = 0; a < kAxes; ++a)
+    if (axes.has(Axis(a))) product *= axes_[size_t(a)]->size();
+  return product;
+}
+
+bool ProcessMesh::is_first_except(Axes axes) const {
+  for (int a = 0; a < kAxes; ++a)
+    if (!axes.has(Axis(a)) && coord(Axis(a)) != 0) return false;
+  return true;
+}
+
 }  // namespace athanor

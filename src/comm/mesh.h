@@ -1,6 +1,7 @@
 // ProcessMesh: every parallelism axis always exists; an axis of size 1 is a group of one, so no code asks "is TP on?".
 #pragma once
 #include <array>
+#include <initializer_list>
 #include <memory>
 
 #include "comm/communicator.h"
@@ -9,6 +10,24 @@ namespace athanor {
 
 enum class Axis : uint8_t { pp, dp_replicate, dp_shard, cp, tp, ep };
 constexpr int kAxes = 6;
+
+// A set of axes.
+class Axes {
+ public:
+  constexpr Axes() = default;
+  constexpr Axes(std::initializer_list<Axis> axes) {
+    for (const Axis axis : axes) bits_ |= bit(axis);
+  }
+  constexpr bool has(Axis axis) const { return (bits_ & bit(axis)) != 0; }
+  constexpr Axes operator|(Axes other) const { return Axes(bits_ | other.bits_); }
+  constexpr Axes operator-(Axes other) const { return Axes(bits_ & ~other.bits_); }
+  bool operator==(const Axes&) const = default;
+
+ private:
+  static constexpr unsigned bit(Axis axis) { return 1U << static_cast<unsigned>(axis); }
+  constexpr explicit Axes(unsigned bits) : bits_(bits) {}
+  unsigned bits_ = 0;
+};
 
 class ProcessMesh {
  public:
@@ -19,6 +38,10 @@ class ProcessMesh {
   int coord(Axis axis) const { return axes_[static_cast<size_t>(axis)]->rank(); }
   // Both data-parallel axes together: the ranks that share a batch.
   Communicator& data_parallel() const { return *data_parallel_; }
+  // Ranks that differ in these coordinates alone.
+  int size(Axes axes) const;
+  // Whether this rank is the first of those that differ in other coordinates than `axes`.
+  bool is_first_except(Axes axes) const;
 
  private:
   std::unique_ptr<Communicator> world_;

@@ -42,6 +42,7 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   for (const std::string& name : options_.frozen) model_->params().freeze(name);
   if (options_.recipe.eight_bits()) eight_bits_ = choose_eight_bits(*model_, options_.recipe, options_.high_layers, n);
   if (options_.training) optimizer_ = std::make_unique<Optimizer>(options_.optimizer, model_->params());
+  if (backend_.mesh[Axis::tp].size() > 1) require_tensor_parallel();
   CHECK(options_.global_batch_size % (options_.micro_batch_size * ranks()) == 0, "a global batch of ",
         options_.global_batch_size, " for ", ranks(), " ranks and micro-batches of ", options_.micro_batch_size);
   step_micro_batches_ = micro_batches();
@@ -56,7 +57,8 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
                {.stage = options_.zero_stage,
                 .shards = shards.size(),
                 .index = shards.rank(),
-                .logical = {.count = leaves, .mine = leaves / ranks()}});
+                .logical = {.count = leaves, .mine = leaves / ranks()},
+                .tensor = {.ranks = backend_.mesh[Axis::tp].size(), .rank = backend_.mesh.coord(Axis::tp)}});
   const auto input = [&](const char* name, DType dtype, Shape shape, Tensor* t) {
     memory_.add(MemoryKind::inputs, name, dtype, shape, t);
   };
@@ -72,6 +74,15 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   input("evaluation sum", DType::f64, {1}, &eval_sum_);
   if (leaves > 0)
     input("sums of leaves", DType::f64, {leaves * int64_t(1 + model_->params().units().size())}, &leaf_sums_);
+}
+
+// What the validation of a configuration refuses by name.
+void Engine::require_tensor_parallel() const {
+  CHECK(!options_.recipe.eight_bits(), "products in 8 bits have no scales for parts of a matrix");
+  CHECK(options_.logical_shards == 0, "the tree of sums has no leaves for parts of a gradient");
+  if (!optimizer_) return;
+  const std::vector<bool> exchanges = optimizer_->exchanges(model_->params());
+  CHECK(std::ranges::count(exchanges, true) == 0, "an update of whole matrices with parts of them");
 }
 
 void Engine::want_logits() {
@@ -96,8 +107,10 @@ void Engine::record_phases() {
   if (options_.training) {
     arena_.record("micro-batch");
     Tape tape;
+    Ctx c = context(plan, &tape);
+    c.tensor_sums = &micro_tensor_sums_;
     run_micro_batch(
-        context(plan, &tape), [](Phase) {}, false);
+        c, [](Phase) {}, false);
     arena_.finish_recording();
     micro_launches_ = std::exchange(plan.launches, {});
     micro_products_ = plan.products.size();
@@ -111,8 +124,8 @@ void Engine::record_phases() {
     }
     update_launches_ = std::exchange(plan.launches, {});
     arena_.record("initial weights");
-    Ctx c = context(plan, nullptr);
-    model_->params().init(c, options_.seed);
+    Ctx initial = context(plan, nullptr);
+    model_->params().init(initial, options_.seed);
     arena_.finish_recording();
   }
   arena_.record("refresh");
@@ -277,24 +290,34 @@ void Engine::run_evaluation(Ctx c) {
   c.run(ReduceSum{.out = eval_sum_, .x = losses_});
 }
 
-// Counts every gradient once, on one rank. With leaves, a unit has one slice per leaf, each with its own sum.
+// With leaves, a unit has one slice per leaf, each with its own sum.
 void Engine::add_norms(Ctx& c) {
   const ParamStore& params = model_->params();
-  const bool first_replica = backend_.mesh.coord(Axis::dp_replicate) == 0;
-  if (!first_replica || (!params.sharded() && backend_.mesh.coord(Axis::dp_shard) != 0)) return;
   const int64_t parts = std::max<int64_t>(1, options_.logical_shards);
   SquaredNorm norm{.out = leaf_sums_ ? leaf_sums_.slice(options_.logical_shards, leaf_sums_.numel())
                                      : scalar(offsetof(StepState, norm_sq), DType::f64),
                    .x = {}};
+  bool any = false;
   for (const auto& unit : params.units()) {
     const int64_t size = unit->layout.numel / parts;
     for (int64_t part = 0; part < parts; ++part) {
-      const auto range = unit->owned(part * size, std::min((part + 1) * size, unit->layout.trained));
-      const Tensor none{nullptr, DType::f32, {0}};
-      norm.x.push_back(range.begin < range.end ? unit->part(unit->grad, range) : none);
+      const auto ranges =
+          params.counted(backend_.mesh, *unit, {part * size, std::min((part + 1) * size, unit->layout.trained)});
+      for (const auto& range : ranges) norm.x.push_back(unit->part(unit->grad, range));
+      any = any || !ranges.empty();
+      if (ranges.empty()) norm.x.push_back({nullptr, DType::f32, {0}});
     }
   }
-  c.run(norm);
+  if (any) c.run(norm);
+}
+
+// Each rank of a tensor-parallel group has counted other gradients. The losses are those of all, but not finite on a
+// rank that has no data, and all must skip that step.
+void Engine::agree_in_tensor_group(Ctx& c) {
+  Communicator& group = backend_.mesh[Axis::tp];
+  c.all_reduce(group, scalar(offsetof(StepState, norm_sq), DType::f64));
+  c.all_reduce(group, scalar(offsetof(StepState, loss_sum), DType::f64), Reduce::max);
+  c.all_reduce(group, scalar(offsetof(StepState, targets), DType::f64), Reduce::max);
 }
 
 MicroGradients Engine::micro_gradients() const {
@@ -335,6 +358,7 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
     c.all_reduce(all, norm);
   }
   if (options_.noise_scale) c.all_reduce(all, scalar(offsetof(StepState, micro_norm_sq), DType::f64));
+  if (params.tensor().ranks > 1) agree_in_tensor_group(c);
   StepControl control{.state = state_,
                       .window = window_,
                       .schedule = options_.schedule,
@@ -350,24 +374,29 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
 }
 
 void Engine::visit_whole(Ctx c, const TakeTensor& take) {
-  const auto& units = model_->params().units();
+  ParamStore& params = model_->params();
+  const auto& units = params.units();
   for (size_t u = 0; u < units.size(); ++u) {
     const ParamStore::Unit& unit = *units[u];
+    const auto visit_part = [&](int state, const Tensor& part) {
+      if (params.tensor().ranks == 1) return take(u, state, part);
+      take(u, state, params.assemble(c, int(u), part).t);
+    };
     const auto visit = [&](int state, const Tensor& t) {
-      if (!unit.is_shard(t)) return take(u, state, t);
-      take(u, state, model_->params().whole(c, int(u), t).t);
+      if (!unit.is_shard(t)) return visit_part(state, t);
+      visit_part(state, params.whole(c, int(u), t).t);
     };
     if (unit.is_split())
-      take(u, -1, model_->params().whole_master(c, int(u)).t);
+      visit_part(-1, params.whole_master(c, int(u)).t);
     else
       visit(-1, unit.master);
     for (size_t s = 0; s < unit.states.size(); ++s) {
-      if (model_->params().has_sizes(s)) {
+      if (params.has_sizes(s)) {
         if (unit.states[s].t) take(u, int(s), unit.states[s].t);
       } else if (unit.states[s].everything)
         visit(int(s), unit.states[s].t);
       else if (unit.states[s].of_any)
-        take(u, int(s), model_->params().whole_state(c, int(u), s).t);
+        visit_part(int(s), params.whole_state(c, int(u), s).t);
     }
   }
 }

@@ -91,12 +91,16 @@ class Engine {
   void set_step_sequences(int64_t sequences);
   int64_t step_micro_batches() const { return step_micro_batches_; }  // of this rank, per step as set
   MicroGradients micro_gradients() const;
-  int ranks() const { return backend_.mesh.data_parallel().size(); }  // ranks that share a batch
+  int ranks() const { return backend_.mesh.data_parallel().size(); }  // ranks, or groups of them, that share a batch
   int rank() const { return backend_.mesh.data_parallel().rank(); }
+  int devices() const { return backend_.mesh.world().size(); }
+  // One rank of those that compute the same losses from the same samples.
+  bool reports_losses() const { return backend_.mesh.coord(Axis::tp) == 0; }
   std::span<const Gemm> products() const { return products_; }  // of a micro-batch and an evaluation, once planned
   Tunable tunable() const { return {products_, attention_forward_, attention_backward_}; }    // of the same
   std::span<const Gemm> micro_products() const { return products().first(micro_products_); }  // of a micro-batch
   std::span<const Launch> micro_launches() const { return micro_launches_; }    // of a micro-batch, once planned
+  const TensorSums& micro_tensor_sums() const { return micro_tensor_sums_; }    // of a micro-batch, once planned
   std::span<const Launch> update_launches() const { return update_launches_; }  // of the end of a step
   // Sum of the rooflines of a step's ops, a lower bound of its time. Known once memory() is.
   double least_step_seconds(const Ceilings&) const;
@@ -137,7 +141,7 @@ class Engine {
   // Whether masters and states are whole in their planned memory, so that they can be saved without a copy.
   bool saves_in_place() const {
     const ParamStore& params = model_->params();
-    return !params.sharded() && !params.split() && params.keeps_everything();
+    return !params.sharded() && params.tensor().ranks == 1 && !params.split() && params.keeps_everything();
   }
 
   StepState read_state();
@@ -163,6 +167,7 @@ class Engine {
     std::vector<Mark> marks;
     std::unique_ptr<Event> end;
   };
+  void require_tensor_parallel() const;
   Ctx context(Ops& ops, Tape* tape);
   void record_phases();
   void run_micro_batch(Ctx, const PhaseRunner::Enter&, bool last);
@@ -173,6 +178,7 @@ class Engine {
   void run_end_of_leaf(Ctx, int64_t leaf);
   void add_norms(Ctx&);
   void run_micro_norm(Ctx);
+  void agree_in_tensor_group(Ctx&);
   void run_logits(Ctx, std::vector<float>* out);
   void visit_whole(Ctx, const TakeTensor&);
   void load(std::span<const int32_t> tokens, std::span<const int32_t> targets, int64_t slot);
@@ -206,6 +212,7 @@ class Engine {
   std::deque<ClosedStep> closed_;
   std::unique_ptr<Event> last_end_;  // of the last collected step, unless other work followed it
   std::vector<Launch> micro_launches_, update_launches_;
+  TensorSums micro_tensor_sums_;
   std::vector<Gemm> products_;
   std::vector<AttentionFwd> attention_forward_;
   std::vector<AttentionBwd> attention_backward_;

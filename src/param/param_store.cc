@@ -30,6 +30,7 @@ Param ParamStore::declare(ParamSpec spec) {
   units_[size_t(spec.unit)]->params.push_back(id);
   specs_.push_back(std::move(spec));
   offsets_.push_back(-1);
+  whole_offsets_.push_back(-1);
   return {id};
 }
 
@@ -56,8 +57,10 @@ Tensor ParamStore::Unit::part(const Tensor& t, Range range) const {
 void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std::vector<StateSpec> states,
                       const Sharding& sharding) {
   states_ = training ? std::move(states) : std::vector<StateSpec>{};
-  sharding_ = training ? sharding : Sharding{};
+  sharding_ = training ? sharding : Sharding{.tensor = sharding.tensor};
   if (sharding_.stage == 0 || sharding_.shards == 1) sharding_.stage = sharding_.index = 0, sharding_.shards = 1;
+  placements_.clear();
+  for (const ParamSpec& spec : specs_) placements_.push_back(place(spec, sharding_.tensor, sharding_.stage));
   for (const auto& unit : units_) lay_out(*unit);
   const std::vector<std::vector<OwnPiece>> pieces = training ? pieces_by_unit() : std::vector<std::vector<OwnPiece>>{};
   const int stage = sharding_.stage;
@@ -86,8 +89,13 @@ void ParamStore::lay_out(Unit& unit) {
   std::vector<ParamSpec> specs;
   for (int id : unit.params) specs.push_back(specs_[size_t(id)]);
   unit.name = common_name(specs);
+  unit.of_wholes = FlatLayout::make(specs, 1, kAlign);
+  for (size_t i = 0; i < specs.size(); ++i) specs[i].shape = placements_[size_t(unit.params[i])].shape;
   unit.layout = FlatLayout::make(specs, std::max(sharding_.shards, int(sharding_.logical.count)), kAlign);
-  for (size_t i = 0; i < unit.params.size(); ++i) offsets_[size_t(unit.params[i])] = unit.layout.offset[i];
+  for (size_t i = 0; i < unit.params.size(); ++i) {
+    offsets_[size_t(unit.params[i])] = unit.layout.offset[i];
+    whole_offsets_[size_t(unit.params[i])] = unit.of_wholes.offset[i];
+  }
   const int64_t share = unit.layout.numel / sharding_.shards;
   unit.shard = {share * sharding_.index, share * (sharding_.index + 1)};
 }
@@ -193,39 +201,38 @@ std::vector<ParamStore::Range> ParamStore::extents() const {
 }
 
 void ParamStore::init(Ctx& c, uint64_t seed) {
-  for (size_t id = 0; id < specs_.size(); ++id) {
-    const ParamSpec& spec = specs_[id];
-    const Unit& unit = *units_[size_t(spec.unit)];
-    const Tensor& flat = unit.master ? unit.master : unit.value;
-    for (const HfSlice& slice : spec.slices) {
-      const int64_t begin = offsets_[id] + slice.offset, end = begin + slice.shape.numel();
-      const Range range = unit.is_shard(flat) ? unit.owned(begin, end) : Range{begin, end};
-      if (range.begin == range.end) continue;
-      RandomNormal values{.seed = seed,
-                          .stream = stream_of(slice.name),
-                          .first = uint64_t(range.begin - begin),
-                          .mean = spec.init_mean,
-                          .std = spec.init_std};
-      if (unit.is_split()) {
-        init_split(c, unit, range, values);
-        continue;
-      }
-      values.x = unit.part(flat, range);
-      c.run(values);
-    }
+  for (const Piece& piece : pieces()) {
+    const ParamSpec& spec = specs_[size_t(piece.param)];
+    init_piece(c, piece,
+               {.seed = seed, .stream = stream_of(piece.slice->name), .mean = spec.init_mean, .std = spec.init_std});
   }
   refresh_values(c);
 }
 
-void ParamStore::init_split(Ctx& c, const Unit& unit, Range range, RandomNormal values) {
+// As far as this rank has elements of the tensor; each is drawn by its place in the whole one.
+void ParamStore::init_piece(Ctx& c, const Piece& piece, RandomNormal values) {
+  const Unit& unit = *units_[size_t(piece.unit)];
+  const Tensor& flat = unit.master ? unit.master : unit.value;
+  const auto fill = [&](const Tensor& x, Range range) {  // elements of the unit
+    for_each_run(piece.part->strips, 0, piece.slice->shape.numel(), [&](int64_t at, int64_t part_at, int64_t length) {
+      const int64_t start = piece.offset + part_at;
+      const int64_t begin = std::max(start, range.begin), end = std::min(start + length, range.end);
+      if (begin >= end) return;
+      values.first = uint64_t(at + begin - start);
+      values.x = x.slice(begin - range.begin, end - range.begin);
+      c.run(values);
+    });
+  };
+  const int64_t end = piece.offset + piece.part->numel;
+  Range range = unit.is_shard(flat) ? unit.owned(piece.offset, end) : Range{piece.offset, end};
+  if (range.begin == range.end) return;
+  if (!unit.is_split()) return fill(unit.part(flat, range), range);
   for (; range.begin < range.end; range.begin += kInitChunk) {
     const Range chunk{range.begin, std::min(range.begin + kInitChunk, range.end)};
     const Buffer masters = c.alloc("initial masters", DType::f32, {chunk.end - chunk.begin});
-    values.x = masters.t;
-    c.run(values);
+    fill(masters.t, chunk);
     c.run(
         SplitMaster{.param = unit.part(unit.value, chunk), .rest = unit.part(unit.master, chunk), .master = masters.t});
-    values.first += uint64_t(kInitChunk);
   }
 }
 
@@ -281,6 +288,40 @@ void ParamStore::reduce_gradients(Ctx& c) {
     if (unit->shard.begin > 0) c.run(Fill{.x = grad.slice(0, unit->shard.begin)});
     if (unit->shard.end < unit->layout.numel) c.run(Fill{.x = grad.slice(unit->shard.end, unit->layout.numel)});
   }
+  if (sharding_.tensor.ranks > 1) add_parts_of_gradients(c);
+}
+
+// Of weights that every rank of a tensor-parallel group has whole, but uses for its heads alone.
+void ParamStore::add_parts_of_gradients(Ctx& c) {
+  for (size_t id = 0; id < specs_.size(); ++id) {
+    if (!specs_[id].trainable || !placements_[id].sums.has(Axis::tp)) continue;
+    const Unit& unit = *units_[size_t(specs_[id].unit)];
+    const Range range = unit.owned(offsets_[id], offsets_[id] + specs_[id].shape.numel());
+    const CollectiveSubject subject(specs_[id].name);
+    if (range.begin < range.end) c.all_reduce(c.mesh[Axis::tp], unit.part(unit.grad, range));
+  }
+}
+
+// A parameter and the padding after it count on the first of the ranks that have the same gradients.
+std::vector<ParamStore::Range> ParamStore::counted(const ProcessMesh& mesh, const Unit& unit, Range of) const {
+  std::vector<std::pair<int64_t, bool>> starts;  // in the order of the layout, and whether it counts here
+  for (const int id : unit.params) {
+    const Placement& p = placements_[size_t(id)];
+    starts.emplace_back(offsets_[size_t(id)], mesh.is_first_except(p.cuts | p.shards));
+  }
+  std::ranges::sort(starts);
+  std::vector<Range> ranges;
+  for (size_t i = 0; i < starts.size(); ++i) {
+    if (!starts[i].second) continue;
+    const Range range = unit.owned(std::max(starts[i].first, of.begin),
+                                   std::min(i + 1 < starts.size() ? starts[i + 1].first : of.end, of.end));
+    if (range.begin >= range.end) continue;
+    if (!ranges.empty() && ranges.back().end == range.begin)
+      ranges.back().end = range.end;
+    else
+      ranges.push_back(range);
+  }
+  return ranges;
 }
 
 Buffer ParamStore::whole(Ctx& c, int unit, const Tensor& shard) {
@@ -310,8 +351,33 @@ Buffer ParamStore::whole_master(Ctx& c, int u) {
   return shard ? whole(c, u, joined.t) : joined;
 }
 
-Tensor ParamStore::view(const Tensor& flat, const ParamSpec& spec, int64_t offset) const {
-  return {flat.at(offset), flat.dtype, spec.shape};
+Buffer ParamStore::assemble(Ctx& c, int u, const Tensor& part) {
+  const Unit& unit = *units_[size_t(u)];
+  const CollectiveSubject subject(unit.name);
+  const int ranks = sharding_.tensor.ranks;
+  const Buffer parts = c.alloc("parts of a unit", part.dtype, {ranks * unit.layout.numel});
+  c.all_gather(c.mesh[Axis::tp], parts.t, part);
+  Buffer whole = c.alloc("whole parameters of a unit", part.dtype, {unit.of_wholes.numel});
+  for (const int id : unit.params) {
+    const ParamSpec& spec = specs_[size_t(id)];
+    const bool is_cut = placements_[size_t(id)].cuts.has(Axis::tp);
+    for (int rank = 0; rank < (is_cut ? ranks : 1); ++rank) {
+      const Placement of_rank = place(spec, {ranks, rank}, sharding_.stage);
+      for (size_t s = 0; s < spec.slices.size(); ++s)
+        for (const Strips& strips : of_rank.slices[s].strips) {
+          const int64_t from = offsets_[size_t(id)] + of_rank.slices[s].offset + strips.part_at;
+          const int64_t to = whole_offsets_[size_t(id)] + spec.slices[s].offset + strips.at;
+          const Shape shape{strips.count, strips.length};
+          c.run(Combine{.y = {whole.t.at(to), part.dtype, shape, strips.step},
+                        .a = {parts.t.at(rank * unit.layout.numel + from), part.dtype, shape, strips.part_step}});
+        }
+    }
+  }
+  return whole;
+}
+
+Tensor ParamStore::view(const Tensor& flat, Param p) const {
+  return {flat.at(offsets_[size_t(p.id)]), flat.dtype, placements_[size_t(p.id)].shape};
 }
 
 Tensor ParamStore::value(Param p) const {
@@ -319,7 +385,7 @@ Tensor ParamStore::value(Param p) const {
   const Unit& unit = *units_[size_t(spec.unit)];
   const Tensor& weights = unit.gathered ? unit.gathered.t : unit.value ? unit.value : unit.master;
   CHECK(!unit.is_shard(weights), spec.name, " is read outside of use() and done() of its unit");
-  return view(weights, spec, offsets_[size_t(p.id)]);
+  return view(weights, p);
 }
 
 Tensor ParamStore::grad(Param p) const {
@@ -327,7 +393,7 @@ Tensor ParamStore::grad(Param p) const {
   const Unit& unit = *units_[size_t(spec.unit)];
   const Tensor& grad = unit.whole_grad ? unit.whole_grad.t : unit.grad;
   CHECK(!unit.is_shard(grad), spec.name, " gets a gradient outside of its unit's backward");
-  return view(grad, spec, offsets_[size_t(p.id)]);
+  return view(grad, p);
 }
 
 // Starts the gather concurrently with compute; no-op if it has started or the unit does not exist.
@@ -438,8 +504,16 @@ int64_t ParamStore::parameter_count() const {
 std::vector<ParamStore::Piece> ParamStore::pieces() const {
   std::vector<Piece> all;
   for (size_t id = 0; id < specs_.size(); ++id)
-    for (const HfSlice& slice : specs_[id].slices)
-      all.push_back({&slice, specs_[id].unit, offsets_[id] + slice.offset, int(id)});
+    for (size_t s = 0; s < specs_[id].slices.size(); ++s) {
+      const HfSlice& slice = specs_[id].slices[s];
+      const Placement::Slice* part = placements_.empty() ? nullptr : &placements_[id].slices[s];
+      all.push_back({.slice = &slice,
+                     .unit = specs_[id].unit,
+                     .offset = offsets_[id] + (part ? part->offset : slice.offset),
+                     .param = int(id),
+                     .of_wholes = whole_offsets_[id] + slice.offset,
+                     .part = part});
+    }
   return all;
 }
 

@@ -10,6 +10,7 @@
 
 #include "device/memory_plan.h"
 #include "param/flat_layout.h"
+#include "param/placement.h"
 #include "tape/ctx.h"
 
 namespace athanor {
@@ -45,6 +46,7 @@ struct Sharding {
   int stage = 0;
   int shards = 1, index = 0;
   LogicalShards logical = {};
+  TensorRank tensor = {};  // also without training
 };
 
 class ParamStore {
@@ -69,8 +71,9 @@ class ParamStore {
   struct Unit {
     std::vector<int> params;  // ids, in the order of layout.offset
     std::string name;         // common prefix of their names: "model.layers.3"
-    FlatLayout layout;
-    Range shard;  // the elements that this rank updates
+    FlatLayout layout;        // of this rank's parts of the parameters
+    FlatLayout of_wholes;     // of the whole parameters: the same where no parameter is cut
+    Range shard;              // the elements that this rank updates
     // Each is whole [numel] or this rank's shard, depending on the stage.
     Tensor master;               // of i16: the rests of masters whose upper halves are the values (tensor/half.h)
     Tensor value;                // compute dtype; absent where it is the master itself
@@ -123,9 +126,15 @@ class ParamStore {
   void gather_weights(Ctx&);
   // Gathers one tensor of a unit from all ranks' shards, for checkpoints. [numel]
   Buffer whole(Ctx&, int unit, const Tensor& shard);
+  // The whole parameters, in the order of Unit::of_wholes, of all ranks' parts of them.
+  Buffer assemble(Ctx&, int unit, const Tensor& part);
   Buffer whole_state(Ctx&, int unit, size_t state);  // a state kept for some weights only is 0 elsewhere
   Buffer whole_master(Ctx&, int unit);               // of split masters. [numel] f32
   bool sharded() const { return sharding_.stage > 0; }
+  const TensorRank& tensor() const { return sharding_.tensor; }
+  const Placement& placement(Param p) const { return placements_[size_t(p.id)]; }
+  // Elements of a unit within `of` that this rank adds to the squared gradient norm: every gradient counts on one rank.
+  std::vector<Range> counted(const ProcessMesh&, const Unit&, Range of) const;
   bool split() const { return units_.front()->is_split(); }
   bool keeps_everything() const;  // no state is kept for some weights only
 
@@ -135,12 +144,14 @@ class ParamStore {
   const std::vector<StateSpec>& state_specs() const { return states_; }
   int64_t parameter_count() const;  // trained values in files, without padding
 
-  // A contiguous piece of a tensor in files: its place in its unit's flat buffer.
+  // A tensor in files, and where in its unit's flat buffers this rank's part of it lies, without gaps.
   struct Piece {
     const HfSlice* slice;
     int unit;
     int64_t offset;  // elements
     int param;
+    int64_t of_wholes;                       // of the whole tensor, in Unit::of_wholes
+    const Placement::Slice* part = nullptr;  // of a planned store: which elements of the tensor this rank has
   };
   std::vector<Piece> pieces() const;
   bool keeps(size_t state, size_t piece) const;
@@ -149,7 +160,7 @@ class ParamStore {
   std::vector<Range> extents() const;
 
  private:
-  Tensor view(const Tensor& flat, const ParamSpec&, int64_t offset) const;
+  Tensor view(const Tensor& flat, Param) const;
   struct OwnPiece {
     size_t number;  // in pieces()
     Range extent;
@@ -160,15 +171,17 @@ class ParamStore {
   void plan_sizes(MemoryPlan&, size_t unit, size_t state, const std::vector<OwnPiece>&);
   void begin_use(Ctx&, int unit);
   void start_gather(Ctx&, int unit);
-  void init_split(Ctx&, const Unit&, Range, RandomNormal);
+  void init_piece(Ctx&, const Piece&, RandomNormal);
   void gather(Ctx&, int unit);
   void settle(Ctx&);
   void reduce_early(Ctx&, const Unit&);
   void reduce_in_tree(Ctx&, const Unit&);
+  void add_parts_of_gradients(Ctx&);
   void begin_gradients(Ctx&, int unit);
   void end_gradients(Ctx&, int unit);
   std::vector<ParamSpec> specs_;
-  std::vector<int64_t> offsets_;  // of each param in its unit
+  std::vector<int64_t> offsets_, whole_offsets_;  // of each param in its unit: its layout, and that of whole parameters
+  std::vector<Placement> placements_;             // of each param
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<StateSpec> states_;
   Sharding sharding_;

@@ -32,10 +32,11 @@ struct ParamSpec {
   float init_mean = 0;  // initial values: normal(mean, std) from (seed, slice name, index within the slice)
   float init_std = 0;
   std::vector<HfSlice> slices = {};
-  Cut cut = {};             // how ranks of a tensor-parallel group may share it
-  bool in_out = false;      // of a matrix: its rows are inputs, not outputs
-  bool eight_bits = false;  // products read codes of it and of what they multiply it with
-  bool trainable = true;    // false: stays what it was; optimizers and the gradient norm leave it out
+  Cut cut = {};                // how ranks of a tensor-parallel group may share it
+  bool of_every_head = false;  // all heads use it, so that ranks with some of them have parts of its gradient's sum
+  bool in_out = false;         // of a matrix: its rows are inputs, not outputs
+  bool eight_bits = false;     // products read codes of it and of what they multiply it with
+  bool trainable = true;       // false: stays what it was; optimizers and the gradient norm leave it out
 };
 
 }  // namespace athanor

@@ -10,6 +10,24 @@ namespace {
 
 constexpr double kBackward = 2.0 / 3;  // fraction of a micro-batch's time
 
+// All-reduces in every micro-batch, as the dry run recorded them; and once per step those of gradients that each rank
+// has a part of.
+void add_tensor_sums(StepTraffic& t, const Engine& engine, const Network& net, int ranks) {
+  if (ranks == 1) return;
+  const double sent_of = 2.0 * (ranks - 1) / ranks;  // bytes sent, of those summed
+  const TensorSums& sums = engine.micro_tensor_sums();
+  const double calls = double(sums.calls) * double(engine.micro_batches());
+  const double each = sent_of * double(sums.bytes) / double(std::max<int64_t>(1, sums.calls));
+  t.tensor.add(each, net.seconds(each, ranks, 1), calls, false);
+  const ParamStore& params = engine.model().params();
+  for (int id = 0; id < int(params.specs().size()); ++id) {
+    const Placement& placement = params.placement({id});
+    if (!placement.sums.has(Axis::tp)) continue;
+    const double sent = sent_of * 4 * double(placement.shape.numel());
+    t.ends.add(sent, net.seconds(sent, ranks, 1), 1, false);
+  }
+}
+
 }  // namespace
 
 void Traffic::add(double sent, double time, double times, bool end) {
@@ -19,29 +37,35 @@ void Traffic::add(double sent, double time, double times, bool end) {
 
 double Traffic::exposed(double room) const { return ends + std::max(0.0, seconds - ends - room); }
 
-double StepTraffic::bytes() const { return early.bytes + backward.bytes + gathers.bytes + ends.bytes; }
-double StepTraffic::seconds() const { return early.seconds + backward.seconds + gathers.seconds + ends.seconds; }
+double StepTraffic::bytes() const { return early.bytes + backward.bytes + gathers.bytes + ends.bytes + tensor.bytes; }
+double StepTraffic::seconds() const {
+  return early.seconds + backward.seconds + gathers.seconds + ends.seconds + tensor.seconds;
+}
 double StepTraffic::exposed(double compute, double micro_batches) const {
   return early.exposed(compute * kBackward / micro_batches) + backward.exposed(compute * kBackward) +
-         gathers.exposed(compute) + ends.seconds;
+         gathers.exposed(compute) + ends.seconds + tensor.seconds;
 }
 
 StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network& net) {
-  const auto& units = engine.model().params().units();
-  const int shards = mesh[Axis::dp_shard].size(), copies = mesh[Axis::dp_replicate].size();
+  const ParamStore& params = engine.model().params();
+  const auto& units = params.units();
+  const int near = mesh.size({Axis::tp});  // the distance of neighbouring shards
   const int stage = engine.options().zero_stage;
   const double value = double(size_of(engine.options().recipe.compute)), grad = 4;
   const auto micros = double(engine.micro_batches());
   const auto share = [](int n) { return double(n - 1) / n; };
   const std::vector<bool> exchanges =
-      engine.optimizer() ? engine.optimizer()->exchanges(engine.model().params()) : std::vector<bool>(units.size());
+      engine.optimizer() ? engine.optimizer()->exchanges(params) : std::vector<bool>(units.size());
   StepTraffic t;
   for (size_t u = 0; u < units.size(); ++u) {
+    const Placement& placement = params.placement({units[u]->params.front()});  // of all in the unit, but for tp
+    const int shards = mesh.size(placement.shards);
+    const int copies = mesh.size(placement.sums - placement.shards - Axes{Axis::tp});
     const auto n = double(units[u]->layout.numel);
     const bool last = u + 1 == units.size(), first = u == 0;
     const double gather = share(shards) * n * value, scatter = share(shards) * n * grad;
-    const double gather_s = net.seconds(gather, shards, 1), scatter_s = net.seconds(scatter, shards, 1);
-    const double copied = 2 * share(copies) * n / shards * grad, copied_s = net.seconds(copied, copies, shards);
+    const double gather_s = net.seconds(gather, shards, near), scatter_s = net.seconds(scatter, shards, near);
+    const double copied = 2 * share(copies) * n / shards * grad, copied_s = net.seconds(copied, copies, shards * near);
     (stage < 2 ? t.early : t.ends).add(copied, copied_s, 1, first);
     if (stage == 1) t.early.add(scatter, scatter_s, 1, first);
     if (stage >= 2) t.backward.add(scatter, scatter_s, micros, first);
@@ -50,8 +74,9 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
     if (!exchanges[u]) continue;
     const double exchanged = (value < 4 ? 2 : 4) * n;  // averages to those who need them whole, and updates back
     const double sent = stage == 0 ? share(copies) * exchanged : share(shards) * exchanged;
-    t.ends.add(2 * sent, 2 * net.seconds(sent, stage == 0 ? copies : shards, 1), 1, false);
+    t.ends.add(2 * sent, 2 * net.seconds(sent, stage == 0 ? copies : shards, near), 1, false);
   }
+  add_tensor_sums(t, engine, net, near);
   return t;
 }
 

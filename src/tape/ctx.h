@@ -65,14 +65,20 @@ class Tape {
   int next_slot = 0;
 };
 
+// Sums of activations and their gradients over the ranks that share a layer's products (Axis::tp).
+struct TensorSums {
+  int64_t calls = 0, bytes = 0;
+};
+
 struct Ctx {
   Ops& ops;
   Device& device;
   Arena& arena;
   ProcessMesh& mesh;
   const Recipe& recipe;
-  Tape* tape = nullptr;    // null: forward only
-  bool selective = false;  // recompute values that have a Remake instead of keeping them
+  Tape* tape = nullptr;               // null: forward only
+  bool selective = false;             // recompute values that have a Remake instead of keeping them
+  TensorSums* tensor_sums = nullptr;  // where a dry run counts them
 
   Buffer alloc(std::string_view name, DType dtype, Shape shape) { return arena.alloc(name, dtype, shape); }
   Buffer alloc(std::string_view name, Shape shape) { return arena.alloc(name, recipe.compute, shape); }
@@ -87,8 +93,8 @@ struct Ctx {
   }
 
   // Collectives; skipped in a dry run.
-  void all_reduce(Communicator& group, Tensor x) {
-    if (!arena.recording()) group.all_reduce(x, Reduce::sum, Lane::compute);
+  void all_reduce(Communicator& group, Tensor x, Reduce how = Reduce::sum) {
+    if (!arena.recording()) group.all_reduce(x, how, Lane::compute);
   }
   void all_gather(Communicator& group, Tensor full, Tensor shard) {
     if (!arena.recording()) group.all_gather(full, shard, Lane::compute);
@@ -98,6 +104,14 @@ struct Ctx {
   }
   void exchange(Communicator& group, Tensor out, Tensor in, int peer) {
     if (!arena.recording()) group.exchange(out, in, peer, Lane::compute);
+  }
+
+  // Adds up what each rank that shares a layer's products has of x.
+  void tensor_sum(Tensor x) {
+    Communicator& group = mesh[Axis::tp];
+    if (group.size() == 1) return;
+    if (tensor_sums) ++tensor_sums->calls, tensor_sums->bytes += int64_t(x.bytes());
+    all_reduce(group, x);
   }
 
   // Runs call(Lane::comm) concurrently with the compute lane, after the work submitted so far. Use its result, or free

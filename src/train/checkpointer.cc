@@ -151,7 +151,8 @@ std::vector<Checkpointer::Tensors> Checkpointer::snapshot() {
         const TensorData saved = described(item);
         const ParamStore& params = engine_.model().params();
         const bool sized = state >= 0 && params.has_sizes(size_t(state));
-        const int64_t first = sized ? params.units()[unit]->states[size_t(state)].first_of(item.piece) : piece.offset;
+        const int64_t first =
+            sized ? params.units()[unit]->states[size_t(state)].first_of(item.piece) : piece.of_wholes;
         Tensor t = {whole.at(first), whole.dtype, saved.shape};
         if (!in_place()) {
           device_.copy(next, t.data, t.bytes(), Lane::compute);

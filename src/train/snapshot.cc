@@ -48,8 +48,8 @@ void load_split(Device& device, const ParamStore::Unit& unit, Range range, const
 }
 
 // Copies a unit's elements from `begin` on, as far as this rank holds them; converts floats of another dtype.
-void load_elements(Device& device, const Target& to, int64_t begin, std::span<const std::byte> bytes, DType dtype,
-                   const std::string& name) {
+void load_run(Device& device, const Target& to, int64_t begin, std::span<const std::byte> bytes, DType dtype,
+              const std::string& name) {
   const Range range = to.held(begin, begin + int64_t(bytes.size() / size_of(dtype)));
   if (range.begin == range.end) return;
   const auto skip = size_t(range.begin - begin);
@@ -60,6 +60,16 @@ void load_elements(Device& device, const Target& to, int64_t begin, std::span<co
   std::vector<std::byte> converted;
   from_floats(values, to.flat.dtype, name, converted);
   copy_to(device, to.part(range), converted.data() + skip * size_of(to.flat.dtype));
+}
+
+// Copies what this rank has of a tensor's elements from `first` on.
+void load_elements(Device& device, const Target& to, const ParamStore::Piece& piece, int64_t first,
+                   std::span<const std::byte> bytes, DType dtype) {
+  const auto size = int64_t(size_of(dtype)), end = first + int64_t(bytes.size()) / size;
+  for_each_run(piece.part->strips, first, end, [&](int64_t at, int64_t part_at, int64_t length) {
+    load_run(device, to, piece.offset + part_at, bytes.subspan(size_t((at - first) * size), size_t(length * size)),
+             dtype, piece.slice->name);
+  });
 }
 
 void require_shape(const std::string& where, const std::string& name, const Shape& has, const Shape& needed) {
@@ -74,11 +84,11 @@ void load_piece(Device& device, const WeightFiles& files, const std::string& nam
   const Shape& shape = piece.slice->shape;
   const auto [file, entry] = files.at(name);
   require_shape(file->path(), name, entry->checked_shape(), shape);
-  const Range range = to.held(piece.offset, piece.offset + shape.numel());
+  const Range range = to.held(piece.offset, piece.offset + piece.part->numel);
   if (range.begin == range.end) return;
   std::vector<std::byte> bytes(size_t(entry->bytes));
   file->read(*entry, bytes);
-  load_elements(device, to, piece.offset, bytes, entry->checked_dtype(), name);
+  load_elements(device, to, piece, 0, bytes, entry->checked_dtype());
 }
 
 // A state that is replicated on all ranks.
@@ -191,9 +201,9 @@ void load_weights(const ParamStore& params, Device& device, const ModelFolder& f
     const ParamStore::Unit& unit = *params.units()[size_t(piece.unit)];
     const ModelFolder::Weight& weight = folder.at(piece.slice->name);
     require_shape(folder.path(), weight.name, weight.shape, piece.slice->shape);
-    int64_t at = piece.offset;
+    int64_t at = 0;
     folder.for_each_block(weight, [&](std::span<const std::byte> block) {
-      load_elements(device, Target::weights(unit), at, block, weight.dtype, weight.name);
+      load_elements(device, Target::weights(unit), piece, at, block, weight.dtype);
       at += int64_t(block.size() / size_of(weight.dtype));
     });
   }

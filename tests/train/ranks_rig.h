@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +15,7 @@
 #include "cpu/make_cpu.h"
 #include "tests/tiny_model.h"
 #include "tests/train/harness.h"
+#include "train/checkpointer.h"
 
 namespace athanor::ranks {
 
@@ -42,12 +45,22 @@ struct Setting {
   int64_t step = kSequences;  // sequences of a step, of kSequences that are planned
   RuleName rule = RuleName::adamw;
   std::vector<ParamGroup> groups = {};  // before the default ones
+  int tensor = 1;
+  int64_t kv_heads = 0;  // 0: the family's
+  int ranks() const { return replicas * shards * tensor; }
+  std::array<int, kAxes> mesh() const { return {1, replicas, shards, 1, tensor, 1}; }
 
   std::string name() const {
     return cat(name_of(type), tied ? " tied " : " ", precision, " stage ", stage, " ranks ", replicas, "x", shards,
-               " accumulation ", accumulation, " recompute ", int(recompute), " leaves ", leaves);
+               " accumulation ", accumulation, " recompute ", int(recompute), " leaves ", leaves, " tensor ", tensor);
   }
 };
+
+inline ModelConfig tiny(const Setting& s) {
+  ModelConfig m = tiny(s.type, s.tied);
+  if (s.kv_heads > 0) m.num_key_value_heads = s.kv_heads;
+  return m;
+}
 
 inline EngineOptions options(const Setting& s) {
   EngineOptions o;
@@ -117,7 +130,7 @@ inline std::vector<float> all_masters(Engine& engine) {
   });
   std::vector<float> all;
   for (const auto& piece : engine.model().params().pieces()) {
-    const auto begin = units[size_t(piece.unit)].begin() + piece.offset;
+    const auto begin = units[size_t(piece.unit)].begin() + piece.of_wholes;
     all.insert(all.end(), begin, begin + piece.slice->shape.numel());
   }
   return all;
@@ -126,12 +139,11 @@ inline std::vector<float> all_masters(Engine& engine) {
 inline Curve train(const Setting& s, int64_t steps = 3) {
   Curve curve;
   std::mutex mutex;
-  const int ranks = s.replicas * s.shards;
-  curve.planned.resize(size_t(ranks));
-  run_ranks(ranks, [&](std::unique_ptr<Communicator> world) {
+  curve.planned.resize(size_t(s.ranks()));
+  run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
     const CpuBackend cpu = make_cpu({.threads = 1});
-    ProcessMesh mesh(std::move(world), {1, s.replicas, s.shards, 1, 1, 1});
-    Engine engine(tiny(s.type, s.tied), options(s), {*cpu.device, *cpu.ops, mesh});
+    ProcessMesh mesh(std::move(world), s.mesh());
+    Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
     engine.commit();
     engine.init_weights();
     engine.set_step_sequences(s.step);
@@ -156,7 +168,7 @@ inline Curve train(const Setting& s, int64_t steps = 3) {
     EXPECT_EQ(curve.norms, norms);
     EXPECT_EQ(curve.masters, masters);
     EXPECT_EQ(curve.evaluation, evaluation) << "all ranks have the same weights";
-    curve.planned[size_t(engine.rank())] = engine.memory().total();
+    curve.planned[size_t(mesh.world().rank())] = engine.memory().total();
   });
   return curve;
 }
@@ -174,6 +186,53 @@ inline void expect_same(const Curve& want, const Curve& got, double tolerance, c
     size += std::pow(double(want.masters[i]), 2);
   }
   EXPECT_LT(std::sqrt(difference / size), 100 * tolerance) << what;
+}
+
+// Every tensor of a checkpoint's files by name.
+inline std::map<std::string, std::vector<std::byte>> tensors_of(const std::string& folder) {
+  std::map<std::string, std::vector<std::byte>> all;
+  for (const char* stem : {"model", "optimizer"}) {
+    const WeightFiles files(folder, stem);
+    for (const auto& [name, place] : files.tensors()) {
+      auto& bytes = all[cat(stem, " ", name)];
+      bytes.resize(size_t(place.entry->bytes));
+      place.file->read(*place.entry, bytes);
+    }
+  }
+  return all;
+}
+
+// Steps [from, to) of a run: from the initial weights or the checkpoint `load`, saved at the end in `save`. Losses.
+inline std::vector<double> run_part(const Setting& s, const std::string& load, int64_t from, int64_t to,
+                                    const std::string& save) {
+  std::vector<double> losses;
+  std::mutex mutex;
+  run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
+    const CpuBackend cpu = make_cpu({.threads = 1});
+    ProcessMesh mesh(std::move(world), s.mesh());
+    Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
+    engine.commit();
+    if (load.empty())
+      engine.init_weights();
+    else
+      load_checkpoint(engine, *cpu.device, load);
+    std::vector<double> mine;
+    StepState last = engine.read_state();
+    for (int64_t step = from; step < to; ++step) {
+      accumulate(engine, step);
+      last = engine.finish_step();
+      mine.push_back(last.loss);
+    }
+    std::optional<RunLock> lock;
+    if (mesh.world().rank() == 0) lock.emplace(save);
+    const RunState state{.step = to, .consumed_samples = to * kSequences, .micro_batch_size = 1, .device = last};
+    Checkpointer saves(engine, *cpu.device, {.root = save, .lock = lock ? &*lock : nullptr, .control = &mesh.world()});
+    saves.begin(state, "", {}, {});
+    saves.finish();
+    const std::lock_guard hold(mutex);
+    losses = mine;
+  });
+  return losses;
 }
 
 inline void expect_equal(const Curve& want, const Curve& got, const std::string& what) {

@@ -257,54 +257,12 @@ TEST(Ranks, MoreRanksThanAUnitHasParameters) {
   expect_same(want, train(s, 3), 1e-5, s.name());
 }
 
-// Every tensor of a checkpoint's files by name.
-std::map<std::string, std::vector<std::byte>> tensors_of(const std::string& folder) {
-  std::map<std::string, std::vector<std::byte>> all;
-  for (const char* stem : {"model", "optimizer"}) {
-    const WeightFiles files(folder, stem);
-    for (const auto& [name, place] : files.tensors()) {
-      auto& bytes = all[cat(stem, " ", name)];
-      bytes.resize(size_t(place.entry->bytes));
-      place.file->read(*place.entry, bytes);
-    }
-  }
-  return all;
-}
-
 // A checkpoint holds the same tensors whoever wrote it, and any other ranks and stage go on from it with the next
 // samples.
 TEST(Ranks, CheckpointsKnowNothingOfRanks) {
   const testing::TempDir dir;
   const auto steps = [&](const Setting& s, const std::string& load, int64_t from, int64_t to, const std::string& save) {
-    std::vector<double> losses;
-    std::mutex mutex;
-    run_ranks(s.replicas * s.shards, [&](std::unique_ptr<Communicator> world) {
-      const CpuBackend cpu = make_cpu({.threads = 1});
-      ProcessMesh mesh(std::move(world), {1, s.replicas, s.shards, 1, 1, 1});
-      Engine engine(tiny(s.type, s.tied), options(s), {*cpu.device, *cpu.ops, mesh});
-      engine.commit();
-      if (load.empty())
-        engine.init_weights();
-      else
-        load_checkpoint(engine, *cpu.device, load);
-      std::vector<double> mine;
-      StepState last = engine.read_state();
-      for (int64_t step = from; step < to; ++step) {
-        accumulate(engine, step);
-        last = engine.finish_step();
-        mine.push_back(last.loss);
-      }
-      std::optional<RunLock> lock;
-      if (engine.rank() == 0) lock.emplace(dir.path() + "/" + save);
-      const RunState state{.step = to, .consumed_samples = to * kSequences, .micro_batch_size = 1, .device = last};
-      Checkpointer saves(engine, *cpu.device,
-                         {.root = dir.path() + "/" + save, .lock = lock ? &*lock : nullptr, .control = &mesh.world()});
-      saves.begin(state, "", {}, {});
-      saves.finish();
-      const std::lock_guard hold(mutex);
-      losses = mine;
-    });
-    return losses;
+    return run_part(s, load, from, to, dir.path() + "/" + save);
   };
   const auto content = [&](const std::string& run, int64_t step) {
     return tensors_of(cat(dir.path(), "/", run, "/", step_folder(step)));

@@ -1,0 +1,64 @@
+#include "param/placement.h"
+
+#include "param/cut.h"
+
+namespace athanor {
+namespace {
+
+Placement::Slice whole_slice(const HfSlice& slice) {
+  const int64_t n = slice.shape.numel();
+  return {.offset = slice.offset, .numel = n, .strips = {{.length = n}}};
+}
+
+// A tensor whose rows are cut: the rows [first, first + rows) of the parameter.
+Placement::Slice some_rows(const HfSlice& slice, const std::vector<AxisRange>& ranges, int64_t row) {
+  const int64_t first = slice.offset / row, end = first + slice.shape[0];
+  Placement::Slice part;
+  for (const AxisRange& r : ranges) {
+    const int64_t from = std::max(r.begin, first), to = std::min(r.end, end);
+    if (from >= to) continue;
+    part.strips.push_back({.length = (to - from) * row, .at = (from - first) * row, .part_at = part.numel});
+    part.numel += (to - from) * row;
+  }
+  return part;
+}
+
+Placement::Slice some_columns(const HfSlice& slice, const std::vector<AxisRange>& ranges, int64_t columns) {
+  const int64_t rows = slice.shape[0], width = slice.shape[1];
+  Placement::Slice part{.offset = 0, .numel = rows * columns, .strips = {}};
+  int64_t at = 0;
+  for (const AxisRange& r : ranges) {
+    part.strips.push_back(
+        {.count = rows, .length = r.end - r.begin, .at = r.begin, .step = width, .part_at = at, .part_step = columns});
+    at += r.end - r.begin;
+  }
+  return part;
+}
+
+}  // namespace
+
+Placement place(const ParamSpec& spec, const TensorRank& tensor, int zero_stage) {
+  Placement p{
+      .shape = spec.shape, .slices = {}, .cuts = {}, .shards = {}, .sums = {Axis::dp_replicate, Axis::dp_shard}};
+  if (zero_stage > 0) p.shards = {Axis::dp_shard};
+  if (tensor.ranks == 1 || spec.cut.axis < 0 || spec.role == Role::embedding) {
+    for (const HfSlice& slice : spec.slices) p.slices.push_back(whole_slice(slice));
+    if (tensor.ranks > 1 && spec.of_every_head) p.sums = p.sums | Axes{Axis::tp};
+    return p;
+  }
+  p.cuts = {Axis::tp};
+  const std::vector<AxisRange> ranges = cut(spec, tensor.ranks, tensor.rank);
+  int64_t& dimension = p.shape.dim[spec.cut.axis];
+  const int64_t row = spec.shape.numel() / spec.shape[0];
+  dimension /= tensor.ranks;
+  int64_t offset = 0;
+  for (const HfSlice& slice : spec.slices) {
+    p.slices.push_back(spec.cut.axis == 0 ? some_rows(slice, ranges, row) : some_columns(slice, ranges, dimension));
+    p.slices.back().offset = offset;
+    offset += p.slices.back().numel;
+  }
+  CHECK(offset == p.shape.numel(), spec.name, ": parts of ", offset, " elements make no ", p.shape);
+  return p;
+}
+
+}  // namespace athanor

@@ -1,0 +1,54 @@
+// Placement: where a parameter lives. Which part of it a rank has, which ranks share that part's buffers, and over
+// which its gradient is summed. All that depends on these asks here.
+#pragma once
+#include <algorithm>
+#include <vector>
+
+#include "comm/mesh.h"
+#include "param/spec.h"
+
+namespace athanor {
+
+// This rank among those that share the products of a layer (Axis::tp).
+struct TensorRank {
+  int ranks = 1, rank = 0;
+  bool operator==(const TensorRank&) const = default;
+};
+
+// `count` runs of `length` consecutive elements each: `at` is the first one's place in the tensor of the file, `step`
+// the distance to the next; likewise in this rank's part of the tensor, which is stored without gaps.
+struct Strips {
+  int64_t count = 1, length = 0;
+  int64_t at = 0, step = 0;
+  int64_t part_at = 0, part_step = 0;
+};
+
+struct Placement {
+  // This rank's part of a tensor in files (ParamSpec::slices); its strips together are the part.
+  struct Slice {
+    int64_t offset = 0, numel = 0;  // elements, from the start of this rank's part of the parameter
+    std::vector<Strips> strips;
+  };
+  Shape shape;                // of this rank's part
+  std::vector<Slice> slices;  // as ParamSpec::slices
+  Axes cuts;                  // along these every rank has another part
+  Axes shards;                // these divide the part's flat buffers among them, by the ZeRO stage
+  Axes sums;                  // over these the gradient is summed
+};
+
+// Embeddings and the head stay whole on every rank. Throws an Error naming the parameter where it cannot be cut.
+Placement place(const ParamSpec&, const TensorRank&, int zero_stage);
+
+// Calls fn(at, part_at, length) for the runs, or what of them lies in elements [begin, end) of the file's tensor.
+template <class Fn>
+void for_each_run(const std::vector<Strips>& all, int64_t begin, int64_t end, Fn&& fn) {
+  for (const Strips& s : all) {
+    const int64_t skipped = s.count > 1 && begin > s.at ? (begin - s.at) / s.step : 0;
+    for (int64_t i = skipped; i < s.count && s.at + i * s.step < end; ++i) {
+      const int64_t from = std::max(begin, s.at + i * s.step), to = std::min(end, s.at + i * s.step + s.length);
+      if (from < to) fn(from, s.part_at + i * s.part_step + from - (s.at + i * s.step), to - from);
+    }
+  }
+}
+
+}  // namespace athanor
