@@ -39,6 +39,8 @@ Config config_of(const Args& args, const std::string& folder) {
   Config config;
   if (is_there(resolved)) {
     config = load_config_logged(resolved, overrides);
+    config.data_parallel_replicate_size = config.tensor_parallel_size = 1;  // this process is alone
+    config.data_parallel_shard_size = 0;
   } else {
     constexpr const char* kRest =
         R"("train_iters": 1, "global_batch_size": 8, "learning_rate": 1, "precision": "fp32", "train_data": []})";

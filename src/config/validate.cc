@@ -1,6 +1,7 @@
 // Combinations of options that cannot work, and options that follow from others.
 #include <algorithm>
 #include <bit>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/int.h"
@@ -184,7 +185,48 @@ void validate_memory(const Config& c) {
           " leaves nothing of memory_limit_gib ", c.memory_limit_gib);
 }
 
+std::string common_divisors(int64_t a, int64_t b, int64_t c) {
+  constexpr int64_t kMost = 1024;  // ranks that anybody would try
+  const int64_t all = std::gcd(a, std::gcd(b, c));
+  std::string text;
+  for (int64_t n = 1; n <= std::min(all, kMost); ++n)
+    if (all % n == 0) text += cat(text.empty() ? "" : ", ", n);
+  return text;
+}
+
+bool is_elementwise(GroupOptimizer o) {
+  return o == GroupOptimizer::inherit || o == GroupOptimizer::adamw || o == GroupOptimizer::adam ||
+         o == GroupOptimizer::sgd || o == GroupOptimizer::lion;
+}
+
+void validate_tensor_parallel(const Config& c) {
+  const int64_t ranks = c.tensor_parallel_size;
+  if (ranks == 1) return;
+  const ModelConfig& m = c.model;
+  const auto divides = [&](const char* what, int64_t size) {
+    require(size % ranks == 0, "tensor_parallel_size: ", what, " ", size, " does not divide among ", ranks,
+            " ranks; these do for this model: ",
+            common_divisors(m.num_attention_heads, m.num_key_value_heads, m.intermediate_size));
+  };
+  divides("num_attention_heads", m.num_attention_heads);
+  divides("num_key_value_heads", m.num_key_value_heads);
+  divides("intermediate_size", m.intermediate_size);
+  const bool known = is_elementwise(GroupOptimizer(int(c.optimizer) + 1));  // same order in both enums
+  require(known, "tensor_parallel_size: ", ranks, " ranks have parts of a matrix, and optimizer ", name_of(c.optimizer),
+          " needs all of it; use adamw, adam, sgd or lion, or tensor_parallel_size 1");
+  for (const ParamGroupConfig& group : c.param_groups)
+    require(is_elementwise(group.optimizer), "tensor_parallel_size: ", ranks,
+            " ranks have parts of a matrix, and optimizer ", name_of(group.optimizer), " of param_groups \"",
+            group.match, "\" needs all of it; use adamw, adam, sgd or lion, or tensor_parallel_size 1");
+  require(!eight_bits(c.precision), "tensor_parallel_size: ", ranks, " ranks, and precision ", name_of(c.precision),
+          ": parts of a matrix would have other scales; use bf16, or tensor_parallel_size 1");
+  require(c.deterministic_reduction != DeterministicReduction::rank_invariant, "tensor_parallel_size: ", ranks,
+          " ranks add parts of products in another order than one rank; use deterministic_reduction fixed_order, or "
+          "tensor_parallel_size 1");
+}
+
 void validate_ranks(const Config& c) {
+  validate_tensor_parallel(c);
   require(c.zero_stage > 0 || c.data_parallel_shard_size <= 1, "data_parallel_shard_size: ", c.data_parallel_shard_size,
           " ranks share out nothing with zero_stage 0; leave it out, or take zero_stage 1 to 3");
   require(c.data_parallel_replicate_size == 1 || c.zero_stage > 0,

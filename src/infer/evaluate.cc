@@ -125,7 +125,7 @@ EvalResult evaluate(Engine& engine, const Dataset& data, const EvalOptions& opti
     set_documents(engine, batch);
     engine.evaluate(batch.tokens, batch.targets);
     const std::vector<float> losses = engine.losses();
-    for (int64_t r = 0; r < here; ++r)
+    for (int64_t r = 0; r < here && engine.reports_losses(); ++r)
       found[size_t(first + r)] = found_in_row(batch, losses, options.token_bytes, r, data.seq_length());
   }
   if (control) {

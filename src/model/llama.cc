@@ -60,8 +60,8 @@ class Llama final : public Model {
       w.qkv.b = vector(a + "qkv.b", u, {{a + "q_proj.bias", q}, {a + "k_proj.bias", kv}, {a + "v_proj.bias", kv}}, 0,
                        {.axis = 0, .parts = {q, kv, kv}, .whole = d});
     if (m.qk_norm) {
-      w.q_norm = vector(a + "q_norm", u, {{a + "q_norm.weight", d}}, 1);
-      w.k_norm = vector(a + "k_norm", u, {{a + "k_norm.weight", d}}, 1);
+      w.q_norm = vector(a + "q_norm", u, {{a + "q_norm.weight", d}}, 1, {}, true);
+      w.k_norm = vector(a + "k_norm", u, {{a + "k_norm.weight", d}}, 1, {}, true);
     }
     w.out.w = matrix(a + "o_proj", u, {{a + "o_proj.weight", {c, q}}}, output_init_std(),
                      {.axis = 1, .parts = {q}, .whole = d});

@@ -22,8 +22,9 @@ std::vector<int> head_units(const Model& model) {
 Model::Model(const ModelConfig& config) : config_(config), padded_vocab_(round_up(config.vocab_size, kVocabMultiple)) {}
 
 AttentionShape Model::attention_shape() const {
-  return {.heads = config_.num_attention_heads,
-          .kv_heads = config_.num_key_value_heads,
+  const int64_t ranks = params_.tensor().ranks;
+  return {.heads = config_.num_attention_heads / ranks,
+          .kv_heads = config_.num_key_value_heads / ranks,
           .head_dim = config_.head_dim,
           .window = config_.sliding_window,
           .scale = 1.0f / std::sqrt(float(config_.head_dim))};
@@ -51,9 +52,14 @@ Param Model::matrix(const std::string& name, int unit, const std::vector<std::pa
 }
 
 Param Model::vector(const std::string& name, int unit, const std::vector<std::pair<std::string, int64_t>>& parts,
-                    float value, Cut cut) {
-  ParamSpec spec{
-      .name = name, .shape = {0}, .role = Role::vector, .unit = unit, .init_mean = value, .cut = std::move(cut)};
+                    float value, Cut cut, bool of_every_head) {
+  ParamSpec spec{.name = name,
+                 .shape = {0},
+                 .role = Role::vector,
+                 .unit = unit,
+                 .init_mean = value,
+                 .cut = std::move(cut),
+                 .of_every_head = of_every_head};
   for (const auto& [file_name, size] : parts) {
     spec.slices.push_back({file_name, {size}, spec.shape[0]});
     spec.shape.dim[0] += size;

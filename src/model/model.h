@@ -27,7 +27,7 @@ class Model {
   ParamStore& params() { return params_; }
   const ParamStore& params() const { return params_; }
   Param head() const { return head_; }
-  AttentionShape attention_shape() const;
+  AttentionShape attention_shape() const;  // of this rank's heads, once planned
   int64_t padded_vocab() const { return padded_vocab_; }
 
  protected:
@@ -37,7 +37,7 @@ class Model {
   Param matrix(const std::string& name, int unit, const std::vector<std::pair<std::string, Shape>>& parts,
                float std_dev, Cut cut, bool in_out = false);
   Param vector(const std::string& name, int unit, const std::vector<std::pair<std::string, int64_t>>& parts,
-               float value, Cut cut = {});
+               float value, Cut cut = {}, bool of_every_head = false);
   Param table(const std::string& name, int unit, const std::string& file_name, int64_t rows, int64_t padded_rows);
   // Of matrices: 0.02 for most; output projections of residual branches divided by sqrt(2 L) [Radford et al. 2019,
   // sec. 2.3]. With muP [Yang et al. 2022] by the square root of the width, and the final norm's gain by the width: it

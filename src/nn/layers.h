@@ -1,5 +1,6 @@
 // Differentiable layers: forward and its vector-Jacobian product stand side by side in one .cc per family.
-// Every function consumes its Vars and records its backward on c.tape.
+// Every function consumes its Vars and records its backward on c.tape. Where the ranks of a tensor-parallel group share
+// a layer's products, sizes named here are those of one rank's part.
 #pragma once
 #include "nn/batch.h"
 #include "param/param_store.h"

@@ -48,6 +48,11 @@ int64_t outputs_of(Net n, const Linear& layer) {
   return out_in(layer) ? w.rows() : w.cols();
 }
 
+Shared shared(Net n, const Linear& layer) {
+  if (!n.params.placement(layer.w).cuts.has(Axis::tp)) return Shared::no;
+  return (n.params.spec(layer.w).cut.axis == 0) == out_in(layer) ? Shared::by_outputs : Shared::by_inputs;
+}
+
 bool in_eight_bits(Net n, const Linear& layer) { return n.params.spec(layer.w).eight_bits; }
 
 Factor factor(Net n, const Linear& layer, Operand operand, const Buffer& matrix) {
@@ -75,10 +80,11 @@ void run(Ctx& c, const Product& p) {
 }
 
 Product linear_product(Net n, const Linear& layer, Tensor y, const Factor& x) {
+  const bool adds_bias = layer.b && (shared(n, layer) != Shared::by_inputs || n.c.mesh.coord(Axis::tp) == 0);
   Product p{.op = {.d = y,
                    .a = x.data.t,
                    .b = {},
-                   .bias = layer.b ? n.params.value(layer.b) : Tensor{},
+                   .bias = adds_bias ? n.params.value(layer.b) : Tensor{},
                    .tb = out_in(layer),
                    .tf32 = n.c.recipe.tf32},
             .a = x,
@@ -93,6 +99,28 @@ Product input_gradient(Net n, const Linear& layer, Tensor dx, const Factor& dy) 
             .b = weight(n, layer, Operand::input_w)};
   p.op.b = p.b.data.t;
   return p;
+}
+
+// Rounded before it is added where ranks share the sum: a residual in each part would count once per rank.
+void run_with_residual(Net n, const Linear& layer, Tensor y, const Factor& x, Tensor residual) {
+  Product product = linear_product(n, layer, y, x);
+  const bool parts = shared(n, layer) == Shared::by_inputs;
+  if (residual && !parts) {
+    product.op.epilogue = Epilogue::add;
+    product.op.aux = residual;
+  }
+  run(n.c, product);
+  if (!parts) return;
+  const CollectiveSubject subject(n.params.spec(layer.w).name);
+  n.c.tensor_sum(y);
+  if (residual) n.c.run(Add{.y = y, .a = y, .b = residual});
+}
+
+void run_input_gradient(Net n, const Linear& layer, Tensor dx, const Factor& dy) {
+  run(n.c, input_gradient(n, layer, dx, dy));
+  if (shared(n, layer) != Shared::by_outputs) return;
+  const CollectiveSubject subject(n.params.spec(layer.w).name);
+  n.c.tensor_sum(dx);
 }
 
 // Sums for the bias are of dy itself, never of its codes.
@@ -142,14 +170,7 @@ Var linear(Net n, Var x, const Linear& layer, Var residual) {
   const Shape in = x.t().shape;
   Buffer y = c.alloc("linear.y", {in[0], outputs_of(n, layer)});
   Factor read = factor(n, layer, Operand::forward_x, x.keep());
-  {
-    Product product = linear_product(n, layer, y.t, read);
-    if (residual) {
-      product.op.epilogue = Epilogue::add;
-      product.op.aux = residual.t();
-    }
-    run(c, product);
-  }
+  run_with_residual(n, layer, y.t, read, residual ? residual.t() : Tensor{});
   SavedInput saved(n, layer, x, read);
   read = {};
   Var out = c.var(std::move(y));
@@ -161,7 +182,7 @@ Var linear(Net n, Var x, const Linear& layer, Var residual) {
     Factor read_dy = run_weight_gradient(net, layer, dy, xf);
     Buffer dx = cc.alloc("linear.dx", in);
     xf = {};
-    run(cc, input_gradient(net, layer, dx.t, read_dy));
+    run_input_gradient(net, layer, dx.t, read_dy);
     read_dy = {};
     cc.put(sx, std::move(dx));
     if (sr >= 0) cc.put(sr, std::move(dy));  // d(residual) = dy

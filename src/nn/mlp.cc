@@ -53,10 +53,7 @@ Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
   Factor kept;  // of y
   {
     const Factor read_y = factor(n, down, Operand::forward_x, y);
-    Product product = linear_product(n, down, out.t, read_y);
-    product.op.epilogue = Epilogue::add;
-    product.op.aux = residual.t();
-    run(c, product);
+    run_with_residual(n, down, out.t, read_y, residual.t());
     if (c.recording() && !c.selective) kept = weight_factor(n, down, y, read_y);
   }
   y = {};
@@ -80,7 +77,7 @@ Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
     Factor read_dz = run_weight_gradient(net, up, dz, xf);
     Buffer dx = cc.alloc("mlp.dx", in);
     xf = {};
-    run(cc, input_gradient(net, up, dx.t, read_dz));
+    run_input_gradient(net, up, dx.t, read_dz);
     cc.put(sx, std::move(dx));
     cc.put(sr, std::move(d));  // d(residual) = d(out)
   });

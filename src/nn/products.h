@@ -6,7 +6,11 @@
 
 namespace athanor {
 
-int64_t outputs_of(Net, const Linear&);
+int64_t outputs_of(Net, const Linear&);  // of this rank
+// How the ranks of a tensor-parallel group share a layer: each has some of its outputs, so that gradients of its inputs
+// are summed over them, or some of its inputs, so that its outputs are.
+enum class Shared : uint8_t { no, by_outputs, by_inputs };
+Shared shared(Net, const Linear&);
 bool in_eight_bits(Net, const Linear&);
 
 // What a product reads of a matrix: itself, or its codes.
@@ -25,10 +29,15 @@ struct Product {
 };
 void run(Ctx&, const Product&);
 
-// y = x W^T + b (W [out, in]; transposed for [in, out])
+// y = x W^T + b (W [out, in]; transposed for [in, out]). Shared by inputs, y is a rank's part of the sum, and the first
+// rank's has b.
 Product linear_product(Net, const Linear&, Tensor y, const Factor& x);
-// dx = dy W
+// y = x W^T + b + residual, whole on every rank
+void run_with_residual(Net, const Linear&, Tensor y, const Factor& x, Tensor residual);
+// dx = dy W. Shared by outputs, dx is a rank's part of the sum.
 Product input_gradient(Net, const Linear&, Tensor dx, const Factor& dy);
+// The same, whole on every rank.
+void run_input_gradient(Net, const Linear&, Tensor dx, const Factor& dy);
 // dW += dy^T x, db += column sums of dy; gives back what input_gradient() reads of dy
 Factor run_weight_gradient(Net, const Linear&, const Buffer& dy, const Factor& x);
 

@@ -24,7 +24,7 @@ int64_t least_of_ranks(Backend backend, int64_t value) {
 // Host memory for snapshots, where host memory is what the plan uses.
 size_t save_reserve(const Config& c, Backend backend, const Engine& engine, bool training) {
   const bool counts = training && !c.save.empty() && backend.device.unified() && saves_in_background(c, backend.device);
-  return counts ? snapshot_bytes(engine.model().params(), engine.ranks()) : 0;
+  return counts ? snapshot_bytes(engine.model().params(), engine.devices()) : 0;
 }
 
 // Recomputation modes from the configured one on, cheapest first: they change no bit, so the plan may use more.

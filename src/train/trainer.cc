@@ -277,7 +277,7 @@ void Trainer::report(const StepResult& result, const LaunchedStep& launched, flo
   const double tokens = double(launched.sequences * config_.seq_length);
   const double seconds = double(times.total()) * 1e-9;
   mean_step_seconds_ = mean_step_seconds_ == 0 ? seconds : 0.9 * mean_step_seconds_ + 0.1 * seconds;
-  Speed speed{.tokens_per_second = tokens / seconds, .devices = engine_->ranks(), .peak_flops = peak_flops_};
+  Speed speed{.tokens_per_second = tokens / seconds, .devices = engine_->devices(), .peak_flops = peak_flops_};
   if (const double flops = utilization(flops_, speed).tflops * 1e12; flops > peak_flops_ && state_.peak.flops > 0) {
     metrics_.event({.kind = EventKind::warn,
                     .step = state_.step,
@@ -397,7 +397,7 @@ void Trainer::make_up_evaluation(const Resume& resume) {
   const auto missing = [&](const char* set) { return of_any(looks && !made.contains(set)); };
   const EvalSets sets = {.valid = valid_ && missing("valid"), .choices = !questions_.empty() && missing("choices")};
   if (!sets.valid && !sets.choices) return;
-  if (engine_->rank() == 0) log::info("the evaluation after step ", state_.step, " is made up for");
+  if (looks) log::info("the evaluation after step ", state_.step, " is made up for");
   evaluate(sets);
   if (failed_) end_with_failure();
 }
@@ -502,7 +502,7 @@ Exit Trainer::finish(Exit code) {
   EventRecord end{.kind = EventKind::end, .step = state_.step, .text = text, .seconds = seconds, .tokens = tokens};
   if (!std::isnan(first_step_seconds_)) end.first_step_seconds = first_step_seconds_;
   metrics_.event(end);
-  if (const std::string table = table_.report(); !table.empty() && engine_->rank() == 0)
+  if (const std::string table = table_.report(); !table.empty() && backend_.mesh.world().rank() == 0)
     std::fputs(table.c_str(), stdout);
   if (profile_) std::fputs(profile_->table(profile_->step_seconds()).c_str(), stdout);
   std::fflush(stdout);

@@ -235,11 +235,11 @@ void Trainer::tell_what_is_ahead() const {
     return;
   }
   const double flops = flops_.causal * double(config_.global_batch_size * config_.seq_length);
-  const double step = flops / peak_flops_ / double(engine_->ranks()), all = step * double(left);
+  const double step = flops / peak_flops_ / double(engine_->devices()), all = step * double(left);
   constexpr double kDays = 86400, kTooLong = 2 * kDays;
   const bool too_long = backend_.device.unified() && all > kTooLong;
   const std::string text = cat("a step takes ", format_duration(step), " or more here (", format_count(flops),
-                               " FLOP at ", format_count(peak_flops_ * engine_->ranks()), " FLOP/s), the ", left,
+                               " FLOP at ", format_count(peak_flops_ * engine_->devices()), " FLOP/s), the ", left,
                                " steps of this run ", format_duration(all), " or more");
   too_long
       ? log::warn(text,
@@ -286,7 +286,8 @@ void Trainer::start(const std::optional<Resume>& resume) {
         " bytes, planned ", plan.total());
   const std::string size = cat(
       format_count(double(engine_->model().params().parameter_count())), " parameters, ",
-      engine_->ranks() > 1 ? cat(engine_->ranks(), " ranks, zero_stage ", config_.zero_stage, ", ") : "",
+      engine_->devices() > 1 ? cat(engine_->devices(), " ranks, zero_stage ", config_.zero_stage, ", ") : "",
+      config_.tensor_parallel_size > 1 ? cat("tensor_parallel_size ", config_.tensor_parallel_size, ", ") : "",
       "micro-batch ", config_.micro_batch_size, " x ", engine_->micro_batches(), ", plan ", format_bytes(plan.total()));
   if (resume) {
     const RunState loaded = load_checkpoint(*engine_, backend_.device, resume->folder);

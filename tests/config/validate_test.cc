@@ -48,6 +48,34 @@ TEST(Validate, Ranks) {
   expect_parts(error_with({"distributed_timeout=0"}), {"distributed_timeout"});
 }
 
+TEST(Validate, TensorParallelism) {
+  const auto with = [](std::vector<std::string> more) {
+    const std::vector<std::string> model = {"model.n_head=6", "model.n_embd=48", "model.n_inner=64"};
+    more.insert(more.begin(), model.begin(), model.end());
+    return error_with(more);
+  };
+  EXPECT_EQ(with({"tensor_parallel_size=2"}), "");
+  EXPECT_EQ(with({"tensor_model_parallel_size=2", "optimizer=lion"}), "");
+  EXPECT_EQ(with({"tensor_parallel_degree=2", "zero_stage=3", "precision=bf16", "master_weights=split"}), "");
+  expect_parts(with({"tensor_parallel_size=0"}), {"tensor_parallel_size", "0"});
+  expect_parts(with({"tensor_parallel_size=4"}),
+               {"tensor_parallel_size", "num_attention_heads 6", "among 4 ranks", "1, 2"});
+  expect_parts(with({"tensor_parallel_size=3"}), {"tensor_parallel_size", "intermediate_size 64", "1, 2"});
+  const char* grouped = R"({"model_type": "llama", "vocab_size": 257, "hidden_size": 64, "num_hidden_layers": 2,
+      "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64, "max_position_embeddings": 32})";
+  expect_parts(error_in(small_config("", grouped), {"tensor_parallel_size=4"}),
+               {"tensor_parallel_size", "num_key_value_heads 2", "1, 2"});
+  for (const char* optimizer : {"muon", "normuon"})
+    expect_parts(with({"tensor_parallel_size=2", cat("optimizer=", optimizer)}),
+                 {"tensor_parallel_size: 2", cat("optimizer ", optimizer), "needs all of it", "adamw"});
+  expect_parts(
+      with({"tensor_parallel_size=2", R"(param_groups=[{"match":"*.h.0.*","role":"matrix","optimizer":"muon"}])"}),
+      {"tensor_parallel_size: 2", "optimizer muon", "*.h.0.*"});
+  expect_parts(with({"tensor_parallel_size=2", "precision=mxfp8"}), {"tensor_parallel_size: 2", "precision mxfp8"});
+  expect_parts(with({"tensor_parallel_size=2", "deterministic_reduction=rank_invariant", "micro_batch_size=1"}),
+               {"tensor_parallel_size: 2", "fixed_order"});
+}
+
 TEST(Validate, RankInvariantSums) {
   const auto with = [](std::vector<std::string> more) {
     more.insert(more.begin(), {"deterministic_reduction=rank_invariant", "global_batch_size=32"});

@@ -363,6 +363,19 @@ class CommandTest(SystemTest):
             sizes.append(int(re.search(r"^ +16 +\d+ +(\d+) x", out, re.M).group(1)))
         self.assertEqual(sizes, [1, 8])
 
+    def test_plan_counts_the_sums_between_products_that_ranks_share(self):
+        path = ROOT / "configs" / "gpt2-124m.json"
+        config, layers, hidden = json.loads(path.read_text()), 12, 768
+        tokens = config["global_batch_size"] * config["seq_length"]
+        out = self.run_program("plan", path, "--gpu", "h200", "--ranks", 4, "--set", "tensor_parallel_size=4", "--set",
+                               "recompute_granularity=selective").out
+        self.assertIn("tensor_parallel_size 4, a step of", out)
+        sent = float(re.search(r"^ +4 +1 +\d+ x \d+ +[\d.]+ GiB +([\d.]+) GiB", out, re.M).group(1))
+        each = tokens * hidden * 2  # bytes, in bf16
+        self.assertAlmostEqual(sent, 4 * layers * each * 2 * 3 / 4 / 2**30, delta=0.01 * sent)
+        none = self.run_program("plan", path, "--gpu", "h200", "--ranks", 1).out
+        self.assertRegex(none, r"(?m)^ +1 +1 +\d+ x \d+ +[\d.]+ GiB +0 ")
+
     def test_recomputation_for_want_of_memory_changes_no_bit(self):
         model = {"hidden_size": 64, "num_hidden_layers": 8, "max_position_embeddings": 64}
         common = dict(model=model, train_iters=3, lr_warmup_iters=0, runtime_reserve_mib=0, micro_batch_size=4)

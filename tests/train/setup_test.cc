@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "comm/threads.h"
+
 namespace athanor {
 namespace {
 
@@ -34,6 +36,47 @@ TEST(MeshSizes, RanksDivideAsConfigured) {
   }
   config.zero_stage = 0;  // every rank is a copy
   EXPECT_EQ(mesh_sizes(config, 6), (Sizes{1, 6, 1, 1, 1, 1}));
+}
+
+TEST(MeshSizes, TensorParallelGroupsAreWhatTheRestCounts) {
+  using Sizes = std::array<int, kAxes>;
+  Config config;
+  config.tensor_parallel_size = 2;
+  EXPECT_EQ(mesh_sizes(config, 2), (Sizes{1, 1, 1, 1, 2, 1}));
+  EXPECT_EQ(mesh_sizes(config, 6), (Sizes{1, 1, 3, 1, 2, 1}));
+  config.data_parallel_replicate_size = 2;
+  EXPECT_EQ(mesh_sizes(config, 8), (Sizes{1, 2, 2, 1, 2, 1}));
+  const auto error = [&](int ranks) -> std::string {
+    try {
+      mesh_sizes(config, ranks);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), Exit::usage);
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_NE(error(3).find("tensor_parallel_size: 3 ranks were started, expected a multiple of 2"), std::string::npos);
+  EXPECT_NE(error(1).find("tensor_parallel_size: 1 rank was started"), std::string::npos);
+  EXPECT_NE(error(6).find("times tensor_parallel_size 2, do not make the 6 ranks"), std::string::npos) << error(6);
+  config.zero_stage = 0;
+  EXPECT_EQ(mesh_sizes(config, 6), (Sizes{1, 3, 1, 1, 2, 1}));
+}
+
+// The ranks of a tensor-parallel group are neighbours; those that share the batch are apart.
+TEST(Mesh, TensorParallelRanksAreNeighbours) {
+  run_ranks(8, [](std::unique_ptr<Communicator> world) {
+    const int me = world->rank();
+    ProcessMesh mesh(std::move(world), {1, 2, 2, 1, 2, 1});
+    EXPECT_EQ(mesh.coord(Axis::tp), me % 2);
+    EXPECT_EQ(mesh.coord(Axis::dp_shard), me / 2 % 2);
+    EXPECT_EQ(mesh.coord(Axis::dp_replicate), me / 4);
+    EXPECT_EQ(mesh.data_parallel().rank(), me / 2);
+    EXPECT_EQ(mesh.size({Axis::dp_replicate, Axis::tp}), 4);
+    EXPECT_EQ(mesh.size({}), 1);
+    EXPECT_EQ(mesh.is_first_except({}), me == 0);
+    EXPECT_EQ(mesh.is_first_except({Axis::tp}), me < 2);
+    EXPECT_EQ(mesh.is_first_except({Axis::tp, Axis::dp_shard}), me < 4);
+  });
 }
 
 }  // namespace

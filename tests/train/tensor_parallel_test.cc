@@ -1,0 +1,358 @@
+// Tensor parallelism: ranks that share the heads and the inner columns of every block are the run of one rank. Initial
+// weights to the bit, losses and gradient norms within rounding, checkpoints for any other ranks; the sums between them
+// are those that the plan counts, and a sum that is missing, made twice, or has a bias of every rank is noticed.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+
+#include "perf/traffic.h"
+#include "tests/train/ranks_rig.h"
+
+namespace athanor {
+namespace {
+
+using namespace ranks;
+using G = Recompute::Granularity;
+
+constexpr int64_t kLayers = 2, kHidden = 16;  // of tiny()
+
+// The same run on one rank. Groups of four need four key heads.
+Setting alone(const Setting& s) {
+  return {.type = s.type, .tied = s.tied, .precision = s.precision, .master = s.master, .kv_heads = s.kv_heads};
+}
+
+std::vector<Setting> all_groups() {
+  std::vector<Setting> all;
+  for (const ModelType type : {ModelType::llama, ModelType::gpt2})
+    for (const bool tied : {false, true})
+      for (const int tensor : {2, 4})
+        for (const auto& [shards, stage] : {std::pair{1, 0}, {2, 0}, {2, 1}, {2, 2}, {2, 3}})
+          for (const auto recompute : {G::none, G::selective, G::full})
+            all.push_back({.type = type,
+                           .tied = tied,
+                           .shards = shards,
+                           .stage = stage,
+                           .accumulation = stage == 1 ? 2 : 1,
+                           .recompute = recompute,
+                           .tensor = tensor,
+                           .kv_heads = type == ModelType::llama && tensor == 4 ? 4 : 0});
+  return all;
+}
+
+// Without weights: after ten steps AdamW has turned the rounding of small gradients into other weights.
+void expect_same_curve(const Curve& want, const Curve& got, double tolerance, const std::string& what) {
+  ASSERT_EQ(want.losses.size(), got.losses.size());
+  for (size_t i = 0; i < want.losses.size(); ++i) {
+    EXPECT_NEAR(got.losses[i], want.losses[i], tolerance * want.losses[i]) << what << " step " << i;
+    EXPECT_NEAR(got.norms[i], want.norms[i], tolerance * want.norms[i]) << what << " step " << i;
+  }
+}
+
+// A sample of all groups; all with ATHANOR_FULL=1 (scripts/test.sh --all).
+TEST(TensorParallel, LossesAndNormsAreThoseOfOneRank) {
+  const char* full = std::getenv("ATHANOR_FULL");
+  const size_t every = full && *full == '1' ? 1 : 7;  // divides none of the numbers of choices
+  std::map<std::string, Curve> one;
+  const auto all = all_groups();
+  for (size_t i = 0; i < all.size(); i += every) {
+    const Setting& s = all[i];
+    const std::string key = cat(alone(s).name(), s.kv_heads);
+    if (!one.contains(key)) one[key] = train(alone(s), 10);
+    expect_same_curve(one[key], train(s, 10), 1e-5, s.name());
+  }
+}
+
+TEST(TensorParallel, EveryFamily) {
+  for (const ModelType type : {ModelType::qwen2, ModelType::qwen3, ModelType::mistral})
+    for (const int stage : {0, 1, 3}) {
+      const Setting s{.type = type, .shards = stage > 0 ? 2 : 1, .stage = stage, .tensor = 2};
+      expect_same_curve(train(alone(s), 10), train(s, 10), 1e-5, s.name());
+    }
+}
+
+TEST(TensorParallel, EveryPrecision) {
+  for (const auto& [precision, master, moments] : {std::tuple{"bf16", DType::f32, DType::f32},
+                                                   {"bf16", DType::i16, DType::bf16},
+                                                   {"bf16", DType::bf16, DType::f32},
+                                                   {"fp16", DType::f32, DType::f32},
+                                                   {"tf32", DType::f32, DType::f32}})
+    for (const int stage : {0, 2}) {
+      const Setting s{.type = ModelType::gpt2,
+                      .precision = precision,
+                      .master = master,
+                      .shards = stage > 0 ? 2 : 1,
+                      .stage = stage,
+                      .moments = moments,
+                      .tensor = 2};
+      const Curve want = train(alone(s)), got = train(s);
+      for (size_t i = 0; i < want.losses.size(); ++i)
+        EXPECT_NEAR(got.losses[i], want.losses[i], 5e-3 * want.losses[i]) << s.name();
+    }
+}
+
+TEST(TensorParallel, InitialWeightsAreThoseOfOneRank) {
+  for (const ModelType type : {ModelType::llama, ModelType::gpt2, ModelType::qwen3})
+    for (const auto& [precision, master] : {std::pair{"fp32", DType::f32}, {"bf16", DType::i16}}) {
+      Setting s{.type = type, .precision = precision, .master = master, .kv_heads = 4};
+      const Curve want = train(s, 0);
+      for (const int tensor : {2, 4})
+        for (const auto& [shards, stage] : {std::pair{1, 0}, {2, 1}, {3, 3}}) {
+          s.tensor = tensor, s.shards = shards, s.stage = stage;
+          EXPECT_EQ(train(s, 0).masters, want.masters) << s.name();
+        }
+    }
+}
+
+TEST(TensorParallel, RecomputationAndRepetitionChangeNoBit) {
+  for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
+    Setting s{.type = type, .shards = 2, .stage = 3, .tensor = 2};
+    const Curve none = train(s);
+    expect_equal(none, train(s), "twice");
+    for (const auto recompute : {G::selective, G::full}) {
+      s.recompute = recompute;
+      expect_equal(none, train(s), s.name());
+    }
+  }
+}
+
+// Weights that every rank of a group has whole get the same gradients and updates on all of them.
+TEST(TensorParallel, WholeWeightsStayEqual) {
+  for (const ModelType type : {ModelType::gpt2, ModelType::qwen3}) {
+    const Setting s{.type = type, .precision = "bf16", .master = DType::bf16, .moments = DType::bf16, .tensor = 2};
+    std::mutex mutex;
+    std::map<std::string, std::vector<std::vector<std::byte>>> found;  // by name, of each rank
+    run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
+      const CpuBackend cpu = make_cpu({.threads = 1});
+      ProcessMesh mesh(std::move(world), s.mesh());
+      Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
+      engine.commit();
+      engine.init_weights();
+      for (int64_t step = 0; step < 5; ++step) {
+        accumulate(engine, step);
+        engine.finish_step();
+      }
+      const ParamStore& params = engine.model().params();
+      const std::lock_guard lock(mutex);
+      for (const auto& piece : params.pieces()) {
+        if (params.placement({piece.param}).cuts.has(Axis::tp)) continue;
+        const Tensor part =
+            params.units()[size_t(piece.unit)]->master.slice(piece.offset, piece.offset + piece.part->numel);
+        const auto* bytes = static_cast<const std::byte*>(part.data);
+        found[piece.slice->name].emplace_back(bytes, bytes + part.bytes());
+      }
+    });
+    EXPECT_GT(found.size(), size_t(2 * kLayers)) << "norms, embedding and head";
+    for (const auto& [name, copies] : found) EXPECT_EQ(copies.at(0), copies.at(1)) << name;
+  }
+}
+
+TEST(TensorParallel, EveryRankPlansLess) {
+  for (const int stage : {0, 3}) {
+    Setting s{.type = ModelType::gpt2, .shards = 2, .stage = stage};
+    const Curve one = train(s, 0);
+    s.tensor = 4;
+    const Curve four = train(s, 0);
+    EXPECT_LT(four.weights, one.weights) << s.name();
+    EXPECT_LT(four.optimizer, one.optimizer) << s.name();
+    for (size_t i = 1; i < four.planned.size(); ++i) EXPECT_EQ(four.planned[i], four.planned[0]) << s.name();
+  }
+}
+
+// Checkpoints hold whole tensors: any other group, also none, goes on from them, and saves what it has loaded.
+TEST(TensorParallel, CheckpointsKnowNothingOfGroups) {
+  const testing::TempDir dir;
+  const auto at = [&](const std::string& run, int64_t step) {
+    return cat(dir.path(), "/", run, "/", step_folder(step));
+  };
+  for (const ModelType type : {ModelType::llama, ModelType::gpt2})
+    for (const auto& [precision, master, moments] :
+         {std::tuple{"fp32", DType::f32, DType::f32}, {"bf16", DType::i16, DType::bf16}}) {
+      const std::string p = cat(name_of(type), precision);
+      const Setting one{.type = type, .precision = precision, .master = master, .moments = moments};
+      Setting two = one;
+      two.tensor = 2;
+      run_part(one, "", 0, 0, cat(dir.path(), "/", p, "start1"));
+      run_part(two, "", 0, 0, cat(dir.path(), "/", p, "start2"));
+      EXPECT_EQ(tensors_of(at(p + "start1", 0)), tensors_of(at(p + "start2", 0))) << p;
+      const auto whole = run_part(one, "", 0, 4, cat(dir.path(), "/", p, "whole"));
+      run_part(two, "", 0, 2, cat(dir.path(), "/", p, "half"));
+      for (const auto& [shards, tensor, stage] : {std::tuple{1, 1, 0}, {2, 2, 1}, {2, 2, 3}, {1, 2, 0}, {4, 1, 2}}) {
+        Setting s = one;
+        s.shards = shards, s.tensor = tensor, s.stage = stage;
+        const std::string name = cat(p, shards, "x", tensor, "-", stage);
+        const auto rest = run_part(s, at(p + "half", 2), 2, 4, cat(dir.path(), "/", name));
+        for (size_t i = 0; i < 2; ++i)
+          EXPECT_NEAR(rest[i], whole[i + 2], (precision == std::string("fp32") ? 1e-5 : 5e-3) * whole[i + 2]) << name;
+        run_part(s, at(p + "half", 2), 2, 2, cat(dir.path(), "/", name, "copy"));
+        EXPECT_EQ(tensors_of(at(p + "half", 2)), tensors_of(at(name + "copy", 2))) << name;
+      }
+    }
+}
+
+TEST(TensorParallel, WeightsOfAnotherModelAreSharedOut) {
+  for (const auto& [name, heads] : {std::pair{"llama", 2}, {"gpt2", 3}}) {  // of keys
+    const std::string folder = cat("tests/golden/", name);
+    std::vector<float> want;
+    for (const auto& [shards, tensor, stage] : {std::tuple{1, 1, 0}, {1, heads, 0}, {3, heads, 3}}) {
+      std::mutex mutex;
+      const Setting s{.shards = shards, .stage = stage, .tensor = tensor};
+      run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
+        const CpuBackend cpu = make_cpu({.threads = 1});
+        ProcessMesh mesh(std::move(world), s.mesh());
+        Engine engine(load_model_config(folder + "/config.json"), options(s), {*cpu.device, *cpu.ops, mesh});
+        engine.commit();
+        load_weights(engine, *cpu.device, ModelFolder(folder));
+        const auto masters = all_masters(engine);
+        const std::lock_guard lock(mutex);
+        if (want.empty()) want = masters;
+        EXPECT_EQ(masters, want) << name << " " << s.name();
+      });
+    }
+  }
+}
+
+// What goes wrong in a group, and what was sent.
+struct Watch {
+  enum class Fault : uint8_t { none, missing, twice, bias_of_every_rank } fault = Fault::none;
+  int64_t at = -1;        // the sum of a micro-batch that goes wrong
+  bool training = false;  // a micro-batch runs
+  int64_t calls = 0, bytes = 0;
+};
+
+// The communicator of a tensor-parallel group with a fault.
+class Watched final : public Communicator {
+ public:
+  Watched(std::unique_ptr<Communicator> inner, Watch& watch, int splits)
+      : inner_(std::move(inner)), watch_(watch), splits_(splits) {}
+  // Who thinks that it is the first adds the biases.
+  int rank() const override {
+    const bool lies = watch_.training && watch_.fault == Watch::Fault::bias_of_every_rank && is_group();
+    return lies ? 0 : inner_->rank();
+  }
+  int size() const override { return inner_->size(); }
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    std::unique_ptr<Communicator> part = inner_->split(color, key);
+    if (splits_++ != int(Axis::tp)) return part;
+    return std::make_unique<Watched>(std::move(part), watch_, -1);
+  }
+  void all_reduce(Tensor x, Reduce how, Lane lane) override {
+    const bool counts = is_group() && watch_.training;
+    const bool wrong = counts && watch_.calls == watch_.at;
+    if (counts) ++watch_.calls, watch_.bytes += int64_t(x.bytes());
+    if (wrong && watch_.fault == Watch::Fault::missing) return;
+    inner_->all_reduce(x, how, lane);
+    if (wrong && watch_.fault == Watch::Fault::twice) inner_->all_reduce(x, how, lane);
+  }
+  void all_gather(Tensor full, Tensor shard, Lane lane) override { inner_->all_gather(full, shard, lane); }
+  void reduce_scatter(Tensor shard, Tensor full, Reduce how, Lane lane) override {
+    inner_->reduce_scatter(shard, full, how, lane);
+  }
+  void send(Tensor x, int dst, Lane lane) override { inner_->send(x, dst, lane); }
+  void recv(Tensor x, int src, Lane lane) override { inner_->recv(x, src, lane); }
+  void exchange(Tensor out, Tensor in, int peer, Lane lane) override { inner_->exchange(out, in, peer, lane); }
+  void broadcast(Tensor x, int root, Lane lane) override { inner_->broadcast(x, root, lane); }
+  void barrier() override { inner_->barrier(); }
+
+ private:
+  bool is_group() const { return splits_ < 0; }
+  std::unique_ptr<Communicator> inner_;
+  Watch& watch_;
+  int splits_;  // so far, in the order of the axes; -1: the group itself
+};
+
+struct WatchedCurve {
+  std::vector<double> losses, norms;
+  Watch sent;  // in the last micro-batch
+  TensorSums planned;
+  double traffic = 0;  // bytes that a rank sends in a step
+};
+
+WatchedCurve train_watched(const Setting& s, const Watch& fault, int64_t steps) {
+  WatchedCurve curve;
+  std::mutex mutex;
+  run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
+    const CpuBackend cpu = make_cpu({.threads = 1});
+    Watch watch = fault;
+    ProcessMesh mesh(std::make_unique<Watched>(std::move(world), watch, 0), s.mesh());
+    Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
+    engine.commit();
+    engine.init_weights();
+    std::vector<double> losses, norms;
+    for (int64_t step = 0; step < steps; ++step) {
+      watch.calls = watch.bytes = 0, watch.training = true;
+      accumulate(engine, step);
+      watch.training = false;
+      const StepState state = engine.finish_step();
+      losses.push_back(state.loss / state.loss_targets), norms.push_back(state.grad_norm);
+    }
+    const std::lock_guard lock(mutex);
+    if (mesh.world().rank() != 0) return;
+    curve = {losses, norms, watch, engine.micro_tensor_sums(), step_traffic(engine, mesh, {1e9, 1e9, 8}).tensor.bytes};
+  });
+  return curve;
+}
+
+// One sum for attention and one for the MLP in each direction; blocks that are computed again sum their outputs again.
+TEST(TensorParallel, SumsTwicePerBlockAndDirection) {
+  for (const ModelType type : {ModelType::llama, ModelType::gpt2})
+    for (const int tensor : {2, 4})
+      for (const char* precision : {"fp32", "bf16"})
+        for (const auto recompute : {G::none, G::selective, G::full}) {
+          const Setting s{
+              .type = type, .precision = precision, .recompute = recompute, .tensor = tensor, .kv_heads = 4};
+          const WatchedCurve curve = train_watched(s, {}, 1);
+          const int64_t calls = kLayers * (recompute == G::full ? 6 : 4);
+          const int64_t rows = kSequences * kLength, size = s.precision == std::string("fp32") ? 4 : 2;
+          EXPECT_EQ(curve.sent.calls, calls) << s.name();
+          EXPECT_EQ(curve.sent.bytes, calls * rows * kHidden * size) << s.name();
+          EXPECT_EQ(curve.planned.calls, curve.sent.calls) << s.name();
+          EXPECT_EQ(curve.planned.bytes, curve.sent.bytes) << s.name();
+          EXPECT_DOUBLE_EQ(curve.traffic, 2.0 * (tensor - 1) / tensor * double(curve.sent.bytes)) << s.name();
+        }
+}
+
+TEST(TensorParallel, MistakesAreNoticed) {
+  const Setting s{.type = ModelType::gpt2, .tensor = 2};
+  const Curve want = train(alone(s));
+  const auto differs = [&](const Watch& fault) {
+    const WatchedCurve got = train_watched(s, fault, 3);
+    double most = 0;
+    for (size_t i = 0; i < want.losses.size(); ++i) {
+      most = std::max(most, std::abs(got.losses[i] / want.losses[i] - 1));
+      most = std::max(most, std::abs(got.norms[i] / want.norms[i] - 1));
+    }
+    return most > 1e-4 || std::isnan(most);
+  };
+  EXPECT_FALSE(differs({}));
+  for (int64_t at = 0; at < 4 * kLayers; ++at)  // forward of all blocks, then their input gradients
+    for (const auto fault : {Watch::Fault::missing, Watch::Fault::twice})
+      EXPECT_TRUE(differs({.fault = fault, .at = at})) << "sum " << at << " fault " << int(fault);
+  EXPECT_TRUE(differs({.fault = Watch::Fault::bias_of_every_rank}));
+}
+
+// A rank without data spoils the step of all, though the others of its group have the same samples.
+TEST(TensorParallel, ASpoiledStepIsSkippedByAll) {
+  const Setting s{.shards = 2, .stage = 1, .tensor = 2};
+  std::mutex mutex;
+  std::vector<int> skips;
+  run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
+    const CpuBackend cpu = make_cpu({.threads = 1});
+    ProcessMesh mesh(std::move(world), s.mesh());
+    Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
+    engine.commit();
+    engine.init_weights();
+    accumulate(engine, 0);
+    if (mesh.world().rank() == 3) engine.spoil_step();
+    const StepState state = engine.finish_step();
+    const std::lock_guard lock(mutex);
+    skips.push_back(state.skip);
+    EXPECT_TRUE(std::isnan(state.loss));
+  });
+  EXPECT_EQ(skips, std::vector<int>(4, 1));
+}
+
+}  // namespace
+}  // namespace athanor
