@@ -51,16 +51,24 @@ RULES = {
 }
 
 
-def weights(rule, shape):
-    """Of a matrix, those of its transpose: optax has inputs in rows."""
+EMA_DECAY = 0.9
+AVERAGES = {"kAdamwAverage": "kAdamw"}  # of the weights, by the name of their rule
+
+
+def weights(rule, shape, average=False):
+    """Of a matrix, those of its transpose: optax has inputs in rows. Or their moving average with its bias corrected."""
     n = ROWS * COLUMNS
     place = (lambda x: jnp.array(x).reshape(ROWS, COLUMNS).T) if shape else jnp.array
     w = place([start(i) for i in range(n)])
     state = rule.init(w)
+    ema = optax.ema(EMA_DECAY, debias=True)
+    averages = ema.init(w)
     for step in range(STEPS):
         updates, state = rule.update(place([gradient(i, step) for i in range(n)]), state, w)
         w = optax.apply_updates(w, updates)
-    return [float(x) for x in (w.T if shape else w).reshape(-1)]
+        mean, averages = ema.update(w, averages)
+    out = mean if average else w
+    return [float(x) for x in (out.T if shape else out).reshape(-1)]
 
 
 def main():
@@ -73,9 +81,9 @@ def main():
         "namespace athanor::references {",
         "",
     ]
-    for name, (rule, shape) in RULES.items():
+    for name in [*RULES, *AVERAGES]:
         lines.append(f"constexpr double {name}[] = {{")
-        values = [f"{x:.12g}," for x in weights(rule, shape)]
+        values = [f"{x:.12g}," for x in weights(*RULES[AVERAGES.get(name, name)], name in AVERAGES)]
         lines += ["    " + " ".join(values[i : i + 6]) for i in range(0, len(values), 6)]
         lines[-1] = lines[-1].rstrip(",") + "};"
     lines += ["", "}  // namespace athanor::references", ""]

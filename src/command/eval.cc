@@ -23,7 +23,7 @@ struct Args {
   std::string checkpoint, choices, scores, tokenizer;
   std::vector<std::string> data, overrides;
   int64_t samples = 0;
-  bool json = false;
+  bool json = false, averages = false;
 };
 
 bool is_there(const std::string& path) {
@@ -144,7 +144,7 @@ void report(const ChoiceResult& r, nlohmann::ordered_json& json, std::string& te
 }
 
 Exit eval(const Args& args) {
-  const ModelFolder from(args.checkpoint);
+  const ModelFolder from(args.checkpoint, args.averages);
   const Config config = config_of(args, from.path());
   Machine machine(config, {}, WithoutLibraries::use_cpu);
   std::optional<Dataset> data;
@@ -194,6 +194,7 @@ void add_eval(Cli& cli) {
   verb.add_option("--scores", args->scores, "file for the log probability of every choice, one line per question");
   verb.add_option("--tokenizer", args->tokenizer, "tokenizer file or folder; default: the checkpoint's or the data's");
   verb.add_option("--set", args->overrides, "override a key of the run's config: a.b=value (may repeat)").one_value();
+  verb.add_flag("--ema", args->averages, "the averages of a checkpoint's weights (ema_decay) instead of the weights");
   verb.add_flag("--json", args->json, "print one JSON object");
   verb.on_chosen([&cli, args] { cli.action = [args] { return eval(*args); }; });
 }

@@ -13,6 +13,7 @@ namespace {
 
 struct Args {
   std::string from, to, format = "hf", dtype = "same";
+  bool averages = false;
   uint64_t max_shard_bytes = 5'000'000'000;
 };
 
@@ -29,7 +30,7 @@ Exit export_model(const Args& args) {
   const std::optional<CodeBlocks> codes = code_blocks_named(args.dtype);
   if (codes && gguf)
     throw Error(cat("export: --dtype ", args.dtype, " is for --format hf; for gguf take q8_0"), Exit::usage);
-  const ModelFolder model(args.from);
+  const ModelFolder model(args.from, args.averages);
   const int64_t bytes = gguf ? write_gguf(model, args.to, gguf_type(args, model))
                              : write_hf_folder(model, args.to,
                                                {.dtype = codes ? DType::bf16 : float_named(args.dtype),
@@ -51,6 +52,7 @@ void add_export(Cli& cli) {
           "hf: a folder that transformers opens; gguf: a file for llama.cpp (gpt2, llama, mistral, qwen2, qwen3)")
       .show_default()
       .check(one_of({"hf", "gguf"}));
+  verb.add_flag("--ema", args->averages, "the averages of a checkpoint's weights (ema_decay) instead of the weights");
   std::vector<std::string> dtypes = float_names();
   for (const char* name : {"q8_0", "fp8_tensor", "fp8_channel", "fp8_block"}) dtypes.emplace_back(name);
   verb.add_option(

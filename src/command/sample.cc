@@ -28,7 +28,7 @@ struct Args {
   std::string checkpoint, prompt, prompts_file, precision = "fp32";
   std::vector<std::string> stops;
   int64_t max_tokens = 256, threads = 0;
-  bool json = false;
+  bool json = false, averages = false;
   SamplingOptions sampling;
 };
 
@@ -195,7 +195,7 @@ class TextOutput {
 };
 
 Exit sample(const Args& args) {
-  const ModelFolder from(args.checkpoint);
+  const ModelFolder from(args.checkpoint, args.averages);
   const std::string& folder = from.path();
   const ModelConfig& model = from.config();
   const auto tokenizer = load_tokenizer(folder);
@@ -253,6 +253,7 @@ void add_sample(Cli& cli) {
   auto args = std::make_shared<Args>();
   Verb verb = cli.app.add_verb("sample", "continue a text with a trained model");
   verb.add_option("--checkpoint", args->checkpoint, "checkpoint folder, or run folder (newest checkpoint)").required();
+  verb.add_flag("--ema", args->averages, "the averages of a checkpoint's weights (ema_decay) instead of the weights");
   Option one = verb.add_option("--prompt", args->prompt, "text to continue");
   verb.add_option("--prompts", args->prompts_file, "file of prompts: one per line, or .jsonl with a member \"prompt\"")
       .excludes(one);

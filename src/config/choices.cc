@@ -26,6 +26,7 @@ constexpr std::string_view kGradientCodes[] = {"auto", "hybrid", "e4m3"};
 constexpr std::string_view kMasterWeights[] = {"fp32", "split", "bf16"};
 constexpr std::string_view kMomentDtypes[] = {"fp32", "bf16"};
 constexpr std::string_view kTransport[] = {"tcp", "mpi"};
+constexpr std::string_view kEvalWeights[] = {"current", "ema"};
 constexpr std::string_view kAsyncSave[] = {"auto", "on", "off"};
 constexpr std::string_view kDeterministicReduction[] = {"fixed_order", "rank_invariant"};
 constexpr std::string_view kRecompute[] = {"none", "selective", "full"};
@@ -55,6 +56,7 @@ ChoiceNames choice_names(GradientCodes) { return kGradientCodes; }
 ChoiceNames choice_names(MasterWeights) { return kMasterWeights; }
 ChoiceNames choice_names(Transport) { return kTransport; }
 ChoiceNames choice_names(MomentDtype) { return kMomentDtypes; }
+ChoiceNames choice_names(EvalWeights) { return kEvalWeights; }
 ChoiceNames choice_names(AsyncSave) { return kAsyncSave; }
 ChoiceNames choice_names(DeterministicReduction) { return kDeterministicReduction; }
 ChoiceNames choice_names(RecomputeGranularity) { return kRecompute; }

@@ -98,6 +98,7 @@ struct Config {
   MuonScale muon_scale = MuonScale::match_rms;
   MuonCoefficients muon_coefficients = MuonCoefficients::quintic;
   double normuon_beta2 = 0.95;
+  double ema_decay = 0.0;      // of the moving average of the weights; 0 = off
   int64_t mup_base_width = 0;  // 0 = off
   std::vector<ParamGroupConfig> param_groups = default_param_groups({});
   WeightDecayStyle weight_decay_style = WeightDecayStyle::constant;
@@ -155,8 +156,9 @@ struct Config {
   // evaluation
   int64_t eval_interval = 250;  // steps; 0 = never
   int64_t eval_iters = 20;      // global batches per evaluation
-  double stop_at_loss = 0.0;    // 0 = off
-  std::string choice_data;      // multiple-choice questions, JSON lines; "" = none
+  EvalWeights eval_weights = EvalWeights::current;
+  double stop_at_loss = 0.0;  // 0 = off
+  std::string choice_data;    // multiple-choice questions, JSON lines; "" = none
   // checkpoints and limits
   int64_t save_interval = 1000;  // steps; 0 = only at the end
   AsyncSave async_save = AsyncSave::automatic;

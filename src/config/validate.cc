@@ -269,6 +269,8 @@ void validate_documents(Config& c) {
 }
 
 void validate_run(const Config& c) {
+  require(c.eval_weights == EvalWeights::current || c.ema_decay > 0.0,
+          "eval_weights: ema needs an ema_decay above 0: without it no average of the weights is kept");
   require(c.stop_at_loss == 0.0 || (!c.valid_data.empty() && c.eval_interval > 0), "stop_at_loss: ", c.stop_at_loss,
           " needs valid_data and an eval_interval");
   require(!c.rollback || !c.save.empty(), "rollback: needs a `save` folder to find a checkpoint in");

@@ -62,9 +62,11 @@ std::string newest_model(const std::string& folder) {
 }
 
 // What newest_model() chose among several it has verified.
-ModelFolder::ModelFolder(const std::string& path) : ModelFolder(newest_model(path), !list_checkpoints(path).empty()) {}
+ModelFolder::ModelFolder(const std::string& path, bool averages)
+    : ModelFolder(newest_model(path), averages, !list_checkpoints(path).empty()) {}
 
-ModelFolder::ModelFolder(const std::string& path, bool verified) : path_(path), config_(read_config(path_)) {
+ModelFolder::ModelFolder(const std::string& path, bool averages, bool verified)
+    : path_(path), averages_(averages), config_(read_config(path_)) {
   if (exists(cat(path_, "/", kManifestName))) {
     const Verification whole = verified ? Verification{.ok = true} : verify_checkpoint(path_, Depth::checksums);
     if (!whole.ok) throw Error(cat(path_, whole.unreadable ? " cannot be read: " : " is damaged: ", whole.problem));
@@ -77,11 +79,27 @@ ModelFolder::ModelFolder(const std::string& path, bool verified) : path_(path), 
     files_ = std::make_unique<WeightFiles>(path_);
     for (const std::string& file : files_->paths()) require_in_folder(path_, base_name(file), path_behind(file));
   }
+  if (averages_) require_averages();
   check_weights();
 }
 
+void ModelFolder::require_averages() const {
+  const auto is_average = [](const auto& tensor) { return tensor.first.starts_with(cat(kEmaState, ".")); };
+  if (!checkpoint_ || std::ranges::none_of(checkpoint_->tensors(), is_average))
+    throw Error(cat(path_, ": holds no averages of the weights; expected a checkpoint of a run with ema_decay above 0"),
+                Exit::usage);
+}
+
+std::string ModelFolder::stored_name(const std::string& name) const {
+  const std::string average = cat(kEmaState, ".", name);
+  return averages_ && checkpoint_->tensors().contains(average) ? average : name;
+}
+
 ModelFolder::Stored ModelFolder::stored(const std::string& name) const {
-  if (checkpoint_) return {checkpoint_->at(name).dtype, checkpoint_->at(name).shape};
+  if (checkpoint_) {
+    const CheckpointReader::Info& info = checkpoint_->at(stored_name(name));
+    return {info.dtype, info.shape};
+  }
   const TensorEntry& entry = *files_->at(name).entry;
   return {entry.checked_dtype(), entry.checked_shape()};
 }
@@ -195,7 +213,7 @@ void ModelFolder::read_stored(const std::string& name, const Stored& stored, int
     Shape from = stored.shape, to = stored.shape;
     from.dim.fill(0);
     from.dim[0] = begin, to.dim[0] = end;
-    checkpoint_->read(name, from, to, out);
+    checkpoint_->read(stored_name(name), from, to, out);
   } else {
     const auto [file, entry] = files_->at(name);
     file->read_part(*entry, begin * row_bytes, out);

@@ -19,7 +19,9 @@ class ModelFolder {
  public:
   // path: the folder; of a run's folder the newest whole checkpoint. With a manifest every byte is verified first, and
   // a checkpoint that lacks its manifest is refused.
-  explicit ModelFolder(const std::string& path);
+  // With `averages` the weights are a checkpoint's averages of them (ema_decay); frozen ones have none and are as they
+  // are. An Error(usage) if there are none.
+  explicit ModelFolder(const std::string& path, bool averages = false);
 
   const std::string& path() const { return path_; }
   const ModelConfig& config() const { return config_; }
@@ -58,9 +60,12 @@ class ModelFolder {
                    std::vector<std::byte>& out) const;
   [[noreturn]] void refuse_non_finite() const;
 
-  ModelFolder(const std::string& path, bool verified);
+  ModelFolder(const std::string& path, bool averages, bool verified);
+  void require_averages() const;
+  std::string stored_name(const std::string& name) const;
 
   std::string path_;
+  bool averages_;
   ModelConfig config_;
   std::unique_ptr<CheckpointReader> checkpoint_;  // one of the two
   std::unique_ptr<WeightFiles> files_;

@@ -58,10 +58,11 @@ class CpuOps final : public Ops {
   void run(const RandomNormal&, void* scratch) override;
   size_t scratch(const ReduceSum&) const override;
   size_t scratch(const SquaredNorm&) const override;
-  // adamw.cc, sgd.cc, lion.cc
+  // adamw.cc, sgd.cc, lion.cc, ema.cc
   void run(const AdamW&, void* scratch) override;
   void run(const Sgd&, void* scratch) override;
   void run(const Lion&, void* scratch) override;
+  void run(const Ema&, void* scratch) override;
   // muon.cc
   void run(const Momentum&, void* scratch) override;
   void run(const NormalizeMatrix&, void* scratch) override;

@@ -381,6 +381,36 @@ __global__ void __launch_bounds__(kTileThreads, 3)
   });
 }
 
+struct EmaPart {
+  float* average;
+  Part masters;  // master and param alone
+};
+struct EmaRule {
+  const StepState* state;
+  double decay;
+  int average;
+};
+
+template <class Kind>
+__global__ void __launch_bounds__(kTileThreads)
+    ema_tiles(const __grid_constant__ Ranges<EmaPart> parts, const EmaRule op) {
+  const int number = parts.find(blockIdx.x);
+  const EmaPart& p = parts.range[number];
+  on_octet(p.masters.extent, blockIdx.x - parts.first_block[number], [&](auto octet) {
+    float w[kElements], average[kElements];
+    Master<Kind>::load(octet, w, p.masters);
+    octet.load(average, p.average);
+    const bool skip = op.state->skip;
+    const float rate = ema_rate(op.decay, op.average, *op.state);
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      const float moved = __fadd_rn(average[i], __fmul_rn(rate, __fsub_rn(w[i], average[i])));
+      average[i] = skip ? average[i] : moved;
+    }
+    octet.store(p.average, average);
+  });
+}
+
 struct MomentumPart {
   void* m;
   float* grad;
@@ -547,6 +577,24 @@ void run(const StepControl& op, void*, cudaStream_t stream) {
 void run(const AdamW& op, void*, cudaStream_t stream) { run_update(op, stream); }
 void run(const Sgd& op, void*, cudaStream_t stream) { run_update(op, stream); }
 void run(const Lion& op, void*, cudaStream_t stream) { run_update(op, stream); }
+
+void run(const Ema& op, void*, cudaStream_t stream) {
+  const EmaRule rule{.state = data<StepState>(op.state), .decay = op.decay, .average = op.average};
+  const auto add_part = [](Ranges<EmaPart>& table, const Ema::Part& p) {
+    if (p.master.numel() == 0) return;
+    const Extent whole = extent(p.master.numel(), data<char>(p.average), data<char>(p.master), data<char>(p.param));
+    table.add({data<float>(p.average), {.master = p.master.data, .param = p.param.data, .extent = whole}},
+              tiles_of(whole.n));
+  };
+  const DType master = op.parts.front().master.dtype;
+  const auto kernel = master == DType::i16    ? ema_tiles<Halved>
+                      : master == DType::bf16 ? ema_tiles<Rounded>
+                                              : ema_tiles<Copied<float>>;
+  in_tables<EmaPart>(op.parts, add_part, [&](const Ranges<EmaPart>& table) {
+    const LaunchConfig config{dim3(table.blocks()), dim3(kTileThreads), 0, stream};
+    CUDA_CHECK(launch(kernel, config, table, rule));
+  });
+}
 
 void run(const Momentum& op, void*, cudaStream_t stream) {
   const MomentumRule rule{

@@ -9,6 +9,7 @@ void run(const StepControl& op, void* scratch, cudaStream_t stream);
 void run(const AdamW& op, void* scratch, cudaStream_t stream);
 void run(const Sgd& op, void* scratch, cudaStream_t stream);
 void run(const Lion& op, void* scratch, cudaStream_t stream);
+void run(const Ema& op, void* scratch, cudaStream_t stream);
 void run(const SplitMaster& op, void* scratch, cudaStream_t stream);
 void run(const JoinMaster& op, void* scratch, cudaStream_t stream);
 }  // namespace athanor::cuda

@@ -59,6 +59,7 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
                 .index = shards.rank(),
                 .logical = {.count = leaves, .mine = leaves / ranks()},
                 .tensor = {.ranks = backend_.mesh[Axis::tp].size(), .rank = backend_.mesh.coord(Axis::tp)}});
+  if (options_.training && options_.eval_averages) averages_.emplace(model_->params()).plan(memory_);
   const auto input = [&](const char* name, DType dtype, Shape shape, Tensor* t) {
     memory_.add(MemoryKind::inputs, name, dtype, shape, t);
   };
@@ -132,6 +133,15 @@ void Engine::record_phases() {
   Ctx refreshing = context(plan, nullptr);
   model_->params().refresh_values(refreshing);
   arena_.finish_recording();
+  if (averages_) {
+    arena_.record("averages in");
+    Ctx c = context(plan, nullptr);
+    averages_->put_in(c);
+    arena_.finish_recording();
+    arena_.record("averages out");
+    averages_->take_out(c);
+    arena_.finish_recording();
+  }
   arena_.record("evaluation");
   run_evaluation(context(plan, nullptr));
   arena_.finish_recording();
@@ -402,6 +412,7 @@ void Engine::visit_whole(Ctx c, const TakeTensor& take) {
 }
 
 void Engine::visit_whole(const TakeTensor& take) {
+  CHECK(!reads_averages_, "masters may be averages; use_weights() comes first");
   if (!saves_in_place()) arena_.begin("whole tensors");
   visit_whole(context(*ops_, nullptr), take);
   if (!saves_in_place()) arena_.end();
@@ -422,6 +433,7 @@ void Engine::run_logits(Ctx c, std::vector<float>* out) {
 
 void Engine::micro_batch(std::span<const int32_t> tokens, std::span<const int32_t> targets, PhaseClock& clock) {
   CHECK(uncollected() < kStepsAhead, uncollected(), " steps wait for collect(); the slots of their inputs are in use");
+  CHECK(!reads_averages_, "training reads the averages of the weights; use_weights() comes first");
   load(tokens, targets, step_slot_ * micro_batches() + micro_slot_++);
   const bool last = micro_slot_ == step_micro_batches_ && model_->params().reduces_early(backend_.mesh);
   const auto body = [&](const PhaseRunner::Enter& enter) {
@@ -529,6 +541,25 @@ double Engine::evaluate(std::span<const int32_t> tokens, std::span<const int32_t
   backend_.device.sync();
   last_end_ = nullptr;
   return sum;
+}
+
+void Engine::use_averages() {
+  CHECK(averages_ && !reads_averages_, "averages of the weights that were not planned or are in use");
+  CHECK(uncollected() == 0 && micro_slot_ == 0, "averages in the middle of a step");
+  if (read_state().updates == 0) return;
+  arena_.begin("averages in");
+  Ctx c = context(*ops_, nullptr);
+  averages_->put_in(c);
+  arena_.end();
+  reads_averages_ = true;
+}
+
+void Engine::use_weights() {
+  if (!std::exchange(reads_averages_, false)) return;
+  arena_.begin("averages out");
+  Ctx c = context(*ops_, nullptr);
+  averages_->take_out(c);
+  arena_.end();
 }
 
 std::vector<float> Engine::losses() {

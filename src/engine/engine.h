@@ -8,6 +8,7 @@
 #include <span>
 
 #include "comm/network.h"
+#include "engine/averaged_weights.h"
 #include "engine/host_ring.h"
 #include "engine/phase_runner.h"
 #include "metrics/step_table.h"
@@ -38,6 +39,7 @@ struct EngineOptions {
   int64_t logical_shards = 0;            // leaves of the rank-invariant sums: see LogicalShards; 0: none
   uint64_t seed = 0;
   OptimizerOptions optimizer;
+  bool eval_averages = false;  // use_averages() will be called; needs optimizer.ema_decay
   Schedule schedule;
   LossScaling scaling;
   double loss_scale = 1;  // initial
@@ -132,6 +134,10 @@ class Engine {
   void spoil_step();
   // Sum of the token losses of one micro-batch of this rank; changes no state. All ranks call it together.
   double evaluate(std::span<const int32_t> tokens, std::span<const int32_t> targets);
+  // Evaluations from here on read the averages of the weights (optimizer.ema_decay), or the weights again. Between the
+  // two no step and no checkpoint. Before the first update there are no averages: then the weights stay.
+  void use_averages();
+  void use_weights();
   std::vector<float> losses();  // per token of the last evaluated micro-batch
 
   // For checkpoints: visits the whole masters (state -1) and optimizer states of every unit, one at a time; a tensor is
@@ -192,6 +198,8 @@ class Engine {
   Arena arena_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::optional<AveragedWeights> averages_;  // if evaluations may read them
+  bool reads_averages_ = false;
   Batch batch_;
   Tensor losses_;      // [N] f32
   Tensor targets_;     // [1] f32: number of targets of the micro-batch that are not ignored

@@ -146,6 +146,47 @@ struct Lion {
   Cost cost() const { return update_cost(*this, 9); }
 };
 
+// Exponential moving average of the weights, once an update rule has moved them, with its bias corrected as that of
+// Adam's moments [Kingma & Ba 2015, sec. 3]: after the first step it is the weights themselves.
+//   average += (1 - decay) / c (w - average)
+// with c the correction of the average. In a skipped step it stays.
+struct Ema {
+  struct Part {
+    Tensor average;  // [n] f32
+    Tensor master;   // [n] f32, bf16 or i16
+    Tensor param;    // [n] bf16, the weights of masters in i16; else absent
+  };
+  std::vector<Part> parts = std::vector<Part>(1);  // all of the same dtypes
+  Tensor state;                                    // StepState
+  double decay = 0.999;
+  int average = 0;  // number of the average with this decay
+  static constexpr const char* kName = "ema";
+  std::vector<Field> fields() {
+    std::vector<Field> all{{"state", Io::in, &state}};
+    for (Part& p : parts)
+      all.insert(all.end(),
+                 {{"average", Io::inout, &p.average}, {"master", Io::in, &p.master}, {"param", Io::in, &p.param}});
+    return all;
+  }
+  void check() const {
+    Expect e{kName};
+    e.is("state", state, DType::u8, {int64_t(sizeof(StepState))}).that(!parts.empty(), "at least one part");
+    const DType master = parts.front().master.dtype;
+    e.that(master == DType::f32 || master == DType::bf16 || master == DType::i16, "master", "f32, bf16 or i16");
+    for (const Part& p : parts) {
+      const Shape& n = p.master.shape;
+      e.is("master", p.master, master, n).is("average", p.average, DType::f32, n);
+      e.that(bool(p.param) == (master == DType::i16), "param", "with masters in i16 alone");
+      if (p.param) e.is("param", p.param, DType::bf16, n);
+    }
+  }
+  Cost cost() const {
+    int64_t n = 0;
+    for (const Part& p : parts) n += p.master.numel();
+    return {3.0 * double(n), traffic(*this)};
+  }
+};
+
 // ---- scalars: computed in double and rounded once to f32, as torch.optim does. undecayed(): the scalars for weights
 // without decay. decay_away: the decay factor for weights that the step moves away from zero.
 
@@ -204,6 +245,11 @@ ATHANOR_HOST_DEVICE SgdScalars sgd_scalars(const Op& op, const StepState& s) {
                           : op.nesterov ? float(momentum)
                                         : 1.f,
           .lr = float(lr)};
+}
+
+// The share of the weights in their average.
+inline ATHANOR_HOST_DEVICE float ema_rate(double decay, int average, const StepState& s) {
+  return float(1 - decay) / s.corrections[average];
 }
 
 struct LionScalars {

@@ -54,6 +54,7 @@ struct OptimizerOptions {
   MuonScale muon_scale = MuonScale::match_rms;
   MuonCoefficients muon_coefficients = MuonCoefficients::quintic;
   double normuon_beta2 = 0.95;  // normuon uses muon's options too
+  double ema_decay = 0;         // of the moving average of the weights; 0: none
   std::vector<ParamGroup> groups = default_groups(RuleName::adamw);
 };
 

@@ -50,7 +50,6 @@ Optimizer::Bundle& Optimizer::bundle_of(const RuleOptions& options) {
 
 void Optimizer::place(Bundle& bundle, const ParamStore& params) {
   const size_t pieces = params.pieces().size();
-  bundle.rule = kRules[size_t(bundle.options.rule)](bundle.options);
   for (const KeptState& state : bundle.rule->states()) {
     const size_t at = find_or_add(states_, StateSpec{std::string(state.name), state.dtype, std::vector<bool>(pieces)},
                                   [&](const StateSpec& s) { return s.name == state.name; });
@@ -64,6 +63,13 @@ void Optimizer::place(Bundle& bundle, const ParamStore& params) {
         int(find_or_add(averages_, average, [&](const Average& a) { return a == average; })));
 }
 
+Optimizer::Bundle Optimizer::average_of_all(double decay) const {
+  Bundle all{.options = {}, .rule = make_ema(decay)};
+  for (const Bundle& bundle : bundles_)
+    for (const auto& [piece, decays] : bundle.pieces) all.pieces.emplace_back(piece, false);
+  return all;
+}
+
 Optimizer::Optimizer(const OptimizerOptions& options, ParamStore& params) {
   const std::vector<int> groups = assign_groups(options, params);
   const auto pieces = params.pieces();
@@ -72,11 +78,14 @@ Optimizer::Optimizer(const OptimizerOptions& options, ParamStore& params) {
     const RuleOptions rule = rule_options(options, groups[i]);
     bundle_of(rule).pieces.emplace_back(i, rule.weight_decay > 0);
   }
+  for (Bundle& bundle : bundles_) bundle.rule = kRules[size_t(bundle.options.rule)](bundle.options);
+  if (options.ema_decay > 0) bundles_.push_back(average_of_all(options.ema_decay));
   for (Bundle& bundle : bundles_) place(bundle, params);
   if (averages_.size() > size_t(kMostAverages))
-    throw Error(cat("param_groups: ", averages_.size(), " different betas, expected at most ", kMostAverages,
-                    "; let groups share some"),
-                Exit::usage);
+    throw Error(
+        cat("param_groups: ", averages_.size(), " different betas", options.ema_decay > 0 ? " and ema_decay" : "",
+            ", expected at most ", kMostAverages, "; let groups share some"),
+        Exit::usage);
   for (StateSpec& state : states_)
     if (std::ranges::count(state.pieces, false) == 0) state.pieces.clear();
 }

@@ -18,7 +18,7 @@ class Optimizer {
   void step(Ctx&, ParamStore&, Tensor step_state);
 
  private:
-  // Groups whose options differ only in weight decay.
+  // Groups whose options differ only in weight decay; the last one may be the average of all weights.
   struct Bundle {
     RuleOptions options;
     std::vector<std::pair<size_t, bool>> pieces = {};  // piece numbers, and whether each decays
@@ -26,6 +26,7 @@ class Optimizer {
     Placed placed = {};
   };
   Bundle& bundle_of(const RuleOptions&);
+  Bundle average_of_all(double decay) const;
   void place(Bundle&, const ParamStore&);
   void find_ranges(const ParamStore&);
   std::vector<Bundle> bundles_;

@@ -55,6 +55,9 @@ std::unique_ptr<UpdateRule> make_sgd(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_lion(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_muon(const RuleOptions&);  // and normuon
 
+// Runs after all other rules: keeps a moving average of the weights they have made.
+std::unique_ptr<UpdateRule> make_ema(double decay);
+
 // Merges adjacent ranges, given in the order of units and positions.
 std::vector<UpdateRun> joined(const std::vector<UpdateRange>&);
 // This rank's parts of the runs, for elementwise ops. States: the m and v of `placed`, as far as they exist and have

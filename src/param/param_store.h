@@ -20,6 +20,8 @@ struct Param {
   explicit operator bool() const { return id >= 0; }
 };
 
+inline constexpr const char* kEmaState = "ema";  // the moving average of the weights, as a state
+
 // An optimizer state of all weights or of some.
 struct StateSpec {
   std::string name;  // in files: "<name>.<tensor>"

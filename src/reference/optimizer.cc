@@ -127,6 +127,18 @@ void ReferenceOps::run(const Lion& op, void*) {
   });
 }
 
+void ReferenceOps::run(const Ema& op, void*) {
+  const StepState s = load_state(op.state);
+  if (s.skip) return;
+  const double rate = (1 - op.decay) / s.corrections[op.average];
+  for (const Ema::Part& p : op.parts) {
+    const Values w = load_master({.master = p.master, .param = p.param});  // [n]
+    Values average = load(p.average);                                      // [n]
+    for (int64_t i = 0; i < w.size(); ++i) average[i] += rate * (w[i] - average[i]);
+    store(p.average, average);
+  }
+}
+
 void ReferenceOps::run(const SplitMaster& op, void*) {
   Values w = load(op.master);
   for (double& x : w.v) x = settled(float(x));

@@ -38,6 +38,7 @@ class ReferenceOps final : public Ops {
   void run(const AdamW&, void*) override;
   void run(const Sgd&, void*) override;
   void run(const Lion&, void*) override;
+  void run(const Ema&, void*) override;
   void run(const Momentum&, void*) override;
   void run(const NormalizeMatrix&, void*) override;
   void run(const Combine&, void*) override;

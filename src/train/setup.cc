@@ -65,6 +65,7 @@ OptimizerOptions optimizer_options(const Config& c) {
                      .muon_scale = c.muon_scale,
                      .muon_coefficients = c.muon_coefficients,
                      .normuon_beta2 = c.normuon_beta2,
+                     .ema_decay = c.ema_decay,
                      .groups = {}};
   for (const ParamGroupConfig& group : c.param_groups) o.groups.push_back(to_group(group));
   return o;
@@ -89,6 +90,7 @@ EngineOptions engine_options(const Config& c, bool training) {
   o.training = training;
   o.seed = uint64_t(c.seed);
   o.optimizer = optimizer_options(c);
+  o.eval_averages = c.eval_weights == EvalWeights::ema;
   o.schedule = {.style = c.lr_decay_style,
                 .wsd = c.lr_wsd_decay_style,
                 .lr = c.learning_rate,

@@ -405,6 +405,13 @@ void Trainer::make_up_evaluation(const Resume& resume) {
 void Trainer::evaluate(EvalSets sets) {
   const PhaseScope phase(clock_, Phase::eval);
   doing(Activity::evaluation);
+  const bool averages = config_.eval_weights == EvalWeights::ema;
+  if (averages) engine_->use_averages();
+  evaluate_weights(sets);
+  if (averages) engine_->use_weights();
+}
+
+void Trainer::evaluate_weights(EvalSets sets) {
   if (valid_ && sets.valid) {
     const auto begin = PhaseClock::Clock::now();
     const EvalResult result = athanor::evaluate(*engine_, *valid_,

@@ -102,6 +102,7 @@ class Trainer {
     bool valid = true, choices = true;
   };
   void evaluate(EvalSets);
+  void evaluate_weights(EvalSets);
   void answer_questions();
   void make_up_evaluation(const Resume&);
   enum class Wait { no, durable };

@@ -237,6 +237,12 @@ TEST(Validate, ParamGroupsEndWithTheDefaults) {
   EXPECT_EQ(parse_config(resolved, "resolved", ".").param_groups, given.param_groups);
 }
 
+TEST(Validate, EvaluationsReadAveragesThatAreKept) {
+  EXPECT_EQ(parse(small_config("\"ema_decay\": 0.99, \"eval_weights\": \"ema\",\n")).eval_weights, EvalWeights::ema);
+  expect_parts(error_with({"eval_weights=ema"}), {"eval_weights: ema needs an ema_decay above 0"});
+  expect_parts(error_with({"ema_decay=1"}), {"ema_decay", "1"});
+}
+
 TEST(Validate, CautiousDecayIsDecoupled) {
   EXPECT_TRUE(
       parse(small_config("\"optimizer\": \"normuon\", \"cautious_weight_decay\": true,\n")).cautious_weight_decay);

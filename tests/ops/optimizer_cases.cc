@@ -184,6 +184,29 @@ void coupled_cases(Examiner& examine) {
   }
 }
 
+void ema_cases(Examiner& examine) {
+  for (const Kind& kind : {kKinds[0], kKinds[3], kKinds[4]})
+    for (const int64_t n : {1, 17, 5000, 100003})
+      for (const int skip : {0, 1}) {
+        OpCase<Ema> c{
+            cat(n, " ", kind.name(), skip ? " skip" : ""),
+            {.parts = {}, .state = tensor(DType::u8, {int64_t(sizeof(StepState))}), .decay = 0.95, .average = 1}};
+        for (const int64_t size : {n, int64_t{2049}}) {
+          Ema::Part& p = c.op.parts.emplace_back();
+          p.average = tensor(DType::f32, {size}), p.master = tensor(kind.master, {size});
+          if (kind.copy) p.param = tensor(*kind.copy, {size});
+        }
+        StepState s = running_state();
+        s.skip = skip;
+        c.values = {{"state", bytes_of(s)}};
+        if (kind.copy)
+          c.values["master"] = [](uint64_t seed, int64_t i) {
+            return double(int16_t(random_bits(kCaseSeed, seed, uint64_t(i))));
+          };
+        examine(c);
+      }
+}
+
 void momentum_cases(Examiner& examine) {
   for (const int64_t n : {1, 17, 5000, 100003})
     for (const DType m : {DType::f32, DType::bf16})
@@ -332,6 +355,7 @@ void optimizer_cases(Examiner& examine) {
   coupled_cases(examine);
   sgd_cases(examine);
   lion_cases(examine);
+  ema_cases(examine);
   momentum_cases(examine);
   matrix_cases(examine);
   neuron_cases(examine);

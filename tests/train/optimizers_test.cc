@@ -145,6 +145,27 @@ TEST(Optimizers, AreThoseOfAnIndependentImplementation) {
   expect_near(after_20_steps(match_rms), r::kMuonMatchRms, 1e-4, "muon, match_rms");
 }
 
+TEST(Optimizers, TheAverageOfWeightsIsThatOfAnIndependentImplementation) {
+  OptimizerOptions o = with(RuleName::adamw);
+  o.ema_decay = 0.9;
+  Trained t({matrix("w", {kRows, kColumns})}, o);
+  t.set(t.master(), values(start, kRows, kColumns, false));
+  const auto average = [&] { return t.rig.read<float>(t.flat(t.params.units()[0]->states[2].t, 0)); };
+  for (int step = 0; step < 20; ++step) {
+    t.set(t.grad(), values([&](int64_t i) { return gradient(i, step); }, kRows, kColumns, false));
+    t.step();
+    if (step == 0) {
+      EXPECT_EQ(average(), t.weights()) << "the first average is the weights";
+    }
+  }
+  expect_near(t.weights(), references::kAdamw, 1e-6, "weights");
+  expect_near(average(), references::kAdamwAverage, 1e-6, "average");
+  const auto before = average();
+  t.set(t.grad(), std::vector<float>(before.size(), NAN));
+  t.step(NAN);
+  EXPECT_EQ(average(), before) << "a skipped step is none";
+}
+
 TEST(Muon, GPT2sOrderIsTheTranspose) {
   for (const MuonScale scale : {MuonScale::original, MuonScale::match_rms, MuonScale::spectral})
     for (const auto coefficients : {MuonCoefficients::quintic, MuonCoefficients::polar_express}) {

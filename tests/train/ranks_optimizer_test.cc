@@ -41,6 +41,32 @@ TEST(Ranks, EveryOptimizerHasTheSameBitsOnAnyRanks) {
   }
 }
 
+// The averages of the weights are the same on any ranks, and evaluations that read them leave all weights as they were.
+TEST(Ranks, AveragesOfWeightsAreTheSameOnAnyRanks) {
+  struct Case {
+    const char* precision;
+    DType master;
+    std::vector<ParamGroup> groups = {};
+  };
+  for (const Case& c : {Case{"fp32", DType::f32}, Case{"bf16", DType::f32}, Case{"bf16", DType::i16},
+                        Case{"bf16", DType::bf16}, Case{"fp32", DType::f32, {{.match = "*.0.mlp.*", .frozen = true}}},
+                        Case{"bf16", DType::i16, {{.match = "*.0.mlp.*", .frozen = true}}}}) {
+    Setting s{.precision = c.precision, .master = c.master, .leaves = 4, .groups = c.groups};
+    const Curve plain = train(s);
+    s.ema = 0.8;
+    const Curve want = train(s);
+    expect_equal(plain, want, "averages change no weight");
+    EXPECT_NE(plain.evaluation, want.evaluation);
+    for (const auto& [replicas, shards] : {std::pair{1, 2}, {2, 2}})
+      for (const int stage : {0, 1, 2, 3}) {
+        s.replicas = replicas, s.shards = shards, s.stage = stage;
+        const Curve got = train(s);
+        expect_equal(want, got, s.name());
+        EXPECT_EQ(want.evaluation, got.evaluation) << s.name();
+      }
+  }
+}
+
 // AdamW keeps two moments of everything; Muon, Lion and SGD one of what they update.
 TEST(Ranks, OptimizersPlanWhatTheyKeep) {
   Setting s;
@@ -49,6 +75,9 @@ TEST(Ranks, OptimizersPlanWhatTheyKeep) {
     s.rule = rule;
     EXPECT_EQ(train(s, 0).optimizer, two / 2);
   }
+  s.ema = 0.9;  // and the average of lion's weights
+  EXPECT_EQ(train(s, 0).optimizer, two);
+  s.ema = 0;
   s.rule = RuleName::muon;
   const size_t muon = train(s, 0).optimizer;
   EXPECT_LT(muon, two);

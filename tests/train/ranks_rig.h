@@ -45,6 +45,7 @@ struct Setting {
   int64_t step = kSequences;  // sequences of a step, of kSequences that are planned
   RuleName rule = RuleName::adamw;
   std::vector<ParamGroup> groups = {};  // before the default ones
+  double ema = 0;                       // decay of the average of the weights, which is then what is evaluated
   int tensor = 1;
   int64_t kv_heads = 0;  // 0: the family's
   int ranks() const { return replicas * shards * tensor; }
@@ -75,6 +76,8 @@ inline EngineOptions options(const Setting& s) {
   o.optimizer.m = o.optimizer.v = s.moments;
   o.optimizer.rule = s.rule;
   o.optimizer.groups = s.groups;
+  o.optimizer.ema_decay = s.ema;
+  o.eval_averages = s.ema > 0;
   std::ranges::copy(default_groups(s.rule), std::back_inserter(o.optimizer.groups));
   o.schedule = {.style = DecayStyle::constant, .lr = 3e-3, .min_lr = 3e-3};
   o.clip_grad = s.clip;
@@ -155,7 +158,9 @@ inline Curve train(const Setting& s, int64_t steps = 3) {
     }
     std::vector<int32_t> tokens, targets;
     for (int64_t row = 0; row < engine.options().micro_batch_size; ++row) append_sample(row, tokens, targets);
+    if (s.ema > 0) engine.use_averages();
     const double evaluation = engine.evaluate(tokens, targets);
+    if (s.ema > 0) engine.use_weights();
     const auto masters = all_masters(engine);
     const std::lock_guard lock(mutex);
     if (curve.losses.empty()) {

@@ -103,6 +103,53 @@ TEST_F(TrainerTest, AFirstStepThatTakesLongSaysHowFarItIs) {
   EXPECT_EQ(said.find("step 2: "), std::string::npos) << said;
 }
 
+// ema_decay and eval_weights change no bit of training; the run's evaluations with averages are those of what is
+// exported.
+TEST_F(TrainerTest, AveragesOfWeightsAreSavedResumedAndEvaluated) {
+  for (const auto& [precision, master] :
+       {std::pair{"fp32", "fp32"}, {"bf16", "fp32"}, {"bf16", "split"}, {"bf16", "bf16"}, {"fp16", "fp32"}}) {
+    const std::string kind = cat(precision, "-", master, "-");
+    const auto with = [&](const std::string& name, std::vector<std::string> set) {
+      set.insert(set.end(), {cat("precision=", precision), cat("master_weights=", master), "lr_decay_iters=8"});
+      return config(kind + name, set);
+    };
+    const std::vector<std::string> averages = {"ema_decay=0.8"}, read = {"ema_decay=0.8", "eval_weights=ema"};
+    ASSERT_EQ(run(with("plain", {})), Exit::done);
+    ASSERT_EQ(run(with("kept", averages)), Exit::done);
+    ASSERT_EQ(run(with("read", read)), Exit::done);
+    ASSERT_EQ(run(with("parts", {"ema_decay=0.8", "eval_weights=ema", "train_iters=3"})), Exit::done);
+    ASSERT_EQ(run(with("parts", read)), Exit::done);
+    for (const char* other : {"kept", "read", "parts"}) {
+      EXPECT_EQ(bytes(kind + "plain", 8, "model.safetensors"), bytes(kind + other, 8, "model.safetensors")) << other;
+      EXPECT_EQ(bytes(kind + "kept", 8, "optimizer.safetensors"), bytes(kind + other, 8, "optimizer.safetensors"))
+          << other;
+    }
+    const auto last_loss = [&](const std::string& name) { return history(kind + name).evals.back().loss; };
+    EXPECT_EQ(last_loss("plain"), last_loss("kept"));
+    EXPECT_NE(last_loss("kept"), last_loss("read"));
+    for (const bool average : {false, true}) {
+      const Config c = with(average ? "read" : "kept", averages);
+      const auto engine = make_engine(c, rig_.backend(), false);
+      engine->commit();
+      load_weights(*engine, *rig_.device, ModelFolder(c.save, average));
+      const double loss =
+          evaluate(*engine, open_dataset(c.valid_data, c), {.samples = c.eval_iters * c.global_batch_size}).loss;
+      EXPECT_EQ(loss, last_loss(average ? "read" : "kept")) << kind << average;
+    }
+  }
+  const std::string changed = error_of(config("fp32-fp32-read", {"ema_decay=0.9"}));
+  EXPECT_NE(changed.find("ema_decay: 0.8 -> 0.9"), std::string::npos) << changed;
+  try {
+    const ModelFolder none(dir_.path() + "/fp32-fp32-plain", true);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("holds no averages of the weights; expected a checkpoint of a run with "
+                                         "ema_decay above 0"),
+              std::string::npos)
+        << e.what();
+  }
+}
+
 TEST_F(TrainerTest, MomentsMayChangeTheirDtype) {
   ASSERT_EQ(run(config("r", {"train_iters=2", "lr_decay_iters=8"})), Exit::done);
   ASSERT_EQ(run(config("r", {"train_iters=4", "lr_decay_iters=8", "exp_avg_dtype=bf16"})), Exit::done);
