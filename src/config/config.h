@@ -98,6 +98,7 @@ struct Config {
   MuonScale muon_scale = MuonScale::match_rms;
   MuonCoefficients muon_coefficients = MuonCoefficients::quintic;
   double normuon_beta2 = 0.95;
+  int64_t min_8bit_size = 4096;
   double ema_decay = 0.0;      // of the moving average of the weights; 0 = off
   int64_t mup_base_width = 0;  // 0 = off
   std::vector<ParamGroupConfig> param_groups = default_param_groups({});

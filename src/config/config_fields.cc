@@ -234,7 +234,7 @@ Fields optimizer_group() {
       choice<&Config::optimizer>("optimizer", refused,
                                  "update rule: adamw; adam = with coupled decay (L2); sgd; lion; muon for the matrices "
                                  "of hidden layers, with adamw for embeddings, head and vectors; normuon = muon with "
-                                 "outputs of one size"),
+                                 "outputs of one size; adamw_8bit = adamw with 8-bit moments of matrices"),
       number("learning_rate", &Config::learning_rate, above(0), notice, "", "peak learning rate")
           .alias({"lr"})
           .required(),
@@ -288,6 +288,8 @@ Fields optimizer_group() {
           "muon: polynomials of its five iterations; polar_express comes nearer to orthogonal"),
       number("normuon_beta2", &Config::normuon_beta2, below(0, 1), notice, "",
              "normuon: decay of the mean square of each output; the rest are muon's options"),
+      number("min_8bit_size", &Config::min_8bit_size, at_least(1), refused, "elements",
+             "adamw_8bit: matrices smaller than this have the moments of adamw"),
       number("ema_decay", &Config::ema_decay, below(0, 1), refused, "",
              "an average of the weights is kept beside them and saved with checkpoints (docs/optimizers.md): share of "
              "the average before in that after a step; 0.999 is usual; 0 = off"),

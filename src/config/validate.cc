@@ -194,9 +194,8 @@ std::string common_divisors(int64_t a, int64_t b, int64_t c) {
   return text;
 }
 
-bool is_elementwise(GroupOptimizer o) {
-  return o == GroupOptimizer::inherit || o == GroupOptimizer::adamw || o == GroupOptimizer::adam ||
-         o == GroupOptimizer::sgd || o == GroupOptimizer::lion;
+bool is_elementwise(RuleName o) {
+  return o == RuleName::adamw || o == RuleName::adam || o == RuleName::sgd || o == RuleName::lion;
 }
 
 void validate_tensor_parallel(const Config& c) {
@@ -211,13 +210,17 @@ void validate_tensor_parallel(const Config& c) {
   divides("num_attention_heads", m.num_attention_heads);
   divides("num_key_value_heads", m.num_key_value_heads);
   divides("intermediate_size", m.intermediate_size);
-  const bool known = is_elementwise(GroupOptimizer(int(c.optimizer) + 1));  // same order in both enums
-  require(known, "tensor_parallel_size: ", ranks, " ranks have parts of a matrix, and optimizer ", name_of(c.optimizer),
+  require(is_elementwise(c.optimizer), "tensor_parallel_size: ", ranks, " ranks have parts of a matrix, and optimizer ", name_of(c.optimizer),
           " needs all of it; use adamw, adam, sgd or lion, or tensor_parallel_size 1");
   for (const ParamGroupConfig& group : c.param_groups)
-    require(is_elementwise(group.optimizer), "tensor_parallel_size: ", ranks,
-            " ranks have parts of a matrix, and optimizer ", name_of(group.optimizer), " of param_groups \"",
-            group.match, "\" needs all of it; use adamw, adam, sgd or lion, or tensor_parallel_size 1");
+    if (group.optimizer)
+      require(is_elementwise(*group.optimizer), "tensor_parallel_size: ", ranks,
+              " ranks have parts of a matrix, and optimizer ", name_of(*group.optimizer), " of param_groups \"",
+              group.match, "\" needs all of it; use adamw, adam, sgd or lion, or tensor_parallel_size 1");
+  require(c.ema_decay == 0.0, "ema_decay: averages of weights in parts on ", ranks,
+          " ranks are not supported; set it to 0, or tensor_parallel_size to 1");
+  require(!c.log_noise_scale, "log_noise_scale: gradients in parts on ", ranks,
+          " ranks are not supported; set it to false, or tensor_parallel_size to 1");
   require(!eight_bits(c.precision), "tensor_parallel_size: ", ranks, " ranks, and precision ", name_of(c.precision),
           ": parts of a matrix would have other scales; use bf16, or tensor_parallel_size 1");
   require(c.deterministic_reduction != DeterministicReduction::rank_invariant, "tensor_parallel_size: ", ranks,

@@ -1,4 +1,5 @@
-// Adam and AdamW: one pass over weights, moments and gradient.
+// Adam and AdamW: one pass over weights, moments and gradient. Moments of 8 bits are f32 for as long as their block is
+// worked on.
 #include "cpu/cpu_ops.h"
 #include "cpu/update.h"
 
@@ -24,7 +25,55 @@ struct Moments {
   }
 };
 
+// A block of codes and their scale.
+void load_codes(float* x, const DynamicMap& map, const uint8_t* codes, float scale) {
+  for (int64_t i = 0; i < kCodeBlock; ++i) x[i] = map.value[codes[i]] * scale;
+}
+template <class CodeOf>
+void store_codes(uint8_t* codes, float& scale, const DynamicMap& map, const float* x, const CodeOf& code_of) {
+  scale = 0;
+  for (int64_t i = 0; i < kCodeBlock; ++i) scale = std::max(scale, std::abs(x[i]));
+  for (int64_t i = 0; i < kCodeBlock; ++i) codes[i] = code_of(map.bound, x[i], scale);
+}
+
 }  // namespace
+
+void CpuOps::run(const AdamW8bit& op, void*) {
+  const StepState& state = update::state_of(op.state);
+  const AdamScalars scalars = adam_scalars(op, state), others = scalars.undecayed();
+  for (const AdamW8bit::Part& p : op.parts) {
+    const UpdatePart weights = p.weights();
+    if (state.skip) {
+      update::skip_part(pool_, weights);
+      continue;
+    }
+    const uint64_t first = (uint64_t(state.updates) << 40) + p.first;
+    const auto block_of = [&](const auto& master, int64_t begin) {
+      uint8_t *m_codes = flat<uint8_t>(p.m) + begin, *v_codes = flat<uint8_t>(p.v) + begin;
+      float& m_scale = flat<float>(p.m_scale)[begin / kCodeBlock];
+      float& v_scale = flat<float>(p.v_scale)[begin / kCodeBlock];
+      float m[kCodeBlock], v[kCodeBlock];
+      load_codes(m, kSignedMap, m_codes, m_scale);
+      load_codes(v, kUnsignedMap, v_codes, v_scale);
+      const auto range = [&](int64_t from, int64_t to, const AdamScalars& a) {  // within the block
+        const update::Moments<float, float> moments{m + from, v + from, flat<float>(p.grad) + begin + from};
+        const Noise noise{op.seed, p.stream, first + uint64_t(begin + from)};
+        simd::dispatch<update::Kernel<Moments<false>>>(master.from(begin + from), moments, to - from, a,
+                                                       update::Noises{noise, {}});
+      };
+      const int64_t cut = std::clamp(p.decayed - begin, int64_t{0}, kCodeBlock);
+      range(0, cut, scalars);
+      range(cut, kCodeBlock, others);
+      store_codes(m_codes, m_scale, kSignedMap, m, code_of_m);
+      store_codes(v_codes, v_scale, kUnsignedMap, v, code_of_v);
+    };
+    update::by_master(weights, [&](const auto& master) {
+      pool_.parallel_ranges(p.master.numel(), kChunkElements, [&](int64_t begin, int64_t end) {
+        for (int64_t block = begin; block < end; block += kCodeBlock) block_of(master, block);
+      });
+    });
+  }
+}
 
 void CpuOps::run(const AdamW& op, void*) {
   const StepState& state = update::state_of(op.state);

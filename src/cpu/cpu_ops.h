@@ -60,6 +60,7 @@ class CpuOps final : public Ops {
   size_t scratch(const SquaredNorm&) const override;
   // adamw.cc, sgd.cc, lion.cc, ema.cc
   void run(const AdamW&, void* scratch) override;
+  void run(const AdamW8bit&, void* scratch) override;
   void run(const Sgd&, void* scratch) override;
   void run(const Lion&, void* scratch) override;
   void run(const Ema&, void* scratch) override;

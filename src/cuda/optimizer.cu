@@ -9,6 +9,7 @@
 #include "cuda/flat.h"
 #include "cuda/muon.h"
 #include "cuda/ranges.h"
+#include "cuda/reduce.h"
 #include "ops/step_control.h"
 #include "ops/update.h"
 
@@ -344,6 +345,106 @@ __global__ void __launch_bounds__(kTileThreads, 3)
   });
 }
 
+// ---- moments in codes of 8 bits: a warp has a block of them, a thread eight
+
+static_assert(kCodeBlock == 32 * kElements);
+__device__ const DynamicMap code_maps[2] = {kSignedMap, kUnsignedMap};
+
+struct CodedPart {
+  Part part;  // m, v: codes
+  float *m_scale, *v_scale;
+};
+struct Codes {
+  uint8_t code[kElements];
+  __device__ __forceinline__ void load(const void* codes, int64_t first, bool vectors) {
+    const uint8_t* p = static_cast<const uint8_t*>(codes) + first;
+    if (vectors) {
+      const uint2 raw = ld8(p);
+      memcpy(static_cast<void*>(code), &raw, sizeof raw);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) code[i] = p[i];
+  }
+  __device__ __forceinline__ void store(void* codes, int64_t first, bool vectors) const {
+    uint8_t* p = static_cast<uint8_t*>(codes) + first;
+    if (vectors) {
+      uint2 raw;
+      memcpy(&raw, code, sizeof raw);
+      st8(p, raw);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) p[i] = code[i];
+  }
+};
+// The largest absolute value of the warp's block.
+__device__ __forceinline__ float scale_of(const float (&x)[kElements]) {
+  float most = 0;
+#pragma unroll
+  for (int i = 0; i < kElements; ++i) most = fmaxf(most, fabsf(x[i]));
+  return warp_reduce(most, Max{});
+}
+
+template <class Kind>
+__global__ void __launch_bounds__(kTileThreads)
+    adamw_8bit_tiles(const __grid_constant__ Ranges<CodedPart> parts, const AdamRule op) {
+  constexpr bool kRandomMaster = std::is_same_v<Kind, Rounded>;
+  SHARED(DynamicMap, maps, [2]);
+  for (int i = static_cast<int>(threadIdx.x); i < static_cast<int>(sizeof code_maps / sizeof(float)); i += kTileThreads)
+    reinterpret_cast<float*>(maps)[i] = reinterpret_cast<const float*>(code_maps)[i];
+  __syncthreads();
+  const DynamicMap &m_map = maps[0], &v_map = maps[1];
+  const int number = parts.find(blockIdx.x);
+  const CodedPart& coded = parts.range[number];
+  const Part& p = coded.part;
+  on_octet(p.extent, blockIdx.x - parts.first_block[number], [&](auto octet) {
+    if (octet.count <= 0) return;  // and so does the rest of the warp: parts are whole blocks
+    const int64_t block = octet.first / kCodeBlock;
+    float w[kElements], m[kElements], v[kElements], g[kElements];
+    Codes m_codes, v_codes;
+    Master<Kind>::load(octet, w, p);
+    m_codes.load(p.m, octet.first, p.extent.vectors);
+    v_codes.load(p.v, octet.first, p.extent.vectors);
+    octet.load(g, p.grad);
+    float m_scale = coded.m_scale[block], v_scale = coded.v_scale[block];
+    const AdamScalars scalars = adam_scalars(op, *op.state);
+    const bool skip = op.state->skip;
+    const uint64_t index = (static_cast<uint64_t>(op.state->updates) << 40) + p.first + octet.first;
+#pragma unroll
+    for (int four = 0; four < kElements; four += 4) {
+      [[maybe_unused]] uint32_t bits[4] = {};
+      if constexpr (kRandomMaster) random_words(bits, op.seed, p.stream, index + four);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int i = four + k;
+        const float before_m = __fmul_rn(m_map.value[m_codes.code[i]], m_scale);
+        const float before_v = __fmul_rn(v_map.value[v_codes.code[i]], v_scale);
+        const Moved moved = adamw(w[i], before_m, before_v, g[i], octet.first + i < p.decayed, scalars);
+        w[i] = skip ? w[i] : Master<Kind>::kept(moved.w, bits[k]);
+        m[i] = moved.m;
+        v[i] = moved.v;
+      }
+    }
+    Master<Kind>::store(octet, p, w);
+    octet.clear(p.grad);
+    if (skip) return;
+    m_scale = scale_of(m);
+    v_scale = scale_of(v);
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      m_codes.code[i] = code_of_m(m_map.bound, m[i], m_scale);
+      v_codes.code[i] = code_of_v(v_map.bound, v[i], v_scale);
+    }
+    m_codes.store(p.m, octet.first, p.extent.vectors);
+    v_codes.store(p.v, octet.first, p.extent.vectors);
+    if (threadIdx.x % 32 == 0) {
+      coded.m_scale[block] = m_scale;
+      coded.v_scale[block] = v_scale;
+    }
+  });
+}
+
 // The same for rules with at most one state.
 template <class Kind, class M, class Rule>
 __global__ void __launch_bounds__(kTileThreads, 3)
@@ -491,28 +592,46 @@ LaunchConfig tiles(const Extent& extent, cudaStream_t stream) {
   return {dim3(grid_size(tiles_of(extent.n))), dim3(kTileThreads), 0, stream};
 }
 
-void add(Ranges<Part>& table, const UpdatePart& p) {
-  if (p.master.numel() == 0) return;
+Part part_of(const UpdatePart& p) {
   const Extent whole = extent(p.master.numel(), data<char>(p.master), data<char>(p.param), data<char>(p.m),
                               data<char>(p.v), data<char>(p.grad));
-  table.add({p.master.data, p.param.data, p.m.data, p.v.data, data<float>(p.grad), whole, p.decayed, p.stream,
-             p.moment_stream, p.first},
-            tiles_of(whole.n));
+  return {p.master.data, p.param.data, p.m.data, p.v.data,        data<float>(p.grad),
+          whole,         p.decayed,    p.stream, p.moment_stream, p.first};
+}
+void add(Ranges<Part>& table, const UpdatePart& p) {
+  if (p.master.numel() > 0) table.add(part_of(p), tiles_of(p.master.numel()));
+}
+
+template <class Op>
+AdamRule adam_rule(const Op& op) {
+  return {.state = data<StepState>(op.state),
+          .beta1 = op.beta1,
+          .beta2 = op.beta2,
+          .eps = op.eps,
+          .weight_decay = op.weight_decay,
+          .rate = op.rate,
+          .seed = op.seed,
+          .average1 = op.average1,
+          .average2 = op.average2,
+          .coupled = op.coupled,
+          .cautious = op.cautious};
+}
+template <class Kind>
+void launch_update(const AdamW8bit& op, const Ranges<CodedPart>& table, cudaStream_t stream) {
+  const LaunchConfig config{dim3(table.blocks()), dim3(kTileThreads), 0, stream};
+  CUDA_CHECK(launch(adamw_8bit_tiles<Kind>, config, table, adam_rule(op)));
+}
+void add(Ranges<CodedPart>& table, const AdamW8bit::Part& p) {
+  if (p.master.numel() == 0) return;
+  UpdatePart part = p.weights();
+  part.m = p.m;
+  part.v = p.v;
+  table.add({part_of(part), data<float>(p.m_scale), data<float>(p.v_scale)}, tiles_of(p.master.numel()));
 }
 
 template <class Kind>
 void launch_update(const AdamW& op, const Ranges<Part>& table, cudaStream_t stream) {
-  const AdamRule rule{.state = data<StepState>(op.state),
-                      .beta1 = op.beta1,
-                      .beta2 = op.beta2,
-                      .eps = op.eps,
-                      .weight_decay = op.weight_decay,
-                      .rate = op.rate,
-                      .seed = op.seed,
-                      .average1 = op.average1,
-                      .average2 = op.average2,
-                      .coupled = op.coupled,
-                      .cautious = op.cautious};
+  const AdamRule rule = adam_rule(op);
   const AdamW::Part& like = op.parts.front();
   const bool short_m = like.m.dtype == DType::bf16, short_v = like.v.dtype == DType::bf16;
   const auto kernel = short_m   ? short_v ? adamw_tiles<Kind, bf16, bf16> : adamw_tiles<Kind, bf16, float>
@@ -555,11 +674,12 @@ void launch_update(const Lion& op, const Ranges<Part>& table, cudaStream_t strea
 }
 
 // One launch over all parts (or several, see ranges.h), by the format of masters.
-template <class Op>
+template <class Range, class Op>
 void run_update(const Op& op, cudaStream_t stream) {
   const DType master = op.parts.front().master.dtype;
   const Tensor& param = op.parts.front().param;
-  in_tables<Part>(op.parts, add, [&](const Ranges<Part>& table) {
+  const auto add_part = [](Ranges<Range>& table, const typename Op::Part& p) { add(table, p); };
+  in_tables<Range>(op.parts, add_part, [&](const Ranges<Range>& table) {
     if (master == DType::i16) return launch_update<Halved>(op, table, stream);
     if (master == DType::bf16) return launch_update<Rounded>(op, table, stream);
     if (!param) return launch_update<Copied<float>>(op, table, stream);
@@ -574,9 +694,10 @@ void run(const StepControl& op, void*, cudaStream_t stream) {
       launch(step_control, {dim3(1), dim3(1), 0, stream}, data<StepState>(op.state), data<SpikeWindow>(op.window), op));
 }
 
-void run(const AdamW& op, void*, cudaStream_t stream) { run_update(op, stream); }
-void run(const Sgd& op, void*, cudaStream_t stream) { run_update(op, stream); }
-void run(const Lion& op, void*, cudaStream_t stream) { run_update(op, stream); }
+void run(const AdamW& op, void*, cudaStream_t stream) { run_update<Part>(op, stream); }
+void run(const AdamW8bit& op, void*, cudaStream_t stream) { run_update<CodedPart>(op, stream); }
+void run(const Sgd& op, void*, cudaStream_t stream) { run_update<Part>(op, stream); }
+void run(const Lion& op, void*, cudaStream_t stream) { run_update<Part>(op, stream); }
 
 void run(const Ema& op, void*, cudaStream_t stream) {
   const EmaRule rule{.state = data<StepState>(op.state), .decay = op.decay, .average = op.average};

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/host_device.h"
+#include "ops/dynamic_map.h"
 #include "ops/optimizer.h"
 
 namespace athanor {
@@ -104,6 +105,66 @@ struct AdamW {
     Expect{kName}.that(!(cautious && coupled), "cautious decay where it is decoupled");
   }
   Cost cost() const { return update_cost(*this, 14); }
+};
+
+// AdamW with both moments in codes of 8 bits [Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization"]: of
+// each kCodeBlock neighbours the largest absolute value, in f32, and for each the nearest of 256 shares of it
+// (ops/dynamic_map.h). A step computes with f32 moments, rounded after every operation as AdamW's, and then rounds what
+// is kept.
+struct AdamW8bit {
+  struct Part {
+    Tensor master, param, grad;  // as those of an UpdatePart
+    Tensor m, v;                 // [n] u8, n a multiple of kCodeBlock
+    Tensor m_scale, v_scale;     // [n / kCodeBlock] f32
+    int64_t decayed = std::numeric_limits<int64_t>::max();
+    uint64_t stream = 0, first = 0;
+    UpdatePart weights() const {
+      return {.master = master, .param = param, .grad = grad, .decayed = decayed, .stream = stream, .first = first};
+    }
+  };
+  std::vector<Part> parts = std::vector<Part>(1);  // all of the same dtypes
+  Tensor state;                                    // StepState
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
+  uint64_t seed = 0;
+  double rate = 1;
+  int average1 = 0, average2 = 1;
+  bool cautious = false;
+  static constexpr bool coupled = false;
+  static constexpr const char* kName = "adamw_8bit";
+  std::vector<Field> fields() {
+    std::vector<Field> all{{"state", Io::in, &state}};
+    for (Part& p : parts)
+      all.insert(all.end(), {{"master", Io::inout, &p.master},
+                             {"param", p.master.dtype == DType::i16 ? Io::inout : Io::out, &p.param},
+                             {"m", Io::inout, &p.m},
+                             {"m_scale", Io::inout, &p.m_scale},
+                             {"v", Io::inout, &p.v},
+                             {"v_scale", Io::inout, &p.v_scale},
+                             {"grad", Io::inout, &p.grad}});
+    return all;
+  }
+  void check() const {
+    Expect e{kName};
+    e.is("state", state, DType::u8, {int64_t(sizeof(StepState))}).that(!parts.empty(), "at least one part");
+    const Part& like = parts.front();
+    for (const Part& p : parts) {
+      const Shape& n = p.master.shape;
+      e.that(n.numel() % kCodeBlock == 0, "master", "whole blocks of 256");
+      e.is("master", p.master, like.master.dtype, n).is("grad", p.grad, DType::f32, n);
+      e.is("m", p.m, DType::u8, n).is("v", p.v, DType::u8, n);
+      e.is("m_scale", p.m_scale, DType::f32, {n.numel() / kCodeBlock});
+      e.is("v_scale", p.v_scale, DType::f32, {n.numel() / kCodeBlock});
+      if (p.param) e.is("param", p.param, like.param.dtype, n);
+      e.that(bool(p.param) == bool(like.param), "param", "in all parts or in none");
+    }
+    e.that(master_dtypes_fit(like.weights()), "master",
+           "f32, alone or with param in bf16 or f16; bf16 alone; i16 with bf16");
+  }
+  Cost cost() const {
+    int64_t n = 0;
+    for (const Part& p : parts) n += p.master.numel();
+    return {50.0 * double(n), traffic(*this)};  // 14 of AdamW, the others for two codes
+  }
 };
 
 // Stochastic gradient descent, the order of torch.optim.SGD:

@@ -131,16 +131,30 @@ RuleOptions rule_options(const OptimizerOptions& o, int number) {
   return r;
 }
 
+// Codes share scales in blocks that start with the tensor; a tensor that ends within a block, or follows such a one in
+// memory, has none.
+RuleOptions rule_of(const OptimizerOptions& o, int group, const ParamSpec& spec, const HfSlice& slice) {
+  RuleOptions rule = rule_options(o, group);
+  if (rule.rule != RuleName::adamw_8bit) return rule;
+  const int64_t size = slice.shape.numel();
+  const bool blocks = size % kCodeBlock == 0 && slice.offset % kCodeBlock == 0;
+  if (spec.role != Role::matrix || size < o.min_8bit_size || !blocks) rule.rule = RuleName::adamw;
+  return rule;
+}
+
 std::vector<std::string> describe_groups(const OptimizerOptions& options, ParamStore& params) {
   const std::vector<int> groups = assign_groups(options, params);
   const auto pieces = params.pieces();
   std::vector<std::string> lines;
   for (int g = -1; g < int(options.groups.size()); ++g) {
     std::vector<std::pair<std::string, int>> names;  // in the order of the model
-    int64_t elements = 0;
+    int64_t elements = 0, coded = 0;
     for (size_t i = 0; i < pieces.size(); ++i) {
       if (groups[i] != g) continue;
-      elements += pieces[i].slice->shape.numel();
+      const HfSlice& slice = *pieces[i].slice;
+      elements += slice.shape.numel();
+      const RuleOptions own = rule_of(options, g, params.specs()[size_t(pieces[i].param)], slice);
+      if (own.rule == RuleName::adamw_8bit) coded += slice.shape.numel();
       const std::string name = without_numbers(pieces[i].slice->name);
       const auto known = std::find_if(names.begin(), names.end(), [&](const auto& n) { return n.first == name; });
       if (known == names.end())
@@ -151,12 +165,15 @@ std::vector<std::string> describe_groups(const OptimizerOptions& options, ParamS
     if (names.empty()) continue;
     const RuleOptions rule = rule_options(options, g);
     std::string line = g < 0 ? "no group" : cat("param_groups[", g, "]");
-    if (g >= 0 && options.groups[size_t(g)].frozen)
+    const bool frozen = g >= 0 && options.groups[size_t(g)].frozen;
+    if (frozen)
       line += ": frozen";
     else
       line += cat(": ", kRuleNames[size_t(rule.rule)], ", learning rate x ", rule.lr_factor, ", weight decay ",
                   rule.weight_decay);
-    line += cat(", ", elements, " parameters: ");
+    line += cat(", ", elements, " parameters");
+    if (!frozen && rule.rule == RuleName::adamw_8bit) line += cat(" (", coded, " with moments of 8 bits)");
+    line += ": ";
     for (size_t i = 0; i < names.size(); ++i)
       line += cat(i ? ", " : "", names[i].first, names[i].second > 1 ? cat(" (", names[i].second, ")") : "");
     lines.push_back(std::move(line));

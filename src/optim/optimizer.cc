@@ -8,8 +8,8 @@ namespace athanor {
 namespace {
 
 // In the order of RuleName.
-constexpr std::unique_ptr<UpdateRule> (*kRules[])(const RuleOptions&) = {make_adamw, make_adamw, make_sgd,
-                                                                         make_lion,  make_muon,  make_muon};
+constexpr std::unique_ptr<UpdateRule> (*kRules[])(const RuleOptions&) = {
+    make_adamw, make_adamw, make_sgd, make_lion, make_muon, make_muon, make_adamw_8bit};
 static_assert(std::size(kRules) == std::size(kRuleNames));
 
 template <class T, class Same>
@@ -55,6 +55,7 @@ void Optimizer::place(Bundle& bundle, const ParamStore& params) {
                                   [&](const StateSpec& s) { return s.name == state.name; });
     CHECK(states_[at].dtype == state.dtype, "state ", state.name, " of ", state.dtype, " and ", states_[at].dtype);
     if (state.per_output) states_[at].sizes = outputs_of(params);
+    states_[at].block = state.block;
     for (const auto& [piece, decays] : bundle.pieces) states_[at].pieces[piece] = true;
     bundle.placed.states.push_back(at);
   }
@@ -74,8 +75,9 @@ Optimizer::Optimizer(const OptimizerOptions& options, ParamStore& params) {
   const std::vector<int> groups = assign_groups(options, params);
   const auto pieces = params.pieces();
   for (size_t i = 0; i < pieces.size(); ++i) {
-    if (!params.specs()[size_t(pieces[i].param)].trainable) continue;
-    const RuleOptions rule = rule_options(options, groups[i]);
+    const ParamSpec& spec = params.specs()[size_t(pieces[i].param)];
+    if (!spec.trainable) continue;
+    const RuleOptions rule = rule_of(options, groups[i], spec, *pieces[i].slice);
     bundle_of(rule).pieces.emplace_back(i, rule.weight_decay > 0);
   }
   for (Bundle& bundle : bundles_) bundle.rule = kRules[size_t(bundle.options.rule)](bundle.options);

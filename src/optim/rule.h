@@ -29,6 +29,7 @@ struct KeptState {
   std::string_view name;  // in files; rules with states of the same name share buffers
   DType dtype;
   bool per_output = false;  // matrices only: one number per output, replicated on all ranks
+  int64_t block = 1;        // elements that share a value
 };
 
 // The weights of a rule, and the locations of its declared states and averages.
@@ -51,6 +52,7 @@ class UpdateRule {
 };
 
 std::unique_ptr<UpdateRule> make_adamw(const RuleOptions&);  // and adam
+std::unique_ptr<UpdateRule> make_adamw_8bit(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_sgd(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_lion(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_muon(const RuleOptions&);  // and normuon
@@ -60,6 +62,13 @@ std::unique_ptr<UpdateRule> make_ema(double decay);
 
 // Merges adjacent ranges, given in the order of units and positions.
 std::vector<UpdateRun> joined(const std::vector<UpdateRange>&);
+// This rank's ranges of the runs, each with its unit.
+struct OwnedRun {
+  const ParamStore::Unit& unit;
+  ParamStore::Range range;
+  const UpdateRun& run;
+};
+std::vector<OwnedRun> owned_runs(const ParamStore&, const Placed&);
 // This rank's parts of the runs, for elementwise ops. States: the m and v of `placed`, as far as they exist and have
 // one value per element.
 std::vector<UpdatePart> update_parts(const ParamStore&, const Placed&);

@@ -22,12 +22,19 @@ std::vector<UpdateRun> joined(const std::vector<UpdateRange>& ranges) {
   return runs;
 }
 
-std::vector<UpdatePart> update_parts(const ParamStore& params, const Placed& placed) {
-  std::vector<UpdatePart> parts;
+std::vector<OwnedRun> owned_runs(const ParamStore& params, const Placed& placed) {
+  std::vector<OwnedRun> owned;
   for (const UpdateRun& run : placed.runs) {
     const ParamStore::Unit& unit = *params.units()[run.unit];
     const ParamStore::Range range = unit.owned(run.begin, run.end);
-    if (range.begin == range.end) continue;
+    if (range.begin < range.end) owned.push_back({unit, range, run});
+  }
+  return owned;
+}
+
+std::vector<UpdatePart> update_parts(const ParamStore& params, const Placed& placed) {
+  std::vector<UpdatePart> parts;
+  for (const auto& [unit, range, run] : owned_runs(params, placed)) {
     UpdatePart part{.master = unit.part(unit.master, range),
                     .param = unit.value ? unit.part(unit.value, range) : Tensor{},
                     .grad = unit.part(unit.grad, range),

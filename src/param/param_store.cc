@@ -61,6 +61,8 @@ void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std
   if (sharding_.stage == 0 || sharding_.shards == 1) sharding_.stage = sharding_.index = 0, sharding_.shards = 1;
   placements_.clear();
   for (const ParamSpec& spec : specs_) placements_.push_back(place(spec, sharding_.tensor, sharding_.stage));
+  align_ = kAlign;
+  for (const StateSpec& state : states_) align_ = std::max(align_, state.block);
   for (const auto& unit : units_) lay_out(*unit);
   const std::vector<std::vector<OwnPiece>> pieces = training ? pieces_by_unit() : std::vector<std::vector<OwnPiece>>{};
   const int stage = sharding_.stage;
@@ -89,9 +91,9 @@ void ParamStore::lay_out(Unit& unit) {
   std::vector<ParamSpec> specs;
   for (int id : unit.params) specs.push_back(specs_[size_t(id)]);
   unit.name = common_name(specs);
-  unit.of_wholes = FlatLayout::make(specs, 1, kAlign);
+  unit.of_wholes = FlatLayout::make(specs, 1, align_);
   for (size_t i = 0; i < specs.size(); ++i) specs[i].shape = placements_[size_t(unit.params[i])].shape;
-  unit.layout = FlatLayout::make(specs, std::max(sharding_.shards, int(sharding_.logical.count)), kAlign);
+  unit.layout = FlatLayout::make(specs, std::max(sharding_.shards, int(sharding_.logical.count)), align_);
   for (size_t i = 0; i < unit.params.size(); ++i) {
     offsets_[size_t(unit.params[i])] = unit.layout.offset[i];
     whole_offsets_[size_t(unit.params[i])] = unit.of_wholes.offset[i];
@@ -119,6 +121,7 @@ void ParamStore::plan_states(MemoryPlan& plan, size_t u, const std::vector<OwnPi
       continue;
     }
     State& state = unit.states[s];
+    state.block = states_[s].block;
     std::vector<Range> ranges;
     for (const OwnPiece& piece : pieces) {
       if (!keeps(s, piece.number)) continue;
@@ -137,9 +140,10 @@ void ParamStore::plan_states(MemoryPlan& plan, size_t u, const std::vector<OwnPi
       }
       size += range.end - range.begin;
     }
-    state.everything = size == held.end - held.begin;
+    state.everything = size == held.end - held.begin && state.block == 1;
     if (size == 0) continue;
-    plan.add(MemoryKind::optimizer, cat(states_[s].name, " of unit ", u), states_[s].dtype, {size}, &state.t);
+    plan.add(MemoryKind::optimizer, cat(states_[s].name, " of unit ", u), states_[s].dtype, {size / state.block},
+             &state.t);
   }
 }
 
@@ -166,7 +170,8 @@ int64_t ParamStore::State::first_of(size_t piece) const {
 Tensor ParamStore::State::part(Range range) const {
   for (const Segment& segment : segments)
     if (segment.begin <= range.begin && range.end <= segment.end)
-      return t.slice(segment.at + range.begin - segment.begin, segment.at + range.end - segment.begin);
+      return t.slice((segment.at + range.begin - segment.begin) / block,
+                     (segment.at + range.end - segment.begin) / block);
   CHECK(false, "no optimizer state of elements ", range.begin, " to ", range.end);
   return {};
 }
@@ -326,7 +331,7 @@ std::vector<ParamStore::Range> ParamStore::counted(const ProcessMesh& mesh, cons
 
 Buffer ParamStore::whole(Ctx& c, int unit, const Tensor& shard) {
   const CollectiveSubject subject(units_[size_t(unit)]->name);
-  Buffer whole = c.alloc("whole tensor of a unit", shard.dtype, {units_[size_t(unit)]->layout.numel});
+  Buffer whole = c.alloc("whole tensor of a unit", shard.dtype, {shard.numel() * sharding_.shards});
   c.all_gather(c.mesh[Axis::dp_shard], whole.t, shard);
   return whole;
 }
@@ -335,11 +340,13 @@ Buffer ParamStore::whole_state(Ctx& c, int u, size_t s) {
   const Unit& unit = *units_[size_t(u)];
   const State& state = unit.states[s];
   const Range held = sharding_.stage >= 1 ? unit.shard : Range{0, unit.layout.numel};
-  const Buffer spread = c.alloc("a state in its places", states_[s].dtype, {held.end - held.begin});
+  const Buffer spread = c.alloc("a state in its places", states_[s].dtype, {(held.end - held.begin) / state.block});
   c.run(Fill{.x = spread.t});
-  for (const State::Segment& segment : state.segments)
-    c.run(Cast{.y = spread.t.slice(segment.begin - held.begin, segment.end - held.begin),
-               .x = state.part({segment.begin, segment.end})});
+  for (const State::Segment& segment : state.segments) {
+    const Tensor from = state.part({segment.begin, segment.end});
+    if (!c.arena.recording())
+      c.device.copy(spread.t.at((segment.begin - held.begin) / state.block), from.data, from.bytes(), Lane::compute);
+  }
   return sharding_.stage >= 1 ? whole(c, u, spread.t) : spread;
 }
 

@@ -30,7 +30,12 @@ struct StateSpec {
   // Indexed by piece: the number of values of the state, replicated on all ranks. Empty: one value per element,
   // sharded.
   std::vector<int64_t> sizes = {};
-  Shape shape_of(size_t piece, const Shape& whole) const { return sizes.empty() ? whole : Shape{sizes[piece]}; }
+  // So many neighbouring elements share a value; above 1 the pieces are whole blocks and units are laid out in blocks,
+  // so that no shard cuts one.
+  int64_t block = 1;
+  Shape shape_of(size_t piece, const Shape& whole) const {
+    return !sizes.empty() ? Shape{sizes[piece]} : block > 1 ? Shape{whole.numel() / block} : whole;
+  }
 };
 
 // Leaves of the reduction that is bitwise the same for any number of ranks. A step's micro-batches are divided among
@@ -53,16 +58,18 @@ struct Sharding {
 
 class ParamStore {
  public:
-  static constexpr int64_t kAlign = 64;  // elements: every parameter starts on a cache line, whatever its dtype
+  // Elements: every parameter starts on a cache line, whatever its dtype; where states have blocks, with a block.
+  static constexpr int64_t kAlign = 64;
   struct Range {
     int64_t begin = 0, end = 0;  // elements of a unit
   };
   // An optimizer state of a unit: of the whole unit or this rank's shard, or of some ranges of it, stored contiguously.
   struct State {
     struct Segment {
-      int64_t begin, end, at;  // elements [begin, end) of the unit are stored at `at`
+      int64_t begin, end, at;  // elements [begin, end) of the unit are stored at `at`, divided by the block
     };
     Tensor t;
+    int64_t block = 1;  // elements that share a value
     std::vector<Segment> segments;
     bool everything = true;                               // covers the whole unit or this rank's whole shard
     bool of_any = false;                                  // some rank keeps it for a piece of the unit
@@ -187,6 +194,7 @@ class ParamStore {
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<StateSpec> states_;
   Sharding sharding_;
+  int64_t align_ = kAlign;
   bool last_micro_batch_ = false;
   // A unit's gradients that are being reduced.
   struct {

@@ -1,4 +1,5 @@
 // The end of a step and the update rules, element by element.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -64,6 +65,24 @@ double decayed(const Op& op, double w, double u, double lr, double decay) {
   return (op.cautious && w * u < 0 ? w : w - lr * decay * w) - u;
 }
 
+// The nearest of a map's numbers to each share of its block's largest absolute value, found by search; of two the
+// larger. Of the unsigned map only 0 itself is 0.
+void store_codes(const DynamicMap& map, const Values& x, const Tensor& codes, const Tensor& scales) {
+  for (int64_t block = 0; block < scales.numel(); ++block) {
+    double most = 0;
+    for (int64_t i = block * kCodeBlock; i < (block + 1) * kCodeBlock; ++i) most = std::max(most, std::abs(x[i]));
+    scales.as<float>()[block] = float(most);
+    for (int64_t i = block * kCodeBlock; i < (block + 1) * kCodeBlock; ++i) {
+      const auto share = most > 0 ? double(float(x[i] / most)) : 0.0;
+      int best = 0;
+      for (int code = 1; code < 256; ++code)
+        if (std::abs(map.value[code] - share) <= std::abs(map.value[best] - share)) best = code;
+      if (best == 0 && map.value[0] == 0 && x[i] > 0) best = 1;
+      codes.as<uint8_t>()[i] = uint8_t(best);
+    }
+  }
+}
+
 // rule(state) gives what update_part() takes.
 template <class Op, class Rule>
 void update(const Op& op, const Rule& rule) {
@@ -98,6 +117,39 @@ void ReferenceOps::run(const AdamW& op, void*) {
       w = op.coupled ? w - u : decayed(op, w, u, lr, decay);
     };
   });
+}
+
+void ReferenceOps::run(const AdamW8bit& op, void*) {
+  const StepState s = load_state(op.state);
+  const double lr = s.lr * op.rate, c1 = s.corrections[op.average1], c2 = s.corrections[op.average2];
+  const double beta1 = momentum_now(op.beta1, s);
+  // Rounded to f32; of one operation on numbers of f32 that is the result of f32.
+  const auto f = [](double x) { return double(float(x)); };
+  for (const AdamW8bit::Part& p : op.parts) {
+    const UpdatePart weights = p.weights();
+    const Values grad = load(p.grad);
+    store(p.grad, zeros_like(p.grad));
+    if (s.skip) {
+      if (p.master.dtype == DType::f32 && p.param) store(p.param, load(p.master));
+      continue;
+    }
+    Values w = load_master(weights), m = Values(1, w.size()), v = Values(1, w.size());  // [n]
+    for (int64_t i = 0; i < w.size(); ++i) {
+      const int64_t block = i / kCodeBlock;
+      m[i] = f(double(kSignedMap.value[p.m.as<uint8_t>()[i]]) * double(p.m_scale.as<float>()[block]));
+      v[i] = f(double(kUnsignedMap.value[p.v.as<uint8_t>()[i]]) * double(p.v_scale.as<float>()[block]));
+      const double g = f(grad[i] * double(s.grad_scale));
+      m[i] = f(f(f(beta1) * m[i]) + f(f(1 - beta1) * g));
+      v[i] = f(f(f(op.beta2) * v[i]) + f(f(f(1 - op.beta2) * g) * g));
+      const double decay = i < p.decayed ? op.weight_decay * s.weight_decay_factor : 0;
+      w[i] = decayed(op, w[i], lr * (m[i] / c1) / (std::sqrt(v[i] / c2) + op.eps), lr, decay);
+    }
+    store_master(weights, kept(w, p.master.dtype, [&](int64_t i) {
+                   return random_bits(op.seed, p.stream, (uint64_t(s.updates) << 40) + p.first + uint64_t(i));
+                 }));
+    store_codes(kSignedMap, m, p.m, p.m_scale);
+    store_codes(kUnsignedMap, v, p.v, p.v_scale);
+  }
 }
 
 void ReferenceOps::run(const Sgd& op, void*) {

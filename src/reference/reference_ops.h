@@ -36,6 +36,7 @@ class ReferenceOps final : public Ops {
   void run(const RandomNormal&, void*) override;
   void run(const StepControl&, void*) override;
   void run(const AdamW&, void*) override;
+  void run(const AdamW8bit&, void*) override;
   void run(const Sgd&, void*) override;
   void run(const Lion&, void*) override;
   void run(const Ema&, void*) override;

@@ -151,8 +151,9 @@ std::vector<Checkpointer::Tensors> Checkpointer::snapshot() {
         const TensorData saved = described(item);
         const ParamStore& params = engine_.model().params();
         const bool sized = state >= 0 && params.has_sizes(size_t(state));
+        const int64_t block = state >= 0 ? params.state_specs()[size_t(state)].block : 1;
         const int64_t first =
-            sized ? params.units()[unit]->states[size_t(state)].first_of(item.piece) : piece.of_wholes;
+            sized ? params.units()[unit]->states[size_t(state)].first_of(item.piece) : piece.of_wholes / block;
         Tensor t = {whole.at(first), whole.dtype, saved.shape};
         if (!in_place()) {
           device_.copy(next, t.data, t.bytes(), Lane::compute);

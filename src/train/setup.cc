@@ -65,6 +65,7 @@ OptimizerOptions optimizer_options(const Config& c) {
                      .muon_scale = c.muon_scale,
                      .muon_coefficients = c.muon_coefficients,
                      .normuon_beta2 = c.normuon_beta2,
+                     .min_8bit_size = c.min_8bit_size,
                      .ema_decay = c.ema_decay,
                      .groups = {}};
   for (const ParamGroupConfig& group : c.param_groups) o.groups.push_back(to_group(group));

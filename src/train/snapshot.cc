@@ -27,6 +27,7 @@ struct Target {
   // The intersection of [begin, end) with this rank's elements.
   Range held(int64_t begin, int64_t end) const { return is_shard ? unit.owned(begin, end) : Range{begin, end}; }
   Tensor part(Range range) const { return state ? state->part(range) : unit.part(flat, range); }
+  int64_t block() const { return state ? state->block : 1; }  // elements of a value
 };
 
 void copy_to(Device& device, const Tensor& to, const void* from) {
@@ -47,12 +48,13 @@ void load_split(Device& device, const ParamStore::Unit& unit, Range range, const
   copy_to(device, unit.part(unit.master, range), rests.data());
 }
 
-// Copies a unit's elements from `begin` on, as far as this rank holds them; converts floats of another dtype.
+// Copies the values of a unit's elements from `begin` on, as far as this rank holds them; converts floats of another
+// dtype.
 void load_run(Device& device, const Target& to, int64_t begin, std::span<const std::byte> bytes, DType dtype,
               const std::string& name) {
-  const Range range = to.held(begin, begin + int64_t(bytes.size() / size_of(dtype)));
+  const Range range = to.held(begin, begin + int64_t(bytes.size() / size_of(dtype)) * to.block());
   if (range.begin == range.end) return;
-  const auto skip = size_t(range.begin - begin);
+  const auto skip = size_t((range.begin - begin) / to.block());
   if (dtype == to.flat.dtype) return copy_to(device, to.part(range), bytes.data() + skip * size_of(dtype));
   std::vector<float> values;
   to_floats(bytes, dtype, values);
@@ -83,11 +85,13 @@ void load_piece(Device& device, const WeightFiles& files, const std::string& nam
                 const Target& to) {
   const Shape& shape = piece.slice->shape;
   const auto [file, entry] = files.at(name);
-  require_shape(file->path(), name, entry->checked_shape(), shape);
+  const bool blocks = to.block() > 1;
+  require_shape(file->path(), name, entry->checked_shape(), blocks ? Shape{shape.numel() / to.block()} : shape);
   const Range range = to.held(piece.offset, piece.offset + piece.part->numel);
   if (range.begin == range.end) return;
   std::vector<std::byte> bytes(size_t(entry->bytes));
   file->read(*entry, bytes);
+  if (blocks) return load_run(device, to, piece.offset, bytes, entry->checked_dtype(), name);
   load_elements(device, to, piece, 0, bytes, entry->checked_dtype());
 }
 

@@ -16,6 +16,7 @@ namespace {
 class Optimizer : public KernelTest {};
 
 TEST_F(Optimizer, AdamW) { agrees_with_the_reference(AdamW::kName, optimizer_cases, 100); }
+TEST_F(Optimizer, AdamW8bit) { agrees_with_the_reference(AdamW8bit::kName, optimizer_cases, 37); }
 TEST_F(Optimizer, Sgd) { agrees_with_the_reference(Sgd::kName, optimizer_cases, 100); }
 TEST_F(Optimizer, Ema) { agrees_with_the_reference(Ema::kName, optimizer_cases, 20); }
 TEST_F(Optimizer, Lion) { agrees_with_the_reference(Lion::kName, optimizer_cases, 60); }
@@ -26,7 +27,10 @@ TEST_F(Optimizer, NormalizeNeurons) { agrees_with_the_reference(NormalizeNeurons
 TEST_F(Optimizer, SplitMaster) { agrees_with_the_reference(SplitMaster::kName, optimizer_cases, 12); }
 TEST_F(Optimizer, JoinMaster) { agrees_with_the_reference(JoinMaster::kName, optimizer_cases, 6); }
 TEST_F(Optimizer, StepControl) { agrees_with_the_reference(StepControl::kName, optimizer_cases, 8); }
-TEST_F(Optimizer, NeedsNoAlignment) { needs_no_alignment(AdamW::kName, optimizer_cases, 7); }
+TEST_F(Optimizer, NeedsNoAlignment) {
+  needs_no_alignment(AdamW::kName, optimizer_cases, 7);
+  needs_no_alignment(AdamW8bit::kName, optimizer_cases, 5);
+}
 TEST_F(Optimizer, HalvesNeedNoAlignment) {
   needs_no_alignment(SplitMaster::kName, optimizer_cases, 3);
   needs_no_alignment(JoinMaster::kName, optimizer_cases, 3);

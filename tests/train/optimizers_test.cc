@@ -303,6 +303,123 @@ TEST(NorMuon, IsThatOfThePaperAndMistakesShow) {
   }
 }
 
+// [Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization"] with its own codes; mistakes that a test has
+// to see.
+enum class Coded { right, other_map, one_scale, shorter_blocks, steps_by_codes };
+std::vector<double> adamw_8bit_in_double(int64_t n, Coded mistake) {
+  std::vector<double> maps[2];  // of m and of v
+  for (int k = 0; k < 2; ++k) {
+    maps[k] = {0, 1};
+    const bool sign = k == 0 || mistake == Coded::other_map;
+    for (int i = 0; i < 7; ++i)
+      for (int parts = 1 << (sign ? i : i + 1), j = 0; j < parts; ++j) {
+        maps[k].push_back(std::pow(10, i - 6) * (0.1 + 0.9 * (j + 0.5) / parts));
+        if (sign) maps[k].push_back(-maps[k].back());
+      }
+    std::ranges::sort(maps[k]);
+  }
+  const auto rounded = [&](std::vector<double>& x, const std::vector<double>& map) {
+    const auto block = size_t(mistake == Coded::one_scale ? n : mistake == Coded::shorter_blocks ? 128 : 256);
+    for (size_t begin = 0; begin < x.size(); begin += block) {
+      double most = 0;
+      for (size_t i = begin; i < begin + block; ++i) most = std::max(most, std::abs(x[i]));
+      for (size_t i = begin; i < begin + block; ++i) {
+        const auto above = std::ranges::lower_bound(map, x[i] / most);
+        const bool below =
+            above == map.end() || (above != map.begin() && x[i] / most - above[-1] < *above - x[i] / most);
+        x[i] = most * (below ? above[-1] : *above);
+      }
+    }
+  };
+  std::vector<double> w, m(static_cast<size_t>(n)), v(static_cast<size_t>(n));
+  for (int64_t i = 0; i < n; ++i) w.push_back(float(start(i)));
+  for (int step = 0; step < 20; ++step) {
+    const double c1 = 1 - std::pow(0.9, step + 1), c2 = 1 - std::pow(0.95, step + 1);
+    for (size_t i = 0; i < w.size(); ++i) {
+      const double g = float(gradient(int64_t(i), step));
+      m[i] = 0.9 * m[i] + 0.1 * g, v[i] = 0.95 * v[i] + 0.05 * g * g;
+    }
+    auto kept_m = m, kept_v = v;
+    rounded(kept_m, maps[0]), rounded(kept_v, maps[1]);
+    if (mistake == Coded::steps_by_codes) m = kept_m, v = kept_v;
+    for (size_t i = 0; i < w.size(); ++i)
+      w[i] = w[i] * (1 - kRate * kDecay) - kRate * (m[i] / c1) / (std::sqrt(v[i] / c2) + 1e-8);
+    m = kept_m, v = kept_v;
+  }
+  return w;
+}
+
+std::vector<float> after_20_steps_of(OptimizerOptions o, const Shape& shape) {
+  Trained t({matrix("w", shape)}, o);
+  t.set(t.master(), values(start, shape[0], shape[1], false));
+  for (int step = 0; step < 20; ++step) {
+    t.set(t.grad(), values([&](int64_t i) { return gradient(i, step); }, shape[0], shape[1], false));
+    t.step();
+  }
+  return t.weights();
+}
+
+TEST(AdamW8bit, IsThatOfThePaperAndMistakesShow) {
+  const Shape shape{64, 68};
+  const std::vector<float> got = after_20_steps_of(with(RuleName::adamw_8bit), shape);
+  const std::vector<float> exact = after_20_steps_of(with(RuleName::adamw), shape);
+  // How many weights differ: where f32 and double lie on two sides of a bound, one code is another.
+  const auto differing = [&](Coded mistake) {
+    const std::vector<double> want = adamw_8bit_in_double(shape.numel(), mistake);
+    int64_t count = 0;
+    for (size_t i = 0; i < got.size(); ++i) count += std::abs(double(got[i]) - want[i]) > 1e-5 ? 1 : 0;
+    return count;
+  };
+  EXPECT_LT(differing(Coded::right), shape.numel() / 200);
+  for (const Coded mistake : {Coded::other_map, Coded::one_scale, Coded::shorter_blocks, Coded::steps_by_codes})
+    EXPECT_GT(differing(mistake), shape.numel() / 10) << int(mistake);
+  double off = 0, moved = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    off += std::pow(double(got[i]) - double(exact[i]), 2);
+    moved += std::pow(double(exact[i]) - start(int64_t(i)), 2);
+  }
+  EXPECT_LT(std::sqrt(off / moved), 0.05) << "near AdamW";
+}
+
+// Codes are kept of matrices that are large enough and whole blocks, and of nothing else; the rest is AdamW to the bit.
+TEST(AdamW8bit, OtherWeightsHaveTheMomentsOfAdamW) {
+  std::vector<ParamSpec> specs{matrix("large", {64, 64}), matrix("small", {63, 64}), matrix("ragged", {65, 65})};
+  ParamSpec parts{
+      .name = "parts", .shape = {128, 65}, .role = Role::matrix};  // 65 x 64 elements each end within a block
+  parts.slices = {{"first", {64, 65}, 0}, {"second", {64, 65}, 64 * 65}};
+  specs.push_back(parts);
+  specs.push_back({.name = "table", .shape = {64, 64}, .role = Role::embedding, .slices = {{"table", {64, 64}, 0}}});
+  specs.push_back({.name = "norm", .shape = {5}, .role = Role::vector, .slices = {{"norm", {5}, 0}}});
+  const auto trained = [&](RuleName rule) {
+    auto t = std::make_unique<Trained>(specs, with(rule));
+    for (int step = 0; step < 3; ++step) {
+      for (size_t p = 0; p < t->params.pieces().size(); ++p) {
+        std::vector<float> g(size_t(t->grad(p).numel()));
+        for (size_t i = 0; i < g.size(); ++i) g[i] = float(gradient(int64_t(i), step));
+        t->set(t->grad(p), g);
+      }
+      t->step();
+    }
+    return t;
+  };
+  const auto coded = trained(RuleName::adamw_8bit), plain = trained(RuleName::adamw);
+  const auto& specs_of_states = coded->params.state_specs();
+  ASSERT_EQ(specs_of_states.size(), 6U);
+  const size_t bytes[] = {4096, 4096, 64, 64};  // codes, and scales of 16 blocks
+  for (size_t s = 0, codes = 0; s < 6; ++s) {
+    const bool of_codes = specs_of_states[s].name.find('_') != std::string::npos;
+    for (size_t p = 0; p < 7; ++p) EXPECT_EQ(coded->params.keeps(s, p), (p == 0) == of_codes) << s << " " << p;
+    if (!of_codes) continue;
+    EXPECT_EQ(coded->params.units()[0]->states[s].t.bytes(), bytes[codes++]);
+  }
+  EXPECT_TRUE(describe_groups(with(RuleName::adamw_8bit), coded->params)[0].starts_with(
+      "no group: adamw_8bit, learning rate x 1, weight decay 0.3, 24769 parameters (4096 with moments of 8 bits): "
+      "large"))
+      << describe_groups(with(RuleName::adamw_8bit), coded->params)[0];
+  for (size_t p = 1; p < 7; ++p) EXPECT_EQ(coded->weights(p), plain->weights(p)) << p;
+  EXPECT_NE(coded->weights(0), plain->weights(0));
+}
+
 // A weight decays where the rest of its step does not move it away from zero, to the bit.
 TEST(Optimizers, CautiousDecaySparesWeightsThatGrow) {
   for (const RuleName rule : {RuleName::adamw, RuleName::lion, RuleName::muon, RuleName::normuon}) {

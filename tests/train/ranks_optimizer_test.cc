@@ -22,6 +22,8 @@ TEST(Ranks, EveryOptimizerHasTheSameBitsOnAnyRanks) {
   for (const Case& c : {Case{RuleName::muon, ModelType::llama, "fp32"},
                         Case{RuleName::normuon, ModelType::gpt2, "bf16", DType::i16, DType::bf16},
                         Case{RuleName::lion, ModelType::llama, "bf16", DType::bf16},
+                        Case{RuleName::adamw_8bit, ModelType::gpt2, "fp32"},
+                        Case{RuleName::adamw_8bit, ModelType::llama, "bf16", DType::i16},
                         Case{RuleName::sgd, ModelType::gpt2, "fp32"}, Case{RuleName::adam, ModelType::llama, "fp32"}}) {
     Setting s{.type = c.type,
               .precision = c.precision,

@@ -77,6 +77,7 @@ inline EngineOptions options(const Setting& s) {
   o.optimizer.rule = s.rule;
   o.optimizer.groups = s.groups;
   o.optimizer.ema_decay = s.ema;
+  o.optimizer.min_8bit_size = 256;
   o.eval_averages = s.ema > 0;
   std::ranges::copy(default_groups(s.rule), std::back_inserter(o.optimizer.groups));
   o.schedule = {.style = DecayStyle::constant, .lr = 3e-3, .min_lr = 3e-3};

@@ -25,9 +25,9 @@ class Resume : public TrainerTest, public ::testing::WithParamInterface<Precise>
 
 TEST_P(Resume, NPlusMStepsEqualNSaveResumeM) {
   const std::vector<std::string> set = {
-      cat("precision=", GetParam().precision), cat("master_weights=", GetParam().master),
+      cat("precision=", GetParam().precision),   cat("master_weights=", GetParam().master),
       cat("exp_avg_dtype=", GetParam().moments), cat("exp_avg_sq_dtype=", GetParam().moments),
-      cat("optimizer=", GetParam().optimizer)};
+      cat("optimizer=", GetParam().optimizer),   "min_8bit_size=256"};
   ASSERT_EQ(run(config("whole", set)), Exit::done);
   auto first = set, second = set;
   // The schedule must not end early in the first half: it is 8 steps long in both.
@@ -48,6 +48,8 @@ INSTANTIATE_TEST_SUITE_P(Precisions, Resume,
                                            Precise{"bf16", "bf16"}, Precise{"fp16", "fp32"}, Precise{"bf16", "split"},
                                            Precise{"bf16", "split", "bf16"}, Precise{"bf16", "bf16", "bf16"},
                                            Precise{"bf16", "split", "bf16", "normuon"},
+                                           Precise{"bf16", "fp32", "fp32", "adamw_8bit"},
+                                           Precise{"bf16", "bf16", "bf16", "adamw_8bit"},
                                            Precise{"fp8_tensorwise", "split"}, Precise{"mxfp8", "fp32"}),
                          [](const auto& which) {
                            const auto& p = which.param;

@@ -1,0 +1,59 @@
+// AdamW with moments of 8 bits: codes and, for each block of them, a scale. Blocks start with the tensor and no rank's
+// shard cuts one, so that codes do not depend on the number of ranks.
+#include "optim/rule.h"
+
+namespace athanor {
+namespace {
+
+class AdamW8bitRule final : public UpdateRule {
+ public:
+  explicit AdamW8bitRule(const RuleOptions& options) : o_(options) {}
+  std::vector<KeptState> states() const override {
+    return {{"m_8bit", DType::u8},
+            {"v_8bit", DType::u8},
+            {"m_absmax", DType::f32, false, kCodeBlock},
+            {"v_absmax", DType::f32, false, kCodeBlock}};
+  }
+  std::vector<Average> averages() const override { return {{o_.beta1, true}, {o_.beta2}}; }
+  void step(Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
+    AdamW8bit op{.parts = {},
+                 .state = step_state,
+                 .beta1 = o_.beta1,
+                 .beta2 = o_.beta2,
+                 .eps = o_.eps,
+                 .weight_decay = o_.weight_decay,
+                 .seed = o_.seed,
+                 .rate = o_.lr_factor,
+                 .average1 = placed.averages[0],
+                 .average2 = placed.averages[1],
+                 .cautious = o_.cautious};
+    const std::vector<OwnedRun> runs = owned_runs(params, placed);
+    const std::vector<UpdatePart> parts = update_parts(params, placed);  // m and v: codes
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const UpdatePart& p = parts[i];
+      const auto scale = [&](size_t state) { return runs[i].unit.states[placed.states[state]].part(runs[i].range); };
+      op.parts.push_back({.master = p.master,
+                          .param = p.param,
+                          .grad = p.grad,
+                          .m = p.m,
+                          .v = p.v,
+                          .m_scale = scale(2),
+                          .v_scale = scale(3),
+                          .decayed = p.decayed,
+                          .stream = p.stream,
+                          .first = p.first});
+    }
+    if (!op.parts.empty()) c.run(op);
+  }
+
+ private:
+  RuleOptions o_;
+};
+
+}  // namespace
+
+std::unique_ptr<UpdateRule> make_adamw_8bit(const RuleOptions& options) {
+  return std::make_unique<AdamW8bitRule>(options);
+}
+
+}  // namespace athanor
