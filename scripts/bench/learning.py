@@ -26,10 +26,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 RATES = {
     "adamw": [1e-3, 2e-3, 4e-3, 8e-3],
     "adam": [1e-3, 2e-3, 4e-3, 8e-3],
-    "lion": [1e-4, 3e-4, 1e-3],
-    "sgd": [0.1, 0.3, 1.0],
-    "muon": [2e-3, 4e-3, 8e-3, 16e-3],
-    "normuon": [2e-3, 4e-3, 8e-3, 16e-3],
+    "lion": [3e-4, 1e-3, 3e-3, 10e-3],
+    "sgd": [0.01, 0.03, 0.1, 0.3],
+    "muon": [4e-3, 8e-3, 16e-3, 32e-3],
+    "normuon": [4e-3, 8e-3, 16e-3, 32e-3],
 }
 # What an optimizer gets besides: SGD and Adam couple their decay to the gradient, where 0.1 is far too much; Lion's rates
 # are smaller, and its decay as much larger.
