@@ -44,30 +44,36 @@ void print_memory(const Config& config, Engine& engine, const Device& device) {
 // What the plan is made for: this machine, or a GPU of which a description is known.
 struct Place {
   Place(const Config& config, const std::string& gpu) {
+    const auto ranks = int(config.tensor_parallel_size);  // the fewest of a run
+    if (ranks > 1) mesh = std::make_unique<ProcessMesh>(absent_mesh(mesh_sizes(config, ranks)));
     if (gpu.empty()) {
-      machine = std::make_unique<Machine>(config, RankInfo{}, WithoutLibraries::use_cpu);
+      Config alone = config;
+      alone.tensor_parallel_size = 1;
+      machine = std::make_unique<Machine>(alone, RankInfo{}, WithoutLibraries::use_cpu);
       most_flops = machine->most_flops();
       return;
     }
     const GpuSpec& description = find_gpu(gpu);
     described = describe(description);
-    mesh = std::make_unique<ProcessMesh>(make_single(*described.device), mesh_sizes(config, 1));
+    if (!mesh) mesh = std::make_unique<ProcessMesh>(make_single(*described.device), mesh_sizes(config, 1));
     limits = limits_of(description, config.model.head_dim, config.seq_length);
     most_flops = description.peak_flops(make_recipe(name_of(config.precision), DType::f32).compute);
   }
   Backend backend() const {
-    return machine ? machine->backend() : Backend{*described.device, *described.ops, *mesh, described.tuning};
+    if (!machine) return {*described.device, *described.ops, *mesh, described.tuning};
+    const Backend here = machine->backend();
+    return mesh ? Backend{here.device, here.ops, *mesh, here.tuning, nullptr, here.network} : here;
   }
   std::string title() const { return machine ? machine->description() : described.device->description(); }
 
   std::unique_ptr<Machine> machine;
   DescribedBackend described;
-  std::unique_ptr<ProcessMesh> mesh;
-  Roofline limits;        // of a described GPU
-  double most_flops = 0;  // that is never exceeded, for MFU
+  std::unique_ptr<ProcessMesh> mesh;  // null: the machine's
+  Roofline limits;                    // of a described GPU
+  double most_flops = 0;              // that is never exceeded, for MFU
 };
 
-// Of a run: operations and tokens of a step, and what MFU is a fraction of.
+// Of a run: operations of a rank and tokens of all in a step, and what MFU is a fraction of.
 struct Demand {
   double flops, tokens, peak;
   int64_t steps;
@@ -114,11 +120,14 @@ Exit plan(const Args& args) {
   const int64_t multiple = backend.device.dimension_multiple();
   for (const DimensionAdvice& advice : dimension_advice(config.model, config.seq_length, multiple))
     std::printf("advice            %s\n", to_text(advice, multiple).c_str());
+  if (engine->devices() > 1)
+    std::printf("ranks             %d, as tensor_parallel_size says; memory, operations and launches are of one\n",
+                engine->devices());
   std::printf("recomputation     %s\n", to_text(engine->options().recompute).c_str());
   const Roofline limits =
       place.machine ? Roofline{.most = ceilings(backend, engine->options().recipe.compute)} : place.limits;
   print_limit(*engine, limits,
-              {.flops = flops.causal * tokens,
+              {.flops = flops.causal * tokens / engine->devices(),
                .tokens = tokens,
                .peak = mfu_peak(config, backend, engine->options().recipe.compute, place.most_flops),
                .steps = config.train_iters});

@@ -39,14 +39,6 @@ class Absent final : public Communicator {
   size_t next_ = 0;
 };
 
-ProcessMesh absent_mesh(const std::array<int, kAxes>& sizes) {
-  int world = 1;
-  std::vector<int> splits(sizes.begin(), sizes.end());
-  for (const int s : sizes) world *= s;
-  splits.push_back(sizes[size_t(Axis::dp_replicate)] * sizes[size_t(Axis::dp_shard)]);
-  return {std::make_unique<Absent>(world, splits), sizes};
-}
-
 void print_row(const Config& config, const GpuSpec& gpu, const ManyRanks& many, int ranks) {
   Config c = config;
   if (many.ranks == 0 && ranks % (c.data_parallel_replicate_size * c.tensor_parallel_size) != 0) return;
@@ -71,6 +63,14 @@ void print_row(const Config& config, const GpuSpec& gpu, const ManyRanks& many, 
 }
 
 }  // namespace
+
+ProcessMesh absent_mesh(const std::array<int, kAxes>& sizes) {
+  int world = 1;
+  std::vector<int> splits(sizes.begin(), sizes.end());
+  for (const int s : sizes) world *= s;
+  splits.push_back(sizes[size_t(Axis::dp_replicate)] * sizes[size_t(Axis::dp_shard)]);
+  return {std::make_unique<Absent>(world, splits), sizes};
+}
 
 void print_many_ranks(const Config& config, const std::string& name, const ManyRanks& many) {
   const GpuSpec& gpu = find_gpu(name);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "comm/mesh.h"
 #include "config/config.h"
 
 namespace athanor {
@@ -12,6 +13,9 @@ struct ManyRanks {
   int ranks = -1;  // 0: a table of 1, 2, 4 ... 1024; negative: not asked for
   int nodes = 0;   // 0: as few as 8 GPUs per node allow
 };
+
+// Of rank 0 of ranks that are not there: for plans, which record collectives and make none.
+ProcessMesh absent_mesh(const std::array<int, kAxes>& sizes);
 
 void print_many_ranks(const Config&, const std::string& gpu, const ManyRanks&);
 

@@ -373,6 +373,11 @@ class CommandTest(SystemTest):
         sent = float(re.search(r"^ +4 +1 +\d+ x \d+ +[\d.]+ GiB +([\d.]+) GiB", out, re.M).group(1))
         each = tokens * hidden * 2  # bytes, in bf16
         self.assertAlmostEqual(sent, 4 * layers * each * 2 * 3 / 4 / 2**30, delta=0.01 * sent)
+        share, whole = (float(re.search(r"activations +([\d.]+) MiB", self.run_program(
+            "plan", self.make_config("plan.json", precision="fp32", model={"hidden_size": 256, "intermediate_size": 1024,
+                                                                            "max_position_embeddings": 512}),
+            "--set", f"tensor_parallel_size={ranks}").out).group(1)) for ranks in (2, 1))
+        self.assertLess(share, 0.75 * whole)
         none = self.run_program("plan", path, "--gpu", "h200", "--ranks", 1).out
         self.assertRegex(none, r"(?m)^ +1 +1 +\d+ x \d+ +[\d.]+ GiB +0 ")
 

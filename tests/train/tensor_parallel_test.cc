@@ -193,10 +193,10 @@ TEST(TensorParallel, CheckpointsKnowNothingOfGroups) {
 }
 
 TEST(TensorParallel, WeightsOfAnotherModelAreSharedOut) {
-  for (const auto& [name, heads] : {std::pair{"llama", 2}, {"gpt2", 3}}) {  // of keys
+  for (const char* name : {"llama", "qwen2"}) {
     const std::string folder = cat("tests/golden/", name);
     std::vector<float> want;
-    for (const auto& [shards, tensor, stage] : {std::tuple{1, 1, 0}, {1, heads, 0}, {3, heads, 3}}) {
+    for (const auto& [shards, tensor, stage] : {std::tuple{1, 1, 0}, {1, 2, 0}, {3, 2, 3}}) {
       std::mutex mutex;
       const Setting s{.shards = shards, .stage = stage, .tensor = tensor};
       run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
