@@ -252,7 +252,7 @@ void ema_cases(Examiner& examine) {
         OpCase<Ema> c{
             cat(n, " ", kind.name(), skip ? " skip" : ""),
             {.parts = {}, .state = tensor(DType::u8, {int64_t(sizeof(StepState))}), .decay = 0.95, .average = 1}};
-        for (const int64_t size : {n, int64_t{2049}}) {
+        for (const int64_t size : n > 1 ? std::vector<int64_t>{n, 2049} : std::vector<int64_t>{n}) {
           Ema::Part& p = c.op.parts.emplace_back();
           p.average = tensor(DType::f32, {size}), p.master = tensor(kind.master, {size});
           if (kind.copy) p.param = tensor(*kind.copy, {size});
