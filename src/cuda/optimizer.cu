@@ -391,7 +391,8 @@ __global__ void __launch_bounds__(kTileThreads)
     adamw_8bit_tiles(const __grid_constant__ Ranges<CodedPart> parts, const AdamRule op) {
   constexpr bool kRandomMaster = std::is_same_v<Kind, Rounded>;
   SHARED(DynamicMap, maps, [2]);
-  for (int i = static_cast<int>(threadIdx.x); i < static_cast<int>(sizeof code_maps / sizeof(float)); i += kTileThreads)
+  constexpr int kNumbers = 2 * sizeof(DynamicMap) / sizeof(float);
+  for (int i = static_cast<int>(threadIdx.x); i < kNumbers; i += kTileThreads)
     reinterpret_cast<float*>(maps)[i] = reinterpret_cast<const float*>(code_maps)[i];
   __syncthreads();
   const DynamicMap &m_map = maps[0], &v_map = maps[1];
