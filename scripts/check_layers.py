@@ -21,7 +21,7 @@ PLACES = {
     r"mpi\.h|mpi/.*": r"comm/plugin/.*",
     r"nccl\.h": r"comm/nccl.*|cuda/libraries/.*",
     r"(cuda[_.]|cublas|cudnn|cupti|nvml|nvtx3/|curand|nvrtc|cutlass/|cute/).*": r"cuda/.*|comm/nccl.*",
-    r"cuda/(?!make_cuda\.h|libraries/specs\.h|libraries/library\.h).*": r"cuda/.*|comm/nccl.*",
+    r"cuda/(?!make_cuda\.h|scratch\.h|libraries/specs\.h|libraries/library\.h).*": r"cuda/.*|comm/nccl.*",
     r"dnnl.*|oneapi/dnnl/.*": r"cpu/.*",
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')

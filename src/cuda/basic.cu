@@ -8,14 +8,15 @@
 #include "cuda/flat.h"
 #include "cuda/ranges.h"
 #include "cuda/reduce.h"
+#include "cuda/scratch.h"
 
 namespace athanor::cuda {
 namespace {
 
-constexpr int kChunks = 4;       // per thread: 64 bytes of loads in flight
-constexpr int kMaxRanges = 512;  // per sum: about four blocks per multiprocessor of an H200
-constexpr int kRangeChunks = 4;  // chunks per thread and tile
-constexpr int64_t kRangeTile = kTile<kVector<float>, kRangeChunks>;
+constexpr int kChunks = 4;  // 64 bytes of loads on their way per thread
+constexpr int kMaxRanges = SumCut::kMaxRanges;
+constexpr int kRangeChunks = 4;  // chunks per thread and step of a range
+static_assert(kTile<kVector<float>, kRangeChunks> == SumCut::kTile);
 
 // ---- kernels
 
@@ -138,18 +139,9 @@ void fill_all(const Tensor& x, T value, cudaStream_t stream) {
   CUDA_CHECK(launch(fill<T>, tiles<kVector<T>, kChunks>(shape, stream), data<T>(x), value, shape));
 }
 
-int64_t range_tiles(int64_t n) { return div_ceil<int64_t>(n, kMaxRanges * kRangeTile); }  // per block
-int64_t ranges(int64_t n) { return n ? div_ceil(n, range_tiles(n) * kRangeTile) : 0; }
-
 void add_partials(const Ranges<Summed>& table, const double* partials, cudaStream_t stream) {
   const LaunchConfig one{dim3(1), dim3(kMaxRanges), 0, stream};
   CUDA_CHECK(launch(add_sums, one, partials, table));
-}
-
-size_t partial_bytes(const std::vector<Tensor>& x) {
-  int64_t count = 0;
-  for (const Tensor& t : x) count += ranges(t.numel());
-  return static_cast<size_t>(count) * sizeof(double);
 }
 
 // sum_of(i): where the sum of x[i] is added.
@@ -159,8 +151,9 @@ void add_to(const SumOf& sum_of, const std::vector<Tensor>& x, void* scratch, cu
   size_t number = 0;
   const auto add = [&](Ranges<Summed>& table, const Tensor& t) {
     double* out = data<double>(sum_of(number++));
-    const int64_t n = t.numel();
-    if (n > 0) table.add({data<float>(t), flat(t, data<float>(t)), static_cast<int>(range_tiles(n)), out}, ranges(n));
+    const SumCut cut(t.numel());
+    if (cut.count > 0)
+      table.add({data<float>(t), flat(t, data<float>(t)), static_cast<int>(cut.tiles_each), out}, cut.count);
   };
   in_tables<Summed>(x, add, [&](const Ranges<Summed>& table) {
     const LaunchConfig config{dim3(table.blocks()), dim3(kTileThreads), 0, stream};
@@ -207,7 +200,6 @@ void run(const Add& op, void*, cudaStream_t stream) {
   });
 }
 
-size_t scratch(const ReduceSum& op) { return op.x.dtype == DType::f64 ? 0 : partial_bytes({op.x}); }
 void run(const ReduceSum& op, void* scratch, cudaStream_t stream) {
   if (op.x.dtype == DType::f32) return add_to<false>([&](size_t) { return op.out; }, {op.x}, scratch, stream);
   Ranges<Summed> doubles;
@@ -215,7 +207,6 @@ void run(const ReduceSum& op, void* scratch, cudaStream_t stream) {
   add_partials(doubles, data<double>(op.x), stream);
 }
 
-size_t scratch(const SquaredNorm& op) { return partial_bytes(op.x); }
 void run(const SquaredNorm& op, void* scratch, cudaStream_t stream) {
   add_to<true>([&](size_t i) { return op.sum_of(i); }, op.x, scratch, stream);
 }

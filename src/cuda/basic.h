@@ -9,8 +9,6 @@ void run(const Fill& op, void* scratch, cudaStream_t stream);
 void run(const Cast& op, void* scratch, cudaStream_t stream);
 void run(const Add& op, void* scratch, cudaStream_t stream);
 void run(const ReduceSum& op, void* scratch, cudaStream_t stream);
-size_t scratch(const ReduceSum& op);
 void run(const SquaredNorm& op, void* scratch, cudaStream_t stream);
-size_t scratch(const SquaredNorm& op);
 void run(const RandomNormal& op, void* scratch, cudaStream_t stream);
 }  // namespace athanor::cuda

@@ -1,21 +1,17 @@
 // Sums of columns: out += sum over the rows of x.
 // Layout: x [N, C] row-major. A block of 8 warps sums 32 packs of columns over a range of rows: each warp reads whole
 // lines of every eighth row, and shared memory combines the warps. Memory bound: x is read once; partial sums of at
-// most kMaxRanges ranges go through scratch memory to a second launch. Deterministic: ranges depend on N and C alone,
+// most 256 ranges go through scratch memory to a second launch. Deterministic: ranges depend on N and C alone,
 // and all sums have a fixed order. Not timed on a GPU yet.
 #include "cuda/column_sum.h"
 
-#include <algorithm>
-
 #include "cuda/pack.h"
+#include "cuda/scratch.h"
 
 namespace athanor::cuda {
 namespace {
 
-constexpr int kWarps = 8;
-constexpr int kRowsInFlight = 4;     // per warp
-constexpr int64_t kMaxRanges = 256;  // so that the second launch is short
-constexpr int64_t kWave = 5 * 132;   // blocks that an H200 holds at once, by their registers (scripts/occupancy.py)
+constexpr int kWarps = ColumnSumCut::kWarps, kRowsInFlight = ColumnSumCut::kRowsInFlight;
 
 template <class T>
 struct Columns {
@@ -64,18 +60,6 @@ __global__ void __launch_bounds__(32 * kWarps) column_sums(Columns<T> a) {
   }
 }
 
-// Rows per range: so many that all blocks fit into one wave.
-struct Ranges {
-  int64_t rows_each, count;
-  Ranges(int64_t rows, int64_t columns) {
-    constexpr int64_t kRound = int64_t{kWarps} * kRowsInFlight;
-    const int64_t tiles = std::max<int64_t>(1, div_ceil<int64_t>(columns, 256));
-    const int64_t wanted = std::clamp<int64_t>(kWave / tiles, 1, kMaxRanges);
-    rows_each = round_up<int64_t>(std::max<int64_t>(1, div_ceil<int64_t>(rows, wanted)), kRound);
-    count = div_ceil<int64_t>(rows, rows_each);
-  }
-};
-
 template <class T, int E>
 void launch_sums(const Columns<T>& a, int64_t ranges, cudaStream_t stream) {
   const dim3 grid(grid_size(div_ceil<int64_t>(a.columns, 32 * E)), grid_size(ranges));
@@ -93,15 +77,10 @@ void add_partial_sums(const PartialSums& s, cudaStream_t stream) {
   }
 }
 
-size_t scratch(const ColumnSum& op) {
-  const Ranges ranges(op.x.rows(), op.x.cols());
-  return ranges.count > 1 ? static_cast<size_t>(ranges.count * op.x.cols()) * sizeof(float) : 0;
-}
-
 void run(const ColumnSum& op, void* scratch, cudaStream_t stream) {
   const int columns = checked_columns(op.kName, op.x);
   if (op.x.numel() == 0) return;
-  const Ranges ranges(op.x.rows(), columns);
+  const ColumnSumCut ranges(op.x.rows(), columns);
   const bool direct = ranges.count == 1;
   const auto fits = [&]<class T>() { return in_packs<T>(columns) && aligned16(op.x.data); };
   by_pack(op.x.dtype, fits, [&]<class T, int E>() {

@@ -6,7 +6,6 @@
 namespace athanor::cuda {
 
 void run(const ColumnSum& op, void* scratch, cudaStream_t stream);
-size_t scratch(const ColumnSum& op);
 
 // out [columns] += the sums of the columns of partials [rows, columns], whose rows lie `stride` apart; in a fixed
 // order. For a few hundred rows at most: one block sums all rows of some columns.

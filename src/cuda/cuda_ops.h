@@ -35,10 +35,13 @@ class CudaOps final : public Decorated<CudaOps>, public Tuning {
 
     template <class Op>
     size_t scratch(const Op& op) const {
-      if constexpr (std::is_same_v<Op, Gemm>) return gemm->scratch(op);
-      if constexpr (kIsAttention<Op>) return attention.scratch(op);
-      if constexpr (requires { cuda::scratch(op); }) return cuda::scratch(op);
-      return 0;
+      if constexpr (std::is_same_v<Op, Gemm>) {
+        return gemm->scratch(op);
+      } else if constexpr (kIsAttention<Op>) {
+        return attention.scratch(op);
+      } else {
+        return cuda::scratch(op);
+      }
     }
   };
   const Sizes& inner() const { return sizes_; }

@@ -9,6 +9,7 @@
 
 #include "cuda/index_sort.h"
 #include "cuda/pack.h"
+#include "cuda/scratch.h"
 
 namespace athanor::cuda {
 namespace {
@@ -132,7 +133,7 @@ __global__ void __launch_bounds__(kFlatThreads) add_embeddings(LookUp<T> a) {
 
 // ---- gradient
 
-constexpr int kRun = 16;  // rows per block, in sorted order
+constexpr int kRun = kEmbeddingRun;
 constexpr int kRowsInFlight = 8;
 
 struct Runs {
@@ -216,10 +217,6 @@ __global__ void __launch_bounds__(kFlatThreads) add_continued(Runs a, int runs) 
   store_values(grad, sum);
 }
 
-size_t partial_bytes(const EmbeddingBwd& op) {
-  return static_cast<size_t>(div_ceil<int64_t>(op.dy.rows(), kRun) * op.dy.cols()) * sizeof(float);
-}
-
 // grad[index[i]] += dy[i]
 void add_rows(const Tensor& grad, const Tensor& dy, const Tensor& index, void* scratch, cudaStream_t stream) {
   const int64_t rows = dy.rows(), runs = div_ceil<int64_t>(rows, kRun);
@@ -263,11 +260,6 @@ void run(const EmbeddingFwd& op, void*, cudaStream_t stream) {
                       static_cast<unsigned>(n / E)};
     CUDA_CHECK(launch(add_embeddings<T, E>, config, a));
   });
-}
-
-size_t scratch(const EmbeddingBwd& op) {
-  const int64_t rows = op.dy.rows(), most = std::max(op.dwte.rows(), op.dwpe ? op.dwpe.rows() : 0);
-  return sort_scratch(rows, most) + partial_bytes(op);
 }
 
 void run(const EmbeddingBwd& op, void* scratch, cudaStream_t stream) {

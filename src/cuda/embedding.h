@@ -8,7 +8,6 @@ namespace athanor::cuda {
 
 void run(const EmbeddingFwd& op, void* scratch, cudaStream_t stream);
 void run(const EmbeddingBwd& op, void* scratch, cudaStream_t stream);
-size_t scratch(const EmbeddingBwd& op);
 void run(const GatherRows& op, void* scratch, cudaStream_t stream);
 void run(const ScatterRows& op, void* scratch, cudaStream_t stream);
 }  // namespace athanor::cuda

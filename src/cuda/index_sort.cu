@@ -7,14 +7,15 @@
 #include <algorithm>
 
 #include "cuda/host_tools.h"
+#include "cuda/scratch.h"
 
 namespace athanor::cuda {
 namespace {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
-constexpr int kRounds = 8;  // per warp, of 32 rows each
-constexpr int kTile = kThreads * kRounds;
-constexpr int kMaxBits = 9;  // per digit: 16 KiB of counters
+constexpr int kRounds = 8;  // of 32 rows a warp
+constexpr int kTile = SortCut::kTile;
+static_assert(kTile == kThreads * kRounds);
 
 struct Pass {
   const int *index, *row;  // row: null for 0, 1, 2, ...
@@ -118,26 +119,11 @@ __global__ void __launch_bounds__(kThreads) place_rows(Pass a) {
   }
 }
 
-// Number of passes, and bits per pass.
-struct Digits {
-  int passes, bits;
-  explicit Digits(int64_t limit) {
-    int all = 1;
-    while (int64_t{1} << all < limit) ++all;
-    passes = div_ceil(all, kMaxBits);
-    bits = div_ceil(all, passes);
-  }
-};
 }  // namespace
-
-size_t sort_scratch(int64_t rows, int64_t limit) {
-  const int64_t counts = div_ceil<int64_t>(rows, kTile) << Digits(limit).bits;
-  return static_cast<size_t>(round_up<int64_t>((4 * rows + counts) * int64_t{sizeof(int)}, 256));
-}
 
 SortedIndices sort_indices(const Indices& indices, void* scratch, cudaStream_t stream) {
   CHECK(indices.rows < int64_t{1} << 30, "sorting ", indices.rows, " rows: beyond 32-bit indices");
-  const Digits digits(indices.limit);
+  const SortCut digits(indices.limit);
   const int rows = static_cast<int>(indices.rows);
   const unsigned tiles = grid_size(div_ceil<int64_t>(rows, kTile));
   int* const words = static_cast<int*>(scratch);

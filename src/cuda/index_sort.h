@@ -16,6 +16,6 @@ struct SortedIndices {
   const int* index;
   const int* row;
 };
-size_t sort_scratch(int64_t rows, int64_t limit);                                        // bytes; a multiple of 256
-SortedIndices sort_indices(const Indices& indices, void* scratch, cudaStream_t stream);  // the result is in scratch
+// The result lies in scratch, which has sort_scratch() bytes.
+SortedIndices sort_indices(const Indices& indices, void* scratch, cudaStream_t stream);
 }  // namespace athanor::cuda

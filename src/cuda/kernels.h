@@ -1,5 +1,5 @@
 // The ops that this folder's kernels compute: run(op, scratch, stream) launches; scratch(op) is the temporary memory in
-// bytes and depends on the op alone. Products are computed by cuBLASLt, attention also by cuDNN; see cuda_ops.h.
+// bytes (scratch.h). Products are computed by cuBLASLt, attention also by cuDNN; see cuda_ops.h.
 #pragma once
 #include "cuda/attention/attention.h"
 #include "cuda/basic.h"
@@ -12,6 +12,7 @@
 #include "cuda/optimizer.h"
 #include "cuda/qk_norm.h"
 #include "cuda/rope.h"
+#include "cuda/scratch.h"
 #include "ops/quantize.h"
 namespace athanor::cuda {
 

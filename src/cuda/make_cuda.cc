@@ -13,8 +13,6 @@
 namespace athanor {
 namespace {
 
-// Limit of cuDNN's scratch memory for attention "auto", unless the plan has more left (Tuning::allow_scratch).
-constexpr size_t kMostAutomaticScratch = size_t{2} << 30;
 constexpr int kOldestMajor = 8;  // compute capability 8.0: bf16 on tensor cores and cp.async
 
 GpuReport describe(int index) {
@@ -67,7 +65,7 @@ FoundCudnn cudnn_attention(const CudaOptions& options, const SearchPlaces& place
     auto attention = std::make_unique<cuda::CudnnAttention>(
         cudnn.call, stream,
         cuda::CudnnAttention::Options{.tokens = options.tokens,
-                                      .most_scratch = automatic ? kMostAutomaticScratch : SIZE_MAX,
+                                      .most_scratch = automatic ? cuda::kMostAutomaticScratch : SIZE_MAX,
                                       .files = {options.plan_folder, key},
                                       .enter_thread = [i = options.index] { CUDA_CHECK(cudaSetDevice(i)); }});
     return {std::move(attention), cat("cuDNN ", cudnn.library.version), ""};

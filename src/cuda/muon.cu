@@ -153,8 +153,6 @@ LaunchConfig pieces(const Tensor& t, cudaStream_t stream) {
 }
 }  // namespace
 
-size_t scratch(const NormalizeMatrix& op) { return static_cast<size_t>(op.x.rows() + 1) * sizeof(double); }
-
 void run(const NormalizeMatrix& op, void* scratch, cudaStream_t stream) {
   if (op.x.numel() == 0) return;
   const int columns = checked_columns(op.kName, op.x);
@@ -170,10 +168,6 @@ void run(const NormalizeMatrix& op, void* scratch, cudaStream_t stream) {
                         static_cast<const double*>(sums + op.x.rows()), columns, whole));
     });
   });
-}
-
-size_t scratch(const NormalizeNeurons& op) {
-  return static_cast<size_t>(op.outputs()) * (sizeof(double) + sizeof(float));
 }
 
 void run(const NormalizeNeurons& op, void* scratch, cudaStream_t stream) {

@@ -5,8 +5,6 @@
 #include "ops/muon.h"
 namespace athanor::cuda {
 
-size_t scratch(const NormalizeMatrix& op);
-size_t scratch(const NormalizeNeurons& op);
 void run(const Momentum& op, void* scratch, cudaStream_t stream);
 void run(const NormalizeMatrix& op, void* scratch, cudaStream_t stream);
 void run(const Combine& op, void* scratch, cudaStream_t stream);

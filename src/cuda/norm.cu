@@ -13,15 +13,14 @@
 #include "cuda/column_sum.h"
 #include "cuda/pack.h"
 #include "cuda/reduce.h"
+#include "cuda/scratch.h"
 
 namespace athanor::cuda {
 namespace {
 
 constexpr int kMaxThreads = 512;
-constexpr int kShortBlock = 256;        // threads of a block with several short rows
-constexpr int64_t kMaxRowBlocks = 264;  // backward: two per multiprocessor of an H200
-constexpr int64_t kMinBlockRows = 8;    // keeps the partial sums small compared with the rows
-constexpr int kForwardPacks = 4;        // per thread
+constexpr int kShortBlock = 256;  // threads of a block that several rows share
+constexpr int kForwardPacks = 4;  // of a thread
 template <class T>
 constexpr int kBackwardPacks = 16 / kVector<T>;  // 16 elements, whose sums also fit in registers
 
@@ -424,9 +423,6 @@ void launch_rows(void (*in_registers)(Rows<T>), void (*any)(Rows<T>), const Rows
                     {dim3(grid_size(div_ceil<int64_t>(a.rows, together))), dim3(threads, together), 0, stream}, a));
 }
 
-int64_t rows_per_block(int64_t rows) { return std::max(kMinBlockRows, div_ceil<int64_t>(rows, kMaxRowBlocks)); }
-int64_t row_blocks(int64_t rows) { return div_ceil<int64_t>(rows, rows_per_block(rows)); }
-
 // The smallest GPUs give a block 99 KiB: rows of 12,544 columns with a layer norm, twice as many with an RMSNorm.
 void require_shared(size_t bytes, int64_t columns) {
   constexpr size_t kStaticBytes = 1024;  // `room`, padded to the alignment of DYN_SMEM
@@ -442,7 +438,7 @@ template <NormKind K, class T>
 void launch_backward(const BackwardRows<T>& a, cudaStream_t stream) {
   constexpr size_t kSums = K == NormKind::layer ? 2 : 1;
   const unsigned threads = row_threads<T>(a.columns, kBackwardPacks<T>, a.dh, a.dy, a.h, a.w.data, a.partials);
-  const dim3 grid(grid_size(row_blocks(a.rows)));
+  const dim3 grid(grid_size(NormCut(a.rows).blocks));
   if (threads == 0) {
     const size_t shared_bytes = kSums * static_cast<size_t>(a.columns) * sizeof(float);
     require_shared(shared_bytes, a.columns);
@@ -494,15 +490,12 @@ void run(const NormApply& op, void*, cudaStream_t stream) {
   });
 }
 
-size_t scratch(const NormBwd& op) {
-  return static_cast<size_t>(row_blocks(op.h.rows()) * op.h.cols() * (op.db ? 2 : 1)) * sizeof(float);
-}
-
 void run(const NormBwd& op, void* scratch, cudaStream_t stream) {
   const int columns = checked_columns(op.kName, op.h);
   const int64_t rows = op.h.rows(), values = int64_t{columns} * (op.db ? 2 : 1);
   if (op.h.numel() == 0) return;
   auto* partials = static_cast<float*>(scratch);
+  const NormCut cut(rows);
   by_kind(op.kind, op.h.dtype, [&]<NormKind K, class T>() {
     const BackwardRows<T> a{.dh = data<T>(op.dh),
                             .partials = partials,
@@ -512,11 +505,11 @@ void run(const NormBwd& op, void* scratch, cudaStream_t stream) {
                             .rstd = data<float>(op.rstd),
                             .w = {op.w.data, op.w.dtype},
                             .rows = rows,
-                            .rows_per_block = rows_per_block(rows),
+                            .rows_per_block = cut.rows_each,
                             .columns = columns};
     launch_backward<K, T>(a, stream);
   });
-  add_partial_sums({data<float>(op.dw), partials, row_blocks(rows), columns, values}, stream);
-  if (op.db) add_partial_sums({data<float>(op.db), partials + columns, row_blocks(rows), columns, values}, stream);
+  add_partial_sums({data<float>(op.dw), partials, cut.blocks, columns, values}, stream);
+  if (op.db) add_partial_sums({data<float>(op.db), partials + columns, cut.blocks, columns, values}, stream);
 }
 }  // namespace athanor::cuda

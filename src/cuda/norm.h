@@ -8,5 +8,4 @@ namespace athanor::cuda {
 void run(const NormFwd& op, void* scratch, cudaStream_t stream);
 void run(const NormApply& op, void* scratch, cudaStream_t stream);
 void run(const NormBwd& op, void* scratch, cudaStream_t stream);
-size_t scratch(const NormBwd& op);
 }  // namespace athanor::cuda

@@ -11,14 +11,14 @@
 
 #include "cuda/column_sum.h"
 #include "cuda/pack.h"
+#include "cuda/scratch.h"
 
 namespace athanor::cuda {
 namespace {
 
 constexpr int kForwardThreads = 256;
 template <int P>
-constexpr int kBackwardThreads = P == 2 ? 256 : 512;  // two packs need twice the registers
-constexpr int64_t kMaxBlocks = 264;                   // backward: two per multiprocessor of an H200
+constexpr int kBackwardThreads = P == 2 ? 256 : 512;  // two packs take twice the registers
 
 // Heads in flight per thread, by packs per lane and head.
 template <int P>
@@ -257,7 +257,7 @@ void by_head(const Op& op, bool aligned, F f) {
 struct Cut {
   int64_t heads_per_block, blocks;
   Cut(int64_t count, int64_t round) {
-    heads_per_block = round_up<int64_t>(std::max<int64_t>(1, div_ceil(count, kMaxBlocks)), round);
+    heads_per_block = round_up<int64_t>(std::max<int64_t>(1, div_ceil(count, kMostQkNormBlocks)), round);
     blocks = div_ceil(count, heads_per_block);
   }
 };
@@ -273,9 +273,6 @@ void run(const QkNormFwd& op, void*, cudaStream_t stream) {
         launch(qk_norm_forward<T, E, P>, config, heads, data<T>(op.y), data<float>(op.rstd), data<T>(op.x), op.eps));
   });
 }
-
-// Enough for any number of blocks.
-size_t scratch(const QkNormBwd& op) { return static_cast<size_t>(kMaxBlocks * 2 * op.wq.numel()) * sizeof(float); }
 
 void run(const QkNormBwd& op, void* scratch, cudaStream_t stream) {
   if (op.x.numel() == 0) return;

@@ -7,5 +7,4 @@ namespace athanor::cuda {
 
 void run(const QkNormFwd& op, void* scratch, cudaStream_t stream);
 void run(const QkNormBwd& op, void* scratch, cudaStream_t stream);
-size_t scratch(const QkNormBwd& op);
 }  // namespace athanor::cuda

@@ -5,10 +5,10 @@
 #include <cmath>
 #include <utility>
 
+#include "cuda/scratch.h"
+
 namespace athanor {
 namespace {
-
-constexpr size_t kMiB = size_t{1} << 20;
 
 // Causal attention on Hopper, TFLOP/s, as published for cuDNN 9.19 and FlashAttention 3; head size 64 backward and
 // sequences of 1024 are extrapolated. On other GPUs the same share of the rate of products is assumed.
@@ -46,10 +46,10 @@ class DescribedDevice final : public Device {
   const GpuSpec& gpu_;
 };
 
-// An estimate of the scratch memory of src/cuda, of what is large there: products, and cuDNN's attention while it may
-// take so much. Other ops (gradients of norms, embeddings and biases, sums) take up to some MiB, which is left out.
+// Scratch memory is that of the CUDA backend, but for cuDNN's attention, whose plans only the library knows: an
+// estimate.
 struct Sizes {
-  size_t most = 2048 * kMiB;  // as make_cuda.cc has it
+  size_t most = cuda::kMostAutomaticScratch;
 
   static size_t of_scores(const AttentionBwd& op) {  // two bytes for each
     const double tokens = double(op.q.rows()) / double(std::max<int64_t>(1, op.spans.rows()));
@@ -57,12 +57,10 @@ struct Sizes {
   }
   template <class Op>
   size_t scratch(const Op& op) const {
-    if constexpr (std::is_same_v<Op, Gemm>) return 32 * kMiB;
-    if constexpr (std::is_same_v<Op, AttentionBwd>) {
-      if (const size_t scores = of_scores(op); scores <= most) return scores;
-      return size_t(op.q.rows() * op.shape.heads) * 2 * sizeof(float);
-    }
-    return 0;
+    const size_t own = cuda::scratch(op);
+    if constexpr (std::is_same_v<Op, AttentionBwd>)
+      if (const size_t scores = of_scores(op); scores <= most) return std::max(own, scores);
+    return own;
   }
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "cuda/scratch.h"
 #include "tests/cuda/kernel_test.h"
 
 namespace athanor {

@@ -7,5 +7,4 @@ namespace athanor::cuda {
 
 void run(const AttentionFwd& op, void* scratch, cudaStream_t stream);
 void run(const AttentionBwd& op, void* scratch, cudaStream_t stream);
-size_t scratch(const AttentionBwd& op);
 }  // namespace athanor::cuda

@@ -286,12 +286,8 @@ void find_stats(QueryStats* stats, const AttentionBwd& op, bool vectors, cudaStr
 }  // namespace
 }  // namespace attention
 
-size_t scratch(const AttentionBwd& op) {
-  return static_cast<size_t>(attention::stats_rows(op.q.rows()) * op.shape.heads) * sizeof(attention::QueryStats);
-}
-
 void run(const AttentionBwd& op, void* scratch, cudaStream_t stream) {
-  auto* stats = static_cast<attention::QueryStats*>(scratch);
+  auto* stats = static_cast<QueryStats*>(scratch);
   by_type(op.q.dtype, [&]<class T>() {
     const attention::Backward<T> a{attention::inputs_of<T>(op),
                                    data<T>(op.dq),

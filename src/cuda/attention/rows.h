@@ -4,6 +4,7 @@
 #include <climits>
 
 #include "cuda/host_tools.h"
+#include "cuda/scratch.h"
 #include "ops/attention.h"
 namespace athanor::cuda::attention {
 
@@ -31,12 +32,6 @@ struct Forward {
   T* y;        // [Nq, H D]
   float* lse;  // [Nq, H]
 };
-struct QueryStats {
-  float lse;      // times log2(e)
-  float dy_by_y;  // the row's dy·y = sum of p dp
-};
-// Rows of QueryStats per head: padded to an even number, so that every head starts on a 16-byte boundary.
-__host__ __device__ constexpr int64_t stats_rows(int64_t queries) { return queries + queries % 2; }
 template <class T>
 struct Backward {
   Inputs<T> in;

@@ -15,12 +15,6 @@ namespace {
 constexpr double kLeastGain = 0.01;  // required advantage of own kernels
 constexpr size_t kAlign = 256;
 
-template <class Op>
-size_t own_scratch(const Op& op) {
-  if constexpr (requires { cuda::scratch(op); }) return cuda::scratch(op);
-  return 0;
-}
-
 // Unique per problem.
 std::string name_of(const AttentionProblem& p) {
   std::string name = cat(p, ", rows ", p.stride_q, " ", p.stride_k, " ", p.stride_v);
@@ -107,8 +101,8 @@ bool AttentionRunner::by_cudnn(const Op& op) const {
 
 template <class Op>
 size_t AttentionRunner::scratch(const Op& op) const {
-  if (!cudnn_ || !cudnn_->supports(op)) return own_scratch(op);
-  return by_trial_ ? std::max(cudnn_->scratch(op), own_scratch(op)) : cudnn_->scratch(op);
+  if (!cudnn_ || !cudnn_->supports(op)) return cuda::scratch(op);
+  return by_trial_ ? std::max(cudnn_->scratch(op), cuda::scratch(op)) : cudnn_->scratch(op);
 }
 
 template <class Op>

@@ -130,17 +130,6 @@ void GemmRunner::require(cublasStatus_t status, const char* what, const GemmProb
       cat("cuBLASLt: ", what, ": ", lt_.cublasLtGetStatusName(status), " for the product ", p, ": ", remedy(status)));
 }
 
-// The library's sums go behind the workspace and are then added to the op's.
-size_t GemmRunner::scratch(const Gemm& op) const {
-  const size_t workspace = options_.workspace_bytes;
-  if (!op.sums()) return workspace;
-  size_t column_sum = 0;
-  in_parts(op, [&]<class Part>(const Part& part) {
-    if constexpr (std::is_same_v<Part, ColumnSum>) column_sum = cuda::scratch(part);
-  });
-  return std::max(workspace + op.aux.bytes(), column_sum);
-}
-
 bool GemmRunner::fused(const Gemm& op) {
   if (op.d.numel() == 0 || op.k() == 0) return false;
   return !plan_of(problem_of(op)).in_parts;

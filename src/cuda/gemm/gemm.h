@@ -14,6 +14,7 @@
 
 #include "cuda/gemm/choices.h"
 #include "cuda/libraries/cublaslt_table.h"
+#include "cuda/scratch.h"
 #include "ops/gemm_problem.h"
 #include "ops/tuning.h"
 namespace athanor::cuda {
@@ -28,14 +29,12 @@ cublasComputeType_t compute_type_of(const GemmProblem& p);
 class GemmRunner {
  public:
   struct Options {
-    // Per product, part of its scratch memory. NVIDIA recommends 32 MiB from Hopper on. [cuBLAS manual,
-    // cublasSetWorkspace()]
-    size_t workspace_bytes = size_t{32} << 20;
+    size_t workspace_bytes = kWorkspaceBytes;
   };
   explicit GemmRunner(const CublasLtTable& table) : GemmRunner(table, Options{}) {}
   GemmRunner(const CublasLtTable& table, Options options);
 
-  size_t scratch(const Gemm&) const;
+  size_t scratch(const Gemm& op) const { return cuda::scratch(op, options_.workspace_bytes); }
   void run(const Gemm& op, void* scratch, cudaStream_t stream);
 
   // Times the library's best answers for every distinct problem of the ops without a measured choice, those with the

@@ -1,0 +1,146 @@
+// Scratch memory of every op's kernels, and how those that need any cut their work. Free of CUDA's headers, so that the
+// plan for a described GPU (perf/described_gpu.cc) has the sizes that a GPU allocates. An op that is missing here does
+// not compile.
+#pragma once
+#include <algorithm>
+#include <type_traits>
+
+#include "base/host_device.h"
+#include "base/int.h"
+#include "ops/ops.h"
+namespace athanor::cuda {
+
+// cuBLASLt's workspace, for every product. 32 MiB is what NVIDIA advises from Hopper on.
+// [cuBLAS manual, cublasSetWorkspace()]
+constexpr size_t kWorkspaceBytes = size_t{32} << 20;
+
+// Of cuDNN's attention, where it is not asked for by name and no plan has more left (Tuning::allow_scratch).
+constexpr size_t kMostAutomaticScratch = size_t{2} << 30;
+
+// ---- how kernels cut their work
+
+// Rows of ColumnSum: into as many ranges as one wave has blocks, or a little fewer.
+struct ColumnSumCut {
+  static constexpr int kWarps = 8;            // of a block
+  static constexpr int kRowsInFlight = 4;     // of a warp
+  static constexpr int64_t kMaxRanges = 256;  // so that the second launch is short
+  static constexpr int64_t kWave =
+      int64_t{5} * 132;  // blocks that an H200 holds at once, by their registers (scripts/occupancy.py)
+  int64_t rows_each, count;
+  ColumnSumCut(int64_t rows, int64_t columns) {
+    const int64_t tiles = std::max<int64_t>(1, div_ceil<int64_t>(columns, 256));
+    const int64_t wanted = std::clamp<int64_t>(kWave / tiles, 1, kMaxRanges);
+    rows_each = round_up<int64_t>(std::max<int64_t>(1, div_ceil<int64_t>(rows, wanted)), kWarps * kRowsInFlight);
+    count = div_ceil<int64_t>(rows, rows_each);
+  }
+};
+
+// Elements of a sum: into at most so many ranges of whole tiles.
+struct SumCut {
+  static constexpr int kMaxRanges = 512;         // some four blocks per multiprocessor of an H200
+  static constexpr int64_t kTile = 4 * 4 * 256;  // four chunks of four floats for each of a block's threads
+  int64_t tiles_each, count;
+  explicit SumCut(int64_t n)
+      : tiles_each(div_ceil<int64_t>(n, kMaxRanges * kTile)), count(n ? div_ceil(n, tiles_each * kTile) : 0) {}
+};
+
+// Rows of NormBwd, of which each block leaves one partial sum.
+struct NormCut {
+  static constexpr int64_t kMaxBlocks = 264;  // two for each multiprocessor of an H200
+  static constexpr int64_t kMinRows = 8;      // so that partial sums stay few beside the rows
+  int64_t rows_each, blocks;
+  explicit NormCut(int64_t rows)
+      : rows_each(std::max(kMinRows, div_ceil<int64_t>(rows, kMaxBlocks))),
+        blocks(div_ceil<int64_t>(rows, rows_each)) {}
+};
+
+constexpr int64_t kMostQkNormBlocks = 264;  // of QkNormBwd: two for each multiprocessor of an H200
+
+constexpr int kEmbeddingRun = 16;  // rows of a block of EmbeddingBwd, in the order of their tokens
+
+// A radix sort of row numbers by an index below `limit`: passes of so many bits, and counters for each tile of rows.
+struct SortCut {
+  static constexpr int kTile = 2048;  // rows: 8 warps with 8 rounds of 32
+  static constexpr int kMaxBits = 9;  // of a digit: 16 KiB of counters
+  int passes, bits;
+  explicit SortCut(int64_t limit) {
+    int all = 1;
+    while (int64_t{1} << all < limit) ++all;
+    passes = div_ceil(all, kMaxBits);
+    bits = div_ceil(all, passes);
+  }
+};
+// Bytes; a multiple of 256.
+inline size_t sort_scratch(int64_t rows, int64_t limit) {
+  const int64_t counts = div_ceil<int64_t>(rows, SortCut::kTile) << SortCut(limit).bits;
+  return static_cast<size_t>(round_up<int64_t>((4 * rows + counts) * int64_t{sizeof(int)}, 256));
+}
+
+// Of AttentionBwd, for each query and head. In memory each head has all queries, and one more where the next head's
+// would not start on a boundary of 16 bytes.
+struct QueryStats {
+  float lse;      // times log2(e)
+  float dy_by_y;  // the row's dy·y, which is the sum of its p dp
+};
+ATHANOR_HOST_DEVICE constexpr int64_t stats_rows(int64_t queries) { return queries + queries % 2; }
+
+// ---- bytes of scratch memory
+
+// Ops that need none.
+template <class Op, class... Listed>
+constexpr bool kIsOneOf = (std::is_same_v<Op, Listed> || ...);
+template <class Op>
+requires kIsOneOf<Op, NormFwd, NormApply, QkNormFwd, AttentionFwd, Rope, GeluFwd, GeluBwd, SwigluFwd, SwigluBwd,
+                  EmbeddingFwd, GatherRows, ScatterRows, CrossEntropy, Fill, Cast, Add, RandomNormal, StepControl,
+                  AdamW, Sgd, Lion, Momentum, Combine, SplitMaster, JoinMaster, Quantize, ScaledGemm>
+constexpr size_t scratch(const Op&) { return 0; }
+
+inline size_t scratch(const ColumnSum& op) {
+  const ColumnSumCut cut(op.x.rows(), op.x.cols());
+  return cut.count > 1 ? static_cast<size_t>(cut.count * op.x.cols()) * sizeof(float) : 0;
+}
+
+// Sums of the library lie behind the workspace until they are added to the op's.
+inline size_t scratch(const Gemm& op, size_t workspace = kWorkspaceBytes) {
+  if (!op.sums()) return workspace;
+  size_t column_sum = 0;
+  in_parts(op, [&]<class Part>(const Part& part) {
+    if constexpr (std::is_same_v<Part, ColumnSum>) column_sum = scratch(part);
+  });
+  return std::max(workspace + op.aux.bytes(), column_sum);
+}
+
+inline size_t scratch(const SquaredNorm& op) {
+  int64_t count = 0;
+  for (const Tensor& t : op.x) count += SumCut(t.numel()).count;
+  return static_cast<size_t>(count) * sizeof(double);
+}
+inline size_t scratch(const ReduceSum& op) {
+  return op.x.dtype == DType::f64 ? 0 : static_cast<size_t>(SumCut(op.x.numel()).count) * sizeof(double);
+}
+
+inline size_t scratch(const NormBwd& op) {
+  return static_cast<size_t>(NormCut(op.h.rows()).blocks * op.h.cols() * (op.db ? 2 : 1)) * sizeof(float);
+}
+
+// Enough for any way to cut the heads.
+inline size_t scratch(const QkNormBwd& op) {
+  return static_cast<size_t>(kMostQkNormBlocks * 2 * op.wq.numel()) * sizeof(float);
+}
+
+inline size_t scratch(const EmbeddingBwd& op) {
+  const int64_t rows = op.dy.rows(), most = std::max(op.dwte.rows(), op.dwpe ? op.dwpe.rows() : 0);
+  const int64_t runs = div_ceil<int64_t>(rows, kEmbeddingRun);
+  return sort_scratch(rows, most) + static_cast<size_t>(runs * op.dy.cols()) * sizeof(float);
+}
+
+// Of the program's own kernels; cuDNN's plans have their own sizes.
+inline size_t scratch(const AttentionBwd& op) {
+  return static_cast<size_t>(stats_rows(op.q.rows()) * op.shape.heads) * sizeof(QueryStats);
+}
+
+inline size_t scratch(const NormalizeMatrix& op) { return static_cast<size_t>(op.x.rows() + 1) * sizeof(double); }
+inline size_t scratch(const NormalizeNeurons& op) {
+  return static_cast<size_t>(op.outputs()) * (sizeof(double) + sizeof(float));
+}
+}  // namespace athanor::cuda

@@ -1,0 +1,57 @@
+// The plan for a described GPU has the scratch memory that the CUDA backend asks for, of every op.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "cuda/cuda_ops.h"
+#include "cuda/libraries/open.h"
+#include "cuda/libraries/specs.h"
+#include "perf/described_gpu.h"
+#include "tests/ops/cases.h"
+#include "tests/ops/host_device.h"
+
+namespace athanor {
+namespace {
+
+struct BothSizes {
+  BothSizes()
+      : described(describe(find_gpu("h200"))),
+        real(nullptr, std::make_unique<cuda::GemmRunner>(open_cublaslt(search_places(library_specs())).call)) {
+    described.tuning->allow_scratch(0);  // nothing is left to cuDNN: its sizes are an estimate
+  }
+  template <class Op>
+  size_t scratch(const Op& op) const {
+    const size_t bytes = real.scratch(op);
+    EXPECT_EQ(described.ops->scratch(op), bytes) << Op::kName;
+    compared.insert(Op::kName);
+    return bytes;
+  }
+  DescribedBackend described;
+  cuda::CudaOps real;
+  mutable std::set<std::string> compared;
+};
+
+class Compared final : public Decorated<Compared> {
+ public:
+  template <class Op>
+  void on(const Op&, void*) {
+    throw Error("only sizes are compared");
+  }
+  const BothSizes& inner() const { return sizes; }
+  BothSizes sizes;
+};
+
+template <class... Op>
+constexpr size_t count(const OpsOf<Op...>*) {
+  return sizeof...(Op);
+}
+
+TEST(Scratch, OfADescribedGpuIsThatOfTheBackend) {
+  auto ops = std::make_shared<Compared>();
+  Examiner examine([&](int) { return TestBackend{std::make_shared<HostDevice>(), ops}; }, {.threads = {1}});
+  for (const Family& family : kFamilies) family.run(examine);
+  EXPECT_EQ(ops->sizes.compared.size(), count(static_cast<const Ops*>(nullptr)));
+}
+
+}  // namespace
+}  // namespace athanor
