@@ -152,12 +152,6 @@ TensorData tensor_data(std::string name, const Tensor& tensor) {
   return t;
 }
 
-int64_t safetensors_bytes(std::span<const TensorData> tensors, const TextMap& metadata) {
-  int64_t bytes = int64_t(header_bytes(tensors, file_order(tensors), metadata).size());
-  for (const TensorData& t : tensors) bytes += bytes_of(t);
-  return bytes;
-}
-
 SafetensorsSummary write_safetensors(OutputFile& out, std::span<const TensorData> tensors,
                                      const SafetensorsWriteOptions& options) {
   check_tensors(tensors);

@@ -37,8 +37,6 @@ struct SafetensorsSummary {
   std::vector<std::string> tensor_xxh3;  // in the order of the input
 };
 
-int64_t safetensors_bytes(std::span<const TensorData> tensors, const TextMap& metadata = kPlainMetadata);
-
 struct SafetensorsWriteOptions {
   TextMap metadata = kPlainMetadata;
   std::function<void(std::string_view name)> after_tensor;  // called after a tensor's bytes were written

@@ -1,7 +1,6 @@
 #include "data/loader.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "base/error.h"
 #include "base/thread.h"
@@ -76,10 +75,8 @@ void Loader::produce() {
 }
 
 const HostBatch& Loader::next() {
-  const auto start = std::chrono::steady_clock::now();
   std::unique_lock lock(mutex_);
   filled_changed_.wait(lock, [&] { return filled_ > taken_ || failure_; });
-  wait_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (filled_ == taken_) std::rethrow_exception(failure_);
   const int64_t micro = taken_++;
   lock.unlock();

@@ -45,8 +45,6 @@ class Loader {
   // The next micro-batch; valid until the following next(). An error of the thread is rethrown after the micro-batches
   // before it are consumed, and at every later call.
   const HostBatch& next();
-  // Total time that next() spent waiting for data.
-  double wait_seconds() const { return wait_seconds_; }
 
  private:
   void produce();
@@ -54,7 +52,6 @@ class Loader {
 
   const Dataset& dataset_;
   const LoaderOptions options_;
-  double wait_seconds_ = 0;  // of the consumer's thread only
 
   std::mutex mutex_;  // guards all below; batch_[i % slots] is owned by one side until the counters change
   std::condition_variable filled_changed_, released_changed_;

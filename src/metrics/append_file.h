@@ -23,7 +23,6 @@ class AppendFile {
 
   // A single write; if true the kernel has the data.
   bool append(std::string_view record);
-  bool is_open() const { return bool(file_); }
   const std::string& path() const { return path_; }
 
  private:

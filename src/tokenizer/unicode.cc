@@ -47,15 +47,6 @@ void append_utf8(std::string& out, uint32_t code) {
   }
 }
 
-bool is_utf8(std::string_view text) {
-  for (size_t at = 0; at < text.size();) {
-    const Char c = char_at(text, at);
-    if (c.code & kInvalidByte) return false;
-    at += c.bytes;
-  }
-  return true;
-}
-
 CharTable::CharTable() : classes_(std::make_unique<uint8_t[]>(kCodePoints)) {
   for (size_t i = 0; i < class_runs.size(); ++i) {
     const uint32_t first = class_runs[i] >> 8, end = i + 1 < class_runs.size() ? class_runs[i + 1] >> 8 : kCodePoints;

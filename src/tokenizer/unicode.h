@@ -32,7 +32,6 @@ Char char_at(std::string_view text, size_t at);
 // Where the character that ends at `end` begins; end > 0.
 size_t char_before(std::string_view text, size_t end);
 void append_utf8(std::string& out, uint32_t code);  // any Unicode scalar value
-bool is_utf8(std::string_view text);
 
 // The class of every code point, unfolded from the run-length tables into 1.1 MB, of which a language touches little.
 class CharTable {

@@ -136,7 +136,7 @@ TEST_F(Safetensors, BlocksLargerThanTheBufferKeepTheirChecksums) {
   const auto summary = save_safetensors(at("x"), std::span(&cut, 1));
   EXPECT_EQ(summary.tensor_xxh3[0], xxh3_hex(t.bytes));
   EXPECT_EQ(summary.xxh3, xxh3_hex(slurp(at("x"))));
-  EXPECT_EQ(summary.bytes, safetensors_bytes(std::span(&cut, 1)));
+  EXPECT_EQ(summary.bytes, int64_t(slurp(at("x")).size()));
   std::vector<std::byte> part(1000);
   const SafetensorsFile file(at("x"));
   file.read_part(file.at("w"), 1 << 20, part);

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "base/error.h"
+#include "cuda/libraries/driver_table.h"
 #include "cuda/libraries/specs.h"
 
 namespace athanor {
@@ -188,6 +189,5 @@ Library open_nvrtc(const SearchPlaces& places, const std::string& cudnn_file) {
 Opened<NcclTable> open_nccl(const SearchPlaces& places) { return open_table<NcclTable>(nccl_spec(), places); }
 Opened<NvmlTable> open_nvml(const SearchPlaces& places) { return open_table<NvmlTable>(nvml_spec(), places); }
 Opened<CuptiTable> open_cupti(const SearchPlaces& places) { return open_table<CuptiTable>(cupti_spec(), places); }
-Opened<DriverTable> open_driver(const SearchPlaces& places) { return open_table<DriverTable>(driver_spec(), places); }
 
 }  // namespace athanor

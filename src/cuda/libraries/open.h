@@ -5,7 +5,6 @@
 #include "cuda/libraries/cublaslt_table.h"
 #include "cuda/libraries/cudnn_table.h"
 #include "cuda/libraries/cupti_table.h"
-#include "cuda/libraries/driver_table.h"
 #include "cuda/libraries/library.h"
 #include "cuda/libraries/nccl_table.h"
 #include "cuda/libraries/nvml_table.h"
@@ -26,6 +25,5 @@ Library open_nvrtc(const SearchPlaces&, const std::string& cudnn_file);
 Opened<NcclTable> open_nccl(const SearchPlaces& places);
 Opened<NvmlTable> open_nvml(const SearchPlaces& places);
 Opened<CuptiTable> open_cupti(const SearchPlaces& places);
-Opened<DriverTable> open_driver(const SearchPlaces& places);
 
 }  // namespace athanor

@@ -68,8 +68,5 @@ Opened<CuptiTable> open_cupti(const SearchPlaces&) {
   fake.lose_beyond(kind == "full" ? 20 : SIZE_MAX);
   return {fake.table(), emulated({13, 0, 1})};
 }
-Opened<DriverTable> open_driver(const SearchPlaces&) {
-  return {{cuInit, cuDriverGetVersion, cuGetErrorName, cuGetErrorString, cuTensorMapEncodeTiled}, emulated({13, 0, 0})};
-}
 
 }  // namespace athanor

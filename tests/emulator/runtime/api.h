@@ -110,5 +110,4 @@ cudaError_t pack_parameters(const Kernel& kernel, void* const* arguments, std::v
 
 // ---- functions.cc
 int blocks_per_multiprocessor(const GpuModel& gpu, const Kernel& kernel, int block_threads, size_t dynamic_shared);
-int largest_cluster(const GpuModel& gpu, const Kernel& kernel);
 }  // namespace emu

@@ -214,27 +214,15 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
   });
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
-  return cudaStreamGetCaptureInfo(handle, status, nullptr, nullptr, nullptr, nullptr, nullptr);
-}
-cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, cudaStreamCaptureStatus* status, unsigned long long* id,
-                                     cudaGraph_t* graph, const cudaGraphNode_t** dependencies,
-                                     const cudaGraphEdgeData** edges, size_t* count) {
-  return api("cudaStreamGetCaptureInfo", emu::kOrdinary, [&](Runtime&) {
-    CUstream_st* stream = emu::find_stream(handle, "cudaStreamGetCaptureInfo");
+  return api("cudaStreamIsCapturing", emu::kOrdinary, [&](Runtime&) {
+    CUstream_st* stream = emu::find_stream(handle, "cudaStreamIsCapturing");
     if (stream == nullptr) return cudaErrorInvalidResourceHandle;
     if (status == nullptr) return cudaErrorInvalidValue;
     if (cudaError_t error = emu::check_legacy_use(*stream); error != cudaSuccess) return error;
     const emu::Capture* capture = stream->capture;
-    if (edges != nullptr) *edges = nullptr;
-    if (capture == nullptr) {
-      *status = cudaStreamCaptureStatusNone;
-      return cudaSuccess;
-    }
-    *status = capture->broken == cudaSuccess ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusInvalidated;
-    if (id != nullptr) *id = capture->id;
-    if (graph != nullptr) *graph = capture->graph.get();
-    if (dependencies != nullptr) *dependencies = stream->capture_tail.data();
-    if (count != nullptr) *count = stream->capture_tail.size();
+    *status = capture == nullptr               ? cudaStreamCaptureStatusNone
+              : capture->broken == cudaSuccess ? cudaStreamCaptureStatusActive
+                                               : cudaStreamCaptureStatusInvalidated;
     return cudaSuccess;
   });
 }

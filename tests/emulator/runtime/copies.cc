@@ -219,10 +219,6 @@ cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int f
     return emu::copy_on(*stream, flat("cudaMemcpyPeerAsync", to, from, bytes, cudaMemcpyDeviceToDevice), &task);
   });
 }
-cudaError_t cudaMemcpyPeer(void* to, int to_device, const void* from, int from_device, size_t bytes) {
-  return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes,
-                             nullptr);  // "asynchronous with respect to the host"
-}
 cudaError_t cudaMemset(void* to, int value, size_t bytes) {
   return emu::fill_now({"cudaMemset", to, bytes, value, bytes, 1});
 }

@@ -65,24 +65,6 @@ cudaError_t cudaGetDevice(int* device) {
     return emu::check_device(*device);
   });
 }
-cudaError_t cudaInitDevice(int device, unsigned, unsigned) {
-  return api("cudaInitDevice", emu::kOrdinary, [&](Runtime&) { return emu::check_device(device); });
-}
-cudaError_t cudaSetDeviceFlags(unsigned flags) {
-  return api("cudaSetDeviceFlags", emu::kOrdinary, [&](Runtime& rt) {
-    if (cudaError_t error = emu::check_device(emu::current_device()); error != cudaSuccess) return error;
-    rt.devices[size_t(emu::current_device())].flags = flags;
-    return cudaSuccess;
-  });
-}
-cudaError_t cudaGetDeviceFlags(unsigned* flags) {
-  return api("cudaGetDeviceFlags", emu::kOrdinary, [&](Runtime& rt) {
-    if (flags == nullptr) return cudaErrorInvalidValue;
-    if (cudaError_t error = emu::check_device(emu::current_device()); error != cudaSuccess) return error;
-    *flags = rt.devices[size_t(emu::current_device())].flags;
-    return cudaSuccess;
-  });
-}
 cudaError_t cudaDeviceSynchronize() {
   return api("cudaDeviceSynchronize", emu::kUnsafeInCapture, [&](Runtime&) {
     int device = emu::current_device();
@@ -104,41 +86,11 @@ cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int device) {
     return cudaSuccess;
   });
 }
-cudaError_t cudaDeviceGetByPCIBusId(int* device, const char* text) {
-  return api("cudaDeviceGetByPCIBusId", emu::kEvenIfBroken, [&](Runtime& rt) {
-    if (device == nullptr || text == nullptr) return cudaErrorInvalidValue;
-    for (int d = 0; d < int(rt.devices.size()); ++d) {
-      if (emu::pci_name(d) != text) continue;
-      *device = d;
-      return cudaSuccess;
-    }
-    return refuse(cudaErrorInvalidDevice, std::string("no device at ") + text);
-  });
-}
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return api("cudaDeviceGetStreamPriorityRange", emu::kOrdinary, [&](Runtime&) {
     if (least != nullptr) *least = 0;
     if (greatest != nullptr) *greatest = -5;  // as devices of compute capability 7.0 and later report
     return emu::check_device(emu::current_device());
-  });
-}
-cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value) {
-  return api("cudaDeviceSetLimit", emu::kOrdinary, [&](Runtime& rt) {
-    if (cudaError_t error = emu::check_device(emu::current_device()); error != cudaSuccess) return error;
-    rt.devices[size_t(emu::current_device())].limits[int(limit)] = value;
-    return cudaSuccess;
-  });
-}
-cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit) {
-  return api("cudaDeviceGetLimit", emu::kOrdinary, [&](Runtime& rt) {
-    if (value == nullptr) return cudaErrorInvalidValue;
-    if (cudaError_t error = emu::check_device(emu::current_device()); error != cudaSuccess) return error;
-    const auto& limits = rt.devices[size_t(emu::current_device())].limits;
-    auto set = limits.find(int(limit));
-    if (set == limits.end())
-      return emu::not_emulated("cudaDeviceGetLimit", "only limits that the program set are known");
-    *value = set->second;
-    return cudaSuccess;
   });
 }
 
@@ -179,39 +131,9 @@ cudaError_t cudaDeviceDisablePeerAccess(int peer) {
     return cudaSuccess;
   });
 }
-cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attribute, int device, int peer) {
-  return api("cudaDeviceGetP2PAttribute", emu::kOrdinary, [&](Runtime&) {
-    if (value == nullptr) return cudaErrorInvalidValue;
-    for (int d : {device, peer}) {
-      if (cudaError_t error = emu::check_device(d); error != cudaSuccess) return error;
-    }
-    const bool access = emu::can_access(device, peer);
-    switch (attribute) {
-      case cudaDevP2PAttrPerformanceRank:
-        *value = access ? 0 : 1;
-        return cudaSuccess;
-      case cudaDevP2PAttrAccessSupported:
-      case cudaDevP2PAttrNativeAtomicSupported:
-        *value = access;
-        return cudaSuccess;
-      case cudaDevP2PAttrCudaArrayAccessSupported:
-        *value = 0;
-        return cudaSuccess;
-      default:
-        return refuse(cudaErrorInvalidValue, "cudaDeviceGetP2PAttribute: unknown attribute");
-    }
-  });
-}
 
 cudaError_t cudaDriverGetVersion(int* version) {
   return api("cudaDriverGetVersion", emu::kEvenIfBroken, [&](Runtime&) {
-    if (version == nullptr) return cudaErrorInvalidValue;
-    *version = CUDART_VERSION;
-    return cudaSuccess;
-  });
-}
-cudaError_t cudaRuntimeGetVersion(int* version) {
-  return api("cudaRuntimeGetVersion", emu::kEvenIfBroken | emu::kInHostFunction, [&](Runtime&) {
     if (version == nullptr) return cudaErrorInvalidValue;
     *version = CUDART_VERSION;
     return cudaSuccess;

@@ -45,8 +45,6 @@ void* entry_point(const std::string& name) {
   if (name == "cuDriverGetVersion") return address_of(cuDriverGetVersion);
   if (name == "cuDeviceGet") return address_of(cuDeviceGet);
   if (name == "cuDeviceGetCount") return address_of(cuDeviceGetCount);
-  if (name == "cuDeviceGetName") return address_of(cuDeviceGetName);
-  if (name == "cuDeviceTotalMem") return address_of(cuDeviceTotalMem);
   if (name == "cuDeviceGetAttribute") return address_of(cuDeviceGetAttribute);
   if (name == "cuGetErrorName") return address_of(cuGetErrorName);
   if (name == "cuGetErrorString") return address_of(cuGetErrorString);
@@ -72,11 +70,6 @@ cudaError_t give_entry_point(const char* symbol, void** out, cudaDriverEntryPoin
 using emu::Runtime;
 
 extern "C" {
-cudaError_t cudaGetDriverEntryPoint(const char* symbol, void** out, unsigned long long,
-                                    cudaDriverEntryPointQueryResult* status) {
-  return emu::api("cudaGetDriverEntryPoint", emu::kEvenIfBroken,
-                  [&](Runtime&) { return emu::give_entry_point(symbol, out, status); });
-}
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** out, unsigned version, unsigned long long,
                                              cudaDriverEntryPointQueryResult* status) {
   return emu::api("cudaGetDriverEntryPointByVersion", emu::kEvenIfBroken, [&](Runtime&) {
@@ -97,20 +90,6 @@ CUresult cuDeviceGet(CUdevice* device, int ordinal) {
   if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *device = ordinal;
   return emu::to_driver(emu::check_device(ordinal));
-}
-CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
-  std::unique_lock lock(emu::runtime().mutex);
-  if (name == nullptr || length <= 0) return CUDA_ERROR_INVALID_VALUE;
-  if (cudaError_t error = emu::check_device(device); error != cudaSuccess) return emu::to_driver(error);
-  snprintf(name, size_t(length), "%s", emu::runtime().devices[size_t(device)].model.name.c_str());
-  return CUDA_SUCCESS;
-}
-CUresult cuDeviceTotalMem(size_t* bytes, CUdevice device) {
-  std::unique_lock lock(emu::runtime().mutex);
-  if (bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (cudaError_t error = emu::check_device(device); error != cudaSuccess) return emu::to_driver(error);
-  *bytes = emu::runtime().devices[size_t(device)].model.memory_bytes;
-  return CUDA_SUCCESS;
 }
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
   // The two enumerations have the same numbers.

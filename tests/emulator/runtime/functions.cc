@@ -58,20 +58,6 @@ cudaError_t with_kernel(const char* name, const void* function, Body&& body) {
   });
 }
 
-int threads_of(const cudaLaunchConfig_t& config) {
-  return int(config.blockDim.x * config.blockDim.y * config.blockDim.z);
-}
-
-// Clusters that are resident together: each lies within one graphics processing cluster, whose size is not modelled, so
-// this is an upper bound that only counts blocks.
-int resident_clusters(const GpuModel& gpu, const Kernel& kernel, const cudaLaunchConfig_t& config) {
-  unsigned size = 1;
-  for (unsigned i = 0; i < config.numAttrs; ++i) {
-    if (config.attrs[i].id == cudaLaunchAttributeClusterDimension) size = config.attrs[i].val.clusterDim.x;
-  }
-  int blocks = blocks_per_multiprocessor(gpu, kernel, threads_of(config), config.dynamicSmemBytes);
-  return blocks * gpu.multiprocessors / int(std::max(size, 1u));
-}
 }  // namespace
 
 int blocks_per_multiprocessor(const GpuModel& gpu, const Kernel& kernel, int block_threads, size_t dynamic_shared) {
@@ -87,9 +73,6 @@ int blocks_per_multiprocessor(const GpuModel& gpu, const Kernel& kernel, int blo
   return blocks;
 }
 
-int largest_cluster(const GpuModel& gpu, const Kernel& kernel) {
-  return gpu.major < 9 ? 1 : kernel.non_portable_cluster ? 16 : 8;
-}
 }  // namespace emu
 
 using emu::GpuModel;
@@ -108,31 +91,9 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* fu
     return cudaSuccess;
   });
 }
-cudaError_t cudaFuncSetCacheConfig(const void* function, cudaFuncCache) {
-  return with_kernel("cudaFuncSetCacheConfig", function, [](Kernel&, const GpuModel&) { return cudaSuccess; });
-}
-cudaError_t cudaFuncGetName(const char** name, const void* function) {
-  return with_kernel("cudaFuncGetName", function, [&](Kernel& kernel, const GpuModel&) {
-    if (name == nullptr) return cudaErrorInvalidValue;
-    *name = kernel.name.c_str();
-    return cudaSuccess;
-  });
-}
-cudaError_t cudaFuncGetParamInfo(const void* function, size_t index, size_t* offset, size_t* bytes) {
-  return with_kernel("cudaFuncGetParamInfo", function, [&](Kernel& kernel, const GpuModel&) {
-    if (offset == nullptr || index >= kernel.slots.size()) return cudaErrorInvalidValue;
-    *offset = kernel.slots[index].offset;
-    if (bytes != nullptr) *bytes = kernel.slots[index].bytes;
-    return cudaSuccess;
-  });
-}
 
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* function, int block_threads,
                                                           size_t dynamic_shared) {
-  return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, block_threads, dynamic_shared, 0);
-}
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void* function, int block_threads,
-                                                                   size_t dynamic_shared, unsigned) {
   return with_kernel("cudaOccupancyMaxActiveBlocksPerMultiprocessor", function,
                      [&](Kernel& kernel, const GpuModel& gpu) {
                        if (blocks == nullptr || block_threads <= 0) return cudaErrorInvalidValue;
@@ -147,20 +108,6 @@ cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, const void*
     const size_t each = gpu.shared_per_multiprocessor / size_t(blocks);
     const size_t fixed = kernel.static_shared + emu::kReservedShared;
     *bytes = std::min(each < fixed ? 0 : each - fixed, gpu.shared_per_block_optin - kernel.static_shared);
-    return cudaSuccess;
-  });
-}
-cudaError_t cudaOccupancyMaxPotentialClusterSize(int* size, const void* function, const cudaLaunchConfig_t* config) {
-  return with_kernel("cudaOccupancyMaxPotentialClusterSize", function, [&](Kernel& kernel, const GpuModel& gpu) {
-    if (size == nullptr || config == nullptr) return cudaErrorInvalidValue;
-    *size = emu::largest_cluster(gpu, kernel);
-    return cudaSuccess;
-  });
-}
-cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void* function, const cudaLaunchConfig_t* config) {
-  return with_kernel("cudaOccupancyMaxActiveClusters", function, [&](Kernel& kernel, const GpuModel& gpu) {
-    if (clusters == nullptr || config == nullptr) return cudaErrorInvalidValue;
-    *clusters = emu::resident_clusters(gpu, kernel, *config);
     return cudaSuccess;
   });
 }

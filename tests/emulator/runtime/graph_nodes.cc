@@ -169,12 +169,6 @@ cudaError_t cudaGraphAddHostNode(cudaGraphNode_t* out, cudaGraph_t graph, const 
                     emu::HostAction{params->fn, params->userData});
   });
 }
-cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t* out, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
-                                  size_t count) {
-  return api("cudaGraphAddEmptyNode", emu::kOrdinary, [&](Runtime&) {
-    return emu::add({"cudaGraphAddEmptyNode", out, graph, dependencies, count}, emu::EmptyAction{"empty graph node"});
-  });
-}
 cudaError_t cudaGraphAddEventRecordNode(cudaGraphNode_t* out, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
                                         size_t count, cudaEvent_t event) {
   return api("cudaGraphAddEventRecordNode", emu::kOrdinary, [&](Runtime&) {
@@ -185,11 +179,6 @@ cudaError_t cudaGraphAddEventRecordNode(cudaGraphNode_t* out, cudaGraph_t graph,
 cudaError_t cudaGraphKernelNodeGetParams(cudaGraphNode_t handle, cudaKernelNodeParams* params) {
   return with_node("cudaGraphKernelNodeGetParams", handle,
                    [&](CUgraphNode_st& node) { return emu::describe_kernel(node, params); });
-}
-cudaError_t cudaGraphKernelNodeSetParams(cudaGraphNode_t handle, const cudaKernelNodeParams* params) {
-  return with_node("cudaGraphKernelNodeSetParams", handle, [&](CUgraphNode_st& node) {
-    return emu::replace_kernel(node.action, params, "cudaGraphKernelNodeSetParams");
-  });
 }
 cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t executable, cudaGraphNode_t node,
                                              const cudaKernelNodeParams* params) {
@@ -204,14 +193,6 @@ cudaError_t cudaGraphNodeSetEnabled(cudaGraphExec_t executable, cudaGraphNode_t 
     auto* own = emu::find_counterpart(executable, node, "cudaGraphNodeSetEnabled");
     if (own == nullptr) return cudaErrorInvalidValue;
     own->enabled = enabled != 0;
-    return cudaSuccess;
-  });
-}
-cudaError_t cudaGraphNodeGetEnabled(cudaGraphExec_t executable, cudaGraphNode_t node, unsigned* enabled) {
-  return api("cudaGraphNodeGetEnabled", emu::kOrdinary, [&](Runtime&) {
-    auto* own = emu::find_counterpart(executable, node, "cudaGraphNodeGetEnabled");
-    if (own == nullptr || enabled == nullptr) return cudaErrorInvalidValue;
-    *enabled = own->enabled;
     return cudaSuccess;
   });
 }

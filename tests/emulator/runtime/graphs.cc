@@ -234,24 +234,11 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* out, cudaGraph_t graph, unsign
   return api("cudaGraphInstantiate", emu::kOrdinary,
              [&](Runtime&) { return emu::instantiate(out, graph, flags, caller); });
 }
-cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* out, cudaGraph_t graph, unsigned long long flags) {
-  void* caller = EMU_CALLER;
-  return api("cudaGraphInstantiateWithFlags", emu::kOrdinary,
-             [&](Runtime&) { return emu::instantiate(out, graph, flags, caller); });
-}
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t handle) {
   return api("cudaGraphExecDestroy", emu::kOrdinary, [&](Runtime& rt) {
     if (emu::find_executable(handle, "cudaGraphExecDestroy") == nullptr) return cudaErrorInvalidValue;
     rt.executables.erase(handle);  // launches that are queued go on
     emu::release_graph_memory();
-    return cudaSuccess;
-  });
-}
-cudaError_t cudaGraphExecGetFlags(cudaGraphExec_t handle, unsigned long long* flags) {
-  return api("cudaGraphExecGetFlags", emu::kOrdinary, [&](Runtime&) {
-    const CUgraphExec_st* executable = emu::find_executable(handle, "cudaGraphExecGetFlags");
-    if (executable == nullptr || flags == nullptr) return cudaErrorInvalidValue;
-    *flags = executable->flags;
     return cudaSuccess;
   });
 }

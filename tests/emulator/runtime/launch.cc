@@ -218,12 +218,4 @@ cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void**
     return emu::launch_with_pointers(function, {grid, block, shared_bytes, stream}, arguments);
   });
 }
-cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3 grid, dim3 block, void** arguments,
-                                        size_t shared_bytes, cudaStream_t stream) {
-  return emu::api("cudaLaunchCooperativeKernel", emu::kOrdinary, [&](emu::Runtime&) {
-    emu::LaunchShape shape{grid, block, shared_bytes, stream};
-    shape.cooperative = true;
-    return emu::launch_with_pointers(function, shape, arguments);
-  });
-}
 }

@@ -111,23 +111,10 @@ cudaError_t cudaFree(void* address) {
   return api("cudaFree", emu::kUnsafeInCapture,
              [&](Runtime&) { return emu::free_memory(address, emu::MemoryKind::kDevice, "cudaFree"); });
 }
-cudaError_t cudaMallocPitch(void** out, size_t* pitch, size_t width, size_t height) {
-  void* caller = EMU_CALLER;
-  return api("cudaMallocPitch", emu::kUnsafeInCapture, [&](Runtime&) {
-    if (pitch == nullptr) return cudaErrorInvalidValue;
-    *pitch = (width + 511) / 512 * 512;
-    return emu::allocate_device(out, *pitch * height, "cudaMallocPitch", caller);
-  });
-}
 cudaError_t cudaMallocHost(void** out, size_t bytes) {
   void* caller = EMU_CALLER;
   return api("cudaMallocHost", emu::kUnsafeInCapture,
              [&](Runtime&) { return emu::allocate_pinned(out, bytes, 0, "cudaMallocHost", caller); });
-}
-cudaError_t cudaHostAlloc(void** out, size_t bytes, unsigned flags) {
-  void* caller = EMU_CALLER;
-  return api("cudaHostAlloc", emu::kUnsafeInCapture,
-             [&](Runtime&) { return emu::allocate_pinned(out, bytes, flags, "cudaHostAlloc", caller); });
 }
 cudaError_t cudaFreeHost(void* address) {
   return api("cudaFreeHost", emu::kUnsafeInCapture,
@@ -155,16 +142,6 @@ cudaError_t cudaHostGetDevicePointer(void** out, void* address, unsigned) {
     return refuse(cudaErrorInvalidValue, "cudaHostGetDevicePointer: not pinned: " + emu::describe_address(address));
   });
 }
-cudaError_t cudaHostGetFlags(unsigned* flags, void* address) {
-  return api("cudaHostGetFlags", emu::kOrdinary, [&](Runtime&) {
-    const emu::Allocation* held = emu::find_allocation(address);
-    if (flags == nullptr || held == nullptr || held->kind != emu::MemoryKind::kPinned) {
-      return refuse(cudaErrorInvalidValue, "cudaHostGetFlags: not memory of cudaHostAlloc");
-    }
-    *flags = held->flags;
-    return cudaSuccess;
-  });
-}
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   return api("cudaMemGetInfo", emu::kOrdinary, [&](Runtime& rt) {
     if (free_bytes == nullptr || total_bytes == nullptr) return cudaErrorInvalidValue;
@@ -180,21 +157,6 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
     if (attributes == nullptr) return cudaErrorInvalidValue;
     emu::fill(*attributes, address);
     return cudaSuccess;
-  });
-}
-cudaError_t cudaDeviceReset() {
-  return api("cudaDeviceReset", emu::kUnsafeInCapture, [&](Runtime& rt) {
-    int device = emu::current_device();
-    if (cudaError_t error = emu::check_device(device); error != cudaSuccess) return error;
-    emu::host_waits_for_device(device);
-    std::vector<uint8_t*> mine;
-    for (auto& [begin, held] : rt.allocations) {
-      if (held.device == device) mine.push_back(begin);
-    }
-    for (uint8_t* begin : mine) emu::release(begin, "cudaDeviceReset");
-    std::erase_if(rt.streams, [&](const auto& entry) { return entry.second->device == device; });
-    std::erase_if(rt.events, [&](const auto& entry) { return entry.second->device == device; });
-    return emu::asynchronous();
   });
 }
 }

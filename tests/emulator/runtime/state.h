@@ -106,13 +106,11 @@ struct AddressSpace {
 struct Device {
   GpuModel model;
   size_t memory_limit = 0, memory_used = 0;
-  uint32_t peers = 0;  // bit d: this device may access device d
-  unsigned flags = 0;
+  uint32_t peers = 0;                                                  // bit d: this device may access device d
   CUstream_st legacy;                                                  // the default stream
   std::map<std::thread::id, std::unique_ptr<CUstream_st>> per_thread;  // cudaStreamPerThread
   std::unique_ptr<CUmemPoolHandle_st> default_pool;
   cudaMemPool_t current_pool = nullptr;
-  std::map<int, size_t> limits;  // cudaDeviceSetLimit
 };
 
 struct Capture {

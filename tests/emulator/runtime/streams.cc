@@ -195,13 +195,6 @@ cudaError_t cudaStreamGetId(cudaStream_t handle, unsigned long long* id) {
     return cudaSuccess;
   });
 }
-cudaError_t cudaStreamGetDevice(cudaStream_t handle, int* device) {
-  return with_stream("cudaStreamGetDevice", emu::kOrdinary, handle, [&](Runtime&, CUstream_st& stream) {
-    if (device == nullptr) return cudaErrorInvalidValue;
-    *device = stream.device;
-    return cudaSuccess;
-  });
-}
 cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
   return with_stream("cudaStreamSynchronize", emu::kUnsafeInCapture, handle, [&](Runtime&, CUstream_st& stream) {
     if (cudaError_t error = emu::refuse_captured(stream, "cudaStreamSynchronize"); error != cudaSuccess) return error;

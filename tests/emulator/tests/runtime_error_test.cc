@@ -95,18 +95,6 @@ TEST_F(RuntimeError, NamesAndTexts) {
   EXPECT_STREQ(cudaGetErrorName(cudaError_t(12345)), "unrecognized error code");
 }
 
-TEST_F(RuntimeError, WhatIsMissingIsRefusedByName) {
-  void* memory = nullptr;
-  expect_refused(cudaMallocManaged(&memory, 16, cudaMemAttachGlobal), cudaErrorNotSupported,
-                 "cudaMallocManaged is not");
-  cudaIpcMemHandle_t handle;
-  expect_refused(cudaIpcGetMemHandle(&handle, memory), cudaErrorNotSupported, "threads of one process");
-  expect_refused(cudaStreamAddCallback(nullptr, nullptr, nullptr, 0), cudaErrorNotSupported, "use cudaLaunchHostFunc");
-  expect_refused(cudaMemcpy3D(nullptr), cudaErrorNotSupported, "cudaMemcpy2DAsync");
-  cudaGraphConditionalHandle conditional;
-  expect_refused(cudaGraphConditionalHandleCreate(&conditional, nullptr, 0, 0), cudaErrorNotSupported, "conditional");
-}
-
 TEST_F(RuntimeError, CallsFromManyThreadsAreSafe) {
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
