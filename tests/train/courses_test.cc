@@ -62,12 +62,12 @@ TEST_F(TrainerTest, TheNoiseScaleIsLoggedAndChangesNothing) {
   ASSERT_EQ(run(config("with", {set[0], set[1], "log_noise_scale=true"})), Exit::done);
   for (const char* file : {"model.safetensors", "optimizer.safetensors"})
     EXPECT_EQ(bytes("without", 4, file), bytes("with", 4, file)) << file;
-  EXPECT_FALSE(read_metrics(dir_.path() + "/without/metrics.jsonl").steps.back().noise_scale);
-  const auto steps = read_metrics(dir_.path() + "/with/metrics.jsonl").steps;
+  EXPECT_FALSE(history("without").steps.back().noise_scale);
+  const auto steps = history("with").steps;
   EXPECT_TRUE(
       std::any_of(steps.begin(), steps.end(), [](const StepMetrics& m) { return m.noise_scale.value_or(0) > 0; }));
   ASSERT_EQ(run(config("one", {"micro_batch_size=4", "log_noise_scale=true", "train_iters=4"})), Exit::done);
-  EXPECT_FALSE(read_metrics(dir_.path() + "/one/metrics.jsonl").steps.back().noise_scale);
+  EXPECT_FALSE(history("one").steps.back().noise_scale);
   EXPECT_NE(events("one", EventKind::warn).at(0).text.find("log_noise_scale"), std::string::npos);
 }
 
