@@ -439,6 +439,7 @@ __global__ void __launch_bounds__(kTileThreads)
     }
     m_codes.store(p.m, octet.first, p.extent.vectors);
     v_codes.store(p.v, octet.first, p.extent.vectors);
+    __syncwarp();  // all lanes have read the scales
     if (threadIdx.x % 32 == 0) {
       coded.m_scale[block] = m_scale;
       coded.v_scale[block] = v_scale;

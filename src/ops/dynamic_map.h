@@ -51,8 +51,8 @@ inline constexpr DynamicMap kSignedMap = dynamic_map::make(true), kUnsignedMap =
 // The code nearest to x in [-1, 1], of two the larger one. bound: of a map.
 ATHANOR_HOST_DEVICE inline uint8_t nearest_code(const float* bound, float x) {
   int code = 0;
-  for (int step = 128; step > 0; step /= 2)
-    if (x >= bound[code + step - 1]) code += step;
+  // A product, since branches on x cannot be predicted.
+  for (int step = 128; step > 0; step /= 2) code += int(x >= bound[code + step - 1]) * step;
   return uint8_t(code);
 }
 
