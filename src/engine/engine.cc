@@ -86,12 +86,6 @@ void Engine::require_tensor_parallel() const {
   CHECK(std::ranges::count(exchanges, true) == 0, "an update of whole matrices with parts of them");
 }
 
-void Engine::want_logits() {
-  CHECK(!recorded_, "want_logits() comes after the plan was recorded");
-  want_logits_ = true;
-  memory_.add(MemoryKind::inputs, "logit rows", DType::i32, batch_.tokens.shape, &logit_rows_);
-}
-
 Ctx Engine::context(Ops& ops, Tape* tape) {
   return {.ops = ops,
           .device = backend_.device,
@@ -383,54 +377,6 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
   params.gather_weights(c);
 }
 
-void Engine::visit_whole(Ctx c, const TakeTensor& take) {
-  ParamStore& params = model_->params();
-  const auto& units = params.units();
-  for (size_t u = 0; u < units.size(); ++u) {
-    const ParamStore::Unit& unit = *units[u];
-    const auto visit_part = [&](int state, const Tensor& part) {
-      if (params.tensor().ranks == 1) return take(u, state, part);
-      take(u, state, params.assemble(c, int(u), part).t);
-    };
-    const auto visit = [&](int state, const Tensor& t) {
-      if (!unit.is_shard(t)) return visit_part(state, t);
-      visit_part(state, params.whole(c, int(u), t).t);
-    };
-    if (unit.is_split())
-      visit_part(-1, params.whole_master(c, int(u)).t);
-    else
-      visit(-1, unit.master);
-    for (size_t s = 0; s < unit.states.size(); ++s) {
-      if (params.has_sizes(s)) {
-        if (unit.states[s].t) take(u, int(s), unit.states[s].t);
-      } else if (unit.states[s].everything)
-        visit(int(s), unit.states[s].t);
-      else if (unit.states[s].of_any)
-        visit_part(int(s), params.whole_state(c, int(u), s).t);
-    }
-  }
-}
-
-void Engine::visit_whole(const TakeTensor& take) {
-  CHECK(!reads_averages_, "masters may be averages; use_weights() comes first");
-  if (!saves_in_place()) arena_.begin("whole tensors");
-  visit_whole(context(*ops_, nullptr), take);
-  if (!saves_in_place()) arena_.end();
-}
-
-void Engine::run_logits(Ctx c, std::vector<float>* out) {
-  Var x = forward(*model_, c, batch_, {});
-  Buffer z = athanor::logits({c, model_->params()}, std::move(x), logit_rows_, model_->head());
-  release_head(*model_, c);
-  if (!out) return;
-  const int64_t rows = z.t.rows(), padded = z.t.cols(), vocab = model_->config().vocab_size;
-  std::vector<float> all(size_t(rows * padded));
-  backend_.device.copy(all.data(), z.t.data, z.t.bytes(), Lane::compute);
-  backend_.device.sync();
-  for (int64_t r = 0; r < rows; ++r)
-    out->insert(out->end(), all.begin() + r * padded, all.begin() + r * padded + vocab);
-}
-
 void Engine::micro_batch(std::span<const int32_t> tokens, std::span<const int32_t> targets, PhaseClock& clock) {
   CHECK(uncollected() < kStepsAhead, uncollected(), " steps wait for collect(); the slots of their inputs are in use");
   CHECK(!reads_averages_, "training reads the averages of the weights; use_weights() comes first");
@@ -562,53 +508,11 @@ void Engine::use_weights() {
   arena_.end();
 }
 
-std::vector<float> Engine::losses() {
-  std::vector<float> out(size_t(losses_.numel()));
-  backend_.device.copy(out.data(), losses_.data, losses_.bytes(), Lane::compute);
-  backend_.device.sync();
-  return out;
-}
-
 void Engine::set_ops(Ops& ops, CaptureOps capture) {
   ops_ = &ops;
   if (capture == CaptureOps::no) options_.graphs = false;
   for (PhaseRunner* runner : {&micro_batch_runner_, &last_micro_batch_runner_, &optimizer_runner_, &evaluation_runner_})
     runner->forget();
-}
-
-std::vector<float> Engine::logits(std::span<const int32_t> tokens) {
-  load(tokens, std::vector<int32_t>(tokens.size(), -1), 0);
-  arena_.begin("logits");
-  std::vector<float> out;
-  run_logits(context(*ops_, nullptr), &out);
-  arena_.end();
-  return out;
-}
-
-StepState Engine::read_state() {
-  StepState state;
-  last_end_ = nullptr;  // excludes work between steps from the next step's time
-  backend_.device.copy(&state, state_.data, sizeof state, Lane::compute);
-  backend_.device.sync();
-  return state;
-}
-
-SpikeWindow Engine::read_window() {
-  SpikeWindow window;
-  last_end_ = nullptr;
-  backend_.device.copy(&window, window_.data, sizeof window, Lane::compute);
-  backend_.device.sync();
-  return window;
-}
-
-void Engine::write_window(const SpikeWindow& window) {
-  backend_.device.copy(window_.data, &window, sizeof window, Lane::compute);
-  backend_.device.sync();
-}
-
-void Engine::write_state(const StepState& state) {
-  backend_.device.copy(state_.data, &state, sizeof state, Lane::compute);
-  backend_.device.sync();
 }
 
 }  // namespace athanor
