@@ -82,13 +82,15 @@ class Runner:
         self.build = Path(args.build_dir).resolve()
         self.temporary = Path(tempfile.mkdtemp(prefix="athanor-tests-"))
         self.everything = args.ci or args.all
+        python = ROOT / ".cache" / "python" / "bin" / "python"  # of scripts/setup.sh --tests
+        self.environment = dict({"ATHANOR_PYTHON": str(python)} if python.exists() else {}, **os.environ)
 
     def call(self, name, command, timeout=1800, env=None):
         """Runs a command with its output in a log; shows the log's end if it fails. Returns whether it succeeded."""
         log = LOGS / f"{name}.log"
         with log.open("w") as out:
             process = subprocess.Popen([str(c) for c in command], stdout=out, stderr=subprocess.STDOUT, cwd=ROOT,
-                                       stdin=subprocess.DEVNULL, env=dict(os.environ, **(env or {})))
+                                       stdin=subprocess.DEVNULL, env=dict(self.environment, **(env or {})))
             try:
                 code = self.wait(process, name, log, timeout)
                 why = f"exit status {code}"
@@ -187,9 +189,7 @@ class Runner:
         return self.build_with("", "--tests", "--build-dir", self.build, *kernels)
 
     def unit(self):
-        python = ROOT / ".cache" / "python" / "bin" / "python"
-        env = {"ATHANOR_PYTHON": str(python)} if python.exists() else {}
-        result = self.run_programs(self.build, "unit", timeout=1800, env=env | ({"ATHANOR_FULL": "1"} if self.args.all else {}))
+        result = self.run_programs(self.build, "unit", timeout=1800, env={"ATHANOR_FULL": "1"} if self.args.all else None)
         if not list((self.build / "tests").glob("test_emulator_*")):
             why = "the build found no headers of CUDA, cuDNN and NCCL" if self.everything else "--ci builds and runs them"
             result.skips.append(["unit: kernels on the emulated GPU", why])

