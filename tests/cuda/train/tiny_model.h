@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "config/choices.h"
 #include "tests/tiny_model.h"
 
 namespace athanor::testing {
