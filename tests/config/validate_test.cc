@@ -65,7 +65,7 @@ TEST(Validate, TensorParallelism) {
       "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64, "max_position_embeddings": 32})";
   expect_parts(error_in(small_config("", grouped), {"tensor_parallel_size=4"}),
                {"tensor_parallel_size", "num_key_value_heads 2", "1, 2"});
-  for (const char* optimizer : {"muon", "normuon"})
+  for (const char* optimizer : {"muon", "normuon", "adamw_8bit"})
     expect_parts(with({"tensor_parallel_size=2", cat("optimizer=", optimizer)}),
                  {"tensor_parallel_size: 2", cat("optimizer ", optimizer), "needs all of it", "adamw"});
   expect_parts(
@@ -74,6 +74,10 @@ TEST(Validate, TensorParallelism) {
   expect_parts(with({"tensor_parallel_size=2", "precision=mxfp8"}), {"tensor_parallel_size: 2", "precision mxfp8"});
   expect_parts(with({"tensor_parallel_size=2", "deterministic_reduction=rank_invariant", "micro_batch_size=1"}),
                {"tensor_parallel_size: 2", "fixed_order"});
+  expect_parts(with({"tensor_parallel_size=2", "ema_decay=0.9"}),
+               {"ema_decay", "2 ranks", "tensor_parallel_size to 1"});
+  expect_parts(with({"tensor_parallel_size=2", "log_noise_scale=true"}),
+               {"log_noise_scale", "tensor_parallel_size to 1"});
 }
 
 TEST(Validate, RankInvariantSums) {
