@@ -3,14 +3,14 @@
 # of 7 MB of English, trains on it, is stopped on the way and goes on, writes text, and says how good it is.
 #
 # usage: scripts/quickstart.sh [flags]       (run it again and it goes on where it was, or shows the result)
-#   --minutes N      at most about so long for training (default 5.5); slower machines train fewer steps
+#   --minutes N      at most about so long for training (default 6); slower machines train fewer steps
 #   --fresh          forget an earlier quick start and begin anew
 #   --short          a minute's check of all steps, with a model that learns next to nothing; for tests
 #   --program PATH   use this program instead of building one
 #   --run DIR        where everything goes (default runs/quickstart)
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-minutes=5.5 fresh='' short='' program='' run=''
+minutes=6 fresh='' short='' program='' run=''
 while [ $# -gt 0 ]; do
   case $1 in
     --minutes) minutes=$(value_of "$@"); shift ;;
