@@ -67,11 +67,6 @@ TensorData converted(const ModelFolder& model, const ModelFolder::Weight& weight
   return {.name = weight.name, .dtype = dtype, .shape = weight.shape, .pieces = {}, .make = make};
 }
 
-// The linear layers of a Llama: the matrices of its blocks.
-bool is_linear_of_block(const ModelFolder::Weight& weight) {
-  return weight.shape.rank == 2 && weight.name.find(".layers.") != std::string::npos;
-}
-
 std::vector<TensorData> tensors_of(const ModelFolder& model, const HfFolderOptions& options) {
   if (options.codes && model.config().model_type == ModelType::gpt2)
     throw Error(
@@ -80,7 +75,7 @@ std::vector<TensorData> tensors_of(const ModelFolder& model, const HfFolderOptio
         Exit::usage);
   std::vector<TensorData> tensors;
   for (const auto& weight : model.weights()) {
-    if (!options.codes || !is_linear_of_block(weight)) {
+    if (!options.codes || weight.role != Role::matrix) {
       tensors.push_back(converted(model, weight, options.dtype.value_or(weight.dtype)));
       continue;
     }

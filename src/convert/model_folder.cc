@@ -130,6 +130,7 @@ void ModelFolder::check_weights() {
             cat(path_, ": tensor ", slice.name, " has shape ", found.shape, ", its config.json needs ", slice.shape));
       weights_.push_back(found.dtype == DType::f8_e4m3 ? with_scales(slice.name, found.shape)
                                                        : Weight{slice.name, found.dtype, found.shape});
+      weights_.back().role = spec.role;
       check_float(weights_.back());
     }
   for (const std::string& name : names()) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/choices.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/weights.h"
 #include "config/model_config.h"
@@ -31,6 +32,7 @@ class ModelFolder {
     DType dtype;       // f32, bf16 or f16
     Shape shape;
     std::optional<CodeBlocks> codes = {};  // stored in FP8 with such scales; read as f32
+    Role role = Role::matrix;
   };
   const std::vector<Weight>& weights() const { return weights_; }  // in the order of the model; no tied head
   const Weight& at(const std::string& name) const;                 // Error if there is no such tensor

@@ -173,6 +173,10 @@ class Engine {
     std::vector<Mark> marks;
     std::unique_ptr<Event> end;
   };
+  template <class Record>
+  Record read(const Tensor& from);
+  template <class Record>
+  void write(const Tensor& to, const Record&);
   void require_tensor_parallel() const;
   Ctx context(Ops& ops, Tape* tape);
   void record_phases();

@@ -73,30 +73,25 @@ std::vector<float> Engine::losses() {
   return out;
 }
 
-StepState Engine::read_state() {
-  StepState state;
+// The record that a tensor of device memory holds.
+template <class Record>
+Record Engine::read(const Tensor& from) {
+  Record record;
   last_end_ = nullptr;  // excludes work between steps from the next step's time
-  backend_.device.copy(&state, state_.data, sizeof state, Lane::compute);
+  backend_.device.copy(&record, from.data, sizeof record, Lane::compute);
   backend_.device.sync();
-  return state;
+  return record;
 }
 
-void Engine::write_state(const StepState& state) {
-  backend_.device.copy(state_.data, &state, sizeof state, Lane::compute);
+template <class Record>
+void Engine::write(const Tensor& to, const Record& record) {
+  backend_.device.copy(to.data, &record, sizeof record, Lane::compute);
   backend_.device.sync();
 }
 
-SpikeWindow Engine::read_window() {
-  SpikeWindow window;
-  last_end_ = nullptr;
-  backend_.device.copy(&window, window_.data, sizeof window, Lane::compute);
-  backend_.device.sync();
-  return window;
-}
-
-void Engine::write_window(const SpikeWindow& window) {
-  backend_.device.copy(window_.data, &window, sizeof window, Lane::compute);
-  backend_.device.sync();
-}
+StepState Engine::read_state() { return read<StepState>(state_); }
+void Engine::write_state(const StepState& state) { write(state_, state); }
+SpikeWindow Engine::read_window() { return read<SpikeWindow>(window_); }
+void Engine::write_window(const SpikeWindow& window) { write(window_, window); }
 
 }  // namespace athanor

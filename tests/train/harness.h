@@ -1,6 +1,7 @@
 // What the tests of this folder share: a backend of one rank, values of device memory, temporary folders. The backend
 // is chosen by the program that links them: the CPU's (rig.cc), or a GPU's (tests/cuda/train_rig.cc).
 #pragma once
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,12 @@ namespace athanor::testing {
 // Numbers of threads that must give the bits of one thread, and how few of the law's whole matrix a quick run takes.
 extern const std::vector<int> kThreadCounts;
 extern const int kMatrixEvery;
+
+// Tests of a large matrix of cases take every `quick`-th, and all with ATHANOR_FULL=1 (scripts/test.sh --all).
+inline int every_case(int quick) {
+  const char* full = std::getenv("ATHANOR_FULL");
+  return full && *full == '1' ? 1 : quick;
+}
 
 struct Rig {
   explicit Rig(int threads = 2);  // on a GPU: another schedule, where those can be chosen

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 
@@ -142,8 +141,7 @@ INSTANTIATE_TEST_SUITE_P(
 // A sample of the matrix; all of it with ATHANOR_FULL=1 (scripts/test.sh --all).
 TEST(Matrix, RecomputationAndThreadsChangeNoBit) {
   using G = Recompute::Granularity;
-  const char* full = std::getenv("ATHANOR_FULL");
-  const int every = full && *full == '1' ? 1 : testing::kMatrixEvery;
+  const int every = testing::every_case(testing::kMatrixEvery);
   const Case precisions[] = {{ModelType::gpt2, "fp32", DType::f32},
                              {ModelType::gpt2, "tf32", DType::f32},
                              {ModelType::gpt2, "bf16", DType::f32},

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -46,8 +45,7 @@ std::vector<Setting> all_shardings() {
 
 // A sample of them; all with ATHANOR_FULL=1 (scripts/test.sh --all).
 TEST(Ranks, LossesAreThoseOfOneRank) {
-  const char* full = std::getenv("ATHANOR_FULL");
-  const size_t every = full && *full == '1' ? 1 : 7;  // divides none of the numbers of choices
+  const auto every = size_t(testing::every_case(7));  // divides none of the numbers of choices
   std::map<std::string, Curve> one;
   const auto all = all_shardings();
   for (size_t i = 0; i < all.size(); i += every) {

@@ -53,8 +53,7 @@ void expect_same_curve(const Curve& want, const Curve& got, double tolerance, co
 
 // A sample of all groups; all with ATHANOR_FULL=1 (scripts/test.sh --all).
 TEST(TensorParallel, LossesAndNormsAreThoseOfOneRank) {
-  const char* full = std::getenv("ATHANOR_FULL");
-  const size_t every = full && *full == '1' ? 1 : 7;  // divides none of the numbers of choices
+  const auto every = size_t(testing::every_case(7));  // divides none of the numbers of choices
   std::map<std::string, Curve> one;
   const auto all = all_groups();
   for (size_t i = 0; i < all.size(); i += every) {
