@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times training steps of athanor and of PyTorch side by side: same model, batch, optimizer, cores, precision (fp32).
+"""Times training steps of athanor and of PyTorch side by side: same model, batch, optimizer, cores, precision.
 
 The sides take turns, several rounds each, so that a machine that slows down or is shared slows both. PyTorch stays
 alive between its turns, asleep, and is measured eager and compiled, with MKL and with oneDNN; its best counts. Results
@@ -43,7 +43,7 @@ class TorchSide:
     def __init__(self, shape, variant, args):
         numbers = {k: v for k, v in shape.items() if k not in ("steps", "warmup")}
         command = [args.python, str(HERE / "torch_worker.py"), "--shape", json.dumps(numbers), "--variant", variant,
-                   "--threads", str(args.threads)]
+                   "--threads", str(args.threads), "--precision", args.precision]
         self.name = "torch " + variant
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                         env=os.environ | KEEP_MEMORY)
@@ -74,7 +74,7 @@ class AthanorSide:
         self.binary = args.athanor
         self.config = folder / "config.json"
         self.settings = [word for s in args.set for word in ("--set", s)]
-        self.config.write_text(json.dumps(athanor_config(shape, args.threads), indent=2))
+        self.config.write_text(json.dumps(athanor_config(shape, args), indent=2))
 
     def cpu_seconds(self):
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -95,13 +95,13 @@ class AthanorSide:
         self.config.unlink()
 
 
-def athanor_config(shape, threads):
+def athanor_config(shape, args):
     return {
         "model": {"model_type": "gpt2", "vocab_size": shape["vocab"], "hidden_size": shape["hidden"],
                   "num_hidden_layers": shape["layers"], "num_attention_heads": shape["heads"],
                   "max_position_embeddings": shape["time"]},
         "seq_length": shape["time"], "global_batch_size": shape["batch"], "micro_batch_size": shape["batch"],
-        "precision": "fp32", "train_iters": 1000, "learning_rate": 3e-4, "threads": threads,
+        "precision": args.precision, "train_iters": 1000, "learning_rate": 3e-4, "threads": args.threads,
     }
 
 
@@ -226,7 +226,7 @@ def describe_run(args):
                                "platform.python_version(), torch.backends.cpu.get_cpu_capability())"],
                               stdout=subprocess.PIPE, text=True, check=True).stdout.split()
     return {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "cpu": cpu,
-            "cores": os.cpu_count(), "threads": args.threads, "rounds": args.rounds, "precision": "fp32",
+            "cores": os.cpu_count(), "threads": args.threads, "rounds": args.rounds, "precision": args.precision,
             "commit": git("rev-parse", "--short=12", "HEAD").strip(),
             "uncommitted_changes": bool(git("status", "--porcelain", "--untracked-files=no", "src").strip()),
             "torch": packages[0], "python": packages[1], "torch_cpu_capability": packages[2]}
@@ -237,8 +237,11 @@ def parse_arguments():
     parser.add_argument("--athanor", type=pathlib.Path, default=ROOT / "build" / "athanor")
     parser.add_argument("--torch-only", action="store_true", help="measure PyTorch alone")
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
-    parser.add_argument("--variants", nargs="+", default=["eager", "compile", "eager+onednn", "compile+onednn"],
-                        help="of PyTorch: eager, compile or a mode of torch.compile, +onednn (default: %(default)s)")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32",
+                        help="of both sides; bf16 is autocast in PyTorch (default: %(default)s)")
+    parser.add_argument("--variants", nargs="+",
+                        help="of PyTorch: eager, compile or a mode of torch.compile, +onednn in fp32 (default: "
+                             "eager and compile, in fp32 each with and without +onednn)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=0, help="of one turn (default: by shape)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
@@ -248,6 +251,10 @@ def parse_arguments():
     parser.add_argument("--python", default=sys.executable, help="interpreter that has torch")
     parser.add_argument("--out", type=pathlib.Path, help="JSON file for the results")
     args = parser.parse_args()
+    if args.variants is None:
+        args.variants = ["eager", "compile"] + (["eager+onednn", "compile+onednn"] if args.precision == "fp32" else [])
+    if args.precision != "fp32" and any("+onednn" in variant for variant in args.variants):
+        parser.error(f"--variants {' '.join(args.variants)}: +onednn is for fp32; bf16 products are oneDNN's anyway")
     if not args.torch_only and not args.athanor.is_file():
         parser.error(f"{args.athanor} does not exist: build it, or name it with --athanor, or use --torch-only")
     return args
@@ -260,7 +267,7 @@ def main():
         raise SystemExit(f"--threads {args.threads}: only {len(cores)} cores may be used")
     os.sched_setaffinity(0, cores[:args.threads])  # and so do all sides
     report = describe_run(args)
-    print(f"{report['cpu']}, {args.threads} threads; torch {report['torch']}; commit {report['commit']}")
+    print(f"{report['cpu']}, {args.threads} threads, {args.precision}; torch {report['torch']}; commit {report['commit']}")
     report["results"] = []
     with tempfile.TemporaryDirectory() as folder:
         for name in args.shapes:

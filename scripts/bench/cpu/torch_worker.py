@@ -96,8 +96,9 @@ class Gpt2(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def make_step(shape, variant):
-    """A function that does one whole training step on random tokens and returns its loss, and the parameter count."""
+def make_step(shape, variant, precision):
+    """A function that does one whole training step on random tokens and returns its loss, and the parameter count. In
+    bf16 forward runs under autocast, as users of PyTorch train: weights, norms and the loss stay fp32."""
     torch.manual_seed(1234)
     mode = variant.removesuffix("+onednn")
     model = Gpt2(shape["layers"], shape["hidden"], shape["heads"], shape["time"], shape["vocab"], mode != variant)
@@ -113,7 +114,8 @@ def make_step(shape, variant):
     tokens, targets = stream[:, :-1].contiguous(), stream[:, 1:].contiguous()
 
     def step():
-        loss = loss_of(tokens, targets)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16"):
+            loss = loss_of(tokens, targets)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
         optimizer.step()
@@ -138,12 +140,13 @@ def main():
     parser.add_argument("--shape", type=json.loads, required=True, help="{layers, hidden, heads, time, batch, vocab}")
     parser.add_argument("--variant", default="eager",
                         help="eager, compile or a mode of torch.compile; with +onednn: matrix products by oneDNN")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--threads", type=int, required=True)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.set_float32_matmul_precision("highest")
     torch.set_flush_denormal(True)
-    step, parameters = make_step(args.shape, args.variant)
+    step, parameters = make_step(args.shape, args.variant, args.precision)
     tokens = args.shape["batch"] * args.shape["time"]
     for line in sys.stdin:
         request = json.loads(line)
