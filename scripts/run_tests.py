@@ -26,8 +26,9 @@ LOGS = ROOT / ".cache" / "logs"
 TIMES = ROOT / "scripts" / "bench" / "results" / "tests.json"  # minutes of each group; written by --record
 TAIL = 60  # lines of a failed group's log
 CORES = len(os.sched_getaffinity(0))
-AT_ONCE = min(CORES, 2)  # test programs that run at the same time; many of them use several threads
-LONGEST = ("train", "cuda_emulated", "train_emulated", "ops")  # started first, so that none of them is left for the end
+AT_ONCE = min(CORES, 2)  # tests that run at the same time; many of them use several threads
+LONGEST = ("train", "cuda_emulated", "train_emulated", "ops", "test_gpu_scripts", "test_documents",
+           "test_tools")  # started first, so that none of them is left for the end
 
 # Tests that share state between threads; the thread sanitizer runs these.
 TSAN_PROGRAMS = {"cpu": "*", "data": "Loader*:Documents*:Tokenize*", "metrics": "*", "train": "Trainer*:Checkpointer*:SensorWatch*"}
@@ -292,8 +293,11 @@ class Runner:
                                "--target", "athanor_cuda_backend")
 
     def system(self):
-        names = () if self.everything or self.args.only else ESSENTIAL
-        return self.run_system("system", self.build / "athanor", 3 if self.args.all else 1, names=names)
+        names = ESSENTIAL if not self.everything and not self.args.only else \
+            sorted(path.stem for path in (ROOT / "tests" / "system").glob("test_*.py"))
+        repeat = 3 if self.args.all else 1
+        return self.together([functools.partial(self.run_system, f"system-{name}", self.build / "athanor", repeat, names=(name,))
+                              for name in sorted(names, key=lambda name: (name not in LONGEST, name))])
 
     def ranks(self):
         return self.run_system("ranks", self.build / "athanor", 3 if self.args.all else 1, folder="ranks")

@@ -1,4 +1,4 @@
-// Integer arithmetic that never fails silently: narrowing, exact division, rounding up.
+// Integer arithmetic that never fails silently: narrowing, rounding up.
 #pragma once
 #include <cstdint>
 
@@ -12,12 +12,6 @@ To narrow(From value) {
   CHECK(static_cast<From>(result) == value && ((result < To{}) == (value < From{})), "value ", +value,
         " does not fit its type");
   return result;
-}
-
-template <class T>
-T div_exact(T a, T b) {
-  CHECK(b != 0 && a % b == 0, a, " is not a multiple of ", b);
-  return a / b;
 }
 
 template <class T>

@@ -175,9 +175,9 @@ void validate_precision(const Config& c) {
 }
 
 void validate_memory(const Config& c) {
-  const bool recomputes = c.recompute_granularity != RecomputeGranularity::none;
-  require(recomputes || c.recompute_num_layers == 1, "recompute_num_layers: ", c.recompute_num_layers,
-          " has a meaning only with recompute_granularity selective or full");
+  require(c.recompute_granularity == RecomputeGranularity::full || c.recompute_num_layers == 1,
+          "recompute_num_layers: ", c.recompute_num_layers, " has a meaning only with recompute_granularity full, not ",
+          name_of(c.recompute_granularity));
   require(c.recompute_num_layers <= c.model.num_hidden_layers, "recompute_num_layers: every ", c.recompute_num_layers,
           "th block of ", c.model.num_hidden_layers, " is none");
   const double limit_mib = c.memory_limit_gib * 1024.0;

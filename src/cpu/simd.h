@@ -39,24 +39,6 @@ ATHANOR_INLINE float fast_exp(float x) {
   return p * s1 * s2;
 }
 
-// tanh(x), error below 2 ulp. Near 0 by an odd polynomial (Chebyshev fit of (tanh(x)/x - 1)/x^2 over x^2 < 0.4),
-// elsewhere 1 - 2/(e^2x + 1).
-ATHANOR_INLINE float fast_tanh(float x) {
-  const float a = std::bit_cast<float>(std::bit_cast<uint32_t>(x) & 0x7fffffffu);
-  const float big = 1.0f - 2.0f / (fast_exp(2.0f * a) + 1.0f);
-  const float x2 = x * x;
-  float p = 0.002269501633f;
-  p = p * x2 - 0.008323186994f;
-  p = p * x2 + 0.02176250288f;
-  p = p * x2 - 0.05395846162f;
-  p = p * x2 + 0.1333330015f;
-  p = p * x2 - 0.3333333315f;
-  const float small = x + x * x2 * p;
-  const float signed_big =
-      std::bit_cast<float>(std::bit_cast<uint32_t>(big) | (std::bit_cast<uint32_t>(x) & 0x80000000u));
-  return a < 0.63f ? small : signed_big;
-}
-
 // dst[0, n) = src as f32; T is float, bf16 or f16.
 template <class T>
 ATHANOR_INLINE void load_row(float* dst, const T* src, int64_t n) {

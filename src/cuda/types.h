@@ -56,13 +56,6 @@ __device__ __forceinline__ uint32_t word_of(float first, float second) {
 }
 
 template <class T>
-__device__ __forceinline__ void load_vector(const T* p, float (&values)[kVector<T>]) {
-  const uint4 raw = ld16(p);
-  const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-#pragma unroll
-  for (int i = 0; i < kVector<T>; ++i) values[i] = element<T>(words, i);
-}
-template <class T>
 __device__ __forceinline__ void store_vector(T* p, const float (&values)[kVector<T>]) {
   uint32_t words[4];
 #pragma unroll

@@ -155,12 +155,6 @@ void Engine::record_phases() {
   memory_.add(arena_);
 }
 
-double Engine::least_step_seconds(const Ceilings& ceilings) const {
-  const auto add = [&](double sum, const Launch& launch) { return sum + ceilings.least_seconds(launch.cost); };
-  return double(micro_batches()) * std::accumulate(micro_launches_.begin(), micro_launches_.end(), 0.0, add) +
-         std::accumulate(update_launches_.begin(), update_launches_.end(), 0.0, add);
-}
-
 const MemoryPlan& Engine::memory() {
   if (!recorded_) record_phases();
   return memory_;

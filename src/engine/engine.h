@@ -104,8 +104,6 @@ class Engine {
   std::span<const Launch> micro_launches() const { return micro_launches_; }    // of a micro-batch, once planned
   const TensorSums& micro_tensor_sums() const { return micro_tensor_sums_; }    // of a micro-batch, once planned
   std::span<const Launch> update_launches() const { return update_launches_; }  // of the end of a step
-  // Sum of the rooflines of a step's ops, a lower bound of its time. Known once memory() is.
-  double least_step_seconds(const Ceilings&) const;
 
   void commit();          // the one allocation
   void init_weights();    // from the seed

@@ -87,13 +87,6 @@ void TraceWriter::counter(std::string_view name, double value) {
   end();
 }
 
-void TraceWriter::instant(std::string_view name) {
-  const std::lock_guard lock(mutex_);
-  begin(name, 'i', Clock::now());
-  event_ += ",\"tid\":0,\"s\":\"g\"";
-  end();
-}
-
 void TraceWriter::close() {
   const std::lock_guard lock(mutex_);
   if (closed_) return;

@@ -39,7 +39,6 @@ class TraceWriter {
   };
   void complete(const Span&);
   void counter(std::string_view name, double value);  // now
-  void instant(std::string_view name);                // now, a line across the whole timeline
 
   // Ends the array; later events are ignored. The destructor does it too.
   void close();

@@ -80,8 +80,7 @@ EngineOptions engine_options(const Config& c, bool training) {
                    .last = c.num_layers_at_end_in_bf16,
                    .least = c.fp8_min_size,
                    .match = c.fp8_exclude};
-  const bool blocks = c.recompute_granularity == RecomputeGranularity::full;
-  o.recompute = {c.recompute_granularity, blocks ? c.recompute_num_layers : 1};
+  o.recompute = {c.recompute_granularity, c.recompute_num_layers};
   o.seq_length = c.seq_length;
   o.micro_batch_size = c.micro_batch_size;
   o.global_batch_size = c.global_batch_size;

@@ -84,13 +84,6 @@ TEST(Narrow, RefusesWhatDoesNotFit) {
   EXPECT_THROW(narrow<int8_t>(128), Error);
 }
 
-TEST(DivExact, RefusesRemaindersAndZero) {
-  EXPECT_EQ(div_exact(12, 4), 3);
-  EXPECT_EQ(div_exact(-12, 4), -3);
-  EXPECT_TRUE(has(message([] { div_exact(13, 4); }), "13 is not a multiple of 4"));
-  EXPECT_THROW(div_exact(1, 0), Error);
-}
-
 TEST(RoundUp, ReachesTheNextMultiple) {
   for (int a = 0; a < 40; ++a)
     for (int b = 1; b < 9; ++b) {

@@ -197,7 +197,9 @@ TEST(Validate, PrecisionAndMemory) {
     expect_parts(error_with({option}), {std::string(option, std::strcspn(option, "=")), "8 bits", "not bf16"});
   expect_parts(error_with({"precision=mxfp8", "fp8_exclude=[1]"}), {"fp8_exclude[0]", "pattern of names"});
   expect_parts(error_with({"exp_avg_dtype=fp16"}), {"exp_avg_dtype", "fp16", "bf16"});
-  expect_parts(error_with({"recompute_num_layers=2"}), {"recompute_num_layers: 2", "recompute_granularity"});
+  expect_parts(error_with({"recompute_num_layers=2"}),
+               {"recompute_num_layers: 2", "recompute_granularity full, not none"});
+  expect_parts(error_with({"recompute_num_layers=2", "recompute_granularity=selective"}), {"full, not selective"});
   expect_parts(error_with({"recompute_num_layers=3", "recompute_granularity=full"}), {"of 2"});
   expect_parts(error_with({"memory_limit_gib=0.1"}), {"runtime_reserve_mib: 256", "0.1"});
 }

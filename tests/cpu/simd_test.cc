@@ -21,10 +21,6 @@ ATHANOR_CLONES void exp_row(T* dst, const T* src, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; ++i) dst[i] = from_float<T>(fast_exp(to_float(src[i])));
 }
-ATHANOR_CLONES void tanh_row(float* dst, const float* src, int64_t n) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; ++i) dst[i] = fast_tanh(src[i]);
-}
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
@@ -52,23 +48,6 @@ TEST(Simd, ExpAtTheEdges) {
   EXPECT_EQ(y[7], 1);
   EXPECT_EQ(y[8], kInf);
   EXPECT_EQ(y[9], 0);
-}
-
-TEST(Simd, TanhIsAccurateAndOdd) {
-  std::vector<float> x;
-  for (float v = 1e-6f; v < 20; v *= 1.0007f) x.insert(x.end(), {v, -v});
-  std::vector<float> y(x.size());
-  tanh_row(y.data(), x.data(), int64_t(x.size()));
-  double worst = 0;
-  for (size_t i = 0; i < x.size(); ++i) worst = std::max(worst, ulps(y[i], std::tanh(double(x[i]))));
-  EXPECT_LT(worst, 2);
-  for (size_t i = 0; i < x.size(); i += 2) EXPECT_EQ(y[i], -y[i + 1]);
-  const float edge[] = {kInf, -kInf, std::nanf(""), 0};
-  tanh_row(y.data(), edge, 4);
-  EXPECT_EQ(y[0], 1);
-  EXPECT_EQ(y[1], -1);
-  EXPECT_TRUE(std::isnan(y[2]));
-  EXPECT_EQ(y[3], 0);
 }
 
 template <class T>

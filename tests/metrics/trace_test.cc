@@ -17,7 +17,7 @@ namespace {
 using Json = nlohmann::json;
 using std::chrono::microseconds;
 
-TEST(Trace, HoldsSpansNamesCountersAndInstants) {
+TEST(Trace, HoldsSpansNamesAndCounters) {
   const TempDir dir;
   const auto before = TraceWriter::Clock::now();
   std::chrono::duration<double, std::micro> opening{};
@@ -29,11 +29,10 @@ TEST(Trace, HoldsSpansNamesCountersAndInstants) {
     trace.thread_name(1, "loader \"0\"");
     trace.complete({.name = "forward", .category = "step", .tid = 1, .begin = begin, .end = begin + microseconds(250)});
     trace.counter("memory", 1.5);
-    trace.instant("checkpoint");
     TraceScope scope(&trace, "scope", 2);
   }
   const Json events = Json::parse(contents(dir / "trace.json"));
-  ASSERT_EQ(events.size(), 6u);
+  ASSERT_EQ(events.size(), 5u);
   for (const Json& e : events) {
     EXPECT_EQ(e.at("pid"), 3);
     EXPECT_TRUE(e.at("ts").is_number());
@@ -50,10 +49,9 @@ TEST(Trace, HoldsSpansNamesCountersAndInstants) {
   EXPECT_LE(events[2].at("ts").get<double>(), 1e6 + 1 + opening.count());
   EXPECT_EQ(events[3].at("ph"), "C");
   EXPECT_EQ(events[3].at("args").at("value"), 1.5);
-  EXPECT_EQ(events[4].at("ph"), "i");
-  EXPECT_EQ(events[5].at("name"), "scope");
-  EXPECT_EQ(events[5].at("tid"), 2);
-  EXPECT_GE(events[5].at("dur").get<double>(), 0);
+  EXPECT_EQ(events[4].at("name"), "scope");
+  EXPECT_EQ(events[4].at("tid"), 2);
+  EXPECT_GE(events[4].at("dur").get<double>(), 0);
 }
 
 TEST(Trace, AnEmptyTraceIsAnEmptyArray) {
@@ -65,7 +63,7 @@ TEST(Trace, AnEmptyTraceIsAnEmptyArray) {
 TEST(Trace, ReplacesAnOlderOne) {
   const TempDir dir;
   put(dir / "trace.json", std::string(10'000, 'x'));
-  TraceWriter(dir / "trace.json").instant("a");
+  TraceWriter(dir / "trace.json").counter("a", 1);
   EXPECT_EQ(Json::parse(contents(dir / "trace.json")).size(), 1u);
 }
 
@@ -73,7 +71,7 @@ TEST(Trace, ReplacesAnOlderOne) {
 TEST(Trace, StreamsAndIsReadableWithoutItsEnd) {
   const TempDir dir;
   TraceWriter trace(dir / "trace.json", {.buffer_bytes = 1000});
-  for (int i = 0; i < 1000; ++i) trace.instant("event");
+  for (int i = 0; i < 1000; ++i) trace.counter("event", 1);
   const std::string so_far = contents(dir / "trace.json");
   EXPECT_GT(so_far.size(), 40'000u) << "written while the run goes on";
   EXPECT_GT(Json::parse(so_far + "]").size(), 900u);
@@ -82,7 +80,7 @@ TEST(Trace, StreamsAndIsReadableWithoutItsEnd) {
 TEST(Trace, TheFileIsBoundedAndSaysWhatItLacks) {
   const TempDir dir;
   TraceWriter trace(dir / "trace.json", {.max_bytes = 5000});
-  for (int i = 0; i < 1000; ++i) trace.instant("event");
+  for (int i = 0; i < 1000; ++i) trace.counter("event", 1);
   trace.close();
   EXPECT_GT(trace.dropped(), 800);
   const std::string text = contents(dir / "trace.json");
@@ -107,7 +105,7 @@ TEST(Trace, ThreadsMayShareIt) {
 TEST(Trace, AFullDiskWarnsOnceAndTrainingGoesOn) {
   const std::string log = stderr_of([] {
     TraceWriter trace("/dev/full", {.buffer_bytes = 100});
-    for (int i = 0; i < 100; ++i) EXPECT_NO_THROW(trace.instant("event"));
+    for (int i = 0; i < 100; ++i) EXPECT_NO_THROW(trace.counter("event", 1));
     trace.close();
     EXPECT_EQ(trace.dropped(), 100);
   });
@@ -118,12 +116,12 @@ TEST(Trace, AFullDiskWarnsOnceAndTrainingGoesOn) {
 TEST(Trace, EndsWhereTheDiskWasFull) {
   const TempDir dir;
   TraceWriter trace(dir / "trace.json", {.buffer_bytes = 200});
-  for (int i = 0; i < 50; ++i) trace.instant("before");
+  for (int i = 0; i < 50; ++i) trace.counter("before", 1);
   stderr_of([&] {
     const FileSizeLimit limit(1000);
-    for (int i = 0; i < 50; ++i) trace.instant("lost");
+    for (int i = 0; i < 50; ++i) trace.counter("lost", 1);
   });
-  for (int i = 0; i < 50; ++i) trace.instant("after");
+  for (int i = 0; i < 50; ++i) trace.counter("after", 1);
   trace.close();
   const std::string text = contents(dir / "trace.json");
   EXPECT_EQ(text.find("after"), std::string::npos);

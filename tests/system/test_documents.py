@@ -15,13 +15,15 @@ from harness import PROGRAM, ROOT, SystemTest
 
 DOCUMENTS = ["README.md", "docs/your-data.md", "docs/training.md", "docs/models.md", "docs/commands.md", "docs/install.md",
              "docs/speed.md", "docs/measurements.md", "docs/distributed.md", "docs/gpu.md", "docs/optimizers.md",
-             "docs/security.md", "configs/README.md", "configs/LOGS.md",
+             "docs/precision.md", "docs/security.md", "docs/contributing.md", "configs/README.md", "configs/LOGS.md",
              "data/README.md", "tests/golden/README.md", "scripts/bench/cpu/README.md", "scripts/bench/gpu/README.md", "src/README.md"]
 
 NOT_RUN = [
     (r"^scripts/quickstart\.sh", "minutes: it is a group of the tests by itself"),
     (r"^scripts/test\.sh", "minutes: it runs this test"),
     (r"^scripts/(build|setup)\.sh", "builds or needs packages"),
+    (r"^build/tests/", "test programs, which other groups of the tests run"),
+    (r"^scripts/tidy\.py FILE", "lint: it is a group of the tests by itself"),
     (r"^docker ", "needs Docker and a network"),
     (r"^(sbatch|srun) ", "needs Slurm; tests/ranks runs the files of scripts/launch"),
     (r"mpirun", "needs MPI; tests/ranks runs it"),
@@ -180,6 +182,9 @@ class Documents(SystemTest):
         done = subprocess.run([ROOT / "scripts" / "command_tables.py", "--check", "--program", PROGRAM], capture_output=True,
                               text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_every_document_is_named_here(self):
+        self.assertEqual({f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} - set(DOCUMENTS), set())
 
     def test_links_lead_somewhere(self):
         def anchors(path):

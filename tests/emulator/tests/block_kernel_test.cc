@@ -44,6 +44,12 @@ __device__ float block_sum(float v) {
   return sum;
 }
 
+__device__ void load_vector(const bf16* p, float (&values)[8]) {
+  const uint4 raw = ld16(p);
+  const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+  for (int i = 0; i < 8; ++i) values[i] = element<bf16>(words, i);
+}
+
 // out = x / rms(x); one block per row, columns a multiple of 8.
 template <int B>
 __global__ void normalize(const bf16* x, bf16* out, int columns) {
