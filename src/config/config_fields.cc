@@ -394,8 +394,8 @@ Fields ranks_group() {
              "copies of the sharded state, such as one per machine")
           .alias({"data_parallel_replicate_degree"}),
       number("tensor_parallel_size", &Config::tensor_parallel_size, between(1, 65536), free, "ranks",
-             "ranks that share the heads and the inner columns of every block and read the same samples; on CPUs "
-             "only: see docs/distributed.md")
+             "ranks that share the heads and the inner columns of every block and the vocabulary, and read the same "
+             "samples; on CPUs only: see docs/distributed.md")
           .alias({"tensor_model_parallel_size", "tensor_parallel_degree"}),
       choice<&Config::deterministic_reduction>(
           "deterministic_reduction", notice,

@@ -210,6 +210,8 @@ void validate_tensor_parallel(const Config& c) {
   divides("num_attention_heads", m.num_attention_heads);
   divides("num_key_value_heads", m.num_key_value_heads);
   divides("intermediate_size", m.intermediate_size);
+  require(m.vocab_size >= ranks, "tensor_parallel_size: vocab_size ", m.vocab_size,
+          " is less than a token for each of ", ranks, " ranks; take at most ", m.vocab_size);
   require(is_elementwise(c.optimizer), "tensor_parallel_size: ", ranks, " ranks have parts of a matrix, and optimizer ",
           name_of(c.optimizer), " needs all of it; use adamw, adam, sgd or lion, or tensor_parallel_size 1");
   for (const ParamGroupConfig& group : c.param_groups)

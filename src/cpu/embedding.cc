@@ -1,5 +1,7 @@
 // Embedding look-up and its gradient; row moves by index. Every index is checked before anything is read or written.
+#include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "cpu/chunks.h"
 #include "cpu/cpu_ops.h"
@@ -16,6 +18,14 @@ const int32_t* checked_indices(const char* op, const char* name, const Tensor& t
     if (index[i] < 0 || index[i] >= limit)
       throw Error(cat(op, ": ", name, "[", i, "] = ", index[i], " is outside the table of ", limit, " rows"));
   return index;
+}
+
+// The rows of tokens in a table of a part of the vocabulary; -1 where another part has the token.
+std::vector<int32_t> rows_in_part(const char* op, const Tensor& tokens, const VocabPart& part) {
+  const int32_t* token = checked_indices(op, "tokens", tokens, part.total);
+  std::vector<int32_t> rows(size_t(tokens.numel()));
+  std::transform(token, token + tokens.numel(), rows.begin(), [&](int32_t t) { return part.row(t); });
+  return rows;
 }
 
 // Rows at random places defeat the hardware's prefetching: asks for the row that comes a few rows later.
@@ -36,6 +46,7 @@ struct ScatterGrads {
   const T* dy;
   float *dwte, *dwpe;  // dwpe may be null
   const int32_t *tokens, *positions;
+  const int32_t* from;  // rows of dy; null: all of them, in order
   int64_t rows, cols;
 };
 
@@ -46,7 +57,7 @@ struct EmbeddingBackward {
     const int64_t n = end - begin;
     for (int64_t i = 0; i < a.rows; ++i) {
       if (i + kAhead < a.rows) prefetch_row(a.dwte + a.tokens[i + kAhead] * a.cols + begin, size_t(n) * sizeof(float));
-      const T* dy = a.dy + i * a.cols + begin;
+      const T* dy = a.dy + (a.from ? a.from[i] : i) * a.cols + begin;
       accumulate<L>(a.dwte + a.tokens[i] * a.cols + begin, dy, n);
       if (a.dwpe) accumulate<L>(a.dwpe + a.positions[i] * a.cols + begin, dy, n);
     }
@@ -62,15 +73,19 @@ struct EmbeddingBackward {
 
 void CpuOps::run(const EmbeddingFwd& op, void*) {
   const int64_t cols = op.y.cols();
-  const int32_t* tokens = checked_indices(op.kName, "tokens", op.tokens, op.wte.rows());
+  std::vector<int32_t> in_part;
+  if (op.part) in_part = rows_in_part(op.kName, op.tokens, op.part);
+  const int32_t* rows = op.part ? in_part.data() : checked_indices(op.kName, "tokens", op.tokens, op.wte.rows());
   const int32_t* positions = op.wpe ? checked_indices(op.kName, "positions", op.positions, op.wpe.rows()) : nullptr;
   by_float(op.y.dtype, [&]<class T>() {
     T* y = flat<T>(op.y);
     const T *wte = flat<T>(op.wte), *wpe = op.wpe ? flat<T>(op.wpe) : nullptr;
+    const std::vector<T> zeros(op.part ? size_t(cols) : 0);
+    const auto row = [&](int64_t i) { return rows[i] < 0 ? zeros.data() : wte + rows[i] * cols; };
     pool_.parallel_ranges(op.y.rows(), row_grain(cols), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        const T* token = wte + tokens[i] * cols;
-        if (i + kAhead < end) prefetch_row(wte + tokens[i + kAhead] * cols, size_t(cols) * sizeof(T));
+        const T* token = row(i);
+        if (i + kAhead < end) prefetch_row(row(i + kAhead), size_t(cols) * sizeof(T));
         if (wpe)
           simd::dispatch<AddRow>(y + i * cols, token, wpe + positions[i] * cols, cols);
         else
@@ -83,15 +98,26 @@ void CpuOps::run(const EmbeddingFwd& op, void*) {
 // Every sum runs over the rows in order, so the cut into columns may follow the number of threads.
 size_t CpuOps::scratch(const EmbeddingBwd&) const { return 0; }
 void CpuOps::run(const EmbeddingBwd& op, void*) {
-  const int32_t* tokens = checked_indices(op.kName, "tokens", op.tokens, op.dwte.rows());
-  const int32_t* positions = op.dwpe ? checked_indices(op.kName, "positions", op.positions, op.dwpe.rows()) : nullptr;
   const int64_t rows = op.dy.rows(), cols = op.dy.cols();
+  const int32_t* positions = op.dwpe ? checked_indices(op.kName, "positions", op.positions, op.dwpe.rows()) : nullptr;
   const int64_t width = round_up(div_ceil(cols, int64_t(pool_.size())), simd::kWidth);
+  float *dwte = flat<float>(op.dwte), *dwpe = op.dwpe ? flat<float>(op.dwpe) : nullptr;
   by_float(op.dy.dtype, [&]<class T>() {
-    const ScatterGrads<T> grads{
-        flat<T>(op.dy), flat<float>(op.dwte), op.dwpe ? flat<float>(op.dwpe) : nullptr, tokens, positions, rows, cols};
-    pool_.parallel_ranges(cols, width,
-                          [&](int64_t begin, int64_t end) { simd::dispatch<EmbeddingBackward>(grads, begin, end); });
+    const auto add = [&](const ScatterGrads<T>& grads) {
+      pool_.parallel_ranges(cols, width,
+                            [&](int64_t begin, int64_t end) { simd::dispatch<EmbeddingBackward>(grads, begin, end); });
+    };
+    const T* dy = flat<T>(op.dy);
+    if (!op.part) {
+      const int32_t* tokens = checked_indices(op.kName, "tokens", op.tokens, op.dwte.rows());
+      return add({dy, dwte, dwpe, tokens, positions, nullptr, rows, cols});
+    }
+    std::vector<int32_t> tokens, from;
+    const std::vector<int32_t> in_part = rows_in_part(op.kName, op.tokens, op.part);
+    for (size_t i = 0; i < in_part.size(); ++i)
+      if (in_part[i] >= 0) tokens.push_back(in_part[i]), from.push_back(int32_t(i));
+    add({dy, dwte, nullptr, tokens.data(), nullptr, from.data(), int64_t(from.size()), cols});
+    if (dwpe) add({dy, dwpe, nullptr, positions, nullptr, nullptr, rows, cols});
   });
 }
 

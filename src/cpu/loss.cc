@@ -16,6 +16,14 @@ using simd::Vec;
 constexpr int64_t kBlock = 2048;  // logits per step of the online sum: read twice from the L1 cache
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
+// Where ranks have parts of the vocabulary: the sums of all of them.
+struct PartSums {
+  VocabPart part = {};
+  const float *max = nullptr, *sums = nullptr, *at_target = nullptr;  // [n]; null: no parts
+};
+
+float base_of(float max) { return max == -kInf ? 0 : max; }  // -inf - -inf would be NaN
+
 struct LogSum {
   float base;  // the largest logit; 0 when all are -inf
   double sum;  // of exp(logit - base)
@@ -55,7 +63,7 @@ ATHANOR_INLINE LogSum log_sum(const Logits<T>& row) {
     const float block_max = largest<L>(block, max);
     if (s.sum > 0 && block_max > max) s.sum *= std::exp(double(max) - double(block_max));
     max = block_max;
-    s.base = max == -kInf ? 0 : max;  // -inf - -inf would be NaN
+    s.base = base_of(max);
     s.sum += double(sum_of_exp<L>(block, s.base));
   }
   return s;
@@ -68,6 +76,7 @@ struct XentRows {
   float scale;  // of the gradient
   bool grad;
   float z_loss;
+  PartSums of_all;
 };
 
 // loss = log sum exp(x) - x[target]; with grad, x becomes scale (softmax(x) (1 + z) - onehot(target)), where
@@ -78,7 +87,7 @@ struct CrossEntropyRows {
     for (int64_t i = begin; i < end; ++i) {
       const Logits<T> row{logits + i * a.padded, a.vocab, a.padded};
       if (a.targets[i] >= 0) {
-        a.losses[i] = one_row<L>(row, a.targets[i], a);
+        a.losses[i] = a.of_all.max ? part_of_row<L>(row, i, a) : one_row<L>(row, a.targets[i], a);
       } else {
         a.losses[i] = 0;
         if (a.grad) std::memset(row.x, 0, size_t(a.padded) * sizeof(T));
@@ -90,35 +99,120 @@ struct CrossEntropyRows {
   static ATHANOR_INLINE float one_row(const Logits<T>& row, int32_t target, const XentRows& a) {
     const LogSum s = log_sum<L>(row);
     const double logit = double(to_float(row.x[target])) - double(s.base), loss = std::log(s.sum) - logit;
-    if (!a.grad) return float(loss);
+    if (a.grad) write_gradient<L>(row, target, s, loss, a);
+    return float(loss);
+  }
+
+  template <int L, class T>
+  static ATHANOR_INLINE float part_of_row(const Logits<T>& row, int64_t i, const XentRows& a) {
+    const LogSum s{base_of(a.of_all.max[i]), double(a.of_all.sums[i])};
+    const double loss = std::log(s.sum) - double(a.of_all.at_target[i]);
+    if (a.grad) write_gradient<L>(row, a.of_all.part.row(a.targets[i]), s, loss, a);
+    return float(loss);
+  }
+
+  // target -1: in no column of the row
+  template <int L, class T>
+  static ATHANOR_INLINE void write_gradient(const Logits<T>& row, int32_t target, const LogSum& s, double loss,
+                                            const XentRows& a) {
     const double z = a.z_loss == 0 ? 0 : 2 * double(a.z_loss) * (double(s.base) + std::log(s.sum));
     const float factor = float(double(a.scale) * (1 + z) / s.sum);
     simd::for_columns<L, T>(row.n, row.padded, [&](auto at) ATHANOR_INLINE_LAMBDA {
       at.store(row.x, simd::exp_nonpositive(at.load(row.x) - s.base) * factor);
     });
     const double at_target = std::expm1(-loss) + z * std::exp(-loss);  // softmax = e^-loss
-    row.x[target] = from_float<T>(float(double(a.scale) * at_target));
+    if (target >= 0) row.x[target] = from_float<T>(float(double(a.scale) * at_target));
     std::memset(row.x + row.n, 0, size_t(row.padded - row.n) * sizeof(T));
-    return float(loss);
   }
 };
+
+// RowMax writes max; LogitSums reads it and writes the sums.
+struct PartRows {
+  float *max = nullptr, *sums = nullptr, *at_target = nullptr;  // [n]
+  const int32_t* targets = nullptr;
+  VocabPart part = {};
+  int64_t columns = 0, padded = 0;
+};
+
+struct LargestOfRows {
+  template <int L, class T>
+  static ATHANOR_INLINE void run(T* logits, const PartRows& a, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      a.max[i] = largest<L>(Logits<T>{logits + i * a.padded, a.columns, a.padded}, -kInf);
+  }
+};
+
+struct SumsOfRows {
+  template <int L, class T>
+  static ATHANOR_INLINE void run(T* logits, const PartRows& a, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      T* row = logits + i * a.padded;
+      const float base = base_of(a.max[i]);
+      double sum = 0;
+      for (int64_t from = 0; from < a.columns; from += kBlock)
+        sum += double(sum_of_exp<L>(Logits<T>{row + from, std::min(kBlock, a.columns - from), a.padded - from}, base));
+      const int32_t target = a.targets[i] < 0 ? -1 : a.part.row(a.targets[i]);
+      a.sums[i] = float(sum);
+      a.at_target[i] = target < 0 ? 0 : to_float(row[target]) - base;
+    }
+  }
+};
+
+void require_targets(const char* op, const Tensor& targets, int64_t vocab) {
+  const int32_t* target = flat<int32_t>(targets);
+  for (int64_t i = 0; i < targets.numel(); ++i)
+    if (target[i] >= vocab)
+      throw Error(cat(op, ": targets[", i, "] = ", target[i], " is outside the vocabulary of ", vocab));
+}
 
 }  // namespace
 
 void CpuOps::run(const CrossEntropy& op, void*) {
   const int64_t n = op.logits.rows(), padded = op.logits.cols();
-  const int32_t* targets = flat<int32_t>(op.targets);
-  float* losses = flat<float>(op.losses);
-  for (int64_t i = 0; i < n; ++i)
-    if (targets[i] >= op.vocab)
-      throw Error(cat(op.kName, ": targets[", i, "] = ", targets[i], " is outside the vocabulary of ", op.vocab));
-  const XentRows rows{losses,  targets,  op.vocab, padded, op.grad ? *op.scale.as<float>() * op.inv_count : 0,
-                      op.grad, op.z_loss};
+  require_targets(op.kName, op.targets, op.part ? op.part.total : op.vocab);
+  PartSums of_all;
+  if (op.part) of_all = {op.part, flat<float>(op.max), flat<float>(op.sums), flat<float>(op.sums) + n};
+  const XentRows rows{.losses = flat<float>(op.losses),
+                      .targets = flat<int32_t>(op.targets),
+                      .vocab = op.vocab,
+                      .padded = padded,
+                      .scale = op.grad ? *op.scale.as<float>() * op.inv_count : 0,
+                      .grad = op.grad,
+                      .z_loss = op.z_loss,
+                      .of_all = of_all};
   by_float(op.logits.dtype, [&]<class T>() {
     T* logits = flat<T>(op.logits);
     pool_.parallel_ranges(n, row_grain(padded), [&](int64_t begin, int64_t end) {
       simd::dispatch<CrossEntropyRows>(logits, rows, begin, end);
     });
+  });
+}
+
+void CpuOps::run(const RowMax& op, void*) {
+  const int64_t padded = op.x.cols();
+  const PartRows rows{.max = flat<float>(op.max), .columns = op.columns, .padded = padded};
+  by_float(op.x.dtype, [&]<class T>() {
+    T* x = flat<T>(op.x);
+    pool_.parallel_ranges(op.x.rows(), row_grain(padded),
+                          [&](int64_t begin, int64_t end) { simd::dispatch<LargestOfRows>(x, rows, begin, end); });
+  });
+}
+
+void CpuOps::run(const LogitSums& op, void*) {
+  const int64_t n = op.logits.rows(), padded = op.logits.cols();
+  require_targets(op.kName, op.targets, op.part.total);
+  float* sums = flat<float>(op.sums);
+  const PartRows rows{.max = flat<float>(op.max),
+                      .sums = sums,
+                      .at_target = sums + n,
+                      .targets = flat<int32_t>(op.targets),
+                      .part = op.part,
+                      .columns = op.part.count,
+                      .padded = padded};
+  by_float(op.logits.dtype, [&]<class T>() {
+    T* logits = flat<T>(op.logits);
+    pool_.parallel_ranges(n, row_grain(padded),
+                          [&](int64_t begin, int64_t end) { simd::dispatch<SumsOfRows>(logits, rows, begin, end); });
   });
 }
 

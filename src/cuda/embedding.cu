@@ -245,6 +245,7 @@ void run(const GatherRows& op, void*, cudaStream_t stream) { move(Move{op.kName,
 void run(const ScatterRows& op, void*, cudaStream_t stream) { move(Move{op.kName, op.y, op.x, op.rows, true}, stream); }
 
 void run(const EmbeddingFwd& op, void*, cudaStream_t stream) {
+  CHECK(!op.part, op.kName, ": no kernel for a part of the vocabulary");
   const int64_t n = op.y.numel(), columns = op.y.cols();
   if (!op.wpe) return move(Move{op.kName, op.y, op.wte, op.tokens, false}, stream);
   if (n == 0) return;
@@ -263,6 +264,7 @@ void run(const EmbeddingFwd& op, void*, cudaStream_t stream) {
 }
 
 void run(const EmbeddingBwd& op, void* scratch, cudaStream_t stream) {
+  CHECK(!op.part, op.kName, ": no kernel for a part of the vocabulary");
   if (op.dy.numel() == 0) return;
   add_rows(op.dwte, op.dy, op.tokens, scratch, stream);
   if (op.dwpe) add_rows(op.dwpe, op.dy, op.positions, scratch, stream);

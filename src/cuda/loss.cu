@@ -185,6 +185,7 @@ int kept_columns(int vocab) {
 }  // namespace
 
 void run(const CrossEntropy& op, void*, cudaStream_t stream) {
+  CHECK(!op.part, op.kName, ": no kernel for a part of the vocabulary");
   const int columns = checked_columns("cross entropy", op.logits);
   if (op.logits.rows() == 0) return;
   by_type(op.logits.dtype, [&]<class T>() {

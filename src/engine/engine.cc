@@ -32,9 +32,6 @@ Span whole_sequence(int64_t s, int64_t t) {
 Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend backend)
     : options_(options), backend_(backend), ops_(&backend.ops), model_(make_model(config)) {
   const int64_t sequences = options_.micro_batch_size, n = sequences * options_.seq_length;
-  if (options_.loss_chunk_rows == 0)
-    options_.loss_chunk_rows =
-        auto_chunk_rows(n, model_->padded_vocab() * int64_t(size_of(options_.recipe.compute)), options_.logits_budget);
   if (options_.documents.empty())
     for (int64_t s = 0; s < sequences; ++s) options_.documents.push_back(whole_sequence(s, options_.seq_length));
   if (options_.documents_per_sequence > 1)
@@ -59,6 +56,11 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
                 .index = shards.rank(),
                 .logical = {.count = leaves, .mine = leaves / ranks()},
                 .tensor = {.ranks = backend_.mesh[Axis::tp].size(), .rank = backend_.mesh.coord(Axis::tp)}});
+  if (options_.loss_chunk_rows == 0) {
+    const int64_t columns = model_->params().placement(model_->head()).shape[0];  // of this rank's logits
+    options_.loss_chunk_rows =
+        auto_chunk_rows(n, columns * int64_t(size_of(options_.recipe.compute)), options_.logits_budget);
+  }
   if (options_.training && options_.eval_averages) averages_.emplace(model_->params()).plan(memory_);
   const auto input = [&](const char* name, DType dtype, Shape shape, Tensor* t) {
     memory_.add(MemoryKind::inputs, name, dtype, shape, t);

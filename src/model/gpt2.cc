@@ -11,9 +11,9 @@ class Gpt2 final : public Model {
   void declare() override {
     const ModelConfig& m = config_;
     const int64_t c = m.hidden_size, f = m.intermediate_size, d = m.head_dim;
-    wte_ = table("wte", 0, "transformer.wte.weight", m.vocab_size, padded_vocab());
-    wpe_ = table("wpe", 0, "transformer.wpe.weight", m.max_position_embeddings, m.max_position_embeddings);
-    head_ = m.tie_word_embeddings ? wte_ : table("head", head_unit(), "lm_head.weight", m.vocab_size, padded_vocab());
+    wte_ = vocab_table("wte", 0, "transformer.wte.weight");
+    wpe_ = position_table("wpe", 0, "transformer.wpe.weight");
+    head_ = m.tie_word_embeddings ? wte_ : vocab_table("head", head_unit(), "lm_head.weight");
     for (int l = 0; l < int(m.num_hidden_layers); ++l) {
       const std::string p = cat("transformer.h.", l, ".");
       const int u = l + 1;

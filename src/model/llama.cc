@@ -11,9 +11,8 @@ class Llama final : public Model {
 
   void declare() override {
     const ModelConfig& m = config_;
-    wte_ = table("embed_tokens", 0, "model.embed_tokens.weight", m.vocab_size, padded_vocab());
-    head_ =
-        m.tie_word_embeddings ? wte_ : table("lm_head", head_unit(), "lm_head.weight", m.vocab_size, padded_vocab());
+    wte_ = vocab_table("embed_tokens", 0, "model.embed_tokens.weight");
+    head_ = m.tie_word_embeddings ? wte_ : vocab_table("lm_head", head_unit(), "lm_head.weight");
     for (int l = 0; l < int(m.num_hidden_layers); ++l) layers_.push_back(declare_layer(l));
     norm_f_ = norm("model.norm", head_unit(), final_gain());
   }

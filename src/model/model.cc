@@ -8,7 +8,8 @@
 namespace athanor {
 namespace {
 
-// Vocabularies are padded inside to a multiple of this, so that products with the head run at full speed.
+// Vocabularies, or a rank's part, are padded inside to a multiple of this, so that products with the head run at full
+// speed.
 constexpr int64_t kVocabMultiple = 64;
 
 // The units of the final norm and of the head's weight, which may be the embedding's.
@@ -18,8 +19,6 @@ std::vector<int> head_units(const Model& model) {
 }
 
 }  // namespace
-
-Model::Model(const ModelConfig& config) : config_(config), padded_vocab_(round_up(config.vocab_size, kVocabMultiple)) {}
 
 AttentionShape Model::attention_shape() const {
   const int64_t ranks = params_.tensor().ranks;
@@ -67,15 +66,25 @@ Param Model::vector(const std::string& name, int unit, const std::vector<std::pa
   return params_.declare(std::move(spec));
 }
 
-Param Model::table(const std::string& name, int unit, const std::string& file_name, int64_t rows, int64_t padded_rows) {
-  const int64_t c = config_.hidden_size;
+Param Model::table(const std::string& name, int unit, const HfSlice& slice, int64_t rows, const Cut& cut) {
   return params_.declare({.name = name,
-                          .shape = {padded_rows, c},
+                          .shape = {rows, slice.shape[1]},
                           .role = Role::embedding,
                           .unit = unit,
                           .init_std = float(config_.initializer_range),
-                          .slices = {{file_name, {rows, c}, 0}},
-                          .cut = {.axis = 0, .parts = {padded_rows}}});
+                          .slices = {slice},
+                          .cut = cut});
+}
+
+Param Model::vocab_table(const std::string& name, int unit, const std::string& file_name) {
+  const int64_t v = config_.vocab_size;
+  return table(name, unit, {file_name, {v, config_.hidden_size}}, round_up(v, kVocabMultiple),
+               {.axis = 0, .parts = {v}, .padded_to = kVocabMultiple});
+}
+
+Param Model::position_table(const std::string& name, int unit, const std::string& file_name) {
+  const int64_t positions = config_.max_position_embeddings;
+  return table(name, unit, {file_name, {positions, config_.hidden_size}}, positions, {});
 }
 
 void Model::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std::vector<StateSpec> states,

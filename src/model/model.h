@@ -11,7 +11,7 @@ namespace athanor {
 
 class Model {
  public:
-  explicit Model(const ModelConfig& config);
+  explicit Model(const ModelConfig& config) : config_(config) {}
   virtual ~Model() = default;
 
   virtual void declare() = 0;  // once, before anything else
@@ -28,7 +28,6 @@ class Model {
   const ParamStore& params() const { return params_; }
   Param head() const { return head_; }
   AttentionShape attention_shape() const;  // of this rank's heads, once planned
-  int64_t padded_vocab() const { return padded_vocab_; }
 
  protected:
   Net net(Ctx& c) { return {c, params_}; }
@@ -38,7 +37,9 @@ class Model {
                float std_dev, Cut cut, bool in_out = false);
   Param vector(const std::string& name, int unit, const std::vector<std::pair<std::string, int64_t>>& parts,
                float value, Cut cut = {}, bool of_every_head = false);
-  Param table(const std::string& name, int unit, const std::string& file_name, int64_t rows, int64_t padded_rows);
+  // Rows of the vocabulary, padded, which ranks may share; or as many as there are positions.
+  Param vocab_table(const std::string& name, int unit, const std::string& file_name);
+  Param position_table(const std::string& name, int unit, const std::string& file_name);
   // Of matrices: 0.02 for most; output projections of residual branches divided by sqrt(2 L) [Radford et al. 2019,
   // sec. 2.3]. With muP [Yang et al. 2022] by the square root of the width, and the final norm's gain by the width: it
   // stands for the scale of the logits.
@@ -53,7 +54,7 @@ class Model {
   bool has_rope_ = false;
 
  private:
-  int64_t padded_vocab_;
+  Param table(const std::string& name, int unit, const HfSlice&, int64_t rows, const Cut&);
   Tensor rope_table_;  // [max_position_embeddings, D] f32: cos, then sin
 };
 

@@ -3,36 +3,66 @@
 #include "nn/layers.h"
 
 namespace athanor {
+namespace {
+
+// What CrossEntropy needs to know of the columns that other ranks have [Shoeybi et al. 2019, "Megatron-LM", section 3].
+struct RowStats {
+  Buffer all;        // [3, n] f32
+  Tensor max, sums;  // its rows: [n], [2, n]; of all ranks
+};
+
+RowStats row_stats(Ctx& c, const Tensor& logits, const Tensor& targets, const VocabPart& part) {
+  const int64_t n = logits.rows();
+  RowStats s{.all = c.alloc("classifier.sums", DType::f32, {3, n}), .max = {}, .sums = {}};
+  s.max = {s.all.t.at(0), DType::f32, {n}};
+  s.sums = {s.all.t.at(n), DType::f32, {2, n}};
+  c.run(RowMax{.max = s.max, .x = logits, .columns = part.count});
+  c.tensor_sum(s.max, Reduce::max);
+  c.run(LogitSums{.sums = s.sums, .logits = logits, .max = s.max, .targets = targets, .part = part});
+  c.tensor_sum(s.sums);
+  return s;
+}
+
+}  // namespace
 
 void classifier(Net n, Var x, const Batch& batch, const Classifier& head, Tensor losses) {
   Ctx& c = n.c;
   const Tensor w = n.params.value(head.w);
+  const VocabPart vocab = n.params.vocab_part(head.w);
+  const CollectiveSubject subject(n.params.spec(head.w).name);
   const int64_t rows = x.t().rows();
   const bool grad = c.recording(), tf32 = c.recipe.tf32;
   Buffer dx = grad ? c.alloc("classifier.dx", x.t().shape) : Buffer{};
   for (int64_t lo = 0; lo < rows; lo += head.chunk_rows) {
     const int64_t hi = std::min(rows, lo + head.chunk_rows);
-    const Tensor part = x.t().slice(lo, hi);
+    const Tensor part = x.t().slice(lo, hi), targets = batch.targets.slice(lo, hi);
     Buffer z = c.alloc("classifier.logits", {hi - lo, w.rows()});
     c.run(Gemm{.d = z.t, .a = part, .b = w, .tb = true, .tf32 = tf32});
+    const RowStats stats = vocab ? row_stats(c, z.t, targets, vocab) : RowStats{};
     c.run(CrossEntropy{.logits = z.t,
                        .losses = losses.slice(lo, hi),
-                       .targets = batch.targets.slice(lo, hi),
+                       .targets = targets,
                        .scale = head.loss_scale,
                        .inv_count = head.inv_count,
-                       .vocab = head.vocab,
+                       .vocab = vocab ? vocab.count : head.vocab,
                        .grad = grad,
-                       .z_loss = head.z_loss});
+                       .z_loss = head.z_loss,
+                       .part = vocab,
+                       .max = stats.max,
+                       .sums = stats.sums});
     if (!grad) continue;
     c.run(Gemm{.d = dx.t.slice(lo, hi), .a = z.t, .b = w, .tf32 = tf32});
     c.run(Gemm{.d = n.params.grad(head.w), .a = z.t, .b = part, .ta = true, .accumulate = true, .tf32 = tf32});
   }
-  if (grad) c.put(x.slot(), std::move(dx));
+  if (!grad) return;
+  if (vocab) c.tensor_sum(dx.t);
+  c.put(x.slot(), std::move(dx));
 }
 
 Buffer logits(Net n, Var x, Tensor rows, Param w) {
   Ctx& c = n.c;
   const Tensor weight = n.params.value(w);
+  CHECK(!n.params.vocab_part(w), "logits of a part of the vocabulary; they are not gathered");
   Buffer last = c.alloc("logits.x", {rows.shape[0], x.t().cols()});
   c.run(GatherRows{.y = last.t, .x = x.t(), .rows = rows});
   Buffer z = c.alloc("logits", DType::f32, {rows.shape[0], weight.rows()});

@@ -2,23 +2,33 @@
 
 namespace athanor {
 
+// With parts of the vocabulary every token is looked up on one rank, and the positions are added by the first, so that
+// the sum is that of one rank to the bit. Its gradient is whole on all ranks.
 Var embedding(Net n, const Batch& batch, Param wte, Param wpe) {
   Ctx& c = n.c;
   const Tensor w = n.params.value(wte);
+  const VocabPart part = n.params.vocab_part(wte);
+  const bool adds_positions = wpe && (!part || c.mesh.coord(Axis::tp) == 0);
   Buffer y = c.alloc("embedding.y", {batch.tokens.shape[0], w.cols()});
   c.run(EmbeddingFwd{.y = y.t,
                      .tokens = batch.tokens,
-                     .positions = wpe ? batch.positions : Tensor{},
+                     .positions = adds_positions ? batch.positions : Tensor{},
                      .wte = w,
-                     .wpe = wpe ? n.params.value(wpe) : Tensor{}});
+                     .wpe = adds_positions ? n.params.value(wpe) : Tensor{},
+                     .part = part});
+  if (part) {
+    const CollectiveSubject subject(n.params.spec(wte).name);
+    c.tensor_sum(y.t);
+  }
   Var out = c.var(std::move(y));
-  c.record("embedding", [&params = n.params, batch, wte, wpe, s = out.slot()](Ctx& cc) {
+  c.record("embedding", [&params = n.params, batch, wte, wpe, part, s = out.slot()](Ctx& cc) {
     Buffer dy = cc.take(s);
     cc.run(EmbeddingBwd{.dwte = params.grad(wte),
                         .dwpe = wpe ? params.grad(wpe) : Tensor{},
                         .dy = dy.t,
                         .tokens = batch.tokens,
-                        .positions = wpe ? batch.positions : Tensor{}});
+                        .positions = wpe ? batch.positions : Tensor{},
+                        .part = part});
   });
   return out;
 }

@@ -26,7 +26,7 @@ struct Norm {
   float eps;
 };
 
-Var embedding(Net, const Batch&, Param wte, Param wpe);  // -> [N, C]; wpe optional
+Var embedding(Net, const Batch&, Param wte, Param wpe);  // -> [N, C], whole on every rank; wpe optional
 // The product's epilogue adds the residual [N, out], optional.
 Var linear(Net, Var x, const Linear&, Var residual = {});                      // [N, in] -> [N, out]
 std::pair<Var, Var> fork_norm(Net, Var h, const Norm&);                        // -> (h, norm of h)
@@ -37,17 +37,18 @@ Var rope(Net, Var qkv, const Batch&, Tensor cos_sin, AttentionShape);  // rotate
 Var attention(Net, Var qkv, const Batch&, AttentionShape, int layer);  // [N, (H+2K)D] -> [N, H D]
 
 // LM head and loss in one: computes logits for chunk_rows rows at a time and replaces them in place by their gradient,
-// so that [N, V] never exists. Writes losses [N]; with a recording tape also computes the head's gradients.
+// so that [N, V] never exists. Writes losses [N]; with a recording tape also computes the head's gradients. Ranks that
+// share the head's rows have logits of their tokens only; losses and the gradient of x are whole on every rank.
 struct Classifier {
   Param w;        // [Vp, C]
-  int64_t vocab;  // V <= Vp
+  int64_t vocab;  // V <= Vp, of all ranks
   int64_t chunk_rows;
   Tensor loss_scale;  // [1] f32
   float inv_count;    // 1 / targets in the global batch
   float z_loss = 0;   // see CrossEntropy
 };
 void classifier(Net, Var x, const Batch&, const Classifier&, Tensor losses);
-// Logits [n, Vp] of chosen rows of x, f32 or the compute dtype; no gradient.
+// Logits [n, Vp] of chosen rows of x, f32 or the compute dtype; no gradient. The head must be whole on this rank.
 Buffer logits(Net, Var x, Tensor rows, Param w);
 
 }  // namespace athanor

@@ -1,14 +1,17 @@
 // Token and learned position embeddings, and gathering and scattering of rows.
 #pragma once
 #include "ops/op.h"
+#include "ops/vocab_part.h"
 
 namespace athanor {
 
-// y[i] = wte[tokens[i]] (+ wpe[positions[i]])
+// y[i] = wte[tokens[i]] (+ wpe[positions[i]]). With `part`, wte has the rows of these tokens; those of others count as
+// 0.
 struct EmbeddingFwd {
   Tensor y;                  // [N, C]
   Tensor tokens, positions;  // [N] i32; positions with wpe only
   Tensor wte, wpe;           // [V, C], [P, C] optional
+  VocabPart part = {};
   static constexpr const char* kName = "embedding_fwd";
   std::array<Field, 5> fields() {
     return {{{"y", Io::out, &y},
@@ -25,15 +28,18 @@ struct EmbeddingFwd {
         .is("tokens", tokens, DType::i32, {y.rows()})
         .is("wte", wte, y.dtype, {wte.rows(), y.cols()});
     if (wpe) e.is("wpe", wpe, y.dtype, {wpe.rows(), y.cols()}).is("positions", positions, DType::i32, {y.rows()});
+    e.that(part.count <= wte.rows(), "wte", "the rows of the part");
   }
   Cost cost() const { return {double(y.numel()), (wpe ? 3.0 : 2.0) * double(y.bytes())}; }
 };
 
-// dwte[tokens[i]] += dy[i], dwpe[positions[i]] += dy[i]; summed in order of i for any number of threads.
+// dwte[tokens[i]] += dy[i], dwpe[positions[i]] += dy[i]; summed in order of i for any number of threads. With `part`,
+// dwte has the rows of these tokens; those of others are left out.
 struct EmbeddingBwd {
   Tensor dwte, dwpe;         // [V, C], [P, C] f32, accumulate; dwpe optional
   Tensor dy;                 // [N, C]
   Tensor tokens, positions;  // [N] i32
+  VocabPart part = {};
   static constexpr const char* kName = "embedding_bwd";
   std::array<Field, 5> fields() {
     return {{{"dwte", Io::inout, &dwte},
@@ -51,6 +57,7 @@ struct EmbeddingBwd {
         .is("dwte", dwte, DType::f32, {dwte.rows(), dy.cols()});
     if (dwpe)
       e.is("dwpe", dwpe, DType::f32, {dwpe.rows(), dy.cols()}).is("positions", positions, DType::i32, {dy.rows()});
+    e.that(part.count <= dwte.rows(), "dwte", "the rows of the part");
   }
   Cost cost() const { return {double(dy.numel()) * (dwpe ? 2 : 1), (dwpe ? 5.0 : 3.0) * double(dy.bytes())}; }
 };

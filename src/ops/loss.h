@@ -1,6 +1,8 @@
-// Softmax cross-entropy: loss and gradient in one pass over the logits, which become their own gradient.
+// Softmax cross-entropy: loss and gradient in one pass over the logits, which become their own gradient. Where ranks
+// have parts of the vocabulary, RowMax and LogitSums come before it, each followed by a reduction over the ranks.
 #pragma once
 #include "ops/op.h"
+#include "ops/vocab_part.h"
 
 namespace athanor {
 
@@ -8,6 +10,7 @@ namespace athanor {
 // With grad, logits become scale * inv_count * (softmax - onehot); columns >= vocab (padding) and ignored rows become
 // 0. z_loss adds z_loss * logsumexp^2 to what is differentiated, and nothing to the losses [Chowdhery et al. 2022
 // (PaLM), section 5]: softmax becomes (1 + 2 z_loss logsumexp) softmax.
+// With `part`, columns are the tokens of this part; max and sums are those of the whole vocabulary, and the losses too.
 struct CrossEntropy {
   Tensor logits;        // [n, Vp]; inout with grad
   Tensor losses;        // [n] f32
@@ -17,12 +20,16 @@ struct CrossEntropy {
   int64_t vocab = 0;    // columns that exist; the rest is padding
   bool grad = true;
   float z_loss = 0;
+  VocabPart part = {};
+  Tensor max, sums;  // [n], [2, n] f32: of RowMax and LogitSums; with part only
   static constexpr const char* kName = "cross_entropy";
-  std::array<Field, 4> fields() {
+  std::array<Field, 6> fields() {
     return {{{"logits", grad ? Io::inout : Io::in, &logits},
              {"losses", Io::out, &losses},
              {"targets", Io::in, &targets},
-             {"scale", Io::in, &scale}}};
+             {"scale", Io::in, &scale},
+             {"max", Io::in, &max},
+             {"sums", Io::in, &sums}}};
   }
   void check() const {
     Expect e{kName};
@@ -33,8 +40,56 @@ struct CrossEntropy {
     e.is("targets", targets, DType::i32, {logits.rows()})
         .that(vocab > 0 && vocab <= logits.cols(), "0 < vocab <= columns");
     if (grad) e.is("scale", scale, DType::f32, {1});
+    e.that(bool(max) == bool(part) && bool(sums) == bool(part), "max and sums of a part, and of a part alone");
+    if (!part) return;
+    e.is("max", max, DType::f32, {logits.rows()})
+        .is("sums", sums, DType::f32, {2, logits.rows()})
+        .that(vocab == part.count, "the columns of the part");
   }
   Cost cost() const { return {8.0 * double(logits.numel()), traffic(*this)}; }
+};
+
+// max[i] = the largest of x[i, :columns]; -inf if all are. NaN is skipped.
+struct RowMax {
+  Tensor max;           // [n] f32
+  Tensor x;             // [n, C]
+  int64_t columns = 0;  // that exist; the rest is padding
+  static constexpr const char* kName = "row_max";
+  std::array<Field, 2> fields() { return {{{"max", Io::out, &max}, {"x", Io::in, &x}}}; }
+  void check() const {
+    Expect e{kName};
+    e.floating("x", x).matrix("x", x).contiguous("x", x).is("max", max, DType::f32, {x.rows()});
+    e.that(columns > 0 && columns <= x.cols(), "0 < columns <= columns of x");
+  }
+  Cost cost() const { return {double(x.numel()), traffic(*this)}; }
+};
+
+// What a part of the vocabulary adds to a row's sums, relative to the row's largest logit of all parts:
+// sums[0, i] = sum over the part of exp(logits[i, c] - max[i]); sums[1, i] = logits[i, target] - max[i] if the part has
+// the target, else 0. A max of -inf counts as 0.
+struct LogitSums {
+  Tensor sums;     // [2, n] f32
+  Tensor logits;   // [n, Vp]
+  Tensor max;      // [n] f32
+  Tensor targets;  // [n] i32; negative: ignored
+  VocabPart part = {};
+  static constexpr const char* kName = "logit_sums";
+  std::array<Field, 4> fields() {
+    return {
+        {{"sums", Io::out, &sums}, {"logits", Io::in, &logits}, {"max", Io::in, &max}, {"targets", Io::in, &targets}}};
+  }
+  void check() const {
+    Expect e{kName};
+    e.floating("logits", logits)
+        .matrix("logits", logits)
+        .contiguous("logits", logits)
+        .is("sums", sums, DType::f32, {2, logits.rows()})
+        .is("max", max, DType::f32, {logits.rows()})
+        .is("targets", targets, DType::i32, {logits.rows()})
+        .that(part.count > 0 && part.count <= logits.cols() && part.first + part.count <= part.total,
+              "0 < part <= columns");
+  }
+  Cost cost() const { return {4.0 * double(logits.numel()), traffic(*this)}; }
 };
 
 }  // namespace athanor

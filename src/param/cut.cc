@@ -6,6 +6,10 @@ namespace athanor {
 
 std::vector<AxisRange> cut(const ParamSpec& spec, int64_t count, int64_t index) {
   CHECK(0 <= index && index < count, spec.name, ": share ", index, " of ", count);
+  if (spec.cut.padded_to > 0) {
+    const int64_t length = spec.cut.parts.at(0);
+    return {{length * index / count, length * (index + 1) / count}};
+  }
   std::vector<AxisRange> ranges;
   int64_t at = 0;
   for (const int64_t length : spec.cut.parts) {

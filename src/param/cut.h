@@ -13,7 +13,7 @@ struct AxisRange {
 
 // Slice `index` of `count` equal ones: one range per part of spec.cut, in order, all covering the same heads. Without
 // an axis there are no ranges: every rank holds the whole. Throws an Error naming the parameter if a part is not
-// divisible by whole heads.
+// divisible by whole heads. Of a padded cut, slices are equal or differ by one.
 std::vector<AxisRange> cut(const ParamSpec& spec, int64_t count, int64_t index);
 
 }  // namespace athanor

@@ -387,6 +387,16 @@ Tensor ParamStore::view(const Tensor& flat, Param p) const {
   return {flat.at(offsets_[size_t(p.id)]), flat.dtype, placements_[size_t(p.id)].shape};
 }
 
+VocabPart ParamStore::vocab_part(Param p) const {
+  const ParamSpec& spec = specs_[size_t(p.id)];
+  const Placement& placement = placements_[size_t(p.id)];
+  if (!placement.cuts.has(Axis::tp)) return {};
+  CHECK(spec.role == Role::embedding && spec.cut.axis == 0, spec.name, " has no rows of tokens");
+  const Placement::Slice& slice = placement.slices.at(0);
+  const int64_t row = placement.shape[1];
+  return {.first = slice.strips.at(0).at / row, .count = slice.numel / row, .total = spec.slices[0].shape[0]};
+}
+
 Tensor ParamStore::value(Param p) const {
   const ParamSpec& spec = specs_[size_t(p.id)];
   const Unit& unit = *units_[size_t(spec.unit)];

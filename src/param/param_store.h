@@ -142,6 +142,8 @@ class ParamStore {
   bool sharded() const { return sharding_.stage > 0; }
   const TensorRank& tensor() const { return sharding_.tensor; }
   const Placement& placement(Param p) const { return placements_[size_t(p.id)]; }
+  // The tokens whose rows this rank has of an embedding or a head that is cut; else the default.
+  VocabPart vocab_part(Param) const;
   // Elements of a unit within `of` that this rank adds to the squared gradient norm: every gradient counts on one rank.
   std::vector<Range> counted(const ProcessMesh&, const Unit&, Range of) const;
   bool split() const { return units_.front()->is_split(); }

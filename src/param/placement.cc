@@ -1,5 +1,6 @@
 #include "param/placement.h"
 
+#include "base/int.h"
 #include "param/cut.h"
 
 namespace athanor {
@@ -41,7 +42,7 @@ Placement place(const ParamSpec& spec, const TensorRank& tensor, int zero_stage)
   Placement p{
       .shape = spec.shape, .slices = {}, .cuts = {}, .shards = {}, .sums = {Axis::dp_replicate, Axis::dp_shard}};
   if (zero_stage > 0) p.shards = {Axis::dp_shard};
-  if (tensor.ranks == 1 || spec.cut.axis < 0 || spec.role == Role::embedding) {
+  if (tensor.ranks == 1 || spec.cut.axis < 0) {
     for (const HfSlice& slice : spec.slices) p.slices.push_back(whole_slice(slice));
     if (tensor.ranks > 1 && spec.of_every_head) p.sums = p.sums | Axes{Axis::tp};
     return p;
@@ -50,14 +51,17 @@ Placement place(const ParamSpec& spec, const TensorRank& tensor, int zero_stage)
   const std::vector<AxisRange> ranges = cut(spec, tensor.ranks, tensor.rank);
   int64_t& dimension = p.shape.dim[spec.cut.axis];
   const int64_t row = spec.shape.numel() / spec.shape[0];
-  dimension /= tensor.ranks;
+  dimension = spec.cut.padded_to > 0
+                  ? round_up(div_ceil(spec.cut.parts.at(0), int64_t(tensor.ranks)), spec.cut.padded_to)
+                  : dimension / tensor.ranks;
   int64_t offset = 0;
   for (const HfSlice& slice : spec.slices) {
     p.slices.push_back(spec.cut.axis == 0 ? some_rows(slice, ranges, row) : some_columns(slice, ranges, dimension));
     p.slices.back().offset = offset;
     offset += p.slices.back().numel;
   }
-  CHECK(offset == p.shape.numel(), spec.name, ": parts of ", offset, " elements make no ", p.shape);
+  CHECK(spec.cut.padded_to > 0 ? offset <= p.shape.numel() : offset == p.shape.numel(), spec.name, ": parts of ",
+        offset, " elements make no ", p.shape);
   return p;
 }
 

@@ -29,14 +29,14 @@ struct Placement {
     int64_t offset = 0, numel = 0;  // elements, from the start of this rank's part of the parameter
     std::vector<Strips> strips;
   };
-  Shape shape;                // of this rank's part
+  Shape shape;                // of this rank's part, with padding
   std::vector<Slice> slices;  // as ParamSpec::slices
   Axes cuts;                  // along these every rank has another part
   Axes shards;                // these divide the part's flat buffers among them, by the ZeRO stage
   Axes sums;                  // over these the gradient is summed
 };
 
-// Embeddings and the head stay whole on every rank. Throws an Error naming the parameter where it cannot be cut.
+// Throws an Error naming the parameter where it cannot be cut.
 Placement place(const ParamSpec&, const TensorRank&, int zero_stage);
 
 // Calls fn(at, part_at, length) for the runs, or what of them lies in elements [begin, end) of the file's tensor.

@@ -17,11 +17,14 @@ struct HfSlice {
 };
 
 // How a parameter may be sliced for tensor parallelism: along `axis`, within each of its consecutive parts (queries,
-// keys and values; gate and up), so that every rank has a slice of each part. axis -1: not sliced.
+// keys and values; gate and up; the tokens of a vocabulary), so that every rank has a slice of each part. axis -1: not
+// sliced.
 struct Cut {
   int axis = -1;
   std::vector<int64_t> parts = {};  // their lengths along the axis
   int64_t whole = 1;                // elements that stay together: a head
+  // Above 0, of one part: ranks' slices may differ by one, and each is padded with zeros to this multiple.
+  int64_t padded_to = 0;
 };
 
 struct ParamSpec {

@@ -14,6 +14,14 @@ int64_t row_index(const char* what, const Tensor& indices, int64_t i, const Tens
   return row;
 }
 
+// The row of token number i in `table`; -1 if another part of the vocabulary has it.
+int64_t token_row(const char* what, const Tensor& tokens, int64_t i, const VocabPart& part, const Tensor& table) {
+  if (!part) return row_index(what, tokens, i, table);
+  const int32_t token = tokens.as<int32_t>()[i];
+  CHECK(token >= 0 && token < part.total, what, ": entry ", i, " is ", token, " of a vocabulary of ", part.total);
+  return part.row(token);
+}
+
 Values row_of(const Tensor& t, int64_t i) { return load(t.slice(i, i + 1)); }
 
 void add_row(const Tensor& t, int64_t i, const Values& x) {
@@ -32,7 +40,8 @@ void copy_row(const Tensor& to, int64_t to_row, const Tensor& from, int64_t from
 
 void ReferenceOps::run(const EmbeddingFwd& op, void*) {
   for (int64_t i = 0; i < op.y.rows(); ++i) {
-    Values y = row_of(op.wte, row_index("embedding_fwd.tokens", op.tokens, i, op.wte));
+    const int64_t row = token_row("embedding_fwd.tokens", op.tokens, i, op.part, op.wte);
+    Values y = row < 0 ? zeros_like(op.y.slice(i, i + 1)) : row_of(op.wte, row);
     if (op.wpe) {
       const Values at = row_of(op.wpe, row_index("embedding_fwd.positions", op.positions, i, op.wpe));
       for (int64_t c = 0; c < y.cols; ++c) y[c] += at[c];
@@ -45,7 +54,8 @@ void ReferenceOps::run(const EmbeddingFwd& op, void*) {
 void ReferenceOps::run(const EmbeddingBwd& op, void*) {
   for (int64_t i = 0; i < op.dy.rows(); ++i) {
     const Values dy = row_of(op.dy, i);
-    add_row(op.dwte, row_index("embedding_bwd.tokens", op.tokens, i, op.dwte), dy);
+    const int64_t row = token_row("embedding_bwd.tokens", op.tokens, i, op.part, op.dwte);
+    if (row >= 0) add_row(op.dwte, row, dy);
     if (op.dwpe) add_row(op.dwpe, row_index("embedding_bwd.positions", op.positions, i, op.dwpe), dy);
   }
 }

@@ -28,6 +28,8 @@ class ReferenceOps final : public Ops {
   void run(const GatherRows&, void*) override;
   void run(const ScatterRows&, void*) override;
   void run(const CrossEntropy&, void*) override;
+  void run(const RowMax&, void*) override;
+  void run(const LogitSums&, void*) override;
   void run(const Fill&, void*) override;
   void run(const Cast&, void*) override;
   void run(const Add&, void*) override;

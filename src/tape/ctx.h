@@ -106,12 +106,12 @@ struct Ctx {
     if (!arena.recording()) group.exchange(out, in, peer, Lane::compute);
   }
 
-  // Adds up what each rank that shares a layer's products has of x.
-  void tensor_sum(Tensor x) {
+  // Adds up what each rank that shares a layer's products has of x, or takes the largest.
+  void tensor_sum(Tensor x, Reduce how = Reduce::sum) {
     Communicator& group = mesh[Axis::tp];
     if (group.size() == 1) return;
     if (tensor_sums) ++tensor_sums->calls, tensor_sums->bytes += int64_t(x.bytes());
-    all_reduce(group, x);
+    all_reduce(group, x, how);
   }
 
   // Runs call(Lane::comm) concurrently with the compute lane, after the work submitted so far. Use its result, or free

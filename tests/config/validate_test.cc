@@ -65,6 +65,9 @@ TEST(Validate, TensorParallelism) {
       "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64, "max_position_embeddings": 32})";
   expect_parts(error_in(small_config("", grouped), {"tensor_parallel_size=4"}),
                {"tensor_parallel_size", "num_key_value_heads 2", "1, 2"});
+  EXPECT_EQ(with({"tensor_parallel_size=2", "model.vocab_size=131"}), "");
+  expect_parts(with({"tensor_parallel_size=2", "model.vocab_size=1"}),
+               {"tensor_parallel_size", "vocab_size 1", "2 ranks", "at most 1"});
   for (const char* optimizer : {"muon", "normuon", "adamw_8bit"})
     expect_parts(with({"tensor_parallel_size=2", cat("optimizer=", optimizer)}),
                  {"tensor_parallel_size: 2", cat("optimizer ", optimizer), "needs all of it", "adamw"});

@@ -128,6 +128,69 @@ TEST(CrossEntropy, NanAndInfinityAreNotHidden) {
     }
 }
 
+// What RowMax, LogitSums and CrossEntropy make of parts of the columns, with the reductions of ranks in between, is
+// what CrossEntropy makes of all columns.
+TEST(CrossEntropy, PartsOfTheVocabularyAreTheWhole) {
+  for (const DType type : kFloats)
+    for (const int64_t parts : {1, 2, 3}) {
+      Xent whole(type, 9, 4301, 4301);
+      for (int64_t c = 0; c < 2100; ++c)
+        whole.logits.set(5 * 4301 + c, -kInf);  // all that the first of three parts has
+      whole.targets.set(2, -1), whole.targets.set(5, 4000);
+      const Xent before = whole;
+      CrossEntropy op = whole.op();
+      op.z_loss = 0.125f;
+      run_op(op);
+      struct Part {
+        VocabPart tokens;
+        Xent x;
+        HostTensor max, sums;
+      };
+      std::vector<Part> all;
+      for (int64_t p = 0; p < parts; ++p) {
+        const int64_t first = 4301 * p / parts, count = 4301 * (p + 1) / parts - first;
+        Part& part = all.emplace_back(Part{{first, count, 4301},
+                                           Xent(type, 9, count, count + 7),
+                                           HostTensor(DType::f32, {9}),
+                                           HostTensor(DType::f32, {2, 9})});
+        for (int64_t i = 0; i < 9; ++i) {
+          part.x.targets.set(i, before.targets[i]);
+          for (int64_t c = 0; c < count; ++c)
+            part.x.logits.set(i * (count + 7) + c, before.logits[i * 4301 + first + c]);
+        }
+        run_op(RowMax{.max = part.max.t, .x = part.x.logits.t, .columns = count});
+      }
+      const auto reduce = [&](HostTensor Part::*t, auto&& join) {
+        for (int64_t i = 0; i < (all[0].*t).t.numel(); ++i) {
+          double sum = (all[0].*t)[i];
+          for (size_t p = 1; p < all.size(); ++p) sum = join(sum, (all[p].*t)[i]);
+          for (Part& part : all) (part.*t).set(i, sum);
+        }
+      };
+      reduce(&Part::max, [](double a, double b) { return std::max(a, b); });
+      for (Part& part : all)
+        run_op(LogitSums{.sums = part.sums.t,
+                         .logits = part.x.logits.t,
+                         .max = part.max.t,
+                         .targets = part.x.targets.t,
+                         .part = part.tokens});
+      reduce(&Part::sums, std::plus());
+      for (Part& part : all) {
+        CrossEntropy mine = part.x.op();
+        mine.z_loss = 0.125f, mine.part = part.tokens, mine.max = part.max.t, mine.sums = part.sums.t;
+        run_op(mine);
+        for (int64_t i = 0; i < 9; ++i) {
+          expect_near(part.x.losses[i], whole.losses[i], 1e-6, "loss", i);
+          for (int64_t c = 0; c < part.tokens.count + 7; ++c) {
+            const double want = c < part.tokens.count ? whole.logits[i * 4301 + part.tokens.first + c] : 0;
+            ASSERT_NEAR(part.x.logits[i * (part.tokens.count + 7) + c], want, tolerance(type) * std::abs(want) + 1e-6)
+                << parts << " parts, row " << i << " column " << c;
+          }
+        }
+      }
+    }
+}
+
 TEST(CrossEntropy, TargetsOutsideTheVocabularyAreNamed) {
   Xent x(DType::f32, 3, 10, 16);
   x.targets.set(2, 10);

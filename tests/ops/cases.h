@@ -13,6 +13,7 @@ void rope_cases(Examiner&);
 void mlp_cases(Examiner&);
 void embedding_cases(Examiner&);
 void loss_cases(Examiner&);
+void vocab_part_cases(Examiner&);
 void basic_cases(Examiner&);
 void quantize_cases(Examiner&);
 void optimizer_cases(Examiner&);
@@ -21,9 +22,16 @@ struct Family {
   const char* name;
   void (*run)(Examiner&);
 };
-constexpr Family kFamilies[] = {{"gemm", gemm_cases},        {"norm", norm_cases},   {"attention", attention_cases},
-                                {"rope", rope_cases},        {"mlp", mlp_cases},     {"embedding", embedding_cases},
-                                {"loss", loss_cases},        {"basic", basic_cases}, {"optimizer", optimizer_cases},
-                                {"quantize", quantize_cases}};
+constexpr Family kFamilies[] = {{"gemm", gemm_cases},
+                                {"norm", norm_cases},
+                                {"attention", attention_cases},
+                                {"rope", rope_cases},
+                                {"mlp", mlp_cases},
+                                {"embedding", embedding_cases},
+                                {"loss", loss_cases},
+                                {"basic", basic_cases},
+                                {"optimizer", optimizer_cases},
+                                {"quantize", quantize_cases},
+                                {"vocab_part", vocab_part_cases}};
 
 }  // namespace athanor

@@ -48,18 +48,22 @@ struct Setting {
   double ema = 0;                       // decay of the average of the weights, which is then what is evaluated
   int tensor = 1;
   int64_t kv_heads = 0;  // 0: the family's
+  int64_t vocab = kVocab;
+  double z_loss = 0;
   int ranks() const { return replicas * shards * tensor; }
   std::array<int, kAxes> mesh() const { return {1, replicas, shards, 1, tensor, 1}; }
 
   std::string name() const {
     return cat(name_of(type), tied ? " tied " : " ", precision, " stage ", stage, " ranks ", replicas, "x", shards,
-               " accumulation ", accumulation, " recompute ", int(recompute), " leaves ", leaves, " tensor ", tensor);
+               " accumulation ", accumulation, " recompute ", int(recompute), " leaves ", leaves, " tensor ", tensor,
+               " vocabulary ", vocab);
   }
 };
 
 inline ModelConfig tiny(const Setting& s) {
   ModelConfig m = tiny(s.type, s.tied);
   if (s.kv_heads > 0) m.num_key_value_heads = s.kv_heads;
+  m.vocab_size = s.vocab;
   return m;
 }
 
@@ -82,6 +86,7 @@ inline EngineOptions options(const Setting& s) {
   std::ranges::copy(default_groups(s.rule), std::back_inserter(o.optimizer.groups));
   o.schedule = {.style = DecayStyle::constant, .lr = 3e-3, .min_lr = 3e-3};
   o.clip_grad = s.clip;
+  o.z_loss = s.z_loss;
   o.frozen = s.frozen;
   if (o.recipe.loss_scaling) {
     o.scaling = {.dynamic = true, .window = 2, .hysteresis = 1, .min_scale = 1};
@@ -93,12 +98,12 @@ inline EngineOptions options(const Setting& s) {
 // Sequence number `sample` of the data: a rank that is given other samples cannot get the right loss.
 // Masked, it has fewer targets the later it comes in the batch.
 inline void append_sample(int64_t sample, std::vector<int32_t>& tokens, std::vector<int32_t>& targets,
-                          bool masked = false) {
+                          bool masked = false, int64_t vocab = kVocab) {
   const int64_t ignored = masked ? sample % kSequences * kLength / kSequences : 0;
   for (int64_t t = 0; t < kLength; ++t) {
     const auto at = uint64_t(sample * kLength + t);
-    tokens.push_back(int32_t(random_bits(1, stream_of("tokens"), at) % kVocab));
-    targets.push_back(t < ignored ? -1 : int32_t(random_bits(1, stream_of("targets"), at) % kVocab));
+    tokens.push_back(int32_t(random_bits(1, stream_of("tokens"), at) % uint64_t(vocab)));
+    targets.push_back(t < ignored ? -1 : int32_t(random_bits(1, stream_of("targets"), at) % uint64_t(vocab)));
   }
 }
 
@@ -106,11 +111,12 @@ inline void append_sample(int64_t sample, std::vector<int32_t>& tokens, std::vec
 inline void accumulate(Engine& engine, int64_t step, bool masked = false) {
   PhaseClock clock;
   const int64_t rows = engine.options().micro_batch_size, micros = engine.step_micro_batches();
+  const int64_t vocab = engine.model().config().vocab_size;
   for (int64_t m = 0; m < micros; ++m) {
     std::vector<int32_t> tokens, targets;
     const int64_t turn = engine.turn(), before = (m / turn * engine.ranks() + engine.rank()) * turn + m % turn;
     for (int64_t row = 0; row < rows; ++row)
-      append_sample((step * micros * engine.ranks() + before) * rows + row, tokens, targets, masked);
+      append_sample((step * micros * engine.ranks() + before) * rows + row, tokens, targets, masked, vocab);
     engine.micro_batch(tokens, targets, clock);
   }
 }
@@ -158,7 +164,8 @@ inline Curve train(const Setting& s, int64_t steps = 3) {
       losses.push_back(state.loss / state.loss_targets), norms.push_back(state.grad_norm);
     }
     std::vector<int32_t> tokens, targets;
-    for (int64_t row = 0; row < engine.options().micro_batch_size; ++row) append_sample(row, tokens, targets);
+    for (int64_t row = 0; row < engine.options().micro_batch_size; ++row)
+      append_sample(row, tokens, targets, false, s.vocab);
     if (s.ema > 0) engine.use_averages();
     const double evaluation = engine.evaluate(tokens, targets);
     if (s.ema > 0) engine.use_weights();

@@ -1,6 +1,7 @@
-// Tensor parallelism: ranks that share the heads and the inner columns of every block are the run of one rank. Initial
-// weights to the bit, losses and gradient norms within rounding, checkpoints for any other ranks; the sums between them
-// are those that the plan counts, and a sum that is missing, made twice, or has a bias of every rank is noticed.
+// Tensor parallelism: ranks that share the heads and the inner columns of every block, and the rows of embedding and
+// head, are the run of one rank. Initial weights to the bit, losses and gradient norms within rounding, checkpoints for
+// any other ranks; the sums between them are those that the plan counts, and a sum that is missing, made twice, or has
+// a bias of every rank is noticed, as is what a rank does with tokens of another.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -21,7 +22,14 @@ constexpr int64_t kLayers = 2, kHidden = 16;  // of tiny()
 
 // The same run on one rank. Groups of four need four key heads.
 Setting alone(const Setting& s) {
-  return {.type = s.type, .tied = s.tied, .precision = s.precision, .master = s.master, .kv_heads = s.kv_heads};
+  return {.type = s.type,
+          .tied = s.tied,
+          .precision = s.precision,
+          .master = s.master,
+          .masked = s.masked,
+          .kv_heads = s.kv_heads,
+          .vocab = s.vocab,
+          .z_loss = s.z_loss};
 }
 
 std::vector<Setting> all_groups() {
@@ -69,6 +77,57 @@ TEST(TensorParallel, EveryFamily) {
     for (const int stage : {0, 1, 3}) {
       const Setting s{.type = type, .shards = stage > 0 ? 2 : 1, .stage = stage, .tensor = 2};
       expect_same_curve(train(alone(s), 10), train(s, 10), 1e-5, s.name());
+    }
+}
+
+// Vocabularies that do not divide, targets that are ignored, the z-loss, logits in one chunk and in several.
+TEST(TensorParallel, SharedVocabulary) {
+  for (const ModelType type : {ModelType::llama, ModelType::gpt2})
+    for (const bool tied : {false, true}) {
+      Setting s{.type = type, .tied = tied, .masked = true, .kv_heads = 4, .vocab = 131, .z_loss = 0.1};
+      const Curve want = train(s, 5);
+      for (const int tensor : {2, 4}) {
+        s.tensor = tensor;
+        expect_same_curve(want, train(s, 5), 1e-5, s.name());
+      }
+    }
+}
+
+// The same sums give all ranks the same losses, each the token's loss on one rank.
+TEST(TensorParallel, LossesOfTokensAreThoseOfOneRank) {
+  for (const char* precision : {"fp32", "bf16"})
+    for (const bool tied : {false, true}) {
+      std::vector<float> want;
+      double want_sum = 0;
+      for (const int tensor : {1, 2, 4})
+        for (const int64_t chunk : {0, 100}) {
+          const Setting s{
+              .type = ModelType::gpt2, .tied = tied, .precision = precision, .tensor = tensor, .vocab = 131};
+          std::mutex mutex;
+          std::vector<std::vector<float>> of_ranks;
+          double sum = 0;
+          run_ranks(tensor, [&](std::unique_ptr<Communicator> world) {
+            const CpuBackend cpu = make_cpu({.threads = 1});
+            ProcessMesh mesh(std::move(world), s.mesh());
+            EngineOptions o = options(s);
+            o.loss_chunk_rows = chunk;
+            Engine engine(tiny(s), o, {*cpu.device, *cpu.ops, mesh});
+            engine.commit();
+            engine.init_weights();
+            std::vector<int32_t> tokens, targets;
+            for (int64_t row = 0; row < kSequences; ++row) append_sample(row, tokens, targets, true, s.vocab);
+            const double found = engine.evaluate(tokens, targets);
+            const std::lock_guard lock(mutex);
+            sum = found;
+            of_ranks.push_back(engine.losses());
+          });
+          if (want.empty()) want = of_ranks[0], want_sum = sum;
+          const double tolerance = precision == std::string("fp32") ? 2e-6 : 1e-2;
+          EXPECT_NEAR(sum, want_sum, tolerance * want_sum) << s.name() << " chunk " << chunk;
+          for (const auto& losses : of_ranks) EXPECT_EQ(losses, of_ranks[0]) << s.name();
+          for (size_t i = 0; i < want.size(); ++i)
+            ASSERT_NEAR(of_ranks[0][i], want[i], tolerance * 5) << s.name() << " chunk " << chunk << " token " << i;
+        }
     }
 }
 
@@ -143,9 +202,31 @@ TEST(TensorParallel, WholeWeightsStayEqual) {
         found[piece.slice->name].emplace_back(bytes, bytes + part.bytes());
       }
     });
-    EXPECT_GT(found.size(), size_t(2 * kLayers)) << "norms, embedding and head";
+    EXPECT_GT(found.size(), size_t(2 * kLayers)) << "norms and positions";
     for (const auto& [name, copies] : found) EXPECT_EQ(copies.at(0), copies.at(1)) << name;
   }
+}
+
+// Logits, in one chunk, and the rows of embedding and head.
+TEST(TensorParallel, LogitsAndTablesAreShared) {
+  constexpr int64_t kVocabulary = 1024;
+  const auto bytes = [](int tensor, MemoryKind kind) {
+    const Setting s{.type = ModelType::gpt2, .tensor = tensor, .vocab = kVocabulary};
+    size_t found = 0;
+    std::mutex mutex;
+    run_ranks(tensor, [&](std::unique_ptr<Communicator> world) {
+      const CpuBackend cpu = make_cpu({.threads = 1});
+      ProcessMesh mesh(std::move(world), s.mesh());
+      Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
+      const std::lock_guard lock(mutex);
+      found = engine.memory().total(kind);
+    });
+    return int64_t(found);
+  };
+  const int64_t rows = kSequences * kLength;
+  EXPECT_LT(bytes(4, MemoryKind::activations),
+            bytes(1, MemoryKind::activations) - rows * kVocabulary * 4 / 2);  // a quarter of f32 logits, and less else
+  EXPECT_LT(bytes(4, MemoryKind::gradients), bytes(1, MemoryKind::gradients) - 2 * kVocabulary * kHidden * 4 / 2);
 }
 
 TEST(TensorParallel, EveryRankPlansLess) {
@@ -170,7 +251,12 @@ TEST(TensorParallel, CheckpointsKnowNothingOfGroups) {
     for (const auto& [precision, master, moments] :
          {std::tuple{"fp32", DType::f32, DType::f32}, {"bf16", DType::i16, DType::bf16}}) {
       const std::string p = cat(name_of(type), precision);
-      const Setting one{.type = type, .precision = precision, .master = master, .moments = moments};
+      const Setting one{.type = type,
+                        .tied = type == ModelType::gpt2,
+                        .precision = precision,
+                        .master = master,
+                        .moments = moments,
+                        .vocab = 131};
       Setting two = one;
       two.tensor = 2;
       run_part(one, "", 0, 0, cat(dir.path(), "/", p, "start1"));
@@ -226,7 +312,7 @@ class Watched final : public Communicator {
  public:
   Watched(std::unique_ptr<Communicator> inner, Watch& watch, int splits)
       : inner_(std::move(inner)), watch_(watch), splits_(splits) {}
-  // Who thinks that it is the first adds the biases.
+  // Who thinks that it is the first adds biases and positions.
   int rank() const override {
     const bool lies = watch_.training && watch_.fault == Watch::Fault::bias_of_every_rank && is_group();
     return lies ? 0 : inner_->rank();
@@ -295,7 +381,9 @@ WatchedCurve train_watched(const Setting& s, const Watch& fault, int64_t steps) 
 }
 
 // One sum for attention and one for the MLP in each direction; blocks that are computed again sum their outputs again.
-TEST(TensorParallel, SumsTwicePerBlockAndDirection) {
+// One of the embeddings, one of the gradient of the head's input; the largest logits, and the sums of exponentials
+// together with the targets' logits: 4 T and 8 T bytes in one chunk.
+TEST(TensorParallel, SendsWhatTheTableSays) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2})
     for (const int tensor : {2, 4})
       for (const char* precision : {"fp32", "bf16"})
@@ -303,33 +391,101 @@ TEST(TensorParallel, SumsTwicePerBlockAndDirection) {
           const Setting s{
               .type = type, .precision = precision, .recompute = recompute, .tensor = tensor, .kv_heads = 4};
           const WatchedCurve curve = train_watched(s, {}, 1);
-          const int64_t calls = kLayers * (recompute == G::full ? 6 : 4);
+          const int64_t activations = kLayers * (recompute == G::full ? 6 : 4) + 2;
           const int64_t rows = kSequences * kLength, size = s.precision == std::string("fp32") ? 4 : 2;
-          EXPECT_EQ(curve.sent.calls, calls) << s.name();
-          EXPECT_EQ(curve.sent.bytes, calls * rows * kHidden * size) << s.name();
+          EXPECT_EQ(curve.sent.calls, activations + 2) << s.name();
+          EXPECT_EQ(curve.sent.bytes, activations * rows * kHidden * size + 3 * rows * 4) << s.name();
           EXPECT_EQ(curve.planned.calls, curve.sent.calls) << s.name();
           EXPECT_EQ(curve.planned.bytes, curve.sent.bytes) << s.name();
           EXPECT_DOUBLE_EQ(curve.traffic, 2.0 * (tensor - 1) / tensor * double(curve.sent.bytes)) << s.name();
         }
 }
 
+// Ops that do with tokens of other ranks what a careless implementation does.
+enum class Mistake : uint8_t { none, target_on_every_rank, row_of_another, gradient_twice };
+
+class Careless final : public Decorated<Careless> {
+ public:
+  Careless(Ops& inner, Mistake mistake) : inner_(inner), mistake_(mistake) {}
+  const Ops& inner() const { return inner_; }
+  template <class Op>
+  void on(const Op& op, void* scratch) {
+    inner_.run(op, scratch);
+    if constexpr (std::is_same_v<Op, LogitSums>) {
+      if (mistake_ == Mistake::target_on_every_rank) add_first_column(op);
+    } else if constexpr (std::is_same_v<Op, EmbeddingFwd>) {
+      if (mistake_ == Mistake::row_of_another) add_first_row(op);
+    } else if constexpr (std::is_same_v<Op, EmbeddingBwd>) {
+      if (mistake_ == Mistake::gradient_twice) inner_.run(Add{.y = op.dwte, .a = op.dwte, .b = op.dwte}, nullptr);
+    }
+  }
+
+ private:
+  static void add_first_column(const LogitSums& op) {
+    const int64_t n = op.logits.rows();
+    for (int64_t i = 0; i < n; ++i)
+      if (op.part.row(op.targets.as<int32_t>()[i]) < 0)
+        op.sums.as<float>()[n + i] += op.logits.slice(i, i + 1).as<float>()[0] - op.max.as<float>()[i];
+  }
+  static void add_first_row(const EmbeddingFwd& op) {
+    for (int64_t i = 0; i < op.y.rows(); ++i)
+      for (int64_t c = 0; op.part.row(op.tokens.as<int32_t>()[i]) < 0 && c < op.y.cols(); ++c)
+        op.y.slice(i, i + 1).as<float>()[c] += op.wte.as<float>()[c];
+  }
+  Ops& inner_;
+  Mistake mistake_;
+};
+
+// Whether a run differs from that of one rank in more than rounding.
+bool differs(const Curve& want, const std::vector<double>& losses, const std::vector<double>& norms) {
+  const auto near = [](double a, double b) { return std::abs(a / b - 1) < 1e-4; };  // not so of NaN
+  for (size_t i = 0; i < want.losses.size(); ++i)
+    if (!near(losses[i], want.losses[i]) || !near(norms[i], want.norms[i])) return true;
+  return false;
+}
+
 TEST(TensorParallel, MistakesAreNoticed) {
   const Setting s{.type = ModelType::gpt2, .tensor = 2};
   const Curve want = train(alone(s));
-  const auto differs = [&](const Watch& fault) {
+  const auto noticed = [&](const Watch& fault) {
     const WatchedCurve got = train_watched(s, fault, 3);
-    double most = 0;
-    for (size_t i = 0; i < want.losses.size(); ++i) {
-      most = std::max(most, std::abs(got.losses[i] / want.losses[i] - 1));
-      most = std::max(most, std::abs(got.norms[i] / want.norms[i] - 1));
-    }
-    return most > 1e-4 || std::isnan(most);
+    return differs(want, got.losses, got.norms);
   };
-  EXPECT_FALSE(differs({}));
-  for (int64_t at = 0; at < 4 * kLayers; ++at)  // forward of all blocks, then their input gradients
-    for (const auto fault : {Watch::Fault::missing, Watch::Fault::twice})
-      EXPECT_TRUE(differs({.fault = fault, .at = at})) << "sum " << at << " fault " << int(fault);
-  EXPECT_TRUE(differs({.fault = Watch::Fault::bias_of_every_rank}));
+  EXPECT_FALSE(noticed({}));
+  // The embedding, forward of all blocks, the largest logits, their sums, the gradient of the head's input, those of
+  // all blocks' inputs.
+  const int64_t largest = 1 + 2 * kLayers;
+  for (int64_t at = 0; at < 4 * kLayers + 4; ++at)
+    for (const auto fault : {Watch::Fault::missing, Watch::Fault::twice}) {
+      if (at == largest && fault == Watch::Fault::twice) continue;  // the largest of equal numbers
+      EXPECT_TRUE(noticed({.fault = fault, .at = at})) << "sum " << at << " fault " << int(fault);
+    }
+  EXPECT_TRUE(noticed({.fault = Watch::Fault::bias_of_every_rank}));
+}
+
+TEST(TensorParallel, TokensOfOtherRanksCountThere) {
+  const Setting s{.type = ModelType::llama, .tied = true, .tensor = 2};
+  const Curve want = train(alone(s));
+  for (const Mistake mistake :
+       {Mistake::none, Mistake::target_on_every_rank, Mistake::row_of_another, Mistake::gradient_twice}) {
+    std::vector<double> losses, norms;
+    run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
+      const CpuBackend cpu = make_cpu({.threads = 1});
+      Careless ops(*cpu.ops, mistake);
+      ProcessMesh mesh(std::move(world), s.mesh());
+      Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
+      engine.commit();
+      engine.init_weights();
+      engine.set_ops(ops);
+      for (int64_t step = 0; step < 3; ++step) {
+        accumulate(engine, step);
+        const StepState state = engine.finish_step();
+        if (mesh.world().rank() > 0) continue;
+        losses.push_back(state.loss / state.loss_targets), norms.push_back(state.grad_norm);
+      }
+    });
+    EXPECT_EQ(differs(want, losses, norms), mistake != Mistake::none) << int(mistake);
+  }
 }
 
 // A rank without data spoils the step of all, though the others of its group have the same samples.

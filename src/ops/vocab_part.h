@@ -1,0 +1,18 @@
+// The rows of an embedding or a head that a rank of a tensor-parallel group has.
+#pragma once
+#include <cstdint>
+
+namespace athanor {
+
+// Tokens [first, first + count) of a vocabulary of `total`. total 0: all of them, on this rank.
+struct VocabPart {
+  int64_t first = 0, count = 0, total = 0;
+  explicit operator bool() const { return total > 0; }
+  // Of a token below total: its row here, or -1 if another rank has it.
+  int32_t row(int32_t token) const {
+    if (total == 0) return token;
+    return token >= first && token < first + count ? int32_t(token - first) : -1;
+  }
+};
+
+}  // namespace athanor

@@ -1,0 +1,108 @@
+// Cases of ops on a part of the vocabulary, which the CPU backend and the reference have: tokens and targets of this
+// part, of others, ignored ones, padding, and parts at both ends.
+#include "tests/ops/cases.h"
+
+namespace athanor {
+namespace {
+
+constexpr double kMax = 11;  // above every logit of the cases
+
+struct Size {
+  int64_t n;
+  VocabPart part;
+  int64_t padded;
+};
+constexpr Size kSizes[] = {{3, {0, 17, 30}, 17}, {130, {20, 33, 53}, 40}, {5, {700, 5000, 9000}, 5056}};
+
+std::string name_of(const Size& s, DType dt) {
+  return cat(s.n, "x", s.part.count, "/", s.padded, " from ", s.part.first, " of ", s.part.total, " ", dt);
+}
+
+// Steps that all types hold exactly, whatever the tensor, so that sums can name a target's logit.
+double logit(const Size& s, int64_t row, int64_t column) {
+  return double(random_bits(kCaseSeed, 1, uint64_t(row * s.padded + column)) % 128) / 8 - 8;
+}
+
+Init logits(const Size& s) {  // padding columns hold what would win every softmax
+  return
+      [s](uint64_t, int64_t i) { return i % s.padded < s.part.count ? logit(s, i / s.padded, i % s.padded) : 1000.0; };
+}
+
+int32_t target(const Size& s, int64_t row) {
+  return row % 5 == 2 ? int32_t(-1 - row) : int32_t(random_bits(kCaseSeed, 2, uint64_t(row)) % uint64_t(s.part.total));
+}
+
+Init targets(const Size& s) {
+  return [s](uint64_t, int64_t i) { return double(target(s, i)); };
+}
+
+// As after the reductions over the ranks.
+Init sums(const Size& s) {
+  return [s](uint64_t stream, int64_t i) {
+    if (i < s.n) return uniform(0.05, 2)(stream, i);
+    const int32_t row = target(s, i - s.n) < 0 ? -1 : s.part.row(target(s, i - s.n));
+    return row < 0 ? uniform(-12, -4)(stream, i) : logit(s, i - s.n, row) - kMax;
+  };
+}
+
+void losses(Examiner& examine, const Size& s, DType dt) {
+  const Tensor z = tensor(dt, {s.n, s.padded}), rows = tensor(DType::f32, {s.n}), two = tensor(DType::f32, {2, s.n});
+  const Tensor index = tensor(DType::i32, {s.n});
+  examine(OpCase<RowMax>{name_of(s, dt), {.max = rows, .x = z, .columns = s.part.count}, {{"x", logits(s)}}, true});
+  examine(OpCase<LogitSums>{name_of(s, dt),
+                            {.sums = two, .logits = z, .max = rows, .targets = index, .part = s.part},
+                            {{"logits", logits(s)}, {"max", constant(kMax)}, {"targets", targets(s)}}});
+  for (const bool grad : {false, true})
+    for (const float z_loss : {0.0f, 0.25f}) {
+      if (!grad && z_loss > 0) continue;
+      OpCase<CrossEntropy> c{cat(name_of(s, dt), grad ? " grad" : "", " z loss ", z_loss),
+                             {.logits = z,
+                              .losses = rows,
+                              .targets = index,
+                              .inv_count = 1.0f / float(s.n + 3),
+                              .vocab = s.part.count,
+                              .grad = grad,
+                              .z_loss = z_loss,
+                              .part = s.part,
+                              .max = rows,
+                              .sums = two}};
+      if (grad) c.op.scale = tensor(DType::f32, {1});
+      c.values = {{"logits", logits(s)}, {"max", constant(kMax)}, {"targets", targets(s)}, {"scale", constant(8)}};
+      c.values["sums"] = sums(s);
+      examine(c);
+    }
+}
+
+void embedding(Examiner& examine, const Size& s, DType dt, bool positions) {
+  constexpr int64_t kContext = 11, kColumns = 41;
+  const std::string name = cat(name_of(s, dt), positions ? " wpe" : "");
+  const Tensor index = tensor(DType::i32, {s.n}), rows = tensor(dt, {s.n, kColumns});
+  OpCase<EmbeddingFwd> fwd{name, {.y = rows, .tokens = index, .wte = tensor(dt, {s.padded, kColumns}), .part = s.part}};
+  OpCase<EmbeddingBwd> bwd{
+      name, {.dwte = tensor(DType::f32, {s.padded, kColumns}), .dy = rows, .tokens = index, .part = s.part}};
+  fwd.values = bwd.values = {{"tokens", below(s.part.total)}, {"positions", below(kContext)}};
+  fwd.exact = true;  // one addition, one rounding
+  if (positions) {
+    fwd.op.wpe = tensor(dt, {kContext, kColumns});
+    bwd.op.dwpe = tensor(DType::f32, {kContext, kColumns});
+    fwd.op.positions = bwd.op.positions = index;
+  }
+  examine(fwd);
+  examine(bwd);
+  if (dt != DType::f32 || s.n != 3) return;
+  Examiner::Pairs gradients{{"wte", "dwte"}};
+  if (positions) gradients.push_back({"wpe", "dwpe"});
+  examine.gradient(fwd, bwd, {{"y", "dy"}}, gradients);
+}
+
+}  // namespace
+
+void vocab_part_cases(Examiner& examine) {
+  for (DType dt : kFloats)
+    for (const Size& s : kSizes) {
+      losses(examine, s, dt);
+      for (const bool positions : {false, true}) embedding(examine, s, dt, positions);
+    }
+}
+
+}  // namespace athanor
