@@ -45,6 +45,7 @@ void add_range_test(Cli&);
 void add_report(Cli&);
 void add_scaling(Cli&);
 void add_sweep(Cli&);
+void add_twin(Cli&);
 
 // Whether the words of a command line, the program's name first, are understood, without running them; nothing: they
 // are. Otherwise it has been said what is wrong, or the help they ask for, and this is the exit code.

@@ -462,6 +462,9 @@ Fields report_group() {
       option("log_noise_scale", &Config::log_noise_scale, free,
              "log the gradient noise scale, the batch size in tokens above which larger batches save few steps; it "
              "compares the gradient of a step with that of its first micro-batch, so a step needs two on every rank"),
+      number("log_quantization_interval", &Config::log_quantization_interval, at_least(0), free, "steps",
+             "8 bits: steps between records in metrics.jsonl of what each linear layer lost by rounding to codes: "
+             "values that saturate or underflow, the largest; changes no bit of the run; 0 = never"),
       option("tensorboard", &Config::tensorboard, free, "write TensorBoard event files to the run folder"),
       option("log_jsonl", &Config::log_jsonl, free, "write metrics.jsonl, one record a step, to the run folder"),
       choice<&Config::progress>("progress", free, "progress line; auto = on a terminal"),

@@ -172,6 +172,7 @@ void validate_precision(const Config& c) {
   only_with_eight_bits(c.fp8_min_size == 0, "fp8_min_size");
   only_with_eight_bits(c.num_layers_at_start_in_bf16 == 0, "num_layers_at_start_in_bf16");
   only_with_eight_bits(c.num_layers_at_end_in_bf16 == 0, "num_layers_at_end_in_bf16");
+  only_with_eight_bits(c.log_quantization_interval == 0, "log_quantization_interval");
 }
 
 void validate_memory(const Config& c) {

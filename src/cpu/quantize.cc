@@ -1,6 +1,7 @@
 // Codes of 8 bits, and products of them: the codes times their scales as f32, then the product of that. No processor
 // that this runs on multiplies such codes itself.
 #include <algorithm>
+#include <mutex>
 
 #include "cpu/chunks.h"
 #include "cpu/cpu_ops.h"
@@ -71,6 +72,23 @@ ATHANOR_CLONES void decode_row(float* x, const Code* codes, const Scale* scales,
   }
 }
 
+template <class T, class Code, class Scale>
+QuantizeStatistics measure_row(const T* x, const Code* codes, const Scale* scales, int64_t cols, int64_t width) {
+  QuantizeStatistics found;
+  uint32_t most = 0;
+  for (int64_t c = 0; c < cols; ++c) {
+    const uint32_t m = magnitude(x[c]);
+    most = std::max(most, m);
+    const double scale = double(to_float(scales[c / width]));
+    if (m == 0 || std::isnan(scale)) continue;
+    found.values += 1;
+    found.saturated += double(std::bit_cast<float>(m)) > scale * double(Code::kSaturates);
+    found.underflowed += to_float(codes[c]) == 0;
+  }
+  found.largest = double(std::bit_cast<float>(most));
+  return found;
+}
+
 // One Quantize. Rows are worked on in bands: of the blocks' height, or of kBandRows where a block has all rows.
 struct Quantizer {
   Quantizer(const Quantize& quantize, void* scratch)
@@ -111,6 +129,24 @@ struct Quantizer {
     by_code(op.codes.dtype, [&]<class Code>() {
       for (int64_t r = band * height; r < end_of(band); ++r)
         encode_row(op.codes.as<Code>() + r * cols, op.x.as<T>() + r * cols, factors, cols, width);
+    });
+  }
+
+  // Counts are whole numbers: exact in any order.
+  template <class T>
+  void measure(ThreadPool& pool) const {
+    std::mutex mutex;
+    by_code(op.codes.dtype, [&]<class Code>() {
+      by_scale(op.scales.dtype, [&]<class Scale>() {
+        pool.parallel_ranges(rows, row_grain(cols), [&](int64_t begin, int64_t end) {
+          QuantizeStatistics found;
+          for (int64_t r = begin; r < end; ++r)
+            found.add(measure_row(op.x.as<T>() + r * cols, op.codes.as<Code>() + r * cols,
+                                  op.scales.as<Scale>() + (op.blocks.rows ? r / height * across : 0), cols, width));
+          const std::lock_guard lock(mutex);
+          static_cast<QuantizeStatistics*>(op.statistics.data)->add(found);
+        });
+      });
     });
   }
 
@@ -169,7 +205,7 @@ void CpuOps::run(const Quantize& op, void* scratch) {
         q.encode<T>(band, band);
       }
     });
-    if (!whole_height) return;
+    if (whole_height) {
     pool_.parallel_ranges(q.across, kChunkElements, [&](int64_t begin, int64_t end) {
       for (int64_t band = 1; band < q.bands; ++band)
         for (int64_t b = begin; b < end; ++b) q.most[b] = std::max(q.most[b], q.most[band * q.across + b]);
@@ -178,6 +214,8 @@ void CpuOps::run(const Quantize& op, void* scratch) {
     pool_.parallel_ranges(q.bands, grain, [&](int64_t begin, int64_t end) {
       for (int64_t band = begin; band < end; ++band) q.encode<T>(band, 0);
     });
+    }
+    if (op.statistics) q.measure<T>(pool_);
   });
 }
 

@@ -74,6 +74,9 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   input("step state", DType::u8, {int64_t(sizeof(StepState))}, &state_);
   if (options_.training && options_.spikes.deviations > 0)
     input("latest losses and norms", DType::u8, {int64_t(sizeof(SpikeWindow))}, &window_);
+  if (options_.training && options_.quantized && options_.recipe.eight_bits())
+    input("statistics of codes", DType::f64,
+          {int64_t(model_->params().specs().size()), int64_t(kOperands), QuantizeStatistics::kNumbers}, &quantized_);
   input("evaluation sum", DType::f64, {1}, &eval_sum_);
   if (leaves > 0)
     input("sums of leaves", DType::f64, {leaves * int64_t(1 + model_->params().units().size())}, &leaf_sums_);
@@ -260,6 +263,7 @@ Classifier Engine::head() const {
 void Engine::run_micro_batch(Ctx c, const PhaseRunner::Enter& enter, bool last) {
   ParamStore& params = model_->params();
   params.begin_micro_batch(last);
+  c.quantized = quantized_;
   enter(Phase::forward);
   Var x = forward(*model_, c, batch_, options_.recompute);
   classifier({c, params}, std::move(x), batch_, head(), losses_);

@@ -46,6 +46,7 @@ struct EngineOptions {
   double clip_grad = 0;
   SpikeRule spikes = {};  // deviations 0: no step is skipped
   double z_loss = 0;
+  bool quantized = false;    // also statistics of what becomes codes of 8 bits: take_quantized()
   bool noise_scale = false;  // also the norm of a step's first micro-batch: StepState::micro_norm
 };
 
@@ -70,6 +71,13 @@ struct StepResult {
 struct MicroGradients {
   int64_t sequences;  // behind each gradient
   int64_t count;      // gradients whose squares were added
+};
+
+// What products read in 8 bits of a linear layer's matrices, counted over micro-batches.
+struct QuantizedOperand {
+  Param parameter;  // the layer's weight
+  Operand operand;
+  QuantizeStatistics statistics;
 };
 
 enum class CaptureOps : uint8_t { no, yes };
@@ -151,6 +159,8 @@ class Engine {
   StepState read_state();
   void write_state(const StepState&);
   bool looks_for_spikes() const { return bool(window_); }
+  // Of the micro-batches of this rank since the last call, if options().quantized; those that were counted.
+  std::vector<QuantizedOperand> take_quantized();
   SpikeWindow read_window();
   void write_window(const SpikeWindow&);
   // Logits [N, V] of a micro-batch's tokens on the host, for comparisons. Call want_logits() before memory().
@@ -207,6 +217,7 @@ class Engine {
   Tensor targets_;     // [1] f32: number of targets of the micro-batch that are not ignored
   Tensor state_;       // StepState
   Tensor window_;      // SpikeWindow, if spikes are detected
+  Tensor quantized_;   // as Ctx::quantized, if statistics are wanted
   Tensor eval_sum_;    // [1] f64
   Tensor leaf_sums_;   // [leaves, 1 + units] f64: per leaf its loss sum, then each unit's squared gradient norm
   Tensor logit_rows_;  // [N] i32: 0, 1, 2, ...

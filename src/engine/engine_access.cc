@@ -94,4 +94,18 @@ void Engine::write_state(const StepState& state) { write(state_, state); }
 SpikeWindow Engine::read_window() { return read<SpikeWindow>(window_); }
 void Engine::write_window(const SpikeWindow& window) { write(window_, window); }
 
+std::vector<QuantizedOperand> Engine::take_quantized() {
+  std::vector<QuantizedOperand> all;
+  if (!quantized_) return all;
+  std::vector<QuantizeStatistics> counts(size_t(quantized_.shape[0]) * kOperands);
+  last_end_ = nullptr;
+  backend_.device.copy(counts.data(), quantized_.data, quantized_.bytes(), Lane::compute);
+  ops_->run(Fill{.x = quantized_}, nullptr);
+  backend_.device.sync();
+  for (size_t i = 0; i < counts.size(); ++i)
+    if (counts[i].values > 0 || counts[i].largest != 0)
+      all.push_back({Param{int(i / kOperands)}, Operand(i % kOperands), counts[i]});
+  return all;
+}
+
 }  // namespace athanor

@@ -14,6 +14,7 @@
 #include "metrics/chart.h"
 #include "metrics/format.h"
 #include "metrics/range_test.h"
+#include "metrics/twin.h"
 
 namespace athanor {
 namespace {
@@ -127,6 +128,7 @@ class Page {
     curves();
     breakdown();
     memory_plan();
+    rounding();
     events();
     configuration("Configuration", &RunRecords::config);
     configuration("Hardware and software", &RunRecords::environment);
@@ -404,6 +406,24 @@ class Page {
       bar(run, cat("plan ", format_bytes(total), most > 0 ? cat(", most in use ", format_bytes(most)) : ""), shares);
     }
     if (before.empty()) out_ += "</div>\n";
+  }
+
+  // Of runs with records of what rounding to codes did.
+  void rounding() {
+    std::string before =
+        "<h2>Rounding to 8 bits</h2>\n<div class=\"card scroll\"><table><thead><tr><th></th>"
+        "<th>operand</th><th>codes</th><th>saturated</th><th>underflowed</th><th>largest</th>"
+        "<th>most underflowed in a record</th></tr></thead><tbody>\n";
+    for (size_t i = 0; i < runs_.size(); ++i)
+      for (const QuantizedCourse& q : by_operand(quantized_courses(runs_[i]))) {
+        out_ += cat(std::exchange(before, ""), "<tr><th>", chip(i), html_text(runs_[i].name), "</th>");
+        for (const std::string& cell :
+             {q.operand, q.codes, text_of(100 * q.saturated_share()) + "%", text_of(100 * q.underflowed_share()) + "%",
+              text_of(q.largest), cat(text_of(100 * q.worst_underflowed), "% ", q.layer)})
+          out_ += cat("<td>", html_text(cell), "</td>");
+        out_ += "</tr>\n";
+      }
+    if (before.empty()) out_ += "</tbody></table></div>\n";
   }
 
   void events() {

@@ -15,6 +15,7 @@ namespace athanor {
 // it ("nan", "inf", "-inf"), unless NaN only means "unknown" there.
 std::string json_line(const StepMetrics&);
 std::string json_line(const EvalMetrics&);
+std::string json_line(const QuantizedMetrics&);
 std::string json_line(const EventRecord&);
 
 // The end of an existing file.
@@ -31,6 +32,7 @@ class JsonlSink : public MetricSink {
   // If the step is not after the last one in the file and the `resume` event is missing, writes a marker first.
   void step(const StepMetrics&) override;
   void eval(const EvalMetrics&) override;
+  void quantized(const QuantizedMetrics&) override;
   void event(const EventRecord&) override;  // `resume` gains supersedes_from when later steps are in the file
 
  private:

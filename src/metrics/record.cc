@@ -99,6 +99,23 @@ constexpr std::array<RecordField<E>, 12> kEvalFields = {{
     {"time", "s", "Unix time", "", false, &E::time},
 }};
 
+using Q = QuantizedMetrics;
+constexpr std::array<RecordField<Q>, 9> kQuantizedFields = {{
+    {"step", "", "optimizer steps finished; the counts are of the steps since the record before", "", false, &Q::step},
+    {"layer", "", "name of the linear layer's weight", "", false, &Q::layer},
+    {"operand", "",
+     "the product (forward, gradient of the input, gradient of the weight) and what it reads: forward_x, forward_w, "
+     "input_dy, input_w, weight_dy or weight_x; one that reads another's codes has no record",
+     "", false, &Q::operand},
+    {"codes", "", "their type", "", false, &Q::codes},
+    {"values", "", "that are not zero, of blocks without Inf and NaN; of rank 0, as all of this", "", false,
+     &Q::values},
+    {"saturated", "", "of these: nearer to a code beyond the largest, if there were one", "", false, &Q::saturated},
+    {"underflowed", "", "of these: with a code that is zero", "", false, &Q::underflowed},
+    {"largest", "", "magnitude of all values", "", false, &Q::largest},
+    {"time", "s", "Unix time", "", false, &Q::time},
+}};
+
 using V = EventRecord;
 constexpr std::array<RecordField<V>, 18> kEventFields = {{
     {"step", "", "optimizer steps finished when it happened", "", false, &V::step},
@@ -148,6 +165,7 @@ std::optional<EventKind> event_kind(std::string_view name) {
 
 std::span<const RecordField<StepMetrics>> step_fields() { return kStepFields; }
 std::span<const RecordField<EvalMetrics>> eval_fields() { return kEvalFields; }
+std::span<const RecordField<QuantizedMetrics>> quantized_fields() { return kQuantizedFields; }
 std::span<const RecordField<EventRecord>> event_fields() { return kEventFields; }
 
 std::string fields_markdown() {
@@ -155,6 +173,8 @@ std::string fields_markdown() {
   for (std::string_view name : kEventNames) names += cat(names.empty() ? "`" : ", `", name, "`");
   append_table<StepMetrics>(out, "`\"event\": \"step\"`", step_fields());
   append_table<EvalMetrics>(out, "`\"event\": \"eval\"`", eval_fields());
+  append_table<QuantizedMetrics>(out, "`\"event\": \"quantized\"`, with `log_quantization_interval`",
+                                 quantized_fields());
   append_table<EventRecord>(out, cat("every other event: ", names), event_fields());
   return out;
 }

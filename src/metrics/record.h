@@ -1,5 +1,5 @@
-// Records of a run, per step, evaluation and event, and the single table of their fields from which the JSON lines, the
-// TensorBoard tags and the table in configs/LOGS.md are generated.
+// Records of a run, per step, evaluation, matrix in 8 bits and event, and the single table of their fields from which
+// the JSON lines, the TensorBoard tags and the table in configs/LOGS.md are generated.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -71,6 +71,19 @@ struct EvalMetrics {
   double time = 0;  // Unix seconds; 0: MetricFanOut fills it
 };
 
+// What products read in 8 bits of one matrix of a linear layer, over the steps since the record before.
+struct QuantizedMetrics {
+  int64_t step = 0;
+  std::string layer;        // name of its weight
+  std::string operand;      // name_of(Operand)
+  std::string codes;        // their type
+  int64_t values = 0;       // that are not zero
+  int64_t saturated = 0;    // of these
+  int64_t underflowed = 0;  // of these
+  double largest = 0;       // magnitude
+  double time = 0;          // Unix seconds; 0: MetricFanOut fills it
+};
+
 enum class EventKind { start, checkpoint, resume, restart, branch, skip, signal, warn, error, end };
 std::string_view to_string(EventKind);
 std::optional<EventKind> event_kind(std::string_view name);
@@ -116,6 +129,7 @@ struct RecordField {
 
 std::span<const RecordField<StepMetrics>> step_fields();
 std::span<const RecordField<EvalMetrics>> eval_fields();
+std::span<const RecordField<QuantizedMetrics>> quantized_fields();
 std::span<const RecordField<EventRecord>> event_fields();
 
 // The table of configs/LOGS.md, as Markdown.

@@ -66,6 +66,7 @@ Record record_of(const Json& object, std::span<const RecordField<Record>> fields
 void drop_superseded(RunRecords& run, int64_t from) {
   std::erase_if(run.steps, [&](const StepMetrics& m) { return m.step >= from; });
   std::erase_if(run.evals, [&](const EvalMetrics& m) { return m.step >= from; });
+  std::erase_if(run.quantized, [&](const QuantizedMetrics& m) { return m.step >= from; });
 }
 
 void flatten(const Json& value, const std::string& path, std::vector<std::pair<std::string, std::string>>& out) {
@@ -106,6 +107,10 @@ bool parse_record(std::string_view line, RunRecords& into) {
     auto m = record_of<EvalMetrics>(json, eval_fields());
     std::erase_if(into.evals, [&](const EvalMetrics& r) { return r.name == m.name && r.step >= m.step; });
     into.evals.push_back(std::move(m));
+    return true;
+  }
+  if (name == "quantized") {
+    into.quantized.push_back(record_of<QuantizedMetrics>(json, quantized_fields()));
     return true;
   }
   const auto kind = event_kind(name);

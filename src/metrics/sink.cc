@@ -61,6 +61,13 @@ void MetricFanOut::eval(const EvalMetrics& metrics) {
   each([&](MetricSink& sink) { sink.eval(m); });
 }
 
+void MetricFanOut::quantized(const QuantizedMetrics& metrics) {
+  const std::lock_guard lock(mutex_);
+  QuantizedMetrics m = metrics;
+  m.time = now_or(m.time);
+  each([&](MetricSink& sink) { sink.quantized(m); });
+}
+
 void MetricFanOut::event(const EventRecord& record) {
   const std::lock_guard lock(mutex_);
   send(record);

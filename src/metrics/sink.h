@@ -17,6 +17,7 @@ class MetricSink {
   virtual ~MetricSink() = default;
   virtual void step(const StepMetrics&) = 0;
   virtual void eval(const EvalMetrics&) = 0;
+  virtual void quantized(const QuantizedMetrics&) {}  // many: metrics.jsonl alone has them
   virtual void event(const EventRecord&) = 0;
 };
 
@@ -29,6 +30,7 @@ class MetricFanOut : public MetricSink {
   void add(std::unique_ptr<MetricSink>);
   void step(const StepMetrics&) override;
   void eval(const EvalMetrics&) override;
+  void quantized(const QuantizedMetrics&) override;
   void event(const EventRecord&) override;
 
  private:

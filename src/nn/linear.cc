@@ -35,6 +35,13 @@ bool same_codes(Net n, const Linear& layer, Operand a, Operand b) {
   return rule_of(n, layer, a) == rule_of(n, layer, b) && blocks_for(n, layer, a) == blocks_for(n, layer, b);
 }
 
+// Where the statistics of an operand are counted; none: nowhere.
+Tensor statistics_of(Net n, const Linear& layer, Operand operand) {
+  if (!n.c.quantized) return {};
+  const int64_t row = layer.w.id * int64_t(kOperands) + int64_t(operand);
+  return {n.c.quantized.at(row * QuantizeStatistics::kNumbers), DType::f64, {QuantizeStatistics::kNumbers}};
+}
+
 Factor weight(Net n, const Linear& layer, Operand operand) {
   Buffer w;
   w.t = n.params.value(layer.w);
@@ -66,7 +73,8 @@ Factor factor(Net n, const Linear& layer, Operand operand, const Buffer& matrix)
                    .scales = f.scales.t,
                    .x = matrix.t,
                    .blocks = blocks,
-                   .power_of_two = n.c.recipe.power_of_two});
+                   .power_of_two = n.c.recipe.power_of_two,
+                   .statistics = statistics_of(n, layer, operand)});
   return f;
 }
 

@@ -1,5 +1,8 @@
 // Codes of 8 bits with scales, and products of them.
 #pragma once
+#include <cmath>
+#include <limits>
+
 #include "ops/gemm.h"
 
 namespace athanor {
@@ -16,6 +19,20 @@ struct Blocks {
 
 constexpr bool is_scale(DType dtype) { return dtype == DType::f32 || dtype == DType::f8_e8m0; }
 
+// What quantizing did to the elements of blocks without Inf and NaN; `largest` is of all.
+struct QuantizeStatistics {
+  double values = 0;       // that are not zero
+  double saturated = 0;    // magnitude above scale * kSaturates (tensor/float8.h): off by more than rounding explains
+  double underflowed = 0;  // not zero, with a code that is
+  double largest = 0;      // magnitude; NaN if there is one
+  static constexpr int64_t kNumbers = 4;
+  void add(const QuantizeStatistics& b) {
+    values += b.values, saturated += b.saturated, underflowed += b.underflowed;
+    const bool none = std::isnan(largest) || std::isnan(b.largest);
+    largest = none ? std::numeric_limits<double>::quiet_NaN() : std::max(largest, b.largest);
+  }
+};
+
 // codes = x * factor, rounded to nearest even, and scales = 1 / factor, by code_scale() of each block
 // (tensor/float8.h).
 struct Quantize {
@@ -24,17 +41,22 @@ struct Quantize {
   Tensor x;       // [R, C]
   Blocks blocks = {};
   bool power_of_two = false;  // scales; those of f8_e8m0 are anyway
+  Tensor statistics = {};     // none, or [4] f64: a QuantizeStatistics to which this one's counts are added
   static constexpr const char* kName = "quantize";
 
   bool powers() const { return power_of_two || scales.dtype == DType::f8_e8m0; }
-  std::array<Field, 3> fields() {
-    return {{{"codes", Io::out, &codes}, {"scales", Io::out, &scales}, {"x", Io::in, &x}}};
+  std::array<Field, 4> fields() {
+    return {{{"codes", Io::out, &codes},
+             {"scales", Io::out, &scales},
+             {"x", Io::in, &x},
+             {"statistics", Io::inout, &statistics}}};
   }
   void check() const {
     Expect e{kName};
     e.floating("x", x).matrix("x", x).contiguous("x", x).that(is_code(codes.dtype), "codes", "f8_e4m3 or f8_e5m2");
     e.that(is_scale(scales.dtype), "scales", "f32 or f8_e8m0");
     e.is("codes", codes, codes.dtype, x.shape).is("scales", scales, scales.dtype, blocks.grid(x.shape));
+    if (statistics) e.is("statistics", statistics, DType::f64, {QuantizeStatistics::kNumbers});
   }
   Cost cost() const { return {2.0 * double(x.numel()), traffic(*this) + double(x.bytes())}; }  // x is read twice
 };

@@ -48,6 +48,7 @@ T nearest(double x) {
 void ReferenceOps::run(const Quantize& op, void*) {
   const Values x = load(op.x);
   Values scales = zeros_like(op.scales);
+  QuantizeStatistics found;
   each_block(op.x, op.blocks, [&](int64_t block, const Extent& extent) {
     double amax = 0;
     bool finite = true;
@@ -61,11 +62,18 @@ void ReferenceOps::run(const Quantize& op, void*) {
     scales[block] = finite ? 1 / factor : std::numeric_limits<double>::quiet_NaN();
     by_code(op.codes.dtype, [&]<class T>() {
       each_element(extent, [&](int64_t r, int64_t c) {
-        op.codes.as<T>()[r * x.cols + c] = nearest<T>(double(float(x(r, c) * factor)));
+        T& code = op.codes.as<T>()[r * x.cols + c];
+        code = nearest<T>(double(float(x(r, c) * factor)));
+        found.largest = std::isnan(x(r, c)) ? x(r, c) : std::max(found.largest, std::abs(x(r, c)));
+        if (!finite || x(r, c) == 0) return;
+        found.values += 1;
+        found.saturated += std::abs(x(r, c)) > double(float(1 / factor)) * double(T::kSaturates);
+        found.underflowed += to_float(code) == 0;
       });
     });
   });
   store(op.scales, scales);
+  if (op.statistics) static_cast<QuantizeStatistics*>(op.statistics.data)->add(found);
 }
 
 // The product of what the codes stand for, which doubles hold.

@@ -21,6 +21,11 @@ struct OperandRule {
 // The operands of a linear layer's three products: its output, the gradient of its input, that of its weight.
 enum class Operand : uint8_t { forward_x, forward_w, input_dy, input_w, weight_dy, weight_x };
 constexpr size_t kOperands = 6;
+constexpr std::string_view name_of(Operand operand) {
+  constexpr std::string_view kNames[kOperands] = {"forward_x", "forward_w", "input_dy",
+                                                  "input_w",   "weight_dy", "weight_x"};
+  return kNames[size_t(operand)];
+}
 
 struct Recipe {
   std::string_view name;

@@ -9,10 +9,12 @@ namespace athanor {
 struct f8_e4m3 {  // no infinity; 0x7f and 0xff are NaN
   uint8_t bits;
   static constexpr float kMost = 448;
+  static constexpr float kSaturates = 464;  // nearer to the next code, if there were one, from here on
 };
 struct f8_e5m2 {  // the upper half of an f16
   uint8_t bits;
   static constexpr float kMost = 57344;
+  static constexpr float kSaturates = 61440;
 };
 struct e8m0 {  // 2^(bits - 127); 0xff is NaN
   uint8_t bits;

@@ -103,6 +103,7 @@ EngineOptions engine_options(const Config& c, bool training) {
                 .low_momentum = c.low_momentum,
                 .weight_decay = c.weight_decay_style,
                 .end_weight_decay = c.weight_decay > 0 ? c.end_weight_decay / c.weight_decay : 1};
+  o.quantized = c.log_quantization_interval > 0;
   o.noise_scale = c.log_noise_scale;
   o.spikes = {.deviations = c.spike_deviations, .most_in_row = c.max_spikes_in_row};
   o.z_loss = c.z_loss;

@@ -379,10 +379,29 @@ bool Trainer::time_is_up() const {
 
 bool Trainer::pause_due(int64_t step) const {
   return backend_.device.unified() || profile_ || step == config_.train_iters || eval_due(step) || save_due(step) ||
-         stop_signal() != 0;
+         quantized_due(step) || stop_signal() != 0;
+}
+
+bool Trainer::quantized_due(int64_t step) const {
+  const int64_t interval = config_.log_quantization_interval;
+  return interval > 0 && (step == config_.train_iters || step % interval == 0);
+}
+
+void Trainer::report_quantized() {
+  const Recipe& recipe = engine_->options().recipe;
+  for (const QuantizedOperand& q : engine_->take_quantized())
+    metrics_.quantized({.step = state_.step,
+                        .layer = engine_->model().params().spec(q.parameter).name,
+                        .operand = std::string(name_of(q.operand)),
+                        .codes = name_of(recipe.rule(q.operand).codes),
+                        .values = int64_t(q.statistics.values),
+                        .saturated = int64_t(q.statistics.saturated),
+                        .underflowed = int64_t(q.statistics.underflowed),
+                        .largest = q.statistics.largest});
 }
 
 void Trainer::after_step() {
+  if (quantized_due(state_.step)) report_quantized();
   if (save_due(state_.step)) save("interval", Wait::no);
   if (eval_due(state_.step) && stop_signal() == 0) evaluate({});
   if (profile_) profile_->skip();
@@ -483,6 +502,7 @@ bool Trainer::roll_back() {
   state_.device.skipped = failed.device.skipped;
   state_.device.spikes = failed.device.spikes;
   engine_->write_state(state_.device);
+  engine_->take_quantized();
   spiking_ = false;
   last_saved_step_ = -1;
   open_loader();

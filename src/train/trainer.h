@@ -95,6 +95,7 @@ class Trainer {
   PhaseTimes times_of(const StepResult&, PhaseTimes host) const;
   void report(const StepResult&, const LaunchedStep&, float loss_scale);
   void report_spike(const StepMetrics&, const StepState&);
+  void report_quantized();
   std::optional<double> noise_scale(const StepState&, double tokens);
   void read_sensors(StepMetrics&);
   void after_step();
@@ -118,6 +119,7 @@ class Trainer {
   void report_save();
   bool eval_due(int64_t step) const;
   bool save_due(int64_t step) const;
+  bool quantized_due(int64_t step) const;
   bool wants_to_save() const;  // by this rank's clock
   bool time_is_up() const;
   bool reached_stop() const;

@@ -196,7 +196,8 @@ TEST(Validate, PrecisionAndMemory) {
                         "num_layers_at_end_in_bf16=1"}),
             "");
   for (const char* option : {"fp8_format=e4m3", "fp8_min_size=8", "fp8_power_of_two_scales=true", "fp8_exclude=[\"*\"]",
-                             "num_layers_at_start_in_bf16=1", "num_layers_at_end_in_bf16=1"})
+                             "num_layers_at_start_in_bf16=1", "num_layers_at_end_in_bf16=1",
+                             "log_quantization_interval=1"})
     expect_parts(error_with({option}), {std::string(option, std::strcspn(option, "=")), "8 bits", "not bf16"});
   expect_parts(error_with({"precision=mxfp8", "fp8_exclude=[1]"}), {"fp8_exclude[0]", "pattern of names"});
   expect_parts(error_with({"exp_avg_dtype=fp16"}), {"exp_avg_dtype", "fp16", "bf16"});

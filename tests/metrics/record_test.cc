@@ -26,6 +26,7 @@ void expect_sound(std::span<const RecordField<Record>> fields) {
 TEST(Record, NamesAndTagsAreUniqueAndExplained) {
   expect_sound(step_fields());
   expect_sound(eval_fields());
+  expect_sound(quantized_fields());
   expect_sound(event_fields());
 }
 
@@ -49,6 +50,7 @@ TEST(Record, EventNamesReadBack) {
     EXPECT_EQ(event_kind(to_string(kind)), kind);
   EXPECT_FALSE(event_kind("step")) << "the name of step records must stay free";
   EXPECT_FALSE(event_kind("eval"));
+  EXPECT_FALSE(event_kind("quantized"));
   EXPECT_FALSE(event_kind(""));
 }
 

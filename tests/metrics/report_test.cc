@@ -51,9 +51,20 @@ TEST(RunRecords, ReadsWhatTheSinkWrites) {
     bad.gpu_watts = 4.25;
     sink.step(bad);
     sink.eval({.step = 2, .name = "wiki", .loss = 4, .perplexity = 54, .tokens = 7});
+    sink.quantized({.step = 2,
+                    .layer = "h.0.fc",
+                    .operand = "forward_x",
+                    .codes = "f8_e4m3",
+                    .values = 9,
+                    .underflowed = 4,
+                    .largest = INFINITY});
     sink.event({.kind = EventKind::warn, .step = 2, .text = "look", .seconds = 1.5});
   }
   const RunRecords run = read_run(dir.path());
+  ASSERT_EQ(run.quantized.size(), 1u);
+  EXPECT_EQ(run.quantized[0].layer, "h.0.fc");
+  EXPECT_EQ(run.quantized[0].underflowed, 4);
+  EXPECT_EQ(run.quantized[0].largest, INFINITY);
   ASSERT_EQ(run.steps.size(), 2u);
   EXPECT_EQ(run.steps[0].loss, 4.5);
   EXPECT_EQ(run.steps[0].memory_planned, uint64_t{3} << 30);

@@ -18,6 +18,7 @@ void quantize_cases_of(Examiner& examine) {
   const Init zeros = constant(0), one_huge = listed({1e-3, -0.02, 3e38, 0, 0.5}),
              subnormal = listed({1e-40, -3e-41, 0, 2e-40}), spread = listed({1e-6, -1, 448, 1e-9, -3.7, 0.1, -0.0, 60}),
              bad = listed({1, 2, 3, kInf, 5, -6, std::numeric_limits<double>::quiet_NaN(), 8, 9, -kInf, 11});
+  const std::pair<const std::string, Init> counts{"statistics", listed({1000, 3, 20, 0.25})};  // so far
   for (const Blocks& blocks : kBlocks)
     for (const DType codes : kCodes) {
       const std::string name = cat("blocks ", blocks.rows, "x", blocks.cols, " ", codes);
@@ -31,11 +32,11 @@ void quantize_cases_of(Examiner& examine) {
             cat(s, " ", name, " e8m0"), quantize(s, codes, DType::bf16, blocks, DType::f8_e8m0), {}, true});
       }
       for (const Init& x : {zeros, one_huge, subnormal, spread, bad})
-        for (const DType scales : {DType::f32, DType::f8_e8m0})
-          examine(OpCase<Quantize>{cat("edges ", name, " ", scales),
-                                   quantize({37, 260}, codes, DType::f32, blocks, scales),
-                                   {{"x", x}},
-                                   true});
+        for (const DType scales : {DType::f32, DType::f8_e8m0}) {
+          Quantize edges = quantize({37, 260}, codes, DType::f32, blocks, scales);
+          edges.statistics = tensor(DType::f64, {QuantizeStatistics::kNumbers});
+          examine(OpCase<Quantize>{cat("edges ", name, " ", scales), edges, {{"x", x}, counts}, true});
+        }
     }
   examine(OpCase<Quantize>{"of f16", quantize({40, 70}, DType::f8_e4m3, DType::f16, {1, 32}), {}, true});
 }

@@ -1,4 +1,5 @@
-"""The helper verbs: report, scaling, sweep."""
+"""The helper verbs: report, scaling, sweep, twin."""
+import json
 import os
 import shutil
 import signal
@@ -162,6 +163,40 @@ class SweepTest(SystemTest):
             self.assertEqual(done.returncode, code, done.stderr)
         self.assertEqual(self.runs(), ["002-learning_rate=3e-3-seed=1"])
         self.assertEqual(self.sweep("--summary").out.count("not run"), 3)
+
+
+class TwinTest(SystemTest):
+    def setUp(self):
+        super().setUp()
+        self.config = self.make_config(train_iters=12, lr_warmup_iters=1, eval_interval=6, eval_iters=1,
+                                       precision="fp8_tensorwise", fp8_format="e4m3")
+
+    def test_two_runs_and_what_tells_them_apart(self):
+        done = self.run_program("twin", self.config, "-o", "tw")
+        self.assertIn("held out, step 12", done.out)
+        twin = json.loads((self.folder / "tw" / "twin.json").read_text())
+        self.assertEqual([s["step"] for s in twin["steps"]], list(range(1, 13)))
+        for step in twin["steps"]:
+            self.assertEqual(step["loss"], self.losses("tw/fp8_tensorwise")[step["step"]])
+            self.assertEqual(step["reference_loss"], self.losses("tw/bf16")[step["step"]])
+        self.assertNotEqual(twin["valid"]["gap"], 0)
+        self.assertLess(abs(twin["valid"]["gap"]), 0.01)
+        self.assertEqual({o["operand"] for o in twin["operands"]},
+                         {"forward_x", "forward_w", "input_w", "weight_dy", "weight_x"})
+        self.assertEqual(twin["alarms"], [])
+        page = (self.folder / "tw" / "report.html").read_text()
+        for part in ("Rounding to 8 bits", "Twins: fp8_tensorwise, bf16"):
+            self.assertIn(part, page)
+        self.assertFalse(any(r["event"] == "quantized" for r in self.records("tw/bf16")))
+        # The same again compares what is there; beyond a limit that is an alarm.
+        again = self.run_program("twin", self.config, "-o", "tw", "--summary", "--max-gap", "-1", code=ERROR)
+        self.assertIn("gap of the held-out loss to bf16", again.err)
+
+    def test_what_has_no_twin_is_refused(self):
+        self.refused("twin", self.config, "--set", "precision=bf16", "--set", "fp8_format=auto", "-o", "tw", code=USAGE,
+                     says=["precision bf16 has no codes"])
+        self.refused("twin", self.config, "--reference", "mxfp8", "-o", "tw", code=USAGE, says=["--reference", "mxfp8"])
+        self.refused("twin", self.config, "--summary", "-o", "tw", code=USAGE, says=["metrics.jsonl"])
 
 
 if __name__ == "__main__":

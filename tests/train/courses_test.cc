@@ -1,6 +1,8 @@
 // Courses of whole runs: schedules, batch ramps, branches, spikes and rollback, the end at a loss.
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "tests/train/trainer_rig.h"
 
 namespace athanor {
@@ -54,6 +56,25 @@ TEST_F(TrainerTest, ALossEndsTheRun) {
   EXPECT_EQ(list_checkpoints(dir_.path() + "/r").back().step, 4);
   ASSERT_EQ(run(config("r", {"stop_at_loss=1e-9"})), Exit::done);
   EXPECT_EQ(list_checkpoints(dir_.path() + "/r").back().step, 8);
+}
+
+TEST_F(TrainerTest, RoundingIsLoggedAndChangesNothing) {
+  const std::vector<std::string> set = {"precision=fp8_tensorwise", "model.intermediate_size=32", "train_iters=5"};
+  auto with = set;
+  with.push_back("log_quantization_interval=2");
+  ASSERT_EQ(run(config("without", set)), Exit::done);
+  ASSERT_EQ(run(config("with", with)), Exit::done);
+  for (const char* file : {"model.safetensors", "optimizer.safetensors"})
+    EXPECT_EQ(bytes("without", 5, file), bytes("with", 5, file)) << file;
+  EXPECT_TRUE(history("without").quantized.empty());
+  std::map<int64_t, int64_t> weights;  // by step
+  for (const QuantizedMetrics& m : history("with").quantized) {
+    EXPECT_EQ(m.codes, m.operand.ends_with("_dy") ? "f8_e5m2" : "f8_e4m3") << m.operand;
+    if (m.operand == "forward_w") weights[m.step] += m.values;
+  }
+  // Two blocks of 16 x 32 (q, k, v), 16 x 16, 16 x 64 and 32 x 16; two micro-batches a step.
+  const int64_t once = 2 * 2 * (16 * 32 + 16 * 16 + 16 * 64 + 32 * 16);
+  EXPECT_EQ(weights, (std::map<int64_t, int64_t>{{2, 2 * once}, {4, 2 * once}, {5, once}}));
 }
 
 TEST_F(TrainerTest, TheNoiseScaleIsLoggedAndChangesNothing) {

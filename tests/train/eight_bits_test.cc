@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "base/rng.h"
 #include "infer/sampler.h"
@@ -39,6 +40,7 @@ struct Setting {
   GradientCodes gradients = GradientCodes::automatic;
   bool power_of_two = false;
   int64_t length = kLength;
+  bool quantized = false;
 };
 
 EngineOptions options(const Setting& s) {
@@ -47,6 +49,7 @@ EngineOptions options(const Setting& s) {
   o.recipe.power_of_two = o.recipe.power_of_two || s.power_of_two;
   o.high_layers = s.high;
   o.recompute = s.recompute;
+  o.quantized = s.quantized;
   o.seq_length = s.length;
   o.micro_batch_size = o.global_batch_size = kSequences;
   o.seed = o.optimizer.seed = 7;
@@ -127,6 +130,39 @@ TEST_P(EightBits, WhatIsNoNumberSkipsTheStep) {
     const StepState state = engine.finish_step();
     EXPECT_EQ(state.skip, 1) << bad;
     EXPECT_EQ(state.updates, 0) << bad;
+  }
+}
+
+// Statistics change neither bits nor launches. Scales of this very matrix leave nothing to saturate.
+TEST_P(EightBits, StatisticsAreCountedAndChangeNothing) {
+  for (const ModelType type : {ModelType::gpt2, ModelType::llama}) {
+    EXPECT_EQ(train(type, {.precision = GetParam()}), train(type, {.precision = GetParam(), .quantized = true}));
+    Rig rig;
+    Engine without(tiny(type), options({.precision = GetParam()}), rig.backend()),
+        with(tiny(type), options({.precision = GetParam(), .quantized = true}), rig.backend());
+    without.memory(), with.memory();
+    EXPECT_EQ(without.micro_launches().size(), with.micro_launches().size());
+    EXPECT_EQ(without.memory().total(MemoryKind::activations), with.memory().total(MemoryKind::activations));
+    without.commit(), with.commit();
+    EXPECT_TRUE(without.take_quantized().empty());
+    with.init_weights();
+    for (int64_t step = 0; step < 2; ++step) accumulate(with, step), with.finish_step();
+    double underflowed = 0;
+    std::set<int> seen;
+    for (const QuantizedOperand& q : with.take_quantized()) {
+      seen.insert(q.parameter.id);
+      const ParamSpec& spec = with.model().params().spec(q.parameter);
+      EXPECT_TRUE(spec.eight_bits);
+      EXPECT_TRUE(q.statistics.largest > 0 && std::isfinite(q.statistics.largest)) << spec.name;
+      EXPECT_EQ(q.statistics.saturated, 0) << spec.name;
+      if (q.operand == Operand::forward_w) {
+        EXPECT_EQ(q.statistics.values, 2 * double(spec.shape.numel())) << spec.name;
+      }
+      underflowed += q.statistics.underflowed;
+    }
+    EXPECT_GT(underflowed, 0);
+    EXPECT_EQ(seen.size(), 12u);
+    EXPECT_TRUE(with.take_quantized().empty()) << "counts begin anew";
   }
 }
 

@@ -1,0 +1,126 @@
+// athanor twin CONFIG --output FOLDER: a configuration in 8 bits and its twin in bf16, with equal seeds and data, and
+// how far they come apart.
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "command/child.h"
+#include "command/command.h"
+#include "command/machine.h"
+#include "metrics/html_report.h"
+#include "metrics/twin.h"
+
+namespace athanor {
+namespace {
+
+struct Args {
+  std::string config, folder, reference = "bf16";
+  std::vector<std::string> overrides;
+  bool summary = false;
+  TwinLimits limits;
+};
+
+// Last on the command line, so that neither the file nor --set changes it.
+std::vector<std::string> of_both(const Args& args, const std::string& name) {
+  std::vector<std::string> all = args.overrides;
+  all.insert(all.end(), {cat("save=", args.folder, "/", name), "load=auto", "log_jsonl=true"});
+  return all;
+}
+
+std::vector<std::string> of_reference(const Args& args) {
+  std::vector<std::string> all = of_both(args, args.reference);
+  all.insert(all.end(), {cat("precision=", args.reference), "fp8_format=auto", "fp8_power_of_two_scales=false",
+                         "fp8_exclude=[]", "fp8_min_size=0", "num_layers_at_start_in_bf16=0",
+                         "num_layers_at_end_in_bf16=0", "log_quantization_interval=0"});
+  return all;
+}
+
+std::vector<std::string> of_run(const Args& args, const Config& config) {
+  constexpr int64_t kRecords = 100;  // of each matrix, unless the configuration has an interval
+  std::vector<std::string> all = of_both(args, std::string(name_of(config.precision)));
+  if (config.log_quantization_interval == 0)
+    all.push_back(cat("log_quantization_interval=", std::max<int64_t>(1, config.train_iters / kRecords)));
+  return all;
+}
+
+// Exit::done, or why there is nothing to compare.
+Exit train(const Args& args, const std::string& name, const std::vector<std::string>& overrides) {
+  const std::string log = cat(args.folder, "/", name, ".log");
+  log::info("twin: ", name, ", with its output in ", log);
+  std::vector<std::string> command = {own_program(), "train", args.config};
+  for (const std::string& text : overrides) command.insert(command.end(), {"--set", text});
+  const ChildEnd end = run_child(command, log);
+  if (end.stopped || end.code == int(Exit::requeue)) {
+    log::info("twin: stopped in ", name, "; the same command goes on");
+    return Exit::requeue;
+  }
+  // A run that diverged is compared as far as it came.
+  if (end.code == 0 || end.code == int(Exit::diverged)) return Exit::done;
+  log::error("twin: ", name, " failed with exit code ", end.code, "; its output is in ", log);
+  return Exit::error;
+}
+
+RunRecords records_of(const Args& args, const std::string& name) {
+  RunRecords run = read_run(cat(args.folder, "/", name));
+  warn_of_unreadable_lines(run);
+  return run;
+}
+
+Exit twin(const Args& args) {
+  if (args.config == "-") throw Error("twin: expected a configuration file, which both runs read; got -", Exit::usage);
+  const Config config = load_config(args.config, args.overrides);
+  const std::string name(name_of(config.precision));
+  if (!eight_bits(config.precision))
+    throw Error(cat("twin: precision ", name,
+                    " has no codes to compare; expected one of 8 bits, such as --set "
+                    "precision=fp8_tensorwise"),
+                Exit::usage);
+  const std::vector<std::string> run = of_run(args, config), reference = of_reference(args);
+  if (eight_bits(load_config(args.config, reference).precision))
+    throw Error(cat("--reference: expected fp32, tf32, bf16 or fp16, got ", args.reference), Exit::usage);
+  load_config(args.config, run);
+  make_dirs(args.folder);
+  if (!args.summary) {
+    if (const Exit code = train(args, args.reference, reference); code != Exit::done) return code;
+    if (const Exit code = train(args, name, run); code != Exit::done) return code;
+  }
+  const std::vector<RunRecords> both = {records_of(args, name), records_of(args, args.reference)};
+  const TwinReport report = compare_twins(both[0], both[1], args.limits);
+  write_file(args.folder + "/twin.json", twin_json(report));
+  write_file(args.folder + "/report.html", html_report(both, {.title = cat("Twins: ", name, ", ", args.reference)}));
+  std::printf("%s\n%s/twin.json\n%s/report.html\n", twin_summary(report).c_str(), args.folder.c_str(),
+              args.folder.c_str());
+  std::fflush(stdout);
+  for (const std::string& alarm : report.alarms) log::warn("twin: ", alarm);
+  return report.alarms.empty() ? Exit::done : Exit::error;
+}
+
+}  // namespace
+
+void add_twin(Cli& cli) {
+  auto args = std::make_shared<Args>();
+  Verb verb =
+      cli.app.add_verb("twin", "train a configuration in 8 bits and the same in bf16, and compare losses and rounding");
+  verb.footer(
+      "The output folder holds both runs with a log each, twin.json and report.html. Started again, the runs go on "
+      "from their checkpoints. Beyond a limit there is a warning for each alarm, and the exit code is 1.");
+  verb.add_option("config", args->config, "configuration file").required();
+  verb.add_option("--set", args->overrides, "override a key of both: a.b=value (may repeat)").one_value();
+  verb.add_option("-o,--output", args->folder, "folder of the two runs").required();
+  verb.add_option("--reference", args->reference, "precision of the twin").show_default();
+  verb.add_flag("--summary", args->summary, "run nothing: compare the existing runs");
+  verb.add_option("--max-gap", args->limits.gap,
+                  "alarm above this gap of the smoothed training loss or the held-out loss at the end, relative")
+      .show_default();
+  verb.add_option("--max-saturated", args->limits.saturated,
+                  "alarm where in a record more of a matrix's values than this share saturate")
+      .show_default();
+  verb.add_option("--max-underflowed", args->limits.underflowed,
+                  "alarm where in a record more of a matrix's nonzero values than this share become zero")
+      .show_default();
+  verb.on_chosen([&cli, args] { cli.action = [args] { return twin(*args); }; });
+}
+
+}  // namespace athanor
