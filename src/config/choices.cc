@@ -22,7 +22,8 @@ constexpr std::string_view kDecayStyles[] = {"constant",     "linear", "cosine",
 constexpr std::string_view kWsdDecays[] = {"linear", "cosine", "minus_sqrt", "exponential"};
 constexpr std::string_view kWeightDecayStyles[] = {"constant", "linear", "cosine"};
 constexpr std::string_view kPrecisions[] = {
-    "fp32", "tf32", "bf16", "fp16", "fp8_tensorwise", "fp8_rowwise", "fp8_rowwise_gw_hp", "fp8_blockwise", "mxfp8"};
+    "fp32",          "tf32",  "bf16", "fp16", "fp8_tensorwise", "fp8_rowwise", "fp8_rowwise_gw_hp",
+    "fp8_blockwise", "mxfp8", "nvfp4"};
 constexpr std::string_view kGradientCodes[] = {"auto", "hybrid", "e4m3"};
 constexpr std::string_view kMasterWeights[] = {"fp32", "split", "bf16"};
 constexpr std::string_view kMomentDtypes[] = {"fp32", "bf16"};

@@ -21,9 +21,10 @@ enum class Precision {
   fp8_rowwise,
   fp8_rowwise_gw_hp,
   fp8_blockwise,
-  mxfp8
+  mxfp8,
+  nvfp4  // 4 bits
 };
-constexpr bool eight_bits(Precision p) { return p >= Precision::fp8_tensorwise; }
+constexpr bool eight_bits(Precision p) { return p >= Precision::fp8_tensorwise; }  // or four
 enum class MasterWeights { fp32, split, bf16 };
 enum class MomentDtype { fp32, bf16 };
 enum class Transport { tcp, mpi };

@@ -328,8 +328,9 @@ Fields optimizer_group() {
 Fields precision_group() {
   return {
       choice<&Config::precision>("precision", refused,
-                                 "type of activations and matrix products; fp8_*, mxfp8: linear layers of blocks "
-                                 "multiply codes of 8 bits, everything else is as with bf16 (docs/precision.md)")
+                                 "type of activations and matrix products; fp8_*, mxfp8, nvfp4: linear layers of "
+                                 "blocks multiply codes of 8 or 4 bits, everything else is as with bf16 "
+                                 "(docs/precision.md)")
           .alias({"dtype"}),
       choice<&Config::fp8_format>("fp8_format", refused,
                                   "8 bits: type of gradients in products; hybrid = E5M2, e4m3 = E4M3 as everything "
@@ -344,7 +345,8 @@ Fields precision_group() {
       number("num_layers_at_start_in_bf16", &Config::num_layers_at_start_in_bf16, between(0, kMaxCount), refused,
              "blocks", "8 bits: first blocks that stay in bf16"),
       number("num_layers_at_end_in_bf16", &Config::num_layers_at_end_in_bf16, between(0, kMaxCount), refused, "blocks",
-             "8 bits: last blocks that stay in bf16"),
+             "8 bits: last blocks that stay in bf16")
+          .unset_is("0; with nvfp4 15 % of the blocks, rounded up"),
       choice<&Config::master_weights>(
           "master_weights", refused,
           "weights that the optimizer updates. precision bf16: split = the weights and 16 more bits, with exactly the "

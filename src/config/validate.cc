@@ -154,7 +154,14 @@ void resolve_other_courses(Config& c) {
           "weight_decay: 0 cannot change by weight_decay_style, which multiplies it; start with a small number");
 }
 
-void validate_precision(const Config& c) {
+// [NVIDIA 2025, NVFP4, sec. 4.1]: about 15 % of the linear layers in 16 bits, at the end, keep training stable.
+int64_t last_blocks_in_bf16(const Config& c) {
+  if (c.precision != Precision::nvfp4) return 0;
+  const int64_t blocks = c.model.num_hidden_layers;
+  return std::min(blocks - 1, div_ceil<int64_t>(15 * blocks, 100));
+}
+
+void validate_precision(Config& c) {
   require(c.loss_scale == 0.0 || c.precision == Precision::fp16, "loss_scale: ", c.loss_scale,
           " has a meaning only with precision fp16, not ", name_of(c.precision));
   require(c.min_loss_scale <= c.initial_loss_scale, "min_loss_scale: ", c.min_loss_scale,
@@ -164,8 +171,15 @@ void validate_precision(const Config& c) {
           name_of(c.precision));
   const auto only_with_eight_bits = [&](bool is_default, const char* key) {
     require(is_default || eight_bits(c.precision), key,
-            ": has a meaning only with a precision of 8 bits (fp8_tensorwise, ..., mxfp8), not ", name_of(c.precision));
+            ": has a meaning only with a precision of 8 bits (fp8_tensorwise, ..., mxfp8) or nvfp4, not ",
+            name_of(c.precision));
   };
+  if (c.num_layers_at_end_in_bf16 < 0) c.num_layers_at_end_in_bf16 = last_blocks_in_bf16(c);
+  const bool four_bits = c.precision == Precision::nvfp4;
+  require(!four_bits || c.fp8_format == GradientCodes::automatic, "fp8_format: ", name_of(c.fp8_format),
+          " has no meaning with precision nvfp4, whose codes are all E2M1; remove it");
+  require(!four_bits || !c.fp8_power_of_two_scales,
+          "fp8_power_of_two_scales: has no meaning with precision nvfp4, whose scales are E4M3; remove it");
   only_with_eight_bits(c.fp8_format == GradientCodes::automatic, "fp8_format");
   only_with_eight_bits(!c.fp8_power_of_two_scales, "fp8_power_of_two_scales");
   only_with_eight_bits(c.fp8_exclude.empty(), "fp8_exclude");

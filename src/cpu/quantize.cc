@@ -1,8 +1,9 @@
-// Codes of 8 bits, and products of them: the codes times their scales as f32, then the product of that. No processor
-// that this runs on multiplies such codes itself.
+// Codes of 8 and 4 bits, and products of them: the codes times their scales as f32, then the product of that. No
+// processor that this runs on multiplies such codes itself.
 #include <algorithm>
 #include <mutex>
 
+#include "base/rng.h"
 #include "cpu/chunks.h"
 #include "cpu/cpu_ops.h"
 #include "cpu/simd.h"
@@ -57,36 +58,83 @@ ATHANOR_CLONES void encode_row(Code* codes, const T* x, const float* factors, in
   }
 }
 
+// The element `index` of the matrix is the first.
+template <class T>
+void encode_row_at_random(f4_e2m1* codes, const T* x, const float* factors, int64_t cols, int64_t width,
+                          const Quantize& op, uint64_t stream, int64_t index) {
+  PhiloxBlock random{};
+  for (int64_t c = 0; c < cols; ++c) {
+    const auto element = uint64_t(index + c);
+    if (c == 0 || element % 4 == 0) random = philox(op.seed, stream, element / 4);
+    codes[c] = round_at_random(to_float(x[c]) * factors[c / width], random[element % 4]);
+  }
+}
+
+// H diag(signs) x / 4 of 16 values that are `apart`; sums in double, which has room for those of most f32.
+template <class T>
+void transform(float* y, const T* x, int64_t apart) {
+  double v[kHadamard];
+  for (int i = 0; i < kHadamard; ++i) {
+    const double value = double(to_float(x[i * apart]));
+    v[i] = kHadamardSigns >> i & 1 ? -value : value;
+  }
+  for (int half = 1; half < kHadamard; half *= 2)
+    for (int i = 0; i < kHadamard; ++i) {
+      if (i & half) continue;
+      const double a = v[i], b = v[i + half];
+      v[i] = a + b, v[i + half] = a - b;
+    }
+  for (int i = 0; i < kHadamard; ++i) y[i * apart] = float(v[i] / 4) + 0.0f;  // zero has no sign
+}
+
 template <class Code, class Scale>
-ATHANOR_CLONES void decode_row(float* x, const Code* codes, const Scale* scales, int64_t cols, int64_t width) {
+ATHANOR_CLONES void decode_row(float* x, const Code* codes, const Scale* scales, float global, int64_t cols,
+                               int64_t width) {
   if (width == 1) {
 #pragma omp simd
-    for (int64_t c = 0; c < cols; ++c) x[c] = to_float(codes[c]) * to_float(scales[c]);
+    for (int64_t c = 0; c < cols; ++c) x[c] = to_float(codes[c]) * (to_float(scales[c]) * global);
     return;
   }
   for (int64_t begin = 0, b = 0; begin < cols; begin += width, ++b) {
     const int64_t end = begin + width < cols ? begin + width : cols;
-    const float scale = to_float(scales[b]);
+    const float scale = to_float(scales[b]) * global;
 #pragma omp simd
     for (int64_t c = begin; c < end; ++c) x[c] = to_float(codes[c]) * scale;
   }
 }
 
 template <class T, class Code, class Scale>
-QuantizeStatistics measure_row(const T* x, const Code* codes, const Scale* scales, int64_t cols, int64_t width) {
+QuantizeStatistics measure_row(const T* x, const Code* codes, const Scale* scales, float global, int64_t cols,
+                               int64_t width) {
   QuantizeStatistics found;
   uint32_t most = 0;
   for (int64_t c = 0; c < cols; ++c) {
     const uint32_t m = magnitude(x[c]);
     most = std::max(most, m);
-    const double scale = double(to_float(scales[c / width]));
+    const double scale = double(to_float(scales[c / width]) * global);
     if (m == 0 || std::isnan(scale)) continue;
     found.values += 1;
-    found.saturated += double(std::bit_cast<float>(m)) > scale * double(Code::kSaturates);
+    found.saturated += scale > 0 && double(std::bit_cast<float>(m)) > scale * double(Code::kSaturates);
     found.underflowed += to_float(codes[c]) == 0;
   }
   found.largest = double(std::bit_cast<float>(most));
   return found;
+}
+
+// Of all blocks of a matrix.
+void transform(ThreadPool& pool, const Tensor& y, const Tensor& x, const Blocks& blocks) {
+  const bool along = blocks.rows == 1;
+  const int64_t cols = x.cols(), apart = along ? 1 : cols;
+  by_float(x.dtype, [&]<class T>() {
+    pool.parallel_ranges(x.rows() / blocks.rows, std::max<int64_t>(1, row_grain(cols) / blocks.rows),
+                         [&](int64_t begin, int64_t end) {
+                           for (int64_t band = begin; band < end; ++band)
+                             for (int64_t c = 0; c < cols; c += blocks.cols) {
+                               const int64_t at = band * blocks.rows * cols + c;
+                               transform(y.as<float>() + at, x.as<T>() + at, apart);
+                             }
+                         });
+  });
 }
 
 // One Quantize. Rows are worked on in bands: of the blocks' height, or of kBandRows where a block has all rows.
@@ -113,22 +161,44 @@ struct Quantizer {
     by_scale(op.scales.dtype, [&]<class Scale>() {
       for (int64_t b = begin; b < end; ++b) {
         uint32_t& place = most[row_of_blocks * across + b];
-        const CodeScale s = code_scale(std::bit_cast<float>(place), largest_code(op.codes.dtype), op.powers());
-        if constexpr (std::is_same_v<Scale, e8m0>)
-          op.scales.as<Scale>()[row_of_blocks * across + b] = as_e8m0(s.scale);
-        else
-          op.scales.as<Scale>()[row_of_blocks * across + b] = s.scale;
-        place = std::bit_cast<uint32_t>(s.factor);
+        Scale& scale = op.scales.as<Scale>()[row_of_blocks * across + b];
+        if constexpr (std::is_same_v<Scale, f8_e4m3>) {
+          const BlockScale s = block_scale(std::bit_cast<float>(place), global);
+          scale = s.scale;
+          place = std::bit_cast<uint32_t>(s.factor);
+        } else {
+          const CodeScale s = code_scale(std::bit_cast<float>(place), largest_code(op.codes.dtype), op.powers());
+          if constexpr (std::is_same_v<Scale, e8m0>)
+            scale = as_e8m0(s.scale);
+          else
+            scale = s.scale;
+          place = std::bit_cast<uint32_t>(s.factor);
+        }
       }
     });
+  }
+
+  // Once all bands are found.
+  void scale_matrix() {
+    const uint32_t largest = *std::max_element(most, most + bands * across);
+    global = global_scale(std::bit_cast<float>(largest));
+    *op.global.as<float>() = global.scale;
+    stream = op.stream + largest;
   }
 
   template <class T>
   void encode(int64_t band, int64_t row_of_blocks) const {
     const auto* factors = reinterpret_cast<const float*>(most + row_of_blocks * across);
     by_code(op.codes.dtype, [&]<class Code>() {
-      for (int64_t r = band * height; r < end_of(band); ++r)
+      for (int64_t r = band * height; r < end_of(band); ++r) {
+        if constexpr (std::is_same_v<Code, f4_e2m1>)
+          if (op.at_random) {
+            encode_row_at_random(op.codes.as<Code>() + r * cols, op.x.as<T>() + r * cols, factors, cols, width, op,
+                                 stream, r * cols);
+            continue;
+          }
         encode_row(op.codes.as<Code>() + r * cols, op.x.as<T>() + r * cols, factors, cols, width);
+      }
     });
   }
 
@@ -142,7 +212,8 @@ struct Quantizer {
           QuantizeStatistics found;
           for (int64_t r = begin; r < end; ++r)
             found.add(measure_row(op.x.as<T>() + r * cols, op.codes.as<Code>() + r * cols,
-                                  op.scales.as<Scale>() + (op.blocks.rows ? r / height * across : 0), cols, width));
+                                  op.scales.as<Scale>() + (op.blocks.rows ? r / height * across : 0),
+                                  op.two_levels() ? *op.global.as<float>() : 1, cols, width));
           const std::lock_guard lock(mutex);
           static_cast<QuantizeStatistics*>(op.statistics.data)->add(found);
         });
@@ -155,6 +226,8 @@ struct Quantizer {
   const Quantize& op;
   int64_t rows, cols, height, width, across, bands;
   uint32_t* most;  // [bands, across]
+  GlobalScale global = {1, 1};
+  uint64_t stream = 0;  // of random numbers
 };
 
 // The scratch memory of a product: a and b as f32, then the product's own.
@@ -170,7 +243,9 @@ struct Decoded {
   static constexpr int64_t kLine = 16;  // floats: a cache line
 };
 
-void decode(ThreadPool& pool, const Tensor& x, const Tensor& codes, const Tensor& scales, const Blocks& blocks) {
+void decode(ThreadPool& pool, const Tensor& x, const Tensor& codes, const Tensor& scales, const Tensor& global_scale,
+            const Blocks& blocks) {
+  const float global = global_scale ? *global_scale.as<float>() : 1;
   const int64_t cols = codes.cols(), across = blocks.grid(codes.shape)[1];
   const int64_t height = blocks.rows ? blocks.rows : codes.rows(), width = blocks.cols ? blocks.cols : cols;
   by_code(codes.dtype, [&]<class Code>() {
@@ -178,7 +253,7 @@ void decode(ThreadPool& pool, const Tensor& x, const Tensor& codes, const Tensor
       pool.parallel_ranges(codes.rows(), row_grain(cols), [&](int64_t begin, int64_t end) {
         for (int64_t r = begin; r < end; ++r)
           decode_row(x.as<float>() + r * cols, codes.as<Code>() + r * cols, scales.as<Scale>() + r / height * across,
-                     cols, width);
+                     global, cols, width);
       });
     });
   });
@@ -188,32 +263,46 @@ void decode(ThreadPool& pool, const Tensor& x, const Tensor& codes, const Tensor
 
 size_t CpuOps::scratch(const Quantize& op) const {
   const Quantizer q(op, nullptr);
-  return size_t(q.bands * q.across) * sizeof(uint32_t);
+  const auto most = size_t(q.bands * q.across) * sizeof(uint32_t);
+  return most + (op.hadamard ? size_t(op.x.numel()) * sizeof(float) : 0);
 }
 
 void CpuOps::run(const Quantize& op, void* scratch) {
-  const Quantizer q(op, scratch);
+  Quantizer q(op, scratch);
   if (op.x.numel() == 0) return;
+  if (op.hadamard) {
+    Quantize transformed = op;
+    transformed.hadamard = false;
+    transformed.x = {static_cast<uint32_t*>(scratch) + q.bands * q.across, DType::f32, op.x.shape};
+    transform(pool_, transformed.x, op.x, op.blocks);
+    return run(transformed, scratch);
+  }
   const bool whole_height = op.blocks.rows == 0;
   const int64_t grain = std::max<int64_t>(1, row_grain(q.cols) / q.height);
+  const auto each_band = [&](const auto& work) {
+    pool_.parallel_ranges(q.bands, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t band = begin; band < end; ++band) work(band);
+    });
+  };
   by_float(op.x.dtype, [&]<class T>() {
-    pool_.parallel_ranges(q.bands, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t band = begin; band < end; ++band) {
-        q.find<T>(band);
-        if (whole_height) continue;
-        q.scale(band, 0, q.across);
-        q.encode<T>(band, band);
-      }
+    const auto scale_and_encode = [&](int64_t band) {
+      q.scale(band, 0, q.across);
+      q.encode<T>(band, band);
+    };
+    each_band([&](int64_t band) {
+      q.find<T>(band);
+      if (!whole_height && !op.two_levels()) scale_and_encode(band);
     });
-    if (whole_height) {
-    pool_.parallel_ranges(q.across, kChunkElements, [&](int64_t begin, int64_t end) {
-      for (int64_t band = 1; band < q.bands; ++band)
-        for (int64_t b = begin; b < end; ++b) q.most[b] = std::max(q.most[b], q.most[band * q.across + b]);
-      q.scale(0, begin, end);
-    });
-    pool_.parallel_ranges(q.bands, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t band = begin; band < end; ++band) q.encode<T>(band, 0);
-    });
+    if (op.two_levels()) {
+      q.scale_matrix();
+      each_band(scale_and_encode);
+    } else if (whole_height) {
+      pool_.parallel_ranges(q.across, kChunkElements, [&](int64_t begin, int64_t end) {
+        for (int64_t band = 1; band < q.bands; ++band)
+          for (int64_t b = begin; b < end; ++b) q.most[b] = std::max(q.most[b], q.most[band * q.across + b]);
+        q.scale(0, begin, end);
+      });
+      each_band([&](int64_t band) { q.encode<T>(band, 0); });
     }
     if (op.statistics) q.measure<T>(pool_);
   });
@@ -227,8 +316,8 @@ size_t CpuOps::scratch(const ScaledGemm& op) const {
 void CpuOps::run(const ScaledGemm& op, void* scratch) {
   auto* memory = static_cast<float*>(scratch);
   const Decoded decoded(op, memory);
-  decode(pool_, decoded.product.a, op.product.a, op.a_scales, op.a_blocks);
-  decode(pool_, decoded.product.b, op.product.b, op.b_scales, op.b_blocks);
+  decode(pool_, decoded.product.a, op.product.a, op.a_scales, op.a_global, op.a_blocks);
+  decode(pool_, decoded.product.b, op.product.b, op.b_scales, op.b_global, op.b_blocks);
   run(decoded.product, memory + decoded.rest);
 }
 

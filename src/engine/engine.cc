@@ -97,7 +97,8 @@ Ctx Engine::context(Ops& ops, Tape* tape) {
           .arena = arena_,
           .mesh = backend_.mesh,
           .recipe = options_.recipe,
-          .tape = tape};
+          .tape = tape,
+          .seed = options_.seed};
 }
 
 // Runs each phase once on a backend that launches nothing.

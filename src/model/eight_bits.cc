@@ -62,12 +62,13 @@ std::string choose_eight_bits(Model& model, Recipe& recipe, const HighLayers& hi
   }
   for (size_t i = 0; i < used.size(); ++i)
     if (!used[i]) matches_nothing(high.match[i], specs);
+  const char* bits = recipe.four_bits() ? "4 bits" : "8 bits";
   if (counts.chosen == 0)
-    throw Error(cat("precision: ", recipe.name, " leaves none of the ", counts.all, " linear layers in 8 bits",
+    throw Error(cat("precision: ", recipe.name, " leaves none of the ", counts.all, " linear layers in ", bits,
                     counts.reasons(), "; use precision bf16"),
                 Exit::usage);
   std::string line =
-      cat(recipe.name, ": ", counts.chosen, " of ", counts.all, " linear layers in 8 bits", counts.reasons());
+      cat(recipe.name, ": ", counts.chosen, " of ", counts.all, " linear layers in ", bits, counts.reasons());
   if (tokens % kMultiple != 0 && recipe.rule(Operand::weight_x).scaling != Scaling::none) {
     for (const Operand operand : {Operand::weight_dy, Operand::weight_x}) recipe.linear[size_t(operand)] = {};
     line +=

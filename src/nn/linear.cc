@@ -1,5 +1,7 @@
 #include "nn/products.h"
 
+#include "base/rng.h"
+
 namespace athanor {
 namespace {
 
@@ -68,12 +70,18 @@ Factor factor(Net n, const Linear& layer, Operand operand, const Buffer& matrix)
   const Blocks blocks = blocks_for(n, layer, operand);
   Factor f{.data = n.c.alloc("codes", rule.codes, matrix.t.shape),
            .scales = n.c.alloc("scales", scale_type(rule.scaling), blocks.grid(matrix.t.shape)),
+           .global = rule.codes == DType::f4_e2m1 ? n.c.alloc("scale", DType::f32, {1}) : Buffer{},
            .blocks = blocks};
   n.c.run(Quantize{.codes = f.data.t,
                    .scales = f.scales.t,
+                   .global = f.global.t,
                    .x = matrix.t,
                    .blocks = blocks,
                    .power_of_two = n.c.recipe.power_of_two,
+                   .hadamard = rule.hadamard,
+                   .at_random = rule.at_random,
+                   .seed = n.c.seed,
+                   .stream = rule.at_random ? stream_of(n.params.spec(layer.w).name) + uint64_t(operand) : 0,
                    .statistics = statistics_of(n, layer, operand)});
   return f;
 }
@@ -83,6 +91,8 @@ void run(Ctx& c, const Product& p) {
   c.run(ScaledGemm{.product = p.op,
                    .a_scales = p.a.scales.t,
                    .b_scales = p.b.scales.t,
+                   .a_global = p.a.global.t,
+                   .b_global = p.b.global.t,
                    .a_blocks = p.a.blocks,
                    .b_blocks = p.b.blocks});
 }

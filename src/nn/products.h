@@ -15,8 +15,9 @@ bool in_eight_bits(Net, const Linear&);
 
 // What a product reads of a matrix: itself, or its codes.
 struct Factor {
-  Buffer data;    // of the matrix's shape
-  Buffer scales;  // of codes
+  Buffer data;         // of the matrix's shape
+  Buffer scales;       // of codes
+  Buffer global = {};  // of codes of 4 bits: one more scale, of the matrix
   Blocks blocks = {};
   bool is_codes() const { return bool(scales); }
 };

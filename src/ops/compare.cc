@@ -104,6 +104,8 @@ Difference compare(const Tensor& got, const Tensor& want) {
       return compare_as<f8_e5m2>(got, want);
     case DType::f8_e8m0:
       return compare_as<e8m0>(got, want);
+    case DType::f4_e2m1:
+      return compare_as<f4_e2m1>(got, want);
     default:
       return by_float(want.dtype, [&]<class T>() { return compare_as<T>(got, want); });
   }

@@ -1,4 +1,4 @@
-// Codes of 8 bits with scales, and products of them.
+// Codes of 8 and 4 bits with scales, and products of them.
 #pragma once
 #include <cmath>
 #include <limits>
@@ -17,12 +17,22 @@ struct Blocks {
   }
 };
 
-constexpr bool is_scale(DType dtype) { return dtype == DType::f32 || dtype == DType::f8_e8m0; }
+// Scales of f8_e4m3 are those of f4_e2m1, beneath one more for the matrix (GlobalScale in tensor/float8.h).
+constexpr bool is_scale(DType codes, DType scales) {
+  if (codes == DType::f4_e2m1) return scales == DType::f8_e4m3;
+  return scales == DType::f32 || scales == DType::f8_e8m0;
+}
+
+// Signs of the random Hadamard transform: of 16 values along a block, x = H diag(signs) x / 4, where H is the Hadamard
+// matrix in Sylvester's order. Both factors of a product have it along the terms of its sums, where it cancels, since
+// H H^T = 16; it spreads single large values. Bits of pi; any serve. [NVIDIA 2025, NVFP4, app. C.2]
+constexpr int64_t kHadamard = 16;
+constexpr uint32_t kHadamardSigns = 0x243f;  // bit i set: value i changes its sign
 
 // What quantizing did to the elements of blocks without Inf and NaN; `largest` is of all.
 struct QuantizeStatistics {
   double values = 0;       // that are not zero
-  double saturated = 0;    // magnitude above scale * kSaturates (tensor/float8.h): off by more than rounding explains
+  double saturated = 0;    // magnitude above scale * kSaturates (tensor/float8.h), of blocks with a scale above zero
   double underflowed = 0;  // not zero, with a code that is
   double largest = 0;      // magnitude; NaN if there is one
   static constexpr int64_t kNumbers = 4;
@@ -33,28 +43,44 @@ struct QuantizeStatistics {
   }
 };
 
-// codes = x * factor, rounded to nearest even, and scales = 1 / factor, by code_scale() of each block
-// (tensor/float8.h).
+// codes = x * factor, rounded to nearest even, and scales = 1 / factor, by code_scale() of each block; of f4_e2m1 by
+// global_scale() and block_scale() (tensor/float8.h).
 struct Quantize {
-  Tensor codes;   // [R, C] f8_e4m3 or f8_e5m2
-  Tensor scales;  // blocks.grid(), f32 or f8_e8m0
+  Tensor codes;   // [R, C] f8_e4m3, f8_e5m2 or f4_e2m1
+  Tensor scales;  // blocks.grid(), f32 or f8_e8m0; of f4_e2m1: f8_e4m3
+  Tensor global;  // of f4_e2m1: [1] f32
   Tensor x;       // [R, C]
   Blocks blocks = {};
   bool power_of_two = false;  // scales; those of f8_e8m0 are anyway
-  Tensor statistics = {};     // none, or [4] f64: a QuantizeStatistics to which this one's counts are added
+  bool hadamard = false;      // transform x first, along blocks of {1, 16} or {16, 1}
+  bool at_random = false;     // f4_e2m1: round by f(seed, stream + bits of the largest magnitude, element)
+  uint64_t seed = 0, stream = 0;
+  Tensor statistics = {};  // none, or [4] f64: a QuantizeStatistics to which this one's counts are added
   static constexpr const char* kName = "quantize";
 
   bool powers() const { return power_of_two || scales.dtype == DType::f8_e8m0; }
-  std::array<Field, 4> fields() {
+  bool two_levels() const { return codes.dtype == DType::f4_e2m1; }
+  std::array<Field, 5> fields() {
     return {{{"codes", Io::out, &codes},
              {"scales", Io::out, &scales},
+             {"global", Io::out, &global},
              {"x", Io::in, &x},
              {"statistics", Io::inout, &statistics}}};
   }
   void check() const {
     Expect e{kName};
-    e.floating("x", x).matrix("x", x).contiguous("x", x).that(is_code(codes.dtype), "codes", "f8_e4m3 or f8_e5m2");
-    e.that(is_scale(scales.dtype), "scales", "f32 or f8_e8m0");
+    e.floating("x", x).matrix("x", x).contiguous("x", x).that(is_code(codes.dtype), "codes", "codes");
+    e.that(is_scale(codes.dtype, scales.dtype), "scales", "f32 or f8_e8m0, or f8_e4m3 of f4_e2m1");
+    if (two_levels()) {
+      e.is("global", global, DType::f32, {1});
+      e.that(blocks.rows > 0 && blocks.cols > 0 && !power_of_two, "blocks of some rows and columns, any scales");
+    } else {
+      e.that(!global && !at_random, "one level of scales and rounding to nearest but of f4_e2m1");
+    }
+    if (hadamard) {
+      e.that(blocks == Blocks{1, kHadamard} || blocks == Blocks{kHadamard, 1}, "blocks of 16 values in a line");
+      e.that(x.shape[blocks.rows == 1 ? 1 : 0] % kHadamard == 0, "x", "whole blocks of 16 values");
+    }
     e.is("codes", codes, codes.dtype, x.shape).is("scales", scales, scales.dtype, blocks.grid(x.shape));
     if (statistics) e.is("statistics", statistics, DType::f64, {QuantizeStatistics::kNumbers});
   }
@@ -64,21 +90,35 @@ struct Quantize {
 // A product whose a and b are codes: each stands for its code times the scale of its block.
 struct ScaledGemm {
   Gemm product;
-  Tensor a_scales, b_scales;  // the blocks' grids, f32 or f8_e8m0
+  Tensor a_scales, b_scales;  // the blocks' grids
+  Tensor a_global, b_global;  // of f4_e2m1: [1] f32
   Blocks a_blocks, b_blocks;  // of a and b as they lie in memory
   static constexpr const char* kName = "scaled_gemm";
 
-  std::array<Field, 7> fields() {
+  std::array<Field, 9> fields() {
     const auto f = product.fields();
-    return {{f[0], f[1], f[2], f[3], f[4], {"a_scales", Io::in, &a_scales}, {"b_scales", Io::in, &b_scales}}};
+    return {{f[0],
+             f[1],
+             f[2],
+             f[3],
+             f[4],
+             {"a_scales", Io::in, &a_scales},
+             {"b_scales", Io::in, &b_scales},
+             {"a_global", Io::in, &a_global},
+             {"b_global", Io::in, &b_global}}};
   }
   void check() const {
     Expect e{kName};
     const Tensor &a = product.a, &b = product.b;
-    e.that(is_code(a.dtype), "a", "codes of 8 bits").that(is_code(b.dtype), "b", "codes of 8 bits");
-    e.that(is_scale(a_scales.dtype), "a_scales", "f32 or f8_e8m0");
-    e.that(is_scale(b_scales.dtype), "b_scales", "f32 or f8_e8m0");
-    e.that(a.dtype == DType::f8_e4m3 || b.dtype == DType::f8_e4m3, "one factor of f8_e4m3 at least");
+    e.that(is_code(a.dtype), "a", "codes").that(is_code(b.dtype), "b", "codes");
+    e.that(is_scale(a.dtype, a_scales.dtype), "a_scales", "f32 or f8_e8m0, or f8_e4m3 of f4_e2m1");
+    e.that(is_scale(b.dtype, b_scales.dtype), "b_scales", "f32 or f8_e8m0, or f8_e4m3 of f4_e2m1");
+    if (a.dtype == DType::f4_e2m1) {
+      e.dtype("b", b, a.dtype).is("a_global", a_global, DType::f32, {1}).is("b_global", b_global, DType::f32, {1});
+    } else {
+      e.that(!a_global && !b_global && (a.dtype == DType::f8_e4m3 || b.dtype == DType::f8_e4m3),
+             "one factor of f8_e4m3 at least, and one level of scales");
+    }
     e.contiguous("a", a).contiguous("b", b);
     e.is("a_scales", a_scales, a_scales.dtype, a_blocks.grid(a.shape));
     e.is("b_scales", b_scales, b_scales.dtype, b_blocks.grid(b.shape));

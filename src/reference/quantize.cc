@@ -1,8 +1,10 @@
-// Codes of 8 bits and products of them, from their definitions. Codes are found by search over all of them, scales in
-// double, so that nothing here shares arithmetic with what it specifies.
+// Codes of 8 and 4 bits and products of them, from their definitions. Codes are found by search over all of them,
+// scales in double, so that nothing here shares arithmetic with what it specifies.
+#include <bit>
 #include <cmath>
 #include <limits>
 
+#include "base/rng.h"
 #include "reference/gemm.h"
 #include "reference/reference_ops.h"
 
@@ -28,46 +30,106 @@ void each_element(const Extent& e, Fn&& fn) {
     for (int64_t c = e.col; c < e.col + e.cols; ++c) fn(r, c);
 }
 
+template <class T>
+constexpr uint8_t kOnes = 0xff;
+template <>
+constexpr uint8_t kOnes<f4_e2m1> = 0xf;
+
 // The code nearest to x, of two the even one.
 template <class T>
 T nearest(double x) {
-  if (std::isnan(x)) return {0x7f};
+  constexpr uint8_t kMagnitudes = kOnes<T> / 2;
+  if (std::isnan(x)) return {kMagnitudes};
   T best{0};
   double least = std::numeric_limits<double>::infinity();
-  for (uint8_t bits = 0; bits < 0x7f; ++bits) {
+  for (uint8_t bits = 0; bits <= kMagnitudes; ++bits) {
     const double value = double(to_float(T{bits})), distance = std::abs(value - std::abs(x));
     if (!(value <= T::kMost) || distance > least || (distance == least && bits % 2 == 1)) continue;
     best = {bits}, least = distance;
   }
   if (std::abs(x) > T::kMost) best = from_float<T>(T::kMost);
-  return {uint8_t(best.bits | (std::signbit(x) ? 0x80 : 0))};
+  return {uint8_t(best.bits | (std::signbit(x) ? kMagnitudes + 1 : 0))};
+}
+
+// Of the two codes around x the one further from zero, if a uniform number is below x's place between them.
+f4_e2m1 at_random(double x, double uniform) {
+  if (std::isnan(x)) return {0x7};
+  uint8_t below = 0;
+  const auto value = [](int bits) { return double(to_float(f4_e2m1{uint8_t(bits)})); };
+  while (below < 0x7 && value(below + 1) <= std::abs(x)) ++below;
+  if (below < 0x7 && uniform < (std::abs(x) - value(below)) / (value(below + 1) - value(below))) ++below;
+  return {uint8_t(below | (std::signbit(x) ? 0x8 : 0))};
+}
+
+// H diag(signs) x / 4 along the blocks, as f32.
+void transform(Values& x, const Blocks& blocks) {
+  const int64_t apart = blocks.rows == 1 ? 1 : x.cols;
+  const Values from = x;
+  for (int64_t i = 0; i < x.size(); ++i) {
+    const int64_t place = (blocks.rows == 1 ? i % x.cols : i / x.cols) % kHadamard;
+    double sum = 0;
+    for (int64_t k = 0; k < kHadamard; ++k) {
+      const bool minus = (std::popcount(uint64_t(place & k)) + (kHadamardSigns >> k & 1)) % 2 == 1;
+      const double term = from[i + (k - place) * apart];
+      sum += minus ? -term : term;
+    }
+    x[i] = double(float(sum / 4) + 0.0f);  // zero has no sign
+  }
+}
+
+// What turns a block's values into codes, and the scale that is stored: of the block, and `global` of the matrix.
+struct Step {
+  double factor, scale;
+};
+double f32(double x) { return double(float(x)); }
+
+Step one_level(const Quantize& op, double amax) {
+  double factor = amax == 0 ? 1 : f32(std::min(double(largest_code(op.codes.dtype)) / amax, 0x1p126));
+  if (op.powers()) factor = std::exp2(std::floor(std::log2(factor)));
+  return {factor, 1 / factor};
+}
+Step two_levels(double amax, double global_factor) {
+  const double scale = double(to_float(nearest<f8_e4m3>(f32(f32(amax / 6) * global_factor))));
+  return {scale == 0 ? 0 : f32(global_factor / scale), scale};
 }
 
 }  // namespace
 
 void ReferenceOps::run(const Quantize& op, void*) {
-  const Values x = load(op.x);
+  Values x = load(op.x);
+  if (op.hadamard) transform(x, op.blocks);
   Values scales = zeros_like(op.scales);
   QuantizeStatistics found;
+  bool all_finite = true;
+  for (int64_t i = 0; i < x.size(); ++i) {
+    all_finite = all_finite && std::isfinite(x[i]);
+    found.largest = std::isnan(x[i]) ? x[i] : std::max(found.largest, std::abs(x[i]));
+  }
+  const double global = found.largest == 0 ? 1 : f32(std::min(2688 / found.largest, 0x1p110));
+  const uint64_t stream = op.stream + std::bit_cast<uint32_t>(float(found.largest));
+  if (op.two_levels())
+    *op.global.as<float>() = all_finite ? float(1 / global) : std::numeric_limits<float>::quiet_NaN();
   each_block(op.x, op.blocks, [&](int64_t block, const Extent& extent) {
     double amax = 0;
-    bool finite = true;
+    bool finite = all_finite || !op.two_levels();
     each_element(extent, [&](int64_t r, int64_t c) {
       amax = std::max(amax, std::abs(x(r, c)));
       finite = finite && std::isfinite(x(r, c));
     });
-    double factor = amax == 0 ? 1 : double(float(std::min(double(largest_code(op.codes.dtype)) / amax, 0x1p126)));
-    if (op.powers()) factor = std::exp2(std::floor(std::log2(factor)));
-    if (!finite) factor = 0;
-    scales[block] = finite ? 1 / factor : std::numeric_limits<double>::quiet_NaN();
+    Step step = op.two_levels() ? two_levels(amax, global) : one_level(op, amax);
+    if (!finite) step = {0, op.two_levels() ? 0 : std::numeric_limits<double>::quiet_NaN()};
+    scales[block] = step.scale;
+    const double whole = op.two_levels() ? step.scale * f32(1 / global) : f32(step.scale);
     by_code(op.codes.dtype, [&]<class T>() {
       each_element(extent, [&](int64_t r, int64_t c) {
         T& code = op.codes.as<T>()[r * x.cols + c];
-        code = nearest<T>(double(float(x(r, c) * factor)));
-        found.largest = std::isnan(x(r, c)) ? x(r, c) : std::max(found.largest, std::abs(x(r, c)));
+        const double scaled = f32(x(r, c) * step.factor);
+        code = nearest<T>(scaled);
+        if constexpr (std::is_same_v<T, f4_e2m1>)
+          if (op.at_random) code = at_random(scaled, double(random_uniform(op.seed, stream, uint64_t(r * x.cols + c))));
         if (!finite || x(r, c) == 0) return;
         found.values += 1;
-        found.saturated += std::abs(x(r, c)) > double(float(1 / factor)) * double(T::kSaturates);
+        found.saturated += step.factor > 0 && std::abs(x(r, c)) > f32(whole) * double(T::kSaturates);
         found.underflowed += to_float(code) == 0;
       });
     });
@@ -78,16 +140,16 @@ void ReferenceOps::run(const Quantize& op, void*) {
 
 // The product of what the codes stand for, which doubles hold.
 void ReferenceOps::run(const ScaledGemm& op, void*) {
-  const auto decoded = [](const Tensor& codes, const Tensor& scales, const Blocks& blocks) {
-    Values v = load(codes);
-    const Values s = load(scales);
+  const auto decoded = [](const Tensor& codes, const Tensor& scales, const Tensor& global, const Blocks& blocks) {
+    Values v = load(codes), s = load(scales);
+    for (int64_t i = 0; global && i < s.size(); ++i) s[i] *= double(*global.as<float>());
     each_block(codes, blocks, [&](int64_t block, const Extent& e) {
       each_element(e, [&](int64_t r, int64_t c) { v(r, c) *= s[block]; });
     });
     return v;
   };
-  multiply(op.product, decoded(op.product.a, op.a_scales, op.a_blocks),
-           decoded(op.product.b, op.b_scales, op.b_blocks));
+  multiply(op.product, decoded(op.product.a, op.a_scales, op.a_global, op.a_blocks),
+           decoded(op.product.b, op.b_scales, op.b_global, op.b_blocks));
   if (op.product.epilogue == Epilogue::add)
     run(Add{.y = op.product.d, .a = op.product.d, .b = op.product.aux}, nullptr);
 }

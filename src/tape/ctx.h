@@ -79,6 +79,7 @@ struct Ctx {
   Tape* tape = nullptr;               // null: forward only
   bool selective = false;             // recompute values that have a Remake instead of keeping them
   TensorSums* tensor_sums = nullptr;  // where a dry run counts them
+  uint64_t seed = 0;                  // of rounding at random
   Tensor quantized = {};              // [parameters, kOperands, 4] f64, QuantizeStatistics of each; none: not counted
 
   Buffer alloc(std::string_view name, DType dtype, Shape shape) { return arena.alloc(name, dtype, shape); }

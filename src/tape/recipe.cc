@@ -19,6 +19,15 @@ constexpr Rules kRowwiseHighWeightGradient{{kRow, kRow, kRow, kTensor, kHigh, kH
 constexpr OperandRule kBlock{Scaling::block128}, kSquare{Scaling::square128};
 constexpr Rules kBlockwise{{kBlock, kSquare, kBlock, kSquare, kBlock, kBlock}};
 
+// [NVIDIA 2025, Pretraining Large Language Models with NVFP4, sec. 4]: weights in squares, so that both products read
+// the same codes; gradients rounded at random; both factors of weight gradients transformed.
+constexpr DType kFp4 = DType::f4_e2m1;
+constexpr OperandRule kLine16{Scaling::block16, kFp4}, kSquare16{Scaling::square16, kFp4},
+    kGradient16{.scaling = Scaling::block16, .codes = kFp4, .at_random = true},
+    kSpreadGradient16{.scaling = Scaling::block16, .codes = kFp4, .at_random = true, .hadamard = true},
+    kSpread16{.scaling = Scaling::block16, .codes = kFp4, .hadamard = true};
+constexpr Rules kNvfp4{{kLine16, kSquare16, kGradient16, kSquare16, kSpreadGradient16, kSpread16}};
+
 }  // namespace
 
 Recipe make_recipe(std::string_view name, DType master, GradientCodes gradients) {
@@ -33,6 +42,7 @@ Recipe make_recipe(std::string_view name, DType master, GradientCodes gradients)
       {.name = "fp8_rowwise_gw_hp", .compute = bf16, .master = f32, .linear = kRowwiseHighWeightGradient},
       {.name = "fp8_blockwise", .compute = bf16, .master = f32, .linear = kBlockwise},
       {.name = "mxfp8", .compute = bf16, .master = f32, .linear = all_of(Scaling::block32), .power_of_two = true},
+      {.name = "nvfp4", .compute = bf16, .master = f32, .linear = kNvfp4},
   };
   const auto* row =
       std::find_if(std::begin(kRecipes), std::end(kRecipes), [&](const Recipe& r) { return r.name == name; });
@@ -63,6 +73,10 @@ Blocks blocks_of(Scaling scaling, int summed) {
       return {128, 128};
     case Scaling::block32:
       return along(32);
+    case Scaling::block16:
+      return along(16);
+    case Scaling::square16:
+      return {16, 16};
   }
   return {};
 }

@@ -9,12 +9,14 @@
 
 namespace athanor {
 
-// What a product reads of a matrix in 8 bits, and which of its elements share a scale: all; a row along the terms of
-// the sums; 128 or 32 terms of a row; squares of 128 by 128.
-enum class Scaling : uint8_t { none, tensor, row, block128, square128, block32 };
+// What a product reads of a matrix in 8 or 4 bits, and which of its elements share a scale: all; a row along the terms
+// of the sums; 128, 32 or 16 terms of a row; squares of 128 by 128 or 16 by 16.
+enum class Scaling : uint8_t { none, tensor, row, block128, square128, block32, block16, square16 };
 struct OperandRule {
   Scaling scaling = Scaling::none;  // none: the matrix itself
   DType codes = DType::f8_e4m3;
+  bool at_random = false;  // codes are rounded at random, without bias, in place of to nearest
+  bool hadamard = false;   // codes of the random Hadamard transform along the terms
   bool operator==(const OperandRule&) const = default;
 };
 
@@ -33,11 +35,12 @@ struct Recipe {
   DType master;               // what the optimizer updates, or of i16: the rests of f32 masters, halved (tensor/half.h)
   bool tf32 = false;          // round f32 products' inputs to TF32
   bool loss_scaling = false;  // fp16's narrow exponent
-  std::array<OperandRule, kOperands> linear = {};             // of layers in 8 bits, by Operand
+  std::array<OperandRule, kOperands> linear = {};             // of layers in 8 or 4 bits, by Operand
   bool power_of_two = false;                                  // their scales
   bool separate_params() const { return compute != master; }  // weights to compute with are beside the masters
   OperandRule rule(Operand operand) const { return linear[size_t(operand)]; }
-  bool eight_bits() const { return rule(Operand::forward_x).scaling != Scaling::none; }
+  bool eight_bits() const { return rule(Operand::forward_x).scaling != Scaling::none; }  // or four
+  bool four_bits() const { return rule(Operand::forward_x).codes == DType::f4_e2m1; }
 };
 
 // name: a word of `precision`.
@@ -45,6 +48,9 @@ Recipe make_recipe(std::string_view name, DType master, GradientCodes gradients 
 
 // The blocks of a rule for a matrix whose dimension `summed` the product sums over.
 Blocks blocks_of(Scaling, int summed);
-constexpr DType scale_type(Scaling s) { return s == Scaling::block32 ? DType::f8_e8m0 : DType::f32; }
+constexpr DType scale_type(Scaling s) {
+  if (s == Scaling::block16 || s == Scaling::square16) return DType::f8_e4m3;
+  return s == Scaling::block32 ? DType::f8_e8m0 : DType::f32;
+}
 
 }  // namespace athanor

@@ -22,7 +22,8 @@ enum class DType : uint8_t {
   i16 = 7,
   f8_e4m3 = 8,
   f8_e5m2 = 9,
-  f8_e8m0 = 10  // scales
+  f8_e8m0 = 10,  // scales
+  f4_e2m1 = 11   // one in a byte: for backends that emulate it
 };
 
 constexpr size_t size_of(DType t) {
@@ -41,14 +42,15 @@ constexpr size_t size_of(DType t) {
     case DType::f8_e4m3:
     case DType::f8_e5m2:
     case DType::f8_e8m0:
+    case DType::f4_e2m1:
       return 1;
   }
   return 0;
 }
 
 constexpr const char* name_of(DType t) {
-  constexpr const char* kNames[] = {"f32", "bf16", "f16",     "i32",     "u8",     "i64",
-                                    "f64", "i16",  "f8_e4m3", "f8_e5m2", "f8_e8m0"};
+  constexpr const char* kNames[] = {"f32", "bf16", "f16",     "i32",     "u8",      "i64",
+                                    "f64", "i16",  "f8_e4m3", "f8_e5m2", "f8_e8m0", "f4_e2m1"};
   return kNames[static_cast<int>(t)];
 }
 
@@ -98,6 +100,10 @@ struct DTypeOf<f8_e5m2> {
   static constexpr DType value = DType::f8_e5m2;
 };
 template <>
+struct DTypeOf<f4_e2m1> {
+  static constexpr DType value = DType::f4_e2m1;
+};
+template <>
 struct DTypeOf<e8m0> {
   static constexpr DType value = DType::f8_e8m0;
 };
@@ -118,17 +124,22 @@ decltype(auto) by_float(DType dtype, Fn&& fn) {
 }
 
 // Element types of quantized operands (codes); by_code() and by_scale() are by_float() for codes and scales.
-constexpr bool is_code(DType t) { return t == DType::f8_e4m3 || t == DType::f8_e5m2; }
-constexpr float largest_code(DType t) { return t == DType::f8_e5m2 ? f8_e5m2::kMost : f8_e4m3::kMost; }
+constexpr bool is_code(DType t) { return t == DType::f8_e4m3 || t == DType::f8_e5m2 || t == DType::f4_e2m1; }
+constexpr float largest_code(DType t) {
+  return t == DType::f4_e2m1 ? f4_e2m1::kMost : t == DType::f8_e5m2 ? f8_e5m2::kMost : f8_e4m3::kMost;
+}
 
 template <class Fn>
 decltype(auto) by_code(DType dtype, Fn&& fn) {
-  CHECK(is_code(dtype), "expected codes of 8 bits (f8_e4m3, f8_e5m2), got ", dtype);
+  CHECK(is_code(dtype), "expected codes (f8_e4m3, f8_e5m2, f4_e2m1), got ", dtype);
+  if (dtype == DType::f4_e2m1) return fn.template operator()<f4_e2m1>();
   return dtype == DType::f8_e4m3 ? fn.template operator()<f8_e4m3>() : fn.template operator()<f8_e5m2>();
 }
 template <class Fn>
 decltype(auto) by_scale(DType dtype, Fn&& fn) {
-  CHECK(dtype == DType::f32 || dtype == DType::f8_e8m0, "expected scales (f32, f8_e8m0), got ", dtype);
+  CHECK(dtype == DType::f32 || dtype == DType::f8_e8m0 || dtype == DType::f8_e4m3,
+        "expected scales (f32, f8_e8m0, f8_e4m3), got ", dtype);
+  if (dtype == DType::f8_e4m3) return fn.template operator()<f8_e4m3>();
   return dtype == DType::f32 ? fn.template operator()<float>() : fn.template operator()<e8m0>();
 }
 

@@ -1,7 +1,10 @@
-// 8-bit floats on the host: storage types with exact conversion, round to nearest even. E4M3 and E5M2 saturate: values
-// beyond the largest, infinity included, become the largest; NaN stays NaN. E8M0 is a power of two, for scales.
-// [Rouhani et al. 2023, OCP Microscaling Formats 1.0, sec. 5.3 and 5.4.1; Micikevicius et al. 2022, "FP8 formats"]
+// Floats of 8 and 4 bits on the host: storage types with exact conversion, round to nearest even. E4M3, E5M2 and E2M1
+// saturate: values beyond the largest, infinity included, become the largest; NaN stays NaN, but E2M1 has none: there
+// it becomes the largest too. E8M0 is a power of two, for scales. [Rouhani et al. 2023, OCP Microscaling Formats 1.0,
+// sec. 5.3 and 5.4.1; Micikevicius et al. 2022, "FP8 formats"]
 #pragma once
+#include <cmath>
+
 #include "tensor/half.h"
 
 namespace athanor {
@@ -16,6 +19,11 @@ struct f8_e5m2 {  // the upper half of an f16
   static constexpr float kMost = 57344;
   static constexpr float kSaturates = 61440;
 };
+struct f4_e2m1 {  // in the low half of a byte; 0, 0.5, 1, 1.5, 2, 3, 4, 6, and the same with the sign 0x8
+  uint8_t bits;
+  static constexpr float kMost = 6;
+  static constexpr float kSaturates = 7;
+};
 struct e8m0 {  // 2^(bits - 127); 0xff is NaN
   uint8_t bits;
 };
@@ -28,6 +36,10 @@ inline float to_float(f8_e4m3 x) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(scaled) | nan | (uint32_t(x.bits & 0x80u) << 24));
 }
 inline float to_float(f8_e5m2 x) { return to_float(f16{uint16_t(uint32_t(x.bits) << 8)}); }
+inline float to_float(f4_e2m1 x) {
+  const float magnitude = std::bit_cast<float>(uint32_t(x.bits & 0x7u) << 22) * 0x1p126f;
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | (uint32_t(x.bits & 0x8u) << 28));
+}
 inline float to_float(e8m0 x) {
   const uint32_t normal = uint32_t(x.bits) << 23;
   return std::bit_cast<float>(x.bits == 0 ? 0x00400000u : x.bits == 255 ? 0x7fc00000u : normal);
@@ -62,6 +74,22 @@ inline f8_e5m2 from_float<f8_e5m2>(float x) {
   return {detail::round_to_8_bits<2, -14, std::bit_cast<uint32_t>(f8_e5m2::kMost)>(x)};
 }
 
+template <>
+inline f4_e2m1 from_float<f4_e2m1>(float x) {
+  const uint32_t code = detail::round_to_8_bits<1, 0, std::bit_cast<uint32_t>(f4_e2m1::kMost)>(x);
+  return {uint8_t((code & 0x7u) | (code & 0x80u) >> 4)};
+}
+
+// Rounded up in magnitude with the probability that makes the mean x, by 24 bits of `random`; saturates as above.
+inline f4_e2m1 round_at_random(float x, uint32_t random) {
+  const float a = std::fabs(x);
+  if (!(a < f4_e2m1::kMost)) return from_float<f4_e2m1>(x);  // NaN too
+  const float gap = a < 2 ? 0.5f : a < 4 ? 1.0f : 2.0f;      // of the codes around a
+  const float below = std::floor(a / gap), rest = a / gap - below;
+  const float up = float(random >> 8) * 0x1p-24f < rest ? 1.0f : 0.0f;
+  return from_float<f4_e2m1>(std::copysign((below + up) * gap, x));
+}
+
 // Quantization of a block: code = round(value * factor); value is approximately code * scale.
 struct CodeScale {
   float factor, scale;
@@ -77,6 +105,31 @@ inline CodeScale code_scale(float amax, float most, bool power_of_two) {
   const float kept = power_of_two ? std::bit_cast<float>(std::bit_cast<uint32_t>(factor) & 0x7f800000u) : factor;
   return {kept, 1 / kept};
 }
+// Two levels of scales for E2M1: value is approximately code * block * global, where `block` is an E4M3 for a block of
+// values and `global` one for the matrix. [NVIDIA 2025, Pretraining Large Language Models with NVFP4, app. C]
+struct GlobalScale {
+  float factor, scale;
+};
+// For a matrix of magnitudes up to amax: factor is 6 * 448 / amax, at most 2^110, scale 1 / factor. A matrix of zeros
+// has factor 1, one with Inf or NaN has factor 0 and scale NaN.
+inline GlobalScale global_scale(float amax) {
+  if (!(amax <= 0x1.fffffep127f)) return {0, std::bit_cast<float>(0x7fc00000u)};
+  if (amax == 0) return {1, 1};
+  const float exact = f4_e2m1::kMost * f8_e4m3::kMost / amax;
+  const float factor = exact < 0x1p110f ? exact : 0x1p110f;
+  return {factor, 1 / factor};
+}
+struct BlockScale {
+  float factor;  // code = round(value * factor)
+  f8_e4m3 scale;
+};
+// For a block of magnitudes up to amax. A block whose scale rounds to zero has factor 0, so that its codes are zeros.
+inline BlockScale block_scale(float amax, const GlobalScale& global) {
+  if (global.factor == 0) return {0, {0}};
+  const auto scale = from_float<f8_e4m3>(amax / f4_e2m1::kMost * global.factor);
+  return {scale.bits == 0 ? 0 : global.factor / to_float(scale), scale};
+}
+
 // scale: a power of two, or NaN.
 inline e8m0 as_e8m0(float scale) {
   const uint32_t exponent = std::bit_cast<uint32_t>(scale) >> 23;

@@ -43,6 +43,7 @@ inline std::vector<std::byte> contribution(int rank, int64_t n, DType dtype) {
       case DType::f8_e4m3:
       case DType::f8_e5m2:
       case DType::f8_e8m0:
+      case DType::f4_e2m1:
         store(uint8_t(std::abs(value)));
         break;
       case DType::i64:

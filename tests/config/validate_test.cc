@@ -195,10 +195,21 @@ TEST(Validate, PrecisionAndMemory) {
                         "fp8_power_of_two_scales=true", "fp8_exclude=[\"*.c_proj.*\"]", "num_layers_at_start_in_bf16=1",
                         "num_layers_at_end_in_bf16=1"}),
             "");
-  for (const char* option : {"fp8_format=e4m3", "fp8_min_size=8", "fp8_power_of_two_scales=true", "fp8_exclude=[\"*\"]",
-                             "num_layers_at_start_in_bf16=1", "num_layers_at_end_in_bf16=1",
-                             "log_quantization_interval=1"})
+  for (const char* option :
+       {"fp8_format=e4m3", "fp8_min_size=8", "fp8_power_of_two_scales=true", "fp8_exclude=[\"*\"]",
+        "num_layers_at_start_in_bf16=1", "num_layers_at_end_in_bf16=1", "log_quantization_interval=1"})
     expect_parts(error_with({option}), {std::string(option, std::strcspn(option, "=")), "8 bits", "not bf16"});
+  expect_parts(error_with({"precision=nvfp4", "fp8_format=e4m3"}), {"fp8_format: e4m3", "nvfp4"});
+  expect_parts(error_with({"precision=nvfp4", "fp8_power_of_two_scales=true"}), {"fp8_power_of_two_scales", "nvfp4"});
+  const auto last_blocks = [](int64_t blocks, const char* precision) {
+    return parse(small_config(), {cat("model.n_layer=", blocks), cat("precision=", precision)})
+        .num_layers_at_end_in_bf16;
+  };
+  EXPECT_EQ(last_blocks(1, "nvfp4"), 0);
+  EXPECT_EQ(last_blocks(2, "nvfp4"), 1);
+  EXPECT_EQ(last_blocks(40, "nvfp4"), 6);
+  EXPECT_EQ(last_blocks(40, "mxfp8"), 0);
+  EXPECT_EQ(parse(small_config(), {"precision=nvfp4", "num_layers_at_end_in_bf16=0"}).num_layers_at_end_in_bf16, 0);
   expect_parts(error_with({"precision=mxfp8", "fp8_exclude=[1]"}), {"fp8_exclude[0]", "pattern of names"});
   expect_parts(error_with({"exp_avg_dtype=fp16"}), {"exp_avg_dtype", "fp16", "bf16"});
   expect_parts(error_with({"recompute_num_layers=2"}),

@@ -39,6 +39,7 @@ std::vector<std::byte> encoded(const Tensor& like, const Init& value, uint64_t s
         break;
       case DType::f8_e4m3:
       case DType::f8_e5m2:
+      case DType::f4_e2m1:
         by_code(like.dtype, [&]<class T>() { put(i, from_float<T>(float(x))); });
         break;
       default:

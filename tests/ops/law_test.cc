@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "base/rng.h"
 #include "tests/ops/backends.h"
 
 namespace athanor {
@@ -212,6 +213,75 @@ TEST_P(Laws, EmbeddingsLookUpAddAndCollect) {
                    .positions = positions.t()});
   EXPECT_EQ(dwte.read(), (V{103, 4, 6, 8}));
   EXPECT_EQ(dwpe.read(), (V{1, 2, 8, 10}));
+}
+
+// The largest value takes the largest scale, 448 / 448 here, so that codes are what the values round to.
+TEST_P(Laws, FourBitsRoundBlocksOf16) {
+  const auto x = f32({0, 0.5f, -1, 1.5f, 2, 3, 4, -6, 0.25f, 0.75f, 1.25f, 1.75f, -2.5f, 3.5f, 5, 0.1f});
+  OnDevice<f4_e2m1> codes(*b.device, std::vector<f4_e2m1>(16));
+  OnDevice<f8_e4m3> scale(*b.device, std::vector<f8_e4m3>(1));
+  auto global = f32({0});
+  OnDevice<double> statistics(*b.device, std::vector<double>{1, 0, 0, 2});
+  run(Quantize{.codes = codes.t().view({1, 16}),
+               .scales = scale.t().view({1, 1}),
+               .global = global.t(),
+               .x = as(x, {1, 16}),
+               .blocks = {1, 16},
+               .statistics = statistics.t()});
+  EXPECT_EQ(global.read(), V{1.0f / 448});
+  EXPECT_EQ(to_float(scale.read()[0]), 448);
+  V values;
+  for (const f4_e2m1 code : codes.read()) values.push_back(to_float(code));
+  EXPECT_EQ(values, (V{0, 0.5f, -1, 1.5f, 2, 3, 4, -6, 0, 1, 1, 2, -2, 4, 4, 0}));
+  EXPECT_EQ(statistics.read(), (std::vector<double>{16, 0, 2, 6}));  // one was counted before
+}
+
+// Each factor of a^T b is transformed along the terms of the sum; the transforms cancel.
+TEST_P(Laws, HadamardTransformsCancelInAProduct) {
+  constexpr int64_t kTerms = 64, kColumns = 16;
+  V a, w, exact(size_t(kColumns * kColumns));
+  for (int64_t i = 0; i < kTerms * kColumns; ++i) {
+    const auto at = [&](const char* name) { return random_normal(4, stream_of(name), uint64_t(i)); };
+    a.push_back(at("a")), w.push_back(at("w"));
+  }
+  double power = 0;
+  for (int64_t i = 0; i < kColumns; ++i)
+    for (int64_t k = 0; k < kColumns; ++k) {
+      float& sum = exact[size_t(i * kColumns + k)];
+      for (int64_t t = 0; t < kTerms; ++t) sum += a[size_t(t * kColumns + i)] * w[size_t(t * kColumns + k)];
+      power += double(sum) * double(sum);
+    }
+  const auto error = [&](bool hadamard) {
+    const auto x = f32(a), y = f32(w);
+    OnDevice<f4_e2m1> xc(*b.device, std::vector<f4_e2m1>(a.size())), yc(*b.device, std::vector<f4_e2m1>(a.size()));
+    OnDevice<f8_e4m3> xs(*b.device, std::vector<f8_e4m3>(a.size() / 16)),
+        ys(*b.device, std::vector<f8_e4m3>(a.size() / 16));
+    auto xg = f32({0}), yg = f32({0}), d = f32(V(exact.size()));
+    const Shape matrix{kTerms, kColumns}, grid{kTerms / 16, kColumns};
+    const auto quantize = [&](const auto& codes, const auto& scales, const auto& global, const auto& from) {
+      run(Quantize{.codes = codes.t().view(matrix),
+                   .scales = scales.t().view(grid),
+                   .global = global.t(),
+                   .x = as(from, matrix),
+                   .blocks = {16, 1},
+                   .hadamard = hadamard});
+    };
+    quantize(xc, xs, xg, x), quantize(yc, ys, yg, y);
+    run(ScaledGemm{
+        .product = {.d = as(d, {kColumns, kColumns}), .a = xc.t().view(matrix), .b = yc.t().view(matrix), .ta = true},
+        .a_scales = xs.t().view(grid),
+        .b_scales = ys.t().view(grid),
+        .a_global = xg.t(),
+        .b_global = yg.t(),
+        .a_blocks = {16, 1},
+        .b_blocks = {16, 1}});
+    const V got = d.read();
+    double sum = 0;
+    for (size_t i = 0; i < got.size(); ++i) sum += std::pow(double(got[i]) - double(exact[i]), 2);
+    return sum / power;
+  };
+  EXPECT_LT(error(false), 0.05);
+  EXPECT_LT(error(true), 0.05);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // Cases of Quantize and ScaledGemm: every kind of block, ragged ends, all transpositions, values at the edges.
+#include <cmath>
 #include <limits>
 
 #include "tests/ops/cases.h"
@@ -8,6 +9,7 @@ namespace {
 
 constexpr DType kCodes[] = {DType::f8_e4m3, DType::f8_e5m2};
 constexpr Blocks kBlocks[] = {{0, 0}, {1, 0}, {0, 1}, {1, 128}, {128, 1}, {128, 128}, {1, 32}, {32, 1}};
+constexpr Blocks kFp4{1, 16};
 
 Quantize quantize(const Shape& s, DType codes, DType of, const Blocks& blocks, DType scales = DType::f32) {
   return {.codes = tensor(codes, s), .scales = tensor(scales, blocks.grid(s)), .x = tensor(of, s), .blocks = blocks};
@@ -41,6 +43,44 @@ void quantize_cases_of(Examiner& examine) {
   examine(OpCase<Quantize>{"of f16", quantize({40, 70}, DType::f8_e4m3, DType::f16, {1, 32}), {}, true});
 }
 
+// Two levels of scales: all of quantizing, with edges of every kind; blocks far below the largest value saturate and
+// underflow.
+void fp4_cases(Examiner& examine) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  std::vector<double> falling;
+  for (int i = 0; i < 70; ++i)
+    for (int k = 0; k < 16; ++k) falling.push_back((k % 2 ? -1 : 1) * std::ldexp(0.3 + k * 0.04, 8 - i / 2));
+  const std::vector<std::pair<const char*, Init>> values = {
+      {"normal", normal()},
+      {"zeros", constant(0)},
+      {"one huge", listed({1e-3, -0.02, 3e38, 0, 0.5})},
+      {"subnormal", listed({1e-40, -3e-41, 0, 2e-40})},
+      {"falling", listed(falling)},
+      {"bad", listed({1, 2, 3, kInf, 5, -6, std::numeric_limits<double>::quiet_NaN(), 8, 9, -kInf, 11})}};
+  for (const Blocks& blocks : {Blocks{1, 16}, Blocks{16, 1}, Blocks{16, 16}})
+    for (const auto& [name, x] : values)
+      for (const Shape& s : {Shape{37, 261}, Shape{48, 80}})
+        for (int flags = 0; flags < 4; ++flags) {
+          const bool at_random = flags & 1, hadamard = flags & 2;
+          if (hadamard && (blocks == Blocks{16, 16} || s.dim[0] != 48)) continue;
+          const Quantize op{.codes = tensor(DType::f4_e2m1, s),
+                            .scales = tensor(DType::f8_e4m3, blocks.grid(s)),
+                            .global = tensor(DType::f32, {1}),
+                            .x = tensor(hadamard ? DType::bf16 : DType::f32, s),
+                            .blocks = blocks,
+                            .hadamard = hadamard,
+                            .at_random = at_random,
+                            .seed = 5,
+                            .stream = 99,
+                            .statistics = tensor(DType::f64, {QuantizeStatistics::kNumbers})};
+          examine(OpCase<Quantize>{cat(s, " fp4 ", name, " blocks ", blocks.rows, "x", blocks.cols,
+                                       at_random ? " at random" : "", hadamard ? " hadamard" : ""),
+                                   op,
+                                   {{"x", x}, {"statistics", constant(0)}},
+                                   true});
+        }
+}
+
 struct Size {
   int64_t m, n, k;
 };
@@ -69,6 +109,19 @@ void scaled_products(Examiner& examine) {
                                      accumulate ? " accumulate" : "", " blocks ", blocks.rows, "x", blocks.cols);
         const Values scales{{"a_scales", scale}, {"b_scales", scale}};
         examine(OpCase<ScaledGemm>{name, op, scales});
+        if (blocks == Blocks{0, 0}) {
+          ScaledGemm fp4 = op;
+          fp4.product.a.dtype = fp4.product.b.dtype = DType::f4_e2m1;
+          fp4.a_blocks = kFp4, fp4.b_blocks = {16, 16};
+          fp4.a_scales = tensor(DType::f8_e4m3, kFp4.grid(a));
+          fp4.b_scales = tensor(DType::f8_e4m3, fp4.b_blocks.grid(b));
+          fp4.a_global = fp4.b_global = tensor(DType::f32, {1});
+          const Init block = listed({0.25, 448, 0.001953125, 3, 60});
+          examine(OpCase<ScaledGemm>{
+              cat(name, " fp4"),
+              fp4,
+              {{"a_scales", block}, {"b_scales", block}, {"a_global", constant(3e-4)}, {"b_global", constant(0.7)}}});
+        }
         if (accumulate) continue;
         op.product.bias = tensor(DType::bf16, {s.n});
         op.product.epilogue = Epilogue::add;
@@ -82,6 +135,7 @@ void scaled_products(Examiner& examine) {
 
 void quantize_cases(Examiner& examine) {
   quantize_cases_of(examine);
+  fp4_cases(examine);
   scaled_products(examine);
 }
 

@@ -1,11 +1,12 @@
-// 8-bit floats against definitions in double: every code, every bf16, every boundary between two codes and the floats
-// beside it, found by search over all codes.
+// Floats of 8 and 4 bits against definitions in double: every code, every bf16, every boundary between two codes and
+// the floats beside it, found by search over all codes.
 #include "tensor/float8.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "base/rng.h"
 
@@ -18,11 +19,16 @@ template <class T>
 struct Format;
 template <>
 struct Format<f8_e4m3> {
-  static constexpr int kMantissa = 3, kBias = 7, kLargest = 0x7e;  // beyond: NaN
+  static constexpr int kMantissa = 3, kBias = 7, kLargest = 0x7e, kSign = 0x80;  // beyond: NaN
 };
 template <>
 struct Format<f8_e5m2> {
-  static constexpr int kMantissa = 2, kBias = 15, kLargest = 0x7b;  // beyond: infinity, NaN
+  static constexpr int kMantissa = 2, kBias = 15, kLargest = 0x7b, kSign = 0x80;  // beyond: infinity, NaN
+};
+
+template <>
+struct Format<f4_e2m1> {
+  static constexpr int kMantissa = 1, kBias = 1, kLargest = 0x7, kSign = 0x8;
 };
 
 // The value of a finite code without sign. [OCP Microscaling Formats 1.0, sec. 5.3]
@@ -50,19 +56,19 @@ template <class T>
 void expect_rounds(float x) {
   const int want = nearest<T>(double(x));
   ASSERT_EQ(from_float<T>(x).bits, want) << std::hexfloat << x;
-  ASSERT_EQ(from_float<T>(-x).bits, want | 0x80) << std::hexfloat << -x;
+  ASSERT_EQ(from_float<T>(-x).bits, want | Format<T>::kSign) << std::hexfloat << -x;
 }
 
 template <class T>
 class Float8 : public testing::Test {};
-using Types = testing::Types<f8_e4m3, f8_e5m2>;
+using Types = testing::Types<f8_e4m3, f8_e5m2, f4_e2m1>;
 TYPED_TEST_SUITE(Float8, Types);
 
 TYPED_TEST(Float8, EveryCodeHasItsValueAndRoundTrips) {
   using T = TypeParam;
   EXPECT_EQ(value_of<T>(Format<T>::kLargest), double(T::kMost));
-  for (int code = 0; code < 0x80; ++code)
-    for (const int sign : {0, 0x80}) {
+  for (int code = 0; code < Format<T>::kSign; ++code)
+    for (const int sign : {0, Format<T>::kSign}) {
       const float x = to_float(T{uint8_t(code | sign)});
       if (code <= Format<T>::kLargest) {
         ASSERT_EQ(double(x), sign ? -value_of<T>(code) : value_of<T>(code)) << code;
@@ -107,7 +113,81 @@ TYPED_TEST(Float8, WhatIsTooLargeSaturatesAndNanStaysNan) {
     EXPECT_EQ(to_float(from_float<T>(-x)), -T::kMost);
   }
   for (const uint32_t nan : {0x7f800001u, 0x7fc00000u, 0xffc00000u, 0xffffffffu})
-    EXPECT_EQ(from_float<T>(std::bit_cast<float>(nan)).bits, 0x7f);
+    EXPECT_EQ(from_float<T>(std::bit_cast<float>(nan)).bits, Format<T>::kSign - 1);
+}
+
+// From here on the next code would be nearer, if there were one.
+TYPED_TEST(Float8, SaturatesHalfwayToTheNextCode) {
+  using T = TypeParam;
+  const double gap = double(T::kMost) - value_of<T>(Format<T>::kLargest - 1);
+  EXPECT_EQ(double(T::kSaturates), double(T::kMost) + gap / 2);
+}
+
+// What ml_dtypes 0.5 makes of them (float4_e2m1fn, numpy's astype): the floats around every boundary of two codes, and
+// how many of all finite bf16 of one sign become which code.
+TEST(Float4, AgreesWithMlDtypes) {
+  const int codes[][3] = {{0, 0, 1}, {1, 2, 2}, {2, 2, 3}, {3, 4, 4}, {4, 4, 5}, {5, 6, 6}, {6, 6, 7}};
+  const float boundaries[] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f};
+  for (size_t i = 0; i < 7; ++i) {
+    const float at = boundaries[i];
+    const float around[] = {std::nextafter(at, 0.0f), at, std::nextafter(at, kInf)};
+    for (size_t k = 0; k < 3; ++k) {
+      EXPECT_EQ(from_float<f4_e2m1>(around[k]).bits, codes[i][k]) << around[k];
+      EXPECT_EQ(from_float<f4_e2m1>(-around[k]).bits, codes[i][k] | 8) << -around[k];
+    }
+  }
+  std::vector<int> counts(16);
+  for (uint32_t bits = 0; bits < 0x10000; ++bits)
+    if (const float x = to_float(bf16{uint16_t(bits)}); std::isfinite(x)) ++counts[from_float<f4_e2m1>(x).bits];
+  EXPECT_EQ(counts, (std::vector<int>{16001, 191, 97, 63, 65, 63, 65, 16095, 16001, 191, 97, 63, 65, 63, 65, 16095}));
+}
+
+// Between two codes: as often the upper one as x's place says, to a unit of 24 bits; a code stays what it is.
+TEST(Float4, RoundsAtRandomWithoutBias) {
+  for (int code = 0; code < 0x7; ++code)
+    for (int part = 0; part < 64; ++part) {
+      const double below = value_of<f4_e2m1>(code), gap = value_of<f4_e2m1>(code + 1) - below;
+      const auto x = float(below + gap * part / 64);
+      const auto turn = uint32_t(part) << 26;  // the least random number that rounds down
+      EXPECT_EQ(round_at_random(x, turn).bits, code) << x;
+      EXPECT_EQ(round_at_random(x, ~0u).bits, code) << x;
+      EXPECT_EQ(round_at_random(x, turn == 0 ? 0 : turn - 1).bits, part == 0 ? code : code + 1) << x;
+      EXPECT_EQ(round_at_random(-x, 0).bits, (part == 0 ? code : code + 1) | 8) << x;
+    }
+  for (const uint32_t random : {0u, ~0u}) {
+    for (const float x : {6.0f, 6.5f, 1e30f, kInf}) {
+      EXPECT_EQ(round_at_random(x, random).bits, 0x7) << x;
+      EXPECT_EQ(round_at_random(-x, random).bits, 0xf) << x;
+    }
+    EXPECT_EQ(round_at_random(std::numeric_limits<float>::quiet_NaN(), random).bits, 0x7);
+  }
+  double sum = 0;
+  for (uint64_t i = 0; i < 20000; ++i)
+    sum += double(to_float(round_at_random(-2.3f, random_bits(1, stream_of("at random"), i))));
+  EXPECT_NEAR(sum / 20000, -2.3, 0.02);
+}
+
+TEST(GlobalScale, LeavesEveryBlockAnE4m3) {
+  for (uint64_t i = 0; i < 5000; ++i) {
+    const float amax = std::ldexp(1 + random_uniform(3, stream_of("amax"), i), int(i % 220) - 95);
+    const GlobalScale global = global_scale(amax);
+    ASSERT_NEAR(double(global.factor) * double(global.scale), 1, 1e-6);
+    ASSERT_EQ(to_float(block_scale(amax, global).scale), f8_e4m3::kMost) << amax;
+    // Down to the smallest normal E4M3 a block's largest value becomes 6, but for the rounding of its scale.
+    const BlockScale block = block_scale(amax * 0x1p-13f, global);
+    ASSERT_NEAR(amax * 0x1p-13f * block.factor, 6, 6.0 / 16) << amax;
+    ASSERT_NEAR(block.factor * to_float(block.scale) * global.scale, 1, 1e-6) << amax;
+    ASSERT_EQ(block_scale(amax * 0x1p-20f, global).factor, 0) << amax;
+  }
+  EXPECT_EQ(global_scale(0).factor, 1);
+  EXPECT_EQ(block_scale(0, global_scale(0)).factor, 0);
+  const GlobalScale tiny = global_scale(1e-40f);
+  EXPECT_EQ(tiny.factor, 0x1p110f);
+  EXPECT_TRUE(std::isfinite(block_scale(1e-40f, tiny).factor));
+  for (const float bad : {kInf, std::numeric_limits<float>::quiet_NaN()}) {
+    EXPECT_TRUE(std::isnan(global_scale(bad).scale));
+    EXPECT_EQ(block_scale(1, global_scale(bad)).factor, 0);
+  }
 }
 
 TEST(E8m0, EveryCodeIsItsPowerOfTwo) {

@@ -1,5 +1,5 @@
-// Recipes of 8 bits: the laws of training hold for them, they stay near bf16's curve, backward keeps codes, what is not
-// a number stops a step, and layers that do not fit stay in 16 bits.
+// Recipes of 8 and 4 bits: the laws of training hold for them, they stay near bf16's curve, backward keeps codes, what
+// is not a number stops a step, and layers that do not fit stay in 16 bits.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,7 +20,8 @@ namespace {
 using testing::Curve;
 using testing::Rig;
 constexpr int64_t kLength = 16, kSequences = 4, kVocab = 67;
-const std::string kRecipes[] = {"fp8_tensorwise", "fp8_rowwise", "fp8_rowwise_gw_hp", "fp8_blockwise", "mxfp8"};
+const std::string kRecipes[] = {"fp8_tensorwise", "fp8_rowwise", "fp8_rowwise_gw_hp",
+                                "fp8_blockwise",  "mxfp8",       "nvfp4"};
 
 ModelConfig tiny(ModelType type) {
   return testing::tiny_model(type, {.vocab = kVocab,
@@ -202,6 +203,8 @@ TEST(EightBitOptions, OneLineSaysWhatStaysIn16Bits) {
   EXPECT_EQ(line_of({.high = {.first = 1, .last = 1, .match = {"*.o_proj.weight", "*.q_proj.weight"}}}),
             "fp8_tensorwise: 2 of 12 linear layers in 8 bits; 8 in bf16, of the first and last blocks; 2 in bf16, by "
             "fp8_exclude");
+  EXPECT_EQ(line_of({.precision = "nvfp4", .high = {.last = 1}}),
+            "nvfp4: 8 of 12 linear layers in 4 bits; 4 in bf16, of the first and last blocks");
   EXPECT_EQ(line_of({.length = 15}),
             "fp8_tensorwise: 12 of 12 linear layers in 8 bits; gradients of weights in bf16: the 60 tokens of a "
             "micro-batch are no multiple of 16");

@@ -21,6 +21,7 @@ ncclDataType_t nccl_type(DType dtype) {
     case DType::f8_e4m3:  // only moved, never reduced
     case DType::f8_e5m2:
     case DType::f8_e8m0:
+    case DType::f4_e2m1:
       return ncclUint8;
     case DType::i64:
       return ncclInt64;

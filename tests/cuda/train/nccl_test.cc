@@ -41,6 +41,7 @@ std::vector<double> numbers(const std::vector<std::byte>& bytes, DType dtype) {
       case DType::f8_e4m3:
       case DType::f8_e5m2:
       case DType::f8_e8m0:
+      case DType::f4_e2m1:
         load(uint8_t{});
         break;
       case DType::i64:
