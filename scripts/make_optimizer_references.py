@@ -46,6 +46,7 @@ RULES = {
     "kSgdMomentum": (coupled(optax.sgd(RATE, momentum=0.9)), None),
     "kSgdNesterov": (coupled(optax.sgd(RATE, momentum=0.9, nesterov=True)), None),
     "kLion": (optax.lion(RATE, b1=0.9, b2=0.99, weight_decay=DECAY), None),
+    "kLamb": (optax.lamb(RATE, b1=0.9, b2=0.95, eps=1e-8, weight_decay=DECAY), None),
     "kMuonOriginal": (muon(), (COLUMNS, ROWS)),
     "kMuonMatchRms": (muon(consistent_rms=0.2), (COLUMNS, ROWS)),
 }

@@ -302,7 +302,8 @@ void validate_run(const Config& c) {
 
 std::vector<ParamGroupConfig> default_param_groups(const GroupDefaults& of) {
   const bool muon = of.optimizer == RuleName::muon || of.optimizer == RuleName::normuon;
-  const auto rest = muon ? std::optional(RuleName::adamw) : std::nullopt;
+  const bool own_vectors = !muon && of.optimizer != RuleName::lamb;
+  const auto rest = own_vectors ? std::nullopt : std::optional(RuleName::adamw);
   std::vector<ParamGroupConfig> groups;
   if (of.mup_width != 1) {
     groups.push_back({.match = of.model == ModelType::gpt2 ? "transformer.ln_f.*" : "model.norm.*",

@@ -66,6 +66,9 @@ class CpuOps final : public Ops {
   void run(const Sgd&, void* scratch) override;
   void run(const Lion&, void* scratch) override;
   void run(const Ema&, void* scratch) override;
+  // lamb.cc
+  void run(const LambDirection&, void* scratch) override;
+  void run(const ScaleByTrustRatio&, void* scratch) override;
   // muon.cc
   void run(const Momentum&, void* scratch) override;
   void run(const NormalizeMatrix&, void* scratch) override;

@@ -5,6 +5,7 @@
 #include "cuda/basic.h"
 #include "cuda/column_sum.h"
 #include "cuda/embedding.h"
+#include "cuda/lamb.h"
 #include "cuda/loss.h"
 #include "cuda/mlp.h"
 #include "cuda/muon.h"

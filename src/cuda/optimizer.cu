@@ -5,9 +5,8 @@
 // skipped step writes back what it read. Not timed on a GPU yet.
 #include "cuda/optimizer.h"
 
-#include "base/rng.h"
-#include "cuda/flat.h"
 #include "cuda/muon.h"
+#include "cuda/octets.h"
 #include "cuda/ranges.h"
 #include "cuda/reduce.h"
 #include "ops/step_control.h"
@@ -15,136 +14,6 @@
 
 namespace athanor::cuda {
 namespace {
-
-constexpr int kElements = 8;  // per thread
-constexpr int64_t kTileElements = kElements * kTileThreads;
-
-// ---- eight consecutive elements
-
-// int16_t: the lower half of an f32, as a signed number in the bits of a float.
-template <class T>
-__device__ __forceinline__ float widened(const uint32_t* words, int i) {
-  if constexpr (std::is_same_v<T, int16_t>) {
-    return __int_as_float(static_cast<int>(i % 2 ? words[i / 2] : words[i / 2] << 16) >> 16);
-  } else {
-    return element<T>(words, i);
-  }
-}
-template <class T>
-__device__ __forceinline__ uint32_t narrowed(float first, float second) {
-  if constexpr (std::is_same_v<T, int16_t>) {
-    return (__float_as_uint(first) & 0xffffu) | __float_as_uint(second) << 16;
-  } else {
-    return word_of<T>(first, second);
-  }
-}
-template <class T>
-__device__ __forceinline__ float widened(T x) {
-  if constexpr (std::is_same_v<T, int16_t>) {
-    return __int_as_float(x);
-  } else {
-    return to_float(x);
-  }
-}
-template <class T>
-__device__ __forceinline__ T narrowed(float x) {
-  if constexpr (std::is_same_v<T, int16_t>) {
-    return static_cast<int16_t>(__float_as_uint(x));
-  } else {
-    return from_float<T>(x);
-  }
-}
-
-// Eight floats are two 16-byte accesses of a thread. To fill whole sectors, two neighbouring threads access their first
-// halves together, then their second halves, and exchange them by shuffles.
-__device__ __forceinline__ bool is_odd() { return threadIdx.x % 2 == 1; }
-__device__ __forceinline__ const float* shared_half(const float* p) { return is_odd() ? p - 4 : p; }
-__device__ __forceinline__ void swap_with_neighbour(uint4& first, uint4& second) {
-  const bool odd = is_odd();
-  const uint4 give = odd ? first : second;
-  const uint4 got = {__shfl_xor_sync(~0u, give.x, 1), __shfl_xor_sync(~0u, give.y, 1), __shfl_xor_sync(~0u, give.z, 1),
-                     __shfl_xor_sync(~0u, give.w, 1)};
-  first = odd ? got : first;
-  second = odd ? second : got;
-}
-
-// The elements of a thread in a tile. Whole: all exist, and every buffer starts on a 16-byte boundary.
-template <bool Whole>
-struct Octet {
-  int64_t first;
-  int count;
-
-  template <class T>
-  __device__ __forceinline__ void load(float (&x)[kElements], const T* p) const {
-    if constexpr (!Whole) {
-#pragma unroll
-      for (int i = 0; i < kElements; ++i) x[i] = i < count ? widened<T>(p[first + i]) : 0.f;
-    } else if constexpr (sizeof(T) == 2) {
-      const uint4 raw = ld16(p + first);
-      const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-#pragma unroll
-      for (int i = 0; i < kElements; ++i) x[i] = widened<T>(words, i);
-    } else {
-      const float* mine = shared_half(p + first);
-      uint4 a = ld16(mine), b = ld16(mine + 8);
-      swap_with_neighbour(a, b);
-      const uint32_t words[kElements] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-#pragma unroll
-      for (int i = 0; i < kElements; ++i) x[i] = __uint_as_float(words[i]);
-    }
-  }
-  template <class T>
-  __device__ __forceinline__ void store(T* p, const float (&x)[kElements]) const {
-    if constexpr (!Whole) {
-#pragma unroll
-      for (int i = 0; i < kElements; ++i) {
-        if (i < count) p[first + i] = narrowed<T>(x[i]);
-      }
-    } else if constexpr (sizeof(T) == 2) {
-      st16(p + first,
-           {narrowed<T>(x[0], x[1]), narrowed<T>(x[2], x[3]), narrowed<T>(x[4], x[5]), narrowed<T>(x[6], x[7])});
-    } else {
-      uint32_t words[kElements];
-#pragma unroll
-      for (int i = 0; i < kElements; ++i) words[i] = __float_as_uint(x[i]);
-      uint4 a = {words[0], words[1], words[2], words[3]}, b = {words[4], words[5], words[6], words[7]};
-      swap_with_neighbour(a, b);
-      auto* mine = const_cast<float*>(shared_half(p + first));
-      st16(mine, a);
-      st16(mine + 8, b);
-    }
-  }
-  __device__ __forceinline__ void clear(float* p) const {
-    if constexpr (Whole) {
-      auto* mine = const_cast<float*>(shared_half(p + first));
-      st16(mine, {0, 0, 0, 0});
-      st16(mine + 8, {0, 0, 0, 0});
-    } else {
-      for (int i = 0; i < count; ++i) p[first + i] = 0.f;
-    }
-  }
-};
-
-struct Extent {
-  int64_t n;
-  bool vectors;  // every buffer starts on a boundary of 16 bytes
-};
-template <class... P>
-Extent extent(int64_t n, const P*... buffers) {
-  return {n, ((reinterpret_cast<uintptr_t>(buffers) % 16 == 0) && ...)};
-}
-
-// Calls work(Octet) for this thread in tile `number`.
-template <class Work>
-__device__ __forceinline__ void on_octet(const Extent& extent, int64_t number, Work work) {
-  const int64_t start = number * kTileElements, first = start + static_cast<int>(threadIdx.x) * kElements;
-  if (extent.vectors && start + kTileElements <= extent.n) {
-    work(Octet<true>{first, kElements});
-  } else {
-    const int64_t left = extent.n - first;
-    work(Octet<false>{first, left < kElements ? static_cast<int>(left) : kElements});
-  }
-}
 
 // ---- arithmetic
 
@@ -185,30 +54,7 @@ struct Signs {
   }
 };
 
-// bits[k] = random_bits(seed, stream, index + k), from one Philox block or two.
-__device__ __forceinline__ void random_words(uint32_t (&bits)[4], uint64_t seed, uint64_t stream, uint64_t index) {
-  const PhiloxBlock block = philox(seed, stream, index / 4);
-#pragma unroll
-  for (int k = 0; k < 4; ++k) bits[k] = block.word[k];
-  const int skip = static_cast<int>(index % 4);
-  if (skip == 0) return;
-  const PhiloxBlock next = philox(seed, stream, index / 4 + 1);
-#pragma unroll
-  for (int turn = 0; turn < 3; ++turn) {
-    if (turn >= skip) continue;
-    bits[0] = bits[1];
-    bits[1] = bits[2];
-    bits[2] = bits[3];
-    bits[3] = next.word[turn];
-  }
-}
-
-// These as in tensor/half.h, of f32 values.
-__device__ __forceinline__ float round_stochastic(float x, uint32_t random16) {
-  unsigned bits = __float_as_uint(x);
-  round_word(bits, random16);
-  return __uint_as_float(bits);
-}
+// As in tensor/half.h, of f32 values.
 __device__ __forceinline__ float settled(float x) {
   unsigned bits = __float_as_uint(x);
   settle_word(bits);
@@ -589,7 +435,6 @@ __global__ void __launch_bounds__(kTileThreads)
 
 // ---- launchers
 
-int64_t tiles_of(int64_t n) { return div_ceil(n, kTileElements); }
 LaunchConfig tiles(const Extent& extent, cudaStream_t stream) {
   return {dim3(grid_size(tiles_of(extent.n))), dim3(kTileThreads), 0, stream};
 }

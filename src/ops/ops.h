@@ -4,6 +4,7 @@
 #include "ops/basic.h"
 #include "ops/embedding.h"
 #include "ops/gemm.h"
+#include "ops/lamb.h"
 #include "ops/loss.h"
 #include "ops/mlp.h"
 #include "ops/muon.h"
@@ -18,7 +19,8 @@ namespace athanor {
   Gemm, ColumnSum, NormFwd, NormApply, NormBwd, QkNormFwd, QkNormBwd, AttentionFwd, AttentionBwd, Rope, GeluFwd,       \
       GeluBwd, SwigluFwd, SwigluBwd, EmbeddingFwd, EmbeddingBwd, GatherRows, ScatterRows, CrossEntropy, RowMax,        \
       LogitSums, Fill, Cast, Add, ReduceSum, SquaredNorm, RandomNormal, StepControl, AdamW, AdamW8bit, Sgd, Lion, Ema, \
-      Momentum, NormalizeMatrix, Combine, NormalizeNeurons, SplitMaster, JoinMaster, Quantize, ScaledGemm
+      LambDirection, ScaleByTrustRatio, Momentum, NormalizeMatrix, Combine, NormalizeNeurons, SplitMaster, JoinMaster, \
+      Quantize, ScaledGemm
 
 // run() launches on the compute lane; scratch() is the temporary memory it needs (bytes), a pure function of the op.
 template <class Op>

@@ -54,6 +54,7 @@ class UpdateRule {
 std::unique_ptr<UpdateRule> make_adamw(const RuleOptions&);  // and adam
 std::unique_ptr<UpdateRule> make_adamw_8bit(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_sgd(const RuleOptions&);
+std::unique_ptr<UpdateRule> make_lamb(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_lion(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_muon(const RuleOptions&);  // and normuon
 

@@ -3,6 +3,7 @@
 // iterate over units. Data-parallel ranks may each own a shard of these: use() and done() bracket a unit's use in
 // forward, and their counterparts on the tape in backward.
 #pragma once
+#include <algorithm>
 #include <bit>
 #include <memory>
 #include <string>
@@ -140,6 +141,8 @@ class ParamStore {
   Buffer whole_state(Ctx&, int unit, size_t state);  // a state kept for some weights only is 0 elsewhere
   Buffer whole_master(Ctx&, int unit);               // of split masters. [numel] f32
   bool sharded() const { return sharding_.stage > 0; }
+  // Equal parts of every unit, whose sums are added in order: with rank-invariant sums as many as leaves, else one.
+  int64_t leaves() const { return std::max<int64_t>(1, sharding_.logical.count); }
   const TensorRank& tensor() const { return sharding_.tensor; }
   const Placement& placement(Param p) const { return placements_[size_t(p.id)]; }
   // The tokens whose rows this rank has of an embedding or a head that is cut; else the default.

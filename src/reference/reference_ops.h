@@ -42,6 +42,8 @@ class ReferenceOps final : public Ops {
   void run(const Sgd&, void*) override;
   void run(const Lion&, void*) override;
   void run(const Ema&, void*) override;
+  void run(const LambDirection&, void*) override;
+  void run(const ScaleByTrustRatio&, void*) override;
   void run(const Momentum&, void*) override;
   void run(const NormalizeMatrix&, void*) override;
   void run(const Combine&, void*) override;

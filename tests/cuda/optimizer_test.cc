@@ -1,5 +1,5 @@
-// The kernels of cuda/optimizer.cu run the op cases; AdamW has the bits of the CPU backend, in one launch or several,
-// and StepControl those of close_step() on the host.
+// The kernels of cuda/optimizer.cu and lamb.cu run the op cases; AdamW has the bits of the CPU backend, in one launch
+// or several, and StepControl those of close_step() on the host.
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -20,6 +20,8 @@ TEST_F(Optimizer, AdamW8bit) { agrees_with_the_reference(AdamW8bit::kName, optim
 TEST_F(Optimizer, Sgd) { agrees_with_the_reference(Sgd::kName, optimizer_cases, 100); }
 TEST_F(Optimizer, Ema) { agrees_with_the_reference(Ema::kName, optimizer_cases, 20); }
 TEST_F(Optimizer, Lion) { agrees_with_the_reference(Lion::kName, optimizer_cases, 60); }
+TEST_F(Optimizer, LambDirection) { agrees_with_the_reference(LambDirection::kName, optimizer_cases, 32); }
+TEST_F(Optimizer, ScaleByTrustRatio) { agrees_with_the_reference(ScaleByTrustRatio::kName, optimizer_cases, 6); }
 TEST_F(Optimizer, Momentum) { agrees_with_the_reference(Momentum::kName, optimizer_cases, 32); }
 TEST_F(Optimizer, NormalizeMatrix) { agrees_with_the_reference(NormalizeMatrix::kName, optimizer_cases, 19); }
 TEST_F(Optimizer, Combine) { agrees_with_the_reference(Combine::kName, optimizer_cases, 36); }
@@ -30,6 +32,7 @@ TEST_F(Optimizer, StepControl) { agrees_with_the_reference(StepControl::kName, o
 TEST_F(Optimizer, NeedsNoAlignment) {
   needs_no_alignment(AdamW::kName, optimizer_cases, 7);
   needs_no_alignment(AdamW8bit::kName, optimizer_cases, 5);
+  needs_no_alignment(LambDirection::kName, optimizer_cases, 5);
 }
 TEST_F(Optimizer, HalvesNeedNoAlignment) {
   needs_no_alignment(SplitMaster::kName, optimizer_cases, 3);

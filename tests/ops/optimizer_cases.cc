@@ -268,6 +268,47 @@ void ema_cases(Examiner& examine) {
       }
 }
 
+void lamb_cases(Examiner& examine) {
+  const auto part_of = [](int64_t n, DType m, DType v) {
+    return LambDirection::Part{.w = tensor(DType::f32, {n}),
+                               .m = tensor(m, {n}),
+                               .v = tensor(v, {n}),
+                               .grad = tensor(DType::f32, {n}),
+                               .moment_stream = 7,
+                               .first = 1000003};
+  };
+  for (const int64_t n : {1, 17, 5000, 100003})
+    for (const DType m : {DType::f32, DType::bf16})
+      for (const DType v : {DType::f32, DType::bf16})
+        for (const int kind : {0, 1, 2}) {
+          OpCase<LambDirection> c{cat(n, " ", m, " ", v,
+                                      kind == 1   ? " cautious"
+                                      : kind == 2 ? " skip"
+                                                  : ""),
+                                  {.parts = {part_of(n, m, v), part_of(2049, m, v)},
+                                   .state = tensor(DType::u8, {int64_t(sizeof(StepState))}),
+                                   .weight_decay = 0.3,
+                                   .seed = 5,
+                                   .cautious = kind == 1}};
+          c.op.parts[0].decayed = n / 2;
+          StepState s = running_state();
+          s.skip = kind == 2;
+          c.values = {{"state", bytes_of(s)}, {"v", uniform(0, 1)}, {"m", normal(0, 0.3)}};
+          if (s.skip) c.values["grad"] = constant(NAN);
+          examine(c);
+        }
+  for (const int64_t n : {1, 17, 5000})
+    for (const int64_t count : {1, 5})
+      for (const int zero : {0, 1, 2}) {
+        OpCase<ScaleByTrustRatio> c{cat(n, " of ", count, " sums", zero ? cat(", norm ", zero, " zero") : ""),
+                                    {.parts = {}}};
+        for (const int64_t size : {n, int64_t{2049}})
+          c.op.parts.push_back({.grad = tensor(DType::f32, {size}), .sums = tensor(DType::f64, {2, count})});
+        c.values["sums"] = [=](uint64_t s, int64_t i) { return i / count == zero - 1 ? 0 : uniform(1, 9)(s, i); };
+        examine(c);
+      }
+}
+
 void momentum_cases(Examiner& examine) {
   for (const int64_t n : {1, 17, 5000, 100003})
     for (const DType m : {DType::f32, DType::bf16})
@@ -418,6 +459,7 @@ void optimizer_cases(Examiner& examine) {
   sgd_cases(examine);
   lion_cases(examine);
   ema_cases(examine);
+  lamb_cases(examine);
   momentum_cases(examine);
   matrix_cases(examine);
   neuron_cases(examine);

@@ -141,6 +141,7 @@ TEST(Optimizers, AreThoseOfAnIndependentImplementation) {
   expect_near(after_20_steps(sgd), r::kSgdMomentum, 1e-6, "sgd with momentum");
   expect_near(after_20_steps(nesterov), r::kSgdNesterov, 1e-6, "sgd with Nesterov momentum");
   expect_near(after_20_steps(with(RuleName::lion)), r::kLion, 1e-6, "lion");
+  expect_near(after_20_steps(with(RuleName::lamb)), r::kLamb, 1e-6, "lamb");
   expect_near(after_20_steps(original), r::kMuonOriginal, 1e-4, "muon");
   expect_near(after_20_steps(match_rms), r::kMuonMatchRms, 1e-4, "muon, match_rms");
 }
@@ -303,6 +304,79 @@ TEST(NorMuon, IsThatOfThePaperAndMistakesShow) {
   }
 }
 
+// [You et al. 2020, "Large Batch Optimization for Deep Learning", alg. 2] in double, of three tensors; mistakes that a
+// test has to see.
+enum class Trust { right, cautious, none, of_all, decay_apart };
+std::vector<std::vector<double>> lamb_in_double(const std::vector<size_t>& sizes, Trust how) {
+  const auto norm = [](const std::vector<double>& x) {
+    double sum = 0;
+    for (const double e : x) sum += e * e;
+    return std::sqrt(sum);
+  };
+  std::vector<std::vector<double>> w, m, v;
+  for (const size_t n : sizes) {
+    w.emplace_back(n), m.emplace_back(n), v.emplace_back(n);
+    for (size_t i = 0; i < n; ++i) w.back()[i] = float(double(w.size()) * start(int64_t(i)));
+  }
+  for (int step = 0; step < 20; ++step) {
+    const double c1 = 1 - std::pow(0.9, step + 1), c2 = 1 - std::pow(0.95, step + 1);
+    std::vector<std::vector<double>> all;
+    std::vector<double> ratios;
+    double of_w = 0, of_r = 0;
+    for (size_t t = 0; t < w.size(); ++t) {
+      std::vector<double>& r = all.emplace_back(w[t].size());
+      for (size_t i = 0; i < r.size(); ++i) {
+        const double g = float(gradient(int64_t(i), step));
+        m[t][i] = 0.9 * m[t][i] + 0.1 * g, v[t][i] = 0.95 * v[t][i] + 0.05 * g * g;
+        r[i] = m[t][i] / c1 / (std::sqrt(v[t][i] / c2) + 1e-8);
+        if (how != Trust::decay_apart && !(how == Trust::cautious && w[t][i] * r[i] < 0)) r[i] += kDecay * w[t][i];
+      }
+      ratios.push_back(how == Trust::none ? 1 : norm(w[t]) / norm(r));
+      of_w += std::pow(norm(w[t]), 2), of_r += std::pow(norm(r), 2);
+    }
+    for (size_t t = 0; t < w.size(); ++t)
+      for (size_t i = 0; i < w[t].size(); ++i) {
+        if (how == Trust::decay_apart) w[t][i] *= 1 - kRate * kDecay;
+        w[t][i] -= kRate * (how == Trust::of_all ? std::sqrt(of_w / of_r) : ratios[t]) * all[t][i];
+      }
+  }
+  return w;
+}
+
+// Two tensors of one parameter, as queries and keys are, which no boundary of memory divides; and another one.
+TEST(Lamb, EachTensorHasItsTrustRatioAndMistakesShow) {
+  ParamSpec two{.name = "two", .shape = {14, 5}, .role = Role::matrix};
+  two.slices = {{"first", {9, 5}, 0}, {"second", {5, 5}, 45}};
+  const std::vector<size_t> sizes{45, 25, 77};
+  const auto numbers = [](size_t n, const auto& of) {
+    std::vector<float> x(n);
+    for (size_t i = 0; i < n; ++i) x[i] = float(of(int64_t(i)));
+    return x;
+  };
+  const auto most_off = [&](bool cautious, Trust how) {
+    OptimizerOptions o = with(RuleName::lamb);
+    o.cautious_weight_decay = cautious;
+    Trained t({two, matrix("third", {7, 11})}, o);
+    for (size_t p = 0; p < 3; ++p)
+      t.set(t.master(p), numbers(sizes[p], [&](int64_t i) { return double(p + 1) * start(i); }));
+    for (int step = 0; step < 20; ++step) {
+      for (size_t p = 0; p < 3; ++p) t.set(t.grad(p), numbers(sizes[p], [&](int64_t i) { return gradient(i, step); }));
+      t.step();
+    }
+    const auto want = lamb_in_double(sizes, how);
+    double most = 0;
+    for (size_t p = 0; p < 3; ++p) {
+      const std::vector<float> got = t.weights(p);
+      for (size_t i = 0; i < got.size(); ++i) most = std::max(most, std::abs(double(got[i]) - want[p][i]));
+    }
+    return most;
+  };
+  EXPECT_LT(most_off(false, Trust::right), 1e-5);
+  EXPECT_LT(most_off(true, Trust::cautious), 1e-5);
+  for (const Trust mistake : {Trust::cautious, Trust::none, Trust::of_all, Trust::decay_apart})
+    EXPECT_GT(most_off(false, mistake), 1e-3) << int(mistake);
+}
+
 // [Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization"] with its own codes; mistakes that a test has
 // to see.
 enum class Coded { right, other_map, one_scale, shorter_blocks, steps_by_codes };
@@ -447,7 +521,8 @@ TEST(Optimizers, CautiousDecaySparesWeightsThatGrow) {
 }
 
 TEST(Optimizers, ASkippedStepChangesNothing) {
-  for (const RuleName rule : {RuleName::adam, RuleName::sgd, RuleName::lion, RuleName::muon, RuleName::normuon}) {
+  for (const RuleName rule :
+       {RuleName::adam, RuleName::sgd, RuleName::lion, RuleName::muon, RuleName::normuon, RuleName::lamb}) {
     Trained t({matrix("w", {kRows, kColumns})}, with(rule));
     const auto before = values(start, kRows, kColumns, false);
     t.set(t.master(), before);

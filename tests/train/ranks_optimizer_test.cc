@@ -19,12 +19,15 @@ TEST(Ranks, EveryOptimizerHasTheSameBitsOnAnyRanks) {
     const char* precision;
     DType master = DType::f32, moments = DType::f32;
   };
-  for (const Case& c : {Case{RuleName::muon, ModelType::llama, "fp32"},
-                        Case{RuleName::normuon, ModelType::gpt2, "bf16", DType::i16, DType::bf16},
-                        Case{RuleName::lion, ModelType::llama, "bf16", DType::bf16},
-                        Case{RuleName::adamw_8bit, ModelType::gpt2, "fp32"},
-                        Case{RuleName::adamw_8bit, ModelType::llama, "bf16", DType::i16},
-                        Case{RuleName::sgd, ModelType::gpt2, "fp32"}, Case{RuleName::adam, ModelType::llama, "fp32"}}) {
+  for (const Case& c :
+       {Case{RuleName::muon, ModelType::llama, "fp32"},
+        Case{RuleName::normuon, ModelType::gpt2, "bf16", DType::i16, DType::bf16},
+        Case{RuleName::lion, ModelType::llama, "bf16", DType::bf16},
+        Case{RuleName::adamw_8bit, ModelType::gpt2, "fp32"},
+        Case{RuleName::adamw_8bit, ModelType::llama, "bf16", DType::i16},
+        Case{RuleName::lamb, ModelType::gpt2, "bf16", DType::i16, DType::bf16},
+        Case{RuleName::lamb, ModelType::llama, "fp32"}, Case{RuleName::lamb, ModelType::llama, "bf16", DType::bf16},
+        Case{RuleName::sgd, ModelType::gpt2, "fp32"}, Case{RuleName::adam, ModelType::llama, "fp32"}}) {
     Setting s{.type = c.type,
               .precision = c.precision,
               .master = c.master,
@@ -77,6 +80,9 @@ TEST(Ranks, OptimizersPlanWhatTheyKeep) {
     s.rule = rule;
     EXPECT_EQ(train(s, 0).optimizer, two / 2);
   }
+  s.rule = RuleName::lamb;
+  EXPECT_EQ(train(s, 0).optimizer, two);
+  s.rule = RuleName::lion;
   s.ema = 0.9;  // and the average of lion's weights
   EXPECT_EQ(train(s, 0).optimizer, two);
   s.ema = 0;

@@ -93,9 +93,13 @@ TEST(Ranks, EveryPrecisionAndFamily) {
 
 // In every sharding the halves of masters are those of f32, and moments in bf16 are rounded by the place in the unit.
 TEST(Ranks, SplitMastersAreThoseOfF32) {
-  for (const auto& [replicas, shards] : {std::pair{1, 1}, {1, 3}, {2, 2}})
+  struct Case {
+    int replicas, shards;
+    RuleName rule = RuleName::adamw;
+  };
+  for (const Case& c : {Case{1, 1}, {1, 3}, {2, 2}, {1, 2, RuleName::lamb}})
     for (const int stage : {0, 1, 2, 3}) {
-      Setting s{.precision = "bf16", .replicas = replicas, .shards = shards, .stage = stage};
+      Setting s{.precision = "bf16", .replicas = c.replicas, .shards = c.shards, .stage = stage, .rule = c.rule};
       const Curve whole = train(s);
       s.master = DType::i16;
       const Curve split = train(s);

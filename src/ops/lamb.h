@@ -1,0 +1,120 @@
+// LAMB's ops [You et al. 2020, "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", alg. 2]:
+// steps of Adam with decay, which take the gradients' place, and their scaling by each tensor's trust ratio.
+#pragma once
+#include <vector>
+
+#include "ops/update.h"
+
+namespace athanor {
+
+// m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  u = (m / c1) / (sqrt(v / c2) + eps);  r = u + wd w
+// with g = grad * state.grad_scale and c1, c2 the corrections of the two averages, in f32; the gradient becomes r.
+// Cautious, as in ops/update.h: the decay is left out where w u < 0. In a skipped step m and v are unchanged and the
+// gradient becomes 0. bf16 moments are rounded as those of an UpdatePart, after use.
+struct LambDirection {
+  struct Part {
+    Tensor w;                                               // [n] f32
+    Tensor m, v;                                            // [n] f32 or bf16
+    Tensor grad;                                            // [n] f32
+    int64_t decayed = std::numeric_limits<int64_t>::max();  // elements before this one have weight decay
+    uint64_t moment_stream = 0, first = 0;
+  };
+  std::vector<Part> parts = std::vector<Part>(1);  // all of the same dtypes
+  Tensor state;                                    // StepState
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
+  uint64_t seed = 0;
+  int average1 = 0, average2 = 1;  // indices into StepState::corrections for beta1, beta2
+  bool cautious = false;
+  static constexpr const char* kName = "lamb_direction";
+  std::vector<Field> fields() {
+    std::vector<Field> all{{"state", Io::in, &state}};
+    for (Part& p : parts)
+      all.insert(all.end(),
+                 {{"w", Io::in, &p.w}, {"m", Io::inout, &p.m}, {"v", Io::inout, &p.v}, {"grad", Io::inout, &p.grad}});
+    return all;
+  }
+  void check() const {
+    Expect e{kName};
+    e.is("state", state, DType::u8, {int64_t(sizeof(StepState))}).that(!parts.empty(), "at least one part");
+    const DType m = parts.front().m.dtype, v = parts.front().v.dtype;
+    e.that(m == DType::f32 || m == DType::bf16, "m", "f32 or bf16");
+    e.that(v == DType::f32 || v == DType::bf16, "v", "f32 or bf16");
+    for (const Part& p : parts) {
+      const Shape& n = p.grad.shape;
+      e.is("w", p.w, DType::f32, n).is("m", p.m, m, n).is("v", p.v, v, n).is("grad", p.grad, DType::f32, n);
+    }
+  }
+  Cost cost() const {
+    int64_t n = 0;
+    for (const Part& p : parts) n += p.grad.numel();
+    return {14.0 * double(n), traffic(*this)};
+  }
+};
+
+// grad *= |w| / |r|, the trust ratio of the tensor that the part belongs to; 1 where either norm is 0.
+struct ScaleByTrustRatio {
+  struct Part {
+    Tensor grad;  // [n] f32
+    Tensor sums;  // [2, S] f64: the squares of w, then those of r; each the sum of S numbers, added in order
+  };
+  std::vector<Part> parts = std::vector<Part>(1);
+  static constexpr const char* kName = "scale_by_trust_ratio";
+  std::vector<Field> fields() {
+    std::vector<Field> all;
+    for (Part& p : parts) all.insert(all.end(), {{"grad", Io::inout, &p.grad}, {"sums", Io::in, &p.sums}});
+    return all;
+  }
+  void check() const {
+    Expect e{kName};
+    e.that(!parts.empty(), "at least one part");
+    for (const Part& p : parts) {
+      e.matrix("sums", p.sums).is("sums", p.sums, DType::f64, {2, p.sums.cols()});
+      e.is("grad", p.grad, DType::f32, p.grad.shape);
+    }
+  }
+  Cost cost() const {
+    int64_t n = 0;
+    for (const Part& p : parts) n += p.grad.numel();
+    return {double(n), traffic(*this)};
+  }
+};
+
+// ---- scalars: as in ops/update.h
+
+struct LambScalars {
+  float grad_scale, decay, decay_away, beta1, one_minus_beta1, beta2, one_minus_beta2, inverse_bias1, root_bias2, eps;
+  ATHANOR_HOST_DEVICE LambScalars undecayed() const {
+    LambScalars a = *this;
+    a.decay = a.decay_away = 0;
+    return a;
+  }
+};
+
+// Op: the op, or the kernel argument made from it.
+template <class Op>
+ATHANOR_HOST_DEVICE LambScalars lamb_scalars(const Op& op, const StepState& s) {
+  const double beta1 = momentum_now(op.beta1, s);
+  const auto decay = float(op.weight_decay * s.weight_decay_factor);
+  return {.grad_scale = s.grad_scale,
+          .decay = decay,
+          .decay_away = op.cautious ? 0.f : decay,
+          .beta1 = float(beta1),
+          .one_minus_beta1 = float(1 - beta1),
+          .beta2 = float(op.beta2),
+          .one_minus_beta2 = float(1 - op.beta2),
+          .inverse_bias1 = float(1 / double(s.corrections[op.average1])),
+          .root_bias2 = float(std::sqrt(double(s.corrections[op.average2]))),
+          .eps = float(op.eps)};
+}
+
+// sums: [2, count]
+inline ATHANOR_HOST_DEVICE float trust_ratio(const double* sums, int64_t count) {
+  double w = 0, r = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    w += sums[i];
+    r += sums[count + i];
+  }
+  return w > 0 && r > 0 ? float(std::sqrt(w / r)) : 1.f;
+}
+
+}  // namespace athanor

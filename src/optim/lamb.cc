@@ -1,0 +1,126 @@
+// LAMB: Adam's steps with decay, each tensor's scaled to the norm of its weights. Norms are sums over the ranks that
+// share the tensor; with rank-invariant sums they are added in the order of the leaves' shards, so that their bits do
+// not depend on the number of ranks.
+#include <algorithm>
+#include <span>
+
+#include "optim/rule.h"
+
+namespace athanor {
+namespace {
+
+// This rank's shard of a unit's masters, in f32: a copy where they are kept otherwise.
+struct Masters {
+  Buffer copy;
+  const ParamStore::Unit& unit;
+  Masters(Ctx& c, const ParamStore::Unit& of) : unit(of) {
+    if (unit.master.dtype == DType::f32) return;
+    copy = c.alloc("masters in f32", DType::f32, {unit.shard.end - unit.shard.begin});
+    if (unit.is_split())
+      c.run(JoinMaster{.master = copy.t, .param = unit.own(unit.value), .rest = unit.own(unit.master)});
+    else
+      c.run(Cast{.y = copy.t, .x = unit.own(unit.master)});
+  }
+  Tensor part(ParamStore::Range range) const { return unit.part(copy ? copy.t : unit.master, range); }
+};
+
+class LambRule final : public UpdateRule {
+ public:
+  explicit LambRule(const RuleOptions& options) : o_(options) {}
+  std::vector<KeptState> states() const override { return {{"m", o_.m}, {"v", o_.v}}; }
+  std::vector<Average> averages() const override { return {{o_.beta1, true}, {o_.beta2}}; }
+  void step(Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
+    Sgd move{.parts = update_parts(params, placed),
+             .state = step_state,
+             .seed = o_.seed,
+             .rate = o_.lr_factor,
+             .direction = true};
+    const int64_t leaves = params.leaves();
+    const Buffer sums = c.alloc("squared norms of tensors", DType::f64, {2 * leaves * int64_t(placed.ranges.size())});
+    c.run(Fill{.x = sums.t});
+    const std::vector<OwnedRun> runs = owned_runs(params, placed);
+    for (size_t begin = 0, end = 0; begin < placed.ranges.size(); begin = end) {
+      const size_t u = placed.ranges[begin].unit;
+      while (end < placed.ranges.size() && placed.ranges[end].unit == u) ++end;
+      const Masters masters(c, *params.units()[u]);
+      make_directions(c, runs, move.parts, placed, masters, step_state);
+      add_squares(c, std::span(placed.ranges).subspan(begin, end - begin), masters, leaves,
+                  sums.t.slice(2 * leaves * int64_t(begin), 2 * leaves * int64_t(end)));
+    }
+    if (params.sharded()) {
+      const CollectiveSubject subject("norms of tensors");
+      c.all_reduce(c.mesh[Axis::dp_shard], sums.t);
+    }
+    scale(c, params, placed, leaves, sums.t);
+    for (UpdatePart& part : move.parts) part.m = part.v = {};
+    if (!move.parts.empty()) c.run(move);
+  }
+
+ private:
+  // Replaces the gradients of this rank's shard of a unit by steps.
+  void make_directions(Ctx& c, const std::vector<OwnedRun>& runs, const std::vector<UpdatePart>& parts,
+                       const Placed& placed, const Masters& masters, Tensor step_state) const {
+    LambDirection op{.parts = {},
+                     .state = step_state,
+                     .beta1 = o_.beta1,
+                     .beta2 = o_.beta2,
+                     .eps = o_.eps,
+                     .weight_decay = o_.weight_decay,
+                     .seed = o_.seed,
+                     .average1 = placed.averages[0],
+                     .average2 = placed.averages[1],
+                     .cautious = o_.cautious};
+    for (size_t i = 0; i < runs.size(); ++i)
+      if (const UpdatePart& p = parts[i]; &runs[i].unit == &masters.unit)
+        op.parts.push_back({.w = masters.part(runs[i].range),
+                            .m = p.m,
+                            .v = p.v,
+                            .grad = p.grad,
+                            .decayed = p.decayed,
+                            .moment_stream = p.moment_stream,
+                            .first = p.first});
+    if (!op.parts.empty()) c.run(op);
+  }
+
+  // sums: of each tensor [2, leaves]; what this rank does not own stays 0.
+  static void add_squares(Ctx& c, std::span<const UpdateRange> tensors, const Masters& masters, int64_t leaves,
+                          Tensor sums) {
+    const ParamStore::Unit& unit = masters.unit;
+    const int64_t size = unit.layout.numel / leaves;
+    SquaredNorm norms{.out = sums, .x = {}};
+    bool any = false;
+    for (const UpdateRange& tensor : tensors)
+      for (const bool of_weights : {true, false})
+        for (int64_t leaf = 0; leaf < leaves; ++leaf) {
+          const ParamStore::Range range =
+              unit.owned(std::max(tensor.range.begin, leaf * size), std::min(tensor.range.end, (leaf + 1) * size));
+          const bool empty = range.begin >= range.end;
+          any = any || !empty;
+          norms.x.push_back(empty        ? Tensor{nullptr, DType::f32, {0}}
+                            : of_weights ? masters.part(range)
+                                         : unit.part(unit.grad, range));
+        }
+    if (any) c.run(norms);
+  }
+
+  static void scale(Ctx& c, const ParamStore& params, const Placed& placed, int64_t leaves, const Tensor& sums) {
+    ScaleByTrustRatio op{.parts = {}};
+    for (size_t i = 0; i < placed.ranges.size(); ++i) {
+      const UpdateRange& tensor = placed.ranges[i];
+      const ParamStore::Unit& unit = *params.units()[tensor.unit];
+      const ParamStore::Range range = unit.owned(tensor.range.begin, tensor.range.end);
+      if (range.begin < range.end)
+        op.parts.push_back(
+            {.grad = unit.part(unit.grad, range), .sums = {sums.at(2 * leaves * int64_t(i)), DType::f64, {2, leaves}}});
+    }
+    if (!op.parts.empty()) c.run(op);
+  }
+
+  RuleOptions o_;
+};
+
+}  // namespace
+
+std::unique_ptr<UpdateRule> make_lamb(const RuleOptions& options) { return std::make_unique<LambRule>(options); }
+
+}  // namespace athanor
