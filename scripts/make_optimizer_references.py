@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Writes tests/ops/optimizer_references.h: weights after 20 steps of each optimizer by optax, in float64.
+"""Writes tests/ops/optimizer_references.h: weights after 20 steps of each optimizer by optax, in float64; of Adam-mini by
+pytorch_optimizer, in float32.
 
-Needs optax and jax. Weights and gradients are those of start() and gradient(), which the test computes too.
+Needs optax, jax and pytorch_optimizer. Weights and gradients are those of start() and gradient(), which the test computes too.
 
 usage: make_optimizer_references.py [--out tests/ops/optimizer_references.h]
 """
@@ -11,6 +12,8 @@ import math
 import pathlib
 
 import jax
+import pytorch_optimizer
+import torch
 
 jax.config.update("jax_enable_x64", True)
 import jax.numpy as jnp  # noqa: E402
@@ -72,6 +75,20 @@ def weights(rule, shape, average=False):
     return [float(x) for x in (out.T if shape else out).reshape(-1)]
 
 
+def adam_mini():
+    """Of a matrix, a second moment for each row: for the library these are heads of queries."""
+    model = torch.nn.Module()
+    model.register_module("q_proj", torch.nn.Linear(COLUMNS, ROWS, bias=False))
+    weight = model.q_proj.weight
+    weight.data = torch.tensor([start(i) for i in range(ROWS * COLUMNS)]).reshape(ROWS, COLUMNS)
+    rule = pytorch_optimizer.AdamMini(model, lr=RATE, betas=(0.9, 0.95), weight_decay=DECAY, num_embeds=COLUMNS,
+                                      num_heads=COLUMNS)
+    for step in range(STEPS):
+        weight.grad = torch.tensor([gradient(i, step) for i in range(ROWS * COLUMNS)]).reshape(ROWS, COLUMNS)
+        rule.step()
+    return [float(x) for x in weight.detach().reshape(-1)]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "tests/ops/optimizer_references.h")
@@ -82,9 +99,10 @@ def main():
         "namespace athanor::references {",
         "",
     ]
-    for name in [*RULES, *AVERAGES]:
+    found = {name: weights(*RULES[AVERAGES.get(name, name)], name in AVERAGES) for name in [*RULES, *AVERAGES]}
+    for name, numbers in {**found, "kAdamMini": adam_mini()}.items():
         lines.append(f"constexpr double {name}[] = {{")
-        values = [f"{x:.12g}," for x in weights(*RULES[AVERAGES.get(name, name)], name in AVERAGES)]
+        values = [f"{x:.12g}," for x in numbers]
         lines += ["    " + " ".join(values[i : i + 6]) for i in range(0, len(values), 6)]
         lines[-1] = lines[-1].rstrip(",") + "};"
     lines += ["", "}  // namespace athanor::references", ""]

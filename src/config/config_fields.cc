@@ -231,12 +231,14 @@ Fields train_group() {
 
 Fields optimizer_group() {
   return {
-      choice<&Config::optimizer>("optimizer", refused,
-                                 "update rule: adamw; adam = with coupled decay (L2); sgd; lion; muon for the matrices "
-                                 "of hidden layers, with adamw for embeddings, head and vectors; normuon = muon with "
-                                 "outputs of one size; adamw_8bit = adamw with 8-bit moments of matrices; lamb = "
-                                 "steps of adamw scaled to the norm of each matrix and embedding, with adamw for "
-                                 "vectors"),
+      choice<&Config::optimizer>(
+          "optimizer", refused,
+          "update rule: adamw; adam = with coupled decay (L2); sgd; lion; muon for the matrices "
+          "of hidden layers, with adamw for embeddings, head and vectors; normuon = muon with "
+          "outputs of one size; adamw_8bit = adamw with 8-bit moments of matrices; lamb = "
+          "steps of adamw scaled to the norm of each matrix and embedding; adam_mini = adamw with one "
+          "second moment for each head of queries and keys, output or token; both with adamw for "
+          "vectors"),
       number("learning_rate", &Config::learning_rate, above(0), notice, "", "peak learning rate")
           .alias({"lr"})
           .required(),
@@ -302,7 +304,7 @@ Fields optimizer_group() {
       custom("param_groups", Custom<Config>{read_groups, write_groups, groups_schema, "list of groups"}, refused,
              "weights that are updated differently: the first group that fits a weight's name and role has it; behind "
              "those given, vectors do not decay, with muon and normuon embeddings and vectors have adamw, and with "
-             "lamb vectors do"),
+             "lamb and adam_mini vectors do"),
       choice<&Config::weight_decay_style>("weight_decay_style", notice,
                                           "course of weight_decay to end_weight_decay over lr_decay_iters"),
       number("end_weight_decay", &Config::end_weight_decay, at_least(0), notice, "",
@@ -522,9 +524,10 @@ std::vector<Field<ParamGroupConfig>> param_group_fields() {
       choice<&G::optimizer>("optimizer", refused, "update rule; inherit = the run's, with its options"),
       number("lr_factor", &G::lr_factor, at_least(0), refused, "", "times the learning rate of the run"),
       number("weight_decay", &G::weight_decay, at_least(0), refused, "", "decay").unset_is(kOwn),
-      number("beta1", &G::beta1, below(0, 1), refused, "", "of adamw, adam, lamb and lion").unset_is(kOwn),
-      number("beta2", &G::beta2, below(0, 1), refused, "", "of adamw, adam, lamb, lion and normuon").unset_is(kOwn),
-      number("eps", &G::eps, above(0), refused, "", "of adamw, adam and lamb").unset_is(kOwn),
+      number("beta1", &G::beta1, below(0, 1), refused, "", "of adamw, adam, adam_mini, lamb and lion").unset_is(kOwn),
+      number("beta2", &G::beta2, below(0, 1), refused, "", "of adamw, adam, adam_mini, lamb, lion and normuon")
+          .unset_is(kOwn),
+      number("eps", &G::eps, above(0), refused, "", "of adamw, adam, adam_mini and lamb").unset_is(kOwn),
       number("momentum", &G::momentum, below(0, 1), refused, "", "of sgd, muon and normuon").unset_is(kOwn),
       option("frozen", &G::frozen, refused, "these weights stay what they are"),
   };

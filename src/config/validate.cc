@@ -302,7 +302,7 @@ void validate_run(const Config& c) {
 
 std::vector<ParamGroupConfig> default_param_groups(const GroupDefaults& of) {
   const bool muon = of.optimizer == RuleName::muon || of.optimizer == RuleName::normuon;
-  const bool own_vectors = !muon && of.optimizer != RuleName::lamb;
+  const bool own_vectors = !muon && of.optimizer != RuleName::lamb && of.optimizer != RuleName::adam_mini;
   const auto rest = own_vectors ? std::nullopt : std::optional(RuleName::adamw);
   std::vector<ParamGroupConfig> groups;
   if (of.mup_width != 1) {

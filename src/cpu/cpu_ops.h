@@ -69,6 +69,10 @@ class CpuOps final : public Ops {
   // lamb.cc
   void run(const LambDirection&, void* scratch) override;
   void run(const ScaleByTrustRatio&, void* scratch) override;
+  // adam_mini.cc
+  void run(const OutputSquares&, void* scratch) override;
+  void run(const BlockMoments&, void* scratch) override;
+  void run(const ScaleOutputs&, void* scratch) override;
   // muon.cc
   void run(const Momentum&, void* scratch) override;
   void run(const NormalizeMatrix&, void* scratch) override;

@@ -115,12 +115,23 @@ struct Exchanged {
   }
 };
 
+// Of each piece: one for each output of a matrix.
+std::vector<int64_t> outputs_of(const ParamStore& params) {
+  std::vector<int64_t> sizes;
+  for (const auto& piece : params.pieces()) {
+    const ParamSpec& spec = params.specs()[size_t(piece.param)];
+    const Shape& shape = piece.slice->shape;
+    sizes.push_back(spec.role == Role::matrix ? shape[spec.in_out ? 1 : 0] : 0);
+  }
+  return sizes;
+}
+
 class MuonRule final : public UpdateRule {
  public:
   explicit MuonRule(const RuleOptions& options) : o_(options) {}
   std::vector<KeptState> states() const override {
     std::vector<KeptState> kept{{"m", o_.m}};
-    if (normalizes()) kept.push_back({"v_neuron", DType::f32, true});
+    if (normalizes()) kept.push_back({"v_neuron", DType::f32, outputs_of});
     return kept;
   }
   bool exchanges() const override { return true; }

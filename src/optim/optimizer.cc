@@ -9,7 +9,7 @@ namespace {
 
 // In the order of RuleName.
 constexpr std::unique_ptr<UpdateRule> (*kRules[])(const RuleOptions&) = {
-    make_adamw, make_adamw, make_sgd, make_lion, make_muon, make_muon, make_adamw_8bit, make_lamb};
+    make_adamw, make_adamw, make_sgd, make_lion, make_muon, make_muon, make_adamw_8bit, make_lamb, make_adam_mini};
 static_assert(std::size(kRules) == std::size(kRuleNames));
 
 template <class T, class Same>
@@ -18,17 +18,6 @@ size_t find_or_add(std::vector<T>& list, T value, const Same& same) {
   const auto index = size_t(at - list.begin());
   if (at == list.end()) list.push_back(std::move(value));
   return index;
-}
-
-// For states with one number per output of a matrix: how many each piece has.
-std::vector<int64_t> outputs_of(const ParamStore& params) {
-  std::vector<int64_t> sizes;
-  for (const auto& piece : params.pieces()) {
-    const ParamSpec& spec = params.specs()[size_t(piece.param)];
-    const Shape& shape = piece.slice->shape;
-    sizes.push_back(spec.role == Role::matrix ? shape[spec.in_out ? 1 : 0] : 0);
-  }
-  return sizes;
 }
 
 }  // namespace
@@ -54,7 +43,7 @@ void Optimizer::place(Bundle& bundle, const ParamStore& params) {
     const size_t at = find_or_add(states_, StateSpec{std::string(state.name), state.dtype, std::vector<bool>(pieces)},
                                   [&](const StateSpec& s) { return s.name == state.name; });
     CHECK(states_[at].dtype == state.dtype, "state ", state.name, " of ", state.dtype, " and ", states_[at].dtype);
-    if (state.per_output) states_[at].sizes = outputs_of(params);
+    if (state.sizes) states_[at].sizes = state.sizes(params);
     states_[at].block = state.block;
     for (const auto& [piece, decays] : bundle.pieces) states_[at].pieces[piece] = true;
     bundle.placed.states.push_back(at);

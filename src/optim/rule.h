@@ -28,8 +28,9 @@ struct UpdateRun {
 struct KeptState {
   std::string_view name;  // in files; rules with states of the same name share buffers
   DType dtype;
-  bool per_output = false;  // matrices only: one number per output, replicated on all ranks
-  int64_t block = 1;        // elements that share a value
+  // How many values each piece has, replicated on all ranks; null: one per element or block.
+  std::vector<int64_t> (*sizes)(const ParamStore&) = nullptr;
+  int64_t block = 1;  // elements that share a value
 };
 
 // The weights of a rule, and the locations of its declared states and averages.
@@ -54,6 +55,7 @@ class UpdateRule {
 std::unique_ptr<UpdateRule> make_adamw(const RuleOptions&);  // and adam
 std::unique_ptr<UpdateRule> make_adamw_8bit(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_sgd(const RuleOptions&);
+std::unique_ptr<UpdateRule> make_adam_mini(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_lamb(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_lion(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_muon(const RuleOptions&);  // and normuon

@@ -44,6 +44,9 @@ class ReferenceOps final : public Ops {
   void run(const Ema&, void*) override;
   void run(const LambDirection&, void*) override;
   void run(const ScaleByTrustRatio&, void*) override;
+  void run(const OutputSquares&, void*) override;
+  void run(const BlockMoments&, void*) override;
+  void run(const ScaleOutputs&, void*) override;
   void run(const Momentum&, void*) override;
   void run(const NormalizeMatrix&, void*) override;
   void run(const Combine&, void*) override;

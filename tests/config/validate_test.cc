@@ -68,7 +68,7 @@ TEST(Validate, TensorParallelism) {
   EXPECT_EQ(with({"tensor_parallel_size=2", "model.vocab_size=131"}), "");
   expect_parts(with({"tensor_parallel_size=2", "model.vocab_size=1"}),
                {"tensor_parallel_size", "vocab_size 1", "2 ranks", "at most 1"});
-  for (const char* optimizer : {"muon", "normuon", "adamw_8bit", "lamb"})
+  for (const char* optimizer : {"muon", "normuon", "adamw_8bit", "lamb", "adam_mini"})
     expect_parts(with({"tensor_parallel_size=2", cat("optimizer=", optimizer)}),
                  {"tensor_parallel_size: 2", cat("optimizer ", optimizer), "needs all of it", "adamw"});
   expect_parts(

@@ -22,6 +22,9 @@ TEST_F(Optimizer, Ema) { agrees_with_the_reference(Ema::kName, optimizer_cases, 
 TEST_F(Optimizer, Lion) { agrees_with_the_reference(Lion::kName, optimizer_cases, 60); }
 TEST_F(Optimizer, LambDirection) { agrees_with_the_reference(LambDirection::kName, optimizer_cases, 32); }
 TEST_F(Optimizer, ScaleByTrustRatio) { agrees_with_the_reference(ScaleByTrustRatio::kName, optimizer_cases, 6); }
+TEST_F(Optimizer, OutputSquares) { agrees_with_the_reference(OutputSquares::kName, optimizer_cases, 12); }
+TEST_F(Optimizer, BlockMoments) { agrees_with_the_reference(BlockMoments::kName, optimizer_cases, 8); }
+TEST_F(Optimizer, ScaleOutputs) { agrees_with_the_reference(ScaleOutputs::kName, optimizer_cases, 12); }
 TEST_F(Optimizer, Momentum) { agrees_with_the_reference(Momentum::kName, optimizer_cases, 32); }
 TEST_F(Optimizer, NormalizeMatrix) { agrees_with_the_reference(NormalizeMatrix::kName, optimizer_cases, 19); }
 TEST_F(Optimizer, Combine) { agrees_with_the_reference(Combine::kName, optimizer_cases, 36); }
@@ -33,6 +36,7 @@ TEST_F(Optimizer, NeedsNoAlignment) {
   needs_no_alignment(AdamW::kName, optimizer_cases, 7);
   needs_no_alignment(AdamW8bit::kName, optimizer_cases, 5);
   needs_no_alignment(LambDirection::kName, optimizer_cases, 5);
+  needs_no_alignment(ScaleOutputs::kName, optimizer_cases, 5);
 }
 TEST_F(Optimizer, HalvesNeedNoAlignment) {
   needs_no_alignment(SplitMaster::kName, optimizer_cases, 3);

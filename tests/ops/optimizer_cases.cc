@@ -309,6 +309,45 @@ void lamb_cases(Examiner& examine) {
       }
 }
 
+void adam_mini_cases(Examiner& examine) {
+  struct Range {
+    int64_t rows, cols, begin, end;
+  };
+  for (const Range& r : {Range{1, 1, 0, 1}, Range{3, 5, 0, 15}, Range{3, 5, 4, 13}, Range{65, 130, 100, 8000},
+                         Range{300, 257, 0, 77100}, Range{7, 1100, 1000, 7000}, Range{1100, 7, 3, 7000}})
+    for (const bool columns : {false, true}) {
+      const std::string name = cat(r.rows, "x", r.cols, " from ", r.begin, columns ? " by columns" : " by rows");
+      const Tensor x = tensor(DType::f32, {r.end - r.begin}), other = tensor(DType::f32, {9 * 12});
+      const OutputRange of{r.begin, r.cols, columns}, all{0, 12, columns};
+      const int64_t outputs = columns ? r.cols : r.rows, others = columns ? 12 : 9;
+      const auto each = [](DType type, int64_t n) { return tensor(type, {n}); };
+      examine(OpCase<OutputSquares>{
+          name, {.parts = {{each(DType::f64, outputs), x, of}, {each(DType::f64, others), other, all}}}});
+      examine(OpCase<ScaleOutputs>{
+          name, {.parts = {{x, each(DType::f32, outputs), of}, {other, each(DType::f32, others), all}}}});
+    }
+  struct Blocks {
+    int64_t outputs, grouped, group, sums;
+  };
+  for (const Blocks& b :
+       {Blocks{1, 0, 1, 1}, Blocks{9, 6, 3, 1}, Blocks{300, 256, 64, 4}, Blocks{1000, 0, 1, 2}, Blocks{64, 64, 64, 1}})
+    for (const int skip : {0, 1}) {
+      OpCase<BlockMoments> c{cat(b.outputs, " outputs, ", b.grouped, " by ", b.group, skip ? " skip" : ""),
+                             {.parts = {}, .state = tensor(DType::u8, {int64_t(sizeof(StepState))})}};
+      for (const int64_t inputs : {1, 70})
+        c.op.parts.push_back({.v = tensor(DType::f32, {b.grouped / b.group + b.outputs - b.grouped}),
+                              .factors = tensor(DType::f32, {b.outputs}),
+                              .sums = tensor(DType::f64, {b.sums, b.outputs}),
+                              .inputs = inputs,
+                              .grouped = b.grouped,
+                              .group = b.group});
+      StepState s = running_state();
+      s.skip = skip;
+      c.values = {{"state", bytes_of(s)}, {"v", uniform(0.1, 1)}, {"sums", uniform(1, 100)}};
+      examine(c);
+    }
+}
+
 void momentum_cases(Examiner& examine) {
   for (const int64_t n : {1, 17, 5000, 100003})
     for (const DType m : {DType::f32, DType::bf16})
@@ -460,6 +499,7 @@ void optimizer_cases(Examiner& examine) {
   lion_cases(examine);
   ema_cases(examine);
   lamb_cases(examine);
+  adam_mini_cases(examine);
   momentum_cases(examine);
   matrix_cases(examine);
   neuron_cases(examine);

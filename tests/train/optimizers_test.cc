@@ -142,6 +142,8 @@ TEST(Optimizers, AreThoseOfAnIndependentImplementation) {
   expect_near(after_20_steps(nesterov), r::kSgdNesterov, 1e-6, "sgd with Nesterov momentum");
   expect_near(after_20_steps(with(RuleName::lion)), r::kLion, 1e-6, "lion");
   expect_near(after_20_steps(with(RuleName::lamb)), r::kLamb, 1e-6, "lamb");
+  expect_near(after_20_steps(with(RuleName::adam_mini)), r::kAdamMini, 1e-6, "adam_mini");
+  expect_near(after_20_steps(with(RuleName::adam_mini), true), r::kAdamMini, 1e-6, "adam_mini of inputs in rows");
   expect_near(after_20_steps(original), r::kMuonOriginal, 1e-4, "muon");
   expect_near(after_20_steps(match_rms), r::kMuonMatchRms, 1e-4, "muon, match_rms");
 }
@@ -377,6 +379,67 @@ TEST(Lamb, EachTensorHasItsTrustRatioAndMistakesShow) {
     EXPECT_GT(most_off(false, mistake), 1e-3) << int(mistake);
 }
 
+// [Zhang et al. 2024, "Adam-mini", alg. 1] in double, of an [11, 5] matrix: block[o] is that of output o.
+std::vector<double> adam_mini_in_double(const std::vector<size_t>& block) {
+  const size_t inputs = 5, n = block.size() * inputs;
+  std::vector<double> w(n), m(n), v(n);
+  for (size_t i = 0; i < n; ++i) w[i] = float(start(int64_t(i)));
+  for (int step = 0; step < 20; ++step) {
+    const double c1 = 1 - std::pow(0.9, step + 1), c2 = 1 - std::pow(0.95, step + 1);
+    std::vector<double> sum(n), count(n);
+    for (size_t i = 0; i < n; ++i) {
+      const double g = float(gradient(int64_t(i), step));
+      m[i] = 0.9 * m[i] + 0.1 * g;
+      sum[block[i / inputs]] += g * g, ++count[block[i / inputs]];
+    }
+    for (size_t b = 0; b < n; ++b)
+      if (count[b] > 0) v[b] = 0.95 * v[b] + 0.05 * sum[b] / count[b];
+    for (size_t i = 0; i < n; ++i)
+      w[i] = w[i] * (1 - kRate * kDecay) - kRate * m[i] / c1 / (std::sqrt(v[block[i / inputs]] / c2) + 1e-8);
+  }
+  return w;
+}
+
+// Queries and keys have a second moment for each head, values and other matrices one for each output, in Llama's order
+// and in GPT-2's.
+TEST(AdamMini, BlocksAreHeadsAndOutputsAndMistakesShow) {
+  const int64_t outputs = 11, inputs = 5;
+  ParamSpec rows{.name = "qkv", .shape = {outputs, inputs}, .role = Role::matrix};
+  rows.slices = {{"q", {4, inputs}, 0}, {"k", {4, inputs}, 4 * inputs}, {"v", {3, inputs}, 8 * inputs}};
+  rows.cut = {.axis = 0, .parts = {4, 4, 3}, .whole = 2};
+  ParamSpec columns = matrix("c_attn", {inputs, outputs}, true);
+  columns.cut = {.axis = 1, .parts = {4, 4, 3}, .whole = 2};
+  const std::vector<size_t> heads{0, 0, 1, 1, 2, 2, 3, 3, 4, 5, 6}, each{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+  const auto trained = [&](ParamSpec spec) {
+    const bool in_out = spec.in_out;
+    Trained t({std::move(spec)}, with(RuleName::adam_mini));
+    const ParamStore::Unit& unit = *t.params.units()[0];
+    const auto all = [&](const Tensor& flat) { return flat.slice(0, outputs * inputs); };
+    t.set(all(unit.master), values(start, outputs, inputs, in_out));
+    for (int step = 0; step < 20; ++step) {
+      t.set(all(unit.grad), values([&](int64_t i) { return gradient(i, step); }, outputs, inputs, in_out));
+      t.step();
+    }
+    const auto w = t.rig.read<float>(all(unit.master));
+    std::vector<float> out = w;
+    for (int64_t o = 0; o < outputs && in_out; ++o)
+      for (int64_t i = 0; i < inputs; ++i) out[size_t(o * inputs + i)] = w[size_t(i * outputs + o)];
+    return out;
+  };
+  ParamSpec plain = rows;
+  plain.cut = {};
+  expect_near(trained(rows), adam_mini_in_double(heads), 1e-6, "queries, keys and values in rows");
+  expect_near(trained(columns), adam_mini_in_double(heads), 1e-6, "in columns");
+  expect_near(trained(plain), adam_mini_in_double(each), 1e-6, "another matrix");
+  const auto got = trained(rows);
+  for (const std::vector<size_t>& wrong : {each, std::vector<size_t>(11), {0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5}}) {
+    const auto want = adam_mini_in_double(wrong);
+    double most = 0;
+    for (size_t i = 0; i < got.size(); ++i) most = std::max(most, std::abs(double(got[i]) - want[i]));
+    EXPECT_GT(most, 1e-3);
+  }
+}
+
 // [Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization"] with its own codes; mistakes that a test has
 // to see.
 enum class Coded { right, other_map, one_scale, shorter_blocks, steps_by_codes };
@@ -496,7 +559,8 @@ TEST(AdamW8bit, OtherWeightsHaveTheMomentsOfAdamW) {
 
 // A weight decays where the rest of its step does not move it away from zero, to the bit.
 TEST(Optimizers, CautiousDecaySparesWeightsThatGrow) {
-  for (const RuleName rule : {RuleName::adamw, RuleName::lion, RuleName::muon, RuleName::normuon}) {
+  for (const RuleName rule :
+       {RuleName::adamw, RuleName::lion, RuleName::muon, RuleName::normuon, RuleName::adam_mini}) {
     const auto before = values(start, kRows, kColumns, false);
     const auto after = [&](double decay, bool cautious) {
       OptimizerOptions o = with(rule);
@@ -521,8 +585,8 @@ TEST(Optimizers, CautiousDecaySparesWeightsThatGrow) {
 }
 
 TEST(Optimizers, ASkippedStepChangesNothing) {
-  for (const RuleName rule :
-       {RuleName::adam, RuleName::sgd, RuleName::lion, RuleName::muon, RuleName::normuon, RuleName::lamb}) {
+  for (const RuleName rule : {RuleName::adam, RuleName::sgd, RuleName::lion, RuleName::muon, RuleName::normuon,
+                              RuleName::lamb, RuleName::adam_mini}) {
     Trained t({matrix("w", {kRows, kColumns})}, with(rule));
     const auto before = values(start, kRows, kColumns, false);
     t.set(t.master(), before);

@@ -27,7 +27,9 @@ TEST(Ranks, EveryOptimizerHasTheSameBitsOnAnyRanks) {
         Case{RuleName::adamw_8bit, ModelType::llama, "bf16", DType::i16},
         Case{RuleName::lamb, ModelType::gpt2, "bf16", DType::i16, DType::bf16},
         Case{RuleName::lamb, ModelType::llama, "fp32"}, Case{RuleName::lamb, ModelType::llama, "bf16", DType::bf16},
-        Case{RuleName::sgd, ModelType::gpt2, "fp32"}, Case{RuleName::adam, ModelType::llama, "fp32"}}) {
+        Case{RuleName::adam_mini, ModelType::gpt2, "bf16", DType::i16, DType::bf16},
+        Case{RuleName::adam_mini, ModelType::llama, "fp32"}, Case{RuleName::sgd, ModelType::gpt2, "fp32"},
+        Case{RuleName::adam, ModelType::llama, "fp32"}}) {
     Setting s{.type = c.type,
               .precision = c.precision,
               .master = c.master,
@@ -86,6 +88,10 @@ TEST(Ranks, OptimizersPlanWhatTheyKeep) {
   s.ema = 0.9;  // and the average of lion's weights
   EXPECT_EQ(train(s, 0).optimizer, two);
   s.ema = 0;
+  s.rule = RuleName::adam_mini;  // and a number for each block of 7 matrices in 2 blocks, of the embedding and the head
+  s.groups = {{.role = Role::vector, .rule = RuleName::lion}};
+  EXPECT_EQ(train(s, 0).optimizer, two / 2 + (2 * 7 + 2) * 64 * sizeof(float));
+  s.groups.clear();
   s.rule = RuleName::muon;
   const size_t muon = train(s, 0).optimizer;
   EXPECT_LT(muon, two);

@@ -269,8 +269,10 @@ TEST(Ranks, CheckpointsKnowNothingOfRanks) {
   const auto content = [&](const std::string& run, int64_t step) {
     return tensors_of(cat(dir.path(), "/", run, "/", step_folder(step)));
   };
-  for (const auto& [precision, rule] :
-       {std::pair{"fp32", RuleName::adamw}, {"bf16", RuleName::adamw}, {"fp32", RuleName::normuon}}) {
+  for (const auto& [precision, rule] : {std::pair{"fp32", RuleName::adamw},
+                                        {"bf16", RuleName::adamw},
+                                        {"fp32", RuleName::normuon},
+                                        {"fp32", RuleName::adam_mini}}) {
     const std::string p = cat(precision, kRuleNames[size_t(rule)]);
     const Setting one{.precision = precision, .rule = rule};
     const Setting two{.precision = precision, .shards = 2, .stage = 3, .rule = rule};

@@ -1,0 +1,154 @@
+// Adam-mini's kernels: sums of squares by output, a warp for each row or lanes for columns; second moments, a thread
+// for each block of weights; and the scaling of what the first moments are, a block per tile of 2048 elements
+// (ranges.h). Memory bound: 8 bytes of loads and 4 of stores for each element. Deterministic: each sum is one warp's or
+// thread block's. Not timed on a GPU yet.
+#include "cuda/adam_mini.h"
+
+#include "cuda/octets.h"
+#include "cuda/ranges.h"
+#include "cuda/reduce.h"
+
+namespace athanor::cuda {
+namespace {
+
+constexpr int kLanes = 32, kWarps = kTileThreads / kLanes;
+
+struct SquaresPart {
+  double* sums;
+  const float* x;
+  int64_t n;
+  OutputRange range;
+};
+
+// Rows: block k of a part has its rows k kWarps and following. Columns: it has columns k kLanes and following, of which
+// each warp adds every kWarps-th row.
+__global__ void __launch_bounds__(kTileThreads) output_squares(const __grid_constant__ Ranges<SquaresPart> parts) {
+  SHARED(double, room, [kTileThreads]);
+  const int number = parts.find(blockIdx.x);
+  const SquaresPart& p = parts.range[number];
+  const int64_t block = blockIdx.x - parts.first_block[number], cols = p.range.cols, first = p.range.first;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes, warp = static_cast<int>(threadIdx.x) / kLanes;
+  const int64_t first_row = first / cols, end_row = (first + p.n + cols - 1) / cols;
+  double sum = 0;
+  const auto add = [&](int64_t at) {
+    const auto x = static_cast<double>(p.x[at]);
+    sum += x * x;
+  };
+  if (!p.range.columns) {
+    const int64_t row = first_row + block * kWarps + warp;
+    if (row >= end_row) return;
+    const int64_t begin = row * cols - first, end = begin + cols < p.n ? begin + cols : p.n;
+    for (int64_t at = (begin > 0 ? begin : 0) + lane; at < end; at += kLanes) add(at);
+    sum = warp_reduce(sum, Plus{});
+    if (lane == 0) p.sums[row] += sum;
+    return;
+  }
+  const int64_t column = block * kLanes + lane;
+  for (int64_t row = first_row + warp; row < end_row && column < cols; row += kWarps) {
+    const int64_t at = row * cols + column - first;
+    if (at >= 0 && at < p.n) add(at);
+  }
+  room[threadIdx.x] = sum;
+  __syncthreads();
+  if (warp != 0 || column >= cols) return;
+  for (int k = 1; k < kWarps; ++k) sum += room[k * kLanes + lane];
+  p.sums[column] += sum;
+}
+
+struct MomentsPart {
+  float *v, *factors;
+  const double* sums;
+  int64_t blocks, outputs, count, inputs, grouped, group;
+};
+struct MomentsRule {
+  const StepState* state;
+  double beta2, eps;
+  int average1, average2;
+};
+
+__global__ void __launch_bounds__(kTileThreads)
+    block_moments(const __grid_constant__ Ranges<MomentsPart> parts, const MomentsRule op) {
+  const int number = parts.find(blockIdx.x);
+  const MomentsPart& p = parts.range[number];
+  const int64_t b = int64_t{blockIdx.x - parts.first_block[number]} * kTileThreads + threadIdx.x;
+  if (b >= p.blocks) return;
+  const OutputBlock block = block_of(b, p.grouped, p.group);
+  const bool skip = op.state->skip;
+  float v = p.v[b];
+  if (!skip) v = block_moment(op, *op.state, v, p.sums, p.count, p.outputs, block, p.inputs);
+  p.v[b] = v;
+  const float factor = skip ? 0.f : block_factor(op, *op.state, v);
+  for (int64_t o = block.begin; o < block.end; ++o) p.factors[o] = factor;
+}
+
+struct ScaledPart {
+  float* x;
+  const float* factors;
+  OutputRange range;
+  Extent extent;
+};
+
+__global__ void __launch_bounds__(kTileThreads) scale_outputs(const __grid_constant__ Ranges<ScaledPart> parts) {
+  const int number = parts.find(blockIdx.x);
+  const ScaledPart& p = parts.range[number];
+  on_octet(p.extent, blockIdx.x - parts.first_block[number], [&](auto octet) {
+    float x[kElements];
+    octet.load(x, p.x);
+    const int64_t at = p.range.first + octet.first;
+    int64_t row = at / p.range.cols, column = at - row * p.range.cols;
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      if (i < octet.count) x[i] = __fmul_rn(x[i], p.factors[p.range.columns ? column : row]);
+      if (++column == p.range.cols) {
+        column = 0;
+        ++row;
+      }
+    }
+    octet.store(p.x, x);
+  });
+}
+}  // namespace
+
+void run(const OutputSquares& op, void*, cudaStream_t stream) {
+  const auto add_part = [](Ranges<SquaresPart>& table, const OutputSquares::Part& p) {
+    const OutputRange& r = p.range;
+    const int64_t n = p.x.numel();
+    if (n == 0) return;
+    const int64_t rows = div_ceil<int64_t>(r.first + n, r.cols) - r.first / r.cols;
+    table.add({data<double>(p.sums), data<float>(p.x), n, r},
+              r.columns ? div_ceil<int64_t>(r.cols, kLanes) : div_ceil<int64_t>(rows, kWarps));
+  };
+  in_tables<SquaresPart>(op.parts, add_part, [&](const Ranges<SquaresPart>& table) {
+    CUDA_CHECK(launch(output_squares, {dim3(table.blocks()), dim3(kTileThreads), 0, stream}, table));
+  });
+}
+
+void run(const BlockMoments& op, void*, cudaStream_t stream) {
+  const MomentsRule rule{.state = data<StepState>(op.state),
+                         .beta2 = op.beta2,
+                         .eps = op.eps,
+                         .average1 = op.average1,
+                         .average2 = op.average2};
+  const auto add_part = [](Ranges<MomentsPart>& table, const BlockMoments::Part& p) {
+    const int64_t blocks = p.v.numel();
+    if (blocks > 0)
+      table.add({data<float>(p.v), data<float>(p.factors), data<double>(p.sums), blocks, p.factors.numel(),
+                 p.sums.rows(), p.inputs, p.grouped, p.group},
+                div_ceil<int64_t>(blocks, kTileThreads));
+  };
+  in_tables<MomentsPart>(op.parts, add_part, [&](const Ranges<MomentsPart>& table) {
+    CUDA_CHECK(launch(block_moments, {dim3(table.blocks()), dim3(kTileThreads), 0, stream}, table, rule));
+  });
+}
+
+void run(const ScaleOutputs& op, void*, cudaStream_t stream) {
+  const auto add_part = [](Ranges<ScaledPart>& table, const ScaleOutputs::Part& p) {
+    if (p.x.numel() == 0) return;
+    const Extent whole = extent(p.x.numel(), data<char>(p.x));
+    table.add({data<float>(p.x), data<float>(p.factors), p.range, whole}, tiles_of(whole.n));
+  };
+  in_tables<ScaledPart>(op.parts, add_part, [&](const Ranges<ScaledPart>& table) {
+    CUDA_CHECK(launch(scale_outputs, {dim3(table.blocks()), dim3(kTileThreads), 0, stream}, table));
+  });
+}
+}  // namespace athanor::cuda
