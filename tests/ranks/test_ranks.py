@@ -100,12 +100,15 @@ class SameRunTest(RanksTest):
             eval_iters=3, micro_batch_size=1, device="cpu", reset_attention_mask=True, reset_position_ids=True,
             eod_mask_loss=True, max_documents_per_sequence=4, choice_data="choices.jsonl", init_from="source")
         self.run_program("train", config, "--set", "save=one")
-        for stage in (0, 3):
-            self.run_program("launch", "--ranks", 2, "train", config, "--set", f"zero_stage={stage}", "--set",
-                             f"save=stage{stage}")
-            self.assert_same_losses(f"stage{stage}", "one")
-            evals = [r for r in self.records(f"stage{stage}") if r["event"] == "eval"]
-            self.assertEqual([r["step"] for r in evals if r["name"] == "choices"], [6, 12])
+        choices = lambda run: [r for r in self.records(run) if r["event"] == "eval" and r["name"] == "choices"]
+        for run, option in (("stage0", "zero_stage=0"), ("stage3", "zero_stage=3"),
+                            ("tensor", "tensor_parallel_size=2")):
+            self.run_program("launch", "--ranks", 2, "train", config, "--set", option, "--set", f"save={run}")
+            self.assert_same_losses(run, "one")
+            self.assertEqual([r["step"] for r in choices(run)], [6, 12])
+            for mine, want in zip(choices(run), choices("one")):
+                self.assertEqual(mine["accuracy"], want["accuracy"])
+                self.assertAlmostEqual(mine["loss"], want["loss"], delta=1e-4 * want["loss"])
 
     def test_ranks_started_by_hand_meet(self):
         for rank, process in enumerate(self.start_ranks(2, "--set", "save=hand")):
