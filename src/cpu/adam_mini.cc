@@ -8,8 +8,6 @@
 namespace athanor {
 namespace {
 
-using simd::Vec;
-
 // sums[c] += squares of column c of [rows, cols] elements, row after row.
 ATHANOR_CLONES void add_squares(double* sums, const float* x, int64_t rows, int64_t cols) {
   for (int64_t r = 0; r < rows; ++r)

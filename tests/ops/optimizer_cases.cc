@@ -277,7 +277,7 @@ void lamb_cases(Examiner& examine) {
                                .moment_stream = 7,
                                .first = 1000003};
   };
-  for (const int64_t n : {1, 17, 5000, 100003})
+  for (const int64_t n : {1, 17, 5000})
     for (const DType m : {DType::f32, DType::bf16})
       for (const DType v : {DType::f32, DType::bf16})
         for (const int kind : {0, 1, 2}) {
