@@ -10,18 +10,9 @@ class AdamWRule final : public UpdateRule {
   std::vector<KeptState> states() const override { return {{"m", o_.m}, {"v", o_.v}}; }
   std::vector<Average> averages() const override { return {{o_.beta1, true}, {o_.beta2}}; }
   void step(Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
-    const AdamW op{.parts = update_parts(params, placed),
-                   .state = step_state,
-                   .beta1 = o_.beta1,
-                   .beta2 = o_.beta2,
-                   .eps = o_.eps,
-                   .weight_decay = o_.weight_decay,
-                   .seed = o_.seed,
-                   .rate = o_.lr_factor,
-                   .average1 = placed.averages[0],
-                   .average2 = placed.averages[1],
-                   .coupled = o_.rule == RuleName::adam,
-                   .cautious = o_.cautious && o_.rule != RuleName::adam};
+    AdamW op{.parts = update_parts(params, placed), .rate = o_.lr_factor, .coupled = o_.rule == RuleName::adam};
+    set_adam(op, o_, placed, step_state);
+    op.cautious = o_.cautious && !op.coupled;
     if (!op.parts.empty()) c.run(op);
   }
 

@@ -16,17 +16,8 @@ class AdamW8bitRule final : public UpdateRule {
   }
   std::vector<Average> averages() const override { return {{o_.beta1, true}, {o_.beta2}}; }
   void step(Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
-    AdamW8bit op{.parts = {},
-                 .state = step_state,
-                 .beta1 = o_.beta1,
-                 .beta2 = o_.beta2,
-                 .eps = o_.eps,
-                 .weight_decay = o_.weight_decay,
-                 .seed = o_.seed,
-                 .rate = o_.lr_factor,
-                 .average1 = placed.averages[0],
-                 .average2 = placed.averages[1],
-                 .cautious = o_.cautious};
+    AdamW8bit op{.parts = {}, .rate = o_.lr_factor};
+    set_adam(op, o_, placed, step_state);
     const std::vector<OwnedRun> runs = owned_runs(params, placed);
     const std::vector<UpdatePart> parts = update_parts(params, placed);  // m and v: codes
     for (size_t i = 0; i < parts.size(); ++i) {

@@ -60,16 +60,8 @@ class LambRule final : public UpdateRule {
   // Replaces the gradients of this rank's shard of a unit by steps.
   void make_directions(Ctx& c, const std::vector<OwnedRun>& runs, const std::vector<UpdatePart>& parts,
                        const Placed& placed, const Masters& masters, Tensor step_state) const {
-    LambDirection op{.parts = {},
-                     .state = step_state,
-                     .beta1 = o_.beta1,
-                     .beta2 = o_.beta2,
-                     .eps = o_.eps,
-                     .weight_decay = o_.weight_decay,
-                     .seed = o_.seed,
-                     .average1 = placed.averages[0],
-                     .average2 = placed.averages[1],
-                     .cautious = o_.cautious};
+    LambDirection op{.parts = {}};
+    set_adam(op, o_, placed, step_state);
     for (size_t i = 0; i < runs.size(); ++i)
       if (const UpdatePart& p = parts[i]; &runs[i].unit == &masters.unit)
         op.parts.push_back({.w = masters.part(runs[i].range),

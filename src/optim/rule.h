@@ -76,4 +76,14 @@ std::vector<OwnedRun> owned_runs(const ParamStore&, const Placed&);
 // one value per element.
 std::vector<UpdatePart> update_parts(const ParamStore&, const Placed&);
 
+// The scalars that Adam's ops share.
+template <class Op>
+void set_adam(Op& op, const RuleOptions& o, const Placed& placed, Tensor step_state) {
+  op.state = step_state;
+  op.beta1 = o.beta1, op.beta2 = o.beta2, op.eps = o.eps, op.weight_decay = o.weight_decay;
+  op.seed = o.seed;
+  op.average1 = placed.averages[0], op.average2 = placed.averages[1];
+  op.cautious = o.cautious;
+}
+
 }  // namespace athanor
