@@ -166,11 +166,11 @@ std::string twin_json(const TwinReport& report) {
 std::string twin_summary(const TwinReport& report) {
   char line[256];
   const auto row = [&](const char* what, double loss, double reference, double gap) {
-    std::snprintf(line, sizeof line, "%-24s %12.4f %12.4f  %s\n", what, loss, reference, percent(gap).c_str());
+    std::snprintf(line, sizeof line, "%-24s %18.4f %18.4f  %s\n", what, loss, reference, percent(gap).c_str());
     return std::string(line);
   };
-  std::snprintf(line, sizeof line, "%-24s %12.12s %12.12s  %s\n", "loss", report.precision.c_str(),
-                report.reference.c_str(), "gap");
+  std::snprintf(line, sizeof line, "%-24s %18s %18s  %s\n", "loss", report.precision.c_str(), report.reference.c_str(),
+                "gap");
   std::string text = line;
   const TwinStep& last = report.steps.back();
   text += row(cat("training, step ", last.step).c_str(), last.loss, last.reference, last.loss / last.reference - 1);

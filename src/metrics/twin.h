@@ -23,7 +23,7 @@ std::vector<QuantizedCourse> by_operand(const std::vector<QuantizedCourse>&);
 // Above these is an alarm.
 struct TwinLimits {
   double gap = 0.01;         // of the smoothed training loss and of the held-out loss, relative, at the end
-  double saturated = 0.001;  // share of the values of an operand, in any record
+  double saturated = 0.01;   // share of the values of an operand, in any record
   double underflowed = 0.5;  // the same
 };
 

@@ -273,9 +273,11 @@ TEST(EightBitRanks, ShareOutTheSameMicroBatches) {
 }
 
 TEST(EightBitRanks, RankInvariantSumsAreTheSameBitsOnAnyRanks) {
-  ranks::Setting one{.precision = "mxfp8", .leaves = 4}, two = one;
-  two.shards = 2, two.stage = 1;
-  ranks::expect_equal(ranks::train(one), ranks::train(two), two.name());
+  for (const char* precision : {"mxfp8", "nvfp4"}) {
+    ranks::Setting one{.precision = precision, .leaves = 4}, two = one;
+    two.shards = 2, two.stage = 1;
+    ranks::expect_equal(ranks::train(one), ranks::train(two), two.name());
+  }
 }
 
 }  // namespace
