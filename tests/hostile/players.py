@@ -201,6 +201,7 @@ def words_at_random(rng):
     words += [places.get(p, "run") for p in PLACES[verb] if rng.random() < 0.95]
     needed = {"sample": ["--checkpoint", "run"], "tokenize": ["--input", "text/a.txt", "--output-prefix", "out/t"],
               "sweep": ["--set", "learning_rate=1e-3,2e-3", "-o", "out/sweep", "--summary"],
+              "twin": ["--set", "precision=mxfp8", "-o", "out/twin", "--summary"],
               "bench attention": ["--tokens", "64", "--hidden", "64", "--lengths", "32"],
               "bench comm": ["--max-bytes", "4096", "--seconds", "0.02"]}
     if rng.random() < 0.95:

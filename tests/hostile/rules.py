@@ -69,7 +69,7 @@ def allowed_codes(world, o):
         codes = {0}
     elif world.taints <= {"config", "records"} and o.verb == "train" and not limits:
         codes = {0, 2, 3}  # a value cannot make the world fail
-    stops = ("train", "launch", "range-test", "sweep")
+    stops = ("train", "launch", "range-test", "sweep", "twin")
     if o.verb in stops and (o.signals or "cpu" in limits or world.taints & {"config", "paths", "flags"}):
         codes.add(85)
     if o.verb == "launch":
