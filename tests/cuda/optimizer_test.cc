@@ -220,6 +220,24 @@ TEST(OptimizerBudget, AccessesAreCoalescedAndFreeOfConflicts) {
                          StepControl{.state = split.state}),
             "");
 }
+
+// A step of LAMB, and one of Adam-mini in both orders of a matrix.
+TEST(OptimizerBudget, DirectionsAreCoalescedToo) {
+  const AccessBudget budget;
+  const Tensor state = budget.tensor(DType::u8, {int64_t(sizeof(StepState))});
+  const auto f32 = [&](int64_t n) { return budget.tensor(DType::f32, {n}); };
+  const int64_t rows = 64, cols = 256, n = rows * cols;
+  const LambDirection lamb{.parts = {{.w = f32(n), .m = f32(n), .v = f32(n), .grad = f32(n)}}, .state = state};
+  const ScaleByTrustRatio scale{.parts = {{.grad = f32(n), .sums = budget.tensor(DType::f64, {2, 1})}}};
+  OutputSquares squares{.parts = {}};
+  ScaleOutputs outputs{.parts = {}};
+  for (const bool columns : {false, true}) {
+    const OutputRange range{0, cols, columns};
+    squares.parts.push_back({budget.tensor(DType::f64, {columns ? cols : rows}), f32(n), range});
+    outputs.parts.push_back({f32(n), f32(columns ? cols : rows), range});
+  }
+  EXPECT_EQ(budget.check(lamb, scale, squares, outputs), "");
+}
 #endif
 }  // namespace
 }  // namespace athanor
