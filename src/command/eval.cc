@@ -40,6 +40,7 @@ Config config_of(const Args& args, const std::string& folder) {
   if (is_there(resolved)) {
     config = load_config_logged(resolved, overrides);
     config.data_parallel_replicate_size = config.tensor_parallel_size = 1;  // this process is alone
+    config.sequence_parallel = false;
     config.data_parallel_shard_size = 0;
   } else {
     constexpr const char* kRest =

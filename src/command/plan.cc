@@ -49,6 +49,7 @@ struct Place {
     if (gpu.empty()) {
       Config alone = config;
       alone.tensor_parallel_size = 1;
+      alone.sequence_parallel = false;
       machine = std::make_unique<Machine>(alone, RankInfo{}, WithoutLibraries::use_cpu);
       most_flops = machine->most_flops();
       return;

@@ -137,6 +137,7 @@ struct Config {
   int64_t data_parallel_shard_size = 0;  // 0 = the ranks that are left
   int64_t zero_stage = 1;                // 0 = nothing is sharded
   int64_t tensor_parallel_size = 1;
+  bool sequence_parallel = false;
   DeterministicReduction deterministic_reduction = DeterministicReduction::fixed_order;
   int64_t logical_shards = 8;  // of rank_invariant
   Transport transport = Transport::tcp;

@@ -404,6 +404,9 @@ Fields ranks_group() {
              "ranks that share the heads and the inner columns of every block and the vocabulary, and read the same "
              "samples; on CPUs only: see docs/distributed.md")
           .alias({"tensor_model_parallel_size", "tensor_parallel_degree"}),
+      option("sequence_parallel", &Config::sequence_parallel, free,
+             "tensor_parallel_size: the ranks also share the rows of what lies between the products; seq_length must "
+             "divide among them"),
       choice<&Config::deterministic_reduction>(
           "deterministic_reduction", notice,
           "sums over ranks: fixed_order = the same bits for the same ranks; rank_invariant = the same bits for any "

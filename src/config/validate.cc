@@ -215,7 +215,12 @@ bool is_elementwise(RuleName o) {
 
 void validate_tensor_parallel(const Config& c) {
   const int64_t ranks = c.tensor_parallel_size;
+  require(ranks > 1 || !c.sequence_parallel,
+          "sequence_parallel: there is nothing to share with tensor_parallel_size 1; set it to false, or "
+          "tensor_parallel_size to more");
   if (ranks == 1) return;
+  require(!c.sequence_parallel || c.seq_length % ranks == 0, "sequence_parallel: seq_length ", c.seq_length,
+          " does not divide among ", ranks, " ranks of tensor_parallel_size; take a multiple of ", ranks);
   const ModelConfig& m = c.model;
   const auto divides = [&](const char* what, int64_t size) {
     require(size % ranks == 0, "tensor_parallel_size: ", what, " ", size, " does not divide among ", ranks,

@@ -55,7 +55,9 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
                 .shards = shards.size(),
                 .index = shards.rank(),
                 .logical = {.count = leaves, .mine = leaves / ranks()},
-                .tensor = {.ranks = backend_.mesh[Axis::tp].size(), .rank = backend_.mesh.coord(Axis::tp)}});
+                .tensor = {.ranks = backend_.mesh[Axis::tp].size(),
+                           .rank = backend_.mesh.coord(Axis::tp),
+                           .sequence_parallel = options_.sequence_parallel}});
   if (options_.loss_chunk_rows == 0) {
     const int64_t columns = model_->params().placement(model_->head()).shape[0];  // of this rank's logits
     options_.loss_chunk_rows =
@@ -98,6 +100,7 @@ Ctx Engine::context(Ops& ops, Tape* tape) {
           .mesh = backend_.mesh,
           .recipe = options_.recipe,
           .tape = tape,
+          .sequence_parallel = options_.sequence_parallel,
           .seed = options_.seed};
 }
 

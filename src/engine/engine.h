@@ -36,6 +36,7 @@ struct EngineOptions {
   bool training = true;                  // false: weights and evaluation only
   bool graphs = true;                    // capture and replay graphs, where the device can
   int zero_stage = 0;                    // what the dp_shard ranks shard: see Sharding
+  bool sequence_parallel = false;        // ranks that share products share the rows of the residual stream: nn/rows.h
   int64_t logical_shards = 0;            // leaves of the rank-invariant sums: see LogicalShards; 0: none
   uint64_t seed = 0;
   OptimizerOptions optimizer;

@@ -50,8 +50,8 @@ class Gpt2 final : public Model {
 
   Norm norm(const std::string& name, int unit, float gain = 1) {
     const int64_t c = config_.hidden_size;
-    return {NormKind::layer, vector(name + ".w", unit, {{name + ".weight", c}}, gain),
-            vector(name + ".b", unit, {{name + ".bias", c}}, 0), float(config_.norm_eps)};
+    return {NormKind::layer, vector(name + ".w", unit, {{name + ".weight", c}}, gain, {}, PartialGradient::of_rows),
+            vector(name + ".b", unit, {{name + ".bias", c}}, 0, {}, PartialGradient::of_rows), float(config_.norm_eps)};
   }
   // Files hold [in, out] ("Conv1D"); memory has the same order, so that nothing is ever transposed.
   // A product whose outputs are cut has its bias cut alike; one whose inputs are cut has a bias for the sum.

@@ -59,8 +59,8 @@ class Llama final : public Model {
       w.qkv.b = vector(a + "qkv.b", u, {{a + "q_proj.bias", q}, {a + "k_proj.bias", kv}, {a + "v_proj.bias", kv}}, 0,
                        {.axis = 0, .parts = {q, kv, kv}, .whole = d});
     if (m.qk_norm) {
-      w.q_norm = vector(a + "q_norm", u, {{a + "q_norm.weight", d}}, 1, {}, true);
-      w.k_norm = vector(a + "k_norm", u, {{a + "k_norm.weight", d}}, 1, {}, true);
+      w.q_norm = vector(a + "q_norm", u, {{a + "q_norm.weight", d}}, 1, {}, PartialGradient::of_heads);
+      w.k_norm = vector(a + "k_norm", u, {{a + "k_norm.weight", d}}, 1, {}, PartialGradient::of_heads);
     }
     w.out.w = matrix(a + "o_proj", u, {{a + "o_proj.weight", {c, q}}}, output_init_std(),
                      {.axis = 1, .parts = {q}, .whole = d});
@@ -73,7 +73,8 @@ class Llama final : public Model {
   }
 
   Norm norm(const std::string& name, int unit, float gain = 1) {
-    const Param weight = vector(name, unit, {{name + ".weight", config_.hidden_size}}, gain);
+    const Param weight =
+        vector(name, unit, {{name + ".weight", config_.hidden_size}}, gain, {}, PartialGradient::of_rows);
     return {NormKind::rms, weight, {}, float(config_.norm_eps)};
   }
 

@@ -51,14 +51,14 @@ Param Model::matrix(const std::string& name, int unit, const std::vector<std::pa
 }
 
 Param Model::vector(const std::string& name, int unit, const std::vector<std::pair<std::string, int64_t>>& parts,
-                    float value, Cut cut, bool of_every_head) {
+                    float value, Cut cut, PartialGradient partial) {
   ParamSpec spec{.name = name,
                  .shape = {0},
                  .role = Role::vector,
                  .unit = unit,
                  .init_mean = value,
                  .cut = std::move(cut),
-                 .of_every_head = of_every_head};
+                 .partial = partial};
   for (const auto& [file_name, size] : parts) {
     spec.slices.push_back({file_name, {size}, spec.shape[0]});
     spec.shape.dim[0] += size;

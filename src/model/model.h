@@ -36,7 +36,7 @@ class Model {
   Param matrix(const std::string& name, int unit, const std::vector<std::pair<std::string, Shape>>& parts,
                float std_dev, Cut cut, bool in_out = false);
   Param vector(const std::string& name, int unit, const std::vector<std::pair<std::string, int64_t>>& parts,
-               float value, Cut cut = {}, bool of_every_head = false);
+               float value, Cut cut = {}, PartialGradient partial = PartialGradient::never);
   // Rows of the vocabulary, padded, which ranks may share; or as many as there are positions.
   Param vocab_table(const std::string& name, int unit, const std::string& file_name);
   Param position_table(const std::string& name, int unit, const std::string& file_name);

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "nn/layers.h"
+#include "nn/rows.h"
 
 namespace athanor {
 namespace {
@@ -30,12 +31,14 @@ void classifier(Net n, Var x, const Batch& batch, const Classifier& head, Tensor
   const Tensor w = n.params.value(head.w);
   const VocabPart vocab = n.params.vocab_part(head.w);
   const CollectiveSubject subject(n.params.spec(head.w).name);
-  const int64_t rows = x.t().rows();
+  const Buffer all = vocab ? all_rows(c, x.keep()) : x.keep();
+  const int64_t rows = all.t.rows();
   const bool grad = c.recording(), tf32 = c.recipe.tf32;
   Buffer dx = grad ? c.alloc("classifier.dx", x.t().shape) : Buffer{};
+  PartsOfRows parts = grad && vocab ? PartsOfRows(c, dx.t) : PartsOfRows();
   for (int64_t lo = 0; lo < rows; lo += head.chunk_rows) {
     const int64_t hi = std::min(rows, lo + head.chunk_rows);
-    const Tensor part = x.t().slice(lo, hi), targets = batch.targets.slice(lo, hi);
+    const Tensor part = all.t.slice(lo, hi), targets = batch.targets.slice(lo, hi);
     Buffer z = c.alloc("classifier.logits", {hi - lo, w.rows()});
     c.run(Gemm{.d = z.t, .a = part, .b = w, .tb = true, .tf32 = tf32});
     const RowStats stats = vocab ? row_stats(c, z.t, targets, vocab) : RowStats{};
@@ -51,11 +54,11 @@ void classifier(Net n, Var x, const Batch& batch, const Classifier& head, Tensor
                        .max = stats.max,
                        .sums = stats.sums});
     if (!grad) continue;
-    c.run(Gemm{.d = dx.t.slice(lo, hi), .a = z.t, .b = w, .tf32 = tf32});
+    c.run(Gemm{.d = (vocab ? parts.t() : dx.t).slice(lo, hi), .a = z.t, .b = w, .tf32 = tf32});
     c.run(Gemm{.d = n.params.grad(head.w), .a = z.t, .b = part, .ta = true, .accumulate = true, .tf32 = tf32});
   }
   if (!grad) return;
-  if (vocab) c.tensor_sum(dx.t);
+  if (vocab) parts.add_up(c);
   c.put(x.slot(), std::move(dx));
 }
 

@@ -1,6 +1,7 @@
 // Differentiable layers: forward and its vector-Jacobian product stand side by side in one .cc per family.
 // Every function consumes its Vars and records its backward on c.tape. Where the ranks of a tensor-parallel group share
-// a layer's products, sizes named here are those of one rank's part.
+// a layer's products, sizes named here are those of one rank's part; of the residual stream a rank has all rows or a
+// share (nn/rows.h).
 #pragma once
 #include "nn/batch.h"
 #include "param/param_store.h"
@@ -26,7 +27,7 @@ struct Norm {
   float eps;
 };
 
-Var embedding(Net, const Batch&, Param wte, Param wpe);  // -> [N, C], whole on every rank; wpe optional
+Var embedding(Net, const Batch&, Param wte, Param wpe);  // -> [N, C]; wpe optional
 // The product's epilogue adds the residual [N, out], optional.
 Var linear(Net, Var x, const Linear&, Var residual = {});                      // [N, in] -> [N, out]
 std::pair<Var, Var> fork_norm(Net, Var h, const Norm&);                        // -> (h, norm of h)
@@ -38,7 +39,7 @@ Var attention(Net, Var qkv, const Batch&, AttentionShape, int layer);  // [N, (H
 
 // LM head and loss in one: computes logits for chunk_rows rows at a time and replaces them in place by their gradient,
 // so that [N, V] never exists. Writes losses [N]; with a recording tape also computes the head's gradients. Ranks that
-// share the head's rows have logits of their tokens only; losses and the gradient of x are whole on every rank.
+// share the head's rows have logits of their tokens only; losses are whole on every rank.
 struct Classifier {
   Param w;        // [Vp, C]
   int64_t vocab;  // V <= Vp, of all ranks

@@ -62,6 +62,18 @@ Shared shared(Net n, const Linear& layer) {
   return (n.params.spec(layer.w).cut.axis == 0) == out_in(layer) ? Shared::by_outputs : Shared::by_inputs;
 }
 
+Buffer input_rows(Net n, const Linear& layer, const Buffer& x) {
+  if (shared(n, layer) != Shared::by_outputs) return x;
+  const CollectiveSubject subject(n.params.spec(layer.w).name);
+  return all_rows(n.c, x);
+}
+
+Buffer gradient_rows(Net n, const Linear& layer, const Buffer& dy) {
+  if (shared(n, layer) != Shared::by_inputs) return dy;
+  const CollectiveSubject subject(n.params.spec(layer.w).name);
+  return all_rows(n.c, dy);
+}
+
 bool in_eight_bits(Net n, const Linear& layer) { return n.params.spec(layer.w).eight_bits; }
 
 Factor factor(Net n, const Linear& layer, Operand operand, const Buffer& matrix) {
@@ -121,24 +133,27 @@ Product input_gradient(Net n, const Linear& layer, Tensor dx, const Factor& dy) 
 
 // Rounded before it is added where ranks share the sum: a residual in each part would count once per rank.
 void run_with_residual(Net n, const Linear& layer, Tensor y, const Factor& x, Tensor residual) {
-  Product product = linear_product(n, layer, y, x);
-  const bool parts = shared(n, layer) == Shared::by_inputs;
-  if (residual && !parts) {
-    product.op.epilogue = Epilogue::add;
-    product.op.aux = residual;
+  if (shared(n, layer) != Shared::by_inputs) {
+    Product product = linear_product(n, layer, y, x);
+    if (residual) {
+      product.op.epilogue = Epilogue::add;
+      product.op.aux = residual;
+    }
+    return run(n.c, product);
   }
-  run(n.c, product);
-  if (!parts) return;
+  PartsOfRows parts(n.c, y);
+  run(n.c, linear_product(n, layer, parts.t(), x));
   const CollectiveSubject subject(n.params.spec(layer.w).name);
-  n.c.tensor_sum(y);
+  parts.add_up(n.c);
   if (residual) n.c.run(Add{.y = y, .a = y, .b = residual});
 }
 
 void run_input_gradient(Net n, const Linear& layer, Tensor dx, const Factor& dy) {
-  run(n.c, input_gradient(n, layer, dx, dy));
-  if (shared(n, layer) != Shared::by_outputs) return;
+  if (shared(n, layer) != Shared::by_outputs) return run(n.c, input_gradient(n, layer, dx, dy));
+  PartsOfRows parts(n.c, dx);
+  run(n.c, input_gradient(n, layer, parts.t(), dy));
   const CollectiveSubject subject(n.params.spec(layer.w).name);
-  n.c.tensor_sum(dx);
+  parts.add_up(n.c);
 }
 
 // Sums for the bias are of dy itself, never of its codes.
@@ -180,14 +195,19 @@ SavedInput::SavedInput(Net n, const Linear& layer, const Var& x, const Factor& f
 }
 
 Factor SavedInput::get(Net n, const Linear& layer) const {
-  return codes_.is_codes() ? codes_ : factor(n, layer, Operand::weight_x, matrix_.get(n.c));
+  if (codes_.is_codes()) return codes_;
+  return factor(n, layer, Operand::weight_x, input_rows(n, layer, matrix_.get(n.c)));
 }
 
 Var linear(Net n, Var x, const Linear& layer, Var residual) {
   Ctx& c = n.c;
   const Shape in = x.t().shape;
-  Buffer y = c.alloc("linear.y", {in[0], outputs_of(n, layer)});
-  Factor read = factor(n, layer, Operand::forward_x, x.keep());
+  Buffer all = input_rows(n, layer, x.keep());
+  const int64_t rows = all.t.rows();
+  Buffer y = c.alloc("linear.y",
+                     {shared(n, layer) == Shared::by_inputs ? rows_of_stream(c, rows) : rows, outputs_of(n, layer)});
+  Factor read = factor(n, layer, Operand::forward_x, all);
+  all = {};
   run_with_residual(n, layer, y.t, read, residual ? residual.t() : Tensor{});
   SavedInput saved(n, layer, x, read);
   read = {};
@@ -197,7 +217,7 @@ Var linear(Net n, Var x, const Linear& layer, Var residual) {
     const Net net{cc, params};
     Buffer dy = cc.take(s);
     Factor xf = saved.get(net, layer);
-    Factor read_dy = run_weight_gradient(net, layer, dy, xf);
+    Factor read_dy = run_weight_gradient(net, layer, gradient_rows(net, layer, dy), xf);
     Buffer dx = cc.alloc("linear.dx", in);
     xf = {};
     run_input_gradient(net, layer, dx.t, read_dy);

@@ -43,9 +43,12 @@ void run_gradient_through_gelu(Net n, const Linear& down, Tensor dz, Tensor z, c
 // and y: y is cheap to recompute from z unless the product computed it from sums before rounding.
 Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
   Ctx& c = n.c;
-  const Shape in = x.t().shape, inner{in[0], outputs_of(n, up)};  // [N, C], [N, F]
+  const Shape in = x.t().shape;
+  Buffer all = input_rows(n, up, x.keep());
+  const Shape inner{all.t.rows(), outputs_of(n, up)};  // [N, F]
   Buffer z = c.alloc("mlp.z", inner), y = c.alloc("mlp.gelu", inner);
-  Factor read_x = factor(n, up, Operand::forward_x, x.keep());
+  Factor read_x = factor(n, up, Operand::forward_x, all);
+  all = {};
   run_gelu_product(n, up, y.t, z.t, read_x);
   SavedInput saved(n, up, x, read_x);
   read_x = {};
@@ -68,7 +71,7 @@ Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
       run_gelu_again(net, up, again.t, z.t, xf);
       kept = factor(net, down, Operand::weight_x, again);
     }
-    Factor read_d = run_weight_gradient(net, down, d, kept);
+    Factor read_d = run_weight_gradient(net, down, gradient_rows(net, down, d), kept);
     kept = {};
     Buffer dz = cc.alloc("mlp.dz", z.t.shape);
     run_gradient_through_gelu(net, down, dz.t, z.t, read_d);

@@ -3,6 +3,7 @@
 // the matrices themselves, and for it nothing here launches or allocates.
 #pragma once
 #include "nn/layers.h"
+#include "nn/rows.h"
 
 namespace athanor {
 
@@ -11,6 +12,10 @@ int64_t outputs_of(Net, const Linear&);  // of this rank
 // are summed over them, or some of its inputs, so that its outputs are.
 enum class Shared : uint8_t { no, by_outputs, by_inputs };
 Shared shared(Net, const Linear&);
+// What products read of the layer's input x and of the gradient of its output: all rows (nn/rows.h) where x, or the
+// output, is of the residual stream; else the tensor itself.
+Buffer input_rows(Net, const Linear&, const Buffer& x);
+Buffer gradient_rows(Net, const Linear&, const Buffer& dy);
 bool in_eight_bits(Net, const Linear&);
 
 // What a product reads of a matrix: itself, or its codes.
@@ -33,11 +38,11 @@ void run(Ctx&, const Product&);
 // y = x W^T + b (W [out, in]; transposed for [in, out]). Shared by inputs, y is a rank's part of the sum, and the first
 // rank's has b.
 Product linear_product(Net, const Linear&, Tensor y, const Factor& x);
-// y = x W^T + b + residual, whole on every rank
+// y = x W^T + b + residual; shared by inputs, summed over the ranks, and y and residual are of the residual stream
 void run_with_residual(Net, const Linear&, Tensor y, const Factor& x, Tensor residual);
 // dx = dy W. Shared by outputs, dx is a rank's part of the sum.
 Product input_gradient(Net, const Linear&, Tensor dx, const Factor& dy);
-// The same, whole on every rank.
+// The same; shared by outputs, summed over the ranks, and dx is of the residual stream.
 void run_input_gradient(Net, const Linear&, Tensor dx, const Factor& dy);
 // dW += dy^T x, db += column sums of dy; gives back what input_gradient() reads of dy
 Factor run_weight_gradient(Net, const Linear&, const Buffer& dy, const Factor& x);

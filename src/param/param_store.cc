@@ -296,7 +296,7 @@ void ParamStore::reduce_gradients(Ctx& c) {
   if (sharding_.tensor.ranks > 1) add_parts_of_gradients(c);
 }
 
-// Of weights that every rank of a tensor-parallel group has whole, but uses for its heads alone.
+// Of weights that every rank of a tensor-parallel group has whole, but uses for its heads or its rows alone.
 void ParamStore::add_parts_of_gradients(Ctx& c) {
   for (size_t id = 0; id < specs_.size(); ++id) {
     if (!specs_[id].trainable || !placements_[id].sums.has(Axis::tp)) continue;

@@ -44,7 +44,8 @@ Placement place(const ParamSpec& spec, const TensorRank& tensor, int zero_stage)
   if (zero_stage > 0) p.shards = {Axis::dp_shard};
   if (tensor.ranks == 1 || spec.cut.axis < 0) {
     for (const HfSlice& slice : spec.slices) p.slices.push_back(whole_slice(slice));
-    if (tensor.ranks > 1 && spec.of_every_head) p.sums = p.sums | Axes{Axis::tp};
+    const bool of_rows = spec.partial == PartialGradient::of_rows && tensor.sequence_parallel;
+    if (tensor.ranks > 1 && (of_rows || spec.partial == PartialGradient::of_heads)) p.sums = p.sums | Axes{Axis::tp};
     return p;
   }
   p.cuts = {Axis::tp};

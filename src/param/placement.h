@@ -12,6 +12,7 @@ namespace athanor {
 // This rank among those that share the products of a layer (Axis::tp).
 struct TensorRank {
   int ranks = 1, rank = 0;
+  bool sequence_parallel = false;
   bool operator==(const TensorRank&) const = default;
 };
 

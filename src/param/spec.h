@@ -27,6 +27,13 @@ struct Cut {
   int64_t padded_to = 0;
 };
 
+// When ranks of a tensor-parallel group have all of a parameter, but parts of its gradient's sum.
+enum class PartialGradient : uint8_t {
+  never,     // products and look-ups read all rows
+  of_heads,  // each rank uses it for its heads
+  of_rows    // with sequence parallelism: for its rows of the residual stream
+};
+
 struct ParamSpec {
   std::string name;
   Shape shape;
@@ -35,11 +42,11 @@ struct ParamSpec {
   float init_mean = 0;  // initial values: normal(mean, std) from (seed, slice name, index within the slice)
   float init_std = 0;
   std::vector<HfSlice> slices = {};
-  Cut cut = {};                // how ranks of a tensor-parallel group may share it
-  bool of_every_head = false;  // all heads use it, so that ranks with some of them have parts of its gradient's sum
-  bool in_out = false;         // of a matrix: its rows are inputs, not outputs
-  bool eight_bits = false;     // products read codes of it and of what they multiply it with
-  bool trainable = true;       // false: stays what it was; optimizers and the gradient norm leave it out
+  Cut cut = {};  // how ranks of a tensor-parallel group may share it
+  PartialGradient partial = PartialGradient::never;
+  bool in_out = false;      // of a matrix: its rows are inputs, not outputs
+  bool eight_bits = false;  // products read codes of it and of what they multiply it with
+  bool trainable = true;    // false: stays what it was; optimizers and the gradient norm leave it out
 };
 
 }  // namespace athanor

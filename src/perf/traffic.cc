@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kBackward = 2.0 / 3;  // fraction of a micro-batch's time
 
-// All-reduces in every micro-batch, as the dry run recorded them; and once per step those of gradients that each rank
+// What ranks send in every micro-batch, as the dry run recorded it; and once per step those of gradients that each rank
 // has a part of.
 void add_tensor_sums(StepTraffic& t, const Engine& engine, const Network& net, int ranks) {
   if (ranks == 1) return;
@@ -19,6 +19,8 @@ void add_tensor_sums(StepTraffic& t, const Engine& engine, const Network& net, i
   const double calls = double(sums.calls) * double(engine.micro_batches());
   const double each = sent_of * double(sums.bytes) / double(std::max<int64_t>(1, sums.calls));
   t.tensor.add(each, net.seconds(each, ranks, 1), calls, false);
+  const double rows = double(ranks - 1) / ranks * double(sums.row_bytes) / double(std::max<int64_t>(1, sums.row_calls));
+  t.tensor.add(rows, net.seconds(rows, ranks, 1), double(sums.row_calls) * double(engine.micro_batches()), false);
   const ParamStore& params = engine.model().params();
   for (int id = 0; id < int(params.specs().size()); ++id) {
     const Placement& placement = params.placement({id});

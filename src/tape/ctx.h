@@ -65,9 +65,11 @@ class Tape {
   int next_slot = 0;
 };
 
-// Sums of activations and their gradients over the ranks that share a layer's products (Axis::tp).
+// What the ranks that share a layer's products (Axis::tp) send of activations and their gradients: all-reduces; gathers
+// and reduce-scatters of rows, whose bytes are those of all ranks' rows.
 struct TensorSums {
   int64_t calls = 0, bytes = 0;
+  int64_t row_calls = 0, row_bytes = 0;
 };
 
 struct Ctx {
@@ -79,6 +81,7 @@ struct Ctx {
   Tape* tape = nullptr;               // null: forward only
   bool selective = false;             // recompute values that have a Remake instead of keeping them
   TensorSums* tensor_sums = nullptr;  // where a dry run counts them
+  bool sequence_parallel = false;     // see nn/rows.h
   uint64_t seed = 0;                  // of rounding at random
   Tensor quantized = {};              // [parameters, kOperands, 4] f64, QuantizeStatistics of each; none: not counted
 
@@ -116,6 +119,16 @@ struct Ctx {
     all_reduce(group, x, how);
   }
 
+  // The rows of all these ranks, in their order; and sums over them of rows of all, of which each rank gets its own.
+  void tensor_gather(Tensor all, Tensor own) {
+    count_rows(all);
+    all_gather(mesh[Axis::tp], all, own);
+  }
+  void tensor_scatter(Tensor own, Tensor all) {
+    count_rows(all);
+    reduce_scatter(mesh[Axis::tp], own, all);
+  }
+
   // Runs call(Lane::comm) concurrently with the compute lane, after the work submitted so far. Use its result, or free
   // its memory, only after wait().
   using Ticket = std::unique_ptr<Event>;
@@ -141,6 +154,11 @@ struct Ctx {
   Buffer take(int slot);
   // Runs the whole tape in reverse.
   void backward();
+
+ private:
+  void count_rows(const Tensor& all) const {
+    if (tensor_sums) ++tensor_sums->row_calls, tensor_sums->row_bytes += int64_t(all.bytes());
+  }
 };
 
 // Fan-out: two Vars for one value; their gradients are added.

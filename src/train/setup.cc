@@ -87,6 +87,7 @@ EngineOptions engine_options(const Config& c, bool training) {
   o.loss_chunk_rows = c.loss_chunk_rows;
   o.documents_per_sequence =
       std::max<int64_t>(c.max_documents_per_sequence, c.choice_data.empty() ? 1 : kChoicesPerSequence);
+  o.sequence_parallel = c.sequence_parallel;
   o.training = training;
   o.seed = uint64_t(c.seed);
   o.optimizer = optimizer_options(c);

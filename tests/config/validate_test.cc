@@ -66,6 +66,10 @@ TEST(Validate, TensorParallelism) {
   expect_parts(error_in(small_config("", grouped), {"tensor_parallel_size=4"}),
                {"tensor_parallel_size", "num_key_value_heads 2", "1, 2"});
   EXPECT_EQ(with({"tensor_parallel_size=2", "model.vocab_size=131"}), "");
+  EXPECT_EQ(with({"tensor_parallel_size=2", "sequence_parallel=true"}), "");
+  expect_parts(with({"sequence_parallel=true"}), {"sequence_parallel", "tensor_parallel_size 1"});
+  expect_parts(with({"tensor_parallel_size=2", "sequence_parallel=true", "seq_length=15"}),
+               {"sequence_parallel", "seq_length 15", "2 ranks", "a multiple of 2"});
   expect_parts(with({"tensor_parallel_size=2", "model.vocab_size=1"}),
                {"tensor_parallel_size", "vocab_size 1", "2 ranks", "at most 1"});
   for (const char* optimizer : {"muon", "normuon", "adamw_8bit", "lamb", "adam_mini"})

@@ -73,6 +73,8 @@ class SameRunTest(RanksTest):
             run = f"ranks{ranks}-{stage}"
             self.launch(ranks, *two, f"zero_stage={stage}", "--set", f"save={run}")
             self.assert_same_losses(run, "one")
+        self.launch(2, *two, "sequence_parallel=true", "--set", "save=rows")
+        self.assert_same_losses("rows", "one")
         parts = ("--set", "save=parts", "--set", "lr_decay_iters=12", "--set")
         self.launch(2, *two[:2], *parts, "train_iters=4")
         self.run_program("train", self.config, *parts, "train_iters=8")

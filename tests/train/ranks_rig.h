@@ -40,14 +40,15 @@ struct Setting {
   std::vector<std::string> frozen = {};
   bool masked = false;  // targets are ignored: of every rank another number
   DType moments = DType::f32;
-  double clip = 0.5;
+  double clip = 0.5, lr = 3e-3;
   int64_t leaves = 0;         // rank-invariant sums; micro-batches are then two sequences
   int64_t step = kSequences;  // sequences of a step, of kSequences that are planned
   RuleName rule = RuleName::adamw;
   std::vector<ParamGroup> groups = {};  // before the default ones
   double ema = 0;                       // decay of the average of the weights, which is then what is evaluated
   int tensor = 1;
-  int64_t kv_heads = 0;  // 0: the family's
+  bool sequence = false;  // sequence parallelism
+  int64_t kv_heads = 0;   // 0: the family's
   int64_t vocab = kVocab;
   double z_loss = 0;
   int ranks() const { return replicas * shards * tensor; }
@@ -55,8 +56,8 @@ struct Setting {
 
   std::string name() const {
     return cat(name_of(type), tied ? " tied " : " ", precision, " stage ", stage, " ranks ", replicas, "x", shards,
-               " accumulation ", accumulation, " recompute ", int(recompute), " leaves ", leaves, " tensor ", tensor,
-               " vocabulary ", vocab);
+               " accumulation ", accumulation, " recompute ", int(recompute), " leaves ", leaves,
+               sequence ? " sequence " : " tensor ", tensor, " vocabulary ", vocab);
   }
 };
 
@@ -75,6 +76,7 @@ inline EngineOptions options(const Setting& s) {
   o.micro_batch_size = s.leaves > 0 ? 2 : kSequences / (s.accumulation * s.replicas * s.shards);
   o.global_batch_size = kSequences;
   o.zero_stage = s.stage;
+  o.sequence_parallel = s.sequence;
   o.logical_shards = s.leaves;
   o.seed = o.optimizer.seed = 5;
   o.optimizer.m = o.optimizer.v = s.moments;
@@ -84,7 +86,7 @@ inline EngineOptions options(const Setting& s) {
   o.optimizer.min_8bit_size = 256;
   o.eval_averages = s.ema > 0;
   std::ranges::copy(default_groups(s.rule), std::back_inserter(o.optimizer.groups));
-  o.schedule = {.style = DecayStyle::constant, .lr = 3e-3, .min_lr = 3e-3};
+  o.schedule = {.style = DecayStyle::constant, .lr = s.lr, .min_lr = s.lr};
   o.clip_grad = s.clip;
   o.z_loss = s.z_loss;
   o.frozen = s.frozen;

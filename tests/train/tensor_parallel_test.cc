@@ -4,33 +4,16 @@
 // a bias of every rank is noticed, as is what a rank does with tokens of another.
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <cstdlib>
 #include <map>
 #include <mutex>
 
-#include "perf/traffic.h"
-#include "tests/train/ranks_rig.h"
+#include "tests/train/watched_group.h"
 
 namespace athanor {
 namespace {
 
 using namespace ranks;
 using G = Recompute::Granularity;
-
-constexpr int64_t kLayers = 2, kHidden = 16;  // of tiny()
-
-// The same run on one rank. Groups of four need four key heads.
-Setting alone(const Setting& s) {
-  return {.type = s.type,
-          .tied = s.tied,
-          .precision = s.precision,
-          .master = s.master,
-          .masked = s.masked,
-          .kv_heads = s.kv_heads,
-          .vocab = s.vocab,
-          .z_loss = s.z_loss};
-}
 
 std::vector<Setting> all_groups() {
   std::vector<Setting> all;
@@ -48,15 +31,6 @@ std::vector<Setting> all_groups() {
                            .tensor = tensor,
                            .kv_heads = type == ModelType::llama && tensor == 4 ? 4 : 0});
   return all;
-}
-
-// Without weights: after ten steps AdamW has turned the rounding of small gradients into other weights.
-void expect_same_curve(const Curve& want, const Curve& got, double tolerance, const std::string& what) {
-  ASSERT_EQ(want.losses.size(), got.losses.size());
-  for (size_t i = 0; i < want.losses.size(); ++i) {
-    EXPECT_NEAR(got.losses[i], want.losses[i], tolerance * want.losses[i]) << what << " step " << i;
-    EXPECT_NEAR(got.norms[i], want.norms[i], tolerance * want.norms[i]) << what << " step " << i;
-  }
 }
 
 // A sample of all groups; all with ATHANOR_FULL=1 (scripts/test.sh --all).
@@ -178,8 +152,16 @@ TEST(TensorParallel, RecomputationAndRepetitionChangeNoBit) {
 
 // Weights that every rank of a group has whole get the same gradients and updates on all of them.
 TEST(TensorParallel, WholeWeightsStayEqual) {
-  for (const ModelType type : {ModelType::gpt2, ModelType::qwen3}) {
-    const Setting s{.type = type, .precision = "bf16", .master = DType::bf16, .moments = DType::bf16, .tensor = 2};
+  for (const auto& [type, sequence] : {std::pair{ModelType::gpt2, false},
+                                       {ModelType::gpt2, true},
+                                       {ModelType::qwen3, false},
+                                       {ModelType::qwen3, true}}) {
+    const Setting s{.type = type,
+                    .precision = "bf16",
+                    .master = DType::bf16,
+                    .moments = DType::bf16,
+                    .tensor = 2,
+                    .sequence = sequence};
     std::mutex mutex;
     std::map<std::string, std::vector<std::vector<std::byte>>> found;  // by name, of each rank
     run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
@@ -299,87 +281,6 @@ TEST(TensorParallel, WeightsOfAnotherModelAreSharedOut) {
   }
 }
 
-// What goes wrong in a group, and what was sent.
-struct Watch {
-  enum class Fault : uint8_t { none, missing, twice, bias_of_every_rank } fault = Fault::none;
-  int64_t at = -1;        // the sum of a micro-batch that goes wrong
-  bool training = false;  // a micro-batch runs
-  int64_t calls = 0, bytes = 0;
-};
-
-// The communicator of a tensor-parallel group with a fault.
-class Watched final : public Communicator {
- public:
-  Watched(std::unique_ptr<Communicator> inner, Watch& watch, int splits)
-      : inner_(std::move(inner)), watch_(watch), splits_(splits) {}
-  // Who thinks that it is the first adds biases and positions.
-  int rank() const override {
-    const bool lies = watch_.training && watch_.fault == Watch::Fault::bias_of_every_rank && is_group();
-    return lies ? 0 : inner_->rank();
-  }
-  int size() const override { return inner_->size(); }
-  std::unique_ptr<Communicator> split(int color, int key) override {
-    std::unique_ptr<Communicator> part = inner_->split(color, key);
-    if (splits_++ != int(Axis::tp)) return part;
-    return std::make_unique<Watched>(std::move(part), watch_, -1);
-  }
-  void all_reduce(Tensor x, Reduce how, Lane lane) override {
-    const bool counts = is_group() && watch_.training;
-    const bool wrong = counts && watch_.calls == watch_.at;
-    if (counts) ++watch_.calls, watch_.bytes += int64_t(x.bytes());
-    if (wrong && watch_.fault == Watch::Fault::missing) return;
-    inner_->all_reduce(x, how, lane);
-    if (wrong && watch_.fault == Watch::Fault::twice) inner_->all_reduce(x, how, lane);
-  }
-  void all_gather(Tensor full, Tensor shard, Lane lane) override { inner_->all_gather(full, shard, lane); }
-  void reduce_scatter(Tensor shard, Tensor full, Reduce how, Lane lane) override {
-    inner_->reduce_scatter(shard, full, how, lane);
-  }
-  void send(Tensor x, int dst, Lane lane) override { inner_->send(x, dst, lane); }
-  void recv(Tensor x, int src, Lane lane) override { inner_->recv(x, src, lane); }
-  void exchange(Tensor out, Tensor in, int peer, Lane lane) override { inner_->exchange(out, in, peer, lane); }
-  void broadcast(Tensor x, int root, Lane lane) override { inner_->broadcast(x, root, lane); }
-  void barrier() override { inner_->barrier(); }
-
- private:
-  bool is_group() const { return splits_ < 0; }
-  std::unique_ptr<Communicator> inner_;
-  Watch& watch_;
-  int splits_;  // so far, in the order of the axes; -1: the group itself
-};
-
-struct WatchedCurve {
-  std::vector<double> losses, norms;
-  Watch sent;  // in the last micro-batch
-  TensorSums planned;
-  double traffic = 0;  // bytes that a rank sends in a step
-};
-
-WatchedCurve train_watched(const Setting& s, const Watch& fault, int64_t steps) {
-  WatchedCurve curve;
-  std::mutex mutex;
-  run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
-    const CpuBackend cpu = make_cpu({.threads = 1});
-    Watch watch = fault;
-    ProcessMesh mesh(std::make_unique<Watched>(std::move(world), watch, 0), s.mesh());
-    Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
-    engine.commit();
-    engine.init_weights();
-    std::vector<double> losses, norms;
-    for (int64_t step = 0; step < steps; ++step) {
-      watch.calls = watch.bytes = 0, watch.training = true;
-      accumulate(engine, step);
-      watch.training = false;
-      const StepState state = engine.finish_step();
-      losses.push_back(state.loss / state.loss_targets), norms.push_back(state.grad_norm);
-    }
-    const std::lock_guard lock(mutex);
-    if (mesh.world().rank() != 0) return;
-    curve = {losses, norms, watch, engine.micro_tensor_sums(), step_traffic(engine, mesh, {1e9, 1e9, 8}).tensor.bytes};
-  });
-  return curve;
-}
-
 // One sum for attention and one for the MLP in each direction; blocks that are computed again sum their outputs again.
 // One of the embeddings, one of the gradient of the head's input; the largest logits, and the sums of exponentials
 // together with the targets' logits: 4 T and 8 T bytes in one chunk.
@@ -435,14 +336,6 @@ class Careless final : public Decorated<Careless> {
   Ops& inner_;
   Mistake mistake_;
 };
-
-// Whether a run differs from that of one rank in more than rounding.
-bool differs(const Curve& want, const std::vector<double>& losses, const std::vector<double>& norms) {
-  const auto near = [](double a, double b) { return std::abs(a / b - 1) < 1e-4; };  // not so of NaN
-  for (size_t i = 0; i < want.losses.size(); ++i)
-    if (!near(losses[i], want.losses[i]) || !near(norms[i], want.norms[i])) return true;
-  return false;
-}
 
 TEST(TensorParallel, MistakesAreNoticed) {
   const Setting s{.type = ModelType::gpt2, .tensor = 2};

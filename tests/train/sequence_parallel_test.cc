@@ -1,0 +1,168 @@
+// Sequence parallelism: tensor-parallel ranks that also share the rows of the residual stream are the run of one rank.
+// They send what the table of docs/distributed.md says, plan less, and a gather, a sum of rows, or a sum of the norms'
+// gradients that is missing, averaged or made twice is noticed.
+#include <gtest/gtest.h>
+
+#include "tests/train/watched_group.h"
+
+namespace athanor {
+namespace {
+
+using namespace ranks;
+using G = Recompute::Granularity;
+
+Setting without(Setting s) {
+  s.sequence = false;
+  return s;
+}
+
+TEST(SequenceParallel, LossesAndNormsAreThoseOfOneRankAndOfWholeRows) {
+  std::vector<Setting> all;
+  for (const ModelType type : {ModelType::llama, ModelType::gpt2, ModelType::qwen3})
+    for (const bool tied : {false, true})
+      for (const int tensor : {2, 4})
+        for (const auto& [shards, stage] : {std::pair{1, 0}, {2, 1}, {2, 2}, {2, 3}})
+          for (const auto recompute : {G::none, G::selective, G::full})
+            all.push_back({.type = type,
+                           .tied = tied,
+                           .shards = shards,
+                           .stage = stage,
+                           .accumulation = stage == 1 ? 2 : 1,
+                           .recompute = recompute,
+                           .masked = true,
+                           .tensor = tensor,
+                           .sequence = true,
+                           .kv_heads = 4,
+                           .vocab = 131,
+                           .z_loss = 0.01});
+  const auto every = size_t(testing::every_case(11));  // divides none of the numbers of choices
+  std::map<std::string, Curve> one;
+  for (size_t i = 0; i < all.size(); i += every) {
+    const Setting& s = all[i];
+    const std::string key = alone(s).name();
+    if (!one.contains(key)) one[key] = train(alone(s), 6);
+    const Curve got = train(s, 6);
+    expect_same_curve(one[key], got, 1e-5, s.name());
+    expect_same_curve(train(without(s), 6), got, 1e-5, s.name());
+  }
+}
+
+TEST(SequenceParallel, EveryPrecision) {
+  for (const auto& [precision, master] : {std::pair{"bf16", DType::i16}, {"fp16", DType::f32}, {"tf32", DType::f32}}) {
+    const Setting s{.type = ModelType::gpt2, .precision = precision, .master = master, .tensor = 2, .sequence = true};
+    const Curve want = train(alone(s)), got = train(s);
+    for (size_t i = 0; i < want.losses.size(); ++i)
+      EXPECT_NEAR(got.losses[i], want.losses[i], 5e-3 * want.losses[i]) << s.name();
+  }
+}
+
+TEST(SequenceParallel, RecomputationAndRepetitionChangeNoBit) {
+  for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
+    Setting s{.type = type, .shards = 2, .stage = 3, .tensor = 2, .sequence = true};
+    const Curve none = train(s);
+    expect_equal(none, train(s), "twice");
+    for (const auto recompute : {G::selective, G::full}) {
+      s.recompute = recompute;
+      expect_equal(none, train(s), s.name());
+    }
+  }
+}
+
+TEST(SequenceParallel, EveryRankPlansLess) {
+  for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
+    const auto activations = [&](bool sequence) {
+      const Setting s{.type = type, .tensor = 4, .sequence = sequence, .kv_heads = 4};
+      size_t bytes = 0;
+      std::mutex mutex;
+      run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
+        const CpuBackend cpu = make_cpu({.threads = 1});
+        ProcessMesh mesh(std::move(world), s.mesh());
+        Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
+        const std::lock_guard lock(mutex);
+        bytes = engine.memory().total(MemoryKind::activations);
+      });
+      return bytes;
+    };
+    EXPECT_LT(double(activations(true)), 0.8 * double(activations(false))) << name_of(type);
+  }
+}
+
+// Per block two gathers before and two sums behind products, backward two gathers of gradients, two of the inputs again
+// and two sums; blocks that are computed again gather and sum again. The embedding ends in a sum and its gradient is
+// gathered, the head the other way round.
+TEST(SequenceParallel, SendsWhatTheTableSays) {
+  for (const ModelType type : {ModelType::llama, ModelType::gpt2})
+    for (const int tensor : {2, 4})
+      for (const auto recompute : {G::none, G::selective, G::full}) {
+        const Setting s{.type = type,
+                        .precision = "bf16",
+                        .recompute = recompute,
+                        .tensor = tensor,
+                        .sequence = true,
+                        .kv_heads = 4};
+        const WatchedCurve curve = train_watched(s, {}, 1);
+        const int64_t rows = kSequences * kLength, calls = kLayers * (recompute == G::full ? 14 : 10) + 4;
+        EXPECT_EQ(curve.sent.row_calls, calls) << s.name();
+        EXPECT_EQ(curve.sent.row_bytes, calls * rows * kHidden * 2) << s.name();
+        EXPECT_EQ(curve.sent.calls, 2) << s.name();  // of the loss
+        EXPECT_EQ(curve.sent.bytes, 3 * rows * 4) << s.name();
+        EXPECT_EQ(curve.planned.row_calls, curve.sent.row_calls) << s.name();
+        EXPECT_EQ(curve.planned.row_bytes, curve.sent.row_bytes) << s.name();
+        EXPECT_EQ(curve.planned.calls, curve.sent.calls) << s.name();
+        EXPECT_EQ(curve.planned.bytes, curve.sent.bytes) << s.name();
+        EXPECT_DOUBLE_EQ(curve.traffic,
+                         double(tensor - 1) / tensor * double(curve.sent.row_bytes + 2 * curve.sent.bytes))
+            << s.name();
+      }
+}
+
+TEST(SequenceParallel, MistakesAreNoticed) {
+  const Setting s{.type = ModelType::gpt2, .tensor = 2, .sequence = true};
+  const Curve want = train(alone(s));
+  const auto noticed = [&](const Watch& fault) {
+    const WatchedCurve got = train_watched(s, fault, 3);
+    return differs(want, got.losses, got.norms);
+  };
+  EXPECT_FALSE(noticed({}));
+  for (int64_t at = 0; at < 10 * kLayers + 6; ++at)
+    EXPECT_TRUE(noticed({.fault = Watch::Fault::missing, .at = at})) << "call " << at;
+}
+
+// Steps of SGD are the gradients: those of one norm hardly show in the loss or in the norm of all.
+TEST(SequenceParallel, GradientsOfNormsAreSummedOnce) {
+  using Fault = Watch::Fault;
+  const Setting s{.type = ModelType::gpt2, .clip = 0, .lr = 1, .rule = RuleName::sgd, .tensor = 2, .sequence = true};
+  const Curve want = train(alone(s), 1);
+  const auto furthest = [&](const Watch& fault) {
+    const WatchedCurve got = train_watched(s, fault, 1);
+    float most = 0;
+    for (size_t i = 0; i < want.masters.size(); ++i) most = std::max(most, std::abs(got.masters[i] - want.masters[i]));
+    return most;
+  };
+  const float rounding = furthest({});
+  EXPECT_LT(rounding, 1e-6);
+  for (int64_t at = 0; at < 2 * (2 * kLayers + 1); ++at)  // weight and bias of every norm
+    for (const Fault fault : {Fault::missing, Fault::averaged, Fault::twice})
+      EXPECT_GT(furthest({.fault = fault, .part = Watch::Part::update, .at = at}), 20 * rounding)
+          << "norm " << at << " " << int(fault);
+}
+
+// A run goes on with whole rows, with shares of them, and on one rank.
+TEST(SequenceParallel, CheckpointsKnowNothingOfIt) {
+  const testing::TempDir dir;
+  for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
+    const Setting s{.type = type, .shards = 2, .stage = 1, .tensor = 2, .sequence = true}, one = alone(s);
+    const auto root = [&](const char* run) { return cat(dir.path(), "/", name_of(type), run); };
+    const auto whole = run_part(one, "", 0, 4, root("whole"));
+    run_part(s, "", 0, 2, root("half"));
+    const std::string half = cat(root("half"), "/", step_folder(2));
+    for (const Setting& next : {one, without(s), s}) {
+      const auto rest = run_part(next, half, 2, 4, root("rest"));
+      for (size_t i = 0; i < 2; ++i) EXPECT_NEAR(rest[i], whole[i + 2], 1e-5 * whole[i + 2]) << next.name();
+      std::filesystem::remove_all(root("rest"));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace athanor

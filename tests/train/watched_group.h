@@ -1,0 +1,153 @@
+// Runs of tensor-parallel groups whose communicator counts what is sent, and may do one thing wrong.
+#pragma once
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "perf/traffic.h"
+#include "tests/train/ranks_rig.h"
+
+namespace athanor::ranks {
+
+inline constexpr int64_t kLayers = 2, kHidden = 16;  // of tiny()
+
+// The same run on one rank. Groups of four need four key heads.
+inline Setting alone(const Setting& s) {
+  return {.type = s.type,
+          .tied = s.tied,
+          .precision = s.precision,
+          .master = s.master,
+          .masked = s.masked,
+          .clip = s.clip,
+          .lr = s.lr,
+          .rule = s.rule,
+          .kv_heads = s.kv_heads,
+          .vocab = s.vocab,
+          .z_loss = s.z_loss};
+}
+
+// Without weights: after ten steps AdamW has turned the rounding of small gradients into other weights.
+inline void expect_same_curve(const Curve& want, const Curve& got, double tolerance, const std::string& what) {
+  ASSERT_EQ(want.losses.size(), got.losses.size());
+  for (size_t i = 0; i < want.losses.size(); ++i) {
+    EXPECT_NEAR(got.losses[i], want.losses[i], tolerance * want.losses[i]) << what << " step " << i;
+    EXPECT_NEAR(got.norms[i], want.norms[i], tolerance * want.norms[i]) << what << " step " << i;
+  }
+}
+
+// What goes wrong in a group, and what was sent.
+struct Watch {
+  enum class Fault : uint8_t { none, missing, twice, averaged, bias_of_every_rank } fault = Fault::none;
+  enum class Part : uint8_t { none, micro_batch, update } part = Part::micro_batch;  // of a step, where it goes wrong
+  int64_t at = -1;                                                                   // the call that goes wrong
+  Part now = Part::none;
+  int64_t number = 0;  // of the next call in `now`
+  TensorSums sent;     // in the last micro-batch
+  void begin(Part of_step) { now = of_step, number = 0; }
+};
+
+// The communicator of a tensor-parallel group with a fault.
+class Watched final : public Communicator {
+ public:
+  Watched(std::unique_ptr<Communicator> inner, Watch& watch, int splits)
+      : inner_(std::move(inner)), watch_(watch), splits_(splits) {}
+  // Who thinks that it is the first adds biases and positions.
+  int rank() const override {
+    const bool lies =
+        watch_.now == Watch::Part::micro_batch && watch_.fault == Watch::Fault::bias_of_every_rank && is_group();
+    return lies ? 0 : inner_->rank();
+  }
+  int size() const override { return inner_->size(); }
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    std::unique_ptr<Communicator> part = inner_->split(color, key);
+    if (splits_++ != int(Axis::tp)) return part;
+    return std::make_unique<Watched>(std::move(part), watch_, -1);
+  }
+  void all_reduce(Tensor x, Reduce how, Lane lane) override {
+    using Fault = Watch::Fault;
+    const bool wrong = goes_wrong();
+    if (in_micro_batch()) ++watch_.sent.calls, watch_.sent.bytes += int64_t(x.bytes());
+    if (wrong && watch_.fault == Fault::missing) return;
+    inner_->all_reduce(x, wrong && watch_.fault == Fault::averaged ? Reduce::avg : how, lane);
+    if (wrong && watch_.fault == Fault::twice) inner_->all_reduce(x, how, lane);
+  }
+  // Missing: of the other ranks' rows there is nothing.
+  void all_gather(Tensor full, Tensor shard, Lane lane) override {
+    const bool wrong = goes_wrong();
+    count_rows(full);
+    inner_->all_gather(full, shard, lane);
+    if (!wrong) return;
+    for (int rank = 0; rank < size(); ++rank)
+      if (rank != inner_->rank()) std::memset(full.at(shard.numel() * rank), 0, shard.bytes());
+  }
+  // Missing: this rank's part alone.
+  void reduce_scatter(Tensor shard, Tensor full, Reduce how, Lane lane) override {
+    const bool wrong = goes_wrong();
+    count_rows(full);
+    inner_->reduce_scatter(shard, full, how, lane);
+    if (wrong) std::memcpy(shard.data, full.at(shard.numel() * inner_->rank()), shard.bytes());
+  }
+  void send(Tensor x, int dst, Lane lane) override { inner_->send(x, dst, lane); }
+  void recv(Tensor x, int src, Lane lane) override { inner_->recv(x, src, lane); }
+  void exchange(Tensor out, Tensor in, int peer, Lane lane) override { inner_->exchange(out, in, peer, lane); }
+  void broadcast(Tensor x, int root, Lane lane) override { inner_->broadcast(x, root, lane); }
+  void barrier() override { inner_->barrier(); }
+
+ private:
+  bool is_group() const { return splits_ < 0; }
+  bool in_micro_batch() const { return is_group() && watch_.now == Watch::Part::micro_batch; }
+  bool goes_wrong() { return is_group() && watch_.now == watch_.part && watch_.number++ == watch_.at; }
+  void count_rows(const Tensor& full) {
+    if (in_micro_batch()) ++watch_.sent.row_calls, watch_.sent.row_bytes += int64_t(full.bytes());
+  }
+  std::unique_ptr<Communicator> inner_;
+  Watch& watch_;
+  int splits_;  // so far, in the order of the axes; -1: the group itself
+};
+
+struct WatchedCurve {
+  std::vector<double> losses, norms;
+  TensorSums sent, planned;  // in a micro-batch
+  double traffic = 0;        // bytes that a rank sends in a step
+  std::vector<float> masters;
+};
+
+inline WatchedCurve train_watched(const Setting& s, const Watch& fault, int64_t steps) {
+  WatchedCurve curve;
+  std::mutex mutex;
+  run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
+    const CpuBackend cpu = make_cpu({.threads = 1});
+    Watch watch = fault;
+    ProcessMesh mesh(std::make_unique<Watched>(std::move(world), watch, 0), s.mesh());
+    Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
+    engine.commit();
+    engine.init_weights();
+    std::vector<double> losses, norms;
+    for (int64_t step = 0; step < steps; ++step) {
+      watch.sent = {};
+      watch.begin(Watch::Part::micro_batch);
+      accumulate(engine, step);
+      watch.begin(Watch::Part::update);
+      const StepState state = engine.finish_step();
+      watch.begin(Watch::Part::none);
+      losses.push_back(state.loss / state.loss_targets), norms.push_back(state.grad_norm);
+    }
+    const auto masters = all_masters(engine);
+    const std::lock_guard lock(mutex);
+    if (mesh.world().rank() != 0) return;
+    const double traffic = step_traffic(engine, mesh, {1e9, 1e9, 8}).tensor.bytes;
+    curve = {losses, norms, watch.sent, engine.micro_tensor_sums(), traffic, masters};
+  });
+  return curve;
+}
+
+// Whether a run differs from that of one rank in more than rounding.
+inline bool differs(const Curve& want, const std::vector<double>& losses, const std::vector<double>& norms) {
+  const auto near = [](double a, double b) { return std::abs(a / b - 1) < 1e-4; };  // not so of NaN
+  for (size_t i = 0; i < want.losses.size(); ++i)
+    if (!near(losses[i], want.losses[i]) || !near(norms[i], want.norms[i])) return true;
+  return false;
+}
+
+}  // namespace athanor::ranks
