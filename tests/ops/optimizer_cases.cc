@@ -285,12 +285,13 @@ void lamb_cases(Examiner& examine) {
                                       kind == 1   ? " cautious"
                                       : kind == 2 ? " skip"
                                                   : ""),
-                                  {.parts = {part_of(n, m, v), part_of(2049, m, v)},
+                                  {.parts = {part_of(n, m, v)},
                                    .state = tensor(DType::u8, {int64_t(sizeof(StepState))}),
                                    .weight_decay = 0.3,
                                    .seed = 5,
                                    .cautious = kind == 1}};
           c.op.parts[0].decayed = n / 2;
+          if (n > 1) c.op.parts.push_back(part_of(2049, m, v));
           StepState s = running_state();
           s.skip = kind == 2;
           c.values = {{"state", bytes_of(s)}, {"v", uniform(0, 1)}, {"m", normal(0, 0.3)}};
@@ -302,7 +303,7 @@ void lamb_cases(Examiner& examine) {
       for (const int zero : {0, 1, 2}) {
         OpCase<ScaleByTrustRatio> c{cat(n, " of ", count, " sums", zero ? cat(", norm ", zero, " zero") : ""),
                                     {.parts = {}}};
-        for (const int64_t size : {n, int64_t{2049}})
+        for (const int64_t size : n > 1 ? std::vector<int64_t>{n, 2049} : std::vector<int64_t>{n})
           c.op.parts.push_back({.grad = tensor(DType::f32, {size}), .sums = tensor(DType::f64, {2, count})});
         c.values["sums"] = [=](uint64_t s, int64_t i) { return i / count == zero - 1 ? 0 : uniform(1, 9)(s, i); };
         examine(c);
@@ -321,10 +322,14 @@ void adam_mini_cases(Examiner& examine) {
       const OutputRange of{r.begin, r.cols, columns}, all{0, 12, columns};
       const int64_t outputs = columns ? r.cols : r.rows, others = columns ? 12 : 9;
       const auto each = [](DType type, int64_t n) { return tensor(type, {n}); };
-      examine(OpCase<OutputSquares>{
-          name, {.parts = {{each(DType::f64, outputs), x, of}, {each(DType::f64, others), other, all}}}});
-      examine(OpCase<ScaleOutputs>{
-          name, {.parts = {{x, each(DType::f32, outputs), of}, {other, each(DType::f32, others), all}}}});
+      OpCase<OutputSquares> squares{name, {.parts = {{each(DType::f64, outputs), x, of}}}};
+      OpCase<ScaleOutputs> scale{name, {.parts = {{x, each(DType::f32, outputs), of}}}};
+      if (r.rows > 1) {
+        squares.op.parts.push_back({each(DType::f64, others), other, all});
+        scale.op.parts.push_back({other, each(DType::f32, others), all});
+      }
+      examine(squares);
+      examine(scale);
     }
   struct Blocks {
     int64_t outputs, grouped, group, sums;
@@ -334,7 +339,7 @@ void adam_mini_cases(Examiner& examine) {
     for (const int skip : {0, 1}) {
       OpCase<BlockMoments> c{cat(b.outputs, " outputs, ", b.grouped, " by ", b.group, skip ? " skip" : ""),
                              {.parts = {}, .state = tensor(DType::u8, {int64_t(sizeof(StepState))})}};
-      for (const int64_t inputs : {1, 70})
+      for (const int64_t inputs : b.outputs > 1 ? std::vector<int64_t>{1, 70} : std::vector<int64_t>{1})
         c.op.parts.push_back({.v = tensor(DType::f32, {b.grouped / b.group + b.outputs - b.grouped}),
                               .factors = tensor(DType::f32, {b.outputs}),
                               .sums = tensor(DType::f64, {b.sums, b.outputs}),
