@@ -37,8 +37,10 @@ function(athanor_library folder)
     target_include_directories(athanor_${folder} PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_BINARY_DIR}/generated)
     target_link_libraries(athanor_${folder} PUBLIC ${deps})
     athanor_flags(athanor_${folder})
-    if(NOT folder MATCHES "^(cpu|command)$") # own flags of many sources; every verb has its Args
-      athanor_unity(athanor_${folder} ${CMAKE_SOURCE_DIR}/src/comm/tcp.cc)
+    if(NOT folder STREQUAL cpu) # own flags of many sources
+      file(GLOB alone ${CMAKE_SOURCE_DIR}/src/comm/tcp.cc ${CMAKE_SOURCE_DIR}/src/command/bench_*.cc
+        ${CMAKE_SOURCE_DIR}/src/command/cli.cc)
+      athanor_unity(athanor_${folder} ${alone})
     endif()
     include(${CMAKE_SOURCE_DIR}/src/${folder}/flags.cmake OPTIONAL) # flags of single sources
     if(folder STREQUAL base)

@@ -5,7 +5,7 @@
 
 namespace athanor {
 
-Version program_version() {
+ProgramVersion program_version() {
 #if defined(__clang__)
   const std::string compiler = cat("clang++ ", __clang_major__, ".", __clang_minor__, ".", __clang_patchlevel__);
 #else

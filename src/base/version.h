@@ -4,12 +4,12 @@
 
 namespace athanor {
 
-struct Version {
+struct ProgramVersion {
   std::string version;   // "0.1.0"
   std::string commit;    // "1a2b3c4d5e6f", with "+dirty" for modified sources; "unknown" outside git
   std::string compiler;  // "g++ 12.2.0"
   std::string build;     // "Release", "Release, sanitized"
 };
-Version program_version();
+ProgramVersion program_version();
 
 }  // namespace athanor

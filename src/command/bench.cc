@@ -25,7 +25,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-struct Args {
+struct BenchArgs {
   std::string config;
   std::vector<std::string> overrides;
   int64_t steps = 10, warmup = 2;
@@ -42,7 +42,7 @@ double median(std::vector<double> v) {
 
 // An engine with weights and one micro-batch of random tokens: timing needs no data.
 struct Bench {
-  explicit Bench(const Args& args)
+  explicit Bench(const BenchArgs& args)
       : config(load_config_logged(args.config, args.overrides)),
         machine(config),
         engine(make_engine(config, machine.backend(), true)) {
@@ -81,7 +81,7 @@ std::vector<double> time_steps(Bench& b, int64_t steps) {
 
 // Steps in which every op is timed.
 struct OpTimes {
-  OpTimes(Bench& b, const Args& args, bool by_shape)
+  OpTimes(Bench& b, const BenchArgs& args, bool by_shape)
       : limits{.most = given_or_measured(args.rates, b.machine.backend(), b.engine->options().recipe.compute)},
         found(b.machine.open_profiler()),
         profile(
@@ -144,7 +144,7 @@ std::string slow_products(const OpTimes& ops, const Backend& backend) {
   return out.empty() ? "" : out + "\n";
 }
 
-Exit bench_step(const Args& args, bool by_shape) {
+Exit bench_step(const BenchArgs& args, bool by_shape) {
   Bench b(args);
   time_steps(b, args.warmup);
   const std::clock_t cpu = std::clock();
@@ -186,10 +186,10 @@ Exit bench_step(const Args& args, bool by_shape) {
   return Exit::done;
 }
 
-Exit bench_step_by_op(const Args& args) { return bench_step(args, false); }
-Exit bench_step_by_shape(const Args& args) { return bench_step(args, true); }
+Exit bench_step_by_op(const BenchArgs& args) { return bench_step(args, false); }
+Exit bench_step_by_shape(const BenchArgs& args) { return bench_step(args, true); }
 
-Exit bench_data(const Args& args) {
+Exit bench_data(const BenchArgs& args) {
   const Config config = load_config_logged(args.config, args.overrides);
   const Dataset data = open_dataset(config.train_data, config);
   const int64_t rows = std::max<int64_t>(1, config.micro_batch_size);
@@ -205,8 +205,8 @@ Exit bench_data(const Args& args) {
   return Exit::done;
 }
 
-void add_bench_verb(Cli& cli, Verb parent, const char* name, const char* help, Exit (*run)(const Args&)) {
-  auto args = std::make_shared<Args>();
+void add_bench_verb(Cli& cli, Verb parent, const char* name, const char* help, Exit (*run)(const BenchArgs&)) {
+  auto args = std::make_shared<BenchArgs>();
   Verb verb = parent.add_verb(name, help);
   verb.add_option("config", args->config, "configuration file").required();
   verb.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();

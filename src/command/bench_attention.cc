@@ -19,7 +19,7 @@
 namespace athanor {
 namespace {
 
-struct Args {
+struct BenchAttentionArgs {
   std::string device = "auto", precision = "bf16";
   std::vector<double> lengths = {1024, 4096, 8192, 32768}, head_dims = {64, 128};
   int64_t tokens = 32768, hidden = 2048;
@@ -152,7 +152,7 @@ class Bench {
   std::vector<std::byte> host_;
 };
 
-Config config_for(const Args& args, CudaAttention attention, int64_t length) {
+Config config_for(const BenchAttentionArgs& args, CudaAttention attention, int64_t length) {
   Config config;
   config.device = device_of(args.device);
   config.attention = attention;
@@ -160,7 +160,7 @@ Config config_for(const Args& args, CudaAttention attention, int64_t length) {
   return config;
 }
 
-std::vector<Problem> problems_of(const Args& args) {
+std::vector<Problem> problems_of(const BenchAttentionArgs& args) {
   std::vector<Problem> all;
   for (const double length_given : args.lengths)
     for (const double head_given : args.head_dims)
@@ -190,7 +190,7 @@ Side measure(Backend backend, const Problem& p, bool by_cudnn) {
 }
 
 // cuDNN's plans are for one length of sequences.
-void add_cudnn(const Args& args, std::vector<Row>& rows) {
+void add_cudnn(const BenchAttentionArgs& args, std::vector<Row>& rows) {
   for (auto first = rows.begin(); first != rows.end();) {
     const int64_t length = first->problem.length;
     const auto end = std::find_if(first, rows.end(), [&](const Row& r) { return r.problem.length != length; });
@@ -218,7 +218,7 @@ struct Report {
   }
 };
 
-Report measure(const Args& args) {
+Report measure(const BenchAttentionArgs& args) {
   const auto start = std::chrono::steady_clock::now();
   Report report;
   const std::vector<Problem> problems = problems_of(args);
@@ -285,7 +285,7 @@ void print_text(const Report& report) {
   }
 }
 
-Exit bench_attention(const Args& args) {
+Exit bench_attention(const BenchAttentionArgs& args) {
   const Report report = measure(args);
   args.json ? void(std::printf("%s\n", to_json(report).dump(2).c_str())) : print_text(report);
   return report.ok() ? Exit::done : Exit::error;
@@ -294,7 +294,7 @@ Exit bench_attention(const Args& args) {
 }  // namespace
 
 void add_bench_attention(Cli& cli, Verb bench) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<BenchAttentionArgs>();
   Verb verb =
       bench.add_verb("attention", "attention by the program's own kernels and by cuDNN's: rates, repeated bits");
   verb.add_option("--device", args->device, "where").check(one_of({"auto", "cpu", "cuda"})).show_default();

@@ -14,7 +14,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-struct Args {
+struct BenchCommArgs {
   int64_t least = 1 << 10, most = 16 << 20;  // bytes
   double seconds = 0.2;                      // of each measurement
   std::string transport = "tcp";
@@ -66,7 +66,7 @@ Row measure(Communicator& c, const Case& which, int64_t bytes, double budget) {
   return {which.name, n * 4, seconds, double(n * 4) / seconds * which.share(c.size())};
 }
 
-void print(const std::vector<Row>& rows, const Args& args, int ranks) {
+void print(const std::vector<Row>& rows, const BenchCommArgs& args, int ranks) {
   if (args.json) {
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
     for (const Row& r : rows)
@@ -83,7 +83,7 @@ void print(const std::vector<Row>& rows, const Args& args, int ranks) {
                 format_count(r.bus).c_str());
 }
 
-Exit bench_comm(const Args& args, const RankFlags& flags) {
+Exit bench_comm(const BenchCommArgs& args, const RankFlags& flags) {
   const RankInfo ranks = find_ranks(flags, process_environment());
   if (ranks.world == 1)
     throw Error(
@@ -111,7 +111,7 @@ Exit bench_comm(const Args& args, const RankFlags& flags) {
 }  // namespace
 
 void add_bench_comm(Cli& cli, Verb bench) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<BenchCommArgs>();
   Verb verb = bench.add_verb("comm", "bus bandwidth of collectives between ranks: launch --ranks 4 bench comm");
   verb.add_option("--min-bytes", args->least, "smallest tensor").show_default().check(in_range(4.0, 1e12));
   verb.add_option("--max-bytes", args->most, "largest tensor; each size is four times the one before")

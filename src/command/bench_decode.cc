@@ -18,7 +18,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-struct Args {
+struct BenchDecodeArgs {
   std::string config;
   std::vector<std::string> overrides;
   int64_t context = 128, rounds = 15;
@@ -73,7 +73,7 @@ struct Measured {
   double share;                        // median of the rounds' read_seconds / token_seconds
 };
 
-Measured measure(const Args& args, const Config& config, Machine& machine) {
+Measured measure(const BenchDecodeArgs& args, const Config& config, Machine& machine) {
   const int64_t context = std::min(args.context, config.model.max_position_embeddings);
   Sampler sampler(config.model, make_recipe(name_of(config.precision), DType::f32), machine.backend(), context);
   sampler.memory().require_fits(memory_capacity(config, machine.backend().device), runtime_reserve(config));
@@ -113,7 +113,7 @@ Measured measure(const Args& args, const Config& config, Machine& machine) {
   return m;
 }
 
-Exit bench_decode(const Args& args) {
+Exit bench_decode(const BenchDecodeArgs& args) {
   const Config config = load_config_logged(args.config, args.overrides);
   Machine machine(config);
   if (machine.threads() == 0)
@@ -137,7 +137,7 @@ Exit bench_decode(const Args& args) {
 }  // namespace
 
 void add_bench_decode(Cli& cli, Verb bench) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<BenchDecodeArgs>();
   Verb verb = bench.add_verb("decode",
                              "tokens per second of sampling, compared with reading as many bytes as the weights have");
   verb.add_option("config", args->config, "configuration file").required();

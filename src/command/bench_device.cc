@@ -11,12 +11,12 @@
 namespace athanor {
 namespace {
 
-struct Args {
+struct BenchDeviceArgs {
   std::string device = "auto";
   bool json = false;
 };
 
-Exit bench_device(const Args& args) {
+Exit bench_device(const BenchDeviceArgs& args) {
   Config config;
   config.device = device_of(args.device);
   Machine machine(config);
@@ -41,7 +41,7 @@ Exit bench_device(const Args& args) {
 }  // namespace
 
 void add_bench_device(Cli& cli, Verb bench) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<BenchDeviceArgs>();
   Verb verb = bench.add_verb("device", "rates of a large matrix product and of a large copy");
   verb.add_option("--device", args->device, "where").check(one_of({"auto", "cpu", "cuda"})).show_default();
   verb.add_flag("--json", args->json, "one JSON object");

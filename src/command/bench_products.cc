@@ -21,7 +21,7 @@ namespace {
 
 constexpr double kNearBest = 0.97;  // of the best of an exhaustive search: the goal
 
-struct Args {
+struct BenchProductsArgs {
   std::string config;
   std::vector<std::string> overrides;
   std::vector<double> rates;
@@ -100,7 +100,7 @@ void search_all(Tuning& tuning, double seconds, std::vector<Row>& rows) {
   }
 }
 
-Report measure(const Args& args) {
+Report measure(const BenchProductsArgs& args) {
   const Config config = load_config_logged(args.config, args.overrides);
   Machine machine(config);
   const Backend backend = machine.backend();
@@ -197,7 +197,7 @@ void print_json(const Report& report) {
   std::printf("%s\n", out.dump().c_str());
 }
 
-Exit bench_products(const Args& args) {
+Exit bench_products(const BenchProductsArgs& args) {
   const Report report = measure(args);
   args.json ? print_json(report) : print_text(report);
   return Exit::done;
@@ -206,7 +206,7 @@ Exit bench_products(const Args& args) {
 }  // namespace
 
 void add_bench_products(Cli& cli, Verb bench) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<BenchProductsArgs>();
   Verb verb = bench.add_verb("products", "every matrix product of a step: its rate, and why it is not higher");
   verb.add_option("config", args->config, "configuration file").required();
   verb.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();

@@ -12,13 +12,13 @@
 namespace athanor {
 namespace {
 
-struct Args {
+struct CheckBackendArgs {
   std::string config;
   std::vector<std::string> overrides;
   int64_t steps = 3;
 };
 
-Exit check_backend(const Args& args) {
+Exit check_backend(const CheckBackendArgs& args) {
   const Config config = load_config_logged(args.config, args.overrides);
   Machine machine(config);
   const auto engine = make_engine(config, machine.backend(), true);
@@ -50,7 +50,7 @@ Exit check_backend(const Args& args) {
 }  // namespace
 
 void add_check_backend(Cli& cli) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<CheckBackendArgs>();
   Verb verb =
       cli.app.add_verb("check-backend", "train some steps while every op is compared with the reference in double");
   verb.add_option("config", args->config, "configuration file; use a small one, the reference is slow").required();

@@ -24,7 +24,7 @@ constexpr const char* kExitCodes =
 constexpr size_t kLongestMessage = 1000;
 
 std::string version_text() {
-  const Version v = program_version();
+  const ProgramVersion v = program_version();
   return cat("athanor ", v.version, "\ncommit   ", v.commit, "\ncompiler ", v.compiler, " (", v.build, ")");
 }
 

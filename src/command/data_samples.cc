@@ -11,7 +11,7 @@
 namespace athanor {
 namespace {
 
-struct Args {
+struct DataSamplesArgs {
   std::string config, out;
   std::vector<std::string> overrides;
   int64_t first = 0, steps = 1;
@@ -19,7 +19,7 @@ struct Args {
 
 constexpr int64_t kMostTokens = int64_t{1} << 28;  // 2 GiB of file
 
-Exit write_samples(const Args& args) {
+Exit write_samples(const DataSamplesArgs& args) {
   const Config config = load_config_logged(args.config, args.overrides);
   const Dataset data = open_dataset(config.train_data, config);
   const PackingOptions packing = packing_options(config, data);
@@ -52,7 +52,7 @@ Exit write_samples(const Args& args) {
 }  // namespace
 
 void add_data_samples(Cli& cli, Verb data) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<DataSamplesArgs>();
   Verb verb = data.add_verb("samples", "write the rows that a run trains on, in its order");
   verb.add_option("config", args->config, "configuration file of the run").required();
   verb.add_option("out", args->out,

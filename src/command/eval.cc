@@ -19,7 +19,7 @@
 namespace athanor {
 namespace {
 
-struct Args {
+struct EvalArgs {
   std::string checkpoint, choices, scores, tokenizer;
   std::vector<std::string> data, overrides;
   int64_t samples = 0;
@@ -32,7 +32,7 @@ bool is_there(const std::string& path) {
 }
 
 // The run's own config; of a folder that is only a model, one that evaluates it in fp32 at its full length.
-Config config_of(const Args& args, const std::string& folder) {
+Config config_of(const EvalArgs& args, const std::string& folder) {
   const std::string resolved = folder + "/config.resolved.json";
   std::vector<std::string> overrides = args.overrides;
   overrides.push_back("load=none");
@@ -57,7 +57,7 @@ Config config_of(const Args& args, const std::string& folder) {
 }
 
 // --tokenizer, or the folder's own, or that beside the data; null when there is none.
-std::unique_ptr<Tokenizer> tokenizer_of(const Args& args, const std::string& folder, const Config& config,
+std::unique_ptr<Tokenizer> tokenizer_of(const EvalArgs& args, const std::string& folder, const Config& config,
                                         const std::optional<Dataset>& data) {
   if (!args.tokenizer.empty()) return make_tokenizer({.source = args.tokenizer});
   for (const char* name : {"tokenizer.athanor.json", "tokenizer.json", "vocab.json"})
@@ -144,7 +144,7 @@ void report(const ChoiceResult& r, nlohmann::ordered_json& json, std::string& te
   text += line;
 }
 
-Exit eval(const Args& args) {
+Exit eval(const EvalArgs& args) {
   const ModelFolder from(args.checkpoint, args.averages);
   const Config config = config_of(args, from.path());
   Machine machine(config, {}, WithoutLibraries::use_cpu);
@@ -183,7 +183,7 @@ Exit eval(const Args& args) {
 }  // namespace
 
 void add_eval(Cli& cli) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<EvalArgs>();
   Verb verb = cli.app.add_verb("eval", "loss of a checkpoint on held-out data; multiple-choice questions");
   verb.add_option("checkpoint", args->checkpoint,
                   "checkpoint, run folder (newest checkpoint), or a model's folder with config.json")

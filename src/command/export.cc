@@ -11,20 +11,20 @@
 namespace athanor {
 namespace {
 
-struct Args {
+struct ExportArgs {
   std::string from, to, format = "hf", dtype = "same";
   bool averages = false;
   uint64_t max_shard_bytes = 5'000'000'000;
 };
 
 // "same" is the type of the token embedding.
-GgmlType gguf_type(const Args& args, const ModelFolder& model) {
+GgmlType gguf_type(const ExportArgs& args, const ModelFolder& model) {
   if (args.dtype == "q8_0") return GgmlType::q8_0;
   const DType dtype = float_named(args.dtype).value_or(model.weights().front().dtype);
   return dtype == DType::f32 ? GgmlType::f32 : dtype == DType::f16 ? GgmlType::f16 : GgmlType::bf16;
 }
 
-Exit export_model(const Args& args) {
+Exit export_model(const ExportArgs& args) {
   const bool gguf = args.format == "gguf";
   if (args.dtype == "q8_0" && !gguf) throw Error("export: --dtype q8_0 is for --format gguf", Exit::usage);
   const std::optional<CodeBlocks> codes = code_blocks_named(args.dtype);
@@ -43,7 +43,7 @@ Exit export_model(const Args& args) {
 }  // namespace
 
 void add_export(Cli& cli) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<ExportArgs>();
   Verb verb = cli.app.add_verb("export", "write a model for other programs");
   verb.add_option("checkpoint", args->from, "checkpoint, run folder (newest checkpoint) or imported model").required();
   verb.add_option("out", args->to, "new folder (hf) or file (gguf)").required();

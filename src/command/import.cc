@@ -12,13 +12,13 @@
 namespace athanor {
 namespace {
 
-struct Args {
+struct ImportArgs {
   std::string from, to, dtype = "same";
 };
 
-Exit import_model(const Args& args) {
+Exit import_model(const ImportArgs& args) {
   const ModelFolder model(args.from);
-  const Version program = program_version();
+  const ProgramVersion program = program_version();
   const HfFolderOptions options{.dtype = float_named(args.dtype),
                                 .manifest = true,
                                 .checkpoint = {.program_version = program.version, .program_commit = program.commit}};
@@ -33,7 +33,7 @@ Exit import_model(const Args& args) {
 }  // namespace
 
 void add_import(Cli& cli) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<ImportArgs>();
   Verb verb = cli.app.add_verb(
       "import", "check a model in Hugging Face's layout and take it over: one set of names, checksums, tokenizer");
   verb.add_option("folder", args->from,

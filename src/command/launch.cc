@@ -19,7 +19,7 @@
 namespace athanor {
 namespace {
 
-struct Args {
+struct LaunchArgs {
   int ranks = 0;
   std::vector<std::string> command;
 };
@@ -107,7 +107,7 @@ int await(std::vector<Child>& children, const sigset_t& signals) {
   return code;
 }
 
-Exit launch(Args args) {
+Exit launch(LaunchArgs args) {
   args.command.insert(args.command.begin(), "athanor");
   if (const std::optional<int> code = refuse_words(args.command))
     return static_cast<Exit>(*code);  // once, not by ranks
@@ -126,7 +126,7 @@ Exit launch(Args args) {
   sigprocmask(SIG_BLOCK, &signals, nullptr);
   std::vector<Child> children;
   for (int r = 0; r < args.ranks; ++r) {
-    const pid_t pid = fork();
+    const pid_t pid = ::fork();
     if (pid == 0) become_rank(r, args.command, *listener);
     if (pid < 0) {
       const std::string why = std::strerror(errno);
@@ -142,7 +142,7 @@ Exit launch(Args args) {
 }  // namespace
 
 void add_launch(Cli& cli) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<LaunchArgs>();
   Verb verb =
       cli.app.add_verb("launch", "run a command on several ranks of this machine: launch --ranks 4 train CONFIG");
   verb.add_option("-n,--ranks", args->ranks, "number of processes").required().check(in_range(1, 4096));

@@ -13,12 +13,12 @@
 namespace athanor {
 namespace {
 
-struct Args {
+struct LogitsArgs {
   std::string model, out;
   int64_t batch = 2, seq_length = 32, seed = 1, threads = 0;
 };
 
-Exit write_logits(const Args& args) {
+Exit write_logits(const LogitsArgs& args) {
   const ModelFolder folder(args.model);
   Config config;
   config.model = folder.config();
@@ -52,7 +52,7 @@ Exit write_logits(const Args& args) {
 }  // namespace
 
 void add_logits(Cli& cli) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<LogitsArgs>();
   Verb verb =
       cli.app.add_verb("logits", "write random tokens and a model's logits in fp32, to compare with other programs");
   verb.add_option("model", args->model, "checkpoint, run folder, or folder in Hugging Face's layout").required();

@@ -261,7 +261,7 @@ Ceilings given_or_measured(const std::vector<double>& given, Backend backend, DT
 }
 
 ProgramInfo program_info(const std::vector<std::string>& command_line) {
-  const Version v = program_version();
+  const ProgramVersion v = program_version();
   return {.version = cat(v.version, " (", v.commit, ")"), .command = command_line, .libraries = {}};
 }
 

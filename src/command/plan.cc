@@ -14,7 +14,7 @@
 namespace athanor {
 namespace {
 
-struct Args {
+struct PlanArgs {
   std::string config, gpu;
   std::vector<std::string> overrides;
   bool by_shape = false;
@@ -97,7 +97,7 @@ void print_limit(const Engine& engine, const Roofline& limits, const Demand& run
               format_duration(least * double(run.steps)).c_str(), static_cast<long long>(run.steps));
 }
 
-Exit plan(const Args& args) {
+Exit plan(const PlanArgs& args) {
   const Config config = load_config_logged(args.config, args.overrides);
   const Place place(config, args.gpu);
   const Backend backend = place.backend();
@@ -141,7 +141,7 @@ Exit plan(const Args& args) {
 }  // namespace
 
 void add_plan(Cli& cli) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<PlanArgs>();
   Verb verb = cli.app.add_verb("plan", "memory, parameters, FLOPs and the limit of a run, without running it");
   verb.add_option("config", args->config, "configuration file").required();
   verb.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();

@@ -16,7 +16,7 @@
 namespace athanor {
 namespace {
 
-struct Args {
+struct RangeTestArgs {
   std::string config, output;
   std::vector<std::string> overrides;
   double from = 1e-8, to = 1;  // as PyTorch Lightning's lr_find
@@ -24,7 +24,7 @@ struct Args {
 };
 
 // What makes a range test of a run; said last, so that neither the file nor --set changes it.
-std::vector<std::string> as_range_test(const Args& args) {
+std::vector<std::string> as_range_test(const RangeTestArgs& args) {
   std::vector<std::string> all = args.overrides;
   all.insert(all.end(),
              {"save=", "load=none", "lr_decay_style=exponential", cat("lr_warmup_init=", args.from),
@@ -51,7 +51,7 @@ class Folder {
   MetricFanOut metrics_;
 };
 
-Exit range_test(const Args& args, const std::vector<std::string>& command_line) {
+Exit range_test(const RangeTestArgs& args, const std::vector<std::string>& command_line) {
   if (!(args.from > 0 && args.from < args.to))
     throw Error(cat("--from: expected more than 0 and less than --to ", args.to, ", got ", args.from), Exit::usage);
   const RankInfo ranks = find_ranks({}, process_environment());
@@ -99,7 +99,7 @@ Exit range_test(const Args& args, const std::vector<std::string>& command_line) 
 }  // namespace
 
 void add_range_test(Cli& cli) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<RangeTestArgs>();
   Verb verb = cli.app.add_verb("range-test",
                                "learning-rate range test: train some steps while the rate grows by one factor each "
                                "step; suggests a rate");

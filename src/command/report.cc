@@ -15,7 +15,7 @@
 namespace athanor {
 namespace {
 
-struct Args {
+struct ReportArgs {
   std::vector<std::string> runs;
   std::string output;
   bool watch = false;
@@ -32,7 +32,7 @@ std::vector<int64_t> sizes(const std::vector<std::string>& runs) {
   return all;
 }
 
-Exit report(const Args& args) {
+Exit report(const ReportArgs& args) {
   const std::string output = !args.output.empty()    ? args.output
                              : args.runs.size() == 1 ? args.runs[0] + "/report.html"
                                                      : "report.html";
@@ -62,7 +62,7 @@ Exit report(const Args& args) {
 }  // namespace
 
 void add_report(Cli& cli) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<ReportArgs>();
   Verb verb = cli.app.add_verb(
       "report", "one HTML page of runs: curves, step times, memory, events, configuration; several side by side");
   verb.add_option("runs", args->runs, "run folders (`save` of their configs)").required();

@@ -24,7 +24,7 @@
 namespace athanor {
 namespace {
 
-struct Args {
+struct SampleArgs {
   std::string checkpoint, prompt, prompts_file, precision = "fp32";
   std::vector<std::string> stops;
   int64_t max_tokens = 256, threads = 0;
@@ -112,7 +112,7 @@ struct Continuation {
 
 class Writer {
  public:
-  Writer(const Args& args, const Tokenizer& tokenizer, Sampler& sampler)
+  Writer(const SampleArgs& args, const Tokenizer& tokenizer, Sampler& sampler)
       : args_(args),
         tokenizer_(tokenizer),
         sampler_(sampler),
@@ -152,7 +152,7 @@ class Writer {
   }
 
  private:
-  const Args& args_;
+  const SampleArgs& args_;
   const Tokenizer& tokenizer_;
   Sampler& sampler_;
   std::vector<bool> drawable_;  // [V]
@@ -194,7 +194,7 @@ class TextOutput {
   std::string held_;
 };
 
-Exit sample(const Args& args) {
+Exit sample(const SampleArgs& args) {
   const ModelFolder from(args.checkpoint, args.averages);
   const std::string& folder = from.path();
   const ModelConfig& model = from.config();
@@ -250,7 +250,7 @@ void add_drawing(Verb verb, SamplingOptions& sampling) {
 }  // namespace
 
 void add_sample(Cli& cli) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<SampleArgs>();
   Verb verb = cli.app.add_verb("sample", "continue a text with a trained model");
   verb.add_option("--checkpoint", args->checkpoint, "checkpoint folder, or run folder (newest checkpoint)").required();
   verb.add_flag("--ema", args->averages, "the averages of a checkpoint's weights (ema_decay) instead of the weights");

@@ -21,7 +21,7 @@ constexpr const char* kSources =
     "one). All count 6 operations per parameter and token. They say where one pass over enough data is best spent on "
     "training alone; a model that will be used much should be smaller and see more tokens.";
 
-struct Args {
+struct ScalingArgs {
   std::string config;
   std::vector<std::string> overrides;
   double parameters = 0, flops = 0, rate = 0, hours = 0;
@@ -60,7 +60,7 @@ void print_for_parameters(double parameters, double rate) {
 }
 
 // A run as it is configured, by the same laws.
-double print_config(const Args& args) {
+double print_config(const ScalingArgs& args) {
   const Config config = load_config_logged(args.config, args.overrides);
   const auto model = make_model(config.model);
   const double parameters = double(parameter_count(config.model));
@@ -78,7 +78,7 @@ double print_config(const Args& args) {
   return parameters;
 }
 
-Exit scaling(const Args& args) {
+Exit scaling(const ScalingArgs& args) {
   const double flops = args.flops > 0 ? args.flops : args.rate * args.hours * 3600;
   if (args.config.empty() && args.parameters <= 0 && flops <= 0)
     throw Error("scaling: nothing to plan: give a config, --parameters, --flops, or --rate with --hours", Exit::usage);
@@ -94,7 +94,7 @@ Exit scaling(const Args& args) {
 }  // namespace
 
 void add_scaling(Cli& cli) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<ScalingArgs>();
   Verb verb = cli.app.add_verb("scaling", "sizes, tokens and times for a budget, by published scaling laws");
   verb.footer(kSources);
   verb.add_option("config", args->config,

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Args {
+struct SweepArgs {
   std::string config, folder;
   std::vector<std::string> sets, sbatch;
   bool slurm = false, summary = false;
@@ -47,9 +47,9 @@ struct Outcome {
   }
 };
 
-std::string log_of(const Args& args, const SweepRun& run) { return cat(args.folder, "/", run.name, ".log"); }
+std::string log_of(const SweepArgs& args, const SweepRun& run) { return cat(args.folder, "/", run.name, ".log"); }
 
-void look(const Args& args, Outcome& outcome) {
+void look(const SweepArgs& args, Outcome& outcome) {
   const std::string folder = cat(args.folder, "/", outcome.run->name);
   if (fs::is_regular_file(folder + "/metrics.jsonl")) {
     outcome.records = read_run(folder);
@@ -58,13 +58,13 @@ void look(const Args& args, Outcome& outcome) {
 }
 
 // Every combination must be a config that can run, before the first one does.
-void check_all(const Args& args, std::span<const SweepRun> runs) {
+void check_all(const SweepArgs& args, std::span<const SweepRun> runs) {
   for (const SweepRun& run : runs)
     with_context(cat("sweep: run ", run.name), [&] { return load_config(args.config, run.overrides); });
 }
 
 // A folder belongs to one sweep: other values would mix with what is there.
-void claim_folder(const Args& args, std::span<const SweepRun> runs) {
+void claim_folder(const SweepArgs& args, std::span<const SweepRun> runs) {
   const std::string path = args.folder + "/sweep.json", text = sweep_json(args.config, runs);
   if (fs::exists(path)) {
     if (read_file(path, int64_t{64} << 20) != text)
@@ -99,7 +99,7 @@ void print_table(std::vector<Outcome> all) {
   }
 }
 
-void write_picture(const Args& args, const std::vector<Outcome>& all) {
+void write_picture(const SweepArgs& args, const std::vector<Outcome>& all) {
   std::vector<RunRecords> runs;
   for (const Outcome& o : all)
     if (o.records) runs.push_back(*o.records);
@@ -109,7 +109,7 @@ void write_picture(const Args& args, const std::vector<Outcome>& all) {
   std::printf("\n%s\n", path.c_str());
 }
 
-Exit run_all(const Args& args, std::vector<Outcome>& all) {
+Exit run_all(const SweepArgs& args, std::vector<Outcome>& all) {
   for (size_t i = 0; i < all.size(); ++i) {
     Outcome& o = all[i];
     if (o.done()) {
@@ -134,7 +134,7 @@ Exit run_all(const Args& args, std::vector<Outcome>& all) {
   return Exit::done;
 }
 
-Exit sweep(const Args& args) {
+Exit sweep(const SweepArgs& args) {
   if (args.config == "-")
     throw Error("sweep: expected a configuration file, which every run reads; got -", Exit::usage);
   const std::vector<SweepRun> runs = plan_sweep(args.sets);
@@ -167,7 +167,7 @@ Exit sweep(const Args& args) {
 }  // namespace
 
 void add_sweep(Cli& cli) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<SweepArgs>();
   Verb verb = cli.app.add_verb("sweep", "train every combination of some values, one after another");
   verb.footer(
       "Each run has its folder and its log in --output, with sweep.json and report.html. Started again, a sweep goes "

@@ -9,7 +9,7 @@
 namespace athanor {
 namespace {
 
-struct Axis {
+struct SweptKey {
   std::string key;
   std::vector<std::string> values;
 };
@@ -34,12 +34,12 @@ std::vector<std::string> split_values(std::string_view text) {
   return values;
 }
 
-Axis parse_axis(const std::string& text) {
+SweptKey parse_axis(const std::string& text) {
   const size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0)
     throw Error(cat("--set ", text, ": expected key=value,value,... such as --set learning_rate=1e-3,2e-3"),
                 Exit::usage);
-  Axis axis{text.substr(0, equals), split_values(std::string_view(text).substr(equals + 1))};
+  SweptKey axis{text.substr(0, equals), split_values(std::string_view(text).substr(equals + 1))};
   for (const std::string& value : axis.values)
     if (value.empty()) throw Error(cat("--set ", text, ": a value of the list is empty"), Exit::usage);
   if (axis.key == "save") throw Error("--set save: every run of a sweep gets a folder of its own", Exit::usage);
@@ -82,7 +82,7 @@ std::vector<SweepRun> plan_sweep(std::span<const std::string> sets) {
   std::vector<std::vector<std::string>> combinations(1);
   std::vector<std::string> keys;
   for (const std::string& set : sets) {
-    const Axis axis = parse_axis(set);
+    const SweptKey axis = parse_axis(set);
     if (std::find(keys.begin(), keys.end(), axis.key) != keys.end())
       throw Error(cat("--set ", axis.key, ": is given twice; list all of its values in one"), Exit::usage);
     keys.push_back(axis.key);

@@ -11,7 +11,7 @@
 namespace athanor {
 namespace {
 
-struct Args {
+struct TrainArgs {
   std::string config;
   std::vector<std::string> overrides;
   std::string load, init_from, profile;
@@ -19,7 +19,7 @@ struct Args {
   RankFlags ranks;
 };
 
-Exit train(Args args, const std::vector<std::string>& command_line) {
+Exit train(TrainArgs args, const std::vector<std::string>& command_line) {
   if (!args.load.empty()) args.overrides.push_back("load=" + args.load);
   if (!args.init_from.empty()) args.overrides.push_back("init_from=" + newest_model(args.init_from));
   if (!args.profile.empty()) args.overrides.push_back("profile=" + args.profile);
@@ -48,7 +48,7 @@ Exit train(Args args, const std::vector<std::string>& command_line) {
 }  // namespace
 
 void add_train(Cli& cli) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<TrainArgs>();
   Verb verb = cli.app.add_verb("train", "train a model; resumes by itself when the save folder holds a checkpoint");
   verb.add_option("config", args->config, "configuration file (JSON), - for standard input; keys: configs/README.md")
       .required();

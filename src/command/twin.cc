@@ -15,7 +15,7 @@
 namespace athanor {
 namespace {
 
-struct Args {
+struct TwinArgs {
   std::string config, folder, reference = "bf16";
   std::vector<std::string> overrides;
   bool summary = false;
@@ -23,13 +23,13 @@ struct Args {
 };
 
 // Last on the command line, so that neither the file nor --set changes it.
-std::vector<std::string> of_both(const Args& args, const std::string& name) {
+std::vector<std::string> of_both(const TwinArgs& args, const std::string& name) {
   std::vector<std::string> all = args.overrides;
   all.insert(all.end(), {cat("save=", args.folder, "/", name), "load=auto", "log_jsonl=true"});
   return all;
 }
 
-std::vector<std::string> of_reference(const Args& args) {
+std::vector<std::string> of_reference(const TwinArgs& args) {
   std::vector<std::string> all = of_both(args, args.reference);
   all.insert(all.end(), {cat("precision=", args.reference), "fp8_format=auto", "fp8_power_of_two_scales=false",
                          "fp8_exclude=[]", "fp8_min_size=0", "num_layers_at_start_in_bf16=0",
@@ -37,7 +37,7 @@ std::vector<std::string> of_reference(const Args& args) {
   return all;
 }
 
-std::vector<std::string> of_run(const Args& args, const Config& config) {
+std::vector<std::string> of_run(const TwinArgs& args, const Config& config) {
   constexpr int64_t kRecords = 100;  // of each matrix, unless the configuration has an interval
   std::vector<std::string> all = of_both(args, std::string(name_of(config.precision)));
   if (config.log_quantization_interval == 0)
@@ -46,7 +46,7 @@ std::vector<std::string> of_run(const Args& args, const Config& config) {
 }
 
 // Exit::done, or why there is nothing to compare.
-Exit train(const Args& args, const std::string& name, const std::vector<std::string>& overrides) {
+Exit train(const TwinArgs& args, const std::string& name, const std::vector<std::string>& overrides) {
   const std::string log = cat(args.folder, "/", name, ".log");
   log::info("twin: ", name, ", with its output in ", log);
   std::vector<std::string> command = {own_program(), "train", args.config};
@@ -62,13 +62,13 @@ Exit train(const Args& args, const std::string& name, const std::vector<std::str
   return Exit::error;
 }
 
-RunRecords records_of(const Args& args, const std::string& name) {
+RunRecords records_of(const TwinArgs& args, const std::string& name) {
   RunRecords run = read_run(cat(args.folder, "/", name));
   warn_of_unreadable_lines(run);
   return run;
 }
 
-Exit twin(const Args& args) {
+Exit twin(const TwinArgs& args) {
   if (args.config == "-") throw Error("twin: expected a configuration file, which both runs read; got -", Exit::usage);
   const Config config = load_config(args.config, args.overrides);
   const std::string name(name_of(config.precision));
@@ -100,7 +100,7 @@ Exit twin(const Args& args) {
 }  // namespace
 
 void add_twin(Cli& cli) {
-  auto args = std::make_shared<Args>();
+  auto args = std::make_shared<TwinArgs>();
   Verb verb =
       cli.app.add_verb("twin", "train a configuration in 8 bits and the same in bf16, and compare losses and rounding");
   verb.footer(
