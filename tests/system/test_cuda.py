@@ -67,11 +67,14 @@ class TrainingTest(CudaTest):
         self.assertEqual(self.weights("whole"), self.weights("stopped"))
 
     def test_evaluation_and_sampling_use_the_gpu(self):
-        config = self.config(precision="bf16", eval_interval=3, eval_iters=1)
+        (self.folder / "text.txt").write_text("".join(f"the {i} times quick brown fox. " for i in range(4000)))
+        self.run_program("tokenize", "--input", "text.txt", "--output-prefix", "words/text")
+        config = self.config(precision="bf16", eval_interval=3, eval_iters=1, train_data="words/text_train_*.bin",
+                             valid_data="words/text_val_*.bin")
         self.run_program("train", config)
         evaluations = [r for r in self.records() if r["event"] == "eval"]
         self.assertEqual([r["step"] for r in evaluations], [3, 6])
-        for words in (("eval", "run/step-00000006", "--data", "data/*_val_*.bin", "--json"),
+        for words in (("eval", "run/step-00000006", "--data", "words/*_val_*.bin", "--json"),
                       ("sample", "--checkpoint", "run", "--prompt", "a", "--max-tokens", "3", "--json")):
             self.assertIn("loss" if words[0] == "eval" else "text", json.loads(self.run_program(*words).out.splitlines()[-1]))
             if ON_EMULATOR:  # without memory on the GPU neither can do anything
