@@ -46,13 +46,7 @@ class AdamMiniRule final : public UpdateRule {
   std::vector<Average> averages() const override { return {{o_.beta1, true}, {o_.beta2}}; }
   void step(Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
     if (tensors_.empty()) find_tensors(params, placed);
-    Sgd move{.parts = update_parts(params, placed),
-             .state = step_state,
-             .weight_decay = o_.weight_decay,
-             .seed = o_.seed,
-             .rate = o_.lr_factor,
-             .direction = true,
-             .cautious = o_.cautious};
+    Sgd move = move_along(o_, params, placed, step_state);
     const std::vector<OwnedRun> runs = owned_runs(params, placed);
     for (size_t begin = 0, end = 0; begin < tensors_.size(); begin = end) {
       while (end < tensors_.size() && tensors_[end].unit == tensors_[begin].unit) ++end;

@@ -137,13 +137,7 @@ class MuonRule final : public UpdateRule {
   bool exchanges() const override { return true; }
 
   void step(Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
-    Sgd move{.parts = update_parts(params, placed),
-             .state = step_state,
-             .weight_decay = o_.weight_decay,
-             .seed = o_.seed,
-             .rate = o_.lr_factor,
-             .direction = true,
-             .cautious = o_.cautious};
+    Sgd move = move_along(o_, params, placed, step_state);
     average(c, move.parts, step_state);
     Communicator& group = params.sharded() ? c.mesh[Axis::dp_shard] : c.mesh.data_parallel();
     if (batches_.empty()) batches_ = make_batches(params, placed, group.size());

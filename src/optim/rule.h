@@ -75,6 +75,8 @@ std::vector<OwnedRun> owned_runs(const ParamStore&, const Placed&);
 // This rank's parts of the runs, for elementwise ops. States: the m and v of `placed`, as far as they exist and have
 // one value per element.
 std::vector<UpdatePart> update_parts(const ParamStore&, const Placed&);
+// Moves the weights against the directions that have taken the gradients' place, with decoupled decay.
+Sgd move_along(const RuleOptions&, const ParamStore&, const Placed&, Tensor step_state);
 
 // The scalars that Adam's ops share.
 template <class Op>

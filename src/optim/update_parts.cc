@@ -50,4 +50,14 @@ std::vector<UpdatePart> update_parts(const ParamStore& params, const Placed& pla
   return parts;
 }
 
+Sgd move_along(const RuleOptions& o, const ParamStore& params, const Placed& placed, Tensor step_state) {
+  return {.parts = update_parts(params, placed),
+          .state = step_state,
+          .weight_decay = o.weight_decay,
+          .seed = o.seed,
+          .rate = o.lr_factor,
+          .direction = true,
+          .cautious = o.cautious};
+}
+
 }  // namespace athanor

@@ -56,18 +56,6 @@ TEST(SequenceParallel, EveryPrecision) {
   }
 }
 
-TEST(SequenceParallel, RecomputationAndRepetitionChangeNoBit) {
-  for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
-    Setting s{.type = type, .shards = 2, .stage = 3, .tensor = 2, .sequence = true};
-    const Curve none = train(s);
-    expect_equal(none, train(s), "twice");
-    for (const auto recompute : {G::selective, G::full}) {
-      s.recompute = recompute;
-      expect_equal(none, train(s), s.name());
-    }
-  }
-}
-
 TEST(SequenceParallel, EveryRankPlansLess) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
     const auto activations = [&](bool sequence) {

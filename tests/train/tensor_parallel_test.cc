@@ -139,15 +139,16 @@ TEST(TensorParallel, InitialWeightsAreThoseOfOneRank) {
 }
 
 TEST(TensorParallel, RecomputationAndRepetitionChangeNoBit) {
-  for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
-    Setting s{.type = type, .shards = 2, .stage = 3, .tensor = 2};
-    const Curve none = train(s);
-    expect_equal(none, train(s), "twice");
-    for (const auto recompute : {G::selective, G::full}) {
-      s.recompute = recompute;
-      expect_equal(none, train(s), s.name());
+  for (const ModelType type : {ModelType::llama, ModelType::gpt2})
+    for (const bool sequence : {false, true}) {
+      Setting s{.type = type, .shards = 2, .stage = 3, .tensor = 2, .sequence = sequence};
+      const Curve none = train(s);
+      expect_equal(none, train(s), "twice");
+      for (const auto recompute : {G::selective, G::full}) {
+        s.recompute = recompute;
+        expect_equal(none, train(s), s.name());
+      }
     }
-  }
 }
 
 // Weights that every rank of a group has whole get the same gradients and updates on all of them.
