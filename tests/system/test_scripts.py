@@ -1,10 +1,17 @@
 """The scripts around the program: layering checks that can fail, flags that are refused, steps that show their log."""
+import argparse
+import contextlib
+import io
 import re
 import shutil
 import subprocess
+import sys
 import unittest
 
 from harness import PROGRAM, ROOT, SystemTest
+
+sys.path.insert(0, str(ROOT / "scripts"))
+import run_tests  # noqa: E402
 
 SCRIPTS = ("setup.sh", "build.sh", "test.sh", "quickstart.sh", "format.sh", "package.sh")
 
@@ -96,6 +103,48 @@ class FlagTest(SystemTest):
     def test_jobs_must_be_a_number(self):
         for value in ("many", "0", ""):
             self.assertEqual(run(ROOT / "scripts" / "build.sh", "--jobs", value).returncode, 2, value)
+
+
+class EndOfProgramTest(SystemTest):
+    """A test program whose tests pass, but which fails at its end."""
+    LEAK_SEARCH_FAILS = """echo Tracer caught signal 7: addr=0x7f00
+        echo ==7==LeakSanitizer has encountered a fatal error.; exit 1"""
+
+    def judge(self, end, all=False):
+        program = self.folder / "test_end"
+        program.write_text("""#!/bin/sh
+            for a; do case $a in --gtest_output=json:*) echo '{"testsuites": [{"name": "End", "testsuite": [
+                {"name": "Passes", "status": "RUN", "result": "COMPLETED"}]}]}' > "${a#*:}";; esac; done
+            cd "$(dirname "$0")"; runs=$(cat runs 2>/dev/null)1; echo "$runs" > runs
+            """ + end)
+        program.chmod(0o755)
+        (self.folder / "runs").unlink(missing_ok=True)
+        runner = run_tests.Runner(argparse.Namespace(build_dir=self.folder, ci=True, all=all))
+        run_tests.LOGS, logs = self.folder, run_tests.LOGS
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                return runner.run_googletest(program, "asan", env=run_tests.ASAN_ENVIRONMENT)
+        finally:
+            run_tests.LOGS = logs
+            shutil.rmtree(runner.temporary)
+
+    def test_a_failed_leak_search_is_a_skip(self):
+        result = self.judge("case $ASAN_OPTIONS in *detect_leaks=0) exit 0;; esac\n" + self.LEAK_SEARCH_FAILS)
+        self.assertEqual([result.passed, result.failures], [1, []])
+        self.assertEqual(result.skips, [["asan: test_end failed at its end: Tracer caught signal 7: addr=0x7f00 ==7==LeakSanitizer "
+                                         "has encountered a fatal error.", "its memory was not searched for leaks"]])
+
+    def test_what_else_fails_twice_is_a_failure(self):
+        self.assertEqual(len(self.judge(self.LEAK_SEARCH_FAILS).failures), 1)  # without the search as well
+        leaks = "echo ==7==ERROR: LeakSanitizer: detected memory leaks; exit 1"
+        self.assertEqual(len(self.judge("case $ASAN_OPTIONS in *detect_leaks=0) exit 0;; esac\n" + leaks).failures), 1)
+        self.assertEqual(len(self.judge(leaks, all=True).failures), 1)
+
+    def test_what_fails_once_is_a_skip(self):
+        once = "[ $runs != 1 ] || { echo terminate called; exit 1; }"
+        self.assertEqual(self.judge(once).skips, [["asan: test_end failed at its end: terminate called",
+                                                   "seen once, and not in a second run"]])
+        self.assertEqual(len(self.judge(once, all=True).failures), 1)
 
 
 class PackageTest(SystemTest):
