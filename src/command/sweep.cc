@@ -1,5 +1,5 @@
-// athanor sweep CONFIG --set key=value,value...: every combination as a run of its own, a table and a picture at the
-// end.
+// athanor sweep CONFIG --set key=value,value... --widths n,n...: every combination as a run of its own, a table and a
+// page at the end; and muP's coordinate check.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -11,9 +11,14 @@
 #include "command/child.h"
 #include "command/command.h"
 #include "command/machine.h"
+#include "command/sweep_charts.h"
 #include "command/sweep_plan.h"
+#include "data/loader.h"
+#include "infer/evaluate.h"
 #include "metrics/format.h"
 #include "metrics/html_report.h"
+#include "train/setup.h"
+#include "train/snapshot.h"
 
 namespace athanor {
 namespace {
@@ -21,9 +26,11 @@ namespace {
 namespace fs = std::filesystem;
 
 struct SweepArgs {
-  std::string config, folder;
+  std::string config, folder, widths;
   std::vector<std::string> sets, sbatch;
-  bool slurm = false, summary = false;
+  bool slurm = false, summary = false, coordinates = false;
+  int64_t steps = 5;
+  double limit = 1.3;
 };
 
 // What is known of a run now.
@@ -47,10 +54,12 @@ struct Outcome {
   }
 };
 
+std::string folder_of(const SweepArgs& args, const SweepRun& run) { return cat(args.folder, "/", run.name); }
+
 std::string log_of(const SweepArgs& args, const SweepRun& run) { return cat(args.folder, "/", run.name, ".log"); }
 
 void look(const SweepArgs& args, Outcome& outcome) {
-  const std::string folder = cat(args.folder, "/", outcome.run->name);
+  const std::string folder = folder_of(args, *outcome.run);
   if (fs::is_regular_file(folder + "/metrics.jsonl")) {
     outcome.records = read_run(folder);
     warn_of_unreadable_lines(*outcome.records);
@@ -99,14 +108,82 @@ void print_table(std::vector<Outcome> all) {
   }
 }
 
-void write_picture(const SweepArgs& args, const std::vector<Outcome>& all) {
+void write_page(const SweepArgs& args, const std::vector<Outcome>& all, std::vector<Chart> charts) {
   std::vector<RunRecords> runs;
+  std::vector<RunLoss> losses;
   for (const Outcome& o : all)
-    if (o.records) runs.push_back(*o.records);
+    if (o.records) {
+      runs.push_back(*o.records);
+      losses.push_back({o.run, o.done() ? o.rank() : kUnknown});
+    }
   if (runs.empty()) return;
+  if (!args.coordinates) charts.insert(charts.begin(), chart_of_losses(losses));
   const std::string path = args.folder + "/report.html";
-  write_file(path, html_report(runs, {.title = cat("Sweep of ", args.config)}));
+  write_file(path, html_report(runs, {.title = cat("Sweep of ", args.config), .charts = std::move(charts)}));
   std::printf("\n%s\n", path.c_str());
+}
+
+// A short run at a constant rate, without all that only longer ones need; said last, so that nothing changes it.
+void make_short(const SweepArgs& args, std::vector<SweepRun>& runs) {
+  for (SweepRun& run : runs)
+    run.overrides.insert(run.overrides.end(), {"train_tokens=0", cat("train_iters=", args.steps),
+                                               "lr_decay_style=constant", "lr_warmup_iters=0", "lr_warmup_init=0",
+                                               "momentum_warmup_iters=0", "eval_interval=0", "stop_at_loss=0"});
+}
+
+// Of a finished run, in fp32, on the first samples of its data.
+std::vector<ActivationSize> sizes_of(const SweepArgs& args, const SweepRun& run) {
+  constexpr int64_t kMostSequences = 8;
+  const ModelFolder folder(folder_of(args, run));
+  Config config = load_config(args.config, run.overrides);
+  config.model = folder.config();
+  config.precision = Precision::fp32;
+  config.micro_batch_size = config.global_batch_size = std::min(config.global_batch_size, kMostSequences);
+  const Dataset data = open_dataset(config.train_data, config);
+  Loader loader(data, {.order = {.seed = uint64_t(config.seed)},
+                       .rows = config.micro_batch_size,
+                       .packing = packing_options(config, data)});
+  Machine machine(config);
+  const Backend backend = machine.backend();
+  Engine engine(config.model, engine_options(config, false), backend);
+  engine.memory().require_fits(memory_capacity(config, backend.device), runtime_reserve(config));
+  engine.commit();
+  load_weights(engine, backend.device, folder);
+  const HostBatch& batch = loader.next();
+  set_documents(engine, batch);
+  return activation_sizes(engine, backend, batch.tokens, batch.targets);
+}
+
+// The groups of runs that differ in width alone and are done.
+std::vector<WidthGroup> measure(const SweepArgs& args, const std::vector<Outcome>& all) {
+  std::vector<WidthGroup> groups;
+  for (const Outcome& o : all) {  // widths come first, so that those of a group are in their order
+    if (!o.done()) continue;
+    std::string others;
+    for (size_t i = 1; i < o.run->values.size(); ++i)
+      others += cat(others.empty() ? "" : ", ", o.run->values[i].key, "=", o.run->values[i].value);
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const WidthGroup& g) { return g.others == others; });
+    if (group == groups.end()) group = groups.insert(groups.end(), {.others = others, .widths = {}, .sizes = {}});
+    group->widths.push_back(o.run->values[0].value);
+    group->sizes.push_back(sizes_of(args, *o.run));
+  }
+  return groups;
+}
+
+// Exit::error if an activation's size differs by more than the limit over the widths.
+Exit check_coordinates(const SweepArgs& args, std::span<const WidthGroup> groups) {
+  Exit end = Exit::done;
+  for (const WidthGroup& group : groups) {
+    std::fputs(coordinate_table(group).c_str(), stdout);
+    size_t worst = 0;
+    for (size_t i = 1; i < group.sizes.front().size(); ++i)
+      if (spread(group.sizes, i) > spread(group.sizes, worst)) worst = i;
+    const double ratio = spread(group.sizes, worst);
+    std::printf("largest ratio %.3f: %s (limit %g)\n", ratio, group.sizes.front()[worst].name.c_str(), args.limit);
+    if (!(ratio <= args.limit)) end = Exit::error;
+  }
+  write_file(args.folder + "/coordinates.json", coordinate_json(groups, args.steps, args.limit));
+  return end;
 }
 
 Exit run_all(const SweepArgs& args, std::vector<Outcome>& all) {
@@ -118,7 +195,7 @@ Exit run_all(const SweepArgs& args, std::vector<Outcome>& all) {
     }
     log::info("sweep: run ", i + 1, " of ", all.size(), ": ", o.run->name);
     std::vector<std::string> command = {own_program(), "train", args.config, "--set",
-                                        cat("save=", args.folder, "/", o.run->name)};
+                                        cat("save=", folder_of(args, *o.run))};
     for (const std::string& text : o.run->overrides) command.insert(command.end(), {"--set", text});
     const ChildEnd end = run_child(command, log_of(args, *o.run));
     look(args, o);
@@ -137,7 +214,14 @@ Exit run_all(const SweepArgs& args, std::vector<Outcome>& all) {
 Exit sweep(const SweepArgs& args) {
   if (args.config == "-")
     throw Error("sweep: expected a configuration file, which every run reads; got -", Exit::usage);
-  const std::vector<SweepRun> runs = plan_sweep(args.sets);
+  if (args.sets.empty() && args.widths.empty())
+    throw Error("sweep: expected values of --set or --widths, got none", Exit::usage);
+  const std::vector<Width> widths =
+      args.widths.empty() ? std::vector<Width>() : plan_widths(args.widths, load_config(args.config, {}).model);
+  if (args.coordinates && widths.size() < 2)
+    throw Error("--coordinate-check: expected two widths or more, as --widths 64,128,256", Exit::usage);
+  std::vector<SweepRun> runs = plan_sweep(args.sets, widths);
+  if (args.coordinates) make_short(args, runs);
   check_all(args, runs);
   claim_folder(args, runs);
   if (args.slurm) {
@@ -158,10 +242,14 @@ Exit sweep(const SweepArgs& args) {
   }
   const Exit end = args.summary ? Exit::done : run_all(args, all);
   print_table(all);
-  write_picture(args, all);
+  const std::vector<WidthGroup> groups = args.coordinates ? measure(args, all) : std::vector<WidthGroup>();
+  const Exit checked = args.coordinates ? check_coordinates(args, groups) : Exit::done;
+  std::vector<Chart> charts;
+  for (const WidthGroup& group : groups) charts.push_back(chart_of_sizes(group));
+  write_page(args, all, std::move(charts));
   if (end != Exit::done) return end;
   const bool failed = std::any_of(all.begin(), all.end(), [](const Outcome& o) { return o.code > 0; });
-  return failed ? Exit::error : Exit::done;
+  return failed ? Exit::error : checked;
 }
 
 }  // namespace
@@ -177,10 +265,25 @@ void add_sweep(Cli& cli) {
   verb.add_option("config", args->config, "configuration file").required();
   verb.add_option("--set", args->sets,
                   "values of a key: learning_rate=1e-3,2e-3 (may repeat; all combinations are run)")
-      .one_value()
-      .required();
+      .one_value();
+  verb.add_option("--widths", args->widths,
+                  "values of hidden_size, such as 64,128,256; intermediate_size and heads in proportion to the "
+                  "configured model");
   verb.add_option("-o,--output", args->folder, "folder of the sweep").required();
   verb.add_flag("--summary", args->summary, "run nothing: table and report of the existing runs");
+  verb.add_flag("--coordinate-check", args->coordinates,
+                "train a few steps of each width at a constant rate, and compare the sizes of activations: exit code 1 "
+                "beyond --limit")
+      .needs("--widths");
+  verb.add_option("--steps", args->steps, "of the coordinate check")
+      .show_default()
+      .check(positive())
+      .needs("--coordinate-check");
+  verb.add_option("--limit", args->limit,
+                  "of the coordinate check: the largest size of an activation over the smallest")
+      .show_default()
+      .check(in_range(1.0, 1e9))
+      .needs("--coordinate-check");
   verb.add_flag("--slurm", args->slurm, "run nothing: write sweep.sbatch, a job array with one task for each run");
   verb.add_option("--sbatch", args->sbatch, "an option for that script, such as --sbatch=--time=04:00:00 (may repeat)")
       .one_value()

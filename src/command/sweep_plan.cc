@@ -1,8 +1,10 @@
 #include "command/sweep_plan.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "base/json.h"
 
@@ -57,12 +59,12 @@ std::string plain(const std::string& text) {
   return out;
 }
 
-std::string name_of(size_t number, const std::vector<std::string>& overrides) {
+std::string name_of(size_t number, const std::vector<SweptValue>& values) {
   constexpr size_t kLongest = 100;
   char digits[24];
   std::snprintf(digits, sizeof digits, "%03zu", number);
   std::string name = digits;
-  for (const std::string& o : overrides) name += cat("-", plain(o.substr(o.rfind('.', o.find('=')) + 1)));
+  for (const SweptValue& v : values) name += cat("-", plain(cat(v.key.substr(v.key.rfind('.') + 1), "=", v.value)));
   return name.substr(0, kLongest);
 }
 
@@ -78,26 +80,57 @@ std::string shell_quoted(const std::string& text) {
 
 }  // namespace
 
-std::vector<SweepRun> plan_sweep(std::span<const std::string> sets) {
-  std::vector<std::vector<std::string>> combinations(1);
+std::vector<Width> plan_widths(const std::string& list, const ModelConfig& model) {
+  std::vector<Width> widths;
+  for (const std::string& text : split_values(list)) {
+    int64_t width = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), width);
+    if (error != std::errc() || end != text.data() + text.size() || width <= 0)
+      throw Error(cat("--widths ", list, ": expected hidden sizes such as 64,128,256, got \"", text, "\""),
+                  Exit::usage);
+    Width out{.value = cat(width), .overrides = {cat("model.hidden_size=", width)}};
+    const auto scale = [&](const char* key, int64_t size) {
+      if (size * width % model.hidden_size != 0)
+        throw Error(cat("--widths ", width, ": ", key, " ", size, " of hidden_size ", model.hidden_size,
+                        " does not scale to a whole number; expected a multiple of ",
+                        model.hidden_size / std::gcd(model.hidden_size, size)),
+                    Exit::usage);
+      out.overrides.push_back(cat("model.", key, "=", size * width / model.hidden_size));
+    };
+    scale("intermediate_size", model.intermediate_size);
+    scale("num_attention_heads", model.num_attention_heads);
+    scale("num_key_value_heads", model.num_key_value_heads);
+    for (const Width& other : widths)
+      if (other.value == out.value) throw Error(cat("--widths: ", width, " is given twice"), Exit::usage);
+    widths.push_back(std::move(out));
+  }
+  return widths;
+}
+
+std::vector<SweepRun> plan_sweep(std::span<const std::string> sets, std::span<const Width> widths) {
+  std::vector<SweepRun> runs;
+  for (const Width& width : widths) runs.push_back({{}, {{"width", width.value}}, width.overrides});
+  if (runs.empty()) runs.emplace_back();
   std::vector<std::string> keys;
+  if (!widths.empty())
+    for (const std::string& o : widths[0].overrides) keys.push_back(o.substr(0, o.find('=')));
   for (const std::string& set : sets) {
     const SweptKey axis = parse_axis(set);
     if (std::find(keys.begin(), keys.end(), axis.key) != keys.end())
       throw Error(cat("--set ", axis.key, ": is given twice; list all of its values in one"), Exit::usage);
     keys.push_back(axis.key);
-    if (combinations.size() * axis.values.size() > kMostRuns)
+    if (runs.size() * axis.values.size() > kMostRuns)
       throw Error(cat("sweep: more than ", kMostRuns, " combinations"), Exit::usage);
-    std::vector<std::vector<std::string>> longer;
-    for (const auto& combination : combinations)
+    std::vector<SweepRun> longer;
+    for (const SweepRun& run : runs)
       for (const std::string& value : axis.values) {
-        longer.push_back(combination);
-        longer.back().push_back(cat(axis.key, "=", value));
+        longer.push_back(run);
+        longer.back().values.push_back({axis.key, value});
+        longer.back().overrides.push_back(cat(axis.key, "=", value));
       }
-    combinations = std::move(longer);
+    runs = std::move(longer);
   }
-  std::vector<SweepRun> runs;
-  for (auto& overrides : combinations) runs.push_back({name_of(runs.size(), overrides), std::move(overrides)});
+  for (size_t i = 0; i < runs.size(); ++i) runs[i].name = name_of(i, runs[i].values);
   return runs;
 }
 

@@ -124,6 +124,7 @@ class Page {
     out_ = cat("<body>\n<h1>", html_text(title), "</h1>\n");
     out_ += cat("<p class=\"lead\">", runs_.size() == 1 ? "A training run" : cat(runs_.size(), " training runs"),
                 " as of ", utc(latest()), " UTC</p>\n");
+    for (const Chart& chart : options_.charts) out_ += chart_html(chart);
     summary();
     curves();
     breakdown();

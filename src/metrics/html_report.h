@@ -2,15 +2,18 @@
 #pragma once
 #include <span>
 #include <string>
+#include <vector>
 
+#include "metrics/chart.h"
 #include "metrics/run_records.h"
 
 namespace athanor {
 
 struct ReportOptions {
-  std::string title;         // "": the names of the runs
-  int refresh_seconds = 0;   // reload interval of the page; 0: never
-  size_t most_events = 200;  // of each run, the newest
+  std::string title;               // "": the names of the runs
+  int refresh_seconds = 0;         // reload interval of the page; 0: never
+  size_t most_events = 200;        // of each run, the newest
+  std::vector<Chart> charts = {};  // before those of the runs
 };
 
 std::string html_report(std::span<const RunRecords> runs, const ReportOptions& options = {});

@@ -146,6 +146,36 @@ class SweepTest(SystemTest):
                         "the run has saved before it ended")
         self.assertEqual(len(self.runs()), 1)
 
+    def test_losses_are_drawn_by_rate_and_width(self):
+        self.run_program("sweep", self.config, "--widths", "16,32", "--set", "learning_rate=1e-3,3e-3", "-o", "sw")
+        self.assertEqual(self.runs(), ["000-width=16-learning_rate=1e-3", "001-width=16-learning_rate=3e-3",
+                                       "002-width=32-learning_rate=1e-3", "003-width=32-learning_rate=3e-3"])
+        model = json.loads((self.folder / "sw" / self.runs()[0] / "config.resolved.json").read_text())["model"]
+        self.assertEqual([model[k] for k in ("hidden_size", "intermediate_size", "num_attention_heads", "head_dim")],
+                         [16, 64, 1, 16])
+        page = (self.folder / "sw" / "report.html").read_text()
+        self.assertIn("Loss by learning_rate", page)
+        self.assertIn('data-label="width=32"', page)
+        for widths, says in (("16,24", "num_attention_heads"), ("32,32", "twice"), ("32,x", '"x"')):
+            self.refused("sweep", self.config, "--widths", widths, "-o", "other", code=USAGE, says=[says])
+        self.refused("sweep", self.config, "--widths", "16", "--set", "model.hidden_size=32", "-o", "other", code=USAGE,
+                     says=["model.hidden_size", "twice"])
+        self.refused("sweep", self.config, "-o", "other", code=USAGE, says=["--set or --widths"])
+        self.refused("sweep", self.config, "--widths", "16", "--coordinate-check", "-o", "other", code=USAGE,
+                     says=["two widths"])
+
+    def test_the_coordinate_check_tells_mup_from_none(self):
+        check = ("--widths", "64,192", "--coordinate-check", "--set", "learning_rate=6e-3")
+        with_mup = self.run_program("sweep", self.config, *check, "--set", "mup_base_width=64", "-o", "sw")
+        self.assertIn("(limit 1.3)", with_mup.out)
+        self.assertIn("attention 1", with_mup.out)
+        without = self.run_program("sweep", self.config, *check, "-o", "without", code=ERROR)
+        self.assertNotEqual(with_mup.out, without.out)
+        found = json.loads((self.folder / "without" / "coordinates.json").read_text())
+        self.assertGreater(max(a["ratio"] for a in found["groups"][0]["activations"]), 1.3)
+        self.assertIn("Root mean square of activations", (self.folder / "without" / "report.html").read_text())
+        self.run_program("sweep", self.config, *check, "--limit", "100", "--summary", "-o", "without")
+
     def test_slurm_script_runs_every_task(self):
         self.sweep("--slurm", "--sbatch=--time=00:10:00")
         script = self.folder / "sw" / "sweep.sbatch"

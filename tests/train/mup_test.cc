@@ -3,11 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/rng.h"
 #include "config/config.h"
-#include "ops/decorate.h"
+#include "perf/activation_sizes.h"
 #include "tests/train/harness.h"
 #include "train/setup.h"
 
@@ -18,29 +17,6 @@ using testing::Rig;
 
 constexpr int64_t kBase = 64, kVocab = 64, kTime = 16, kSequences = 8, kSteps = 5;
 
-// Root mean squares of what products and attention make, in the order of launches.
-class Sizes final : public Decorated<Sizes> {
- public:
-  Sizes(Ops& work, Rig& rig) : work_(work), rig_(rig) {}
-  const Ops& inner() const { return work_; }
-  template <class Op>
-  void on(const Op& op, void* scratch) {
-    work_.run(op, scratch);
-    if constexpr (std::is_same_v<Op, Gemm>) note(op.d);
-    if constexpr (std::is_same_v<Op, AttentionFwd>) note(op.y);
-  }
-  std::vector<double> all;
-
- private:
-  void note(const Tensor& t) {
-    double sum = 0;
-    for (const float x : rig_.read<float>(t)) sum += double(x) * double(x);
-    all.push_back(std::sqrt(sum / double(t.numel())));
-  }
-  Ops& work_;
-  Rig& rig_;
-};
-
 std::vector<int32_t> tokens_of(int64_t step) {
   std::vector<int32_t> tokens(size_t(kSequences * kTime));
   for (size_t i = 0; i < tokens.size(); ++i)
@@ -48,7 +24,7 @@ std::vector<int32_t> tokens_of(int64_t step) {
   return tokens;
 }
 
-std::vector<double> sizes_after_steps(const std::string& model, int64_t width, const std::string& keys) {
+std::vector<ActivationSize> sizes_after_steps(const std::string& model, int64_t width, const std::string& keys) {
   const std::string json =
       cat(R"({"model": {"model_type": ")", model, R"(", "vocab_size": )", kVocab, R"(, "hidden_size": )", width,
           R"(, "num_hidden_layers": 2, "num_attention_heads": )", width / 16,
@@ -65,30 +41,19 @@ std::vector<double> sizes_after_steps(const std::string& model, int64_t width, c
     engine.micro_batch(tokens_of(step), tokens_of(step), clock);
     engine.finish_step();
   }
-  Sizes sizes(*rig.ops, rig);
-  engine.set_ops(sizes);
-  engine.evaluate(tokens_of(0), tokens_of(0));
-  engine.set_ops(*rig.ops);
-  return sizes.all;
+  return activation_sizes(engine, rig.backend(), tokens_of(0), tokens_of(0));
 }
 
 // The largest ratio over the widths of what any one launch makes.
-double spread(const std::string& model, const std::string& keys) {
-  std::vector<double> least, most;
-  for (const int64_t width : {kBase, 3 * kBase / 2, 2 * kBase, 3 * kBase}) {
-    const std::vector<double> sizes = sizes_after_steps(model, width, keys);
-    if (least.empty()) least = most = sizes;
-    EXPECT_EQ(sizes.size(), least.size());
-    for (size_t i = 0; i < sizes.size(); ++i) {
-      least[i] = std::min(least[i], sizes[i]);
-      most[i] = std::max(most[i], sizes[i]);
-    }
-  }
-  EXPECT_EQ(least.size(), 2 * 5 + 1U) << "products and attention of two blocks, and the head's";
+double largest_ratio(const std::string& model, const std::string& keys) {
+  std::vector<std::vector<ActivationSize>> sizes;
+  for (const int64_t width : {kBase, 3 * kBase / 2, 2 * kBase, 3 * kBase})
+    sizes.push_back(sizes_after_steps(model, width, keys));
+  EXPECT_EQ(sizes[0].size(), 2 * 5 + 1U) << "products and attention of two blocks, and the head's";
+  EXPECT_EQ(sizes[0][1].name, "attention 0");
+  EXPECT_NE(sizes[0][2].name.find(".0."), std::string::npos) << sizes[0][2].name;
   double worst = 0;
-  for (size_t i = 0; i < least.size(); ++i) {
-    worst = std::max(worst, most[i] / least[i]);
-  }
+  for (size_t i = 0; i < sizes[0].size(); ++i) worst = std::max(worst, spread(sizes, i));
   return worst;
 }
 
@@ -97,8 +62,8 @@ TEST(Mup, ActivationsAreFlatOverWidths) {
   for (const char* model : {"gpt2", "llama"})
     for (const char* keys : {R"("learning_rate": 0.006)", R"("optimizer": "lion", "learning_rate": 0.003)",
                              R"("optimizer": "muon", "muon_scale": "spectral", "learning_rate": 0.02)"}) {
-      EXPECT_LT(spread(model, keys + base), 1.3) << model << " " << keys;
-      EXPECT_GT(spread(model, keys), 1.3) << model << " " << keys << ": without muP";
+      EXPECT_LT(largest_ratio(model, keys + base), 1.3) << model << " " << keys;
+      EXPECT_GT(largest_ratio(model, keys), 1.3) << model << " " << keys << ": without muP";
     }
 }
 
