@@ -24,6 +24,15 @@ GgmlType gguf_type(const ExportArgs& args, const ModelFolder& model) {
   return dtype == DType::f32 ? GgmlType::f32 : dtype == DType::f16 ? GgmlType::f16 : GgmlType::bf16;
 }
 
+// No program but this one caps the logits of these families, and none would say that it does not.
+void require_known_elsewhere(const ModelConfig& m) {
+  if (m.final_logit_softcapping == 0) return;
+  throw Error(cat("export: model.final_logit_softcapping is ", m.final_logit_softcapping, "; ", name_of(m.model_type),
+                  " has none in transformers and llama.cpp, which would ignore it and compute other logits. Train "
+                  "without it to export"),
+              Exit::usage);
+}
+
 Exit export_model(const ExportArgs& args) {
   const bool gguf = args.format == "gguf";
   if (args.dtype == "q8_0" && !gguf) throw Error("export: --dtype q8_0 is for --format gguf", Exit::usage);
@@ -31,6 +40,7 @@ Exit export_model(const ExportArgs& args) {
   if (codes && gguf)
     throw Error(cat("export: --dtype ", args.dtype, " is for --format hf; for gguf take q8_0"), Exit::usage);
   const ModelFolder model(args.from, args.averages);
+  require_known_elsewhere(model.config());
   const int64_t bytes = gguf ? write_gguf(model, args.to, gguf_type(args, model))
                              : write_hf_folder(model, args.to,
                                                {.dtype = codes ? DType::bf16 : float_named(args.dtype),

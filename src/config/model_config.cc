@@ -235,6 +235,8 @@ std::string hf_config_json(const ModelConfig& m, const char* torch_dtype, const 
   } else {
     add_llama_keys(m, out);
   }
+  // transformers ignores it in these families; `athanor export` refuses it.
+  if (m.final_logit_softcapping > 0) out.set("final_logit_softcapping", Json::of(m.final_logit_softcapping));
   out.set("initializer_range", Json::of(m.initializer_range));
   out.set("tie_word_embeddings", Json::of(m.tie_word_embeddings));
   out.set("bos_token_id", optional_id(m.bos_token_id));

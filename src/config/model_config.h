@@ -42,14 +42,15 @@ struct ModelConfig {
   double norm_eps = 1e-5;               // rms_norm_eps or layer_norm_epsilon
   double rope_theta = 10000.0;
   RopeScaling rope_scaling;
-  int64_t sliding_window = 0;        // tokens each position sees, itself included; 0 = all before it
-  bool attention_bias = false;       // bias on Q, K and V; gpt2 has biases everywhere
-  bool qk_norm = false;              // RMSNorm of each head's Q and K before RoPE
-  bool tie_word_embeddings = false;  // the output head is the token embedding
-  double initializer_range = 0.02;   // standard deviation of initial weights
-  double mup_width = 1;              // hidden_size / Config::mup_base_width; initial weights follow it
-  int64_t bos_token_id = -1;         // -1 = none
-  int64_t eos_token_id = -1;         // -1 = none
+  int64_t sliding_window = 0;          // tokens each position sees, itself included; 0 = all before it
+  bool attention_bias = false;         // bias on Q, K and V; gpt2 has biases everywhere
+  bool qk_norm = false;                // RMSNorm of each head's Q and K before RoPE
+  bool tie_word_embeddings = false;    // the output head is the token embedding
+  double final_logit_softcapping = 0;  // logits become this * tanh(logits / this) [Gemma 2, 2024]; 0 = off
+  double initializer_range = 0.02;     // standard deviation of initial weights
+  double mup_width = 1;                // hidden_size / Config::mup_base_width; initial weights follow it
+  int64_t bos_token_id = -1;           // -1 = none
+  int64_t eos_token_id = -1;           // -1 = none
 };
 
 // An empty shape with the family's own values set: attention_bias, qk_norm, tie_word_embeddings.

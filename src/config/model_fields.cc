@@ -259,6 +259,9 @@ std::vector<Field<ModelConfig>> model_fields() {
           .unset_is("qwen3: true"),
       option("tie_word_embeddings", &M::tie_word_embeddings, refused, "the output head is the token embedding")
           .unset_is("gpt2: true; others: false"),
+      number("final_logit_softcapping", &M::final_logit_softcapping, between(0, 1e6), refused, "",
+             "logits become this times tanh(logits / this), as in Gemma 2, which has 30; null or 0 = off")
+          .or_word("null", 0),
       number("initializer_range", &M::initializer_range, Range{.low = 0, .high = 100, .open_low = true}, refused, "",
              "standard deviation of initial weights"),
       number("bos_token_id", &M::bos_token_id, between(-1, kMaxTokenId), refused, "token",

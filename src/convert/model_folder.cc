@@ -278,6 +278,7 @@ void require_same_model(const ModelFolder& from, const ModelConfig& run) {
   note("rope_theta", have.rope_theta, run.rope_theta);
   note("rope_scaling.rope_type", name_of(have.rope_scaling.rope_type), name_of(run.rope_scaling.rope_type));
   note("rope_scaling.factor", have.rope_scaling.factor, run.rope_scaling.factor);
+  note("final_logit_softcapping", have.final_logit_softcapping, run.final_logit_softcapping);
   note("sliding_window", have.sliding_window, run.sliding_window);
 }
 

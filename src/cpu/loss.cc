@@ -36,6 +36,31 @@ struct Logits {
   int64_t n, padded;
 };
 
+// What the loss makes of logits: nothing, or softcap * tanh(logits / softcap). slope: of that function.
+struct NoCap {
+  explicit NoCap(float) {}
+  template <int L>
+  ATHANOR_INLINE Vec<L> operator()(const Vec<L>& x) const {
+    return x;
+  }
+  template <int L>
+  ATHANOR_INLINE float one(float x) const {
+    return x;
+  }
+};
+struct SoftCap {
+  float cap;
+  explicit SoftCap(float c) : cap(c) {}
+  template <int L>
+  ATHANOR_INLINE Vec<L> operator()(const Vec<L>& x) const {
+    return cap * simd::tanh(x / cap).value;
+  }
+  template <int L>
+  ATHANOR_INLINE float one(float x) const {
+    return (*this)(simd::broadcast<L>(x)).part[0][0];
+  }
+};
+
 template <int L, class T>
 ATHANOR_INLINE float largest(const Logits<T>& row, float max) {
   Vec<L> most = simd::broadcast<L>(max);
@@ -45,26 +70,26 @@ ATHANOR_INLINE float largest(const Logits<T>& row, float max) {
   return simd::max(most);
 }
 
-template <int L, class T>
-ATHANOR_INLINE float sum_of_exp(const Logits<T>& row, float base) {
+template <int L, class T, class Cap>
+ATHANOR_INLINE float sum_of_exp(const Logits<T>& row, float base, const Cap& cap) {
   Vec<L> sum = simd::broadcast<L>(0);
   simd::for_columns<L, T>(row.n, row.padded, [&](auto at) ATHANOR_INLINE_LAMBDA {
-    sum += simd::exp_nonpositive(at.or_else(at.load(row.x) - base, -kInf));
+    sum += simd::exp_nonpositive(at.or_else(cap(at.load(row.x)) - base, -kInf));
   });
   return simd::sum(sum);
 }
 
-template <int L, class T>
-ATHANOR_INLINE LogSum log_sum(const Logits<T>& row) {
+template <int L, class T, class Cap>
+ATHANOR_INLINE LogSum log_sum(const Logits<T>& row, const Cap& cap) {
   float max = -kInf;
   LogSum s{0, 0};
   for (int64_t begin = 0; begin < row.n; begin += kBlock) {
     const Logits<T> block{row.x + begin, std::min(kBlock, row.n - begin), row.padded - begin};
-    const float block_max = largest<L>(block, max);
-    if (s.sum > 0 && block_max > max) s.sum *= std::exp(double(max) - double(block_max));
+    const float block_max = largest<L>(block, max), capped_max = cap.template one<L>(block_max);
+    if (s.sum > 0 && block_max > max) s.sum *= std::exp(double(cap.template one<L>(max)) - double(capped_max));
     max = block_max;
-    s.base = base_of(max);
-    s.sum += double(sum_of_exp<L>(block, s.base));
+    s.base = base_of(capped_max);
+    s.sum += double(sum_of_exp<L>(block, s.base, cap));
   }
   return s;
 }
@@ -75,12 +100,13 @@ struct XentRows {
   int64_t vocab, padded;
   float scale;  // of the gradient
   bool grad;
-  float z_loss;
+  float z_loss, softcap;
   PartSums of_all;
 };
 
 // loss = log sum exp(x) - x[target]; with grad, x becomes scale (softmax(x) (1 + z) - onehot(target)), where
-// z = 2 z_loss log sum exp(x).
+// z = 2 z_loss log sum exp(x). With a cap, of cap(x), and the gradient times the cap's slope.
+template <class Cap>
 struct CrossEntropyRows {
   template <int L, class T>
   static ATHANOR_INLINE void run(T* logits, const XentRows& a, int64_t begin, int64_t end) {
@@ -97,15 +123,17 @@ struct CrossEntropyRows {
 
   template <int L, class T>
   static ATHANOR_INLINE float one_row(const Logits<T>& row, int32_t target, const XentRows& a) {
-    const LogSum s = log_sum<L>(row);
-    const double logit = double(to_float(row.x[target])) - double(s.base), loss = std::log(s.sum) - logit;
+    const Cap cap(a.softcap);
+    const LogSum s = log_sum<L>(row, cap);
+    const double logit = double(cap.template one<L>(to_float(row.x[target]))) - double(s.base),
+                 loss = std::log(s.sum) - logit;
     if (a.grad) write_gradient<L>(row, target, s, loss, a);
     return float(loss);
   }
 
   template <int L, class T>
   static ATHANOR_INLINE float part_of_row(const Logits<T>& row, int64_t i, const XentRows& a) {
-    const LogSum s{base_of(a.of_all.max[i]), double(a.of_all.sums[i])};
+    const LogSum s{base_of(Cap(a.softcap).template one<L>(a.of_all.max[i])), double(a.of_all.sums[i])};
     const double loss = std::log(s.sum) - double(a.of_all.at_target[i]);
     if (a.grad) write_gradient<L>(row, a.of_all.part.row(a.targets[i]), s, loss, a);
     return float(loss);
@@ -117,10 +145,19 @@ struct CrossEntropyRows {
                                             const XentRows& a) {
     const double z = a.z_loss == 0 ? 0 : 2 * double(a.z_loss) * (double(s.base) + std::log(s.sum));
     const float factor = float(double(a.scale) * (1 + z) / s.sum);
-    simd::for_columns<L, T>(row.n, row.padded, [&](auto at) ATHANOR_INLINE_LAMBDA {
-      at.store(row.x, simd::exp_nonpositive(at.load(row.x) - s.base) * factor);
-    });
-    const double at_target = std::expm1(-loss) + z * std::exp(-loss);  // softmax = e^-loss
+    double at_target = std::expm1(-loss) + z * std::exp(-loss);  // softmax = e^-loss
+    if constexpr (std::is_same_v<Cap, NoCap>) {
+      simd::for_columns<L, T>(row.n, row.padded, [&](auto at) ATHANOR_INLINE_LAMBDA {
+        at.store(row.x, simd::exp_nonpositive(at.load(row.x) - s.base) * factor);
+      });
+    } else {
+      if (target >= 0)
+        at_target *= double(simd::tanh(simd::broadcast<L>(to_float(row.x[target]) / a.softcap)).slope.part[0][0]);
+      simd::for_columns<L, T>(row.n, row.padded, [&](auto at) ATHANOR_INLINE_LAMBDA {
+        const simd::Tanh<L> t = simd::tanh(at.load(row.x) / a.softcap);
+        at.store(row.x, simd::exp_nonpositive(a.softcap * t.value - s.base) * factor * t.slope);
+      });
+    }
     if (target >= 0) row.x[target] = from_float<T>(float(double(a.scale) * at_target));
     std::memset(row.x + row.n, 0, size_t(row.padded - row.n) * sizeof(T));
   }
@@ -132,6 +169,7 @@ struct PartRows {
   const int32_t* targets = nullptr;
   VocabPart part = {};
   int64_t columns = 0, padded = 0;
+  float softcap = 0;
 };
 
 struct LargestOfRows {
@@ -142,18 +180,21 @@ struct LargestOfRows {
   }
 };
 
+template <class Cap>
 struct SumsOfRows {
   template <int L, class T>
   static ATHANOR_INLINE void run(T* logits, const PartRows& a, int64_t begin, int64_t end) {
+    const Cap cap(a.softcap);
     for (int64_t i = begin; i < end; ++i) {
       T* row = logits + i * a.padded;
-      const float base = base_of(a.max[i]);
+      const float base = base_of(cap.template one<L>(a.max[i]));
       double sum = 0;
       for (int64_t from = 0; from < a.columns; from += kBlock)
-        sum += double(sum_of_exp<L>(Logits<T>{row + from, std::min(kBlock, a.columns - from), a.padded - from}, base));
+        sum += double(
+            sum_of_exp<L>(Logits<T>{row + from, std::min(kBlock, a.columns - from), a.padded - from}, base, cap));
       const int32_t target = a.targets[i] < 0 ? -1 : a.part.row(a.targets[i]);
       a.sums[i] = float(sum);
-      a.at_target[i] = target < 0 ? 0 : to_float(row[target]) - base;
+      a.at_target[i] = target < 0 ? 0 : cap.template one<L>(to_float(row[target])) - base;
     }
   }
 };
@@ -179,11 +220,15 @@ void CpuOps::run(const CrossEntropy& op, void*) {
                       .scale = op.grad ? *op.scale.as<float>() * op.inv_count : 0,
                       .grad = op.grad,
                       .z_loss = op.z_loss,
+                      .softcap = op.softcap,
                       .of_all = of_all};
   by_float(op.logits.dtype, [&]<class T>() {
     T* logits = flat<T>(op.logits);
     pool_.parallel_ranges(n, row_grain(padded), [&](int64_t begin, int64_t end) {
-      simd::dispatch<CrossEntropyRows>(logits, rows, begin, end);
+      if (op.softcap > 0)
+        simd::dispatch<CrossEntropyRows<SoftCap>>(logits, rows, begin, end);
+      else
+        simd::dispatch<CrossEntropyRows<NoCap>>(logits, rows, begin, end);
     });
   });
 }
@@ -208,11 +253,16 @@ void CpuOps::run(const LogitSums& op, void*) {
                       .targets = flat<int32_t>(op.targets),
                       .part = op.part,
                       .columns = op.part.count,
-                      .padded = padded};
+                      .padded = padded,
+                      .softcap = op.softcap};
   by_float(op.logits.dtype, [&]<class T>() {
     T* logits = flat<T>(op.logits);
-    pool_.parallel_ranges(n, row_grain(padded),
-                          [&](int64_t begin, int64_t end) { simd::dispatch<SumsOfRows>(logits, rows, begin, end); });
+    pool_.parallel_ranges(n, row_grain(padded), [&](int64_t begin, int64_t end) {
+      if (op.softcap > 0)
+        simd::dispatch<SumsOfRows<SoftCap>>(logits, rows, begin, end);
+      else
+        simd::dispatch<SumsOfRows<NoCap>>(logits, rows, begin, end);
+    });
   });
 }
 

@@ -1,6 +1,7 @@
 // Softmax cross-entropy, a block per row of logits.
 //   lse = log sum exp(z);  loss = lse - z_target;
 //   dz = scale ((1 + 2 z_loss lse) softmax(z) - onehot(target)), in place of z.
+// With a soft-cap z = cap tanh(x / cap), and dx = dz (1 - tanh^2) in place of x, by a kernel of its own.
 // The first pass finds maximum and sum together [Milakov & Gimelshein 2018] and keeps the row in shared memory for the
 // second, which writes the gradient; columns that do not fit (two blocks per multiprocessor) are read again, from L2.
 // Memory bound: each logit is read and written once. Deterministic: the order of sums depends on the number of columns
@@ -34,7 +35,7 @@ struct Logits {
   int vocab, columns;
   int kept;  // columns that stay in shared memory between the passes
   bool vectors;
-  float z_loss;
+  float z_loss, softcap;
 };
 
 // Replaces the values of columns past the vocabulary in a chunk at column c.
@@ -47,6 +48,14 @@ __device__ __forceinline__ void mask(float (&values)[E], int c, int vocab, float
 
 // e^x for x <= 0; results below the normal numbers are 0.
 __device__ __forceinline__ float exp_fast(float x) { return ptx::exp2_approx(x * 0x1.715476p0f); }
+
+// The soft-capped x, and the slope of the cap: 1 - tanh^2(u) = 4 e / (1 + e)^2, e = exp(-2 |u|), keeps its precision
+// where tanh is close to 1.
+__device__ __forceinline__ float soft_cap(float x, float cap) { return cap * tanhf(x / cap); }
+__device__ __forceinline__ float cap_slope(float x, float cap) {
+  const float e = expf(-2 * fabsf(x / cap));
+  return 4 * e / ((1 + e) * (1 + e));
+}
 
 // A thread's running sum of e^(x - base), relative to its largest logit so far.
 struct OnlineSum {
@@ -75,7 +84,7 @@ struct OnlineSum {
 };
 
 // Loads the chunks c, c + step, ... of a batch; -inf past the vocabulary.
-template <class T>
+template <bool kCapped, class T>
 __device__ __forceinline__ void load_batch(float (&x)[kBatch][kVector<T>], const Logits<T>& a, const T* row, T* kept,
                                            int c, int step) {
   if (a.vectors) {
@@ -95,7 +104,13 @@ __device__ __forceinline__ void load_batch(float (&x)[kBatch][kVector<T>], const
     for (int b = 0; b < kBatch; ++b) load_chunk(x[b], row, c + b * step, a.vocab, false);
   }
 #pragma unroll
-  for (int b = 0; b < kBatch; ++b) mask(x[b], c + b * step, a.vocab, -kInf);
+  for (int b = 0; b < kBatch; ++b) {
+    if constexpr (kCapped) {
+#pragma unroll
+      for (int i = 0; i < kVector<T>; ++i) x[b][i] = soft_cap(x[b][i], a.softcap);
+    }
+    mask(x[b], c + b * step, a.vocab, -kInf);
+  }
 }
 
 struct Softmax {
@@ -104,7 +119,7 @@ struct Softmax {
   float at_target;
 };
 
-template <class T>
+template <bool kCapped, class T>
 __device__ __forceinline__ void write_gradient(const Logits<T>& a, T* row, const T* kept, const Softmax& s) {
   constexpr int kElements = kVector<T>;
   const int step = static_cast<int>(blockDim.x) * kElements;
@@ -113,7 +128,12 @@ __device__ __forceinline__ void write_gradient(const Logits<T>& a, T* row, const
     if (c < a.vocab) {
       load_chunk(x, c < a.kept ? kept : row, c, a.columns, a.vectors);
 #pragma unroll
-      for (int i = 0; i < kElements; ++i) x[i] = exp_fast(x[i] - s.base) * s.factor;
+      for (int i = 0; i < kElements; ++i) {
+        if constexpr (kCapped)
+          x[i] = exp_fast(soft_cap(x[i], a.softcap) - s.base) * s.factor * cap_slope(x[i], a.softcap);
+        else
+          x[i] = exp_fast(x[i] - s.base) * s.factor;
+      }
     }
     if (s.target >= c && s.target < c + kElements) {
 #pragma unroll
@@ -135,7 +155,7 @@ __device__ __forceinline__ void write_zeros(const Logits<T>& a, T* row) {
 
 // ---- kernel
 
-template <class T>
+template <class T, bool kCapped>
 __global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy(Logits<T> a) {
   SHARED(float, room, [32]);
   DYN_SMEM(raw);
@@ -151,12 +171,13 @@ __global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy(Logits<T> a) {
   // The thread whose chunks hold the target reads it before it writes. Kernels cannot throw: a target outside the
   // vocabulary makes the loss NaN, and the step is skipped.
   const bool owner = static_cast<int>(threadIdx.x) == target / kElements % static_cast<int>(blockDim.x);
-  const float logit = owner && target < a.vocab ? to_float(row[target]) : __int_as_float(0x7fffffff);
+  const float stored = owner && target < a.vocab ? to_float(row[target]) : __int_as_float(0x7fffffff);
+  const float logit = kCapped ? soft_cap(stored, a.softcap) : stored;
   const int step = static_cast<int>(blockDim.x) * kElements;
   OnlineSum s;
   for (int c = static_cast<int>(threadIdx.x) * kElements; c < a.vocab; c += kBatch * step) {
     float x[kBatch][kElements];
-    load_batch(x, a, row, kept, c, step);
+    load_batch<kCapped>(x, a, row, kept, c, step);
     s.add(x);
   }
   const float before = s.base();
@@ -168,7 +189,8 @@ __global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy(Logits<T> a) {
   const float scale = *a.scale * a.inv_count;
   const float z = a.z_loss == 0 ? 0.f : 2 * a.z_loss * (s.base() + logf(sum));
   const float at_target = expm1f(-loss) + z * expf(-loss);  // softmax = e^-loss
-  write_gradient(a, row, kept, {s.base(), scale * (1 + z) / sum, target, scale * at_target});
+  const float slope = kCapped ? cap_slope(stored, a.softcap) : 1.f;
+  write_gradient<kCapped>(a, row, kept, {s.base(), scale * (1 + z) / sum, target, scale * at_target * slope});
 }
 
 // ---- launcher
@@ -198,12 +220,13 @@ void run(const CrossEntropy& op, void*, cudaStream_t stream) {
                 columns};
     a.vectors = rows_are_vectors(columns, a.logits);
     a.z_loss = op.z_loss;
+    a.softcap = op.softcap;
     a.kept = a.vectors && op.grad ? kept_columns<T>(a.vocab) : 0;
     const size_t shared_bytes = static_cast<size_t>(std::max(a.kept, kVector<T>)) * sizeof(T);
     const int threads = std::min(kMaxThreads, round_up(div_ceil(columns, kVector<T>), 32));
     const LaunchConfig config{dim3(grid_size(op.logits.rows())), dim3(static_cast<unsigned>(threads)), shared_bytes,
                               stream};
-    CUDA_CHECK(launch(cross_entropy<T>, config, a));
+    CUDA_CHECK(op.softcap > 0 ? launch(cross_entropy<T, true>, config, a) : launch(cross_entropy<T, false>, config, a));
   });
 }
 }  // namespace athanor::cuda

@@ -261,7 +261,8 @@ Classifier Engine::head() const {
           .chunk_rows = options_.loss_chunk_rows,
           .loss_scale = scalar(offsetof(StepState, loss_scale), DType::f32),
           .inv_count = float(1.0 / double(options_.global_batch_size * options_.seq_length)),
-          .z_loss = float(options_.z_loss)};
+          .z_loss = float(options_.z_loss),
+          .softcap = float(model_->config().final_logit_softcapping)};
 }
 
 void Engine::run_micro_batch(Ctx c, const PhaseRunner::Enter& enter, bool last) {

@@ -49,12 +49,9 @@ void Engine::run_logits(Ctx c, std::vector<float>* out) {
   Buffer z = athanor::logits({c, model_->params()}, std::move(x), logit_rows_, model_->head());
   release_head(*model_, c);
   if (!out) return;
-  const int64_t rows = z.t.rows(), padded = z.t.cols(), vocab = model_->config().vocab_size;
-  std::vector<float> all(size_t(rows * padded));
-  backend_.device.copy(all.data(), z.t.data, z.t.bytes(), Lane::compute);
-  backend_.device.sync();
-  for (int64_t r = 0; r < rows; ++r)
-    out->insert(out->end(), all.begin() + r * padded, all.begin() + r * padded + vocab);
+  const ModelConfig& config = model_->config();
+  out->resize(size_t(z.t.rows() * config.vocab_size));
+  read_logits(backend_.device, z.t, float(config.final_logit_softcapping), config.vocab_size, *out);
 }
 
 std::vector<float> Engine::logits(std::span<const int32_t> tokens) {

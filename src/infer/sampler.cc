@@ -125,8 +125,8 @@ void Sampler::feed(const char* phase, Inputs& in, std::span<const int32_t> token
   arena_.begin(phase);
   {
     const Buffer z = run(context(backend_.ops), in);
-    device.copy(logits_.data(), z.t.data, logits_.size() * sizeof(float), Lane::compute);
-    device.sync();
+    const ModelConfig& config = model_->config();
+    read_logits(device, z.t, float(config.final_logit_softcapping), config.vocab_size, logits_);
   }
   arena_.end();
   length_ += n;

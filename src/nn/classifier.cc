@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cmath>
+#include <span>
 
 #include "nn/layers.h"
 #include "nn/rows.h"
@@ -12,14 +14,15 @@ struct RowStats {
   Tensor max, sums;  // its rows: [n], [2, n]; of all ranks
 };
 
-RowStats row_stats(Ctx& c, const Tensor& logits, const Tensor& targets, const VocabPart& part) {
+RowStats row_stats(Ctx& c, const Tensor& logits, const Tensor& targets, const VocabPart& part, float softcap) {
   const int64_t n = logits.rows();
   RowStats s{.all = c.alloc("classifier.sums", DType::f32, {3, n}), .max = {}, .sums = {}};
   s.max = {s.all.t.at(0), DType::f32, {n}};
   s.sums = {s.all.t.at(n), DType::f32, {2, n}};
   c.run(RowMax{.max = s.max, .x = logits, .columns = part.count});
   c.tensor_sum(s.max, Reduce::max);
-  c.run(LogitSums{.sums = s.sums, .logits = logits, .max = s.max, .targets = targets, .part = part});
+  c.run(
+      LogitSums{.sums = s.sums, .logits = logits, .max = s.max, .targets = targets, .part = part, .softcap = softcap});
   c.tensor_sum(s.sums);
   return s;
 }
@@ -41,7 +44,7 @@ void classifier(Net n, Var x, const Batch& batch, const Classifier& head, Tensor
     const Tensor part = all.t.slice(lo, hi), targets = batch.targets.slice(lo, hi);
     Buffer z = c.alloc("classifier.logits", {hi - lo, w.rows()});
     c.run(Gemm{.d = z.t, .a = part, .b = w, .tb = true, .tf32 = tf32});
-    const RowStats stats = vocab ? row_stats(c, z.t, targets, vocab) : RowStats{};
+    const RowStats stats = vocab ? row_stats(c, z.t, targets, vocab, head.softcap) : RowStats{};
     c.run(CrossEntropy{.logits = z.t,
                        .losses = losses.slice(lo, hi),
                        .targets = targets,
@@ -50,6 +53,7 @@ void classifier(Net n, Var x, const Batch& batch, const Classifier& head, Tensor
                        .vocab = vocab ? vocab.count : head.vocab,
                        .grad = grad,
                        .z_loss = head.z_loss,
+                       .softcap = head.softcap,
                        .part = vocab,
                        .max = stats.max,
                        .sums = stats.sums});
@@ -71,6 +75,16 @@ Buffer logits(Net n, Var x, Tensor rows, Param w) {
   Buffer z = c.alloc("logits", DType::f32, {rows.shape[0], weight.rows()});
   c.run(Gemm{.d = z.t, .a = last.t, .b = weight, .tb = true, .tf32 = c.recipe.tf32});
   return z;
+}
+
+void read_logits(Device& device, const Tensor& z, float softcap, int64_t vocab, std::span<float> out) {
+  CHECK(z.dtype == DType::f32 && z.contiguous() && int64_t(out.size()) == z.rows() * vocab, "logits ", z.shape,
+        " read to ", out.size(), " of a vocabulary of ", vocab);
+  for (int64_t r = 0; r < z.rows(); ++r)
+    device.copy(out.data() + r * vocab, z.slice(r, r + 1).data, size_t(vocab) * sizeof(float), Lane::compute);
+  device.sync();
+  if (softcap > 0)
+    for (float& x : out) x = softcap * std::tanh(x / softcap);
 }
 
 }  // namespace athanor

@@ -3,6 +3,8 @@
 // a layer's products, sizes named here are those of one rank's part; of the residual stream a rank has all rows or a
 // share (nn/rows.h).
 #pragma once
+#include <span>
+
 #include "nn/batch.h"
 #include "param/param_store.h"
 
@@ -47,9 +49,12 @@ struct Classifier {
   Tensor loss_scale;  // [1] f32
   float inv_count;    // 1 / targets in the global batch
   float z_loss = 0;   // see CrossEntropy
+  float softcap = 0;  // likewise
 };
 void classifier(Net, Var x, const Batch&, const Classifier&, Tensor losses);
-// Logits [n, Vp] of chosen rows of x, f32 or the compute dtype; no gradient. The head must be whole on this rank.
+// Logits [n, Vp] f32 of chosen rows of x, before any soft-cap; no gradient. The head must be whole on this rank.
 Buffer logits(Net, Var x, Tensor rows, Param w);
+// The first columns of such logits on the host, soft-capped as in CrossEntropy: out [n, V].
+void read_logits(Device&, const Tensor& z, float softcap, int64_t vocab, std::span<float> out);
 
 }  // namespace athanor

@@ -10,6 +10,8 @@ namespace athanor {
 // With grad, logits become scale * inv_count * (softmax - onehot); columns >= vocab (padding) and ignored rows become
 // 0. z_loss adds z_loss * logsumexp^2 to what is differentiated, and nothing to the losses [Chowdhery et al. 2022
 // (PaLM), section 5]: softmax becomes (1 + 2 z_loss logsumexp) softmax.
+// With softcap, the loss is that of softcap * tanh(logits / softcap) [Gemma 2, 2024, section 2], z_loss too, and the
+// gradient that of the logits: 1 - tanh^2 times that of the capped ones.
 // With `part`, columns are the tokens of this part; max and sums are those of the whole vocabulary, and the losses too.
 struct CrossEntropy {
   Tensor logits;        // [n, Vp]; inout with grad
@@ -20,6 +22,7 @@ struct CrossEntropy {
   int64_t vocab = 0;    // columns that exist; the rest is padding
   bool grad = true;
   float z_loss = 0;
+  float softcap = 0;  // 0: none
   VocabPart part = {};
   Tensor max, sums;  // [n], [2, n] f32: of RowMax and LogitSums; with part only
   static constexpr const char* kName = "cross_entropy";
@@ -41,6 +44,7 @@ struct CrossEntropy {
         .that(vocab > 0 && vocab <= logits.cols(), "0 < vocab <= columns");
     if (grad) e.is("scale", scale, DType::f32, {1});
     e.that(bool(max) == bool(part) && bool(sums) == bool(part), "max and sums of a part, and of a part alone");
+    e.that(softcap >= 0, "softcap >= 0");
     if (!part) return;
     e.is("max", max, DType::f32, {logits.rows()})
         .is("sums", sums, DType::f32, {2, logits.rows()})
@@ -66,13 +70,15 @@ struct RowMax {
 
 // What a part of the vocabulary adds to a row's sums, relative to the row's largest logit of all parts:
 // sums[0, i] = sum over the part of exp(logits[i, c] - max[i]); sums[1, i] = logits[i, target] - max[i] if the part has
-// the target, else 0. A max of -inf counts as 0.
+// the target, else 0. A max of -inf counts as 0. With softcap, both logits and max are capped first: the cap keeps
+// their order, so RowMax needs not know it.
 struct LogitSums {
   Tensor sums;     // [2, n] f32
   Tensor logits;   // [n, Vp]
   Tensor max;      // [n] f32
   Tensor targets;  // [n] i32; negative: ignored
   VocabPart part = {};
+  float softcap = 0;  // of CrossEntropy
   static constexpr const char* kName = "logit_sums";
   std::array<Field, 4> fields() {
     return {
@@ -87,7 +93,8 @@ struct LogitSums {
         .is("max", max, DType::f32, {logits.rows()})
         .is("targets", targets, DType::i32, {logits.rows()})
         .that(part.count > 0 && part.count <= logits.cols() && part.first + part.count <= part.total,
-              "0 < part <= columns");
+              "0 < part <= columns")
+        .that(softcap >= 0, "softcap >= 0");
   }
   Cost cost() const { return {4.0 * double(logits.numel()), traffic(*this)}; }
 };

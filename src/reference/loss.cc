@@ -12,6 +12,25 @@ namespace {
 // What exponents are relative to: -inf - -inf would be NaN.
 double base(double max) { return max == -std::numeric_limits<double>::infinity() ? 0 : max; }
 
+// [n] logits and how the capped ones follow them: softcap * tanh(z / softcap) and 1 - tanh^2.
+struct Capped {
+  Values z;
+  std::vector<double> slope;
+};
+
+Capped capped(const Tensor& row, int64_t vocab, float softcap) {
+  Capped out{load(row), std::vector<double>(size_t(vocab), 1.0)};
+  if (softcap == 0) return out;
+  for (int64_t c = 0; c < vocab; ++c) {
+    const double t = std::tanh(out.z[c] / double(softcap)), cosine = std::cosh(out.z[c] / double(softcap));
+    out.z[c] = double(softcap) * t;
+    out.slope[size_t(c)] = 1 / (cosine * cosine);
+  }
+  return out;
+}
+
+double capped(double z, float softcap) { return softcap == 0 ? z : double(softcap) * std::tanh(z / double(softcap)); }
+
 struct RowSums {
   double base, sum, at_target;  // sum of exp(z - base); z of the target - base
 };
@@ -25,7 +44,8 @@ RowSums sums_of(const Values& z, int64_t vocab, int32_t target) {
 
 }  // namespace
 
-// loss = log sum_c exp(z_c) - z_target;  dz_c = scale inv_count ((1 + 2 z_loss lse) softmax(z)_c - [c = target])
+// loss = log sum_c exp(z_c) - z_target;  dz_c = scale inv_count ((1 + 2 z_loss lse) softmax(z)_c - [c = target]);
+// with softcap of z = softcap tanh(x / softcap), and dx_c = dz_c / cosh(x_c / softcap)^2
 void ReferenceOps::run(const CrossEntropy& op, void*) {
   Values losses = zeros_like(op.losses);  // [n]
   const int64_t vocab = op.part ? op.part.total : op.vocab;
@@ -35,16 +55,18 @@ void ReferenceOps::run(const CrossEntropy& op, void*) {
     CHECK(target < vocab, "cross_entropy.targets: entry ", i, " is ", target, " of a vocabulary of ", vocab);
     Values gradient = zeros_like(row);
     if (target >= 0) {
-      const Values z = load(row);
-      const RowSums s = op.part ? RowSums{base(load(op.max)[i]), load(op.sums)(0, i), load(op.sums)(1, i)}
-                                : sums_of(z, op.vocab, target);
+      const auto [z, slope] = capped(row, op.vocab, op.softcap);
+      const RowSums s =
+          op.part ? RowSums{base(capped(load(op.max)[i], op.softcap)), load(op.sums)(0, i), load(op.sums)(1, i)}
+                  : sums_of(z, op.vocab, target);
       const double lse = s.base + std::log(s.sum);
       losses[i] = std::log(s.sum) - s.at_target;
       if (op.grad) {
         const double weight = load(op.scale)[0] * double(op.inv_count);
         const double softmax_weight = op.z_loss == 0 ? 1 : 1 + 2 * double(op.z_loss) * lse;
         for (int64_t c = 0; c < op.vocab; ++c)
-          gradient[c] = weight * (softmax_weight * std::exp(z[c] - lse) - (c == op.part.row(target) ? 1 : 0));
+          gradient[c] =
+              weight * slope[size_t(c)] * (softmax_weight * std::exp(z[c] - lse) - (c == op.part.row(target) ? 1 : 0));
       }
     }
     if (op.grad) store(row, gradient);
@@ -66,13 +88,14 @@ void ReferenceOps::run(const LogitSums& op, void*) {
   Values sums = zeros_like(op.sums);
   const Values max = load(op.max);
   for (int64_t i = 0; i < op.logits.rows(); ++i) {
-    const Values z = load(op.logits.slice(i, i + 1));
-    for (int64_t c = 0; c < op.part.count; ++c) sums(0, i) += std::exp(z[c] - base(max[i]));
+    const Values z = capped(op.logits.slice(i, i + 1), op.part.count, op.softcap).z;
+    const double most = base(capped(max[i], op.softcap));
+    for (int64_t c = 0; c < op.part.count; ++c) sums(0, i) += std::exp(z[c] - most);
     const int32_t target = op.targets.as<int32_t>()[i];
     CHECK(target < op.part.total, "logit_sums.targets: entry ", i, " is ", target, " of a vocabulary of ",
           op.part.total);
     const int32_t row = target < 0 ? -1 : op.part.row(target);
-    if (row >= 0) sums(1, i) = z[row] - base(max[i]);
+    if (row >= 0) sums(1, i) = z[row] - most;
   }
   store(op.sums, sums);
 }

@@ -233,6 +233,7 @@ TEST(ModelConfig, ExportedFileReadsBackTheSame) {
   for (auto family : {"gpt2", "llama", "qwen2", "qwen3", "mistral"}) {
     json j = with(llama_json(), "model_type", family);
     j["bos_token_id"] = 1;
+    if (family == std::string("mistral")) j["final_logit_softcapping"] = 30;
     if (family == std::string("gpt2")) j["num_key_value_heads"] = 4;
     if (family == std::string("qwen2") || family == std::string("mistral")) j["sliding_window"] = 32;
     if (family == std::string("llama")) {
@@ -249,6 +250,7 @@ TEST(ModelConfig, ExportedFileReadsBackTheSame) {
     EXPECT_TRUE(hf["eos_token_id"].is_null());
     const bool gpt2 = m.model_type == ModelType::gpt2;
     EXPECT_TRUE(hf[gpt2 ? "layer_norm_epsilon" : "rms_norm_eps"].is_number_float()) << text;
+    EXPECT_EQ(hf.value("final_logit_softcapping", 0.0), m.final_logit_softcapping);
     if (gpt2) continue;
     EXPECT_EQ(hf["rope_theta"], hf["rope_parameters"]["rope_theta"]);
     EXPECT_TRUE(hf["rope_theta"].is_number_float()) << text;

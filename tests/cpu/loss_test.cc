@@ -132,7 +132,7 @@ TEST(CrossEntropy, NanAndInfinityAreNotHidden) {
 // what CrossEntropy makes of all columns.
 TEST(CrossEntropy, PartsOfTheVocabularyAreTheWhole) {
   for (const DType type : kFloats)
-    for (const int64_t parts : {1, 2, 3}) {
+    for (const auto& [parts, softcap] : {std::pair<int64_t, float>{1, 0}, {2, 0}, {3, 0}, {1, 5}, {2, 5}, {3, 5}}) {
       Xent whole(type, 9, 4301, 4301);
       for (int64_t c = 0; c < 2100; ++c)
         whole.logits.set(5 * 4301 + c, -kInf);  // all that the first of three parts has
@@ -140,6 +140,7 @@ TEST(CrossEntropy, PartsOfTheVocabularyAreTheWhole) {
       const Xent before = whole;
       CrossEntropy op = whole.op();
       op.z_loss = 0.125f;
+      op.softcap = softcap;
       run_op(op);
       struct Part {
         VocabPart tokens;
@@ -173,19 +174,48 @@ TEST(CrossEntropy, PartsOfTheVocabularyAreTheWhole) {
                          .logits = part.x.logits.t,
                          .max = part.max.t,
                          .targets = part.x.targets.t,
-                         .part = part.tokens});
+                         .part = part.tokens,
+                         .softcap = softcap});
       reduce(&Part::sums, std::plus());
       for (Part& part : all) {
         CrossEntropy mine = part.x.op();
-        mine.z_loss = 0.125f, mine.part = part.tokens, mine.max = part.max.t, mine.sums = part.sums.t;
+        mine.z_loss = 0.125f, mine.softcap = softcap, mine.part = part.tokens, mine.max = part.max.t,
+        mine.sums = part.sums.t;
         run_op(mine);
         for (int64_t i = 0; i < 9; ++i) {
           expect_near(part.x.losses[i], whole.losses[i], 1e-6, "loss", i);
           for (int64_t c = 0; c < part.tokens.count + 7; ++c) {
             const double want = c < part.tokens.count ? whole.logits[i * 4301 + part.tokens.first + c] : 0;
-            ASSERT_NEAR(part.x.logits[i * (part.tokens.count + 7) + c], want, tolerance(type) * std::abs(want) + 1e-6)
+            const double close = (softcap > 0 ? 2 : 1) * tolerance(type);  // both are rounded
+            ASSERT_NEAR(part.x.logits[i * (part.tokens.count + 7) + c], want, close * std::abs(want) + 1e-6)
                 << parts << " parts, row " << i << " column " << c;
           }
+        }
+      }
+    }
+}
+
+// final_logit_softcapping as transformers computes it, by the chain rule in double.
+TEST(CrossEntropy, SoftCap) {
+  for (const DType type : kFloats)
+    for (const double cap : {0.5, 30.0, 1e5}) {
+      Xent before(type, 3, 2049, 2056, 20);
+      before.logits.set(5, 400), before.logits.set(6, -400);
+      const Xent after = before;
+      CrossEntropy op = after.op();
+      op.softcap = float(cap);
+      run_op(op);
+      const double tol = tolerance(type), weight = 512 * 0.125;
+      for (int64_t i = 0; i < 3; ++i) {
+        double sum = 0;
+        const int64_t row = i * 2056, target = row + int64_t(before.targets[i]);
+        const auto z = [&](int64_t c) { return cap * std::tanh(before.logits[c] / cap); };
+        for (int64_t c = row; c < row + 2049; ++c) sum += std::exp(z(c));
+        expect_near(after.losses[i], std::log(sum) - z(target), 2e-5, "loss", i);
+        for (int64_t c = row; c < row + 2049; ++c) {
+          const double slope = 1 / std::pow(std::cosh(before.logits[c] / cap), 2);
+          const double want = weight * slope * (std::exp(z(c)) / sum - (c == target ? 1 : 0));
+          ASSERT_NEAR(after.logits[c], want, tol * std::abs(want) + 1e-6) << type << " cap " << cap << " at " << c;
         }
       }
     }

@@ -1,6 +1,7 @@
 // Sampling with a key/value cache equals the whole forward pass; drawing obeys temperature, top-k and top-p.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -37,6 +38,25 @@ TEST_P(CachedLogits, EqualTheFullForwardPass) {
       if (at == t) break;
       got = sampler.next(tokens[size_t(at)]);
     }
+  }
+}
+
+TEST_P(CachedLogits, AreSoftCapped) {
+  testing::Rig rig;
+  const std::string folder = cat("tests/golden/", GetParam());
+  ModelConfig config = load_model_config(folder + "/config.json");
+  const std::vector<int32_t> tokens{3, 1, 4};
+  std::vector<float> want;
+  for (const double cap : {0.0, 0.5}) {
+    config.final_logit_softcapping = cap;
+    Sampler sampler(config, make_recipe("fp32", DType::f32), rig.backend(), 8);
+    sampler.commit();
+    load_weights(sampler.model().params(), *rig.device, ModelFolder(folder));
+    const auto got = sampler.prompt(tokens);
+    if (cap == 0) want.assign(got.begin(), got.end());
+    if (cap == 0) continue;
+    EXPECT_GT(*std::max_element(want.begin(), want.end()), 0.3);  // where the cap bends
+    for (size_t v = 0; v < want.size(); ++v) ASSERT_NEAR(got[v], cap * std::tanh(double(want[v]) / cap), 1e-6) << v;
   }
 }
 

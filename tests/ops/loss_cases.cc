@@ -1,4 +1,4 @@
-// Cases of cross entropy: ignored targets, padded vocabularies, loss scale, extreme logits, gradient.
+// Cases of cross entropy: ignored targets, padded vocabularies, loss scale, extreme logits, soft-cap, gradient.
 #include <cmath>
 #include <utility>
 
@@ -51,13 +51,38 @@ void with_z_loss(Examiner& examine) {
     }
 }
 
+// Caps that bend most logits, few of them, and none.
+void with_softcap(Examiner& examine) {
+  for (DType dt : kFloats)
+    for (const Size& s : {Size{3, 17, 17}, Size{5, 5000, 5056}, Size{130, 33, 40}})
+      for (const auto& [softcap, z_loss] : {std::pair{2.0f, 0.0f}, {30.0f, 0.25f}, {5000.0f, 0.0f}})
+        for (const bool grad : {false, true}) {
+          OpCase<CrossEntropy> c = cross_entropy(s, dt, grad, 8);
+          c.name += cat(" softcap ", softcap);
+          c.op.softcap = softcap;
+          c.op.z_loss = grad ? z_loss : 0;
+          examine(c);
+        }
+  OpCase<CrossEntropy> c = cross_entropy({4, 9, 12}, DType::f32, true, 1);
+  c.name = "large logits softcap";
+  c.op.softcap = 30;
+  c.values["logits"] = listed({1e4, -1e4, 5000, 0, 9999, 1e4, -3e38, 7, 8, -1, -2, -3});
+  examine(c);
+}
+
 // L = scale inv_count sum of losses; the logits become dL/dlogits.
 void gradient(Examiner& examine) {
-  for (const auto& [scale, z_loss] : {std::pair{1.0, 0.0}, {512.0, 0.0}, {8.0, 0.5}}) {
+  struct Options {
+    double scale, z_loss, softcap;
+  };
+  for (const auto& [scale, z_loss, softcap] :
+       {Options{1, 0, 0}, {512, 0, 0}, {8, 0.5, 0}, {1, 0, 3}, {8, 0.5, 3}, {8, 0.5, 0.25}}) {
     OpCase<CrossEntropy> bwd = cross_entropy({5, 9, 11}, DType::f32, true, scale), fwd = bwd;
     fwd.op.grad = false;
     bwd.op.z_loss = float(z_loss);
-    bwd.name = fwd.name = cat("gradient scale ", scale, " z loss ", z_loss);
+    bwd.op.softcap = fwd.op.softcap = float(softcap);
+    bwd.name = fwd.name = cat("gradient scale ", scale, " z loss ", z_loss, " softcap ", softcap);
+    const auto capped = [cap = softcap](double z) { return cap > 0 ? cap * std::tanh(z / cap) : z; };
     const double weight = scale * double(fwd.op.inv_count);
     examine.gradient_of(bwd, "logits", [&](const std::vector<double>& x) {
       fwd.values["logits"] = listed(x);
@@ -65,7 +90,7 @@ void gradient(Examiner& examine) {
       for (double l : decoded(DType::f32, result(examine.reference_results(fwd), "losses").after)) sum += l;
       for (size_t row = 0; row < 5; ++row) {
         double exps = 0;
-        for (size_t c = 0; c < 9; ++c) exps += std::exp(x[row * 11 + c]);
+        for (size_t c = 0; c < 9; ++c) exps += std::exp(capped(x[row * 11 + c]));
         if (fwd.values["targets"](0, int64_t(row)) >= 0) sum += z_loss * std::log(exps) * std::log(exps);
       }
       return weight * sum;
@@ -85,6 +110,7 @@ void loss_cases(Examiner& examine) {
     }
   extremes(examine);
   with_z_loss(examine);
+  with_softcap(examine);
   gradient(examine);
 }
 

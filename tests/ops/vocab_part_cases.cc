@@ -1,5 +1,8 @@
 // Cases of ops on a part of the vocabulary, which the CPU backend and the reference have: tokens and targets of this
 // part, of others, ignored ones, padding, and parts at both ends.
+#include <cmath>
+#include <utility>
+
 #include "tests/ops/cases.h"
 
 namespace athanor {
@@ -37,11 +40,12 @@ Init targets(const Size& s) {
 }
 
 // As after the reductions over the ranks.
-Init sums(const Size& s) {
-  return [s](uint64_t stream, int64_t i) {
+Init sums(const Size& s, double softcap) {
+  const auto capped = [softcap](double z) { return softcap > 0 ? softcap * std::tanh(z / softcap) : z; };
+  return [=](uint64_t stream, int64_t i) {
     if (i < s.n) return uniform(0.05, 2)(stream, i);
     const int32_t row = target(s, i - s.n) < 0 ? -1 : s.part.row(target(s, i - s.n));
-    return row < 0 ? uniform(-12, -4)(stream, i) : logit(s, i - s.n, row) - kMax;
+    return row < 0 ? uniform(-12, -4)(stream, i) : capped(logit(s, i - s.n, row)) - capped(kMax);
   };
 }
 
@@ -49,13 +53,15 @@ void losses(Examiner& examine, const Size& s, DType dt) {
   const Tensor z = tensor(dt, {s.n, s.padded}), rows = tensor(DType::f32, {s.n}), two = tensor(DType::f32, {2, s.n});
   const Tensor index = tensor(DType::i32, {s.n});
   examine(OpCase<RowMax>{name_of(s, dt), {.max = rows, .x = z, .columns = s.part.count}, {{"x", logits(s)}}, true});
-  examine(OpCase<LogitSums>{name_of(s, dt),
-                            {.sums = two, .logits = z, .max = rows, .targets = index, .part = s.part},
-                            {{"logits", logits(s)}, {"max", constant(kMax)}, {"targets", targets(s)}}});
+  for (const float softcap : {0.0f, 5.0f})
+    examine(
+        OpCase<LogitSums>{cat(name_of(s, dt), " softcap ", softcap),
+                          {.sums = two, .logits = z, .max = rows, .targets = index, .part = s.part, .softcap = softcap},
+                          {{"logits", logits(s)}, {"max", constant(kMax)}, {"targets", targets(s)}}});
   for (const bool grad : {false, true})
-    for (const float z_loss : {0.0f, 0.25f}) {
+    for (const auto& [z_loss, softcap] : {std::pair{0.0f, 0.0f}, {0.25f, 0.0f}, {0.0f, 5.0f}, {0.25f, 5.0f}}) {
       if (!grad && z_loss > 0) continue;
-      OpCase<CrossEntropy> c{cat(name_of(s, dt), grad ? " grad" : "", " z loss ", z_loss),
+      OpCase<CrossEntropy> c{cat(name_of(s, dt), grad ? " grad" : "", " z loss ", z_loss, " softcap ", softcap),
                              {.logits = z,
                               .losses = rows,
                               .targets = index,
@@ -63,12 +69,13 @@ void losses(Examiner& examine, const Size& s, DType dt) {
                               .vocab = s.part.count,
                               .grad = grad,
                               .z_loss = z_loss,
+                              .softcap = softcap,
                               .part = s.part,
                               .max = rows,
                               .sums = two}};
       if (grad) c.op.scale = tensor(DType::f32, {1});
       c.values = {{"logits", logits(s)}, {"max", constant(kMax)}, {"targets", targets(s)}, {"scale", constant(8)}};
-      c.values["sums"] = sums(s);
+      c.values["sums"] = sums(s, double(softcap));
       examine(c);
     }
 }

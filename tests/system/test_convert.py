@@ -1,5 +1,6 @@
 """Models in and out: --init-from, import, export, GGUF, and the comparison with transformers and llama.cpp's reader."""
 import json
+import math
 import os
 import shutil
 import struct
@@ -105,6 +106,24 @@ class FolderTest(SystemTest):
         self.refused("train", config, "--init-from", GOLDEN / "gpt2", code=USAGE,
                      says=["init_from", "model.model_type: the weights have gpt2, the run llama", "hidden_size"])
         self.refused("train", config, "--init-from", "nowhere", code=USAGE, says=["nowhere", "no such folder"])
+
+    def test_soft_capped_logits_are_read_but_not_exported(self):
+        shutil.copytree(GOLDEN / "llama", self.folder / "model")
+        config = json.loads((GOLDEN / "llama" / "config.json").read_text())
+        logits = {}
+        for cap in (None, 0.25):
+            config["final_logit_softcapping"] = cap
+            (self.folder / "model" / "config.json").write_text(json.dumps(config))
+            self.run_program("import", "model", f"in-{cap}")
+            self.run_program("logits", f"in-{cap}", f"{cap}.safetensors", "--seq-length", "8")
+            _, _, values = read_safetensors(self.folder / f"{cap}.safetensors")["logits"]
+            logits[cap] = struct.unpack(f"<{len(values) // 4}f", values)
+        for plain, capped in zip(logits[None], logits[0.25]):
+            self.assertAlmostEqual(capped, 0.25 * math.tanh(plain / 0.25), places=6)
+        self.run_program("export", "in-None", "out")
+        for form in ("hf", "gguf"):
+            self.refused("export", "in-0.25", f"out-{form}", "--format", form, code=USAGE,
+                         says=["model.final_logit_softcapping is 0.25", "llama has none in transformers and llama.cpp"])
 
     def test_models_that_are_not_supported_are_named(self):
         def refused(*says, **changes):

@@ -171,6 +171,30 @@ TEST_P(Parity, LogitsOfTheFirstBatch) {
   EXPECT_LT(compare(logits.data(), expected).absolute, 1e-5);
 }
 
+// final_logit_softcapping: logits, losses and choices see softcap * tanh(logits / softcap).
+TEST_P(Parity, SoftCappedLogits) {
+  constexpr double kCap = 0.5;
+  ModelConfig config = config_;
+  config.final_logit_softcapping = kCap;
+  Engine engine(config, options(batch_), rig_.backend());
+  engine.want_logits();
+  engine.commit();
+  load_weights(engine, *rig_.device, ModelFolder(folder_));
+  auto want = floats(reference_, "logits");
+  for (float& z : want) z = float(kCap * std::tanh(double(z) / kCap));
+  const auto logits = engine.logits(rows(tokens_, 0, 0, batch_));
+  EXPECT_LT(compare(logits.data(), want).absolute, 1e-5);
+  const auto targets = rows(targets_, 0, 0, batch_);
+  engine.evaluate(rows(tokens_, 0, 0, batch_), targets);
+  const std::vector<float> losses = engine.losses();
+  const auto vocab = size_t(config.vocab_size);
+  for (size_t i = 0; i < targets.size(); ++i) {
+    double sum = 0;
+    for (size_t v = 0; v < vocab; ++v) sum += std::exp(double(want[i * vocab + v]));
+    ASSERT_NEAR(losses[i], std::log(sum) - double(want[i * vocab + size_t(targets[i])]), 1e-5) << i;
+  }
+}
+
 TEST_P(Parity, GradientsOfTheFirstStep) {
   for (const Tolerances& t : kTolerances)
     for (const int64_t micro : {batch_, int64_t{1}}) {

@@ -51,6 +51,7 @@ struct Setting {
   int64_t kv_heads = 0;   // 0: the family's
   int64_t vocab = kVocab;
   double z_loss = 0;
+  double softcap = 0;
   int ranks() const { return replicas * shards * tensor; }
   std::array<int, kAxes> mesh() const { return {1, replicas, shards, 1, tensor, 1}; }
 
@@ -65,6 +66,7 @@ inline ModelConfig tiny(const Setting& s) {
   ModelConfig m = tiny(s.type, s.tied);
   if (s.kv_heads > 0) m.num_key_value_heads = s.kv_heads;
   m.vocab_size = s.vocab;
+  m.final_logit_softcapping = s.softcap;
   return m;
 }
 

@@ -24,7 +24,8 @@ inline Setting alone(const Setting& s) {
           .rule = s.rule,
           .kv_heads = s.kv_heads,
           .vocab = s.vocab,
-          .z_loss = s.z_loss};
+          .z_loss = s.z_loss,
+          .softcap = s.softcap};
 }
 
 // Without weights: after ten steps AdamW has turned the rounding of small gradients into other weights.
