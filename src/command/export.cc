@@ -4,6 +4,7 @@
 
 #include "command/command.h"
 #include "command/float_names.h"
+#include "config/choices.h"
 #include "convert/gguf_model.h"
 #include "convert/hf_folder.h"
 #include "metrics/format.h"
