@@ -22,7 +22,7 @@ constexpr int64_t kMostTokens = int64_t{1} << 28;  // 2 GiB of file
 Exit write_samples(const DataSamplesArgs& args) {
   const Config config = load_config_logged(args.config, args.overrides);
   const Dataset data = open_dataset(config.train_data, config);
-  const PackingOptions packing = packing_options(config, data);
+  PackingOptions packing = packing_options(config, data);
   if (config.rampup_batch_size.start > 0)
     throw Error("data samples: writes steps of one size; leave out rampup_batch_size", Exit::usage);
   const int64_t rows = config.global_batch_size, t = config.seq_length;
@@ -32,8 +32,11 @@ Exit write_samples(const DataSamplesArgs& args) {
                 Exit::usage);
   HostBatch batch(args.steps * rows, t, packing);
   const SampleOrder order{.seed = uint64_t(config.seed)};
-  for (int64_t row = 0; row < args.steps * rows; ++row)
-    batch.read(row, data, data.locate(order, args.first * rows + row), packing);
+  for (int64_t row = 0; row < args.steps * rows; ++row) {
+    const int64_t sample = args.first * rows + row;
+    packing.chunk_length = chunk_length_at(config, sample);
+    batch.read(row, data, data.locate(order, sample), packing);
+  }
   const Shape shape{args.steps, rows, t};
   std::vector<TensorData> tensors = {tensor_data("tokens", {batch.tokens.data(), DType::i32, shape}),
                                      tensor_data("targets", {batch.targets.data(), DType::i32, shape})};
@@ -41,7 +44,7 @@ Exit write_samples(const DataSamplesArgs& args) {
     static_assert(sizeof(Document) == 2 * sizeof(int32_t), "begin and length");
     tensors.push_back(tensor_data("positions", {batch.positions.data(), DType::i32, shape}));
     tensors.push_back(
-        tensor_data("documents", {batch.documents.data(), DType::i32, {args.steps, rows, packing.max_documents, 2}}));
+        tensor_data("documents", {batch.documents.data(), DType::i32, {args.steps, rows, packing.table_rows(), 2}}));
   }
   save_safetensors(args.out, tensors);
   std::printf("%s: %lld steps of %lld x %lld tokens\n", args.out.c_str(), static_cast<long long>(args.steps),

@@ -72,6 +72,9 @@ struct Config {
   int64_t micro_batch_size = 0;             // sequences; 0 = "auto"
   int64_t gradient_accumulation_steps = 0;  // 0 = not checked
   int64_t seq_length = 0;                   // tokens; after validate() never 0
+  int64_t total_curriculum_step = 0;        // steps of the warm-up of sequences; 0 = none
+  int64_t min_difficulty = 64;              // tokens of the first sequences
+  int64_t difficulty_step = 8;              // tokens; lengths are multiples of it
   // optimizer
   RuleName optimizer = RuleName::adamw;
   double learning_rate = 0.0;
@@ -205,6 +208,10 @@ int64_t batch_size_at(const Config&, int64_t consumed);
 int64_t samples_after(const Config&, int64_t steps);
 // Steps that take at least `samples` sequences.
 int64_t steps_for(const Config&, int64_t samples);
+// Tokens of the chunks that a sequence of the run is cut into; seq_length: it stays whole.
+int64_t chunk_length_at(const Config&, int64_t sample);
+// Chunks of a sequence at most.
+int64_t max_chunks(const Config&);
 // What the batches of all steps are multiples of.
 int64_t common_batch_size(const Config&);
 

@@ -226,6 +226,14 @@ Fields train_group() {
       number("seq_length", &Config::seq_length, between(0, kMaxCount), refused, "tokens",
              "tokens of one sequence; 0 = max_position_embeddings of the model")
           .alias({"block_size", "sequence_length", "max_seq_length", "max_seq_len"}),
+      number("total_curriculum_step", &Config::total_curriculum_step, between(0, kMaxCount), notice, "steps",
+             "sequences warm up: they are cut into chunks that see only themselves, of min_difficulty tokens at first, "
+             "then linearly more, up to seq_length from this step on; a step keeps its tokens, and samples their "
+             "order; 0 = never cut"),
+      number("min_difficulty", &Config::min_difficulty, between(1, kMaxCount), notice, "tokens",
+             "total_curriculum_step: length of the first chunks"),
+      number("difficulty_step", &Config::difficulty_step, between(1, kMaxCount), notice, "tokens",
+             "total_curriculum_step: lengths are multiples of this, 8 for speed"),
   };
 }
 

@@ -43,6 +43,10 @@ std::vector<std::string> keys_without_effect(const Config& c) {
   unused.key("hysteresis", &Config::hysteresis, dynamic, of_scale);
   unused.key("min_loss_scale", &Config::min_loss_scale, dynamic, of_scale);
 
+  const bool warms_up = c.total_curriculum_step > 0;
+  unused.key("min_difficulty", &Config::min_difficulty, warms_up, "total_curriculum_step");
+  unused.key("difficulty_step", &Config::difficulty_step, warms_up, "total_curriculum_step");
+
   const bool sgd = updates_by(c, RuleName::sgd);
   unused.key("sgd_momentum", &Config::sgd_momentum, sgd, "optimizer sgd");
   unused.key("sgd_nesterov", &Config::sgd_nesterov, sgd, "optimizer sgd");

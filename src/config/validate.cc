@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
 #include "base/int.h"
@@ -31,6 +32,17 @@ void validate_ramp(const Config& c) {
           "gradient_accumulation_steps: changes during rampup_batch_size; leave it out");
 }
 
+void validate_curriculum(const Config& c) {
+  if (c.total_curriculum_step == 0) return;
+  require(c.min_difficulty < c.seq_length, "min_difficulty: ", c.min_difficulty,
+          " tokens are no warm-up of sequences of seq_length ", c.seq_length, "; expected fewer");
+  for (const auto& [key, length] : {std::pair{"min_difficulty", c.min_difficulty}, {"seq_length", c.seq_length}})
+    require(length % c.difficulty_step == 0, "difficulty_step: ", key, " ", length, " is not a multiple of ",
+            c.difficulty_step);
+  require(c.attention != CudaAttention::cudnn,
+          "total_curriculum_step: attention cudnn has no chunks of sequences; expected auto or builtin");
+}
+
 void validate_batch(Config& c) {
   const int64_t longest = c.model.max_position_embeddings;
   if (c.seq_length == 0) c.seq_length = longest;
@@ -43,6 +55,7 @@ void validate_batch(Config& c) {
             " is not a multiple of micro_batch_size ", c.micro_batch_size);
   }
   validate_ramp(c);
+  validate_curriculum(c);
   if (accumulation > 0) {
     // The devices divide what is left; the trainer compares with their number.
     const double once = double(std::max<int64_t>(c.micro_batch_size, 1)) * double(accumulation);

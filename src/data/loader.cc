@@ -11,11 +11,11 @@ HostBatch::HostBatch(int64_t rows, int64_t seq_length, const PackingOptions& opt
     : tokens(size_t(rows * seq_length)), targets(tokens.size()) {
   if (!options.varies()) return;
   positions.resize(tokens.size());
-  documents.resize(size_t(rows * options.max_documents));
+  documents.resize(size_t(rows * options.table_rows()));
 }
 
 void HostBatch::read(int64_t row, const Dataset& dataset, const Sample& sample, const PackingOptions& options) {
-  const auto t = size_t(dataset.seq_length()), at = size_t(row) * t, most = size_t(options.max_documents);
+  const auto t = size_t(dataset.seq_length()), at = size_t(row) * t, most = size_t(options.table_rows());
   Row out{.tokens = std::span(tokens).subspan(at, t), .targets = std::span(targets).subspan(at, t)};
   if (options.varies()) {
     out.positions = std::span(positions).subspan(at, t);
@@ -46,8 +46,12 @@ void Loader::fill(HostBatch& batch, int64_t micro) const {
   const int64_t before = (micro / options_.turn * options_.world + options_.rank) * options_.turn;
   batch.first_sample = options_.first_sample + (before + micro % options_.turn) * options_.rows;
   batch.given_up = 0;
-  for (int64_t row = 0; row < options_.rows; ++row)
-    batch.read(row, dataset_, dataset_.locate(options_.order, batch.first_sample + row), options_.packing);
+  PackingOptions packing = options_.packing;
+  for (int64_t row = 0; row < options_.rows; ++row) {
+    const int64_t sample = batch.first_sample + row;
+    if (options_.chunk_length) packing.chunk_length = options_.chunk_length(sample);
+    batch.read(row, dataset_, dataset_.locate(options_.order, sample), packing);
+  }
 }
 
 void Loader::produce() {

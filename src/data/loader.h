@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -17,7 +18,7 @@ struct HostBatch {
   int64_t first_sample = 0;              // sample number of row 0
   std::vector<int32_t> tokens, targets;  // [rows, T]; targets are the next tokens, -1 = ignored
   std::vector<int32_t> positions;        // [rows, T] and
-  std::vector<Document> documents;       // [rows, max_documents], only if they vary; otherwise empty
+  std::vector<Document> documents;       // [rows, table_rows()], only if they vary; otherwise empty
   int64_t given_up = 0;                  // predictions ignored because `documents` has too few rows
 
   HostBatch(int64_t rows, int64_t seq_length, const PackingOptions& options);
@@ -33,6 +34,7 @@ struct LoaderOptions {
   int64_t turn = 1;          // consecutive micro-batches of a rank before the next rank's
   int depth = 4;             // micro-batches prepared ahead
   PackingOptions packing = {};
+  std::function<int64_t(int64_t)> chunk_length = {};  // of a sample, in place of packing's; empty: packing's
 };
 
 class Loader {

@@ -21,6 +21,30 @@ std::vector<Document> pieces(const std::vector<int64_t>& ends, int64_t t) {
   return out;
 }
 
+std::vector<Document> chunks_of(int64_t t, const PackingOptions& options) {
+  const int64_t length = options.chunk_length > 0 ? options.chunk_length : t;
+  std::vector<Document> out;
+  for (int64_t begin = 0; begin < t; begin += length)
+    out.push_back({int32_t(begin), int32_t(std::min(length, t - begin))});
+  return out;
+}
+
+// What the chunks have of each document, in order.
+std::vector<Document> cut(const std::vector<Document>& documents, const std::vector<Document>& chunks) {
+  std::vector<Document> out;
+  for (const Document& d : documents)
+    for (const Document& chunk : chunks) {
+      const int32_t begin = std::max(d.begin, chunk.begin);
+      const int32_t end = std::min(d.begin + d.length, chunk.begin + chunk.length);
+      if (begin < end) out.push_back({begin, end - begin});
+    }
+  return out;
+}
+
+void restart(std::span<int32_t> positions, const Document& at) {
+  std::iota(positions.begin() + at.begin, positions.begin() + at.begin + at.length, 0);
+}
+
 }  // namespace
 
 std::vector<int64_t> ends_by_token(std::span<const int32_t> tokens, int64_t eod_id) {
@@ -43,17 +67,15 @@ int64_t pack(const Window& window, const PackingOptions& options, const Row& row
   if (!options.varies()) return 0;
 
   std::vector<Document> documents = pieces(window.ends, t);
-  std::iota(row.positions.begin(), row.positions.end(), 0);
+  const std::vector<Document> chunks = chunks_of(t, options);
+  for (const Document& chunk : chunks) restart(row.positions, chunk);
   if (options.reset_position_ids)
     for (const Document& d : documents)
-      std::iota(row.positions.begin() + d.begin, row.positions.begin() + d.begin + d.length, 0);
+      for (const Document& part : cut({d}, chunks)) restart(row.positions, part);
   std::fill(row.documents.begin(), row.documents.end(), Document{});
-  if (!options.reset_attention_mask) {
-    row.documents[0] = {0, int32_t(t)};
-    return 0;
-  }
+  if (!options.reset_attention_mask) documents = {{0, int32_t(t)}};
   int64_t given_up = 0;
-  const auto most = row.documents.size();
+  const auto most = size_t(options.max_documents);
   if (documents.size() > most) {
     for (int64_t i = documents[most].begin; i < t; ++i) {
       given_up += row.targets[size_t(i)] >= 0;
@@ -62,6 +84,9 @@ int64_t pack(const Window& window, const PackingOptions& options, const Row& row
     documents[most - 1].length = int32_t(t) - documents[most - 1].begin;
     documents.resize(most);
   }
+  documents = cut(documents, chunks);
+  CHECK(documents.size() <= row.documents.size(), documents.size(), " parts of a row, planned for ",
+        row.documents.size());
   std::copy(documents.begin(), documents.end(), row.documents.begin());
   return given_up;
 }

@@ -47,13 +47,14 @@ struct StepMetrics {
   std::optional<double> gpu_sm_mhz = std::nullopt;
   std::optional<double> gpu_memory_mhz = std::nullopt;
   std::optional<int64_t> gpu_throttle = std::nullopt;
-  std::optional<int64_t> spikes = std::nullopt;       // since step 0 of the run: steps skipped as spikes
-  std::optional<double> momentum = std::nullopt;      // if it has a schedule
-  std::optional<double> weight_decay = std::nullopt;  // if it has a schedule
-  std::optional<double> noise_scale = std::nullopt;   // tokens; with log_noise_scale
-  double loss_z = kUnknown;                           // filled by MetricFanOut
-  double grad_norm_z = kUnknown;                      // filled by MetricFanOut
-  double time = 0;                                    // Unix seconds; 0: MetricFanOut fills it
+  std::optional<int64_t> spikes = std::nullopt;        // since step 0 of the run: steps skipped as spikes
+  std::optional<double> momentum = std::nullopt;       // if it has a schedule
+  std::optional<double> weight_decay = std::nullopt;   // if it has a schedule
+  std::optional<double> noise_scale = std::nullopt;    // tokens; with log_noise_scale
+  std::optional<int64_t> chunk_length = std::nullopt;  // tokens; with total_curriculum_step
+  double loss_z = kUnknown;                            // filled by MetricFanOut
+  double grad_norm_z = kUnknown;                       // filled by MetricFanOut
+  double time = 0;                                     // Unix seconds; 0: MetricFanOut fills it
 };
 
 // One evaluation of one held-out set.

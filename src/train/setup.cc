@@ -86,7 +86,8 @@ EngineOptions engine_options(const Config& c, bool training) {
   o.global_batch_size = c.global_batch_size;
   o.loss_chunk_rows = c.loss_chunk_rows;
   o.documents_per_sequence =
-      std::max<int64_t>(c.max_documents_per_sequence, c.choice_data.empty() ? 1 : kChoicesPerSequence);
+      std::max<int64_t>(std::max<int64_t>(c.max_documents_per_sequence, 1) + (training ? max_chunks(c) - 1 : 0),
+                        c.choice_data.empty() ? 1 : kChoicesPerSequence);
   o.sequence_parallel = c.sequence_parallel;
   o.training = training;
   o.seed = uint64_t(c.seed);
@@ -153,7 +154,8 @@ PackingOptions packing_options(const Config& c, const Dataset& train) {
                    .reset_position_ids = c.reset_position_ids,
                    .eod_mask_loss = c.eod_mask_loss,
                    .eod_id = c.eod_token_id,
-                   .max_documents = std::max<int64_t>(1, c.max_documents_per_sequence)};
+                   .max_documents = std::max<int64_t>(1, c.max_documents_per_sequence),
+                   .max_chunks = max_chunks(c)};
   if (!o.needs_documents() || o.eod_id >= 0) return o;
   if (const auto tokenizer = find_tokenizer(train.first_shard())) o.eod_id = tokenizer->eod_id();
   if (o.eod_id < 0 && !train.has_document_indices())

@@ -62,6 +62,9 @@ Exit Trainer::run_from_start() {
 void Trainer::open_loader() {
   step_sequences_ = batch_size_at(config_, launched_samples_);
   engine_->set_step_sequences(step_sequences_);
+  std::function<int64_t(int64_t)> chunk_length;
+  if (config_.total_curriculum_step > 0)
+    chunk_length = [this](int64_t sample) { return chunk_length_at(config_, sample); };
   loader_ = nullptr;  // its thread must end before the next one starts
   loader_ = std::make_unique<Loader>(train_, LoaderOptions{.order = {.seed = uint64_t(config_.seed)},
                                                            .first_sample = launched_samples_,
@@ -69,7 +72,8 @@ void Trainer::open_loader() {
                                                            .rank = engine_->rank(),
                                                            .world = engine_->ranks(),
                                                            .turn = engine_->turn(),
-                                                           .packing = packing_});
+                                                           .packing = packing_,
+                                                           .chunk_length = chunk_length});
 }
 
 Exit Trainer::loop() {
@@ -309,6 +313,8 @@ void Trainer::report(const StepResult& result, const LaunchedStep& launched, flo
   m.eta_seconds = double(config_.train_iters - state_.step) * mean_step_seconds_;
   read_sensors(m);
   if (engine_->looks_for_spikes()) m.spikes = done.spikes;
+  if (config_.total_curriculum_step > 0)
+    m.chunk_length = chunk_length_at(config_, state_.consumed_samples - launched.sequences);
   if (config_.log_noise_scale && done.skip == 0 && done.micro_norm > 0) m.noise_scale = noise_scale(done, tokens);
   const Schedule& schedule = engine_->options().schedule;
   if (schedule.style == DecayStyle::one_cycle || schedule.momentum_warmup > 0)

@@ -1,4 +1,6 @@
 // Combinations that cannot work are refused with both values; what follows from other keys is filled in.
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "tests/config/helpers.h"
@@ -151,6 +153,39 @@ TEST(Validate, CoursesOfWarmUpAndWeightDecay) {
 TEST(Validate, WhatEndsOrMendsARun) {
   expect_parts(error_with({"stop_at_loss=2", "valid_data=[]"}), {"stop_at_loss: 2", "valid_data"});
   expect_parts(error_with({"rollback=true", "save="}), {"rollback", "`save`"});
+}
+
+// DeepSpeed's CurriculumScheduler: fixed_linear of the steps from 1, whatever their batches.
+TEST(Validate, SequenceLengthWarmUp) {
+  for (const std::string& ramp : {std::string("rampup_batch_size=null"), std::string("rampup_batch_size=[4,4,60]")}) {
+    const Config c = parse(small_config(), {"global_batch_size=16", "micro_batch_size=2", ramp,
+                                            "total_curriculum_step=13", "min_difficulty=8", "difficulty_step=4"});
+    const auto t = double(c.seq_length);
+    int64_t consumed = 0;
+    for (int64_t step = 1; step < 20; ++step) {
+      auto want = int64_t(std::floor(double(step) / 13 * (t - 8) + 8));
+      want = std::min(want - want % 4, c.seq_length);
+      const int64_t batch = batch_size_at(c, consumed);
+      EXPECT_EQ(chunk_length_at(c, consumed), want) << step;
+      EXPECT_EQ(chunk_length_at(c, consumed + batch - 1), want) << step;
+      consumed += batch;
+    }
+    EXPECT_EQ(max_chunks(c), c.seq_length / 8);
+  }
+  const Config plain = parse(small_config());
+  EXPECT_EQ(chunk_length_at(plain, 0), plain.seq_length);
+  EXPECT_EQ(max_chunks(plain), 1);
+  const auto with = [](const std::string& set) {
+    return error_with({"total_curriculum_step=13", "min_difficulty=8", "difficulty_step=4", set});
+  };
+  EXPECT_EQ(with("difficulty_step=8"), "");
+  expect_parts(with("min_difficulty=4096"), {"min_difficulty: 4096", "seq_length"});
+  expect_parts(with("min_difficulty=6"), {"difficulty_step: min_difficulty 6", "4"});
+  expect_parts(with("difficulty_step=3"), {"difficulty_step", "not a multiple of 3"});
+  expect_parts(with("attention=cudnn"), {"total_curriculum_step: attention cudnn", "builtin"});
+  const auto idle = keys_without_effect(parse(small_config(), {"min_difficulty=16"}));
+  ASSERT_EQ(idle.size(), 1U);
+  expect_parts(idle[0], {"min_difficulty has no effect", "total_curriculum_step"});
 }
 
 TEST(Validate, BatchRamp) {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <memory>
 #include <thread>
+#include <tuple>
 
 #include "data_testing.h"
 
@@ -76,6 +77,38 @@ TEST_F(LoaderTest, TheOrderDoesNotDependOnRanksOrMicroBatches) {
     }
     EXPECT_EQ(got, expected) << world << " ranks of " << rows << " rows";
   }
+}
+
+// Lengths of chunks follow from the sample's number: for any ranks, micro-batches and restarts; and no sample moves.
+TEST_F(LoaderTest, ChunksGrowWithTheSampleNumber) {
+  constexpr int64_t kSamples = 48;
+  const auto length = [](int64_t sample) { return 2 + sample / 4; };
+  const PackingOptions packing{.max_chunks = 8};
+  const SampleOrder order{.seed = 9};
+  for (const auto& [world, rows, first] :
+       {std::tuple<int, int64_t, int64_t>{1, kSamples, 0}, {2, 12, 0}, {4, 3, 0}, {1, 4, 20}, {3, 1, 30}})
+    for (int rank = 0; rank < world; ++rank) {
+      Loader loader(*data, {.order = order,
+                            .first_sample = first,
+                            .rows = rows,
+                            .rank = rank,
+                            .world = world,
+                            .packing = packing,
+                            .chunk_length = length});
+      for (int64_t micro = 0; micro < (kSamples - first) / (world * rows); ++micro) {
+        const HostBatch& batch = loader.next();
+        for (int64_t row = 0; row < rows; ++row) {
+          expect_row(batch, row, order);
+          const int64_t l = length(batch.first_sample + row);
+          for (int64_t t = 0; t < kT; ++t) ASSERT_EQ(batch.positions[size_t(row * kT + t)], t % l);
+          for (int64_t chunk = 0, begin = 0; chunk < 8; ++chunk, begin += l) {
+            const int64_t n = std::max<int64_t>(0, std::min(l, kT - begin));
+            const Document want = n > 0 ? Document{int32_t(begin), int32_t(n)} : Document{};
+            ASSERT_EQ(batch.documents[size_t(row * 8 + chunk)], want) << batch.first_sample + row;
+          }
+        }
+      }
+    }
 }
 
 TEST_F(LoaderTest, TurnsAreSuccessiveMicroBatchesOfARank) {

@@ -3,6 +3,7 @@
 
 #include <random>
 
+#include "base/int.h"
 #include "data/loader.h"
 #include "data_testing.h"
 
@@ -24,7 +25,7 @@ Packed pack_tokens(const std::vector<int32_t>& tokens, PackingOptions options, s
   options.eod_id = kEod;
   const size_t t = tokens.size() - 1;
   Packed out{std::vector<int32_t>(t, -7), std::vector<int32_t>(t, -7), std::vector<int32_t>(t, -7),
-             std::vector<Document>(size_t(options.max_documents), {-7, -7})};
+             std::vector<Document>(size_t(options.table_rows()), {-7, -7})};
   const Window window{tokens, mask, ends_by_token(std::span(tokens).first(t), kEod)};
   Row row{.tokens = out.tokens, .targets = out.targets};
   if (options.varies()) row.positions = out.positions, row.documents = out.documents;
@@ -81,19 +82,63 @@ TEST(Packing, DocumentsBeyondTheTableAreNotPredicted) {
   EXPECT_EQ(one.targets, (std::vector<int32_t>{9, 2, -1}));
 }
 
-// Whatever the tokens: a counted prediction lies in the document of its own token, which nothing else reaches into.
+// Predictions across the border of two chunks count: a chunk is a sequence, whose last token is followed by the next's.
+TEST(Packing, ChunksAreSequencesOfTheirOwn) {
+  const std::vector<int32_t> tokens = {1, 9, 2, 3, 4, 9, 5, 6};
+  const Packed plain = pack_tokens(tokens, {.max_chunks = 3, .chunk_length = 3});
+  EXPECT_EQ(plain.documents, (std::vector<Document>{{0, 3}, {3, 3}, {6, 1}}));
+  EXPECT_EQ(plain.positions, (std::vector<int32_t>{0, 1, 2, 0, 1, 2, 0}));
+  EXPECT_EQ(plain.targets, (std::vector<int32_t>{9, 2, 3, 4, 9, 5, 6}));
+  const Packed apart =
+      pack_tokens(tokens, {.reset_attention_mask = true, .max_documents = 3, .max_chunks = 3, .chunk_length = 3});
+  EXPECT_EQ(apart.documents, (std::vector<Document>{{0, 2}, {2, 1}, {3, 3}, {6, 1}, {}}));
+  EXPECT_EQ(apart.positions, plain.positions);
+  const Packed reset =
+      pack_tokens(tokens, {.reset_position_ids = true, .eod_mask_loss = true, .max_chunks = 3, .chunk_length = 3});
+  EXPECT_EQ(reset.documents, (std::vector<Document>{{0, 3}, {3, 3}, {6, 1}}));
+  EXPECT_EQ(reset.positions, (std::vector<int32_t>{0, 1, 0, 0, 1, 2, 0}));
+  EXPECT_EQ(reset.targets, (std::vector<int32_t>{9, -1, 3, 4, 9, -1, 6}));
+}
+
+// Chunks move no target, and what is beyond the limit of documents does not depend on them; a chunk of the whole row is
+// the row.
+TEST(Packing, ChunksOfTheWholeRowAreTheRow) {
+  const std::vector<int32_t> tokens = {1, 9, 2, 9, 3, 9, 4, 5};
+  const PackingOptions whole{.reset_attention_mask = true, .reset_position_ids = true, .max_documents = 2};
+  const Packed want = pack_tokens(tokens, whole);
+  for (const int64_t length : {0, 7, 2}) {
+    PackingOptions o = whole;
+    o.max_chunks = 4, o.chunk_length = length;
+    Packed got = pack_tokens(tokens, o);
+    EXPECT_EQ(got.targets, want.targets) << length;
+    EXPECT_EQ(got.given_up, want.given_up) << length;
+    if (length == 2) continue;
+    EXPECT_EQ(got.positions, want.positions) << length;
+    got.documents.resize(2);
+    EXPECT_EQ(got.documents, want.documents) << length;
+  }
+}
+
+// Whatever the tokens: a counted prediction lies in the document of its own token, or what its chunk has of it, which
+// nothing else reaches into.
 TEST(Packing, EveryCountedPredictionSeesExactlyItsDocument) {
   std::mt19937 random(11);
   for (int round = 0; round < 500; ++round) {
     std::vector<int32_t> tokens(2 + random() % 40);
     for (int32_t& t : tokens) t = random() % 4 ? int32_t(random() % 9) : kEod;
     const auto most = int64_t(1 + random() % 8);
-    const Packed p =
-        pack_tokens(tokens, {.reset_attention_mask = true, .reset_position_ids = true, .max_documents = most});
+    const auto t = int64_t(tokens.size()) - 1;
+    const int64_t shortest = 1 + int64_t(random() % 8), length = round % 2 ? t : shortest + int64_t(random() % 4);
+    const Packed p = pack_tokens(tokens, {.reset_attention_mask = true,
+                                          .reset_position_ids = true,
+                                          .max_documents = most,
+                                          .max_chunks = div_ceil(t, shortest),
+                                          .chunk_length = length});
     int32_t begin = 0;
     int64_t ignored = 0;
     for (size_t i = 0; i < p.tokens.size(); ++i) {
       ignored += p.targets[i] < 0;
+      if (int64_t(i) % length == 0) begin = int32_t(i);
       if (p.targets[i] >= 0) {
         EXPECT_EQ(p.targets[i], tokens[i + 1]);
         EXPECT_EQ(p.positions[i], int32_t(i) - begin);

@@ -261,6 +261,14 @@ class DataTest(TrainedTest):
                 lengths.append(length)
                 self.assertEqual(positions[row * 32 + begin:row * 32 + begin + length], tuple(range(length)))
             self.assertEqual(sum(lengths), 32)
+        self.run_program("data", "samples", config, "chunks.safetensors", "--steps", "5", "--set", "total_curriculum_step=4",
+                         "--set", "min_difficulty=8")
+        chunks = read_safetensors(self.maker.folder / "chunks.safetensors")
+        self.assertEqual(chunks["tokens"], ([5, 4, 32], tokens[:5 * 128]))
+        self.assertEqual(chunks["targets"], ([5, 4, 32], targets[:5 * 128]))
+        self.assertEqual(chunks["documents"][0], [5, 4, 4, 2])
+        lengths = (8, 16, 24, 32, 32)  # 8 + 24 k / 4 in multiples of 8
+        self.assertEqual(chunks["positions"][1], tuple(t % n for n in lengths for _ in range(4) for t in range(32)))
 
     def test_token_counts(self):
         self.assertIn(f"{len(TEXT) * 2000} bytes", self.tokenized.out)

@@ -42,6 +42,49 @@ TEST_F(TrainerTest, ARampTakesTheSamplesOfSmallBatches) {
     EXPECT_EQ(bytes("small", 4, file), bytes("ramp", 4, file)) << file;
 }
 
+// Chunks of 4, 8, 8, 12 and 12 tokens, then whole sequences of 16.
+TEST_F(TrainerTest, SequencesWarmUp) {
+  const std::vector<std::string> warm_up = {"total_curriculum_step=6", "min_difficulty=4", "difficulty_step=4",
+                                            "lr_decay_iters=8"};
+  const auto with = [&](const std::string& name, int64_t steps, std::vector<std::string> more = {}) {
+    more.insert(more.begin(), warm_up.begin(), warm_up.end());
+    more.push_back(cat("train_iters=", steps));
+    return config(name, more);
+  };
+  ASSERT_EQ(run(with("whole", 8)), Exit::done);
+  for (const int64_t steps : {2, 3, 5, 8}) ASSERT_EQ(run(with("parts", steps)), Exit::done);
+  std::vector<int64_t> lengths;
+  for (const StepMetrics& m : history("parts").steps) lengths.push_back(m.chunk_length.value_or(0));
+  EXPECT_EQ(lengths, (std::vector<int64_t>{4, 8, 8, 12, 12, 16, 16, 16}));
+  ASSERT_EQ(run(with("warm", 5)), Exit::done);  // the next step has whole sequences
+  ASSERT_EQ(run(with("warm", 8, {"total_curriculum_step=0"})), Exit::done);
+  ASSERT_EQ(run(with("cold", 4)), Exit::done);
+  ASSERT_EQ(run(with("cold", 8, {"total_curriculum_step=0"})), Exit::done);
+  for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
+    EXPECT_EQ(bytes("whole", 8, file), bytes("parts", 8, file)) << file;
+    EXPECT_EQ(bytes("whole", 8, file), bytes("warm", 8, file)) << file;
+    EXPECT_NE(bytes("whole", 8, file), bytes("cold", 8, file)) << file;  // its fifth step should have had chunks
+  }
+}
+
+// Evaluations are of whole sequences throughout, and the tokens of a step do not change.
+TEST_F(TrainerTest, OnlyTrainingSeesChunks) {
+  const std::vector<std::string> still = {"learning_rate=1e-30", "min_lr=0", "train_iters=4", "lr_decay_iters=8"};
+  ASSERT_EQ(run(config("without", still)), Exit::done);
+  auto chunks = still;
+  chunks.insert(chunks.end(), {"total_curriculum_step=100", "min_difficulty=4", "difficulty_step=4"});
+  ASSERT_EQ(run(config("with", chunks)), Exit::done);
+  const RunRecords a = history("without"), b = history("with");
+  ASSERT_FALSE(a.evals.empty());
+  ASSERT_EQ(a.evals.size(), b.evals.size());
+  for (size_t i = 0; i < a.evals.size(); ++i) EXPECT_EQ(a.evals[i].loss, b.evals[i].loss) << i;
+  for (size_t i = 0; i < a.steps.size(); ++i) {
+    EXPECT_NE(a.steps[i].loss, b.steps[i].loss) << i;
+    EXPECT_FALSE(a.steps[i].chunk_length);
+    EXPECT_EQ(a.steps[i].consumed_tokens, b.steps[i].consumed_tokens) << i;
+  }
+}
+
 TEST_F(TrainerTest, ALossEndsTheRun) {
   ASSERT_EQ(run(config("r", {"stop_at_loss=100"})), Exit::done);
   const RunState state = read_run_state(cat(dir_.path(), "/r/", step_folder(4)));

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/rng.h"
+#include "config/choices.h"
 #include "infer/evaluate.h"
 #include "infer/multiple_choice.h"
 #include "tests/tiny_model.h"
@@ -144,6 +145,45 @@ TEST(Masks, APackedDocumentIsWhatItIsAlone) {
   double want = 0;
   for (const float loss : together) want += loss;
   EXPECT_NEAR(sum, want, 1e-5 * want);
+}
+
+// Sequences cut into chunks are shorter sequences of the same tokens: losses, the gradient's norm and the next step.
+TEST(Masks, ChunksAreShorterSequences) {
+  for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
+    ModelConfig model = tiny();
+    if (type == ModelType::gpt2)
+      model = testing::tiny_model(type, {.vocab = kV, .hidden = 16, .heads = 2, .intermediate = 64, .positions = kT});
+    constexpr int64_t kShort = 4, kRows = 3;
+    Rig rig;
+    EngineOptions whole = options(kRows, kRows), pieces = options(kRows * kT / kShort, kRows * kT / kShort);
+    whole.documents_per_sequence = kT / kShort;
+    pieces.seq_length = kShort;
+    Engine chunked(model, whole, rig.backend()), shorter(model, pieces, rig.backend());
+    const PackingOptions packing{.max_chunks = kT / kShort, .chunk_length = kShort};
+    HostBatch batch(kRows, kT, packing);
+    PhaseClock clock;
+    for (Engine* engine : {&chunked, &shorter}) {
+      engine->commit();
+      engine->init_weights();
+    }
+    for (int64_t step = 0; step < 3; ++step) {
+      const auto tokens = numbers((step + 1) * kRows * (kT + 1), "tokens");
+      for (int64_t row = 0; row < kRows; ++row) {
+        const auto from = tokens.begin() + (step * kRows + row) * (kT + 1);
+        const auto at = size_t(row * kT), table = size_t(row * packing.table_rows());
+        pack({{from, from + kT + 1}, std::vector<uint8_t>(kT + 1, 1), {}}, packing,
+             {std::span(batch.tokens).subspan(at, kT), std::span(batch.targets).subspan(at, kT),
+              std::span(batch.positions).subspan(at, kT),
+              std::span(batch.documents).subspan(table, size_t(packing.table_rows()))});
+      }
+      set_documents(chunked, batch);
+      chunked.micro_batch(batch.tokens, batch.targets, clock);
+      shorter.micro_batch(batch.tokens, batch.targets, clock);
+      const StepState got = chunked.finish_step(), want = shorter.finish_step();
+      EXPECT_NEAR(got.loss, want.loss, 1e-6 * want.loss) << name_of(type) << " step " << step;
+      EXPECT_NEAR(got.grad_norm, want.grad_norm, 1e-5 * want.grad_norm) << name_of(type) << " step " << step;
+    }
+  }
 }
 
 // log softmax of whole forward passes, one choice at a time.

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <thread>
@@ -37,8 +38,20 @@ EngineOptions options(const char* precision, bool graphs, Recompute recompute = 
   return o;
 }
 
+// Attention inside chunks of so many tokens, if the engine's table has room for them.
+void cut(Engine& engine, int64_t length) {
+  std::vector<Span> spans(size_t(engine.options().documents_per_sequence));
+  std::vector<int32_t> positions(kSeq);
+  for (int64_t t = 0; t < kSeq; ++t) positions[size_t(t)] = int32_t(t % length);
+  for (int64_t begin = 0; begin < kSeq; begin += length)
+    spans[size_t(begin / length)] = {
+        .q_begin = int32_t(begin), .q_len = int32_t(length), .k_begin = int32_t(begin), .k_len = int32_t(length)};
+  engine.set_documents(std::move(spans), std::move(positions));
+}
+
 void step(Engine& engine, int64_t s) {
   PhaseClock clock;
+  if (engine.options().documents_per_sequence > 1) cut(engine, std::min<int64_t>(kSeq, 4 << s));
   for (int64_t m = 0; m < engine.micro_batches(); ++m) {
     const testing::TinyBatch batch(s * 100 + m * 50, kSeq);
     engine.micro_batch(batch.tokens, batch.targets, clock);
@@ -84,6 +97,16 @@ TEST_P(Graphs, ChangeNoBit) {
     EXPECT_EQ(eager, train(type, options(precision, true, recompute))) << int(recompute.granularity);
     EXPECT_LT(eager.losses.back(), 1.1 * 2 * kSeq * std::log(double(kTinyVocab)));  // not far above knowing nothing
   }
+}
+
+// Sequences that grow: chunks of 4, 8 and 16 tokens are in the table that the captured kernels read.
+TEST_P(Graphs, AreReplayedWithOtherChunks) {
+  const auto [type, precision] = GetParam();
+  EngineOptions graphs = options(precision, true), eager = options(precision, false);
+  graphs.documents_per_sequence = eager.documents_per_sequence = 4;
+  const Outcome chunks = train(type, eager);
+  EXPECT_EQ(chunks, train(type, graphs));
+  EXPECT_NE(chunks.losses, train(type, options(precision, true)).losses);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Graphs,
