@@ -202,7 +202,9 @@ TEST(Packing, AShardTruncatedUnderALoaderIsItsError) {
   const std::string message = error_of([&] {
     for (int i = 0; i < 10; ++i) loader.next();
   });
-  expect_parts(message, {"a.bin", "4096 now"});
+  // A read that is under way may itself find the new end.
+  expect_parts(message,
+               {"a.bin", message.find("4096 now") == std::string::npos ? "the file was truncated" : "4096 now"});
 }
 
 }  // namespace
