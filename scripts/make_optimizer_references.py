@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes tests/ops/optimizer_references.h: weights after 20 steps of each optimizer by optax, in float64; of Adam-mini by
-pytorch_optimizer, in float32.
+pytorch_optimizer, in float32; of schedule-free AdamW by schedulefree, in float64.
 
-Needs optax, jax and pytorch_optimizer. Weights and gradients are those of start() and gradient(), which the test computes too.
+Needs optax, jax, pytorch_optimizer and schedulefree. Weights and gradients are those of start() and gradient(), which the test computes too.
 
 usage: make_optimizer_references.py [--out tests/ops/optimizer_references.h]
 """
@@ -13,6 +13,7 @@ import pathlib
 
 import jax
 import pytorch_optimizer
+import schedulefree
 import torch
 
 jax.config.update("jax_enable_x64", True)
@@ -89,6 +90,23 @@ def adam_mini():
     return [float(x) for x in weight.detach().reshape(-1)]
 
 
+def schedule_free():
+    """With a warm-up of 8 steps: the weights that gradients are taken at, and their average."""
+    def place(x):
+        return torch.tensor(x, dtype=torch.float64)
+
+    w = torch.nn.Parameter(place([start(i) for i in range(ROWS * COLUMNS)]))
+    rule = schedulefree.AdamWScheduleFree([w], lr=RATE, betas=(0.9, 0.95), eps=1e-8, weight_decay=DECAY,
+                                          warmup_steps=8)
+    rule.train()
+    for step in range(STEPS):
+        w.grad = place([gradient(i, step) for i in range(ROWS * COLUMNS)])
+        rule.step()
+    found = {"kScheduleFree": w.detach().tolist()}
+    rule.eval()
+    return found | {"kScheduleFreeAverage": w.detach().tolist()}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "tests/ops/optimizer_references.h")
@@ -100,7 +118,7 @@ def main():
         "",
     ]
     found = {name: weights(*RULES[AVERAGES.get(name, name)], name in AVERAGES) for name in [*RULES, *AVERAGES]}
-    for name, numbers in {**found, "kAdamMini": adam_mini()}.items():
+    for name, numbers in {**found, "kAdamMini": adam_mini(), **schedule_free()}.items():
         lines.append(f"constexpr double {name}[] = {{")
         values = [f"{x:.12g}," for x in numbers]
         lines += ["    " + " ".join(values[i : i + 6]) for i in range(0, len(values), 6)]

@@ -32,10 +32,12 @@ RATES = {
     "sgd": [0.01, 0.03, 0.1, 0.3],
     "muon": [4e-3, 8e-3, 16e-3, 32e-3],
     "normuon": [4e-3, 8e-3, 16e-3, 32e-3],
+    "schedule_free_adamw": [2e-3, 4e-3, 8e-3, 16e-3],
 }
 # What an optimizer gets besides: SGD and Adam couple their decay to the gradient, where 0.1 is far too much; Lion's rates
-# are smaller, and its decay as much larger.
-SETTINGS = {"sgd": {"weight_decay": 0}, "adam": {"weight_decay": 0}, "lion": {"weight_decay": 0.5}}
+# are smaller, and its decay as much larger; schedule-free AdamW keeps the rate after the warm-up.
+SETTINGS = {"sgd": {"weight_decay": 0}, "adam": {"weight_decay": 0}, "lion": {"weight_decay": 0.5},
+            "schedule_free_adamw": {"lr_decay_style": "constant"}}
 RIVAL = "adamw"
 
 # The model is small so that all runs take minutes on two cores.

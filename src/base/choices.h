@@ -11,7 +11,18 @@ enum class WsdDecay : uint8_t { linear, cosine, minus_sqrt, exponential };
 enum class WeightDecayStyle : uint8_t { constant, linear, cosine };
 
 // Optimizers, and what they choose weights by: vectors (norm weights, biases) are not decayed.
-enum class RuleName : uint8_t { adamw, adam, sgd, lion, muon, normuon, adamw_8bit, lamb, adam_mini };
+enum class RuleName : uint8_t {
+  adamw,
+  adam,
+  sgd,
+  lion,
+  muon,
+  normuon,
+  adamw_8bit,
+  lamb,
+  adam_mini,
+  schedule_free_adamw
+};
 enum class MuonScale : uint8_t { original, match_rms, spectral };
 enum class MuonCoefficients : uint8_t { quintic, polar_express };
 enum class Role : uint8_t { matrix, embedding, vector };

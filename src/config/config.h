@@ -201,6 +201,8 @@ void validate(Config&);
 
 // A line for each key that was changed from its default and has no effect with the other keys, of a validated config.
 std::vector<std::string> keys_without_effect(const Config&);
+// Whether the run, or one of its groups, has the optimizer.
+bool updates_by(const Config&, RuleName);
 
 // Sequences of the step that follows `consumed` of them.
 int64_t batch_size_at(const Config&, int64_t consumed);

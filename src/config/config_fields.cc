@@ -246,7 +246,8 @@ Fields optimizer_group() {
           "outputs of one size; adamw_8bit = adamw with 8-bit moments of matrices; lamb = "
           "steps of adamw scaled to the norm of each matrix and embedding; adam_mini = adamw with one "
           "second moment for each head of queries and keys, output or token; both with adamw for "
-          "vectors"),
+          "vectors; schedule_free_adamw = adamw with an average of the weights, which evaluations "
+          "read, in place of a decay of the learning rate"),
       number("learning_rate", &Config::learning_rate, above(0), notice, "", "peak learning rate")
           .alias({"lr"})
           .required(),
@@ -535,10 +536,14 @@ std::vector<Field<ParamGroupConfig>> param_group_fields() {
       choice<&G::optimizer>("optimizer", refused, "update rule; inherit = the run's, with its options"),
       number("lr_factor", &G::lr_factor, at_least(0), refused, "", "times the learning rate of the run"),
       number("weight_decay", &G::weight_decay, at_least(0), refused, "", "decay").unset_is(kOwn),
-      number("beta1", &G::beta1, below(0, 1), refused, "", "of adamw, adam, adam_mini, lamb and lion").unset_is(kOwn),
-      number("beta2", &G::beta2, below(0, 1), refused, "", "of adamw, adam, adam_mini, lamb, lion and normuon")
+      number("beta1", &G::beta1, below(0, 1), refused, "",
+             "of adamw, adam, adam_mini, lamb, schedule_free_adamw and lion")
           .unset_is(kOwn),
-      number("eps", &G::eps, above(0), refused, "", "of adamw, adam, adam_mini and lamb").unset_is(kOwn),
+      number("beta2", &G::beta2, below(0, 1), refused, "",
+             "of adamw, adam, adam_mini, lamb, schedule_free_adamw, lion and normuon")
+          .unset_is(kOwn),
+      number("eps", &G::eps, above(0), refused, "", "of adamw, adam, adam_mini, lamb and schedule_free_adamw")
+          .unset_is(kOwn),
       number("momentum", &G::momentum, below(0, 1), refused, "", "of sgd, muon and normuon").unset_is(kOwn),
       option("frozen", &G::frozen, refused, "these weights stay what they are"),
   };

@@ -10,11 +10,6 @@
 namespace athanor {
 namespace {
 
-bool updates_by(const Config& c, RuleName optimizer) {
-  return c.optimizer == optimizer || std::any_of(c.param_groups.begin(), c.param_groups.end(),
-                                                 [&](const ParamGroupConfig& g) { return g.optimizer == optimizer; });
-}
-
 // Tells of keys that differ from their defaults.
 class Unused {
  public:
@@ -33,6 +28,11 @@ class Unused {
 };
 
 }  // namespace
+
+bool updates_by(const Config& c, RuleName optimizer) {
+  return c.optimizer == optimizer || std::any_of(c.param_groups.begin(), c.param_groups.end(),
+                                                 [&](const ParamGroupConfig& g) { return g.optimizer == optimizer; });
+}
 
 std::vector<std::string> keys_without_effect(const Config& c) {
   Unused unused(c);

@@ -151,6 +151,23 @@ void validate_cautious(const Config& c) {
   }
 }
 
+void validate_schedule_free(const Config& c) {
+  if (!updates_by(c, RuleName::schedule_free_adamw)) return;
+  const bool decays = c.lr_decay_style != DecayStyle::constant && c.lr_decay_style != DecayStyle::exponential;
+  require(
+      !decays, "lr_decay_style: ", name_of(c.lr_decay_style),
+      " lowers the learning rate; optimizer schedule_free_adamw averages the weights instead; set it to constant, with "
+      "lr_warmup_iters");
+  require(c.momentum_warmup_iters == 0, "momentum_warmup_iters: ", c.momentum_warmup_iters,
+          " steps change adam_beta1, which optimizer schedule_free_adamw needs constant; set it to 0");
+  require(c.ema_decay == 0.0, "ema_decay: ", c.ema_decay,
+          " asks for a second average: optimizer schedule_free_adamw keeps one, which evaluations read; set it to 0");
+  require(
+      c.tensor_parallel_size == 1, "tensor_parallel_size: ", c.tensor_parallel_size,
+      " ranks have parts of the weights, whose averages by optimizer schedule_free_adamw are not supported; use adamw, "
+      "or tensor_parallel_size 1");
+}
+
 void resolve_other_courses(Config& c) {
   const bool cycle = c.lr_decay_style == DecayStyle::one_cycle;
   require(!cycle || c.momentum_warmup_iters == 0, "momentum_warmup_iters: ", c.momentum_warmup_iters,
@@ -346,6 +363,7 @@ void validate(Config& c) {
   resolve_mup(c);
   resolve_groups(c);
   validate_cautious(c);
+  validate_schedule_free(c);
   resolve_other_courses(c);
   validate_precision(c);
   validate_memory(c);

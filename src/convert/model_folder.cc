@@ -84,7 +84,10 @@ ModelFolder::ModelFolder(const std::string& path, bool averages, bool verified)
 }
 
 void ModelFolder::require_averages() const {
-  const auto is_average = [](const auto& tensor) { return tensor.first.starts_with(cat(kEmaState, ".")); };
+  const auto is_average = [](const auto& tensor) {
+    return tensor.first.starts_with(cat(kEmaState, ".")) ||
+           tensor.first.starts_with(cat(kAverageMinusWeightState, "."));
+  };
   if (!checkpoint_ || std::ranges::none_of(checkpoint_->tensors(), is_average))
     throw Error(cat(path_, ": holds no averages of the weights; expected a checkpoint of a run with ema_decay above 0"),
                 Exit::usage);
@@ -95,7 +98,12 @@ std::string ModelFolder::stored_name(const std::string& name) const {
   return averages_ && checkpoint_->tensors().contains(average) ? average : name;
 }
 
+bool ModelFolder::has_average_minus_weight(const std::string& name) const {
+  return checkpoint_ && checkpoint_->tensors().contains(cat(kAverageMinusWeightState, ".", name));
+}
+
 ModelFolder::Stored ModelFolder::stored(const std::string& name) const {
+  if (has_average_minus_weight(name)) return {DType::f32, checkpoint_->at(name).shape};
   if (checkpoint_) {
     const CheckpointReader::Info& info = checkpoint_->at(stored_name(name));
     return {info.dtype, info.shape};
@@ -199,7 +207,23 @@ void ModelFolder::read(const Weight& w, int64_t begin, int64_t end, std::vector<
   if (count_non_finite(out, w.dtype) > 0) refuse_non_finite();
 }
 
+// As evaluations of the run have it: the sum of both, in f32.
+void ModelFolder::read_sum(const std::string& name, int64_t begin, int64_t end, std::vector<std::byte>& out) const {
+  const CheckpointReader::Info& weight = checkpoint_->at(name);
+  const std::string difference = cat(kAverageMinusWeightState, ".", name);
+  std::vector<std::byte> bytes;
+  std::vector<float> sum, other;
+  read_stored(name, {weight.dtype, weight.shape}, begin, end, bytes);
+  to_floats(bytes, weight.dtype, sum);
+  read_stored(difference, {DType::f32, weight.shape}, begin, end, bytes);
+  to_floats(bytes, DType::f32, other);
+  for (size_t i = 0; i < sum.size(); ++i) sum[i] += other[i];
+  const auto all = std::as_bytes(std::span(sum));
+  out.assign(all.begin(), all.end());
+}
+
 void ModelFolder::read_unchecked(const Weight& w, int64_t begin, int64_t end, std::vector<std::byte>& out) const {
+  if (has_average_minus_weight(w.name)) return read_sum(w.name, begin, end, out);
   if (!w.codes) return read_stored(w.name, {w.dtype, w.shape}, begin, end, out);
   std::vector<std::byte> codes;
   read_stored(w.name, {DType::f8_e4m3, w.shape}, begin, end, codes);

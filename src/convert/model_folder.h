@@ -21,7 +21,7 @@ class ModelFolder {
   // path: the folder; of a run's folder the newest whole checkpoint. With a manifest every byte is verified first, and
   // a checkpoint that lacks its manifest is refused.
   // With `averages` the weights are a checkpoint's averages of them (ema_decay); frozen ones have none and are as they
-  // are. An Error(usage) if there are none.
+  // are. An Error(usage) if there are none. Averages of schedule_free_adamw are what its weights are in any case.
   explicit ModelFolder(const std::string& path, bool averages = false);
 
   const std::string& path() const { return path_; }
@@ -60,11 +60,13 @@ class ModelFolder {
   void read_unchecked(const Weight&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
   void read_stored(const std::string& name, const Stored&, int64_t begin, int64_t end,
                    std::vector<std::byte>& out) const;
+  void read_sum(const std::string& name, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
   [[noreturn]] void refuse_non_finite() const;
 
   ModelFolder(const std::string& path, bool averages, bool verified);
   void require_averages() const;
   std::string stored_name(const std::string& name) const;
+  bool has_average_minus_weight(const std::string& name) const;
 
   std::string path_;
   bool averages_;

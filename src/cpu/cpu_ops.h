@@ -60,11 +60,12 @@ class CpuOps final : public Ops {
   void run(const RandomNormal&, void* scratch) override;
   size_t scratch(const ReduceSum&) const override;
   size_t scratch(const SquaredNorm&) const override;
-  // adamw.cc, sgd.cc, lion.cc, ema.cc
+  // adamw.cc, schedule_free.cc, sgd.cc, lion.cc, ema.cc
   void run(const AdamW&, void* scratch) override;
   void run(const AdamW8bit&, void* scratch) override;
   void run(const Sgd&, void* scratch) override;
   void run(const Lion&, void* scratch) override;
+  void run(const ScheduleFreeAdamW&, void* scratch) override;
   void run(const Ema&, void* scratch) override;
   // lamb.cc
   void run(const LambDirection&, void* scratch) override;

@@ -1,6 +1,6 @@
 # Memory-bound kernels vectorise better when the compiler need not keep floating-point exception flags, which nothing
 # reads. Where e^x dominates, a product and a sum may fuse; elsewhere they do not, so that repeated work repeats its bits.
-foreach(name norm mlp embedding loss basic optimizer adamw sgd lion lamb adam_mini muon random_normal)
+foreach(name norm mlp embedding loss basic optimizer adamw schedule_free sgd lion lamb adam_mini muon random_normal)
   set_source_files_properties(${CMAKE_SOURCE_DIR}/src/cpu/${name}.cc PROPERTIES COMPILE_OPTIONS -fno-trapping-math)
 endforeach()
 foreach(name mlp loss)

@@ -36,6 +36,17 @@ __device__ __forceinline__ Moved adamw(float w, float m, float v, float grad, bo
   return {decayed(w, __fdiv_rn(__fmul_rn(a.step_size, m), root), a), m, v};
 }
 
+__device__ __forceinline__ Moved schedule_free(float w, float m, float v, float grad, bool decays,
+                                               const ScheduleFreeScalars& own) {
+  const ScheduleFreeScalars a = decays ? own : own.undecayed();
+  const float g = __fmul_rn(grad, a.grad_scale);
+  v = __fadd_rn(__fmul_rn(a.beta2, v), __fmul_rn(__fmul_rn(a.one_minus_beta2, g), g));
+  const float step = __fdiv_rn(g, __fadd_rn(__fdiv_rn(__fsqrt_rn(v), a.root_bias2), a.eps));
+  const float u = __fadd_rn(step, __fmul_rn(__fmul_rn(w, step) >= 0.f ? a.decay : a.decay_away, w));
+  w = __fsub_rn(__fsub_rn(w, __fmul_rn(a.from_m, m)), __fmul_rn(a.step, u));
+  return {w, __fmul_rn(a.keep, __fadd_rn(m, __fmul_rn(a.m_step, u))), v};
+}
+
 // Rules with at most one state: update of one element.
 struct Descent {
   static __device__ __forceinline__ void step(float& w, float& m, float grad, const SgdScalars& a) {
@@ -186,6 +197,51 @@ __global__ void __launch_bounds__(kTileThreads, 3)
     }
     Master<Kind>::store(octet, p, w);
     octet.store(static_cast<M*>(p.m), m);
+    octet.store(static_cast<V*>(p.v), v);
+    octet.clear(p.grad);
+  });
+}
+
+struct ScheduleFreeRule {
+  const StepState* state;
+  double beta1, beta2, eps, weight_decay, rate;
+  uint64_t seed;
+  int average1, average2;
+  bool cautious;
+};
+
+template <class Kind, class V>
+__global__ void __launch_bounds__(kTileThreads, 3)
+    schedule_free_tiles(const __grid_constant__ Ranges<Part> parts, const ScheduleFreeRule op) {
+  constexpr bool kRandomMaster = std::is_same_v<Kind, Rounded>, kRandomV = sizeof(V) == 2;
+  const int number = parts.find(blockIdx.x);
+  const Part& p = parts.range[number];
+  on_octet(p.extent, blockIdx.x - parts.first_block[number], [&](auto octet) {
+    float w[kElements], m[kElements], v[kElements], g[kElements];
+    Master<Kind>::load(octet, w, p);
+    octet.load(m, static_cast<const float*>(p.m));
+    octet.load(v, static_cast<const V*>(p.v));
+    octet.load(g, p.grad);
+    const ScheduleFreeScalars scalars = schedule_free_scalars(op, *op.state);
+    const bool skip = op.state->skip;
+    const uint64_t index = (static_cast<uint64_t>(op.state->updates) << 40) + p.first + octet.first;
+#pragma unroll
+    for (int four = 0; four < kElements; four += 4) {
+      [[maybe_unused]] uint32_t master_bits[4] = {}, moment_bits[4] = {};
+      if constexpr (kRandomMaster) random_words(master_bits, op.seed, p.stream, index + four);
+      if constexpr (kRandomV) random_words(moment_bits, op.seed, p.moment_stream, index + four);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int i = four + k;
+        Moved moved = schedule_free(w[i], m[i], v[i], g[i], octet.first + i < p.decayed, scalars);
+        if constexpr (kRandomV) moved.v = round_stochastic(moved.v, moment_bits[k] & 0xffffu);
+        w[i] = skip ? w[i] : Master<Kind>::kept(moved.w, master_bits[k]);
+        m[i] = skip ? m[i] : moved.m;
+        v[i] = skip ? v[i] : moved.v;
+      }
+    }
+    Master<Kind>::store(octet, p, w);
+    octet.store(static_cast<float*>(p.m), m);
     octet.store(static_cast<V*>(p.v), v);
     octet.clear(p.grad);
   });
@@ -488,6 +544,24 @@ void launch_update(const AdamW& op, const Ranges<Part>& table, cudaStream_t stre
   CUDA_CHECK(launch(kernel, config, table, rule));
 }
 
+template <class Kind>
+void launch_update(const ScheduleFreeAdamW& op, const Ranges<Part>& table, cudaStream_t stream) {
+  const ScheduleFreeRule rule{.state = data<StepState>(op.state),
+                              .beta1 = op.beta1,
+                              .beta2 = op.beta2,
+                              .eps = op.eps,
+                              .weight_decay = op.weight_decay,
+                              .rate = op.rate,
+                              .seed = op.seed,
+                              .average1 = op.average1,
+                              .average2 = op.average2,
+                              .cautious = op.cautious};
+  const auto kernel = op.parts.front().v.dtype == DType::bf16 ? schedule_free_tiles<Kind, bf16>
+                                                              : schedule_free_tiles<Kind, float>;
+  const LaunchConfig config{dim3(table.blocks()), dim3(kTileThreads), 0, stream};
+  CUDA_CHECK(launch(kernel, config, table, rule));
+}
+
 template <class Kind, class Rule>
 void launch_rule(const UpdatePart& like, const Ranges<Part>& table, const Rule& rule, cudaStream_t stream) {
   const auto kernel = !like.m                       ? update_tiles<Kind, None, Rule>
@@ -543,6 +617,7 @@ void run(const StepControl& op, void*, cudaStream_t stream) {
 
 void run(const AdamW& op, void*, cudaStream_t stream) { run_update<Part>(op, stream); }
 void run(const AdamW8bit& op, void*, cudaStream_t stream) { run_update<CodedPart>(op, stream); }
+void run(const ScheduleFreeAdamW& op, void*, cudaStream_t stream) { run_update<Part>(op, stream); }
 void run(const Sgd& op, void*, cudaStream_t stream) { run_update<Part>(op, stream); }
 void run(const Lion& op, void*, cudaStream_t stream) { run_update<Part>(op, stream); }
 

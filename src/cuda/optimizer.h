@@ -8,6 +8,7 @@ namespace athanor::cuda {
 void run(const StepControl& op, void* scratch, cudaStream_t stream);
 void run(const AdamW& op, void* scratch, cudaStream_t stream);
 void run(const AdamW8bit& op, void* scratch, cudaStream_t stream);
+void run(const ScheduleFreeAdamW& op, void* scratch, cudaStream_t stream);
 void run(const Sgd& op, void* scratch, cudaStream_t stream);
 void run(const Lion& op, void* scratch, cudaStream_t stream);
 void run(const Ema& op, void* scratch, cudaStream_t stream);

@@ -1,6 +1,6 @@
-// AveragedWeights: puts the moving averages that an optimizer keeps (ema_decay) in the place of the weights that
-// products read, and the weights back. Masters and averages stay what they are, but for masters that are the weights
-// themselves: those are set aside.
+// AveragedWeights: puts the averages of the weights that an optimizer keeps (ema_decay, schedule_free_adamw) in the
+// place of the weights that products read, and the weights back. Masters and averages stay what they are, but for
+// masters that are the weights themselves: those are set aside.
 #pragma once
 #include <vector>
 
@@ -18,12 +18,19 @@ class AveragedWeights {
   void take_out(Ctx&);
 
  private:
-  // fn(averages, the weights in their place, where those are set aside or nothing), of this rank's elements.
+  // A range of this rank's elements that have averages.
+  struct Part {
+    const ParamStore::Unit& unit;
+    ParamStore::Range range;
+    Tensor state, weights, aside;  // [n]; aside: where the weights are set aside, or nothing
+  };
   template <class Fn>
   void for_each(const Fn& fn) const;
+  void add_weights(Ctx&, const Part&) const;
   bool set_aside() const;  // weights cannot be made from masters again
   ParamStore& params_;
   size_t state_ = 0;
+  bool minus_weight_ = false;  // the state is the average minus the weight
   std::vector<Tensor> aside_;  // of each unit: weights, in the order of its averages
 };
 

@@ -63,7 +63,10 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
     options_.loss_chunk_rows =
         auto_chunk_rows(n, columns * int64_t(size_of(options_.recipe.compute)), options_.logits_budget);
   }
-  if (options_.training && options_.eval_averages) averages_.emplace(model_->params()).plan(memory_);
+  const auto averaged_by_its_rule = [](const StateSpec& s) { return s.name == kAverageMinusWeightState; };
+  if (options_.training &&
+      (options_.eval_averages || std::ranges::any_of(model_->params().state_specs(), averaged_by_its_rule)))
+    averages_.emplace(model_->params()).plan(memory_);
   const auto input = [&](const char* name, DType dtype, Shape shape, Tensor* t) {
     memory_.add(MemoryKind::inputs, name, dtype, shape, t);
   };

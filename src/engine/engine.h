@@ -141,8 +141,10 @@ class Engine {
   void spoil_step();
   // Sum of the token losses of one micro-batch of this rank; changes no state. All ranks call it together.
   double evaluate(std::span<const int32_t> tokens, std::span<const int32_t> targets);
-  // Evaluations from here on read the averages of the weights (optimizer.ema_decay), or the weights again. Between the
-  // two no step and no checkpoint. Before the first update there are no averages: then the weights stay.
+  // Evaluations from here on read the averages of the weights, or the weights again. Between the two no step and no
+  // checkpoint. Before the first update there are no averages: then the weights stay. Averages of schedule_free_adamw
+  // are there without EngineOptions::eval_averages.
+  bool has_averages() const { return averages_.has_value(); }
   void use_averages();
   void use_weights();
   std::vector<float> losses();  // per token of the last evaluated micro-batch

@@ -16,12 +16,12 @@
 
 namespace athanor {
 
-#define ATHANOR_ALL_OPS                                                                                                \
-  Gemm, ColumnSum, NormFwd, NormApply, NormBwd, QkNormFwd, QkNormBwd, AttentionFwd, AttentionBwd, Rope, GeluFwd,       \
-      GeluBwd, SwigluFwd, SwigluBwd, EmbeddingFwd, EmbeddingBwd, GatherRows, ScatterRows, CrossEntropy, RowMax,        \
-      LogitSums, Fill, Cast, Add, ReduceSum, SquaredNorm, RandomNormal, StepControl, AdamW, AdamW8bit, Sgd, Lion, Ema, \
-      LambDirection, ScaleByTrustRatio, OutputSquares, BlockMoments, ScaleOutputs, Momentum, NormalizeMatrix, Combine, \
-      NormalizeNeurons, SplitMaster, JoinMaster, Quantize, ScaledGemm
+#define ATHANOR_ALL_OPS                                                                                               \
+  Gemm, ColumnSum, NormFwd, NormApply, NormBwd, QkNormFwd, QkNormBwd, AttentionFwd, AttentionBwd, Rope, GeluFwd,      \
+      GeluBwd, SwigluFwd, SwigluBwd, EmbeddingFwd, EmbeddingBwd, GatherRows, ScatterRows, CrossEntropy, RowMax,       \
+      LogitSums, Fill, Cast, Add, ReduceSum, SquaredNorm, RandomNormal, StepControl, AdamW, AdamW8bit,                \
+      ScheduleFreeAdamW, Sgd, Lion, Ema, LambDirection, ScaleByTrustRatio, OutputSquares, BlockMoments, ScaleOutputs, \
+      Momentum, NormalizeMatrix, Combine, NormalizeNeurons, SplitMaster, JoinMaster, Quantize, ScaledGemm
 
 // run() launches on the compute lane; scratch() is the temporary memory it needs (bytes), a pure function of the op.
 template <class Op>

@@ -9,10 +9,19 @@ namespace athanor {
 
 constexpr int kMostAverages = 8;  // running averages with different decays in one run
 
+// How much a step counts in a running average.
+enum class Weighting : uint8_t {
+  decaying,      // `decay` times the step after it
+  equal,         // as much as all others after the first `start`
+  squared_rate,  // the square of the largest learning rate so far; at most one such average in a run
+};
+
 // A running average that starts at 0.
 struct Average {
   double decay = 0;
   bool momentum = false;  // the schedule may lower its decay
+  Weighting weighting = Weighting::decaying;
+  int64_t start = 0;  // with equal weights: updates before the first that counts
   bool operator==(const Average&) const = default;
 };
 
@@ -32,15 +41,20 @@ struct StepState {
   int32_t skip = 0;      // 1: weights and moments stay unchanged
   float grad_scale = 1;  // multiplies gradients: 1 / loss_scale, times the clip factor
   float lr = 0;
-  float corrections[kMostAverages] = {};  // 1 - decay^updates, of each of StepControl's averages
-  float grad_norm = 0;                    // unscaled, before clipping
-  double loss = 0;                        // loss_sum of the finished step
-  double loss_targets = 0;                // its targets
-  double micro_norm = 0;                  // square root of micro_norm_sq, scaled as grad_norm
+  // Of each of StepControl's averages 1 - decay^updates; of one without decay the sum of its steps' weights over that
+  // of the newest, at least 1: one over the share of the newest.
+  float corrections[kMostAverages] = {};
+  float grad_norm = 0;      // unscaled, before clipping
+  double loss = 0;          // loss_sum of the finished step
+  double loss_targets = 0;  // its targets
+  double micro_norm = 0;    // square root of micro_norm_sq, scaled as grad_norm
   // Of the schedule, for the optimizer ops of this step:
   double momentum_low = 0;  // interpolates from an optimizer's own momentum (0) to low_momentum (1)
   double low_momentum = 0;
   double weight_decay_factor = 1;  // multiplies an optimizer's own
+  // Of an average weighted by the squared learning rate:
+  double peak_lr = 0;         // the largest of all updates
+  double squared_lr_sum = 0;  // sum of peak_lr^2 over all updates
   // Of SpikeRule:
   int64_t spikes = 0;         // steps skipped as spikes
   int64_t spikes_in_row = 0;  // since the last step that was not

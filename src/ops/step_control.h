@@ -53,6 +53,25 @@ ATHANOR_HOST_DEVICE inline void judge(StepState& s, const SpikeRule& rule, Spike
   ++window.count;
 }
 
+// The entry of StepState::corrections of an average, after an update.
+ATHANOR_HOST_DEVICE inline float correction_of(const Average& average, StepState& s, double lr) {
+  switch (average.weighting) {
+    case Weighting::decaying: {
+      const double decay = average.momentum ? momentum_now(average.decay, s) : average.decay;
+      return float(1 - std::pow(decay, double(s.updates)));
+    }
+    case Weighting::equal:
+      return s.updates > average.start ? float(s.updates - average.start) : 1.f;
+    case Weighting::squared_rate: {
+      s.peak_lr = lr > s.peak_lr ? lr : s.peak_lr;
+      const double weight = s.peak_lr * s.peak_lr;
+      s.squared_lr_sum += weight;
+      return weight > 0 ? float(s.squared_lr_sum / weight) : 1.f;
+    }
+  }
+  return 1;
+}
+
 // The rule of StepControl; window null: absent.
 ATHANOR_HOST_DEVICE inline void close_step(StepState& s, const StepControl& c, SpikeWindow* window = nullptr) {
   // Gradients become those of the mean over the targets, as PyTorch's cross_entropy takes it with ignore_index; a step
@@ -83,11 +102,7 @@ ATHANOR_HOST_DEVICE inline void close_step(StepState& s, const StepControl& c, S
     const double fit = c.clip_grad / (norm + 1e-6);  // eps as torch's clip_grad_norm_
     s.grad_scale = float(inv_scale * (c.clip_grad > 0 && fit < 1 ? fit : 1));
     ++s.updates;
-    for (int i = 0; i < kMostAverages; ++i) {
-      const Average& average = c.averages[i];
-      const double decay = average.momentum ? momentum_now(average.decay, s) : average.decay;
-      s.corrections[i] = float(1 - std::pow(decay, double(s.updates)));
-    }
+    for (int i = 0; i < kMostAverages; ++i) s.corrections[i] = correction_of(c.averages[i], s, rates.lr);
   } else {
     s.grad_scale = 0;
     ++s.skipped;

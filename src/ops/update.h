@@ -207,8 +207,35 @@ struct Lion {
   Cost cost() const { return update_cost(*this, 9); }
 };
 
-// Exponential moving average of the weights, once an update rule has moved them, with its bias corrected as that of
-// Adam's moments [Kingma & Ba 2015, sec. 3]: after the first step it is the weights themselves.
+// Schedule-free AdamW [Defazio et al. 2024, "The Road Less Scheduled"], with the decay at y as in the authors' package.
+// Gradients are those at the weights y = (1 - b1) z + b1 x, where z takes the steps and x is the average of z:
+//   v = b2 v + (1 - b2) g^2;  u = g / (sqrt(v / c2) + eps) + wd y;  z -= lr u;  x += c (z - x)
+// with g = grad * state.grad_scale and c the share of this step in the average. Kept are y and m = x - y, which starts
+// at 0 and gives x without b1; with z = y - b1 / (1 - b1) m the same step is
+//   y -= c b1 / (1 - b1) m + lr (1 - b1 (1 - c)) u;  m = (1 - c) (m + (1 - b1) lr u)
+// in f32. Cautious: the decay is left out where y g < 0.
+struct ScheduleFreeAdamW {
+  using Part = UpdatePart;
+  std::vector<Part> parts = std::vector<Part>(1);  // m: f32
+  Tensor state;                                    // StepState
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
+  uint64_t seed = 0;
+  double rate = 1;
+  int average1 = 0, average2 = 1;  // indices into StepState::corrections: of x, of v
+  bool cautious = false;
+  static constexpr const char* kName = "schedule_free_adamw";
+  static constexpr UpdateStates kStates = {Kept::required, Kept::required};
+  std::vector<Field> fields() { return update_fields(*this); }
+  void check() const {
+    check_update(*this);
+    Expect{kName}.that(parts.front().m.dtype == DType::f32, "m", "f32");
+  }
+  Cost cost() const { return update_cost(*this, 17); }
+};
+
+// Average of the weights, once an update rule has moved them. Exponential, with its bias corrected as that of Adam's
+// moments [Kingma & Ba 2015, sec. 3]: after the first step it is the weights themselves; or with decay 0 of equal
+// weights.
 //   average += (1 - decay) / c (w - average)
 // with c the correction of the average. In a skipped step it stays.
 struct Ema {
@@ -306,6 +333,32 @@ ATHANOR_HOST_DEVICE SgdScalars sgd_scalars(const Op& op, const StepState& s) {
                           : op.nesterov ? float(momentum)
                                         : 1.f,
           .lr = float(lr)};
+}
+
+struct ScheduleFreeScalars {
+  float grad_scale, decay, decay_away, beta2, one_minus_beta2, root_bias2, eps;
+  float from_m, step, keep, m_step;  // y -= from_m m + step u;  m = keep (m + m_step u)
+  ATHANOR_HOST_DEVICE ScheduleFreeScalars undecayed() const {
+    ScheduleFreeScalars a = *this;
+    a.decay = a.decay_away = 0;
+    return a;
+  }
+};
+template <class Op>
+ATHANOR_HOST_DEVICE ScheduleFreeScalars schedule_free_scalars(const Op& op, const StepState& s) {
+  const double lr = double(s.lr) * op.rate, share = 1 / double(s.corrections[op.average1]);
+  const auto decay = float(op.weight_decay * s.weight_decay_factor);
+  return {.grad_scale = s.grad_scale,
+          .decay = decay,
+          .decay_away = op.cautious ? 0.f : decay,
+          .beta2 = float(op.beta2),
+          .one_minus_beta2 = float(1 - op.beta2),
+          .root_bias2 = float(std::sqrt(double(s.corrections[op.average2]))),
+          .eps = float(op.eps),
+          .from_m = float(share * op.beta1 / (1 - op.beta1)),
+          .step = float(lr * (1 - op.beta1 * (1 - share))),
+          .keep = float(1 - share),
+          .m_step = float((1 - op.beta1) * lr)};
 }
 
 // The share of the weights in their average.

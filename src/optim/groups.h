@@ -9,8 +9,8 @@
 
 namespace athanor {
 
-constexpr const char* kRuleNames[] = {"adamw",   "adam",       "sgd",  "lion",     "muon",
-                                      "normuon", "adamw_8bit", "lamb", "adam_mini"};
+constexpr const char* kRuleNames[] = {"adamw",   "adam",       "sgd",  "lion",      "muon",
+                                      "normuon", "adamw_8bit", "lamb", "adam_mini", "schedule_free_adamw"};
 constexpr bool takes_matrices(RuleName rule) { return rule == RuleName::muon || rule == RuleName::normuon; }
 
 // A group's update rule with all its hyperparameters.
@@ -18,7 +18,7 @@ struct RuleOptions {
   RuleName rule = RuleName::adamw;
   double lr_factor = 1, weight_decay = 0;
   bool cautious = false;                 // apply decay only where the step does not move a weight away from zero
-  double beta1 = 0, beta2 = 0, eps = 0;  // adamw, adam, adam_mini, lamb, lion; normuon uses only beta2
+  double beta1 = 0, beta2 = 0, eps = 0;  // all but sgd and muon; eps not lion; normuon uses only beta2
   double momentum = 0;                   // sgd, muon, normuon
   bool nesterov = false;                 // sgd, muon, normuon
   MuonScale scale = MuonScale::match_rms;
@@ -42,7 +42,7 @@ std::vector<ParamGroup> default_groups(RuleName);
 
 struct OptimizerOptions {
   RuleName rule = RuleName::adamw;
-  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;  // adamw, adam, adam_mini, lamb
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;  // adamw, adam, adam_mini, lamb, schedule_free_adamw
   double weight_decay = 0.1;
   bool cautious_weight_decay = false;
   DType m = DType::f32, v = DType::f32;

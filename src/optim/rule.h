@@ -58,6 +58,7 @@ std::unique_ptr<UpdateRule> make_sgd(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_adam_mini(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_lamb(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_lion(const RuleOptions&);
+std::unique_ptr<UpdateRule> make_schedule_free_adamw(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_muon(const RuleOptions&);  // and normuon
 
 // Runs after all other rules: keeps a moving average of the weights they have made.

@@ -21,7 +21,9 @@ struct Param {
   explicit operator bool() const { return id >= 0; }
 };
 
-inline constexpr const char* kEmaState = "ema";  // the moving average of the weights, as a state
+// States that say what evaluations read instead of the weights: an average of them, or such an average minus them.
+inline constexpr const char* kEmaState = "ema";
+inline constexpr const char* kAverageMinusWeightState = "average_minus_weight";
 
 // An optimizer state of all weights or of some.
 struct StateSpec {

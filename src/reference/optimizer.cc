@@ -179,6 +179,24 @@ void ReferenceOps::run(const Lion& op, void*) {
   });
 }
 
+// With x and z themselves.
+void ReferenceOps::run(const ScheduleFreeAdamW& op, void*) {
+  update(op, [&](const StepState& s) {
+    const double lr = s.lr * op.rate, c = 1 / double(s.corrections[op.average1]), c2 = s.corrections[op.average2];
+    const double scale = s.grad_scale;
+    return [&op, lr, c, c2, scale](double& y, double& m, double& v, double grad, double decay) {
+      const double g = grad * scale;
+      v = op.beta2 * v + (1 - op.beta2) * g * g;
+      double u = g / (std::sqrt(v / c2) + op.eps);
+      if (!op.cautious || y * u >= 0) u += decay * y;
+      const double x = y + m, z = y - op.beta1 / (1 - op.beta1) * m - lr * u;
+      const double ahead = (1 - c) * (x - z);  // of the new average, over z
+      y = z + op.beta1 * ahead;
+      m = (1 - op.beta1) * ahead;
+    };
+  });
+}
+
 void ReferenceOps::run(const Ema& op, void*) {
   const StepState s = load_state(op.state);
   if (s.skip) return;

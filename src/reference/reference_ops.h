@@ -41,6 +41,7 @@ class ReferenceOps final : public Ops {
   void run(const AdamW8bit&, void*) override;
   void run(const Sgd&, void*) override;
   void run(const Lion&, void*) override;
+  void run(const ScheduleFreeAdamW&, void*) override;
   void run(const Ema&, void*) override;
   void run(const LambDirection&, void*) override;
   void run(const ScaleByTrustRatio&, void*) override;

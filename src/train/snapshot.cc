@@ -152,6 +152,10 @@ std::string state_json(const RunState& s) {
                               {"hysteresis_left", d.hysteresis_left},
                               {"spikes", d.spikes},
                               {"spikes_in_row", d.spikes_in_row}};
+  if (d.squared_lr_sum > 0) {
+    j["peak_lr"] = d.peak_lr;
+    j["squared_lr_sum"] = d.squared_lr_sum;
+  }
   if (s.peak.flops > 0) j["mfu_peak"] = {{"flops", s.peak.flops}, {"of", s.peak.of}};
   if (s.rollbacks > 0) j["rollbacks"] = s.rollbacks;
   if (s.reached_loss) j["reached_loss"] = *s.reached_loss;
@@ -180,6 +184,8 @@ RunState parse_state(const std::string& text, const std::string& where) {
     s.device.hysteresis_left = j.at("hysteresis_left").get<int32_t>();
     if (const auto peak = j.find("mfu_peak"); peak != j.end())
       s.peak = {peak->at("flops").get<double>(), peak->at("of").get<std::string>()};
+    s.device.peak_lr = j.value("peak_lr", 0.0);  // absent without averages weighted by it
+    s.device.squared_lr_sum = j.value("squared_lr_sum", 0.0);
     s.device.spikes = j.value("spikes", int64_t{0});  // absent in checkpoints of older versions
     s.device.spikes_in_row = j.value("spikes_in_row", int64_t{0});
     s.rollbacks = j.value("rollbacks", int64_t{0});

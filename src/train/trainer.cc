@@ -430,7 +430,7 @@ void Trainer::make_up_evaluation(const Resume& resume) {
 void Trainer::evaluate(EvalSets sets) {
   const PhaseScope phase(clock_, Phase::eval);
   doing(Activity::evaluation);
-  const bool averages = config_.eval_weights == EvalWeights::ema;
+  const bool averages = engine_->has_averages();
   if (averages) engine_->use_averages();
   evaluate_weights(sets);
   if (averages) engine_->use_weights();

@@ -303,6 +303,24 @@ TEST(Validate, EvaluationsReadAveragesThatAreKept) {
   expect_parts(error_with({"ema_decay=1"}), {"ema_decay", "1"});
 }
 
+TEST(Validate, ScheduleFreeHasNoDecayAndOneAverage) {
+  const auto with = [](std::vector<std::string> more) {
+    more.insert(more.begin(), {"optimizer=schedule_free_adamw", "lr_decay_style=constant"});
+    return error_with(more);
+  };
+  EXPECT_EQ(with({"lr_warmup_iters=3"}), "");
+  EXPECT_EQ(with({"lr_decay_style=exponential", "lr_warmup_init=1e-6"}), "");  // athanor range-test
+  for (const char* style : {"linear", "cosine", "WSD", "inverse_sqrt", "1cycle"})
+    expect_parts(with({cat("lr_decay_style=", style)}),
+                 {cat("lr_decay_style: ", style), "schedule_free_adamw", "set it to constant, with lr_warmup_iters"});
+  expect_parts(error_with({R"(param_groups=[{"role": "embedding", "optimizer": "schedule_free_adamw"}])"}),
+               {"lr_decay_style: cosine", "schedule_free_adamw"});
+  expect_parts(with({"momentum_warmup_iters=3"}), {"momentum_warmup_iters: 3", "adam_beta1", "set it to 0"});
+  expect_parts(with({"ema_decay=0.9"}), {"ema_decay: 0.9", "second average", "set it to 0"});
+  expect_parts(with({"tensor_parallel_size=2"}), {"tensor_parallel_size: 2", "averages", "adamw"});
+  expect_parts(with({"mup_base_width=16"}), {"mup_base_width", "not for schedule_free_adamw"});
+}
+
 TEST(Validate, CautiousDecayIsDecoupled) {
   EXPECT_TRUE(
       parse(small_config("\"optimizer\": \"normuon\", \"cautious_weight_decay\": true,\n")).cautious_weight_decay);

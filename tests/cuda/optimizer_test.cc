@@ -17,6 +17,7 @@ class Optimizer : public KernelTest {};
 
 TEST_F(Optimizer, AdamW) { agrees_with_the_reference(AdamW::kName, optimizer_cases, 100); }
 TEST_F(Optimizer, AdamW8bit) { agrees_with_the_reference(AdamW8bit::kName, optimizer_cases, 37); }
+TEST_F(Optimizer, ScheduleFreeAdamW) { agrees_with_the_reference(ScheduleFreeAdamW::kName, optimizer_cases, 90); }
 TEST_F(Optimizer, Sgd) { agrees_with_the_reference(Sgd::kName, optimizer_cases, 100); }
 TEST_F(Optimizer, Ema) { agrees_with_the_reference(Ema::kName, optimizer_cases, 20); }
 TEST_F(Optimizer, Lion) { agrees_with_the_reference(Lion::kName, optimizer_cases, 60); }
@@ -35,6 +36,7 @@ TEST_F(Optimizer, StepControl) { agrees_with_the_reference(StepControl::kName, o
 TEST_F(Optimizer, NeedsNoAlignment) {
   needs_no_alignment(AdamW::kName, optimizer_cases, 7);
   needs_no_alignment(AdamW8bit::kName, optimizer_cases, 5);
+  needs_no_alignment(ScheduleFreeAdamW::kName, optimizer_cases, 5);
   needs_no_alignment(LambDirection::kName, optimizer_cases, 5);
   needs_no_alignment(ScaleOutputs::kName, optimizer_cases, 5);
 }
@@ -219,6 +221,20 @@ TEST(OptimizerBudget, AccessesAreCoalescedAndFreeOfConflicts) {
   EXPECT_EQ(budget.check(split, op(kKinds[0]), op(kKinds[1]), op(kKinds[4]), op(kKinds[5]), halve, join,
                          StepControl{.state = split.state}),
             "");
+}
+
+TEST(OptimizerBudget, ScheduleFreeStepsAreCoalescedToo) {
+  const AccessBudget budget;
+  const auto op = [&](DType master, std::optional<DType> copy, DType v) {
+    const Shape n{4096};
+    UpdatePart part{.master = budget.tensor(master, n),
+                    .m = budget.tensor(DType::f32, n),
+                    .v = budget.tensor(v, n),
+                    .grad = budget.tensor(DType::f32, n)};
+    if (copy) part.param = budget.tensor(*copy, n);
+    return ScheduleFreeAdamW{.parts = {part}, .state = budget.tensor(DType::u8, {int64_t(sizeof(StepState))})};
+  };
+  EXPECT_EQ(budget.check(op(DType::f32, {}, DType::f32), op(DType::i16, DType::bf16, DType::bf16)), "");
 }
 
 // A step of LAMB, and one of Adam-mini in both orders of a matrix.

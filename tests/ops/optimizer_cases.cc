@@ -268,6 +268,36 @@ void ema_cases(Examiner& examine) {
       }
 }
 
+void schedule_free_cases(Examiner& examine) {
+  for (const Kind& kind : kKinds)
+    for (const DType v : {DType::f32, DType::bf16})
+      for (const int64_t n : {1, 17, 5000})
+        for (const int variant : {0, 1, 2}) {
+          OpCase<ScheduleFreeAdamW> c{cat(n, " ", kind.name(), " v ", v,
+                                          variant == 1   ? " cautious"
+                                          : variant == 2 ? " skip"
+                                                         : ""),
+                                      {.parts = {part(n, kind, DType::f32, v)},
+                                       .state = tensor(DType::u8, {int64_t(sizeof(StepState))}),
+                                       .weight_decay = 0.3,
+                                       .seed = 5,
+                                       .rate = 0.5,
+                                       .cautious = variant == 1}};
+          if (n > 1) c.op.parts.push_back(part(2049, kind, DType::f32, v));
+          c.op.parts.back().decayed = n / 2;
+          StepState s = running_state();
+          s.corrections[0] = variant == 1 ? 1 : 12.5;
+          s.skip = variant == 2;
+          c.values = {{"state", bytes_of(s)}, {"v", uniform(0, 1)}, {"m", normal(0, 0.1)}};
+          if (s.skip) c.values["grad"] = constant(NAN);
+          if (kind.master == DType::i16)
+            c.values["master"] = [](uint64_t seed, int64_t i) {
+              return double(int16_t(random_bits(kCaseSeed, seed, uint64_t(i))));
+            };
+          examine(c);
+        }
+}
+
 void lamb_cases(Examiner& examine) {
   const auto part_of = [](int64_t n, DType m, DType v) {
     return LambDirection::Part{.w = tensor(DType::f32, {n}),
@@ -503,6 +533,7 @@ void optimizer_cases(Examiner& examine) {
   sgd_cases(examine);
   lion_cases(examine);
   ema_cases(examine);
+  schedule_free_cases(examine);
   lamb_cases(examine);
   adam_mini_cases(examine);
   momentum_cases(examine);

@@ -248,6 +248,30 @@ TEST(StepControl, CountsUpdatesForScheduleAndBias) {
   }
 }
 
+// One over the share of the newest step: of weights that are the squares of the largest learning rate so far, and of
+// equal ones after the first three.
+TEST(StepControl, WeighsStepsOfAverages) {
+  StepControl c = control();
+  c.averages[0] = {.weighting = Weighting::squared_rate};
+  c.averages[1] = {.weighting = Weighting::equal, .start = 3};
+  StepState s;
+  const double rates[] = {0.2, 0.4, 0.6, 0.8, 0.8}, equal[] = {1, 1, 1, 1, 2};
+  double sum = 0;
+  for (int step = 0; step < 5; ++step) {
+    s.norm_sq = kInf;
+    close_step(s, c);
+    EXPECT_DOUBLE_EQ(s.squared_lr_sum, sum) << "a skipped step has no weight";
+    close_step(s, c);
+    sum += rates[step] * rates[step];
+    EXPECT_FLOAT_EQ(s.corrections[0], float(sum / (rates[step] * rates[step])));
+    EXPECT_FLOAT_EQ(s.corrections[1], float(equal[step]));
+  }
+  c.schedule = {.lr = 0.1};  // a rate that falls does not make later steps count less
+  close_step(s, c);
+  EXPECT_FLOAT_EQ(s.lr, 0.1f);
+  EXPECT_FLOAT_EQ(s.corrections[0], float((sum + 0.64) / 0.64));
+}
+
 TEST(StepControl, ASkippedStepTakesNoTime) {
   for (const auto& [norm_sq, loss] : {std::pair{kInf, 1.0}, {kInf - kInf, 1.0}, {1.0, kInf}, {1.0, kInf - kInf}}) {
     StepState s;

@@ -46,6 +46,7 @@ struct Trained {
   Recipe recipe;
   Tensor state;
   MemoryPlan plan;
+  Schedule schedule{.lr = kRate, .min_lr = kRate};
 
   Trained(std::vector<ParamSpec> specs, const OptimizerOptions& options, const char* precision = "fp32",
           DType master = DType::f32)
@@ -89,7 +90,7 @@ struct Trained {
     write(s);
     arena.begin("step");
     Ctx c = context(*rig.ops);
-    StepControl control{.state = state, .schedule = {.lr = kRate, .min_lr = kRate}};
+    StepControl control{.state = state, .schedule = schedule};
     std::ranges::copy(optimizer->averages(), control.averages);
     c.run(control);
     optimizer->step(c, params, state);

@@ -193,8 +193,8 @@ TEST(NorMuon, IsThatOfThePaperAndMistakesShow) {
 
 // A weight decays where the rest of its step does not move it away from zero, to the bit.
 TEST(Optimizers, CautiousDecaySparesWeightsThatGrow) {
-  for (const RuleName rule :
-       {RuleName::adamw, RuleName::lion, RuleName::muon, RuleName::normuon, RuleName::adam_mini}) {
+  for (const RuleName rule : {RuleName::adamw, RuleName::lion, RuleName::muon, RuleName::normuon, RuleName::adam_mini,
+                              RuleName::schedule_free_adamw}) {
     const auto before = values(start, kRows, kColumns, false);
     const auto after = [&](double decay, bool cautious) {
       OptimizerOptions o = with(rule);
@@ -220,7 +220,7 @@ TEST(Optimizers, CautiousDecaySparesWeightsThatGrow) {
 
 TEST(Optimizers, ASkippedStepChangesNothing) {
   for (const RuleName rule : {RuleName::adam, RuleName::sgd, RuleName::lion, RuleName::muon, RuleName::normuon,
-                              RuleName::lamb, RuleName::adam_mini}) {
+                              RuleName::lamb, RuleName::adam_mini, RuleName::schedule_free_adamw}) {
     Trained t({matrix("w", {kRows, kColumns})}, with(rule));
     const auto before = values(start, kRows, kColumns, false);
     t.set(t.master(), before);

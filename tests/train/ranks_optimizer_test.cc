@@ -29,7 +29,9 @@ TEST(Ranks, EveryOptimizerHasTheSameBitsOnAnyRanks) {
         Case{RuleName::lamb, ModelType::llama, "fp32"}, Case{RuleName::lamb, ModelType::llama, "bf16", DType::bf16},
         Case{RuleName::adam_mini, ModelType::gpt2, "bf16", DType::i16, DType::bf16},
         Case{RuleName::adam_mini, ModelType::llama, "fp32"}, Case{RuleName::sgd, ModelType::gpt2, "fp32"},
-        Case{RuleName::adam, ModelType::llama, "fp32"}}) {
+        Case{RuleName::adam, ModelType::llama, "fp32"}, Case{RuleName::schedule_free_adamw, ModelType::llama, "fp32"},
+        Case{RuleName::schedule_free_adamw, ModelType::gpt2, "bf16", DType::i16, DType::bf16},
+        Case{RuleName::schedule_free_adamw, ModelType::llama, "bf16", DType::bf16}}) {
     Setting s{.type = c.type,
               .precision = c.precision,
               .master = c.master,
@@ -43,7 +45,9 @@ TEST(Ranks, EveryOptimizerHasTheSameBitsOnAnyRanks) {
     for (const auto& [replicas, shards] : {std::pair{1, 2}, {2, 2}, {1, 4}})
       for (const int stage : {0, 1, 2, 3}) {
         s.replicas = replicas, s.shards = shards, s.stage = stage;
-        expect_equal(want, train(s), cat(kRuleNames[size_t(c.rule)], " ", s.name()));
+        const Curve got = train(s);
+        expect_equal(want, got, cat(kRuleNames[size_t(c.rule)], " ", s.name()));
+        EXPECT_EQ(want.evaluation, got.evaluation) << kRuleNames[size_t(c.rule)] << " " << s.name();
       }
   }
 }
@@ -82,8 +86,10 @@ TEST(Ranks, OptimizersPlanWhatTheyKeep) {
     s.rule = rule;
     EXPECT_EQ(train(s, 0).optimizer, two / 2);
   }
-  s.rule = RuleName::lamb;
-  EXPECT_EQ(train(s, 0).optimizer, two);
+  for (const RuleName rule : {RuleName::lamb, RuleName::schedule_free_adamw}) {
+    s.rule = rule;
+    EXPECT_EQ(train(s, 0).optimizer, two);
+  }
   s.rule = RuleName::lion;
   s.ema = 0.9;  // and the average of lion's weights
   EXPECT_EQ(train(s, 0).optimizer, two);

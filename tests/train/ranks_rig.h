@@ -170,9 +170,9 @@ inline Curve train(const Setting& s, int64_t steps = 3) {
     std::vector<int32_t> tokens, targets;
     for (int64_t row = 0; row < engine.options().micro_batch_size; ++row)
       append_sample(row, tokens, targets, false, s.vocab);
-    if (s.ema > 0) engine.use_averages();
+    if (engine.has_averages()) engine.use_averages();
     const double evaluation = engine.evaluate(tokens, targets);
-    if (s.ema > 0) engine.use_weights();
+    if (engine.has_averages()) engine.use_weights();
     const auto masters = all_masters(engine);
     const std::lock_guard lock(mutex);
     if (curve.losses.empty()) {
