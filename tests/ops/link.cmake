@@ -1,1 +1,1 @@
-target_link_libraries(test_ops PRIVATE athanor_reference athanor_cpu)
+target_link_libraries(test_ops PRIVATE op_cases athanor_reference athanor_cpu)

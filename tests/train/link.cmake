@@ -1,1 +1,1 @@
-target_link_libraries(test_train PRIVATE athanor_cpu athanor_reference)
+target_link_libraries(test_train PRIVATE step_tests athanor_cpu athanor_reference)
