@@ -21,7 +21,8 @@ enum class RuleName : uint8_t {
   adamw_8bit,
   lamb,
   adam_mini,
-  schedule_free_adamw
+  schedule_free_adamw,
+  adamw_fp8
 };
 enum class MuonScale : uint8_t { original, match_rms, spectral };
 enum class MuonCoefficients : uint8_t { quintic, polar_express };

@@ -41,7 +41,7 @@ constexpr std::array<FileDType, 22> kDTypes = {{
     {"BOOL", 8, {}},
     {"C64", 64, {}},
     {"F8_E4M3", 8, DType::f8_e4m3},
-    {"F8_E5M2", 8, {}},
+    {"F8_E5M2", 8, DType::f8_e5m2},
     {"F8_E8M0", 8, {}},
     {"F8_E4M3FNUZ", 8, {}},
     {"F8_E5M2FNUZ", 8, {}},

@@ -243,7 +243,8 @@ Fields optimizer_group() {
           "optimizer", refused,
           "update rule: adamw; adam = with coupled decay (L2); sgd; lion; muon for the matrices "
           "of hidden layers, with adamw for embeddings, head and vectors; normuon = muon with "
-          "outputs of one size; adamw_8bit = adamw with 8-bit moments of matrices; lamb = "
+          "outputs of one size; adamw_8bit = adamw with 8-bit moments of matrices; adamw_fp8 = with "
+          "moments in FP8; lamb = "
           "steps of adamw scaled to the norm of each matrix and embedding; adam_mini = adamw with one "
           "second moment for each head of queries and keys, output or token; both with adamw for "
           "vectors; schedule_free_adamw = adamw with an average of the weights, which evaluations "
@@ -302,7 +303,7 @@ Fields optimizer_group() {
       number("normuon_beta2", &Config::normuon_beta2, below(0, 1), notice, "",
              "normuon: decay of the mean square of each output; the rest are muon's options"),
       number("min_8bit_size", &Config::min_8bit_size, at_least(1), refused, "elements",
-             "adamw_8bit: matrices smaller than this have the moments of adamw"),
+             "adamw_8bit, adamw_fp8: matrices smaller than this have the moments of adamw"),
       number("ema_decay", &Config::ema_decay, below(0, 1), refused, "",
              "an average of the weights is kept beside them and saved with checkpoints (docs/optimizers.md): share of "
              "the average before in that after a step; 0.999 is usual; 0 = off"),

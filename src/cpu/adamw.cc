@@ -26,21 +26,42 @@ struct Moments {
 };
 
 // A block of codes and their scale.
-void load_codes(float* x, const DynamicMap& map, const uint8_t* codes, float scale) {
-  for (int64_t i = 0; i < kCodeBlock; ++i) x[i] = map.value[codes[i]] * scale;
+void load_codes(float* x, const float* shares, const uint8_t* codes, float scale) {
+  for (int64_t i = 0; i < kCodeBlock; ++i) x[i] = shares[codes[i]] * scale;
+}
+float scale_of(const float* x) {
+  float scale = 0;
+  for (int64_t i = 0; i < kCodeBlock; ++i) scale = std::max(scale, std::abs(x[i]));
+  return scale;
 }
 template <class CodeOf>
 void store_codes(uint8_t* codes, float& scale, const DynamicMap& map, const float* x, const CodeOf& code_of) {
-  scale = 0;
-  for (int64_t i = 0; i < kCodeBlock; ++i) scale = std::max(scale, std::abs(x[i]));
+  scale = scale_of(x);
   for (int64_t i = 0; i < kCodeBlock; ++i) codes[i] = code_of(map.bound, x[i], scale);
 }
+struct StoreFp8 {
+  template <int L>
+  static ATHANOR_INLINE void run(uint8_t* m_codes, uint8_t* v_codes, const float* m, const float* v, float m_scale,
+                                 float v_scale, const Noise& noise) {
+    static_assert(kCodeBlock + 3 <= 4 * update::kBlocks);
+    update::Random random;
+    random.fill(noise);
+    const uint32_t* bits = random.bits + random.skip;
+#pragma omp simd
+    for (int64_t i = 0; i < kCodeBlock; ++i) m_codes[i] = fp8_of_m(m[i], m_scale, bits[i]);
+#pragma omp simd
+    for (int64_t i = 0; i < kCodeBlock; ++i) v_codes[i] = fp8_of_v(v[i], v_scale, bits[i]);
+  }
+};
 
 }  // namespace
 
 void CpuOps::run(const AdamW8bit& op, void*) {
   const StepState& state = update::state_of(op.state);
   const AdamScalars scalars = adam_scalars(op, state), others = scalars.undecayed();
+  const bool fp8 = op.is_fp8();
+  const float *m_shares = fp8 ? kE4m3Shares.value : kSignedMap.value,
+              *v_shares = fp8 ? kE5m2Shares.value : kUnsignedMap.value;
   for (const AdamW8bit::Part& p : op.parts) {
     const UpdatePart weights = p.weights();
     if (state.skip) {
@@ -49,12 +70,12 @@ void CpuOps::run(const AdamW8bit& op, void*) {
     }
     const uint64_t first = (uint64_t(state.updates) << 40) + p.first;
     const auto block_of = [&](const auto& master, int64_t begin) {
-      uint8_t *m_codes = flat<uint8_t>(p.m) + begin, *v_codes = flat<uint8_t>(p.v) + begin;
+      uint8_t *m_codes = static_cast<uint8_t*>(p.m.data) + begin, *v_codes = static_cast<uint8_t*>(p.v.data) + begin;
       float& m_scale = flat<float>(p.m_scale)[begin / kCodeBlock];
       float& v_scale = flat<float>(p.v_scale)[begin / kCodeBlock];
       float m[kCodeBlock], v[kCodeBlock];
-      load_codes(m, kSignedMap, m_codes, m_scale);
-      load_codes(v, kUnsignedMap, v_codes, v_scale);
+      load_codes(m, m_shares, m_codes, m_scale);
+      load_codes(v, v_shares, v_codes, v_scale);
       const auto range = [&](int64_t from, int64_t to, const AdamScalars& a) {  // within the block
         const update::Moments<float, float> moments{m + from, v + from, flat<float>(p.grad) + begin + from};
         const Noise noise{op.seed, p.stream, first + uint64_t(begin + from)};
@@ -64,6 +85,11 @@ void CpuOps::run(const AdamW8bit& op, void*) {
       const int64_t cut = std::clamp(p.decayed - begin, int64_t{0}, kCodeBlock);
       range(0, cut, scalars);
       range(cut, kCodeBlock, others);
+      if (fp8) {
+        m_scale = scale_of(m), v_scale = scale_of(v);
+        return simd::dispatch<StoreFp8>(m_codes, v_codes, m, v, m_scale, v_scale,
+                                        Noise{op.seed, p.moment_stream, first + uint64_t(begin)});
+      }
       store_codes(m_codes, m_scale, kSignedMap, m, code_of_m);
       store_codes(v_codes, v_scale, kUnsignedMap, v, code_of_v);
     };

@@ -70,7 +70,7 @@ void add_block_sums(ThreadPool& pool, const Tensor& out, const Tensor& x, void* 
 
 template <class T>
 T value_as(float value) {
-  if constexpr (std::is_same_v<T, bf16> || std::is_same_v<T, f16>)
+  if constexpr (std::is_class_v<T>)  // floats of 16 and 8 bits
     return from_float<T>(value);
   else
     return static_cast<T>(value);
@@ -100,6 +100,10 @@ void CpuOps::run(const Fill& op, void*) {
       return fill_all<int64_t>(pool_, op.x, op.value);
     case DType::f64:
       return fill_all<double>(pool_, op.x, op.value);
+    case DType::f8_e4m3:
+      return fill_all<f8_e4m3>(pool_, op.x, op.value);
+    case DType::f8_e5m2:
+      return fill_all<f8_e5m2>(pool_, op.x, op.value);
     default:
       by_float(op.x.dtype, [&]<class T>() { fill_all<T>(pool_, op.x, op.value); });
   }

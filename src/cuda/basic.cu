@@ -175,6 +175,10 @@ void run(const Fill& op, void*, cudaStream_t stream) {
       return fill_all(op.x, static_cast<uint8_t>(op.value), stream);
     case DType::f64:
       return fill_all(op.x, static_cast<double>(op.value), stream);
+    case DType::f8_e4m3:
+      return fill_all(op.x, athanor::from_float<f8_e4m3>(op.value).bits, stream);
+    case DType::f8_e5m2:
+      return fill_all(op.x, athanor::from_float<f8_e5m2>(op.value).bits, stream);
     default:
       by_type(op.x.dtype, [&]<class T>() { fill_all(op.x, from_float<T>(op.value), stream); });
   }

@@ -137,7 +137,7 @@ RuleOptions rule_options(const OptimizerOptions& o, int number) {
 // memory, has none.
 RuleOptions rule_of(const OptimizerOptions& o, int group, const ParamSpec& spec, const HfSlice& slice) {
   RuleOptions rule = rule_options(o, group);
-  if (rule.rule != RuleName::adamw_8bit) return rule;
+  if (!has_codes(rule.rule)) return rule;
   const int64_t size = slice.shape.numel();
   const bool blocks = size % kCodeBlock == 0 && slice.offset % kCodeBlock == 0;
   if (spec.role != Role::matrix || size < o.min_8bit_size || !blocks) rule.rule = RuleName::adamw;
@@ -156,7 +156,7 @@ std::vector<std::string> describe_groups(const OptimizerOptions& options, ParamS
       const HfSlice& slice = *pieces[i].slice;
       elements += slice.shape.numel();
       const RuleOptions own = rule_of(options, g, params.specs()[size_t(pieces[i].param)], slice);
-      if (own.rule == RuleName::adamw_8bit) coded += slice.shape.numel();
+      if (has_codes(own.rule)) coded += slice.shape.numel();
       const std::string name = without_numbers(pieces[i].slice->name);
       const auto known = std::find_if(names.begin(), names.end(), [&](const auto& n) { return n.first == name; });
       if (known == names.end())
@@ -174,7 +174,7 @@ std::vector<std::string> describe_groups(const OptimizerOptions& options, ParamS
       line += cat(": ", kRuleNames[size_t(rule.rule)], ", learning rate x ", rule.lr_factor, ", weight decay ",
                   rule.weight_decay);
     line += cat(", ", elements, " parameters");
-    if (!frozen && rule.rule == RuleName::adamw_8bit) line += cat(" (", coded, " with moments of 8 bits)");
+    if (!frozen && has_codes(rule.rule)) line += cat(" (", coded, " with moments of 8 bits)");
     line += ": ";
     for (size_t i = 0; i < names.size(); ++i)
       line += cat(i ? ", " : "", names[i].first, names[i].second > 1 ? cat(" (", names[i].second, ")") : "");

@@ -9,8 +9,10 @@
 
 namespace athanor {
 
-constexpr const char* kRuleNames[] = {"adamw",   "adam",       "sgd",  "lion",      "muon",
-                                      "normuon", "adamw_8bit", "lamb", "adam_mini", "schedule_free_adamw"};
+constexpr const char* kRuleNames[] = {"adamw",    "adam",       "sgd",  "lion",      "muon",
+                                      "normuon",  "adamw_8bit", "lamb", "adam_mini", "schedule_free_adamw",
+                                      "adamw_fp8"};
+constexpr bool has_codes(RuleName rule) { return rule == RuleName::adamw_8bit || rule == RuleName::adamw_fp8; }
 constexpr bool takes_matrices(RuleName rule) { return rule == RuleName::muon || rule == RuleName::normuon; }
 
 // A group's update rule with all its hyperparameters.
@@ -55,7 +57,7 @@ struct OptimizerOptions {
   MuonScale muon_scale = MuonScale::match_rms;
   MuonCoefficients muon_coefficients = MuonCoefficients::quintic;
   double normuon_beta2 = 0.95;   // normuon uses muon's options too
-  int64_t min_8bit_size = 4096;  // adamw_8bit: elements of the smallest matrix whose moments have 8 bits
+  int64_t min_8bit_size = 4096;  // has_codes(): elements of the smallest matrix whose moments have 8 bits
   double ema_decay = 0;          // of the moving average of the weights; 0: none
   std::vector<ParamGroup> groups = default_groups(RuleName::adamw);
 };
@@ -64,7 +66,7 @@ struct OptimizerOptions {
 // pattern that matches nothing and for weights that their rule cannot update.
 std::vector<int> assign_groups(const OptimizerOptions&, ParamStore&);
 RuleOptions rule_options(const OptimizerOptions&, int group);
-// The rule of a weight: that of its group, but adamw for what adamw_8bit leaves in f32. `slice` of a parameter `spec`.
+// The rule of a weight: that of its group, but adamw for what has no codes. `slice` of a parameter `spec`.
 RuleOptions rule_of(const OptimizerOptions&, int group, const ParamSpec& spec, const HfSlice& slice);
 // One line per group that has weights: their names, with * for layer numbers, and how they are updated.
 std::vector<std::string> describe_groups(const OptimizerOptions&, ParamStore&);

@@ -39,7 +39,8 @@ const Init kHardToRound = listed({0,
                                   -1e-3});
 
 void fills(Examiner& examine) {
-  for (DType dt : {DType::f32, DType::bf16, DType::f16, DType::f64, DType::i32, DType::i64, DType::u8})
+  for (DType dt : {DType::f32, DType::bf16, DType::f16, DType::f64, DType::i32, DType::i64, DType::u8, DType::f8_e4m3,
+                   DType::f8_e5m2})
     for (int64_t n : kLengths)
       for (float value : {0.0f, 3.0f})
         examine(OpCase<Fill>{cat(n, " ", dt, " ", value), {.x = tensor(dt, {n}), .value = value}, {}, true});

@@ -1,9 +1,10 @@
-// LAMB, Adam-mini and AdamW with 8-bit moments: 20 steps are those of their papers in double, and mistakes show.
+// LAMB, Adam-mini and AdamW with moments of 8 bits: 20 steps are those of their papers in double, and mistakes show.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "base/rng.h"
 #include "tests/train/optimizer_rig.h"
 
 namespace athanor::optimizers {
@@ -143,6 +144,37 @@ TEST(AdamMini, BlocksAreHeadsAndOutputsAndMistakesShow) {
   }
 }
 
+// AdamW whose moments are rounded by rounded(moment, 0 for m and 1 for v, step) after each step, or already for it.
+template <class Rounded>
+std::vector<double> coded_adamw_in_double(int64_t n, bool steps_by_codes, const Rounded& rounded) {
+  std::vector<double> w, m(static_cast<size_t>(n)), v(static_cast<size_t>(n));
+  for (int64_t i = 0; i < n; ++i) w.push_back(float(start(i)));
+  for (int step = 0; step < 20; ++step) {
+    const double c1 = 1 - std::pow(0.9, step + 1), c2 = 1 - std::pow(0.95, step + 1);
+    for (size_t i = 0; i < w.size(); ++i) {
+      const double g = float(gradient(int64_t(i), step));
+      m[i] = 0.9 * m[i] + 0.1 * g, v[i] = 0.95 * v[i] + 0.05 * g * g;
+    }
+    auto kept_m = m, kept_v = v;
+    rounded(kept_m, 0, step), rounded(kept_v, 1, step);
+    if (steps_by_codes) m = kept_m, v = kept_v;
+    for (size_t i = 0; i < w.size(); ++i)
+      w[i] = w[i] * (1 - kRate * kDecay) - kRate * (m[i] / c1) / (std::sqrt(v[i] / c2) + 1e-8);
+    m = kept_m, v = kept_v;
+  }
+  return w;
+}
+
+// fn(element, largest absolute value of its block)
+template <class Fn>
+void in_blocks(std::vector<double>& x, size_t block, const Fn& fn) {
+  for (size_t begin = 0; begin < x.size(); begin += block) {
+    double most = 0;
+    for (size_t i = begin; i < begin + block; ++i) most = std::max(most, std::abs(x[i]));
+    for (size_t i = begin; i < begin + block; ++i) fn(i, most);
+  }
+}
+
 // [Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization"] with its own codes; mistakes that a test has
 // to see.
 enum class Coded { right, other_map, one_scale, shorter_blocks, steps_by_codes };
@@ -158,38 +190,38 @@ std::vector<double> adamw_8bit_in_double(int64_t n, Coded mistake) {
       }
     std::ranges::sort(maps[k]);
   }
-  const auto rounded = [&](std::vector<double>& x, const std::vector<double>& map) {
-    const auto block = size_t(mistake == Coded::one_scale ? n : mistake == Coded::shorter_blocks ? 128 : 256);
-    for (size_t begin = 0; begin < x.size(); begin += block) {
-      double most = 0;
-      for (size_t i = begin; i < begin + block; ++i) most = std::max(most, std::abs(x[i]));
-      for (size_t i = begin; i < begin + block; ++i) {
-        const auto above = std::ranges::lower_bound(map, x[i] / most);
-        const bool below =
-            above == map.end() || (above != map.begin() && x[i] / most - above[-1] < *above - x[i] / most);
-        x[i] = most * (below ? above[-1] : *above);
-      }
-    }
-  };
-  std::vector<double> w, m(static_cast<size_t>(n)), v(static_cast<size_t>(n));
-  for (int64_t i = 0; i < n; ++i) w.push_back(float(start(i)));
-  for (int step = 0; step < 20; ++step) {
-    const double c1 = 1 - std::pow(0.9, step + 1), c2 = 1 - std::pow(0.95, step + 1);
-    for (size_t i = 0; i < w.size(); ++i) {
-      const double g = float(gradient(int64_t(i), step));
-      m[i] = 0.9 * m[i] + 0.1 * g, v[i] = 0.95 * v[i] + 0.05 * g * g;
-    }
-    auto kept_m = m, kept_v = v;
-    rounded(kept_m, maps[0]), rounded(kept_v, maps[1]);
-    if (mistake == Coded::steps_by_codes) m = kept_m, v = kept_v;
-    for (size_t i = 0; i < w.size(); ++i)
-      w[i] = w[i] * (1 - kRate * kDecay) - kRate * (m[i] / c1) / (std::sqrt(v[i] / c2) + 1e-8);
-    m = kept_m, v = kept_v;
-  }
-  return w;
+  const auto block = size_t(mistake == Coded::one_scale ? n : mistake == Coded::shorter_blocks ? 128 : 256);
+  return coded_adamw_in_double(n, mistake == Coded::steps_by_codes, [&](std::vector<double>& x, int which, int) {
+    const std::vector<double>& map = maps[which];
+    in_blocks(x, block, [&](size_t i, double most) {
+      const auto above = std::ranges::lower_bound(map, x[i] / most);
+      const bool below = above == map.end() || (above != map.begin() && x[i] / most - above[-1] < *above - x[i] / most);
+      x[i] = most * (below ? above[-1] : *above);
+    });
+  });
 }
 
-std::vector<float> after_20_steps_of(OptimizerOptions o, const Shape& shape) {
+// The same with FP8 rounded by random bits; mistakes that a test has to see.
+enum class Fp8 { right, to_nearest, v_in_e4m3, m_in_e5m2, one_scale, same_bits, steps_by_codes };
+std::vector<double> adamw_fp8_in_double(int64_t n, Fp8 mistake) {
+  const uint64_t stream = stream_of("stochastic rounding of the moments of unit 0");
+  const auto block = size_t(mistake == Fp8::one_scale ? n : 256);
+  return coded_adamw_in_double(n, mistake == Fp8::steps_by_codes, [&](std::vector<double>& x, int which, int step) {
+    const bool e5m2 = which == 0 ? mistake == Fp8::m_in_e5m2 : mistake != Fp8::v_in_e4m3;
+    const double largest = e5m2 ? 57344 : 448;
+    in_blocks(x, block, [&](size_t i, double most) {
+      const double number = std::abs(x[i]) / most * largest;
+      const int exponent = number > 0 ? std::max(std::ilogb(number), e5m2 ? -14 : -6) : 0;
+      const double gap = std::ldexp(1, exponent - (e5m2 ? 2 : 3));
+      const uint32_t bits = random_bits(0, stream, (uint64_t(step + 1) << 40) + i);
+      const uint32_t random16 = which == 0 || mistake == Fp8::same_bits ? bits >> 16 : bits & 0xffff;
+      const double up = mistake == Fp8::to_nearest ? 0.5 : random16 / 65536.0;
+      x[i] = std::copysign(std::floor(number / gap + up) * gap / largest * most, x[i]);
+    });
+  });
+}
+
+std::vector<float> after_20_steps_of(const OptimizerOptions& o, const Shape& shape) {
   Trained t({matrix("w", shape)}, o);
   t.set(t.master(), values(start, shape[0], shape[1], false));
   for (int step = 0; step < 20; ++step) {
@@ -199,30 +231,62 @@ std::vector<float> after_20_steps_of(OptimizerOptions o, const Shape& shape) {
   return t.weights();
 }
 
-TEST(AdamW8bit, IsThatOfThePaperAndMistakesShow) {
-  const Shape shape{64, 68};
-  const std::vector<float> got = after_20_steps_of(with(RuleName::adamw_8bit), shape);
+// How many weights differ: where f32 and double lie on two sides of a bound, one code is another.
+int64_t differing(const std::vector<float>& got, const std::vector<double>& want) {
+  int64_t count = 0;
+  for (size_t i = 0; i < got.size(); ++i) count += std::abs(double(got[i]) - want[i]) > 1e-5 ? 1 : 0;
+  return count;
+}
+
+// The distance from AdamW's weights, relative to theirs from the start.
+double off_adamw(const std::vector<float>& got, const Shape& shape) {
   const std::vector<float> exact = after_20_steps_of(with(RuleName::adamw), shape);
-  // How many weights differ: where f32 and double lie on two sides of a bound, one code is another.
-  const auto differing = [&](Coded mistake) {
-    const std::vector<double> want = adamw_8bit_in_double(shape.numel(), mistake);
-    int64_t count = 0;
-    for (size_t i = 0; i < got.size(); ++i) count += std::abs(double(got[i]) - want[i]) > 1e-5 ? 1 : 0;
-    return count;
-  };
-  EXPECT_LT(differing(Coded::right), shape.numel() / 200);
-  for (const Coded mistake : {Coded::other_map, Coded::one_scale, Coded::shorter_blocks, Coded::steps_by_codes})
-    EXPECT_GT(differing(mistake), shape.numel() / 10) << int(mistake);
   double off = 0, moved = 0;
   for (size_t i = 0; i < got.size(); ++i) {
     off += std::pow(double(got[i]) - double(exact[i]), 2);
     moved += std::pow(double(exact[i]) - start(int64_t(i)), 2);
   }
-  EXPECT_LT(std::sqrt(off / moved), 0.05) << "near AdamW";
+  return std::sqrt(off / moved);
+}
+
+TEST(AdamW8bit, IsThatOfThePaperAndMistakesShow) {
+  const Shape shape{64, 68};
+  const int64_t n = shape.numel();
+  const std::vector<float> got = after_20_steps_of(with(RuleName::adamw_8bit), shape);
+  EXPECT_LT(differing(got, adamw_8bit_in_double(n, Coded::right)), n / 200);
+  for (const Coded mistake : {Coded::other_map, Coded::one_scale, Coded::shorter_blocks, Coded::steps_by_codes})
+    EXPECT_GT(differing(got, adamw_8bit_in_double(n, mistake)), n / 10) << int(mistake);
+  EXPECT_LT(off_adamw(got, shape), 0.05);
+}
+
+TEST(AdamWFp8, MomentsAreRoundedByTheirRandomBitsAndMistakesShow) {
+  const Shape shape{64, 68};
+  const int64_t n = shape.numel();
+  const std::vector<float> got = after_20_steps_of(with(RuleName::adamw_fp8), shape);
+  EXPECT_LT(differing(got, adamw_fp8_in_double(n, Fp8::right)), n / 200);
+  for (const Fp8 mistake :
+       {Fp8::to_nearest, Fp8::v_in_e4m3, Fp8::m_in_e5m2, Fp8::one_scale, Fp8::same_bits, Fp8::steps_by_codes})
+    EXPECT_GT(differing(got, adamw_fp8_in_double(n, mistake)), n / 10) << int(mistake);
+  EXPECT_LT(off_adamw(got, shape), 0.1);
+}
+
+// Beside gradients of 1, squares of 1e-6 are no code: rounded to 0, the next step would be divided by eps.
+TEST(AdamWFp8, SecondMomentsBelowTheSmallestCodeMakeNoLargeSteps) {
+  Trained t({matrix("w", {64, 64})}, with(RuleName::adamw_fp8));
+  t.set(t.master(), std::vector<float>(64 * 64));
+  for (int step = 0; step < 20; ++step) {
+    std::vector<float> g(64 * 64);
+    for (size_t i = 0; i < g.size(); ++i) g[i] = i % 256 == 0 ? 1 : float(1e-6 * (1 + i % 7) * (i % 2 ? 1 : -1));
+    t.set(t.grad(), g);
+    t.step();
+  }
+  for (const float w : t.weights()) EXPECT_LT(std::abs(w), 20 * kRate * 1.5);
 }
 
 // Codes are kept of matrices that are large enough and whole blocks, and of nothing else; the rest is AdamW to the bit.
-TEST(AdamW8bit, OtherWeightsHaveTheMomentsOfAdamW) {
+class CodedMoments : public ::testing::TestWithParam<RuleName> {};
+TEST_P(CodedMoments, OtherWeightsHaveTheMomentsOfAdamW) {
+  const RuleName rule_name = GetParam();
   std::vector<ParamSpec> specs{matrix("large", {64, 64}), matrix("small", {63, 64}), matrix("ragged", {65, 65})};
   ParamSpec parts{
       .name = "parts", .shape = {128, 65}, .role = Role::matrix};  // 65 x 64 elements each end within a block
@@ -242,7 +306,7 @@ TEST(AdamW8bit, OtherWeightsHaveTheMomentsOfAdamW) {
     }
     return t;
   };
-  const auto coded = trained(RuleName::adamw_8bit), plain = trained(RuleName::adamw);
+  const auto coded = trained(rule_name), plain = trained(RuleName::adamw);
   const auto& specs_of_states = coded->params.state_specs();
   ASSERT_EQ(specs_of_states.size(), 6U);
   const size_t bytes[] = {4096, 4096, 64, 64};  // codes, and scales of 16 blocks
@@ -252,13 +316,16 @@ TEST(AdamW8bit, OtherWeightsHaveTheMomentsOfAdamW) {
     if (!of_codes) continue;
     EXPECT_EQ(coded->params.units()[0]->states[s].t.bytes(), bytes[codes++]);
   }
-  EXPECT_TRUE(describe_groups(with(RuleName::adamw_8bit), coded->params)[0].starts_with(
-      "no group: adamw_8bit, learning rate x 1, weight decay 0.3, 24769 parameters (4096 with moments of 8 bits): "
-      "large"))
-      << describe_groups(with(RuleName::adamw_8bit), coded->params)[0];
+  const std::string line = describe_groups(with(rule_name), coded->params)[0];
+  EXPECT_TRUE(line.starts_with(cat("no group: ", kRuleNames[size_t(rule_name)],
+                                   ", learning rate x 1, weight decay 0.3, 24769 parameters (4096 with moments of 8 "
+                                   "bits): large")))
+      << line;
   for (size_t p = 1; p < 7; ++p) EXPECT_EQ(coded->weights(p), plain->weights(p)) << p;
   EXPECT_NE(coded->weights(0), plain->weights(0));
 }
+INSTANTIATE_TEST_SUITE_P(Rules, CodedMoments, ::testing::Values(RuleName::adamw_8bit, RuleName::adamw_fp8),
+                         [](const auto& which) { return kRuleNames[size_t(which.param)]; });
 
 }  // namespace
 }  // namespace athanor::optimizers

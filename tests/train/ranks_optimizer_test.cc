@@ -25,6 +25,8 @@ TEST(Ranks, EveryOptimizerHasTheSameBitsOnAnyRanks) {
         Case{RuleName::lion, ModelType::llama, "bf16", DType::bf16},
         Case{RuleName::adamw_8bit, ModelType::gpt2, "fp32"},
         Case{RuleName::adamw_8bit, ModelType::llama, "bf16", DType::i16},
+        Case{RuleName::adamw_fp8, ModelType::gpt2, "bf16", DType::bf16},
+        Case{RuleName::adamw_fp8, ModelType::llama, "fp32"},
         Case{RuleName::lamb, ModelType::gpt2, "bf16", DType::i16, DType::bf16},
         Case{RuleName::lamb, ModelType::llama, "fp32"}, Case{RuleName::lamb, ModelType::llama, "bf16", DType::bf16},
         Case{RuleName::adam_mini, ModelType::gpt2, "bf16", DType::i16, DType::bf16},
@@ -98,6 +100,10 @@ TEST(Ranks, OptimizersPlanWhatTheyKeep) {
   s.groups = {{.role = Role::vector, .rule = RuleName::lion}};
   EXPECT_EQ(train(s, 0).optimizer, two / 2 + (2 * 7 + 2) * 64 * sizeof(float));
   s.groups.clear();
+  s.rule = RuleName::adamw_8bit;
+  const size_t coded = train(s, 0).optimizer;
+  s.rule = RuleName::adamw_fp8;
+  EXPECT_EQ(train(s, 0).optimizer, coded);
   s.rule = RuleName::muon;
   const size_t muon = train(s, 0).optimizer;
   EXPECT_LT(muon, two);

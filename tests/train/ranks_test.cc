@@ -97,7 +97,7 @@ TEST(Ranks, SplitMastersAreThoseOfF32) {
     int replicas, shards;
     RuleName rule = RuleName::adamw;
   };
-  for (const Case& c : {Case{1, 1}, {1, 3}, {2, 2}, {1, 2, RuleName::lamb}})
+  for (const Case& c : {Case{1, 1}, {1, 3}, {2, 2}, {1, 2, RuleName::lamb}, {1, 2, RuleName::adamw_fp8}})
     for (const int stage : {0, 1, 2, 3}) {
       Setting s{.precision = "bf16", .replicas = c.replicas, .shards = c.shards, .stage = stage, .rule = c.rule};
       const Curve whole = train(s);
@@ -272,7 +272,8 @@ TEST(Ranks, CheckpointsKnowNothingOfRanks) {
   for (const auto& [precision, rule] : {std::pair{"fp32", RuleName::adamw},
                                         {"bf16", RuleName::adamw},
                                         {"fp32", RuleName::normuon},
-                                        {"fp32", RuleName::adam_mini}}) {
+                                        {"fp32", RuleName::adam_mini},
+                                        {"bf16", RuleName::adamw_fp8}}) {
     const std::string p = cat(precision, kRuleNames[size_t(rule)]);
     const Setting one{.precision = precision, .rule = rule};
     const Setting two{.precision = precision, .shards = 2, .stage = 3, .rule = rule};

@@ -43,20 +43,19 @@ TEST_P(Resume, NPlusMStepsEqualNSaveResumeM) {
   for (size_t i = 0; i < 8; ++i) EXPECT_EQ(a.steps[i].loss, b.steps[i].loss) << i;
 }
 
-INSTANTIATE_TEST_SUITE_P(Precisions, Resume,
-                         ::testing::Values(Precise{"fp32", "fp32"}, Precise{"tf32", "fp32"}, Precise{"bf16", "fp32"},
-                                           Precise{"bf16", "bf16"}, Precise{"fp16", "fp32"}, Precise{"bf16", "split"},
-                                           Precise{"bf16", "split", "bf16"}, Precise{"bf16", "bf16", "bf16"},
-                                           Precise{"bf16", "split", "bf16", "normuon"},
-                                           Precise{"bf16", "fp32", "fp32", "adamw_8bit"},
-                                           Precise{"bf16", "bf16", "bf16", "adamw_8bit"},
-                                           Precise{"bf16", "split", "bf16", "lamb"},
-                                           Precise{"bf16", "fp32", "bf16", "adam_mini"},
-                                           Precise{"fp8_tensorwise", "split"}, Precise{"mxfp8", "fp32"}),
-                         [](const auto& which) {
-                           const auto& p = which.param;
-                           return std::string(p.precision) + "_" + p.master + "_" + p.moments + "_" + p.optimizer;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Precisions, Resume,
+    ::testing::Values(Precise{"fp32", "fp32"}, Precise{"tf32", "fp32"}, Precise{"bf16", "fp32"},
+                      Precise{"bf16", "bf16"}, Precise{"fp16", "fp32"}, Precise{"bf16", "split"},
+                      Precise{"bf16", "split", "bf16"}, Precise{"bf16", "bf16", "bf16"},
+                      Precise{"bf16", "split", "bf16", "normuon"}, Precise{"bf16", "fp32", "fp32", "adamw_8bit"},
+                      Precise{"bf16", "bf16", "bf16", "adamw_8bit"}, Precise{"bf16", "split", "fp32", "adamw_fp8"},
+                      Precise{"bf16", "split", "bf16", "lamb"}, Precise{"bf16", "fp32", "bf16", "adam_mini"},
+                      Precise{"fp8_tensorwise", "split"}, Precise{"mxfp8", "fp32"}),
+    [](const auto& which) {
+      const auto& p = which.param;
+      return std::string(p.precision) + "_" + p.master + "_" + p.moments + "_" + p.optimizer;
+    });
 
 // A run may change between fp32 and split masters; its checkpoints have the same bits as if it had not.
 TEST_F(TrainerTest, SplitMastersGoOnFromWholeOnesAndBack) {
