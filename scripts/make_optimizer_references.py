@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes tests/ops/optimizer_references.h: weights after 20 steps of each optimizer by optax, in float64; of Adam-mini by
-pytorch_optimizer, in float32; of schedule-free AdamW by schedulefree, in float64.
+pytorch_optimizer, in float32; of schedule-free AdamW by schedulefree and of Adafactor by torch.optim, in float64.
 
 Needs optax, jax, pytorch_optimizer and schedulefree. Weights and gradients are those of start() and gradient(), which the test computes too.
 
@@ -107,18 +107,32 @@ def schedule_free():
     return found | {"kScheduleFreeAverage": w.detach().tolist()}
 
 
+def adafactor(columns):
+    """Of a matrix, or of a vector with columns 0. The library scales steps by the size of the weights, but by eps2 = 1 at
+    least, which is more than they have: so the rate is RATE. Its own eps1 is too small to show here, as is the paper's."""
+    n = ROWS * COLUMNS
+    shape = (n // columns, columns) if columns else (n,)
+    weight = torch.tensor([start(i) for i in range(n)], dtype=torch.float64).reshape(shape).requires_grad_()
+    rule = torch.optim.Adafactor([weight], lr=RATE, eps=(1e-15, 1.0), weight_decay=DECAY)
+    for step in range(STEPS):
+        weight.grad = torch.tensor([gradient(i, step) for i in range(n)], dtype=torch.float64).reshape(shape)
+        rule.step()
+    return [float(x) for x in weight.detach().reshape(-1)]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "tests/ops/optimizer_references.h")
     out = parser.parse_args().out
     lines = [
-        "// What optax makes of the same weights and gradients in 20 steps: scripts/make_optimizer_references.py.",
+        "// What other programs make of the same weights and gradients in 20 steps: scripts/make_optimizer_references.py.",
         "#pragma once",
         "namespace athanor::references {",
         "",
     ]
     found = {name: weights(*RULES[AVERAGES.get(name, name)], name in AVERAGES) for name in [*RULES, *AVERAGES]}
-    for name, numbers in {**found, "kAdamMini": adam_mini(), **schedule_free()}.items():
+    for name, numbers in {**found, "kAdamMini": adam_mini(), **schedule_free(), "kAdafactor": adafactor(COLUMNS),
+                          "kAdafactorVector": adafactor(0)}.items():
         lines.append(f"constexpr double {name}[] = {{")
         values = [f"{x:.12g}," for x in numbers]
         lines += ["    " + " ".join(values[i : i + 6]) for i in range(0, len(values), 6)]

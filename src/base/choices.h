@@ -22,7 +22,8 @@ enum class RuleName : uint8_t {
   lamb,
   adam_mini,
   schedule_free_adamw,
-  adamw_fp8
+  adamw_fp8,
+  adafactor
 };
 enum class MuonScale : uint8_t { original, match_rms, spectral };
 enum class MuonCoefficients : uint8_t { quintic, polar_express };

@@ -11,9 +11,9 @@ constexpr std::string_view kRopeTypes[] = {"none", "linear", "llama3", "yarn"};
 constexpr std::string_view kDevices[] = {"auto", "cpu", "cuda"};
 constexpr std::string_view kCpuGemms[] = {"builtin", "onednn"};
 constexpr std::string_view kAttentions[] = {"auto", "builtin", "cudnn"};
-constexpr std::string_view kOptimizers[] = {"adamw",    "adam",       "sgd",  "lion",      "muon",
-                                            "normuon",  "adamw_8bit", "lamb", "adam_mini", "schedule_free_adamw",
-                                            "adamw_fp8"};
+constexpr std::string_view kOptimizers[] = {"adamw",     "adam",       "sgd",  "lion",      "muon",
+                                            "normuon",   "adamw_8bit", "lamb", "adam_mini", "schedule_free_adamw",
+                                            "adamw_fp8", "adafactor"};
 constexpr std::string_view kGroupOptimizers[] = {"inherit",
                                                  "adamw",
                                                  "adam",
@@ -25,7 +25,8 @@ constexpr std::string_view kGroupOptimizers[] = {"inherit",
                                                  "lamb",
                                                  "adam_mini",
                                                  "schedule_free_adamw",
-                                                 "adamw_fp8"};
+                                                 "adamw_fp8",
+                                                 "adafactor"};
 constexpr std::string_view kGroupRoles[] = {"any", "matrix", "embedding", "vector"};
 constexpr std::string_view kMuonScales[] = {"original", "match_rms", "spectral"};
 constexpr std::string_view kMuonCoefficients[] = {"quintic", "polar_express"};

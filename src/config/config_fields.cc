@@ -248,7 +248,9 @@ Fields optimizer_group() {
           "steps of adamw scaled to the norm of each matrix and embedding; adam_mini = adamw with one "
           "second moment for each head of queries and keys, output or token; both with adamw for "
           "vectors; schedule_free_adamw = adamw with an average of the weights, which evaluations "
-          "read, in place of a decay of the learning rate"),
+          "read, in place of a decay of the learning rate; adafactor = factored second moments alone, updates clipped "
+          "to "
+          "a root mean square of 1"),
       number("learning_rate", &Config::learning_rate, above(0), notice, "", "peak learning rate")
           .alias({"lr"})
           .required(),

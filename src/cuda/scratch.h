@@ -93,8 +93,8 @@ template <class Op>
 requires kIsOneOf<Op, NormFwd, NormApply, QkNormFwd, AttentionFwd, Rope, GeluFwd, GeluBwd, SwigluFwd, SwigluBwd,
                   EmbeddingFwd, GatherRows, ScatterRows, CrossEntropy, RowMax, LogitSums, Fill, Cast, Add, RandomNormal,
                   StepControl, AdamW, AdamW8bit, ScheduleFreeAdamW, Sgd, Lion, Ema, LambDirection, ScaleByTrustRatio,
-                  OutputSquares, BlockMoments, ScaleOutputs, Momentum, Combine, SplitMaster, JoinMaster, Quantize,
-                  ScaledGemm>
+                  OutputSquares, BlockMoments, ScaleOutputs, FactoredMoments, ClipFactors, Momentum, Combine,
+                  SplitMaster, JoinMaster, Quantize, ScaledGemm>
 constexpr size_t scratch(const Op&) { return 0; }
 
 inline size_t scratch(const ColumnSum& op) {

@@ -1,5 +1,6 @@
 // THE LIST of ops. A backend derives from Ops and implements run() for every one; missing one does not compile.
 #pragma once
+#include "ops/adafactor.h"
 #include "ops/adam_mini.h"
 #include "ops/attention.h"
 #include "ops/basic.h"
@@ -21,7 +22,8 @@ namespace athanor {
       GeluBwd, SwigluFwd, SwigluBwd, EmbeddingFwd, EmbeddingBwd, GatherRows, ScatterRows, CrossEntropy, RowMax,       \
       LogitSums, Fill, Cast, Add, ReduceSum, SquaredNorm, RandomNormal, StepControl, AdamW, AdamW8bit,                \
       ScheduleFreeAdamW, Sgd, Lion, Ema, LambDirection, ScaleByTrustRatio, OutputSquares, BlockMoments, ScaleOutputs, \
-      Momentum, NormalizeMatrix, Combine, NormalizeNeurons, SplitMaster, JoinMaster, Quantize, ScaledGemm
+      FactoredMoments, ClipFactors, Momentum, NormalizeMatrix, Combine, NormalizeNeurons, SplitMaster, JoinMaster,    \
+      Quantize, ScaledGemm
 
 // run() launches on the compute lane; scratch() is the temporary memory it needs (bytes), a pure function of the op.
 template <class Op>

@@ -116,14 +116,15 @@ std::vector<int> assign_groups(const OptimizerOptions& options, ParamStore& para
 RuleOptions rule_options(const OptimizerOptions& o, int number) {
   const ParamGroup group = number < 0 ? ParamGroup{} : o.groups[size_t(number)];
   const RuleName rule = group.rule.value_or(o.rule);
-  const bool lion = rule == RuleName::lion, muon = takes_matrices(rule), averages = !muon && rule != RuleName::sgd;
+  const bool lion = rule == RuleName::lion, muon = takes_matrices(rule),
+             averages = !muon && rule != RuleName::sgd && rule != RuleName::adafactor;
   RuleOptions r{.rule = rule, .lr_factor = group.lr_factor, .m = o.m, .seed = o.seed};
   r.cautious = o.cautious_weight_decay;
   r.weight_decay = group.weight_decay.value_or(o.weight_decay);
   if (averages) {
     r.beta1 = group.beta1.value_or(lion ? o.lion_beta1 : o.beta1);
     r.beta2 = group.beta2.value_or(lion ? o.lion_beta2 : o.beta2);
-  } else {
+  } else if (rule != RuleName::adafactor) {
     r.momentum = group.momentum.value_or(muon ? o.muon_momentum : o.sgd_momentum);
     r.nesterov = muon ? o.muon_nesterov : o.sgd_nesterov;
   }

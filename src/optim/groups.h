@@ -9,9 +9,9 @@
 
 namespace athanor {
 
-constexpr const char* kRuleNames[] = {"adamw",    "adam",       "sgd",  "lion",      "muon",
-                                      "normuon",  "adamw_8bit", "lamb", "adam_mini", "schedule_free_adamw",
-                                      "adamw_fp8"};
+constexpr const char* kRuleNames[] = {"adamw",     "adam",       "sgd",  "lion",      "muon",
+                                      "normuon",   "adamw_8bit", "lamb", "adam_mini", "schedule_free_adamw",
+                                      "adamw_fp8", "adafactor"};
 constexpr bool has_codes(RuleName rule) { return rule == RuleName::adamw_8bit || rule == RuleName::adamw_fp8; }
 constexpr bool takes_matrices(RuleName rule) { return rule == RuleName::muon || rule == RuleName::normuon; }
 

@@ -54,6 +54,7 @@ class UpdateRule {
 
 std::unique_ptr<UpdateRule> make_adamw(const RuleOptions&);       // and adam
 std::unique_ptr<UpdateRule> make_adamw_8bit(const RuleOptions&);  // and adamw_fp8
+std::unique_ptr<UpdateRule> make_adafactor(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_sgd(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_adam_mini(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_lamb(const RuleOptions&);

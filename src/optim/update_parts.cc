@@ -42,7 +42,8 @@ std::vector<UpdatePart> update_parts(const ParamStore& params, const Placed& pla
                     .stream = run.stream,
                     .moment_stream = run.moment_stream,
                     .first = uint64_t(range.begin)};
-    if (!placed.states.empty()) part.m = unit.states[placed.states[0]].part(range);
+    if (!placed.states.empty() && !params.has_sizes(placed.states[0]))
+      part.m = unit.states[placed.states[0]].part(range);
     if (placed.states.size() > 1 && !params.has_sizes(placed.states[1]))
       part.v = unit.states[placed.states[1]].part(range);
     parts.push_back(part);

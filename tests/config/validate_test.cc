@@ -74,7 +74,7 @@ TEST(Validate, TensorParallelism) {
                {"sequence_parallel", "seq_length 15", "2 ranks", "a multiple of 2"});
   expect_parts(with({"tensor_parallel_size=2", "model.vocab_size=1"}),
                {"tensor_parallel_size", "vocab_size 1", "2 ranks", "at most 1"});
-  for (const char* optimizer : {"muon", "normuon", "adamw_8bit", "lamb", "adam_mini", "adamw_fp8"})
+  for (const char* optimizer : {"muon", "normuon", "adamw_8bit", "lamb", "adam_mini", "adamw_fp8", "adafactor"})
     expect_parts(with({"tensor_parallel_size=2", cat("optimizer=", optimizer)}),
                  {"tensor_parallel_size: 2", cat("optimizer ", optimizer), "needs all of it", "adamw"});
   expect_parts(

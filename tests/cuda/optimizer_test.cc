@@ -26,6 +26,8 @@ TEST_F(Optimizer, ScaleByTrustRatio) { agrees_with_the_reference(ScaleByTrustRat
 TEST_F(Optimizer, OutputSquares) { agrees_with_the_reference(OutputSquares::kName, optimizer_cases, 12); }
 TEST_F(Optimizer, BlockMoments) { agrees_with_the_reference(BlockMoments::kName, optimizer_cases, 8); }
 TEST_F(Optimizer, ScaleOutputs) { agrees_with_the_reference(ScaleOutputs::kName, optimizer_cases, 12); }
+TEST_F(Optimizer, FactoredMoments) { agrees_with_the_reference(FactoredMoments::kName, optimizer_cases, 30); }
+TEST_F(Optimizer, ClipFactors) { agrees_with_the_reference(ClipFactors::kName, optimizer_cases, 20); }
 TEST_F(Optimizer, Momentum) { agrees_with_the_reference(Momentum::kName, optimizer_cases, 32); }
 TEST_F(Optimizer, NormalizeMatrix) { agrees_with_the_reference(NormalizeMatrix::kName, optimizer_cases, 19); }
 TEST_F(Optimizer, Combine) { agrees_with_the_reference(Combine::kName, optimizer_cases, 36); }

@@ -386,6 +386,50 @@ void adam_mini_cases(Examiner& examine) {
     }
 }
 
+void adafactor_cases(Examiner& examine) {
+  struct Sides {
+    int64_t rows, columns;
+  };
+  for (const Sides& m : {Sides{1, 1}, Sides{9, 5}, Sides{300, 1}, Sides{1, 300}, Sides{700, 257}})
+    for (const int64_t sums : {1, 4}) {
+      const std::string name = cat(m.rows, "x", m.columns, " of ", sums, " sums");
+      const auto f32 = [](int64_t n) { return tensor(DType::f32, {n}); };
+      OpCase<FactoredMoments> moments{name,
+                                      {.parts = {}, .state = tensor(DType::u8, {int64_t(sizeof(StepState))})},
+                                      {{"state", bytes_of(running_state())},
+                                       {"r", uniform(0.1, 1)},
+                                       {"c", uniform(0.1, 1)},
+                                       {"row_sums", uniform(1, 100)},
+                                       {"column_sums", uniform(1, 100)}}};
+      OpCase<ClipFactors> clip{name, {.parts = {}}, {{"factors", uniform(0.5, 2)}, {"sums", uniform(1, 9)}}};
+      for (const Sides& of : m.rows > 1 ? std::vector<Sides>{m, {6, 7}} : std::vector<Sides>{m}) {
+        moments.op.parts.push_back({.r = f32(of.rows),
+                                    .c = f32(of.columns),
+                                    .row_factors = f32(of.rows),
+                                    .column_factors = f32(of.columns),
+                                    .row_sums = tensor(DType::f64, {sums, of.rows}),
+                                    .column_sums = tensor(DType::f64, {sums, of.columns})});
+        clip.op.parts.push_back(
+            {.factors = f32(of.rows), .sums = tensor(DType::f64, {sums, of.rows}), .columns = of.columns});
+      }
+      examine(moments);
+      examine(clip);
+      clip.name += ", small";  // no clipping
+      clip.values["sums"] = uniform(1e-6, 1e-4);
+      examine(clip);
+      moments.name += ", zeros";  // of a first step
+      StepState s = running_state();
+      s.updates = 1;
+      moments.values["state"] = bytes_of(s);
+      moments.values["row_sums"] = moments.values["column_sums"] = constant(0);
+      examine(moments);
+      s.skip = 1;
+      moments.name += " skip";
+      moments.values["state"] = bytes_of(s);
+      examine(moments);
+    }
+}
+
 void momentum_cases(Examiner& examine) {
   for (const int64_t n : {1, 17, 5000, 100003})
     for (const DType m : {DType::f32, DType::bf16})
@@ -540,6 +584,7 @@ void optimizer_cases(Examiner& examine) {
   schedule_free_cases(examine);
   lamb_cases(examine);
   adam_mini_cases(examine);
+  adafactor_cases(examine);
   momentum_cases(examine);
   matrix_cases(examine);
   neuron_cases(examine);

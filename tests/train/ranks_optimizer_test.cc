@@ -19,21 +19,26 @@ TEST(Ranks, EveryOptimizerHasTheSameBitsOnAnyRanks) {
     const char* precision;
     DType master = DType::f32, moments = DType::f32;
   };
-  for (const Case& c :
-       {Case{RuleName::muon, ModelType::llama, "fp32"},
-        Case{RuleName::normuon, ModelType::gpt2, "bf16", DType::i16, DType::bf16},
-        Case{RuleName::lion, ModelType::llama, "bf16", DType::bf16},
-        Case{RuleName::adamw_8bit, ModelType::gpt2, "fp32"},
-        Case{RuleName::adamw_8bit, ModelType::llama, "bf16", DType::i16},
-        Case{RuleName::adamw_fp8, ModelType::gpt2, "bf16", DType::bf16},
-        Case{RuleName::adamw_fp8, ModelType::llama, "fp32"},
-        Case{RuleName::lamb, ModelType::gpt2, "bf16", DType::i16, DType::bf16},
-        Case{RuleName::lamb, ModelType::llama, "fp32"}, Case{RuleName::lamb, ModelType::llama, "bf16", DType::bf16},
-        Case{RuleName::adam_mini, ModelType::gpt2, "bf16", DType::i16, DType::bf16},
-        Case{RuleName::adam_mini, ModelType::llama, "fp32"}, Case{RuleName::sgd, ModelType::gpt2, "fp32"},
-        Case{RuleName::adam, ModelType::llama, "fp32"}, Case{RuleName::schedule_free_adamw, ModelType::llama, "fp32"},
-        Case{RuleName::schedule_free_adamw, ModelType::gpt2, "bf16", DType::i16, DType::bf16},
-        Case{RuleName::schedule_free_adamw, ModelType::llama, "bf16", DType::bf16}}) {
+  for (const Case& c : {Case{RuleName::muon, ModelType::llama, "fp32"},
+                        Case{RuleName::normuon, ModelType::gpt2, "bf16", DType::i16, DType::bf16},
+                        Case{RuleName::lion, ModelType::llama, "bf16", DType::bf16},
+                        Case{RuleName::adamw_8bit, ModelType::gpt2, "fp32"},
+                        Case{RuleName::adamw_8bit, ModelType::llama, "bf16", DType::i16},
+                        Case{RuleName::adamw_fp8, ModelType::gpt2, "bf16", DType::bf16},
+                        Case{RuleName::adamw_fp8, ModelType::llama, "fp32"},
+                        Case{RuleName::adafactor, ModelType::gpt2, "fp32"},
+                        Case{RuleName::adafactor, ModelType::llama, "bf16", DType::i16},
+                        Case{RuleName::adafactor, ModelType::llama, "bf16", DType::bf16},
+                        Case{RuleName::lamb, ModelType::gpt2, "bf16", DType::i16, DType::bf16},
+                        Case{RuleName::lamb, ModelType::llama, "fp32"},
+                        Case{RuleName::lamb, ModelType::llama, "bf16", DType::bf16},
+                        Case{RuleName::adam_mini, ModelType::gpt2, "bf16", DType::i16, DType::bf16},
+                        Case{RuleName::adam_mini, ModelType::llama, "fp32"},
+                        Case{RuleName::sgd, ModelType::gpt2, "fp32"},
+                        Case{RuleName::adam, ModelType::llama, "fp32"},
+                        Case{RuleName::schedule_free_adamw, ModelType::llama, "fp32"},
+                        Case{RuleName::schedule_free_adamw, ModelType::gpt2, "bf16", DType::i16, DType::bf16},
+                        Case{RuleName::schedule_free_adamw, ModelType::llama, "bf16", DType::bf16}}) {
     Setting s{.type = c.type,
               .precision = c.precision,
               .master = c.master,
@@ -104,6 +109,8 @@ TEST(Ranks, OptimizersPlanWhatTheyKeep) {
   const size_t coded = train(s, 0).optimizer;
   s.rule = RuleName::adamw_fp8;
   EXPECT_EQ(train(s, 0).optimizer, coded);
+  s.rule = RuleName::adafactor;  // a number for each row and column of 14 matrices, 2 tables and 5 vectors
+  EXPECT_EQ(train(s, 0).optimizer, 2 * (14 + 2 + 5) * 64 * sizeof(float));
   s.rule = RuleName::muon;
   const size_t muon = train(s, 0).optimizer;
   EXPECT_LT(muon, two);

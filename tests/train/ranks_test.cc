@@ -273,6 +273,7 @@ TEST(Ranks, CheckpointsKnowNothingOfRanks) {
                                         {"bf16", RuleName::adamw},
                                         {"fp32", RuleName::normuon},
                                         {"fp32", RuleName::adam_mini},
+                                        {"fp32", RuleName::adafactor},
                                         {"bf16", RuleName::adamw_fp8}}) {
     const std::string p = cat(precision, kRuleNames[size_t(rule)]);
     const Setting one{.precision = precision, .rule = rule};
