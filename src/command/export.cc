@@ -63,7 +63,8 @@ void add_export(Cli& cli) {
           "hf: a folder that transformers opens; gguf: a file for llama.cpp (gpt2, llama, mistral, qwen2, qwen3)")
       .show_default()
       .check(one_of({"hf", "gguf"}));
-  verb.add_flag("--ema", args->averages, "the averages of a checkpoint's weights (ema_decay) instead of the weights");
+  verb.add_flag("--average,--ema", args->averages,
+                "the averages of a checkpoint's weights (ema_decay, tail_average_start) instead of the weights");
   std::vector<std::string> dtypes = float_names();
   for (const char* name : {"q8_0", "fp8_tensor", "fp8_channel", "fp8_block"}) dtypes.emplace_back(name);
   verb.add_option(

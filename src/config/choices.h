@@ -28,7 +28,7 @@ constexpr bool eight_bits(Precision p) { return p >= Precision::fp8_tensorwise; 
 enum class MasterWeights { fp32, split, bf16 };
 enum class MomentDtype { fp32, bf16 };
 enum class Transport { tcp, mpi };
-enum class EvalWeights { current, ema };
+enum class EvalWeights { current, average, ema };  // ema: average
 enum class AsyncSave { automatic, on, off };
 enum class DeterministicReduction { fixed_order, rank_invariant };
 enum class TokenDtype { automatic, uint8, uint16, uint32, uint64, int8, int16, int32, int64 };

@@ -102,8 +102,9 @@ struct Config {
   MuonCoefficients muon_coefficients = MuonCoefficients::quintic;
   double normuon_beta2 = 0.95;
   int64_t min_8bit_size = 4096;
-  double ema_decay = 0.0;      // of the moving average of the weights; 0 = off
-  int64_t mup_base_width = 0;  // 0 = off
+  double ema_decay = 0.0;          // of the moving average of the weights; 0 = off
+  int64_t tail_average_start = 0;  // steps before those of an equal-weight average of the weights; 0 = off
+  int64_t mup_base_width = 0;      // 0 = off
   std::vector<ParamGroupConfig> param_groups = default_param_groups({});
   WeightDecayStyle weight_decay_style = WeightDecayStyle::constant;
   double end_weight_decay = -1.0;  // -1 until validate(): weight_decay

@@ -309,6 +309,9 @@ Fields optimizer_group() {
       number("ema_decay", &Config::ema_decay, below(0, 1), refused, "",
              "an average of the weights is kept beside them and saved with checkpoints (docs/optimizers.md): share of "
              "the average before in that after a step; 0.999 is usual; 0 = off"),
+      number("tail_average_start", &Config::tail_average_start, at_least(0), refused, "steps",
+             "the mean of the weights after each step beyond this one is kept beside them and saved with checkpoints "
+             "(docs/optimizers.md); four fifths of train_iters are usual; 0 = off"),
       number(
           "mup_base_width", &Config::mup_base_width, at_least(0), refused, "",
           "hidden_size at which learning rate and initializer_range were found: initial weights and rates of another "
@@ -473,8 +476,8 @@ Fields report_group() {
       number("eval_iters", &Config::eval_iters, at_least(0), free, "batches",
              "global batches of one evaluation, of windows that are spread over all of valid_data; 0 = every window"),
       choice<&Config::eval_weights>("eval_weights", free,
-                                    "weights of the run's evaluations: those being trained, or with ema_decay their "
-                                    "average"),
+                                    "weights of the run's evaluations: those being trained, or with ema_decay or "
+                                    "tail_average_start their average; ema = average"),
       number("stop_at_loss", &Config::stop_at_loss, at_least(0), free, "nats",
              "the run ends with the first evaluation whose loss on valid_data is this or less; 0 = off"),
       option("choice_data", &Config::choice_data, free,

@@ -66,6 +66,9 @@ std::vector<std::string> keys_without_effect(const Config& c) {
                                                         [](const ParamGroupConfig& g) { return g.weight_decay > 0; });
   unused.key("cautious_weight_decay", &Config::cautious_weight_decay, decays, "a weight_decay above 0");
 
+  unused.key("tail_average_start", &Config::tail_average_start, c.tail_average_start < c.train_iters,
+             "runs of more train_iters");
+
   const bool wsd = c.lr_decay_style == DecayStyle::wsd;
   unused.key("lr_wsd_decay_style", &Config::lr_wsd_decay_style, wsd, "lr_decay_style WSD");
   const bool momentum_moves = c.momentum_warmup_iters > 0 || c.lr_decay_style == DecayStyle::one_cycle;

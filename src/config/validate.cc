@@ -160,8 +160,9 @@ void validate_schedule_free(const Config& c) {
       "lr_warmup_iters");
   require(c.momentum_warmup_iters == 0, "momentum_warmup_iters: ", c.momentum_warmup_iters,
           " steps change adam_beta1, which optimizer schedule_free_adamw needs constant; set it to 0");
-  require(c.ema_decay == 0.0, "ema_decay: ", c.ema_decay,
-          " asks for a second average: optimizer schedule_free_adamw keeps one, which evaluations read; set it to 0");
+  const char* average = c.ema_decay > 0.0 ? "ema_decay" : "tail_average_start";
+  require(c.ema_decay == 0.0 && c.tail_average_start == 0, average,
+          ": asks for a second average: optimizer schedule_free_adamw keeps one, which evaluations read; set it to 0");
   require(
       c.tensor_parallel_size == 1, "tensor_parallel_size: ", c.tensor_parallel_size,
       " ranks have parts of the weights, whose averages by optimizer schedule_free_adamw are not supported; use adamw, "
@@ -269,7 +270,8 @@ void validate_tensor_parallel(const Config& c) {
       require(is_elementwise(*group.optimizer), "tensor_parallel_size: ", ranks,
               " ranks have parts of a matrix, and optimizer ", name_of(*group.optimizer), " of param_groups \"",
               group.match, "\" needs all of it; use adamw, adam, sgd or lion, or tensor_parallel_size 1");
-  require(c.ema_decay == 0.0, "ema_decay: averages of weights in parts on ", ranks,
+  const char* average = c.ema_decay > 0.0 ? "ema_decay" : "tail_average_start";
+  require(c.ema_decay == 0.0 && c.tail_average_start == 0, average, ": averages of weights in parts on ", ranks,
           " ranks are not supported; set it to 0, or tensor_parallel_size to 1");
   require(!c.log_noise_scale, "log_noise_scale: gradients in parts on ", ranks,
           " ranks are not supported; set it to false, or tensor_parallel_size to 1");
@@ -324,8 +326,12 @@ void validate_documents(Config& c) {
 }
 
 void validate_run(const Config& c) {
-  require(c.eval_weights == EvalWeights::current || c.ema_decay > 0.0,
-          "eval_weights: ema needs an ema_decay above 0: without it no average of the weights is kept");
+  require(c.eval_weights == EvalWeights::current || c.ema_decay > 0.0 || c.tail_average_start > 0,
+          "eval_weights: ", name_of(c.eval_weights),
+          " needs an ema_decay above 0, or a tail_average_start: without them no average of the weights is kept");
+  require(c.ema_decay == 0.0 || c.tail_average_start == 0, "tail_average_start: ", c.tail_average_start,
+          " and ema_decay ", c.ema_decay,
+          " are two averages of the weights, and a run keeps one; set one of them to 0");
   require(c.stop_at_loss == 0.0 || (!c.valid_data.empty() && c.eval_interval > 0), "stop_at_loss: ", c.stop_at_loss,
           " needs valid_data and an eval_interval");
   require(!c.rollback || !c.save.empty(), "rollback: needs a `save` folder to find a checkpoint in");

@@ -89,7 +89,9 @@ void ModelFolder::require_averages() const {
            tensor.first.starts_with(cat(kAverageMinusWeightState, "."));
   };
   if (!checkpoint_ || std::ranges::none_of(checkpoint_->tensors(), is_average))
-    throw Error(cat(path_, ": holds no averages of the weights; expected a checkpoint of a run with ema_decay above 0"),
+    throw Error(cat(path_,
+                    ": holds no averages of the weights; expected a checkpoint of a run with ema_decay or "
+                    "tail_average_start above 0"),
                 Exit::usage);
 }
 

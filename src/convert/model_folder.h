@@ -20,8 +20,9 @@ class ModelFolder {
  public:
   // path: the folder; of a run's folder the newest whole checkpoint. With a manifest every byte is verified first, and
   // a checkpoint that lacks its manifest is refused.
-  // With `averages` the weights are a checkpoint's averages of them (ema_decay); frozen ones have none and are as they
-  // are. An Error(usage) if there are none. Averages of schedule_free_adamw are what its weights are in any case.
+  // With `averages` the weights are a checkpoint's averages of them (ema_decay, tail_average_start); frozen ones have
+  // none and are as they are. An Error(usage) if there are none. Averages of schedule_free_adamw are what its weights
+  // are in any case.
   explicit ModelFolder(const std::string& path, bool averages = false);
 
   const std::string& path() const { return path_; }

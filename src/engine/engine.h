@@ -40,7 +40,7 @@ struct EngineOptions {
   int64_t logical_shards = 0;            // leaves of the rank-invariant sums: see LogicalShards; 0: none
   uint64_t seed = 0;
   OptimizerOptions optimizer;
-  bool eval_averages = false;  // use_averages() will be called; needs optimizer.ema_decay
+  bool eval_averages = false;  // use_averages() will be called; needs optimizer.ema_decay or tail_average_start
   Schedule schedule;
   LossScaling scaling;
   double loss_scale = 1;  // initial

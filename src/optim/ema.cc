@@ -1,16 +1,17 @@
-// Moving average of the trained weights (EMA), for evaluation and export; training never reads it.
+// Average of the trained weights, exponential (EMA) or of equal weights, for evaluation and export; training never
+// reads it.
 #include "optim/rule.h"
 
 namespace athanor {
 namespace {
 
-class EmaRule final : public UpdateRule {
+class AverageRule final : public UpdateRule {
  public:
-  explicit EmaRule(double decay) : decay_(decay) {}
+  explicit AverageRule(const Average& average) : average_(average) {}
   std::vector<KeptState> states() const override { return {{kEmaState, DType::f32}}; }
-  std::vector<Average> averages() const override { return {{decay_}}; }
+  std::vector<Average> averages() const override { return {average_}; }
   void step(Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
-    Ema op{.parts = {}, .state = step_state, .decay = decay_, .average = placed.averages[0]};
+    Ema op{.parts = {}, .state = step_state, .decay = average_.decay, .average = placed.averages[0]};
     for (const UpdatePart& p : update_parts(params, placed))
       op.parts.push_back(
           {.average = p.m, .master = p.master, .param = p.master.dtype == DType::i16 ? p.param : Tensor{}});
@@ -18,11 +19,11 @@ class EmaRule final : public UpdateRule {
   }
 
  private:
-  double decay_;
+  Average average_;
 };
 
 }  // namespace
 
-std::unique_ptr<UpdateRule> make_ema(double decay) { return std::make_unique<EmaRule>(decay); }
+std::unique_ptr<UpdateRule> make_average(const Average& average) { return std::make_unique<AverageRule>(average); }
 
 }  // namespace athanor

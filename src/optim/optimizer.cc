@@ -55,8 +55,8 @@ void Optimizer::place(Bundle& bundle, const ParamStore& params) {
         int(find_or_add(averages_, average, [&](const Average& a) { return a == average; })));
 }
 
-Optimizer::Bundle Optimizer::average_of_all(double decay) const {
-  Bundle all{.options = {}, .rule = make_ema(decay)};
+Optimizer::Bundle Optimizer::average_of_all(const Average& average) const {
+  Bundle all{.options = {}, .rule = make_average(average)};
   for (const Bundle& bundle : bundles_)
     for (const auto& [piece, decays] : bundle.pieces) all.pieces.emplace_back(piece, false);
   return all;
@@ -72,13 +72,18 @@ Optimizer::Optimizer(const OptimizerOptions& options, ParamStore& params) {
     bundle_of(rule).pieces.emplace_back(i, rule.weight_decay > 0);
   }
   for (Bundle& bundle : bundles_) bundle.rule = kRules[size_t(bundle.options.rule)](bundle.options);
-  if (options.ema_decay > 0) bundles_.push_back(average_of_all(options.ema_decay));
+  CHECK(options.ema_decay == 0 || options.tail_average_start == 0, "two averages of the weights");
+  if (options.ema_decay > 0) bundles_.push_back(average_of_all({options.ema_decay}));
+  if (options.tail_average_start > 0)
+    bundles_.push_back(average_of_all({.weighting = Weighting::equal, .start = options.tail_average_start}));
   for (Bundle& bundle : bundles_) place(bundle, params);
   if (averages_.size() > size_t(kMostAverages))
-    throw Error(
-        cat("param_groups: ", averages_.size(), " different betas", options.ema_decay > 0 ? " and ema_decay" : "",
-            ", expected at most ", kMostAverages, "; let groups share some"),
-        Exit::usage);
+    throw Error(cat("param_groups: ", averages_.size(), " different betas",
+                    options.ema_decay > 0            ? " and ema_decay"
+                    : options.tail_average_start > 0 ? " and tail_average_start"
+                                                     : "",
+                    ", expected at most ", kMostAverages, "; let groups share some"),
+                Exit::usage);
   for (StateSpec& state : states_)
     if (std::ranges::count(state.pieces, false) == 0) state.pieces.clear();
 }

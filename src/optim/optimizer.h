@@ -26,7 +26,7 @@ class Optimizer {
     Placed placed = {};
   };
   Bundle& bundle_of(const RuleOptions&);
-  Bundle average_of_all(double decay) const;
+  Bundle average_of_all(const Average&) const;
   void place(Bundle&, const ParamStore&);
   void find_ranges(const ParamStore&);
   std::vector<Bundle> bundles_;

@@ -62,8 +62,8 @@ std::unique_ptr<UpdateRule> make_lion(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_schedule_free_adamw(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_muon(const RuleOptions&);  // and normuon
 
-// Runs after all other rules: keeps a moving average of the weights they have made.
-std::unique_ptr<UpdateRule> make_ema(double decay);
+// Runs after all other rules: keeps an average of the weights they have made, decaying or of equal weights.
+std::unique_ptr<UpdateRule> make_average(const Average&);
 
 // Merges adjacent ranges, given in the order of units and positions.
 std::vector<UpdateRun> joined(const std::vector<UpdateRange>&);

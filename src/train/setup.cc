@@ -67,6 +67,7 @@ OptimizerOptions optimizer_options(const Config& c) {
                      .normuon_beta2 = c.normuon_beta2,
                      .min_8bit_size = c.min_8bit_size,
                      .ema_decay = c.ema_decay,
+                     .tail_average_start = c.tail_average_start,
                      .groups = {}};
   for (const ParamGroupConfig& group : c.param_groups) o.groups.push_back(to_group(group));
   return o;
@@ -92,7 +93,7 @@ EngineOptions engine_options(const Config& c, bool training) {
   o.training = training;
   o.seed = uint64_t(c.seed);
   o.optimizer = optimizer_options(c);
-  o.eval_averages = c.eval_weights == EvalWeights::ema;
+  o.eval_averages = c.eval_weights != EvalWeights::current;
   o.schedule = {.style = c.lr_decay_style,
                 .wsd = c.lr_wsd_decay_style,
                 .lr = c.learning_rate,

@@ -37,6 +37,9 @@ TEST(Validate, KeysWithoutEffectAreNamed) {
   EXPECT_EQ(told({"muon_nesterov=false", "normuon_beta2=0.9", "optimizer=normuon"}), Lines{});
   EXPECT_EQ(told({"normuon_beta2=0.9", "optimizer=muon"}),
             Lines{"normuon_beta2 has no effect: it is for optimizer normuon"});
+  EXPECT_EQ(told({"tail_average_start=9", "train_iters=10"}), Lines{});
+  EXPECT_EQ(told({"tail_average_start=10", "train_iters=10"}),
+            Lines{"tail_average_start has no effect: it is for runs of more train_iters"});
   EXPECT_EQ(told({"max_spikes_in_row=5"}).size(), 1u);
   EXPECT_EQ(told({"max_spikes_in_row=5", "spike_deviations=6"}), Lines{});
 }
@@ -299,7 +302,14 @@ TEST(Validate, ParamGroupsEndWithTheDefaults) {
 
 TEST(Validate, EvaluationsReadAveragesThatAreKept) {
   EXPECT_EQ(parse(small_config("\"ema_decay\": 0.99, \"eval_weights\": \"ema\",\n")).eval_weights, EvalWeights::ema);
-  expect_parts(error_with({"eval_weights=ema"}), {"eval_weights: ema needs an ema_decay above 0"});
+  EXPECT_EQ(error_with({"tail_average_start=2", "train_iters=3", "eval_weights=average"}), "");
+  for (const char* word : {"ema", "average"})
+    expect_parts(error_with({cat("eval_weights=", word)}),
+                 {cat("eval_weights: ", word, " needs an ema_decay above 0, or a tail_average_start")});
+  expect_parts(error_with({"ema_decay=0.9", "tail_average_start=1"}),
+               {"tail_average_start: 1", "ema_decay 0.9", "two averages", "one of them to 0"});
+  expect_parts(error_with({"tensor_parallel_size=2", "tail_average_start=1"}),
+               {"tail_average_start", "2 ranks", "tensor_parallel_size to 1"});
   expect_parts(error_with({"ema_decay=1"}), {"ema_decay", "1"});
 }
 
@@ -316,7 +326,8 @@ TEST(Validate, ScheduleFreeHasNoDecayAndOneAverage) {
   expect_parts(error_with({R"(param_groups=[{"role": "embedding", "optimizer": "schedule_free_adamw"}])"}),
                {"lr_decay_style: cosine", "schedule_free_adamw"});
   expect_parts(with({"momentum_warmup_iters=3"}), {"momentum_warmup_iters: 3", "adam_beta1", "set it to 0"});
-  expect_parts(with({"ema_decay=0.9"}), {"ema_decay: 0.9", "second average", "set it to 0"});
+  expect_parts(with({"ema_decay=0.9"}), {"ema_decay", "second average", "set it to 0"});
+  expect_parts(with({"tail_average_start=2"}), {"tail_average_start", "second average", "set it to 0"});
   expect_parts(with({"tensor_parallel_size=2"}), {"tensor_parallel_size: 2", "averages", "adamw"});
   expect_parts(with({"mup_base_width=16"}), {"mup_base_width", "not for schedule_free_adamw"});
 }

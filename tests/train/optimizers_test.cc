@@ -54,6 +54,32 @@ TEST(Optimizers, TheAverageOfWeightsIsThatOfAnIndependentImplementation) {
   EXPECT_EQ(average(), before) << "a skipped step is none";
 }
 
+// The mean of the weights after each step beyond the twelfth; before it the weights themselves.
+TEST(Optimizers, TheTailAverageIsTheMeanOfTheLastWeights) {
+  OptimizerOptions o = with(RuleName::lion);
+  o.tail_average_start = 12;
+  Trained t({matrix("w", {kRows, kColumns})}, o);
+  t.set(t.master(), values(start, kRows, kColumns, false));
+  const auto average = [&] { return t.rig.read<float>(t.flat(t.params.units()[0]->states[1].t, 0)); };
+  std::vector<double> sum(size_t(kRows * kColumns)), later = sum;
+  for (int step = 1; step <= 20; ++step) {
+    t.set(t.grad(), std::vector<float>(sum.size(), NAN));
+    t.step(NAN);  // a skipped step is none
+    t.set(t.grad(), values([&](int64_t i) { return gradient(i, step); }, kRows, kColumns, false));
+    t.step();
+    const std::vector<float> now = t.weights();
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += step > 12 ? now[i] : 0, later[i] += step > 13 ? now[i] : 0;
+    if (step <= 13) expect_near(average(), std::vector<double>(now.begin(), now.end()), 1e-6, cat("step ", step));
+  }
+  for (double& x : sum) x /= 8;
+  for (double& x : later) x /= 7;
+  const auto got = average();
+  expect_near(got, sum, 1e-6, "mean");
+  double least_off = 0;  // a mean that starts one step later would show
+  for (size_t i = 0; i < got.size(); ++i) least_off = std::max(least_off, std::abs(double(got[i]) - later[i]));
+  EXPECT_GT(least_off, 1e-3);
+}
+
 TEST(Muon, GPT2sOrderIsTheTranspose) {
   for (const MuonScale scale : {MuonScale::original, MuonScale::match_rms, MuonScale::spectral})
     for (const auto coefficients : {MuonCoefficients::quintic, MuonCoefficients::polar_express}) {

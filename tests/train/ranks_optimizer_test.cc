@@ -72,6 +72,9 @@ TEST(Ranks, AveragesOfWeightsAreTheSameOnAnyRanks) {
     Setting s{.precision = c.precision, .master = c.master, .leaves = 4, .groups = c.groups};
     const Curve plain = train(s);
     s.ema = 0.8;
+    Setting with_tail = s;
+    with_tail.ema = 0, with_tail.tail = 1;
+    EXPECT_NE(train(with_tail).evaluation, train(s).evaluation);
     const Curve want = train(s);
     expect_equal(plain, want, "averages change no weight");
     EXPECT_NE(plain.evaluation, want.evaluation);

@@ -46,6 +46,7 @@ struct Setting {
   RuleName rule = RuleName::adamw;
   std::vector<ParamGroup> groups = {};  // before the default ones
   double ema = 0;                       // decay of the average of the weights, which is then what is evaluated
+  int64_t tail = 0;                     // the same, of equal weights, from the step after this one
   int tensor = 1;
   bool sequence = false;  // sequence parallelism
   int64_t kv_heads = 0;   // 0: the family's
@@ -86,7 +87,8 @@ inline EngineOptions options(const Setting& s) {
   o.optimizer.groups = s.groups;
   o.optimizer.ema_decay = s.ema;
   o.optimizer.min_8bit_size = 256;
-  o.eval_averages = s.ema > 0;
+  o.optimizer.tail_average_start = s.tail;
+  o.eval_averages = s.ema > 0 || s.tail > 0;
   std::ranges::copy(default_groups(s.rule), std::back_inserter(o.optimizer.groups));
   o.schedule = {.style = DecayStyle::constant, .lr = s.lr, .min_lr = s.lr};
   o.clip_grad = s.clip;

@@ -1,5 +1,6 @@
-// Schedule-free AdamW: weights and averages are those of the authors' package, and mistakes show; the average is what a
-// run's evaluations and readers of its checkpoints see, and a run that is stopped goes on to the bit.
+// Averages of the weights. Schedule-free AdamW: weights and averages are those of the authors' package, and mistakes
+// show; the average is what a run's evaluations and readers of its checkpoints see, and a run that is stopped goes on
+// to the bit.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -86,7 +87,7 @@ TEST(ScheduleFree, IsThatOfTheAuthorsPackageAndMistakesShow) {
   }
 }
 
-class ScheduleFreeRuns : public TrainerTest {
+class AveragedRuns : public TrainerTest {
  protected:
   double loss_of(const Config& c, const ModelFolder& weights) {
     const auto engine = make_engine(c, rig_.backend(), false);
@@ -96,7 +97,7 @@ class ScheduleFreeRuns : public TrainerTest {
   }
 };
 
-TEST_F(ScheduleFreeRuns, AveragesAreWhatIsEvaluatedAndReadAndGoOnToTheBit) {
+TEST_F(AveragedRuns, AveragesAreWhatIsEvaluatedAndReadAndGoOnToTheBit) {
   for (const auto& [precision, master, moments] : {std::tuple{"fp32", "fp32", "fp32"},
                                                    {"bf16", "fp32", "bf16"},
                                                    {"bf16", "split", "fp32"},
@@ -128,8 +129,30 @@ TEST_F(ScheduleFreeRuns, AveragesAreWhatIsEvaluatedAndReadAndGoOnToTheBit) {
   }
 }
 
+// The mean of the last weights, beside any optimizer: saved, resumed before and within the tail, evaluated and read.
+TEST_F(AveragedRuns, TailAveragesAreSavedResumedAndEvaluated) {
+  const auto with = [&](const std::string& name, std::vector<std::string> set) {
+    set.insert(set.end(), {"optimizer=muon", "precision=bf16", "master_weights=split", "lr_decay_iters=8"});
+    return config(name, set);
+  };
+  const Config whole = with("whole", {"tail_average_start=4", "eval_weights=average"});
+  ASSERT_EQ(run(with("plain", {})), Exit::done);
+  ASSERT_EQ(run(whole), Exit::done);
+  for (const char* steps : {"train_iters=2", "train_iters=5", "train_iters=8"})
+    ASSERT_EQ(run(with("parts", {steps, "tail_average_start=4"})), Exit::done);
+  EXPECT_EQ(bytes("plain", 8, "model.safetensors"), bytes("whole", 8, "model.safetensors"));
+  for (const char* file : {"model.safetensors", "optimizer.safetensors"})
+    EXPECT_EQ(bytes("whole", 8, file), bytes("parts", 8, file)) << file;
+  const double told = history("whole").evals.back().loss;
+  EXPECT_EQ(loss_of(whole, ModelFolder(whole.save, true)), told);
+  EXPECT_EQ(loss_of(whole, ModelFolder(whole.save)), history("plain").evals.back().loss);
+  EXPECT_NE(told, history("plain").evals.back().loss);
+  const std::string changed = error_of(with("parts", {"tail_average_start=5", "train_iters=9"}));
+  EXPECT_NE(changed.find("tail_average_start: 4 -> 5"), std::string::npos) << changed;
+}
+
 // Of groups with another optimizer, and of frozen ones, weights are read as they are.
-TEST_F(ScheduleFreeRuns, SomeWeightsMayHaveAverages) {
+TEST_F(AveragedRuns, SomeWeightsMayHaveAverages) {
   const Config c = config("some", {"lr_decay_style=constant", R"(param_groups=[
       {"match": "*.0.mlp.*", "optimizer": "schedule_free_adamw"}, {"match": "*.1.mlp.*", "frozen": true}])"});
   ASSERT_EQ(run(c), Exit::done);

@@ -148,7 +148,7 @@ TEST_F(TrainerTest, AveragesOfWeightsAreSavedResumedAndEvaluated) {
     FAIL();
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find("holds no averages of the weights; expected a checkpoint of a run with "
-                                         "ema_decay above 0"),
+                                         "ema_decay or tail_average_start above 0"),
               std::string::npos)
         << e.what();
   }
