@@ -279,7 +279,9 @@ TEST(Validate, MupMakesGroupsAndInitialWeights) {
             (ParamGroupConfig{.role = Role::matrix, .lr_factor = 1 / width, .weight_decay = 0.25 * width}));
   EXPECT_EQ(c.param_groups[2], default_param_groups({})[0]);
   EXPECT_EQ(parse_config(dump_resolved(c), "resolved", ".").param_groups, c.param_groups);
-  expect_parts(error_with({"mup_base_width=16", "optimizer=sgd"}), {"mup_base_width", "adamw", "sgd"});
+  for (const char* optimizer : {"sgd", "adamw_fp8", "adafactor"})
+    expect_parts(error_with({"mup_base_width=16", cat("optimizer=", optimizer)}),
+                 {"mup_base_width", "adamw", optimizer});
   expect_parts(error_with({"mup_base_width=16", "optimizer=muon"}), {"mup_base_width", "match_rms", "spectral"});
 }
 
