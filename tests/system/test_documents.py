@@ -165,6 +165,8 @@ class Documents(SystemTest):
                         continue
                     if "check-backend" in command:  # the real one: its sizes are what the limits must fit
                         command = command.replace("configs/quickstart.json", str(ROOT / "configs" / "quickstart.json"))
+                    if "athanor twin" in command:  # the gap of so small a model depends on the wording of README.md
+                        command += " --max-gap 0.1"
                     if re.search(r"athanor (train|eval|bench|sweep|launch)", command) and mine.exists():
                         self.small(mine, mine)
                     self.shell(command)
