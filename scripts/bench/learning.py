@@ -28,6 +28,7 @@ RATES = {
     "adam": [1e-3, 2e-3, 4e-3, 8e-3],
     "lion": [3e-4, 1e-3, 3e-3, 10e-3],
     "adam_mini": [1e-3, 2e-3, 4e-3, 8e-3],
+    "adamw_8bit": [1e-3, 2e-3, 4e-3, 8e-3],
     "adamw_fp8": [1e-3, 2e-3, 4e-3, 8e-3],
     "adafactor": [1e-3, 2e-3, 4e-3, 8e-3],
     "lamb": [4e-3, 8e-3, 16e-3, 32e-3],
