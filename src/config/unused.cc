@@ -27,6 +27,16 @@ class Unused {
   const Config defaults_ = {};
 };
 
+// Whether Adam's moments are kept of some weights: by its own variants, and by those that leave some weights to AdamW.
+bool keeps_adam_moments(const Config& c) {
+  const auto keeps = [](RuleName rule) {
+    return rule != RuleName::sgd && rule != RuleName::lion && rule != RuleName::adafactor;
+  };
+  return keeps(c.optimizer) ||
+         std::any_of(c.param_groups.begin(), c.param_groups.end(),
+                     [&](const ParamGroupConfig& g) { return g.optimizer && keeps(*g.optimizer); });
+}
+
 }  // namespace
 
 bool updates_by(const Config& c, RuleName optimizer) {
@@ -47,6 +57,12 @@ std::vector<std::string> keys_without_effect(const Config& c) {
   unused.key("min_difficulty", &Config::min_difficulty, warms_up, "total_curriculum_step");
   unused.key("difficulty_step", &Config::difficulty_step, warms_up, "total_curriculum_step");
 
+  const bool adam = keeps_adam_moments(c);
+  const char* of_adam = "optimizers with Adam's moments, or that leave some weights to adamw";
+  unused.key("adam_beta1", &Config::adam_beta1, adam, of_adam);
+  unused.key("adam_beta2", &Config::adam_beta2, adam, of_adam);
+  unused.key("adam_eps", &Config::adam_eps, adam, of_adam);
+  unused.key("exp_avg_sq_dtype", &Config::exp_avg_sq_dtype, adam, of_adam);
   const bool sgd = updates_by(c, RuleName::sgd);
   unused.key("sgd_momentum", &Config::sgd_momentum, sgd, "optimizer sgd");
   unused.key("sgd_nesterov", &Config::sgd_nesterov, sgd, "optimizer sgd");

@@ -37,6 +37,12 @@ TEST(Validate, KeysWithoutEffectAreNamed) {
   EXPECT_EQ(told({"muon_nesterov=false", "normuon_beta2=0.9", "optimizer=normuon"}), Lines{});
   EXPECT_EQ(told({"normuon_beta2=0.9", "optimizer=muon"}),
             Lines{"normuon_beta2 has no effect: it is for optimizer normuon"});
+  for (const char* rule : {"optimizer=sgd", "optimizer=lion", "optimizer=adafactor"})
+    EXPECT_EQ(told({"adam_beta1=0.8", "adam_beta2=0.9", "adam_eps=1e-6", "exp_avg_sq_dtype=bf16", rule}).size(), 4u)
+        << rule;
+  EXPECT_EQ(told({"adam_beta1=0.8", "adam_eps=1e-6", "optimizer=muon"}), Lines{});
+  EXPECT_EQ(told({"adam_beta1=0.8", "optimizer=sgd", "param_groups=[{\"match\":\"*\",\"optimizer\":\"adamw\"}]"}),
+            Lines{});
   EXPECT_EQ(told({"tail_average_start=9", "train_iters=10"}), Lines{});
   EXPECT_EQ(told({"tail_average_start=10", "train_iters=10"}),
             Lines{"tail_average_start has no effect: it is for runs of more train_iters"});
