@@ -159,9 +159,7 @@ std::vector<WidthGroup> measure(const SweepArgs& args, const std::vector<Outcome
   std::vector<WidthGroup> groups;
   for (const Outcome& o : all) {  // widths come first, so that those of a group are in their order
     if (!o.done()) continue;
-    std::string others;
-    for (size_t i = 1; i < o.run->values.size(); ++i)
-      others += cat(others.empty() ? "" : ", ", o.run->values[i].key, "=", o.run->values[i].value);
+    const std::string others = others_than(*o.run, 0);
     auto group = std::find_if(groups.begin(), groups.end(), [&](const WidthGroup& g) { return g.others == others; });
     if (group == groups.end()) group = groups.insert(groups.end(), {.others = others, .widths = {}, .sizes = {}});
     group->widths.push_back(o.run->values[0].value);

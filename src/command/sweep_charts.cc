@@ -42,13 +42,6 @@ std::optional<size_t> axis_of(std::span<const RunLoss> losses) {
   return found;
 }
 
-std::string others_than(const SweepRun& run, size_t axis) {
-  std::string out;
-  for (size_t i = 0; i < run.values.size(); ++i)
-    if (i != axis) out += cat(out.empty() ? "" : ", ", run.values[i].key, "=", run.values[i].value);
-  return out;
-}
-
 // Positions of a logarithmic axis.
 void make_logarithmic(Chart& chart) {
   for (const ChartLine& line : chart.lines)
@@ -59,6 +52,13 @@ void make_logarithmic(Chart& chart) {
 }
 
 }  // namespace
+
+std::string others_than(const SweepRun& run, size_t axis) {
+  std::string out;
+  for (size_t i = 0; i < run.values.size(); ++i)
+    if (i != axis) out += cat(out.empty() ? "" : ", ", run.values[i].key, "=", run.values[i].value);
+  return out;
+}
 
 Chart chart_of_losses(std::span<const RunLoss> losses) {
   Chart chart;

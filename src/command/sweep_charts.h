@@ -10,6 +10,9 @@
 
 namespace athanor {
 
+// The other values of a run: "learning_rate=1e-3, seed=1".
+std::string others_than(const SweepRun&, size_t axis);
+
 struct RunLoss {
   const SweepRun* run;
   double loss;  // NaN or infinite: the run diverged or did not end

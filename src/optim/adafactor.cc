@@ -117,21 +117,15 @@ class AdafactorRule final : public UpdateRule {
     c.run(Fill{.x = sums.t});
     c.run(Fill{.x = clipped_sums.t});
     if (!squares.parts.empty()) c.run(squares);
-    add_over_ranks(c, params, unit, sums.t);
+    add_over_ranks(c, params, unit.name, sums.t);
     c.run(moments);
     if (!scale_columns.parts.empty()) {
       c.run(scale_columns);
       c.run(of_updates);
     }
-    add_over_ranks(c, params, unit, clipped_sums.t);
+    add_over_ranks(c, params, unit.name, clipped_sums.t);
     c.run(clip);
     if (!scale_rows.parts.empty()) c.run(scale_rows);
-  }
-
-  static void add_over_ranks(Ctx& c, const ParamStore& params, const ParamStore::Unit& unit, const Tensor& sums) {
-    if (!params.sharded()) return;
-    const CollectiveSubject subject(unit.name);
-    c.all_reduce(c.mesh[Axis::dp_shard], sums);
   }
 
   RuleOptions o_;

@@ -122,10 +122,7 @@ class AdamMiniRule final : public UpdateRule {
     }
     c.run(Fill{.x = sums.t});
     if (!squares.parts.empty()) c.run(squares);
-    if (params.sharded()) {
-      const CollectiveSubject subject(unit.name);
-      c.all_reduce(c.mesh[Axis::dp_shard], sums.t);
-    }
+    add_over_ranks(c, params, unit.name, sums.t);
     if (!momentum.parts.empty()) c.run(momentum);
     c.run(moments);
     if (!scale.parts.empty()) c.run(scale);

@@ -47,10 +47,7 @@ class LambRule final : public UpdateRule {
       add_squares(c, std::span(placed.ranges).subspan(begin, end - begin), masters, leaves,
                   sums.t.slice(2 * leaves * int64_t(begin), 2 * leaves * int64_t(end)));
     }
-    if (params.sharded()) {
-      const CollectiveSubject subject("norms of tensors");
-      c.all_reduce(c.mesh[Axis::dp_shard], sums.t);
-    }
+    add_over_ranks(c, params, "norms of tensors", sums.t);
     scale(c, params, placed, leaves, sums.t);
     for (UpdatePart& part : move.parts) part.m = part.v = {};
     if (!move.parts.empty()) c.run(move);

@@ -77,6 +77,8 @@ std::vector<OwnedRun> owned_runs(const ParamStore&, const Placed&);
 // This rank's parts of the runs, for elementwise ops. States: the m and v of `placed`, as far as they exist and have
 // one value per element.
 std::vector<UpdatePart> update_parts(const ParamStore&, const Placed&);
+// Adds what each rank has summed over its shards, where there are shards. `subject` names it in errors.
+void add_over_ranks(Ctx&, const ParamStore&, const std::string& subject, const Tensor& sums);
 // Moves the weights against the directions that have taken the gradients' place, with decoupled decay.
 Sgd move_along(const RuleOptions&, const ParamStore&, const Placed&, Tensor step_state);
 

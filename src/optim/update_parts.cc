@@ -51,6 +51,12 @@ std::vector<UpdatePart> update_parts(const ParamStore& params, const Placed& pla
   return parts;
 }
 
+void add_over_ranks(Ctx& c, const ParamStore& params, const std::string& subject, const Tensor& sums) {
+  if (!params.sharded()) return;
+  const CollectiveSubject named(subject);
+  c.all_reduce(c.mesh[Axis::dp_shard], sums);
+}
+
 Sgd move_along(const RuleOptions& o, const ParamStore& params, const Placed& placed, Tensor step_state) {
   return {.parts = update_parts(params, placed),
           .state = step_state,

@@ -51,9 +51,9 @@ class SizedOps final : public Decorated<SizedOps> {
   };
   // The head's logits come in chunks of rows.
   void note(const std::string& name, const Tensor& t) {
-    memory_.resize(size_t((t.rows() - 1) * t.stride() + t.cols()) * size_of(t.dtype) / sizeof(uint32_t) + 1);
-    backend_.device.copy(memory_.data(), t.data, size_t((t.rows() - 1) * t.stride() + t.cols()) * size_of(t.dtype),
-                         Lane::compute);
+    const size_t bytes = size_t((t.rows() - 1) * t.stride() + t.cols()) * size_of(t.dtype);
+    memory_.resize(bytes / sizeof(uint32_t) + 1);
+    backend_.device.copy(memory_.data(), t.data, bytes, Lane::compute);
     backend_.device.sync();
     Tensor copy = t;
     copy.data = memory_.data();
