@@ -37,11 +37,14 @@ function(athanor_library folder)
     target_include_directories(athanor_${folder} PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_BINARY_DIR}/generated)
     target_link_libraries(athanor_${folder} PUBLIC ${deps})
     athanor_flags(athanor_${folder})
-    if(NOT folder STREQUAL cpu) # own flags of many sources
-      file(GLOB alone ${CMAKE_SOURCE_DIR}/src/comm/tcp.cc ${CMAKE_SOURCE_DIR}/src/command/bench_*.cc
-        ${CMAKE_SOURCE_DIR}/src/command/cli.cc)
-      athanor_unity(athanor_${folder} ${alone})
+    # Folders that neither compute nor run once per op are compiled for a short build, not for speed.
+    if(folder MATCHES "^(command|config|convert|metrics|model|perf|train)$")
+      target_compile_options(athanor_${folder} PRIVATE $<IF:$<BOOL:${ATHANOR_SANITIZE}>,-Og,$<$<CONFIG:Release>:-O1>>)
     endif()
+    file(GLOB alone ${CMAKE_SOURCE_DIR}/src/comm/tcp.cc ${CMAKE_SOURCE_DIR}/src/command/bench_*.cc
+      ${CMAKE_SOURCE_DIR}/src/command/cli.cc ${CMAKE_SOURCE_DIR}/src/cpu/gemm*.cc ${CMAKE_SOURCE_DIR}/src/cpu/norm.cc
+      ${CMAKE_SOURCE_DIR}/src/cpu/quantize.cc)
+    athanor_unity(athanor_${folder} ${alone})
     include(${CMAKE_SOURCE_DIR}/src/${folder}/flags.cmake OPTIONAL) # flags of single sources
     if(folder STREQUAL base)
       target_link_libraries(athanor_base PUBLIC Threads::Threads ${CMAKE_DL_LIBS})

@@ -25,6 +25,9 @@ struct Moments {
   }
 };
 
+template <bool kCoupled>
+using Kernel = update::Kernel<Moments<kCoupled>, true, true>;
+
 // A block of codes and their scale.
 void load_codes(float* x, const float* shares, const uint8_t* codes, float scale) {
   for (int64_t i = 0; i < kCodeBlock; ++i) x[i] = shares[codes[i]] * scale;
@@ -58,7 +61,7 @@ struct StoreFp8 {
 
 void CpuOps::run(const AdamW8bit& op, void*) {
   const StepState& state = update::state_of(op.state);
-  const AdamScalars scalars = adam_scalars(op, state), others = scalars.undecayed();
+  const AdamScalars scalars = adam_scalars(op, state);
   const bool fp8 = op.is_fp8();
   const float *m_shares = fp8 ? kE4m3Shares.value : kSignedMap.value,
               *v_shares = fp8 ? kE5m2Shares.value : kUnsignedMap.value;
@@ -69,22 +72,21 @@ void CpuOps::run(const AdamW8bit& op, void*) {
       continue;
     }
     const uint64_t first = (uint64_t(state.updates) << 40) + p.first;
-    const auto block_of = [&](const auto& master, int64_t begin) {
+    const auto block_of = [&](int64_t begin) {
       uint8_t *m_codes = static_cast<uint8_t*>(p.m.data) + begin, *v_codes = static_cast<uint8_t*>(p.v.data) + begin;
       float& m_scale = flat<float>(p.m_scale)[begin / kCodeBlock];
       float& v_scale = flat<float>(p.v_scale)[begin / kCodeBlock];
-      float m[kCodeBlock], v[kCodeBlock];
+      float m[kCodeBlock], v[kCodeBlock], *grad = flat<float>(p.grad) + begin;
       load_codes(m, m_shares, m_codes, m_scale);
       load_codes(v, v_shares, v_codes, v_scale);
-      const auto range = [&](int64_t from, int64_t to, const AdamScalars& a) {  // within the block
-        const update::Moments<float, float> moments{m + from, v + from, flat<float>(p.grad) + begin + from};
-        const Noise noise{op.seed, p.stream, first + uint64_t(begin + from)};
-        simd::dispatch<update::Kernel<Moments<false>>>(master.from(begin + from), moments, to - from, a,
-                                                       update::Noises{noise, {}});
-      };
-      const int64_t cut = std::clamp(p.decayed - begin, int64_t{0}, kCodeBlock);
-      range(0, cut, scalars);
-      range(cut, kCodeBlock, others);
+      update::for_pieces(0, kCodeBlock, kCodeBlock, p.decayed - begin, scalars,
+                         [&](int64_t from, int64_t n, const AdamScalars& a) {
+                           update::Room room;
+                           float* w = update::open_master(weights, begin + from, n, room);
+                           simd::dispatch<Kernel<false>>(w, grad + from, m + from, v + from, n, a);
+                           const uint64_t place = first + uint64_t(begin + from);
+                           update::close_master(weights, begin + from, n, w, {op.seed, p.stream, place});
+                         });
       if (fp8) {
         m_scale = scale_of(m), v_scale = scale_of(v);
         return simd::dispatch<StoreFp8>(m_codes, v_codes, m, v, m_scale, v_scale,
@@ -93,10 +95,8 @@ void CpuOps::run(const AdamW8bit& op, void*) {
       store_codes(m_codes, m_scale, kSignedMap, m, code_of_m);
       store_codes(v_codes, v_scale, kUnsignedMap, v, code_of_v);
     };
-    update::by_master(weights, [&](const auto& master) {
-      pool_.parallel_ranges(p.master.numel(), kChunkElements, [&](int64_t begin, int64_t end) {
-        for (int64_t block = begin; block < end; block += kCodeBlock) block_of(master, block);
-      });
+    pool_.parallel_ranges(p.master.numel(), kChunkElements, [&](int64_t begin, int64_t end) {
+      for (int64_t block = begin; block < end; block += kCodeBlock) block_of(block);
     });
   }
 }

@@ -1,14 +1,11 @@
 # Memory-bound kernels vectorise better when the compiler need not keep floating-point exception flags, which nothing
 # reads. Where e^x dominates, a product and a sum may fuse; elsewhere they do not, so that repeated work repeats its bits.
-foreach(name norm mlp embedding loss basic optimizer adamw schedule_free sgd lion lamb adam_mini muon random_normal)
-  set_source_files_properties(${CMAKE_SOURCE_DIR}/src/cpu/${name}.cc PROPERTIES COMPILE_OPTIONS -fno-trapping-math)
-endforeach()
+target_compile_options(athanor_cpu PRIVATE -fno-trapping-math)
 foreach(name mlp loss)
-  set_source_files_properties(${CMAKE_SOURCE_DIR}/src/cpu/${name}.cc PROPERTIES
-    COMPILE_OPTIONS "-fno-trapping-math;-ffp-contract=fast")
+  set_source_files_properties(${CMAKE_SOURCE_DIR}/src/cpu/${name}.cc PROPERTIES COMPILE_OPTIONS -ffp-contract=fast)
 endforeach()
 # The inner loops of matrix products and attention: every product feeds a sum, and fuses with it.
 foreach(name kernel_avx512 kernel_avx2 kernel_baseline)
   set_source_files_properties(${CMAKE_SOURCE_DIR}/src/cpu/${name}.cc PROPERTIES
-    COMPILE_OPTIONS "-fno-trapping-math;-ffp-contract=fast;-Wno-psabi")
+    COMPILE_OPTIONS "-ffp-contract=fast;-Wno-psabi")
 endforeach()

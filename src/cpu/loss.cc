@@ -29,11 +29,11 @@ struct LogSum {
   double sum;  // of exp(logit - base)
 };
 
-// One row or a part of it: n logits, with memory for `padded`.
+// One row or a part of it.
 template <class T>
 struct Logits {
   T* x;
-  int64_t n, padded;
+  int64_t n;
 };
 
 // What the loss makes of logits: nothing, or softcap * tanh(logits / softcap). slope: of that function.
@@ -57,23 +57,30 @@ struct SoftCap {
   }
   template <int L>
   ATHANOR_INLINE float one(float x) const {
-    return (*this)(simd::broadcast<L>(x)).part[0][0];
+    simd::Float<L> value, slope;
+    simd::tanh<L>(simd::Float<L>{} + x / cap, value, slope);
+    return cap * value[0];
+  }
+  template <int L>
+  ATHANOR_INLINE float slope_of_one(float x) const {
+    simd::Float<L> value, slope;
+    simd::tanh<L>(simd::Float<L>{} + x / cap, value, slope);
+    return slope[0];
   }
 };
 
 template <int L, class T>
 ATHANOR_INLINE float largest(const Logits<T>& row, float max) {
   Vec<L> most = simd::broadcast<L>(max);
-  simd::for_columns<L, T>(row.n, row.padded, [&](auto at) ATHANOR_INLINE_LAMBDA {
-    most = simd::max(at.or_else(at.load(row.x), -kInf), most);
-  });
+  simd::for_columns<L, T>(
+      row.n, [&](auto at) ATHANOR_INLINE_LAMBDA { most = simd::max(at.or_else(at.load(row.x), -kInf), most); });
   return simd::max(most);
 }
 
 template <int L, class T, class Cap>
 ATHANOR_INLINE float sum_of_exp(const Logits<T>& row, float base, const Cap& cap) {
   Vec<L> sum = simd::broadcast<L>(0);
-  simd::for_columns<L, T>(row.n, row.padded, [&](auto at) ATHANOR_INLINE_LAMBDA {
+  simd::for_columns<L, T>(row.n, [&](auto at) ATHANOR_INLINE_LAMBDA {
     sum += simd::exp_nonpositive(at.or_else(cap(at.load(row.x)) - base, -kInf));
   });
   return simd::sum(sum);
@@ -84,7 +91,7 @@ ATHANOR_INLINE LogSum log_sum(const Logits<T>& row, const Cap& cap) {
   float max = -kInf;
   LogSum s{0, 0};
   for (int64_t begin = 0; begin < row.n; begin += kBlock) {
-    const Logits<T> block{row.x + begin, std::min(kBlock, row.n - begin), row.padded - begin};
+    const Logits<T> block{row.x + begin, std::min(kBlock, row.n - begin)};
     const float block_max = largest<L>(block, max), capped_max = cap.template one<L>(block_max);
     if (s.sum > 0 && block_max > max) s.sum *= std::exp(double(cap.template one<L>(max)) - double(capped_max));
     max = block_max;
@@ -111,9 +118,9 @@ struct CrossEntropyRows {
   template <int L, class T>
   static ATHANOR_INLINE void run(T* logits, const XentRows& a, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const Logits<T> row{logits + i * a.padded, a.vocab, a.padded};
+      const Logits<T> row{logits + i * a.padded, a.vocab};
       if (a.targets[i] >= 0) {
-        a.losses[i] = a.of_all.max ? part_of_row<L>(row, i, a) : one_row<L>(row, a.targets[i], a);
+        a.losses[i] = loss_of<L>(row, i, a);
       } else {
         a.losses[i] = 0;
         if (a.grad) std::memset(row.x, 0, size_t(a.padded) * sizeof(T));
@@ -122,20 +129,22 @@ struct CrossEntropyRows {
   }
 
   template <int L, class T>
-  static ATHANOR_INLINE float one_row(const Logits<T>& row, int32_t target, const XentRows& a) {
+  static ATHANOR_INLINE float loss_of(const Logits<T>& row, int64_t i, const XentRows& a) {
     const Cap cap(a.softcap);
-    const LogSum s = log_sum<L>(row, cap);
-    const double logit = double(cap.template one<L>(to_float(row.x[target]))) - double(s.base),
-                 loss = std::log(s.sum) - logit;
+    const PartSums& all = a.of_all;
+    int32_t target = a.targets[i];
+    LogSum s{0, 0};
+    double logit = 0;
+    if (all.max) {
+      target = all.part.row(target);
+      s = {base_of(cap.template one<L>(all.max[i])), double(all.sums[i])};
+      logit = double(all.at_target[i]);
+    } else {
+      s = log_sum<L>(row, cap);
+      logit = double(cap.template one<L>(to_float(row.x[target]))) - double(s.base);
+    }
+    const double loss = std::log(s.sum) - logit;
     if (a.grad) write_gradient<L>(row, target, s, loss, a);
-    return float(loss);
-  }
-
-  template <int L, class T>
-  static ATHANOR_INLINE float part_of_row(const Logits<T>& row, int64_t i, const XentRows& a) {
-    const LogSum s{base_of(Cap(a.softcap).template one<L>(a.of_all.max[i])), double(a.of_all.sums[i])};
-    const double loss = std::log(s.sum) - double(a.of_all.at_target[i]);
-    if (a.grad) write_gradient<L>(row, a.of_all.part.row(a.targets[i]), s, loss, a);
     return float(loss);
   }
 
@@ -147,19 +156,18 @@ struct CrossEntropyRows {
     const float factor = float(double(a.scale) * (1 + z) / s.sum);
     double at_target = std::expm1(-loss) + z * std::exp(-loss);  // softmax = e^-loss
     if constexpr (std::is_same_v<Cap, NoCap>) {
-      simd::for_columns<L, T>(row.n, row.padded, [&](auto at) ATHANOR_INLINE_LAMBDA {
+      simd::for_columns<L, T>(row.n, [&](auto at) ATHANOR_INLINE_LAMBDA {
         at.store(row.x, simd::exp_nonpositive(at.load(row.x) - s.base) * factor);
       });
     } else {
-      if (target >= 0)
-        at_target *= double(simd::tanh(simd::broadcast<L>(to_float(row.x[target]) / a.softcap)).slope.part[0][0]);
-      simd::for_columns<L, T>(row.n, row.padded, [&](auto at) ATHANOR_INLINE_LAMBDA {
+      if (target >= 0) at_target *= double(Cap(a.softcap).template slope_of_one<L>(to_float(row.x[target])));
+      simd::for_columns<L, T>(row.n, [&](auto at) ATHANOR_INLINE_LAMBDA {
         const simd::Tanh<L> t = simd::tanh(at.load(row.x) / a.softcap);
         at.store(row.x, simd::exp_nonpositive(a.softcap * t.value - s.base) * factor * t.slope);
       });
     }
     if (target >= 0) row.x[target] = from_float<T>(float(double(a.scale) * at_target));
-    std::memset(row.x + row.n, 0, size_t(row.padded - row.n) * sizeof(T));
+    std::memset(row.x + row.n, 0, size_t(a.padded - row.n) * sizeof(T));
   }
 };
 
@@ -175,8 +183,7 @@ struct PartRows {
 struct LargestOfRows {
   template <int L, class T>
   static ATHANOR_INLINE void run(T* logits, const PartRows& a, int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      a.max[i] = largest<L>(Logits<T>{logits + i * a.padded, a.columns, a.padded}, -kInf);
+    for (int64_t i = begin; i < end; ++i) a.max[i] = largest<L>(Logits<T>{logits + i * a.padded, a.columns}, -kInf);
   }
 };
 
@@ -190,8 +197,7 @@ struct SumsOfRows {
       const float base = base_of(cap.template one<L>(a.max[i]));
       double sum = 0;
       for (int64_t from = 0; from < a.columns; from += kBlock)
-        sum += double(
-            sum_of_exp<L>(Logits<T>{row + from, std::min(kBlock, a.columns - from), a.padded - from}, base, cap));
+        sum += double(sum_of_exp<L>(Logits<T>{row + from, std::min(kBlock, a.columns - from)}, base, cap));
       const int32_t target = a.targets[i] < 0 ? -1 : a.part.row(a.targets[i]);
       a.sums[i] = float(sum);
       a.at_target[i] = target < 0 ? 0 : cap.template one<L>(to_float(row[target])) - base;

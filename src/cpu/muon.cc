@@ -10,27 +10,20 @@ namespace athanor {
 namespace {
 
 using simd::Vec;
-using update::Random;
 
 struct MomentumScalars {
   float grad_scale, beta, one_minus_beta, from_gradient, from_average;  // the gradient becomes these parts of g and m
 };
 
 struct MovingAverage {
-  template <int L, class M>
-  static ATHANOR_INLINE void run(M* m, float* grad, int64_t n, const MomentumScalars& a, const Noise& noise) {
-    Random random;
-    for (int64_t begin = 0; begin < n; begin += update::kPiece) {
-      if constexpr (std::is_same_v<M, bf16>) random.fill({noise.seed, noise.stream, noise.first + uint64_t(begin)});
-      M* here = m + begin;
-      float* g_here = grad + begin;
-      simd::for_columns<L, float>(std::min(update::kPiece, n - begin), [&](auto at) ATHANOR_INLINE_LAMBDA {
-        const Vec<L> g = at.load(g_here) * a.grad_scale;
-        const Vec<L> next = a.beta * at.load(here) + a.one_minus_beta * g;
-        at.store(g_here, a.from_gradient * g + a.from_average * next);
-        update::store_moment<L, true>(at, here, next, random);
-      });
-    }
+  template <int L>
+  static ATHANOR_INLINE void run(float* m, float* grad, int64_t n, const MomentumScalars& a) {
+    simd::for_columns<L, float>(n, [&](auto at) ATHANOR_INLINE_LAMBDA {
+      const Vec<L> g = at.load(grad) * a.grad_scale;
+      const Vec<L> next = a.beta * at.load(m) + a.one_minus_beta * g;
+      at.store(grad, a.from_gradient * g + a.from_average * next);
+      at.store(m, next);
+    });
   }
 };
 
@@ -125,16 +118,18 @@ void CpuOps::run(const Momentum& op, void*) {
   for (const Momentum::Part& p : op.parts) {
     float* grad = flat<float>(p.grad);
     const uint64_t first = (uint64_t(state.updates) << 40) + p.first;
-    pool_.parallel_ranges(p.grad.numel(), kChunkElements, [&](int64_t begin, int64_t end) {
+    pool_.parallel_ranges(p.grad.numel(), kChunkElements, [&](int64_t from, int64_t to) {
       if (state.skip) {
-        std::memset(grad + begin, 0, size_t(end - begin) * sizeof(float));
+        std::memset(grad + from, 0, size_t(to - from) * sizeof(float));
         return;
       }
-      const Noise noise{op.seed, p.moment_stream, first + uint64_t(begin)};
-      if (p.m.dtype == DType::f32)
-        simd::dispatch<MovingAverage>(flat<float>(p.m) + begin, grad + begin, end - begin, scalars, noise);
-      else
-        simd::dispatch<MovingAverage>(flat<bf16>(p.m) + begin, grad + begin, end - begin, scalars, noise);
+      for (int64_t begin = from; begin < to; begin += update::kPiece) {
+        const int64_t n = std::min(update::kPiece, to - begin);
+        update::Room room;
+        float* m = update::open_state(p.m, begin, n, room);
+        simd::dispatch<MovingAverage>(m, grad + begin, n, scalars);
+        update::close_state(p.m, begin, n, m, {op.seed, p.moment_stream, first + uint64_t(begin)}, update::Bits::upper);
+      }
     });
   }
 }

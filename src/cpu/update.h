@@ -1,5 +1,7 @@
-// What the update rules share: random bits, how masters and states lie in memory, and the pass over all of it at the
-// speed of memory. A rule is a struct of scalars and one of what it does to a vector of weights.
+// What the update rules share: masters and states as f32, random bits of their rounding, and the pass over all of them.
+// A rule is a struct of scalars and one of what it does to a vector of weights; it sees f32 alone: what memory holds as
+// f32 is worked on in place, the rest a piece at a time in the L1 cache. So a rule is compiled once, whatever it is
+// stored in.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -18,10 +20,10 @@ using simd::Word;
 // ---- random bits
 
 constexpr int kBlocks = 80;
-constexpr int64_t kPiece = 9 * simd::kWidth;  // elements that share one call, wherever in a block they start
-static_assert(kPiece + 3 <= 4 * kBlocks);
+constexpr int64_t kDrawn = 9 * simd::kWidth;  // elements that share one call, wherever in a block they start
+static_assert(kDrawn + 3 <= 4 * kBlocks);
 
-// Of each of kPiece elements: 32 random bits.
+// Of each of kDrawn elements: 32 random bits.
 struct Random {
   uint32_t bits[4 * kBlocks];
   int64_t skip;  // elements of the first block that come before
@@ -40,103 +42,32 @@ struct Random {
   }
 };
 
-// By the upper half of the element's random bits, or by the lower; lanes in order.
-template <int L, bool kUpper>
-ATHANOR_INLINE Vec<L> round_stochastic(const Vec<L>& x, const uint32_t* random) {
-  return simd::each_part<L>([&](int i) ATHANOR_INLINE_LAMBDA {
-    const Word<L> bits = simd::read<Word<L>>(random + i * L), random16 = kUpper ? bits >> 16 : bits & 0xffffu;
-    auto u = (Word<L>)x.part[i];
-    round_word(u, random16);
-    return (simd::Float<L>)u;
-  });
-}
+// ---- masters and states as f32
 
-// ---- how masters lie in memory: load and store f32 values
+constexpr int64_t kPiece = 4 * kDrawn;  // elements
+using Room = float[kPiece];
 
-template <int L>
-ATHANOR_INLINE Vec<L> settled(const Vec<L>& x) {
-  return simd::each_part<L>([&](int i) ATHANOR_INLINE_LAMBDA {
-    auto u = (Word<L>)x.part[i];
-    settle_word(u);
-    return (simd::Float<L>)u;
-  });
-}
+// Replaces values by what two halves can hold (settled() of tensor/half.h) and stores these: their rounding to bf16,
+// and the remainder where `lower` is given. join() has the values again.
+void settle(float* values, bf16* upper, int16_t* lower, int64_t n);
+void join(float* values, const bf16* upper, const int16_t* lower, int64_t n);
 
-struct WholeMaster {
-  static constexpr bool kRandom = false;
-  float* w;
-  template <int L, class At>
-  ATHANOR_INLINE Vec<L> load(const At& at) const {
-    return at.load(w);
-  }
-  template <int L, class At>
-  ATHANOR_INLINE void store(const At& at, const Vec<L>& x, const Random&) const {
-    at.store(w, x);
-  }
-  WholeMaster from(int64_t begin) const { return {w + begin}; }
-};
+// The elements [begin, begin + n) a state or a master as f32: where they lie, or in the room, for up to kPiece of them.
+// What is opened to be changed is closed with the changed values. A state: f32; bf16, rounded at random by one half of
+// an element's random bits; or absent: zeros.
+enum class Bits { lower, upper };
+float* open_state(const Tensor& t, int64_t begin, int64_t n, Room& room);
+void close_state(const Tensor& t, int64_t begin, int64_t n, const float* values, const Noise& noise, Bits bits);
+inline bool in_place(const Tensor& t) { return t && t.dtype == DType::f32; }
 
-template <class P>
-struct CopiedMaster {
-  static constexpr bool kRandom = false;
-  float* w;
-  P* copy;
-  template <int L, class At>
-  ATHANOR_INLINE Vec<L> load(const At& at) const {
-    return at.load(w);
-  }
-  template <int L, class At>
-  ATHANOR_INLINE void store(const At& at, const Vec<L>& x, const Random&) const {
-    const Vec<L> kept = std::is_same_v<P, bf16> ? settled<L>(x) : x;
-    at.store(w, kept);
-    at.store(copy, kept);
-  }
-  CopiedMaster from(int64_t begin) const { return {w + begin, copy + begin}; }
-};
+// The master of a part: f32, alone or with a compute copy in 16 bits; bf16, rounded at random; or in halves, i16 beside
+// weights in bf16.
+float* open_master(const UpdatePart& p, int64_t begin, int64_t n, Room& room);
+void close_master(const UpdatePart& p, int64_t begin, int64_t n, float* values, const Noise& noise);
+inline bool in_place(const UpdatePart& p) { return in_place(p.master) && !p.param; }
 
-struct RoundedMaster {
-  static constexpr bool kRandom = true;
-  bf16* w;
-  template <int L, class At>
-  ATHANOR_INLINE Vec<L> load(const At& at) const {
-    return at.load(w);
-  }
-  template <int L, class At>
-  ATHANOR_INLINE void store(const At& at, const Vec<L>& x, const Random& random) const {
-    at.store(w, round_stochastic<L, true>(x, random.bits + random.skip + at.at));
-  }
-  RoundedMaster from(int64_t begin) const { return {w + begin}; }
-};
-
-struct HalvedMaster {
-  static constexpr bool kRandom = false;
-  bf16* w;
-  int16_t* rest;
-  template <int L, class At>
-  ATHANOR_INLINE Vec<L> load(const At& at) const {
-    const Vec<L> upper = at.load(w), lower = at.load(rest);
-    return simd::each_part<L>(
-        [&](int i) ATHANOR_INLINE_LAMBDA { return (simd::Float<L>)((Word<L>)upper.part[i] + (Word<L>)lower.part[i]); });
-  }
-  template <int L, class At>
-  ATHANOR_INLINE void store(const At& at, const Vec<L>& x, const Random&) const {
-    const Vec<L> kept = settled<L>(x);
-    at.store(w, kept);
-    at.store(rest, kept);
-  }
-  HalvedMaster from(int64_t begin) const { return {w + begin, rest + begin}; }
-};
-
-// fn(masters of the part, as one of these structs).
-template <class Fn>
-void by_master(const UpdatePart& p, const Fn& fn) {
-  if (p.master.dtype == DType::i16) return fn(HalvedMaster{flat<bf16>(p.param), flat<int16_t>(p.master)});
-  if (p.master.dtype == DType::bf16) return fn(RoundedMaster{flat<bf16>(p.master)});
-  float* w = flat<float>(p.master);
-  if (!p.param) return fn(WholeMaster{w});
-  if (p.param.dtype == DType::f16) return fn(CopiedMaster<f16>{w, flat<f16>(p.param)});
-  fn(CopiedMaster<bf16>{w, flat<bf16>(p.param)});
-}
+// Weights that keep their values: the gradient is zeroed, and the compute copy written like any other output.
+void skip_part(ThreadPool& pool, const UpdatePart& p);
 
 // ---- the update
 
@@ -151,123 +82,60 @@ ATHANOR_INLINE Vec<L> decayed(const Vec<L>& w, const Vec<L>& u, const Scalars& a
   return w * factor - u;
 }
 
-struct None {};  // a state that a rule does not keep
-
-template <class M, class V>
-struct Moments {
-  M* m;
-  V* v;
-  float* grad;
-  template <class T>
-  static ATHANOR_INLINE T* moved(T* p, int64_t n) {
-    if constexpr (std::is_same_v<T, None>)
-      return p;
-    else
-      return p + n;
-  }
-  Moments from(int64_t begin) const { return {moved(m, begin), moved(v, begin), grad + begin}; }
-};
-
-struct Noises {
-  Noise master, moments;
-};
-
-template <int L, class At, class T>
-ATHANOR_INLINE Vec<L> load_moment(const At& at, const T* p) {
-  if constexpr (std::is_same_v<T, None>)
-    return simd::broadcast<L>(0);
-  else
-    return at.load(p);
-}
-template <int L, bool kUpper, class At, class T>
-ATHANOR_INLINE void store_moment(const At& at, T* p, const Vec<L>& x, const Random& random) {
-  if constexpr (std::is_same_v<T, bf16>)
-    at.store(p, round_stochastic<L, kUpper>(x, random.bits + random.skip + at.at));
-  else if constexpr (std::is_same_v<T, float>)
-    at.store(p, x);
-}
-
-// Rule::step<L>(w, g, m, v, scalars) moves weights and states by a gradient; the gradient is zeroed.
-template <class Rule>
+// Rule::step<L>(w, g, m, v, scalars) moves weights and states by a gradient; the gradient is zeroed. A state that the
+// rule does not keep is null.
+template <class Rule, bool kHasM, bool kHasV>
 struct Kernel {
-  template <int L, class Master, class M, class V, class Scalars>
-  static ATHANOR_INLINE void run(const Master& master, const Moments<M, V>& p, int64_t n, const Scalars& a,
-                                 const Noises& noise) {
-    constexpr bool kMoments = std::is_same_v<M, bf16> || std::is_same_v<V, bf16>;
-    Random weights, moments;
-    for (int64_t begin = 0; begin < n; begin += kPiece) {
-      const auto after = [begin](const Noise& from) {
-        return Noise{from.seed, from.stream, from.first + uint64_t(begin)};
-      };
-      if constexpr (Master::kRandom) weights.fill(after(noise.master));
-      if constexpr (kMoments) moments.fill(after(noise.moments));
-      const Master here = master.from(begin);
-      const Moments<M, V> q = p.from(begin);
-      simd::for_columns<L, float>(std::min(kPiece, n - begin), [&](auto at) ATHANOR_INLINE_LAMBDA {
-        Vec<L> w = here.template load<L>(at), m = load_moment<L>(at, q.m), v = load_moment<L>(at, q.v);
-        Rule::template step<L>(w, at.load(q.grad), m, v, a);
-        store_moment<L, true>(at, q.m, m, moments);
-        store_moment<L, false>(at, q.v, v, moments);
-        at.store(q.grad, simd::broadcast<L>(0));
-        here.template store<L>(at, w, weights);
-      });
-    }
+  template <int L, class Scalars>
+  static ATHANOR_INLINE void run(float* w, float* grad, float* m, float* v, int64_t n, const Scalars& a) {
+    simd::for_columns<L, float>(n, [&](auto at) ATHANOR_INLINE_LAMBDA {
+      Vec<L> x = at.load(w), first = simd::broadcast<L>(0), second = first;
+      if constexpr (kHasM) first = at.load(m);
+      if constexpr (kHasV) second = at.load(v);
+      Rule::template step<L>(x, at.load(grad), first, second, a);
+      if constexpr (kHasM) at.store(m, first);
+      if constexpr (kHasV) at.store(v, second);
+      at.store(grad, simd::broadcast<L>(0));
+      at.store(w, x);
+    });
   }
 };
 
-// The compute copy is an output like any other: it is written on every path.
-struct CopyMaster {
-  template <int L, class P>
-  static ATHANOR_INLINE void run(P* param, const float* master, int64_t n) {
-    simd::for_columns<L, float>(n, [&](auto at) ATHANOR_INLINE_LAMBDA { at.store(param, at.load(master)); });
-  }
-};
-
-inline void skip_part(ThreadPool& pool, const UpdatePart& p) {
-  float* grad = flat<float>(p.grad);
-  pool.parallel_ranges(p.grad.numel(), kChunkElements, [&](int64_t begin, int64_t end) {
-    std::memset(grad + begin, 0, size_t(end - begin) * sizeof(float));
-    if (p.param && p.master.dtype == DType::f32)
-      by_float(p.param.dtype, [&]<class P>() {
-        simd::dispatch<CopyMaster>(p.param.as<P>() + begin, p.master.as<float>() + begin, end - begin);
-      });
-  });
+// fn(begin, n, scalars) over [begin, end) in pieces of up to `piece`: with these scalars before `decayed`, with
+// scalars.undecayed() behind it.
+template <class Scalars, class Fn>
+void for_pieces(int64_t begin, int64_t end, int64_t piece, int64_t decayed, const Scalars& scalars, const Fn& fn) {
+  const Scalars others = scalars.undecayed();
+  const int64_t cut = std::clamp(decayed, begin, end);
+  for (int64_t i = begin; i < cut; i += piece) fn(i, std::min(piece, cut - i), scalars);
+  for (int64_t i = cut; i < end; i += piece) fn(i, std::min(piece, end - i), others);
 }
 
-// fn(pointer to a state): of None where the rule keeps none, or the part has none.
-template <Kept kKept, class Fn>
-void by_state(const Tensor& t, const Fn& fn) {
-  if constexpr (kKept != Kept::required)
-    if (!t) return fn(static_cast<None*>(nullptr));
-  if constexpr (kKept != Kept::none) t.dtype == DType::f32 ? fn(flat<float>(t)) : fn(flat<bf16>(t));
-}
-
-// A step of an op: Rule with these scalars where weights decay, elsewhere with scalars.undecayed().
+// A step of an op.
 template <class Rule, class Op, class Scalars>
 void run(ThreadPool& pool, const Op& op, const StepState& state, const Scalars& scalars) {
-  const Scalars others = scalars.undecayed();
+  constexpr bool kHasM = Op::kStates.m != Kept::none, kHasV = Op::kStates.v != Kept::none;
   for (const UpdatePart& p : op.parts) {
     if (state.skip) {
       skip_part(pool, p);
       continue;
     }
     const uint64_t first = (uint64_t(state.updates) << 40) + p.first;
-    const auto pass = [&](const auto& master, const auto& moments) {
-      const auto range = [&](int64_t begin, int64_t end, const Scalars& a) {
-        const Noises noise{{op.seed, p.stream, first + uint64_t(begin)},
-                           {op.seed, p.moment_stream, first + uint64_t(begin)}};
-        simd::dispatch<Kernel<Rule>>(master.from(begin), moments.from(begin), end - begin, a, noise);
+    float* grad = flat<float>(p.grad);
+    const bool whole = in_place(p) && (!kHasM || in_place(p.m)) && (!kHasV || in_place(p.v));
+    pool.parallel_ranges(p.master.numel(), kChunkElements, [&](int64_t from, int64_t to) {
+      const auto step = [&](int64_t begin, int64_t n, const Scalars& a) {
+        Room w_room, m_room, v_room;
+        float* w = open_master(p, begin, n, w_room);
+        float* m = kHasM ? open_state(p.m, begin, n, m_room) : nullptr;
+        float* v = kHasV ? open_state(p.v, begin, n, v_room) : nullptr;
+        simd::dispatch<Kernel<Rule, kHasM, kHasV>>(w, grad + begin, m, v, n, a);
+        const Noise noise{op.seed, p.moment_stream, first + uint64_t(begin)};
+        if (kHasM) close_state(p.m, begin, n, m, noise, Bits::upper);
+        if (kHasV) close_state(p.v, begin, n, v, noise, Bits::lower);
+        close_master(p, begin, n, w, {op.seed, p.stream, first + uint64_t(begin)});
       };
-      pool.parallel_ranges(p.master.numel(), kChunkElements, [&](int64_t begin, int64_t end) {
-        const int64_t cut = std::clamp(p.decayed, begin, end);
-        range(begin, cut, scalars);
-        range(cut, end, others);
-      });
-    };
-    by_master(p, [&](const auto& master) {
-      by_state<Op::kStates.m>(p.m, [&]<class M>(M* m) {
-        by_state<Op::kStates.v>(p.v, [&]<class V>(V* v) { pass(master, Moments<M, V>{m, v, flat<float>(p.grad)}); });
-      });
+      for_pieces(from, to, whole ? to - from : kPiece, p.decayed, scalars, step);
     });
   }
 }

@@ -128,38 +128,45 @@ ATHANOR_INLINE float max(const Vec<L>& v) {
 // e^x for x <= 0 (or NaN, which stays), error below 1.5 ulp; 0 where it would fall below the normal range (x < -87).
 // x = n ln2 + r, |r| <= ln2/2; e^r = 1 + r + r^2 q(r), q interpolated at the Chebyshev nodes (relative error 1e-8).
 template <int L>
+ATHANOR_INLINE Float<L> exp_nonpositive(const Float<L>& v) {
+  constexpr float kRound = 0x1.8p23f + 127.0f;  // leaves the nearest integer plus the exponent bias in the low bits
+  const Float<L> shifted = v * 0x1.715476p0f + kRound, n = shifted - kRound;
+  const Float<L> r = (v - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;  // ln2 in two parts; the first product is exact
+  Float<L> p = r * 0x1.6d11fep-10f + 0x1.120c62p-7f;
+  p = p * r + 0x1.555518p-5f;
+  p = p * r + 0x1.5554dcp-3f;
+  p = p * r + 0.5f;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  const Float<L> y = p * (Float<L>)((Word<L>)shifted << 23);
+  return v < -87.0f ? Float<L>{} : y;
+}
+template <int L>
 ATHANOR_INLINE Vec<L> exp_nonpositive(const Vec<L>& x) {
-  return each_part<L>([&](int i) ATHANOR_INLINE_LAMBDA {
-    constexpr float kRound = 0x1.8p23f + 127.0f;  // leaves the nearest integer plus the exponent bias in the low bits
-    const Float<L> v = x.part[i], shifted = v * 0x1.715476p0f + kRound, n = shifted - kRound;
-    const Float<L> r = (v - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;  // ln2 in two parts; the first product is exact
-    Float<L> p = r * 0x1.6d11fep-10f + 0x1.120c62p-7f;
-    p = p * r + 0x1.555518p-5f;
-    p = p * r + 0x1.5554dcp-3f;
-    p = p * r + 0.5f;
-    p = p * r + 1.0f;
-    p = p * r + 1.0f;
-    const Float<L> y = p * (Float<L>)((Word<L>)shifted << 23);
-    return v < -87.0f ? Float<L>{} : y;
-  });
+  return each_part<L>([&](int i) ATHANOR_INLINE_LAMBDA { return exp_nonpositive<L>(x.part[i]); });
 }
 
 // tanh(x) and its slope 1 - tanh^2, error below 4 ulp: up to |x| = 1 a convergent of tanh's continued fraction
 // [Lambert 1761], x (945 + 105 x^2 + x^4) / (945 + 420 x^2 + 15 x^4), beyond it and for the slope by e^-2|x|.
+template <int L>
+ATHANOR_INLINE void tanh(const Float<L>& x, Float<L>& value, Float<L>& slope) {
+  const Float<L> negative = -1.0f * x, size = x > negative ? x : negative, e = exp_nonpositive<L>(-2.0f * size),
+                 x2 = x * x;
+  const Float<L> near = x * ((x2 + 105.0f) * x2 + 945.0f) / ((15.0f * x2 + 420.0f) * x2 + 945.0f);
+  const Float<L> far = (1.0f - e) / (1.0f + e);
+  value = size <= 1.0f ? near : (x > 0.0f ? far : -far);
+  slope = 4.0f * e / ((1.0f + e) * (1.0f + e));
+}
 template <int L>
 struct Tanh {
   Vec<L> value, slope;
 };
 template <int L>
 ATHANOR_INLINE Tanh<L> tanh(const Vec<L>& x) {
-  const Vec<L> size = max(x, -1.0f * x), e = exp_nonpositive(-2.0f * size), x2 = x * x;
-  const Vec<L> near = x * ((x2 + 105.0f) * x2 + 945.0f) / ((15.0f * x2 + 420.0f) * x2 + 945.0f);
-  const Vec<L> far = (1.0f - e) / (1.0f + e);
-  return {each_part<L>([&](int i) ATHANOR_INLINE_LAMBDA {
-            const Float<L> v = x.part[i], f = v > 0.0f ? far.part[i] : -far.part[i];
-            return size.part[i] <= 1.0f ? near.part[i] : f;
-          }),
-          4.0f * e / ((1.0f + e) * (1.0f + e))};
+  Tanh<L> y;
+#pragma GCC unroll 8
+  for (int i = 0; i < Vec<L>::kParts; ++i) tanh<L>(x.part[i], y.value.part[i], y.slope.part[i]);
+  return y;
 }
 
 // --- 16-bit floats ---------------------------------------------------------------------------------------------------
@@ -333,16 +340,7 @@ struct Whole {
   ATHANOR_INLINE Vec<L> or_else(const Vec<L>& v, float) const { return v; }
 };
 
-// The last elements of rows that memory follows: loads and stores reach past the end.
-template <int L, bool kPairs>
-struct Padded : Whole<L, kPairs> {
-  int64_t count;
-  ATHANOR_INLINE Vec<L> or_else(const Vec<L>& v, float other) const {
-    return first_elements<L, kPairs>(v, count, other);
-  }
-};
-
-// The last elements of rows that end where memory may end; lanes past the end load as zeros and are not stored.
+// The last elements of rows: lanes past the end load as zeros and are not stored.
 template <int L, bool kPairs>
 struct Rest {
   int64_t at, count;
@@ -363,19 +361,7 @@ struct Rest {
   }
 };
 
-// Calls fn for every 32 of n columns and for what is left; lanes are in the order for rows of T. Each row
-// has memory for `padded` columns.
-template <int L, class T, class Fn>
-ATHANOR_INLINE void for_columns(int64_t n, int64_t padded, const Fn& fn) {
-  constexpr bool kPairs = sizeof(T) == 2;
-  int64_t i = 0;
-  for (; i + kWidth <= n; i += kWidth) fn(Whole<L, kPairs>{i});
-  if (i == n) return;
-  if (i + kWidth <= padded)
-    fn(Padded<L, kPairs>{{i}, n - i});
-  else
-    fn(Rest<L, kPairs>{i, n - i});
-}
+// Calls fn for every 32 of n columns and for what is left; lanes are in the order for rows of T.
 template <int L, class T, class Fn>
 ATHANOR_INLINE void for_columns(int64_t n, const Fn& fn) {
   constexpr bool kPairs = sizeof(T) == 2;
