@@ -7,6 +7,7 @@
 #include "reference/reference_ops.h"
 #include "tests/ops/cases.h"
 #include "tests/ops/host_device.h"
+#include "tests/sanitized.h"
 
 namespace athanor {
 namespace {
@@ -128,7 +129,8 @@ std::string joined(const std::set<std::string>& lines) {
 
 TEST(Check, RefusesEveryWrongTensorByName) {
   const auto mutator = std::make_shared<Mutator>();
-  Examiner examine([&](int) { return TestBackend{std::make_shared<HostDevice>(), mutator}; }, {.threads = {1}});
+  Examiner examine([&](int) { return TestBackend{std::make_shared<HostDevice>(), mutator}; },
+                   {.threads = {1}, .every = testing::kSanitized ? 10 : 1});
   for (const Family& family : kFamilies) family.run(examine);
   EXPECT_EQ(joined(mutator->passed), joined(kAllowed));
   EXPECT_EQ(joined(mutator->unnamed), "");

@@ -8,6 +8,7 @@
 #include "tests/ops/cases.h"
 #include "tests/ops/host_device.h"
 #include "tests/ops/sabotage.h"
+#include "tests/sanitized.h"
 
 namespace athanor {
 namespace {
@@ -29,6 +30,16 @@ std::set<Target> targets_of(const OpsOf<Op...>*) {
   return all;
 }
 const std::set<Target> kTargets = targets_of(static_cast<const Ops*>(nullptr));
+
+// Those that bugs are planted in.
+std::vector<Target> planted() {
+  const size_t step = testing::kSanitized ? 10 : 1;
+  size_t number = 0;
+  std::vector<Target> all;
+  for (const Target& t : kTargets)
+    if (number++ % step == 0) all.push_back(t);
+  return all;
+}
 
 MakeBackend sabotaged(const Sabotage::Plan& plan) {
   return [plan](int threads) {
@@ -75,27 +86,27 @@ TEST(Harness, HasCasesForEveryOp) {
 }
 
 TEST(Harness, FindsWrongValues) {
-  for (const Target& t : kTargets)
+  for (const Target& t : planted())
     if (t.io != Io::in) expect_found({t.op, t.tensor, Fault::wrong_value});
 }
 
 TEST(Harness, FindsWritesBesideEveryTensor) {
-  for (const Target& t : kTargets) expect_found({t.op, t.tensor, Fault::out_of_bounds});
+  for (const Target& t : planted()) expect_found({t.op, t.tensor, Fault::out_of_bounds});
 }
 
 TEST(Harness, FindsModifiedInputs) {
-  for (const Target& t : kTargets)
+  for (const Target& t : planted())
     if (t.io == Io::in) expect_found({t.op, t.tensor, Fault::modified_input});
 }
 
 TEST(Harness, FindsUnwrittenElements) {
-  for (const Target& t : kTargets)
+  for (const Target& t : planted())
     if (t.io == Io::out && t.op != "fill") expect_found({t.op, t.tensor, Fault::unwritten});
   expect_found({"fill", "x", Fault::unwritten});
 }
 
 TEST(Harness, FindsBitsThatChange) {
-  for (const Target& t : kTargets)
+  for (const Target& t : planted())
     if (t.io != Io::in) {
       expect_found({t.op, t.tensor, Fault::irreproducible});
       expect_found({t.op, t.tensor, Fault::thread_dependent});
