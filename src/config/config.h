@@ -102,6 +102,7 @@ struct Config {
   MuonCoefficients muon_coefficients = MuonCoefficients::quintic;
   double normuon_beta2 = 0.95;
   int64_t min_8bit_size = 4096;
+  double qk_clip_threshold = 0.0;  // largest attention score that is not scaled down; 0 = off
   double ema_decay = 0.0;          // of the moving average of the weights; 0 = off
   int64_t tail_average_start = 0;  // steps before those of an equal-weight average of the weights; 0 = off
   int64_t mup_base_width = 0;      // 0 = off

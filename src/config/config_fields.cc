@@ -306,6 +306,9 @@ Fields optimizer_group() {
              "normuon: decay of the mean square of each output; the rest are muon's options"),
       number("min_8bit_size", &Config::min_8bit_size, at_least(1), refused, "elements",
              "adamw_8bit, adamw_fp8: matrices smaller than this have the moments of adamw"),
+      number("qk_clip_threshold", &Config::qk_clip_threshold, at_least(0), notice, "",
+             "QK-clip: after an update the queries and keys of heads whose largest attention score in that step was "
+             "above this are scaled down to it (docs/optimizers.md); 100 is usual; 0 = off"),
       number("ema_decay", &Config::ema_decay, below(0, 1), refused, "",
              "an average of the weights is kept beside them and saved with checkpoints (docs/optimizers.md): share of "
              "the average before in that after a step; 0.999 is usual; 0 = off"),

@@ -119,11 +119,16 @@ void resolve_mup(Config& c) {
   c.model.mup_width = 1;
   if (c.mup_base_width == 0) return;
   c.model.mup_width = double(c.model.hidden_size) / double(c.mup_base_width);
-  const bool muon = c.optimizer == RuleName::muon;
-  require(muon || c.optimizer == RuleName::adamw || c.optimizer == RuleName::lion,
-          "mup_base_width: there are rules for the optimizers adamw, lion and muon, not for ", name_of(c.optimizer));
-  require(!muon || c.muon_scale == MuonScale::spectral, "mup_base_width: muon_scale ", name_of(c.muon_scale),
-          " makes steps that depend on the width; expected spectral");
+  const auto has_rules = [&](RuleName o, const std::string& where) {
+    require(o == RuleName::muon || o == RuleName::adamw || o == RuleName::lion,
+            "mup_base_width: there are rules for the optimizers adamw, lion and muon, not for ", name_of(o), where);
+    require(o != RuleName::muon || c.muon_scale == MuonScale::spectral, "mup_base_width: muon_scale ",
+            name_of(c.muon_scale), " makes steps that depend on the width", where, "; expected spectral");
+  };
+  has_rules(c.optimizer, "");
+  for (size_t g = 0; g < c.param_groups.size(); ++g)
+    if (const ParamGroupConfig& group = c.param_groups[g]; group.optimizer && !group.frozen)
+      has_rules(*group.optimizer, cat(" of param_groups[", g, "]"));
 }
 
 // A list that is the default of another optimizer, as a new Config has it, was not given.
@@ -149,6 +154,17 @@ void validate_cautious(const Config& c) {
             " of param_groups[", g,
             "] adds the decay to the gradient, expected one with decoupled decay, such as adamw");
   }
+}
+
+void validate_qk_clip(const Config& c) {
+  if (c.qk_clip_threshold == 0.0) return;
+  require(!c.model.qk_norm, "qk_clip_threshold: ", c.qk_clip_threshold,
+          " scales queries and keys, whose size the norm ",
+          "of model.qk_norm sets anew, so that it would do nothing; expected 0 with this model");
+  require(c.attention != CudaAttention::cudnn, "qk_clip_threshold: ", c.qk_clip_threshold,
+          " needs the largest scores, which the kernels of attention cudnn do not give; set attention to auto or "
+          "builtin, or "
+          "qk_clip_threshold to 0");
 }
 
 void validate_schedule_free(const Config& c) {
@@ -369,6 +385,7 @@ void validate(Config& c) {
   resolve_mup(c);
   resolve_groups(c);
   validate_cautious(c);
+  validate_qk_clip(c);
   validate_schedule_free(c);
   resolve_other_courses(c);
   validate_precision(c);

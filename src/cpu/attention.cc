@@ -3,6 +3,7 @@
 // keys and values are read in place.
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <limits>
 
@@ -27,6 +28,14 @@ struct FwdLayout {
     total = round_up<int64_t>(state + 3 * kQueryBlock, 64);
   }
 };
+
+// x = max(x, y), whatever other threads do; the same bits in any order, since no zero is negative.
+void raise(float& x, float y) {
+  std::atomic_ref<float> shared(x);
+  float now = shared.load(std::memory_order_relaxed);
+  while (y > now && !shared.compare_exchange_weak(now, y + 0.0f, std::memory_order_relaxed)) {
+  }
+}
 
 // One block of queries of one head.
 class FwdBlock {
@@ -57,6 +66,7 @@ class FwdBlock {
       lse[i * op_.shape.heads] = top[i] + std::log(sum[i]);  // -inf + -inf for a query without keys
       factor[i] = sum[i] == 0 ? 0.0f : 1.0f / sum[i];
     }
+    if (op_.top) raise(op_.top.as<float>()[head], *std::max_element(top, top + size_));
     store_rows({op_.y, row, size_, q_col_, dim_}, memory_ + at_.y, wide_, factor);
   }
 

@@ -74,6 +74,7 @@ class CpuOps final : public Ops {
   void run(const OutputSquares&, void* scratch) override;
   void run(const BlockMoments&, void* scratch) override;
   void run(const ScaleOutputs&, void* scratch) override;
+  void run(const QkClip&, void* scratch) override;
   // adafactor.cc
   void run(const FactoredMoments&, void* scratch) override;
   void run(const ClipFactors&, void* scratch) override;

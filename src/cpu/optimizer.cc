@@ -7,7 +7,8 @@
 namespace athanor {
 
 void CpuOps::run(const StepControl& op, void*) {
-  close_step(*static_cast<StepState*>(op.state.data), op, static_cast<SpikeWindow*>(op.window.data));
+  close_step(*static_cast<StepState*>(op.state.data), op, static_cast<SpikeWindow*>(op.window.data),
+             static_cast<const float*>(op.scores.data));
 }
 
 void CpuOps::run(const SplitMaster& op, void*) {

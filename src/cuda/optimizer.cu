@@ -9,6 +9,7 @@
 #include "cuda/octets.h"
 #include "cuda/ranges.h"
 #include "cuda/reduce.h"
+#include "ops/qk_clip.h"
 #include "ops/step_control.h"
 #include "ops/update.h"
 
@@ -77,9 +78,9 @@ __device__ __forceinline__ float joined(float rounding, float rest) {
 
 // ---- kernels
 
-__global__ void step_control(StepState* state, SpikeWindow* window, StepControl op) {
+__global__ void step_control(StepState* state, SpikeWindow* window, const float* scores, StepControl op) {
   StepState s = *state;
-  close_step(s, op, window);
+  close_step(s, op, window, scores);
   *state = s;
 }
 
@@ -479,6 +480,72 @@ __global__ void __launch_bounds__(kTileThreads)
   });
 }
 
+// ---- QK-clip: eight weights whose heads are not scaled cost no access to memory but that of their scores
+
+struct ClipPart {
+  Part part;
+  float* also;  // may be null
+  const float* top;
+  OutputRange range;
+};
+struct ClipRule {
+  const StepState* state;
+  double threshold;
+  int64_t heads, kv_heads, head_dim;
+  uint64_t seed;
+};
+
+template <class Kind>
+__global__ void __launch_bounds__(kTileThreads)
+    clip_tiles(const __grid_constant__ Ranges<ClipPart> parts, const ClipRule op) {
+  const int number = parts.find(blockIdx.x);
+  const ClipPart& clip = parts.range[number];
+  const Part& p = clip.part;
+  on_octet(p.extent, blockIdx.x - parts.first_block[number], [&](auto octet) {
+    const int64_t at = clip.range.first + octet.first, cols = clip.range.cols;
+    int64_t row = at / cols, column = at - row * cols, begin = 0, end = 0;  // of the outputs of a head
+    float factor[kElements], now = 1.f;
+    bool scales = false;
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      const int64_t output = clip.range.columns ? column : row;
+      if (i < octet.count && (output < begin || output >= end)) {
+        begin = output / op.head_dim * op.head_dim;
+        end = begin + op.head_dim;
+        now = clip_factor(op, clip.top, output);
+      }
+      factor[i] = i < octet.count ? now : 1.f;
+      scales = scales || factor[i] != 1.f;
+      if (++column == cols) {
+        column = 0;
+        ++row;
+      }
+    }
+    // By warps: neighbouring threads exchange what they load.
+    if (op.state->skip || !__any_sync(~0u, scales)) return;
+    float w[kElements];
+    Master<Kind>::load(octet, w, p);
+    const uint64_t index = (static_cast<uint64_t>(op.state->updates) << 40) + p.first + octet.first;
+#pragma unroll
+    for (int four = 0; four < kElements; four += 4) {
+      [[maybe_unused]] uint32_t bits[4] = {};
+      if constexpr (std::is_same_v<Kind, Rounded>) random_words(bits, op.seed, p.stream, index + four);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int i = four + k;
+        if (factor[i] != 1.f) w[i] = Master<Kind>::kept(__fmul_rn(w[i], factor[i]), bits[k]);
+      }
+    }
+    Master<Kind>::store(octet, p, w);
+    if (!clip.also) return;
+    float x[kElements];
+    octet.load(x, clip.also);
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) x[i] = __fmul_rn(x[i], factor[i]);
+    octet.store(clip.also, x);
+  });
+}
+
 __global__ void __launch_bounds__(kTileThreads) split_master(bf16* param, int16_t* rest, float* master, Extent extent) {
   on_octet(extent, blockIdx.x, [&](auto octet) {
     float w[kElements];
@@ -628,7 +695,8 @@ void run_update(const Op& op, cudaStream_t stream) {
 
 void run(const StepControl& op, void*, cudaStream_t stream) {
   CUDA_CHECK(
-      launch(step_control, {dim3(1), dim3(1), 0, stream}, data<StepState>(op.state), data<SpikeWindow>(op.window), op));
+      launch(step_control, {dim3(1), dim3(1), 0, stream}, data<StepState>(op.state), data<SpikeWindow>(op.window),
+             data<float>(op.scores), op));
 }
 
 void run(const AdamW& op, void*, cudaStream_t stream) { run_update<Part>(op, stream); }
@@ -650,6 +718,39 @@ void run(const Ema& op, void*, cudaStream_t stream) {
                       : master == DType::bf16 ? ema_tiles<Rounded>
                                               : ema_tiles<Copied<float>>;
   in_tables<EmaPart>(op.parts, add_part, [&](const Ranges<EmaPart>& table) {
+    const LaunchConfig config{dim3(table.blocks()), dim3(kTileThreads), 0, stream};
+    CUDA_CHECK(launch(kernel, config, table, rule));
+  });
+}
+
+void run(const QkClip& op, void*, cudaStream_t stream) {
+  const ClipRule rule{.state = data<StepState>(op.state),
+                      .threshold = op.threshold,
+                      .heads = op.heads,
+                      .kv_heads = op.kv_heads,
+                      .head_dim = op.head_dim,
+                      .seed = op.seed};
+  const auto add_part = [](Ranges<ClipPart>& table, const QkClip::Part& p) {
+    if (p.master.numel() == 0) return;
+    const Extent whole = extent(p.master.numel(), data<char>(p.master), data<char>(p.param), data<char>(p.also));
+    table.add({{.master = p.master.data,
+                .param = p.param.data,
+                .extent = whole,
+                .stream = p.stream,
+                .first = p.first},
+               data<float>(p.also),
+               data<float>(p.top),
+               p.range},
+              tiles_of(whole.n));
+  };
+  const DType master = op.parts.front().master.dtype;
+  const Tensor& param = op.parts.front().param;
+  const auto kernel = master == DType::i16          ? clip_tiles<Halved>
+                      : master == DType::bf16       ? clip_tiles<Rounded>
+                      : !param                      ? clip_tiles<Copied<float>>
+                      : param.dtype == DType::bf16 ? clip_tiles<Copied<bf16>>
+                                                    : clip_tiles<Copied<fp16>>;
+  in_tables<ClipPart>(op.parts, add_part, [&](const Ranges<ClipPart>& table) {
     const LaunchConfig config{dim3(table.blocks()), dim3(kTileThreads), 0, stream};
     CUDA_CHECK(launch(kernel, config, table, rule));
   });

@@ -82,6 +82,9 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   if (options_.training && options_.quantized && options_.recipe.eight_bits())
     input("statistics of codes", DType::f64,
           {int64_t(model_->params().specs().size()), int64_t(kOperands), QuantizeStatistics::kNumbers}, &quantized_);
+  if (options_.training && options_.optimizer.qk_clip_threshold > 0)
+    input("largest attention scores", DType::f32, {model_->config().num_hidden_layers, model_->attention_shape().heads},
+          &top_scores_);
   input("evaluation sum", DType::f64, {1}, &eval_sum_);
   if (leaves > 0)
     input("sums of leaves", DType::f64, {leaves * int64_t(1 + model_->params().units().size())}, &leaf_sums_);
@@ -122,7 +125,9 @@ void Engine::record_phases() {
     micro_launches_ = std::exchange(plan.launches, {});
     micro_products_ = plan.products.size();
     arena_.record("optimizer");
-    run_optimizer(context(plan, nullptr), [](Phase) {});
+    Ctx update = context(plan, nullptr);
+    update.update_sums = &update_sums_;
+    run_optimizer(update, [](Phase) {});
     arena_.finish_recording();
     if (options_.noise_scale) {
       arena_.record("norm of a micro-batch");
@@ -203,6 +208,7 @@ void Engine::commit() {
   state.hysteresis_left = options_.scaling.hysteresis;
   write_state(state);
   if (window_) write_window({});
+  if (top_scores_) ops_->run(no_scores(), nullptr);
 }
 
 void Engine::init_weights() {
@@ -272,6 +278,7 @@ void Engine::run_micro_batch(Ctx c, const PhaseRunner::Enter& enter, bool last) 
   ParamStore& params = model_->params();
   params.begin_micro_batch(last);
   c.quantized = quantized_;
+  c.top_scores = top_scores_;
   enter(Phase::forward);
   Var x = forward(*model_, c, batch_, options_.recompute);
   classifier({c, params}, std::move(x), batch_, head(), losses_);
@@ -349,6 +356,13 @@ void Engine::run_micro_norm(Ctx c) {
   c.run(norm);
 }
 
+// Each rank of a tensor-parallel group has the scores of its heads.
+void Engine::end_scores(Ctx& c) {
+  Communicator& group = backend_.mesh[Axis::tp];
+  if (group.size() > 1) c.all_reduce(group, scalar(offsetof(StepState, top_score), DType::f32), Reduce::max);
+  c.run(no_scores());
+}
+
 void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
   ParamStore& params = model_->params();
   if (ranks() > 1) enter(Phase::communication);
@@ -371,8 +385,11 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
   }
   if (options_.noise_scale) c.all_reduce(all, scalar(offsetof(StepState, micro_norm_sq), DType::f64));
   if (params.tensor().ranks > 1) agree_in_tensor_group(c);
+  c.top_scores = top_scores_;
+  if (top_scores_) c.all_reduce(all, top_scores_, Reduce::max);
   StepControl control{.state = state_,
                       .window = window_,
+                      .scores = top_scores_,
                       .schedule = options_.schedule,
                       .scaling = options_.scaling,
                       .clip_grad = options_.clip_grad,
@@ -381,6 +398,7 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
   std::ranges::copy(optimizer_->averages(), control.averages);
   c.run(control);
   optimizer_->step(c, params, state_);
+  if (top_scores_) end_scores(c);
   if (ranks() > 1) enter(Phase::communication);
   params.gather_weights(c);
 }
@@ -467,6 +485,7 @@ void Engine::discard_step() {
   CHECK(uncollected() == 0, "a step cannot be discarded while ", uncollected(), " before it wait to be collected");
   for (const auto& unit : model_->params().units()) ops_->run(Fill{.x = unit->grad}, nullptr);
   if (leaf_sums_) ops_->run(Fill{.x = leaf_sums_}, nullptr);
+  if (top_scores_) ops_->run(no_scores(), nullptr);
   StepState state = read_state();
   state.loss_sum = state.targets = state.micro_norm_sq = 0;
   write_state(state);

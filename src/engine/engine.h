@@ -3,6 +3,7 @@
 #pragma once
 #include <deque>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -112,6 +113,7 @@ class Engine {
   std::span<const Gemm> micro_products() const { return products().first(micro_products_); }  // of a micro-batch
   std::span<const Launch> micro_launches() const { return micro_launches_; }    // of a micro-batch, once planned
   const TensorSums& micro_tensor_sums() const { return micro_tensor_sums_; }    // of a micro-batch, once planned
+  const UpdateSums& update_sums() const { return update_sums_; }                // of the end of a step, once planned
   std::span<const Launch> update_launches() const { return update_launches_; }  // of the end of a step
 
   void commit();          // the one allocation
@@ -162,6 +164,7 @@ class Engine {
   StepState read_state();
   void write_state(const StepState&);
   bool looks_for_spikes() const { return bool(window_); }
+  size_t score_bytes() const { return top_scores_.bytes(); }  // of QK-clip, which ranks compare once per step
   // Of the micro-batches of this rank since the last call, if options().quantized; those that were counted.
   std::vector<QuantizedOperand> take_quantized();
   SpikeWindow read_window();
@@ -198,6 +201,8 @@ class Engine {
   void run_optimizer(Ctx, const PhaseRunner::Enter&);
   void run_end_of_leaf(Ctx, int64_t leaf);
   void add_norms(Ctx&);
+  void end_scores(Ctx&);
+  Fill no_scores() const { return {.x = top_scores_, .value = -std::numeric_limits<float>::infinity()}; }
   void run_micro_norm(Ctx);
   void agree_in_tensor_group(Ctx&);
   void run_logits(Ctx, std::vector<float>* out);
@@ -221,6 +226,7 @@ class Engine {
   Tensor state_;       // StepState
   Tensor window_;      // SpikeWindow, if spikes are detected
   Tensor quantized_;   // as Ctx::quantized, if statistics are wanted
+  Tensor top_scores_;  // as Ctx::top_scores, with QK-clip: of the accumulating step
   Tensor eval_sum_;    // [1] f64
   Tensor leaf_sums_;   // [leaves, 1 + units] f64: per leaf its loss sum, then each unit's squared gradient norm
   Tensor logit_rows_;  // [N] i32: 0, 1, 2, ...
@@ -237,6 +243,7 @@ class Engine {
   std::unique_ptr<Event> last_end_;  // of the last collected step, unless other work followed it
   std::vector<Launch> micro_launches_, update_launches_;
   TensorSums micro_tensor_sums_;
+  UpdateSums update_sums_;
   std::vector<Gemm> products_;
   std::vector<AttentionFwd> attention_forward_;
   std::vector<AttentionBwd> attention_backward_;

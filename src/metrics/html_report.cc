@@ -215,6 +215,8 @@ class Page {
     const Curve optional[] = {
         {"Gradient noise scale", "tokens", [](const StepMetrics& m) { return m.noise_scale.value_or(kUnknown); }, true,
          format_count},
+        {"Largest attention score", "before the softmax",
+         [](const StepMetrics& m) { return m.top_score.value_or(kUnknown); }, true, nullptr},
         {"GPU power", "W", [](const StepMetrics& m) { return m.gpu_watts.value_or(kUnknown); }, true, nullptr},
         {"GPU temperature", "°C", [](const StepMetrics& m) { return m.gpu_celsius.value_or(kUnknown); }, false,
          nullptr},

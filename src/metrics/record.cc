@@ -11,7 +11,7 @@ constexpr std::array<std::string_view, 10> kEventNames = {"start", "checkpoint",
                                                           "skip",  "signal",     "warn",   "error",   "end"};
 
 using S = StepMetrics;
-constexpr std::array<RecordField<S>, 39> kStepFields = {{
+constexpr std::array<RecordField<S>, 40> kStepFields = {{
     {"step", "", "optimizer steps finished, this one included", "", false, &S::step},
     {"total_steps", "", "steps of the whole run", "", false, &S::total_steps},
     {"consumed_samples", "sequences", "seen since the start of the run", "data/consumed_samples", false,
@@ -72,6 +72,9 @@ constexpr std::array<RecordField<S>, 39> kStepFields = {{
      "gradient noise scale: the batch size above which larger batches save few steps, from averages over about 100 "
      "steps; absent without log_noise_scale and until the estimate is positive",
      "train/noise_scale", false, &S::noise_scale},
+    {"max_attention_logit", "",
+     "largest attention score of the step, before the softmax, over all heads; absent without qk_clip_threshold",
+     "train/max_attention_logit", false, &S::top_score},
     {"curriculum_seqlen", "tokens", "length of the sequences in this step; absent without total_curriculum_step",
      "data/curriculum_seqlen", false, &S::chunk_length},
     {"loss_z", "", "z-score of loss in the last 128 steps; null until there are 128", "train/loss_z", true, &S::loss_z},

@@ -51,6 +51,7 @@ struct StepMetrics {
   std::optional<double> momentum = std::nullopt;       // if it has a schedule
   std::optional<double> weight_decay = std::nullopt;   // if it has a schedule
   std::optional<double> noise_scale = std::nullopt;    // tokens; with log_noise_scale
+  std::optional<double> top_score = std::nullopt;      // with qk_clip_threshold
   std::optional<int64_t> chunk_length = std::nullopt;  // tokens; with total_curriculum_step
   double loss_z = kUnknown;                            // filled by MetricFanOut
   double grad_norm_z = kUnknown;                       // filled by MetricFanOut

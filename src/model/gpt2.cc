@@ -24,6 +24,8 @@ class Gpt2 final : public Model {
            .norm2 = norm(p + "ln_2", u),
            .up = conv1d(p + "mlp.c_fc", u, c, f, init_std(), {.axis = 1, .parts = {f}}),
            .down = conv1d(p + "mlp.c_proj", u, f, c, output_init_std(), {.axis = 0, .parts = {f}})});
+      params_.feeds_attention(layers_.back().qkv.w, l);
+      params_.feeds_attention(layers_.back().qkv.b, l);
     }
     norm_f_ = norm("transformer.ln_f", head_unit(), final_gain());
   }

@@ -58,6 +58,8 @@ class Llama final : public Model {
     if (m.attention_bias)
       w.qkv.b = vector(a + "qkv.b", u, {{a + "q_proj.bias", q}, {a + "k_proj.bias", kv}, {a + "v_proj.bias", kv}}, 0,
                        {.axis = 0, .parts = {q, kv, kv}, .whole = d});
+    params_.feeds_attention(w.qkv.w, l);
+    if (w.qkv.b) params_.feeds_attention(w.qkv.b, l);
     if (m.qk_norm) {
       w.q_norm = vector(a + "q_norm", u, {{a + "q_norm.weight", d}}, 1, {}, PartialGradient::of_heads);
       w.k_norm = vector(a + "k_norm", u, {{a + "k_norm.weight", d}}, 1, {}, PartialGradient::of_heads);

@@ -52,7 +52,10 @@ Var attention(Net n, Var qkv, const Batch& batch, AttentionShape shape, int laye
   const int64_t rows = qkv.t().rows();
   Buffer y = c.alloc("attention.y", {rows, shape.heads * shape.head_dim});
   Buffer lse = c.alloc("attention.lse", DType::f32, {rows, shape.heads});
-  c.run(AttentionFwd{.y = y.t, .lse = lse.t, .q = in.q, .k = in.k, .v = in.v, .spans = batch.spans, .shape = shape});
+  Tensor top;  // [H]
+  if (c.top_scores) top = {c.top_scores.at(layer * shape.heads), DType::f32, {shape.heads}};
+  c.run(AttentionFwd{
+      .y = y.t, .lse = lse.t, .q = in.q, .k = in.k, .v = in.v, .spans = batch.spans, .shape = shape, .top = top});
   Var out = c.var(y);
   out.producer_keeps_it();
   c.record("attention",

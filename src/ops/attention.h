@@ -28,14 +28,17 @@ struct AttentionFwd {
   Tensor q, k, v;  // [Nq, H D], [Nk, K D], [Nk, K D]; rows may be strided
   Tensor spans;    // [S, 6] i32
   AttentionShape shape;
+  // [H] f32, may be absent: becomes the largest of itself and of the head's visible scores scale q·k. A NaN is ignored.
+  Tensor top = {};
   static constexpr const char* kName = "attention_fwd";
-  std::array<Field, 6> fields() {
+  std::array<Field, 7> fields() {
     return {{{"y", Io::out, &y},
              {"lse", Io::out, &lse},
              {"q", Io::in, &q},
              {"k", Io::in, &k},
              {"v", Io::in, &v},
-             {"spans", Io::in, &spans}}};
+             {"spans", Io::in, &spans},
+             {"top", Io::inout, &top}}};
   }
   void check() const {
     Expect e{kName};
@@ -47,6 +50,7 @@ struct AttentionFwd {
         .view("v", v, q.dtype, {k.rows(), kc});
     e.is("y", y, q.dtype, {q.rows(), qc}).is("lse", lse, DType::f32, {q.rows(), shape.heads});
     e.is("spans", spans, DType::i32, {spans.rows(), kSpanWords});
+    if (top) e.is("top", top, DType::f32, {shape.heads});
   }
   // Upper bound: full squares, halved for causality if there are as many queries as keys.
   Cost cost() const {

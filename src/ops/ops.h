@@ -12,6 +12,7 @@
 #include "ops/muon.h"
 #include "ops/norm.h"
 #include "ops/optimizer.h"
+#include "ops/qk_clip.h"
 #include "ops/quantize.h"
 #include "ops/update.h"
 
@@ -23,7 +24,7 @@ namespace athanor {
       LogitSums, Fill, Cast, Add, ReduceSum, SquaredNorm, RandomNormal, StepControl, AdamW, AdamW8bit,                \
       ScheduleFreeAdamW, Sgd, Lion, Ema, LambDirection, ScaleByTrustRatio, OutputSquares, BlockMoments, ScaleOutputs, \
       FactoredMoments, ClipFactors, Momentum, NormalizeMatrix, Combine, NormalizeNeurons, SplitMaster, JoinMaster,    \
-      Quantize, ScaledGemm
+      QkClip, Quantize, ScaledGemm
 
 // run() launches on the compute lane; scratch() is the temporary memory it needs (bytes), a pure function of the op.
 template <class Op>

@@ -61,6 +61,7 @@ struct StepState {
   int32_t spike = 0;          // this step: 0 no spike, 1 spike, skipped, 2 spike, taken
   float loss_deviations = 0;  // of this step: standard deviations above the window's mean; 0: unknown
   float norm_deviations = 0;
+  float top_score = 0;  // the largest attention score of the step, where it is wanted
 };
 
 // Momentum in this step of an update rule whose configured momentum is `own`.
@@ -91,12 +92,13 @@ struct LossScaling {
   float min_scale = 1;
 };
 
-// Closes a step by the rule of step_control.h: norm, skip decision, clip factor, learning rate, corrections
-// of running averages, loss scale; then clears the sums. A skipped step advances neither `updates` nor the schedule.
-// [DeepSpeed's DynamicLossScaler for fp16]
+// Closes a step by the rule of step_control.h: norm, skip decision, clip factor, learning rate, corrections of running
+// averages, loss scale, the largest of the scores; then clears the sums. A skipped step advances neither `updates` nor
+// the schedule. [DeepSpeed's DynamicLossScaler for fp16]
 struct StepControl {
   Tensor state;   // [sizeof(StepState)] u8
   Tensor window;  // [sizeof(SpikeWindow)] u8; absent: no step is skipped as a spike
+  Tensor scores;  // [L, H] f32: the step's largest attention scores; absent: not wanted
   Schedule schedule;
   LossScaling scaling;
   double clip_grad = 0;  // global norm; 0 = off
@@ -104,11 +106,14 @@ struct StepControl {
   double divided_by = 0;  // divisor already applied to the gradients in place of `targets`; 0: they are final
   SpikeRule spikes = {};
   static constexpr const char* kName = "step_control";
-  std::array<Field, 2> fields() { return {{{"state", Io::inout, &state}, {"window", Io::inout, &window}}}; }
+  std::array<Field, 3> fields() {
+    return {{{"state", Io::inout, &state}, {"window", Io::inout, &window}, {"scores", Io::in, &scores}}};
+  }
   void check() const {
     Expect e{kName};
     e.is("state", state, DType::u8, {int64_t(sizeof(StepState))});
     if (window) e.is("window", window, DType::u8, {int64_t(sizeof(SpikeWindow))});
+    if (scores) e.matrix("scores", scores).is("scores", scores, DType::f32, scores.shape);
   }
   Cost cost() const { return {100, traffic(*this)}; }
 };

@@ -58,6 +58,7 @@ struct OptimizerOptions {
   MuonCoefficients muon_coefficients = MuonCoefficients::quintic;
   double normuon_beta2 = 0.95;     // normuon uses muon's options too
   int64_t min_8bit_size = 4096;    // has_codes(): elements of the smallest matrix whose moments have 8 bits
+  double qk_clip_threshold = 0;    // largest attention score of a head that is not scaled down; 0: off
   double ema_decay = 0;            // of the moving average of the weights; 0: none
   int64_t tail_average_start = 0;  // updates before those of an equal-weight average of the weights; 0: none
   std::vector<ParamGroup> groups = default_groups(RuleName::adamw);

@@ -62,6 +62,28 @@ Optimizer::Bundle Optimizer::average_of_all(const Average& average) const {
   return all;
 }
 
+// An output of a layer must not be scaled without its bias.
+Optimizer::Bundle Optimizer::clip_of_scores(const OptimizerOptions& options, const ParamStore& params) {
+  Bundle all{.options = {}, .rule = make_qk_clip(options.qk_clip_threshold, options.seed)};
+  const auto pieces = params.pieces();
+  const ParamSpec *trained = nullptr, *frozen = nullptr;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const ParamSpec& spec = params.specs()[size_t(pieces[i].param)];
+    if (spec.attention < 0) continue;
+    (spec.trainable ? trained : frozen) = &spec;
+    if (trained && frozen && trained->attention == frozen->attention)
+      throw Error(cat("qk_clip_threshold: ", frozen->name, " is frozen and ", trained->name,
+                      " is not; both make queries and keys, so train or freeze both"),
+                  Exit::usage);
+    if (spec.trainable) all.pieces.emplace_back(i, false);
+  }
+  if (all.pieces.empty())
+    throw Error(
+        "qk_clip_threshold: scales queries and keys, which are all frozen; expected 0, or some that are trained",
+        Exit::usage);
+  return all;
+}
+
 Optimizer::Optimizer(const OptimizerOptions& options, ParamStore& params) {
   const std::vector<int> groups = assign_groups(options, params);
   const auto pieces = params.pieces();
@@ -73,9 +95,12 @@ Optimizer::Optimizer(const OptimizerOptions& options, ParamStore& params) {
   }
   for (Bundle& bundle : bundles_) bundle.rule = kRules[size_t(bundle.options.rule)](bundle.options);
   CHECK(options.ema_decay == 0 || options.tail_average_start == 0, "two averages of the weights");
-  if (options.ema_decay > 0) bundles_.push_back(average_of_all({options.ema_decay}));
+  std::vector<Bundle> last;
+  if (options.qk_clip_threshold > 0) last.push_back(clip_of_scores(options, params));
+  if (options.ema_decay > 0) last.push_back(average_of_all({options.ema_decay}));
   if (options.tail_average_start > 0)
-    bundles_.push_back(average_of_all({.weighting = Weighting::equal, .start = options.tail_average_start}));
+    last.push_back(average_of_all({.weighting = Weighting::equal, .start = options.tail_average_start}));
+  std::ranges::move(last, std::back_inserter(bundles_));
   for (Bundle& bundle : bundles_) place(bundle, params);
   if (averages_.size() > size_t(kMostAverages))
     throw Error(cat("param_groups: ", averages_.size(), " different betas",

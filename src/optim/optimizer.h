@@ -18,7 +18,7 @@ class Optimizer {
   void step(Ctx&, ParamStore&, Tensor step_state);
 
  private:
-  // Groups whose options differ only in weight decay; the last one may be the average of all weights.
+  // Groups whose options differ only in weight decay; the last ones may be QK-clip and the average of all weights.
   struct Bundle {
     RuleOptions options;
     std::vector<std::pair<size_t, bool>> pieces = {};  // piece numbers, and whether each decays
@@ -27,6 +27,7 @@ class Optimizer {
   };
   Bundle& bundle_of(const RuleOptions&);
   Bundle average_of_all(const Average&) const;
+  static Bundle clip_of_scores(const OptimizerOptions&, const ParamStore&);
   void place(Bundle&, const ParamStore&);
   void find_ranges(const ParamStore&);
   std::vector<Bundle> bundles_;

@@ -53,6 +53,7 @@ std::vector<UpdatePart> update_parts(const ParamStore& params, const Placed& pla
 
 void add_over_ranks(Ctx& c, const ParamStore& params, const std::string& subject, const Tensor& sums) {
   if (!params.sharded()) return;
+  if (c.update_sums) ++c.update_sums->calls, c.update_sums->bytes += int64_t(sums.bytes());
   const CollectiveSubject named(subject);
   c.all_reduce(c.mesh[Axis::dp_shard], sums);
 }

@@ -112,6 +112,7 @@ class ParamStore {
   void freeze(std::string_view part);
   void freeze(Param p) { specs_[size_t(p.id)].trainable = false; }
   void read_in_eight_bits(Param p) { specs_[size_t(p.id)].eight_bits = true; }
+  void feeds_attention(Param p, int layer) { specs_[size_t(p.id)].attention = layer; }
   // Adds all buffers to the plan. Without training there are only weights (as values).
   void plan(MemoryPlan&, const Recipe&, bool training, std::vector<StateSpec> states, const Sharding& = {});
   void init(Ctx&, uint64_t seed);  // masters and values from (seed, name, index)

@@ -30,6 +30,17 @@ void add_tensor_sums(StepTraffic& t, const Engine& engine, const Network& net, i
   }
 }
 
+// Of rules that need sums of whole tensors, and of QK-clip.
+void add_update_sums(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, const Network& net, int near) {
+  const auto sent_of = [](int n) { return 2.0 * (n - 1) / n; };
+  const int shards = mesh.size({Axis::dp_shard}), all = mesh.size({Axis::dp_replicate, Axis::dp_shard});
+  const UpdateSums& sums = engine.update_sums();
+  const double each = sent_of(shards) * double(sums.bytes) / double(std::max<int64_t>(1, sums.calls));
+  t.ends.add(each, net.seconds(each, shards, near), double(sums.calls), false);
+  const double scores = sent_of(all) * double(engine.score_bytes());
+  if (scores > 0) t.ends.add(scores, net.seconds(scores, all, near), 1, false);
+}
+
 }  // namespace
 
 void Traffic::add(double sent, double time, double times, bool end) {
@@ -79,6 +90,7 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
     t.ends.add(2 * sent, 2 * net.seconds(sent, stage == 0 ? copies : shards, near), 1, false);
   }
   add_tensor_sums(t, engine, net, near);
+  add_update_sums(t, engine, mesh, net, near);
   return t;
 }
 

@@ -46,6 +46,7 @@ void ReferenceOps::run(const AttentionFwd& op, void*) {
   Values y = zeros_like(op.y), lse = zeros_like(op.lse);
   constexpr double kNone = -std::numeric_limits<double>::infinity();
   for (double& l : lse.v) l = kNone;
+  Values top = op.top ? load(op.top) : Values(1, a.heads);  // [H]
   each_query(op.spans, a.heads, q.rows, k.rows, [&](const Span& s, int64_t h, int64_t i) {
     const int64_t row = s.q_begin + i, qc = h * dim, kc = h / group * dim;
     std::vector<double> score(size_t(s.k_len), kNone);
@@ -56,6 +57,7 @@ void ReferenceOps::run(const AttentionFwd& op, void*) {
         most = std::max(most, score[size_t(j)]);
       }
     if (most == kNone) return;
+    top[h] = std::max(top[h], most);
     for (double x : score) sum += std::exp(x - most);
     lse(row, h) = most + std::log(sum);
     for (int64_t j = 0; j < s.k_len; ++j)
@@ -64,6 +66,7 @@ void ReferenceOps::run(const AttentionFwd& op, void*) {
   });
   store(op.y, y);
   store(op.lse, lse);
+  if (op.top) store(op.top, top);
 }
 
 // dv_j = sum_i p_ij dy_i,  ds_ij = p_ij (dy_i·v_j - dy_i·y_i),  dq_i = scale sum_j ds_ij k_j,

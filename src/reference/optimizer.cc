@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/rng.h"
+#include "ops/qk_clip.h"
 #include "ops/step_control.h"
 #include "reference/reference_ops.h"
 #include "reference/values.h"
@@ -122,7 +123,7 @@ void update(const Op& op, const Rule& rule) {
 
 void ReferenceOps::run(const StepControl& op, void*) {
   StepState s = load_state(op.state);
-  close_step(s, op, static_cast<SpikeWindow*>(op.window.data));
+  close_step(s, op, static_cast<SpikeWindow*>(op.window.data), static_cast<const float*>(op.scores.data));
   std::memcpy(op.state.data, &s, sizeof s);
 }
 
@@ -230,6 +231,35 @@ void ReferenceOps::run(const ScheduleFreeAdamW& op, void*) {
       m = (1 - op.beta1) * ahead;
     };
   });
+}
+
+void ReferenceOps::run(const QkClip& op, void*) {
+  const StepState s = load_state(op.state);
+  if (s.skip) return;
+  const int64_t queries = op.heads * op.head_dim, keys = op.kv_heads * op.head_dim;
+  const bool shared = op.heads != op.kv_heads;
+  for (const QkClip::Part& p : op.parts) {
+    const UpdatePart part = p.weights();
+    const Values top = load(p.top);           // [H]
+    Values w = load_master(part);             // [n]
+    Values also = p.also ? load(p.also) : w;  // [n]
+    for (int64_t i = 0; i < w.size(); ++i) {
+      const int64_t at = p.range.first + i, output = p.range.columns ? at % p.range.cols : at / p.range.cols;
+      const bool of_query = output < queries, of_key = !of_query && output < queries + keys;
+      if (!of_query && (shared || !of_key)) continue;
+      const double most = top[(of_query ? output : output - queries) / op.head_dim];
+      if (most <= op.threshold) continue;
+      const double factor = std::pow(op.threshold / most, shared ? 1 : 0.5);
+      const double x = double(float(w[i])) * double(float(factor));
+      w[i] = p.master.dtype == DType::bf16
+                 ? to_float(round_stochastic(
+                       float(x), random_bits(op.seed, p.stream, (uint64_t(s.updates) << 40) + p.first + uint64_t(i))))
+                 : x;
+      also[i] *= factor;
+    }
+    store_master(part, w);
+    if (p.also) store(p.also, also);
+  }
 }
 
 void ReferenceOps::run(const Ema& op, void*) {

@@ -48,6 +48,7 @@ class ReferenceOps final : public Ops {
   void run(const OutputSquares&, void*) override;
   void run(const BlockMoments&, void*) override;
   void run(const ScaleOutputs&, void*) override;
+  void run(const QkClip&, void*) override;
   void run(const FactoredMoments&, void*) override;
   void run(const ClipFactors&, void*) override;
   void run(const Momentum&, void*) override;

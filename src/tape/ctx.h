@@ -72,6 +72,11 @@ struct TensorSums {
   int64_t row_calls = 0, row_bytes = 0;
 };
 
+// What the ranks that share out the weights add up for an update (Axis::dp_shard): squares of tensors, rows, columns.
+struct UpdateSums {
+  int64_t calls = 0, bytes = 0;
+};
+
 struct Ctx {
   Ops& ops;
   Device& device;
@@ -81,8 +86,10 @@ struct Ctx {
   Tape* tape = nullptr;               // null: forward only
   bool selective = false;             // recompute values that have a Remake instead of keeping them
   TensorSums* tensor_sums = nullptr;  // where a dry run counts them
+  UpdateSums* update_sums = nullptr;  // likewise
   bool sequence_parallel = false;     // see nn/rows.h
   uint64_t seed = 0;                  // of rounding at random
+  Tensor top_scores = {};             // [L, H] f32: largest attention score of each head so far; none: not wanted
   Tensor quantized = {};              // [parameters, kOperands, 4] f64, QuantizeStatistics of each; none: not counted
 
   Buffer alloc(std::string_view name, DType dtype, Shape shape) { return arena.alloc(name, dtype, shape); }

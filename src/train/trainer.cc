@@ -313,6 +313,7 @@ void Trainer::report(const StepResult& result, const LaunchedStep& launched, flo
   m.eta_seconds = double(config_.train_iters - state_.step) * mean_step_seconds_;
   read_sensors(m);
   if (engine_->looks_for_spikes()) m.spikes = done.spikes;
+  if (config_.qk_clip_threshold > 0 && std::isfinite(done.top_score)) m.top_score = done.top_score;
   if (config_.total_curriculum_step > 0)
     m.chunk_length = chunk_length_at(config_, state_.consumed_samples - launched.sequences);
   if (config_.log_noise_scale && done.skip == 0 && done.micro_norm > 0) m.noise_scale = noise_scale(done, tokens);

@@ -289,6 +289,22 @@ TEST(Validate, MupMakesGroupsAndInitialWeights) {
     expect_parts(error_with({"mup_base_width=16", cat("optimizer=", optimizer)}),
                  {"mup_base_width", "adamw", optimizer});
   expect_parts(error_with({"mup_base_width=16", "optimizer=muon"}), {"mup_base_width", "match_rms", "spectral"});
+  const auto group = [](const char* group, const char* scale) {
+    return error_with({"mup_base_width=16", cat("muon_scale=", scale), cat("param_groups=[", group, "]")});
+  };
+  expect_parts(group(R"({"match": "*.mlp.*", "optimizer": "lamb"})", "spectral"),
+               {"mup_base_width", "not for lamb of param_groups[0]"});
+  expect_parts(group(R"({"match": "*wpe*"}, {"match": "*.mlp.*", "optimizer": "muon"})", "match_rms"),
+               {"mup_base_width", "match_rms", "param_groups[1]", "expected spectral"});
+  EXPECT_EQ(group(R"({"match": "*.mlp.*", "optimizer": "lion"})", "match_rms"), "");
+}
+
+TEST(Validate, QkClipNeedsScoresAndAnEffect) {
+  EXPECT_EQ(error_with({"qk_clip_threshold=100", "optimizer=muon", "attention=builtin"}), "");
+  expect_parts(error_with({"qk_clip_threshold=100", "attention=cudnn"}),
+               {"qk_clip_threshold: 100", "attention cudnn", "auto or builtin"});
+  expect_parts(error_with({"qk_clip_threshold=100", "model.model_type=qwen3"}),
+               {"qk_clip_threshold: 100", "model.qk_norm", "expected 0"});
 }
 
 TEST(Validate, ParamGroupsEndWithTheDefaults) {

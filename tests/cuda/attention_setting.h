@@ -43,7 +43,8 @@ inline AttentionFwd forward_op(const Setting& s) {
           .k = tensor(s.dtype, {rows, kc}, packed),
           .v = tensor(s.dtype, {rows, kc}, packed),
           .spans = tensor(DType::i32, {int64_t(s.documents.size()), kSpanWords}),
-          .shape = s.shape};
+          .shape = s.shape,
+          .top = tensor(DType::f32, {s.shape.heads})};
 }
 
 // Tensors of one op in device memory.

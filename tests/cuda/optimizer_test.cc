@@ -26,6 +26,7 @@ TEST_F(Optimizer, ScaleByTrustRatio) { agrees_with_the_reference(ScaleByTrustRat
 TEST_F(Optimizer, OutputSquares) { agrees_with_the_reference(OutputSquares::kName, optimizer_cases, 12); }
 TEST_F(Optimizer, BlockMoments) { agrees_with_the_reference(BlockMoments::kName, optimizer_cases, 8); }
 TEST_F(Optimizer, ScaleOutputs) { agrees_with_the_reference(ScaleOutputs::kName, optimizer_cases, 12); }
+TEST_F(Optimizer, QkClip) { agrees_with_the_reference(QkClip::kName, qk_clip_cases, 70); }
 TEST_F(Optimizer, FactoredMoments) { agrees_with_the_reference(FactoredMoments::kName, optimizer_cases, 30); }
 TEST_F(Optimizer, ClipFactors) { agrees_with_the_reference(ClipFactors::kName, optimizer_cases, 20); }
 TEST_F(Optimizer, Momentum) { agrees_with_the_reference(Momentum::kName, optimizer_cases, 32); }
@@ -41,6 +42,7 @@ TEST_F(Optimizer, NeedsNoAlignment) {
   needs_no_alignment(ScheduleFreeAdamW::kName, optimizer_cases, 5);
   needs_no_alignment(LambDirection::kName, optimizer_cases, 5);
   needs_no_alignment(ScaleOutputs::kName, optimizer_cases, 5);
+  needs_no_alignment(QkClip::kName, qk_clip_cases, 5);
 }
 TEST_F(Optimizer, HalvesNeedNoAlignment) {
   needs_no_alignment(SplitMaster::kName, optimizer_cases, 3);

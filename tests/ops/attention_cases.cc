@@ -25,6 +25,7 @@ Init listed_spans(const std::vector<Span>& spans) {
 OpCase<AttentionFwd> forward(const Setting& s, DType dt, int64_t gap) {
   const int64_t qc = s.shape.heads * s.shape.head_dim, kc = s.shape.kv_heads * s.shape.head_dim;
   const Tensor q = tensor(dt, {s.queries, qc}, gap ? qc + gap : 0), k = tensor(dt, {s.keys, kc}, gap ? kc + gap : 0);
+  const auto top = gap ? tensor(DType::f32, {s.shape.heads}) : Tensor{};
   return {cat(s.name, " ", s.shape.heads, "/", s.shape.kv_heads, "x", s.shape.head_dim, " ", dt, gap ? " strided" : ""),
           {.y = tensor(dt, {s.queries, qc}),
            .lse = tensor(DType::f32, {s.queries, s.shape.heads}),
@@ -32,8 +33,9 @@ OpCase<AttentionFwd> forward(const Setting& s, DType dt, int64_t gap) {
            .k = k,
            .v = k,
            .spans = tensor(DType::i32, {int64_t(s.spans.size()), kSpanWords}),
-           .shape = s.shape},
-          {{"spans", listed_spans(s.spans)}}};
+           .shape = s.shape,
+           .top = top},
+          {{"spans", listed_spans(s.spans)}, {"top", listed({-INFINITY, 0.25, -5})}}};
 }
 
 AttentionShape heads(int64_t heads, int64_t kv_heads, int64_t dim, int64_t window = 0) {

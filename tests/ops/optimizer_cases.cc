@@ -550,6 +550,7 @@ void step_control_cases(Examiner& examine) {
       examine(OpCase<StepControl>{cat("spikes, loss ", loss, " schedule ", int(style)),
                                   {.state = tensor(DType::u8, {int64_t(sizeof(StepState))}),
                                    .window = tensor(DType::u8, {int64_t(sizeof(SpikeWindow))}),
+                                   .scores = tensor(DType::f32, {3, 4}),
                                    .schedule = {.style = style,
                                                 .wsd = WsdDecay::exponential,
                                                 .lr = 1e-3,

@@ -44,7 +44,7 @@ struct Trained {
   std::unique_ptr<Optimizer> optimizer;
   Arena arena;
   Recipe recipe;
-  Tensor state;
+  Tensor state, top_scores;  // the latter with QK-clip: [layers, heads], room for 64
   MemoryPlan plan;
   Schedule schedule{.lr = kRate, .min_lr = kRate};
 
@@ -55,6 +55,7 @@ struct Trained {
     optimizer = std::make_unique<Optimizer>(options, params);
     params.plan(plan, recipe, true, optimizer->states());
     plan.add(MemoryKind::inputs, "state", DType::u8, {int64_t(sizeof(StepState))}, &state);
+    if (options.qk_clip_threshold > 0) plan.add(MemoryKind::inputs, "scores", DType::f32, {1, 64}, &top_scores);
     PlanOps none(*rig.ops);
     arena.record("step");
     Ctx c = context(none);
@@ -65,7 +66,12 @@ struct Trained {
     write(StepState{});
   }
   Ctx context(Ops& ops) {
-    return {.ops = ops, .device = *rig.device, .arena = arena, .mesh = *rig.mesh, .recipe = recipe};
+    return {.ops = ops,
+            .device = *rig.device,
+            .arena = arena,
+            .mesh = *rig.mesh,
+            .recipe = recipe,
+            .top_scores = top_scores};
   }
   void write(const StepState& s) {
     rig.device->copy(state.data, &s, sizeof s, Lane::compute);

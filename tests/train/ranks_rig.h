@@ -47,6 +47,7 @@ struct Setting {
   std::vector<ParamGroup> groups = {};  // before the default ones
   double ema = 0;                       // decay of the average of the weights, which is then what is evaluated
   int64_t tail = 0;                     // the same, of equal weights, from the step after this one
+  double qk_clip = 0;
   int tensor = 1;
   bool sequence = false;  // sequence parallelism
   int64_t kv_heads = 0;   // 0: the family's
@@ -86,6 +87,7 @@ inline EngineOptions options(const Setting& s) {
   o.optimizer.rule = s.rule;
   o.optimizer.groups = s.groups;
   o.optimizer.ema_decay = s.ema;
+  o.optimizer.qk_clip_threshold = s.qk_clip;
   o.optimizer.min_8bit_size = 256;
   o.optimizer.tail_average_start = s.tail;
   o.eval_averages = s.ema > 0 || s.tail > 0;
@@ -129,6 +131,7 @@ inline void accumulate(Engine& engine, int64_t step, bool masked = false) {
 
 struct Curve {
   std::vector<double> losses, norms;
+  std::vector<float> scores;                         // the largest of each step, with qk_clip
   double evaluation = 0;                             // summed over the ranks
   std::vector<float> masters;                        // all of them, in the order of the files
   std::vector<size_t> planned;                       // bytes, by rank
@@ -164,10 +167,12 @@ inline Curve train(const Setting& s, int64_t steps = 3) {
     engine.init_weights();
     engine.set_step_sequences(s.step);
     std::vector<double> losses, norms;
+    std::vector<float> scores;
     for (int64_t step = 0; step < steps; ++step) {
       accumulate(engine, step, s.masked);
       const StepState state = engine.finish_step();
       losses.push_back(state.loss / state.loss_targets), norms.push_back(state.grad_norm);
+      scores.push_back(state.top_score);
     }
     std::vector<int32_t> tokens, targets;
     for (int64_t row = 0; row < engine.options().micro_batch_size; ++row)
@@ -178,13 +183,15 @@ inline Curve train(const Setting& s, int64_t steps = 3) {
     const auto masters = all_masters(engine);
     const std::lock_guard lock(mutex);
     if (curve.losses.empty()) {
-      curve.losses = losses, curve.norms = norms, curve.masters = masters, curve.evaluation = evaluation;
+      curve.losses = losses, curve.norms = norms, curve.scores = scores, curve.masters = masters,
+      curve.evaluation = evaluation;
       curve.weights = engine.memory().total(MemoryKind::weights) + engine.memory().total(MemoryKind::masters);
       curve.gradients = engine.memory().total(MemoryKind::gradients);
       curve.optimizer = engine.memory().total(MemoryKind::optimizer);
     }
     EXPECT_EQ(curve.losses, losses) << "all ranks report one loss";
     EXPECT_EQ(curve.norms, norms);
+    EXPECT_EQ(curve.scores, scores);
     EXPECT_EQ(curve.masters, masters);
     EXPECT_EQ(curve.evaluation, evaluation) << "all ranks have the same weights";
     curve.planned[size_t(mesh.world().rank())] = engine.memory().total();
@@ -257,6 +264,7 @@ inline std::vector<double> run_part(const Setting& s, const std::string& load, i
 inline void expect_equal(const Curve& want, const Curve& got, const std::string& what) {
   EXPECT_EQ(want.losses, got.losses) << what;
   EXPECT_EQ(want.norms, got.norms) << what;
+  EXPECT_EQ(want.scores, got.scores) << what;
   EXPECT_EQ(want.masters, got.masters) << what;
 }
 

@@ -22,6 +22,8 @@ std::string why_not(const Op& op, int64_t tokens) {
   const AttentionShape& s = op.shape;
   const int64_t rows = op.q.rows();
   if (op.q.dtype != DType::bf16 && op.q.dtype != DType::f16) return cat("q is ", op.q.dtype, ", not bf16 or f16");
+  if constexpr (std::is_same_v<Op, AttentionFwd>)
+    if (op.top) return "qk_clip_threshold needs the largest scores, which no plan of cuDNN's gives";
   if (s.window > 0) return cat("a window of ", s.window, ", for which no plan of cuDNN's is made");
   if (s.head_dim % kVectorElements != 0) return cat("head_dim ", s.head_dim, " is no multiple of ", kVectorElements);
   if (rows == 0 || rows % tokens != 0 || op.k.rows() != rows || op.spans.rows() != rows / tokens)

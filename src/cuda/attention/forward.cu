@@ -89,7 +89,8 @@ void attend_on_tensor_cores(const Forward<T>& a, cudaStream_t stream) {
 void run(const AttentionFwd& op, void*, cudaStream_t stream) {
   if (op.q.rows() == 0) return;
   by_type(op.q.dtype, [&]<class T>() {
-    const attention::Forward<T> a{attention::inputs_of<T>(op), data<T>(op.y), data<float>(op.lse)};
+    const attention::Forward<T> a{attention::inputs_of<T>(op), data<T>(op.y), data<float>(op.lse),
+                                   data<float>(op.top)};
     if constexpr (sizeof(T) == 2) {
       if (warpgroups_take(a)) return attention::attend_by_warpgroups(a, stream);
       if (tensor_cores_take(a.in)) return attention::attend_on_tensor_cores(a, stream);

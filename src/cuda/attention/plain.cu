@@ -160,6 +160,11 @@ __global__ void __launch_bounds__(kThreads) attend(Forward<T> a) {
     if (column == 0 && row + i < in.spans.queries)
       a.lse[static_cast<int64_t>(row + i) * in.heads + head] = top[i] + logf(sum[i]);
   }
+  if (a.top && blockIdx.y == 0) {
+    float most = -INFINITY;
+    for (const float t : top) most = fmaxf(most, t);
+    raise_top(a.top + head, most);
+  }
   const int64_t width = static_cast<int64_t>(in.heads) * in.dim;
   store(a.y + head * in.dim, width, row, in.spans.queries, column, in.dim, y, factor);
 }

@@ -31,6 +31,7 @@ struct Forward {
   Inputs<T> in;
   T* y;        // [Nq, H D]
   float* lse;  // [Nq, H]
+  float* top;  // [H]; null: not wanted
 };
 template <class T>
 struct Backward {
@@ -46,7 +47,7 @@ bool rows_are_aligned(const Op& op) {
   bool aligned = true;
   Op copy = op;
   for (const Field& f : copy.fields())
-    if (f.t != &copy.lse && f.t->dtype == op.q.dtype)
+    if (f.t != &copy.lse && f.t->shape.rank > 1 && f.t->dtype == op.q.dtype)
       aligned &= reinterpret_cast<uintptr_t>(f.t->data) % 16 == 0 && f.t->stride() * size_of(f.t->dtype) % 16 == 0;
   return aligned && op.shape.head_dim * int64_t(size_of(op.q.dtype)) % 16 == 0;
 }
@@ -71,6 +72,19 @@ Inputs<T> inputs_of(const Op& op) {
           static_cast<int>(s.head_dim),
           s.scale,
           rows_are_aligned(op)};
+}
+
+// Raises the largest score of a head to that of a warp's rows. Floats without a sign are ordered as signed numbers,
+// those with one against the order of unsigned numbers; zeros have none here. In any order the same bits.
+__device__ __forceinline__ void raise_top(float* top, float score) {
+  for (int lane = 1; lane < 32; lane *= 2) score = fmaxf(score, __shfl_xor_sync(~0u, score, lane));
+  if (threadIdx.x % 32 != 0) return;
+  score += 0.f;
+  if (score >= 0.f) {
+    atomicMax(reinterpret_cast<int*>(top), __float_as_int(score));
+  } else {
+    atomicMin(reinterpret_cast<unsigned*>(top), __float_as_uint(score));
+  }
 }
 
 // ---- visibility: a query sees an interval of key rows, a key is seen by an interval of query rows

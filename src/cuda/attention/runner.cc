@@ -31,6 +31,7 @@ class Trial {
     char* at = memory_.data();
     uint64_t draws = 0;
     for (const Field& field : op_.fields()) {
+      if (!*field.t) continue;
       field.t->data = at;
       at += room_of(*field.t);
       if (field.t->dtype != DType::i32)
@@ -57,6 +58,7 @@ class Trial {
  private:
   static int64_t elements(const Tensor& t) { return t.rows() * t.stride(); }
   static size_t room_of(const Tensor& t) {
+    if (!t) return 0;
     return round_up(static_cast<size_t>(elements(t)) * size_of(t.dtype), kAlign);
   }
   static size_t room_of(Op& op) {

@@ -46,7 +46,8 @@ __device__ __forceinline__ void multiply_by_row(Accumulators<R, D>& o, const flo
   for_elements<R, D>(o, [&](float& x, int r, int h, int) { x *= factor[r][h]; });
 }
 
-// Writes lse of the warp's rows, starting at `row`. factor: 1 / sum of weights, 0 without keys.
+// Writes lse of the warp's rows, starting at `row`, and raises the head's largest score. factor: 1 / sum of weights, 0
+// without keys.
 template <int R, class T>
 __device__ __forceinline__ void finish(float (&factor)[R][2], const Softmax<R>& softmax, const Forward<T>& a, int row,
                                        int head) {
@@ -63,5 +64,10 @@ __device__ __forceinline__ void finish(float (&factor)[R][2], const Softmax<R>& 
         a.lse[static_cast<int64_t>(query) * a.in.heads + head] = softmax.top[r][h] * a.in.scale + logf(sum);
     }
   }
+  if (!a.top) return;
+  float most = -INFINITY;
+#pragma unroll
+  for (int i = 0; i < 2 * R; ++i) most = fmaxf(most, softmax.top[i / 2][i % 2]);
+  raise_top(a.top + head, most * a.in.scale);
 }
 }  // namespace athanor::cuda::attention

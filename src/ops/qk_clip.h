@@ -1,0 +1,81 @@
+// QK-clip [Kimi Team 2025, "Kimi K2: Open Agentic Intelligence", alg. 1]: after an update, the weights of queries and
+// keys whose attention scores were too large in the step's forward passes become smaller.
+#pragma once
+#include <cmath>
+#include <vector>
+
+#include "ops/adam_mini.h"
+#include "ops/update.h"
+
+namespace athanor {
+
+// With s the largest score scale q·k of a query head in this step, and gamma = threshold / s where s is above the
+// threshold, else 1: the outputs of its queries and keys are multiplied by sqrt(gamma) each. Where query heads share
+// keys, these stay as they are, since all of them read them, and the queries are multiplied by gamma: the paper's rule
+// for the part of keys that heads share. Weights are rounded as an UpdatePart's; one that is not scaled keeps its bits.
+// In a skipped step nothing changes.
+struct QkClip {
+  struct Part {
+    Tensor master, param;  // [n] as those of an UpdatePart: of a weight [outputs, inputs], its transpose, or a bias
+    Tensor also;           // [n] f32, may be absent: is multiplied alike
+    Tensor top;            // [H] f32: s of each query head
+    OutputRange range;     // outputs: H D of queries, K D of keys, then those of values
+    uint64_t stream = 0, first = 0;
+    UpdatePart weights() const { return {.master = master, .param = param, .stream = stream, .first = first}; }
+  };
+  std::vector<Part> parts = std::vector<Part>(1);  // all of the same dtypes
+  Tensor state;                                    // StepState
+  double threshold = 100;
+  int64_t heads = 1, kv_heads = 1, head_dim = 1;
+  uint64_t seed = 0;
+  static constexpr const char* kName = "qk_clip";
+  std::vector<Field> fields() {
+    std::vector<Field> all{{"state", Io::in, &state}};
+    for (Part& p : parts)
+      all.insert(all.end(), {{"master", Io::inout, &p.master},
+                             {"param", Io::inout, &p.param},
+                             {"also", Io::inout, &p.also},
+                             {"top", Io::in, &p.top}});
+    return all;
+  }
+  void check() const {
+    Expect e{kName};
+    e.is("state", state, DType::u8, {int64_t(sizeof(StepState))}).that(!parts.empty(), "at least one part");
+    e.that(kv_heads > 0 && heads % kv_heads == 0, "heads to be a multiple of kv_heads");
+    e.that(threshold > 0, "threshold", "above 0");
+    const Part& like = parts.front();
+    for (const Part& p : parts) {
+      const Shape& n = p.master.shape;
+      e.is("master", p.master, like.master.dtype, n).is("top", p.top, DType::f32, {heads});
+      if (p.param) e.is("param", p.param, like.param.dtype, n);
+      if (p.also) e.is("also", p.also, DType::f32, n);
+      e.that(bool(p.param) == bool(like.param), "param", "in all parts or in none");
+      e.that(p.range.first >= 0 && p.range.cols > 0, "range", "at or behind the start of rows");
+    }
+    e.that(master_dtypes_fit(like.weights()), "master",
+           "f32, alone or with param in bf16 or f16; bf16 alone; i16 with bf16");
+  }
+  Cost cost() const {
+    int64_t n = 0;
+    for (const Part& p : parts) n += p.master.numel();
+    return {double(n), traffic(*this)};
+  }
+};
+
+// What the weights of an output are multiplied by. Op: the op, or the kernel argument made from it. In double, rounded
+// once.
+template <class Op>
+ATHANOR_HOST_DEVICE float clip_factor(const Op& op, const float* top, int64_t output) {
+  const bool shared = op.kv_heads < op.heads;
+  int64_t head = output / op.head_dim;
+  if (head >= op.heads) {
+    head -= op.heads;
+    if (shared || head >= op.kv_heads) return 1;
+  }
+  const auto score = double(top[head]);
+  if (!(score > op.threshold)) return 1;
+  const double gamma = op.threshold / score;
+  return float(shared ? gamma : std::sqrt(gamma));
+}
+
+}  // namespace athanor

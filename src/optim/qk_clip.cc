@@ -1,0 +1,74 @@
+// QK-clip [Kimi Team 2025, "Kimi K2", alg. 1]: scales the queries and keys of heads whose scores were too large, once
+// the other rules have moved the weights. Knows neither optimizers nor models: queries and keys are the outputs of
+// weights that say so (ParamSpec::attention).
+#include <algorithm>
+
+#include "base/rng.h"
+#include "ops/qk_clip.h"
+#include "optim/rule.h"
+
+namespace athanor {
+namespace {
+
+class QkClipRule final : public UpdateRule {
+ public:
+  QkClipRule(double threshold, uint64_t seed) : threshold_(threshold), seed_(seed) {}
+  std::vector<KeptState> states() const override { return {}; }
+  // Reads the step's largest scores, those of all ranks, in Ctx::top_scores.
+  void step(Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
+    if (!found_) find_parts(c, params, placed, step_state);
+    if (!clip_.parts.empty()) c.run(clip_);
+  }
+
+ private:
+  // From the plan: the same in every step.
+  void find_parts(Ctx& c, const ParamStore& params, const Placed& placed, Tensor step_state) {
+    const auto pieces = params.pieces();
+    clip_ = {.parts = {}, .state = step_state, .threshold = threshold_, .seed = seed_};
+    for (const UpdateRange& r : placed.ranges) {
+      const ParamStore::Piece& piece = pieces[r.piece];
+      const ParamSpec& spec = params.specs()[size_t(piece.param)];
+      const int64_t ranks = params.tensor().ranks;
+      clip_.head_dim = spec.cut.whole;
+      clip_.heads = spec.cut.parts.at(0) / spec.cut.whole / ranks;
+      clip_.kv_heads = spec.cut.parts.at(1) / spec.cut.whole / ranks;
+      const ParamStore::Unit& unit = *params.units()[r.unit];
+      const Placement& place = params.placement({piece.param});
+      const ParamStore::Range own = unit.owned(piece.offset, piece.offset + piece.part->numel);
+      if (own.begin >= own.end) continue;
+      const int64_t start = piece.offset - piece.part->offset;  // of the weight in its unit
+      clip_.parts.push_back({.master = unit.part(unit.master, own),
+                             .param = unit.value ? unit.part(unit.value, own) : Tensor{},
+                             .also = scaled_with(params, unit, r.piece, own),
+                             .top = {c.top_scores.at(spec.attention * clip_.heads), DType::f32, {clip_.heads}},
+                             .range = {.first = own.begin - start,
+                                       .cols = place.shape.rank > 1 ? place.shape[1] : 1,
+                                       .columns = spec.in_out},
+                             .stream = stream_of(cat("QK-clip of unit ", r.unit)),
+                             .first = uint64_t(own.begin)});
+    }
+    found_ = !c.arena.recording();
+  }
+
+  // What evaluations read is the weight and this: the sum has to be scaled.
+  static Tensor scaled_with(const ParamStore& params, const ParamStore::Unit& unit, size_t piece,
+                            ParamStore::Range range) {
+    const std::vector<StateSpec>& states = params.state_specs();
+    for (size_t s = 0; s < states.size(); ++s)
+      if (states[s].name == kAverageMinusWeightState && params.keeps(s, piece)) return unit.states[s].part(range);
+    return {};
+  }
+
+  double threshold_;
+  uint64_t seed_;
+  QkClip clip_ = {.parts = {}};
+  bool found_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<UpdateRule> make_qk_clip(double threshold, uint64_t seed) {
+  return std::make_unique<QkClipRule>(threshold, seed);
+}
+
+}  // namespace athanor
