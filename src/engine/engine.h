@@ -164,7 +164,8 @@ class Engine {
   StepState read_state();
   void write_state(const StepState&);
   bool looks_for_spikes() const { return bool(window_); }
-  size_t score_bytes() const { return top_scores_.bytes(); }  // of QK-clip, which ranks compare once per step
+  // Of QK-clip: what ranks compare once per step.
+  size_t score_bytes() const { return top_scores_ ? top_scores_.bytes() : 0; }
   // Of the micro-batches of this rank since the last call, if options().quantized; those that were counted.
   std::vector<QuantizedOperand> take_quantized();
   SpikeWindow read_window();

@@ -100,6 +100,8 @@ const std::set<std::string> kAllowed = {"attention_bwd.dk stride",
                                         "output_squares.sums rank",
                                         "output_squares.x dimension 0",
                                         "output_squares.x rank",
+                                        "qk_clip.master dimension 0",
+                                        "qk_clip.master rank",
                                         "random_normal.x dimension 0",
                                         "random_normal.x rank",
                                         "reduce_sum.x dimension 0",
@@ -119,7 +121,9 @@ const std::set<std::string> kAllowed = {"attention_bwd.dk stride",
                                         "scatter_rows.y dimension 0",
                                         "scatter_rows.y stride",
                                         "squared_norm.x dimension 0",
-                                        "squared_norm.x rank"};
+                                        "squared_norm.x rank",
+                                        "step_control.scores dimension 0",
+                                        "step_control.scores dimension 1"};
 
 std::string joined(const std::set<std::string>& lines) {
   std::string text;

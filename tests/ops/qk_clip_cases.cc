@@ -7,6 +7,7 @@
 #include "tests/ops/cases.h"
 
 namespace athanor {
+namespace qk_clip {
 namespace {
 
 struct Kind {
@@ -64,9 +65,7 @@ OpCase<QkClip> clip(const std::string& name, const Heads& h, std::vector<QkClip:
   return c;
 }
 
-}  // namespace
-
-void qk_clip_cases(Examiner& examine) {
+void cases(Examiner& examine) {
   const Heads each{5, 5, 4}, shared{4, 2, 6};
   for (const Heads& h : {each, shared}) {
     const int64_t o = h.outputs();
@@ -95,5 +94,10 @@ void qk_clip_cases(Examiner& examine) {
                  {of(false), of(true), part(wide, {1, 5, 900, false}, kind, true)}));
   }
 }
+
+}  // namespace
+}  // namespace qk_clip
+
+void qk_clip_cases(Examiner& examine) { qk_clip::cases(examine); }
 
 }  // namespace athanor

@@ -44,7 +44,7 @@ struct Trained {
   std::unique_ptr<Optimizer> optimizer;
   Arena arena;
   Recipe recipe;
-  Tensor state, top_scores;  // the latter with QK-clip: [layers, heads], room for 64
+  Tensor state, top_scores;  // the latter with QK-clip: [64], of layer 0
   MemoryPlan plan;
   Schedule schedule{.lr = kRate, .min_lr = kRate};
 
@@ -55,7 +55,7 @@ struct Trained {
     optimizer = std::make_unique<Optimizer>(options, params);
     params.plan(plan, recipe, true, optimizer->states());
     plan.add(MemoryKind::inputs, "state", DType::u8, {int64_t(sizeof(StepState))}, &state);
-    if (options.qk_clip_threshold > 0) plan.add(MemoryKind::inputs, "scores", DType::f32, {1, 64}, &top_scores);
+    if (options.qk_clip_threshold > 0) plan.add(MemoryKind::inputs, "scores", DType::f32, {64}, &top_scores);
     PlanOps none(*rig.ops);
     arena.record("step");
     Ctx c = context(none);

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "perf/traffic.h"
 #include "tests/sanitized.h"
 #include "tests/train/ranks_rig.h"
 
@@ -139,6 +140,38 @@ TEST(Ranks, SmallerStepsAreTheSameOnAnyRanks) {
     s.replicas = replicas, s.shards = shards, s.stage = 2;
     expect_equal(invariant, train(s), s.name());
   }
+}
+
+// The small sums of rules that look at whole tensors, and the scores of QK-clip: 8 bytes for each number, sent and
+// received by halves on two ranks.
+TEST(Ranks, PlansCountTheSumsOfUpdates) {
+  const auto sent = [](RuleName rule, double qk_clip, int stage) {  // by a rank after backward, bytes
+    const Setting s{.shards = 2, .stage = stage, .rule = rule, .qk_clip = qk_clip};
+    double bytes = 0;
+    run_ranks(2, [&](std::unique_ptr<Communicator> world) {
+      const CpuBackend cpu = make_cpu({.threads = 1});
+      ProcessMesh mesh(std::move(world), s.mesh());
+      Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
+      engine.memory();
+      if (mesh.world().rank() == 0) bytes = step_traffic(engine, mesh, {1e9, 1e9, 8}).ends.bytes;
+    });
+    return bytes;
+  };
+  const std::unique_ptr<Model> model = make_model(tiny(Setting{}));
+  double tensors = 0, outputs = 0, sides = 0;
+  for (const auto& piece : model->params().pieces()) {
+    const Shape& shape = piece.slice->shape;
+    if (shape.rank < 2) continue;
+    ++tensors, outputs += double(shape[0]), sides += double(2 * shape[0] + shape[1]);
+  }
+  for (const int stage : {1, 3}) {
+    const double adamw = sent(RuleName::adamw, 0, stage);
+    EXPECT_EQ(sent(RuleName::lamb, 0, stage) - adamw, 16 * tensors);
+    EXPECT_EQ(sent(RuleName::adam_mini, 0, stage) - adamw, 8 * outputs);
+    EXPECT_GE(sent(RuleName::adafactor, 0, stage) - adamw, 8 * sides);
+    EXPECT_EQ(sent(RuleName::adamw, 1, stage) - adamw, 2 * 4 * sizeof(float));  // 2 layers of 4 heads
+  }
+  EXPECT_EQ(sent(RuleName::lamb, 0, 0), sent(RuleName::adamw, 0, 0));
 }
 
 // The norm behind the gradient noise scale, in units of the step's mean: of the first micro-batch of all ranks.

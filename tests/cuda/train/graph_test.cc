@@ -62,6 +62,7 @@ void step(Engine& engine, int64_t s) {
 struct Outcome {
   std::vector<double> losses;
   std::vector<float> norms;
+  std::vector<float> scores;  // the largest of each step, with QK-clip
   std::vector<std::vector<float>> masters;
   bool operator==(const Outcome&) const = default;
 };
@@ -77,6 +78,7 @@ Outcome train(ModelType type, const EngineOptions& o) {
     const StepState s = engine.collect().state;
     out.losses.push_back(s.loss);
     out.norms.push_back(s.grad_norm);
+    out.scores.push_back(s.top_score);
   };
   for (int64_t s = 0; s < kSteps; ++s) {
     step(engine, s);
@@ -107,6 +109,21 @@ TEST_P(Graphs, AreReplayedWithOtherChunks) {
   const Outcome chunks = train(type, eager);
   EXPECT_EQ(chunks, train(type, graphs));
   EXPECT_NE(chunks.losses, train(type, options(precision, true)).losses);
+}
+
+// The device alone decides which heads are scaled.
+TEST_P(Graphs, ClipScores) {
+  const auto [type, precision] = GetParam();
+  EngineOptions eager = options(precision, false), graphs = options(precision, true);
+  eager.optimizer.qk_clip_threshold = graphs.optimizer.qk_clip_threshold = 1e9;
+  const Outcome free = train(type, eager);
+  EXPECT_EQ(free, train(type, graphs));
+  EXPECT_GT(free.scores[0], 0);
+  eager.optimizer.qk_clip_threshold = graphs.optimizer.qk_clip_threshold = 0.5 * double(free.scores[0]);
+  const Outcome clipped = train(type, eager);
+  EXPECT_EQ(clipped, train(type, graphs));
+  EXPECT_NE(clipped.masters, free.masters);
+  EXPECT_LT(clipped.scores.back(), free.scores.back());
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Graphs,
