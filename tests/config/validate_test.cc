@@ -289,8 +289,8 @@ TEST(Validate, MupMakesGroupsAndInitialWeights) {
     expect_parts(error_with({"mup_base_width=16", cat("optimizer=", optimizer)}),
                  {"mup_base_width", "adamw", optimizer});
   expect_parts(error_with({"mup_base_width=16", "optimizer=muon"}), {"mup_base_width", "match_rms", "spectral"});
-  const auto group = [](const char* group, const char* scale) {
-    return error_with({"mup_base_width=16", cat("muon_scale=", scale), cat("param_groups=[", group, "]")});
+  const auto group = [](const char* given, const char* scale) {
+    return error_with({"mup_base_width=16", cat("muon_scale=", scale), cat("param_groups=[", given, "]")});
   };
   expect_parts(group(R"({"match": "*.mlp.*", "optimizer": "lamb"})", "spectral"),
                {"mup_base_width", "not for lamb of param_groups[0]"});

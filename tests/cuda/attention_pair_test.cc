@@ -141,6 +141,7 @@ class Pair {
   template <class Op>
   static Op document(Op op, int64_t row, int64_t length) {
     for (const Field& f : op.fields()) {
+      if (!*f.t) continue;
       if (std::string_view(f.name) == "spans") {
         f.t->shape = {1, kSpanWords};
         continue;

@@ -135,6 +135,27 @@ TEST_F(TrainerTest, TheNoiseScaleIsLoggedAndChangesNothing) {
   EXPECT_NE(events("one", EventKind::warn).at(0).text.find("log_noise_scale"), std::string::npos);
 }
 
+TEST_F(TrainerTest, ScoresAreLoggedAndClipped) {
+  const auto scores = [&](const char* run) {
+    std::vector<double> all;
+    for (const StepMetrics& m : history(run).steps) all.push_back(m.top_score.value_or(0));
+    return all;
+  };
+  const auto with = [&](const char* run, const char* threshold) {
+    return config(run, {"train_iters=4", cat("qk_clip_threshold=", threshold)});
+  };
+  ASSERT_EQ(run(config("off", {"train_iters=4"})), Exit::done);
+  ASSERT_EQ(run(with("watched", "1e9")), Exit::done);
+  for (const char* file : {"model.safetensors", "optimizer.safetensors"})
+    EXPECT_EQ(bytes("off", 4, file), bytes("watched", 4, file)) << file;
+  EXPECT_EQ(scores("off"), std::vector<double>(4));
+  const std::vector<double> free = scores("watched");
+  EXPECT_GT(free[0], 0);
+  ASSERT_EQ(run(with("clipped", cat(free[0] / 2).c_str())), Exit::done);
+  EXPECT_EQ(scores("clipped")[0], free[0]);
+  EXPECT_LT(scores("clipped")[1], 0.9 * free[1]);
+}
+
 TEST_F(TrainerTest, AnotherHorizonIsABranch) {
   ASSERT_EQ(run(config("r", {"train_iters=4"})), Exit::done);
   ASSERT_EQ(run(config("r", {"train_iters=6"})), Exit::done);
