@@ -303,7 +303,7 @@ TEST(Validate, QkClipNeedsScoresAndAnEffect) {
   EXPECT_EQ(error_with({"qk_clip_threshold=100", "optimizer=muon", "attention=builtin"}), "");
   expect_parts(error_with({"qk_clip_threshold=100", "attention=cudnn"}),
                {"qk_clip_threshold: 100", "attention cudnn", "auto or builtin"});
-  expect_parts(error_with({"qk_clip_threshold=100", "model.model_type=qwen3"}),
+  expect_parts(error_with({"qk_clip_threshold=100", "model.model_type=qwen3", "model.intermediate_size=64"}),
                {"qk_clip_threshold: 100", "model.qk_norm", "expected 0"});
 }
 
