@@ -10,19 +10,13 @@ namespace {
 using simd::Vec;
 
 // Weights, and what is scaled with them if `also` is not null, times one factor.
-struct Times {
-  template <int L, class Master>
-  static ATHANOR_INLINE void run(const Master& master, float* also, int64_t n, float factor, const Noise& noise) {
-    update::Random random;
-    for (int64_t begin = 0; begin < n; begin += update::kPiece) {
-      if constexpr (Master::kRandom) random.fill({noise.seed, noise.stream, noise.first + uint64_t(begin)});
-      const Master here = master.from(begin);
-      simd::for_columns<L, float>(std::min(update::kPiece, n - begin), [&](auto at) ATHANOR_INLINE_LAMBDA {
-        const Vec<L> w = here.template load<L>(at);
-        here.template store<L>(at, w * factor, random);
-        if (also) at.store(also + begin, at.load(also + begin) * factor);
-      });
-    }
+struct ScaleBoth {
+  template <int L>
+  static ATHANOR_INLINE void run(float* w, float* also, int64_t n, float factor) {
+    simd::for_columns<L, float>(n, [&](auto at) ATHANOR_INLINE_LAMBDA {
+      at.store(w, at.load(w) * factor);
+      if (also) at.store(also, at.load(also) * factor);
+    });
   }
 };
 
@@ -49,14 +43,20 @@ void CpuOps::run(const QkClip& op, void*) {
     const float* top = flat<float>(p.top);
     float* also = p.also ? flat<float>(p.also) : nullptr;
     const uint64_t first = (uint64_t(state.updates) << 40) + p.first;
-    update::by_master(p.weights(), [&](const auto& master) {
-      pool_.parallel_ranges(p.master.numel(), kChunkElements, [&](int64_t begin, int64_t end) {
-        for_heads(p.range, op.head_dim, begin, end, [&](int64_t from, int64_t to, int64_t output) {
-          const float factor = clip_factor(op, top, output);
-          if (factor == 1) return;
-          simd::dispatch<Times>(master.from(from), also ? also + from : nullptr, to - from, factor,
-                                Noise{op.seed, p.stream, first + uint64_t(from)});
-        });
+    const UpdatePart weights = p.weights();
+    const auto scale = [&](int64_t from, int64_t to, float factor) {
+      for (int64_t begin = from; begin < to; begin += update::kPiece) {
+        const int64_t n = std::min(update::kPiece, to - begin);
+        update::Room room;
+        float* w = update::open_master(weights, begin, n, room);
+        simd::dispatch<ScaleBoth>(w, also ? also + begin : nullptr, n, factor);
+        update::close_master(weights, begin, n, w, {op.seed, p.stream, first + uint64_t(begin)});
+      }
+    };
+    pool_.parallel_ranges(p.master.numel(), kChunkElements, [&](int64_t begin, int64_t end) {
+      for_heads(p.range, op.head_dim, begin, end, [&](int64_t from, int64_t to, int64_t output) {
+        const float factor = clip_factor(op, top, output);
+        if (factor != 1) scale(from, to, factor);
       });
     });
   }
