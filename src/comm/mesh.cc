@@ -6,16 +6,22 @@ ProcessMesh::ProcessMesh(std::unique_ptr<Communicator> world, std::array<int, kA
   int product = 1;
   for (int s : sizes) product *= s;
   CHECK(product == world_->size(), "mesh of ", product, " ranks over a world of ", world_->size());
-  int stride = product, batch_key = 0, batch_offset = 0;
-  for (int a = 0; a < kAxes; ++a) {
-    stride /= sizes[size_t(a)];
-    const int coord = world_->rank() / stride % sizes[size_t(a)];
-    axes_[size_t(a)] = world_->split(world_->rank() - coord * stride, coord);  // same color: equal other coordinates
-    if (Axis(a) != Axis::dp_replicate && Axis(a) != Axis::dp_shard) continue;
-    batch_key = batch_key * sizes[size_t(a)] + coord;
-    batch_offset += coord * stride;
-  }
-  data_parallel_ = world_->split(world_->rank() - batch_offset, batch_key);
+  // The ranks that differ from this one along these axes alone, the last axis fastest.
+  const auto group = [&](Axes axes) {
+    int stride = product, key = 0, offset = 0;
+    for (int a = 0; a < kAxes; ++a) {
+      const int n = sizes[size_t(a)];
+      stride /= n;
+      if (!axes.has(Axis(a))) continue;
+      const int coord = world_->rank() / stride % n;
+      key = key * n + coord;
+      offset += coord * stride;
+    }
+    return world_->split(world_->rank() - offset, key);  // same color: equal other coordinates
+  };
+  for (int a = 0; a < kAxes; ++a) axes_[size_t(a)] = group({Axis(a)});
+  data_parallel_ = group(kDataParallel);
+  if (sizes[size_t(Axis::cp)] > 1) shards_ = group({Axis::dp_shard, Axis::cp});
 }
 
 int ProcessMesh::size(Axes axes) const {

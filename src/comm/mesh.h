@@ -29,6 +29,11 @@ class Axes {
   unsigned bits_ = 0;
 };
 
+// Ranks that differ along these axes read other sequences; with cp, compute with other tokens, so that they add up
+// their gradients.
+constexpr Axes kBatchAxes{Axis::dp_replicate, Axis::dp_shard};
+constexpr Axes kDataParallel = kBatchAxes | Axes{Axis::cp};
+
 class ProcessMesh {
  public:
   // Splits world into a grid whose last axis varies fastest; the product of the sizes must equal world's size.
@@ -36,8 +41,10 @@ class ProcessMesh {
   Communicator& world() { return *world_; }
   Communicator& operator[](Axis axis) { return *axes_[static_cast<size_t>(axis)]; }
   int coord(Axis axis) const { return axes_[static_cast<size_t>(axis)]->rank(); }
-  // Both data-parallel axes together: the ranks that share a batch.
+  // All of kDataParallel together: the ranks that share a batch, or its sequences.
   Communicator& data_parallel() const { return *data_parallel_; }
+  // Those of them that share out what the ZeRO stage says: dp_shard and cp together.
+  Communicator& shards() const { return shards_ ? *shards_ : *axes_[static_cast<size_t>(Axis::dp_shard)]; }
   // Ranks that differ in these coordinates alone.
   int size(Axes axes) const;
   // Whether this rank is the first of those that differ in other coordinates than `axes`.
@@ -46,7 +53,7 @@ class ProcessMesh {
  private:
   std::unique_ptr<Communicator> world_;
   std::array<std::unique_ptr<Communicator>, kAxes> axes_;
-  std::unique_ptr<Communicator> data_parallel_;
+  std::unique_ptr<Communicator> data_parallel_, shards_;  // shards_: null where cp has one rank
 };
 
 }  // namespace athanor

@@ -39,7 +39,8 @@ Config config_of(const EvalArgs& args, const std::string& folder) {
   Config config;
   if (is_there(resolved)) {
     config = load_config_logged(resolved, overrides);
-    config.data_parallel_replicate_size = config.tensor_parallel_size = 1;  // this process is alone
+    // This process is alone.
+    config.data_parallel_replicate_size = config.tensor_parallel_size = config.context_parallel_size = 1;
     config.sequence_parallel = false;
     config.data_parallel_shard_size = 0;
   } else {

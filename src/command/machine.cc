@@ -198,10 +198,11 @@ Machine::Machine(const Config& config, const RankInfo& ranks, WithoutLibraries o
   // What can be refused is refused before anybody waits for others.
   const auto mesh = mesh_sizes(config, ranks.world);
   const bool gpu = wants_gpu(config.device, otherwise);
-  if (gpu && config.tensor_parallel_size > 1)
-    throw Error(cat("tensor_parallel_size: ", config.tensor_parallel_size,
-                    " ranks on GPUs have not been verified; use device cpu, or tensor_parallel_size 1"),
-                Exit::usage);
+  for (const auto& [key, size] : {std::pair{"tensor_parallel_size", config.tensor_parallel_size},
+                                  {"context_parallel_size", config.context_parallel_size}})
+    if (gpu && size > 1)
+      throw Error(cat(key, ": ", size, " ranks on GPUs have not been verified; use device cpu, or ", key, " 1"),
+                  Exit::usage);
   if (const std::string why = gpu ? why_no_cuda() : ""; !why.empty())
     throw Error(cat("device cuda: ", why), Exit::usage);
   const Neighbours here = meet(config, ranks);

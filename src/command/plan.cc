@@ -44,11 +44,11 @@ void print_memory(const Config& config, Engine& engine, const Device& device) {
 // What the plan is made for: this machine, or a GPU of which a description is known.
 struct Place {
   Place(const Config& config, const std::string& gpu) {
-    const auto ranks = int(config.tensor_parallel_size);  // the fewest of a run
+    const auto ranks = int(config.tensor_parallel_size * config.context_parallel_size);  // the fewest of a run
     if (ranks > 1) mesh = std::make_unique<ProcessMesh>(absent_mesh(mesh_sizes(config, ranks)));
     if (gpu.empty()) {
       Config alone = config;
-      alone.tensor_parallel_size = 1;
+      alone.tensor_parallel_size = alone.context_parallel_size = 1;
       alone.sequence_parallel = false;
       machine = std::make_unique<Machine>(alone, RankInfo{}, WithoutLibraries::use_cpu);
       most_flops = machine->most_flops();
@@ -97,6 +97,13 @@ void print_limit(const Engine& engine, const Roofline& limits, const Demand& run
               format_duration(least * double(run.steps)).c_str(), static_cast<long long>(run.steps));
 }
 
+// Which keys ask for the ranks of a plan.
+const char* sizes_of(const Config& c) {
+  if (c.context_parallel_size == 1) return "tensor_parallel_size says";
+  return c.tensor_parallel_size == 1 ? "context_parallel_size says"
+                                     : "tensor_parallel_size and context_parallel_size say";
+}
+
 Exit plan(const PlanArgs& args) {
   const Config config = load_config_logged(args.config, args.overrides);
   const Place place(config, args.gpu);
@@ -122,8 +129,14 @@ Exit plan(const PlanArgs& args) {
   for (const DimensionAdvice& advice : dimension_advice(config.model, config.seq_length, multiple))
     std::printf("advice            %s\n", to_text(advice, multiple).c_str());
   if (engine->devices() > 1)
-    std::printf("ranks             %d, as tensor_parallel_size says; memory, operations and launches are of one\n",
-                engine->devices());
+    std::printf("ranks             %d, as %s; memory, operations and launches are of one\n", engine->devices(),
+                sizes_of(config));
+  if (const TensorSums& sums = engine->micro_context_sums(); sums.row_calls > 0)
+    std::printf("sent for context  %s in a rank's step: keys, values and their gradients in %lld collectives\n",
+                format_bytes(uint64_t(double(sums.row_bytes * engine->micro_batches()) *
+                                      double(config.context_parallel_size - 1) / double(config.context_parallel_size)))
+                    .c_str(),
+                static_cast<long long>(sums.row_calls * engine->micro_batches()));
   std::printf("recomputation     %s\n", to_text(engine->options().recompute).c_str());
   const Roofline limits =
       place.machine ? Roofline{.most = ceilings(backend, engine->options().recipe.compute)} : place.limits;

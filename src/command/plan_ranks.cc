@@ -41,7 +41,9 @@ class Absent final : public Communicator {
 
 void print_row(const Config& config, const GpuSpec& gpu, const ManyRanks& many, int ranks) {
   Config c = config;
-  if (many.ranks == 0 && ranks % (c.data_parallel_replicate_size * c.tensor_parallel_size) != 0) return;
+  if (many.ranks == 0 &&
+      ranks % (c.data_parallel_replicate_size * c.tensor_parallel_size * c.context_parallel_size) != 0)
+    return;
   if (many.ranks == 0) c.data_parallel_shard_size = 0;
   const auto sizes = mesh_sizes(c, ranks);
   ProcessMesh mesh = absent_mesh(sizes);
@@ -68,7 +70,9 @@ ProcessMesh absent_mesh(const std::array<int, kAxes>& sizes) {
   int world = 1;
   std::vector<int> splits(sizes.begin(), sizes.end());
   for (const int s : sizes) world *= s;
-  splits.push_back(sizes[size_t(Axis::dp_replicate)] * sizes[size_t(Axis::dp_shard)]);
+  const int parts = sizes[size_t(Axis::cp)], shards = sizes[size_t(Axis::dp_shard)] * parts;
+  splits.push_back(sizes[size_t(Axis::dp_replicate)] * shards);
+  if (parts > 1) splits.push_back(shards);
   return {std::make_unique<Absent>(world, splits), sizes};
 }
 
@@ -76,17 +80,18 @@ void print_many_ranks(const Config& config, const std::string& name, const ManyR
   const GpuSpec& gpu = find_gpu(name);
   if (many.nodes > 0 && many.ranks > 0 && many.ranks % many.nodes != 0)
     throw Error(cat("plan: ", many.ranks, " ranks do not divide among ", many.nodes, " nodes"), Exit::usage);
-  const std::string tensor =
-      config.tensor_parallel_size > 1 ? cat("tensor_parallel_size ", config.tensor_parallel_size, ", ") : "";
+  const std::string groups =
+      cat(config.tensor_parallel_size > 1 ? cat("tensor_parallel_size ", config.tensor_parallel_size, ", ") : "",
+          config.context_parallel_size > 1 ? cat("context_parallel_size ", config.context_parallel_size, ", ") : "");
   std::printf("%s, zero_stage %lld, %sa step of %lld sequences; at best, by the model of docs/distributed.md\n",
-              gpu.title, static_cast<long long>(config.zero_stage), tensor.c_str(),
+              gpu.title, static_cast<long long>(config.zero_stage), groups.c_str(),
               static_cast<long long>(config.global_batch_size));
   std::printf("%6s %5s %11s %11s %12s %11s %11s %11s %11s %11s\n", "ranks", "nodes", "micro", "memory", "sent/step",
               "compute ms", "update ms", "sending ms", "exposed ms", "tokens/s");
   if (many.ranks > 0) return print_row(config, gpu, many, many.ranks);
-  const auto tensor_ranks = int(config.tensor_parallel_size);
-  for (int ranks = tensor_ranks; ranks <= kMostRanks; ranks *= 2) {
-    const int64_t once = ranks / tensor_ranks * std::max<int64_t>(1, config.micro_batch_size);
+  const auto together = int(config.tensor_parallel_size * config.context_parallel_size);
+  for (int ranks = together; ranks <= kMostRanks; ranks *= 2) {
+    const int64_t once = ranks / together * std::max<int64_t>(1, config.micro_batch_size);
     if (config.global_batch_size % once != 0) break;
     print_row(config, gpu, many, ranks);
   }

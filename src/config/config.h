@@ -143,6 +143,7 @@ struct Config {
   int64_t zero_stage = 1;                // 0 = nothing is sharded
   int64_t tensor_parallel_size = 1;
   bool sequence_parallel = false;
+  int64_t context_parallel_size = 1;
   DeterministicReduction deterministic_reduction = DeterministicReduction::fixed_order;
   int64_t logical_shards = 8;  // of rank_invariant
   Transport transport = Transport::tcp;

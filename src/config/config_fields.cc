@@ -425,6 +425,10 @@ Fields ranks_group() {
       option("sequence_parallel", &Config::sequence_parallel, free,
              "tensor_parallel_size: the ranks also share the rows of what lies between the products; seq_length must "
              "divide among them"),
+      number("context_parallel_size", &Config::context_parallel_size, between(1, 65536), free, "ranks",
+             "ranks that share every sequence, each with two of its pieces; seq_length must be a multiple of twice as "
+             "many; on CPUs only: see docs/distributed.md")
+          .alias({"context_parallel_degree"}),
       choice<&Config::deterministic_reduction>(
           "deterministic_reduction", notice,
           "sums over ranks: fixed_order = the same bits for the same ranks; rank_invariant = the same bits for any "

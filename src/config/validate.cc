@@ -298,8 +298,38 @@ void validate_tensor_parallel(const Config& c) {
           "tensor_parallel_size 1");
 }
 
+// Numbers of ranks, of those anybody would try, that can share sequences of this length.
+std::string context_sizes(int64_t seq_length) {
+  constexpr int64_t kMost = 1024;
+  std::string text = "1";
+  for (int64_t n = 2; n <= std::min(seq_length / 2, kMost); ++n)
+    if (seq_length % (2 * n) == 0) text += cat(", ", n);
+  return text;
+}
+
+void validate_context_parallel(const Config& c) {
+  const int64_t ranks = c.context_parallel_size;
+  if (ranks == 1) return;
+  require(c.seq_length % (2 * ranks) == 0, "context_parallel_size: seq_length ", c.seq_length,
+          " does not divide into two pieces for each of ", ranks, " ranks; take a multiple of ", 2 * ranks,
+          ", or one of these sizes: ", context_sizes(c.seq_length));
+  const int64_t own = c.seq_length / ranks;
+  require(!c.sequence_parallel || own % c.tensor_parallel_size == 0, "sequence_parallel: ", own,
+          " tokens of a sequence on each of ", ranks, " ranks of context_parallel_size do not divide among ",
+          c.tensor_parallel_size, " ranks of tensor_parallel_size; take a seq_length that is a multiple of ",
+          std::lcm(2 * ranks, ranks * c.tensor_parallel_size));
+  require(!eight_bits(c.precision), "context_parallel_size: ", ranks, " ranks, and precision ", name_of(c.precision),
+          ": products of parts of sequences would have other scales; use bf16, or context_parallel_size 1");
+  require(!c.log_noise_scale, "log_noise_scale: parts of sequences on ", ranks,
+          " ranks have no gradients of whole sequences; set it to false, or context_parallel_size to 1");
+  require(c.deterministic_reduction != DeterministicReduction::rank_invariant, "context_parallel_size: ", ranks,
+          " ranks add gradients of parts of sequences, in another order than one rank; use deterministic_reduction "
+          "fixed_order, or context_parallel_size 1");
+}
+
 void validate_ranks(const Config& c) {
   validate_tensor_parallel(c);
+  validate_context_parallel(c);
   require(c.zero_stage > 0 || c.data_parallel_shard_size <= 1, "data_parallel_shard_size: ", c.data_parallel_shard_size,
           " ranks share out nothing with zero_stage 0; leave it out, or take zero_stage 1 to 3");
   require(c.data_parallel_replicate_size == 1 || c.zero_stage > 0,

@@ -31,7 +31,10 @@ Span whole_sequence(int64_t s, int64_t t) {
 
 Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend backend)
     : options_(options), backend_(backend), ops_(&backend.ops), model_(make_model(config)) {
-  const int64_t sequences = options_.micro_batch_size, n = sequences * options_.seq_length;
+  const int64_t sequences = options_.micro_batch_size;
+  const Communicator& context = backend_.mesh[Axis::cp];
+  part_ = {.ranks = context.size(), .rank = context.rank(), .sequences = sequences, .length = options_.seq_length};
+  const int64_t n = part_.rows();
   if (options_.documents.empty())
     for (int64_t s = 0; s < sequences; ++s) options_.documents.push_back(whole_sequence(s, options_.seq_length));
   if (options_.documents_per_sequence > 1)
@@ -40,6 +43,7 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   if (options_.recipe.eight_bits()) eight_bits_ = choose_eight_bits(*model_, options_.recipe, options_.high_layers, n);
   if (options_.training) optimizer_ = std::make_unique<Optimizer>(options_.optimizer, model_->params());
   if (backend_.mesh[Axis::tp].size() > 1) require_tensor_parallel();
+  if (part_.ranks > 1) require_context_parallel();
   CHECK(options_.global_batch_size % (options_.micro_batch_size * ranks()) == 0, "a global batch of ",
         options_.global_batch_size, " for ", ranks(), " ranks and micro-batches of ", options_.micro_batch_size);
   step_micro_batches_ = micro_batches();
@@ -48,7 +52,7 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
                         options_.global_batch_size % (options_.micro_batch_size * leaves) == 0),
         leaves, " logical shards for ", ranks(), " ranks and a global batch of ", options_.global_batch_size,
         " in micro-batches of ", options_.micro_batch_size);
-  Communicator& shards = backend_.mesh[Axis::dp_shard];
+  const Communicator& shards = backend_.mesh.shards();
   model_->plan(memory_, options_.recipe, options_.training,
                optimizer_ ? optimizer_->states() : std::vector<StateSpec>{},
                {.stage = options_.zero_stage,
@@ -67,13 +71,22 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   if (options_.training &&
       (options_.eval_averages || std::ranges::any_of(model_->params().state_specs(), averaged_by_its_rule)))
     averages_.emplace(model_->params()).plan(memory_);
+  plan_inputs();
+}
+
+void Engine::plan_inputs() {
+  const int64_t n = part_.rows(), tables = part_.ranks > 1 ? 2 : 1, leaves = options_.logical_shards;
   const auto input = [&](const char* name, DType dtype, Shape shape, Tensor* t) {
     memory_.add(MemoryKind::inputs, name, dtype, shape, t);
   };
   input("tokens", DType::i32, {n}, &batch_.tokens);
   input("targets", DType::i32, {n}, &batch_.targets);
   input("positions", DType::i32, {n}, &batch_.positions);
-  input("spans", DType::i32, {int64_t(options_.documents.size()), kSpanWords}, &batch_.spans);
+  input("spans", DType::i32, {tables * int64_t(options_.documents.size()), kSpanWords}, &batch_.spans);
+  if (part_.ranks > 1) {
+    input("rows of ranks that share sequences", DType::i32, {part_.all_rows()}, &batch_.context_rows);
+    input("losses of ranks that share sequences", DType::f32, {part_.all_rows()}, &all_losses_);
+  }
   input("losses", DType::f32, {n}, &losses_);
   input("target count", DType::f32, {1}, &targets_);
   input("step state", DType::u8, {int64_t(sizeof(StepState))}, &state_);
@@ -99,6 +112,14 @@ void Engine::require_tensor_parallel() const {
   CHECK(std::ranges::count(exchanges, true) == 0, "an update of whole matrices with parts of them");
 }
 
+void Engine::require_context_parallel() const {
+  CHECK(part_.length % (2 * part_.ranks) == 0, "sequences of ", part_.length, " tokens in two pieces for each of ",
+        part_.ranks, " ranks");
+  CHECK(!options_.recipe.eight_bits(), "products in 8 bits on ranks that share sequences");
+  CHECK(options_.logical_shards == 0, "the tree of sums has no leaves for parts of sequences");
+  CHECK(!options_.noise_scale, "gradients of parts of sequences have no noise scale");
+}
+
 Ctx Engine::context(Ops& ops, Tape* tape) {
   return {.ops = ops,
           .device = backend_.device,
@@ -119,6 +140,7 @@ void Engine::record_phases() {
     Tape tape;
     Ctx c = context(plan, &tape);
     c.tensor_sums = &micro_tensor_sums_;
+    c.context_sums = &micro_context_sums_;
     run_micro_batch(
         c, [](Phase) {}, false);
     arena_.finish_recording();
@@ -199,6 +221,10 @@ void Engine::commit() {
         device, 2 * batch_.tokens.bytes() + targets_.bytes() + batch_.positions.bytes() + batch_.spans.bytes(),
         options_.training ? kStepsAhead * micro_batches() : 1);
   states_ = std::make_unique<HostRing>(device, sizeof(StepState), kStepsAhead);
+  if (part_.ranks > 1) {
+    part_rows_ = part_.rows_of_ranks();
+    device.copy(batch_.context_rows.data, part_rows_.data(), batch_.context_rows.bytes(), Lane::compute);
+  }
   set_documents({}, {});
   std::vector<int32_t> rows(size_t(batch_.tokens.numel()));
   std::iota(rows.begin(), rows.end(), 0);
@@ -226,7 +252,7 @@ void Engine::refresh_values() {
 }
 
 void Engine::set_documents(std::vector<Span> documents, std::vector<int32_t> positions) {
-  const auto n = size_t(batch_.tokens.numel());
+  const auto n = size_t(part_.all_rows());
   if (documents.empty()) {
     documents = options_.documents;
     positions.assign(n, 0);
@@ -235,14 +261,18 @@ void Engine::set_documents(std::vector<Span> documents, std::vector<int32_t> pos
   }
   CHECK(documents.size() == options_.documents.size() && positions.size() == n, documents.size(), " documents and ",
         positions.size(), " positions, planned for ", options_.documents.size(), " and ", n);
-  documents_ = std::move(documents);
-  positions_ = std::move(positions);
+  documents_ = part_rows_.empty() ? std::move(documents) : part_.cut(documents);
+  positions_ = part_rows_.empty() ? std::move(positions) : part_.cut(part_rows_, positions.data());
   documents_changed_ = true;
 }
 
 void Engine::load(std::span<const int32_t> tokens, std::span<const int32_t> targets, int64_t slot) {
-  CHECK(int64_t(tokens.size()) == batch_.tokens.numel() && targets.size() == tokens.size(), "a micro-batch has ",
-        batch_.tokens.numel(), " tokens, got ", tokens.size());
+  CHECK(int64_t(tokens.size()) == part_.all_rows() && targets.size() == tokens.size(), "a micro-batch has ",
+        part_.all_rows(), " tokens, got ", tokens.size());
+  if (!part_rows_.empty()) {
+    own_tokens_ = part_.cut(part_rows_, tokens.data()), own_targets_ = part_.cut(part_rows_, targets.data());
+    tokens = own_tokens_, targets = own_targets_;
+  }
   CHECK(!inputs_ || slot < inputs_->slots(), "more micro-batches in a step than the ", micro_batches(), " planned");
   // The device may read the slot later, so it must be one that no earlier copy still reads.
   auto* pinned = inputs_ ? static_cast<std::byte*>(inputs_->slot(slot)) : nullptr;
@@ -307,6 +337,9 @@ void Engine::run_evaluation(Ctx c) {
   release_head(*model_, c);
   c.run(Fill{.x = eval_sum_});
   c.run(ReduceSum{.out = eval_sum_, .x = losses_});
+  if (part_.ranks == 1) return;
+  c.all_reduce(backend_.mesh[Axis::cp], eval_sum_);
+  c.all_gather(backend_.mesh[Axis::cp], all_losses_, losses_);
 }
 
 // With leaves, a unit has one slice per leaf, each with its own sum.
@@ -365,7 +398,7 @@ void Engine::end_scores(Ctx& c) {
 
 void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
   ParamStore& params = model_->params();
-  if (ranks() > 1) enter(Phase::communication);
+  if (backend_.mesh.data_parallel().size() > 1) enter(Phase::communication);
   params.reduce_gradients(c);
   enter(Phase::optimizer);
   add_norms(c);
@@ -399,7 +432,7 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
   c.run(control);
   optimizer_->step(c, params, state_);
   if (top_scores_) end_scores(c);
-  if (ranks() > 1) enter(Phase::communication);
+  if (backend_.mesh.data_parallel().size() > 1) enter(Phase::communication);
   params.gather_weights(c);
 }
 
@@ -431,8 +464,8 @@ void Engine::micro_batch(std::span<const int32_t> tokens, std::span<const int32_
 }
 
 void Engine::close_step(PhaseClock& clock) {
-  CHECK(ranks() == 1 || micro_slot_ == step_micro_batches_, "a step of ", micro_slot_, " micro-batches, ",
-        step_micro_batches_, " are to be summed over the ranks");
+  CHECK(backend_.mesh.data_parallel().size() == 1 || micro_slot_ == step_micro_batches_, "a step of ", micro_slot_,
+        " micro-batches, ", step_micro_batches_, " are to be summed over the ranks");
   Device& device = backend_.device;
   const auto body = [&](const PhaseRunner::Enter& enter) {
     arena_.begin("optimizer");

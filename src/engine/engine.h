@@ -14,6 +14,7 @@
 #include "engine/phase_runner.h"
 #include "metrics/step_table.h"
 #include "model/eight_bits.h"
+#include "nn/context.h"
 #include "ops/decorate.h"
 #include "ops/tuning.h"
 #include "optim/optimizer.h"
@@ -103,17 +104,19 @@ class Engine {
   void set_step_sequences(int64_t sequences);
   int64_t step_micro_batches() const { return step_micro_batches_; }  // of this rank, per step as set
   MicroGradients micro_gradients() const;
-  int ranks() const { return backend_.mesh.data_parallel().size(); }  // ranks, or groups of them, that share a batch
-  int rank() const { return backend_.mesh.data_parallel().rank(); }
+  // Ranks, or groups of them, that have different sequences of a batch.
+  int ranks() const { return backend_.mesh.size(kBatchAxes); }
+  int rank() const { return backend_.mesh.data_parallel().rank() / int(part_.ranks); }
   int devices() const { return backend_.mesh.world().size(); }
   // One rank of those that compute the same losses from the same samples.
-  bool reports_losses() const { return backend_.mesh.coord(Axis::tp) == 0; }
+  bool reports_losses() const { return backend_.mesh.coord(Axis::tp) == 0 && part_.rank == 0; }
   std::span<const Gemm> products() const { return products_; }  // of a micro-batch and an evaluation, once planned
   Tunable tunable() const { return {products_, attention_forward_, attention_backward_}; }    // of the same
   std::span<const Gemm> micro_products() const { return products().first(micro_products_); }  // of a micro-batch
   std::span<const Launch> micro_launches() const { return micro_launches_; }    // of a micro-batch, once planned
   const TensorSums& micro_tensor_sums() const { return micro_tensor_sums_; }    // of a micro-batch, once planned
   const UpdateSums& update_sums() const { return update_sums_; }                // of the end of a step, once planned
+  const TensorSums& micro_context_sums() const { return micro_context_sums_; }  // likewise
   std::span<const Launch> update_launches() const { return update_launches_; }  // of the end of a step
 
   void commit();          // the one allocation
@@ -123,8 +126,9 @@ class Engine {
   // Spans (as many rows as the table has) and positions [micro_batch_size * T] of the following micro-batches; empty:
   // those of the options.
   void set_documents(std::vector<Span> documents, std::vector<int32_t> positions);
-  // tokens, targets: [micro_batch_size * T]. Targets of -1 are ignored; the step's loss and gradients are means over
-  // the others. Moves the clock through forward and backward.
+  // tokens, targets: [micro_batch_size * T]; ranks that share sequences get the same and take their rows of them.
+  // Targets of -1 are ignored; the step's loss and gradients are means over the others. Moves the clock through forward
+  // and backward.
   void micro_batch(std::span<const int32_t> tokens, std::span<const int32_t> targets, PhaseClock&);
   // Number of consecutive micro-batches of a step that one rank processes, in the order over all ranks.
   int64_t turn() const { return options_.logical_shards > 0 ? step_micro_batches() : 1; }
@@ -141,7 +145,8 @@ class Engine {
   // Makes the accumulating step one without an update, on all ranks. For a rank that has no data for it while the
   // others wait in the collectives.
   void spoil_step();
-  // Sum of the token losses of one micro-batch of this rank; changes no state. All ranks call it together.
+  // Sum of the token losses of one micro-batch of this rank, and of those that share its sequences; changes no state.
+  // All ranks call it together.
   double evaluate(std::span<const int32_t> tokens, std::span<const int32_t> targets);
   // Evaluations from here on read the averages of the weights, or the weights again. Between the two no step and no
   // checkpoint. Before the first update there are no averages: then the weights stay. Averages of schedule_free_adamw
@@ -193,6 +198,8 @@ class Engine {
   template <class Record>
   void write(const Tensor& to, const Record&);
   void require_tensor_parallel() const;
+  void require_context_parallel() const;
+  void plan_inputs();
   Ctx context(Ops& ops, Tape* tape);
   void record_phases();
   void run_micro_batch(Ctx, const PhaseRunner::Enter&, bool last);
@@ -221,8 +228,11 @@ class Engine {
   std::unique_ptr<Optimizer> optimizer_;
   std::optional<AveragedWeights> averages_;  // if evaluations may read them
   bool reads_averages_ = false;
+  ContextPart part_;                // the rows of a micro-batch that this rank has
+  std::vector<int32_t> part_rows_;  // of all ranks that share sequences; empty: this rank has all
   Batch batch_;
   Tensor losses_;      // [N] f32
+  Tensor all_losses_;  // [all rows] f32: those of all ranks that share sequences, in their order
   Tensor targets_;     // [1] f32: number of targets of the micro-batch that are not ignored
   Tensor state_;       // StepState
   Tensor window_;      // SpikeWindow, if spikes are detected
@@ -235,6 +245,7 @@ class Engine {
   PhaseRunner micro_batch_runner_, last_micro_batch_runner_, optimizer_runner_, evaluation_runner_;
   std::vector<Span> documents_;  // of the following micro-batches, if they changed
   std::vector<int32_t> positions_;
+  std::vector<int32_t> own_tokens_, own_targets_;  // of this rank, if others have the rest of its sequences
   bool documents_changed_ = true;
   std::unique_ptr<HostRing> inputs_, states_;  // pinned: what load() copies per micro-batch; StepState per step
   int64_t step_micro_batches_ = 0;
@@ -243,7 +254,7 @@ class Engine {
   std::deque<ClosedStep> closed_;
   std::unique_ptr<Event> last_end_;  // of the last collected step, unless other work followed it
   std::vector<Launch> micro_launches_, update_launches_;
-  TensorSums micro_tensor_sums_;
+  TensorSums micro_tensor_sums_, micro_context_sums_;
   UpdateSums update_sums_;
   std::vector<Gemm> products_;
   std::vector<AttentionFwd> attention_forward_;

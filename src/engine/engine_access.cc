@@ -5,6 +5,7 @@ namespace athanor {
 
 void Engine::want_logits() {
   CHECK(!recorded_, "want_logits() comes after the plan was recorded");
+  CHECK(part_.ranks == 1, "logits of whole sequences on ranks that share them");
   want_logits_ = true;
   memory_.add(MemoryKind::inputs, "logit rows", DType::i32, batch_.tokens.shape, &logit_rows_);
 }
@@ -64,10 +65,14 @@ std::vector<float> Engine::logits(std::span<const int32_t> tokens) {
 }
 
 std::vector<float> Engine::losses() {
-  std::vector<float> out(size_t(losses_.numel()));
-  backend_.device.copy(out.data(), losses_.data, losses_.bytes(), Lane::compute);
+  const Tensor& from = all_losses_ ? all_losses_ : losses_;
+  std::vector<float> out(size_t(from.numel()));
+  backend_.device.copy(out.data(), from.data, from.bytes(), Lane::compute);
   backend_.device.sync();
-  return out;
+  if (part_rows_.empty()) return out;
+  std::vector<float> in_order(out.size());
+  for (size_t i = 0; i < out.size(); ++i) in_order[size_t(part_rows_[i])] = out[i];
+  return in_order;
 }
 
 // The record that a tensor of device memory holds.

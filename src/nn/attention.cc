@@ -1,4 +1,4 @@
-#include "nn/layers.h"
+#include "nn/context.h"
 
 namespace athanor {
 namespace {
@@ -26,6 +26,11 @@ Rope rotation(const Tensor& qkv, const Batch& batch, Tensor cos_sin, const Atten
 
 }  // namespace
 
+Tensor top_scores(const Ctx& c, const AttentionShape& shape, int layer) {
+  if (!c.top_scores) return {};
+  return {c.top_scores.at(layer * shape.heads), DType::f32, {shape.heads}};
+}
+
 Var rope(Net n, Var qkv, const Batch& batch, Tensor cos_sin, AttentionShape shape) {
   Ctx& c = n.c;
   c.run(rotation(qkv.t(), batch, cos_sin, shape, false));  // in place: producers save their inputs, not this output
@@ -40,6 +45,7 @@ Var rope(Net n, Var qkv, const Batch& batch, Tensor cos_sin, AttentionShape shap
 
 Var attention(Net n, Var qkv, const Batch& batch, AttentionShape shape, int layer) {
   Ctx& c = n.c;
+  if (batch.context_rows) return attention_of_parts(n, std::move(qkv), batch, shape, layer);
   Packed in(qkv.t(), shape);
   if (batch.cache) {
     CHECK(!c.recording(), "a key/value cache is for sampling, not for training");
@@ -52,10 +58,14 @@ Var attention(Net n, Var qkv, const Batch& batch, AttentionShape shape, int laye
   const int64_t rows = qkv.t().rows();
   Buffer y = c.alloc("attention.y", {rows, shape.heads * shape.head_dim});
   Buffer lse = c.alloc("attention.lse", DType::f32, {rows, shape.heads});
-  Tensor top;  // [H]
-  if (c.top_scores) top = {c.top_scores.at(layer * shape.heads), DType::f32, {shape.heads}};
-  c.run(AttentionFwd{
-      .y = y.t, .lse = lse.t, .q = in.q, .k = in.k, .v = in.v, .spans = batch.spans, .shape = shape, .top = top});
+  c.run(AttentionFwd{.y = y.t,
+                     .lse = lse.t,
+                     .q = in.q,
+                     .k = in.k,
+                     .v = in.v,
+                     .spans = batch.spans,
+                     .shape = shape,
+                     .top = top_scores(c, shape, layer)});
   Var out = c.var(y);
   out.producer_keeps_it();
   c.record("attention",

@@ -38,6 +38,7 @@ Var swiglu(Net, Var gate_up);                                                  /
 Var qk_norm(Net, Var qkv, Param wq, Param wk, AttentionShape, float eps);
 Var rope(Net, Var qkv, const Batch&, Tensor cos_sin, AttentionShape);  // rotates q and k in place
 Var attention(Net, Var qkv, const Batch&, AttentionShape, int layer);  // [N, (H+2K)D] -> [N, H D]
+Tensor top_scores(const Ctx&, const AttentionShape&, int layer);       // [H] f32, or none: where attention raises them
 
 // LM head and loss in one: computes logits for chunk_rows rows at a time and replaces them in place by their gradient,
 // so that [N, V] never exists. Writes losses [N]; with a recording tape also computes the head's gradients. Ranks that

@@ -139,7 +139,7 @@ class MuonRule final : public UpdateRule {
   void step(Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
     Sgd move = move_along(o_, params, placed, step_state);
     average(c, move.parts, step_state);
-    Communicator& group = params.sharded() ? c.mesh[Axis::dp_shard] : c.mesh.data_parallel();
+    Communicator& group = params.sharded() ? c.mesh.shards() : c.mesh.data_parallel();
     if (batches_.empty()) batches_ = make_batches(params, placed, group.size());
     for (const Batch& batch : batches_) {
       std::vector<Buffer> mine = collect(c, params, batch, group);

@@ -55,7 +55,7 @@ void add_over_ranks(Ctx& c, const ParamStore& params, const std::string& subject
   if (!params.sharded()) return;
   if (c.update_sums) ++c.update_sums->calls, c.update_sums->bytes += int64_t(sums.bytes());
   const CollectiveSubject named(subject);
-  c.all_reduce(c.mesh[Axis::dp_shard], sums);
+  c.all_reduce(c.mesh.shards(), sums);
 }
 
 Sgd move_along(const RuleOptions& o, const ParamStore& params, const Placed& placed, Tensor step_state) {

@@ -259,7 +259,7 @@ void ParamStore::gather_weights(Ctx& c) {
   for (const auto& unit : units_) {
     const CollectiveSubject subject(unit->name);
     const Tensor& weights = unit->value ? unit->value : unit->master;
-    c.all_gather(c.mesh[Axis::dp_shard], weights, unit->own(weights));
+    c.all_gather(c.mesh.shards(), weights, unit->own(weights));
   }
 }
 
@@ -276,7 +276,7 @@ void ParamStore::end_leaf(Ctx& c, int64_t leaf) {
 
 void ParamStore::reduce_in_tree(Ctx& c, const Unit& unit) {
   if (sharding_.stage == 0) return tree_all_reduce(c, c.mesh.data_parallel(), unit.grad);
-  tree_reduce_scatter(c, c.mesh[Axis::dp_shard], unit.grad);
+  tree_reduce_scatter(c, c.mesh.shards(), unit.grad);
   tree_all_reduce(c, c.mesh[Axis::dp_replicate], unit.own(unit.grad));
 }
 
@@ -332,7 +332,7 @@ std::vector<ParamStore::Range> ParamStore::counted(const ProcessMesh& mesh, cons
 Buffer ParamStore::whole(Ctx& c, int unit, const Tensor& shard) {
   const CollectiveSubject subject(units_[size_t(unit)]->name);
   Buffer whole = c.alloc("whole tensor of a unit", shard.dtype, {shard.numel() * sharding_.shards});
-  c.all_gather(c.mesh[Axis::dp_shard], whole.t, shard);
+  c.all_gather(c.mesh.shards(), whole.t, shard);
   return whole;
 }
 
@@ -420,7 +420,7 @@ void ParamStore::start_gather(Ctx& c, int u) {
   const CollectiveSubject subject(unit.name);
   const Tensor& shard = unit.value ? unit.value : unit.master;
   unit.gathered = c.alloc("weights of a unit", shard.dtype, {unit.layout.numel});
-  unit.gathering = c.beside([&](Lane lane) { c.mesh[Axis::dp_shard].all_gather(unit.gathered.t, shard, lane); });
+  unit.gathering = c.beside([&](Lane lane) { c.mesh.shards().all_gather(unit.gathered.t, shard, lane); });
 }
 
 void ParamStore::gather(Ctx& c, int u) {
@@ -450,8 +450,7 @@ void ParamStore::end_gradients(Ctx& c, int u) {
   reducing_ = {&unit, std::move(unit.whole_grad), nullptr};
   unit.whole_grad = {};
   const Tensor whole = reducing_.whole.t, mine = unit.own(whole);
-  reducing_.ticket =
-      c.beside([&](Lane lane) { c.mesh[Axis::dp_shard].reduce_scatter(mine, whole, Reduce::sum, lane); });
+  reducing_.ticket = c.beside([&](Lane lane) { c.mesh.shards().reduce_scatter(mine, whole, Reduce::sum, lane); });
 }
 
 void ParamStore::settle(Ctx& c) {
@@ -472,7 +471,7 @@ void ParamStore::reduce_early(Ctx& c, const Unit& unit) {
   c.beside([&](Lane lane) {
     if (sharding_.stage == 0) return c.mesh.data_parallel().all_reduce(unit.grad, Reduce::sum, lane);
     const Tensor mine = unit.own(unit.grad);
-    c.mesh[Axis::dp_shard].reduce_scatter(mine, unit.grad, Reduce::sum, lane);
+    c.mesh.shards().reduce_scatter(mine, unit.grad, Reduce::sum, lane);
     c.mesh[Axis::dp_replicate].all_reduce(mine, Reduce::sum, lane);
   });
 }

@@ -50,7 +50,7 @@ struct LogicalShards {
   int levels() const { return count > 0 ? std::countr_zero(uint64_t(mine)) : 0; }  // of the tree within a rank
 };
 
-// What is sharded over the dp_shard axis [Rajbhandari et al. 2020, "ZeRO"]: stage 1 optimizer states and masters, 2
+// What is sharded over ProcessMesh::shards() [Rajbhandari et al. 2020, "ZeRO"]: stage 1 optimizer states and masters, 2
 // also gradients, 3 also weights.
 struct Sharding {
   int stage = 0;

@@ -39,9 +39,8 @@ Placement::Slice some_columns(const HfSlice& slice, const std::vector<AxisRange>
 }  // namespace
 
 Placement place(const ParamSpec& spec, const TensorRank& tensor, int zero_stage) {
-  Placement p{
-      .shape = spec.shape, .slices = {}, .cuts = {}, .shards = {}, .sums = {Axis::dp_replicate, Axis::dp_shard}};
-  if (zero_stage > 0) p.shards = {Axis::dp_shard};
+  Placement p{.shape = spec.shape, .slices = {}, .cuts = {}, .shards = {}, .sums = kDataParallel};
+  if (zero_stage > 0) p.shards = {Axis::dp_shard, Axis::cp};
   if (tensor.ranks == 1 || spec.cut.axis < 0) {
     for (const HfSlice& slice : spec.slices) p.slices.push_back(whole_slice(slice));
     const bool of_rows = spec.partial == PartialGradient::of_rows && tensor.sequence_parallel;

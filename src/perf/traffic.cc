@@ -10,6 +10,14 @@ namespace {
 
 constexpr double kBackward = 2.0 / 3;  // fraction of a micro-batch's time
 
+// Likewise of keys, values and their gradients; neighbours are `near` ranks apart.
+void add_context_sums(StepTraffic& t, const Engine& engine, const Network& net, int ranks, int near) {
+  const TensorSums& sums = engine.micro_context_sums();
+  if (sums.row_calls == 0) return;
+  const double each = double(ranks - 1) / ranks * double(sums.row_bytes) / double(sums.row_calls);
+  t.context.add(each, net.seconds(each, ranks, near), double(sums.row_calls) * double(engine.micro_batches()), false);
+}
+
 // What ranks send in every micro-batch, as the dry run recorded it; and once per step those of gradients that each rank
 // has a part of.
 void add_tensor_sums(StepTraffic& t, const Engine& engine, const Network& net, int ranks) {
@@ -33,7 +41,7 @@ void add_tensor_sums(StepTraffic& t, const Engine& engine, const Network& net, i
 // Of rules that need sums of whole tensors, and of QK-clip.
 void add_update_sums(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, const Network& net, int near) {
   const auto sent_of = [](int n) { return 2.0 * (n - 1) / n; };
-  const int shards = mesh.size({Axis::dp_shard}), all = mesh.size({Axis::dp_replicate, Axis::dp_shard});
+  const int shards = mesh.shards().size(), all = mesh.data_parallel().size();
   const UpdateSums& sums = engine.update_sums();
   const double each = sent_of(shards) * double(sums.bytes) / double(std::max<int64_t>(1, sums.calls));
   t.ends.add(each, net.seconds(each, shards, near), double(sums.calls), false);
@@ -50,13 +58,15 @@ void Traffic::add(double sent, double time, double times, bool end) {
 
 double Traffic::exposed(double room) const { return ends + std::max(0.0, seconds - ends - room); }
 
-double StepTraffic::bytes() const { return early.bytes + backward.bytes + gathers.bytes + ends.bytes + tensor.bytes; }
+double StepTraffic::bytes() const {
+  return early.bytes + backward.bytes + gathers.bytes + ends.bytes + tensor.bytes + context.bytes;
+}
 double StepTraffic::seconds() const {
-  return early.seconds + backward.seconds + gathers.seconds + ends.seconds + tensor.seconds;
+  return early.seconds + backward.seconds + gathers.seconds + ends.seconds + tensor.seconds + context.seconds;
 }
 double StepTraffic::exposed(double compute, double micro_batches) const {
   return early.exposed(compute * kBackward / micro_batches) + backward.exposed(compute * kBackward) +
-         gathers.exposed(compute) + ends.seconds + tensor.seconds;
+         gathers.exposed(compute) + ends.seconds + tensor.seconds + context.seconds;
 }
 
 StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network& net) {
@@ -91,6 +101,7 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
   }
   add_tensor_sums(t, engine, net, near);
   add_update_sums(t, engine, mesh, net, near);
+  add_context_sums(t, engine, net, mesh.size({Axis::cp}), near);
   return t;
 }
 

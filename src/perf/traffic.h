@@ -17,13 +17,14 @@ struct Traffic {
   double exposed(double room) const;
 };
 
-// Follows the communication of ParamStore and of layers whose products ranks share.
+// Follows the communication of ParamStore and of layers whose products or sequences ranks share.
 struct StepTraffic {
   Traffic early;     // overlaps with the last micro-batch's backward
   Traffic backward;  // overlaps with every micro-batch's backward
   Traffic gathers;   // overlaps with forward and backward
   Traffic ends;      // before or after the optimizer, not overlapped
   Traffic tensor;    // sums between the products that ranks share, which wait for them
+  Traffic context;   // keys and values of ranks that share sequences, and their gradients; attention waits for them
 
   double bytes() const;
   double seconds() const;

@@ -65,14 +65,15 @@ class Tape {
   int next_slot = 0;
 };
 
-// What the ranks that share a layer's products (Axis::tp) send of activations and their gradients: all-reduces; gathers
-// and reduce-scatters of rows, whose bytes are those of all ranks' rows.
+// What the ranks that share a layer's products (Axis::tp), or its sequences (Axis::cp), send of activations and their
+// gradients: all-reduces; gathers and reduce-scatters of rows, whose bytes are those of all ranks' rows.
 struct TensorSums {
   int64_t calls = 0, bytes = 0;
   int64_t row_calls = 0, row_bytes = 0;
 };
 
-// What the ranks that share out the weights add up for an update (Axis::dp_shard): squares of tensors, rows, columns.
+// What the ranks that share out the weights add up for an update (ProcessMesh::shards()): squares of tensors, rows,
+// columns.
 struct UpdateSums {
   int64_t calls = 0, bytes = 0;
 };
@@ -83,14 +84,15 @@ struct Ctx {
   Arena& arena;
   ProcessMesh& mesh;
   const Recipe& recipe;
-  Tape* tape = nullptr;               // null: forward only
-  bool selective = false;             // recompute values that have a Remake instead of keeping them
-  TensorSums* tensor_sums = nullptr;  // where a dry run counts them
-  UpdateSums* update_sums = nullptr;  // likewise
-  bool sequence_parallel = false;     // see nn/rows.h
-  uint64_t seed = 0;                  // of rounding at random
-  Tensor top_scores = {};             // [L, H] f32: largest attention score of each head so far; none: not wanted
-  Tensor quantized = {};              // [parameters, kOperands, 4] f64, QuantizeStatistics of each; none: not counted
+  Tape* tape = nullptr;                // null: forward only
+  bool selective = false;              // recompute values that have a Remake instead of keeping them
+  TensorSums* tensor_sums = nullptr;   // where a dry run counts them
+  TensorSums* context_sums = nullptr;  // likewise
+  UpdateSums* update_sums = nullptr;   // likewise
+  bool sequence_parallel = false;      // see nn/rows.h
+  uint64_t seed = 0;                   // of rounding at random
+  Tensor top_scores = {};              // [L, H] f32: largest attention score of each head so far; none: not wanted
+  Tensor quantized = {};               // [parameters, kOperands, 4] f64, QuantizeStatistics of each; none: not counted
 
   Buffer alloc(std::string_view name, DType dtype, Shape shape) { return arena.alloc(name, dtype, shape); }
   Buffer alloc(std::string_view name, Shape shape) { return arena.alloc(name, recipe.compute, shape); }
@@ -128,12 +130,22 @@ struct Ctx {
 
   // The rows of all these ranks, in their order; and sums over them of rows of all, of which each rank gets its own.
   void tensor_gather(Tensor all, Tensor own) {
-    count_rows(all);
+    count_rows(tensor_sums, all);
     all_gather(mesh[Axis::tp], all, own);
   }
   void tensor_scatter(Tensor own, Tensor all) {
-    count_rows(all);
+    count_rows(tensor_sums, all);
     reduce_scatter(mesh[Axis::tp], own, all);
+  }
+
+  // The same among the ranks that share sequences: nn/context.h.
+  void context_gather(Tensor all, Tensor own) {
+    count_rows(context_sums, all);
+    all_gather(mesh[Axis::cp], all, own);
+  }
+  void context_scatter(Tensor own, Tensor all) {
+    count_rows(context_sums, all);
+    reduce_scatter(mesh[Axis::cp], own, all);
   }
 
   // Runs call(Lane::comm) concurrently with the compute lane, after the work submitted so far. Use its result, or free
@@ -163,8 +175,8 @@ struct Ctx {
   void backward();
 
  private:
-  void count_rows(const Tensor& all) const {
-    if (tensor_sums) ++tensor_sums->row_calls, tensor_sums->row_bytes += int64_t(all.bytes());
+  static void count_rows(TensorSums* sums, const Tensor& all) {
+    if (sums) ++sums->row_calls, sums->row_bytes += int64_t(all.bytes());
   }
 };
 

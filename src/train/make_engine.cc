@@ -41,10 +41,11 @@ std::vector<Recompute> from_cheapest(const Recompute& least, int64_t layers) {
 // Micro-batches to try, ascending.
 std::vector<int64_t> micro_batches_to_try(const Config& c, Backend backend) {
   if (c.micro_batch_size > 0) return {c.micro_batch_size};
-  const int64_t share = common_batch_size(c) / backend.mesh.data_parallel().size();
+  const int64_t share = common_batch_size(c) / backend.mesh.size(kBatchAxes);
   const int64_t tokens = backend.device.unified() ? kAutoTokens : kAutoTokensOnGpu;
   std::vector<int64_t> sizes;
-  for (int64_t b = 1; b <= std::clamp<int64_t>(tokens / c.seq_length, 1, share); ++b)
+  const int64_t own_length = c.seq_length / c.context_parallel_size;
+  for (int64_t b = 1; b <= std::clamp<int64_t>(tokens / own_length, 1, share); ++b)
     if (share % b == 0) sizes.push_back(b);
   return sizes;
 }
@@ -197,7 +198,7 @@ std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool train
     throw Error(cat("precision: ", name_of(c.precision),
                     " has no CUDA kernels yet; use precision bf16, or device cpu, which emulates it"),
                 Exit::usage);
-  require_division(c, backend.mesh.data_parallel().size(), training);
+  require_division(c, backend.mesh.size(kBatchAxes), training);
   Fitting fitting(c, backend, training);
   auto engine = fitting.with_more_scratch(fitting.fastest());
   if (engine->options().recompute != engine_options(c, training).recompute)

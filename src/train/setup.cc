@@ -127,21 +127,28 @@ EngineOptions engine_options(const Config& c, bool training) {
 }
 
 std::array<int, kAxes> mesh_sizes(const Config& c, int ranks) {
-  const auto tensor = int(c.tensor_parallel_size);
+  const auto tensor = int(c.tensor_parallel_size), context = int(c.context_parallel_size), together = tensor * context;
+  if (ranks % together != 0 && context > 1)
+    throw Error(cat("context_parallel_size: ", ranks, ranks == 1 ? " rank was" : " ranks were",
+                    " started, expected a multiple of ", together,
+                    tensor > 1 ? cat(" (", context, " times tensor_parallel_size ", tensor, ")") : "",
+                    "; start another number, or set it to 1"),
+                Exit::usage);
   if (ranks % tensor != 0)
     throw Error(cat("tensor_parallel_size: ", ranks, ranks == 1 ? " rank was" : " ranks were",
                     " started, expected a multiple of ", tensor, "; start another number, or set it to 1"),
                 Exit::usage);
-  const int groups = ranks / tensor;
-  if (c.zero_stage == 0) return {1, groups, 1, 1, tensor, 1};
+  const int groups = ranks / together;
+  if (c.zero_stage == 0) return {1, groups, 1, context, tensor, 1};
   const int64_t replicas = c.data_parallel_replicate_size;
   const int64_t shards = c.data_parallel_shard_size > 0 ? c.data_parallel_shard_size : groups / replicas;
   if (replicas * shards != groups)
     throw Error(cat("data_parallel_replicate_size: ", replicas, " copies in shards over ", shards, " ranks",
-                    tensor > 1 ? cat(", times tensor_parallel_size ", tensor, ",") : "", " do not make the ", ranks,
+                    tensor > 1 ? cat(", times tensor_parallel_size ", tensor, ",") : "",
+                    context > 1 ? cat(", times context_parallel_size ", context, ",") : "", " do not make the ", ranks,
                     " ranks that were started; change one of them, or leave data_parallel_shard_size out"),
                 Exit::usage);
-  return {1, int(replicas), int(shards), 1, tensor, 1};
+  return {1, int(replicas), int(shards), context, tensor, 1};
 }
 
 Dataset open_dataset(const std::vector<DataSource>& sources, const Config& c) {

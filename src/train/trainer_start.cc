@@ -250,7 +250,7 @@ void Trainer::tell_what_is_ahead() const {
 
 void Trainer::start(const std::optional<Resume>& resume) {
   if (resume && config_.micro_batch_size == 0 &&
-      common_batch_size(config_) % (resume->state.micro_batch_size * backend_.mesh.data_parallel().size()) == 0)
+      common_batch_size(config_) % (resume->state.micro_batch_size * backend_.mesh.size(kBatchAxes)) == 0)
     config_.micro_batch_size = resume->state.micro_batch_size;
   std::optional<ModelFolder> from;
   if (!resume && !config_.init_from.empty()) {
@@ -288,6 +288,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
       format_count(double(engine_->model().params().parameter_count())), " parameters, ",
       engine_->devices() > 1 ? cat(engine_->devices(), " ranks, zero_stage ", config_.zero_stage, ", ") : "",
       config_.tensor_parallel_size > 1 ? cat("tensor_parallel_size ", config_.tensor_parallel_size, ", ") : "",
+      config_.context_parallel_size > 1 ? cat("context_parallel_size ", config_.context_parallel_size, ", ") : "",
       "micro-batch ", config_.micro_batch_size, " x ", engine_->micro_batches(), ", plan ", format_bytes(plan.total()));
   if (resume) {
     const RunState loaded = load_checkpoint(*engine_, backend_.device, resume->folder);

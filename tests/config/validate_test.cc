@@ -98,6 +98,25 @@ TEST(Validate, TensorParallelism) {
                {"log_noise_scale", "tensor_parallel_size to 1"});
 }
 
+TEST(Validate, ContextParallelism) {
+  const auto with = [](std::vector<std::string> more) { return error_with(std::move(more)); };
+  EXPECT_EQ(with({"context_parallel_size=2", "seq_length=16"}), "");
+  EXPECT_EQ(with({"context_parallel_degree=4", "seq_length=16", "zero_stage=3", "optimizer=muon"}), "");
+  EXPECT_EQ(with({"context_parallel_size=2", "tensor_parallel_size=2", "sequence_parallel=true", "seq_length=16"}), "");
+  expect_parts(with({"context_parallel_size=0"}), {"context_parallel_size", "0"});
+  expect_parts(with({"context_parallel_size=3", "seq_length=16"}),
+               {"context_parallel_size", "seq_length 16", "3 ranks", "a multiple of 6", "1, 2, 4, 8"});
+  expect_parts(with({"context_parallel_size=2", "tensor_parallel_size=4", "sequence_parallel=true", "seq_length=12"}),
+               {"sequence_parallel", "6 tokens", "4 ranks", "a multiple of 8"});
+  expect_parts(with({"context_parallel_size=2", "seq_length=16", "precision=mxfp8"}),
+               {"context_parallel_size: 2", "precision mxfp8"});
+  expect_parts(with({"context_parallel_size=2", "seq_length=16", "deterministic_reduction=rank_invariant",
+                     "micro_batch_size=1"}),
+               {"context_parallel_size: 2", "fixed_order"});
+  expect_parts(with({"context_parallel_size=2", "seq_length=16", "log_noise_scale=true"}),
+               {"log_noise_scale", "context_parallel_size to 1"});
+}
+
 TEST(Validate, RankInvariantSums) {
   const auto with = [](std::vector<std::string> more) {
     more.insert(more.begin(), {"deterministic_reduction=rank_invariant", "global_batch_size=32"});

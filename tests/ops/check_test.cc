@@ -133,8 +133,11 @@ std::string joined(const std::set<std::string>& lines) {
 
 TEST(Check, RefusesEveryWrongTensorByName) {
   const auto mutator = std::make_shared<Mutator>();
-  Examiner examine([&](int) { return TestBackend{std::make_shared<HostDevice>(), mutator}; },
-                   {.threads = {1}, .every = testing::kSanitized ? 10 : 1});
+  Examiner examine(
+      [&](int) {
+        return TestBackend{std::make_shared<HostDevice>(), mutator};
+      },
+      {.threads = {1}, .every = testing::kSanitized ? 10 : 1});
   for (const Family& family : kFamilies) family.run(examine);
   EXPECT_EQ(joined(mutator->passed), joined(kAllowed));
   EXPECT_EQ(joined(mutator->unnamed), "");

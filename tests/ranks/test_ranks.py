@@ -88,6 +88,26 @@ class SameRunTest(RanksTest):
         error = self.launch(2, *two, "device=cuda", "--set", "save=gpu", code=USAGE).err
         self.assertIn("tensor_parallel_size: 2 ranks on GPUs have not been verified", error)
 
+    def test_ranks_that_share_sequences_are_the_run_of_one_process(self):
+        self.run_program("train", self.config, "--set", "save=one")
+        two = ("--set", "context_parallel_size=2", "--set")
+        for ranks, stage in ((2, 0), (4, 3)):
+            run = f"ranks{ranks}-{stage}"
+            self.launch(ranks, *two, f"zero_stage={stage}", "--set", f"save={run}")
+            self.assert_same_losses(run, "one")
+        parts = ("--set", "save=parts", "--set", "lr_decay_iters=12", "--set")
+        self.launch(2, *two[:2], *parts, "train_iters=4")
+        self.run_program("train", self.config, *parts, "train_iters=8")
+        self.launch(4, *two[:2], *parts, "train_iters=12", "--set", "zero_stage=2")
+        self.assert_same_losses("parts", "one")
+        found = json.loads(self.run_program("eval", "ranks4-3/step-00000012", "--json").out)
+        last = [r["loss"] for r in self.records("one") if r["event"] == "eval"][-1]
+        self.assertAlmostEqual(found["loss"], last, delta=1e-2 * last)  # of all windows, not of eval_iters
+        error = self.launch(3, *two, "save=three", code=USAGE).err
+        self.assertIn("context_parallel_size: 3 ranks were started, expected a multiple of 2", error)
+        error = self.launch(2, *two, "device=cuda", "--set", "save=gpu", code=USAGE).err
+        self.assertIn("context_parallel_size: 2 ranks on GPUs have not been verified", error)
+
     def test_documents_masks_questions_and_weights_of_another_run(self):
         """What a run may have besides tokens is the same on several ranks."""
         lines = [json.dumps({"text": "word " * (i % 9 + 1)}) + "\n" for i in range(60)]
@@ -104,7 +124,7 @@ class SameRunTest(RanksTest):
         self.run_program("train", config, "--set", "save=one")
         choices = lambda run: [r for r in self.records(run) if r["event"] == "eval" and r["name"] == "choices"]
         for run, option in (("stage0", "zero_stage=0"), ("stage3", "zero_stage=3"),
-                            ("tensor", "tensor_parallel_size=2")):
+                            ("tensor", "tensor_parallel_size=2"), ("context", "context_parallel_size=2")):
             self.run_program("launch", "--ranks", 2, "train", config, "--set", option, "--set", f"save={run}")
             self.assert_same_losses(run, "one")
             self.assertEqual([r["step"] for r in choices(run)], [6, 12])

@@ -390,6 +390,25 @@ class CommandTest(SystemTest):
         none = self.run_program("plan", path, "--gpu", "h200", "--ranks", 1).out
         self.assertRegex(none, r"(?m)^ +1 +1 +\d+ x \d+ +[\d.]+ GiB +0 ")
 
+    def test_plan_counts_the_keys_and_values_of_ranks_that_share_sequences(self):
+        path = ROOT / "configs" / "gpt2-124m.json"
+        config, layers, hidden = json.loads(path.read_text()), 12, 768
+        out = self.run_program("plan", path, "--gpu", "h200", "--set", "context_parallel_size=4").out
+        self.assertIn("4, as context_parallel_size says", out)
+        tokens = config["global_batch_size"] * config["seq_length"]
+        want = 3 * layers * tokens * 2 * hidden * 2 * 3 / 4 / 2**30  # two gathers and a sum, bf16, in GiB
+        sent = float(re.search(r"sent for context +([\d.]+) GiB", out).group(1))
+        self.assertAlmostEqual(sent, want, delta=0.005 * want)
+        alone, many = (self.run_program("plan", path, "--gpu", "h200", "--ranks", 4, "--set",
+                                        f"context_parallel_size={size}").out for size in (1, 4))
+        self.assertIn("context_parallel_size 4, a step of", many)
+        total = lambda text, unit: float(re.search(rf"^ +4 +1 +\d+ x \d+ .* ([\d.]+) {unit}", text, re.M).group(1))
+        rest = total(alone, "MiB") / 1024  # of gradients and weights: the same, for all share out
+        self.assertAlmostEqual(total(many, "GiB"), sent + rest, delta=0.005 * sent)
+        one = self.run_program("plan", path, "--gpu", "h200", "--ranks", 4, "--set", "global_batch_size=1", "--set",
+                               "context_parallel_size=4").out  # fewer sequences than ranks
+        self.assertRegex(one, r"(?m)^ +4 +1 +1 x 1 ")
+
     def test_recomputation_for_want_of_memory_changes_no_bit(self):
         model = {"hidden_size": 64, "num_hidden_layers": 8, "max_position_embeddings": 64}
         common = dict(model=model, train_iters=3, lr_warmup_iters=0, runtime_reserve_mib=0, micro_batch_size=4)

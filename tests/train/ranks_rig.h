@@ -19,6 +19,7 @@
 
 namespace athanor::ranks {
 
+inline constexpr int64_t kDocuments = 4;  // of a sequence, with Setting::documents
 inline constexpr int64_t kSequences = 96, kLength = 7,
                          kVocab = 40;  // of a global batch: divides by ranks times accumulation
 
@@ -54,13 +55,17 @@ struct Setting {
   int64_t vocab = kVocab;
   double z_loss = 0;
   double softcap = 0;
-  int ranks() const { return replicas * shards * tensor; }
-  std::array<int, kAxes> mesh() const { return {1, replicas, shards, 1, tensor, 1}; }
+  int context = 1;
+  int64_t length = kLength, window = 0;  // of sequences; 0: attention sees all
+  bool documents = false;                // several in a sequence, and tokens that belong to none
+  int ranks() const { return replicas * shards * context * tensor; }
+  std::array<int, kAxes> mesh() const { return {1, replicas, shards, context, tensor, 1}; }
 
   std::string name() const {
     return cat(name_of(type), tied ? " tied " : " ", precision, " stage ", stage, " ranks ", replicas, "x", shards,
                " accumulation ", accumulation, " recompute ", int(recompute), " leaves ", leaves,
-               sequence ? " sequence " : " tensor ", tensor, " vocabulary ", vocab);
+               sequence ? " sequence " : " tensor ", tensor, " vocabulary ", vocab, " context ", context, " length ",
+               length, " window ", window, documents ? " documents" : "");
   }
 };
 
@@ -69,6 +74,8 @@ inline ModelConfig tiny(const Setting& s) {
   if (s.kv_heads > 0) m.num_key_value_heads = s.kv_heads;
   m.vocab_size = s.vocab;
   m.final_logit_softcapping = s.softcap;
+  m.sliding_window = s.window;
+  m.max_position_embeddings = std::max(m.max_position_embeddings, s.length);
   return m;
 }
 
@@ -76,7 +83,8 @@ inline EngineOptions options(const Setting& s) {
   EngineOptions o;
   o.recipe = make_recipe(s.precision, s.master);
   o.recompute = {s.recompute, 1};
-  o.seq_length = kLength;
+  o.seq_length = s.length;
+  o.documents_per_sequence = s.documents ? kDocuments : 1;
   o.micro_batch_size = s.leaves > 0 ? 2 : kSequences / (s.accumulation * s.replicas * s.shards);
   o.global_batch_size = kSequences;
   o.zero_stage = s.stage;
@@ -106,13 +114,35 @@ inline EngineOptions options(const Setting& s) {
 // Sequence number `sample` of the data: a rank that is given other samples cannot get the right loss.
 // Masked, it has fewer targets the later it comes in the batch.
 inline void append_sample(int64_t sample, std::vector<int32_t>& tokens, std::vector<int32_t>& targets,
-                          bool masked = false, int64_t vocab = kVocab) {
-  const int64_t ignored = masked ? sample % kSequences * kLength / kSequences : 0;
-  for (int64_t t = 0; t < kLength; ++t) {
-    const auto at = uint64_t(sample * kLength + t);
+                          bool masked = false, int64_t vocab = kVocab, int64_t length = kLength) {
+  const int64_t ignored = masked ? sample % kSequences * length / kSequences : 0;
+  for (int64_t t = 0; t < length; ++t) {
+    const auto at = uint64_t(sample * length + t);
     tokens.push_back(int32_t(random_bits(1, stream_of("tokens"), at) % uint64_t(vocab)));
     targets.push_back(t < ignored ? -1 : int32_t(random_bits(1, stream_of("targets"), at) % uint64_t(vocab)));
   }
+}
+
+// The documents of samples [first, first + rows): each begins where the last one ends, one is of one token, and what is
+// left over belongs to none.
+inline void set_documents(Engine& engine, int64_t first) {
+  const int64_t rows = engine.options().micro_batch_size, length = engine.options().seq_length;
+  std::vector<Span> spans;
+  std::vector<int32_t> positions(size_t(rows * length), 0);
+  for (int64_t row = 0; row < rows; ++row) {
+    int64_t at = 0;
+    for (int64_t d = 0; d < kDocuments; ++d) {
+      const auto random =
+          int64_t(random_bits(1, stream_of("documents"), uint64_t((first + row) * kDocuments + d)) % 64);
+      const int64_t size = d == 1 ? 1 : std::min(length - at, 1 + random % (length / 2));
+      const auto begin = int32_t(row * length + at);
+      if (at < length) spans.push_back({begin, int32_t(size), begin, int32_t(size), 0, 0});
+      if (at >= length) spans.push_back({});
+      for (int64_t i = 0; at < length && i < size; ++i) positions[size_t(begin + i)] = int32_t(i);
+      at += size;
+    }
+  }
+  engine.set_documents(std::move(spans), std::move(positions));
 }
 
 // The micro-batches of one rank in one step, as the loader deals them out.
@@ -123,8 +153,10 @@ inline void accumulate(Engine& engine, int64_t step, bool masked = false) {
   for (int64_t m = 0; m < micros; ++m) {
     std::vector<int32_t> tokens, targets;
     const int64_t turn = engine.turn(), before = (m / turn * engine.ranks() + engine.rank()) * turn + m % turn;
+    const int64_t first = (step * micros * engine.ranks() + before) * rows;
     for (int64_t row = 0; row < rows; ++row)
-      append_sample((step * micros * engine.ranks() + before) * rows + row, tokens, targets, masked, vocab);
+      append_sample(first + row, tokens, targets, masked, vocab, engine.options().seq_length);
+    if (engine.options().documents_per_sequence > 1) set_documents(engine, first);
     engine.micro_batch(tokens, targets, clock);
   }
 }
@@ -176,7 +208,8 @@ inline Curve train(const Setting& s, int64_t steps = 3) {
     }
     std::vector<int32_t> tokens, targets;
     for (int64_t row = 0; row < engine.options().micro_batch_size; ++row)
-      append_sample(row, tokens, targets, false, s.vocab);
+      append_sample(row, tokens, targets, false, s.vocab, s.length);
+    if (s.documents) set_documents(engine, 0);
     if (engine.has_averages()) engine.use_averages();
     const double evaluation = engine.evaluate(tokens, targets);
     if (engine.has_averages()) engine.use_weights();

@@ -62,6 +62,49 @@ TEST(MeshSizes, TensorParallelGroupsAreWhatTheRestCounts) {
   EXPECT_EQ(mesh_sizes(config, 6), (Sizes{1, 3, 1, 1, 2, 1}));
 }
 
+TEST(MeshSizes, RanksOfASequenceAreWhatTheRestCounts) {
+  using Sizes = std::array<int, kAxes>;
+  Config config;
+  config.context_parallel_size = 2;
+  EXPECT_EQ(mesh_sizes(config, 2), (Sizes{1, 1, 1, 2, 1, 1}));
+  EXPECT_EQ(mesh_sizes(config, 6), (Sizes{1, 1, 3, 2, 1, 1}));
+  config.tensor_parallel_size = 2;
+  config.data_parallel_replicate_size = 2;
+  EXPECT_EQ(mesh_sizes(config, 16), (Sizes{1, 2, 2, 2, 2, 1}));
+  const auto error = [&](int ranks) -> std::string {
+    try {
+      mesh_sizes(config, ranks);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), Exit::usage);
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_NE(error(6).find("context_parallel_size: 6 ranks were started, expected a multiple of 4 (2 times "
+                          "tensor_parallel_size 2)"),
+            std::string::npos);
+  EXPECT_NE(error(12).find("times context_parallel_size 2, do not make the 12 ranks"), std::string::npos) << error(12);
+}
+
+// Those of a sequence are next to each other but for tensor-parallel ones, and share out with dp_shard.
+TEST(Mesh, RanksOfASequenceAreDataParallelOnes) {
+  run_ranks(8, [](std::unique_ptr<Communicator> world) {
+    const int me = world->rank();
+    ProcessMesh mesh(std::move(world), {1, 1, 2, 2, 2, 1});
+    EXPECT_EQ(mesh.coord(Axis::cp), me / 2 % 2);
+    EXPECT_EQ(mesh.data_parallel().size(), 4);
+    EXPECT_EQ(mesh.data_parallel().rank(), me / 2);
+    EXPECT_EQ(mesh.shards().rank(), me / 2);
+  });
+  run_ranks(8, [](std::unique_ptr<Communicator> world) {
+    const int me = world->rank();
+    ProcessMesh mesh(std::move(world), {1, 2, 2, 2, 1, 1});
+    EXPECT_EQ(mesh.shards().size(), 4);
+    EXPECT_EQ(mesh.shards().rank(), me % 4);
+    EXPECT_EQ(mesh.data_parallel().rank(), me);
+  });
+}
+
 // The ranks of a tensor-parallel group are neighbours; those that share the batch are apart.
 TEST(Mesh, TensorParallelRanksAreNeighbours) {
   run_ranks(8, [](std::unique_ptr<Communicator> world) {

@@ -1,4 +1,4 @@
-// Runs of tensor-parallel groups whose communicator counts what is sent, and may do one thing wrong.
+// Runs of groups along one axis whose communicator counts what is sent, and may do one thing wrong.
 #pragma once
 #include <cmath>
 #include <cstring>
@@ -25,7 +25,10 @@ inline Setting alone(const Setting& s) {
           .kv_heads = s.kv_heads,
           .vocab = s.vocab,
           .z_loss = s.z_loss,
-          .softcap = s.softcap};
+          .softcap = s.softcap,
+          .length = s.length,
+          .window = s.window,
+          .documents = s.documents};
 }
 
 // Without weights: after ten steps AdamW has turned the rounding of small gradients into other weights.
@@ -42,13 +45,14 @@ struct Watch {
   enum class Fault : uint8_t { none, missing, twice, averaged, bias_of_every_rank } fault = Fault::none;
   enum class Part : uint8_t { none, micro_batch, update } part = Part::micro_batch;  // of a step, where it goes wrong
   int64_t at = -1;                                                                   // the call that goes wrong
+  Axis axis = Axis::tp;                                                              // whose groups are watched
   Part now = Part::none;
   int64_t number = 0;  // of the next call in `now`
   TensorSums sent;     // in the last micro-batch
   void begin(Part of_step) { now = of_step, number = 0; }
 };
 
-// The communicator of a tensor-parallel group with a fault.
+// The communicator of such a group with a fault.
 class Watched final : public Communicator {
  public:
   Watched(std::unique_ptr<Communicator> inner, Watch& watch, int splits)
@@ -62,7 +66,7 @@ class Watched final : public Communicator {
   int size() const override { return inner_->size(); }
   std::unique_ptr<Communicator> split(int color, int key) override {
     std::unique_ptr<Communicator> part = inner_->split(color, key);
-    if (splits_++ != int(Axis::tp)) return part;
+    if (splits_++ != int(watch_.axis)) return part;
     return std::make_unique<Watched>(std::move(part), watch_, -1);
   }
   void all_reduce(Tensor x, Reduce how, Lane lane) override {
@@ -110,7 +114,7 @@ class Watched final : public Communicator {
 struct WatchedCurve {
   std::vector<double> losses, norms;
   TensorSums sent, planned;  // in a micro-batch
-  double traffic = 0;        // bytes that a rank sends in a step
+  double traffic = 0;        // bytes that a rank sends in a step, along the axis
   std::vector<float> masters;
 };
 
@@ -137,8 +141,14 @@ inline WatchedCurve train_watched(const Setting& s, const Watch& fault, int64_t 
     const auto masters = all_masters(engine);
     const std::lock_guard lock(mutex);
     if (mesh.world().rank() != 0) return;
-    const double traffic = step_traffic(engine, mesh, {1e9, 1e9, 8}).tensor.bytes;
-    curve = {losses, norms, watch.sent, engine.micro_tensor_sums(), traffic, masters};
+    const bool context = fault.axis == Axis::cp;
+    const StepTraffic traffic = step_traffic(engine, mesh, {1e9, 1e9, 8});
+    curve = {losses,
+             norms,
+             watch.sent,
+             context ? engine.micro_context_sums() : engine.micro_tensor_sums(),
+             context ? traffic.context.bytes : traffic.tensor.bytes,
+             masters};
   });
   return curve;
 }

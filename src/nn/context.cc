@@ -1,0 +1,134 @@
+#include "nn/context.h"
+
+#include <algorithm>
+
+#include "base/int.h"
+
+namespace athanor {
+namespace {
+
+// Columns of packed [N, (H + 2K) D].
+Tensor queries(const Tensor& qkv, const AttentionShape& s) { return qkv.columns(0, s.heads * s.head_dim); }
+Tensor keys_and_values(const Tensor& qkv, const AttentionShape& s) {
+  return qkv.columns(s.heads * s.head_dim, qkv.cols());
+}
+Tensor keys(const Tensor& kv, const AttentionShape& s) { return kv.columns(0, s.kv_heads * s.head_dim); }
+Tensor values(const Tensor& kv, const AttentionShape& s) { return kv.columns(s.kv_heads * s.head_dim, kv.cols()); }
+
+// The first or the second pieces' part of a tensor, or table of spans.
+Tensor half(const Tensor& t, int64_t which) {
+  const int64_t rows = t.shape[0] / 2;
+  return t.slice(which * rows, (which + 1) * rows);
+}
+
+// Keys and values of whole sequences [all rows, 2 K D].
+Buffer gather(Ctx& c, const Tensor& qkv, const Tensor& rows, const AttentionShape& s) {
+  const Tensor own = keys_and_values(qkv, s);
+  Buffer by_rank = c.alloc("keys and values by rank", own.dtype, {rows.numel(), own.cols()});
+  {
+    const Buffer packed = c.alloc("keys and values of a rank", own.dtype, own.shape);
+    c.run(Combine{.y = packed.t, .a = own});
+    c.context_gather(by_rank.t, packed.t);
+  }
+  Buffer whole = c.alloc("keys and values of all ranks", own.dtype, by_rank.t.shape);
+  c.run(ScatterRows{.y = whole.t, .x = by_rank.t, .rows = rows});
+  return whole;
+}
+
+// Adds up gradients of keys and values of whole sequences over the ranks, each of which gets those of its rows.
+void scatter(Ctx& c, const Tensor& dqkv, Buffer whole, const Tensor& rows, const AttentionShape& s) {
+  const Tensor own = keys_and_values(dqkv, s);
+  const Buffer by_rank = c.alloc("gradients of keys and values by rank", own.dtype, whole.t.shape);
+  c.run(GatherRows{.y = by_rank.t, .x = whole.t, .rows = rows});
+  whole = {};
+  const Buffer sums = c.alloc("gradients of a rank's keys and values", own.dtype, own.shape);
+  c.context_scatter(sums.t, by_rank.t);
+  c.run(Combine{.y = own, .a = sums.t});
+}
+
+}  // namespace
+
+std::vector<int32_t> ContextPart::rows_of_ranks() const {
+  std::vector<int32_t> all;
+  for (int64_t r = 0; r < ranks; ++r)
+    for (const int64_t h : {0, 1})
+      for (int64_t s = 0; s < sequences; ++s)
+        for (int64_t i = 0; i < piece_length(); ++i)
+          all.push_back(narrow<int32_t>(s * length + piece(r, h) * piece_length() + i));
+  return all;
+}
+
+std::vector<Span> ContextPart::cut(const std::vector<Span>& whole) const {
+  std::vector<Span> own;
+  for (const int64_t h : {0, 1}) {
+    for (const Span& span : whole) {
+      const int64_t sequence = span.q_begin / length, before = sequence * length + piece(rank, h) * piece_length();
+      const auto begin = int32_t(std::max<int64_t>(span.q_begin, before));
+      const auto end = int32_t(std::min<int64_t>(span.q_begin + span.q_len, before + piece_length()));
+      if (begin >= end) {
+        own.push_back({});
+        continue;
+      }
+      Span part = span;
+      part.q_begin = int32_t(sequence * piece_length() + begin - before);
+      part.q_len = end - begin;
+      part.q_pos = span.q_pos + begin - span.q_begin;
+      part.k_len = std::clamp(part.q_pos + part.q_len - span.k_pos, 0, span.k_len);  // no query sees later ones
+      own.push_back(part);
+    }
+  }
+  return own;
+}
+
+// The pieces are taken one after the other: backward writes the gradients of a key for one span alone, and both pieces
+// of a document see its first keys.
+Var attention_of_parts(Net n, Var qkv, const Batch& batch, AttentionShape shape, int layer) {
+  Ctx& c = n.c;
+  CHECK(!batch.cache, "a key/value cache is of whole sequences");
+  const int64_t rows = qkv.t().rows();
+  Buffer y = c.alloc("attention.y", {rows, shape.heads * shape.head_dim});
+  Buffer lse = c.alloc("attention.lse", DType::f32, {rows, shape.heads});
+  {
+    const Buffer kv = gather(c, qkv.t(), batch.context_rows, shape);
+    for (const int64_t h : {0, 1})
+      c.run(AttentionFwd{.y = half(y.t, h),
+                         .lse = half(lse.t, h),
+                         .q = half(queries(qkv.t(), shape), h),
+                         .k = keys(kv.t, shape),
+                         .v = values(kv.t, shape),
+                         .spans = half(batch.spans, h),
+                         .shape = shape,
+                         .top = top_scores(c, shape, layer)});
+  }
+  Var out = c.var(y);
+  out.producer_keeps_it();
+  c.record("attention", [kept = qkv.keep(), y, lse, spans = batch.spans, order = batch.context_rows, shape,
+                         sx = qkv.slot(), s = out.slot()](Ctx& cc) {
+    const Buffer dy = cc.take(s), d = cc.alloc("attention.dqkv", kept.t.shape);
+    std::array<Buffer, 2> dkv;
+    {
+      const Buffer kv = gather(cc, kept.t, order, shape);
+      for (const int64_t h : {0, 1}) {
+        Buffer& sums = dkv[size_t(h)] = cc.alloc("gradients of keys and values", kv.t.dtype, kv.t.shape);
+        cc.run(AttentionBwd{.dq = half(queries(d.t, shape), h),
+                            .dk = keys(sums.t, shape),
+                            .dv = values(sums.t, shape),
+                            .dy = half(dy.t, h),
+                            .y = half(y.t, h),
+                            .lse = half(lse.t, h),
+                            .q = half(queries(kept.t, shape), h),
+                            .k = keys(kv.t, shape),
+                            .v = values(kv.t, shape),
+                            .spans = half(spans, h),
+                            .shape = shape});
+      }
+    }
+    cc.run(Add{.y = dkv[0].t, .a = dkv[0].t, .b = dkv[1].t});
+    dkv[1] = {};
+    scatter(cc, d.t, std::move(dkv[0]), order, shape);
+    cc.put(sx, d);
+  });
+  return out;
+}
+
+}  // namespace athanor

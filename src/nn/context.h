@@ -1,0 +1,42 @@
+// Context parallelism: ranks that share sequences (Axis::cp). A sequence of T tokens is cut in 2 R consecutive pieces
+// for R ranks, of which rank r has r and 2 R - 1 - r, so that under a causal mask all ranks have the same work [Llama
+// Team 2024, "The Llama 3 Herd of Models", sec. 3.3.2]. A rank's rows are the first pieces of all sequences of the
+// micro-batch, then the second ones. What is done row by row needs the positions of these rows alone; attention gathers
+// the keys and values of all ranks, and gives back the sums of their gradients.
+#pragma once
+#include <vector>
+
+#include "nn/layers.h"
+
+namespace athanor {
+
+// The pieces of one rank, or whole sequences with ranks = 1.
+struct ContextPart {
+  int64_t ranks = 1, rank = 0;
+  int64_t sequences = 0, length = 0;  // of a micro-batch; length divides by 2 ranks
+
+  int64_t all_rows() const { return sequences * length; }
+  int64_t rows() const { return all_rows() / ranks; }
+  // Of every row of any rank, in the order of the ranks, its row among whole sequences.
+  std::vector<int32_t> rows_of_ranks() const;
+  // Of a value per row of whole sequences, those of this rank's rows.
+  template <class T>
+  std::vector<T> cut(const std::vector<int32_t>& rows_of_ranks, const T* whole) const {
+    std::vector<T> own;
+    for (int64_t i = rank * rows(); i < (rank + 1) * rows(); ++i) own.push_back(whole[rows_of_ranks[size_t(i)]]);
+    return own;
+  }
+  // Spans of whole sequences as seen by this rank's queries, counted from the start of the first and of the second
+  // pieces: one table for each, of as many rows as `whole`. Keys stay numbered as in whole sequences.
+  std::vector<Span> cut(const std::vector<Span>& whole) const;
+
+ private:
+  int64_t piece_length() const { return length / (2 * ranks); }
+  int64_t piece(int64_t of_rank, int64_t half) const { return half == 0 ? of_rank : 2 * ranks - 1 - of_rank; }
+};
+
+// Attention of this rank's queries to all keys. Gathers keys and values once in forward and once more in backward,
+// where the gradients are added up and dealt out.
+Var attention_of_parts(Net, Var qkv, const Batch&, AttentionShape, int layer);
+
+}  // namespace athanor

@@ -1,0 +1,331 @@
+// Context parallelism: ranks that share sequences are the run of one rank. Initial weights to the bit, losses and
+// gradient norms within rounding, checkpoints for any other ranks; they send what docs/distributed.md says; and
+// gradients of keys that are not summed, positions of the wrong piece, targets shifted after cutting and losses that
+// count twice are noticed.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <mutex>
+#include <numeric>
+
+#include "tests/sanitized.h"
+#include "tests/train/watched_group.h"
+
+namespace athanor {
+namespace {
+
+using namespace ranks;
+using G = Recompute::Granularity;
+
+constexpr int64_t kTokens = 16;  // of a sequence: two to four in a piece
+
+std::vector<Setting> all_groups() {
+  std::vector<Setting> all;
+  for (const ModelType type : {ModelType::llama, ModelType::gpt2})
+    for (const bool tied : {false, true})
+      for (const int context : {2, 4})
+        for (const auto& [shards, stage] : {std::pair{1, 0}, {2, 0}, {2, 1}, {1, 2}, {2, 3}})
+          for (const auto recompute : {G::none, G::selective, G::full})
+            for (const int64_t window : {0, 5})
+              for (const bool documents : {false, true})
+                all.push_back({.type = type,
+                               .tied = tied,
+                               .shards = shards,
+                               .stage = stage,
+                               .accumulation = stage == 1 ? 2 : 1,
+                               .recompute = recompute,
+                               .masked = true,
+                               .z_loss = tied ? 0.1 : 0,
+                               .softcap = tied ? 0 : 0.5,
+                               .context = context,
+                               .length = kTokens,
+                               .window = window,
+                               .documents = documents});
+  return all;
+}
+
+// A sample of all groups; all with ATHANOR_FULL=1 (scripts/test.sh --all).
+TEST(ContextParallel, LossesAndNormsAreThoseOfOneRank) {
+  const auto every = size_t(testing::every_case(testing::kSanitized ? 67 : 23));  // divides none of the choices
+  std::map<std::string, Curve> one;
+  const auto all = all_groups();
+  for (size_t i = 0; i < all.size(); i += every) {
+    const Setting& s = all[i];
+    const std::string key = alone(s).name();
+    if (!one.contains(key)) one[key] = train(alone(s), 5);
+    expect_same_curve(one[key], train(s, 5), 1e-5, s.name());
+  }
+}
+
+TEST(ContextParallel, EveryFamilyAndTensorParallelRanks) {
+  for (const ModelType type : {ModelType::qwen3, ModelType::mistral, ModelType::gpt2})
+    for (const bool sequence : {false, true}) {
+      const Setting s{.type = type,
+                      .shards = 2,
+                      .stage = 3,
+                      .tensor = 2,
+                      .sequence = sequence,
+                      .vocab = 131,
+                      .context = 2,
+                      .length = kTokens,
+                      .window = type == ModelType::mistral ? 6 : 0,
+                      .documents = sequence};
+      expect_same_curve(train(alone(s), 4), train(s, 4), 1e-5, s.name());
+    }
+}
+
+TEST(ContextParallel, EveryPrecisionAndOptimizer) {
+  for (const auto& [precision, master, moments] :
+       {std::tuple{"bf16", DType::i16, DType::bf16}, {"fp16", DType::f32, DType::f32}}) {
+    const Setting s{.type = ModelType::gpt2,
+                    .precision = precision,
+                    .master = master,
+                    .stage = 2,
+                    .moments = moments,
+                    .context = 2,
+                    .length = kTokens};
+    const Curve want = train(alone(s)), got = train(s);
+    for (size_t i = 0; i < want.losses.size(); ++i)
+      EXPECT_NEAR(got.losses[i], want.losses[i], 5e-3 * want.losses[i]) << s.name();
+  }
+  for (const RuleName rule : {RuleName::muon, RuleName::adafactor})
+    for (const int stage : {0, 1}) {
+      const Setting s{.stage = stage, .rule = rule, .context = 2, .length = kTokens};
+      expect_same_curve(train(alone(s), 4), train(s, 4), 1e-5, cat(s.name(), " ", int(rule)));
+    }
+}
+
+// Each rank knows the scores of its queries, all ranks together those of whole sequences.
+TEST(ContextParallel, QkClipScalesTheSameHeads) {
+  const Setting s{.shards = 2, .stage = 1, .lr = 0.03, .qk_clip = 0.05, .context = 2, .length = kTokens};
+  const Curve want = train(alone(s), 4), got = train(s, 4);
+  expect_same_curve(want, got, 1e-5, s.name());
+  ASSERT_EQ(got.scores.size(), want.scores.size());
+  for (size_t i = 0; i < want.scores.size(); ++i) EXPECT_NEAR(got.scores[i], want.scores[i], 1e-5 * want.scores[i]);
+  EXPECT_GT(want.scores.back(), s.qk_clip);  // so that heads were scaled
+}
+
+// Of initial weights, and of repetition and recomputation.
+TEST(ContextParallel, SameBits) {
+  for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
+    Setting s{.type = type, .shards = 2, .stage = 3, .context = 2, .length = kTokens, .documents = true};
+    EXPECT_EQ(train(s, 0).masters, train(alone(s), 0).masters) << s.name();
+    const Curve none = train(s);
+    expect_equal(none, train(s), "twice");
+    for (const auto recompute : {G::selective, G::full}) {
+      s.recompute = recompute;
+      expect_equal(none, train(s), s.name());
+    }
+  }
+}
+
+// Of all ranks the losses are those of whole sequences, in their order, and so is their sum.
+TEST(ContextParallel, EvaluationsAreThoseOfOneRank) {
+  std::vector<float> want;
+  double want_sum = 0;
+  for (const auto& [context, documents] : {std::pair{1, true}, {2, true}, {4, true}}) {
+    const Setting s{.type = ModelType::gpt2, .context = context, .length = kTokens, .documents = documents};
+    std::mutex mutex;
+    int reporters = 0;
+    run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
+      const CpuBackend cpu = make_cpu({.threads = 1});
+      ProcessMesh mesh(std::move(world), s.mesh());
+      Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
+      engine.commit();
+      engine.init_weights();
+      std::vector<int32_t> tokens, targets;
+      for (int64_t row = 0; row < kSequences; ++row) append_sample(row, tokens, targets, true, kVocab, s.length);
+      set_documents(engine, 0);
+      const double sum = engine.evaluate(tokens, targets);
+      const std::vector<float> losses = engine.losses();
+      const std::lock_guard lock(mutex);
+      reporters += engine.reports_losses() ? 1 : 0;
+      if (want.empty()) want = losses, want_sum = sum;
+      EXPECT_NEAR(sum, want_sum, 1e-6 * want_sum) << s.name();
+      ASSERT_EQ(losses.size(), want.size());
+      for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(losses[i], want[i], 1e-5) << s.name() << " token " << i;
+    });
+    EXPECT_EQ(reporters, 1) << s.name();
+  }
+}
+
+// Every rank has as many pairs of a query and a key that it sees, and all queries are of one rank.
+TEST(ContextParallel, PiecesShareTheWorkOut) {
+  constexpr int64_t kSequencesHere = 3, kLengthHere = 24;
+  std::vector<Span> whole;
+  for (int32_t s = 0; s < kSequencesHere; ++s)
+    whole.push_back(
+        {s * int32_t(kLengthHere), int32_t(kLengthHere), s * int32_t(kLengthHere), int32_t(kLengthHere), 0, 0});
+  for (const int64_t ranks : {2, 3, 4}) {
+    std::vector<int32_t> all = ContextPart{ranks, 0, kSequencesHere, kLengthHere}.rows_of_ranks();
+    std::sort(all.begin(), all.end());
+    std::vector<int32_t> every(size_t(kSequencesHere * kLengthHere));
+    std::iota(every.begin(), every.end(), 0);
+    EXPECT_EQ(all, every);
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      int64_t pairs = 0;
+      for (const Span& span : ContextPart{ranks, rank, kSequencesHere, kLengthHere}.cut(whole))
+        for (int64_t q = span.q_pos; q < span.q_pos + span.q_len; ++q) pairs += q + 1;
+      EXPECT_EQ(pairs, kSequencesHere * kLengthHere * (kLengthHere + 1) / 2 / ranks) << rank << " of " << ranks;
+    }
+  }
+}
+
+// Per layer and micro-batch: keys and values of all tokens are gathered in forward, again in a forward that is run
+// again, and in backward; their gradients are reduced and scattered.
+TEST(ContextParallel, SendsWhatTheTableSays) {
+  for (const ModelType type : {ModelType::llama, ModelType::gpt2})
+    for (const int context : {2, 4})
+      for (const char* precision : {"fp32", "bf16"})
+        for (const auto recompute : {G::none, G::full}) {
+          const Setting s{.type = type,
+                          .precision = precision,
+                          .accumulation = 2,
+                          .recompute = recompute,
+                          .context = context,
+                          .length = kTokens};
+          const WatchedCurve curve = train_watched(s, {.axis = Axis::cp}, 1);
+          const ModelConfig m = tiny(s);
+          const int64_t calls = kLayers * (recompute == G::full ? 4 : 3), micros = s.accumulation;
+          const int64_t size = s.precision == std::string("fp32") ? 4 : 2;
+          const int64_t bytes = calls * (kSequences / micros) * kTokens * 2 * m.num_key_value_heads * m.head_dim * size;
+          EXPECT_EQ(curve.sent.row_calls, micros * calls) << s.name();
+          EXPECT_EQ(curve.sent.row_bytes, micros * bytes) << s.name();
+          EXPECT_EQ(curve.sent.calls, 0) << s.name();
+          EXPECT_EQ(curve.planned.row_calls, calls) << s.name();
+          EXPECT_EQ(curve.planned.row_bytes, bytes) << s.name();
+          EXPECT_DOUBLE_EQ(curve.traffic, double(context - 1) / context * double(micros * bytes)) << s.name();
+        }
+}
+
+// Activations of a rank's rows, and optimizer states that ranks share out.
+TEST(ContextParallel, EveryRankPlansLess) {
+  Setting s{.type = ModelType::gpt2, .stage = 1, .vocab = 512, .length = kTokens};
+  const auto activations = [&](int context) {
+    s.context = context;
+    size_t bytes = 0;
+    std::mutex mutex;
+    run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
+      const CpuBackend cpu = make_cpu({.threads = 1});
+      ProcessMesh mesh(std::move(world), s.mesh());
+      Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
+      const std::lock_guard lock(mutex);
+      bytes = engine.memory().total(MemoryKind::activations);
+    });
+    return double(bytes);
+  };
+  const double one = activations(1);
+  EXPECT_LT(activations(2), 0.65 * one);
+  EXPECT_LT(activations(4), 0.45 * one);
+  s.context = 1;
+  const Curve alone = train(s, 0);
+  s.context = 4;
+  const Curve four = train(s, 0);
+  EXPECT_LT(double(four.optimizer), 0.3 * double(alone.optimizer));
+  for (size_t i = 1; i < four.planned.size(); ++i) EXPECT_EQ(four.planned[i], four.planned[0]);
+}
+
+// Checkpoints hold whole tensors and the number of samples: any other ranks go on, with the next samples.
+TEST(ContextParallel, CheckpointsKnowNothingOfIt) {
+  const testing::TempDir dir;
+  const auto at = [&](const std::string& run, int64_t step) {
+    return cat(dir.path(), "/", run, "/", step_folder(step));
+  };
+  const Setting one{.tied = true, .length = kTokens, .documents = true};
+  Setting two = one;
+  two.context = 2, two.stage = 2;
+  const auto whole = run_part(one, "", 0, 6, cat(dir.path(), "/whole"));
+  run_part(one, "", 0, 2, cat(dir.path(), "/one"));
+  run_part(two, at("one", 2), 2, 4, cat(dir.path(), "/two"));
+  for (const auto& [context, shards, tensor, stage] : {std::tuple{1, 1, 1, 0}, {1, 3, 1, 3}, {2, 1, 2, 1}}) {
+    Setting s = one;
+    s.context = context, s.shards = shards, s.tensor = tensor, s.stage = stage;
+    const std::string name = cat("run", context, shards, tensor);
+    const auto rest = run_part(s, at("two", 4), 4, 6, cat(dir.path(), "/", name));
+    for (size_t i = 0; i < 2; ++i) EXPECT_NEAR(rest[i], whole[i + 4], 1e-5 * whole[i + 4]) << name;
+    run_part(s, at("two", 4), 4, 4, cat(dir.path(), "/", name, "copy"));
+    EXPECT_EQ(tensors_of(at("two", 4)), tensors_of(at(name + "copy", 4))) << name;
+  }
+}
+
+// A step of SGD is the gradients: those of one layer's queries and keys hardly show in the loss or in the norm of all.
+TEST(ContextParallel, MissingSumsAreNoticed) {
+  for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
+    const Setting s{.type = type, .clip = 0, .lr = 1, .rule = RuleName::sgd, .context = 2, .length = kTokens};
+    const Curve want = train(alone(s), 1);
+    const auto furthest = [&](Watch fault) {
+      fault.axis = Axis::cp;
+      const WatchedCurve got = train_watched(s, fault, 1);
+      float most = 0;
+      for (size_t i = 0; i < want.masters.size(); ++i)
+        most = std::max(most, std::abs(got.masters[i] - want.masters[i]));
+      return most;
+    };
+    const float rounding = furthest({});
+    EXPECT_LT(rounding, 1e-6);
+    for (int64_t at = 0; at < 3 * kLayers; ++at)  // gathers of both layers; then of each a gather and a sum
+      EXPECT_GT(furthest({.fault = Watch::Fault::missing, .at = at}), 20 * rounding) << name_of(type) << " call " << at;
+  }
+}
+
+enum class Mistake : uint8_t { none, positions_of_the_other_piece, targets_shifted_after_cutting, losses_count_twice };
+
+class Careless final : public Decorated<Careless> {
+ public:
+  Careless(Ops& inner, Mistake mistake) : inner_(inner), mistake_(mistake) {}
+  const Ops& inner() const { return inner_; }
+  template <class Op>
+  void on(const Op& op, void* scratch) {
+    Op wrong = op;
+    std::vector<int32_t> words;
+    const auto change = [&](Tensor& t, auto&& index) {
+      for (int64_t i = 0; i < t.numel(); ++i) words.push_back(t.as<int32_t>()[index(i, t.numel())]);
+      t.data = words.data();
+    };
+    if constexpr (std::is_same_v<Op, Rope> || std::is_same_v<Op, EmbeddingFwd>) {
+      if (mistake_ == Mistake::positions_of_the_other_piece && op.positions)
+        change(wrong.positions, [](int64_t i, int64_t n) { return (i + n / 2) % n; });
+    } else if constexpr (std::is_same_v<Op, CrossEntropy>) {  // the last of a piece predicts the next one of this rank
+      if (mistake_ == Mistake::targets_shifted_after_cutting)
+        change(wrong.targets, [](int64_t i, int64_t n) { return i % kPiece == kPiece - 1 ? (i + kPiece) % n : i; });
+    } else if constexpr (std::is_same_v<Op, ReduceSum>) {
+      if (mistake_ == Mistake::losses_count_twice && op.x.numel() > 1) inner_.run(op, scratch);
+    }
+    inner_.run(wrong, scratch);
+  }
+  static constexpr int64_t kPiece = kTokens / 4;
+
+ private:
+  Ops& inner_;
+  Mistake mistake_;
+};
+
+TEST(ContextParallel, MistakesAreNoticed) {
+  for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
+    const Setting s{.type = type, .context = 2, .length = kTokens};
+    const Curve want = train(alone(s));
+    for (const Mistake mistake : {Mistake::none, Mistake::positions_of_the_other_piece,
+                                  Mistake::targets_shifted_after_cutting, Mistake::losses_count_twice}) {
+      std::vector<double> losses, norms;
+      run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
+        const CpuBackend cpu = make_cpu({.threads = 1});
+        Careless ops(*cpu.ops, mistake);
+        ProcessMesh mesh(std::move(world), s.mesh());
+        Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
+        engine.commit();
+        engine.init_weights();
+        engine.set_ops(ops);
+        for (int64_t step = 0; step < 3; ++step) {
+          accumulate(engine, step);
+          const StepState state = engine.finish_step();
+          if (mesh.world().rank() > 0) continue;
+          losses.push_back(state.loss / state.loss_targets), norms.push_back(state.grad_norm);
+        }
+      });
+      EXPECT_EQ(differs(want, losses, norms), mistake != Mistake::none) << name_of(type) << int(mistake);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace athanor
