@@ -131,12 +131,12 @@ Exit plan(const PlanArgs& args) {
   if (engine->devices() > 1)
     std::printf("ranks             %d, as %s; memory, operations and launches are of one\n", engine->devices(),
                 sizes_of(config));
-  if (const TensorSums& sums = engine->micro_context_sums(); sums.row_calls > 0)
+  if (const TensorSums& sums = engine->micro_context_sums(); sums.row_calls > 0) {
+    const int64_t micros = engine->micro_batches(), size = config.context_parallel_size;
+    const int64_t calls = sums.row_calls * micros, bytes = sums.row_bytes * micros / size * (size - 1);
     std::printf("sent for context  %s in a rank's step: keys, values and their gradients in %lld collectives\n",
-                format_bytes(uint64_t(double(sums.row_bytes * engine->micro_batches()) *
-                                      double(config.context_parallel_size - 1) / double(config.context_parallel_size)))
-                    .c_str(),
-                static_cast<long long>(sums.row_calls * engine->micro_batches()));
+                format_bytes(uint64_t(bytes)).c_str(), static_cast<long long>(calls));
+  }
   std::printf("recomputation     %s\n", to_text(engine->options().recompute).c_str());
   const Roofline limits =
       place.machine ? Roofline{.most = ceilings(backend, engine->options().recipe.compute)} : place.limits;
