@@ -34,10 +34,11 @@ constexpr std::string_view kDecayStyles[] = {"constant",     "linear", "cosine",
                                              "inverse_sqrt", "1cycle", "exponential"};
 constexpr std::string_view kWsdDecays[] = {"linear", "cosine", "minus_sqrt", "exponential"};
 constexpr std::string_view kWeightDecayStyles[] = {"constant", "linear", "cosine"};
-constexpr std::string_view kPrecisions[] = {
-    "fp32",          "tf32",  "bf16", "fp16", "fp8_tensorwise", "fp8_rowwise", "fp8_rowwise_gw_hp",
-    "fp8_blockwise", "mxfp8", "nvfp4"};
+constexpr std::string_view kPrecisions[] = {"fp32",           "tf32",        "bf16",        "fp16",
+                                            "fp8_tensorwise", "fp8_delayed", "fp8_rowwise", "fp8_rowwise_gw_hp",
+                                            "fp8_blockwise",  "mxfp8",       "nvfp4"};
 constexpr std::string_view kGradientCodes[] = {"auto", "hybrid", "e4m3"};
+constexpr std::string_view kAmaxComputeAlgos[] = {"max", "most_recent"};
 constexpr std::string_view kMasterWeights[] = {"fp32", "split", "bf16"};
 constexpr std::string_view kMomentDtypes[] = {"fp32", "bf16"};
 constexpr std::string_view kTransport[] = {"tcp", "mpi"};
@@ -68,6 +69,7 @@ ChoiceNames choice_names(WsdDecay) { return kWsdDecays; }
 ChoiceNames choice_names(WeightDecayStyle) { return kWeightDecayStyles; }
 ChoiceNames choice_names(Precision) { return kPrecisions; }
 ChoiceNames choice_names(GradientCodes) { return kGradientCodes; }
+ChoiceNames choice_names(AmaxComputeAlgo) { return kAmaxComputeAlgos; }
 ChoiceNames choice_names(MasterWeights) { return kMasterWeights; }
 ChoiceNames choice_names(Transport) { return kTransport; }
 ChoiceNames choice_names(MomentDtype) { return kMomentDtypes; }

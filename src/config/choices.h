@@ -18,6 +18,7 @@ enum class Precision {
   bf16,
   fp16,
   fp8_tensorwise,  // these: linear layers in 8 bits, all else as with bf16
+  fp8_delayed,
   fp8_rowwise,
   fp8_rowwise_gw_hp,
   fp8_blockwise,
@@ -25,6 +26,7 @@ enum class Precision {
   nvfp4  // 4 bits
 };
 constexpr bool eight_bits(Precision p) { return p >= Precision::fp8_tensorwise; }  // or four
+enum class AmaxComputeAlgo { max, most_recent };                                   // TransformerEngine's words
 enum class MasterWeights { fp32, split, bf16 };
 enum class MomentDtype { fp32, bf16 };
 enum class Transport { tcp, mpi };
@@ -52,6 +54,7 @@ ChoiceNames choice_names(WsdDecay);
 ChoiceNames choice_names(WeightDecayStyle);
 ChoiceNames choice_names(Precision);
 ChoiceNames choice_names(GradientCodes);
+ChoiceNames choice_names(AmaxComputeAlgo);
 ChoiceNames choice_names(MasterWeights);
 ChoiceNames choice_names(MomentDtype);
 ChoiceNames choice_names(DeterministicReduction);

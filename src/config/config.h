@@ -119,6 +119,9 @@ struct Config {
   Precision precision = Precision::bf16;
   GradientCodes fp8_format = GradientCodes::automatic;
   bool fp8_power_of_two_scales = false;
+  int64_t amax_history_len = 1024;
+  AmaxComputeAlgo amax_compute_algo = AmaxComputeAlgo::max;
+  int64_t margin = 0;
   std::vector<std::string> fp8_exclude = {};  // patterns of names in files
   int64_t fp8_min_size = 0;
   int64_t num_layers_at_start_in_bf16 = 0;

@@ -357,9 +357,18 @@ Fields precision_group() {
           .alias({"dtype"}),
       choice<&Config::fp8_format>("fp8_format", refused,
                                   "8 bits: type of gradients in products; hybrid = E5M2, e4m3 = E4M3 as everything "
-                                  "else, auto = hybrid for fp8_tensorwise, else e4m3"),
+                                  "else, auto = hybrid for fp8_tensorwise and fp8_delayed, else e4m3"),
       option("fp8_power_of_two_scales", &Config::fp8_power_of_two_scales, refused,
              "8 bits: scales are powers of two, as those of mxfp8 always are"),
+      number("amax_history_len", &Config::amax_history_len, between(1, 65536), refused, "steps",
+             "fp8_delayed: a scale follows from the largest magnitude of so many steps before"),
+      choice<&Config::amax_compute_algo>("amax_compute_algo", refused,
+                                         "fp8_delayed: max = the largest of amax_history_len steps, most_recent = of "
+                                         "the last step alone"),
+      number(
+          "margin", &Config::margin, between(0, 16), refused, "bits",
+          "fp8_delayed: the largest magnitude becomes the largest code divided by 2 to this power, which leaves room "
+          "for tensors that grow"),
       custom("fp8_exclude", Custom<Config>{read_excluded, write_excluded, excluded_schema, "list of patterns"}, refused,
              "8 bits: linear layers that stay in bf16: patterns (* and ?) of names in files, such as "
              "*.mlp.down_proj.weight"),

@@ -53,6 +53,9 @@ std::vector<std::string> keys_without_effect(const Config& c) {
   unused.key("hysteresis", &Config::hysteresis, dynamic, of_scale);
   unused.key("min_loss_scale", &Config::min_loss_scale, dynamic, of_scale);
 
+  unused.key("amax_history_len", &Config::amax_history_len, c.amax_compute_algo == AmaxComputeAlgo::max,
+             "amax_compute_algo max");
+
   const bool warms_up = c.total_curriculum_step > 0;
   unused.key("min_difficulty", &Config::min_difficulty, warms_up, "total_curriculum_step");
   unused.key("difficulty_step", &Config::difficulty_step, warms_up, "total_curriculum_step");

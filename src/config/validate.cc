@@ -229,6 +229,13 @@ void validate_precision(Config& c) {
           "fp8_power_of_two_scales: has no meaning with precision nvfp4, whose scales are E4M3; remove it");
   only_with_eight_bits(c.fp8_format == GradientCodes::automatic, "fp8_format");
   only_with_eight_bits(!c.fp8_power_of_two_scales, "fp8_power_of_two_scales");
+  const auto only_delayed = [&](bool is_default, const char* key) {
+    require(is_default || c.precision == Precision::fp8_delayed, key,
+            ": has a meaning only with precision fp8_delayed, not ", name_of(c.precision));
+  };
+  only_delayed(c.amax_history_len == 1024, "amax_history_len");
+  only_delayed(c.amax_compute_algo == AmaxComputeAlgo::max, "amax_compute_algo");
+  only_delayed(c.margin == 0, "margin");
   only_with_eight_bits(c.fp8_exclude.empty(), "fp8_exclude");
   only_with_eight_bits(c.fp8_min_size == 0, "fp8_min_size");
   only_with_eight_bits(c.num_layers_at_start_in_bf16 == 0, "num_layers_at_start_in_bf16");

@@ -92,6 +92,7 @@ class CpuOps final : public Ops {
   // quantize.cc
   void run(const Quantize&, void* scratch) override;
   void run(const ScaledGemm&, void* scratch) override;
+  void run(const DelayedScales&, void* scratch) override;
   size_t scratch(const Quantize&) const override;
   size_t scratch(const ScaledGemm&) const override;
 

@@ -1,7 +1,9 @@
 // Codes of 8 and 4 bits, and products of them: the codes times their scales as f32, then the product of that. No
 // processor that this runs on multiplies such codes itself.
 #include <algorithm>
+#include <limits>
 #include <mutex>
+#include <utility>
 
 #include "base/rng.h"
 #include "cpu/chunks.h"
@@ -167,7 +169,7 @@ struct Quantizer {
           scale = s.scale;
           place = std::bit_cast<uint32_t>(s.factor);
         } else {
-          const CodeScale s = code_scale(std::bit_cast<float>(place), largest_code(op.codes.dtype), op.powers());
+          const CodeScale s = given_or_own(std::bit_cast<float>(place));
           if constexpr (std::is_same_v<Scale, e8m0>)
             scale = as_e8m0(s.scale);
           else
@@ -176,6 +178,18 @@ struct Quantizer {
         }
       }
     });
+  }
+
+  // By the largest magnitude of a block; of one scale for all that may be given.
+  CodeScale given_or_own(float largest) const {
+    const CodeScale own = code_scale(largest, largest_code(op.codes.dtype), op.powers());
+    if (op.amax) {
+      float& amax = *op.amax.as<float>();
+      amax = std::max(amax, std::isfinite(largest) ? largest : std::numeric_limits<float>::infinity());
+    }
+    const float given = op.factor ? *op.factor.as<float>() : 0;
+    if (given <= 0) return own;
+    return {given, std::isnan(own.scale) ? own.scale : 1 / given};
   }
 
   // Once all bands are found.
@@ -306,6 +320,27 @@ void CpuOps::run(const Quantize& op, void* scratch) {
     }
     if (op.statistics) q.measure<T>(pool_);
   });
+}
+
+void CpuOps::run(const DelayedScales& op, void*) {
+  const bool enters = op.state && static_cast<const StepState*>(op.state.data)->skip == 0;
+  for (size_t row = 0; row < op.histories.size(); ++row)
+    for (int64_t c = 0; c < op.columns(); ++c) {
+      const int64_t at = int64_t(row) * op.columns() + c;
+      const float amax = std::exchange(op.amax.as<float>()[at], 0.0f);
+      float& factor = op.factors.as<float>()[at];
+      factor = 0;
+      if (op.histories[row].numel() == 0) continue;
+      float* history = op.histories[row].as<float>() + c * op.length;
+      if (enters && std::isfinite(amax)) {
+        std::copy_backward(history, history + op.length - 1, history + op.length);
+        history[0] = amax;
+      }
+      const float largest = *std::max_element(history, history + op.length);
+      if (largest == 0) continue;
+      const float exact = code_scale(largest, largest_code(op.codes[size_t(c)]), op.power_of_two).factor;
+      factor = std::max(std::ldexp(exact, -op.margin), 0x1p-126f);
+    }
 }
 
 size_t CpuOps::scratch(const ScaledGemm& op) const {

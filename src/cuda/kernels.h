@@ -23,8 +23,9 @@ namespace athanor::cuda {
 // Products in 8 bits and losses of parts of a vocabulary have no kernels yet: make_engine() refuses the recipes that
 // need the former, tensor parallelism on GPUs is refused as well, both before anything is planned.
 template <class Op>
-requires(std::is_same_v<Op, Quantize> || std::is_same_v<Op, ScaledGemm> || std::is_same_v<Op, RowMax> ||
-         std::is_same_v<Op, LogitSums>) [[noreturn]] void run(const Op&, void*, cudaStream_t) {
+requires(std::is_same_v<Op, Quantize> || std::is_same_v<Op, ScaledGemm> || std::is_same_v<Op, DelayedScales> ||
+         std::is_same_v<Op, RowMax> || std::is_same_v<Op, LogitSums>)
+    [[noreturn]] void run(const Op&, void*, cudaStream_t) {
   throw Error(cat(Op::kName, " has no CUDA kernel yet"));
 }
 }  // namespace athanor::cuda

@@ -94,7 +94,7 @@ requires kIsOneOf<Op, NormFwd, NormApply, QkNormFwd, AttentionFwd, Rope, GeluFwd
                   EmbeddingFwd, GatherRows, ScatterRows, CrossEntropy, RowMax, LogitSums, Fill, Cast, Add, RandomNormal,
                   StepControl, AdamW, AdamW8bit, ScheduleFreeAdamW, Sgd, Lion, Ema, LambDirection, ScaleByTrustRatio,
                   OutputSquares, BlockMoments, ScaleOutputs, FactoredMoments, ClipFactors, Momentum, Combine,
-                  SplitMaster, JoinMaster, QkClip, Quantize, ScaledGemm>
+                  SplitMaster, JoinMaster, QkClip, Quantize, ScaledGemm, DelayedScales>
 constexpr size_t scratch(const Op&) { return 0; }
 
 inline size_t scratch(const ColumnSum& op) {

@@ -10,6 +10,7 @@
 
 #include "comm/network.h"
 #include "engine/averaged_weights.h"
+#include "engine/code_state.h"
 #include "engine/host_ring.h"
 #include "engine/phase_runner.h"
 #include "metrics/step_table.h"
@@ -50,6 +51,7 @@ struct EngineOptions {
   SpikeRule spikes = {};  // deviations 0: no step is skipped
   double z_loss = 0;
   bool quantized = false;    // also statistics of what becomes codes of 8 bits: take_quantized()
+  bool keep_codes = true;    // of weights, from step to step, where they are not sharded; false: made at each use
   bool noise_scale = false;  // also the norm of a step's first micro-batch: StepState::micro_norm
 };
 
@@ -171,7 +173,8 @@ class Engine {
   bool looks_for_spikes() const { return bool(window_); }
   // Of QK-clip: what ranks compare once per step.
   size_t score_bytes() const { return top_scores_ ? top_scores_.bytes() : 0; }
-  // Of the micro-batches of this rank since the last call, if options().quantized; those that were counted.
+  // Of the micro-batches of all ranks since the last call, if options().quantized; those that were counted. Weights,
+  // which all ranks have alike, count once. All ranks call it together.
   std::vector<QuantizedOperand> take_quantized();
   SpikeWindow read_window();
   void write_window(const SpikeWindow&);
@@ -212,6 +215,8 @@ class Engine {
   void end_scores(Ctx&);
   Fill no_scores() const { return {.x = top_scores_, .value = -std::numeric_limits<float>::infinity()}; }
   void run_micro_norm(Ctx);
+  enum class CodesOf : uint8_t { step, evaluation };
+  void refresh_codes(CodesOf);
   void agree_in_tensor_group(Ctx&);
   void run_logits(Ctx, std::vector<float>* out);
   void visit_whole(Ctx, const TakeTensor&);
@@ -227,6 +232,7 @@ class Engine {
   std::unique_ptr<Model> model_;
   std::unique_ptr<Optimizer> optimizer_;
   std::optional<AveragedWeights> averages_;  // if evaluations may read them
+  std::optional<CodeState> codes_;           // of a recipe of 8 or 4 bits, in training
   bool reads_averages_ = false;
   ContextPart part_;                // the rows of a micro-batch that this rank has
   std::vector<int32_t> part_rows_;  // of all ranks that share sequences; empty: this rank has all
@@ -236,7 +242,6 @@ class Engine {
   Tensor targets_;     // [1] f32: number of targets of the micro-batch that are not ignored
   Tensor state_;       // StepState
   Tensor window_;      // SpikeWindow, if spikes are detected
-  Tensor quantized_;   // as Ctx::quantized, if statistics are wanted
   Tensor top_scores_;  // as Ctx::top_scores, with QK-clip: of the accumulating step
   Tensor eval_sum_;    // [1] f64
   Tensor leaf_sums_;   // [leaves, 1 + units] f64: per leaf its loss sum, then each unit's squared gradient norm

@@ -1,4 +1,7 @@
 // What an engine holds, for checkpoints, reports and comparisons.
+#include <cstring>
+
+#include "comm/texts.h"
 #include "engine/engine.h"
 
 namespace athanor {
@@ -97,17 +100,33 @@ SpikeWindow Engine::read_window() { return read<SpikeWindow>(window_); }
 void Engine::write_window(const SpikeWindow& window) { write(window_, window); }
 
 std::vector<QuantizedOperand> Engine::take_quantized() {
-  std::vector<QuantizedOperand> all;
-  if (!quantized_) return all;
-  std::vector<QuantizeStatistics> counts(size_t(quantized_.shape[0]) * kOperands);
+  if (!codes_ || !codes_->statistics()) return {};
+  const Tensor& counted = codes_->statistics();
+  using Counts = std::vector<QuantizeStatistics>;
+  Counts counts(size_t(counted.shape[0]) * kOperands);
   last_end_ = nullptr;
-  backend_.device.copy(counts.data(), quantized_.data, quantized_.bytes(), Lane::compute);
-  ops_->run(Fill{.x = quantized_}, nullptr);
+  backend_.device.copy(counts.data(), counted.data, counted.bytes(), Lane::compute);
+  ops_->run(Fill{.x = counted}, nullptr);
   backend_.device.sync();
+  if (backend_.control) {
+    const std::string mine(reinterpret_cast<const char*>(counts.data()), counted.bytes());
+    const std::vector<std::string> all = gather_texts(*backend_.control, mine);
+    for (size_t r = 0; r < all.size(); ++r) {
+      Counts of_rank(counts.size());
+      CHECK(all[r].size() == mine.size(), "rank ", r, " counts other layers");
+      std::memcpy(of_rank.data(), all[r].data(), mine.size());
+      for (size_t i = 0; i < counts.size(); ++i)
+        if (r == 0)
+          counts[i] = of_rank[i];
+        else if (matrix_of(Operand(i % kOperands)) != Matrix::w)
+          counts[i].add(of_rank[i]);
+    }
+  }
+  std::vector<QuantizedOperand> found;
   for (size_t i = 0; i < counts.size(); ++i)
     if (counts[i].values > 0 || counts[i].largest != 0)
-      all.push_back({Param{int(i / kOperands)}, Operand(i % kOperands), counts[i]});
-  return all;
+      found.push_back({Param{int(i / kOperands)}, Operand(i % kOperands), counts[i]});
+  return found;
 }
 
 }  // namespace athanor

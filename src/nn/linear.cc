@@ -1,50 +1,18 @@
 #include "nn/products.h"
 
-#include "base/rng.h"
+#include "nn/codes.h"
 
 namespace athanor {
 namespace {
 
 bool out_in(const Linear& layer) { return layer.order == WeightOrder::out_in; }
 
-OperandRule rule_of(Net n, const Linear& layer, Operand operand) {
-  return in_eight_bits(n, layer) ? n.c.recipe.rule(operand) : OperandRule{};
-}
-
-// The dimension of an operand, as it lies in memory, that its product sums over.
-int summed(const Linear& layer, Operand operand) {
-  switch (operand) {
-    case Operand::forward_x:
-    case Operand::input_dy:
-      return 1;
-    case Operand::forward_w:
-      return out_in(layer) ? 1 : 0;
-    case Operand::input_w:
-      return out_in(layer) ? 0 : 1;
-    case Operand::weight_dy:
-    case Operand::weight_x:
-      return 0;
-  }
-  return 0;
-}
-
-Blocks blocks_for(Net n, const Linear& layer, Operand operand) {
-  return blocks_of(rule_of(n, layer, operand).scaling, summed(layer, operand));
-}
-
-// Two products read the same codes of a matrix.
-bool same_codes(Net n, const Linear& layer, Operand a, Operand b) {
-  return rule_of(n, layer, a) == rule_of(n, layer, b) && blocks_for(n, layer, a) == blocks_for(n, layer, b);
-}
-
-// Where the statistics of an operand are counted; none: nowhere.
-Tensor statistics_of(Net n, const Linear& layer, Operand operand) {
-  if (!n.c.quantized) return {};
-  const int64_t row = layer.w.id * int64_t(kOperands) + int64_t(operand);
-  return {n.c.quantized.at(row * QuantizeStatistics::kNumbers), DType::f64, {QuantizeStatistics::kNumbers}};
-}
-
 Factor weight(Net n, const Linear& layer, Operand operand) {
+  if (const Codes* kept = kept_codes(n, layer, operand)) {
+    Factor f{.blocks = kept->blocks};
+    f.data.t = kept->data, f.scales.t = kept->scales, f.global.t = kept->global;
+    return f;
+  }
   Buffer w;
   w.t = n.params.value(layer.w);
   return factor(n, layer, operand, w);
@@ -77,24 +45,15 @@ Buffer gradient_rows(Net n, const Linear& layer, const Buffer& dy) {
 bool in_eight_bits(Net n, const Linear& layer) { return n.params.spec(layer.w).eight_bits; }
 
 Factor factor(Net n, const Linear& layer, Operand operand, const Buffer& matrix) {
-  const OperandRule rule = rule_of(n, layer, operand);
-  if (rule.scaling == Scaling::none) return {.data = matrix, .scales = {}};
-  const Blocks blocks = blocks_for(n, layer, operand);
-  Factor f{.data = n.c.alloc("codes", rule.codes, matrix.t.shape),
-           .scales = n.c.alloc("scales", scale_type(rule.scaling), blocks.grid(matrix.t.shape)),
-           .global = rule.codes == DType::f4_e2m1 ? n.c.alloc("scale", DType::f32, {1}) : Buffer{},
-           .blocks = blocks};
-  n.c.run(Quantize{.codes = f.data.t,
-                   .scales = f.scales.t,
-                   .global = f.global.t,
-                   .x = matrix.t,
-                   .blocks = blocks,
-                   .power_of_two = n.c.recipe.power_of_two,
-                   .hadamard = rule.hadamard,
-                   .at_random = rule.at_random,
-                   .seed = n.c.seed,
-                   .stream = rule.at_random ? stream_of(n.params.spec(layer.w).name) + uint64_t(operand) : 0,
-                   .statistics = statistics_of(n, layer, operand)});
+  const LayerCodes made(n, layer);
+  if (!made.any(operand)) return {.data = matrix, .scales = {}};
+  const Codes like = made.like(operand, matrix.t.shape);
+  const auto alloc = [&](const char* name, const Tensor& t) { return n.c.alloc(name, t.dtype, t.shape); };
+  Factor f{.data = alloc("codes", like.data),
+           .scales = alloc("scales", like.scales),
+           .global = like.data.dtype == DType::f4_e2m1 ? alloc("scale", like.global) : Buffer{},
+           .blocks = like.blocks};
+  made.make(n.c, operand, matrix.t, {f.data.t, f.scales.t, f.global.t, f.blocks});
   return f;
 }
 
@@ -175,19 +134,20 @@ Factor run_weight_gradient(Net n, const Linear& layer, const Buffer& dy, const F
   }
   run(c, p);
   if (layer.b && codes.is_codes()) c.run(ColumnSum{.out = n.params.grad(layer.b), .x = dy.t});
-  if (same_codes(n, layer, Operand::weight_dy, Operand::input_dy)) return codes;
+  if (LayerCodes(n, layer).same(Operand::weight_dy, Operand::input_dy)) return codes;
   p = {}, codes = {};
   return factor(n, layer, Operand::input_dy, dy);
 }
 
 Factor weight_factor(Net n, const Linear& layer, const Buffer& x, const Factor& forward) {
-  return same_codes(n, layer, Operand::forward_x, Operand::weight_x) ? forward : factor(n, layer, Operand::weight_x, x);
+  const bool same = LayerCodes(n, layer).same(Operand::forward_x, Operand::weight_x);
+  return same ? forward : factor(n, layer, Operand::weight_x, x);
 }
 
 // Codes are made now, so that the matrix need not be kept; but where backward has the matrix anyway, they are made
 // there.
 SavedInput::SavedInput(Net n, const Linear& layer, const Var& x, const Factor& forward) {
-  const bool codes = rule_of(n, layer, Operand::weight_x).scaling != Scaling::none;
+  const bool codes = LayerCodes(n, layer).any(Operand::weight_x);
   if (!codes || n.c.has_in_backward(x))
     matrix_ = n.c.save(x);
   else if (n.c.recording())

@@ -24,7 +24,7 @@ struct Factor {
   Buffer scales;       // of codes
   Buffer global = {};  // of codes of 4 bits: one more scale, of the matrix
   Blocks blocks = {};
-  bool is_codes() const { return bool(scales); }
+  bool is_codes() const { return bool(scales.t); }
 };
 Factor factor(Net, const Linear&, Operand, const Buffer& matrix);
 

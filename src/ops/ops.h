@@ -24,7 +24,7 @@ namespace athanor {
       LogitSums, Fill, Cast, Add, ReduceSum, SquaredNorm, RandomNormal, StepControl, AdamW, AdamW8bit,                \
       ScheduleFreeAdamW, Sgd, Lion, Ema, LambDirection, ScaleByTrustRatio, OutputSquares, BlockMoments, ScaleOutputs, \
       FactoredMoments, ClipFactors, Momentum, NormalizeMatrix, Combine, NormalizeNeurons, SplitMaster, JoinMaster,    \
-      QkClip, Quantize, ScaledGemm
+      QkClip, Quantize, ScaledGemm, DelayedScales
 
 // run() launches on the compute lane; scratch() is the temporary memory it needs (bytes), a pure function of the op.
 template <class Op>

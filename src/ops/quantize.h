@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "ops/gemm.h"
+#include "ops/optimizer.h"
 
 namespace athanor {
 
@@ -56,16 +57,22 @@ struct Quantize {
   bool at_random = false;     // f4_e2m1: round by f(seed, stream + bits of the largest magnitude, element)
   uint64_t seed = 0, stream = 0;
   Tensor statistics = {};  // none, or [4] f64: a QuantizeStatistics to which this one's counts are added
+  // Of one scale for all, f32. A factor above 0 is taken as it is, in place of the one by the largest magnitude; the
+  // scale is NaN all the same where x is not finite.
+  Tensor factor = {};  // none, or [1] f32
+  Tensor amax = {};    // none, or [1] f32 that becomes at least the largest magnitude; infinity where x is not finite
   static constexpr const char* kName = "quantize";
 
   bool powers() const { return power_of_two || scales.dtype == DType::f8_e8m0; }
   bool two_levels() const { return codes.dtype == DType::f4_e2m1; }
-  std::array<Field, 5> fields() {
+  std::array<Field, 7> fields() {
     return {{{"codes", Io::out, &codes},
              {"scales", Io::out, &scales},
              {"global", Io::out, &global},
              {"x", Io::in, &x},
-             {"statistics", Io::inout, &statistics}}};
+             {"statistics", Io::inout, &statistics},
+             {"factor", Io::in, &factor},
+             {"amax", Io::inout, &amax}}};
   }
   void check() const {
     Expect e{kName};
@@ -83,8 +90,44 @@ struct Quantize {
     }
     e.is("codes", codes, codes.dtype, x.shape).is("scales", scales, scales.dtype, blocks.grid(x.shape));
     if (statistics) e.is("statistics", statistics, DType::f64, {QuantizeStatistics::kNumbers});
+    if (factor || amax) e.that(blocks == Blocks{} && scales.dtype == DType::f32, "one f32 scale for all");
+    if (factor) e.is("factor", factor, DType::f32, {1});
+    if (amax) e.is("amax", amax, DType::f32, {1});
   }
   Cost cost() const { return {2.0 * double(x.numel()), traffic(*this) + double(x.bytes())}; }  // x is read twice
+};
+
+// Delayed scaling: the factors that the next step's Quantize takes, from the largest magnitudes of the last `length`
+// steps: largest code / largest / 2^margin, between 2^-126 and 2^126, and 0 as long as all magnitudes are 0. [NVIDIA,
+// TransformerEngine, recipe.DelayedScaling] A step that was skipped enters nowhere, nor does a magnitude that is not
+// finite: that history stays what it was.
+struct DelayedScales {
+  std::vector<Tensor> histories = {};  // of each row of amax: [columns * length] f32, the newest first; or [0]: none
+  Tensor amax;                         // [rows, columns] f32 of the step; afterwards 0
+  Tensor factors;                      // [rows, columns] f32
+  Tensor state = {};                   // [sizeof(StepState)] u8, after StepControl; none: no step ended
+  std::vector<DType> codes = {};       // of each column
+  int64_t length = 1;
+  int margin = 0;
+  bool power_of_two = false;
+  static constexpr const char* kName = "delayed_scales";
+
+  int64_t columns() const { return int64_t(codes.size()); }
+  std::vector<Field> fields() {
+    std::vector<Field> all{{"amax", Io::inout, &amax}, {"factors", Io::inout, &factors}, {"state", Io::in, &state}};
+    for (Tensor& t : histories) all.push_back({"histories", Io::inout, &t});
+    return all;
+  }
+  void check() const {
+    Expect e{kName};
+    e.that(length > 0 && margin >= 0, "a history of some steps, and a margin that is not negative");
+    const Shape all = {int64_t(histories.size()), columns()};
+    e.is("amax", amax, DType::f32, all).is("factors", factors, DType::f32, all);
+    for (const Tensor& t : histories) e.is("histories", t, DType::f32, {t.numel() ? columns() * length : 0});
+    for (const DType type : codes) e.that(is_code(type), "codes", "types of codes");
+    if (state) e.is("state", state, DType::u8, {int64_t(sizeof(StepState))});
+  }
+  Cost cost() const { return {2.0 * double(histories.size()), traffic(*this)}; }
 };
 
 // A product whose a and b are codes: each stands for its code times the scale of its block.

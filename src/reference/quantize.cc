@@ -2,6 +2,7 @@
 // scales in double, so that nothing here shares arithmetic with what it specifies.
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "base/rng.h"
@@ -117,7 +118,16 @@ void ReferenceOps::run(const Quantize& op, void*) {
       finite = finite && std::isfinite(x(r, c));
     });
     Step step = op.two_levels() ? two_levels(amax, global) : one_level(op, amax);
-    if (!finite) step = {0, op.two_levels() ? 0 : std::numeric_limits<double>::quiet_NaN()};
+    if (op.factor && *op.factor.as<float>() > 0)
+      step = {double(*op.factor.as<float>()), 1 / double(*op.factor.as<float>())};
+    if (op.amax) {
+      auto& largest = *op.amax.as<float>();
+      largest = all_finite ? float(std::max(amax, double(largest))) : std::numeric_limits<float>::infinity();
+    }
+    if (!finite) {
+      step.scale = op.two_levels() ? 0 : std::numeric_limits<double>::quiet_NaN();
+      if (!op.factor || *op.factor.as<float>() <= 0) step.factor = 0;
+    }
     scales[block] = step.scale;
     const double whole = op.two_levels() ? step.scale * f32(1 / global) : f32(step.scale);
     by_code(op.codes.dtype, [&]<class T>() {
@@ -136,6 +146,33 @@ void ReferenceOps::run(const Quantize& op, void*) {
   });
   store(op.scales, scales);
   if (op.statistics) static_cast<QuantizeStatistics*>(op.statistics.data)->add(found);
+}
+
+void ReferenceOps::run(const DelayedScales& op, void*) {
+  StepState step{.skip = 1};
+  if (op.state) std::memcpy(&step, op.state.data, sizeof step);
+  Values amax = load(op.amax), factors = zeros_like(op.factors);
+  for (size_t row = 0; row < op.histories.size(); ++row) {
+    if (op.histories[row].numel() == 0) continue;
+    const Values before = load(op.histories[row]);
+    Values after = before;
+    for (int64_t c = 0; c < op.columns(); ++c) {
+      const double now = amax[int64_t(row) * op.columns() + c];
+      double largest = 0;
+      for (int64_t i = 0; i < op.length; ++i) {
+        const int64_t at = c * op.length + i;
+        if (!step.skip && std::isfinite(now)) after[at] = i == 0 ? now : before[at - 1];
+        largest = std::max(largest, after[at]);
+      }
+      if (largest == 0) continue;
+      double factor = f32(std::min(double(largest_code(op.codes[size_t(c)])) / largest, 0x1p126));
+      if (op.power_of_two) factor = std::exp2(std::floor(std::log2(factor)));
+      factors[int64_t(row) * op.columns() + c] = std::max(factor * std::exp2(-op.margin), 0x1p-126);
+    }
+    store(op.histories[row], after);
+  }
+  store(op.factors, factors);
+  store(op.amax, zeros_like(op.amax));
 }
 
 // The product of what the codes stand for, which doubles hold.

@@ -9,6 +9,7 @@
 #include "comm/mesh.h"
 #include "device/arena.h"
 #include "ops/ops.h"
+#include "tape/quantization.h"
 #include "tape/recipe.h"
 
 namespace athanor {
@@ -92,7 +93,7 @@ struct Ctx {
   bool sequence_parallel = false;      // see nn/rows.h
   uint64_t seed = 0;                   // of rounding at random
   Tensor top_scores = {};              // [L, H] f32: largest attention score of each head so far; none: not wanted
-  Tensor quantized = {};               // [parameters, kOperands, 4] f64, QuantizeStatistics of each; none: not counted
+  Quantization quantization = {};      // of a recipe of 8 or 4 bits
 
   Buffer alloc(std::string_view name, DType dtype, Shape shape) { return arena.alloc(name, dtype, shape); }
   Buffer alloc(std::string_view name, Shape shape) { return arena.alloc(name, recipe.compute, shape); }

@@ -12,6 +12,10 @@ constexpr Rules all_of(Scaling s) { return {{{s}, {s}, {s}, {s}, {s}, {s}}}; }
 // As in TransformerEngine's current scaling.
 constexpr OperandRule kTensor{Scaling::tensor}, kTensorGradient{Scaling::tensor, DType::f8_e5m2};
 constexpr Rules kTensorwise{{kTensor, kTensor, kTensorGradient, kTensor, kTensorGradient, kTensor}};
+// As in TransformerEngine's delayed scaling.
+constexpr OperandRule kDelayed{.scaling = Scaling::tensor, .delayed = true},
+    kDelayedGradient{.scaling = Scaling::tensor, .codes = DType::f8_e5m2, .delayed = true};
+constexpr Rules kAllDelayed{{kDelayed, kDelayed, kDelayedGradient, kDelayed, kDelayedGradient, kDelayed}};
 // As in torchao: the gradients of weights stay in 16 bits, those of inputs read weights with one scale.
 constexpr OperandRule kRow{Scaling::row}, kHigh{};
 constexpr Rules kRowwiseHighWeightGradient{{kRow, kRow, kRow, kTensor, kHigh, kHigh}};
@@ -38,6 +42,7 @@ Recipe make_recipe(std::string_view name, DType master, GradientCodes gradients)
       {.name = "bf16", .compute = bf16, .master = f32},
       {.name = "fp16", .compute = DType::f16, .master = f32, .loss_scaling = true},
       {.name = "fp8_tensorwise", .compute = bf16, .master = f32, .linear = kTensorwise},
+      {.name = "fp8_delayed", .compute = bf16, .master = f32, .linear = kAllDelayed},
       {.name = "fp8_rowwise", .compute = bf16, .master = f32, .linear = all_of(Scaling::row)},
       {.name = "fp8_rowwise_gw_hp", .compute = bf16, .master = f32, .linear = kRowwiseHighWeightGradient},
       {.name = "fp8_blockwise", .compute = bf16, .master = f32, .linear = kBlockwise},

@@ -17,6 +17,7 @@ struct OperandRule {
   DType codes = DType::f8_e4m3;
   bool at_random = false;  // codes are rounded at random, without bias, in place of to nearest
   bool hadamard = false;   // codes of the random Hadamard transform along the terms
+  bool delayed = false;    // the scale follows from earlier steps: DelayedScaling
   bool operator==(const OperandRule&) const = default;
 };
 
@@ -29,6 +30,20 @@ constexpr std::string_view name_of(Operand operand) {
   return kNames[size_t(operand)];
 }
 
+// The matrices behind them, each with two of the operands.
+enum class Matrix : uint8_t { x, w, dy };
+constexpr size_t kMatrices = 3;
+constexpr Matrix matrix_of(Operand operand) {
+  if (operand == Operand::forward_w || operand == Operand::input_w) return Matrix::w;
+  return operand == Operand::forward_x || operand == Operand::weight_x ? Matrix::x : Matrix::dy;
+}
+
+// Scales of a step from the largest magnitudes that a matrix had in steps before it: see DelayedScales.
+struct DelayedScaling {
+  int64_t history = 1024;  // steps, as TransformerEngine's amax_history_len
+  int margin = 0;          // the largest magnitude becomes the largest code / 2^margin
+};
+
 struct Recipe {
   std::string_view name;
   DType compute;              // activations, their gradients, and the weights that products read
@@ -37,9 +52,11 @@ struct Recipe {
   bool loss_scaling = false;  // fp16's narrow exponent
   std::array<OperandRule, kOperands> linear = {};             // of layers in 8 or 4 bits, by Operand
   bool power_of_two = false;                                  // their scales
+  DelayedScaling delayed = {};                                // of operands whose rules say so
   bool separate_params() const { return compute != master; }  // weights to compute with are beside the masters
   OperandRule rule(Operand operand) const { return linear[size_t(operand)]; }
   bool eight_bits() const { return rule(Operand::forward_x).scaling != Scaling::none; }  // or four
+  bool delayed_scaling() const { return rule(Operand::forward_x).delayed; }
   bool four_bits() const { return rule(Operand::forward_x).codes == DType::f4_e2m1; }
 };
 

@@ -229,8 +229,8 @@ RunState load_checkpoint(Engine& engine, Device& device, const std::string& fold
   const WeightFiles weights(folder);
   for (const auto& piece : params.pieces())
     load_piece(device, weights, piece.slice->name, piece, Target::weights(*params.units()[size_t(piece.unit)]));
-  engine.refresh_values();
   load_states(params, device, folder);
+  engine.refresh_values();
   const RunState state = read_run_state(folder);
   engine.write_state(state.device);
   if (engine.looks_for_spikes()) engine.write_window(state.window.value_or(SpikeWindow{}));

@@ -79,7 +79,7 @@ TEST(Reference, SchemaAndDefaultsCoverTheSameKeys) {
   EXPECT_EQ(values["seed"], 1234);
   EXPECT_EQ(schema["properties"]["seed"]["minimum"], 0);
   EXPECT_EQ(schema["properties"]["adam_beta1"]["exclusiveMaximum"], 1.0);
-  EXPECT_EQ(schema["properties"]["precision"]["enum"].size(), 10u);
+  EXPECT_EQ(schema["properties"]["precision"]["enum"].size(), 11u);
   EXPECT_TRUE(schema["properties"].contains("lr"));
 }
 

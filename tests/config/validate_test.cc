@@ -266,6 +266,11 @@ TEST(Validate, PrecisionAndMemory) {
        {"fp8_format=e4m3", "fp8_min_size=8", "fp8_power_of_two_scales=true", "fp8_exclude=[\"*\"]",
         "num_layers_at_start_in_bf16=1", "num_layers_at_end_in_bf16=1", "log_quantization_interval=1"})
     expect_parts(error_with({option}), {std::string(option, std::strcspn(option, "=")), "8 bits", "not bf16"});
+  EXPECT_EQ(error_with({"precision=fp8_delayed", "amax_history_len=16", "margin=1", "fp8_format=hybrid"}), "");
+  EXPECT_EQ(error_with({"precision=fp8_delayed", "amax_compute_algo=most_recent"}), "");
+  for (const char* set : {"amax_history_len=16", "amax_compute_algo=most_recent", "margin=1"})
+    expect_parts(error_with({"precision=fp8_tensorwise", set}),
+                 {"only with precision fp8_delayed, not fp8_tensorwise"});
   expect_parts(error_with({"precision=nvfp4", "fp8_format=e4m3"}), {"fp8_format: e4m3", "nvfp4"});
   expect_parts(error_with({"precision=nvfp4", "fp8_power_of_two_scales=true"}), {"fp8_power_of_two_scales", "nvfp4"});
   const auto last_blocks = [](int64_t blocks, const char* precision) {

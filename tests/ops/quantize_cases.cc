@@ -81,6 +81,54 @@ void fp4_cases(Examiner& examine) {
         }
 }
 
+// Factors of others, 0 among them, and the largest magnitude beside the codes.
+void given_factors(Examiner& examine) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  for (const DType codes : kCodes)
+    for (const double factor : {0.0, 1e-3, 30.0, 0x1p126})
+      for (const auto& [name, x] :
+           {std::pair{"normal", normal()}, {"zeros", constant(0)}, {"bad", listed({1, 2, 3, kInf, 5, -6, 8})}})
+        for (const double amax : {0.0, 1e9, kInf}) {
+          Quantize op = quantize({37, 261}, codes, DType::bf16, {});
+          op.factor = op.amax = tensor(DType::f32, {1});
+          op.statistics = tensor(DType::f64, {QuantizeStatistics::kNumbers});
+          examine(OpCase<Quantize>{
+              cat(codes, " factor ", factor, " of ", name, " after ", amax),
+              op,
+              {{"x", x}, {"statistics", constant(0)}, {"factor", constant(factor)}, {"amax", constant(amax)}},
+              true});
+        }
+}
+
+void delayed_cases(Examiner& examine) {
+  const Init values = listed({3, 0, 1e-9, 2, 40, std::numeric_limits<double>::infinity(), 0, 2e5, 1e-40, 3e38, 7});
+  const Init past = listed({1, 0, 2.5, 1e-6, 0, 300, 0, 1e-3, 4e4, 1e-41, 3e38, 0.1, 0, 5});
+  for (const int64_t length : {1, 2, 17})
+    for (const int ended : {0, 1, 2})  // no step, one that was taken, one that was skipped
+      for (const int margin : {0, 3})
+        for (const bool power_of_two : {false, true})
+          for (const bool none : {false, true}) {
+            const int64_t rows = length == 1 ? 1 : 5;
+            DelayedScales op{.histories = std::vector<Tensor>(size_t(rows), tensor(DType::f32, {3 * length})),
+                             .amax = tensor(DType::f32, {rows, 3}),
+                             .factors = tensor(DType::f32, {rows, 3}),
+                             .codes = {DType::f8_e4m3, DType::f8_e4m3, DType::f8_e5m2},
+                             .length = length,
+                             .margin = margin,
+                             .power_of_two = power_of_two};
+            if (ended > 0) op.state = tensor(DType::u8, {int64_t(sizeof(StepState))});
+            StepState state;
+            state.skip = ended == 2;
+            examine(OpCase<DelayedScales>{cat("length ", length, " ended ", ended, " margin ", margin,
+                                              power_of_two ? " powers" : "", none ? " zeros" : ""),
+                                          op,
+                                          {{"amax", none ? constant(0) : values},
+                                           {"histories", none ? constant(0) : past},
+                                           {"state", bytes_of(state)}},
+                                          true});
+          }
+}
+
 struct Size {
   int64_t m, n, k;
 };
@@ -136,7 +184,9 @@ void scaled_products(Examiner& examine) {
 void quantize_cases(Examiner& examine) {
   quantize_cases_of(examine);
   fp4_cases(examine);
+  given_factors(examine);
   scaled_products(examine);
+  delayed_cases(examine);
 }
 
 }  // namespace athanor

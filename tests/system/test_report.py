@@ -212,7 +212,7 @@ class TwinTest(SystemTest):
         self.assertNotEqual(twin["valid"]["gap"], 0)
         self.assertLess(abs(twin["valid"]["gap"]), 0.01)
         self.assertEqual({o["operand"] for o in twin["operands"]},
-                         {"forward_x", "forward_w", "input_w", "weight_dy", "weight_x"})
+                         {"forward_x", "forward_w", "weight_dy", "weight_x"})
         self.assertEqual(twin["alarms"], [])
         page = (self.folder / "tw" / "report.html").read_text()
         for part in ("Rounding to 8 bits", "Twins: fp8_tensorwise, bf16"):

@@ -115,8 +115,8 @@ TEST_F(TrainerTest, RoundingIsLoggedAndChangesNothing) {
     EXPECT_EQ(m.codes, m.operand.ends_with("_dy") ? "f8_e5m2" : "f8_e4m3") << m.operand;
     if (m.operand == "forward_w") weights[m.step] += m.values;
   }
-  // Two blocks of 16 x 32 (q, k, v), 16 x 16, 16 x 64 and 32 x 16; two micro-batches a step.
-  const int64_t once = 2 * 2 * (16 * 32 + 16 * 16 + 16 * 64 + 32 * 16);
+  // Two blocks of 16 x 32 (q, k, v), 16 x 16, 16 x 64 and 32 x 16; codes are made once a step.
+  const int64_t once = 2 * (16 * 32 + 16 * 16 + 16 * 64 + 32 * 16);
   EXPECT_EQ(weights, (std::map<int64_t, int64_t>{{2, 2 * once}, {4, 2 * once}, {5, once}}));
 }
 

@@ -20,7 +20,7 @@ namespace {
 using testing::Curve;
 using testing::Rig;
 constexpr int64_t kLength = 16, kSequences = 4, kVocab = 67;
-const std::string kRecipes[] = {"fp8_tensorwise", "fp8_rowwise", "fp8_rowwise_gw_hp",
+const std::string kRecipes[] = {"fp8_tensorwise", "fp8_delayed", "fp8_rowwise", "fp8_rowwise_gw_hp",
                                 "fp8_blockwise",  "mxfp8",       "nvfp4"};
 
 ModelConfig tiny(ModelType type) {
@@ -42,6 +42,7 @@ struct Setting {
   bool power_of_two = false;
   int64_t length = kLength;
   bool quantized = false;
+  bool keep_codes = true;
 };
 
 EngineOptions options(const Setting& s) {
@@ -51,6 +52,7 @@ EngineOptions options(const Setting& s) {
   o.high_layers = s.high;
   o.recompute = s.recompute;
   o.quantized = s.quantized;
+  o.keep_codes = s.keep_codes;
   o.seq_length = s.length;
   o.micro_batch_size = o.global_batch_size = kSequences;
   o.seed = o.optimizer.seed = 7;
@@ -125,8 +127,9 @@ TEST_P(EightBits, WhatIsNoNumberSkipsTheStep) {
     Engine engine(tiny(ModelType::gpt2), options({.precision = GetParam()}), rig.backend());
     engine.commit();
     engine.init_weights();
-    const Tensor& value = engine.model().params().units()[2]->value;
-    for (int64_t i = 0; i < 300; ++i) rig.write(value, i, from_float<bf16>(bad));
+    const Tensor& master = engine.model().params().units()[2]->master;
+    for (int64_t i = 0; i < 300; ++i) rig.write(master, i, bad);
+    engine.refresh_values();
     accumulate(engine, 0);
     const StepState state = engine.finish_step();
     EXPECT_EQ(state.skip, 1) << bad;
@@ -155,7 +158,9 @@ TEST_P(EightBits, StatisticsAreCountedAndChangeNothing) {
       const ParamSpec& spec = with.model().params().spec(q.parameter);
       EXPECT_TRUE(spec.eight_bits);
       EXPECT_TRUE(q.statistics.largest > 0 && std::isfinite(q.statistics.largest)) << spec.name;
-      EXPECT_EQ(q.statistics.saturated, 0) << spec.name;
+      if (GetParam() != "fp8_delayed") {
+        EXPECT_EQ(q.statistics.saturated, 0) << spec.name;
+      }
       if (q.operand == Operand::forward_w) {
         EXPECT_EQ(q.statistics.values, 2 * double(spec.shape.numel())) << spec.name;
       }
@@ -165,6 +170,57 @@ TEST_P(EightBits, StatisticsAreCountedAndChangeNothing) {
     EXPECT_EQ(seen.size(), 12u);
     EXPECT_TRUE(with.take_quantized().empty()) << "counts begin anew";
   }
+}
+
+// Weights become codes once per step, which costs memory and saves launches in micro-batches and nothing else.
+TEST_P(EightBits, KeptCodesOfWeightsAreThoseMadeAtEachUse) {
+  for (const ModelType type : {ModelType::gpt2, ModelType::llama}) {
+    const Setting kept{.precision = GetParam()}, made{.precision = GetParam(), .keep_codes = false};
+    const auto two_micro_batches = [](Engine& engine, int64_t step) {
+      accumulate(engine, 2 * step);
+      if (step == 2) engine.discard_step(), accumulate(engine, 2 * step);
+      accumulate(engine, 2 * step + 1);
+    };
+    std::vector<Curve> curves;
+    std::vector<size_t> launches, weights;
+    for (const Setting& s : {kept, made}) {
+      Rig rig;
+      Engine engine(tiny(type), options(s), rig.backend());
+      curves.push_back(curve_of(rig, engine, 4, two_micro_batches));
+      launches.push_back(engine.micro_launches().size());
+      weights.push_back(engine.memory().total(MemoryKind::weights));
+    }
+    EXPECT_EQ(curves[0], curves[1]) << name_of(type);
+    const size_t twice = 2 * 12;  // forward and backward
+    EXPECT_EQ(launches[1] - launches[0], twice) << name_of(type);
+    EXPECT_GT(weights[0], weights[1]) << name_of(type);
+    EXPECT_LE(curves[0].activations, curves[1].activations) << name_of(type);
+  }
+}
+
+// Codes of averages while evaluations read them, and of the weights again afterwards.
+TEST(EightBitWeights, AveragesAreEvaluatedInCodesOfTheirOwn) {
+  std::vector<double> losses[2];
+  for (const bool keep : {false, true}) {
+    Rig rig;
+    EngineOptions o = options({.keep_codes = keep});
+    o.optimizer.ema_decay = 0.9;
+    o.eval_averages = true;
+    Engine engine(tiny(ModelType::llama), o, rig.backend());
+    engine.commit();
+    engine.init_weights();
+    const std::vector<int32_t> tokens(size_t(kSequences * kLength), 3);
+    for (int64_t step = 0; step < 3; ++step) {
+      accumulate(engine, step);
+      losses[keep].push_back(engine.finish_step().loss);
+      losses[keep].push_back(engine.evaluate(tokens, tokens));
+      engine.use_averages();
+      losses[keep].push_back(engine.evaluate(tokens, tokens));
+      engine.use_weights();
+    }
+    EXPECT_NE(losses[keep][7], losses[keep][8]);
+  }
+  EXPECT_EQ(losses[false], losses[true]);
 }
 
 // Zero gradients everywhere: scales of empty blocks do no harm.
@@ -264,7 +320,7 @@ TEST(EightBitOptions, AreRefusedWhereNothingMultipliesCodes) {
 // Scales of activations are of a rank's micro-batch, those of weights of the whole weight: ranks that compute the same
 // micro-batches as one rank get the same codes.
 TEST(EightBitRanks, ShareOutTheSameMicroBatches) {
-  for (const char* precision : {"fp8_tensorwise", "fp8_blockwise"})
+  for (const char* precision : {"fp8_tensorwise", "fp8_delayed", "fp8_blockwise"})
     for (const int stage : {0, 3}) {
       ranks::Setting one{.precision = precision, .accumulation = 2}, two{.precision = precision, .stage = stage};
       (stage ? two.shards : two.replicas) = 2;
@@ -272,8 +328,42 @@ TEST(EightBitRanks, ShareOutTheSameMicroBatches) {
     }
 }
 
+// Weights, which all ranks have alike, count once; what they multiply is of each rank's own micro-batches.
+TEST(EightBitRanks, StatisticsAreOfAllRanks) {
+  using Counts = std::map<std::pair<int, Operand>, std::array<double, 4>>;
+  std::map<int, Counts> by_ranks;
+  for (const int count : {1, 2, 4}) {
+    const ranks::Setting s{.precision = "fp8_tensorwise", .replicas = count, .accumulation = 4 / count};
+    std::mutex mutex;
+    run_ranks(count, [&](std::unique_ptr<Communicator> world) {
+      const CpuBackend cpu = make_cpu({.threads = 1});
+      ProcessMesh mesh(std::move(world), s.mesh());
+      EngineOptions o = ranks::options(s);
+      o.quantized = true;
+      Engine engine(ranks::tiny(s), o, {*cpu.device, *cpu.ops, mesh, nullptr, &mesh.world()});
+      engine.commit();
+      engine.init_weights();
+      ranks::accumulate(engine, 0);
+      Counts mine;
+      for (const QuantizedOperand& q : engine.take_quantized())
+        mine[{q.parameter.id, q.operand}] = {q.statistics.values, q.statistics.saturated, q.statistics.underflowed,
+                                             q.statistics.largest};
+      EXPECT_FALSE(mine.empty());
+      engine.finish_step();
+      for (const QuantizedOperand& q : engine.take_quantized()) {
+        EXPECT_EQ(q.operand, Operand::forward_w) << "made after the update";
+        EXPECT_EQ(q.statistics.values, double(engine.model().params().spec(q.parameter).shape.numel()));
+      }
+      const std::lock_guard lock(mutex);
+      const auto [place, first] = by_ranks.emplace(count, mine);
+      EXPECT_EQ(place->second, mine) << "all ranks get the sums";
+    });
+    EXPECT_EQ(by_ranks[1], by_ranks[count]) << count;
+  }
+}
+
 TEST(EightBitRanks, RankInvariantSumsAreTheSameBitsOnAnyRanks) {
-  for (const char* precision : {"mxfp8", "nvfp4"}) {
+  for (const char* precision : {"mxfp8", "nvfp4", "fp8_delayed"}) {
     ranks::Setting one{.precision = precision, .leaves = 4}, two = one;
     two.shards = 2, two.stage = 1;
     ranks::expect_equal(ranks::train(one), ranks::train(two), two.name());

@@ -1,0 +1,105 @@
+#include "engine/code_state.h"
+
+#include <algorithm>
+
+namespace athanor {
+
+// On the first tensor in files of each parameter.
+std::optional<StateSpec> CodeState::history() const {
+  if (!recipe_.delayed_scaling()) return std::nullopt;
+  StateSpec state{.name = kAmaxHistory, .dtype = DType::f32};
+  for (const ParamStore::Piece& piece : params_.pieces()) {
+    const ParamSpec& spec = params_.spec({piece.param});
+    const bool has = spec.eight_bits && piece.slice == &spec.slices.front();
+    state.pieces.push_back(has);
+    state.sizes.push_back(has ? int64_t(kMatrices) * recipe_.delayed.history : 0);
+  }
+  return state;
+}
+
+void CodeState::plan(MemoryPlan& plan, bool keep_codes, bool statistics) {
+  const auto& states = params_.state_specs();
+  const auto at = std::ranges::find(states, kAmaxHistory, &StateSpec::name);
+  if (at != states.end()) history_ = size_t(at - states.begin());
+  const auto count = int64_t(params_.specs().size());
+  if (statistics)
+    plan.add(MemoryKind::inputs, "statistics of codes", DType::f64,
+             {count, int64_t(kOperands), QuantizeStatistics::kNumbers}, &statistics_);
+  if (history_) {
+    plan.add(MemoryKind::inputs, "scales", DType::f32, {count, int64_t(kMatrices)}, &factors_);
+    plan.add(MemoryKind::inputs, "largest magnitudes", DType::f32, {count, int64_t(kMatrices)}, &amax_);
+  }
+  if (!keep_codes) return;
+  kept_.resize(size_t(count) * kOperands);
+  for (int id = 0; id < int(count); ++id) {
+    const ParamSpec& spec = params_.spec({id});
+    const ParamStore::Unit& unit = *params_.units()[size_t(spec.unit)];
+    if (!spec.eight_bits || unit.is_shard(unit.value ? unit.value : unit.master)) continue;
+    const LayerCodes layer(params_, recipe_, layer_of(params_, {id}));
+    for (const Operand operand : {Operand::forward_w, Operand::input_w}) {
+      if (!layer.any(operand)) continue;
+      if (operand == Operand::input_w && layer.same(operand, Operand::forward_w)) continue;
+      Codes& codes = kept_[size_t(id) * kOperands + size_t(operand)];
+      codes = layer.like(operand, params_.placement({id}).shape);
+      const auto add = [&](const char* what, Tensor& t) {
+        plan.add(MemoryKind::weights, cat(what, " of ", spec.name, " for ", name_of(operand)), t.dtype, t.shape, &t);
+      };
+      add("codes", codes.data);
+      add("scales", codes.scales);
+      if (layer.rule(operand).codes == DType::f4_e2m1) add("scale", codes.global);
+    }
+  }
+}
+
+Quantization CodeState::read() const { return {.statistics = {}, .factors = factors_, .amax = {}, .weights = kept_}; }
+Quantization CodeState::collect() const {
+  return {.statistics = statistics_, .factors = factors_, .amax = amax_, .weights = kept_};
+}
+
+void CodeState::make_codes(Ctx& c) const {
+  for (int id = 0; id * kOperands < kept_.size(); ++id) {
+    const Linear layer = layer_of(params_, {id});
+    for (const Operand operand : {Operand::forward_w, Operand::input_w}) {
+      const Codes& codes = kept_[size_t(id) * kOperands + size_t(operand)];
+      if (codes.data) LayerCodes(params_, recipe_, layer).make(c, operand, params_.value({id}), codes);
+    }
+  }
+}
+
+void CodeState::scale(Ctx& c, Tensor step_state) const {
+  if (!history_) return;
+  DelayedScales op{.amax = amax_,
+                   .factors = factors_,
+                   .state = step_state,
+                   .length = recipe_.delayed.history,
+                   .margin = recipe_.delayed.margin,
+                   .power_of_two = recipe_.power_of_two};
+  for (const Operand operand : {Operand::forward_x, Operand::forward_w, Operand::input_dy})  // in the order of Matrix
+    op.codes.push_back(recipe_.rule(operand).codes);
+  op.histories.assign(params_.specs().size(), {nullptr, DType::f32, {0}});
+  const std::vector<ParamStore::Piece> pieces = params_.pieces();
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (!params_.keeps(*history_, i)) continue;
+    const ParamStore::State& state = params_.units()[size_t(pieces[i].unit)]->states[*history_];
+    const int64_t first = state.first_of(i);
+    op.histories[size_t(pieces[i].param)] = state.t.slice(first, first + params_.state_specs()[*history_].sizes[i]);
+  }
+  c.run(op);
+}
+
+// Weights count in the step that reads them. What was counted of a step before it was given up stays counted.
+void CodeState::begin_step(Ctx& c) const {
+  scale(c, {});
+  c.quantization = collect();
+  c.quantization.statistics = {};
+  make_codes(c);
+}
+
+void CodeState::end_step(Ctx& c, Tensor step_state) const {
+  if (amax_) c.all_reduce(c.mesh.data_parallel(), amax_, Reduce::max);
+  scale(c, step_state);
+  c.quantization = collect();
+  make_codes(c);
+}
+
+}  // namespace athanor

@@ -1,0 +1,45 @@
+// CodeState: what a run in 8 or 4 bits keeps from step to step beside its weights: codes of the weights, made once per
+// step; the history and the scales of delayed scaling; statistics. Absent with other recipes.
+#pragma once
+#include <optional>
+#include <vector>
+
+#include "device/memory_plan.h"
+#include "nn/codes.h"
+
+namespace athanor {
+
+inline constexpr const char* kAmaxHistory = "amax_history";
+
+class CodeState {
+ public:
+  CodeState(ParamStore& params, const Recipe& recipe) : params_(params), recipe_(recipe) {}
+
+  // Of delayed scaling, before the parameters are planned: of each layer in 8 bits, for its input, its weight and the
+  // gradient of its output, the largest magnitudes of the last steps, the newest first. The same on all ranks.
+  std::optional<StateSpec> history() const;
+  // After the parameters. Codes are kept of weights that lie whole on this rank between their uses, so not where the
+  // weights are sharded.
+  void plan(MemoryPlan&, bool keep_codes, bool statistics);
+
+  Quantization read() const;     // for evaluations
+  Quantization collect() const;  // for micro-batches: these also count, and find the largest magnitudes
+  const Tensor& statistics() const { return statistics_; }
+
+  // Codes of the weights as they are.
+  void make_codes(Ctx&) const;
+  // As at the beginning of a step: after weights and histories were set, or a step was given up.
+  void begin_step(Ctx&) const;
+  // After the update of a step. All ranks call it together.
+  void end_step(Ctx&, Tensor step_state) const;
+
+ private:
+  void scale(Ctx&, Tensor step_state) const;
+  ParamStore& params_;
+  const Recipe& recipe_;
+  Tensor statistics_, factors_, amax_;  // as Quantization's
+  std::vector<Codes> kept_;             // [parameters * kOperands]
+  std::optional<size_t> history_;       // among the states of units
+};
+
+}  // namespace athanor

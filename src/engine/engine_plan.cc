@@ -1,0 +1,194 @@
+// What an engine needs, before it has any memory: its buffers, and a dry run of each phase.
+#include <algorithm>
+#include <utility>
+
+#include "base/int.h"
+#include "engine/engine.h"
+
+namespace athanor {
+namespace {
+
+// Rows of logits per chunk: equal chunks within the budget, rounded up to whole tiles of products. Each chunk reads and
+// writes the whole gradient of the head; with several thousand rows the product hides that traffic.
+int64_t auto_chunk_rows(int64_t rows, int64_t row_bytes, size_t budget) {
+  constexpr int64_t kEnough = 8192, kTile = 128;
+  const int64_t most = std::clamp<int64_t>(int64_t(budget) / row_bytes, 1, kEnough);
+  const int64_t equal = div_ceil(rows, div_ceil(rows, most));
+  return std::min(most, round_up(equal, kTile));
+}
+
+// Row s of a micro-batch as one document.
+Span whole_sequence(int64_t s, int64_t t) {
+  const auto begin = narrow<int32_t>(s * t), length = narrow<int32_t>(t);
+  return {.q_begin = begin, .q_len = length, .k_begin = begin, .k_len = length, .q_pos = 0, .k_pos = 0};
+}
+
+}  // namespace
+
+Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend backend)
+    : options_(options), backend_(backend), ops_(&backend.ops), model_(make_model(config)) {
+  const int64_t sequences = options_.micro_batch_size;
+  const Communicator& context = backend_.mesh[Axis::cp];
+  part_ = {.ranks = context.size(), .rank = context.rank(), .sequences = sequences, .length = options_.seq_length};
+  const int64_t n = part_.rows();
+  if (options_.documents.empty())
+    for (int64_t s = 0; s < sequences; ++s) options_.documents.push_back(whole_sequence(s, options_.seq_length));
+  if (options_.documents_per_sequence > 1)
+    options_.documents.resize(size_t(sequences * options_.documents_per_sequence), Span{});
+  for (const std::string& name : options_.frozen) model_->params().freeze(name);
+  if (options_.recipe.eight_bits()) eight_bits_ = choose_eight_bits(*model_, options_.recipe, options_.high_layers, n);
+  if (options_.training) optimizer_ = std::make_unique<Optimizer>(options_.optimizer, model_->params());
+  if (backend_.mesh[Axis::tp].size() > 1) require_tensor_parallel();
+  if (part_.ranks > 1) require_context_parallel();
+  CHECK(options_.global_batch_size % (options_.micro_batch_size * ranks()) == 0, "a global batch of ",
+        options_.global_batch_size, " for ", ranks(), " ranks and micro-batches of ", options_.micro_batch_size);
+  step_micro_batches_ = micro_batches();
+  const int64_t leaves = options_.logical_shards;
+  CHECK(leaves == 0 || (std::has_single_bit(uint64_t(leaves)) && leaves % ranks() == 0 &&
+                        options_.global_batch_size % (options_.micro_batch_size * leaves) == 0),
+        leaves, " logical shards for ", ranks(), " ranks and a global batch of ", options_.global_batch_size,
+        " in micro-batches of ", options_.micro_batch_size);
+  const Communicator& shards = backend_.mesh.shards();
+  std::vector<StateSpec> states = optimizer_ ? optimizer_->states() : std::vector<StateSpec>{};
+  if (options_.training && options_.recipe.eight_bits()) codes_.emplace(model_->params(), options_.recipe);
+  if (codes_)
+    if (auto history = codes_->history()) states.push_back(std::move(*history));
+  model_->plan(memory_, options_.recipe, options_.training, std::move(states),
+               {.stage = options_.zero_stage,
+                .shards = shards.size(),
+                .index = shards.rank(),
+                .logical = {.count = leaves, .mine = leaves / ranks()},
+                .tensor = {.ranks = backend_.mesh[Axis::tp].size(),
+                           .rank = backend_.mesh.coord(Axis::tp),
+                           .sequence_parallel = options_.sequence_parallel}});
+  if (options_.loss_chunk_rows == 0) {
+    const int64_t columns = model_->params().placement(model_->head()).shape[0];  // of this rank's logits
+    options_.loss_chunk_rows =
+        auto_chunk_rows(n, columns * int64_t(size_of(options_.recipe.compute)), options_.logits_budget);
+  }
+  const auto averaged_by_its_rule = [](const StateSpec& s) { return s.name == kAverageMinusWeightState; };
+  if (options_.training &&
+      (options_.eval_averages || std::ranges::any_of(model_->params().state_specs(), averaged_by_its_rule)))
+    averages_.emplace(model_->params()).plan(memory_);
+  plan_inputs();
+}
+
+void Engine::plan_inputs() {
+  const int64_t n = part_.rows(), tables = part_.ranks > 1 ? 2 : 1, leaves = options_.logical_shards;
+  const auto input = [&](const char* name, DType dtype, Shape shape, Tensor* t) {
+    memory_.add(MemoryKind::inputs, name, dtype, shape, t);
+  };
+  input("tokens", DType::i32, {n}, &batch_.tokens);
+  input("targets", DType::i32, {n}, &batch_.targets);
+  input("positions", DType::i32, {n}, &batch_.positions);
+  input("spans", DType::i32, {tables * int64_t(options_.documents.size()), kSpanWords}, &batch_.spans);
+  if (part_.ranks > 1) {
+    input("rows of ranks that share sequences", DType::i32, {part_.all_rows()}, &batch_.context_rows);
+    input("losses of ranks that share sequences", DType::f32, {part_.all_rows()}, &all_losses_);
+  }
+  input("losses", DType::f32, {n}, &losses_);
+  input("target count", DType::f32, {1}, &targets_);
+  input("step state", DType::u8, {int64_t(sizeof(StepState))}, &state_);
+  if (options_.training && options_.spikes.deviations > 0)
+    input("latest losses and norms", DType::u8, {int64_t(sizeof(SpikeWindow))}, &window_);
+  if (codes_) codes_->plan(memory_, options_.keep_codes, options_.quantized);
+  if (options_.training && options_.optimizer.qk_clip_threshold > 0)
+    input("largest attention scores", DType::f32, {model_->config().num_hidden_layers, model_->attention_shape().heads},
+          &top_scores_);
+  input("evaluation sum", DType::f64, {1}, &eval_sum_);
+  if (leaves > 0)
+    input("sums of leaves", DType::f64, {leaves * int64_t(1 + model_->params().units().size())}, &leaf_sums_);
+}
+
+// What the validation of a configuration refuses by name.
+void Engine::require_tensor_parallel() const {
+  CHECK(!options_.recipe.eight_bits(), "products in 8 bits have no scales for parts of a matrix");
+  CHECK(options_.logical_shards == 0, "the tree of sums has no leaves for parts of a gradient");
+  if (!optimizer_) return;
+  const std::vector<bool> exchanges = optimizer_->exchanges(model_->params());
+  CHECK(std::ranges::count(exchanges, true) == 0, "an update of whole matrices with parts of them");
+}
+
+void Engine::require_context_parallel() const {
+  CHECK(part_.length % (2 * part_.ranks) == 0, "sequences of ", part_.length, " tokens in two pieces for each of ",
+        part_.ranks, " ranks");
+  CHECK(!options_.recipe.eight_bits(), "products in 8 bits on ranks that share sequences");
+  CHECK(options_.logical_shards == 0, "the tree of sums has no leaves for parts of sequences");
+  CHECK(!options_.noise_scale, "gradients of parts of sequences have no noise scale");
+}
+
+// Runs each phase once on a backend that launches nothing.
+void Engine::record_phases() {
+  recorded_ = true;
+  PlanOps plan(*ops_);
+  if (options_.training) {
+    arena_.record("micro-batch");
+    Tape tape;
+    Ctx c = context(plan, &tape);
+    c.tensor_sums = &micro_tensor_sums_;
+    c.context_sums = &micro_context_sums_;
+    run_micro_batch(
+        c, [](Phase) {}, false);
+    arena_.finish_recording();
+    micro_launches_ = std::exchange(plan.launches, {});
+    micro_products_ = plan.products.size();
+    arena_.record("optimizer");
+    Ctx update = context(plan, nullptr);
+    update.update_sums = &update_sums_;
+    run_optimizer(update, [](Phase) {});
+    arena_.finish_recording();
+    if (options_.noise_scale) {
+      arena_.record("norm of a micro-batch");
+      run_micro_norm(context(plan, nullptr));
+      arena_.finish_recording();
+    }
+    update_launches_ = std::exchange(plan.launches, {});
+    arena_.record("initial weights");
+    Ctx initial = context(plan, nullptr);
+    model_->params().init(initial, options_.seed);
+    arena_.finish_recording();
+  }
+  arena_.record("refresh");
+  Ctx refreshing = context(plan, nullptr);
+  model_->params().refresh_values(refreshing);
+  arena_.finish_recording();
+  if (averages_) {
+    arena_.record("averages in");
+    Ctx c = context(plan, nullptr);
+    averages_->put_in(c);
+    arena_.finish_recording();
+    arena_.record("averages out");
+    averages_->take_out(c);
+    arena_.finish_recording();
+  }
+  if (codes_) {
+    arena_.record("codes of weights");
+    Ctx c = context(plan, nullptr);
+    codes_->begin_step(c);
+    arena_.finish_recording();
+  }
+  arena_.record("evaluation");
+  run_evaluation(context(plan, nullptr));
+  arena_.finish_recording();
+  if (!saves_in_place()) {
+    arena_.record("whole tensors");
+    visit_whole(context(plan, nullptr), [](size_t, int, const Tensor&) {});
+    arena_.finish_recording();
+  }
+  if (want_logits_) {
+    arena_.record("logits");
+    run_logits(context(plan, nullptr), nullptr);
+    arena_.finish_recording();
+  }
+  products_ = std::move(plan.products);
+  attention_forward_ = std::move(plan.attention_forward);
+  attention_backward_ = std::move(plan.attention_backward);
+  memory_.add(arena_);
+}
+
+const MemoryPlan& Engine::memory() {
+  if (!recorded_) record_phases();
+  return memory_;
+}
+
+}  // namespace athanor

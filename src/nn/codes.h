@@ -1,0 +1,35 @@
+// Which codes of 8 or 4 bits the three products of a linear layer read, and how a matrix becomes them.
+#pragma once
+#include "nn/layers.h"
+
+namespace athanor {
+
+class LayerCodes {
+ public:
+  LayerCodes(const ParamStore& params, const Recipe& recipe, const Linear& layer)
+      : spec_(params.spec(layer.w)), recipe_(recipe), layer_(layer) {}
+  LayerCodes(Net n, const Linear& layer) : LayerCodes(n.params, n.c.recipe, layer) {}
+
+  // Of a layer that is not in 8 bits, and of an operand that stays in 16: Scaling::none.
+  OperandRule rule(Operand) const;
+  bool any(Operand operand) const { return rule(operand).scaling != Scaling::none; }
+  Blocks blocks(Operand) const;
+  bool same(Operand a, Operand b) const { return rule(a) == rule(b) && blocks(a) == blocks(b); }  // of a matrix
+  // Tensors without memory for the codes of a matrix of this shape.
+  Codes like(Operand, const Shape&) const;
+  void make(Ctx&, Operand, const Tensor& matrix, const Codes&) const;
+
+ private:
+  int summed(Operand) const;
+  const ParamSpec& spec_;
+  const Recipe& recipe_;
+  Linear layer_;
+};
+
+// The layer of a weight, without its bias.
+Linear layer_of(const ParamStore&, Param weight);
+// Of an operand that is the layer's weight: what Quantization::weights has of it, or null. Where both products read the
+// same codes, forward_w has them.
+const Codes* kept_codes(Net, const Linear&, Operand);
+
+}  // namespace athanor
