@@ -276,26 +276,35 @@ class Careless final : public Decorated<Careless> {
   const Ops& inner() const { return inner_; }
   template <class Op>
   void on(const Op& op, void* scratch) {
-    Op wrong = op;
-    std::vector<int32_t> words;
-    const auto change = [&](Tensor& t, auto&& index) {
-      for (int64_t i = 0; i < t.numel(); ++i) words.push_back(t.as<int32_t>()[index(i, t.numel())]);
-      t.data = words.data();
-    };
     if constexpr (std::is_same_v<Op, Rope> || std::is_same_v<Op, EmbeddingFwd>) {
-      if (mistake_ == Mistake::positions_of_the_other_piece && op.positions)
-        change(wrong.positions, [](int64_t i, int64_t n) { return (i + n / 2) % n; });
-    } else if constexpr (std::is_same_v<Op, CrossEntropy>) {  // the last of a piece predicts the next one of this rank
-      if (mistake_ == Mistake::targets_shifted_after_cutting)
-        change(wrong.targets, [](int64_t i, int64_t n) { return i % kPiece == kPiece - 1 ? (i + kPiece) % n : i; });
+      if (mistake_ == Mistake::positions_of_the_other_piece && op.positions) {
+        Op wrong = op;
+        const auto words = change(wrong.positions, [](int64_t i, int64_t n) { return (i + n / 2) % n; });
+        return inner_.run(wrong, scratch);
+      }
+    } else if constexpr (std::is_same_v<Op, CrossEntropy>) {
+      if (mistake_ == Mistake::targets_shifted_after_cutting) {  // a piece's last token predicts what follows here
+        Op wrong = op;
+        const auto words =
+            change(wrong.targets, [](int64_t i, int64_t n) { return i % kPiece == kPiece - 1 ? (i + kPiece) % n : i; });
+        return inner_.run(wrong, scratch);
+      }
     } else if constexpr (std::is_same_v<Op, ReduceSum>) {
       if (mistake_ == Mistake::losses_count_twice && op.x.numel() > 1) inner_.run(op, scratch);
     }
-    inner_.run(wrong, scratch);
+    inner_.run(op, scratch);
   }
-  static constexpr int64_t kPiece = kTokens / 4;
 
  private:
+  // Makes t the words that index() says, in the memory that is returned.
+  template <class Index>
+  static std::vector<int32_t> change(Tensor& t, Index&& index) {
+    std::vector<int32_t> words;
+    for (int64_t i = 0; i < t.numel(); ++i) words.push_back(t.as<int32_t>()[index(i, t.numel())]);
+    t.data = words.data();
+    return words;
+  }
+  static constexpr int64_t kPiece = kTokens / 4;
   Ops& inner_;
   Mistake mistake_;
 };
