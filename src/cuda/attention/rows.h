@@ -81,7 +81,7 @@ __device__ __forceinline__ void raise_top(float* top, float score) {
   if (threadIdx.x % 32 != 0) return;
   score += 0.f;
   if (score >= 0.f) {
-    atomicMax(reinterpret_cast<int*>(top), __float_as_int(score));
+    atomicMax(reinterpret_cast<int*>(top), static_cast<int>(__float_as_uint(score)));
   } else {
     atomicMin(reinterpret_cast<unsigned*>(top), __float_as_uint(score));
   }
