@@ -54,7 +54,7 @@ class DeviceOp {
       : op(forward_op(s)), backend_(make(2)) {
     uint32_t seed = 0;
     for (const Field& f : op.fields()) {
-      const int64_t elements = f.t->rows() * f.t->stride();
+      const int64_t elements = f.t->shape.rank > 1 ? f.t->rows() * f.t->stride() : f.t->numel();
       f.t->data = backend_.device->allocate(size_t(elements) * size_of(f.t->dtype), Mem::device);
       std::vector<uint16_t> bits(size_t(elements) * size_of(f.t->dtype) / 2);
       for (uint16_t& b : bits) b = uint16_t(0x3c00 + random_bits(7, ++seed, 0) % 0x400);  // f16 of 1 to 2
