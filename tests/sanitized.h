@@ -2,7 +2,7 @@
 // alone are then left to the other builds.
 #pragma once
 
-namespace athanor::testing {
+namespace athanor {
 
 #ifdef ATHANOR_SANITIZED
 constexpr bool kSanitized = true;
@@ -10,4 +10,4 @@ constexpr bool kSanitized = true;
 constexpr bool kSanitized = false;
 #endif
 
-}  // namespace athanor::testing
+}  // namespace athanor

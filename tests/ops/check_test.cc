@@ -137,7 +137,7 @@ TEST(Check, RefusesEveryWrongTensorByName) {
       [&](int) {
         return TestBackend{std::make_shared<HostDevice>(), mutator};
       },
-      {.threads = {1}, .every = testing::kSanitized ? 10 : 1});
+      {.threads = {1}, .every = kSanitized ? 10 : 1});
   for (const Family& family : kFamilies) family.run(examine);
   EXPECT_EQ(joined(mutator->passed), joined(kAllowed));
   EXPECT_EQ(joined(mutator->unnamed), "");

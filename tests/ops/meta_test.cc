@@ -33,7 +33,7 @@ const std::set<Target> kTargets = targets_of(static_cast<const Ops*>(nullptr));
 
 // Those that bugs are planted in.
 std::vector<Target> planted() {
-  const size_t step = testing::kSanitized ? 10 : 1;
+  const size_t step = kSanitized ? 10 : 1;
   size_t number = 0;
   std::vector<Target> all;
   for (const Target& t : kTargets)

@@ -46,7 +46,7 @@ std::vector<Setting> all_groups() {
 
 // A sample of all groups; all with ATHANOR_FULL=1 (scripts/test.sh --all).
 TEST(ContextParallel, LossesAndNormsAreThoseOfOneRank) {
-  const auto every = size_t(testing::every_case(testing::kSanitized ? 67 : 23));  // divides none of the choices
+  const auto every = size_t(testing::every_case(kSanitized ? 67 : 23));  // divides none of the choices
   std::map<std::string, Curve> one;
   const auto all = all_groups();
   for (size_t i = 0; i < all.size(); i += every) {

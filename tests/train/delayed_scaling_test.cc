@@ -188,7 +188,7 @@ void judge(Judge& judge, int ranks, Mistake mistake, int64_t steps = 6) {
 
 TEST(DelayedScaling, EveryFactorOfARunIsTheModels) {
   for (const int ranks : {1, 2, 3, 4}) {
-    if (testing::kSanitized && ranks > 2) continue;
+    if (kSanitized && ranks > 2) continue;
     Judge found;
     judge(found, ranks, Mistake::none);
     EXPECT_GT(found.checked, 100) << ranks;

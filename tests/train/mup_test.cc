@@ -61,10 +61,10 @@ double largest_ratio(const std::string& model, const std::string& keys) {
 TEST(Mup, ActivationsAreFlatOverWidths) {
   const std::string base = cat(", \"mup_base_width\": ", kBase);
   for (const char* model : {"gpt2", "llama"}) {
-    if (testing::kSanitized && std::string(model) == "gpt2") continue;
+    if (kSanitized && std::string(model) == "gpt2") continue;
     for (const char* keys : {R"("learning_rate": 0.006)", R"("optimizer": "lion", "learning_rate": 0.003)",
                              R"("optimizer": "muon", "muon_scale": "spectral", "learning_rate": 0.02)"}) {
-      if (testing::kSanitized && std::string(keys).find("muon") == std::string::npos) continue;
+      if (kSanitized && std::string(keys).find("muon") == std::string::npos) continue;
       EXPECT_LT(largest_ratio(model, keys + base), 1.3) << model << " " << keys;
       EXPECT_GT(largest_ratio(model, keys), 1.3) << model << " " << keys << ": without muP";
     }

@@ -188,7 +188,7 @@ TEST(QkClip, AfterItNoHeadIsAboveTheThresholdOnTheSameBatch) {
 TEST(QkClip, ScoresThatWouldGrowStayAtTheThreshold) {
   constexpr float kLimit = 1;
   Setting s{.lr = 0.03, .qk_clip = 1e9};
-  const int64_t steps = testing::kSanitized ? 12 : 24;
+  const int64_t steps = kSanitized ? 12 : 24;
   const Curve off = train(s, steps);
   s.qk_clip = kLimit;
   const Curve on = train(s, steps);
@@ -246,7 +246,7 @@ TEST(QkClip, HasTheSameBitsOnAnyRanks) {
     EXPECT_EQ(off.scores[0], want.scores[0]);
     for (const auto& [replicas, shards] : {std::pair{1, 2}, {2, 2}, {1, 4}})
       for (const int stage : {0, 1, 2, 3}) {
-        if ((replicas == 1) != (stage % 2 == 1) && (testing::kSanitized || c.rule != RuleName::adamw)) continue;
+        if ((replicas == 1) != (stage % 2 == 1) && (kSanitized || c.rule != RuleName::adamw)) continue;
         s.replicas = replicas, s.shards = shards, s.stage = stage;
         const Curve got = train(s);
         expect_equal(want, got, cat(kRuleNames[size_t(c.rule)], " ", s.name()));

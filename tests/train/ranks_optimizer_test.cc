@@ -53,7 +53,7 @@ TEST(Ranks, EveryOptimizerHasTheSameBitsOnAnyRanks) {
     EXPECT_NE(want.losses[0], want.losses[2]);
     for (const auto& [replicas, shards] : {std::pair{1, 2}, {2, 2}, {1, 4}})
       for (const int stage : {0, 1, 2, 3}) {
-        if (testing::kSanitized && (replicas == 1) != (stage == 3)) continue;
+        if (kSanitized && (replicas == 1) != (stage == 3)) continue;
         s.replicas = replicas, s.shards = shards, s.stage = stage;
         const Curve got = train(s);
         expect_equal(want, got, cat(kRuleNames[size_t(c.rule)], " ", s.name()));
