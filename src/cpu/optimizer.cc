@@ -1,4 +1,6 @@
 // The end of a step, and masters that are split into halves and joined.
+#include <algorithm>
+
 #include "cpu/chunks.h"
 #include "cpu/cpu_ops.h"
 #include "cpu/update.h"
@@ -7,8 +9,9 @@
 namespace athanor {
 
 void CpuOps::run(const StepControl& op, void*) {
+  const float* scores = op.scores ? flat<float>(op.scores) : nullptr;
   close_step(*static_cast<StepState*>(op.state.data), op, static_cast<SpikeWindow*>(op.window.data),
-             static_cast<const float*>(op.scores.data));
+             scores ? *std::max_element(scores, scores + op.scores.numel()) : 0);
 }
 
 void CpuOps::run(const SplitMaster& op, void*) {

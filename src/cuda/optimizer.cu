@@ -1,4 +1,4 @@
-// The end of a step: StepControl in one thread; update rules over all flat buffers in one launch, a block per tile of
+// The end of a step: StepControl in one warp; update rules over all flat buffers in one launch, a block per tile of
 // 2048 elements (ranges.h); splitting and joining of masters. Every operation of the rules (ops/update.h) is rounded as
 // in torch.optim, without fused multiply-add, so the bits are those of the CPU backend. Memory bound, each byte moves
 // once: all f32, 16 bytes of loads and 18 of stores per element; with split masters and bf16 moments 12 and 12. A
@@ -78,9 +78,15 @@ __device__ __forceinline__ float joined(float rounding, float rest) {
 
 // ---- kernels
 
-__global__ void step_control(StepState* state, SpikeWindow* window, const float* scores, StepControl op) {
+// One warp: its first thread closes the step, all of them look for the largest of the scores.
+__global__ void step_control(StepState* state, SpikeWindow* window, const float* scores, int64_t count,
+                             StepControl op) {
+  float top_score = scores ? -INFINITY : 0;
+  for (int64_t i = threadIdx.x; i < count; i += 32) top_score = fmaxf(top_score, scores[i]);
+  top_score = warp_reduce(top_score, Max{});
+  if (threadIdx.x > 0) return;
   StepState s = *state;
-  close_step(s, op, window, scores);
+  close_step(s, op, window, top_score);
   *state = s;
 }
 
@@ -695,8 +701,8 @@ void run_update(const Op& op, cudaStream_t stream) {
 
 void run(const StepControl& op, void*, cudaStream_t stream) {
   CUDA_CHECK(
-      launch(step_control, {dim3(1), dim3(1), 0, stream}, data<StepState>(op.state), data<SpikeWindow>(op.window),
-             data<float>(op.scores), op));
+      launch(step_control, {dim3(1), dim3(32), 0, stream}, data<StepState>(op.state), data<SpikeWindow>(op.window),
+             data<float>(op.scores), op.scores ? op.scores.numel() : 0, op));
 }
 
 void run(const AdamW& op, void*, cudaStream_t stream) { run_update<Part>(op, stream); }

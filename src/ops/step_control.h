@@ -72,12 +72,10 @@ ATHANOR_HOST_DEVICE inline float correction_of(const Average& average, StepState
   return 1;
 }
 
-// The rule of StepControl; window, scores null: absent.
+// The rule of StepControl; window null: absent. top_score: the largest of the scores, 0 without them.
 ATHANOR_HOST_DEVICE inline void close_step(StepState& s, const StepControl& c, SpikeWindow* window = nullptr,
-                                           const float* scores = nullptr) {
-  s.top_score = scores ? scores[0] : 0;
-  for (int64_t i = 1; scores && i < c.scores.shape.dim[0] * c.scores.shape.dim[1]; ++i)
-    s.top_score = scores[i] > s.top_score ? scores[i] : s.top_score;
+                                           float top_score = 0) {
+  s.top_score = top_score;
   // Gradients become those of the mean over the targets, as PyTorch's cross_entropy takes it with ignore_index; a step
   // without targets has none. Without ignored targets the factor is exactly 1.
   const double mean = c.divided_by > 0 && s.targets > 0 ? c.divided_by / s.targets : 1;

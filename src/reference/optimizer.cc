@@ -123,7 +123,12 @@ void update(const Op& op, const Rule& rule) {
 
 void ReferenceOps::run(const StepControl& op, void*) {
   StepState s = load_state(op.state);
-  close_step(s, op, static_cast<SpikeWindow*>(op.window.data), static_cast<const float*>(op.scores.data));
+  float top_score = 0;
+  if (op.scores) {
+    const Values scores = load(op.scores);
+    top_score = float(*std::max_element(scores.v.begin(), scores.v.end()));
+  }
+  close_step(s, op, static_cast<SpikeWindow*>(op.window.data), top_score);
   std::memcpy(op.state.data, &s, sizeof s);
 }
 
