@@ -9,7 +9,17 @@
 namespace athanor {
 namespace {
 
-TEST(StopSignals, EachOfThemStops) {
+// The shell that starts the tests may ignore SIGHUP (nohup), which StopSignals respects.
+class StopSignalsTest : public ::testing::Test {
+ protected:
+  void SetUp() override { before_ = std::signal(SIGHUP, SIG_DFL); }
+  void TearDown() override { std::signal(SIGHUP, before_); }
+
+ private:
+  void (*before_)(int) = SIG_DFL;
+};
+
+TEST_F(StopSignalsTest, EachOfThemStops) {
   for (const int signal : {SIGTERM, SIGUSR1, SIGINT, SIGHUP, SIGXCPU}) {
     const StopSignals signals;
     EXPECT_FALSE(signals.received());
@@ -20,7 +30,7 @@ TEST(StopSignals, EachOfThemStops) {
 }
 
 // A closed terminal hangs up, and its shell says so again; the kernel repeats SIGXCPU every second.
-TEST(StopSignals, HangingUpTwiceStillLeavesTimeForACheckpoint) {
+TEST_F(StopSignalsTest, HangingUpTwiceStillLeavesTimeForACheckpoint) {
   for (const int signal : {SIGHUP, SIGXCPU}) {
     const StopSignals signals;
     std::raise(signal);
@@ -29,7 +39,7 @@ TEST(StopSignals, HangingUpTwiceStillLeavesTimeForACheckpoint) {
   }
 }
 
-TEST(StopSignals, ASecondRequestExitsAtOnce) {
+TEST_F(StopSignalsTest, ASecondRequestExitsAtOnce) {
   EXPECT_EXIT(
       {
         const StopSignals signals;
@@ -40,7 +50,7 @@ TEST(StopSignals, ASecondRequestExitsAtOnce) {
       ::testing::ExitedWithCode(128 + SIGTERM), "");
 }
 
-TEST(StopSignals, NohupStaysInForce) {
+TEST_F(StopSignalsTest, NohupStaysInForce) {
   const auto before = std::signal(SIGHUP, SIG_IGN);
   {
     const StopSignals signals;
