@@ -39,7 +39,11 @@ function(athanor_library folder)
     athanor_flags(athanor_${folder})
     # Folders that neither compute nor run once per op are compiled for a short build, not for speed.
     if(folder MATCHES "^(command|config|convert|metrics|model|perf|train)$")
-      target_compile_options(athanor_${folder} PRIVATE $<IF:$<BOOL:${ATHANOR_SANITIZE}>,-Og,$<$<CONFIG:Release>:-O1>>)
+      if(ATHANOR_SANITIZE)
+        target_compile_options(athanor_${folder} PRIVATE -Og)
+      else()
+        target_compile_options(athanor_${folder} PRIVATE $<$<CONFIG:Release>:-O1>)
+      endif()
     endif()
     file(GLOB alone ${CMAKE_SOURCE_DIR}/src/comm/tcp.cc ${CMAKE_SOURCE_DIR}/src/command/bench_*.cc
       ${CMAKE_SOURCE_DIR}/src/command/cli.cc ${CMAKE_SOURCE_DIR}/src/cpu/gemm*.cc ${CMAKE_SOURCE_DIR}/src/cpu/norm.cc
