@@ -139,7 +139,9 @@ TEST(Check, RefusesEveryWrongTensorByName) {
       },
       {.threads = {1}, .every = kSanitized ? 10 : 1});
   for (const Family& family : kFamilies) family.run(examine);
-  EXPECT_EQ(joined(mutator->passed), joined(kAllowed));
+  std::set<std::string> allowed = kAllowed;
+  if (kSanitized) std::erase_if(allowed, [&](const std::string& a) { return !mutator->passed.contains(a); });
+  EXPECT_EQ(joined(mutator->passed), joined(allowed)) << "with sanitizers every tenth case: not each freedom is seen";
   EXPECT_EQ(joined(mutator->unnamed), "");
 }
 
