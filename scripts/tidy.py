@@ -68,7 +68,7 @@ def check(entry, build_dir, tool):
         stamp.touch()  # the oldest are forgotten first
         return name, "", True
     rules = next(c for f in Path(sources_of(entry)[0]).parents if (c := f / ".clang-tidy").exists())
-    done = subprocess.run(["clang-tidy", "--quiet", "--extra-arg=-Wno-unknown-warning-option",
+    done = subprocess.run(["clang-tidy", "--quiet", "--extra-arg=-Wno-unknown-warning-option", "--extra-arg=-Wunsequenced",
                            *flags_of(rules, tool[1:]), "-p", build_dir, entry["file"]], capture_output=True, text=True)
     if done.returncode == 0:
         stamp.touch()

@@ -1,7 +1,6 @@
 // athanor bench step|ops|data CONFIG.json (decode: bench_decode.cc): speed of whole steps and of their ops beside the
 // limit of each, of the data loader.
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <ctime>
@@ -18,12 +17,11 @@
 #include "metrics/format.h"
 #include "perf/product_reason.h"
 #include "perf/step_profile.h"
+#include "perf/timing.h"
 #include "train/setup.h"
 
 namespace athanor {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 struct BenchArgs {
   std::string config;
@@ -32,13 +30,6 @@ struct BenchArgs {
   bool json = false, ops = false;
   std::vector<double> rates;
 };
-
-double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
-
-double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v.empty() ? 0 : (v[(v.size() - 1) / 2] + v[v.size() / 2]) / 2;
-}
 
 // An engine with weights and one micro-batch of random tokens: timing needs no data.
 struct Bench {

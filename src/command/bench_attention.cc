@@ -64,24 +64,24 @@ struct Problem {
   double flops(bool backward) const { return (backward ? 10 : 4) * pairs() * double(heads * head_dim); }
 };
 
-struct Measured {
+struct AttentionTime {
   double seconds = 0;
   bool repeated = false;  // a second run had the same bits
 };
 struct Side {
   std::string why_not;  // empty: it was measured
-  Measured forward, backward;
+  AttentionTime forward, backward;
 };
-struct Row {
+struct AttentionRow {
   Problem problem;
   Side own;
   std::optional<Side> cudnn;  // on a GPU
 };
 
 // The tensors of a forward and a backward op, as training has them: q, k and v side by side.
-class Bench {
+class AttentionBench {
  public:
-  Bench(Backend backend, const Problem& p) : backend_(backend) {
+  AttentionBench(Backend backend, const Problem& p) : backend_(backend) {
     const int64_t n = p.rows(), cols = p.heads * p.head_dim;
     const std::vector<Span> spans = p.spans();
     Tensor qkv, dqkv;
@@ -126,7 +126,7 @@ class Bench {
     return {whole.at(index * cols), whole.dtype, {whole.rows(), cols}, whole.cols()};
   }
   template <class Op>
-  Measured measure(const Op& op, const std::vector<Tensor>& outputs) {
+  AttentionTime measure(const Op& op, const std::vector<Tensor>& outputs) {
     backend_.ops.run(op, scratch_.data);
     const std::string first = bits(outputs);
     const double seconds = best_seconds(backend_, op, scratch_.data);
@@ -181,7 +181,7 @@ std::vector<Problem> problems_of(const BenchAttentionArgs& args) {
 // A problem that fails costs itself: too little memory, or a kernel that does not run.
 Side measure(Backend backend, const Problem& p, bool by_cudnn) {
   try {
-    Bench bench(backend, p);
+    AttentionBench bench(backend, p);
     const std::string why = by_cudnn ? bench.why_not_cudnn() : "";
     return why.empty() ? bench.measure() : Side{why, {}, {}};
   } catch (const Error& error) {
@@ -190,10 +190,10 @@ Side measure(Backend backend, const Problem& p, bool by_cudnn) {
 }
 
 // cuDNN's plans are for one length of sequences.
-void add_cudnn(const BenchAttentionArgs& args, std::vector<Row>& rows) {
+void add_cudnn(const BenchAttentionArgs& args, std::vector<AttentionRow>& rows) {
   for (auto first = rows.begin(); first != rows.end();) {
     const int64_t length = first->problem.length;
-    const auto end = std::find_if(first, rows.end(), [&](const Row& r) { return r.problem.length != length; });
+    const auto end = std::find_if(first, rows.end(), [&](const AttentionRow& r) { return r.problem.length != length; });
     try {
       Machine machine(config_for(args, CudaAttention::cudnn, length));
       for (auto row = first; row != end; ++row) row->cudnn = measure(machine.backend(), row->problem, true);
@@ -204,13 +204,13 @@ void add_cudnn(const BenchAttentionArgs& args, std::vector<Row>& rows) {
   }
 }
 
-struct Report {
+struct AttentionReport {
   std::string device;
-  std::vector<Row> rows;
+  std::vector<AttentionRow> rows;
   double seconds = 0;
 
   bool ok() const {
-    return std::all_of(rows.begin(), rows.end(), [](const Row& row) {
+    return std::all_of(rows.begin(), rows.end(), [](const AttentionRow& row) {
       const auto repeated = [](const Side& s) { return s.forward.repeated && s.backward.repeated; };
       return row.own.why_not.empty() && repeated(row.own) &&
              (!row.cudnn || !row.cudnn->why_not.empty() || repeated(*row.cudnn));
@@ -218,9 +218,9 @@ struct Report {
   }
 };
 
-Report measure(const BenchAttentionArgs& args) {
+AttentionReport measure(const BenchAttentionArgs& args) {
   const auto start = std::chrono::steady_clock::now();
-  Report report;
+  AttentionReport report;
   const std::vector<Problem> problems = problems_of(args);
   bool gpu = false;
   {
@@ -236,17 +236,17 @@ Report measure(const BenchAttentionArgs& args) {
 
 nlohmann::ordered_json to_json(const Problem& p, const Side& side) {
   if (!side.why_not.empty()) return {{"why_not", side.why_not}};
-  const auto one = [&](const Measured& m, bool backward) {
+  const auto one = [&](const AttentionTime& m, bool backward) {
     return nlohmann::ordered_json{
         {"seconds", m.seconds}, {"flops", p.flops(backward) / m.seconds}, {"repeated", m.repeated}};
   };
   return {{"forward", one(side.forward, false)}, {"backward", one(side.backward, true)}};
 }
 
-nlohmann::ordered_json to_json(const Report& report) {
+nlohmann::ordered_json to_json(const AttentionReport& report) {
   nlohmann::ordered_json out = {{"device", report.device}, {"seconds", report.seconds}, {"ok", report.ok()}};
   out["rows"] = nlohmann::ordered_json::array();
-  for (const Row& row : report.rows) {
+  for (const AttentionRow& row : report.rows) {
     const Problem& p = row.problem;
     nlohmann::ordered_json entry = {{"length", p.length},        {"sequences", p.sequences}, {"head_dim", p.head_dim},
                                     {"heads", p.heads},          {"mask", name_of(p.mask)},  {"window", p.window()},
@@ -263,16 +263,16 @@ void print_side(const char* name, const Problem& p, const Side& side) {
     return;
   }
   for (const bool backward : {false, true}) {
-    const Measured& m = backward ? side.backward : side.forward;
+    const AttentionTime& m = backward ? side.backward : side.forward;
     std::printf("  %-6s %-8s %10.1f us %8sFLOP/s%s", backward ? "" : name, backward ? "backward" : "forward",
                 1e6 * m.seconds, format_count(p.flops(backward) / m.seconds).c_str(),
                 m.repeated ? "" : ", OTHER BITS the second time");
   }
 }
 
-void print_text(const Report& report) {
+void print_text(const AttentionReport& report) {
   std::printf("%s\nFLOPs of what is seen: two products forward, five backward\n\n", report.device.c_str());
-  for (const Row& row : report.rows) {
+  for (const AttentionRow& row : report.rows) {
     const Problem& p = row.problem;
     std::printf("%lld x %lld tokens, %lld heads of %lld, %s\n", static_cast<long long>(p.sequences),
                 static_cast<long long>(p.length), static_cast<long long>(p.heads), static_cast<long long>(p.head_dim),
@@ -286,7 +286,7 @@ void print_text(const Report& report) {
 }
 
 Exit bench_attention(const BenchAttentionArgs& args) {
-  const Report report = measure(args);
+  const AttentionReport report = measure(args);
   args.json ? void(std::printf("%s\n", to_json(report).dump(2).c_str())) : print_text(report);
   return report.ok() ? Exit::done : Exit::error;
 }

@@ -1,6 +1,5 @@
 // athanor bench comm: bandwidth of every collective between the ranks of a job, by size.
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -8,11 +7,10 @@
 #include "command/command.h"
 #include "command/machine.h"
 #include "metrics/format.h"
+#include "perf/timing.h"
 
 namespace athanor {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 struct BenchCommArgs {
   int64_t least = 1 << 10, most = 16 << 20;  // bytes
@@ -21,7 +19,7 @@ struct BenchCommArgs {
   bool json = false;
 };
 
-struct Row {
+struct CommRow {
   const char* collective;
   int64_t bytes;  // of the whole tensor, on every rank
   double seconds, bus;
@@ -29,13 +27,13 @@ struct Row {
 
 // A collective on f32 buffers of n elements, of which each rank has n / ranks; and the share of the bytes that crosses
 // the busiest link of a perfect network, as nccl-tests counts it, so that numbers compare across rank counts.
-struct Case {
+struct CommCase {
   const char* name;
   std::function<void(Communicator&, Tensor full, Tensor part)> run;
   double (*share)(double ranks);
 };
 
-const Case kCases[] = {
+const CommCase kCommCases[] = {
     {"all_reduce", [](Communicator& c, Tensor x, Tensor) { c.all_reduce(x, Reduce::sum, Lane::compute); },
      [](double n) { return 2 * (n - 1) / n; }},
     {"all_gather", [](Communicator& c, Tensor x, Tensor part) { c.all_gather(x, part, Lane::compute); },
@@ -47,16 +45,16 @@ const Case kCases[] = {
      [](double) { return 1.0; }},
 };
 
-double timed(Communicator& c, const Case& which, Tensor full, Tensor part, int64_t calls) {
+double timed(Communicator& c, const CommCase& which, Tensor full, Tensor part, int64_t calls) {
   c.barrier();
   const auto begin = Clock::now();
   for (int64_t i = 0; i < calls; ++i) which.run(c, full, part);
-  double seconds = std::chrono::duration<double>(Clock::now() - begin).count() / double(calls);
+  double seconds = seconds_since(begin) / double(calls);
   c.all_reduce({&seconds, DType::f64, {1}}, Reduce::max, Lane::compute);  // the same on all ranks
   return seconds;
 }
 
-Row measure(Communicator& c, const Case& which, int64_t bytes, double budget) {
+CommRow measure(Communicator& c, const CommCase& which, int64_t bytes, double budget) {
   const int64_t part = std::max<int64_t>(1, bytes / 4 / c.size()), n = part * c.size();
   std::vector<float> full(size_t(n), 1.0f / float(c.size())), own(static_cast<size_t>(part));
   const Tensor x{full.data(), DType::f32, {n}}, y{own.data(), DType::f32, {part}};
@@ -66,10 +64,10 @@ Row measure(Communicator& c, const Case& which, int64_t bytes, double budget) {
   return {which.name, n * 4, seconds, double(n * 4) / seconds * which.share(c.size())};
 }
 
-void print(const std::vector<Row>& rows, const BenchCommArgs& args, int ranks) {
+void print(const std::vector<CommRow>& rows, const BenchCommArgs& args, int ranks) {
   if (args.json) {
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
-    for (const Row& r : rows)
+    for (const CommRow& r : rows)
       list.push_back(
           {{"collective", r.collective}, {"bytes", r.bytes}, {"seconds", r.seconds}, {"bus_bytes_per_second", r.bus}});
     const nlohmann::ordered_json j = {{"ranks", ranks}, {"transport", args.transport}, {"rows", list}};
@@ -78,7 +76,7 @@ void print(const std::vector<Row>& rows, const BenchCommArgs& args, int ranks) {
   }
   std::printf("%d ranks over %s\n%-16s %12s %12s %14s\n", ranks, args.transport.c_str(), "collective", "size",
               "time (us)", "bus bandwidth");
-  for (const Row& r : rows)
+  for (const CommRow& r : rows)
     std::printf("%-16s %12s %12.1f %12sB/s\n", r.collective, format_bytes(uint64_t(r.bytes)).c_str(), r.seconds * 1e6,
                 format_count(r.bus).c_str());
 }
@@ -97,8 +95,8 @@ Exit bench_comm(const BenchCommArgs& args, const RankFlags& flags) {
   Machine machine(config, ranks);
   machine.run([&] {
     Communicator& c = *machine.backend().control;
-    std::vector<Row> rows;
-    for (const Case& which : kCases)
+    std::vector<CommRow> rows;
+    for (const CommCase& which : kCommCases)
       for (int64_t bytes = args.least; bytes <= args.most; bytes *= 4)
         rows.push_back(measure(c, which, bytes, args.seconds));
     if (ranks.rank == 0) print(rows, args, ranks.world);

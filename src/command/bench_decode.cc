@@ -1,7 +1,6 @@
 // athanor bench decode CONFIG.json: tokens per second of sampling one text on the CPU, beside the speed at which the
 // same threads read a buffer of the weights' size: every weight is read once for a token, so that is the bound.
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <memory>
 
@@ -11,12 +10,11 @@
 #include "cpu/thread_pool.h"
 #include "infer/sampler.h"
 #include "metrics/format.h"
+#include "perf/timing.h"
 #include "train/setup.h"
 
 namespace athanor {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 struct BenchDecodeArgs {
   std::string config;
@@ -24,13 +22,6 @@ struct BenchDecodeArgs {
   int64_t context = 128, rounds = 15;
   bool json = false;
 };
-
-double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
-
-double median(std::vector<double> v) {
-  std::nth_element(v.begin(), v.begin() + int64_t(v.size() / 2), v.end());
-  return v[v.size() / 2];
-}
 
 // Reads all of a buffer with many threads, as fast as memory gives it.
 class StreamReader {
@@ -67,18 +58,18 @@ class StreamReader {
   std::vector<uint64_t> words_;
 };
 
-struct Measured {
+struct DecodeTimes {
   int64_t bytes = 0;                   // of the weights
   double token_seconds, read_seconds;  // medians
   double share;                        // median of the rounds' read_seconds / token_seconds
 };
 
-Measured measure(const BenchDecodeArgs& args, const Config& config, Machine& machine) {
+DecodeTimes measure(const BenchDecodeArgs& args, const Config& config, Machine& machine) {
   const int64_t context = std::min(args.context, config.model.max_position_embeddings);
   Sampler sampler(config.model, make_recipe(name_of(config.precision), DType::f32), machine.backend(), context);
   sampler.memory().require_fits(memory_capacity(config, machine.backend().device), runtime_reserve(config));
   sampler.commit();
-  Measured m;
+  DecodeTimes m;
   auto random_token = [&, drawn = uint64_t{0}]() mutable {
     return int32_t(random_bits(0, stream_of("bench tokens"), drawn++) % uint64_t(config.model.vocab_size));
   };
@@ -118,7 +109,7 @@ Exit bench_decode(const BenchDecodeArgs& args) {
   Machine machine(config);
   if (machine.threads() == 0)
     throw Error("bench decode: measures the CPU backend only; add --set device=cpu", Exit::usage);
-  const Measured m = measure(args, config, machine);
+  const DecodeTimes m = measure(args, config, machine);
   if (args.json)
     std::printf(
         "{\"tokens_per_second\": %.4f, \"read_tokens_per_second\": %.4f, \"share\": %.4f, \"weight_bytes\": %lld, "

@@ -29,7 +29,7 @@ struct BenchProductsArgs {
   bool exhaustive = false, json = false;
 };
 
-struct Row {
+struct ProductRow {
   ProductUse use;
   ProductTime time;
   double share = 0;    // of the rate of a large product
@@ -41,26 +41,26 @@ struct Row {
   double of_best() const { return trial ? trial->best.seconds / trial->chosen.seconds : 1; }
 };
 
-struct Report {
+struct ProductReport {
   std::string device;
   Roofline limits;
-  std::vector<Row> rows;
+  std::vector<ProductRow> rows;
   bool exhaustive = false;
 
   auto below_best() const {
-    return std::count_if(rows.begin(), rows.end(), [](const Row& r) { return r.of_best() < kNearBest; });
+    return std::count_if(rows.begin(), rows.end(), [](const ProductRow& r) { return r.of_best() < kNearBest; });
   }
   auto searched() const {
-    return std::count_if(rows.begin(), rows.end(), [](const Row& r) { return r.trial.has_value(); });
+    return std::count_if(rows.begin(), rows.end(), [](const ProductRow& r) { return r.trial.has_value(); });
   }
   double step_seconds() const {
     double sum = 0;
-    for (const Row& r : rows) sum += double(r.use.launches) * r.time.seconds;
+    for (const ProductRow& r : rows) sum += double(r.use.launches) * r.time.seconds;
     return sum;
   }
 };
 
-std::string reason_of(const Row& row, const Roofline& limits) {
+std::string reason_of(const ProductRow& row, const Roofline& limits) {
   const Gemm& op = row.use.op;
   const ProductMethod& method = row.time.method;
   return why_slow(
@@ -75,22 +75,22 @@ std::string reason_of(const Row& row, const Roofline& limits) {
 }
 
 // Of products within epilogues only those that are done in parts run as such.
-void keep_what_runs(std::vector<Row>& rows) {
+void keep_what_runs(std::vector<ProductRow>& rows) {
   std::map<GemmProblem, int64_t> within;
-  for (const Row& row : rows)
+  for (const ProductRow& row : rows)
     if (row.time.method.in_parts)
       in_parts(row.use.op, [&]<class Part>(const Part& part) {
         if constexpr (std::is_same_v<Part, Gemm>) within[problem_of(part)] += row.use.launches;
       });
-  for (Row& row : rows) {
+  for (ProductRow& row : rows) {
     const auto found = within.find(problem_of(row.use.op));
     row.use.within = found == within.end() ? 0 : found->second;
   }
-  std::erase_if(rows, [](const Row& row) { return row.use.launches + row.use.within == 0; });
+  std::erase_if(rows, [](const ProductRow& row) { return row.use.launches + row.use.within == 0; });
 }
 
-void search_all(Tuning& tuning, double seconds, std::vector<Row>& rows) {
-  for (Row& row : rows) {
+void search_all(Tuning& tuning, double seconds, std::vector<ProductRow>& rows) {
+  for (ProductRow& row : rows) {
     try {
       row.trial = tuning.try_all(row.use.op, row.use.recompute, seconds);
     } catch (const Error& error) {
@@ -100,7 +100,7 @@ void search_all(Tuning& tuning, double seconds, std::vector<Row>& rows) {
   }
 }
 
-Report measure(const BenchProductsArgs& args) {
+ProductReport measure(const BenchProductsArgs& args) {
   const Config config = load_config_logged(args.config, args.overrides);
   Machine machine(config);
   const Backend backend = machine.backend();
@@ -108,13 +108,13 @@ Report measure(const BenchProductsArgs& args) {
     throw Error("bench products: --exhaustive needs a GPU: the CPU backend has one algorithm", Exit::usage);
   const auto engine = make_engine(config, backend, true);
   if (backend.tuning) search_products(config, *engine, *backend.tuning);
-  Report report{.device = machine.description(), .limits = {}, .rows = {}, .exhaustive = args.exhaustive};
+  ProductReport report{.device = machine.description(), .limits = {}, .rows = {}, .exhaustive = args.exhaustive};
   report.limits.most = given_or_measured(args.rates, backend, engine->options().recipe.compute);
   report.limits.multiprocessors = backend.device.multiprocessors();
   for (const ProductUse& use : products_of_step(*engine))
     report.rows.push_back({.use = use, .time = time_product(backend, use), .trial = {}});
   keep_what_runs(report.rows);
-  for (Row& row : report.rows) {
+  for (ProductRow& row : report.rows) {
     row.share = row.flops() / report.limits.most.flops;
     if (row.share < kFastEnough) row.reason = reason_of(row, report.limits);
   }
@@ -122,12 +122,12 @@ Report measure(const BenchProductsArgs& args) {
   return report;
 }
 
-void print_text(const Report& report) {
+void print_text(const ProductReport& report) {
   std::printf("%s\nrate of a large product %sFLOP/s, of a copy %sB/s\n\n%8s %10s %9s %8s %8s%s  product\n",
               report.device.c_str(), format_count(report.limits.most.flops).c_str(),
               format_count(report.limits.most.bytes).c_str(), "launches", "us", "FLOP/s", "of rate", "of time",
               report.exhaustive ? "  of best" : "");
-  for (const Row& row : report.rows) {
+  for (const ProductRow& row : report.rows) {
     const double time = double(row.use.launches) * row.time.seconds;
     std::printf("%8lld %10.1f %9s %7.1f%% %7.1f%%", static_cast<long long>(row.use.launches), 1e6 * row.time.seconds,
                 format_count(row.flops()).c_str(), 100 * row.share, 100 * time / report.step_seconds());
@@ -158,7 +158,7 @@ Json method_json(const ProductMethod& method) {
   return out;
 }
 
-Json row_json(const Row& row) {
+Json row_json(const ProductRow& row) {
   const Gemm& op = row.use.op;
   Json out = {{"product", cat(problem_of(op))},
               {"shape", {op.m(), op.n(), op.k()}},
@@ -183,13 +183,13 @@ Json row_json(const Row& row) {
   return out;
 }
 
-void print_json(const Report& report) {
+void print_json(const ProductReport& report) {
   Json out = {{"device", report.device},
               {"rates", {{"flops", report.limits.most.flops}, {"bytes", report.limits.most.bytes}}},
               {"multiprocessors", report.limits.multiprocessors},
               {"step_ms", 1e3 * report.step_seconds()},
               {"products", Json::array()}};
-  for (const Row& row : report.rows) out["products"].push_back(row_json(row));
+  for (const ProductRow& row : report.rows) out["products"].push_back(row_json(row));
   if (report.exhaustive) {
     out["searched"] = report.searched();
     out["below_best"] = report.below_best();
@@ -198,7 +198,7 @@ void print_json(const Report& report) {
 }
 
 Exit bench_products(const BenchProductsArgs& args) {
-  const Report report = measure(args);
+  const ProductReport report = measure(args);
   args.json ? print_json(report) : print_text(report);
   return Exit::done;
 }

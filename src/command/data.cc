@@ -8,8 +8,9 @@
 namespace athanor {
 namespace {
 
-void add_report(Cli& cli, Verb parent, const char* name, const char* help, DataInfo (*report)(const ReportOptions&)) {
-  auto args = std::make_shared<ReportOptions>();
+void add_report(Cli& cli, Verb parent, const char* name, const char* help,
+                DataInfo (*report)(const ShardReportOptions&)) {
+  auto args = std::make_shared<ShardReportOptions>();
   Verb verb = parent.add_verb(name, help);
   verb.add_option("files", args->path_globs, "token shards, or patterns").required();
   verb.add_option("--dtype", args->dtype, "type of a token in headerless shards: uint16, uint32, ...").show_default();
@@ -37,7 +38,7 @@ void add_data(Cli& cli) {
   verb.require_verb();
   add_report(cli, verb, "info", "counts, documents, frequencies, an excerpt, problems; exit code 1 where there are any",
              data_info);
-  add_report(cli, verb, "verify", "read every token once and report every problem", [](const ReportOptions& o) {
+  add_report(cli, verb, "verify", "read every token once and report every problem", [](const ShardReportOptions& o) {
     return DataInfo{data_verify(o), true};
   });
   add_data_samples(cli, verb);

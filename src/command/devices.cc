@@ -50,8 +50,9 @@ void print(const Found& found) {
   }
 }
 
+using Json = nlohmann::ordered_json;
+
 std::string to_json(const Found& found) {
-  using Json = nlohmann::ordered_json;
   Json gpus = Json::array(), libraries = Json::array();
   for (const GpuReport& g : found.gpus)
     gpus.push_back({{"name", g.name},

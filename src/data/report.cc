@@ -32,7 +32,7 @@ std::vector<std::string> expand_all(const std::vector<std::string>& patterns) {
   return paths;
 }
 
-int64_t vocab_of(const ReportOptions& options, const Tokenizer* tokenizer) {
+int64_t vocab_of(const ShardReportOptions& options, const Tokenizer* tokenizer) {
   return options.vocab_size > 0 || !tokenizer ? options.vocab_size : tokenizer->vocab_size();
 }
 
@@ -213,7 +213,7 @@ std::vector<int32_t> first_tokens(const std::vector<TokenFile>& shards, int64_t 
   return tokens;
 }
 
-std::string ngram_report(const ReportOptions& options, const std::vector<TokenFile>& shards, int64_t vocab_size) {
+std::string ngram_report(const ShardReportOptions& options, const std::vector<TokenFile>& shards, int64_t vocab_size) {
   if (vocab_size <= 0) return "n-grams: need the vocabulary's size\n";
   std::vector<int32_t> train = first_tokens(shards, kNgramTokens), valid;
   if (!options.ngram_valid_glob.empty()) {
@@ -236,7 +236,7 @@ struct Opened {
   std::ostringstream lines, problems;
 };
 
-void open_all(const ReportOptions& options, Opened& opened) {
+void open_all(const ShardReportOptions& options, Opened& opened) {
   for (const std::string& path : expand_all(options.path_globs)) {
     try {
       TokenFile shard = TokenFile::open(path, options.dtype);
@@ -303,12 +303,12 @@ std::string document_report(const Opened& opened, const Looked& looked, int64_t 
                                         looked.all ? "" : cat(", whole ones in ", looked.tokens, " tokens looked at")));
 }
 
-std::unique_ptr<Tokenizer> tokenizer_of(const ReportOptions& options, const std::string& shard) {
+std::unique_ptr<Tokenizer> tokenizer_of(const ShardReportOptions& options, const std::string& shard) {
   return options.tokenizer.empty() ? find_tokenizer(shard) : make_tokenizer({.source = options.tokenizer});
 }
 
 // Everything derived from the tokens.
-void describe_tokens(const ReportOptions& options, Opened& opened) {
+void describe_tokens(const ShardReportOptions& options, Opened& opened) {
   const TokenFile& first = opened.shards.front();
   const auto tokenizer = tokenizer_of(options, first.path());
   const int64_t vocab = vocab_of(options, tokenizer.get());
@@ -334,7 +334,7 @@ void describe_tokens(const ReportOptions& options, Opened& opened) {
 
 }  // namespace
 
-std::string data_verify(const ReportOptions& options) {
+std::string data_verify(const ShardReportOptions& options) {
   std::ostringstream bad;
   int64_t tokens = 0;
   const std::vector<std::string> paths = expand_all(options.path_globs);
@@ -355,7 +355,7 @@ std::string data_verify(const ReportOptions& options) {
   return cat(paths.size(), " shard(s), ", tokens, " tokens: every one read and in range\n");
 }
 
-DataInfo data_info(const ReportOptions& options) {
+DataInfo data_info(const ShardReportOptions& options) {
   Opened opened;
   open_all(options, opened);
   try {

@@ -6,7 +6,7 @@
 
 namespace athanor {
 
-struct ReportOptions {
+struct ShardReportOptions {
   std::vector<std::string> path_globs;  // files or patterns
   std::string dtype = "auto";           // of all of them: see TokenFile::open
   std::string tokenizer;                // file or folder; "": from the descriptor beside the shards, if any
@@ -22,9 +22,9 @@ struct DataInfo {
   std::string text;
   bool sound;  // no problem was found
 };
-DataInfo data_info(const ReportOptions& options);
+DataInfo data_info(const ShardReportOptions& options);
 
 // Reads every token. Returns a report if all is well; otherwise throws an Error listing all bad files and token ranges.
-std::string data_verify(const ReportOptions& options);
+std::string data_verify(const ShardReportOptions& options);
 
 }  // namespace athanor

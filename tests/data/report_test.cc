@@ -74,8 +74,8 @@ TEST(Ngram, BadStreamsAreErrors) {
 
 struct ReportTest : ::testing::Test {
   TempDir dir;
-  ReportOptions all() const {
-    ReportOptions options;
+  ShardReportOptions all() const {
+    ShardReportOptions options;
     options.path_globs = {dir / "*.bin"};
     return options;
   }
@@ -87,7 +87,7 @@ struct ReportTest : ::testing::Test {
 };
 
 // The text, which names a problem exactly where `data info` is to fail.
-std::string info_of(const ReportOptions& options) {
+std::string info_of(const ShardReportOptions& options) {
   const DataInfo info = data_info(options);
   EXPECT_EQ(info.sound, info.text.find("problem: ") == std::string::npos) << info.text;
   return info.text;
@@ -107,7 +107,7 @@ TEST_F(ReportTest, InfoTellsCountsFrequenciesAndText) {
 TEST_F(ReportTest, InfoTellsDocumentsByTheTokenThatEndsThem) {
   write_bytes(dir / "a.bin", llmc<uint16_t>({1, 2, 9, 3, 9, 9, 4}));  // lengths 3, 2, 1 and 1 + 2 over the border
   write_bytes(dir / "b.bin", llmc<uint16_t>({5, 9, 6, 7, 8, 6}));     // and 4 that the data end with
-  ReportOptions options = all();
+  ShardReportOptions options = all();
   expect_parts(info_of(options), {"documents: unknown"});
   options.eod_id = 9;
   expect_parts(info_of(options), {"documents: 5 (by token 9), mean 2.6 tokens, shortest 1, longest 4"});
@@ -117,7 +117,7 @@ TEST_F(ReportTest, InfoTellsDocumentsByTheTokenThatEndsThem) {
 }
 
 TEST_F(ReportTest, InfoTellsDocumentsByTheIndexAndWhatTheMaskLeavesOut) {
-  ReportOptions options;
+  ShardReportOptions options;
   options.path_globs = {"data/fixtures/megatron.bin", "data/fixtures/nanotron.ds"};
   options.tokenizer = "byte";
   expect_parts(info_of(options),
@@ -158,7 +158,7 @@ TEST_F(ReportTest, InfoGivesNgramLosses) {
   for (int i = 0; i < 2000; ++i) text += "the cat sat. ";
   text_shard("a.bin", text);
   text_shard("b.valid", "the cat sat. the cat");
-  ReportOptions options = all();
+  ShardReportOptions options = all();
   options.ngram = true;
   expect_parts(info_of(options), {"n-grams: need the vocabulary"});
   options.vocab_size = 257;
@@ -170,7 +170,7 @@ TEST_F(ReportTest, InfoGivesNgramLosses) {
 TEST_F(ReportTest, VerifyReadsEverything) {
   write_bytes(dir / "a.bin", llmc(counting(700'000, 0, 50'000)));
   write_bytes(dir / "b.bin", llmc(counting(3)));
-  ReportOptions options = all();
+  ShardReportOptions options = all();
   options.vocab_size = 50'000;
   expect_parts(data_verify(options), {"2 shard(s), 700003 tokens"});
 }
@@ -184,7 +184,7 @@ TEST_F(ReportTest, VerifyNamesEveryBadRangeAndFile) {
   write_bytes(dir / "b.bin", "");
   write_bytes(dir / "c.bin", llmc(counting(3)));
   write_bytes(dir / "d.bin", llmc<uint32_t>({7, 0x80000000u}));
-  ReportOptions options = all();
+  ShardReportOptions options = all();
   options.vocab_size = 50'000;
   const std::string message = error_of([&] { data_verify(options); });
   expect_parts(message, {"a.bin: token 5 (largest 50000)", "a.bin: tokens 262140 to 262149 (largest 50010)",
@@ -197,7 +197,7 @@ TEST_F(ReportTest, VerifyStopsListingWhenAllIsBad) {
   std::vector<uint16_t> tokens;
   for (int i = 0; i < 10'000; ++i) tokens.push_back(i % 2 ? 5 : 500);
   write_bytes(dir / "a.bin", llmc(tokens));
-  ReportOptions options = all();
+  ShardReportOptions options = all();
   options.vocab_size = 257;
   const std::string message = error_of([&] { data_verify(options); });
   expect_parts(message, {"token 0 ", "token 38 ", "and 4980 more ranges"});
