@@ -1,20 +1,28 @@
-// Communicator calls as direct exchange over a wire: every rank talks to every other. Reductions are in rank order.
+// Communicator calls over a wire. Reductions are in rank order. Tensors are exchanged directly, every rank with every
+// other; broadcasts, barriers and what is small go through a tree (tree.h), so that the decisions of a thousand ranks
+// take each of them a few messages.
 #include <algorithm>
 #include <cstring>
 
 #include "base/rng.h"
 #include "comm/reduce.h"
+#include "comm/tree.h"
 #include "comm/wire.h"
 
 namespace athanor {
 namespace {
 
 constexpr int64_t kBlockBytes = 1 << 18;  // per rank's contribution and block: bounds the memory of reductions
+constexpr size_t kMostInTree = 1 << 20;   // bytes that rank 0 receives where all send it theirs
 
 class Direct final : public Communicator {
  public:
-  Direct(std::shared_ptr<Wire> wire, std::vector<int> members, int rank, uint64_t group)
-      : wire_(std::move(wire)), members_(std::move(members)), rank_(rank), group_(group) {}
+  Direct(std::shared_ptr<Wire> wire, std::vector<int> members, int rank, uint64_t group, int fan_out)
+      : wire_(std::move(wire)),
+        members_(std::move(members)),
+        rank_(rank),
+        group_(group),
+        tree_{.ranks = int(members_.size()), .fan_out = fan_out} {}
   int rank() const override { return rank_; }
   int size() const override { return int(members_.size()); }
 
@@ -31,10 +39,12 @@ class Direct final : public Communicator {
     std::stable_sort(group.begin(), group.end(), [&](int x, int y) { return all[size_t(x)].key < all[size_t(y)].key; });
     const int rank = int(std::find(group.begin(), group.end(), rank_) - group.begin());
     for (int& r : group) r = members_[size_t(r)];
-    return std::make_unique<Direct>(wire_, std::move(group), rank, stream_of(cat(group_, " ", call_, " ", color)));
+    return std::make_unique<Direct>(wire_, std::move(group), rank, stream_of(cat(group_, " ", call_, " ", color)),
+                                    tree_.fan_out);
   }
 
   void all_reduce(Tensor x, Reduce how, Lane) override {
+    if (in_tree(x.bytes())) return reduce_in_tree(x, how);
     const int64_t block = std::max<int64_t>(1, kBlockBytes / int64_t(size_of(x.dtype))) * size();
     for (int64_t lo = 0; lo < x.numel(); lo += block)
       reduce_block(x.view({x.numel()}).slice(lo, std::min(x.numel(), lo + block)), how);
@@ -57,6 +67,11 @@ class Direct final : public Communicator {
           full.shape);
     void* own = full.at(rank_ * shard.numel());
     if (own != shard.data && shard.bytes()) std::memmove(own, shard.data, shard.bytes());
+    if (in_tree(shard.bytes())) {
+      const Header h = header(Collective::all_gather, shard.dtype, 0);
+      climb(h, {own, shard.bytes()}, full.data);
+      return descend(h, {full.data, full.bytes()}, 0);
+    }
     std::vector<Part> parts;
     for (int r = 0; r < size(); ++r) parts.push_back({full.at(r * shard.numel()), shard.numel()});
     gather(Collective::all_gather, parts, shard.dtype);
@@ -64,12 +79,7 @@ class Direct final : public Communicator {
 
   void broadcast(Tensor x, int root, Lane) override {
     CHECK(root >= 0 && root < size(), "broadcast: root ", root, " of ", size());
-    const Header h = header(Collective::broadcast, x.dtype, x.bytes());
-    std::vector<Transfer> sends, receives;
-    if (rank_ != root) receives.push_back(transfer(root, x.data, h));
-    for (int r = 0; rank_ == root && r < size(); ++r)
-      if (r != root) sends.push_back(transfer(r, x.data, h));
-    wire_->run(sends, receives);
+    descend(header(Collective::broadcast, x.dtype, 0), {x.data, x.bytes()}, root);
   }
 
   // Messages between two ranks are ordered among themselves, independently of the group's collectives.
@@ -85,7 +95,12 @@ class Direct final : public Communicator {
     std::vector<Transfer> sends = {message(with, out)}, receives = {message(with, in)};
     wire_->run(sends, receives);
   }
-  void barrier() override { gather(Collective::barrier, std::vector<Part>(members_.size()), DType::u8); }
+  void barrier() override {
+    if (!in_tree(0)) return gather(Collective::barrier, std::vector<Part>(members_.size()), DType::u8);
+    const Header h = header(Collective::barrier, DType::u8, 0);
+    climb(h, {}, nullptr);
+    descend(h, {}, 0);
+  }
 
  private:
   struct Part {
@@ -105,6 +120,58 @@ class Direct final : public Communicator {
 
   Transfer message(int with, const Tensor& x) const {
     return transfer(peer(with), x.data, {group_, 0, x.bytes(), uint32_t(Collective::message), uint32_t(x.dtype)});
+  }
+
+  // Whether a call to which every rank contributes so much goes through the tree; all ranks find the same.
+  bool in_tree(size_t bytes) const { return !tree_.is_flat() && bytes * members_.size() <= kMostInTree; }
+
+  struct Bytes {
+    void* data = nullptr;
+    size_t size = 0;
+  };
+  // What all ranks contribute goes to rank 0, where it fills `all`, in rank order.
+  void climb(Header h, Bytes own, void* all) {
+    const std::vector<int> mine = tree_.subtree(rank_);
+    std::vector<std::byte> parts(mine.size() * own.size);
+    if (own.size) std::memcpy(parts.data(), own.data, own.size);
+    std::vector<Transfer> sends, receives;
+    size_t at = own.size;
+    for (int child = tree_.first_child(rank_); child < tree_.end_child(rank_); ++child) {
+      h.bytes = tree_.subtree(child).size() * own.size;
+      receives.push_back(transfer(child, parts.data() + at, h));
+      at += h.bytes;
+    }
+    wire_->run(sends, receives);
+    receives.clear();
+    h.bytes = parts.size();
+    if (rank_ > 0) sends.push_back(transfer(tree_.parent(rank_), parts.data(), h));
+    wire_->run(sends, receives);
+    for (size_t i = 0; rank_ == 0 && own.size && i < mine.size(); ++i)
+      std::memcpy(static_cast<std::byte*>(all) + size_t(mine[i]) * own.size, parts.data() + i * own.size, own.size);
+  }
+
+  // What `root` has goes to all ranks.
+  void descend(Header h, Bytes what, int root) {
+    h.bytes = what.size;
+    const int place = (rank_ - root + size()) % size();  // in the tree
+    const auto to = [&](int other) { return transfer((other + root) % size(), what.data, h); };
+    std::vector<Transfer> sends, receives;
+    if (place > 0) receives.push_back(to(tree_.parent(place)));
+    wire_->run(sends, receives);
+    receives.clear();
+    for (int child = tree_.first_child(place); child < tree_.end_child(place); ++child) sends.push_back(to(child));
+    wire_->run(sends, receives);
+  }
+
+  void reduce_in_tree(Tensor x, Reduce how) {
+    const Header h = header(Collective::all_reduce, x.dtype, 0);
+    const size_t bytes = x.bytes();
+    arrived_.resize(rank_ == 0 ? bytes * members_.size() : 0);
+    climb(h, {x.data, bytes}, arrived_.data());
+    std::vector<const void*> contributions;
+    for (int r = 0; rank_ == 0 && r < size(); ++r) contributions.push_back(arrived_.data() + bytes * size_t(r));
+    if (rank_ == 0) reduce_in_order(x.data, contributions, x.numel(), x.dtype, how);
+    descend(h, {x.data, bytes}, 0);
   }
 
   // Sends this rank's slice to every other rank and receives theirs.
@@ -156,6 +223,7 @@ class Direct final : public Communicator {
   std::vector<int> members_;  // ranks of the world
   int rank_;
   uint64_t group_, call_ = 0;
+  RankTree tree_;
   std::vector<std::byte> arrived_;
 };
 
@@ -174,10 +242,10 @@ void require_same_call(const Transfer& t, int rank) {
                   want.call, "): the ranks have different configurations or data"));
 }
 
-std::unique_ptr<Communicator> make_direct(std::shared_ptr<Wire> wire, int rank, int size) {
+std::unique_ptr<Communicator> make_direct(std::shared_ptr<Wire> wire, int rank, RankTree tree) {
   std::vector<int> members;
-  for (int r = 0; r < size; ++r) members.push_back(r);
-  return std::make_unique<Direct>(std::move(wire), std::move(members), rank, 0);
+  for (int r = 0; r < tree.ranks; ++r) members.push_back(r);
+  return std::make_unique<Direct>(std::move(wire), std::move(members), rank, 0, tree.fan_out);
 }
 
 }  // namespace athanor

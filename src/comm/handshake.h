@@ -50,6 +50,7 @@ class Doorkeeper {
   Doorkeeper(Fd listener, std::string secret, Purpose purpose);
   int port() const { return port_; }
   void add_to(std::vector<pollfd>&) const;
+  bool is_idle() const { return applicants_.empty() && Clock::now() > pause_; }  // poll() needs no time limit
   // Call after poll(): returns the guests that have authenticated.
   std::vector<Guest> admit();
   void close();  // no more guests are expected

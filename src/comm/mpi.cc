@@ -41,6 +41,7 @@ class MpiWire final : public Wire {
   void require(int code, const char* what) const;
   Rendezvous& rendezvous_;
   const MpiPlugin& mpi_;
+  Calls calls_;
 };
 
 void MpiWire::require(int code, const char* what) const {
@@ -80,7 +81,8 @@ void MpiWire::run(std::vector<Transfer>& sends, std::vector<Transfer>& receives)
   for (Transfer& t : sends) works.push_back({&t, true});
   for (Transfer& t : receives) works.push_back({&t, false});
   if (works.empty()) return;
-  const Rendezvous::Waiting waiting(rendezvous_, name_of(Collective(works[0].transfer->header.op)));
+  const Header& first = works[0].transfer->header;
+  const Rendezvous::Waiting waiting(rendezvous_, name_of(Collective(first.op)), calls_.begins(first));
   for (Work& w : works) {
     post(w, w.sending ? &w.transfer->header : &w.transfer->arrived, sizeof(Header));
     if (w.sending) post_bytes(w);
@@ -118,7 +120,7 @@ std::unique_ptr<Communicator> make_mpi(Rendezvous& rendezvous) {
             rendezvous.rank(), " of ", rendezvous.size(), "; start the ranks by this MPI's mpirun, or by srun --mpi"),
         Exit::usage);
   if (rank == 0) log::info("tensors travel by ", description);
-  return make_direct(std::make_shared<MpiWire>(rendezvous, *plugin), rank, size);
+  return make_direct(std::make_shared<MpiWire>(rendezvous, *plugin), rank, rendezvous.tree());
 }
 
 }  // namespace athanor

@@ -247,8 +247,10 @@ void Rendezvous::doing(Activity activity, int64_t step) {
   eventfd_write(wake_.get(), 1);
 }
 
-Rendezvous::Waiting::Waiting(Rendezvous& r, const char* collective) : r_(r) {
-  ++r_.entered_, ++r_.waiting_;
+Rendezvous::Waiting::Waiting(Rendezvous& r, const char* collective, bool begins) : r_(r) {
+  ++r_.waiting_;
+  if (!begins) return;
+  ++r_.entered_;
   const std::lock_guard lock(r_.mutex_);
   ++r_.in_step_;
   r_.collective_ = cat(collective, CollectiveSubject::words());

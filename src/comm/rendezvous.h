@@ -14,6 +14,7 @@
 #include "comm/channel.h"
 #include "comm/handshake.h"
 #include "comm/secret.h"
+#include "comm/tree.h"
 
 namespace athanor {
 
@@ -38,6 +39,7 @@ struct RendezvousOptions {
   // hangs in a call that cannot be interrupted.
   std::function<void(const std::string&)> last_resort;
   double grace_seconds = 10;
+  int fan_out = kFanOut;  // of the tree of ranks, the same for all; less in tests
 };
 
 class Rendezvous {
@@ -51,6 +53,7 @@ class Rendezvous {
 
   int rank() const { return options_.ranks.rank; }
   int size() const { return options_.ranks.world; }
+  RankTree tree() const { return {.ranks = size(), .fan_out = options_.fan_out}; }
   const RendezvousOptions& options() const { return options_; }
   // This machine's address as seen by rank 0; on rank 0 its listening address, "" for all.
   const std::string& address() const { return address_; }
@@ -80,7 +83,7 @@ class Rendezvous {
   // Wraps every wait for another rank: the server blames ranks that are not waiting.
   class Waiting {
    public:
-    Waiting(Rendezvous&, const char* collective);
+    Waiting(Rendezvous&, const char* collective, bool begins = true);  // begins: not a further wait of the same call
     ~Waiting() { --r_.waiting_; }
     Waiting(const Waiting&) = delete;
     Waiting& operator=(const Waiting&) = delete;

@@ -1,35 +1,110 @@
 #include "comm/tcp.h"
 
+#include <sys/eventfd.h>
+
 #include <algorithm>
+#include <mutex>
 #include <optional>
+#include <thread>
 
 #include "base/sha256.h"
+#include "base/thread.h"
 #include "comm/link.h"
 #include "comm/seal.h"
 
 namespace athanor {
 namespace {
 
-// The connections of one rank to all others.
+constexpr std::string_view kWhereYouMetMe = "*";  // as rank 0's address, which listens on all of its own
+constexpr double kSecondsToReach = 60;            // a rank whose process lives: a thread of it always answers
+constexpr int kPauseMs = 20;
+
+// Lets in the ranks that dial this one, on a thread: they need not wait until this rank has to do with them.
+class Entry {
+ public:
+  Entry(Fd listener, const std::string& secret, const RankInfo& me);  // until all ranks above this one are in
+  ~Entry();
+  Entry(const Entry&) = delete;
+  Entry& operator=(const Entry&) = delete;
+  int arrived_fd() const { return arrived_.get(); }  // readable when there are guests
+  std::vector<Guest> guests();
+
+ private:
+  void serve(int rank, int world);
+  Doorkeeper door_;
+  Fd arrived_, stop_;
+  std::mutex mutex_;
+  std::vector<Guest> guests_;
+  std::thread thread_;
+};
+
+Entry::Entry(Fd listener, const std::string& secret, const RankInfo& me)
+    : door_(std::move(listener), secret, Purpose::data),
+      arrived_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  CHECK(arrived_ && stop_, "eventfd");
+  if (me.rank + 1 < me.world)
+    thread_ = start_thread("the ranks that dial this one", [this, me] { serve(me.rank, me.world); });
+  else
+    door_.close();
+}
+
+Entry::~Entry() {
+  eventfd_write(stop_.get(), 1);
+  if (thread_.joinable()) thread_.join();
+}
+
+void Entry::serve(int rank, int world) {
+  std::vector<bool> came(static_cast<size_t>(world));
+  for (int missing = world - 1 - rank; missing > 0;) {
+    std::vector<pollfd> fds = {{stop_.get(), POLLIN, 0}};
+    door_.add_to(fds);
+    poll(fds.data(), nfds_t(fds.size()), door_.is_idle() ? -1 : 100);
+    if (fds[0].revents != 0) return;
+    for (Guest& guest : door_.admit()) {
+      if (guest.rank <= rank || guest.rank >= world || came[size_t(guest.rank)]) continue;
+      came[size_t(guest.rank)] = true;
+      --missing;
+      const std::lock_guard lock(mutex_);
+      guests_.push_back(std::move(guest));
+      eventfd_write(arrived_.get(), 1);
+    }
+  }
+  door_.close();
+}
+
+std::vector<Guest> Entry::guests() {
+  eventfd_t value = 0;
+  const std::lock_guard lock(mutex_);
+  eventfd_read(arrived_.get(), &value);
+  return std::exchange(guests_, {});
+}
+
+// The connections of one rank to others, each made when it is needed for the first time: by the rank with the higher
+// number.
 class Connections final : public Wire {
  public:
   Connections(Rendezvous& rendezvous, const std::string& interfaces);
   void run(std::vector<Transfer>& sends, std::vector<Transfer>& receives) override;
 
  private:
-  void connect(const std::vector<std::string>& endpoints, const std::string& secret);
+  void connect(const std::vector<Transfer>& some, const std::vector<Transfer>& others);
+  void dial(int peer);
+  void add_guests();
   bool moved(const Transfer&, Link::Outcome);  // throws if the peer is gone
   Rendezvous& rendezvous_;
+  std::vector<std::string> endpoints_;  // by rank
+  std::string secret_;
   std::vector<std::optional<Link>> peers_;  // by rank
+  Calls calls_;
+  std::optional<Entry> entry_;
 };
-
-constexpr std::string_view kWhereYouMetMe = "*";  // as rank 0's address, which listens on all of its own
 
 Connections::Connections(Rendezvous& rendezvous, const std::string& interfaces)
     : rendezvous_(rendezvous), peers_(size_t(rendezvous.size())) {
   const RankInfo& me = rendezvous.options().ranks;
-  require_file_descriptors(me.world,
-                           cat("tcp: connections of rank ", me.rank, " to the other ", me.world - 1, " ranks"));
+  const int first = std::min(me.world, rendezvous.tree().fan_out + 2);
+  require_file_descriptors(first, cat("tcp: connections of rank ", me.rank, " to ", first - 1, " other ranks"));
   const std::string address = interfaces.empty() ? rendezvous.address() : interface_address(interfaces);
   auto listener = listen_on(address, 0);
   if (!listener) throw Error("tcp: this machine has no free port");
@@ -38,49 +113,57 @@ Connections::Connections(Rendezvous& rendezvous, const std::string& interfaces)
   std::string mine;
   put_text(mine, endpoint);
   put_text(mine, to_hex(random_bytes(32)));
-  std::vector<std::string> endpoints;
   std::string numbers;
   for (const std::string& text : rendezvous.exchange("tcp endpoint", mine)) {
     FieldReader fields(text);
-    endpoints.push_back(fields.text());
+    endpoints_.push_back(fields.text());
     numbers += fields.text();
   }
-  const std::string secret(as_text(derive(rendezvous.secret(), "tensors", numbers)));
-  connect({endpoints.begin(), endpoints.begin() + me.rank}, secret);
-  Doorkeeper door(std::move(*listener), secret, Purpose::data);
-  const Deadline deadline = after(rendezvous.options().timeout);
-  for (int missing = me.world - 1 - me.rank; missing > 0;) {
-    std::vector<pollfd> fds = {{rendezvous.failure_fd(), POLLIN, 0}};
-    door.add_to(fds);
-    poll(fds.data(), nfds_t(fds.size()), std::min(100, milliseconds_left(deadline)));
-    rendezvous.throw_if_failed();
-    for (Guest& guest : door.admit()) {
-      if (guest.rank <= me.rank || guest.rank >= me.world || peers_[size_t(guest.rank)]) continue;
-      peers_[size_t(guest.rank)].emplace(std::move(guest.fd), guest.session);
-      --missing;
-    }
-    if (Clock::now() > deadline) throw Error("tcp: some ranks did not connect in time", Exit::peer_lost);
-  }
-  rendezvous.barrier("tcp connected");
+  secret_ = as_text(derive(rendezvous.secret(), "tensors", numbers));
+  entry_.emplace(std::move(*listener), secret_, me);
 }
 
-void Connections::connect(const std::vector<std::string>& endpoints, const std::string& secret) {
+void Connections::dial(int peer) {
   const RankInfo& me = rendezvous_.options().ranks;
-  const double timeout = rendezvous_.options().timeout;
-  const Deadline deadline = after(timeout);
-  for (size_t peer = 0; peer < endpoints.size(); ++peer) {
-    Endpoint to = parse_endpoint(endpoints[peer]);
-    if (to.host == kWhereYouMetMe) to.host = rendezvous_.server_address();
-    while (!peers_[peer]) {
-      Entrance e = enter(to, secret, {Purpose::data, me.rank, me.world}, of_attempt(deadline, timeout));
-      rendezvous_.throw_if_failed();
-      if (!e.fd && Clock::now() > deadline)
-        throw Error(cat("rank ", me.rank, " cannot reach rank ", peer, " at ", to.host, " port ", to.port, ": ", e.why,
-                        "; a firewall may close its ports, or ATHANOR_SOCKET_IFNAME should name another interface"),
-                    Exit::peer_lost);
-      if (e.fd) peers_[peer].emplace(std::move(e.fd), e.session);
+  Endpoint to = parse_endpoint(endpoints_[size_t(peer)]);
+  if (to.host == kWhereYouMetMe) to.host = rendezvous_.server_address();
+  const double patience = std::min(kSecondsToReach, rendezvous_.options().timeout);
+  const Deadline deadline = after(patience);
+  while (!peers_[size_t(peer)]) {
+    Entrance e = enter(to, secret_, {Purpose::data, me.rank, me.world}, of_attempt(deadline, patience));
+    if (e.fd) {
+      peers_[size_t(peer)].emplace(std::move(e.fd), e.session);
+      return;
     }
+    rendezvous_.throw_if_failed();
+    require_file_descriptors(1, cat("tcp: the connection of rank ", me.rank, " to rank ", peer));
+    if (Clock::now() > deadline)
+      throw Error(cat("rank ", me.rank, " cannot reach rank ", peer, " at ", to.host, " port ", to.port, ": ", e.why,
+                      "; a firewall may close its ports, or ATHANOR_SOCKET_IFNAME should name another interface"),
+                  Exit::peer_lost);
+    pollfd failed{rendezvous_.failure_fd(), POLLIN, 0};
+    poll(&failed, 1, kPauseMs);
   }
+}
+
+// Ranks below this one are dialled; those above dial.
+void Connections::connect(const std::vector<Transfer>& some, const std::vector<Transfer>& others) {
+  std::vector<int> missing;
+  for (const auto* list : {&some, &others})
+    for (const Transfer& t : *list)
+      if (!peers_[size_t(t.peer)]) missing.push_back(t.peer);
+  if (missing.empty()) return;
+  std::sort(missing.begin(), missing.end());
+  missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
+  if (int(missing.size()) > rendezvous_.tree().fan_out + 1)
+    require_file_descriptors(int64_t(missing.size()), cat("tcp: connections of rank ", rendezvous_.rank(), " to ",
+                                                          missing.size(), " more ranks"));
+  for (const int peer : missing)
+    if (peer < rendezvous_.rank()) dial(peer);
+}
+
+void Connections::add_guests() {
+  for (Guest& guest : entry_->guests()) peers_[size_t(guest.rank)].emplace(std::move(guest.fd), guest.session);
 }
 
 bool Connections::moved(const Transfer& t, Link::Outcome outcome) {
@@ -92,21 +175,28 @@ bool Connections::moved(const Transfer& t, Link::Outcome outcome) {
 void Connections::run(std::vector<Transfer>& sends, std::vector<Transfer>& receives) {
   const Transfer* first = !sends.empty() ? &sends[0] : !receives.empty() ? &receives[0] : nullptr;
   if (!first) return;
-  const Rendezvous::Waiting waiting(rendezvous_, name_of(Collective(first->header.op)));
+  const Rendezvous::Waiting waiting(rendezvous_, name_of(Collective(first->header.op)), calls_.begins(first->header));
+  connect(sends, receives);
   std::vector<pollfd> fds;
   for (bool failed = false;;) {
+    add_guests();
+    const auto link = [&](const Transfer& t) { return peers_[size_t(t.peer)] ? &*peers_[size_t(t.peer)] : nullptr; };
     for (Transfer& t : sends)
-      while (!ended(t) && moved(t, peers_[size_t(t.peer)]->push(t))) {
+      while (!ended(t) && link(t) && moved(t, link(t)->push(t))) {
       }
     for (Transfer& t : receives)
-      while (!ended(t) && moved(t, peers_[size_t(t.peer)]->pull(t, rendezvous_.rank()))) {
+      while (!ended(t) && link(t) && moved(t, link(t)->pull(t, rendezvous_.rank()))) {
       }
-    fds.assign(1, {rendezvous_.failure_fd(), POLLIN, 0});
-    for (const Transfer& t : sends)
-      if (!ended(t)) fds.push_back({peers_[size_t(t.peer)]->fd().get(), POLLOUT, 0});
-    for (const Transfer& t : receives)
-      if (!ended(t)) fds.push_back({peers_[size_t(t.peer)]->fd().get(), POLLIN, 0});
-    if (fds.size() == 1) return;
+    fds.assign({{rendezvous_.failure_fd(), POLLIN, 0}, {entry_->arrived_fd(), POLLIN, 0}});
+    bool all_ended = true;
+    const auto add = [&](const Transfer& t, short events) {
+      if (ended(t)) return;
+      all_ended = false;
+      if (link(t)) fds.push_back({link(t)->fd().get(), events, 0});
+    };
+    for (const Transfer& t : sends) add(t, POLLOUT);
+    for (const Transfer& t : receives) add(t, POLLIN);
+    if (all_ended) return;
     if (failed) rendezvous_.throw_if_failed();  // after a last poll: a call that all ranks made may be complete
     poll(fds.data(), nfds_t(fds.size()), -1);
     failed = fds[0].revents != 0;
@@ -116,7 +206,9 @@ void Connections::run(std::vector<Transfer>& sends, std::vector<Transfer>& recei
 }  // namespace
 
 std::unique_ptr<Communicator> make_tcp(Rendezvous& rendezvous, const std::string& interfaces) {
-  return make_direct(std::make_shared<Connections>(rendezvous, interfaces), rendezvous.rank(), rendezvous.size());
+  auto world = make_direct(std::make_shared<Connections>(rendezvous, interfaces), rendezvous.rank(), rendezvous.tree());
+  world->barrier();  // whoever cannot be reached is known before work begins: all, or the neighbours in the tree
+  return world;
 }
 
 }  // namespace athanor

@@ -1,4 +1,5 @@
-// Ranks over TCP, for tensors in host memory: every rank has a connection to every other. Reductions are in rank order.
+// Ranks over TCP, for tensors in host memory: a rank has a connection to each other that it has exchanged something
+// with, so to all after a reduction of tensors among all. Reductions are in rank order.
 #pragma once
 #include <memory>
 

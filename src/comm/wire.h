@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/tree.h"
 
 namespace athanor {
 
@@ -39,7 +40,20 @@ class Wire {
 // Throws if the peer's header differs from the one that this rank expects.
 void require_same_call(const Transfer& received, int rank);
 
-// All ranks 0 ... size - 1 of a wire.
-std::unique_ptr<Communicator> make_direct(std::shared_ptr<Wire>, int rank, int size);
+// For a wire: which of its transfers begin a call, of which a tree makes several.
+class Calls {
+ public:
+  bool begins(const Header& h) {
+    const bool same = Collective(h.op) != Collective::message && h.group == group_ && h.call == call_;
+    group_ = h.group, call_ = h.call;
+    return !same;
+  }
+
+ private:
+  uint64_t group_ = 0, call_ = ~uint64_t{0};
+};
+
+// All ranks of a wire. Small collectives, barriers and broadcasts go through the tree.
+std::unique_ptr<Communicator> make_direct(std::shared_ptr<Wire>, int rank, RankTree);
 
 }  // namespace athanor

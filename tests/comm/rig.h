@@ -26,6 +26,7 @@ struct Setting {
   int hasty = -1;  // a rank with limits of its own: for what the others wait for from it
   Timeouts of_hasty = {};
   int absent = -1;                                // a rank that never comes
+  int fan_out = kFanOut;                          // of the tree of ranks
   std::string secret = to_hex(random_bytes(16));  // whoever else meets on these ports has another
 };
 
@@ -38,7 +39,8 @@ inline RendezvousOptions options(const Setting& s, int rank) {
           .listening = {},
           .timeout = s.timeout,
           .timeouts = rank == s.hasty ? s.of_hasty : s.timeouts,
-          .last_resort = {}};
+          .last_resort = {},
+          .fan_out = s.fan_out};
 }
 
 // Runs body on a thread per rank; the errors of all, "" where there was none.
