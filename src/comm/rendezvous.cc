@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "comm/communicator.h"
+#include "comm/relay.h"
 #include "comm/rendezvous_server.h"
 
 namespace athanor {
@@ -17,6 +18,7 @@ namespace {
 constexpr int kOtherFiles = 16;  // opened besides connections: events, the configuration, a shard, a checkpoint's file
 constexpr int kPorts = 8;        // rank 0 and the ranks that look for it try this many ports
 constexpr double kSecondsToTell = 2;
+constexpr double kSecondsToReach = 60;  // the rank above, a thread of which always answers
 constexpr size_t kStepsRemembered = 256, kStepsToKnow = 8;
 constexpr double kSecondsBetweenBeats = 0.05;  // minimum, however often this rank's activity changes
 constexpr auto kPause = std::chrono::milliseconds(50);
@@ -41,21 +43,25 @@ Rendezvous::Rendezvous(RendezvousOptions options) : options_(std::move(options))
   if (rank() == 0) {
     address_ = listening_address(options_.ranks.host);
     secret_ = options_.key().secret;
-    server_ = std::make_unique<RendezvousServer>(take_port(options_.ranks, address_), secret_, size(),
+    server_ = std::make_unique<RendezvousServer>(take_port(options_.ranks, address_), secret_, tree(),
                                                  ServerTimeouts{options_.timeout, options_.timeouts.silence});
     if (options_.listening) options_.listening(server_->port());
   }
-  join();
-  monitor_ = start_thread("the connection to rank 0", [this] { monitor(); });
   try {
+    join();
+    monitor_ = start_thread(cat("the connection to ", above_), [this] { monitor(); });
     barrier("everybody is here");
-  } catch (...) {
+  } catch (const std::exception& e) {
+    if (relay_) {
+      relay_->down({'a', e.what()});
+      relay_->leave();
+    }
     {
       const std::lock_guard lock(mutex_);
       leaving_ = true;
     }
     eventfd_write(wake_.get(), 1);
-    monitor_.join();
+    if (monitor_.joinable()) monitor_.join();
     throw;
   }
 }
@@ -79,7 +85,8 @@ void Rendezvous::join() {
         server_address_ = remote_address(e.fd);
         secret_ = key.secret;
         channel_ = std::make_unique<Channel>(std::move(e.fd), e.session);
-        return;
+        above_ = cat("rank 0 (", me.host, ")");
+        return enter_tree(deadline);
       }
       if (reason.empty()) reason = e.why;
       const std::string said = cat("port ", to.port, ": ", e.why);
@@ -96,7 +103,69 @@ void Rendezvous::join() {
   }
 }
 
+// Listens for the ranks below, if there are to be any, and goes where this one belongs.
+void Rendezvous::enter_tree(Deadline deadline) {
+  const RankTree all = tree();
+  if (rank() == 0 || all.is_flat()) return;
+  std::string here;
+  if (!all.is_leaf(rank())) {
+    auto listener = listen_on(address_, 0);
+    if (!listener) throw Error("rendezvous: this machine has no free port");
+    relay_ = std::make_unique<Relay>(std::move(*listener), secret_, rank(), all, options_.timeouts.silence,
+                                     [this](Frame frame) { post(std::move(frame)); });
+    here = cat('[', address_, "]:", relay_->port());
+  }
+  std::string payload;
+  put_text(payload, here);
+  put_text(payload, host_name());
+  channel_->write({'h', payload});
+  if (all.parent(rank()) != 0) go_to_parent(deadline);
+}
+
+// Rank 0 says where it is, and is left once this rank is there, so that at any time somebody would miss this rank. A
+// parent that does not come is rank 0's to name.
+void Rendezvous::go_to_parent(Deadline deadline) {
+  const int parent = tree().parent(rank());
+  std::string to, host;
+  deadline += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.timeouts.silence));
+  for (std::string why = "rank 0 has not said where it is";;) {
+    pollfd entry = channel_->poll_entry();
+    poll(&entry, 1, to.empty() ? std::min(100, milliseconds_left(deadline)) : int(kPause.count()));
+    const bool open = channel_->advance();
+    while (const auto frame = channel_->take()) {
+      if (frame->kind == 'a') throw Error(frame->payload, Exit::peer_lost);
+      if (frame->kind != 'p') continue;
+      FieldReader fields(frame->payload);
+      to = fields.text(), host = fields.text();
+      deadline = after(std::min(kSecondsToReach, options_.timeout / 2));
+    }
+    if (!open)
+      throw Error(cat(above_, " is gone: its process ended or was killed, or its machine is lost"), Exit::peer_lost);
+    if (!to.empty()) {
+      Entrance e = enter(parse_endpoint(to), secret_, {Purpose::rendezvous, rank(), size()},
+                         of_attempt(deadline, options_.timeout));
+      if (e.fd) {
+        channel_->write({'d', ""});
+        channel_->advance();
+        channel_ = std::make_unique<Channel>(std::move(e.fd), e.session);
+        above_ = cat("rank ", parent, " (", host, ")");
+        return;
+      }
+      why = e.why;
+    }
+    if (Clock::now() < deadline) continue;
+    why = cat("it came to rank 0, but cannot reach rank ", parent, " (", host, "), which is above it, at ", to, ": ",
+              why, "; a firewall may close its ports");
+    std::string told;
+    put_text(told, why);
+    channel_->write({'f', told});
+    channel_->advance();
+    throw Error(cat("rendezvous: rank ", rank(), " of ", size(), ": ", why), Exit::peer_lost);
+  }
+}
+
 Rendezvous::~Rendezvous() {
+  if (relay_) failure().empty() && std::uncaught_exceptions() > 0 ? relay_->disappear() : relay_->leave();
   {
     const std::lock_guard lock(mutex_);
     if (failure_.empty() && std::uncaught_exceptions() == 0) outbox_.push_back({'q', ""});
@@ -176,16 +245,14 @@ void Rendezvous::monitor() {
         soonest = after(kSecondsBetweenBeats), next_beat = after(beat_seconds());
       }
       open = pump(milliseconds_left(due()));
-      if (!open)
-        set_failure(
-            cat("rank 0 (", options_.ranks.host, ") is gone: its process ended or was killed, or its machine is lost"));
+      if (!open) set_failure(cat(above_, " is gone: its process ended or was killed, or its machine is lost"));
       // Uses the time before reading: a process that was itself suspended still finds what arrived meanwhile.
       if (looked_ - heard_ > std::chrono::duration<double>(options_.timeouts.silence))
-        set_failure(cat("rank 0 (", options_.ranks.host, ") gave no sign of life for ", options_.timeouts.silence,
+        set_failure(cat(above_, " gave no sign of life for ", options_.timeouts.silence,
                         " s: stopped, or its machine or the network to it is lost"));
     } catch (const Error& e) {
       open = false;
-      set_failure(cat("the connection to rank 0 (", options_.ranks.host, ") cannot be trusted: ", e.what()));
+      set_failure(cat("the connection to ", above_, " cannot be trusted: ", e.what()));
     }
   }
   // The last messages must still be sent.
@@ -204,6 +271,7 @@ void Rendezvous::handle(const Frame& frame) {
   heard_ = Clock::now();
   if (frame.kind == 'a') return set_failure(frame.payload);
   if (frame.kind == 'b') return;
+  if (relay_) relay_->down(frame);
   FieldReader fields(frame.payload);
   const std::string name = fields.text();
   std::vector<std::string> values;
@@ -217,6 +285,7 @@ void Rendezvous::set_failure(const std::string& why) {
   const std::lock_guard lock(mutex_);
   if (!failure_.empty()) return;
   failure_ = why;
+  if (relay_) relay_->down({'a', why});
   eventfd_write(failed_.get(), 1);
   changed_.notify_all();
 }

@@ -1,5 +1,6 @@
 // Rendezvous: ranks of a job find each other, exchange small texts and learn of each other's failures. Rank 0 runs the
-// server on a thread; every rank keeps one connection to it. Transfers no tensors.
+// server on a thread; every rank keeps one connection upwards in the tree of ranks (tree.h), up to 17 ranks all to rank
+// 0, and those in the middle a relay on a thread. Transfers no tensors.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -18,6 +19,7 @@
 
 namespace athanor {
 
+class Relay;
 class RendezvousServer;
 
 // A rank's current activity; each has its own limit of how long others wait for that rank.
@@ -94,6 +96,8 @@ class Rendezvous {
 
  private:
   void join();
+  void enter_tree(Deadline);
+  void go_to_parent(Deadline);
   void monitor();
   void handle(const Frame&);
   void set_failure(const std::string&);
@@ -109,7 +113,9 @@ class Rendezvous {
 
   RendezvousOptions options_;
   std::unique_ptr<RendezvousServer> server_;  // of rank 0
-  std::unique_ptr<Channel> channel_;          // used by the monitor thread only
+  std::unique_ptr<Relay> relay_;              // of other ranks that have some below them
+  std::unique_ptr<Channel> channel_;          // upwards; used by the monitor thread only
+  std::string above_;                         // the rank at its end: "rank 0 (node-1)"
   std::string address_, server_address_, secret_;
   Fd wake_, failed_;
   std::atomic<uint64_t> entered_{0}, device_entered_{0};

@@ -12,15 +12,8 @@ namespace athanor {
 namespace {
 
 constexpr int kTurnMs = 100;
-constexpr std::chrono::seconds kLate{2};  // for a thread that should check at least once a second
-constexpr double kSecondsToLeave = 10;    // for the others, after rank 0 has left
 
 }  // namespace
-
-Clock::duration held_up(Deadline* looked) {
-  const Deadline before = std::exchange(*looked, Clock::now());
-  return std::max(Clock::duration::zero(), *looked - before - kLate);
-}
 
 std::string rank_names(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
@@ -28,14 +21,15 @@ std::string rank_names(const std::vector<int>& ranks) {
   return text;
 }
 
-RendezvousServer::RendezvousServer(Fd listener, const std::string& secret, int world, ServerTimeouts limits)
-    : door_(std::move(listener), secret, Purpose::rendezvous),
+RendezvousServer::RendezvousServer(Fd listener, const std::string& secret, RankTree tree, ServerTimeouts limits)
+    : tree_(tree),
+      door_(std::move(listener), secret, Purpose::rendezvous),
       port_(door_.port()),
       limits_(limits),
       started_(Clock::now()),
       next_beat_(started_),
       now_(started_),
-      members_(size_t(world)),
+      members_(size_t(tree.ranks)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   thread_ = start_thread("the rendezvous of rank 0", [this] { serve(); });
 }
@@ -101,6 +95,8 @@ void RendezvousServer::join(Guest guest) {
         cat("rank ", guest.rank, " came twice: two jobs use one rendezvous address; give each its own MASTER_PORT"));
   m.channel.emplace(std::move(guest.fd), guest.session);
   m.joined = true;
+  m.visiting = guest.rank > 0 && tree_.parent(guest.rank) != 0;
+  m.in_place = !m.visiting;
   m.progress = m.beat = Clock::now();
   if (!failure_.empty()) m.channel->write({'a', failure_});
   if (std::all_of(members_.begin(), members_.end(), [](const Member& member) { return member.joined; })) door_.close();
@@ -143,26 +139,67 @@ void RendezvousServer::handle(int rank, const Frame& frame) {
     m.host = fields.text();
     m.place = fields.text();
   } else if (frame.kind == 'e') {
-    const std::string name = fields.text();
-    auto& values = exchanges_[name];
-    values.resize(members_.size());
-    values[size_t(rank)] = fields.text();
-    m.progress = m.beat;
-    if (std::any_of(values.begin(), values.end(), [](const auto& v) { return !v; })) return;
-    std::string result;
-    put_text(result, name);
-    for (const auto& value : values) put_text(result, *value);
-    for (Member& to : members_)
-      if (to.channel) to.channel->write({'r', result});
-    exchanges_.erase(name);
+    collect(rank, fields);
   } else if (frame.kind == 'f') {
     fail(cat(name(rank), " failed: ", fields.text()));
   } else if (frame.kind == 'q') {
     m.quit = true;
     m.channel.reset();
+  } else if (frame.kind == 'h') {
+    m.endpoint = fields.text();
+    m.host = fields.text();
+    show_parent(rank);
+    for (int below = tree_.first_child(rank); below < tree_.end_child(rank); ++below) show_parent(below);
+  } else if (frame.kind == 'd' && m.visiting) {
+    m.visiting = false;
+    m.channel.reset();
+  } else if (frame.kind == 'm') {
+    for (const RankFrame& f : unbundle(frame, tree_, rank)) handle_of_relay(f.rank, f.frame);
   } else {
     throw Error(cat("a frame of kind ", int(frame.kind)));
   }
+}
+
+// What a rank said to the one above it, or what that one saw of it.
+void RendezvousServer::handle_of_relay(int rank, const Frame& frame) {
+  if (frame.kind == 'j') {
+    members_[size_t(rank)].in_place = true;
+  } else if (frame.kind == 'l') {
+    lose(rank);
+  } else if (frame.kind == 's') {
+    blame_silent({rank});
+  } else if (frame.kind == 't') {
+    fail(cat("the connection to ", name(rank), " cannot be trusted: ", frame.payload));
+  } else {
+    handle(rank, frame);
+  }
+}
+
+void RendezvousServer::collect(int rank, FieldReader fields) {
+  const std::string name = fields.text();
+  auto& values = exchanges_[name];
+  values.resize(members_.size());
+  values[size_t(rank)] = fields.text();
+  members_[size_t(rank)].progress = members_[size_t(rank)].beat;
+  if (std::any_of(values.begin(), values.end(), [](const auto& v) { return !v; })) return;
+  std::string result;
+  put_text(result, name);
+  for (const auto& value : values) put_text(result, *value);
+  for (Member& to : members_)
+    if (to.channel) to.channel->write({'r', result});
+  exchanges_.erase(name);
+}
+
+// Once both are known: a visitor, and where its parent is.
+void RendezvousServer::show_parent(int rank) {
+  Member& m = members_[size_t(rank)];
+  if (rank == 0 || !m.visiting || !m.channel || !m.endpoint) return;
+  const Member& above = members_[size_t(tree_.parent(rank))];
+  if (!above.endpoint) return;
+  std::string where;
+  put_text(where, *above.endpoint);
+  put_text(where, above.host);
+  m.channel->write({'p', where});
 }
 
 void RendezvousServer::fail(const std::string& why) {
@@ -184,6 +221,13 @@ void RendezvousServer::find_missing() {
   if (!missing.empty())
     fail(cat(rank_names(missing), " of ", members_.size(), " did not come to the rendezvous within ", limits_.join,
              " s: see whether they were started and can reach this machine", door_.strangers()));
+  std::vector<int> astray;
+  for (int r = 0; r < int(members_.size()); ++r)
+    if (!members_[size_t(r)].in_place) astray.push_back(r);
+  if (!astray.empty())
+    fail(cat(rank_names(astray), " of ", members_.size(), " came to the rendezvous, but not to the ranks above them (",
+             name(tree_.parent(astray[0])), " above rank ", astray[0], ") within ", limits_.join,
+             " s: see whether their machines can reach each other"));
 }
 
 std::string RendezvousServer::name(int rank) const {
@@ -198,14 +242,20 @@ std::string RendezvousServer::names(const std::vector<int>& ranks) const {
 void RendezvousServer::find_silent() {
   std::vector<int> silent;
   for (int r = 0; r < int(members_.size()); ++r)
-    if (members_[size_t(r)].channel && seconds_since(members_[size_t(r)].beat) > limits_.silence) silent.push_back(r);
-  if (silent.empty()) return;
+    if (members_[size_t(r)].channel && !members_[size_t(r)].visiting &&
+        seconds_since(members_[size_t(r)].beat) > limits_.silence)
+      silent.push_back(r);
+  if (!silent.empty()) blame_silent(silent);
+}
+
+void RendezvousServer::blame_silent(const std::vector<int>& silent) {
   fail(cat(names(silent), " gave no sign of life for ", limits_.silence,
            " s: stopped, or its machine or the network to it is lost; last heard of at ",
            members_[size_t(silent[0])].place));
   for (const int r : silent) {  // do not wait for it to leave
-    members_[size_t(r)].channel->advance();
-    members_[size_t(r)].channel.reset();
+    auto& channel = members_[size_t(r)].channel;
+    if (channel) channel->advance();
+    channel.reset();
   }
 }
 
@@ -216,7 +266,7 @@ void RendezvousServer::find_hanging() {
   double idle = 1e300;
   for (int r = 0; r < int(members_.size()); ++r) {
     const Member& m = members_[size_t(r)];
-    if (!m.joined) return;
+    if (!m.in_place) return;
     if (m.quit) continue;
     idle = std::min(idle, seconds_since(m.progress));
     if (!m.waiting) busy.push_back(r);

@@ -1,6 +1,8 @@
 // Server side of a rendezvous: one thread that admits ranks, collects what they exchange, and detects ranks that died,
-// hang or never came. Frames of a rank: e(xchange), b(eat), f(ailure), q(uit); of the server: r(esult), b(eat),
-// a(bort).
+// hang or never came. Every rank comes here first; those that are below another rank in the tree (tree.h) are told
+// where that one is, go there, and are heard through it (relay.h). Frames of a rank: e(xchange), b(eat), f(ailure),
+// q(uit), h(ere: where the ranks below it find it), d(one here: it is below its parent), m(any, of itself and ranks
+// below it); of the server: r(esult), b(eat), a(bort), p(arent: where it is).
 #pragma once
 #include <map>
 #include <optional>
@@ -8,6 +10,8 @@
 
 #include "comm/channel.h"
 #include "comm/handshake.h"
+#include "comm/relay.h"
+#include "comm/tree.h"
 
 namespace athanor {
 
@@ -17,7 +21,7 @@ struct ServerTimeouts {  // seconds
 
 class RendezvousServer {
  public:
-  RendezvousServer(Fd listener, const std::string& secret, int world, ServerTimeouts);
+  RendezvousServer(Fd listener, const std::string& secret, RankTree, ServerTimeouts);
   ~RendezvousServer();  // after all ranks have left, or a few seconds
   RendezvousServer(const RendezvousServer&) = delete;
   RendezvousServer& operator=(const RendezvousServer&) = delete;
@@ -27,6 +31,8 @@ class RendezvousServer {
   struct Member {
     std::optional<Channel> channel;
     bool joined = false, quit = false, waiting = false;
+    bool visiting = false, in_place = false;  // here on the way to its parent; where it belongs
+    std::optional<std::string> endpoint;      // where the ranks below it find it; of a leaf ""
     uint64_t entered = 0;
     double limit = 0;         // seconds, for its current activity
     std::string host, place;  // as last reported
@@ -37,7 +43,11 @@ class RendezvousServer {
   void join(Guest);
   void read(int rank);
   void handle(int rank, const Frame&);
+  void handle_of_relay(int rank, const Frame&);
+  void collect(int rank, FieldReader);
+  void show_parent(int rank);
   void lose(int rank);
+  void blame_silent(const std::vector<int>& ranks);
   void fail(const std::string& why);
   double seconds_since(Deadline) const;  // until now_
   void find_missing();
@@ -47,6 +57,7 @@ class RendezvousServer {
   std::string names(const std::vector<int>& ranks) const;
   bool finished() const;
 
+  const RankTree tree_;
   Doorkeeper door_;
   int port_;
   ServerTimeouts limits_;
@@ -59,10 +70,6 @@ class RendezvousServer {
   std::optional<Deadline> stop_;
   std::thread thread_;
 };
-
-// For a polling thread: sets looked to now and returns by how much the poll was late. A late poll means that this
-// thread, perhaps the whole machine, was suspended; that time must not count against any rank.
-Clock::duration held_up(Deadline* looked);
 
 // "rank 3", "ranks 1, 2 and 5".
 std::string rank_names(const std::vector<int>& ranks);

@@ -16,7 +16,7 @@ namespace athanor {
 namespace {
 
 constexpr std::string_view kWhereYouMetMe = "*";  // as rank 0's address, which listens on all of its own
-constexpr double kSecondsToReach = 60;            // a rank whose process lives: a thread of it always answers
+constexpr double kSecondsToDial = 60;             // for a rank whose process lives: a thread of it always answers
 constexpr int kPauseMs = 20;
 
 // Lets in the ranks that dial this one, on a thread: they need not wait until this rank has to do with them.
@@ -127,7 +127,7 @@ void Connections::dial(int peer) {
   const RankInfo& me = rendezvous_.options().ranks;
   Endpoint to = parse_endpoint(endpoints_[size_t(peer)]);
   if (to.host == kWhereYouMetMe) to.host = rendezvous_.server_address();
-  const double patience = std::min(kSecondsToReach, rendezvous_.options().timeout);
+  const double patience = std::min(kSecondsToDial, rendezvous_.options().timeout);
   const Deadline deadline = after(patience);
   while (!peers_[size_t(peer)]) {
     Entrance e = enter(to, secret_, {Purpose::data, me.rank, me.world}, of_attempt(deadline, patience));

@@ -2,13 +2,21 @@
 // stops anywhere in it is named to all.
 #include "comm/tree.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
 #include <numeric>
 
 #include "comm/tcp.h"
 #include "comm/wire.h"
 #include "tests/comm/collective_laws.h"
 #include "tests/comm/rig.h"
+#include "tests/sanitized.h"
 
 namespace athanor {
 namespace {
@@ -39,6 +47,142 @@ TEST(Tree, HasEveryRankOnceAndIsAsDeepAsItMustBe) {
 
 TEST(Tree, KeepsEveryLawOfTransports) {
   expect_none(run({.ranks = 9, .fan_out = 2}, [](Rendezvous& r) { testing::every_law(*make_tcp(r, "")); }));
+}
+
+// Ranks as threads, but one that is a process of its own and can be killed or stopped like one.
+struct Victim {
+  int rank = 0, signal = SIGKILL;
+};
+
+struct Seen {
+  double seconds_to_start = 0, seconds_of_step = 0;
+  double seconds_to_name = 0;  // from the signal until the last rank knows
+  std::vector<std::string> errors;
+};
+
+// What a rank does that is hit at some moment.
+void work_until_failure(Rendezvous& r, const std::function<void(int step)>& after_step) {
+  const auto world = make_tcp(r, "");
+  std::vector<int32_t> wishes(5);
+  for (int step = 0;; ++step) {
+    world->all_reduce(tensor_of(wishes), Reduce::max, Lane::compute);
+    after_step(step);
+  }
+}
+
+Seen hit(const Setting& s, const Victim& victim, int steps) {
+  const pid_t process = fork();
+  if (process == 0) {
+    try {
+      Rendezvous r(options(s, victim.rank));
+      work_until_failure(r, [](int) {});
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the others tell
+    }
+    _exit(0);
+  }
+  Seen seen;
+  Setting others = s;
+  others.absent = victim.rank;
+  const Deadline begin = Clock::now();
+  Deadline started, struck;
+  const auto since = [](Deadline then) { return std::chrono::duration<double>(Clock::now() - then).count(); };
+  std::vector<double> named(static_cast<size_t>(s.ranks));
+  seen.errors = run(others, [&](Rendezvous& r) {
+    try {
+      work_until_failure(r, [&](int step) {
+        if (r.rank() != 0 || step > steps) return;
+        if (step == 0) started = Clock::now(), seen.seconds_to_start = since(begin);
+        if (step < steps) return;
+        seen.seconds_of_step = since(started) / steps;
+        struck = Clock::now();
+        kill(process, victim.signal);
+      });
+    } catch (const Error&) {
+      named[size_t(r.rank())] = since(struck);
+      throw;
+    }
+  });
+  seen.seconds_to_name = *std::max_element(named.begin(), named.end());
+  kill(process, SIGKILL);
+  waitpid(process, nullptr, 0);
+  return seen;
+}
+
+// A leaf, one in the middle with ranks below it that lose their way to rank 0, and a neighbour of rank 0.
+TEST(Tree, WhoDiesOrStopsAnywhereIsNamedToAll) {
+  for (const int rank : {1, 4, 11})
+    for (const int signal : {SIGKILL, SIGSTOP})
+      patiently({1, 10, 60}, [&, rank = rank](double limit) {
+        Setting s{.ranks = 12, .fan_out = 2};
+        s.timeouts.silence = limit;
+        const Seen seen = hit(s, {.rank = rank, .signal = signal}, 3);
+        const std::string words = cat("4 rank ", rank, " (", host_name(), ") ",
+                                      signal == SIGKILL ? "is gone: " : "gave no sign of life for ");
+        for (int r = 0; r < s.ranks; ++r)
+          if (r != rank && !seen.errors[size_t(r)].starts_with(words)) {
+            std::printf("rank %d says: %s\n", r, seen.errors[size_t(r)].c_str());
+            return false;
+          }
+        return true;
+      });
+}
+
+TEST(Tree, ARankInTheMiddleThatFailsOrNeverComesIsNamed) {
+  const auto failed = run({.ranks = 12, .fan_out = 2}, [](Rendezvous& r) {
+    const auto c = make_tcp(r, "");
+    if (r.rank() == 4) throw r.first_error(Error("the disk is full"));
+    for (;;) c->barrier();
+  });
+  expect_all(failed, cat("4 rank 4 (", host_name(), ") failed: the disk is full"), 4);
+  patiently({1, 10, 60}, [](double limit) {
+    const auto missing = run({.ranks = 12, .timeout = limit, .absent = 4, .fan_out = 2}, [](Rendezvous&) {});
+    if (missing[0].find("rank 4 of 12 did not come") == std::string::npos) return false;
+    expect_all(missing, cat("4 rank 4 of 12 did not come to the rendezvous within ", limit, " s"), 4);
+    return true;
+  });
+}
+
+// The others of the tree are told of a hang by way of rank 0.
+TEST(Tree, ARankThatHangsIsNamed) {
+  Setting s{.ranks = 12, .hasty = 11, .of_hasty = {.startup = 1, .silence = kAmple}, .fan_out = 2};
+  std::atomic<int> arrived{0};
+  const auto errors = run(s, [&](Rendezvous& r) {
+    const auto c = make_tcp(r, "");
+    for (++arrived; arrived < s.ranks; std::this_thread::sleep_for(std::chrono::milliseconds(1))) r.throw_if_failed();
+    while (r.rank() == 11) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      r.throw_if_failed();
+    }
+    for (;;) c->barrier();
+  });
+  expect_all(errors, cat("4 rank 11 (", host_name(), ") hangs: no progress while others waited for 1 s"));
+}
+
+TEST(Tree, ExchangesWhatAllSayInRankOrder) {
+  expect_none(run({.ranks = 40, .fan_out = 3}, [](Rendezvous& r) {
+    for (int round = 0; round < 3; ++round) {
+      const auto all = r.exchange(cat("round ", round), cat(r.rank(), std::string(size_t(round) * 3000, 'x')));
+      ASSERT_EQ(all.size(), 40u);
+      for (int k = 0; k < 40; ++k) EXPECT_EQ(all[size_t(k)], cat(k, std::string(size_t(round) * 3000, 'x')));
+    }
+  }));
+}
+
+// Of the size of ATHANOR_RANKS (scripts/bench/ranks/control.py), which reads what is printed.
+TEST(Tree, ManyRanksStartAgreeAndLearnOfALostOne) {
+  const char* asked = std::getenv("ATHANOR_RANKS");
+  Setting s{.ranks = asked ? std::atoi(asked) : kSanitized ? 20 : 64};
+  const int victim = std::min(21, s.ranks - 1);
+  for (const int signal : {SIGKILL, SIGSTOP}) {
+    if (signal == SIGSTOP && !asked) continue;  // it takes the 8 s of silence
+    if (asked) s.timeouts.silence = Timeouts{}.silence;
+    const Seen seen = hit(s, {.rank = victim, .signal = signal}, asked ? 20 : 3);
+    s.port = free_port();
+    expect_all(seen.errors, cat("4 rank ", victim, " ("), victim);
+    std::printf("{\"ranks\": %d, \"signal\": \"%s\", \"start_s\": %.3f, \"step_ms\": %.3f, \"named_s\": %.3f}\n",
+                s.ranks, signal == SIGKILL ? "KILL" : "STOP", seen.seconds_to_start, seen.seconds_of_step * 1e3,
+                seen.seconds_to_name);
+  }
 }
 
 // A wire that has no peers: it counts what would be sent, and to whom.
