@@ -5,6 +5,7 @@ usage: check_layers.py [REPOSITORY]
 - A file of src/<folder>/ includes only from its folder and from those that the folder's athanor_library(...) line names,
   directly or through others.
 - Third-party headers are included by .cc files only; MPI, NCCL and CUDA headers only where the table below says.
+- Axes of the process mesh are named where the table below says; all others ask Placement and the mesh's groups.
 - Files stay below 600 lines (.cu: 800) and open with a comment or an include; a header has #pragma once.
 """
 import re
@@ -24,6 +25,10 @@ PLACES = {
     r"cuda/(?!make_cuda\.h|scratch\.h|libraries/specs\.h|libraries/library\.h).*": r"cuda/.*|comm/nccl.*",
     r"dnnl.*|oneapi/dnnl/.*": r"cpu/.*",
 }
+# What names an axis, and the files that may: where the mesh is made, and where it is said what a parameter is cut, shared
+# and summed over. Whoever else needs ranks asks ProcessMesh for a group by what its ranks share.
+AXES = re.compile(r"\b(Axis|Axes|kBatchAxes|kDataParallel|dp_replicate|dp_shard)\b")
+MAY_NAME_AXES = ("comm/mesh.h", "comm/mesh.cc", "param/placement.h", "param/placement.cc")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 LIBRARY = re.compile(r"^\s*athanor_(?:library|interface)\(([a-z_]+)([^)]*)\)")
 
@@ -80,6 +85,9 @@ def check_file(path, source_root, allowed, complain):
         complain(path, 1, f"src/{folder} is declared by no athanor_library line")
         return
     for number, line in enumerate(lines, 1):
+        named = inside not in MAY_NAME_AXES and AXES.search(line)
+        if named:
+            complain(path, number, f"names an axis ({named[1]}): ask Placement, or ProcessMesh for a group of ranks")
         match = INCLUDE.match(line)
         if not match:
             continue

@@ -24,6 +24,14 @@ ProcessMesh::ProcessMesh(std::unique_ptr<Communicator> world, std::array<int, kA
   if (sizes[size_t(Axis::cp)] > 1) shards_ = group({Axis::dp_shard, Axis::cp});
 }
 
+std::vector<int> ProcessMesh::splits(const std::array<int, kAxes>& sizes) {
+  std::vector<int> all(sizes.begin(), sizes.end());
+  const int context = sizes[size_t(Axis::cp)], shards = sizes[size_t(Axis::dp_shard)] * context;
+  all.push_back(sizes[size_t(Axis::dp_replicate)] * shards);
+  if (context > 1) all.push_back(shards);
+  return all;
+}
+
 int ProcessMesh::size(Axes axes) const {
   int product = 1;
   for (int a = 0; a < kAxes; ++a)

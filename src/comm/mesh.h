@@ -1,8 +1,11 @@
 // ProcessMesh: every parallelism axis always exists; an axis of size 1 is a group of one, so no code asks "is TP on?".
+// What a parameter is cut, shared or summed over is said by param/placement.h alone; everybody else asks the mesh for a
+// group by what its ranks share, and names no axis (scripts/check_layers.py).
 #pragma once
 #include <array>
 #include <initializer_list>
 #include <memory>
+#include <vector>
 
 #include "comm/communicator.h"
 
@@ -41,16 +44,23 @@ class ProcessMesh {
   Communicator& world() { return *world_; }
   Communicator& operator[](Axis axis) { return *axes_[static_cast<size_t>(axis)]; }
   int coord(Axis axis) const { return axes_[static_cast<size_t>(axis)]->rank(); }
+  Communicator& tensor() const { return group(Axis::tp); }            // those that share the products of a layer
+  Communicator& context() const { return group(Axis::cp); }           // those that share sequences
+  Communicator& copies() const { return group(Axis::dp_replicate); }  // those that have the same shards
+  int batches() const { return size(kBatchAxes); }                    // ranks, or groups of them, with other sequences
   // All of kDataParallel together: the ranks that share a batch, or its sequences.
   Communicator& data_parallel() const { return *data_parallel_; }
   // Those of them that share out what the ZeRO stage says: dp_shard and cp together.
-  Communicator& shards() const { return shards_ ? *shards_ : *axes_[static_cast<size_t>(Axis::dp_shard)]; }
+  Communicator& shards() const { return shards_ ? *shards_ : group(Axis::dp_shard); }
   // Ranks that differ in these coordinates alone.
   int size(Axes axes) const;
   // Whether this rank is the first of those that differ in other coordinates than `axes`.
   bool is_first_except(Axes axes) const;
+  // Sizes of the groups for which it splits a world, in this order.
+  static std::vector<int> splits(const std::array<int, kAxes>& sizes);
 
  private:
+  Communicator& group(Axis axis) const { return *axes_[static_cast<size_t>(axis)]; }
   std::unique_ptr<Communicator> world_;
   std::array<std::unique_ptr<Communicator>, kAxes> axes_;
   std::unique_ptr<Communicator> data_parallel_, shards_;  // shards_: null where cp has one rank

@@ -68,12 +68,8 @@ void print_row(const Config& config, const GpuSpec& gpu, const ManyRanks& many, 
 
 ProcessMesh absent_mesh(const std::array<int, kAxes>& sizes) {
   int world = 1;
-  std::vector<int> splits(sizes.begin(), sizes.end());
   for (const int s : sizes) world *= s;
-  const int parts = sizes[size_t(Axis::cp)], shards = sizes[size_t(Axis::dp_shard)] * parts;
-  splits.push_back(sizes[size_t(Axis::dp_replicate)] * shards);
-  if (parts > 1) splits.push_back(shards);
-  return {std::make_unique<Absent>(world, splits), sizes};
+  return {std::make_unique<Absent>(world, ProcessMesh::splits(sizes)), sizes};
 }
 
 void print_many_ranks(const Config& config, const std::string& name, const ManyRanks& many) {

@@ -173,8 +173,8 @@ void Engine::run_evaluation(Ctx c) {
   c.run(Fill{.x = eval_sum_});
   c.run(ReduceSum{.out = eval_sum_, .x = losses_});
   if (part_.ranks == 1) return;
-  c.all_reduce(backend_.mesh[Axis::cp], eval_sum_);
-  c.all_gather(backend_.mesh[Axis::cp], all_losses_, losses_);
+  c.all_reduce(backend_.mesh.context(), eval_sum_);
+  c.all_gather(backend_.mesh.context(), all_losses_, losses_);
 }
 
 // With leaves, a unit has one slice per leaf, each with its own sum.
@@ -201,7 +201,7 @@ void Engine::add_norms(Ctx& c) {
 // Each rank of a tensor-parallel group has counted other gradients. The losses are those of all, but not finite on a
 // rank that has no data, and all must skip that step.
 void Engine::agree_in_tensor_group(Ctx& c) {
-  Communicator& group = backend_.mesh[Axis::tp];
+  Communicator& group = backend_.mesh.tensor();
   c.all_reduce(group, scalar(offsetof(StepState, norm_sq), DType::f64));
   c.all_reduce(group, scalar(offsetof(StepState, loss_sum), DType::f64), Reduce::max);
   c.all_reduce(group, scalar(offsetof(StepState, targets), DType::f64), Reduce::max);
@@ -210,10 +210,11 @@ void Engine::agree_in_tensor_group(Ctx& c) {
 MicroGradients Engine::micro_gradients() const {
   const ParamStore::Unit& unit = *model_->params().units().front();
   if (!unit.is_shard(unit.grad)) return {options_.micro_batch_size, ranks()};
-  return {options_.micro_batch_size * backend_.mesh[Axis::dp_shard].size(), backend_.mesh[Axis::dp_replicate].size()};
+  const int copies = backend_.mesh.copies().size();
+  return {options_.micro_batch_size * (ranks() / copies), copies};
 }
 
-// Of what this rank has accumulated: its own whole gradient, or its shard of the sum over the dp_shard ranks.
+// Of what this rank has accumulated: its own whole gradient, or its shard of the sum over those that share one copy.
 void Engine::run_micro_norm(Ctx c) {
   SquaredNorm norm{.out = scalar(offsetof(StepState, micro_norm_sq), DType::f64), .x = {}};
   for (const auto& unit : model_->params().units()) {
@@ -226,7 +227,7 @@ void Engine::run_micro_norm(Ctx c) {
 
 // Each rank of a tensor-parallel group has the scores of its heads.
 void Engine::end_scores(Ctx& c) {
-  Communicator& group = backend_.mesh[Axis::tp];
+  Communicator& group = backend_.mesh.tensor();
   if (group.size() > 1) c.all_reduce(group, scalar(offsetof(StepState, top_score), DType::f32), Reduce::max);
   c.run(no_scores());
 }

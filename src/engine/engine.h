@@ -38,7 +38,7 @@ struct EngineOptions {
   std::vector<std::string> frozen = {};  // parameters that are not trained: substrings of names
   bool training = true;                  // false: weights and evaluation only
   bool graphs = true;                    // capture and replay graphs, where the device can
-  int zero_stage = 0;                    // what the dp_shard ranks shard: see Sharding
+  int zero_stage = 0;                    // what ranks share out: see Sharding
   bool sequence_parallel = false;        // ranks that share products share the rows of the residual stream: nn/rows.h
   int64_t logical_shards = 0;            // leaves of the rank-invariant sums: see LogicalShards; 0: none
   uint64_t seed = 0;
@@ -107,11 +107,11 @@ class Engine {
   int64_t step_micro_batches() const { return step_micro_batches_; }  // of this rank, per step as set
   MicroGradients micro_gradients() const;
   // Ranks, or groups of them, that have different sequences of a batch.
-  int ranks() const { return backend_.mesh.size(kBatchAxes); }
+  int ranks() const { return backend_.mesh.batches(); }
   int rank() const { return backend_.mesh.data_parallel().rank() / int(part_.ranks); }
   int devices() const { return backend_.mesh.world().size(); }
   // One rank of those that compute the same losses from the same samples.
-  bool reports_losses() const { return backend_.mesh.coord(Axis::tp) == 0 && part_.rank == 0; }
+  bool reports_losses() const { return backend_.mesh.tensor().rank() == 0 && part_.rank == 0; }
   std::span<const Gemm> products() const { return products_; }  // of a micro-batch and an evaluation, once planned
   Tunable tunable() const { return {products_, attention_forward_, attention_backward_}; }    // of the same
   std::span<const Gemm> micro_products() const { return products().first(micro_products_); }  // of a micro-batch

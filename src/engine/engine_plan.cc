@@ -28,7 +28,7 @@ Span whole_sequence(int64_t s, int64_t t) {
 Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend backend)
     : options_(options), backend_(backend), ops_(&backend.ops), model_(make_model(config)) {
   const int64_t sequences = options_.micro_batch_size;
-  const Communicator& context = backend_.mesh[Axis::cp];
+  const Communicator& context = backend_.mesh.context();
   part_ = {.ranks = context.size(), .rank = context.rank(), .sequences = sequences, .length = options_.seq_length};
   const int64_t n = part_.rows();
   if (options_.documents.empty())
@@ -38,7 +38,7 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   for (const std::string& name : options_.frozen) model_->params().freeze(name);
   if (options_.recipe.eight_bits()) eight_bits_ = choose_eight_bits(*model_, options_.recipe, options_.high_layers, n);
   if (options_.training) optimizer_ = std::make_unique<Optimizer>(options_.optimizer, model_->params());
-  if (backend_.mesh[Axis::tp].size() > 1) require_tensor_parallel();
+  if (backend_.mesh.tensor().size() > 1) require_tensor_parallel();
   if (part_.ranks > 1) require_context_parallel();
   CHECK(options_.global_batch_size % (options_.micro_batch_size * ranks()) == 0, "a global batch of ",
         options_.global_batch_size, " for ", ranks(), " ranks and micro-batches of ", options_.micro_batch_size);
@@ -58,8 +58,8 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
                 .shards = shards.size(),
                 .index = shards.rank(),
                 .logical = {.count = leaves, .mine = leaves / ranks()},
-                .tensor = {.ranks = backend_.mesh[Axis::tp].size(),
-                           .rank = backend_.mesh.coord(Axis::tp),
+                .tensor = {.ranks = backend_.mesh.tensor().size(),
+                           .rank = backend_.mesh.tensor().rank(),
                            .sequence_parallel = options_.sequence_parallel}});
   if (options_.loss_chunk_rows == 0) {
     const int64_t columns = model_->params().placement(model_->head()).shape[0];  // of this rank's logits

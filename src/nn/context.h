@@ -1,4 +1,4 @@
-// Context parallelism: ranks that share sequences (Axis::cp). A sequence of T tokens is cut in 2 R consecutive pieces
+// Context parallelism: ranks that share sequences. A sequence of T tokens is cut in 2 R consecutive pieces
 // for R ranks, of which rank r has r and 2 R - 1 - r, so that under a causal mask all ranks have the same work [Llama
 // Team 2024, "The Llama 3 Herd of Models", sec. 3.3.2]. A rank's rows are the first pieces of all sequences of the
 // micro-batch, then the second ones. What is done row by row needs the positions of these rows alone; attention gathers

@@ -9,7 +9,7 @@ Var embedding(Net n, const Batch& batch, Param wte, Param wpe) {
   Ctx& c = n.c;
   const Tensor w = n.params.value(wte);
   const VocabPart part = n.params.vocab_part(wte);
-  const bool adds_positions = wpe && (!part || c.mesh.coord(Axis::tp) == 0);
+  const bool adds_positions = wpe && (!part || c.mesh.tensor().rank() == 0);
   Buffer y = c.alloc("embedding.y", {rows_of_stream(c, batch.tokens.shape[0]), w.cols()});
   PartsOfRows parts = part ? PartsOfRows(c, y.t) : PartsOfRows();
   c.run(EmbeddingFwd{.y = part ? parts.t() : y.t,

@@ -26,7 +26,7 @@ int64_t outputs_of(Net n, const Linear& layer) {
 }
 
 Shared shared(Net n, const Linear& layer) {
-  if (!n.params.placement(layer.w).cuts.has(Axis::tp)) return Shared::no;
+  if (!n.params.placement(layer.w).is_cut()) return Shared::no;
   return (n.params.spec(layer.w).cut.axis == 0) == out_in(layer) ? Shared::by_outputs : Shared::by_inputs;
 }
 
@@ -69,7 +69,7 @@ void run(Ctx& c, const Product& p) {
 }
 
 Product linear_product(Net n, const Linear& layer, Tensor y, const Factor& x) {
-  const bool adds_bias = layer.b && (shared(n, layer) != Shared::by_inputs || n.c.mesh.coord(Axis::tp) == 0);
+  const bool adds_bias = layer.b && (shared(n, layer) != Shared::by_inputs || n.c.mesh.tensor().rank() == 0);
   Product p{.op = {.d = y,
                    .a = x.data.t,
                    .b = {},

@@ -2,25 +2,25 @@
 
 namespace athanor {
 
-bool shares_rows(const Ctx& c) { return c.sequence_parallel && c.mesh[Axis::tp].size() > 1; }
+bool shares_rows(const Ctx& c) { return c.sequence_parallel && c.mesh.tensor().size() > 1; }
 
 int64_t rows_of_stream(const Ctx& c, int64_t all) {
   if (!shares_rows(c)) return all;
-  const int ranks = c.mesh[Axis::tp].size();
+  const int ranks = c.mesh.tensor().size();
   CHECK(all % ranks == 0, all, " rows on ", ranks, " ranks");
   return all / ranks;
 }
 
 Buffer all_rows(Ctx& c, const Buffer& own) {
   if (!shares_rows(c)) return own;
-  Buffer all = c.alloc("rows of all ranks", own.t.dtype, {own.t.rows() * c.mesh[Axis::tp].size(), own.t.cols()});
+  Buffer all = c.alloc("rows of all ranks", own.t.dtype, {own.t.rows() * c.mesh.tensor().size(), own.t.cols()});
   c.tensor_gather(all.t, own.t);
   return all;
 }
 
 PartsOfRows::PartsOfRows(Ctx& c, Tensor own) : own_(own) {
   if (shares_rows(c))
-    room_ = c.alloc("parts of the rows of all ranks", own.dtype, {own.rows() * c.mesh[Axis::tp].size(), own.cols()});
+    room_ = c.alloc("parts of the rows of all ranks", own.dtype, {own.rows() * c.mesh.tensor().size(), own.cols()});
 }
 
 void PartsOfRows::add_up(Ctx& c) {

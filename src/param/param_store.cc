@@ -277,7 +277,7 @@ void ParamStore::end_leaf(Ctx& c, int64_t leaf) {
 void ParamStore::reduce_in_tree(Ctx& c, const Unit& unit) {
   if (sharding_.stage == 0) return tree_all_reduce(c, c.mesh.data_parallel(), unit.grad);
   tree_reduce_scatter(c, c.mesh.shards(), unit.grad);
-  tree_all_reduce(c, c.mesh[Axis::dp_replicate], unit.own(unit.grad));
+  tree_all_reduce(c, c.mesh.copies(), unit.own(unit.grad));
 }
 
 void ParamStore::reduce_gradients(Ctx& c) {
@@ -287,7 +287,7 @@ void ParamStore::reduce_gradients(Ctx& c) {
     if (sharding_.logical.count > 0)
       reduce_in_tree(c, *unit);
     else if (sharding_.stage >= 2)  // else they were reduced early
-      c.all_reduce(c.mesh[Axis::dp_replicate], grad);
+      c.all_reduce(c.mesh.copies(), grad);
     if (sharding_.stage == 0 || unit->is_shard(grad)) continue;
     // The sum is for this rank's shard only; clear the gradients of the others' shards.
     if (unit->shard.begin > 0) c.run(Fill{.x = grad.slice(0, unit->shard.begin)});
@@ -299,11 +299,11 @@ void ParamStore::reduce_gradients(Ctx& c) {
 // Of weights that every rank of a tensor-parallel group has whole, but uses for its heads or its rows alone.
 void ParamStore::add_parts_of_gradients(Ctx& c) {
   for (size_t id = 0; id < specs_.size(); ++id) {
-    if (!specs_[id].trainable || !placements_[id].sums.has(Axis::tp)) continue;
+    if (!specs_[id].trainable || !placements_[id].sums_parts()) continue;
     const Unit& unit = *units_[size_t(specs_[id].unit)];
     const Range range = unit.owned(offsets_[id], offsets_[id] + specs_[id].shape.numel());
     const CollectiveSubject subject(specs_[id].name);
-    if (range.begin < range.end) c.all_reduce(c.mesh[Axis::tp], unit.part(unit.grad, range));
+    if (range.begin < range.end) c.all_reduce(c.mesh.tensor(), unit.part(unit.grad, range));
   }
 }
 
@@ -363,11 +363,11 @@ Buffer ParamStore::assemble(Ctx& c, int u, const Tensor& part) {
   const CollectiveSubject subject(unit.name);
   const int ranks = sharding_.tensor.ranks;
   const Buffer parts = c.alloc("parts of a unit", part.dtype, {ranks * unit.layout.numel});
-  c.all_gather(c.mesh[Axis::tp], parts.t, part);
+  c.all_gather(c.mesh.tensor(), parts.t, part);
   Buffer whole = c.alloc("whole parameters of a unit", part.dtype, {unit.of_wholes.numel});
   for (const int id : unit.params) {
     const ParamSpec& spec = specs_[size_t(id)];
-    const bool is_cut = placements_[size_t(id)].cuts.has(Axis::tp);
+    const bool is_cut = placements_[size_t(id)].is_cut();
     for (int rank = 0; rank < (is_cut ? ranks : 1); ++rank) {
       const Placement of_rank = place(spec, {ranks, rank}, sharding_.stage);
       for (size_t s = 0; s < spec.slices.size(); ++s)
@@ -390,7 +390,7 @@ Tensor ParamStore::view(const Tensor& flat, Param p) const {
 VocabPart ParamStore::vocab_part(Param p) const {
   const ParamSpec& spec = specs_[size_t(p.id)];
   const Placement& placement = placements_[size_t(p.id)];
-  if (!placement.cuts.has(Axis::tp)) return {};
+  if (!placement.is_cut()) return {};
   CHECK(spec.role == Role::embedding && spec.cut.axis == 0, spec.name, " has no rows of tokens");
   const Placement::Slice& slice = placement.slices.at(0);
   const int64_t row = placement.shape[1];
@@ -472,7 +472,7 @@ void ParamStore::reduce_early(Ctx& c, const Unit& unit) {
     if (sharding_.stage == 0) return c.mesh.data_parallel().all_reduce(unit.grad, Reduce::sum, lane);
     const Tensor mine = unit.own(unit.grad);
     c.mesh.shards().reduce_scatter(mine, unit.grad, Reduce::sum, lane);
-    c.mesh[Axis::dp_replicate].all_reduce(mine, Reduce::sum, lane);
+    c.mesh.copies().all_reduce(mine, Reduce::sum, lane);
   });
 }
 

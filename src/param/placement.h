@@ -9,7 +9,7 @@
 
 namespace athanor {
 
-// This rank among those that share the products of a layer (Axis::tp).
+// This rank among those that share the products of a layer (ProcessMesh::tensor()).
 struct TensorRank {
   int ranks = 1, rank = 0;
   bool sequence_parallel = false;
@@ -35,6 +35,11 @@ struct Placement {
   Axes cuts;                  // along these every rank has another part
   Axes shards;                // these divide the part's flat buffers among them, by the ZeRO stage
   Axes sums;                  // over these the gradient is summed
+
+  bool is_cut() const { return cuts != Axes{}; }
+  bool sums_parts() const { return sums.has(Axis::tp); }  // of those that share a layer, whatever else is summed
+  // Ranks with the same shards of the gradient, to be summed.
+  int copies(const ProcessMesh& mesh) const { return mesh.size(sums - shards - Axes{Axis::tp}); }
 };
 
 // Throws an Error naming the parameter where it cannot be cut.

@@ -32,7 +32,7 @@ void add_tensor_sums(StepTraffic& t, const Engine& engine, const Network& net, i
   const ParamStore& params = engine.model().params();
   for (int id = 0; id < int(params.specs().size()); ++id) {
     const Placement& placement = params.placement({id});
-    if (!placement.sums.has(Axis::tp)) continue;
+    if (!placement.sums_parts()) continue;
     const double sent = sent_of * 4 * double(placement.shape.numel());
     t.ends.add(sent, net.seconds(sent, ranks, 1), 1, false);
   }
@@ -72,7 +72,7 @@ double StepTraffic::exposed(double compute, double micro_batches) const {
 StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network& net) {
   const ParamStore& params = engine.model().params();
   const auto& units = params.units();
-  const int near = mesh.size({Axis::tp});  // the distance of neighbouring shards
+  const int near = mesh.tensor().size();  // the distance of neighbouring shards
   const int stage = engine.options().zero_stage;
   const double value = double(size_of(engine.options().recipe.compute)), grad = 4;
   const auto micros = double(engine.micro_batches());
@@ -81,9 +81,10 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
       engine.optimizer() ? engine.optimizer()->exchanges(params) : std::vector<bool>(units.size());
   StepTraffic t;
   for (size_t u = 0; u < units.size(); ++u) {
-    const Placement& placement = params.placement({units[u]->params.front()});  // of all in the unit, but for tp
+    const Placement& placement =
+        params.placement({units[u]->params.front()});  // of all in the unit, but for how they are cut
     const int shards = mesh.size(placement.shards);
-    const int copies = mesh.size(placement.sums - placement.shards - Axes{Axis::tp});
+    const int copies = placement.copies(mesh);
     const auto n = double(units[u]->layout.numel);
     const bool last = u + 1 == units.size(), first = u == 0;
     const double gather = share(shards) * n * value, scatter = share(shards) * n * grad;
@@ -101,7 +102,7 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
   }
   add_tensor_sums(t, engine, net, near);
   add_update_sums(t, engine, mesh, net, near);
-  add_context_sums(t, engine, net, mesh.size({Axis::cp}), near);
+  add_context_sums(t, engine, net, mesh.context().size(), near);
   return t;
 }
 

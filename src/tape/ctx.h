@@ -66,8 +66,9 @@ class Tape {
   int next_slot = 0;
 };
 
-// What the ranks that share a layer's products (Axis::tp), or its sequences (Axis::cp), send of activations and their
-// gradients: all-reduces; gathers and reduce-scatters of rows, whose bytes are those of all ranks' rows.
+// What the ranks that share a layer's products (ProcessMesh::tensor()), or its sequences (context()), send of
+// activations and their gradients: all-reduces; gathers and reduce-scatters of rows, whose bytes are those of all
+// ranks' rows.
 struct TensorSums {
   int64_t calls = 0, bytes = 0;
   int64_t row_calls = 0, row_bytes = 0;
@@ -123,7 +124,7 @@ struct Ctx {
 
   // Adds up what each rank that shares a layer's products has of x, or takes the largest.
   void tensor_sum(Tensor x, Reduce how = Reduce::sum) {
-    Communicator& group = mesh[Axis::tp];
+    Communicator& group = mesh.tensor();
     if (group.size() == 1) return;
     if (tensor_sums) ++tensor_sums->calls, tensor_sums->bytes += int64_t(x.bytes());
     all_reduce(group, x, how);
@@ -132,21 +133,21 @@ struct Ctx {
   // The rows of all these ranks, in their order; and sums over them of rows of all, of which each rank gets its own.
   void tensor_gather(Tensor all, Tensor own) {
     count_rows(tensor_sums, all);
-    all_gather(mesh[Axis::tp], all, own);
+    all_gather(mesh.tensor(), all, own);
   }
   void tensor_scatter(Tensor own, Tensor all) {
     count_rows(tensor_sums, all);
-    reduce_scatter(mesh[Axis::tp], own, all);
+    reduce_scatter(mesh.tensor(), own, all);
   }
 
   // The same among the ranks that share sequences: nn/context.h.
   void context_gather(Tensor all, Tensor own) {
     count_rows(context_sums, all);
-    all_gather(mesh[Axis::cp], all, own);
+    all_gather(mesh.context(), all, own);
   }
   void context_scatter(Tensor own, Tensor all) {
     count_rows(context_sums, all);
-    reduce_scatter(mesh[Axis::cp], own, all);
+    reduce_scatter(mesh.context(), own, all);
   }
 
   // Runs call(Lane::comm) concurrently with the compute lane, after the work submitted so far. Use its result, or free

@@ -41,7 +41,7 @@ std::vector<Recompute> from_cheapest(const Recompute& least, int64_t layers) {
 // Micro-batches to try, ascending.
 std::vector<int64_t> micro_batches_to_try(const Config& c, Backend backend) {
   if (c.micro_batch_size > 0) return {c.micro_batch_size};
-  const int64_t share = common_batch_size(c) / backend.mesh.size(kBatchAxes);
+  const int64_t share = common_batch_size(c) / backend.mesh.batches();
   const int64_t tokens = backend.device.unified() ? kAutoTokens : kAutoTokensOnGpu;
   std::vector<int64_t> sizes;
   const int64_t own_length = c.seq_length / c.context_parallel_size;
@@ -198,7 +198,7 @@ std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool train
     throw Error(cat("precision: ", name_of(c.precision),
                     " has no CUDA kernels yet; use precision bf16, or device cpu, which emulates it"),
                 Exit::usage);
-  require_division(c, backend.mesh.size(kBatchAxes), training);
+  require_division(c, backend.mesh.batches(), training);
   Fitting fitting(c, backend, training);
   auto engine = fitting.with_more_scratch(fitting.fastest());
   if (engine->options().recompute != engine_options(c, training).recompute)

@@ -250,7 +250,7 @@ void Trainer::tell_what_is_ahead() const {
 
 void Trainer::start(const std::optional<Resume>& resume) {
   if (resume && config_.micro_batch_size == 0 &&
-      common_batch_size(config_) % (resume->state.micro_batch_size * backend_.mesh.size(kBatchAxes)) == 0)
+      common_batch_size(config_) % (resume->state.micro_batch_size * backend_.mesh.batches()) == 0)
     config_.micro_batch_size = resume->state.micro_batch_size;
   std::optional<ModelFolder> from;
   if (!resume && !config_.init_from.empty()) {

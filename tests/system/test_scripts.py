@@ -54,6 +54,13 @@ class CheckLayersTest(SystemTest):
         self.write("data/loader.cc", '#include "config/config.h"\n')
         self.check('src/data/loader.cc:1: src/data may not include "config/config.h"')
 
+    def test_axes_are_named_where_the_mesh_and_placement_are(self):
+        for name in ("comm/mesh.cc", "param/placement.h"):
+            self.write(name, "// Says what ranks share.\n#pragma once\nconstexpr Axes kAll{Axis::tp};\n")
+        self.check()
+        self.write("engine/engine.cc", "// Trains.\nauto& group = mesh[Axis::tp];\n// over dp_shard\n")
+        self.check("src/engine/engine.cc:2: names an axis (Axis): ask Placement", "src/engine/engine.cc:3: names an axis (dp_shard)")
+
     def test_third_party_header_in_a_header(self):
         self.write("config/json.h", "// JSON.\n#pragma once\n#include <nlohmann/json.hpp>\n")
         self.check("src/config/json.h:3: third-party header <nlohmann/json.hpp>")
