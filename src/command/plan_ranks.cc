@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "command/plan_meshes.h"
 #include "metrics/format.h"
 #include "perf/described_gpu.h"
 #include "perf/traffic.h"
@@ -45,26 +46,35 @@ void print_row(const Config& config, const GpuSpec& gpu, const ManyRanks& many, 
       ranks % (c.data_parallel_replicate_size * c.tensor_parallel_size * c.context_parallel_size) != 0)
     return;
   if (many.ranks == 0) c.data_parallel_shard_size = 0;
-  const auto sizes = mesh_sizes(c, ranks);
-  ProcessMesh mesh = absent_mesh(sizes);
-  const DescribedBackend described = describe(gpu);
-  const int nodes = many.nodes > 0 ? many.nodes : (ranks + kGpusPerNode - 1) / kGpusPerNode;
-  const Network network{gpu.link_bytes, gpu.network_bytes, std::max(1, ranks / nodes)};
-  const auto engine =
-      make_engine(c, {*described.device, *described.ops, mesh, described.tuning, nullptr, network}, true);
-  const StepTraffic t = step_traffic(*engine, mesh, network);
+  const Prediction p = predict(c, gpu, ranks, many.on_nodes(ranks));
   const double tokens = double(c.global_batch_size * c.seq_length);
-  const Roofline limits = limits_of(gpu, c.model.head_dim, c.seq_length);
-  const double compute = least_sum(planned_rows(*engine, limits)), update = least_update_seconds(*engine, limits);
-  const double exposed = t.exposed(compute, double(engine->micro_batches()));
-  std::printf("%6d %5d %4lld x %-4lld %11s %12s %11.2f %11.2f %11.2f %11.2f %11s\n", ranks, nodes,
-              static_cast<long long>(engine->options().micro_batch_size),
-              static_cast<long long>(engine->micro_batches()), format_bytes(engine->memory().total()).c_str(),
-              format_bytes(uint64_t(t.bytes())).c_str(), compute * 1e3, update * 1e3, t.seconds() * 1e3, exposed * 1e3,
-              format_count(tokens / (compute + exposed)).c_str());
+  std::printf("%6d %5d %4lld x %-4lld %11s %12s %11.2f %11.2f %11.2f %11.2f %11s\n", ranks, many.on_nodes(ranks),
+              static_cast<long long>(p.micro_batch_size), static_cast<long long>(p.micro_batches),
+              format_bytes(p.memory).c_str(), format_bytes(uint64_t(p.traffic.bytes())).c_str(), p.compute * 1e3,
+              p.update * 1e3, p.traffic.seconds() * 1e3, p.exposed * 1e3, format_count(tokens / p.step()).c_str());
 }
 
 }  // namespace
+
+int ManyRanks::on_nodes(int count) const { return nodes > 0 ? nodes : (count + kGpusPerNode - 1) / kGpusPerNode; }
+
+Prediction predict(const Config& c, const GpuSpec& gpu, int ranks, int nodes) {
+  ProcessMesh mesh = absent_mesh(mesh_sizes(c, ranks));
+  const DescribedBackend described = describe(gpu);
+  const Network network{gpu.link_bytes, gpu.network_bytes, std::max(1, ranks / nodes)};
+  const auto engine =
+      make_engine(c, {*described.device, *described.ops, mesh, described.tuning, nullptr, network}, true);
+  const Roofline limits = limits_of(gpu, c.model.head_dim, c.seq_length);
+  Prediction p{.micro_batch_size = engine->options().micro_batch_size,
+               .micro_batches = engine->micro_batches(),
+               .memory = engine->memory().total(),
+               .traffic = step_traffic(*engine, mesh, network),
+               .compute = least_sum(planned_rows(*engine, limits)),
+               .update = least_update_seconds(*engine, limits)};
+  for (int k = 0; k < kMemoryKinds; ++k) p.memory_by_kind[size_t(k)] = engine->memory().total(MemoryKind(k));
+  p.exposed = p.traffic.exposed(p.compute, double(p.micro_batches));
+  return p;
+}
 
 ProcessMesh absent_mesh(const std::array<int, kAxes>& sizes) {
   int world = 1;
@@ -84,7 +94,18 @@ void print_many_ranks(const Config& config, const std::string& name, const ManyR
               static_cast<long long>(config.global_batch_size));
   std::printf("%6s %5s %11s %11s %12s %11s %11s %11s %11s %11s\n", "ranks", "nodes", "micro", "memory", "sent/step",
               "compute ms", "update ms", "sending ms", "exposed ms", "tokens/s");
-  if (many.ranks > 0) return print_row(config, gpu, many, many.ranks);
+  if (many.ranks > 0) {
+    const auto others = [&] {
+      if (many.ranks > 1) print_meshes(config, gpu, many.ranks, many.on_nodes(many.ranks));
+    };
+    try {
+      print_row(config, gpu, many, many.ranks);
+    } catch (const Error&) {  // not as configured: what would fit is below
+      others();
+      throw;
+    }
+    return others();
+  }
   const auto together = int(config.tensor_parallel_size * config.context_parallel_size);
   for (int ranks = together; ranks <= kMostRanks; ranks *= 2) {
     const int64_t once = ranks / together * std::max<int64_t>(1, config.micro_batch_size);

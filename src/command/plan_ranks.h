@@ -1,21 +1,39 @@
 // What many ranks of a run would take, without having them: memory per rank by the plan of a rank, traffic and time by
 // a model that docs/distributed.md states.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <string>
 
 #include "comm/mesh.h"
 #include "config/config.h"
+#include "device/gpu_specs.h"
+#include "device/memory_plan.h"
+#include "perf/traffic.h"
 
 namespace athanor {
 
 struct ManyRanks {
   int ranks = -1;  // 0: a table of 1, 2, 4 ... 1024; negative: not asked for
   int nodes = 0;   // 0: as few as 8 GPUs per node allow
+  int on_nodes(int ranks) const;
+};
+
+// Of one rank and step.
+struct Prediction {
+  int64_t micro_batch_size = 0, micro_batches = 0;
+  size_t memory = 0;                                  // bytes
+  std::array<size_t, kMemoryKinds> memory_by_kind{};  // bytes
+  StepTraffic traffic;
+  double compute = 0, update = 0, exposed = 0;  // seconds; compute includes update
+  double step() const { return compute + exposed; }
 };
 
 // Of rank 0 of ranks that are not there: for plans, which record collectives and make none.
 ProcessMesh absent_mesh(const std::array<int, kAxes>& sizes);
+
+// Throws Error where the ranks cannot be divided so, or a rank does not fit in memory.
+Prediction predict(const Config&, const GpuSpec&, int ranks, int nodes);
 
 void print_many_ranks(const Config&, const std::string& gpu, const ManyRanks&);
 

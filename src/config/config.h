@@ -144,6 +144,7 @@ struct Config {
   int64_t data_parallel_replicate_size = 1;
   int64_t data_parallel_shard_size = 0;  // 0 = the ranks that are left
   int64_t zero_stage = 1;                // 0 = nothing is sharded
+  int64_t pipeline_parallel_size = 1;    // after validate() always 1: there are no pipelines yet
   int64_t tensor_parallel_size = 1;
   bool sequence_parallel = false;
   int64_t context_parallel_size = 1;

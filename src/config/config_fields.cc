@@ -427,6 +427,9 @@ Fields ranks_group() {
       number("data_parallel_replicate_size", &Config::data_parallel_replicate_size, between(1, 65536), free, "ranks",
              "copies of the sharded state, such as one per machine")
           .alias({"data_parallel_replicate_degree"}),
+      number("pipeline_parallel_size", &Config::pipeline_parallel_size, between(1, 65536), free, "ranks",
+             "ranks that each have some of the blocks; 1 only, for there are no pipelines yet")
+          .alias({"pipeline_model_parallel_size", "pipeline_parallel_degree"}),
       number("tensor_parallel_size", &Config::tensor_parallel_size, between(1, 65536), free, "ranks",
              "ranks that share the heads and the inner columns of every block and the vocabulary, and read the same "
              "samples; on CPUs only: see docs/distributed.md")
@@ -441,8 +444,7 @@ Fields ranks_group() {
       choice<&Config::deterministic_reduction>(
           "deterministic_reduction", notice,
           "sums over ranks: fixed_order = the same bits for the same ranks; rank_invariant = the same bits for any "
-          "number "
-          "of ranks that divides logical_shards, for more memory: see docs/distributed.md"),
+          "number of ranks that divides logical_shards, for more memory: see docs/distributed.md"),
       number("logical_shards", &Config::logical_shards, between(1, 65536), notice, "",
              "rank_invariant: a power of two; the parts of a step whose gradients are added in a fixed tree. As many "
              "ranks as this at most"),

@@ -334,7 +334,18 @@ void validate_context_parallel(const Config& c) {
           "fixed_order, or context_parallel_size 1");
 }
 
+void validate_pipeline_parallel(const Config& c) {
+  const ModelConfig& m = c.model;
+  require(
+      c.pipeline_parallel_size == 1, "pipeline_parallel_size: ", c.pipeline_parallel_size,
+      " stages, but there are no pipelines yet; set it to 1. These share a model out instead: zero_stage 3 over any "
+      "number of ranks; tensor_parallel_size ",
+      common_divisors(m.num_attention_heads, m.num_key_value_heads, m.intermediate_size), "; context_parallel_size ",
+      context_sizes(c.seq_length));
+}
+
 void validate_ranks(const Config& c) {
+  validate_pipeline_parallel(c);
   validate_tensor_parallel(c);
   validate_context_parallel(c);
   require(c.zero_stage > 0 || c.data_parallel_shard_size <= 1, "data_parallel_shard_size: ", c.data_parallel_shard_size,

@@ -90,6 +90,7 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
     const double gather = share(shards) * n * value, scatter = share(shards) * n * grad;
     const double gather_s = net.seconds(gather, shards, near), scatter_s = net.seconds(scatter, shards, near);
     const double copied = 2 * share(copies) * n / shards * grad, copied_s = net.seconds(copied, copies, shards * near);
+    t.between_copies += copied;
     (stage < 2 ? t.early : t.ends).add(copied, copied_s, 1, first);
     if (stage == 1) t.early.add(scatter, scatter_s, 1, first);
     if (stage >= 2) t.backward.add(scatter, scatter_s, micros, first);

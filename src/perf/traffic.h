@@ -26,6 +26,8 @@ struct StepTraffic {
   Traffic tensor;    // sums between the products that ranks share, which wait for them
   Traffic context;   // keys and values of ranks that share sequences, and their gradients; attention waits for them
 
+  double between_copies = 0;  // bytes of all these that go between copies of the shards
+
   double bytes() const;
   double seconds() const;
   // Seconds added to a step whose micro-batches compute for `compute` seconds in total.

@@ -130,6 +130,7 @@ EngineOptions engine_options(const Config& c, bool training) {
 
 std::array<int, kAxes> mesh_sizes(const Config& c, int ranks) {
   const auto tensor = int(c.tensor_parallel_size), context = int(c.context_parallel_size), together = tensor * context;
+  const auto stages = int(c.pipeline_parallel_size);  // 1: validate()
   if (ranks % together != 0 && context > 1)
     throw Error(cat("context_parallel_size: ", ranks, ranks == 1 ? " rank was" : " ranks were",
                     " started, expected a multiple of ", together,
@@ -141,7 +142,7 @@ std::array<int, kAxes> mesh_sizes(const Config& c, int ranks) {
                     " started, expected a multiple of ", tensor, "; start another number, or set it to 1"),
                 Exit::usage);
   const int groups = ranks / together;
-  if (c.zero_stage == 0) return {1, groups, 1, context, tensor, 1};
+  if (c.zero_stage == 0) return {stages, groups, 1, context, tensor, 1};
   const int64_t replicas = c.data_parallel_replicate_size;
   const int64_t shards = c.data_parallel_shard_size > 0 ? c.data_parallel_shard_size : groups / replicas;
   if (replicas * shards != groups)
@@ -150,7 +151,7 @@ std::array<int, kAxes> mesh_sizes(const Config& c, int ranks) {
                     context > 1 ? cat(", times context_parallel_size ", context, ",") : "", " do not make the ", ranks,
                     " ranks that were started; change one of them, or leave data_parallel_shard_size out"),
                 Exit::usage);
-  return {1, int(replicas), int(shards), context, tensor, 1};
+  return {stages, int(replicas), int(shards), context, tensor, 1};
 }
 
 Dataset open_dataset(const std::vector<DataSource>& sources, const Config& c) {

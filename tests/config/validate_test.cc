@@ -59,6 +59,16 @@ TEST(Validate, Ranks) {
   expect_parts(error_with({"distributed_timeout=0"}), {"distributed_timeout"});
 }
 
+TEST(Validate, PipelinesAreRefusedWithWhatWouldFit) {
+  EXPECT_EQ(error_with({"pipeline_parallel_size=1"}), "");
+  EXPECT_EQ(error_with({"pipeline_model_parallel_size=1"}), "");
+  for (const char* name : {"pipeline_parallel_size", "pipeline_parallel_degree"})
+    expect_parts(
+        error_with({cat(name, "=4"), "seq_length=16", "model.n_head=6", "model.n_embd=48", "model.n_inner=64"}),
+        {"pipeline_parallel_size: 4 stages", "no pipelines yet", "set it to 1", "zero_stage 3",
+         "tensor_parallel_size 1, 2;", "context_parallel_size 1, 2, 4, 8"});
+}
+
 TEST(Validate, TensorParallelism) {
   const auto with = [](std::vector<std::string> more) {
     const std::vector<std::string> model = {"model.n_head=6", "model.n_embd=48", "model.n_inner=64"};

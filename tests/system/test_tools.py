@@ -409,6 +409,32 @@ class CommandTest(SystemTest):
                                "context_parallel_size=4").out  # fewer sequences than ranks
         self.assertRegex(one, r"(?m)^ +4 +1 +1 x 1 ")
 
+    def test_plan_compares_the_ways_to_divide_ranks(self):
+        path = ROOT / "configs" / "gpt2-124m.json"
+        out = self.run_program("plan", path, "--gpu", "h200", "--ranks", 8, "--nodes", 2).out
+        table, rest = out.split("ways to divide 8 ranks on 2 nodes")[1].split("memory of a rank\n")
+        number, size = r"([\d.]+)", r"(0|[\d.]+ [KMG]iB|\d+ B)"
+        rows = re.findall(rf"(?m)^ *(\d+) +(\d+) +(\d+) +(\d+) +(\d+ x \d+) +{size} +{size} +{size} +{size} +{size} +{number}"
+                          rf" +{number} +{number} ", table)
+        ways = [tuple(int(n) for n in row[:4]) for row in rows]
+        self.assertEqual(set(ways), {(c, 8 // c // t // x, x, t) for t in (1, 2, 4) for x in (1, 2, 4, 8) for c in (1, 2)
+                                     if 8 % (c * t * x) == 0})
+        steps = [float(row[12]) for row in rows]
+        self.assertEqual(steps, sorted(steps))
+        for (copies, shards, context, tensor), row in zip(ways, rows):
+            sent = [not row[i].startswith("0") for i in (6, 7, 8, 9)]
+            self.assertEqual(sent, [copies > 1, shards * context * tensor > 1 and sent[1], context > 1, tensor > 1], row)
+        own = re.search(r"(?m)^ +8 +2 +(\d+ x \d+) +([\d.]+ GiB)", out)  # as configured, in the table before
+        self.assertEqual(own.groups(), rows[ways.index((1, 8, 1, 1))][4:6])
+        self.assertRegex(rest, r"(?m)^ +1 +8 +1 +1 +[\d.]+ [GM]iB +[\d.]+ [GM]iB")
+        best = "copies {}, shards {}, context {}, tensor {}".format(*ways[0])
+        self.assertIn(f"best: {best}: a step computes for", rest)
+        self.assertRegex(rest, r"(?m)^next: copies .*: .*[+-][\d.]+")
+        small = self.run_program("plan", path, "--gpu", "h200", "--ranks", 8, "--set", "global_batch_size=2",
+                                 code=USAGE).out  # as configured; the others are listed
+        self.assertRegex(small, r"not possible: copies .* and \d+ more: global_batch_size: 2 sequences do not divide")
+        self.assertRegex(small, r"not possible: .*tensor 8: tensor_parallel_size: num_attention_heads 12")
+
     def test_recomputation_for_want_of_memory_changes_no_bit(self):
         model = {"hidden_size": 64, "num_hidden_layers": 8, "max_position_embeddings": 64}
         common = dict(model=model, train_iters=3, lr_warmup_iters=0, runtime_reserve_mib=0, micro_batch_size=4)
