@@ -36,7 +36,8 @@ Fd take_port(const RankInfo& ranks, const std::string& address) {
 }  // namespace
 
 Rendezvous::Rendezvous(RendezvousOptions options) : options_(std::move(options)) {
-  require_file_descriptors(kOtherFiles + (rank() == 0 ? size() : 1),
+  const int below = tree().end_child(rank()) - tree().first_child(rank());
+  require_file_descriptors(kOtherFiles + (rank() == 0 ? size() : 1 + below),
                            cat("rendezvous: connections of rank ", rank(), " of ", size()));
   wake_ = new_event(), failed_ = new_event();
   CHECK(wake_ && failed_, "eventfd");
@@ -52,6 +53,12 @@ Rendezvous::Rendezvous(RendezvousOptions options) : options_(std::move(options))
     monitor_ = start_thread(cat("the connection to ", above_), [this] { monitor(); });
     barrier("everybody is here");
   } catch (const std::exception& e) {
+    if (channel_ && !monitor_.joinable()) {  // rank 0 has let this one in, and tells the others why it does not stay
+      std::string why;
+      put_text(why, e.what());
+      channel_->write({'f', why});
+      channel_->advance();
+    }
     if (relay_) {
       relay_->down({'a', e.what()});
       relay_->leave();
@@ -109,11 +116,12 @@ void Rendezvous::enter_tree(Deadline deadline) {
   if (rank() == 0 || all.is_flat()) return;
   std::string here;
   if (!all.is_leaf(rank())) {
-    auto listener = listen_on(address_, 0);
+    const std::string address = options_.interfaces.empty() ? address_ : interface_address(options_.interfaces);
+    auto listener = listen_on(address, 0);
     if (!listener) throw Error("rendezvous: this machine has no free port");
     relay_ = std::make_unique<Relay>(std::move(*listener), secret_, rank(), all, options_.timeouts.silence,
                                      [this](Frame frame) { post(std::move(frame)); });
-    here = cat('[', address_, "]:", relay_->port());
+    here = cat('[', address, "]:", relay_->port());
   }
   std::string payload;
   put_text(payload, here);
@@ -154,13 +162,9 @@ void Rendezvous::go_to_parent(Deadline deadline) {
       why = e.why;
     }
     if (Clock::now() < deadline) continue;
-    why = cat("it came to rank 0, but cannot reach rank ", parent, " (", host, "), which is above it, at ", to, ": ",
-              why, "; a firewall may close its ports");
-    std::string told;
-    put_text(told, why);
-    channel_->write({'f', told});
-    channel_->advance();
-    throw Error(cat("rendezvous: rank ", rank(), " of ", size(), ": ", why), Exit::peer_lost);
+    throw Error(cat("rendezvous: rank ", rank(), " came to rank 0, but cannot reach rank ", parent, " (", host,
+                    "), which is above it, at ", to, ": ", why, "; a firewall may close its ports"),
+                Exit::peer_lost);
   }
 }
 
@@ -325,7 +329,10 @@ Rendezvous::Waiting::Waiting(Rendezvous& r, const char* collective, bool begins)
   r_.collective_ = cat(collective, CollectiveSubject::words());
 }
 
-double Rendezvous::beat_seconds() { return std::clamp(std::min(options_.timeouts.silence, limit()) / 8, 0.02, 1.0); }
+double Rendezvous::beat_seconds() {
+  const double most = tree().is_flat() ? 1.0 : 0.6;  // makes up for what relays hold back
+  return std::clamp(std::min(options_.timeouts.silence, limit()) / 8, 0.02, most);
+}
 
 double Rendezvous::limit() {
   const std::lock_guard lock(mutex_);

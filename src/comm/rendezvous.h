@@ -41,6 +41,8 @@ struct RendezvousOptions {
   // hangs in a call that cannot be interrupted.
   std::function<void(const std::string&)> last_resort;
   double grace_seconds = 10;
+  std::string interfaces =
+      {};                 // on which a rank listens for those below it, as in NCCL_SOCKET_IFNAME; "": see address()
   int fan_out = kFanOut;  // of the tree of ranks, the same for all; less in tests
 };
 

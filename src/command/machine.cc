@@ -104,6 +104,8 @@ Machine::Neighbours Machine::meet(const Config& config, const RankInfo& ranks) {
   log::info("rank ", ranks.rank, " of ", ranks.world, " (", ranks.launcher, "): meeting the others at ", ranks.host,
             " port ", ranks.port);
   secret_ = std::make_unique<JobSecret>(ranks, environment);
+  const auto found = environment.find("ATHANOR_SOCKET_IFNAME");
+  const std::string interfaces = found == environment.end() ? "" : found->second;
   rendezvous_ =
       std::make_unique<Rendezvous>(RendezvousOptions{.ranks = ranks,
                                                      .key = [this] { return secret_->read(); },
@@ -114,11 +116,9 @@ Machine::Neighbours Machine::meet(const Config& config, const RankInfo& ranks) {
                                                                   .evaluation = config.eval_timeout,
                                                                   .saving = config.save_timeout,
                                                                   .silence = config.heartbeat_timeout},
-                                                     .last_resort = end_process});
-  const auto interfaces = environment.find("ATHANOR_SOCKET_IFNAME");
-  control_ = config.transport == Transport::mpi
-                 ? make_mpi(*rendezvous_)
-                 : make_tcp(*rendezvous_, interfaces == environment.end() ? "" : interfaces->second);
+                                                     .last_resort = end_process,
+                                                     .interfaces = interfaces});
+  control_ = config.transport == Transport::mpi ? make_mpi(*rendezvous_) : make_tcp(*rendezvous_, interfaces);
   Neighbours here{.index = 0, .count = 0};
   const std::string me = machine_identity();
   const auto all = rendezvous_->exchange("machine", me);

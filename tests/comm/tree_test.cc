@@ -160,6 +160,33 @@ TEST(Tree, ARankThatHangsIsNamed) {
   expect_all(errors, cat("4 rank 11 (", host_name(), ") hangs: no progress while others waited for 1 s"));
 }
 
+TEST(Tree, RanksInTheMiddleListenOnTheInterfaceTheyAreTold) {
+  const auto with = [](const std::string& interfaces, double timeout) {
+    const Setting s{.ranks = 7, .timeout = timeout, .fan_out = 2};
+    std::vector<std::string> errors(7);
+    std::vector<std::thread> threads;
+    for (int r = 0; r < s.ranks; ++r)
+      threads.emplace_back([&, r] {
+        try {
+          RendezvousOptions o = options(s, r);
+          o.interfaces = interfaces;
+          Rendezvous rendezvous(o);
+        } catch (const Error& e) {
+          errors[size_t(r)] = e.what();
+        }
+      });
+    for (std::thread& t : threads) t.join();
+    return errors;
+  };
+  expect_none(with("lo", kAmple));
+  // The first of them to come ends the job; whoever comes after that finds no rank 0.
+  patiently({1, 10, 60}, [&](double limit) {
+    const std::string said = with("nosuchinterface", limit)[0];
+    return (said.starts_with("rank 1 failed: ") || said.starts_with("rank 2 failed: ")) &&
+           said.find("nosuchinterface") != std::string::npos;
+  });
+}
+
 TEST(Tree, ExchangesWhatAllSayInRankOrder) {
   expect_none(run({.ranks = 40, .fan_out = 3}, [](Rendezvous& r) {
     for (int round = 0; round < 3; ++round) {
