@@ -13,7 +13,8 @@ namespace athanor {
 namespace {
 
 constexpr int64_t kBlockBytes = 1 << 18;  // per rank's contribution and block: bounds the memory of reductions
-constexpr size_t kMostInTree = 1 << 20;   // bytes that rank 0 receives where all send it theirs
+// Bytes that go through the tree: of a rank, and what rank 0 receives where all send it theirs.
+constexpr size_t kMostOfRank = 1 << 16, kMostInTree = 1 << 26;
 
 class Direct final : public Communicator {
  public:
@@ -123,7 +124,9 @@ class Direct final : public Communicator {
   }
 
   // Whether a call to which every rank contributes so much goes through the tree; all ranks find the same.
-  bool in_tree(size_t bytes) const { return !tree_.is_flat() && bytes * members_.size() <= kMostInTree; }
+  bool in_tree(size_t bytes) const {
+    return !tree_.is_flat() && bytes <= kMostOfRank && bytes * members_.size() <= kMostInTree;
+  }
 
   struct Bytes {
     void* data = nullptr;
