@@ -29,6 +29,7 @@ class Absent final : public Communicator {
   void send(Tensor, int, Lane) override { refuse(); }
   void recv(Tensor, int, Lane) override { refuse(); }
   void exchange(Tensor, Tensor, int, Lane) override { refuse(); }
+  void all_to_all(std::span<const Tensor>, std::span<const Tensor>, Lane) override { refuse(); }
   void broadcast(Tensor, int, Lane) override { refuse(); }
   void barrier() override { refuse(); }
 
@@ -56,7 +57,8 @@ void print_row(const Config& config, const GpuSpec& gpu, const ManyRanks& many, 
   const double tokens = double(c.global_batch_size * c.seq_length);
   const Roofline limits = limits_of(gpu, c.model.head_dim, c.seq_length);
   const double compute = least_sum(planned_rows(*engine, limits)), update = least_update_seconds(*engine, limits);
-  const double exposed = t.exposed(compute, double(engine->micro_batches()));
+  const double exposed =
+      t.exposed(compute, double(engine->micro_batches()), least_update_product_seconds(*engine, limits));
   std::printf("%6d %5d %4lld x %-4lld %11s %12s %11.2f %11.2f %11.2f %11.2f %11s\n", ranks, nodes,
               static_cast<long long>(engine->options().micro_batch_size),
               static_cast<long long>(engine->micro_batches()), format_bytes(engine->memory().total()).c_str(),
@@ -83,9 +85,8 @@ void print_many_ranks(const Config& config, const std::string& name, const ManyR
   const std::string groups =
       cat(config.tensor_parallel_size > 1 ? cat("tensor_parallel_size ", config.tensor_parallel_size, ", ") : "",
           config.context_parallel_size > 1 ? cat("context_parallel_size ", config.context_parallel_size, ", ") : "");
-  std::printf("%s, zero_stage %lld, %sa step of %lld sequences; at best, by the model of docs/distributed.md\n",
-              gpu.title, static_cast<long long>(config.zero_stage), groups.c_str(),
-              static_cast<long long>(config.global_batch_size));
+  std::printf("%s, zero_stage %d, %sa step of %lld sequences; at best, by the model of docs/distributed.md\n",
+              gpu.title, zero_stage(config), groups.c_str(), static_cast<long long>(config.global_batch_size));
   std::printf("%6s %5s %11s %11s %12s %11s %11s %11s %11s %11s\n", "ranks", "nodes", "micro", "memory", "sent/step",
               "compute ms", "update ms", "sending ms", "exposed ms", "tokens/s");
   if (many.ranks > 0) return print_row(config, gpu, many, many.ranks);

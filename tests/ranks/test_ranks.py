@@ -9,6 +9,8 @@ from pathlib import Path
 from harness import DONE, ERROR, REQUEUE, SLOWNESS, USAGE
 from ranks import PEER_LOST, RanksTest, free_port
 
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+
 
 class SameRunTest(RanksTest):
     def test_every_stage_is_the_run_of_one_process(self):
@@ -30,6 +32,10 @@ class SameRunTest(RanksTest):
             run = f"ranks{ranks}-{stage}"
             self.launch(ranks, *invariant, "--set", f"zero_stage={stage}", "--set", f"save={run}")
             self.assertEqual((self.losses(run), content(run)), want, run)
+        muon = (*invariant, "--set", "optimizer=normuon", "--set")
+        self.run_program("train", self.config, *muon, "save=muon")
+        self.launch(4, *muon, "save=muon4", "--set", "zero_stage=2", "--set", "data_parallel_replicate_size=2")
+        self.assertEqual((self.losses("muon4"), content("muon4")), (self.losses("muon"), content("muon")))
         parts = (*invariant, "--set", "save=parts", "--set", "lr_decay_iters=12", "--set")
         self.launch(4, *parts, "train_iters=4", "--set", "zero_stage=2")
         self.run_program("train", self.config, *parts, "train_iters=8")
@@ -288,6 +294,21 @@ class ToolsTest(RanksTest):
         self.assertTrue(all(len(sizes) == 3 for sizes in seen.values()), seen)
         self.assertIn("several ranks", self.run_program("bench", "comm", code=USAGE).err)
 
+    # A step of Muon and NorMuon takes at most 1.05 times AdamW's, by the plan; 524,288 tokens.
+    def muon_costs_little(self):
+        for name, sequences in (("gpt2-124m", 512), ("llama-8b", 64)):
+            for ranks in (1, 8, 64):
+                for stage in (0, 1, 2, 3) if ranks == 64 else (3,):
+                    step = {}
+                    for optimizer in ("adamw", "muon", "normuon"):
+                        out = self.run_program("plan", CONFIGS / f"{name}.json", "--gpu", "h200", "--ranks", ranks, "--set",
+                                               f"optimizer={optimizer}", "--set", f"zero_stage={stage}", "--set",
+                                               f"global_batch_size={sequences}").out
+                        cells = out.splitlines()[-1].split()  # ... compute ms, update ms, sending ms, exposed ms, tokens/s
+                        step[optimizer] = float(cells[-5]) + float(cells[-2])
+                    for optimizer in ("muon", "normuon"):
+                        self.assertLessEqual(step[optimizer], 1.05 * step["adamw"], (name, ranks, stage, optimizer))
+
     def test_plan_of_many_gpus(self):
         config = self.make_config("many.json", global_batch_size=2048, micro_batch_size=1, precision="bf16", device="cpu")
         table = {}
@@ -300,6 +321,7 @@ class ToolsTest(RanksTest):
         self.assertEqual(len(set(table.values())), 3)
         one = self.run_program("plan", config, "--gpu", "h100", "--ranks", 16, "--nodes", 4).out.splitlines()
         self.assertEqual((len(one), one[2].split()[:2]), (3, ["16", "4"]))
+        self.muon_costs_little()
         for bad, says in ((("--gpu", "v100", "--ranks", 0), "v100"), (("--gpu", "h100", "--ranks", 6, "--nodes", 4), "nodes"),
                           (("--ranks", 4), "--gpu")):
             done = self.run_program("plan", config, *bad, code=USAGE)
