@@ -2,6 +2,7 @@
 // one (single.cc), threads of one process (threads.cc), sockets (tcp.cc), NCCL (cuda/nccl/communicator.cc).
 #pragma once
 #include <memory>
+#include <span>
 #include <string>
 
 #include "device/device.h"
@@ -28,6 +29,9 @@ class Communicator {
   virtual void recv(Tensor x, int src, Lane) = 0;
   // Sends `out` to peer and receives `in` from it concurrently; the peer makes the matching call.
   virtual void exchange(Tensor out, Tensor in, int peer, Lane) = 0;
+  // One tensor per rank, in rank order, of any sizes: out[r] arrives as in[this rank] of rank r, which must be as
+  // large; one without data is not sent. Tensors of `out` may overlap.
+  virtual void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Lane) = 0;
   virtual void broadcast(Tensor x, int root, Lane) = 0;
   virtual void barrier() = 0;
 };

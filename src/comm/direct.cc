@@ -83,6 +83,28 @@ class Direct final : public Communicator {
     descend(header(Collective::broadcast, x.dtype, 0), {x.data, x.bytes()}, root);
   }
 
+  void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Lane) override {
+    CHECK(int(out.size()) == size() && int(in.size()) == size(), "all_to_all: ", out.size(), " and ", in.size(),
+          " tensors for ", size(), " ranks");
+    Header h = header(Collective::all_to_all, DType::u8, 0);
+    std::vector<Transfer> sends, receives;
+    for (int r = 0; r < size(); ++r) {
+      const Tensor &to = out[size_t(r)], &from = in[size_t(r)];
+      if (r == rank_) {
+        CHECK(to.data == nullptr || to.bytes() == from.bytes(), "all_to_all: ", to.shape, " for itself as ",
+              from.shape);
+        if (to && to.data != from.data) std::memmove(from.data, to.data, to.bytes());
+        continue;
+      }
+      const auto add = [&](std::vector<Transfer>& all, const Tensor& t) {
+        h.dtype = uint32_t(t.dtype), h.bytes = t.bytes();
+        if (t) all.push_back(transfer(r, t.data, h));
+      };
+      add(sends, to), add(receives, from);
+    }
+    wire_->run(sends, receives);
+  }
+
   // Messages between two ranks are ordered among themselves, independently of the group's collectives.
   void send(Tensor x, int dst, Lane) override {
     std::vector<Transfer> sends = {message(dst, x)}, none;
@@ -233,7 +255,8 @@ class Direct final : public Communicator {
 }  // namespace
 
 const char* name_of(Collective c) {
-  constexpr const char* kNames[] = {"all_reduce", "all_gather", "reduce_scatter", "send", "broadcast", "barrier"};
+  constexpr const char* kNames[] = {"all_reduce", "all_gather", "reduce_scatter", "send",
+                                    "broadcast",  "barrier",    "all_to_all"};
   return size_t(c) < std::size(kNames) ? kNames[size_t(c)] : "something";
 }
 

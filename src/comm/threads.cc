@@ -199,6 +199,27 @@ class Threads final : public Communicator {
     move(shard, {result.data(), shard.dtype, shard.shape});
   }
 
+  void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Lane) override {
+    CHECK(int(out.size()) == size() && int(in.size()) == size(), "all_to_all: ", out.size(), " and ", in.size(),
+          " tensors for ", size(), " ranks");
+    hub_->meet(rank_, {.op = "all_to_all", .extra = &out});
+    const auto sent_by = [&](int r) {
+      return (*static_cast<std::span<const Tensor>*>(hub_->call(r).extra))[size_t(rank_)];
+    };
+    std::string wrong;
+    for (int r = 0; r < size(); ++r) {
+      const Tensor &from = sent_by(r), &to = in[size_t(r)];
+      const size_t sent = from ? from.bytes() : 0, wanted = to ? to.bytes() : 0;
+      if (sent != wanted)
+        wrong = cat("rank ", hub_->world_rank(r), " sends ", sent, " bytes, rank ", hub_->world_rank(rank_),
+                    " receives ", wanted);
+      else if (to)
+        move(to, from);
+    }
+    hub_->part(rank_, "all_to_all");
+    CHECK(wrong.empty(), wrong);
+  }
+
   void broadcast(Tensor x, int root, Lane) override {
     CHECK(root >= 0 && root < size(), "broadcast: root ", root, " of ", size());
     hub_->meet(rank_, {.op = "broadcast", .in = x, .root = root});

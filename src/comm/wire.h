@@ -10,7 +10,7 @@
 
 namespace athanor {
 
-enum class Collective : uint32_t { all_reduce, all_gather, reduce_scatter, message, broadcast, barrier };
+enum class Collective : uint32_t { all_reduce, all_gather, reduce_scatter, message, broadcast, barrier, all_to_all };
 const char* name_of(Collective);
 
 // Sent before every transfer: ranks that make different calls stop instead of exchanging garbage.

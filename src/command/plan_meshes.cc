@@ -36,7 +36,7 @@ std::vector<Way> ways(const Config& c, int ranks, int nodes) {
     for (int context = 1; context <= kMostContext; ++context) {
       if (ranks % (tensor * context) != 0) continue;
       const int groups = ranks / (tensor * context);
-      if (c.zero_stage == 0) {
+      if (zero_stage(c) == 0) {
         all.push_back({groups, 1, context, tensor});
         continue;
       }
@@ -53,14 +53,14 @@ Config divided(const Config& config, const Way& w) {
   Config c = config;
   c.tensor_parallel_size = w.tensor, c.context_parallel_size = w.context;
   c.sequence_parallel = config.sequence_parallel && w.tensor > 1;
-  c.data_parallel_replicate_size = c.zero_stage > 0 ? w.copies : 1;
+  c.data_parallel_replicate_size = zero_stage(c) > 0 ? w.copies : 1;
   c.data_parallel_shard_size = 0;
   return c;
 }
 
 bool is_configured(const Config& c, const Way& w) {
   return w.tensor == c.tensor_parallel_size && w.context == c.context_parallel_size &&
-         (c.zero_stage == 0 || w.copies == c.data_parallel_replicate_size);
+         (zero_stage(c) == 0 || w.copies == c.data_parallel_replicate_size);
 }
 
 // Seconds that the step gets longer by for what is sent to ranks that share parameters.

@@ -30,6 +30,7 @@ class Absent final : public Communicator {
   void send(Tensor, int, Lane) override { refuse(); }
   void recv(Tensor, int, Lane) override { refuse(); }
   void exchange(Tensor, Tensor, int, Lane) override { refuse(); }
+  void all_to_all(std::span<const Tensor>, std::span<const Tensor>, Lane) override { refuse(); }
   void broadcast(Tensor, int, Lane) override { refuse(); }
   void barrier() override { refuse(); }
 
@@ -72,7 +73,7 @@ Prediction predict(const Config& c, const GpuSpec& gpu, int ranks, int nodes) {
                .compute = least_sum(planned_rows(*engine, limits)),
                .update = least_update_seconds(*engine, limits)};
   for (int k = 0; k < kMemoryKinds; ++k) p.memory_by_kind[size_t(k)] = engine->memory().total(MemoryKind(k));
-  p.exposed = p.traffic.exposed(p.compute, double(p.micro_batches));
+  p.exposed = p.traffic.exposed(p.compute, double(p.micro_batches), least_update_product_seconds(*engine, limits));
   return p;
 }
 
@@ -89,9 +90,8 @@ void print_many_ranks(const Config& config, const std::string& name, const ManyR
   const std::string groups =
       cat(config.tensor_parallel_size > 1 ? cat("tensor_parallel_size ", config.tensor_parallel_size, ", ") : "",
           config.context_parallel_size > 1 ? cat("context_parallel_size ", config.context_parallel_size, ", ") : "");
-  std::printf("%s, zero_stage %lld, %sa step of %lld sequences; at best, by the model of docs/distributed.md\n",
-              gpu.title, static_cast<long long>(config.zero_stage), groups.c_str(),
-              static_cast<long long>(config.global_batch_size));
+  std::printf("%s, zero_stage %d, %sa step of %lld sequences; at best, by the model of docs/distributed.md\n",
+              gpu.title, zero_stage(config), groups.c_str(), static_cast<long long>(config.global_batch_size));
   std::printf("%6s %5s %11s %11s %12s %11s %11s %11s %11s %11s\n", "ranks", "nodes", "micro", "memory", "sent/step",
               "compute ms", "update ms", "sending ms", "exposed ms", "tokens/s");
   if (many.ranks > 0) {

@@ -1,13 +1,16 @@
 // Muon [Jordan et al. 2024; Liu et al. 2025, "Muon is scalable for LLM training"]: orthogonalizes the momentum of each
 // matrix by Newton-Schulz iterations; NorMuon [Li et al. 2025] then equalizes the size of its outputs. Queries, keys
-// and values, stored as one tensor, are separate matrices. With sharding each rank orthogonalizes whole matrices,
-// balanced by cost, of as many units as there are ranks; momenta are gathered before and updates scattered after.
+// and values, stored as one tensor, are separate matrices. No matrix is orthogonalized twice: each has an owner among
+// all ranks (matrix_owners.h), to which momenta are sent before and from which updates come after, beside other
+// products.
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <functional>
+#include <iterator>
+#include <optional>
+#include <utility>
 
-#include "optim/rule.h"
+#include "optim/matrix_owners.h"
 
 namespace athanor {
 namespace {
@@ -28,92 +31,6 @@ constexpr std::array<Coefficients, 5> kPolarExpress = {
      {3.8916678022926607, -2.772484153217685, 0.5060648178503393},
      {3.285753657755655, -2.3681294933425376, 0.46449024233003106},
      {2.3465413258596377, -1.7097828382687081, 0.42323551169305323}}};
-
-// Rows and columns of a unit's flat buffer that Muon treats as one matrix.
-struct Matrix {
-  int64_t offset, rows, cols, stride;
-  bool in_out;
-  int64_t numbers;  // start of its outputs' numbers in the unit's state
-  int owner = 0;
-  int64_t outputs() const { return in_out ? cols : rows; }
-  int64_t inputs() const { return in_out ? rows : cols; }
-  double cost() const {
-    return double(std::max(rows, cols)) * double(std::min(rows, cols)) * double(std::min(rows, cols));
-  }
-  // As a view of a tensor of the whole unit.
-  Tensor in(const Tensor& flat) const { return {flat.at(offset), flat.dtype, {rows, cols}, stride}; }
-};
-
-// The first of the weights that are cut, as the ranks of a tensor-parallel group would, along columns.
-void add_matrices(const ParamStore& params, const ParamStore::Piece& piece, int64_t numbers, std::vector<Matrix>& all) {
-  const ParamSpec& spec = params.specs()[size_t(piece.param)];
-  const Shape& shape = piece.slice->shape;
-  const std::vector<int64_t> columns = spec.cut.axis == 1 ? spec.cut.parts : std::vector<int64_t>{shape[1]};
-  int64_t at = 0;
-  for (const int64_t cols : columns) {
-    all.push_back({piece.offset + at, shape[0], cols, shape[1], spec.in_out, numbers + (spec.in_out ? at : 0)});
-    at += cols;
-  }
-}
-
-// Matrices of a unit, and the ranges of the unit that they cover.
-struct UnitMatrices {
-  size_t unit;
-  std::vector<ParamStore::Range> ranges = {};
-  std::vector<Matrix> matrices = {};
-  std::vector<ParamStore::Range> numbers = {};  // of all its outputs, in the unit's state
-};
-// A batch: as many units as there are ranks.
-using Batch = std::vector<UnitMatrices>;
-
-// Assigns each matrix to a rank, most expensive first, to the least loaded.
-void give_to_owners(Batch& batch, int ranks) {
-  std::vector<Matrix*> order;
-  for (UnitMatrices& unit : batch)
-    for (Matrix& m : unit.matrices) order.push_back(&m);
-  std::ranges::stable_sort(order, std::greater{}, [](const Matrix* m) { return m->cost(); });
-  std::vector<double> load(static_cast<size_t>(ranks));
-  for (Matrix* m : order) {
-    const auto least = std::ranges::min_element(load);
-    *least += m->cost();
-    m->owner = int(least - load.begin());
-  }
-}
-
-std::vector<Batch> make_batches(const ParamStore& params, const Placed& placed, int ranks) {
-  const auto pieces = params.pieces();
-  std::vector<Batch> batches;
-  for (const UpdateRange& r : placed.ranges) {
-    if (batches.empty() || batches.back().back().unit != r.unit) {
-      if (batches.empty() || batches.back().size() == size_t(ranks)) batches.emplace_back();
-      batches.back().push_back({.unit = r.unit});
-    }
-    UnitMatrices& unit = batches.back().back();
-    unit.ranges.push_back(r.range);
-    const bool numbered = placed.states.size() > 1;
-    const int64_t numbers = numbered ? params.units()[r.unit]->states[placed.states[1]].first_of(r.piece) : 0;
-    add_matrices(params, pieces[r.piece], numbers, unit.matrices);
-    if (!numbered) continue;
-    if (unit.numbers.empty() || round_up(unit.numbers.back().end, ParamStore::kAlign) != numbers)
-      unit.numbers.push_back({numbers, numbers});
-    unit.numbers.back().end = numbers + params.state_specs()[placed.states[1]].sizes[r.piece];
-  }
-  for (Batch& batch : batches) give_to_owners(batch, ranks);
-  return batches;
-}
-
-// A whole unit and, with sharding, this rank's shard of it: source and destination of an exchange.
-struct Exchanged {
-  Buffer whole, share;
-  Exchanged(Ctx& c, const ParamStore& params, const ParamStore::Unit& unit, DType type, const char* name,
-            const char* share_name)
-      : whole(c.alloc(name, type, {unit.layout.numel})) {
-    if (params.sharded()) share = c.alloc(share_name, type, {unit.shard.end - unit.shard.begin});
-  }
-  Tensor part(const ParamStore::Unit& unit, ParamStore::Range range) const {
-    return unit.part(share ? share.t : whole.t, range);
-  }
-};
 
 // Of each piece: one for each output of a matrix.
 std::vector<int64_t> outputs_of(const ParamStore& params) {
@@ -139,25 +56,38 @@ class MuonRule final : public UpdateRule {
   void step(Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
     Sgd move = move_along(o_, params, placed, step_state);
     average(c, move.parts, step_state);
-    Communicator& group = params.sharded() ? c.mesh.shards() : c.mesh.data_parallel();
-    if (batches_.empty()) batches_ = make_batches(params, placed, group.size());
-    for (const Batch& batch : batches_) {
-      std::vector<Buffer> mine = collect(c, params, batch, group);
-      size_t i = 0;
-      for (const UnitMatrices& unit : batch)
-        for (const Matrix& matrix : unit.matrices) {
-          mine[i] = orthogonal(c, std::move(mine[i]), matrix);
-          if (normalizes()) normalize(c, numbers_of(params, unit, placed), matrix, mine[i], step_state);
-          ++i;
-        }
-      if (normalizes() && group.size() > 1) share_numbers(c, params, placed, batch, group);
-      spread(c, params, batch, mine, group);
+    Communicator& group = c.mesh.data_parallel();
+    if (!owners_) owners_.emplace(params, placed, group.size(), normalizes() ? int(placed.states[1]) : -1);
+    if (c.update_sums)
+      std::ranges::move(owners_->exchanges(size_of(product_type(c))), std::back_inserter(c.update_sums->exchanges));
+    Sent next = owners_->rounds() > 0 ? collect(c, params, 0) : Sent{}, back;
+    for (size_t j = 0; j < owners_->rounds(); ++j) {
+      Sent now = std::exchange(next, {});
+      if (j + 1 < owners_->rounds()) next = collect(c, params, j + 1);
+      c.wait(std::move(now.ticket));
+      const MatrixTensor* mine = owners_->round(j)[size_t(group.rank())];
+      Buffer updates = mine ? updates_of(c, params, placed, *mine, now, step_state) : Buffer{};
+      now = {};
+      Sent spreading = spread(c, params, j, std::move(updates));
+      take(c, std::exchange(back, std::move(spreading)));
     }
+    take(c, std::move(back));
+    if (normalizes() && group.size() > 1) share_numbers(c, params, placed);
     for (UpdatePart& part : move.parts) part.m = {};
     if (!move.parts.empty()) c.run(move);
   }
 
  private:
+  // An exchange that may be under way beside the products of another round.
+  struct Sent {
+    struct Part {
+      Tensor grad, update;  // of this rank's shard; its update, once it has arrived
+    };
+    Buffer out, in;
+    Ctx::Ticket ticket;
+    std::vector<Part> parts;
+  };
+
   // Replaces this rank's shard of the gradients by the momenta.
   void average(Ctx& c, const std::vector<UpdatePart>& parts, Tensor step_state) const {
     Momentum op{.parts = {}, .state = step_state, .beta = o_.momentum, .nesterov = o_.nesterov, .seed = o_.seed};
@@ -167,66 +97,164 @@ class MuonRule final : public UpdateRule {
   }
 
   // Mean squares of a unit's outputs.
-  static Tensor numbers_of(const ParamStore& params, const UnitMatrices& unit, const Placed& placed) {
-    return params.units()[unit.unit]->states[placed.states[1]].t;
+  static Tensor numbers_of(const ParamStore& params, size_t unit, const Placed& placed) {
+    return params.units()[unit]->states[placed.states[1]].t;
   }
   bool normalizes() const { return o_.rule == RuleName::normuon; }
-
-  // Normalizes the outputs in the update of a matrix of this rank; the state of other ranks' matrices becomes 0.
-  void normalize(Ctx& c, const Tensor& numbers, const Matrix& matrix, const Buffer& x, Tensor step_state) const {
-    const Tensor v = numbers.slice(matrix.numbers, matrix.numbers + matrix.outputs());
-    if (!x) return c.run(Fill{.x = v});
-    c.run(NormalizeNeurons{
-        .x = x.t, .v = v, .state = step_state, .columns = matrix.in_out, .beta = o_.beta2, .scale = scale(matrix)});
-  }
-
-  // Sums over ranks: each number is nonzero only on the rank that owns its matrix, so the sum is exact. The state of
-  // matrices in other groups is unchanged.
-  static void share_numbers(Ctx& c, const ParamStore& params, const Placed& placed, const Batch& batch,
-                            Communicator& group) {
-    for (const UnitMatrices& unit : batch) {
-      const CollectiveSubject subject(params.units()[unit.unit]->name);
-      const Tensor all = numbers_of(params, unit, placed);
-      for (const ParamStore::Range& range : unit.numbers) c.all_reduce(group, all.slice(range.begin, range.end));
-    }
-  }
 
   // Products are in bf16, or in f32 if all products of the run are.
   static DType product_type(const Ctx& c) { return c.recipe.compute == DType::f32 ? DType::f32 : DType::bf16; }
 
-  // fn(a range of the gradients in this rank's shard, the matching range of the exchange)
-  template <class Fn>
-  static void for_owned(const ParamStore::Unit& unit, const UnitMatrices& of, const Exchanged& exchanged,
-                        const Fn& fn) {
-    for (const ParamStore::Range& r : of.ranges)
-      if (const ParamStore::Range range = unit.owned(r.begin, r.end); range.begin < range.end)
-        fn(unit.part(unit.grad, range), exchanged.part(unit, range));
+  static Tensor slice_of(const Tensor& whole, const MatrixTensor& t, ParamStore::Range range) {
+    return whole.view({t.numel()}).slice(range.begin - t.range.begin, range.end - t.range.begin);
+  }
+  static Ctx::Ticket exchange(Ctx& c, const std::vector<Tensor>& out, const std::vector<Tensor>& in) {
+    const CollectiveSubject subject("whole matrices");
+    return c.beside([&](Lane lane) { c.mesh.data_parallel().all_to_all(out, in, lane); });
   }
 
-  // Momenta of the matrices assigned to this rank, divided by their norms. Rounded before they are sent, so they do not
-  // depend on the number of ranks.
-  std::vector<Buffer> collect(Ctx& c, const ParamStore& params, const Batch& batch, Communicator& group) const {
-    std::vector<Buffer> mine;
-    const DType type = product_type(c);
-    const double margin = o_.coefficients == MuonCoefficients::polar_express ? 1.02 : 1;
-    for (const UnitMatrices& of : batch) {
-      const ParamStore::Unit& unit = *params.units()[of.unit];
-      const Exchanged averages(c, params, unit, type, "averages of a unit", "averages of a shard");
-      for_owned(unit, of, averages, [&](const Tensor& grad, const Tensor& part) { c.run(Cast{.y = part, .x = grad}); });
-      const CollectiveSubject subject(unit.name);
-      if (averages.share) c.all_gather(group, averages.whole.t, averages.share.t);
-      for (const Matrix& matrix : of.matrices) {
-        Buffer& own = mine.emplace_back();
-        if (matrix.owner != group.rank()) continue;
-        own = c.alloc("matrix", type, {matrix.rows, matrix.cols});
-        c.run(NormalizeMatrix{.y = own.t, .x = matrix.in(averages.whole.t), .margin = margin});
+  // Averages of the tensors of a round on their way to the owners within this copy of the weights. Rounded before they
+  // are sent, so they do not depend on the number of ranks.
+  Sent collect(Ctx& c, const ParamStore& params, size_t j) const {
+    const MatrixOwners& owners = *owners_;
+    const auto& round = owners.round(j);
+    const int me = c.mesh.data_parallel().rank(), first = owners.copy_of(me) * owners.shards();
+    std::vector<Tensor> out(round.size()), in(round.size());
+    Sent sent;
+    int64_t count = 0;
+    for (int owner = first; owner < first + owners.shards(); ++owner)
+      if (const MatrixTensor* t = round[size_t(owner)]; t && owner != me) {
+        const ParamStore::Range range = owners.held(*t, me);
+        count += range.end - range.begin;
       }
+    if (count > 0) sent.out = c.alloc("averages of others' matrices", product_type(c), {count});
+    const MatrixTensor* mine = round[size_t(me)];
+    if (mine) sent.in = c.alloc("averages of a matrix", product_type(c), {mine->numel()});
+    int64_t at = 0;
+    for (int k = first; k < first + owners.shards(); ++k) {
+      if (const MatrixTensor* t = round[size_t(k)]) {
+        const ParamStore::Range range = owners.held(*t, me);
+        const int64_t size = range.end - range.begin;
+        const ParamStore::Unit& unit = *params.units()[t->unit];
+        if (size > 0) {
+          const Tensor part = k == me ? slice_of(sent.in.t, *t, range) : sent.out.t.slice(at, at + size);
+          c.run(Cast{.y = part, .x = unit.part(unit.grad, range)});
+          if (k != me) out[size_t(k)] = part, at += size;
+        }
+      }
+      if (!mine || k == me) continue;
+      if (const ParamStore::Range range = owners.held(*mine, k); range.begin < range.end)
+        in[size_t(k)] = slice_of(sent.in.t, *mine, range);
     }
-    return mine;
+    if (owners.gathers()) sent.ticket = exchange(c, out, in);
+    return sent;
+  }
+
+  // Of this rank's tensor of a round, from its averages.
+  Buffer updates_of(Ctx& c, const ParamStore& params, const Placed& placed, const MatrixTensor& tensor,
+                    const Sent& averages, Tensor step_state) const {
+    const double margin = o_.coefficients == MuonCoefficients::polar_express ? 1.02 : 1;
+    const DType type = product_type(c);
+    Buffer all;
+    if (tensor.matrices.size() > 1) all = c.alloc("updates of a tensor", type, {tensor.numel()});
+    for (const WholeMatrix& matrix : tensor.matrices) {
+      Buffer x = c.alloc("matrix", type, {matrix.rows, matrix.cols});
+      c.run(NormalizeMatrix{.y = x.t, .x = matrix.in(averages.in.t), .margin = margin});
+      x = orthogonal(c, std::move(x), matrix);
+      if (normalizes()) {
+        const Tensor v =
+            numbers_of(params, tensor.unit, placed).slice(matrix.numbers, matrix.numbers + matrix.outputs());
+        c.run(NormalizeNeurons{
+            .x = x.t, .v = v, .state = step_state, .columns = matrix.in_out, .beta = o_.beta2, .scale = scale(matrix)});
+      }
+      if (!all) return x;
+      c.run(Combine{.y = matrix.in(all.t), .a = x.t});
+    }
+    return all;
+  }
+
+  // Updates of a round on their way to all ranks that update a part of them, in every copy of the weights.
+  Sent spread(Ctx& c, const ParamStore& params, size_t j, Buffer updates) const {
+    const MatrixOwners& owners = *owners_;
+    const auto& round = owners.round(j);
+    const int me = c.mesh.data_parallel().rank();
+    std::vector<Tensor> out(round.size()), in(round.size());
+    Sent sent;
+    sent.out = std::move(updates);
+    int64_t count = 0;
+    for (int k = 0; k < owners.ranks(); ++k)
+      if (const MatrixTensor* t = round[size_t(k)]; t && k != me) {
+        const ParamStore::Range range = owners.held(*t, me);
+        count += range.end - range.begin;
+      }
+    if (count > 0) sent.in = c.alloc("updates of others' matrices", product_type(c), {count});
+    int64_t at = 0;
+    for (int k = 0; k < owners.ranks(); ++k) {
+      if (const MatrixTensor* mine = round[size_t(me)]; mine && k != me)
+        if (const ParamStore::Range range = owners.held(*mine, k); range.begin < range.end)
+          out[size_t(k)] = slice_of(sent.out.t, *mine, range);
+      const MatrixTensor* t = round[size_t(k)];
+      if (!t) continue;
+      const ParamStore::Range range = owners.held(*t, me);
+      const int64_t size = range.end - range.begin;
+      if (size == 0) continue;
+      const Tensor part = k == me ? slice_of(sent.out.t, *t, range) : sent.in.t.slice(at, at + size);
+      if (k != me) in[size_t(k)] = part, at += size;
+      const ParamStore::Unit& unit = *params.units()[t->unit];
+      sent.parts.push_back({unit.part(unit.grad, range), part});
+    }
+    if (owners.ranks() > 1) sent.ticket = exchange(c, out, in);
+    return sent;
+  }
+
+  // Replaces the gradients of this rank's shard by the updates.
+  static void take(Ctx& c, Sent sent) {
+    c.wait(std::move(sent.ticket));
+    for (const Sent::Part& part : sent.parts) c.run(Cast{.y = part.grad, .x = part.update});
+  }
+
+  // Sums over ranks: each number is not 0 only on the rank that owns its matrix, so the sum is exact. The state of
+  // matrices in other groups is unchanged.
+  void share_numbers(Ctx& c, const ParamStore& params, const Placed& placed) const {
+    std::vector<WholeMatrix> none;
+    struct Numbers {
+      Tensor of_matrix;
+      bool mine;
+    };
+    std::vector<Numbers> all;
+    int64_t count = 0;
+    const auto me = size_t(c.mesh.data_parallel().rank());
+    for (size_t j = 0; j < owners_->rounds(); ++j)
+      for (size_t k = 0; k < owners_->round(j).size(); ++k) {
+        const MatrixTensor* t = owners_->round(j)[k];
+        for (const WholeMatrix& m : t ? t->matrices : none) {
+          all.push_back({numbers_of(params, t->unit, placed).slice(m.numbers, m.numbers + m.outputs()), k == me});
+          count += m.outputs();
+        }
+      }
+    if (count == 0) return;
+    const Buffer sums = c.alloc("numbers of all outputs", DType::f32, {count});
+    c.run(Fill{.x = sums.t});
+    const auto for_each = [&](const auto& fn) {
+      int64_t at = 0;
+      for (const Numbers& n : all) {
+        fn(n, sums.t.slice(at, at + n.of_matrix.numel()));
+        at += n.of_matrix.numel();
+      }
+    };
+    for_each([&](const Numbers& n, const Tensor& place) {
+      if (n.mine) c.run(Cast{.y = place, .x = n.of_matrix});
+    });
+    const CollectiveSubject subject("numbers of outputs");
+    if (c.update_sums) ++c.update_sums->numbers_calls, c.update_sums->numbers_bytes += int64_t(sums.t.bytes());
+    c.all_reduce(c.mesh.data_parallel(), sums.t);
+    for_each([&](const Numbers& n, const Tensor& place) {
+      if (!n.mine) c.run(Cast{.y = n.of_matrix, .x = place});
+    });
   }
 
   // rows and columns in the order of products: an [out, in] matrix.
-  double scale(const Matrix& m) const {
+  double scale(const WholeMatrix& m) const {
     const auto out = double(m.outputs()), in = double(m.inputs());
     if (o_.scale == MuonScale::match_rms) return 0.2 * std::sqrt(std::max(out, in));
     return std::sqrt(o_.scale == MuonScale::spectral ? out / in : std::max(1.0, out / in));
@@ -234,8 +262,7 @@ class MuonRule final : public UpdateRule {
 
   // X <- a X + b (X X') X + c (X X')^2 X per iteration, the last one times the scale; uses the smaller of X X' and X'
   // X.
-  Buffer orthogonal(Ctx& c, Buffer x, const Matrix& matrix) const {
-    if (!x) return x;
+  Buffer orthogonal(Ctx& c, Buffer x, const WholeMatrix& matrix) const {
     const bool wide = matrix.rows <= matrix.cols;
     const int64_t side = std::min(matrix.rows, matrix.cols);
     const auto& turns = o_.coefficients == MuonCoefficients::polar_express ? kPolarExpress : kQuintic;
@@ -258,29 +285,8 @@ class MuonRule final : public UpdateRule {
     return x;
   }
 
-  // Replaces the gradients of this rank's shard by the updates, from the ranks that computed them.
-  void spread(Ctx& c, const ParamStore& params, const Batch& batch, std::vector<Buffer>& mine,
-              Communicator& group) const {
-    size_t i = 0;
-    for (const UnitMatrices& of : batch) {
-      const ParamStore::Unit& unit = *params.units()[of.unit];
-      const Exchanged updates(c, params, unit, product_type(c), "updates of a unit", "updates of a shard");
-      c.run(Fill{.x = updates.whole.t});  // padding stays 0; adding another rank's result to zeros is exact
-      for (const Matrix& matrix : of.matrices) {
-        const Buffer made = std::move(mine[i++]);
-        if (made) c.run(Combine{.y = matrix.in(updates.whole.t), .a = made.t});
-      }
-      const CollectiveSubject subject(unit.name);
-      if (updates.share)
-        c.reduce_scatter(group, updates.share.t, updates.whole.t);
-      else if (group.size() > 1)
-        c.all_reduce(group, updates.whole.t);
-      for_owned(unit, of, updates, [&](const Tensor& grad, const Tensor& part) { c.run(Cast{.y = grad, .x = part}); });
-    }
-  }
-
   RuleOptions o_;
-  std::vector<Batch> batches_;  // from the plan: the same in every step
+  std::optional<MatrixOwners> owners_;  // from the plan: the same in every step
 };
 
 }  // namespace

@@ -46,7 +46,7 @@ class UpdateRule {
   virtual ~UpdateRule() = default;
   virtual std::vector<KeptState> states() const = 0;
   virtual std::vector<Average> averages() const { return {}; }
-  // Whether ranks exchange data of the rule's units twice per step: gather matrices, return updates.
+  // Whether it needs whole matrices, which ranks then send to their owners, and updates back (Ctx::update_sums).
   virtual bool exchanges() const { return false; }
   // One step, after StepControl has decided about it; zeroes the gradients.
   virtual void step(Ctx&, ParamStore&, const Placed&, Tensor step_state) = 0;

@@ -144,6 +144,7 @@ class ParamStore {
   Buffer whole_state(Ctx&, int unit, size_t state);  // a state kept for some weights only is 0 elsewhere
   Buffer whole_master(Ctx&, int unit);               // of split masters. [numel] f32
   bool sharded() const { return sharding_.stage > 0; }
+  int shards() const { return sharding_.shards; }  // of every unit; 1: each rank has all of it
   // Equal parts of every unit, whose sums are added in order: with rank-invariant sums as many as leaves, else one.
   int64_t leaves() const { return std::max<int64_t>(1, sharding_.logical.count); }
   const TensorRank& tensor() const { return sharding_.tensor; }

@@ -109,6 +109,13 @@ double least_update_seconds(const Engine& engine, const Roofline& limits) {
   return sum;
 }
 
+double least_update_product_seconds(const Engine& engine, const Roofline& limits) {
+  double sum = 0;
+  for (const Launch& launch : engine.update_launches())
+    if (launch.inner > 0) sum += least_seconds(launch, limits);
+  return sum;
+}
+
 std::vector<std::pair<std::string, OpRow>> ordered(const std::map<std::string, OpRow>& rows) {
   std::vector<std::pair<std::string, OpRow>> out(rows.begin(), rows.end());
   const auto weight = [](const OpRow& row) { return row.seconds > 0 ? row.lost() : row.least; };

@@ -65,6 +65,8 @@ std::vector<std::pair<std::string, OpRow>> ordered(const std::map<std::string, O
 
 // Of these, seconds of the end of a step: norm, clipping and the optimizer.
 double least_update_seconds(const Engine&, const Roofline&);
+// Of these, seconds of products.
+double least_update_product_seconds(const Engine&, const Roofline&);
 
 double least_sum(const std::map<std::string, OpRow>&);
 double measured_sum(const std::map<std::string, OpRow>&);

@@ -45,8 +45,33 @@ void add_update_sums(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, co
   const UpdateSums& sums = engine.update_sums();
   const double each = sent_of(shards) * double(sums.bytes) / double(std::max<int64_t>(1, sums.calls));
   t.ends.add(each, net.seconds(each, shards, near), double(sums.calls), false);
+  const double numbers = sent_of(all) * double(sums.numbers_bytes) / double(std::max<int64_t>(1, sums.numbers_calls));
+  t.ends.add(numbers, net.seconds(numbers, all, near), double(sums.numbers_calls), false);
   const double scores = sent_of(all) * double(engine.score_bytes());
   if (scores > 0) t.ends.add(scores, net.seconds(scores, all, near), 1, false);
+}
+
+// Whole matrices on their way to owners and back. A call takes as long as the rank with most to send or to receive;
+// `near` ranks are numbered as one.
+void add_matrices(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, const Network& net, int near) {
+  struct Load {
+    double link = 0, network = 0;
+    double all() const { return link + network; }
+  };
+  const int ranks = mesh.data_parallel().size();
+  const auto machine = [&](int rank) { return rank * near / std::max(1, net.per_machine); };
+  for (const MatrixExchange& exchange : engine.update_sums().exchanges) {
+    std::vector<Load> sent(static_cast<size_t>(ranks)), received(sent.size());
+    for (const auto& [from, to, bytes] : exchange.parts) {
+      const auto part = machine(from) == machine(to) ? &Load::link : &Load::network;
+      sent[size_t(from)].*part += double(bytes), received[size_t(to)].*part += double(bytes);
+    }
+    double seconds = 0;
+    for (const std::vector<Load>& loads : {sent, received})
+      for (const Load& load : loads) seconds = std::max(seconds, net.seconds_to_all(load.link, load.network, ranks));
+    const double most = std::ranges::max(sent, {}, &Load::all).all();
+    t.matrices.add(most, seconds, 1, exchange.exposed);
+  }
 }
 
 }  // namespace
@@ -59,14 +84,17 @@ void Traffic::add(double sent, double time, double times, bool end) {
 double Traffic::exposed(double room) const { return ends + std::max(0.0, seconds - ends - room); }
 
 double StepTraffic::bytes() const {
-  return early.bytes + backward.bytes + gathers.bytes + ends.bytes + tensor.bytes + context.bytes;
+  return early.bytes + backward.bytes + gathers.bytes + ends.bytes + tensor.bytes + context.bytes + matrices.bytes;
 }
 double StepTraffic::seconds() const {
-  return early.seconds + backward.seconds + gathers.seconds + ends.seconds + tensor.seconds + context.seconds;
+  return early.seconds + backward.seconds + gathers.seconds + ends.seconds + tensor.seconds + context.seconds +
+         matrices.seconds;
 }
-double StepTraffic::exposed(double compute, double micro_batches) const {
-  return early.exposed(compute * kBackward / micro_batches) + backward.exposed(compute * kBackward) +
-         gathers.exposed(compute) + ends.seconds + tensor.seconds + context.seconds;
+double StepTraffic::exposed(double compute, double micro_batches, double products) const {
+  const double micros = compute - products;
+
+  return early.exposed(micros * kBackward / micro_batches) + backward.exposed(micros * kBackward) +
+         gathers.exposed(micros) + matrices.exposed(products) + ends.seconds + tensor.seconds + context.seconds;
 }
 
 StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network& net) {
@@ -77,8 +105,6 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
   const double value = double(size_of(engine.options().recipe.compute)), grad = 4;
   const auto micros = double(engine.micro_batches());
   const auto share = [](int n) { return double(n - 1) / n; };
-  const std::vector<bool> exchanges =
-      engine.optimizer() ? engine.optimizer()->exchanges(params) : std::vector<bool>(units.size());
   StepTraffic t;
   for (size_t u = 0; u < units.size(); ++u) {
     const Placement& placement =
@@ -96,13 +122,10 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
     if (stage >= 2) t.backward.add(scatter, scatter_s, micros, first);
     if (stage == 3) t.gathers.add(gather, gather_s, 2 * micros, first || last);
     if (stage == 1 || stage == 2) t.ends.add(gather, gather_s, 1, false);
-    if (!exchanges[u]) continue;
-    const double exchanged = (value < 4 ? 2 : 4) * n;  // averages to those who need them whole, and updates back
-    const double sent = stage == 0 ? share(copies) * exchanged : share(shards) * exchanged;
-    t.ends.add(2 * sent, 2 * net.seconds(sent, stage == 0 ? copies : shards, near), 1, false);
   }
   add_tensor_sums(t, engine, net, near);
   add_update_sums(t, engine, mesh, net, near);
+  add_matrices(t, engine, mesh, net, near);
   add_context_sums(t, engine, net, mesh.context().size(), near);
   return t;
 }

@@ -24,14 +24,15 @@ struct StepTraffic {
   Traffic gathers;   // overlaps with forward and backward
   Traffic ends;      // before or after the optimizer, not overlapped
   Traffic tensor;    // sums between the products that ranks share, which wait for them
+  Traffic matrices;  // whole matrices to those that update them, and back; overlaps with the products of an update
   Traffic context;   // keys and values of ranks that share sequences, and their gradients; attention waits for them
 
   double between_copies = 0;  // bytes of all these that go between copies of the shards
 
   double bytes() const;
   double seconds() const;
-  // Seconds added to a step whose micro-batches compute for `compute` seconds in total.
-  double exposed(double compute, double micro_batches) const;
+  // Seconds added to a step that computes for `compute` seconds in total, `products` of them in products of the update.
+  double exposed(double compute, double micro_batches, double products) const;
 };
 
 StepTraffic step_traffic(const Engine&, ProcessMesh&, const Network&);

@@ -74,10 +74,23 @@ struct TensorSums {
   int64_t row_calls = 0, row_bytes = 0;
 };
 
-// What the ranks that share out the weights add up for an update (ProcessMesh::shards()): squares of tensors, rows,
-// columns.
+// What ranks send each other in one all_to_all so that whole matrices are where they are updated; ranks are numbers in
+// ProcessMesh::data_parallel().
+struct MatrixExchange {
+  struct Part {
+    int from, to;
+    int64_t bytes;
+  };
+  std::vector<Part> parts = {};
+  bool exposed = false;  // no products are computed meanwhile
+};
+
+// What ranks send each other for an update. Those that share out the weights (ProcessMesh::shards()) add up squares of
+// tensors, rows, columns; all data-parallel ranks exchange whole matrices, and add up NorMuon's numbers of outputs.
 struct UpdateSums {
   int64_t calls = 0, bytes = 0;
+  int64_t numbers_calls = 0, numbers_bytes = 0;
+  std::vector<MatrixExchange> exchanges = {};
 };
 
 struct Ctx {

@@ -68,7 +68,8 @@ class Pace {
     const auto micro_batches = double(engine.micro_batches());
     const double compute =
         least_sum(planned_rows(engine, limits_)) + kLaunch * micro_batches * double(engine.micro_launches().size());
-    return compute + step_traffic(engine, backend_.mesh, backend_.network).exposed(compute, micro_batches);
+    return compute + step_traffic(engine, backend_.mesh, backend_.network)
+                         .exposed(compute, micro_batches, least_update_product_seconds(engine, limits_));
   }
 
  private:

@@ -122,10 +122,15 @@ EngineOptions engine_options(const Config& c, bool training) {
   }
   o.clip_grad = c.clip_grad;
   o.graphs = c.cuda_graph;
-  o.zero_stage = int(c.zero_stage);
+  o.zero_stage = zero_stage(c);
   o.logical_shards =
       training && c.deterministic_reduction == DeterministicReduction::rank_invariant ? c.logical_shards : 0;
   return o;
+}
+
+int zero_stage(const Config& c) {
+  return c.zero_stage == 0 && (updates_by(c, RuleName::muon) || updates_by(c, RuleName::normuon)) ? 1
+                                                                                                  : int(c.zero_stage);
 }
 
 std::array<int, kAxes> mesh_sizes(const Config& c, int ranks) {
@@ -142,7 +147,7 @@ std::array<int, kAxes> mesh_sizes(const Config& c, int ranks) {
                     " started, expected a multiple of ", tensor, "; start another number, or set it to 1"),
                 Exit::usage);
   const int groups = ranks / together;
-  if (c.zero_stage == 0) return {stages, groups, 1, context, tensor, 1};
+  if (zero_stage(c) == 0) return {stages, groups, 1, context, tensor, 1};
   const int64_t replicas = c.data_parallel_replicate_size;
   const int64_t shards = c.data_parallel_shard_size > 0 ? c.data_parallel_shard_size : groups / replicas;
   if (replicas * shards != groups)

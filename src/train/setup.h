@@ -14,6 +14,9 @@ namespace athanor {
 OptimizerOptions optimizer_options(const Config&);
 EngineOptions engine_options(const Config&, bool training);
 
+// What ranks share out. With 0 and a rule for whole matrices (Muon) the same as with 1: copies of all of it would get
+// every update from its owner instead of a share of them, and all gradients.
+int zero_stage(const Config&);
 // The mesh for this many ranks. Throws Error(usage) if they are not divisible as configured.
 std::array<int, kAxes> mesh_sizes(const Config&, int ranks);
 

@@ -286,7 +286,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
         " bytes, planned ", plan.total());
   const std::string size = cat(
       format_count(double(engine_->model().params().parameter_count())), " parameters, ",
-      engine_->devices() > 1 ? cat(engine_->devices(), " ranks, zero_stage ", config_.zero_stage, ", ") : "",
+      engine_->devices() > 1 ? cat(engine_->devices(), " ranks, zero_stage ", zero_stage(config_), ", ") : "",
       config_.tensor_parallel_size > 1 ? cat("tensor_parallel_size ", config_.tensor_parallel_size, ", ") : "",
       config_.context_parallel_size > 1 ? cat("context_parallel_size ", config_.context_parallel_size, ", ") : "",
       "micro-batch ", config_.micro_batch_size, " x ", engine_->micro_batches(), ", plan ", format_bytes(plan.total()));

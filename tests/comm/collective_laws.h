@@ -157,6 +157,25 @@ inline void exchanges_cross(Communicator& c) {
   }
 }
 
+// Sizes of all pairs differ, and some send nothing; what goes to several ranks is one tensor.
+inline void all_to_all_gives_each_rank_its_part(Communicator& c) {
+  for (const int64_t factor : {1, 3000}) {
+    const auto size_of_part = [&](int from, int to) { return factor * ((from * 3 + to) % 4); };
+    std::vector<int32_t> sent(size_t(3 * factor), c.rank());
+    std::vector<std::vector<int32_t>> parts(static_cast<size_t>(c.size()));
+    std::vector<Tensor> out, in;
+    for (int r = 0; r < c.size(); ++r) {
+      const int64_t to = size_of_part(c.rank(), r), from = size_of_part(r, c.rank());
+      parts[size_t(r)].assign(size_t(from), -1);
+      out.push_back(to > 0 ? tensor_of(sent).slice(0, to) : Tensor{});
+      in.push_back(from > 0 ? tensor_of(parts[size_t(r)]) : Tensor{});
+    }
+    c.all_to_all(out, in, Lane::compute);
+    for (int r = 0; r < c.size(); ++r)
+      EXPECT_EQ(parts[size_t(r)], std::vector<int32_t>(size_t(size_of_part(r, c.rank())), r));
+  }
+}
+
 inline void groups_are_ordered_by_key_and_work_alone(Communicator& c) {
   const auto group = c.split(c.rank() % 2, -c.rank());  // odd and even ranks, last first
   std::vector<int> members;
@@ -194,6 +213,7 @@ inline void every_law(Communicator& c) {
   broadcast_is_the_roots_value(c);
   messages_arrive_in_order(c);
   exchanges_cross(c);
+  all_to_all_gives_each_rank_its_part(c);
   groups_are_ordered_by_key_and_work_alone(c);
   calls_do_not_mix(c);
 }

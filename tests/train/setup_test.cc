@@ -36,6 +36,11 @@ TEST(MeshSizes, RanksDivideAsConfigured) {
   }
   config.zero_stage = 0;  // every rank is a copy
   EXPECT_EQ(mesh_sizes(config, 6), (Sizes{1, 6, 1, 1, 1, 1}));
+  EXPECT_EQ(engine_options(config, true).zero_stage, 0);
+  config.data_parallel_replicate_size = 1, config.data_parallel_shard_size = 0;
+  config.param_groups = {{.optimizer = RuleName::normuon}};  // but ranks share out updates of whole matrices
+  EXPECT_EQ(mesh_sizes(config, 6), (Sizes{1, 1, 6, 1, 1, 1}));
+  EXPECT_EQ(engine_options(config, true).zero_stage, 1);
 }
 
 TEST(MeshSizes, TensorParallelGroupsAreWhatTheRestCounts) {

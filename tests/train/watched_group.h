@@ -96,6 +96,9 @@ class Watched final : public Communicator {
   void send(Tensor x, int dst, Lane lane) override { inner_->send(x, dst, lane); }
   void recv(Tensor x, int src, Lane lane) override { inner_->recv(x, src, lane); }
   void exchange(Tensor out, Tensor in, int peer, Lane lane) override { inner_->exchange(out, in, peer, lane); }
+  void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Lane lane) override {
+    inner_->all_to_all(out, in, lane);
+  }
   void broadcast(Tensor x, int root, Lane lane) override { inner_->broadcast(x, root, lane); }
   void barrier() override { inner_->barrier(); }
 

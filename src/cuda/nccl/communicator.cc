@@ -119,17 +119,26 @@ class Nccl final : public Communicator {
 
   void exchange(Tensor out, Tensor in, int peer, Lane lane) override {
     check_peer(peer);
-    run("exchange", out, lane, [&](ncclComm_t comm, cudaStream_t stream) {
-      // Grouped, so that send and receive do not wait for each other.
-      ncclResult_t first = nccl().ncclGroupStart();
-      const auto note = [&](ncclResult_t result) {
-        if (first == ncclSuccess && result != ncclInProgress) first = result;
-      };
-      note(nccl().ncclSend(out.data, count(out), nccl_type(out.dtype), peer, comm, stream));
-      note(nccl().ncclRecv(in.data, count(in), nccl_type(in.dtype), peer, comm, stream));
-      const ncclResult_t ended = nccl().ncclGroupEnd();
-      return first == ncclSuccess ? ended : first;
-    });
+    std::vector<Tensor> sent(static_cast<size_t>(size())), received(static_cast<size_t>(size()));
+    sent[size_t(peer)] = out, received[size_t(peer)] = in;
+    run("exchange", out, lane,
+        [&](ncclComm_t, cudaStream_t stream) { return send_and_receive(sent, received, stream); });
+  }
+
+  void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Lane lane) override {
+    CHECK(int(out.size()) == size() && int(in.size()) == size(), "all_to_all: ", out.size(), " and ", in.size(),
+          " tensors for ", size(), " ranks");
+    const auto me = size_t(rank());
+    if (out[me] && out[me].data != in[me].data)
+      handle_->guard()->device().copy(in[me].data, out[me].data, out[me].bytes(), lane);
+    int64_t sent = 0, received = 0;
+    for (size_t r = 0; r < out.size(); ++r)
+      if (r != me) sent += out[r] ? int64_t(out[r].bytes()) : 0, received += in[r] ? int64_t(in[r].bytes()) : 0;
+    if (sent == 0 && received == 0) return;
+    handle_->guard()->run(handle_->comm(), lane,
+                          cat("all_to_all of ", sent, " bytes sent and ", received, " received over ", size(), " ranks",
+                              CollectiveSubject::words()),
+                          [&](cudaStream_t stream) { return send_and_receive(out, in, stream); });
   }
 
   // Barrier of the hosts, after the work queued on each device is done.
@@ -143,6 +152,21 @@ class Nccl final : public Communicator {
   const NcclTable& nccl() const { return handle_->guard()->nccl(); }
   void check_peer(int peer) const {
     CHECK(peer >= 0 && peer < size() && peer != rank(), "rank ", rank(), " of ", size(), " has no peer ", peer);
+  }
+  // Of and from the other ranks. Grouped, so that none of them waits for another.
+  ncclResult_t send_and_receive(std::span<const Tensor> out, std::span<const Tensor> in, cudaStream_t stream) const {
+    ncclResult_t first = nccl().ncclGroupStart();
+    const auto note = [&](ncclResult_t result) {
+      if (first == ncclSuccess && result != ncclInProgress) first = result;
+    };
+    for (int r = 0; r < size(); ++r)
+      if (const Tensor& t = out[size_t(r)]; t && r != rank())
+        note(nccl().ncclSend(t.data, count(t), nccl_type(t.dtype), r, handle_->comm(), stream));
+    for (int r = 0; r < size(); ++r)
+      if (const Tensor& t = in[size_t(r)]; t && r != rank())
+        note(nccl().ncclRecv(t.data, count(t), nccl_type(t.dtype), r, handle_->comm(), stream));
+    const ncclResult_t ended = nccl().ncclGroupEnd();
+    return first == ncclSuccess ? ended : first;
   }
   template <class Launch>
   void run(const char* what, const Tensor& x, Lane lane, Launch launch) {

@@ -143,6 +143,30 @@ TEST_F(Nccl, BroadcastAndMessages) {
   });
 }
 
+// Parts of all sizes, also none; one tensor goes to several ranks.
+TEST_F(Nccl, AllToAllGivesEachRankItsPart) {
+  run(4, [&](Rank& rank, Communicator& hosts) {
+    const int me = hosts.rank();
+    const auto size_of_part = [](int from, int to) { return int64_t{50} * ((from * 3 + to) % 4); };
+    const Tensor sent = rank.upload(contribution(me, 150, DType::bf16), DType::bf16);
+    std::vector<Tensor> out, in;
+    for (int r = 0; r < 4; ++r) {
+      const int64_t to = size_of_part(me, r), from = size_of_part(r, me);
+      out.push_back(to > 0 ? sent.slice(0, to) : Tensor{});
+      in.push_back(from > 0 ? rank.upload(std::vector<std::byte>(size_t(from) * 2), DType::bf16) : Tensor{});
+    }
+    rank.nccl->all_to_all(out, in, Lane::comm);
+    rank.nccl->barrier();
+    for (int r = 0; r < 4; ++r) {
+      if (!in[size_t(r)]) continue;
+      auto want = contribution(r, 150, DType::bf16);
+      want.resize(in[size_t(r)].bytes());
+      EXPECT_EQ(rank.read(in[size_t(r)]), want) << me << " from " << r;
+    }
+    EXPECT_THROW(rank.nccl->all_to_all(std::span(out).first(3), in, Lane::comm), Error);
+  });
+}
+
 TEST_F(Nccl, GroupsAreOrderedByKeyAndWorkAlone) {
   run(4, [&](Rank& rank, Communicator& hosts) {
     const int me = hosts.rank();
