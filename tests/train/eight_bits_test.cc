@@ -310,11 +310,12 @@ TEST(EightBitOptions, AreRefusedWhereNothingMultipliesCodes) {
   ProcessMesh mesh(make_single(*gpu.device), {1, 1, 1, 1, 1, 1});
   const Config config = parse_config(R"({"model": {"model_type": "gpt2", "vocab_size": 64, "hidden_size": 32,
       "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 16}, "seq_length": 16,
-      "global_batch_size": 1, "train_iters": 1, "learning_rate": 0.01, "precision": "fp8_tensorwise", "save": "",
+      "global_batch_size": 1, "train_iters": 1, "learning_rate": 0.01, "precision": "nvfp4", "save": "",
       "train_data": "x.bin"})",
                                      "test", "", {});
   const std::string said = refusal([&] { make_engine(config, {*gpu.device, *gpu.ops, mesh, gpu.tuning}, true); });
-  EXPECT_NE(said.find("fp8_tensorwise has no CUDA kernels yet; use precision bf16"), std::string::npos) << said;
+  EXPECT_NE(said.find("nvfp4 has no CUDA kernels yet; use precision fp8_tensorwise or bf16"), std::string::npos)
+      << said;
 }
 
 // Scales of activations are of a rank's micro-batch, those of weights of the whole weight: ranks that compute the same

@@ -18,8 +18,9 @@ LibraryProduct GemmRunner::native_product(const ScaledGemm& op, void* scratch) c
   const ScaledScratch at(op, native, options_.workspace_bytes);
   LibraryProduct product(op.product);
   Gemm& g = product.op;
-  if (g.ta) g.a = {place(scratch, at.a), g.a.dtype, {g.m(), g.k()}};
-  if (!g.tb) g.b = {place(scratch, at.b), g.b.dtype, {g.n(), g.k()}};
+  const int64_t k = g.k();
+  if (g.ta) g.a = {place(scratch, at.a), g.a.dtype, {g.m(), k}};
+  if (!g.tb) g.b = {place(scratch, at.b), g.b.dtype, {g.n(), k}};
   g.ta = false, g.tb = true;
   product.a_layout = native.a, product.b_layout = native.b;
   const auto in_place = [](ScaleLayout layout) { return layout == ScaleLayout::matrix; };
