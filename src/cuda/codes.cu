@@ -1,4 +1,4 @@
-// Codes of 8 bits on their way into products: transposed, as f32; their scales as the library reads them.
+// Codes on their way into products: transposed, as f32; their scales as the library reads them.
 // Layout: row-major. A transpose has tiles of 64 by 64 codes, other kernels a thread for each element or four.
 // Memory bound. Each output is written by one thread. Not timed on a GPU yet.
 #include "cuda/codes.h"
@@ -47,8 +47,21 @@ __global__ void __launch_bounds__(kThreads) arrange(float* out, const float* in,
   out[at] = j < a.columns ? in[i * a.step_i + j * a.step_j] : 0.f;
 }
 
+struct E2m1 {
+  uint8_t bits;
+};
+template <class Code>
+__device__ __forceinline__ float value_of(Code x) {
+  return to_float(x);
+}
+__device__ __forceinline__ float value_of(E2m1 x) {
+  const float magnitude = __fmul_rn(__uint_as_float(static_cast<uint32_t>(x.bits & 0x7) << 22), 0x1p126f);
+  return x.bits & 0x8 ? -magnitude : magnitude;
+}
+
 struct ScaleGrid {
   const void* scales;
+  const float* global;  // of codes of 4 bits, whose other scales are e4m3; else null
   bool e8m0;
   int64_t height, width, across;  // of a block, both above 0; blocks of a row
 };
@@ -59,13 +72,15 @@ __global__ void __launch_bounds__(kThreads)
   if (at >= count) return;
   const int64_t block = at / columns / g.height * g.across + at % columns / g.width;
   float scale;
-  if (g.e8m0) {
+  if (g.global) {
+    scale = __fmul_rn(to_float(static_cast<const __nv_fp8_e4m3*>(g.scales)[block]), *g.global);
+  } else if (g.e8m0) {
     const uint32_t bits = static_cast<const uint8_t*>(g.scales)[block];
     scale = __uint_as_float(bits == 0 ? 0x00400000u : bits == 255 ? 0x7fc00000u : bits << 23);
   } else {
     scale = static_cast<const float*>(g.scales)[block];
   }
-  out[at] = __fmul_rn(to_float(codes[at]), scale);
+  out[at] = __fmul_rn(value_of(codes[at]), scale);
 }
 
 template <class T>
@@ -109,23 +124,26 @@ void arrange_scales(const ScalesToArrange& op, cudaStream_t stream) {
   CUDA_CHECK(launch(arrange, threads(a.rows * a.stride, stream), op.out, data<const float>(op.scales), a));
 }
 
-void decode(float* out, const Tensor& codes, const Tensor& scales, const Blocks& blocks, cudaStream_t stream) {
+void decode(const Decoding& op, cudaStream_t stream) {
+  const Tensor& codes = op.codes;
+  const Blocks& blocks = op.blocks;
   const int64_t count = codes.numel(), columns = codes.cols();
   if (count == 0) return;
-  const ScaleGrid grid{.scales = scales.data,
-                       .e8m0 = scales.dtype == DType::f8_e8m0,
+  const ScaleGrid grid{.scales = op.scales.data,
+                       .global = data<const float>(op.global),
+                       .e8m0 = op.scales.dtype == DType::f8_e8m0,
                        .height = blocks.rows ? blocks.rows : codes.rows(),
                        .width = blocks.cols ? blocks.cols : columns,
                        .across = blocks.grid(codes.shape)[1]};
   const auto of_type = [&]<class Code>() {
-    CUDA_CHECK(launch(decode_codes<Code>, threads(count, stream), out, data<const Code>(codes), grid, count, columns));
+    CUDA_CHECK(launch(decode_codes<Code>, threads(count, stream), op.out, data<const Code>(codes), grid, count, columns));
   };
   if (codes.dtype == DType::f8_e4m3)
     of_type.template operator()<__nv_fp8_e4m3>();
   else if (codes.dtype == DType::f8_e5m2)
     of_type.template operator()<__nv_fp8_e5m2>();
   else
-    throw Error(cat("scaled_gemm: ", codes.dtype, " codes have no CUDA kernel; use a precision of 8 bits"));
+    of_type.template operator()<E2m1>();
 }
 
 void round_product(const Tensor& d, const float* z, const Tensor& bias, cudaStream_t stream) {

@@ -19,8 +19,13 @@ struct ScalesToArrange {
 };
 void arrange_scales(const ScalesToArrange& op, cudaStream_t stream);
 
-// out = codes * scales as f32; of 8 bits.
-void decode(float* out, const Tensor& codes, const Tensor& scales, const Blocks& blocks, cudaStream_t stream);
+// out = codes * scales (* global, of codes of 4 bits) as f32.
+struct Decoding {
+  float* out;
+  Tensor codes, scales, global;
+  Blocks blocks;
+};
+void decode(const Decoding& op, cudaStream_t stream);
 
 // d = z + bias, rounded to d's type; z [M, N] f32, contiguous.
 void round_product(const Tensor& d, const float* z, const Tensor& bias, cudaStream_t stream);

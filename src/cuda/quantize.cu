@@ -1,4 +1,4 @@
-// Codes of 8 bits with scales (Quantize), and the factors of delayed scaling.
+// Codes of 8 and 4 bits with scales (Quantize), and the factors of delayed scaling.
 // Layout: x row-major and contiguous; a block of threads has 256 columns and a band of rows: as many as share scales,
 // else 64. A lane has 8 columns, a warp every eighth part of the band. Memory bound: x is read twice, the second time
 // from L2 where it fits, and once with a factor given; codes are written once. Deterministic: a maximum does not depend
@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/rng.h"
 #include "cuda/host_tools.h"
 #include "cuda/reduce.h"
 #include "cuda/scratch.h"
@@ -261,10 +262,118 @@ __global__ void finish_delayed(float* scale, const uint32_t* most, const Rule ru
   *rule.amax = finite ? (now > before ? now : before) : __uint_as_float(kInfinity);
 }
 
+// ---- codes of 4 bits, each in a byte, and two levels of scales: tensor/float8.h
+
+// counts->whole = the largest of all blocks.
+__global__ void __launch_bounds__(kThreads) find_whole(QuantizeCounts* counts, const uint32_t* most, int64_t blocks) {
+  const int64_t at = int64_t{blockIdx.x} * kThreads + static_cast<int>(threadIdx.x);
+  const uint32_t all = warp_reduce(at < blocks ? most[at] : 0u, Max{});
+  if (threadIdx.x % kLanes == 0) atomicMax(&counts->whole, all);
+}
+
+// global_scale(); factor 0 and scale NaN of what is not finite.
+__device__ __forceinline__ Scaled whole_scale(uint32_t most) {
+  constexpr float kLargest = 6 * 448;  // codes by scales
+  if (most >= kInfinity) return {0.f, __uint_as_float(kNan)};
+  if (most == 0) return {1.f, 1.f};
+  const float exact = __fdiv_rn(kLargest, __uint_as_float(most)), factor = exact < 0x1p110f ? exact : 0x1p110f;
+  return {factor, __fdiv_rn(1.f, factor)};
+}
+__device__ __forceinline__ float e4m3_value(uint8_t bits) {
+  __nv_fp8_e4m3 code;
+  code.__x = bits;
+  return to_float(code);
+}
+// round_to_8_bits<1, 0, 6>() and from_float<f4_e2m1>().
+__device__ __forceinline__ uint8_t e2m1_code(float x) {
+  constexpr uint32_t kMost = 0x40c00000u, kOne = 127u << 23, kRebias = 126u << 23, kAlign = 149u << 23;  // 6; 2^22
+  const uint32_t sign = (__float_as_uint(x) >> 28) & 0x8u, m = magnitude(x), a = m < kMost ? m : kMost;
+  if (m > kInfinity) return 0x7;
+  const uint32_t normal = (a - kRebias + ((1u << 21) - 1) + ((a >> 22) & 1u)) >> 22;
+  const uint32_t small = __float_as_uint(__fadd_rn(__uint_as_float(a), __uint_as_float(kAlign))) - kAlign;
+  return static_cast<uint8_t>(sign | (a < kOne ? small : normal));
+}
+// round_at_random().
+__device__ __forceinline__ uint8_t e2m1_code_at_random(float x, uint32_t random) {
+  const float a = fabsf(x);
+  if (!(a < 6)) return e2m1_code(x);
+  const float gap = a < 2 ? 0.5f : a < 4 ? 1.0f : 2.0f;
+  const float steps = __fdiv_rn(a, gap), below = floorf(steps);
+  const float up = static_cast<float>(random >> 8) * 0x1p-24f < steps - below ? 1.0f : 0.0f;
+  return e2m1_code(copysignf((below + up) * gap, x));
+}
+
+struct Rounding {
+  bool at_random;
+  uint64_t seed, stream;
+};
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    count_codes(QuantizeCounts* counts, const uint8_t* codes, const void* scales, const T* x, const Cut c,
-                const Rule rule, double saturates) {
+    encode_e2m1(uint8_t* codes, uint8_t* scales, float* global, const QuantizeCounts* counts, const uint32_t* most,
+                const T* x, const Cut c, const Rounding rounding) {
+  const Place at(c);
+  const Scaled whole = whole_scale(counts->whole);
+  if (blockIdx.x == 0 && threadIdx.x == 0) *global = whole.scale;
+  const uint64_t stream = rounding.stream + counts->whole;
+  for (int i = 0; i < at.rows; ++i) {
+    const int64_t row = at.first + i, row_of_blocks = at.block_row(c, row) * c.across;
+    PhiloxBlock random{};
+    for (int k = 0; k < kElements && at.column + k < c.columns; ++k) {
+      const int column = at.column + k;
+      const int64_t block = row_of_blocks + column / c.width, element = row * c.columns + column;
+      float factor = 0;
+      uint8_t scale = 0;
+      if (whole.factor != 0) {
+        const float exact = __fmul_rn(__fdiv_rn(__uint_as_float(most[block]), 6.f), whole.factor);
+        scale = static_cast<uint8_t>(code_pair(exact, 0, false));
+        factor = scale == 0 ? 0 : __fdiv_rn(whole.factor, e4m3_value(scale));
+      }
+      if (column % c.width == 0 && (c.height == 1 || row == at.band * c.band)) scales[block] = scale;
+      const float value = __fmul_rn(to_float(x[element]), factor);
+      if (rounding.at_random) {
+        if (k == 0 || element % 4 == 0) random = philox(rounding.seed, stream, static_cast<uint64_t>(element / 4));
+        codes[element] = e2m1_code_at_random(value, random[static_cast<uint64_t>(element % 4)]);
+      } else {
+        codes[element] = e2m1_code(value);
+      }
+    }
+  }
+}
+
+// y = H diag(signs) x / 4 of 16 values that are `apart`, a thread for each 16.
+template <class T>
+__global__ void __launch_bounds__(kThreads) hadamard(float* y, const T* x, int64_t groups, int64_t columns, bool along) {
+  constexpr int kCount = static_cast<int>(kHadamard);
+  const int64_t group = int64_t{blockIdx.x} * kThreads + static_cast<int>(threadIdx.x);
+  if (group >= groups) return;
+  const int64_t apart = along ? 1 : columns;
+  const int64_t first = along ? group * kCount : group / columns * columns * kCount + group % columns;
+  double v[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const auto value = static_cast<double>(to_float(x[first + i * apart]));
+    v[i] = kHadamardSigns >> i & 1 ? -value : value;
+  }
+#pragma unroll
+  for (int half = 1; half < kCount; half *= 2) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (i & half) continue;
+      const double a = v[i], b = v[i + half];
+      v[i] = a + b;
+      v[i + half] = a - b;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) y[first + i * apart] = static_cast<float>(v[i] / 4) + 0.0f;  // zero has no sign
+}
+
+// ---- what became of the values
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    count_codes(QuantizeCounts* counts, const uint8_t* codes, const void* scales, const float* global, const T* x,
+                const Cut c, const Rule rule, double saturates) {
   SHARED(unsigned, room, [kLanes]);
   const Place at(c);
   unsigned values = 0, saturated = 0, underflowed = 0, largest = 0;
@@ -275,7 +384,9 @@ __global__ void __launch_bounds__(kThreads)
       largest = Max{}(largest, m);
       const int64_t block = row_of_blocks + (c.width ? (at.column + k) / c.width : 0);
       float scale;
-      if (rule.e8m0) {
+      if (global) {
+        scale = __fmul_rn(e4m3_value(static_cast<const uint8_t*>(scales)[block]), *global);
+      } else if (rule.e8m0) {
         const uint8_t power = static_cast<const uint8_t*>(scales)[block];
         scale = power == 255 ? __uint_as_float(kNan) : ldexpf(1.f, power - 127);
       } else {
@@ -284,8 +395,8 @@ __global__ void __launch_bounds__(kThreads)
       if (m == 0 || magnitude(scale) > kInfinity) continue;
       ++values;
       const uint8_t code = codes[row * c.columns + at.column + k];
-      if (static_cast<double>(__uint_as_float(m)) > static_cast<double>(scale) * saturates) ++saturated;
-      if ((code & 0x7fu) == 0) ++underflowed;
+      if (scale > 0 && static_cast<double>(__uint_as_float(m)) > static_cast<double>(scale) * saturates) ++saturated;
+      if ((code & (global ? 0x7u : 0x7fu)) == 0) ++underflowed;
     }
   }
   values = block_reduce(values, room, Plus{});
@@ -352,6 +463,9 @@ __global__ void __launch_bounds__(kThreads) delay(const Histories table, int64_t
   op.factors[element] = factor;
 }
 
+LaunchConfig threads(int64_t count, cudaStream_t stream) {
+  return {dim3(grid_size(div_ceil<int64_t>(count, kThreads))), dim3(kThreads), 0, stream};
+}
 LaunchConfig tiles(const Cut& c, cudaStream_t stream) {
   return {dim3(grid_size(div_ceil<int64_t>(c.rows, c.band) * c.tiles)), dim3(kThreads), 0, stream};
 }
@@ -359,11 +473,19 @@ LaunchConfig tiles(const Cut& c, cudaStream_t stream) {
 
 void run(const Quantize& op, void* scratch, cudaStream_t stream) {
   if (op.x.numel() == 0) return;
-  if (op.two_levels() || op.hadamard)
-    throw Error(cat("quantize: ", op.two_levels() ? "codes of 4 bits have" : "the Hadamard transform has",
-                    " no CUDA kernel; use a precision of 8 bits"));
   auto* counts = static_cast<QuantizeCounts*>(scratch);
   auto* most = reinterpret_cast<uint32_t*>(counts + 1);
+  if (op.hadamard) {
+    Quantize transformed = op;
+    transformed.hadamard = false;
+    transformed.x = {most + transformed_at(op), DType::f32, op.x.shape};
+    const int64_t groups = op.x.numel() / kHadamard;
+    by_type(op.x.dtype, [&]<class T>() {
+      CUDA_CHECK(launch(hadamard<T>, threads(groups, stream), data<float>(transformed.x), data<const T>(op.x), groups,
+                        op.x.cols(), op.blocks.rows == 1));
+    });
+    return run(transformed, scratch, stream);
+  }
   const bool e5m2 = op.codes.dtype == DType::f8_e5m2, delayed = op.factor || op.amax;
   const Rule rule{.most_code = largest_code(op.codes.dtype),
                   .e5m2 = e5m2,
@@ -374,25 +496,31 @@ void run(const Quantize& op, void* scratch, cudaStream_t stream) {
   Cut c = cut_of(op);
   const bool is_shared = shared(c);
   const auto zeros = is_shared ? static_cast<size_t>(op.scales.numel()) * sizeof(uint32_t) : 0;
-  if (op.statistics || is_shared) CUDA_CHECK(cudaMemsetAsync(counts, 0, sizeof *counts + zeros, stream));
+  if (op.statistics || is_shared || op.two_levels())
+    CUDA_CHECK(cudaMemsetAsync(counts, 0, sizeof *counts + zeros, stream));
   by_type(op.x.dtype, [&]<class T>() {
     const T* x = data<const T>(op.x);
     auto* codes = static_cast<uint8_t*>(op.codes.data);
-    c.vectors =
-        rows_are_vectors(c.columns, x) && c.columns % kElements == 0 && reinterpret_cast<uintptr_t>(codes) % 8 == 0;
+    c.vectors = rows_are_vectors(c.columns, x) && c.columns % kElements == 0 &&
+                reinterpret_cast<uintptr_t>(codes) % kElements == 0;
     const LaunchConfig config = tiles(c, stream);
+    const QuantizeCounts* found = counts;
+    const uint32_t* magnitudes = most;
     CUDA_CHECK(launch(find_most<T>, config, most, x, c, is_shared, rule.given));
-    CUDA_CHECK(launch(encode<T>, config, codes, op.scales.data, most, x, c, rule));
-    if (delayed) {
-      const LaunchConfig one{dim3(1), dim3(1), 0, stream};
-      CUDA_CHECK(launch(finish_delayed, one, data<float>(op.scales), static_cast<const uint32_t*>(most), rule));
+    if (op.two_levels()) {
+      CUDA_CHECK(launch(find_whole, threads(op.scales.numel(), stream), counts, magnitudes, op.scales.numel()));
+      CUDA_CHECK(launch(encode_e2m1<T>, config, codes, data<uint8_t>(op.scales), data<float>(op.global), found,
+                        magnitudes, x, c, Rounding{op.at_random, op.seed, op.stream}));
+    } else {
+      CUDA_CHECK(launch(encode<T>, config, codes, op.scales.data, most, x, c, rule));
     }
+    const LaunchConfig one{dim3(1), dim3(1), 0, stream};
+    if (delayed) CUDA_CHECK(launch(finish_delayed, one, data<float>(op.scales), magnitudes, rule));
     if (!op.statistics) return;
-    const double saturates = static_cast<double>(e5m2 ? f8_e5m2::kSaturates : f8_e4m3::kSaturates);
+    const float saturates = op.two_levels() ? f4_e2m1::kSaturates : e5m2 ? f8_e5m2::kSaturates : f8_e4m3::kSaturates;
     CUDA_CHECK(launch(count_codes<T>, config, counts, static_cast<const uint8_t*>(codes),
-                      static_cast<const void*>(op.scales.data), x, c, rule, saturates));
-    CUDA_CHECK(launch(add_counts, {dim3(1), dim3(1), 0, stream}, data<double>(op.statistics),
-                      static_cast<const QuantizeCounts*>(counts)));
+                      static_cast<const void*>(op.scales.data), data<const float>(op.global), x, c, rule, static_cast<double>(saturates)));
+    CUDA_CHECK(launch(add_counts, one, data<double>(op.statistics), found));
   });
 }
 

@@ -5,7 +5,6 @@
 #include "ops/quantize.h"
 namespace athanor::cuda {
 
-// Codes of 8 bits; throws Error for those of 4 and for the Hadamard transform.
 void run(const Quantize& op, void* scratch, cudaStream_t stream);
 void run(const DelayedScales& op, void* scratch, cudaStream_t stream);
 }  // namespace athanor::cuda

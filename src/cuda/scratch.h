@@ -87,11 +87,12 @@ struct QueryStats {
 };
 ATHANOR_HOST_DEVICE constexpr int64_t stats_rows(int64_t queries) { return queries + queries % 2; }
 
-// Of Quantize with statistics; then the largest magnitude of each block, as 32 bits.
+// Of Quantize; then the largest magnitude of each block, as 32 bits, and a transformed matrix as f32.
 struct QuantizeCounts {
   unsigned long long values, saturated, underflowed;
-  unsigned largest, unused;
+  unsigned largest, whole;  // magnitudes of statistics, and of the matrix where it has a scale beside those of blocks
 };
+inline int64_t transformed_at(const Quantize& op) { return round_up<int64_t>(op.scales.numel(), 4); }  // in words
 
 // How cuBLASLt can be given the scales of a factor; none: it cannot.
 // terms: the dimension of the factor, as it lies in memory, that the product sums over.
@@ -186,7 +187,8 @@ inline size_t scratch(const Gemm& op, size_t workspace = kWorkspaceBytes) {
 }
 
 inline size_t scratch(const Quantize& op) {
-  return sizeof(QuantizeCounts) + static_cast<size_t>(op.scales.numel()) * sizeof(uint32_t);
+  const int64_t words = transformed_at(op) + (op.hadamard ? op.x.numel() : 0);
+  return sizeof(QuantizeCounts) + static_cast<size_t>(words) * sizeof(uint32_t);
 }
 
 // Where the parts of a ScaledGemm's scratch memory begin: the workspace; then transposed factors and their scales as

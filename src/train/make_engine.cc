@@ -194,10 +194,6 @@ void require_division(const Config& c, int64_t ranks, bool training) {
 }  // namespace
 
 std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool training) {
-  if (c.precision == Precision::nvfp4 && !backend.device.unified())
-    throw Error(cat("precision: ", name_of(c.precision),
-                    " has no CUDA kernels yet; use precision fp8_tensorwise or bf16, or device cpu, which emulates it"),
-                Exit::usage);
   require_division(c, backend.mesh.size(kBatchAxes), training);
   Fitting fitting(c, backend, training);
   auto engine = fitting.with_more_scratch(fitting.fastest());

@@ -1,5 +1,5 @@
-// The kernels of cuda/quantize.cu and cuda/codes.cu run the op cases of codes of 8 bits: codes and scales have the
-// reference's bits. Products of codes: by the library in every layout of scales that it has, else emulated.
+// The kernels of cuda/quantize.cu and cuda/codes.cu run the op cases of codes: codes and scales have the reference's
+// bits. Products of codes: by the library in every layout of scales that it has, else emulated.
 #include "cuda/scratch.h"
 #include "tests/cuda/kernel_test.h"
 
@@ -9,17 +9,19 @@ namespace {
 class QuantizeKernels : public KernelTest {
  protected:
   // One in so many cases of an op.
-  static void agrees(const char* op, int every, int least) {
+  static void agrees(const char* op, void (*family)(Examiner&), int every, int least) {
     Examiner examine(make_cuda_backend, {.threads = {2}, .only = op, .every = every});
-    quantize_cases(examine);
+    family(examine);
     EXPECT_GT(examine.seen().at(op), least);
     EXPECT_TRUE(examine.findings().empty()) << examine.report();
   }
 };
 
-TEST_F(QuantizeKernels, CodesAndScales) { agrees(Quantize::kName, 3, 100); }
-TEST_F(QuantizeKernels, DelayedScales) { agrees(DelayedScales::kName, 5, 5); }
-TEST_F(QuantizeKernels, EmulatedProducts) { agrees(ScaledGemm::kName, 11, 10); }
+TEST_F(QuantizeKernels, CodesAndScales) { agrees(Quantize::kName, quantize_cases, 3, 100); }
+TEST_F(QuantizeKernels, DelayedScales) { agrees(DelayedScales::kName, quantize_cases, 5, 5); }
+TEST_F(QuantizeKernels, EmulatedProducts) { agrees(ScaledGemm::kName, quantize_cases, 11, 10); }
+TEST_F(QuantizeKernels, CodesOf4Bits) { agrees(Quantize::kName, fp4_cases, 2, 30); }
+TEST_F(QuantizeKernels, ProductsOf4Bits) { agrees(ScaledGemm::kName, fp4_cases, 5, 5); }
 TEST_F(QuantizeKernels, AnyAlignment) { needs_no_alignment(Quantize::kName, quantize_cases, 37); }
 
 // Several tiles and bands, and histories beyond one launch's table.

@@ -50,8 +50,8 @@ void GemmRunner::run(const ScaledGemm& op, void* scratch, cudaStream_t stream) {
   }
   const ScaledScratch at(op, native, options_.workspace_bytes);
   Gemm decoded = decoded_product(op, scratch);
-  decode(decoded.a.as<float>(), g.a, op.a_scales, op.a_blocks, stream);
-  decode(decoded.b.as<float>(), g.b, op.b_scales, op.b_blocks, stream);
+  decode({decoded.a.as<float>(), g.a, op.a_scales, op.a_global, op.a_blocks}, stream);
+  decode({decoded.b.as<float>(), g.b, op.b_scales, op.b_global, op.b_blocks}, stream);
   run(decoded, scratch, stream);
   if (decoded.d.data != g.d.data) round_product(g.d, decoded.d.as<float>(), g.bias, stream);
   if (g.epilogue == Epilogue::add) cuda::run(Add{.y = g.d, .a = g.d, .b = g.aux}, nullptr, stream);
