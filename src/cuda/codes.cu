@@ -136,7 +136,8 @@ void decode(const Decoding& op, cudaStream_t stream) {
                        .width = blocks.cols ? blocks.cols : columns,
                        .across = blocks.grid(codes.shape)[1]};
   const auto of_type = [&]<class Code>() {
-    CUDA_CHECK(launch(decode_codes<Code>, threads(count, stream), op.out, data<const Code>(codes), grid, count, columns));
+    CUDA_CHECK(
+        launch(decode_codes<Code>, threads(count, stream), op.out, data<const Code>(codes), grid, count, columns));
   };
   if (codes.dtype == DType::f8_e4m3)
     of_type.template operator()<__nv_fp8_e4m3>();

@@ -342,7 +342,8 @@ __global__ void __launch_bounds__(kThreads)
 
 // y = H diag(signs) x / 4 of 16 values that are `apart`, a thread for each 16.
 template <class T>
-__global__ void __launch_bounds__(kThreads) hadamard(float* y, const T* x, int64_t groups, int64_t columns, bool along) {
+__global__ void __launch_bounds__(kThreads)
+    hadamard(float* y, const T* x, int64_t groups, int64_t columns, bool along) {
   constexpr int kCount = static_cast<int>(kHadamard);
   const int64_t group = int64_t{blockIdx.x} * kThreads + static_cast<int>(threadIdx.x);
   if (group >= groups) return;
@@ -519,7 +520,8 @@ void run(const Quantize& op, void* scratch, cudaStream_t stream) {
     if (!op.statistics) return;
     const float saturates = op.two_levels() ? f4_e2m1::kSaturates : e5m2 ? f8_e5m2::kSaturates : f8_e4m3::kSaturates;
     CUDA_CHECK(launch(count_codes<T>, config, counts, static_cast<const uint8_t*>(codes),
-                      static_cast<const void*>(op.scales.data), data<const float>(op.global), x, c, rule, static_cast<double>(saturates)));
+                      static_cast<const void*>(op.scales.data), data<const float>(op.global), x, c, rule,
+                      static_cast<double>(saturates)));
     CUDA_CHECK(launch(add_counts, one, data<double>(op.statistics), found));
   });
 }

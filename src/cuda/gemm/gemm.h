@@ -32,7 +32,7 @@ struct LibraryProduct {
   ScaleLayout a_layout{}, b_layout{};                   // none: matrices
   const void *a_scales = nullptr, *b_scales = nullptr;  // f32 in device memory
   bool fast = false;
-  LibraryProduct(const Gemm& product) : op(product) {}  // NOLINT(google-explicit-constructor)
+  LibraryProduct(const Gemm& product) : op(product) {}
   bool codes() const { return a_layout != ScaleLayout::none; }
 };
 GemmProblem problem_of(const LibraryProduct&);

@@ -69,7 +69,9 @@ GemmRunner::SearchReport GemmRunner::search(std::span<const Gemm> ops, double se
   const std::vector<Searched> order = to_search(ops, of_codes);
   SearchReport report{.problems = static_cast<int>(order.size())};
   const auto start = std::chrono::steady_clock::now();
-  for (const auto& [product, use] : order) {
+  for (const Searched& one : order) {
+    const LibraryProduct& product = one.product;
+    const ProductUse& use = one.use;
     const GemmProblem p = problem_of(product);
     const auto known = choices_.find(cat(p));
     if (known != choices_.end() && known->second.microseconds > 0) continue;
