@@ -24,7 +24,7 @@ std::string CudaOps::search(const Tunable& ops, double seconds) {
   const auto start = std::chrono::steady_clock::now();
   const AttentionRunner::SearchReport a = sizes_.attention.search(ops, seconds / 2, stream_);  // products weigh more
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
-  const GemmRunner::SearchReport r = gemm().search(ops.products, seconds - spent.count(), stream_);
+  const GemmRunner::SearchReport r = gemm().search(ops.products, seconds - spent.count(), stream_, ops.of_codes);
   const std::string fused = r.epilogues ? cat(", ", r.fused, " of ", r.epilogues, " epilogues fused") : "";
   std::string text = cat("matrix products: ", r.problems, " different ones, ", r.timed, " tried", fused, gain(r));
   if (a.problems > 0)

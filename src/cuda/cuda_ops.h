@@ -27,6 +27,9 @@ class CudaOps final : public Decorated<CudaOps>, public Tuning {
   size_t wanted_scratch(const Tunable& ops) override { return sizes_.attention.wanted_scratch(ops); }
   size_t allow_scratch(size_t bytes) override { return sizes_.attention.allow_scratch(bytes); }
   std::string describe_attention(const Tunable& ops) override { return sizes_.attention.describe(ops); }
+  std::string describe_codes(const Tunable& ops) override {
+    return cuda::describe_codes(ops.of_codes, gemm().capability());
+  }
   std::string key() const override;
 
   struct Sizes {
@@ -35,7 +38,7 @@ class CudaOps final : public Decorated<CudaOps>, public Tuning {
 
     template <class Op>
     size_t scratch(const Op& op) const {
-      if constexpr (std::is_same_v<Op, Gemm>) {
+      if constexpr (kIsProduct<Op>) {
         return gemm->scratch(op);
       } else if constexpr (kIsAttention<Op>) {
         return attention.scratch(op);
@@ -48,7 +51,7 @@ class CudaOps final : public Decorated<CudaOps>, public Tuning {
 
   template <class Op>
   void on(const Op& op, void* scratch) {
-    if constexpr (std::is_same_v<Op, Gemm>) {
+    if constexpr (kIsProduct<Op>) {
       gemm().run(op, scratch, stream_);
     } else if constexpr (kIsAttention<Op>) {
       sizes_.attention.run(op, scratch, stream_);
@@ -58,6 +61,8 @@ class CudaOps final : public Decorated<CudaOps>, public Tuning {
   }
 
  private:
+  template <class Op>
+  static constexpr bool kIsProduct = std::is_same_v<Op, Gemm> || std::is_same_v<Op, ScaledGemm>;
   template <class Op>
   static constexpr bool kIsAttention = std::is_same_v<Op, AttentionFwd> || std::is_same_v<Op, AttentionBwd>;
   cudaStream_t stream_;

@@ -14,17 +14,16 @@
 #include "cuda/norm.h"
 #include "cuda/optimizer.h"
 #include "cuda/qk_norm.h"
+#include "cuda/quantize.h"
 #include "cuda/rope.h"
 #include "cuda/scratch.h"
 #include "ops/loss.h"
-#include "ops/quantize.h"
 namespace athanor::cuda {
 
-// Products in 8 bits and losses of parts of a vocabulary have no kernels yet: make_engine() refuses the recipes that
-// need the former, tensor parallelism on GPUs is refused as well, both before anything is planned.
+// Losses of parts of a vocabulary have no kernels yet: tensor parallelism on GPUs is refused before anything is
+// planned.
 template <class Op>
-requires(std::is_same_v<Op, Quantize> || std::is_same_v<Op, ScaledGemm> || std::is_same_v<Op, DelayedScales> ||
-         std::is_same_v<Op, RowMax> || std::is_same_v<Op, LogitSums>)
+requires(std::is_same_v<Op, RowMax> || std::is_same_v<Op, LogitSums>)
     [[noreturn]] void run(const Op&, void*, cudaStream_t) {
   throw Error(cat(Op::kName, " has no CUDA kernel yet"));
 }

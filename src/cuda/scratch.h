@@ -3,10 +3,13 @@
 // not compile.
 #pragma once
 #include <algorithm>
+#include <span>
+#include <string>
 #include <type_traits>
 
 #include "base/host_device.h"
 #include "base/int.h"
+#include "ops/gemm_problem.h"
 #include "ops/ops.h"
 namespace athanor::cuda {
 
@@ -84,6 +87,77 @@ struct QueryStats {
 };
 ATHANOR_HOST_DEVICE constexpr int64_t stats_rows(int64_t queries) { return queries + queries % 2; }
 
+// Of Quantize; then the largest magnitude of each block, as 32 bits, and a transformed matrix as f32.
+struct QuantizeCounts {
+  unsigned long long values, saturated, underflowed;
+  unsigned largest, whole;  // magnitudes of statistics, and of the matrix where it has a scale beside those of blocks
+};
+inline int64_t transformed_at(const Quantize& op) { return round_up<int64_t>(op.scales.numel(), 4); }  // in words
+
+// How cuBLASLt can be given the scales of a factor; none: it cannot.
+// terms: the dimension of the factor, as it lies in memory, that the product sums over.
+inline ScaleLayout layout_of(const Blocks& blocks, int terms) {
+  const int64_t across = terms == 1 ? blocks.rows : blocks.cols, along = terms == 1 ? blocks.cols : blocks.rows;
+  if (across == 0 && along == 0) return ScaleLayout::matrix;
+  if (across == 1 && along == 0) return ScaleLayout::rows;
+  if (across == 1 && along == 128) return ScaleLayout::blocks;
+  return across == 128 && along == 128 ? ScaleLayout::squares : ScaleLayout::none;
+}
+
+// A product of codes as cuBLASLt computes it on a GPU of a compute capability (90: Hopper): both factors with the terms
+// in their rows, transposed in scratch memory where they lie otherwise. Else codes are multiplied as f32.
+struct NativeProduct {
+  bool possible = false;
+  ScaleLayout a = ScaleLayout::none, b = ScaleLayout::none;
+  NativeProduct(const ScaledGemm& op, int capability) {
+    const Gemm& g = op.product;
+    const auto whole = [](int64_t n) { return n % 16 == 0; };
+    const bool types = op.a_scales.dtype == DType::f32 && op.b_scales.dtype == DType::f32 && !op.a_global &&
+                       (!g.bias || g.d.dtype != DType::f32);
+    if (!types || !whole(g.m()) || !whole(g.n()) || !whole(g.k()) || !whole(g.d.stride())) return;
+    a = layout_of(op.a_blocks, g.ta ? 0 : 1);
+    b = layout_of(op.b_blocks, g.tb ? 1 : 0);
+    const auto fine = [](ScaleLayout s) { return s == ScaleLayout::blocks || s == ScaleLayout::squares; };
+    if (a == ScaleLayout::matrix && b == ScaleLayout::matrix) {
+      possible = capability >= 89;
+    } else if (fine(a) && fine(b)) {
+      possible = capability == 90 && (a == ScaleLayout::blocks || b == ScaleLayout::blocks);
+    } else if (a != ScaleLayout::none && b != ScaleLayout::none && !fine(a) && !fine(b)) {
+      possible = capability == 90;
+      a = b = ScaleLayout::rows;  // one scale for all is repeated
+    }
+  }
+};
+// How a GPU computes them, for the log; "" for none.
+inline std::string describe_codes(std::span<const ScaledGemm> ops, int capability) {
+  int64_t native = 0;
+  for (const ScaledGemm& op : ops) native += NativeProduct(op, capability).possible;
+  const int64_t emulated = std::ssize(ops) - native;
+  if (ops.empty()) return "";
+  if (emulated == 0) return "the GPU multiplies the codes";
+  return cat(native ? cat(emulated, " of ", ops.size(), " products ") : "", "emulated: a GPU of compute capability ",
+             capability / 10, ".", capability % 10,
+             " has no such products, so what the codes stand for is multiplied as fp32");
+}
+
+// f32 scales of a factor with so many rows across the terms, as the library reads them.
+inline int64_t scale_count(ScaleLayout layout, int64_t outer, int64_t terms) {
+  const int64_t blocks = div_ceil<int64_t>(terms, 128);
+  switch (layout) {
+    case ScaleLayout::none:
+      return 0;
+    case ScaleLayout::matrix:
+      return 1;
+    case ScaleLayout::rows:
+      return outer;
+    case ScaleLayout::blocks:
+      return outer * blocks;
+    case ScaleLayout::squares:
+      return div_ceil<int64_t>(outer, 128) * round_up<int64_t>(blocks, 4);
+  }
+  return 0;
+}
+
 // ---- bytes of scratch memory
 
 // Ops that need none.
@@ -94,7 +168,7 @@ requires kIsOneOf<Op, NormFwd, NormApply, QkNormFwd, AttentionFwd, Rope, GeluFwd
                   EmbeddingFwd, GatherRows, ScatterRows, CrossEntropy, RowMax, LogitSums, Fill, Cast, Add, RandomNormal,
                   StepControl, AdamW, AdamW8bit, ScheduleFreeAdamW, Sgd, Lion, Ema, LambDirection, ScaleByTrustRatio,
                   OutputSquares, BlockMoments, ScaleOutputs, FactoredMoments, ClipFactors, Momentum, Combine,
-                  SplitMaster, JoinMaster, QkClip, Quantize, ScaledGemm, DelayedScales>
+                  SplitMaster, JoinMaster, QkClip, DelayedScales>
 constexpr size_t scratch(const Op&) { return 0; }
 
 inline size_t scratch(const ColumnSum& op) {
@@ -110,6 +184,36 @@ inline size_t scratch(const Gemm& op, size_t workspace = kWorkspaceBytes) {
     if constexpr (std::is_same_v<Part, ColumnSum>) column_sum = scratch(part);
   });
   return std::max(workspace + op.aux.bytes(), column_sum);
+}
+
+inline size_t scratch(const Quantize& op) {
+  const int64_t words = transformed_at(op) + (op.hadamard ? op.x.numel() : 0);
+  return sizeof(QuantizeCounts) + static_cast<size_t>(words) * sizeof(uint32_t);
+}
+
+// Where the parts of a ScaledGemm's scratch memory begin: the workspace; then transposed factors and their scales as
+// the library reads them, or the factors as f32, and the product where it has another type.
+struct ScaledScratch {
+  size_t a, b, a_scales, b_scales, d, bytes;
+  ScaledScratch(const ScaledGemm& op, const NativeProduct& native, size_t workspace) {
+    const Gemm& g = op.product;
+    size_t at = workspace;
+    const auto take = [&](int64_t count) {
+      const size_t begin = at;
+      at += static_cast<size_t>(round_up<int64_t>(count, 256));
+      return begin;
+    };
+    const auto codes = [](const Tensor& t, bool other) { return other ? t.numel() : 0; };
+    a = take(native.possible ? codes(g.a, g.ta) : 4 * g.a.numel());
+    b = take(native.possible ? codes(g.b, !g.tb) : 4 * g.b.numel());
+    a_scales = take(native.possible ? 4 * scale_count(native.a, g.m(), g.k()) : 0);
+    b_scales = take(native.possible ? 4 * scale_count(native.b, g.n(), g.k()) : 0);
+    d = take(native.possible || g.d.dtype == DType::f32 ? 0 : 4 * g.d.numel());
+    bytes = at;
+  }
+};
+inline size_t scratch(const ScaledGemm& op, int capability, size_t workspace = kWorkspaceBytes) {
+  return ScaledScratch(op, NativeProduct(op, capability), workspace).bytes;
 }
 
 inline size_t scratch(const SquaredNorm& op) {

@@ -20,6 +20,7 @@ struct GpuSpec {
   double product_flops = 0, copy_bytes = 0;  // sustained rates per second: bf16 products; copies
   // Bytes per second in one direction: NVLink; one network card of 200 or 400 Gbit/s per GPU.
   double link_bytes = 0, network_bytes = 0;
+  int capability = 0;  // compute capability: 90 for 9.0
 
   double peak_flops(DType inputs) const { return inputs == DType::f32 ? tf32_flops : half_flops; }
 };

@@ -113,7 +113,7 @@ class Engine {
   // One rank of those that compute the same losses from the same samples.
   bool reports_losses() const { return backend_.mesh.tensor().rank() == 0 && part_.rank == 0; }
   std::span<const Gemm> products() const { return products_; }  // of a micro-batch and an evaluation, once planned
-  Tunable tunable() const { return {products_, attention_forward_, attention_backward_}; }    // of the same
+  Tunable tunable() const { return {products_, attention_forward_, attention_backward_, of_codes_}; }  // of the same
   std::span<const Gemm> micro_products() const { return products().first(micro_products_); }  // of a micro-batch
   std::span<const Launch> micro_launches() const { return micro_launches_; }    // of a micro-batch, once planned
   const TensorSums& micro_tensor_sums() const { return micro_tensor_sums_; }    // of a micro-batch, once planned
@@ -262,6 +262,7 @@ class Engine {
   TensorSums micro_tensor_sums_, micro_context_sums_;
   UpdateSums update_sums_;
   std::vector<Gemm> products_;
+  std::vector<ScaledGemm> of_codes_;
   std::vector<AttentionFwd> attention_forward_;
   std::vector<AttentionBwd> attention_backward_;
   size_t micro_products_ = 0;  // the first ones in products_

@@ -181,6 +181,7 @@ void Engine::record_phases() {
     arena_.finish_recording();
   }
   products_ = std::move(plan.products);
+  of_codes_ = std::move(plan.of_codes);
   attention_forward_ = std::move(plan.attention_forward);
   attention_backward_ = std::move(plan.attention_backward);
   memory_.add(arena_);

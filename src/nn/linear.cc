@@ -65,7 +65,8 @@ void run(Ctx& c, const Product& p) {
                    .a_global = p.a.global.t,
                    .b_global = p.b.global.t,
                    .a_blocks = p.a.blocks,
-                   .b_blocks = p.b.blocks});
+                   .b_blocks = p.b.blocks,
+                   .fast = p.fast});
 }
 
 Product linear_product(Net n, const Linear& layer, Tensor y, const Factor& x) {
@@ -79,6 +80,7 @@ Product linear_product(Net n, const Linear& layer, Tensor y, const Factor& x) {
             .a = x,
             .b = weight(n, layer, Operand::forward_w)};
   p.op.b = p.b.data.t;
+  p.fast = LayerCodes(n, layer).rule(Operand::forward_x).fast();
   return p;
 }
 

@@ -32,6 +32,7 @@ Factor factor(Net, const Linear&, Operand, const Buffer& matrix);
 struct Product {
   Gemm op;
   Factor a, b;
+  bool fast = false;  // ScaledGemm::fast
 };
 void run(Ctx&, const Product&);
 

@@ -46,12 +46,14 @@ class PlanOps final : public Decorated<PlanOps> {
   void on(const Op& op, void*) {
     launches.push_back(launch_of(op));
     if constexpr (std::is_same_v<Op, Gemm>) products.push_back(op);
+    if constexpr (std::is_same_v<Op, ScaledGemm>) of_codes.push_back(op);
     if constexpr (std::is_same_v<Op, AttentionFwd>) attention_forward.push_back(op);
     if constexpr (std::is_same_v<Op, AttentionBwd>) attention_backward.push_back(op);
   }
   const Ops& inner() const { return real_; }
   std::vector<Launch> launches;
   std::vector<Gemm> products;
+  std::vector<ScaledGemm> of_codes;
   std::vector<AttentionFwd> attention_forward;
   std::vector<AttentionBwd> attention_backward;
 

@@ -31,6 +31,11 @@ const char* words_of(Epilogue epilogue) {
   return "";
 }
 
+const char* words_of(ScaleLayout layout) {
+  constexpr const char* kWords[] = {"none", "matrix", "rows", "blocks", "squares"};
+  return kWords[static_cast<int>(layout)];
+}
+
 }  // namespace
 
 GemmProblem problem_of(const Gemm& op) {
@@ -72,7 +77,9 @@ std::ostream& operator<<(std::ostream& out, const GemmProblem& p) {
   out << words_of(p.epilogue);
   if (p.tf32) out << " in tf32";
   out << ", rows " << p.stride_d << ' ' << p.stride_a << ' ' << p.stride_b;
-  return out << ", aligned " << p.align_d << ' ' << p.align_a << ' ' << p.align_b;
+  out << ", aligned " << p.align_d << ' ' << p.align_a << ' ' << p.align_b;
+  if (p.scales_a == ScaleLayout::none) return out;
+  return out << ", scales " << words_of(p.scales_a) << ' ' << words_of(p.scales_b) << (p.fast ? ", fast" : "");
 }
 
 std::vector<ProductUse> distinct_products(std::span<const Gemm> ops) {

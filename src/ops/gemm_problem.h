@@ -9,6 +9,10 @@
 #include "ops/gemm.h"
 namespace athanor {
 
+// How a library reads the scales of a factor of codes: one for all, one per row along the terms of the sums, per 128
+// terms of a row, per square of 128; none: no codes. [cuBLAS manual, "Narrow precision data types usage"]
+enum class ScaleLayout : uint8_t { none, matrix, rows, blocks, squares };
+
 struct GemmProblem {
   int64_t m = 0, n = 0, k = 0;
   int64_t stride_d = 0, stride_a = 0, stride_b = 0;  // elements between rows
@@ -16,6 +20,8 @@ struct GemmProblem {
   bool ta = false, tb = false, bias = false, accumulate = false, tf32 = false;
   Epilogue epilogue = Epilogue::none;
   int align_d = 0, align_a = 0, align_b = 0;  // bytes; kMostAlign at most. d: also of what is read or written with it
+  ScaleLayout scales_a{}, scales_b{};
+  bool fast = false;  // ScaledGemm::fast
 
   auto operator<=>(const GemmProblem&) const = default;  // NOLINT(modernize-use-nullptr): a false alarm
 };

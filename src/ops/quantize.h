@@ -136,6 +136,7 @@ struct ScaledGemm {
   Tensor a_scales, b_scales;  // the blocks' grids
   Tensor a_global, b_global;  // of f4_e2m1: [1] f32
   Blocks a_blocks, b_blocks;  // of a and b as they lie in memory
+  bool fast = false;          // sums may be kept in fewer bits than f32 has, some 14, as GPUs do where that is faster
   static constexpr const char* kName = "scaled_gemm";
 
   std::array<Field, 9> fields() {

@@ -6,6 +6,7 @@
 
 #include "ops/attention.h"
 #include "ops/gemm.h"
+#include "ops/quantize.h"
 
 namespace athanor {
 
@@ -14,6 +15,7 @@ struct Tunable {
   std::span<const Gemm> products;
   std::span<const AttentionFwd> forward = {};
   std::span<const AttentionBwd> backward = {};
+  std::span<const ScaledGemm> of_codes = {};
 };
 
 // The algorithm of a product, as far as the library reports it.
@@ -59,6 +61,8 @@ class Tuning {
   virtual size_t allow_scratch(size_t bytes) { return bytes; }
   // Whose kernels compute the ops' attention, and why; "" where there is no choice.
   virtual std::string describe_attention(const Tunable&) { return ""; }
+  // How products of codes of 8 or 4 bits are computed: "natively", or what is emulated; "" where there are none.
+  virtual std::string describe_codes(const Tunable&) { return ""; }
   // What the choices depend on, in words: GPU, driver, library.
   virtual std::string key() const = 0;
 };

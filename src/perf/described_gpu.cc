@@ -49,6 +49,7 @@ class DescribedDevice final : public Device {
 // Scratch memory is that of the CUDA backend, but for cuDNN's attention, whose plans only the library knows: an
 // estimate.
 struct Sizes {
+  int capability;
   size_t most = cuda::kMostAutomaticScratch;
 
   static size_t of_scores(const AttentionBwd& op) {  // two bytes for each
@@ -57,7 +58,11 @@ struct Sizes {
   }
   template <class Op>
   size_t scratch(const Op& op) const {
-    const size_t own = cuda::scratch(op);
+    size_t own = 0;
+    if constexpr (std::is_same_v<Op, ScaledGemm>)
+      own = cuda::scratch(op, capability);
+    else
+      own = cuda::scratch(op);
     if constexpr (std::is_same_v<Op, AttentionBwd>)
       if (const size_t scores = of_scores(op); scores <= most) return std::max(own, scores);
     return own;
@@ -66,6 +71,7 @@ struct Sizes {
 
 class DescribedOps final : public Decorated<DescribedOps>, public Tuning {
  public:
+  explicit DescribedOps(const GpuSpec& gpu) : sizes_{.capability = gpu.capability} {}
   template <class Op>
   void on(const Op&, void*) {
     refuse(Op::kName);
@@ -83,6 +89,9 @@ class DescribedOps final : public Decorated<DescribedOps>, public Tuning {
   std::string import_choices(const std::string&) override { return "a described GPU chooses nothing"; }
   ProductTime time(const Gemm&, bool) override { refuse("a product"); }
   ProductTrial try_all(const Gemm&, bool, double) override { refuse("a product"); }
+  std::string describe_codes(const Tunable& ops) override {
+    return cuda::describe_codes(ops.of_codes, sizes_.capability);
+  }
   std::string key() const override { return "described"; }
 
  private:
@@ -102,7 +111,7 @@ Roofline limits_of(const GpuSpec& gpu, int64_t head_dim, int64_t seq_length) {
 }
 
 DescribedBackend describe(const GpuSpec& gpu) {
-  auto ops = std::make_unique<DescribedOps>();
+  auto ops = std::make_unique<DescribedOps>(gpu);
   Tuning* tuning = ops.get();
   return {std::make_unique<DescribedDevice>(gpu), std::move(ops), tuning};
 }

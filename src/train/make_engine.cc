@@ -195,10 +195,6 @@ void require_division(const Config& c, int64_t ranks, bool training) {
 }  // namespace
 
 std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool training) {
-  if (eight_bits(c.precision) && !backend.device.unified())
-    throw Error(cat("precision: ", name_of(c.precision),
-                    " has no CUDA kernels yet; use precision bf16, or device cpu, which emulates it"),
-                Exit::usage);
   require_division(c, backend.mesh.batches(), training);
   Fitting fitting(c, backend, training);
   auto engine = fitting.with_more_scratch(fitting.fastest());
@@ -207,7 +203,9 @@ std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool train
               "), so that micro-batches of ", engine->options().micro_batch_size,
               " sequences fit in memory; no bit changes");
   if (!engine->eight_bits().empty())
-    log::info(engine->eight_bits(), "; emulated: the processor multiplies what the codes stand for as fp32");
+    log::info(engine->eight_bits(), "; ",
+              backend.tuning ? backend.tuning->describe_codes(engine->tunable())
+                             : "emulated: the processor multiplies what the codes stand for as fp32");
   if (c.gradient_accumulation_steps > 0 && c.gradient_accumulation_steps != engine->micro_batches())
     throw Error(
         cat("gradient_accumulation_steps: ", c.gradient_accumulation_steps, " does not agree with ",

@@ -16,6 +16,7 @@ void loss_cases(Examiner&);
 void vocab_part_cases(Examiner&);
 void basic_cases(Examiner&);
 void quantize_cases(Examiner&);
+void fp4_cases(Examiner&);
 void optimizer_cases(Examiner&);
 void qk_clip_cases(Examiner&);
 
@@ -23,10 +24,18 @@ struct Family {
   const char* name;
   void (*run)(Examiner&);
 };
-constexpr Family kFamilies[] = {
-    {"gemm", gemm_cases},       {"norm", norm_cases},         {"attention", attention_cases},
-    {"rope", rope_cases},       {"mlp", mlp_cases},           {"embedding", embedding_cases},
-    {"loss", loss_cases},       {"basic", basic_cases},       {"optimizer", optimizer_cases},
-    {"qk_clip", qk_clip_cases}, {"quantize", quantize_cases}, {"vocab_part", vocab_part_cases}};
+constexpr Family kFamilies[] = {{"gemm", gemm_cases},
+                                {"norm", norm_cases},
+                                {"attention", attention_cases},
+                                {"rope", rope_cases},
+                                {"mlp", mlp_cases},
+                                {"embedding", embedding_cases},
+                                {"loss", loss_cases},
+                                {"basic", basic_cases},
+                                {"optimizer", optimizer_cases},
+                                {"qk_clip", qk_clip_cases},
+                                {"quantize", quantize_cases},
+                                {"fp4", fp4_cases},
+                                {"vocab_part", vocab_part_cases}};
 
 }  // namespace athanor

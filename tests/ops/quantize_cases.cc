@@ -45,7 +45,7 @@ void quantize_cases_of(Examiner& examine) {
 
 // Two levels of scales: all of quantizing, with edges of every kind; blocks far below the largest value saturate and
 // underflow.
-void fp4_cases(Examiner& examine) {
+void fp4_codes(Examiner& examine) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   std::vector<double> falling;
   for (int i = 0; i < 70; ++i)
@@ -133,7 +133,7 @@ struct Size {
   int64_t m, n, k;
 };
 
-void scaled_products(Examiner& examine) {
+void scaled_products(Examiner& examine, bool four_bits) {
   const Init scale = uniform(0.001, 0.01);
   for (const Size& s : {Size{1, 1, 1}, Size{17, 33, 65}, Size{130, 70, 257}, Size{16, 300, 144}})
     for (int flags = 0; flags < 8; ++flags) {
@@ -156,8 +156,8 @@ void scaled_products(Examiner& examine) {
         const std::string name = cat(s.m, "x", s.n, "x", s.k, ta ? " ta" : "", tb ? " tb" : "",
                                      accumulate ? " accumulate" : "", " blocks ", blocks.rows, "x", blocks.cols);
         const Values scales{{"a_scales", scale}, {"b_scales", scale}};
-        examine(OpCase<ScaledGemm>{name, op, scales});
-        if (blocks == Blocks{0, 0}) {
+        if (!four_bits) examine(OpCase<ScaledGemm>{name, op, scales});
+        if (four_bits && blocks == Blocks{0, 0}) {
           ScaledGemm fp4 = op;
           fp4.product.a.dtype = fp4.product.b.dtype = DType::f4_e2m1;
           fp4.a_blocks = kFp4, fp4.b_blocks = {16, 16};
@@ -170,7 +170,7 @@ void scaled_products(Examiner& examine) {
               fp4,
               {{"a_scales", block}, {"b_scales", block}, {"a_global", constant(3e-4)}, {"b_global", constant(0.7)}}});
         }
-        if (accumulate) continue;
+        if (accumulate || four_bits) continue;
         op.product.bias = tensor(DType::bf16, {s.n});
         op.product.epilogue = Epilogue::add;
         op.product.aux = op.product.d;
@@ -183,10 +183,14 @@ void scaled_products(Examiner& examine) {
 
 void quantize_cases(Examiner& examine) {
   quantize_cases_of(examine);
-  fp4_cases(examine);
   given_factors(examine);
-  scaled_products(examine);
+  scaled_products(examine, false);
   delayed_cases(examine);
+}
+
+void fp4_cases(Examiner& examine) {
+  fp4_codes(examine);
+  scaled_products(examine, true);
 }
 
 }  // namespace athanor

@@ -306,15 +306,25 @@ TEST(EightBitOptions, AreRefusedWhereNothingMultipliesCodes) {
   EXPECT_NE(
       refusal([&] { Sampler(tiny(ModelType::gpt2), recipe, rig.backend(), kLength); }).find("got mxfp8; use bf16"),
       std::string::npos);
-  DescribedBackend gpu = describe(find_gpu("h200"));
-  ProcessMesh mesh(make_single(*gpu.device), {1, 1, 1, 1, 1, 1});
-  const Config config = parse_config(R"({"model": {"model_type": "gpt2", "vocab_size": 64, "hidden_size": 32,
-      "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 16}, "seq_length": 16,
-      "global_batch_size": 1, "train_iters": 1, "learning_rate": 0.01, "precision": "fp8_tensorwise", "save": "",
-      "train_data": "x.bin"})",
-                                     "test", "", {});
-  const std::string said = refusal([&] { make_engine(config, {*gpu.device, *gpu.ops, mesh, gpu.tuning}, true); });
-  EXPECT_NE(said.find("fp8_tensorwise has no CUDA kernels yet; use precision bf16"), std::string::npos) << said;
+}
+
+// What a GPU multiplies follows from its compute capability and the recipe; `plan --gpu` says it too.
+TEST(EightBitOptions, AGpuMultipliesCodesOrEmulates) {
+  const auto how = [](const char* name, const char* precision) {
+    DescribedBackend gpu = describe(find_gpu(name));
+    ProcessMesh mesh(make_single(*gpu.device), {1, 1, 1, 1, 1, 1});
+    Engine engine(tiny(ModelType::llama), options({.precision = precision}), {*gpu.device, *gpu.ops, mesh, gpu.tuning});
+    engine.memory();
+    return gpu.tuning->describe_codes(engine.tunable());
+  };
+  for (const char* precision : {"fp8_tensorwise", "fp8_delayed", "fp8_rowwise", "fp8_rowwise_gw_hp", "fp8_blockwise"}) {
+    EXPECT_EQ(how("h200", precision), "the GPU multiplies the codes") << precision;
+    EXPECT_EQ(how("a100", precision).find("emulated: a GPU of compute capability 8.0"), 0U) << precision;
+  }
+  EXPECT_EQ(how("b200", "fp8_tensorwise"), "the GPU multiplies the codes");
+  EXPECT_EQ(how("b200", "fp8_rowwise").find("emulated"), 0U);
+  for (const char* precision : {"mxfp8", "nvfp4"}) EXPECT_EQ(how("h200", precision).find("emulated"), 0U) << precision;
+  EXPECT_EQ(how("h200", "bf16"), "");
 }
 
 // Scales of activations are of a rank's micro-batch, those of weights of the whole weight: ranks that compute the same

@@ -30,11 +30,15 @@ void empty_product(const Gemm& op, cudaStream_t stream) {
                                static_cast<size_t>(op.n()) * size, static_cast<size_t>(op.m()), stream));
 }
 
-GemmKey make_key(const CublasLtTable& lt, size_t workspace_bytes) {
+cudaDeviceProp current_device() {
   int device = 0;
   CUDA_CHECK(cudaGetDevice(&device));
   cudaDeviceProp properties{};
   CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
+  return properties;
+}
+
+GemmKey make_key(const CublasLtTable& lt, size_t workspace_bytes, const cudaDeviceProp& properties) {
   GemmKey key{
       .gpu = properties.name, .driver = 0, .cublaslt = lt.cublasLtGetVersion(), .workspace_bytes = workspace_bytes};
   CUDA_CHECK(cudaDriverGetVersion(&key.driver));
@@ -57,6 +61,20 @@ uint32_t epilogue_of(const GemmProblem& p) {
       return CUBLASLT_EPILOGUE_BGRADA;
   }
   return CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+// [cublasLt.h, cublasLtMatmulMatrixScale_t]
+int32_t mode_of(ScaleLayout layout) {
+  switch (layout) {
+    case ScaleLayout::rows:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    case ScaleLayout::blocks:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    case ScaleLayout::squares:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    default:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+  }
 }
 
 const char* remedy(cublasStatus_t status) {
@@ -86,6 +104,10 @@ cudaDataType_t type_of(DType dtype) {
       return CUDA_R_16BF;
     case DType::f16:
       return CUDA_R_16F;
+    case DType::f8_e4m3:
+      return CUDA_R_8F_E4M3;
+    case DType::f8_e5m2:
+      return CUDA_R_8F_E5M2;
     default:
       throw Error(cat("gemm: ", dtype, " matrices have no product on a GPU; expected f32, bf16 or f16"));
   }
@@ -121,7 +143,9 @@ GemmRunner::GemmRunner(const CublasLtTable& table, Options options)
   if (status != CUBLAS_STATUS_SUCCESS)
     throw Error(cat("cuBLASLt: cannot start: ", lt_.cublasLtGetStatusName(status), ": ", remedy(status)));
   handle_.reset(handle);
-  key_ = make_key(lt_, options_.workspace_bytes);
+  const cudaDeviceProp properties = current_device();
+  key_ = make_key(lt_, options_.workspace_bytes, properties);
+  capability_ = properties.major * 10 + properties.minor;
 }
 
 void GemmRunner::require(cublasStatus_t status, const char* what, const GemmProblem& p) const {
@@ -130,31 +154,44 @@ void GemmRunner::require(cublasStatus_t status, const char* what, const GemmProb
       cat("cuBLASLt: ", what, ": ", lt_.cublasLtGetStatusName(status), " for the product ", p, ": ", remedy(status)));
 }
 
-bool GemmRunner::fused(const Gemm& op) {
-  if (op.d.numel() == 0 || op.k() == 0) return false;
-  return !plan_of(problem_of(op)).in_parts;
+GemmProblem problem_of(const LibraryProduct& product) {
+  GemmProblem p = problem_of(product.op);
+  p.scales_a = product.a_layout, p.scales_b = product.b_layout;
+  p.fast = product.fast;
+  return p;
 }
 
-void GemmRunner::run_in_parts(const Gemm& op, void* scratch, cudaStream_t stream) {
-  in_parts(op, [&]<class Part>(const Part& part) {
-    if constexpr (std::is_same_v<Part, Gemm>)
-      run(part, scratch, stream);
-    else
+bool GemmRunner::fused(const LibraryProduct& product) {
+  if (product.op.d.numel() == 0 || product.op.k() == 0) return false;
+  return !plan_of(problem_of(product)).in_parts;
+}
+
+void GemmRunner::run_in_parts(const LibraryProduct& product, void* scratch, cudaStream_t stream) {
+  in_parts(product.op, [&]<class Part>(const Part& part) {
+    if constexpr (std::is_same_v<Part, Gemm>) {
+      LibraryProduct alone = product;
+      alone.op = part;
+      run(alone, scratch, stream);
+    } else {
       cuda::run(part, scratch, stream);
+    }
   });
 }
 
-void GemmRunner::run(const Gemm& op, void* scratch, cudaStream_t stream) {
-  if (op.epilogue != Epilogue::none && !fused(op)) return run_in_parts(op, scratch, stream);
+void GemmRunner::run(const LibraryProduct& product, void* scratch, cudaStream_t stream) {
+  const Gemm& op = product.op;
+  if (op.epilogue != Epilogue::none && !fused(product)) return run_in_parts(product, scratch, stream);
   if (op.d.numel() == 0) return;
   if (op.k() == 0) return empty_product(op, stream);
-  check_types(op);
-  const GemmProblem p = problem_of(op);
-  require(launch(op, plan_of(p), scratch, stream), "a launch failed", p);
+  if (!product.codes()) check_types(op);
+  const GemmProblem p = problem_of(product);
+  require(launch(product, plan_of(p), scratch, stream), "a launch failed", p);
 }
 
 // Arguments in host memory are read before the call returns, so a captured launch has their values.
-cublasStatus_t GemmRunner::launch(const Gemm& op, const Plan& plan, void* scratch, cudaStream_t stream) const {
+cublasStatus_t GemmRunner::launch(const LibraryProduct& product, const Plan& plan, void* scratch,
+                                  cudaStream_t stream) const {
+  const Gemm& op = product.op;
   float* sums = reinterpret_cast<float*>(static_cast<char*>(scratch) + options_.workspace_bytes);
   const auto set = [&](cublasLtMatmulDescAttributes_t name, const void* pointer) {
     return lt_.cublasLtMatmulDescSetAttribute(plan.desc.get(), name, &pointer, sizeof pointer);
@@ -163,6 +200,10 @@ cublasStatus_t GemmRunner::launch(const Gemm& op, const Plan& plan, void* scratc
   if (op.bias || op.sums()) status = set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, op.sums() ? sums : op.bias.data);
   if (status == CUBLAS_STATUS_SUCCESS && (op.epilogue == Epilogue::gelu || op.epilogue == Epilogue::gelu_gradient))
     status = set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, op.aux.data);
+  if (product.codes() && status == CUBLAS_STATUS_SUCCESS)
+    status = set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, product.b_scales);
+  if (product.codes() && status == CUBLAS_STATUS_SUCCESS)
+    status = set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, product.a_scales);
   if (status != CUBLAS_STATUS_SUCCESS) return status;
   const bool residual = op.epilogue == Epilogue::add;
   const float alpha = 1, beta = op.accumulate || residual ? 1 : 0;
@@ -197,6 +238,13 @@ GemmRunner::Plan GemmRunner::describe(const GemmProblem& p) const {
   if (p.epilogue == Epilogue::gelu || p.epilogue == Epilogue::gelu_gradient) {
     set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aligned(kMostAlign));
     set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.n);
+  }
+  if (p.scales_a != ScaleLayout::none) {
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode_of(p.scales_b));
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode_of(p.scales_a));
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, aligned(kMostAlign));
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, aligned(kMostAlign));
+    set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{p.fast});
   }
   // Our row-major matrix as a column-major one.
   const auto layout = [&](Layout& out, DType dtype, int64_t rows, int64_t cols, int64_t stride) {

@@ -26,6 +26,17 @@ bool can_fuse(const GemmProblem& p);
 cudaDataType_t type_of(DType dtype);
 cublasComputeType_t compute_type_of(const GemmProblem& p);
 
+// A product as the library is asked for it: of matrices, or of codes with scales.
+struct LibraryProduct {
+  Gemm op;
+  ScaleLayout a_layout{}, b_layout{};                   // none: matrices
+  const void *a_scales = nullptr, *b_scales = nullptr;  // f32 in device memory
+  bool fast = false;
+  LibraryProduct(const Gemm& product) : op(product) {}
+  bool codes() const { return a_layout != ScaleLayout::none; }
+};
+GemmProblem problem_of(const LibraryProduct&);
+
 class GemmRunner {
  public:
   struct Options {
@@ -35,7 +46,12 @@ class GemmRunner {
   GemmRunner(const CublasLtTable& table, Options options);
 
   size_t scratch(const Gemm& op) const { return cuda::scratch(op, options_.workspace_bytes); }
-  void run(const Gemm& op, void* scratch, cudaStream_t stream);
+  void run(const Gemm& op, void* scratch, cudaStream_t stream) { run(LibraryProduct(op), scratch, stream); }
+
+  // Products of codes: by the library where it has them, else of what the codes stand for, as f32 (gemm/scaled.cc).
+  size_t scratch(const ScaledGemm& op) const { return cuda::scratch(op, capability_, options_.workspace_bytes); }
+  void run(const ScaledGemm& op, void* scratch, cudaStream_t stream);
+  int capability() const { return capability_; }  // of the GPU: 90 for 9.0
 
   // Times the library's best answers for every distinct problem of the ops without a measured choice, those with the
   // most work first, and keeps the fastest; for epilogues also the separate kernels. Uses only the alignment of the
@@ -46,7 +62,8 @@ class GemmRunner {
     int epilogues = 0, fused = 0;                          // of the timed ones
     double first_microseconds = 0, best_microseconds = 0;  // of all launches of the timed problems
   };
-  SearchReport search(std::span<const Gemm> ops, double seconds, cudaStream_t stream);
+  SearchReport search(std::span<const Gemm> ops, double seconds, cudaStream_t stream,
+                      std::span<const ScaledGemm> of_codes = {});
 
   // See Tuning.
   ProductTime time(const Gemm& op, bool recompute, cudaStream_t stream);
@@ -87,9 +104,12 @@ class GemmRunner {
   };
   Verdict check(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) const;
   void check_imported(const GemmProblem& p, const Plan& plan) const;
-  bool fused(const Gemm& op);
-  void run_in_parts(const Gemm& op, void* scratch, cudaStream_t stream);
-  cublasStatus_t launch(const Gemm& op, const Plan& plan, void* scratch, cudaStream_t stream) const;
+  void run(const LibraryProduct& product, void* scratch, cudaStream_t stream);
+  bool fused(const LibraryProduct& product);
+  void run_in_parts(const LibraryProduct& product, void* scratch, cudaStream_t stream);
+  cublasStatus_t launch(const LibraryProduct& product, const Plan& plan, void* scratch, cudaStream_t stream) const;
+  LibraryProduct native_product(const ScaledGemm& op, void* scratch) const;
+  Gemm decoded_product(const ScaledGemm& op, void* scratch) const;
   void require(cublasStatus_t status, const char* what, const GemmProblem& p) const;
 
   // A candidate for a problem: an algorithm of the library, or product and epilogue separately.
@@ -100,7 +120,12 @@ class GemmRunner {
   class Timer;             // gemm/timer.h
   class ExhaustiveSearch;  // gemm/exhaustive.cc
   struct Timed;
-  Timed time_candidates(const Gemm& op, bool recompute, cudaStream_t stream);
+  struct Searched {
+    LibraryProduct product;
+    ProductUse use;
+  };
+  std::vector<Searched> to_search(std::span<const Gemm> ops, std::span<const ScaledGemm> of_codes) const;
+  Timed time_candidates(const LibraryProduct& product, bool recompute, cudaStream_t stream);
   Candidate choice_of(const GemmProblem& p);
   ProductMethod method_of(const GemmProblem& p, const Candidate& candidate) const;
 
@@ -108,6 +133,7 @@ class GemmRunner {
   Options options_;
   Handle handle_;
   GemmKey key_;
+  int capability_ = 0;
   std::map<GemmProblem, Plan> plans_;
   GemmChoices choices_;
 };

@@ -18,8 +18,8 @@ struct GemmRunner::Timed {
 };
 
 // recompute: the op is also recomputed, which is cheap only with a separate epilogue.
-GemmRunner::Timed GemmRunner::time_candidates(const Gemm& op, bool recompute, cudaStream_t stream) {
-  Timer timer(*this, op, recompute, stream);
+GemmRunner::Timed GemmRunner::time_candidates(const LibraryProduct& product, bool recompute, cudaStream_t stream) {
+  Timer timer(*this, product, recompute, stream);
   const GemmProblem& p = timer.problem();
   std::vector<Candidate> candidates;
   if (p.epilogue != Epilogue::none) candidates.push_back({.in_parts = true});
@@ -32,17 +32,52 @@ GemmRunner::Timed GemmRunner::time_candidates(const Gemm& op, bool recompute, cu
   return {candidates[chosen], best[0], best[chosen]};
 }
 
-GemmRunner::SearchReport GemmRunner::search(std::span<const Gemm> ops, double seconds, cudaStream_t stream) {
-  const std::vector<ProductUse> order = distinct_products(ops);
+// Of the given ops: those of codes that the library computes, and what else it multiplies.
+std::vector<GemmRunner::Searched> GemmRunner::to_search(std::span<const Gemm> ops,
+                                                        std::span<const ScaledGemm> of_codes) const {
+  std::vector<Gemm> plain(ops.begin(), ops.end());
+  std::map<GemmProblem, Searched> natives;
+  const auto add = [&](const LibraryProduct& product, int64_t ProductUse::*count) {
+    const GemmProblem p = problem_of(product);
+    Searched& one = natives.try_emplace(p, Searched{product, {}}).first->second;
+    one.use.op = product.op;
+    one.use.*count += 1;
+  };
+  for (const ScaledGemm& op : of_codes) {
+    if (op.product.d.numel() == 0 || op.product.k() == 0) continue;
+    if (!NativeProduct(op, capability_).possible) {
+      plain.push_back(decoded_product(op, nullptr));
+      continue;
+    }
+    LibraryProduct product = native_product(op, nullptr);
+    add(product, &ProductUse::launches);
+    if (product.op.epilogue == Epilogue::none) continue;
+    product.op.epilogue = Epilogue::none;
+    product.op.aux = {};
+    add(product, &ProductUse::within);
+  }
+  std::vector<Searched> order;
+  for (const ProductUse& use : distinct_products(plain)) order.push_back({use.op, use});
+  for (const auto& [problem, one] : natives) order.push_back(one);
+  std::stable_sort(order.begin(), order.end(),
+                   [](const Searched& x, const Searched& y) { return x.use.flops() > y.use.flops(); });
+  return order;
+}
+
+GemmRunner::SearchReport GemmRunner::search(std::span<const Gemm> ops, double seconds, cudaStream_t stream,
+                                            std::span<const ScaledGemm> of_codes) {
+  const std::vector<Searched> order = to_search(ops, of_codes);
   SearchReport report{.problems = static_cast<int>(order.size())};
   const auto start = std::chrono::steady_clock::now();
-  for (const ProductUse& use : order) {
-    const GemmProblem p = problem_of(use.op);
+  for (const Searched& one : order) {
+    const LibraryProduct& product = one.product;
+    const ProductUse& use = one.use;
+    const GemmProblem p = problem_of(product);
     const auto known = choices_.find(cat(p));
     if (known != choices_.end() && known->second.microseconds > 0) continue;
     if (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() >= seconds) break;
     const Timed timed = with_context("choosing the algorithms of matrix products by trial (gemm search)",
-                                     [&] { return time_candidates(use.op, use.recompute, stream); });
+                                     [&] { return time_candidates(product, use.recompute, stream); });
     const Candidate& chosen = timed.chosen;
     choices_[cat(p)] = {.algorithm = chosen.algorithm, .microseconds = timed.best, .in_parts = chosen.in_parts};
     plans_.erase(p);

@@ -1,19 +1,19 @@
 #include "cuda/gemm/timer.h"
 namespace athanor::cuda {
-GemmRunner::Timer::Timer(GemmRunner& runner, const Gemm& op, bool recompute, cudaStream_t stream)
+GemmRunner::Timer::Timer(GemmRunner& runner, const LibraryProduct& product, bool recompute, cudaStream_t stream)
     : runner_(runner),
-      problem_(problem_of(op)),
-      trial_(op, runner.scratch(op)),
+      problem_(problem_of(product)),
+      trial_(product, runner.scratch(product.op)),
       watch_(stream),
       recompute_(recompute),
       stream_(stream) {
   if (can_fuse(problem_)) plan_ = runner.describe(problem_);
 }
 
-cublasStatus_t GemmRunner::Timer::run(const Gemm& op, const Candidate& candidate) {
+cublasStatus_t GemmRunner::Timer::run(const LibraryProduct& product, const Candidate& candidate) {
   plan_.algorithm = candidate.algorithm;
-  if (!candidate.in_parts) return runner_.launch(op, plan_, trial_.scratch(), stream_);
-  runner_.run_in_parts(op, trial_.scratch(), stream_);
+  if (!candidate.in_parts) return runner_.launch(product, plan_, trial_.scratch(), stream_);
+  runner_.run_in_parts(product, trial_.scratch(), stream_);
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -21,9 +21,9 @@ double GemmRunner::Timer::microseconds(const Candidate& candidate, int launches)
   cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
   const double microseconds = watch_.microseconds([&] {
     for (int i = 0; i < launches && status == CUBLAS_STATUS_SUCCESS; ++i) {
-      Gemm one = trial_.next();
+      LibraryProduct one = trial_.next();
       status = run(one, candidate);
-      one.recompute = true;
+      one.op.recompute = true;
       if (recompute_ && status == CUBLAS_STATUS_SUCCESS) status = run(one, candidate);
     }
   });

@@ -13,7 +13,7 @@ class GemmRunner::Timer {
   static constexpr double kNever = std::numeric_limits<double>::infinity();  // time of a candidate that is rejected
 
   // recompute: the op is also recomputed, which is cheap only with a separate epilogue.
-  Timer(GemmRunner& runner, const Gemm& op, bool recompute, cudaStream_t stream);
+  Timer(GemmRunner& runner, const LibraryProduct& product, bool recompute, cudaStream_t stream);
 
   const GemmProblem& problem() const { return problem_; }
   const Plan& plan() const { return plan_; }                 // empty if the library must not be used
@@ -22,7 +22,7 @@ class GemmRunner::Timer {
   std::vector<double> in_turns(std::span<const Candidate>);  // best_in_turns()
 
  private:
-  cublasStatus_t run(const Gemm& op, const Candidate& candidate);
+  cublasStatus_t run(const LibraryProduct& product, const Candidate& candidate);
 
   GemmRunner& runner_;
   GemmProblem problem_;

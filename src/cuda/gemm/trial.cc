@@ -4,7 +4,6 @@
 #include <cstddef>
 
 #include "base/rng.h"
-#include "ops/gemm_problem.h"
 #include "tensor/half.h"
 namespace athanor::cuda {
 namespace {
@@ -18,18 +17,20 @@ TrialMatrix::TrialMatrix(DType dtype, int64_t elements, int align)
     : memory_(static_cast<size_t>(elements) * size_of(dtype) + kMostAlign), offset_(align % kMostAlign) {
   const size_t bytes = static_cast<size_t>(elements) * size_of(dtype);
   std::vector<std::byte> block(std::min(bytes, kRandomBytes));
-  by_float(dtype, [&]<class T>() {
+  const auto fill = [&]<class T>() {
     T* numbers = reinterpret_cast<T*>(block.data());
     for (size_t i = 0; i < block.size() / sizeof(T); ++i)
       numbers[i] = from_float<T>(2 * random_uniform(0, stream_of("gemm search"), i) - 1);
-  });
+  };
+  is_code(dtype) ? by_code(dtype, fill) : by_float(dtype, fill);
   if (bytes == 0) return;
   CUDA_CHECK(cudaMemcpy(data(), block.data(), block.size(), cudaMemcpyDefault));
   for (size_t at = block.size(); at < bytes; at *= 2)  // each copy doubles what is filled
     CUDA_CHECK(cudaMemcpy(data() + at, data(), std::min(at, bytes - at), cudaMemcpyDefault));
 }
 
-GemmTrial::GemmTrial(const Gemm& op, size_t scratch_bytes) : op_(op), scratch_(scratch_bytes) {
+GemmTrial::GemmTrial(const LibraryProduct& product, size_t scratch_bytes) : product_(product), scratch_(scratch_bytes) {
+  const Gemm& op = product.op;
   int device = 0, cache = 0;
   CUDA_CHECK(cudaGetDevice(&device));
   CUDA_CHECK(cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, device));
@@ -44,19 +45,24 @@ GemmTrial::GemmTrial(const Gemm& op, size_t scratch_bytes) : op_(op), scratch_(s
                        {p.b, b, p.align_b},
                        {p.d, d, p.align_d},
                        {p.d, p.n, p.align_d},
-                       {op.aux.dtype, aux, op.sums() ? kMostAlign : p.align_d}});
+                       {op.aux.dtype, aux, op.sums() ? kMostAlign : p.align_d},
+                       {DType::f32, scale_count(product.a_layout, p.m, p.k), kMostAlign},
+                       {DType::f32, scale_count(product.b_layout, p.n, p.k), kMostAlign}});
   CUDA_CHECK(cudaDeviceSynchronize());  // copies of pageable memory are not ordered before other streams
 }
 
-Gemm GemmTrial::next() {
+LibraryProduct GemmTrial::next() {
   const Copy& copy = copies_[turn_++ % copies_.size()];
-  Gemm op = op_;
+  LibraryProduct product = product_;
+  Gemm& op = product.op;
   op.a.data = copy.a.data();
   op.b.data = copy.b.data();
   op.d.data = copy.d.data();
   if (op.bias) op.bias.data = copy.bias.data();
   if (op.aux) op.aux.data = copy.aux.data();
-  return op;
+  product.a_scales = copy.a_scales.data();
+  product.b_scales = copy.b_scales.data();
+  return product;
 }
 
 }  // namespace athanor::cuda

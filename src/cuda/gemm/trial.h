@@ -2,8 +2,8 @@
 #pragma once
 #include <vector>
 
+#include "cuda/gemm/gemm.h"
 #include "cuda/trial.h"
-#include "ops/gemm.h"
 namespace athanor::cuda {
 
 // One matrix (or bias) with the problem's alignment. Random, because a GPU runs faster on zeros than on real data.
@@ -20,15 +20,15 @@ class TrialMatrix {
 // So many copies of an op's operands that a launch finds few of its own in the L2 cache.
 class GemmTrial {
  public:
-  GemmTrial(const Gemm& op, size_t scratch_bytes);
-  Gemm next();  // the op, on the next copy of its operands
+  GemmTrial(const LibraryProduct& product, size_t scratch_bytes);
+  LibraryProduct next();  // on the next copy of its operands
   void* scratch() const { return scratch_.data(); }
 
  private:
   struct Copy {
-    TrialMatrix a, b, d, bias, aux;
+    TrialMatrix a, b, d, bias, aux, a_scales, b_scales;
   };
-  Gemm op_;
+  LibraryProduct product_;
   DeviceMemory scratch_;
   std::vector<Copy> copies_;
   size_t turn_ = 0;

@@ -1,0 +1,159 @@
+// Codes on their way into products: transposed, as f32; their scales as the library reads them.
+// Layout: row-major. A transpose has tiles of 64 by 64 codes, other kernels a thread for each element or four.
+// Memory bound. Each output is written by one thread. Not timed on a GPU yet.
+#include "cuda/codes.h"
+
+#include "cuda/host_tools.h"
+#include "cuda/launch.h"
+
+namespace athanor::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kTileSide = 64, kPiece = 16;   // codes; of a 16-byte access
+constexpr int kPieces = kTileSide / kPiece;  // of a row of a tile: a thread for each piece
+constexpr int kStride = kTileSide / 4 + 1;   // words of a row in shared memory: one more, for fewer conflicts
+static_assert(kThreads == kTileSide * kPieces);
+
+__global__ void __launch_bounds__(kThreads)
+    transpose_bytes(uint8_t* out, const uint8_t* in, int64_t rows, int64_t columns, int tiles) {
+  SHARED(uint32_t, tile, [kTileSide * kStride]);
+  const int line = static_cast<int>(threadIdx.x) / kPieces, piece = static_cast<int>(threadIdx.x) % kPieces;
+  const int64_t row = int64_t{blockIdx.x / tiles} * kTileSide, column = int64_t{blockIdx.x % tiles} * kTileSide;
+  if (row + line < rows && column + piece * kPiece < columns) {
+    const uint4 v = ld16(in + (row + line) * columns + column + piece * kPiece);
+    uint32_t* to = tile + line * kStride + piece * 4;
+    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+  }
+  __syncthreads();
+  if (column + line >= columns || row + piece * kPiece >= rows) return;
+  uint32_t words[4];
+#pragma unroll
+  for (int i = 0; i < kPiece; ++i) {
+    const uint32_t code = tile[(piece * kPiece + i) * kStride + line / 4] >> 8 * (line % 4) & 0xffu;
+    words[i / 4] = i % 4 ? words[i / 4] | code << 8 * (i % 4) : code;
+  }
+  st16(out + (column + line) * rows + row + piece * kPiece, {words[0], words[1], words[2], words[3]});
+}
+
+// out[i, j] = in[i * step_i + j * step_j] for j below `columns`, else 0.
+struct Arrangement {
+  int64_t rows, columns, stride, step_i, step_j;
+};
+__global__ void __launch_bounds__(kThreads) arrange(float* out, const float* in, const Arrangement a) {
+  const int64_t at = int64_t{blockIdx.x} * kThreads + static_cast<int>(threadIdx.x);
+  if (at >= a.rows * a.stride) return;
+  const int64_t i = at / a.stride, j = at % a.stride;
+  out[at] = j < a.columns ? in[i * a.step_i + j * a.step_j] : 0.f;
+}
+
+struct E2m1 {
+  uint8_t bits;
+};
+template <class Code>
+__device__ __forceinline__ float value_of(Code x) {
+  return to_float(x);
+}
+__device__ __forceinline__ float value_of(E2m1 x) {
+  const float magnitude = __fmul_rn(__uint_as_float(static_cast<uint32_t>(x.bits & 0x7) << 22), 0x1p126f);
+  return x.bits & 0x8 ? -magnitude : magnitude;
+}
+
+struct ScaleGrid {
+  const void* scales;
+  const float* global;  // of codes of 4 bits, whose other scales are e4m3; else null
+  bool e8m0;
+  int64_t height, width, across;  // of a block, both above 0; blocks of a row
+};
+template <class Code>
+__global__ void __launch_bounds__(kThreads)
+    decode_codes(float* out, const Code* codes, const ScaleGrid g, int64_t count, int64_t columns) {
+  const int64_t at = int64_t{blockIdx.x} * kThreads + static_cast<int>(threadIdx.x);
+  if (at >= count) return;
+  const int64_t block = at / columns / g.height * g.across + at % columns / g.width;
+  float scale;
+  if (g.global) {
+    scale = __fmul_rn(to_float(static_cast<const __nv_fp8_e4m3*>(g.scales)[block]), *g.global);
+  } else if (g.e8m0) {
+    const uint32_t bits = static_cast<const uint8_t*>(g.scales)[block];
+    scale = __uint_as_float(bits == 0 ? 0x00400000u : bits == 255 ? 0x7fc00000u : bits << 23);
+  } else {
+    scale = static_cast<const float*>(g.scales)[block];
+  }
+  out[at] = __fmul_rn(value_of(codes[at]), scale);
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    round_rows(T* d, const float* z, const T* bias, int64_t count, int64_t columns, int64_t stride) {
+  const int64_t at = int64_t{blockIdx.x} * kThreads + static_cast<int>(threadIdx.x);
+  if (at >= count) return;
+  const int64_t row = at / columns, column = at % columns;
+  float value = z[at];
+  if (bias) value = __fadd_rn(value, to_float(bias[column]));
+  d[row * stride + column] = from_float<T>(value);
+}
+
+LaunchConfig threads(int64_t count, cudaStream_t stream) {
+  return {dim3(grid_size(div_ceil<int64_t>(count, kThreads))), dim3(kThreads), 0, stream};
+}
+}  // namespace
+
+void transpose_codes(void* out, const Tensor& codes, cudaStream_t stream) {
+  const int64_t rows = codes.rows(), columns = codes.cols();
+  const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
+  CHECK(rows % kPiece == 0 && columns % kPiece == 0 && aligned(out) && aligned(codes.data), "codes: ", codes.shape,
+        " at ", codes.data, " cannot be transposed in pieces of 16 bytes");
+  const int64_t tiles = div_ceil<int64_t>(columns, kTileSide), bands = div_ceil<int64_t>(rows, kTileSide);
+  CUDA_CHECK(launch(transpose_bytes, {dim3(grid_size(tiles * bands)), dim3(kThreads), 0, stream},
+                    static_cast<uint8_t*>(out), data<const uint8_t>(codes), rows, columns, static_cast<int>(tiles)));
+}
+
+void arrange_scales(const ScalesToArrange& op, cudaStream_t stream) {
+  const Shape grid = op.blocks.grid(op.codes);
+  const int64_t outer = op.codes[1 - op.terms];
+  const int64_t step_outer = op.terms == 1 ? grid[1] : 1, step_along = op.terms == 1 ? 1 : grid[1];
+  const int64_t outers = op.terms == 1 ? grid[0] : grid[1], along = op.terms == 1 ? grid[1] : grid[0];
+  Arrangement a{1, 1, 1, 0, 0};
+  if (op.layout == ScaleLayout::rows)  // of a grid of one: repeated
+    a = {1, outer, outer, 0, outers == 1 ? 0 : step_outer};
+  else if (op.layout == ScaleLayout::blocks)
+    a = {along, outers, outers, step_along, step_outer};
+  else if (op.layout == ScaleLayout::squares)
+    a = {outers, along, round_up<int64_t>(along, 4), step_outer, step_along};
+  CUDA_CHECK(launch(arrange, threads(a.rows * a.stride, stream), op.out, data<const float>(op.scales), a));
+}
+
+void decode(const Decoding& op, cudaStream_t stream) {
+  const Tensor& codes = op.codes;
+  const Blocks& blocks = op.blocks;
+  const int64_t count = codes.numel(), columns = codes.cols();
+  if (count == 0) return;
+  const ScaleGrid grid{.scales = op.scales.data,
+                       .global = data<const float>(op.global),
+                       .e8m0 = op.scales.dtype == DType::f8_e8m0,
+                       .height = blocks.rows ? blocks.rows : codes.rows(),
+                       .width = blocks.cols ? blocks.cols : columns,
+                       .across = blocks.grid(codes.shape)[1]};
+  const auto of_type = [&]<class Code>() {
+    CUDA_CHECK(
+        launch(decode_codes<Code>, threads(count, stream), op.out, data<const Code>(codes), grid, count, columns));
+  };
+  if (codes.dtype == DType::f8_e4m3)
+    of_type.template operator()<__nv_fp8_e4m3>();
+  else if (codes.dtype == DType::f8_e5m2)
+    of_type.template operator()<__nv_fp8_e5m2>();
+  else
+    of_type.template operator()<E2m1>();
+}
+
+void round_product(const Tensor& d, const float* z, const Tensor& bias, cudaStream_t stream) {
+  if (d.numel() == 0) return;
+  by_type(d.dtype, [&]<class T>() {
+    CHECK(!bias || bias.dtype == d.dtype, "scaled_gemm: the bias is ", bias.dtype, " and d is ", d.dtype,
+          "; on a GPU they need one type");
+    CUDA_CHECK(launch(round_rows<T>, threads(d.numel(), stream), data<T>(d), z, data<const T>(bias), d.numel(),
+                      d.cols(), d.stride()));
+  });
+}
+}  // namespace athanor::cuda

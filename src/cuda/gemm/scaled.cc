@@ -1,0 +1,76 @@
+// Products of codes. On a GPU that multiplies them, cuBLASLt does, if it can be given their scales (NativeProduct): it
+// reads both factors with the terms of the sums in their rows, so what lies otherwise is transposed first, byte by
+// byte. Else codes times scales as f32, and the product of these, which is slow and shows what a recipe does to a
+// curve.
+#include "cuda/basic.h"
+#include "cuda/codes.h"
+#include "cuda/gemm/gemm.h"
+namespace athanor::cuda {
+namespace {
+
+char* place(void* scratch, size_t offset) { return static_cast<char*>(scratch) + offset; }
+
+}  // namespace
+
+// Without scratch: for a search, which has operands and scales of its own.
+LibraryProduct GemmRunner::native_product(const ScaledGemm& op, void* scratch) const {
+  const NativeProduct native(op, capability_);
+  const ScaledScratch at(op, native, options_.workspace_bytes);
+  LibraryProduct product(op.product);
+  Gemm& g = product.op;
+  const int64_t k = g.k();
+  if (g.ta) g.a = {place(scratch, at.a), g.a.dtype, {g.m(), k}};
+  if (!g.tb) g.b = {place(scratch, at.b), g.b.dtype, {g.n(), k}};
+  g.ta = false, g.tb = true;
+  product.a_layout = native.a, product.b_layout = native.b;
+  const auto in_place = [](ScaleLayout layout) { return layout == ScaleLayout::matrix; };
+  product.a_scales = in_place(native.a) ? op.a_scales.data : place(scratch, at.a_scales);
+  product.b_scales = in_place(native.b) ? op.b_scales.data : place(scratch, at.b_scales);
+  product.fast = op.fast;
+  return product;
+}
+
+void GemmRunner::run(const ScaledGemm& op, void* scratch, cudaStream_t stream) {
+  const Gemm& g = op.product;
+  if (g.d.numel() == 0 || g.k() == 0) return run(g, scratch, stream);
+  const NativeProduct native(op, capability_);
+  if (native.possible) {
+    const LibraryProduct product = native_product(op, scratch);
+    if (g.ta) transpose_codes(product.op.a.data, g.a, stream);
+    if (!g.tb) transpose_codes(product.op.b.data, g.b, stream);
+    const auto arrange = [&](ScaleLayout layout, const void* out, const Tensor& scales, const Blocks& blocks,
+                             const Tensor& codes, int terms) {
+      if (out == scales.data) return;
+      auto* to = static_cast<float*>(const_cast<void*>(out));
+      arrange_scales({to, layout, scales, blocks, codes.shape, terms}, stream);
+    };
+    arrange(native.a, product.a_scales, op.a_scales, op.a_blocks, g.a, g.ta ? 0 : 1);
+    arrange(native.b, product.b_scales, op.b_scales, op.b_blocks, g.b, g.tb ? 1 : 0);
+    return run(product, scratch, stream);
+  }
+  const ScaledScratch at(op, native, options_.workspace_bytes);
+  Gemm decoded = decoded_product(op, scratch);
+  decode({decoded.a.as<float>(), g.a, op.a_scales, op.a_global, op.a_blocks}, stream);
+  decode({decoded.b.as<float>(), g.b, op.b_scales, op.b_global, op.b_blocks}, stream);
+  run(decoded, scratch, stream);
+  if (decoded.d.data != g.d.data) round_product(g.d, decoded.d.as<float>(), g.bias, stream);
+  if (g.epilogue == Epilogue::add) cuda::run(Add{.y = g.d, .a = g.d, .b = g.aux}, nullptr, stream);
+}
+
+Gemm GemmRunner::decoded_product(const ScaledGemm& op, void* scratch) const {
+  const ScaledScratch at(op, NativeProduct(op, capability_), options_.workspace_bytes);
+  const Gemm& g = op.product;
+  Gemm product = g;
+  product.a = {place(scratch, at.a), DType::f32, g.a.shape};
+  product.b = {place(scratch, at.b), DType::f32, g.b.shape};
+  product.epilogue = Epilogue::none;
+  product.aux = {};
+  if (g.d.dtype != DType::f32) {
+    CHECK(!g.accumulate, "scaled_gemm: accumulates in f32 alone, not in ", g.d.dtype);
+    product.d = {place(scratch, at.d), DType::f32, g.d.shape};
+    product.bias = {};
+  }
+  return product;
+}
+
+}  // namespace athanor::cuda

@@ -1,0 +1,551 @@
+// Codes of 8 and 4 bits with scales (Quantize), and the factors of delayed scaling.
+// Layout: x row-major and contiguous; a block of threads has 256 columns and a band of rows: as many as share scales,
+// else 64. A lane has 8 columns, a warp every eighth part of the band. Memory bound: x is read twice, the second time
+// from L2 where it fits, and once with a factor given; codes are written once. Deterministic: a maximum does not depend
+// on the order, counts are integers. Not timed on a GPU yet.
+#include "cuda/quantize.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/rng.h"
+#include "cuda/host_tools.h"
+#include "cuda/reduce.h"
+#include "cuda/scratch.h"
+#include "cuda/vectors.h"
+
+namespace athanor::cuda {
+namespace {
+
+constexpr int kLanes = 32, kWarps = 8, kThreads = kWarps * kLanes;
+constexpr int kElements = 8;  // columns of a lane
+constexpr int kTileColumns = kLanes * kElements;
+constexpr int kBandRows = 64;  // where no fewer or more rows share scales
+constexpr uint32_t kInfinity = 0x7f800000u, kNan = 0x7fc00000u;
+
+// A matrix in blocks of `height` by `width`, and how it is cut: see the head of the file.
+struct Cut {
+  int64_t rows;
+  int columns, height, width;  // of blocks; 0: all
+  int across;                  // blocks of a row
+  int band, tiles;             // rows of a band; tiles of 256 columns
+  bool vectors;
+};
+Cut cut_of(const Quantize& op) {
+  Cut c{.rows = op.x.rows(),
+        .columns = checked_columns(op.kName, op.x),
+        .height = static_cast<int>(op.blocks.rows),
+        .width = static_cast<int>(op.blocks.cols),
+        .across = static_cast<int>(op.blocks.grid(op.x.shape)[1]),
+        .band = op.blocks.rows > 1 ? static_cast<int>(op.blocks.rows) : kBandRows,
+        .tiles = static_cast<int>(div_ceil<int64_t>(op.x.cols(), kTileColumns)),
+        .vectors = false};
+  const bool rows = op.blocks.rows <= 1 || op.blocks.rows % kWarps == 0;
+  const bool columns = op.blocks.cols == 0 || (op.blocks.cols == 1 && op.blocks.rows != 1) ||
+                       (op.blocks.cols % kElements == 0 && kTileColumns % op.blocks.cols == 0 &&
+                        std::has_single_bit(static_cast<uint64_t>(op.blocks.cols)));
+  CHECK(rows && columns, "quantize: blocks of ", op.blocks.rows, " x ", op.blocks.cols, " have no CUDA kernel");
+  return c;
+}
+// Whether several thread blocks share a scale.
+bool shared(const Cut& c) { return c.height == 0 || c.width == 0; }
+
+// This thread's part of its tile.
+struct Place {
+  int64_t band, first;  // its number; this warp's first row
+  int rows;             // of this warp, of which those past the end are none
+  int column, lane, warp;
+  __device__ __forceinline__ explicit Place(const Cut& c)
+      : band(blockIdx.x / c.tiles),
+        lane(static_cast<int>(threadIdx.x) % kLanes),
+        warp(static_cast<int>(threadIdx.x) / kLanes) {
+    column = static_cast<int>(blockIdx.x % c.tiles) * kTileColumns + lane * kElements;
+    const int each = c.band / kWarps;
+    first = band * c.band + warp * each;
+    const int64_t left = c.rows - first;
+    rows = left < 0 ? 0 : left < each ? static_cast<int>(left) : each;
+  }
+  __device__ __forceinline__ int64_t block_row(const Cut& c, int64_t row) const {
+    return c.height == 0 ? 0 : c.height == 1 ? row : band;
+  }
+};
+
+// Rows of this thread from the i-th on; 0 past the end.
+constexpr int kInFlight = 4;
+template <class T>
+__device__ __forceinline__ void load(float (&v)[kInFlight][kElements], const T* x, const Cut& c, const Place& at,
+                                     int i) {
+#pragma unroll
+  for (int r = 0; r < kInFlight; ++r) {
+    const bool inside = i + r < at.rows && at.column < c.columns;
+    const int columns = inside ? c.columns : 0;
+    load_chunk(v[r], x + (at.first + i + r) * c.columns, at.column, columns, c.vectors && inside);
+  }
+}
+// The bits of magnitudes are in the order of the values, with NaN above all.
+__device__ __forceinline__ uint32_t magnitude(float x) { return __float_as_uint(x) & 0x7fffffffu; }
+
+__device__ __forceinline__ void keep(uint32_t* most, uint32_t value, bool shared) {
+  if (shared) {
+    atomicMax(most, value);
+  } else {
+    *most = value;
+  }
+}
+
+// The maximum over the lanes that have columns of one block, in all of them. width: 0 or at least kElements.
+__device__ __forceinline__ uint32_t over_lanes(uint32_t value, int width) {
+  const int lanes = width == 0 ? kLanes : width / kElements;
+  for (int apart = 1; apart < lanes; apart *= 2) {
+    const uint32_t other = __shfl_xor_sync(~0u, value, apart);
+    value = other > value ? other : value;
+  }
+  return value;
+}
+
+// most[block] = the largest magnitude, as bits. Where blocks are shared it is 0 before. Nothing with a factor given.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    find_most(uint32_t* most, const T* x, const Cut c, bool is_shared, const float* given) {
+  SHARED(uint32_t, room, [kWarps * kTileColumns]);
+  if (given && *given > 0) return;
+  const Place at(c);
+  const bool leads = c.width == 0 ? at.lane == 0 : at.column % c.width == 0;
+  uint32_t columns[kElements] = {};
+  for (int i = 0; i < at.rows; i += kInFlight) {
+    float v[kInFlight][kElements];
+    load(v, x, c, at, i);
+#pragma unroll
+    for (int r = 0; r < kInFlight; ++r) {
+      uint32_t row = 0;
+#pragma unroll
+      for (int k = 0; k < kElements; ++k) {
+        const uint32_t m = magnitude(v[r][k]);
+        columns[k] = Max{}(columns[k], m);
+        row = Max{}(row, m);
+      }
+      if (c.height != 1) continue;
+      row = over_lanes(row, c.width);
+      if (leads && at.column < c.columns && i + r < at.rows)
+        keep(most + (at.first + i + r) * c.across + (c.width ? at.column / c.width : 0), row, is_shared);
+    }
+  }
+  if (c.height == 1) return;
+  const int64_t row_of_blocks = c.height == 0 ? 0 : at.band;
+  if (c.width == 1) {  // threads have columns in turn
+#pragma unroll
+    for (int k = 0; k < kElements; ++k) room[at.warp * kTileColumns + k * kLanes + at.lane] = columns[k];
+    __syncthreads();
+    const int k = at.warp, column = at.column + k;
+    uint32_t all = 0;
+    for (int w = 0; w < kWarps; ++w) all = Max{}(all, room[w * kTileColumns + k * kLanes + at.lane]);
+    if (column < c.columns) keep(most + row_of_blocks * c.across + column, all, is_shared);
+    return;
+  }
+  uint32_t mine = 0;
+#pragma unroll
+  for (int k = 0; k < kElements; ++k) mine = Max{}(mine, columns[k]);
+  room[threadIdx.x] = over_lanes(mine, c.width);
+  __syncthreads();
+  if (at.warp != 0 || !leads || at.column >= c.columns) return;
+  uint32_t all = 0;
+  for (int w = 0; w < kWarps; ++w) all = Max{}(all, room[w * kLanes + at.lane]);
+  keep(most + row_of_blocks * c.across + (c.width ? at.column / c.width : 0), all, is_shared);
+}
+
+// code_scale() of tensor/float8.h.
+struct Rule {
+  float most_code;
+  bool e5m2, power_of_two, e8m0;
+  const float* given;  // factor, or null
+  float* amax;         // or null
+};
+struct Scaled {
+  float factor, scale;
+};
+inline __device__ Scaled scaled(uint32_t most, const Rule& rule) {
+  if (most >= kInfinity) return {0.f, __uint_as_float(kNan)};
+  if (most == 0) return {1.f, 1.f};
+  const float exact = __fdiv_rn(rule.most_code, __uint_as_float(most));
+  float factor = exact < 0x1p126f ? exact : 0x1p126f;
+  if (rule.power_of_two) factor = __uint_as_float(__float_as_uint(factor) & kInfinity);
+  return {factor, __fdiv_rn(1.f, factor)};
+}
+__device__ __forceinline__ void store_scale(void* scales, int64_t at, float scale, bool e8m0) {
+  if (e8m0) {
+    const uint32_t exponent = __float_as_uint(scale) >> 23;
+    static_cast<uint8_t*>(scales)[at] = static_cast<uint8_t>(exponent < 255 ? exponent : 255);
+  } else {
+    static_cast<float*>(scales)[at] = scale;
+  }
+}
+
+// Two codes; NaN is 0x7f, whatever its sign.
+__device__ __forceinline__ uint32_t code_pair(float a, float b, bool e5m2) {
+  const uint32_t codes = __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, e5m2 ? __NV_E5M2 : __NV_E4M3);
+  const uint32_t low = magnitude(a) > kInfinity ? 0x7fu : codes & 0xffu,
+                 high = magnitude(b) > kInfinity ? 0x7fu : codes >> 8;
+  return low | high << 8;
+}
+__device__ __forceinline__ void store_codes(uint8_t* row, const float (&v)[kElements], const Cut& c, int column,
+                                            bool e5m2) {
+  uint32_t words[2];
+#pragma unroll
+  for (int k = 0; k < 2; ++k)
+    words[k] = code_pair(v[4 * k], v[4 * k + 1], e5m2) | code_pair(v[4 * k + 2], v[4 * k + 3], e5m2) << 16;
+  if (c.vectors) return st8(row + column, {words[0], words[1]});
+#pragma unroll
+  for (int k = 0; k < kElements; ++k) {
+    if (column + k < c.columns) row[column + k] = static_cast<uint8_t>(words[k / 4] >> 8 * (k % 4));
+  }
+}
+
+// Codes, and the scales where their blocks begin. With a factor given also most[0], which was 0.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    encode(uint8_t* codes, void* scales, uint32_t* most, const T* x, const Cut c, const Rule rule) {
+  const Place at(c);
+  const bool given = rule.given && *rule.given > 0, inside = at.column < c.columns;
+  const bool first = c.width <= 1 ? at.column == 0 : at.column % c.width == 0;
+  uint32_t largest = 0;
+  float factors[kElements];
+  const auto of_row = [&](int64_t row, bool writes) {
+    const int64_t block = at.block_row(c, row) * c.across + (c.width ? at.column / c.width : 0);
+    const Scaled s = given ? Scaled{*rule.given, 0.f} : scaled(most[block], rule);
+#pragma unroll
+    for (float& f : factors) f = s.factor;
+    if (writes && first && !rule.given) store_scale(scales, block, s.scale, rule.e8m0);
+  };
+  const bool writes = at.warp == 0 && (c.height != 0 || at.band == 0);  // of scales of several rows
+  if (inside && c.width == 1) {
+    const int64_t block = at.block_row(c, 0) * c.across + at.column;
+#pragma unroll
+    for (int k = 0; k < kElements; ++k) {
+      const Scaled s = scaled(at.column + k < c.columns ? most[block + k] : 0, rule);
+      factors[k] = s.factor;
+      if (writes && at.column + k < c.columns) store_scale(scales, block + k, s.scale, rule.e8m0);
+    }
+  } else if (inside && c.height != 1) {
+    of_row(0, writes);
+  }
+  for (int i = 0; inside && i < at.rows; i += kInFlight) {
+    float v[kInFlight][kElements];
+    load(v, x, c, at, i);
+#pragma unroll
+    for (int r = 0; r < kInFlight; ++r) {
+      const int64_t row = at.first + i + r;
+      if (i + r >= at.rows) continue;
+      if (c.height == 1) of_row(row, true);
+#pragma unroll
+      for (int k = 0; k < kElements; ++k) {
+        if (given) largest = Max{}(largest, magnitude(v[r][k]));
+        v[r][k] = __fmul_rn(v[r][k], factors[k]);
+      }
+      store_codes(codes + row * c.columns, v[r], c, at.column, rule.e5m2);
+    }
+  }
+  if (!given) return;
+  largest = warp_reduce(largest, Max{});
+  if (at.lane == 0) atomicMax(most, largest);
+}
+
+// The scale beside a given factor, and the largest magnitude of several matrices.
+__global__ void finish_delayed(float* scale, const uint32_t* most, const Rule rule) {
+  const bool given = rule.given && *rule.given > 0, finite = *most < kInfinity;
+  if (!given) {
+    *scale = scaled(*most, rule).scale;
+  } else {
+    *scale = finite ? __fdiv_rn(1.f, *rule.given) : __uint_as_float(kNan);
+  }
+  if (!rule.amax) return;
+  const float now = __uint_as_float(*most), before = *rule.amax;
+  *rule.amax = finite ? (now > before ? now : before) : __uint_as_float(kInfinity);
+}
+
+// ---- codes of 4 bits, each in a byte, and two levels of scales: tensor/float8.h
+
+// counts->whole = the largest of all blocks.
+__global__ void __launch_bounds__(kThreads) find_whole(QuantizeCounts* counts, const uint32_t* most, int64_t blocks) {
+  const int64_t at = int64_t{blockIdx.x} * kThreads + static_cast<int>(threadIdx.x);
+  const uint32_t all = warp_reduce(at < blocks ? most[at] : 0u, Max{});
+  if (threadIdx.x % kLanes == 0) atomicMax(&counts->whole, all);
+}
+
+// global_scale(); factor 0 and scale NaN of what is not finite.
+__device__ __forceinline__ Scaled whole_scale(uint32_t most) {
+  constexpr float kLargest = 6 * 448;  // codes by scales
+  if (most >= kInfinity) return {0.f, __uint_as_float(kNan)};
+  if (most == 0) return {1.f, 1.f};
+  const float exact = __fdiv_rn(kLargest, __uint_as_float(most)), factor = exact < 0x1p110f ? exact : 0x1p110f;
+  return {factor, __fdiv_rn(1.f, factor)};
+}
+__device__ __forceinline__ float e4m3_value(uint8_t bits) {
+  __nv_fp8_e4m3 code;
+  code.__x = bits;
+  return to_float(code);
+}
+// round_to_8_bits<1, 0, 6>() and from_float<f4_e2m1>().
+__device__ __forceinline__ uint8_t e2m1_code(float x) {
+  constexpr uint32_t kMost = 0x40c00000u, kOne = 127u << 23, kRebias = 126u << 23, kAlign = 149u << 23;  // 6; 2^22
+  const uint32_t sign = (__float_as_uint(x) >> 28) & 0x8u, m = magnitude(x), a = m < kMost ? m : kMost;
+  if (m > kInfinity) return 0x7;
+  const uint32_t normal = (a - kRebias + ((1u << 21) - 1) + ((a >> 22) & 1u)) >> 22;
+  const uint32_t small = __float_as_uint(__fadd_rn(__uint_as_float(a), __uint_as_float(kAlign))) - kAlign;
+  return static_cast<uint8_t>(sign | (a < kOne ? small : normal));
+}
+// round_at_random().
+__device__ __forceinline__ uint8_t e2m1_code_at_random(float x, uint32_t random) {
+  const float a = fabsf(x);
+  if (!(a < 6)) return e2m1_code(x);
+  const float gap = a < 2 ? 0.5f : a < 4 ? 1.0f : 2.0f;
+  const float steps = __fdiv_rn(a, gap), below = floorf(steps);
+  const float up = static_cast<float>(random >> 8) * 0x1p-24f < steps - below ? 1.0f : 0.0f;
+  return e2m1_code(copysignf((below + up) * gap, x));
+}
+
+struct Rounding {
+  bool at_random;
+  uint64_t seed, stream;
+};
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    encode_e2m1(uint8_t* codes, uint8_t* scales, float* global, const QuantizeCounts* counts, const uint32_t* most,
+                const T* x, const Cut c, const Rounding rounding) {
+  const Place at(c);
+  const Scaled whole = whole_scale(counts->whole);
+  if (blockIdx.x == 0 && threadIdx.x == 0) *global = whole.scale;
+  const uint64_t stream = rounding.stream + counts->whole;
+  for (int i = 0; i < at.rows; ++i) {
+    const int64_t row = at.first + i, row_of_blocks = at.block_row(c, row) * c.across;
+    PhiloxBlock random{};
+    for (int k = 0; k < kElements && at.column + k < c.columns; ++k) {
+      const int column = at.column + k;
+      const int64_t block = row_of_blocks + column / c.width, element = row * c.columns + column;
+      float factor = 0;
+      uint8_t scale = 0;
+      if (whole.factor != 0) {
+        const float exact = __fmul_rn(__fdiv_rn(__uint_as_float(most[block]), 6.f), whole.factor);
+        scale = static_cast<uint8_t>(code_pair(exact, 0, false));
+        factor = scale == 0 ? 0 : __fdiv_rn(whole.factor, e4m3_value(scale));
+      }
+      if (column % c.width == 0 && (c.height == 1 || row == at.band * c.band)) scales[block] = scale;
+      const float value = __fmul_rn(to_float(x[element]), factor);
+      if (rounding.at_random) {
+        if (k == 0 || element % 4 == 0) random = philox(rounding.seed, stream, static_cast<uint64_t>(element / 4));
+        codes[element] = e2m1_code_at_random(value, random[static_cast<uint64_t>(element % 4)]);
+      } else {
+        codes[element] = e2m1_code(value);
+      }
+    }
+  }
+}
+
+// y = H diag(signs) x / 4 of 16 values that are `apart`, a thread for each 16.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    hadamard(float* y, const T* x, int64_t groups, int64_t columns, bool along) {
+  constexpr int kCount = static_cast<int>(kHadamard);
+  const int64_t group = int64_t{blockIdx.x} * kThreads + static_cast<int>(threadIdx.x);
+  if (group >= groups) return;
+  const int64_t apart = along ? 1 : columns;
+  const int64_t first = along ? group * kCount : group / columns * columns * kCount + group % columns;
+  double v[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const auto value = static_cast<double>(to_float(x[first + i * apart]));
+    v[i] = kHadamardSigns >> i & 1 ? -value : value;
+  }
+#pragma unroll
+  for (int half = 1; half < kCount; half *= 2) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (i & half) continue;
+      const double a = v[i], b = v[i + half];
+      v[i] = a + b;
+      v[i + half] = a - b;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) y[first + i * apart] = static_cast<float>(v[i] / 4) + 0.0f;  // zero has no sign
+}
+
+// ---- what became of the values
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    count_codes(QuantizeCounts* counts, const uint8_t* codes, const void* scales, const float* global, const T* x,
+                const Cut c, const Rule rule, double saturates) {
+  SHARED(unsigned, room, [kLanes]);
+  const Place at(c);
+  unsigned values = 0, saturated = 0, underflowed = 0, largest = 0;
+  for (int i = 0; i < at.rows; ++i) {
+    const int64_t row = at.first + i, row_of_blocks = at.block_row(c, row) * c.across;
+    for (int k = 0; k < kElements && at.column + k < c.columns; ++k) {
+      const uint32_t m = magnitude(to_float(x[row * c.columns + at.column + k]));
+      largest = Max{}(largest, m);
+      const int64_t block = row_of_blocks + (c.width ? (at.column + k) / c.width : 0);
+      float scale;
+      if (global) {
+        scale = __fmul_rn(e4m3_value(static_cast<const uint8_t*>(scales)[block]), *global);
+      } else if (rule.e8m0) {
+        const uint8_t power = static_cast<const uint8_t*>(scales)[block];
+        scale = power == 255 ? __uint_as_float(kNan) : ldexpf(1.f, power - 127);
+      } else {
+        scale = static_cast<const float*>(scales)[block];
+      }
+      if (m == 0 || magnitude(scale) > kInfinity) continue;
+      ++values;
+      const uint8_t code = codes[row * c.columns + at.column + k];
+      if (scale > 0 && static_cast<double>(__uint_as_float(m)) > static_cast<double>(scale) * saturates) ++saturated;
+      if ((code & (global ? 0x7u : 0x7fu)) == 0) ++underflowed;
+    }
+  }
+  values = block_reduce(values, room, Plus{});
+  saturated = block_reduce(saturated, room, Plus{});
+  underflowed = block_reduce(underflowed, room, Plus{});
+  largest = block_reduce(largest, room, Max{});
+  if (threadIdx.x != 0) return;
+  atomicAdd(&counts->values, static_cast<unsigned long long>(values));
+  atomicAdd(&counts->saturated, static_cast<unsigned long long>(saturated));
+  atomicAdd(&counts->underflowed, static_cast<unsigned long long>(underflowed));
+  atomicMax(&counts->largest, largest);
+}
+
+// QuantizeStatistics::add().
+__global__ void add_counts(double* statistics, const QuantizeCounts* counts) {
+  statistics[0] += static_cast<double>(counts->values);
+  statistics[1] += static_cast<double>(counts->saturated);
+  statistics[2] += static_cast<double>(counts->underflowed);
+  const auto now = static_cast<double>(__uint_as_float(counts->largest)), before = statistics[3];
+  if (counts->largest > kInfinity || now > before) statistics[3] = now;  // and NaN remains
+}
+
+// ---- delayed scaling
+
+constexpr int kMostColumns = 8, kMostHistories = 128;
+struct Histories {
+  float* of_row[kMostHistories];
+};
+struct DelayedRule {
+  float most_code[kMostColumns];
+  float *amax, *factors;  // [rows, columns]
+  const StepState* state;
+  int64_t length;
+  int columns, margin;
+  bool power_of_two;
+};
+// A block for each element of amax.
+__global__ void __launch_bounds__(kThreads) delay(const Histories table, int64_t first_row, const DelayedRule op) {
+  SHARED(float, room, [kLanes]);
+  const int row = static_cast<int>(blockIdx.x) / op.columns, column = static_cast<int>(blockIdx.x) % op.columns;
+  const int64_t element = (first_row + row) * op.columns + column;
+  const float now = op.amax[element];
+  float* history = table.of_row[row] ? table.of_row[row] + column * op.length : nullptr;
+  const bool enters = op.state && op.state->skip == 0 && magnitude(now) < kInfinity;
+  float largest = 0;
+  for (int64_t chunk = history ? (op.length - 1) / kThreads : -1; chunk >= 0; --chunk) {  // from the end: it moves up
+    const int64_t i = chunk * kThreads + static_cast<int>(threadIdx.x);
+    float value = 0;
+    if (i < op.length) value = !enters ? history[i] : i == 0 ? now : history[i - 1];
+    __syncthreads();
+    if (enters && i < op.length) history[i] = value;
+    __syncthreads();
+    largest = Max{}(largest, value);
+  }
+  largest = block_reduce(largest, room, Max{});
+  if (threadIdx.x != 0) return;
+  op.amax[element] = 0;
+  float factor = 0;
+  if (largest != 0) {
+    const Rule rule{.most_code = op.most_code[column], .power_of_two = op.power_of_two};
+    factor = ldexpf(scaled(__float_as_uint(largest), rule).factor, -op.margin);
+    factor = factor > 0x1p-126f ? factor : 0x1p-126f;
+  }
+  op.factors[element] = factor;
+}
+
+LaunchConfig threads(int64_t count, cudaStream_t stream) {
+  return {dim3(grid_size(div_ceil<int64_t>(count, kThreads))), dim3(kThreads), 0, stream};
+}
+LaunchConfig tiles(const Cut& c, cudaStream_t stream) {
+  return {dim3(grid_size(div_ceil<int64_t>(c.rows, c.band) * c.tiles)), dim3(kThreads), 0, stream};
+}
+}  // namespace
+
+void run(const Quantize& op, void* scratch, cudaStream_t stream) {
+  if (op.x.numel() == 0) return;
+  auto* counts = static_cast<QuantizeCounts*>(scratch);
+  auto* most = reinterpret_cast<uint32_t*>(counts + 1);
+  if (op.hadamard) {
+    Quantize transformed = op;
+    transformed.hadamard = false;
+    transformed.x = {most + transformed_at(op), DType::f32, op.x.shape};
+    const int64_t groups = op.x.numel() / kHadamard;
+    by_type(op.x.dtype, [&]<class T>() {
+      CUDA_CHECK(launch(hadamard<T>, threads(groups, stream), data<float>(transformed.x), data<const T>(op.x), groups,
+                        op.x.cols(), op.blocks.rows == 1));
+    });
+    return run(transformed, scratch, stream);
+  }
+  const bool e5m2 = op.codes.dtype == DType::f8_e5m2, delayed = op.factor || op.amax;
+  const Rule rule{.most_code = largest_code(op.codes.dtype),
+                  .e5m2 = e5m2,
+                  .power_of_two = op.powers(),
+                  .e8m0 = op.scales.dtype == DType::f8_e8m0,
+                  .given = data<const float>(op.factor),
+                  .amax = data<float>(op.amax)};
+  Cut c = cut_of(op);
+  const bool is_shared = shared(c);
+  const auto zeros = is_shared ? static_cast<size_t>(op.scales.numel()) * sizeof(uint32_t) : 0;
+  if (op.statistics || is_shared || op.two_levels())
+    CUDA_CHECK(cudaMemsetAsync(counts, 0, sizeof *counts + zeros, stream));
+  by_type(op.x.dtype, [&]<class T>() {
+    const T* x = data<const T>(op.x);
+    auto* codes = static_cast<uint8_t*>(op.codes.data);
+    c.vectors = rows_are_vectors(c.columns, x) && c.columns % kElements == 0 &&
+                reinterpret_cast<uintptr_t>(codes) % kElements == 0;
+    const LaunchConfig config = tiles(c, stream);
+    const QuantizeCounts* found = counts;
+    const uint32_t* magnitudes = most;
+    CUDA_CHECK(launch(find_most<T>, config, most, x, c, is_shared, rule.given));
+    if (op.two_levels()) {
+      CUDA_CHECK(launch(find_whole, threads(op.scales.numel(), stream), counts, magnitudes, op.scales.numel()));
+      CUDA_CHECK(launch(encode_e2m1<T>, config, codes, data<uint8_t>(op.scales), data<float>(op.global), found,
+                        magnitudes, x, c, Rounding{op.at_random, op.seed, op.stream}));
+    } else {
+      CUDA_CHECK(launch(encode<T>, config, codes, op.scales.data, most, x, c, rule));
+    }
+    const LaunchConfig one{dim3(1), dim3(1), 0, stream};
+    if (delayed) CUDA_CHECK(launch(finish_delayed, one, data<float>(op.scales), magnitudes, rule));
+    if (!op.statistics) return;
+    const float saturates = op.two_levels() ? f4_e2m1::kSaturates : e5m2 ? f8_e5m2::kSaturates : f8_e4m3::kSaturates;
+    CUDA_CHECK(launch(count_codes<T>, config, counts, static_cast<const uint8_t*>(codes),
+                      static_cast<const void*>(op.scales.data), data<const float>(op.global), x, c, rule,
+                      static_cast<double>(saturates)));
+    CUDA_CHECK(launch(add_counts, one, data<double>(op.statistics), found));
+  });
+}
+
+void run(const DelayedScales& op, void*, cudaStream_t stream) {
+  CHECK(op.columns() <= kMostColumns, "delayed_scales: ", op.columns(), " columns; the kernel has room for 8");
+  DelayedRule rule{.most_code = {},
+                   .amax = data<float>(op.amax),
+                   .factors = data<float>(op.factors),
+                   .state = data<const StepState>(op.state),
+                   .length = op.length,
+                   .columns = static_cast<int>(op.columns()),
+                   .margin = op.margin,
+                   .power_of_two = op.power_of_two};
+  for (int c = 0; c < rule.columns; ++c) rule.most_code[c] = largest_code(op.codes[static_cast<size_t>(c)]);
+  const auto rows = static_cast<int64_t>(op.histories.size());
+  for (int64_t first = 0; first < rows && rule.columns > 0; first += kMostHistories) {
+    const int64_t count = std::min<int64_t>(kMostHistories, rows - first);
+    Histories table{};
+    for (int64_t i = 0; i < count; ++i) {
+      const Tensor& history = op.histories[static_cast<size_t>(first + i)];
+      table.of_row[i] = history.numel() ? data<float>(history) : nullptr;
+    }
+    CUDA_CHECK(launch(delay, {dim3(grid_size(count * rule.columns)), dim3(kThreads), 0, stream}, table, first, rule));
+  }
+}
+}  // namespace athanor::cuda

@@ -1,0 +1,126 @@
+// The kernels of cuda/quantize.cu and cuda/codes.cu run the op cases of codes: codes and scales have the reference's
+// bits. Products of codes: by the library in every layout of scales that it has, else emulated.
+#include "cuda/scratch.h"
+#include "tests/cuda/kernel_test.h"
+
+namespace athanor {
+namespace {
+
+class QuantizeKernels : public KernelTest {
+ protected:
+  // One in so many cases of an op.
+  static void agrees(const char* op, void (*family)(Examiner&), int every, int least) {
+    Examiner examine(make_cuda_backend, {.threads = {2}, .only = op, .every = every});
+    family(examine);
+    EXPECT_GT(examine.seen().at(op), least);
+    EXPECT_TRUE(examine.findings().empty()) << examine.report();
+  }
+};
+
+TEST_F(QuantizeKernels, CodesAndScales) { agrees(Quantize::kName, quantize_cases, 3, 100); }
+TEST_F(QuantizeKernels, DelayedScales) { agrees(DelayedScales::kName, quantize_cases, 5, 5); }
+TEST_F(QuantizeKernels, EmulatedProducts) { agrees(ScaledGemm::kName, quantize_cases, 11, 10); }
+TEST_F(QuantizeKernels, CodesOf4Bits) { agrees(Quantize::kName, fp4_cases, 2, 30); }
+TEST_F(QuantizeKernels, ProductsOf4Bits) { agrees(ScaledGemm::kName, fp4_cases, 5, 5); }
+TEST_F(QuantizeKernels, AnyAlignment) { needs_no_alignment(Quantize::kName, quantize_cases, 37); }
+
+// Several tiles and bands, and histories beyond one launch's table.
+TEST_F(QuantizeKernels, ManyBlocks) {
+  Examiner examine(make_cuda_backend, {.threads = {2}});
+  for (const Blocks& blocks : {Blocks{0, 0}, Blocks{1, 0}, Blocks{0, 1}, Blocks{1, 128}, Blocks{128, 128}}) {
+    const Shape s{200, 528};
+    examine(OpCase<Quantize>{cat("blocks ", blocks.rows, "x", blocks.cols),
+                             {.codes = tensor(DType::f8_e4m3, s),
+                              .scales = tensor(DType::f32, blocks.grid(s)),
+                              .x = tensor(DType::bf16, s),
+                              .blocks = blocks},
+                             {},
+                             true});
+  }
+  examine(
+      OpCase<DelayedScales>{"150 histories",
+                            {.histories = std::vector<Tensor>(150, tensor(DType::f32, {300})),
+                             .amax = tensor(DType::f32, {150, 1}),
+                             .factors = tensor(DType::f32, {150, 1}),
+                             .state = tensor(DType::u8, {int64_t(sizeof(StepState))}),
+                             .codes = {DType::f8_e4m3},
+                             .length = 300},
+                            {{"amax", uniform(0, 2)}, {"histories", uniform(0, 1)}, {"state", bytes_of(StepState{})}},
+                            true});
+  EXPECT_TRUE(examine.findings().empty()) << examine.report();
+}
+
+// Sizes that the library multiplies, in every order in memory, with all pairs of scales.
+void native_products(Examiner& examine, int capability, int* native) {
+  constexpr int64_t m = 16, n = 144, k = 144;
+  constexpr int64_t kSizes[] = {1, 128};
+  const Init scale = uniform(0.001, 0.01);
+  for (int flags = 0; flags < 8; ++flags) {
+    const bool ta = flags & 1, tb = flags & 2, accumulate = flags & 4;
+    const Shape a = ta ? Shape{k, m} : Shape{m, k}, b = tb ? Shape{n, k} : Shape{k, n};
+    // Across and along the terms; 0: all.
+    constexpr std::pair<int64_t, int64_t> kScales[] = {{0, 0}, {1, 0}, {kSizes[0], kSizes[1]}, {kSizes[1], kSizes[1]}};
+    for (const auto& [across_a, along_a] : kScales)
+      for (const auto& [across_b, along_b] : kScales) {
+        const Blocks of_a = ta ? Blocks{along_a, across_a} : Blocks{across_a, along_a};
+        const Blocks of_b = tb ? Blocks{across_b, along_b} : Blocks{along_b, across_b};
+        const DType d = accumulate ? DType::f32 : DType::bf16;
+        ScaledGemm op{.product = {.d = tensor(d, {m, n}),
+                                  .a = tensor(flags & 1 ? DType::f8_e5m2 : DType::f8_e4m3, a),
+                                  .b = tensor(flags == 2 ? DType::f8_e5m2 : DType::f8_e4m3, b),
+                                  .ta = ta,
+                                  .tb = tb,
+                                  .accumulate = accumulate},
+                      .a_scales = tensor(DType::f32, of_a.grid(a)),
+                      .b_scales = tensor(DType::f32, of_b.grid(b)),
+                      .a_blocks = of_a,
+                      .b_blocks = of_b,
+                      .fast = flags == 0};
+        if (!accumulate && flags != 0) op.product.bias = tensor(DType::bf16, {n});
+        if (flags == 3) op.product.epilogue = Epilogue::add, op.product.aux = op.product.d;
+        *native += cuda::NativeProduct(op, capability).possible;
+        examine(OpCase<ScaledGemm>{cat(ta ? " ta" : "", tb ? " tb" : "", accumulate ? " accumulate" : "", " ", across_a,
+                                       "x", along_a, " by ", across_b, "x", along_b),
+                                   op,
+                                   {{"a_scales", scale}, {"b_scales", scale}}});
+      }
+  }
+}
+
+TEST_F(QuantizeKernels, NativeProducts) {
+  Examiner examine(make_cuda_backend, {.threads = {2}});
+  int native = 0;
+  native_products(examine, 90, &native);
+  EXPECT_TRUE(examine.findings().empty()) << examine.report();
+  EXPECT_EQ(native, 8 * (4 + 3));  // matrices and rows with each other; blocks with blocks or squares
+}
+
+#ifdef ATHANOR_EMULATED_GPU
+// Compute capability 8.9 has products of codes with one scale each, 8.0 none: the library would refuse them.
+TEST_F(QuantizeKernels, OtherGpusEmulateWhatTheyLack) {
+  for (const auto& [gpu, capability, count] : {std::tuple{emu::gpu_rtx4090(), 89, 8}, {emu::gpu_a100(), 80, 0}}) {
+    emu::simulate({gpu});
+    Examiner examine(make_cuda_backend, {.threads = {2}, .every = 7});
+    int native = 0;
+    native_products(examine, capability, &native);
+    EXPECT_TRUE(examine.findings().empty()) << examine.report();
+    EXPECT_EQ(native, count);
+  }
+  emu::simulate({emu::gpu_h200()});
+}
+
+TEST(QuantizeKernelsBudget, AccessesAreCoalesced) {
+  const AccessBudget budget;
+  const Tensor x = budget.tensor(DType::bf16, {256, 512}), codes = budget.tensor(DType::f8_e4m3, {256, 512});
+  const auto quantize = [&](const Blocks& blocks) {
+    return Quantize{
+        .codes = codes, .scales = budget.tensor(DType::f32, blocks.grid(x.shape)), .x = x, .blocks = blocks};
+  };
+  const ScaledGemm product{.product = {.d = budget.tensor(DType::f32, {512, 512}), .a = codes, .b = codes, .ta = true},
+                           .a_scales = budget.tensor(DType::f32, {1, 1}),
+                           .b_scales = budget.tensor(DType::f32, {1, 1})};
+  EXPECT_EQ(budget.check(quantize({}), quantize({1, 128}), product), "");
+}
+#endif
+}  // namespace
+}  // namespace athanor

@@ -1,0 +1,142 @@
+// Recipes of 8 and 4 bits on a GPU: steps are those of the CPU backend but for the order of sums, what is planned is
+// allocated, recomputation and repetition change no bit, and what the GPU cannot multiply is emulated.
+#include <gtest/gtest.h>
+
+#include "cpu/make_cpu.h"
+#include "tests/cuda/train/tiny_model.h"
+#include "tests/train/harness.h"
+#ifdef ATHANOR_EMULATED_GPU
+#include "emulator/runtime/control.h"
+#endif
+
+namespace athanor {
+namespace {
+
+using testing::Rig;
+using testing::tiny;
+using G = Recompute::Granularity;
+
+constexpr int64_t kSeq = 16, kSteps = 2;
+
+EngineOptions options(const std::string& precision, G granularity = G::none) {
+  EngineOptions o;
+  o.recipe = make_recipe(precision, DType::f32);
+  o.recompute = {granularity, 1};
+  o.seq_length = kSeq;
+  o.micro_batch_size = 1;
+  o.global_batch_size = 2;
+  o.schedule = {.style = DecayStyle::constant, .lr = 3e-3, .min_lr = 3e-3};
+  return o;
+}
+
+struct Outcome {
+  std::vector<double> losses;
+  std::vector<float> norms;
+  std::vector<QuantizedOperand> quantized = {};  // of all steps
+  bool operator==(const Outcome& b) const { return losses == b.losses && norms == b.norms; }
+};
+
+Outcome train(Engine& engine) {
+  engine.commit();
+  engine.init_weights();
+  Outcome out;
+  for (int64_t s = 0; s < kSteps; ++s) {
+    for (int64_t micro = 0; micro < 2; ++micro) {
+      const testing::TinyBatch batch(s * 100 + micro * 50, kSeq);
+      PhaseClock clock;
+      engine.micro_batch(batch.tokens, batch.targets, clock);
+    }
+    const StepState state = engine.finish_step();
+    out.losses.push_back(state.loss);
+    out.norms.push_back(state.grad_norm);
+  }
+  if (engine.options().quantized) out.quantized = engine.take_quantized();
+  return out;
+}
+
+struct GpuRun {
+  Outcome outcome;
+  std::string how;  // products of codes are computed
+  size_t planned = 0, allocated = 0;
+};
+GpuRun on_gpu(ModelType type, const EngineOptions& o, bool search = false) {
+  Rig rig;
+  Engine engine(tiny(type), o, rig.backend());
+  GpuRun run;
+  run.planned = engine.memory().total();
+  if (search) rig.tuning->search(engine.tunable(), 600);
+  run.how = rig.tuning->describe_codes(engine.tunable());
+  const size_t before = rig.device->allocated();
+  run.outcome = train(engine);
+  run.allocated = rig.device->allocated() - before;
+  return run;
+}
+
+Outcome on_cpu(ModelType type, const EngineOptions& o) {
+  const CpuBackend cpu = make_cpu({.threads = 1});
+  ProcessMesh mesh(make_single(*cpu.device), {1, 1, 1, 1, 1, 1});
+  Engine engine(tiny(type), o, {*cpu.device, *cpu.ops, mesh, nullptr});
+  return train(engine);
+}
+
+// Sums in another order round otherwise, to 16 bits, and then to 8.
+void expect_near(const Outcome& got, const Outcome& want, double times = 1) {
+  for (size_t s = 0; s < want.losses.size(); ++s) {
+    EXPECT_NEAR(got.losses[s], want.losses[s], times * 5e-4 * want.losses[s]) << "step " << s;
+    EXPECT_NEAR(got.norms[s], want.norms[s], times * 1e-2 * want.norms[s]) << "step " << s;
+  }
+  ASSERT_EQ(got.quantized.size(), want.quantized.size());
+  for (size_t i = 0; i < want.quantized.size(); ++i) {
+    const QuantizedOperand &g = got.quantized[i], &w = want.quantized[i];
+    EXPECT_EQ(g.parameter.id, w.parameter.id);
+    EXPECT_EQ(g.operand, w.operand);
+    EXPECT_NEAR(g.statistics.values, w.statistics.values, 1e-2 * w.statistics.values) << i;
+    EXPECT_NEAR(g.statistics.largest, w.statistics.largest, 0.1 * w.statistics.largest) << i;
+    EXPECT_EQ(g.statistics.saturated, w.statistics.saturated) << i;
+  }
+}
+
+class EightBitsOnGpu : public ::testing::TestWithParam<std::pair<const char*, ModelType>> {};
+
+TEST_P(EightBitsOnGpu, StepsAreThoseOfTheCpu) {
+  const auto [precision, type] = GetParam();
+  const EngineOptions o = options(precision);
+  const GpuRun gpu = on_gpu(type, o);
+  EXPECT_EQ(gpu.planned, gpu.allocated);
+  // Random numbers follow from the largest magnitude, so that one rounded otherwise draws all of a matrix anew.
+  expect_near(gpu.outcome, on_cpu(type, o), o.recipe.four_bits() ? 5 : 1);
+  EXPECT_EQ(gpu.outcome, on_gpu(type, options(precision, G::full)).outcome);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Recipes, EightBitsOnGpu,
+    ::testing::Values(std::pair{"fp8_tensorwise", ModelType::gpt2}, std::pair{"fp8_tensorwise", ModelType::llama},
+                      std::pair{"fp8_delayed", ModelType::llama}, std::pair{"fp8_rowwise", ModelType::gpt2},
+                      std::pair{"fp8_rowwise_gw_hp", ModelType::llama}, std::pair{"fp8_blockwise", ModelType::gpt2},
+                      std::pair{"mxfp8", ModelType::llama}, std::pair{"nvfp4", ModelType::gpt2}),
+    [](const auto& which) { return cat(which.param.first, "_", name_of(which.param.second)); });
+
+TEST(EightBitsOnGpus, SearchedProductsAgree) {
+  EngineOptions o = options("fp8_tensorwise");
+  o.quantized = true;
+  expect_near(on_gpu(ModelType::gpt2, o, true).outcome, on_cpu(ModelType::gpt2, o));
+}
+
+#ifdef ATHANOR_EMULATED_GPU
+TEST(EightBitsOnGpus, WhatTheGpuLacksIsEmulated) {
+  EXPECT_EQ(on_gpu(ModelType::llama, options("fp8_blockwise")).how, "the GPU multiplies the codes");
+  const EngineOptions o = options("fp8_tensorwise");
+  EXPECT_EQ(on_gpu(ModelType::llama, options("mxfp8")).how,
+            "emulated: a GPU of compute capability 9.0 has no such products, so what the codes stand for is multiplied "
+            "as fp32");
+  emu::simulate({emu::gpu_a100()});
+  const GpuRun old = on_gpu(ModelType::llama, o);
+  emu::simulate({emu::gpu_h200()});
+  EXPECT_EQ(old.how.find("emulated: a GPU of compute capability 8.0"), 0U) << old.how;
+  EXPECT_EQ(old.planned, old.allocated);
+  expect_near(old.outcome, on_cpu(ModelType::llama, o));
+}
+#endif
+
+}  // namespace
+}  // namespace athanor
