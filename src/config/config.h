@@ -1,5 +1,6 @@
 // Everything a run can be told, as plain data, and the ways in and out of JSON. Keys, defaults, ranges, help and resume
-// rules of all members live in the table of config_fields.cc. Nothing here opens data or looks at the machine.
+// rules of all members live in the tables of config_fields.cc and optimizer_fields.cc. Nothing here opens data or looks
+// at the machine.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -102,10 +103,11 @@ struct Config {
   MuonCoefficients muon_coefficients = MuonCoefficients::quintic;
   double normuon_beta2 = 0.95;
   int64_t min_8bit_size = 4096;
-  double qk_clip_threshold = 0.0;  // largest attention score that is not scaled down; 0 = off
-  double ema_decay = 0.0;          // of the moving average of the weights; 0 = off
-  int64_t tail_average_start = 0;  // steps before those of an equal-weight average of the weights; 0 = off
-  int64_t mup_base_width = 0;      // 0 = off
+  double update_clip_threshold = 0.0;  // adamw: largest root mean square of a tensor's update; 0 = off
+  double qk_clip_threshold = 0.0;      // largest attention score that is not scaled down; 0 = off
+  double ema_decay = 0.0;              // of the moving average of the weights; 0 = off
+  int64_t tail_average_start = 0;      // steps before those of an equal-weight average of the weights; 0 = off
+  int64_t mup_base_width = 0;          // 0 = off
   std::vector<ParamGroupConfig> param_groups = default_param_groups({});
   WeightDecayStyle weight_decay_style = WeightDecayStyle::constant;
   double end_weight_decay = -1.0;  // -1 until validate(): weight_decay

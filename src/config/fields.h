@@ -25,6 +25,7 @@ struct Range {
   double high = std::numeric_limits<double>::infinity();
   bool open_low = false, open_high = false;
 };
+inline constexpr double kMaxCount = 2147483648.0;          // 2^31: sequences, tokens of a sequence, steps, token ids
 inline constexpr double kMaxInteger = 9007199254740991.0;  // 2^53 - 1: exact in every JSON reader
 constexpr Range at_least(double low) { return {.low = low, .high = kMaxInteger}; }
 constexpr Range above(double low) { return {.low = low, .open_low = true}; }
@@ -137,8 +138,9 @@ struct FieldDoc {
   Json schema;
 };
 
-// The tables (config_fields.cc, model_fields.cc).
-std::vector<Field<Config>> config_fields();
+// The tables (config_fields.cc, optimizer_fields.cc, model_fields.cc).
+std::vector<Field<Config>> config_fields();     // with optimizer_fields()
+std::vector<Field<Config>> optimizer_fields();  // one group of the documentation
 std::vector<Field<DataSource>> data_source_fields();
 std::vector<Field<ParamGroupConfig>> param_group_fields();
 std::vector<Field<ModelConfig>> model_fields();

@@ -167,6 +167,13 @@ void validate_qk_clip(const Config& c) {
           "qk_clip_threshold to 0");
 }
 
+void validate_update_clip(const Config& c) {
+  require(c.update_clip_threshold == 0.0 || updates_by(c, RuleName::adamw),
+          "update_clip_threshold: ", c.update_clip_threshold,
+          " limits updates of adamw, which moves no weights with optimizer ", name_of(c.optimizer),
+          "; expected 0, or optimizer adamw for the run or a group");
+}
+
 void validate_schedule_free(const Config& c) {
   if (!updates_by(c, RuleName::schedule_free_adamw)) return;
   const bool decays = c.lr_decay_style != DecayStyle::constant && c.lr_decay_style != DecayStyle::exponential;
@@ -293,6 +300,9 @@ void validate_tensor_parallel(const Config& c) {
       require(is_elementwise(*group.optimizer), "tensor_parallel_size: ", ranks,
               " ranks have parts of a matrix, and optimizer ", name_of(*group.optimizer), " of param_groups \"",
               group.match, "\" needs all of it; use adamw, adam, sgd or lion, or tensor_parallel_size 1");
+  require(c.update_clip_threshold == 0.0, "update_clip_threshold: ", ranks,
+          " ranks of tensor_parallel_size have parts of a tensor, and its limit is for all of it; set it to 0, or "
+          "tensor_parallel_size to 1");
   const char* average = c.ema_decay > 0.0 ? "ema_decay" : "tail_average_start";
   require(c.ema_decay == 0.0 && c.tail_average_start == 0, average, ": averages of weights in parts on ", ranks,
           " ranks are not supported; set it to 0, or tensor_parallel_size to 1");
@@ -434,6 +444,7 @@ void validate(Config& c) {
   resolve_groups(c);
   validate_cautious(c);
   validate_qk_clip(c);
+  validate_update_clip(c);
   validate_schedule_free(c);
   resolve_other_courses(c);
   validate_precision(c);

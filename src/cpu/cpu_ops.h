@@ -68,7 +68,7 @@ class CpuOps final : public Ops {
   void run(const ScheduleFreeAdamW&, void* scratch) override;
   void run(const Ema&, void* scratch) override;
   // lamb.cc
-  void run(const LambDirection&, void* scratch) override;
+  void run(const AdamDirection&, void* scratch) override;
   void run(const ScaleByTrustRatio&, void* scratch) override;
   // adam_mini.cc
   void run(const OutputSquares&, void* scratch) override;

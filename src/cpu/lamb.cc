@@ -12,7 +12,7 @@ struct Direction {
   template <int L>
   static ATHANOR_INLINE void run(const float* w, float* m, float* v, float* grad, int64_t n, const LambScalars& a) {
     simd::for_columns<L, float>(n, [&](auto at) ATHANOR_INLINE_LAMBDA {
-      const Vec<L> weight = at.load(w), g = at.load(grad) * a.grad_scale;
+      const Vec<L> weight = w ? at.load(w) : Vec<L>{}, g = at.load(grad) * a.grad_scale;
       const Vec<L> first = a.beta1 * at.load(m) + a.one_minus_beta1 * g;
       const Vec<L> second = a.beta2 * at.load(v) + a.one_minus_beta2 * g * g;
       const Vec<L> u = a.inverse_bias1 * first / (simd::sqrt(second) / a.root_bias2 + a.eps), product = weight * u;
@@ -36,11 +36,11 @@ struct ScaleBy {
 
 }  // namespace
 
-void CpuOps::run(const LambDirection& op, void*) {
+void CpuOps::run(const AdamDirection& op, void*) {
   const StepState& state = update::state_of(op.state);
   const LambScalars scalars = lamb_scalars(op, state);
-  for (const LambDirection::Part& p : op.parts) {
-    float *grad = flat<float>(p.grad), *w = flat<float>(p.w);
+  for (const AdamDirection::Part& p : op.parts) {
+    float *grad = flat<float>(p.grad), *w = p.w ? flat<float>(p.w) : nullptr;
     const uint64_t first = (uint64_t(state.updates) << 40) + p.first;
     pool_.parallel_ranges(p.grad.numel(), kChunkElements, [&](int64_t from, int64_t to) {
       if (state.skip) {
@@ -50,7 +50,7 @@ void CpuOps::run(const LambDirection& op, void*) {
       update::for_pieces(from, to, update::kPiece, p.decayed, scalars, [&](int64_t begin, int64_t n, const auto& a) {
         update::Room m_room, v_room;
         float *m = update::open_state(p.m, begin, n, m_room), *v = update::open_state(p.v, begin, n, v_room);
-        simd::dispatch<Direction>(w + begin, m, v, grad + begin, n, a);
+        simd::dispatch<Direction>(w ? w + begin : nullptr, m, v, grad + begin, n, a);
         const Noise noise{op.seed, p.moment_stream, first + uint64_t(begin)};
         update::close_state(p.m, begin, n, m, noise, update::Bits::upper);
         update::close_state(p.v, begin, n, v, noise, update::Bits::lower);

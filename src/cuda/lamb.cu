@@ -10,7 +10,7 @@ namespace athanor::cuda {
 namespace {
 
 struct DirectionPart {
-  const float* w;
+  const float* w;  // null: no decay
   void *m, *v;
   float* grad;
   Extent extent;
@@ -27,13 +27,13 @@ struct DirectionRule {
 
 template <class M, class V>
 __global__ void __launch_bounds__(kTileThreads)
-    lamb_directions(const __grid_constant__ Ranges<DirectionPart> parts, const DirectionRule op) {
+    adam_directions(const __grid_constant__ Ranges<DirectionPart> parts, const DirectionRule op) {
   constexpr bool kRandomM = sizeof(M) == 2, kRandomV = sizeof(V) == 2;
   const int number = parts.find(blockIdx.x);
   const DirectionPart& p = parts.range[number];
   on_octet(p.extent, blockIdx.x - parts.first_block[number], [&](auto octet) {
-    float w[kElements], m[kElements], v[kElements], g[kElements];
-    octet.load(w, p.w);
+    float w[kElements] = {}, m[kElements], v[kElements], g[kElements];
+    if (p.w != nullptr) octet.load(w, p.w);
     octet.load(m, static_cast<const M*>(p.m));
     octet.load(v, static_cast<const V*>(p.v));
     octet.load(g, p.grad);
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kTileThreads) scale_by_trust_ratio(const __gri
 
 }  // namespace
 
-void run(const LambDirection& op, void*, cudaStream_t stream) {
+void run(const AdamDirection& op, void*, cudaStream_t stream) {
   const DirectionRule rule{.state = data<StepState>(op.state),
                            .beta1 = op.beta1,
                            .beta2 = op.beta2,
@@ -99,17 +99,17 @@ void run(const LambDirection& op, void*, cudaStream_t stream) {
                            .average1 = op.average1,
                            .average2 = op.average2,
                            .cautious = op.cautious};
-  const auto add_part = [](Ranges<DirectionPart>& table, const LambDirection::Part& p) {
+  const auto add_part = [](Ranges<DirectionPart>& table, const AdamDirection::Part& p) {
     if (p.grad.numel() == 0) return;
     const Extent whole = extent(p.grad.numel(), data<char>(p.w), data<char>(p.m), data<char>(p.v), data<char>(p.grad));
     table.add({data<float>(p.w), p.m.data, p.v.data, data<float>(p.grad), whole, p.decayed, p.moment_stream, p.first},
               tiles_of(whole.n));
   };
-  const LambDirection::Part& like = op.parts.front();
+  const AdamDirection::Part& like = op.parts.front();
   const bool short_m = like.m.dtype == DType::bf16, short_v = like.v.dtype == DType::bf16;
-  const auto kernel = short_m   ? short_v ? lamb_directions<bf16, bf16> : lamb_directions<bf16, float>
-                        : short_v ? lamb_directions<float, bf16>
-                                : lamb_directions<float, float>;
+  const auto kernel = short_m   ? short_v ? adam_directions<bf16, bf16> : adam_directions<bf16, float>
+                        : short_v ? adam_directions<float, bf16>
+                                : adam_directions<float, float>;
   in_tables<DirectionPart>(op.parts, add_part, [&](const Ranges<DirectionPart>& table) {
     const LaunchConfig config{dim3(table.blocks()), dim3(kTileThreads), 0, stream};
     CUDA_CHECK(launch(kernel, config, table, rule));

@@ -5,6 +5,6 @@
 #include "ops/lamb.h"
 namespace athanor::cuda {
 
-void run(const LambDirection& op, void* scratch, cudaStream_t stream);
+void run(const AdamDirection& op, void* scratch, cudaStream_t stream);
 void run(const ScaleByTrustRatio& op, void* scratch, cudaStream_t stream);
 }  // namespace athanor::cuda

@@ -166,7 +166,7 @@ constexpr bool kIsOneOf = (std::is_same_v<Op, Listed> || ...);
 template <class Op>
 requires kIsOneOf<Op, NormFwd, NormApply, QkNormFwd, AttentionFwd, Rope, GeluFwd, GeluBwd, SwigluFwd, SwigluBwd,
                   EmbeddingFwd, GatherRows, ScatterRows, CrossEntropy, RowMax, LogitSums, Fill, Cast, Add, RandomNormal,
-                  StepControl, AdamW, AdamW8bit, ScheduleFreeAdamW, Sgd, Lion, Ema, LambDirection, ScaleByTrustRatio,
+                  StepControl, AdamW, AdamW8bit, ScheduleFreeAdamW, Sgd, Lion, Ema, AdamDirection, ScaleByTrustRatio,
                   OutputSquares, BlockMoments, ScaleOutputs, FactoredMoments, ClipFactors, Momentum, Combine,
                   SplitMaster, JoinMaster, QkClip, DelayedScales>
 constexpr size_t scratch(const Op&) { return 0; }

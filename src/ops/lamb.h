@@ -1,5 +1,6 @@
-// LAMB's ops [You et al. 2020, "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", alg. 2]:
-// steps of Adam with decay, which take the gradients' place, and their scaling by each tensor's trust ratio.
+// Steps of Adam that take the gradients' place: with decay for LAMB [You et al. 2020, "Large Batch Optimization for
+// Deep Learning: Training BERT in 76 minutes", alg. 2], and without it where updates are clipped
+// (optim/update_clipping.cc); and LAMB's scaling by each tensor's trust ratio.
 #pragma once
 #include <vector>
 
@@ -11,9 +12,9 @@ namespace athanor {
 // with g = grad * state.grad_scale and c1, c2 the corrections of the two averages, in f32; the gradient becomes r.
 // Cautious, as in ops/update.h: the decay is left out where w u < 0. In a skipped step m and v are unchanged and the
 // gradient becomes 0. bf16 moments are rounded as those of an UpdatePart, after use.
-struct LambDirection {
+struct AdamDirection {
   struct Part {
-    Tensor w;                                               // [n] f32
+    Tensor w;                                               // [n] f32; absent in all parts: no decay
     Tensor m, v;                                            // [n] f32 or bf16
     Tensor grad;                                            // [n] f32
     int64_t decayed = std::numeric_limits<int64_t>::max();  // elements before this one have weight decay
@@ -25,7 +26,7 @@ struct LambDirection {
   uint64_t seed = 0;
   int average1 = 0, average2 = 1;  // indices into StepState::corrections for beta1, beta2
   bool cautious = false;
-  static constexpr const char* kName = "lamb_direction";
+  static constexpr const char* kName = "adam_direction";
   std::vector<Field> fields() {
     std::vector<Field> all{{"state", Io::in, &state}};
     for (Part& p : parts)
@@ -37,11 +38,15 @@ struct LambDirection {
     Expect e{kName};
     e.is("state", state, DType::u8, {int64_t(sizeof(StepState))}).that(!parts.empty(), "at least one part");
     const DType m = parts.front().m.dtype, v = parts.front().v.dtype;
+    const bool decays = bool(parts.front().w);
+    e.that(decays || weight_decay == 0, "weight_decay", "0 without w");
     e.that(m == DType::f32 || m == DType::bf16, "m", "f32 or bf16");
     e.that(v == DType::f32 || v == DType::bf16, "v", "f32 or bf16");
     for (const Part& p : parts) {
       const Shape& n = p.grad.shape;
-      e.is("w", p.w, DType::f32, n).is("m", p.m, m, n).is("v", p.v, v, n).is("grad", p.grad, DType::f32, n);
+      if (p.w) e.is("w", p.w, DType::f32, n);
+      e.that(bool(p.w) == decays, "w", "in all parts or in none");
+      e.is("m", p.m, m, n).is("v", p.v, v, n).is("grad", p.grad, DType::f32, n);
     }
   }
   Cost cost() const {

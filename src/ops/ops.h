@@ -22,7 +22,7 @@ namespace athanor {
   Gemm, ColumnSum, NormFwd, NormApply, NormBwd, QkNormFwd, QkNormBwd, AttentionFwd, AttentionBwd, Rope, GeluFwd,      \
       GeluBwd, SwigluFwd, SwigluBwd, EmbeddingFwd, EmbeddingBwd, GatherRows, ScatterRows, CrossEntropy, RowMax,       \
       LogitSums, Fill, Cast, Add, ReduceSum, SquaredNorm, RandomNormal, StepControl, AdamW, AdamW8bit,                \
-      ScheduleFreeAdamW, Sgd, Lion, Ema, LambDirection, ScaleByTrustRatio, OutputSquares, BlockMoments, ScaleOutputs, \
+      ScheduleFreeAdamW, Sgd, Lion, Ema, AdamDirection, ScaleByTrustRatio, OutputSquares, BlockMoments, ScaleOutputs, \
       FactoredMoments, ClipFactors, Momentum, NormalizeMatrix, Combine, NormalizeNeurons, SplitMaster, JoinMaster,    \
       QkClip, Quantize, ScaledGemm, DelayedScales
 

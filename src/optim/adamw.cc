@@ -1,4 +1,6 @@
-// AdamW, and Adam with coupled weight decay: one op for all its weights.
+// AdamW, and Adam with coupled weight decay: one op for all its weights, or with update clipping AdamW's steps first
+// and then the weights.
+#include "ops/lamb.h"
 #include "optim/rule.h"
 
 namespace athanor {
@@ -10,6 +12,7 @@ class AdamWRule final : public UpdateRule {
   std::vector<KeptState> states() const override { return {{"m", o_.m}, {"v", o_.v}}; }
   std::vector<Average> averages() const override { return {{o_.beta1, true}, {o_.beta2}}; }
   void step(Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
+    if (o_.update_clip_threshold > 0) return clipped_step(c, params, placed, step_state);
     AdamW op{.parts = update_parts(params, placed), .rate = o_.lr_factor, .coupled = o_.rule == RuleName::adam};
     set_adam(op, o_, placed, step_state);
     op.cautious = o_.cautious && !op.coupled;
@@ -17,6 +20,22 @@ class AdamWRule final : public UpdateRule {
   }
 
  private:
+  // The decay is not part of what is clipped.
+  void clipped_step(Ctx& c, const ParamStore& params, const Placed& placed, Tensor step_state) const {
+    Sgd move = move_along(o_, params, placed, step_state);
+    AdamDirection steps{.parts = {}};
+    set_adam(steps, o_, placed, step_state);
+    steps.weight_decay = 0, steps.cautious = false;
+    for (UpdatePart& p : move.parts) {
+      steps.parts.push_back(
+          {.w = {}, .m = p.m, .v = p.v, .grad = p.grad, .moment_stream = p.moment_stream, .first = p.first});
+      p.m = p.v = {};
+    }
+    if (!steps.parts.empty()) c.run(steps);
+    clip_updates(c, params, placed, o_.update_clip_threshold);
+    if (!move.parts.empty()) c.run(move);
+  }
+
   RuleOptions o_;
 };
 

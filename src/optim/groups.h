@@ -23,6 +23,7 @@ struct RuleOptions {
   double beta1 = 0, beta2 = 0, eps = 0;  // all but sgd and muon; eps not lion; normuon uses only beta2
   double momentum = 0;                   // sgd, muon, normuon
   bool nesterov = false;                 // sgd, muon, normuon
+  double update_clip_threshold = 0;      // adamw: largest root mean square of a tensor's update; 0: off
   MuonScale scale = MuonScale::match_rms;
   MuonCoefficients coefficients = MuonCoefficients::quintic;
   DType m = DType::f32, v = DType::f32;  // dtype of the moments: f32 or bf16
@@ -56,11 +57,12 @@ struct OptimizerOptions {
   bool muon_nesterov = true;
   MuonScale muon_scale = MuonScale::match_rms;
   MuonCoefficients muon_coefficients = MuonCoefficients::quintic;
-  double normuon_beta2 = 0.95;     // normuon uses muon's options too
-  int64_t min_8bit_size = 4096;    // has_codes(): elements of the smallest matrix whose moments have 8 bits
-  double qk_clip_threshold = 0;    // largest attention score of a head that is not scaled down; 0: off
-  double ema_decay = 0;            // of the moving average of the weights; 0: none
-  int64_t tail_average_start = 0;  // updates before those of an equal-weight average of the weights; 0: none
+  double normuon_beta2 = 0.95;       // normuon uses muon's options too
+  int64_t min_8bit_size = 4096;      // has_codes(): elements of the smallest matrix whose moments have 8 bits
+  double update_clip_threshold = 0;  // adamw: largest root mean square of a tensor's update; 0: off
+  double qk_clip_threshold = 0;      // largest attention score of a head that is not scaled down; 0: off
+  double ema_decay = 0;              // of the moving average of the weights; 0: none
+  int64_t tail_average_start = 0;    // updates before those of an equal-weight average of the weights; 0: none
   std::vector<ParamGroup> groups = default_groups(RuleName::adamw);
 };
 

@@ -57,7 +57,7 @@ class LambRule final : public UpdateRule {
   // Replaces the gradients of this rank's shard of a unit by steps.
   void make_directions(Ctx& c, const std::vector<OwnedRun>& runs, const std::vector<UpdatePart>& parts,
                        const Placed& placed, const Masters& masters, Tensor step_state) const {
-    LambDirection op{.parts = {}};
+    AdamDirection op{.parts = {}};
     set_adam(op, o_, placed, step_state);
     for (size_t i = 0; i < runs.size(); ++i)
       if (const UpdatePart& p = parts[i]; &runs[i].unit == &masters.unit)

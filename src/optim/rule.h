@@ -83,6 +83,9 @@ std::vector<OwnedRun> owned_runs(const ParamStore&, const Placed&);
 std::vector<UpdatePart> update_parts(const ParamStore&, const Placed&);
 // Adds what each rank has summed over its shards, where there are shards. `subject` names it in errors.
 void add_over_ranks(Ctx&, const ParamStore&, const std::string& subject, const Tensor& sums);
+// Scales the update directions that have taken the gradients' place down to a root mean square of `limit` in each
+// tensor.
+void clip_updates(Ctx&, const ParamStore&, const Placed&, double limit);
 // Moves the weights against the directions that have taken the gradients' place, with decoupled decay.
 Sgd move_along(const RuleOptions&, const ParamStore&, const Placed&, Tensor step_state);
 

@@ -8,23 +8,24 @@
 
 namespace athanor {
 
-void ReferenceOps::run(const LambDirection& op, void*) {
+void ReferenceOps::run(const AdamDirection& op, void*) {
   StepState s;
   std::memcpy(&s, op.state.data, sizeof s);
   const double beta1 = momentum_now(op.beta1, s), c1 = s.corrections[op.average1], c2 = s.corrections[op.average2];
-  for (const LambDirection::Part& p : op.parts) {
-    const Values w = load(p.w);                             // [n]
+  for (const AdamDirection::Part& p : op.parts) {
+    const Values w = p.w ? load(p.w) : Values(1, 0);        // [n]
     Values m = load(p.m), v = load(p.v), r = load(p.grad);  // [n]
     const auto kept = [&](double x, DType dtype, uint32_t random) {
       return dtype == DType::bf16 ? double(to_float(round_stochastic(float(x), random))) : x;
     };
-    for (int64_t i = 0; i < w.size(); ++i) {
+    for (int64_t i = 0; i < r.size(); ++i) {
       const double g = r[i] * double(s.grad_scale);
       r[i] = 0;
       if (s.skip) continue;
       const double first = beta1 * m[i] + (1 - beta1) * g, second = op.beta2 * v[i] + (1 - op.beta2) * g * g;
       r[i] = first / c1 / (std::sqrt(second / c2) + op.eps);
-      if (i < p.decayed && !(op.cautious && w[i] * r[i] < 0)) r[i] += op.weight_decay * s.weight_decay_factor * w[i];
+      if (p.w && i < p.decayed && !(op.cautious && w[i] * r[i] < 0))
+        r[i] += op.weight_decay * s.weight_decay_factor * w[i];
       const uint32_t random =
           random_bits(op.seed, p.moment_stream, (uint64_t(s.updates) << 40) + p.first + uint64_t(i));
       m[i] = kept(first, p.m.dtype, random);

@@ -43,7 +43,7 @@ class ReferenceOps final : public Ops {
   void run(const Lion&, void*) override;
   void run(const ScheduleFreeAdamW&, void*) override;
   void run(const Ema&, void*) override;
-  void run(const LambDirection&, void*) override;
+  void run(const AdamDirection&, void*) override;
   void run(const ScaleByTrustRatio&, void*) override;
   void run(const OutputSquares&, void*) override;
   void run(const BlockMoments&, void*) override;

@@ -66,6 +66,7 @@ OptimizerOptions optimizer_options(const Config& c) {
                      .muon_coefficients = c.muon_coefficients,
                      .normuon_beta2 = c.normuon_beta2,
                      .min_8bit_size = c.min_8bit_size,
+                     .update_clip_threshold = c.update_clip_threshold,
                      .qk_clip_threshold = c.qk_clip_threshold,
                      .ema_decay = c.ema_decay,
                      .tail_average_start = c.tail_average_start,

@@ -341,6 +341,14 @@ TEST(Validate, QkClipNeedsScoresAndAnEffect) {
                {"qk_clip_threshold: 100", "model.qk_norm", "expected 0"});
 }
 
+TEST(Validate, UpdateClippingIsOfAdamW) {
+  EXPECT_EQ(error_with({"update_clip_threshold=1"}), "");
+  EXPECT_EQ(error_with({"update_clip_threshold=1", "optimizer=muon"}), "") << "embeddings are adamw's";
+  expect_parts(error_with({"update_clip_threshold=1", "optimizer=lion"}),
+               {"update_clip_threshold: 1", "no weights with optimizer lion", "expected 0, or optimizer adamw"});
+  expect_parts(error_with({"update_clip_threshold=-1"}), {"update_clip_threshold", ">= 0"});
+}
+
 TEST(Validate, ParamGroupsEndWithTheDefaults) {
   const Config plain = parse(small_config());
   ASSERT_EQ(plain.param_groups, default_param_groups({}));

@@ -21,7 +21,7 @@ TEST_F(Optimizer, ScheduleFreeAdamW) { agrees_with_the_reference(ScheduleFreeAda
 TEST_F(Optimizer, Sgd) { agrees_with_the_reference(Sgd::kName, optimizer_cases, 100); }
 TEST_F(Optimizer, Ema) { agrees_with_the_reference(Ema::kName, optimizer_cases, 20); }
 TEST_F(Optimizer, Lion) { agrees_with_the_reference(Lion::kName, optimizer_cases, 60); }
-TEST_F(Optimizer, LambDirection) { agrees_with_the_reference(LambDirection::kName, optimizer_cases, 32); }
+TEST_F(Optimizer, AdamDirection) { agrees_with_the_reference(AdamDirection::kName, optimizer_cases, 32); }
 TEST_F(Optimizer, ScaleByTrustRatio) { agrees_with_the_reference(ScaleByTrustRatio::kName, optimizer_cases, 6); }
 TEST_F(Optimizer, OutputSquares) { agrees_with_the_reference(OutputSquares::kName, optimizer_cases, 12); }
 TEST_F(Optimizer, BlockMoments) { agrees_with_the_reference(BlockMoments::kName, optimizer_cases, 8); }
@@ -40,7 +40,7 @@ TEST_F(Optimizer, NeedsNoAlignment) {
   needs_no_alignment(AdamW::kName, optimizer_cases, 7);
   needs_no_alignment(AdamW8bit::kName, optimizer_cases, 5);
   needs_no_alignment(ScheduleFreeAdamW::kName, optimizer_cases, 5);
-  needs_no_alignment(LambDirection::kName, optimizer_cases, 5);
+  needs_no_alignment(AdamDirection::kName, optimizer_cases, 5);
   needs_no_alignment(ScaleOutputs::kName, optimizer_cases, 5);
   needs_no_alignment(QkClip::kName, qk_clip_cases, 5);
 }
@@ -247,7 +247,7 @@ TEST(OptimizerBudget, DirectionsAreCoalescedToo) {
   const Tensor state = budget.tensor(DType::u8, {int64_t(sizeof(StepState))});
   const auto f32 = [&](int64_t n) { return budget.tensor(DType::f32, {n}); };
   const int64_t rows = 64, cols = 256, n = rows * cols;
-  const LambDirection lamb{.parts = {{.w = f32(n), .m = f32(n), .v = f32(n), .grad = f32(n)}}, .state = state};
+  const AdamDirection lamb{.parts = {{.w = f32(n), .m = f32(n), .v = f32(n), .grad = f32(n)}}, .state = state};
   const ScaleByTrustRatio scale{.parts = {{.grad = f32(n), .sums = budget.tensor(DType::f64, {2, 1})}}};
   OutputSquares squares{.parts = {}};
   ScaleOutputs outputs{.parts = {}};

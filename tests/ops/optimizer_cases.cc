@@ -303,7 +303,7 @@ void schedule_free_cases(Examiner& examine) {
 
 void lamb_cases(Examiner& examine) {
   const auto part_of = [](int64_t n, DType m, DType v) {
-    return LambDirection::Part{.w = tensor(DType::f32, {n}),
+    return AdamDirection::Part{.w = tensor(DType::f32, {n}),
                                .m = tensor(m, {n}),
                                .v = tensor(v, {n}),
                                .grad = tensor(DType::f32, {n}),
@@ -313,18 +313,21 @@ void lamb_cases(Examiner& examine) {
   for (const int64_t n : {1, 17, 5000})
     for (const DType m : {DType::f32, DType::bf16})
       for (const DType v : {DType::f32, DType::bf16})
-        for (const int kind : {0, 1, 2}) {
-          OpCase<LambDirection> c{cat(n, " ", m, " ", v,
+        for (const int kind : {0, 1, 2, 3}) {
+          OpCase<AdamDirection> c{cat(n, " ", m, " ", v,
                                       kind == 1   ? " cautious"
                                       : kind == 2 ? " skip"
+                                      : kind == 3 ? " without decay"
                                                   : ""),
                                   {.parts = {part_of(n, m, v)},
                                    .state = tensor(DType::u8, {int64_t(sizeof(StepState))}),
-                                   .weight_decay = 0.3,
+                                   .weight_decay = kind == 3 ? 0 : 0.3,
                                    .seed = 5,
                                    .cautious = kind == 1}};
           c.op.parts[0].decayed = n / 2;
           if (n > 1) c.op.parts.push_back(part_of(2049, m, v));
+          for (AdamDirection::Part& part : c.op.parts)
+            if (kind == 3) part.w = {};
           StepState s = running_state();
           s.skip = kind == 2;
           c.values = {{"state", bytes_of(s)}, {"v", uniform(0, 1)}, {"m", normal(0, 0.3)}};

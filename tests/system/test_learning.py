@@ -1,4 +1,5 @@
-"""The comparison of optimizers by what they learn: every part of it, in seconds; what was finished is not run again."""
+"""The comparisons by what is learned, of optimizers and of precisions: every part of them, in seconds; what was finished is
+not run again."""
 import json
 import os
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from harness import PROGRAM, ROOT, SystemTest
 
 SCRIPT = ROOT / "scripts" / "bench" / "learning.py"
+CURVES = ROOT / "scripts" / "bench" / "curves.py"
 
 
 class LearningBenchTest(SystemTest):
@@ -43,3 +45,33 @@ class LearningBenchTest(SystemTest):
         self.assertEqual([path.stat().st_mtime_ns for path in kept], times)
         kept[0].unlink()
         self.assertIn("1 runs made", self.bench("--optimizers", "muon", "sgd"))
+
+
+class CurvesBenchTest(SystemTest):
+    def bench(self, *flags, code=0):
+        done = subprocess.run([sys.executable, CURVES, "--athanor", PROGRAM, "--short", "--work", "kept", "--train-data",
+                               "data/*_train_*.bin", "--valid-data", "data/text_val_000000.bin", *flags],
+                              cwd=self.folder, capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS="1"))
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+    def test_each_precision_is_held_against_bf16_with_the_same_seed(self):
+        self.make_data()
+        self.bench("--precisions", "fp8_tensorwise", "nvfp4", "--seeds", "7", "--out", "found.json", "--table", "found.md")
+        found = json.loads((self.folder / "found.json").read_text())
+        self.assertEqual(sorted(found["precisions"]), ["fp8_tensorwise", "nvfp4"])
+        for name, r in found["precisions"].items():
+            self.assertNotEqual(r["losses"], found["bf16"], name)
+            self.assertAlmostEqual(r["mean_gap"], r["losses"][0] / found["bf16"][0] - 1, msg=name)
+            resolved = json.loads((self.folder / "kept" / "seed-7" / name / "config.resolved.json").read_text())
+            self.assertEqual((resolved["precision"], resolved["seed"]), (name, 7))
+        self.assertEqual(len((self.folder / "found.md").read_text().splitlines()), 2 + 3)
+        kept = sorted((self.folder / "kept").rglob("metrics.jsonl"))
+        times = [path.stat().st_mtime_ns for path in kept]
+        self.assertEqual(len(times), 3)
+        self.bench("--precisions", "fp8_tensorwise", "nvfp4", "--seeds", "7")
+        self.assertEqual([path.stat().st_mtime_ns for path in kept], times, "finished runs are kept")
+        self.assertIn("another comparison", self.bench("--rate", "0.1", code=1))
+        held_out = self.folder / "kept" / "seed-7" / "nvfp4" / "held_out.json"
+        held_out.write_text(json.dumps({"loss": 2 * found["bf16"][0]}))
+        self.assertIn("+100.00 %", self.bench("--precisions", "nvfp4", "--seeds", "7", code=1))

@@ -1,4 +1,5 @@
-// LAMB, Adam-mini and AdamW with moments of 8 bits: 20 steps are those of their papers in double, and mistakes show.
+// LAMB, Adam-mini, AdamW with clipped updates and AdamW with moments of 8 bits: 20 steps are those of their papers in
+// double, and mistakes show.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +10,11 @@
 
 namespace athanor::optimizers {
 namespace {
+
+// Gradients that change their sign, that stay what they are, and that grow: m / sqrt(v) differs from tensor to tensor.
+double mixed(int64_t i, int step, size_t tensor) {
+  return tensor == 0 ? gradient(i, step) : gradient(i, 0) * std::pow(tensor == 1 ? 1 : 1.3, step);
+}
 
 // [You et al. 2020, "Large Batch Optimization for Deep Learning", alg. 2] in double, of three tensors; mistakes that a
 // test has to see.
@@ -81,6 +87,97 @@ TEST(Lamb, EachTensorHasItsTrustRatioAndMistakesShow) {
   EXPECT_LT(most_off(true, Trust::cautious), 1e-5);
   for (const Trust mistake : {Trust::cautious, Trust::none, Trust::of_all, Trust::decay_apart})
     EXPECT_GT(most_off(false, mistake), 1e-3) << int(mistake);
+}
+
+// AdamW's steps, each tensor's clipped as Adafactor's are, in double; mistakes that a test has to see.
+enum class Clipped { right, cautious, none, together, with_decay, after_average };
+std::vector<std::vector<double>> clipped_adamw_in_double(const std::vector<size_t>& sizes, double limit, Clipped how) {
+  std::vector<std::vector<double>> w, m, v;
+  for (const size_t n : sizes) {
+    w.emplace_back(n), m.emplace_back(n), v.emplace_back(n);
+    for (size_t i = 0; i < n; ++i) w.back()[i] = float(double(w.size()) * start(int64_t(i)));
+  }
+  for (int step = 0; step < 20; ++step) {
+    const double c1 = 1 - std::pow(0.9, step + 1), c2 = 1 - std::pow(0.95, step + 1);
+    std::vector<std::vector<double>> all;
+    std::vector<double> squares;
+    double sum = 0, count = 0;
+    for (size_t t = 0; t < w.size(); ++t) {
+      std::vector<double>& u = all.emplace_back(w[t].size());
+      double& square = squares.emplace_back(0);
+      for (size_t i = 0; i < u.size(); ++i) {
+        const double g = float(mixed(int64_t(i), step, t));
+        m[t][i] = 0.9 * m[t][i] + 0.1 * g, v[t][i] = 0.95 * v[t][i] + 0.05 * g * g;
+        u[i] = m[t][i] / c1 / (std::sqrt(v[t][i] / c2) + 1e-8);
+        if (how == Clipped::with_decay) u[i] += kDecay * w[t][i];
+        const double measured = how == Clipped::after_average ? g / (std::sqrt(v[t][i] / c2) + 1e-8) : u[i];
+        square += measured * measured;
+      }
+      sum += square, count += double(u.size());
+    }
+    for (size_t t = 0; t < w.size(); ++t) {
+      const double rms = std::sqrt(how == Clipped::together ? sum / count : squares[t] / double(sizes[t]));
+      const double by = how == Clipped::none ? 1 : std::max(1.0, rms / limit);
+      for (size_t i = 0; i < w[t].size(); ++i) {
+        const double u = all[t][i] / by;
+        if (how != Clipped::with_decay && (how != Clipped::cautious || w[t][i] * u >= 0)) w[t][i] *= 1 - kRate * kDecay;
+        w[t][i] -= kRate * u;
+      }
+    }
+  }
+  return w;
+}
+
+// Two tensors of one parameter and another one.
+TEST(AdamW, EachTensorsUpdateIsClippedAndMistakesShow) {
+  ParamSpec two{.name = "two", .shape = {14, 5}, .role = Role::matrix};
+  two.slices = {{"first", {9, 5}, 0}, {"second", {5, 5}, 45}};
+  const std::vector<size_t> sizes{45, 25, 77};
+  const auto numbers = [](size_t n, const auto& of) {
+    std::vector<float> x(n);
+    for (size_t i = 0; i < n; ++i) x[i] = float(of(int64_t(i)));
+    return x;
+  };
+  const auto most_off = [&](double limit, bool cautious, Clipped how) {
+    OptimizerOptions o = with(RuleName::adamw);
+    o.cautious_weight_decay = cautious;
+    o.update_clip_threshold = limit;
+    Trained t({two, matrix("third", {7, 11})}, o);
+    for (size_t p = 0; p < 3; ++p)
+      t.set(t.master(p), numbers(sizes[p], [&](int64_t i) { return double(p + 1) * start(i); }));
+    for (int step = 0; step < 20; ++step) {
+      for (size_t p = 0; p < 3; ++p) t.set(t.grad(p), numbers(sizes[p], [&](int64_t i) { return mixed(i, step, p); }));
+      t.step();
+    }
+    const auto want = clipped_adamw_in_double(sizes, limit, how);
+    double most = 0;
+    for (size_t p = 0; p < 3; ++p) {
+      const std::vector<float> got = t.weights(p);
+      for (size_t i = 0; i < got.size(); ++i) most = std::max(most, std::abs(double(got[i]) - want[p][i]));
+    }
+    return most;
+  };
+  EXPECT_LT(most_off(0.6, false, Clipped::right), 1e-5);
+  EXPECT_LT(most_off(0.6, true, Clipped::cautious), 1e-5);
+  EXPECT_LT(most_off(1e3, false, Clipped::none), 1e-5);
+  EXPECT_LT(most_off(0, false, Clipped::none), 1e-5);
+  for (const Clipped mistake :
+       {Clipped::cautious, Clipped::none, Clipped::together, Clipped::with_decay, Clipped::after_average})
+    EXPECT_GT(most_off(0.6, false, mistake), 1e-3) << int(mistake);
+}
+
+// Nothing of a skipped step gets through.
+TEST(AdamW, ASkippedStepWithClippedUpdatesChangesNothing) {
+  OptimizerOptions o = with(RuleName::adamw);
+  o.update_clip_threshold = 0.6;
+  Trained t({matrix("w", {kRows, kColumns})}, o);
+  const auto before = values(start, kRows, kColumns, false);
+  t.set(t.master(), before);
+  t.set(t.grad(), std::vector<float>(before.size(), NAN));
+  t.step(NAN);
+  EXPECT_EQ(t.weights(), before);
+  EXPECT_EQ(t.rig.read<float>(t.grad()), std::vector<float>(before.size()));
+  EXPECT_EQ(t.rig.read<float>(t.params.units()[0]->states[0].t)[0], 0);
 }
 
 // [Zhang et al. 2024, "Adam-mini", alg. 1] in double, of an [11, 5] matrix: block[o] is that of output o.

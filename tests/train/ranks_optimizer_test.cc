@@ -20,6 +20,7 @@ TEST(Ranks, EveryOptimizerHasTheSameBitsOnAnyRanks) {
     ModelType type;
     const char* precision;
     DType master = DType::f32, moments = DType::f32;
+    double update_clip = 0;
   };
   for (const Case& c : {Case{RuleName::muon, ModelType::llama, "fp32"},
                         Case{RuleName::normuon, ModelType::gpt2, "bf16", DType::i16, DType::bf16},
@@ -36,6 +37,8 @@ TEST(Ranks, EveryOptimizerHasTheSameBitsOnAnyRanks) {
                         Case{RuleName::lamb, ModelType::llama, "bf16", DType::bf16},
                         Case{RuleName::adam_mini, ModelType::gpt2, "bf16", DType::i16, DType::bf16},
                         Case{RuleName::adam_mini, ModelType::llama, "fp32"},
+                        Case{RuleName::adamw, ModelType::llama, "fp32", DType::f32, DType::f32, 0.1},
+                        Case{RuleName::adamw, ModelType::gpt2, "bf16", DType::i16, DType::bf16, 0.1},
                         Case{RuleName::sgd, ModelType::gpt2, "fp32"},
                         Case{RuleName::adam, ModelType::llama, "fp32"},
                         Case{RuleName::schedule_free_adamw, ModelType::llama, "fp32"},
@@ -46,7 +49,8 @@ TEST(Ranks, EveryOptimizerHasTheSameBitsOnAnyRanks) {
               .master = c.master,
               .moments = c.moments,
               .leaves = 4,
-              .rule = c.rule};
+              .rule = c.rule,
+              .update_clip = c.update_clip};
     if (c.rule == RuleName::normuon)
       s.groups = {{.match = "*.0.mlp.*weight", .lr_factor = 0.5}};  // some of a unit's matrices
     const Curve want = train(s);

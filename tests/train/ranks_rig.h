@@ -48,7 +48,7 @@ struct Setting {
   std::vector<ParamGroup> groups = {};  // before the default ones
   double ema = 0;                       // decay of the average of the weights, which is then what is evaluated
   int64_t tail = 0;                     // the same, of equal weights, from the step after this one
-  double qk_clip = 0;
+  double qk_clip = 0, update_clip = 0;
   int tensor = 1;
   bool sequence = false;  // sequence parallelism
   int64_t kv_heads = 0;   // 0: the family's
@@ -95,6 +95,7 @@ inline EngineOptions options(const Setting& s) {
   o.optimizer.rule = s.rule;
   o.optimizer.groups = s.groups;
   o.optimizer.ema_decay = s.ema;
+  o.optimizer.update_clip_threshold = s.update_clip;
   o.optimizer.qk_clip_threshold = s.qk_clip;
   o.optimizer.min_8bit_size = 256;
   o.optimizer.tail_average_start = s.tail;

@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""Compares precisions of 8 and 4 bits by what they learn: each against bf16, with the same seeds, batches and steps.
+
+usage: scripts/quickstart.sh; scripts/bench/curves.py --out scripts/bench/results/curves.json --table curves.md
+
+For each seed `athanor twin` trains the model in bf16 once and in every precision. Losses are those of the whole held-out
+text after the last step; a gap is a precision's loss over bf16's with the same seed. Finished runs are kept in --work and
+not repeated; a run that was stopped goes on. The exit code is 1 where the mean gap of a precision is beyond its limit.
+"""
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+# Largest mean gap that passes.
+LIMITS = {"fp8_tensorwise": 0.005, "fp8_delayed": 0.005, "fp8_rowwise": 0.005, "fp8_rowwise_gw_hp": 0.005,
+          "fp8_blockwise": 0.005, "mxfp8": 0.005, "nvfp4": 0.015}
+
+# With 257 tokens and tied embeddings 10.7 million parameters.
+MODEL = {"hidden_size": 384, "intermediate_size": 1024, "num_hidden_layers": 6, "num_attention_heads": 6}
+SHORT_MODEL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
+               "max_position_embeddings": 32}
+
+
+def make_config(args):
+    config = json.loads(args.config.read_text())
+    config["model"].update(SHORT_MODEL if args.short else MODEL)
+    if args.short:
+        config["seq_length"] = config["model"]["max_position_embeddings"]
+    config.update({
+        "optimizer": "adamw", "learning_rate": args.rate, "train_iters": args.steps, "lr_warmup_iters": max(1, args.steps // 20),
+        "lr_decay_style": "cosine", "min_lr": 0, "global_batch_size": args.sequences, "micro_batch_size": args.sequences,
+        "train_data": args.train_data, "valid_data": args.valid_data, "eval_interval": 0, "save_interval": 0,
+        "save_interval_minutes": 1, "keep_latest_k": 1, "log_interval": 100, "tensorboard": False, "progress": "off",
+        "peak_tflops": 0.1})
+    return config
+
+
+def call(args, words, codes=(0,)):
+    done = subprocess.run([str(args.athanor), *map(str, words)], capture_output=True, text=True)
+    if done.returncode not in codes:
+        raise SystemExit(f"athanor {' '.join(map(str, words))} ended with status {done.returncode}: {done.stderr[-800:]}")
+    return done.stdout
+
+
+def held_out(args, run):
+    kept = run / "held_out.json"
+    if not kept.is_file():
+        kept.write_text(call(args, ["eval", run, "--data", args.valid_data, "--json"]).strip().splitlines()[-1] + "\n")
+    return json.loads(kept.read_text())["loss"]
+
+
+def compare(args, path):
+    """{precision: {losses, gaps, training_gaps}} with one number for each seed, and bf16's losses."""
+    results = {name: {"losses": [], "gaps": [], "training_gaps": []} for name in args.precisions}
+    reference = []
+    for seed in args.seeds:
+        folder = args.work / f"seed-{seed}"
+        for name, found in results.items():
+            told = folder / f"{name}.json"
+            if not told.is_file():  # what the limits of `twin` say is in its report: 1 is no failure here
+                call(args, ["twin", path, "--set", f"precision={name}", "--set", f"seed={seed}", "-o", folder], (0, 1))
+                (folder / "twin.json").rename(told)
+            twin = json.loads(told.read_text())
+            loss, of_reference = held_out(args, folder / name), held_out(args, folder / "bf16")
+            found["losses"].append(loss)
+            found["gaps"].append(loss / of_reference - 1)
+            found["training_gaps"].append(twin["steps"][-1]["gap"])
+            print(f"  seed {seed}  {name:18} {loss:.4f}  bf16 {of_reference:.4f}  gap {100 * found['gaps'][-1]:+.2f} %", flush=True)
+        reference.append(of_reference)
+    for name, found in results.items():
+        found |= {"mean_gap": statistics.mean(found["gaps"]), "limit": LIMITS[name]}
+    return {"bf16": reference, "precisions": results}
+
+
+def table(report):
+    lines = []
+    for name, r in report["precisions"].items():
+        gaps = [100 * gap for gap in r["gaps"]]
+        lines.append(f"| `{name}` | {statistics.mean(r['losses']):.4f} | {100 * r['mean_gap']:+.2f} % ({min(gaps):+.2f} .. {max(gaps):+.2f}) | "
+                     f"{100 * statistics.mean(r['training_gaps']):+.2f} % | {100 * r['limit']:.1f} % |")
+    return "\n".join([
+        f"| precision | held-out loss, mean of {len(report['seeds'])} | gap to bf16 (least .. most) | of the training loss | limit |",
+        "|---|---|---|---|---|", f"| bf16 | {statistics.mean(report['bf16']):.4f} | | | |", *lines]) + "\n"
+
+
+def describe(args, config):
+    cpu = next((line.split(":", 1)[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+                if line.startswith("model name")), platform.machine())
+    return {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "program": call(args, ["--version"]).strip(), "cpu": cpu, "cores": os.cpu_count(), "model": config["model"],
+            "learning_rate": args.rate, "tokens_a_step": args.sequences * config["seq_length"], "steps": args.steps,
+            "seeds": args.seeds}
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--athanor", type=pathlib.Path, default=ROOT / "build" / "athanor")
+    parser.add_argument("--config", type=pathlib.Path, default=ROOT / "configs" / "quickstart.json",
+                        help="what the runs have in common (default: the quick start's; its model is made larger)")
+    parser.add_argument("--train-data", default="runs/quickstart/data/*_train_*.bin", help="glob of shards")
+    parser.add_argument("--valid-data", default="runs/quickstart/data/text_val_000000.bin", help="held-out text")
+    parser.add_argument("--precisions", nargs="+", choices=LIMITS, default=["fp8_tensorwise", "fp8_rowwise", "fp8_blockwise",
+                                                                           "mxfp8", "nvfp4"])
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--sequences", type=int, default=2, help="of a step (default: %(default)s)")
+    parser.add_argument("--rate", type=float, default=1e-3, help="peak learning rate (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("runs/curves"), help="keeps finished runs")
+    parser.add_argument("--out", type=pathlib.Path, help="JSON file for the results")
+    parser.add_argument("--table", type=pathlib.Path, help="Markdown file for the table")
+    parser.add_argument("--short", action="store_true", help="seconds, with a model that learns nothing: for tests")
+    args = parser.parse_args()
+    if not args.athanor.is_file():
+        parser.error(f"{args.athanor} does not exist: build it, or name it with --athanor")
+    if args.short:
+        args.steps, args.seeds = 6, args.seeds[:1]
+    return args
+
+
+def main():
+    args = parse_arguments()
+    config = make_config(args)
+    args.work.mkdir(parents=True, exist_ok=True)
+    path, text = args.work / "config.json", json.dumps(config, indent=2) + "\n"
+    if path.is_file() and path.read_text() != text:
+        raise SystemExit(f"{path} is of another comparison; give another --work, or remove {args.work}")
+    path.write_text(text)
+    report = describe(args, config)
+    print(f"{args.steps} steps of {report['tokens_a_step']} tokens, seeds {args.seeds}; finished runs in {args.work} are kept")
+    report |= compare(args, path)
+    print(f"\n{table(report)}", end="")
+    for path, text in ((args.out, json.dumps(report, indent=2) + "\n"), (args.table, table(report))):
+        if path:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            print(f"written to {path}")
+    return any(r["mean_gap"] > r["limit"] for r in report["precisions"].values())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
