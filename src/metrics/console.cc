@@ -120,7 +120,7 @@ void ConsoleSink::eval(const EvalMetrics& m) {
   if (m.name != "valid") line += cat("set: ", m.name, " | ");
   append(line, "lm loss value: %.6E | lm loss PPL: %.6E | ", m.loss, m.perplexity);
   if (m.windows > 0) {
-    append(line, "standard error: %.1E | ", m.loss_error);
+    if (std::isfinite(m.loss_error)) append(line, "standard error: %.1E | ", m.loss_error);  // not of one window
     line += m.windows == m.windows_all ? cat("all ", m.windows_all, " windows | ")
                                        : cat(m.windows, " of ", m.windows_all, " windows | ");
   }

@@ -148,15 +148,16 @@ TEST(Console, EvaluationsReadLikeMegatrons) {
 }
 
 TEST(Console, EvaluationsSayWhetherTheyAreASample) {
-  const auto line = [](int64_t windows) {
+  const auto line = [](int64_t windows, double error = 0.0123) {
     return output_of(1, [&](ConsoleSink& sink) {
       sink.eval(
-          {.step = 7, .loss = 2, .loss_error = 0.0123, .perplexity = 7.389, .windows = windows, .windows_all = 435});
+          {.step = 7, .loss = 2, .loss_error = error, .perplexity = 7.389, .windows = windows, .windows_all = 435});
     });
   };
   EXPECT_NE(line(320).find("PPL: 7.389000E+00 | standard error: 1.2E-02 | 320 of 435 windows | \n"), std::string::npos)
       << line(320);
   EXPECT_NE(line(435).find(" | all 435 windows | \n"), std::string::npos) << line(435);
+  EXPECT_NE(line(1, NAN).find("PPL: 7.389000E+00 | 1 of 435 windows | \n"), std::string::npos) << line(1, NAN);
 }
 
 TEST(Console, EventsAreLinesAndWarningsGoToTheLog) {
