@@ -14,12 +14,12 @@ WORKDIR /src
 COPY scripts/lib.sh scripts/setup.sh scripts/
 RUN scripts/setup.sh && rm -rf /var/lib/apt/lists/*
 COPY CMakeLists.txt ./
-COPY cmake cmake
 COPY src src
+COPY scripts/cmake scripts/cmake
 COPY scripts/build.sh scripts/
 # .git is not sent to the builder: the revision comes as an argument and is what `athanor --version` says.
 ARG REVISION=unknown
-RUN ATHANOR_REVISION="${REVISION}" scripts/build.sh \
+RUN ATHANOR_REVISION="${REVISION}" scripts/build.sh --unity \
     && mkdir -p /out/bin && cp build/athanor /out/bin/ \
     && find build -maxdepth 2 -name 'lib*.so' -exec cp {} /out/bin/ \; \
     && strip /out/bin/* && /out/bin/athanor --version
