@@ -13,6 +13,13 @@ fewest instructions past all products and exponentials (nothing hidden, no rows 
     TFLOP/s     share x 989 (H200, dense 16-bit), at most 795, to which its power limit holds products [docs/speed.md].
                 Backward is two kernels, which make scores twice, seven products where five are counted: one rate for both
     order       what is asynchronous (machine_code.py)
+A second table is of products with SwiGLU (gemm/wgmma_product.cu), for layers of some models and 131,072 tokens:
+    loop, end   cycles of a tile of 128 x 256: its steps along k, and its end, from the code between two tiles' products:
+                sums into results, SwiGLU, and their way to memory. The model lets none of it run beside products
+    own         microseconds: whole waves of such tiles, at the clock at which a large product has its 795 TFLOP/s (its
+                edges, last wave and pipeline taken out), at most 795 TFLOP/s, and not less than the bytes at 4.3 TB/s
+    product, swiglu     of the library's product, by the model of plans (src/perf/roofline.cc), and of SwiGLU apart, which
+                reads 4 bytes and writes 2 for each result at 4.3 TB/s
 Nothing here is measured; the first run on a GPU is to be held against it. Assumptions, with their sources:
   - a wgmma m64 nN k16 takes N/2 cycles: 989 TFLOP/s at 132 multiprocessors and 1.83 GHz are 4096 FLOP a cycle [H200 data
     sheet]; k32 in 8 bits takes as long. It reads its operands from shared memory at 128 bytes a cycle [CUDA C++
@@ -36,6 +43,9 @@ from pathlib import Path
 import machine_code
 
 WARPGROUPS, PEAK, MOST = 2, 989.4, 795.0
+MULTIPROCESSORS, CLOCK, COPY = 132, 1.83e9, 4.3e12
+TOKENS = 131072
+LAYERS = [("qwen2.5-0.5b", 896, 4864), ("qwen2.5-1.5b", 1536, 8960), ("llama-1b", 2048, 8192), ("llama-8b", 4096, 14336)]
 ARCHITECTURE, DEPENDENT = "sm_90a", 2.0
 UNITS = ("issue", "exp", "alu", "smem")
 HALF_RATE = ("FMNMX", "FSEL", "FSETP", "ISETP", "IMNMX", "VIMNMX", "SEL", "F2FP", "F2F", "SHF", "PRMT", "LEA", "I2F", "F2I",
@@ -208,7 +218,47 @@ def table(models):
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def models_of(build):
+def end_of_tile(kernel):
+    """Cycles from a tile's last product to the next one's first, for both warpgroups."""
+    loop = {i.address for i in max(machine_code.product_loops(kernel.code), key=len)}
+    around = [o for o in machine_code.loops_of(kernel.code) if loop < {i.address for i in o} and "T" in map(machine_code.word, o)]
+    rest = [i for i in min(around, key=len) if i.address not in loop]
+    needs = dict.fromkeys(UNITS, 0.0)
+    for i in rest:
+        for unit, cycles in unit_cycles(i).items():
+            needs[unit] += cycles
+    return max(WARPGROUPS * max(needs.values()), DEPENDENT * needs["issue"])
+
+
+def filling(m, n, k, rows, cols):
+    """As perf/roofline.cc: edges, the last wave, a tile's pipeline."""
+    waves = -(-(-(-m // rows) * -(-n // cols)) // MULTIPROCESSORS)
+    return m * n / (rows * cols * MULTIPROCESSORS * waves) * k / (k + 192)
+
+
+def library_seconds(m, n, k):
+    """As perf/roofline.cc, without cuts of K."""
+    best = max(filling(m, n, k, *tile) for tile in ((128, 256), (256, 128)))
+    return 2 * m * n * k / (MOST * 1e12 * min(1, best / filling(8192, 8192, 8192, 128, 256)))
+
+
+def product_table(kernel, step):
+    """step: cycles of one turn of the loop, 64 of k."""
+    lines = [["model, layer", "loop", "end", "own us", "TFLOP/s", "product us", "swiglu us", "own / apart"], ["---"] * 8]
+    end, sustained = end_of_tile(kernel), MOST / filling(8192, 8192, 8192, 128, 256)
+    for name, k, f in LAYERS:
+        steps, tiles = -(-k // 64), TOKENS // 128 * -(-f // 128)
+        flops, bytes_ = 2 * TOKENS * 2 * f * k, 2 * (TOKENS * k + 2 * f * k + 3 * TOKENS * f)
+        own = max(-(-tiles // MULTIPROCESSORS) * (steps * step + end) / CLOCK * PEAK / sustained, flops / (MOST * 1e12),
+                  bytes_ / COPY)
+        product, swiglu = library_seconds(TOKENS, 2 * f, k), 6 * TOKENS * f / COPY
+        lines.append([f"{name}, {k} to 2 x {f}", f"{steps * step:.0f}", f"{end:.0f}", f"{own * 1e6:.0f}",
+                      f"{flops / own / 1e12:.0f}", f"{product * 1e6:.0f}", f"{swiglu * 1e6:.0f}",
+                      f"{100 * own / (product + swiglu):.0f} %"])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def kernels_of(build):
     objects = sorted((build / "cuda").glob("*.o"))
     if not objects:
         raise machine_code.NotHere(f"{build}/cuda has no objects of kernels: build with nvcc and --cuda-arch 90a")
@@ -216,7 +266,7 @@ def models_of(build):
     kernels = machine_code.read_kernels(folder, objects)
     machine_code.read_instructions(folder, objects, [ARCHITECTURE], kernels)
     found = [k for k in kernels.values() if k.architecture == ARCHITECTURE and machine_code.product_loops(k.code)]
-    return [model(k) for k in sorted(found, key=lambda k: k.name)]
+    return sorted(found, key=lambda k: k.name)
 
 
 def main():
@@ -225,7 +275,12 @@ def main():
     parser.add_argument("--build-dir", type=Path, default=Path("build"))
     args = parser.parse_args()
     try:
-        print(table(models_of(args.build_dir)))
+        kernels = kernels_of(args.build_dir)
+        models = [model(k) for k in kernels]
+        print(table(models))
+        for kernel, m in zip(kernels, models):
+            if m.name.startswith("product_wgmma<__nv_bfloat16"):
+                print(f"\n{product_table(kernel, m.tile)}")
     except machine_code.NotHere as why:
         sys.exit(f"model_kernels.py: {why}")
     return 0

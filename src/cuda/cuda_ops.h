@@ -46,6 +46,7 @@ class CudaOps final : public Decorated<CudaOps>, public Tuning {
         return cuda::scratch(op);
       }
     }
+    bool fuses(const Gemm& op) const { return gemm->fuses(op); }
   };
   const Sizes& inner() const { return sizes_; }
 

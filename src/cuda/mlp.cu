@@ -6,14 +6,13 @@
 // bound: each tensor is read or written once. Not timed on a GPU yet.
 #include "cuda/mlp.h"
 
+#include "cuda/activation.h"
 #include "cuda/pack.h"
 
 namespace athanor::cuda {
 namespace {
 
 // ---- device helpers
-
-__device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.f, 1.f + __expf(-x)); }
 
 constexpr float kTwiceInner = 1.5957691216057308f;  // 2 sqrt(2/pi)
 constexpr float kCubic = 0.044715f;
@@ -98,7 +97,7 @@ __global__ void __launch_bounds__(kFlatThreads) swiglu_forward(T* y, const T* gu
     if (at >= packs) return;
     float result[E];
 #pragma unroll
-    for (int i = 0; i < E; ++i) result[i] = g[k][i] * sigmoid(g[k][i]) * u[k][i];
+    for (int i = 0; i < E; ++i) result[i] = swiglu(g[k][i], u[k][i]);
     store_values(y + static_cast<size_t>(at) * E, result);
   }
 }

@@ -161,7 +161,30 @@ Factor SavedInput::get(Net n, const Linear& layer) const {
   return factor(n, layer, Operand::weight_x, input_rows(n, layer, matrix_.get(n.c)));
 }
 
+namespace {
+
+// y = x W^T + b, of which `gated` is SwiGLU. None where that is not fused: the caller makes it of y.
+Buffer run_with_swiglu(Net n, const Linear& layer, Tensor y, const Factor& x) {
+  Product p = linear_product(n, layer, y, x);
+  p.op.epilogue = Epilogue::swiglu;
+  if (p.a.is_codes() || !n.c.ops.fuses(p.op)) {
+    p.op.epilogue = Epilogue::none;
+    run(n.c, p);
+    return {};
+  }
+  Buffer gated = n.c.alloc("swiglu.y", {y.rows(), y.cols() / 2});
+  p.op.aux = gated.t;
+  run(n.c, p);
+  return gated;
+}
+
+}  // namespace
+
 Var linear(Net n, Var x, const Linear& layer, Var residual) {
+  return linear(n, std::move(x), layer, std::move(residual), nullptr);
+}
+
+Var linear(Net n, Var x, const Linear& layer, Var residual, Buffer* gated) {
   Ctx& c = n.c;
   const Shape in = x.t().shape;
   Buffer all = input_rows(n, layer, x.keep());
@@ -170,7 +193,10 @@ Var linear(Net n, Var x, const Linear& layer, Var residual) {
                      {shared(n, layer) == Shared::by_inputs ? rows_of_stream(c, rows) : rows, outputs_of(n, layer)});
   Factor read = factor(n, layer, Operand::forward_x, all);
   all = {};
-  run_with_residual(n, layer, y.t, read, residual ? residual.t() : Tensor{});
+  if (gated)
+    *gated = run_with_swiglu(n, layer, y.t, read);
+  else
+    run_with_residual(n, layer, y.t, read, residual ? residual.t() : Tensor{});
   SavedInput saved(n, layer, x, read);
   read = {};
   Var out = c.var(std::move(y));

@@ -87,12 +87,18 @@ Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
   return result;
 }
 
-Var swiglu(Net n, Var gate_up) {
+// gu = x W^T, y = silu(gate) up of gu = [gate | up], fused into the product where the backend may. Backward keeps gu.
+Var swiglu(Net n, Var x, const Linear& layer) {
   Ctx& c = n.c;
   const auto op = [](Tensor y, Tensor gu) { return SwigluFwd{.y = y, .gu = gu}; };
+  Buffer y;
+  Var gate_up = linear(n, std::move(x), layer, {}, &y);
   const Shape half{gate_up.t().rows(), gate_up.t().cols() / 2};
-  Buffer y = c.alloc("swiglu.y", half), kept = gate_up.keep();
-  c.run(op(y.t, kept.t));
+  Buffer kept = gate_up.keep();
+  if (!y) {
+    y = c.alloc("swiglu.y", half);
+    c.run(op(y.t, kept.t));
+  }
   Remake remake;  // recomputes the output from the input, which backward keeps anyway
   if (c.recording() && c.selective)
     remake = std::make_shared<UniqueFn<Buffer(Ctx&)>>([kept, half, op](Ctx& cc) {

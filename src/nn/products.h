@@ -41,6 +41,9 @@ void run(Ctx&, const Product&);
 Product linear_product(Net, const Linear&, Tensor y, const Factor& x);
 // y = x W^T + b + residual; shared by inputs, summed over the ranks, and y and residual are of the residual stream
 void run_with_residual(Net, const Linear&, Tensor y, const Factor& x, Tensor residual);
+// linear() of layers.h whose output is [gate | up]: without a residual, and `gated` becomes silu(gate) up if the
+// backend computes that in the product's launch, else none.
+Var linear(Net, Var x, const Linear&, Var residual, Buffer* gated);
 // dx = dy W. Shared by outputs, dx is a rank's part of the sum.
 Product input_gradient(Net, const Linear&, Tensor dx, const Factor& dy);
 // The same; shared by outputs, summed over the ranks, and dx is of the residual stream.

@@ -1,5 +1,5 @@
 // Decorators: backends that wrap backends. Decorated<D> implements every op through a single template member D::on(op,
-// scratch) and asks D::inner() for scratch sizes.
+// scratch) and asks D::inner() for scratch sizes, and what it fuses; sizes alone fuse nothing.
 #pragma once
 #include <type_traits>
 
@@ -8,7 +8,13 @@
 namespace athanor {
 
 template <class D, class Base, class... Op>
-struct EachOp : Base {};
+struct EachOp : Base {
+  bool fuses(const Gemm& op) const override {
+    const auto& inner = static_cast<const D*>(this)->inner();
+    if constexpr (requires { inner.fuses(op); }) return inner.fuses(op);
+    return false;
+  }
+};
 template <class D, class Base, class First, class... Rest>
 struct EachOp<D, Base, First, Rest...> : EachOp<D, Base, Rest...> {
   using Parent = EachOp<D, Base, Rest...>;

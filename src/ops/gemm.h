@@ -14,12 +14,14 @@ enum class Epilogue : uint8_t {
   gelu,           // aux = z, d = gelu(aux); both [M, N]
   gelu_gradient,  // d = z gelu'(aux); aux [M, N]
   sum_a,          // aux [M] f32 += sums of op(a) over k; with ta: the bias gradient in a weight gradient
-  sum_b           // aux [N] f32 += sums of op(b) over k; without tb: likewise
+  sum_b,          // aux [N] f32 += sums of op(b) over k; without tb: likewise
+  swiglu          // d = z = [gate | up], aux = silu(gate) up of the rounded d; aux [M, N/2]
 };
 
 // z = op(a) op(b) [+ bias] [+ d]; op transposes where ta/tb. Sums in f32; the result is rounded once to d's dtype. d is
 // z or the epilogue's result. in_parts() below defines epilogues; a backend may apply them to z before it is rounded,
-// if it does so every time (with `recompute`, or when the op runs a second time).
+// if it does so every time (with `recompute`, or when the op runs a second time); but SwiGLU is of what d holds, so
+// that it can be made again from d.
 struct Gemm {
   Tensor d;          // [M, N]; f32, bf16 or f16
   Tensor a;          // [M, K], or [K, M] with ta
@@ -39,7 +41,8 @@ struct Gemm {
   int64_t k() const { return ta ? a.rows() : a.cols(); }
   bool sums() const { return epilogue == Epilogue::sum_a || epilogue == Epilogue::sum_b; }
   std::array<Field, 5> fields() {
-    const Io io = sums() ? Io::inout : epilogue == Epilogue::gelu && !recompute ? Io::out : Io::in;
+    const bool writes = (epilogue == Epilogue::gelu && !recompute) || epilogue == Epilogue::swiglu;
+    const Io io = sums() ? Io::inout : writes ? Io::out : Io::in;
     return {{{"d", accumulate ? Io::inout : Io::out, &d},
              {"a", Io::in, &a},
              {"b", Io::in, &b},
@@ -76,7 +79,11 @@ struct Gemm {
           .that(of_a ? ta : !tb, "sums of columns")
           .that(!bias, "no bias beside sums");
     } else {
-      e.contiguous("d", d).is("aux", aux, d.dtype, d.shape).that(!accumulate, "no such epilogue when accumulating");
+      const bool halves = epilogue == Epilogue::swiglu;
+      e.contiguous("d", d)
+          .that(!halves || n() % 2 == 0, "as many gates as ups")
+          .is("aux", aux, d.dtype, {m(), halves ? n() / 2 : n()})
+          .that(!accumulate, "no such epilogue when accumulating");
       e.that(!bias || epilogue != Epilogue::gelu_gradient, "no bias in a gradient");
     }
   }
@@ -125,6 +132,9 @@ void in_parts(const Gemm& op, Run&& run) {
       break;
     case Epilogue::sum_b:
       run(ColumnSum{.out = op.aux, .x = op.b});
+      break;
+    case Epilogue::swiglu:
+      run(SwigluFwd{.y = op.aux, .gu = op.d});
       break;
   }
 }

@@ -27,6 +27,8 @@ const char* words_of(Epilogue epilogue) {
       return ", sums of a";
     case Epilogue::sum_b:
       return ", sums of b";
+    case Epilogue::swiglu:
+      return ", swiglu";
   }
   return "";
 }

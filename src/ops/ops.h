@@ -39,6 +39,9 @@ template <class... Op>
 struct OpsOf : Runs<Op>... {
   using Runs<Op>::run...;
   using Runs<Op>::scratch...;
+  // Whether the op may run in one launch with its epilogue, where that is not a matter of trial alone; of sizes and
+  // types only. Layers then ask for SwiGLU as an epilogue.
+  virtual bool fuses(const Gemm&) const { return false; }
   virtual ~OpsOf() = default;
 };
 using Ops = OpsOf<ATHANOR_ALL_OPS>;

@@ -67,6 +67,7 @@ struct Sizes {
       if (const size_t scores = of_scores(op); scores <= most) return std::max(own, scores);
     return own;
   }
+  bool fuses(const Gemm& op) const { return cuda::own_product_takes(problem_of(op), capability); }
 };
 
 class DescribedOps final : public Decorated<DescribedOps>, public Tuning {

@@ -190,6 +190,13 @@ TEST(Check, RefusesContradictions) {
   EXPECT_NE(refusal(gemm).find("gemm: expected only GELU to be computed again"), std::string::npos);
   gemm = {.d = m, .a = m, .b = m, .bias = v, .aux = m, .epilogue = Epilogue::gelu_gradient};
   EXPECT_NE(refusal(gemm).find("gemm: expected no bias in a gradient"), std::string::npos);
+  gemm.epilogue = Epilogue::swiglu;
+  EXPECT_NE(refusal(gemm).find("gemm.aux is [4, 4], expected [4, 2]"), std::string::npos);
+  gemm.aux = tensor(DType::f32, {4, 2});
+  EXPECT_EQ(refusal(gemm), "");
+  gemm.d = gemm.b = tensor(DType::f32, {4, 3});
+  gemm.bias = {};
+  EXPECT_NE(refusal(gemm).find("gemm: expected as many gates as ups"), std::string::npos);
 
   NormFwd norm{.kind = NormKind::rms, .y = m, .rstd = v, .h = m, .w = v, .eps = 0};
   EXPECT_EQ(refusal(norm), "");

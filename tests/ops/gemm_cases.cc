@@ -98,6 +98,8 @@ void epilogues(Examiner& examine, DType dt) {
       examine(OpCase<Gemm>{cat(name, " gelu"), with(op, Epilogue::gelu, like_d)});
       examine(OpCase<Gemm>{cat(name, " bias gelu"), with(biased, Epilogue::gelu, like_d)});
       examine(OpCase<Gemm>{cat(name, " gelu gradient"), with(op, Epilogue::gelu_gradient, like_d)});
+      if (s.n % 2 == 0)
+        examine(OpCase<Gemm>{cat(name, " swiglu"), with(op, Epilogue::swiglu, tensor(dt, {s.m, s.n / 2}))});
     }
     Gemm again = with(product(s, {dt, dt, dt}, false, true), Epilogue::gelu, like_d);  // of z = k / 8
     again.recompute = true;

@@ -68,6 +68,12 @@ TEST_P(Laws, GemmEpilogues) {
   z.write({0, 0, 20, -20});
   run(op);
   EXPECT_EQ(d.read(), (V{-1, 2, -2, 0}));
+  auto gated = f32(V(2));
+  op.epilogue = Epilogue::swiglu;
+  op.aux = as(gated, {2, 1});
+  run(op);
+  EXPECT_EQ(d.read(), (V{-2, 4, -2, 13}));
+  expect_near(gated.read(), {-2 * 4 * 0.11920292f, -2 * 13 * 0.11920292f});
   op = {.d = as(d, {2, 2}),
         .a = as(a, {3, 2}),
         .b = as(w, {3, 2}),

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "ops/gemm_problem.h"
+#include "perf/described_gpu.h"
 #include "tests/tiny_model.h"
 #include "tests/train/harness.h"
 
@@ -58,6 +59,22 @@ TEST(ProductTimes, KnowWhatIsComputedAgain) {
     EXPECT_TRUE(!use.recompute || use.op.epilogue == Epilogue::gelu);
   }
   EXPECT_EQ(again, 1);
+}
+
+// On GPUs with the program's own kernel for it SwiGLU is no pass of its own, so plans count none there.
+TEST(ProductTimes, SwigluIsFusedWhereTheGpuHasItsKernel) {
+  const auto launches = [](const char* name, const char* op, ModelType type) {
+    DescribedBackend gpu = describe(find_gpu(name));
+    ProcessMesh mesh(make_single(*gpu.device), {1, 1, 1, 1, 1, 1});
+    const ModelConfig model =
+        testing::tiny_model(type, {.vocab = 200, .hidden = 32, .heads = 2, .intermediate = 96, .positions = 16});
+    Engine engine(model, options(Recompute::Granularity::selective), {*gpu.device, *gpu.ops, mesh, gpu.tuning});
+    engine.memory();
+    return std::ranges::count_if(engine.micro_launches(), [&](const Launch& l) { return l.op == std::string(op); });
+  };
+  for (const char* gpu : {"a100", "b200"}) EXPECT_EQ(launches(gpu, SwigluFwd::kName, ModelType::llama), 4) << gpu;
+  EXPECT_EQ(launches("h200", SwigluFwd::kName, ModelType::llama), 2);  // in backward, from what forward kept
+  EXPECT_EQ(launches("h200", Gemm::kName, ModelType::llama), launches("a100", Gemm::kName, ModelType::llama));
 }
 
 TEST(ProductTimes, EveryProductOfAStepIsTimed) {

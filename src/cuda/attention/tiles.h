@@ -2,15 +2,13 @@
 // mma.sync m16n8k16, and the accumulators' layout.
 #pragma once
 #include "cuda/attention/rows.h"
+#include "cuda/lanes.h"
 #include "cuda/ptx/ptx.h"
 namespace athanor::cuda::attention {
 
 // Rows are padded by 16 bytes, so that the 8 rows of a fragment are in different banks.
 template <int D>
 constexpr int kPitch = D + 8;
-
-__device__ __forceinline__ int lane_id() { return static_cast<int>(threadIdx.x) % 32; }
-__device__ __forceinline__ int warp_id() { return static_cast<int>(threadIdx.x) / 32; }
 
 // tile [Rows, D] = the rows of a tensor from `first` on; zeros from `limit` on and past the head's `dim` columns.
 template <int Rows, int D, class T>

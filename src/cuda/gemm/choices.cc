@@ -42,9 +42,11 @@ double parse_microseconds(const std::string& problem, const Json& entry) {
 }
 
 GemmChoice parse_choice(const std::string& problem, const Json& entry) {
-  GemmChoice choice{
-      .algorithm = {}, .microseconds = parse_microseconds(problem, entry), .in_parts = entry.value("in_parts", false)};
-  if (!choice.in_parts && !from_hex(entry.at("algorithm").get<std::string>(), &choice.algorithm))
+  GemmChoice choice{.algorithm = {},
+                    .microseconds = parse_microseconds(problem, entry),
+                    .in_parts = entry.value("in_parts", false),
+                    .own = entry.value("own", false)};
+  if (!choice.in_parts && !choice.own && !from_hex(entry.at("algorithm").get<std::string>(), &choice.algorithm))
     throw Error(cat("the algorithm of '", problem, "' is not ", 2 * sizeof choice.algorithm, " hexadecimal digits"));
   return choice;
 }
@@ -91,6 +93,8 @@ std::string to_json(const GemmKey& key, const GemmChoices& choices, const Chosen
     Json& entry = list[problem];
     if (choice.in_parts)
       entry["in_parts"] = true;
+    else if (choice.own)
+      entry["own"] = true;
     else
       entry["algorithm"] = to_hex(choice.algorithm);
     entry["microseconds"] = choice.microseconds;

@@ -21,6 +21,7 @@ struct GemmChoice {
   cublasLtMatmulAlgo_t algorithm{};
   double microseconds = 0;  // as measured; 0: the library's first answer, not measured
   bool in_parts = false;    // no algorithm: product and epilogue run separately
+  bool own = false;         // no algorithm: the program's own kernel
 };
 using GemmChoices = std::map<std::string, GemmChoice>;  // by the text of the problem
 

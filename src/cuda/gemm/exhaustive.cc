@@ -8,6 +8,7 @@
 
 #include "cuda/gemm/algorithms.h"
 #include "cuda/gemm/timer.h"
+#include "cuda/gemm/wgmma_product.h"
 namespace athanor::cuda {
 namespace {
 
@@ -21,10 +22,11 @@ constexpr double kWorthAnother = 1.3;            // x the fastest: timed again, 
 
 GemmRunner::Candidate GemmRunner::choice_of(const GemmProblem& p) {
   const Plan& plan = plan_of(p);
-  return {.in_parts = plan.in_parts, .algorithm = plan.algorithm};
+  return {.in_parts = plan.in_parts, .own = plan.own, .algorithm = plan.algorithm};
 }
 
 ProductMethod GemmRunner::method_of(const GemmProblem& p, const Candidate& candidate) const {
+  if (candidate.own) return wgmma_method();
   return describe_algorithm(lt_, candidate.algorithm, check(describe(p), candidate.algorithm).waves);
 }
 
@@ -61,12 +63,13 @@ class GemmRunner::ExhaustiveSearch {
   ProductTrial run(const Candidate& choice) {
     const GemmProblem& p = timer_.problem();
     if (p.epilogue != Epilogue::none) offer({.in_parts = true});
+    if (wgmma_takes(p, runner_.capability_)) offer({.own = true});
     if (can_fuse(p)) {
       for (const auto& answer : answers()) offer({.algorithm = answer.algo});
       const auto all = list_algorithms(runner_.lt_, runner_.handle_.get(), p);
       bool all_seen = offer_all(grid_of(runner_.lt_, all), kGridShare);
       for (const Finalist& finalist : std::vector<Finalist>(finalists_))
-        if (!finalist.candidate.in_parts)
+        if (!finalist.candidate.in_parts && !finalist.candidate.own)
           all_seen &= offer_all(neighbours_of(runner_.lt_, all, finalist.candidate.algorithm), 1);
       trial_.complete = all_seen && !all.empty();
     } else {
@@ -104,7 +107,7 @@ class GemmRunner::ExhaustiveSearch {
   }
 
   void offer(const Candidate& candidate) {
-    if (!candidate.in_parts &&
+    if (!candidate.in_parts && !candidate.own &&
         !seen_.insert(std::string(reinterpret_cast<const char*>(&candidate.algorithm), sizeof candidate.algorithm))
              .second)
       return;

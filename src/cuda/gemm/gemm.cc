@@ -5,6 +5,7 @@
 #include "cuda/basic.h"
 #include "cuda/check.h"
 #include "cuda/column_sum.h"
+#include "cuda/gemm/wgmma_product.h"
 #include "cuda/mlp.h"
 namespace athanor::cuda {
 namespace {
@@ -59,6 +60,8 @@ uint32_t epilogue_of(const GemmProblem& p) {
       return CUBLASLT_EPILOGUE_BGRADB;
     case Epilogue::sum_b:
       return CUBLASLT_EPILOGUE_BGRADA;
+    case Epilogue::swiglu:
+      break;
   }
   return CUBLASLT_EPILOGUE_DEFAULT;
 }
@@ -132,6 +135,8 @@ bool can_fuse(const GemmProblem& p) {
       // The library's sums have d's type, and ours are f32. With TF32 it would sum rounded values.
       // [CUBLASLT_MATMUL_DESC_BIAS_POINTER]
       return p.d == DType::f32 && !p.tf32;
+    case Epilogue::swiglu:
+      break;
   }
   return false;
 }
@@ -192,6 +197,10 @@ void GemmRunner::run(const LibraryProduct& product, void* scratch, cudaStream_t 
 cublasStatus_t GemmRunner::launch(const LibraryProduct& product, const Plan& plan, void* scratch,
                                   cudaStream_t stream) const {
   const Gemm& op = product.op;
+  if (plan.own) {
+    run_by_wgmma(op, stream);
+    return CUBLAS_STATUS_SUCCESS;
+  }
   float* sums = reinterpret_cast<float*>(static_cast<char*>(scratch) + options_.workspace_bytes);
   const auto set = [&](cublasLtMatmulDescAttributes_t name, const void* pointer) {
     return lt_.cublasLtMatmulDescSetAttribute(plan.desc.get(), name, &pointer, sizeof pointer);
@@ -308,7 +317,8 @@ const GemmRunner::Plan& GemmRunner::plan_of(const GemmProblem& p) {
   const auto chosen = choices_.find(words);
   Plan plan;
   plan.in_parts = chosen == choices_.end() ? p.epilogue != Epilogue::none : chosen->second.in_parts;
-  if (!plan.in_parts) plan = describe(p);
+  plan.own = chosen != choices_.end() && chosen->second.own;
+  if (!plan.in_parts && !plan.own) plan = describe(p);
   if (chosen != choices_.end()) {
     plan.algorithm = chosen->second.algorithm;
     check_imported(p, plan);
@@ -332,7 +342,8 @@ GemmRunner::Verdict GemmRunner::check(const Plan& plan, const cublasLtMatmulAlgo
 // The algorithm is from a file, so it is checked.
 void GemmRunner::check_imported(const GemmProblem& p, const Plan& plan) const {
   if (plan.in_parts && p.epilogue != Epilogue::none) return;
-  const Verdict verdict = !plan.in_parts && can_fuse(p) ? check(plan, plan.algorithm) : Verdict{};
+  if (plan.own && wgmma_takes(p, capability_)) return;
+  const Verdict verdict = !plan.in_parts && !plan.own && can_fuse(p) ? check(plan, plan.algorithm) : Verdict{};
   if (!verdict.usable)
     throw Error(cat("choices of matrix products: the algorithm stored for ", p, " is not usable (",
                     lt_.cublasLtGetStatusName(verdict.status),

@@ -1,7 +1,8 @@
-// Matrix products on a GPU through cuBLASLt. The library is column-major, so d = a b is computed as d^T = b^T a^T,
-// without copies. Each problem keeps its algorithm, and partial sums over k are f32 in a fixed order, so a run repeats
-// its bits. Epilogues are fused where a search found that faster, else run as separate kernels. Launches allocate and
-// synchronize nothing, so they may be captured. Single-threaded, on the GPU current at construction.
+// Matrix products on a GPU through cuBLASLt, or with epilogues that only the program's own kernel has. The library is
+// column-major, so d = a b is computed as d^T = b^T a^T, without copies. Each problem keeps its algorithm, and partial
+// sums over k are f32 in a fixed order, so a run repeats its bits. Epilogues are fused where a search found that
+// faster, else run as separate kernels. Launches allocate and synchronize nothing, so they may be captured.
+// Single-threaded, on the GPU current at construction.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -52,6 +53,7 @@ class GemmRunner {
   size_t scratch(const ScaledGemm& op) const { return cuda::scratch(op, capability_, options_.workspace_bytes); }
   void run(const ScaledGemm& op, void* scratch, cudaStream_t stream);
   int capability() const { return capability_; }  // of the GPU: 90 for 9.0
+  bool fuses(const Gemm& op) const { return own_product_takes(problem_of(op), capability_); }
 
   // Times the library's best answers for every distinct problem of the ops without a measured choice, those with the
   // most work first, and keeps the fastest; for epilogues also the separate kernels. Uses only the alignment of the
@@ -59,7 +61,7 @@ class GemmRunner {
   // answer without fused epilogues. Times vary, so another search may choose, and round, differently.
   struct SearchReport {
     int problems = 0, timed = 0;                           // distinct ones; those timed within the limit
-    int epilogues = 0, fused = 0;                          // of the timed ones
+    int epilogues = 0, fused = 0, own = 0;                 // of the timed ones; by the program's own kernel
     double first_microseconds = 0, best_microseconds = 0;  // of all launches of the timed problems
   };
   SearchReport search(std::span<const Gemm> ops, double seconds, cudaStream_t stream,
@@ -90,6 +92,7 @@ class GemmRunner {
     Layout a{nullptr, nullptr}, b{nullptr, nullptr}, d{nullptr, nullptr};
     cublasLtMatmulAlgo_t algorithm{};
     bool in_parts = false;
+    bool own = false;  // the program's own kernel; no descriptors either
   };
 
   const Plan& plan_of(const GemmProblem& p);
@@ -112,9 +115,10 @@ class GemmRunner {
   Gemm decoded_product(const ScaledGemm& op, void* scratch) const;
   void require(cublasStatus_t status, const char* what, const GemmProblem& p) const;
 
-  // A candidate for a problem: an algorithm of the library, or product and epilogue separately.
+  // A candidate for a problem: an algorithm of the library, the program's own kernel, or product and epilogue
+  // separately.
   struct Candidate {
-    bool in_parts = false;
+    bool in_parts = false, own = false;
     cublasLtMatmulAlgo_t algorithm{};
   };
   class Timer;             // gemm/timer.h

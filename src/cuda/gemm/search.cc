@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cuda/gemm/timer.h"
+#include "cuda/gemm/wgmma_product.h"
 namespace athanor::cuda {
 namespace {
 
@@ -25,6 +26,7 @@ GemmRunner::Timed GemmRunner::time_candidates(const LibraryProduct& product, boo
   if (p.epilogue != Epilogue::none) candidates.push_back({.in_parts = true});
   if (can_fuse(p))
     for (const auto& answer : ask(p, timer.plan(), kCandidates)) candidates.push_back({.algorithm = answer.algo});
+  if (wgmma_takes(p, capability_)) candidates.push_back({.own = true});
   const std::vector<double> best = timer.in_turns(candidates);
   if (p.epilogue == Epilogue::none) require(timer.refusal(), "a trial failed", p);
   size_t chosen = static_cast<size_t>(std::min_element(best.begin(), best.end()) - best.begin());
@@ -79,11 +81,13 @@ GemmRunner::SearchReport GemmRunner::search(std::span<const Gemm> ops, double se
     const Timed timed = with_context("choosing the algorithms of matrix products by trial (gemm search)",
                                      [&] { return time_candidates(product, use.recompute, stream); });
     const Candidate& chosen = timed.chosen;
-    choices_[cat(p)] = {.algorithm = chosen.algorithm, .microseconds = timed.best, .in_parts = chosen.in_parts};
+    choices_[cat(p)] = {
+        .algorithm = chosen.algorithm, .microseconds = timed.best, .in_parts = chosen.in_parts, .own = chosen.own};
     plans_.erase(p);
     ++report.timed;
     report.epilogues += p.epilogue != Epilogue::none;
     report.fused += p.epilogue != Epilogue::none && !chosen.in_parts;
+    report.own += chosen.own;
     report.first_microseconds += double(use.launches) * timed.first + double(use.within) * (timed.first - timed.best);
     report.best_microseconds += double(use.launches) * timed.best;
   }

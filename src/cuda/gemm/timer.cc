@@ -12,6 +12,7 @@ GemmRunner::Timer::Timer(GemmRunner& runner, const LibraryProduct& product, bool
 
 cublasStatus_t GemmRunner::Timer::run(const LibraryProduct& product, const Candidate& candidate) {
   plan_.algorithm = candidate.algorithm;
+  plan_.own = candidate.own;
   if (!candidate.in_parts) return runner_.launch(product, plan_, trial_.scratch(), stream_);
   runner_.run_in_parts(product, trial_.scratch(), stream_);
   return CUBLAS_STATUS_SUCCESS;

@@ -17,6 +17,7 @@ using emu::ptx::mbar_init;
 using emu::ptx::mbar_invalidate;
 using emu::ptx::mbar_test;
 
+inline void mbar_arrive_remote_after_reads(uint32_t cluster_address) { mbar_arrive_remote(cluster_address); }
 inline void mbar_wait(uint64_t* barrier, uint32_t parity) { emu::ptx::mbar_wait(barrier, parity, false); }
 inline void mbar_wait_cluster(uint64_t* barrier, uint32_t parity) { emu::ptx::mbar_wait(barrier, parity, true); }
 template <int GroupsLeft>
@@ -66,6 +67,10 @@ PTX_FUNCTION void mbar_arrive(uint64_t* b) {
 }
 PTX_FUNCTION void mbar_arrive_remote(uint32_t cluster_address) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(cluster_address) : "memory");
+}
+// For one that has only read: at cluster scope the arrival would wait for all memory accesses of the warp, at GPU scope.
+PTX_FUNCTION void mbar_arrive_remote_after_reads(uint32_t cluster_address) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(cluster_address) : "memory");
 }
 PTX_FUNCTION void mbar_expect_bytes(uint64_t* b, uint32_t bytes) {  // arrives once and expects further bytes
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes)

@@ -233,6 +233,8 @@ void wgmma_wait(Results&... results) {
   emu::ptx::wgmma_wait(GroupsLeft, {{&results, sizeof results}...});
 }
 inline void wgmma_wait_after(float) {}
+template <class Register>
+void pin(Register&) {}
 template <class T>
 constexpr emu::ptx::MmaType wgmma_type() {
   using emu::ptx::MmaType;

@@ -1,0 +1,196 @@
+// Products by the program's own kernel around its tiles, against the reference, and to the bit against the separate
+// kernel of SwiGLU; what it takes. On a GPU of compute capability 9.0, or the emulated one.
+#include "cuda/gemm/wgmma_product.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+
+#include "cuda/scratch.h"
+#include "cuda/trial.h"
+#include "ops/decorate.h"
+#include "tests/cuda/kernel_test.h"
+#ifdef ATHANOR_EMULATED_GPU
+#include "emulator/runtime/control.h"
+#endif
+
+namespace athanor {
+namespace {
+
+constexpr int kCapability = 90;
+
+// Runs products with SwiGLU by the kernel, and looks whether y is what the separate op makes of the stored z.
+class OwnProducts final : public Decorated<OwnProducts> {
+ public:
+  explicit OwnProducts(TestBackend backend) : backend_(std::move(backend)) {}
+  const Ops& inner() const { return *backend_.ops; }
+  template <class Op>
+  void on(const Op& op, void* scratch) {
+    if constexpr (std::is_same_v<Op, Gemm>) {
+      CHECK(cuda::wgmma_takes(problem_of(op), kCapability), "the kernel refuses ", problem_of(op));
+      next_schedule();
+      cuda::run_by_wgmma(op, nullptr);
+      compare(op);
+    } else {
+      backend_.ops->run(op, scratch);
+    }
+  }
+
+ private:
+  static void next_schedule() {
+#ifdef ATHANOR_EMULATED_GPU
+    static uint64_t seed = 0;
+    emu::seed(++seed);
+#endif
+  }
+  void compare(const Gemm& op) {
+    Device& device = *backend_.device;
+    device.sync();
+    Tensor again = op.aux;
+    again.data = device.allocate(op.aux.bytes(), Mem::device);
+    backend_.ops->run(SwigluFwd{.y = again, .gu = op.d}, nullptr);
+    std::vector<std::byte> fused(op.aux.bytes()), apart(op.aux.bytes());
+    device.copy(fused.data(), op.aux.data, fused.size(), Lane::compute);
+    device.copy(apart.data(), again.data, apart.size(), Lane::compute);
+    device.release(again.data, op.aux.bytes(), Mem::device);
+    if (fused != apart) throw Error("y is not SwiGLU of the z that was stored, to the bit");
+  }
+  TestBackend backend_;
+};
+
+struct Size {
+  int64_t m, f, k, gap = 0;  // gap: elements between the rows of x and W
+};
+
+OpCase<Gemm> product(const Size& s, DType dtype) {
+  const auto factor = [&](int64_t rows) { return tensor(dtype, {rows, s.k}, s.gap ? s.k + s.gap : 0); };
+  Gemm op{.d = tensor(dtype, {s.m, 2 * s.f}), .a = factor(s.m), .b = factor(2 * s.f), .tb = true};
+  op.epilogue = Epilogue::swiglu;
+  op.aux = tensor(dtype, {s.m, s.f});
+  // Gates of about 1, so that y depends on all of silu.
+  return {cat(s.m, "x", 2 * s.f, "x", s.k, s.gap ? " strided " : " ", dtype),
+          op,
+          {{"b", normal(0, 1 / std::sqrt(double(s.k)))}}};
+}
+
+class WgmmaProduct : public KernelTest {
+ protected:
+  static void agree(const std::vector<Size>& sizes) {
+    Examiner examine(
+        [](int threads) {
+          const TestBackend backend = make_cuda_backend(threads);
+          return TestBackend{backend.device, std::make_shared<OwnProducts>(backend)};
+        },
+        {.threads = {2}});
+    int number = 0;
+    for (const Size& s : sizes) examine(product(s, number++ % 2 ? DType::f16 : DType::bf16));
+    EXPECT_TRUE(examine.findings().empty()) << examine.report();
+  }
+};
+
+// Around rows of a warp, of a tile, its columns, its steps along k, and the slots of the ring.
+TEST_F(WgmmaProduct, SizesAroundTiles) {
+  agree({{1, 8, 8},
+         {17, 24, 64},
+         {64, 128, 72},
+         {127, 120, 40},
+         {128, 136, 256},
+         {129, 64, 320},
+         {145, 264, 328},
+         {33, 256, 136},
+         {70, 72, 200, 8},
+         {260, 8, 16, 24}});
+}
+
+#ifdef ATHANOR_EMULATED_GPU
+// Few multiprocessors: each block takes several tiles, in several bands.
+TEST_F(WgmmaProduct, MoreTilesThanBlocks) {
+  emu::GpuModel small = emu::gpu_h200();
+  small.multiprocessors = 3;
+  emu::simulate({small});
+  agree({{300, 264, 72}, {2100, 136, 8}});
+  emu::simulate({emu::gpu_h200()});
+}
+#endif
+
+// By the op and the GPU alone, so that plans know it.
+TEST_F(WgmmaProduct, WhatItTakes) {
+  const Gemm op = product({64, 64, 64}, DType::bf16).op;
+  const auto takes = [](const Gemm& g, int capability = kCapability) {
+    return cuda::own_product_takes(problem_of(g), capability);
+  };
+  EXPECT_TRUE(takes(op));
+  for (const int other : {80, 89, 100, 120}) EXPECT_FALSE(takes(op, other)) << other;
+  Gemm no = op;
+  no.epilogue = Epilogue::none, no.aux = {};
+  EXPECT_FALSE(takes(no));
+  EXPECT_FALSE(takes(product({64, 64, 64}, DType::f32).op));
+  EXPECT_FALSE(takes(product({64, 60, 64}, DType::bf16).op));
+  EXPECT_FALSE(takes(product({64, 64, 60}, DType::bf16).op));
+  EXPECT_FALSE(takes(product({64, 64, 64, 4}, DType::bf16).op));
+  no = op, no.bias = tensor(DType::bf16, {128});
+  EXPECT_FALSE(takes(no));
+  no = op, no.tb = false;
+  EXPECT_FALSE(takes(no));
+  no = op, no.a.data = op.a.at(1);  // known only when it runs
+  EXPECT_TRUE(takes(no));
+  EXPECT_FALSE(cuda::wgmma_takes(problem_of(no), kCapability));
+}
+
+// An op whose tensors have memory.
+Gemm placed(Gemm op, Device& device) {
+  for (Tensor* t : {&op.d, &op.a, &op.b, &op.aux})
+    if (*t) t->data = device.allocate(t->bytes(), Mem::device);
+  return op;
+}
+
+// A candidate of the search: kept with a run, brought back by its file, and named.
+TEST_F(WgmmaProduct, SearchTriesItAndAFileBringsItBack) {
+  const TestBackend backend = make_cuda_backend(1);
+  const Gemm op = placed(product({8, 8, 8}, DType::bf16).op, *backend.device);
+  const auto one = make_gemm_runner(), two = make_gemm_runner();
+  if (one->capability() != kCapability) GTEST_SKIP() << "needs a GPU of compute capability 9.0";
+  EXPECT_TRUE(one->fuses(op));
+  const cuda::GemmRunner::SearchReport report = one->search({&op, 1}, 600, nullptr);
+  EXPECT_EQ(report.timed, 2);  // and the product alone
+  EXPECT_EQ(report.epilogues, 1);
+#ifdef ATHANOR_EMULATED_GPU
+  EXPECT_EQ(report.fused, 1);  // kernels take less time there than what the fake library does
+  EXPECT_EQ(report.own, 1);
+  EXPECT_THAT(one->export_choices(), testing::HasSubstr("\"own\": true"));
+  const ProductMethod method = one->time(op, false, nullptr).method;
+  EXPECT_THAT(method.words, testing::HasSubstr("the program's own kernel"));
+  EXPECT_EQ(method.tile_cols, 256);
+#endif
+  EXPECT_EQ(two->import_choices(one->export_choices()), "");
+  const cuda::DeviceMemory scratch(two->scratch(op));
+  two->run(op, scratch.data(), nullptr);
+  EXPECT_EQ(two->export_choices(), one->export_choices());
+  const ProductTrial trial = two->try_all(op, false, 0.5, nullptr);
+  EXPECT_EQ(trial.tried, 2);  // beside the parts; the library has none
+  EXPECT_TRUE(trial.complete);
+}
+
+TEST_F(WgmmaProduct, AFileCannotAskItForWhatItHasNot) {
+  const TestBackend backend = make_cuda_backend(1);
+  Gemm plain = product({128, 128, 64}, DType::bf16).op;
+  plain.epilogue = Epilogue::none, plain.aux = {};
+  plain = placed(plain, *backend.device);
+  const auto one = make_gemm_runner(), two = make_gemm_runner();
+  const cuda::DeviceMemory scratch(one->scratch(plain));
+  one->run(plain, scratch.data(), nullptr);
+  std::string text = one->export_choices();
+  const std::string algorithm = "\"algorithm\": ";
+  text.replace(text.find(algorithm), algorithm.size(), "\"own\": true, \"was\": ");
+  EXPECT_EQ(two->import_choices(text), "");
+  try {
+    two->run(plain, scratch.data(), nullptr);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), testing::HasSubstr("is not usable"));
+    EXPECT_THAT(e.what(), testing::HasSubstr("delete the file"));
+  }
+}
+
+}  // namespace
+}  // namespace athanor
