@@ -98,8 +98,6 @@ void epilogues(Examiner& examine, DType dt) {
       examine(OpCase<Gemm>{cat(name, " gelu"), with(op, Epilogue::gelu, like_d)});
       examine(OpCase<Gemm>{cat(name, " bias gelu"), with(biased, Epilogue::gelu, like_d)});
       examine(OpCase<Gemm>{cat(name, " gelu gradient"), with(op, Epilogue::gelu_gradient, like_d)});
-      if (s.n % 2 == 0)
-        examine(OpCase<Gemm>{cat(name, " swiglu"), with(op, Epilogue::swiglu, tensor(dt, {s.m, s.n / 2}))});
     }
     Gemm again = with(product(s, {dt, dt, dt}, false, true), Epilogue::gelu, like_d);  // of z = k / 8
     again.recompute = true;
@@ -114,6 +112,15 @@ void epilogues(Examiner& examine, DType dt) {
       examine(OpCase<Gemm>{cat(name, " sum b"), with(op, Epilogue::sum_b, tensor(DType::f32, {s.n}))});
     }
   }
+}
+
+// silu(gate) up beside [gate | up].
+void swiglu(Examiner& examine, DType dt) {
+  for (const Size& s : {Size{3, 2, 5}, Size{33, 64, 40}, Size{300, 48, 136}})
+    for (const bool tb : {false, true}) {
+      const Gemm op = with(product(s, {dt, dt, dt}, false, tb), Epilogue::swiglu, tensor(dt, {s.m, s.n / 2}));
+      examine(OpCase<Gemm>{cat(s.m, "x", s.n, "x", s.k, tb ? " tb " : " ", dt, " swiglu"), op});
+    }
 }
 
 // y = x w^T: dx = dy w, dw += dy^T x, db += column sums of dy.
@@ -149,6 +156,7 @@ void gemm_cases(Examiner& examine) {
   long_sides(examine);
   tf32(examine);
   linear_gradients(examine);
+  for (DType dt : kFloats) swiglu(examine, dt);
 }
 
 }  // namespace athanor

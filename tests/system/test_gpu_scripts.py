@@ -503,3 +503,15 @@ class MachineCodeTest(unittest.TestCase):
         self.assertAlmostEqual(model.simulate([product, part]), 800, delta=1)
         part.needs["exp"] = 600
         self.assertAlmostEqual(model.simulate([product, part]), 1200, delta=1, msg="bound by exponentials")
+
+    def test_model_of_a_tile(self):
+        """Behind the loop of products, in the loop around it that stores: two exponentials and what else is issued."""
+        model = module(ROOT / "scripts" / "model_kernels.py")
+        kernel = self.kernel(["TILE: MOV R1, RZ", "STEP: HGMMA.64x256x16.F32 R24, R24, gsb0",
+                              "WARPGROUP.DEPBAR.LE gsb0, 0x1", "@P0 BRA STEP", "MUFU.EX2 R24, R24", "MUFU.EX2 R25, R25",
+                              "UTMASTG.2D [UR4], [UR6]", "@P1 BRA TILE", "EXIT"])
+        self.assertEqual(model.end_of_tile(kernel), 2 * 2 * 8, "of two warpgroups")
+        self.assertAlmostEqual(model.library_seconds(8192, 8192, 8192), 2 * 8192**3 / 795e12)
+        rows = model.product_table(kernel, 1024).splitlines()[2:]
+        self.assertEqual(len(rows), len(model.LAYERS))
+        self.assertTrue(all(" | 32 | " in row for row in rows), rows)

@@ -23,7 +23,6 @@ constexpr int kWarps = kConsumers / 32;  // that multiply and store
 constexpr int kWarpRows = 16;
 constexpr int kPanels = 2;  // that a warp may be storing at once
 constexpr int kPair = 2;    // blocks of a cluster
-constexpr int kBand = 8;    // pairs along rows that are computed about together, so that L2 has them
 
 struct Maps {
   CUtensorMap x, gate_weights, up_weights;  // of the factors
@@ -48,6 +47,7 @@ struct Room {  // dynamic shared memory
 };
 
 #if PTX_SM90A
+constexpr int kBand = 8;  // pairs along rows that are computed about together, so that L2 has them
 using PairRing = Ring<kSlots, kPair>;
 
 // Calls visit(row, column) with the first row and column of each of this block's tiles. Pairs are in bands of kBand;

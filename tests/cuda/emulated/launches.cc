@@ -1,7 +1,8 @@
 // kernel_launches CONFIG.json [key=value ...]: every kernel of this program that an optimizer step of a config launches
 // on an H200, at full size: ops get addresses without memory, the emulated GPU checks the launches and runs none. A
 // line for each kind of launch: how many in a step, blocks, threads of a block, bytes of dynamic shared memory, kernel.
-// Products are the library's and are not told; what may be fused into them is launched apart, as before a search.
+// Products are the library's and are not told, but those that the program's own kernel can compute; what the library may
+// fuse into them is launched apart, as before a search.
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -10,6 +11,7 @@
 
 #include "config/config.h"
 #include "cuda/cuda_ops.h"
+#include "cuda/gemm/wgmma_product.h"
 #include "cuda/libraries/open.h"
 #include "cuda/libraries/specs.h"
 #include "emulator/runtime/control.h"
@@ -46,6 +48,7 @@ class KernelOps final : public Decorated<KernelOps> {
   template <class Op>
   void on(const Op& op, void* scratch) {
     if constexpr (std::is_same_v<Op, Gemm>) {
+      if (cuda::wgmma_takes(problem_of(op), ops_.gemm().capability())) return cuda::run_by_wgmma(op, nullptr);
       in_parts(op, [&]<class Part>(const Part& part) {
         if constexpr (!std::is_same_v<Part, Gemm>) ops_.run(part, scratch);
       });

@@ -92,6 +92,8 @@ TEST_P(Fused, RecomputationChangesNoBit) {
   const Outcome none = train(type, options(precision, G::none), tuned);
 #ifdef ATHANOR_EMULATED_GPU
   EXPECT_TRUE(std::regex_search(tuned.report, std::regex(R"( (\d+) of \1 epilogues fused)"))) << tuned.report;
+  const bool gated = type == ModelType::llama;
+  EXPECT_EQ(tuned.report.find("(1 by the program's own kernel)") != std::string::npos, gated) << tuned.report;
   Tuned parts;
   EXPECT_NE(train(type, options(precision, G::none), parts), none);
 #endif
