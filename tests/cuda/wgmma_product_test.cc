@@ -144,31 +144,29 @@ Gemm placed(Gemm op, Device& device) {
   return op;
 }
 
-// A candidate of the search: kept with a run, brought back by its file, and named.
-TEST_F(WgmmaProduct, SearchTriesItAndAFileBringsItBack) {
+// tests/cuda/train/fused_test.cc has the search.
+TEST_F(WgmmaProduct, AFileBringsItBack) {
   const TestBackend backend = make_cuda_backend(1);
   const Gemm op = placed(product({8, 8, 8}, DType::bf16).op, *backend.device);
   const auto one = make_gemm_runner(), two = make_gemm_runner();
   if (one->capability() != kCapability) GTEST_SKIP() << "needs a GPU of compute capability 9.0";
   EXPECT_TRUE(one->fuses(op));
-  const cuda::GemmRunner::SearchReport report = one->search({&op, 1}, 600, nullptr);
-  EXPECT_EQ(report.timed, 2);  // and the product alone
-  EXPECT_EQ(report.epilogues, 1);
-#ifdef ATHANOR_EMULATED_GPU
-  EXPECT_EQ(report.fused, 1);  // kernels take less time there than what the fake library does
-  EXPECT_EQ(report.own, 1);
-  EXPECT_THAT(one->export_choices(), testing::HasSubstr("\"own\": true"));
-  const ProductMethod method = one->time(op, false, nullptr).method;
-  EXPECT_THAT(method.words, testing::HasSubstr("the program's own kernel"));
-  EXPECT_EQ(method.tile_cols, 256);
-#endif
-  EXPECT_EQ(two->import_choices(one->export_choices()), "");
-  const cuda::DeviceMemory scratch(two->scratch(op));
+  const cuda::DeviceMemory scratch(one->scratch(op));
+  one->run(op, scratch.data(), nullptr);  // in parts, before a search
+  std::string text = one->export_choices();
+  const std::string parts = "\"in_parts\"";
+  EXPECT_EQ(text.find("\"own\""), std::string::npos);
+  text.replace(text.find(parts), parts.size(), "\"own\"");
+  EXPECT_EQ(two->import_choices(text), "");
   two->run(op, scratch.data(), nullptr);
-  EXPECT_EQ(two->export_choices(), one->export_choices());
-  const ProductTrial trial = two->try_all(op, false, 0.5, nullptr);
-  EXPECT_EQ(trial.tried, 2);  // beside the parts; the library has none
-  EXPECT_TRUE(trial.complete);
+  EXPECT_EQ(two->export_choices(), text);
+#ifdef ATHANOR_EMULATED_GPU
+  std::string launched;
+  emu::tell_launches([&](const std::string& kernel, const auto&) { launched += kernel; });
+  two->run(op, scratch.data(), nullptr);
+  emu::tell_launches({});
+  EXPECT_THAT(launched, testing::HasSubstr("product_wgmma<__nv_bfloat16>"));
+#endif
 }
 
 TEST_F(WgmmaProduct, AFileCannotAskItForWhatItHasNot) {

@@ -2,6 +2,7 @@
 // fused, also where the library's GELU sees sums that were not rounded yet.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <regex>
 
 #include "tests/cuda/train/tiny_model.h"
@@ -42,6 +43,7 @@ enum class Choose : uint8_t { none, search, given };
 struct Tuned {
   Choose how = Choose::none;
   std::string choices, report;
+  std::string gated;  // the way of a product with SwiGLU, after a search
 };
 
 Outcome train(ModelType type, const EngineOptions& o, Tuned& tuned) {
@@ -51,6 +53,10 @@ Outcome train(ModelType type, const EngineOptions& o, Tuned& tuned) {
   if (tuned.how == Choose::search) {
     tuned.report = rig.tuning->search(engine.tunable(), 600);
     tuned.choices = rig.tuning->export_choices();
+    const auto products = engine.tunable().products;
+    const auto of_swiglu = [](const Gemm& op) { return op.epilogue == Epilogue::swiglu; };
+    if (const auto found = std::ranges::find_if(products, of_swiglu); found != products.end())
+      tuned.gated = rig.tuning->time(*found, false).method.words;
   }
   if (tuned.how == Choose::given) CHECK(rig.tuning->import_choices(tuned.choices).empty(), "other choices");
   engine.commit();
@@ -94,6 +100,8 @@ TEST_P(Fused, RecomputationChangesNoBit) {
   EXPECT_TRUE(std::regex_search(tuned.report, std::regex(R"( (\d+) of \1 epilogues fused)"))) << tuned.report;
   const bool gated = type == ModelType::llama;
   EXPECT_EQ(tuned.report.find("(1 by the program's own kernel)") != std::string::npos, gated) << tuned.report;
+  EXPECT_EQ(tuned.gated, gated ? "the program's own kernel, tile 128x256, stages 4" : "");
+  EXPECT_EQ(tuned.choices.find("\"own\": true") != std::string::npos, gated);
   Tuned parts;
   EXPECT_NE(train(type, options(precision, G::none), parts), none);
 #endif
