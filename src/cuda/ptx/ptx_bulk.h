@@ -68,7 +68,8 @@ PTX_FUNCTION void mbar_arrive(uint64_t* b) {
 PTX_FUNCTION void mbar_arrive_remote(uint32_t cluster_address) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(cluster_address) : "memory");
 }
-// For one that has only read: at cluster scope the arrival would wait for all memory accesses of the warp, at GPU scope.
+// For one that has only read: at cluster scope the arrival would wait for all memory accesses of the warp, at GPU
+// scope.
 PTX_FUNCTION void mbar_arrive_remote_after_reads(uint32_t cluster_address) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(cluster_address) : "memory");
 }
