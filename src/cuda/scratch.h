@@ -128,6 +128,15 @@ struct NativeProduct {
     }
   }
 };
+// The scales that it arranges are too few to count.
+inline CodeProduct code_product(const ScaledGemm& op, int capability) {
+  const Gemm& g = op.product;
+  const auto a = double(g.a.numel()), b = double(g.b.numel());
+  if (NativeProduct(op, capability).possible)
+    return {.factors = Factors::codes, .moved = 2 * ((g.ta ? a : 0) + (g.tb ? 0 : b))};
+  return {.factors = Factors::floats,
+          .moved = 5 * (a + b) + (g.d.dtype == DType::f32 ? 0 : 4 * double(g.d.numel()))};  // to f32, and from it
+}
 // How a GPU computes them, for the log; "" for none.
 inline std::string describe_codes(std::span<const ScaledGemm> ops, int capability) {
   int64_t native = 0;

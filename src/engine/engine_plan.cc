@@ -132,6 +132,7 @@ void Engine::record_phases() {
     arena_.finish_recording();
     micro_launches_ = std::exchange(plan.launches, {});
     micro_products_ = plan.products.size();
+    micro_of_codes_ = plan.of_codes.size();
     arena_.record("optimizer");
     Ctx update = context(plan, nullptr);
     update.update_sums = &update_sums_;

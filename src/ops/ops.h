@@ -40,6 +40,7 @@ struct OpsOf : Runs<Op>... {
   using Runs<Op>::run...;
   using Runs<Op>::scratch...;
   virtual ~OpsOf() = default;
+  virtual CodeProduct code_product(const ScaledGemm&) const { return {}; }
 };
 using Ops = OpsOf<ATHANOR_ALL_OPS>;
 

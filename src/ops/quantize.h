@@ -172,4 +172,10 @@ struct ScaledGemm {
   Cost cost() const { return {product.cost().flops, traffic(*this)}; }
 };
 
+// How a backend computes a ScaledGemm.
+struct CodeProduct {
+  Factors factors = Factors::floats;
+  double moved = 0;  // bytes that its other kernels read and write, one after the other with the product
+};
+
 }  // namespace athanor
