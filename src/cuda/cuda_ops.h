@@ -32,6 +32,7 @@ class CudaOps final : public Decorated<CudaOps>, public Tuning {
     return cuda::describe_codes(ops.of_codes, gemm().capability());
   }
   CodeProduct code_product(const ScaledGemm& op) const override { return cuda::code_product(op, gemm().capability()); }
+  bool turns_codes() const override { return cuda::turns_codes(gemm().capability()); }
   std::string key() const override;
 
   struct Sizes {

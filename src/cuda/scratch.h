@@ -128,6 +128,7 @@ struct NativeProduct {
     }
   }
 };
+inline bool turns_codes(int capability) { return capability >= 89; }  // which have such products
 // The scales that it arranges are too few to count.
 inline CodeProduct code_product(const ScaledGemm& op, int capability) {
   const Gemm& g = op.product;

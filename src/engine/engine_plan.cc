@@ -27,6 +27,7 @@ Span whole_sequence(int64_t s, int64_t t) {
 
 Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend backend)
     : options_(options), backend_(backend), ops_(&backend.ops), model_(make_model(config)) {
+  options_.recipe.turns_codes = backend.ops.turns_codes();
   const int64_t sequences = options_.micro_batch_size;
   const Communicator& context = backend_.mesh.context();
   part_ = {.ranks = context.size(), .rank = context.rank(), .sequences = sequences, .length = options_.seq_length};

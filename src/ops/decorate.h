@@ -24,6 +24,11 @@ struct Decorated : EachOp<D, Ops, ATHANOR_ALL_OPS> {
     if constexpr (std::is_base_of_v<Ops, std::remove_cvref_t<decltype(inner)>>) return inner.code_product(op);
     return {};
   }
+  bool turns_codes() const override {
+    const auto& inner = static_cast<const D*>(this)->inner();
+    if constexpr (std::is_base_of_v<Ops, std::remove_cvref_t<decltype(inner)>>) return inner.turns_codes();
+    return false;
+  }
 };
 
 // Properties of a launch that are known without running it.

@@ -41,6 +41,9 @@ struct OpsOf : Runs<Op>... {
   using Runs<Op>::scratch...;
   virtual ~OpsOf() = default;
   virtual CodeProduct code_product(const ScaledGemm&) const { return {}; }
+  // Whether products of codes read factors with the terms of the sums in their rows, so that Quantize is best asked for
+  // codes that lie so.
+  virtual bool turns_codes() const { return false; }
 };
 using Ops = OpsOf<ATHANOR_ALL_OPS>;
 

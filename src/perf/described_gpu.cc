@@ -97,6 +97,7 @@ class DescribedOps final : public Decorated<DescribedOps>, public Tuning {
     return cuda::describe_codes(ops.of_codes, sizes_.capability);
   }
   CodeProduct code_product(const ScaledGemm& op) const override { return cuda::code_product(op, sizes_.capability); }
+  bool turns_codes() const override { return cuda::turns_codes(sizes_.capability); }
   std::string key() const override { return "described"; }
 
  private:

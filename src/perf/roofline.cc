@@ -49,15 +49,15 @@ Roofline Roofline::of(Factors factors) const {
 }
 
 std::string rates_in_words(const Ceilings& most, const Engine& engine) {
-  std::string out = cat("products ", format_count(most.flops), "FLOP/s");
+  std::string out = cat("products ", format_count(most.flops), " FLOP/s");
   const auto has = [&](Factors f) {
     return std::any_of(engine.micro_launches().begin(), engine.micro_launches().end(),
                        [&](const Launch& launch) { return launch.factors == f; });
   };
   for (const auto& [factors, words] :
        {std::pair{Factors::codes, ", of codes "}, {Factors::floats, ", of codes as f32 "}})
-    if (has(factors)) out += cat(words, format_count(most.flops_of(factors)), "FLOP/s");
-  return cat(out, ", copies ", format_count(most.bytes), "B/s");
+    if (has(factors)) out += cat(words, format_count(most.flops_of(factors)), " FLOP/s");
+  return cat(out, ", copies ", format_count(most.bytes), " B/s");
 }
 
 Filling filling(const Tiling& tiling, double m, double n, double k, const Roofline& limits) {

@@ -22,7 +22,7 @@ struct Roofline {
   Roofline of(Factors) const;  // with `most.flops` of these products
 };
 
-// "products 795T FLOP/s, of codes 1.6P FLOP/s, copies 4.3T B/s": of codes where the run has such products.
+// "products 795T FLOP/s, of codes 1.59P FLOP/s, copies 4.3T B/s": of codes where the run has such products.
 std::string rates_in_words(const Ceilings&, const Engine&);
 
 // Lower bounds for any launch: both rates of `most` and, where given, the attention rate and the rounding of products
