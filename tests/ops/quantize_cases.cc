@@ -107,7 +107,7 @@ void transposed_codes(Examiner& examine) {
   for (const Blocks& blocks : {Blocks{0, 0}, Blocks{0, 1}, Blocks{128, 1}})
     for (const bool turn : {true, false})
       for (const DType codes : kCodes)
-        for (const Shape& s : {Shape{1, 1}, Shape{37, 261}, Shape{140, 131}, Shape{272, 144}})
+        for (const Shape& s : {Shape{1, 1}, Shape{37, 261}, Shape{136, 48}, Shape{140, 131}})
           for (const auto& [of, x] : {std::pair{DType::bf16, normal()}, {DType::f32, bad}}) {
             const bool both = !turn && blocks == Blocks{128, 1};  // and along rows
             if (!turn && blocks != Blocks{} && !both) continue;
@@ -124,6 +124,7 @@ void transposed_codes(Examiner& examine) {
             const std::string name = cat(s, turn ? " transposed " : " and transposed ", blocks.rows, "x", blocks.cols,
                                          " ", codes, " of ", of);
             examine(OpCase<Quantize>{name, op, values, true});
+            if (of == DType::f32) continue;
             op.power_of_two = true;
             examine(OpCase<Quantize>{cat(name, " powers of two"), op, values, true});
             if (blocks != Blocks{}) continue;
