@@ -73,7 +73,7 @@ std::vector<double> time_steps(Bench& b, int64_t steps) {
 // Steps in which every op is timed.
 struct OpTimes {
   OpTimes(Bench& b, const BenchArgs& args, bool by_shape)
-      : limits{.most = given_or_measured(args.rates, b.machine.backend(), b.engine->options().recipe.compute)},
+      : limits{.most = given_or_measured(args.rates, b.machine.backend(), b.engine->options().recipe)},
         found(b.machine.open_profiler()),
         profile(
             *b.engine, b.machine.backend(),
@@ -116,20 +116,22 @@ std::string slow_products(const OpTimes& ops, const Backend& backend) {
   limits.multiprocessors = backend.device.multiprocessors();
   std::string out;
   for (const auto& [name, row] : ordered(ops.profile.rows())) {
-    if (row.inner == 0 || row.seconds <= 0 || row.cost.flops >= kFastEnough * limits.most.flops * row.seconds) continue;
+    const Roofline own = limits.of(row.factors);
+    if (row.inner == 0 || row.seconds <= 0 || row.cost.flops >= kFastEnough * own.most.flops * row.seconds) continue;
     const double launches = double(row.launches);
     const Launch one{.op = Gemm::kName,
                      .cost = {row.cost.flops / launches, row.cost.bytes / launches},
                      .shape = row.shape,
-                     .inner = row.inner};
+                     .inner = row.inner,
+                     .factors = row.factors};
     const std::string why = why_slow({.m = double(one.shape[0]),
                                       .n = double(one.shape[1]),
                                       .k = double(one.inner),
                                       .cost = one.cost,
                                       .seconds = row.seconds / launches,
                                       .tiling = limits.multiprocessors > 0 ? best_tiling(one, limits) : Tiling{}},
-                                     limits);
-    out += cat("\n", name, ": ", std::lround(100 * row.cost.flops / row.seconds / limits.most.flops),
+                                     own);
+    out += cat("\n", name, ": ", std::lround(100 * row.cost.flops / row.seconds / own.most.flops),
                " % of the rate of a large product: ", why);
   }
   return out.empty() ? "" : out + "\n";

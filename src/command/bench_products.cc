@@ -19,6 +19,8 @@
 namespace athanor {
 namespace {
 
+constexpr std::pair<Factors, const char*> kRates[] = {{Factors::codes, ", of codes "},
+                                                      {Factors::floats, ", of codes as f32 "}};
 constexpr double kNearBest = 0.97;  // of the best of an exhaustive search: the goal
 
 struct BenchProductsArgs {
@@ -32,7 +34,8 @@ struct BenchProductsArgs {
 struct ProductRow {
   ProductUse use;
   ProductTime time;
-  double share = 0;    // of the rate of a large product
+  Factors factors = Factors::matrices;
+  double share = 0;    // of the rate of a large product of such factors
   std::string reason;  // below kFastEnough
   std::optional<ProductTrial> trial;
   std::string failure;  // of the exhaustive search
@@ -53,6 +56,9 @@ struct ProductReport {
   auto searched() const {
     return std::count_if(rows.begin(), rows.end(), [](const ProductRow& r) { return r.trial.has_value(); });
   }
+  bool has(Factors factors) const {
+    return std::any_of(rows.begin(), rows.end(), [&](const ProductRow& r) { return r.factors == factors; });
+  }
   double step_seconds() const {
     double sum = 0;
     for (const ProductRow& r : rows) sum += double(r.use.launches) * r.time.seconds;
@@ -67,22 +73,24 @@ std::string reason_of(const ProductRow& row, const Roofline& limits) {
       {.m = double(op.m()),
        .n = double(op.n()),
        .k = double(op.k()),
-       .cost = op.cost(),
+       .cost = row.use.cost(),
        .seconds = row.time.seconds,
        .epilogue_seconds = row.time.seconds - row.time.product_seconds,
+       .codes = row.use.codes.has_value(),
        .tiling = {.rows = double(method.tile_rows), .cols = double(method.tile_cols), .cuts = double(method.cuts)}},
-      limits);
+      limits.of(row.factors));
 }
 
 // Of products within epilogues only those that are done in parts run as such.
 void keep_what_runs(std::vector<ProductRow>& rows) {
   std::map<GemmProblem, int64_t> within;
   for (const ProductRow& row : rows)
-    if (row.time.method.in_parts)
+    if (row.time.method.in_parts && !row.use.codes)
       in_parts(row.use.op, [&]<class Part>(const Part& part) {
         if constexpr (std::is_same_v<Part, Gemm>) within[problem_of(part)] += row.use.launches;
       });
   for (ProductRow& row : rows) {
+    if (row.use.codes) continue;
     const auto found = within.find(problem_of(row.use.op));
     row.use.within = found == within.end() ? 0 : found->second;
   }
@@ -91,6 +99,7 @@ void keep_what_runs(std::vector<ProductRow>& rows) {
 
 void search_all(Tuning& tuning, double seconds, std::vector<ProductRow>& rows) {
   for (ProductRow& row : rows) {
+    if (row.use.codes) continue;
     try {
       row.trial = tuning.try_all(row.use.op, row.use.recompute, seconds);
     } catch (const Error& error) {
@@ -109,13 +118,16 @@ ProductReport measure(const BenchProductsArgs& args) {
   const auto engine = make_engine(config, backend, true);
   if (backend.tuning) search_products(config, *engine, *backend.tuning);
   ProductReport report{.device = machine.description(), .limits = {}, .rows = {}, .exhaustive = args.exhaustive};
-  report.limits.most = given_or_measured(args.rates, backend, engine->options().recipe.compute);
+  report.limits.most = given_or_measured(args.rates, backend, engine->options().recipe);
   report.limits.multiprocessors = backend.device.multiprocessors();
   for (const ProductUse& use : products_of_step(*engine))
-    report.rows.push_back({.use = use, .time = time_product(backend, use), .trial = {}});
+    report.rows.push_back({.use = use,
+                           .time = time_product(backend, use),
+                           .factors = use.codes ? backend.ops.code_product(*use.codes).factors : Factors::matrices,
+                           .trial = {}});
   keep_what_runs(report.rows);
   for (ProductRow& row : report.rows) {
-    row.share = row.flops() / report.limits.most.flops;
+    row.share = row.flops() / report.limits.most.flops_of(row.factors);
     if (row.share < kFastEnough) row.reason = reason_of(row, report.limits);
   }
   if (args.exhaustive) search_all(*backend.tuning, args.seconds, report.rows);
@@ -123,8 +135,11 @@ ProductReport measure(const BenchProductsArgs& args) {
 }
 
 void print_text(const ProductReport& report) {
-  std::printf("%s\nrate of a large product %sFLOP/s, of a copy %sB/s\n\n%8s %10s %9s %8s %8s%s  product\n",
-              report.device.c_str(), format_count(report.limits.most.flops).c_str(),
+  std::string of_codes;
+  for (const auto& [factors, words] : kRates)
+    if (report.has(factors)) of_codes += cat(words, format_count(report.limits.most.flops_of(factors)), "FLOP/s");
+  std::printf("%s\nrate of a large product %sFLOP/s%s, of a copy %sB/s\n\n%8s %10s %9s %8s %8s%s  product\n",
+              report.device.c_str(), format_count(report.limits.most.flops).c_str(), of_codes.c_str(),
               format_count(report.limits.most.bytes).c_str(), "launches", "us", "FLOP/s", "of rate", "of time",
               report.exhaustive ? "  of best" : "");
   for (const ProductRow& row : report.rows) {
@@ -132,7 +147,7 @@ void print_text(const ProductReport& report) {
     std::printf("%8lld %10.1f %9s %7.1f%% %7.1f%%", static_cast<long long>(row.use.launches), 1e6 * row.time.seconds,
                 format_count(row.flops()).c_str(), 100 * row.share, 100 * time / report.step_seconds());
     if (report.exhaustive) row.trial ? std::printf(" %7.1f%%", 100 * row.of_best()) : std::printf(" %8s", "-");
-    std::printf("  %s\n", cat(problem_of(row.use.op)).c_str());
+    std::printf("  %s\n", words_of(row.use).c_str());
     const ProductMethod& method = row.time.method;
     std::printf("%54s%s%s%s\n", "", method.in_parts ? "in parts; " : "", method.words.c_str(),
                 row.use.launches == 0 ? cat("; ", row.use.within, " times within a product in parts").c_str() : "");
@@ -160,7 +175,9 @@ Json method_json(const ProductMethod& method) {
 
 Json row_json(const ProductRow& row) {
   const Gemm& op = row.use.op;
-  Json out = {{"product", cat(problem_of(op))},
+  constexpr const char* kNames[] = {"matrices", "codes", "floats"};
+  Json out = {{"product", words_of(row.use)},
+              {"factors", kNames[size_t(row.factors)]},
               {"shape", {op.m(), op.n(), op.k()}},
               {"launches", row.use.launches},
               {"within", row.use.within},
@@ -185,7 +202,11 @@ Json row_json(const ProductRow& row) {
 
 void print_json(const ProductReport& report) {
   Json out = {{"device", report.device},
-              {"rates", {{"flops", report.limits.most.flops}, {"bytes", report.limits.most.bytes}}},
+              {"rates",
+               {{"flops", report.limits.most.flops},
+                {"bytes", report.limits.most.bytes},
+                {"codes", report.limits.most.flops_of(Factors::codes)},
+                {"floats", report.limits.most.flops_of(Factors::floats)}}},
               {"multiprocessors", report.limits.multiprocessors},
               {"step_ms", 1e3 * report.step_seconds()},
               {"products", Json::array()}};

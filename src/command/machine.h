@@ -76,7 +76,7 @@ DeviceChoice device_of(const std::string& word);
 
 // --rates: FLOP/s of products and B/s of copies to compare with. The machine's own are measured where `given` is empty.
 void add_rates(Verb, std::vector<double>& given);
-Ceilings given_or_measured(const std::vector<double>& given, Backend, DType compute);
+Ceilings given_or_measured(const std::vector<double>& given, Backend, const Recipe&);
 
 // What environment.json says of the program.
 ProgramInfo program_info(const std::vector<std::string>& command_line);

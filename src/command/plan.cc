@@ -83,13 +83,10 @@ struct Demand {
 void print_limit(const Engine& engine, const Roofline& limits, const Demand& run) {
   const double least = least_sum(planned_rows(engine, limits));
   const std::string words = least >= 10 ? cat(" (", format_duration(least), ")") : "";
-  std::printf(
-      "predicted step    %.*f ms%s or more, %s tokens/s and %.0f %% MFU of %s FLOP/s at most (products %s FLOP/s, "
-      "copies "
-      "%s B/s)\n",
-      least >= 1 ? 0 : 3, least * 1e3, words.c_str(), format_count(run.tokens / least).c_str(),
-      100 * run.flops / least / run.peak, format_count(run.peak).c_str(), format_count(limits.most.flops).c_str(),
-      format_count(limits.most.bytes).c_str());
+  std::printf("predicted step    %.*f ms%s or more, %s tokens/s and %.0f %% MFU of %s FLOP/s at most (%s)\n",
+              least >= 1 ? 0 : 3, least * 1e3, words.c_str(), format_count(run.tokens / least).c_str(),
+              100 * run.flops / least / run.peak, format_count(run.peak).c_str(),
+              rates_in_words(limits.most, engine).c_str());
   const double update = least_update_seconds(engine, limits);
   std::printf("of which the end  %.3f ms, %.1f %%: norm, clipping and the optimizer\n", update * 1e3,
               100 * update / least);
@@ -138,12 +135,13 @@ Exit plan(const PlanArgs& args) {
                 format_bytes(uint64_t(bytes)).c_str(), static_cast<long long>(calls));
   }
   std::printf("recomputation     %s\n", to_text(engine->options().recompute).c_str());
+  const Recipe& recipe = engine->options().recipe;
   const Roofline limits =
-      place.machine ? Roofline{.most = ceilings(backend, engine->options().recipe.compute)} : place.limits;
+      place.machine ? Roofline{.most = ceilings(backend, recipe.compute, recipe.eight_bits())} : place.limits;
   print_limit(*engine, limits,
               {.flops = flops.causal * tokens / engine->devices(),
                .tokens = tokens,
-               .peak = mfu_peak(config, backend, engine->options().recipe.compute, place.most_flops),
+               .peak = mfu_peak(config, backend, recipe.compute, place.most_flops),
                .steps = config.train_iters});
   print_memory(config, *engine, backend.device);
   std::printf("launches per micro-batch: %zu\n\n%s", engine->micro_launches().size(),

@@ -91,6 +91,7 @@ class CpuOps final : public Ops {
   void run(const JoinMaster&, void* scratch) override;
   // quantize.cc
   void run(const Quantize&, void* scratch) override;
+  void run_turned(const Quantize&, void* scratch);
   void run(const ScaledGemm&, void* scratch) override;
   void run(const DelayedScales&, void* scratch) override;
   size_t scratch(const Quantize&) const override;

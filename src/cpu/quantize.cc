@@ -276,12 +276,46 @@ void decode(ThreadPool& pool, const Tensor& x, const Tensor& codes, const Tensor
 }  // namespace
 
 size_t CpuOps::scratch(const Quantize& op) const {
+  if (op.turned_scales) return scratch(op.alone());  // more than the codes need
   const Quantizer q(op, nullptr);
   const auto most = size_t(q.bands * q.across) * sizeof(uint32_t);
-  return most + (op.hadamard ? size_t(op.x.numel()) * sizeof(float) : 0);
+  const size_t before = op.turn ? size_t(op.scales.numel()) * sizeof(float) + size_t(op.x.numel()) : 0;
+  return most + (op.hadamard ? size_t(op.x.numel()) * sizeof(float) : before);
+}
+
+// Nothing on a CPU asks for it: codes as ever, then their transpose.
+void CpuOps::run_turned(const Quantize& op, void* scratch) {
+  const Quantizer q(op, nullptr);
+  const int64_t rows = q.rows, cols = q.cols;
+  Quantize plain = op;
+  plain.turn = false, plain.turned = {};
+  if (op.turn) {
+    auto* scales = static_cast<float*>(scratch) + q.bands * q.across;
+    plain.scales = {scales, DType::f32, op.blocks.grid(op.x.shape)};
+    plain.codes = {scales + plain.scales.numel(), op.codes.dtype, op.x.shape};
+  }
+  run(plain, scratch);
+  const auto transpose = [&]<class T>(T* out, const T* in, int64_t height, int64_t width) {
+    pool_.parallel_ranges(width, row_grain(height), [&](int64_t begin, int64_t end) {
+      for (int64_t c = begin; c < end; ++c)
+        for (int64_t r = 0; r < height; ++r) out[c * height + r] = in[r * width + c];
+    });
+  };
+  transpose(static_cast<uint8_t*>(op.turn ? op.codes.data : op.turned.data),
+            static_cast<const uint8_t*>(plain.codes.data), rows, cols);
+  if (op.turn)
+    transpose(op.scales.as<float>(), static_cast<const float*>(plain.scales.data), plain.scales.rows(),
+              plain.scales.cols());
 }
 
 void CpuOps::run(const Quantize& op, void* scratch) {
+  if (op.turned_scales) {
+    Quantize rows = op;
+    rows.turned = rows.turned_scales = rows.turned_statistics = {};
+    run(rows, scratch);
+    return run(op.alone(), scratch);
+  }
+  if (op.turn || op.turned) return run_turned(op, scratch);
   Quantizer q(op, scratch);
   if (op.x.numel() == 0) return;
   if (op.hadamard) {

@@ -130,6 +130,10 @@ double CudaDevice::peak_flops(DType dtype) const {
   const GpuSpec* known = find_gpu_named(properties_.name);
   return known ? known->peak_flops(dtype) : 0;
 }
+double CudaDevice::peak_plain_flops() const {
+  const GpuSpec* known = find_gpu_named(properties_.name);
+  return known ? known->f32_flops : 0;
+}
 
 // Thread-local mode: calls of other threads, including those of libraries, neither enter nor break the capture.
 void CudaDevice::begin_capture() {

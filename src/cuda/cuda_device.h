@@ -37,6 +37,7 @@ class CudaDevice final : public Device {
   size_t allocated() const override { return allocated_; }
   size_t in_use() const override;
   double peak_flops(DType) const override;
+  double peak_plain_flops() const override;
   double peak_bytes() const override { return memory_rate(index_); }
   bool can_capture() const override { return true; }
   void begin_capture() override;

@@ -21,6 +21,7 @@ class CudaOps final : public Decorated<CudaOps>, public Tuning {
   std::string export_choices() const override;
   std::string import_choices(const std::string& text) override;
   ProductTime time(const Gemm& product, bool recompute) override { return gemm().time(product, recompute, stream_); }
+  ProductTime time(const ScaledGemm& product) override { return gemm().time(product, stream_); }
   ProductTrial try_all(const Gemm& product, bool recompute, double seconds) override {
     return gemm().try_all(product, recompute, seconds, stream_);
   }
@@ -30,6 +31,8 @@ class CudaOps final : public Decorated<CudaOps>, public Tuning {
   std::string describe_codes(const Tunable& ops) override {
     return cuda::describe_codes(ops.of_codes, gemm().capability());
   }
+  CodeProduct code_product(const ScaledGemm& op) const override { return cuda::code_product(op, gemm().capability()); }
+  bool turns_codes() const override { return cuda::turns_codes(gemm().capability()); }
   std::string key() const override;
 
   struct Sizes {

@@ -1,7 +1,8 @@
 // Codes of 8 and 4 bits with scales (Quantize), and the factors of delayed scaling.
 // Layout: x row-major and contiguous; a block of threads has 256 columns and a band of rows: as many as share scales,
-// else 64. A lane has 8 columns, a warp every eighth part of the band. Memory bound: x is read twice, the second time
-// from L2 where it fits, and once with a factor given; codes are written once. Deterministic: a maximum does not depend
+// else 64. A lane has 8 columns, a warp every eighth part of the band. Where codes are written transposed too, tiles of
+// 128 by 128. Memory bound: x is read twice, the second time from L2 where it fits, and once with a factor given or
+// where 128 rows of a tile share scales; codes are written once. Deterministic: a maximum does not depend
 // on the order, counts are integers. Not timed on a GPU yet.
 #include "cuda/quantize.h"
 
@@ -187,17 +188,20 @@ __device__ __forceinline__ uint32_t code_pair(float a, float b, bool e5m2) {
                  high = magnitude(b) > kInfinity ? 0x7fu : codes >> 8;
   return low | high << 8;
 }
+__device__ __forceinline__ void store_words(uint8_t* row, uint32_t low, uint32_t high, const Cut& c, int column) {
+  if (c.vectors && column < c.columns) return st8(row + column, {low, high});
+#pragma unroll
+  for (int k = 0; k < kElements; ++k) {
+    if (column + k < c.columns) row[column + k] = static_cast<uint8_t>((k < 4 ? low : high) >> 8 * (k % 4));
+  }
+}
 __device__ __forceinline__ void store_codes(uint8_t* row, const float (&v)[kElements], const Cut& c, int column,
                                             bool e5m2) {
   uint32_t words[2];
 #pragma unroll
   for (int k = 0; k < 2; ++k)
     words[k] = code_pair(v[4 * k], v[4 * k + 1], e5m2) | code_pair(v[4 * k + 2], v[4 * k + 3], e5m2) << 16;
-  if (c.vectors) return st8(row + column, {words[0], words[1]});
-#pragma unroll
-  for (int k = 0; k < kElements; ++k) {
-    if (column + k < c.columns) row[column + k] = static_cast<uint8_t>(words[k / 4] >> 8 * (k % 4));
-  }
+  store_words(row, words[0], words[1], c, column);
 }
 
 // Codes, and the scales where their blocks begin. With a factor given also most[0], which was 0.
@@ -260,6 +264,145 @@ __global__ void finish_delayed(float* scale, const uint32_t* most, const Rule ru
   if (!rule.amax) return;
   const float now = __uint_as_float(*most), before = *rule.amax;
   *rule.amax = finite ? (now > before ? now : before) : __uint_as_float(kInfinity);
+}
+
+// ---- codes transposed
+
+constexpr int kSide = 128;                   // of a tile: no more terms share a scale, but all
+constexpr int kSquares = kSide / kElements;  // of 8 by 8 elements along its side: one for each thread
+constexpr int kRoom = kSide + kSquares;      // words of a row of maxima in shared memory
+static_assert(kSquares * kSquares == kThreads);
+
+struct Turning {
+  bool of_columns, of_tiles;  // a scale for each column; for each 128 rows of it, which are found here
+  bool vectors;               // rows of transposed codes, 8 at a time
+  float* scales;              // of the codes that are not transposed: null, or of each 128 of a row
+};
+
+// Bytes of four words as those of their columns.
+__device__ __forceinline__ void transpose_4(uint32_t (&w)[4]) {
+  const uint32_t low = __byte_perm(w[0], w[1], 0x5140), low2 = __byte_perm(w[2], w[3], 0x5140);
+  const uint32_t high = __byte_perm(w[0], w[1], 0x7362), high2 = __byte_perm(w[2], w[3], 0x7362);
+  w[0] = __byte_perm(low, low2, 0x5410), w[1] = __byte_perm(low, low2, 0x7632);
+  w[2] = __byte_perm(high, high2, 0x5410), w[3] = __byte_perm(high, high2, 0x7632);
+}
+
+// A block of threads for each tile, whose elements stay in registers between the maximum and the codes; a thread has 8
+// of 8 rows. turned [C, R], scales [C, blocks]; codes: null, or not transposed, with the same scale for all or scales
+// of their own. In shared memory 8 codes lie at a place that differs for each of the threads that write, or read,
+// together.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    encode_turned(uint8_t* turned, uint8_t* codes, float* scales, uint32_t* most, const T* x, const Cut c,
+                  const Turning how, const Rule rule) {
+  SHARED(uint2, tile, [kSide * kSquares]);
+  SHARED(uint32_t, room, [kSquares * kRoom]);
+  SHARED(float, of_column, [kSide]);
+  const int tiles = (c.columns + kSide - 1) / kSide, thread = static_cast<int>(threadIdx.x);
+  const int64_t band = blockIdx.x / tiles, bands = (c.rows + kSide - 1) / kSide;
+  const int first_column = static_cast<int>(blockIdx.x % tiles) * kSide;
+  const int across = thread % kSquares, down = thread / kSquares, column = first_column + across * kElements;
+  const int64_t row = band * kSide + down * kElements;
+  const bool given = rule.given && *rule.given > 0;
+  float v[kElements][kElements];
+#pragma unroll
+  for (int r = 0; r < kElements; ++r) {
+    const bool inside = row + r < c.rows && column < c.columns;
+    load_chunk(v[r], x + (row + r) * c.columns, column, inside ? c.columns : 0, c.vectors && inside);
+  }
+  float factors[kElements];
+  if (how.of_columns) {
+    if (how.of_tiles) {
+#pragma unroll
+      for (int k = 0; k < kElements; ++k) {
+        uint32_t all = 0;
+#pragma unroll
+        for (int r = 0; r < kElements; ++r) all = Max{}(all, magnitude(v[r][k]));
+        room[down * kRoom + k * kSquares + across] = all;
+      }
+      __syncthreads();
+    }
+    if (thread < kSide) {
+      const int mine = first_column + thread % kSquares * kElements + thread / kSquares;
+      uint32_t all = !how.of_tiles && mine < c.columns ? most[mine] : 0;
+      for (int i = 0; how.of_tiles && i < kSquares; ++i) all = Max{}(all, room[i * kRoom + thread]);
+      const Scaled s = scaled(all, rule);
+      of_column[thread] = s.factor;
+      if (mine < c.columns && how.of_tiles) scales[mine * bands + band] = s.scale;
+      if (mine < c.columns && !how.of_tiles && band == 0) scales[mine] = s.scale;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < kElements; ++k) factors[k] = of_column[k * kSquares + across];
+  } else {
+    const Scaled s = given ? Scaled{*rule.given, 0.f} : scaled(*most, rule);
+#pragma unroll
+    for (float& f : factors) f = s.factor;
+    if (blockIdx.x == 0 && thread == 0 && !rule.given) *scales = s.scale;
+  }
+  uint32_t largest = 0;
+#pragma unroll
+  for (int r = 0; how.scales && r < kElements; ++r) {
+    uint32_t all = 0;
+#pragma unroll
+    for (int k = 0; k < kElements; ++k) all = Max{}(all, magnitude(v[r][k]));
+    const Scaled s = scaled(over_lanes(all, kSide), rule);
+    if (row + r >= c.rows) continue;
+    if (across == 0) how.scales[(row + r) * tiles + first_column / kSide] = s.scale;
+    float w[kElements];
+#pragma unroll
+    for (int k = 0; k < kElements; ++k) w[k] = __fmul_rn(v[r][k], s.factor);
+    if (column < c.columns) store_codes(codes + (row + r) * c.columns, w, c, column, rule.e5m2);
+  }
+  uint2 of_columns[kElements];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {  // of the rows
+    uint32_t words[2][4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int r = 4 * half + i;
+#pragma unroll
+      for (int k = 0; k < kElements; ++k) {
+        if (given) largest = Max{}(largest, magnitude(v[r][k]));
+        v[r][k] = __fmul_rn(v[r][k], factors[k]);
+      }
+#pragma unroll
+      for (int k = 0; k < 2; ++k)
+        words[k][i] = code_pair(v[r][4 * k], v[r][4 * k + 1], rule.e5m2) |
+                      code_pair(v[r][4 * k + 2], v[r][4 * k + 3], rule.e5m2) << 16;
+      if (codes && !how.scales && row + r < c.rows)
+        store_words(codes + (row + r) * c.columns, words[0][i], words[1][i], c, column);
+    }
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      transpose_4(words[k]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) (half == 0 ? of_columns[4 * k + i].x : of_columns[4 * k + i].y) = words[k][i];
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < kElements; ++k) tile[(across * kElements + k) * kSquares + (down ^ across)] = of_columns[k];
+  __syncthreads();
+  const int part = thread % kSquares;
+  const int64_t to_row = band * kSide + part * kElements;
+#pragma unroll
+  for (int i = 0; i < kElements; ++i) {
+    const int mine = i * kSquares + thread / kSquares, to_column = first_column + mine;
+    if (to_column >= c.columns || to_row >= c.rows) continue;
+    const uint2 word = tile[mine * kSquares + (part ^ (mine / kElements))];
+    uint8_t* to = turned + to_column * c.rows + to_row;
+    if (how.vectors) {
+      st8(to, word);
+      continue;
+    }
+#pragma unroll
+    for (int k = 0; k < kElements; ++k) {
+      if (to_row + k < c.rows) to[k] = static_cast<uint8_t>((k < 4 ? word.x : word.y) >> 8 * (k % 4));
+    }
+  }
+  if (!given) return;
+  largest = warp_reduce(largest, Max{});
+  if (thread % kLanes == 0) atomicMax(most, largest);
 }
 
 // ---- codes of 4 bits, each in a byte, and two levels of scales: tensor/float8.h
@@ -374,16 +517,18 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     count_codes(QuantizeCounts* counts, const uint8_t* codes, const void* scales, const float* global, const T* x,
-                const Cut c, const Rule rule, double saturates) {
+                const Cut c, const Rule rule, double saturates, bool turned) {
   SHARED(unsigned, room, [kLanes]);
   const Place at(c);
   unsigned values = 0, saturated = 0, underflowed = 0, largest = 0;
+  const int64_t bands = c.height ? (c.rows + c.height - 1) / c.height : 1;
   for (int i = 0; i < at.rows; ++i) {
     const int64_t row = at.first + i, row_of_blocks = at.block_row(c, row) * c.across;
     for (int k = 0; k < kElements && at.column + k < c.columns; ++k) {
       const uint32_t m = magnitude(to_float(x[row * c.columns + at.column + k]));
       largest = Max{}(largest, m);
-      const int64_t block = row_of_blocks + (c.width ? (at.column + k) / c.width : 0);
+      const int64_t across = c.width ? (at.column + k) / c.width : 0;
+      const int64_t block = turned ? across * bands + at.block_row(c, row) : row_of_blocks + across;
       float scale;
       if (global) {
         scale = __fmul_rn(e4m3_value(static_cast<const uint8_t*>(scales)[block]), *global);
@@ -395,7 +540,7 @@ __global__ void __launch_bounds__(kThreads)
       }
       if (m == 0 || magnitude(scale) > kInfinity) continue;
       ++values;
-      const uint8_t code = codes[row * c.columns + at.column + k];
+      const uint8_t code = codes[turned ? (at.column + k) * c.rows + row : row * c.columns + at.column + k];
       if (scale > 0 && static_cast<double>(__uint_as_float(m)) > static_cast<double>(scale) * saturates) ++saturated;
       if ((code & (global ? 0x7u : 0x7fu)) == 0) ++underflowed;
     }
@@ -470,6 +615,17 @@ LaunchConfig threads(int64_t count, cudaStream_t stream) {
 LaunchConfig tiles(const Cut& c, cudaStream_t stream) {
   return {dim3(grid_size(div_ceil<int64_t>(c.rows, c.band) * c.tiles)), dim3(kThreads), 0, stream};
 }
+// Adds to the op's statistics; counts are zeros before.
+template <class T>
+void count(const Quantize& op, QuantizeCounts* counts, const T* x, const Cut& c, const Rule& rule,
+           cudaStream_t stream) {
+  const float saturates = op.two_levels() ? f4_e2m1::kSaturates : rule.e5m2 ? f8_e5m2::kSaturates : f8_e4m3::kSaturates;
+  CUDA_CHECK(launch(count_codes<T>, tiles(c, stream), counts, static_cast<const uint8_t*>(op.codes.data),
+                    static_cast<const void*>(op.scales.data), data<const float>(op.global), x, c, rule,
+                    static_cast<double>(saturates), op.turn));
+  const QuantizeCounts* found = counts;
+  CUDA_CHECK(launch(add_counts, {dim3(1), dim3(1), 0, stream}, data<double>(op.statistics), found));
+}
 }  // namespace
 
 void run(const Quantize& op, void* scratch, cudaStream_t stream) {
@@ -487,15 +643,14 @@ void run(const Quantize& op, void* scratch, cudaStream_t stream) {
     });
     return run(transformed, scratch, stream);
   }
-  const bool e5m2 = op.codes.dtype == DType::f8_e5m2, delayed = op.factor || op.amax;
   const Rule rule{.most_code = largest_code(op.codes.dtype),
-                  .e5m2 = e5m2,
+                  .e5m2 = op.codes.dtype == DType::f8_e5m2,
                   .power_of_two = op.powers(),
                   .e8m0 = op.scales.dtype == DType::f8_e8m0,
                   .given = data<const float>(op.factor),
                   .amax = data<float>(op.amax)};
   Cut c = cut_of(op);
-  const bool is_shared = shared(c);
+  const bool is_shared = shared(c), of_tiles = (op.turn && op.blocks.rows == kSide) || op.turned_scales;
   const auto zeros = is_shared ? static_cast<size_t>(op.scales.numel()) * sizeof(uint32_t) : 0;
   if (op.statistics || is_shared || op.two_levels())
     CUDA_CHECK(cudaMemsetAsync(counts, 0, sizeof *counts + zeros, stream));
@@ -505,24 +660,32 @@ void run(const Quantize& op, void* scratch, cudaStream_t stream) {
     c.vectors = rows_are_vectors(c.columns, x) && c.columns % kElements == 0 &&
                 reinterpret_cast<uintptr_t>(codes) % kElements == 0;
     const LaunchConfig config = tiles(c, stream);
-    const QuantizeCounts* found = counts;
     const uint32_t* magnitudes = most;
-    CUDA_CHECK(launch(find_most<T>, config, most, x, c, is_shared, rule.given));
-    if (op.two_levels()) {
+    if (!of_tiles) CUDA_CHECK(launch(find_most<T>, config, most, x, c, is_shared, rule.given));
+    if (op.turn || op.turned) {
+      auto* turned = static_cast<uint8_t*>(op.turn ? op.codes.data : op.turned.data);
+      const Turning how{.of_columns = of_tiles || op.blocks.cols == 1,
+                        .of_tiles = of_tiles,
+                        .vectors = c.rows % kElements == 0 && reinterpret_cast<uintptr_t>(turned) % kElements == 0,
+                        .scales = op.turned_scales ? data<float>(op.scales) : nullptr};
+      const int64_t squares = div_ceil<int64_t>(c.rows, kSide) * div_ceil<int64_t>(c.columns, kSide);
+      CUDA_CHECK(launch(encode_turned<T>, {dim3(grid_size(squares)), dim3(kThreads), 0, stream}, turned,
+                        op.turn ? nullptr : codes, data<float>(op.turned_scales ? op.turned_scales : op.scales), most,
+                        x, c, how, rule));
+    } else if (op.two_levels()) {
+      const QuantizeCounts* found = counts;
       CUDA_CHECK(launch(find_whole, threads(op.scales.numel(), stream), counts, magnitudes, op.scales.numel()));
       CUDA_CHECK(launch(encode_e2m1<T>, config, codes, data<uint8_t>(op.scales), data<float>(op.global), found,
                         magnitudes, x, c, Rounding{op.at_random, op.seed, op.stream}));
     } else {
       CUDA_CHECK(launch(encode<T>, config, codes, op.scales.data, most, x, c, rule));
     }
-    const LaunchConfig one{dim3(1), dim3(1), 0, stream};
-    if (delayed) CUDA_CHECK(launch(finish_delayed, one, data<float>(op.scales), magnitudes, rule));
-    if (!op.statistics) return;
-    const float saturates = op.two_levels() ? f4_e2m1::kSaturates : e5m2 ? f8_e5m2::kSaturates : f8_e4m3::kSaturates;
-    CUDA_CHECK(launch(count_codes<T>, config, counts, static_cast<const uint8_t*>(codes),
-                      static_cast<const void*>(op.scales.data), data<const float>(op.global), x, c, rule,
-                      static_cast<double>(saturates)));
-    CUDA_CHECK(launch(add_counts, one, data<double>(op.statistics), found));
+    if (op.factor || op.amax)
+      CUDA_CHECK(launch(finish_delayed, {dim3(1), dim3(1), 0, stream}, data<float>(op.scales), magnitudes, rule));
+    if (op.statistics) count(op, counts, x, c, rule, stream);
+    if (!op.turned_statistics) return;
+    CUDA_CHECK(cudaMemsetAsync(counts, 0, sizeof *counts, stream));
+    count(op.alone(), counts, x, cut_of(op.alone()), rule, stream);
   });
 }
 

@@ -138,6 +138,16 @@ inline bool own_product_takes(const GemmProblem& p, int capability) {
          p.m < kMost && p.n % 16 == 0 && whole(p.n) && whole(p.k) && whole(p.stride_a) && whole(p.stride_b) &&
          whole(p.stride_d) && div_ceil<int64_t>(p.m, 128) * div_ceil<int64_t>(p.n, 256) < kMost;
 }
+inline bool turns_codes(int capability) { return capability >= 89; }  // which have such products
+// The scales that it arranges are too few to count.
+inline CodeProduct code_product(const ScaledGemm& op, int capability) {
+  const Gemm& g = op.product;
+  const auto a = double(g.a.numel()), b = double(g.b.numel());
+  if (NativeProduct(op, capability).possible)
+    return {.factors = Factors::codes, .moved = 2 * ((g.ta ? a : 0) + (g.tb ? 0 : b))};
+  return {.factors = Factors::floats,
+          .moved = 5 * (a + b) + (g.d.dtype == DType::f32 ? 0 : 4 * double(g.d.numel()))};  // to f32, and from it
+}
 // How a GPU computes them, for the log; "" for none.
 inline std::string describe_codes(std::span<const ScaledGemm> ops, int capability) {
   int64_t native = 0;

@@ -21,8 +21,14 @@ struct GpuSpec {
   // Bytes per second in one direction: NVLink; one network card of 200 or 400 Gbit/s per GPU.
   double link_bytes = 0, network_bytes = 0;
   int capability = 0;  // compute capability: 90 for 9.0
+  // Of data sheets: dense products of 8-bit codes, 0 without any; of f32 without tensor cores.
+  double codes_flops = 0, f32_flops = 0;
 
-  double peak_flops(DType inputs) const { return inputs == DType::f32 ? tf32_flops : half_flops; }
+  double peak_flops(DType inputs) const {
+    return is_code(inputs) ? codes_flops : inputs == DType::f32 ? tf32_flops : half_flops;
+  }
+  // What remains of a data sheet's rate: as of bf16 products, since power bounds all of them.
+  double sustained(double flops) const { return flops * product_flops / half_flops; }
 };
 
 // The first row whose name is a substring of the driver's; null if there is none.

@@ -115,6 +115,7 @@ class Engine {
   std::span<const Gemm> products() const { return products_; }  // of a micro-batch and an evaluation, once planned
   Tunable tunable() const { return {products_, attention_forward_, attention_backward_, of_codes_}; }  // of the same
   std::span<const Gemm> micro_products() const { return products().first(micro_products_); }  // of a micro-batch
+  std::span<const ScaledGemm> micro_products_of_codes() const { return std::span(of_codes_).first(micro_of_codes_); }
   std::span<const Launch> micro_launches() const { return micro_launches_; }    // of a micro-batch, once planned
   const TensorSums& micro_tensor_sums() const { return micro_tensor_sums_; }    // of a micro-batch, once planned
   const UpdateSums& update_sums() const { return update_sums_; }                // of the end of a step, once planned
@@ -265,7 +266,7 @@ class Engine {
   std::vector<ScaledGemm> of_codes_;
   std::vector<AttentionFwd> attention_forward_;
   std::vector<AttentionBwd> attention_backward_;
-  size_t micro_products_ = 0;  // the first ones in products_
+  size_t micro_products_ = 0, micro_of_codes_ = 0;  // the first ones in products_ and of_codes_
   MemoryPlan memory_;
 };
 

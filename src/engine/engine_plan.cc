@@ -27,6 +27,7 @@ Span whole_sequence(int64_t s, int64_t t) {
 
 Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend backend)
     : options_(options), backend_(backend), ops_(&backend.ops), model_(make_model(config)) {
+  options_.recipe.turns_codes = backend.ops.turns_codes();
   const int64_t sequences = options_.micro_batch_size;
   const Communicator& context = backend_.mesh.context();
   part_ = {.ranks = context.size(), .rank = context.rank(), .sequences = sequences, .length = options_.seq_length};
@@ -132,6 +133,7 @@ void Engine::record_phases() {
     arena_.finish_recording();
     micro_launches_ = std::exchange(plan.launches, {});
     micro_products_ = plan.products.size();
+    micro_of_codes_ = plan.of_codes.size();
     arena_.record("optimizer");
     Ctx update = context(plan, nullptr);
     update.update_sums = &update_sums_;

@@ -37,11 +37,33 @@ int LayerCodes::summed(Operand operand) const {
 
 Blocks LayerCodes::blocks(Operand operand) const { return blocks_of(rule(operand).scaling, summed(operand)); }
 
-Codes LayerCodes::like(Operand operand, const Shape& matrix) const {
+bool LayerCodes::turned(Operand operand) const {
   const OperandRule r = rule(operand);
-  Codes codes{.data = {nullptr, r.codes, matrix},
-              .scales = {nullptr, scale_type(r.scaling), blocks(operand).grid(matrix)},
-              .blocks = blocks(operand)};
+  const bool simple = r.scaling != Scaling::none && r.codes != DType::f4_e2m1 && scale_type(r.scaling) == DType::f32;
+  if (!recipe_.turns_codes || !simple || summed(operand) != 0) return false;
+  return matrix_of(operand) != Matrix::w || !same(Operand::forward_w, Operand::input_w);
+}
+
+bool LayerCodes::both(Matrix matrix) const {
+  if (matrix == Matrix::w) return false;
+  const bool x = matrix == Matrix::x;
+  const Operand along = x ? Operand::forward_x : Operand::input_dy, across = x ? Operand::weight_x : Operand::weight_dy;
+  const Scaling scaling = rule(along).scaling;
+  return rule(along) == rule(across) && turned(across) && (scaling == Scaling::tensor || scaling == Scaling::block128);
+}
+
+Codes LayerCodes::like(Operand operand, const Shape& matrix, bool both) const {
+  const OperandRule r = rule(operand);
+  const bool turns = turned(operand) && !both;
+  const Shape shape = turns ? turned_shape(matrix) : matrix;
+  const Blocks of_shape = turns ? athanor::turned(blocks(operand)) : blocks(operand);
+  Codes codes{.data = {nullptr, r.codes, shape},
+              .scales = {nullptr, scale_type(r.scaling), of_shape.grid(shape)},
+              .blocks = of_shape,
+              .turned = turns};
+  if (both) codes.beside = {nullptr, r.codes, turned_shape(matrix)};
+  if (both && r.scaling == Scaling::block128)
+    codes.beside_scales = {nullptr, DType::f32, of_shape.grid(codes.beside.shape)};
   if (r.codes == DType::f4_e2m1) codes.global = {nullptr, DType::f32, {1}};
   return codes;
 }
@@ -53,16 +75,22 @@ void LayerCodes::make(Ctx& c, Operand operand, const Tensor& matrix, const Codes
               .scales = codes.scales,
               .global = codes.global,
               .x = matrix,
-              .blocks = codes.blocks,
+              .blocks = blocks(operand),
               .power_of_two = recipe_.power_of_two,
               .hadamard = r.hadamard,
               .at_random = r.at_random,
               .seed = c.seed,
-              .stream = r.at_random ? stream_of(spec_.name) + uint64_t(operand) : 0};
-  if (q.statistics) {
-    const int64_t row = layer_.w.id * int64_t(kOperands) + int64_t(operand);
-    op.statistics = {q.statistics.at(row * QuantizeStatistics::kNumbers), DType::f64, {QuantizeStatistics::kNumbers}};
-  }
+              .stream = r.at_random ? stream_of(spec_.name) + uint64_t(operand) : 0,
+              .turn = codes.turned,
+              .turned = codes.beside,
+              .turned_scales = codes.beside_scales};
+  const auto statistics_of = [&](Operand counted) {
+    const int64_t row = layer_.w.id * int64_t(kOperands) + int64_t(counted);
+    return Tensor{q.statistics.at(row * QuantizeStatistics::kNumbers), DType::f64, {QuantizeStatistics::kNumbers}};
+  };
+  if (q.statistics) op.statistics = statistics_of(operand);
+  if (q.statistics && codes.beside_scales)
+    op.turned_statistics = statistics_of(operand == Operand::forward_x ? Operand::weight_x : Operand::weight_dy);
   const auto of_matrix = [&](const Tensor& all) {
     return Tensor{all.at(layer_.w.id * int64_t(kMatrices) + int64_t(matrix_of(operand))), DType::f32, {1}};
   };

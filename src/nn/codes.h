@@ -15,8 +15,15 @@ class LayerCodes {
   bool any(Operand operand) const { return rule(operand).scaling != Scaling::none; }
   Blocks blocks(Operand) const;
   bool same(Operand a, Operand b) const { return rule(a) == rule(b) && blocks(a) == blocks(b); }  // of a matrix
-  // Tensors without memory for the codes of a matrix of this shape.
-  Codes like(Operand, const Shape&) const;
+  // Whether the operand's codes are those of the transposed matrix, since its product sums over the rows and the
+  // backend wants the terms in rows. Weights are not where both products read the same codes: a second copy of all
+  // weights costs more memory than transposing them for each product costs time.
+  bool turned(Operand) const;
+  // Whether quantizing the input, or the gradient of the output, writes beside what one product reads what the gradient
+  // of the weight does: the same codes transposed, or those that have scales along the other dimension.
+  bool both(Matrix) const;
+  // Tensors without memory for the codes of a matrix of this shape; both: as that says.
+  Codes like(Operand, const Shape&, bool both = false) const;
   void make(Ctx&, Operand, const Tensor& matrix, const Codes&) const;
 
  private:

@@ -9,13 +9,20 @@ bool out_in(const Linear& layer) { return layer.order == WeightOrder::out_in; }
 
 Factor weight(Net n, const Linear& layer, Operand operand) {
   if (const Codes* kept = kept_codes(n, layer, operand)) {
-    Factor f{.blocks = kept->blocks};
+    Factor f{.blocks = kept->blocks, .turned = kept->turned};
     f.data.t = kept->data, f.scales.t = kept->scales, f.global.t = kept->global;
     return f;
   }
   Buffer w;
   w.t = n.params.value(layer.w);
   return factor(n, layer, operand, w);
+}
+
+// What a product that sums over the rows reads.
+Factor transpose_of(const Factor& f) {
+  if (!f.beside.t) return f;
+  return {
+      .data = f.beside, .scales = f.beside_scales.t ? f.beside_scales : f.scales, .blocks = f.blocks, .turned = true};
 }
 
 }  // namespace
@@ -44,16 +51,21 @@ Buffer gradient_rows(Net n, const Linear& layer, const Buffer& dy) {
 
 bool in_eight_bits(Net n, const Linear& layer) { return n.params.spec(layer.w).eight_bits; }
 
-Factor factor(Net n, const Linear& layer, Operand operand, const Buffer& matrix) {
+Factor factor(Net n, const Linear& layer, Operand operand, const Buffer& matrix, bool both) {
   const LayerCodes made(n, layer);
   if (!made.any(operand)) return {.data = matrix, .scales = {}};
-  const Codes like = made.like(operand, matrix.t.shape);
+  const Codes like = made.like(operand, matrix.t.shape, both && made.both(matrix_of(operand)));
   const auto alloc = [&](const char* name, const Tensor& t) { return n.c.alloc(name, t.dtype, t.shape); };
+  const auto optional = [&](const char* name, const Tensor& t) { return t.shape.rank ? alloc(name, t) : Buffer{}; };
   Factor f{.data = alloc("codes", like.data),
            .scales = alloc("scales", like.scales),
            .global = like.data.dtype == DType::f4_e2m1 ? alloc("scale", like.global) : Buffer{},
-           .blocks = like.blocks};
-  made.make(n.c, operand, matrix.t, {f.data.t, f.scales.t, f.global.t, f.blocks});
+           .blocks = like.blocks,
+           .turned = like.turned,
+           .beside = optional("codes, transposed", like.beside),
+           .beside_scales = optional("scales, transposed", like.beside_scales)};
+  made.make(n.c, operand, matrix.t,
+            {f.data.t, f.scales.t, f.global.t, f.blocks, f.turned, f.beside.t, f.beside_scales.t});
   return f;
 }
 
@@ -80,6 +92,7 @@ Product linear_product(Net n, const Linear& layer, Tensor y, const Factor& x) {
             .a = x,
             .b = weight(n, layer, Operand::forward_w)};
   p.op.b = p.b.data.t;
+  p.op.tb = out_in(layer) != p.b.turned;
   p.fast = LayerCodes(n, layer).rule(Operand::forward_x).fast();
   return p;
 }
@@ -89,6 +102,7 @@ Product input_gradient(Net n, const Linear& layer, Tensor dx, const Factor& dy) 
             .a = dy,
             .b = weight(n, layer, Operand::input_w)};
   p.op.b = p.b.data.t;
+  p.op.tb = out_in(layer) == p.b.turned;
   return p;
 }
 
@@ -120,12 +134,16 @@ void run_input_gradient(Net n, const Linear& layer, Tensor dx, const Factor& dy)
 // Sums for the bias are of dy itself, never of its codes.
 Factor run_weight_gradient(Net n, const Linear& layer, const Buffer& dy, const Factor& x) {
   Ctx& c = n.c;
-  Factor codes = factor(n, layer, Operand::weight_dy, dy);
-  const Factor &a = out_in(layer) ? codes : x, &b = out_in(layer) ? x : codes;
+  const LayerCodes made(n, layer);
+  const bool same = made.same(Operand::weight_dy, Operand::input_dy), both = made.both(Matrix::dy);
+  Factor codes = factor(n, layer, both && !same ? Operand::input_dy : Operand::weight_dy, dy, true);
+  Factor read_dy = transpose_of(codes);
+  const Factor &a = out_in(layer) ? read_dy : x, &b = out_in(layer) ? x : read_dy;
   Product p{.op = {.d = n.params.grad(layer.w),
                    .a = a.data.t,
                    .b = b.data.t,
-                   .ta = true,
+                   .ta = !a.turned,
+                   .tb = b.turned,
                    .accumulate = true,
                    .tf32 = c.recipe.tf32},
             .a = a,
@@ -136,18 +154,25 @@ Factor run_weight_gradient(Net n, const Linear& layer, const Buffer& dy, const F
   }
   run(c, p);
   if (layer.b && codes.is_codes()) c.run(ColumnSum{.out = n.params.grad(layer.b), .x = dy.t});
-  if (LayerCodes(n, layer).same(Operand::weight_dy, Operand::input_dy)) return codes;
-  p = {}, codes = {};
+  if (same || both) {
+    codes.beside = codes.beside_scales = {};
+    return codes;
+  }
+  p = {}, read_dy = {}, codes = {};
   return factor(n, layer, Operand::input_dy, dy);
 }
 
 Factor weight_factor(Net n, const Linear& layer, const Buffer& x, const Factor& forward) {
   const bool same = LayerCodes(n, layer).same(Operand::forward_x, Operand::weight_x);
-  return same ? forward : factor(n, layer, Operand::weight_x, x);
+  return same || forward.beside.t ? transpose_of(forward) : factor(n, layer, Operand::weight_x, x);
 }
 
 // Codes are made now, so that the matrix need not be kept; but where backward has the matrix anyway, they are made
 // there.
+bool SavedInput::keeps_codes(Net n, const Linear& layer, const Var& x) {
+  return LayerCodes(n, layer).any(Operand::weight_x) && n.c.recording() && !n.c.has_in_backward(x);
+}
+
 SavedInput::SavedInput(Net n, const Linear& layer, const Var& x, const Factor& forward) {
   const bool codes = LayerCodes(n, layer).any(Operand::weight_x);
   if (!codes || n.c.has_in_backward(x))
@@ -191,7 +216,7 @@ Var linear(Net n, Var x, const Linear& layer, Var residual, Buffer* gated) {
   const int64_t rows = all.t.rows();
   Buffer y = c.alloc("linear.y",
                      {shared(n, layer) == Shared::by_inputs ? rows_of_stream(c, rows) : rows, outputs_of(n, layer)});
-  Factor read = factor(n, layer, Operand::forward_x, all);
+  Factor read = factor(n, layer, Operand::forward_x, all, SavedInput::keeps_codes(n, layer, x));
   all = {};
   if (gated)
     *gated = run_with_swiglu(n, layer, y.t, read);

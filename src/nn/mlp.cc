@@ -47,7 +47,7 @@ Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
   Buffer all = input_rows(n, up, x.keep());
   const Shape inner{all.t.rows(), outputs_of(n, up)};  // [N, F]
   Buffer z = c.alloc("mlp.z", inner), y = c.alloc("mlp.gelu", inner);
-  Factor read_x = factor(n, up, Operand::forward_x, all);
+  Factor read_x = factor(n, up, Operand::forward_x, all, SavedInput::keeps_codes(n, up, x));
   all = {};
   run_gelu_product(n, up, y.t, z.t, read_x);
   SavedInput saved(n, up, x, read_x);
@@ -55,9 +55,10 @@ Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
   Buffer out = c.alloc("mlp.out", residual.t().shape);
   Factor kept;  // of y
   {
-    const Factor read_y = factor(n, down, Operand::forward_x, y);
+    const bool keeps = c.recording() && !c.selective;
+    const Factor read_y = factor(n, down, Operand::forward_x, y, keeps);
     run_with_residual(n, down, out.t, read_y, residual.t());
-    if (c.recording() && !c.selective) kept = weight_factor(n, down, y, read_y);
+    if (keeps) kept = weight_factor(n, down, y, read_y);
   }
   y = {};
   Var result = c.var(std::move(out));

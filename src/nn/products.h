@@ -20,13 +20,16 @@ bool in_eight_bits(Net, const Linear&);
 
 // What a product reads of a matrix: itself, or its codes.
 struct Factor {
-  Buffer data;         // of the matrix's shape
+  Buffer data;         // of the matrix's shape; turned: of its transpose's
   Buffer scales;       // of codes
   Buffer global = {};  // of codes of 4 bits: one more scale, of the matrix
-  Blocks blocks = {};
+  Blocks blocks = {};  // of `data`
+  bool turned = false;
+  Buffer beside = {}, beside_scales = {};  // as of Codes
   bool is_codes() const { return bool(scales.t); }
 };
-Factor factor(Net, const Linear&, Operand, const Buffer& matrix);
+// both: what the gradient of the weight reads is made beside, where LayerCodes::both() says so.
+Factor factor(Net, const Linear&, Operand, const Buffer& matrix, bool both = false);
 
 // A product to be run, to which an epilogue may be given before.
 struct Product {
@@ -58,6 +61,7 @@ Factor weight_factor(Net, const Linear&, const Buffer& x, const Factor& forward)
 // The same, kept from forward to backward.
 class SavedInput {
  public:
+  static bool keeps_codes(Net, const Linear&, const Var& x);  // made with those of the forward product
   SavedInput(Net, const Linear&, const Var& x, const Factor& forward);
   Factor get(Net, const Linear&) const;
 

@@ -24,7 +24,18 @@ struct EachOp<D, Base, First, Rest...> : EachOp<D, Base, Rest...> {
   size_t scratch(const First& op) const override { return static_cast<const D*>(this)->inner().scratch(op); }
 };
 template <class D>
-using Decorated = EachOp<D, Ops, ATHANOR_ALL_OPS>;
+struct Decorated : EachOp<D, Ops, ATHANOR_ALL_OPS> {
+  CodeProduct code_product(const ScaledGemm& op) const override {
+    const auto& inner = static_cast<const D*>(this)->inner();
+    if constexpr (std::is_base_of_v<Ops, std::remove_cvref_t<decltype(inner)>>) return inner.code_product(op);
+    return {};
+  }
+  bool turns_codes() const override {
+    const auto& inner = static_cast<const D*>(this)->inner();
+    if constexpr (std::is_base_of_v<Ops, std::remove_cvref_t<decltype(inner)>>) return inner.turns_codes();
+    return false;
+  }
+};
 
 // Properties of a launch that are known without running it.
 struct Launch {
@@ -32,14 +43,20 @@ struct Launch {
   Cost cost;
   Shape shape;        // of the first tensor; for products [M, N]
   int64_t inner = 0;  // K of products
+  Factors factors = Factors::matrices;
+  double moved = 0;  // see CodeProduct
 };
 
+// ops: that run it.
 template <class Op>
-Launch launch_of(const Op& op) {
+Launch launch_of(const Op& op, const Ops& ops) {
   Op copy = op;
   Launch launch{.op = Op::kName, .cost = op.cost(), .shape = copy.fields()[0].t->shape};
   if constexpr (std::is_same_v<Op, Gemm>) launch.inner = op.k();
-  if constexpr (std::is_same_v<Op, ScaledGemm>) launch.inner = op.product.k();
+  if constexpr (std::is_same_v<Op, ScaledGemm>) {
+    const CodeProduct product = ops.code_product(op);
+    launch.inner = op.product.k(), launch.factors = product.factors, launch.moved = product.moved;
+  }
   return launch;
 }
 
@@ -50,7 +67,7 @@ class PlanOps final : public Decorated<PlanOps> {
   explicit PlanOps(const Ops& real) : real_(real) {}
   template <class Op>
   void on(const Op& op, void*) {
-    launches.push_back(launch_of(op));
+    launches.push_back(launch_of(op, real_));
     if constexpr (std::is_same_v<Op, Gemm>) products.push_back(op);
     if constexpr (std::is_same_v<Op, ScaledGemm>) of_codes.push_back(op);
     if constexpr (std::is_same_v<Op, AttentionFwd>) attention_forward.push_back(op);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <ostream>
+#include <string>
 #include <type_traits>
 
 namespace athanor {
@@ -84,7 +85,19 @@ std::ostream& operator<<(std::ostream& out, const GemmProblem& p) {
   return out << ", scales " << words_of(p.scales_a) << ' ' << words_of(p.scales_b) << (p.fast ? ", fast" : "");
 }
 
-std::vector<ProductUse> distinct_products(std::span<const Gemm> ops) {
+std::string words_of(const ProductUse& use) {
+  const std::string product = cat(problem_of(use.op));
+  if (!use.codes) return product;
+  const ScaledGemm& op = *use.codes;
+  const auto scales = [](const Tensor& t, const Blocks& blocks) {
+    const auto size = [](int64_t n) { return n ? cat(n) : std::string("all"); };
+    return cat(t.dtype, " per ", size(blocks.rows), "x", size(blocks.cols));
+  };
+  return cat(product, ", scales ", scales(op.a_scales, op.a_blocks), " and ", scales(op.b_scales, op.b_blocks),
+             op.fast ? ", fast" : "");
+}
+
+std::vector<ProductUse> distinct_products(std::span<const Gemm> ops, std::span<const ScaledGemm> of_codes) {
   std::map<GemmProblem, ProductUse> distinct;
   const auto add = [&](const Gemm& op, int64_t ProductUse::*count) {
     ProductUse& use = distinct[problem_of(op)];
@@ -107,6 +120,14 @@ std::vector<ProductUse> distinct_products(std::span<const Gemm> ops) {
   std::vector<ProductUse> order;
   for (const auto& [problem, use] : distinct)
     if (use.op.d) order.push_back(use);
+  std::map<std::string, size_t> known;  // of codes: their place
+  for (const ScaledGemm& op : of_codes) {
+    if (op.product.d.numel() == 0 || op.product.k() == 0) continue;
+    const ProductUse use{.op = op.product, .codes = op};
+    const auto [at, is_new] = known.try_emplace(words_of(use), order.size());
+    if (is_new) order.push_back(use);
+    ++order[at->second].launches;
+  }
   std::stable_sort(order.begin(), order.end(),
                    [](const ProductUse& x, const ProductUse& y) { return x.flops() > y.flops(); });
   return order;

@@ -3,10 +3,12 @@
 #pragma once
 #include <compare>
 #include <iosfwd>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
-#include "ops/gemm.h"
+#include "ops/quantize.h"
 namespace athanor {
 
 // How a library reads the scales of a factor of codes: one for all, one per row along the terms of the sums, per 128
@@ -37,13 +39,17 @@ std::ostream& operator<<(std::ostream& out, const GemmProblem& p);
 
 // One of the distinct problems among products.
 struct ProductUse {
-  Gemm op;                 // one of its ops
-  int64_t launches = 0;    // of the op itself
-  int64_t within = 0;      // as the product of an epilogue op that may run in two steps
-  bool recompute = false;  // also computed again (Gemm::recompute)
+  Gemm op;                               // one of its ops
+  int64_t launches = 0;                  // of the op itself
+  int64_t within = 0;                    // as the product of an epilogue op that may run in two steps
+  bool recompute = false;                // also computed again (Gemm::recompute)
+  std::optional<ScaledGemm> codes = {};  // of which `op` is the product
+  Cost cost() const { return codes ? codes->cost() : op.cost(); }
   double flops() const { return double(launches + within) * op.cost().flops; }
 };
+// The problem; of codes also the blocks that share a scale.
+std::string words_of(const ProductUse&);
 
 // Most work first; a product comes before the problem that it contains.
-std::vector<ProductUse> distinct_products(std::span<const Gemm> ops);
+std::vector<ProductUse> distinct_products(std::span<const Gemm> ops, std::span<const ScaledGemm> of_codes = {});
 }  // namespace athanor

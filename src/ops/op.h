@@ -22,9 +22,18 @@ struct Cost {
   double bytes = 0;  // minimum traffic: every tensor read or written once per role
 };
 
+// What a product multiplies, which its rate depends on: matrices of the run's type; codes of 8 or 4 bits; what codes
+// stand for, as f32 without tensor cores.
+enum class Factors : uint8_t { matrices, codes, floats };
+
 // Peak rates of a device. Work takes at least the longer of its two times [Williams et al. 2009, roofline].
 struct Ceilings {
-  double flops = 0, bytes = 0;  // per second
+  double flops = 0, bytes = 0;   // per second; FLOP/s of products of matrices
+  double codes = 0, floats = 0;  // FLOP/s of the other factors; 0: as of matrices
+  double flops_of(Factors f) const {
+    const double own = f == Factors::codes ? codes : f == Factors::floats ? floats : flops;
+    return own > 0 ? own : flops;
+  }
   double least_seconds(const Cost& c) const { return std::max(c.flops / flops, c.bytes / bytes); }
 };
 

@@ -43,6 +43,10 @@ struct OpsOf : Runs<Op>... {
   // types only. Layers then ask for SwiGLU as an epilogue.
   virtual bool fuses(const Gemm&) const { return false; }
   virtual ~OpsOf() = default;
+  virtual CodeProduct code_product(const ScaledGemm&) const { return {}; }
+  // Whether products of codes read factors with the terms of the sums in their rows, so that Quantize is best asked for
+  // codes that lie so.
+  virtual bool turns_codes() const { return false; }
 };
 using Ops = OpsOf<ATHANOR_ALL_OPS>;
 

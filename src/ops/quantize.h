@@ -18,6 +18,9 @@ struct Blocks {
   }
 };
 
+inline Shape turned_shape(const Shape& s) { return {s[1], s[0]}; }
+constexpr Blocks turned(const Blocks& b) { return {b.cols, b.rows}; }
+
 // Scales of f8_e4m3 are those of f4_e2m1, beneath one more for the matrix (GlobalScale in tensor/float8.h).
 constexpr bool is_scale(DType codes, DType scales) {
   if (codes == DType::f4_e2m1) return scales == DType::f8_e4m3;
@@ -47,8 +50,8 @@ struct QuantizeStatistics {
 // codes = x * factor, rounded to nearest even, and scales = 1 / factor, by code_scale() of each block; of f4_e2m1 by
 // global_scale() and block_scale() (tensor/float8.h).
 struct Quantize {
-  Tensor codes;   // [R, C] f8_e4m3, f8_e5m2 or f4_e2m1
-  Tensor scales;  // blocks.grid(), f32 or f8_e8m0; of f4_e2m1: f8_e4m3
+  Tensor codes;   // [R, C] f8_e4m3, f8_e5m2 or f4_e2m1; [C, R] with `turn`
+  Tensor scales;  // blocks.grid(), f32 or f8_e8m0; of f4_e2m1: f8_e4m3; with `turn` the grid's transpose
   Tensor global;  // of f4_e2m1: [1] f32
   Tensor x;       // [R, C]
   Blocks blocks = {};
@@ -61,14 +64,32 @@ struct Quantize {
   // scale is NaN all the same where x is not finite.
   Tensor factor = {};  // none, or [1] f32
   Tensor amax = {};    // none, or [1] f32 that becomes at least the largest magnitude; infinity where x is not finite
+  // Of one level of f32 scales: codes and scales of x are written transposed. Or the transpose is written beside the
+  // codes: theirs where all have one scale; where each 128 of a row have one, of codes with a scale for each 128 of a
+  // column, as alone() would write it.
+  bool turn = false;
+  Tensor turned = {};             // none, or [C, R]
+  Tensor turned_scales = {};      // of blocks of {1, 128}: [C, ceil(R / 128)] f32
+  Tensor turned_statistics = {};  // likewise, and none without statistics
   static constexpr const char* kName = "quantize";
 
   bool powers() const { return power_of_two || scales.dtype == DType::f8_e8m0; }
   bool two_levels() const { return codes.dtype == DType::f4_e2m1; }
-  std::array<Field, 7> fields() {
+  Shape scale_grid() const { return turn ? turned_shape(blocks.grid(x.shape)) : blocks.grid(x.shape); }
+  Quantize alone() const {
+    Quantize op = *this;
+    op.turn = true, op.codes = turned, op.scales = turned_scales, op.statistics = turned_statistics;
+    op.turned = op.turned_scales = op.turned_statistics = {};
+    op.blocks = {128, 1};
+    return op;
+  }
+  std::array<Field, 10> fields() {
     return {{{"codes", Io::out, &codes},
              {"scales", Io::out, &scales},
              {"global", Io::out, &global},
+             {"turned", Io::out, &turned},
+             {"turned_scales", Io::out, &turned_scales},
+             {"turned_statistics", Io::inout, &turned_statistics},
              {"x", Io::in, &x},
              {"statistics", Io::inout, &statistics},
              {"factor", Io::in, &factor},
@@ -88,13 +109,28 @@ struct Quantize {
       e.that(blocks == Blocks{1, kHadamard} || blocks == Blocks{kHadamard, 1}, "blocks of 16 values in a line");
       e.that(x.shape[blocks.rows == 1 ? 1 : 0] % kHadamard == 0, "x", "whole blocks of 16 values");
     }
-    e.is("codes", codes, codes.dtype, x.shape).is("scales", scales, scales.dtype, blocks.grid(x.shape));
+    e.is("codes", codes, codes.dtype, turn ? turned_shape(x.shape) : x.shape)
+        .is("scales", scales, scales.dtype, scale_grid());
+    if (turn || turned) {
+      const bool columns = turn && (blocks == Blocks{0, 1} || blocks == Blocks{128, 1});
+      const bool both = turned && turned_scales && blocks == Blocks{1, 128};
+      e.that(scales.dtype == DType::f32 && (columns || both || (blocks == Blocks{} && !turned_scales)) &&
+                 !(turn && turned) && bool(turned_statistics) == (both && statistics),
+             "to be transposed, f32 scales: one for all, of columns that are turned, or of each 128 both ways");
+    }
+    if (turned_scales) e.is("turned_scales", turned_scales, DType::f32, Blocks{1, 128}.grid(turned_shape(x.shape)));
+    if (turned_statistics) e.is("turned_statistics", turned_statistics, DType::f64, {QuantizeStatistics::kNumbers});
+    if (turned) e.is("turned", turned, codes.dtype, turned_shape(x.shape));
     if (statistics) e.is("statistics", statistics, DType::f64, {QuantizeStatistics::kNumbers});
     if (factor || amax) e.that(blocks == Blocks{} && scales.dtype == DType::f32, "one f32 scale for all");
     if (factor) e.is("factor", factor, DType::f32, {1});
     if (amax) e.is("amax", amax, DType::f32, {1});
   }
-  Cost cost() const { return {2.0 * double(x.numel()), traffic(*this) + double(x.bytes())}; }  // x is read twice
+  // x is read twice, but where its scales are known before, or found in a tile that is kept.
+  Cost cost() const {
+    const bool once = factor || (turn && blocks.rows == 128) || turned_scales;
+    return {2.0 * double(x.numel()), traffic(*this) + (once ? 0 : double(x.bytes()))};
+  }
 };
 
 // Delayed scaling: the factors that the next step's Quantize takes, from the largest magnitudes of the last `length`
@@ -170,6 +206,12 @@ struct ScaledGemm {
     product.check_result(e);
   }
   Cost cost() const { return {product.cost().flops, traffic(*this)}; }
+};
+
+// How a backend computes a ScaledGemm.
+struct CodeProduct {
+  Factors factors = Factors::floats;
+  double moved = 0;  // bytes that its other kernels read and write, one after the other with the product
 };
 
 }  // namespace athanor

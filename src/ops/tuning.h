@@ -29,7 +29,7 @@ struct ProductMethod {
 
 struct ProductTime {
   double seconds = 0;          // of one launch
-  double product_seconds = 0;  // of that, without the epilogue's own kernel
+  double product_seconds = 0;  // of that, without the epilogue's own kernel, and without those that prepare codes
   ProductMethod method;
 };
 
@@ -53,6 +53,8 @@ class Tuning {
   // Time of a product as training runs it: by its choice, on operands that are not in a cache. again: it is also
   // computed again (Gemm::again), and that counts.
   virtual ProductTime time(const Gemm& product, bool recompute) = 0;
+  // Of codes: of the product alone, as the library computes it, without what makes its factors.
+  virtual ProductTime time(const ScaledGemm& product) = 0;
   // Tries everything that the library can be configured to, for about so many seconds. Choices stay as they are.
   virtual ProductTrial try_all(const Gemm& product, bool recompute, double seconds) = 0;
   // Scratch memory that makes faster kernels possible where less will do: how much the ops want beyond what is allowed,

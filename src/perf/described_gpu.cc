@@ -38,7 +38,10 @@ class DescribedDevice final : public Device {
   void copy(void*, const void*, size_t, Lane) override { throw Error(cat(description(), ": has no memory to copy")); }
   size_t capacity(Mem) const override { return gpu_.memory_bytes; }
   size_t allocated() const override { return 0; }
-  double peak_flops(DType inputs) const override { return gpu_.product_flops / (inputs == DType::f32 ? 2 : 1); }
+  double peak_flops(DType inputs) const override {
+    return is_code(inputs) ? gpu_.sustained(gpu_.codes_flops) : gpu_.product_flops / (inputs == DType::f32 ? 2 : 1);
+  }
+  double peak_plain_flops() const override { return gpu_.sustained(gpu_.f32_flops); }
   double peak_bytes() const override { return gpu_.copy_bytes; }
   int64_t multiprocessors() const override { return gpu_.multiprocessors; }
 
@@ -89,10 +92,13 @@ class DescribedOps final : public Decorated<DescribedOps>, public Tuning {
   std::string export_choices() const override { return ""; }
   std::string import_choices(const std::string&) override { return "a described GPU chooses nothing"; }
   ProductTime time(const Gemm&, bool) override { refuse("a product"); }
+  ProductTime time(const ScaledGemm&) override { refuse("a product"); }
   ProductTrial try_all(const Gemm&, bool, double) override { refuse("a product"); }
   std::string describe_codes(const Tunable& ops) override {
     return cuda::describe_codes(ops.of_codes, sizes_.capability);
   }
+  CodeProduct code_product(const ScaledGemm& op) const override { return cuda::code_product(op, sizes_.capability); }
+  bool turns_codes() const override { return cuda::turns_codes(sizes_.capability); }
   std::string key() const override { return "described"; }
 
  private:
@@ -105,7 +111,7 @@ class DescribedOps final : public Decorated<DescribedOps>, public Tuning {
 Roofline limits_of(const GpuSpec& gpu, int64_t head_dim, int64_t seq_length) {
   const AttentionRates& rates = head_dim < 128 ? kHeads64 : kHeads128;
   const double share = gpu.product_flops / kRatesAreOf;  // in TFLOP/s: FLOP/s by FLOP/s of products
-  return {.most = {gpu.product_flops, gpu.copy_bytes},
+  return {.most = {gpu.product_flops, gpu.copy_bytes, gpu.sustained(gpu.codes_flops), gpu.sustained(gpu.f32_flops)},
           .attention_forward = share * rate_at(rates.forward, double(seq_length)),
           .attention_backward = share * rate_at(rates.backward, double(seq_length)),
           .multiprocessors = gpu.multiprocessors};

@@ -16,7 +16,7 @@ class LabelOps final : public Decorated<LabelOps> {
 
   template <class Op>
   void on(const Op& op, void* scratch) {
-    const Labelled scope(profiler_, label_of(row_name(launch_of(op), by_shape_)));
+    const Labelled scope(profiler_, label_of(row_name(launch_of(op, inner_), by_shape_)));
     inner_.run(op, scratch);
   }
   const Ops& inner() const { return inner_; }

@@ -30,7 +30,7 @@ void add_tile_losses(std::vector<Loss>& losses, const ProductFacts& f, const Roo
   const Tiling& t = f.tiling;
   if (limits.multiprocessors <= 0 || t.rows <= 0) return;
   const auto sms = double(limits.multiprocessors);
-  const Filling share = filling(t, f.m, f.n, f.k, sms);
+  const Filling share = filling(t, f.m, f.n, f.k, limits);
   const double tiles = t.tiles(f.m, f.n), waves = tiles / sms;
   if (tiles < sms)
     losses.push_back(
@@ -39,7 +39,7 @@ void add_tile_losses(std::vector<Loss>& losses, const ProductFacts& f, const Roo
     losses.push_back(
         {share.wave, text("%.2f waves of %.0fx%.0f tiles: the last one is not full", waves, t.rows, t.cols)});
   losses.push_back({share.edges, text("tiles of %.0fx%.0f reach over the edges", t.rows, t.cols)});
-  const double usual = filling({.rows = 128, .cols = 256}, 8192, 8192, 8192, sms).pipeline;
+  const double usual = filling({.rows = 128, .cols = 256}, 8192, 8192, 8192, limits).pipeline;
   losses.push_back(
       {std::min(1.0, share.pipeline / usual), text("K of %.0f is short for a tile's pipeline", f.k / t.cuts)});
   const double computing = f.cost.flops / limits.most.flops;
@@ -53,7 +53,8 @@ std::vector<Loss> losses_of(const ProductFacts& f, const Roofline& limits) {
   if (intensity < needed)
     losses.push_back(
         {intensity / needed, text("bound by memory: %.3g FLOP per byte, %.3g are needed", intensity, needed)});
-  losses.push_back({1 - f.epilogue_seconds / f.seconds, "the epilogue is a kernel of its own"});
+  losses.push_back({1 - f.epilogue_seconds / f.seconds, f.codes ? "codes or scales are prepared by kernels of their own"
+                                                                : "the epilogue is a kernel of its own"});
   add_tile_losses(losses, f, limits);
   std::erase_if(losses, [](const Loss& loss) { return loss.share > kWorthTelling; });
   std::stable_sort(losses.begin(), losses.end(), [](const Loss& x, const Loss& y) { return x.share < y.share; });

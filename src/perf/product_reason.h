@@ -13,12 +13,13 @@ struct ProductFacts {
   double m = 0, n = 0, k = 0;
   Cost cost;                    // of one launch
   double seconds = 0;           // of one launch
-  double epilogue_seconds = 0;  // of that, in a separate epilogue kernel
-  Tiling tiling = {};           // rows 0: unknown
+  double epilogue_seconds = 0;  // of that, in kernels of their own: of an epilogue, or that prepare codes
+  bool codes = false;
+  Tiling tiling = {};  // rows 0: unknown
 };
 
 // Largest loss first, each with the fraction of the rate that remains, then the unexplained rest. Without
-// limits.multiprocessors (0) says nothing about tiles.
+// limits.multiprocessors (0) says nothing about tiles. limits: Roofline::of() the product's factors.
 std::string why_slow(const ProductFacts&, const Roofline& limits);
 
 }  // namespace athanor

@@ -1,12 +1,16 @@
 #include "perf/product_times.h"
 
+#include <algorithm>
+
 #include "perf/best_seconds.h"
 
 namespace athanor {
 
 std::vector<ProductUse> products_of_step(Engine& engine) {
   engine.memory();  // the dry run names the products
-  std::vector<ProductUse> products = distinct_products(engine.micro_products());
+  std::vector<ProductUse> products = distinct_products(engine.micro_products(), engine.micro_products_of_codes());
+  std::stable_sort(products.begin(), products.end(),
+                   [](const ProductUse& x, const ProductUse& y) { return x.flops() > y.flops(); });
   for (ProductUse& use : products) {
     use.launches *= engine.micro_batches();
     use.within *= engine.micro_batches();
@@ -16,17 +20,17 @@ std::vector<ProductUse> products_of_step(Engine& engine) {
 
 namespace {
 
-// Gives a tensor of an op memory filled with random numbers.
+// Gives a tensor of an op memory filled with random numbers; codes and scales of 8 bits with any bytes.
 class Operands {
  public:
   void add(Tensor& t) {
     if (!t) return;
     const int64_t elements = t.shape.rank == 2 ? t.rows() * t.stride() : t.numel();
-    places_.push_back({&t, {}, elements});
+    const bool bytes = size_of(t.dtype) == 1;
+    places_.push_back({&t, {}, bytes ? div_ceil<int64_t>(elements, 2) : elements, bytes ? DType::bf16 : t.dtype});
   }
   void commit(Backend backend) {
-    for (Place& place : places_)
-      plan_.add(MemoryKind::inputs, "operand", place.target->dtype, {place.elements}, &place.memory);
+    for (Place& place : places_) plan_.add(MemoryKind::inputs, "operand", place.dtype, {place.elements}, &place.memory);
     plan_.commit(backend.device);
     for (Place& place : places_) {
       place.target->data = place.memory.data;
@@ -40,26 +44,47 @@ class Operands {
     Tensor* target;
     Tensor memory;
     int64_t elements;
+    DType dtype;
   };
   std::vector<Place> places_;
   MemoryPlan plan_;
 };
 
-}  // namespace
-
-ProductTime time_product(Backend backend, const ProductUse& use) {
-  if (backend.tuning) return backend.tuning->time(use.op, use.recompute);
-  Gemm op = use.op;
-  Operands operands;
-  for (Tensor* t : {&op.d, &op.a, &op.b, &op.bias, &op.aux}) operands.add(*t);
-  operands.commit(backend);
+// op: with memory for its operands.
+template <class Op>
+double seconds_of(Backend backend, const Op& op) {
   Tensor scratch;
   MemoryPlan plan;
   if (const size_t bytes = backend.ops.scratch(op)) {
     plan.add(MemoryKind::inputs, "scratch", DType::u8, {int64_t(bytes)}, &scratch);
     plan.commit(backend.device);
   }
-  const double seconds = best_seconds(backend, op, scratch.data);
+  return best_seconds(backend, op, scratch.data);
+}
+
+ProductTime time_product_of_codes(Backend backend, ScaledGemm op) {
+  ProductTime time{.method = {.words = "the backend's own"}};
+  if (backend.tuning) time = backend.tuning->time(op);
+  Operands operands;
+  Gemm& g = op.product;
+  for (Tensor* t : {&g.d, &g.a, &g.b, &g.bias, &g.aux, &op.a_scales, &op.b_scales, &op.a_global, &op.b_global})
+    operands.add(*t);
+  operands.commit(backend);
+  time.seconds = seconds_of(backend, op);
+  time.product_seconds = backend.tuning ? std::min(time.product_seconds, time.seconds) : time.seconds;
+  return time;
+}
+
+}  // namespace
+
+ProductTime time_product(Backend backend, const ProductUse& use) {
+  if (use.codes) return time_product_of_codes(backend, *use.codes);
+  if (backend.tuning) return backend.tuning->time(use.op, use.recompute);
+  Gemm op = use.op;
+  Operands operands;
+  for (Tensor* t : {&op.d, &op.a, &op.b, &op.bias, &op.aux}) operands.add(*t);
+  operands.commit(backend);
+  const double seconds = seconds_of(backend, op);
   return {.seconds = seconds, .product_seconds = seconds, .method = {.words = "the backend's own"}};
 }
 

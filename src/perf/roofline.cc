@@ -16,9 +16,8 @@ namespace {
 // so times are scaled by that product.
 double tiled_seconds(const Launch& product, const Tiling& tiling, const Roofline& limits) {
   const auto m = double(product.shape[0]), n = double(product.shape[1]), k = double(product.inner);
-  const auto sms = double(limits.multiprocessors);
-  const double yardstick = filling({.rows = 128, .cols = 256}, 8192, 8192, 8192, sms).all();
-  const double share = std::min(1.0, filling(tiling, m, n, k, sms).all() / yardstick);
+  const double yardstick = filling({.rows = 128, .cols = 256}, 8192, 8192, 8192, limits).all();
+  const double share = std::min(1.0, filling(tiling, m, n, k, limits).all() / yardstick);
   return product.cost.flops / (limits.most.flops * share) + partial_sum_bytes(tiling, m, n) / limits.most.bytes;
 }
 
@@ -42,19 +41,39 @@ void append_row(std::string& out, const std::string& name, const OpRow& row, dou
 
 }  // namespace
 
-Filling filling(const Tiling& tiling, double m, double n, double k, double multiprocessors) {
-  constexpr double kPipeline = 192;
-  const double tiles = tiling.tiles(m, n), waves = std::ceil(tiles / multiprocessors), cut = k / tiling.cuts;
+Roofline Roofline::of(Factors factors) const {
+  Roofline own = *this;
+  own.most = {most.flops_of(factors), most.bytes};
+  own.pipeline *= own.most.flops / most.flops;
+  return own;
+}
+
+std::string rates_in_words(const Ceilings& most, const Engine& engine) {
+  std::string out = cat("products ", format_count(most.flops), " FLOP/s");
+  const auto has = [&](Factors f) {
+    return std::any_of(engine.micro_launches().begin(), engine.micro_launches().end(),
+                       [&](const Launch& launch) { return launch.factors == f; });
+  };
+  for (const auto& [factors, words] :
+       {std::pair{Factors::codes, ", of codes "}, {Factors::floats, ", of codes as f32 "}})
+    if (has(factors)) out += cat(words, format_count(most.flops_of(factors)), " FLOP/s");
+  return cat(out, ", copies ", format_count(most.bytes), " B/s");
+}
+
+Filling filling(const Tiling& tiling, double m, double n, double k, const Roofline& limits) {
+  const auto sms = double(limits.multiprocessors);
+  const double tiles = tiling.tiles(m, n), waves = std::ceil(tiles / sms), cut = k / tiling.cuts;
   return {.edges = m * n * tiling.cuts / (tiles * tiling.rows * tiling.cols),
-          .wave = tiles / (multiprocessors * waves),
-          .pipeline = cut / (cut + kPipeline)};
+          .wave = tiles / (sms * waves),
+          .pipeline = cut / (cut + limits.pipeline)};
 }
 
 double partial_sum_bytes(const Tiling& tiling, double m, double n) {
   return tiling.cuts > 1 ? 8.0 * tiling.cuts * m * n : 0;
 }
 
-Tiling best_tiling(const Launch& product, const Roofline& limits) {
+Tiling best_tiling(const Launch& product, const Roofline& all) {
+  const Roofline limits = all.of(product.factors);
   Tiling best;
   double least = std::numeric_limits<double>::infinity();
   for (const int cuts : {1, 2, 3, 4, 6, 8, 12})
@@ -68,23 +87,25 @@ Tiling best_tiling(const Launch& product, const Roofline& limits) {
 }
 
 double least_seconds(const Launch& launch, const Roofline& limits) {
-  const double roofline = limits.most.least_seconds(launch.cost);
+  const Roofline own = limits.of(launch.factors);
+  const double roofline = own.most.least_seconds(launch.cost), moving = launch.moved / own.most.bytes;
   const std::string_view op = launch.op;
   if (limits.multiprocessors > 0 && launch.inner > 0)
-    return std::max(roofline, tiled_seconds(launch, best_tiling(launch, limits), limits));
+    return std::max(roofline, tiled_seconds(launch, best_tiling(launch, limits), own)) + moving;
   if (limits.attention_forward > 0 && op == AttentionFwd::kName)
     return std::max(roofline, launch.cost.flops / limits.attention_forward);
   if (limits.attention_backward > 0 && op == AttentionBwd::kName)
     return std::max(roofline, launch.cost.flops / limits.attention_backward);
-  return roofline;
+  return roofline + moving;
 }
 
 void OpRow::add(const Launch& launch, const Roofline& limits, int64_t times) {
   launches += times;
   shape = launch.shape;
   inner = launch.inner;
+  factors = launch.factors;
   cost.flops += double(times) * launch.cost.flops;
-  cost.bytes += double(times) * launch.cost.bytes;
+  cost.bytes += double(times) * (launch.cost.bytes + launch.moved);
   least += double(times) * least_seconds(launch, limits);
 }
 

@@ -17,7 +17,13 @@ struct Roofline {
   // Known for described GPUs; 0: only `most` bounds the ops.
   double attention_forward = 0, attention_backward = 0;  // FLOP/s of causal attention, for the head size of the run
   int64_t multiprocessors = 0;                           // tiles of products are distributed over them
+  double pipeline = 192;                                 // of K: what filling and draining a tile's pipeline costs
+
+  Roofline of(Factors) const;  // with `most.flops` of these products
 };
+
+// "products 795T FLOP/s, of codes 1.59P FLOP/s, copies 4.3T B/s": of codes where the run has such products.
+std::string rates_in_words(const Ceilings&, const Engine&);
 
 // Lower bounds for any launch: both rates of `most` and, where given, the attention rate and the rounding of products
 // up to whole waves of tiles.
@@ -31,13 +37,14 @@ struct Tiling {
 };
 
 // Shares of the multiprocessors' time that go into results, 1 at most: tiles reach over the edges of d, the last wave
-// of tiles takes as long as a full one, and a tile's pipeline fills and drains, which costs as much as 192 of K. (192
-// and the tiles of best_tiling() are a fit to rates published for cuBLASLt on Hopper, not measured by this program.)
+// of tiles takes as long as a full one, and a tile's pipeline fills and drains, which costs as much as 192 of K; of
+// products at another rate as long, so more of K. (192 and the tiles of best_tiling() are a fit to rates published for
+// cuBLASLt on Hopper, not measured by this program.)
 struct Filling {
   double edges, wave, pipeline;
   double all() const { return edges * wave * pipeline; }
 };
-Filling filling(const Tiling&, double m, double n, double k, double multiprocessors);
+Filling filling(const Tiling&, double m, double n, double k, const Roofline&);
 double partial_sum_bytes(const Tiling&, double m, double n);  // written and read once, in f32
 
 // The fastest predicted tiling among tiles of 128 x 256 and 256 x 128 with up to 12 splits of K.
@@ -48,6 +55,7 @@ struct OpRow {
   int64_t launches = 0;
   Shape shape = {};   // of the launch added last
   int64_t inner = 0;  // likewise: K of a product
+  Factors factors = Factors::matrices;
   Cost cost;
   double least = 0;    // seconds
   double seconds = 0;  // measured; 0: only planned

@@ -27,7 +27,7 @@ class TimedOps final : public Decorated<TimedOps> {
   void on(const Op& op, void* scratch) {
     auto begin = device_.record(Lane::compute);
     inner_.run(op, scratch);
-    pending_.push_back({launch_of(op), std::move(begin), device_.record(Lane::compute)});
+    pending_.push_back({launch_of(op, inner_), std::move(begin), device_.record(Lane::compute)});
   }
   const Ops& inner() const { return inner_; }
 

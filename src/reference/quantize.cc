@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 #include "base/rng.h"
 #include "reference/gemm.h"
@@ -97,6 +98,29 @@ Step two_levels(double amax, double global_factor) {
 }  // namespace
 
 void ReferenceOps::run(const Quantize& op, void*) {
+  if (op.turned_scales) {
+    Quantize rows = op;
+    rows.turned = rows.turned_scales = rows.turned_statistics = {};
+    run(rows, nullptr);
+    return run(op.alone(), nullptr);
+  }
+  if (op.turn || op.turned) {
+    const Shape grid = op.blocks.grid(op.x.shape);
+    std::vector<uint8_t> codes(size_t(op.x.numel()));
+    std::vector<float> scales(size_t(grid[0] * grid[1]));
+    Quantize plain = op;
+    plain.turn = false, plain.turned = {};
+    if (op.turn)
+      plain.codes = {codes.data(), op.codes.dtype, op.x.shape}, plain.scales = {scales.data(), DType::f32, grid};
+    run(plain, nullptr);
+    auto* out = static_cast<uint8_t*>(op.turn ? op.codes.data : op.turned.data);
+    const auto* in = static_cast<const uint8_t*>(plain.codes.data);
+    for (int64_t r = 0; r < op.x.rows(); ++r)
+      for (int64_t c = 0; c < op.x.cols(); ++c) out[c * op.x.rows() + r] = in[r * op.x.cols() + c];
+    for (int64_t r = 0; op.turn && r < grid[0]; ++r)
+      for (int64_t c = 0; c < grid[1]; ++c) op.scales.as<float>()[c * grid[0] + r] = scales[size_t(r * grid[1] + c)];
+    return;
+  }
   Values x = load(op.x);
   if (op.hadamard) transform(x, op.blocks);
   Values scales = zeros_like(op.scales);

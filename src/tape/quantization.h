@@ -8,10 +8,13 @@ namespace athanor {
 
 // A matrix's codes and their scales.
 struct Codes {
-  Tensor data;         // of the matrix's shape
-  Tensor scales;       // blocks.grid()
-  Tensor global = {};  // of codes of 4 bits: [1] f32
-  Blocks blocks = {};
+  Tensor data;          // of the matrix's shape, or of its transpose's
+  Tensor scales;        // blocks.grid()
+  Tensor global = {};   // of codes of 4 bits: [1] f32
+  Blocks blocks = {};   // of `data`
+  bool turned = false;  // the matrix is transposed
+  // None, or the transpose of the matrix; its scales where they are others than those of `data`.
+  Tensor beside = {}, beside_scales = {};
 };
 
 // By parameter: the layer's weight. Absent: nothing is counted, scales are those of the very matrix, and weights become

@@ -53,9 +53,10 @@ struct Recipe {
   DType master;               // what the optimizer updates, or of i16: the rests of f32 masters, halved (tensor/half.h)
   bool tf32 = false;          // round f32 products' inputs to TF32
   bool loss_scaling = false;  // fp16's narrow exponent
-  std::array<OperandRule, kOperands> linear = {};             // of layers in 8 or 4 bits, by Operand
-  bool power_of_two = false;                                  // their scales
-  DelayedScaling delayed = {};                                // of operands whose rules say so
+  std::array<OperandRule, kOperands> linear = {};  // of layers in 8 or 4 bits, by Operand
+  bool power_of_two = false;                       // their scales
+  DelayedScaling delayed = {};                     // of operands whose rules say so
+  bool turns_codes = false;  // Ops::turns_codes() of the backend: codes lie as its products read them
   bool separate_params() const { return compute != master; }  // weights to compute with are beside the masters
   OperandRule rule(Operand operand) const { return linear[size_t(operand)]; }
   bool eight_bits() const { return rule(Operand::forward_x).scaling != Scaling::none; }  // or four

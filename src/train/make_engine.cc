@@ -54,13 +54,18 @@ std::vector<int64_t> micro_batches_to_try(const Config& c, Backend backend) {
 // data sheet these are typical values for the kind of device.
 class Pace {
  public:
-  Pace(Backend backend, DType compute) : backend_(backend) {
+  Pace(Backend backend, const Recipe& recipe) : backend_(backend) {
     const Device& device = backend.device;
     const bool gpu = !device.unified();
     const auto rate = [&](double sheet, double usual) {
       return double(least_of_ranks(backend, int64_t(sheet > 0 ? sheet : usual)));
     };
-    limits_.most = {rate(device.peak_flops(compute), gpu ? 3e14 : 5e11), rate(device.peak_bytes(), gpu ? 2e12 : 5e10)};
+    limits_.most = {rate(device.peak_flops(recipe.compute), gpu ? 3e14 : 5e11),
+                    rate(device.peak_bytes(), gpu ? 2e12 : 5e10)};
+    if (gpu && recipe.eight_bits()) {
+      limits_.most.codes = rate(device.peak_flops(DType::f8_e4m3), 2 * limits_.most.flops);
+      limits_.most.floats = rate(device.peak_plain_flops(), limits_.most.flops / 15);
+    }
     limits_.multiprocessors = least_of_ranks(backend, device.multiprocessors());
     backend_.network.per_machine = int(least_of_ranks(backend, backend.network.per_machine));
   }
@@ -118,7 +123,7 @@ class Fitting {
     }
     if (found.empty()) too_large_->memory().require_fits(capacity_, rest_);  // throws, listing the largest kinds
     if (found.size() == 1) return std::move(found.front());
-    const Pace pace(backend_, options_.recipe.compute);
+    const Pace pace(backend_, options_.recipe);
     std::vector<double> seconds;
     for (const auto& engine : found) seconds.push_back(pace.step_seconds(*engine));
     return std::move(found[size_t(std::min_element(seconds.begin(), seconds.end()) - seconds.begin())]);

@@ -238,19 +238,42 @@ double measure_copy_bytes(Backend backend) {
 }
 
 // On random values: zeros run faster than real data.
-double measure_product_flops(Backend backend, DType compute) {
+double measure_product_flops(Backend backend, DType compute, bool tensor_cores = true) {
   const int64_t size = probe_sizes(backend.device).product;
   Tensor a, b, d, scratch;
   MemoryPlan plan;
   for (auto [name, t] : {std::pair{"a", &a}, {"b", &b}, {"d", &d}})
     plan.add(MemoryKind::inputs, name, compute, {size, size}, t);
-  const bool tf32 = compute == DType::f32 && !backend.device.unified();
+  const bool tf32 = compute == DType::f32 && !backend.device.unified() && tensor_cores;
   if (const size_t bytes = backend.ops.scratch(Gemm{.d = d, .a = a, .b = b, .tb = true, .tf32 = tf32}))
     plan.add(MemoryKind::inputs, "scratch", DType::u8, {int64_t(bytes)}, &scratch);
   plan.commit(backend.device);
   for (const Tensor& t : {a, b}) backend.ops.run(RandomNormal{.x = t.view({t.numel()}), .std = 1}, nullptr);
   const Gemm product{.d = d, .a = a, .b = b, .tb = true, .tf32 = tf32};
   return product.cost().flops / best_seconds(backend, product, scratch.data);
+}
+
+// Likewise of codes with a scale for each matrix; 0 where the backend does not multiply them.
+double measure_code_flops(Backend backend) {
+  const int64_t size = probe_sizes(backend.device).product;
+  Tensor x, codes, scale, d, scratch;
+  MemoryPlan plan;
+  plan.add(MemoryKind::inputs, "x", DType::bf16, {size, size}, &x);
+  plan.add(MemoryKind::inputs, "codes", DType::f8_e4m3, {size, size}, &codes);
+  plan.add(MemoryKind::inputs, "scale", DType::f32, {1, 1}, &scale);
+  plan.add(MemoryKind::inputs, "d", DType::bf16, {size, size}, &d);
+  const auto product = [&] {
+    return ScaledGemm{
+        .product = {.d = d, .a = codes, .b = codes, .tb = true}, .a_scales = scale, .b_scales = scale, .fast = true};
+  };
+  if (backend.ops.code_product(product()).factors != Factors::codes) return 0;
+  const auto quantize = [&] { return Quantize{.codes = codes, .scales = scale, .x = x}; };
+  const size_t bytes = std::max(backend.ops.scratch(product()), backend.ops.scratch(quantize()));
+  plan.add(MemoryKind::inputs, "scratch", DType::u8, {int64_t(bytes)}, &scratch);
+  plan.commit(backend.device);
+  backend.ops.run(RandomNormal{.x = x.view({x.numel()}), .std = 1}, nullptr);
+  backend.ops.run(quantize(), scratch.data);
+  return product().product.cost().flops / best_seconds(backend, product(), scratch.data);
 }
 
 }  // namespace
@@ -263,15 +286,24 @@ double mfu_peak(const Config& c, Backend backend, DType compute, double most_flo
   return known > 0 ? known : measure_product_flops(backend, compute);
 }
 
-Ceilings measure_ceilings(Backend backend, DType compute) {
+Ceilings measure_ceilings(Backend backend, DType compute, bool codes) {
   if (backend.device.unified()) compute = DType::f32;  // CPU cores compute in f32 whatever the storage type
-  return {measure_product_flops(backend, compute), measure_copy_bytes(backend)};
+  Ceilings most{measure_product_flops(backend, compute), measure_copy_bytes(backend)};
+  if (!codes || backend.device.unified()) return most;
+  most.codes = measure_code_flops(backend), most.floats = measure_product_flops(backend, DType::f32, false);
+  return most;
 }
 
-Ceilings ceilings(Backend backend, DType compute) {
-  if (backend.device.unified()) return measure_ceilings(backend, compute);
-  const double flops = backend.device.peak_flops(compute), bytes = backend.device.peak_bytes();
-  return {flops > 0 ? flops : measure_product_flops(backend, compute), bytes > 0 ? bytes : measure_copy_bytes(backend)};
+Ceilings ceilings(Backend backend, DType compute, bool codes) {
+  const Device& device = backend.device;
+  if (device.unified()) return measure_ceilings(backend, compute);
+  const auto known = [](double sheet, auto&& measure) { return sheet > 0 ? sheet : measure(); };
+  Ceilings most{known(device.peak_flops(compute), [&] { return measure_product_flops(backend, compute); }),
+                known(device.peak_bytes(), [&] { return measure_copy_bytes(backend); })};
+  if (!codes) return most;
+  most.codes = known(device.peak_flops(DType::f8_e4m3), [&] { return measure_code_flops(backend); });
+  most.floats = known(device.peak_plain_flops(), [&] { return measure_product_flops(backend, DType::f32, false); });
+  return most;
 }
 
 }  // namespace athanor

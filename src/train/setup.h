@@ -48,9 +48,10 @@ FlopCount flops_per_token(Model&, int64_t seq_length);
 // The denominator of MFU: the configured peak, else most_flops, an upper bound for the device; if that is unknown (0)
 // the data sheet's, else a measured product's.
 double mfu_peak(const Config&, Backend, DType compute, double most_flops);
-// Peak rates, measured in a tenth of a second: a large product of random values, a copy larger than the caches.
-Ceilings measure_ceilings(Backend, DType compute);
+// Peak rates, measured in a tenth of a second: a large product of random values, a copy larger than the caches; with
+// `codes` also products of 8-bit codes, where the GPU multiplies them, and of f32.
+Ceilings measure_ceilings(Backend, DType compute, bool codes = false);
 // The same from the data sheet if the device is known.
-Ceilings ceilings(Backend, DType compute);
+Ceilings ceilings(Backend, DType compute, bool codes = false);
 
 }  // namespace athanor

@@ -273,7 +273,8 @@ void Trainer::start(const std::optional<Resume>& resume) {
   tune(resume);
   const bool profiled = !config_.profile.empty() && backend_.mesh.world().rank() == 0;
   Roofline limits;
-  if (profiled) limits.most = ceilings(backend_, engine_->options().recipe.compute);  // before commit()
+  const Recipe& recipe = engine_->options().recipe;
+  if (profiled) limits.most = ceilings(backend_, recipe.compute, recipe.eight_bits());  // before commit()
   const MemoryPlan& plan = engine_->memory();
   constexpr size_t kQuick = size_t{1} << 30;  // a larger plan takes seconds to fill
   if (plan.total() > kQuick && backend_.mesh.world().rank() == 0)

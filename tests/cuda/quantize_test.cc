@@ -22,6 +22,12 @@ TEST_F(QuantizeKernels, DelayedScales) { agrees(DelayedScales::kName, quantize_c
 TEST_F(QuantizeKernels, EmulatedProducts) { agrees(ScaledGemm::kName, quantize_cases, 11, 10); }
 TEST_F(QuantizeKernels, CodesOf4Bits) { agrees(Quantize::kName, fp4_cases, 2, 30); }
 TEST_F(QuantizeKernels, ProductsOf4Bits) { agrees(ScaledGemm::kName, fp4_cases, 5, 5); }
+TEST_F(QuantizeKernels, Transposed) {
+  Examiner examine(make_cuda_backend, {.threads = {2}, .only = Quantize::kName});
+  transposed_cases(examine);
+  EXPECT_GT(examine.seen().at(Quantize::kName), 100);
+  EXPECT_TRUE(examine.findings().empty()) << examine.report();
+}
 TEST_F(QuantizeKernels, AnyAlignment) { needs_no_alignment(Quantize::kName, quantize_cases, 37); }
 
 // Several tiles and bands, and histories beyond one launch's table.
@@ -119,7 +125,16 @@ TEST(QuantizeKernelsBudget, AccessesAreCoalesced) {
   const ScaledGemm product{.product = {.d = budget.tensor(DType::f32, {512, 512}), .a = codes, .b = codes, .ta = true},
                            .a_scales = budget.tensor(DType::f32, {1, 1}),
                            .b_scales = budget.tensor(DType::f32, {1, 1})};
-  EXPECT_EQ(budget.check(quantize({}), quantize({1, 128}), product), "");
+  Quantize beside = quantize({}), columns = quantize({0, 1}), tiles = quantize({128, 1});
+  beside.turned = budget.tensor(DType::f8_e4m3, {512, 256});
+  for (Quantize* op : {&columns, &tiles}) {
+    op->turn = true;
+    op->codes = budget.tensor(DType::f8_e4m3, {512, 256});
+    op->scales = budget.tensor(DType::f32, op->scale_grid());
+  }
+  Quantize both = quantize({1, 128});
+  both.turned = beside.turned, both.turned_scales = tiles.scales;
+  EXPECT_EQ(budget.check(quantize({}), quantize({1, 128}), beside, both, columns, tiles, product), "");
 }
 #endif
 }  // namespace

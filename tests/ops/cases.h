@@ -16,6 +16,7 @@ void loss_cases(Examiner&);
 void vocab_part_cases(Examiner&);
 void basic_cases(Examiner&);
 void quantize_cases(Examiner&);
+void transposed_cases(Examiner&);  // of these
 void fp4_cases(Examiner&);
 void optimizer_cases(Examiner&);
 void qk_clip_cases(Examiner&);

@@ -100,6 +100,44 @@ void given_factors(Examiner& examine) {
         }
 }
 
+// Transposed, alone or beside the codes.
+void transposed_codes(Examiner& examine) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  const Init bad = listed({1, 2, 3, kInf, 5, -6, 8, 1e-9, 0, 0.3, -1});
+  for (const Blocks& blocks : {Blocks{0, 0}, Blocks{0, 1}, Blocks{128, 1}})
+    for (const bool turn : {true, false})
+      for (const DType codes : kCodes)
+        for (const Shape& s : {Shape{1, 1}, Shape{37, 261}, Shape{136, 48}, Shape{140, 131}})
+          for (const auto& [of, x] : {std::pair{DType::bf16, normal()}, {DType::f32, bad}}) {
+            const bool both = !turn && blocks == Blocks{128, 1};  // and along rows
+            if (!turn && blocks != Blocks{} && !both) continue;
+            Quantize op = quantize(s, codes, of, both ? Blocks{1, 128} : blocks);
+            const Tensor counts = tensor(DType::f64, {QuantizeStatistics::kNumbers});
+            if (both)
+              op.turned_scales = tensor(DType::f32, Blocks{1, 128}.grid(turned_shape(s))),
+              op.turned_statistics = counts;
+            op.turn = turn;
+            if (turn) op.codes = tensor(codes, turned_shape(s)), op.scales = tensor(DType::f32, op.scale_grid());
+            if (!turn) op.turned = tensor(codes, turned_shape(s));
+            op.statistics = counts;
+            const Values values{{"x", x}, {"statistics", constant(0)}, {"turned_statistics", constant(0)}};
+            const std::string name = cat(s, turn ? " transposed " : " and transposed ", blocks.rows, "x", blocks.cols,
+                                         " ", codes, " of ", of);
+            examine(OpCase<Quantize>{name, op, values, true});
+            if (of == DType::f32) continue;
+            op.power_of_two = true;
+            examine(OpCase<Quantize>{cat(name, " powers of two"), op, values, true});
+            if (blocks != Blocks{}) continue;
+            op.factor = op.amax = tensor(DType::f32, {1});
+            for (const double factor : {0.0, 30.0})
+              examine(OpCase<Quantize>{
+                  cat(name, " factor ", factor),
+                  op,
+                  {{"x", x}, {"statistics", constant(0)}, {"factor", constant(factor)}, {"amax", constant(2)}},
+                  true});
+          }
+}
+
 void delayed_cases(Examiner& examine) {
   const Init values = listed({3, 0, 1e-9, 2, 40, std::numeric_limits<double>::infinity(), 0, 2e5, 1e-40, 3e38, 7});
   const Init past = listed({1, 0, 2.5, 1e-6, 0, 300, 0, 1e-3, 4e4, 1e-41, 3e38, 0.1, 0, 5});
@@ -184,9 +222,12 @@ void scaled_products(Examiner& examine, bool four_bits) {
 void quantize_cases(Examiner& examine) {
   quantize_cases_of(examine);
   given_factors(examine);
+  transposed_codes(examine);
   scaled_products(examine, false);
   delayed_cases(examine);
 }
+
+void transposed_cases(Examiner& examine) { transposed_codes(examine); }
 
 void fp4_cases(Examiner& examine) {
   fp4_codes(examine);

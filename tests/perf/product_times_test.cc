@@ -77,6 +77,34 @@ TEST(ProductTimes, SwigluIsFusedWhereTheGpuHasItsKernel) {
   EXPECT_EQ(launches("h200", Gemm::kName, ModelType::llama), launches("a100", Gemm::kName, ModelType::llama));
 }
 
+// Of codes each shape and each pair of scales once, beside products of matrices.
+TEST(ProductTimes, ProductsOfCodesAreListedAndTimed) {
+  testing::Rig rig(1);
+  for (const char* precision : {"fp8_blockwise", "nvfp4"}) {
+    EngineOptions o = options();
+    o.recipe = make_recipe(precision, DType::f32);
+    Engine engine(gpt2(), o, rig.backend());
+    int64_t launches = 0, matrices = 0;
+    double last = 0;
+    std::map<std::string, int> seen;
+    for (const ProductUse& use : products_of_step(engine)) {
+      EXPECT_EQ(++seen[words_of(use)], 1);
+      EXPECT_TRUE(last == 0 || use.flops() <= last) << "most work first";
+      last = use.flops();
+      matrices += !use.codes;
+      if (!use.codes) continue;
+      launches += use.launches;
+      EXPECT_LT(use.cost().bytes, use.op.cost().bytes + 4096) << "of codes, and their scales";
+      EXPECT_GT(time_product(rig.backend(), use).seconds, 0) << words_of(use);
+    }
+    int64_t planned = 0;
+    for (const Launch& launch : engine.micro_launches()) planned += launch.op == std::string(ScaledGemm::kName);
+    EXPECT_GT(planned, 8);
+    EXPECT_EQ(launches, 3 * planned);
+    EXPECT_GT(matrices, 0) << "of the head";
+  }
+}
+
 TEST(ProductTimes, EveryProductOfAStepIsTimed) {
   testing::Rig rig(1);
   Engine engine(gpt2(), options(), rig.backend());

@@ -35,6 +35,28 @@ TEST(Limit, TilesNeverMakeAProductFasterThanItsRoofline) {
             1.1 * least_seconds(product(132 * 128, 256, 4096), tiled));
 }
 
+// Codes at the rate of 8 bits, what they stand for without tensor cores; what is moved beside a product adds up.
+TEST(Limit, ProductsOfCodesHaveRatesOfTheirOwn) {
+  const Roofline limits = limits_of(find_gpu("h200"), 64, 1024);
+  Launch p = product(8192, 8192, 8192);
+  const double matrices = least_seconds(p, limits);
+  p.factors = Factors::codes;
+  const double codes = least_seconds(p, limits);
+  EXPECT_NEAR(matrices / codes, 1979 / 989.4, 1e-9);
+  EXPECT_NEAR(p.cost.flops / codes, 1979e12 * 795 / 989.4, 1e9) << "derated as bf16 is";
+  p.moved = 4.3e9;
+  EXPECT_NEAR(least_seconds(p, limits) - codes, 1e-3, 1e-12);
+  p.moved = 0, p.factors = Factors::floats;
+  EXPECT_NEAR(least_seconds(p, limits) / matrices, 989.4 / 67, 1e-9);
+  EXPECT_DOUBLE_EQ(least_seconds(p, {.most = limits.most}), least_seconds(p, {.most = {limits.most.floats, 4.3e12}}));
+  EXPECT_DOUBLE_EQ(least_seconds(p, {.most = {1e12, 1e12}}), p.cost.flops / 1e12)
+      << "no rate of their own: as matrices";
+  const Launch little = product(8192, 8192, 256);  // filling a pipeline takes as long at any rate
+  Launch little_codes = little;
+  little_codes.factors = Factors::codes;
+  EXPECT_LT(least_seconds(little, limits) / least_seconds(little_codes, limits), 1.6);
+}
+
 TEST(Limit, AttentionHasARateOfItsOwn) {
   const Roofline limits = limits_of(find_gpu("h200"), 128, 4096);
   const Launch forward{.op = AttentionFwd::kName, .cost = {1e12, 1}, .shape = {1, 1}};

@@ -260,6 +260,21 @@ class CompareTest(SystemTest):
         self.assertIn("1 of 4 steps", row["not_run"]["LLMQ"])
         self.assertIn("LLMQ     not run", printed)
 
+    def test_8_bits_are_beside_their_own_bf16(self):
+        report, printed = self.compare("--models", "tiny-gpt2,tiny-llama", "--precisions", "fp8_tensorwise",
+                                       "--rounds", "1", "--peers", self.folder / "peers")
+        self.assertEqual(list(report["models"]), ["tiny-llama fp8_tensorwise"], "no figures of GPT-2 are known")
+        row = report["models"]["tiny-llama fp8_tensorwise"]
+        self.assertEqual((row["status"], set(row["sides"])), ("measured", {"athanor", "bf16"}), row)
+        self.assertIn("scaled_gemm", [op["op"] for op in row["gap"]["ops"]])
+        self.assertIn("times its own bf16", [what for what, *_ in row["goals"]])
+        compare = module(COMPARE)
+        rows = dict(compare.in_precisions(compare.MODELS, list(compare.MODELS), ["bf16", *compare.EIGHT_BITS]))
+        self.assertEqual(len(rows), 9 + 5 * 5)
+        for name, model in rows.items():
+            self.assertLess(model["goal"], model["limit"], name)
+        self.assertAlmostEqual(rows["qwen2.5-7b fp8_blockwise"]["goal"], 1.36 * rows["qwen2.5-7b"]["goal"])
+
     def test_without_pytorch_the_side_is_not_run(self):
         report, _ = self.compare("--models", "tiny-llama", python="/bin/false")
         row = report["models"]["tiny-llama"]

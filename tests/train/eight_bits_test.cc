@@ -12,6 +12,7 @@
 #include "tests/tiny_model.h"
 #include "tests/train/curve.h"
 #include "tests/train/ranks_rig.h"
+#include "tests/train/turning_ops.h"
 #include "train/setup.h"
 
 namespace athanor::fp8 {
@@ -199,6 +200,31 @@ TEST_P(EightBits, KeptCodesOfWeightsAreThoseMadeAtEachUse) {
 }
 
 // Codes of averages while evaluations read them, and of the weights again afterwards.
+// Codes that quantizing writes transposed are those that products would have transposed: only where f32 scales go with
+// one factor each.
+TEST_P(EightBits, TransposedCodesChangeNoBit) {
+  using G = Recompute::Granularity;
+  for (const ModelType type : {ModelType::gpt2, ModelType::llama})
+    for (const G granularity : {G::none, G::selective}) {
+      std::vector<Curve> curves;
+      std::vector<size_t> launches;
+      int64_t turned = 0;
+      for (const bool turns : {false, true}) {
+        Rig rig;
+        Backend backend = rig.backend();
+        testing::TurningOps ops(backend.ops, turns);
+        const Setting s{.precision = GetParam(), .recompute = {granularity, 1}, .quantized = true};
+        Engine engine(tiny(type), options(s), {backend.device, ops, backend.mesh});
+        curves.push_back(curve_of(rig, engine, 2, accumulate));
+        launches.push_back(engine.micro_launches().size());
+        turned += ops.turned;
+      }
+      EXPECT_EQ(curves[0], curves[1]) << name_of(type) << " " << int(granularity);
+      EXPECT_EQ(launches[0] > launches[1], GetParam() == "fp8_blockwise") << "both blocks of 128 in one pass";
+      EXPECT_EQ(turned > 0, GetParam() != "mxfp8" && GetParam() != "nvfp4");
+    }
+}
+
 TEST(EightBitWeights, AveragesAreEvaluatedInCodesOfTheirOwn) {
   std::vector<double> losses[2];
   for (const bool keep : {false, true}) {

@@ -5,7 +5,8 @@ The sides take turns, so that a device that slows down slows all; medians, and t
 neighbours, go to DIR/compare.json. A call ends after --minutes: models that then have no times are 'not run', and a
 later call of the same commit on the same device adds them. README.md beside this file says what is compared.
 
-usage: compare.py [--models A,B] [--minutes 9] [--peers FOLDER] [--device cuda|cpu] [--out DIR]
+usage: compare.py [--models A,B] [--precisions bf16,fp8_tensorwise] [--minutes 9] [--peers FOLDER] [--device cuda|cpu]
+                  [--out DIR]
 """
 import argparse
 import datetime
@@ -25,23 +26,25 @@ ROOT = sides.HERE.parents[2]
 # when its memory does not suffice. goal, limit: tokens/s that are aimed at, and modelled for an H200 (docs/speed.md).
 # state bf16: masters and moments of PyTorch in bf16, where f32 does not fit on one GPU; its process then lives for one
 # turn alone. rounds: at most; starts take most of the time of large models. llmc, llmq: flags of those programs.
+# gain: of 8 bits over our own bf16, at least: what LLMQ (Qwen) and torchao (Llama 8B, "tensorwise") publish for an H100,
+# for 1B between them.
 MODELS = {
     "gpt2-124m": dict(seq=1024, tokens=262144, micro=64, goal=620e3, limit=693e3,
                       llmc=["-e", "d12", "-b", 64, "-ge", 0]),
-    "llama-1b": dict(seq=4096, tokens=65536, micro=8, goal=70e3, limit=80e3),
-    "qwen2.5-0.5b": dict(seq=1024, tokens=131072, micro=32, goal=175e3, limit=196e3,
+    "llama-1b": dict(seq=4096, tokens=65536, micro=8, goal=70e3, limit=80e3, gain=1.2),
+    "qwen2.5-0.5b": dict(seq=1024, tokens=131072, micro=32, goal=175e3, limit=196e3, gain=1.1,
                          llmq=["--model=Qwen2.5-0.5B", "--batch-size=32", "--grad-accumulation=4"]),
     "gpt2-1558m": dict(seq=1024, tokens=65536, micro=16, goal=57e3, limit=64e3,
                        llmc=["-e", "d48", "-b", 16, "-ge", 1]),
-    "qwen2.5-1.5b": dict(seq=1024, tokens=65536, micro=32, goal=66e3, limit=73e3,
+    "qwen2.5-1.5b": dict(seq=1024, tokens=65536, micro=32, goal=66e3, limit=73e3, gain=1.24,
                          llmq=["--model=Qwen2.5-1.5B", "--batch-size=32", "--grad-accumulation=2",
                                "--lmhead-chunks=4"]),
     "gpt2-350m": dict(seq=1024, tokens=131072, micro=32, goal=235e3, limit=260e3,
                       llmc=["-e", "d24", "-b", 32, "-ge", 0]),
     "gpt2-774m": dict(seq=1024, tokens=65536, micro=32, goal=109e3, limit=121e3,
                       llmc=["-e", "d36", "-b", 32, "-ge", 1]),
-    "llama-8b": dict(seq=8192, tokens=32768, micro=1, goal=12e3, limit=13.9e3, state="bf16", rounds=1),
-    "qwen2.5-7b": dict(seq=1024, tokens=32768, micro=8, goal=15.6e3, limit=17.3e3, state="bf16", rounds=1,
+    "llama-8b": dict(seq=8192, tokens=32768, micro=1, goal=12e3, limit=13.9e3, gain=1.25, state="bf16", rounds=1),
+    "qwen2.5-7b": dict(seq=1024, tokens=32768, micro=8, goal=15.6e3, limit=17.3e3, gain=1.36, state="bf16", rounds=1,
                        llmq=["--model=Qwen2.5-7B", "--batch-size=4", "--grad-accumulation=8", "--lmhead-chunks=2",
                              "--attn-bwd-chunks=2"]),
 }
@@ -53,12 +56,40 @@ FIRST_STEP_SECONDS = 3
 START, SEARCH, TORCH_START = 3.5, 7, 25
 TINY = {"vocab_size": 257, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
         "max_position_embeddings": 64}
+# Models in 8 bits, beside bf16: the modelled limits (limits.py), in tokens/s. GPT-2 has no published figures. With a scale
+# per row the goal is two fifths of the gain, as torchao's.
+EIGHT_BITS = ("fp8_tensorwise", "fp8_delayed", "fp8_rowwise", "fp8_rowwise_gw_hp", "fp8_blockwise")
+OF_ROWS = 0.4
+LIMITS = {
+    "llama-1b": (9.85e4, 1.015e5, 9.36e4, 8.93e4, 1.012e5),
+    "llama-8b": (1.98e4, 2.03e4, 1.92e4, 1.71e4, 2.02e4),
+    "qwen2.5-0.5b": (2.084e5, 2.192e5, 1.912e5, 1.947e5, 2.184e5),
+    "qwen2.5-1.5b": (9.03e4, 9.45e4, 8.34e4, 7.96e4, 9.42e4),
+    "qwen2.5-7b": (2.62e4, 2.7e4, 2.46e4, 2.16e4, 2.7e4),
+}
 TINY_MODELS = {
     "tiny-gpt2": dict(seq=32, tokens=256, micro=4, goal=1e9, limit=2e9, seconds=5, model=TINY | {"model_type": "gpt2"},
                       llmc=["-e", "d1", "-b", 4], llmq=["--model=tiny"]),
-    "tiny-llama": dict(seq=32, tokens=256, micro=4, goal=1, limit=2e9, seconds=5, model=TINY | {
+    "tiny-llama": dict(seq=32, tokens=256, micro=4, goal=1, limit=2e9, seconds=5, gain=0.01, model=TINY | {
         "model_type": "llama", "num_key_value_heads": 2, "intermediate_size": 128}),
 }
+
+
+def in_precisions(known, names, precisions):
+    """Rows to measure: (name, model). In 8 bits those of which a gain is known, with goals and limits of their own."""
+    rows = []
+    for name in names:
+        for precision in precisions:
+            model = known[name]
+            if precision in EIGHT_BITS and "gain" in model:
+                gain = 1 + (model["gain"] - 1) * (OF_ROWS if "rowwise" in precision else 1)
+                limits = dict(zip(EIGHT_BITS, LIMITS.get(name, ())))
+                rows.append((f"{name} {precision}", model | {"config": name, "precision": precision, "gain": gain,
+                                                             "goal": gain * model["goal"],
+                                                             "limit": limits.get(precision)}))
+            elif precision == "bf16":
+                rows.append((name, model))
+    return rows
 
 
 def rounds_of(model, args):
@@ -70,6 +101,10 @@ def seconds_needed(model, args):
     if "seconds" in model:
         return model["seconds"]
     step, rounds = model["tokens"] / model["goal"], rounds_of(model, args)
+    if "precision" in model:  # ours in two precisions, and LLMQ
+        bf16, peer = model["gain"] * step, args.peers and "llmq" in model
+        turns = [step, bf16] + ([1.15 * step] if peer else [])
+        return 2 * SEARCH + rounds * sum(START + (args.steps + max(args.warmup, 2)) * s for s in turns)
     turn = START + (args.steps + max(args.warmup, 2)) * step
     ours = rounds * (turn + (args.steps + 2) * step) + SEARCH  # two prepare those whose ops are timed
     starts = rounds if model.get("state") == "bf16" else 1
@@ -81,25 +116,29 @@ def make_config(name, model, args, folder):
     if "model" in model:
         config = {"model": model["model"]}
     else:
-        config = json.loads((ROOT / "configs" / f"{name}.json").read_text())
+        config = json.loads((ROOT / "configs" / f"{model.get('config', name)}.json").read_text())
         for key in ("train_tokens", "train_data", "valid_data", "save", "recompute_granularity"):
             config.pop(key, None)
     config |= {"seq_length": model["seq"], "global_batch_size": model["tokens"] // model["seq"], "train_iters": 1000,
                "lr_warmup_iters": 10, "learning_rate": 3e-4, "device": args.device,
-               "micro_batch_size": "auto", "precision": "fp32" if args.device == "cpu" else "bf16"}
+               "micro_batch_size": "auto", "precision": model.get("precision", "fp32" if args.device == "cpu" else "bf16")}
     if args.device == "cuda":  # one search for all turns, in the first
         config |= {"gemm_search_seconds": 60, "tuning_cache": str(folder / "tuning")}
     if model.get("state") == "bf16":
         config["master_weights"] = "bf16"
     if args.threads:
         config["threads"] = args.threads
-    path = folder / f"{name}.json"
+    path = folder / f"{name.replace(' ', '-')}.json"
     path.write_text(json.dumps(config, indent=1))
     return path
 
 
 def sides_of(name, model, args, folder, data, deadline):
     config = make_config(name, model, args, folder)
+    if "precision" in model:
+        plain = make_config(f"{name} beside", model | {"precision": "bf16"}, args, folder)
+        return [sides.Athanor(args.athanor, config, deadline), sides.Athanor(args.athanor, plain, deadline, "bf16"),
+                *sides.peers(args.peers, model, data, deadline)]
     state = model.get("state", "f32")
     options = ["--device", args.device, "--micro", model["micro"], "--compile", args.torch_compile, "--state", state]
     if args.threads:
@@ -132,6 +171,8 @@ def check_same_work(model, turns_of):
 def judge(row):
     """The goals of a row: [name, goal, reached, met]."""
     goals = [["tokens/s", row["model"]["goal"], row["sides"]["athanor"]["tokens_per_second"]]]
+    if "precision" in row["model"] and "bf16" in row["sides"]:
+        goals.append(["times its own bf16", row["model"]["gain"], row["sides"]["bf16"]["athanor_is_faster_by"]])
     goals += [[f"times {side}", least, row["sides"][side]["athanor_is_faster_by"]]
               for side, least in FASTER_THAN.items() if side in row["sides"]]
     judged = [[*goal, goal[2] >= goal[1]] for goal in goals]
@@ -149,7 +190,7 @@ def compare_model(name, model, args, folder, data, deadline):
     all_sides = sides_of(name, model, args, folder, data, deadline)
     turns, out = {s.name: [] for s in all_sides}, {"status": "measured", "model": model, "not_run": {}}
     try:
-        if name == "gpt2-124m" or args.device == "cpu":
+        if name == "gpt2-124m" or (args.device == "cpu" and "precision" not in model):
             out["start_seconds"] = round(all_sides[0].start_seconds(), 3)
         for round_ in range(rounds_of(model, args)):
             first = round_ % len(all_sides)
@@ -218,6 +259,8 @@ def find_program():
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", help="comma separated; default: all, " + ", ".join(MODELS))
+    parser.add_argument("--precisions", default="bf16", help="comma separated; with 8 bits: Llama and Qwen models alone, "
+                        "beside their own bf16 and LLMQ's e4m3: " + ", ".join(EIGHT_BITS))
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "compare-out")))
     parser.add_argument("--earlier", type=Path, help="compare.json of earlier calls, where --out is another folder")
@@ -244,6 +287,12 @@ def main():
     names = args.models.split(",") if args.models else list(known)
     if unknown := [n for n in names if n not in known]:
         sys.exit(f"compare.py: unknown model {unknown[0]}; known are {', '.join(known)}")
+    precisions = args.precisions.split(",")
+    if unknown := [p for p in precisions if p not in ("bf16", *EIGHT_BITS)]:
+        sys.exit(f"compare.py: unknown precision {unknown[0]}; known are bf16, {', '.join(EIGHT_BITS)}")
+    rows = in_precisions(known, names, precisions)
+    if not rows:
+        sys.exit(f"compare.py: no figures of {args.models} in {args.precisions}: 8 bits are for Llama and Qwen models")
     deadline = sides.Deadline(args.minutes)
     if args.device == "cuda":  # elsewhere they are of no use, and some crash without a driver
         sides.show_libraries(args.python)
@@ -255,8 +304,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         data = sides.write_tokens(folder) if args.peers else None
-        for name in names:
-            row = compare_model(name, known[name], args, folder, data, deadline)
+        for name, model in rows:
+            row = compare_model(name, model, args, folder, data, deadline)
             if row["status"] == "measured" or report["models"].get(name, {}).get("status") != "measured":
                 report["models"][name] = row
             path.write_text(json.dumps(report, indent=1) + "\n")

@@ -2,6 +2,7 @@
 """Prints the modelled limits of the models of compare.py on a described GPU, from `athanor plan --gpu`, as Markdown.
 
 usage: limits.py [--gpu h200] [--athanor PROGRAM]       docs/speed.md holds its output
+       limits.py --precisions bf16,fp8_tensorwise,...   of 8 and 4 bits, with memory; docs/precision.md holds its output
 """
 import argparse
 import re
@@ -11,31 +12,29 @@ from pathlib import Path
 from compare import MODELS, ROOT
 
 TOKENS = 524288  # of a step
+KINDS = {"gemm": "products", "scaled_gemm": "products", "quantize": "quantize", "attention_fwd": "attention",
+         "attention_bwd": "attention"}
 
 
-def limit(program, gpu, name, model):
-    sets = ["recompute_granularity=none", f"seq_length={model['seq']}", f"global_batch_size={TOKENS // model['seq']}"]
+def limit(program, gpu, name, model, precision="bf16"):
+    sets = ["recompute_granularity=none", f"seq_length={model['seq']}", f"global_batch_size={TOKENS // model['seq']}",
+            f"precision={precision}"]
     sets += ["master_weights=bf16"] if model.get("state") == "bf16" else []
     flags = [word for s in sets for word in ("--set", s)]
     done = subprocess.run([program, "plan", ROOT / "configs" / f"{name}.json", "--gpu", gpu, *flags],
                           capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"limits.py: {name}: {done.stderr.strip()}")
-    find = lambda pattern: re.search(pattern, done.stdout).group(1)
-    ms, gemm = float(find(r"predicted step +([\d.]+) ms")), 0.0
-    shares = {}
+    find = lambda pattern: re.search(pattern, done.stdout, re.M).group(1)
+    ms, shares = float(find(r"predicted step +([\d.]+) ms")), {}
     for op, least in re.findall(r"^(\w+) +\d+ +\S+ +\S+ +([\d.]+)$", done.stdout, re.M):
-        kind = "products" if op == "gemm" else "attention" if op.startswith("attention") else "rest"
-        shares[kind] = shares.get(kind, gemm) + float(least)
-    return {"tokens": TOKENS / ms * 1e3, "micro": find(r"of (\d+) sequences of"),
+        kind = KINDS.get(op, "rest")
+        shares[kind] = shares.get(kind, 0.0) + float(least)
+    return {"tokens": TOKENS / ms * 1e3, "micro": find(r"of (\d+) sequences of"), "memory": find(r"^  total +(\S+ \S+)"),
             "recompute": find(r"recomputation +(\w+)"), "shares": {k: 100 * v / ms for k, v in shares.items()}}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpu", default="h200")
-    parser.add_argument("--athanor", type=Path, default=ROOT / "build" / "athanor")
-    args = parser.parse_args()
+def print_models(args):
     print("| model, tokens | micro-batch, recomputation | limit, tokens/s | target model | of it | products | "
           "attention | rest |\n|---|---|---|---|---|---|---|---|")
     for name, model in sorted(MODELS.items()):
@@ -43,6 +42,31 @@ def main():
         shares = " | ".join(f"{row['shares'].get(k, 0):.0f} %" for k in ("products", "attention", "rest"))
         print(f"| {name}, {model['seq']} | {row['micro']}, {row['recompute']} | {row['tokens'] / 1e3:.1f}k | "
               f"{model['limit'] / 1e3:.1f}k | {100 * row['tokens'] / model['limit']:.0f} % | {shares} |")
+
+
+def print_precisions(args, precisions):
+    print("| model, tokens | `precision` | micro-batch, recomputation | memory | limit, tokens/s | beside bf16 | products | "
+          "quantize | attention | rest |\n|---|---|---|---|---|---|---|---|---|---|")
+    for name, model in sorted(MODELS.items()):
+        if "gain" not in model:
+            continue
+        bf16 = None
+        for precision in precisions:
+            row = limit(args.athanor, args.gpu, name, model, precision)
+            bf16 = bf16 or row["tokens"]
+            shares = " | ".join(f"{row['shares'].get(k, 0):.0f} %"
+                                for k in ("products", "quantize", "attention", "rest"))
+            print(f"| {name}, {model['seq']} | {precision} | {row['micro']}, {row['recompute']} | {row['memory']} | "
+                  f"{row['tokens'] / 1e3:.1f}k | {row['tokens'] / bf16:.2f} | {shares} |", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gpu", default="h200")
+    parser.add_argument("--athanor", type=Path, default=ROOT / "build" / "athanor")
+    parser.add_argument("--precisions", help="comma separated, the first is compared with")
+    args = parser.parse_args()
+    print_precisions(args, args.precisions.split(",")) if args.precisions else print_models(args)
 
 
 if __name__ == "__main__":

@@ -71,10 +71,8 @@ def run(command, deadline, **more):
 class Athanor:
     """A fresh `athanor bench step` every turn; its start is not in the step times."""
 
-    name = "athanor"
-
-    def __init__(self, program, config, deadline):
-        self.program, self.config, self.deadline = program, config, deadline
+    def __init__(self, program, config, deadline, name="athanor"):
+        self.program, self.config, self.deadline, self.name = program, config, deadline, name
 
     def turn(self, steps, warmup):
         """Also, after the steps that are timed, what every op takes beside its limit, those that lose most first."""
@@ -202,14 +200,15 @@ class Peer:
 def peers(folder, model, data, deadline):
     """Sides for the peers' programs that `folder` holds and that know this model."""
     found = []
-    if folder and "llmc" in model and (folder / "train_gpt2cu").exists():
+    if folder and "llmc" in model and "precision" not in model and (folder / "train_gpt2cu").exists():
         command = [folder / "train_gpt2cu", "-i", data[0], "-j", data[0], "-t", model["seq"], "-d", model["tokens"],
                    "-r", 0, "-x", 1000, "-v", 1000, "-m", 1, "-s", 0, "-h", 0, "-l", "6e-4", "-u", 700, "-c", "0.1",
                    *model["llmc"]]
         found.append(Peer("llm.c", command, LLMC_LINE, model["tokens"], folder, deadline))
     if folder and "llmq" in model and (folder / "train").exists():
         command = [folder / "train", f"--train-file={data[1]}", f"--eval-file={data[1]}", "--ckpt-interval=0",
-                   "--from-scratch", f"--seq-length={model['seq']}", "--model-dtype=bf16", "--matmul-dtype=bf16",
+                   "--from-scratch", f"--seq-length={model['seq']}", "--model-dtype=bf16",
+                   f"--matmul-dtype={'e4m3' if 'precision' in model else 'bf16'}",
                    "--opt-m-dtype=bf16", "--opt-v-dtype=bf16", "--gpus=1", "--use-cuda-graphs", "--steps=1000",
                    "--eval-every-n-steps=0", "--log-gpu-util=0", *model["llmq"]]
         found.append(Peer("LLMQ", command, LLMQ_LINE, model["tokens"], folder, deadline))

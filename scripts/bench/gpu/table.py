@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 
 BEGIN, END = "<!-- made by scripts/bench/gpu/table.py -->", "<!-- end of table.py -->"
-PEERS = ("torch", "llm.c", "LLMQ")
+PEERS = ("torch", "llm.c", "LLMQ", "bf16")
 OPS_SHOWN = 8
-TITLES = {"torch": "PyTorch", "llm.c": "llm.c", "LLMQ": "LLMQ"}
+TITLES = {"torch": "PyTorch", "llm.c": "llm.c", "LLMQ": "LLMQ", "bf16": "its own bf16"}
 
 
 def thousands(x):
@@ -53,15 +53,15 @@ def table(report):
     for name, r in rows.items():
         ours = r["sides"]["athanor"]["tokens_per_second"]
         cells = [name, str(r["model"]["seq"]), thousands(ours),
-                 *(f"{100 * ours / r['model'][k]:.0f} %" for k in ("goal", "limit"))]
+                 *(f"{100 * ours / r['model'][k]:.0f} %" if r["model"][k] else "" for k in ("goal", "limit"))]
         for p in peers:
             side = r["sides"].get(p)
             cells.append(f"{side['athanor_is_faster_by']:.2f}× ({thousands(side['tokens_per_second'])})"
                          if side else "")
         lines.append("| " + " | ".join(cells) + " |")
     about = (f"{report['hardware']}, {report['date']}, commit {report['commit'][:12]}, "
-             f"{report['settings']['precision']}, whole optimizer steps on random tokens; the limit is modelled "
-             "for an H200.")
+             f"{report['settings']['precision']} where the row names nothing else, whole optimizer steps on random "
+             "tokens; the limit is modelled for an H200.")
     return "\n".join([*lines, "", about, *(line for name, r in rows.items() for line in gap(name, r))])
 
 

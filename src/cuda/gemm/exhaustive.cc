@@ -30,12 +30,17 @@ ProductMethod GemmRunner::method_of(const GemmProblem& p, const Candidate& candi
   return describe_algorithm(lt_, candidate.algorithm, check(describe(p), candidate.algorithm).waves);
 }
 
-ProductTime GemmRunner::time(const Gemm& op, bool recompute, cudaStream_t stream) {
-  const GemmProblem p = problem_of(op);
+ProductTime GemmRunner::time(const ScaledGemm& op, cudaStream_t stream) {
+  const bool native = NativeProduct(op, capability_).possible;
+  return time(native ? native_product(op, nullptr) : LibraryProduct(decoded_product(op, nullptr)), false, stream);
+}
+
+ProductTime GemmRunner::time(const LibraryProduct& product, bool recompute, cudaStream_t stream) {
+  const GemmProblem p = problem_of(product);
   const Candidate choice = choice_of(p);
   ProductTime time;
   {
-    Timer timer(*this, op, recompute, stream);
+    Timer timer(*this, product, recompute, stream);
     time.seconds = time.product_seconds = 1e-6 * timer.in_turns({&choice, 1}).front();
     require(timer.refusal(), "a trial failed", p);
   }
@@ -43,11 +48,13 @@ ProductTime GemmRunner::time(const Gemm& op, bool recompute, cudaStream_t stream
     time.method = method_of(p, choice);
     return time;
   }
-  in_parts(op, [&]<class Part>(const Part& part) {
+  in_parts(product.op, [&]<class Part>(const Part& part) {
     if constexpr (std::is_same_v<Part, Gemm>) {
-      const ProductTime product = this->time(part, false, stream);
-      time.product_seconds = std::min(time.seconds, product.seconds);
-      time.method = product.method;
+      LibraryProduct alone = product;
+      alone.op = part;
+      const ProductTime found = this->time(alone, false, stream);
+      time.product_seconds = std::min(time.seconds, found.seconds);
+      time.method = found.method;
     }
   });
   time.method.in_parts = true;

@@ -68,7 +68,10 @@ class GemmRunner {
                       std::span<const ScaledGemm> of_codes = {});
 
   // See Tuning.
-  ProductTime time(const Gemm& op, bool recompute, cudaStream_t stream);
+  ProductTime time(const Gemm& op, bool recompute, cudaStream_t stream) {
+    return time(LibraryProduct(op), recompute, stream);
+  }
+  ProductTime time(const ScaledGemm& op, cudaStream_t stream);
   ProductTrial try_all(const Gemm& op, bool recompute, double seconds, cudaStream_t stream);
 
   // All choices so far, including imported ones.
@@ -129,6 +132,7 @@ class GemmRunner {
     ProductUse use;
   };
   std::vector<Searched> to_search(std::span<const Gemm> ops, std::span<const ScaledGemm> of_codes) const;
+  ProductTime time(const LibraryProduct& product, bool recompute, cudaStream_t stream);
   Timed time_candidates(const LibraryProduct& product, bool recompute, cudaStream_t stream);
   Candidate choice_of(const GemmProblem& p);
   ProductMethod method_of(const GemmProblem& p, const Candidate& candidate) const;

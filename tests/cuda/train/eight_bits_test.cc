@@ -5,6 +5,7 @@
 #include "cpu/make_cpu.h"
 #include "tests/cuda/train/tiny_model.h"
 #include "tests/train/harness.h"
+#include "tests/train/turning_ops.h"
 #ifdef ATHANOR_EMULATED_GPU
 #include "emulator/runtime/control.h"
 #endif
@@ -120,6 +121,30 @@ TEST(EightBitsOnGpus, SearchedProductsAgree) {
   EngineOptions o = options("fp8_tensorwise");
   o.quantized = true;
   expect_near(on_gpu(ModelType::gpt2, o, true).outcome, on_cpu(ModelType::gpt2, o));
+}
+
+// The library gets the same operands, whether quantizing transposes them or the product does.
+TEST(EightBitsOnGpus, TransposedCodesChangeNoBit) {
+  for (const char* precision : {"fp8_delayed", "fp8_rowwise", "fp8_blockwise"}) {
+    Outcome outcomes[2];
+    double moved[2] = {}, weights = 0;
+    for (const bool turns : {false, true}) {
+      Rig rig;
+      testing::TurningOps ops(rig.backend().ops, turns);
+      Engine engine(tiny(ModelType::llama), options(precision), {rig.backend().device, ops, rig.backend().mesh});
+      engine.memory();
+      for (const Launch& launch : engine.micro_launches()) moved[turns] += launch.moved;
+      weights = 0;
+      for (const ParamSpec& spec : engine.model().params().specs())
+        weights += double(spec.eight_bits * spec.shape.numel());
+      outcomes[turns] = train(engine);
+      EXPECT_EQ(ops.turned > 0, turns) << precision;
+    }
+    EXPECT_EQ(outcomes[0], outcomes[1]) << precision;
+    // By products weights alone are transposed, and only where both of theirs read the same codes.
+    EXPECT_EQ(moved[1], precision == std::string("fp8_rowwise") ? 0 : 2 * weights) << precision;
+    EXPECT_LT(moved[1], moved[0]) << precision;
+  }
 }
 
 #ifdef ATHANOR_EMULATED_GPU

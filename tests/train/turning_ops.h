@@ -1,0 +1,24 @@
+// The ops of a backend that wants codes transposed, or does not, whatever it says itself.
+#pragma once
+#include "ops/decorate.h"
+
+namespace athanor::testing {
+
+class TurningOps final : public Decorated<TurningOps> {
+ public:
+  TurningOps(Ops& inner, bool turns) : inner_(inner), turns_(turns) {}
+  const Ops& inner() const { return inner_; }
+  bool turns_codes() const override { return turns_; }
+  template <class Op>
+  void on(const Op& op, void* scratch) {
+    if constexpr (std::is_same_v<Op, Quantize>) turned += op.turn || op.turned;
+    inner_.run(op, scratch);
+  }
+  int64_t turned = 0;  // launches that wrote transposed codes
+
+ private:
+  Ops& inner_;
+  bool turns_;
+};
+
+}  // namespace athanor::testing
