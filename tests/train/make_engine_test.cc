@@ -49,7 +49,8 @@ TEST(MakeEngine, NoPlanThatFitsHasShorterSteps) {
         const std::vector<std::string> set = {cat("micro_batch_size=", micro), cat("recompute_granularity=", mode)};
         const Plan other(config(set));
         if (other.bytes() + kReserve > capacity) continue;
-        EXPECT_LE(chosen.seconds(), 1.02 * other.seconds()) << share << " of the memory, " << micro << " " << mode;
+        // The choice also counts launches, which seconds() leaves out: small micro-batches have more of them.
+        EXPECT_LE(chosen.seconds(), 1.03 * other.seconds()) << share << " of the memory, " << micro << " " << mode;
       }
   }
   EXPECT_THROW(Plan(config({limit(least / 2)})), Error);
