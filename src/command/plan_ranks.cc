@@ -12,7 +12,7 @@
 namespace athanor {
 namespace {
 
-constexpr int kGpusPerNode = 8, kMostRanks = 1024;
+constexpr int kMostRanks = 1024;
 
 // Rank 0 of ranks that are not there: for plans, which record calls and make none.
 class Absent final : public Communicator {
@@ -69,11 +69,12 @@ Prediction predict(const Config& c, const GpuSpec& gpu, int ranks, int nodes) {
   Prediction p{.micro_batch_size = engine->options().micro_batch_size,
                .micro_batches = engine->micro_batches(),
                .memory = engine->memory().total(),
-               .traffic = step_traffic(*engine, mesh, network),
+               .traffic = step_traffic(*engine, mesh, network, &limits),
                .compute = least_sum(planned_rows(*engine, limits)),
                .update = least_update_seconds(*engine, limits)};
   for (int k = 0; k < kMemoryKinds; ++k) p.memory_by_kind[size_t(k)] = engine->memory().total(MemoryKind(k));
   p.exposed = p.traffic.exposed(p.compute, double(p.micro_batches), least_update_product_seconds(*engine, limits));
+  p.context = context_figures(*engine, p.traffic, p.step());
   return p;
 }
 
@@ -84,7 +85,9 @@ ProcessMesh absent_mesh(const std::array<int, kAxes>& sizes) {
 }
 
 void print_many_ranks(const Config& config, const std::string& name, const ManyRanks& many) {
-  const GpuSpec& gpu = find_gpu(name);
+  GpuSpec gpu = find_gpu(name);
+  if (many.link > 0) gpu.link_bytes = many.link * 1e9;
+  if (many.network > 0) gpu.network_bytes = many.network * 1e9;
   if (many.nodes > 0 && many.ranks > 0 && many.ranks % many.nodes != 0)
     throw Error(cat("plan: ", many.ranks, " ranks do not divide among ", many.nodes, " nodes"), Exit::usage);
   const std::string groups =
@@ -92,6 +95,12 @@ void print_many_ranks(const Config& config, const std::string& name, const ManyR
           config.context_parallel_size > 1 ? cat("context_parallel_size ", config.context_parallel_size, ", ") : "");
   std::printf("%s, zero_stage %d, %sa step of %lld sequences; at best, by the model of docs/distributed.md\n",
               gpu.title, zero_stage(config), groups.c_str(), static_cast<long long>(config.global_batch_size));
+  std::printf(
+      "links of a GPU: %.4g GB/s to others of its node, %.4g GB/s to other nodes, of which %.0f %% are reached; %.0f "
+      "us "
+      "and %.0f us more per doubling of its ranks for each collective\n",
+      gpu.link_bytes / 1e9, gpu.network_bytes / 1e9, 100 * Network::kBandwidthShare, 1e6 * Network::kStart,
+      1e6 * Network::kHop);
   std::printf("%6s %5s %11s %11s %12s %11s %11s %11s %11s %11s\n", "ranks", "nodes", "micro", "memory", "sent/step",
               "compute ms", "update ms", "sending ms", "exposed ms", "tokens/s");
   if (many.ranks > 0) {
