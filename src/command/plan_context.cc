@@ -1,5 +1,7 @@
 #include "command/plan_context.h"
 
+#include <cstdio>
+
 #include "base/error.h"
 #include "config/choices.h"
 #include "engine/engine.h"
@@ -9,10 +11,17 @@
 namespace athanor {
 namespace {
 
+// Enough digits to compare steps of minutes.
+std::string in_seconds(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, seconds < 1 ? "%.4g ms" : "%.5g s", seconds < 1 ? seconds * 1e3 : seconds);
+  return text;
+}
+
 std::string to_text(const ContextFigures& f) {
   return cat(name_of(f.method), ": per block and micro-batch ", format_bytes(uint64_t(f.bytes)), " in ",
              int64_t(f.calls), f.method == ContextMethod::ring ? " hops" : " collectives", ", for which a step waits ",
-             format_duration(f.waits), "; a step of ", format_duration(f.step), ", ", format_bytes(f.memory));
+             in_seconds(f.waits), "; a step of ", in_seconds(f.step), ", ", format_bytes(f.memory));
 }
 
 }  // namespace

@@ -23,14 +23,6 @@ Tensor keys_and_values(const Tensor& qkv, const AttentionShape& s) {
 Tensor keys(const Tensor& kv, const AttentionShape& s) { return kv.columns(0, s.kv_heads * s.head_dim); }
 Tensor values(const Tensor& kv, const AttentionShape& s) { return kv.columns(s.kv_heads * s.head_dim, kv.cols()); }
 
-// sum += x, in f32.
-void add_to(Ctx& c, const Tensor& sum, const Tensor& x) {
-  if (x.dtype == DType::f32) return c.run(Add{.y = sum, .a = sum, .b = x});
-  const Buffer wide = c.alloc("part in f32", DType::f32, x.shape);
-  c.run(Cast{.y = wide.t, .x = x});
-  c.run(Add{.y = sum, .a = sum, .b = wide.t});
-}
-
 // to = sum, rounded; rows of `to` may be strided.
 void round_to(Ctx& c, const Tensor& to, const Tensor& sum) {
   if (to.dtype == sum.dtype) return c.run(Combine{.y = to, .a = sum});
@@ -112,7 +104,7 @@ class GradientsHome {
   void end(Ctx& c, const Tensor& sums) {
     if (!std::exchange(under_way_, false)) return;
     c.end_pass(std::move(pass_));
-    add_to(c, sums, in_.t);
+    c.run(Add{.y = sums, .a = sums, .b = in_.t});
   }
 
  private:
@@ -257,8 +249,8 @@ struct RingBackward {
                          .spans = tables.next(),
                          .shape = shape,
                          .seen = pair.seen});
-      add_to(c, half(dq, pair.q), of_queries.t);
-      add_to(c, half(dkv, pair.k), of_keys.t);
+      c.run(Add{.y = half(dq, pair.q), .a = half(dq, pair.q), .b = of_queries.t});
+      c.run(Add{.y = half(dkv, pair.k), .a = half(dkv, pair.k), .b = of_keys.t});
     }
   }
 };
