@@ -146,8 +146,11 @@ void print_meshes(const Config& config, const GpuSpec& gpu, int ranks, int nodes
                 which.size() == 1 ? "" : cat(" and ", which.size() - 1, " more").c_str(), why.c_str());
   if (all.empty()) return;
   const Prediction& best = all[0].p;
-  std::printf("best: %s: a step computes for %.2f ms, and waits for %.2f ms\n", to_text(all[0].way).c_str(),
-              best.compute * 1e3, best.exposed * 1e3);
+  std::printf(
+      "best: %s: a step computes for %.2f ms, and waits for %.2f ms: %.2f for gradients and weights, %.2f for keys and "
+      "values, %.2f for sums between products\n",
+      to_text(all[0].way).c_str(), best.compute * 1e3, best.exposed * 1e3, exposed_by_data(best) * 1e3,
+      best.traffic.context_exposed * 1e3, best.traffic.tensor.seconds * 1e3);
   if (all[0].way.context > 1)
     std::printf("%s", context_text(best.context, [&](ContextMethod other) {
                         Config c = divided(config, all[0].way);
