@@ -290,10 +290,12 @@ Fields ranks_group() {
              "ranks that each have some of the blocks; 1 only, for there are no pipelines yet")
           .alias({"pipeline_model_parallel_size", "pipeline_parallel_degree"}),
       number("tensor_parallel_size", &Config::tensor_parallel_size, between(1, 65536), free, "ranks",
-             "ranks that share heads, inner columns and vocabulary; on CPUs only: see docs/distributed.md")
+             "ranks that share the heads and the inner columns of every block and the vocabulary, and read the same "
+             "samples; on CPUs only: see docs/distributed.md")
           .alias({"tensor_model_parallel_size", "tensor_parallel_degree"}),
       option("sequence_parallel", &Config::sequence_parallel, free,
-             "tensor_parallel_size: ranks also share the rows between the products; seq_length must divide among them"),
+             "tensor_parallel_size: the ranks also share the rows of what lies between the products; seq_length must "
+             "divide among them"),
       number("context_parallel_size", &Config::context_parallel_size, between(1, 65536), free, "ranks",
              "ranks that share every sequence, each with two of its pieces; seq_length must be a multiple of twice as "
              "many; on CPUs only: see docs/distributed.md")
@@ -306,9 +308,9 @@ Fields ranks_group() {
           "deterministic_reduction", notice,
           "sums over ranks: fixed_order = the same bits for the same ranks; rank_invariant = the same bits for any "
           "number of ranks that divides logical_shards, for more memory: see docs/distributed.md"),
-      number(
-          "logical_shards", &Config::logical_shards, between(1, 65536), notice, "",
-          "rank_invariant: a power of two; parts of a step with gradients added in a fixed tree, at least the ranks"),
+      number("logical_shards", &Config::logical_shards, between(1, 65536), notice, "",
+             "rank_invariant: a power of two; the parts of a step whose gradients are added in a fixed tree. As many "
+             "ranks as this at most"),
       choice<&Config::transport>(
           "transport", free,
           "transport of tensors between CPU ranks: tcp, or mpi, a plug-in that is built where MPI is installed "
@@ -316,9 +318,11 @@ Fields ranks_group() {
       number("distributed_timeout", &Config::distributed_timeout, above(0), free, "s",
              "all ranks must connect within this time"),
       number("startup_timeout", &Config::startup_timeout, above(0), free, "s",
-             "a rank that others wait for must continue within this time before the first steps: loading, planning"),
-      number("step_timeout", &Config::step_timeout, at_least(0), free, "s",
-             "the same, in a step; 0 = 9 s, or three times the 99th percentile of the latest steps, the longer"),
+             "a rank that others wait for must continue within this time before the first steps: loading, planning, "
+             "search for algorithms"),
+      number(
+          "step_timeout", &Config::step_timeout, at_least(0), free, "s",
+          "the same, in a step; 0 = 9 s, or three times the 99th percentile of the latest steps, whichever is longer"),
       number("eval_timeout", &Config::eval_timeout, above(0), free, "s", "the same, in an evaluation"),
       number("save_timeout", &Config::save_timeout, above(0), free, "s", "the same, while a checkpoint is written"),
       number("heartbeat_timeout", &Config::heartbeat_timeout, above(0), free, "s",
