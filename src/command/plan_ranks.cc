@@ -55,6 +55,14 @@ void print_row(const Config& config, const GpuSpec& gpu, const ManyRanks& many, 
               p.update * 1e3, p.traffic.seconds() * 1e3, p.exposed * 1e3, format_count(tokens / p.step()).c_str());
 }
 
+void print_links(const GpuSpec& gpu) {
+  std::printf(
+      "\nlinks of a GPU: %.4g GB/s to others of its node, %.4g GB/s to other nodes, of which %.0f %% are reached; for "
+      "each collective %.0f us, and %.0f us more per doubling of its ranks\n",
+      gpu.link_bytes / 1e9, gpu.network_bytes / 1e9, 100 * Network::kBandwidthShare, 1e6 * Network::kStart,
+      1e6 * Network::kHop);
+}
+
 }  // namespace
 
 int ManyRanks::on_nodes(int count) const { return nodes > 0 ? nodes : (count + kGpusPerNode - 1) / kGpusPerNode; }
@@ -95,17 +103,13 @@ void print_many_ranks(const Config& config, const std::string& name, const ManyR
           config.context_parallel_size > 1 ? cat("context_parallel_size ", config.context_parallel_size, ", ") : "");
   std::printf("%s, zero_stage %d, %sa step of %lld sequences; at best, by the model of docs/distributed.md\n",
               gpu.title, zero_stage(config), groups.c_str(), static_cast<long long>(config.global_batch_size));
-  std::printf(
-      "links of a GPU: %.4g GB/s to others of its node, %.4g GB/s to other nodes, of which %.0f %% are reached; %.0f "
-      "us "
-      "and %.0f us more per doubling of its ranks for each collective\n",
-      gpu.link_bytes / 1e9, gpu.network_bytes / 1e9, 100 * Network::kBandwidthShare, 1e6 * Network::kStart,
-      1e6 * Network::kHop);
   std::printf("%6s %5s %11s %11s %12s %11s %11s %11s %11s %11s\n", "ranks", "nodes", "micro", "memory", "sent/step",
               "compute ms", "update ms", "sending ms", "exposed ms", "tokens/s");
   if (many.ranks > 0) {
     const auto others = [&] {
-      if (many.ranks > 1) print_meshes(config, gpu, many.ranks, many.on_nodes(many.ranks));
+      if (many.ranks == 1) return;
+      print_links(gpu);
+      print_meshes(config, gpu, many.ranks, many.on_nodes(many.ranks));
     };
     try {
       print_row(config, gpu, many, many.ranks);
