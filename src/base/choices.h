@@ -34,6 +34,10 @@ enum class GradientCodes : uint8_t { automatic, e5m2, e4m3 };
 
 enum class RecomputeGranularity : uint8_t { none, selective, full };
 
+// How ranks that share sequences get at each other's keys and values: all of them at once, or those of one rank after
+// the other; automatic: whichever has the shorter modelled step.
+enum class ContextMethod : uint8_t { automatic, gather, ring };
+
 // cudnn: its attention wherever it can; automatic: where a plan has memory for it, unless the program's own is found to
 // be faster (Tuning).
 enum class CudaAttention : uint8_t { automatic, builtin, cudnn };

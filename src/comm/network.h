@@ -5,6 +5,8 @@ namespace athanor {
 
 // Bytes per second in one direction, within a machine and between machines.
 struct Network {
+  static constexpr double kBandwidthShare = 0.8;        // fraction of the data sheet that large messages reach
+  static constexpr double kStart = 20e-6, kHop = 5e-6;  // latency in seconds: per collective; per doubling of its ranks
   double link_bytes = 0, network_bytes = 0;
   int per_machine = 1;  // ranks
   // Seconds of a collective over `ranks` ranks at distance `stride` in which each rank sends `bytes`.

@@ -57,11 +57,12 @@ struct Place {
     const GpuSpec& description = find_gpu(gpu);
     described = describe(description);
     if (!mesh) mesh = std::make_unique<ProcessMesh>(make_single(*described.device), mesh_sizes(config, 1));
+    network = {description.link_bytes, description.network_bytes, kGpusPerNode};
     limits = limits_of(description, config.model.head_dim, config.seq_length);
     most_flops = description.peak_flops(make_recipe(name_of(config.precision), DType::f32).compute);
   }
   Backend backend() const {
-    if (!machine) return {*described.device, *described.ops, *mesh, described.tuning};
+    if (!machine) return {*described.device, *described.ops, *mesh, described.tuning, nullptr, network};
     const Backend here = machine->backend();
     return mesh ? Backend{here.device, here.ops, *mesh, here.tuning, nullptr, here.network} : here;
   }
@@ -71,6 +72,7 @@ struct Place {
   DescribedBackend described;
   std::unique_ptr<ProcessMesh> mesh;  // null: the machine's
   Roofline limits;                    // of a described GPU
+  Network network;                    // likewise
   double most_flops = 0;              // that is never exceeded, for MFU
 };
 
@@ -101,6 +103,26 @@ const char* sizes_of(const Config& c) {
                                      : "tensor_parallel_size and context_parallel_size say";
 }
 
+void print_context(const Config& config, const Backend& backend, Engine& engine, const Roofline& limits) {
+  const auto traffic_of = [&](const Engine& e) {
+    return step_traffic(e, backend.mesh, backend.network, backend.device.unified() ? nullptr : &limits);
+  };
+  const auto figures = [&](Engine& e) {
+    const StepTraffic traffic = traffic_of(e);
+    const double compute = least_sum(planned_rows(e, limits));
+    return context_figures(
+        e, traffic,
+        compute + traffic.exposed(compute, double(e.micro_batches()), least_update_product_seconds(e, limits)));
+  };
+  std::printf("sent for context  %s in a rank's step: keys, values and their gradients\n",
+              format_bytes(uint64_t(traffic_of(engine).context.bytes)).c_str());
+  std::printf("%s", context_text(figures(engine), [&](ContextMethod other) {
+                      Config c = config;
+                      c.context_parallel_method = other;
+                      return figures(*make_engine(c, backend, true));
+                    }).c_str());
+}
+
 Exit plan(const PlanArgs& args) {
   const Config config = load_config_logged(args.config, args.overrides);
   const Place place(config, args.gpu);
@@ -128,16 +150,11 @@ Exit plan(const PlanArgs& args) {
   if (engine->devices() > 1)
     std::printf("ranks             %d, as %s; memory, operations and launches are of one\n", engine->devices(),
                 sizes_of(config));
-  if (const TensorSums& sums = engine->micro_context_sums(); sums.row_calls > 0) {
-    const int64_t micros = engine->micro_batches(), size = config.context_parallel_size;
-    const int64_t calls = sums.row_calls * micros, bytes = sums.row_bytes * micros / size * (size - 1);
-    std::printf("sent for context  %s in a rank's step: keys, values and their gradients in %lld collectives\n",
-                format_bytes(uint64_t(bytes)).c_str(), static_cast<long long>(calls));
-  }
-  std::printf("recomputation     %s\n", to_text(engine->options().recompute).c_str());
   const Recipe& recipe = engine->options().recipe;
   const Roofline limits =
       place.machine ? Roofline{.most = ceilings(backend, recipe.compute, recipe.eight_bits())} : place.limits;
+  if (config.context_parallel_size > 1) print_context(config, backend, *engine, limits);
+  std::printf("recomputation     %s\n", to_text(engine->options().recompute).c_str());
   print_limit(*engine, limits,
               {.flops = flops.causal * tokens / engine->devices(),
                .tokens = tokens,
@@ -164,6 +181,14 @@ void add_plan(Cli& cli) {
       .needs("--gpu");
   verb.add_option("--nodes", args->many.nodes, "number of machines; default: 8 GPUs per machine")
       .check(in_range(1, 65536))
+      .needs("--ranks");
+  verb.add_option("--link", args->many.link,
+                  "GB/s of a GPU in one direction to others of its machine; default: its data sheet's")
+      .check(in_range(0.001, 1e6))
+      .needs("--ranks");
+  verb.add_option("--network", args->many.network,
+                  "GB/s of a GPU in one direction to other machines; default: one network card per GPU")
+      .check(in_range(0.001, 1e6))
       .needs("--ranks");
   verb.on_chosen([&cli, args] {
     cli.action = [args] {

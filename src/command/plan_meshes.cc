@@ -64,22 +64,22 @@ bool is_configured(const Config& c, const Way& w) {
 }
 
 // Seconds that the step gets longer by for what is sent to ranks that share parameters.
-double exposed_by_data(const Prediction& p) { return p.exposed - p.traffic.tensor.seconds - p.traffic.context.seconds; }
+double exposed_by_data(const Prediction& p) { return p.exposed - p.traffic.tensor.seconds - p.traffic.context_exposed; }
 
 void print_table(const std::vector<Found>& all, double tokens) {
-  std::printf("%7s %6s %7s %6s %11s %9s %10s %10s %10s %10s %10s %10s %10s %9s\n", "copies", "shards", "context",
+  std::printf("%7s %6s %7s %6s %11s %9s %10s %10s %10s %10s %10s %10s %10s %9s  %s\n", "copies", "shards", "context",
               "tensor", "micro", "memory", "to copies", "to shards", "context", "tensor", "compute ms", "exposed ms",
-              "step ms", "tokens/s");
+              "step ms", "tokens/s", "keys");
   for (const auto& [w, p] : all) {
     const StepTraffic& t = p.traffic;
     const auto bytes = [](double n) { return format_bytes(uint64_t(std::max(0.0, n))); };
-    std::printf("%7d %6d %7d %6d %5lld x %-4lld %8s %10s %10s %10s %10s %10.2f %10.2f %10.2f %9s\n", w.copies, w.shards,
-                w.context, w.tensor, static_cast<long long>(p.micro_batch_size),
-                static_cast<long long>(p.micro_batches), format_bytes(p.memory).c_str(),
-                bytes(t.between_copies).c_str(),
-                bytes(t.bytes() - t.between_copies - t.context.bytes - t.tensor.bytes).c_str(),
-                bytes(t.context.bytes).c_str(), bytes(t.tensor.bytes).c_str(), p.compute * 1e3, p.exposed * 1e3,
-                p.step() * 1e3, format_count(tokens / p.step()).c_str());
+    std::printf(
+        "%7d %6d %7d %6d %5lld x %-4lld %8s %10s %10s %10s %10s %10.2f %10.2f %10.2f %9s  %s\n", w.copies, w.shards,
+        w.context, w.tensor, static_cast<long long>(p.micro_batch_size), static_cast<long long>(p.micro_batches),
+        format_bytes(p.memory).c_str(), bytes(t.between_copies).c_str(),
+        bytes(t.bytes() - t.between_copies - t.context.bytes - t.tensor.bytes).c_str(), bytes(t.context.bytes).c_str(),
+        bytes(t.tensor.bytes).c_str(), p.compute * 1e3, p.exposed * 1e3, p.step() * 1e3,
+        format_count(tokens / p.step()).c_str(), w.context == 1 ? "-" : std::string(name_of(p.context.method)).c_str());
   }
 }
 
@@ -106,7 +106,7 @@ std::string difference(const Prediction& best, const Prediction& other) {
   const Part parts[] = {
       {other.compute - best.compute, "computing"},
       {exposed_by_data(other) - exposed_by_data(best), "sending gradients and weights that nothing hides"},
-      {other.traffic.context.seconds - best.traffic.context.seconds, "sending keys and values"},
+      {other.traffic.context_exposed - best.traffic.context_exposed, "sending keys and values"},
       {other.traffic.tensor.seconds - best.traffic.tensor.seconds, "sums between products"}};
   std::string text;
   for (const Part& part : parts)
@@ -146,8 +146,18 @@ void print_meshes(const Config& config, const GpuSpec& gpu, int ranks, int nodes
                 which.size() == 1 ? "" : cat(" and ", which.size() - 1, " more").c_str(), why.c_str());
   if (all.empty()) return;
   const Prediction& best = all[0].p;
-  std::printf("best: %s: a step computes for %.2f ms, and waits for %.2f ms\n", to_text(all[0].way).c_str(),
-              best.compute * 1e3, best.exposed * 1e3);
+  std::printf(
+      "best: %s: a step computes for %.2f ms, and waits for %.2f ms: %.2f for gradients and weights, %.2f for keys and "
+      "values, %.2f for sums between products\n",
+      to_text(all[0].way).c_str(), best.compute * 1e3, best.exposed * 1e3, exposed_by_data(best) * 1e3,
+      best.traffic.context_exposed * 1e3, best.traffic.tensor.seconds * 1e3);
+  if (all[0].way.context > 1)
+    std::printf("%s", context_text(best.context, [&](ContextMethod other) {
+                        Config c = divided(config, all[0].way);
+                        c.context_parallel_method = other;
+                        validate(c);
+                        return predict(c, gpu, ranks, nodes).context;
+                      }).c_str());
   if (all.size() > 1) std::printf("next: %s: %s\n", to_text(all[1].way).c_str(), difference(best, all[1].p).c_str());
   for (size_t i = 2; i < all.size(); ++i)
     if (is_configured(config, all[i].way))

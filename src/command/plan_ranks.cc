@@ -12,7 +12,7 @@
 namespace athanor {
 namespace {
 
-constexpr int kGpusPerNode = 8, kMostRanks = 1024;
+constexpr int kMostRanks = 1024;
 
 // Rank 0 of ranks that are not there: for plans, which record calls and make none.
 class Absent final : public Communicator {
@@ -55,6 +55,14 @@ void print_row(const Config& config, const GpuSpec& gpu, const ManyRanks& many, 
               p.update * 1e3, p.traffic.seconds() * 1e3, p.exposed * 1e3, format_count(tokens / p.step()).c_str());
 }
 
+void print_links(const GpuSpec& gpu) {
+  std::printf(
+      "\nlinks of a GPU: %.4g GB/s to others of its node, %.4g GB/s to other nodes, of which %.0f %% are reached; for "
+      "each collective %.0f us, and %.0f us more per doubling of its ranks\n",
+      gpu.link_bytes / 1e9, gpu.network_bytes / 1e9, 100 * Network::kBandwidthShare, 1e6 * Network::kStart,
+      1e6 * Network::kHop);
+}
+
 }  // namespace
 
 int ManyRanks::on_nodes(int count) const { return nodes > 0 ? nodes : (count + kGpusPerNode - 1) / kGpusPerNode; }
@@ -69,11 +77,12 @@ Prediction predict(const Config& c, const GpuSpec& gpu, int ranks, int nodes) {
   Prediction p{.micro_batch_size = engine->options().micro_batch_size,
                .micro_batches = engine->micro_batches(),
                .memory = engine->memory().total(),
-               .traffic = step_traffic(*engine, mesh, network),
+               .traffic = step_traffic(*engine, mesh, network, &limits),
                .compute = least_sum(planned_rows(*engine, limits)),
                .update = least_update_seconds(*engine, limits)};
   for (int k = 0; k < kMemoryKinds; ++k) p.memory_by_kind[size_t(k)] = engine->memory().total(MemoryKind(k));
   p.exposed = p.traffic.exposed(p.compute, double(p.micro_batches), least_update_product_seconds(*engine, limits));
+  p.context = context_figures(*engine, p.traffic, p.step());
   return p;
 }
 
@@ -84,7 +93,9 @@ ProcessMesh absent_mesh(const std::array<int, kAxes>& sizes) {
 }
 
 void print_many_ranks(const Config& config, const std::string& name, const ManyRanks& many) {
-  const GpuSpec& gpu = find_gpu(name);
+  GpuSpec gpu = find_gpu(name);
+  if (many.link > 0) gpu.link_bytes = many.link * 1e9;
+  if (many.network > 0) gpu.network_bytes = many.network * 1e9;
   if (many.nodes > 0 && many.ranks > 0 && many.ranks % many.nodes != 0)
     throw Error(cat("plan: ", many.ranks, " ranks do not divide among ", many.nodes, " nodes"), Exit::usage);
   const std::string groups =
@@ -96,7 +107,9 @@ void print_many_ranks(const Config& config, const std::string& name, const ManyR
               "compute ms", "update ms", "sending ms", "exposed ms", "tokens/s");
   if (many.ranks > 0) {
     const auto others = [&] {
-      if (many.ranks > 1) print_meshes(config, gpu, many.ranks, many.on_nodes(many.ranks));
+      if (many.ranks == 1) return;
+      print_links(gpu);
+      print_meshes(config, gpu, many.ranks, many.on_nodes(many.ranks));
     };
     try {
       print_row(config, gpu, many, many.ranks);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "comm/mesh.h"
+#include "command/plan_context.h"
 #include "config/config.h"
 #include "device/gpu_specs.h"
 #include "device/memory_plan.h"
@@ -13,9 +14,12 @@
 
 namespace athanor {
 
+constexpr int kGpusPerNode = 8;
+
 struct ManyRanks {
-  int ranks = -1;  // 0: a table of 1, 2, 4 ... 1024; negative: not asked for
-  int nodes = 0;   // 0: as few as 8 GPUs per node allow
+  int ranks = -1;                // 0: a table of 1, 2, 4 ... 1024; negative: not asked for
+  int nodes = 0;                 // 0: as few as 8 GPUs per node allow
+  double link = 0, network = 0;  // GB/s of a GPU in one direction, within a node and between nodes; 0: its data sheet's
   int on_nodes(int ranks) const;
 };
 
@@ -26,6 +30,7 @@ struct Prediction {
   std::array<size_t, kMemoryKinds> memory_by_kind{};  // bytes
   StepTraffic traffic;
   double compute = 0, update = 0, exposed = 0;  // seconds; compute includes update
+  ContextFigures context;                       // with context_parallel_size above 1
   double step() const { return compute + exposed; }
 };
 

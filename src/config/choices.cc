@@ -11,6 +11,7 @@ constexpr std::string_view kRopeTypes[] = {"none", "linear", "llama3", "yarn"};
 constexpr std::string_view kDevices[] = {"auto", "cpu", "cuda"};
 constexpr std::string_view kCpuGemms[] = {"builtin", "onednn"};
 constexpr std::string_view kAttentions[] = {"auto", "builtin", "cudnn"};
+constexpr std::string_view kContextMethods[] = {"auto", "gather", "ring"};
 constexpr std::string_view kOptimizers[] = {"adamw",     "adam",       "sgd",  "lion",      "muon",
                                             "normuon",   "adamw_8bit", "lamb", "adam_mini", "schedule_free_adamw",
                                             "adamw_fp8", "adafactor"};
@@ -59,6 +60,7 @@ ChoiceNames choice_names(RopeType) { return kRopeTypes; }
 ChoiceNames choice_names(DeviceChoice) { return kDevices; }
 ChoiceNames choice_names(CpuGemm) { return kCpuGemms; }
 ChoiceNames choice_names(CudaAttention) { return kAttentions; }
+ChoiceNames choice_names(ContextMethod) { return kContextMethods; }
 ChoiceNames choice_names(RuleName) { return kOptimizers; }
 ChoiceNames choice_names(std::optional<RuleName>) { return kGroupOptimizers; }
 ChoiceNames choice_names(std::optional<Role>) { return kGroupRoles; }

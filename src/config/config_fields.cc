@@ -300,6 +300,10 @@ Fields ranks_group() {
              "ranks that share every sequence, each with two of its pieces; seq_length must be a multiple of twice as "
              "many; on CPUs only: see docs/distributed.md")
           .alias({"context_parallel_degree"}),
+      choice<&Config::context_parallel_method>(
+          "context_parallel_method", free,
+          "context_parallel_size: ranks get each other's keys and values all at once (gather), or those of one rank "
+          "after the other, beside attention (ring); auto = by the modelled step: see docs/distributed.md"),
       choice<&Config::deterministic_reduction>(
           "deterministic_reduction", notice,
           "sums over ranks: fixed_order = the same bits for the same ranks; rank_invariant = the same bits for any "

@@ -56,6 +56,9 @@ std::vector<std::string> keys_without_effect(const Config& c) {
   unused.key("amax_history_len", &Config::amax_history_len, c.amax_compute_algo == AmaxComputeAlgo::max,
              "amax_compute_algo max");
 
+  unused.key("context_parallel_method", &Config::context_parallel_method, c.context_parallel_size > 1,
+             "context_parallel_size above 1");
+
   const bool warms_up = c.total_curriculum_step > 0;
   unused.key("min_difficulty", &Config::min_difficulty, warms_up, "total_curriculum_step");
   unused.key("difficulty_step", &Config::difficulty_step, warms_up, "total_curriculum_step");

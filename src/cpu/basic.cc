@@ -19,9 +19,10 @@ struct Convert {
 };
 
 struct Sum {
-  template <int L, class T>
-  static ATHANOR_INLINE void run(T* y, const T* a, const T* b, int64_t n) {
-    simd::for_columns<L, T>(n, [&](auto at) ATHANOR_INLINE_LAMBDA { at.store(y, at.load(a) + at.load(b)); });
+  template <int L, class T, class U>
+  static ATHANOR_INLINE void run(T* y, const T* a, const U* b, int64_t n) {
+    using Narrow = std::conditional_t<sizeof(T) == 2, T, U>;
+    simd::for_columns<L, Narrow>(n, [&](auto at) ATHANOR_INLINE_LAMBDA { at.store(y, at.load(a) + at.load(b)); });
   }
 };
 
@@ -123,10 +124,13 @@ void CpuOps::run(const Cast& op, void*) {
 
 void CpuOps::run(const Add& op, void*) {
   by_float(op.y.dtype, [&]<class T>() {
-    T* y = flat<T>(op.y);
-    const T *a = flat<T>(op.a), *b = flat<T>(op.b);
-    pool_.parallel_ranges(op.y.numel(), kChunkElements, [&](int64_t begin, int64_t end) {
-      simd::dispatch<Sum>(y + begin, a + begin, b + begin, end - begin);
+    by_float(op.b.dtype, [&]<class U>() {
+      T* y = flat<T>(op.y);
+      const T* a = flat<T>(op.a);
+      const U* b = flat<U>(op.b);
+      pool_.parallel_ranges(op.y.numel(), kChunkElements, [&](int64_t begin, int64_t end) {
+        simd::dispatch<Sum>(y + begin, a + begin, b + begin, end - begin);
+      });
     });
   });
 }

@@ -22,6 +22,7 @@ class CpuOps final : public Ops {
   // attention.cc, attention_bwd.cc, rope.cc
   void run(const AttentionFwd&, void* scratch) override;
   void run(const AttentionBwd&, void* scratch) override;
+  void run(const MergeAttention&, void* scratch) override;
   void run(const Rope&, void* scratch) override;
   size_t scratch(const AttentionFwd&) const override;
   size_t scratch(const AttentionBwd&) const override;

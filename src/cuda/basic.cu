@@ -51,9 +51,9 @@ __global__ void __launch_bounds__(kTileThreads) cast(To* y, const From* x, Flat 
   });
 }
 
-template <class T>
-__global__ void __launch_bounds__(kTileThreads) add(T* y, const T* a, const T* b, Flat flat) {
-  constexpr int kElements = kVector<T>, kPairs = kChunks / 2;
+template <class T, class U>
+__global__ void __launch_bounds__(kTileThreads) add(T* y, const T* a, const U* b, Flat flat) {
+  constexpr int kElements = kChunk<T, U>, kPairs = kChunks / 2;
   on_tile<kElements, kPairs>(flat, blockIdx.x, [&](auto tile) {
     float v[kPairs][kElements], w[kPairs][kElements];
     tile.load(v, a);
@@ -198,9 +198,11 @@ void run(const Cast& op, void*, cudaStream_t stream) {
 void run(const Add& op, void*, cudaStream_t stream) {
   if (op.y.numel() == 0) return;
   by_type(op.y.dtype, [&]<class T>() {
-    const Flat shape = flat(op.y, data<T>(op.y), data<T>(op.a), data<T>(op.b));
-    const LaunchConfig config = tiles<kVector<T>, kChunks / 2>(shape, stream);
-    CUDA_CHECK(launch(add<T>, config, data<T>(op.y), data<T>(op.a), data<T>(op.b), shape));
+    by_type(op.b.dtype, [&]<class U>() {
+      const Flat shape = flat(op.y, data<T>(op.y), data<T>(op.a), data<U>(op.b));
+      const LaunchConfig config = tiles<kChunk<T, U>, kChunks / 2>(shape, stream);
+      CUDA_CHECK(launch(add<T, U>, config, data<T>(op.y), data<T>(op.a), data<U>(op.b), shape));
+    });
   });
 }
 

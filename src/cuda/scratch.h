@@ -184,11 +184,11 @@ inline int64_t scale_count(ScaleLayout layout, int64_t outer, int64_t terms) {
 template <class Op, class... Listed>
 constexpr bool kIsOneOf = (std::is_same_v<Op, Listed> || ...);
 template <class Op>
-requires kIsOneOf<Op, NormFwd, NormApply, QkNormFwd, AttentionFwd, Rope, GeluFwd, GeluBwd, SwigluFwd, SwigluBwd,
-                  EmbeddingFwd, GatherRows, ScatterRows, CrossEntropy, RowMax, LogitSums, Fill, Cast, Add, RandomNormal,
-                  StepControl, AdamW, AdamW8bit, ScheduleFreeAdamW, Sgd, Lion, Ema, AdamDirection, ScaleByTrustRatio,
-                  OutputSquares, BlockMoments, ScaleOutputs, FactoredMoments, ClipFactors, Momentum, Combine,
-                  SplitMaster, JoinMaster, QkClip, DelayedScales>
+requires kIsOneOf<Op, NormFwd, NormApply, QkNormFwd, AttentionFwd, MergeAttention, Rope, GeluFwd, GeluBwd, SwigluFwd,
+                  SwigluBwd, EmbeddingFwd, GatherRows, ScatterRows, CrossEntropy, RowMax, LogitSums, Fill, Cast, Add,
+                  RandomNormal, StepControl, AdamW, AdamW8bit, ScheduleFreeAdamW, Sgd, Lion, Ema, AdamDirection,
+                  ScaleByTrustRatio, OutputSquares, BlockMoments, ScaleOutputs, FactoredMoments, ClipFactors, Momentum,
+                  Combine, SplitMaster, JoinMaster, QkClip, DelayedScales>
 constexpr size_t scratch(const Op&) { return 0; }
 
 inline size_t scratch(const ColumnSum& op) {

@@ -44,7 +44,8 @@ void Engine::commit() {
   states_ = std::make_unique<HostRing>(device, sizeof(StepState), kStepsAhead);
   if (part_.ranks > 1) {
     part_rows_ = part_.rows_of_ranks();
-    device.copy(batch_.context_rows.data, part_rows_.data(), batch_.context_rows.bytes(), Lane::compute);
+    if (batch_.context_rows)
+      device.copy(batch_.context_rows.data, part_rows_.data(), batch_.context_rows.bytes(), Lane::compute);
   }
   set_documents({}, {});
   std::vector<int32_t> rows(size_t(batch_.tokens.numel()));
@@ -96,7 +97,7 @@ void Engine::set_documents(std::vector<Span> documents, std::vector<int32_t> pos
   }
   CHECK(documents.size() == options_.documents.size() && positions.size() == n, documents.size(), " documents and ",
         positions.size(), " positions, planned for ", options_.documents.size(), " and ", n);
-  documents_ = part_rows_.empty() ? std::move(documents) : part_.cut(documents);
+  documents_ = part_rows_.empty() ? std::move(documents) : in_ring() ? ring().cut(documents) : part_.cut(documents);
   positions_ = part_rows_.empty() ? std::move(positions) : part_.cut(part_rows_, positions.data());
   documents_changed_ = true;
 }

@@ -16,6 +16,7 @@
 #include "metrics/step_table.h"
 #include "model/eight_bits.h"
 #include "nn/context.h"
+#include "nn/ring.h"
 #include "ops/decorate.h"
 #include "ops/tuning.h"
 #include "optim/optimizer.h"
@@ -40,7 +41,8 @@ struct EngineOptions {
   bool graphs = true;                    // capture and replay graphs, where the device can
   int zero_stage = 0;                    // what ranks share out: see Sharding
   bool sequence_parallel = false;        // ranks that share products share the rows of the residual stream: nn/rows.h
-  int64_t logical_shards = 0;            // leaves of the rank-invariant sums: see LogicalShards; 0: none
+  ContextMethod context_method = ContextMethod::gather;  // of ranks that share sequences; with some, not automatic
+  int64_t logical_shards = 0;  // leaves of the rank-invariant sums: see LogicalShards; 0: none
   uint64_t seed = 0;
   OptimizerOptions optimizer;
   bool eval_averages = false;  // use_averages() will be called; needs optimizer.ema_decay or tail_average_start
@@ -120,7 +122,8 @@ class Engine {
   const TensorSums& micro_tensor_sums() const { return micro_tensor_sums_; }    // of a micro-batch, once planned
   const UpdateSums& update_sums() const { return update_sums_; }                // of the end of a step, once planned
   const TensorSums& micro_context_sums() const { return micro_context_sums_; }  // likewise
-  std::span<const Launch> update_launches() const { return update_launches_; }  // of the end of a step
+  const ContextPasses& micro_context_passes() const { return micro_context_passes_; }  // likewise
+  std::span<const Launch> update_launches() const { return update_launches_; }         // of the end of a step
 
   void commit();          // the one allocation
   void init_weights();    // from the seed
@@ -235,6 +238,8 @@ class Engine {
   std::optional<AveragedWeights> averages_;  // if evaluations may read them
   std::optional<CodeState> codes_;           // of a recipe of 8 or 4 bits, in training
   bool reads_averages_ = false;
+  bool in_ring() const { return part_.ranks > 1 && options_.context_method == ContextMethod::ring; }
+  Ring ring() const { return {part_.ranks, part_.rank, part_.piece_length(), model_->attention_shape().window}; }
   ContextPart part_;                // the rows of a micro-batch that this rank has
   std::vector<int32_t> part_rows_;  // of all ranks that share sequences; empty: this rank has all
   Batch batch_;
@@ -261,6 +266,7 @@ class Engine {
   std::unique_ptr<Event> last_end_;  // of the last collected step, unless other work followed it
   std::vector<Launch> micro_launches_, update_launches_;
   TensorSums micro_tensor_sums_, micro_context_sums_;
+  ContextPasses micro_context_passes_;
   UpdateSums update_sums_;
   std::vector<Gemm> products_;
   std::vector<ScaledGemm> of_codes_;

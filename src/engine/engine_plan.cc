@@ -75,7 +75,8 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
 }
 
 void Engine::plan_inputs() {
-  const int64_t n = part_.rows(), tables = part_.ranks > 1 ? 2 : 1, leaves = options_.logical_shards;
+  const int64_t n = part_.rows(), leaves = options_.logical_shards;
+  const int64_t tables = in_ring() ? ring().tables() : part_.ranks > 1 ? 2 : 1;
   const auto input = [&](const char* name, DType dtype, Shape shape, Tensor* t) {
     memory_.add(MemoryKind::inputs, name, dtype, shape, t);
   };
@@ -83,8 +84,9 @@ void Engine::plan_inputs() {
   input("targets", DType::i32, {n}, &batch_.targets);
   input("positions", DType::i32, {n}, &batch_.positions);
   input("spans", DType::i32, {tables * int64_t(options_.documents.size()), kSpanWords}, &batch_.spans);
+  if (in_ring()) batch_.piece_length = part_.piece_length();
   if (part_.ranks > 1) {
-    input("rows of ranks that share sequences", DType::i32, {part_.all_rows()}, &batch_.context_rows);
+    if (!in_ring()) input("rows of ranks that share sequences", DType::i32, {part_.all_rows()}, &batch_.context_rows);
     input("losses of ranks that share sequences", DType::f32, {part_.all_rows()}, &all_losses_);
   }
   input("losses", DType::f32, {n}, &losses_);
@@ -113,6 +115,7 @@ void Engine::require_tensor_parallel() const {
 void Engine::require_context_parallel() const {
   CHECK(part_.length % (2 * part_.ranks) == 0, "sequences of ", part_.length, " tokens in two pieces for each of ",
         part_.ranks, " ranks");
+  CHECK(options_.context_method != ContextMethod::automatic, "ranks that share sequences choose before they plan");
   CHECK(!options_.recipe.eight_bits(), "products in 8 bits on ranks that share sequences");
   CHECK(options_.logical_shards == 0, "the tree of sums has no leaves for parts of sequences");
   CHECK(!options_.noise_scale, "gradients of parts of sequences have no noise scale");
@@ -128,10 +131,13 @@ void Engine::record_phases() {
     Ctx c = context(plan, &tape);
     c.tensor_sums = &micro_tensor_sums_;
     c.context_sums = &micro_context_sums_;
+    micro_context_passes_.launches = &plan.launches;
+    c.context_passes = &micro_context_passes_;
     run_micro_batch(
         c, [](Phase) {}, false);
     arena_.finish_recording();
     micro_launches_ = std::exchange(plan.launches, {});
+    micro_context_passes_.launches = nullptr;
     micro_products_ = plan.products.size();
     micro_of_codes_ = plan.of_codes.size();
     arena_.record("optimizer");

@@ -45,6 +45,7 @@ Var rope(Net n, Var qkv, const Batch& batch, Tensor cos_sin, AttentionShape shap
 
 Var attention(Net n, Var qkv, const Batch& batch, AttentionShape shape, int layer) {
   Ctx& c = n.c;
+  if (batch.piece_length > 0) return attention_in_ring(n, std::move(qkv), batch, shape, layer);
   if (batch.context_rows) return attention_of_parts(n, std::move(qkv), batch, shape, layer);
   Packed in(qkv.t(), shape);
   if (batch.cache) {

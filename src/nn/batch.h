@@ -13,11 +13,12 @@ struct KvCache {
 };
 
 struct Batch {
-  Tensor tokens;             // [N] i32
-  Tensor targets;            // [N] i32, -1 = ignored; absent when sampling
-  Tensor positions;          // [N] i32, position within the sequence or document
-  Tensor spans;              // [S, 6] i32: which keys each query sees; with context_rows [2 S, 6]
-  Tensor context_rows;       // [all rows] i32 on ranks that share sequences, else absent: nn/context.h
+  Tensor tokens;        // [N] i32
+  Tensor targets;       // [N] i32, -1 = ignored; absent when sampling
+  Tensor positions;     // [N] i32, position within the sequence or document
+  Tensor spans;         // [S, 6] i32: which keys each query sees; with context_rows [2 S, 6], in a ring more tables
+  Tensor context_rows;  // [all rows] i32 on ranks that share sequences and gather keys: nn/context.h; else absent
+  int64_t piece_length = 0;  // tokens, on ranks that share sequences in a ring: nn/ring.h; else 0
   KvCache* cache = nullptr;  // sampling: keys and values are written to and read from it
   Tensor cache_rows;         // [N] i32: cache row that each token's key and value are written to
 };

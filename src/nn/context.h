@@ -29,14 +29,17 @@ struct ContextPart {
   // Spans of whole sequences as seen by this rank's queries, counted from the start of the first and of the second
   // pieces: one table for each, of as many rows as `whole`. Keys stay numbered as in whole sequences.
   std::vector<Span> cut(const std::vector<Span>& whole) const;
+  int64_t piece_length() const { return length / (2 * ranks); }
 
  private:
-  int64_t piece_length() const { return length / (2 * ranks); }
   int64_t piece(int64_t of_rank, int64_t half) const { return half == 0 ? of_rank : 2 * ranks - 1 - of_rank; }
 };
 
 // Attention of this rank's queries to all keys. Gathers keys and values once in forward and once more in backward,
 // where the gradients are added up and dealt out.
 Var attention_of_parts(Net, Var qkv, const Batch&, AttentionShape, int layer);
+// The same without all keys on any rank: nn/ring.h. Each rank's keys and values go to all others, in forward and once
+// more in backward, where gradients come back.
+Var attention_in_ring(Net, Var qkv, const Batch&, AttentionShape, int layer);
 
 }  // namespace athanor

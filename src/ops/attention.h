@@ -30,6 +30,7 @@ struct AttentionFwd {
   AttentionShape shape;
   // [H] f32, may be absent: becomes the largest of itself and of the head's visible scores scale q·k. A NaN is ignored.
   Tensor top = {};
+  double seen = 0.5;  // for cost(): the share of a span's pairs of a query and a key that are visible
   static constexpr const char* kName = "attention_fwd";
   std::array<Field, 7> fields() {
     return {{{"y", Io::out, &y},
@@ -52,9 +53,10 @@ struct AttentionFwd {
     e.is("spans", spans, DType::i32, {spans.rows(), kSpanWords});
     if (top) e.is("top", top, DType::f32, {shape.heads});
   }
-  // Upper bound: full squares, halved for causality if there are as many queries as keys.
+  // Upper bound: as if each span had its part of all keys.
   Cost cost() const {
-    return {2.0 * double(q.numel()) * double(k.rows()) / double(spans.rows() ? spans.rows() : 1), traffic(*this)};
+    const double pairs = double(q.numel()) * double(k.rows()) / double(spans.rows() ? spans.rows() : 1);
+    return {4.0 * seen * pairs, traffic(*this)};
   }
 };
 
@@ -67,6 +69,7 @@ struct AttentionBwd {
   Tensor q, k, v;     // as forward
   Tensor spans;       // [S, 6] i32
   AttentionShape shape;
+  double seen = 0.5;  // as forward
   static constexpr const char* kName = "attention_bwd";
   std::array<Field, 10> fields() {
     return {{{"dq", Io::out, &dq},
@@ -93,8 +96,30 @@ struct AttentionBwd {
     e.is("spans", spans, DType::i32, {spans.rows(), kSpanWords});
   }
   Cost cost() const {
-    return {5.0 * double(q.numel()) * double(k.rows()) / double(spans.rows() ? spans.rows() : 1), traffic(*this)};
+    const double pairs = double(q.numel()) * double(k.rows()) / double(spans.rows() ? spans.rows() : 1);
+    return {10.0 * seen * pairs, traffic(*this)};
   }
+};
+
+// Attention to some keys and attention to others become attention to all of them: with e = log(exp(lse) +
+// exp(part_lse)), y = y exp(lse - e) + part exp(part_lse - e) per query and head, then lse = e. [Liu et al. 2023,
+// "Ring Attention with Blockwise Transformers", sec. 3] Where neither has keys (-inf), y and lse stay.
+struct MergeAttention {
+  Tensor y;         // [N, H D] f32
+  Tensor lse;       // [N, H] f32
+  Tensor part;      // [N, H D] float
+  Tensor part_lse;  // [N, H] f32
+  static constexpr const char* kName = "merge_attention";
+  std::array<Field, 4> fields() {
+    return {{{"y", Io::inout, &y}, {"lse", Io::inout, &lse}, {"part", Io::in, &part}, {"part_lse", Io::in, &part_lse}}};
+  }
+  void check() const {
+    Expect e{kName};
+    e.floating("part", part).is("part", part, part.dtype, part.shape).is("y", y, DType::f32, part.shape);
+    e.is("part_lse", part_lse, DType::f32, {part.rows(), part_lse.cols()}).is("lse", lse, DType::f32, part_lse.shape);
+    e.that(part_lse.cols() > 0 && part.cols() % part_lse.cols() == 0, "heads of one size");
+  }
+  Cost cost() const { return {3.0 * double(y.numel()), traffic(*this)}; }
 };
 
 // Rotary position embedding in place [Su et al. 2021, eq. 34], halves layout (rotate_half): for each head

@@ -26,13 +26,15 @@ struct Cast {
   Cost cost() const { return {0, traffic(*this)}; }
 };
 
-// y = a + b; y may be a or b.
+// y = a + b; y may be a, or b of its dtype.
 struct Add {
-  Tensor y, a, b;  // same shape and dtype
+  Tensor y, a;  // same shape and dtype
+  Tensor b;     // same shape; any float
   static constexpr const char* kName = "add";
   std::array<Field, 3> fields() { return {{{"y", Io::out, &y}, {"a", Io::in, &a}, {"b", Io::in, &b}}}; }
   void check() const {
-    Expect{kName}.floating("y", y).contiguous("y", y).is("a", a, y.dtype, y.shape).is("b", b, y.dtype, y.shape);
+    Expect{kName}.floating("y", y).contiguous("y", y).is("a", a, y.dtype, y.shape);
+    Expect{kName}.floating("b", b).is("b", b, b.dtype, y.shape);
   }
   Cost cost() const { return {double(y.numel()), traffic(*this)}; }
 };

@@ -16,6 +16,29 @@ void add_context_sums(StepTraffic& t, const Engine& engine, const Network& net, 
   if (sums.row_calls == 0) return;
   const double each = double(ranks - 1) / ranks * double(sums.row_bytes) / double(sums.row_calls);
   t.context.add(each, net.seconds(each, ranks, near), double(sums.row_calls) * double(engine.micro_batches()), false);
+  t.context_exposed += t.context.seconds;
+}
+
+// In a ring. Gradients on their way home share the network with the next keys, so passes are one after the other: one
+// has the launches beside it that those before it left.
+void add_context_passes(StepTraffic& t, const Engine& engine, const Network& net, const Roofline* limits, int ranks,
+                        int near) {
+  const bool within = int64_t{ranks} * near <= net.per_machine;
+  const std::span<const Launch> launches = engine.micro_launches();
+  const auto micros = double(engine.micro_batches());
+  int64_t used_to = 0;  // launches before this one have passes beside them already
+  double left = 0;      // seconds of these that are still free
+  for (const ContextPasses::Pass& pass : engine.micro_context_passes().all) {
+    const auto bytes = double(pass.bytes);
+    const double seconds = within ? net.seconds_to_all(bytes, 0, 2) : net.seconds_to_all(0, bytes, 2);
+    if (pass.from >= used_to) left = 0;
+    for (int64_t i = std::max(pass.from, used_to); limits && i < pass.to; ++i)
+      left += least_seconds(launches[size_t(i)], *limits);
+    used_to = std::max(used_to, pass.to);
+    t.context.add(bytes, seconds, micros, false);
+    t.context_exposed += std::max(0.0, seconds - left) * micros;
+    left = std::max(0.0, left - seconds);
+  }
 }
 
 // What ranks send in every micro-batch, as the dry run recorded it; and once per step those of gradients that each rank
@@ -94,10 +117,10 @@ double StepTraffic::exposed(double compute, double micro_batches, double product
   const double micros = compute - products;
 
   return early.exposed(micros * kBackward / micro_batches) + backward.exposed(micros * kBackward) +
-         gathers.exposed(micros) + matrices.exposed(products) + ends.seconds + tensor.seconds + context.seconds;
+         gathers.exposed(micros) + matrices.exposed(products) + ends.seconds + tensor.seconds + context_exposed;
 }
 
-StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network& net) {
+StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network& net, const Roofline* limits) {
   const ParamStore& params = engine.model().params();
   const auto& units = params.units();
   const int near = mesh.tensor().size();  // the distance of neighbouring shards
@@ -127,6 +150,7 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
   add_update_sums(t, engine, mesh, net, near);
   add_matrices(t, engine, mesh, net, near);
   add_context_sums(t, engine, net, mesh.context().size(), near);
+  add_context_passes(t, engine, net, limits, mesh.context().size(), near);
   return t;
 }
 

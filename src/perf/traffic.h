@@ -1,6 +1,7 @@
 // Model of the communication between ranks in a step and the time it adds: docs/distributed.md, "The model of plan
 // --ranks". Used to compare plans; measures nothing.
 #pragma once
+#include "perf/roofline.h"
 
 namespace athanor {
 
@@ -25,7 +26,9 @@ struct StepTraffic {
   Traffic ends;      // before or after the optimizer, not overlapped
   Traffic tensor;    // sums between the products that ranks share, which wait for them
   Traffic matrices;  // whole matrices to those that update them, and back; overlaps with the products of an update
-  Traffic context;   // keys and values of ranks that share sequences, and their gradients; attention waits for them
+  Traffic context;   // keys and values of ranks that share sequences, and their gradients
+  double context_exposed = 0;  // of these, seconds that attention waits: all if they are gathered, else what each hop
+                               // takes longer than the launches beside it
 
   double between_copies = 0;  // bytes of all these that go between copies of the shards
 
@@ -35,6 +38,7 @@ struct StepTraffic {
   double exposed(double compute, double micro_batches, double products) const;
 };
 
-StepTraffic step_traffic(const Engine&, ProcessMesh&, const Network&);
+// Roofline: how long launches take beside hops of a ring; without it these hide nothing.
+StepTraffic step_traffic(const Engine&, ProcessMesh&, const Network&, const Roofline* = nullptr);
 
 }  // namespace athanor

@@ -96,6 +96,23 @@ void ReferenceOps::run(const AttentionBwd& op, void*) {
   store(op.dv, dv);
 }
 
+void ReferenceOps::run(const MergeAttention& op, void*) {
+  const Values part = load(op.part), part_lse = load(op.part_lse);
+  Values y = load(op.y), lse = load(op.lse);
+  const int64_t heads = lse.cols, dim = y.cols / heads;
+  for (int64_t i = 0; i < y.rows; ++i)
+    for (int64_t h = 0; h < heads; ++h) {
+      const double most = std::max(lse(i, h), part_lse(i, h));
+      if (most == -std::numeric_limits<double>::infinity()) continue;
+      const double both = most + std::log(std::exp(lse(i, h) - most) + std::exp(part_lse(i, h) - most));
+      for (int64_t c = h * dim; c < (h + 1) * dim; ++c)
+        y(i, c) = y(i, c) * std::exp(lse(i, h) - both) + part(i, c) * std::exp(part_lse(i, h) - both);
+      lse(i, h) = both;
+    }
+  store(op.y, y);
+  store(op.lse, lse);
+}
+
 void ReferenceOps::run(const Rope& op, void*) {
   const int64_t half = op.head_dim / 2, table_rows = op.cos_sin.rows();
   const float* cos_sin = op.cos_sin.as<float>();

@@ -3,12 +3,13 @@
 #pragma once
 #include <map>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/unique_fn.h"
 #include "comm/mesh.h"
 #include "device/arena.h"
-#include "ops/ops.h"
+#include "ops/decorate.h"
 #include "tape/quantization.h"
 #include "tape/recipe.h"
 
@@ -74,6 +75,22 @@ struct TensorSums {
   int64_t row_calls = 0, row_bytes = 0;
 };
 
+// In each, a rank sends one tensor to another rank that shares its sequences and gets one from a third, while it
+// launches what lies between begin_pass() and end_pass().
+struct ContextPasses {
+  struct Pass {
+    int64_t bytes;         // sent by the rank that sends most
+    int64_t from, to = 0;  // numbers of launches: [from, to) run meanwhile
+  };
+  std::vector<Pass> all = {};
+  const std::vector<Launch>* launches = nullptr;  // so far, while a dry run counts passes
+  int64_t bytes() const {
+    int64_t sum = 0;
+    for (const Pass& pass : all) sum += pass.bytes;
+    return sum;
+  }
+};
+
 // What ranks send each other in one all_to_all so that whole matrices are where they are updated; ranks are numbers in
 // ProcessMesh::data_parallel().
 struct MatrixExchange {
@@ -93,21 +110,28 @@ struct UpdateSums {
   std::vector<MatrixExchange> exchanges = {};
 };
 
+// A pass that is under way.
+struct ContextPass {
+  std::unique_ptr<Event> ticket = nullptr;
+  size_t number = 0;
+};
+
 struct Ctx {
   Ops& ops;
   Device& device;
   Arena& arena;
   ProcessMesh& mesh;
   const Recipe& recipe;
-  Tape* tape = nullptr;                // null: forward only
-  bool selective = false;              // recompute values that have a Remake instead of keeping them
-  TensorSums* tensor_sums = nullptr;   // where a dry run counts them
-  TensorSums* context_sums = nullptr;  // likewise
-  UpdateSums* update_sums = nullptr;   // likewise
-  bool sequence_parallel = false;      // see nn/rows.h
-  uint64_t seed = 0;                   // of rounding at random
-  Tensor top_scores = {};              // [L, H] f32: largest attention score of each head so far; none: not wanted
-  Quantization quantization = {};      // of a recipe of 8 or 4 bits
+  Tape* tape = nullptr;                     // null: forward only
+  bool selective = false;                   // recompute values that have a Remake instead of keeping them
+  TensorSums* tensor_sums = nullptr;        // where a dry run counts them
+  TensorSums* context_sums = nullptr;       // likewise
+  ContextPasses* context_passes = nullptr;  // likewise
+  UpdateSums* update_sums = nullptr;        // likewise
+  bool sequence_parallel = false;           // see nn/rows.h
+  uint64_t seed = 0;                        // of rounding at random
+  Tensor top_scores = {};                   // [L, H] f32: largest attention score of each head so far; none: not wanted
+  Quantization quantization = {};           // of a recipe of 8 or 4 bits
 
   Buffer alloc(std::string_view name, DType dtype, Shape shape) { return arena.alloc(name, dtype, shape); }
   Buffer alloc(std::string_view name, Shape shape) { return arena.alloc(name, recipe.compute, shape); }
@@ -175,6 +199,18 @@ struct Ctx {
   }
   void wait(Ticket ticket) {
     if (ticket) device.wait(Lane::compute, *ticket);
+  }
+
+  // Tensors to and from ranks that share sequences, as all_to_all() has them, beside what is launched until end_pass():
+  // nn/ring.h. `most`: bytes that the rank with most to send sends.
+  ContextPass begin_pass(std::span<const Tensor> out, std::span<const Tensor> in, int64_t most) {
+    if (!context_passes) return {beside([&](Lane lane) { mesh.context().all_to_all(out, in, lane); })};
+    context_passes->all.push_back({most, int64_t(context_passes->launches->size())});
+    return {nullptr, context_passes->all.size() - 1};
+  }
+  void end_pass(ContextPass pass) {
+    wait(std::move(pass.ticket));
+    if (context_passes) context_passes->all[pass.number].to = int64_t(context_passes->launches->size());
   }
 
   bool recording() const { return tape && tape->recording; }

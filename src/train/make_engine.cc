@@ -73,8 +73,11 @@ class Pace {
     const auto micro_batches = double(engine.micro_batches());
     const double compute =
         least_sum(planned_rows(engine, limits_)) + kLaunch * micro_batches * double(engine.micro_launches().size());
-    return compute + step_traffic(engine, backend_.mesh, backend_.network)
-                         .exposed(compute, micro_batches, least_update_product_seconds(engine, limits_));
+    return compute +
+           step_traffic(engine, backend_.mesh, backend_.network,
+                        backend_.device.unified() ? nullptr : &limits_)  // processors send and compute in turns
+
+               .exposed(compute, micro_batches, least_update_product_seconds(engine, limits_));
   }
 
  private:
@@ -90,6 +93,7 @@ class Fitting {
         backend_(backend),
         training_(training),
         options_(engine_options(c, training)),
+        recompute_(options_.recompute),
         capacity_(size_t(least_of_ranks(backend, int64_t(memory_capacity(c, backend.device))))),
         logits_budgets_{kLogitsBudget} {
     if (!backend.device.unified() && c.loss_chunk_rows == 0 && capacity_ / kLogitsShare > kLogitsBudget)
@@ -110,16 +114,13 @@ class Fitting {
     return engine;
   }
 
-  // For each recomputation mode the largest micro-batch that fits, if larger than with less recomputation; of these the
-  // one with the fastest steps. Throws Error(usage) if none fits.
+  // For each way of sharing keys and each recomputation mode the largest micro-batch that fits, if larger than with
+  // less recomputation; of these the one with the fastest steps. Throws Error(usage) if none fits.
   std::unique_ptr<Engine> fastest() {
-    const std::vector<int64_t> all = micro_batches_to_try(config_, backend_);
-    std::span<const int64_t> sizes = all;
     std::vector<std::unique_ptr<Engine>> found;
-    for (const Recompute& recompute : from_cheapest(options_.recompute, config_.model.num_hidden_layers)) {
-      options_.recompute = recompute;
-      if (auto engine = largest(sizes)) found.push_back(std::move(engine));
-      if (sizes.empty() || !training_) break;
+    for (const ContextMethod method : methods()) {
+      options_.context_method = method;
+      add_fitting(found);
     }
     if (found.empty()) too_large_->memory().require_fits(capacity_, rest_);  // throws, listing the largest kinds
     if (found.size() == 1) return std::move(found.front());
@@ -130,6 +131,23 @@ class Fitting {
   }
 
  private:
+  std::vector<ContextMethod> methods() const {
+    if (options_.context_method != ContextMethod::automatic) return {options_.context_method};
+    if (backend_.mesh.context().size() == 1) return {ContextMethod::gather};
+    return {ContextMethod::gather, ContextMethod::ring};
+  }
+
+  // The largest micro-batch for each recomputation.
+  void add_fitting(std::vector<std::unique_ptr<Engine>>& found) {
+    const std::vector<int64_t> all = micro_batches_to_try(config_, backend_);
+    std::span<const int64_t> sizes = all;
+    for (const Recompute& recompute : from_cheapest(recompute_, config_.model.num_hidden_layers)) {
+      options_.recompute = recompute;
+      if (auto engine = largest(sizes)) found.push_back(std::move(engine));
+      if (sizes.empty() || !training_) break;
+    }
+  }
+
   // Ranks may need different amounts: states of some weights only, and the matrices that each orthogonalizes.
   size_t most_of_ranks(size_t bytes) const { return size_t(-least_of_ranks(backend_, -int64_t(bytes))); }
 
@@ -171,6 +189,7 @@ class Fitting {
   Backend backend_;
   bool training_;
   EngineOptions options_;
+  Recompute recompute_;  // as configured
   size_t capacity_;
   std::vector<size_t> logits_budgets_;
   size_t rest_ = 0;                    // memory a run needs besides the plan

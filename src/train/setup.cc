@@ -94,6 +94,7 @@ EngineOptions engine_options(const Config& c, bool training) {
       std::max<int64_t>(std::max<int64_t>(c.max_documents_per_sequence, 1) + (training ? max_chunks(c) - 1 : 0),
                         c.choice_data.empty() ? 1 : kChoicesPerSequence);
   o.sequence_parallel = c.sequence_parallel;
+  o.context_method = c.context_parallel_method;
   o.training = training;
   o.seed = uint64_t(c.seed);
   o.optimizer = optimizer_options(c);

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "base/error.h"
 
 namespace athanor {
@@ -31,6 +33,40 @@ TEST(PlanRanks, MuonCostsLittleMoreThanAdamW) {
       EXPECT_LE(step_seconds(c, optimizer), 1.05 * adamw)
           << optimizer << ", " << c.config << ", " << c.ranks << " ranks, zero_stage " << c.stage;
   }
+}
+
+// Four of Llama 8B's blocks, sequences shared by eight GPUs of a node.
+Prediction shared_sequences(const char* method, int64_t length, double link_bytes) {
+  const Config config = load_config(
+      "configs/llama-8b.json",
+      std::vector<std::string>{"model.num_hidden_layers=4", "context_parallel_size=8", "global_batch_size=1",
+                               "micro_batch_size=1", cat("model.max_position_embeddings=", length),
+                               cat("seq_length=", length), cat("context_parallel_method=", method)});
+  GpuSpec gpu = find_gpu("h200");
+  gpu.link_bytes = link_bytes;
+  return predict(config, gpu, 8, 1);
+}
+
+// Hops hide behind attention, which grows with the square of the length, and the less the slower the links; gathers
+// never do. The shorter step is chosen.
+TEST(PlanRanks, ARingWaitsForWhatAttentionDoesNotHide) {
+  for (const auto& [length, link, ring_is_shorter] :
+       {std::tuple<int64_t, double, bool>{4096, 450e9, false}, {131072, 50e9, true}, {131072, 5e9, true}}) {
+    const Prediction gather = shared_sequences("gather", length, link), ring = shared_sequences("ring", length, link);
+    const Prediction chosen = shared_sequences("auto", length, link);
+    EXPECT_EQ(ring.context.step < gather.context.step, ring_is_shorter) << length << " tokens at " << link;
+    EXPECT_EQ(chosen.context.method, ring_is_shorter ? ContextMethod::ring : ContextMethod::gather);
+    EXPECT_DOUBLE_EQ(gather.context.waits, gather.traffic.context.seconds);
+    EXPECT_LE(ring.context.waits, ring.traffic.context.seconds);
+    EXPECT_DOUBLE_EQ(ring.context.bytes, gather.context.bytes);
+    const double bytes = 3 * 7.0 / 8 * double(length) * 2 * 8 * 128 * 2;  // keys twice and gradients once, in bf16
+    EXPECT_DOUBLE_EQ(ring.context.bytes, bytes);
+    EXPECT_EQ(ring.context.calls, 3 * 7);
+    EXPECT_TRUE(length < 100000 || ring.context.memory < gather.context.memory);
+  }
+  const Prediction fast = shared_sequences("ring", 131072, 50e9), slow = shared_sequences("ring", 131072, 5e9);
+  EXPECT_LT(fast.context.waits, 0.1 * fast.traffic.context.seconds);  // little more than the last hop home
+  EXPECT_GT(slow.context.waits, 20 * fast.context.waits);
 }
 
 }  // namespace

@@ -93,8 +93,9 @@ TEST(BasicBudget, AccessesAreCoalescedAndFreeOfConflicts) {
   const Tensor f = budget.tensor(DType::f32, {n}), b = budget.tensor(DType::bf16, {n});
   const Tensor sum = budget.tensor(DType::f64, {1});
   EXPECT_EQ(budget.check(Fill{.x = f}, Cast{.y = b, .x = f}, Cast{.y = f, .x = b}, Cast{.y = b, .x = b},
-                         Add{.y = b, .a = b, .b = b}, Add{.y = f, .a = f, .b = f}, ReduceSum{.out = sum, .x = f},
-                         SquaredNorm{.out = sum, .x = {f}}, RandomNormal{.x = b}, RandomNormal{.x = f}),
+                         Add{.y = b, .a = b, .b = b}, Add{.y = f, .a = f, .b = f}, Add{.y = f, .a = f, .b = b},
+                         ReduceSum{.out = sum, .x = f}, SquaredNorm{.out = sum, .x = {f}}, RandomNormal{.x = b},
+                         RandomNormal{.x = f}),
             "");
 }
 #endif

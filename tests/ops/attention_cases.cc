@@ -96,6 +96,24 @@ void large_scores(Examiner& examine) {
   }
 }
 
+void merge_cases(Examiner& examine) {
+  const Init some = listed({-0.4, 0.9, -INFINITY, 2.5, -30, 0.1, -INFINITY});
+  for (const auto& [rows, heads, dim] :
+       {std::array<int64_t, 3>{1, 1, 1}, {1, 2, 3}, {33, 3, 8}, {17, 2, 64}, {260, 5, 40}})
+    for (const DType type : kFloats) {
+      OpCase<MergeAttention> c{cat(rows, "x", heads, "x", dim, " ", type),
+                               {.y = tensor(DType::f32, {rows, heads * dim}),
+                                .lse = tensor(DType::f32, {rows, heads}),
+                                .part = tensor(type, {rows, heads * dim}),
+                                .part_lse = tensor(DType::f32, {rows, heads})}};
+      examine(c);
+      c.name += ", without keys";
+      c.values["lse"] = some;
+      c.values["part_lse"] = listed({-INFINITY, 0.5, -INFINITY, 90});
+      examine(c);
+    }
+}
+
 }  // namespace
 
 void attention_cases(Examiner& examine) {
@@ -111,6 +129,7 @@ void attention_cases(Examiner& examine) {
   examine(forward(shared, DType::f32, 0));
   large_scores(examine);
   gradients(examine);
+  merge_cases(examine);
 }
 
 void rope_cases(Examiner& examine) {

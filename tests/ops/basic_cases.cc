@@ -65,6 +65,9 @@ void element_wise(Examiner& examine) {
       examine(OpCase<Add>{cat(n, " ", dt), op, {}, true});
       examine(OpCase<Add>{cat(n, " ", dt, " onto a"), op, {}, true, {{"y", "a"}}});
       examine(OpCase<Add>{cat(n, " ", dt, " onto b"), op, {}, true, {{"y", "b"}}});
+      const Tensor sum = tensor(DType::f32, {n});
+      examine(OpCase<Add>{cat(n, " ", dt, " onto f32"), {.y = sum, .a = sum, .b = x}, {}, true, {{"y", "a"}}});
+      examine(OpCase<Add>{cat(n, " f32 to ", dt), {.y = x, .a = x, .b = sum}, {}, true});
     }
 }
 

@@ -97,9 +97,10 @@ class SameRunTest(RanksTest):
     def test_ranks_that_share_sequences_are_the_run_of_one_process(self):
         self.run_program("train", self.config, "--set", "save=one")
         two = ("--set", "context_parallel_size=2", "--set")
-        for ranks, stage in ((2, 0), (4, 3)):
+        for ranks, stage, method in ((2, 0, "gather"), (4, 3, "ring")):
             run = f"ranks{ranks}-{stage}"
-            self.launch(ranks, *two, f"zero_stage={stage}", "--set", f"save={run}")
+            self.launch(ranks, *two, f"zero_stage={stage}", "--set", f"context_parallel_method={method}", "--set",
+                        f"save={run}")
             self.assert_same_losses(run, "one")
         parts = ("--set", "save=parts", "--set", "lr_decay_iters=12", "--set")
         self.launch(2, *two[:2], *parts, "train_iters=4")

@@ -399,6 +399,11 @@ class CommandTest(SystemTest):
         want = 3 * layers * tokens * 2 * hidden * 2 * 3 / 4 / 2**30  # two gathers and a sum, bf16, in GiB
         sent = float(re.search(r"sent for context +([\d.]+) GiB", out).group(1))
         self.assertAlmostEqual(sent, want, delta=0.005 * want)
+        self.assertRegex(out, r"keys and values +ring: per block .* in 9 hops, .*\n +instead of gather: .* in 3 collectives, ")
+        gather = self.run_program("plan", path, "--gpu", "h200", "--set", "context_parallel_size=4", "--set",
+                                  "context_parallel_method=gather").out
+        self.assertRegex(gather, r"keys and values +gather: .*\n +instead of ring: ")
+        self.assertAlmostEqual(float(re.search(r"sent for context +([\d.]+) GiB", gather).group(1)), want, delta=0.005 * want)
         alone, many = (self.run_program("plan", path, "--gpu", "h200", "--ranks", 4, "--set",
                                         f"context_parallel_size={size}").out for size in (1, 4))
         self.assertIn("context_parallel_size 4, a step of", many)

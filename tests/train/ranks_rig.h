@@ -56,6 +56,7 @@ struct Setting {
   double z_loss = 0;
   double softcap = 0;
   int context = 1;
+  bool ring = false;                     // keys of other ranks come one rank after the other
   int64_t length = kLength, window = 0;  // of sequences; 0: attention sees all
   bool documents = false;                // several in a sequence, and tokens that belong to none
   int ranks() const { return replicas * shards * context * tensor; }
@@ -64,8 +65,8 @@ struct Setting {
   std::string name() const {
     return cat(name_of(type), tied ? " tied " : " ", precision, " stage ", stage, " ranks ", replicas, "x", shards,
                " accumulation ", accumulation, " recompute ", int(recompute), " leaves ", leaves,
-               sequence ? " sequence " : " tensor ", tensor, " vocabulary ", vocab, " context ", context, " length ",
-               length, " window ", window, documents ? " documents" : "");
+               sequence ? " sequence " : " tensor ", tensor, " vocabulary ", vocab, " context ", context,
+               ring ? " ring" : "", " length ", length, " window ", window, documents ? " documents" : "");
   }
 };
 
@@ -89,6 +90,7 @@ inline EngineOptions options(const Setting& s) {
   o.global_batch_size = kSequences;
   o.zero_stage = s.stage;
   o.sequence_parallel = s.sequence;
+  o.context_method = s.ring ? ContextMethod::ring : ContextMethod::gather;
   o.logical_shards = s.leaves;
   o.seed = o.optimizer.seed = 5;
   o.optimizer.m = o.optimizer.v = s.moments;

@@ -47,8 +47,9 @@ struct Watch {
   int64_t at = -1;                                                                   // the call that goes wrong
   Axis axis = Axis::tp;                                                              // whose groups are watched
   Part now = Part::none;
-  int64_t number = 0;  // of the next call in `now`
-  TensorSums sent;     // in the last micro-batch
+  int64_t number = 0;                  // of the next call in `now`
+  TensorSums sent;                     // in the last micro-batch
+  int64_t passes = 0, pass_bytes = 0;  // likewise: calls of all_to_all, and what this rank sent in them
   void begin(Part of_step) { now = of_step, number = 0; }
 };
 
@@ -97,7 +98,16 @@ class Watched final : public Communicator {
   void recv(Tensor x, int src, Lane lane) override { inner_->recv(x, src, lane); }
   void exchange(Tensor out, Tensor in, int peer, Lane lane) override { inner_->exchange(out, in, peer, lane); }
   void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Lane lane) override {
+    const bool wrong = goes_wrong();
+    if (in_micro_batch()) {
+      ++watch_.passes;
+      for (const Tensor& t : out)
+        if (t) watch_.pass_bytes += int64_t(t.bytes());
+    }
     inner_->all_to_all(out, in, lane);
+    if (wrong)  // missing: nothing came
+      for (const Tensor& t : in)
+        if (t) std::memset(t.data, 0, t.bytes());
   }
   void broadcast(Tensor x, int root, Lane lane) override { inner_->broadcast(x, root, lane); }
   void barrier() override { inner_->barrier(); }
@@ -116,13 +126,16 @@ class Watched final : public Communicator {
 
 struct WatchedCurve {
   std::vector<double> losses, norms;
-  TensorSums sent, planned;  // in a micro-batch
-  double traffic = 0;        // bytes that a rank sends in a step, along the axis
+  TensorSums sent, planned;                         // in a micro-batch
+  std::vector<std::pair<int64_t, int64_t>> passes;  // in a micro-batch, of every rank: calls and bytes
+  ContextPasses planned_passes;                     // of rank 0
+  double traffic = 0;                               // bytes that a rank sends in a step, along the axis
   std::vector<float> masters;
 };
 
 inline WatchedCurve train_watched(const Setting& s, const Watch& fault, int64_t steps) {
   WatchedCurve curve;
+  curve.passes.resize(size_t(s.ranks()));
   std::mutex mutex;
   run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
     const CpuBackend cpu = make_cpu({.threads = 1});
@@ -133,7 +146,7 @@ inline WatchedCurve train_watched(const Setting& s, const Watch& fault, int64_t 
     engine.init_weights();
     std::vector<double> losses, norms;
     for (int64_t step = 0; step < steps; ++step) {
-      watch.sent = {};
+      watch.sent = {}, watch.passes = watch.pass_bytes = 0;
       watch.begin(Watch::Part::micro_batch);
       accumulate(engine, step);
       watch.begin(Watch::Part::update);
@@ -143,15 +156,15 @@ inline WatchedCurve train_watched(const Setting& s, const Watch& fault, int64_t 
     }
     const auto masters = all_masters(engine);
     const std::lock_guard lock(mutex);
+    curve.passes[size_t(mesh.world().rank())] = {watch.passes, watch.pass_bytes};
     if (mesh.world().rank() != 0) return;
     const bool context = fault.axis == Axis::cp;
     const StepTraffic traffic = step_traffic(engine, mesh, {1e9, 1e9, 8});
-    curve = {losses,
-             norms,
-             watch.sent,
-             context ? engine.micro_context_sums() : engine.micro_tensor_sums(),
-             context ? traffic.context.bytes : traffic.tensor.bytes,
-             masters};
+    curve.losses = losses, curve.norms = norms, curve.masters = masters;
+    curve.sent = watch.sent;
+    curve.planned = context ? engine.micro_context_sums() : engine.micro_tensor_sums();
+    curve.planned_passes = engine.micro_context_passes();
+    curve.traffic = context ? traffic.context.bytes : traffic.tensor.bytes;
   });
   return curve;
 }

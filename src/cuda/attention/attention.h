@@ -1,4 +1,4 @@
-// Attention on a GPU: the ops AttentionFwd and AttentionBwd of ops/attention.h.
+// Attention on a GPU: the ops of ops/attention.h but Rope.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -7,4 +7,5 @@ namespace athanor::cuda {
 
 void run(const AttentionFwd& op, void* scratch, cudaStream_t stream);
 void run(const AttentionBwd& op, void* scratch, cudaStream_t stream);
+void run(const MergeAttention& op, void* scratch, cudaStream_t stream);
 }  // namespace athanor::cuda

@@ -25,16 +25,20 @@ struct Setting {
   bool graphs = true;
   int64_t leaves = 0;  // rank-invariant sums; micro-batches are then of six sequences
   RuleName rule = RuleName::adamw;
+  int context = 1;  // ranks that share sequences
+  bool ring = false;
+  int64_t length = kLength;
   std::string name() const {
-    return cat(name_of(type), " ", precision, " stage ", stage, " ranks ", replicas, "x", shards, " accumulation ",
-               accumulation, graphs ? " captured" : " eager");
+    return cat(name_of(type), " ", precision, " stage ", stage, " ranks ", replicas, "x", shards, "x", context,
+               ring ? " ring" : "", " accumulation ", accumulation, graphs ? " captured" : " eager");
   }
 };
 
 EngineOptions options(const Setting& s) {
   EngineOptions o;
   o.recipe = make_recipe(s.precision, DType::f32);
-  o.seq_length = kLength;
+  o.seq_length = s.length;
+  o.context_method = s.ring ? ContextMethod::ring : ContextMethod::gather;
   o.micro_batch_size = s.leaves > 0 ? 6 : kSequences / (s.accumulation * s.replicas * s.shards);
   o.logical_shards = s.leaves;
   o.global_batch_size = kSequences;
@@ -51,13 +55,13 @@ EngineOptions options(const Setting& s) {
 // The micro-batches of one rank in one step, as the loader deals them out.
 void accumulate(Engine& engine, int64_t step) {
   PhaseClock clock;
-  const int64_t rows = engine.options().micro_batch_size;
+  const int64_t rows = engine.options().micro_batch_size, length = engine.options().seq_length;
   for (int64_t m = 0; m < engine.micro_batches(); ++m) {
     std::vector<int32_t> tokens, targets;
-    for (int64_t i = 0; i < rows * kLength; ++i) {
+    for (int64_t i = 0; i < rows * length; ++i) {
       const int64_t turn = engine.turn(), before = (m / turn * engine.ranks() + engine.rank()) * turn + m % turn;
       const int64_t first = step * kSequences + before * rows;
-      const auto at = uint64_t(first * kLength + i);
+      const auto at = uint64_t(first * length + i);
       tokens.push_back(int32_t(random_bits(1, 0, at) % kTinyVocab));
       targets.push_back(int32_t(random_bits(1, 1, at) % kTinyVocab));
     }
@@ -76,8 +80,8 @@ class NcclTraining : public Nccl {
   Curve train(const Setting& s, int64_t steps = 3) {
     std::mutex mutex;
     Curve curve;
-    run(s.replicas * s.shards, [&](Rank& rank, Communicator& hosts) {
-      ProcessMesh mesh(rank.nccl->split(0, rank.nccl->rank()), {1, s.replicas, s.shards, 1, 1, 1});
+    run(s.replicas * s.shards * s.context, [&](Rank& rank, Communicator& hosts) {
+      ProcessMesh mesh(rank.nccl->split(0, rank.nccl->rank()), {1, s.replicas, s.shards, s.context, 1, 1});
       Engine engine(tiny(s.type), options(s), {*rank.cuda.device, *rank.cuda.ops, mesh});
       engine.commit();
       hosts.barrier();
@@ -139,6 +143,21 @@ TEST_F(NcclTraining, LossesAreThoseOfOneRank) {
                        .stage = stage,
                        .accumulation = type == ModelType::llama ? 2 : 1},
                       1e-5);
+  }
+}
+
+// Keys and values of other ranks, gathered or hop after hop beside attention to the ones before.
+TEST_F(NcclTraining, RanksThatShareSequences) {
+  for (const auto& [type, context, shards] : {std::tuple{ModelType::llama, 4, 1}, {ModelType::gpt2, 2, 2}}) {
+    const Curve want = train({.type = type, .length = 16}, 2);
+    for (const bool ring : {false, true}) {
+      Setting s{.type = type, .shards = shards, .stage = 1, .context = context, .ring = ring, .length = 16};
+      expect_same_run(want, s, 1e-5, 2);
+      if (!ring || context == 2) continue;
+      const Curve captured = train(s);
+      s.graphs = false;
+      EXPECT_EQ(captured, train(s)) << s.name();
+    }
   }
 }
 
