@@ -121,17 +121,12 @@ TEST(SequenceParallel, GradientsOfNormsAreSummedOnce) {
   using Fault = Watch::Fault;
   const Setting s{.type = ModelType::gpt2, .clip = 0, .lr = 1, .rule = RuleName::sgd, .tensor = 2, .sequence = true};
   const Curve want = train(alone(s), 1);
-  const auto furthest = [&](const Watch& fault) {
-    const WatchedCurve got = train_watched(s, fault, 1);
-    float most = 0;
-    for (size_t i = 0; i < want.masters.size(); ++i) most = std::max(most, std::abs(got.masters[i] - want.masters[i]));
-    return most;
-  };
-  const float rounding = furthest({});
+  const auto off = [&](const Watch& fault) { return furthest(want, train_watched(s, fault, 1)); };
+  const float rounding = off({});
   EXPECT_LT(rounding, 1e-6);
   for (int64_t at = 0; at < 2 * (2 * kLayers + 1); ++at)  // weight and bias of every norm
     for (const Fault fault : {Fault::missing, Fault::averaged, Fault::twice})
-      EXPECT_GT(furthest({.fault = fault, .part = Watch::Part::update, .at = at}), 20 * rounding)
+      EXPECT_GT(off({.fault = fault, .part = Watch::Part::update, .at = at}), 20 * rounding)
           << "norm " << at << " " << int(fault);
 }
 

@@ -364,23 +364,7 @@ TEST(TensorParallel, TokensOfOtherRanksCountThere) {
   const Curve want = train(alone(s));
   for (const Mistake mistake :
        {Mistake::none, Mistake::target_on_every_rank, Mistake::row_of_another, Mistake::gradient_twice}) {
-    std::vector<double> losses, norms;
-    run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
-      const CpuBackend cpu = make_cpu({.threads = 1});
-      Careless ops(*cpu.ops, mistake);
-      ProcessMesh mesh(std::move(world), s.mesh());
-      Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
-      engine.commit();
-      engine.init_weights();
-      engine.set_ops(ops);
-      for (int64_t step = 0; step < 3; ++step) {
-        accumulate(engine, step);
-        const StepState state = engine.finish_step();
-        if (mesh.world().rank() > 0) continue;
-        losses.push_back(state.loss / state.loss_targets), norms.push_back(state.grad_norm);
-      }
-    });
-    EXPECT_EQ(differs(want, losses, norms), mistake != Mistake::none) << int(mistake);
+    EXPECT_EQ(shows_with<Careless>(s, want, mistake), mistake != Mistake::none) << int(mistake);
   }
 }
 

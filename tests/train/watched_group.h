@@ -177,4 +177,33 @@ inline bool differs(const Curve& want, const std::vector<double>& losses, const 
   return false;
 }
 
+// Whether three steps differ from `want` where the ops of each rank are behind CarelessOps(inner, mistake).
+template <class CarelessOps, class Mistake>
+bool shows_with(const Setting& s, const Curve& want, Mistake mistake) {
+  std::vector<double> losses, norms;  // of rank 0
+  run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
+    const CpuBackend cpu = make_cpu({.threads = 1});
+    CarelessOps ops(*cpu.ops, mistake);
+    ProcessMesh mesh(std::move(world), s.mesh());
+    Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
+    engine.commit();
+    engine.init_weights();
+    engine.set_ops(ops);
+    for (int64_t step = 0; step < 3; ++step) {
+      accumulate(engine, step);
+      const StepState state = engine.finish_step();
+      if (mesh.world().rank() > 0) continue;
+      losses.push_back(state.loss / state.loss_targets), norms.push_back(state.grad_norm);
+    }
+  });
+  return differs(want, losses, norms);
+}
+
+// The largest difference of a weight.
+inline float furthest(const Curve& want, const WatchedCurve& got) {
+  float most = 0;
+  for (size_t i = 0; i < want.masters.size(); ++i) most = std::max(most, std::abs(got.masters[i] - want.masters[i]));
+  return most;
+}
+
 }  // namespace athanor::ranks
