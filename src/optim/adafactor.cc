@@ -5,7 +5,6 @@
 // on the number of ranks; all ranks keep all second moments.
 #include "ops/adafactor.h"
 
-#include <algorithm>
 #include <span>
 
 #include "optim/rule.h"
@@ -73,7 +72,7 @@ class AdafactorRule final : public UpdateRule {
   void make_directions(Ctx& c, const ParamStore& params, const Placed& placed, std::span<const UnitTensor> tensors,
                        Tensor step_state) const {
     const ParamStore::Unit& unit = *params.units()[tensors.front().unit];
-    const int64_t leaves = params.leaves(), size = unit.layout.numel / leaves;
+    const int64_t leaves = params.leaves();
     int64_t rows = 0, lines = 0;
     for (const UnitTensor& t : tensors) rows += t.sides.rows, lines += t.sides.rows + t.sides.columns;
     const Buffer sums = c.alloc("squares of rows and columns", DType::f64, {leaves * lines});
@@ -85,13 +84,10 @@ class AdafactorRule final : public UpdateRule {
     ClipFactors clip{.parts = {}};
     int64_t at = 0, row = 0;  // lines and rows of the tensors before
     for (const UnitTensor& t : tensors) {
-      const auto [r, n] = t.sides;
+      const int64_t r = t.sides.rows, n = t.sides.columns;
       const Tensor row_factors = factors.t.slice(at, at + r), column_factors = factors.t.slice(at + r, at + r + n);
       const int64_t of_rows = leaves * at, of_columns = leaves * (at + r), of_clipped = leaves * row;
-      for (int64_t leaf = 0; leaf < leaves; ++leaf) {
-        const ParamStore::Range range =
-            unit.owned(std::max(t.range.begin, leaf * size), std::min(t.range.end, (leaf + 1) * size));
-        if (range.begin >= range.end) continue;
+      for_owned_leaves(params, unit, t.range, [&](int64_t leaf, const ParamStore::Range& range) {
         const Tensor grad = unit.part(unit.grad, range);
         const OutputRange by_rows{range.begin - t.range.begin, n, false}, by_columns{by_rows.first, n, true};
         const auto sums_of = [leaf](const Buffer& all, int64_t first, int64_t count) {
@@ -102,7 +98,7 @@ class AdafactorRule final : public UpdateRule {
         scale_columns.parts.push_back({.x = grad, .factors = column_factors, .range = by_columns});
         of_updates.parts.push_back({.sums = sums_of(clipped_sums, of_clipped, r), .x = grad, .range = by_rows});
         scale_rows.parts.push_back({.x = grad, .factors = row_factors, .range = by_rows});
-      }
+      });
       const Tensor all_r = unit.states[placed.states[0]].t, all_c = unit.states[placed.states[1]].t;
       moments.parts.push_back({.r = all_r.slice(t.first_row, t.first_row + r),
                                .c = all_c.slice(t.first_column, t.first_column + n),

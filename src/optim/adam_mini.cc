@@ -84,7 +84,7 @@ class AdamMiniRule final : public UpdateRule {
   void make_directions(Ctx& c, const ParamStore& params, const Placed& placed, std::span<const UnitTensor> tensors,
                        const Momentum& momentum, Tensor step_state) const {
     const ParamStore::Unit& unit = *params.units()[tensors.front().unit];
-    const int64_t leaves = params.leaves(), size = unit.layout.numel / leaves;
+    const int64_t leaves = params.leaves();
     int64_t outputs = 0;
     for (const UnitTensor& t : tensors) outputs += t.outputs.count;
     const Buffer sums = c.alloc("squares of outputs", DType::f64, {leaves * outputs});
@@ -101,17 +101,14 @@ class AdamMiniRule final : public UpdateRule {
     for (const UnitTensor& t : tensors) {
       const int64_t count = t.outputs.count;
       const Tensor own_factors = factors.t.slice(at, at + count);
-      for (int64_t leaf = 0; leaf < leaves; ++leaf) {
-        const ParamStore::Range range =
-            unit.owned(std::max(t.range.begin, leaf * size), std::min(t.range.end, (leaf + 1) * size));
-        if (range.begin >= range.end) continue;
+      for_owned_leaves(params, unit, t.range, [&](int64_t leaf, const ParamStore::Range& range) {
         const Tensor grad = unit.part(unit.grad, range);
         const OutputRange of = t.outputs.range(range.begin - t.range.begin);
         squares.parts.push_back({.sums = sums.t.slice(leaves * at + leaf * count, leaves * at + (leaf + 1) * count),
                                  .x = grad,
                                  .range = of});
         scale.parts.push_back({.x = grad, .factors = own_factors, .range = of});
-      }
+      });
       moments.parts.push_back({.v = unit.states[placed.states[1]].t.slice(t.blocks, t.blocks + t.outputs.blocks()),
                                .factors = own_factors,
                                .sums = {sums.t.at(leaves * at), DType::f64, {leaves, count}},

@@ -1,6 +1,7 @@
 // UpdateRule: computes new weights from gradients for some of the weights. A rule only declares its states; they are
 // allocated, sharded and saved elsewhere.
 #pragma once
+#include <algorithm>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -81,6 +82,16 @@ std::vector<OwnedRun> owned_runs(const ParamStore&, const Placed&);
 // This rank's parts of the runs, for elementwise ops. States: the m and v of `placed`, as far as they exist and have
 // one value per element.
 std::vector<UpdatePart> update_parts(const ParamStore&, const Placed&);
+// Calls visit(leaf, elements of the unit) for what this rank has of a tensor in the shard of each leaf, if anything.
+template <class Visit>
+void for_owned_leaves(const ParamStore& params, const ParamStore::Unit& unit, ParamStore::Range tensor, Visit visit) {
+  const int64_t leaves = params.leaves(), size = unit.layout.numel / leaves;
+  for (int64_t leaf = 0; leaf < leaves; ++leaf) {
+    const ParamStore::Range range =
+        unit.owned(std::max(tensor.begin, leaf * size), std::min(tensor.end, (leaf + 1) * size));
+    if (range.begin < range.end) visit(leaf, range);
+  }
+}
 // Adds what each rank has summed over its shards, where there are shards. `subject` names it in errors.
 void add_over_ranks(Ctx&, const ParamStore&, const std::string& subject, const Tensor& sums);
 // Scales the update directions that have taken the gradients' place down to a root mean square of `limit` in each

@@ -1,7 +1,6 @@
 // Update clipping [Shazeer & Stern 2018, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost", sec. 6].
 // Squares are added over the ranks that share the tensor, in the order of the leaves' shards where bits must not depend
 // on the number of ranks.
-#include <algorithm>
 #include <span>
 
 #include "ops/adafactor.h"
@@ -18,7 +17,7 @@ void clip_unit(Ctx& c, const ParamStore& params, std::span<const UpdateRange> te
     const Shape& shape = pieces[t.piece].slice->shape;
     return shape.rank == 1 ? 1 : shape[0];
   };
-  const int64_t leaves = params.leaves(), size = unit.layout.numel / leaves;
+  const int64_t leaves = params.leaves();
   int64_t all_rows = 0;
   for (const UpdateRange& t : tensors) all_rows += rows_of(t);
   const Buffer sums = c.alloc("squares of updates", DType::f64, {leaves * all_rows});
@@ -31,16 +30,14 @@ void clip_unit(Ctx& c, const ParamStore& params, std::span<const UpdateRange> te
     const ParamStore::Piece& piece = pieces[t.piece];
     const int64_t rows = rows_of(t), count = piece.slice->shape.numel(), columns = count / rows;
     const Tensor own_factors = factors.t.slice(row, row + rows);
-    for (int64_t leaf = 0; leaf < leaves; ++leaf) {
-      const ParamStore::Range range =
-          unit.owned(std::max(piece.offset, leaf * size), std::min(piece.offset + count, (leaf + 1) * size));
-      if (range.begin >= range.end) continue;
+    const ParamStore::Range whole{piece.offset, piece.offset + count};
+    for_owned_leaves(params, unit, whole, [&](int64_t leaf, const ParamStore::Range& range) {
       const Tensor grad = unit.part(unit.grad, range);
       const OutputRange of{range.begin - piece.offset, columns, false};
       const int64_t first = leaves * row + leaf * rows;
       squares.parts.push_back({.sums = sums.t.slice(first, first + rows), .x = grad, .range = of});
       scale.parts.push_back({.x = grad, .factors = own_factors, .range = of});
-    }
+    });
     clip.parts.push_back(
         {.factors = own_factors, .sums = {sums.t.at(leaves * row), DType::f64, {leaves, rows}}, .columns = columns});
     row += rows;
