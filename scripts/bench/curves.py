@@ -8,14 +8,13 @@ text after the last step; a gap is a precision's loss over bf16's with the same 
 not repeated; a run that was stopped goes on. The exit code is 1 where the mean gap of a precision is beyond its limit.
 """
 import argparse
-import datetime
 import json
-import os
 import pathlib
-import platform
 import statistics
 import subprocess
 import sys
+
+from common import describe_machine, write_results
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -92,10 +91,7 @@ def table(report):
 
 
 def describe(args, config):
-    cpu = next((line.split(":", 1)[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
-                if line.startswith("model name")), platform.machine())
-    return {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "program": call(args, ["--version"]).strip(), "cpu": cpu, "cores": os.cpu_count(), "model": config["model"],
+    return {**describe_machine(), "program": call(args, ["--version"]).strip(), "model": config["model"],
             "learning_rate": args.rate, "tokens_a_step": args.sequences * config["seq_length"], "steps": args.steps,
             "seeds": args.seeds}
 
@@ -137,11 +133,7 @@ def main():
     print(f"{args.steps} steps of {report['tokens_a_step']} tokens, seeds {args.seeds}; finished runs in {args.work} are kept")
     report |= compare(args, path)
     print(f"\n{table(report)}", end="")
-    for path, text in ((args.out, json.dumps(report, indent=2) + "\n"), (args.table, table(report))):
-        if path:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-            print(f"written to {path}")
+    write_results(args, report, table(report))
     return any(r["mean_gap"] > r["limit"] for r in report["precisions"].values())
 
 

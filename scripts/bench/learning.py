@@ -9,15 +9,13 @@ loss are those of a schedule that was finished: a loss read in the middle of one
 whole held-out text after the last step. Finished runs are kept in --work and not repeated; a run that was stopped goes on.
 """
 import argparse
-import datetime
 import hashlib
 import json
-import os
 import pathlib
-import platform
 import statistics
 import subprocess
-import sys
+
+from common import describe_machine, write_results
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -167,11 +165,8 @@ def table(report):
 
 
 def describe(args, bench):
-    cpu = next((line.split(":", 1)[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
-                if line.startswith("model name")), platform.machine())
     shape = make_config(args, RIVAL, 1, 1, 0)
-    return {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "program": bench.version,
-            "cpu": cpu, "cores": os.cpu_count(), "model": shape["model"], "precision": args.precision,
+    return {**describe_machine(), "program": bench.version, "model": shape["model"], "precision": args.precision,
             "tokens_a_step": args.sequences * shape["seq_length"], "steps": args.steps, "seeds": args.seeds,
             "settings": {name: SETTINGS[name] for name in args.optimizers if name in SETTINGS}}
 
@@ -215,11 +210,7 @@ def main():
     print(f"{args.steps} steps of {report['tokens_a_step']} tokens, seeds {args.seeds}; finished runs in {args.work} are kept")
     report["results"] = bench.compare()
     print(f"\n{bench.made} runs made, {bench.kept} were there\n\n{table(report)}", end="")
-    for path, text in ((args.out, json.dumps(report, indent=2) + "\n"), (args.table, table(report))):
-        if path:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-            print(f"written to {path}")
+    write_results(args, report, table(report))
 
 
 if __name__ == "__main__":
