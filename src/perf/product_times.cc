@@ -9,8 +9,6 @@ namespace athanor {
 std::vector<ProductUse> products_of_step(Engine& engine) {
   engine.memory();  // the dry run names the products
   std::vector<ProductUse> products = distinct_products(engine.micro_products(), engine.micro_products_of_codes());
-  std::stable_sort(products.begin(), products.end(),
-                   [](const ProductUse& x, const ProductUse& y) { return x.flops() > y.flops(); });
   for (ProductUse& use : products) {
     use.launches *= engine.micro_batches();
     use.within *= engine.micro_batches();

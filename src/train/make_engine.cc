@@ -73,11 +73,10 @@ class Pace {
     const auto micro_batches = double(engine.micro_batches());
     const double compute =
         least_sum(planned_rows(engine, limits_)) + kLaunch * micro_batches * double(engine.micro_launches().size());
-    return compute +
-           step_traffic(engine, backend_.mesh, backend_.network,
-                        backend_.device.unified() ? nullptr : &limits_)  // processors send and compute in turns
-
-               .exposed(compute, micro_batches, least_update_product_seconds(engine, limits_));
+    // Processors send and compute in turns.
+    const Roofline* beside = backend_.device.unified() ? nullptr : &limits_;
+    return compute + step_traffic(engine, backend_.mesh, backend_.network, beside)
+                         .exposed(compute, micro_batches, least_update_product_seconds(engine, limits_));
   }
 
  private:

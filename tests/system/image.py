@@ -17,6 +17,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # of a base image
 
 
 @dataclasses.dataclass
@@ -131,7 +132,7 @@ class Builder:
         """A command in the stage: a text for its shell, or a list of words."""
         words = ["/bin/bash", "-euo", "pipefail", "-c", command] if isinstance(command, str) else command
         user = [] if stage.user == "root" else [f"--userspec={stage.user}:{stage.user}"]
-        everything = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root",
+        everything = {"PATH": PATH, "HOME": "/root",
                       **stage.environment, **(environment or {})}
         inside = ["/bin/sh", "-c", 'cd "$0" && exec "$@"', stage.workdir, *words]
         with self.mounted(stage.folder):
@@ -143,7 +144,7 @@ class Builder:
             stage.variables[name] = self.arguments.get(name, value)
         elif step.word == "ENV":
             name, _, value = step.text.partition("=")
-            known = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **stage.variables, **stage.environment}
+            known = {"PATH": PATH, **stage.variables, **stage.environment}
             stage.environment[name] = substituted(value, known)
         elif step.word == "WORKDIR":
             stage.workdir = step.text
