@@ -5,9 +5,9 @@
 #include <mutex>
 #include <utility>
 
-#include "base/rng.h"
 #include "cpu/chunks.h"
 #include "cpu/cpu_ops.h"
+#include "cpu/philox.h"
 #include "cpu/simd.h"
 
 namespace athanor {
@@ -62,31 +62,52 @@ ATHANOR_CLONES void encode_row(Code* codes, const T* x, const float* factors, in
 
 // The element `index` of the matrix is the first.
 template <class T>
-void encode_row_at_random(f4_e2m1* codes, const T* x, const float* factors, int64_t cols, int64_t width,
-                          const Quantize& op, uint64_t stream, int64_t index) {
-  PhiloxBlock random{};
-  for (int64_t c = 0; c < cols; ++c) {
-    const auto element = uint64_t(index + c);
-    if (c == 0 || element % 4 == 0) random = philox(op.seed, stream, element / 4);
-    codes[c] = round_at_random(to_float(x[c]) * factors[c / width], random[element % 4]);
+ATHANOR_CLONES void encode_row_at_random(f4_e2m1* codes, const T* x, const float* factors, int64_t cols, int64_t width,
+                                         uint64_t seed, uint64_t stream, uint64_t index) {
+  constexpr int64_t kBlocks = 32, kElements = 4 * (kBlocks - 1);  // the first block may begin before them
+  PhiloxBlocks<kBlocks> random;
+  uint32_t numbers[4 * kBlocks];
+  float scaled[kElements];
+  for (int64_t begin = 0; begin < cols; begin += kElements) {
+    const int64_t n = kElements < cols - begin ? kElements : cols - begin;
+    const uint64_t first = index + uint64_t(begin);
+    random.fill(seed, stream, first / 4);
+#pragma omp simd
+    for (int64_t j = 0; j < kBlocks; ++j)
+      for (int64_t k = 0; k < 4; ++k) numbers[4 * j + k] = random.word[k][j];
+    if (width == 1)
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) scaled[i] = to_float(x[begin + i]) * factors[begin + i];
+    else
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) scaled[i] = to_float(x[begin + i]) * factors[(begin + i) / width];
+    const uint32_t* own = numbers + first % 4;
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) codes[begin + i] = round_at_random(scaled[i], own[i]);
   }
 }
 
-// H diag(signs) x / 4 of 16 values that are `apart`; sums in double, which has room for those of most f32.
+// H diag(signs) x / 4 of the 16 rows of kStrip columns each that begin at x; sums in double, which has room for those
+// of most f32. Values of a row are `beside` apart, rows `apart`.
+constexpr int kStrip = 16;
 template <class T>
-void transform(float* y, const T* x, int64_t apart) {
-  double v[kHadamard];
+ATHANOR_CLONES void transform(float* y, const T* x, int64_t apart, int64_t beside, int64_t strip) {
+  double v[kHadamard][kStrip] = {};
   for (int i = 0; i < kHadamard; ++i) {
-    const double value = double(to_float(x[i * apart]));
-    v[i] = kHadamardSigns >> i & 1 ? -value : value;
+    const double sign = kHadamardSigns >> i & 1 ? -1 : 1;
+    for (int64_t c = 0; c < strip; ++c) v[i][c] = sign * double(to_float(x[i * apart + c * beside]));
   }
   for (int half = 1; half < kHadamard; half *= 2)
     for (int i = 0; i < kHadamard; ++i) {
       if (i & half) continue;
-      const double a = v[i], b = v[i + half];
-      v[i] = a + b, v[i + half] = a - b;
+#pragma omp simd
+      for (int c = 0; c < kStrip; ++c) {
+        const double a = v[i][c], b = v[i + half][c];
+        v[i][c] = a + b, v[i + half][c] = a - b;
+      }
     }
-  for (int i = 0; i < kHadamard; ++i) y[i * apart] = float(v[i] / 4) + 0.0f;  // zero has no sign
+  for (int i = 0; i < kHadamard; ++i)
+    for (int64_t c = 0; c < strip; ++c) y[i * apart + c * beside] = float(v[i][c] / 4) + 0.0f;  // zero has no sign
 }
 
 template <class Code, class Scale>
@@ -123,17 +144,19 @@ QuantizeStatistics measure_row(const T* x, const Code* codes, const Scale* scale
   return found;
 }
 
-// Of all blocks of a matrix.
+// Of all blocks of a matrix: of neighbouring columns, or one after the other along a row, kStrip at once.
 void transform(ThreadPool& pool, const Tensor& y, const Tensor& x, const Blocks& blocks) {
   const bool along = blocks.rows == 1;
-  const int64_t cols = x.cols(), apart = along ? 1 : cols;
+  const int64_t cols = x.cols(), count = along ? cols / kHadamard : cols;
+  const int64_t apart = along ? 1 : cols, beside = along ? kHadamard : 1;
   by_float(x.dtype, [&]<class T>() {
     pool.parallel_ranges(x.rows() / blocks.rows, std::max<int64_t>(1, row_grain(cols) / blocks.rows),
                          [&](int64_t begin, int64_t end) {
                            for (int64_t band = begin; band < end; ++band)
-                             for (int64_t c = 0; c < cols; c += blocks.cols) {
-                               const int64_t at = band * blocks.rows * cols + c;
-                               transform(y.as<float>() + at, x.as<T>() + at, apart);
+                             for (int64_t i = 0; i < count; i += kStrip) {
+                               const int64_t at = band * blocks.rows * cols + i * beside;
+                               transform(y.as<float>() + at, x.as<T>() + at, apart, beside,
+                                         std::min<int64_t>(kStrip, count - i));
                              }
                          });
   });
@@ -207,8 +230,8 @@ struct Quantizer {
       for (int64_t r = band * height; r < end_of(band); ++r) {
         if constexpr (std::is_same_v<Code, f4_e2m1>)
           if (op.at_random) {
-            encode_row_at_random(op.codes.as<Code>() + r * cols, op.x.as<T>() + r * cols, factors, cols, width, op,
-                                 stream, r * cols);
+            encode_row_at_random(op.codes.as<Code>() + r * cols, op.x.as<T>() + r * cols, factors, cols, width, op.seed,
+                                 stream, uint64_t(r * cols));
             continue;
           }
         encode_row(op.codes.as<Code>() + r * cols, op.x.as<T>() + r * cols, factors, cols, width);

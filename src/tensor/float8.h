@@ -29,18 +29,18 @@ struct e8m0 {  // 2^(bits - 127); 0xff is NaN
 };
 
 // As f16: shift into place, then rescale by 2^120 (exact, subnormals included).
-inline float to_float(f8_e4m3 x) {
+ATHANOR_INLINE float to_float(f8_e4m3 x) {
   const uint32_t magnitude = uint32_t(x.bits & 0x7fu) << 20;
   const float scaled = std::bit_cast<float>(magnitude) * 0x1p120f;
   const uint32_t nan = magnitude == 0x07f00000u ? 0x7fc00000u : 0u;
   return std::bit_cast<float>(std::bit_cast<uint32_t>(scaled) | nan | (uint32_t(x.bits & 0x80u) << 24));
 }
-inline float to_float(f8_e5m2 x) { return to_float(f16{uint16_t(uint32_t(x.bits) << 8)}); }
-inline float to_float(f4_e2m1 x) {
+ATHANOR_INLINE float to_float(f8_e5m2 x) { return to_float(f16{uint16_t(uint32_t(x.bits) << 8)}); }
+ATHANOR_INLINE float to_float(f4_e2m1 x) {
   const float magnitude = std::bit_cast<float>(uint32_t(x.bits & 0x7u) << 22) * 0x1p126f;
   return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | (uint32_t(x.bits & 0x8u) << 28));
 }
-inline float to_float(e8m0 x) {
+ATHANOR_INLINE float to_float(e8m0 x) {
   const uint32_t normal = uint32_t(x.bits) << 23;
   return std::bit_cast<float>(x.bits == 0 ? 0x00400000u : x.bits == 255 ? 0x7fc00000u : normal);
 }
@@ -51,7 +51,7 @@ namespace detail {
 // float's bits kMost. Normal range: add the rounding bias in the integer domain. Subnormal results: adding a power of
 // two aligns the mantissa so that the hardware's own rounding does the work. NaN becomes 0x7f, whatever its sign.
 template <int kMantissa, int kLeast, uint32_t kMost>
-inline uint8_t round_to_8_bits(float x) {
+ATHANOR_INLINE uint8_t round_to_8_bits(float x) {
   constexpr int kShift = 23 - kMantissa;
   constexpr uint32_t kLeastNormal = uint32_t(127 + kLeast) << 23, kRebias = uint32_t(126 + kLeast) << 23;
   constexpr uint32_t kAlign = uint32_t(127 + kLeast + kShift) << 23;
@@ -66,28 +66,31 @@ inline uint8_t round_to_8_bits(float x) {
 }  // namespace detail
 
 template <>
-inline f8_e4m3 from_float<f8_e4m3>(float x) {
+ATHANOR_INLINE f8_e4m3 from_float<f8_e4m3>(float x) {
   return {detail::round_to_8_bits<3, -6, std::bit_cast<uint32_t>(f8_e4m3::kMost)>(x)};
 }
 template <>
-inline f8_e5m2 from_float<f8_e5m2>(float x) {
+ATHANOR_INLINE f8_e5m2 from_float<f8_e5m2>(float x) {
   return {detail::round_to_8_bits<2, -14, std::bit_cast<uint32_t>(f8_e5m2::kMost)>(x)};
 }
 
 template <>
-inline f4_e2m1 from_float<f4_e2m1>(float x) {
+ATHANOR_INLINE f4_e2m1 from_float<f4_e2m1>(float x) {
   const uint32_t code = detail::round_to_8_bits<1, 0, std::bit_cast<uint32_t>(f4_e2m1::kMost)>(x);
   return {uint8_t((code & 0x7u) | (code & 0x80u) >> 4)};
 }
 
 // Rounded up in magnitude with the probability that makes the mean x, by 24 bits of `random`; saturates as above.
-inline f4_e2m1 round_at_random(float x, uint32_t random) {
-  const float a = std::fabs(x);
-  if (!(a < f4_e2m1::kMost)) return from_float<f4_e2m1>(x);  // NaN too
-  const float gap = a < 2 ? 0.5f : a < 4 ? 1.0f : 2.0f;      // of the codes around a
-  const float below = std::floor(a / gap), rest = a / gap - below;
-  const float up = float(random >> 8) * 0x1p-24f < rest ? 1.0f : 0.0f;
-  return from_float<f4_e2m1>(std::copysign((below + up) * gap, x));
+ATHANOR_INLINE f4_e2m1 round_at_random(float x, uint32_t random) {
+  const float magnitude = std::fabs(x);
+  const bool finite = magnitude < f4_e2m1::kMost;  // not NaN either
+  const float a = finite ? magnitude : 0.0f;
+  const float gap = a < 2 ? 0.5f : a < 4 ? 1.0f : 2.0f, per_gap = a < 2 ? 2.0f : a < 4 ? 1.0f : 0.5f;  // of codes
+  const auto below = float(int32_t(a * per_gap)), rest = a * per_gap - below;
+  const float up = float(int32_t(random >> 8)) * 0x1p-24f < rest ? 1.0f : 0.0f;
+  const float rounded = finite ? (below + up) * gap : magnitude;
+  const uint32_t sign = std::bit_cast<uint32_t>(x) & 0x80000000u;
+  return from_float<f4_e2m1>(std::bit_cast<float>(std::bit_cast<uint32_t>(rounded) | sign));
 }
 
 // Quantization of a block: code = round(value * factor); value is approximately code * scale.
