@@ -21,6 +21,23 @@ ATHANOR_INLINE uint32_t magnitude(T x) {
   return std::bit_cast<uint32_t>(to_float(x)) & kMagnitude;
 }
 
+// Where blocks are narrower than vectors, each element gets the number of its block: all[i] = numbers[(first + i) /
+// width]; first is a multiple of kPiece, and kPiece of narrow widths.
+constexpr int64_t kNarrow = 64, kPiece = 512;
+ATHANOR_INLINE bool narrow(int64_t width) { return width < kNarrow && kPiece % width == 0; }
+ATHANOR_INLINE void spread(float* all, const float* numbers, int64_t first, int64_t n, int64_t width) {
+  const float* number = numbers + first / width;
+  if (width == 1) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) all[i] = number[i];
+    return;
+  }
+  for (int64_t i = 0; i < n; i += width, ++number) {
+#pragma omp simd
+    for (int64_t j = 0; j < width; ++j) all[i + j] = *number;
+  }
+}
+
 // most[b] = the largest magnitude of block b of a row, or what it is already; as bits, whose order is that of the
 // values with NaN above all.
 template <class T>
@@ -52,6 +69,16 @@ ATHANOR_CLONES void encode_row(Code* codes, const T* x, const float* factors, in
     for (int64_t c = 0; c < cols; ++c) codes[c] = from_float<Code>(to_float(x[c]) * factors[c]);
     return;
   }
+  if (narrow(width)) {
+    float own[kPiece];
+    for (int64_t begin = 0; begin < cols; begin += kPiece) {
+      const int64_t n = kPiece < cols - begin ? kPiece : cols - begin;
+      spread(own, factors, begin, n, width);
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) codes[begin + i] = from_float<Code>(to_float(x[begin + i]) * own[i]);
+    }
+    return;
+  }
   for (int64_t begin = 0, b = 0; begin < cols; begin += width, ++b) {
     const int64_t end = begin + width < cols ? begin + width : cols;
     const float factor = factors[b];
@@ -64,26 +91,26 @@ ATHANOR_CLONES void encode_row(Code* codes, const T* x, const float* factors, in
 template <class T>
 ATHANOR_CLONES void encode_row_at_random(f4_e2m1* codes, const T* x, const float* factors, int64_t cols, int64_t width,
                                          uint64_t seed, uint64_t stream, uint64_t index) {
-  constexpr int64_t kBlocks = 32, kElements = 4 * (kBlocks - 1);  // the first block may begin before them
+  constexpr int64_t kBlocks = kPiece / 4 + 1;  // the first may begin before the piece
   PhiloxBlocks<kBlocks> random;
   uint32_t numbers[4 * kBlocks];
-  float scaled[kElements];
-  for (int64_t begin = 0; begin < cols; begin += kElements) {
-    const int64_t n = kElements < cols - begin ? kElements : cols - begin;
+  float scaled[kPiece], own[kPiece];
+  for (int64_t begin = 0; begin < cols; begin += kPiece) {
+    const int64_t n = kPiece < cols - begin ? kPiece : cols - begin;
     const uint64_t first = index + uint64_t(begin);
     random.fill(seed, stream, first / 4);
 #pragma omp simd
     for (int64_t j = 0; j < kBlocks; ++j)
       for (int64_t k = 0; k < 4; ++k) numbers[4 * j + k] = random.word[k][j];
-    if (width == 1)
-#pragma omp simd
-      for (int64_t i = 0; i < n; ++i) scaled[i] = to_float(x[begin + i]) * factors[begin + i];
+    if (narrow(width))
+      spread(own, factors, begin, n, width);
     else
+      for (int64_t i = 0; i < n; ++i) own[i] = factors[(begin + i) / width];
+    const uint32_t* at = numbers + first % 4;
 #pragma omp simd
-      for (int64_t i = 0; i < n; ++i) scaled[i] = to_float(x[begin + i]) * factors[(begin + i) / width];
-    const uint32_t* own = numbers + first % 4;
+    for (int64_t i = 0; i < n; ++i) scaled[i] = to_float(x[begin + i]) * own[i];
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) codes[begin + i] = round_at_random(scaled[i], own[i]);
+    for (int64_t i = 0; i < n; ++i) codes[begin + i] = round_at_random(scaled[i], at[i]);
   }
 }
 
@@ -116,6 +143,17 @@ ATHANOR_CLONES void decode_row(float* x, const Code* codes, const Scale* scales,
   if (width == 1) {
 #pragma omp simd
     for (int64_t c = 0; c < cols; ++c) x[c] = to_float(codes[c]) * (to_float(scales[c]) * global);
+    return;
+  }
+  if (narrow(width)) {
+    float of_block[kPiece], own[kPiece];
+    for (int64_t begin = 0; begin < cols; begin += kPiece) {
+      const int64_t n = kPiece < cols - begin ? kPiece : cols - begin, blocks = (n + width - 1) / width;
+      for (int64_t b = 0; b < blocks; ++b) of_block[b] = to_float(scales[begin / width + b]) * global;
+      spread(own, of_block, 0, n, width);
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i) x[begin + i] = to_float(codes[begin + i]) * own[i];
+    }
     return;
   }
   for (int64_t begin = 0, b = 0; begin < cols; begin += width, ++b) {
