@@ -20,6 +20,7 @@ namespace athanor {
 namespace {
 
 constexpr std::pair<Factors, const char*> kRates[] = {{Factors::codes, ", of codes "},
+                                                      {Factors::codes_of_4_bits, ", of codes of 4 bits "},
                                                       {Factors::floats, ", of codes as f32 "}};
 constexpr double kNearBest = 0.97;  // of the best of an exhaustive search: the goal
 
@@ -99,9 +100,9 @@ void keep_what_runs(std::vector<ProductRow>& rows) {
 
 void search_all(Tuning& tuning, double seconds, std::vector<ProductRow>& rows) {
   for (ProductRow& row : rows) {
-    if (row.use.codes) continue;
     try {
-      row.trial = tuning.try_all(row.use.op, row.use.recompute, seconds);
+      row.trial = row.use.codes ? tuning.try_all(*row.use.codes, seconds)
+                                : tuning.try_all(row.use.op, row.use.recompute, seconds);
     } catch (const Error& error) {
       row.failure = error.what();
       log::warn("bench products: ", row.failure);
@@ -175,7 +176,7 @@ Json method_json(const ProductMethod& method) {
 
 Json row_json(const ProductRow& row) {
   const Gemm& op = row.use.op;
-  constexpr const char* kNames[] = {"matrices", "codes", "floats"};
+  constexpr const char* kNames[] = {"matrices", "codes", "floats", "codes_of_4_bits"};
   Json out = {{"product", words_of(row.use)},
               {"factors", kNames[size_t(row.factors)]},
               {"shape", {op.m(), op.n(), op.k()}},

@@ -188,15 +188,14 @@ void transform(ThreadPool& pool, const Tensor& y, const Tensor& x, const Blocks&
   const int64_t cols = x.cols(), count = along ? cols / kHadamard : cols;
   const int64_t apart = along ? 1 : cols, beside = along ? kHadamard : 1;
   by_float(x.dtype, [&]<class T>() {
-    pool.parallel_ranges(x.rows() / blocks.rows, std::max<int64_t>(1, row_grain(cols) / blocks.rows),
-                         [&](int64_t begin, int64_t end) {
-                           for (int64_t band = begin; band < end; ++band)
-                             for (int64_t i = 0; i < count; i += kStrip) {
-                               const int64_t at = band * blocks.rows * cols + i * beside;
-                               transform(y.as<float>() + at, x.as<T>() + at, apart, beside,
-                                         std::min<int64_t>(kStrip, count - i));
-                             }
-                         });
+    pool.parallel_ranges(
+        x.rows() / blocks.rows, std::max<int64_t>(1, row_grain(cols) / blocks.rows), [&](int64_t begin, int64_t end) {
+          for (int64_t band = begin; band < end; ++band)
+            for (int64_t i = 0; i < count; i += kStrip) {
+              const int64_t at = band * blocks.rows * cols + i * beside;
+              transform(y.as<float>() + at, x.as<T>() + at, apart, beside, std::min<int64_t>(kStrip, count - i));
+            }
+        });
   });
 }
 

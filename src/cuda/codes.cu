@@ -15,6 +15,16 @@ constexpr int kPieces = kTileSide / kPiece;  // of a row of a tile: a thread for
 constexpr int kStride = kTileSide / 4 + 1;   // words of a row in shared memory: one more, for fewer conflicts
 static_assert(kThreads == kTileSide * kPieces);
 
+// Codes of 4 bits, each in the low half of a byte: of 8 bytes, 4 with two each.
+__device__ __forceinline__ uint32_t packed(uint32_t first, uint32_t second) {
+  const auto halves = [](uint32_t w) {
+    const uint32_t pairs = (w & 0x000f000fu) | (w & 0x0f000f00u) >> 4;  // bytes 0 and 2 have two codes each
+    return (pairs & 0xffu) | (pairs >> 8 & 0xff00u);
+  };
+  return halves(first) | halves(second) << 16;
+}
+
+template <bool kPack>
 __global__ void __launch_bounds__(kThreads)
     transpose_bytes(uint8_t* out, const uint8_t* in, int64_t rows, int64_t columns, int tiles) {
   SHARED(uint32_t, tile, [kTileSide * kStride]);
@@ -33,7 +43,39 @@ __global__ void __launch_bounds__(kThreads)
     const uint32_t code = tile[(piece * kPiece + i) * kStride + line / 4] >> 8 * (line % 4) & 0xffu;
     words[i / 4] = i % 4 ? words[i / 4] | code << 8 * (i % 4) : code;
   }
-  st16(out + (column + line) * rows + row + piece * kPiece, {words[0], words[1], words[2], words[3]});
+  uint8_t* to = out + ((column + line) * rows + row + piece * kPiece) / (kPack ? 2 : 1);
+  if constexpr (kPack)
+    st8(to, {packed(words[0], words[1]), packed(words[2], words[3])});
+  else
+    st16(to, {words[0], words[1], words[2], words[3]});
+}
+
+// 16 codes of 4 bits for each thread.
+__global__ void __launch_bounds__(kThreads) pack_rows(uint8_t* out, const uint8_t* in, int64_t pieces) {
+  const int64_t at = int64_t{blockIdx.x} * kThreads + static_cast<int>(threadIdx.x);
+  if (at >= pieces) return;
+  const uint4 v = ld16(in + at * kPiece);
+  st8(out + at * (kPiece / 2), {packed(v.x, v.y), packed(v.z, v.w)});
+}
+
+__global__ void multiply_two(ProductScalars* out, const float* a, const float* b, float beta) {
+  *out = {__fmul_rn(*a, *b), beta};
+}
+
+// Scales of one byte in tiles of 128 rows by 4 blocks: that of row r and block c of a tile at r % 32 * 16 + r / 32 * 4 +
+// c; tiles along the blocks follow each other, and what has no scale is 0. [cuBLAS manual, "Narrow precision data types
+// usage"] in[row * step_row + block * step_block], where `repeat` rows share one.
+struct Tiling {
+  int64_t rows, blocks, step_row, step_block, repeat;
+};
+__global__ void __launch_bounds__(kThreads) arrange_in_tiles(uint8_t* out, const uint8_t* in, const Tiling t, int64_t count) {
+  const int64_t at = int64_t{blockIdx.x} * kThreads + static_cast<int>(threadIdx.x);
+  if (at >= count) return;
+  const int64_t across = (t.blocks + kTileBlocks - 1) / kTileBlocks, tile = at / (kTileRows * kTileBlocks);
+  const int within = static_cast<int>(at % (kTileRows * kTileBlocks));
+  const int64_t row = tile / across * kTileRows + within / 16 + within % 16 / kTileBlocks * 32;
+  const int64_t block = tile % across * kTileBlocks + within % kTileBlocks;
+  out[at] = row < t.rows && block < t.blocks ? in[row / t.repeat * t.step_row + block * t.step_block] : 0;
 }
 
 // out[i, j] = in[i * step_i + j * step_j] for j below `columns`, else 0.
@@ -97,16 +139,30 @@ __global__ void __launch_bounds__(kThreads)
 LaunchConfig threads(int64_t count, cudaStream_t stream) {
   return {dim3(grid_size(div_ceil<int64_t>(count, kThreads))), dim3(kThreads), 0, stream};
 }
-}  // namespace
-
-void transpose_codes(void* out, const Tensor& codes, cudaStream_t stream) {
+template <bool kPack>
+void transpose(void* out, const Tensor& codes, cudaStream_t stream) {
   const int64_t rows = codes.rows(), columns = codes.cols();
   const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
   CHECK(rows % kPiece == 0 && columns % kPiece == 0 && aligned(out) && aligned(codes.data), "codes: ", codes.shape,
         " at ", codes.data, " cannot be transposed in pieces of 16 bytes");
   const int64_t tiles = div_ceil<int64_t>(columns, kTileSide), bands = div_ceil<int64_t>(rows, kTileSide);
-  CUDA_CHECK(launch(transpose_bytes, {dim3(grid_size(tiles * bands)), dim3(kThreads), 0, stream},
+  CUDA_CHECK(launch(transpose_bytes<kPack>, {dim3(grid_size(tiles * bands)), dim3(kThreads), 0, stream},
                     static_cast<uint8_t*>(out), data<const uint8_t>(codes), rows, columns, static_cast<int>(tiles)));
+}
+}  // namespace
+
+void transpose_codes(void* out, const Tensor& codes, cudaStream_t stream) { transpose<false>(out, codes, stream); }
+
+void pack_codes(void* out, const Tensor& codes, bool turn, cudaStream_t stream) {
+  if (turn) return transpose<true>(out, codes, stream);
+  const int64_t pieces = codes.numel() / kPiece;
+  CUDA_CHECK(
+      launch(pack_rows, threads(pieces, stream), static_cast<uint8_t*>(out), data<const uint8_t>(codes), pieces));
+}
+
+void multiply_scales(ProductScalars* out, const Tensor& a, const Tensor& b, bool adds, cudaStream_t stream) {
+  CUDA_CHECK(launch(multiply_two, {dim3(1), dim3(1), 0, stream}, out, data<const float>(a), data<const float>(b),
+                    adds ? 1.f : 0.f));
 }
 
 void arrange_scales(const ScalesToArrange& op, cudaStream_t stream) {
@@ -114,6 +170,14 @@ void arrange_scales(const ScalesToArrange& op, cudaStream_t stream) {
   const int64_t outer = op.codes[1 - op.terms];
   const int64_t step_outer = op.terms == 1 ? grid[1] : 1, step_along = op.terms == 1 ? 1 : grid[1];
   const int64_t outers = op.terms == 1 ? grid[0] : grid[1], along = op.terms == 1 ? grid[1] : grid[0];
+  if (in_tiles(op.layout)) {
+    const int64_t height = op.terms == 1 ? op.blocks.rows : op.blocks.cols;
+    const int64_t count = round_up<int64_t>(outer, kTileRows) * round_up<int64_t>(along, kTileBlocks);
+    const Tiling tiling{outer, along, step_outer, step_along, height};
+    CUDA_CHECK(launch(arrange_in_tiles, threads(count, stream), static_cast<uint8_t*>(op.out),
+                      data<const uint8_t>(op.scales), tiling, count));
+    return;
+  }
   Arrangement a{1, 1, 1, 0, 0};
   if (op.layout == ScaleLayout::rows)  // of a grid of one: repeated
     a = {1, outer, outer, 0, outers == 1 ? 0 : step_outer};
@@ -121,7 +185,7 @@ void arrange_scales(const ScalesToArrange& op, cudaStream_t stream) {
     a = {along, outers, outers, step_along, step_outer};
   else if (op.layout == ScaleLayout::squares)
     a = {outers, along, round_up<int64_t>(along, 4), step_outer, step_along};
-  CUDA_CHECK(launch(arrange, threads(a.rows * a.stride, stream), op.out, data<const float>(op.scales), a));
+  CUDA_CHECK(launch(arrange, threads(a.rows * a.stride, stream), static_cast<float*>(op.out), data<const float>(op.scales), a));
 }
 
 void decode(const Decoding& op, cudaStream_t stream) {

@@ -7,12 +7,21 @@ namespace athanor::cuda {
 
 // out [C, R] = the transpose of codes [R, C]; both sizes multiples of 16, both addresses on boundaries of 16 bytes.
 void transpose_codes(void* out, const Tensor& codes, cudaStream_t stream);
+// The same of codes of 4 bits, or without transposing, and two neighbours of a row of `out` in a byte, the first in its
+// low half; R a multiple of 32, or C.
+void pack_codes(void* out, const Tensor& codes, bool turn, cudaStream_t stream);
 
-// f32 scales of a factor in a layout of the library. terms: the dimension of `codes` that the product sums over.
+// The factors of a product and of d before it, which the library reads in device memory: a b, and 1 or 0.
+struct ProductScalars {
+  float alpha, beta;
+};
+void multiply_scales(ProductScalars* out, const Tensor& a, const Tensor& b, bool adds, cudaStream_t stream);
+
+// Scales of a factor in a layout of the library. terms: the dimension of `codes` that the product sums over.
 struct ScalesToArrange {
-  float* out;  // [scale_count()]
+  void* out;  // [scale_bytes()]
   ScaleLayout layout;
-  Tensor scales;  // blocks.grid(), f32
+  Tensor scales;  // blocks.grid()
   Blocks blocks;
   Shape codes;
   int terms;

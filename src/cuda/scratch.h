@@ -94,10 +94,13 @@ struct QuantizeCounts {
 };
 inline int64_t transformed_at(const Quantize& op) { return round_up<int64_t>(op.scales.numel(), 4); }  // in words
 
-// How cuBLASLt can be given the scales of a factor; none: it cannot.
+// How cuBLASLt can be given the scales of a factor; none: it cannot. Scales of 16 x 16 are repeated.
 // terms: the dimension of the factor, as it lies in memory, that the product sums over.
-inline ScaleLayout layout_of(const Blocks& blocks, int terms) {
+inline ScaleLayout layout_of(DType scales, const Blocks& blocks, int terms) {
   const int64_t across = terms == 1 ? blocks.rows : blocks.cols, along = terms == 1 ? blocks.cols : blocks.rows;
+  if (scales == DType::f8_e8m0) return across == 1 && along == 32 ? ScaleLayout::tiles32 : ScaleLayout::none;
+  if (scales == DType::f8_e4m3)
+    return (across == 1 || across == 16) && along == 16 ? ScaleLayout::tiles16 : ScaleLayout::none;
   if (across == 0 && along == 0) return ScaleLayout::matrix;
   if (across == 1 && along == 0) return ScaleLayout::rows;
   if (across == 1 && along == 128) return ScaleLayout::blocks;
@@ -105,20 +108,22 @@ inline ScaleLayout layout_of(const Blocks& blocks, int terms) {
 }
 
 // A product of codes as cuBLASLt computes it on a GPU of a compute capability (90: Hopper): both factors with the terms
-// in their rows, transposed in scratch memory where they lie otherwise. Else codes are multiplied as f32.
+// in their rows, transposed in scratch memory where they lie otherwise, those of 4 bits two in a byte. Else codes are
+// multiplied as f32.
 struct NativeProduct {
   bool possible = false;
   ScaleLayout a = ScaleLayout::none, b = ScaleLayout::none;
   NativeProduct(const ScaledGemm& op, int capability) {
     const Gemm& g = op.product;
     const auto whole = [](int64_t n) { return n % 16 == 0; };
-    const bool types = op.a_scales.dtype == DType::f32 && op.b_scales.dtype == DType::f32 && !op.a_global &&
-                       (!g.bias || g.d.dtype != DType::f32);
+    const bool types = g.d.dtype != DType::f32 || !g.bias;
     if (!types || !whole(g.m()) || !whole(g.n()) || !whole(g.k()) || !whole(g.d.stride())) return;
-    a = layout_of(op.a_blocks, g.ta ? 0 : 1);
-    b = layout_of(op.b_blocks, g.tb ? 1 : 0);
+    a = layout_of(op.a_scales.dtype, op.a_blocks, g.ta ? 0 : 1);
+    b = layout_of(op.b_scales.dtype, op.b_blocks, g.tb ? 1 : 0);
     const auto fine = [](ScaleLayout s) { return s == ScaleLayout::blocks || s == ScaleLayout::squares; };
-    if (a == ScaleLayout::matrix && b == ScaleLayout::matrix) {
+    if (in_tiles(a) || in_tiles(b)) {
+      possible = capability >= 100 && a == b && g.k() % 32 == 0;
+    } else if (a == ScaleLayout::matrix && b == ScaleLayout::matrix) {
       possible = capability >= 89;
     } else if (fine(a) && fine(b)) {
       possible = capability == 90 && (a == ScaleLayout::blocks || b == ScaleLayout::blocks);
@@ -144,7 +149,8 @@ inline CodeProduct code_product(const ScaledGemm& op, int capability) {
   const Gemm& g = op.product;
   const auto a = double(g.a.numel()), b = double(g.b.numel());
   if (NativeProduct(op, capability).possible)
-    return {.factors = Factors::codes, .moved = 2 * ((g.ta ? a : 0) + (g.tb ? 0 : b))};
+    return op.four_bits() ? CodeProduct{.factors = Factors::codes_of_4_bits, .moved = 1.5 * (a + b)}
+                          : CodeProduct{.factors = Factors::codes, .moved = 2 * ((g.ta ? a : 0) + (g.tb ? 0 : b))};
   return {.factors = Factors::floats,
           .moved = 5 * (a + b) + (g.d.dtype == DType::f32 ? 0 : 4 * double(g.d.numel()))};  // to f32, and from it
 }
@@ -160,20 +166,28 @@ inline std::string describe_codes(std::span<const ScaledGemm> ops, int capabilit
              " has no such products, so what the codes stand for is multiplied as fp32");
 }
 
-// f32 scales of a factor with so many rows across the terms, as the library reads them.
-inline int64_t scale_count(ScaleLayout layout, int64_t outer, int64_t terms) {
+// Tiles of ScaleLayout::tiles32 and tiles16: 512 bytes for 128 rows and 4 blocks of each.
+constexpr int kTileRows = 128, kTileBlocks = 4;
+
+// Bytes of the scales of a factor with so many rows across the terms, as the library reads them: f32 but in tiles.
+inline int64_t scale_bytes(ScaleLayout layout, int64_t outer, int64_t terms) {
+  constexpr int64_t f32 = sizeof(float);
   const int64_t blocks = div_ceil<int64_t>(terms, 128);
   switch (layout) {
     case ScaleLayout::none:
       return 0;
     case ScaleLayout::matrix:
-      return 1;
+      return f32;
     case ScaleLayout::rows:
-      return outer;
+      return f32 * outer;
     case ScaleLayout::blocks:
-      return outer * blocks;
+      return f32 * outer * blocks;
     case ScaleLayout::squares:
-      return div_ceil<int64_t>(outer, 128) * round_up<int64_t>(blocks, 4);
+      return f32 * div_ceil<int64_t>(outer, 128) * round_up<int64_t>(blocks, 4);
+    case ScaleLayout::tiles32:
+    case ScaleLayout::tiles16:
+      return round_up<int64_t>(outer, kTileRows) *
+             round_up<int64_t>(div_ceil<int64_t>(terms, layout == ScaleLayout::tiles32 ? 32 : 16), kTileBlocks);
   }
   return 0;
 }
@@ -211,10 +225,11 @@ inline size_t scratch(const Quantize& op) {
   return sizeof(QuantizeCounts) + static_cast<size_t>(words) * sizeof(uint32_t);
 }
 
-// Where the parts of a ScaledGemm's scratch memory begin: the workspace; then transposed factors and their scales as
-// the library reads them, or the factors as f32, and the product where it has another type.
+// Where the parts of a ScaledGemm's scratch memory begin: the workspace; then transposed or packed factors, their
+// scales as the library reads them and two numbers (ProductScalars), or the factors as f32, and the product where it
+// has another type.
 struct ScaledScratch {
-  size_t a, b, a_scales, b_scales, d, bytes;
+  size_t a, b, a_scales, b_scales, scalars, d, bytes;
   ScaledScratch(const ScaledGemm& op, const NativeProduct& native, size_t workspace) {
     const Gemm& g = op.product;
     size_t at = workspace;
@@ -223,11 +238,13 @@ struct ScaledScratch {
       at += static_cast<size_t>(round_up<int64_t>(count, 256));
       return begin;
     };
-    const auto codes = [](const Tensor& t, bool other) { return other ? t.numel() : 0; };
+    const bool packed = op.four_bits();
+    const auto codes = [&](const Tensor& t, bool other) { return packed ? t.numel() / 2 : other ? t.numel() : 0; };
     a = take(native.possible ? codes(g.a, g.ta) : 4 * g.a.numel());
     b = take(native.possible ? codes(g.b, !g.tb) : 4 * g.b.numel());
-    a_scales = take(native.possible ? 4 * scale_count(native.a, g.m(), g.k()) : 0);
-    b_scales = take(native.possible ? 4 * scale_count(native.b, g.n(), g.k()) : 0);
+    a_scales = take(native.possible ? scale_bytes(native.a, g.m(), g.k()) : 0);
+    b_scales = take(native.possible ? scale_bytes(native.b, g.n(), g.k()) : 0);
+    scalars = take(native.possible && packed ? int64_t{2 * sizeof(float)} : 0);
     d = take(native.possible || g.d.dtype == DType::f32 ? 0 : 4 * g.d.numel());
     bytes = at;
   }

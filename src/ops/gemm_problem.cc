@@ -35,7 +35,7 @@ const char* words_of(Epilogue epilogue) {
 }
 
 const char* words_of(ScaleLayout layout) {
-  constexpr const char* kWords[] = {"none", "matrix", "rows", "blocks", "squares"};
+  constexpr const char* kWords[] = {"none", "matrix", "rows", "blocks", "squares", "tiles32", "tiles16"};
   return kWords[static_cast<int>(layout)];
 }
 

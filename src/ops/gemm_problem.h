@@ -12,8 +12,10 @@
 namespace athanor {
 
 // How a library reads the scales of a factor of codes: one for all, one per row along the terms of the sums, per 128
-// terms of a row, per square of 128; none: no codes. [cuBLAS manual, "Narrow precision data types usage"]
-enum class ScaleLayout : uint8_t { none, matrix, rows, blocks, squares };
+// terms of a row, per square of 128; of 8 bits in tiles, per 32 terms (E8M0) or per 16 (E4M3); none: no codes. [cuBLAS
+// manual, "Narrow precision data types usage"]
+enum class ScaleLayout : uint8_t { none, matrix, rows, blocks, squares, tiles32, tiles16 };
+constexpr bool in_tiles(ScaleLayout s) { return s == ScaleLayout::tiles32 || s == ScaleLayout::tiles16; }
 
 struct GemmProblem {
   int64_t m = 0, n = 0, k = 0;

@@ -22,15 +22,17 @@ struct Cost {
   double bytes = 0;  // minimum traffic: every tensor read or written once per role
 };
 
-// What a product multiplies, which its rate depends on: matrices of the run's type; codes of 8 or 4 bits; what codes
-// stand for, as f32 without tensor cores.
-enum class Factors : uint8_t { matrices, codes, floats };
+// What a product multiplies, which its rate depends on: matrices of the run's type; codes of 8 bits, or of 4; what
+// codes stand for, as f32 without tensor cores.
+enum class Factors : uint8_t { matrices, codes, floats, codes_of_4_bits };
 
 // Peak rates of a device. Work takes at least the longer of its two times [Williams et al. 2009, roofline].
 struct Ceilings {
   double flops = 0, bytes = 0;   // per second; FLOP/s of products of matrices
-  double codes = 0, floats = 0;  // FLOP/s of the other factors; 0: as of matrices
+  double codes = 0, floats = 0;  // FLOP/s of codes of 8 bits and of floats; 0: as of matrices
+  // Codes of 4 bits have twice the rate of 8. [NVIDIA, data sheet of HGX B200]
   double flops_of(Factors f) const {
+    if (f == Factors::codes_of_4_bits) return 2 * flops_of(Factors::codes);
     const double own = f == Factors::codes ? codes : f == Factors::floats ? floats : flops;
     return own > 0 ? own : flops;
   }

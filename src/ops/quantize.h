@@ -206,6 +206,7 @@ struct ScaledGemm {
     product.check_result(e);
   }
   Cost cost() const { return {product.cost().flops, traffic(*this)}; }
+  bool four_bits() const { return product.a.dtype == DType::f4_e2m1; }
 };
 
 // How a backend computes a ScaledGemm.

@@ -57,6 +57,7 @@ class Tuning {
   virtual ProductTime time(const ScaledGemm& product) = 0;
   // Tries everything that the library can be configured to, for about so many seconds. Choices stay as they are.
   virtual ProductTrial try_all(const Gemm& product, bool recompute, double seconds) = 0;
+  virtual ProductTrial try_all(const ScaledGemm& product, double seconds) = 0;
   // Scratch memory that makes faster kernels possible where less will do: how much the ops want beyond what is allowed,
   // for the one that wants most, or 0; and to allow so much, before anything is planned. Returns what was allowed.
   virtual size_t wanted_scratch(const Tunable&) { return 0; }

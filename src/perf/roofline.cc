@@ -54,8 +54,9 @@ std::string rates_in_words(const Ceilings& most, const Engine& engine) {
     return std::any_of(engine.micro_launches().begin(), engine.micro_launches().end(),
                        [&](const Launch& launch) { return launch.factors == f; });
   };
-  for (const auto& [factors, words] :
-       {std::pair{Factors::codes, ", of codes "}, {Factors::floats, ", of codes as f32 "}})
+  for (const auto& [factors, words] : {std::pair{Factors::codes, ", of codes "},
+                                       {Factors::codes_of_4_bits, ", of codes of 4 bits "},
+                                       {Factors::floats, ", of codes as f32 "}})
     if (has(factors)) out += cat(words, format_count(most.flops_of(factors)), " FLOP/s");
   return cat(out, ", copies ", format_count(most.bytes), " B/s");
 }

@@ -115,6 +115,54 @@ TEST_F(QuantizeKernels, OtherGpusEmulateWhatTheyLack) {
   emu::simulate({emu::gpu_h200()});
 }
 
+// Scales of one byte per 32 or 16 terms, in tiles: rows beyond one tile, and blocks that do not fill one.
+void narrow_products(Examiner& examine, int capability, int* native) {
+  constexpr int64_t m = 160, n = 32, k = 160;
+  for (int flags = 0; flags < 16; ++flags) {
+    const bool ta = flags & 1, tb = flags & 2, accumulate = flags & 4, four = flags & 8;
+    const Shape a = ta ? Shape{k, m} : Shape{m, k}, b = tb ? Shape{n, k} : Shape{k, n};
+    const int64_t terms = four ? 16 : 32;
+    const Blocks of_a = ta ? Blocks{terms, 1} : Blocks{1, terms};
+    const Blocks of_b = four ? Blocks{16, 16} : tb ? Blocks{1, terms} : Blocks{terms, 1};
+    const DType codes = four ? DType::f4_e2m1 : DType::f8_e4m3, scales = four ? DType::f8_e4m3 : DType::f8_e8m0;
+    ScaledGemm op{.product = {.d = tensor(accumulate ? DType::f32 : DType::bf16, {m, n}),
+                              .a = tensor(codes, a),
+                              .b = tensor(ta && !four ? DType::f8_e5m2 : codes, b),
+                              .ta = ta,
+                              .tb = tb,
+                              .accumulate = accumulate},
+                  .a_scales = tensor(scales, of_a.grid(a)),
+                  .b_scales = tensor(scales, of_b.grid(b)),
+                  .a_blocks = of_a,
+                  .b_blocks = of_b};
+    if (four) op.a_global = tensor(DType::f32, {1}), op.b_global = tensor(DType::f32, {1});
+    if (!accumulate && flags % 2) op.product.bias = tensor(DType::bf16, {n});
+    if (flags % 4 == 2) op.product.epilogue = Epilogue::add, op.product.aux = op.product.d;
+    *native += cuda::NativeProduct(op, capability).possible;
+    const Init scale = four ? uniform(0.25, 2) : uniform(0.001, 0.01);
+    examine(OpCase<ScaledGemm>{
+        cat(four ? "4 bits" : "8 bits", ta ? " ta" : "", tb ? " tb" : "", accumulate ? " accumulate" : ""),
+        op,
+        {{"a_scales", scale}, {"b_scales", scale}, {"a_global", uniform(0.01, 0.02)}, {"b_global", uniform(0.5, 1)}}});
+  }
+}
+
+TEST_F(QuantizeKernels, BlackwellMultipliesBlocksOf32And16) {
+  emu::simulate({emu::gpu_b200()});
+  Examiner examine(make_cuda_backend, {.threads = {2}});
+  int native = 0;
+  narrow_products(examine, 100, &native);
+  EXPECT_EQ(native, 16);
+  native_products(examine, 100, &native);
+  EXPECT_EQ(native, 16 + 8);  // of scales of matrices
+  EXPECT_TRUE(examine.findings().empty()) << examine.report();
+  emu::simulate({emu::gpu_h200()});
+  native = 0;
+  narrow_products(examine, 90, &native);
+  EXPECT_EQ(native, 0);
+  EXPECT_TRUE(examine.findings().empty()) << examine.report();
+}
+
 TEST(QuantizeKernelsBudget, AccessesAreCoalesced) {
   const AccessBudget budget;
   const Tensor x = budget.tensor(DType::bf16, {256, 512}), codes = budget.tensor(DType::f8_e4m3, {256, 512});

@@ -347,7 +347,8 @@ TEST(EightBitOptions, AGpuMultipliesCodesOrEmulates) {
     EXPECT_EQ(how("h200", precision), "the GPU multiplies the codes") << precision;
     EXPECT_EQ(how("a100", precision).find("emulated: a GPU of compute capability 8.0"), 0U) << precision;
   }
-  EXPECT_EQ(how("b200", "fp8_tensorwise"), "the GPU multiplies the codes");
+  for (const char* precision : {"fp8_tensorwise", "mxfp8", "nvfp4"})
+    EXPECT_EQ(how("b200", precision), "the GPU multiplies the codes") << precision;
   EXPECT_EQ(how("b200", "fp8_rowwise").find("emulated"), 0U);
   for (const char* precision : {"mxfp8", "nvfp4"}) EXPECT_EQ(how("h200", precision).find("emulated"), 0U) << precision;
   EXPECT_EQ(how("h200", "bf16"), "");

@@ -30,10 +30,12 @@ ProductMethod GemmRunner::method_of(const GemmProblem& p, const Candidate& candi
   return describe_algorithm(lt_, candidate.algorithm, check(describe(p), candidate.algorithm).waves);
 }
 
-ProductTime GemmRunner::time(const ScaledGemm& op, cudaStream_t stream) {
+LibraryProduct GemmRunner::multiplied(const ScaledGemm& op) const {
   const bool native = NativeProduct(op, capability_).possible;
-  return time(native ? native_product(op, nullptr) : LibraryProduct(decoded_product(op, nullptr)), false, stream);
+  return native ? native_product(op, nullptr) : LibraryProduct(decoded_product(op, nullptr));
 }
+
+ProductTime GemmRunner::time(const ScaledGemm& op, cudaStream_t stream) { return time(multiplied(op), false, stream); }
 
 ProductTime GemmRunner::time(const LibraryProduct& product, bool recompute, cudaStream_t stream) {
   const GemmProblem p = problem_of(product);
@@ -64,8 +66,9 @@ ProductTime GemmRunner::time(const LibraryProduct& product, bool recompute, cuda
 // Tries candidates one after the other, each once, and keeps the fastest.
 class GemmRunner::ExhaustiveSearch {
  public:
-  ExhaustiveSearch(GemmRunner& runner, const Gemm& op, bool recompute, double seconds, cudaStream_t stream)
-      : runner_(runner), timer_(runner, op, recompute, stream), seconds_(seconds), stream_(stream) {}
+  ExhaustiveSearch(GemmRunner& runner, const LibraryProduct& product, bool recompute, double seconds,
+                   cudaStream_t stream)
+      : runner_(runner), timer_(runner, product, recompute, stream), seconds_(seconds), stream_(stream) {}
 
   ProductTrial run(const Candidate& choice) {
     const GemmProblem& p = timer_.problem();
@@ -175,10 +178,10 @@ class GemmRunner::ExhaustiveSearch {
   ProductTrial trial_;
 };
 
-ProductTrial GemmRunner::try_all(const Gemm& op, bool recompute, double seconds, cudaStream_t stream) {
-  const Candidate choice = choice_of(problem_of(op));
+ProductTrial GemmRunner::try_all(const LibraryProduct& product, bool recompute, double seconds, cudaStream_t stream) {
+  const Candidate choice = choice_of(problem_of(product));
   return with_context("trying all algorithms of a matrix product",
-                      [&] { return ExhaustiveSearch(*this, op, recompute, seconds, stream).run(choice); });
+                      [&] { return ExhaustiveSearch(*this, product, recompute, seconds, stream).run(choice); });
 }
 
 }  // namespace athanor::cuda

@@ -75,6 +75,10 @@ int32_t mode_of(ScaleLayout layout) {
       return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
     case ScaleLayout::squares:
       return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    case ScaleLayout::tiles32:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
+    case ScaleLayout::tiles16:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3;
     default:
       return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
   }
@@ -111,6 +115,8 @@ cudaDataType_t type_of(DType dtype) {
       return CUDA_R_8F_E4M3;
     case DType::f8_e5m2:
       return CUDA_R_8F_E5M2;
+    case DType::f4_e2m1:
+      return CUDA_R_4F_E2M1;
     default:
       throw Error(cat("gemm: ", dtype, " matrices have no product on a GPU; expected f32, bf16 or f16"));
   }
@@ -215,10 +221,11 @@ cublasStatus_t GemmRunner::launch(const LibraryProduct& product, const Plan& pla
     status = set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, product.a_scales);
   if (status != CUBLAS_STATUS_SUCCESS) return status;
   const bool residual = op.epilogue == Epilogue::add;
-  const float alpha = 1, beta = op.accumulate || residual ? 1 : 0;
-  status = lt_.cublasLtMatmul(handle_.get(), plan.desc.get(), &alpha, op.b.data, plan.a.get(), op.a.data, plan.b.get(),
-                              &beta, residual ? op.aux.data : op.d.data, plan.d.get(), op.d.data, plan.d.get(),
-                              &plan.algorithm, scratch, options_.workspace_bytes, stream);
+  const ProductScalars plain{1, adds(op) ? 1.f : 0.f};
+  const ProductScalars* scalars = product.scalars ? product.scalars : &plain;
+  status = lt_.cublasLtMatmul(handle_.get(), plan.desc.get(), &scalars->alpha, op.b.data, plan.a.get(), op.a.data,
+                              plan.b.get(), &scalars->beta, residual ? op.aux.data : op.d.data, plan.d.get(), op.d.data,
+                              plan.d.get(), &plan.algorithm, scratch, options_.workspace_bytes, stream);
   if (status == CUBLAS_STATUS_SUCCESS && op.sums())
     add_partial_sums({op.aux.as<float>(), sums, 1, op.aux.numel(), op.aux.numel()}, stream);
   return status;
@@ -254,6 +261,8 @@ GemmRunner::Plan GemmRunner::describe(const GemmProblem& p) const {
     set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, aligned(kMostAlign));
     set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, aligned(kMostAlign));
     set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{p.fast});
+    if (p.scales_a == ScaleLayout::tiles16)
+      set(CUBLASLT_MATMUL_DESC_POINTER_MODE, int32_t{CUBLASLT_POINTER_MODE_DEVICE});
   }
   // Our row-major matrix as a column-major one.
   const auto layout = [&](Layout& out, DType dtype, int64_t rows, int64_t cols, int64_t stride) {

@@ -13,6 +13,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "cuda/codes.h"
 #include "cuda/gemm/choices.h"
 #include "cuda/libraries/cublaslt_table.h"
 #include "cuda/scratch.h"
@@ -31,12 +32,14 @@ cublasComputeType_t compute_type_of(const GemmProblem& p);
 struct LibraryProduct {
   Gemm op;
   ScaleLayout a_layout{}, b_layout{};                   // none: matrices
-  const void *a_scales = nullptr, *b_scales = nullptr;  // f32 in device memory
+  const void *a_scales = nullptr, *b_scales = nullptr;  // in device memory
+  ProductScalars* scalars = nullptr;  // likewise, of codes of 4 bits; else 1, and 1 where it adds to d
   bool fast = false;
   LibraryProduct(const Gemm& product) : op(product) {}
   bool codes() const { return a_layout != ScaleLayout::none; }
 };
 GemmProblem problem_of(const LibraryProduct&);
+inline bool adds(const Gemm& op) { return op.accumulate || op.epilogue == Epilogue::add; }
 
 class GemmRunner {
  public:
@@ -72,7 +75,12 @@ class GemmRunner {
     return time(LibraryProduct(op), recompute, stream);
   }
   ProductTime time(const ScaledGemm& op, cudaStream_t stream);
-  ProductTrial try_all(const Gemm& op, bool recompute, double seconds, cudaStream_t stream);
+  ProductTrial try_all(const Gemm& op, bool recompute, double seconds, cudaStream_t stream) {
+    return try_all(LibraryProduct(op), recompute, seconds, stream);
+  }
+  ProductTrial try_all(const ScaledGemm& op, double seconds, cudaStream_t stream) {
+    return try_all(multiplied(op), false, seconds, stream);
+  }
 
   // All choices so far, including imported ones.
   std::string export_choices() const { return to_json(key_, choices_); }
@@ -116,6 +124,7 @@ class GemmRunner {
   cublasStatus_t launch(const LibraryProduct& product, const Plan& plan, void* scratch, cudaStream_t stream) const;
   LibraryProduct native_product(const ScaledGemm& op, void* scratch) const;
   Gemm decoded_product(const ScaledGemm& op, void* scratch) const;
+  LibraryProduct multiplied(const ScaledGemm& op) const;  // what the library gets, without scratch
   void require(cublasStatus_t status, const char* what, const GemmProblem& p) const;
 
   // A candidate for a problem: an algorithm of the library, the program's own kernel, or product and epilogue
@@ -133,6 +142,7 @@ class GemmRunner {
   };
   std::vector<Searched> to_search(std::span<const Gemm> ops, std::span<const ScaledGemm> of_codes) const;
   ProductTime time(const LibraryProduct& product, bool recompute, cudaStream_t stream);
+  ProductTrial try_all(const LibraryProduct& product, bool recompute, double seconds, cudaStream_t stream);
   Timed time_candidates(const LibraryProduct& product, bool recompute, cudaStream_t stream);
   Candidate choice_of(const GemmProblem& p);
   ProductMethod method_of(const GemmProblem& p, const Candidate& candidate) const;

@@ -1,7 +1,7 @@
 // Products of codes. On a GPU that multiplies them, cuBLASLt does, if it can be given their scales (NativeProduct): it
 // reads both factors with the terms of the sums in their rows, so what lies otherwise is transposed first, byte by
-// byte. Else codes times scales as f32, and the product of these, which is slow and shows what a recipe does to a
-// curve.
+// byte, and codes of 4 bits become two in a byte. Else codes times scales as f32, and the product of these, which is
+// slow and shows what a recipe does to a curve.
 #include "cuda/basic.h"
 #include "cuda/codes.h"
 #include "cuda/gemm/gemm.h"
@@ -19,13 +19,15 @@ LibraryProduct GemmRunner::native_product(const ScaledGemm& op, void* scratch) c
   LibraryProduct product(op.product);
   Gemm& g = product.op;
   const int64_t k = g.k();
-  if (g.ta) g.a = {place(scratch, at.a), g.a.dtype, {g.m(), k}};
-  if (!g.tb) g.b = {place(scratch, at.b), g.b.dtype, {g.n(), k}};
+  const bool packed = op.four_bits();
+  if (g.ta || packed) g.a = {place(scratch, at.a), g.a.dtype, {g.m(), k}};
+  if (!g.tb || packed) g.b = {place(scratch, at.b), g.b.dtype, {g.n(), k}};
   g.ta = false, g.tb = true;
   product.a_layout = native.a, product.b_layout = native.b;
   const auto in_place = [](ScaleLayout layout) { return layout == ScaleLayout::matrix; };
   product.a_scales = in_place(native.a) ? op.a_scales.data : place(scratch, at.a_scales);
   product.b_scales = in_place(native.b) ? op.b_scales.data : place(scratch, at.b_scales);
+  if (packed) product.scalars = reinterpret_cast<ProductScalars*>(place(scratch, at.scalars));
   product.fast = op.fast;
   return product;
 }
@@ -36,13 +38,19 @@ void GemmRunner::run(const ScaledGemm& op, void* scratch, cudaStream_t stream) {
   const NativeProduct native(op, capability_);
   if (native.possible) {
     const LibraryProduct product = native_product(op, scratch);
-    if (g.ta) transpose_codes(product.op.a.data, g.a, stream);
-    if (!g.tb) transpose_codes(product.op.b.data, g.b, stream);
+    const auto arrange_codes = [&](const Tensor& out, const Tensor& codes, bool turn) {
+      if (op.four_bits())
+        pack_codes(out.data, codes, turn, stream);
+      else if (turn)
+        transpose_codes(out.data, codes, stream);
+    };
+    arrange_codes(product.op.a, g.a, g.ta);
+    arrange_codes(product.op.b, g.b, !g.tb);
+    if (product.scalars) multiply_scales(product.scalars, op.a_global, op.b_global, adds(g), stream);
     const auto arrange = [&](ScaleLayout layout, const void* out, const Tensor& scales, const Blocks& blocks,
                              const Tensor& codes, int terms) {
       if (out == scales.data) return;
-      auto* to = static_cast<float*>(const_cast<void*>(out));
-      arrange_scales({to, layout, scales, blocks, codes.shape, terms}, stream);
+      arrange_scales({const_cast<void*>(out), layout, scales, blocks, codes.shape, terms}, stream);
     };
     arrange(native.a, product.a_scales, op.a_scales, op.a_blocks, g.a, g.ta ? 0 : 1);
     arrange(native.b, product.b_scales, op.b_scales, op.b_blocks, g.b, g.tb ? 1 : 0);

@@ -40,14 +40,24 @@ GemmTrial::GemmTrial(const LibraryProduct& product, size_t scratch_bytes) : prod
   const auto bytes = [](DType dtype, int64_t n) { return n * static_cast<int64_t>(size_of(dtype)); };
   const int64_t once = bytes(p.a, a) + bytes(p.b, b) + bytes(p.d, d) + bytes(op.aux.dtype, aux);
   const int64_t copies = std::clamp<int64_t>(div_ceil<int64_t>(2 * int64_t{cache}, once), 1, kMostCopies);
+  // Codes of 4 bits are two in a byte; scales of a byte are any.
+  const auto factor = [](DType dtype, int64_t n, int align) {
+    return dtype == DType::f4_e2m1 ? TrialMatrix(DType::f8_e4m3, n / 2, align) : TrialMatrix(dtype, n, align);
+  };
+  const auto scales = [](ScaleLayout layout, int64_t outer, int64_t k) {
+    const int64_t size = scale_bytes(layout, outer, k);
+    return in_tiles(layout) ? TrialMatrix(DType::f8_e4m3, size, kMostAlign)
+                            : TrialMatrix(DType::f32, size / 4, kMostAlign);
+  };
   for (int64_t i = 0; i < copies; ++i)
-    copies_.push_back({{p.a, a, p.align_a},
-                       {p.b, b, p.align_b},
+    copies_.push_back({factor(p.a, a, p.align_a),
+                       factor(p.b, b, p.align_b),
                        {p.d, d, p.align_d},
                        {p.d, p.n, p.align_d},
                        {op.aux.dtype, aux, op.sums() ? kMostAlign : p.align_d},
-                       {DType::f32, scale_count(product.a_layout, p.m, p.k), kMostAlign},
-                       {DType::f32, scale_count(product.b_layout, p.n, p.k), kMostAlign}});
+                       scales(product.a_layout, p.m, p.k),
+                       scales(product.b_layout, p.n, p.k),
+                       {DType::f32, product.a_layout == ScaleLayout::tiles16 ? 2 : 0, kMostAlign}});
   CUDA_CHECK(cudaDeviceSynchronize());  // copies of pageable memory are not ordered before other streams
 }
 
@@ -62,6 +72,8 @@ LibraryProduct GemmTrial::next() {
   if (op.aux) op.aux.data = copy.aux.data();
   product.a_scales = copy.a_scales.data();
   product.b_scales = copy.b_scales.data();
+  if (product.a_layout == ScaleLayout::tiles16)
+    product.scalars = reinterpret_cast<ProductScalars*>(copy.scalars.data());
   return product;
 }
 

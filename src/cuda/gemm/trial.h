@@ -26,7 +26,7 @@ class GemmTrial {
 
  private:
   struct Copy {
-    TrialMatrix a, b, d, bias, aux, a_scales, b_scales;
+    TrialMatrix a, b, d, bias, aux, a_scales, b_scales, scalars;
   };
   LibraryProduct product_;
   DeviceMemory scratch_;

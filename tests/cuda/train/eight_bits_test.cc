@@ -161,6 +161,18 @@ TEST(EightBitsOnGpus, WhatTheGpuLacksIsEmulated) {
   EXPECT_EQ(old.planned, old.allocated);
   expect_near(old.outcome, on_cpu(ModelType::llama, o));
 }
+
+TEST(EightBitsOnGpus, BlackwellMultipliesBlocksOf32And16) {
+  for (const char* precision : {"mxfp8", "nvfp4"}) {
+    const EngineOptions o = options(precision);
+    emu::simulate({emu::gpu_b200()});
+    const GpuRun gpu = on_gpu(ModelType::llama, o, true);
+    emu::simulate({emu::gpu_h200()});
+    EXPECT_EQ(gpu.how, "the GPU multiplies the codes");
+    EXPECT_EQ(gpu.planned, gpu.allocated);
+    expect_near(gpu.outcome, on_cpu(ModelType::llama, o), o.recipe.four_bits() ? 5 : 1);
+  }
+}
 #endif
 
 }  // namespace

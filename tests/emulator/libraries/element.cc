@@ -3,6 +3,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp4.h>
 #include <cuda_fp8.h>
 
 #include <cmath>
@@ -58,6 +59,7 @@ size_t element_bytes(Element type) {
     case Element::kE5m2:
     case Element::kI8:
     case Element::kU8:
+    case Element::kE2m1:
       return 1;
     case Element::kNone:
       return 0;
@@ -65,20 +67,13 @@ size_t element_bytes(Element type) {
   return 0;
 }
 
+int64_t bytes_of(Element type, int64_t elements) {
+  return elements * static_cast<int64_t>(element_bytes(type)) / (type == Element::kE2m1 ? 2 : 1);
+}
+
 const char* element_name(Element type) {
-  static const char* const names[] = {"fp64",
-                                      "fp32",
-                                      "fp16",
-                                      "bf16",
-                                      "e4m3",
-                                      "e5m2",
-                                      "int8",
-                                      "uint8",
-                                      "int32",
-                                      "uint32",
-                                      "int64",
-                                      "uint64",
-                                      "unsupported type"};
+  static const char* const names[] = {"fp64",  "fp32",  "fp16",   "bf16",  "e4m3",   "e5m2", "int8",
+                                      "uint8", "int32", "uint32", "int64", "uint64", "e2m1", "unsupported type"};
   return names[static_cast<int>(type)];
 }
 
@@ -98,6 +93,8 @@ Element element_of(cudaDataType_t type) {
       return Element::kE4m3;
     case CUDA_R_8F_E5M2:
       return Element::kE5m2;
+    case CUDA_R_4F_E2M1:
+      return Element::kE2m1;
     default:
       return Element::kNone;
   }
@@ -115,6 +112,10 @@ float read_element(Element type, const void* base, int64_t index) {
       return from_fp8(at<__nv_fp8_storage_t>(base, index), __NV_E4M3);
     case Element::kE5m2:
       return from_fp8(at<__nv_fp8_storage_t>(base, index), __NV_E5M2);
+    case Element::kE2m1: {  // the first of two neighbours is in the low half
+      const auto bits = static_cast<__nv_fp4_storage_t>(at<uint8_t>(base, index / 2) >> (index % 2 * 4) & 0xf);
+      return __half2float(__half(__nv_cvt_fp4_to_halfraw(bits, __NV_E2M1)));
+    }
     default:
       return static_cast<float>(read_double(type, base, index));
   }
@@ -182,6 +183,8 @@ void write_double(Element type, void* base, int64_t index, double value) {
       return write_element(type, base, index, static_cast<float>(value));
   }
 }
+
+float from_e8m0(uint8_t bits) { return bits == 255 ? std::nanf("") : std::ldexp(1.0f, bits - 127); }
 
 float round_to(Element type, float value) {
   uint64_t storage = 0;

@@ -53,8 +53,8 @@ double estimate(const Algorithm& algorithm, const Product& product, const Machin
 }
 
 bool aligned(const Matrix& matrix, uint32_t bytes, uint32_t promised) {
-  int64_t size = static_cast<int64_t>(element_bytes(matrix.type));
-  return promised % bytes == 0 && matrix.ld * size % bytes == 0 && matrix.batch_stride * size % bytes == 0;
+  return promised % bytes == 0 && bytes_of(matrix.type, matrix.ld) % bytes == 0 &&
+         bytes_of(matrix.type, matrix.batch_stride) % bytes == 0;
 }
 
 bool within(const Algorithm& algorithm, const Product& product, const Roofline& limits, const MachineDevice& device) {
@@ -122,7 +122,8 @@ Verdict check_algorithm(const Algorithm& algorithm, const Product& product) {
   if (algorithm.types != product.type_key()) {
     return {CUBLAS_STATUS_INVALID_VALUE, "the algorithm was made for other types than those of the product"};
   }
-  if (product.fp8() && kernel.alignment < 16) return refuse(text("algorithm ", kernel.id, " has no FP8"));
+  if ((product.fp8() || product.fp4()) && kernel.alignment < 16)
+    return refuse(text("algorithm ", kernel.id, " has no FP8 or FP4"));
   if (std::count(kernel.tiles.begin(), kernel.tiles.end(), algorithm.tile) == 0) {
     return refuse(text("algorithm ", kernel.id, " has no tile ", algorithm.tile));
   }

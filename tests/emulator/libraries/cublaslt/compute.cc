@@ -35,6 +35,10 @@ double block_scale(const Scale& scale, int64_t outer, int64_t outers, int64_t p,
     int64_t stride = round_up((k + 127) / 128, 4);
     return scale.pointer[outer / 128 * stride + p / 128];
   }
+  const auto* bytes = reinterpret_cast<const uint8_t*>(scale.pointer);
+  if (scale.mode == ScaleMode::kVector16)
+    return read_element(Element::kE4m3, bytes, tiled_scale(outer, p / 16, (k + 15) / 16));
+  if (scale.mode == ScaleMode::kVector32) return from_e8m0(bytes[tiled_scale(outer, p / 32, (k + 31) / 32)]);
   return 1;
 }
 

@@ -1,7 +1,7 @@
 // A cuBLASLt that computes on emulated device memory and refuses what the real one's documentation does not allow; the
 // refusal says which rule was broken. Compared with the installed library where that works without a GPU
-// (descriptors). Not emulated, and refused by name: complex, integer and FP4 types, 16-bit and emulated compute types,
-// MX scales, tiled memory orders, pointer-array batches.
+// (descriptors). Not emulated, and refused by name: complex and integer types, 16-bit and emulated compute types,
+// results in FP4 or with scales of blocks, tiled memory orders, pointer-array batches.
 #pragma once
 #include <functional>
 #include <map>

@@ -38,13 +38,14 @@ Verdict check_alignment(const Product& p, const Algorithm& algorithm, const Oper
   } all[] = {{"A", o.a, p.a}, {"B", o.b, p.b}, {"C", o.c, p.c}, {"D", o.d, p.d}};
   for (const auto& one : all) {
     uint32_t demand = kernel_alignment(kernel, one.matrix.type);
-    auto size = static_cast<int64_t>(element_bytes(one.matrix.type));
+    const Element type = one.matrix.type;
     if (one.pointer == nullptr) continue;  // C without beta
     if (misaligned(one.pointer, demand)) {
       return {CUBLAS_STATUS_NOT_SUPPORTED,
               text(one.name, ": algorithm ", algorithm.id, " needs ", demand, "-byte alignment")};
     }
-    if (one.matrix.ld * size % demand != 0 || (p.batch > 1 && one.matrix.batch_stride * size % demand != 0)) {
+    if (bytes_of(type, one.matrix.ld) % demand != 0 ||
+        (p.batch > 1 && bytes_of(type, one.matrix.batch_stride) % demand != 0)) {
       return {CUBLAS_STATUS_NOT_SUPPORTED,
               text(one.name, ": algorithm ", algorithm.id, " needs strides in multiples of ", demand, " bytes")};
     }
@@ -59,13 +60,13 @@ Verdict check_alignment(const Product& p, const Algorithm& algorithm, const Oper
 void add_matrix(const void* base, const Matrix& matrix, int64_t batches, std::vector<MemoryRange>* ranges) {
   int64_t lines = matrix.row_major ? matrix.rows : matrix.cols;
   int64_t length = matrix.row_major ? matrix.cols : matrix.rows;
-  auto size = static_cast<int64_t>(element_bytes(matrix.type));
+  const auto size = [&](int64_t elements) { return bytes_of(matrix.type, elements); };
   bool dense = matrix.ld == length && (batches == 1 || matrix.batch_stride == lines * length);
-  if (dense) return ranges->push_back({base, static_cast<size_t>(batches * lines * length * size)});
+  if (dense) return ranges->push_back({base, static_cast<size_t>(size(batches * lines * length))});
   for (int64_t batch = 0; batch < batches; ++batch) {
     for (int64_t line = 0; line < lines; ++line) {
-      int64_t offset = (batch * matrix.batch_stride + line * matrix.ld) * size;
-      ranges->push_back({static_cast<const char*>(base) + offset, static_cast<size_t>(length * size)});
+      int64_t offset = size(batch * matrix.batch_stride + line * matrix.ld);
+      ranges->push_back({static_cast<const char*>(base) + offset, static_cast<size_t>(size(length))});
     }
   }
 }
@@ -98,6 +99,11 @@ void add_scale(const Scale& scale, int64_t outer, int64_t k, std::vector<MemoryR
     case ScaleMode::kBlock128:
       count = (blocks + 3) / 4 * 4 * ((outers + 127) / 128);
       break;
+    case ScaleMode::kVector16:
+    case ScaleMode::kVector32: {
+      int64_t terms = scale.mode == ScaleMode::kVector16 ? 16 : 32;
+      return reads->push_back({scale.pointer, static_cast<size_t>(tiled_scales(outer, (k + terms - 1) / terms))});
+    }
   }
   reads->push_back({scale.pointer, count * sizeof(float)});
 }

@@ -85,23 +85,33 @@ Verdict check_fp8_types(Element a, Element b, Element c, Element d) {
   return {};
 }
 
+Verdict check_fp4_types(Element a, Element b, Element c, Element d) {
+  if (a != Element::kE2m1 || b != a) return unsupported("FP4 is multiplied with FP4 only");
+  if (d != Element::kBf16 && d != Element::kF16 && d != Element::kF32) return unsupported("type of D");
+  if (c != d) return unsupported(text("C is ", element_name(c), " but D is ", element_name(d)));
+  return {};
+}
+
 Verdict check_fp8_shapes(const Product& p, const MachineDevice& device) {
   int capability = device.capability();
   if (capability < 89) return unsupported(text("FP8 needs compute capability 8.9, the device has ", capability));
-  bool any_layout = capability >= 100 && capability < 120;
+  if (p.fp4() && capability < 100)
+    return unsupported(text("FP4 needs compute capability 10.0, the device has ", capability));
+  bool any_layout = !p.fp4() && capability >= 100 && capability < 120;
   bool tn = p.transpose_a != p.a.row_major && p.transpose_b == p.b.row_major;
   if (!any_layout && !tn) {
     return unsupported(text("FP8 on compute capability ", capability, " needs op(A) transposed and op(B) not (TN)"));
   }
   if (p.compute != CUBLAS_COMPUTE_32F) return unsupported("FP8 needs CUBLAS_COMPUTE_32F");
   for (const Matrix* matrix : {&p.a, &p.b, &p.c, &p.d}) {
-    int64_t bytes = static_cast<int64_t>(element_bytes(matrix->type));
-    if (matrix->ld * bytes % 16 != 0)
+    if (bytes_of(matrix->type, matrix->ld) % 16 != 0)
       return unsupported(text("FP8: leading dimension ", matrix->ld, " is no multiple of 16 bytes"));
-    if (matrix->batch_stride * bytes % 16 != 0) return unsupported("FP8: batch stride is no multiple of 16 bytes");
+    if (bytes_of(matrix->type, matrix->batch_stride) % 16 != 0)
+      return unsupported("FP8: batch stride is no multiple of 16 bytes");
   }
+  if (p.fp4() && p.k % 32 != 0) return unsupported(text("FP4: k = ", p.k, " is no multiple of 32"));
   for (int64_t size : {p.m, p.k, p.n}) {
-    if (size % 16 != 0) return unsupported(text("FP8: dimension ", size, " is no multiple of 16"));
+    if (size % 16 != 0) return unsupported(text("dimension ", size, " is no multiple of 16"));
   }
   return {};
 }
@@ -136,7 +146,7 @@ Verdict read_bias(const Attributes& desc, Product* p) {
   // FP8 and fp32 results of FP8 take their bias in the 16-bit type; everything else in the type of D.
   Element natural = p->d.type;
   if (p->fp8() && is_fp8(p->d.type)) natural = p->c.type;
-  if (p->fp8() && p->d.type == Element::kF32) natural = Element::kBf16;
+  if ((p->fp8() || p->fp4()) && p->d.type == Element::kF32) natural = Element::kBf16;
   int32_t asked = desc.get<int32_t>(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE);
   p->bias_type = asked == -1 ? natural : element_of(static_cast<cudaDataType_t>(asked));
   if (!p->epilogue.needs_bias_pointer()) return {};
@@ -175,7 +185,7 @@ Verdict read_epilogue(const Attributes& desc, Product* p) {
   p->epilogue_code = desc.get<uint32_t>(CUBLASLT_MATMUL_DESC_EPILOGUE);
   if (!known_epilogue(p->epilogue_code)) return invalid(text("epilogue ", p->epilogue_code));
   p->epilogue = decode_epilogue(p->epilogue_code);
-  if (p->fp8() && (p->epilogue.gradient_a || p->epilogue.gradient_b || p->epilogue.d_relu)) {
+  if ((p->fp8() || p->fp4()) && (p->epilogue.gradient_a || p->epilogue.gradient_b || p->epilogue.d_relu)) {
     return unsupported("FP8 kernels have no BGRADA, BGRADB and DRELU epilogues");
   }
   if (Verdict verdict = read_bias(desc, p); !verdict.ok()) return verdict;
@@ -199,10 +209,30 @@ Verdict read_scale(const Attributes& desc, const char* name, int pointer, int mo
     case CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F:
       out->mode = ScaleMode::kBlock128;
       break;
+    case CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3:
+      out->mode = ScaleMode::kVector16;
+      break;
+    case CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0:
+      out->mode = ScaleMode::kVector32;
+      break;
     default:
       return unsupported(text("scale mode ", code, " of ", name, " is not emulated"));
   }
   if (out->pointer == nullptr) return invalid(text("scale mode ", code, " of ", name, " needs its scale pointer"));
+  if (reinterpret_cast<uintptr_t>(out->pointer) % 16 != 0) return unsupported(text("scales of ", name, " misaligned"));
+  return {};
+}
+
+// Scales per 16 or 32 of k: of both factors, from Blackwell on. (manual, "1D Block Scaling for FP8 and FP4 Data Types")
+Verdict check_narrow_modes(const Product& p, const MachineDevice& device) {
+  ScaleMode wanted = p.fp4() ? ScaleMode::kVector16 : ScaleMode::kVector32;
+  if (p.scale_a.mode != wanted || p.scale_b.mode != wanted)
+    return unsupported("FP4 has E4M3 scales per 16 of k, FP8 E8M0 scales per 32, for A and for B");
+  if (device.capability() < 100) return unsupported("scales per 16 or 32 need compute capability 10.0");
+  if (is_fp8(p.d.type)) return unsupported("scales of results are not emulated");
+  uint32_t code = p.epilogue_code;
+  if (code != CUBLASLT_EPILOGUE_DEFAULT && code != CUBLASLT_EPILOGUE_BIAS)
+    return unsupported("with scales per 16 or 32 only the epilogues DEFAULT and BIAS are emulated");
   return {};
 }
 
@@ -210,6 +240,8 @@ Verdict read_scale(const Attributes& desc, const char* name, int pointer, int mo
 Verdict check_scale_modes(const Product& p, const MachineDevice& device) {
   ScaleMode a = p.scale_a.mode, b = p.scale_b.mode;
   auto plain = [](ScaleMode mode) { return mode == ScaleMode::kNone || mode == ScaleMode::kScalar; };
+  auto narrow = [](ScaleMode mode) { return mode == ScaleMode::kVector16 || mode == ScaleMode::kVector32; };
+  if (p.fp4() || narrow(a) || narrow(b)) return check_narrow_modes(p, device);
   if (plain(a) && plain(b)) return {};
   if (device.capability() != 90) return unsupported("scales by vector or block need compute capability 9.0");
   if ((a == ScaleMode::kOuterVector) != (b == ScaleMode::kOuterVector) || plain(a) || plain(b)) {
@@ -241,7 +273,7 @@ Verdict read_scales(const Attributes& desc, const MachineDevice& device, Product
   p->amax_d = desc.get<float*>(CUBLASLT_MATMUL_DESC_AMAX_D_POINTER);
   p->scale_aux = desc.get<const float*>(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_SCALE_POINTER);
   p->amax_aux = desc.get<float*>(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_AMAX_POINTER);
-  if (!p->fp8() && (p->scale_a.mode != ScaleMode::kNone || p->scale_b.mode != ScaleMode::kNone)) {
+  if (!p->fp8() && !p->fp4() && (p->scale_a.mode != ScaleMode::kNone || p->scale_b.mode != ScaleMode::kNone)) {
     return invalid("scales of A and B are for FP8 only");
   }
   if (desc.get<const float*>(CUBLASLT_MATMUL_DESC_C_SCALE_POINTER))
@@ -254,6 +286,11 @@ Verdict read_scales(const Attributes& desc, const MachineDevice& device, Product
 }
 
 }  // namespace
+
+int64_t tiled_scales(int64_t outer, int64_t scales) { return (outer + 127) / 128 * ((scales + 3) / 4) * 512; }
+int64_t tiled_scale(int64_t outer, int64_t scale, int64_t scales) {
+  return (outer / 128 * ((scales + 3) / 4) + scale / 4) * 512 + outer % 32 * 16 + outer % 128 / 32 * 4 + scale % 4;
+}
 
 uint64_t Product::type_key() const {
   uint64_t key = static_cast<uint64_t>(compute);
@@ -271,6 +308,7 @@ Verdict check_types(cublasComputeType_t compute, Element a, Element b, Element c
   if (!fast && compute != CUBLAS_COMPUTE_32F && compute != CUBLAS_COMPUTE_32F_PEDANTIC) {
     return unsupported(text("compute type ", int(compute), " is not emulated"));
   }
+  if (a == Element::kE2m1 || b == Element::kE2m1) return check_fp4_types(a, b, c, d);
   if (is_fp8(a) || is_fp8(b)) return check_fp8_types(a, b, c, d);
   if (a != b) return unsupported(text("A is ", element_name(a), " but B is ", element_name(b)));
   if (c != d) return unsupported(text("C is ", element_name(c), " but D is ", element_name(d)));
@@ -296,7 +334,7 @@ Verdict describe_product(cublasLtMatmulDesc_t desc_pointer, const Layouts& layou
   if (verdict.ok()) verdict = read_batch(layouts, &p->batch);
   if (verdict.ok()) verdict = read_shapes(desc, p);
   if (verdict.ok()) verdict = check_types(p->compute, p->a.type, p->b.type, p->c.type, p->d.type);
-  if (verdict.ok() && p->fp8()) verdict = check_fp8_shapes(*p, device);
+  if (verdict.ok() && (p->fp8() || p->fp4())) verdict = check_fp8_shapes(*p, device);
   if (verdict.ok()) verdict = read_epilogue(desc, p);
   if (verdict.ok()) verdict = read_scales(desc, device, p);
   if (!verdict.ok()) return verdict;

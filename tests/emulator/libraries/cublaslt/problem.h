@@ -21,11 +21,11 @@ struct Matrix {
   bool operator==(const Matrix&) const = default;
 };
 
-enum class ScaleMode { kNone, kScalar, kOuterVector, kVector128, kBlock128 };
+enum class ScaleMode { kNone, kScalar, kOuterVector, kVector128, kBlock128, kVector16, kVector32 };
 
 struct Scale {
   ScaleMode mode = ScaleMode::kNone;
-  const float* pointer = nullptr;  // device memory
+  const float* pointer = nullptr;  // device memory; of kVector16 bytes of E4M3, of kVector32 of E8M0
 };
 
 struct Epilogue {
@@ -59,9 +59,15 @@ struct Product {  // D [m, n] = epilogue(alpha * op(A) [m, k] * op(B) [k, n] + b
   int32_t multiprocessors = 0;  // 0: all
 
   bool fp8() const { return is_fp8(a.type) || is_fp8(b.type); }
+  bool fp4() const { return a.type == Element::kE2m1 || b.type == Element::kE2m1; }
   int64_t bias_length() const { return epilogue.gradient_b ? n : m; }
   uint64_t type_key() const;  // of the types that an algorithm is configured for
 };
+
+// Bytes of scales per 16 or 32 of k for `outer` rows, in tiles of 128 rows by 4 scales; and the place of one of them.
+// (cuBLAS manual, "1D Block Scaling for FP8 and FP4 Data Types", scaling factors layout)
+int64_t tiled_scales(int64_t outer, int64_t scales);
+int64_t tiled_scale(int64_t outer, int64_t scale, int64_t scales);
 
 struct Verdict {
   cublasStatus_t status = CUBLAS_STATUS_SUCCESS;

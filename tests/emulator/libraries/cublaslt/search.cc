@@ -187,10 +187,10 @@ cublasStatus_t algorithm_ids(cublasLtHandle_t handle, cublasComputeType_t comput
     return refuse(name, {CUBLAS_STATUS_NOT_INITIALIZED, "the handle is not a live one"});
   if (requested <= 0 || ids == nullptr) return refuse(name, {CUBLAS_STATUS_INVALID_VALUE, "no ids are requested"});
   int count = 0;
-  bool fp8 = is_fp8(element_of(a)) || is_fp8(element_of(b));
+  bool codes = is_fp8(element_of(a)) || is_fp8(element_of(b)) || element_of(a) == Element::kE2m1;
   if (check_type_codes(compute, scale, {a, b, c, d}).ok()) {
     for (const Kernel& kernel : kernels()) {
-      if (count < requested && !(fp8 && kernel.alignment < 16)) ids[count++] = kernel.id;
+      if (count < requested && !(codes && kernel.alignment < 16)) ids[count++] = kernel.id;
     }
   }
   if (returned) *returned = count;

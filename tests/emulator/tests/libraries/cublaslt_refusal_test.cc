@@ -97,6 +97,26 @@ TEST_F(CublasLtRefusal, ScalesWhereTheyMeanNothing) {
       kUnsupported, "compute capability 9.0");
 }
 
+TEST_F(CublasLtRefusal, ScalesPer16And32) {
+  const auto scaled = [](int32_t a, int32_t b) {
+    return [=](LtBench& bench) {
+      bench.set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, bench.scale_a.data());
+      bench.set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, bench.scale_b.data());
+      bench.set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, a);
+      bench.set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, b);
+    };
+  };
+  const int32_t mx = CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0, nv = CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3;
+  const LtCase fp8{.ab = Element::kE4m3, .d = Element::kBf16, .transpose_a = true};
+  spoiled(fp8, scaled(mx, mx), kUnsupported, "compute capability 10.0");
+  machine.describe_devices({.major = 10, .minor = 0, .multiprocessors = 148});
+  spoiled(fp8, scaled(mx, CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F), kUnsupported, "for A and for B");
+  spoiled(fp8, scaled(nv, nv), kUnsupported, "FP8 E8M0 scales");
+  LtCase gelu = fp8;
+  gelu.epilogue = CUBLASLT_EPILOGUE_GELU_AUX;
+  spoiled(gelu, scaled(mx, mx), kUnsupported, "DEFAULT and BIAS");
+}
+
 TEST_F(CublasLtRefusal, ShapesThatDoNotMatch) {
   auto layout = [this](auto member, auto name, auto value) {
     return [=, this](LtBench& b) { LtBench::set(lt, b.*member, name, value); };
