@@ -160,9 +160,8 @@ void pack_codes(void* out, const Tensor& codes, bool turn, cudaStream_t stream) 
       launch(pack_rows, threads(pieces, stream), static_cast<uint8_t*>(out), data<const uint8_t>(codes), pieces));
 }
 
-void multiply_scales(ProductScalars* out, const Tensor& a, const Tensor& b, bool adds, cudaStream_t stream) {
-  CUDA_CHECK(launch(multiply_two, {dim3(1), dim3(1), 0, stream}, out, data<const float>(a), data<const float>(b),
-                    adds ? 1.f : 0.f));
+void multiply_scales(ProductScalars* out, const float* a, const float* b, bool adds, cudaStream_t stream) {
+  CUDA_CHECK(launch(multiply_two, {dim3(1), dim3(1), 0, stream}, out, a, b, adds ? 1.f : 0.f));
 }
 
 void arrange_scales(const ScalesToArrange& op, cudaStream_t stream) {

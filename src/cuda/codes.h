@@ -15,7 +15,7 @@ void pack_codes(void* out, const Tensor& codes, bool turn, cudaStream_t stream);
 struct ProductScalars {
   float alpha, beta;
 };
-void multiply_scales(ProductScalars* out, const Tensor& a, const Tensor& b, bool adds, cudaStream_t stream);
+void multiply_scales(ProductScalars* out, const float* a, const float* b, bool adds, cudaStream_t stream);
 
 // Scales of a factor in a layout of the library. terms: the dimension of `codes` that the product sums over.
 struct ScalesToArrange {

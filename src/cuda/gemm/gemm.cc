@@ -221,7 +221,9 @@ cublasStatus_t GemmRunner::launch(const LibraryProduct& product, const Plan& pla
     status = set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, product.a_scales);
   if (status != CUBLAS_STATUS_SUCCESS) return status;
   const bool residual = op.epilogue == Epilogue::add;
-  const ProductScalars plain{1, adds(op) ? 1.f : 0.f};
+  const bool adds = op.accumulate || residual;
+  const ProductScalars plain{1, adds ? 1.f : 0.f};
+  if (product.scalars) multiply_scales(product.scalars, product.a_global, product.b_global, adds, stream);
   const ProductScalars* scalars = product.scalars ? product.scalars : &plain;
   status = lt_.cublasLtMatmul(handle_.get(), plan.desc.get(), &scalars->alpha, op.b.data, plan.a.get(), op.a.data,
                               plan.b.get(), &scalars->beta, residual ? op.aux.data : op.d.data, plan.d.get(), op.d.data,

@@ -31,15 +31,15 @@ cublasComputeType_t compute_type_of(const GemmProblem& p);
 // A product as the library is asked for it: of matrices, or of codes with scales.
 struct LibraryProduct {
   Gemm op;
-  ScaleLayout a_layout{}, b_layout{};                   // none: matrices
-  const void *a_scales = nullptr, *b_scales = nullptr;  // in device memory
-  ProductScalars* scalars = nullptr;  // likewise, of codes of 4 bits; else 1, and 1 where it adds to d
+  ScaleLayout a_layout{}, b_layout{};                    // none: matrices
+  const void *a_scales = nullptr, *b_scales = nullptr;   // in device memory
+  const float *a_global = nullptr, *b_global = nullptr;  // of codes of 4 bits: the scales of matrices
+  ProductScalars* scalars = nullptr;                     // of these: memory for what the library reads
   bool fast = false;
   LibraryProduct(const Gemm& product) : op(product) {}
   bool codes() const { return a_layout != ScaleLayout::none; }
 };
 GemmProblem problem_of(const LibraryProduct&);
-inline bool adds(const Gemm& op) { return op.accumulate || op.epilogue == Epilogue::add; }
 
 class GemmRunner {
  public:

@@ -27,7 +27,10 @@ LibraryProduct GemmRunner::native_product(const ScaledGemm& op, void* scratch) c
   const auto in_place = [](ScaleLayout layout) { return layout == ScaleLayout::matrix; };
   product.a_scales = in_place(native.a) ? op.a_scales.data : place(scratch, at.a_scales);
   product.b_scales = in_place(native.b) ? op.b_scales.data : place(scratch, at.b_scales);
-  if (packed) product.scalars = reinterpret_cast<ProductScalars*>(place(scratch, at.scalars));
+  if (packed) {
+    product.scalars = reinterpret_cast<ProductScalars*>(place(scratch, at.scalars));
+    product.a_global = op.a_global.as<float>(), product.b_global = op.b_global.as<float>();
+  }
   product.fast = op.fast;
   return product;
 }
@@ -46,7 +49,6 @@ void GemmRunner::run(const ScaledGemm& op, void* scratch, cudaStream_t stream) {
     };
     arrange_codes(product.op.a, g.a, g.ta);
     arrange_codes(product.op.b, g.b, !g.tb);
-    if (product.scalars) multiply_scales(product.scalars, op.a_global, op.b_global, adds(g), stream);
     const auto arrange = [&](ScaleLayout layout, const void* out, const Tensor& scales, const Blocks& blocks,
                              const Tensor& codes, int terms) {
       if (out == scales.data) return;

@@ -57,7 +57,7 @@ GemmTrial::GemmTrial(const LibraryProduct& product, size_t scratch_bytes) : prod
                        {op.aux.dtype, aux, op.sums() ? kMostAlign : p.align_d},
                        scales(product.a_layout, p.m, p.k),
                        scales(product.b_layout, p.n, p.k),
-                       {DType::f32, product.a_layout == ScaleLayout::tiles16 ? 2 : 0, kMostAlign}});
+                       {DType::f32, product.a_layout == ScaleLayout::tiles16 ? 4 : 0, kMostAlign}});
   CUDA_CHECK(cudaDeviceSynchronize());  // copies of pageable memory are not ordered before other streams
 }
 
@@ -72,8 +72,11 @@ LibraryProduct GemmTrial::next() {
   if (op.aux) op.aux.data = copy.aux.data();
   product.a_scales = copy.a_scales.data();
   product.b_scales = copy.b_scales.data();
-  if (product.a_layout == ScaleLayout::tiles16)
+  if (product.a_layout == ScaleLayout::tiles16) {
     product.scalars = reinterpret_cast<ProductScalars*>(copy.scalars.data());
+    product.a_global = reinterpret_cast<const float*>(product.scalars + 1);
+    product.b_global = product.a_global + 1;
+  }
   return product;
 }
 
