@@ -113,7 +113,7 @@ class WgmmaCodes : public KernelTest {
 };
 
 // The kinds of scales that the kernel tells apart: those of a and of b.
-constexpr std::pair<Blocks, Blocks> kKinds[] = {{kMatrix, kMatrix}, {kRow, kRow},     {kMatrix, kRow},
+constexpr std::pair<Blocks, Blocks> kKinds[] = {{kMatrix, kMatrix}, {kRow, kRow},       {kMatrix, kRow},
                                                 {kRow, kMatrix},    {kRow128, kSquare}, {kRow128, kRow128}};
 
 // Every kind with every result, in all orders in memory and pairs of types.
@@ -141,9 +141,8 @@ TEST_F(WgmmaCodes, ScalesResultsAndTypes) {
 // Around rows of a warp, of half a warpgroup, of a tile; columns of a tile, and of a cluster's two; steps along k, and
 // the slots of the ring.
 TEST_F(WgmmaCodes, SizesAroundTiles) {
-  std::vector<Codes> all{{.m = 16, .n = 16, .k = 16},        {.m = 80, .n = 144, .k = 128},
-                         {.m = 144, .n = 64, .k = 272},      {.m = 256, .n = 128, .k = 112},
-                         {.m = 272, .n = 272, .k = 144},     {.m = 64, .n = 16, .k = 656},
+  std::vector<Codes> all{{.m = 16, .n = 16, .k = 16},    {.m = 80, .n = 144, .k = 128},  {.m = 144, .n = 64, .k = 272},
+                         {.m = 256, .n = 128, .k = 112}, {.m = 272, .n = 272, .k = 144}, {.m = 64, .n = 16, .k = 656},
                          {.m = 208, .n = 160, .k = 528}};
   for (size_t i = 0; i < all.size(); ++i) {
     const auto& kind = kKinds[i % 3 ? 3 + i % 3 : 1];
@@ -173,9 +172,10 @@ TEST_F(WgmmaCodes, MoreTilesThanBlocks) {
   emu::GpuModel small = emu::gpu_h200();
   small.multiprocessors = 3;
   emu::simulate({small});
-  agree({{.m = 272, .n = 272, .k = 144, .a_blocks = kRow128, .b_blocks = kRow128},
-         {.m = 2064, .n = 272, .k = 16, .a_blocks = kRow, .b_blocks = kRow, .fast = true},
-         {.m = 272, .n = 272, .k = 144, .a_blocks = kRow128, .b_blocks = kSquare, .d = DType::f32, .accumulate = true}});
+  agree(
+      {{.m = 272, .n = 272, .k = 144, .a_blocks = kRow128, .b_blocks = kRow128},
+       {.m = 2064, .n = 272, .k = 16, .a_blocks = kRow, .b_blocks = kRow, .fast = true},
+       {.m = 272, .n = 272, .k = 144, .a_blocks = kRow128, .b_blocks = kSquare, .d = DType::f32, .accumulate = true}});
   emu::simulate({emu::gpu_h200()});
 }
 

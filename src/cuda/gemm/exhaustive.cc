@@ -7,8 +7,8 @@
 #include <string>
 
 #include "cuda/gemm/algorithms.h"
-#include "cuda/gemm/timer.h"
 #include "cuda/gemm/own_product.h"
+#include "cuda/gemm/timer.h"
 namespace athanor::cuda {
 namespace {
 

@@ -1,13 +1,12 @@
-// Products of codes of 8 bits by warpgroups (sm_90a): d = a b^T, or added to d, of codes times scales, both factors with
-// the terms in their rows.
-// Layout: persistent blocks take tiles of d in turn, each of 256 rows and 128 columns. Two blocks of a cluster take tiles
-// side by side, so that a comes from the L2 cache once for both. One warp copies 128 terms of a and b at a time into a
-// ring by TMA; two warpgroups multiply 128 rows each, 64 at a time. Tensor cores keep some 14 bits of a sum of codes
-// [DeepSeek-AI 2024, 3.3.2], so these 64 x 128 sums of 128 terms are added to others in f32 (unless `fast`), times the
-// scales of their blocks where there are such, while the other warpgroup's products run. All sums are in registers, 128
-// and 64 of a thread. Each warp stores its rows by TMA through shared memory of its own, in f32 added to d where asked,
-// while the next tile's factors are copied. Compute bound. Deterministic: a sum is over k in order, and is added to d
-// once. No GPU has run it yet.
+// Products of codes of 8 bits by warpgroups (sm_90a): d = a b^T, or added to d, of codes times scales, both factors
+// with the terms in their rows. Layout: persistent blocks take tiles of d in turn, each of 256 rows and 128 columns.
+// Two blocks of a cluster take tiles side by side, so that a comes from the L2 cache once for both. One warp copies 128
+// terms of a and b at a time into a ring by TMA; two warpgroups multiply 128 rows each, 64 at a time. Tensor cores keep
+// some 14 bits of a sum of codes [DeepSeek-AI 2024, 3.3.2], so these 64 x 128 sums of 128 terms are added to others in
+// f32 (unless `fast`), times the scales of their blocks where there are such, while the other warpgroup's products run.
+// All sums are in registers, 128 and 64 of a thread. Each warp stores its rows by TMA through shared memory of its own,
+// in f32 added to d where asked, while the next tile's factors are copied. Compute bound. Deterministic: a sum is over
+// k in order, and is added to d once. No GPU has run it yet.
 #include "cuda/gemm/wgmma_codes.h"
 
 #include "cuda/gemm/wgmma_tiles.h"
@@ -16,7 +15,7 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr int kTerms = 128;   // of a step: a row of 128 bytes, as many as share a scale
+constexpr int kTerms = 128;    // of a step: a row of 128 bytes, as many as share a scale
 constexpr int kColumns = 128;  // of a block's tile; of a cluster's twice as many
 constexpr int kPieces = 2;     // of a warpgroup's rows, multiplied one after the other
 constexpr int kTileRows = kPieces * kRows;
@@ -99,7 +98,8 @@ __device__ __forceinline__ void issue(Piece& sums, const Slot& slot, int group, 
   const uint64_t b = ptx::matrix_descriptor(slot.b);
   ptx::wgmma_fence(sums);
 #pragma unroll
-  for (int k = 0; k < 4; ++k) ptx::wgmma<A, B>(sums, a + 2 * k, b + 2 * k, accumulate || k > 0);  // 32 bytes of each row
+  for (int k = 0; k < 4; ++k)
+    ptx::wgmma<A, B>(sums, a + 2 * k, b + 2 * k, accumulate || k > 0);  // 32 bytes of each row
 }
 
 // Sums::fast: as long as there are terms.
@@ -206,8 +206,8 @@ __device__ __forceinline__ float2 two_of(const void* p, int64_t i) {  // i is ev
 template <int N>
 using Pairs = float2[N][2];
 
-// Times scales, with bias and residual. Beyond d, where the last elements of a row or column are read instead, nothing is
-// stored.
+// Times scales, with bias and residual. Beyond d, where the last elements of a row or column are read instead, nothing
+// is stored.
 template <class T, bool kScales, int N>
 __device__ __forceinline__ void finish(Pairs<N>& values, const Job& job, const Place& at, int piece, int column) {
   const auto add = [](float2& to, float2 more) { to.x += more.x, to.y += more.y; };
@@ -241,8 +241,8 @@ __device__ __forceinline__ void finish(Pairs<N>& values, const Job& job, const P
 
 // A warp's rows of a piece. Panels are of 64 columns of bf16 or 32 of f32.
 template <class T, bool kScales>
-__device__ __forceinline__ void store(const Piece& sums, unsigned char (&panels)[kPanels][kPanelBytes], const Maps& maps,
-                                      const Job& job, const Place& at, int piece) {
+__device__ __forceinline__ void store(const Piece& sums, unsigned char (&panels)[kPanels][kPanelBytes],
+                                      const Maps& maps, const Job& job, const Place& at, int piece) {
   constexpr int kWide = kRowBytes / static_cast<int>(sizeof(T)), kGroupsOf8 = kWide / 8;
   const int lane = lane_id(), row = at.row_of(piece, 0) - lane / 4, column = at.column - lane % 4 * 2;
 #pragma unroll
@@ -289,7 +289,8 @@ __device__ __forceinline__ void store(const Piece& sums, unsigned char (&panels)
 
 template <class A, class B, Sums S>
 __global__ void __launch_bounds__(kImageThreads, 1)
-    codes_wgmma(const __grid_constant__ Maps maps, const __grid_constant__ Tiles tiles, const __grid_constant__ Job job) {
+    codes_wgmma(const __grid_constant__ Maps maps, const __grid_constant__ Tiles tiles,
+                const __grid_constant__ Job job) {
 #if PTX_SM90A
   SHARED(PairRing, ring);
   DYN_SMEM(raw);
@@ -360,8 +361,8 @@ void launch_codes(const CodesToMultiply& p, cudaStream_t stream) {
                 .is_float = is_float};
   const Tiles tiles{static_cast<int>(div_ceil<int64_t>(m, kTileRows)),
                     static_cast<int>(div_ceil<int64_t>(n, kPair * kColumns)), static_cast<int>(steps)};
-  CUDA_CHECK(launch(codes_wgmma<A, B, S>, {grid_of(tiles), dim3(kThreads), sizeof(Room), stream, kPair}, maps, tiles,
-                    job));
+  CUDA_CHECK(
+      launch(codes_wgmma<A, B, S>, {grid_of(tiles), dim3(kThreads), sizeof(Room), stream, kPair}, maps, tiles, job));
 }
 
 template <class A, class B>
@@ -377,9 +378,9 @@ bool wgmma_takes_codes(const GemmProblem& p, int capability) {
   constexpr int64_t kMost = int64_t{1} << 30;  // coordinates of tiles are 32-bit numbers
   const auto whole = [](int64_t n) { return n > 0 && n < kMost && n % 16 == 0; };
   const auto outer = [](ScaleLayout s) { return s == ScaleLayout::matrix || s == ScaleLayout::rows; };
-  const bool scales = (outer(p.scales_a) && outer(p.scales_b)) ||
-                      (p.scales_a == ScaleLayout::blocks &&
-                       (p.scales_b == ScaleLayout::blocks || p.scales_b == ScaleLayout::squares));
+  const bool scales =
+      (outer(p.scales_a) && outer(p.scales_b)) ||
+      (p.scales_a == ScaleLayout::blocks && (p.scales_b == ScaleLayout::blocks || p.scales_b == ScaleLayout::squares));
   const auto eight = [](DType t) { return t == DType::f8_e4m3 || t == DType::f8_e5m2; };
   const bool types = eight(p.a) && eight(p.b) && (p.a == DType::f8_e4m3 || p.b == DType::f8_e4m3);
   const bool result = p.d == DType::bf16 ? !p.accumulate : p.d == DType::f32 && !p.bias;
