@@ -18,7 +18,7 @@ namespace {
 constexpr int kTerms = 128;    // of a step: a row of 128 bytes, as many as share a scale
 constexpr int kColumns = 128;  // of a block's tile; of a cluster's twice as many
 constexpr int kPieces = 2;     // of a warpgroup's rows, multiplied one after the other
-constexpr int kTileRows = kPieces * kRows;
+constexpr int kBlockRows = kPieces * kRows;
 constexpr int kSlots = 4;  // of the ring: 48 KiB each
 
 using e4m3 = __nv_fp8_e4m3;
@@ -42,7 +42,7 @@ struct Job {
 };
 
 struct Slot {
-  uint8_t a[kTileRows * kTerms], b[kColumns * kTerms];
+  uint8_t a[kBlockRows * kTerms], b[kColumns * kTerms];
 };
 struct Room {  // dynamic shared memory
   Slot slots[kSlots];
@@ -56,7 +56,7 @@ using PairRing = Ring<kSlots, kPair>;
 // Calls visit(row, column) with the first ones of each of this block's tiles.
 template <class F>
 __device__ __forceinline__ void for_blocks(const Tiles& tiles, F visit) {
-  for_tiles(tiles, [&](int row, int column) { visit(row * kTileRows, (column * kPair + pair_rank()) * kColumns); });
+  for_tiles(tiles, [&](int row, int column) { visit(row * kBlockRows, (column * kPair + pair_rank()) * kColumns); });
 }
 
 // Each block of a pair copies its own rows of b, and to both blocks one half of a's.
@@ -359,7 +359,7 @@ void launch_codes(const CodesToMultiply& p, cudaStream_t stream) {
                 .stride = g.d.stride(),
                 .accumulate = g.accumulate,
                 .is_float = is_float};
-  const Tiles tiles{static_cast<int>(div_ceil<int64_t>(m, kTileRows)),
+  const Tiles tiles{static_cast<int>(div_ceil<int64_t>(m, kBlockRows)),
                     static_cast<int>(div_ceil<int64_t>(n, kPair * kColumns)), static_cast<int>(steps)};
   CUDA_CHECK(
       launch(codes_wgmma<A, B, S>, {grid_of(tiles), dim3(kThreads), sizeof(Room), stream, kPair}, maps, tiles, job));
@@ -388,7 +388,7 @@ bool wgmma_takes_codes(const GemmProblem& p, int capability) {
   const bool aligned = p.align_d == kMostAlign && p.align_a == kMostAlign && p.align_b == kMostAlign;
   return capability == 90 && scales && types && result && epilogue && aligned && p.tb && !p.ta && whole(p.m) &&
          whole(p.n) && whole(p.k) && whole(p.stride_a) && whole(p.stride_b) && whole(p.stride_d) &&
-         div_ceil<int64_t>(p.m, kTileRows) * div_ceil<int64_t>(p.n, kPair * kColumns) < kMost &&
+         div_ceil<int64_t>(p.m, kBlockRows) * div_ceil<int64_t>(p.n, kPair * kColumns) < kMost &&
          has_image(codes_wgmma<e4m3, e4m3, Sums::promoted>);
 }
 
@@ -398,9 +398,9 @@ void multiply_codes_by_wgmma(const CodesToMultiply& p, cudaStream_t stream) {
 }
 
 ProductMethod wgmma_codes_method() {
-  return {.tile_rows = kTileRows,
+  return {.tile_rows = kBlockRows,
           .tile_cols = kColumns,
-          .words = cat("the program's own kernel, tile ", kTileRows, "x", kColumns, ", stages ", kSlots)};
+          .words = cat("the program's own kernel, tile ", kBlockRows, "x", kColumns, ", stages ", kSlots)};
 }
 
 }  // namespace athanor::cuda
