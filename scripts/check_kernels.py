@@ -61,7 +61,7 @@ def has(kernel, wanted):
 
 
 def asynchronous_problems(kernel):
-    products = [i for i in kernel.code if i.name.startswith("HGMMA")]
+    products = [i for i in kernel.code if i.name.startswith(("HGMMA", "QGMMA"))]
     waited = sum("gsb0" in i.operands for i in products)
     if 2 * waited > len(products):
         yield f"{kernel.name}: {waited} of {len(products)} wgmma end a group: ptxas has made them wait one by one"
@@ -70,7 +70,7 @@ def asynchronous_problems(kernel):
         if beside < number:
             yield (f"{kernel.name}: {number - beside} of {number} exponentials of its loop run while no product does "
                    f"({orders(kernel.code)}): hold the wait back with wgmma_wait_after()")
-    swizzled = any(i.startswith(("HGMMA", "UTMA")) for i in kernel.instructions)
+    swizzled = any(i.startswith(("HGMMA", "QGMMA", "UTMA")) for i in kernel.instructions)
     if swizzled and kernel.shared % 1024:
         yield f"{kernel.name}: dynamic shared memory begins after {kernel.shared} static bytes, expected a multiple of 1024"
 

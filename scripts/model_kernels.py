@@ -10,7 +10,8 @@ fewest instructions past all products and exponentials (nothing hidden, no rows 
                 instruction of a warp each; comparisons, integers and conversions; shared memory
     regs        registers of a thread
     share       tensor / tile: an upper bound for long sequences, before prologue, epilogue and hidden tiles
-    TFLOP/s     share x 989 (H200, dense 16-bit), at most 795, to which its power limit holds products [docs/speed.md].
+    TFLOP/s     share x 989 (H200, dense 16-bit), at most 795, to which its power limit holds products [docs/speed.md]; of
+                codes of 8 bits twice as much, at most 1,590, as plans take it.
                 Backward is two kernels, which make scores twice, seven products where five are counted: one rate for both
     order       what is asynchronous (machine_code.py)
 A second table is of products with SwiGLU (gemm/wgmma_product.cu), for layers of some models and 131,072 tokens:
@@ -20,6 +21,9 @@ A second table is of products with SwiGLU (gemm/wgmma_product.cu), for layers of
                 edges, last wave and pipeline taken out), at most 795 TFLOP/s, and not less than the bytes at 4.3 TB/s
     product, swiglu     of the library's product, by the model of plans (src/perf/roofline.cc), and of SwiGLU apart, which
                 reads 4 bytes and writes 2 for each result at 4.3 TB/s
+A third table is of products of codes (gemm/wgmma_codes.cu), the same layers' three products: microseconds of the own kernel
+with one scale per matrix and with blocks of 128, likewise but from the shortest end of a tile (bf16, no bias), in whole
+waves of pairs of tiles of 256 x 128, and of the library by the model of plans.
 Nothing here is measured; the first run on a GPU is to be held against it. Assumptions, with their sources:
   - a wgmma m64 nN k16 takes N/2 cycles: 989 TFLOP/s at 132 multiprocessors and 1.83 GHz are 4096 FLOP a cycle [H200 data
     sheet]; k32 in 8 bits takes as long. It reads its operands from shared memory at 128 bytes a cycle [CUDA C++
@@ -43,6 +47,7 @@ from pathlib import Path
 import machine_code
 
 WARPGROUPS, PEAK, MOST = 2, 989.4, 795.0
+SUMS = ["fast", "promoted", "squares", "blocks"]  # of gemm/wgmma_codes.cu
 MULTIPROCESSORS, CLOCK, COPY = 132, 1.83e9, 4.3e12
 TOKENS = 131072
 LAYERS = [("qwen2.5-0.5b", 896, 4864), ("qwen2.5-1.5b", 1536, 8960), ("llama-1b", 2048, 8192), ("llama-8b", 4096, 14336)]
@@ -190,13 +195,15 @@ def model(kernel):
     units["smem"] += WARPGROUPS * sum(product_cycles(i)[1] for i in products)
     tensor = WARPGROUPS * sum(product_cycles(i)[0] for i in products)
     tile = max(simulate(parts), *units.values())
-    name = re.sub(r"^.*::(\w+<[^(]*>)\(.*$", r"\1", kernel.name)
+    name = kernel.name.replace("(anonymous namespace)::", "").replace("athanor::cuda::", "")
+    name = re.sub(r"\(Sums\)(\d)", lambda number: SUMS[int(number[1])], name)
+    name = re.sub(r"^.*?(\w+<[^(]*>)\(.*$", r"\1", name)
     return Model(name, kernel.registers, tile, tensor, units, tensor / tile, machine_code.order(loop))
 
 
 def rate(models, m):
     """TFLOP/s; of backward both kernels together, where its last one is."""
-    of = {k.name: min(k.share * PEAK, MOST) for k in models}
+    of = {k.name: min(k.share * PEAK, MOST) * (2 if "fp8" in k.name else 1) for k in models}
     if "_backward" not in m.name:
         return f"{of[m.name]:.0f}"
     keys = m.name.replace("queries", "keys")
@@ -210,8 +217,10 @@ def table(models):
         values = (f"{m.tile:.0f}", f"{m.tensor:.0f}", *(f"{m.units[u]:.0f}" for u in UNITS), str(m.registers),
                   f"{100 * m.share:.0f} %", rate(models, m), m.order)
         types = {"__nv_bfloat16": "bf16", "__half": "fp16"}
+        types |= {f"__nv_fp8_{a}, __nv_fp8_{b}": f"{a} x {b}"
+                  for a, b in (("e4m3", "e4m3"), ("e4m3", "e5m2"), ("e5m2", "e4m3"))}
         kind = next((t for t in types if t in m.name), "")
-        rows.setdefault((m.name.replace(kind, "T"), values), []).append(types.get(kind, ""))
+        rows.setdefault((m.name.replace(kind, "T") if kind else m.name, values), []).append(types.get(kind, ""))
     lines = [["kernel", "T", "tile", "tensor", *UNITS, "regs", "share", "TFLOP/s", "order"]]
     lines.append(["---"] * len(lines[0]))
     lines += [[f"`{name}`", ", ".join(types), *values] for (name, values), types in rows.items()]
@@ -258,6 +267,55 @@ def product_table(kernel, step):
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def shortest_end(kernel):
+    """As end_of_tile(), of the shortest way from a tile's last product to the next one's first."""
+    inner = {i.address for i in max(machine_code.product_loops(kernel.code), key=len)}
+    loops = [loop for loop in machine_code.loops_of(kernel.code) if inner <= {i.address for i in loop}]
+    places = {i.address for i in min(loops, key=len)}  # with its waits
+    outer = min((loop for loop in loops if "T" in map(machine_code.word, loop)), key=len)
+    blocks, after = machine_code.blocks_of(outer)
+    within = {b for b, (first, _) in enumerate(blocks) if outer[first].address in places}
+    best = {s: (0, [s]) for b in within for s in after[b] if s not in within}
+    todo = list(best)
+    while todo:  # distances in instructions
+        todo.sort(key=lambda b: best[b][0])
+        b = todo.pop(0)
+        length = best[b][0] + blocks[b][1] - blocks[b][0]
+        for s in after[b]:
+            if s not in within and (s not in best or length < best[s][0]):
+                best[s] = (length, best[b][1] + [s])
+                todo.append(s)
+    ends = [best[b] for b in best if any(s in within for s in after[b])]
+    way = min(ends)[1]
+    needs = dict.fromkeys(UNITS, 0.0)
+    for i in (i for b in way for i in outer[slice(*blocks[b])]):
+        for unit, cycles in unit_cycles(i).items():
+            needs[unit] += cycles
+    return max(WARPGROUPS * max(needs.values()), DEPENDENT * needs["issue"])
+
+
+def codes_table(kernels, models):
+    of = {m.name: (m.tile, shortest_end(k)) for k, m in zip(kernels, models) if m.name.startswith("codes_wgmma")}
+    sustained = MOST / filling(8192, 8192, 8192, 128, 256)
+    lines = [["model, product", "of", "end", "own us", "TFLOP/s", "of blocks", "end", "own us", "TFLOP/s", "library us"]]
+    lines.append(["---"] * len(lines[0]))
+    for name, k, f in LAYERS:
+        for what, size, kinds, bytes_ in (("forward", (TOKENS, f, k), ("fast", "squares"), 2),
+                                          ("gradient of x", (TOKENS, k, f), ("promoted", "squares"), 2),
+                                          ("gradient of W", (f, k, TOKENS), ("promoted", "blocks"), 8)):
+            m, n, terms = size
+            flops, moved = 2 * m * n * terms, m * terms + n * terms + bytes_ * m * n
+            line = [f"{name}, {what} {m} x {n}, {terms} terms"]
+            for kind in kinds:
+                step, end = of[f"codes_wgmma<__nv_fp8_e4m3, __nv_fp8_e4m3, {kind}>"]
+                waves = -(-(-(-m // 256) * -(-n // 256)) // (MULTIPROCESSORS // 2))
+                own = max(waves * (-(-terms // 128) * step + end) / CLOCK * PEAK / sustained, flops / (2 * MOST * 1e12),
+                          moved / COPY)
+                line += [kind, f"{end:.0f}", f"{own * 1e6:.0f}", f"{flops / own / 1e12:.0f}"]
+            lines.append([*line, f"{library_seconds(m, n, terms) / 2 * 1e6:.0f}"])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
 def kernels_of(build):
     objects = sorted((build / "cuda").glob("*.o"))
     if not objects:
@@ -281,6 +339,8 @@ def main():
         for kernel, m in zip(kernels, models):
             if m.name.startswith("product_wgmma<__nv_bfloat16"):
                 print(f"\n{product_table(kernel, m.tile)}")
+        if any(m.name.startswith("codes_wgmma") for m in models):
+            print(f"\n{codes_table(kernels, models)}")
     except machine_code.NotHere as why:
         sys.exit(f"model_kernels.py: {why}")
     return 0

@@ -148,9 +148,10 @@ def without_dependencies(words):
 
 
 def tests_of(kernel):
-    """The file with the tests of src/cuda/a_b.cu: a_b_test.cc or a_test.cc; none means all of the program."""
+    """The file with the tests of src/cuda/a/b_c.cu: b_c_test.cc, a_b_c_test.cc, a_b_test.cc or a_test.cc; none means all of
+    the program."""
     words = "_".join(kernel.relative_to(ROOT / "src" / "cuda").with_suffix("").parts).split("_")
-    names = ["_".join(words[:n]) for n in range(len(words), 0, -1)]
+    names = [kernel.stem, *("_".join(words[:n]) for n in range(len(words), 0, -1))]
     return next((f for n in names if (f := ROOT / "tests" / "cuda" / f"{n}_test.cc").exists()), None)
 
 

@@ -530,3 +530,24 @@ class MachineCodeTest(unittest.TestCase):
         rows = model.product_table(kernel, 1024).splitlines()[2:]
         self.assertEqual(len(rows), len(model.LAYERS))
         self.assertTrue(all(" | 32 | " in row for row in rows), rows)
+
+    def test_model_of_products_of_codes(self):
+        """Twice the rate of 16 bits, and of a tile's end the way that takes the fewest instructions."""
+        model = module(ROOT / "scripts" / "model_kernels.py")
+        lines = ["TILE: MOV R1, RZ", "STEP: QGMMA.64x128x32.F32.E4M3.E4M3 R24, gdesc[UR8], R24, gsb0",
+                 "WARPGROUP.DEPBAR.LE gsb0, 0x0", "@P0 BRA STEP", "@P2 BRA PLAIN", "MUFU.EX2 R24, R24", "MUFU.EX2 R25, R25",
+                 "PLAIN: UTMASTG.2D [UR4], [UR6]", "@P1 BRA TILE", "EXIT"]
+        kernels = []
+        for number in range(len(model.SUMS)):
+            kernels.append(self.kernel(lines))
+            space = "athanor::cuda::(anonymous namespace)::"
+            kernels[-1].name = (f"void {space}codes_wgmma<__nv_fp8_e4m3, __nv_fp8_e4m3, ({space}Sums){number}>({space}Maps, "
+                                f"athanor::cuda::Tiles, {space}Job)")
+        models = [model.model(k) for k in kernels]
+        self.assertEqual([m.name for m in models], [f"codes_wgmma<__nv_fp8_e4m3, __nv_fp8_e4m3, {sums}>" for sums in model.SUMS])
+        self.assertEqual({model.rate(models, m) for m in models}, {f"{min(2 * 989.4 * models[0].share, 1590):.0f}"})
+        self.assertEqual(model.shortest_end(kernels[0]), 2 * 4, "a branch, a store, a branch, and the tile's first instruction")
+        rows = model.codes_table(kernels, models).splitlines()[2:]
+        self.assertEqual(len(rows), 3 * len(model.LAYERS))
+        problem, = self.check.asynchronous_problems(kernels[0])
+        self.assertIn("1 of 1 wgmma end a group", problem)

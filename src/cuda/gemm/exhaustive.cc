@@ -7,8 +7,8 @@
 #include <string>
 
 #include "cuda/gemm/algorithms.h"
+#include "cuda/gemm/own_product.h"
 #include "cuda/gemm/timer.h"
-#include "cuda/gemm/wgmma_product.h"
 namespace athanor::cuda {
 namespace {
 
@@ -26,7 +26,7 @@ GemmRunner::Candidate GemmRunner::choice_of(const GemmProblem& p) {
 }
 
 ProductMethod GemmRunner::method_of(const GemmProblem& p, const Candidate& candidate) const {
-  if (candidate.own) return wgmma_method();
+  if (candidate.own) return own_method(p);
   return describe_algorithm(lt_, candidate.algorithm, check(describe(p), candidate.algorithm).waves);
 }
 
@@ -73,7 +73,7 @@ class GemmRunner::ExhaustiveSearch {
   ProductTrial run(const Candidate& choice) {
     const GemmProblem& p = timer_.problem();
     if (p.epilogue != Epilogue::none) offer({.in_parts = true});
-    if (wgmma_takes(p, runner_.capability_)) offer({.own = true});
+    if (own_takes(p, runner_.capability_)) offer({.own = true});
     if (can_fuse(p)) {
       for (const auto& answer : answers()) offer({.algorithm = answer.algo});
       const auto all = list_algorithms(runner_.lt_, runner_.handle_.get(), p);

@@ -5,7 +5,7 @@
 #include "cuda/basic.h"
 #include "cuda/check.h"
 #include "cuda/column_sum.h"
-#include "cuda/gemm/wgmma_product.h"
+#include "cuda/gemm/own_product.h"
 #include "cuda/mlp.h"
 namespace athanor::cuda {
 namespace {
@@ -204,7 +204,7 @@ cublasStatus_t GemmRunner::launch(const LibraryProduct& product, const Plan& pla
                                   cudaStream_t stream) const {
   const Gemm& op = product.op;
   if (plan.own) {
-    run_by_wgmma(op, stream);
+    run_own(product, stream);
     return CUBLAS_STATUS_SUCCESS;
   }
   float* sums = reinterpret_cast<float*>(static_cast<char*>(scratch) + options_.workspace_bytes);
@@ -353,7 +353,7 @@ GemmRunner::Verdict GemmRunner::check(const Plan& plan, const cublasLtMatmulAlgo
 // The algorithm is from a file, so it is checked.
 void GemmRunner::check_imported(const GemmProblem& p, const Plan& plan) const {
   if (plan.in_parts && p.epilogue != Epilogue::none) return;
-  if (plan.own && wgmma_takes(p, capability_)) return;
+  if (plan.own && own_takes(p, capability_)) return;
   const Verdict verdict = !plan.in_parts && !plan.own && can_fuse(p) ? check(plan, plan.algorithm) : Verdict{};
   if (!verdict.usable)
     throw Error(cat("choices of matrix products: the algorithm stored for ", p, " is not usable (",

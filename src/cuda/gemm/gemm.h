@@ -1,4 +1,4 @@
-// Matrix products on a GPU through cuBLASLt, or with epilogues that only the program's own kernel has. The library is
+// Matrix products on a GPU through cuBLASLt, or by the program's own kernels (own_product.h). The library is
 // column-major, so d = a b is computed as d^T = b^T a^T, without copies. Each problem keeps its algorithm, and partial
 // sums over k are f32 in a fixed order, so a run repeats its bits. Epilogues are fused where a search found that
 // faster, else run as separate kernels. Launches allocate and synchronize nothing, so they may be captured.
@@ -65,6 +65,7 @@ class GemmRunner {
   struct SearchReport {
     int problems = 0, timed = 0;                           // distinct ones; those timed within the limit
     int epilogues = 0, fused = 0, own = 0;                 // of the timed ones; by the program's own kernel
+    int codes = 0, own_codes = 0;                          // products of codes, likewise
     double first_microseconds = 0, best_microseconds = 0;  // of all launches of the timed problems
   };
   SearchReport search(std::span<const Gemm> ops, double seconds, cudaStream_t stream,

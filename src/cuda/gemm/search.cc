@@ -3,8 +3,8 @@
 #include <chrono>
 #include <vector>
 
+#include "cuda/gemm/own_product.h"
 #include "cuda/gemm/timer.h"
-#include "cuda/gemm/wgmma_product.h"
 namespace athanor::cuda {
 namespace {
 
@@ -26,7 +26,7 @@ GemmRunner::Timed GemmRunner::time_candidates(const LibraryProduct& product, boo
   if (p.epilogue != Epilogue::none) candidates.push_back({.in_parts = true});
   if (can_fuse(p))
     for (const auto& answer : ask(p, timer.plan(), kCandidates)) candidates.push_back({.algorithm = answer.algo});
-  if (wgmma_takes(p, capability_)) candidates.push_back({.own = true});
+  if (own_takes(p, capability_)) candidates.push_back({.own = true});
   const std::vector<double> best = timer.in_turns(candidates);
   if (p.epilogue == Epilogue::none) require(timer.refusal(), "a trial failed", p);
   size_t chosen = static_cast<size_t>(std::min_element(best.begin(), best.end()) - best.begin());
@@ -87,7 +87,9 @@ GemmRunner::SearchReport GemmRunner::search(std::span<const Gemm> ops, double se
     ++report.timed;
     report.epilogues += p.epilogue != Epilogue::none;
     report.fused += p.epilogue != Epilogue::none && !chosen.in_parts;
-    report.own += chosen.own;
+    report.own += chosen.own && p.scales_a == ScaleLayout::none;
+    report.codes += p.scales_a != ScaleLayout::none;
+    report.own_codes += chosen.own && p.scales_a != ScaleLayout::none;
     report.first_microseconds += double(use.launches) * timed.first + double(use.within) * (timed.first - timed.best);
     report.best_microseconds += double(use.launches) * timed.best;
   }

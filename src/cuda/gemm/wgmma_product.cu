@@ -4,34 +4,25 @@
 // from the L2 cache once for both. One warp copies 64 columns of x and W at a time into a ring by TMA; two warpgroups
 // multiply 64 rows each by wgmma, with the sums of the tile in registers. Each warp then stores its 16 rows by TMA
 // through shared memory of its own, while the next tile's factors are copied. Compute bound. Deterministic: a sum
-// is over k in order. Factors of 8 bits would change the loader's element type and nothing of the loop. No GPU has run
+// is over k in order. Products of codes of 8 bits are a kernel of their own (wgmma_codes.cu). No GPU has run
 // it yet.
 #include "cuda/gemm/wgmma_product.h"
 
 #include "cuda/activation.h"
+#include "cuda/gemm/wgmma_tiles.h"
 #include "cuda/host_tools.h"
 #include "cuda/scratch.h"
-#include "cuda/warpgroups.h"
 
 namespace athanor::cuda {
 namespace {
 
 constexpr int kColumns = 256;  // of a tile: of W's rows, half of them gates
 constexpr int kHalf = kColumns / 2;
-constexpr int kSlots = 4;                // of the ring: 48 KiB each
-constexpr int kWarps = kConsumers / 32;  // that multiply and store
-constexpr int kWarpRows = 16;
-constexpr int kPanels = 2;  // that a warp may be storing at once
-constexpr int kPair = 2;    // blocks of a cluster
+constexpr int kSlots = 4;  // of the ring: 48 KiB each
 
 struct Maps {
   CUtensorMap x, gate_weights, up_weights;  // of the factors
   CUtensorMap gate, up, y;                  // of the results
-};
-
-// Pairs of tiles of d along its rows, tiles along its columns, and steps of each along k.
-struct Tiles {
-  int pairs, columns, steps;
 };
 
 template <class T>
@@ -47,19 +38,13 @@ struct Room {  // dynamic shared memory
 };
 
 #if PTX_SM90A
-constexpr int kBand = 8;  // pairs along rows that are computed about together, so that L2 has them
 using PairRing = Ring<kSlots, kPair>;
 
-// Calls visit(row, column) with the first row and column of each of this block's tiles. Pairs are in bands of kBand;
-// within a band column by column.
+// Calls visit(row, column) with the first row and column of each of this block's tiles, which lie in pairs one above
+// the other.
 template <class F>
-__device__ __forceinline__ void for_tiles(const Tiles& tiles, F visit) {
-  const int clusters = static_cast<int>(gridDim.x) / kPair, rank = static_cast<int>(blockIdx.x) % kPair;
-  for (int i = static_cast<int>(blockIdx.x) / kPair; i < tiles.pairs * tiles.columns; i += clusters) {
-    const int band = i / (kBand * tiles.columns), within = i - band * kBand * tiles.columns;
-    const int height = min(kBand, tiles.pairs - band * kBand);
-    visit(((band * kBand + within % height) * kPair + rank) * kRows, within / height * kHalf);
-  }
+__device__ __forceinline__ void for_blocks(const Tiles& tiles, F visit) {
+  for_tiles(tiles, [&](int row, int column) { visit((row * kPair + pair_rank()) * kRows, column * kHalf); });
 }
 
 // Each block of a pair copies its own rows of x, and to both blocks one half of W's: gates or ups.
@@ -67,10 +52,10 @@ template <class T>
 __device__ __forceinline__ void produce(Room<T>& room, PairRing& ring, const Maps& maps, const Tiles& tiles) {
   constexpr int kInner = Slot<T>::kInner;
   constexpr uint16_t kBoth = (1 << kPair) - 1;
-  const int half = static_cast<int>(blockIdx.x) % kPair;
+  const int half = pair_rank();
   const CUtensorMap* weights = half ? &maps.up_weights : &maps.gate_weights;
   Turn<kSlots> turn;
-  for_tiles(tiles, [&](int row, int column) {
+  for_blocks(tiles, [&](int row, int column) {
 #pragma unroll 1
     for (int step = 0; step < tiles.steps; ++step)
       ring.fill(turn, [&](int i) {
@@ -112,24 +97,10 @@ __device__ __forceinline__ void multiply(Sums& sums, const Room<T>& room, PairRi
 // The words of 64 columns of a warp's rows: [n][h].
 using Words = uint32_t[8][2];
 
-// Stores them at (column, row) through a panel of the warp that no store reads any more.
+// Stores them at (column, row) through a panel of the warp.
 template <class T>
 __device__ __forceinline__ void store_panel(const CUtensorMap& map, T* panel, const Words& words, int column, int row) {
-  const int lane = lane_id();
-  if (lane == 0) ptx::bulk_wait_read<kPanels - 1>();
-  __syncwarp();
-#pragma unroll
-  for (int n = 0; n < 8; ++n) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-      st4(panel + (8 * h + lane / 4) * kBoxColumns + (n ^ lane / 4) * 8 + lane % 4 * 2, words[n][h]);
-  }
-  ptx::fence_proxy_async();
-  __syncwarp();
-  if (lane == 0) {
-    ptx::tma_store(&map, panel, column, row);
-    ptx::bulk_commit();
-  }
+  through_panel([&] { write_panel(panel, words); }, [&] { ptx::tma_store(&map, panel, column, row); });
 }
 
 template <class T>
@@ -175,7 +146,7 @@ __global__ void __launch_bounds__(kImageThreads, 1)
     ptx::registers_increase<kConsumerRegisters>();
     const int group = group_id(), warp = __shfl_sync(~0u, warp_id(), 0);
     Turn<kSlots> turn;
-    for_tiles(tiles, [&](int row, int column) {
+    for_blocks(tiles, [&](int row, int column) {
       Sums sums;
       multiply(sums, room, ring, turn, group, static_cast<uint32_t>(tiles.steps));
       store(sums, room.panels[warp], maps, column, row + warp * kWarpRows);
@@ -201,12 +172,7 @@ void launch_product(const Gemm& op, cudaStream_t stream) {
                   result(op.d, 0),           result(op.d, f),           result(op.aux, 0)};
   const Tiles tiles{static_cast<int>(div_ceil<int64_t>(m, kPair * kRows)),
                     static_cast<int>(div_ceil<int64_t>(f, kHalf)), static_cast<int>(div_ceil<int64_t>(k, kInner))};
-  int device = 0, multiprocessors = 0;
-  CUDA_CHECK(cudaGetDevice(&device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
-  const int64_t clusters = std::clamp<int64_t>(multiprocessors / kPair, 1, int64_t{tiles.pairs} * tiles.columns);
-  const dim3 grid(grid_size(kPair * clusters));
-  CUDA_CHECK(launch(product_wgmma<T>, {grid, dim3(kThreads), sizeof(Room<T>), stream, kPair}, maps, tiles));
+  CUDA_CHECK(launch(product_wgmma<T>, {grid_of(tiles), dim3(kThreads), sizeof(Room<T>), stream, kPair}, maps, tiles));
 }
 
 }  // namespace

@@ -31,6 +31,7 @@ inline TensorMapEncoder tensor_map_encoder() {
 template <class T>
 CUtensorMap tensor_map(TensorMapEncoder encode, const TmaMatrix<T>& m) {
   constexpr auto kType = std::is_same_v<T, float>  ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                         : sizeof(T) == 1          ? CU_TENSOR_MAP_DATA_TYPE_UINT8
                          : std::is_same_v<T, bf16> ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                    : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(m.columns), static_cast<cuuint64_t>(m.rows)};

@@ -1,7 +1,7 @@
 // kernel_launches CONFIG.json [key=value ...]: every kernel of this program that an optimizer step of a config launches
 // on an H200, at full size: ops get addresses without memory, the emulated GPU checks the launches and runs none. A
 // line for each kind of launch: how many in a step, blocks, threads of a block, bytes of dynamic shared memory, kernel.
-// Products are the library's and are not told, but those that the program's own kernel can compute; what the library
+// Products are the library's and are not told, but those with SwiGLU that an own kernel can compute; what the library
 // may fuse into them is launched apart, as before a search.
 #include <array>
 #include <cstdio>

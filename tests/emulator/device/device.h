@@ -57,6 +57,7 @@ struct Operation {
   int device = 0;
   uint32_t peers = 0;           // bit d: memory of device d may be accessed too
   int compute_capability = 90;  // of the simulated GPU, 10 * major + minor
+  int code_sum_bits = 24;       // GpuModel
   // Did operation `other` finish before this one starts? `waited`: griddepcontrol.wait has been executed.
   std::function<bool(uint32_t other, bool waited)> ordered;
 };

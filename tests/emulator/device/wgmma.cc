@@ -1,6 +1,7 @@
 // wgmma: asynchronous products of a warpgroup. Accumulators hold NaN from issue until a wait that names them; operands
 // in shared memory are read at the wait, so that overwriting them too early changes the result.
 #include <algorithm>
+#include <cmath>
 
 #include "cuda/host/instructions.h"
 #include "emulator/device/formats.h"
@@ -93,23 +94,36 @@ std::vector<float>& held_value(Fiber& f, const float* registers) {
   fail(Fault::kConfigure, "wgmma accumulators moved between issue and wait");
 }
 
+// Without its lowest bits.
+float shortened(float sum, int bits) { return bits_as<float>(bits_as<uint32_t>(sum) & ~0u << (24 - bits)); }
+
 void execute(Block& b, unsigned group, WgmmaWork& w) {
   for_operands(b, w, [](const uint8_t* p) {
     check_range_live(p, 16, "wgmma operand overwritten by an asynchronous copy before wgmma.wait_group");
   });
   const uint32_t depth = 32 / element_bytes(w.op.a_type);
+  const int bits = element_bytes(w.op.a_type) == 1 ? operation().code_sum_bits : 24;
   const std::vector<float> a =
       w.op.a_registers ? read_a_registers(w) : read_operand(b, w.op.a, w.op.a_transposed, w.op.a_type, 64);
   const std::vector<float> n = read_operand(b, w.op.b, w.op.b_transposed, w.op.b_type, uint32_t(w.op.n));
-  for (uint32_t thread = 0; thread < 128; ++thread) {
-    auto& d = held_value(*b.threads[group * 128 + thread]->fiber, w.d[thread]);
-    for (uint32_t i = 0; i < uint32_t(w.op.n) / 2; ++i) {
-      const uint32_t row = thread / 32 * 16 + thread % 32 / 4 + 8 * (i / 2 % 2),
-                     column = i / 4 * 8 + thread % 4 * 2 + i % 2;
-      float sum = w.op.accumulate ? d[i] : 0.f;
-      for (uint32_t k = 0; k < depth; ++k) sum += a[row * depth + k] * n[column * depth + k];
-      d[i] = sum;
-    }
+  const auto columns = uint32_t(w.op.n);
+  std::vector<float> across(n.size());  // [depth, columns], so that the loop over columns is fast
+  for (uint32_t column = 0; column < columns; ++column)
+    for (uint32_t k = 0; k < depth; ++k) across[k * columns + column] = n[column * depth + k];
+  std::vector<float*> sums(128);
+  for (uint32_t thread = 0; thread < 128; ++thread)
+    sums[thread] = held_value(*b.threads[group * 128 + thread]->fiber, w.d[thread]).data();
+  for (uint32_t row = 0; row < 64; ++row) {
+    const auto sum_at = [&](uint32_t column) -> float& {
+      return sums[row / 16 * 32 + row % 8 * 4 + column % 8 / 2][column / 8 * 4 + row / 8 % 2 * 2 + column % 2];
+    };
+    float line[256];
+    for (uint32_t column = 0; column < columns; ++column) line[column] = w.op.accumulate ? sum_at(column) : 0.f;
+    for (uint32_t k = 0; k < depth; ++k)
+      for (uint32_t column = 0; column < columns; ++column)
+        line[column] += a[row * depth + k] * across[k * columns + column];
+    for (uint32_t column = 0; column < columns; ++column)
+      sum_at(column) = std::isnan(line[column]) ? line[column] : shortened(line[column], bits);
   }
   w.done = true;
   w.a = {};

@@ -1,0 +1,72 @@
+// What the products by warpgroups (sm_90a) in this folder share: blocks in clusters of two, the order in which these
+// take the tiles of d, and the way of results to memory through panels of shared memory.
+#pragma once
+#include <algorithm>
+
+#include "cuda/warpgroups.h"
+namespace athanor::cuda {
+
+constexpr int kPair = 2;                 // blocks of a cluster
+constexpr int kWarps = kConsumers / 32;  // that multiply and store
+constexpr int kWarpRows = 16;            // of a panel
+constexpr int kPanels = 2;               // that a warp may be storing at once
+constexpr int kPanelBytes = kWarpRows * kRowBytes;
+
+// What the blocks of a cluster compute together: so many tiles along the rows of d and along its columns, in so many
+// steps along k each.
+struct Tiles {
+  int rows, columns, steps;
+};
+
+// Persistent blocks: as many pairs as the GPU holds at once, at most one for each tile.
+inline dim3 grid_of(const Tiles& tiles) {
+  int device = 0, multiprocessors = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+  return {grid_size(kPair * std::clamp<int64_t>(multiprocessors / kPair, 1, int64_t{tiles.rows} * tiles.columns))};
+}
+
+#if PTX_SM90A
+constexpr int kBand = 8;  // tiles along rows that are computed about together, so that L2 has their factors
+
+__device__ __forceinline__ int pair_rank() { return static_cast<int>(blockIdx.x) % kPair; }
+
+// Calls visit(row, column) with the numbers of each of this cluster's tiles. They are in bands of kBand rows; within a
+// band column by column.
+template <class F>
+__device__ __forceinline__ void for_tiles(const Tiles& tiles, F visit) {
+  const int clusters = static_cast<int>(gridDim.x) / kPair;
+  for (int i = static_cast<int>(blockIdx.x) / kPair; i < tiles.rows * tiles.columns; i += clusters) {
+    const int band = i / (kBand * tiles.columns), within = i - band * kBand * tiles.columns;
+    const int height = min(kBand, tiles.rows - band * kBand);
+    visit(band * kBand + within % height, within / height);
+  }
+}
+
+// Called by a warp: write() fills a panel that no store reads any more, store() starts a copy from it by TMA.
+template <class Write, class Store>
+__device__ __forceinline__ void through_panel(Write write, Store store) {
+  if (lane_id() == 0) ptx::bulk_wait_read<kPanels - 1>();
+  __syncwarp();
+  write();
+  ptx::fence_proxy_async();
+  __syncwarp();
+  if (lane_id() == 0) {
+    store();
+    ptx::bulk_commit();
+  }
+}
+
+// Writes words of 16-bit numbers, 64 columns of a warp's rows [n][h], to a panel.
+__device__ __forceinline__ void write_panel(void* panel, const uint32_t (&words)[8][2]) {
+  const int lane = lane_id();
+  auto* bytes = static_cast<unsigned char*>(panel);
+#pragma unroll
+  for (int n = 0; n < 8; ++n) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      st4(bytes + (8 * h + lane / 4) * kRowBytes + (n ^ lane / 4) * 16 + lane % 4 * 4, words[n][h]);
+  }
+}
+#endif
+}  // namespace athanor::cuda
