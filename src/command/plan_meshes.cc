@@ -165,8 +165,8 @@ void print_meshes(const Config& config, const GpuSpec& gpu, int ranks, int nodes
   if (all[0].way.tensor * all[0].way.context > 1)
     for (const Found& f : all)
       if (f.way.tensor * f.way.context == 1) {
-        std::printf("best without tensor and context, which runs on GPUs refuse as not verified: %s: %s\n",
-                    to_text(f.way).c_str(), difference(best, f.p).c_str());
+        std::printf("best without tensor and context, which are unverified on GPUs: %s: %s\n", to_text(f.way).c_str(),
+                    difference(best, f.p).c_str());
         break;
       }
 }

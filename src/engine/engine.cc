@@ -368,8 +368,9 @@ void Engine::discard_step() {
 }
 
 void Engine::spoil_step() {
-  constexpr auto kNan = std::numeric_limits<float>::quiet_NaN();  // and so is any sum with it
-  ops_->run(Fill{.x = leaf_sums_ ? leaf_sums_ : scalar(offsetof(StepState, loss_sum), DType::f64), .value = kNan},
+  constexpr auto kInf =
+      std::numeric_limits<float>::infinity();  // and so is a sum with it, and NCCL's maximum, unlike NaN
+  ops_->run(Fill{.x = leaf_sums_ ? leaf_sums_ : scalar(offsetof(StepState, loss_sum), DType::f64), .value = kInf},
             nullptr);
 }
 
