@@ -137,7 +137,7 @@ SortedIndices sort_indices(const Indices& indices, void* scratch, cudaStream_t s
   const int count = static_cast<int>(tiles) << digits.bits;
   const int scan_threads = std::clamp(round_up(div_ceil(count, 8), 32), 32, 1024);
   const size_t shared_bytes = (size_t{kWarps} << digits.bits) * sizeof(int);
-  CHECK(indices.first + indices.limit < int64_t{1} << 31, "sorting by an index of ", indices.first + indices.limit,
+  CHECK(indices.first + indices.limit <= int64_t{1} << 31, "sorting by an index of ", indices.first + indices.limit,
         ": beyond 32 bits");
   Pass pass{.index = indices.of_row,
             .counts = words + 4 * indices.rows,

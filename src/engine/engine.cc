@@ -16,6 +16,8 @@ Ctx Engine::context(Ops& ops, Tape* tape) {
           .recipe = options_.recipe,
           .tape = tape,
           .sequence_parallel = options_.sequence_parallel,
+          .sums_beside = options_.sums_beside.value_or(!backend_.device.unified()),
+          .least_half = options_.least_half,
           .seed = options_.seed,
           .quantization = codes_ ? codes_->read() : Quantization{}};
 }

@@ -153,6 +153,32 @@ TEST(TensorParallel, RecomputationAndRepetitionChangeNoBit) {
     }
 }
 
+// As on devices that send and compute at once. A sum of half the rows is a call of its own.
+TEST(TensorParallel, SumsBesideProductsChangeNoBit) {
+  for (const ModelType type : {ModelType::llama, ModelType::gpt2})
+    for (const bool sequence : {false, true})
+      for (const auto recompute : {G::none, G::selective, G::full}) {
+        Setting s{.type = type, .recompute = recompute, .tensor = 2, .sequence = sequence};
+        const WatchedCurve want = train_watched(s, {}, 3);
+        s.beside = true;
+        const WatchedCurve got = train_watched(s, {}, 3);
+        EXPECT_EQ(got.losses, want.losses) << s.name();
+        EXPECT_EQ(got.norms, want.norms) << s.name();
+        EXPECT_EQ(got.masters, want.masters) << s.name();
+        EXPECT_EQ(got.sent.bytes, want.sent.bytes) << s.name();
+        EXPECT_EQ(got.sent.row_bytes, want.sent.row_bytes) << s.name();
+        EXPECT_EQ(got.planned.calls, got.sent.calls) << s.name();
+        EXPECT_EQ(got.planned.row_calls, got.sent.row_calls) << s.name();
+        EXPECT_TRUE(want.planned.beside.empty()) << s.name();
+        const int64_t forward = recompute == G::full ? 8 : 4;  // halves of the outputs of attention and MLP
+        EXPECT_EQ(got.sent.calls, want.sent.calls + (sequence ? 0 : kLayers * forward / 2)) << s.name();
+        // Backward: the gradients of two inputs, in rows also the inputs; GPT-2's of the MLP comes at once if
+        // recomputed.
+        const bool at_once = type == ModelType::gpt2 && recompute == G::selective;
+        EXPECT_EQ(std::ssize(got.planned.beside), kLayers * (sequence ? (at_once ? 3 : 4) : forward + 2)) << s.name();
+      }
+}
+
 // Weights that every rank of a group has whole get the same gradients and updates on all of them.
 TEST(TensorParallel, WholeWeightsStayEqual) {
   for (const auto& [type, sequence] : {std::pair{ModelType::gpt2, false},

@@ -30,6 +30,7 @@ struct Setting {
   int64_t length = kLength;
   int tensor = 1;          // ranks that share products
   bool sequence = false;   // and rows between them
+  bool beside = true;      // their sums, beside other products
   int64_t kv_heads = 1;    // of llama
   int64_t forgotten = -1;  // the call of a step that ranks which share products leave out
   int ranks() const { return replicas * shards * context * tensor; }
@@ -91,6 +92,8 @@ EngineOptions options(const Setting& s) {
   o.recipe = make_recipe(s.precision, DType::f32);
   o.seq_length = s.length;
   o.sequence_parallel = s.sequence;
+  o.sums_beside = s.beside;
+  o.least_half = 1;
   o.context_method = s.ring ? ContextMethod::ring : ContextMethod::gather;
   o.micro_batch_size = s.leaves > 0 ? 6 : kSequences / (s.accumulation * s.replicas * s.shards);
   o.logical_shards = s.leaves;
@@ -233,13 +236,14 @@ TEST_F(NcclTraining, RanksThatShareProducts) {
   }
 }
 
+// Sums beside other products and after them, too.
 TEST_F(NcclTraining, SharedProductsRepeatTheirBits) {
   for (const bool sequence : {false, true}) {
     Setting s{.precision = "bf16", .shards = 2, .stage = sequence ? 3 : 1, .length = 8};
     s.tensor = s.kv_heads = 2, s.sequence = sequence;
     const Curve captured = train(s);
     EXPECT_EQ(captured, train(s)) << s.name();
-    s.graphs = false;
+    s.graphs = s.beside = false;
     EXPECT_EQ(captured, train(s)) << s.name();
   }
 }
@@ -251,8 +255,8 @@ TEST_F(NcclTraining, ACallThatIsLeftOutIsNoticed) {
     s.sequence = sequence;
     const Curve want = train({.type = s.type, .length = 8}, 2);
     s.tensor = 2;
-    const int64_t layers = model(s).num_hidden_layers, calls = (sequence ? 10 : 4) * layers + (sequence ? 6 : 4);
-    for (s.forgotten = 0; s.forgotten < calls; s.forgotten += sequence ? 3 : 1) {
+    const int64_t layers = model(s).num_hidden_layers, calls = (sequence ? 10 : 6) * layers + (sequence ? 6 : 4);
+    for (s.forgotten = 0; s.forgotten < calls; s.forgotten += sequence ? 4 : 2) {
       const Curve got = train(s, 2);
       bool same = true;  // not with NaN
       for (size_t i = 0; i < got.losses.size(); ++i)
