@@ -179,6 +179,31 @@ TEST(TensorParallel, SumsBesideProductsChangeNoBit) {
       }
 }
 
+// Of these sums a plan counts what the launches beside them leave: of slow ones nothing but what runs beside nothing.
+TEST(TensorParallel, APlanCountsWhatProductsWaitFor) {
+  Setting s{.type = ModelType::llama, .tensor = 2};
+  for (const bool beside : {false, true}) {
+    s.beside = beside;
+    run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
+      const CpuBackend cpu = make_cpu({.threads = 1});
+      ProcessMesh mesh(std::move(world), s.mesh());
+      Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
+      engine.commit();
+      const Network network{1e9, 1e9, 8};
+      const Roofline slow{.most = {1e3, 1e3}}, fast{.most = {1e30, 1e30}};
+      const StepTraffic counted = step_traffic(engine, mesh, network, &slow);
+      EXPECT_EQ(step_traffic(engine, mesh, network).tensor_exposed, counted.tensor.seconds);
+      EXPECT_NEAR(step_traffic(engine, mesh, network, &fast).tensor_exposed / counted.tensor.seconds, 1, 1e-9);
+      // Of 4 sums per block and 4 of embedding, loss and head, two are beside the gradients of weights, and the halves
+      // of two beside halves and residuals.
+      if (beside)
+        EXPECT_LT(counted.tensor_exposed, 0.4 * counted.tensor.seconds);
+      else
+        EXPECT_EQ(counted.tensor_exposed, counted.tensor.seconds);
+    });
+  }
+}
+
 // Weights that every rank of a group has whole get the same gradients and updates on all of them.
 TEST(TensorParallel, WholeWeightsStayEqual) {
   for (const auto& [type, sequence] : {std::pair{ModelType::gpt2, false},
