@@ -64,7 +64,7 @@ bool is_configured(const Config& c, const Way& w) {
 }
 
 // Seconds that the step gets longer by for what is sent to ranks that share parameters.
-double exposed_by_data(const Prediction& p) { return p.exposed - p.traffic.tensor.seconds - p.traffic.context_exposed; }
+double exposed_by_data(const Prediction& p) { return p.exposed - p.traffic.tensor_exposed - p.traffic.context_exposed; }
 
 void print_table(const std::vector<Found>& all, double tokens) {
   std::printf("%7s %6s %7s %6s %11s %9s %10s %10s %10s %10s %10s %10s %10s %9s  %s\n", "copies", "shards", "context",
@@ -107,7 +107,7 @@ std::string difference(const Prediction& best, const Prediction& other) {
       {other.compute - best.compute, "computing"},
       {exposed_by_data(other) - exposed_by_data(best), "sending gradients and weights that nothing hides"},
       {other.traffic.context_exposed - best.traffic.context_exposed, "sending keys and values"},
-      {other.traffic.tensor.seconds - best.traffic.tensor.seconds, "sums between products"}};
+      {other.traffic.tensor_exposed - best.traffic.tensor_exposed, "sums between products"}};
   std::string text;
   for (const Part& part : parts)
     if (std::abs(part.seconds) * 1e3 >= 0.005)
@@ -150,7 +150,7 @@ void print_meshes(const Config& config, const GpuSpec& gpu, int ranks, int nodes
       "best: %s: a step computes for %.2f ms, and waits for %.2f ms: %.2f for gradients and weights, %.2f for keys and "
       "values, %.2f for sums between products\n",
       to_text(all[0].way).c_str(), best.compute * 1e3, best.exposed * 1e3, exposed_by_data(best) * 1e3,
-      best.traffic.context_exposed * 1e3, best.traffic.tensor.seconds * 1e3);
+      best.traffic.context_exposed * 1e3, best.traffic.tensor_exposed * 1e3);
   if (all[0].way.context > 1)
     std::printf("%s", context_text(best.context, [&](ContextMethod other) {
                         Config c = divided(config, all[0].way);
@@ -165,8 +165,8 @@ void print_meshes(const Config& config, const GpuSpec& gpu, int ranks, int nodes
   if (all[0].way.tensor * all[0].way.context > 1)
     for (const Found& f : all)
       if (f.way.tensor * f.way.context == 1) {
-        std::printf("best without tensor and context, which runs on GPUs refuse as not verified: %s: %s\n",
-                    to_text(f.way).c_str(), difference(best, f.p).c_str());
+        std::printf("best without tensor and context, which are unverified on GPUs: %s: %s\n", to_text(f.way).c_str(),
+                    difference(best, f.p).c_str());
         break;
       }
 }

@@ -291,14 +291,14 @@ Fields ranks_group() {
           .alias({"pipeline_model_parallel_size", "pipeline_parallel_degree"}),
       number("tensor_parallel_size", &Config::tensor_parallel_size, between(1, 65536), free, "ranks",
              "ranks that share the heads and the inner columns of every block and the vocabulary, and read the same "
-             "samples; on CPUs only: see docs/distributed.md")
+             "samples: see docs/distributed.md")
           .alias({"tensor_model_parallel_size", "tensor_parallel_degree"}),
       option("sequence_parallel", &Config::sequence_parallel, free,
              "tensor_parallel_size: the ranks also share the rows of what lies between the products; seq_length must "
              "divide among them"),
       number("context_parallel_size", &Config::context_parallel_size, between(1, 65536), free, "ranks",
              "ranks that share every sequence, each with two of its pieces; seq_length must be a multiple of twice as "
-             "many; on CPUs only: see docs/distributed.md")
+             "many: see docs/distributed.md")
           .alias({"context_parallel_degree"}),
       choice<&Config::context_parallel_method>(
           "context_parallel_method", free,

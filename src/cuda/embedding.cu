@@ -2,6 +2,8 @@
 // Layout: flat packs of 16 bytes where rows allow them. Forward and moves are memory bound: each row is read and
 // written once. The gradient sorts rows by token, then a block sums kRun consecutive rows in registers; sums of a token
 // that began in an earlier run go through scratch memory to a second launch, so that frequent tokens use many blocks.
+// Of a part of the vocabulary, rows of other ranks' tokens are zeros forward, and last in the order of the gradient,
+// which leaves them out.
 // Deterministic: the order of all sums depends on the tokens alone. Not timed on a GPU yet.
 #include "cuda/embedding.h"
 
@@ -131,6 +133,37 @@ __global__ void __launch_bounds__(kFlatThreads) add_embeddings(LookUp<T> a) {
   }
 }
 
+// Tokens [first, first + count) of the vocabulary are the rows of wte; others count as zeros. wpe: null for none.
+template <class T, int E>
+__global__ void __launch_bounds__(kFlatThreads) look_up_part(LookUp<T> a, int token_first, unsigned token_count) {
+  const unsigned first = first_pack<kSums>();
+  Pack<T, E> token[kSums], position[kSums];
+  bool here[kSums];
+#pragma unroll
+  for (int k = 0; k < kSums; ++k) {
+    const unsigned at = first + k * kFlatThreads;
+    if (at >= a.packs) continue;
+    const unsigned row = at / a.row_packs, column = at % a.row_packs;
+    const int wanted = a.tokens[row] - token_first;
+    here[k] = static_cast<unsigned>(wanted) < token_count;
+    if (here[k]) token[k] = load_pack<E>(a.wte + (static_cast<int64_t>(wanted) * a.row_packs + column) * E);
+    if (a.wpe)
+      position[k] = load_pack<E>(a.wpe + (static_cast<int64_t>(a.positions[row]) * a.row_packs + column) * E);
+  }
+#pragma unroll
+  for (int k = 0; k < kSums; ++k) {
+    const unsigned at = first + k * kFlatThreads;
+    if (at >= a.packs) return;
+    float sum[E];
+#pragma unroll
+    for (int i = 0; i < E; ++i) {
+      sum[i] = here[k] ? token[k][i] : 0.f;
+      if (a.wpe) sum[i] += position[k][i];
+    }
+    store_values(a.y + static_cast<size_t>(at) * E, sum);
+  }
+}
+
 // ---- gradient
 
 constexpr int kRun = kEmbeddingRun;
@@ -141,6 +174,7 @@ struct Runs {
   float* partials;  // [runs, C]: sums of a run's first rows if their token began in an earlier run
   SortedIndices sorted;
   int rows, columns;
+  int last;  // rows of this index and later ones, which stand at the end, are in no sum
 
   __device__ __forceinline__ int token(int run) const { return sorted.index[run * kRun]; }
   __device__ __forceinline__ bool continues(int run) const {
@@ -155,6 +189,7 @@ __global__ void __launch_bounds__(kFlatThreads) sum_runs(Runs a, const T* dy) {
   const int column = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) * E;
   if (column >= a.columns) return;
   const int begin = run * kRun, end = min(begin + kRun, a.rows);
+  if (a.token(run) >= a.last) return;
   bool continues = a.continues(run);
   float sum[E] = {};
   for (int first = begin; first < end; first += kRowsInFlight) {
@@ -172,6 +207,7 @@ __global__ void __launch_bounds__(kFlatThreads) sum_runs(Runs a, const T* dy) {
       for (int i = 0; i < E; ++i) sum[i] += row[k][i];
       const int token = a.sorted.index[at];
       if (at + 1 < end && a.sorted.index[at + 1] == token) continue;
+      if (token >= a.last) return;
       float* to = continues ? a.partials + static_cast<int64_t>(run) * a.columns + column
                             : a.grad + static_cast<int64_t>(token) * a.columns + column;
       if (!continues) {
@@ -193,7 +229,7 @@ __global__ void __launch_bounds__(kFlatThreads) add_continued(Runs a, int runs) 
   const int first = static_cast<int>(blockIdx.x), token = a.token(first);
   const int column = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) * E;
   const bool is_first = a.continues(first) && !(a.token(first - 1) == token && a.continues(first - 1));
-  if (!is_first || column >= a.columns) return;
+  if (!is_first || token >= a.last || column >= a.columns) return;
   float* grad = a.grad + static_cast<int64_t>(token) * a.columns + column;
   float sum[E];
   const Pack<float, E> before = load_pack<E>(grad);
@@ -217,13 +253,15 @@ __global__ void __launch_bounds__(kFlatThreads) add_continued(Runs a, int runs) 
   store_values(grad, sum);
 }
 
-// grad[index[i]] += dy[i]
-void add_rows(const Tensor& grad, const Tensor& dy, const Tensor& index, void* scratch, cudaStream_t stream) {
-  const int64_t rows = dy.rows(), runs = div_ceil<int64_t>(rows, kRun);
+// grad[index[i]] += dy[i]; of a part of the vocabulary grad[part.row(index[i])], where it has one.
+void add_rows(const Tensor& grad, const Tensor& dy, const Tensor& index, const VocabPart& part, void* scratch,
+              cudaStream_t stream) {
+  const int64_t rows = dy.rows(), runs = div_ceil<int64_t>(rows, kRun), limit = sort_limit(grad, part);
   const int columns = checked_columns(EmbeddingBwd::kName, dy);
-  const SortedIndices sorted = sort_indices({data<int>(index), rows, grad.rows()}, scratch, stream);
-  float* partials = reinterpret_cast<float*>(static_cast<char*>(scratch) + sort_scratch(rows, grad.rows()));
-  const Runs a{data<float>(grad), partials, sorted, static_cast<int>(rows), columns};
+  const SortedIndices sorted = sort_indices({data<int>(index), rows, limit, part.first}, scratch, stream);
+  float* partials = reinterpret_cast<float*>(static_cast<char*>(scratch) + sort_scratch(rows, limit));
+  const Runs a{data<float>(grad),      partials, sorted,
+               static_cast<int>(rows), columns,  static_cast<int>(part ? part.count : limit)};
   const auto launch_sums = [&]<class T, int E>() {
     const int64_t threads = std::min<int64_t>(kFlatThreads, round_up<int64_t>(div_ceil(columns, E), 32));
     const dim3 grid(grid_size(runs), grid_size(div_ceil<int64_t>(columns, threads * E)));
@@ -245,11 +283,11 @@ void run(const GatherRows& op, void*, cudaStream_t stream) { move(Move{op.kName,
 void run(const ScatterRows& op, void*, cudaStream_t stream) { move(Move{op.kName, op.y, op.x, op.rows, true}, stream); }
 
 void run(const EmbeddingFwd& op, void*, cudaStream_t stream) {
-  CHECK(!op.part, op.kName, ": no kernel for a part of the vocabulary");
   const int64_t n = op.y.numel(), columns = op.y.cols();
-  if (!op.wpe) return move(Move{op.kName, op.y, op.wte, op.tokens, false}, stream);
+  if (!op.wpe && !op.part) return move(Move{op.kName, op.y, op.wte, op.tokens, false}, stream);
   if (n == 0) return;
   const auto fits = [&]<class T>() { return in_packs<T>(columns) && aligned16(op.y.data, op.wte.data, op.wpe.data); };
+  CHECK(op.part.total < int64_t{1} << 31, op.kName, ": a vocabulary of ", op.part.total, " is beyond 32-bit indices");
   by_pack(op.y.dtype, fits, [&]<class T, int E>() {
     const auto config = flat_launch<kSums>(op.kName, n / E, stream);
     const LookUp<T> a{data<T>(op.y),
@@ -259,14 +297,15 @@ void run(const EmbeddingFwd& op, void*, cudaStream_t stream) {
                       data<int>(op.positions),
                       static_cast<unsigned>(columns / E),
                       static_cast<unsigned>(n / E)};
-    CUDA_CHECK(launch(add_embeddings<T, E>, config, a));
+    CUDA_CHECK(op.part ? launch(look_up_part<T, E>, config, a, static_cast<int>(op.part.first),
+                                static_cast<unsigned>(op.part.count))
+                       : launch(add_embeddings<T, E>, config, a));
   });
 }
 
 void run(const EmbeddingBwd& op, void* scratch, cudaStream_t stream) {
-  CHECK(!op.part, op.kName, ": no kernel for a part of the vocabulary");
   if (op.dy.numel() == 0) return;
-  add_rows(op.dwte, op.dy, op.tokens, scratch, stream);
-  if (op.dwpe) add_rows(op.dwpe, op.dy, op.positions, scratch, stream);
+  add_rows(op.dwte, op.dy, op.tokens, op.part, scratch, stream);
+  if (op.dwpe) add_rows(op.dwpe, op.dy, op.positions, {}, scratch, stream);
 }
 }  // namespace athanor::cuda

@@ -22,6 +22,12 @@ struct Pass {
   int *index_out, *row_out;
   int* counts;  // [digits, tiles]; after the prefix sums the place of the first such row
   int rows, shift, bits;
+  int first;      // subtracted from each index
+  unsigned last;  // the largest index; others count as it
+
+  __device__ __forceinline__ int at(int i) const {
+    return static_cast<int>(min(static_cast<unsigned>(index[i]) - static_cast<unsigned>(first), last));
+  }
 };
 
 struct Ranks {
@@ -41,7 +47,7 @@ __device__ __forceinline__ Ranks rank_rows(const Pass& a, int* counters) {
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) {
     const bool exists = first + 32 * r < a.rows;
-    ranks.digit[r] = exists ? a.index[first + 32 * r] >> a.shift & ((1 << a.bits) - 1) : -1;
+    ranks.digit[r] = exists ? a.at(first + 32 * r) >> a.shift & ((1 << a.bits) - 1) : -1;
   }
 #pragma unroll
   for (int r = 0; r < kRounds; ++r) {
@@ -114,7 +120,7 @@ __global__ void __launch_bounds__(kThreads) place_rows(Pass a) {
   for (int r = 0; r < kRounds; ++r) {
     if (ranks.digit[r] < 0) break;
     const int from = first + 32 * r, to = counters[(warp << a.bits) + ranks.digit[r]] + ranks.before[r];
-    a.index_out[to] = a.index[from];
+    a.index_out[to] = a.at(from);
     a.row_out[to] = a.row ? a.row[from] : from;
   }
 }
@@ -131,7 +137,14 @@ SortedIndices sort_indices(const Indices& indices, void* scratch, cudaStream_t s
   const int count = static_cast<int>(tiles) << digits.bits;
   const int scan_threads = std::clamp(round_up(div_ceil(count, 8), 32), 32, 1024);
   const size_t shared_bytes = (size_t{kWarps} << digits.bits) * sizeof(int);
-  Pass pass{.index = indices.of_row, .counts = words + 4 * indices.rows, .rows = rows, .bits = digits.bits};
+  CHECK(indices.first + indices.limit <= int64_t{1} << 31, "sorting by an index of ", indices.first + indices.limit,
+        ": beyond 32 bits");
+  Pass pass{.index = indices.of_row,
+            .counts = words + 4 * indices.rows,
+            .rows = rows,
+            .bits = digits.bits,
+            .first = static_cast<int>(indices.first),
+            .last = static_cast<unsigned>(indices.limit - 1)};
   for (int p = 0; p < digits.passes; ++p) {
     pass.shift = p * digits.bits;
     pass.index_out = buffers[p % 2];
@@ -142,6 +155,7 @@ SortedIndices sort_indices(const Indices& indices, void* scratch, cudaStream_t s
     CUDA_CHECK(launch(place_rows, {dim3(tiles), dim3(kThreads), shared_bytes, stream}, pass));
     pass.index = pass.index_out;
     pass.row = pass.row_out;
+    pass.first = 0;
   }
   return {pass.index, pass.row};
 }

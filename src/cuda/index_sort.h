@@ -8,10 +8,11 @@
 namespace athanor::cuda {
 
 struct Indices {
-  const int* of_row;  // [rows], each in [0, limit)
+  const int* of_row;  // [rows]
   int64_t rows, limit;
+  int64_t first = 0;  // subtracted from each; what is then outside [0, limit) counts as limit - 1
 };
-// By position in the sorted order.
+// By position in the sorted order, less `first`.
 struct SortedIndices {
   const int* index;
   const int* row;

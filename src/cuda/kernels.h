@@ -17,14 +17,3 @@
 #include "cuda/quantize.h"
 #include "cuda/rope.h"
 #include "cuda/scratch.h"
-#include "ops/loss.h"
-namespace athanor::cuda {
-
-// Losses of parts of a vocabulary have no kernels yet: tensor parallelism on GPUs is refused before anything is
-// planned.
-template <class Op>
-requires(std::is_same_v<Op, RowMax> || std::is_same_v<Op, LogitSums>)
-    [[noreturn]] void run(const Op&, void*, cudaStream_t) {
-  throw Error(cat(Op::kName, " has no CUDA kernel yet"));
-}
-}  // namespace athanor::cuda

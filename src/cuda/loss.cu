@@ -2,6 +2,8 @@
 //   lse = log sum exp(z);  loss = lse - z_target;
 //   dz = scale ((1 + 2 z_loss lse) softmax(z) - onehot(target)), in place of z.
 // With a soft-cap z = cap tanh(x / cap), and dx = dz (1 - tanh^2) in place of x, by a kernel of its own.
+// Where ranks have parts of the vocabulary, one kernel finds the maximum of a row's part, the next one the part's sum
+// and the target's logit, and the last, which has those of all parts, reads each logit once.
 // The first pass finds maximum and sum together [Milakov & Gimelshein 2018] and keeps the row in shared memory for the
 // second, which writes the gradient; columns that do not fit (two blocks per multiprocessor) are read again, from L2.
 // Memory bound: each logit is read and written once. Deterministic: the order of sums depends on the number of columns
@@ -12,6 +14,7 @@
 #include <limits>
 
 #include "cuda/host_tools.h"
+#include "cuda/pack.h"
 #include "cuda/ptx/ptx.h"
 #include "cuda/reduce.h"
 #include "cuda/vectors.h"
@@ -153,7 +156,16 @@ __device__ __forceinline__ void write_zeros(const Logits<T>& a, T* row) {
     store_chunk(row, zeros, c, a.columns, a.vectors);
 }
 
-// ---- kernel
+// Of a row without its target: base and sum of its exponentials, and its loss, are those of the whole vocabulary.
+template <class T>
+__device__ __forceinline__ Softmax gradient_of(const Logits<T>& a, float base, float sum, float loss) {
+  const float scale = *a.scale * a.inv_count;
+  const float z = a.z_loss == 0 ? 0.f : 2 * a.z_loss * (base + logf(sum));
+  const float at_target = expm1f(-loss) + z * expf(-loss);  // softmax = e^-loss
+  return {base, scale * (1 + z) / sum, -1, scale * at_target};
+}
+
+// ---- kernels
 
 template <class T, bool kCapped>
 __global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy(Logits<T> a) {
@@ -186,14 +198,120 @@ __global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy(Logits<T> a) {
   const float loss = logf(sum) - (logit - s.base());
   if (owner) a.losses[blockIdx.x] = loss;
   if (!a.scale) return;
-  const float scale = *a.scale * a.inv_count;
-  const float z = a.z_loss == 0 ? 0.f : 2 * a.z_loss * (s.base() + logf(sum));
-  const float at_target = expm1f(-loss) + z * expf(-loss);  // softmax = e^-loss
-  const float slope = kCapped ? cap_slope(stored, a.softcap) : 1.f;
-  write_gradient<kCapped>(a, row, kept, {s.base(), scale * (1 + z) / sum, target, scale * at_target * slope});
+  Softmax found = gradient_of(a, s.base(), sum, loss);
+  found.target = target;
+  if constexpr (kCapped) found.at_target *= cap_slope(stored, a.softcap);
+  write_gradient<kCapped>(a, row, kept, found);
 }
 
-// ---- launcher
+// ---- kernels of a part of the vocabulary
+
+// Of all parts, by row.
+struct PartSums {
+  const float *max, *sums, *at_target;  // [n]; the last two relative to the first
+  int first;                            // of the part's tokens
+};
+
+// Its column, or -1 where another rank has it. A target below 0 is nobody's.
+__device__ __forceinline__ int column_of(int target, int first, int columns) {
+  const int column = target - first;
+  return target >= 0 && column >= 0 && column < columns ? column : -1;
+}
+
+// What exponents of a row are relative to: its capped maximum.
+template <bool kCapped>
+__device__ __forceinline__ float base_of(float max, float softcap) {
+  const float capped = kCapped ? soft_cap(max, softcap) : max;
+  return capped == -kInf ? 0.f : capped;  // -inf - -inf would be NaN
+}
+
+template <class T>
+__global__ void __launch_bounds__(kMaxThreads, 2) row_max(Logits<T> a, float* max) {
+  SHARED(float, room, [32]);
+  constexpr int kElements = kVector<T>;
+  const T* row = a.logits + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(a.columns);
+  const int step = static_cast<int>(blockDim.x) * kElements;
+  const int begin = static_cast<int>(threadIdx.x) * kElements;
+  float most = -kInf;
+  const auto add = [&](float (&x)[kElements], int c) {
+    mask(x, c, a.vocab, -kInf);
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) most = fmaxf(most, x[i]);  // skips NaN, which reaches the sum
+  };
+  for (int c = begin; a.vectors && c < a.vocab; c += kBatch * step) {
+    Pack<T, kElements> packs[kBatch];
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b)
+      if (c + b * step < a.vocab) packs[b] = load_pack<kElements>(row + c + b * step);
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      if (c + b * step >= a.vocab) break;
+      float x[kElements];
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) x[i] = packs[b][i];
+      add(x, c + b * step);
+    }
+  }
+  for (int c = begin; !a.vectors && c < a.vocab; c += step) {
+    float x[kElements];
+    load_chunk(x, row, c, a.vocab, false);
+    add(x, c);
+  }
+  most = block_reduce(most, room, Max{});
+  if (threadIdx.x == 0) max[blockIdx.x] = most;
+}
+
+// A target outside the whole vocabulary makes the target's logit NaN, and so the loss.
+template <class T, bool kCapped>
+__global__ void __launch_bounds__(kMaxThreads, 2) logit_sums(Logits<T> a, const float* max, int first, int total) {
+  SHARED(float, room, [32]);
+  constexpr int kElements = kVector<T>;
+  const T* row = a.logits + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(a.columns);
+  const float base = base_of<kCapped>(max[blockIdx.x], a.softcap);
+  const int step = static_cast<int>(blockDim.x) * kElements;
+  float sum = 0;
+  for (int c = static_cast<int>(threadIdx.x) * kElements; c < a.vocab; c += kBatch * step) {
+    float x[kBatch][kElements];
+    load_batch<kCapped>(x, a, row, static_cast<T*>(nullptr), c, step);
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) sum += exp_fast(x[b][i] - base);
+    }
+  }
+  sum = block_sum(sum, room);
+  if (threadIdx.x != 0) return;
+  const int target = a.targets[blockIdx.x], column = column_of(target, first, a.vocab);
+  float logit = target < total ? 0.f : __int_as_float(0x7fffffff);
+  if (column >= 0) logit = (kCapped ? soft_cap(to_float(row[column]), a.softcap) : to_float(row[column])) - base;
+  a.losses[blockIdx.x] = sum;
+  a.losses[gridDim.x + blockIdx.x] = logit;
+}
+
+template <class T, bool kCapped>
+__global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy_of_part(Logits<T> a, PartSums all) {
+  T* row = a.logits + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(a.columns);
+  const int target = a.targets[blockIdx.x];
+  if (target < 0) {  // ignored
+    if (threadIdx.x == 0) a.losses[blockIdx.x] = 0;
+    if (a.scale) write_zeros(a, row);
+    return;
+  }
+  const float base = base_of<kCapped>(all.max[blockIdx.x], a.softcap), sum = all.sums[blockIdx.x];
+  const float loss = logf(sum) - all.at_target[blockIdx.x];
+  if (threadIdx.x == 0) a.losses[blockIdx.x] = loss;
+  if (!a.scale) return;
+  Softmax found = gradient_of(a, base, sum, loss);
+  found.target = column_of(target, all.first, a.vocab);
+  if constexpr (kCapped) {  // the thread that will write there reads it first
+    const int owner = found.target / kVector<T> % static_cast<int>(blockDim.x);
+    if (found.target >= 0 && owner == static_cast<int>(threadIdx.x))
+      found.at_target *= cap_slope(to_float(row[found.target]), a.softcap);
+  }
+  write_gradient<kCapped>(a, row, static_cast<const T*>(row), found);
+}
+
+// ---- launchers
 
 // Columns that fit into shared memory with two blocks per multiprocessor, in whole chunks.
 template <class T>
@@ -204,28 +322,69 @@ int kept_columns(int vocab) {
   const int most = (bytes / 2 - (2 << 10)) / 16 * kVector<T>;  // CUDA reserves 1 KiB per block
   return std::min(round_up(vocab, kVector<T>), most);
 }
+
+template <class T>
+Logits<T> logits_of(const char* op, const Tensor& logits, int64_t vocab) {
+  const int columns = checked_columns(op, logits);
+  Logits<T> a{.logits = data<T>(logits), .vocab = static_cast<int>(vocab), .columns = columns};
+  a.vectors = rows_are_vectors(columns, a.logits);
+  return a;
+}
+
+// A block for each row.
+template <class T>
+LaunchConfig of_rows(const Logits<T>& a, int64_t rows, size_t shared_bytes, cudaStream_t stream) {
+  const int threads = std::min(kMaxThreads, round_up(div_ceil(a.columns, kVector<T>), 32));
+  return {dim3(grid_size(rows)), dim3(static_cast<unsigned>(threads)), shared_bytes, stream};
+}
+
+int token(int64_t first) {
+  CHECK(first < int64_t{1} << 31, "token ", first, " is beyond 32-bit indices");
+  return static_cast<int>(first);
+}
 }  // namespace
 
-void run(const CrossEntropy& op, void*, cudaStream_t stream) {
-  CHECK(!op.part, op.kName, ": no kernel for a part of the vocabulary");
-  const int columns = checked_columns("cross entropy", op.logits);
-  if (op.logits.rows() == 0) return;
+void run(const RowMax& op, void*, cudaStream_t stream) {
+  if (op.x.rows() == 0) return;
+  by_type(op.x.dtype, [&]<class T>() {
+    const auto a = logits_of<T>(op.kName, op.x, op.columns);
+    CUDA_CHECK(launch(row_max<T>, of_rows(a, op.x.rows(), 0, stream), a, data<float>(op.max)));
+  });
+}
+
+void run(const LogitSums& op, void*, cudaStream_t stream) {
+  const int64_t rows = op.logits.rows();
+  if (rows == 0) return;
   by_type(op.logits.dtype, [&]<class T>() {
-    Logits<T> a{data<T>(op.logits),
-                data<float>(op.losses),
-                data<int32_t>(op.targets),
-                op.grad ? data<float>(op.scale) : nullptr,
-                op.inv_count,
-                static_cast<int>(op.vocab),
-                columns};
-    a.vectors = rows_are_vectors(columns, a.logits);
-    a.z_loss = op.z_loss;
-    a.softcap = op.softcap;
+    auto a = logits_of<T>(op.kName, op.logits, op.part.count);
+    a.losses = data<float>(op.sums), a.targets = data<int32_t>(op.targets), a.softcap = op.softcap;
+    const LaunchConfig config = of_rows(a, rows, 0, stream);
+    const float* max = data<float>(op.max);
+    const int first = token(op.part.first), total = token(op.part.total);
+    CUDA_CHECK(op.softcap > 0 ? launch(logit_sums<T, true>, config, a, max, first, total)
+                              : launch(logit_sums<T, false>, config, a, max, first, total));
+  });
+}
+
+void run(const CrossEntropy& op, void*, cudaStream_t stream) {
+  const int64_t rows = op.logits.rows();
+  if (rows == 0) return;
+  by_type(op.logits.dtype, [&]<class T>() {
+    auto a = logits_of<T>(op.kName, op.logits, op.vocab);
+    a.losses = data<float>(op.losses), a.targets = data<int32_t>(op.targets);
+    a.scale = op.grad ? data<float>(op.scale) : nullptr;
+    a.inv_count = op.inv_count, a.z_loss = op.z_loss, a.softcap = op.softcap;
+    if (op.part) {
+      const float* sums = data<float>(op.sums);
+      const PartSums all{data<float>(op.max), sums, sums + rows, token(op.part.first)};
+      const LaunchConfig config = of_rows(a, rows, 0, stream);
+      CUDA_CHECK(op.softcap > 0 ? launch(cross_entropy_of_part<T, true>, config, a, all)
+                                : launch(cross_entropy_of_part<T, false>, config, a, all));
+      return;
+    }
     a.kept = a.vectors && op.grad ? kept_columns<T>(a.vocab) : 0;
     const size_t shared_bytes = static_cast<size_t>(std::max(a.kept, kVector<T>)) * sizeof(T);
-    const int threads = std::min(kMaxThreads, round_up(div_ceil(columns, kVector<T>), 32));
-    const LaunchConfig config{dim3(grid_size(op.logits.rows())), dim3(static_cast<unsigned>(threads)), shared_bytes,
-                              stream};
+    const LaunchConfig config = of_rows(a, rows, shared_bytes, stream);
     CUDA_CHECK(op.softcap > 0 ? launch(cross_entropy<T, true>, config, a) : launch(cross_entropy<T, false>, config, a));
   });
 }

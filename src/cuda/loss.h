@@ -1,4 +1,4 @@
-// Softmax cross-entropy on a GPU: the op of ops/loss.h.
+// Softmax cross-entropy on a GPU, of a vocabulary and of parts of one: the ops of ops/loss.h.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -6,4 +6,6 @@
 namespace athanor::cuda {
 
 void run(const CrossEntropy& op, void* scratch, cudaStream_t stream);
+void run(const RowMax& op, void* scratch, cudaStream_t stream);
+void run(const LogitSums& op, void* scratch, cudaStream_t stream);
 }  // namespace athanor::cuda

@@ -78,6 +78,9 @@ inline size_t sort_scratch(int64_t rows, int64_t limit) {
   const int64_t counts = div_ceil<int64_t>(rows, SortCut::kTile) << SortCut(limit).bits;
   return static_cast<size_t>(round_up<int64_t>((4 * rows + counts) * int64_t{sizeof(int)}, 256));
 }
+// Of the rows of an embedding's gradient. Where it is a part of a vocabulary, tokens of other ranks sort behind its
+// own.
+inline int64_t sort_limit(const Tensor& grad, const VocabPart& part) { return part ? part.count + 1 : grad.rows(); }
 
 // Of AttentionBwd, for each query and head. In memory each head has all queries, and one more where the next head's
 // would not start on a boundary of 16 bytes.
@@ -272,9 +275,10 @@ inline size_t scratch(const QkNormBwd& op) {
 }
 
 inline size_t scratch(const EmbeddingBwd& op) {
-  const int64_t rows = op.dy.rows(), most = std::max(op.dwte.rows(), op.dwpe ? op.dwpe.rows() : 0);
-  const int64_t runs = div_ceil<int64_t>(rows, kEmbeddingRun);
-  return sort_scratch(rows, most) + static_cast<size_t>(runs * op.dy.cols()) * sizeof(float);
+  const int64_t rows = op.dy.rows(), runs = div_ceil<int64_t>(rows, kEmbeddingRun);
+  const size_t tokens = sort_scratch(rows, sort_limit(op.dwte, op.part));
+  const size_t positions = op.dwpe ? sort_scratch(rows, op.dwpe.rows()) : 0;  // of few rows, digits may be longer
+  return std::max(tokens, positions) + static_cast<size_t>(runs * op.dy.cols()) * sizeof(float);
 }
 
 // Of the program's own kernels; cuDNN's plans have their own sizes.

@@ -16,6 +16,8 @@ Ctx Engine::context(Ops& ops, Tape* tape) {
           .recipe = options_.recipe,
           .tape = tape,
           .sequence_parallel = options_.sequence_parallel,
+          .sums_beside = options_.sums_beside.value_or(!backend_.device.unified()),
+          .least_half = options_.least_half,
           .seed = options_.seed,
           .quantization = codes_ ? codes_->read() : Quantization{}};
 }
@@ -368,8 +370,9 @@ void Engine::discard_step() {
 }
 
 void Engine::spoil_step() {
-  constexpr auto kNan = std::numeric_limits<float>::quiet_NaN();  // and so is any sum with it
-  ops_->run(Fill{.x = leaf_sums_ ? leaf_sums_ : scalar(offsetof(StepState, loss_sum), DType::f64), .value = kNan},
+  constexpr auto kInf =
+      std::numeric_limits<float>::infinity();  // and so is a sum with it, and NCCL's maximum, unlike NaN
+  ops_->run(Fill{.x = leaf_sums_ ? leaf_sums_ : scalar(offsetof(StepState, loss_sum), DType::f64), .value = kInf},
             nullptr);
 }
 

@@ -25,6 +25,9 @@ namespace athanor {
 
 constexpr size_t kLogitsBudget = size_t{256} << 20;
 
+// Of a product: tiles of 128 x 256 for all multiprocessors of an H200, twice. Less would leave some without work.
+constexpr int64_t kLeastHalf = int64_t{2} * 132 * 128 * 256;
+
 struct EngineOptions {
   Recipe recipe;
   HighLayers high_layers = {};  // of a recipe of 8 bits
@@ -41,6 +44,10 @@ struct EngineOptions {
   bool graphs = true;                    // capture and replay graphs, where the device can
   int zero_stage = 0;                    // what ranks share out: see Sharding
   bool sequence_parallel = false;        // ranks that share products share the rows of the residual stream: nn/rows.h
+  // Sums of ranks that share products run beside other products; default: where the device has lanes of its own. Where
+  // half an output has as many numbers, it is computed and summed apart.
+  std::optional<bool> sums_beside = {};
+  int64_t least_half = kLeastHalf;
   ContextMethod context_method = ContextMethod::gather;  // of ranks that share sequences; with some, not automatic
   int64_t logical_shards = 0;  // leaves of the rank-invariant sums: see LogicalShards; 0: none
   uint64_t seed = 0;

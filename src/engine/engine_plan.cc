@@ -129,6 +129,7 @@ void Engine::record_phases() {
     arena_.record("micro-batch");
     Tape tape;
     Ctx c = context(plan, &tape);
+    micro_tensor_sums_.launches = &plan.launches;
     c.tensor_sums = &micro_tensor_sums_;
     c.context_sums = &micro_context_sums_;
     micro_context_passes_.launches = &plan.launches;
@@ -137,7 +138,7 @@ void Engine::record_phases() {
         c, [](Phase) {}, false);
     arena_.finish_recording();
     micro_launches_ = std::exchange(plan.launches, {});
-    micro_context_passes_.launches = nullptr;
+    micro_tensor_sums_.launches = micro_context_passes_.launches = nullptr;
     micro_products_ = plan.products.size();
     micro_of_codes_ = plan.of_codes.size();
     arena_.record("optimizer");

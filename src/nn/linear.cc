@@ -1,3 +1,5 @@
+#include <optional>
+
 #include "nn/products.h"
 
 #include "nn/codes.h"
@@ -106,6 +108,33 @@ Product input_gradient(Net n, const Linear& layer, Tensor dx, const Factor& dy) 
   return p;
 }
 
+namespace {
+
+// The sum of one half of the rows beside the product of the other, and the sum of that beside the first half's residual
+// [Wang et al. 2024, "Domino: Eliminating Communication in LLM Training via Generic Tensor Slicing and Overlapping"].
+void run_in_halves(Net n, const Linear& layer, Tensor y, const Factor& x, Tensor residual) {
+  const CollectiveSubject subject(n.params.spec(layer.w).name);
+  const Product whole = linear_product(n, layer, y, x);
+  const int64_t half = y.rows() / 2;
+  PartsOfRows parts[2];
+  const auto rows = [&](int i, const Tensor& t) { return i == 0 ? t.slice(0, half) : t.slice(half, y.rows()); };
+  const auto finish = [&](int i) {
+    parts[i].end(n.c);
+    if (residual) n.c.run(Add{.y = rows(i, y), .a = rows(i, y), .b = rows(i, residual)});
+  };
+  for (int i = 0; i < 2; ++i) {
+    Product part = whole;
+    part.op.d = rows(i, y), part.op.a = rows(i, whole.op.a);
+    run(n.c, part);
+    parts[i] = PartsOfRows(n.c, part.op.d);
+    parts[i].begin(n.c);
+  }
+  finish(0);
+  finish(1);
+}
+
+}  // namespace
+
 // Rounded before it is added where ranks share the sum: a residual in each part would count once per rank.
 void run_with_residual(Net n, const Linear& layer, Tensor y, const Factor& x, Tensor residual) {
   if (shared(n, layer) != Shared::by_inputs) {
@@ -116,6 +145,8 @@ void run_with_residual(Net n, const Linear& layer, Tensor y, const Factor& x, Te
     }
     return run(n.c, product);
   }
+  if (n.c.sums_beside && y.numel() / 2 >= n.c.least_half && y.rows() > 1 && !shares_rows(n.c) && !x.is_codes())
+    return run_in_halves(n, layer, y, x, residual);
   PartsOfRows parts(n.c, y);
   run(n.c, linear_product(n, layer, parts.t(), x));
   const CollectiveSubject subject(n.params.spec(layer.w).name);
@@ -129,6 +160,36 @@ void run_input_gradient(Net n, const Linear& layer, Tensor dx, const Factor& dy)
   run(n.c, input_gradient(n, layer, parts.t(), dy));
   const CollectiveSubject subject(n.params.spec(layer.w).name);
   parts.add_up(n.c);
+}
+
+bool sums_beside(Net n, const Linear& layer) {
+  return n.c.sums_beside && shared(n, layer) == Shared::by_outputs && !in_eight_bits(n, layer);
+}
+
+RowsOfAll input_rows_beside(Net n, const Linear& layer, const Buffer& own) {
+  const CollectiveSubject subject(n.params.spec(layer.w).name);
+  return RowsOfAll(n.c, own);
+}
+
+Buffer run_gradients(Net n, const Linear& layer, std::string_view name, const Shape& in, const Buffer& dy, Factor x,
+                     RowsOfAll* later) {
+  Ctx& c = n.c;
+  if (!sums_beside(n, layer)) {
+    const Factor read_dy = run_weight_gradient(n, layer, dy, x);
+    Buffer dx = c.alloc(name, in);
+    x = {};
+    run_input_gradient(n, layer, dx.t, read_dy);
+    return dx;
+  }
+  const CollectiveSubject subject(n.params.spec(layer.w).name);
+  Buffer dx = c.alloc(name, in);
+  PartsOfRows parts(c, dx.t);
+  run(c, input_gradient(n, layer, parts.t(), {.data = dy, .scales = {}}));
+  if (later) x = {.data = later->get(c), .scales = {}};
+  parts.begin(c);
+  (void)run_weight_gradient(n, layer, dy, x);
+  parts.end(c);
+  return dx;
 }
 
 // Sums for the bias are of dy itself, never of its codes.
@@ -229,12 +290,11 @@ Var linear(Net n, Var x, const Linear& layer, Var residual, Buffer* gated) {
                       sr = residual ? residual.slot() : -1, s = out.slot()](Ctx& cc) {
     const Net net{cc, params};
     Buffer dy = cc.take(s);
-    Factor xf = saved.get(net, layer);
-    Factor read_dy = run_weight_gradient(net, layer, gradient_rows(net, layer, dy), xf);
-    Buffer dx = cc.alloc("linear.dx", in);
-    xf = {};
-    run_input_gradient(net, layer, dx.t, read_dy);
-    read_dy = {};
+    std::optional<RowsOfAll> later;
+    if (sums_beside(net, layer)) later = input_rows_beside(net, layer, saved.own_rows(cc));
+    Factor xf = later ? Factor{} : saved.get(net, layer);
+    Buffer dx = run_gradients(net, layer, "linear.dx", in, gradient_rows(net, layer, dy), std::move(xf),
+                              later ? &*later : nullptr);
     cc.put(sx, std::move(dx));
     if (sr >= 0) cc.put(sr, std::move(dy));  // d(residual) = dy
   });

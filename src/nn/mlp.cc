@@ -1,3 +1,5 @@
+#include <optional>
+
 #include "nn/products.h"
 
 namespace athanor {
@@ -66,22 +68,24 @@ Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
                         sr = residual.slot(), s = result.slot()](Ctx& cc) mutable {
     const Net net{cc, params};
     Buffer d = cc.take(s);
-    Factor xf = saved.get(net, up);
+    const bool beside = sums_beside(net, up) && kept.data;
+    Factor xf = beside ? Factor{} : saved.get(net, up);
     if (!kept.data) {
       Buffer again = cc.alloc("mlp.gelu again", z.t.shape);
       run_gelu_again(net, up, again.t, z.t, xf);
       kept = factor(net, down, Operand::weight_x, again);
     }
-    Factor read_d = run_weight_gradient(net, down, gradient_rows(net, down, d), kept);
+    Buffer all_d = gradient_rows(net, down, d);
+    std::optional<RowsOfAll> later;
+    if (beside) later = input_rows_beside(net, up, saved.own_rows(cc));
+    Factor read_d = run_weight_gradient(net, down, all_d, kept);
+    all_d = {};
     kept = {};
     Buffer dz = cc.alloc("mlp.dz", z.t.shape);
     run_gradient_through_gelu(net, down, dz.t, z.t, read_d);
     read_d = {};
     z = {};
-    Factor read_dz = run_weight_gradient(net, up, dz, xf);
-    Buffer dx = cc.alloc("mlp.dx", in);
-    xf = {};
-    run_input_gradient(net, up, dx.t, read_dz);
+    Buffer dx = run_gradients(net, up, "mlp.dx", in, dz, std::move(xf), later ? &*later : nullptr);
     cc.put(sx, std::move(dx));
     cc.put(sr, std::move(d));  // d(residual) = d(out)
   });

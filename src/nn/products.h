@@ -51,8 +51,17 @@ Var linear(Net, Var x, const Linear&, Var residual, Buffer* gated);
 Product input_gradient(Net, const Linear&, Tensor dx, const Factor& dy);
 // The same; shared by outputs, summed over the ranks, and dx is of the residual stream.
 void run_input_gradient(Net, const Linear&, Tensor dx, const Factor& dy);
+// Whether sums of input gradients run beside the product of the weight's.
+bool sums_beside(Net, const Linear&);
 // dW += dy^T x, db += column sums of dy; gives back what input_gradient() reads of dy
 Factor run_weight_gradient(Net, const Linear&, const Buffer& dy, const Factor& x);
+
+// The layer's input, of which backward has this rank's rows, on its way to run_gradients().
+RowsOfAll input_rows_beside(Net, const Linear&, const Buffer& own);
+// dW += dy^T x, and dx [in] = dy W as run_input_gradient() has it, called `name`. x is let go as soon as nobody reads
+// it; with sums_beside() it may come later.
+Buffer run_gradients(Net, const Linear&, std::string_view name, const Shape& in, const Buffer& dy, Factor x,
+                     RowsOfAll* later = nullptr);
 
 // What the gradient of the weight reads of the layer's input, made while `forward`, which the output was made of, is
 // there.
@@ -64,6 +73,7 @@ class SavedInput {
   static bool keeps_codes(Net, const Linear&, const Var& x);  // made with those of the forward product
   SavedInput(Net, const Linear&, const Var& x, const Factor& forward);
   Factor get(Net, const Linear&) const;
+  Buffer own_rows(Ctx& c) const { return matrix_.get(c); }  // of the matrix, where the layer has no codes
 
  private:
   Saved matrix_;

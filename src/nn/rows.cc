@@ -18,6 +18,18 @@ Buffer all_rows(Ctx& c, const Buffer& own) {
   return all;
 }
 
+RowsOfAll::RowsOfAll(Ctx& c, const Buffer& own) : own_(own) {
+  if (!shares_rows(c)) return;
+  all_ = c.alloc("rows of all ranks", own.t.dtype, {own.t.rows() * c.mesh.tensor().size(), own.t.cols()});
+  pass_ = c.begin_tensor_gather(all_.t, own.t);
+}
+
+Buffer RowsOfAll::get(Ctx& c) {
+  if (all_) c.end_pass(std::move(pass_));
+  own_ = all_ ? all_ : own_;
+  return std::move(own_);
+}
+
 PartsOfRows::PartsOfRows(Ctx& c, Tensor own) : own_(own) {
   if (shares_rows(c))
     room_ = c.alloc("parts of the rows of all ranks", own.dtype, {own.rows() * c.mesh.tensor().size(), own.cols()});
@@ -28,6 +40,13 @@ void PartsOfRows::add_up(Ctx& c) {
     c.tensor_scatter(own_, room_.t);
   else
     c.tensor_sum(own_);
+  room_ = {};
+}
+
+void PartsOfRows::begin(Ctx& c) { pass_ = room_ ? c.begin_tensor_scatter(own_, room_.t) : c.begin_tensor_sum(own_); }
+
+void PartsOfRows::end(Ctx& c) {
+  c.end_pass(std::move(pass_));
   room_ = {};
 }
 

@@ -13,6 +13,17 @@ int64_t rows_of_stream(const Ctx&, int64_t all);
 // All rows of a tensor of the stream: gathered, or the tensor itself.
 Buffer all_rows(Ctx&, const Buffer& own);
 
+// The same, gathered beside what is launched until get().
+class RowsOfAll {
+ public:
+  RowsOfAll(Ctx&, const Buffer& own);
+  Buffer get(Ctx&);
+
+ private:
+  Buffer own_, all_;
+  TensorPass pass_;
+};
+
 // A rank's part of sums of all rows, until they are added up.
 class PartsOfRows {
  public:
@@ -20,10 +31,13 @@ class PartsOfRows {
   PartsOfRows(Ctx&, Tensor own);                              // [rows_of_stream(N), C]: the result
   const Tensor& t() const { return room_ ? room_.t : own_; }  // [N, C]
   void add_up(Ctx&);                                          // over the ranks, into the result
+  void begin(Ctx&);                                           // the same, beside what is launched until end()
+  void end(Ctx&);
 
  private:
   Tensor own_;
   Buffer room_;  // none where every rank has all rows: then the result holds the parts
+  TensorPass pass_;
 };
 
 }  // namespace athanor

@@ -10,6 +10,29 @@ namespace {
 
 constexpr double kBackward = 2.0 / 3;  // fraction of a micro-batch's time
 
+// Collectives on their own lane, one after the other: one has the launches of a micro-batch beside it that those before
+// it left.
+class Beside {
+ public:
+  Beside(std::span<const Launch> launches, const Roofline* limits) : launches_(launches), limits_(limits) {}
+  // Of a collective that takes so long beside launches [from, to): the seconds that these do not hide.
+  double exposed(int64_t from, int64_t to, double seconds) {
+    if (from >= used_to_) left_ = 0;
+    for (int64_t i = std::max(from, used_to_); limits_ && i < to; ++i)
+      left_ += least_seconds(launches_[size_t(i)], *limits_);
+    used_to_ = std::max(used_to_, to);
+    const double rest = std::max(0.0, seconds - left_);
+    left_ = std::max(0.0, left_ - seconds);
+    return rest;
+  }
+
+ private:
+  std::span<const Launch> launches_;
+  const Roofline* limits_;
+  int64_t used_to_ = 0;  // launches before this one have collectives beside them already
+  double left_ = 0;      // seconds of these that are still free
+};
+
 // Likewise of keys, values and their gradients; neighbours are `near` ranks apart.
 void add_context_sums(StepTraffic& t, const Engine& engine, const Network& net, int ranks, int near) {
   const TensorSums& sums = engine.micro_context_sums();
@@ -19,31 +42,23 @@ void add_context_sums(StepTraffic& t, const Engine& engine, const Network& net, 
   t.context_exposed += t.context.seconds;
 }
 
-// In a ring. Gradients on their way home share the network with the next keys, so passes are one after the other: one
-// has the launches beside it that those before it left.
+// In a ring. Gradients on their way home share the network with the next keys, so passes are one after the other.
 void add_context_passes(StepTraffic& t, const Engine& engine, const Network& net, const Roofline* limits, int ranks,
                         int near) {
   const bool within = int64_t{ranks} * near <= net.per_machine;
-  const std::span<const Launch> launches = engine.micro_launches();
+  Beside launches(engine.micro_launches(), limits);
   const auto micros = double(engine.micro_batches());
-  int64_t used_to = 0;  // launches before this one have passes beside them already
-  double left = 0;      // seconds of these that are still free
   for (const ContextPasses::Pass& pass : engine.micro_context_passes().all) {
     const auto bytes = double(pass.bytes);
     const double seconds = within ? net.seconds_to_all(bytes, 0, 2) : net.seconds_to_all(0, bytes, 2);
-    if (pass.from >= used_to) left = 0;
-    for (int64_t i = std::max(pass.from, used_to); limits && i < pass.to; ++i)
-      left += least_seconds(launches[size_t(i)], *limits);
-    used_to = std::max(used_to, pass.to);
     t.context.add(bytes, seconds, micros, false);
-    t.context_exposed += std::max(0.0, seconds - left) * micros;
-    left = std::max(0.0, left - seconds);
+    t.context_exposed += launches.exposed(pass.from, pass.to, seconds) * micros;
   }
 }
 
 // What ranks send in every micro-batch, as the dry run recorded it; and once per step those of gradients that each rank
 // has a part of.
-void add_tensor_sums(StepTraffic& t, const Engine& engine, const Network& net, int ranks) {
+void add_tensor_sums(StepTraffic& t, const Engine& engine, const Network& net, const Roofline* limits, int ranks) {
   if (ranks == 1) return;
   const double sent_of = 2.0 * (ranks - 1) / ranks;  // bytes sent, of those summed
   const TensorSums& sums = engine.micro_tensor_sums();
@@ -52,6 +67,12 @@ void add_tensor_sums(StepTraffic& t, const Engine& engine, const Network& net, i
   t.tensor.add(each, net.seconds(each, ranks, 1), calls, false);
   const double rows = double(ranks - 1) / ranks * double(sums.row_bytes) / double(std::max<int64_t>(1, sums.row_calls));
   t.tensor.add(rows, net.seconds(rows, ranks, 1), double(sums.row_calls) * double(engine.micro_batches()), false);
+  t.tensor_exposed = t.tensor.seconds;
+  Beside launches(engine.micro_launches(), limits);
+  for (const TensorSums::Beside& b : sums.beside) {
+    const double seconds = net.seconds((b.rows ? 0.5 : 1) * sent_of * double(b.bytes), ranks, 1);
+    t.tensor_exposed -= (seconds - launches.exposed(b.from, b.to, seconds)) * double(engine.micro_batches());
+  }
   const ParamStore& params = engine.model().params();
   for (int id = 0; id < int(params.specs().size()); ++id) {
     const Placement& placement = params.placement({id});
@@ -117,7 +138,7 @@ double StepTraffic::exposed(double compute, double micro_batches, double product
   const double micros = compute - products;
 
   return early.exposed(micros * kBackward / micro_batches) + backward.exposed(micros * kBackward) +
-         gathers.exposed(micros) + matrices.exposed(products) + ends.seconds + tensor.seconds + context_exposed;
+         gathers.exposed(micros) + matrices.exposed(products) + ends.seconds + tensor_exposed + context_exposed;
 }
 
 StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network& net, const Roofline* limits) {
@@ -146,7 +167,7 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
     if (stage == 3) t.gathers.add(gather, gather_s, 2 * micros, first || last);
     if (stage == 1 || stage == 2) t.ends.add(gather, gather_s, 1, false);
   }
-  add_tensor_sums(t, engine, net, near);
+  add_tensor_sums(t, engine, net, limits, near);
   add_update_sums(t, engine, mesh, net, near);
   add_matrices(t, engine, mesh, net, near);
   add_context_sums(t, engine, net, mesh.context().size(), near);

@@ -24,9 +24,11 @@ struct StepTraffic {
   Traffic backward;  // overlaps with every micro-batch's backward
   Traffic gathers;   // overlaps with forward and backward
   Traffic ends;      // before or after the optimizer, not overlapped
-  Traffic tensor;    // sums between the products that ranks share, which wait for them
+  Traffic tensor;    // sums between the products that ranks share
   Traffic matrices;  // whole matrices to those that update them, and back; overlaps with the products of an update
   Traffic context;   // keys and values of ranks that share sequences, and their gradients
+  double tensor_exposed =
+      0;  // of tensor, seconds that products wait: what a sum takes longer than the launches beside it
   double context_exposed = 0;  // of these, seconds that attention waits: all if they are gathered, else what each hop
                                // takes longer than the launches beside it
 
@@ -38,7 +40,7 @@ struct StepTraffic {
   double exposed(double compute, double micro_batches, double products) const;
 };
 
-// Roofline: how long launches take beside hops of a ring; without it these hide nothing.
+// Roofline: how long launches take beside hops of a ring and sums of products; without it these hide nothing.
 StepTraffic step_traffic(const Engine&, ProcessMesh&, const Network&, const Roofline* = nullptr);
 
 }  // namespace athanor

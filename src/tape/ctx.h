@@ -73,6 +73,20 @@ class Tape {
 struct TensorSums {
   int64_t calls = 0, bytes = 0;
   int64_t row_calls = 0, row_bytes = 0;
+  // Of these, those that run beside launches [from, to).
+  struct Beside {
+    int64_t bytes;
+    bool rows;
+    int64_t from, to = 0;
+  };
+  std::vector<Beside> beside = {};
+  const std::vector<Launch>* launches = nullptr;  // so far, while a dry run counts them
+};
+
+// A sum or gather that is under way.
+struct TensorPass {
+  std::unique_ptr<Event> ticket = nullptr;
+  size_t number = 0;
 };
 
 // In each, a rank sends one tensor to another rank that shares its sequences and gets one from a third, while it
@@ -129,6 +143,8 @@ struct Ctx {
   ContextPasses* context_passes = nullptr;  // likewise
   UpdateSums* update_sums = nullptr;        // likewise
   bool sequence_parallel = false;           // see nn/rows.h
+  bool sums_beside = false;                 // ranks that share products send sums beside other products
+  int64_t least_half = 0;                   // numbers of half an output from which it is computed and summed apart
   uint64_t seed = 0;                        // of rounding at random
   Tensor top_scores = {};                   // [L, H] f32: largest attention score of each head so far; none: not wanted
   Quantization quantization = {};           // of a recipe of 8 or 4 bits
@@ -175,6 +191,24 @@ struct Ctx {
   void tensor_scatter(Tensor own, Tensor all) {
     count_rows(tensor_sums, all);
     reduce_scatter(mesh.tensor(), own, all);
+  }
+
+  // The same beside what is launched until end_pass(). Nobody writes what is sent meanwhile.
+  TensorPass begin_tensor_sum(Tensor x) {
+    if (tensor_sums) ++tensor_sums->calls, tensor_sums->bytes += int64_t(x.bytes());
+    return begin_tensor_pass(x, false, [&](Lane lane) { mesh.tensor().all_reduce(x, Reduce::sum, lane); });
+  }
+  TensorPass begin_tensor_gather(Tensor all, Tensor own) {
+    count_rows(tensor_sums, all);
+    return begin_tensor_pass(all, true, [&](Lane lane) { mesh.tensor().all_gather(all, own, lane); });
+  }
+  TensorPass begin_tensor_scatter(Tensor own, Tensor all) {
+    count_rows(tensor_sums, all);
+    return begin_tensor_pass(all, true, [&](Lane lane) { mesh.tensor().reduce_scatter(own, all, Reduce::sum, lane); });
+  }
+  void end_pass(TensorPass pass) {
+    wait(std::move(pass.ticket));
+    if (tensor_sums) tensor_sums->beside[pass.number].to = int64_t(tensor_sums->launches->size());
   }
 
   // The same among the ranks that share sequences: nn/context.h.
@@ -226,6 +260,12 @@ struct Ctx {
   void backward();
 
  private:
+  template <class Call>
+  TensorPass begin_tensor_pass(const Tensor& x, bool rows, Call&& call) {
+    if (!tensor_sums) return {beside(std::forward<Call>(call))};
+    tensor_sums->beside.push_back({int64_t(x.bytes()), rows, int64_t(tensor_sums->launches->size())});
+    return {nullptr, tensor_sums->beside.size() - 1};
+  }
   static void count_rows(TensorSums* sums, const Tensor& all) {
     if (sums) ++sums->row_calls, sums->row_bytes += int64_t(all.bytes());
   }

@@ -14,19 +14,28 @@ TEST_F(EmbeddingKernels, Backward) { agrees_with_the_reference(EmbeddingBwd::kNa
 TEST_F(EmbeddingKernels, Gather) { agrees_with_the_reference(GatherRows::kName, embedding_cases, 10); }
 TEST_F(EmbeddingKernels, Scatter) { agrees_with_the_reference(ScatterRows::kName, embedding_cases, 10); }
 
+TEST_F(EmbeddingKernels, PartsOfAVocabulary) {
+  for (const char* op : {EmbeddingFwd::kName, EmbeddingBwd::kName}) {
+    agrees_with_the_reference(op, vocab_part_cases, 18);
+    needs_no_alignment(op, vocab_part_cases, 5);
+  }
+}
+
 TEST_F(EmbeddingKernels, AnyAlignment) {
   for (const char* op : {EmbeddingFwd::kName, EmbeddingBwd::kName, GatherRows::kName, ScatterRows::kName})
     needs_no_alignment(op, embedding_cases, 7);
 }
 
-void examine_tokens(const std::string& name, int64_t vocab, int64_t columns, const std::vector<double>& tokens) {
+void examine_tokens(const std::string& name, int64_t vocab, int64_t columns, const std::vector<double>& tokens,
+                    const VocabPart& part = {}) {
   Examiner examine(make_cuda_backend, {.threads = {1, 2}});
   const int64_t n = int64_t(tokens.size());
   for (const DType dtype : {DType::f32, DType::bf16}) {
     OpCase<EmbeddingBwd> c{cat(name, " ", dtype),
                            {.dwte = tensor(DType::f32, {vocab, columns}),
                             .dy = tensor(dtype, {n, columns}),
-                            .tokens = tensor(DType::i32, {n})}};
+                            .tokens = tensor(DType::i32, {n}),
+                            .part = part}};
     c.values["tokens"] = listed(tokens);
     examine(c);
   }
@@ -39,6 +48,29 @@ TEST_F(EmbeddingKernels, FrequentAndRareTokens) {
   std::vector<double> tokens;  // token 0 more than half of the time, runs that end at a block's edge and beside it
   for (int i = 0; i < 400; ++i) tokens.push_back(i % 2 ? 0 : 1 + i % 16 * (i % 3) / 2);
   examine_tokens("frequent", 40, 40, tokens);
+}
+
+// Runs that are all another rank's, or end with its tokens; none, and all of them.
+TEST_F(EmbeddingKernels, TokensOfOtherRanks) {
+  std::vector<double> tokens;
+  for (int i = 0; i < 100; ++i) tokens.push_back(i % 3 ? 100 + i % 2 : i % 8);
+  for (const auto& [first, count] : {std::pair{0, 8}, {3, 5}, {100, 40}, {101, 1}, {60, 40}, {0, 140}})
+    examine_tokens(cat("part from ", first), std::max(count, 40), 40, tokens, {first, count, 140});
+}
+
+// Positions of one digit beside tokens of two shorter ones: the larger scratch memory is theirs.
+TEST_F(EmbeddingKernels, DigitsOfPositionsAreLonger) {
+  constexpr int64_t kRows = 70, kColumns = 8;
+  Examiner examine(make_cuda_backend, {.threads = {2}});
+  OpCase<EmbeddingBwd> c{"positions",
+                         {.dwte = tensor(DType::f32, {600, kColumns}),
+                          .dwpe = tensor(DType::f32, {300, kColumns}),
+                          .dy = tensor(DType::f32, {kRows, kColumns}),
+                          .tokens = tensor(DType::i32, {kRows}),
+                          .positions = tensor(DType::i32, {kRows})}};
+  c.values = {{"tokens", below(600)}, {"positions", constant(299)}};
+  examine(c);
+  EXPECT_TRUE(examine.findings().empty()) << examine.report();
 }
 
 // 2^17 rows: two passes of nine bits. Tokens at both ends, and neighbours that differ in one digit only.
@@ -85,6 +117,7 @@ TEST(EmbeddingKernelsBudget, AccessesAreCoalesced) {
   const Tensor wte = budget.tensor(DType::bf16, {64, 256});
   EXPECT_EQ(budget.check(EmbeddingFwd{.y = y, .tokens = index, .wte = wte},
                          EmbeddingFwd{.y = y, .tokens = index, .positions = index, .wte = wte, .wpe = wte},
+                         EmbeddingFwd{.y = y, .tokens = index, .wte = wte, .part = {0, 64, 128}},
                          EmbeddingBwd{.dwte = budget.tensor(DType::f32, {64, 256}), .dy = y, .tokens = index}),
             "");
 }

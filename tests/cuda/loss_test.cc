@@ -1,4 +1,4 @@
-// The kernel of cuda/loss.cu runs the op cases; rows longer than shared memory, logits that are no numbers, targets
+// The kernels of cuda/loss.cu run the op cases; rows longer than shared memory, logits that are no numbers, targets
 // outside the vocabulary.
 #include <cmath>
 #include <cstring>
@@ -30,6 +30,14 @@ OpCase<CrossEntropy> cross_entropy(const std::string& name, DType dtype, const S
 TEST_F(Loss, CrossEntropy) { agrees_with_the_reference(CrossEntropy::kName, loss_cases, 50); }
 TEST_F(Loss, NeedsNoAlignment) { needs_no_alignment(CrossEntropy::kName, loss_cases, 5); }
 
+TEST_F(Loss, PartsOfAVocabulary) {
+  agrees_with_the_reference(RowMax::kName, vocab_part_cases, 9);
+  agrees_with_the_reference(LogitSums::kName, vocab_part_cases, 18);
+  agrees_with_the_reference(CrossEntropy::kName, vocab_part_cases, 50);
+  for (const char* op : {RowMax::kName, LogitSums::kName, CrossEntropy::kName})
+    needs_no_alignment(op, vocab_part_cases, 5);
+}
+
 // Rows of which only a part stays in shared memory, and rows that end inside a batch of loads.
 TEST_F(Loss, LongRows) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
@@ -54,6 +62,38 @@ TEST_F(Loss, LogitsThatAreNoNumbers) {
         c.name = cat(special, " everywhere");
         c.values["logits"] = constant(special);
         examine(c);
+      }
+  EXPECT_TRUE(examine.findings().empty()) << examine.report();
+}
+
+// A part's largest logit skips NaN, which its sum then is; where all are -inf, so is the largest, and the sum is 0.
+TEST_F(Loss, PartsWhoseLogitsAreNoNumbers) {
+  Examiner examine(make_cuda_backend, {.threads = {2}});
+  constexpr int64_t kRows = 4, kPadded = 300;
+  const VocabPart part{.first = 100, .count = 297, .total = 500};
+  const Tensor rows = tensor(DType::f32, {kRows});
+  for (const DType dtype : kFloats)
+    for (const double special : {-kInf, kInf, double(NAN)})
+      for (const bool everywhere : {false, true}) {
+        const std::string name = cat(special, everywhere ? " everywhere " : " in each row ", dtype);
+        const Init logits = [=](uint64_t s, int64_t i) {
+          return everywhere || i % kPadded == 7 ? special : normal(0, 2)(s, i);
+        };
+        const Tensor z = tensor(dtype, {kRows, kPadded});
+        examine(OpCase<RowMax>{name, {.max = rows, .x = z, .columns = part.count}, {{"x", logits}}, true});
+        for (const float softcap : {0.0f, 5.0f}) {
+          OpCase<LogitSums> c{cat(name, " softcap ", softcap),
+                              {.sums = tensor(DType::f32, {2, kRows}),
+                               .logits = z,
+                               .max = rows,
+                               .targets = tensor(DType::i32, {kRows}),
+                               .part = part,
+                               .softcap = softcap}};
+          const bool none = everywhere && special == -kInf;
+          c.values = {{"logits", logits}, {"max", constant(none ? special : special == kInf ? special : 9)}};
+          c.values["targets"] = listed({106, 107, 20, -1});
+          examine(c);
+        }
       }
   EXPECT_TRUE(examine.findings().empty()) << examine.report();
 }
@@ -83,6 +123,29 @@ TEST_F(Loss, ATargetOutsideTheVocabularyMakesTheLossNaN) {
   EXPECT_EQ(logits.damage(), std::nullopt);
 }
 
+// Its rank is nobody, so that no part has its logit.
+TEST_F(Loss, ATargetOutsideAllPartsMakesTheSumsNaN) {
+  const TestBackend b = make_cuda_backend(2);
+  Guarded logits(*b.device, tensor(DType::f32, {2, 8}), 1), sums(*b.device, tensor(DType::f32, {2, 2}), 1);
+  Guarded targets(*b.device, tensor(DType::i32, {2}), 1), max(*b.device, tensor(DType::f32, {2}), 1);
+  logits.write(std::vector<std::byte>(2 * 8 * 4));
+  max.write(std::vector<std::byte>(2 * 4));
+  std::vector<std::byte> bytes(2 * sizeof(int32_t));
+  const int32_t values[] = {3, 16};
+  std::memcpy(bytes.data(), values, sizeof values);
+  targets.write(bytes);
+  b.ops->run(LogitSums{.sums = sums.tensor(),
+                       .logits = logits.tensor(),
+                       .max = max.tensor(),
+                       .targets = targets.tensor(),
+                       .part = {.first = 8, .count = 8, .total = 16}},
+             nullptr);
+  const auto got = decoded(DType::f32, sums.read());
+  EXPECT_EQ(got[0], 8);
+  EXPECT_EQ(got[2], 0);
+  EXPECT_TRUE(std::isnan(got[3])) << got[3];
+}
+
 #ifdef ATHANOR_EMULATED_GPU
 TEST(LossBudget, AccessesAreCoalescedAndFreeOfConflicts) {
   const AccessBudget budget;
@@ -94,7 +157,12 @@ TEST(LossBudget, AccessesAreCoalescedAndFreeOfConflicts) {
   CrossEntropy b = op, f = op;
   b.logits = budget.tensor(DType::bf16, {n, vocab});
   f.logits = budget.tensor(DType::f32, {n, vocab});
-  EXPECT_EQ(budget.check(b, f), "");
+  CrossEntropy part = b;
+  part.part = {.first = 0, .count = vocab, .total = 2 * vocab};
+  part.max = budget.tensor(DType::f32, {n}), part.sums = budget.tensor(DType::f32, {2, n});
+  const LogitSums sums{
+      .sums = part.sums, .logits = b.logits, .max = part.max, .targets = op.targets, .part = part.part};
+  EXPECT_EQ(budget.check(b, f, RowMax{.max = part.max, .x = b.logits, .columns = vocab}, sums, part), "");
 }
 #endif
 }  // namespace

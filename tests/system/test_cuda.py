@@ -322,10 +322,31 @@ class ManyRanksTest(CudaTest):
         self.run_program("train", self.config(save="stage3", zero_stage=3, train_iters=7))
         self.assertEqual(max(self.losses("stage3")), 7)
 
+    def test_ranks_that_share_products_or_sequences_are_the_run_of_one(self):
+        self.run_program("train", self.config(save="one", eval_interval=3, eval_iters=2))
+        want = self.losses("one")
+        for key, more in (("tensor_parallel_size", {}), ("tensor_parallel_size", {"sequence_parallel": True}),
+                          ("context_parallel_size", {"context_parallel_method": "ring"})):
+            run = "-".join((key, *more))
+            done = self.launch(self.config(save=run, eval_interval=3, eval_iters=2, **{key: 2}, **more))
+            self.assertEqual(done.err.count(f"{key} 2: ranks that share "), 1, done.err)
+            self.assertIn("are unverified on GPUs; compare the losses of a few steps with", done.err)
+            self.assertEqual(list(self.losses(run)), list(want))
+            for step, loss in self.losses(run).items():
+                self.assertAlmostEqual(loss, want[step], delta=1e-5 * want[step], msg=f"{run} step {step}")
+            evaluated = [[r["loss"] for r in self.records(each) if r["event"] == "eval"] for each in (run, "one")]
+            for got, loss in zip(*evaluated, strict=True):
+                self.assertAlmostEqual(got, loss, delta=1e-5 * loss, msg=run)
+        # One rank goes on from what two have written.
+        self.run_program("train", self.config(save="tensor_parallel_size", train_iters=7))
+        self.assertEqual(max(self.losses("tensor_parallel_size")), 7)
+
     def test_a_rank_that_is_killed_ends_the_other(self):
-        for victim in (0, 1):
-            processes = self.start_ranks("--set", f"save=killed{victim}")
-            self.assertTrue(self.wait_for_step(processes[0], 3, run=f"killed{victim}"))
+        for victim, key in ((0, "data_parallel_shard_size"), (1, "data_parallel_shard_size"),
+                            (1, "tensor_parallel_size"), (0, "context_parallel_size")):
+            run = f"killed{victim}-{key}"
+            processes = self.start_ranks("--set", f"save={run}", "--set", f"{key}=2")
+            self.assertTrue(self.wait_for_step(processes[0], 3, run=run))
             processes[victim].kill()
             processes[victim].communicate()
             done = self.finish(processes[1 - victim], timeout=60)

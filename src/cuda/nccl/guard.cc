@@ -72,6 +72,7 @@ void NcclGuard::close(ncclComm_t comm) {
     return;
   }
   open_.erase(comm);
+  last_lane_.erase(comm);
   (void)nccl_.ncclCommDestroy(comm);
 }
 
@@ -153,6 +154,22 @@ uint32_t NcclGuard::enter(const std::string& what) {
   const auto [entry, fresh] = numbers_.try_emplace(what, uint32_t(names_.size()));
   if (fresh) names_.push_back(what);
   return entry->second;
+}
+
+// All ranks run the collectives of one communicator in the order in which they are queued, on whichever lanes, inside
+// of a graph too. Lanes that are not captured together have met at the beginning of the graph.
+void NcclGuard::wait_for_last_lane(ncclComm_t comm, Lane lane) {
+  Lane last = lane;
+  {
+    const std::lock_guard lock(mutex_);
+    last = std::exchange(last_lane_.try_emplace(comm, lane).first->second, lane);
+  }
+  const auto captured = [&](Lane which) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    CUDA_CHECK(cudaStreamIsCapturing(device_.stream(which), &status));
+    return status != cudaStreamCaptureStatusNone;
+  };
+  if (last != lane && captured(last) == captured(lane)) device_.wait(lane, *device_.record(last));
 }
 
 std::string NcclGuard::present() const {

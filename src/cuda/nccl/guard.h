@@ -33,7 +33,9 @@ class NcclGuard {
   // Queues a collective on a lane: launch(stream) calls NCCL. what: for messages, "all_reduce of [4] f32".
   template <class Launch>
   void run(ncclComm_t comm, Lane lane, const std::string& what, Launch launch) {
-    marks_.begin(lane, enter(what));  // without the lock: launches block while the device's queue is full
+    const uint32_t name = enter(what);
+    wait_for_last_lane(comm, lane);
+    marks_.begin(lane, name);  // without the lock: launches block while the device's queue is full
     {
       std::unique_lock lock(mutex_);
       throw_if_ended();
@@ -44,6 +46,7 @@ class NcclGuard {
 
  private:
   uint32_t enter(const std::string& what);  // index of `what` in names_; throws if the run has ended
+  void wait_for_last_lane(ncclComm_t, Lane);
   void watch();
   // The following require mutex_.
   void look();
@@ -65,7 +68,8 @@ class NcclGuard {
   mutable std::mutex mutex_;  // held during every NCCL call; guards the members below
   std::condition_variable changed_;
   std::set<ncclComm_t> open_;
-  std::vector<std::string> names_;  // of collectives; index 0: none
+  std::map<ncclComm_t, Lane> last_lane_;  // of each communicator's last collective
+  std::vector<std::string> names_;        // of collectives; index 0: none
   std::map<std::string, uint32_t> numbers_;
   std::string ended_;                  // the reason; empty: not ended
   const std::string* call_ = nullptr;  // NCCL call in progress

@@ -1,5 +1,5 @@
-// Training over NCCL: with every sharding it is the run of one rank, graphs change no bit, and a rank that fails ends
-// the run of all.
+// Training over NCCL: with every sharding, and on ranks that share sequences or products, it is the run of one rank,
+// graphs change no bit, and a rank that fails ends the run of all.
 #include <atomic>
 
 #include "base/rng.h"
@@ -28,16 +28,72 @@ struct Setting {
   int context = 1;  // ranks that share sequences
   bool ring = false;
   int64_t length = kLength;
+  int tensor = 1;          // ranks that share products
+  bool sequence = false;   // and rows between them
+  bool beside = true;      // their sums, beside other products
+  int64_t kv_heads = 1;    // of llama
+  int64_t forgotten = -1;  // the call of a step that ranks which share products leave out
+  int ranks() const { return replicas * shards * context * tensor; }
   std::string name() const {
-    return cat(name_of(type), " ", precision, " stage ", stage, " ranks ", replicas, "x", shards, "x", context,
-               ring ? " ring" : "", " accumulation ", accumulation, graphs ? " captured" : " eager");
+    return cat(name_of(type), " ", precision, " stage ", stage, " ranks ", replicas, "x", shards, "x", context, "x",
+               tensor, ring ? " ring" : "", sequence ? " rows" : "", " accumulation ", accumulation,
+               graphs ? " captured" : " eager");
   }
+};
+
+ModelConfig model(const Setting& s) {
+  ModelConfig m = tiny(s.type);
+  if (s.type == ModelType::llama) m.num_key_value_heads = s.kv_heads;
+  return m;
+}
+
+// A world whose groups along one axis leave out one call of each step: what it should have written stays as it was.
+struct Forgotten {
+  int64_t at = -1, next = 0;
+};
+class Forgetful final : public Communicator {
+ public:
+  Forgetful(std::unique_ptr<Communicator> inner, Forgotten& what, int splits)
+      : inner_(std::move(inner)), what_(what), splits_(splits) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    std::unique_ptr<Communicator> part = inner_->split(color, key);
+    if (splits_++ != int(Axis::tp)) return part;
+    return std::make_unique<Forgetful>(std::move(part), what_, -1);
+  }
+  void all_reduce(Tensor x, Reduce how, Lane lane) override {
+    if (!forgets()) inner_->all_reduce(x, how, lane);
+  }
+  void all_gather(Tensor full, Tensor shard, Lane lane) override {
+    if (!forgets()) inner_->all_gather(full, shard, lane);
+  }
+  void reduce_scatter(Tensor shard, Tensor full, Reduce how, Lane lane) override {
+    if (!forgets()) inner_->reduce_scatter(shard, full, how, lane);
+  }
+  void send(Tensor x, int dst, Lane lane) override { inner_->send(x, dst, lane); }
+  void recv(Tensor x, int src, Lane lane) override { inner_->recv(x, src, lane); }
+  void exchange(Tensor out, Tensor in, int peer, Lane lane) override { inner_->exchange(out, in, peer, lane); }
+  void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Lane lane) override {
+    inner_->all_to_all(out, in, lane);
+  }
+  void broadcast(Tensor x, int root, Lane lane) override { inner_->broadcast(x, root, lane); }
+  void barrier() override { inner_->barrier(); }
+
+ private:
+  bool forgets() { return splits_ < 0 && what_.next++ == what_.at; }
+  std::unique_ptr<Communicator> inner_;
+  Forgotten& what_;
+  int splits_;  // so far, in the order of the axes; -1: such a group
 };
 
 EngineOptions options(const Setting& s) {
   EngineOptions o;
   o.recipe = make_recipe(s.precision, DType::f32);
   o.seq_length = s.length;
+  o.sequence_parallel = s.sequence;
+  o.sums_beside = s.beside;
+  o.least_half = 1;
   o.context_method = s.ring ? ContextMethod::ring : ContextMethod::gather;
   o.micro_batch_size = s.leaves > 0 ? 6 : kSequences / (s.accumulation * s.replicas * s.shards);
   o.logical_shards = s.leaves;
@@ -80,9 +136,12 @@ class NcclTraining : public Nccl {
   Curve train(const Setting& s, int64_t steps = 3) {
     std::mutex mutex;
     Curve curve;
-    run(s.replicas * s.shards * s.context, [&](Rank& rank, Communicator& hosts) {
-      ProcessMesh mesh(rank.nccl->split(0, rank.nccl->rank()), {1, s.replicas, s.shards, s.context, 1, 1});
-      Engine engine(tiny(s.type), options(s), {*rank.cuda.device, *rank.cuda.ops, mesh});
+    run(s.ranks(), [&](Rank& rank, Communicator& hosts) {
+      Forgotten forgotten{.at = s.forgotten};
+      auto world = rank.nccl->split(0, rank.nccl->rank());
+      if (s.forgotten >= 0) world = std::make_unique<Forgetful>(std::move(world), forgotten, 0);
+      ProcessMesh mesh(std::move(world), {1, s.replicas, s.shards, s.context, s.tensor, 1});
+      Engine engine(model(s), options(s), {*rank.cuda.device, *rank.cuda.ops, mesh});
       engine.commit();
       hosts.barrier();
       engine.init_weights();
@@ -94,6 +153,7 @@ class NcclTraining : public Nccl {
       };
       for (int64_t step = 0; step < steps; ++step) {
         const int64_t waits = rank.cuda.device->host_waits();
+        forgotten.next = 0;
         accumulate(engine, step);
         PhaseClock clock;
         engine.close_step(clock);
@@ -104,6 +164,7 @@ class NcclTraining : public Nccl {
       rank.quiet(hosts, board_);
       const std::lock_guard lock(mutex);
       if (curve.losses.empty()) curve = mine;
+      if (s.forgotten >= 0) return;
       EXPECT_EQ(curve, mine) << "all ranks report one loss";
     });
     return curve;
@@ -159,6 +220,72 @@ TEST_F(NcclTraining, RanksThatShareSequences) {
       EXPECT_EQ(captured, train(s)) << s.name();
     }
   }
+}
+
+// The same three sums of losses, of embeddings and products on all ranks of a group; beside shards and sequences, too.
+TEST_F(NcclTraining, RanksThatShareProducts) {
+  for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
+    const Curve want = train({.type = type, .length = 8, .kv_heads = 2}, 2);
+    for (const bool sequence : {false, true})
+      for (const auto& [shards, context] : {std::pair{1, 1}, {2, 1}, {1, 2}}) {
+        if (sequence == (type == ModelType::gpt2) && shards * context > 1) continue;
+        Setting s{.type = type, .shards = shards, .stage = shards > 1 ? 3 : 0, .context = context, .length = 8};
+        s.tensor = s.kv_heads = 2, s.sequence = sequence, s.accumulation = context;
+        expect_same_run(want, s, 1e-5, 2);
+      }
+  }
+}
+
+// Sums beside other products and after them, too.
+TEST_F(NcclTraining, SharedProductsRepeatTheirBits) {
+  for (const bool sequence : {false, true}) {
+    Setting s{.precision = "bf16", .shards = 2, .stage = sequence ? 3 : 1, .length = 8};
+    s.tensor = s.kv_heads = 2, s.sequence = sequence;
+    const Curve captured = train(s);
+    EXPECT_EQ(captured, train(s)) << s.name();
+    s.graphs = s.beside = false;
+    EXPECT_EQ(captured, train(s)) << s.name();
+  }
+}
+
+// Of those of a micro-batch: the embedding, all blocks, the loss, and the same backward.
+TEST_F(NcclTraining, ACallThatIsLeftOutIsNoticed) {
+  for (const bool sequence : {false, true}) {
+    Setting s{.type = ModelType::gpt2, .graphs = false, .length = 8};
+    s.sequence = sequence;
+    const Curve want = train({.type = s.type, .length = 8}, 2);
+    s.tensor = 2;
+    const int64_t layers = model(s).num_hidden_layers, calls = (sequence ? 10 : 6) * layers + (sequence ? 6 : 4);
+    for (s.forgotten = 0; s.forgotten < calls; s.forgotten += sequence ? 4 : 2) {
+      const Curve got = train(s, 2);
+      bool same = true;  // not with NaN
+      for (size_t i = 0; i < got.losses.size(); ++i)
+        same = same && std::abs(got.losses[i] / want.losses[i] - 1) < 1e-5 &&
+               std::abs(got.norms[i] / want.norms[i] - 1) < 1e-4F;
+      EXPECT_FALSE(same) << s.name() << " call " << s.forgotten;
+    }
+  }
+}
+
+// NCCL's largest of a number and NaN is the number.
+TEST_F(NcclTraining, ARankWithoutDataSpoilsTheStepOfItsGroup) {
+  std::atomic<int> skipped{0};
+  run(4, [&](Rank& rank, Communicator& hosts) {
+    Setting s{.shards = 2, .stage = 1, .length = 8};
+    s.tensor = s.kv_heads = 2;
+    ProcessMesh mesh(rank.nccl->split(0, rank.nccl->rank()), {1, 1, 2, 1, 2, 1});
+    Engine engine(model(s), options(s), {*rank.cuda.device, *rank.cuda.ops, mesh});
+    engine.commit();
+    hosts.barrier();
+    engine.init_weights();
+    accumulate(engine, 0);
+    if (mesh.world().rank() == 3) engine.spoil_step();
+    const StepState state = engine.finish_step();
+    skipped += state.skip;
+    EXPECT_FALSE(std::isfinite(state.loss));
+    rank.quiet(hosts, board_);
+  });
+  EXPECT_EQ(skipped, 4);
 }
 
 TEST_F(NcclTraining, GraphsChangeNoBit) {

@@ -31,9 +31,9 @@ double combine(ncclRedOp_t op, double x, double y) {
     case ncclProd:
       return x * y;
     case ncclMax:
-      return x > y ? x : y;
+      return std::fmax(x, y);  // a number rather than NaN, as NCCL's kernels
     case ncclMin:
-      return x < y ? x : y;
+      return std::fmin(x, y);
     default:
       return x + y;
   }
