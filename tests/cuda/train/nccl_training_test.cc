@@ -28,6 +28,7 @@ struct Setting {
   int context = 1;  // ranks that share sequences
   bool ring = false;
   int64_t length = kLength;
+  bool keep_codes = true;
   std::string name() const {
     return cat(name_of(type), " ", precision, " stage ", stage, " ranks ", replicas, "x", shards, "x", context,
                ring ? " ring" : "", " accumulation ", accumulation, graphs ? " captured" : " eager");
@@ -38,6 +39,7 @@ EngineOptions options(const Setting& s) {
   EngineOptions o;
   o.recipe = make_recipe(s.precision, DType::f32);
   o.seq_length = s.length;
+  o.keep_codes = s.keep_codes;
   o.context_method = s.ring ? ContextMethod::ring : ContextMethod::gather;
   o.micro_batch_size = s.leaves > 0 ? 6 : kSequences / (s.accumulation * s.replicas * s.shards);
   o.logical_shards = s.leaves;
@@ -143,6 +145,16 @@ TEST_F(NcclTraining, LossesAreThoseOfOneRank) {
                        .stage = stage,
                        .accumulation = type == ModelType::llama ? 2 : 1},
                       1e-5);
+  }
+}
+
+// A byte for each weight of blocks in place of two, and the same bits.
+TEST_F(NcclTraining, GatheredCodesHaveTheBitsOf16) {
+  for (const int stage : {1, 3}) {
+    Setting s{.precision = "fp8_tensorwise", .shards = 3, .stage = stage, .length = 8};
+    const Curve codes = train(s);
+    s.keep_codes = false;
+    EXPECT_EQ(train(s), codes) << stage;
   }
 }
 
