@@ -66,9 +66,11 @@ TEST(GatheredCodes, OtherRecipesAndSmallSharesGather16Bits) {
     s.precision = precision;
     if (!kSanitized || s.precision == std::string("mxfp8")) expect_the_bits_of_16(s, false);
   }
-  Setting odd = setting(2, 3);
-  odd.intermediate = 24;  // no multiple of 16
-  expect_the_bits_of_16(odd, false);
+  for (const int64_t odd : {24, 40}) {  // no multiples of 16
+    Setting s = setting(3, 3);
+    s.intermediate = odd;
+    expect_the_bits_of_16(s, odd == 24);
+  }
 }
 
 // What is gathered for blocks, by whoever gathers.
