@@ -3,6 +3,11 @@
 #include <algorithm>
 
 namespace athanor {
+namespace {
+
+constexpr int64_t kLongestLine = 256;  // elements in a row of a part of a matrix, for kernels to work on many rows
+
+}  // namespace
 
 // On the first tensor in files of each parameter.
 std::optional<StateSpec> CodeState::history() const {
@@ -15,6 +20,15 @@ std::optional<StateSpec> CodeState::history() const {
     state.sizes.push_back(has ? int64_t(kMatrices) * recipe_.delayed.history : 0);
   }
   return state;
+}
+
+void CodeState::gather_codes() {
+  for (int id = 0; id < int(params_.specs().size()); ++id) {
+    const LayerCodes layer(params_, recipe_, layer_of(params_, {id}));
+    const OperandRule rule = layer.rule(Operand::forward_w);
+    if (rule.scaling == Scaling::tensor && !rule.delayed && layer.same(Operand::forward_w, Operand::input_w))
+      params_.gather_as_codes({id});
+  }
 }
 
 void CodeState::plan(MemoryPlan& plan, bool keep_codes, bool statistics) {
@@ -34,7 +48,9 @@ void CodeState::plan(MemoryPlan& plan, bool keep_codes, bool statistics) {
   for (int id = 0; id < int(count); ++id) {
     const ParamSpec& spec = params_.spec({id});
     const ParamStore::Unit& unit = *params_.units()[size_t(spec.unit)];
-    if (!spec.eight_bits || unit.is_shard(unit.value ? unit.value : unit.master)) continue;
+    const bool gathered = params_.has_codes({id});
+    if (!spec.eight_bits || (unit.is_shard(unit.weights()) && !gathered)) continue;
+    if (gathered) gathered_.push_back({id});
     const LayerCodes layer(params_, recipe_, layer_of(params_, {id}));
     for (const Operand operand : {Operand::forward_w, Operand::input_w}) {
       if (!layer.any(operand)) continue;
@@ -44,11 +60,19 @@ void CodeState::plan(MemoryPlan& plan, bool keep_codes, bool statistics) {
       const auto add = [&](const char* what, Tensor& t) {
         plan.add(MemoryKind::weights, cat(what, " of ", spec.name, " for ", name_of(operand)), t.dtype, t.shape, &t);
       };
-      add("codes", codes.data);
+      if (!gathered) add("codes", codes.data);
       add("scales", codes.scales);
       if (layer.rule(operand).codes == DType::f4_e2m1) add("scale", codes.global);
     }
   }
+}
+
+std::string CodeState::how_gathered() const {
+  int64_t codes = 0, all = 0;
+  for (int id = 0; id < int(params_.specs().size()); ++id)
+    codes += params_.has_codes({id}), all += params_.spec({id}).eight_bits;
+  if (codes == 0) return "ranks gather 16 bits";
+  return cat("ranks gather codes of ", codes == all ? "all" : cat(codes));
 }
 
 Quantization CodeState::read() const { return {.statistics = {}, .factors = factors_, .amax = {}, .weights = kept_}; }
@@ -64,6 +88,67 @@ void CodeState::make_codes(Ctx& c) const {
       if (codes.data) LayerCodes(params_, recipe_, layer).make(c, operand, params_.value({id}), codes);
     }
   }
+  if (!gathered_.empty()) make_codes_of_shards(c);
+}
+
+// A weight's scale is that of all its elements, which no rank has: the largest magnitudes of the parts are compared,
+// and each rank encodes its own part with the factor that follows. The codes written while looking for the magnitudes
+// are overwritten. Padding is zero and has no part in this.
+void CodeState::make_codes_of_shards(Ctx& c) const {
+  const auto count = int64_t(gathered_.size());
+  const auto zeros = [&](const char* name) {
+    Buffer b = c.alloc(name, DType::f32, {count});
+    c.run(Fill{.x = b.t});
+    return b;
+  };
+  const Buffer largest = zeros("largest magnitudes of weights"), unused = zeros("largest magnitudes of a step");
+  const Buffer factors = zeros("factors of weights");
+  const Buffer scale = c.alloc("scale of a part", DType::f32, {1, 1}), code = c.alloc("code", DType::f8_e4m3, {1, 1});
+  const auto each_part = [&](const auto& run) {
+    for (int64_t i = 0; i < count; ++i) {
+      const Param p = gathered_[size_t(i)];
+      const ParamStore::Unit& unit = *params_.units()[size_t(params_.spec(p).unit)];
+      const ParamStore::Range range = params_.owned_lines(p);
+      if (range.begin == range.end) continue;
+      const int64_t size = range.end - range.begin;
+      int64_t line = ParamStore::kAlign;
+      while (line < kLongestLine && size % (2 * line) == 0) line *= 2;
+      const Shape lines{size / line, line};
+      const LayerCodes layer(params_, recipe_, layer_of(params_, p));
+      const DType codes = layer.rule(Operand::forward_w).codes;
+      Quantize op =
+          layer.quantize(c, Operand::forward_w, {unit.part(unit.weights(), range).data, unit.weights().dtype, lines},
+                         {.data = {unit.part(unit.codes, range).data, codes, lines}, .scales = scale.t});
+      run(op, i);
+    }
+  };
+  each_part([&](Quantize op, int64_t i) {
+    op.statistics = {};
+    op.amax = largest.t.slice(i, i + 1);
+    c.run(op);
+  });
+  c.all_reduce(c.mesh.shards(), largest.t, Reduce::max);
+  DelayedScales follow{.amax = {unused.t.data, DType::f32, {count, 1}},
+                       .factors = {factors.t.data, DType::f32, {count, 1}},
+                       .codes = {recipe_.rule(Operand::forward_w).codes},
+                       .power_of_two = recipe_.power_of_two};
+  for (int64_t i = 0; i < count; ++i) follow.histories.push_back(largest.t.slice(i, i + 1));
+  c.run(follow);
+  const bool counts = c.mesh.copies().rank() == 0;  // copies have the same weights
+  each_part([&](Quantize op, int64_t i) {
+    if (!counts) op.statistics = {};
+    op.factor = factors.t.slice(i, i + 1);
+    c.run(op);
+  });
+  // The scale that a matrix of the largest magnitude alone has; NaN where a weight on any rank is not finite.
+  for (int64_t i = 0; i < count; ++i) {
+    const Codes& kept = kept_[size_t(gathered_[size_t(i)].id) * kOperands + size_t(Operand::forward_w)];
+    c.run(Quantize{.codes = {code.t.data, kept.data.dtype, {1, 1}},
+                   .scales = kept.scales,
+                   .x = {largest.t.at(i), DType::f32, {1, 1}},
+                   .power_of_two = recipe_.power_of_two});
+  }
+  params_.gather_codes(c);
 }
 
 void CodeState::scale(Ctx& c, Tensor step_state) const {

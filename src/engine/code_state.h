@@ -2,6 +2,7 @@
 // step; the history and the scales of delayed scaling; statistics. Absent with other recipes.
 #pragma once
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "device/memory_plan.h"
@@ -18,15 +19,23 @@ class CodeState {
   // Of delayed scaling, before the parameters are planned: of each layer in 8 bits, for its input, its weight and the
   // gradient of its output, the largest magnitudes of the last steps, the newest first. The same on all ranks.
   std::optional<StateSpec> history() const;
-  // After the parameters. Codes are kept of weights that lie whole on this rank between their uses, so not where the
-  // weights are sharded.
+  // Likewise: chooses the weights of which ranks gather codes. Those whose products both read codes with one scale,
+  // that of the weight as it is: ranks then agree on its largest magnitude and each makes the codes of its own shard.
+  void gather_codes();
+  // After the parameters. Codes are kept of weights that lie whole on this rank between their uses, and of shards where
+  // ranks gather codes; so not of shards that are gathered in 16 bits.
   void plan(MemoryPlan&, bool keep_codes, bool statistics);
+
+  std::string how_gathered() const;  // for logs and plans, of planned parameters: "ranks gather codes of 12"
 
   Quantization read() const;     // for evaluations
   Quantization collect() const;  // for micro-batches: these also count, and find the largest magnitudes
   const Tensor& statistics() const { return statistics_; }
 
-  // Codes of the weights as they are.
+  // Whether each rank counts statistics of its part of the weight, not of all of it.
+  bool counts_parts(Param p) const { return params_.has_codes(p); }
+
+  // Codes of the weights as they are. All ranks call it together.
   void make_codes(Ctx&) const;
   // As at the beginning of a step: after weights and histories were set, or a step was given up.
   void begin_step(Ctx&) const;
@@ -35,10 +44,12 @@ class CodeState {
 
  private:
   void scale(Ctx&, Tensor step_state) const;
+  void make_codes_of_shards(Ctx&) const;
   ParamStore& params_;
   const Recipe& recipe_;
   Tensor statistics_, factors_, amax_;  // as Quantization's
   std::vector<Codes> kept_;             // [parameters * kOperands]
+  std::vector<Param> gathered_;         // whose codes ranks gather: `kept_` has their scales
   std::optional<size_t> history_;       // among the states of units
 };
 

@@ -60,7 +60,7 @@ struct EngineOptions {
   SpikeRule spikes = {};  // deviations 0: no step is skipped
   double z_loss = 0;
   bool quantized = false;    // also statistics of what becomes codes of 8 bits: take_quantized()
-  bool keep_codes = true;    // of weights, from step to step, where they are not sharded; false: made at each use
+  bool keep_codes = true;    // of weights, from step to step; false: made at each use, of weights in 16 bits
   bool noise_scale = false;  // also the norm of a step's first micro-batch: StepState::micro_norm
 };
 

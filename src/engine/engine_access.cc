@@ -118,7 +118,7 @@ std::vector<QuantizedOperand> Engine::take_quantized() {
       for (size_t i = 0; i < counts.size(); ++i)
         if (r == 0)
           counts[i] = of_rank[i];
-        else if (matrix_of(Operand(i % kOperands)) != Matrix::w)
+        else if (matrix_of(Operand(i % kOperands)) != Matrix::w || codes_->counts_parts({int(i / kOperands)}))
           counts[i].add(of_rank[i]);
     }
   }

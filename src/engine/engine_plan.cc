@@ -52,6 +52,7 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   const Communicator& shards = backend_.mesh.shards();
   std::vector<StateSpec> states = optimizer_ ? optimizer_->states() : std::vector<StateSpec>{};
   if (options_.training && options_.recipe.eight_bits()) codes_.emplace(model_->params(), options_.recipe);
+  if (codes_ && options_.keep_codes) codes_->gather_codes();
   if (codes_)
     if (auto history = codes_->history()) states.push_back(std::move(*history));
   model_->plan(memory_, options_.recipe, options_.training, std::move(states),
@@ -62,6 +63,7 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
                 .tensor = {.ranks = backend_.mesh.tensor().size(),
                            .rank = backend_.mesh.tensor().rank(),
                            .sequence_parallel = options_.sequence_parallel}});
+  if (codes_ && model_->params().sharded()) eight_bits_ += cat("; ", codes_->how_gathered());
   if (options_.loss_chunk_rows == 0) {
     const int64_t columns = model_->params().placement(model_->head()).shape[0];  // of this rank's logits
     options_.loss_chunk_rows =

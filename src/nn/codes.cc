@@ -8,11 +8,12 @@ Linear layer_of(const ParamStore& params, Param weight) {
   return {.w = weight, .b = {}, .order = params.spec(weight).in_out ? WeightOrder::in_out : WeightOrder::out_in};
 }
 
-const Codes* kept_codes(Net n, const Linear& layer, Operand operand) {
-  if (n.c.quantization.weights.empty()) return nullptr;
+Codes kept_codes(Net n, const Linear& layer, Operand operand) {
+  if (n.c.quantization.weights.empty()) return {};
   if (LayerCodes(n, layer).same(operand, Operand::forward_w)) operand = Operand::forward_w;
-  const Codes& codes = n.c.quantization.weights[size_t(layer.w.id) * kOperands + size_t(operand)];
-  return codes.data ? &codes : nullptr;
+  Codes codes = n.c.quantization.weights[size_t(layer.w.id) * kOperands + size_t(operand)];
+  if (codes.scales && n.params.has_codes(layer.w)) codes.data.data = n.params.codes(layer.w).data;
+  return codes;
 }
 
 OperandRule LayerCodes::rule(Operand operand) const { return spec_.eight_bits ? recipe_.rule(operand) : OperandRule{}; }
@@ -68,7 +69,7 @@ Codes LayerCodes::like(Operand operand, const Shape& matrix, bool both) const {
   return codes;
 }
 
-void LayerCodes::make(Ctx& c, Operand operand, const Tensor& matrix, const Codes& codes) const {
+Quantize LayerCodes::quantize(const Ctx& c, Operand operand, const Tensor& matrix, const Codes& codes) const {
   const OperandRule r = rule(operand);
   const Quantization& q = c.quantization;
   Quantize op{.codes = codes.data,
@@ -96,7 +97,7 @@ void LayerCodes::make(Ctx& c, Operand operand, const Tensor& matrix, const Codes
   };
   if (r.delayed && q.factors) op.factor = of_matrix(q.factors);
   if (r.delayed && q.amax) op.amax = of_matrix(q.amax);
-  c.run(op);
+  return op;
 }
 
 }  // namespace athanor

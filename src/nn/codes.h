@@ -24,7 +24,10 @@ class LayerCodes {
   bool both(Matrix) const;
   // Tensors without memory for the codes of a matrix of this shape; both: as that says.
   Codes like(Operand, const Shape&, bool both = false) const;
-  void make(Ctx&, Operand, const Tensor& matrix, const Codes&) const;
+  void make(Ctx& c, Operand operand, const Tensor& matrix, const Codes& codes) const {
+    c.run(quantize(c, operand, matrix, codes));
+  }
+  Quantize quantize(const Ctx&, Operand, const Tensor& matrix, const Codes&) const;
 
  private:
   int summed(Operand) const;
@@ -35,8 +38,8 @@ class LayerCodes {
 
 // The layer of a weight, without its bias.
 Linear layer_of(const ParamStore&, Param weight);
-// Of an operand that is the layer's weight: what Quantization::weights has of it, or null. Where both products read the
-// same codes, forward_w has them.
-const Codes* kept_codes(Net, const Linear&, Operand);
+// Of an operand that is the layer's weight: what Quantization::weights has of it, or no data. Where both products read
+// the same codes, forward_w has them; where ranks share out codes, the store of parameters has the gathered ones.
+Codes kept_codes(Net, const Linear&, Operand);
 
 }  // namespace athanor

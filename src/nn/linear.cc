@@ -10,9 +10,9 @@ namespace {
 bool out_in(const Linear& layer) { return layer.order == WeightOrder::out_in; }
 
 Factor weight(Net n, const Linear& layer, Operand operand) {
-  if (const Codes* kept = kept_codes(n, layer, operand)) {
-    Factor f{.blocks = kept->blocks, .turned = kept->turned};
-    f.data.t = kept->data, f.scales.t = kept->scales, f.global.t = kept->global;
+  if (const Codes kept = kept_codes(n, layer, operand); kept.data) {
+    Factor f{.blocks = kept.blocks, .turned = kept.turned};
+    f.data.t = kept.data, f.scales.t = kept.scales, f.global.t = kept.global;
     return f;
   }
   Buffer w;
@@ -30,8 +30,8 @@ Factor transpose_of(const Factor& f) {
 }  // namespace
 
 int64_t outputs_of(Net n, const Linear& layer) {
-  const Tensor w = n.params.value(layer.w);
-  return out_in(layer) ? w.rows() : w.cols();
+  const Shape& w = n.params.placement(layer.w).shape;
+  return w[out_in(layer) ? 0 : 1];
 }
 
 Shared shared(Net n, const Linear& layer) {

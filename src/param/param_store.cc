@@ -70,14 +70,21 @@ void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std
   for (size_t u = 0; u < units_.size(); ++u) {
     Unit& unit = *units_[u];
     const bool separate = !training || recipe.separate_params();
+    const bool codes = stage >= 1 && lay_out_codes(unit);
     const auto add = [&](MemoryKind kind, const std::string& name, DType dtype, bool sharded, Tensor* t) {
       plan.add(kind, cat(name, " of unit ", u), dtype,
                {sharded ? unit.layout.numel / sharding_.shards : unit.layout.numel}, t);
     };
-    if (separate) add(MemoryKind::weights, "weights", recipe.compute, stage >= 3, &unit.value);
+    if (separate) add(MemoryKind::weights, "weights", recipe.compute, stage >= 3 || codes, &unit.value);
     if (!training) continue;
     // Where weights serve as their own masters, these are whole as long as the weights are.
-    add(MemoryKind::masters, "masters", recipe.master, separate ? stage >= 1 : stage >= 3, &unit.master);
+    add(MemoryKind::masters, "masters", recipe.master, separate || codes ? stage >= 1 : stage >= 3, &unit.master);
+    if (codes) {
+      add(MemoryKind::weights, "codes", DType::u8, stage >= 3, &unit.codes);
+      const int64_t others = unit.others_before(unit.layout.numel);
+      if (others > 0)
+        plan.add(MemoryKind::weights, cat("weights without codes of unit ", u), recipe.compute, {others}, &unit.others);
+    }
     add(MemoryKind::gradients, "gradients", DType::f32, stage >= 2 && logical.count == 0, &unit.grad);
     unit.joined.resize(size_t(logical.levels()));
     for (size_t level = 0; level < unit.joined.size(); ++level)
@@ -253,13 +260,14 @@ void ParamStore::refresh_values(Ctx& c) {
   gather_weights(c);
 }
 
-// Stages 1 and 2: every rank holds all weights and has updated one shard of them.
+// Stages 1 and 2: every rank holds all weights, or their codes, and has updated one shard of them.
 void ParamStore::gather_weights(Ctx& c) {
-  if (sharding_.stage != 1 && sharding_.stage != 2) return;
   for (const auto& unit : units_) {
     const CollectiveSubject subject(unit->name);
-    const Tensor& weights = unit->value ? unit->value : unit->master;
-    c.all_gather(c.mesh.shards(), weights, unit->own(weights));
+    if (unit->codes)
+      gather_others(c, *unit);
+    else if (sharding_.stage == 1 || sharding_.stage == 2)
+      c.all_gather(c.mesh.shards(), unit->weights(), unit->own(unit->weights()));
   }
 }
 
@@ -400,7 +408,12 @@ VocabPart ParamStore::vocab_part(Param p) const {
 Tensor ParamStore::value(Param p) const {
   const ParamSpec& spec = specs_[size_t(p.id)];
   const Unit& unit = *units_[size_t(spec.unit)];
-  const Tensor& weights = unit.gathered ? unit.gathered.t : unit.value ? unit.value : unit.master;
+  if (unit.codes) {
+    CHECK(!spec.as_codes, spec.name, " is whole on no rank but as codes");
+    return {unit.others.at(unit.others_before(offsets_[size_t(p.id)])), unit.others.dtype,
+            placements_[size_t(p.id)].shape};
+  }
+  const Tensor& weights = unit.gathered ? unit.gathered.t : unit.weights();
   CHECK(!unit.is_shard(weights), spec.name, " is read outside of use() and done() of its unit");
   return view(weights, p);
 }
@@ -418,8 +431,8 @@ void ParamStore::start_gather(Ctx& c, int u) {
   if (sharding_.stage < 3 || u < 0 || u >= int(units_.size()) || units_[size_t(u)]->gathered) return;
   Unit& unit = *units_[size_t(u)];
   const CollectiveSubject subject(unit.name);
-  const Tensor& shard = unit.value ? unit.value : unit.master;
-  unit.gathered = c.alloc("weights of a unit", shard.dtype, {unit.layout.numel});
+  const Tensor& shard = unit.codes ? unit.codes : unit.weights();
+  unit.gathered = c.alloc(unit.codes ? "codes of a unit" : "weights of a unit", shard.dtype, {unit.layout.numel});
   unit.gathering = c.beside([&](Lane lane) { c.mesh.shards().all_gather(unit.gathered.t, shard, lane); });
 }
 

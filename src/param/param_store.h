@@ -87,12 +87,18 @@ class ParamStore {
     FlatLayout of_wholes;     // of the whole parameters: the same where no parameter is cut
     Range shard;              // the elements that this rank updates
     // Each is whole [numel] or this rank's shard, depending on the stage.
-    Tensor master;               // of i16: the rests of masters whose upper halves are the values (tensor/half.h)
-    Tensor value;                // compute dtype; absent where it is the master itself
-    Tensor grad;                 // f32; absent without training
-    std::vector<State> states;   // in the order of the StateSpecs
-    std::vector<Tensor> joined;  // f32, whole: partial sums of 1, 2, 4, ... leaves
-    // Whole, while the unit is in use: weights at stage 3; gradients at stages 2 and 3.
+    Tensor master;  // of i16: the rests of masters whose upper halves are the values (tensor/half.h)
+    Tensor value;   // compute dtype; absent where it is the master itself
+    // Of a sharded unit whose matrices are read by way of codes that whoever makes them writes to own(codes), a byte
+    // for each element (engine/code_state.h): whole at stages 1 and 2, else this rank's shard. The values are then this
+    // rank's shard at every stage, and `others` has those of the parameters without codes, whole.
+    Tensor codes;                           // u8; absent elsewhere
+    Tensor others;                          // of the type of the values
+    std::vector<State::Segment> others_at;  // where the elements of `others` lie
+    Tensor grad;                            // f32; absent without training
+    std::vector<State> states;              // in the order of the StateSpecs
+    std::vector<Tensor> joined;             // f32, whole: partial sums of 1, 2, 4, ... leaves
+    // Whole, while the unit is in use: weights, or their codes, at stage 3; gradients at stages 2 and 3.
     Buffer gathered, whole_grad;
     Ctx::Ticket gathering;  // set until compute has waited for `gathered`
     int uses = 0;           // in forward, with the backward still to come
@@ -105,6 +111,8 @@ class ParamStore {
     // A range within the shard, as a view of any of the tensors above.
     Tensor part(const Tensor& t, Range range) const;
     Tensor own(const Tensor& t) const { return part(t, shard); }
+    const Tensor& weights() const { return value ? value : master; }
+    int64_t others_before(int64_t element) const;  // elements in `others` that lie before this one
   };
 
   Param declare(ParamSpec spec);
@@ -112,6 +120,8 @@ class ParamStore {
   void freeze(std::string_view part);
   void freeze(Param p) { specs_[size_t(p.id)].trainable = false; }
   void read_in_eight_bits(Param p) { specs_[size_t(p.id)].eight_bits = true; }
+  // Where ranks shard it, and the unit's other parameters are few. Before plan(); has_codes() tells afterwards.
+  void gather_as_codes(Param p) { specs_[size_t(p.id)].as_codes = true; }
   void feeds_attention(Param p, int layer) { specs_[size_t(p.id)].attention = layer; }
   // Adds all buffers to the plan. Without training there are only weights (as values).
   void plan(MemoryPlan&, const Recipe&, bool training, std::vector<StateSpec> states, const Sharding& = {});
@@ -119,6 +129,9 @@ class ParamStore {
   void refresh_values(Ctx&);       // values from masters, after loading; shards of values from their owners
 
   Tensor value(Param) const;
+  bool has_codes(Param p) const { return spec(p).as_codes && bool(units_[size_t(spec(p).unit)]->codes); }
+  Tensor codes(Param) const;       // [as the parameter] u8, where has_codes(); as value(), while its unit is in use
+  Range owned_lines(Param) const;  // the elements that this rank updates, and the padding after them: whole cache lines
   Tensor grad(Param) const;
 
   void use(Ctx&, int unit);       // forward: weights are needed from here on
@@ -137,6 +150,7 @@ class ParamStore {
   // Called before and after the optimizer: reduces all ranks' gradients; gathers the updated weights.
   void reduce_gradients(Ctx&);
   void gather_weights(Ctx&);
+  void gather_codes(Ctx&);  // after those of all weights were made
   // Gathers one tensor of a unit from all ranks' shards, for checkpoints. [numel]
   Buffer whole(Ctx&, int unit, const Tensor& shard);
   // The whole parameters, in the order of Unit::of_wholes, of all ranks' parts of them.
@@ -184,6 +198,8 @@ class ParamStore {
     Range extent;
   };
   void lay_out(Unit&);
+  bool lay_out_codes(Unit&) const;
+  void gather_others(Ctx&, const Unit&);
   std::vector<std::vector<OwnPiece>> pieces_by_unit() const;
   void plan_states(MemoryPlan&, size_t unit, const std::vector<OwnPiece>&);
   void plan_sizes(MemoryPlan&, size_t unit, size_t state, const std::vector<OwnPiece>&);

@@ -47,6 +47,7 @@ struct ParamSpec {
   bool in_out = false;      // of a matrix: its rows are inputs, not outputs
   int attention = -1;       // its outputs are the queries, keys and values of the attention in this layer; -1: not
   bool eight_bits = false;  // products read codes of it and of what they multiply it with
+  bool as_codes = false;    // ranks that shard it gather codes of it in place of its values: ParamStore::Unit::codes
   bool trainable = true;    // false: stays what it was; optimizers and the gradient norm leave it out
 };
 

@@ -157,7 +157,7 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
     const int copies = placement.copies(mesh);
     const auto n = double(units[u]->layout.numel);
     const bool last = u + 1 == units.size(), first = u == 0;
-    const double gather = share(shards) * n * value, scatter = share(shards) * n * grad;
+    const double gather = share(shards) * n * (units[u]->codes ? 1 : value), scatter = share(shards) * n * grad;
     const double gather_s = net.seconds(gather, shards, near), scatter_s = net.seconds(scatter, shards, near);
     const double copied = 2 * share(copies) * n / shards * grad, copied_s = net.seconds(copied, copies, shards * near);
     t.between_copies += copied;
@@ -166,6 +166,9 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
     if (stage >= 2) t.backward.add(scatter, scatter_s, micros, first);
     if (stage == 3) t.gathers.add(gather, gather_s, 2 * micros, first || last);
     if (stage == 1 || stage == 2) t.ends.add(gather, gather_s, 1, false);
+    if (!units[u]->others) continue;
+    const double others = share(shards) * double(units[u]->others.bytes());
+    t.ends.add(others, net.seconds(others, shards, near), 1, false);
   }
   add_tensor_sums(t, engine, net, limits, near);
   add_update_sums(t, engine, mesh, net, near);

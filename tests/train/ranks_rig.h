@@ -23,9 +23,10 @@ inline constexpr int64_t kDocuments = 4;  // of a sequence, with Setting::docume
 inline constexpr int64_t kSequences = 96, kLength = 7,
                          kVocab = 40;  // of a global batch: divides by ranks times accumulation
 
-inline ModelConfig tiny(ModelType type, bool tied) {
+inline ModelConfig tiny(ModelType type, bool tied, int64_t hidden = 16, int64_t intermediate = 24) {
   ModelConfig m = testing::tiny_model(
-      type, {.vocab = kVocab, .hidden = 16, .heads = 4, .kv_heads = 2, .intermediate = 24, .positions = 8});
+      type,
+      {.vocab = kVocab, .hidden = hidden, .heads = 4, .kv_heads = 2, .intermediate = intermediate, .positions = 8});
   m.tie_word_embeddings = tied;
   return m;
 }
@@ -57,7 +58,9 @@ struct Setting {
   double z_loss = 0;
   double softcap = 0;
   int context = 1;
-  bool ring = false;                     // keys of other ranks come one rank after the other
+  bool ring = false;  // keys of other ranks come one rank after the other
+  int64_t hidden = 16, intermediate = 24;
+  bool keep_codes = true;
   int64_t length = kLength, window = 0;  // of sequences; 0: attention sees all
   bool documents = false;                // several in a sequence, and tokens that belong to none
   int ranks() const { return replicas * shards * context * tensor; }
@@ -73,7 +76,7 @@ struct Setting {
 };
 
 inline ModelConfig tiny(const Setting& s) {
-  ModelConfig m = tiny(s.type, s.tied);
+  ModelConfig m = tiny(s.type, s.tied, s.hidden, s.intermediate);
   if (s.kv_heads > 0) m.num_key_value_heads = s.kv_heads;
   m.vocab_size = s.vocab;
   m.final_logit_softcapping = s.softcap;
@@ -109,6 +112,7 @@ inline EngineOptions options(const Setting& s) {
   o.schedule = {.style = DecayStyle::constant, .lr = s.lr, .min_lr = s.lr};
   o.clip_grad = s.clip;
   o.z_loss = s.z_loss;
+  o.keep_codes = s.keep_codes;
   o.frozen = s.frozen;
   if (o.recipe.loss_scaling) {
     o.scaling = {.dynamic = true, .window = 2, .hysteresis = 1, .min_scale = 1};

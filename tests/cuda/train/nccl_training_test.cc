@@ -33,6 +33,7 @@ struct Setting {
   bool beside = true;      // their sums, beside other products
   int64_t kv_heads = 1;    // of llama
   int64_t forgotten = -1;  // the call of a step that ranks which share products leave out
+  bool keep_codes = true;
   int ranks() const { return replicas * shards * context * tensor; }
   std::string name() const {
     return cat(name_of(type), " ", precision, " stage ", stage, " ranks ", replicas, "x", shards, "x", context, "x",
@@ -94,6 +95,7 @@ EngineOptions options(const Setting& s) {
   o.sequence_parallel = s.sequence;
   o.sums_beside = s.beside;
   o.least_half = 1;
+  o.keep_codes = s.keep_codes;
   o.context_method = s.ring ? ContextMethod::ring : ContextMethod::gather;
   o.micro_batch_size = s.leaves > 0 ? 6 : kSequences / (s.accumulation * s.replicas * s.shards);
   o.logical_shards = s.leaves;
@@ -204,6 +206,16 @@ TEST_F(NcclTraining, LossesAreThoseOfOneRank) {
                        .stage = stage,
                        .accumulation = type == ModelType::llama ? 2 : 1},
                       1e-5);
+  }
+}
+
+// A byte for each weight of blocks in place of two, and the same bits.
+TEST_F(NcclTraining, GatheredCodesHaveTheBitsOf16) {
+  for (const int stage : {1, 3}) {
+    Setting s{.precision = "fp8_tensorwise", .shards = 3, .stage = stage, .length = 8};
+    const Curve codes = train(s);
+    s.keep_codes = false;
+    EXPECT_EQ(train(s), codes) << stage;
   }
 }
 

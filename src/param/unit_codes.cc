@@ -1,0 +1,79 @@
+// Units whose matrices ranks gather as codes: a byte for each element that somebody else makes of this rank's own
+// values, and the other parameters whole. What the bytes stand for is not known here.
+#include <algorithm>
+
+#include "base/int.h"
+#include "param/param_store.h"
+
+namespace athanor {
+
+// Which elements have no codes; whether the others are worth it. Each rank holds all without codes, so these are few.
+bool ParamStore::lay_out_codes(Unit& unit) const {
+  constexpr int64_t kFewest = 8;  // one in
+  std::vector<int> ids = unit.params;
+  std::ranges::sort(ids, {}, [&](int id) { return offsets_[size_t(id)]; });
+  unit.others_at.clear();
+  int64_t size = 0;
+  for (const int id : ids) {
+    if (specs_[size_t(id)].as_codes) continue;
+    const int64_t begin = offsets_[size_t(id)];
+    const int64_t end = round_up(begin + placements_[size_t(id)].shape.numel(), kAlign);
+    unit.others_at.push_back({begin, end, size});
+    size += end - begin;
+  }
+  const bool any = unit.others_at.size() < ids.size();
+  return any && size * kFewest <= unit.layout.numel;
+}
+
+int64_t ParamStore::Unit::others_before(int64_t element) const {
+  int64_t count = 0;
+  for (const State::Segment& s : others_at) count += std::clamp<int64_t>(element - s.begin, 0, s.end - s.begin);
+  return count;
+}
+
+void ParamStore::gather_codes(Ctx& c) {
+  for (const auto& unit : units_) {
+    if (!unit->codes || unit->is_shard(unit->codes)) continue;
+    const CollectiveSubject subject(unit->name);
+    c.all_gather(c.mesh.shards(), unit->codes, unit->own(unit->codes));
+  }
+}
+
+// In the order of elements, so that what a rank has of them is one piece, of another size on each.
+void ParamStore::gather_others(Ctx& c, const Unit& unit) {
+  if (!unit.others) return;
+  const int64_t share = unit.layout.numel / sharding_.shards;
+  for (const State::Segment& s : unit.others_at) {
+    const Range own = unit.owned(s.begin, s.end);
+    if (own.begin == own.end) continue;
+    const Shape lines{(own.end - own.begin) / kAlign, kAlign};
+    const Tensor& to = unit.others;
+    c.run(Combine{.y = {to.at(s.at + own.begin - s.begin), to.dtype, lines},
+                  .a = {unit.part(unit.weights(), own).data, to.dtype, lines}});
+  }
+  const auto of_rank = [&](int rank) {
+    const int64_t begin = unit.others_before(rank * share), end = unit.others_before((rank + 1) * share);
+    return begin < end ? unit.others.slice(begin, end) : Tensor{};
+  };
+  std::vector<Tensor> out(size_t(sharding_.shards)), in(out.size());
+  for (int rank = 0; rank < sharding_.shards; ++rank) {
+    if (rank == sharding_.index) continue;
+    out[size_t(rank)] = of_rank(sharding_.index), in[size_t(rank)] = of_rank(rank);
+  }
+  if (!c.arena.recording()) c.mesh.shards().all_to_all(out, in, Lane::compute);
+}
+
+Tensor ParamStore::codes(Param p) const {
+  const ParamSpec& spec = specs_[size_t(p.id)];
+  const Unit& unit = *units_[size_t(spec.unit)];
+  const Tensor& codes = unit.gathered ? unit.gathered.t : unit.codes;
+  CHECK(!unit.is_shard(codes), "codes of ", spec.name, " are read outside of use() and done() of its unit");
+  return view(codes, p);
+}
+
+ParamStore::Range ParamStore::owned_lines(Param p) const {
+  const int64_t begin = offsets_[size_t(p.id)];
+  return units_[size_t(spec(p).unit)]->owned(begin, round_up(begin + placements_[size_t(p.id)].shape.numel(), kAlign));
+}
+
+}  // namespace athanor

@@ -1,0 +1,228 @@
+// Ranks that shard weights read by codes with one scale gather the codes: a byte per weight instead of two, and the
+// same bits in losses, weights, evaluations and checkpoints as where they gather 16 bits and make the codes themselves.
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "base/file.h"
+#include "perf/traffic.h"
+#include "tests/sanitized.h"
+#include "tests/train/ranks_rig.h"
+
+namespace athanor::ranks {
+namespace {
+
+// All layers of all blocks are in 8 bits.
+Setting setting(int shards, int stage, ModelType type = ModelType::llama) {
+  return {.type = type,
+          .precision = "fp8_tensorwise",
+          .shards = shards,
+          .stage = stage,
+          .hidden = 64,
+          .intermediate = 96,
+          .length = 8};
+}
+
+void expect_the_bits_of_16(Setting s, bool gathers = true) {
+  const Curve codes = train(s);
+  s.keep_codes = false;
+  const Curve values = train(s);
+  expect_equal(values, codes, s.name());
+  EXPECT_EQ(values.evaluation, codes.evaluation) << s.name();
+  if (s.stage == 3) {
+    EXPECT_EQ(codes.weights > values.weights, gathers) << s.name() << ": codes are beside the values of a shard";
+  }
+}
+
+TEST(GatheredCodes, AnyNumberOfRanksAndEveryStageHaveTheBitsOf16) {
+  for (const int shards : {2, 3, 4})
+    for (const int stage : {1, 2, 3})
+      if (!kSanitized || shards == 3) expect_the_bits_of_16(setting(shards, stage));
+}
+
+TEST(GatheredCodes, FamiliesMastersAndRecomputation) {
+  Setting gpt2 = setting(3, 3, ModelType::gpt2);
+  gpt2.recompute = Recompute::Granularity::full, gpt2.accumulation = 2;
+  expect_the_bits_of_16(gpt2);
+  Setting copies = setting(2, 3);
+  copies.replicas = 2, copies.recompute = Recompute::Granularity::selective;
+  expect_the_bits_of_16(copies);
+  for (const int stage : {1, 3}) {
+    Setting split = setting(3, stage, ModelType::gpt2), own = split, averaged = setting(2, stage);
+    split.master = DType::i16, own.master = DType::bf16, averaged.ema = 0.5;
+    for (const Setting& s : {split, own, averaged}) expect_the_bits_of_16(s);
+  }
+  Setting leaves = setting(2, 2), frozen = setting(2, 3), muon = setting(2, 1);
+  leaves.leaves = 4;
+  frozen.frozen = {"mlp"};
+  muon.rule = RuleName::muon;
+  for (const Setting& s : {leaves, frozen, muon}) expect_the_bits_of_16(s);
+}
+
+// Where few of a block's weights are in 8 bits, the rest would be whole on every rank.
+TEST(GatheredCodes, OtherRecipesAndSmallSharesGather16Bits) {
+  for (const char* precision : {"fp8_delayed", "fp8_rowwise", "fp8_blockwise", "mxfp8", "nvfp4"}) {
+    Setting s = setting(2, 3);
+    s.precision = precision;
+    if (!kSanitized || s.precision == std::string("mxfp8")) expect_the_bits_of_16(s, false);
+  }
+  for (const int64_t odd : {24, 40}) {  // no multiples of 16
+    Setting s = setting(3, 3);
+    s.intermediate = odd;
+    expect_the_bits_of_16(s, odd == 24);
+  }
+}
+
+// What is gathered for blocks, by whoever gathers.
+struct Sent {
+  int64_t gathered = 0, others = 0;
+};
+class Counted final : public Communicator {
+ public:
+  Counted(std::unique_ptr<Communicator> inner, Sent& sent) : inner_(std::move(inner)), sent_(sent) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    return std::make_unique<Counted>(inner_->split(color, key), sent_);
+  }
+  void all_reduce(Tensor x, Reduce how, Lane lane) override { inner_->all_reduce(x, how, lane); }
+  void all_gather(Tensor full, Tensor shard, Lane lane) override {
+    if (of_block()) sent_.gathered += int64_t(full.bytes() - shard.bytes());
+    inner_->all_gather(full, shard, lane);
+  }
+  void reduce_scatter(Tensor shard, Tensor full, Reduce how, Lane lane) override {
+    inner_->reduce_scatter(shard, full, how, lane);
+  }
+  void send(Tensor x, int to, Lane lane) override { inner_->send(x, to, lane); }
+  void recv(Tensor x, int from, Lane lane) override { inner_->recv(x, from, lane); }
+  void exchange(Tensor out, Tensor in, int peer, Lane lane) override { inner_->exchange(out, in, peer, lane); }
+  void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Lane lane) override {
+    for (const Tensor& t : in)
+      if (t && of_block()) sent_.others += int64_t(t.bytes());
+    inner_->all_to_all(out, in, lane);
+  }
+  void broadcast(Tensor x, int root, Lane lane) override { inner_->broadcast(x, root, lane); }
+  void barrier() override { inner_->barrier(); }
+
+ private:
+  static bool of_block() { return CollectiveSubject::words().find("layers.") != std::string::npos; }
+  std::unique_ptr<Communicator> inner_;
+  Sent& sent_;
+};
+
+struct Rank {
+  Engine& engine;
+  Backend& backend;
+  Sent& sent;
+};
+template <class Body>
+void on_ranks(const Setting& s, const Body& body) {
+  run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
+    const CpuBackend cpu = make_cpu({.threads = 1});
+    Sent sent;
+    ProcessMesh mesh(std::make_unique<Counted>(std::move(world), sent), s.mesh());
+    Backend backend{*cpu.device, *cpu.ops, mesh};
+    backend.control = &mesh.world();
+    EngineOptions o = options(s);
+    o.quantized = true;
+    Engine engine(tiny(s), o, backend);
+    engine.commit();
+    engine.init_weights();
+    body(Rank{engine, backend, sent});
+  });
+}
+
+TEST(GatheredCodes, HalveWhatIsSentAndThePlanSaysSo) {
+  for (const int stage : {1, 3}) {
+    Sent of[2];
+    double planned[2] = {}, others = 0;
+    size_t arena[2] = {};
+    for (const bool codes : {false, true}) {
+      Setting s = setting(4, stage);
+      s.keep_codes = codes, s.accumulation = 2;
+      std::mutex mutex;
+      on_ranks(s, [&](const Rank& r) {
+        accumulate(r.engine, 0);
+        r.sent = {};
+        r.engine.finish_step();
+        accumulate(r.engine, 1);
+        const StepTraffic traffic = step_traffic(r.engine, r.backend.mesh, {1e9, 1e9, 8});
+        const std::lock_guard lock(mutex);
+        if (r.backend.mesh.world().rank() != 0) return;
+        EXPECT_TRUE(r.engine.eight_bits().ends_with(codes ? "; ranks gather codes of all" : "; ranks gather 16 bits"))
+            << r.engine.eight_bits();
+        of[codes] = r.sent;
+        planned[codes] = stage == 3 ? traffic.gathers.bytes : traffic.ends.bytes;
+        arena[codes] = r.engine.memory().total(MemoryKind::activations) + r.engine.memory().total(MemoryKind::weights);
+        for (const auto& unit : r.engine.model().params().units())
+          if (unit->others) others += 0.75 * double(unit->others.bytes());
+      });
+    }
+    EXPECT_GT(of[1].gathered, 0) << stage;
+    EXPECT_EQ(2 * of[1].gathered, of[0].gathered) << stage;
+    EXPECT_LT(of[1].others, of[1].gathered / 16) << stage;
+    EXPECT_LT(planned[1], 0.75 * planned[0]) << "the embedding and the head are in 16 bits, stage " << stage;
+    if (stage == 1) {
+      EXPECT_EQ(planned[0] - planned[1] + others, double(of[1].gathered));
+    }
+    EXPECT_LT(arena[1], arena[0]) << stage;
+  }
+}
+
+// A weight on one rank that is not a number, or infinite, must reach the products of all.
+TEST(GatheredCodes, WhatIsNoNumberSkipsTheStepOfAllRanks) {
+  for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()})
+    for (const int stage : {1, 3})
+      on_ranks(setting(3, stage), [&](const Rank& r) {
+        const ParamStore::Unit& unit = *r.engine.model().params().units()[2];
+        if (r.backend.mesh.world().rank() == 1) *unit.own(unit.master).as<float>() = bad;
+        r.engine.refresh_values();
+        accumulate(r.engine, 0);
+        EXPECT_EQ(r.engine.finish_step().skip, 1) << bad << " stage " << stage;
+      });
+}
+
+// Every element of a weight counts once, on one rank of one copy.
+TEST(GatheredCodes, StatisticsAreThoseOfTheWholeWeight) {
+  std::map<std::string, QuantizeStatistics> of_stage[2];
+  for (const int stage : {0, 3}) {
+    Setting s = setting(2, stage);
+    s.replicas = 2;
+    on_ranks(s, [&](const Rank& r) {
+      accumulate(r.engine, 0);
+      r.engine.finish_step();
+      const auto found = r.engine.take_quantized();
+      if (r.backend.mesh.world().rank() != 0) return;
+      for (const QuantizedOperand& q : found)
+        if (matrix_of(q.operand) == Matrix::w)
+          of_stage[stage > 0][r.engine.model().params().spec(q.parameter).name] = q.statistics;
+    });
+  }
+  ASSERT_EQ(of_stage[0].size(), of_stage[1].size());
+  EXPECT_FALSE(of_stage[0].empty());
+  for (const auto& [name, want] : of_stage[0]) {
+    const QuantizeStatistics& got = of_stage[1].at(name);
+    EXPECT_NEAR(want.values, got.values, 2) << name << ": norms of gradients round with the stage";
+    EXPECT_EQ(want.saturated, got.saturated) << name;
+    EXPECT_NEAR(want.underflowed, got.underflowed, 0.01 * want.values) << name;
+    EXPECT_NEAR(want.largest, got.largest, 1e-2 * want.largest) << name;
+  }
+}
+
+TEST(GatheredCodes, CheckpointsGoOnAtOtherStagesAndAreThoseOf16Bits) {
+  const testing::TempDir dir;
+  Setting first = setting(2, 3), then = setting(2, 1);
+  std::map<std::string, std::vector<std::byte>> files[2];
+  for (const bool codes : {false, true}) {
+    first.keep_codes = then.keep_codes = codes;
+    const std::string a = cat(dir.path(), "/a", codes), b = cat(dir.path(), "/b", codes);
+    run_part(first, "", 0, 2, a);
+    run_part(then, cat(a, "/", step_folder(2)), 2, 4, b);
+    files[codes] = tensors_of(cat(b, "/", step_folder(4)));
+  }
+  EXPECT_FALSE(files[0].empty());
+  EXPECT_EQ(files[0], files[1]);
+}
+
+}  // namespace
+}  // namespace athanor::ranks
