@@ -29,6 +29,9 @@ void CodeState::plan(MemoryPlan& plan, bool keep_codes, bool statistics) {
     plan.add(MemoryKind::inputs, "scales", DType::f32, {count, int64_t(kMatrices)}, &factors_);
     plan.add(MemoryKind::inputs, "largest magnitudes", DType::f32, {count, int64_t(kMatrices)}, &amax_);
   }
+  if (recipe_.rule(Operand::forward_x).by_largest() || recipe_.rule(Operand::input_dy).by_largest())
+    plan.add(MemoryKind::inputs, "largest magnitudes of inputs and gradients", DType::f32, {count, int64_t(kMatrices)},
+             &largest_);
   if (!keep_codes) return;
   kept_.resize(size_t(count) * kOperands);
   for (int id = 0; id < int(count); ++id) {
@@ -51,9 +54,11 @@ void CodeState::plan(MemoryPlan& plan, bool keep_codes, bool statistics) {
   }
 }
 
-Quantization CodeState::read() const { return {.statistics = {}, .factors = factors_, .amax = {}, .weights = kept_}; }
+Quantization CodeState::read() const {
+  return {.statistics = {}, .factors = factors_, .amax = {}, .largest = largest_, .weights = kept_};
+}
 Quantization CodeState::collect() const {
-  return {.statistics = statistics_, .factors = factors_, .amax = amax_, .weights = kept_};
+  return {.statistics = statistics_, .factors = factors_, .amax = amax_, .largest = largest_, .weights = kept_};
 }
 
 void CodeState::make_codes(Ctx& c) const {

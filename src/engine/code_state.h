@@ -37,9 +37,9 @@ class CodeState {
   void scale(Ctx&, Tensor step_state) const;
   ParamStore& params_;
   const Recipe& recipe_;
-  Tensor statistics_, factors_, amax_;  // as Quantization's
-  std::vector<Codes> kept_;             // [parameters * kOperands]
-  std::optional<size_t> history_;       // among the states of units
+  Tensor statistics_, factors_, amax_, largest_;  // as Quantization's
+  std::vector<Codes> kept_;                       // [parameters * kOperands]
+  std::optional<size_t> history_;                 // among the states of units
 };
 
 }  // namespace athanor
