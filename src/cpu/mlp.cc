@@ -1,6 +1,7 @@
 // GELU (tanh form) and SwiGLU. Element-wise; written with the logistic function, which needs one exponential.
 #include "cpu/chunks.h"
 #include "cpu/cpu_ops.h"
+#include "cpu/largest.h"
 #include "cpu/vec.h"
 
 namespace athanor {
@@ -90,8 +91,10 @@ void CpuOps::run(const GeluFwd& op, void*) {
   by_float(op.x.dtype, [&]<class T>() {
     T* y = flat<T>(op.y);
     const T* x = flat<T>(op.x);
+    const Largest largest(op.amax);
     pool_.parallel_ranges(op.x.numel(), kChunkElements, [&](int64_t begin, int64_t end) {
       simd::dispatch<GeluForward>(y + begin, x + begin, end - begin);
+      largest.add(op.y, begin, end);
     });
   });
 }
@@ -100,8 +103,10 @@ void CpuOps::run(const GeluBwd& op, void*) {
   by_float(op.x.dtype, [&]<class T>() {
     T* dx = flat<T>(op.dx);
     const T *dy = flat<T>(op.dy), *x = flat<T>(op.x);
+    const Largest largest(op.amax);
     pool_.parallel_ranges(op.x.numel(), kChunkElements, [&](int64_t begin, int64_t end) {
       simd::dispatch<GeluBackward>(dx + begin, dy + begin, x + begin, end - begin);
+      largest.add(op.dx, begin, end);
     });
   });
 }
@@ -110,8 +115,10 @@ void CpuOps::run(const SwigluFwd& op, void*) {
   by_float(op.gu.dtype, [&]<class T>() {
     T* y = flat<T>(op.y);
     const T* gu = flat<T>(op.gu);
+    const Largest largest(op.amax);
     pool_.parallel_ranges(op.y.rows(), row_grain(op.y.cols()), [&](int64_t begin, int64_t end) {
       simd::dispatch<SwigluForward>(y, gu, op.y.cols(), begin, end);
+      largest.add_rows(op.y, begin, end);
     });
   });
 }
@@ -120,8 +127,10 @@ void CpuOps::run(const SwigluBwd& op, void*) {
   by_float(op.gu.dtype, [&]<class T>() {
     T* dgu = flat<T>(op.dgu);
     const T *dy = flat<T>(op.dy), *gu = flat<T>(op.gu);
+    const Largest largest(op.amax);
     pool_.parallel_ranges(op.dy.rows(), row_grain(op.dy.cols()), [&](int64_t begin, int64_t end) {
       simd::dispatch<SwigluBackward>(dgu, dy, gu, op.dy.cols(), begin, end);
+      largest.add_rows(op.dgu, begin, end);
     });
   });
 }

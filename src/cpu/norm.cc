@@ -5,6 +5,7 @@
 
 #include "cpu/chunks.h"
 #include "cpu/cpu_ops.h"
+#include "cpu/largest.h"
 #include "cpu/vec.h"
 
 namespace athanor {
@@ -177,11 +178,14 @@ void CpuOps::run(const NormFwd& op, void* scratch) {
   float* room = static_cast<float*>(scratch);
   const int64_t cols = op.h.cols();
   const float *w = as_f32(op.w, room), *b = as_f32(op.b, room + cols);
+  const Largest largest(op.amax);
   by_float(op.h.dtype, [&]<class T>() {
     const NormRows<T> rows{flat<T>(op.y), data_or_null<float>(op.mean), flat<float>(op.rstd), flat<T>(op.h), w, b, cols,
                            op.eps};
-    pool_.parallel_ranges(op.h.rows(), row_grain(cols),
-                          [&](int64_t begin, int64_t end) { simd::dispatch<NormForward>(rows, begin, end); });
+    pool_.parallel_ranges(op.h.rows(), row_grain(cols), [&](int64_t begin, int64_t end) {
+      simd::dispatch<NormForward>(rows, begin, end);
+      largest.add_rows(op.y, begin, end);
+    });
   });
 }
 
@@ -208,14 +212,16 @@ void CpuOps::run(const NormBwd& op, void* scratch) {
   const int64_t stride = cols * (op.db ? 2 : 1);
   float* partials = static_cast<float*>(scratch);
   const float* w = as_f32(op.w, partials + blocks.count * stride);
+  const Largest largest(op.amax);
   by_float(op.h.dtype, [&]<class T>() {
     const NormBwdRows<T> rows{
         flat<T>(op.dh), flat<T>(op.dy), flat<T>(op.h), data_or_null<float>(op.mean), flat<float>(op.rstd), w, cols};
     pool_.parallel_for(blocks.count, [&](int64_t k) {
       float* dw = partials + k * stride;
-      const int64_t begin = k * blocks.rows_per_block;
+      const int64_t begin = k * blocks.rows_per_block, end = std::min(n, begin + blocks.rows_per_block);
       float* db = op.db ? dw + cols : nullptr;
-      simd::dispatch<NormBackward>(rows, dw, db, begin, std::min(n, begin + blocks.rows_per_block));
+      simd::dispatch<NormBackward>(rows, dw, db, begin, end);
+      largest.add_rows(op.dh, begin, end);
     });
   });
   pool_.parallel_ranges(cols, 512, [&](int64_t begin, int64_t end) {

@@ -1,12 +1,14 @@
 // Codes of 8 and 4 bits, and products of them: the codes times their scales as f32, then the product of that. No
 // processor that this runs on multiplies such codes itself.
 #include <algorithm>
+#include <atomic>
 #include <limits>
 #include <mutex>
 #include <utility>
 
 #include "cpu/chunks.h"
 #include "cpu/cpu_ops.h"
+#include "cpu/largest.h"
 #include "cpu/philox.h"
 #include "cpu/simd.h"
 
@@ -335,6 +337,21 @@ void decode(ThreadPool& pool, const Tensor& x, const Tensor& codes, const Tensor
 
 }  // namespace
 
+Largest::Largest(const Tensor& amax) : amax_(amax ? amax.as<float>() : nullptr) {
+  if (amax_) *amax_ = 0;
+}
+
+void Largest::add(const Tensor& of, int64_t begin, int64_t end) const {
+  if (!amax_ || begin == end) return;
+  uint32_t most = 0;
+  by_float(of.dtype, [&]<class T>() { find_most(&most, of.as<T>() + begin, end - begin, end - begin); });
+  const std::atomic_ref<float> amax(*amax_);
+  float before = amax.load(std::memory_order_relaxed);
+  while (most > std::bit_cast<uint32_t>(before) &&
+         !amax.compare_exchange_weak(before, std::bit_cast<float>(most), std::memory_order_relaxed)) {
+  }
+}
+
 size_t CpuOps::scratch(const Quantize& op) const {
   if (op.turned_scales) return scratch(op.alone());  // more than the codes need
   const Quantizer q(op, nullptr);
@@ -397,6 +414,13 @@ void CpuOps::run(const Quantize& op, void* scratch) {
       q.scale(band, 0, q.across);
       q.encode<T>(band, band);
     };
+    if (op.largest) {
+      q.most[0] = std::bit_cast<uint32_t>(*op.largest.as<float>());
+      q.scale(0, 0, 1);
+      each_band([&](int64_t band) { q.encode<T>(band, 0); });
+      if (op.statistics) q.measure<T>(pool_);
+      return;
+    }
     each_band([&](int64_t band) {
       q.find<T>(band);
       if (!whole_height && !op.two_levels()) scale_and_encode(band);

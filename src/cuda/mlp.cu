@@ -7,6 +7,7 @@
 #include "cuda/mlp.h"
 
 #include "cuda/activation.h"
+#include "cuda/largest.h"
 #include "cuda/pack.h"
 
 namespace athanor::cuda {
@@ -30,8 +31,8 @@ __device__ __forceinline__ float gelu_derivative(float x) {
 
 constexpr int kForward = 4, kBackward = 2;  // packs in flight per thread and tensor
 
-template <class T, int E>
-__global__ void __launch_bounds__(kFlatThreads) gelu_forward(T* y, const T* x, unsigned packs) {
+template <class T, int E, bool L>
+__global__ void __launch_bounds__(kFlatThreads) gelu_forward(T* y, const T* x, unsigned packs, uint32_t* amax) {
   const unsigned first = first_pack<kForward>();
   Pack<T, E> v[kForward];
 #pragma unroll
@@ -39,19 +40,23 @@ __global__ void __launch_bounds__(kFlatThreads) gelu_forward(T* y, const T* x, u
     const unsigned at = first + k * kFlatThreads;
     if (at < packs) v[k] = load_pack<E>(x + static_cast<size_t>(at) * E);
   }
+  Largest<L> largest;
 #pragma unroll
   for (int k = 0; k < kForward; ++k) {
     const unsigned at = first + k * kFlatThreads;
-    if (at >= packs) return;
+    if (at >= packs) continue;
     float result[E];
 #pragma unroll
     for (int i = 0; i < E; ++i) result[i] = v[k][i] * gelu_sigmoid(v[k][i]);
     store_values(y + static_cast<size_t>(at) * E, result);
+    largest.add(result);
   }
+  largest.template raise<T>(amax);
 }
 
-template <class T, int E>
-__global__ void __launch_bounds__(kFlatThreads) gelu_backward(T* dx, const T* dy, const T* x, unsigned packs) {
+template <class T, int E, bool L>
+__global__ void __launch_bounds__(kFlatThreads)
+    gelu_backward(T* dx, const T* dy, const T* x, unsigned packs, uint32_t* amax) {
   const unsigned first = first_pack<kBackward>();
   Pack<T, E> v[kBackward], d[kBackward];
 #pragma unroll
@@ -61,15 +66,18 @@ __global__ void __launch_bounds__(kFlatThreads) gelu_backward(T* dx, const T* dy
     v[k] = load_pack<E>(x + static_cast<size_t>(at) * E);
     d[k] = load_pack<E>(dy + static_cast<size_t>(at) * E);
   }
+  Largest<L> largest;
 #pragma unroll
   for (int k = 0; k < kBackward; ++k) {
     const unsigned at = first + k * kFlatThreads;
-    if (at >= packs) return;
+    if (at >= packs) continue;
     float result[E];
 #pragma unroll
     for (int i = 0; i < E; ++i) result[i] = d[k][i] * gelu_derivative(v[k][i]);
     store_values(dx + static_cast<size_t>(at) * E, result);
+    largest.add(result);
   }
+  largest.template raise<T>(amax);
 }
 
 // The gate of pack `at` of [N, F] in [N, 2F]; the up value is F elements further. row_packs: packs per row.
@@ -78,8 +86,9 @@ __device__ __forceinline__ size_t gate_of(unsigned at, unsigned row_packs) {
   return (static_cast<size_t>(at / row_packs) * row_packs + at) * E;
 }
 
-template <class T, int E>
-__global__ void __launch_bounds__(kFlatThreads) swiglu_forward(T* y, const T* gu, unsigned packs, unsigned row_packs) {
+template <class T, int E, bool L>
+__global__ void __launch_bounds__(kFlatThreads)
+    swiglu_forward(T* y, const T* gu, unsigned packs, unsigned row_packs, uint32_t* amax) {
   const unsigned first = first_pack<kBackward>();
   const T* up = gu + static_cast<size_t>(row_packs) * E;
   Pack<T, E> g[kBackward], u[kBackward];
@@ -91,20 +100,23 @@ __global__ void __launch_bounds__(kFlatThreads) swiglu_forward(T* y, const T* gu
     g[k] = load_pack<E>(gu + gate);
     u[k] = load_pack<E>(up + gate);
   }
+  Largest<L> largest;
 #pragma unroll
   for (int k = 0; k < kBackward; ++k) {
     const unsigned at = first + k * kFlatThreads;
-    if (at >= packs) return;
+    if (at >= packs) continue;
     float result[E];
 #pragma unroll
     for (int i = 0; i < E; ++i) result[i] = swiglu(g[k][i], u[k][i]);
     store_values(y + static_cast<size_t>(at) * E, result);
+    largest.add(result);
   }
+  largest.template raise<T>(amax);
 }
 
-template <class T, int E>
+template <class T, int E, bool L>
 __global__ void __launch_bounds__(kFlatThreads)
-    swiglu_backward(T* dgu, const T* dy, const T* gu, unsigned packs, unsigned row_packs) {
+    swiglu_backward(T* dgu, const T* dy, const T* gu, unsigned packs, unsigned row_packs, uint32_t* amax) {
   const unsigned first = first_pack<kBackward>();
   const size_t to_up = static_cast<size_t>(row_packs) * E;
   Pack<T, E> d[kBackward], g[kBackward], u[kBackward];
@@ -117,10 +129,11 @@ __global__ void __launch_bounds__(kFlatThreads)
     g[k] = load_pack<E>(gu + gate);
     u[k] = load_pack<E>(gu + gate + to_up);
   }
+  Largest<L> largest;
 #pragma unroll
   for (int k = 0; k < kBackward; ++k) {
     const unsigned at = first + k * kFlatThreads;
-    if (at >= packs) return;
+    if (at >= packs) continue;
     float dgate[E], dup[E];
 #pragma unroll
     for (int i = 0; i < E; ++i) {
@@ -131,7 +144,10 @@ __global__ void __launch_bounds__(kFlatThreads)
     const size_t gate = gate_of<E>(at, row_packs);
     store_values(dgu + gate, dgate);
     store_values(dgu + gate + to_up, dup);
+    largest.add(dgate);
+    largest.add(dup);
   }
+  largest.template raise<T>(amax);
 }
 }  // namespace
 
@@ -139,42 +155,54 @@ __global__ void __launch_bounds__(kFlatThreads)
 
 void run(const GeluFwd& op, void*, cudaStream_t stream) {
   const int64_t n = op.x.numel();
+  uint32_t* amax = zeroed(op.amax, stream);
   if (n == 0) return;
   const auto fits = [&]<class T>() { return in_packs<T>(n) && aligned16(op.y.data, op.x.data); };
   by_pack(op.x.dtype, fits, [&]<class T, int E>() {
     const auto config = flat_launch<kForward>(op.kName, n / E, stream);
-    CUDA_CHECK(launch(gelu_forward<T, E>, config, data<T>(op.y), data<T>(op.x), n / E));
+    by_wanted(amax, [&]<bool L>() {
+      CUDA_CHECK(launch(gelu_forward<T, E, L>, config, data<T>(op.y), data<T>(op.x), n / E, amax));
+    });
   });
 }
 
 void run(const GeluBwd& op, void*, cudaStream_t stream) {
   const int64_t n = op.x.numel();
+  uint32_t* amax = zeroed(op.amax, stream);
   if (n == 0) return;
   const auto fits = [&]<class T>() { return in_packs<T>(n) && aligned16(op.dx.data, op.dy.data, op.x.data); };
   by_pack(op.x.dtype, fits, [&]<class T, int E>() {
     const auto config = flat_launch<kBackward>(op.kName, n / E, stream);
-    CUDA_CHECK(launch(gelu_backward<T, E>, config, data<T>(op.dx), data<T>(op.dy), data<T>(op.x), n / E));
+    by_wanted(amax, [&]<bool L>() {
+      CUDA_CHECK(launch(gelu_backward<T, E, L>, config, data<T>(op.dx), data<T>(op.dy), data<T>(op.x), n / E, amax));
+    });
   });
 }
 
 void run(const SwigluFwd& op, void*, cudaStream_t stream) {
   const int64_t n = op.y.numel(), columns = op.y.cols();
+  uint32_t* amax = zeroed(op.amax, stream);
   if (n == 0) return;
   const auto fits = [&]<class T>() { return in_packs<T>(columns) && aligned16(op.y.data, op.gu.data); };
   by_pack(op.y.dtype, fits, [&]<class T, int E>() {
     const auto config = flat_launch<kBackward>(op.kName, n / E, stream);
-    CUDA_CHECK(launch(swiglu_forward<T, E>, config, data<T>(op.y), data<T>(op.gu), n / E, columns / E));
+    by_wanted(amax, [&]<bool L>() {
+      CUDA_CHECK(launch(swiglu_forward<T, E, L>, config, data<T>(op.y), data<T>(op.gu), n / E, columns / E, amax));
+    });
   });
 }
 
 void run(const SwigluBwd& op, void*, cudaStream_t stream) {
   const int64_t n = op.dy.numel(), columns = op.dy.cols();
+  uint32_t* amax = zeroed(op.amax, stream);
   if (n == 0) return;
   const auto fits = [&]<class T>() { return in_packs<T>(columns) && aligned16(op.dgu.data, op.dy.data, op.gu.data); };
   by_pack(op.dy.dtype, fits, [&]<class T, int E>() {
     const auto config = flat_launch<kBackward>(op.kName, n / E, stream);
-    CUDA_CHECK(
-        launch(swiglu_backward<T, E>, config, data<T>(op.dgu), data<T>(op.dy), data<T>(op.gu), n / E, columns / E));
+    by_wanted(amax, [&]<bool L>() {
+      CUDA_CHECK(launch(swiglu_backward<T, E, L>, config, data<T>(op.dgu), data<T>(op.dy), data<T>(op.gu), n / E,
+                        columns / E, amax));
+    });
   });
 }
 }  // namespace athanor::cuda

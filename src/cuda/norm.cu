@@ -11,6 +11,7 @@
 #include <algorithm>
 
 #include "cuda/column_sum.h"
+#include "cuda/largest.h"
 #include "cuda/pack.h"
 #include "cuda/reduce.h"
 #include "cuda/scratch.h"
@@ -35,6 +36,7 @@ struct Rows {
   int64_t rows;
   int columns;
   float eps;
+  uint32_t* amax;  // or null
 };
 
 // The only place that computes y, so that its bits are the same everywhere.
@@ -58,37 +60,39 @@ __device__ __forceinline__ void load_weight_and_bias(float (&w)[E], float (&b)[E
   }
 }
 
-// y of the packs of one row that this thread holds.
-template <NormKind K, class T, int P>
-__device__ __forceinline__ void store_normalised(const Rows<T>& a, T* y, const Pack<T, kVector<T>> (&h)[P], float mean,
-                                                 float rstd) {
+// y of the packs of one row of so many columns that this thread holds.
+template <NormKind K, class T, int P, bool L>
+__device__ __forceinline__ void store_normalised(const Rows<T>& a, T* y, const Pack<T, kVector<T>> (&h)[P], int columns,
+                                                 float mean, float rstd, Largest<L>& largest) {
   constexpr int kElements = kVector<T>;
 #pragma unroll
   for (int p = 0; p < P; ++p) {
     const int column = static_cast<int>(p * blockDim.x + threadIdx.x) * kElements;
-    if (column >= a.columns) continue;
+    if (column >= columns) continue;
     float w[kElements], b[kElements], out[kElements];
     load_weight_and_bias<K>(w, b, a.w, a.b, column);
 #pragma unroll
     for (int i = 0; i < kElements; ++i) out[i] = normalised(h[p][i], mean, rstd, w[i], b[i]);
     store_values(y + column, out);
+    largest.add(out);
   }
 }
 
 // ---- forward, rows in registers: blockDim.x threads a row, blockDim.y rows of one warp each
 
-template <NormKind K, class T>
+template <NormKind K, class T, bool L>
 __global__ void __launch_bounds__(kMaxThreads) norm_forward(Rows<T> a) {
   SHARED(float, room, [32]);
   constexpr int kElements = kVector<T>;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
-  if (row >= a.rows) return;  // returns whole warps; nothing synchronizes rows of a block
+  if (!L && row >= a.rows) return;                   // returns whole warps: nothing synchronizes rows of a block
+  const int columns = row < a.rows ? a.columns : 0;  // but the largest magnitude of all
   const int64_t start = row * a.columns;
   Pack<T, kElements> h[kForwardPacks] = {};
 #pragma unroll
   for (int p = 0; p < kForwardPacks; ++p) {
     const int column = static_cast<int>(p * blockDim.x + threadIdx.x) * kElements;
-    if (column < a.columns) h[p] = load_pack<kElements>(a.h + start + column);
+    if (column < columns) h[p] = load_pack<kElements>(a.h + start + column);
   }
   float sum = 0, squares = 0;
 #pragma unroll
@@ -111,11 +115,13 @@ __global__ void __launch_bounds__(kMaxThreads) norm_forward(Rows<T> a) {
     }
   }
   const float rstd = inverse_deviation(block_sum(squares, room), a.columns, a.eps);
-  if (threadIdx.x == 0) {
+  if (threadIdx.x == 0 && row < a.rows) {
     a.rstd[row] = rstd;
     if constexpr (K == NormKind::layer) a.mean[row] = mean;
   }
-  store_normalised<K>(a, a.y + start, h, mean, rstd);
+  Largest<L> largest;
+  store_normalised<K>(a, a.y + start, h, columns, mean, rstd, largest);
+  largest.template raise<T>(a.amax);
 }
 
 template <NormKind K, class T>
@@ -130,12 +136,13 @@ __global__ void __launch_bounds__(kMaxThreads) norm_apply(Rows<T> a) {
     const int column = static_cast<int>(p * blockDim.x + threadIdx.x) * kElements;
     if (column < a.columns) h[p] = load_pack<kElements>(a.h + start + column);
   }
-  store_normalised<K>(a, a.y + start, h, K == NormKind::layer ? a.mean[row] : 0.f, a.rstd[row]);
+  Largest<false> unused;
+  store_normalised<K>(a, a.y + start, h, a.columns, K == NormKind::layer ? a.mean[row] : 0.f, a.rstd[row], unused);
 }
 
 // ---- forward, any row: a block a row
 
-template <NormKind K, class T>
+template <NormKind K, class T, bool L>
 __global__ void __launch_bounds__(kMaxThreads) norm_forward_any(Rows<T> a) {
   SHARED(float, room, [32]);
   const int64_t start = static_cast<int64_t>(blockIdx.x) * a.columns;
@@ -158,11 +165,15 @@ __global__ void __launch_bounds__(kMaxThreads) norm_forward_any(Rows<T> a) {
     a.rstd[blockIdx.x] = rstd;
     if constexpr (K == NormKind::layer) a.mean[blockIdx.x] = mean;
   }
+  Largest<L> largest;
   for (int c = thread; c < a.columns; c += threads) {
     float w[1], b[1];
     load_weight_and_bias<K>(w, b, a.w, a.b, c);
-    a.y[start + c] = from_float<T>(normalised(to_float(h[c]), mean, rstd, w[0], b[0]));
+    const float y[1] = {normalised(to_float(h[c]), mean, rstd, w[0], b[0])};
+    a.y[start + c] = from_float<T>(y[0]);
+    largest.add(y);
   }
+  largest.template raise<T>(a.amax);
 }
 
 template <NormKind K, class T>
@@ -187,6 +198,7 @@ struct BackwardRows {
   Weights w;
   int64_t rows, rows_per_block;
   int columns;
+  uint32_t* amax;  // of dh, or null
 };
 
 // Sums both values over the warps of a row; all threads get the result. All rows of the block must call it. `room`
@@ -283,8 +295,9 @@ struct BackwardRow {
     }
     return sum;
   }
+  template <bool L>
   __device__ __forceinline__ void store(const BackwardRows<T>& a, int64_t row, const float (&w)[kPacks][kElements],
-                                        float mean_g, float mean_gx) const {
+                                        float mean_g, float mean_gx, Largest<L>& largest) const {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       const int column = static_cast<int>(p * blockDim.x + threadIdx.x) * kElements;
@@ -294,6 +307,7 @@ struct BackwardRow {
       for (int i = 0; i < kElements; ++i)
         d[i] = dh[p][i] + rstd * (dy[p][i] * w[p][i] - mean_g - (h[p][i] - mean) * rstd * mean_gx);
       store_values(a.dh + row * a.columns + column, d);
+      largest.add(d);
     }
   }
 };
@@ -304,7 +318,7 @@ template <NormKind K, class T>
 constexpr int kShortResident = K == NormKind::rms && sizeof(T) == 2 ? 3 : 2;
 
 // blockDim.y rows at a time, blockDim.x threads each. Shared memory: column sums per row, if there are several rows.
-template <NormKind K, class T, int Threads>
+template <NormKind K, class T, int Threads, bool L>
 __global__ void __launch_bounds__(Threads, Threads == kShortBlock ? kShortResident<K, T> : 1)
     norm_backward(BackwardRows<T> a) {
   SHARED(float2, room, [2][kMaxThreads / 32]);
@@ -320,14 +334,16 @@ __global__ void __launch_bounds__(Threads, Threads == kShortBlock ? kShortReside
   const int64_t first = blockIdx.x * a.rows_per_block;
   const int64_t last = first + a.rows_per_block < a.rows ? first + a.rows_per_block : a.rows;
   const float scale = 1.f / static_cast<float>(a.columns);
+  Largest<L> largest;
   int half = 0;
   for (int64_t next = first; next < last; next += blockDim.y, half ^= 1) {
     const int64_t row = next + threadIdx.y;
     Row r;
     if (row < last) r.template load<K>(a, row);
     const float2 total = row_sums(r.add_to(sums, w), room[half]);
-    if (row < last) r.store(a, row, w, kLayer ? total.x * scale : 0.f, total.y * scale);
+    if (row < last) r.store(a, row, w, kLayer ? total.x * scale : 0.f, total.y * scale, largest);
   }
+  largest.template raise<T>(a.amax);
   constexpr int kSums = kLayer ? 2 : 1;
   float* partial = a.partials + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(kSums * a.columns);
   if (blockDim.y == 1) return sums.template store<K>(partial, a.columns);
@@ -348,7 +364,7 @@ __global__ void __launch_bounds__(Threads, Threads == kShortBlock ? kShortReside
 
 // ---- backward, any row: dw and db sums in shared memory, each column always by the same thread
 
-template <NormKind K, class T>
+template <NormKind K, class T, bool L>
 __global__ void __launch_bounds__(kMaxThreads) norm_backward_any(BackwardRows<T> a) {
   SHARED(float, room, [32]);
   DYN_SMEM(raw);
@@ -362,6 +378,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_backward_any(BackwardRows<T>
     sums[c] = 0;
     if constexpr (kLayer) sums[a.columns + c] = 0;
   }
+  Largest<L> largest;
   for (int64_t row = first; row < last; ++row) {
     const T *dy = a.dy + row * a.columns, *h = a.h + row * a.columns;
     const float mean = kLayer ? a.mean[row] : 0.f, rstd = a.rstd[row], scale = 1.f / static_cast<float>(a.columns);
@@ -379,9 +396,12 @@ __global__ void __launch_bounds__(kMaxThreads) norm_backward_any(BackwardRows<T>
       load_weights(w, a.w, c);
       const float x = (to_float(h[c]) - mean) * rstd, g = to_float(dy[c]) * w[0];
       T* dh = a.dh + row * a.columns + c;
-      *dh = from_float<T>(to_float(*dh) + rstd * (g - mean_g - x * mean_gx));
+      const float sum[1] = {to_float(*dh) + rstd * (g - mean_g - x * mean_gx)};
+      *dh = from_float<T>(sum[0]);
+      largest.add(sum);
     }
   }
+  largest.template raise<T>(a.amax);
   float* partial = a.partials + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(kSums * a.columns);
   for (int c = thread; c < a.columns; c += threads) {
     partial[c] = sums[c];
@@ -434,7 +454,7 @@ void require_shared(size_t bytes, int64_t columns) {
                     most, " for a block; use a smaller hidden_size"));
 }
 
-template <NormKind K, class T>
+template <NormKind K, class T, bool L>
 void launch_backward(const BackwardRows<T>& a, cudaStream_t stream) {
   constexpr size_t kSums = K == NormKind::layer ? 2 : 1;
   const unsigned threads = row_threads<T>(a.columns, kBackwardPacks<T>, a.dh, a.dy, a.h, a.w.data, a.partials);
@@ -443,22 +463,23 @@ void launch_backward(const BackwardRows<T>& a, cudaStream_t stream) {
     const size_t shared_bytes = kSums * static_cast<size_t>(a.columns) * sizeof(float);
     require_shared(shared_bytes, a.columns);
     const LaunchConfig config{grid, dim3(any_row_threads(a.columns)), shared_bytes, stream};
-    CUDA_CHECK(launch(norm_backward_any<K, T>, config, a));
+    CUDA_CHECK(launch(norm_backward_any<K, T, L>, config, a));
     return;
   }
   const unsigned together = std::max(1u, kShortBlock / threads);
   const size_t sums = together * kSums * static_cast<size_t>(ColumnSums<T>::slots(static_cast<int>(threads)));
   const LaunchConfig config{grid, dim3(threads, together), together > 1 ? sums * sizeof(float) : 0, stream};
   if (threads <= kShortBlock) {
-    CUDA_CHECK(launch(norm_backward<K, T, kShortBlock>, config, a));
+    CUDA_CHECK(launch(norm_backward<K, T, kShortBlock, L>, config, a));
   } else {
-    CUDA_CHECK(launch(norm_backward<K, T, kMaxThreads>, config, a));
+    CUDA_CHECK(launch(norm_backward<K, T, kMaxThreads, L>, config, a));
   }
 }
 }  // namespace
 
 void run(const NormFwd& op, void*, cudaStream_t stream) {
   const int columns = checked_columns(op.kName, op.h);
+  uint32_t* amax = zeroed(op.amax, stream);
   if (op.h.numel() == 0) return;
   by_kind(op.kind, op.h.dtype, [&]<NormKind K, class T>() {
     const Rows<T> a{.y = data<T>(op.y),
@@ -469,8 +490,9 @@ void run(const NormFwd& op, void*, cudaStream_t stream) {
                     .b = {op.b.data, op.w.dtype},
                     .rows = op.h.rows(),
                     .columns = columns,
-                    .eps = op.eps};
-    launch_rows<T>(norm_forward<K, T>, norm_forward_any<K, T>, a, stream);
+                    .eps = op.eps,
+                    .amax = amax};
+    by_wanted(amax, [&]<bool L>() { launch_rows<T>(norm_forward<K, T, L>, norm_forward_any<K, T, L>, a, stream); });
   });
 }
 
@@ -493,6 +515,7 @@ void run(const NormApply& op, void*, cudaStream_t stream) {
 void run(const NormBwd& op, void* scratch, cudaStream_t stream) {
   const int columns = checked_columns(op.kName, op.h);
   const int64_t rows = op.h.rows(), values = int64_t{columns} * (op.db ? 2 : 1);
+  uint32_t* amax = zeroed(op.amax, stream);
   if (op.h.numel() == 0) return;
   auto* partials = static_cast<float*>(scratch);
   const NormCut cut(rows);
@@ -506,8 +529,9 @@ void run(const NormBwd& op, void* scratch, cudaStream_t stream) {
                             .w = {op.w.data, op.w.dtype},
                             .rows = rows,
                             .rows_per_block = cut.rows_each,
-                            .columns = columns};
-    launch_backward<K, T>(a, stream);
+                            .columns = columns,
+                            .amax = amax};
+    by_wanted(amax, [&]<bool L>() { launch_backward<K, T, L>(a, stream); });
   });
   add_partial_sums({data<float>(op.dw), partials, cut.blocks, columns, values}, stream);
   if (op.db) add_partial_sums({data<float>(op.db), partials + columns, cut.blocks, columns, values}, stream);

@@ -1,9 +1,9 @@
 // Codes of 8 and 4 bits with scales (Quantize), and the factors of delayed scaling.
 // Layout: x row-major and contiguous; a block of threads has 256 columns and a band of rows: as many as share scales,
 // else 64. A lane has 8 columns, a warp every eighth part of the band. Where codes are written transposed too, tiles of
-// 128 by 128. Memory bound: x is read twice, the second time from L2 where it fits, and once with a factor given or
-// where 128 rows of a tile share scales; codes are written once. Deterministic: a maximum does not depend
-// on the order, counts are integers. Not timed on a GPU yet.
+// 128 by 128. Memory bound: x is read twice, the second time from L2 where it fits, and once with a factor or the
+// largest magnitude given, or where 128 rows of a tile share scales; codes are written once. Deterministic: a maximum
+// does not depend on the order, counts are integers. Not timed on a GPU yet.
 #include "cuda/quantize.h"
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 
 #include "base/rng.h"
 #include "cuda/host_tools.h"
+#include "cuda/largest.h"
 #include "cuda/reduce.h"
 #include "cuda/scratch.h"
 #include "cuda/vectors.h"
@@ -83,9 +84,6 @@ __device__ __forceinline__ void load(float (&v)[kInFlight][kElements], const T* 
     load_chunk(v[r], x + (at.first + i + r) * c.columns, at.column, columns, c.vectors && inside);
   }
 }
-// The bits of magnitudes are in the order of the values, with NaN above all.
-__device__ __forceinline__ uint32_t magnitude(float x) { return __float_as_uint(x) & 0x7fffffffu; }
-
 __device__ __forceinline__ void keep(uint32_t* most, uint32_t value, bool shared) {
   if (shared) {
     atomicMax(most, value);
@@ -631,7 +629,7 @@ void count(const Quantize& op, QuantizeCounts* counts, const T* x, const Cut& c,
 void run(const Quantize& op, void* scratch, cudaStream_t stream) {
   if (op.x.numel() == 0) return;
   auto* counts = static_cast<QuantizeCounts*>(scratch);
-  auto* most = reinterpret_cast<uint32_t*>(counts + 1);
+  auto* most = op.largest ? data<uint32_t>(op.largest) : reinterpret_cast<uint32_t*>(counts + 1);
   if (op.hadamard) {
     Quantize transformed = op;
     transformed.hadamard = false;
@@ -651,9 +649,9 @@ void run(const Quantize& op, void* scratch, cudaStream_t stream) {
                   .amax = data<float>(op.amax)};
   Cut c = cut_of(op);
   const bool is_shared = shared(c), of_tiles = (op.turn && op.blocks.rows == kSide) || op.turned_scales;
-  const auto zeros = is_shared ? static_cast<size_t>(op.scales.numel()) * sizeof(uint32_t) : 0;
-  if (op.statistics || is_shared || op.two_levels())
-    CUDA_CHECK(cudaMemsetAsync(counts, 0, sizeof *counts + zeros, stream));
+  const bool finds = is_shared && !op.largest;
+  const auto zeros = finds ? static_cast<size_t>(op.scales.numel()) * sizeof(uint32_t) : 0;
+  if (op.statistics || finds || op.two_levels()) CUDA_CHECK(cudaMemsetAsync(counts, 0, sizeof *counts + zeros, stream));
   by_type(op.x.dtype, [&]<class T>() {
     const T* x = data<const T>(op.x);
     auto* codes = static_cast<uint8_t*>(op.codes.data);
@@ -661,7 +659,7 @@ void run(const Quantize& op, void* scratch, cudaStream_t stream) {
                 reinterpret_cast<uintptr_t>(codes) % kElements == 0;
     const LaunchConfig config = tiles(c, stream);
     const uint32_t* magnitudes = most;
-    if (!of_tiles) CUDA_CHECK(launch(find_most<T>, config, most, x, c, is_shared, rule.given));
+    if (!of_tiles && !op.largest) CUDA_CHECK(launch(find_most<T>, config, most, x, c, is_shared, rule.given));
     if (op.turn || op.turned) {
       auto* turned = static_cast<uint8_t*>(op.turn ? op.codes.data : op.turned.data);
       const Turning how{.of_columns = of_tiles || op.blocks.cols == 1,

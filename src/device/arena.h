@@ -31,6 +31,9 @@ class Arena;
 class Buffer {
  public:
   Tensor t;
+  // None, or [1] f32 of longer life that holds the largest magnitude of t as it is now. Whoever writes to t again sets
+  // it again, or drops it.
+  Tensor amax = {};
   Buffer() = default;
   explicit operator bool() const { return lease_ != nullptr; }
 

@@ -43,6 +43,9 @@ void CodeState::plan(MemoryPlan& plan, bool keep_codes, bool statistics) {
     plan.add(MemoryKind::inputs, "scales", DType::f32, {count, int64_t(kMatrices)}, &factors_);
     plan.add(MemoryKind::inputs, "largest magnitudes", DType::f32, {count, int64_t(kMatrices)}, &amax_);
   }
+  if (recipe_.rule(Operand::forward_x).by_largest() || recipe_.rule(Operand::input_dy).by_largest())
+    plan.add(MemoryKind::inputs, "largest magnitudes of inputs and gradients", DType::f32, {count, int64_t(kMatrices)},
+             &largest_);
   if (!keep_codes) return;
   kept_.resize(size_t(count) * kOperands);
   for (int id = 0; id < int(count); ++id) {
@@ -75,9 +78,11 @@ std::string CodeState::how_gathered() const {
   return cat("ranks gather codes of ", codes == all ? "all" : cat(codes));
 }
 
-Quantization CodeState::read() const { return {.statistics = {}, .factors = factors_, .amax = {}, .weights = kept_}; }
+Quantization CodeState::read() const {
+  return {.statistics = {}, .factors = factors_, .amax = {}, .largest = largest_, .weights = kept_};
+}
 Quantization CodeState::collect() const {
-  return {.statistics = statistics_, .factors = factors_, .amax = amax_, .weights = kept_};
+  return {.statistics = statistics_, .factors = factors_, .amax = amax_, .largest = largest_, .weights = kept_};
 }
 
 void CodeState::make_codes(Ctx& c) const {
@@ -101,8 +106,7 @@ void CodeState::make_codes_of_shards(Ctx& c) const {
     c.run(Fill{.x = b.t});
     return b;
   };
-  const Buffer largest = zeros("largest magnitudes of weights"), unused = zeros("largest magnitudes of a step");
-  const Buffer factors = zeros("factors of weights");
+  const Buffer largest = zeros("largest magnitudes of weights");
   const Buffer scale = c.alloc("scale of a part", DType::f32, {1, 1}), code = c.alloc("code", DType::f8_e4m3, {1, 1});
   const auto each_part = [&](const auto& run) {
     for (int64_t i = 0; i < count; ++i) {
@@ -128,16 +132,10 @@ void CodeState::make_codes_of_shards(Ctx& c) const {
     c.run(op);
   });
   c.all_reduce(c.mesh.shards(), largest.t, Reduce::max);
-  DelayedScales follow{.amax = {unused.t.data, DType::f32, {count, 1}},
-                       .factors = {factors.t.data, DType::f32, {count, 1}},
-                       .codes = {recipe_.rule(Operand::forward_w).codes},
-                       .power_of_two = recipe_.power_of_two};
-  for (int64_t i = 0; i < count; ++i) follow.histories.push_back(largest.t.slice(i, i + 1));
-  c.run(follow);
   const bool counts = c.mesh.copies().rank() == 0;  // copies have the same weights
   each_part([&](Quantize op, int64_t i) {
     if (!counts) op.statistics = {};
-    op.factor = factors.t.slice(i, i + 1);
+    op.largest = largest.t.slice(i, i + 1);
     c.run(op);
   });
   // The scale that a matrix of the largest magnitude alone has; NaN where a weight on any rank is not finite.

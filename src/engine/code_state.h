@@ -47,10 +47,10 @@ class CodeState {
   void make_codes_of_shards(Ctx&) const;
   ParamStore& params_;
   const Recipe& recipe_;
-  Tensor statistics_, factors_, amax_;  // as Quantization's
-  std::vector<Codes> kept_;             // [parameters * kOperands]
-  std::vector<Param> gathered_;         // whose codes ranks gather: `kept_` has their scales
-  std::optional<size_t> history_;       // among the states of units
+  Tensor statistics_, factors_, amax_, largest_;  // as Quantization's
+  std::vector<Codes> kept_;                       // [parameters * kOperands]
+  std::vector<Param> gathered_;                   // whose codes ranks gather: `kept_` has their scales
+  std::optional<size_t> history_;                 // among the states of units
 };
 
 }  // namespace athanor

@@ -69,7 +69,16 @@ Codes LayerCodes::like(Operand operand, const Shape& matrix, bool both) const {
   return codes;
 }
 
-Quantize LayerCodes::quantize(const Ctx& c, Operand operand, const Tensor& matrix, const Codes& codes) const {
+Tensor LayerCodes::largest(const Ctx& c, Matrix matrix) const {
+  const bool x = matrix == Matrix::x;
+  const Operand a = x ? Operand::forward_x : Operand::input_dy, b = x ? Operand::weight_x : Operand::weight_dy;
+  if (!c.quantization.largest || !(rule(a).by_largest() || rule(b).by_largest())) return {};
+  const int64_t row = layer_.w.id * int64_t(kMatrices) + int64_t(matrix);
+  return {c.quantization.largest.at(row), DType::f32, {1}};
+}
+
+Quantize LayerCodes::quantize(const Ctx& c, Operand operand, const Tensor& matrix, const Codes& codes,
+                              Tensor largest) const {
   const OperandRule r = rule(operand);
   const Quantization& q = c.quantization;
   Quantize op{.codes = codes.data,
@@ -97,6 +106,7 @@ Quantize LayerCodes::quantize(const Ctx& c, Operand operand, const Tensor& matri
   };
   if (r.delayed && q.factors) op.factor = of_matrix(q.factors);
   if (r.delayed && q.amax) op.amax = of_matrix(q.amax);
+  if (r.by_largest()) op.largest = largest;
   return op;
 }
 

@@ -24,10 +24,14 @@ class LayerCodes {
   bool both(Matrix) const;
   // Tensors without memory for the codes of a matrix of this shape; both: as that says.
   Codes like(Operand, const Shape&, bool both = false) const;
-  void make(Ctx& c, Operand operand, const Tensor& matrix, const Codes& codes) const {
-    c.run(quantize(c, operand, matrix, codes));
+  // largest: of the matrix, or none.
+  void make(Ctx& c, Operand operand, const Tensor& matrix, const Codes& codes, Tensor largest = {}) const {
+    c.run(quantize(c, operand, matrix, codes, largest));
   }
-  Quantize quantize(const Ctx&, Operand, const Tensor& matrix, const Codes&) const;
+  Quantize quantize(const Ctx&, Operand, const Tensor& matrix, const Codes&, Tensor largest = {}) const;
+  // Where whoever makes the layer's input, or the gradient of its output, leaves its largest magnitude, [1] f32, since
+  // quantizing it would have to find that; none: it need not.
+  Tensor largest(const Ctx&, Matrix) const;
 
  private:
   int summed(Operand) const;

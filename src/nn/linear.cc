@@ -53,6 +53,8 @@ Buffer gradient_rows(Net n, const Linear& layer, const Buffer& dy) {
 
 bool in_eight_bits(Net n, const Linear& layer) { return n.params.spec(layer.w).eight_bits; }
 
+Tensor wanted_largest(Net n, const Linear& layer, Matrix matrix) { return LayerCodes(n, layer).largest(n.c, matrix); }
+
 Factor factor(Net n, const Linear& layer, Operand operand, const Buffer& matrix, bool both) {
   const LayerCodes made(n, layer);
   if (!made.any(operand)) return {.data = matrix, .scales = {}};
@@ -67,7 +69,7 @@ Factor factor(Net n, const Linear& layer, Operand operand, const Buffer& matrix,
            .beside = optional("codes, transposed", like.beside),
            .beside_scales = optional("scales, transposed", like.beside_scales)};
   made.make(n.c, operand, matrix.t,
-            {f.data.t, f.scales.t, f.global.t, f.blocks, f.turned, f.beside.t, f.beside_scales.t});
+            {f.data.t, f.scales.t, f.global.t, f.blocks, f.turned, f.beside.t, f.beside_scales.t}, matrix.amax);
   return f;
 }
 
@@ -286,6 +288,7 @@ Var linear(Net n, Var x, const Linear& layer, Var residual, Buffer* gated) {
   SavedInput saved(n, layer, x, read);
   read = {};
   Var out = c.var(std::move(y));
+  out.asks_largest(wanted_largest(n, layer, Matrix::dy));
   c.record("linear", [&params = n.params, layer, in, saved = std::move(saved), sx = x.slot(),
                       sr = residual ? residual.slot() : -1, s = out.slot()](Ctx& cc) {
     const Net net{cc, params};

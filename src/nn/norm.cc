@@ -1,14 +1,15 @@
-#include "nn/layers.h"
+#include "nn/products.h"
 
 namespace athanor {
 
-std::pair<Var, Var> fork_norm(Net n, Var x, const Norm& norm) {
+std::pair<Var, Var> fork_norm(Net n, Var x, const Norm& norm, const Linear* reader) {
   Ctx& c = n.c;
   const bool layer = norm.kind == NormKind::layer;
   const Shape full = x.t().shape, column{full[0]};
   Buffer h = x.keep(), y = c.alloc("norm.y", full);
   Buffer mean = layer ? c.alloc("norm.mean", DType::f32, column) : Buffer{};
   Buffer rstd = c.alloc("norm.rstd", DType::f32, column);
+  y.amax = reader ? wanted_largest(n, *reader, Matrix::x) : Tensor{};
   c.run(NormFwd{.kind = norm.kind,
                 .y = y.t,
                 .mean = mean.t,
@@ -16,35 +17,40 @@ std::pair<Var, Var> fork_norm(Net n, Var x, const Norm& norm) {
                 .h = h.t,
                 .w = n.params.value(norm.w),
                 .b = layer ? n.params.value(norm.b) : Tensor{},
-                .eps = norm.eps});
+                .eps = norm.eps,
+                .amax = y.amax});
   Remake remake;
   if (c.recording() && c.selective)
-    remake = std::make_shared<UniqueFn<Buffer(Ctx&)>>([&params = n.params, norm, layer, h, mean, rstd](Ctx& cc) {
-      Buffer again = cc.alloc("norm.y again", h.t.shape);
-      cc.run(NormApply{.kind = norm.kind,
-                       .y = again.t,
-                       .h = h.t,
-                       .mean = mean.t,
-                       .rstd = rstd.t,
-                       .w = params.value(norm.w),
-                       .b = layer ? params.value(norm.b) : Tensor{}});
-      return again;
-    });
+    remake = std::make_shared<UniqueFn<Buffer(Ctx&)>>(
+        [&params = n.params, norm, layer, h, mean, rstd, amax = y.amax](Ctx& cc) {
+          Buffer again = cc.alloc("norm.y again", h.t.shape);
+          again.amax = amax;  // still that of y
+          cc.run(NormApply{.kind = norm.kind,
+                           .y = again.t,
+                           .h = h.t,
+                           .mean = mean.t,
+                           .rstd = rstd.t,
+                           .w = params.value(norm.w),
+                           .b = layer ? params.value(norm.b) : Tensor{}});
+          return again;
+        });
   Var vh = c.var(h), vy = c.var(std::move(y), std::move(remake));
-  c.record("norm",
-           [&params = n.params, norm, layer, h, mean, rstd, sh = vh.slot(), sy = vy.slot(), sx = x.slot()](Ctx& cc) {
-             Buffer dy = cc.take(sy), dh = cc.take(sh);
-             cc.run(NormBwd{.kind = norm.kind,
-                            .dh = dh.t,
-                            .dw = params.grad(norm.w),
-                            .db = layer ? params.grad(norm.b) : Tensor{},
-                            .dy = dy.t,
-                            .h = h.t,
-                            .mean = mean.t,
-                            .rstd = rstd.t,
-                            .w = params.value(norm.w)});
-             cc.put(sx, std::move(dh));
-           });
+  c.record("norm", [&params = n.params, norm, layer, h, mean, rstd, asked = x.asked_largest(), sh = vh.slot(),
+                    sy = vy.slot(), sx = x.slot()](Ctx& cc) {
+    Buffer dy = cc.take(sy), dh = cc.take(sh);
+    dh.amax = asked;
+    cc.run(NormBwd{.kind = norm.kind,
+                   .dh = dh.t,
+                   .dw = params.grad(norm.w),
+                   .db = layer ? params.grad(norm.b) : Tensor{},
+                   .dy = dy.t,
+                   .h = h.t,
+                   .mean = mean.t,
+                   .rstd = rstd.t,
+                   .w = params.value(norm.w),
+                   .amax = dh.amax});
+    cc.put(sx, std::move(dh));
+  });
   return {std::move(vh), std::move(vy)};
 }
 

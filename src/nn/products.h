@@ -17,6 +17,10 @@ Shared shared(Net, const Linear&);
 Buffer input_rows(Net, const Linear&, const Buffer& x);
 Buffer gradient_rows(Net, const Linear&, const Buffer& dy);
 bool in_eight_bits(Net, const Linear&);
+// Where the layer wants the largest magnitude of its input, or of the gradient of its output, left by whoever makes it,
+// [1] f32; none: it does not need it. Rows that are gathered from other ranks are another matrix, of which none is
+// known.
+Tensor wanted_largest(Net, const Linear&, Matrix);
 
 // What a product reads of a matrix: itself, or its codes.
 struct Factor {

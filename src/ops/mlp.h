@@ -6,50 +6,63 @@ namespace athanor {
 
 // y = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))   [Hendrycks & Gimpel 2016, sec. 2; tanh form]
 struct GeluFwd {
-  Tensor y, x;  // [N, F]
+  Tensor y, x;       // [N, F]
+  Tensor amax = {};  // none, or [1] f32: of y; see ops/norm.h
   static constexpr const char* kName = "gelu_fwd";
-  std::array<Field, 2> fields() { return {{{"y", Io::out, &y}, {"x", Io::in, &x}}}; }
-  void check() const { Expect{kName}.floating("x", x).contiguous("x", x).is("y", y, x.dtype, x.shape); }
+  std::array<Field, 3> fields() { return {{{"y", Io::out, &y}, {"x", Io::in, &x}, {"amax", Io::out, &amax}}}; }
+  void check() const {
+    Expect{kName}.floating("x", x).contiguous("x", x).is("y", y, x.dtype, x.shape).largest("amax", amax);
+  }
   Cost cost() const { return {10.0 * double(x.numel()), traffic(*this)}; }
 };
 
 struct GeluBwd {
   Tensor dx, dy, x;  // [N, F]; dx may be dy's memory
+  Tensor amax = {};  // none, or [1] f32: of dx
   static constexpr const char* kName = "gelu_bwd";
-  std::array<Field, 3> fields() { return {{{"dx", Io::out, &dx}, {"dy", Io::in, &dy}, {"x", Io::in, &x}}}; }
+  std::array<Field, 4> fields() {
+    return {{{"dx", Io::out, &dx}, {"dy", Io::in, &dy}, {"x", Io::in, &x}, {"amax", Io::out, &amax}}};
+  }
   void check() const {
     Expect{kName}.floating("x", x).contiguous("x", x).is("dx", dx, x.dtype, x.shape).is("dy", dy, x.dtype, x.shape);
+    Expect{kName}.largest("amax", amax);
   }
   Cost cost() const { return {15.0 * double(x.numel()), traffic(*this)}; }
 };
 
 // y = silu(gate) up, gu = [gate | up]                   [Shazeer 2020, eq. 5]
 struct SwigluFwd {
-  Tensor y;   // [N, F]
-  Tensor gu;  // [N, 2F]
+  Tensor y;          // [N, F]
+  Tensor gu;         // [N, 2F]
+  Tensor amax = {};  // none, or [1] f32: of y
   static constexpr const char* kName = "swiglu_fwd";
-  std::array<Field, 2> fields() { return {{{"y", Io::out, &y}, {"gu", Io::in, &gu}}}; }
+  std::array<Field, 3> fields() { return {{{"y", Io::out, &y}, {"gu", Io::in, &gu}, {"amax", Io::out, &amax}}}; }
   void check() const {
     Expect{kName}
         .floating("gu", gu)
         .is("gu", gu, gu.dtype, {gu.rows(), 2 * y.cols()})
-        .is("y", y, gu.dtype, {gu.rows(), y.cols()});
+        .is("y", y, gu.dtype, {gu.rows(), y.cols()})
+        .largest("amax", amax);
   }
   Cost cost() const { return {6.0 * double(y.numel()), traffic(*this)}; }
 };
 
 struct SwigluBwd {
-  Tensor dgu;  // [N, 2F]; may be gu's memory
-  Tensor dy;   // [N, F]
-  Tensor gu;   // [N, 2F]
+  Tensor dgu;        // [N, 2F]; may be gu's memory
+  Tensor dy;         // [N, F]
+  Tensor gu;         // [N, 2F]
+  Tensor amax = {};  // none, or [1] f32: of dgu
   static constexpr const char* kName = "swiglu_bwd";
-  std::array<Field, 3> fields() { return {{{"dgu", Io::out, &dgu}, {"dy", Io::in, &dy}, {"gu", Io::in, &gu}}}; }
+  std::array<Field, 4> fields() {
+    return {{{"dgu", Io::out, &dgu}, {"dy", Io::in, &dy}, {"gu", Io::in, &gu}, {"amax", Io::out, &amax}}};
+  }
   void check() const {
     Expect{kName}
         .floating("gu", gu)
         .is("gu", gu, gu.dtype, {gu.rows(), 2 * dy.cols()})
         .is("dgu", dgu, gu.dtype, gu.shape)
-        .is("dy", dy, gu.dtype, {gu.rows(), dy.cols()});
+        .is("dy", dy, gu.dtype, {gu.rows(), dy.cols()})
+        .largest("amax", amax);
   }
   Cost cost() const { return {12.0 * double(dy.numel()), traffic(*this)}; }
 };

@@ -1,5 +1,7 @@
 // RMSNorm and LayerNorm of the residual stream, and RMSNorm of queries and keys. Residual additions are epilogues of
 // the preceding product (Epilogue::add).
+// Where an op here or in ops/mlp.h has `amax`, it leaves there the largest magnitude of its output as stored, 0 of
+// none; NaN is above all. Quantize then need not find it (Quantize::largest).
 #pragma once
 #include "ops/op.h"
 
@@ -16,14 +18,16 @@ struct NormFwd {
   Tensor h;           // [N, C]
   Tensor w, b;        // [C]; b absent for rms
   float eps;
+  Tensor amax = {};  // none, or [1] f32: of y
   static constexpr const char* kName = "norm_fwd";
-  std::array<Field, 6> fields() {
+  std::array<Field, 7> fields() {
     return {{{"y", Io::out, &y},
              {"mean", Io::out, &mean},
              {"rstd", Io::out, &rstd},
              {"h", Io::in, &h},
              {"w", Io::in, &w},
-             {"b", Io::in, &b}}};
+             {"b", Io::in, &b},
+             {"amax", Io::out, &amax}}};
   }
   void check() const {
     const Shape row{h.cols()}, col{h.rows()};
@@ -32,6 +36,7 @@ struct NormFwd {
     e.floating("w", w).is("w", w, w.dtype, row);
     e.that((kind == NormKind::layer) == (bool(b) && bool(mean)), "b and mean exactly for layer norm");
     if (b) e.is("b", b, w.dtype, row).is("mean", mean, DType::f32, col);
+    e.largest("amax", amax);
   }
   Cost cost() const { return {7.0 * double(h.numel()), traffic(*this)}; }
 };
@@ -72,8 +77,9 @@ struct NormBwd {
   Tensor dy, h;       // [N, C]
   Tensor mean, rstd;  // [N] f32
   Tensor w;           // [C]
+  Tensor amax = {};   // none, or [1] f32: of dh
   static constexpr const char* kName = "norm_bwd";
-  std::array<Field, 8> fields() {
+  std::array<Field, 9> fields() {
     return {{{"dh", Io::inout, &dh},
              {"dw", Io::inout, &dw},
              {"db", Io::inout, &db},
@@ -81,7 +87,8 @@ struct NormBwd {
              {"h", Io::in, &h},
              {"mean", Io::in, &mean},
              {"rstd", Io::in, &rstd},
-             {"w", Io::in, &w}}};
+             {"w", Io::in, &w},
+             {"amax", Io::out, &amax}}};
   }
   void check() const {
     const Shape row{h.cols()}, col{h.rows()};
@@ -90,6 +97,7 @@ struct NormBwd {
     e.is("dw", dw, DType::f32, row).floating("w", w).is("w", w, w.dtype, row).is("rstd", rstd, DType::f32, col);
     e.that((kind == NormKind::layer) == (bool(db) && bool(mean)), "db and mean exactly for layer norm");
     if (db) e.is("db", db, DType::f32, row).is("mean", mean, DType::f32, col);
+    e.largest("amax", amax);
   }
   Cost cost() const { return {12.0 * double(h.numel()), traffic(*this)}; }
 };

@@ -81,6 +81,8 @@ struct Expect {
     CHECK(t.contiguous(), op, ".", name, " is ", t.shape, " with rows ", t.row_stride, " apart, expected no gaps");
     return *this;
   }
+  // Where an op leaves the largest magnitude of its output: none, or [1] f32.
+  const Expect& largest(const char* name, const Tensor& t) const { return t ? is(name, t, DType::f32, {1}) : *this; }
   const Expect& that(bool ok, const char* what) const {
     CHECK(ok, op, ": expected ", what);
     return *this;

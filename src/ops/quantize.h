@@ -64,6 +64,9 @@ struct Quantize {
   // scale is NaN all the same where x is not finite.
   Tensor factor = {};  // none, or [1] f32
   Tensor amax = {};    // none, or [1] f32 that becomes at least the largest magnitude; infinity where x is not finite
+  // Of one scale for all by x itself: the largest magnitude of x, as whoever made x left it (NormFwd::amax); taken in
+  // place of finding it. NaN is above all.
+  Tensor largest = {};  // none, or [1] f32
   // Of one level of f32 scales: codes and scales of x are written transposed. Or the transpose is written beside the
   // codes: theirs where all have one scale; where each 128 of a row have one, of codes with a scale for each 128 of a
   // column, as alone() would write it.
@@ -83,7 +86,7 @@ struct Quantize {
     op.blocks = {128, 1};
     return op;
   }
-  std::array<Field, 10> fields() {
+  std::array<Field, 11> fields() {
     return {{{"codes", Io::out, &codes},
              {"scales", Io::out, &scales},
              {"global", Io::out, &global},
@@ -93,7 +96,8 @@ struct Quantize {
              {"x", Io::in, &x},
              {"statistics", Io::inout, &statistics},
              {"factor", Io::in, &factor},
-             {"amax", Io::inout, &amax}}};
+             {"amax", Io::inout, &amax},
+             {"largest", Io::in, &largest}}};
   }
   void check() const {
     Expect e{kName};
@@ -125,10 +129,12 @@ struct Quantize {
     if (factor || amax) e.that(blocks == Blocks{} && scales.dtype == DType::f32, "one f32 scale for all");
     if (factor) e.is("factor", factor, DType::f32, {1});
     if (amax) e.is("amax", amax, DType::f32, {1});
+    if (largest) e.that(blocks == Blocks{} && !factor && !amax, "one scale for all, which follows from `largest`");
+    e.largest("largest", largest);
   }
-  // x is read twice, but where its scales are known before, or found in a tile that is kept.
+  // x is read twice, but where its largest magnitude is known before, or found in a tile that is kept.
   Cost cost() const {
-    const bool once = factor || (turn && blocks.rows == 128) || turned_scales;
+    const bool once = factor || largest || (turn && blocks.rows == 128) || turned_scales;
     return {2.0 * double(x.numel()), traffic(*this) + (once ? 0 : double(x.bytes()))};
   }
 };

@@ -19,6 +19,7 @@ void ReferenceOps::run(const GeluFwd& op, void*) {
   Values y = load(op.x);
   for (double& x : y.v) x = 0.5 * x * (1 + std::tanh(kInner * (x + kCubic * x * x * x)));
   store(op.y, y);
+  store_largest(op.amax, op.y);
 }
 
 void ReferenceOps::run(const GeluBwd& op, void*) {
@@ -30,6 +31,7 @@ void ReferenceOps::run(const GeluBwd& op, void*) {
     dx[i] = dy[i] * 0.5 * (1 + t + x[i] * dt);
   }
   store(op.dx, dx);
+  store_largest(op.amax, op.dx);
 }
 
 void ReferenceOps::run(const SwigluFwd& op, void*) {
@@ -38,6 +40,7 @@ void ReferenceOps::run(const SwigluFwd& op, void*) {
   for (int64_t i = 0; i < y.rows; ++i)
     for (int64_t c = 0; c < y.cols; ++c) y(i, c) = gu(i, c) * sigmoid(gu(i, c)) * gu(i, y.cols + c);
   store(op.y, y);
+  store_largest(op.amax, op.y);
 }
 
 void ReferenceOps::run(const SwigluBwd& op, void*) {
@@ -50,6 +53,7 @@ void ReferenceOps::run(const SwigluBwd& op, void*) {
       dgu(i, dy.cols + c) = dy(i, c) * gate * s;
     }
   store(op.dgu, dgu);
+  store_largest(op.amax, op.dgu);
 }
 
 }  // namespace athanor

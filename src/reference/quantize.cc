@@ -141,6 +141,7 @@ void ReferenceOps::run(const Quantize& op, void*) {
       amax = std::max(amax, std::abs(x(r, c)));
       finite = finite && std::isfinite(x(r, c));
     });
+    if (op.largest) amax = double(*op.largest.as<float>()), finite = std::isfinite(amax);
     Step step = op.two_levels() ? two_levels(amax, global) : one_level(op, amax);
     if (op.factor && *op.factor.as<float>() > 0)
       step = {double(*op.factor.as<float>()), 1 / double(*op.factor.as<float>())};

@@ -1,6 +1,8 @@
 // Widening and rounding between tensors and Values; row strides are honoured here and nowhere else in the reference.
 #include "reference/values.h"
 
+#include <cmath>
+
 namespace athanor {
 namespace {
 
@@ -57,6 +59,14 @@ Values load(const Tensor& t) {
 void store(const Tensor& t, const Values& values) {
   CHECK(values.size() == t.numel(), "storing ", values.size(), " values in ", t.shape);
   by_real(t.dtype, [&]<class T>() { each_element<T>(t, [&](T& x, int64_t i) { x = rounded<T>(values[i]); }); });
+}
+
+void store_largest(const Tensor& amax, const Tensor& of) {
+  if (!amax) return;
+  double most = 0;
+  for (const double x : load(of).v)
+    if (std::isnan(x) || std::abs(x) > most) most = std::abs(x);  // nothing is above NaN
+  *amax.as<float>() = float(most);
 }
 
 }  // namespace athanor

@@ -23,5 +23,6 @@ struct Values {
 Values zeros_like(const Tensor&);  // rank 2 keeps its shape; other ranks become one row
 Values load(const Tensor&);        // float dtypes, those of 8 bits too, and f64
 void store(const Tensor&, const Values&);
+void store_largest(const Tensor& amax, const Tensor& of);  // magnitude, NaN above all; amax: [1] f32, or none
 
 }  // namespace athanor

@@ -35,6 +35,10 @@ class Var {
   explicit operator bool() const { return slot_ >= 0; }
   Buffer keep() const { return buffer_; }  // shares the memory, not the right to consume
   void producer_keeps_it() { kept_ = true; }
+  // Where the producer, who quantizes the gradient, wants its largest magnitude left; none: it does not ask. Who gives
+  // the gradient need not heed it: Buffer::amax says whether it was left.
+  void asks_largest(Tensor of_gradient) { asked_ = of_gradient; }
+  Tensor asked_largest() const { return asked_; }
 
  private:
   friend struct Ctx;
@@ -42,6 +46,7 @@ class Var {
   int slot_ = -1;
   Remake remake_;
   bool kept_ = false;  // for the backward of whoever made it
+  Tensor asked_ = {};
 };
 
 // A value saved for backward: its buffer, or a function that recomputes it.

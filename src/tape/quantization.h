@@ -23,6 +23,7 @@ struct Quantization {
   Tensor statistics = {};               // [parameters, kOperands, 4] f64: QuantizeStatistics of each
   Tensor factors = {};                  // [parameters, kMatrices] f32 of delayed scaling, as Quantize::factor
   Tensor amax = {};                     // [parameters, kMatrices] f32 of the step, as Quantize::amax
+  Tensor largest = {};                  // [parameters, kMatrices] f32 that producers leave: LayerCodes::largest()
   std::span<const Codes> weights = {};  // [parameters * kOperands]: kept from step to step; else without data
 };
 

@@ -19,6 +19,8 @@ struct OperandRule {
   bool hadamard = false;   // codes of the random Hadamard transform along the terms
   bool delayed = false;    // the scale follows from earlier steps: DelayedScaling
   bool operator==(const OperandRule&) const = default;
+  // One scale for all, by the largest magnitude of this very matrix: Quantize::largest.
+  bool by_largest() const { return scaling == Scaling::tensor && !delayed; }
   // Whether the sums of outputs may be kept in fewer bits than f32 has: not with blocks. Those of gradients never are.
   // [NVIDIA, TransformerEngine, common/recipe; torchao, float8/config.py]
   bool fast() const { return scaling == Scaling::tensor || scaling == Scaling::row; }

@@ -51,6 +51,7 @@ std::pair<Var, Var> fork(Ctx& c, Var x) {
   c.record("fork", [sx = x.slot(), sa = a.slot(), sb = b.slot()](Ctx& cc) {
     Buffer da = cc.take(sa), db = cc.take(sb);
     cc.run(Add{.y = da.t, .a = da.t, .b = db.t});
+    da.amax = {};
     cc.put(sx, std::move(da));
   });
   return {std::move(a), std::move(b)};
@@ -76,22 +77,25 @@ Var checkpoint(Ctx& c, Block block, Var in) {
   if (!c.recording()) return block(c, std::move(in));
   Buffer kept = in.keep();
   const int slot = in.slot();
+  const Tensor asked = in.asked_largest();
   c.tape->recording = false;
   Var out = block(c, std::move(in));
   c.tape->recording = true;
-  c.record("checkpoint", [block = std::move(block), kept = std::move(kept), slot, s = out.slot()](Ctx& cc) mutable {
-    Buffer d = cc.take(s);
-    on_inner_tape(cc, [&] {
-      Var again = cc.var(std::move(kept));
-      const int inner = again.slot();
-      Var redone = block(cc, std::move(again));
-      cc.put(redone.slot(), std::move(d));
-      redone = {};
-      cc.backward();
-      Buffer d_in = cc.take(inner);
-      cc.put(slot, std::move(d_in));  // a slot of the outer tape
-    });
-  });
+  c.record("checkpoint",
+           [block = std::move(block), kept = std::move(kept), asked, slot, s = out.slot()](Ctx& cc) mutable {
+             Buffer d = cc.take(s);
+             on_inner_tape(cc, [&] {
+               Var again = cc.var(std::move(kept));
+               const int inner = again.slot();
+               again.asks_largest(asked);
+               Var redone = block(cc, std::move(again));
+               cc.put(redone.slot(), std::move(d));
+               redone = {};
+               cc.backward();
+               Buffer d_in = cc.take(inner);
+               cc.put(slot, std::move(d_in));  // a slot of the outer tape
+             });
+           });
   return out;
 }
 

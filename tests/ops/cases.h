@@ -1,10 +1,31 @@
 // The cases of every op, by family. A family examines its ops on whatever backend the Examiner holds.
 #pragma once
+#include <cmath>
 #include <utility>
 
 #include "tests/ops/examiner.h"
 
 namespace athanor {
+
+// Of an op that leaves the largest magnitude of `output` in `amax`: it is that of what the same run stored, to the bit,
+// NaN above all, and nothing else changes. `c` is without it.
+template <class Op>
+void leaves_largest(Examiner& examine, OpCase<Op> c, const char* output) {
+  if (examine.lists() || !examine.wanted(Op::kName)) return;
+  const auto without = examine.backend_results(c);
+  c.op.amax = tensor(DType::f32, {1});
+  const auto with = examine.backend_results(c);
+  for (const Result& r : without)
+    if (r.after != result(with, r.name).after)
+      examine.note({Fault::wrong_value, Op::kName, r.name, cat(c.name, ": not the bits of the op without amax")});
+  const Result& y = result(with, output);
+  double want = 0;
+  for (const double x : decoded(y.like.dtype, y.after))
+    if (!std::isnan(want) && !(std::abs(x) <= want)) want = std::abs(x);
+  const double got = decoded(DType::f32, result(with, "amax").after)[0];
+  if (got != want && !(std::isnan(got) && std::isnan(want)))
+    examine.note({Fault::wrong_value, Op::kName, "amax", cat(c.name, ": ", got, ", stored ", want)});
+}
 
 void gemm_cases(Examiner&);
 void norm_cases(Examiner&);

@@ -1,4 +1,7 @@
 // Cases of GELU and SwiGLU: odd sizes, far tails, in place where the ops allow it, gradients.
+#include <cmath>
+#include <limits>
+
 #include "tests/ops/cases.h"
 
 namespace athanor {
@@ -18,6 +21,18 @@ void family(Examiner& examine, const std::string& name, const Fwd& fwd, const Bw
   }
 }
 
+// The largest magnitude of what is stored.
+template <class Op>
+void largest_magnitude(Examiner& examine, const std::string& name, Op op, const char* input, const char* output) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  for (const Init& x :
+       {normal(0, 2), kTails, constant(0), listed({1, -2, 3e4, kInf, 0, 0.5}), listed({1, std::nan("")})})
+    leaves_largest(examine, OpCase<Op>{name, op, {{input, x}}}, output);
+  if (op.fields()[0].t->dtype != DType::f32) return;
+  op.amax = tensor(DType::f32, {1});
+  examine(OpCase<Op>{cat(name, " largest"), op});
+}
+
 }  // namespace
 
 void mlp_cases(Examiner& examine) {
@@ -29,6 +44,15 @@ void mlp_cases(Examiner& examine) {
       const SwigluBwd swiglu_bwd{.dgu = gu, .dy = x, .gu = gu};
       family(examine, cat(s, " ", dt), GeluFwd{.y = x, .x = x}, gelu_bwd, "x", "dx", "dy");
       family(examine, cat(s, " ", dt), SwigluFwd{.y = x, .gu = gu}, swiglu_bwd, "gu", "dgu", "gu");
+    }
+  for (DType dt : kFloats)
+    for (const Shape& s : {Shape{1, 1}, Shape{17, 257}, Shape{300, 264}}) {
+      const Tensor x = tensor(dt, s), gu = tensor(dt, {s[0], 2 * s[1]});
+      const std::string name = cat(s, " ", dt);
+      largest_magnitude(examine, name, GeluFwd{.y = x, .x = x}, "x", "y");
+      largest_magnitude(examine, name, GeluBwd{.dx = x, .dy = x, .x = x}, "dy", "dx");
+      largest_magnitude(examine, name, SwigluFwd{.y = x, .gu = gu}, "gu", "y");
+      largest_magnitude(examine, name, SwigluBwd{.dgu = gu, .dy = x, .gu = gu}, "dy", "dgu");
     }
   const Tensor x = tensor(DType::f32, {3, 17}), gu = tensor(DType::f32, {3, 34});
   examine.gradient(OpCase<GeluFwd>{"gradient", {.y = x, .x = x}},

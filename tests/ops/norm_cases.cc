@@ -1,4 +1,7 @@
 // Cases of the norms and of QK-norm, their gradients, and recomputation that repeats the bits.
+#include <cmath>
+#include <limits>
+
 #include "tests/ops/cases.h"
 
 namespace athanor {
@@ -99,6 +102,26 @@ void repeats_bits(Examiner& examine, const Setting& s) {
     examine.note({Fault::wrong_value, NormApply::kName, "y", cat(s.name(), ": not the bits of norm_fwd")});
 }
 
+// The largest magnitude of what is stored, of any rows: in registers, several in a block, one by one.
+void largest_magnitudes(Examiner& examine, const Setting& s) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  OpCase<NormFwd> fwd{s.name(), forward(s)};
+  OpCase<NormBwd> bwd{s.name(), backward(s)};
+  if (s.x == DType::f32) {
+    fwd.op.amax = bwd.op.amax = tensor(DType::f32, {1});
+    examine(fwd), examine(bwd);
+    fwd.op.amax = bwd.op.amax = {};
+  }
+  for (const Init& x : {normal(), constant(0), listed({1, -2, 3e4, 0, kInf, 5}), listed({1, 2, std::nan(""), -4})}) {
+    fwd.values["w"] = fwd.values["b"] = x;
+    leaves_largest(examine, fwd, "y");
+    bwd.values["dh"] = x;
+    leaves_largest(examine, bwd, "dh");
+  }
+  bwd.values = {{"dy", constant(0)}, {"dh", constant(-0.0)}};
+  leaves_largest(examine, bwd, "dh");
+}
+
 struct Heads {
   int64_t rows, heads, kv_heads, dim;
 };
@@ -145,6 +168,10 @@ void norm_cases(Examiner& examine) {
     qk_norm(examine, dt, dt, {300, 4, 2, 48});
   }
   offset_mean(examine);
+  for (NormKind kind : {NormKind::rms, NormKind::layer})
+    for (DType dt : kFloats)
+      for (const Shape& shape : {Shape{1, 1}, Shape{17, 257}, Shape{19, 96}, Shape{70, 1040}})
+        largest_magnitudes(examine, {kind, dt, dt, shape[0], shape[1]});
   gradients(examine);
   for (DType dt : kFloats) {
     for (const Heads& h : {Heads{1, 1, 1, 2}, Heads{3, 4, 2, 8}, Heads{17, 6, 3, 16}, Heads{65, 4, 1, 64}})

@@ -100,6 +100,25 @@ void given_factors(Examiner& examine) {
         }
 }
 
+// The largest magnitude as whoever made x left it; it is believed, whatever it is.
+void given_largest(Examiner& examine) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  for (const DType codes : kCodes)
+    for (const double largest : {0.0, 1e-40, 0.5, 3e38, kInf, std::numeric_limits<double>::quiet_NaN()})
+      for (const int written : {0, 1, 2}) {  // codes; theirs transposed; both
+        Quantize op = quantize({37, 261}, codes, DType::bf16, {});
+        op.largest = tensor(DType::f32, {1});
+        op.statistics = tensor(DType::f64, {QuantizeStatistics::kNumbers});
+        op.turn = written == 1;
+        if (op.turn) op.codes = tensor(codes, {261, 37});
+        if (written == 2) op.turned = tensor(codes, {261, 37});
+        examine(OpCase<Quantize>{cat(codes, " largest ", largest, " written ", written),
+                                 op,
+                                 {{"statistics", constant(0)}, {"largest", constant(largest)}},
+                                 true});
+      }
+}
+
 // Transposed, alone or beside the codes.
 void transposed_codes(Examiner& examine) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -222,6 +241,7 @@ void scaled_products(Examiner& examine, bool four_bits) {
 void quantize_cases(Examiner& examine) {
   quantize_cases_of(examine);
   given_factors(examine);
+  given_largest(examine);
   transposed_codes(examine);
   scaled_products(examine, false);
   delayed_cases(examine);

@@ -1,0 +1,55 @@
+// The largest magnitude of what a kernel stores, for ops that leave it beside their output (NormFwd::amax and others).
+// As bits, whose order is that of magnitudes, with NaN above all; so a maximum of any order is the same. The launcher
+// sets the result to 0 before.
+#pragma once
+#include "cuda/host_tools.h"
+#include "cuda/reduce.h"
+namespace athanor::cuda {
+
+__device__ __forceinline__ uint32_t magnitude(float x) { return __float_as_uint(x) & 0x7fffffffu; }
+
+// Of one thread, before the values are rounded to T: rounding keeps their order, so that the largest alone is rounded.
+// wanted: else there is no code of it.
+template <bool wanted>
+struct Largest {
+  uint32_t bits = 0;
+
+  template <int E>
+  __device__ __forceinline__ void add(const float (&values)[E]) {
+    if constexpr (wanted) {
+#pragma unroll
+      for (int i = 0; i < E; ++i) bits = Max{}(bits, magnitude(values[i]));
+    }
+  }
+  // All threads of a block must call it, once.
+  template <class T>
+  __device__ __forceinline__ void raise(uint32_t* amax) const {
+    if constexpr (wanted) {
+      SHARED(uint32_t, room, [32]);
+      const unsigned thread = threadIdx.y * blockDim.x + threadIdx.x, warps = blockDim.x * blockDim.y / 32;
+      const uint32_t of_warp = warp_reduce(bits, Max{});
+      if (thread % 32 == 0) room[thread / 32] = of_warp;
+      __syncthreads();
+      if (thread != 0) return;
+      uint32_t all = room[0];
+      for (unsigned w = 1; w < warps; ++w) all = Max{}(all, room[w]);
+      atomicMax(amax, magnitude(to_float(from_float<T>(__uint_as_float(all)))));
+    }
+  }
+};
+
+// amax: none, or [1] f32.
+inline uint32_t* zeroed(const Tensor& amax, cudaStream_t stream) {
+  if (amax) CUDA_CHECK(cudaMemsetAsync(amax.data, 0, sizeof(uint32_t), stream));
+  return data<uint32_t>(amax);
+}
+// Calls f.operator()<wanted>().
+template <class F>
+void by_wanted(const uint32_t* amax, F f) {
+  if (amax) {
+    f.template operator()<true>();
+  } else {
+    f.template operator()<false>();
+  }
+}
+}  // namespace athanor::cuda
