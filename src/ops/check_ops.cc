@@ -2,6 +2,7 @@
 #include "ops/check_ops.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iomanip>
 
 namespace athanor {
@@ -15,6 +16,17 @@ Tensor CheckOps::copy_of(const Tensor& t, std::vector<std::max_align_t>& memory)
   Tensor copy = t;
   copy.data = memory.data();
   return copy;
+}
+
+float CheckOps::largest_magnitude(const Tensor& t) {
+  float most = 0;
+  by_float(t.dtype, [&]<class T>() {
+    for (int64_t i = 0; i < t.numel(); ++i) {
+      const float x = std::abs(to_float(t.as<T>()[i]));
+      if (!std::isnan(most) && !(x <= most)) most = x;  // nothing is above NaN
+    }
+  });
+  return most;
 }
 
 void CheckOps::note(const char* op, const char* tensor, const Tensor& got, const Tensor& want) {

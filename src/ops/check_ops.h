@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <deque>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "device/device.h"
@@ -45,6 +46,8 @@ class CheckOps final : public Decorated<CheckOps> {
     if (!device_.unified()) to_host(done, false);
     const auto got = done.fields(), want = twin.fields();
     for (size_t i = 0; i < got.size(); ++i)
+      if (*got[i].t && leaves_largest(got[i])) *want[i].t->template as<float>() = largest_magnitude(*got[0].t);
+    for (size_t i = 0; i < got.size(); ++i)
       if (*got[i].t && got[i].io != Io::in) note(Op::kName, got[i].name, *got[i].t, *want[i].t);
   }
 
@@ -53,6 +56,10 @@ class CheckOps final : public Decorated<CheckOps> {
   std::string report() const;  // one line per op and tensor, failures marked
 
  private:
+  // The largest magnitude of an output as it is stored (NormFwd::amax), which is the first field: of this backend's
+  // own, since another may round that element to a neighbour.
+  static bool leaves_largest(const Field& f) { return f.io == Io::out && std::string_view(f.name) == "amax"; }
+  static float largest_magnitude(const Tensor&);
   static size_t blocks(size_t bytes) { return bytes / sizeof(std::max_align_t) + 1; }
   Tensor copy_of(const Tensor&, std::vector<std::max_align_t>& memory);  // on the host, with the same strides
   void note(const char* op, const char* tensor, const Tensor& got, const Tensor& want);
