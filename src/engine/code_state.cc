@@ -97,16 +97,12 @@ void CodeState::make_codes(Ctx& c) const {
 }
 
 // A weight's scale is that of all its elements, which no rank has: the largest magnitudes of the parts are compared,
-// and each rank encodes its own part with the factor that follows. The codes written while looking for the magnitudes
-// are overwritten. Padding is zero and has no part in this.
+// and each rank encodes its own part by the largest of all. The codes written while looking for the magnitudes are
+// overwritten. Padding is zero and has no part in this.
 void CodeState::make_codes_of_shards(Ctx& c) const {
   const auto count = int64_t(gathered_.size());
-  const auto zeros = [&](const char* name) {
-    Buffer b = c.alloc(name, DType::f32, {count});
-    c.run(Fill{.x = b.t});
-    return b;
-  };
-  const Buffer largest = zeros("largest magnitudes of weights");
+  const Buffer largest = c.alloc("largest magnitudes of weights", DType::f32, {count});
+  c.run(Fill{.x = largest.t});
   const Buffer scale = c.alloc("scale of a part", DType::f32, {1, 1}), code = c.alloc("code", DType::f8_e4m3, {1, 1});
   const auto each_part = [&](const auto& run) {
     for (int64_t i = 0; i < count; ++i) {
