@@ -8,6 +8,7 @@
 #include <map>
 
 #include "base/rng.h"
+#include "config/choices.h"
 #include "ops/decorate.h"
 #include "tests/tiny_model.h"
 #include "tests/train/curve.h"
