@@ -33,6 +33,18 @@ void largest_magnitude(Examiner& examine, const std::string& name, Op op, const 
   examine(OpCase<Op>{cat(name, " largest"), op});
 }
 
+void largest_magnitudes(Examiner& examine) {
+  for (DType dt : kFloats)
+    for (const Shape& s : {Shape{1, 1}, Shape{17, 257}, Shape{300, 264}}) {
+      const Tensor x = tensor(dt, s), gu = tensor(dt, {s[0], 2 * s[1]});
+      const std::string name = cat(s, " ", dt);
+      largest_magnitude(examine, name, GeluFwd{.y = x, .x = x}, "x", "y");
+      largest_magnitude(examine, name, GeluBwd{.dx = x, .dy = x, .x = x}, "dy", "dx");
+      largest_magnitude(examine, name, SwigluFwd{.y = x, .gu = gu}, "gu", "y");
+      largest_magnitude(examine, name, SwigluBwd{.dgu = gu, .dy = x, .gu = gu}, "dy", "dgu");
+    }
+}
+
 }  // namespace
 
 void mlp_cases(Examiner& examine) {
@@ -45,20 +57,12 @@ void mlp_cases(Examiner& examine) {
       family(examine, cat(s, " ", dt), GeluFwd{.y = x, .x = x}, gelu_bwd, "x", "dx", "dy");
       family(examine, cat(s, " ", dt), SwigluFwd{.y = x, .gu = gu}, swiglu_bwd, "gu", "dgu", "gu");
     }
-  for (DType dt : kFloats)
-    for (const Shape& s : {Shape{1, 1}, Shape{17, 257}, Shape{300, 264}}) {
-      const Tensor x = tensor(dt, s), gu = tensor(dt, {s[0], 2 * s[1]});
-      const std::string name = cat(s, " ", dt);
-      largest_magnitude(examine, name, GeluFwd{.y = x, .x = x}, "x", "y");
-      largest_magnitude(examine, name, GeluBwd{.dx = x, .dy = x, .x = x}, "dy", "dx");
-      largest_magnitude(examine, name, SwigluFwd{.y = x, .gu = gu}, "gu", "y");
-      largest_magnitude(examine, name, SwigluBwd{.dgu = gu, .dy = x, .gu = gu}, "dy", "dgu");
-    }
   const Tensor x = tensor(DType::f32, {3, 17}), gu = tensor(DType::f32, {3, 34});
   examine.gradient(OpCase<GeluFwd>{"gradient", {.y = x, .x = x}},
                    OpCase<GeluBwd>{"gradient", {.dx = x, .dy = x, .x = x}}, {{"y", "dy"}}, {{"x", "dx"}});
   examine.gradient(OpCase<SwigluFwd>{"gradient", {.y = x, .gu = gu}},
                    OpCase<SwigluBwd>{"gradient", {.dgu = gu, .dy = x, .gu = gu}}, {{"y", "dy"}}, {{"gu", "dgu"}});
+  largest_magnitudes(examine);
 }
 
 }  // namespace athanor

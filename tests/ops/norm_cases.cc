@@ -168,11 +168,11 @@ void norm_cases(Examiner& examine) {
     qk_norm(examine, dt, dt, {300, 4, 2, 48});
   }
   offset_mean(examine);
+  gradients(examine);
   for (NormKind kind : {NormKind::rms, NormKind::layer})
     for (DType dt : kFloats)
       for (const Shape& shape : {Shape{1, 1}, Shape{17, 257}, Shape{19, 96}, Shape{70, 1040}})
         largest_magnitudes(examine, {kind, dt, dt, shape[0], shape[1]});
-  gradients(examine);
   for (DType dt : kFloats) {
     for (const Heads& h : {Heads{1, 1, 1, 2}, Heads{3, 4, 2, 8}, Heads{17, 6, 3, 16}, Heads{65, 4, 1, 64}})
       qk_norm(examine, dt, dt, h);
