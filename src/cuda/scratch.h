@@ -165,8 +165,8 @@ inline std::string describe_codes(std::span<const ScaledGemm> ops, int capabilit
   if (ops.empty()) return "";
   if (emulated == 0) return "the GPU multiplies the codes";
   return cat(native ? cat(emulated, " of ", ops.size(), " products ") : "", "emulated: a GPU of compute capability ",
-             capability / 10, ".", capability % 10,
-             " has no such products, so what the codes stand for is multiplied as fp32");
+             capability / 10, ".", capability % 10, " has no such products", native ? " of their sizes" : "",
+             ", so what the codes stand for is multiplied as fp32");
 }
 
 // Tiles of ScaleLayout::tiles32 and tiles16: 512 bytes for 128 rows and 4 blocks of each.

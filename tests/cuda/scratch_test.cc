@@ -31,12 +31,13 @@ struct BothSizes {
   mutable std::set<std::string> compared;
 };
 
-// Computes nothing and says so, which ends an examination early; some cases run these three ops outside of one.
+// Computes nothing and says so, which ends an examination early; some cases run the others outside of one.
 class Compared final : public Decorated<Compared> {
  public:
   template <class Op>
   void on(const Op&, void*) {
-    if constexpr (!cuda::kIsOneOf<Op, NormFwd, NormApply, RandomNormal>) throw Error("only sizes are compared");
+    if constexpr (!requires(Op o) { o.amax; } && !cuda::kIsOneOf<Op, NormApply, RandomNormal>)
+      throw Error("only sizes are compared");
   }
   const BothSizes& inner() const { return sizes; }
   BothSizes sizes;

@@ -101,7 +101,7 @@ TEST(CheckOps, PassesASoundBackendInPlaceAndStrided) {
 
 TEST(CheckOps, ReportsThePlantedBugsAlone) {
   const std::set<std::pair<std::string, std::string>> bugs{
-      {"swiglu_bwd", "dgu"}, {"attention_bwd", "dk"}, {"gemm", "d"}, {"adamw", "m"}, {"step_control", "state"}};
+      {"qk_norm_bwd", "dx"}, {"attention_bwd", "dk"}, {"gemm", "d"}, {"adamw", "m"}, {"step_control", "state"}};
   std::unique_ptr<Ops> work = make_reference();
   for (const auto& [op, tensor] : bugs)
     work = std::make_unique<Sabotage>(std::move(work), Sabotage::Plan{op, tensor, Fault::wrong_value});

@@ -336,10 +336,12 @@ TEST(EightBitOptions, AreRefusedWhereNothingMultipliesCodes) {
 
 // What a GPU multiplies follows from its compute capability and the recipe; `plan --gpu` says it too.
 TEST(EightBitOptions, AGpuMultipliesCodesOrEmulates) {
-  const auto how = [](const char* name, const char* precision) {
+  const auto how = [](const char* name, const char* precision, int64_t intermediate = 160) {
+    ModelConfig model = tiny(ModelType::llama);
+    model.intermediate_size = intermediate;
     DescribedBackend gpu = describe(find_gpu(name));
     ProcessMesh mesh(make_single(*gpu.device), {1, 1, 1, 1, 1, 1});
-    Engine engine(tiny(ModelType::llama), options({.precision = precision}), {*gpu.device, *gpu.ops, mesh, gpu.tuning});
+    Engine engine(model, options({.precision = precision}), {*gpu.device, *gpu.ops, mesh, gpu.tuning});
     engine.memory();
     return gpu.tuning->describe_codes(engine.tunable());
   };
@@ -349,6 +351,8 @@ TEST(EightBitOptions, AGpuMultipliesCodesOrEmulates) {
   }
   for (const char* precision : {"fp8_tensorwise", "mxfp8", "nvfp4"})
     EXPECT_EQ(how("b200", precision), "the GPU multiplies the codes") << precision;
+  for (const char* precision : {"mxfp8", "nvfp4"})  // 144 is no multiple of 32
+    EXPECT_EQ(how("b200", precision, 144).find("6 of 48 products emulated: "), 0U) << precision;
   EXPECT_EQ(how("b200", "fp8_rowwise").find("emulated"), 0U);
   for (const char* precision : {"mxfp8", "nvfp4"}) EXPECT_EQ(how("h200", precision).find("emulated"), 0U) << precision;
   EXPECT_EQ(how("h200", "bf16"), "");
