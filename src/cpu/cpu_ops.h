@@ -93,6 +93,8 @@ class CpuOps final : public Ops {
   // quantize.cc
   void run(const Quantize&, void* scratch) override;
   void run_turned(const Quantize&, void* scratch);
+  void run(const LargestOfPart&, void* scratch) override;
+  void run(const QuantizePart&, void* scratch) override;
   void run(const ScaledGemm&, void* scratch) override;
   void run(const DelayedScales&, void* scratch) override;
   size_t scratch(const Quantize&) const override;

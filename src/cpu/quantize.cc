@@ -335,6 +335,26 @@ void decode(ThreadPool& pool, const Tensor& x, const Tensor& codes, const Tensor
   });
 }
 
+// Atomically; both as bits.
+void raise(float& amax, uint32_t most) {
+  const std::atomic_ref<float> shared(amax);
+  float before = shared.load(std::memory_order_relaxed);
+  while (most > std::bit_cast<uint32_t>(before) &&
+         !shared.compare_exchange_weak(before, std::bit_cast<float>(most), std::memory_order_relaxed)) {
+  }
+}
+
+// fn(block, from, to) for the elements [begin, end) of a part of a matrix, those of a block in a row at a time.
+template <class Fn>
+void each_run(const MatrixPart& part, int64_t begin, int64_t end, Fn&& fn) {
+  const int64_t cols = part.matrix[1], width = part.blocks.cols ? part.blocks.cols : cols;
+  for (int64_t from = begin, to = begin; from < end; from = to) {
+    const int64_t column = (part.first + from) % cols, edge = std::min(cols, (column / width + 1) * width);
+    to = std::min(end, from + edge - column);
+    fn(part.block_of(from), from, to);
+  }
+}
+
 }  // namespace
 
 Largest::Largest(const Tensor& amax) : amax_(amax ? amax.as<float>() : nullptr) {
@@ -345,11 +365,7 @@ void Largest::add(const Tensor& of, int64_t begin, int64_t end) const {
   if (!amax_ || begin == end) return;
   uint32_t most = 0;
   by_float(of.dtype, [&]<class T>() { find_most(&most, of.as<T>() + begin, end - begin, end - begin); });
-  const std::atomic_ref<float> amax(*amax_);
-  float before = amax.load(std::memory_order_relaxed);
-  while (most > std::bit_cast<uint32_t>(before) &&
-         !amax.compare_exchange_weak(before, std::bit_cast<float>(most), std::memory_order_relaxed)) {
-  }
+  raise(*amax_, most);
 }
 
 size_t CpuOps::scratch(const Quantize& op) const {
@@ -437,6 +453,55 @@ void CpuOps::run(const Quantize& op, void* scratch) {
       each_band([&](int64_t band) { q.encode<T>(band, 0); });
     }
     if (op.statistics) q.measure<T>(pool_);
+  });
+}
+
+void CpuOps::run(const LargestOfPart& op, void*) {
+  constexpr auto kInfinite = std::bit_cast<uint32_t>(std::numeric_limits<float>::infinity());
+  by_float(op.x.dtype, [&]<class T>() {
+    pool_.parallel_ranges(op.x.numel(), kChunkElements, [&](int64_t begin, int64_t end) {
+      each_run(op.part, begin, end, [&](int64_t block, int64_t from, int64_t to) {
+        uint32_t most = 0;
+        find_most(&most, op.x.as<T>() + from, to - from, to - from);
+        most = std::min(most, kInfinite);
+        raise(op.largest.as<float>()[block], most);
+        if (op.of_all) raise(*op.of_all.as<float>(), most);
+      });
+    });
+  });
+}
+
+void CpuOps::run(const QuantizePart& op, void*) {
+  const float given = op.factor ? *op.factor.as<float>() : 0;
+  const GlobalScale global = op.of_all ? global_scale(*op.of_all.as<float>()) : GlobalScale{1, 1};
+  std::mutex mutex;
+  const auto encode = [&]<class T, class Code>(int64_t begin, int64_t end) {
+    QuantizeStatistics found;
+    each_run(op.part, begin, end, [&](int64_t block, int64_t from, int64_t to) {
+      const float largest = op.largest.as<float>()[block];
+      const T* x = op.x.as<T>() + from;
+      Code* codes = op.codes.as<Code>() + from;
+      const auto with = [&](float factor, auto scale) {
+        encode_row(codes, x, &factor, to - from, to - from);
+        if (op.statistics) found.add(measure_row(x, codes, &scale, global.scale, to - from, to - from));
+      };
+      if constexpr (std::is_same_v<Code, f4_e2m1>) {
+        const BlockScale s = block_scale(largest, global);
+        with(s.factor, s.scale);
+      } else {
+        const CodeScale own = code_scale(largest, Code::kMost, op.power_of_two);
+        with(given > 0 ? given : own.factor, given > 0 && !std::isnan(own.scale) ? 1 / given : own.scale);
+      }
+    });
+    if (!op.statistics) return;
+    const std::lock_guard lock(mutex);
+    static_cast<QuantizeStatistics*>(op.statistics.data)->add(found);
+  };
+  by_float(op.x.dtype, [&]<class T>() {
+    by_code(op.codes.dtype, [&]<class Code>() {
+      pool_.parallel_ranges(op.x.numel(), kChunkElements,
+                            [&](int64_t begin, int64_t end) { encode.template operator()<T, Code>(begin, end); });
+    });
   });
 }
 

@@ -10,8 +10,8 @@
 #include <bit>
 
 #include "base/rng.h"
+#include "cuda/encode.h"
 #include "cuda/host_tools.h"
-#include "cuda/largest.h"
 #include "cuda/reduce.h"
 #include "cuda/scratch.h"
 #include "cuda/vectors.h"
@@ -19,11 +19,9 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr int kLanes = 32, kWarps = 8, kThreads = kWarps * kLanes;
-constexpr int kElements = 8;  // columns of a lane
+constexpr int kWarps = 8, kThreads = kWarps * kLanes;
 constexpr int kTileColumns = kLanes * kElements;
 constexpr int kBandRows = 64;  // where no fewer or more rows share scales
-constexpr uint32_t kInfinity = 0x7f800000u, kNan = 0x7fc00000u;
 
 // A matrix in blocks of `height` by `width`, and how it is cut: see the head of the file.
 struct Cut {
@@ -92,16 +90,6 @@ __device__ __forceinline__ void keep(uint32_t* most, uint32_t value, bool shared
   }
 }
 
-// The maximum over the lanes that have columns of one block, in all of them. width: 0 or at least kElements.
-__device__ __forceinline__ uint32_t over_lanes(uint32_t value, int width) {
-  const int lanes = width == 0 ? kLanes : width / kElements;
-  for (int apart = 1; apart < lanes; apart *= 2) {
-    const uint32_t other = __shfl_xor_sync(~0u, value, apart);
-    value = other > value ? other : value;
-  }
-  return value;
-}
-
 // most[block] = the largest magnitude, as bits. Where blocks are shared it is 0 before. Nothing with a factor given.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
@@ -152,24 +140,6 @@ __global__ void __launch_bounds__(kThreads)
   keep(most + row_of_blocks * c.across + (c.width ? at.column / c.width : 0), all, is_shared);
 }
 
-// code_scale() of tensor/float8.h.
-struct Rule {
-  float most_code;
-  bool e5m2, power_of_two, e8m0;
-  const float* given;  // factor, or null
-  float* amax;         // or null
-};
-struct Scaled {
-  float factor, scale;
-};
-inline __device__ Scaled scaled(uint32_t most, const Rule& rule) {
-  if (most >= kInfinity) return {0.f, __uint_as_float(kNan)};
-  if (most == 0) return {1.f, 1.f};
-  const float exact = __fdiv_rn(rule.most_code, __uint_as_float(most));
-  float factor = exact < 0x1p126f ? exact : 0x1p126f;
-  if (rule.power_of_two) factor = __uint_as_float(__float_as_uint(factor) & kInfinity);
-  return {factor, __fdiv_rn(1.f, factor)};
-}
 __device__ __forceinline__ void store_scale(void* scales, int64_t at, float scale, bool e8m0) {
   if (e8m0) {
     const uint32_t exponent = __float_as_uint(scale) >> 23;
@@ -179,13 +149,6 @@ __device__ __forceinline__ void store_scale(void* scales, int64_t at, float scal
   }
 }
 
-// Two codes; NaN is 0x7f, whatever its sign.
-__device__ __forceinline__ uint32_t code_pair(float a, float b, bool e5m2) {
-  const uint32_t codes = __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, e5m2 ? __NV_E5M2 : __NV_E4M3);
-  const uint32_t low = magnitude(a) > kInfinity ? 0x7fu : codes & 0xffu,
-                 high = magnitude(b) > kInfinity ? 0x7fu : codes >> 8;
-  return low | high << 8;
-}
 __device__ __forceinline__ void store_words(uint8_t* row, uint32_t low, uint32_t high, const Cut& c, int column) {
   if (c.vectors && column < c.columns) return st8(row + column, {low, high});
 #pragma unroll
@@ -412,28 +375,6 @@ __global__ void __launch_bounds__(kThreads) find_whole(QuantizeCounts* counts, c
   if (threadIdx.x % kLanes == 0) atomicMax(&counts->whole, all);
 }
 
-// global_scale(); factor 0 and scale NaN of what is not finite.
-__device__ __forceinline__ Scaled whole_scale(uint32_t most) {
-  constexpr float kLargest = 6 * 448;  // codes by scales
-  if (most >= kInfinity) return {0.f, __uint_as_float(kNan)};
-  if (most == 0) return {1.f, 1.f};
-  const float exact = __fdiv_rn(kLargest, __uint_as_float(most)), factor = exact < 0x1p110f ? exact : 0x1p110f;
-  return {factor, __fdiv_rn(1.f, factor)};
-}
-__device__ __forceinline__ float e4m3_value(uint8_t bits) {
-  __nv_fp8_e4m3 code;
-  code.__x = bits;
-  return to_float(code);
-}
-// round_to_8_bits<1, 0, 6>() and from_float<f4_e2m1>().
-__device__ __forceinline__ uint8_t e2m1_code(float x) {
-  constexpr uint32_t kMost = 0x40c00000u, kOne = 127u << 23, kRebias = 126u << 23, kAlign = 149u << 23;  // 6; 2^22
-  const uint32_t sign = (__float_as_uint(x) >> 28) & 0x8u, m = magnitude(x), a = m < kMost ? m : kMost;
-  if (m > kInfinity) return 0x7;
-  const uint32_t normal = (a - kRebias + ((1u << 21) - 1) + ((a >> 22) & 1u)) >> 22;
-  const uint32_t small = __float_as_uint(__fadd_rn(__uint_as_float(a), __uint_as_float(kAlign))) - kAlign;
-  return static_cast<uint8_t>(sign | (a < kOne ? small : normal));
-}
 // round_at_random().
 __device__ __forceinline__ uint8_t e2m1_code_at_random(float x, uint32_t random) {
   const float a = fabsf(x);
@@ -555,7 +496,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // QuantizeStatistics::add().
-__global__ void add_counts(double* statistics, const QuantizeCounts* counts) {
+__global__ void add(double* statistics, const QuantizeCounts* counts) {
   statistics[0] += static_cast<double>(counts->values);
   statistics[1] += static_cast<double>(counts->saturated);
   statistics[2] += static_cast<double>(counts->underflowed);
@@ -617,14 +558,16 @@ LaunchConfig tiles(const Cut& c, cudaStream_t stream) {
 template <class T>
 void count(const Quantize& op, QuantizeCounts* counts, const T* x, const Cut& c, const Rule& rule,
            cudaStream_t stream) {
-  const float saturates = op.two_levels() ? f4_e2m1::kSaturates : rule.e5m2 ? f8_e5m2::kSaturates : f8_e4m3::kSaturates;
   CUDA_CHECK(launch(count_codes<T>, tiles(c, stream), counts, static_cast<const uint8_t*>(op.codes.data),
                     static_cast<const void*>(op.scales.data), data<const float>(op.global), x, c, rule,
-                    static_cast<double>(saturates), op.turn));
-  const QuantizeCounts* found = counts;
-  CUDA_CHECK(launch(add_counts, {dim3(1), dim3(1), 0, stream}, data<double>(op.statistics), found));
+                    saturates(op.codes.dtype), op.turn));
+  add_counts(op.statistics, counts, stream);
 }
 }  // namespace
+
+void add_counts(const Tensor& statistics, const QuantizeCounts* counts, cudaStream_t stream) {
+  CUDA_CHECK(launch(add, {dim3(1), dim3(1), 0, stream}, data<double>(statistics), counts));
+}
 
 void run(const Quantize& op, void* scratch, cudaStream_t stream) {
   if (op.x.numel() == 0) return;

@@ -2,9 +2,15 @@
 #pragma once
 #include <cuda_runtime_api.h>
 
-#include "ops/quantize.h"
+#include "cuda/scratch.h"
+#include "ops/quantize_part.h"
 namespace athanor::cuda {
 
 void run(const Quantize& op, void* scratch, cudaStream_t stream);
+void run(const LargestOfPart& op, void* scratch, cudaStream_t stream);
+void run(const QuantizePart& op, void* scratch, cudaStream_t stream);
 void run(const DelayedScales& op, void* scratch, cudaStream_t stream);
+
+// A QuantizeStatistics that grows by what was counted; statistics: [4] f64.
+void add_counts(const Tensor& statistics, const QuantizeCounts* counts, cudaStream_t stream);
 }  // namespace athanor::cuda

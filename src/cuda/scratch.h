@@ -205,7 +205,7 @@ requires kIsOneOf<Op, NormFwd, NormApply, QkNormFwd, AttentionFwd, MergeAttentio
                   SwigluBwd, EmbeddingFwd, GatherRows, ScatterRows, CrossEntropy, RowMax, LogitSums, Fill, Cast, Add,
                   RandomNormal, StepControl, AdamW, AdamW8bit, ScheduleFreeAdamW, Sgd, Lion, Ema, AdamDirection,
                   ScaleByTrustRatio, OutputSquares, BlockMoments, ScaleOutputs, FactoredMoments, ClipFactors, Momentum,
-                  Combine, SplitMaster, JoinMaster, QkClip, DelayedScales>
+                  Combine, SplitMaster, JoinMaster, QkClip, LargestOfPart, DelayedScales>
 constexpr size_t scratch(const Op&) { return 0; }
 
 inline size_t scratch(const ColumnSum& op) {
@@ -223,6 +223,7 @@ inline size_t scratch(const Gemm& op, size_t workspace = kWorkspaceBytes) {
   return std::max(workspace + op.aux.bytes(), column_sum);
 }
 
+inline size_t scratch(const QuantizePart& op) { return op.statistics ? sizeof(QuantizeCounts) : 0; }
 inline size_t scratch(const Quantize& op) {
   const int64_t words = transformed_at(op) + (op.hadamard ? op.x.numel() : 0);
   return sizeof(QuantizeCounts) + static_cast<size_t>(words) * sizeof(uint32_t);

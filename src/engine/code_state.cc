@@ -3,12 +3,6 @@
 #include <algorithm>
 
 namespace athanor {
-namespace {
-
-constexpr int64_t kLongestLine = 256;  // elements in a row of a part of a matrix, for kernels to work on many rows
-
-}  // namespace
-
 // On the first tensor in files of each parameter.
 std::optional<StateSpec> CodeState::history() const {
   if (!recipe_.delayed_scaling()) return std::nullopt;
@@ -25,8 +19,7 @@ std::optional<StateSpec> CodeState::history() const {
 void CodeState::gather_codes() {
   for (int id = 0; id < int(params_.specs().size()); ++id) {
     const LayerCodes layer(params_, recipe_, layer_of(params_, {id}));
-    const OperandRule rule = layer.rule(Operand::forward_w);
-    if (rule.scaling == Scaling::tensor && !rule.delayed && layer.same(Operand::forward_w, Operand::input_w))
+    if (layer.any(Operand::forward_w) && layer.same(Operand::forward_w, Operand::input_w))
       params_.gather_as_codes({id});
   }
 }
@@ -53,8 +46,15 @@ void CodeState::plan(MemoryPlan& plan, bool keep_codes, bool statistics) {
     const ParamStore::Unit& unit = *params_.units()[size_t(spec.unit)];
     const bool gathered = params_.has_codes({id});
     if (!spec.eight_bits || (unit.is_shard(unit.weights()) && !gathered)) continue;
-    if (gathered) gathered_.push_back({id});
     const LayerCodes layer(params_, recipe_, layer_of(params_, {id}));
+    if (gathered) {
+      gathered_.push_back(
+          {.weight = {id},
+           .whole = {.matrix = params_.placement({id}).shape, .blocks = layer.blocks(Operand::forward_w)},
+           .first = found_,
+           .four_bits = layer.rule(Operand::forward_w).codes == DType::f4_e2m1});
+      found_ = gathered_.back().all() + gathered_.back().four_bits;
+    }
     for (const Operand operand : {Operand::forward_w, Operand::input_w}) {
       if (!layer.any(operand)) continue;
       if (operand == Operand::input_w && layer.same(operand, Operand::forward_w)) continue;
@@ -96,51 +96,53 @@ void CodeState::make_codes(Ctx& c) const {
   if (!gathered_.empty()) make_codes_of_shards(c);
 }
 
-// A weight's scale is that of all its elements, which no rank has: the largest magnitudes of the parts are compared,
-// and each rank encodes its own part by the largest of all. The codes written while looking for the magnitudes are
-// overwritten. Padding is zero and has no part in this.
+// Scales follow from the largest magnitudes of whole blocks, which no rank may have whole: those of the parts are
+// compared, and each rank encodes its own part by the largest of all.
 void CodeState::make_codes_of_shards(Ctx& c) const {
-  const auto count = int64_t(gathered_.size());
-  const Buffer largest = c.alloc("largest magnitudes of weights", DType::f32, {count});
-  c.run(Fill{.x = largest.t});
-  const Buffer scale = c.alloc("scale of a part", DType::f32, {1, 1}), code = c.alloc("code", DType::f8_e4m3, {1, 1});
+  const Buffer found = c.alloc("largest magnitudes of weights", DType::f32, {found_});
+  const auto largest_of = [&](const Gathered& g) { return found.t.slice(g.first, g.first + g.whole.grid().numel()); };
+  const auto of_all = [&](const Gathered& g) { return g.four_bits ? found.t.slice(g.all(), g.all() + 1) : Tensor{}; };
   const auto each_part = [&](const auto& run) {
-    for (int64_t i = 0; i < count; ++i) {
-      const Param p = gathered_[size_t(i)];
-      const ParamStore::Unit& unit = *params_.units()[size_t(params_.spec(p).unit)];
-      const ParamStore::Range range = params_.owned_lines(p);
+    for (const Gathered& g : gathered_) {
+      const ParamStore::Unit& unit = *params_.units()[size_t(params_.spec(g.weight).unit)];
+      const ParamStore::Range range = params_.owned_lines(g.weight);
       if (range.begin == range.end) continue;
-      const int64_t size = range.end - range.begin;
-      int64_t line = ParamStore::kAlign;
-      while (line < kLongestLine && size % (2 * line) == 0) line *= 2;
-      const Shape lines{size / line, line};
-      const LayerCodes layer(params_, recipe_, layer_of(params_, p));
-      const DType codes = layer.rule(Operand::forward_w).codes;
-      Quantize op =
-          layer.quantize(c, Operand::forward_w, {unit.part(unit.weights(), range).data, unit.weights().dtype, lines},
-                         {.data = {unit.part(unit.codes, range).data, codes, lines}, .scales = scale.t});
-      run(op, i);
+      MatrixPart part = g.whole;
+      part.first = range.begin - params_.offset(g.weight);
+      run(g, part, unit.part(unit.weights(), range), unit.part(unit.codes, range));
     }
   };
-  each_part([&](Quantize op, int64_t i) {
-    op.statistics = {};
-    op.amax = largest.t.slice(i, i + 1);
-    c.run(op);
+  c.run(Fill{.x = found.t});
+  each_part([&](const Gathered& g, const MatrixPart& part, const Tensor& x, const Tensor&) {
+    c.run(LargestOfPart{.largest = largest_of(g).view(part.grid()), .of_all = of_all(g), .x = x, .part = part});
   });
-  c.all_reduce(c.mesh.shards(), largest.t, Reduce::max);
+  c.all_reduce(c.mesh.shards(), found.t, Reduce::max);
+
   const bool counts = c.mesh.copies().rank() == 0;  // copies have the same weights
-  each_part([&](Quantize op, int64_t i) {
-    if (!counts) op.statistics = {};
-    op.largest = largest.t.slice(i, i + 1);
-    c.run(op);
+  each_part([&](const Gathered& g, const MatrixPart& part, const Tensor& x, const Tensor& codes) {
+    const LayerCodes layer(params_, recipe_, layer_of(params_, g.weight));
+    const Quantize whole = layer.quantize(c, Operand::forward_w, {}, {});
+    c.run(QuantizePart{.codes = {codes.data, layer.rule(Operand::forward_w).codes, codes.shape},
+                       .x = x,
+                       .largest = largest_of(g).view(part.grid()),
+                       .of_all = of_all(g),
+                       .factor = whole.factor,
+                       .statistics = counts ? whole.statistics : Tensor{},
+                       .part = part,
+                       .power_of_two = whole.power_of_two});
   });
-  // The scale that a matrix of the largest magnitude alone has; NaN where a weight on any rank is not finite.
-  for (int64_t i = 0; i < count; ++i) {
-    const Codes& kept = kept_[size_t(gathered_[size_t(i)].id) * kOperands + size_t(Operand::forward_w)];
-    c.run(Quantize{.codes = {code.t.data, kept.data.dtype, {1, 1}},
-                   .scales = kept.scales,
-                   .x = {largest.t.at(i), DType::f32, {1, 1}},
-                   .power_of_two = recipe_.power_of_two});
+  // The scales that a matrix of the largest magnitudes alone has, a row for each block.
+  const Buffer codes = c.alloc("codes of largest magnitudes", DType::u8, {found_});
+  for (const Gathered& g : gathered_) {
+    const LayerCodes layer(params_, recipe_, layer_of(params_, g.weight));
+    Codes kept = kept_[size_t(g.weight.id) * kOperands + size_t(Operand::forward_w)];
+    const Shape rows{g.whole.grid().numel(), 1};
+    kept.data = {codes.t.data, kept.data.dtype, rows};
+    kept.scales = kept.scales.view(rows);
+    Quantize op = layer.quantize(c, Operand::forward_w, largest_of(g).view(rows), kept);
+    op.statistics = {};
+    if (g.whole.blocks != Blocks{}) op.blocks = {1, g.four_bits ? 16 : 0};
+    c.run(op);
   }
   params_.gather_codes(c);
 }

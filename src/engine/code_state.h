@@ -19,8 +19,8 @@ class CodeState {
   // Of delayed scaling, before the parameters are planned: of each layer in 8 bits, for its input, its weight and the
   // gradient of its output, the largest magnitudes of the last steps, the newest first. The same on all ranks.
   std::optional<StateSpec> history() const;
-  // Likewise: chooses the weights of which ranks gather codes. Those whose products both read codes with one scale,
-  // that of the weight as it is: ranks then agree on its largest magnitude and each makes the codes of its own shard.
+  // Likewise: chooses the weights of which ranks gather codes. Those whose products both read the same codes: ranks
+  // then agree on the largest magnitudes of its blocks and each makes the codes of its own shard.
   void gather_codes();
   // After the parameters. Codes are kept of weights that lie whole on this rank between their uses, and of shards where
   // ranks gather codes; so not of shards that are gathered in 16 bits.
@@ -31,6 +31,9 @@ class CodeState {
   Quantization read() const;     // for evaluations
   Quantization collect() const;  // for micro-batches: these also count, and find the largest magnitudes
   const Tensor& statistics() const { return statistics_; }
+  // Bytes of largest magnitudes whose maximum is taken once per step: over the ranks that share weights, over all.
+  size_t largest_of_shards() const { return size_t(found_) * sizeof(float); }
+  size_t largest_of_all() const { return history_ ? params_.specs().size() * kMatrices * sizeof(float) : 0; }
 
   // Whether each rank counts statistics of its part of the weight, not of all of it.
   bool counts_parts(Param p) const { return params_.has_codes(p); }
@@ -49,8 +52,17 @@ class CodeState {
   const Recipe& recipe_;
   Tensor statistics_, factors_, amax_, largest_;  // as Quantization's
   std::vector<Codes> kept_;                       // [parameters * kOperands]
-  std::vector<Param> gathered_;                   // whose codes ranks gather: `kept_` has their scales
-  std::optional<size_t> history_;                 // among the states of units
+  // Weights whose codes ranks gather: `kept_` has their scales.
+  struct Gathered {
+    Param weight;
+    MatrixPart whole;
+    int64_t first;   // among the largest magnitudes of blocks of all of them; that of all blocks behind its own
+    bool four_bits;  // which need that
+    int64_t all() const { return first + whole.grid().numel(); }
+  };
+  std::vector<Gathered> gathered_;
+  int64_t found_ = 0;              // largest magnitudes
+  std::optional<size_t> history_;  // among the states of units
 };
 
 }  // namespace athanor

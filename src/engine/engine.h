@@ -183,6 +183,7 @@ class Engine {
   void write_state(const StepState&);
   bool looks_for_spikes() const { return bool(window_); }
   // Of QK-clip: what ranks compare once per step.
+  const CodeState* codes() const { return codes_ ? &*codes_ : nullptr; }
   size_t score_bytes() const { return top_scores_ ? top_scores_.bytes() : 0; }
   // Of the micro-batches of all ranks since the last call, if options().quantized; those that were counted. Weights,
   // which all ranks have alike, count once. All ranks call it together.

@@ -13,7 +13,7 @@
 #include "ops/norm.h"
 #include "ops/optimizer.h"
 #include "ops/qk_clip.h"
-#include "ops/quantize.h"
+#include "ops/quantize_part.h"
 #include "ops/update.h"
 
 namespace athanor {
@@ -24,7 +24,7 @@ namespace athanor {
       RowMax, LogitSums, Fill, Cast, Add, ReduceSum, SquaredNorm, RandomNormal, StepControl, AdamW, AdamW8bit,         \
       ScheduleFreeAdamW, Sgd, Lion, Ema, AdamDirection, ScaleByTrustRatio, OutputSquares, BlockMoments, ScaleOutputs,  \
       FactoredMoments, ClipFactors, Momentum, NormalizeMatrix, Combine, NormalizeNeurons, SplitMaster, JoinMaster,     \
-      QkClip, Quantize, ScaledGemm, DelayedScales
+      QkClip, Quantize, LargestOfPart, QuantizePart, ScaledGemm, DelayedScales
 
 // run() launches on the compute lane; scratch() is the temporary memory it needs (bytes), a pure function of the op.
 template <class Op>

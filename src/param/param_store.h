@@ -130,7 +130,8 @@ class ParamStore {
 
   Tensor value(Param) const;
   bool has_codes(Param p) const { return spec(p).as_codes && bool(units_[size_t(spec(p).unit)]->codes); }
-  Tensor codes(Param) const;       // [as the parameter] u8, where has_codes(); as value(), while its unit is in use
+  Tensor codes(Param) const;  // [as the parameter] u8, where has_codes(); as value(), while its unit is in use
+  int64_t offset(Param p) const { return offsets_[size_t(p.id)]; }  // of its first element in its unit
   Range owned_lines(Param) const;  // the elements that this rank updates, and the padding after them: whole cache lines
   Tensor grad(Param) const;
 

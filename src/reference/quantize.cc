@@ -85,11 +85,12 @@ struct Step {
 };
 double f32(double x) { return double(float(x)); }
 
-Step one_level(const Quantize& op, double amax) {
-  double factor = amax == 0 ? 1 : f32(std::min(double(largest_code(op.codes.dtype)) / amax, 0x1p126));
-  if (op.powers()) factor = std::exp2(std::floor(std::log2(factor)));
+Step one_level(DType codes, bool powers, double amax) {
+  double factor = amax == 0 ? 1 : f32(std::min(double(largest_code(codes)) / amax, 0x1p126));
+  if (powers) factor = std::exp2(std::floor(std::log2(factor)));
   return {factor, 1 / factor};
 }
+double factor_of_all(double amax) { return amax == 0 ? 1 : f32(std::min(2688 / amax, 0x1p110)); }
 Step two_levels(double amax, double global_factor) {
   const double scale = double(to_float(nearest<f8_e4m3>(f32(f32(amax / 6) * global_factor))));
   return {scale == 0 ? 0 : f32(global_factor / scale), scale};
@@ -130,7 +131,7 @@ void ReferenceOps::run(const Quantize& op, void*) {
     all_finite = all_finite && std::isfinite(x[i]);
     found.largest = std::isnan(x[i]) ? x[i] : std::max(found.largest, std::abs(x[i]));
   }
-  const double global = found.largest == 0 ? 1 : f32(std::min(2688 / found.largest, 0x1p110));
+  const double global = factor_of_all(found.largest);
   const uint64_t stream = op.stream + std::bit_cast<uint32_t>(float(found.largest));
   if (op.two_levels())
     *op.global.as<float>() = all_finite ? float(1 / global) : std::numeric_limits<float>::quiet_NaN();
@@ -142,7 +143,7 @@ void ReferenceOps::run(const Quantize& op, void*) {
       finite = finite && std::isfinite(x(r, c));
     });
     if (op.largest) amax = double(*op.largest.as<float>()), finite = std::isfinite(amax);
-    Step step = op.two_levels() ? two_levels(amax, global) : one_level(op, amax);
+    Step step = op.two_levels() ? two_levels(amax, global) : one_level(op.codes.dtype, op.powers(), amax);
     if (op.factor && *op.factor.as<float>() > 0)
       step = {double(*op.factor.as<float>()), 1 / double(*op.factor.as<float>())};
     if (op.amax) {
@@ -170,6 +171,40 @@ void ReferenceOps::run(const Quantize& op, void*) {
     });
   });
   store(op.scales, scales);
+  if (op.statistics) static_cast<QuantizeStatistics*>(op.statistics.data)->add(found);
+}
+
+void ReferenceOps::run(const LargestOfPart& op, void*) {
+  const Values x = load(op.x);
+  for (int64_t i = 0; i < x.size(); ++i) {
+    const float now = std::isfinite(x[i]) ? float(std::abs(x[i])) : std::numeric_limits<float>::infinity();
+    float& most = op.largest.as<float>()[op.part.block_of(i)];
+    most = std::max(most, now);
+    if (op.of_all) *op.of_all.as<float>() = std::max(*op.of_all.as<float>(), now);
+  }
+}
+
+void ReferenceOps::run(const QuantizePart& op, void*) {
+  const Values x = load(op.x), largest = load(op.largest);
+  const double all = op.of_all ? double(*op.of_all.as<float>()) : 0, global = factor_of_all(all);
+  const double given = op.factor ? double(*op.factor.as<float>()) : 0;
+  QuantizeStatistics found;
+  by_code(op.codes.dtype, [&]<class T>() {
+    for (int64_t i = 0; i < x.size(); ++i) {
+      const double amax = largest[op.part.block_of(i)];
+      const bool finite = std::isfinite(amax) && std::isfinite(all);
+      Step step = op.two_levels() ? two_levels(amax, global) : one_level(op.codes.dtype, op.power_of_two, amax);
+      if (!finite) step.factor = 0;
+      if (given > 0) step = {given, 1 / given};
+      const T code = op.codes.as<T>()[i] = nearest<T>(f32(x[i] * step.factor));
+      found.largest = std::isnan(x[i]) ? x[i] : std::max(found.largest, std::abs(x[i]));
+      if (!finite || x[i] == 0) continue;
+      const double scale = op.two_levels() ? f32(step.scale * f32(1 / global)) : f32(step.scale);
+      found.values += 1;
+      found.saturated += step.factor > 0 && std::abs(x[i]) > scale * double(T::kSaturates);
+      found.underflowed += to_float(code) == 0;
+    }
+  });
   if (op.statistics) static_cast<QuantizeStatistics*>(op.statistics.data)->add(found);
 }
 

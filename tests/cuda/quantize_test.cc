@@ -1,5 +1,5 @@
-// The kernels of cuda/quantize.cu and cuda/codes.cu run the op cases of codes: codes and scales have the reference's
-// bits. Products of codes: by the library in every layout of scales that it has, else emulated.
+// The kernels of cuda/quantize.cu, quantize_part.cu and codes.cu run the op cases of codes: codes and scales have the
+// reference's bits. Products of codes: by the library in every layout of scales that it has, else emulated.
 #include "cuda/scratch.h"
 #include "tests/cuda/kernel_test.h"
 
@@ -28,7 +28,12 @@ TEST_F(QuantizeKernels, Transposed) {
   EXPECT_GT(examine.seen().at(Quantize::kName), 100);
   EXPECT_TRUE(examine.findings().empty()) << examine.report();
 }
-TEST_F(QuantizeKernels, AnyAlignment) { needs_no_alignment(Quantize::kName, quantize_cases, 37); }
+TEST_F(QuantizeKernels, LargestOfParts) { agrees(LargestOfPart::kName, quantize_part_cases, 2, 50); }
+TEST_F(QuantizeKernels, CodesOfParts) { agrees(QuantizePart::kName, quantize_part_cases, 3, 100); }
+TEST_F(QuantizeKernels, AnyAlignment) {
+  needs_no_alignment(Quantize::kName, quantize_cases, 37);
+  needs_no_alignment(QuantizePart::kName, quantize_part_cases, 23);
+}
 
 // Several tiles and bands, and histories beyond one launch's table.
 TEST_F(QuantizeKernels, ManyBlocks) {

@@ -36,7 +36,8 @@ class Compared final : public Decorated<Compared> {
  public:
   template <class Op>
   void on(const Op&, void*) {
-    if constexpr (!requires(Op o) { o.amax; } && !cuda::kIsOneOf<Op, NormApply, RandomNormal>)
+    if constexpr (!requires(Op o) { o.amax; } &&
+                  !cuda::kIsOneOf<Op, NormApply, RandomNormal, Quantize, LargestOfPart, QuantizePart>)
       throw Error("only sizes are compared");
   }
   const BothSizes& inner() const { return sizes; }

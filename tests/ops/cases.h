@@ -39,6 +39,7 @@ void basic_cases(Examiner&);
 void quantize_cases(Examiner&);
 void transposed_cases(Examiner&);  // of these
 void fp4_cases(Examiner&);
+void quantize_part_cases(Examiner&);
 void optimizer_cases(Examiner&);
 void qk_clip_cases(Examiner&);
 
@@ -58,6 +59,7 @@ constexpr Family kFamilies[] = {{"gemm", gemm_cases},
                                 {"qk_clip", qk_clip_cases},
                                 {"quantize", quantize_cases},
                                 {"fp4", fp4_cases},
+                                {"quantize_part", quantize_part_cases},
                                 {"vocab_part", vocab_part_cases}};
 
 }  // namespace athanor

@@ -211,11 +211,11 @@ TEST_F(NcclTraining, LossesAreThoseOfOneRank) {
 
 // A byte for each weight of blocks in place of two, and the same bits.
 TEST_F(NcclTraining, GatheredCodesHaveTheBitsOf16) {
-  for (const int stage : {1, 3}) {
-    Setting s{.precision = "fp8_tensorwise", .shards = 3, .stage = stage, .length = 8};
+  for (const auto& [precision, stage] : {std::pair{"fp8_tensorwise", 1}, {"fp8_blockwise", 3}, {"nvfp4", 3}}) {
+    Setting s{.precision = precision, .shards = 3, .stage = stage, .length = 8};
     const Curve codes = train(s);
     s.keep_codes = false;
-    EXPECT_EQ(train(s), codes) << stage;
+    EXPECT_EQ(train(s), codes) << precision;
   }
 }
 

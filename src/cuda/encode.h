@@ -1,0 +1,75 @@
+// How kernels turn numbers into codes: tensor/float8.h on a GPU. A lane has 8 neighbouring elements, a warp 256.
+#pragma once
+#include "cuda/largest.h"
+#include "cuda/vectors.h"
+#include "tensor/float8.h"
+namespace athanor::cuda {
+
+constexpr int kLanes = 32;
+constexpr int kElements = 8;  // of a lane
+constexpr uint32_t kInfinity = 0x7f800000u, kNan = 0x7fc00000u;
+
+// The maximum over the lanes that have columns of one block, in all of them. width: 0 or at least kElements.
+__device__ __forceinline__ uint32_t over_lanes(uint32_t value, int width) {
+  const int lanes = width == 0 ? kLanes : width / kElements;
+  for (int apart = 1; apart < lanes; apart *= 2) {
+    const uint32_t other = __shfl_xor_sync(~0u, value, apart);
+    value = other > value ? other : value;
+  }
+  return value;
+}
+
+// code_scale() of tensor/float8.h.
+struct Rule {
+  float most_code;
+  bool e5m2, power_of_two, e8m0;
+  const float* given;  // factor, or null
+  float* amax;         // or null
+};
+struct Scaled {
+  float factor, scale;
+};
+__device__ __forceinline__ Scaled scaled(uint32_t most, const Rule& rule) {
+  if (most >= kInfinity) return {0.f, __uint_as_float(kNan)};
+  if (most == 0) return {1.f, 1.f};
+  const float exact = __fdiv_rn(rule.most_code, __uint_as_float(most));
+  float factor = exact < 0x1p126f ? exact : 0x1p126f;
+  if (rule.power_of_two) factor = __uint_as_float(__float_as_uint(factor) & kInfinity);
+  return {factor, __fdiv_rn(1.f, factor)};
+}
+// Two codes; NaN is 0x7f, whatever its sign.
+__device__ __forceinline__ uint32_t code_pair(float a, float b, bool e5m2) {
+  const uint32_t codes = __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, e5m2 ? __NV_E5M2 : __NV_E4M3);
+  const uint32_t low = magnitude(a) > kInfinity ? 0x7fu : codes & 0xffu,
+                 high = magnitude(b) > kInfinity ? 0x7fu : codes >> 8;
+  return low | high << 8;
+}
+// global_scale(); factor 0 and scale NaN of what is not finite.
+__device__ __forceinline__ Scaled whole_scale(uint32_t most) {
+  constexpr float kLargest = 6 * 448;  // codes by scales
+  if (most >= kInfinity) return {0.f, __uint_as_float(kNan)};
+  if (most == 0) return {1.f, 1.f};
+  const float exact = __fdiv_rn(kLargest, __uint_as_float(most)), factor = exact < 0x1p110f ? exact : 0x1p110f;
+  return {factor, __fdiv_rn(1.f, factor)};
+}
+__device__ __forceinline__ float e4m3_value(uint8_t bits) {
+  __nv_fp8_e4m3 code;
+  code.__x = bits;
+  return to_float(code);
+}
+// round_to_8_bits<1, 0, 6>() and from_float<f4_e2m1>().
+__device__ __forceinline__ uint8_t e2m1_code(float x) {
+  constexpr uint32_t kMost = 0x40c00000u, kOne = 127u << 23, kRebias = 126u << 23, kAlign = 149u << 23;  // 6; 2^22
+  const uint32_t sign = (__float_as_uint(x) >> 28) & 0x8u, m = magnitude(x), a = m < kMost ? m : kMost;
+  if (m > kInfinity) return 0x7;
+  const uint32_t normal = (a - kRebias + ((1u << 21) - 1) + ((a >> 22) & 1u)) >> 22;
+  const uint32_t small = __float_as_uint(__fadd_rn(__uint_as_float(a), __uint_as_float(kAlign))) - kAlign;
+  return static_cast<uint8_t>(sign | (a < kOne ? small : normal));
+}
+
+// Magnitudes above the scale times this saturate.
+inline double saturates(DType codes) {
+  if (codes == DType::f4_e2m1) return f4_e2m1::kSaturates;
+  return codes == DType::f8_e5m2 ? f8_e5m2::kSaturates : f8_e4m3::kSaturates;
+}
+}  // namespace athanor::cuda

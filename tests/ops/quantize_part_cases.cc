@@ -1,0 +1,134 @@
+// Cases of LargestOfPart and QuantizePart: parts that begin and end within rows and blocks, and all parts of a matrix
+// together beside Quantize of the whole.
+#include <cmath>
+#include <limits>
+
+#include "tests/ops/cases.h"
+
+namespace athanor {
+namespace {
+
+struct Kind {
+  Blocks blocks;
+  DType codes;
+};
+constexpr Kind kKinds[] = {
+    {{0, 0}, DType::f8_e4m3}, {{0, 0}, DType::f8_e5m2}, {{128, 128}, DType::f8_e4m3}, {{16, 16}, DType::f4_e2m1}};
+constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
+
+LargestOfPart largest_of(const MatrixPart& part, DType of, int64_t size) {
+  LargestOfPart op{.largest = tensor(DType::f32, part.grid()), .x = tensor(of, {size}), .part = part};
+  if (of != DType::bf16) op.of_all = tensor(DType::f32, {1});
+  return op;
+}
+QuantizePart quantize_part(const MatrixPart& part, DType of, int64_t size, DType codes) {
+  QuantizePart op{.codes = tensor(codes, {size}),
+                  .x = tensor(of, {size}),
+                  .largest = tensor(DType::f32, part.grid()),
+                  .statistics = tensor(DType::f64, {QuantizeStatistics::kNumbers}),
+                  .part = part};
+  if (op.two_levels()) op.of_all = tensor(DType::f32, {1});
+  return op;
+}
+
+const std::pair<const char*, Init> kValues[] = {{"normal", normal()},
+                                                {"zeros", constant(0)},
+                                                {"edges", listed({1e-6, -1, 448, 1e-40, -3.7, 0.1, -0.0, 60})},
+                                                {"bad", listed({1, 2, kNan, 4, 5, -kInf, 7, 0, 9})}};
+
+void one_part(Examiner& examine, const Kind& kind, const Shape& matrix, int64_t first, int64_t size) {
+  const MatrixPart part{matrix, first, kind.blocks};
+  const std::string name = cat(matrix, " from ", first, " ", size, " blocks ", kind.blocks.rows, " ", kind.codes);
+  for (const DType of : {DType::f32, DType::bf16, DType::f16})
+    examine(OpCase<LargestOfPart>{cat(name, " of ", of),
+                                  largest_of(part, of, size),
+                                  {{"largest", constant(0.5)}, {"of_all", constant(2)}},
+                                  true});
+  for (const auto& [what, x] : kValues) {
+    examine(OpCase<LargestOfPart>{cat(name, " ", what),
+                                  largest_of(part, DType::f32, size),
+                                  {{"x", x}, {"largest", constant(0)}, {"of_all", constant(0)}},
+                                  true});
+    for (const auto& [found, largest] :
+         {std::pair{"some", listed({3, 0, 500, 1e-40, 3e38, 0.2})}, {"bad", constant(kInf)}})
+      for (const bool power_of_two : {false, true}) {
+        QuantizePart op = quantize_part(part, DType::bf16, size, kind.codes);
+        if (op.two_levels() && power_of_two) continue;
+        op.power_of_two = power_of_two;
+        const Values values{{"x", x}, {"largest", largest}, {"of_all", largest}, {"statistics", constant(4)}};
+        examine(OpCase<QuantizePart>{cat(name, " ", what, " largest ", found, power_of_two ? " powers of two" : ""), op,
+                                     values, true});
+        if (kind.blocks != Blocks{} || power_of_two) continue;
+        op.factor = tensor(DType::f32, {1});
+        for (const double factor : {0.0, 30.0}) {
+          Values given = values;
+          given["factor"] = constant(factor);
+          examine(OpCase<QuantizePart>{cat(name, " ", what, " largest ", found, " factor ", factor), op, given, true});
+        }
+      }
+  }
+}
+
+// Two parts, cut anywhere: maxima of both, then codes and scales, are those of Quantize.
+void whole_matrix(Examiner& examine, const Kind& kind, const Shape& matrix, int64_t cut) {
+  if (examine.lists() || !examine.wanted(QuantizePart::kName)) return;
+  const int64_t size = matrix.numel();
+  const auto value = [](int64_t i) { return normal(0, 1 + double(i % 7))(3, i); };
+  const auto from = [&](int64_t first) { return [&, first](uint64_t, int64_t i) { return value(first + i); }; };
+  Quantize all{.codes = tensor(kind.codes, matrix),
+               .scales = tensor(kind.codes == DType::f4_e2m1 ? DType::f8_e4m3 : DType::f32, kind.blocks.grid(matrix)),
+               .x = tensor(DType::bf16, matrix),
+               .blocks = kind.blocks};
+  if (all.two_levels()) all.global = tensor(DType::f32, {1});
+  const auto want = examine.backend_results(OpCase<Quantize>{"whole", all, {{"x", from(0)}}});
+
+  Init largest = constant(0);
+  for (const auto& [first, count] : {std::pair{int64_t{0}, cut}, {cut, size - cut}}) {
+    const LargestOfPart op = largest_of({matrix, first, kind.blocks}, DType::bf16, count);
+    const auto got =
+        examine.backend_results(OpCase<LargestOfPart>{"part", op, {{"x", from(first)}, {"largest", largest}}});
+    largest = listed(decoded(DType::f32, result(got, "largest").after));
+  }
+  const int64_t blocks = all.scales.numel();
+  double most = 0;
+  for (int64_t i = 0; i < blocks; ++i) most = std::max(most, largest(0, i));
+  std::vector<std::byte> codes;
+  for (const auto& [first, count] : {std::pair{int64_t{0}, cut}, {cut, size - cut}}) {
+    QuantizePart op = quantize_part({matrix, first, kind.blocks}, DType::bf16, count, kind.codes);
+    const auto got = examine.backend_results(OpCase<QuantizePart>{
+        "part",
+        op,
+        {{"x", from(first)}, {"largest", largest}, {"of_all", constant(most)}, {"statistics", constant(0)}}});
+    const auto& part = result(got, "codes").after;
+    codes.insert(codes.end(), part.begin(), part.end());
+  }
+  Quantize scales{.codes = tensor(kind.codes, {blocks, 1}),
+                  .scales = tensor(all.scales.dtype, {blocks, 1}),
+                  .global = all.global,
+                  .x = tensor(DType::f32, {blocks, 1}),
+                  .blocks = {1, all.two_levels() ? 16 : 0}};
+  const auto of_blocks = examine.backend_results(OpCase<Quantize>{"scales", scales, {{"x", largest}}});
+  const std::string name = cat(matrix, " cut at ", cut, " blocks ", kind.blocks.rows, " ", kind.codes);
+  const auto same = [&](const char* tensor, const std::vector<std::byte>& got) {
+    if (got != result(want, tensor).after)
+      examine.note(
+          {Fault::wrong_value, QuantizePart::kName, "codes", cat(name, ": ", tensor, " not those of Quantize")});
+  };
+  same("codes", codes);
+  same("scales", result(of_blocks, "scales").after);
+  if (all.two_levels()) same("global", result(of_blocks, "global").after);
+}
+
+}  // namespace
+
+void quantize_part_cases(Examiner& examine) {
+  for (const Kind& kind : kKinds) {
+    one_part(examine, kind, {2, 8}, 0, 16);
+    one_part(examine, kind, {37, 272}, 8 * 34 * 3 + 16, 8 * 200);
+    one_part(examine, kind, {300, 144}, 144 * 120 + 8, 144 * 150);
+    one_part(examine, kind, {16, 1048}, 1048 * 3, 1048 * 13);
+    for (const int64_t cut : {8, 128 * 144 + 64, 300 * 144 - 8}) whole_matrix(examine, kind, {300, 144}, cut);
+  }
+}
+
+}  // namespace athanor
