@@ -24,7 +24,7 @@ inline double gradient(int64_t i, int step) {
   return std::sin(0.9 * double(i) + 1.3 * step) + 0.2 * std::sin(0.31 * double(i) * step);
 }
 
-inline ParamSpec matrix(std::string name, Shape shape, bool in_out = false) {
+inline ParamSpec matrix(const std::string& name, Shape shape, bool in_out = false) {
   return {
       .name = name, .shape = shape, .role = Role::matrix, .slices = {{name + ".weight", shape, 0}}, .in_out = in_out};
 }
