@@ -261,12 +261,16 @@ void validate_memory(const Config& c) {
           " leaves nothing of memory_limit_gib ", c.memory_limit_gib);
 }
 
-std::string common_divisors(int64_t a, int64_t b, int64_t c) {
+// Ranks that can share the products of a layer. Of more ranks than key heads, some have the same.
+bool shares_key_heads(const ModelConfig& m, int64_t ranks) {
+  return m.num_key_value_heads % ranks == 0 || ranks % m.num_key_value_heads == 0;
+}
+std::string tensor_sizes(const ModelConfig& m) {
   constexpr int64_t kMost = 1024;  // ranks that anybody would try
-  const int64_t all = std::gcd(a, std::gcd(b, c));
+  const int64_t all = std::gcd(m.num_attention_heads, m.intermediate_size);
   std::string text;
   for (int64_t n = 1; n <= std::min(all, kMost); ++n)
-    if (all % n == 0) text += cat(text.empty() ? "" : ", ", n);
+    if (all % n == 0 && shares_key_heads(m, n)) text += cat(text.empty() ? "" : ", ", n);
   return text;
 }
 
@@ -283,14 +287,17 @@ void validate_tensor_parallel(const Config& c) {
   require(!c.sequence_parallel || c.seq_length % ranks == 0, "sequence_parallel: seq_length ", c.seq_length,
           " does not divide among ", ranks, " ranks of tensor_parallel_size; take a multiple of ", ranks);
   const ModelConfig& m = c.model;
-  const auto divides = [&](const char* what, int64_t size) {
-    require(size % ranks == 0, "tensor_parallel_size: ", what, " ", size, " does not divide among ", ranks,
-            " ranks; these do for this model: ",
-            common_divisors(m.num_attention_heads, m.num_key_value_heads, m.intermediate_size));
+  const auto divides = [&](const char* what, int64_t size, bool does) {
+    require(does, "tensor_parallel_size: ", what, " ", size, " does not divide among ", ranks,
+            " ranks; these do for this model: ", tensor_sizes(m));
   };
-  divides("num_attention_heads", m.num_attention_heads);
-  divides("num_key_value_heads", m.num_key_value_heads);
-  divides("intermediate_size", m.intermediate_size);
+  divides("num_attention_heads", m.num_attention_heads, m.num_attention_heads % ranks == 0);
+  divides("num_key_value_heads", m.num_key_value_heads, shares_key_heads(m, ranks));
+  divides("intermediate_size", m.intermediate_size, m.intermediate_size % ranks == 0);
+  require(c.qk_clip_threshold == 0.0 || m.num_key_value_heads % ranks == 0, "qk_clip_threshold: ", ranks,
+          " ranks of tensor_parallel_size have the same of ", m.num_key_value_heads,
+          " key heads, and each clips them by its own queries; set it to 0, or tensor_parallel_size to at most ",
+          m.num_key_value_heads);
   require(m.vocab_size >= ranks, "tensor_parallel_size: vocab_size ", m.vocab_size,
           " is less than a token for each of ", ranks, " ranks; take at most ", m.vocab_size);
   require(is_elementwise(c.optimizer), "tensor_parallel_size: ", ranks, " ranks have parts of a matrix, and optimizer ",
@@ -350,8 +357,7 @@ void validate_pipeline_parallel(const Config& c) {
       c.pipeline_parallel_size == 1, "pipeline_parallel_size: ", c.pipeline_parallel_size,
       " stages, but there are no pipelines yet; set it to 1. These share a model out instead: zero_stage 3 over any "
       "number of ranks; tensor_parallel_size ",
-      common_divisors(m.num_attention_heads, m.num_key_value_heads, m.intermediate_size), "; context_parallel_size ",
-      context_sizes(c.seq_length));
+      tensor_sizes(m), "; context_parallel_size ", context_sizes(c.seq_length));
 }
 
 void validate_ranks(const Config& c) {

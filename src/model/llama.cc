@@ -54,10 +54,10 @@ class Llama final : public Model {
     w.norm1 = norm(p + "input_layernorm", u);
     w.qkv.w = matrix(a + "qkv.w", u,
                      {{a + "q_proj.weight", {q, c}}, {a + "k_proj.weight", {kv, c}}, {a + "v_proj.weight", {kv, c}}},
-                     init_std(), {.axis = 0, .parts = {q, kv, kv}, .whole = d});
+                     init_std(), {.axis = 0, .parts = {q, kv, kv}, .whole = d, .repeated = 1});
     if (m.attention_bias)
       w.qkv.b = vector(a + "qkv.b", u, {{a + "q_proj.bias", q}, {a + "k_proj.bias", kv}, {a + "v_proj.bias", kv}}, 0,
-                       {.axis = 0, .parts = {q, kv, kv}, .whole = d});
+                       {.axis = 0, .parts = {q, kv, kv}, .whole = d, .repeated = 1});
     params_.feeds_attention(w.qkv.w, l);
     if (w.qkv.b) params_.feeds_attention(w.qkv.b, l);
     if (m.qk_norm) {

@@ -23,7 +23,7 @@ std::vector<int> head_units(const Model& model) {
 AttentionShape Model::attention_shape() const {
   const int64_t ranks = params_.tensor().ranks;
   return {.heads = config_.num_attention_heads / ranks,
-          .kv_heads = config_.num_key_value_heads / ranks,
+          .kv_heads = std::max<int64_t>(1, config_.num_key_value_heads / ranks),  // repeated where ranks are more
           .head_dim = config_.head_dim,
           .window = config_.sliding_window,
           .scale = 1.0f / std::sqrt(float(config_.head_dim))};

@@ -313,6 +313,25 @@ void ParamStore::add_parts_of_gradients(Ctx& c) {
     const CollectiveSubject subject(specs_[id].name);
     if (range.begin < range.end) c.all_reduce(c.mesh.tensor(), unit.part(unit.grad, range));
   }
+  for (size_t id = 0; id < specs_.size(); ++id)
+    if (specs_[id].trainable && placements_[id].repeats > 1) add_repeated_gradients(c, id);
+}
+
+// Of elements that some neighbours have alike. All ranks of the group are in one sum, each at the place of its piece.
+void ParamStore::add_repeated_gradients(Ctx& c, size_t id) {
+  const Placement& p = placements_[id];
+  const Unit& unit = *units_[size_t(specs_[id].unit)];
+  const Range range = unit.owned(offsets_[id] + p.repeated_from, offsets_[id] + p.shape.numel());
+  if (range.begin == range.end) return;
+  const CollectiveSubject subject(specs_[id].name);
+  const int64_t pieces = sharding_.tensor.ranks / p.repeats, mine = sharding_.tensor.rank / p.repeats;
+  const Shape piece{1, range.end - range.begin};
+  const Buffer all = c.alloc("gradients of repeated heads", DType::f32, {pieces, piece[1]});
+  const Tensor own = all.t.slice(mine, mine + 1), grad = unit.part(unit.grad, range).view(piece);
+  c.run(Fill{.x = all.t});
+  c.run(Combine{.y = own, .a = grad});
+  c.all_reduce(c.mesh.tensor(), all.t);
+  c.run(Combine{.y = grad, .a = own});
 }
 
 // A parameter and the padding after it count on the first of the ranks that have the same gradients.
@@ -320,7 +339,10 @@ std::vector<ParamStore::Range> ParamStore::counted(const ProcessMesh& mesh, cons
   std::vector<std::pair<int64_t, bool>> starts;  // in the order of the layout, and whether it counts here
   for (const int id : unit.params) {
     const Placement& p = placements_[size_t(id)];
-    starts.emplace_back(offsets_[size_t(id)], mesh.is_first_except(p.cuts | p.shards));
+    const bool first = mesh.is_first_except(p.cuts | p.shards);
+    starts.emplace_back(offsets_[size_t(id)], first);
+    if (p.repeats > 1)
+      starts.emplace_back(offsets_[size_t(id)] + p.repeated_from, first && sharding_.tensor.rank % p.repeats == 0);
   }
   std::ranges::sort(starts);
   std::vector<Range> ranges;

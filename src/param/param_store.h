@@ -212,6 +212,7 @@ class ParamStore {
   void reduce_early(Ctx&, const Unit&);
   void reduce_in_tree(Ctx&, const Unit&);
   void add_parts_of_gradients(Ctx&);
+  void add_repeated_gradients(Ctx&, size_t id);
   void begin_gradients(Ctx&, int unit);
   void end_gradients(Ctx&, int unit);
   std::vector<ParamSpec> specs_;

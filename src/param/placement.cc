@@ -1,5 +1,7 @@
 #include "param/placement.h"
 
+#include <numeric>
+
 #include "base/int.h"
 #include "param/cut.h"
 
@@ -53,7 +55,14 @@ Placement place(const ParamSpec& spec, const TensorRank& tensor, int zero_stage)
   const int64_t row = spec.shape.numel() / spec.shape[0];
   dimension = spec.cut.padded_to > 0
                   ? round_up(div_ceil(spec.cut.parts.at(0), int64_t(tensor.ranks)), spec.cut.padded_to)
-                  : dimension / tensor.ranks;
+                  : std::accumulate(ranges.begin(), ranges.end(), int64_t{0},
+                                    [](int64_t sum, const AxisRange& r) { return sum + r.end - r.begin; });
+  for (const AxisRange& r : ranges) {
+    if (r.ranks > 1) p.repeats = r.ranks;
+    if (r.ranks == 1) p.repeated_from += r.end - r.begin;
+  }
+  p.repeated_from *= row;
+  CHECK(p.repeats == 1 || spec.cut.axis == 0, spec.name, ": repeated pieces are rows");
   int64_t offset = 0;
   for (const HfSlice& slice : spec.slices) {
     p.slices.push_back(spec.cut.axis == 0 ? some_rows(slice, ranges, row) : some_columns(slice, ranges, dimension));

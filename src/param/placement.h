@@ -35,6 +35,10 @@ struct Placement {
   Axes cuts;                  // along these every rank has another part
   Axes shards;                // these divide the part's flat buffers among them, by the ZeRO stage
   Axes sums;                  // over these the gradient is summed
+  // The elements of the part from this one on are the same on so many neighbours of those that share a layer, each of
+  // which has a part of their gradient's sum.
+  int64_t repeated_from = 0;
+  int repeats = 1;
 
   bool is_cut() const { return cuts != Axes{}; }
   bool sums_parts() const { return sums.has(Axis::tp); }  // of those that share a layer, whatever else is summed

@@ -23,6 +23,9 @@ struct Cut {
   int axis = -1;
   std::vector<int64_t> parts = {};  // their lengths along the axis
   int64_t whole = 1;                // elements that stay together: a head
+  // From this part on, neighbouring ranks have the same piece where there are fewer pieces than ranks: keys and values
+  // of heads that queries on several ranks read. -1: none.
+  int repeated = -1;
   // Above 0, of one part: ranks' slices may differ by one, and each is padded with zeros to this multiple.
   int64_t padded_to = 0;
 };

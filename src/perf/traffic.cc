@@ -76,8 +76,11 @@ void add_tensor_sums(StepTraffic& t, const Engine& engine, const Network& net, c
   const ParamStore& params = engine.model().params();
   for (int id = 0; id < int(params.specs().size()); ++id) {
     const Placement& placement = params.placement({id});
-    if (!placement.sums_parts()) continue;
-    const double sent = sent_of * 4 * double(placement.shape.numel());
+    const int64_t repeated = placement.shape.numel() - placement.repeated_from;
+    const double pieces = placement.repeats > 1 ? double(ranks) / placement.repeats * double(repeated) : 0;
+    const double summed = placement.sums_parts() ? double(placement.shape.numel()) : pieces;
+    if (summed == 0) continue;
+    const double sent = sent_of * 4 * summed;
     t.ends.add(sent, net.seconds(sent, ranks, 1), 1, false);
   }
 }

@@ -82,10 +82,13 @@ TEST(Validate, TensorParallelism) {
   expect_parts(with({"tensor_parallel_size=4"}),
                {"tensor_parallel_size", "num_attention_heads 6", "among 4 ranks", "1, 2"});
   expect_parts(with({"tensor_parallel_size=3"}), {"tensor_parallel_size", "intermediate_size 64", "1, 2"});
-  const char* grouped = R"({"model_type": "llama", "vocab_size": 257, "hidden_size": 64, "num_hidden_layers": 2,
-      "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64, "max_position_embeddings": 32})";
-  expect_parts(error_in(small_config("", grouped), {"tensor_parallel_size=4"}),
-               {"tensor_parallel_size", "num_key_value_heads 2", "1, 2"});
+  const char* grouped = R"({"model_type": "llama", "vocab_size": 257, "hidden_size": 96, "num_hidden_layers": 2,
+      "num_attention_heads": 12, "num_key_value_heads": 4, "intermediate_size": 96, "max_position_embeddings": 32})";
+  EXPECT_EQ(error_in(small_config("", grouped), {"tensor_parallel_size=12"}), "");
+  expect_parts(error_in(small_config("", grouped), {"tensor_parallel_size=6"}),
+               {"tensor_parallel_size", "num_key_value_heads 4", "1, 2, 4, 12"});
+  expect_parts(error_in(small_config("", grouped), {"tensor_parallel_size=12", "qk_clip_threshold=100"}),
+               {"qk_clip_threshold", "12 ranks", "4 key heads", "at most 4"});
   EXPECT_EQ(with({"tensor_parallel_size=2", "model.vocab_size=131"}), "");
   EXPECT_EQ(with({"tensor_parallel_size=2", "sequence_parallel=true"}), "");
   expect_parts(with({"sequence_parallel=true"}), {"sequence_parallel", "tensor_parallel_size 1"});

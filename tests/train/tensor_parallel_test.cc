@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 
+#include "tests/sanitized.h"
 #include "tests/train/watched_group.h"
 
 namespace athanor {
@@ -44,6 +45,24 @@ TEST(TensorParallel, LossesAndNormsAreThoseOfOneRank) {
     if (!one.contains(key)) one[key] = train(alone(s), 10);
     expect_same_curve(one[key], train(s, 10), 1e-5, s.name());
   }
+}
+
+// Fewer key heads than ranks: some have the same, and add up what each has of its gradient. It counts once in the norm,
+// and copies stay equal, of biases and with norms of heads, too.
+TEST(TensorParallel, RanksWithTheSameKeyHeads) {
+  for (const ModelType type : {ModelType::llama, ModelType::qwen2, ModelType::qwen3})
+    for (const auto& [kv_heads, tensor] : {std::pair{1, 2}, {1, 4}, {2, 4}}) {
+      Setting s{.type = type, .kv_heads = kv_heads};
+      const Curve want = train(s, 10), initial = train(s, 0);
+      s.tensor = tensor;
+      for (const auto& [shards, stage] : {std::pair{1, 0}, {2, 1}, {2, 3}}) {
+        if (kSanitized && stage != 3) continue;
+        s.shards = shards, s.stage = stage, s.sequence = stage == 1 && kLength % tensor == 0;
+        s.recompute = stage == 3 ? G::full : G::none;
+        EXPECT_EQ(train(s, 0).masters, initial.masters) << s.name();
+        expect_same_curve(want, train(s, 10), 1e-5, cat(s.name(), " key heads ", kv_heads));
+      }
+    }
 }
 
 TEST(TensorParallel, EveryFamily) {
@@ -206,16 +225,17 @@ TEST(TensorParallel, APlanCountsWhatProductsWaitFor) {
 
 // Weights that every rank of a group has whole get the same gradients and updates on all of them.
 TEST(TensorParallel, WholeWeightsStayEqual) {
-  for (const auto& [type, sequence] : {std::pair{ModelType::gpt2, false},
-                                       {ModelType::gpt2, true},
-                                       {ModelType::qwen3, false},
-                                       {ModelType::qwen3, true}}) {
+  for (const auto& [type, sequence, kv_heads] : {std::tuple{ModelType::gpt2, false, 4},
+                                                 {ModelType::gpt2, true, 4},
+                                                 {ModelType::qwen3, false, 1},  // which both ranks have
+                                                 {ModelType::qwen3, true, 2}}) {
     const Setting s{.type = type,
                     .precision = "bf16",
                     .master = DType::bf16,
                     .moments = DType::bf16,
                     .tensor = 2,
-                    .sequence = sequence};
+                    .sequence = sequence,
+                    .kv_heads = kv_heads};
     std::mutex mutex;
     std::map<std::string, std::vector<std::vector<std::byte>>> found;  // by name, of each rank
     run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
@@ -231,7 +251,9 @@ TEST(TensorParallel, WholeWeightsStayEqual) {
       const ParamStore& params = engine.model().params();
       const std::lock_guard lock(mutex);
       for (const auto& piece : params.pieces()) {
-        if (params.placement({piece.param}).cuts.has(Axis::tp)) continue;
+        const Placement& p = params.placement({piece.param});
+        const bool repeated = p.repeats > 1 && piece.offset >= params.offset({piece.param}) + p.repeated_from;
+        if (p.cuts.has(Axis::tp) && !repeated) continue;
         const Tensor part =
             params.units()[size_t(piece.unit)]->master.slice(piece.offset, piece.offset + piece.part->numel);
         const auto* bytes = static_cast<const std::byte*>(part.data);
@@ -239,6 +261,7 @@ TEST(TensorParallel, WholeWeightsStayEqual) {
       }
     });
     EXPECT_GT(found.size(), size_t(2 * kLayers)) << "norms and positions";
+    EXPECT_EQ(found.contains("model.layers.0.self_attn.k_proj.weight"), kv_heads == 1);
     for (const auto& [name, copies] : found) EXPECT_EQ(copies.at(0), copies.at(1)) << name;
   }
 }
