@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kFlatThreads)
 
 template <class T, int E, bool L>
 __global__ void __launch_bounds__(kFlatThreads)
-    swiglu_backward(T* dgu, const T* dy, const T* gu, unsigned packs, unsigned row_packs, uint32_t* amax) {
+    swiglu_backward(T* dgu, T* y, const T* dy, const T* gu, unsigned packs, unsigned row_packs, uint32_t* amax) {
   const unsigned first = first_pack<kBackward>();
   const size_t to_up = static_cast<size_t>(row_packs) * E;
   Pack<T, E> d[kBackward], g[kBackward], u[kBackward];
@@ -137,15 +137,18 @@ __global__ void __launch_bounds__(kFlatThreads)
     float dgate[E], dup[E];
 #pragma unroll
     for (int i = 0; i < E; ++i) {
-      const float gate = g[k][i], s = sigmoid(gate);
-      dgate[i] = d[k][i] * u[k][i] * s * (1.f + gate * (1.f - s));
-      dup[i] = d[k][i] * gate * s;
+      const SwigluGradient gradient = swiglu_gradient(d[k][i], g[k][i], u[k][i]);
+      dgate[i] = gradient.gate, dup[i] = gradient.up;
     }
     const size_t gate = gate_of<E>(at, row_packs);
     store_values(dgu + gate, dgate);
     store_values(dgu + gate + to_up, dup);
     largest.add(dgate);
     largest.add(dup);
+    if (!y) continue;
+#pragma unroll
+    for (int i = 0; i < E; ++i) dup[i] = swiglu(g[k][i], u[k][i]);
+    store_values(y + static_cast<size_t>(at) * E, dup);
   }
   largest.template raise<T>(amax);
 }
@@ -196,12 +199,14 @@ void run(const SwigluBwd& op, void*, cudaStream_t stream) {
   const int64_t n = op.dy.numel(), columns = op.dy.cols();
   uint32_t* amax = zeroed(op.amax, stream);
   if (n == 0) return;
-  const auto fits = [&]<class T>() { return in_packs<T>(columns) && aligned16(op.dgu.data, op.dy.data, op.gu.data); };
+  const auto fits = [&]<class T>() {
+    return in_packs<T>(columns) && aligned16(op.dgu.data, op.dy.data, op.gu.data, op.y.data);
+  };
   by_pack(op.dy.dtype, fits, [&]<class T, int E>() {
     const auto config = flat_launch<kBackward>(op.kName, n / E, stream);
     by_wanted(amax, [&]<bool L>() {
-      CUDA_CHECK(launch(swiglu_backward<T, E, L>, config, data<T>(op.dgu), data<T>(op.dy), data<T>(op.gu), n / E,
-                        columns / E, amax));
+      CUDA_CHECK(launch(swiglu_backward<T, E, L>, config, data<T>(op.dgu), data<T>(op.y), data<T>(op.dy),
+                        data<T>(op.gu), n / E, columns / E, amax));
     });
   });
 }
