@@ -114,7 +114,8 @@ __global__ void __launch_bounds__(kFlatThreads)
   largest.template raise<T>(amax);
 }
 
-template <class T, int E, bool L>
+// Y: makes y, too.
+template <class T, int E, bool L, bool Y>
 __global__ void __launch_bounds__(kFlatThreads)
     swiglu_backward(T* dgu, T* y, const T* dy, const T* gu, unsigned packs, unsigned row_packs, uint32_t* amax) {
   const unsigned first = first_pack<kBackward>();
@@ -134,6 +135,12 @@ __global__ void __launch_bounds__(kFlatThreads)
   for (int k = 0; k < kBackward; ++k) {
     const unsigned at = first + k * kFlatThreads;
     if (at >= packs) continue;
+    if constexpr (Y) {
+      float again[E];
+#pragma unroll
+      for (int i = 0; i < E; ++i) again[i] = swiglu(g[k][i], u[k][i]);
+      store_values(y + static_cast<size_t>(at) * E, again);
+    }
     float dgate[E], dup[E];
 #pragma unroll
     for (int i = 0; i < E; ++i) {
@@ -145,10 +152,6 @@ __global__ void __launch_bounds__(kFlatThreads)
     store_values(dgu + gate + to_up, dup);
     largest.add(dgate);
     largest.add(dup);
-    if (!y) continue;
-#pragma unroll
-    for (int i = 0; i < E; ++i) dup[i] = swiglu(g[k][i], u[k][i]);
-    store_values(y + static_cast<size_t>(at) * E, dup);
   }
   largest.template raise<T>(amax);
 }
@@ -205,8 +208,9 @@ void run(const SwigluBwd& op, void*, cudaStream_t stream) {
   by_pack(op.dy.dtype, fits, [&]<class T, int E>() {
     const auto config = flat_launch<kBackward>(op.kName, n / E, stream);
     by_wanted(amax, [&]<bool L>() {
-      CUDA_CHECK(launch(swiglu_backward<T, E, L>, config, data<T>(op.dgu), data<T>(op.y), data<T>(op.dy),
-                        data<T>(op.gu), n / E, columns / E, amax));
+      const auto kernel = op.y ? swiglu_backward<T, E, L, true> : swiglu_backward<T, E, L, false>;
+      CUDA_CHECK(launch(kernel, config, data<T>(op.dgu), data<T>(op.y), data<T>(op.dy), data<T>(op.gu), n / E,
+                        columns / E, amax));
     });
   });
 }

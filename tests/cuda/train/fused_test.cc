@@ -38,18 +38,37 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
+// A backend for which layers leave ops apart.
+class Apart final : public Decorated<Apart> {
+ public:
+  explicit Apart(Ops& ops) : ops_(ops) {}
+  const Ops& inner() const { return ops_; }
+  template <class Op>
+  void on(const Op& op, void* scratch) {
+    ops_.run(op, scratch);
+  }
+  bool fuses(const Gemm&) const override { return false; }
+
+ private:
+  Ops& ops_;
+};
+
 // A run with the choices of another, with those of a search (into `choices`), or with none.
 enum class Choose : uint8_t { none, search, given };
 struct Tuned {
   Choose how = Choose::none;
+  bool apart = false;
   std::string choices, report;
+  bool asks = false;            // whether layers ask for SwiGLU's gradient as an epilogue
   std::string gated, gradient;  // the ways of products with SwiGLU and its gradient, after a search
 };
 
 Outcome train(ModelType type, const EngineOptions& o, Tuned& tuned) {
   Rig rig;
-  Engine engine(tiny(type), o, rig.backend());
+  Apart apart(*rig.ops);
+  Engine engine(tiny(type), o, {*rig.device, tuned.apart ? apart : *rig.ops, *rig.mesh, rig.tuning});
   engine.memory();
+  tuned.asks = std::ranges::count(engine.tunable().products, Epilogue::swiglu_gradient, &Gemm::epilogue) > 0;
   if (tuned.how == Choose::search) {
     tuned.report = rig.tuning->search(engine.tunable(), 600);
     tuned.choices = rig.tuning->export_choices();
@@ -112,6 +131,19 @@ TEST_P(Fused, RecomputationChangesNoBit) {
   EXPECT_EQ(train(type, options(precision, G::none), tuned), none);
   EXPECT_EQ(train(type, options(precision, G::selective), tuned), none);
   EXPECT_EQ(train(type, options(precision, G::full), tuned), none);
+}
+
+// Products in parts, as before a search, and layers that never ask for an epilogue.
+TEST(SwigluGradient, AskedForAsAnEpilogueHasTheBitsOfOpsApart) {
+  for (const G granularity : {G::none, G::selective}) {
+    Tuned fused, apart{.apart = true};
+    const EngineOptions o = options("bf16", granularity);
+    EXPECT_EQ(train(ModelType::llama, o, fused), train(ModelType::llama, o, apart));
+    EXPECT_FALSE(apart.asks);
+#ifdef ATHANOR_EMULATED_GPU
+    EXPECT_TRUE(fused.asks);
+#endif
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Fused,
