@@ -14,14 +14,15 @@ fewest instructions past all products and exponentials (nothing hidden, no rows 
                 codes of 8 bits twice as much, at most 1,590, as plans take it.
                 Backward is two kernels, which make scores twice, seven products where five are counted: one rate for both
     order       what is asynchronous (machine_code.py)
-A second table is of products with SwiGLU (gemm/wgmma_product.cu), for layers of some models and 131,072 tokens:
+A second table is of products with SwiGLU (gemm/wgmma_product.cu), for layers of some models and 131,072 tokens, and a
+third of those that give its gradient:
     loop, end   cycles of a tile of 128 x 256: its steps along k, and its end, from the code between two tiles' products:
                 sums into results, SwiGLU, and their way to memory. The model lets none of it run beside products
     own         microseconds: whole waves of such tiles, at the clock at which a large product has its 795 TFLOP/s (its
                 edges, last wave and pipeline taken out), at most 795 TFLOP/s, and not less than the bytes at 4.3 TB/s
     product, swiglu     of the library's product, by the model of plans (src/perf/roofline.cc), and of SwiGLU apart, which
-                reads 4 bytes and writes 2 for each result at 4.3 TB/s
-A third table is of products of codes (gemm/wgmma_codes.cu), the same layers' three products: microseconds of the own kernel
+                reads 4 bytes and writes 2 for each result at 4.3 TB/s; of its gradient, reads 6 and writes 4
+A fourth table is of products of codes (gemm/wgmma_codes.cu), the same layers' three products: microseconds of the own kernel
 with one scale per matrix and with blocks of 128, likewise but from the shortest end of a tile (bf16, no bias), in whole
 waves of pairs of tiles of 256 x 128, and of the library by the model of plans.
 Nothing here is measured; the first run on a GPU is to be held against it. Assumptions, with their sources:
@@ -251,17 +252,19 @@ def library_seconds(m, n, k):
     return 2 * m * n * k / (MOST * 1e12 * min(1, best / filling(8192, 8192, 8192, 128, 256)))
 
 
-def product_table(kernel, step):
+def product_table(kernel, step, gradient=False):
     """step: cycles of one turn of the loop, 64 of k."""
     lines = [["model, layer", "loop", "end", "own us", "TFLOP/s", "product us", "swiglu us", "own / apart"], ["---"] * 8]
     end, sustained = end_of_tile(kernel), MOST / filling(8192, 8192, 8192, 128, 256)
     for name, k, f in LAYERS:
-        steps, tiles = -(-k // 64), TOKENS // 128 * -(-f // 128)
-        flops, bytes_ = 2 * TOKENS * 2 * f * k, 2 * (TOKENS * k + 2 * f * k + 3 * TOKENS * f)
+        n, width, moved, apart = (f, 256, 5, 10) if gradient else (2 * f, 128, 3, 6)  # columns of z; of y in a tile
+        steps, tiles = -(-k // 64), TOKENS // 128 * -(-f // width)
+        flops, bytes_ = 2 * TOKENS * n * k, 2 * (TOKENS * k + n * k + moved * TOKENS * f)
         own = max(-(-tiles // MULTIPROCESSORS) * (steps * step + end) / CLOCK * PEAK / sustained, flops / (MOST * 1e12),
                   bytes_ / COPY)
-        product, swiglu = library_seconds(TOKENS, 2 * f, k), 6 * TOKENS * f / COPY
-        lines.append([f"{name}, {k} to 2 x {f}", f"{steps * step:.0f}", f"{end:.0f}", f"{own * 1e6:.0f}",
+        product, swiglu = library_seconds(TOKENS, n, k), apart * TOKENS * f / COPY
+        lines.append([f"{name}, {k} to {f}" if gradient else f"{name}, {k} to 2 x {f}",
+                      f"{steps * step:.0f}", f"{end:.0f}", f"{own * 1e6:.0f}",
                       f"{flops / own / 1e12:.0f}", f"{product * 1e6:.0f}", f"{swiglu * 1e6:.0f}",
                       f"{100 * own / (product + swiglu):.0f} %"])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
@@ -339,6 +342,9 @@ def main():
         for kernel, m in zip(kernels, models):
             if m.name.startswith("product_wgmma<__nv_bfloat16"):
                 print(f"\n{product_table(kernel, m.tile)}")
+        for kernel, m in zip(kernels, models):
+            if m.name.startswith("gradient_wgmma<__nv_bfloat16"):
+                print(f"\n{product_table(kernel, m.tile, gradient=True)}")
         if any(m.name.startswith("codes_wgmma") for m in models):
             print(f"\n{codes_table(kernels, models)}")
     except machine_code.NotHere as why:

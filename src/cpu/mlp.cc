@@ -66,11 +66,11 @@ struct SwigluForward {
   }
 };
 
-// dgate = dy up s (1 + gate (1 - s)), dup = dy gate s, s = logistic(gate). dgu may be gu: an element is read before it
-// is written.
+// dgate = dy up s (1 + gate (1 - s)), dup = dy gate s, s = logistic(gate). dgu may be gu, and y dy: an element is read
+// before it is written. y: none, or gate s up.
 struct SwigluBackward {
   template <int L, class T>
-  static ATHANOR_INLINE void run(T* dgu, const T* dy, const T* gu, int64_t f, int64_t begin, int64_t end) {
+  static ATHANOR_INLINE void run(T* dgu, T* y, const T* dy, const T* gu, int64_t f, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const T *gate = gu + i * 2 * f, *up = gate + f;
       T *dgate = dgu + i * 2 * f, *dup = dgate + f;
@@ -80,6 +80,7 @@ struct SwigluBackward {
         const Vec<L> ds = d * s.of;
         at.store(dgate, ds * u * (1.0f + g * s.of_minus));
         at.store(dup, ds * g);
+        if (y) at.store(y + i * f, g * s.of * u);
       });
     }
   }
@@ -126,10 +127,11 @@ void CpuOps::run(const SwigluFwd& op, void*) {
 void CpuOps::run(const SwigluBwd& op, void*) {
   by_float(op.gu.dtype, [&]<class T>() {
     T* dgu = flat<T>(op.dgu);
+    T* y = op.y ? flat<T>(op.y) : nullptr;
     const T *dy = flat<T>(op.dy), *gu = flat<T>(op.gu);
     const Largest largest(op.amax);
     pool_.parallel_ranges(op.dy.rows(), row_grain(op.dy.cols()), [&](int64_t begin, int64_t end) {
-      simd::dispatch<SwigluBackward>(dgu, dy, gu, op.dy.cols(), begin, end);
+      simd::dispatch<SwigluBackward>(dgu, y, dy, gu, op.dy.cols(), begin, end);
       largest.add_rows(op.dgu, begin, end);
     });
   });

@@ -114,9 +114,10 @@ __global__ void __launch_bounds__(kFlatThreads)
   largest.template raise<T>(amax);
 }
 
-template <class T, int E, bool L>
+// Y: makes y, too.
+template <class T, int E, bool L, bool Y>
 __global__ void __launch_bounds__(kFlatThreads)
-    swiglu_backward(T* dgu, const T* dy, const T* gu, unsigned packs, unsigned row_packs, uint32_t* amax) {
+    swiglu_backward(T* dgu, T* y, const T* dy, const T* gu, unsigned packs, unsigned row_packs, uint32_t* amax) {
   const unsigned first = first_pack<kBackward>();
   const size_t to_up = static_cast<size_t>(row_packs) * E;
   Pack<T, E> d[kBackward], g[kBackward], u[kBackward];
@@ -134,12 +135,17 @@ __global__ void __launch_bounds__(kFlatThreads)
   for (int k = 0; k < kBackward; ++k) {
     const unsigned at = first + k * kFlatThreads;
     if (at >= packs) continue;
+    if constexpr (Y) {
+      float again[E];
+#pragma unroll
+      for (int i = 0; i < E; ++i) again[i] = swiglu(g[k][i], u[k][i]);
+      store_values(y + static_cast<size_t>(at) * E, again);
+    }
     float dgate[E], dup[E];
 #pragma unroll
     for (int i = 0; i < E; ++i) {
-      const float gate = g[k][i], s = sigmoid(gate);
-      dgate[i] = d[k][i] * u[k][i] * s * (1.f + gate * (1.f - s));
-      dup[i] = d[k][i] * gate * s;
+      const SwigluGradient gradient = swiglu_gradient(d[k][i], g[k][i], u[k][i]);
+      dgate[i] = gradient.gate, dup[i] = gradient.up;
     }
     const size_t gate = gate_of<E>(at, row_packs);
     store_values(dgu + gate, dgate);
@@ -196,11 +202,14 @@ void run(const SwigluBwd& op, void*, cudaStream_t stream) {
   const int64_t n = op.dy.numel(), columns = op.dy.cols();
   uint32_t* amax = zeroed(op.amax, stream);
   if (n == 0) return;
-  const auto fits = [&]<class T>() { return in_packs<T>(columns) && aligned16(op.dgu.data, op.dy.data, op.gu.data); };
+  const auto fits = [&]<class T>() {
+    return in_packs<T>(columns) && aligned16(op.dgu.data, op.dy.data, op.gu.data, op.y.data);
+  };
   by_pack(op.dy.dtype, fits, [&]<class T, int E>() {
     const auto config = flat_launch<kBackward>(op.kName, n / E, stream);
     by_wanted(amax, [&]<bool L>() {
-      CUDA_CHECK(launch(swiglu_backward<T, E, L>, config, data<T>(op.dgu), data<T>(op.dy), data<T>(op.gu), n / E,
+      const auto kernel = op.y ? swiglu_backward<T, E, L, true> : swiglu_backward<T, E, L, false>;
+      CUDA_CHECK(launch(kernel, config, data<T>(op.dgu), data<T>(op.y), data<T>(op.dy), data<T>(op.gu), n / E,
                         columns / E, amax));
     });
   });

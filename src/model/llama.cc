@@ -28,8 +28,7 @@ class Llama final : public Model {
     x = rope(net(c), std::move(x), batch, rope_table(), shape);
     x = attention(net(c), std::move(x), batch, shape, l);  // [N, H D]
     auto [h2, y] = fork_norm(net(c), linear(net(c), std::move(x), w.out, std::move(h)), w.norm2, &w.gate_up);
-    y = swiglu(net(c), std::move(y), w.gate_up, w.down);         // [N, F]
-    return linear(net(c), std::move(y), w.down, std::move(h2));  // [N, C]
+    return swiglu_mlp(net(c), std::move(y), w.gate_up, w.down, std::move(h2));  // [N, C]
   }
 
   Var final_norm(Ctx& c, Var h) override { return finish(c, fork_norm(net(c), std::move(h), norm_f_)); }

@@ -35,7 +35,7 @@ Var linear(Net, Var x, const Linear&, Var residual = {});  // [N, in] -> [N, out
 // -> (h, norm of h). reader: the layer that alone reads the norm, or none; it may want its largest magnitude.
 std::pair<Var, Var> fork_norm(Net, Var h, const Norm&, const Linear* reader = nullptr);
 Var gelu_mlp(Net, Var x, const Linear& up, const Linear& down, Var residual);  // [N, C] -> [N, C], added to residual
-Var swiglu(Net, Var x, const Linear& gate_up, const Linear& reader);           // [N, C] -> [N, F]; reader: of that
+Var swiglu_mlp(Net n, Var x, const Linear& gate_up, const Linear& down, Var residual);  // likewise
 Var qk_norm(Net, Var qkv, Param wq, Param wk, AttentionShape, float eps);
 Var rope(Net, Var qkv, const Batch&, Tensor cos_sin, AttentionShape);  // rotates q and k in place
 Var attention(Net, Var qkv, const Batch&, AttentionShape, int layer);  // [N, (H+2K)D] -> [N, H D]

@@ -97,28 +97,37 @@ Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
   return result;
 }
 
-// gu = x W^T, y = silu(gate) up of gu = [gate | up], fused into the product where the backend may. Backward keeps gu.
-Var swiglu(Net n, Var x, const Linear& layer, const Linear& reader) {
-  Ctx& c = n.c;
+namespace {
+
+// gate_up = x W^T, y = silu(gate) up of gate_up = [gate | up], fused into the product where the backend may.
+struct Gated {
+  Var gate_up;
   Buffer y;
-  Var gate_up = linear(n, std::move(x), layer, {}, &y);
-  const Shape half{gate_up.t().rows(), gate_up.t().cols() / 2};
-  Buffer kept = gate_up.keep();
-  if (!y) {
-    y = c.alloc("swiglu.y", half);
-    y.amax = wanted_largest(n, reader, Matrix::x);
-    c.run(SwigluFwd{.y = y.t, .gu = kept.t, .amax = y.amax});
-  }
+};
+Gated run_gated(Net n, Var x, const Linear& layer, const Linear& reader) {
+  Gated g;
+  g.gate_up = linear(n, std::move(x), layer, {}, &g.y);
+  if (g.y) return g;
+  g.y = n.c.alloc("swiglu.y", {g.gate_up.t().rows(), g.gate_up.t().cols() / 2});
+  g.y.amax = wanted_largest(n, reader, Matrix::x);
+  n.c.run(SwigluFwd{.y = g.y.t, .gu = g.gate_up.t(), .amax = g.y.amax});
+  return g;
+}
+
+// y as a layer of its own. Backward keeps gate_up.
+Var swiglu(Net n, Gated g) {
+  Ctx& c = n.c;
+  Buffer kept = g.gate_up.keep();
   Remake remake;  // recomputes the output from the input, which backward keeps anyway
   if (c.recording() && c.selective)
-    remake = std::make_shared<UniqueFn<Buffer(Ctx&)>>([kept, half, amax = y.amax](Ctx& cc) {
+    remake = std::make_shared<UniqueFn<Buffer(Ctx&)>>([kept, half = g.y.t.shape, amax = g.y.amax](Ctx& cc) {
       Buffer again = cc.alloc("swiglu.y again", half);
       cc.run(SwigluFwd{.y = again.t, .gu = kept.t});
       again.amax = amax;  // still that of y
       return again;
     });
-  Var out = c.var(std::move(y), std::move(remake));
-  c.record("swiglu", [kept = std::move(kept), asked = gate_up.asked_largest(), sx = gate_up.slot(),
+  Var out = c.var(std::move(g.y), std::move(remake));
+  c.record("swiglu", [kept = std::move(kept), asked = g.gate_up.asked_largest(), sx = g.gate_up.slot(),
                       s = out.slot()](Ctx& cc) mutable {
     Buffer dy = cc.take(s);
     kept.amax = asked;
@@ -126,6 +135,48 @@ Var swiglu(Net n, Var x, const Linear& layer, const Linear& reader) {
     cc.put(sx, kept);
   });
   return out;
+}
+
+// The product that gives the gradient of y, and with it that of gate_up: replaced in place, while y is made again.
+Product gradient_through_swiglu(Net n, const Linear& down, Tensor y, const Buffer& dy) {
+  Product p = input_gradient(n, down, y, {.data = dy, .scales = {}});
+  p.op.epilogue = Epilogue::swiglu_gradient;
+  return p;
+}
+// Whether the backend may compute all that in the product.
+bool fuses_gradient(Net n, const Linear& down, const Tensor& y) {
+  if (in_eight_bits(n, down)) return false;
+  Buffer dy;
+  dy.t = {.data = nullptr, .dtype = y.dtype, .shape = {y.rows(), outputs_of(n, down)}};
+  return n.c.ops.fuses(gradient_through_swiglu(n, down, y, dy).op);
+}
+
+}  // namespace
+
+// y = silu(gate) up of [gate | up] = x W^T, out = y W_down^T + residual. Backward keeps x and [gate | up]; y too, or
+// where its gradient has a product that makes it again, not even without recomputation.
+Var swiglu_mlp(Net n, Var x, const Linear& gate_up, const Linear& down, Var residual) {
+  Ctx& c = n.c;
+  Gated g = run_gated(n, std::move(x), gate_up, down);
+  if (!fuses_gradient(n, down, g.y.t)) return linear(n, swiglu(n, std::move(g)), down, std::move(residual));
+  Buffer out = c.alloc("mlp.out", residual.t().shape);
+  const Shape half = g.y.t.shape;
+  run_with_residual(n, down, out.t, {.data = std::move(g.y), .scales = {}}, residual.t());
+  Var result = c.var(std::move(out));
+  c.record("swiglu_mlp", [&params = n.params, down, half, kept = g.gate_up.keep(), sg = g.gate_up.slot(),
+                          sr = residual.slot(), s = result.slot()](Ctx& cc) mutable {
+    const Net net{cc, params};
+    Buffer d = cc.take(s);
+    const Buffer all_d = gradient_rows(net, down, d);
+    Buffer y = cc.alloc("swiglu.y again", half);
+    Product p = gradient_through_swiglu(net, down, y.t, all_d);
+    p.op.aux = kept.t;  // no later reader
+    run(cc, p);
+    (void)run_weight_gradient(net, down, all_d, {.data = std::move(y), .scales = {}});
+    cc.put(sg, std::move(kept));
+    cc.put(sr, std::move(d));  // d(residual) = d(out)
+  });
+  return result;
 }
 
 }  // namespace athanor

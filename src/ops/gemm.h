@@ -15,13 +15,15 @@ enum class Epilogue : uint8_t {
   gelu_gradient,  // d = z gelu'(aux); aux [M, N]
   sum_a,          // aux [M] f32 += sums of op(a) over k; with ta: the bias gradient in a weight gradient
   sum_b,          // aux [N] f32 += sums of op(b) over k; without tb: likewise
-  swiglu          // d = z = [gate | up], aux = silu(gate) up of the rounded d; aux [M, N/2]
+  swiglu,         // d = z = [gate | up], aux = silu(gate) up of the rounded d; aux [M, N/2]
+  // aux = [gate | up] [M, 2N] becomes its gradient where z, rounded, is that of silu(gate) up; d = silu(gate) up
+  swiglu_gradient
 };
 
 // z = op(a) op(b) [+ bias] [+ d]; op transposes where ta/tb. Sums in f32; the result is rounded once to d's dtype. d is
 // z or the epilogue's result. in_parts() below defines epilogues; a backend may apply them to z before it is rounded,
 // if it does so every time (with `recompute`, or when the op runs a second time); but SwiGLU is of what d holds, so
-// that it can be made again from d.
+// that it can be made again from d, and its gradient is that of the rounded z.
 struct Gemm {
   Tensor d;          // [M, N]; f32, bf16 or f16
   Tensor a;          // [M, K], or [K, M] with ta
@@ -42,7 +44,7 @@ struct Gemm {
   bool sums() const { return epilogue == Epilogue::sum_a || epilogue == Epilogue::sum_b; }
   std::array<Field, 5> fields() {
     const bool writes = (epilogue == Epilogue::gelu && !recompute) || epilogue == Epilogue::swiglu;
-    const Io io = sums() ? Io::inout : writes ? Io::out : Io::in;
+    const Io io = sums() || epilogue == Epilogue::swiglu_gradient ? Io::inout : writes ? Io::out : Io::in;
     return {{{"d", accumulate ? Io::inout : Io::out, &d},
              {"a", Io::in, &a},
              {"b", Io::in, &b},
@@ -79,12 +81,13 @@ struct Gemm {
           .that(of_a ? ta : !tb, "sums of columns")
           .that(!bias, "no bias beside sums");
     } else {
-      const bool halves = epilogue == Epilogue::swiglu;
+      const bool halves = epilogue == Epilogue::swiglu, twice = epilogue == Epilogue::swiglu_gradient;
+      const int64_t columns = halves ? n() / 2 : n() * (twice ? 2 : 1);
       e.contiguous("d", d)
           .that(!halves || n() % 2 == 0, "as many gates as ups")
-          .is("aux", aux, d.dtype, {m(), halves ? n() / 2 : n()})
+          .is("aux", aux, d.dtype, {m(), columns})
           .that(!accumulate, "no such epilogue when accumulating");
-      e.that(!bias || epilogue != Epilogue::gelu_gradient, "no bias in a gradient");
+      e.that(!bias || (epilogue != Epilogue::gelu_gradient && !twice), "no bias in a gradient");
     }
   }
   Cost cost() const {
@@ -135,6 +138,9 @@ void in_parts(const Gemm& op, Run&& run) {
       break;
     case Epilogue::swiglu:
       run(SwigluFwd{.y = op.aux, .gu = op.d});
+      break;
+    case Epilogue::swiglu_gradient:
+      run(SwigluBwd{.dgu = op.aux, .dy = op.d, .gu = op.aux, .y = op.d});
       break;
   }
 }

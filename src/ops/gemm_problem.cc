@@ -30,6 +30,8 @@ const char* words_of(Epilogue epilogue) {
       return ", sums of b";
     case Epilogue::swiglu:
       return ", swiglu";
+    case Epilogue::swiglu_gradient:
+      return ", swiglu gradient";
   }
   return "";
 }

@@ -52,9 +52,14 @@ struct SwigluBwd {
   Tensor dy;         // [N, F]
   Tensor gu;         // [N, 2F]
   Tensor amax = {};  // none, or [1] f32: of dgu
+  Tensor y = {};     // none, or [N, F]: that of SwigluFwd again, to the bit; may be dy's memory
   static constexpr const char* kName = "swiglu_bwd";
-  std::array<Field, 4> fields() {
-    return {{{"dgu", Io::out, &dgu}, {"dy", Io::in, &dy}, {"gu", Io::in, &gu}, {"amax", Io::out, &amax}}};
+  std::array<Field, 5> fields() {
+    return {{{"dgu", Io::out, &dgu},
+             {"dy", Io::in, &dy},
+             {"gu", Io::in, &gu},
+             {"amax", Io::out, &amax},
+             {"y", Io::out, &y}}};
   }
   void check() const {
     Expect{kName}
@@ -63,8 +68,9 @@ struct SwigluBwd {
         .is("dgu", dgu, gu.dtype, gu.shape)
         .is("dy", dy, gu.dtype, {gu.rows(), dy.cols()})
         .largest("amax", amax);
+    if (y) Expect{kName}.is("y", y, gu.dtype, dy.shape);
   }
-  Cost cost() const { return {12.0 * double(dy.numel()), traffic(*this)}; }
+  Cost cost() const { return {(y ? 14.0 : 12.0) * double(dy.numel()), traffic(*this)}; }
 };
 
 }  // namespace athanor

@@ -26,6 +26,8 @@ TEST_F(MlpKernels, Packs) {
     examine(OpCase<GeluBwd>{name, {.dx = x, .dy = x, .x = x}, {}, false, {{"dx", "dy"}}});
     examine(OpCase<SwigluFwd>{name, {.y = x, .gu = gu}});
     examine(OpCase<SwigluBwd>{name, {.dgu = gu, .dy = x, .gu = gu}, {}, false, {{"dgu", "gu"}}});
+    const SwigluBwd with_y{.dgu = gu, .dy = x, .gu = gu, .y = x};
+    examine(OpCase<SwigluBwd>{cat(name, " and y"), with_y, {}, false, {{"dgu", "gu"}, {"y", "dy"}}});
   }
   EXPECT_TRUE(examine.findings().empty()) << examine.report();
 }
@@ -46,7 +48,7 @@ TEST(MlpKernelsBudget, AccessesAreCoalesced) {
   const AccessBudget budget;
   const Tensor x = budget.tensor(DType::bf16, {16, 512}), gu = budget.tensor(DType::bf16, {16, 1024});
   EXPECT_EQ(budget.check(GeluFwd{.y = x, .x = x}, GeluBwd{.dx = x, .dy = x, .x = x}, SwigluFwd{.y = x, .gu = gu},
-                         SwigluBwd{.dgu = gu, .dy = x, .gu = gu}),
+                         SwigluBwd{.dgu = gu, .dy = x, .gu = gu}, SwigluBwd{.dgu = gu, .dy = x, .gu = gu, .y = x}),
             "");
 }
 #endif

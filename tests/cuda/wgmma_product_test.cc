@@ -19,7 +19,8 @@ namespace {
 
 constexpr int kCapability = 90;
 
-// Runs products with SwiGLU by the kernel, and looks whether y is what the separate op makes of the stored z.
+// Runs products with SwiGLU by the kernel, and looks whether y is what the separate op makes of the stored z. Of its
+// gradient: whether all is what the library's product and the separate op make, where sums have no rounding.
 class OwnProducts final : public Decorated<OwnProducts> {
  public:
   explicit OwnProducts(TestBackend backend) : backend_(std::move(backend)) {}
@@ -28,9 +29,11 @@ class OwnProducts final : public Decorated<OwnProducts> {
   void on(const Op& op, void* scratch) {
     if constexpr (std::is_same_v<Op, Gemm>) {
       CHECK(cuda::wgmma_takes(problem_of(op), kCapability), "the kernel refuses ", problem_of(op));
+      const bool backward = op.epilogue == Epilogue::swiglu_gradient;
+      const std::vector<std::byte> before = backward ? read(op.aux) : std::vector<std::byte>();
       next_schedule();
       cuda::run_by_wgmma(op, nullptr);
-      compare(op);
+      backward ? compare_gradient(op, before) : compare(op);
     } else {
       backend_.ops->run(op, scratch);
     }
@@ -43,17 +46,36 @@ class OwnProducts final : public Decorated<OwnProducts> {
     emu::seed(++seed);
 #endif
   }
+  std::vector<std::byte> read(const Tensor& t) {
+    backend_.device->sync();
+    std::vector<std::byte> bytes(t.bytes());
+    backend_.device->copy(bytes.data(), t.data, bytes.size(), Lane::compute);
+    return bytes;
+  }
+  Tensor like(const Tensor& t) {
+    Tensor other = t;
+    other.data = backend_.device->allocate(t.bytes(), Mem::device);
+    return other;
+  }
+  void release(const Tensor& t) { backend_.device->release(t.data, t.bytes(), Mem::device); }
   void compare(const Gemm& op) {
-    Device& device = *backend_.device;
-    device.sync();
-    Tensor again = op.aux;
-    again.data = device.allocate(op.aux.bytes(), Mem::device);
+    const Tensor again = like(op.aux);
     backend_.ops->run(SwigluFwd{.y = again, .gu = op.d}, nullptr);
-    std::vector<std::byte> fused(op.aux.bytes()), apart(op.aux.bytes());
-    device.copy(fused.data(), op.aux.data, fused.size(), Lane::compute);
-    device.copy(apart.data(), again.data, apart.size(), Lane::compute);
-    device.release(again.data, op.aux.bytes(), Mem::device);
-    if (fused != apart) throw Error("y is not SwiGLU of the z that was stored, to the bit");
+    const auto apart = read(again);
+    release(again);
+    if (read(op.aux) != apart) throw Error("y is not SwiGLU of the z that was stored, to the bit");
+  }
+  void compare_gradient(const Gemm& op, const std::vector<std::byte>& before) {
+    Gemm apart = op;
+    apart.d = like(op.d), apart.aux = like(op.aux);
+    const Tensor scratch = tensor(DType::u8, {int64_t(backend_.ops->scratch(apart))});
+    const Tensor memory = like(scratch);
+    backend_.device->copy(apart.aux.data, before.data(), before.size(), Lane::compute);
+    backend_.ops->run(apart, memory.data);
+    const bool same_y = read(op.d) == read(apart.d), same = read(op.aux) == read(apart.aux);
+    for (const Tensor& t : {apart.d, apart.aux, memory}) release(t);
+    if (!same_y) throw Error("y is not SwiGLU of gate and up, to the bit");
+    if (!same) throw Error("the gradient of gate and up is not that of the separate op, to the bit");
   }
   TestBackend backend_;
 };
@@ -73,9 +95,26 @@ OpCase<Gemm> product(const Size& s, DType dtype) {
           {{"b", normal(0, 1 / std::sqrt(double(s.k)))}}};
 }
 
+// Multiples of 1/64 up to 2, of which sums of products are exact in f32, and z then is not in 16 bits.
+double in_steps(uint64_t stream, int64_t i) {
+  return double(int64_t(random_bits(kCaseSeed, stream, uint64_t(i)) % 257) - 128) / 64;
+}
+OpCase<Gemm> gradient(const Size& s, DType dtype) {
+  const auto factor = [&](int64_t rows, int64_t columns) {
+    return tensor(dtype, {rows, columns}, s.gap ? columns + s.gap : 0);
+  };
+  Gemm op{.d = tensor(dtype, {s.m, s.f}), .a = factor(s.m, s.k), .b = factor(s.k, s.f)};
+  op.epilogue = Epilogue::swiglu_gradient;
+  op.aux = tensor(dtype, {s.m, 2 * s.f});
+  return {cat("gradient ", s.m, "x", s.f, "x", s.k, s.gap ? " strided " : " ", dtype),
+          op,
+          {{"a", in_steps}, {"b", in_steps}, {"aux", normal(0, 2)}}};
+}
+
 class WgmmaProduct : public KernelTest {
  protected:
-  static void agree(const std::vector<Size>& sizes) {
+  using Make = OpCase<Gemm> (*)(const Size&, DType);
+  static void agree(const std::vector<Size>& sizes, Make make = product) {
     Examiner examine(
         [](int threads) {
           const TestBackend backend = make_cuda_backend(threads);
@@ -83,7 +122,7 @@ class WgmmaProduct : public KernelTest {
         },
         {.threads = {2}});
     int number = 0;
-    for (const Size& s : sizes) examine(product(s, number++ % 2 ? DType::f16 : DType::bf16));
+    for (const Size& s : sizes) examine(make(s, number++ % 2 ? DType::f16 : DType::bf16));
     EXPECT_TRUE(examine.findings().empty()) << examine.report();
   }
 };
@@ -102,6 +141,20 @@ TEST_F(WgmmaProduct, SizesAroundTiles) {
          {260, 8, 16, 24}});
 }
 
+TEST_F(WgmmaProduct, GradientsAroundTiles) {
+  agree({{1, 8, 8},
+         {17, 24, 64},
+         {64, 256, 72},
+         {127, 120, 40},
+         {128, 264, 256},
+         {129, 64, 320},
+         {145, 328, 264},
+         {33, 520, 136},
+         {70, 72, 200, 8},
+         {260, 16, 8, 24}},
+        gradient);
+}
+
 #ifdef ATHANOR_EMULATED_GPU
 // Few multiprocessors: each block takes several tiles, in several bands.
 TEST_F(WgmmaProduct, MoreTilesThanBlocks) {
@@ -109,6 +162,7 @@ TEST_F(WgmmaProduct, MoreTilesThanBlocks) {
   small.multiprocessors = 3;
   emu::simulate({small});
   agree({{300, 264, 72}, {2100, 136, 8}});
+  agree({{300, 520, 72}, {2100, 264, 8}}, gradient);
   emu::simulate({emu::gpu_h200()});
 }
 #endif
@@ -131,6 +185,15 @@ TEST_F(WgmmaProduct, WhatItTakes) {
   no = op, no.bias = tensor(DType::bf16, {128});
   EXPECT_FALSE(takes(no));
   no = op, no.tb = false;
+  EXPECT_FALSE(takes(no));
+  const Gemm backward = gradient({64, 64, 64}, DType::bf16).op;
+  EXPECT_TRUE(takes(backward));
+  for (const int other : {80, 89, 100, 120}) EXPECT_FALSE(takes(backward, other)) << other;
+  EXPECT_TRUE(takes(gradient({64, 72, 64}, DType::f16).op));
+  EXPECT_FALSE(takes(gradient({64, 64, 64}, DType::f32).op));
+  EXPECT_FALSE(takes(gradient({64, 60, 64}, DType::bf16).op));
+  EXPECT_FALSE(takes(gradient({64, 64, 60}, DType::bf16).op));
+  no = backward, no.tb = true;
   EXPECT_FALSE(takes(no));
   no = op, no.a.data = op.a.at(1);  // known only when it runs
   EXPECT_TRUE(takes(no));

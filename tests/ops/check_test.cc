@@ -197,6 +197,12 @@ TEST(Check, RefusesContradictions) {
   gemm.d = gemm.b = tensor(DType::f32, {4, 3});
   gemm.bias = {};
   EXPECT_NE(refusal(gemm).find("gemm: expected as many gates as ups"), std::string::npos);
+  gemm.epilogue = Epilogue::swiglu_gradient;
+  EXPECT_NE(refusal(gemm).find("gemm.aux is [4, 2], expected [4, 6]"), std::string::npos);
+  gemm.aux = tensor(DType::f32, {4, 6});
+  EXPECT_EQ(refusal(gemm), "");
+  gemm.bias = tensor(DType::f32, {3});
+  EXPECT_NE(refusal(gemm).find("gemm: expected no bias in a gradient"), std::string::npos);
 
   NormFwd norm{.kind = NormKind::rms, .y = m, .rstd = v, .h = m, .w = v, .eps = 0};
   EXPECT_EQ(refusal(norm), "");

@@ -123,6 +123,15 @@ void swiglu(Examiner& examine, DType dt) {
     }
 }
 
+// [gate | up] becomes its gradient, and silu(gate) up what d is.
+void swiglu_gradient(Examiner& examine, DType dt) {
+  for (const Size& s : {Size{3, 1, 5}, Size{33, 40, 64}, Size{300, 136, 24}})
+    for (const bool tb : {false, true}) {
+      const Gemm op = with(product(s, {dt, dt, dt}, false, tb), Epilogue::swiglu_gradient, tensor(dt, {s.m, 2 * s.n}));
+      examine(OpCase<Gemm>{cat(s.m, "x", s.n, "x", s.k, tb ? " tb " : " ", dt, " swiglu gradient"), op});
+    }
+}
+
 // y = x w^T: dx = dy w, dw += dy^T x, db += column sums of dy.
 void linear_gradients(Examiner& examine) {
   constexpr DType f = DType::f32;
@@ -156,7 +165,7 @@ void gemm_cases(Examiner& examine) {
   long_sides(examine);
   tf32(examine);
   linear_gradients(examine);
-  for (DType dt : kFloats) swiglu(examine, dt);
+  for (DType dt : kFloats) swiglu(examine, dt), swiglu_gradient(examine, dt);
 }
 
 }  // namespace athanor

@@ -74,6 +74,14 @@ TEST_P(Laws, GemmEpilogues) {
   run(op);
   EXPECT_EQ(d.read(), (V{-2, 4, -2, 13}));
   expect_near(gated.read(), {-2 * 4 * 0.11920292f, -2 * 13 * 0.11920292f});
+  auto gate_up = f32({0, -2, 3, 4, 0, 20, 7, 5});
+  op.epilogue = Epilogue::swiglu_gradient;  // of y for z = {-2, 4, -2, 13}
+  op.aux = as(gate_up, {2, 4});
+  run(op);
+  const float s = 0.11920292f;
+  expect_near(d.read(), {0, -2 * 4 * s, 0, 100});
+  expect_near(gate_up.read(), {-2 * 3 * 0.5f, 4 * 4 * s * (1 - 2 * (1 - s)), 0, 4 * -2 * s,  //
+                               -2 * 7 * 0.5f, 13 * 5, 0, 13 * 20});
   op = {.d = as(d, {2, 2}),
         .a = as(a, {3, 2}),
         .b = as(w, {3, 2}),

@@ -58,6 +58,14 @@ void mlp_cases(Examiner& examine) {
       const SwigluBwd swiglu_bwd{.dgu = gu, .dy = x, .gu = gu};
       family(examine, cat(s, " ", dt), GeluFwd{.y = x, .x = x}, gelu_bwd, "x", "dx", "dy");
       family(examine, cat(s, " ", dt), SwigluFwd{.y = x, .gu = gu}, swiglu_bwd, "gu", "dgu", "gu");
+      SwigluBwd with_y = swiglu_bwd;
+      with_y.y = x;
+      for (const Init& values : {normal(0, 2), kTails}) {
+        const std::string name = cat(s, " ", dt, " and y");
+        examine(OpCase<SwigluBwd>{name, with_y, {{"gu", values}}});
+        examine(
+            OpCase<SwigluBwd>{cat(name, " in place"), with_y, {{"gu", values}}, false, {{"dgu", "gu"}, {"y", "dy"}}});
+      }
     }
   const Tensor x = tensor(DType::f32, {3, 17}), gu = tensor(DType::f32, {3, 34});
   examine.gradient(OpCase<GeluFwd>{"gradient", {.y = x, .x = x}},

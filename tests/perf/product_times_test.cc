@@ -61,20 +61,39 @@ TEST(ProductTimes, KnowWhatIsComputedAgain) {
   EXPECT_EQ(again, 1);
 }
 
-// On GPUs with the program's own kernel for it SwiGLU is no pass of its own, so plans count none there.
+// Of a Llama of two layers on a described GPU: calls examine(engine).
+template <class F>
+auto planned(const char* gpu_name, const EngineOptions& o, F examine) {
+  DescribedBackend gpu = describe(find_gpu(gpu_name));
+  ProcessMesh mesh(make_single(*gpu.device), {1, 1, 1, 1, 1, 1});
+  const ModelConfig model = testing::tiny_model(
+      ModelType::llama, {.vocab = 200, .hidden = 32, .heads = 2, .intermediate = 96, .positions = 16});
+  Engine engine(model, o, {*gpu.device, *gpu.ops, mesh, gpu.tuning});
+  engine.memory();
+  return examine(engine);
+}
+
+// On GPUs with the program's own kernels for it neither SwiGLU nor its gradient is a pass of its own, so plans count
+// none there.
 TEST(ProductTimes, SwigluIsFusedWhereTheGpuHasItsKernel) {
-  const auto launches = [](const char* name, const char* op, ModelType type) {
-    DescribedBackend gpu = describe(find_gpu(name));
-    ProcessMesh mesh(make_single(*gpu.device), {1, 1, 1, 1, 1, 1});
-    const ModelConfig model =
-        testing::tiny_model(type, {.vocab = 200, .hidden = 32, .heads = 2, .intermediate = 96, .positions = 16});
-    Engine engine(model, options(Recompute::Granularity::selective), {*gpu.device, *gpu.ops, mesh, gpu.tuning});
-    engine.memory();
-    return std::ranges::count_if(engine.micro_launches(), [&](const Launch& l) { return l.op == std::string(op); });
+  const auto launches = [](const char* gpu, const char* op) {
+    return planned(gpu, options(Recompute::Granularity::selective), [&](Engine& engine) {
+      return std::ranges::count_if(engine.micro_launches(), [&](const Launch& l) { return l.op == std::string(op); });
+    });
   };
-  for (const char* gpu : {"a100", "b200"}) EXPECT_EQ(launches(gpu, SwigluFwd::kName, ModelType::llama), 4) << gpu;
-  EXPECT_EQ(launches("h200", SwigluFwd::kName, ModelType::llama), 2);  // in backward, from what forward kept
-  EXPECT_EQ(launches("h200", Gemm::kName, ModelType::llama), launches("a100", Gemm::kName, ModelType::llama));
+  for (const char* gpu : {"a100", "b200"}) EXPECT_EQ(launches(gpu, SwigluFwd::kName), 4) << gpu;
+  EXPECT_EQ(launches("a100", SwigluBwd::kName), 2);
+  for (const char* op : {SwigluFwd::kName, SwigluBwd::kName}) EXPECT_EQ(launches("h200", op), 0) << op;
+  EXPECT_EQ(launches("h200", Gemm::kName), launches("a100", Gemm::kName));
+}
+
+// There backward makes silu(gate) up again with the gradient, so that forward keeps none in any layer.
+TEST(ProductTimes, SwigluKeepsNoOutputWhereItsGradientIsFused) {
+  const auto bytes = [](const char* gpu) {
+    return planned(gpu, options(), [](Engine& engine) { return engine.memory().total(MemoryKind::activations); });
+  };
+  constexpr size_t kTokens = 32, kIntermediate = 96, kLayers = 2;
+  EXPECT_EQ(bytes("a100") - bytes("h200"), kLayers * kTokens * kIntermediate * sizeof(uint16_t));
 }
 
 // Of codes each shape and each pair of scales once, beside products of matrices.

@@ -530,6 +530,10 @@ class MachineCodeTest(unittest.TestCase):
         rows = model.product_table(kernel, 1024).splitlines()[2:]
         self.assertEqual(len(rows), len(model.LAYERS))
         self.assertTrue(all(" | 32 | " in row for row in rows), rows)
+        name, k, f = model.LAYERS[-1]  # bound by products
+        row = model.product_table(kernel, 1024, gradient=True).splitlines()[-1]
+        self.assertIn(f"{name}, {k} to {f} | {k // 64 * 1024} | 32 | ", row)
+        self.assertIn(f" | {10 * model.TOKENS * f / model.COPY * 1e6:.0f} | ", row, "reads 6 bytes of each, writes 4")
 
     def test_model_of_products_of_codes(self):
         """Twice the rate of 16 bits, and of a tile's end the way that takes the fewest instructions."""

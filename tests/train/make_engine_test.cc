@@ -68,7 +68,7 @@ TEST(MakeEngine, GivenSizesGetTheLeastRecomputationThatFits) {
   EXPECT_EQ(chosen(1), (Recompute{G::none, 1}));
   EXPECT_EQ(chosen(0), (Recompute{G::full, 1}));
   EXPECT_EQ(chosen(0.9).granularity, G::selective);
-  const Recompute between = chosen(0.3);  // some of the blocks
+  const Recompute between = chosen(0.5);  // some of the blocks
   EXPECT_EQ(between.granularity, G::full);
   EXPECT_GT(between.every, 1);
 }

@@ -61,6 +61,7 @@ uint32_t epilogue_of(const GemmProblem& p) {
     case Epilogue::sum_b:
       return CUBLASLT_EPILOGUE_BGRADA;
     case Epilogue::swiglu:
+    case Epilogue::swiglu_gradient:
       break;
   }
   return CUBLASLT_EPILOGUE_DEFAULT;
@@ -142,6 +143,7 @@ bool can_fuse(const GemmProblem& p) {
       // [CUBLASLT_MATMUL_DESC_BIAS_POINTER]
       return p.d == DType::f32 && !p.tf32;
     case Epilogue::swiglu:
+    case Epilogue::swiglu_gradient:
       break;
   }
   return false;

@@ -1,11 +1,12 @@
-// Products with SwiGLU by warpgroups (sm_90a): z = x W^T of gate and up, written as it is, and y = silu(gate) up.
-// Layout: persistent blocks take tiles of d in turn, each of 128 rows and of 128 columns of gate with the same 128 of
-// up, so that a thread's registers hold both. Two blocks of a cluster take tiles one above the other, so that W comes
-// from the L2 cache once for both. One warp copies 64 columns of x and W at a time into a ring by TMA; two warpgroups
-// multiply 64 rows each by wgmma, with the sums of the tile in registers. Each warp then stores its 16 rows by TMA
-// through shared memory of its own, while the next tile's factors are copied. Compute bound. Deterministic: a sum
-// is over k in order. Products of codes of 8 bits are a kernel of their own (wgmma_codes.cu). No GPU has run
-// it yet.
+// Products with SwiGLU by warpgroups (sm_90a). Forward: z = x W^T of gate and up, written as it is, and y = silu(gate)
+// up. Backward: z = dy W, of which [gate | up] becomes the gradient that z as y's stands for, and y made again.
+// Layout: persistent blocks take tiles of z in turn, of 128 rows and 256 columns; forward these are 128 of gate and the
+// same 128 of up, so that a thread's registers hold both. Two blocks of a cluster take tiles one above the other, so
+// that W comes from the L2 cache once for both. One warp copies 64 terms of x and W at a time into a ring by TMA, and
+// backward behind them gate and up, 64 columns at a time; two warpgroups multiply 64 rows each by wgmma, with the sums
+// in registers. Each warp then stores its 16 rows by TMA through shared memory of its own, while what comes next is
+// copied. Compute bound; backward also by memory with less than some 1,000 terms. Deterministic: a sum is over k in
+// order. Products of codes of 8 bits are a kernel of their own (wgmma_codes.cu). No GPU has run it yet.
 #include "cuda/gemm/wgmma_product.h"
 
 #include "cuda/activation.h"
@@ -16,20 +17,29 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr int kColumns = 256;  // of a tile: of W's rows, half of them gates
+constexpr int kColumns = 256;  // of a tile; forward half of them are gates
 constexpr int kHalf = kColumns / 2;
-constexpr int kSlots = 4;  // of the ring: 48 KiB each
+constexpr int kSlots = 4;   // of the ring: 48 KiB each
+constexpr int kTerms = 64;  // of a step
 
-struct Maps {
+struct Forward {                            // maps
+  static constexpr int kWidth = kHalf;      // columns of y in a tile
   CUtensorMap x, gate_weights, up_weights;  // of the factors
   CUtensorMap gate, up, y;                  // of the results
 };
+struct Backward {
+  static constexpr int kWidth = kColumns;
+  CUtensorMap dy, weights, old_gate, old_up;  // of what is read
+  CUtensorMap gate, up, y;                    // of the results; gate and up are where the old ones were
+};
 
+// Terms of x, and of W: [256, 64] forward, four panels [64, 64] of its columns backward. Or of 64 columns, gate in x
+// and up in w.
 template <class T>
 struct Slot {
-  static constexpr int kInner = 128 / static_cast<int>(sizeof(T));  // columns of the factors: a row of 128 bytes
-  T x[kRows * kInner], w[kColumns * kInner];
+  T x[kRows * kTerms], w[kColumns * kTerms];
 };
+constexpr int kPanel = kTerms * kBoxColumns;  // elements
 
 template <class T>
 struct Room {  // dynamic shared memory
@@ -42,49 +52,86 @@ using PairRing = Ring<kSlots, kPair>;
 
 // Calls visit(row, column) with the first row and column of each of this block's tiles, which lie in pairs one above
 // the other.
-template <class F>
+template <int Width, class F>
 __device__ __forceinline__ void for_blocks(const Tiles& tiles, F visit) {
-  for_tiles(tiles, [&](int row, int column) { visit((row * kPair + pair_rank()) * kRows, column * kHalf); });
+  for_tiles(tiles, [&](int row, int column) { visit((row * kPair + pair_rank()) * kRows, column * Width); });
 }
 
-// Each block of a pair copies its own rows of x, and to both blocks one half of W's: gates or ups.
+// Each block of a pair copies its own rows of x, and to both blocks one half of W: gates or ups.
+constexpr uint16_t kBoth = (1 << kPair) - 1;
 template <class T>
-__device__ __forceinline__ void produce(Room<T>& room, PairRing& ring, const Maps& maps, const Tiles& tiles) {
-  constexpr int kInner = Slot<T>::kInner;
-  constexpr uint16_t kBoth = (1 << kPair) - 1;
+__device__ __forceinline__ void produce(Room<T>& room, PairRing& ring, const Forward& maps, const Tiles& tiles) {
   const int half = pair_rank();
   const CUtensorMap* weights = half ? &maps.up_weights : &maps.gate_weights;
   Turn<kSlots> turn;
-  for_blocks(tiles, [&](int row, int column) {
+  for_blocks<Forward::kWidth>(tiles, [&](int row, int column) {
 #pragma unroll 1
     for (int step = 0; step < tiles.steps; ++step)
       ring.fill(turn, [&](int i) {
         Slot<T>& slot = room.slots[i];
         uint64_t* full = &ring.full[i];
         ptx::mbar_expect_bytes(full, sizeof(Slot<T>));
-        ptx::tma_load(slot.x, &maps.x, full, step * kInner, row);
-        ptx::tma_load_multicast(slot.w + half * kHalf * kInner, weights, full, kBoth, step * kInner, column);
+        ptx::tma_load(slot.x, &maps.x, full, step * kTerms, row);
+        ptx::tma_load_multicast(slot.w + half * kHalf * kTerms, weights, full, kBoth, step * kTerms, column);
+      });
+  });
+}
+// Or half of its columns; then its own gates and ups.
+template <class T>
+__device__ __forceinline__ void produce(Room<T>& room, PairRing& ring, const Backward& maps, const Tiles& tiles) {
+  const int half = pair_rank();
+  Turn<kSlots> turn;
+  for_blocks<Backward::kWidth>(tiles, [&](int row, int column) {
+#pragma unroll 1
+    for (int step = 0; step < tiles.steps; ++step)
+      ring.fill(turn, [&](int i) {
+        Slot<T>& slot = room.slots[i];
+        uint64_t* full = &ring.full[i];
+        ptx::mbar_expect_bytes(full, sizeof(Slot<T>));
+        ptx::tma_load(slot.x, &maps.dy, full, step * kTerms, row);
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          const int panel = 2 * half + c;
+          ptx::tma_load_multicast(slot.w + panel * kPanel, &maps.weights, full, kBoth, column + panel * kBoxColumns,
+                                  step * kTerms);
+        }
+      });
+#pragma unroll 1
+    for (int c = 0; c < kColumns; c += kBoxColumns)
+      ring.fill(turn, [&](int i) {
+        Slot<T>& slot = room.slots[i];
+        uint64_t* full = &ring.full[i];
+        ptx::mbar_expect_bytes(full, 2 * sizeof slot.x);
+        ptx::tma_load(slot.x, &maps.old_gate, full, column + c, row);
+        ptx::tma_load(slot.w, &maps.old_up, full, column + c, row);
       });
   });
 }
 
-// sums [64, 256] = x W^T of the warpgroup's rows. Element (8 n + lane % 4 * 2 + e, row 8 h + lane / 4 of the warp) is
+// sums [64, 256] of the warpgroup's rows. Element (8 n + lane % 4 * 2 + e, row 8 h + lane / 4 of the warp) is
 // 4 n + 2 h + e.
 using Sums = float[kColumns / 2];
-template <class T>
+template <class Maps, class T>
 __device__ __forceinline__ void multiply(Sums& sums, const Room<T>& room, PairRing& ring, Turn<kSlots>& turn, int group,
                                          uint32_t steps) {
+  constexpr bool kForward = std::is_same_v<Maps, Forward>;
   int last = 0;       // the slot of the step before
   uint32_t step = 0;  // pinned, for else the compiler makes the first step code of its own
   ptx::pin(step);
 #pragma unroll 1
   do {
     const int slot = ring.wait(turn);
-    const uint64_t x = ptx::matrix_descriptor(room.slots[slot].x + group * kGroupRows * Slot<T>::kInner);
-    const uint64_t w = ptx::matrix_descriptor(room.slots[slot].w);
+    const uint64_t x = ptx::matrix_descriptor(room.slots[slot].x + group * kGroupRows * kTerms);
+    const uint64_t w = ptx::matrix_descriptor(room.slots[slot].w, {.leading = kForward ? 16 : kPanel * sizeof(T)});
     ptx::wgmma_fence(sums);
 #pragma unroll
-    for (int k = 0; k < 4; ++k) ptx::wgmma<T>(sums, x + 2 * k, w + 2 * k, step > 0 || k > 0);  // 32 bytes of each row
+    for (int k = 0; k < kTerms / 16; ++k) {  // 32 bytes of each row of x; of W too, or 16 rows
+      const bool adds = step > 0 || k > 0;
+      if constexpr (kForward)
+        ptx::wgmma<T>(sums, x + 2 * k, w + 2 * k, adds);
+      else
+        ptx::wgmma<T, T, ptx::Major::kK, ptx::Major::kRows>(sums, x + 2 * k, w + k * kRowBytes, adds);
+    }
     ptx::wgmma_commit();
     ptx::wgmma_wait<1>();
     if (step > 0) ring.release(last);
@@ -103,9 +150,11 @@ __device__ __forceinline__ void store_panel(const CUtensorMap& map, T* panel, co
   through_panel([&] { write_panel(panel, words); }, [&] { ptx::tma_store(&map, panel, column, row); });
 }
 
+// What is done with a warp's sums, whose first element is at (column, row).
 template <class T>
-__device__ __forceinline__ void store(const Sums& sums, T (&panels)[kPanels][kWarpRows * kBoxColumns], const Maps& maps,
-                                      int column, int row) {
+__device__ __forceinline__ void finish(const Sums& sums, Room<T>& room, PairRing&, Turn<kSlots>&, const Forward& maps,
+                                       int warp, int column, int row) {
+  auto& panels = room.panels[warp];
 #pragma unroll
   for (int c = 0; c < kHalf / kBoxColumns; ++c) {
     Words gate, up, y;
@@ -125,15 +174,44 @@ __device__ __forceinline__ void store(const Sums& sums, T (&panels)[kPanels][kWa
     store_panel(maps.y, panels[c % 2], y, column + c * kBoxColumns, row);
   }
 }
-#endif
-
 template <class T>
-__global__ void __launch_bounds__(kImageThreads, 1)
-    product_wgmma(const __grid_constant__ Maps maps, const __grid_constant__ Tiles tiles) {
-#if PTX_SM90A
-  SHARED(PairRing, ring);
-  DYN_SMEM(raw);
-  auto& room = *reinterpret_cast<Room<T>*>(raw);
+__device__ __forceinline__ void finish(const Sums& sums, Room<T>& room, PairRing& ring, Turn<kSlots>& turn,
+                                       const Backward& maps, int warp, int column, int row) {
+  auto& panels = room.panels[warp];
+#pragma unroll
+  for (int c = 0; c < kColumns / kBoxColumns; ++c) {
+    Words gate, up, y;
+    const int slot = ring.wait(turn);
+    read_panel(gate, room.slots[slot].x + warp * kWarpRows * kBoxColumns);
+    read_panel(up, room.slots[slot].w + warp * kWarpRows * kBoxColumns);
+    ring.release(slot);
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int at = (8 * c + n) * 4 + 2 * h;
+        const uint32_t z = word_of<T>(sums[at], sums[at + 1]);
+        SwigluGradient d[2];
+        float again[2];
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const float g = element<T>(&gate[n][h], e), u = element<T>(&up[n][h], e);
+          d[e] = swiglu_gradient(element<T>(&z, e), g, u);
+          again[e] = swiglu(g, u);
+        }
+        gate[n][h] = word_of<T>(d[0].gate, d[1].gate);
+        up[n][h] = word_of<T>(d[0].up, d[1].up);
+        y[n][h] = word_of<T>(again[0], again[1]);
+      }
+    }
+    store_panel(maps.gate, panels[c % 2], gate, column + c * kBoxColumns, row);
+    store_panel(maps.up, panels[(c + 1) % 2], up, column + c * kBoxColumns, row);
+    store_panel(maps.y, panels[c % 2], y, column + c * kBoxColumns, row);
+  }
+}
+
+template <class T, class Maps>
+__device__ __forceinline__ void run_block(Room<T>& room, PairRing& ring, const Maps& maps, const Tiles& tiles) {
   if (threadIdx.x == 0) {
     ring.init(kWarps);
     ptx::fence_mbar_init();
@@ -146,41 +224,84 @@ __global__ void __launch_bounds__(kImageThreads, 1)
     ptx::registers_increase<kConsumerRegisters>();
     const int group = group_id(), warp = __shfl_sync(~0u, warp_id(), 0);
     Turn<kSlots> turn;
-    for_blocks(tiles, [&](int row, int column) {
+    for_blocks<Maps::kWidth>(tiles, [&](int row, int column) {
       Sums sums;
-      multiply(sums, room, ring, turn, group, static_cast<uint32_t>(tiles.steps));
-      store(sums, room.panels[warp], maps, column, row + warp * kWarpRows);
+      multiply<Maps>(sums, room, ring, turn, group, static_cast<uint32_t>(tiles.steps));
+      finish(sums, room, ring, turn, maps, warp, column, row + warp * kWarpRows);
     });
     if (lane_id() == 0) ptx::bulk_wait_read<0>();  // shared memory ends with the block
   }
   ptx::cluster_sync();  // the other block may still write here, and arrive at barriers
+}
 #endif
+
+template <class T>
+__global__ void __launch_bounds__(kImageThreads, 1)
+    product_wgmma(const __grid_constant__ Forward maps, const __grid_constant__ Tiles tiles) {
+#if PTX_SM90A
+  SHARED(PairRing, ring);
+  DYN_SMEM(raw);
+  run_block(*reinterpret_cast<Room<T>*>(raw), ring, maps, tiles);
+#endif
+}
+template <class T>
+__global__ void __launch_bounds__(kImageThreads, 1)
+    gradient_wgmma(const __grid_constant__ Backward maps, const __grid_constant__ Tiles tiles) {
+#if PTX_SM90A
+  SHARED(PairRing, ring);
+  DYN_SMEM(raw);
+  run_block(*reinterpret_cast<Room<T>*>(raw), ring, maps, tiles);
+#endif
+}
+
+// ---- launchers
+
+template <class T, class Maps>
+void launch_tiles(void (*kernel)(Maps, Tiles), const Gemm& op, int64_t width, const Maps& maps, cudaStream_t stream) {
+  const Tiles tiles{static_cast<int>(div_ceil<int64_t>(op.m(), kPair * kRows)),
+                    static_cast<int>(div_ceil<int64_t>(width, Maps::kWidth)),
+                    static_cast<int>(div_ceil<int64_t>(op.k(), kTerms))};
+  CUDA_CHECK(launch(kernel, {grid_of(tiles), dim3(kThreads), sizeof(Room<T>), stream, kPair}, maps, tiles));
 }
 
 template <class T>
 void launch_product(const Gemm& op, cudaStream_t stream) {
-  const int64_t m = op.m(), f = op.n() / 2, k = op.k();
+  const int64_t m = op.m(), k = op.k();
+  const bool forward = op.epilogue == Epilogue::swiglu;
+  const int64_t f = forward ? op.n() / 2 : op.n();  // columns of y
   const TensorMapEncoder encode = tensor_map_encoder();
-  constexpr auto kInner = static_cast<uint32_t>(Slot<T>::kInner);
   const auto factor = [&](const Tensor& t, int64_t first, int64_t rows, uint32_t box) {
-    return tensor_map<T>(encode, {data<T>(t) + first * t.stride(), rows, k, t.stride(), box, kInner});
+    return tensor_map<T>(encode, {data<T>(t) + first * t.stride(), rows, k, t.stride(), box, kTerms});
   };
-  const auto result = [&](const Tensor& t, int64_t first) {
-    return tensor_map<T>(encode, {data<T>(t) + first, m, f, t.stride(), kWarpRows});
+  const auto result = [&](const Tensor& t, int64_t first, uint32_t box = kWarpRows) {
+    return tensor_map<T>(encode, {data<T>(t) + first, m, f, t.stride(), box});
   };
-  const Maps maps{factor(op.a, 0, m, kRows), factor(op.b, 0, f, kHalf), factor(op.b, f, f, kHalf),
-                  result(op.d, 0),           result(op.d, f),           result(op.aux, 0)};
-  const Tiles tiles{static_cast<int>(div_ceil<int64_t>(m, kPair * kRows)),
-                    static_cast<int>(div_ceil<int64_t>(f, kHalf)), static_cast<int>(div_ceil<int64_t>(k, kInner))};
-  CUDA_CHECK(launch(product_wgmma<T>, {grid_of(tiles), dim3(kThreads), sizeof(Room<T>), stream, kPair}, maps, tiles));
+  if (forward) {
+    const Forward maps{factor(op.a, 0, m, kRows), factor(op.b, 0, f, kHalf), factor(op.b, f, f, kHalf),
+                       result(op.d, 0),           result(op.d, f),           result(op.aux, 0)};
+    launch_tiles<T>(product_wgmma<T>, op, f, maps, stream);
+  } else {
+    const Backward maps{factor(op.a, 0, m, kRows),
+                        tensor_map<T>(encode, {data<T>(op.b), k, f, op.b.stride(), kTerms}),
+                        result(op.aux, 0, kRows),
+                        result(op.aux, f, kRows),
+                        result(op.aux, 0),
+                        result(op.aux, f),
+                        result(op.d, 0)};
+    launch_tiles<T>(gradient_wgmma<T>, op, f, maps, stream);
+  }
+}
+
+template <class T>
+bool has_images() {
+  return has_image(product_wgmma<T>) && has_image(gradient_wgmma<T>);
 }
 
 }  // namespace
 
 bool wgmma_takes(const GemmProblem& p, int capability) {
   return own_product_takes(p, capability) && p.align_d == kMostAlign && p.align_a == kMostAlign &&
-         p.align_b == kMostAlign &&
-         (p.a == DType::bf16 ? has_image(product_wgmma<bf16>) : has_image(product_wgmma<fp16>));
+         p.align_b == kMostAlign && (p.a == DType::bf16 ? has_images<bf16>() : has_images<fp16>());
 }
 
 void run_by_wgmma(const Gemm& op, cudaStream_t stream) {

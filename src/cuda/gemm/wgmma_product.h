@@ -1,4 +1,5 @@
-// Products by the program's own kernel, for compute capability 9.0, where it fuses what cuBLASLt cannot: SwiGLU.
+// Products by the program's own kernels, for compute capability 9.0, where they fuse what cuBLASLt cannot: SwiGLU and
+// its gradient.
 #pragma once
 #include <cuda_runtime_api.h>
 

@@ -57,16 +57,23 @@ __device__ __forceinline__ void through_panel(Write write, Store store) {
   }
 }
 
-// Writes words of 16-bit numbers, 64 columns of a warp's rows [n][h], to a panel.
-__device__ __forceinline__ void write_panel(void* panel, const uint32_t (&words)[8][2]) {
+// Calls visit(n, h, bytes) with where in a panel of 16-bit numbers, 64 columns of a warp's rows, the lane's words lie.
+template <class F>
+__device__ __forceinline__ void for_words(F visit) {
   const int lane = lane_id();
-  auto* bytes = static_cast<unsigned char*>(panel);
 #pragma unroll
   for (int n = 0; n < 8; ++n) {
 #pragma unroll
-    for (int h = 0; h < 2; ++h)
-      st4(bytes + (8 * h + lane / 4) * kRowBytes + (n ^ lane / 4) * 16 + lane % 4 * 4, words[n][h]);
+    for (int h = 0; h < 2; ++h) visit(n, h, (8 * h + lane / 4) * kRowBytes + (n ^ lane / 4) * 16 + lane % 4 * 4);
   }
+}
+__device__ __forceinline__ void write_panel(void* panel, const uint32_t (&words)[8][2]) {
+  auto* bytes = static_cast<unsigned char*>(panel);
+  for_words([&](int n, int h, int at) { st4(bytes + at, words[n][h]); });
+}
+__device__ __forceinline__ void read_panel(uint32_t (&words)[8][2], const void* panel) {
+  const auto* bytes = static_cast<const unsigned char*>(panel);
+  for_words([&](int n, int h, int at) { words[n][h] = ld4(bytes + at); });
 }
 #endif
 }  // namespace athanor::cuda

@@ -75,9 +75,12 @@ void check_async_at_exit(const Block& leaving) {
 void begin_load(Block& to_block, const std::vector<Piece>& pieces, unsigned number) {
   const uint64_t stamp =
       make_stamp({operation().id, to_block.number, to_block.size + kAsyncShared, number}) | kStampProxy;
+  const uint64_t issued = kCheck ? stamp_now() : 0;
   for (const Piece& p : pieces) {
     note(p.shared, p.bytes, kWrite | kAsyncProxy);
-    if (p.global) note(p.global, p.valid, kRead | kAsyncProxy);
+    if (!p.global) continue;
+    note(p.global, p.valid, kRead | kAsyncProxy);
+    restamp_read(p.global, p.valid, issued, stamp);  // over when the bytes are there
   }
   for (const Piece& p : pieces) {
     set_state(p.shared, p.bytes, ByteState::kInFlight);

@@ -116,6 +116,12 @@ void restamp(void* begin, size_t bytes, bool write, uint64_t stamp) {
   Cell* cell = cells + offset_of(begin);
   for (size_t i = 0; i < bytes; ++i) (write ? cell[i].writer : cell[i].reader) = stamp;
 }
+void restamp_read(void* begin, size_t bytes, uint64_t from, uint64_t to) {
+  if (!kCheck) return;
+  Cell* cell = cells + offset_of(begin);
+  for (size_t i = 0; i < bytes; ++i)
+    if (cell[i].reader == from) cell[i].reader = to;
+}
 
 void check_range_live(const void* begin, size_t bytes, const char* what) {
   const ByteState* s = states + offset_of(begin);

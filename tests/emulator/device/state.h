@@ -236,6 +236,7 @@ Others snapshot();                        // all that the running thread knows, 
 uint8_t* window_base(size_t index);
 void make_fresh(void* begin, size_t bytes);  // live, poisoned, never written
 void restamp(void* begin, size_t bytes, bool write, uint64_t stamp);
+void restamp_read(void* begin, size_t bytes, uint64_t from, uint64_t to);  // where `from` was the last noted
 void check_range_live(const void* begin, size_t bytes, const char* what);
 Block& window_owner(const void* address);   // the block of this gang whose shared memory that is
 std::string source_of(const void* caller);  // " at file:line"

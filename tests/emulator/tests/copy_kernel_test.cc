@@ -67,6 +67,40 @@ TEST(CopyKernel, BulkLoadStoreReduce) {
   expect_sound([](Error& e) { run_twice<fp16, kSound>(e); });
 }
 
+// x doubled in place: whoever waited for the copies of x may overwrite it.
+template <int B>
+__global__ void double_in_place(float* x, int n) {
+#if PTX_SM90
+  DYN_SMEM(raw);
+  SHARED(uint64_t, full, [1]);
+  if (threadIdx.x == 0) {
+    ptx::mbar_init(full, 1);
+    ptx::fence_mbar_init();
+    ptx::mbar_expect_bytes(full, static_cast<uint32_t>(n) * sizeof(float));
+    ptx::bulk_load(raw, x, static_cast<uint32_t>(n) * sizeof(float), full);
+  }
+  __syncthreads();
+  const bool waits = B != kNoWait || threadIdx.x < 32;
+  if (waits) ptx::mbar_wait(full, 0);
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += static_cast<int>(blockDim.x))
+    x[i] = waits ? 2 * reinterpret_cast<const float*>(raw)[i] : 0.f;
+#endif
+}
+template <int B>
+void run_in_place(Error& error) {
+  constexpr int kCount = 256;
+  Values values;
+  const auto x = values.vector<float>(kCount);
+  DeviceBuffer<float> in(x);
+  (void)launch(double_in_place<B>, {dim3(1), dim3(64), kCount * sizeof(float)}, in.get(), kCount);
+  const auto doubled = in.read();
+  for (int i = 0; i < kCount; ++i) error.add(doubled[i], 2.0 * x[i], 1e-9, 1e-9);
+}
+TEST(CopyKernel, WhatIsCopiedMayBeOverwrittenThen) {
+  if (!has_capability(9)) GTEST_SKIP() << "bulk copies need compute capability 9.0";
+  expect_sound([](Error& e) { run_in_place<kSound>(e); });
+}
+
 // A 3D tile as it lies in shared memory, and back to another tensor, added.
 __global__ void tile_through(const __grid_constant__ CUtensorMap from, const __grid_constant__ CUtensorMap to,
                              bf16* flat, int x, int y, int z, int bytes) {
@@ -137,6 +171,9 @@ TEST(CopyKernel, SoundOverAHundredSeeds) {
 }
 TEST(PlantedBug, BulkStoreWithoutProxyFence) {
   expect_found({Fault::kProxy}, [](Error& e) { run_twice<float, kNoFence>(e); });
+}
+TEST(PlantedBug, OverwritesWhatABulkLoadStillReads) {
+  expect_found({Fault::kRace}, [](Error& e) { run_in_place<kNoWait>(e); });
 }
 TEST(PlantedBug, ReadsWhatABulkStoreHasNotWritten) {
   const std::set<Fault> any = {Fault::kRace, Fault::kUninitialized};
