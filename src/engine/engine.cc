@@ -201,8 +201,8 @@ void Engine::add_norms(Ctx& c) {
   if (any) c.run(norm);
 }
 
-// Each rank of a tensor-parallel group has counted other gradients, and other ranks' wishes. The losses are those of all,
-// but not finite on a rank that has no data, and all must skip that step.
+// Each rank of a tensor-parallel group has counted other gradients, and other ranks' wishes. The losses are those of
+// all, but not finite on a rank that has no data, and all must skip that step.
 void Engine::agree_in_tensor_group(Ctx& c) {
   Communicator& group = backend_.mesh.tensor();
   c.all_reduce(group, scalar(offsetof(StepState, norm_sq), DType::f64));

@@ -1,6 +1,6 @@
-// Wishes of the ranks: what the host of any rank may ask all ranks for in a step, such as to stop after it. They are added
-// up over the ranks together with the step's other scalars, so that every rank reads the same with the step's result and
-// no message between hosts is needed.
+// Wishes of the ranks: what the host of any rank may ask all ranks for in a step, such as to stop after it. They are
+// added up over the ranks together with the step's other scalars, so that every rank reads the same with the step's
+// result and no message between hosts is needed.
 #pragma once
 #include <cstdint>
 
@@ -11,8 +11,8 @@ namespace athanor {
 
 using WishBits = uint32_t;  // bit w: wish w, below kWishes
 
-// A double counts two wishes, in 26 bits each: exact sums for less than 2^26 ranks. The largest of such numbers, in place
-// of their sum, would lose wishes.
+// A double counts two wishes, in 26 bits each: exact sums for less than 2^26 ranks. The largest of such numbers, in
+// place of their sum, would lose wishes.
 constexpr int kWishes = 2 * kWishSums;
 constexpr int64_t kWishRadix = int64_t{1} << 26;
 

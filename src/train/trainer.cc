@@ -395,8 +395,8 @@ bool Trainer::time_is_up() const {
 }
 
 bool Trainer::pause_due(int64_t step) const {
-  return each_alone_ || step == config_.train_iters || eval_due(step) || save_due(step) ||
-         quantized_due(step) || stop_signal() != 0;
+  return each_alone_ || step == config_.train_iters || eval_due(step) || save_due(step) || quantized_due(step) ||
+         stop_signal() != 0;
 }
 
 bool Trainer::quantized_due(int64_t step) const {

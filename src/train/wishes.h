@@ -1,4 +1,5 @@
-// What a rank of several wishes of all of them in a step, as bits that travel with the step's scalars (engine/wishes.h).
+// What a rank of several wishes of all of them in a step, as bits that travel with the step's scalars
+// (engine/wishes.h).
 #pragma once
 #include "engine/wishes.h"
 #include "train/signals.h"
