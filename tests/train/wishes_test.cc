@@ -2,6 +2,7 @@
 #include "train/wishes.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "tests/train/ranks_rig.h"
 #include "tests/train/trainer_ranks.h"
@@ -139,13 +140,31 @@ TEST_F(Decisions, SavesByTheClockAreOfAllRanksAndChangeNothing) {
   ASSERT_EQ(run_all(of_ranks("whole"), {})[0].code, Exit::done);
   for (const bool ahead : {false, true}) {
     const std::string name = cat("saved", ahead);
-    for (const Ended& e : run_all(of_ranks(name, {"save_interval_minutes=0.000001", "keep_latest_k=0"}), {.ahead = ahead}))
+    for (const Ended& e :
+         run_all(of_ranks(name, {"save_interval_minutes=0.000001", "keep_latest_k=0"}), {.ahead = ahead}))
       EXPECT_EQ(e.code, Exit::done) << e.error;
     EXPECT_GT(steps(name).size(), 2U);
     EXPECT_EQ(bytes(name, 8, "model-00002-of-00002.safetensors"),
               bytes("whole", 8, "model-00002-of-00002.safetensors"));
     for (const CheckpointInfo& c : list_checkpoints(dir_.path() + "/" + name))
       EXPECT_TRUE(verify_checkpoint(c.path, Depth::checksums).ok) << c.path;
+  }
+}
+
+// On one rank alone the time has come, and only once.
+TEST_F(Decisions, ASaveThatIsWishedOnceIsMadeOnce) {
+  for (const bool ahead : {false, true}) {
+    const std::string name = cat("once", ahead);
+    const auto waits = [](int rank, Activity activity, int64_t step, Asked&) {
+      if (rank == 1 && activity == Activity::step && step == 3)
+        std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    };
+    for (const Ended& e :
+         run_all(of_ranks(name, {"save_interval_minutes=0.01", "keep_latest_k=0"}), {.ahead = ahead, .doing = waits}))
+      EXPECT_EQ(e.code, Exit::done) << e.error;
+    const std::vector<int64_t> saved = steps(name);
+    EXPECT_TRUE(std::ranges::count(saved, ahead ? 4 : 3) == 1 || std::ranges::count(saved, ahead ? 3 : 2) == 1);
+    EXPECT_LT(saved.size(), 5U) << "in every step from there on";
   }
 }
 
@@ -204,7 +223,8 @@ TEST_F(Decisions, AWishThatIsLostIsNoticed) {
     };
   };
   for (const bool ahead : {false, true})
-    for (const Ended& e : run_all(of_ranks("", {"eval_interval=0"}), {.ahead = ahead, .doing = asks(1, 3), .sums = loses}))
+    for (const Ended& e :
+         run_all(of_ranks("", {"eval_interval=0"}), {.ahead = ahead, .doing = asks(1, 3), .sums = loses}))
       EXPECT_EQ(e.code, Exit::done) << "it stopped in spite of that";
 }
 
@@ -215,7 +235,8 @@ TEST_F(Decisions, AWishThatOneRankHearsAStepLaterIsNoticed) {
     };
   };
   for (const bool ahead : {false, true}) {
-    const std::vector<Ended> ended = run_all(of_ranks("", {"eval_interval=0"}), {.ahead = ahead, .doing = asks(0, 3), .sums = delays});
+    const std::vector<Ended> ended =
+        run_all(of_ranks("", {"eval_interval=0"}), {.ahead = ahead, .doing = asks(0, 3), .sums = delays});
     EXPECT_TRUE(ended[0].code == Exit::error || ended[1].code == Exit::error);
     EXPECT_NE((ended[0].error + ended[1].error).find(" calls "), std::string::npos) << ended[0].error;
   }
