@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "tests/sanitized.h"
 #include "tests/train/ranks_rig.h"
 #include "tests/train/trainer_ranks.h"
 
@@ -179,10 +180,13 @@ TEST_F(Decisions, ATimeLimitEndsAllAfterTheSameStep) {
 
 // The steps that others had launched before they knew made no update either.
 TEST_F(Decisions, AReadThatFailsOnOneRankSavesTheLastWholeStep) {
-  ASSERT_EQ(run_all(of_ranks("whole", {"save_interval=1"}), {})[0].code, Exit::done);
+  ASSERT_EQ(run_all(of_ranks("whole", {"save_interval=1", "eval_interval=0"}), {})[0].code, Exit::done);
   const std::string path = dir_.path() + "/data.bin", text = read_file(path, 1 << 20);
   for (const bool ahead : {false, true})
-    for (const int64_t at : {2, 4, 6}) {  // the loader reads ahead: the last steps are among those that fail
+    for (const int64_t at :
+         kSanitized
+             ? std::vector<int64_t>{4}
+             : std::vector<int64_t>{2, 4, 6}) {  // the loader reads ahead: the last steps are among those that fail
       const std::string name = cat("failed", ahead, at);
       const auto own_file = [&](int) {
         fs::remove(path);
@@ -192,7 +196,8 @@ TEST_F(Decisions, AReadThatFailsOnOneRankSavesTheLastWholeStep) {
         if (rank == 1 && activity == Activity::step && step == at)
           fs::resize_file(path, 100);  // of the last rank alone
       };
-      const std::vector<Ended> ended = run_all(of_ranks(name), {.ahead = ahead, .doing = truncate, .before = own_file});
+      const std::vector<Ended> ended =
+          run_all(of_ranks(name, {"eval_interval=0"}), {.ahead = ahead, .doing = truncate, .before = own_file});
       own_file(0);
       EXPECT_NE(ended[1].error.find("data.bin"), std::string::npos) << ended[1].error;
       EXPECT_EQ(ended[0].code, Exit::peer_lost) << ended[0].error;
