@@ -167,7 +167,7 @@ TEST(MatrixOwners, RanksSendWhatThePlanSays) {
           want.insert(row);
         }
         EXPECT_EQ(sent, want) << s.name() << " rank " << rank;
-        int64_t numbers = -int64_t(sizeof(double)) * (1 + kWishSums);  // targets and wishes
+        int64_t numbers = -int64_t(sizeof(double)) * (1 + kWishSums);                           // targets and wishes
         for (const int64_t bytes : got.watches[rank].summed) numbers += bytes > 8 ? bytes : 0;  // loss, norm: 8
         EXPECT_EQ(numbers, got.planned[rank].numbers_bytes) << s.name();
       }

@@ -138,8 +138,8 @@ class TrainerRanks : public ::testing::Test, protected RunFolder {
   }
 
  private:
-  static void run_one(const Config& c, const Ranks& ranks, int rank, std::shared_ptr<Communicator> all, Asked& asked,
-                      Ended& ended) {
+  static void run_one(const Config& c, const Ranks& ranks, int rank, const std::shared_ptr<Communicator>& all,
+                      Asked& asked, Ended& ended) {
     const CpuBackend cpu = make_cpu({.threads = 1});
     AheadDevice ahead(*cpu.device);
     std::atomic<int64_t> said{0};
