@@ -201,13 +201,18 @@ void Engine::add_norms(Ctx& c) {
   if (any) c.run(norm);
 }
 
-// Each rank of a tensor-parallel group has counted other gradients. The losses are those of all, but not finite on a
-// rank that has no data, and all must skip that step.
+// Each rank of a tensor-parallel group has counted other gradients, and other ranks' wishes. The losses are those of
+// all, but not finite on a rank that has no data, and all must skip that step.
 void Engine::agree_in_tensor_group(Ctx& c) {
   Communicator& group = backend_.mesh.tensor();
   c.all_reduce(group, scalar(offsetof(StepState, norm_sq), DType::f64));
-  c.all_reduce(group, scalar(offsetof(StepState, loss_sum), DType::f64), Reduce::max);
-  c.all_reduce(group, scalar(offsetof(StepState, targets), DType::f64), Reduce::max);
+  Tensor losses = scalar(offsetof(StepState, loss_sum), DType::f64);
+  static_assert(offsetof(StepState, targets) == offsetof(StepState, loss_sum) + sizeof(double));
+  losses.shape = {2};
+  c.all_reduce(group, losses, Reduce::max);
+  Tensor wishes = scalar(offsetof(StepState, wishes), DType::f64);
+  wishes.shape = {kWishSums};
+  c.all_reduce(group, wishes);
 }
 
 MicroGradients Engine::micro_gradients() const {
@@ -245,7 +250,10 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
   Communicator& all = backend_.mesh.data_parallel();
   const Tensor loss = scalar(offsetof(StepState, loss_sum), DType::f64);
   const Tensor norm = scalar(offsetof(StepState, norm_sq), DType::f64);
-  c.all_reduce(all, scalar(offsetof(StepState, targets), DType::f64));  // whole numbers: exact in any order
+  Tensor counts = scalar(offsetof(StepState, targets), DType::f64);  // whole numbers: exact in any order
+  static_assert(offsetof(StepState, wishes) == offsetof(StepState, targets) + sizeof(double));
+  counts.shape = {1 + kWishSums};
+  c.all_reduce(all, counts);
   if (leaf_sums_) {
     c.all_reduce(all, leaf_sums_);  // each is zero on all ranks but one: exact
     c.run(ReduceSum{.out = loss, .x = leaf_sums_.slice(0, options_.logical_shards)});
@@ -305,10 +313,13 @@ void Engine::micro_batch(std::span<const int32_t> tokens, std::span<const int32_
   clock.enter(Phase::other);
 }
 
-void Engine::close_step(PhaseClock& clock) {
+void Engine::close_step(PhaseClock& clock, WishBits wishes) {
   CHECK(backend_.mesh.data_parallel().size() == 1 || micro_slot_ == step_micro_batches_, "a step of ", micro_slot_,
         " micro-batches, ", step_micro_batches_, " are to be summed over the ranks");
   Device& device = backend_.device;
+  auto* result = static_cast<StepState*>(states_->slot(step_slot_));
+  write_wishes(wishes, result->wishes);
+  device.copy(state_.at(int64_t(offsetof(StepState, wishes))), result->wishes, sizeof result->wishes, Lane::compute);
   const auto body = [&](const PhaseRunner::Enter& enter) {
     arena_.begin("optimizer");
     run_optimizer(context(*ops_, nullptr), enter);
@@ -319,7 +330,7 @@ void Engine::close_step(PhaseClock& clock) {
     mark(phase);
   });
   clock.enter(Phase::other);
-  device.copy(states_->slot(step_slot_), state_.data, sizeof(StepState), Lane::compute);
+  device.copy(result, state_.data, sizeof(StepState), Lane::compute);
   closed_.push_back({step_slot_, std::exchange(marks_, {}), device.record(Lane::compute)});
   step_slot_ = (step_slot_ + 1) % kStepsAhead;
   micro_slot_ = 0;
@@ -344,6 +355,7 @@ StepResult Engine::collect() {
   StepResult result;
   std::memcpy(&result.state, states_->slot(step.slot), sizeof result.state);
   result.times = device_times(step);
+  result.wishes = read_wishes(result.state.wishes);
   last_end_ = std::move(step.end);
   return result;
 }

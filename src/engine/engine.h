@@ -13,6 +13,7 @@
 #include "engine/code_state.h"
 #include "engine/host_ring.h"
 #include "engine/phase_runner.h"
+#include "engine/wishes.h"
 #include "metrics/step_table.h"
 #include "model/eight_bits.h"
 #include "nn/context.h"
@@ -79,6 +80,7 @@ struct Backend {
 struct StepResult {
   StepState state;
   PhaseTimes times;
+  WishBits wishes = 0;  // of any rank, given to its close_step(): the same on all ranks
 };
 
 // What StepState::micro_norm is the norm of.
@@ -147,8 +149,8 @@ class Engine {
   int64_t turn() const { return options_.logical_shards > 0 ? step_micro_batches() : 1; }
   // Queues the sums over ranks, norm, skip decision, clipping and the optimizer. Results are collected once each and in
   // order; at most kStepsAhead steps may be uncollected. The host blocks only in collect(). Moves the clock through
-  // communication and optimizer.
-  void close_step(PhaseClock&);
+  // communication and optimizer. wishes: this rank's, for StepResult::wishes of all ranks.
+  void close_step(PhaseClock&, WishBits wishes = 0);
   StepResult collect();
   int64_t uncollected() const { return int64_t(closed_.size()); }
   StepState finish_step();  // close_step() and this step's result

@@ -43,6 +43,10 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   if (part_.ranks > 1) require_context_parallel();
   CHECK(options_.global_batch_size % (options_.micro_batch_size * ranks()) == 0, "a global batch of ",
         options_.global_batch_size, " for ", ranks(), " ranks and micro-batches of ", options_.micro_batch_size);
+  CHECK(backend_.mesh.data_parallel().size() * backend_.mesh.tensor().size() == devices(), devices(),
+        " ranks, of which ", backend_.mesh.data_parallel().size(), " share a batch and ", backend_.mesh.tensor().size(),
+        " products: the others would know nothing of a step's wishes");
+  CHECK(devices() < kWishRadix, devices(), " ranks are more than are counted");
   step_micro_batches_ = micro_batches();
   const int64_t leaves = options_.logical_shards;
   CHECK(leaves == 0 || (std::has_single_bit(uint64_t(leaves)) && leaves % ranks() == 0 &&

@@ -8,6 +8,7 @@
 namespace athanor {
 
 constexpr int kMostAverages = 8;  // running averages with different decays in one run
+constexpr int kWishSums = 5;      // see engine/wishes.h
 
 // How much a step counts in a running average.
 enum class Weighting : uint8_t {
@@ -27,8 +28,10 @@ struct Average {
 
 // Scalars of the run that kernels read and write; one record in device memory, copied back asynchronously for logs.
 struct StepState {
-  double loss_sum = 0;         // sum of token losses of the step being accumulated
-  double targets = 0;          // predicted tokens of the step being accumulated, without ignored ones
+  double loss_sum = 0;  // sum of token losses of the step being accumulated
+  double targets = 0;   // predicted tokens of the step being accumulated, without ignored ones
+  // What ranks ask of all in this step (engine/wishes.h); after `targets`, with which it is added up over the ranks.
+  double wishes[kWishSums] = {};
   double norm_sq = 0;          // sum of squared (scaled) gradients
   double micro_norm_sq = 0;    // the same after a step's first micro-batch; summed over ranks that differ
   int64_t updates = 0;         // optimizer steps done: the schedule's time

@@ -1,10 +1,8 @@
 #include "train/signals.h"
 
 #include <unistd.h>
-#include <csignal>
 #include <ctime>
 
-#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdio>
@@ -18,10 +16,9 @@
 namespace athanor {
 namespace {
 
-constexpr std::array kSignals = {SIGTERM, SIGUSR1, SIGINT, SIGHUP, SIGXCPU};
 std::atomic<int> stop_signal{0};
 std::atomic<int64_t> stop_time{0};  // nanoseconds of the steady clock
-std::array<struct sigaction, kSignals.size()> previous;
+std::array<struct sigaction, kStopSignals.size()> previous;
 bool installed = false;
 
 // A closing terminal and its shell both send SIGHUP; above its CPU time limit a process gets SIGXCPU every second.
@@ -50,22 +47,22 @@ StopSignals::StopSignals() {
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
-  for (size_t i = 0; i < kSignals.size(); ++i) {
-    sigaction(kSignals[i], nullptr, &previous[i]);
-    if (kSignals[i] == SIGHUP && previous[i].sa_handler == SIG_IGN) continue;  // nohup: must not stop
-    sigaction(kSignals[i], &action, nullptr);
+  for (size_t i = 0; i < kStopSignals.size(); ++i) {
+    sigaction(kStopSignals[i], nullptr, &previous[i]);
+    if (kStopSignals[i] == SIGHUP && previous[i].sa_handler == SIG_IGN) continue;  // nohup: must not stop
+    sigaction(kStopSignals[i], &action, nullptr);
   }
 }
 
 StopSignals::~StopSignals() {
   installed = false;
   if (leaving_) return;
-  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &previous[i], nullptr);
+  for (size_t i = 0; i < kStopSignals.size(); ++i) sigaction(kStopSignals[i], &previous[i], nullptr);
 }
 
 void StopSignals::leave() {
   leaving_ = true;
-  for (const int signal : kSignals) std::signal(signal, SIG_IGN);
+  for (const int signal : kStopSignals) std::signal(signal, SIG_IGN);
 }
 
 std::optional<StopSignals::Received> StopSignals::received() const {
@@ -74,7 +71,7 @@ std::optional<StopSignals::Received> StopSignals::received() const {
   return Received{signal, std::chrono::steady_clock::time_point(std::chrono::nanoseconds(stop_time.load()))};
 }
 
-StopAtStart::StopAtStart(const StopSignals& signals, std::function<void(int signal)> last_words)
+StopAtStart::StopAtStart(const StopRequests& signals, std::function<void(int signal)> last_words)
     : watch_(start_thread<std::jthread>("stop signals", [&signals, last_words = std::move(last_words)](
                                                             const std::stop_token& over) {
         std::mutex mutex;

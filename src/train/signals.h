@@ -2,29 +2,41 @@
 // checkpoint; a second one of the first three exits at once. The only process-wide state of the program, because signal
 // handlers cannot reach anything else.
 #pragma once
+#include <array>
 #include <chrono>
+#include <csignal>
 #include <functional>
 #include <optional>
 #include <thread>
 
 namespace athanor {
 
+inline constexpr std::array kStopSignals = {SIGTERM, SIGUSR1, SIGINT, SIGHUP, SIGXCPU};
+
+// Where a run learns that it is to stop.
+class StopRequests {
+ public:
+  virtual ~StopRequests() = default;
+  struct Received {
+    int signal;  // of kStopSignals
+    std::chrono::steady_clock::time_point when;
+  };
+  virtual std::optional<Received> received() const = 0;
+  virtual void leave() {}  // the run is over: requests from here on are ignored
+};
+
 // Installs the handlers for its lifetime, one instance at a time, then restores the previous ones.
-class StopSignals {
+class StopSignals final : public StopRequests {
  public:
   StopSignals();
-  ~StopSignals();
+  ~StopSignals() override;
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  struct Received {
-    int signal;
-    std::chrono::steady_clock::time_point when;
-  };
-  std::optional<Received> received() const;
+  std::optional<Received> received() const override;
   // Ignores signals until the process ends: the exit code is decided, and a launcher that kills the other ranks when
   // the first one exits with a code other than 0 must not change theirs.
-  void leave();
+  void leave() override;
 
  private:
   bool leaving_ = false;
@@ -35,7 +47,7 @@ class StopSignals {
 class StopAtStart {
  public:
   // last_words is called on a separate thread before the process ends.
-  StopAtStart(const StopSignals&, std::function<void(int signal)> last_words);
+  StopAtStart(const StopRequests&, std::function<void(int signal)> last_words);
 
  private:
   std::jthread watch_;

@@ -39,7 +39,7 @@ void Trainer::tell_error(const std::string& text) {
 Exit Trainer::run_from_start() {
   std::optional<Resume> resume;
   {
-    const StopAtStart quick(signals_, [this](int signal) {
+    const StopAtStart quick(stop_, [this](int signal) {
       metrics_.event({.kind = EventKind::signal, .step = 0, .text = ::strsignal(signal)});
       metrics_.event({.kind = EventKind::end, .step = 0, .text = "stopped before training began; start it again"});
     });
@@ -53,7 +53,7 @@ Exit Trainer::run_from_start() {
   clock_.lap();
   const Exit code = loop();
   if (backend_.control) {  // the last checkpoint must be complete before the first rank leaves
-    signals_.leave();
+    stop_.leave();
     backend_.control->barrier();
   }
   return finish(code);
@@ -84,21 +84,17 @@ Exit Trainer::loop() {
   while (!discarded && !ended_ && !reached_stop() && state_.step + engine_->uncollected() < config_.train_iters) {
     doing(Activity::step);
     discarded = !launch_step();
-    agree();
-    failed_ = backend_.control ? wishes_.failed != 0 : failure_.has_value();
-    if (failed_) {
-      drop_spoiled_step();
-      end_with_failure();
-    }
-    follow_save();
+    while (engine_->uncollected() > 1) collect_step();
     const bool pause = discarded || pause_due(state_.step + engine_->uncollected());
-    while (engine_->uncollected() > (pause ? 0 : 1)) collect_step();
+    if (pause) collect_steps();
+    follow_save();
     if (discarded) {
       engine_->discard_step();
+      if (failure_) end_with_failure();
       metrics_.event({.kind = EventKind::signal, .step = state_.step, .text = "the step in progress was discarded"});
     }
     if (const bool not_finite = state_.device.skipped_in_row >= config_.max_skipped_steps; not_finite || spiking_) {
-      while (engine_->uncollected() > 0) collect_step();
+      collect_steps();
       if (roll_back()) continue;
       if (not_finite)
         log::error("diverged: ", state_.device.skipped_in_row,
@@ -114,13 +110,13 @@ Exit Trainer::loop() {
       if (failed_) end_with_failure();
     }
     if (stop_signal() != 0) break;
-    if (backend_.control ? wishes_.end != 0 : time_is_up()) {
-      while (engine_->uncollected() > 0) collect_step();
+    if (backend_.control ? wishes_.end : time_is_up()) {
+      collect_steps();
       save("time limit", Wait::durable);
       return Exit::requeue;
     }
   }
-  while (engine_->uncollected() > 0) collect_step();
+  collect_steps();
   if (const int signal = stop_signal()) {
     metrics_.event({.kind = EventKind::signal, .step = state_.step, .text = ::strsignal(signal)});
     const bool healthy = save("stop signal", Wait::durable);
@@ -130,14 +126,10 @@ Exit Trainer::loop() {
   return save(reached_stop() ? "stop_at_loss" : "end of training", Wait::durable) ? Exit::done : Exit::diverged;
 }
 
-// Handles a step that failure_ left incomplete: a single rank drops its micro-batches; several ranks have finished the
-// step together, without an update.
-void Trainer::drop_spoiled_step() {
-  const int64_t spoiled = backend_.control ? 1 : 0;
-  while (engine_->uncollected() > spoiled) collect_step();
-  if (spoiled == 0) return engine_->discard_step();
-  engine_->collect();
-  launched_.pop_front();
+// Those that several ranks have launched together since one of them failed: they made no update.
+void Trainer::drop_spoiled_steps() {
+  while (engine_->uncollected() > 0) engine_->collect();
+  launched_.clear();
 }
 
 // Saves the last complete step, then reports the failure of this rank, or of the one that failed.
@@ -163,17 +155,26 @@ void Trainer::doing(Activity activity) const {
   if (options_.doing) options_.doing(activity, state_.step + (step ? engine_->uncollected() + 1 : 0));
 }
 
-void Trainer::agree() {
-  if (!backend_.control) return;
-  const auto stop = signals_.received();
-  wishes_ = {stop ? stop->signal : 0, wants_to_save() ? 1 : 0, time_is_up() ? 1 : 0,
-             checkpointer_ && checkpointer_->writing() && !checkpointer_->part_is_written() ? 1 : 0, failure_ ? 1 : 0};
-  backend_.control->all_reduce({&wishes_, DType::i32, {sizeof wishes_ / sizeof(int32_t)}}, Reduce::max, Lane::compute);
+Wishes Trainer::own_wishes() const {
+  const auto stop = stop_.received();
+  return {.stop_signal = stop ? stop->signal : 0,
+          .save = wants_to_save(),
+          .end = time_is_up(),
+          .writing = checkpointer_ && checkpointer_->writing() && !checkpointer_->part_is_written(),
+          .failed = failure_.has_value()};
+}
+
+void Trainer::hear(const Wishes& of_step) {
+  wishes_.stop_signal = std::max(wishes_.stop_signal, of_step.stop_signal);
+  wishes_.save = wishes_.save || of_step.save;
+  wishes_.end = wishes_.end || of_step.end;
+  wishes_.writing = of_step.writing;
+  wishes_.failed = wishes_.failed || of_step.failed;
 }
 
 int Trainer::stop_signal() const {
   if (backend_.control) return wishes_.stop_signal;
-  const auto stop = signals_.received();
+  const auto stop = stop_.received();
   return stop ? stop->signal : 0;
 }
 
@@ -184,7 +185,7 @@ bool Trainer::of_any(bool mine) {
 }
 
 bool Trainer::asked_to_stop() {
-  const auto stop = signals_.received();
+  const auto stop = stop_.received();
   if (!backend_.control) return stop.has_value();
   wishes_.stop_signal = std::max(wishes_.stop_signal, stop ? stop->signal : 0);
   backend_.control->all_reduce({&wishes_.stop_signal, DType::i32, {1}}, Reduce::max, Lane::compute);
@@ -192,7 +193,7 @@ bool Trainer::asked_to_stop() {
 }
 
 bool Trainer::out_of_time(int64_t micro_left) const {
-  const auto stop = signals_.received();
+  const auto stop = stop_.received();
   if (!stop || backend_.control) return false;  // several ranks finish the current step together
   const double used = Seconds(PhaseClock::Clock::now() - stop->when).count();
   // The host only launches work that runs later: assumes the average time of a micro-batch, and counts queued ones.
@@ -213,7 +214,7 @@ bool Trainer::launch_step() {
     clock_.enter(Phase::data);
     const HostBatch* next = nullptr;
     try {
-      next = &loader_->next();
+      if (!failure_) next = &loader_->next();
     } catch (const Error& e) {
       failure_ = e;
       if (!backend_.control) return false;
@@ -235,8 +236,8 @@ bool Trainer::launch_step() {
     last_targets_.assign(batch.targets.begin(), batch.targets.end());
     micro_seconds_ = Seconds(PhaseClock::Clock::now() - begin).count();
   }
-  if (failure_) engine_->spoil_step();
-  engine_->close_step(clock_);
+  if (failure_) engine_->spoil_step();  // and those launched before all ranks know
+  engine_->close_step(clock_, backend_.control ? to_bits(own_wishes()) : 0);
   launched_.push_back({clock_.lap(), step_sequences_});
   launched_samples_ += step_sequences_;
   return true;
@@ -263,6 +264,11 @@ PhaseTimes Trainer::times_of(const StepResult& done, PhaseTimes host) const {
 
 void Trainer::collect_step() {
   const StepResult done = engine_->collect();
+  if (backend_.control) hear(to_wishes(done.wishes));
+  if (wishes_.failed) {
+    drop_spoiled_steps();
+    end_with_failure();
+  }
   if (profile_) profile_->end_step(double(done.times.total()) * 1e-9);
   ++state_.step;
   const LaunchedStep launched = launched_.front();
@@ -273,6 +279,10 @@ void Trainer::collect_step() {
   if (std::isnan(first_step_seconds_)) first_step_seconds_ = Seconds(PhaseClock::Clock::now() - started_).count();
   spiking_ = spiking_ || (config_.rollback && done.state.spikes_in_row >= config_.max_spikes_in_row);
   report(done, launched, loss_scale);
+}
+
+void Trainer::collect_steps() {
+  while (engine_->uncollected() > 0) collect_step();
 }
 
 void Trainer::report(const StepResult& result, const LaunchedStep& launched, float loss_scale) {
@@ -370,7 +380,7 @@ bool Trainer::eval_due(int64_t step) const {
 
 bool Trainer::save_due(int64_t step) const {
   if (config_.save_interval > 0 && step % config_.save_interval == 0) return true;
-  return save_put_off_ || (backend_.control ? wishes_.save != 0 : wants_to_save());
+  return save_put_off_ || (backend_.control ? wishes_.save : wants_to_save());
 }
 
 bool Trainer::wants_to_save() const {
@@ -385,8 +395,8 @@ bool Trainer::time_is_up() const {
 }
 
 bool Trainer::pause_due(int64_t step) const {
-  return backend_.device.unified() || profile_ || step == config_.train_iters || eval_due(step) || save_due(step) ||
-         quantized_due(step) || stop_signal() != 0;
+  return each_alone_ || step == config_.train_iters || eval_due(step) || save_due(step) || quantized_due(step) ||
+         stop_signal() != 0;
 }
 
 bool Trainer::quantized_due(int64_t step) const {

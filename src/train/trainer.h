@@ -22,6 +22,7 @@
 #include "train/sensor_watch.h"
 #include "train/setup.h"
 #include "train/signals.h"
+#include "train/wishes.h"
 
 namespace athanor {
 
@@ -37,6 +38,7 @@ struct TrainerOptions {
   std::function<bool(const StepMetrics&)> on_step = {};    // on every rank with the same result; false ends the run
   double first_step_seconds = 30;                          // between progress messages during the first step
   std::function<void(Activity, int64_t step)> doing = {};  // called when an activity begins, for ranks that wait
+  StopRequests* stop = nullptr;                            // null: the signals of this process
 };
 
 class Trainer {
@@ -50,13 +52,6 @@ class Trainer {
     std::string folder;
     RunState state;
     std::optional<RunBranch> branch;  // if the horizon has changed
-  };
-  // Requests of the ranks. A single rank checks them when needed; several agree once per step, by the maximum of each,
-  // so that all do the same.
-  struct Wishes {
-    int32_t stop_signal = 0, save = 0, end = 0;
-    int32_t writing = 0;  // files of a checkpoint
-    int32_t failed = 0;   // Trainer::failure_
   };
   struct LaunchedStep {
     PhaseTimes host_times;
@@ -80,16 +75,18 @@ class Trainer {
   void tell_error(const std::string& text);
   Exit loop();
   std::string shared(const std::string&);  // rank 0's value, on all ranks
-  void agree();                            // updates wishes_
-  int stop_signal() const;                 // 0: none
-  bool asked_to_stop();                    // now; all ranks together
-  bool of_any(bool mine);                  // true if true on any rank
-  void open_loader();                      // at the next sample, with the step size due there
-  bool launch_step();                      // false: discarded because of a stop signal or missing data
-  void drop_spoiled_step();
+  Wishes own_wishes() const;
+  void hear(const Wishes& of_step);  // of all ranks
+  int stop_signal() const;           // 0: none
+  bool asked_to_stop();              // now; all ranks together
+  bool of_any(bool mine);            // true if true on any rank
+  void open_loader();                // at the next sample, with the step size due there
+  bool launch_step();                // false: discarded because of a stop signal or missing data
+  void drop_spoiled_steps();
   [[noreturn]] void end_with_failure();
   [[noreturn]] void leave_with(const std::optional<Error>& mine);
-  void collect_step();  // the oldest launched one: counts and reports it
+  void collect_step();   // the oldest launched one: counts and reports it. Does not return if a rank has failed in it
+  void collect_steps();  // all launched ones
   bool out_of_time(int64_t micro_left) const;
   bool pause_due(int64_t step) const;  // work after this step needs its result
   PhaseTimes times_of(const StepResult&, PhaseTimes host) const;
@@ -144,8 +141,12 @@ class Trainer {
   std::unique_ptr<StepProfile> profile_;
   std::unique_ptr<SensorWatch> sensors_;  // null: no sensors
   int64_t throttle_alarms_ = 0;           // throttle reasons at the last step
-  StopSignals signals_;
-  Wishes wishes_;  // for several ranks
+  std::unique_ptr<StopSignals> signals_;  // null: there are other requests
+  StopRequests& stop_;
+  // Of several ranks: what any wished up to the last collected step and was not done yet. Which steps are collected,
+  // and when, is the same on all ranks, so that all do the same. A single rank asks itself when needed.
+  Wishes wishes_;
+  bool each_alone_ = false;  // every step is collected before the next one is launched
   RunState state_;
   FlopCount flops_;
   double peak_flops_ = 0;

@@ -81,6 +81,8 @@ Trainer::Trainer(Config config, Backend backend, TrainerOptions options)
       options_(std::move(options)),
       train_(with_context("train_data", [&] { return open_dataset(config_.train_data, config_); })),
       packing_(packing_options(config_, train_)),
+      signals_(options_.stop ? nullptr : std::make_unique<StopSignals>()),
+      stop_(options_.stop ? *options_.stop : *signals_),
       started_(PhaseClock::Clock::now()),
       last_save_(started_) {
   if (!config_.valid_data.empty())
@@ -344,6 +346,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
                                                                   .limits = limits,
                                                                   .trace = trace_.get()});
   }
+  each_alone_ = of_any(backend_.device.unified() || profile_);  // rank 0 alone has a profile
 }
 
 std::string Trainer::choose_peak() {
@@ -393,6 +396,7 @@ void Trainer::choose_products(const std::optional<Resume>& resume) {
 
 // Collective: all ranks make the same calls and decide the same.
 bool Trainer::save(const char* why, Wait wait, Health health) {
+  wishes_.save = false;
   if (config_.save.empty()) return true;
   const PhaseScope phase(clock_, Phase::checkpoint);
   doing(Activity::saving);
@@ -429,6 +433,7 @@ void Trainer::begin_save(const char* why, bool diverged) {
   last_save_ = PhaseClock::Clock::now();
   last_saved_step_ = state_.step;
   retry_save_.reset();
+  wishes_.writing = true;  // until a step says that no rank is
   checkpointer_->begin(state_, why,
                        {.resolved_config = resolved,
                         .hf_config = hf_config_json(config_.model, bf16_masters ? "bfloat16" : "float32"),
@@ -448,7 +453,7 @@ void Trainer::settle_save() {
 
 void Trainer::follow_save() {
   if (!checkpointer_) return;
-  if (checkpointer_->writing() && (backend_.control ? wishes_.writing == 0 : checkpointer_->part_is_written())) {
+  if (checkpointer_->writing() && (backend_.control ? !wishes_.writing : checkpointer_->part_is_written())) {
     const PhaseScope phase(clock_, Phase::checkpoint);
     checkpointer_->collect();
   }

@@ -21,9 +21,10 @@ namespace fs = std::filesystem;
 using testing::Rig;
 using testing::TempDir;
 
-class TrainerTest : public ::testing::Test {
+// A folder with data, where runs are saved.
+class RunFolder {
  protected:
-  TrainerTest() { write_shard("data.bin", 0); }
+  RunFolder() { write_shard("data.bin", 0); }
 
   void write_shard(const std::string& name, uint64_t seed) {
     std::ofstream out(dir_.path() + "/" + name, std::ios::binary);
@@ -46,23 +47,6 @@ class TrainerTest : public ::testing::Test {
     return parse_config(text, "test", "", set);
   }
 
-  using Doing = std::function<void(Activity, int64_t step)>;
-  Exit run(const Config& c, bool allow_changed_data = false, const Doing& doing = {}) {
-    Trainer trainer(c, rig_.backend(),
-                    {.program = {.version = "test", .command = {}, .libraries = {}},
-                     .allow_changed_data = allow_changed_data,
-                     .doing = doing});
-    ::testing::internal::CaptureStdout();
-    try {
-      const Exit code = trainer.run();
-      ::testing::internal::GetCapturedStdout();
-      return code;
-    } catch (...) {
-      ::testing::internal::GetCapturedStdout();
-      throw;
-    }
-  }
-
   std::string bytes(const std::string& run, int64_t step, const std::string& file) {
     return read_file(cat(dir_.path(), "/", run, "/", step_folder(step), "/", file), 1 << 24);
   }
@@ -81,6 +65,35 @@ class TrainerTest : public ::testing::Test {
     std::vector<EventRecord> all = history(run_name).events;
     std::erase_if(all, [&](const EventRecord& e) { return e.kind != kind; });
     return all;
+  }
+
+  std::vector<int64_t> steps(const std::string& run) const {
+    std::vector<int64_t> all;
+    for (const CheckpointInfo& c : list_checkpoints(dir_.path() + "/" + run)) all.push_back(c.step);
+    return all;
+  }
+  RunRecords history(const std::string& run) const { return read_run(dir_.path() + "/" + run); }
+
+  TempDir dir_;
+};
+
+class TrainerTest : public ::testing::Test, protected RunFolder {
+ protected:
+  using Doing = std::function<void(Activity, int64_t step)>;
+  Exit run(const Config& c, bool allow_changed_data = false, const Doing& doing = {}) {
+    Trainer trainer(c, rig_.backend(),
+                    {.program = {.version = "test", .command = {}, .libraries = {}},
+                     .allow_changed_data = allow_changed_data,
+                     .doing = doing});
+    ::testing::internal::CaptureStdout();
+    try {
+      const Exit code = trainer.run();
+      ::testing::internal::GetCapturedStdout();
+      return code;
+    } catch (...) {
+      ::testing::internal::GetCapturedStdout();
+      throw;
+    }
   }
 
   std::string error_of(const Config& c) {
@@ -108,14 +121,6 @@ class TrainerTest : public ::testing::Test {
       if (now == activity && n == step && !std::exchange(done, true)) act();
     };
   }
-  std::vector<int64_t> steps(const std::string& run) const {
-    std::vector<int64_t> all;
-    for (const CheckpointInfo& c : list_checkpoints(dir_.path() + "/" + run)) all.push_back(c.step);
-    return all;
-  }
-  RunRecords history(const std::string& run) const { return read_run(dir_.path() + "/" + run); }
-
-  TempDir dir_;
   Rig rig_;
 };
 

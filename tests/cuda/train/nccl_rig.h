@@ -120,8 +120,9 @@ class Nccl : public ::testing::Test {
       int count = 0;
       ASSERT_EQ(cudaGetDeviceCount(&count), cudaSuccess);
       Rank rank{make_cuda({.index = hosts->rank() % count}), nullptr, {}};
-      rank.nccl =
-          make_nccl(*rank.cuda.device, board_.options(hosts->rank(), timeout), hosts->split(0, hosts->rank())).world;
+      std::unique_ptr<Communicator> control = hosts->split(0, hosts->rank());
+      if (observe_) control = observe_(std::move(control));
+      rank.nccl = make_nccl(*rank.cuda.device, board_.options(hosts->rank(), timeout), std::move(control)).world;
       body(rank, *hosts);
       rank.quiet(*hosts, board_);
       rank.free_blocks();
@@ -129,6 +130,7 @@ class Nccl : public ::testing::Test {
   }
 
   Board board_;
+  std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)> observe_;  // what NCCL says between hosts
 #ifdef ATHANOR_EMULATED_GPU
   static emu::fakes::FakeNccl& fake() {
     (void)open_nccl({});  // makes it

@@ -1,0 +1,21 @@
+// What a rank of several wishes of all of them in a step, as bits that travel with the step's scalars
+// (engine/wishes.h).
+#pragma once
+#include "engine/wishes.h"
+#include "train/signals.h"
+
+namespace athanor {
+
+struct Wishes {
+  int stop_signal = 0;   // one of kStopSignals; 0: none. Of several, the largest is kept
+  bool save = false;     // a checkpoint after the step
+  bool end = false;      // of the run, by the clock
+  bool writing = false;  // files of a checkpoint are being written
+  bool failed = false;   // this rank has no data for the step, which is spoiled
+  bool operator==(const Wishes&) const = default;
+};
+
+WishBits to_bits(const Wishes&);
+Wishes to_wishes(WishBits);
+
+}  // namespace athanor

@@ -1,0 +1,251 @@
+// Ranks of one run decide alike, by what travels with a step's scalars: stops, saves, failures of any of them.
+#include "train/wishes.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "tests/sanitized.h"
+#include "tests/train/ranks_rig.h"
+#include "tests/train/trainer_ranks.h"
+
+namespace athanor {
+namespace {
+
+using ranks::Setting;
+using testing::Asked;
+using testing::Ended;
+using testing::has_wishes;
+using testing::wishes_in;
+
+// The sums over ranks that each have these wishes.
+std::vector<double> sums_of(const std::vector<WishBits>& ranks) {
+  std::vector<double> all(kWishSums), mine(kWishSums);
+  for (const WishBits wishes : ranks) {
+    write_wishes(wishes, mine.data());
+    for (size_t i = 0; i < all.size(); ++i) all[i] += mine[i];
+  }
+  return all;
+}
+
+TEST(Wishes, OfAnyRankAreThoseOfAll) {
+  const WishBits every = (WishBits{1} << kWishes) - 1;
+  for (int w = 0; w < kWishes; ++w) {
+    EXPECT_EQ(read_wishes(sums_of({0, WishBits{1} << w, 0}).data()), WishBits{1} << w);
+    EXPECT_EQ(read_wishes(sums_of({every & ~(WishBits{1} << w), 0}).data()), every & ~(WishBits{1} << w));
+  }
+  EXPECT_EQ(read_wishes(sums_of({0b01, 0b10, 0b11}).data()), 0b11U);
+}
+
+TEST(Wishes, AreExactForAsManyRanksAsAreCounted) {
+  std::vector<double> one(kWishSums), all(kWishSums);
+  for (const WishBits wishes : {0b01U, 0b10U, 0b11U}) {
+    write_wishes(wishes, one.data());
+    for (size_t i = 0; i < all.size(); ++i) all[i] = one[i] * double(kWishRadix - 1);  // that of so many ranks
+    EXPECT_EQ(all[0] - one[0] + one[0], all[0]);
+    EXPECT_EQ(read_wishes(all.data()), wishes);
+  }
+  EXPECT_THROW(write_wishes(WishBits{1} << kWishes, one.data()), Error);
+}
+
+// Why they are not reduced by their maximum.
+TEST(Wishes, TheLargestOfTheirSumsWouldLoseOne) {
+  const std::vector<double> a = sums_of({0b01}), b = sums_of({0b10});
+  std::vector<double> largest(kWishSums);
+  std::ranges::transform(a, b, largest.begin(), [](double x, double y) { return std::max(x, y); });
+  EXPECT_NE(read_wishes(largest.data()), 0b11U);
+}
+
+TEST(Wishes, EachHasItsBit) {
+  for (const int signal : kStopSignals) {
+    const Wishes stop{.stop_signal = signal};
+    EXPECT_EQ(to_wishes(to_bits(stop)), stop);
+  }
+  std::vector<WishBits> each;
+  for (const Wishes& w : {Wishes{.save = true}, Wishes{.end = true}, Wishes{.writing = true}, Wishes{.failed = true}}) {
+    EXPECT_EQ(to_wishes(to_bits(w)), w);
+    each.push_back(to_bits(w));
+  }
+  const Wishes both = to_wishes(to_bits({.stop_signal = SIGINT}) | to_bits({.stop_signal = SIGTERM}) | each[0]);
+  EXPECT_EQ(both, (Wishes{.stop_signal = SIGTERM, .save = true}));
+  EXPECT_THROW(to_bits({.stop_signal = SIGKILL}), Error);
+}
+
+// Rank r has wish r; in whichever groups they add up.
+TEST(Wishes, ComeFromRanksAlongEveryAxis) {
+  for (Setting s : {Setting{.replicas = 2, .shards = 2, .stage = 3}, Setting{.shards = 2, .stage = 1, .tensor = 2},
+                    Setting{.tensor = 4, .kv_heads = 4}, Setting{.tensor = 2, .context = 2}}) {
+    s.length = 8;
+    if (s.tensor == 2) s.kv_heads = 2;
+    const int count = s.ranks();
+    run_ranks(count, [&](std::unique_ptr<Communicator> world) {
+      const CpuBackend cpu = make_cpu({.threads = 1});
+      ProcessMesh mesh(std::move(world), s.mesh());
+      Engine engine(ranks::tiny(s), ranks::options(s), {*cpu.device, *cpu.ops, mesh});
+      engine.commit();
+      engine.init_weights();
+      for (int64_t step = 0; step < 3; ++step) {
+        ranks::accumulate(engine, step);
+        PhaseClock clock;
+        const WishBits mine = step == 1 ? 0 : WishBits{1} << mesh.world().rank();
+        engine.close_step(clock, mine);
+        EXPECT_EQ(engine.collect().wishes, step == 1 ? 0 : (WishBits{1} << count) - 1) << "step " << step;
+      }
+    });
+  }
+}
+
+class Decisions : public testing::TrainerRanks {
+ protected:
+  Config of_ranks(const std::string& run, std::vector<std::string> set = {}) {
+    set.insert(set.end(), {"micro_batch_size=1", "zero_stage=0"});
+    return config(run, set);
+  }
+  // One rank is asked when it begins the step.
+  static auto asks(int who, int64_t at) {
+    return [=](int rank, Activity activity, int64_t step, Asked& asked) {
+      if (rank == who && activity == Activity::step && step == at) asked.ask(SIGUSR1);
+    };
+  }
+};
+
+TEST_F(Decisions, AStopOfOneRankStopsAllAfterTheSameStep) {
+  ASSERT_EQ(run_all(of_ranks("whole"), {})[1].code, Exit::done);
+  for (const bool ahead : {false, true})
+    for (const int who : {0, 1}) {
+      const std::string name = cat("stopped", ahead, who);
+      for (const Ended& e : run_all(of_ranks(name), {.ahead = ahead, .doing = asks(who, 3)}))
+        EXPECT_EQ(e.code, Exit::requeue) << e.error;
+      EXPECT_EQ(steps(name), std::vector<int64_t>{ahead ? 4 : 3}) << "the host is one step ahead";
+      for (const Ended& e : run_all(of_ranks(name), {.ahead = ahead})) EXPECT_EQ(e.code, Exit::done) << e.error;
+      EXPECT_EQ(bytes(name, 8, "optimizer.safetensors.index.json"),
+                bytes("whole", 8, "optimizer.safetensors.index.json"));
+      EXPECT_EQ(bytes(name, 8, "model-00001-of-00002.safetensors"),
+                bytes("whole", 8, "model-00001-of-00002.safetensors"));
+      EXPECT_EQ(bytes(name, 8, "state.json"), bytes("whole", 8, "state.json"));
+    }
+}
+
+// A request in the last step, or before it, finds the run done.
+TEST_F(Decisions, AStopInTheLastStepsEndsTheRun) {
+  for (const bool ahead : {false, true})
+    for (const int64_t at : {7, 8}) {
+      const std::string name = cat("last", ahead, at);
+      const bool done = at == 8 || ahead;
+      for (const Ended& e : run_all(of_ranks(name), {.ahead = ahead, .doing = asks(1, at)}))
+        EXPECT_EQ(e.code, done ? Exit::done : Exit::requeue) << e.error;
+      EXPECT_EQ(steps(name), std::vector<int64_t>{done ? 8 : 7});
+    }
+}
+
+TEST_F(Decisions, SavesByTheClockAreOfAllRanksAndChangeNothing) {
+  ASSERT_EQ(run_all(of_ranks("whole"), {})[0].code, Exit::done);
+  for (const bool ahead : {false, true}) {
+    const std::string name = cat("saved", ahead);
+    for (const Ended& e :
+         run_all(of_ranks(name, {"save_interval_minutes=0.000001", "keep_latest_k=0"}), {.ahead = ahead}))
+      EXPECT_EQ(e.code, Exit::done) << e.error;
+    EXPECT_GT(steps(name).size(), 2U);
+    EXPECT_EQ(bytes(name, 8, "model-00002-of-00002.safetensors"),
+              bytes("whole", 8, "model-00002-of-00002.safetensors"));
+    for (const CheckpointInfo& c : list_checkpoints(dir_.path() + "/" + name))
+      EXPECT_TRUE(verify_checkpoint(c.path, Depth::checksums).ok) << c.path;
+  }
+}
+
+// On one rank alone the time has come, and only once.
+TEST_F(Decisions, ASaveThatIsWishedOnceIsMadeOnce) {
+  for (const bool ahead : {false, true}) {
+    const std::string name = cat("once", ahead);
+    const auto waits = [](int rank, Activity activity, int64_t step, Asked&) {
+      if (rank == 1 && activity == Activity::step && step == 3)
+        std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    };
+    for (const Ended& e :
+         run_all(of_ranks(name, {"save_interval_minutes=0.01", "keep_latest_k=0"}), {.ahead = ahead, .doing = waits}))
+      EXPECT_EQ(e.code, Exit::done) << e.error;
+    const std::vector<int64_t> saved = steps(name);
+    EXPECT_TRUE(std::ranges::count(saved, ahead ? 4 : 3) == 1 || std::ranges::count(saved, ahead ? 3 : 2) == 1);
+    EXPECT_LT(saved.size(), 5U) << "in every step from there on";
+  }
+}
+
+TEST_F(Decisions, ATimeLimitEndsAllAfterTheSameStep) {
+  for (const bool ahead : {false, true}) {
+    const std::string name = cat("ended", ahead);
+    for (const Ended& e : run_all(of_ranks(name, {"exit_duration_in_mins=0.000001"}), {.ahead = ahead}))
+      EXPECT_EQ(e.code, Exit::requeue) << e.error;
+    EXPECT_EQ(steps(name), std::vector<int64_t>{ahead ? 2 : 1});
+  }
+}
+
+// The steps that others had launched before they knew made no update either.
+TEST_F(Decisions, AReadThatFailsOnOneRankSavesTheLastWholeStep) {
+  ASSERT_EQ(run_all(of_ranks("whole", {"save_interval=1", "eval_interval=0"}), {})[0].code, Exit::done);
+  const std::string path = dir_.path() + "/data.bin", text = read_file(path, 1 << 20);
+  for (const bool ahead : {false, true})
+    for (const int64_t at :
+         kSanitized
+             ? std::vector<int64_t>{4}
+             : std::vector<int64_t>{2, 4, 6}) {  // the loader reads ahead: the last steps are among those that fail
+      const std::string name = cat("failed", ahead, at);
+      const auto own_file = [&](int) {
+        fs::remove(path);
+        write_file(path, text);
+      };
+      const auto truncate = [&](int rank, Activity activity, int64_t step, Asked&) {
+        if (rank == 1 && activity == Activity::step && step == at)
+          fs::resize_file(path, 100);  // of the last rank alone
+      };
+      const std::vector<Ended> ended =
+          run_all(of_ranks(name, {"eval_interval=0"}), {.ahead = ahead, .doing = truncate, .before = own_file});
+      own_file(0);
+      EXPECT_NE(ended[1].error.find("data.bin"), std::string::npos) << ended[1].error;
+      EXPECT_EQ(ended[0].code, Exit::peer_lost) << ended[0].error;
+      EXPECT_NE(ended[0].error.find("rank 1 failed"), std::string::npos) << ended[0].error;
+      ASSERT_EQ(steps(name).size(), 1U);
+      const int64_t saved = steps(name)[0];
+      ASSERT_GE(saved, at - 1);
+      EXPECT_EQ(history(name).steps.back().step, saved);
+      for (const char* file :
+           {"model-00001-of-00002.safetensors", "optimizer-00002-of-00002.safetensors", "state.json"})
+        EXPECT_EQ(bytes(name, saved, file), bytes("whole", saved, file)) << file << " of step " << saved;
+    }
+}
+
+// But for the first step, which begins after the start's messages, and the last, after which the ranks save.
+TEST_F(Decisions, NoMessageBetweenHostsInASteadyStep) {
+  for (const bool ahead : {false, true})
+    for (const Ended& e : run_all(of_ranks("", {"eval_interval=0"}), {.ahead = ahead})) {
+      EXPECT_EQ(e.code, Exit::done) << e.error;
+      EXPECT_EQ(e.quiet_steps, 7);
+    }
+}
+
+TEST_F(Decisions, AWishThatIsLostIsNoticed) {
+  const auto loses = [](int) {
+    return [](const Tensor& x) {
+      if (has_wishes(x)) std::fill_n(wishes_in(x), kWishSums, 0.);
+    };
+  };
+  for (const bool ahead : {false, true})
+    for (const Ended& e :
+         run_all(of_ranks("", {"eval_interval=0"}), {.ahead = ahead, .doing = asks(1, 3), .sums = loses}))
+      EXPECT_EQ(e.code, Exit::done) << "it stopped in spite of that";
+}
+
+TEST_F(Decisions, AWishThatOneRankHearsAStepLaterIsNoticed) {
+  const auto delays = [](int rank) {
+    return [rank, before = std::vector<double>(kWishSums)](const Tensor& x) mutable {
+      if (rank == 1 && has_wishes(x)) std::swap_ranges(before.begin(), before.end(), wishes_in(x));
+    };
+  };
+  for (const bool ahead : {false, true}) {
+    const std::vector<Ended> ended =
+        run_all(of_ranks("", {"eval_interval=0"}), {.ahead = ahead, .doing = asks(0, 3), .sums = delays});
+    EXPECT_TRUE(ended[0].code == Exit::error || ended[1].code == Exit::error);
+    EXPECT_NE((ended[0].error + ended[1].error).find(" calls "), std::string::npos) << ended[0].error;
+  }
+}
+
+}  // namespace
+}  // namespace athanor
