@@ -39,7 +39,6 @@ template <class T>
 struct Slot {
   T x[kRows * kTerms], w[kColumns * kTerms];
 };
-constexpr int kPanel = kTerms * kBoxColumns;  // elements
 
 template <class T>
 struct Room {  // dynamic shared memory
@@ -49,6 +48,7 @@ struct Room {  // dynamic shared memory
 
 #if PTX_SM90A
 using PairRing = Ring<kSlots, kPair>;
+constexpr int kPanel = kTerms * kBoxColumns;  // elements
 
 // Calls visit(row, column) with the first row and column of each of this block's tiles, which lie in pairs one above
 // the other.
