@@ -113,13 +113,16 @@ class Fitting {
     return engine;
   }
 
-  // For each way of sharing keys and each recomputation mode the largest micro-batch that fits, if larger than with
-  // less recomputation; of these the one with the fastest steps. Throws Error(usage) if none fits.
+  // For each way of sharing keys, each budget of logits and each recomputation mode the largest micro-batch that fits,
+  // if larger than with less recomputation; of these the one with the fastest steps. Throws Error(usage) if none fits.
   std::unique_ptr<Engine> fastest() {
     std::vector<std::unique_ptr<Engine>> found;
     for (const ContextMethod method : methods()) {
       options_.context_method = method;
-      add_fitting(found);
+      for (const size_t budget : logits_budgets_) {
+        options_.logits_budget = budget;
+        add_fitting(found);
+      }
     }
     if (found.empty()) too_large_->memory().require_fits(capacity_, rest_);  // throws, listing the largest kinds
     if (found.size() == 1) return std::move(found.front());
@@ -172,15 +175,12 @@ class Fitting {
     return best;
   }
 
-  // With a large chunk of logits, or else with a small one.
+  // Null if the plan does not fit.
   std::unique_ptr<Engine> fitting(int64_t size) {
     options_.micro_batch_size = size;
-    for (const size_t budget : logits_budgets_) {
-      options_.logits_budget = budget;
-      auto engine = std::make_unique<Engine>(config_.model, options_, backend_);
-      if (fits(*engine)) return engine;
-      too_large_ = std::move(engine);
-    }
+    auto engine = std::make_unique<Engine>(config_.model, options_, backend_);
+    if (fits(*engine)) return engine;
+    too_large_ = std::move(engine);
     return nullptr;
   }
 
@@ -190,7 +190,7 @@ class Fitting {
   EngineOptions options_;
   Recompute recompute_;  // as configured
   size_t capacity_;
-  std::vector<size_t> logits_budgets_;
+  std::vector<size_t> logits_budgets_;  // sizes of chunks of logits to try, largest first
   size_t rest_ = 0;                    // memory a run needs besides the plan
   std::unique_ptr<Engine> too_large_;  // the last plan that did not fit
 };

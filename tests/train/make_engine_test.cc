@@ -76,10 +76,15 @@ TEST(MakeEngine, GivenSizesGetTheLeastRecomputationThatFits) {
 TEST(MakeEngine, LogitsComeInLargeChunksWhereMemoryAllows) {
   EXPECT_EQ(Plan(config()).options().loss_chunk_rows, 8192);
   EXPECT_EQ(Plan(config({"loss_chunk_rows=1000"})).options().loss_chunk_rows, 1000);
-  const Plan small(config({"memory_limit_gib=20"}));  // 20 GiB / 64, of 2 bytes for each of 32000
-  EXPECT_LE(small.options().loss_chunk_rows * 32000 * 2, (int64_t{20} << 30) / 64);
+  const Plan small(config({"memory_limit_gib=30", "micro_batch_size=16"}));
+  // 30 GiB / 64, of 2 bytes for each of 32000.
+  EXPECT_LE(small.options().loss_chunk_rows * 32000 * 2, (int64_t{30} << 30) / 64);
   EXPECT_EQ(small.options().loss_chunk_rows % 128, 0);
   EXPECT_GT(small.options().loss_chunk_rows, 4096);
+  // Where large chunks need recomputation and small ones do not, small ones are faster.
+  const Plan tight(config({"memory_limit_gib=20"}));
+  EXPECT_EQ(tight.options().recompute.granularity, Recompute::Granularity::none);
+  EXPECT_EQ(tight.options().loss_chunk_rows, 4096);
 }
 
 // cuDNN's backward needs two bytes for each score, 4 GiB here: more than it may take unasked.
