@@ -191,8 +191,8 @@ class Fitting {
   Recompute recompute_;  // as configured
   size_t capacity_;
   std::vector<size_t> logits_budgets_;  // sizes of chunks of logits to try, largest first
-  size_t rest_ = 0;                    // memory a run needs besides the plan
-  std::unique_ptr<Engine> too_large_;  // the last plan that did not fit
+  size_t rest_ = 0;                     // memory a run needs besides the plan
+  std::unique_ptr<Engine> too_large_;   // the last plan that did not fit
 };
 
 void require_division(const Config& c, int64_t ranks, bool training) {

@@ -95,7 +95,8 @@ TEST(Cut, RefusesToTearAHead) {
       cut(spec, 16, 0);
       ADD_FAILURE() << spec.name;
     } catch (const Error& e) {
-      EXPECT_NE(std::string(e.what()).find("8 pieces of 6 cannot be shared by 16 ranks"), std::string::npos) << e.what();
+      EXPECT_NE(std::string(e.what()).find("8 pieces of 6 cannot be shared by 16 ranks"), std::string::npos)
+          << e.what();
     }
   }
 }
