@@ -32,7 +32,7 @@ std::vector<std::string> of_both(const TwinArgs& args, const std::string& name) 
 std::vector<std::string> of_reference(const TwinArgs& args) {
   std::vector<std::string> all = of_both(args, args.reference);
   all.insert(all.end(), {cat("precision=", args.reference), "fp8_format=auto", "fp8_power_of_two_scales=false",
-                         "fp8_exclude=[]", "fp8_min_size=0", "num_layers_at_start_in_bf16=0",
+                         "fp8_exclude=[]", "fp8_min_size=0", "fp8_lm_head=false", "num_layers_at_start_in_bf16=0",
                          "num_layers_at_end_in_bf16=0", "log_quantization_interval=0"});
   return all;
 }

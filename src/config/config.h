@@ -126,6 +126,7 @@ struct Config {
   int64_t margin = 0;
   std::vector<std::string> fp8_exclude = {};  // patterns of names in files
   int64_t fp8_min_size = 0;
+  bool fp8_lm_head = false;
   int64_t num_layers_at_start_in_bf16 = 0;
   int64_t num_layers_at_end_in_bf16 = -1;  // -1 until validate(): 0; with nvfp4 15 % of the blocks
   MasterWeights master_weights = MasterWeights::fp32;

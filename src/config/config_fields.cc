@@ -233,6 +233,8 @@ Fields precision_group() {
              "*.mlp.down_proj.weight"),
       number("fp8_min_size", &Config::fp8_min_size, at_least(0), refused, "",
              "8 bits: linear layers with fewer inputs or outputs stay in bf16"),
+      option("fp8_lm_head", &Config::fp8_lm_head, refused,
+             "8 bits: the product that gives logits, and its gradients, read codes, too"),
       number("num_layers_at_start_in_bf16", &Config::num_layers_at_start_in_bf16, between(0, kMaxCount), refused,
              "blocks", "8 bits: first blocks that stay in bf16"),
       number("num_layers_at_end_in_bf16", &Config::num_layers_at_end_in_bf16, between(0, kMaxCount), refused, "blocks",

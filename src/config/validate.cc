@@ -245,6 +245,7 @@ void validate_precision(Config& c) {
   only_delayed(c.margin == 0, "margin");
   only_with_eight_bits(c.fp8_exclude.empty(), "fp8_exclude");
   only_with_eight_bits(c.fp8_min_size == 0, "fp8_min_size");
+  only_with_eight_bits(!c.fp8_lm_head, "fp8_lm_head");
   only_with_eight_bits(c.num_layers_at_start_in_bf16 == 0, "num_layers_at_start_in_bf16");
   only_with_eight_bits(c.num_layers_at_end_in_bf16 == 0, "num_layers_at_end_in_bf16");
   only_with_eight_bits(c.log_quantization_interval == 0, "log_quantization_interval");

@@ -19,7 +19,8 @@ std::optional<StateSpec> CodeState::history() const {
 void CodeState::gather_codes() {
   for (int id = 0; id < int(params_.specs().size()); ++id) {
     const LayerCodes layer(params_, recipe_, layer_of(params_, {id}));
-    if (layer.any(Operand::forward_w) && layer.same(Operand::forward_w, Operand::input_w))
+    if (layer.any(Operand::forward_w) && layer.same(Operand::forward_w, Operand::input_w) &&
+        !params_.spec({id}).read_by_rows)
       params_.gather_as_codes({id});
   }
 }

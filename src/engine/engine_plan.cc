@@ -8,6 +8,8 @@
 namespace athanor {
 namespace {
 
+constexpr int64_t kScaledRows = 128;  // of a chunk of logits, at most, that share a scale of a recipe with blocks
+
 // Rows of logits per chunk: equal chunks within the budget, rounded up to whole tiles of products. Each chunk reads and
 // writes the whole gradient of the head; with several thousand rows the product hides that traffic.
 int64_t auto_chunk_rows(int64_t rows, int64_t row_bytes, size_t budget) {
@@ -73,6 +75,8 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
     options_.loss_chunk_rows =
         auto_chunk_rows(n, columns * int64_t(size_of(options_.recipe.compute)), options_.logits_budget);
   }
+  if (model_->params().spec(model_->head()).eight_bits)
+    options_.loss_chunk_rows = round_up(options_.loss_chunk_rows, kScaledRows);
   const auto averaged_by_its_rule = [](const StateSpec& s) { return s.name == kAverageMinusWeightState; };
   if (options_.training &&
       (options_.eval_averages || std::ranges::any_of(model_->params().state_specs(), averaged_by_its_rule)))

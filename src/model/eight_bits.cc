@@ -69,6 +69,12 @@ std::string choose_eight_bits(Model& model, Recipe& recipe, const HighLayers& hi
                 Exit::usage);
   std::string line =
       cat(recipe.name, ": ", counts.chosen, " of ", counts.all, " linear layers in ", bits, counts.reasons());
+  if (!high.head) {
+    const Shape& head = model.params().spec(model.head()).shape;  // rows are padded to a multiple of 64
+    const bool odd = head[0] % kMultiple != 0 || head[1] % kMultiple != 0;
+    if (!odd) model.params().read_in_eight_bits(model.head());
+    line += odd ? cat("; the head in bf16, of a size that is no multiple of ", kMultiple) : cat("; the head, too");
+  }
   if (tokens % kMultiple != 0 && recipe.rule(Operand::weight_x).scaling != Scaling::none) {
     for (const Operand operand : {Operand::weight_dy, Operand::weight_x}) recipe.linear[size_t(operand)] = {};
     line +=

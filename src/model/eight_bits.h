@@ -1,5 +1,5 @@
-// Which linear layers of a model a recipe of 8 bits covers. Embedding, head, norms, attention and loss never belong to
-// them.
+// Which linear layers of a model a recipe of 8 bits covers. Embedding, norms, attention and loss never belong to them;
+// the head does where that is asked for.
 #pragma once
 #include "model/model.h"
 
@@ -7,6 +7,7 @@ namespace athanor {
 
 // Layers that stay in 16 bits.
 struct HighLayers {
+  bool head = true;                     // the product that gives logits, and its gradients
   int64_t first = 0, last = 0;          // all of the first and last blocks
   int64_t least = 0;                    // those with fewer inputs or outputs
   std::vector<std::string> match = {};  // and those whose name in files fits one of these patterns (* and ?)

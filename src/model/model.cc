@@ -73,7 +73,8 @@ Param Model::table(const std::string& name, int unit, const HfSlice& slice, int6
                           .unit = unit,
                           .init_std = float(config_.initializer_range),
                           .slices = {slice},
-                          .cut = cut});
+                          .cut = cut,
+                          .read_by_rows = unit == 0});  // the embedding's
 }
 
 Param Model::vocab_table(const std::string& name, int unit, const std::string& file_name) {

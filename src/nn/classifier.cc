@@ -2,8 +2,8 @@
 #include <cmath>
 #include <span>
 
-#include "nn/layers.h"
-#include "nn/rows.h"
+#include "nn/codes.h"
+#include "nn/products.h"
 
 namespace athanor {
 namespace {
@@ -27,23 +27,33 @@ RowStats row_stats(Ctx& c, const Tensor& logits, const Tensor& targets, const Vo
   return s;
 }
 
+Buffer view_of(const Tensor& t) {
+  Buffer b;
+  b.t = t;
+  return b;
+}
+
 }  // namespace
 
 void classifier(Net n, Var x, const Batch& batch, const Classifier& head, Tensor losses) {
   Ctx& c = n.c;
-  const Tensor w = n.params.value(head.w);
+  const Linear layer = layer_of(n.params, head.w);
   const VocabPart vocab = n.params.vocab_part(head.w);
   const CollectiveSubject subject(n.params.spec(head.w).name);
   const Buffer all = vocab ? all_rows(c, x.keep()) : x.keep();
   const int64_t rows = all.t.rows();
-  const bool grad = c.recording(), tf32 = c.recipe.tf32;
+  const bool grad = c.recording();
   Buffer dx = grad ? c.alloc("classifier.dx", x.t().shape) : Buffer{};
   PartsOfRows parts = grad && vocab ? PartsOfRows(c, dx.t) : PartsOfRows();
   for (int64_t lo = 0; lo < rows; lo += head.chunk_rows) {
     const int64_t hi = std::min(rows, lo + head.chunk_rows);
-    const Tensor part = all.t.slice(lo, hi), targets = batch.targets.slice(lo, hi);
-    Buffer z = c.alloc("classifier.logits", {hi - lo, w.rows()});
-    c.run(Gemm{.d = z.t, .a = part, .b = w, .tb = true, .tf32 = tf32});
+    const Tensor targets = batch.targets.slice(lo, hi);
+    const Buffer part = view_of(all.t.slice(lo, hi));
+    Buffer z = c.alloc("classifier.logits", {hi - lo, outputs_of(n, layer)});
+    Factor read = factor(n, layer, Operand::forward_x, part, grad);
+    run(c, linear_product(n, layer, z.t, read));
+    const Factor of_weight = grad ? weight_factor(n, layer, part, read) : Factor{};
+    read = {};
     const RowStats stats = vocab ? row_stats(c, z.t, targets, vocab, head.softcap) : RowStats{};
     c.run(CrossEntropy{.logits = z.t,
                        .losses = losses.slice(lo, hi),
@@ -58,8 +68,8 @@ void classifier(Net n, Var x, const Batch& batch, const Classifier& head, Tensor
                        .max = stats.max,
                        .sums = stats.sums});
     if (!grad) continue;
-    c.run(Gemm{.d = (vocab ? parts.t() : dx.t).slice(lo, hi), .a = z.t, .b = w, .tf32 = tf32});
-    c.run(Gemm{.d = n.params.grad(head.w), .a = z.t, .b = part, .ta = true, .accumulate = true, .tf32 = tf32});
+    const Factor dz = run_weight_gradient(n, layer, z, of_weight);
+    run(c, input_gradient(n, layer, (vocab ? parts.t() : dx.t).slice(lo, hi), dz));
   }
   if (!grad) return;
   if (vocab) parts.add_up(c);
@@ -68,12 +78,12 @@ void classifier(Net n, Var x, const Batch& batch, const Classifier& head, Tensor
 
 Buffer logits(Net n, Var x, Tensor rows, Param w) {
   Ctx& c = n.c;
-  const Tensor weight = n.params.value(w);
+  const Linear head = layer_of(n.params, w);
   CHECK(!n.params.vocab_part(w), "logits of a part of the vocabulary; they are not gathered");
   Buffer last = c.alloc("logits.x", {rows.shape[0], x.t().cols()});
   c.run(GatherRows{.y = last.t, .x = x.t(), .rows = rows});
-  Buffer z = c.alloc("logits", DType::f32, {rows.shape[0], weight.rows()});
-  c.run(Gemm{.d = z.t, .a = last.t, .b = weight, .tb = true, .tf32 = c.recipe.tf32});
+  Buffer z = c.alloc("logits", DType::f32, {rows.shape[0], outputs_of(n, head)});
+  run(c, linear_product(n, head, z.t, factor(n, head, Operand::forward_x, last)));
   return z;
 }
 

@@ -81,7 +81,8 @@ EngineOptions engine_options(const Config& c, bool training) {
   if (c.fp8_power_of_two_scales) o.recipe.power_of_two = true;
   const bool all = c.amax_compute_algo == AmaxComputeAlgo::max;
   o.recipe.delayed = {.history = all ? c.amax_history_len : 1, .margin = int(c.margin)};
-  o.high_layers = {.first = c.num_layers_at_start_in_bf16,
+  o.high_layers = {.head = !c.fp8_lm_head,
+                   .first = c.num_layers_at_start_in_bf16,
                    .last = c.num_layers_at_end_in_bf16,
                    .least = c.fp8_min_size,
                    .match = c.fp8_exclude};

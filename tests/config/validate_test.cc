@@ -276,7 +276,7 @@ TEST(Validate, PrecisionAndMemory) {
                         "num_layers_at_end_in_bf16=1"}),
             "");
   for (const char* option :
-       {"fp8_format=e4m3", "fp8_min_size=8", "fp8_power_of_two_scales=true", "fp8_exclude=[\"*\"]",
+       {"fp8_format=e4m3", "fp8_min_size=8", "fp8_lm_head=true", "fp8_power_of_two_scales=true", "fp8_exclude=[\"*\"]",
         "num_layers_at_start_in_bf16=1", "num_layers_at_end_in_bf16=1", "log_quantization_interval=1"})
     expect_parts(error_with({option}), {std::string(option, std::strcspn(option, "=")), "8 bits", "not bf16"});
   EXPECT_EQ(error_with({"precision=fp8_delayed", "amax_history_len=16", "margin=1", "fp8_format=hybrid"}), "");

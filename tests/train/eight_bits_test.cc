@@ -263,6 +263,43 @@ TEST_P(EightBits, AStepWithoutTargetsIsFinite) {
   EXPECT_EQ(state.grad_norm, 0);
 }
 
+// Its products read codes, whether it is the embedding or not, and the curve stays.
+TEST_P(EightBits, TheHeadToo) {
+  for (const bool tied : {false, true}) {
+    ModelConfig m = tiny(ModelType::llama);
+    m.tie_word_embeddings = tied;
+    m.max_position_embeddings = 96;
+    const auto run = [&](Setting s, int64_t chunk = 0) {
+      s.length = 96;
+      Rig rig(s.threads);
+      EngineOptions o = options(s);
+      o.loss_chunk_rows = chunk;
+      Engine engine(m, o, rig.backend());
+      const Curve curve = curve_of(rig, engine, 4, accumulate);
+      EXPECT_EQ(engine.options().loss_chunk_rows % 128, 0);
+      const int head = engine.model().head().id;
+      int64_t counted = 0;
+      for (const QuantizedOperand& q : engine.take_quantized()) counted += q.parameter.id == head;
+      EXPECT_EQ(counted > 0, s.quantized && !s.high.head);
+      return curve;
+    };
+    Setting s{.precision = GetParam(), .high = {.head = false}, .quantized = true};
+    const Curve head = run(s), bf16 = run({.precision = "bf16"}, 384);
+    EXPECT_NE(head.weights, run({.precision = GetParam()}, 384).weights);
+    for (size_t i = 0; i < head.losses.size(); ++i)
+      EXPECT_NEAR(head.losses[i], bf16.losses[i], 1e-2 * bf16.losses[i]) << "step " << i;
+    const Curve chunks = run(s, 100);
+    for (size_t i = 0; i < head.losses.size(); ++i)
+      EXPECT_NEAR(chunks.losses[i], head.losses[i], 1e-2 * head.losses[i]) << "step " << i;
+    EXPECT_NE(chunks.weights, head.weights);
+    Setting same = s;
+    same.recompute = {Recompute::Granularity::full, 1}, same.threads = 1;
+    EXPECT_EQ(head, run(same));
+    same.keep_codes = false;
+    EXPECT_EQ(head, run(same));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Recipes, EightBits, ::testing::ValuesIn(kRecipes),
                          [](const auto& which) { return which.param; });
 
@@ -282,6 +319,7 @@ TEST(EightBitOptions, ChangeTheBitsAndNotTheCurve) {
 TEST(EightBitOptions, OneLineSaysWhatStaysIn16Bits) {
   EXPECT_EQ(line_of({.precision = "bf16"}), "");
   EXPECT_EQ(line_of({}), "fp8_tensorwise: 12 of 12 linear layers in 8 bits");
+  EXPECT_EQ(line_of({.high = {.head = false}}), "fp8_tensorwise: 12 of 12 linear layers in 8 bits; the head, too");
   EXPECT_EQ(line_of({.high = {.first = 1, .last = 1, .match = {"*.o_proj.weight", "*.q_proj.weight"}}}),
             "fp8_tensorwise: 2 of 12 linear layers in 8 bits; 8 in bf16, of the first and last blocks; 2 in bf16, by "
             "fp8_exclude");

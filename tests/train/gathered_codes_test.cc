@@ -72,6 +72,19 @@ TEST(GatheredCodes, OfEveryScaleThatBothProductsRead) {
     }
 }
 
+// A head is gathered as codes, too, but one that is the embedding.
+TEST(GatheredCodes, OfTheHead) {
+  for (const bool tied : {false, true})
+    for (const int stage : {1, 3}) {
+      Setting s = setting(3, stage);
+      s.tied = tied, s.high_head = false;
+      expect_the_bits_of_16(s);
+      const Curve head = train(s);
+      s.high_head = true;
+      EXPECT_NE(head.masters, train(s).masters);
+    }
+}
+
 // Where few of a block's weights are in 8 bits, the rest would be whole on every rank.
 TEST(GatheredCodes, OtherRecipesAndSmallSharesGather16Bits) {
   for (const char* precision : {"fp8_rowwise", "fp8_rowwise_gw_hp", "mxfp8"}) {

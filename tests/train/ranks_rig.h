@@ -60,7 +60,7 @@ struct Setting {
   int context = 1;
   bool ring = false;  // keys of other ranks come one rank after the other
   int64_t hidden = 16, intermediate = 24;
-  bool keep_codes = true;
+  bool keep_codes = true, high_head = true;
   int64_t length = kLength, window = 0;  // of sequences; 0: attention sees all
   bool documents = false;                // several in a sequence, and tokens that belong to none
   int ranks() const { return replicas * shards * context * tensor; }
@@ -112,7 +112,7 @@ inline EngineOptions options(const Setting& s) {
   o.schedule = {.style = DecayStyle::constant, .lr = s.lr, .min_lr = s.lr};
   o.clip_grad = s.clip;
   o.z_loss = s.z_loss;
-  o.keep_codes = s.keep_codes;
+  o.keep_codes = s.keep_codes, o.high_layers.head = s.high_head;
   o.frozen = s.frozen;
   if (o.recipe.loss_scaling) {
     o.scaling = {.dynamic = true, .window = 2, .hysteresis = 1, .min_scale = 1};

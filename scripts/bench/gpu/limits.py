@@ -2,7 +2,8 @@
 """Prints the modelled limits of the models of compare.py on a described GPU, from `athanor plan --gpu`, as Markdown.
 
 usage: limits.py [--gpu h200] [--athanor PROGRAM]       docs/speed.md holds its output
-       limits.py --precisions bf16,fp8_tensorwise,...   of 8 and 4 bits, with memory; docs/precision.md holds its output
+       limits.py --precisions bf16,fp8_tensorwise,...   of 8 and 4 bits, with memory; docs/precision.md holds its output.
+                                                        fp8_tensorwise:fp8_lm_head=true sets options, too
 """
 import argparse
 import re
@@ -18,7 +19,7 @@ KINDS = {"gemm": "products", "scaled_gemm": "products", "quantize": "quantize", 
 
 def limit(program, gpu, name, model, precision="bf16"):
     sets = ["recompute_granularity=none", f"seq_length={model['seq']}", f"global_batch_size={TOKENS // model['seq']}",
-            f"precision={precision}"]
+            *f"precision={precision}".split(":")]
     sets += ["master_weights=bf16"] if model.get("state") == "bf16" else []
     flags = [word for s in sets for word in ("--set", s)]
     done = subprocess.run([program, "plan", ROOT / "configs" / f"{name}.json", "--gpu", gpu, *flags],
@@ -56,7 +57,7 @@ def print_precisions(args, precisions):
             bf16 = bf16 or row["tokens"]
             shares = " | ".join(f"{row['shares'].get(k, 0):.0f} %"
                                 for k in ("products", "quantize", "attention", "rest"))
-            print(f"| {name}, {model['seq']} | {precision} | {row['micro']}, {row['recompute']} | {row['memory']} | "
+            print(f"| {name}, {model['seq']} | {precision.replace(':', ', ')} | {row['micro']}, {row['recompute']} | {row['memory']} | "
                   f"{row['tokens'] / 1e3:.1f}k | {row['tokens'] / bf16:.2f} | {shares} |", flush=True)
 
 

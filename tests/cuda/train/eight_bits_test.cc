@@ -128,6 +128,19 @@ INSTANTIATE_TEST_SUITE_P(
                       std::pair{"mxfp8", ModelType::llama}, std::pair{"nvfp4", ModelType::gpt2}),
     [](const auto& which) { return cat(which.param.first, "_", name_of(which.param.second)); });
 
+TEST(EightBitsOnGpus, TheHeadToo) {
+  for (const char* precision : {"fp8_tensorwise", "fp8_rowwise", "fp8_blockwise"}) {
+    EngineOptions o = options(precision);
+    const GpuRun high = on_gpu(ModelType::llama, o);
+    o.high_layers.head = false;
+    const GpuRun gpu = on_gpu(ModelType::llama, o);
+    EXPECT_EQ(gpu.how, "the GPU multiplies the codes");
+    EXPECT_EQ(gpu.planned, gpu.allocated);
+    EXPECT_NE(gpu.outcome, high.outcome);
+    expect_near(gpu.outcome, on_cpu(ModelType::llama, o));
+  }
+}
+
 TEST(EightBitsOnGpus, SearchedProductsAgree) {
   EngineOptions o = options("fp8_tensorwise");
   o.quantized = true;
