@@ -11,12 +11,13 @@
 #   --cuda-arch LIST   GPU architectures, comma separated: 80,86,89,90a,100,120, all of these and PTX for later ones,
 #                      native, or off for no CUDA backend (default: native where a GPU is, else 80,90a,100; there is
 #                      none without nvcc)
+#   --libc DIR         links with the C library in DIR, the root folder of an older distribution (see docs/gpu.md)
 #   --unity            a new folder compiles several sources as one: a third less time, but longer rebuilds
 #   --jobs N           compilers at once (default: one per core)
 #   --target NAME      one target of CMake instead of the program; may repeat
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-variant='' tests='' unity='' dir='' jobs='' architectures='' targets=()
+variant='' tests='' unity='' dir='' jobs='' architectures='' libc='' targets=()
 set_variant() {
   [ -z "$variant" ] || { printf 'error: --%s and --%s exclude each other\n' "$variant" "$1" >&2; exit 2; }
   variant=$1
@@ -29,6 +30,7 @@ while [ $# -gt 0 ]; do
     --build-dir) dir=$(value_of "$@"); shift ;;
     --jobs) jobs=$(value_of "$@"); shift ;;
     --target) targets+=("$(value_of "$@")"); shift ;;
+    --libc) libc=$(value_of "$@"); shift ;;
     --cuda-arch) architectures=$(value_of "$@"); shift ;;
     -h | --help) usage "$0"; exit 0 ;;
     *) bad_flag "$1" ;;
@@ -81,7 +83,7 @@ fi
 
 run_step "configuring $dir ($type${sanitize:+, $sanitize})" cmake -S "$root" -B "$dir" -G Ninja \
   -DCMAKE_BUILD_TYPE="$type" -DATHANOR_SANITIZE="$sanitize" -DATHANOR_FUZZERS="$fuzzers" \
-  -DATHANOR_TESTS="$tests_flag" -DATHANOR_UNITY="${unity:-OFF}" "${cuda[@]}" "${cache[@]}" "${compiler[@]}"
+  -DATHANOR_TESTS="$tests_flag" -DATHANOR_UNITY="${unity:-OFF}" -DATHANOR_LIBC="$libc" "${cuda[@]}" "${cache[@]}" "${compiler[@]}"
 run_step "building ${targets[*]} with ${jobs:-$(cores)} jobs" ninja -C "$dir" -j "${jobs:-$(cores)}" "${targets[@]}"
 if [ -x "$dir/athanor" ] && [[ " ${targets[*]} " == *' program '* ]]; then
   say "${green}$dir/athanor${reset}"

@@ -6,6 +6,7 @@
 #   --out DIR          where to write (default dist)
 #   --build-dir DIR    build folder (default build)
 #   --cuda-arch LIST   as of scripts/build.sh
+#   --libc DIR         as of scripts/build.sh: the package then runs on distributions as old as that in DIR
 #   --no-build         packs what the build folder has
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -14,6 +15,7 @@ while [ $# -gt 0 ]; do
   case $1 in
     --out) out=$(value_of "$@"); shift ;;
     --build-dir) dir=$(value_of "$@"); shift ;;
+    --libc) flags+=(--libc "$(value_of "$@")"); shift ;;
     --cuda-arch) flags+=(--cuda-arch "$(value_of "$@")"); shift ;;
     --no-build) build='' ;;
     -h | --help) usage "$0"; exit 0 ;;

@@ -70,6 +70,30 @@ function(athanor_interface folder)
   target_link_libraries(athanor_${folder} INTERFACE ${deps})
 endfunction()
 
+# Links a program with the C library of another distribution, whose root folder has its libc6-dev: it then runs where
+# glibc is as old as that. What the compiler's own libraries want of a later one is in src/older_libc.cc.
+function(athanor_link_libc program root)
+  set(folder ${CMAKE_BINARY_DIR}/libc)
+  file(REMOVE_RECURSE ${folder})
+  set(places ${root}/usr/lib/${CMAKE_LIBRARY_ARCHITECTURE} ${root}/lib/${CMAKE_LIBRARY_ARCHITECTURE}) # or one
+  foreach(name crti.o crtn.o crt1.o Scrt1.o libc_nonshared.a libc.so.6 libm.so.6 libpthread.so.0 libdl.so.2 ld-linux*.so.*)
+    list(TRANSFORM places APPEND /${name} OUTPUT_VARIABLE paths)
+    file(GLOB found ${paths})
+    if(NOT found)
+      message(FATAL_ERROR "ATHANOR_LIBC: ${root} has no usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}/${name}; it must be the root "
+              "folder of a distribution with libc6-dev (docs/gpu.md, Installing without root)")
+    endif()
+    list(GET found 0 path)
+    string(REGEX REPLACE "^(libm|libpthread|libdl)[.]so[.].*" "\\1.so" file ${name})
+    string(REPLACE "ld-linux*.so.*" loader.so file ${file})
+    configure_file(${path} ${folder}/${file} COPYONLY)
+  endforeach()
+  file(WRITE ${folder}/libc.so "GROUP(libc.so.6 libc_nonshared.a AS_NEEDED(loader.so))\n")
+  target_sources(${program} PRIVATE ${CMAKE_SOURCE_DIR}/src/older_libc.cc)
+  target_link_options(${program} PRIVATE -B${folder}/ -L${folder})
+  target_link_libraries(${program} PRIVATE -lm -lpthread -ldl)
+endfunction()
+
 # Optional libraries live behind small shared objects beside the program, opened on demand (base/plugin.h).
 function(athanor_plugins)
   foreach(folder cpu comm)

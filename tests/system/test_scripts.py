@@ -2,6 +2,7 @@
 import argparse
 import contextlib
 import io
+import os
 import re
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from harness import PROGRAM, ROOT, SystemTest
 sys.path.insert(0, str(ROOT / "scripts"))
 import run_tests  # noqa: E402
 
+FULL = os.environ.get("ATHANOR_FULL") and os.geteuid() == 0 and shutil.which("debootstrap")
 SCRIPTS = ("setup.sh", "build.sh", "test.sh", "quickstart.sh", "format.sh", "package.sh")
 
 
@@ -169,6 +171,34 @@ class PackageTest(SystemTest):
         self.assertEqual({p.name for p in (folder / "launch").iterdir()},
                          {p.name for p in (ROOT / "scripts" / "launch").iterdir()})
         self.assertIn("PATH=", (folder / "README").read_text())
+
+    def test_the_root_of_an_older_distribution_is_one(self):
+        root = self.folder / "root"
+        (root / "usr" / "lib").mkdir(parents=True)
+        flags = ["-G", "Ninja", "-DATHANOR_CUDA=OFF", "-DATHANOR_TESTS=OFF", f"-DATHANOR_LIBC={root}"]
+        done = run("cmake", "-S", ROOT, "-B", self.folder / "b", *flags)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertRegex(done.stderr, r"ATHANOR_LIBC: \S+ has no\s+usr/lib/\S+/crti.o; it must be the root")
+
+    @unittest.skipUnless(FULL, "needs ATHANOR_FULL=1, root and debootstrap")
+    def test_a_package_runs_on_an_older_distribution(self):
+        older, build = self.folder / "older", self.folder / "build"
+        subprocess.run(["debootstrap", "--variant=minbase", "--include=libc6-dev", "bullseye", older], check=True)
+        done = run(ROOT / "scripts" / "package.sh", "--libc", older, "--cuda-arch", "off", "--build-dir", build,
+                   "--out", older / "opt")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("needs glibc 2.28 or later", done.stdout)
+        config = self.make_config()
+        shutil.copytree(self.folder / "data", older / "opt" / "data")
+        shutil.copy(config, older / "opt")
+        program, = (older / "opt").glob("athanor-*-linux-*/athanor")
+        done = run("chroot", older, "sh", "-c", f"cd /opt && /{program.relative_to(older)} train {config.name}")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(run(PROGRAM, "train", config.name, cwd=self.folder).returncode, 0)
+        there, here = ([r["loss"] for r in self.records(folder) if r["event"] == "step"]
+                       for folder in (older / "opt" / "run", "run"))
+        self.assertTrue(there)
+        self.assertEqual(there, here)
 
     def test_without_a_program_nothing_is_packed(self):
         done = run(ROOT / "scripts" / "package.sh", "--no-build", "--build-dir", self.folder, "--out", self.folder / "o")
