@@ -22,6 +22,7 @@ NOT_RUN = [
     (r"^scripts/quickstart\.sh", "minutes: it is a group of the tests by itself"),
     (r"^scripts/test\.sh", "minutes: it runs this test"),
     (r"^scripts/(build|setup)\.sh", "builds or needs packages"),
+    (r"^sudo debootstrap|^scripts/package\.sh --libc", "minutes, and root: test_scripts does it with ATHANOR_FULL=1"),
     (r"^build/tests/", "test programs, which other groups of the tests run"),
     (r"^scripts/tidy\.py FILE", "lint: it is a group of the tests by itself"),
     (r"^docker ", "needs Docker and a network"),
