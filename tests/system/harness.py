@@ -17,6 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(os.environ.get("ATHANOR_PROGRAM", ROOT / "build" / "athanor")).resolve()
+# Whether tests may make another distribution's root folder: minutes, and the network of apt.
+DEBOOTSTRAP = os.environ.get("ATHANOR_FULL") and os.geteuid() == 0 and shutil.which("debootstrap")
 REPEAT = float(os.environ.get("ATHANOR_REPEAT", "1"))
 SEED = int(os.environ.get("ATHANOR_SEED", "20260821"))
 

@@ -8,9 +8,7 @@ import subprocess
 import unittest
 
 import image
-from harness import ROOT, SystemTest, random_tokens, write_shard
-
-FULL = os.environ.get("ATHANOR_FULL") and os.geteuid() == 0 and shutil.which("debootstrap")
+from harness import DEBOOTSTRAP, ROOT, SystemTest, random_tokens, write_shard
 
 
 class ImageTest(SystemTest):
@@ -40,7 +38,7 @@ class ImageTest(SystemTest):
                 image.copy_from_context([source], self.folder / "x")
             self.assertIn(says, str(told.exception))
 
-    @unittest.skipUnless(FULL, "needs ATHANOR_FULL=1, root and debootstrap")
+    @unittest.skipUnless(DEBOOTSTRAP, "needs ATHANOR_FULL=1, root and debootstrap")
     def test_the_image_is_built_and_trains(self):
         base = self.folder / "base"
         sources = [pathlib.Path("/etc/apt/sources.list.d"), pathlib.Path("/etc/apt/apt.conf.d")]

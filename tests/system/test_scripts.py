@@ -2,19 +2,17 @@
 import argparse
 import contextlib
 import io
-import os
 import re
 import shutil
 import subprocess
 import sys
 import unittest
 
-from harness import PROGRAM, ROOT, SystemTest
+from harness import DEBOOTSTRAP, PROGRAM, ROOT, SystemTest
 
 sys.path.insert(0, str(ROOT / "scripts"))
 import run_tests  # noqa: E402
 
-FULL = os.environ.get("ATHANOR_FULL") and os.geteuid() == 0 and shutil.which("debootstrap")
 SCRIPTS = ("setup.sh", "build.sh", "test.sh", "quickstart.sh", "format.sh", "package.sh")
 
 
@@ -180,7 +178,7 @@ class PackageTest(SystemTest):
         self.assertNotEqual(done.returncode, 0)
         self.assertRegex(done.stderr, r"ATHANOR_LIBC: \S+ has no\s+usr/lib/\S+/crti.o; it must be the root")
 
-    @unittest.skipUnless(FULL, "needs ATHANOR_FULL=1, root and debootstrap")
+    @unittest.skipUnless(DEBOOTSTRAP, "needs ATHANOR_FULL=1, root and debootstrap")
     def test_a_package_runs_on_an_older_distribution(self):
         older, build = self.folder / "older", self.folder / "build"
         subprocess.run(["debootstrap", "--variant=minbase", "--include=libc6-dev", "bullseye", older], check=True)
