@@ -532,6 +532,7 @@ size_t CpuOps::scratch(const ScaledGemm& op) const {
 }
 
 void CpuOps::run(const ScaledGemm& op, void* scratch) {
+  if (op.product.epilogue == Epilogue::swiglu) return in_parts(op, [&](const auto& part) { run(part, scratch); });
   auto* memory = static_cast<float*>(scratch);
   const Decoded decoded(op, memory);
   decode(pool_, decoded.product.a, op.product.a, op.a_scales, op.a_global, op.a_blocks);

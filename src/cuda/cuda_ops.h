@@ -53,6 +53,7 @@ class CudaOps final : public Decorated<CudaOps>, public Tuning {
       }
     }
     bool fuses(const Gemm& op) const { return gemm->fuses(op); }
+    bool fuses(const ScaledGemm& op) const { return gemm->fuses(op); }
   };
   const Sizes& inner() const { return sizes_; }
 

@@ -34,10 +34,11 @@ int64_t outputs_of(Net n, const Linear& layer) {
   return w[out_in(layer) ? 0 : 1];
 }
 
-Shared shared(Net n, const Linear& layer) {
-  if (!n.params.placement(layer.w).is_cut()) return Shared::no;
-  return (n.params.spec(layer.w).cut.axis == 0) == out_in(layer) ? Shared::by_outputs : Shared::by_inputs;
+Shared shared(const ParamStore& params, const Linear& layer) {
+  if (!params.placement(layer.w).is_cut()) return Shared::no;
+  return (params.spec(layer.w).cut.axis == 0) == out_in(layer) ? Shared::by_outputs : Shared::by_inputs;
 }
+Shared shared(Net n, const Linear& layer) { return shared(n.params, layer); }
 
 Buffer input_rows(Net n, const Linear& layer, const Buffer& x) {
   if (shared(n, layer) != Shared::by_outputs) return x;
@@ -73,16 +74,29 @@ Factor factor(Net n, const Linear& layer, Operand operand, const Buffer& matrix,
   return f;
 }
 
+namespace {
+
+ScaledGemm of_codes(const Product& p) {
+  return {.product = p.op,
+          .a_scales = p.a.scales.t,
+          .b_scales = p.b.scales.t,
+          .a_global = p.a.global.t,
+          .b_global = p.b.global.t,
+          .a_blocks = p.a.blocks,
+          .b_blocks = p.b.blocks,
+          .fast = p.fast,
+          .amax = p.amax};
+}
+
+bool fuses(const Ops& ops, const Product& p) { return p.a.is_codes() ? ops.fuses(of_codes(p)) : ops.fuses(p.op); }
+
+}  // namespace
+
 void run(Ctx& c, const Product& p) {
-  if (!p.a.is_codes()) return c.run(p.op);
-  c.run(ScaledGemm{.product = p.op,
-                   .a_scales = p.a.scales.t,
-                   .b_scales = p.b.scales.t,
-                   .a_global = p.a.global.t,
-                   .b_global = p.b.global.t,
-                   .a_blocks = p.a.blocks,
-                   .b_blocks = p.b.blocks,
-                   .fast = p.fast});
+  if (p.a.is_codes())
+    c.run(of_codes(p));
+  else
+    c.run(p.op);
 }
 
 Product linear_product(Net n, const Linear& layer, Tensor y, const Factor& x) {
@@ -231,17 +245,17 @@ Factor weight_factor(Net n, const Linear& layer, const Buffer& x, const Factor& 
 }
 
 // Codes are made now, so that the matrix need not be kept; but where backward has the matrix anyway, they are made
-// there.
+// there, as where a rank has but some rows of it: those are gathered again.
 bool SavedInput::keeps_codes(Net n, const Linear& layer, const Var& x) {
-  return LayerCodes(n, layer).any(Operand::weight_x) && n.c.recording() && !n.c.has_in_backward(x);
+  const bool whole = shared(n, layer) != Shared::by_outputs || !shares_rows(n.c);
+  return LayerCodes(n, layer).any(Operand::weight_x) && n.c.recording() && whole && !n.c.has_in_backward(x);
 }
 
 SavedInput::SavedInput(Net n, const Linear& layer, const Var& x, const Factor& forward) {
-  const bool codes = LayerCodes(n, layer).any(Operand::weight_x);
-  if (!codes || n.c.has_in_backward(x))
-    matrix_ = n.c.save(x);
-  else if (n.c.recording())
+  if (keeps_codes(n, layer, x))
     codes_ = weight_factor(n, layer, x.keep(), forward);
+  else
+    matrix_ = n.c.save(x);
 }
 
 Factor SavedInput::get(Net n, const Linear& layer) const {
@@ -252,16 +266,17 @@ Factor SavedInput::get(Net n, const Linear& layer) const {
 namespace {
 
 // y = x W^T + b, of which `gated` is SwiGLU. None where that is not fused: the caller makes it of y.
-Buffer run_with_swiglu(Net n, const Linear& layer, Tensor y, const Factor& x) {
+Buffer run_with_swiglu(Net n, const Linear& layer, Tensor y, const Factor& x, const Linear& reader) {
   Product p = linear_product(n, layer, y, x);
   p.op.epilogue = Epilogue::swiglu;
-  if (p.a.is_codes() || !n.c.ops.fuses(p.op)) {
+  if (!fuses(n.c.ops, p)) {
     p.op.epilogue = Epilogue::none;
     run(n.c, p);
     return {};
   }
   Buffer gated = n.c.alloc("swiglu.y", {y.rows(), y.cols() / 2});
   p.op.aux = gated.t;
+  if (x.is_codes()) gated.amax = p.amax = wanted_largest(n, reader, Matrix::x);
   run(n.c, p);
   return gated;
 }
@@ -269,10 +284,10 @@ Buffer run_with_swiglu(Net n, const Linear& layer, Tensor y, const Factor& x) {
 }  // namespace
 
 Var linear(Net n, Var x, const Linear& layer, Var residual) {
-  return linear(n, std::move(x), layer, std::move(residual), nullptr);
+  return linear(n, std::move(x), layer, std::move(residual), nullptr, {});
 }
 
-Var linear(Net n, Var x, const Linear& layer, Var residual, Buffer* gated) {
+Var linear(Net n, Var x, const Linear& layer, Var residual, Buffer* gated, const Linear& reader) {
   Ctx& c = n.c;
   const Shape in = x.t().shape;
   Buffer all = input_rows(n, layer, x.keep());
@@ -282,7 +297,7 @@ Var linear(Net n, Var x, const Linear& layer, Var residual, Buffer* gated) {
   Factor read = factor(n, layer, Operand::forward_x, all, SavedInput::keeps_codes(n, layer, x));
   all = {};
   if (gated)
-    *gated = run_with_swiglu(n, layer, y.t, read);
+    *gated = run_with_swiglu(n, layer, y.t, read, reader);
   else
     run_with_residual(n, layer, y.t, read, residual ? residual.t() : Tensor{});
   SavedInput saved(n, layer, x, read);

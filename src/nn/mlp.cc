@@ -106,7 +106,7 @@ struct Gated {
 };
 Gated run_gated(Net n, Var x, const Linear& layer, const Linear& reader) {
   Gated g;
-  g.gate_up = linear(n, std::move(x), layer, {}, &g.y);
+  g.gate_up = linear(n, std::move(x), layer, {}, &g.y, reader);
   if (g.y) return g;
   g.y = n.c.alloc("swiglu.y", {g.gate_up.t().rows(), g.gate_up.t().cols() / 2});
   g.y.amax = wanted_largest(n, reader, Matrix::x);

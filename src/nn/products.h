@@ -11,6 +11,7 @@ int64_t outputs_of(Net, const Linear&);  // of this rank
 // How the ranks of a tensor-parallel group share a layer: each has some of its outputs, so that gradients of its inputs
 // are summed over them, or some of its inputs, so that its outputs are.
 enum class Shared : uint8_t { no, by_outputs, by_inputs };
+Shared shared(const ParamStore&, const Linear&);
 Shared shared(Net, const Linear&);
 // What products read of the layer's input x and of the gradient of its output: all rows (nn/rows.h) where x, or the
 // output, is of the residual stream; else the tensor itself.
@@ -40,6 +41,7 @@ struct Product {
   Gemm op;
   Factor a, b;
   bool fast = false;  // ScaledGemm::fast
+  Tensor amax = {};   // ScaledGemm::amax
 };
 void run(Ctx&, const Product&);
 
@@ -48,9 +50,9 @@ void run(Ctx&, const Product&);
 Product linear_product(Net, const Linear&, Tensor y, const Factor& x);
 // y = x W^T + b + residual; shared by inputs, summed over the ranks, and y and residual are of the residual stream
 void run_with_residual(Net, const Linear&, Tensor y, const Factor& x, Tensor residual);
-// linear() of layers.h whose output is [gate | up]: without a residual, and `gated` becomes silu(gate) up if the
-// backend computes that in the product's launch, else none.
-Var linear(Net, Var x, const Linear&, Var residual, Buffer* gated);
+// linear() of layers.h whose output is [gate | up]: without a residual, and `gated` becomes silu(gate) up, which
+// `reader` reads, if the backend computes that in the product's launch, else none.
+Var linear(Net, Var x, const Linear&, Var residual, Buffer* gated, const Linear& reader);
 // dx = dy W. Shared by outputs, dx is a rank's part of the sum.
 Product input_gradient(Net, const Linear&, Tensor dx, const Factor& dy);
 // The same; shared by outputs, summed over the ranks, and dx is of the residual stream.

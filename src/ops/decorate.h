@@ -9,7 +9,12 @@ namespace athanor {
 
 template <class D, class Base, class... Op>
 struct EachOp : Base {
-  bool fuses(const Gemm& op) const override {
+  bool fuses(const Gemm& op) const override { return asked(op); }
+  bool fuses(const ScaledGemm& op) const override { return asked(op); }
+
+ private:
+  template <class Product>
+  bool asked(const Product& op) const {
     const auto& inner = static_cast<const D*>(this)->inner();
     if constexpr (requires { inner.fuses(op); }) return inner.fuses(op);
     return false;

@@ -42,6 +42,7 @@ struct OpsOf : Runs<Op>... {
   // Whether the op may run in one launch with its epilogue, where that is not a matter of trial alone; of sizes and
   // types only. Layers then ask for SwiGLU as an epilogue.
   virtual bool fuses(const Gemm&) const { return false; }
+  virtual bool fuses(const ScaledGemm&) const { return false; }
   virtual ~OpsOf() = default;
   virtual CodeProduct code_product(const ScaledGemm&) const { return {}; }
   // Whether products of codes read factors with the terms of the sums in their rows, so that Quantize is best asked for

@@ -172,16 +172,17 @@ struct DelayedScales {
   Cost cost() const { return {2.0 * double(histories.size()), traffic(*this)}; }
 };
 
-// A product whose a and b are codes: each stands for its code times the scale of its block.
+// A product whose a and b are codes: each stands for its code times the scale of its block. Epilogues: add and swiglu.
 struct ScaledGemm {
   Gemm product;
   Tensor a_scales, b_scales;  // the blocks' grids
   Tensor a_global, b_global;  // of f4_e2m1: [1] f32
   Blocks a_blocks, b_blocks;  // of a and b as they lie in memory
   bool fast = false;          // sums may be kept in fewer bits than f32 has, some 14, as GPUs do where that is faster
+  Tensor amax = {};           // of swiglu: none, or [1] f32: that of SwigluFwd
   static constexpr const char* kName = "scaled_gemm";
 
-  std::array<Field, 9> fields() {
+  std::array<Field, 10> fields() {
     const auto f = product.fields();
     return {{f[0],
              f[1],
@@ -191,7 +192,8 @@ struct ScaledGemm {
              {"a_scales", Io::in, &a_scales},
              {"b_scales", Io::in, &b_scales},
              {"a_global", Io::in, &a_global},
-             {"b_global", Io::in, &b_global}}};
+             {"b_global", Io::in, &b_global},
+             {"amax", Io::out, &amax}}};
   }
   void check() const {
     Expect e{kName};
@@ -208,12 +210,25 @@ struct ScaledGemm {
     e.contiguous("a", a).contiguous("b", b);
     e.is("a_scales", a_scales, a_scales.dtype, a_blocks.grid(a.shape));
     e.is("b_scales", b_scales, b_scales.dtype, b_blocks.grid(b.shape));
-    e.that(product.epilogue == Epilogue::none || product.epilogue == Epilogue::add, "no epilogue but add");
+    const bool gated = product.epilogue == Epilogue::swiglu;
+    e.that(gated || product.epilogue == Epilogue::none || product.epilogue == Epilogue::add,
+           "no epilogue but add and swiglu");
+    e.that(gated || !amax, "amax", "a result of swiglu").largest("amax", amax);
     product.check_result(e);
   }
   Cost cost() const { return {product.cost().flops, traffic(*this)}; }
   bool four_bits() const { return product.a.dtype == DType::f4_e2m1; }
 };
+
+// Defines SwiGLU as an epilogue: run() gets the product alone, then the op that makes y of what the product stored.
+template <class Run>
+void in_parts(const ScaledGemm& op, Run&& run) {
+  ScaledGemm alone = op;
+  alone.product.epilogue = Epilogue::none;
+  alone.product.aux = alone.amax = {};
+  run(alone);
+  run(SwigluFwd{.y = op.product.aux, .gu = op.product.d, .amax = op.amax});
+}
 
 // How a backend computes a ScaledGemm.
 struct CodeProduct {

@@ -71,6 +71,7 @@ struct Sizes {
     return own;
   }
   bool fuses(const Gemm& op) const { return cuda::own_product_takes(problem_of(op), capability); }
+  bool fuses(const ScaledGemm& op) const { return cuda::own_codes_fuse(op, capability); }
 };
 
 class DescribedOps final : public Decorated<DescribedOps>, public Tuning {

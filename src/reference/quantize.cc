@@ -237,6 +237,7 @@ void ReferenceOps::run(const DelayedScales& op, void*) {
 
 // The product of what the codes stand for, which doubles hold.
 void ReferenceOps::run(const ScaledGemm& op, void*) {
+  if (op.product.epilogue == Epilogue::swiglu) return in_parts(op, [&](const auto& part) { run(part, nullptr); });
   const auto decoded = [](const Tensor& codes, const Tensor& scales, const Tensor& global, const Blocks& blocks) {
     Values v = load(codes), s = load(scales);
     for (int64_t i = 0; global && i < s.size(); ++i) s[i] *= double(*global.as<float>());

@@ -40,7 +40,8 @@ GemmProblem problem_of_codes(const ScaledGemm& op) {
   return p;
 }
 
-// Has products of codes computed by the kernel, as a file of choices that says so.
+// Has products of codes computed by the kernel, as a file of choices that says so; and looks whether SwiGLU, and its
+// largest magnitude, are what the separate op makes of the stored z.
 class OwnCodes final : public Decorated<OwnCodes> {
  public:
   OwnCodes(TestBackend backend, int threads) : backend_(std::move(backend)), threads_(threads) {}
@@ -62,12 +63,28 @@ class OwnCodes final : public Decorated<OwnCodes> {
       own->run(op, room.data(), nullptr);
       CUDA_CHECK(cudaDeviceSynchronize());
       if (own->export_choices() != choices) throw Error("the product was of another problem: " + own->export_choices());
+      if (op.product.epilogue == Epilogue::swiglu) compare(op);
     } else {
       backend_.ops->run(op, scratch);
     }
   }
 
  private:
+  std::vector<std::byte> read(const Tensor& t) {
+    backend_.device->sync();
+    std::vector<std::byte> bytes(t.bytes());
+    backend_.device->copy(bytes.data(), t.data, bytes.size(), Lane::compute);
+    return bytes;
+  }
+  void compare(const ScaledGemm& op) {
+    SwigluFwd apart{.y = op.product.aux, .gu = op.product.d, .amax = op.amax};
+    const cuda::DeviceMemory y(apart.y.bytes()), amax(sizeof(float));
+    apart.y.data = y.data();
+    if (apart.amax) apart.amax.data = amax.data();
+    backend_.ops->run(apart, nullptr);
+    if (read(apart.y) != read(op.product.aux)) throw Error("y is not SwiGLU of the z that was stored, to the bit");
+    if (op.amax && read(apart.amax) != read(op.amax)) throw Error("amax is not the largest magnitude of y");
+  }
   TestBackend backend_;
   int threads_;
 };
@@ -77,6 +94,7 @@ struct Codes {
   Blocks a_blocks = kMatrix, b_blocks = kMatrix;  // as if the terms were in the rows
   DType d = DType::bf16, a = DType::f8_e4m3, b = DType::f8_e4m3;
   bool ta = false, tb = true, accumulate = false, fast = false, bias = false, add = false;
+  bool swiglu = false, amax = false;
 };
 
 OpCase<ScaledGemm> product(const Codes& c, const Init& a_scales = uniform(0.001, 0.01)) {
@@ -91,9 +109,12 @@ OpCase<ScaledGemm> product(const Codes& c, const Init& a_scales = uniform(0.001,
   op.product.accumulate = c.accumulate;
   if (c.bias) op.product.bias = tensor(c.d, {c.n});
   if (c.add) op.product.epilogue = Epilogue::add, op.product.aux = op.product.d;
+  if (c.swiglu) op.product.epilogue = Epilogue::swiglu, op.product.aux = tensor(c.d, {c.m, c.n / 2});
+  if (c.amax) op.amax = tensor(DType::f32, {1});
   return {cat(c.m, "x", c.n, "x", c.k, " of ", c.a, " ", c.b, " by ", c.a_blocks.rows, "x", c.a_blocks.cols, " ",
               c.b_blocks.rows, "x", c.b_blocks.cols, " ", c.d, c.accumulate ? " accumulate" : "", c.fast ? " fast" : "",
-              c.bias ? " bias" : "", c.add ? " add" : "", c.ta ? " ta" : "", c.tb ? " tb" : ""),
+              c.bias ? " bias" : "", c.add ? " add" : "", c.swiglu ? " swiglu" : "", c.amax ? " amax" : "",
+              c.ta ? " ta" : "", c.tb ? " tb" : ""),
           op,
           {{"a_scales", a_scales}, {"b_scales", uniform(0.001, 0.01)}}};
 }
@@ -156,12 +177,36 @@ TEST_F(WgmmaCodes, SizesAroundTiles) {
   agree(all);
 }
 
+// Gates and ups around tiles of 64 columns each, whose scales lie in other squares.
+TEST_F(WgmmaCodes, Swiglu) {
+  const auto gated = [](int64_t m, int64_t half, int64_t k, const std::pair<Blocks, Blocks>& kind) {
+    const bool squares = kind.second == kSquare;
+    return Codes{.m = m,
+                 .n = 2 * half,
+                 .k = k,
+                 .a_blocks = kind.first,
+                 .b_blocks = kind.second,
+                 .fast = !squares,
+                 .swiglu = true,
+                 .amax = half % 128 != 0};
+  };
+  const auto &matrix = kKinds[0], &rows = kKinds[1], &squares = kKinds[4];
+  // z of about 1, so that y depends on all of silu.
+  agree({gated(16, 16, 16, matrix), gated(80, 80, 144, rows), gated(272, 144, 128, matrix), gated(64, 48, 656, rows),
+         gated(144, 128, 272, rows), gated(256, 64, 112, squares), gated(272, 192, 272, squares),
+         gated(48, 320, 656, squares)},
+        uniform(0.1, 1));
+}
+
 // What is not finite in a matrix reaches all results of its block.
 TEST_F(WgmmaCodes, NaNScalesReachResults) {
   const Init some = listed({0.01, 0.02, std::numeric_limits<double>::quiet_NaN(), 0.01, 0.005, 0.01, 0.02});
   std::vector<Codes> all;
   for (const auto& [a, b] : kKinds)
     if (!(a == kMatrix)) all.push_back({.m = 32, .n = 16, .k = 272, .a_blocks = a, .b_blocks = b});
+  Codes gated{.m = 32, .n = 32, .k = 272, .a_blocks = kRow, .b_blocks = kRow, .fast = true};
+  gated.swiglu = gated.amax = true;
+  all.push_back(gated);
   agree(all, some);
   agree({{.d = DType::f32, .accumulate = true}}, constant(std::numeric_limits<double>::quiet_NaN()));
 }
@@ -172,10 +217,10 @@ TEST_F(WgmmaCodes, MoreTilesThanBlocks) {
   emu::GpuModel small = emu::gpu_h200();
   small.multiprocessors = 3;
   emu::simulate({small});
-  agree(
-      {{.m = 272, .n = 272, .k = 144, .a_blocks = kRow128, .b_blocks = kRow128},
-       {.m = 2064, .n = 272, .k = 16, .a_blocks = kRow, .b_blocks = kRow, .fast = true},
-       {.m = 272, .n = 272, .k = 144, .a_blocks = kRow128, .b_blocks = kSquare, .d = DType::f32, .accumulate = true}});
+  agree({{.m = 272, .n = 272, .k = 144, .a_blocks = kRow128, .b_blocks = kRow128},
+         {.m = 2064, .n = 272, .k = 16, .a_blocks = kRow, .b_blocks = kRow, .fast = true},
+         {.m = 272, .n = 272, .k = 144, .a_blocks = kRow128, .b_blocks = kSquare, .d = DType::f32, .accumulate = true},
+         {.m = 2064, .n = 288, .k = 16, .fast = true, .swiglu = true, .amax = true}});
   emu::simulate({emu::gpu_h200()});
 }
 
@@ -236,6 +281,25 @@ TEST_F(WgmmaCodes, WhatItTakes) {
   EXPECT_FALSE(without([](GemmProblem& q) { q.epilogue = Epilogue::gelu; }));
   EXPECT_FALSE(without([](GemmProblem& q) { q.accumulate = true; }));  // in bf16
   EXPECT_FALSE(without([](GemmProblem& q) { q.d = DType::f32, q.bias = true; }));
+
+  const auto fuses = [](const Codes& c, int capability = kCapability) {
+    return cuda::own_codes_fuse(product(c).op, capability);
+  };
+  const Codes gated{.n = 32, .fast = true, .swiglu = true}, squares{.n = 128, .a_blocks = kRow128, .b_blocks = kSquare};
+  EXPECT_TRUE(fuses(gated));
+  for (const int other : {80, 89, 100, 120}) EXPECT_FALSE(fuses(gated, other)) << other;
+  const auto without_of = [&](Codes c, auto change) {
+    change(c);
+    return fuses(c);
+  };
+  EXPECT_FALSE(without_of(gated, [](Codes& c) { c.swiglu = false; }));
+  EXPECT_FALSE(without_of(gated, [](Codes& c) { c.fast = false; }));
+  EXPECT_FALSE(without_of(gated, [](Codes& c) { c.n = 48; }));
+  EXPECT_FALSE(without_of(gated, [](Codes& c) { c.bias = true; }));
+  EXPECT_FALSE(without_of(gated, [](Codes& c) { c.b = DType::f8_e5m2; }));
+  EXPECT_TRUE(without_of(squares, [](Codes& c) { c.swiglu = true; }));
+  EXPECT_FALSE(without_of(squares, [](Codes& c) { c.swiglu = true, c.n = 192; }));
+  EXPECT_FALSE(without_of(squares, [](Codes& c) { c.swiglu = true, c.b_blocks = kRow128; }));
 }
 
 // An op whose tensors have memory.

@@ -185,6 +185,10 @@ void GemmRunner::run_in_parts(const LibraryProduct& product, void* scratch, cuda
       LibraryProduct alone = product;
       alone.op = part;
       run(alone, scratch, stream);
+    } else if constexpr (std::is_same_v<Part, SwigluFwd>) {
+      SwigluFwd op = part;
+      if (product.amax) op.amax = {product.amax, DType::f32, {1}};
+      cuda::run(op, scratch, stream);
     } else {
       cuda::run(part, scratch, stream);
     }

@@ -36,6 +36,7 @@ struct LibraryProduct {
   const float *a_global = nullptr, *b_global = nullptr;  // of codes of 4 bits: the scales of matrices
   ProductScalars* scalars = nullptr;                     // of these: memory for what the library reads
   bool fast = false;
+  uint32_t* amax = nullptr;  // ScaledGemm::amax, as bits
   LibraryProduct(const Gemm& product) : op(product) {}
   bool codes() const { return a_layout != ScaleLayout::none; }
 };
@@ -57,6 +58,7 @@ class GemmRunner {
   void run(const ScaledGemm& op, void* scratch, cudaStream_t stream);
   int capability() const { return capability_; }  // of the GPU: 90 for 9.0
   bool fuses(const Gemm& op) const { return own_product_takes(problem_of(op), capability_); }
+  bool fuses(const ScaledGemm& op) const { return own_codes_fuse(op, capability_); }
 
   // Times the library's best answers for every distinct problem of the ops without a measured choice, those with the
   // most work first, and keeps the fastest; for epilogues also the separate kernels. Uses only the alignment of the

@@ -15,7 +15,8 @@ void run_own(const LibraryProduct& product, cudaStream_t stream) {
                            .b_layout = product.b_layout,
                            .a_scales = static_cast<const float*>(product.a_scales),
                            .b_scales = static_cast<const float*>(product.b_scales),
-                           .fast = product.fast},
+                           .fast = product.fast,
+                           .amax = product.amax},
                           stream);
 }
 

@@ -70,6 +70,7 @@ LibraryProduct GemmTrial::next() {
   op.d.data = copy.d.data();
   if (op.bias) op.bias.data = copy.bias.data();
   if (op.aux) op.aux.data = copy.aux.data();
+  product.amax = nullptr;
   product.a_scales = copy.a_scales.data();
   product.b_scales = copy.b_scales.data();
   if (product.a_layout == ScaleLayout::tiles16) {

@@ -5,12 +5,16 @@
 // some 14 bits of a sum of codes [DeepSeek-AI 2024, 3.3.2], so these 64 x 128 sums of 128 terms are added to others in
 // f32 (unless `fast`), times the scales of their blocks where there are such, while the other warpgroup's products run.
 // All sums are in registers, 128 and 64 of a thread. Each warp stores its rows by TMA through shared memory of its own,
-// in f32 added to d where asked, while the next tile's factors are copied. Compute bound. Deterministic: a sum is over
-// k in order, and is added to d once. No GPU has run it yet.
+// in f32 added to d where asked, while the next tile's factors are copied. With SwiGLU a tile has 64 columns of gate and
+// the same 64 of up, so that a thread's registers hold both, and silu(gate) up is stored beside them. Compute bound.
+// Deterministic: a sum is over k in order, and is added to d once. No GPU has run it yet.
 #include "cuda/gemm/wgmma_codes.h"
 
+#include "cuda/activation.h"
 #include "cuda/gemm/wgmma_tiles.h"
 #include "cuda/host_tools.h"
+#include "cuda/largest.h"
+#include "cuda/scratch.h"
 
 namespace athanor::cuda {
 namespace {
@@ -29,9 +33,19 @@ using e5m2 = __nv_fp8_e5m2;
 enum class Sums { fast, promoted, squares, blocks };
 
 struct Maps {
+  static constexpr int kWidth = kColumns;  // of the result that a tile's columns are of
   CUtensorMap a, b, b_scales, d;
 };
-struct Job {
+// Of z = [gate | up], of `half` columns each, and y = silu(gate) up.
+struct GatedMaps {
+  static constexpr int kWidth = kColumns / 2;
+  CUtensorMap a, gate_weights, up_weights;  // of the factors
+  CUtensorMap gate, up, y;                  // of the results
+  uint32_t* amax;                           // bits of the largest |y|, or null
+};
+template <class M>
+constexpr bool kGated = std::is_same_v<M, GatedMaps>;
+struct Job {  // n: columns of d, with SwiGLU of gate alone
   const float *a_scales, *b_scales;
   int a_each, b_each;  // one scale per row: 1; one for all: 0
   int b_pitch;         // squares: floats from one row of them to the next
@@ -54,26 +68,31 @@ struct Room {  // dynamic shared memory
 using PairRing = Ring<kSlots, kPair>;
 
 // Calls visit(row, column) with the first ones of each of this block's tiles.
-template <class F>
+template <class M, class F>
 __device__ __forceinline__ void for_blocks(const Tiles& tiles, F visit) {
-  for_tiles(tiles, [&](int row, int column) { visit(row * kBlockRows, (column * kPair + pair_rank()) * kColumns); });
+  for_tiles(tiles, [&](int row, int column) { visit(row * kBlockRows, (column * kPair + pair_rank()) * M::kWidth); });
 }
 
 // Each block of a pair copies its own rows of b, and to both blocks one half of a's.
-template <Sums S>
-__device__ __forceinline__ void produce(Room& room, PairRing& ring, const Maps& maps, const Tiles& tiles) {
+template <Sums S, class M>
+__device__ __forceinline__ void produce(Room& room, PairRing& ring, const M& maps, const Tiles& tiles) {
   constexpr uint16_t kBoth = (1 << kPair) - 1;
   constexpr uint32_t kBytes = sizeof(Slot) + (S == Sums::blocks ? sizeof room.b_scales[0] : 0);
   const int half = pair_rank() * kRows;
   Turn<kSlots> turn;
-  for_blocks(tiles, [&](int row, int column) {
+  for_blocks<M>(tiles, [&](int row, int column) {
 #pragma unroll 1
     for (int step = 0; step < tiles.steps; ++step)
       ring.fill(turn, [&](int i) {
         uint64_t* full = &ring.full[i];
         ptx::mbar_expect_bytes(full, kBytes);
         ptx::tma_load_multicast(room.slots[i].a + half * kTerms, &maps.a, full, kBoth, step * kTerms, row + half);
-        ptx::tma_load(room.slots[i].b, &maps.b, full, step * kTerms, column);
+        if constexpr (kGated<M>) {
+          ptx::tma_load(room.slots[i].b, &maps.gate_weights, full, step * kTerms, column);
+          ptx::tma_load(room.slots[i].b + M::kWidth * kTerms, &maps.up_weights, full, step * kTerms, column);
+        } else {
+          ptx::tma_load(room.slots[i].b, &maps.b, full, step * kTerms, column);
+        }
         if constexpr (S == Sums::blocks) ptx::tma_load(room.b_scales[i], &maps.b_scales, full, column, step);
       });
   });
@@ -123,10 +142,12 @@ __device__ __forceinline__ void multiply_fast(Piece (&sums)[kPieces], const Room
   ring.release(last);
 }
 
-// The scales of a step: of a thread's rows of a, and of the square of b. They are read a step ahead of their use.
-template <Sums S>
+// The scales of a step: of a thread's rows of a, and of the square of b, with SwiGLU of gate's and of up's. They are
+// read a step ahead of their use.
+template <Sums S, bool gated>
 struct StepScales {
-  float a[kPieces][2] = {}, b = 1;
+  static constexpr int kSquares = gated ? 2 : 1;
+  float a[kPieces][2] = {}, b[kSquares] = {};
   __device__ __forceinline__ void load(const Job& job, const Place& at, uint32_t step) {
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
@@ -134,18 +155,26 @@ struct StepScales {
       for (int h = 0; h < 2; ++h)
         a[piece][h] = job.a_scales[static_cast<int64_t>(step) * job.m + min(at.row_of(piece, h), job.m - 1)];
     }
-    if constexpr (S == Sums::squares)
-      b = job.b_scales[static_cast<int64_t>(min(at.column, job.n - 1) / kColumns) * job.b_pitch + step];
+    if constexpr (S == Sums::squares) {
+#pragma unroll
+      for (int i = 0; i < kSquares; ++i)
+        b[i] = job.b_scales[static_cast<int64_t>((min(at.column, job.n - 1) + i * job.n) / kColumns) * job.b_pitch +
+                            step];
+    }
   }
 };
 
 // sums += part * scales. b: of the tile's columns.
-template <Sums S>
-__device__ __forceinline__ void promote(Piece& sums, const Piece& part, const float (&a)[2], float square,
-                                        const float* b) {
-  const float rows[2] = {a[0] * square, a[1] * square};
+template <Sums S, int Squares>
+__device__ __forceinline__ void promote(Piece& sums, const Piece& part, const float (&a)[2],
+                                        const float (&squares)[Squares], const float* b) {
+  float rows[2] = {a[0], a[1]};
 #pragma unroll
   for (int n = 0; n < kColumns / 8; ++n) {
+    if (S == Sums::squares && n % (kColumns / 8 / Squares) == 0) {
+      const float square = squares[n * Squares / (kColumns / 8)];
+      rows[0] = a[0] * square, rows[1] = a[1] * square;
+    }
     uint2 two{};
     if constexpr (S == Sums::blocks) two = ld8(b + 8 * n + lane_id() % 4 * 2);
 #pragma unroll
@@ -159,7 +188,7 @@ __device__ __forceinline__ void promote(Piece& sums, const Piece& part, const fl
   }
 }
 
-template <class A, class B, Sums S>
+template <class A, class B, Sums S, bool gated>
 __device__ __forceinline__ void multiply(Piece (&sums)[kPieces], const Room& room, PairRing& ring, Turn<kSlots>& turn,
                                          int group, uint32_t steps, const Job& job, const Place& at) {
   constexpr bool kScaled = S != Sums::promoted;
@@ -168,7 +197,7 @@ __device__ __forceinline__ void multiply(Piece (&sums)[kPieces], const Room& roo
 #pragma unroll
     for (int i = 0; i < kColumns / 2; ++i) sums[piece][i] = 0;
   }
-  StepScales<S> scales, next;
+  StepScales<S, gated> scales, next;
   if constexpr (kScaled) next.load(job, at, 0);
 #pragma unroll 1
   for (uint32_t step = 0; step < steps; ++step) {
@@ -285,16 +314,55 @@ __device__ __forceinline__ void store(const Piece& sums, unsigned char (&panels)
     });
   }
 }
-#endif
 
-template <class A, class B, Sums S>
-__global__ void __launch_bounds__(kImageThreads, 1)
-    codes_wgmma(const __grid_constant__ Maps maps, const __grid_constant__ Tiles tiles,
-                const __grid_constant__ Job job) {
-#if PTX_SM90A
-  SHARED(PairRing, ring);
-  DYN_SMEM(raw);
-  auto& room = *reinterpret_cast<Room*>(raw);
+// The same of gates and ups, and silu(gate) up of what is stored, whose largest magnitude becomes at least `largest`.
+template <bool kScales>
+__device__ __forceinline__ void store_gated(const Piece& sums, unsigned char (&panels)[kPanels][kPanelBytes],
+                                            const GatedMaps& maps, const Job& job, const Place& at, int piece,
+                                            uint32_t& largest) {
+  static_assert(GatedMaps::kWidth * sizeof(bf16) == kRowBytes);
+  const int lane = lane_id(), row = at.row_of(piece, 0) - lane / 4, column = at.column - lane % 4 * 2;
+  uint32_t words[2][8][2];  // of gate, of up
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    Pairs<8> values;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const int first = half * 32 + 2 * i;
+      values[i / 2][i % 2] = {sums[first], sums[first + 1]};
+    }
+    Job of_half = job;
+    of_half.b_scales += half * job.n * job.b_each;
+    finish<bf16, kScales, 8>(values, of_half, at, piece, at.column);
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) words[half][n][h] = word_of<bf16>(values[n][h].x, values[n][h].y);
+    }
+    unsigned char* panel = panels[(piece + half) % kPanels];
+    const CUtensorMap* map = half ? &maps.up : &maps.gate;
+    through_panel([&] { write_panel(panel, words[half]); }, [&] { ptx::tma_store(map, panel, column, row); });
+  }
+#pragma unroll
+  for (int n = 0; n < 8; ++n) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float y[2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        y[e] = swiglu(element<bf16>(&words[0][n][h], e), element<bf16>(&words[1][n][h], e));
+        largest = max(largest, magnitude(y[e]));
+      }
+      words[0][n][h] = word_of<bf16>(y[0], y[1]);
+    }
+  }
+  unsigned char* panel = panels[piece % kPanels];
+  through_panel([&] { write_panel(panel, words[0]); }, [&] { ptx::tma_store(&maps.y, panel, column, row); });
+}
+
+template <class A, class B, Sums S, class M>
+__device__ __forceinline__ void run_block(Room& room, PairRing& ring, const M& maps, const Tiles& tiles,
+                                          const Job& job) {
   if (threadIdx.x == 0) {
     ring.init(kWarps);
     ptx::fence_mbar_init();
@@ -308,25 +376,89 @@ __global__ void __launch_bounds__(kImageThreads, 1)
     const int group = group_id(), warp = __shfl_sync(~0u, warp_id(), 0);
     constexpr bool kScales = S == Sums::fast || S == Sums::promoted;
     Turn<kSlots> turn;
-    for_blocks(tiles, [&](int row, int column) {
+    [[maybe_unused]] uint32_t largest = 0;
+    for_blocks<M>(tiles, [&](int row, int column) {
       const Place at = place_of(row, column, group, warp % 4);
       Piece sums[kPieces];
       if constexpr (S == Sums::fast)
         multiply_fast<A, B>(sums, room, ring, turn, group, static_cast<uint32_t>(tiles.steps));
       else
-        multiply<A, B, S>(sums, room, ring, turn, group, static_cast<uint32_t>(tiles.steps), job, at);
+        multiply<A, B, S, kGated<M>>(sums, room, ring, turn, group, static_cast<uint32_t>(tiles.steps), job, at);
 #pragma unroll
       for (int piece = 0; piece < kPieces; ++piece) {
-        if (job.is_float)
+        if constexpr (kGated<M>)
+          store_gated<kScales>(sums[piece], room.panels[warp], maps, job, at, piece, largest);
+        else if (job.is_float)
           store<float, kScales>(sums[piece], room.panels[warp], maps, job, at, piece);
         else
           store<bf16, kScales>(sums[piece], room.panels[warp], maps, job, at, piece);
       }
     });
+    if constexpr (kGated<M>) {
+      largest = warp_reduce(largest, Max{});
+      if (lane_id() == 0 && maps.amax)
+        atomicMax(maps.amax, magnitude(to_float(from_float<bf16>(__uint_as_float(largest)))));
+    }
     if (lane_id() == 0) ptx::bulk_wait_read<0>();  // shared memory ends with the block
   }
   ptx::cluster_sync();  // the other block may still write here, and arrive at barriers
+}
 #endif
+
+template <class A, class B, Sums S, class M>
+__global__ void __launch_bounds__(kImageThreads, 1)
+    codes_wgmma(const __grid_constant__ M maps, const __grid_constant__ Tiles tiles, const __grid_constant__ Job job) {
+#if PTX_SM90A
+  SHARED(PairRing, ring);
+  DYN_SMEM(raw);
+  run_block<A, B, S>(*reinterpret_cast<Room*>(raw), ring, maps, tiles, job);
+#endif
+}
+
+Job job_of(const CodesToMultiply& p, int64_t columns, int64_t steps) {
+  const Gemm& g = p.op;
+  return {.a_scales = p.a_scales,
+          .b_scales = p.b_scales,
+          .a_each = p.a_layout == ScaleLayout::rows,
+          .b_each = p.b_layout == ScaleLayout::rows,
+          .b_pitch = static_cast<int>(round_up<int64_t>(steps, 4)),
+          .m = static_cast<int>(g.m()),
+          .n = static_cast<int>(columns),
+          .bias = g.bias.data,
+          .residual = g.epilogue == Epilogue::add ? g.aux.data : nullptr,
+          .stride = g.d.stride(),
+          .accumulate = g.accumulate,
+          .is_float = g.d.dtype == DType::f32};
+}
+
+template <class A, class B, Sums S, class M>
+void launch_tiles(const CodesToMultiply& p, const M& maps, const Job& job, int64_t steps, cudaStream_t stream) {
+  const Tiles tiles{static_cast<int>(div_ceil<int64_t>(p.op.m(), kBlockRows)),
+                    static_cast<int>(div_ceil<int64_t>(job.n, kPair * M::kWidth)), static_cast<int>(steps)};
+  CUDA_CHECK(launch(codes_wgmma<A, B, S, M>, {grid_of(tiles), dim3(kThreads), sizeof(Room), stream, kPair}, maps, tiles,
+                    job));
+}
+
+template <Sums S>
+void launch_gated(const CodesToMultiply& p, cudaStream_t stream) {
+  const Gemm& g = p.op;
+  const int64_t m = g.m(), k = g.k(), half = g.n() / 2, steps = div_ceil<int64_t>(k, kTerms);
+  const TensorMapEncoder encode = tensor_map_encoder();
+  const auto factor = [&](const Tensor& t, int64_t first, int64_t rows, uint32_t box) {
+    return tensor_map<e4m3>(encode, {data<e4m3>(t) + first * t.stride(), rows, k, t.stride(), box, kTerms});
+  };
+  const auto result = [&](const Tensor& t, int64_t first) {
+    return tensor_map<bf16>(encode, {data<bf16>(t) + first, m, half, t.stride(), kWarpRows});
+  };
+  const GatedMaps maps{factor(g.a, 0, m, kRows),
+                       factor(g.b, 0, half, GatedMaps::kWidth),
+                       factor(g.b, half, half, GatedMaps::kWidth),
+                       result(g.d, 0),
+                       result(g.d, half),
+                       result(g.aux, 0),
+                       p.amax};
+  if (p.amax) CUDA_CHECK(cudaMemsetAsync(p.amax, 0, sizeof *p.amax, stream));
+  launch_tiles<e4m3, e4m3, S>(p, maps, job_of(p, half, steps), steps, stream);
 }
 
 template <class A, class B, Sums S>
@@ -347,22 +479,7 @@ void launch_codes(const CodesToMultiply& p, cudaStream_t stream) {
             {},
             is_float ? result(static_cast<const float*>(nullptr)) : result(static_cast<const bf16*>(nullptr))};
   if constexpr (S == Sums::blocks) maps.b_scales = tensor_map<float>(encode, {p.b_scales, steps, n, n, 1, kColumns});
-  const Job job{.a_scales = p.a_scales,
-                .b_scales = p.b_scales,
-                .a_each = p.a_layout == ScaleLayout::rows,
-                .b_each = p.b_layout == ScaleLayout::rows,
-                .b_pitch = static_cast<int>(round_up<int64_t>(steps, 4)),
-                .m = static_cast<int>(m),
-                .n = static_cast<int>(n),
-                .bias = g.bias.data,
-                .residual = g.epilogue == Epilogue::add ? g.aux.data : nullptr,
-                .stride = g.d.stride(),
-                .accumulate = g.accumulate,
-                .is_float = is_float};
-  const Tiles tiles{static_cast<int>(div_ceil<int64_t>(m, kBlockRows)),
-                    static_cast<int>(div_ceil<int64_t>(n, kPair * kColumns)), static_cast<int>(steps)};
-  CUDA_CHECK(
-      launch(codes_wgmma<A, B, S>, {grid_of(tiles), dim3(kThreads), sizeof(Room), stream, kPair}, maps, tiles, job));
+  launch_tiles<A, B, S>(p, maps, job_of(p, n, steps), steps, stream);
 }
 
 template <class A, class B>
@@ -375,24 +492,18 @@ void by_sums(const CodesToMultiply& p, cudaStream_t stream) {
 }  // namespace
 
 bool wgmma_takes_codes(const GemmProblem& p, int capability) {
-  constexpr int64_t kMost = int64_t{1} << 30;  // coordinates of tiles are 32-bit numbers
-  const auto whole = [](int64_t n) { return n > 0 && n < kMost && n % 16 == 0; };
-  const auto outer = [](ScaleLayout s) { return s == ScaleLayout::matrix || s == ScaleLayout::rows; };
-  const bool scales =
-      (outer(p.scales_a) && outer(p.scales_b)) ||
-      (p.scales_a == ScaleLayout::blocks && (p.scales_b == ScaleLayout::blocks || p.scales_b == ScaleLayout::squares));
-  const auto eight = [](DType t) { return t == DType::f8_e4m3 || t == DType::f8_e5m2; };
-  const bool types = eight(p.a) && eight(p.b) && (p.a == DType::f8_e4m3 || p.b == DType::f8_e4m3);
-  const bool result = p.d == DType::bf16 ? !p.accumulate : p.d == DType::f32 && !p.bias;
-  const bool epilogue = p.epilogue == Epilogue::none || p.epilogue == Epilogue::add;
   const bool aligned = p.align_d == kMostAlign && p.align_a == kMostAlign && p.align_b == kMostAlign;
-  return capability == 90 && scales && types && result && epilogue && aligned && p.tb && !p.ta && whole(p.m) &&
-         whole(p.n) && whole(p.k) && whole(p.stride_a) && whole(p.stride_b) && whole(p.stride_d) &&
-         div_ceil<int64_t>(p.m, kBlockRows) * div_ceil<int64_t>(p.n, kPair * kColumns) < kMost &&
-         has_image(codes_wgmma<e4m3, e4m3, Sums::promoted>);
+  const auto has = [&] {
+    return p.epilogue == Epilogue::swiglu ? has_image(codes_wgmma<e4m3, e4m3, Sums::fast, GatedMaps>)
+                                          : has_image(codes_wgmma<e4m3, e4m3, Sums::promoted, Maps>);
+  };
+  return own_codes_take(p, capability) && aligned && has();
 }
 
 void multiply_codes_by_wgmma(const CodesToMultiply& p, cudaStream_t stream) {
+  if (p.op.epilogue == Epilogue::swiglu)
+    return p.b_layout == ScaleLayout::squares ? launch_gated<Sums::squares>(p, stream)
+                                              : launch_gated<Sums::fast>(p, stream);
   if (p.op.a.dtype == DType::f8_e5m2) return by_sums<e5m2, e4m3>(p, stream);
   p.op.b.dtype == DType::f8_e5m2 ? by_sums<e4m3, e5m2>(p, stream) : by_sums<e4m3, e4m3>(p, stream);
 }

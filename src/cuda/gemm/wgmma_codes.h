@@ -13,7 +13,8 @@ struct CodesToMultiply {
   Gemm op;
   ScaleLayout a_layout{}, b_layout{};
   const float *a_scales = nullptr, *b_scales = nullptr;
-  bool fast = false;  // sums stay in the tensor cores' registers, of fewer bits than f32 has; of no blocks
+  bool fast = false;         // sums stay in the tensor cores' registers, of fewer bits than f32 has; of no blocks
+  uint32_t* amax = nullptr;  // ScaledGemm::amax, as bits
 };
 
 // Whether the kernel computes the problem on the current GPU. Depends on the GPU, the build, and the problem alone.

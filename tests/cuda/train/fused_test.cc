@@ -48,6 +48,7 @@ class Apart final : public Decorated<Apart> {
     ops_.run(op, scratch);
   }
   bool fuses(const Gemm&) const override { return false; }
+  bool fuses(const ScaledGemm&) const override { return false; }
 
  private:
   Ops& ops_;
@@ -145,6 +146,50 @@ TEST(SwigluGradient, AskedForAsAnEpilogueHasTheBitsOfOpsApart) {
 #endif
   }
 }
+
+int64_t gated_of_codes(const EngineOptions& o) {
+  Rig rig;
+  Engine engine(tiny(ModelType::llama), o, rig.backend());
+  engine.memory();
+  return std::ranges::count_if(engine.tunable().of_codes,
+                               [](const ScaledGemm& op) { return op.product.epilogue == Epilogue::swiglu; });
+}
+
+// Likewise of codes. The ups of a tile would lie in two squares of fp8_blockwise's scales.
+TEST(SwigluOfCodes, AskedForAsAnEpilogueHasTheBitsOfOpsApart) {
+  for (const auto& [precision, granularity] : {std::pair{"fp8_tensorwise", G::none},
+                                               {"fp8_tensorwise", G::selective},
+                                               {"fp8_delayed", G::full},
+                                               {"fp8_rowwise", G::none}}) {
+    Tuned fused, apart{.apart = true};
+    const EngineOptions o = options(precision, granularity);
+    EXPECT_EQ(train(ModelType::llama, o, fused), train(ModelType::llama, o, apart)) << precision;
+#ifdef ATHANOR_EMULATED_GPU
+    EXPECT_GT(gated_of_codes(o), 0) << precision;
+#endif
+  }
+  EXPECT_EQ(gated_of_codes(options("fp8_blockwise", G::none)), 0);
+}
+
+#ifdef ATHANOR_EMULATED_GPU
+// Where the library takes long, all products of codes are the program's own kernel's.
+TEST(SwigluOfCodes, ByTheProgramsOwnKernelRecomputationChangesNoBit) {
+  { Rig opens_the_library; }
+  auto& fake = emu::fakes::Installed<emu::fakes::FakeCublasLt>::get();
+  fake.set_time([](const cublasLtMatmulAlgo_t&, uint32_t) { return 1e6; });
+  Tuned own{.how = Choose::search};
+  const Outcome none = train(ModelType::llama, options("fp8_tensorwise", G::none), own);
+  fake.set_time(nullptr);
+  EXPECT_TRUE(std::regex_search(own.choices, std::regex("swiglu[^}]*\"own\": true"))) << own.choices;
+  own.how = Choose::given;
+  for (const G granularity : {G::none, G::full})
+    EXPECT_EQ(train(ModelType::llama, options("fp8_tensorwise", granularity), own), none);
+  Tuned library;
+  const Outcome other = train(ModelType::llama, options("fp8_tensorwise", G::none), library);
+  for (size_t i = 0; i < none.losses.size(); ++i)
+    EXPECT_NEAR(none.losses[i], other.losses[i], 5e-4 * other.losses[i]) << i;
+}
+#endif
 
 INSTANTIATE_TEST_SUITE_P(Families, Fused,
                          ::testing::Values(std::pair{ModelType::gpt2, "bf16"}, std::pair{ModelType::gpt2, "fp16"},
