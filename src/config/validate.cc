@@ -186,10 +186,6 @@ void validate_schedule_free(const Config& c) {
   const char* average = c.ema_decay > 0.0 ? "ema_decay" : "tail_average_start";
   require(c.ema_decay == 0.0 && c.tail_average_start == 0, average,
           ": asks for a second average: optimizer schedule_free_adamw keeps one, which evaluations read; set it to 0");
-  require(
-      c.tensor_parallel_size == 1, "tensor_parallel_size: ", c.tensor_parallel_size,
-      " ranks have parts of the weights, whose averages by optimizer schedule_free_adamw are not supported; use adamw, "
-      "or tensor_parallel_size 1");
 }
 
 void resolve_other_courses(Config& c) {
@@ -276,7 +272,8 @@ std::string tensor_sizes(const ModelConfig& m) {
 }
 
 bool is_elementwise(RuleName o) {
-  return o == RuleName::adamw || o == RuleName::adam || o == RuleName::sgd || o == RuleName::lion;
+  return o == RuleName::adamw || o == RuleName::adam || o == RuleName::sgd || o == RuleName::lion ||
+         o == RuleName::schedule_free_adamw;
 }
 
 void validate_tensor_parallel(const Config& c) {
@@ -302,22 +299,19 @@ void validate_tensor_parallel(const Config& c) {
   require(m.vocab_size >= ranks, "tensor_parallel_size: vocab_size ", m.vocab_size,
           " is less than a token for each of ", ranks, " ranks; take at most ", m.vocab_size);
   require(is_elementwise(c.optimizer), "tensor_parallel_size: ", ranks, " ranks have parts of a matrix, and optimizer ",
-          name_of(c.optimizer), " needs all of it; use adamw, adam, sgd or lion, or tensor_parallel_size 1");
+          name_of(c.optimizer),
+          " needs all of it; use adamw, adam, sgd, lion or schedule_free_adamw, or tensor_parallel_size 1");
   for (const ParamGroupConfig& group : c.param_groups)
     if (group.optimizer)
       require(is_elementwise(*group.optimizer), "tensor_parallel_size: ", ranks,
               " ranks have parts of a matrix, and optimizer ", name_of(*group.optimizer), " of param_groups \"",
-              group.match, "\" needs all of it; use adamw, adam, sgd or lion, or tensor_parallel_size 1");
+              group.match,
+              "\" needs all of it; use adamw, adam, sgd, lion or schedule_free_adamw, or tensor_parallel_size 1");
   require(c.update_clip_threshold == 0.0, "update_clip_threshold: ", ranks,
           " ranks of tensor_parallel_size have parts of a tensor, and its limit is for all of it; set it to 0, or "
           "tensor_parallel_size to 1");
-  const char* average = c.ema_decay > 0.0 ? "ema_decay" : "tail_average_start";
-  require(c.ema_decay == 0.0 && c.tail_average_start == 0, average, ": averages of weights in parts on ", ranks,
-          " ranks are not supported; set it to 0, or tensor_parallel_size to 1");
   require(!c.log_noise_scale, "log_noise_scale: gradients in parts on ", ranks,
           " ranks are not supported; set it to false, or tensor_parallel_size to 1");
-  require(!eight_bits(c.precision), "tensor_parallel_size: ", ranks, " ranks, and precision ", name_of(c.precision),
-          ": parts of a matrix would have other scales; use bf16, or tensor_parallel_size 1");
   require(c.deterministic_reduction != DeterministicReduction::rank_invariant, "tensor_parallel_size: ", ranks,
           " ranks add parts of products in another order than one rank; use deterministic_reduction fixed_order, or "
           "tensor_parallel_size 1");
@@ -343,8 +337,6 @@ void validate_context_parallel(const Config& c) {
           " tokens of a sequence on each of ", ranks, " ranks of context_parallel_size do not divide among ",
           c.tensor_parallel_size, " ranks of tensor_parallel_size; take a seq_length that is a multiple of ",
           std::lcm(2 * ranks, ranks * c.tensor_parallel_size));
-  require(!eight_bits(c.precision), "context_parallel_size: ", ranks, " ranks, and precision ", name_of(c.precision),
-          ": products of parts of sequences would have other scales; use bf16, or context_parallel_size 1");
   require(!c.log_noise_scale, "log_noise_scale: parts of sequences on ", ranks,
           " ranks have no gradients of whole sequences; set it to false, or context_parallel_size to 1");
   require(c.deterministic_reduction != DeterministicReduction::rank_invariant, "context_parallel_size: ", ranks,

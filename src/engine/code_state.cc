@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "nn/products.h"
+
 namespace athanor {
 // On the first tensor in files of each parameter.
 std::optional<StateSpec> CodeState::history() const {
@@ -84,6 +86,16 @@ Quantization CodeState::read() const {
 }
 Quantization CodeState::collect() const {
   return {.statistics = statistics_, .factors = factors_, .amax = amax_, .largest = largest_, .weights = kept_};
+}
+
+bool CodeState::counts(Param weight, Matrix matrix, const ProcessMesh& mesh) const {
+  const Linear layer = layer_of(params_, weight);
+  const Shared how = shared(params_, layer);
+  const bool cut = matrix == Matrix::w   ? how != Shared::no
+                   : matrix == Matrix::x ? how == Shared::by_inputs
+                                         : how == Shared::by_outputs;
+  const bool other_rows = matrix != Matrix::w || params_.has_codes(weight);  // or each rank counts its own shard
+  return (cut || mesh.tensor().rank() == 0) && (other_rows || mesh.data_parallel().rank() == 0);
 }
 
 void CodeState::make_codes(Ctx& c) const {
@@ -178,7 +190,10 @@ void CodeState::begin_step(Ctx& c) const {
 }
 
 void CodeState::end_step(Ctx& c, Tensor step_state) const {
-  if (amax_) c.all_reduce(c.mesh.data_parallel(), amax_, Reduce::max);
+  if (amax_) {
+    c.all_reduce(c.mesh.data_parallel(), amax_, Reduce::max);
+    c.tensor_sum(amax_, Reduce::max);
+  }
   scale(c, step_state);
   c.quantization = collect();
   make_codes(c);

@@ -35,8 +35,10 @@ class CodeState {
   size_t largest_of_shards() const { return size_t(found_) * sizeof(float); }
   size_t largest_of_all() const { return history_ ? params_.specs().size() * kMatrices * sizeof(float) : 0; }
 
-  // Whether each rank counts statistics of its part of the weight, not of all of it.
-  bool counts_parts(Param p) const { return params_.has_codes(p); }
+  // Whether this rank's statistics of a matrix of a layer count. Ranks have other rows of inputs and of gradients of
+  // outputs, and the same weights; of what several have alike the first one's count. The key heads that ranks repeat
+  // (Placement::repeats) count on each.
+  bool counts(Param weight, Matrix, const ProcessMesh&) const;
 
   // Codes of the weights as they are. All ranks call it together.
   void make_codes(Ctx&) const;

@@ -109,17 +109,16 @@ std::vector<QuantizedOperand> Engine::take_quantized() {
   ops_->run(Fill{.x = counted}, nullptr);
   backend_.device.sync();
   if (backend_.control) {
+    for (size_t i = 0; i < counts.size(); ++i)
+      if (!codes_->counts({int(i / kOperands)}, matrix_of(Operand(i % kOperands)), backend_.mesh)) counts[i] = {};
     const std::string mine(reinterpret_cast<const char*>(counts.data()), counted.bytes());
     const std::vector<std::string> all = gather_texts(*backend_.control, mine);
+    counts.assign(counts.size(), {});
     for (size_t r = 0; r < all.size(); ++r) {
       Counts of_rank(counts.size());
       CHECK(all[r].size() == mine.size(), "rank ", r, " counts other layers");
       std::memcpy(of_rank.data(), all[r].data(), mine.size());
-      for (size_t i = 0; i < counts.size(); ++i)
-        if (r == 0)
-          counts[i] = of_rank[i];
-        else if (matrix_of(Operand(i % kOperands)) != Matrix::w || codes_->counts_parts({int(i / kOperands)}))
-          counts[i].add(of_rank[i]);
+      for (size_t i = 0; i < counts.size(); ++i) counts[i].add(of_rank[i]);
     }
   }
   std::vector<QuantizedOperand> found;

@@ -39,9 +39,13 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   if (options_.documents_per_sequence > 1)
     options_.documents.resize(size_t(sequences * options_.documents_per_sequence), Span{});
   for (const std::string& name : options_.frozen) model_->params().freeze(name);
-  if (options_.recipe.eight_bits()) eight_bits_ = choose_eight_bits(*model_, options_.recipe, options_.high_layers, n);
+  const TensorRank tensor = {.ranks = backend_.mesh.tensor().size(),
+                             .rank = backend_.mesh.tensor().rank(),
+                             .sequence_parallel = options_.sequence_parallel};
+  if (options_.recipe.eight_bits())
+    eight_bits_ = choose_eight_bits(*model_, options_.recipe, options_.high_layers, n, tensor);
   if (options_.training) optimizer_ = std::make_unique<Optimizer>(options_.optimizer, model_->params());
-  if (backend_.mesh.tensor().size() > 1) require_tensor_parallel();
+  if (tensor.ranks > 1) require_tensor_parallel();
   if (part_.ranks > 1) require_context_parallel();
   CHECK(options_.global_batch_size % (options_.micro_batch_size * ranks()) == 0, "a global batch of ",
         options_.global_batch_size, " for ", ranks(), " ranks and micro-batches of ", options_.micro_batch_size);
@@ -66,9 +70,7 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
                 .shards = shards.size(),
                 .index = shards.rank(),
                 .logical = {.count = leaves, .mine = leaves / ranks()},
-                .tensor = {.ranks = backend_.mesh.tensor().size(),
-                           .rank = backend_.mesh.tensor().rank(),
-                           .sequence_parallel = options_.sequence_parallel}});
+                .tensor = tensor});
   if (codes_ && model_->params().sharded()) eight_bits_ += cat("; ", codes_->how_gathered());
   if (options_.loss_chunk_rows == 0) {
     const int64_t columns = model_->params().placement(model_->head()).shape[0];  // of this rank's logits
@@ -115,7 +117,6 @@ void Engine::plan_inputs() {
 
 // What the validation of a configuration refuses by name.
 void Engine::require_tensor_parallel() const {
-  CHECK(!options_.recipe.eight_bits(), "products in 8 bits have no scales for parts of a matrix");
   CHECK(options_.logical_shards == 0, "the tree of sums has no leaves for parts of a gradient");
   if (!optimizer_) return;
   const std::vector<bool> exchanges = optimizer_->exchanges(model_->params());
@@ -126,7 +127,6 @@ void Engine::require_context_parallel() const {
   CHECK(part_.length % (2 * part_.ranks) == 0, "sequences of ", part_.length, " tokens in two pieces for each of ",
         part_.ranks, " ranks");
   CHECK(options_.context_method != ContextMethod::automatic, "ranks that share sequences choose before they plan");
-  CHECK(!options_.recipe.eight_bits(), "products in 8 bits on ranks that share sequences");
   CHECK(options_.logical_shards == 0, "the tree of sums has no leaves for parts of sequences");
   CHECK(!options_.noise_scale, "gradients of parts of sequences have no noise scale");
 }

@@ -24,6 +24,7 @@ bool fits(const std::string& pattern, const ParamSpec& spec) {
 
 // Linear layers of all blocks, by what becomes of them.
 struct Counts {
+  int ranks = 1;
   int64_t all = 0, chosen = 0, at_ends = 0, named = 0, small = 0, odd = 0;
   std::string reasons() const {
     std::string text;
@@ -33,17 +34,23 @@ struct Counts {
     add(at_ends, "of the first and last blocks");
     add(named, "by fp8_exclude");
     add(small, "below fp8_min_size");
-    add(odd, cat("of sizes that are no multiple of ", kMultiple));
+    add(odd,
+        cat("of sizes that are no multiple of ", kMultiple, ranks > 1 ? cat(" on each of ", ranks, " ranks") : ""));
     return text;
   }
 };
 
 }  // namespace
 
-std::string choose_eight_bits(Model& model, Recipe& recipe, const HighLayers& high, int64_t tokens) {
+std::string choose_eight_bits(Model& model, Recipe& recipe, const HighLayers& high, int64_t tokens,
+                              const TensorRank& part) {
   const std::vector<ParamSpec>& specs = model.params().specs();
   const int64_t blocks = model.config().num_hidden_layers;
-  Counts counts;
+  const auto is_odd = [&](const ParamSpec& spec) {
+    const Shape shape = place(spec, part, 0).shape;
+    return shape[0] % kMultiple != 0 || shape[1] % kMultiple != 0;
+  };
+  Counts counts{.ranks = part.ranks};
   std::vector<bool> used(high.match.size());
   for (int id = 0; id < int(specs.size()); ++id) {
     const ParamSpec& spec = specs[size_t(id)];
@@ -55,7 +62,7 @@ std::string choose_eight_bits(Model& model, Recipe& recipe, const HighLayers& hi
     int64_t Counts::*const fate = block < high.first || block >= blocks - high.last ? &Counts::at_ends
                                   : named                                           ? &Counts::named
                                   : std::min(rows, cols) < high.least               ? &Counts::small
-                                  : rows % kMultiple != 0 || cols % kMultiple != 0  ? &Counts::odd
+                                  : is_odd(spec)                                    ? &Counts::odd
                                                                                     : &Counts::chosen;
     ++counts.all, ++(counts.*fate);
     if (fate == &Counts::chosen) model.params().read_in_eight_bits({id});
@@ -70,8 +77,7 @@ std::string choose_eight_bits(Model& model, Recipe& recipe, const HighLayers& hi
   std::string line =
       cat(recipe.name, ": ", counts.chosen, " of ", counts.all, " linear layers in ", bits, counts.reasons());
   if (!high.head) {
-    const Shape& head = model.params().spec(model.head()).shape;  // rows are padded to a multiple of 64
-    const bool odd = head[0] % kMultiple != 0 || head[1] % kMultiple != 0;
+    const bool odd = is_odd(model.params().spec(model.head()));  // rows are padded to a multiple of 64
     if (!odd) model.params().read_in_eight_bits(model.head());
     line += odd ? cat("; the head in bf16, of a size that is no multiple of ", kMultiple) : cat("; the head, too");
   }

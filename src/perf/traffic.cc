@@ -94,14 +94,15 @@ void add_update_sums(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, co
   t.ends.add(each, net.seconds(each, shards, near), double(sums.calls), false);
   const double numbers = sent_of(all) * double(sums.numbers_bytes) / double(std::max<int64_t>(1, sums.numbers_calls));
   t.ends.add(numbers, net.seconds(numbers, all, near), double(sums.numbers_calls), false);
-  const auto once = [&](size_t bytes, int ranks) {
+  const auto once = [&](size_t bytes, int ranks, int apart) {
     const double sent = sent_of(ranks) * double(bytes);
-    if (sent > 0) t.ends.add(sent, net.seconds(sent, ranks, near), 1, false);
+    if (sent > 0) t.ends.add(sent, net.seconds(sent, ranks, apart), 1, false);
   };
-  once(engine.score_bytes(), all);
+  once(engine.score_bytes(), all, near);
   if (!engine.codes()) return;
-  once(engine.codes()->largest_of_shards(), shards);
-  once(engine.codes()->largest_of_all(), all);
+  once(engine.codes()->largest_of_shards(), shards, near);
+  once(engine.codes()->largest_of_all(), all, near);
+  once(engine.codes()->largest_of_all(), mesh.tensor().size(), 1);
 }
 
 // Whole matrices on their way to owners and back. A call takes as long as the rank with most to send or to receive;

@@ -102,11 +102,10 @@ TEST(Validate, TensorParallelism) {
   expect_parts(
       with({"tensor_parallel_size=2", R"(param_groups=[{"match":"*.h.0.*","role":"matrix","optimizer":"muon"}])"}),
       {"tensor_parallel_size: 2", "optimizer muon", "*.h.0.*"});
-  expect_parts(with({"tensor_parallel_size=2", "precision=mxfp8"}), {"tensor_parallel_size: 2", "precision mxfp8"});
+  EXPECT_EQ(with({"tensor_parallel_size=2", "precision=mxfp8"}), "");
   expect_parts(with({"tensor_parallel_size=2", "deterministic_reduction=rank_invariant", "micro_batch_size=1"}),
                {"tensor_parallel_size: 2", "fixed_order"});
-  expect_parts(with({"tensor_parallel_size=2", "ema_decay=0.9"}),
-               {"ema_decay", "2 ranks", "tensor_parallel_size to 1"});
+  EXPECT_EQ(with({"tensor_parallel_size=2", "ema_decay=0.9"}), "");
   expect_parts(with({"tensor_parallel_size=2", "log_noise_scale=true"}),
                {"log_noise_scale", "tensor_parallel_size to 1"});
 }
@@ -121,8 +120,7 @@ TEST(Validate, ContextParallelism) {
                {"context_parallel_size", "seq_length 16", "3 ranks", "a multiple of 6", "1, 2, 4, 8"});
   expect_parts(with({"context_parallel_size=2", "tensor_parallel_size=4", "sequence_parallel=true", "seq_length=12"}),
                {"sequence_parallel", "6 tokens", "4 ranks", "a multiple of 8"});
-  expect_parts(with({"context_parallel_size=2", "seq_length=16", "precision=mxfp8"}),
-               {"context_parallel_size: 2", "precision mxfp8"});
+  EXPECT_EQ(with({"context_parallel_size=2", "seq_length=16", "precision=mxfp8"}), "");
   expect_parts(with({"context_parallel_size=2", "seq_length=16", "deterministic_reduction=rank_invariant",
                      "micro_batch_size=1"}),
                {"context_parallel_size: 2", "fixed_order"});
@@ -377,8 +375,6 @@ TEST(Validate, EvaluationsReadAveragesThatAreKept) {
                  {cat("eval_weights: ", word, " needs an ema_decay above 0, or a tail_average_start")});
   expect_parts(error_with({"ema_decay=0.9", "tail_average_start=1"}),
                {"tail_average_start: 1", "ema_decay 0.9", "two averages", "one of them to 0"});
-  expect_parts(error_with({"tensor_parallel_size=2", "tail_average_start=1"}),
-               {"tail_average_start", "2 ranks", "tensor_parallel_size to 1"});
   expect_parts(error_with({"ema_decay=1"}), {"ema_decay", "1"});
 }
 
@@ -397,7 +393,6 @@ TEST(Validate, ScheduleFreeHasNoDecayAndOneAverage) {
   expect_parts(with({"momentum_warmup_iters=3"}), {"momentum_warmup_iters: 3", "adam_beta1", "set it to 0"});
   expect_parts(with({"ema_decay=0.9"}), {"ema_decay", "second average", "set it to 0"});
   expect_parts(with({"tail_average_start=2"}), {"tail_average_start", "second average", "set it to 0"});
-  expect_parts(with({"tensor_parallel_size=2"}), {"tensor_parallel_size: 2", "averages", "adamw"});
   expect_parts(with({"mup_base_width=16"}), {"mup_base_width", "not for schedule_free_adamw"});
 }
 

@@ -146,6 +146,24 @@ TEST(TensorParallel, EveryPrecision) {
     }
 }
 
+// What evaluations read are the averages of each rank's parts; afterwards the weights are there again.
+TEST(TensorParallel, AveragesAreThoseOfOneRank) {
+  for (const char* average : {"ema", "tail", "schedule-free"})
+    for (const auto& [tensor, shards, stage] : {std::tuple{2, 1, 0}, {4, 1, 0}, {2, 2, 1}, {2, 2, 3}}) {
+      Setting one{.accumulation = shards, .lr = 0.05, .kv_heads = 4};  // evaluates as many rows
+      const Curve plain = train(one, 5);
+      if (average[0] == 'e') one.ema = 0.7;
+      if (average[0] == 't') one.tail = 2;
+      if (average[0] == 's') one.rule = RuleName::schedule_free_adamw;
+      Setting s = one;
+      s.accumulation = 1, s.shards = shards, s.stage = stage, s.tensor = tensor;
+      const Curve want = train(one, 5), got = train(s, 5);
+      EXPECT_GT(std::abs(plain.evaluation / want.evaluation - 1), 1e-4) << "averages are others";
+      EXPECT_NEAR(got.evaluation, want.evaluation, 1e-5 * want.evaluation) << s.name() << " " << average;
+      expect_same_curve(want, got, 1e-5, s.name());
+    }
+}
+
 TEST(TensorParallel, InitialWeightsAreThoseOfOneRank) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2, ModelType::qwen3})
     for (const auto& [precision, master] : {std::pair{"fp32", DType::f32}, {"bf16", DType::i16}}) {

@@ -219,6 +219,23 @@ TEST_F(NcclTraining, GatheredCodesHaveTheBitsOf16) {
   }
 }
 
+// Of parts of matrices, and of rows that are gathered before.
+TEST_F(NcclTraining, CodesOnRanksThatShareProductsOrSequences) {
+  for (const auto& [precision, tensor, context] :
+       {std::tuple{"fp8_tensorwise", 2, 1}, {"fp8_delayed", 2, 1}, {"fp8_blockwise", 1, 2}}) {
+    Setting s{.precision = precision, .length = 8, .kv_heads = 2};
+    const Curve want = train(s, 2);
+    s.tensor = tensor, s.context = context, s.sequence = tensor > 1;
+    const Curve got = train(s, 2);
+    for (size_t i = 0; i < want.losses.size(); ++i) {
+      EXPECT_NEAR(got.losses[i], want.losses[i], 2e-3 * want.losses[i]) << s.name() << " step " << i;
+      EXPECT_NEAR(got.norms[i], want.norms[i], 0.04 * want.norms[i]) << s.name() << " step " << i;
+    }
+    s.graphs = s.beside = false;
+    EXPECT_EQ(train(s, 2), got) << s.name();
+  }
+}
+
 // Keys and values of other ranks, gathered or hop after hop beside attention to the ones before.
 TEST_F(NcclTraining, RanksThatShareSequences) {
   for (const auto& [type, context, shards] : {std::tuple{ModelType::llama, 4, 1}, {ModelType::gpt2, 2, 2}}) {
