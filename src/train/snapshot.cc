@@ -1,5 +1,7 @@
 #include "train/snapshot.h"
 
+#include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
@@ -9,7 +11,7 @@
 namespace athanor {
 namespace {
 
-constexpr int64_t kMaxStateBytes = 1 << 20;
+constexpr int64_t kMaxStateBytes = 16 << 20;
 
 using Range = ParamStore::Range;
 
@@ -128,6 +130,16 @@ void load_states(const ParamStore& params, Device& device, const std::string& fo
   }
 }
 
+// A magnitude that is not finite is a string: JSON has no such numbers.
+nlohmann::json magnitude_json(double x) {
+  if (std::isfinite(x)) return x;
+  return std::isnan(x) ? "nan" : "inf";
+}
+double parse_magnitude(const nlohmann::json& j) {
+  if (!j.is_string()) return j.get<double>();
+  return j == "inf" ? std::numeric_limits<double>::infinity() : std::numeric_limits<double>::quiet_NaN();
+}
+
 SpikeWindow parse_window(const nlohmann::json& j) {
   SpikeWindow window;
   window.count = j.at("count").get<int64_t>();
@@ -165,6 +177,8 @@ std::string state_json(const RunState& s) {
                              {"parent_config", b.parent_config},
                              {"lr_decay_iters", {b.old_decay_iters, b.new_decay_iters}}});
   if (s.window) j["latest_steps"] = {{"count", s.window->count}, {"loss", s.window->loss}, {"norm", s.window->norm}};
+  for (const auto& [name, q] : s.quantized)
+    j["quantized"][name.first][name.second] = {q.values, q.saturated, q.underflowed, magnitude_json(q.largest)};
   return j.dump(2) + "\n";
 }
 
@@ -197,6 +211,11 @@ RunState parse_state(const std::string& text, const std::string& where) {
                             .old_decay_iters = b.at("lr_decay_iters").at(0).get<int64_t>(),
                             .new_decay_iters = b.at("lr_decay_iters").at(1).get<int64_t>()});
     if (j.contains("latest_steps")) s.window = parse_window(j.at("latest_steps"));
+    const nlohmann::json quantized = j.value("quantized", nlohmann::json::object());
+    for (const auto& [layer, operands] : quantized.items())
+      for (const auto& [operand, q] : operands.items())
+        s.quantized[{layer, operand}] = {q.at(0).get<double>(), q.at(1).get<double>(), q.at(2).get<double>(),
+                                         parse_magnitude(q.at(3))};
     if (s.step < 0 || s.device.spikes < 0 || s.device.spikes_in_row < 0 || (s.window && s.window->count < 0) ||
         s.consumed_samples < 0 || s.device.updates < 0 || s.micro_batch_size <= 0 || !(s.device.loss_scale > 0))
       throw Error(cat(where, ": numbers out of range; the checkpoint is damaged"));

@@ -1,8 +1,10 @@
 // What a run's checkpoint holds and how it is loaded: weights under Hugging Face names, optimizer states, and the
 // scalars of the run. The file protocol is in checkpoint/.
 #pragma once
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "convert/model_folder.h"
@@ -32,6 +34,8 @@ struct RunState {
   int64_t rollbacks = 0;                              // number of rollbacks due to spikes
   std::optional<double> reached_loss = std::nullopt;  // validation loss that ended the run by stop_at_loss
   std::vector<RunBranch> branches = {};               // changes of the horizon, the latest last
+  // What quantizing did since the last records, by the layer's name and name_of(Operand); empty without such records.
+  std::map<std::pair<std::string, std::string>, QuantizeStatistics> quantized = {};
 };
 std::string state_json(const RunState&);
 RunState parse_state(const std::string& text, const std::string& where);

@@ -404,17 +404,31 @@ bool Trainer::quantized_due(int64_t step) const {
   return interval > 0 && (step == config_.train_iters || step % interval == 0);
 }
 
-void Trainer::report_quantized() {
-  const Recipe& recipe = engine_->options().recipe;
+// Adds what the engine has counted to what the run's state holds.
+void Trainer::count_quantized() {
   for (const QuantizedOperand& q : engine_->take_quantized())
-    metrics_.quantized({.step = state_.step,
-                        .layer = engine_->model().params().spec(q.parameter).name,
-                        .operand = std::string(name_of(q.operand)),
-                        .codes = name_of(recipe.rule(q.operand).codes),
-                        .values = int64_t(q.statistics.values),
-                        .saturated = int64_t(q.statistics.saturated),
-                        .underflowed = int64_t(q.statistics.underflowed),
-                        .largest = q.statistics.largest});
+    state_.quantized[{engine_->model().params().spec(q.parameter).name, std::string(name_of(q.operand))}].add(
+        q.statistics);
+}
+
+void Trainer::report_quantized() {
+  count_quantized();
+  const Recipe& recipe = engine_->options().recipe;
+  for (const ParamSpec& spec : engine_->model().params().specs())
+    for (size_t i = 0; i < kOperands; ++i) {
+      const auto operand = Operand(i);
+      const auto q = state_.quantized.find({spec.name, std::string(name_of(operand))});
+      if (q == state_.quantized.end()) continue;
+      metrics_.quantized({.step = state_.step,
+                          .layer = spec.name,
+                          .operand = std::string(name_of(operand)),
+                          .codes = name_of(recipe.rule(operand).codes),
+                          .values = int64_t(q->second.values),
+                          .saturated = int64_t(q->second.saturated),
+                          .underflowed = int64_t(q->second.underflowed),
+                          .largest = q->second.largest});
+    }
+  state_.quantized.clear();
 }
 
 void Trainer::after_step() {

@@ -92,6 +92,7 @@ class Trainer {
   PhaseTimes times_of(const StepResult&, PhaseTimes host) const;
   void report(const StepResult&, const LaunchedStep&, float loss_scale);
   void report_spike(const StepMetrics&, const StepState&);
+  void count_quantized();
   void report_quantized();
   std::optional<double> noise_scale(const StepState&, double tokens);
   void read_sensors(StepMetrics&);

@@ -296,6 +296,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
   if (resume) {
     const RunState loaded = load_checkpoint(*engine_, backend_.device, resume->folder);
     state_ = loaded;
+    if (config_.log_quantization_interval == 0) state_.quantized.clear();
     if (resume->branch) state_.branches.push_back(*resume->branch);
     const std::string peak = choose_peak();
     metrics_.event(with_plan({.kind = EventKind::resume,
@@ -422,6 +423,7 @@ void Trainer::begin_save(const char* why, bool diverged) {
     log::error("the weights after step ", state_.step, " have diverged: they are saved as ",
                diverged_folder(state_.step), ", and a run goes on from the checkpoint before");
   if (engine_->looks_for_spikes()) state_.window = engine_->read_window();
+  count_quantized();
   const std::string resolved = dump_resolved(config_);
   CheckpointOptions options;
   options.program_version = options_.program.version;

@@ -77,7 +77,7 @@ class CheckpointerTest : public ::testing::Test {
   testing::TempDir dir_;
 };
 
-constexpr RunState at(int64_t step) { return {.step = step, .micro_batch_size = 1}; }
+RunState at(int64_t step) { return {.step = step, .micro_batch_size = 1}; }
 
 TEST_F(CheckpointerTest, InTheBackgroundAndByRanksItIsTheMomentOfBegin) {
   run(1, 0, false, "plain", [](Engine& engine, Checkpointer& saves) {

@@ -1,7 +1,10 @@
 // Courses of whole runs: schedules, batch ramps, branches, spikes and rollback, the end at a loss.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
 #include <map>
+#include <tuple>
 
 #include "tests/train/trainer_rig.h"
 
@@ -118,6 +121,43 @@ TEST_F(TrainerTest, RoundingIsLoggedAndChangesNothing) {
   // Two blocks of 16 x 32 (q, k, v), 16 x 16, 16 x 64 and 32 x 16; codes are made once a step.
   const int64_t once = 2 * (16 * 32 + 16 * 16 + 16 * 64 + 32 * 16);
   EXPECT_EQ(weights, (std::map<int64_t, int64_t>{{2, 2 * once}, {4, 2 * once}, {5, once}}));
+}
+
+// Resumed between two records.
+TEST_F(TrainerTest, RoundingIsCountedAcrossAResume) {
+  const std::vector<std::string> set = {"precision=fp8_tensorwise", "model.intermediate_size=32", "eval_interval=0",
+                                        "log_quantization_interval=5", "save_interval=3"};
+  ASSERT_EQ(run(config("whole", set)), Exit::done);
+  auto resumed = set;
+  resumed.push_back(cat("load=", dir_.path(), "/whole/", step_folder(3)));
+  ASSERT_EQ(run(config("parts", resumed)), Exit::done);
+  const auto records = [&](const char* name) {
+    std::vector<std::tuple<int64_t, std::string, std::string, int64_t, int64_t, double>> all;
+    for (const QuantizedMetrics& m : history(name).quantized)
+      all.emplace_back(m.step, m.layer, m.operand, m.values, m.underflowed, m.largest);
+    return all;
+  };
+  EXPECT_EQ(records("parts"), records("whole"));
+  EXPECT_EQ(std::get<0>(records("whole").front()), 5);
+  EXPECT_EQ(bytes("parts", 6, "state.json"), bytes("whole", 6, "state.json"));
+
+  auto silent = resumed;
+  silent.push_back("log_quantization_interval=0");
+  ASSERT_EQ(run(config("silent", silent)), Exit::done);
+  EXPECT_EQ(bytes("silent", 6, "state.json").find("quantized"), std::string::npos);
+}
+
+TEST(RunState, HoldsMagnitudesThatAreNotFinite) {
+  RunState state{.micro_batch_size = 1};
+  state.device.loss_scale = 1;
+  constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
+  state.quantized[{"a", "x"}] = {3, 2, 1, kInf};
+  state.quantized[{"a", "w"}] = {6, 5, 4, kNan};
+  auto read = parse_state(state_json(state), "here").quantized;
+  ASSERT_EQ(read.size(), 2);
+  const QuantizeStatistics x = read[{"a", "x"}];
+  EXPECT_EQ(std::tuple(x.values, x.saturated, x.underflowed, x.largest), std::tuple(3.0, 2.0, 1.0, kInf));
+  EXPECT_TRUE(std::isnan(read[{"a", "w"}].largest));
 }
 
 TEST_F(TrainerTest, TheNoiseScaleIsLoggedAndChangesNothing) {
