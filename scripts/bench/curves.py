@@ -4,7 +4,8 @@
 usage: scripts/quickstart.sh; scripts/bench/curves.py --out scripts/bench/results/curves.json --table curves.md
 
 For each seed `athanor twin` trains the model in bf16 once and in every precision. Losses are those of the whole held-out
-text after the last step; a gap is a precision's loss over bf16's with the same seed. Finished runs are kept in --work and
+text after the last step; a gap is a precision's loss over bf16's with the same seed. PRECISION:KEY=VALUE,... sets options
+of that precision's runs alone, so that its gap is that of both to bf16 without them. Finished runs are kept in --work and
 not repeated; a run that was stopped goes on. The exit code is 1 where the mean gap of a precision is beyond its limit.
 """
 import argparse
@@ -49,6 +50,47 @@ def call(args, words, codes=(0,)):
     return done.stdout
 
 
+def split_entry(entry):
+    """(precision, ["KEY=VALUE", ...]) of PRECISION or PRECISION:KEY=VALUE,..."""
+    name, colon, options = entry.partition(":")
+    return name, options.split(",") if colon else []
+
+
+def entry_of(text):
+    name, options = split_entry(text)
+    if name not in LIMITS or not all(key and equals for key, equals, _ in (o.partition("=") for o in options)):
+        raise argparse.ArgumentTypeError(f"expected PRECISION or PRECISION:KEY=VALUE,... with one of {', '.join(LIMITS)}, got {text}")
+    return text
+
+
+def train_twins(args, path, folder, seed, entry):
+    """Trains both, or goes on with them. Returns the folder of the run in 8 bits, and what twin.json says."""
+    name, options = split_entry(entry)
+    words = ["--set", f"precision={name}", "--set", f"seed={seed}"]
+    if not options:
+        told = folder / f"{name}.json"
+        if not told.is_file():  # what the limits of `twin` say is in its report: 1 is no failure here
+            call(args, ["twin", path, *words, "-o", folder], (0, 1))
+            (folder / "twin.json").rename(told)
+        return folder / name, json.loads(told.read_text())
+    apart = folder / entry.replace(":", "-").replace("=", "-").replace(",", "-")
+    told = apart / "twin.json"
+    if not told.is_file():
+        apart.mkdir(parents=True, exist_ok=True)
+        call(args, ["train", path, *of_run(f"{folder}/bf16", [f"seed={seed}", "precision=bf16"])])
+        words += of_run(f"{apart}/{name}", [f"log_quantization_interval={max(1, args.steps // 100)}", *options])
+        call(args, ["train", path, *words])
+        if not (apart / "bf16").exists():
+            (apart / "bf16").symlink_to(pathlib.Path("..") / "bf16")
+        call(args, ["twin", path, *words, "-o", apart, "--summary"], (0, 1))
+    return apart / name, json.loads(told.read_text())
+
+
+def of_run(folder, options):
+    options = [f"save={folder}", "load=auto", "log_jsonl=true", *options]
+    return [word for option in options for word in ("--set", option)]
+
+
 def held_out(args, run):
     kept = run / "held_out.json"
     if not kept.is_file():
@@ -57,25 +99,21 @@ def held_out(args, run):
 
 
 def compare(args, path):
-    """{precision: {losses, gaps, training_gaps}} with one number for each seed, and bf16's losses."""
-    results = {name: {"losses": [], "gaps": [], "training_gaps": []} for name in args.precisions}
+    """{entry: {losses, gaps, training_gaps}} with one number for each seed, and bf16's losses."""
+    results = {entry: {"losses": [], "gaps": [], "training_gaps": []} for entry in args.precisions}
     reference = []
     for seed in args.seeds:
         folder = args.work / f"seed-{seed}"
         for name, found in results.items():
-            told = folder / f"{name}.json"
-            if not told.is_file():  # what the limits of `twin` say is in its report: 1 is no failure here
-                call(args, ["twin", path, "--set", f"precision={name}", "--set", f"seed={seed}", "-o", folder], (0, 1))
-                (folder / "twin.json").rename(told)
-            twin = json.loads(told.read_text())
-            loss, of_reference = held_out(args, folder / name), held_out(args, folder / "bf16")
+            run, twin = train_twins(args, path, folder, seed, name)
+            loss, of_reference = held_out(args, run), held_out(args, folder / "bf16")
             found["losses"].append(loss)
             found["gaps"].append(loss / of_reference - 1)
             found["training_gaps"].append(twin["steps"][-1]["gap"])
             print(f"  seed {seed}  {name:18} {loss:.4f}  bf16 {of_reference:.4f}  gap {100 * found['gaps'][-1]:+.2f} %", flush=True)
         reference.append(of_reference)
     for name, found in results.items():
-        found |= {"mean_gap": statistics.mean(found["gaps"]), "limit": LIMITS[name]}
+        found |= {"mean_gap": statistics.mean(found["gaps"]), "limit": LIMITS[split_entry(name)[0]]}
     return {"bf16": reference, "precisions": results}
 
 
@@ -103,8 +141,8 @@ def parse_arguments():
                         help="what the runs have in common (default: the quick start's; its model is made larger)")
     parser.add_argument("--train-data", default="runs/quickstart/data/*_train_*.bin", help="glob of shards")
     parser.add_argument("--valid-data", default="runs/quickstart/data/text_val_000000.bin", help="held-out text")
-    parser.add_argument("--precisions", nargs="+", choices=LIMITS, default=["fp8_tensorwise", "fp8_rowwise", "fp8_blockwise",
-                                                                           "mxfp8", "nvfp4"])
+    parser.add_argument("--precisions", nargs="+", type=entry_of, metavar="PRECISION[:KEY=VALUE,...]",
+                        default=["fp8_tensorwise", "fp8_rowwise", "fp8_blockwise", "mxfp8", "nvfp4"])
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--sequences", type=int, default=2, help="of a step (default: %(default)s)")
     parser.add_argument("--rate", type=float, default=1e-3, help="peak learning rate (default: %(default)s)")

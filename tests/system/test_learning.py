@@ -57,21 +57,27 @@ class CurvesBenchTest(SystemTest):
 
     def test_each_precision_is_held_against_bf16_with_the_same_seed(self):
         self.make_data()
-        self.bench("--precisions", "fp8_tensorwise", "nvfp4", "--seeds", "7", "--out", "found.json", "--table", "found.md")
+        entry = "fp8_tensorwise:optimizer=adamw_fp8,min_8bit_size=1"
+        entries = ["fp8_tensorwise", "nvfp4", entry]
+        self.bench("--precisions", *entries, "--seeds", "7", "--out", "found.json", "--table", "found.md")
         found = json.loads((self.folder / "found.json").read_text())
-        self.assertEqual(sorted(found["precisions"]), ["fp8_tensorwise", "nvfp4"])
+        self.assertEqual(sorted(found["precisions"]), sorted(entries))
+        with_options = found["precisions"].pop(entry)
+        self.assertNotEqual(with_options["losses"], found["precisions"]["fp8_tensorwise"]["losses"])
+        self.assertAlmostEqual(with_options["mean_gap"], with_options["losses"][0] / found["bf16"][0] - 1, msg="bf16 without them")
         for name, r in found["precisions"].items():
             self.assertNotEqual(r["losses"], found["bf16"], name)
             self.assertAlmostEqual(r["mean_gap"], r["losses"][0] / found["bf16"][0] - 1, msg=name)
             resolved = json.loads((self.folder / "kept" / "seed-7" / name / "config.resolved.json").read_text())
             self.assertEqual((resolved["precision"], resolved["seed"]), (name, 7))
-        self.assertEqual(len((self.folder / "found.md").read_text().splitlines()), 2 + 3)
+        self.assertEqual(len((self.folder / "found.md").read_text().splitlines()), 2 + 4)
         kept = sorted((self.folder / "kept").rglob("metrics.jsonl"))
         times = [path.stat().st_mtime_ns for path in kept]
-        self.assertEqual(len(times), 3)
-        self.bench("--precisions", "fp8_tensorwise", "nvfp4", "--seeds", "7")
+        self.assertEqual(len(times), 4)
+        self.bench("--precisions", *entries, "--seeds", "7")
         self.assertEqual([path.stat().st_mtime_ns for path in kept], times, "finished runs are kept")
         self.assertIn("another comparison", self.bench("--rate", "0.1", code=1))
+        self.assertIn("PRECISION:KEY=VALUE", self.bench("--precisions", "fp8_tensorwise:optimizer", code=2))
         held_out = self.folder / "kept" / "seed-7" / "nvfp4" / "held_out.json"
         held_out.write_text(json.dumps({"loss": 2 * found["bf16"][0]}))
         self.assertIn("+100.00 %", self.bench("--precisions", "nvfp4", "--seeds", "7", code=1))
