@@ -5,6 +5,7 @@
 
 #include "command/command.h"
 #include "command/machine.h"
+#include "command/plan_precision.h"
 #include "command/plan_ranks.h"
 #include "metrics/format.h"
 #include "perf/described_gpu.h"
@@ -161,8 +162,8 @@ Exit plan(const PlanArgs& args) {
                .peak = mfu_peak(config, backend, recipe.compute, place.most_flops),
                .steps = config.train_iters});
   print_memory(config, *engine, backend.device);
-  std::printf("launches per micro-batch: %zu\n\n%s", engine->micro_launches().size(),
-              op_table(planned_rows(*engine, limits, args.by_shape), 1, 0).c_str());
+  std::printf("%slaunches per micro-batch: %zu\n\n%s", precision_text(*engine, backend, limits).c_str(),
+              engine->micro_launches().size(), op_table(planned_rows(*engine, limits, args.by_shape), 1, 0).c_str());
   return Exit::done;
 }
 

@@ -333,6 +333,31 @@ class CommandTest(SystemTest):
         done = self.run_program("plan", self.make_config(), "--gpu", "h300", code=USAGE)
         self.assertIn("known are b200, h200, h100, a100", done.err)
 
+    def test_plan_tells_which_layers_are_faster_in_bf16(self):
+        """With what it suggests for fp8_exclude the plan is the one it promised, and suggests nothing more."""
+        def plan(*sets):
+            flags = [word for s in ("micro_batch_size=32", "seq_length=1024", *sets) for word in ("--set", s)]
+            out = self.run_program("plan", ROOT / "configs" / "qwen2.5-0.5b.json", "--gpu", "h200", *flags).out
+            return out, float(re.search(r"limit of the step: ([\d.]+) ms", out).group(1))
+
+        def steps(out):
+            return {name: float(ms) for name, ms in re.findall(r"^  (\S+|those .*?) {2,}(?:\d+ x \d+)? +([\d.]+) +[+-][\d.]+ %$", out, re.M)}
+
+        out, ms = plan("precision=fp8_rowwise")
+        suggested = re.search(r'faster in bf16: "fp8_exclude": (\[.*\])', out).group(1)
+        found = steps(out)
+        self.assertEqual(len(found), 5, out)
+        self.assertEqual({name for name, of in found.items() if of < ms} - {"those that are shorter, together"},
+                         set(json.loads(suggested)))
+        self.assertAlmostEqual(plan("precision=fp8_rowwise", 'fp8_exclude=["*.mlp.down_proj.weight"]')[1],
+                               found["*.mlp.down_proj.weight"], delta=0.1)
+        left, best = plan("precision=fp8_rowwise", f"fp8_exclude={suggested}")
+        self.assertAlmostEqual(best, found["those that are shorter, together"], delta=0.1)
+        self.assertIn("none of them is faster in bf16", left)
+        (last,) = steps(left).values()
+        self.assertAlmostEqual(last, plan("precision=bf16")[1], delta=0.1, msg="without the only layer that is left")
+        self.assertNotIn("layers in 8 bits", plan("precision=mxfp8")[0], "emulated there")
+
     def test_auto_takes_the_micro_batch_and_the_recomputation_that_fit(self):
         """The smaller the memory, the longer the step; where it hardly suffices, all is recomputed."""
         found = [self.plan_on("h200", "gpt2-1558m", f"memory_limit_gib={gib}") for gib in (140, 100, 60, 50, 40, 32)]

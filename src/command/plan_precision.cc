@@ -1,0 +1,87 @@
+#include "command/plan_precision.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+
+#include "engine/engine.h"
+#include "metrics/format.h"
+#include "perf/roofline.h"
+
+namespace athanor {
+namespace {
+
+// Layers that have the same name in every block.
+struct Kind {
+  std::string pattern;  // "*.self_attn.q_proj.weight": of the first of the layer's tensors in files
+  Shape shape;
+  int64_t layers = 0;
+  double seconds = 0;  // of a step that has them in bf16
+};
+
+std::vector<Kind> kinds_in_codes(const ParamStore& params) {
+  std::vector<Kind> kinds;
+  for (const ParamSpec& spec : params.specs()) {
+    if (spec.role != Role::matrix || !spec.eight_bits) continue;
+    const std::string& name = spec.slices.front().name;
+    const std::string pattern = "*" + name.substr(params.units()[size_t(spec.unit)]->name.size());
+    auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const Kind& k) { return k.pattern == pattern; });
+    if (kind == kinds.end()) kind = kinds.insert(kind, {.pattern = pattern, .shape = spec.shape});
+    ++kind->layers;
+  }
+  return kinds;
+}
+
+bool multiplies_codes(const Engine& engine) {
+  return std::ranges::any_of(engine.micro_launches(), [](const Launch& launch) {
+    return launch.factors == Factors::codes || launch.factors == Factors::codes_of_4_bits;
+  });
+}
+
+double step_seconds(Engine& engine, const Roofline& limits) {
+  engine.memory();  // the dry run lists the launches
+  return least_sum(planned_rows(engine, limits));
+}
+
+// Of a step with these layers in bf16; `all`: no others are in codes.
+double seconds_without(const Engine& engine, Backend backend, const Roofline& limits,
+                       const std::vector<std::string>& patterns, bool all) {
+  EngineOptions o = engine.options();
+  if (all && o.high_layers.head)
+    o.recipe = make_recipe("bf16", o.recipe.master);
+  else
+    o.high_layers.match.insert(o.high_layers.match.end(), patterns.begin(), patterns.end());
+  Engine other(engine.model().config(), o, backend);
+  return step_seconds(other, limits);
+}
+
+std::string line(const std::string& name, const std::string& size, double seconds, double chosen) {
+  char text[160];
+  std::snprintf(text, sizeof text, "  %-38s %14s %12.2f %+8.2f %%\n", name.c_str(), size.c_str(), seconds * 1e3,
+                100 * (seconds / chosen - 1));
+  return text;
+}
+
+}  // namespace
+
+std::string precision_text(Engine& engine, Backend backend, const Roofline& limits) {
+  const double chosen = step_seconds(engine, limits);
+  if (!engine.options().recipe.eight_bits() || !multiplies_codes(engine)) return {};
+  std::vector<Kind> kinds = kinds_in_codes(engine.model().params());
+  std::vector<std::string> faster;
+  std::string text = cat("\nlayers in ", engine.options().recipe.four_bits() ? 4 : 8,
+                         " bits                                 weight   in bf16: step ms   longer by\n");
+  for (Kind& kind : kinds) {
+    kind.seconds = seconds_without(engine, backend, limits, {kind.pattern}, kinds.size() == 1);
+    text += line(kind.pattern, cat(kind.shape[0], " x ", kind.shape[1]), kind.seconds, chosen);
+    if (kind.seconds < chosen) faster.push_back(kind.pattern);
+  }
+  if (faster.empty()) return text + "  none of them is faster in bf16\n\n";
+  const double best = seconds_without(engine, backend, limits, faster, faster.size() == kinds.size());
+  std::string list;
+  for (const std::string& pattern : faster) list += cat(list.empty() ? "" : ", ", '"', pattern, '"');
+  return text + line(faster.size() == 1 ? "that one" : "those that are shorter, together", "", best, chosen) +
+         cat("  faster in bf16: \"fp8_exclude\": [", list, "]\n\n");
+}
+
+}  // namespace athanor
