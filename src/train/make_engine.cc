@@ -219,6 +219,7 @@ void require_division(const Config& c, int64_t ranks, bool training) {
 
 std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool training) {
   require_division(c, backend.mesh.batches(), training);
+  if (const std::string line = memory_of_others(c, backend.device); !line.empty()) log::warn(line);
   Fitting fitting(c, backend, training);
   auto engine = fitting.with_more_scratch(fitting.fastest());
   if (engine->options().recompute != engine_options(c, training).recompute)

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "infer/multiple_choice.h"
 #include "metrics/flops.h"
+#include "metrics/format.h"
 #include "perf/best_seconds.h"
 #include "tokenizer/load.h"
 #include "train/checkpointer.h"
@@ -188,6 +189,17 @@ PackingOptions packing_options(const Config& c, const Dataset& train) {
 
 size_t memory_capacity(const Config& c, const Device& device) {
   return c.memory_limit_gib > 0 ? size_t(c.memory_limit_gib * double(size_t{1} << 30)) : device.capacity(Mem::device);
+}
+
+std::string memory_of_others(const Config& c, const Device& device) {
+  constexpr size_t kOwn = size_t{2} << 30;  // less may be this program's own: its context, code of the libraries
+  if (device.unified() || c.memory_limit_gib > 0) return {};
+  const size_t others = device.in_use() - std::min(device.in_use(), device.allocated());
+  if (others < kOwn) return {};
+  return cat("other programs hold ", format_bytes(others),
+             " of the GPU's memory: the micro-batch, recomputation and kernels are chosen for the ",
+             format_bytes(device.capacity(Mem::device)),
+             " that are left, and may be others than on a free GPU; memory_limit_gib makes that the same everywhere");
 }
 
 size_t runtime_reserve(const Config& c) { return size_t(c.runtime_reserve_mib) << 20; }

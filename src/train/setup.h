@@ -29,6 +29,9 @@ PackingOptions packing_options(const Config&, const Dataset& train);
 // Memory available to the plan: memory_limit_gib, or the device's capacity; the run-time reserve is added to the plan.
 size_t memory_capacity(const Config&, const Device&);
 size_t runtime_reserve(const Config&);
+// Where capacity depends on what other programs hold of a GPU: a line that says how much they have; else empty.
+// Micro-batch, recomputation and kernels are chosen by what is left, and bits follow from these choices.
+std::string memory_of_others(const Config&, const Device&);
 bool saves_in_background(const Config&, const Device&);
 
 // An engine whose plan fits in memory, not yet committed. micro_batch_size 0: chosen among the divisors of the global

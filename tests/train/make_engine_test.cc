@@ -109,5 +109,28 @@ TEST(MakeEngine, AttentionTakesScratchMemoryThatThePlanHasLeft) {
   EXPECT_EQ(tight.backend.tuning->wanted_scratch(tight.engine->tunable()), kScores);
 }
 
+// A GPU with other programs on it.
+struct SharedGpu final : Device {
+  size_t own = 0, used = 0;
+  std::string description() const override { return "shared"; }
+  void* allocate(size_t, Mem) override { return nullptr; }
+  void release(void*, size_t, Mem) override {}
+  void copy(void*, const void*, size_t, Lane) override {}
+  size_t capacity(Mem) const override { return size_t{60} << 30; }
+  size_t allocated() const override { return own; }
+  size_t in_use() const override { return used; }
+};
+
+TEST(MakeEngine, MemoryThatOtherProgramsHoldIsSaid) {
+  SharedGpu device;
+  device.own = size_t{70} << 30, device.used = device.own + (size_t{1} << 30);
+  EXPECT_EQ(memory_of_others(config(), device), "") << "its own context and libraries";
+  device.used = device.own + (size_t{11} << 30);
+  const std::string line = memory_of_others(config(), device);
+  EXPECT_NE(line.find("other programs hold 11.0 GiB of the GPU's memory"), line.npos) << line;
+  EXPECT_NE(line.find("the 60.0 GiB that are left"), line.npos) << line;
+  EXPECT_EQ(memory_of_others(config({"memory_limit_gib=40"}), device), "") << "then choices do not depend on it";
+}
+
 }  // namespace
 }  // namespace athanor
