@@ -27,6 +27,14 @@ void append(std::string& out, const char* format, auto... values) {
   out += text;
 }
 
+// Four digits, and no exponent where there are more.
+std::string milliseconds(double seconds) {
+  const double ms = seconds * 1e3;
+  char text[40];
+  std::snprintf(text, sizeof text, ms < 1e4 ? "%.4g ms" : "%.0f ms", ms);
+  return text;
+}
+
 void append_row(std::string& out, const std::string& name, const OpRow& row, double steps, double step_seconds) {
   append(out, "%-28s %8.0f %10s %10s %10.3f", name.c_str(), double(row.launches) / steps,
          format_count(row.cost.flops / steps).c_str(), format_count(row.cost.bytes / steps).c_str(),
@@ -165,13 +173,13 @@ std::string op_table(const std::map<std::string, OpRow>& rows, double steps, dou
   out += "\n";
   for (const auto& [name, row] : ordered(rows)) append_row(out, name, row, steps, step_seconds);
   const double least = least_sum(rows) / steps, seconds = measured_sum(rows) / steps;
-  append(out, "limit of the step: %.4g ms", least * 1e3);
+  append(out, "limit of the step: %s", milliseconds(least).c_str());
   if (step_seconds > 0)
-    append(
-        out,
-        "; ops take %.4g ms, %.1f %% of the step's %.4g ms\nbetween ops: %.4g ms (input, memory, the tape, launches, "
-        "reading the result)",
-        seconds * 1e3, 100 * seconds / step_seconds, step_seconds * 1e3, std::max(0.0, step_seconds - seconds) * 1e3);
+    append(out,
+           "; ops take %s, %.1f %% of the step's %s\nbetween ops: %s (input, memory, the tape, launches, reading the "
+           "result)",
+           milliseconds(seconds).c_str(), 100 * seconds / step_seconds, milliseconds(step_seconds).c_str(),
+           milliseconds(std::max(0.0, step_seconds - seconds)).c_str());
   return out + "\n";
 }
 
