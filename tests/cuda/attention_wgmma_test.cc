@@ -107,6 +107,19 @@ TEST_F(AttentionWgmma, ManyTiles) {
 }
 
 #ifdef ATHANOR_EMULATED_GPU
+// On one multiprocessor a block takes several heads: more than it keeps tiles for, of rows that see one tile, several
+// or none.
+TEST_F(AttentionWgmma, RunsOfHeads) {
+  emu::GpuModel gpu = emu::gpu_h200();
+  gpu.multiprocessors = 1;
+  emu::simulate({gpu});
+  for (const int64_t dim : {64, 128}) {
+    agrees(forward(DType::bf16, heads(4, 2, dim), 260, spans_of({260})));
+    agrees(forward(DType::f16, heads(3, 3, dim), 270, {{0, 5, 0, 5, 0, 0}, {140, 20, 10, 150, 0, 0}}));
+  }
+  emu::simulate({emu::gpu_h200()});
+}
+
 // The kernels that an op and its backward op run on a GPU.
 std::string kernels_on(const emu::GpuModel& gpu, const Setting& s, const MakeBackend& make = make_cuda_backend) {
   emu::simulate({gpu});

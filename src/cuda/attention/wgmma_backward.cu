@@ -185,6 +185,7 @@ __global__ void __launch_bounds__(kImageThreads, 1)
   const float scale[1][2] = {{in.scale, in.scale}}, one[1][2] = {{1, 1}};
   store_rows<D>(maps.dv, to, own.b, dv, one);
   store_rows<D>(maps.dk, to, own.a, dk, scale);
+  wait_for_stores();  // shared memory ends with the block
 #endif
 }
 
@@ -309,6 +310,7 @@ __global__ void __launch_bounds__(kImageThreads, 1)
   if (at.start != kNone) meet_keys<T, D>(dq, room, shared, own, at.start, in.scale * kLog2e);
   const float scale[1][2] = {{in.scale, in.scale}};
   store_rows<D>(maps.dq, {head * D, at.first + group_id() * kGroupRows}, own.a, dq, scale);
+  wait_for_stores();  // shared memory ends with the block
 #endif
 }
 

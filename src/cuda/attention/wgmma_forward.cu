@@ -1,10 +1,12 @@
 // Attention forward by warpgroups (sm_90a), as forward.cu, with wgmma and TMA [Shah et al. 2024].
-// Layout: a block takes 128 queries of one head. One warp copies tiles of keys and values into a ring in order of use;
-// two warpgroups own 64 queries each, with scores and sums in registers. The softmax of a tile overlaps the product
-// with the previous tile's values. Compute bound. Deterministic: the sums of a row are over its keys in order. No GPU
-// has run it yet.
+// Layout: a block takes 128 queries, of one head after the other (wgmma_schedule.h). One warp copies tiles of keys and
+// values into a ring in order of use, and a head's queries while the head before is computed; two warpgroups own 64
+// queries each, with scores and sums in registers. The softmax of a tile overlaps the product with the previous tile's
+// values, the store of a head's results the next head's first product. Compute bound. Deterministic: the sums of a row
+// are over its keys in order. No GPU has run it yet.
 #include "cuda/attention/softmax.h"
 #include "cuda/attention/wgmma.h"
+#include "cuda/attention/wgmma_schedule.h"
 #include "cuda/attention/wgmma_tiles.h"
 
 namespace athanor::cuda::attention {
@@ -18,8 +20,8 @@ struct Maps {
 };
 
 template <class T, int D>
-struct Room {         // dynamic shared memory
-  T rows[kRows * D];  // queries, later y
+struct Room {            // dynamic shared memory
+  T rows[2][kRows * D];  // queries, later y, of heads in turn
   T slots[kSlots][N * D];
 };
 
@@ -27,44 +29,54 @@ struct Room {         // dynamic shared memory
 struct Shared {
   Sight<kRows> sight;
   Ring<kSlots> ring;
-  uint64_t queries;
+  Ring<2> queries;
 };
 
 struct Place {
-  int head, kv, first;  // query head, column of keys and values, the block's first query
-  int start;            // the first key that they see; kNone: none
+  int head, end;  // the block's query heads: [head, end)
+  int first;      // its first query
+  int start;      // the first key that its queries see; kNone: none
 };
 
 // ---- the producer warp
 
 template <class T, int D>
-__device__ __forceinline__ void produce(Room<T, D>& room, Shared& shared, const Maps& maps, const Place& at) {
+__device__ __forceinline__ void produce(Room<T, D>& room, Shared& shared, const Maps& maps, const Place& at,
+                                        int group) {
   if (at.start == kNone) return;
-  if (lane_id() == 0) copy_tile<kRows, D>(room.rows, maps.q, &shared.queries, at.head * D, at.first);
   Ring<kSlots>& ring = shared.ring;
   Turn<kSlots> turn;
-  const auto push = [&](const CUtensorMap& map, int row, int next) {
-    ring.fill(turn, next, [&](int slot) { copy_tile<N, D>(room.slots[slot], map, &ring.full[slot], at.kv, row); });
-  };
-  int start = at.start, next = next_seen<kRows>(shared.sight.seen, start + N);
-  push(maps.k, start, next);
-  while (next != kNone) {
-    const int values = start;
-    start = next, next = next_seen<kRows>(shared.sight.seen, start + N);
+  Turn<2> rows;
+  for (int head = at.head; head < at.end; ++head) {
+    shared.queries.fill(rows, [&](int slot) {
+      copy_tile<kRows, D>(room.rows[slot], maps.q, &shared.queries.full[slot], head * D, at.first);
+    });
+    const auto push = [&](const CUtensorMap& map, int row, int next) {
+      ring.fill(turn, next, [&](int slot) {
+        copy_tile<N, D>(room.slots[slot], map, &ring.full[slot], head / group * D, row);
+      });
+    };
+    int start = at.start, next = next_seen<kRows>(shared.sight.seen, start + N);
     push(maps.k, start, next);
-    push(maps.v, values, start);
+    while (next != kNone) {
+      const int values = start;
+      start = next, next = next_seen<kRows>(shared.sight.seen, start + N);
+      push(maps.k, start, next);
+      push(maps.v, values, start);
+    }
+    push(maps.v, start, kNone);
   }
-  push(maps.v, start, kNone);
 }
 
 // ---- consumers
 
-// Computes the warpgroup's rows. queries: its rows of the tile; seen: that of the warp's rows.
-template <class T, int D>
+// Computes the warpgroup's rows of a head. queries: its rows of the tile; seen: that of the warp's rows; meanwhile():
+// called beside the first product.
+template <class T, int D, class F>
 __device__ __forceinline__ void consume(Accumulators<1, D>& o, Softmax<1>& softmax, Room<T, D>& room, Shared& shared,
-                                        const T* queries, const Seen* seen, int start, float scale) {
+                                        Turn<kSlots>& turn, const T* queries, const Seen* seen, int start, float scale,
+                                        F meanwhile) {
   Ring<kSlots>& ring = shared.ring;
-  Turn<kSlots> turn;
   Accumulators<1, N> s;
   uint32_t weights[N / 16][4];
   float shrink[1][2];
@@ -72,9 +84,9 @@ __device__ __forceinline__ void consume(Accumulators<1, D>& o, Softmax<1>& softm
     if (!all_see<16>(seen, start, start + N)) hide<1, N>(s, seen, start, -INFINITY);
     softmax.template add<N>(s, scale, shrink);
   };
-  ptx::mbar_wait(&shared.queries, 0);
   int keys = ring.wait(turn), next = ring.next[keys];
   wgmma_rows<D, kRows, N>(s, queries, room.slots[keys]);
+  meanwhile();
   ptx::wgmma_wait<0>(s);
   ring.release(keys);
   add_scores();
@@ -101,42 +113,60 @@ __device__ __forceinline__ void consume(Accumulators<1, D>& o, Softmax<1>& softm
   }
   wgmma_columns<D, N>(o, weights, room.slots[values]);
   ptx::wgmma_wait<0>(o);
+  ring.release(values);
 }
 
 template <class T, int D>
 __device__ __forceinline__ void attend_group(Room<T, D>& room, Shared& shared, const Forward<T>& a, const Maps& maps,
                                              const Place& at) {
   const int group = group_id(), own = warp_id() * 16;
-  T* rows = room.rows + group * kGroupRows * kBoxColumns;
-  Accumulators<1, D> o = {};
-  Softmax<1> softmax;
-  if (at.start != kNone)
-    consume<T, D>(o, softmax, room, shared, rows, shared.sight.seen + own, at.start, a.in.scale * kLog2e);
-  float factor[1][2];
-  finish<1>(factor, softmax, a, at.first + own, at.head);
-  store_rows<D>(maps.y, {at.head * D, at.first + group * kGroupRows}, rows, o, factor);
+  Turn<kSlots> turn;
+  Turn<2> rows_turn;
+  for (int head = at.head; head < at.end; ++head) {
+    const int slot = rows_turn.slot;
+    T* rows = room.rows[slot] + group * kGroupRows * kBoxColumns;
+    // The tile of the head before has been stored, and may be filled again.
+    const auto release = [&] {
+      if (head > at.head && wait_for_stores()) ptx::mbar_arrive(&shared.queries.empty[slot ^ 1]);
+    };
+    Accumulators<1, D> o = {};
+    Softmax<1> softmax;
+    if (at.start != kNone) {
+      shared.queries.wait(rows_turn);
+      consume<T, D>(o, softmax, room, shared, turn, rows, shared.sight.seen + own, at.start, a.in.scale * kLog2e,
+                    release);
+    } else {
+      rows_turn.advance();
+      release();
+    }
+    float factor[1][2];
+    finish<1>(factor, softmax, a, at.first + own, head);
+    store_rows<D>(maps.y, {head * D, at.first + group * kGroupRows}, rows, o, factor);
+  }
+  wait_for_stores();  // shared memory ends with the block
 }
 #endif
 
 template <class T, int D>
-__global__ void __launch_bounds__(kImageThreads, 1) attend_wgmma(Forward<T> a, const __grid_constant__ Maps maps) {
+__global__ void __launch_bounds__(kImageThreads, 1) 
+    attend_wgmma(Forward<T> a, const __grid_constant__ Maps maps, const __grid_constant__ Schedule schedule) {
 #if PTX_SM90A
   SHARED(Shared, shared);
   DYN_SMEM(raw);
   auto& room = *reinterpret_cast<Room<T, D>*>(raw);
   if (threadIdx.x == 0) {
     shared.ring.init(kConsumers / 32);
-    ptx::mbar_init(&shared.queries, 1);
+    shared.queries.init(kGroups);
     ptx::fence_mbar_init();
   }
   // Longest work first: later queries see more keys.
-  const int block = static_cast<int>(gridDim.x - 1 - blockIdx.x), head = block % a.in.heads;
-  Place at{head, head / a.in.group * D, block / a.in.heads * kRows, kNone};
+  const Schedule::Run run = schedule.run(static_cast<int>(blockIdx.x));
+  Place at{run.head, run.end, (schedule.tiles - 1 - run.tile) * kRows, kNone};
   look<Side::kQueries>(shared.sight, a.in.spans, at.first);  // contains the barrier that init needs
   at.start = next_seen<kRows>(shared.sight.seen, 0);
   if (threadIdx.x >= kConsumers) {
     ptx::registers_decrease<kProducerRegisters>();
-    if (warp_id() == kConsumers / 32) produce(room, shared, maps, at);
+    if (warp_id() == kConsumers / 32) produce(room, shared, maps, at, a.in.group);
   } else {
     ptx::registers_increase<kConsumerRegisters>();
     attend_group(room, shared, a, maps, at);
@@ -154,9 +184,9 @@ void launch_blocks(const Forward<T>& a, cudaStream_t stream) {
                   tensor_map<T>(encode, {in.k, keys, kv_width, in.k_stride, N}),
                   tensor_map<T>(encode, {in.v, keys, kv_width, in.v_stride, N}),
                   tensor_map<T>(encode, {a.y, queries, width, width, kGroupRows})};
-  const dim3 grid(grid_size(div_ceil<int64_t>(queries, kRows) * in.heads));
+  const Schedule work = schedule(queries, kRows, in.heads);
   constexpr size_t kBytes = sizeof(Room<T, D>);
-  CUDA_CHECK(launch(attend_wgmma<T, D>, {grid, dim3(kThreads), kBytes, stream}, a, maps));
+  CUDA_CHECK(launch(attend_wgmma<T, D>, {dim3(grid_size(work.blocks)), dim3(kThreads), kBytes, stream}, a, maps, work));
 }
 }  // namespace
 

@@ -77,8 +77,8 @@ __device__ __forceinline__ void pack_weights(uint32_t (&w)[N / 16][4], const Acc
   }
 }
 
-// Stores a warpgroup's results to the tensor at (column, row), through its rows of a tile [kRows, D] that it no longer
-// needs; `tile`: the first of these rows.
+// Begins to store a warpgroup's results to the tensor at (column, row), through its rows of a tile [kRows, D] that it
+// no longer needs; `tile`: the first of these rows.
 struct Corner {
   int column, row;
 };
@@ -103,8 +103,13 @@ __device__ __forceinline__ void store_rows(const CUtensorMap& map, const Corner&
 #pragma unroll
     for (int c = 0; c < D; c += kBoxColumns) ptx::tma_store(&map, tile + c * kRows, to.column + c, to.row);
     ptx::bulk_commit();
-    ptx::bulk_wait_read<0>();
   }
+}
+// Waits, in one thread of the warpgroup, until its stores have read their tiles; true for that thread.
+__device__ __forceinline__ bool wait_for_stores() {
+  if (threadIdx.x % kGroupThreads != 0) return false;
+  ptx::bulk_wait_read<0>();
+  return true;
 }
 #endif
 }  // namespace athanor::cuda::attention
