@@ -2,7 +2,7 @@
 // Layout: a block takes 128 queries, of one head after the other (wgmma_schedule.h). One warp copies tiles of keys and
 // values into a ring in order of use, and a head's queries while the head before is computed; two warpgroups own 64
 // queries each, with scores and sums in registers. The softmax of a tile overlaps the product with the previous tile's
-// values, the store of a head's results the next head's first product. Compute bound. Deterministic: the sums of a row
+// values; what begins and ends a head overlaps the other warpgroup's products. Compute bound. Deterministic: the sums of a row
 // are over its keys in order. No GPU has run it yet.
 #include "cuda/attention/softmax.h"
 #include "cuda/attention/wgmma.h"
@@ -29,7 +29,7 @@ struct Room {            // dynamic shared memory
 struct Shared {
   Sight<kRows> sight;
   Ring<kSlots> ring;
-  Ring<2> queries;
+  Heads<2> heads;
 };
 
 struct Place {
@@ -43,13 +43,13 @@ struct Place {
 template <class T, int D>
 __device__ __forceinline__ void produce(Room<T, D>& room, Shared& shared, const Maps& maps, const Place& at,
                                         int group) {
-  if (at.start == kNone) return;
+  if (at.start == kNone) return shared.heads.fill_none(at.head, at.end);
   Ring<kSlots>& ring = shared.ring;
   Turn<kSlots> turn;
-  Turn<2> rows;
+  Turn<2> own;
   for (int head = at.head; head < at.end; ++head) {
-    shared.queries.fill(rows, [&](int slot) {
-      copy_tile<kRows, D>(room.rows[slot], maps.q, &shared.queries.full[slot], head * D, at.first);
+    shared.heads.fill(own, [&](int place) {
+      copy_tile<kRows, D>(room.rows[place], maps.q, &shared.heads.full[place], head * D, at.first);
     });
     const auto push = [&](const CUtensorMap& map, int row, int next) {
       ring.fill(turn, next, [&](int slot) {
@@ -70,12 +70,11 @@ __device__ __forceinline__ void produce(Room<T, D>& room, Shared& shared, const 
 
 // ---- consumers
 
-// Computes the warpgroup's rows of a head. queries: its rows of the tile; seen: that of the warp's rows; meanwhile():
-// called beside the first product.
-template <class T, int D, class F>
+// Computes the warpgroup's rows of a head. queries: its rows of the tile; seen: that of the warp's rows.
+template <class T, int D>
 __device__ __forceinline__ void consume(Accumulators<1, D>& o, Softmax<1>& softmax, Room<T, D>& room, Shared& shared,
-                                        Turn<kSlots>& turn, const T* queries, const Seen* seen, int start, float scale,
-                                        F meanwhile) {
+                                        Turn<kSlots>& turn, const T* queries, const Seen* seen, int start,
+                                        float scale) {
   Ring<kSlots>& ring = shared.ring;
   Accumulators<1, N> s;
   uint32_t weights[N / 16][4];
@@ -86,7 +85,6 @@ __device__ __forceinline__ void consume(Accumulators<1, D>& o, Softmax<1>& softm
   };
   int keys = ring.wait(turn), next = ring.next[keys];
   wgmma_rows<D, kRows, N>(s, queries, room.slots[keys]);
-  meanwhile();
   ptx::wgmma_wait<0>(s);
   ring.release(keys);
   add_scores();
@@ -117,33 +115,23 @@ __device__ __forceinline__ void consume(Accumulators<1, D>& o, Softmax<1>& softm
 }
 
 template <class T, int D>
-__device__ __forceinline__ void attend_group(Room<T, D>& room, Shared& shared, const Forward<T>& a, const Maps& maps,
+__device__ __forceinline__ void attend_group(Room<T, D>& room, Shared& shared, const Forward<T>& a,
                                              const Place& at) {
-  const int group = group_id(), own = warp_id() * 16;
+  const int own = warp_id() * 16;
   Turn<kSlots> turn;
-  Turn<2> rows_turn;
+  Turn<2> heads;
   for (int head = at.head; head < at.end; ++head) {
-    const int slot = rows_turn.slot;
-    T* rows = room.rows[slot] + group * kGroupRows * kBoxColumns;
-    // The tile of the head before has been stored, and may be filled again.
-    const auto release = [&] {
-      if (head > at.head && wait_for_stores()) ptx::mbar_arrive(&shared.queries.empty[slot ^ 1]);
-    };
+    const int place = shared.heads.wait(heads);
+    T* rows = room.rows[place] + group_id() * kGroupRows * kBoxColumns;
     Accumulators<1, D> o = {};
     Softmax<1> softmax;
-    if (at.start != kNone) {
-      shared.queries.wait(rows_turn);
-      consume<T, D>(o, softmax, room, shared, turn, rows, shared.sight.seen + own, at.start, a.in.scale * kLog2e,
-                    release);
-    } else {
-      rows_turn.advance();
-      release();
-    }
+    if (at.start != kNone)
+      consume<T, D>(o, softmax, room, shared, turn, rows, shared.sight.seen + own, at.start, a.in.scale * kLog2e);
     float factor[1][2];
     finish<1>(factor, softmax, a, at.first + own, head);
-    store_rows<D>(maps.y, {head * D, at.first + group * kGroupRows}, rows, o, factor);
+    write_rows<D>(rows, o, factor);
+    shared.heads.publish(place);
   }
-  wait_for_stores();  // shared memory ends with the block
 }
 #endif
 
@@ -156,7 +144,7 @@ __global__ void __launch_bounds__(kImageThreads, 1)
   auto& room = *reinterpret_cast<Room<T, D>*>(raw);
   if (threadIdx.x == 0) {
     shared.ring.init(kConsumers / 32);
-    shared.queries.init(kGroups);
+    shared.heads.init();
     ptx::fence_mbar_init();
   }
   // Longest work first: later queries see more keys.
@@ -166,10 +154,14 @@ __global__ void __launch_bounds__(kImageThreads, 1)
   at.start = next_seen<kRows>(shared.sight.seen, 0);
   if (threadIdx.x >= kConsumers) {
     ptx::registers_decrease<kProducerRegisters>();
-    if (warp_id() == kConsumers / 32) produce(room, shared, maps, at, a.in.group);
+    if (warp_id() == kProducer) produce(room, shared, maps, at, a.in.group);
+    if (warp_id() == kStorer)
+      shared.heads.store_all(at.head, at.end, [&](int place, int head) {
+        store_tile<D>(maps.y, room.rows[place], head * D, at.first);
+      });
   } else {
     ptx::registers_increase<kConsumerRegisters>();
-    attend_group(room, shared, a, maps, at);
+    attend_group(room, shared, a, at);
   }
 #endif
 }
@@ -183,7 +175,7 @@ void launch_blocks(const Forward<T>& a, cudaStream_t stream) {
   const Maps maps{tensor_map<T>(encode, {in.q, queries, width, in.q_stride, kRows}),
                   tensor_map<T>(encode, {in.k, keys, kv_width, in.k_stride, N}),
                   tensor_map<T>(encode, {in.v, keys, kv_width, in.v_stride, N}),
-                  tensor_map<T>(encode, {a.y, queries, width, width, kGroupRows})};
+                  tensor_map<T>(encode, {a.y, queries, width, width, kRows})};
   const Schedule work = schedule(queries, kRows, in.heads);
   constexpr size_t kBytes = sizeof(Room<T, D>);
   CUDA_CHECK(launch(attend_wgmma<T, D>, {dim3(grid_size(work.blocks)), dim3(kThreads), kBytes, stream}, a, maps, work));
