@@ -2,7 +2,7 @@
 // Layout: a block takes 128 queries, of one head after the other (wgmma_schedule.h). One warp copies tiles of keys and
 // values into a ring in order of use, and a head's queries while the head before is computed; two warpgroups own 64
 // queries each, with scores and sums in registers. The softmax of a tile overlaps the product with the previous tile's
-// values; what begins and ends a head overlaps the other warpgroup's products. Compute bound. Deterministic: the sums of a row
+// values, what ends a head the next head's first scores. Compute bound. Deterministic: the sums of a row
 // are over its keys in order. No GPU has run it yet.
 #include "cuda/attention/softmax.h"
 #include "cuda/attention/wgmma.h"
@@ -70,73 +70,108 @@ __device__ __forceinline__ void produce(Room<T, D>& room, Shared& shared, const 
 
 // ---- consumers
 
-// Computes the warpgroup's rows of a head. queries: its rows of the tile; seen: that of the warp's rows.
+// A warpgroup. It begins the scores of a head before it ends the head before, so that tensor cores need not wait.
 template <class T, int D>
-__device__ __forceinline__ void consume(Accumulators<1, D>& o, Softmax<1>& softmax, Room<T, D>& room, Shared& shared,
-                                        Turn<kSlots>& turn, const T* queries, const Seen* seen, int start,
-                                        float scale) {
-  Ring<kSlots>& ring = shared.ring;
-  Accumulators<1, N> s;
-  uint32_t weights[N / 16][4];
-  float shrink[1][2];
-  const auto add_scores = [&] {
+struct Consumer {
+  Room<T, D>& room;
+  Shared& shared;
+  const Place& at;
+  float scale;  // times log2(e)
+  Turn<kSlots> turn = {};
+  Turn<2> heads = {};
+  int place = 0, keys = 0;  // of the head and of the tile whose scores are in s, or on the way
+  const T* queries = nullptr;
+  Softmax<1> softmax = {};
+  Accumulators<1, D> o = {};
+  Accumulators<1, N> s = {};
+  uint32_t weights[N / 16][4] = {};
+
+  __device__ __forceinline__ T* rows(int of) { return room.rows[of] + group_id() * kGroupRows * kBoxColumns; }
+
+  __device__ __forceinline__ void begin_scores() {
+    keys = shared.ring.wait(turn);
+    wgmma_rows<D, kRows, N>(s, queries, room.slots[keys]);
+  }
+  __device__ __forceinline__ void begin_head() {
+    place = shared.heads.wait(heads), queries = rows(place);
+    begin_scores();
+  }
+  // s becomes weights; shrink: factor for o.
+  __device__ __forceinline__ void weigh(int start, float (&shrink)[1][2]) {
+    const Seen* seen = shared.sight.seen + warp_id() * 16;
     if (!all_see<16>(seen, start, start + N)) hide<1, N>(s, seen, start, -INFINITY);
     softmax.template add<N>(s, scale, shrink);
-  };
-  int keys = ring.wait(turn), next = ring.next[keys];
-  wgmma_rows<D, kRows, N>(s, queries, room.slots[keys]);
-  ptx::wgmma_wait<0>(s);
-  ring.release(keys);
-  add_scores();
-  pack_weights<T, N>(weights, s);
-  while (next != kNone) {
-    keys = ring.wait(turn);
-    wgmma_rows<D, kRows, N>(s, queries, room.slots[keys]);
-    const int values = ring.wait(turn);
-    wgmma_columns<D, N>(o, weights, room.slots[values]);
-    ptx::wgmma_wait<1>(s);
-    start = next, next = ring.next[keys];
+  }
+  __device__ __forceinline__ void begin_sums(int values) { wgmma_columns<D, N>(o, weights, room.slots[values]); }
+  // A head that has begun, but for the product with its last values. Returns their slot.
+  __device__ __forceinline__ int attend() {
+    auto& ring = shared.ring;
+    float shrink[1][2];
+    int start = at.start, next = ring.next[keys];
+    ptx::wgmma_wait<0>(s);
     ring.release(keys);
-    add_scores();
-    ptx::wgmma_wait_after(fminf(softmax.sum[0][0], softmax.sum[0][1]));
-    ptx::wgmma_wait<0>(o, weights);
-    ring.release(values);
-    multiply_by_row<1, D>(o, shrink);
+    weigh(start, shrink);
     pack_weights<T, N>(weights, s);
+    while (next != kNone) {
+      begin_scores();
+      const int values = ring.wait(turn);
+      begin_sums(values);
+      ptx::wgmma_wait<1>(s);
+      start = next, next = ring.next[keys];
+      ring.release(keys);
+      weigh(start, shrink);
+      ptx::wgmma_wait_after(fminf(softmax.sum[0][0], softmax.sum[0][1]));
+      ptx::wgmma_wait<0>(o, weights);
+      ring.release(values);
+      multiply_by_row<1, D>(o, shrink);
+      pack_weights<T, N>(weights, s);
+    }
+    const int values = ring.wait(turn);
+    if (start + N > shared.sight.last) {
+      clear_rows<N, D>(room.slots[values], shared.sight.last - start);
+      publish_rows();
+    }
+    return values;
   }
-  const int values = ring.wait(turn);
-  if (start + N > shared.sight.last) {
-    clear_rows<N, D>(room.slots[values], shared.sight.last - start);
-    publish_rows();
-  }
-  wgmma_columns<D, N>(o, weights, room.slots[values]);
-  ptx::wgmma_wait<0>(o);
-  ring.release(values);
-}
+};
 
 template <class T, int D>
-__device__ __forceinline__ void attend_group(Room<T, D>& room, Shared& shared, const Forward<T>& a,
-                                             const Place& at) {
-  const int own = warp_id() * 16;
-  Turn<kSlots> turn;
-  Turn<2> heads;
-  for (int head = at.head; head < at.end; ++head) {
-    const int place = shared.heads.wait(heads);
-    T* rows = room.rows[place] + group_id() * kGroupRows * kBoxColumns;
-    Accumulators<1, D> o = {};
-    Softmax<1> softmax;
-    if (at.start != kNone)
-      consume<T, D>(o, softmax, room, shared, turn, rows, shared.sight.seen + own, at.start, a.in.scale * kLog2e);
+__device__ __forceinline__ void attend_group(Room<T, D>& room, Shared& shared, const Forward<T>& a, const Place& at) {
+  Consumer<T, D> c{room, shared, at, a.in.scale * kLog2e};
+  const auto end_head = [&](int head, int place) {
     float factor[1][2];
-    finish<1>(factor, softmax, a, at.first + own, head);
-    write_rows<D>(rows, o, factor);
+    finish<1>(factor, c.softmax, a, at.first + warp_id() * 16, head);
+    write_rows<D>(c.rows(place), c.o, factor);
     shared.heads.publish(place);
+  };
+  if (at.start == kNone) {
+    for (int head = at.head; head < at.end; ++head) end_head(head, shared.heads.wait(c.heads));
+    return;
   }
+  c.begin_head();
+  int head = at.head;
+  for (;; ++head) {
+    const int values = c.attend(), place = c.place;
+    // Each way has a product and a wait of its own: where two meet, ptxas makes products wait one by one.
+    if (head + 1 == at.end) {
+      c.begin_sums(values);
+      ptx::wgmma_wait<0>(c.o, c.weights);
+      break;
+    }
+    c.begin_sums(values);
+    c.begin_head();
+    ptx::wgmma_wait<1>(c.o, c.weights);
+    shared.ring.release(values);
+    end_head(head, place);
+    for_elements<1, D>(c.o, [](float& x, int, int, int) { x = 0; });
+    c.softmax = {};
+  }
+  end_head(head, c.place);
 }
 #endif
 
 template <class T, int D>
-__global__ void __launch_bounds__(kImageThreads, 1) 
+__global__ void __launch_bounds__(kImageThreads, 1)
     attend_wgmma(Forward<T> a, const __grid_constant__ Maps maps, const __grid_constant__ Schedule schedule) {
 #if PTX_SM90A
   SHARED(Shared, shared);
