@@ -35,14 +35,6 @@ inline unsigned grid_size(int64_t n) {
   return static_cast<unsigned>(n);
 }
 
-// Of the current device.
-inline int multiprocessors() {
-  int device = 0, count = 0;
-  CUDA_CHECK(cudaGetDevice(&device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
-  return count;
-}
-
 // Columns of a matrix for kernels that count rows and columns in 32 bits.
 inline int checked_columns(const char* op, const Tensor& t) {
   CHECK(t.cols() < 1 << 30 && t.rows() < int64_t{1} << 31, op, ": ", t.shape, " is beyond 32-bit indices");

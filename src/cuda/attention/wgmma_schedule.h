@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "cuda/host_tools.h"
+#include "cuda/warpgroups.h"
 namespace athanor::cuda::attention {
 
 struct Schedule {

@@ -3,7 +3,6 @@
 #pragma once
 #include <algorithm>
 
-#include "cuda/host_tools.h"
 #include "cuda/warpgroups.h"
 namespace athanor::cuda {
 
