@@ -6,8 +6,8 @@ Reads the objects of DIR/cuda (made by nvcc) with cuobjdump and nvdisasm, which 
 or the CUDA toolkit. FILE (default tests/cuda/kernel_budget.txt) has a line per group of kernels:
     architecture | regular expression of the kernel's name | most registers | instructions that each must have
 A kernel of a line uses no stack (registers that do not fit are spilled there), unless the line has "| stack N" bytes.
-"| order M H8 W1 e64 W0; M A T2" is the order of what is asynchronous in the loops with products, and then in those with
-copies, as machine_code.py reads it: H products, W1 and W0 waits until so many groups of them are left, e exponentials, T
+"| order M H8 W1 e64 W0; M A T2" is the order of what is asynchronous in the loops with products, then in those with
+copies, then in those around products, such as the loop over heads, as machine_code.py reads it: H products, W1 and W0 waits until so many groups of them are left, e exponentials, T
 copies by TMA, B barriers of threads, M waits for a barrier in shared memory, A arrivals there.
 Kernels in no line are off the hot path. Every line must match a kernel. All kernels with wgmma or TMA are held to three
 rules more: products wait in groups, not one by one, which ptxas arranges where it finds their registers in use and does not

@@ -194,15 +194,18 @@ def order(loop):
     return " ".join(key + (str(count) if count > 1 and key[0] != "W" else "") for key, count in runs)
 
 
+def without_waits(code, chosen):
+    """Loops without the turns of a wait."""
+    waits = {i.address for loop in loops_of(code) if {word(i)[:1] for i in loop} - {""} == {"M"} for i in loop}
+    return [[i for i in loop if i.address not in waits] for loop in chosen]
+
+
 def innermost(code, *letters):
-    """The loops that have such words, of those inside each other the smallest, without the turns of a wait."""
-    loops = loops_of(code)
-    words = [{word(i)[:1] for i in loop} - {""} for loop in loops]
-    waits = {i.address for loop, found in zip(loops, words) if found == {"M"} for i in loop}
-    chosen = [loop for loop, found in zip(loops, words) if set(letters) <= found]
+    """The loops that have such words, of those inside each other the smallest."""
+    chosen = [loop for loop in loops_of(code) if set(letters) <= {word(i)[:1] for i in loop}]
     places = [{i.address for i in loop} for loop in chosen]
     smallest = [loop for loop, place in zip(chosen, places) if not any(other < place for other in places)]
-    return [[i for i in loop if i.address not in waits] for loop in smallest]
+    return without_waits(code, smallest)
 
 
 def product_loops(code):
@@ -214,9 +217,25 @@ def copy_loops(code):
     return innermost(code, "M", "T")
 
 
+def loop_around(code, inner):
+    """The smallest loop with more in it than `inner` and waits; empty if there is none."""
+    places = {i.address for i in inner}
+    around = [loop for loop in loops_of(code) if places < {i.address for i in without_waits(code, [loop])[0]}]
+    return min(around, key=len, default=[])
+
+
+def loops_around_products(code):
+    """Such as those over heads, but for loops that copy."""
+    found = []
+    for loop in (loop_around(code, inner) for inner in product_loops(code)):
+        if loop and loop not in found and "T" not in map(word, loop):
+            found.append(loop)
+    return without_waits(code, found)
+
+
 def orders(code):
-    """Of the loops with products and of those with copies: "M H8 W1 A e64 W0; M A T2"."""
-    return "; ".join(map(order, product_loops(code) + copy_loops(code)))
+    """Of the loops with products, those with copies and those around products: "M H8 W1 A e64 W0; M A T2"."""
+    return "; ".join(map(order, product_loops(code) + copy_loops(code) + loops_around_products(code)))
 
 
 def exponentials(loop):

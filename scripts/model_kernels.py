@@ -135,44 +135,52 @@ def parts_of(path):
 
 
 class Warpgroup:
-    def __init__(self, parts):
-        self.parts, self.at, self.left, self.groups, self.turns = parts, 0, parts[0].alone, [], []
+    def __init__(self, parts, delay):
+        self.parts, self.at, self.left, self.groups, self.ends = parts, 0, delay + parts[0].alone, [], []
+
+    @property
+    def over(self):
+        return self.at == len(self.parts)
 
     def blocked(self, now):
         wait = self.parts[self.at].wait
         return self.left <= 0 and wait >= 0 and len([end for end in self.groups if end > now]) > wait
 
 
-def simulate(parts, turns=24):
-    """Cycles of one turn of both warpgroups, late enough that the start is forgotten."""
-    groups = [Warpgroup(parts) for _ in range(WARPGROUPS)]
-    groups[1].left += sum(p.alone for p in parts) / 2
+def play(sequences, delays):
+    """[[when each part ends] of each warpgroup's parts]; a warpgroup begins after its delay."""
+    groups = [Warpgroup(*s) for s in zip(sequences, delays)]
     now, tensor_free = 0.0, 0.0
-    while min(len(g.turns) for g in groups) < turns:
+    while not all(g.over for g in groups):
         for g in groups:  # end what is done
-            while g.left <= 1e-9 and not g.blocked(now):
+            while not g.over and g.left <= 1e-9 and not g.blocked(now):
                 part = g.parts[g.at]
                 if part.product:
                     tensor_free = max(tensor_free, now) + part.product
                     if part.ends_group:
                         g.groups = [end for end in g.groups if end > now] + [tensor_free]
-                g.at = (g.at + 1) % len(g.parts)
-                g.turns += [now] if g.at == 0 else []
-                g.left = g.parts[g.at].alone
-                if len(g.turns) >= 4 * turns:
-                    raise ValueError("one warpgroup starves")
-        active = [g for g in groups if g.left > 1e-9]
+                g.ends.append(now)
+                g.at += 1
+                g.left = 0 if g.over else g.parts[g.at].alone
+        active = [g for g in groups if not g.over and g.left > 1e-9]
         ends = [end for g in groups for end in g.groups if end > now]
         rate = 1.0
         for unit in UNITS:
             used = sum(g.parts[g.at].needs[unit] / g.parts[g.at].alone for g in active)
             rate = min(rate, 1 / used) if used > 1 else rate
-        step = min([g.left / rate for g in active] + [end - now for end in ends])
+        step = min([g.left / rate for g in active] + [end - now for end in ends], default=0)
         for g in active:
             g.left -= step * rate
         now += step
+    return [g.ends for g in groups]
+
+
+def simulate(parts, turns=24):
+    """Cycles of one turn of both warpgroups, late enough that the start is forgotten."""
+    delays = [g * sum(p.alone for p in parts) / WARPGROUPS for g in range(WARPGROUPS)]
+    ends = [e[len(parts) - 1::len(parts)] for e in play([parts * 2 * turns] * WARPGROUPS, delays)]
     half = turns // 2
-    return max((g.turns[turns - 1] - g.turns[half - 1]) / (turns - half) for g in groups)
+    return max((e[turns - 1] - e[half - 1]) / (turns - half) for e in ends)
 
 
 @dataclass
@@ -186,6 +194,12 @@ class Model:
     order: str
 
 
+def short_name(kernel):
+    name = kernel.name.replace("(anonymous namespace)::", "").replace("athanor::cuda::", "")
+    name = re.sub(r"\(Sums\)(\d)", lambda number: SUMS[int(number[1])], name)
+    return re.sub(r"^.*?(\w+<[^(]*>)\(.*$", r"\1", name)
+
+
 def model(kernel):
     loops = machine_code.product_loops(kernel.code)
     loop = max(loops, key=len)
@@ -196,10 +210,7 @@ def model(kernel):
     units["smem"] += WARPGROUPS * sum(product_cycles(i)[1] for i in products)
     tensor = WARPGROUPS * sum(product_cycles(i)[0] for i in products)
     tile = max(simulate(parts), *units.values())
-    name = kernel.name.replace("(anonymous namespace)::", "").replace("athanor::cuda::", "")
-    name = re.sub(r"\(Sums\)(\d)", lambda number: SUMS[int(number[1])], name)
-    name = re.sub(r"^.*?(\w+<[^(]*>)\(.*$", r"\1", name)
-    return Model(name, kernel.registers, tile, tensor, units, tensor / tile, machine_code.order(loop))
+    return Model(short_name(kernel), kernel.registers, tile, tensor, units, tensor / tile, machine_code.order(loop))
 
 
 def rate(models, m):
@@ -310,7 +321,7 @@ def codes_table(kernels, models):
             flops, moved = 2 * m * n * terms, m * terms + n * terms + bytes_ * m * n
             line = [f"{name}, {what} {m} x {n}, {terms} terms"]
             for kind in kinds:
-                step, end = of[f"codes_wgmma<__nv_fp8_e4m3, __nv_fp8_e4m3, {kind}>"]
+                step, end = of[f"codes_wgmma<__nv_fp8_e4m3, __nv_fp8_e4m3, {kind}, Maps>"]
                 waves = -(-(-(-m // 256) * -(-n // 256)) // (MULTIPROCESSORS // 2))
                 own = max(waves * (-(-terms // 128) * step + end) / CLOCK * PEAK / sustained, flops / (2 * MOST * 1e12),
                           moved / COPY)

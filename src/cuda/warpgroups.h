@@ -14,6 +14,14 @@ constexpr int kThreads = kConsumers + kGroupThreads;
 // Kernel images for other GPUs contain no code; has_image() recognizes them by their launch bounds.
 constexpr int kImageThreads = PTX_SM90A ? kThreads : 32;
 
+// Of the current device; as many blocks are resident.
+inline int multiprocessors() {
+  int device = 0, count = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
+  return count;
+}
+
 template <class... P>
 bool has_image(void (*kernel)(P...)) {
   cudaFuncAttributes image{};

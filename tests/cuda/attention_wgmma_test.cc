@@ -2,6 +2,7 @@
 // emulated one; on other GPUs these cases run on the kernels that serve those.
 #include "tests/cuda/attention_setting.h"
 #ifdef ATHANOR_EMULATED_GPU
+#include "cuda/attention/wgmma_schedule.h"
 #include "emulator/runtime/control.h"
 #endif
 
@@ -107,6 +108,48 @@ TEST_F(AttentionWgmma, ManyTiles) {
 }
 
 #ifdef ATHANOR_EMULATED_GPU
+// Every head of every tile once, tiles in order; a tile's heads are shared by as many blocks as make two for each
+// multiprocessor of what is left.
+TEST(AttentionSchedule, CoversHeadsAndBecomesFiner) {
+  for (const int multiprocessors : {1, 3, 132}) {
+    emu::GpuModel gpu = emu::gpu_h200();
+    gpu.multiprocessors = multiprocessors;
+    emu::simulate({gpu});
+    for (const int heads : {1, 3, 12, 200})
+      for (const int tiles : {1, 2, 7, 300}) {
+        const auto work = cuda::attention::schedule(tiles * 128 - 5, 128, heads);
+        EXPECT_EQ(work.tiles, tiles);
+        int tile = 0, head = 0;
+        for (int block = 0; block < work.blocks; ++block) {
+          const auto run = work.run(block);
+          ASSERT_EQ(run.tile, tile);
+          ASSERT_EQ(run.head, head);
+          ASSERT_GT(run.end, head);
+          const int most = heads * (tiles - tile) / (2 * multiprocessors);  // of a run
+          ASSERT_LE(run.end - head, std::max(heads > 128 ? 2 : 1, most + 1));
+          head = run.end;
+          if (head == heads) head = 0, ++tile;
+        }
+        EXPECT_EQ(tile, tiles);
+        EXPECT_EQ(head, 0);
+        EXPECT_EQ(work.run(0).end == heads, heads == 1 || tiles >= 2 * multiprocessors);
+      }
+  }
+  emu::simulate({emu::gpu_h200()});
+}
+
+// On one multiprocessor a block takes several heads: more than it keeps tiles for, of rows that see one tile, several
+// or none.
+TEST_F(AttentionWgmma, RunsOfHeads) {
+  emu::GpuModel gpu = emu::gpu_h200();
+  gpu.multiprocessors = 1;
+  emu::simulate({gpu});
+  agrees(forward(DType::bf16, heads(4, 2, 64), 260, spans_of({260})));
+  agrees(forward(DType::f16, heads(3, 3, 128), 260, spans_of({260})));
+  agrees(forward(DType::bf16, heads(3, 3, 64), 270, {{0, 5, 0, 5, 0, 0}, {140, 20, 10, 150, 0, 0}}));
+  emu::simulate({emu::gpu_h200()});
+}
+
 // The kernels that an op and its backward op run on a GPU.
 std::string kernels_on(const emu::GpuModel& gpu, const Setting& s, const MakeBackend& make = make_cuda_backend) {
   emu::simulate({gpu});

@@ -519,6 +519,30 @@ class MachineCodeTest(unittest.TestCase):
         part.needs["exp"] = 600
         self.assertAlmostEqual(model.simulate([product, part]), 1200, delta=1, msg="bound by exponentials")
 
+    # A loop over heads: the scores of the next one begin before the results of the last are read; a loop over tiles in it.
+    HEADS = ["HEAD: WARPGROUP.DEPBAR.LE gsb0, 0x0", "MUFU.EX2 R24, R24", "@P3 BRA LAST", *OVERLAP[:1], "@!P0 BRA SPIN",
+             *OVERLAP[2:-5], "@P2 BRA TILE",
+             "LAST: HGMMA.64x64x16.F32 R24, R24, gsb0", "HGMMA.64x64x16.F32 R88, R88, gsb0", "WARPGROUP.DEPBAR.LE gsb0, 0x1",
+             "SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR12], RZ", "@P4 BRA HEAD", "EXIT",
+             "SPIN: SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR10], R4", "@!P0 BRA SPIN", "BRA BACK"]
+    HEADS[3] = HEADS[3].replace("HEAD", "TILE")
+
+    def test_the_loop_around_products_is_held_too(self):
+        inside = "M H4 W1 e2 W0 A"
+        self.assertEqual(self.machine_code.orders(self.kernel(self.HEADS).code), f"{inside}; W0 e {inside} H2 W1 A")
+
+    def test_model_of_heads(self):
+        """What begins a head, a turn, and what ends it; blocks of several heads cost the multiprocessor less than of one."""
+        sys.path.insert(0, str(ROOT / "scripts"))
+        model = module(ROOT / "scripts" / "model_attention.py")
+        head = model.head_of(self.kernel(self.HEADS))
+        self.assertEqual([p.wait for p in head.begin], [0, -1])
+        self.assertEqual([p.product for p in head.turn if p.product], [32] * 4)
+        self.assertEqual([p.product for p in head.end if p.product], [32] * 2)
+        busy = model.machine.MULTIPROCESSORS
+        parts = [model.parts_of_heads(left, 12) for left in (10 * busy, 2 * busy, 2 * busy - 1, busy - 1, 1)]
+        self.assertEqual(parts, [1, 1, 2, 4, 12], "as wgmma_schedule.h")
+
     def test_model_of_a_tile(self):
         """Behind the loop of products, in the loop around it that stores: two exponentials and what else is issued."""
         model = module(ROOT / "scripts" / "model_kernels.py")
@@ -545,10 +569,10 @@ class MachineCodeTest(unittest.TestCase):
         for number in range(len(model.SUMS)):
             kernels.append(self.kernel(lines))
             space = "athanor::cuda::(anonymous namespace)::"
-            kernels[-1].name = (f"void {space}codes_wgmma<__nv_fp8_e4m3, __nv_fp8_e4m3, ({space}Sums){number}>({space}Maps, "
+            kernels[-1].name = (f"void {space}codes_wgmma<__nv_fp8_e4m3, __nv_fp8_e4m3, ({space}Sums){number}, {space}Maps>({space}Maps, "
                                 f"athanor::cuda::Tiles, {space}Job)")
         models = [model.model(k) for k in kernels]
-        self.assertEqual([m.name for m in models], [f"codes_wgmma<__nv_fp8_e4m3, __nv_fp8_e4m3, {sums}>" for sums in model.SUMS])
+        self.assertEqual([m.name for m in models], [f"codes_wgmma<__nv_fp8_e4m3, __nv_fp8_e4m3, {s}, Maps>" for s in model.SUMS])
         self.assertEqual({model.rate(models, m) for m in models}, {f"{min(2 * 989.4 * models[0].share, 1590):.0f}"})
         self.assertEqual(model.shortest_end(kernels[0]), 2 * 4, "a branch, a store, a branch, and the tile's first instruction")
         rows = model.codes_table(kernels, models).splitlines()[2:]

@@ -1,19 +1,22 @@
 // Attention backward by warpgroups (sm_90a), with wgmma and TMA, in the two passes of backward.cu; p and ds go from
 // accumulators into the next product without leaving registers [Shah et al. 2024, sec. 3]. Layout: a block takes 128
-// rows of its side, two warpgroups 64 each; one warp copies tiles of the other side's two tensors into a ring.
+// rows of its side, of one head after the other (wgmma_schedule.h), two warpgroups 64 each; one warp copies tiles of
+// the other side's two tensors into a ring, and the next head's first ones while a head is computed.
 // Exponentials of one warpgroup run beside products of the other, and beside the next product of its own. Compute
 // bound. Deterministic: sums are over the other side's rows in order, head by head of the group. No GPU has run it yet.
 #include "cuda/attention/wgmma.h"
+#include "cuda/attention/wgmma_schedule.h"
 #include "cuda/attention/wgmma_tiles.h"
 
 namespace athanor::cuda::attention {
 namespace {
 
-// Dynamic shared memory: the block's own rows of two tensors, and tiles of N rows of the other side's two tensors.
+// Dynamic shared memory: the block's own rows of two tensors, of two heads if there is room, and tiles of N rows of the
+// other side's two tensors.
 template <class T, int D, int Others, int SlotCount>
 struct Room {
-  static constexpr int N = Others, kSlots = SlotCount;
-  T a[kRows * D], b[kRows * D];
+  static constexpr int N = Others, kSlots = SlotCount, kPlaces = D == 64 ? 2 : 1;
+  T a[kPlaces][kRows * D], b[kPlaces][kRows * D];
   T slots[kSlots][N * D];
 };
 template <class T, int D>  // own: k, v; other: q, dy. N is limited by the registers that dk and dv leave
@@ -22,7 +25,7 @@ struct KeyRoom : Room<T, D, D == 64 ? 96 : 64, 8> {
 };
 template <class T, int D>  // own: q, dy; other: k, v
 struct QueryRoom : Room<T, D, 128, D == 64 ? 8 : 4> {
-  QueryStats stats[kRows];  // of the block's queries
+  QueryStats stats[QueryRoom::kPlaces][kRows];  // of the block's queries
 };
 
 struct KeyMaps {
@@ -33,27 +36,27 @@ struct QueryMaps {
 };
 
 #if PTX_SM90A
-template <int Slots>
+template <class Room>
 struct Shared {
   Sight<kRows> sight;
-  Ring<Slots> ring;
-  uint64_t own;  // barrier of the block's own rows, which are copied after the first tiles
+  Ring<Room::kSlots> ring;
+  Heads<Room::kPlaces> heads;
 
   __device__ __forceinline__ void init() {  // followed by a barrier of the block
     if (threadIdx.x != 0) return;
     ring.init(kConsumers / 32);
-    ptx::mbar_init(&own, 2);
+    heads.init();
     ptx::fence_mbar_init();
   }
 };
 
 struct Place {
-  int head, kv;  // the block's first query head, its key head
-  int first;     // its first row
-  int start;     // the first row of the other side that they see; kNone: none
+  int head, end;  // the block's heads of its side: [head, end)
+  int first;      // its first row
+  int start;      // the first row of the other side that they see; kNone: none
 };
 
-// A warpgroup's rows.
+// A warpgroup's rows of a head.
 template <class T>
 struct Own {
   T *a, *b;           // its first rows
@@ -61,38 +64,44 @@ struct Own {
   const Seen* warp;   // what the warp's rows see
 
   template <class R>
-  __device__ __forceinline__ Own(R& room, const Sight<kRows>& sight) {
+  __device__ __forceinline__ Own(R& room, int place, const Sight<kRows>& sight) {
     const int first = group_id() * kGroupRows;
-    a = room.a + first * kBoxColumns, b = room.b + first * kBoxColumns;
+    a = room.a[place] + first * kBoxColumns, b = room.b[place] + first * kBoxColumns;
     group = sight.seen + first, warp = sight.seen + warp_id() * 16;
   }
 };
 
 // ---- keys: dk and dv
 
+// group: query heads of a key head.
 template <int D, class R>
-__device__ __forceinline__ void produce_queries(R& room, Shared<R::kSlots>& shared, const KeyMaps& maps,
-                                                const Place& at, int heads) {
+__device__ __forceinline__ void produce_queries(R& room, Shared<R>& shared, const KeyMaps& maps, const Place& at,
+                                                int group) {
+  if (at.start == kNone) return shared.heads.fill_none(at.head, at.end);
   constexpr int N = R::N;
   auto& ring = shared.ring;
   Turn<R::kSlots> turn;
-  int start = at.start, head = at.head;
-  while (start != kNone) {
-    int next = next_seen<kRows>(shared.sight.seen, start + N), next_head = head;
-    if (next == kNone && head + 1 < at.head + heads) next = at.start, ++next_head;
-    ring.fill(turn, next, [&](int slot) {
+  Turn<R::kPlaces> own;
+  int start = at.start, head = at.head * group;
+  while (head < at.end * group) {
+    const int next = next_seen<kRows>(shared.sight.seen, start + N);
+    const int then = next == kNone && (head + 1) % group ? at.start : next;  // kNone: the key head's last tile
+    ring.fill(turn, then, [&](int slot) {
       uint64_t* full = &ring.full[slot];
       auto& stats = room.stats[slot / 2];
       copy_tile<N, D>(room.slots[slot], maps.q, full, head * D, start, sizeof stats);
       ptx::tma_load(stats, &maps.stats, full, 2 * start, head);
     });
-    ring.fill(turn, next,
+    ring.fill(turn, then,
               [&](int slot) { copy_tile<N, D>(room.slots[slot], maps.dy, &ring.full[slot], head * D, start); });
-    if (start == at.start && head == at.head && lane_id() == 0) {
-      copy_tile<kRows, D>(room.a, maps.k, &shared.own, at.kv * D, at.first);
-      copy_tile<kRows, D>(room.b, maps.v, &shared.own, at.kv * D, at.first);
-    }
-    start = next, head = next_head;
+    if (start == at.start && head % group == 0)
+      shared.heads.fill(own, [&](int place) {
+        uint64_t* full = &shared.heads.full[place];
+        copy_tile<kRows, D>(room.a[place], maps.k, full, head / group * D, at.first, sizeof room.b[place]);
+        copy_panels<kRows, D>(room.b[place], maps.v, full, head / group * D, at.first);
+      });
+    if (next == kNone) ++head;
+    start = next == kNone ? at.start : next;
   }
 }
 
@@ -121,13 +130,12 @@ __device__ __forceinline__ void differentiate_keys(Accumulators<1, N>& ds, const
 
 template <class T, int D, class R>
 __device__ __forceinline__ void meet_queries(Accumulators<1, D>& dk, Accumulators<1, D>& dv, R& room,
-                                             Shared<R::kSlots>& shared, const Own<T>& own, int start, float scale) {
+                                             Shared<R>& shared, Turn<R::kSlots>& turn, const Own<T>& own, int start,
+                                             float scale) {
   constexpr int N = R::N;
   auto& ring = shared.ring;
-  Turn<R::kSlots> turn;
   Accumulators<1, N> p, ds;
   uint32_t weights[N / 16][4], changes[N / 16][4];
-  ptx::mbar_wait(&shared.own, 0);
   while (start != kNone) {
     const int q = ring.wait(turn), dy = ring.wait_next(turn, q), next = ring.next[q];
     if (start + N > shared.sight.last) {
@@ -161,30 +169,41 @@ __device__ __forceinline__ void meet_queries(Accumulators<1, D>& dk, Accumulator
 
 template <class T, int D>
 __global__ void __launch_bounds__(kImageThreads, 1)
-    keys_backward_wgmma(Inputs<T> in, const __grid_constant__ KeyMaps maps) {
+    keys_backward_wgmma(Inputs<T> in, const __grid_constant__ KeyMaps maps, const __grid_constant__ Schedule schedule) {
 #if PTX_SM90A
-  using State = Shared<KeyRoom<T, D>::kSlots>;
-  SHARED(State, shared);
+  using R = KeyRoom<T, D>;
+  SHARED(Shared<R>, shared);
   DYN_SMEM(raw);
-  auto& room = *reinterpret_cast<KeyRoom<T, D>*>(raw);
+  auto& room = *reinterpret_cast<R*>(raw);
   shared.init();
-  const int kv_heads = in.heads / in.group, block = static_cast<int>(blockIdx.x), kv = block % kv_heads;
-  Place at{kv * in.group, kv, block / kv_heads * kRows, kNone};
+  // Longest work first: earlier keys are seen by more queries.
+  const Schedule::Run run = schedule.run(static_cast<int>(blockIdx.x));
+  Place at{run.head, run.end, run.tile * kRows, kNone};
   look<Side::kKeys>(shared.sight, in.spans, at.first);  // contains the barrier that init needs
   at.start = next_seen<kRows>(shared.sight.seen, 0);
   if (threadIdx.x >= kConsumers) {
     ptx::registers_decrease<kProducerRegisters>();
-    if (warp_id() == kConsumers / 32) produce_queries<D>(room, shared, maps, at, in.group);
+    if (warp_id() == kProducer) produce_queries<D>(room, shared, maps, at, in.group);
+    if (warp_id() == kStorer)
+      shared.heads.store_all(at.head, at.end, [&](int place, int kv) {
+        store_tile<D>(maps.dv, room.b[place], kv * D, at.first);
+        store_tile<D>(maps.dk, room.a[place], kv * D, at.first);
+      });
     return;
   }
   ptx::registers_increase<kConsumerRegisters>();
-  const Own<T> own(room, shared.sight);
-  Accumulators<1, D> dk = {}, dv = {};
-  if (at.start != kNone) meet_queries<T, D>(dk, dv, room, shared, own, at.start, in.scale * kLog2e);
-  const Corner to{kv * D, at.first + group_id() * kGroupRows};
-  const float scale[1][2] = {{in.scale, in.scale}}, one[1][2] = {{1, 1}};
-  store_rows<D>(maps.dv, to, own.b, dv, one);
-  store_rows<D>(maps.dk, to, own.a, dk, scale);
+  Turn<R::kSlots> turn;
+  Turn<R::kPlaces> heads;
+  for (int left = at.end - at.head; left > 0; --left) {
+    const int place = shared.heads.wait(heads);
+    const Own<T> own(room, place, shared.sight);
+    Accumulators<1, D> dk = {}, dv = {};
+    if (at.start != kNone) meet_queries<T, D>(dk, dv, room, shared, turn, own, at.start, in.scale * kLog2e);
+    const float scale[1][2] = {{in.scale, in.scale}}, one[1][2] = {{1, 1}};
+    write_rows<D>(own.b, dv, one);
+    write_rows<D>(own.a, dk, scale);
+    shared.heads.publish(place);
+  }
 #endif
 }
 
@@ -192,26 +211,33 @@ __global__ void __launch_bounds__(kImageThreads, 1)
 
 #if PTX_SM90A
 template <int D, class R>
-__device__ __forceinline__ void produce_keys(R& room, Shared<R::kSlots>& shared, const QueryMaps& maps,
-                                             const Place& at) {
+__device__ __forceinline__ void produce_keys(R& room, Shared<R>& shared, const QueryMaps& maps, const Place& at,
+                                             int group) {
+  if (at.start == kNone) return shared.heads.fill_none(at.head, at.end);
   constexpr int N = R::N;
   auto& ring = shared.ring;
   Turn<R::kSlots> turn;
-  int start = at.start;
-  while (start != kNone) {
-    const int next = next_seen<kRows>(shared.sight.seen, start + N);
-    const auto push = [&](const CUtensorMap& map) {
-      ring.fill(turn, next,
-                [&](int slot) { copy_tile<N, D>(room.slots[slot], map, &ring.full[slot], at.kv * D, start); });
-    };
-    push(maps.k);
-    push(maps.v);
-    if (start == at.start && lane_id() == 0) {
-      copy_tile<kRows, D>(room.a, maps.q, &shared.own, at.head * D, at.first, sizeof room.stats);
-      ptx::tma_load(room.stats, &maps.stats, &shared.own, 2 * at.first, at.head);
-      copy_tile<kRows, D>(room.b, maps.dy, &shared.own, at.head * D, at.first);
+  Turn<R::kPlaces> own;
+  for (int head = at.head; head < at.end; ++head) {
+    for (int start = at.start; start != kNone;) {
+      const int next = next_seen<kRows>(shared.sight.seen, start + N);
+      const auto push = [&](const CUtensorMap& map) {
+        ring.fill(turn, next, [&](int slot) {
+          copy_tile<N, D>(room.slots[slot], map, &ring.full[slot], head / group * D, start);
+        });
+      };
+      push(maps.k);
+      push(maps.v);
+      if (start == at.start)
+        shared.heads.fill(own, [&](int place) {
+          uint64_t* full = &shared.heads.full[place];
+          auto& stats = room.stats[place];
+          copy_tile<kRows, D>(room.a[place], maps.q, full, head * D, at.first, sizeof room.b[place] + sizeof stats);
+          ptx::tma_load(stats, &maps.stats, full, 2 * at.first, head);
+          copy_panels<kRows, D>(room.b[place], maps.dy, full, head * D, at.first);
+        });
+      start = next;
     }
-    start = next;
   }
 }
 
@@ -233,18 +259,15 @@ __device__ __forceinline__ void differentiate_queries(Accumulators<1, N>& ds, co
 }
 
 template <class T, int D, class R>
-__device__ __forceinline__ void meet_keys(Accumulators<1, D>& dq, R& room, Shared<R::kSlots>& shared, const Own<T>& own,
-                                          int start, float scale) {
+__device__ __forceinline__ void meet_keys(Accumulators<1, D>& dq, R& room, Shared<R>& shared, Turn<R::kSlots>& turn,
+                                          const Own<T>& own, const QueryStats* stats, int start, float scale) {
   constexpr int N = R::N;
   auto& ring = shared.ring;
-  Turn<R::kSlots> turn;
-  const QueryStats* stats = room.stats + warp_id() * 16 + lane_id() / 4;
   Accumulators<1, N> p, ds;
   uint32_t changes[N / 16][4] = {};
   // If registers suffice, a tile's last product overlaps the first of the next tile, and its keys stay in their slot.
   constexpr bool kRunsOn = D == 64;
   int held = -1;
-  ptx::mbar_wait(&shared.own, 0);
   while (start != kNone) {
     const int k = ring.wait(turn), v = ring.wait_next(turn, k), next = ring.next[k];
     if (start + N > shared.sight.last) {
@@ -280,46 +303,61 @@ __device__ __forceinline__ void meet_keys(Accumulators<1, D>& dq, R& room, Share
     }
     start = next;
   }
-  if constexpr (kRunsOn) ptx::wgmma_wait<0>(dq, changes);
+  if constexpr (kRunsOn) {
+    ptx::wgmma_wait<0>(dq, changes);
+    if (held >= 0) ring.release(held);
+  }
 }
 #endif
 
 template <class T, int D>
 __global__ void __launch_bounds__(kImageThreads, 1)
-    queries_backward_wgmma(Inputs<T> in, const __grid_constant__ QueryMaps maps) {
+    queries_backward_wgmma(Inputs<T> in, const __grid_constant__ QueryMaps maps,
+                           const __grid_constant__ Schedule schedule) {
 #if PTX_SM90A
-  using State = Shared<QueryRoom<T, D>::kSlots>;
-  SHARED(State, shared);
+  using R = QueryRoom<T, D>;
+  SHARED(Shared<R>, shared);
   DYN_SMEM(raw);
-  auto& room = *reinterpret_cast<QueryRoom<T, D>*>(raw);
+  auto& room = *reinterpret_cast<R*>(raw);
   shared.init();
   // Longest work first: later queries see more keys.
-  const int block = static_cast<int>(gridDim.x - 1 - blockIdx.x), head = block % in.heads;
-  Place at{head, head / in.group, block / in.heads * kRows, kNone};
+  const Schedule::Run run = schedule.run(static_cast<int>(blockIdx.x));
+  Place at{run.head, run.end, (schedule.tiles - 1 - run.tile) * kRows, kNone};
   look<Side::kQueries>(shared.sight, in.spans, at.first);  // contains the barrier that init needs
   at.start = next_seen<kRows>(shared.sight.seen, 0);
   if (threadIdx.x >= kConsumers) {
     ptx::registers_decrease<kProducerRegisters>();
-    if (warp_id() == kConsumers / 32) produce_keys<D>(room, shared, maps, at);
+    if (warp_id() == kProducer) produce_keys<D>(room, shared, maps, at, in.group);
+    if (warp_id() == kStorer)
+      shared.heads.store_all(at.head, at.end, [&](int place, int head) {
+        store_tile<D>(maps.dq, room.a[place], head * D, at.first);
+      });
     return;
   }
   ptx::registers_increase<kConsumerRegisters>();
-  const Own<T> own(room, shared.sight);
-  Accumulators<1, D> dq = {};
-  if (at.start != kNone) meet_keys<T, D>(dq, room, shared, own, at.start, in.scale * kLog2e);
-  const float scale[1][2] = {{in.scale, in.scale}};
-  store_rows<D>(maps.dq, {head * D, at.first + group_id() * kGroupRows}, own.a, dq, scale);
+  Turn<R::kSlots> turn;
+  Turn<R::kPlaces> heads;
+  for (int left = at.end - at.head; left > 0; --left) {
+    const int place = shared.heads.wait(heads);
+    const Own<T> own(room, place, shared.sight);
+    const QueryStats* stats = room.stats[place] + warp_id() * 16 + lane_id() / 4;
+    Accumulators<1, D> dq = {};
+    if (at.start != kNone) meet_keys<T, D>(dq, room, shared, turn, own, stats, at.start, in.scale * kLog2e);
+    const float scale[1][2] = {{in.scale, in.scale}};
+    write_rows<D>(own.a, dq, scale);
+    shared.heads.publish(place);
+  }
 #endif
 }
 
 // ---- launchers
 
 template <class Room, class Maps, class T>
-void launch_blocks(void (*kernel)(Inputs<T>, Maps), int rows, int heads, const Inputs<T>& in, const Maps& maps,
+void launch_blocks(void (*kernel)(Inputs<T>, Maps, Schedule), int rows, int heads, const Inputs<T>& in, const Maps& maps,
                    cudaStream_t stream) {
   static_assert(sizeof(Room) <= 224 << 10, "a block has 227 KiB, with its Sight and its ring");
-  const dim3 grid(grid_size(div_ceil<int64_t>(rows, kRows) * heads));
-  CUDA_CHECK(launch(kernel, {grid, dim3(kThreads), sizeof(Room), stream}, in, maps));
+  const Schedule work = schedule(rows, kRows, heads);
+  CUDA_CHECK(launch(kernel, {dim3(grid_size(work.blocks)), dim3(kThreads), sizeof(Room), stream}, in, maps, work));
 }
 
 template <class T, int D>
@@ -344,15 +382,15 @@ void launch_both(const Backward<T>& a, cudaStream_t stream) {
                          of_queries(in.q, in.q_stride, Keys::N),
                          of_queries(a.dy, width, Keys::N),
                          of_stats(Keys::N),
-                         of_keys(a.dk, a.dk_stride, kGroupRows),
-                         of_keys(a.dv, a.dv_stride, kGroupRows)};
+                         of_keys(a.dk, a.dk_stride, kRows),
+                         of_keys(a.dv, a.dv_stride, kRows)};
   launch_blocks<Keys>(keys_backward_wgmma<T, D>, in.spans.keys, kv_heads, in, key_maps, stream);
   const QueryMaps query_maps{of_queries(in.q, in.q_stride, kRows),
                              of_queries(a.dy, width, kRows),
                              of_stats(kRows),
                              of_keys(in.k, in.k_stride, Queries::N),
                              of_keys(in.v, in.v_stride, Queries::N),
-                             of_queries(a.dq, a.dq_stride, kGroupRows)};
+                             of_queries(a.dq, a.dq_stride, kRows)};
   launch_blocks<Queries>(queries_backward_wgmma<T, D>, in.spans.queries, in.heads, in, query_maps, stream);
 }
 

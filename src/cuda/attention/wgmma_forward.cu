@@ -1,10 +1,12 @@
 // Attention forward by warpgroups (sm_90a), as forward.cu, with wgmma and TMA [Shah et al. 2024].
-// Layout: a block takes 128 queries of one head. One warp copies tiles of keys and values into a ring in order of use;
-// two warpgroups own 64 queries each, with scores and sums in registers. The softmax of a tile overlaps the product
-// with the previous tile's values. Compute bound. Deterministic: the sums of a row are over its keys in order. No GPU
-// has run it yet.
+// Layout: a block takes 128 queries, of one head after the other (wgmma_schedule.h). One warp copies tiles of keys and
+// values into a ring in order of use, and a head's queries while the head before is computed; two warpgroups own 64
+// queries each, with scores and sums in registers. The softmax of a tile overlaps the product with the previous tile's
+// values, what ends a head the next head's first scores. Compute bound. Deterministic: the sums of a row
+// are over its keys in order. No GPU has run it yet.
 #include "cuda/attention/softmax.h"
 #include "cuda/attention/wgmma.h"
+#include "cuda/attention/wgmma_schedule.h"
 #include "cuda/attention/wgmma_tiles.h"
 
 namespace athanor::cuda::attention {
@@ -18,8 +20,8 @@ struct Maps {
 };
 
 template <class T, int D>
-struct Room {         // dynamic shared memory
-  T rows[kRows * D];  // queries, later y
+struct Room {            // dynamic shared memory
+  T rows[2][kRows * D];  // queries, later y, of heads in turn
   T slots[kSlots][N * D];
 };
 
@@ -27,119 +29,174 @@ struct Room {         // dynamic shared memory
 struct Shared {
   Sight<kRows> sight;
   Ring<kSlots> ring;
-  uint64_t queries;
+  Heads<2> heads;
 };
 
 struct Place {
-  int head, kv, first;  // query head, column of keys and values, the block's first query
-  int start;            // the first key that they see; kNone: none
+  int head, end;  // the block's query heads: [head, end)
+  int first;      // its first query
+  int start;      // the first key that its queries see; kNone: none
 };
 
 // ---- the producer warp
 
 template <class T, int D>
-__device__ __forceinline__ void produce(Room<T, D>& room, Shared& shared, const Maps& maps, const Place& at) {
-  if (at.start == kNone) return;
-  if (lane_id() == 0) copy_tile<kRows, D>(room.rows, maps.q, &shared.queries, at.head * D, at.first);
+__device__ __forceinline__ void produce(Room<T, D>& room, Shared& shared, const Maps& maps, const Place& at,
+                                        int group) {
+  if (at.start == kNone) return shared.heads.fill_none(at.head, at.end);
   Ring<kSlots>& ring = shared.ring;
   Turn<kSlots> turn;
-  const auto push = [&](const CUtensorMap& map, int row, int next) {
-    ring.fill(turn, next, [&](int slot) { copy_tile<N, D>(room.slots[slot], map, &ring.full[slot], at.kv, row); });
-  };
-  int start = at.start, next = next_seen<kRows>(shared.sight.seen, start + N);
-  push(maps.k, start, next);
-  while (next != kNone) {
-    const int values = start;
-    start = next, next = next_seen<kRows>(shared.sight.seen, start + N);
+  Turn<2> own;
+  for (int head = at.head; head < at.end; ++head) {
+    shared.heads.fill(own, [&](int place) {
+      copy_tile<kRows, D>(room.rows[place], maps.q, &shared.heads.full[place], head * D, at.first);
+    });
+    const auto push = [&](const CUtensorMap& map, int row, int next) {
+      ring.fill(turn, next, [&](int slot) {
+        copy_tile<N, D>(room.slots[slot], map, &ring.full[slot], head / group * D, row);
+      });
+    };
+    int start = at.start, next = next_seen<kRows>(shared.sight.seen, start + N);
     push(maps.k, start, next);
-    push(maps.v, values, start);
+    while (next != kNone) {
+      const int values = start;
+      start = next, next = next_seen<kRows>(shared.sight.seen, start + N);
+      push(maps.k, start, next);
+      push(maps.v, values, start);
+    }
+    push(maps.v, start, kNone);
   }
-  push(maps.v, start, kNone);
 }
 
 // ---- consumers
 
-// Computes the warpgroup's rows. queries: its rows of the tile; seen: that of the warp's rows.
+// A warpgroup. It begins the scores of a head before it ends the head before, so that tensor cores need not wait.
 template <class T, int D>
-__device__ __forceinline__ void consume(Accumulators<1, D>& o, Softmax<1>& softmax, Room<T, D>& room, Shared& shared,
-                                        const T* queries, const Seen* seen, int start, float scale) {
-  Ring<kSlots>& ring = shared.ring;
-  Turn<kSlots> turn;
-  Accumulators<1, N> s;
-  uint32_t weights[N / 16][4];
-  float shrink[1][2];
-  const auto add_scores = [&] {
+struct Consumer {
+  Room<T, D>& room;
+  Shared& shared;
+  const Place& at;
+  float scale;  // times log2(e)
+  Turn<kSlots> turn = {};
+  Turn<2> heads = {};
+  int place = 0, keys = 0;  // of the head and of the tile whose scores are in s, or on the way
+  const T* queries = nullptr;
+  Softmax<1> softmax = {};
+  Accumulators<1, D> o = {};
+  Accumulators<1, N> s = {};
+  uint32_t weights[N / 16][4] = {};
+
+  __device__ __forceinline__ T* rows(int of) { return room.rows[of] + group_id() * kGroupRows * kBoxColumns; }
+
+  __device__ __forceinline__ void begin_scores() {
+    keys = shared.ring.wait(turn);
+    wgmma_rows<D, kRows, N>(s, queries, room.slots[keys]);
+  }
+  __device__ __forceinline__ void begin_head() {
+    place = shared.heads.wait(heads), queries = rows(place);
+    begin_scores();
+  }
+  // s becomes weights; shrink: factor for o.
+  __device__ __forceinline__ void weigh(int start, float (&shrink)[1][2]) {
+    const Seen* seen = shared.sight.seen + warp_id() * 16;
     if (!all_see<16>(seen, start, start + N)) hide<1, N>(s, seen, start, -INFINITY);
     softmax.template add<N>(s, scale, shrink);
-  };
-  ptx::mbar_wait(&shared.queries, 0);
-  int keys = ring.wait(turn), next = ring.next[keys];
-  wgmma_rows<D, kRows, N>(s, queries, room.slots[keys]);
-  ptx::wgmma_wait<0>(s);
-  ring.release(keys);
-  add_scores();
-  pack_weights<T, N>(weights, s);
-  while (next != kNone) {
-    keys = ring.wait(turn);
-    wgmma_rows<D, kRows, N>(s, queries, room.slots[keys]);
-    const int values = ring.wait(turn);
-    wgmma_columns<D, N>(o, weights, room.slots[values]);
-    ptx::wgmma_wait<1>(s);
-    start = next, next = ring.next[keys];
+  }
+  __device__ __forceinline__ void begin_sums(int values) { wgmma_columns<D, N>(o, weights, room.slots[values]); }
+  // A head that has begun, but for the product with its last values. Returns their slot.
+  __device__ __forceinline__ int attend() {
+    auto& ring = shared.ring;
+    float shrink[1][2];
+    int start = at.start, next = ring.next[keys];
+    ptx::wgmma_wait<0>(s);
     ring.release(keys);
-    add_scores();
-    ptx::wgmma_wait_after(fminf(softmax.sum[0][0], softmax.sum[0][1]));
-    ptx::wgmma_wait<0>(o, weights);
-    ring.release(values);
-    multiply_by_row<1, D>(o, shrink);
+    weigh(start, shrink);
     pack_weights<T, N>(weights, s);
+    while (next != kNone) {
+      begin_scores();
+      const int values = ring.wait(turn);
+      begin_sums(values);
+      ptx::wgmma_wait<1>(s);
+      start = next, next = ring.next[keys];
+      ring.release(keys);
+      weigh(start, shrink);
+      ptx::wgmma_wait_after(fminf(softmax.sum[0][0], softmax.sum[0][1]));
+      ptx::wgmma_wait<0>(o, weights);
+      ring.release(values);
+      multiply_by_row<1, D>(o, shrink);
+      pack_weights<T, N>(weights, s);
+    }
+    const int values = ring.wait(turn);
+    if (start + N > shared.sight.last) {
+      clear_rows<N, D>(room.slots[values], shared.sight.last - start);
+      publish_rows();
+    }
+    return values;
   }
-  const int values = ring.wait(turn);
-  if (start + N > shared.sight.last) {
-    clear_rows<N, D>(room.slots[values], shared.sight.last - start);
-    publish_rows();
-  }
-  wgmma_columns<D, N>(o, weights, room.slots[values]);
-  ptx::wgmma_wait<0>(o);
-}
+};
 
 template <class T, int D>
-__device__ __forceinline__ void attend_group(Room<T, D>& room, Shared& shared, const Forward<T>& a, const Maps& maps,
-                                             const Place& at) {
-  const int group = group_id(), own = warp_id() * 16;
-  T* rows = room.rows + group * kGroupRows * kBoxColumns;
-  Accumulators<1, D> o = {};
-  Softmax<1> softmax;
-  if (at.start != kNone)
-    consume<T, D>(o, softmax, room, shared, rows, shared.sight.seen + own, at.start, a.in.scale * kLog2e);
-  float factor[1][2];
-  finish<1>(factor, softmax, a, at.first + own, at.head);
-  store_rows<D>(maps.y, {at.head * D, at.first + group * kGroupRows}, rows, o, factor);
+__device__ __forceinline__ void attend_group(Room<T, D>& room, Shared& shared, const Forward<T>& a, const Place& at) {
+  Consumer<T, D> c{room, shared, at, a.in.scale * kLog2e};
+  const auto end_head = [&](int head, int place) {
+    float factor[1][2];
+    finish<1>(factor, c.softmax, a, at.first + warp_id() * 16, head);
+    write_rows<D>(c.rows(place), c.o, factor);
+    shared.heads.publish(place);
+  };
+  if (at.start == kNone) {
+    for (int head = at.head; head < at.end; ++head) end_head(head, shared.heads.wait(c.heads));
+    return;
+  }
+  c.begin_head();
+  int head = at.head;
+  for (;; ++head) {
+    const int values = c.attend(), place = c.place;
+    // Each way has a product and a wait of its own: where two meet, ptxas makes products wait one by one.
+    if (head + 1 == at.end) {
+      c.begin_sums(values);
+      ptx::wgmma_wait<0>(c.o, c.weights);
+      break;
+    }
+    c.begin_sums(values);
+    c.begin_head();
+    ptx::wgmma_wait<1>(c.o, c.weights);
+    shared.ring.release(values);
+    end_head(head, place);
+    for_elements<1, D>(c.o, [](float& x, int, int, int) { x = 0; });
+    c.softmax = {};
+  }
+  end_head(head, c.place);
 }
 #endif
 
 template <class T, int D>
-__global__ void __launch_bounds__(kImageThreads, 1) attend_wgmma(Forward<T> a, const __grid_constant__ Maps maps) {
+__global__ void __launch_bounds__(kImageThreads, 1)
+    attend_wgmma(Forward<T> a, const __grid_constant__ Maps maps, const __grid_constant__ Schedule schedule) {
 #if PTX_SM90A
   SHARED(Shared, shared);
   DYN_SMEM(raw);
   auto& room = *reinterpret_cast<Room<T, D>*>(raw);
   if (threadIdx.x == 0) {
     shared.ring.init(kConsumers / 32);
-    ptx::mbar_init(&shared.queries, 1);
+    shared.heads.init();
     ptx::fence_mbar_init();
   }
   // Longest work first: later queries see more keys.
-  const int block = static_cast<int>(gridDim.x - 1 - blockIdx.x), head = block % a.in.heads;
-  Place at{head, head / a.in.group * D, block / a.in.heads * kRows, kNone};
+  const Schedule::Run run = schedule.run(static_cast<int>(blockIdx.x));
+  Place at{run.head, run.end, (schedule.tiles - 1 - run.tile) * kRows, kNone};
   look<Side::kQueries>(shared.sight, a.in.spans, at.first);  // contains the barrier that init needs
   at.start = next_seen<kRows>(shared.sight.seen, 0);
   if (threadIdx.x >= kConsumers) {
     ptx::registers_decrease<kProducerRegisters>();
-    if (warp_id() == kConsumers / 32) produce(room, shared, maps, at);
+    if (warp_id() == kProducer) produce(room, shared, maps, at, a.in.group);
+    if (warp_id() == kStorer)
+      shared.heads.store_all(at.head, at.end, [&](int place, int head) {
+        store_tile<D>(maps.y, room.rows[place], head * D, at.first);
+      });
   } else {
     ptx::registers_increase<kConsumerRegisters>();
-    attend_group(room, shared, a, maps, at);
+    attend_group(room, shared, a, at);
   }
 #endif
 }
@@ -153,10 +210,10 @@ void launch_blocks(const Forward<T>& a, cudaStream_t stream) {
   const Maps maps{tensor_map<T>(encode, {in.q, queries, width, in.q_stride, kRows}),
                   tensor_map<T>(encode, {in.k, keys, kv_width, in.k_stride, N}),
                   tensor_map<T>(encode, {in.v, keys, kv_width, in.v_stride, N}),
-                  tensor_map<T>(encode, {a.y, queries, width, width, kGroupRows})};
-  const dim3 grid(grid_size(div_ceil<int64_t>(queries, kRows) * in.heads));
+                  tensor_map<T>(encode, {a.y, queries, width, width, kRows})};
+  const Schedule work = schedule(queries, kRows, in.heads);
   constexpr size_t kBytes = sizeof(Room<T, D>);
-  CUDA_CHECK(launch(attend_wgmma<T, D>, {grid, dim3(kThreads), kBytes, stream}, a, maps));
+  CUDA_CHECK(launch(attend_wgmma<T, D>, {dim3(grid_size(work.blocks)), dim3(kThreads), kBytes, stream}, a, maps, work));
 }
 }  // namespace
 

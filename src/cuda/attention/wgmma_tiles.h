@@ -7,16 +7,86 @@
 namespace athanor::cuda::attention {
 
 #if PTX_SM90A
-constexpr int kTailBarrier = 1, kGroupBarrier = 2;  // the second one per warpgroup
+constexpr int kTailBarrier = 1, kGroupBarrier = 2;                   // the second one per warpgroup
+constexpr int kProducer = kConsumers / 32, kStorer = kProducer + 1;  // warps
 
-// tile [Rows, D] = the rows from `row` on, D columns from `column` on; called by one thread. also: bytes of another
-// copy that signals `full`.
+// A block's own rows of one head after the other, in places that take turns: the producer copies them there, consumers
+// leave their results in the same place, and a warp of its own stores these. So neither the copies for the next head
+// nor the stores of the last one make consumers wait.
+template <int Places>
+struct Heads {
+  uint64_t full[Places], results[Places], empty[Places];
+
+  // Called by one thread, followed by a barrier of the block.
+  __device__ __forceinline__ void init() {
+    for (int i = 0; i < Places; ++i) {
+      ptx::mbar_init(&full[i], 1);
+      ptx::mbar_init(&results[i], kConsumers / 32);
+      ptx::mbar_init(&empty[i], 1);
+    }
+  }
+  // Called by the producer warp; copy(place) makes `full` expect bytes, once.
+  template <class F>
+  __device__ __forceinline__ void fill(Turn<Places>& turn, F copy) {
+    if (lane_id() == 0) {
+      ptx::mbar_wait(&empty[turn.slot], turn.parity ^ 1);  // does not wait the first time
+      copy(turn.slot);
+    }
+    turn.advance();
+  }
+  // For heads [head, end) of which nothing is read: hands over places without rows.
+  __device__ __forceinline__ void fill_none(int head, int end) {
+    Turn<Places> turn;
+#pragma unroll 1
+    for (; head < end; ++head) fill(turn, [&](int place) { ptx::mbar_arrive(&full[place]); });
+  }
+  __device__ __forceinline__ int wait(Turn<Places>& turn) {
+    const int place = turn.slot;
+    ptx::mbar_wait(&full[place], turn.parity);
+    turn.advance();
+    return place;
+  }
+  // Called by all warps of consumers that have written their results.
+  __device__ __forceinline__ void publish(int place) {
+    ptx::fence_proxy_async();
+    __syncwarp();
+    if (lane_id() == 0) ptx::mbar_arrive(&results[place]);
+  }
+  // Called by the storing warp: store(place, head) begins to store a head's results.
+  template <class F>
+  __device__ __forceinline__ void store_all(int head, int end, F store) {
+    if (lane_id() != 0) return;
+    Turn<Places> turn;
+#pragma unroll 1
+    for (; head < end; ++head) {
+      ptx::mbar_wait(&results[turn.slot], turn.parity);
+      store(turn.slot, head);
+      ptx::bulk_commit();
+      ptx::bulk_wait_read<0>();
+      ptx::mbar_arrive(&empty[turn.slot]);
+      turn.advance();
+    }
+  }
+};
+
+// tile [Rows, D] = the rows from `row` on, D columns from `column` on; called by one thread. copy_tile() also makes
+// `full` expect its bytes, and those of further copies that signal it: `also`.
+template <int Rows, int D, class T>
+__device__ __forceinline__ void copy_panels(T* tile, const CUtensorMap& map, uint64_t* full, int column, int row) {
+#pragma unroll
+  for (int c = 0; c < D; c += kBoxColumns) ptx::tma_load(tile + c * Rows, &map, full, column + c, row);
+}
 template <int Rows, int D, class T>
 __device__ __forceinline__ void copy_tile(T* tile, const CUtensorMap& map, uint64_t* full, int column, int row,
                                           uint32_t also = 0) {
   ptx::mbar_expect_bytes(full, Rows * D * sizeof(T) + also);
+  copy_panels<Rows, D>(tile, map, full, column, row);
+}
+// The reverse, of all rows of a block, without commit.
+template <int D, class T>
+__device__ __forceinline__ void store_tile(const CUtensorMap& map, const T* tile, int column, int row) {
 #pragma unroll
-  for (int c = 0; c < D; c += kBoxColumns) ptx::tma_load(tile + c * Rows, &map, full, column + c, row);
+  for (int c = 0; c < D; c += kBoxColumns) ptx::tma_store(&map, tile + c * kRows, column + c, row);
 }
 
 // Clears the rows of a tile [Rows, D] from `from` on; called by all consumers. Rows after the last visible one may
@@ -77,16 +147,12 @@ __device__ __forceinline__ void pack_weights(uint32_t (&w)[N / 16][4], const Acc
   }
 }
 
-// Stores a warpgroup's results to the tensor at (column, row), through its rows of a tile [kRows, D] that it no longer
-// needs; `tile`: the first of these rows.
-struct Corner {
-  int column, row;
-};
+// Writes a warpgroup's results over its rows of a tile [kRows, D] that its products no longer need; `tile`: the first
+// of these rows. Heads::publish() follows.
 template <int D, class T>
-__device__ __forceinline__ void store_rows(const CUtensorMap& map, const Corner& to, T* tile,
-                                           const Accumulators<1, D>& values, const float (&factor)[1][2]) {
-  const int lane = lane_id(), group = group_id();
-  ptx::bar_sync(kGroupBarrier + group, kGroupThreads);  // reads of these rows are done
+__device__ __forceinline__ void write_rows(T* tile, const Accumulators<1, D>& values, const float (&factor)[1][2]) {
+  const int lane = lane_id();
+  ptx::bar_sync(kGroupBarrier + group_id(), kGroupThreads);  // products of all warps have read these rows
 #pragma unroll
   for (int n = 0; n < D / 8; ++n) {
 #pragma unroll
@@ -96,14 +162,6 @@ __device__ __forceinline__ void store_rows(const CUtensorMap& map, const Corner&
       st4(tile + n / 8 * kBoxColumns * kRows + row * kBoxColumns + chunk * 8 + lane % 4 * 2,
           word_of<T>(values[0][n][2 * h] * factor[0][h], values[0][n][2 * h + 1] * factor[0][h]));
     }
-  }
-  ptx::fence_proxy_async();
-  ptx::bar_sync(kGroupBarrier + group, kGroupThreads);
-  if (threadIdx.x % kGroupThreads == 0) {
-#pragma unroll
-    for (int c = 0; c < D; c += kBoxColumns) ptx::tma_store(&map, tile + c * kRows, to.column + c, to.row);
-    ptx::bulk_commit();
-    ptx::bulk_wait_read<0>();
   }
 }
 #endif

@@ -20,10 +20,7 @@ struct Tiles {
 
 // Persistent blocks: as many pairs as the GPU holds at once, at most one for each tile.
 inline dim3 grid_of(const Tiles& tiles) {
-  int device = 0, multiprocessors = 0;
-  CUDA_CHECK(cudaGetDevice(&device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
-  return {grid_size(kPair * std::clamp<int64_t>(multiprocessors / kPair, 1, int64_t{tiles.rows} * tiles.columns))};
+  return {grid_size(kPair * std::clamp<int64_t>(multiprocessors() / kPair, 1, int64_t{tiles.rows} * tiles.columns))};
 }
 
 #if PTX_SM90A
