@@ -2,6 +2,9 @@
 // reference's bits. Products of codes: by the library in every layout of scales that it has, else emulated.
 #include "cuda/scratch.h"
 #include "tests/cuda/kernel_test.h"
+#ifdef ATHANOR_EMULATED_GPU
+#include "emulator/runtime/control.h"
+#endif
 
 namespace athanor {
 namespace {
