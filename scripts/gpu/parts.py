@@ -256,8 +256,8 @@ def attention(call):
 
 @part(seconds=240)
 def attention_packed(call):
-    """The same for documents of different lengths in one batch."""
-    return attention_part(call, "attention_packed", "Packed")
+    """The same for documents of different lengths in a sequence, and for windows."""
+    return attention_part(call, "attention_packed", "Packed:AttentionPair.Windows")
 
 
 @part(seconds=60)

@@ -39,7 +39,7 @@ enum class RecomputeGranularity : uint8_t { none, selective, full };
 enum class ContextMethod : uint8_t { automatic, gather, ring };
 
 // cudnn: its attention wherever it can; automatic: where a plan has memory for it, unless the program's own is found to
-// be faster (Tuning).
+// be faster (Tuning), and for documents and windows only where it is found to be the faster one.
 enum class CudaAttention : uint8_t { automatic, builtin, cudnn };
 
 enum class Progress : uint8_t {

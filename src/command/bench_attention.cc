@@ -9,7 +9,6 @@
 #include <optional>
 
 #include "base/checksum.h"
-#include "base/int.h"
 #include "command/command.h"
 #include "command/machine.h"
 #include "metrics/format.h"
@@ -37,19 +36,8 @@ struct Problem {
 
   int64_t rows() const { return sequences * length; }
   int64_t window() const { return mask == Mask::window ? std::max<int64_t>(1, length / 8) : 0; }
-  // A sequence of documents: halves of what is left, down to a sixteenth of the sequence; or one.
   std::vector<Span> spans() const {
-    std::vector<Span> all;
-    for (int64_t s = 0; s < sequences; ++s) {
-      int64_t begin = s * length, left = length;
-      while (left > 0) {
-        const bool cut = mask == Mask::documents && left > 1 && left > length / 16;
-        const auto size = narrow<int32_t>(cut ? left / 2 : left), first = narrow<int32_t>(begin);
-        all.push_back({first, size, first, size, 0, 0});
-        begin += size, left -= size;
-      }
-    }
-    return all;
+    return documents_to_measure(sequences, length, mask == Mask::documents ? length : 1);
   }
   // Pairs of a query and a key that it sees.
   double pairs() const {

@@ -158,7 +158,8 @@ void Machine::open_cpu(const Config& config, const Neighbours& here) {
 
 void Machine::open_gpu(const Config& config, const RankInfo& ranks, const Neighbours& here) {
   CudaOptions options{.attention = config.attention,
-                      .tokens = config.reset_attention_mask ? 0 : config.seq_length,
+                      .tokens = config.seq_length,
+                      .documents = config.context_parallel_size == 1,  // else queries see keys of other pieces
                       .plan_folder = tuning_folder(config.tuning_cache)};
   std::string attention;  // of rank 0: all take the same, for they round differently
   if (rendezvous_) {

@@ -69,7 +69,7 @@ int ManyRanks::on_nodes(int count) const { return nodes > 0 ? nodes : (count + k
 
 Prediction predict(const Config& c, const GpuSpec& gpu, int ranks, int nodes) {
   ProcessMesh mesh = absent_mesh(mesh_sizes(c, ranks));
-  const DescribedBackend described = describe(gpu);
+  const DescribedBackend described = describe(gpu, c.context_parallel_size == 1 ? c.seq_length : 0);
   const Network network{gpu.link_bytes, gpu.network_bytes, std::max(1, ranks / nodes)};
   const auto engine =
       make_engine(c, {*described.device, *described.ops, mesh, described.tuning, nullptr, network}, true);

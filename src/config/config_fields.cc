@@ -157,11 +157,14 @@ Fields run_group() {
              "capture micro-batch and optimizer as CUDA graphs and replay them: the same kernels, fewer launches"),
       choice<&Config::attention>("attention", notice,
                                  "attention kernels on a GPU: auto = cuDNN's where they support the case, memory "
-                                 "suffices and no trial finds others faster, else the program's own"),
+                                 "suffices and no trial finds others faster (of documents and windows: where a trial "
+                                 "finds them faster), else the program's own"),
       number(
           "gemm_search_seconds", &Config::gemm_search_seconds, at_least(0), free, "s",
           "time limit for trials of algorithms and fused epilogues of matrix products, and with attention auto of its "
-          "kernels, at the start of a run on a GPU; 0 = the library's first answers, nothing fused, cuDNN's attention"),
+          "kernels, at the start of a run on a GPU; 0 = the library's first answers, nothing fused, cuDNN's attention "
+          "of "
+          "whole sequences"),
       option("tuning_cache", &Config::tuning_cache, free,
              "folder for results of trials and cuDNN's plans, for later runs; auto = athanor in XDG_CACHE_HOME or "
              "~/.cache, none"),

@@ -39,8 +39,6 @@ void validate_curriculum(const Config& c) {
   for (const auto& [key, length] : {std::pair{"min_difficulty", c.min_difficulty}, {"seq_length", c.seq_length}})
     require(length % c.difficulty_step == 0, "difficulty_step: ", key, " ", length, " is not a multiple of ",
             c.difficulty_step);
-  require(c.attention != CudaAttention::cudnn,
-          "total_curriculum_step: attention cudnn has no chunks of sequences; expected auto or builtin");
 }
 
 void validate_batch(Config& c) {

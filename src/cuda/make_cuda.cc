@@ -53,7 +53,7 @@ struct FoundCudnn {
 
 FoundCudnn cudnn_attention(const CudaOptions& options, const SearchPlaces& places, cudaStream_t stream) {
   if (options.attention == CudaAttention::builtin) return {nullptr, "", "as configured"};
-  if (options.tokens == 0) return {nullptr, "", "cuDNN is asked for whole sequences of one length only"};
+  if (options.tokens == 0) return {nullptr, "", "cuDNN is asked for sequences of one length only"};
   const bool automatic = options.attention == CudaAttention::automatic;
   try {
     const Opened<CudnnTable> cudnn = open_cudnn(places);
@@ -65,6 +65,7 @@ FoundCudnn cudnn_attention(const CudaOptions& options, const SearchPlaces& place
     auto attention = std::make_unique<cuda::CudnnAttention>(
         cudnn.call, stream,
         cuda::CudnnAttention::Options{.tokens = options.tokens,
+                                      .documents = options.documents,
                                       .most_scratch = automatic ? cuda::kMostAutomaticScratch : SIZE_MAX,
                                       .files = {options.plan_folder, key},
                                       .enter_thread = [i = options.index] { CUDA_CHECK(cudaSetDevice(i)); }});

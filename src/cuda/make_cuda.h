@@ -19,9 +19,10 @@ struct CudaOptions {
   int index = 0;  // CUDA's index among the visible GPUs
   // cudnn: cuDNN's attention wherever it supports the op; automatic: where its plan fits in memory, unless a trial
   // finds the program's own kernels faster (Tuning). Both only for sequences of exactly `tokens` tokens; setting
-  // `tokens` promises that.
+  // `tokens` promises that, and `documents` that other tables of spans are of documents within such sequences.
   CudaAttention attention = CudaAttention::automatic;
-  int64_t tokens = 0;       // 0: any lengths, documents, windows: only the program's own kernels
+  int64_t tokens = 0;  // 0: any lengths: only the program's own kernels
+  bool documents = false;
   std::string plan_folder;  // stores cuDNN's plans for later runs; "": plans are built at each start
 };
 

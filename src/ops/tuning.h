@@ -3,7 +3,9 @@
 #pragma once
 #include <span>
 #include <string>
+#include <vector>
 
+#include "base/int.h"
 #include "ops/attention.h"
 #include "ops/gemm.h"
 #include "ops/quantize.h"
@@ -17,6 +19,22 @@ struct Tunable {
   std::span<const AttentionBwd> backward = {};
   std::span<const ScaledGemm> of_codes = {};
 };
+
+// Documents for measurements, since those of a run are not known before it: each has half of what is left of its
+// sequence, down to a sixteenth of the sequence, and the last one of so many all that is left.
+inline std::vector<Span> documents_to_measure(int64_t sequences, int64_t tokens, int64_t most_per_sequence) {
+  std::vector<Span> all;
+  for (int64_t s = 0; s < sequences; ++s) {
+    int64_t begin = s * tokens, left = tokens;
+    for (int64_t d = 1; left > 0; ++d) {
+      const bool cut = d < most_per_sequence && left > 1 && left > tokens / 16;
+      const auto size = narrow<int32_t>(cut ? left / 2 : left), first = narrow<int32_t>(begin);
+      all.push_back({first, size, first, size, 0, 0});
+      begin += size, left -= size;
+    }
+  }
+  return all;
+}
 
 // The algorithm of a product, as far as the library reports it.
 struct ProductMethod {

@@ -53,11 +53,13 @@ class DescribedDevice final : public Device {
 // estimate.
 struct Sizes {
   int capability;
+  int64_t tokens;  // as describe()
   size_t most = cuda::kMostAutomaticScratch;
 
-  static size_t of_scores(const AttentionBwd& op) {  // two bytes for each
-    const double tokens = double(op.q.rows()) / double(std::max<int64_t>(1, op.spans.rows()));
-    return size_t(double(op.q.rows()) * double(op.shape.heads) * tokens * 2);
+  size_t of_scores(const AttentionBwd& op) const {  // two bytes for each
+    const double keys =
+        tokens > 0 ? double(tokens) : double(op.q.rows()) / double(std::max<int64_t>(1, op.spans.rows()));
+    return size_t(double(op.q.rows()) * double(op.shape.heads) * keys * 2);
   }
   template <class Op>
   size_t scratch(const Op& op) const {
@@ -76,7 +78,7 @@ struct Sizes {
 
 class DescribedOps final : public Decorated<DescribedOps>, public Tuning {
  public:
-  explicit DescribedOps(const GpuSpec& gpu) : sizes_{.capability = gpu.capability} {}
+  DescribedOps(const GpuSpec& gpu, int64_t tokens) : sizes_{.capability = gpu.capability, .tokens = tokens} {}
   template <class Op>
   void on(const Op&, void*) {
     refuse(Op::kName);
@@ -85,7 +87,7 @@ class DescribedOps final : public Decorated<DescribedOps>, public Tuning {
 
   size_t wanted_scratch(const Tunable& ops) override {
     size_t wanted = 0;
-    for (const AttentionBwd& op : ops.backward) wanted = std::max(wanted, Sizes::of_scores(op));
+    for (const AttentionBwd& op : ops.backward) wanted = std::max(wanted, sizes_.of_scores(op));
     return wanted > sizes_.most ? wanted : 0;
   }
   size_t allow_scratch(size_t bytes) override { return std::exchange(sizes_.most, bytes); }
@@ -119,8 +121,8 @@ Roofline limits_of(const GpuSpec& gpu, int64_t head_dim, int64_t seq_length) {
           .multiprocessors = gpu.multiprocessors};
 }
 
-DescribedBackend describe(const GpuSpec& gpu) {
-  auto ops = std::make_unique<DescribedOps>(gpu);
+DescribedBackend describe(const GpuSpec& gpu, int64_t tokens) {
+  auto ops = std::make_unique<DescribedOps>(gpu, tokens);
   Tuning* tuning = ops.get();
   return {std::make_unique<DescribedDevice>(gpu), std::move(ops), tuning};
 }

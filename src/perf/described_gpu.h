@@ -18,6 +18,7 @@ struct DescribedBackend {
   std::unique_ptr<Ops> ops;  // report scratch sizes of kernels known to need much; cannot run
   Tuning* tuning = nullptr;  // part of ops
 };
-DescribedBackend describe(const GpuSpec&);
+// tokens: of a sequence, for cuDNN's attention; 0: the table of spans has no more rows than there are sequences.
+DescribedBackend describe(const GpuSpec&, int64_t tokens = 0);
 
 }  // namespace athanor

@@ -221,7 +221,6 @@ TEST(Validate, SequenceLengthWarmUp) {
   expect_parts(with("min_difficulty=4096"), {"min_difficulty: 4096", "seq_length"});
   expect_parts(with("min_difficulty=6"), {"difficulty_step: min_difficulty 6", "4"});
   expect_parts(with("difficulty_step=3"), {"difficulty_step", "not a multiple of 3"});
-  expect_parts(with("attention=cudnn"), {"total_curriculum_step: attention cudnn", "builtin"});
   const auto idle = keys_without_effect(parse(small_config(), {"min_difficulty=16"}));
   ASSERT_EQ(idle.size(), 1U);
   expect_parts(idle[0], {"min_difficulty has no effect", "total_curriculum_step"});

@@ -52,9 +52,10 @@ class AttentionChoice : public KernelTest {
   static std::unique_ptr<CudaOps> make(bool by_trial = true) {
     return std::make_unique<CudaOps>(
         nullptr, make_gemm_runner(),
-        cuda::AttentionRunner(std::make_unique<cuda::CudnnAttention>(library(), nullptr,
-                                                                     cuda::CudnnAttention::Options{.tokens = kTokens}),
-                              by_trial));
+        cuda::AttentionRunner(
+            std::make_unique<cuda::CudnnAttention>(library(), nullptr,
+                                                   cuda::CudnnAttention::Options{.tokens = kTokens, .documents = true}),
+            by_trial));
   }
   std::string search(CudaOps& ops, double cudnn_microseconds, double seconds = 600) const {
     fake().set_microseconds(cudnn_microseconds);
@@ -124,11 +125,44 @@ TEST_F(AttentionChoice, WithoutTimeOrForOneByNameItIsCudnns) {
     EXPECT_TRUE(by_cudnn(**ops, forwards[0]));
     EXPECT_TRUE(by_cudnn(**ops, backwards[0]));
   }
-  AttentionFwd window = forward(1);  // only the program's own can
+}
+
+TEST_F(AttentionChoice, DocumentsToMeasureAreHalvesOfWhatIsLeft) {
+  const auto lengths = [](int64_t sequences, int64_t most) {
+    std::vector<int> all;
+    int end = 0;
+    for (const Span& s : documents_to_measure(sequences, 32, most)) {
+      EXPECT_TRUE(s.q_begin == end && s.k_begin == end && s.k_len == s.q_len);
+      all.push_back(s.q_len);
+      end += s.q_len;
+    }
+    return all;
+  };
+  EXPECT_EQ(lengths(2, 1), (std::vector{32, 32}));
+  EXPECT_EQ(lengths(2, 3), (std::vector{16, 8, 8, 16, 8, 8}));
+  EXPECT_EQ(lengths(1, 100), (std::vector{16, 8, 4, 2, 2}));
+}
+
+// The program's own kernels skip what is hidden, so they compute documents and windows until a trial says otherwise.
+TEST_F(AttentionChoice, DocumentsAndWindowsAreTriedFirst) {
+  AttentionFwd window = forward(1), documents = forward(2), wide = forward(1);
   window.shape.window = 3;
-  forwards = {window};
-  backwards = {};
-  EXPECT_THAT(search(*untried, kFast), Not(HasSubstr("attention")));
+  documents.spans = tensor(DType::i32, {7, kSpanWords});
+  wide.shape.window = kTokens;  // hides nothing
+  forwards = {window, documents};
+  backwards = {backward_of(documents)};
+  const auto untried = make(), by_name = make(false), fast = make();
+  EXPECT_THAT(search(*fast, kFast), HasSubstr("3 problems, 3 tried, 0 of them for the program's own kernels"));
+  for (const auto& [ops, cudnn] : {std::pair{&untried, false}, {&by_name, true}, {&fast, true}}) {
+    for (const AttentionFwd& op : forwards) EXPECT_EQ(by_cudnn(**ops, op), cudnn);
+    EXPECT_EQ(by_cudnn(**ops, backwards[0]), cudnn);
+  }
+  EXPECT_TRUE(by_cudnn(*untried, wide));
+  const Tunable all{.products = {}, .forward = forwards, .backward = backwards};
+  EXPECT_EQ(untried->describe_attention(all),
+            "forward by the program's own kernels, without a trial; "
+            "backward by the program's own kernels, without a trial");
+  EXPECT_EQ(fast->describe_attention(all), "forward by cuDNN's, by a trial; backward by cuDNN's, by a trial");
 }
 
 TEST_F(AttentionChoice, TellsWhoseKernelsAndWhy) {
@@ -147,7 +181,8 @@ TEST_F(AttentionChoice, TellsWhoseKernelsAndWhy) {
             "forward by the program's own kernels: it is not there; "
             "backward by the program's own kernels: it is not there");
   forwards.back().shape.window = 3;
-  EXPECT_THAT(words(*make()), HasSubstr("forward by cuDNN's, without a trial and the program's own kernels: a window"));
+  EXPECT_THAT(words(*make()),
+              HasSubstr("forward by cuDNN's, without a trial and the program's own kernels, without a trial"));
   backwards = {};
   EXPECT_THAT(words(*make()), Not(HasSubstr("backward")));
 }

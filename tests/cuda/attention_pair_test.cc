@@ -1,7 +1,7 @@
 // The two attentions of the CUDA backend beside each other: cuDNN's and the program's own, forward and backward, from
-// the same inputs. Dense: sequences of one length. Packed: documents of different lengths in one table for the own
-// kernels, each document by itself for cuDNN, which knows no documents. On a GPU all lengths up to 16k, on the emulated
-// one short ones.
+// the same inputs. Dense: sequences of one length. Packed: documents of different lengths in a sequence. Windows: both.
+// On a GPU all lengths up to 16k, on the emulated one short ones.
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -17,20 +17,23 @@ namespace {
 
 #ifdef ATHANOR_EMULATED_GPU
 constexpr int64_t kHeadSizes[] = {64, 80}, kLengths[] = {1, 37}, kGroups[] = {1, 4};
+constexpr int64_t kWindows[] = {5};
 const std::vector<std::vector<int>> kDocuments = {{20, 1, 12}};
 #else
 constexpr int64_t kHeadSizes[] = {64, 80, 96, 128, 256}, kGroups[] = {1, 4, 8};
 constexpr int64_t kLengths[] = {1, 2, 17, 128, 1000, 1024, 2048, 4096, 8192, 16384};
+constexpr int64_t kWindows[] = {127, 1024};
 const std::vector<std::vector<int>> kDocuments = {{1000, 1, 23}, {4096, 64, 700, 2048, 8192}, {16384, 1}};
 #endif
 
 struct Problem {
   std::vector<int> documents;  // lengths, one after the other
-  int64_t group, head_dim;
+  int64_t group, head_dim, window = 0;
   DType dtype = DType::bf16;
   int64_t rows() const { return std::accumulate(documents.begin(), documents.end(), int64_t{0}); }
   std::string name() const {
-    return cat(documents.size(), " documents of ", rows(), " rows together, 8/", 8 / group, "x", head_dim);
+    return cat(documents.size(), " documents of ", rows(), " rows together, 8/", 8 / group, "x", head_dim,
+               window > 0 ? cat(", a window of ", window) : "");
   }
 };
 
@@ -47,7 +50,7 @@ class Pair {
             .k = part(qkv, qc, kc),
             .v = part(qkv, qc + kc, kc),
             .spans = allocate(DType::i32, {int64_t(p.documents.size()), kSpanWords}),
-            .shape = {kHeads, kHeads / p.group, p.head_dim, 0, float(1 / std::sqrt(double(p.head_dim)))}};
+            .shape = {kHeads, kHeads / p.group, p.head_dim, p.window, float(1 / std::sqrt(double(p.head_dim)))}};
     bwd_ = {.dq = part(dqkv, 0, qc),
             .dk = part(dqkv, qc, kc),
             .dv = part(dqkv, qc + kc, kc),
@@ -61,6 +64,11 @@ class Pair {
             .shape = fwd_.shape};
     for (const Tensor& t : {qkv, bwd_.dy})
       backend_.ops->run(RandomNormal{.x = t.view({t.numel()}), .seed = ++seed_}, nullptr);
+    std::vector<Span> spans;
+    int row = 0;
+    for (const int length : p_.documents) spans.push_back({row, length, row, length, 0, 0}), row += length;
+    backend_.device->copy(fwd_.spans.data, spans.data(), spans.size() * sizeof(Span), Lane::compute);
+    backend_.device->sync();
   }
   ~Pair() {
     for (const auto& [memory, bytes] : memory_) backend_.device->release(memory, bytes, Mem::device);
@@ -71,27 +79,18 @@ class Pair {
   // Results of one way of computing them, on the host: y, lse, dq, dk, dv.
   using Results = std::vector<std::vector<std::byte>>;
   Results own() {
-    std::vector<Span> spans;
-    int row = 0;
-    for (const int length : p_.documents) spans.push_back({row, length, row, length, 0, 0}), row += length;
-    backend_.device->copy(fwd_.spans.data, spans.data(), spans.size() * sizeof(Span), Lane::compute);
     backend_.ops->run(fwd_, nullptr);
     backend_.ops->run(bwd_, scratch(backend_.ops->scratch(bwd_)));
     return results();
   }
   // Empty where cuDNN does not take the problem; `why` tells the reason.
   Results cudnn(std::string& why) {
-    int64_t row = 0;
-    for (const int length : p_.documents) {
-      cuda::CudnnAttention attention(library(), nullptr, {.tokens = length});
-      const AttentionFwd f = document(fwd_, row, length);
-      const AttentionBwd b = document(bwd_, row, length);
-      if (!attention.supports(f, &why) || !attention.supports(b, &why)) return {};
-      attention.run(f, scratch(attention.scratch(f)));
-      attention.run(b, scratch(attention.scratch(b)));
-      backend_.device->sync();
-      row += length;
-    }
+    const auto& all = p_.documents;
+    const bool alike = std::equal(all.begin() + 1, all.end(), all.begin());
+    cuda::CudnnAttention attention(library(), nullptr, {.tokens = alike ? all[0] : p_.rows(), .documents = !alike});
+    if (!attention.supports(fwd_, &why) || !attention.supports(bwd_, &why)) return {};
+    attention.run(fwd_, scratch(attention.scratch(fwd_)));
+    attention.run(bwd_, scratch(attention.scratch(bwd_)));
     return results();
   }
   void expect_near(const Results& own, const Results& cudnn) const {
@@ -137,19 +136,6 @@ class Pair {
   static Tensor part(const Tensor& whole, int64_t first, int64_t cols) {
     Tensor t{whole.at(first), whole.dtype, {whole.rows(), cols}, whole.cols()};
     return t;
-  }
-  template <class Op>
-  static Op document(Op op, int64_t row, int64_t length) {
-    for (const Field& f : op.fields()) {
-      if (!*f.t) continue;
-      if (std::string_view(f.name) == "spans") {
-        f.t->shape = {1, kSpanWords};
-        continue;
-      }
-      f.t->data = static_cast<char*>(f.t->data) + size_t(row * f.t->stride()) * size_of(f.t->dtype);
-      f.t->shape = {length, f.t->cols()};
-    }
-    return op;
   }
   Results results() {
     backend_.device->sync();
@@ -211,6 +197,16 @@ TEST_F(AttentionPair, Packed) {
   for (const int64_t head_dim : kHeadSizes)
     for (const int64_t group : kGroups)
       for (const auto& documents : kDocuments) problems.push_back({documents, group, head_dim});
+  compare_all(problems);
+}
+
+TEST_F(AttentionPair, Windows) {
+  std::vector<Problem> problems;
+  for (const int64_t head_dim : kHeadSizes)
+    for (const int64_t window : kWindows) {
+      problems.push_back({{int(kLengths[std::size(kLengths) / 2])}, 4, head_dim, window});
+      problems.push_back({kDocuments[0], 4, head_dim, window});
+    }
   compare_all(problems);
 }
 

@@ -1,5 +1,5 @@
-// CudnnAttention: whole sequences against the reference in doubles, forward and backward, packed and grouped; what it
-// leaves to other kernels and why; a captured graph; failures of the library.
+// CudnnAttention: sequences, documents and windows against the reference in doubles, forward and backward, packed and
+// grouped; what it leaves to other kernels and why; a captured graph; failures of the library.
 #include "cuda/attention/cudnn_attention.h"
 
 #include <gmock/gmock.h>
@@ -39,7 +39,13 @@ std::string error_of(Fn&& fn) {
 struct Setting {
   int64_t batch, tokens, heads, kv_heads, head_dim;
   int64_t gap = 0;  // elements beside the rows of q, k and v, as in packed [q | k | v]
+  int64_t window = 0;
+  std::vector<int64_t> documents = {};  // lengths, one after the other, as rows of the table; none: whole sequences
 };
+
+std::vector<int64_t> lengths_of(const Setting& s) {
+  return s.documents.empty() ? std::vector(static_cast<size_t>(s.batch), s.tokens) : s.documents;
+}
 
 AttentionFwd forward(const Setting& s, DType dtype) {
   const int64_t rows = s.batch * s.tokens, qc = s.heads * s.head_dim, kc = s.kv_heads * s.head_dim;
@@ -49,15 +55,17 @@ AttentionFwd forward(const Setting& s, DType dtype) {
           .q = strided(qc),
           .k = strided(kc),
           .v = strided(kc),
-          .spans = tensor(DType::i32, {s.batch, kSpanWords}),
-          .shape = {s.heads, s.kv_heads, s.head_dim, 0, float(1 / std::sqrt(double(s.head_dim)))}};
+          .spans = tensor(DType::i32, {int64_t(lengths_of(s).size()), kSpanWords}),
+          .shape = {s.heads, s.kv_heads, s.head_dim, s.window, float(1 / std::sqrt(double(s.head_dim)))}};
 }
 
 Init spans_of(const Setting& s) {
   std::vector<double> words;
-  for (int64_t i = 0; i < s.batch; ++i)
-    for (int64_t word : {i * s.tokens, s.tokens, i * s.tokens, s.tokens, int64_t{0}, int64_t{0}})
-      words.push_back(double(word));
+  int64_t begin = 0;
+  for (const int64_t length : lengths_of(s)) {
+    for (const int64_t word : {begin, length, begin, length, int64_t{0}, int64_t{0}}) words.push_back(double(word));
+    begin += length;
+  }
   return listed(words);
 }
 
@@ -70,14 +78,15 @@ class CudnnAttentionTest : public KernelTest {
 #endif
   }
   static void agrees(const Setting& s, DType dtype) {
+    const CudnnAttention::Options options{.tokens = s.tokens, .documents = !s.documents.empty()};
     Examiner examine(
         [&](int threads) {
-          return make_attention_backend(threads, std::make_unique<CudnnAttention>(
-                                                     library(), nullptr, CudnnAttention::Options{.tokens = s.tokens}));
+          return make_attention_backend(threads, std::make_unique<CudnnAttention>(library(), nullptr, options));
         },
         {.threads = {1, 2}});
-    const std::string name = cat(s.batch, "x", s.tokens, " ", s.heads, "/", s.kv_heads, "x", s.head_dim, " ", dtype,
-                                 s.gap ? " strided" : "");
+    const std::string name =
+        cat(s.batch, "x", s.tokens, " ", s.heads, "/", s.kv_heads, "x", s.head_dim, " ", dtype, s.gap ? " strided" : "",
+            s.window ? cat(" window ", s.window) : "", " ", s.documents.size(), " documents");
     const OpCase<AttentionFwd> fwd{name, forward(s, dtype), {{"spans", spans_of(s)}}};
     OpCase<AttentionBwd> bwd{name, backward_of(fwd.op), fwd.values};
     const auto results = examine.reference_results(fwd);
@@ -85,7 +94,7 @@ class CudnnAttentionTest : public KernelTest {
       const Result& r = result(results, output);
       bwd.values[output] = listed(decoded(r.like.dtype, r.after));
     }
-    CudnnAttention attention(library(), nullptr, {.tokens = s.tokens});  // no other kernel takes part
+    CudnnAttention attention(library(), nullptr, options);  // no other kernel takes part
     EXPECT_TRUE(attention.supports(fwd.op) && attention.supports(bwd.op)) << name;
     examine(fwd);
     examine(bwd);
@@ -102,6 +111,21 @@ TEST_F(CudnnAttentionTest, AgreesWithTheReference) {
   agrees({1, 70, 2, 1, 128}, DType::bf16);
   agrees({1, 20, 1, 1, 256, 16}, DType::bf16);
   agrees({5, 1, 4, 4, 8}, DType::f16);
+}
+
+TEST_F(CudnnAttentionTest, Windows) {
+  for (const int64_t window : {1, 5, 32, 33, 1000}) agrees({2, 33, 2, 1, 16, 0, window}, DType::bf16);
+  agrees({1, 70, 2, 2, 64, 8, 9}, DType::f16);
+}
+
+// Rows of the table may be empty, and documents as long as a sequence.
+TEST_F(CudnnAttentionTest, Documents) {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    agrees({1, 33, 4, 2, 16, 0, 0, {20, 1, 12}}, dtype);
+    agrees({3, 17, 2, 2, 8, 24, 0, {5, 12, 0, 1, 0, 16, 17, 0}}, dtype);
+  }
+  agrees({2, 33, 2, 1, 40, 0, 4, {33, 3, 30}}, DType::bf16);  // with a window
+  agrees({2, 600, 1, 1, 8, 0, 0, {600, 10, 590, 0}}, DType::bf16);
 }
 
 TEST_F(CudnnAttentionTest, TellsWhatItLeavesToOthers) {
@@ -121,14 +145,14 @@ TEST_F(CudnnAttentionTest, TellsWhatItLeavesToOthers) {
   EXPECT_THAT(reason(forward({2, 16, 4, 2, 8, 4}, DType::bf16)), HasSubstr("rows 36 elements apart"));
   EXPECT_THAT(reason(forward({2, 15, 4, 2, 8}, DType::bf16)), HasSubstr("30 queries"));
   AttentionFwd op = good;
-  op.shape.window = 5;
-  EXPECT_THAT(reason(op), HasSubstr("a window of 5"));
-  op = good;
   op.spans.shape = {3, kSpanWords};
   EXPECT_THAT(reason(op), HasSubstr("3 spans of 32 queries and 32 keys are not whole sequences of length 16"));
   op = good;
   op.k.shape = op.v.shape = {64, 16};
   EXPECT_THAT(reason(op), HasSubstr("64 keys"));
+  CudnnAttention of_documents(library(), nullptr, {.tokens = 16, .documents = true});
+  EXPECT_FALSE(of_documents.supports(op, &why));
+  EXPECT_THAT(why, HasSubstr("2 spans of 32 queries and 64 keys are not documents in sequences of length 16"));
   AttentionBwd back = backward_of(good);
   back.dv.row_stride = 17;
   EXPECT_THAT(reason(back), HasSubstr("rows 17 elements apart"));
@@ -190,6 +214,47 @@ TEST_F(CudnnAttentionTest, ACapturedLaunchRunsAtEachReplay) {
   CUDA_CHECK(cudaStreamDestroy(stream));
 }
 
+// The table is read when the graph runs. The row that no span has sees itself alone.
+TEST_F(CudnnAttentionTest, ACapturedLaunchFollowsTheTableOfDocuments) {
+  constexpr int64_t kTokens = 16, kRows = 2 * kTokens;
+  cudaStream_t stream = nullptr;
+  CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  {
+    CudnnAttention attention(library(), stream, {.tokens = kTokens, .documents = true});
+    AttentionFwd op = forward({2, kTokens, 1, 1, 8, 0, 0, {0, 0, 0}}, DType::bf16);
+    std::vector<std::unique_ptr<DeviceMemory>> memory;
+    for (Tensor* t : {&op.q, &op.k, &op.v, &op.y, &op.lse, &op.spans}) {
+      memory.push_back(std::make_unique<DeviceMemory>(t->bytes()));
+      t->data = memory.back()->data;
+    }
+    ASSERT_TRUE(attention.supports(op));
+    const DeviceMemory scratch(attention.scratch(op));
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t exec = nullptr;
+    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    attention.run(op, scratch.data);
+    CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
+    CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    for (const int32_t cut : {1, 7, 15}) {
+      const std::vector<Span> spans = {
+          {16, 15, 16, 15, 0, 0}, {0, cut, 0, cut, 0, 0}, {cut, 16 - cut, cut, 16 - cut, 0, 0}};
+      CUDA_CHECK(cudaMemcpy(op.spans.data, spans.data(), op.spans.bytes(), cudaMemcpyHostToDevice));
+      CUDA_CHECK(cudaDeviceSynchronize());
+      CUDA_CHECK(cudaGraphLaunch(exec, stream));
+      CUDA_CHECK(cudaStreamSynchronize(stream));
+      std::vector<float> sums(kRows, -1);
+      CUDA_CHECK(cudaMemcpy(sums.data(), op.lse.data, op.lse.bytes(), cudaMemcpyDeviceToHost));
+      for (int32_t i = 0; i < kRows; ++i) {
+        const int32_t begin = i == 31 ? 31 : i >= 16 ? 16 : i >= cut ? cut : 0;
+        EXPECT_NEAR(sums[size_t(i)], std::log(double(i - begin + 1)), 1e-5) << "cut " << cut << ", row " << i;
+      }
+    }
+    CUDA_CHECK(cudaGraphExecDestroy(exec));
+    CUDA_CHECK(cudaGraphDestroy(graph));
+  }
+  CUDA_CHECK(cudaStreamDestroy(stream));
+}
+
 #ifdef ATHANOR_EMULATED_GPU
 emu::fakes::FakeCudnn& fake() {
   library();
@@ -227,6 +292,17 @@ TEST_F(CudnnAttentionTest, WideHeadsGoBackwardOnHopperOnly) {
   emu::simulate({emu::gpu_h200()});
   CudnnAttention attention(library(), nullptr, {.tokens = 16});
   EXPECT_TRUE(attention.supports(backward_of(op)));
+}
+
+TEST_F(CudnnAttentionTest, DocumentsAndWindowsGoBackwardOnEveryGpu) {
+  AttentionFwd op = forward({1, 16, 2, 1, 64, 0, 5, {7, 9}}, DType::bf16);
+  for (const auto& gpu : {emu::gpu_a100(), emu::gpu_b200(), emu::gpu_h200()}) {
+    emu::simulate({gpu});
+    CudnnAttention attention(library(), nullptr, {.tokens = 16, .documents = true});
+    std::string why;
+    EXPECT_TRUE(attention.supports(op, &why)) << why;
+    EXPECT_TRUE(attention.supports(backward_of(op), &why)) << why;
+  }
 }
 
 TEST_F(CudnnAttentionTest, FailuresOfTheLibraryAreErrorsInWords) {

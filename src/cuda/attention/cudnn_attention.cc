@@ -5,12 +5,34 @@
 
 #include "base/int.h"
 #include "base/log.h"
+#include "cuda/attention/document_bounds.h"
 namespace athanor::cuda {
 namespace {
 
-enum Id : int64_t { kQ = 1, kK, kV, kY, kLse, kDy, kDq, kDk, kDv, kRowSums, kScale, kMinusInfinity, kOne };
+enum Id : int64_t {
+  kQ = 1,
+  kK,
+  kV,
+  kY,
+  kLse,
+  kDy,
+  kDq,
+  kDk,
+  kDv,
+  kRowSums,
+  kScale,
+  kMinusInfinity,
+  kOne,
+  kWindow,
+  kBeforeWindow,
+  kBounds,
+  kOtherDocument
+};
 
 constexpr float kMinusInfinityValue = -std::numeric_limits<float>::infinity();
+// For windows and documents, whose rows may begin with blocks of hidden keys: a largest score of minus infinity would
+// leave infinity minus infinity there. As cudnn-frontend hides scores.
+constexpr float kHiddenValue = -0x1p30F;
 constexpr size_t kAlign = 256;
 constexpr int64_t kVectorElements = 8;  // 16 bytes of 16-bit elements, the access width of cuDNN's kernels
 
@@ -18,17 +40,18 @@ cudnnDataType_t type_of(DType dtype) { return dtype == DType::bf16 ? CUDNN_DATA_
 
 // Why the op is not supported, as far as known without the library; empty: it may be.
 template <class Op>
-std::string why_not(const Op& op, int64_t tokens) {
+std::string why_not(const Op& op, const CudnnAttention::Options& options) {
+  const int64_t tokens = options.tokens;
   const AttentionShape& s = op.shape;
   const int64_t rows = op.q.rows();
   if (op.q.dtype != DType::bf16 && op.q.dtype != DType::f16) return cat("q is ", op.q.dtype, ", not bf16 or f16");
   if constexpr (std::is_same_v<Op, AttentionFwd>)
     if (op.top) return "qk_clip_threshold needs the largest scores, which no plan of cuDNN's gives";
-  if (s.window > 0) return cat("a window of ", s.window, ", for which no plan of cuDNN's is made");
   if (s.head_dim % kVectorElements != 0) return cat("head_dim ", s.head_dim, " is no multiple of ", kVectorElements);
-  if (rows == 0 || rows % tokens != 0 || op.k.rows() != rows || op.spans.rows() != rows / tokens)
-    return cat(op.spans.rows(), " spans of ", rows, " queries and ", op.k.rows(),
-               " keys are not whole sequences of length ", tokens);
+  if (rows == 0 || rows % tokens != 0 || op.k.rows() != rows ||
+      (!options.documents && op.spans.rows() != rows / tokens))
+    return cat(op.spans.rows(), " spans of ", rows, " queries and ", op.k.rows(), " keys are not ",
+               options.documents ? "documents in" : "whole", " sequences of length ", tokens);
   const AttentionProblem p = problem_of(op, tokens);
   for (const int64_t stride : {p.stride_q, p.stride_k, p.stride_v, p.stride_dq, p.stride_dk, p.stride_dv})
     if (stride % kVectorElements != 0) return cat("rows ", stride, " elements apart, no multiple of ", kVectorElements);
@@ -47,11 +70,14 @@ AttentionProblem problem_of(const AttentionFwd& op, int64_t tokens) {
           .dtype = op.q.dtype,
           .stride_q = op.q.stride(),
           .stride_k = op.k.stride(),
-          .stride_v = op.v.stride()};
+          .stride_v = op.v.stride(),
+          .window = op.shape.window < tokens ? op.shape.window : 0,
+          .documents = op.spans.rows() != op.q.rows() / tokens};
 }
 
 AttentionProblem problem_of(const AttentionBwd& op, int64_t tokens) {
-  AttentionProblem p = problem_of(AttentionFwd{.q = op.q, .k = op.k, .v = op.v, .shape = op.shape}, tokens);
+  AttentionProblem p =
+      problem_of(AttentionFwd{.q = op.q, .k = op.k, .v = op.v, .spans = op.spans, .shape = op.shape}, tokens);
   p.backward = true;
   p.stride_dq = op.dq.stride();
   p.stride_dk = op.dk.stride();
@@ -60,8 +86,10 @@ AttentionProblem problem_of(const AttentionBwd& op, int64_t tokens) {
 }
 
 std::ostream& operator<<(std::ostream& out, const AttentionProblem& p) {
-  return out << "attention " << (p.backward ? "backward" : "forward") << " of " << p.batch << " x " << p.tokens
-             << " tokens, " << p.heads << "/" << p.kv_heads << " heads of " << p.head_dim << ", " << p.dtype;
+  out << "attention " << (p.backward ? "backward" : "forward") << " of " << p.batch << " x " << p.tokens << " tokens, "
+      << p.heads << "/" << p.kv_heads << " heads of " << p.head_dim << ", " << p.dtype;
+  if (p.window > 0) out << ", a window of " << p.window;
+  return out << (p.documents ? ", documents" : "");
 }
 
 AttentionPlan::AttentionPlan(const CudnnTable& cudnn, CudnnTarget target, const AttentionProblem& p,
@@ -122,25 +150,48 @@ AttentionPlan::Node AttentionPlan::scaled_scores(const Inputs& in, const Node& s
   return apply(CUDNN_POINTWISE_MUL, graph_.matmul(in.q, in.k, scores), scale);
 }
 
-// Sets scores of keys after their query to minus infinity.
-AttentionPlan::Node AttentionPlan::causal(const Node& scores) {
+// Scores where a compares with b, else the scalar of that id.
+AttentionPlan::Node AttentionPlan::hide(const Node& scores, cudnnPointwiseMode_t visible, const Node& a, const Node& b,
+                                        int64_t hidden) {
+  const Node seen =
+      graph_.pointwise({.mode = visible, .b = &b, .precision = CUDNN_DATA_BOOLEAN}, a, like(a, CUDNN_DATA_BOOLEAN));
+  const Node value = graph_.scalar(hidden);
+  return graph_.pointwise({.mode = CUDNN_POINTWISE_BINARY_SELECT, .b = &value, .t = &seen}, scores, like(scores));
+}
+
+// Scores of keys after their query, outside its window or in another document become small. Engines of forward know
+// "key + window > query" and skip the blocks of keys before it; written in another way they would not. Documents are
+// compared by queries forward, where engines then load four times less, and by keys backward, since only those of
+// compute capability 9.0 take the other.
+AttentionPlan::Node AttentionPlan::masked(const Node& scores) {
   const auto index = [&](int64_t axis) {
     return graph_.pointwise({.mode = CUDNN_POINTWISE_GEN_INDEX, .axis = axis, .precision = CUDNN_DATA_INT32}, scores,
                             like(scores, CUDNN_DATA_INT32));
   };
   const Node query = index(2), key = index(3);
-  const Node visible = graph_.pointwise({.mode = CUDNN_POINTWISE_CMP_GE, .b = &key, .precision = CUDNN_DATA_BOOLEAN},
-                                        query, like(query, CUDNN_DATA_BOOLEAN));
-  const Node hidden = graph_.scalar(kMinusInfinity);
-  return graph_.pointwise({.mode = CUDNN_POINTWISE_BINARY_SELECT, .b = &hidden, .t = &visible}, scores, like(scores));
+  Node seen = hide(scores, CUDNN_POINTWISE_CMP_GE, query, key, kMinusInfinity);
+  if (p_.window > 0) {
+    const Node window = graph_.scalar(kWindow, CUDNN_DATA_INT32);
+    const Node end = graph_.pointwise({.mode = CUDNN_POINTWISE_ADD, .b = &window, .precision = CUDNN_DATA_INT32}, key,
+                                      like(key, CUDNN_DATA_INT32));
+    seen = hide(seen, CUDNN_POINTWISE_CMP_GT, end, query, kBeforeWindow);
+  }
+  if (!p_.documents) return seen;
+  const int64_t b = p_.batch, t = p_.tokens;
+  if (p_.backward) {
+    const Node ends = graph_.memory(kBounds, {b, 1, 1, t}, {t, t, t, 1}, CUDNN_DATA_INT32);
+    return hide(seen, CUDNN_POINTWISE_CMP_LT, query, ends, kOtherDocument);
+  }
+  const Node begins = graph_.memory(kBounds, {b, 1, t, 1}, {t, t, 1, 1}, CUDNN_DATA_INT32);
+  return hide(seen, CUDNN_POINTWISE_CMP_GE, key, begins, kOtherDocument);
 }
 
-// y = softmax(causal(q k^T scale)) v; lse = max + log(sum).
+// y = softmax(masked(q k^T scale)) v; lse = max + log(sum).
 void AttentionPlan::forward() {
   const Inputs in = inputs();
   const CudnnGraph::Dims dims{p_.batch, p_.heads, p_.tokens, 1}, strides{p_.heads * p_.tokens, p_.tokens, 1, 1};
   const auto column = [&] { return graph_.temporary(dims, strides, CUDNN_DATA_FLOAT); };
-  const Node scores = causal(scaled_scores(in, graph_.scalar(kScale)));
+  const Node scores = masked(scaled_scores(in, graph_.scalar(kScale)));
   const Node largest = graph_.reduce(CUDNN_REDUCE_TENSOR_MAX, scores, column());
   const Node exponentials = apply(CUDNN_POINTWISE_EXP, apply(CUDNN_POINTWISE_SUB, scores, largest));
   const Node sum = graph_.reduce(CUDNN_REDUCE_TENSOR_ADD, exponentials, column());
@@ -180,7 +231,7 @@ void AttentionPlan::backward() {
   const Node row_sums = graph_.pointwise({.mode = CUDNN_POINTWISE_MUL, .b = &one}, sums,
                                          graph_.memory(kRowSums, column, column_strides, CUDNN_DATA_FLOAT));
   const Node scale = graph_.scalar(kScale);
-  const Node weights = apply(CUDNN_POINTWISE_EXP, causal(apply(CUDNN_POINTWISE_SUB, scaled_scores(in, scale), in.lse)));
+  const Node weights = apply(CUDNN_POINTWISE_EXP, masked(apply(CUDNN_POINTWISE_SUB, scaled_scores(in, scale), in.lse)));
   add_key_gradient(weights, dy, dv);
   const Node dp = graph_.matmul(dy, in.v, like(weights));
   const Node ds =
@@ -193,42 +244,67 @@ void AttentionPlan::backward() {
 
 size_t AttentionPlan::row_sums_offset() const { return round_up(graph_.workspace_bytes(), kAlign); }
 
-size_t AttentionPlan::scratch() const {
+size_t AttentionPlan::row_sums_end() const {
   const int64_t row_sums = p_.backward ? p_.batch * p_.heads * p_.tokens : 0;
   return row_sums_offset() + static_cast<size_t>(row_sums) * sizeof(float);
 }
 
-void AttentionPlan::run(const AttentionFwd& op, void* scratch) const {
+size_t AttentionPlan::bounds_offset() const { return round_up(row_sums_end(), kAlign); }
+
+size_t AttentionPlan::scratch() const {
+  if (!p_.documents) return row_sums_end();
+  return bounds_offset() + static_cast<size_t>(p_.batch * p_.tokens) * sizeof(int32_t);
+}
+
+// The tensors are those of every mask.
+void AttentionPlan::launch(std::vector<CudnnGraph::Binding> tensors, const Tensor& spans, void* scratch,
+                           cudaStream_t stream) const {
+  const auto window = static_cast<int32_t>(p_.window);
+  if (p_.window > 0) {
+    tensors.push_back({kWindow, &window});
+    tensors.push_back({kBeforeWindow, &kHiddenValue});
+  }
   with_context(cat(p_), [&] {
-    graph_.launch({{kQ, op.q.data},
-                   {kK, op.k.data},
-                   {kV, op.v.data},
-                   {kY, op.y.data},
-                   {kLse, op.lse.data},
-                   {kScale, &op.shape.scale},
-                   {kMinusInfinity, &kMinusInfinityValue}},
-                  scratch);
+    if (p_.documents) {
+      auto* bounds = reinterpret_cast<int32_t*>(static_cast<char*>(scratch) + bounds_offset());
+      cuda::run(
+          DocumentBounds{
+              .bounds = bounds, .ends = p_.backward, .rows = p_.batch * p_.tokens, .tokens = p_.tokens, .spans = spans},
+          stream);
+      tensors.push_back({kBounds, bounds});
+      tensors.push_back({kOtherDocument, &kHiddenValue});
+    }
+    graph_.launch(tensors, scratch);
   });
 }
 
-void AttentionPlan::run(const AttentionBwd& op, void* scratch) const {
+void AttentionPlan::run(const AttentionFwd& op, void* scratch, cudaStream_t stream) const {
+  launch({{kQ, op.q.data},
+          {kK, op.k.data},
+          {kV, op.v.data},
+          {kY, op.y.data},
+          {kLse, op.lse.data},
+          {kScale, &op.shape.scale},
+          {kMinusInfinity, &kMinusInfinityValue}},
+         op.spans, scratch, stream);
+}
+
+void AttentionPlan::run(const AttentionBwd& op, void* scratch, cudaStream_t stream) const {
   const float one = 1;
-  with_context(cat(p_), [&] {
-    graph_.launch({{kQ, op.q.data},
-                   {kK, op.k.data},
-                   {kV, op.v.data},
-                   {kY, op.y.data},
-                   {kLse, op.lse.data},
-                   {kDy, op.dy.data},
-                   {kDq, op.dq.data},
-                   {kDk, op.dk.data},
-                   {kDv, op.dv.data},
-                   {kRowSums, static_cast<char*>(scratch) + row_sums_offset()},
-                   {kScale, &op.shape.scale},
-                   {kMinusInfinity, &kMinusInfinityValue},
-                   {kOne, &one}},
-                  scratch);
-  });
+  launch({{kQ, op.q.data},
+          {kK, op.k.data},
+          {kV, op.v.data},
+          {kY, op.y.data},
+          {kLse, op.lse.data},
+          {kDy, op.dy.data},
+          {kDq, op.dq.data},
+          {kDk, op.dk.data},
+          {kDv, op.dv.data},
+          {kRowSums, static_cast<char*>(scratch) + row_sums_offset()},
+          {kScale, &op.shape.scale},
+          {kMinusInfinity, &kMinusInfinityValue},
+          {kOne, &one}},
+         op.spans, scratch, stream);
 }
 
 CudnnAttention::CudnnAttention(const CudnnTable& cudnn, cudaStream_t stream, Options options)
@@ -291,7 +367,7 @@ void CudnnAttention::take_ahead() {
 
 template <class Op>
 bool CudnnAttention::supports(const Op& op, std::string* why) {
-  std::string reason = why_not(op, options_.tokens);
+  std::string reason = why_not(op, options_);
   if (reason.empty()) {
     const AttentionPlan& plan = plan_of(problem_of(op));
     reason = plan.why_not();
@@ -304,7 +380,7 @@ bool CudnnAttention::supports(const Op& op, std::string* why) {
 
 template <class Op>
 size_t CudnnAttention::wanted_scratch(const Op& op) {
-  if (!why_not(op, options_.tokens).empty()) return 0;
+  if (!why_not(op, options_).empty()) return 0;
   const AttentionPlan& plan = plan_of(problem_of(op));
   return plan.why_not().empty() && plan.scratch() > options_.most_scratch ? plan.scratch() : 0;
 }

@@ -1,8 +1,12 @@
-// Causal attention through cuDNN's graph interface, for sequences of one length without gaps; other cases use the
-// kernels of attention.h. lse has the format of ops/attention.h, so forward and backward may be computed by different
-// kernels. Deterministic: backward needs a workspace of two bytes per score instead of atomics. Plans are built on
-// first use, in most of a second, or restored (plan_files.h); launches allocate nothing and may be captured. For one
-// thread and stream.
+// Causal attention through cuDNN's graph interface, for sequences of one length without gaps, whole or of documents,
+// and windows; other cases use the kernels of attention.h. lse has the format of ops/attention.h, so forward and
+// backward may be computed by different kernels. Deterministic: backward needs a workspace of two bytes per score
+// instead of atomics. Plans are built on first use, in most of a second, or restored (plan_files.h); launches allocate
+// nothing and may be captured. For one thread and stream.
+//
+// Documents are a comparison within the graph, with where they begin or end (document_bounds.h), which is made from the
+// table of spans at each launch. Scores of other documents are computed and hidden; rows outside every span come out as
+// documents of one token.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -27,6 +31,8 @@ struct AttentionProblem {
   DType dtype{};
   int64_t stride_q = 0, stride_k = 0, stride_v = 0;           // elements between tokens
   int64_t stride_dq = 0, stride_dk = 0, stride_dv = 0;        // backward only
+  int64_t window = 0;                                         // 0: none, or one that hides nothing
+  bool documents = false;                                     // else each sequence is one
   auto operator<=>(const AttentionProblem&) const = default;  // NOLINT(modernize-use-nullptr): a false alarm
 };
 AttentionProblem problem_of(const AttentionFwd& op, int64_t tokens);
@@ -42,8 +48,8 @@ class AttentionPlan {
   int64_t engine() const { return graph_.engine(); }       // -1: restored
   size_t scratch() const;                                  // bytes
 
-  void run(const AttentionFwd& op, void* scratch) const;
-  void run(const AttentionBwd& op, void* scratch) const;
+  void run(const AttentionFwd& op, void* scratch, cudaStream_t stream) const;
+  void run(const AttentionBwd& op, void* scratch, cudaStream_t stream) const;
 
  private:
   using Node = CudnnGraph::Node;
@@ -56,12 +62,16 @@ class AttentionPlan {
   Node apply(cudnnPointwiseMode_t mode, const Node& x, const Node& b);
   Node apply(cudnnPointwiseMode_t mode, const Node& x);
   Node scaled_scores(const Inputs& in, const Node& scale);
-  Node causal(const Node& scores);
+  Node hide(const Node& scores, cudnnPointwiseMode_t visible, const Node& a, const Node& b, int64_t hidden);
+  Node masked(const Node& scores);
   void forward();
   void backward();
   void add_key_gradient(const Node& weights, const Node& rows_of_queries, const Node& out);
   bool restore(const PlanFiles& files);
+  void launch(std::vector<CudnnGraph::Binding> tensors, const Tensor& spans, void* scratch, cudaStream_t stream) const;
   size_t row_sums_offset() const;
+  size_t row_sums_end() const;
+  size_t bounds_offset() const;
 
   AttentionProblem p_;
   CudnnGraph graph_;
@@ -75,6 +85,9 @@ class CudnnAttention {
     // The caller promises that if the span table has one row per `tokens` queries, and there are as many keys as
     // queries, the spans are whole sequences of that length; the table is in device memory and not read.
     int64_t tokens = 0;
+    // The caller promises that otherwise, if there are as many keys as queries, each span is a document in one of the
+    // sequences: its queries are its keys. False: tables with other numbers of rows are not supported.
+    bool documents = false;
     size_t most_scratch = SIZE_MAX;  // problems whose plan needs more are not supported
     PlanFiles files = {};
     // While a forward plan is built, another thread builds the matching backward plan; it calls this first, to select
@@ -105,7 +118,7 @@ class CudnnAttention {
   }
   template <class Op>
   void run(const Op& op, void* scratch) {
-    plan_of(problem_of(op)).run(op, scratch);
+    plan_of(problem_of(op)).run(op, scratch, stream_);
   }
 
  private:

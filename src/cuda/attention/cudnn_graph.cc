@@ -67,8 +67,8 @@ CudnnGraph::Node CudnnGraph::tensor(Kind kind, int64_t id, const Dims& dims, con
 CudnnGraph::Node CudnnGraph::memory(int64_t id, Dims dims, Dims strides, cudnnDataType_t type) {
   return tensor(Kind::memory, id, dims, strides, type);
 }
-CudnnGraph::Node CudnnGraph::scalar(int64_t id) {
-  return tensor(Kind::by_value, id, {1, 1, 1, 1}, {1, 1, 1, 1}, CUDNN_DATA_FLOAT);
+CudnnGraph::Node CudnnGraph::scalar(int64_t id, cudnnDataType_t type) {
+  return tensor(Kind::by_value, id, {1, 1, 1, 1}, {1, 1, 1, 1}, type);
 }
 CudnnGraph::Node CudnnGraph::temporary(Dims dims, Dims strides, cudnnDataType_t type) {
   return tensor(Kind::temporary, next_temporary_++, dims, strides, type);

@@ -33,7 +33,7 @@ class CudnnGraph {
   CudnnGraph& operator=(const CudnnGraph&) = delete;
 
   Node memory(int64_t id, Dims dims, Dims strides, cudnnDataType_t type);
-  Node scalar(int64_t id);  // f32 in host memory, read at each launch
+  Node scalar(int64_t id, cudnnDataType_t type = CUDNN_DATA_FLOAT);  // in host memory, read at each launch
   Node temporary(Dims dims, Dims strides, cudnnDataType_t type);
 
   // Each appends an operation that writes `y`, and returns y.

@@ -22,7 +22,8 @@ std::string name_of(const AttentionProblem& p) {
   return name;
 }
 
-// An op on its own memory: random numbers, whole sequences; for backward, also the results of forward.
+// An op on its own memory: random numbers, whole sequences or documents_to_measure(); for backward, also the results of
+// forward.
 template <class Op>
 class Trial {
  public:
@@ -67,12 +68,9 @@ class Trial {
     return bytes;
   }
   void write_spans(int64_t tokens) {
-    std::vector<Span> spans;
-    const auto length = narrow<int32_t>(tokens);
-    for (int64_t i = 0; i < op_.spans.rows(); ++i) {
-      const auto begin = narrow<int32_t>(i * tokens);
-      spans.push_back({begin, length, begin, length, 0, 0});
-    }
+    const int64_t rows = op_.spans.rows(), sequences = op_.q.rows() / tokens;
+    std::vector<Span> spans = documents_to_measure(sequences, tokens, rows / sequences);
+    spans.resize(static_cast<size_t>(rows));
     CUDA_CHECK(cudaMemcpyAsync(op_.spans.data, spans.data(), op_.spans.bytes(), cudaMemcpyHostToDevice, stream_));
     CUDA_CHECK(cudaStreamSynchronize(stream_));
   }
@@ -95,10 +93,13 @@ void AttentionRunner::take(const AttentionChoices& choices) {
 
 template <class Op>
 bool AttentionRunner::by_cudnn(const Op& op) const {
-  if (!cudnn_ || !cudnn_->supports(op)) return false;
+  return cudnn_ && cudnn_->supports(op) && is_chosen(cudnn_->problem_of(op));
+}
+
+bool AttentionRunner::is_chosen(const AttentionProblem& p) const {
   if (!by_trial_) return true;
-  const auto chosen = choices_.find(name_of(cudnn_->problem_of(op)));
-  return chosen == choices_.end() || !chosen->second.own;
+  const auto choice = choices_.find(name_of(p));
+  return choice == choices_.end() ? p.window == 0 && !p.documents : !choice->second.own;
 }
 
 template <class Op>
@@ -125,10 +126,11 @@ template <class Op>
 std::string AttentionRunner::whose(const Op& op) const {
   std::string why = why_own_;
   if (!cudnn_ || !cudnn_->supports(op, &why)) return cat("the program's own kernels", why.empty() ? "" : ": ", why);
-  const auto chosen = choices_.find(name_of(cudnn_->problem_of(op)));
   if (!by_trial_) return "cuDNN's, as configured";
-  if (chosen == choices_.end()) return "cuDNN's, without a trial";
-  return chosen->second.own ? "the program's own kernels, faster in a trial" : "cuDNN's, by a trial";
+  const AttentionProblem p = cudnn_->problem_of(op);
+  const bool tried = choices_.contains(name_of(p));
+  if (!is_chosen(p)) return cat("the program's own kernels, ", tried ? "faster in a trial" : "without a trial");
+  return cat("cuDNN's, ", tried ? "by a trial" : "without a trial");
 }
 
 std::string AttentionRunner::describe(const Tunable& ops) const {

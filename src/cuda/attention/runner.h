@@ -1,5 +1,6 @@
 // Chooses between cuDNN's attention, where it has a plan, and the program's own kernels. A choice by trial is saved
-// with the run, since rounding depends on it; before a trial cuDNN is used.
+// with the run, since rounding depends on it. Before a trial cuDNN computes whole sequences, and the program's own
+// kernels documents and windows, for only they leave out all that is hidden.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -42,6 +43,7 @@ class AttentionRunner {
  private:
   template <class Op>
   bool by_cudnn(const Op& op) const;
+  bool is_chosen(const AttentionProblem& p) const;  // cuDNN, of a problem that it supports
   template <class Op>
   AttentionChoice time_both(const Op& like, double* cudnn_microseconds, cudaStream_t stream) const;
 

@@ -88,7 +88,7 @@ class CudnnPlans : public ::testing::Test {
       p.backward = backward;
       const AttentionPlan made = plan(gpu, p);
       EXPECT_EQ(made.why_not(), "") << gpu.name;
-      std::printf("%-22s %-14s %-8s %2ld x %5ld tokens, %2ld/%2ld heads of %3ld: ", gpu.name, name,
+      std::printf("%-22s %-17s %-8s %2ld x %5ld tokens, %2ld/%2ld heads of %3ld: ", gpu.name, name,
                   backward ? "backward" : "forward", long(p.batch), long(p.tokens), long(p.heads), long(p.kv_heads),
                   long(p.head_dim));
       std::printf("engine %ld, scratch %.1f MiB\n", long(made.engine()), double(made.scratch()) / (1 << 20));
@@ -106,6 +106,23 @@ TEST_F(CudnnPlans, Gpt2OnEveryGpu) {
 TEST_F(CudnnPlans, GroupedHeadsOfALongSequence) {
   plan_both(kHopper, "llama-8b",
             {.batch = 1, .tokens = 8192, .heads = 32, .kv_heads = 8, .head_dim = 128, .dtype = DType::bf16});
+}
+
+// All masks together on every GPU, and apart where training is meant to be; scratch memory grows by the bounds of
+// documents alone.
+TEST_F(CudnnPlans, DocumentsAndWindows) {
+  AttentionProblem p{.batch = 2, .tokens = 4096, .heads = 8, .kv_heads = 2, .head_dim = 128, .dtype = DType::bf16};
+  p.window = 512;
+  plan_both(kHopper, "a window", p);
+  p.documents = true;
+  for (const Gpu& gpu : kGpus) plan_both(gpu, "window, documents", p);
+  p.window = 0;
+  plan_both(kHopper, "documents", p);
+  p.backward = true;
+  p.stride_q = p.stride_k = p.stride_v = p.stride_dq = p.stride_dk = p.stride_dv = 12 * 128;
+  AttentionProblem whole = p;
+  whole.documents = false;
+  EXPECT_EQ(plan(kHopper, p).scratch(), plan(kHopper, whole).scratch() + 2 * 4096 * sizeof(int32_t));
 }
 
 // Restoring skips the heuristic and the compiler.

@@ -99,6 +99,29 @@ TEST_F(PlansTest, AreMadeOnceAndRestoredFromThenOn) {
   EXPECT_EQ(files().size(), 4U);
 }
 
+// A window is a number that each launch reads; documents are another graph.
+TEST_F(PlansTest, OnePlanServesEveryWindow) {
+  CudnnAttention::Options options = kept();
+  options.documents = true;
+  const auto made_for = [&](int64_t window, int64_t documents) {
+    const int before = fake.plans_made();
+    AttentionFwd op = forward(memory);
+    op.shape.window = window;
+    op.spans.shape = {documents, kSpanWords};
+    std::string why;
+    EXPECT_TRUE(CudnnAttention(fake.table(), stream, options).supports(op, &why)) << why;
+    return fake.plans_made() - before;
+  };
+  EXPECT_EQ(made_for(0, 1), 1);
+  EXPECT_EQ(made_for(3, 1), 1);
+  EXPECT_EQ(made_for(5, 1), 0);
+  EXPECT_EQ(made_for(kTokens, 1), 0);  // hides nothing
+  EXPECT_EQ(made_for(0, 3), 1);
+  EXPECT_EQ(made_for(0, 4), 0);
+  EXPECT_EQ(made_for(3, 3), 1);
+  EXPECT_EQ(files().size(), 4U);
+}
+
 TEST_F(PlansTest, DamagedFilesAreReplaced) {
   made(kept());
   const auto spoil = [&](const std::function<void(std::string&)>& change) {

@@ -1,6 +1,9 @@
 // Training whose attention was chosen by trial: the choice decides about bits, and brought back it repeats them.
+// Documents by cuDNN's kernels and by the program's own.
 #ifdef ATHANOR_EMULATED_GPU
 #include <gtest/gtest.h>
+
+#include <cmath>
 
 #include "cuda/make_cuda.h"
 #include "emulator/emulator.h"
@@ -15,13 +18,15 @@ using testing::tiny;
 constexpr int64_t kSeq = 16, kSteps = 2;
 
 // The losses of a run; `choices`: of an earlier run, or, if empty, those of a search in which cuDNN takes so long.
-std::vector<double> train(CudaAttention attention, double cudnn_microseconds, std::string& choices) {
-  CudaBackend cuda = make_cuda({.attention = attention, .tokens = kSeq});
+std::vector<double> train(CudaAttention attention, double cudnn_microseconds, std::string& choices,
+                          std::vector<Span> documents = {}) {
+  CudaBackend cuda = make_cuda({.attention = attention, .tokens = kSeq, .documents = true});
   emu::fakes::Installed<emu::fakes::FakeCudnn>::get().set_microseconds(cudnn_microseconds);
   ProcessMesh mesh(make_single(*cuda.device), {1, 1, 1, 1, 1, 1});
   EngineOptions o;
   o.recipe = make_recipe("bf16", DType::f32);
   o.seq_length = kSeq;
+  o.documents = std::move(documents);
   o.micro_batch_size = o.global_batch_size = 1;
   o.schedule = {.style = DecayStyle::constant, .lr = 3e-3, .min_lr = 3e-3};
   Engine engine(tiny(ModelType::gpt2), o, {*cuda.device, *cuda.ops, mesh});
@@ -59,6 +64,23 @@ TEST(AttentionByTrial, BitsFollowFromTheChoiceAndComeBackWithIt) {
   EXPECT_EQ(by_own, train(kAuto, kFast, own));  // resumed
   EXPECT_EQ(by_cudnn, train(kAuto, kSlow, cudnn));
   emu::fakes::Installed<emu::fakes::FakeCudnn>::get().set_microseconds(5);
+}
+
+TEST(AttentionByTrial, DocumentsByCudnnFollowTheProgramsOwn) {
+  const std::vector<Span> documents = {{0, 5, 0, 5, 0, 0}, {}, {5, 11, 5, 11, 0, 0}};
+  const auto losses = [](CudaAttention attention, const std::vector<Span>& spans) {
+    std::string choices;
+    return train(attention, 5, choices, spans);
+  };
+  const std::vector<double> cudnn = losses(CudaAttention::cudnn, documents);  // first: it opens the fake library
+  const std::vector<double> own = losses(CudaAttention::builtin, documents);
+  const std::vector<double> whole = losses(CudaAttention::cudnn, {});
+  EXPECT_NE(own, cudnn);
+  for (size_t i = 0; i < own.size(); ++i) {
+    EXPECT_NEAR(cudnn[i], own[i], 1e-3 * own[i]);
+    EXPECT_LT(4 * std::abs(cudnn[i] - own[i]), std::abs(whole[i] - own[i]))
+        << i << ": own " << own[i] << ", cuDNN " << cudnn[i] << ", whole sequences " << whole[i];
+  }
 }
 
 }  // namespace

@@ -183,6 +183,9 @@ CudnnVerdict check_device(const CudnnGraph& graph, const MachineDevice& device, 
     return refuse(CUDNN_STATUS_NOT_SUPPORTED_SHAPE,
                   text("backward of head dimension ", dim, " needs compute capability 9.0"));
   }
+  if (graph.masks_by_queries() && sm != 90) {
+    return refuse(CUDNN_STATUS_NOT_SUPPORTED, "a mask by queries goes backward on compute capability 9.0 only");
+  }
   if (graph.ragged() && sm >= 120)
     return refuse(CUDNN_STATUS_NOT_SUPPORTED, "no ragged backward on compute capability 12");
   if (graph.ragged() && !graph.accumulates() && sm < 90) {
@@ -218,6 +221,14 @@ bool CudnnGraph::backward() const {
 
 bool CudnnGraph::ragged() const {
   return std::any_of(tensors.begin(), tensors.end(), [](const GraphTensor& t) { return t.ragged >= 0; });
+}
+
+bool CudnnGraph::masks_by_queries() const {
+  return std::any_of(nodes.begin(), nodes.end(), [&](const GraphNode& n) {
+    const bool compares =
+        n.kind == NodeKind::kPointwise && n.mode >= CUDNN_POINTWISE_CMP_EQ && n.mode <= CUDNN_POINTWISE_CMP_LE;
+    return compares && n.b >= 0 && !at(n.b).is_virtual && at(n.b).dims[2] > 1;
+  });
 }
 
 bool CudnnGraph::accumulates() const {

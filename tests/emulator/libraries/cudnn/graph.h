@@ -41,7 +41,8 @@ struct CudnnGraph {
   const GraphTensor& at(int index) const { return tensors[static_cast<size_t>(index)]; }
   bool backward() const;
   bool ragged() const;
-  bool accumulates() const;  // dQ through an fp32 tensor in memory: fast, and its bits vary
+  bool masks_by_queries() const;  // which scores are visible depends on a tensor in memory, one number per query
+  bool accumulates() const;       // dQ through an fp32 tensor in memory: fast, and its bits vary
 };
 
 Element cudnn_element(cudnnDataType_t type);
