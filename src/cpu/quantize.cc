@@ -369,7 +369,11 @@ void Largest::add(const Tensor& of, int64_t begin, int64_t end) const {
 }
 
 size_t CpuOps::scratch(const Quantize& op) const {
-  if (op.turned_scales) return scratch(op.alone());  // more than the codes need
+  if (op.turned_scales) {
+    Quantize rows = op;
+    rows.turned = rows.turned_scales = rows.turned_statistics = {};
+    return std::max(scratch(rows), scratch(op.alone()));
+  }
   const Quantizer q(op, nullptr);
   const auto most = size_t(q.bands * q.across) * sizeof(uint32_t);
   const size_t before = op.turn ? size_t(op.scales.numel()) * sizeof(float) + size_t(op.x.numel()) : 0;

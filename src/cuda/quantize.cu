@@ -1,9 +1,10 @@
 // Codes of 8 and 4 bits with scales (Quantize), and the factors of delayed scaling.
 // Layout: x row-major and contiguous; a block of threads has 256 columns and a band of rows: as many as share scales,
 // else 64. A lane has 8 columns, a warp every eighth part of the band. Where codes are written transposed too, tiles of
-// 128 by 128. Memory bound: x is read twice, the second time from L2 where it fits, and once with a factor or the
-// largest magnitude given, or where 128 rows of a tile share scales; codes are written once. Deterministic: a maximum
-// does not depend on the order, counts are integers. Not timed on a GPU yet.
+// 128 by 128. Rows with a scale each: quantize_rows.cu, where they fit. Memory bound: x is read twice, the second time
+// from L2 where it fits, and once with a factor or the largest magnitude given, or where 128 rows of a tile share
+// scales; codes are written once. Deterministic: a maximum does not depend on the order, counts are integers. Not timed
+// on a GPU yet.
 #include "cuda/quantize.h"
 
 #include <algorithm>
@@ -140,15 +141,6 @@ __global__ void __launch_bounds__(kThreads)
   keep(most + row_of_blocks * c.across + (c.width ? at.column / c.width : 0), all, is_shared);
 }
 
-__device__ __forceinline__ void store_scale(void* scales, int64_t at, float scale, bool e8m0) {
-  if (e8m0) {
-    const uint32_t exponent = __float_as_uint(scale) >> 23;
-    static_cast<uint8_t*>(scales)[at] = static_cast<uint8_t>(exponent < 255 ? exponent : 255);
-  } else {
-    static_cast<float*>(scales)[at] = scale;
-  }
-}
-
 __device__ __forceinline__ void store_words(uint8_t* row, uint32_t low, uint32_t high, const Cut& c, int column) {
   if (c.vectors && column < c.columns) return st8(row + column, {low, high});
 #pragma unroll
@@ -158,11 +150,8 @@ __device__ __forceinline__ void store_words(uint8_t* row, uint32_t low, uint32_t
 }
 __device__ __forceinline__ void store_codes(uint8_t* row, const float (&v)[kElements], const Cut& c, int column,
                                             bool e5m2) {
-  uint32_t words[2];
-#pragma unroll
-  for (int k = 0; k < 2; ++k)
-    words[k] = code_pair(v[4 * k], v[4 * k + 1], e5m2) | code_pair(v[4 * k + 2], v[4 * k + 3], e5m2) << 16;
-  store_words(row, words[0], words[1], c, column);
+  const uint2 words = code_words(v, e5m2);
+  store_words(row, words.x, words.y, c, column);
 }
 
 // Codes, and the scales where their blocks begin. With a factor given also most[0], which was 0.
@@ -563,6 +552,23 @@ void count(const Quantize& op, QuantizeCounts* counts, const T* x, const Cut& c,
                     saturates(op.codes.dtype), op.turn));
   add_counts(op.statistics, counts, stream);
 }
+// Along rows, and beside these along columns, whose largest magnitudes are found in the same reading where rows fit.
+void run_rows(const Quantize& op, const Rule& rule, QuantizeCounts* counts, uint32_t* most, cudaStream_t stream) {
+  Quantize rows = op, columns = op.turned ? op.alone() : Quantize{};
+  rows.turned = rows.turned_scales = rows.turned_statistics = {};
+  if (rows_fit(op)) {
+    const auto zeros = static_cast<size_t>(op.turned ? op.x.cols() : 0) * sizeof(uint32_t);
+    if (op.statistics || op.turned) CUDA_CHECK(cudaMemsetAsync(counts, 0, sizeof *counts + zeros, stream));
+    encode_rows(op, rule, op.turned ? most : nullptr, stream);
+    by_type(op.x.dtype, [&]<class T>() {
+      if (op.statistics) count(rows, counts, data<const T>(op.x), cut_of(rows), rule, stream);
+    });
+    columns.largest = {most, DType::f32, {op.x.cols()}};
+  } else {
+    run(rows, counts, stream);
+  }
+  if (op.turned) run(columns, counts, stream);
+}
 }  // namespace
 
 void add_counts(const Tensor& statistics, const QuantizeCounts* counts, cudaStream_t stream) {
@@ -590,6 +596,7 @@ void run(const Quantize& op, void* scratch, cudaStream_t stream) {
                   .e8m0 = op.scales.dtype == DType::f8_e8m0,
                   .given = data<const float>(op.factor),
                   .amax = data<float>(op.amax)};
+  if ((op.turned_scales && op.blocks.cols == 0) || rows_fit(op)) return run_rows(op, rule, counts, most, stream);
   Cut c = cut_of(op);
   const bool is_shared = shared(c), of_tiles = (op.turn && op.blocks.rows == kSide) || op.turned_scales;
   const bool finds = is_shared && !op.largest;

@@ -68,11 +68,11 @@ struct Quantize {
   // place of finding it. NaN is above all.
   Tensor largest = {};  // none, or [1] f32
   // Of one level of f32 scales: codes and scales of x are written transposed. Or the transpose is written beside the
-  // codes: theirs where all have one scale; where each 128 of a row have one, of codes with a scale for each 128 of a
-  // column, as alone() would write it.
+  // codes: theirs where all have one scale; where each row, or each 128 of a row, have one, of codes with a scale for
+  // each column, or each 128 of a column, as alone() would write it.
   bool turn = false;
   Tensor turned = {};             // none, or [C, R]
-  Tensor turned_scales = {};      // of blocks of {1, 128}: [C, ceil(R / 128)] f32
+  Tensor turned_scales = {};      // of blocks of {1, 0}: [C, 1] f32, of {1, 128}: [C, ceil(R / 128)] f32
   Tensor turned_statistics = {};  // likewise, and none without statistics
   static constexpr const char* kName = "quantize";
 
@@ -83,8 +83,15 @@ struct Quantize {
     Quantize op = *this;
     op.turn = true, op.codes = turned, op.scales = turned_scales, op.statistics = turned_statistics;
     op.turned = op.turned_scales = op.turned_statistics = {};
-    op.blocks = {128, 1};
+    op.blocks = athanor::turned(blocks);
     return op;
+  }
+  // Whether a row stays on the chip between its largest magnitude and its codes, so that x is read once: a GPU keeps
+  // two rows of up to 75 KiB and as much for the columns in its shared memory (compute capabilities 9.0 and 10.0: 227
+  // KiB), which has room for the gate and up projections of Qwen 7B.
+  bool keeps_rows() const {
+    constexpr int64_t kMostColumns = 38400;
+    return blocks == Blocks{1, 0} && x.cols() <= kMostColumns && x.cols() % 8 == 0 && size_of(x.dtype) == 2;
   }
   std::array<Field, 11> fields() {
     return {{{"codes", Io::out, &codes},
@@ -117,12 +124,13 @@ struct Quantize {
         .is("scales", scales, scales.dtype, scale_grid());
     if (turn || turned) {
       const bool columns = turn && (blocks == Blocks{0, 1} || blocks == Blocks{128, 1});
-      const bool both = turned && turned_scales && blocks == Blocks{1, 128};
-      e.that(scales.dtype == DType::f32 && (columns || both || (blocks == Blocks{} && !turned_scales)) &&
-                 !(turn && turned) && bool(turned_statistics) == (both && statistics),
-             "to be transposed, f32 scales: one for all, of columns that are turned, or of each 128 both ways");
+      const bool both = turned && turned_scales && (blocks == Blocks{1, 128} || blocks == Blocks{1, 0});
+      e.that(
+          scales.dtype == DType::f32 && (columns || both || (blocks == Blocks{} && !turned_scales)) &&
+              !(turn && turned) && bool(turned_statistics) == (both && statistics),
+          "to be transposed, f32 scales: one for all, of columns that are turned, or of lines or each 128 both ways");
     }
-    if (turned_scales) e.is("turned_scales", turned_scales, DType::f32, Blocks{1, 128}.grid(turned_shape(x.shape)));
+    if (turned_scales) e.is("turned_scales", turned_scales, DType::f32, blocks.grid(turned_shape(x.shape)));
     if (turned_statistics) e.is("turned_statistics", turned_statistics, DType::f64, {QuantizeStatistics::kNumbers});
     if (turned) e.is("turned", turned, codes.dtype, turned_shape(x.shape));
     if (statistics) e.is("statistics", statistics, DType::f64, {QuantizeStatistics::kNumbers});
@@ -132,10 +140,14 @@ struct Quantize {
     if (largest) e.that(blocks == Blocks{} && !factor && !amax, "one scale for all, which follows from `largest`");
     e.largest("largest", largest);
   }
-  // x is read twice, but where its largest magnitude is known before, or found in a tile that is kept.
+  // x is read twice, but where its largest magnitude is known before, or found in a tile or row that is kept. Codes of
+  // columns beside those of rows are written in a reading of their own, from the largest magnitudes of columns, which
+  // are found while rows are kept.
   Cost cost() const {
-    const bool once = factor || largest || (turn && blocks.rows == 128) || turned_scales;
-    return {2.0 * double(x.numel()), traffic(*this) + (once ? 0 : double(x.bytes()))};
+    const bool lines = turned_scales && blocks.cols == 0;
+    const bool once = factor || largest || (turn && blocks.rows == 128) || (turned_scales && !lines) || keeps_rows();
+    const int readings = once ? 1 : 2;
+    return {2.0 * double(x.numel()), traffic(*this) + double(x.bytes()) * ((lines ? 2 : 1) * readings - 1)};
   }
 };
 
