@@ -369,6 +369,11 @@ void Largest::add(const Tensor& of, int64_t begin, int64_t end) const {
 }
 
 size_t CpuOps::scratch(const Quantize& op) const {
+  if (op.dy) {
+    Quantize codes = op;
+    codes.dy = {};
+    return op.x.bytes() + scratch(codes);
+  }
   if (op.turned_scales) {
     Quantize rows = op;
     rows.turned = rows.turned_scales = rows.turned_statistics = {};
@@ -406,6 +411,10 @@ void CpuOps::run_turned(const Quantize& op, void* scratch) {
 }
 
 void CpuOps::run(const Quantize& op, void* scratch) {
+  if (op.dy) {
+    void* after = static_cast<char*>(scratch) + op.x.bytes();
+    return in_parts(op, {scratch, op.x.dtype, op.x.shape}, [&](const auto& part) { run(part, after); });
+  }
   if (op.turned_scales) {
     Quantize rows = op;
     rows.turned = rows.turned_scales = rows.turned_statistics = {};

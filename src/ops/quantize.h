@@ -74,6 +74,9 @@ struct Quantize {
   Tensor turned = {};             // none, or [C, R]
   Tensor turned_scales = {};      // of blocks of {1, 0}: [C, 1] f32, of {1, 128}: [C, ceil(R / 128)] f32
   Tensor turned_statistics = {};  // likewise, and none without statistics
+  // None, or the gradient [R, C / 2] of SwiGLU's output: codes are made of the gradient of x = [gate | up], as
+  // SwigluBwd would store it, which is stored nowhere. Layers ask for it where Ops::fuses().
+  Tensor dy = {};
   static constexpr const char* kName = "quantize";
 
   bool powers() const { return power_of_two || scales.dtype == DType::f8_e8m0; }
@@ -93,7 +96,12 @@ struct Quantize {
     constexpr int64_t kMostColumns = 38400;
     return blocks == Blocks{1, 0} && x.cols() <= kMostColumns && x.cols() % 8 == 0 && size_of(x.dtype) == 2;
   }
-  std::array<Field, 11> fields() {
+  // Whether `dy` may be given, by shapes: tiles of 128 by 128 are one reading for the codes and their transpose.
+  bool takes_dy() const {
+    return turned.shape.rank > 0 && (blocks == Blocks{1, 128} || factor) && size_of(x.dtype) == 2 &&
+           x.cols() % 256 == 0;
+  }
+  std::array<Field, 12> fields() {
     return {{{"codes", Io::out, &codes},
              {"scales", Io::out, &scales},
              {"global", Io::out, &global},
@@ -104,7 +112,8 @@ struct Quantize {
              {"statistics", Io::inout, &statistics},
              {"factor", Io::in, &factor},
              {"amax", Io::inout, &amax},
-             {"largest", Io::in, &largest}}};
+             {"largest", Io::in, &largest},
+             {"dy", Io::in, &dy}}};
   }
   void check() const {
     Expect e{kName};
@@ -134,6 +143,8 @@ struct Quantize {
     if (turned_statistics) e.is("turned_statistics", turned_statistics, DType::f64, {QuantizeStatistics::kNumbers});
     if (turned) e.is("turned", turned, codes.dtype, turned_shape(x.shape));
     if (statistics) e.is("statistics", statistics, DType::f64, {QuantizeStatistics::kNumbers});
+    if (dy) e.that(takes_dy(), "codes of 16-bit gradients and their transpose, in whole tiles");
+    if (dy) e.is("dy", dy, x.dtype, {x.rows(), x.cols() / 2});
     if (factor || amax) e.that(blocks == Blocks{} && scales.dtype == DType::f32, "one f32 scale for all");
     if (factor) e.is("factor", factor, DType::f32, {1});
     if (amax) e.is("amax", amax, DType::f32, {1});
@@ -147,9 +158,19 @@ struct Quantize {
     const bool lines = turned_scales && blocks.cols == 0;
     const bool once = factor || largest || (turn && blocks.rows == 128) || (turned_scales && !lines) || keeps_rows();
     const int readings = once ? 1 : 2;
-    return {2.0 * double(x.numel()), traffic(*this) + double(x.bytes()) * ((lines ? 2 : 1) * readings - 1)};
+    const double gradient = dy ? SwigluBwd{.dgu = x, .dy = dy, .gu = x}.cost().flops : 0;
+    return {2.0 * double(x.numel()) + gradient, traffic(*this) + double(x.bytes()) * ((lines ? 2 : 1) * readings - 1)};
   }
 };
+
+// Defines `dy`: run() gets the op that stores the gradient in dgu [R, C], then the one that makes codes of that.
+template <class Run>
+void in_parts(const Quantize& op, const Tensor& dgu, Run&& run) {
+  run(SwigluBwd{.dgu = dgu, .dy = op.dy, .gu = op.x});
+  Quantize codes = op;
+  codes.x = dgu, codes.dy = {};
+  run(codes);
+}
 
 // Delayed scaling: the factors that the next step's Quantize takes, from the largest magnitudes of the last `length`
 // steps: largest code / largest / 2^margin, between 2^-126 and 2^126, and 0 as long as all magnitudes are 0. [NVIDIA,

@@ -191,6 +191,11 @@ struct QuantizeOps {
     if (blocks != Blocks{}) op.turned_scales = budget.tensor(DType::f32, blocks.grid(turned_codes.shape));
     return op;
   }
+  Quantize of_gradient() const {
+    Quantize op = both({1, 128});
+    op.dy = budget.tensor(DType::bf16, {256, 256});
+    return op;
+  }
 };
 
 TEST(QuantizeKernelsBudget, AccessesAreCoalesced) {
@@ -200,7 +205,7 @@ TEST(QuantizeKernelsBudget, AccessesAreCoalesced) {
       .a_scales = ops.budget.tensor(DType::f32, {1, 1}),
       .b_scales = ops.budget.tensor(DType::f32, {1, 1})};
   EXPECT_EQ(ops.budget.check(ops.alone({}), ops.alone({1, 0}), ops.alone({1, 128}), ops.both({}), ops.both({1, 0}),
-                             ops.both({1, 128}), ops.turned({0, 1}), ops.turned({128, 1}), product),
+                             ops.both({1, 128}), ops.turned({0, 1}), ops.turned({128, 1}), ops.of_gradient(), product),
             "");
 }
 

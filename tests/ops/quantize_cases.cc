@@ -157,6 +157,37 @@ void transposed_codes(Examiner& examine) {
           }
 }
 
+// Of SwiGLU's gradient. Gates are 0, or so large that silu is the gate in any precision: then results are exact.
+void codes_of_gradients(Examiner& examine) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  const Init gate_up = listed({0, 40, 64, 0, 48, 40, 96}), normal_dy = normal(),
+             bad = listed({1, 2, 3, 5, -6, kInf, 8, 1e-9, 0, 0.3, -1, 0.25, 7});
+  for (const bool delayed : {false, true})
+    for (const DType of : {DType::bf16, DType::f16})
+      for (const Shape& s : {Shape{1, 256}, Shape{140, 512}})
+        for (const Init& dy : {normal_dy, bad})
+          for (const double factor : {0.0, 1e-2}) {
+            if (!delayed && factor > 0) continue;
+            Quantize op = quantize(s, DType::f8_e4m3, of, delayed ? Blocks{} : Blocks{1, 128});
+            op.dy = tensor(of, {s[0], s[1] / 2});
+            op.turned = tensor(op.codes.dtype, turned_shape(s));
+            op.statistics = tensor(DType::f64, {QuantizeStatistics::kNumbers});
+            if (delayed) op.factor = op.amax = tensor(DType::f32, {1});
+            if (!delayed)
+              op.turned_scales = tensor(DType::f32, op.blocks.grid(turned_shape(s))),
+              op.turned_statistics = op.statistics;
+            examine(OpCase<Quantize>{cat(s, " of SwiGLU's gradient, ", of, " factor ", factor),
+                                     op,
+                                     {{"x", gate_up},
+                                      {"dy", dy},
+                                      {"statistics", constant(0)},
+                                      {"turned_statistics", constant(0)},
+                                      {"factor", constant(factor)},
+                                      {"amax", constant(2)}},
+                                     true});
+          }
+}
+
 void delayed_cases(Examiner& examine) {
   const Init values = listed({3, 0, 1e-9, 2, 40, std::numeric_limits<double>::infinity(), 0, 2e5, 1e-40, 3e38, 7});
   const Init past = listed({1, 0, 2.5, 1e-6, 0, 300, 0, 1e-3, 4e4, 1e-41, 3e38, 0.1, 0, 5});
@@ -243,11 +274,15 @@ void quantize_cases(Examiner& examine) {
   given_factors(examine);
   given_largest(examine);
   transposed_codes(examine);
+  codes_of_gradients(examine);
   scaled_products(examine, false);
   delayed_cases(examine);
 }
 
-void transposed_cases(Examiner& examine) { transposed_codes(examine); }
+void transposed_cases(Examiner& examine) {
+  transposed_codes(examine);
+  codes_of_gradients(examine);
+}
 
 void fp4_cases(Examiner& examine) {
   fp4_codes(examine);
